@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
@@ -17,14 +17,14 @@ import (
 // The class of the header takes turns with the others, one that floods is refused in its share of the queue alone, and a
 // name that is no class counts as none. Log and metrics name the class.
 func TestClassesTakeTurns(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
-		f := fleettest.New(t, fleettest.Options{
+	fleet.Virtual(t, func(t *testing.T) {
+		f := fleet.New(t, fleet.Options{
 			Prefill: 1, Decode: 1, Speedup: 1,
 			Worker: func(c *devfleet.WorkerConfig) {
 				c.Engine.MaxNumSeqs, c.Engine.ContextLength, c.Engine.TotalKVBlocks = 1, 1<<17, 1<<14
 			},
 			Gateway: func(c *stack.GatewayConfig) {
-				c.Flow.Queue.Limit, c.Flow.Queue.Timeout, c.Flow.Queue.Classes = 10, time.Minute, fleettest.TwoClasses(t)
+				c.Flow.Queue.Limit, c.Flow.Queue.Timeout, c.Flow.Queue.Classes = 10, time.Minute, fleet.TwoClasses(t)
 			},
 		})
 		leave := occupy(f)
@@ -32,7 +32,7 @@ func TestClassesTakeTurns(t *testing.T) {
 		var order []string
 		var group sync.WaitGroup
 		text := func(name string) string {
-			return fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,"prompt":"%s %s"}`, name, fleettest.Long)
+			return fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,"prompt":"%s %s"}`, name, fleet.Long)
 		}
 		for i, name := range []string{"r1", "r2", "r3", "r4", "p1", "p2", "odd"} {
 			headers := []string{}
@@ -48,13 +48,13 @@ func TestClassesTakeTurns(t *testing.T) {
 					defer mu.Unlock()
 					order = append(order, name)
 				})
-				if a, err := f.Try(context.Background(), fleettest.CompletionPath, text(name), func(string) { once() }, headers...); err != nil || a.Status != http.StatusOK {
+				if a, err := f.Try(context.Background(), fleet.CompletionPath, text(name), func(string) { once() }, headers...); err != nil || a.Status != http.StatusOK {
 					t.Error(name, err, a.Status)
 				}
 			})
 			f.Eventually(name+" waits", func() bool { return waitingAt(f) == i+1 })
 		}
-		if a := f.Post(fleettest.CompletionPath, text("r6")); a.Status != http.StatusTooManyRequests {
+		if a := f.Post(fleet.CompletionPath, text("r6")); a.Status != http.StatusTooManyRequests {
 			t.Errorf("a sixth regular request of 10 places, half of them its class's: status %d", a.Status)
 		}
 		leave()

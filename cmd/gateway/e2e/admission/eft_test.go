@@ -10,20 +10,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 )
 
 // In mode eft many requests at once wait in the gateway and not in engines, and every answer is what it would have been.
 func TestEFTWaitsInTheGateway(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		const clients = 60
-		f := fleettest.New(t, fleettest.Options{Speedup: 4, Gateway: func(c *stack.GatewayConfig) {
+		f := fleet.New(t, fleet.Options{Speedup: 4, Gateway: func(c *stack.GatewayConfig) {
 			c.Router.Mode, c.Flow.Queue.Policy = "eft", "hrrn"
 		}})
 		// Each prompt is its own from the start, and too long for an engine to be given two at once.
-		asked := func(i int) fleettest.Question {
-			return fleettest.QuestionOf(i, fmt.Sprint(i, " ", strings.Repeat(fleettest.Long, 10)))
+		asked := func(i int) fleet.Question {
+			return fleet.QuestionOf(i, fmt.Sprint(i, " ", strings.Repeat(fleet.Long, 10)))
 		}
 		for i := range 4 { // the workers' speeds are known
 			q := asked(1000 + i)
@@ -65,7 +65,7 @@ func TestEFTWaitsInTheGateway(t *testing.T) {
 
 // Mode auto is kv until a prompt has shown how fast a prefill worker is, then eft; each choice is logged once and stands in /workers.
 func TestAutoSaysWhatItChooses(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Gateway: func(c *stack.GatewayConfig) { c.Router.Mode = "auto" }})
+	f := fleet.New(t, fleet.Options{Gateway: func(c *stack.GatewayConfig) { c.Router.Mode = "auto" }})
 	mode := func() (mode, reason string) {
 		var report struct {
 			Pools []struct {
@@ -86,7 +86,7 @@ func TestAutoSaysWhatItChooses(t *testing.T) {
 		t.Errorf("before any prompt the mode is %q, because %q", m, why)
 	}
 	for i := range 6 {
-		q := fleettest.IthQuestion(i)
+		q := fleet.IthQuestion(i)
 		if whole, err := f.Verdict(q, f.Post(q.Path, q.Body)); err != nil || !whole {
 			t.Errorf("request %d: whole %v, %v", i, whole, err)
 		}
@@ -105,7 +105,7 @@ func TestAutoSaysWhatItChooses(t *testing.T) {
 // of it is computed, and the answer is what it would have been.
 func TestEFTSlicesLongPrompts(t *testing.T) {
 	const slice, tokens = 64, 16
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Gateway: func(c *stack.GatewayConfig) {
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Gateway: func(c *stack.GatewayConfig) {
 		c.Router.Mode, c.Flow.Queue.Policy, c.Router.Slice = "eft", "hrrn", slice
 	}})
 	prefill := f.Record("prefill-1")
@@ -113,12 +113,12 @@ func TestEFTSlicesLongPrompts(t *testing.T) {
 		path, body string
 		prompt     []uint32
 	}{
-		{fleettest.CompletionPath, fmt.Sprintf(`"prompt":%q`, strings.Repeat(fleettest.Long, 20)), fleettest.TextPrompt(strings.Repeat(fleettest.Long, 20))},
-		{fleettest.ChatPath, fmt.Sprintf(`"messages":[{"role":"user","content":%q}],"cache_salt":"s"`, "Well. "+strings.Repeat(fleettest.Long, 20)), fleettest.ChatPrompt("Well. " + strings.Repeat(fleettest.Long, 20))},
+		{fleet.CompletionPath, fmt.Sprintf(`"prompt":%q`, strings.Repeat(fleet.Long, 20)), fleet.TextPrompt(strings.Repeat(fleet.Long, 20))},
+		{fleet.ChatPath, fmt.Sprintf(`"messages":[{"role":"user","content":%q}],"cache_salt":"s"`, "Well. "+strings.Repeat(fleet.Long, 20)), fleet.ChatPrompt("Well. " + strings.Repeat(fleet.Long, 20))},
 	} {
 		t.Run(c.path, func(t *testing.T) {
 			a := f.Post(c.path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,%s}`, tokens, c.body))
-			if got := f.Text(a); got != fleettest.Expected(c.prompt, tokens) {
+			if got := f.Text(a); got != fleet.Expected(c.prompt, tokens) {
 				t.Errorf("answered %q", a.Body)
 			}
 			if usage := f.Parse(a.Body).Usage; usage.Prompt != len(c.prompt) || usage.Details != nil && usage.Details.Cached > slice {
@@ -136,10 +136,10 @@ func TestEFTSlicesLongPrompts(t *testing.T) {
 					Salt      string   `json:"cache_salt"`
 				}
 				path, text, _ := strings.Cut(body, " ")
-				if err := json.Unmarshal([]byte(text), &sent); err != nil || path != fleettest.CompletionPath || sent.MaxTokens != 1 || !slices.Equal(sent.Prompt, c.prompt[:len(sent.Prompt)]) {
+				if err := json.Unmarshal([]byte(text), &sent); err != nil || path != fleet.CompletionPath || sent.MaxTokens != 1 || !slices.Equal(sent.Prompt, c.prompt[:len(sent.Prompt)]) {
 					t.Fatalf("%v: a slice is %s", err, body)
 				}
-				if n := len(sent.Prompt) - before; n <= 0 || n > slice+slice/2 || (sent.Salt == "s") != (c.path == fleettest.ChatPath) {
+				if n := len(sent.Prompt) - before; n <= 0 || n > slice+slice/2 || (sent.Salt == "s") != (c.path == fleet.ChatPath) {
 					t.Errorf("a slice has %d tokens more, salt %q", n, sent.Salt)
 				}
 				before = len(sent.Prompt)

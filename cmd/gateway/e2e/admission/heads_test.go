@@ -12,7 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/queue"
@@ -21,12 +21,12 @@ import (
 
 // twoGateways is two gateways in one group, a and b, in front of one decode worker that runs one request at a time. said counts the
 // messages with heads.
-func twoGateways(t *testing.T, mode string) (a, b *fleettest.Fleet, group *nats.Conn, said *atomic.Int64) {
+func twoGateways(t *testing.T, mode string) (a, b *fleet.Fleet, group *nats.Conn, said *atomic.Int64) {
 	t.Helper()
-	url := fleettest.StartNATS(t)
+	url := fleet.StartNATS(t)
 	in := func(c *stack.GatewayConfig) { c.Router.Mode = mode }
-	a = fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Speedup: 1, NATS: url, Gateway: in, Worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 }})
-	b = fleettest.New(t, fleettest.Options{Alone: true, NATS: url, Gateway: in})
+	a = fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1, NATS: url, Gateway: in, Worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 }})
+	b = fleet.New(t, fleet.Options{Alone: true, NATS: url, Gateway: in})
 	for _, w := range a.Workers {
 		if err := b.Gateway.Roster.Put(w.Record()); err != nil {
 			t.Fatal(err)
@@ -45,7 +45,7 @@ func twoGateways(t *testing.T, mode string) (a, b *fleettest.Fleet, group *nats.
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []*fleettest.Fleet{a, b} {
+	for _, f := range []*fleet.Fleet{a, b} {
 		f.Eventually("each knows the other", func() bool {
 			var report struct {
 				Replicas []struct{ State string }
@@ -97,14 +97,14 @@ func TestStrictPriorityAcrossGateways(t *testing.T) {
 
 // serveBoth has three requests wait at a and two at b, of these strict priorities, for a place that a frees. It returns the order in which they are
 // served.
-func serveBoth(a, b *fleettest.Fleet, ofA, ofB int, said *atomic.Int64) string {
+func serveBoth(a, b *fleet.Fleet, ofA, ofB int, said *atomic.Int64) string {
 	a.T.Helper()
 	leave := occupy(a)
 	b.Eventually("b knows that the worker is taken", func() bool { return b.Books() != "" })
 	var mu sync.Mutex // guards order
 	var order []string
 	var clients sync.WaitGroup
-	send := func(f *fleettest.Fleet, name string, strict, n int) {
+	send := func(f *fleet.Fleet, name string, strict, n int) {
 		for i := range n {
 			once := sync.OnceFunc(func() {
 				mu.Lock()
@@ -112,8 +112,8 @@ func serveBoth(a, b *fleettest.Fleet, ofA, ofB int, said *atomic.Int64) string {
 				order = append(order, name)
 			})
 			clients.Go(func() {
-				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,"nvext":{"agent_hints":{"strict_priority":%d}},"prompt":%q}`, strict, fmt.Sprint(name, i, fleettest.Long))
-				if answer, err := f.Try(context.Background(), fleettest.CompletionPath, body, func(string) { once() }); err != nil || answer.Status != http.StatusOK {
+				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,"nvext":{"agent_hints":{"strict_priority":%d}},"prompt":%q}`, strict, fmt.Sprint(name, i, fleet.Long))
+				if answer, err := f.Try(context.Background(), fleet.CompletionPath, body, func(string) { once() }); err != nil || answer.Status != http.StatusOK {
 					f.T.Errorf("%v, status %d: %s", err, answer.Status, answer.Body)
 				}
 			})
@@ -167,7 +167,7 @@ func TestALyingGatewayBlocksNothing(t *testing.T) {
 	began, longest := time.Now(), time.Duration(0)
 	for i := 0; i < 10 || time.Since(began) < 2200*time.Millisecond; i++ {
 		asked := time.Now()
-		if answer := a.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 2)); answer.Status != http.StatusOK {
+		if answer := a.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 2)); answer.Status != http.StatusOK {
 			t.Errorf("status %d: %s", answer.Status, answer.Body)
 		}
 		longest = max(longest, time.Since(asked))

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/pools"
@@ -16,14 +16,14 @@ import (
 
 // seats is a fleet of one prefill worker and so many decode workers that run one request each at a time. The first
 // of them is tainted.
-func seats(t *testing.T, decode int, mode string) *fleettest.Fleet {
-	f := fleettest.New(t, fleettest.Options{
+func seats(t *testing.T, decode int, mode string) *fleet.Fleet {
+	f := fleet.New(t, fleet.Options{
 		Prefill: 1, Decode: decode, Speedup: 1,
 		Worker: func(c *devfleet.WorkerConfig) {
 			c.Engine.MaxNumSeqs, c.Engine.ContextLength, c.Engine.TotalKVBlocks = 1, 1<<17, 1<<14
 		},
 		Gateway: func(c *stack.GatewayConfig) {
-			fleettest.InMode(mode)(c)
+			fleet.InMode(mode)(c)
 			c.Flow.Queue.Timeout = 10 * time.Second
 		},
 	})
@@ -36,14 +36,14 @@ func seats(t *testing.T, decode int, mode string) *fleettest.Fleet {
 }
 
 // take has the worker that nvext names run a request until the returned func is called.
-func takeFrom(f *fleettest.Fleet, worker string) (leave func()) {
+func takeFrom(f *fleet.Fleet, worker string) (leave func()) {
 	f.T.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
-	body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":100000,"stream":true,"prompt":%q,"nvext":{"decode_worker_id":%q}}`, fleettest.Long, worker)
+	body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":100000,"stream":true,"prompt":%q,"nvext":{"decode_worker_id":%q}}`, fleet.Long, worker)
 	begun := make(chan struct{})
 	once := sync.OnceFunc(func() { close(begun) })
-	group.Go(func() { _, _ = f.Try(ctx, fleettest.CompletionPath, body, func(string) { once() }) })
+	group.Go(func() { _, _ = f.Try(ctx, fleet.CompletionPath, body, func(string) { once() }) })
 	select {
 	case <-begun:
 	case <-time.After(10 * time.Second):
@@ -63,14 +63,14 @@ func TestABoundRequestHoldsUpItsLikeAlone(t *testing.T) {
 		{"tainted", "kv", `"routing_constraints":{"required_taints":["gold"]}`, ""},
 		{"direct", "direct", `"decode_worker_id":"decode-1"`, `"decode_worker_id":"decode-2"`},
 	} {
-		fleettest.VirtualRun(t, c.name, func(t *testing.T) {
+		fleet.VirtualRun(t, c.name, func(t *testing.T) {
 			f := seats(t, 2, c.mode)
 			leave := takeFrom(f, "decode-1")
 			var group sync.WaitGroup
 			served := make(chan string, 2)
 			send := func(name, nvext string) {
 				group.Go(func() {
-					a := f.Post(fleettest.CompletionPath, fleettest.Pinned(nvext))
+					a := f.Post(fleet.CompletionPath, fleet.Pinned(nvext))
 					if a.Status != http.StatusOK {
 						t.Errorf("%s: status %d: %s", name, a.Status, a.Body)
 						return
@@ -81,7 +81,7 @@ func TestABoundRequestHoldsUpItsLikeAlone(t *testing.T) {
 			send("the first that is bound", c.bound)
 			f.Eventually("it waits", func() bool { return waitingAt(f) == 1 })
 			for i := range 3 {
-				a := f.Post(fleettest.CompletionPath, fleettest.Pinned(c.other))
+				a := f.Post(fleet.CompletionPath, fleet.Pinned(c.other))
 				if a.Status != http.StatusOK {
 					t.Fatalf("request %d that could run elsewhere: status %d: %s", i, a.Status, a.Body)
 				}

@@ -10,15 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
 // narrow is a fleet whose one decode worker runs one request at a time, and
 // whose queue holds so many.
-func narrow(t *testing.T, limit int, timeout time.Duration) *fleettest.Fleet {
-	return fleettest.New(t, fleettest.Options{
+func narrow(t *testing.T, limit int, timeout time.Duration) *fleet.Fleet {
+	return fleet.New(t, fleet.Options{
 		Prefill: 1, Decode: 1, Speedup: 1,
 		Worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 },
 		Gateway: func(c *stack.GatewayConfig) {
@@ -29,20 +29,20 @@ func narrow(t *testing.T, limit int, timeout time.Duration) *fleettest.Fleet {
 }
 
 // occupy sends a request that runs until the returned func is called.
-func occupy(f *fleettest.Fleet) (leave func()) { return f.OccupyFor(100_000) }
+func occupy(f *fleet.Fleet) (leave func()) { return f.OccupyFor(100_000) }
 
-func waitingAt(f *fleettest.Fleet) int { return f.Gateway.Flow.Waiting()["tandem-sim"].Waiting }
+func waitingAt(f *fleet.Fleet) int { return f.Gateway.Flow.Waiting()["tandem-sim"].Waiting }
 
 // TestQueueFull: a full queue is a 503 at once, with the time to retry.
 func TestQueueFull(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		f := narrow(t, 1, time.Minute)
 		leave := occupy(f)
 		var group sync.WaitGroup
-		var waited fleettest.Answer
-		group.Go(func() { waited = f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2)) })
+		var waited fleet.Answer
+		group.Go(func() { waited = f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2)) })
 		f.Eventually("one request waits", func() bool { return waitingAt(f) == 1 })
-		a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2))
+		a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))
 		e := f.Parse(a.Body).Error
 		after, err := strconv.Atoi(a.Header.Get("Retry-After"))
 		if a.Status != http.StatusServiceUnavailable || e == nil || *e.Code != "server_is_overloaded" || err != nil || after < 1 {
@@ -58,12 +58,12 @@ func TestQueueFull(t *testing.T) {
 }
 
 func TestQueueTimeout(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		const timeout = 50 * time.Millisecond
 		f := narrow(t, 10, timeout)
 		leave := occupy(f)
 		began := time.Now()
-		a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2))
+		a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))
 		if took := time.Since(began); took < timeout || took > timeout+10*time.Millisecond {
 			t.Errorf("took %v", took)
 		}
@@ -78,7 +78,7 @@ func TestQueueTimeout(t *testing.T) {
 // Who has the higher priority is served first, by the body or by the headers,
 // which win; a strict priority goes before any other.
 func TestQueueOrder(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		f := narrow(t, 10, time.Minute)
 		leave := occupy(f)
 		var mu sync.Mutex
@@ -96,13 +96,13 @@ func TestQueueOrder(t *testing.T) {
 			{"stricter", `"nvext":{"agent_hints":{"strict_priority":0}},`, []string{"x-dynamo-request-strict-priority", "2"}},
 		} {
 			group.Go(func() {
-				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,%s"prompt":%q}`, c.hints, fleettest.Long)
+				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,%s"prompt":%q}`, c.hints, fleet.Long)
 				once := sync.OnceFunc(func() {
 					mu.Lock()
 					defer mu.Unlock()
 					order = append(order, c.name)
 				})
-				if _, err := f.Try(context.Background(), fleettest.CompletionPath, body, func(string) { once() }, c.headers...); err != nil {
+				if _, err := f.Try(context.Background(), fleet.CompletionPath, body, func(string) { once() }, c.headers...); err != nil {
 					t.Error(err)
 				}
 			})
@@ -119,15 +119,15 @@ func TestQueueOrder(t *testing.T) {
 
 // A request that no worker could ever hold is refused at once, not queued.
 func TestTooBigForAnyWorker(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Speedup: 1, Worker: func(c *devfleet.WorkerConfig) {
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1, Worker: func(c *devfleet.WorkerConfig) {
 		c.Engine.ContextLength, c.Engine.TotalKVBlocks, c.Engine.MaxNumSeqs = 2048, 128, 1
 	}})
 	leave := f.OccupyFor(1500)
 	var group sync.WaitGroup
-	group.Go(func() { f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2)) })
+	group.Go(func() { f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2)) })
 	f.Eventually("another request waits", func() bool { return waitingAt(f) == 1 })
 	ids := strings.TrimSuffix(strings.Repeat("12,", 2045), ",")
-	a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":[`+ids+`]}`)
+	a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":[`+ids+`]}`)
 	if e := f.Parse(a.Body).Error; a.Status != http.StatusBadRequest || e == nil || *e.Code != "context_length_exceeded" || !strings.Contains(e.Message, "context length is 2032 tokens") {
 		t.Errorf("status %d: %s", a.Status, a.Body)
 	}
@@ -142,7 +142,7 @@ func TestTooBigForAnyWorker(t *testing.T) {
 // A prompt that would fit only a worker which drains is refused at once, and holds
 // up nobody for queue-timeout.
 func TestFitsOnlyADrainingWorker(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Worker: func(c *devfleet.WorkerConfig) {
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Worker: func(c *devfleet.WorkerConfig) {
 		c.Engine.ContextLength, c.Engine.TotalKVBlocks = 2048, 256
 	}, Gateway: func(c *stack.GatewayConfig) { c.Flow.Queue.Timeout = time.Minute }})
 	small, _ := f.Gateway.Roster.Lookup("decode-2")
@@ -157,7 +157,7 @@ func TestFitsOnlyADrainingWorker(t *testing.T) {
 	ids := strings.TrimSuffix(strings.Repeat("12,", 1500), ",")
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	a, err := f.Try(ctx, fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":[`+ids+`]}`, nil)
+	a, err := f.Try(ctx, fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":[`+ids+`]}`, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,14 +168,14 @@ func TestFitsOnlyADrainingWorker(t *testing.T) {
 // Long prompts wait in the queue while every prefill worker has more booked
 // than its threshold, and all are answered.
 func TestPrefillThreshold(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Speedup: 20, Gateway: func(c *stack.GatewayConfig) {
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 20, Gateway: func(c *stack.GatewayConfig) {
 		c.Router.QueueThreshold = .5
 	}})
 	waited := false
 	var group sync.WaitGroup
 	for i := range 6 {
 		group.Go(func() {
-			if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprintf("%d %s", i, strings.Repeat(fleettest.Long, 240)), 2)); a.Status != http.StatusOK {
+			if a := f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprintf("%d %s", i, strings.Repeat(fleet.Long, 240)), 2)); a.Status != http.StatusOK {
 				t.Errorf("status %d: %s", a.Status, a.Body)
 			}
 		})

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -17,28 +17,28 @@ import (
 // TestSessionsAreBound: a session stays on the worker that served it first, though others have less to do, until that fails: then on
 // the one that served it instead, though the first is well again.
 func TestSessionsAreBound(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.SessionTTL = time.Hour }})
+	f := fleet.New(t, fleet.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.SessionTTL = time.Hour }})
 	var ill atomic.Pointer[string] // the host of the engine that fails
 	var holds atomic.Bool          // the next call lasts
 	held := make(chan struct{})
-	fleettest.NewEngines(f, pools.Both, 3, func(w http.ResponseWriter, r *http.Request) {
+	fleet.NewEngines(f, pools.Both, 3, func(w http.ResponseWriter, r *http.Request) {
 		if holds.CompareAndSwap(true, false) {
-			fleettest.FirstToken(w)
+			fleet.FirstToken(w)
 			<-held
-			fleettest.SSE(w, fleettest.Last, "[DONE]")
+			fleet.SSE(w, fleet.Last, "[DONE]")
 			return
 		}
 		if host := ill.Load(); host != nil && *host == r.Host {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}
-		fleettest.SSE(w, fleettest.Token, fleettest.Last, "[DONE]")
+		fleet.SSE(w, fleet.Token, fleet.Last, "[DONE]")
 	})
 	turns := 0
 	turn := func(headers ...string) string {
 		t.Helper()
 		turns++
-		a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(turns, fleettest.Long), 2), nil, headers...)
+		a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fmt.Sprint(turns, fleet.Long), 2), nil, headers...)
 		if err != nil || a.Status != http.StatusOK {
 			t.Fatal(a.Status, string(a.Body), err)
 		}
@@ -48,7 +48,7 @@ func TestSessionsAreBound(t *testing.T) {
 	home := turn("X-Dynamo-Session-ID", "s")
 	holds.Store(true)
 	f.Group.Go(func() {
-		_, _ = f.Try(context.Background(), fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","stream":true,"prompt":%q,"nvext":{"backend_instance_id":%q}}`, fleettest.Long, home), nil)
+		_, _ = f.Try(context.Background(), fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","stream":true,"prompt":%q,"nvext":{"backend_instance_id":%q}}`, fleet.Long, home), nil)
 	})
 	f.Eventually("its worker has most to do", func() bool { return !holds.Load() })
 	for range 5 {

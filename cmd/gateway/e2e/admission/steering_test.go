@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 )
 
 // TestClientsSteerNoEngine sends each field by which a client could steer a hand-off, a rank, the engine's queue or
 // another tenant's cache: it is refused by name and reaches no engine. What asks for nothing is taken out of the body, and
 // a priority, which is the operator's to give, as well.
 func TestClientsSteerNoEngine(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1})
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1})
 	prefill, decode := f.Record("prefill-1"), f.Record("decode-1")
 	const chatPath = "/v1/chat/completions"
 	chat := func(field string) string {

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
@@ -41,7 +41,7 @@ func TestWorkerKeyStaysWithAllowedHosts(t *testing.T) {
 				_, _ = io.WriteString(w, `{"id":"x","object":"text_completion","choices":[{"index":0,"text":"t","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`)
 			}))
 			defer spy.Close()
-			f, links := fleettest.NewRegistry(t, func(cfg *stack.GatewayConfig) {
+			f, links := fleet.NewRegistry(t, func(cfg *stack.GatewayConfig) {
 				cfg.Upstream.BearerToken, cfg.Workers.Allow = "the-workers-key", c.allow
 			})
 			record := pools.Worker{

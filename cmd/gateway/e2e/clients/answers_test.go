@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -16,17 +16,17 @@ import (
 func TestEveryFormOfARequest(t *testing.T) {
 	for _, input := range []string{"text", "tokens"} {
 		t.Run(input, func(t *testing.T) {
-			f := fleettest.New(t, fleettest.Options{ModelInput: input})
-			ids := fleettest.TextPrompt(fleettest.Long)
+			f := fleet.New(t, fleet.Options{ModelInput: input})
+			ids := fleet.TextPrompt(fleet.Long)
 			for _, c := range []struct {
 				name, path, body string
 				prompt           []uint32
 			}{
-				{"chat", fleettest.ChatPath, `"messages":[{"role":"user","content":"Hello"}]`, fleettest.ChatPrompt("Hello")},
-				{"chat in parts", fleettest.ChatPath, `"messages":[{"role":"user","content":[{"type":"text","text":"Hello"}]}]`, fleettest.ChatPrompt("Hello")},
-				{"completion", fleettest.CompletionPath, `"prompt":"` + fleettest.Long + `"`, ids},
-				{"completion of ids", fleettest.CompletionPath, `"prompt":` + strings.ReplaceAll(fmt.Sprint(ids), " ", ","), ids},
-				{"completion of a list of one", fleettest.CompletionPath, `"prompt":["` + fleettest.Long + `"]`, ids},
+				{"chat", fleet.ChatPath, `"messages":[{"role":"user","content":"Hello"}]`, fleet.ChatPrompt("Hello")},
+				{"chat in parts", fleet.ChatPath, `"messages":[{"role":"user","content":[{"type":"text","text":"Hello"}]}]`, fleet.ChatPrompt("Hello")},
+				{"completion", fleet.CompletionPath, `"prompt":"` + fleet.Long + `"`, ids},
+				{"completion of ids", fleet.CompletionPath, `"prompt":` + strings.ReplaceAll(fmt.Sprint(ids), " ", ","), ids},
+				{"completion of a list of one", fleet.CompletionPath, `"prompt":["` + fleet.Long + `"]`, ids},
 			} {
 				for _, stream := range []bool{false, true} {
 					t.Run(fmt.Sprintf("%s/stream=%v", c.name, stream), func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestEveryFormOfARequest(t *testing.T) {
 						if a.Status != http.StatusOK {
 							t.Fatalf("status %d: %s", a.Status, a.Body)
 						}
-						if got, want := f.Text(a), fleettest.Expected(c.prompt, 12); got != want {
+						if got, want := f.Text(a), fleet.Expected(c.prompt, 12); got != want {
 							t.Errorf("text %q, want %q", got, want)
 						}
 						if a.Header.Get("X-Request-Id") == "" {
@@ -54,8 +54,8 @@ func TestEveryFormOfARequest(t *testing.T) {
 // that takes text: a completion without max_tokens would end after 16.
 func TestChatWithoutALimit(t *testing.T) {
 	for _, input := range []string{"text", "tokens"} {
-		f := fleettest.New(t, fleettest.Options{ModelInput: input, Worker: func(c *devfleet.WorkerConfig) { c.Engine.ContextLength = 128 }})
-		a := f.Post(fleettest.ChatPath, `{"model":"tandem-sim","ignore_eos":true,"messages":[{"role":"user","content":"Hello"}]}`)
+		f := fleet.New(t, fleet.Options{ModelInput: input, Worker: func(c *devfleet.WorkerConfig) { c.Engine.ContextLength = 128 }})
+		a := f.Post(fleet.ChatPath, `{"model":"tandem-sim","ignore_eos":true,"messages":[{"role":"user","content":"Hello"}]}`)
 		if a.Status != http.StatusOK {
 			t.Fatalf("%s: status %d: %s", input, a.Status, a.Body)
 		}
@@ -71,13 +71,13 @@ func TestChatWithoutALimit(t *testing.T) {
 // however the workers take it.
 func TestTruncatedPrompt(t *testing.T) {
 	for _, input := range []string{"text", "tokens"} {
-		f := fleettest.New(t, fleettest.Options{ModelInput: input})
-		ids := fleettest.TextPrompt(fleettest.Long)
-		a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":12,"truncate_prompt_tokens":9,"prompt":"`+fleettest.Long+`"}`)
+		f := fleet.New(t, fleet.Options{ModelInput: input})
+		ids := fleet.TextPrompt(fleet.Long)
+		a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":12,"truncate_prompt_tokens":9,"prompt":"`+fleet.Long+`"}`)
 		if a.Status != http.StatusOK {
 			t.Fatalf("%s: status %d: %s", input, a.Status, a.Body)
 		}
-		if got, want := f.Text(a), fleettest.Expected(ids[len(ids)-9:], 12); got != want {
+		if got, want := f.Text(a), fleet.Expected(ids[len(ids)-9:], 12); got != want {
 			t.Errorf("%s: text %q, want %q", input, got, want)
 		}
 		f.Idle()
@@ -90,13 +90,13 @@ func TestTruncatedPrompt(t *testing.T) {
 // The second time a prompt comes, its prefix is found where the first left it,
 // and the client receives prefill's count of cached tokens, not decode's.
 func TestPrefixIsFoundAgain(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{})
-	prompt := strings.Repeat(fleettest.Long, 8)
-	ids := fleettest.TextPrompt(prompt)
+	f := fleet.New(t, fleet.Options{})
+	prompt := strings.Repeat(fleet.Long, 8)
+	ids := fleet.TextPrompt(prompt)
 	body := `{"model":"tandem-sim","max_tokens":4,"stream":true,"stream_options":{"include_usage":true},` +
 		`"nvext":{"extra_fields":["worker_id","timing"]},"prompt":"` + prompt + `"}`
-	last := func(a fleettest.Answer) fleettest.Chunk { return f.Parse([]byte(a.Events[len(a.Events)-2])) }
-	first := last(f.Post(fleettest.CompletionPath, body))
+	last := func(a fleet.Answer) fleet.Chunk { return f.Parse([]byte(a.Events[len(a.Events)-2])) }
+	first := last(f.Post(fleet.CompletionPath, body))
 	if first.Usage == nil || first.Usage.Prompt != len(ids) || first.Usage.Completion != 4 || first.Usage.Details.Cached != 0 {
 		t.Fatalf("first usage %+v", first.Usage)
 	}
@@ -115,7 +115,7 @@ func TestPrefixIsFoundAgain(t *testing.T) {
 		return false
 	})
 	for range 5 {
-		again := last(f.Post(fleettest.CompletionPath, body))
+		again := last(f.Post(fleet.CompletionPath, body))
 		if got, want := again.Nvext.WorkerID.Prefill, first.Nvext.WorkerID.Prefill; got != want {
 			t.Errorf("prefilled on %s, the prefix is on %s", got, want)
 		}
@@ -131,18 +131,18 @@ func TestPrefixIsFoundAgain(t *testing.T) {
 }
 
 func TestStopStringsAndChoices(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{})
-	text := fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 20)
+	f := fleet.New(t, fleet.Options{})
+	text := fleet.Expected(fleet.TextPrompt(fleet.Long), 20)
 	words := strings.Fields(text)
 	stop := words[5]
 	want, _, _ := strings.Cut(text, stop)
 	for _, stream := range []bool{false, true} {
-		a := f.Post(fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":20,"stream":%v,"stop":[%q],"prompt":%q}`, stream, stop, fleettest.Long))
+		a := f.Post(fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":20,"stream":%v,"stop":[%q],"prompt":%q}`, stream, stop, fleet.Long))
 		if got := f.Text(a); got != want {
 			t.Errorf("stream=%v: %q, want %q, cut before %q", stream, got, want, stop)
 		}
 	}
-	a := f.Post(fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":5,"n":3,"prompt":%q}`, fleettest.Long))
+	a := f.Post(fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":5,"n":3,"prompt":%q}`, fleet.Long))
 	if c := f.Parse(a.Body); len(c.Choices) != 3 {
 		t.Errorf("n=3 gave %d choices: %s", len(c.Choices), a.Body)
 	}
@@ -151,8 +151,8 @@ func TestStopStringsAndChoices(t *testing.T) {
 
 // max_completion_tokens is chat's newer name, and holds on both legs.
 func TestMaxCompletionTokens(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{})
-	a := f.Post(fleettest.ChatPath, `{"model":"tandem-sim","max_completion_tokens":3,"ignore_eos":true,"messages":[{"role":"user","content":"Hi"}]}`)
+	f := fleet.New(t, fleet.Options{})
+	a := f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_completion_tokens":3,"ignore_eos":true,"messages":[{"role":"user","content":"Hi"}]}`)
 	if c := f.Parse(a.Body); c.Usage == nil || c.Usage.Completion != 3 {
 		t.Errorf("%s", a.Body)
 	}
@@ -160,8 +160,8 @@ func TestMaxCompletionTokens(t *testing.T) {
 
 // TestBodiesAsEnginesTakeThem: the forms that vLLM answers are answered, and the text is that of the plain form.
 func TestBodiesAsEnginesTakeThem(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{})
-	want := fleettest.Expected(fleettest.TextPrompt("hello"), 3)
+	f := fleet.New(t, fleet.Options{})
+	want := fleet.Expected(fleet.TextPrompt("hello"), 3)
 	for _, body := range []string{
 		`{"prompt":"hello","max_tokens":3}`,
 		`{"model":null,"prompt":"hello","max_tokens":"3"}`,
@@ -170,13 +170,13 @@ func TestBodiesAsEnginesTakeThem(t *testing.T) {
 		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"stream":1,"stream_options":{"include_usage":"y"},"echo":"no"}`,
 		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"priority":7,"request_id":null,"kv_transfer_params":false,"data_parallel_rank":0}`,
 	} {
-		if a := f.Post(fleettest.CompletionPath, body); a.Status != http.StatusOK || f.Text(a) != want {
+		if a := f.Post(fleet.CompletionPath, body); a.Status != http.StatusOK || f.Text(a) != want {
 			t.Errorf("%s: %d %s", body, a.Status, a.Body)
 		}
 	}
 	for _, parts := range []string{`"hello"`, `{"type":"text","text":null},"hello",{"type":"text","text":""}`} {
-		plain := f.Post(fleettest.ChatPath, `{"messages":[{"role":"user","content":"hello"}],"max_tokens":3}`)
-		if a := f.Post(fleettest.ChatPath, `{"messages":[{"role":"user","content":[`+parts+`]}],"max_tokens":3}`); a.Status != http.StatusOK || f.Text(a) != f.Text(plain) {
+		plain := f.Post(fleet.ChatPath, `{"messages":[{"role":"user","content":"hello"}],"max_tokens":3}`)
+		if a := f.Post(fleet.ChatPath, `{"messages":[{"role":"user","content":[`+parts+`]}],"max_tokens":3}`); a.Status != http.StatusOK || f.Text(a) != f.Text(plain) {
 			t.Errorf("%s: %d %s", parts, a.Status, a.Body)
 		}
 	}
@@ -185,17 +185,17 @@ func TestBodiesAsEnginesTakeThem(t *testing.T) {
 
 // A pool of role both serves alone.
 func TestPoolOfBoth(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Both: 2})
-	a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"nvext":{"extra_fields":["worker_id"]},"prompt":"`+fleettest.Long+`"}`)
+	f := fleet.New(t, fleet.Options{Both: 2})
+	a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"nvext":{"extra_fields":["worker_id"]},"prompt":"`+fleet.Long+`"}`)
 	c := f.Parse(a.Body)
-	if f.Text(a) != fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 8) || c.Nvext == nil || !strings.HasPrefix(c.Nvext.WorkerID.Decode, "both-") || c.Nvext.WorkerID.Prefill != "" {
+	if f.Text(a) != fleet.Expected(fleet.TextPrompt(fleet.Long), 8) || c.Nvext == nil || !strings.HasPrefix(c.Nvext.WorkerID.Decode, "both-") || c.Nvext.WorkerID.Prefill != "" {
 		t.Errorf("%s", a.Body)
 	}
 	f.Idle()
 }
 
 func TestErrorsHaveOneShape(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{})
+	f := fleet.New(t, fleet.Options{})
 	tooLong := strings.Repeat("12,", 262_150)
 	for _, c := range []struct {
 		name, body  string
@@ -212,7 +212,7 @@ func TestErrorsHaveOneShape(t *testing.T) {
 		{"not JSON", `{"model":`, 400, "invalid_json", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := f.Post(fleettest.CompletionPath, c.body)
+			a := f.Post(fleet.CompletionPath, c.body)
 			e := f.Parse(a.Body).Error
 			if a.Status != c.status || e == nil || e.Message == "" || e.Type == "" {
 				t.Fatalf("status %d: %.300s", a.Status, a.Body)
@@ -229,12 +229,12 @@ func TestErrorsHaveOneShape(t *testing.T) {
 }
 
 func TestNoPromptInLogs(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{LogLevel: -8})
+	f := fleet.New(t, fleet.Options{LogLevel: -8})
 	const secret = "the launch code is swordfish"
-	f.Post(fleettest.ChatPath, `{"model":"tandem-sim","max_tokens":4,"messages":[{"role":"user","content":"`+secret+`"}]}`)
-	f.Post(fleettest.ChatPath, `{"model":"tandem-sim","max_tokens":"`+secret+`","messages":[{"role":"user","content":"`+secret+`"}]}`)
-	f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":300000,"prompt":"`+secret+`"}`)
-	f.Post(fleettest.CompletionPath, `{"model":"nobody","prompt":"`+secret+`"}`)
+	f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":4,"messages":[{"role":"user","content":"`+secret+`"}]}`)
+	f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":"`+secret+`","messages":[{"role":"user","content":"`+secret+`"}]}`)
+	f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":300000,"prompt":"`+secret+`"}`)
+	f.Post(fleet.CompletionPath, `{"model":"nobody","prompt":"`+secret+`"}`)
 	log := f.Logs.String()
 	if !strings.Contains(log, "msg=request") || !strings.Contains(log, "Formula for prefill-") {
 		t.Fatalf("the log lacks the request or its formulas:\n%s", log)
@@ -247,7 +247,7 @@ func TestNoPromptInLogs(t *testing.T) {
 // TestMistakesAreTheClients: a 400 without a code that the flow answers is
 // counted as the client's mistake, never as a broken worker.
 func TestMistakesAreTheClients(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2})
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2})
 	a := f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"a","nvext":{"decode_worker_id":"decode-1","backend_instance_id":"decode-2"}}`)
 	if a.Status != 400 {
 		t.Fatalf("%d %s", a.Status, a.Body)
@@ -261,7 +261,7 @@ func TestMistakesAreTheClients(t *testing.T) {
 // that the answer is one to ask again after, not a 404; and that caches are
 // predicted is logged once, however many workers come, and not of one whose KV events are still to come.
 func TestNoWorkerYet(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Alone: true})
+	f := fleet.New(t, fleet.Options{Alone: true})
 	a := f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`)
 	if a.Status != http.StatusServiceUnavailable || !strings.Contains(string(a.Body), `"no_worker"`) || a.Header.Get("Retry-After") < "5" {
 		t.Errorf("%d, Retry-After %q: %s", a.Status, a.Header.Get("Retry-After"), a.Body)

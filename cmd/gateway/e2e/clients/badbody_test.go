@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -135,7 +135,7 @@ func TestEveryTypeInEveryField(t *testing.T) {
 						}
 						if a.Status == http.StatusOK && i < len(values) {
 							good.Store(ep.String()+path, true)
-							if e := fleettest.FailureIn(a); e != nil {
+							if e := fleet.FailureIn(a); e != nil {
 								t.Errorf("%s: %s: 200 and then %+v", path, v.name, e)
 							}
 							return
@@ -163,8 +163,8 @@ func TestEveryTypeInEveryField(t *testing.T) {
 // named checks a refusal: typed, a 400 (or the 404 of an unknown model, or the
 // 503 of a worker pinned that is not there), and naming the field where the
 // body could be read.
-func named(a fleettest.Answer, path string, unreadable bool) error {
-	e := fleettest.FailureIn(a)
+func named(a fleet.Answer, path string, unreadable bool) error {
+	e := fleet.FailureIn(a)
 	if e == nil || e.Type == "" || e.Message == "" || e.RequestID == "" {
 		return fmt.Errorf("status %d and no typed error: %.300s", a.Status, a.Body)
 	}
@@ -252,8 +252,8 @@ func TestBadBodies(t *testing.T) {
 		{"another model", `{"model":"` + strings.Repeat("m", 1<<16) + `","prompt":"a"}`, 404, "model"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := f.Post(fleettest.CompletionPath, c.body)
-			e := fleettest.FailureIn(a)
+			a := f.Post(fleet.CompletionPath, c.body)
+			e := fleet.FailureIn(a)
 			if a.Status != c.want || (e == nil) != (c.want == 200) {
 				t.Fatalf("status %d, want %d: %.300s", a.Status, c.want, a.Body)
 			}
@@ -272,7 +272,7 @@ func TestSixtyFourMegabytesOfBlanks(t *testing.T) {
 		c.Edge.MaxBodyBytes, c.Edge.ReadTimeout = 64<<20, time.Minute
 	})
 	for _, c := range []struct{ bytes, want int }{{64 << 20, 400}, {64<<20 + 1, 413}} {
-		if a := f.Post(fleettest.CompletionPath, strings.Repeat(" ", c.bytes)); a.Status != c.want || fleettest.FailureIn(a) == nil {
+		if a := f.Post(fleet.CompletionPath, strings.Repeat(" ", c.bytes)); a.Status != c.want || fleet.FailureIn(a) == nil {
 			t.Errorf("%d blanks: status %d, want %d: %.300s", c.bytes, a.Status, c.want, a.Body)
 		}
 	}
@@ -300,9 +300,9 @@ func TestBodiesCostWhatTheyWeigh(t *testing.T) {
 		"escapes":  `{"model":"tandem-sim","prompt":"` + strings.Repeat(`\u0041`, size/8) + `\ud800"}`,
 		"keys":     `{` + strings.Repeat(`"a":1,`, size/8) + `"a":1}`,
 	} {
-		path := fleettest.CompletionPath
+		path := fleet.CompletionPath
 		if name == "messages" {
-			path = fleettest.ChatPath
+			path = fleet.ChatPath
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

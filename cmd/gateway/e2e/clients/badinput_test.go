@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 )
 
@@ -30,7 +30,7 @@ type reply struct {
 // exchange sends raw bytes over a connection of its own, closes its sending
 // side where half is set, and reads up to want answers; closed says that the
 // gateway then ended the connection. It fails the test when neither comes.
-func exchange(f *fleettest.Fleet, raw []byte, half bool, want int) (replies []reply, closed bool) {
+func exchange(f *fleet.Fleet, raw []byte, half bool, want int) (replies []reply, closed bool) {
 	f.T.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(f.URL, "http://"))
 	if err != nil {
@@ -70,7 +70,7 @@ func exchange(f *fleettest.Fleet, raw []byte, half bool, want int) (replies []re
 
 // atEnd says whether err is the end of a connection, and not the end of our
 // patience.
-func atEnd(f *fleettest.Fleet, err error) bool {
+func atEnd(f *fleet.Fleet, err error) bool {
 	f.T.Helper()
 	if late, ok := err.(net.Error); ok && late.Timeout() {
 		f.T.Errorf("neither an answer nor the connection's end: %v", err)
@@ -81,16 +81,16 @@ func atEnd(f *fleettest.Fleet, err error) bool {
 
 // badFleet is a small fleet with short limits that must survive what it is
 // sent: in the end it answers, holds nothing and has lost no goroutine.
-func badFleet(t *testing.T, change func(c *stack.GatewayConfig)) *fleettest.Fleet {
+func badFleet(t *testing.T, change func(c *stack.GatewayConfig)) *fleet.Fleet {
 	t.Helper()
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
 		c.Edge.ReadTimeout = 400 * time.Millisecond
 		c.Edge.MaxBodyBytes = 1 << 20
 		if change != nil {
 			change(c)
 		}
 	}})
-	f.Post(fleettest.CompletionPath, fleettest.Ask("hello", 2))
+	f.Post(fleet.CompletionPath, fleet.Ask("hello", 2))
 	f.Idle()
 	base := goroutines()
 	t.Cleanup(func() {
@@ -165,13 +165,13 @@ func TestBadRequests(t *testing.T) {
 		raw  []byte
 		want int // 0: closed without an answer
 	}{
-		{"nothing wrong", fleettest.Sized(small), 200},
-		{"nothing wrong, in chunks", fleettest.Request(chunks, "Transfer-Encoding: chunked", "Connection: close"), 200},
+		{"nothing wrong", fleet.Sized(small), 200},
+		{"nothing wrong, in chunks", fleet.Request(chunks, "Transfer-Encoding: chunked", "Connection: close"), 200},
 
-		{"ten thousand headers", fleettest.Sized(small, strings.Split(strings.Repeat("x-a: b\n", 9999)+"x-a: b", "\n")...), 431},
-		{"a thousand headers", fleettest.Sized(small, strings.Split(strings.Repeat("x-a: b\n", 999)+"x-a: b", "\n")...), 200},
-		{"a header line of a megabyte", fleettest.Sized(small, "x-a: "+strings.Repeat("b", 1<<20)), 431},
-		{"a header name of a megabyte", fleettest.Sized(small, strings.Repeat("b", 1<<20)+": a"), 431},
+		{"ten thousand headers", fleet.Sized(small, strings.Split(strings.Repeat("x-a: b\n", 9999)+"x-a: b", "\n")...), 431},
+		{"a thousand headers", fleet.Sized(small, strings.Split(strings.Repeat("x-a: b\n", 999)+"x-a: b", "\n")...), 200},
+		{"a header line of a megabyte", fleet.Sized(small, "x-a: "+strings.Repeat("b", 1<<20)), 431},
+		{"a header name of a megabyte", fleet.Sized(small, strings.Repeat("b", 1<<20)+": a"), 431},
 		{"a target of a megabyte", raw("GET /" + strings.Repeat("a", 1<<20) + " HTTP/1.1\r\nHost: g\r\n\r\n"), 431},
 		{"a method of a megabyte", raw(strings.Repeat("A", 1<<20) + " / HTTP/1.1\r\nHost: g\r\n\r\n"), 431},
 		{"an unknown method", raw("FROB /v1/models HTTP/1.1\r\nHost: g\r\n\r\n"), 501},
@@ -183,49 +183,49 @@ func TestBadRequests(t *testing.T) {
 		{"no request line", raw(" \r\nHost: g\r\n\r\n"), 400},
 		{"a blank in the target", raw("GET /hea lth HTTP/1.1\r\nHost: g\r\n\r\n"), 400},
 
-		{"two lengths that differ", fleettest.Request(small+smuggled, length, "Content-Length: 5"), 400},
-		{"two lengths that are equal", fleettest.Request(small+smuggled, length, length), 400},
-		{"a list of lengths", fleettest.Request(small+smuggled, length+", "+strconv.Itoa(len(small))), 400},
-		{"a length and chunks", fleettest.Request(chunks+smuggled, length, "Transfer-Encoding: chunked"), 400},
-		{"chunks and a length", fleettest.Request(chunks+smuggled, "Transfer-Encoding: chunked", length), 400},
-		{"a negative length", fleettest.Request(small+smuggled, "Content-Length: -1"), 400},
-		{"a signed length", fleettest.Request(small+smuggled, "Content-Length: +5"), 400},
-		{"a length in hexadecimal", fleettest.Request(small+smuggled, "Content-Length: 0x10"), 400},
-		{"a length beyond 64 bits", fleettest.Request(small+smuggled, "Content-Length: 99999999999999999999999"), 400},
-		{"a length beyond the limit", fleettest.Request(small, "Content-Length: 4294967295"), 413},
-		{"an empty length", fleettest.Request(small+smuggled, "Content-Length:"), 400},
-		{"a length with a tab inside", fleettest.Request(small+smuggled, "Content-Length: 5\t8"), 400},
-		{"a blank before the colon", fleettest.Request(small+smuggled, "Content-Length : "+strconv.Itoa(len(small))), 400},
-		{"a folded line", fleettest.Request(small+smuggled, length, "x-a: b\r\n folded"), 400},
-		{"a folded length", fleettest.Request(small+smuggled, "Content-Length:\r\n "+strconv.Itoa(len(small))), 400},
-		{"a line that is no field", fleettest.Request(small+smuggled, length, "nonsense"), 400},
-		{"a field without a name", fleettest.Request(small+smuggled, length, ": nameless"), 400},
-		{"NUL in a field", fleettest.Request(small+smuggled, length, "x-a: b\x00c"), 400},
-		{"NUL in a name", fleettest.Request(small+smuggled, length, "x-\x00a: b"), 400},
-		{"a bare CR in a field", fleettest.Request(small+smuggled, length, "x-a: b\rx-c: d"), 400},
+		{"two lengths that differ", fleet.Request(small+smuggled, length, "Content-Length: 5"), 400},
+		{"two lengths that are equal", fleet.Request(small+smuggled, length, length), 400},
+		{"a list of lengths", fleet.Request(small+smuggled, length+", "+strconv.Itoa(len(small))), 400},
+		{"a length and chunks", fleet.Request(chunks+smuggled, length, "Transfer-Encoding: chunked"), 400},
+		{"chunks and a length", fleet.Request(chunks+smuggled, "Transfer-Encoding: chunked", length), 400},
+		{"a negative length", fleet.Request(small+smuggled, "Content-Length: -1"), 400},
+		{"a signed length", fleet.Request(small+smuggled, "Content-Length: +5"), 400},
+		{"a length in hexadecimal", fleet.Request(small+smuggled, "Content-Length: 0x10"), 400},
+		{"a length beyond 64 bits", fleet.Request(small+smuggled, "Content-Length: 99999999999999999999999"), 400},
+		{"a length beyond the limit", fleet.Request(small, "Content-Length: 4294967295"), 413},
+		{"an empty length", fleet.Request(small+smuggled, "Content-Length:"), 400},
+		{"a length with a tab inside", fleet.Request(small+smuggled, "Content-Length: 5\t8"), 400},
+		{"a blank before the colon", fleet.Request(small+smuggled, "Content-Length : "+strconv.Itoa(len(small))), 400},
+		{"a folded line", fleet.Request(small+smuggled, length, "x-a: b\r\n folded"), 400},
+		{"a folded length", fleet.Request(small+smuggled, "Content-Length:\r\n "+strconv.Itoa(len(small))), 400},
+		{"a line that is no field", fleet.Request(small+smuggled, length, "nonsense"), 400},
+		{"a field without a name", fleet.Request(small+smuggled, length, ": nameless"), 400},
+		{"NUL in a field", fleet.Request(small+smuggled, length, "x-a: b\x00c"), 400},
+		{"NUL in a name", fleet.Request(small+smuggled, length, "x-\x00a: b"), 400},
+		{"a bare CR in a field", fleet.Request(small+smuggled, length, "x-a: b\rx-c: d"), 400},
 
-		{"an unknown transfer coding", fleettest.Request(chunks+smuggled, "Transfer-Encoding: gzip, chunked"), 400},
-		{"chunked that is not last", fleettest.Request(chunks+smuggled, "Transfer-Encoding: chunked, identity"), 400},
-		{"chunked in disguise", fleettest.Request(chunks+smuggled, "Transfer-Encoding: xchunked"), 400},
-		{"chunked twice", fleettest.Request(chunks+smuggled, "Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), 400},
-		{"a chunk beyond 64 bits", fleettest.Request("ffffffffffffffffff\r\n"+small, "Transfer-Encoding: chunked"), 400},
-		{"a chunk near 64 bits", fleettest.Request("7fffffffffffffff\r\n"+small, "Transfer-Encoding: chunked"), 400},
-		{"a negative chunk", fleettest.Request("-5\r\n"+small, "Transfer-Encoding: chunked"), 400},
-		{"a chunk beyond the limit", fleettest.Request("200001\r\n"+strings.Repeat(" ", 0x200001)+"\r\n", "Transfer-Encoding: chunked"), 413},
-		{"chunks beyond the limit", fleettest.Request(strings.Repeat("10000\r\n"+strings.Repeat(" ", 1<<16)+"\r\n", 20), "Transfer-Encoding: chunked"), 413},
-		{"a chunk longer than its size", fleettest.Request("5\r\n"+small+"\r\n0\r\n\r\n"+smuggled, "Transfer-Encoding: chunked"), 400},
-		{"a body beyond the limit", fleettest.Sized(strings.Repeat(" ", 1<<20+1)), 413},
+		{"an unknown transfer coding", fleet.Request(chunks+smuggled, "Transfer-Encoding: gzip, chunked"), 400},
+		{"chunked that is not last", fleet.Request(chunks+smuggled, "Transfer-Encoding: chunked, identity"), 400},
+		{"chunked in disguise", fleet.Request(chunks+smuggled, "Transfer-Encoding: xchunked"), 400},
+		{"chunked twice", fleet.Request(chunks+smuggled, "Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), 400},
+		{"a chunk beyond 64 bits", fleet.Request("ffffffffffffffffff\r\n"+small, "Transfer-Encoding: chunked"), 400},
+		{"a chunk near 64 bits", fleet.Request("7fffffffffffffff\r\n"+small, "Transfer-Encoding: chunked"), 400},
+		{"a negative chunk", fleet.Request("-5\r\n"+small, "Transfer-Encoding: chunked"), 400},
+		{"a chunk beyond the limit", fleet.Request("200001\r\n"+strings.Repeat(" ", 0x200001)+"\r\n", "Transfer-Encoding: chunked"), 413},
+		{"chunks beyond the limit", fleet.Request(strings.Repeat("10000\r\n"+strings.Repeat(" ", 1<<16)+"\r\n", 20), "Transfer-Encoding: chunked"), 413},
+		{"a chunk longer than its size", fleet.Request("5\r\n"+small+"\r\n0\r\n\r\n"+smuggled, "Transfer-Encoding: chunked"), 400},
+		{"a body beyond the limit", fleet.Sized(strings.Repeat(" ", 1<<20+1)), 413},
 
-		{"a gzip bomb", fleettest.Sized(zipped(t), "Content-Encoding: gzip"), 415},
-		{"deflate", fleettest.Sized(small, "Content-Encoding: deflate"), 415},
-		{"br", fleettest.Sized(small, "Content-Encoding: br"), 415},
-		{"zstd behind identity", fleettest.Sized(small, "Content-Encoding: identity, zstd"), 415},
-		{"two codings", fleettest.Sized(small, "Content-Encoding: identity", "Content-Encoding: gzip"), 415},
-		{"identity", fleettest.Sized(small, "Content-Encoding: identity"), 200},
-		{"gzip unannounced", fleettest.Sized(zipped(t)), 400},
-		{"another type", fleettest.Sized(small, "Content-Type: text/xml"), 415},
-		{"a form in parts", fleettest.Sized(small, "Content-Type: multipart/form-data; boundary=x"), 415},
-		{"an expectation that cannot be met is passed over", fleettest.Sized(small, "Expect: a-miracle"), 200},
+		{"a gzip bomb", fleet.Sized(zipped(t), "Content-Encoding: gzip"), 415},
+		{"deflate", fleet.Sized(small, "Content-Encoding: deflate"), 415},
+		{"br", fleet.Sized(small, "Content-Encoding: br"), 415},
+		{"zstd behind identity", fleet.Sized(small, "Content-Encoding: identity, zstd"), 415},
+		{"two codings", fleet.Sized(small, "Content-Encoding: identity", "Content-Encoding: gzip"), 415},
+		{"identity", fleet.Sized(small, "Content-Encoding: identity"), 200},
+		{"gzip unannounced", fleet.Sized(zipped(t)), 400},
+		{"another type", fleet.Sized(small, "Content-Type: text/xml"), 415},
+		{"a form in parts", fleet.Sized(small, "Content-Type: multipart/form-data; boundary=x"), 415},
+		{"an expectation that cannot be met is passed over", fleet.Sized(small, "Expect: a-miracle"), 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			defer func(outer testing.TB) { f.T = outer }(f.T)
@@ -257,9 +257,9 @@ func TestPipelining(t *testing.T) {
 	f := badFleet(t, nil)
 	one, two := `{"model":"tandem-sim","max_tokens":3,"prompt":"first of two"}`, `{"model":"tandem-sim","max_tokens":5,"stream":true,"prompt":"second of two"}`
 	keep := func(body, id string) []byte {
-		return fleettest.Request(body, "Content-Length: "+strconv.Itoa(len(body)), "X-Request-Id: "+id)
+		return fleet.Request(body, "Content-Length: "+strconv.Itoa(len(body)), "X-Request-Id: "+id)
 	}
-	raw := slicesJoin(keep(one, "a"), keep(two, "b"), []byte("GET /live HTTP/1.1\r\nHost: g\r\nX-Request-Id: c\r\n\r\n"), fleettest.Sized(one, "X-Request-Id: d"))
+	raw := slicesJoin(keep(one, "a"), keep(two, "b"), []byte("GET /live HTTP/1.1\r\nHost: g\r\nX-Request-Id: c\r\n\r\n"), fleet.Sized(one, "X-Request-Id: d"))
 	replies, closed := exchange(f, raw, false, 5)
 	if len(replies) != 4 || !closed {
 		t.Fatalf("%d answers, closed %v: %+v", len(replies), closed, replies)
@@ -269,7 +269,7 @@ func TestPipelining(t *testing.T) {
 			t.Errorf("answer %d is %d to %q", i, r.status, r.header.Get("X-Request-Id"))
 		}
 	}
-	if got, want := f.Text(fleettest.Answer{Body: []byte(replies[0].body)}), fleettest.Expected(fleettest.TextPrompt("first of two"), 3); got != want || replies[3].body == "" {
+	if got, want := f.Text(fleet.Answer{Body: []byte(replies[0].body)}), fleet.Expected(fleet.TextPrompt("first of two"), 3); got != want || replies[3].body == "" {
 		t.Errorf("the first answer is %q, want %q", got, want)
 	}
 	var events []string
@@ -278,7 +278,7 @@ func TestPipelining(t *testing.T) {
 			events = append(events, data)
 		}
 	}
-	if got, want := f.Text(fleettest.Answer{Events: events}), fleettest.Expected(fleettest.TextPrompt("second of two"), 5); got != want {
+	if got, want := f.Text(fleet.Answer{Events: events}), fleet.Expected(fleet.TextPrompt("second of two"), 5); got != want {
 		t.Errorf("the second answer is %q, want %q", got, want)
 	}
 }
@@ -296,10 +296,10 @@ func TestHalfClosedConnections(t *testing.T) {
 	}
 	long := `{"model":"tandem-sim","max_tokens":100000,"ignore_eos":true,"stream":true,"prompt":"hello"}`
 	for name, raw := range map[string][]byte{
-		"after a request":  fleettest.Sized(long),
+		"after a request":  fleet.Sized(long),
 		"in the head":      []byte("POST /v1/completions HTTP/1.1\r\nHost: g"),
-		"in the body":      fleettest.Request(long[:20], "Content-Length: "+strconv.Itoa(len(long))),
-		"in a chunk":       fleettest.Request("ff\r\n{", "Transfer-Encoding: chunked"),
+		"in the body":      fleet.Request(long[:20], "Content-Length: "+strconv.Itoa(len(long))),
+		"in a chunk":       fleet.Request("ff\r\n{", "Transfer-Encoding: chunked"),
 		"before a request": {},
 	} {
 		replies, closed := exchange(f, raw, true, 2)
@@ -319,10 +319,10 @@ func TestDripFed(t *testing.T) {
 		drip string // sent a byte every few milliseconds, over and over
 	}{
 		"a head":                 {"POST /v1/completions HTTP/1.1\r\n", "x-a: b\r\n"},
-		"a body":                 {string(fleettest.Request("", "Content-Length: 100000")), " "},
-		"a chunked body":         {string(fleettest.Request("", "Transfer-Encoding: chunked")), "1\r\n \r\n"},
-		"a body that stops":      {string(fleettest.Request(small[:10], "Content-Length: 100")), ""},
-		"a chunk that stops":     {string(fleettest.Request("ff\r\n{", "Transfer-Encoding: chunked")), ""},
+		"a body":                 {string(fleet.Request("", "Content-Length: 100000")), " "},
+		"a chunked body":         {string(fleet.Request("", "Transfer-Encoding: chunked")), "1\r\n \r\n"},
+		"a body that stops":      {string(fleet.Request(small[:10], "Content-Length: 100")), ""},
+		"a chunk that stops":     {string(fleet.Request("ff\r\n{", "Transfer-Encoding: chunked")), ""},
 		"a head that stops":      {"POST /v1/completions HTTP/1.1\r\nHost: g\r\n", ""},
 		"a request line, barely": {"PO", ""},
 	} {
@@ -373,7 +373,7 @@ func TestByteByByte(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	for _, b := range fleettest.Sized(small) {
+	for _, b := range fleet.Sized(small) {
 		if _, err := conn.Write([]byte{b}); err != nil {
 			t.Fatal(err)
 		}
@@ -384,7 +384,7 @@ func TestByteByByte(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	if body, _ := io.ReadAll(res.Body); res.StatusCode != 200 || f.Text(fleettest.Answer{Body: body}) != fleettest.Expected(fleettest.TextPrompt("hello there"), 2) {
+	if body, _ := io.ReadAll(res.Body); res.StatusCode != 200 || f.Text(fleet.Answer{Body: body}) != fleet.Expected(fleet.TextPrompt("hello there"), 2) {
 		t.Errorf("status %d: %s", res.StatusCode, body)
 	}
 }
@@ -393,7 +393,7 @@ func TestByteByByte(t *testing.T) {
 // it.
 func TestBombsCostLittle(t *testing.T) {
 	f := badFleet(t, nil)
-	bomb := fleettest.Sized(zipped(t), "Content-Encoding: gzip")
+	bomb := fleet.Sized(zipped(t), "Content-Encoding: gzip")
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	const bombs = 50 // 3.2 GiB if anyone inflated them

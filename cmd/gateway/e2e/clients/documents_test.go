@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
@@ -31,7 +31,7 @@ var exampleMark = regexp.MustCompile("(?s)<!-- try: POST (\\S+) ([0-9]{3})(.*?) 
 
 // The examples of docs/reference/api.md are answered as it says.
 func TestDocumentsExamples(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{})
+	f := fleet.New(t, fleet.Options{})
 	marks := exampleMark.FindAllStringSubmatch(document(t, "reference/api.md"), -1)
 	if all := strings.Count(document(t, "reference/api.md"), "<!-- try:"); len(marks) != all || all < 8 {
 		t.Fatalf("%d of %d marked examples could be read", len(marks), all)
@@ -67,7 +67,7 @@ func TestDocumentsExamples(t *testing.T) {
 }
 
 // said is an error's code and param.
-func said(e *fleettest.Failure) string {
+func said(e *fleet.Failure) string {
 	if e == nil {
 		return "no error"
 	}
@@ -81,7 +81,7 @@ func said(e *fleettest.Failure) string {
 }
 
 // checkExtras checks the nvext of an answer against what its example pins.
-func checkExtras(f *fleettest.Fleet, body string, a fleettest.Answer) {
+func checkExtras(f *fleet.Fleet, body string, a fleet.Answer) {
 	f.T.Helper()
 	var asked struct {
 		Nvext struct {
@@ -157,11 +157,11 @@ func requestFields(t *testing.T) []string {
 // docs/operating.md has every field of GET /workers and of the request's log
 // line.
 func TestOperatingFields(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{
+	f := fleet.New(t, fleet.Options{
 		Gateway: func(c *stack.GatewayConfig) {
-			fleettest.Keyed(t)(c)
+			fleet.Keyed(t)(c)
 			c.Observe.LogBlocks, c.Edge.ClientHints, c.Edge.APIKeyFile = true, "none", ""
-			c.Flow.Queue.Classes = fleettest.TwoClasses(t)
+			c.Flow.Queue.Classes = fleet.TwoClasses(t)
 		},
 		Worker: func(c *devfleet.WorkerConfig) { c.Taints = []string{"spot"} },
 	})
@@ -174,7 +174,7 @@ func TestOperatingFields(t *testing.T) {
 	f.Post("/v1/completions", `{"model":"another","prompt":"Hello"}`)
 	f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"Hello","max_tokens":2,"nvext":{"agent_hints":{"priority":5}}}`)
 	query := `{"model":"tandem-sim","prompt":"Hello","nvext":{"annotations":["query_instance_id"]}}`
-	if a, err := f.Try(context.Background(), "/v1/completions", query, nil, fleettest.AsOperator...); err != nil || a.Status != http.StatusOK {
+	if a, err := f.Try(context.Background(), "/v1/completions", query, nil, fleet.AsOperator...); err != nil || a.Status != http.StatusOK {
 		t.Fatalf("%v, status %d: %s", err, a.Status, a.Body)
 	}
 	w := *f.Gateway.Roster.Pools()[0].Members[0].Worker
@@ -185,8 +185,8 @@ func TestOperatingFields(t *testing.T) {
 	if _, err := f.Gateway.Cordon("prefill-1", true, false); err != nil {
 		t.Fatal(err)
 	}
-	f.Cut(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 150), 20, fleettest.AsOperator...)
-	f.Cut(fleettest.CompletionPath, strings.Replace(fleettest.Ask(fleettest.Long, 150), `{`, `{"n":2,`, 1), 20, fleettest.AsOperator...)
+	f.Cut(fleet.CompletionPath, fleet.Ask(fleet.Long, 150), 20, fleet.AsOperator...)
+	f.Cut(fleet.CompletionPath, strings.Replace(fleet.Ask(fleet.Long, 150), `{`, `{"n":2,`, 1), 20, fleet.AsOperator...)
 	f.Idle()
 
 	text := document(t, "operating.md")

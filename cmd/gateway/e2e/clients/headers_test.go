@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 )
 
@@ -16,7 +16,7 @@ import (
 // send and checks the exact set that each engine got.
 func TestOnlyListedHeadersReachEngines(t *testing.T) {
 	const trace, secret = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "sk-a-secret-of-the-client"
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Edge.ForwardHeaders = []string{"x-tenant"} }})
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Edge.ForwardHeaders = []string{"x-tenant"} }})
 	prefill, decode := f.Record("prefill-1"), f.Record("decode-1")
 	hostile := []string{
 		"Authorization", "Bearer " + secret, "Proxy-Authorization", "Basic " + secret, "Cookie", "session=" + secret, "X-Api-Key", secret,
@@ -44,7 +44,7 @@ func TestOnlyListedHeadersReachEngines(t *testing.T) {
 			if err != nil || a.Status != http.StatusOK {
 				t.Fatalf("status %d, error %v: %s", a.Status, err, a.Body)
 			}
-			for leg, r := range map[string]*fleettest.Recorder{"prefill": prefill, "decode": decode} {
+			for leg, r := range map[string]*fleet.Recorder{"prefill": prefill, "decode": decode} {
 				heads := r.Take()
 				if len(heads) != 1 {
 					t.Fatalf("%s was called %d times", leg, len(heads))

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -26,7 +26,7 @@ import (
 // stock is a stock engine: it answers about itself as one does, serves by a simulated one, and its KV events are a
 // publisher's that the test has in hand.
 type stock struct {
-	f     *fleettest.Fleet
+	f     *fleet.Fleet
 	id    string
 	addr  string
 	serve http.Handler
@@ -56,7 +56,7 @@ var (
 )
 
 // newStock starts one.
-func newStock(f *fleettest.Fleet, id string, faces map[string]string, d wire.Dialect, buffer int) *stock {
+func newStock(f *fleet.Fleet, id string, faces map[string]string, d wire.Dialect, buffer int) *stock {
 	f.T.Helper()
 	at, err := url.Parse(f.Serve(pools.Both, id, 0))
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *stock) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case face:
 		fmt.Fprint(w, body)
 	case strings.HasPrefix(r.URL.Path, "/v1/"):
-		fleettest.ReadWhole(r)
+		fleet.ReadWhole(r)
 		s.serve.ServeHTTP(w, r)
 	default:
 		http.NotFound(w, r)
@@ -183,7 +183,7 @@ func idsPrompt(id uint32, n int) string {
 // attached is what stands beside a stock engine.
 type attached struct {
 	*stack.Attach
-	logs *fleettest.LogBuffer
+	logs *fleet.LogBuffer
 	reg  *prometheus.Registry
 	stop func()
 	done chan struct{}
@@ -204,7 +204,7 @@ func (s *stock) attach(links stack.Links, change func(c *stack.AttachConfig, w *
 	if cfg.Engine, err = discovery.NewEndpoint(given); err != nil {
 		s.f.T.Fatal(err)
 	}
-	a := &attached{logs: &fleettest.LogBuffer{}, reg: prometheus.NewRegistry(), done: make(chan struct{})}
+	a := &attached{logs: &fleet.LogBuffer{}, reg: prometheus.NewRegistry(), done: make(chan struct{})}
 	if a.Attach, err = stack.NewAttach(cfg, links, slog.New(slog.NewTextHandler(a.logs, nil)), a.reg); err != nil {
 		s.f.T.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func (s *stock) attach(links stack.Links, change func(c *stack.AttachConfig, w *
 }
 
 // known waits until the gateway has the worker as told, and returns its record.
-func isKnown(f *fleettest.Fleet, id, what string, as func(w *pools.Worker) bool) pools.Worker {
+func isKnown(f *fleet.Fleet, id, what string, as func(w *pools.Worker) bool) pools.Worker {
 	f.T.Helper()
 	var got pools.Worker
 	f.Eventually(id+" "+what, func() bool {
@@ -240,7 +240,7 @@ func isKnown(f *fleettest.Fleet, id, what string, as func(w *pools.Worker) bool)
 	return got
 }
 
-func isGone(f *fleettest.Fleet, id string) {
+func isGone(f *fleet.Fleet, id string) {
 	f.T.Helper()
 	f.Eventually(id+" is withdrawn", func() bool { _, ok := f.Gateway.Roster.Lookup(id); return !ok })
 }
@@ -250,7 +250,7 @@ func anyone(*pools.Worker) bool { return true }
 // A stock engine of each kind is asked what it is, registered, and its KV events are told on: prompts go where they are
 // cached.
 func TestAttachEveryEngine(t *testing.T) {
-	f, links := fleettest.NewRegistry(t)
+	f, links := fleet.NewRegistry(t)
 	v := newStock(f, "v", vllmFaces, wire.VLLM, 0)
 	old := newStock(f, "old", vllmFaces, wire.VLLMArrays, 0)
 	s := newStock(f, "s", sglangFaces, wire.SGLang, 0)
@@ -296,7 +296,7 @@ func TestAttachEveryEngine(t *testing.T) {
 	})
 	for i, e := range []*stock{v, old, s, r} {
 		before := e.count("/v1/completions")
-		if a := f.Post(fleettest.CompletionPath, idsPrompt(uint32(500*(i+1)), 330)); a.Status != http.StatusOK {
+		if a := f.Post(fleet.CompletionPath, idsPrompt(uint32(500*(i+1)), 330)); a.Status != http.StatusOK {
 			t.Fatalf("status %d, %s", a.Status, a.Body)
 		}
 		if e.count("/v1/completions") != before+1 {
@@ -313,7 +313,7 @@ func TestAttachEveryEngine(t *testing.T) {
 
 // An engine that dies is withdrawn, and back it is another, whose cache begins empty.
 func TestAttachedEngineDies(t *testing.T) {
-	f, links := fleettest.NewRegistry(t)
+	f, links := fleet.NewRegistry(t)
 	s := newStock(f, "w", vllmFaces, wire.VLLM, 0)
 	a := s.attach(links, nil)
 	s.store(1000, 320)
@@ -340,7 +340,7 @@ func TestAttachedEngineDies(t *testing.T) {
 
 // A process that was replaced between two looks, and tells the same of itself, is known by its KV events.
 func TestRestartKnownByItsEvents(t *testing.T) {
-	f, links := fleettest.NewRegistry(t)
+	f, links := fleet.NewRegistry(t)
 	s := newStock(f, "w", vllmFaces, wire.VLLM, 0)
 	s.attach(links, nil)
 	s.store(1000, 320)
@@ -355,7 +355,7 @@ func TestRestartKnownByItsEvents(t *testing.T) {
 
 // Events that the engine keeps no more are told as missing: gateways predict the worker until it is whole again.
 func TestAttachTellsLosses(t *testing.T) {
-	f, links := fleettest.NewRegistry(t)
+	f, links := fleet.NewRegistry(t)
 	s := newStock(f, "w", vllmFaces, wire.VLLM, 2)
 	for i := range uint32(5) {
 		s.store(1000*i, 32)
@@ -372,7 +372,7 @@ func TestAttachTellsLosses(t *testing.T) {
 
 // When it stops, the worker leaves the gateways first; what the engine says is still told for a while.
 func TestAttachStopsWell(t *testing.T) {
-	f, links := fleettest.NewRegistry(t)
+	f, links := fleet.NewRegistry(t)
 	s := newStock(f, "w", vllmFaces, wire.VLLM, 0)
 	a := s.attach(links, func(c *stack.AttachConfig, _ *pools.Worker) { c.Drain = 2 * time.Second })
 	isKnown(f, "w", "is registered", anyone)
@@ -396,7 +396,7 @@ func TestAttachStopsWell(t *testing.T) {
 
 // What an engine cannot tell, and what it does not, is said with the flag to set.
 func TestAttachSaysWhatIsMissing(t *testing.T) {
-	f, links := fleettest.NewRegistry(t)
+	f, links := fleet.NewRegistry(t)
 	s := newStock(f, "w", vllmFaces, wire.VLLM, 0)
 	s.faces["/kv_event_sources"] = `{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557","replay_endpoint":null,"topic":""}}`
 	a := s.attach(links, nil)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
@@ -21,13 +21,13 @@ func TestBodiesOfRealClientsAreServed(t *testing.T) {
 	}
 	limits := regexp.MustCompile(`("(?:max|min)(?:_completion)?_tokens" ?: ?)\d+`)
 	model := regexp.MustCompile(`"model" ?: ?"m"`)
-	for engine, start := range map[string]func(t *testing.T) *fleettest.Fleet{
-		"vllm": func(t *testing.T) *fleettest.Fleet {
-			return fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Worker: func(c *devfleet.WorkerConfig) { c.Engine.Engine = "vllm" }})
+	for engine, start := range map[string]func(t *testing.T) *fleet.Fleet{
+		"vllm": func(t *testing.T) *fleet.Fleet {
+			return fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Worker: func(c *devfleet.WorkerConfig) { c.Engine.Engine = "vllm" }})
 		},
-		"sglang": func(t *testing.T) *fleettest.Fleet { return sglangFleet(t, 1, 1, nil, nil) },
-		"trtllm": func(t *testing.T) *fleettest.Fleet {
-			return newTensorRT(t, "trtllm", fleettest.Options{Prefill: 1, Decode: 1})
+		"sglang": func(t *testing.T) *fleet.Fleet { return sglangFleet(t, 1, 1, nil, nil) },
+		"trtllm": func(t *testing.T) *fleet.Fleet {
+			return newTensorRT(t, "trtllm", fleet.Options{Prefill: 1, Decode: 1})
 		},
 	} {
 		t.Run(engine, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestBodiesOfRealClientsAreServed(t *testing.T) {
 				body := model.ReplaceAllString(limits.ReplaceAllString(string(raw), "${1}6"), `"model":"tandem-sim"`)
 				path := "/v1/chat/completions"
 				if !strings.Contains(body, `"messages"`) {
-					path = fleettest.CompletionPath
+					path = fleet.CompletionPath
 				}
 				if a := f.Post(path, body); a.Status != http.StatusOK {
 					t.Errorf("%s: %d %.400s", filepath.Base(file), a.Status, a.Body)

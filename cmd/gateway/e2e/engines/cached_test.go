@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
@@ -19,10 +19,10 @@ func TestCachedTokensOfAPair(t *testing.T) {
 		}, nil)
 		for i, form := range []string{"", `"stream":true,`, `"stream":true,"stream_options":{"include_usage":true},`} {
 			for _, tokens := range []int{1, 8} {
-				prompt := strings.Repeat(fmt.Sprintf("%d.%d. %s", i, tokens, fleettest.Long), 2)
+				prompt := strings.Repeat(fmt.Sprintf("%d.%d. %s", i, tokens, fleet.Long), 2)
 				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,%s"prompt":%q,"nvext":{"extra_fields":["routing","timing"]}}`, tokens, form, prompt)
-				f.Post(fleettest.CompletionPath, body)
-				a := f.Post(fleettest.CompletionPath, body)
+				f.Post(fleet.CompletionPath, body)
+				a := f.Post(fleet.CompletionPath, body)
 				got := string(a.Body) + strings.Join(a.Events, "\n")
 				known := reports || form != `"stream":true,` // a stream without usage does not say it
 				if strings.Contains(got, `"actual_cached_tokens":0`) || strings.Contains(got, `"actual_cached_tokens":`) != known ||
@@ -37,13 +37,13 @@ func TestCachedTokensOfAPair(t *testing.T) {
 
 // The log and the metric say what the worker that computed the prompt had cached, whether another decodes or not.
 func TestCachedTokensOfTheWorkerThatComputed(t *testing.T) {
-	for name, o := range map[string]fleettest.Options{"two legs": {Prefill: 1, Decode: 1}, "one leg": {Both: 1}} {
+	for name, o := range map[string]fleet.Options{"two legs": {Prefill: 1, Decode: 1}, "one leg": {Both: 1}} {
 		t.Run(name, func(t *testing.T) {
 			o.Gateway = func(c *stack.GatewayConfig) { c.Flow.Seed = 19 } // names the second request 1ddb4fcdd7c6d93a: its answer's id has -1 twice
-			f := fleettest.New(t, o)
-			body := `{"model":"tandem-sim","max_tokens":2,"prompt":"` + strings.Repeat(fleettest.Long, 4) + `"}`
-			f.Post(fleettest.CompletionPath, body)
-			again := f.Parse(f.Post(fleettest.CompletionPath, body).Body)
+			f := fleet.New(t, o)
+			body := `{"model":"tandem-sim","max_tokens":2,"prompt":"` + strings.Repeat(fleet.Long, 4) + `"}`
+			f.Post(fleet.CompletionPath, body)
+			again := f.Parse(f.Post(fleet.CompletionPath, body).Body)
 			if again.Usage.Details.Cached == 0 {
 				t.Fatal("the second time nothing was cached")
 			}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -25,7 +25,7 @@ import (
 var vllmConnectors = []string{"vllm-nixl", "vllm-nixl-push", "vllm-mooncake", "vllm-multi", "vllm-p2p-nccl"}
 
 // speaking makes a fleet's workers vLLM's, strict, with a connector.
-func speaking(t *testing.T, connector string, o fleettest.Options) fleettest.Options {
+func speaking(t *testing.T, connector string, o fleet.Options) fleet.Options {
 	more, dir := o.Worker, ""
 	if connector == "lmcache" {
 		dir = t.TempDir()
@@ -41,13 +41,13 @@ func speaking(t *testing.T, connector string, o fleettest.Options) fleettest.Opt
 
 // Decode finds in the store what prefill has computed, whichever worker that is, and computes what the store has lost.
 func TestLMCacheStore(t *testing.T) {
-	f := fleettest.New(t, speaking(t, "lmcache", fleettest.Options{Prefill: 1, Decode: 2}))
-	prompt := strings.Repeat(fleettest.Long, 40)
-	ids := fleettest.TextPrompt(prompt)
+	f := fleet.New(t, speaking(t, "lmcache", fleet.Options{Prefill: 1, Decode: 2}))
+	prompt := strings.Repeat(fleet.Long, 40)
+	ids := fleet.TextPrompt(prompt)
 	for range 3 {
 		for _, stream := range []bool{false, true} {
-			a := f.Post(fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":8,"stream":%v,"nvext":{"extra_fields":["worker_id"]},"prompt":"%s"}`, stream, prompt))
-			if a.Status != http.StatusOK || f.Text(a) != fleettest.Expected(ids, 8) || !strings.Contains(string(a.Body)+strings.Join(a.Events, ""), `"prefill-1"`) {
+			a := f.Post(fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":8,"stream":%v,"nvext":{"extra_fields":["worker_id"]},"prompt":"%s"}`, stream, prompt))
+			if a.Status != http.StatusOK || f.Text(a) != fleet.Expected(ids, 8) || !strings.Contains(string(a.Body)+strings.Join(a.Events, ""), `"prefill-1"`) {
 				t.Fatalf("%d %s %v", a.Status, a.Body, a.Events)
 			}
 		}
@@ -60,7 +60,7 @@ func TestLMCacheStore(t *testing.T) {
 }
 
 // takenOver counts the prompt tokens of which decode engines got the KV from elsewhere.
-func takenOver(f *fleettest.Fleet) (n int) {
+func takenOver(f *fleet.Fleet) (n int) {
 	f.T.Helper()
 	for id, w := range f.Workers {
 		if !strings.HasPrefix(id, "decode") {
@@ -89,18 +89,18 @@ func takenOver(f *fleettest.Fleet) (n int) {
 // Through every connector answers are the undisturbed ones, prefill computes the prompt and decode takes it over.
 func TestVLLMConnectorsAnswer(t *testing.T) {
 	for _, name := range vllmConnectors {
-		fleettest.VirtualRun(t, name, func(t *testing.T) {
-			f := fleettest.New(t, speaking(t, name, fleettest.Options{Prefill: 1, Decode: 1}))
+		fleet.VirtualRun(t, name, func(t *testing.T) {
+			f := fleet.New(t, speaking(t, name, fleet.Options{Prefill: 1, Decode: 1}))
 			for i, c := range []struct {
 				path, body string
 				prompt     []uint32
 			}{
-				{fleettest.ChatPath, `"messages":[{"role":"user","content":"Hello"}]`, fleettest.ChatPrompt("Hello")},
-				{fleettest.CompletionPath, `"prompt":"` + fleettest.Long + `"`, fleettest.TextPrompt(fleettest.Long)},
+				{fleet.ChatPath, `"messages":[{"role":"user","content":"Hello"}]`, fleet.ChatPrompt("Hello")},
+				{fleet.CompletionPath, `"prompt":"` + fleet.Long + `"`, fleet.TextPrompt(fleet.Long)},
 			} {
 				for _, stream := range []bool{false, true} {
 					a := f.Post(c.path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":12,"stream":%v,"nvext":{"extra_fields":["worker_id"]},%s}`, stream, c.body))
-					if got, want := f.Text(a), fleettest.Expected(c.prompt, 12); a.Status != http.StatusOK || got != want {
+					if got, want := f.Text(a), fleet.Expected(c.prompt, 12); a.Status != http.StatusOK || got != want {
 						t.Fatalf("%d: status %d, text %q, want %q", i, a.Status, got, want)
 					}
 					f.CheckShape(a, c.path, stream)
@@ -110,7 +110,7 @@ func TestVLLMConnectorsAnswer(t *testing.T) {
 				}
 			}
 			f.Idle() // had decode not fetched the blocks, prefill would hold them still
-			if got, least := takenOver(f), len(fleettest.TextPrompt(fleettest.Long))-1+len(fleettest.ChatPrompt("Hello"))-1; got < least {
+			if got, least := takenOver(f), len(fleet.TextPrompt(fleet.Long))-1+len(fleet.ChatPrompt("Hello"))-1; got < least {
 				t.Errorf("decode took over %d tokens, want %d at least", got, least)
 			}
 		})
@@ -122,29 +122,29 @@ func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 	for _, name := range vllmConnectors {
 		for _, c := range []struct {
 			phase   string
-			options fleettest.Options
+			options fleet.Options
 			prompt  string
-			there   func(f *fleettest.Fleet) bool
+			there   func(f *fleet.Fleet) bool
 		}{
-			{"prefill", fleettest.Options{Speedup: .005}, strings.Repeat(fleettest.Long, 10), func(f *fleettest.Fleet) bool { return f.Engines("prefill") == fleettest.Clients }},
+			{"prefill", fleet.Options{Speedup: .005}, strings.Repeat(fleet.Long, 10), func(f *fleet.Fleet) bool { return f.Engines("prefill") == fleet.Clients }},
 			{
-				"transfer", fleettest.Options{Speedup: 1, Worker: func(c *devfleet.WorkerConfig) {
-					c.Engine.TransferSetup = fleettest.Transfers / fleettest.Clients
+				"transfer", fleet.Options{Speedup: 1, Worker: func(c *devfleet.WorkerConfig) {
+					c.Engine.TransferSetup = fleet.Transfers / fleet.Clients
 					if name == "vllm-nixl-push" { // what decode has not asked for when its client leaves stays for the lease, see TestMatrix
-						c.Engine.Lease = fleettest.Transfers
+						c.Engine.Lease = fleet.Transfers
 					}
-				}}, fleettest.Long,
-				func(f *fleettest.Fleet) bool {
-					return f.Transferring() > fleettest.Clients/2 && f.Engines("prefill") == 0
+				}}, fleet.Long,
+				func(f *fleet.Fleet) bool {
+					return f.Transferring() > fleet.Clients/2 && f.Engines("prefill") == 0
 				},
 			},
-			{"streaming", fleettest.Options{Speedup: 1}, fleettest.Long, func(f *fleettest.Fleet) bool { return f.Started() >= fleettest.Clients }},
+			{"streaming", fleet.Options{Speedup: 1}, fleet.Long, func(f *fleet.Fleet) bool { return f.Started() >= fleet.Clients }},
 		} {
 			if name == "vllm-p2p-nccl" && c.phase == "transfer" {
 				continue // the KV moves while prefill computes: decode never waits for it
 			}
-			fleettest.VirtualRun(t, name+"/"+c.phase, func(t *testing.T) {
-				fleettest.LeaveAtOnce(t, fleettest.New(t, speaking(t, name, c.options)), c.phase, c.prompt, c.there)
+			fleet.VirtualRun(t, name+"/"+c.phase, func(t *testing.T) {
+				fleet.LeaveAtOnce(t, fleet.New(t, speaking(t, name, c.options)), c.phase, c.prompt, c.there)
 			})
 		}
 	}
@@ -168,11 +168,11 @@ func (m legEditor) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream,
 }
 
 // editing puts a legEditor into a fleet's gateway.
-func editing(leg pools.Role, n int64, with func(f **fleettest.Fleet, ctx context.Context, leg *upstream.Leg) error) (fleettest.Options, **fleettest.Fleet) {
-	var f *fleettest.Fleet
+func editing(leg pools.Role, n int64, with func(f **fleet.Fleet, ctx context.Context, leg *upstream.Leg) error) (fleet.Options, **fleet.Fleet) {
+	var f *fleet.Fleet
 	left := new(atomic.Int64)
 	left.Store(n)
-	return fleettest.Options{Prefill: 1, Decode: 2, Gateway: func(c *stack.GatewayConfig) {
+	return fleet.Options{Prefill: 1, Decode: 2, Gateway: func(c *stack.GatewayConfig) {
 		c.WrapTransport = func(next upstream.Transport) upstream.Transport {
 			return legEditor{next, leg, left, func(ctx context.Context, leg *upstream.Leg) error { return with(&f, ctx, leg) }}
 		}
@@ -180,7 +180,7 @@ func editing(leg pools.Role, n int64, with func(f **fleettest.Fleet, ctx context
 }
 
 // kept counts the prompts whose KV engines keep for decode.
-func keptBy(f *fleettest.Fleet) (n int) {
+func keptBy(f *fleet.Fleet) (n int) {
 	for _, w := range f.Workers {
 		b := w.Engine.Books()
 		n += len(b.Pinned) + len(b.Received)
@@ -192,8 +192,8 @@ func keptBy(f *fleettest.Fleet) (n int) {
 // own time limits are 30 s and 480 s; for NixlPushConnector there is nothing but its lease.
 func TestVLLMConnectorsWhenDecodeIsGone(t *testing.T) {
 	for _, name := range vllmConnectors {
-		fleettest.VirtualRun(t, name, func(t *testing.T) {
-			o, at := editing(pools.Decode, 1, func(f **fleettest.Fleet, ctx context.Context, _ *upstream.Leg) error {
+		fleet.VirtualRun(t, name, func(t *testing.T) {
+			o, at := editing(pools.Decode, 1, func(f **fleet.Fleet, ctx context.Context, _ *upstream.Leg) error {
 				for keptBy((*f)) == 0 && ctx.Err() == nil {
 					<-time.After(time.Millisecond)
 				}
@@ -205,10 +205,10 @@ func TestVLLMConnectorsWhenDecodeIsGone(t *testing.T) {
 			if name == "vllm-nixl-push" {
 				o.Worker = func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second }
 			}
-			f := fleettest.New(t, speaking(t, name, o))
+			f := fleet.New(t, speaking(t, name, o))
 			*at = f
-			a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+fleettest.Long+`"}`)
-			if a.Status != http.StatusOK || f.Text(a) != fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 8) {
+			a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+fleet.Long+`"}`)
+			if a.Status != http.StatusOK || f.Text(a) != fleet.Expected(fleet.TextPrompt(fleet.Long), 8) {
 				t.Errorf("%d %s", a.Status, a.Body)
 			}
 			f.Idle()
@@ -220,15 +220,15 @@ func TestVLLMConnectorsWhenDecodeIsGone(t *testing.T) {
 // of it: a decode engine that waited would do so for 480 s, or until it is started again.
 func TestVLLMConnectorsWhenPrefillRefuses(t *testing.T) {
 	for _, name := range vllmConnectors {
-		fleettest.VirtualRun(t, name, func(t *testing.T) {
-			o, at := editing(pools.Prefill, 1000, func(_ **fleettest.Fleet, _ context.Context, leg *upstream.Leg) error {
+		fleet.VirtualRun(t, name, func(t *testing.T) {
+			o, at := editing(pools.Prefill, 1000, func(_ **fleet.Fleet, _ context.Context, leg *upstream.Leg) error {
 				leg.Body = upstream.Body{[]byte(`{"model":"tandem-sim","prompt":"x","temperature":-1}`)}
 				return nil
 			})
-			f := fleettest.New(t, speaking(t, name, o))
+			f := fleet.New(t, speaking(t, name, o))
 			*at = f
 			begin := time.Now()
-			a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"stream":true,"prompt":"`+fleettest.Long+`"}`)
+			a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"stream":true,"prompt":"`+fleet.Long+`"}`)
 			if a.Status != http.StatusBadRequest || !strings.Contains(string(a.Body), "temperature") {
 				t.Errorf("%d %s %v", a.Status, a.Body, a.Events)
 			}
@@ -241,17 +241,17 @@ func TestVLLMConnectorsWhenPrefillRefuses(t *testing.T) {
 // A prefill worker that dies while it computes costs no answer.
 func TestVLLMConnectorsWhenPrefillDies(t *testing.T) {
 	for _, name := range vllmConnectors {
-		fleettest.VirtualRun(t, name, func(t *testing.T) {
-			f := fleettest.New(t, speaking(t, name, fleettest.Options{Prefill: 2, Decode: 1, Speedup: .05}))
-			came := make(chan fleettest.Answer, 1)
+		fleet.VirtualRun(t, name, func(t *testing.T) {
+			f := fleet.New(t, speaking(t, name, fleet.Options{Prefill: 2, Decode: 1, Speedup: .05}))
+			came := make(chan fleet.Answer, 1)
 			go func() {
-				a, err := f.Try(context.Background(), fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+strings.Repeat(fleettest.Long, 10)+`"}`, nil)
+				a, err := f.Try(context.Background(), fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+strings.Repeat(fleet.Long, 10)+`"}`, nil)
 				if err != nil {
 					t.Error(err)
 				}
 				came <- a
 			}()
-			var busy *fleettest.Worker
+			var busy *fleet.Worker
 			f.Eventually("prefill runs", func() bool {
 				for id, w := range f.Workers {
 					if strings.HasPrefix(id, "prefill") && len(w.Engine.Books().Requests) > 0 {
@@ -261,7 +261,7 @@ func TestVLLMConnectorsWhenPrefillDies(t *testing.T) {
 				return busy != nil
 			})
 			busy.Kill()
-			if a := <-came; a.Status != http.StatusOK || f.Text(a) != fleettest.Expected(fleettest.TextPrompt(strings.Repeat(fleettest.Long, 10)), 2) {
+			if a := <-came; a.Status != http.StatusOK || f.Text(a) != fleet.Expected(fleet.TextPrompt(strings.Repeat(fleet.Long, 10)), 2) {
 				t.Errorf("%d %s", a.Status, a.Body)
 			}
 			f.Idle()
@@ -273,17 +273,17 @@ func TestVLLMConnectorsWhenPrefillDies(t *testing.T) {
 func TestVLLMEventsOfEveryRelease(t *testing.T) {
 	for _, release := range []string{"0.9.2", "0.10.2", "0.14.0", "0.17.0", "0.20.0", "0.23.0", "0.24.0", "0.26.0", "0.33.0"} {
 		t.Run(release, func(t *testing.T) {
-			f := fleettest.New(t, fleettest.Options{Both: 1, Worker: func(c *devfleet.WorkerConfig) {
+			f := fleet.New(t, fleet.Options{Both: 1, Worker: func(c *devfleet.WorkerConfig) {
 				c.Engine.Engine, c.Engine.EngineVersion = "vllm", release
 				c.KVEvents.ZMQ = &zmqpub.Config{Endpoint: "tcp://*:0", ReplayEndpoint: "tcp://*:0", Topic: "kv"}
 			}})
-			prompt := strings.Repeat(fleettest.Long, 10)
-			if a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+prompt+`"}`); a.Status != http.StatusOK {
+			prompt := strings.Repeat(fleet.Long, 10)
+			if a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+prompt+`"}`); a.Status != http.StatusOK {
 				t.Fatalf("%d %s", a.Status, a.Body)
 			}
 			f.Eventually("the prompt's blocks are in the index", func() bool {
 				s := f.Sources()["both-1"]
-				return s.State == "live" && s.Transport == "zmq" && s.Blocks >= len(fleettest.TextPrompt(prompt))/16
+				return s.State == "live" && s.Transport == "zmq" && s.Blocks >= len(fleet.TextPrompt(prompt))/16
 			})
 			f.Idle()
 		})

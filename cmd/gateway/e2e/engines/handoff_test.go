@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -19,7 +19,7 @@ import (
 // A pair that cannot hand its caches over never gets a request, and /health says
 // why instead of "ok".
 func TestPairsWithoutAHandOffShowInHealth(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Alone: true})
+	f := fleet.New(t, fleet.Options{Alone: true})
 	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
 		w := pools.Worker{ID: "s-" + string(role), Model: "m", Role: role, Engine: "vllm", Connector: "pigeon", Address: "http://127.0.0.1:1", BlockSize: 16}
 		if err := f.Gateway.Roster.Put(w); err == nil {
@@ -64,12 +64,12 @@ func (r *replaced) Read(p []byte) (int, error) { return r.body.Read(p) }
 // A hand-off that is refused names what prefill holds all the same: it is
 // released at once, and not after the lease of 30 s.
 func TestRefusedHandOffsAreReleased(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) {
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) {
 		c.WrapTransport = func(next upstream.Transport) upstream.Transport {
 			return altered{next, `"transfer_mode":"pull"`, `"transfer_mode":"push"`}
 		}
 	}})
-	if a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"`+strings.Repeat(fleettest.Long, 3)+`"}`); a.Status != http.StatusOK {
+	if a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"`+strings.Repeat(fleet.Long, 3)+`"}`); a.Status != http.StatusOK {
 		t.Errorf("decode does not stand in: %d %s", a.Status, a.Body)
 	}
 	f.Idle()
@@ -78,8 +78,8 @@ func TestRefusedHandOffsAreReleased(t *testing.T) {
 // An answer that must call a tool is handed over like any other, though one
 // token of it is refused.
 func TestRequiredToolIsHandedOver(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1})
-	a := f.Post(fleettest.ChatPath, `{"model":"tandem-sim","max_tokens":4,"tool_choice":"required","tools":[{"type":"function","function":{"name":"look"}}],`+
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1})
+	a := f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":4,"tool_choice":"required","tools":[{"type":"function","function":{"name":"look"}}],`+
 		`"logprobs":true,"top_logprobs":2,"nvext":{"extra_fields":["worker_id"]},"messages":[{"role":"user","content":"Hello"}]}`)
 	if a.Status != http.StatusOK || f.Parse(a.Body).Nvext.WorkerID.Prefill != "prefill-1" {
 		t.Errorf("%d %s", a.Status, a.Body)
@@ -89,7 +89,7 @@ func TestRequiredToolIsHandedOver(t *testing.T) {
 
 // A worker serves under all its names, and is asked by its own.
 func TestServedNames(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1})
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1})
 	for _, w := range f.Workers {
 		record := w.Record()
 		record.ServedNames = []string{"also"}
@@ -98,8 +98,8 @@ func TestServedNames(t *testing.T) {
 		}
 	}
 	for _, model := range []string{"tandem-sim", "also"} {
-		a := f.Post(fleettest.CompletionPath, `{"model":"`+model+`","max_tokens":12,"prompt":"`+fleettest.Long+`","nvext":{"extra_fields":["worker_id"]}}`)
-		if a.Status != http.StatusOK || f.Text(a) != fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 12) || f.Parse(a.Body).Nvext.WorkerID.Prefill == "" {
+		a := f.Post(fleet.CompletionPath, `{"model":"`+model+`","max_tokens":12,"prompt":"`+fleet.Long+`","nvext":{"extra_fields":["worker_id"]}}`)
+		if a.Status != http.StatusOK || f.Text(a) != fleet.Expected(fleet.TextPrompt(fleet.Long), 12) || f.Parse(a.Body).Nvext.WorkerID.Prefill == "" {
 			t.Errorf("%s: %d %s", model, a.Status, a.Body)
 		}
 	}
@@ -114,18 +114,18 @@ func TestServedNames(t *testing.T) {
 // A pair may differ in block size: each pool is asked, and booked, in its own
 // blocks, and a conversation is found where it was computed.
 func TestPairOfDifferentBlockSizes(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 2, Worker: func(c *devfleet.WorkerConfig) {
+	f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 2, Worker: func(c *devfleet.WorkerConfig) {
 		if c.Engine.Role == string(pools.Decode) {
 			c.Engine.BlockSize = 64
 		}
 	}})
-	prompt := strings.Repeat(fleettest.Long, 20)
-	ids := fleettest.TextPrompt(prompt)
-	ask := func() fleettest.Answer {
-		return f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+prompt+`","nvext":{"extra_fields":["worker_id","routing"]}}`)
+	prompt := strings.Repeat(fleet.Long, 20)
+	ids := fleet.TextPrompt(prompt)
+	ask := func() fleet.Answer {
+		return f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+prompt+`","nvext":{"extra_fields":["worker_id","routing"]}}`)
 	}
 	first := ask()
-	if first.Status != http.StatusOK || f.Text(first) != fleettest.Expected(ids, 8) {
+	if first.Status != http.StatusOK || f.Text(first) != fleet.Expected(ids, 8) {
 		t.Fatalf("%d %s", first.Status, first.Body)
 	}
 	served := f.Parse(first.Body).Nvext.WorkerID

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
@@ -116,7 +116,7 @@ type outcome struct{ client, prefill, decode string }
 // A happening is a column of the matrix: what goes wrong, and how a fleet of the pairing is brought there.
 type happening struct {
 	name    string
-	options func(o *fleettest.Options)
+	options func(o *fleet.Options)
 	meddle  func(m *meddler, p pairing)
 	prompt  string // of the chat; long where empty
 	run     func(s *scene)
@@ -124,12 +124,12 @@ type happening struct {
 
 // A scene is one happening to one pairing.
 type scene struct {
-	*fleettest.Fleet
+	*fleet.Fleet
 	pairing
 	meddler *meddler
 	mortals map[string]*mortal
 	prompt  string
-	got     fleettest.Answer
+	got     fleet.Answer
 	err     error
 	began   time.Time // when it was sent
 	ended   time.Time // when the client's answer had ended, or it left
@@ -228,8 +228,8 @@ const (
 	quickly = 20
 )
 
-func slow(roles ...string) func(o *fleettest.Options) {
-	return func(o *fleettest.Options) {
+func slow(roles ...string) func(o *fleet.Options) {
+	return func(o *fleet.Options) {
 		o.Worker = func(c *devfleet.WorkerConfig) {
 			if slices.Contains(roles, c.Engine.Role) {
 				c.Engine.Speedup = slowly
@@ -239,14 +239,14 @@ func slow(roles ...string) func(o *fleettest.Options) {
 }
 
 // slowTransfers has each hand-off take d.
-func slowTransfers(d time.Duration) func(o *fleettest.Options) {
-	return func(o *fleettest.Options) {
+func slowTransfers(d time.Duration) func(o *fleet.Options) {
+	return func(o *fleet.Options) {
 		o.Worker = func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.TransferSetup = 1, d }
 	}
 }
 
 // longer is a prompt whose prefill takes a slow engine two seconds.
-var longer = strings.Repeat(fleettest.Long, 50)
+var longer = strings.Repeat(fleet.Long, 50)
 
 var happenings = []happening{
 	{
@@ -266,7 +266,7 @@ var happenings = []happening{
 	},
 	{
 		name: "prefill takes longer than `--prefill-timeout`", prompt: longer,
-		options: func(o *fleettest.Options) {
+		options: func(o *fleet.Options) {
 			slow("prefill")(o)
 			o.Gateway = func(c *stack.GatewayConfig) { c.Prefill.Timeout = 150 * time.Millisecond }
 		},
@@ -277,7 +277,7 @@ var happenings = []happening{
 	},
 	{
 		name: "the client leaves the queue", prompt: longer,
-		options: func(o *fleettest.Options) {
+		options: func(o *fleet.Options) {
 			o.Worker = func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.MaxNumSeqs = slowly/10, 1 }
 		},
 		run: func(s *scene) {
@@ -288,7 +288,7 @@ var happenings = []happening{
 			defer others.Wait()
 			defer leave()
 			for range n {
-				others.Go(func() { _, _ = s.Try(ctx, fleettest.ChatPath, s.body(), nil) })
+				others.Go(func() { _, _ = s.Try(ctx, fleet.ChatPath, s.body(), nil) })
 			}
 			queued := 0
 			s.Eventually("the others compute or wait", func() bool {
@@ -321,12 +321,12 @@ var happenings = []happening{
 	},
 	{
 		name: "decode answers 500, another is there", meddle: func(m *meddler, _ pairing) { m.fails = pools.Decode },
-		options: func(o *fleettest.Options) { o.Decode = 2 },
+		options: func(o *fleet.Options) { o.Decode = 2 },
 		run:     func(s *scene) { s.ask() },
 	},
 	{
 		name: "decode dies during the hand-off, another is there",
-		options: func(o *fleettest.Options) {
+		options: func(o *fleet.Options) {
 			slowTransfers(100 * time.Millisecond)(o)
 			o.Decode = 2
 		},
@@ -337,7 +337,7 @@ var happenings = []happening{
 		run: func(s *scene) { s.handOff(s.killDecode) },
 	},
 	{
-		name: "decode dies in mid-stream", options: func(o *fleettest.Options) {
+		name: "decode dies in mid-stream", options: func(o *fleet.Options) {
 			slow("decode")(o)
 			o.Decode = 2
 		},
@@ -359,7 +359,7 @@ var happenings = []happening{
 	},
 	{
 		name: "the hand-off has expired when decode asks for it", meddle: func(m *meddler, _ pairing) { m.late = 500 * time.Second },
-		options: func(o *fleettest.Options) { o.Decode = 2 },
+		options: func(o *fleet.Options) { o.Decode = 2 },
 		run:     func(s *scene) { s.ask() },
 	},
 }
@@ -368,7 +368,7 @@ var happenings = []happening{
 func endsAtOnce() string {
 	vocab := engine.Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}
 	for i := 0; ; i++ {
-		if text := fmt.Sprint(fleettest.Long, i); vocab.Next(engine.Begin(0).FoldAll(fleettest.ChatPrompt(text)), true) == tokens.EOS() {
+		if text := fmt.Sprint(fleet.Long, i); vocab.Next(engine.Begin(0).FoldAll(fleet.ChatPrompt(text)), true) == tokens.EOS() {
 			return text
 		}
 	}
@@ -383,7 +383,7 @@ func (s *scene) body() string {
 // ask sends the request and reads its answer to the end.
 func (s *scene) ask() {
 	s.began = time.Now()
-	s.got, s.err = s.Try(context.Background(), fleettest.ChatPath, s.body(), func(string) { s.First(0) })
+	s.got, s.err = s.Try(context.Background(), fleet.ChatPath, s.body(), func(string) { s.First(0) })
 	s.ended = time.Now()
 }
 
@@ -423,7 +423,7 @@ func (s *scene) leaveWhen(there func() bool) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = s.Try(ctx, fleettest.ChatPath, s.body(), func(string) { s.First(0) })
+		_, _ = s.Try(ctx, fleet.ChatPath, s.body(), func(string) { s.First(0) })
 	}()
 	s.Eventually("the request has come so far", there)
 	s.left, s.ended = true, time.Now()
@@ -500,9 +500,9 @@ func (s *scene) client() string {
 	if s.got.Status != http.StatusOK {
 		return fmt.Sprintf("%d `%s`%s", s.got.Status, code(s.got.Body), late)
 	}
-	whole := fleettest.Expected(fleettest.ChatPrompt(s.prompt), matrixTokens)
+	whole := fleet.Expected(fleet.ChatPrompt(s.prompt), matrixTokens)
 	last, before := s.got.Events[len(s.got.Events)-1], s.got.Events[:len(s.got.Events)-1]
-	switch said := s.Text(fleettest.Answer{Events: before}); {
+	switch said := s.Text(fleet.Answer{Events: before}); {
 	case last == "[DONE]" && said == whole:
 		return "200, the whole answer" + late
 	case last != "[DONE]" && strings.HasPrefix(whole, said):
@@ -564,7 +564,7 @@ func (s *scene) free(role string) bool {
 
 // play brings a pairing there once.
 func (h happening) play(t *testing.T, p pairing) outcome {
-	o := fleettest.Options{Prefill: 1, Decode: 1, Speedup: quickly}
+	o := fleet.Options{Prefill: 1, Decode: 1, Speedup: quickly}
 	m, mortals := &meddler{calls: map[pools.Role]int{}}, map[string]*mortal{}
 	if h.meddle != nil {
 		h.meddle(m, p)
@@ -601,9 +601,9 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 			return m
 		}
 	}
-	s := &scene{Fleet: fleettest.New(t, o), pairing: p, meddler: m, mortals: mortals, prompt: h.prompt}
+	s := &scene{Fleet: fleet.New(t, o), pairing: p, meddler: m, mortals: mortals, prompt: h.prompt}
 	if s.prompt == "" {
-		s.prompt = fleettest.Long
+		s.prompt = fleet.Long
 	}
 	if p.decodeFirst && m.spoil == pools.Decode { // between machines a refusal takes longer than the leg that is sent meanwhile
 		m.begun = func() bool { return !s.free("prefill") }
@@ -652,9 +652,9 @@ func TestMatrix(t *testing.T) {
 				cells++
 				want := written[h.name][p.connector]
 				var got outcome
-				fleettest.Virtual(t, func(t *testing.T) { got = h.play(t, p) })
+				fleet.Virtual(t, func(t *testing.T) { got = h.play(t, p) })
 				t.Logf("%q", got)
-				if found[h.name][p.connector] = got; got != want && !*fleettest.Update {
+				if found[h.name][p.connector] = got; got != want && !*fleet.Update {
 					t.Errorf("got  %q\nwant %q", got, want)
 				}
 			})
@@ -664,7 +664,7 @@ func TestMatrix(t *testing.T) {
 		return // -run has chosen some
 	}
 	now := writeMatrix(found)
-	if *fleettest.Update {
+	if *fleet.Update {
 		if err := os.WriteFile(matrixFile, []byte(before+matrixBegin+now+matrixEnd+after), 0o644); err != nil {
 			t.Fatal(err)
 		}

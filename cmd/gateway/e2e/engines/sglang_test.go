@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -23,9 +23,9 @@ import (
 )
 
 // sglangFleet is a gateway that is given SGLang workers by URL and role alone: all else it learns from their server_info.
-func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.WorkerConfig), gateway func(c *stack.GatewayConfig)) *fleettest.Fleet {
+func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.WorkerConfig), gateway func(c *stack.GatewayConfig)) *fleet.Fleet {
 	t.Helper()
-	cfg := fleettest.GatewayConfig()
+	cfg := fleet.GatewayConfig()
 	cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
 	if gateway != nil {
 		gateway(&cfg)
@@ -36,20 +36,20 @@ func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.Work
 			id := fmt.Sprintf("%s-%d", role, i+1)
 			c := devfleet.WorkerConfig{
 				Engine: engine.Config{Engine: "sglang", Role: string(role), ID: id, Speedup: 50, TotalKVBlocks: 40_000},
-				Host:   "127.0.0.1", Port: fleettest.FreePort(t), ModelInput: "text", Drain: time.Second,
+				Host:   "127.0.0.1", Port: fleet.FreePort(t), ModelInput: "text", Drain: time.Second,
 				KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{Endpoint: "tcp://*:0", ReplayEndpoint: "tcp://*:0", Topic: "kv-events"}},
 			}
 			if change != nil {
 				change(&c)
 			}
 			workers[id] = c
-			cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, role, fmt.Sprintf("http://127.0.0.1:%d,id=%s", c.Port, id)))
+			cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, role, fmt.Sprintf("http://127.0.0.1:%d,id=%s", c.Port, id)))
 		}
 	}
-	f := fleettest.NewStatic(t, cfg)
+	f := fleet.NewStatic(t, cfg)
 	for id, c := range workers {
 		f.Eventually("the port is free", func() bool {
-			w, err := fleettest.NewWorker(t, c)
+			w, err := fleet.NewWorker(t, c)
 			if err == nil {
 				f.Run(id, w)
 			}
@@ -70,7 +70,7 @@ func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.Work
 
 // freed waits until the engines hold nothing, and no longer than an abort takes: SGLang notices only after 4 s that a
 // caller has left.
-func freed(f *fleettest.Fleet, t *testing.T, what string) {
+func freed(f *fleet.Fleet, t *testing.T, what string) {
 	t.Helper()
 	began := time.Now()
 	f.Eventually(what+": the engines hold nothing", func() bool {
@@ -94,7 +94,7 @@ type sglangAnswer struct {
 }
 
 // readSGLang puts an answer together.
-func readSGLang(t *testing.T, a fleettest.Answer) (out sglangAnswer) {
+func readSGLang(t *testing.T, a fleet.Answer) (out sglangAnswer) {
 	t.Helper()
 	if a.Status != http.StatusOK {
 		t.Fatalf("%d %s", a.Status, a.Body)
@@ -153,25 +153,25 @@ func readSGLang(t *testing.T, a fleettest.Answer) (out sglangAnswer) {
 
 // A pair answers every form of a request as one undisturbed engine does, with what prefill's cache held as cached.
 func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		f := sglangFleet(t, 1, 1, nil, nil)
 		alone := sglangAlone(t)
 		const tools = `,"tools":[{"type":"function","function":{"name":"look","parameters":{}}}],"tool_choice":"required"`
 		for name, c := range map[string]struct{ path, body string }{
-			"completion":   {fleettest.CompletionPath, `"prompt":%q,"max_tokens":20`},
-			"token ids":    {fleettest.CompletionPath, `"prompt":[5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24],"user":%q,"max_tokens":20`},
-			"no limit":     {fleettest.CompletionPath, `"prompt":%q`},
-			"one token":    {fleettest.CompletionPath, `"prompt":%q,"max_tokens":1`},
-			"two tokens":   {fleettest.CompletionPath, `"prompt":%q,"max_tokens":2`},
-			"stop string":  {fleettest.CompletionPath, `"prompt":%q,"max_tokens":50,"ignore_eos":true,"stop":[" a"," the"," e"]`},
-			"chat":         {fleettest.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20`},
-			"thought":      {fleettest.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20,"chat_template_kwargs":{"enable_thinking":true}`},
-			"tool call":    {fleettest.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20` + tools},
-			"ends at once": {fleettest.ChatPath, `"messages":[{"role":"user","content":` + fmt.Sprintf("%q", endsAtOnce()) + `}],"user":%q,"max_tokens":20`},
+			"completion":   {fleet.CompletionPath, `"prompt":%q,"max_tokens":20`},
+			"token ids":    {fleet.CompletionPath, `"prompt":[5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24],"user":%q,"max_tokens":20`},
+			"no limit":     {fleet.CompletionPath, `"prompt":%q`},
+			"one token":    {fleet.CompletionPath, `"prompt":%q,"max_tokens":1`},
+			"two tokens":   {fleet.CompletionPath, `"prompt":%q,"max_tokens":2`},
+			"stop string":  {fleet.CompletionPath, `"prompt":%q,"max_tokens":50,"ignore_eos":true,"stop":[" a"," the"," e"]`},
+			"chat":         {fleet.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20`},
+			"thought":      {fleet.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20,"chat_template_kwargs":{"enable_thinking":true}`},
+			"tool call":    {fleet.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20` + tools},
+			"ends at once": {fleet.ChatPath, `"messages":[{"role":"user","content":` + fmt.Sprintf("%q", endsAtOnce()) + `}],"user":%q,"max_tokens":20`},
 		} {
-			fleettest.Within(t, name, func(t *testing.T) {
+			fleet.Within(t, name, func(t *testing.T) {
 				for _, stream := range []string{`,"stream":false`, `,"stream":true,"stream_options":{"include_usage":true}`} {
-					body := `{"model":"tandem-sim",` + fmt.Sprintf(c.body, strings.Repeat(name+" "+fleettest.Long, 2)) + stream + `}`
+					body := `{"model":"tandem-sim",` + fmt.Sprintf(c.body, strings.Repeat(name+" "+fleet.Long, 2)) + stream + `}`
 					want, got := readSGLang(t, alone(c.path, body)), readSGLang(t, f.Post(c.path, body))
 					if cached := want.cached; got.cached < 0 || stream != `,"stream":false` && got.cached != cached {
 						t.Errorf("%d cached tokens, one engine had %d", got.cached, cached)
@@ -187,15 +187,15 @@ func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
 }
 
 // sglangAlone runs one SGLang engine without a gateway.
-func sglangAlone(t *testing.T) (post func(path, body string) fleettest.Answer) {
+func sglangAlone(t *testing.T) (post func(path, body string) fleet.Answer) {
 	t.Helper()
-	w, err := fleettest.NewWorker(t, devfleet.WorkerConfig{
+	w, err := fleet.NewWorker(t, devfleet.WorkerConfig{
 		Engine: engine.Config{Engine: "sglang", ID: "alone", Speedup: 50}, Host: "127.0.0.1", Drain: time.Second, KVEvents: devfleet.WorkerEvents{Off: true},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleettest.Fleet{T: t, Workers: map[string]*fleettest.Worker{}, URL: w.Record().Address}
+	f := &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}, URL: w.Record().Address}
 	f.Run("alone", w)
 	t.Cleanup(func() {
 		f.Workers["alone"].Kill()
@@ -212,10 +212,10 @@ func TestSGLangPairsRefuse(t *testing.T) {
 		path, body, param string
 		status            int
 	}{
-		{fleettest.CompletionPath, `{"model":"tandem-sim","prompt":"hi","n":2}`, "n", 400},
-		{fleettest.CompletionPath, `{"model":"tandem-sim","prompt":"hi","prompt_logprobs":1}`, "prompt_logprobs", 400},
-		{fleettest.CompletionPath, `{"model":"tandem-sim","prompt":"hi","bootstrap_room":5}`, "bootstrap_room", 400},
-		{fleettest.CompletionPath, `{"model":"tandem-sim","prompt":"hi","rid":"x"}`, "rid", 400},
+		{fleet.CompletionPath, `{"model":"tandem-sim","prompt":"hi","n":2}`, "n", 400},
+		{fleet.CompletionPath, `{"model":"tandem-sim","prompt":"hi","prompt_logprobs":1}`, "prompt_logprobs", 400},
+		{fleet.CompletionPath, `{"model":"tandem-sim","prompt":"hi","bootstrap_room":5}`, "bootstrap_room", 400},
+		{fleet.CompletionPath, `{"model":"tandem-sim","prompt":"hi","rid":"x"}`, "rid", 400},
 		{"/v1/responses", `{"model":"tandem-sim","input":"hi"}`, "", 404},
 	} {
 		a := f.Post(c.path, c.body)
@@ -226,7 +226,7 @@ func TestSGLangPairsRefuse(t *testing.T) {
 	}
 	f.Workers["prefill-1"].Kill()
 	f.Eventually("prefill is gone", func() bool { return len(f.Gateway.Roster.Snapshot(stack.SimModel, pools.Prefill).Members) == 0 })
-	if a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","prompt":"hi"}`); a.Status != http.StatusServiceUnavailable {
+	if a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","prompt":"hi"}`); a.Status != http.StatusServiceUnavailable {
 		t.Errorf("decode was given a prompt of its own: %d %s", a.Status, a.Body)
 	}
 	freed(f, t, "at the end")
@@ -241,17 +241,17 @@ func TestSGLangClientsLeave(t *testing.T) {
 			prompt string
 			there  func(p, d engine.Books) bool
 		}{
-			"prefill computes": {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = .05 }, strings.Repeat(fleettest.Long, 40), func(p, d engine.Books) bool { return p.Running == 1 && d.Transferring == 1 }},
-			"the hand-off":     {func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.TransferSetup = 1, time.Minute }, fleettest.Long, func(p, d engine.Books) bool { return len(p.Pinned) == 1 && d.Transferring == 1 }},
-			"decode":           {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }, fleettest.Long, func(_, d engine.Books) bool { return d.Running == 1 }},
+			"prefill computes": {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = .05 }, strings.Repeat(fleet.Long, 40), func(p, d engine.Books) bool { return p.Running == 1 && d.Transferring == 1 }},
+			"the hand-off":     {func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.TransferSetup = 1, time.Minute }, fleet.Long, func(p, d engine.Books) bool { return len(p.Pinned) == 1 && d.Transferring == 1 }},
+			"decode":           {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }, fleet.Long, func(_, d engine.Books) bool { return d.Running == 1 }},
 		} {
-			fleettest.VirtualRun(t, fmt.Sprintf("%s/stream=%t", phase, stream), func(t *testing.T) {
+			fleet.VirtualRun(t, fmt.Sprintf("%s/stream=%t", phase, stream), func(t *testing.T) {
 				f := sglangFleet(t, 1, 1, c.change, nil)
 				ctx, leave := context.WithCancel(t.Context())
 				gone := make(chan struct{})
 				go func() {
 					defer close(gone)
-					_, _ = f.Try(ctx, fleettest.CompletionPath, fmt.Sprintf(words, stream, c.prompt), nil)
+					_, _ = f.Try(ctx, fleet.CompletionPath, fmt.Sprintf(words, stream, c.prompt), nil)
 				}()
 				f.Eventually("it has come so far", func() bool {
 					return c.there(f.Workers["prefill-1"].Engine.Books(), f.Workers["decode-1"].Engine.Books())
@@ -267,9 +267,9 @@ func TestSGLangClientsLeave(t *testing.T) {
 // Two gateways with one seed, and one that starts again, never send two requests to one room.
 func TestSGLangRoomsOfSeveralGateways(t *testing.T) {
 	f := sglangFleet(t, 2, 2, nil, nil)
-	gateways := []*fleettest.Fleet{f}
+	gateways := []*fleet.Fleet{f}
 	for range 2 {
-		other := fleettest.New(t, fleettest.Options{Alone: true}) // with the same seed
+		other := fleet.New(t, fleet.Options{Alone: true}) // with the same seed
 		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
 			for _, m := range f.Gateway.Roster.Snapshot(stack.SimModel, role).Members {
 				w := *m.Worker
@@ -286,11 +286,11 @@ func TestSGLangRoomsOfSeveralGateways(t *testing.T) {
 	for g, gateway := range gateways {
 		for n := range 40 {
 			all.Go(func() {
-				prompt := fmt.Sprintf("%d of %d: %s", n, g, fleettest.Long)
-				a, err := gateway.Try(context.Background(), fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"stream":true,"prompt":%q}`, prompt), nil)
+				prompt := fmt.Sprintf("%d of %d: %s", n, g, fleet.Long)
+				a, err := gateway.Try(context.Background(), fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"stream":true,"prompt":%q}`, prompt), nil)
 				if err != nil || a.Status != http.StatusOK {
 					t.Errorf("%v, %d %s", err, a.Status, a.Body)
-				} else if got := gateway.Text(a); got != fleettest.Expected(fleettest.TextPrompt(prompt), 10) {
+				} else if got := gateway.Text(a); got != fleet.Expected(fleet.TextPrompt(prompt), 10) {
 					t.Errorf("%q got another request's answer: %q", prompt, got)
 				}
 			})
@@ -302,23 +302,23 @@ func TestSGLangRoomsOfSeveralGateways(t *testing.T) {
 
 // A gateway that stops leaves nothing at the engines, and the next one serves.
 func TestSGLangOutlivesAGateway(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
-		cfg := fleettest.GatewayConfig()
+	fleet.Virtual(t, func(t *testing.T) {
+		cfg := fleet.GatewayConfig()
 		cfg.Drain = 50 * time.Millisecond
-		fleettest.Connect(t, &cfg)
+		fleet.Connect(t, &cfg)
 		speedup := func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }
 		f := sglangFleet(t, 1, 1, speedup, nil)
 		for round := range 2 {
 			cfg.Workers.Static = nil
 			for id, w := range f.Workers {
 				role, _, _ := strings.Cut(id, "-")
-				cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, pools.Role(role), w.Record().Address+",id="+id))
+				cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, pools.Role(role), w.Record().Address+",id="+id))
 			}
 			g, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 			if err != nil {
 				t.Fatal(err)
 			}
-			url := fleettest.ListenAs(t, g)
+			url := fleet.ListenAs(t, g)
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- g.Run(ctx) }()
@@ -333,7 +333,7 @@ func TestSGLangOutlivesAGateway(t *testing.T) {
 			begun := make(chan struct{})
 			var all sync.WaitGroup
 			all.Go(func() {
-				res, err := f.HTTP().Post(url+fleettest.CompletionPath, "application/json", strings.NewReader(fmt.Sprintf(`{"model":"tandem-sim","max_tokens":4000,"ignore_eos":true,"stream":true,"prompt":%q}`, fleettest.Long)))
+				res, err := f.HTTP().Post(url+fleet.CompletionPath, "application/json", strings.NewReader(fmt.Sprintf(`{"model":"tandem-sim","max_tokens":4000,"ignore_eos":true,"stream":true,"prompt":%q}`, fleet.Long)))
 				if err != nil {
 					t.Error(err)
 					close(begun)
@@ -362,14 +362,14 @@ func TestSGLangConversations(t *testing.T) {
 	for _, c := range []struct{ release, salt string }{
 		{"0.5.8", ""}, {"0.5.17", ""}, {"0.5.19", ""}, {"0.5.19", "tenant"}, {"0.5.20", "tenant"}, {"0.5.23", ""}, {"0.5.23", "tenant"},
 	} {
-		fleettest.VirtualRun(t, c.release+c.salt, func(t *testing.T) {
+		fleet.VirtualRun(t, c.release+c.salt, func(t *testing.T) {
 			f := sglangFleet(t, 2, 1, func(w *devfleet.WorkerConfig) { w.Engine.EngineVersion = c.release }, nil)
 			if w, _ := f.Gateway.Roster.Lookup("prefill-1"); w.Worker.EngineVersion != c.release {
 				t.Errorf("the release is %q", w.Worker.EngineVersion)
 			}
 			messages := []map[string]string{{"role": "system", "content": strings.Repeat("You are terse. ", 20)}}
 			for turn := range 10 {
-				messages = append(messages, map[string]string{"role": "user", "content": fmt.Sprintf("Turn %d. %s", turn, fleettest.Long)})
+				messages = append(messages, map[string]string{"role": "user", "content": fmt.Sprintf("Turn %d. %s", turn, fleet.Long)})
 				body := map[string]any{"model": "tandem-sim", "messages": messages, "max_tokens": 30, "stream": turn%2 == 0, "stream_options": map[string]bool{"include_usage": true}}
 				if turn%2 == 1 {
 					delete(body, "stream_options")
@@ -382,7 +382,7 @@ func TestSGLangConversations(t *testing.T) {
 					t.Fatal(err)
 				}
 				id := fmt.Sprint("turn-", turn, "-", c.release)
-				a, err := f.Try(context.Background(), fleettest.ChatPath, string(raw), nil, "x-request-id", id)
+				a, err := f.Try(context.Background(), fleet.ChatPath, string(raw), nil, "x-request-id", id)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -414,8 +414,8 @@ func TestSGLangConversations(t *testing.T) {
 func TestSGLangTokensAreCounted(t *testing.T) {
 	f := sglangFleet(t, 1, 1, func(c *devfleet.WorkerConfig) { c.Engine.ChunkTokens = 4 }, nil)
 	for i, options := range []string{"", `"stream_options":{"include_usage":true},`, `"stream_options":{"continuous_usage_stats":true},`} {
-		body := `{"model":"tandem-sim","max_tokens":40,"ignore_eos":true,"stream":true,` + options + `"messages":[{"role":"user","content":"` + fleettest.Long + `"}]}`
-		a, err := f.Try(context.Background(), fleettest.ChatPath, body, nil, "x-request-id", fmt.Sprint("counted-", i))
+		body := `{"model":"tandem-sim","max_tokens":40,"ignore_eos":true,"stream":true,` + options + `"messages":[{"role":"user","content":"` + fleet.Long + `"}]}`
+		a, err := f.Try(context.Background(), fleet.ChatPath, body, nil, "x-request-id", fmt.Sprint("counted-", i))
 		if err != nil || a.Status != http.StatusOK {
 			t.Fatal(err, a.Status)
 		}
@@ -423,7 +423,7 @@ func TestSGLangTokensAreCounted(t *testing.T) {
 		if n := strings.Count(all, `"usage":{`); i == 0 && n != 0 || i == 1 && n != 1 || i == 2 && n < 10 {
 			t.Errorf("%s%d events with usage: %s", options, n, all)
 		}
-		if got, want := f.Text(a), fleettest.Generated(fleettest.ChatPrompt(fleettest.Long), 40, false); got != want {
+		if got, want := f.Text(a), fleet.Generated(fleet.ChatPrompt(fleet.Long), 40, false); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 		f.Eventually("the request is logged with its tokens", func() bool {
@@ -444,7 +444,7 @@ func TestSGLangTokensAreCounted(t *testing.T) {
 // A worker that dies under load costs no answer that has not begun, and leaves nothing at the others.
 func TestSGLangWorkersDieUnderLoad(t *testing.T) {
 	for _, victim := range []string{"prefill-1", "decode-1"} {
-		fleettest.VirtualRun(t, victim, func(t *testing.T) {
+		fleet.VirtualRun(t, victim, func(t *testing.T) {
 			f := sglangFleet(t, 2, 2, func(c *devfleet.WorkerConfig) {
 				c.Engine.Speedup = 5
 				c.Engine.Lease = time.Second // decode keeps blocks to which a dead prefill may still write, 30 s by default
@@ -454,9 +454,9 @@ func TestSGLangWorkersDieUnderLoad(t *testing.T) {
 			var whole, cut atomic.Int32
 			for n := range requests {
 				all.Go(func() {
-					prompt := fmt.Sprintf("%d: %s", n, strings.Repeat(fleettest.Long, 4))
-					a, err := f.Try(context.Background(), fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"stream":true,"prompt":%q}`, length, prompt), nil)
-					want := fleettest.Generated(fleettest.TextPrompt(prompt), length, false)
+					prompt := fmt.Sprintf("%d: %s", n, strings.Repeat(fleet.Long, 4))
+					a, err := f.Try(context.Background(), fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"stream":true,"prompt":%q}`, length, prompt), nil)
+					want := fleet.Generated(fleet.TextPrompt(prompt), length, false)
 					switch {
 					case err != nil || a.Status != http.StatusOK || len(a.Events) == 0:
 						t.Errorf("%v, %d %s", err, a.Status, a.Body)
@@ -483,18 +483,18 @@ func TestSGLangWorkersDieUnderLoad(t *testing.T) {
 // A prefill worker whose bootstrap server no decode worker reaches costs its requests an attempt, and is soon left out;
 // every request is answered.
 func TestSGLangPrefillThatDecodeCannotReach(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		f := sglangFleet(t, 2, 2, nil, nil)
 		m, _ := f.Gateway.Roster.Lookup("prefill-1")
 		cut := *m.Worker
-		cut.Transfer, cut.Incarnation = fmt.Sprintf("127.0.0.1:%d", fleettest.FreePort(t)), "cut"
+		cut.Transfer, cut.Incarnation = fmt.Sprintf("127.0.0.1:%d", fleet.FreePort(t)), "cut"
 		if err := f.Gateway.Roster.From("the command line").Put(cut); err != nil {
 			t.Fatal(err)
 		}
 		for n := range 40 {
-			prompt := fmt.Sprintf("%d: %s", n, fleettest.Long)
-			a := f.Post(fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"prompt":%q}`, prompt))
-			if a.Status != http.StatusOK || f.Text(a) != fleettest.Expected(fleettest.TextPrompt(prompt), 10) {
+			prompt := fmt.Sprintf("%d: %s", n, fleet.Long)
+			a := f.Post(fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"prompt":%q}`, prompt))
+			if a.Status != http.StatusOK || f.Text(a) != fleet.Expected(fleet.TextPrompt(prompt), 10) {
 				t.Errorf("%d %s", a.Status, a.Body)
 			}
 		}

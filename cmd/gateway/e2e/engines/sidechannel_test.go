@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
@@ -20,17 +20,17 @@ func TestKVCannotBePulled(t *testing.T) {
 			prefills, decodes int
 			by                string // prefills instead
 		}{{2, 1, "prefill-2"}, {2, 2, "prefill-2"}, {1, 1, ""}} {
-			fleettest.VirtualRun(t, fmt.Sprintf("%s, %dP%dD", name, c.prefills, c.decodes), func(t *testing.T) {
-				f := fleettest.New(t, fleettest.Options{Prefill: c.prefills, Decode: c.decodes, Worker: func(c *devfleet.WorkerConfig) {
+			fleet.VirtualRun(t, fmt.Sprintf("%s, %dP%dD", name, c.prefills, c.decodes), func(t *testing.T) {
+				f := fleet.New(t, fleet.Options{Prefill: c.prefills, Decode: c.decodes, Worker: func(c *devfleet.WorkerConfig) {
 					c.Engine.CallTimeout, c.Engine.Lease = 200*time.Millisecond, 2500*time.Millisecond
 				}, Gateway: func(c *stack.GatewayConfig) { c.Breakers.OpenFor = time.Hour }})
 				round := func(n string) (by map[string]int) {
 					t.Helper()
 					by = map[string]int{}
 					for i := range 20 {
-						prompt := fmt.Sprint(n, i, fleettest.Long)
-						a := f.Post(fleettest.CompletionPath, fleettest.Ask(prompt, 6))
-						if got := f.Text(a); a.Status != http.StatusOK || got != fleettest.Generated(fleettest.TextPrompt(prompt), 6, false) {
+						prompt := fmt.Sprint(n, i, fleet.Long)
+						a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 6))
+						if got := f.Text(a); a.Status != http.StatusOK || got != fleet.Generated(fleet.TextPrompt(prompt), 6, false) {
 							t.Fatalf("request %d: status %d, %s %q", i, a.Status, a.Body, a.Events)
 						}
 						p, _ := f.Served(a)
@@ -41,7 +41,7 @@ func TestKVCannotBePulled(t *testing.T) {
 				if by := round("first"); by["prefill-1"] == 0 {
 					t.Fatalf("nothing was prefilled by prefill-1: %v", by)
 				}
-				fleettest.NetworkOf(t).CutOff(f.Workers["prefill-1"].Record().Transfer, silent)
+				fleet.NetworkOf(t).CutOff(f.Workers["prefill-1"].Record().Transfer, silent)
 				by := round("second")
 				if by[c.by] < 15 {
 					t.Errorf("prefilled by %v", by)

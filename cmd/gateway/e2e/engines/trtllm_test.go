@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -21,7 +21,7 @@ import (
 var tensorRTConnectors = []string{"trtllm", "trtllm-gen-first"}
 
 // newTensorRT is a fleet of strict TensorRT-LLM workers that hand over by a connector.
-func newTensorRT(t *testing.T, connector string, o fleettest.Options) *fleettest.Fleet {
+func newTensorRT(t *testing.T, connector string, o fleet.Options) *fleet.Fleet {
 	t.Helper()
 	worker := o.Worker
 	o.Worker = func(c *devfleet.WorkerConfig) {
@@ -30,14 +30,14 @@ func newTensorRT(t *testing.T, connector string, o fleettest.Options) *fleettest
 			worker(c)
 		}
 	}
-	return fleettest.New(t, o)
+	return fleet.New(t, o)
 }
 
 // ofTheHandOff are words of the hand-off that no client may see.
 var ofTheHandOff = []string{"disaggregated_params", "encoded_opaque_state", "ctx_request_id", "prompt_token_ids"}
 
 // leaks names what an answer shows of the hand-off.
-func leaks(a fleettest.Answer) string {
+func leaks(a fleet.Answer) string {
 	all := string(a.Body) + strings.Join(a.Events, "")
 	for _, word := range ofTheHandOff {
 		if strings.Contains(all, word) {
@@ -52,23 +52,23 @@ func leaks(a fleettest.Answer) string {
 func TestTensorRTAnswers(t *testing.T) {
 	for _, connector := range tensorRTConnectors {
 		t.Run(connector, func(t *testing.T) {
-			f := newTensorRT(t, connector, fleettest.Options{Prefill: 1, Decode: 1})
+			f := newTensorRT(t, connector, fleet.Options{Prefill: 1, Decode: 1})
 			tools := `"tools":[{"type":"function","function":{"name":"look","parameters":{}}}],"tool_choice":"required",`
 			for _, c := range []struct {
 				name, path, body string
 				prompt           []uint32
 				tokens           int
 			}{
-				{"chat", fleettest.ChatPath, `"max_tokens":12,"messages":[{"role":"user","content":"Hello"}]`, fleettest.ChatPrompt("Hello"), 12},
-				{"chat with both limits and tools", fleettest.ChatPath, tools + `"max_tokens":3,"max_completion_tokens":9,"messages":[{"role":"user","content":"Hello"}]`, fleettest.ChatPrompt("Hello"), 9},
-				{"chat with what no model of the engine knows", fleettest.ChatPath, `"max_tokens":12,"store":true,"x":1,"messages":[{"role":"user","content":"Hello"}]`, fleettest.ChatPrompt("Hello"), 12},
-				{"completion", fleettest.CompletionPath, `"max_tokens":12,"prompt":"` + fleettest.Long + `"`, fleettest.TextPrompt(fleettest.Long), 12},
-				{"completion with the limit of chats", fleettest.CompletionPath, `"max_tokens":12,"max_completion_tokens":5,"prompt":"` + fleettest.Long + `"`, fleettest.TextPrompt(fleettest.Long), 12},
-				{"one token", fleettest.CompletionPath, `"max_tokens":1,"prompt":"` + fleettest.Long + `"`, fleettest.TextPrompt(fleettest.Long), 1},
+				{"chat", fleet.ChatPath, `"max_tokens":12,"messages":[{"role":"user","content":"Hello"}]`, fleet.ChatPrompt("Hello"), 12},
+				{"chat with both limits and tools", fleet.ChatPath, tools + `"max_tokens":3,"max_completion_tokens":9,"messages":[{"role":"user","content":"Hello"}]`, fleet.ChatPrompt("Hello"), 9},
+				{"chat with what no model of the engine knows", fleet.ChatPath, `"max_tokens":12,"store":true,"x":1,"messages":[{"role":"user","content":"Hello"}]`, fleet.ChatPrompt("Hello"), 12},
+				{"completion", fleet.CompletionPath, `"max_tokens":12,"prompt":"` + fleet.Long + `"`, fleet.TextPrompt(fleet.Long), 12},
+				{"completion with the limit of chats", fleet.CompletionPath, `"max_tokens":12,"max_completion_tokens":5,"prompt":"` + fleet.Long + `"`, fleet.TextPrompt(fleet.Long), 12},
+				{"one token", fleet.CompletionPath, `"max_tokens":1,"prompt":"` + fleet.Long + `"`, fleet.TextPrompt(fleet.Long), 1},
 			} {
 				for _, stream := range []bool{false, true} {
 					a := f.Post(c.path, fmt.Sprintf(`{"model":"tandem-sim","stream":%v,"nvext":{"extra_fields":["worker_id"]},%s}`, stream, c.body))
-					if a.Status != http.StatusOK || f.Text(a) != fleettest.Expected(c.prompt, c.tokens) || leaks(a) != "" {
+					if a.Status != http.StatusOK || f.Text(a) != fleet.Expected(c.prompt, c.tokens) || leaks(a) != "" {
 						t.Errorf("%s, stream %v: %d %s %q", c.name, stream, a.Status, a.Body, a.Events)
 						continue
 					}
@@ -86,12 +86,12 @@ func TestTensorRTAnswers(t *testing.T) {
 func TestTensorRTFirstTokenEndsTheAnswer(t *testing.T) {
 	for _, connector := range tensorRTConnectors {
 		t.Run(connector, func(t *testing.T) {
-			f := newTensorRT(t, connector, fleettest.Options{Prefill: 1, Decode: 1})
-			first := strings.TrimSpace(fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 1))
+			f := newTensorRT(t, connector, fleet.Options{Prefill: 1, Decode: 1})
+			first := strings.TrimSpace(fleet.Expected(fleet.TextPrompt(fleet.Long), 1))
 			for _, stream := range []bool{false, true} {
 				for path, body := range map[string]string{
-					fleettest.ChatPath:       `"messages":[{"role":"user","content":"` + endsAtOnce() + `"}]`,
-					fleettest.CompletionPath: `"stop":["` + first + `"],"prompt":"` + fleettest.Long + `"`,
+					fleet.ChatPath:       `"messages":[{"role":"user","content":"` + endsAtOnce() + `"}]`,
+					fleet.CompletionPath: `"stop":["` + first + `"],"prompt":"` + fleet.Long + `"`,
 				} {
 					a := f.Post(path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":9,"stream":%v,"stream_options":%s,%s}`, stream, map[bool]string{true: `{"include_usage":true}`, false: "null"}[stream], body))
 					all := string(a.Body) + strings.Join(a.Events, "")
@@ -108,12 +108,12 @@ func TestTensorRTFirstTokenEndsTheAnswer(t *testing.T) {
 
 // A salt keeps caches apart: an endpoint that has no field for it refuses it, and does not ignore it.
 func TestTensorRTSalts(t *testing.T) {
-	f := newTensorRT(t, "trtllm", fleettest.Options{Prefill: 1, Decode: 1})
-	if a := f.Post(fleettest.ChatPath, `{"model":"tandem-sim","max_tokens":4,"cache_salt":"a","messages":[{"role":"user","content":"Hello"}]}`); a.Status != http.StatusOK {
+	f := newTensorRT(t, "trtllm", fleet.Options{Prefill: 1, Decode: 1})
+	if a := f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":4,"cache_salt":"a","messages":[{"role":"user","content":"Hello"}]}`); a.Status != http.StatusOK {
 		t.Errorf("chat: %d %s", a.Status, a.Body)
 	}
 	for _, salt := range []string{`"cache_salt":"a"`, `"nvext":{"cache_salt":"a"}`} {
-		a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"hi",`+salt+`}`)
+		a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"hi",`+salt+`}`)
 		if err := f.Parse(a.Body).Error; a.Status != http.StatusBadRequest || err == nil || err.Param == nil || !strings.HasSuffix(*err.Param, "cache_salt") {
 			t.Errorf("%s: %d %s", salt, a.Status, a.Body)
 		}
@@ -125,8 +125,8 @@ func TestTensorRTSalts(t *testing.T) {
 // go long before its time-out. Streamed or not.
 func TestTensorRTClientLeavesBeforeDecodeAttaches(t *testing.T) {
 	for _, stream := range []bool{true, false} {
-		fleettest.VirtualRun(t, fmt.Sprint("stream ", stream), func(t *testing.T) {
-			f := newTensorRT(t, "trtllm", fleettest.Options{Prefill: 1, Decode: 1, Worker: func(c *devfleet.WorkerConfig) {
+		fleet.VirtualRun(t, fmt.Sprint("stream ", stream), func(t *testing.T) {
+			f := newTensorRT(t, "trtllm", fleet.Options{Prefill: 1, Decode: 1, Worker: func(c *devfleet.WorkerConfig) {
 				if c.Engine.Role == "decode" {
 					c.Engine.MaxNumSeqs, c.Engine.Speedup = 1, 2
 				}
@@ -142,13 +142,13 @@ func TestTensorRTClientLeavesBeforeDecodeAttaches(t *testing.T) {
 			other, stop := context.WithCancel(t.Context())
 			defer stop()
 			all.Go(func() {
-				_, _ = f.Try(other, fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":100000,"ignore_eos":true,"stream":true,"prompt":"x"}`, nil)
+				_, _ = f.Try(other, fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":100000,"ignore_eos":true,"stream":true,"prompt":"x"}`, nil)
 			})
 			decode := func() engine.Books { return f.Workers["decode-1"].Engine.Books() }
 			f.Eventually("decode is full", func() bool { return decode().Running == 1 })
 			ctx, leave := context.WithCancel(t.Context())
 			all.Go(func() {
-				_, _ = f.Try(ctx, fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":50,"stream":%v,"prompt":"%s"}`, stream, fleettest.Long), nil)
+				_, _ = f.Try(ctx, fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":50,"stream":%v,"prompt":"%s"}`, stream, fleet.Long), nil)
 			})
 			f.Eventually("it waits at decode", func() bool { return decode().Waiting == 1 })
 			leave()
@@ -167,21 +167,21 @@ func TestTensorRTClientLeavesBeforeDecodeAttaches(t *testing.T) {
 func TestTensorRTByURL(t *testing.T) {
 	for _, connector := range tensorRTConnectors {
 		t.Run(connector, func(t *testing.T) {
-			cfg := fleettest.GatewayConfig()
+			cfg := fleet.GatewayConfig()
 			cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
 			ports := map[pools.Role][3]int{}
 			for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
-				p := [3]int{fleettest.FreePort(t), fleettest.FreePort(t), fleettest.FreePort(t)}
+				p := [3]int{fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t)}
 				ports[role] = p
-				cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, role, fmt.Sprintf(
+				cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, role, fmt.Sprintf(
 					"http://127.0.0.1:%d,id=%s,block-size=16,connector=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d,kv-topic=kv", p[0], role, connector, p[1], p[2])))
 			}
-			f := fleettest.NewStatic(t, cfg)
+			f := fleet.NewStatic(t, cfg)
 			for role, p := range ports {
 				var w *devfleet.Worker
 				f.Eventually("the ports are free", func() bool {
 					var err error
-					w, err = fleettest.NewWorker(t, devfleet.WorkerConfig{
+					w, err = fleet.NewWorker(t, devfleet.WorkerConfig{
 						Engine: engine.Config{Engine: "trtllm", Role: string(role), ID: string(role), Speedup: 50, NoticeAfter: 50 * time.Millisecond},
 						Host:   "127.0.0.1", Port: p[0], ModelInput: "text", Drain: time.Second,
 						KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
@@ -200,9 +200,9 @@ func TestTensorRTByURL(t *testing.T) {
 			if !ok || w.Worker.Engine != "trtllm" || w.Worker.EngineVersion == "" || len(w.Worker.TransferIDs) != 1 {
 				t.Errorf("the worker's own record: %+v", w)
 			}
-			messages := `{"role":"user","content":"` + strings.Repeat(fleettest.Long, 4) + `"}`
+			messages := `{"role":"user","content":"` + strings.Repeat(fleet.Long, 4) + `"}`
 			for turn := range 3 {
-				a := f.Post(fleettest.ChatPath, `{"model":"tandem-sim","max_tokens":6,"nvext":{"extra_fields":["worker_id","routing"]},"messages":[`+messages+`]}`)
+				a := f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":6,"nvext":{"extra_fields":["worker_id","routing"]},"messages":[`+messages+`]}`)
 				if a.Status != http.StatusOK {
 					t.Fatalf("%d %s", a.Status, a.Body)
 				}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -80,10 +80,10 @@ var published = map[string]wire.Dialect{"vllm": wire.VLLM, "sglang": wire.SGLang
 
 // stock starts a strict simulated engine as its maker ships it: it registers nowhere, reports of itself what that
 // engine reports, and publishes its KV events over ZMQ. It returns the worker's URL with its options, for the gateway.
-func stockEngine(f *fleettest.Fleet, role pools.Role, id, name string, language *models.Language) string {
+func stockEngine(f *fleet.Fleet, role pools.Role, id, name string, language *models.Language) string {
 	f.T.Helper()
-	at, replay := fleettest.FreePort(f.T), fleettest.FreePort(f.T)
-	w, err := fleettest.NewWorker(f.T, devfleet.WorkerConfig{
+	at, replay := fleet.FreePort(f.T), fleet.FreePort(f.T)
+	w, err := fleet.NewWorker(f.T, devfleet.WorkerConfig{
 		Engine: engine.Config{Role: string(role), ID: id, Engine: name, Speedup: 20, BlockSize: 16, Language: language},
 		Host:   "127.0.0.1", ModelInput: "text", Drain: time.Second,
 		KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
@@ -103,7 +103,7 @@ func stockEngine(f *fleettest.Fleet, role pools.Role, id, name string, language 
 func TestTenTurns(t *testing.T) {
 	for model, folder := range map[string]func(*testing.T) string{"qwen2.5": qwenModel, "own": ownModel} {
 		for name := range published {
-			fleettest.VirtualRun(t, model+"/"+name, func(t *testing.T) { tenTurns(t, folder(t), name) })
+			fleet.VirtualRun(t, model+"/"+name, func(t *testing.T) { tenTurns(t, folder(t), name) })
 		}
 	}
 }
@@ -113,14 +113,14 @@ func tenTurns(t *testing.T, folder, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	engines := &fleettest.Fleet{T: t, Workers: map[string]*fleettest.Worker{}}
+	engines := &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}}
 	t.Cleanup(engines.Group.Wait) // after the other fleet has killed them
 	p := stockEngine(engines, pools.Prefill, "p1", name, language)
 	d := stockEngine(engines, pools.Decode, "d1", name, language)
-	cfg := fleettest.GatewayConfig()
+	cfg := fleet.GatewayConfig()
 	cfg.Models.Tokenizers = []string{stack.SimModel + "=" + folder}
-	cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, pools.Prefill, p), fleettest.Endpoint(t, pools.Decode, d))
-	f := fleettest.NewStatic(t, cfg)
+	cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, pools.Prefill, p), fleet.Endpoint(t, pools.Decode, d))
+	f := fleet.NewStatic(t, cfg)
 	for id, w := range engines.Workers {
 		f.Workers[id] = w
 	}
@@ -130,7 +130,7 @@ func tenTurns(t *testing.T, folder, name string) {
 	})
 
 	type message map[string]any
-	messages := []message{{"role": "system", "content": "You are a patient guide to the weather. " + strings.Repeat(fleettest.Long, 3)}}
+	messages := []message{{"role": "system", "content": "You are a patient guide to the weather. " + strings.Repeat(fleet.Long, 3)}}
 	tools := []message{{"type": "function", "function": message{
 		"name": "look", "description": "The weather — of a <place> & a day, é", "parameters": message{
 			"type": "object", "properties": message{"place": message{"type": "string"}, "day": message{"type": "integer", "default": 1}}, "required": []string{"place"},
@@ -138,16 +138,16 @@ func tenTurns(t *testing.T, folder, name string) {
 	}}}
 	reused := 0
 	for turn := range 10 {
-		messages = append(messages, message{"role": "user", "content": fmt.Sprintf("Turn %d: what is it like in Ærø? %s", turn, fleettest.Long[:20+7*turn])})
+		messages = append(messages, message{"role": "user", "content": fmt.Sprintf("Turn %d: what is it like in Ærø? %s", turn, fleet.Long[:20+7*turn])})
 		body, err := json.Marshal(message{
 			"model": stack.SimModel, "max_tokens": 40, "messages": messages, "tools": tools, "nvext": message{"extra_fields": []string{"routing", "worker_id"}},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := f.Post(fleettest.ChatPath, string(body))
+		a := f.Post(fleet.ChatPath, string(body))
 		var said struct {
-			fleettest.Chunk
+			fleet.Chunk
 			Nvext struct {
 				WorkerID struct {
 					Prefill string `json:"prefill_worker_id"`

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -22,13 +22,13 @@ import (
 func TestVLLMEventsPredictWhatIsCached(t *testing.T) {
 	for name, window := range map[string]int{"full attention": 0, "hybrid": 64} {
 		t.Run(name, func(t *testing.T) {
-			port, published, replay := fleettest.FreePort(t), fleettest.FreePort(t), fleettest.FreePort(t)
-			cfg := fleettest.GatewayConfig()
-			cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, "", fmt.Sprintf(
+			port, published, replay := fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t)
+			cfg := fleet.GatewayConfig()
+			cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, "", fmt.Sprintf(
 				"http://127.0.0.1:%d,id=v1,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d", port, published, replay)))
-			f := fleettest.NewStatic(t, cfg)
+			f := fleet.NewStatic(t, cfg)
 			var messages atomic.Uint64
-			w, err := fleettest.NewWorker(t, devfleet.WorkerConfig{
+			w, err := fleet.NewWorker(t, devfleet.WorkerConfig{
 				Engine: engine.Config{Engine: "vllm", Role: "both", ID: "v1", Speedup: 50, BlockSize: 16, TotalKVBlocks: 40, ContextLength: 400, SlidingWindow: window},
 				Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
 				KVEvents: devfleet.WorkerEvents{
@@ -51,8 +51,8 @@ func TestVLLMEventsPredictWhatIsCached(t *testing.T) {
 			shared := ids(1, 96)
 			ask := func(prompt string) (predicted, cached int) {
 				f.Eventually("all that happened is known", func() bool { return f.Sources()["v1"].Seq == messages.Load() })
-				a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"nvext":{"extra_fields":["routing"]},"prompt":[`+prompt+`]}`)
-				var got struct{ Nvext fleettest.Chose }
+				a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"nvext":{"extra_fields":["routing"]},"prompt":[`+prompt+`]}`)
+				var got struct{ Nvext fleet.Chose }
 				if err := json.Unmarshal(a.Body, &got); err != nil || a.Status != http.StatusOK || got.Nvext.Routing.Actual == nil {
 					t.Fatalf("%v, status %d: %s", err, a.Status, a.Body)
 				}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
@@ -16,12 +16,12 @@ func TestIDsOutsideTheVocabulary(t *testing.T) {
 	f := sglangFleet(t, 1, 1, nil, nil)
 	vocab := tokens.Sim().VocabSize()
 	for _, c := range []struct{ path, param, body string }{
-		{fleettest.CompletionPath, "prompt", `"prompt":[5,%d]`},
-		{fleettest.CompletionPath, "prompt", `"prompt":[[5,%d]]`},
-		{fleettest.CompletionPath, "stop_token_ids", `"prompt":"Hello","stop_token_ids":[%d],"min_tokens":2`},
-		{fleettest.CompletionPath, "logit_bias", `"prompt":"Hello","logit_bias":{"%d":1}`},
-		{fleettest.ChatPath, "stop_token_ids", `"messages":[{"role":"user","content":"Hello"}],"stop_token_ids":[%d],"min_tokens":2`},
-		{fleettest.ChatPath, "allowed_token_ids", `"messages":[{"role":"user","content":"Hello"}],"allowed_token_ids":[%d]`},
+		{fleet.CompletionPath, "prompt", `"prompt":[5,%d]`},
+		{fleet.CompletionPath, "prompt", `"prompt":[[5,%d]]`},
+		{fleet.CompletionPath, "stop_token_ids", `"prompt":"Hello","stop_token_ids":[%d],"min_tokens":2`},
+		{fleet.CompletionPath, "logit_bias", `"prompt":"Hello","logit_bias":{"%d":1}`},
+		{fleet.ChatPath, "stop_token_ids", `"messages":[{"role":"user","content":"Hello"}],"stop_token_ids":[%d],"min_tokens":2`},
+		{fleet.ChatPath, "allowed_token_ids", `"messages":[{"role":"user","content":"Hello"}],"allowed_token_ids":[%d]`},
 	} {
 		for _, id := range []int{vocab, vocab + 1, 1<<31 - 1, 1<<32 - 1, -1} {
 			a := f.Post(c.path, `{"model":"tandem-sim","max_tokens":4,`+fmt.Sprintf(c.body, id)+`}`)
@@ -34,9 +34,9 @@ func TestIDsOutsideTheVocabulary(t *testing.T) {
 		}
 	}
 	for _, body := range []string{`"prompt":"Hello","logprobs":%d`, `"messages":[{"role":"user","content":"Hello"}],"logprobs":true,"top_logprobs":%d`} {
-		path := fleettest.ChatPath
+		path := fleet.ChatPath
 		if strings.HasPrefix(body, `"prompt"`) {
-			path = fleettest.CompletionPath
+			path = fleet.CompletionPath
 		}
 		if a := f.Post(path, `{"model":"tandem-sim","max_tokens":4,`+fmt.Sprintf(body, vocab+1)+`}`); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Body), "logprobs is") {
 			t.Errorf("status %d: %s", a.Status, a.Body)

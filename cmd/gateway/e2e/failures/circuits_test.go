@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
@@ -19,13 +19,13 @@ import (
 // in a row; so has a prefill worker whose hand-offs are of no use.
 func TestBrokenAnswersOpenTheCircuit(t *testing.T) {
 	t.Run("after the first token", func(t *testing.T) {
-		f := fleettest.New(t, fleettest.Options{Alone: true})
-		fleettest.NewEngines(f, pools.Both, 1, func(w http.ResponseWriter, r *http.Request) { fleettest.FirstToken(w); dies(w, r) })
+		f := fleet.New(t, fleet.Options{Alone: true})
+		fleet.NewEngines(f, pools.Both, 1, func(w http.ResponseWriter, r *http.Request) { fleet.FirstToken(w); dies(w, r) })
 		for i := range 3 {
 			if open := f.Circuits(); len(open) > 0 {
 				t.Errorf("after %d broken answers: %v", i, open)
 			}
-			if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 4)); len(a.Events) != 2 || f.Parse([]byte(a.Events[1])).Error == nil {
+			if a := f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 4)); len(a.Events) != 2 || f.Parse([]byte(a.Events[1])).Error == nil {
 				t.Errorf("status %d, events %q", a.Status, a.Events)
 			}
 		}
@@ -33,15 +33,15 @@ func TestBrokenAnswersOpenTheCircuit(t *testing.T) {
 		f.Idle()
 	})
 	t.Run("garbled hand-offs", func(t *testing.T) {
-		f := fleettest.New(t, fleettest.Options{Alone: true})
-		p := fleettest.NewEngines(f, pools.Prefill, 1, func(w http.ResponseWriter, _ *http.Request) {
+		f := fleet.New(t, fleet.Options{Alone: true})
+		p := fleet.NewEngines(f, pools.Prefill, 1, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"choices":[{"index":0,"text":"x"}],"kv_transfer_params":{"do_remote_prefill":true}}`)
 		})
-		fleettest.NewEngines(f, pools.Decode, 2, func(w http.ResponseWriter, _ *http.Request) {
-			fleettest.SSE(w, fleettest.Token, fleettest.Last, "[DONE]")
+		fleet.NewEngines(f, pools.Decode, 2, func(w http.ResponseWriter, _ *http.Request) {
+			fleet.SSE(w, fleet.Token, fleet.Last, "[DONE]")
 		})
 		for i := range 6 {
-			if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 4)); a.Status != http.StatusOK {
+			if a := f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 4)); a.Status != http.StatusOK {
 				t.Errorf("status %d: %s", a.Status, a.Body)
 			}
 		}
@@ -56,13 +56,13 @@ func TestBrokenAnswersOpenTheCircuit(t *testing.T) {
 // The half-open worker of a pool of one is on trial by an answer that is not
 // streamed: the next request waits a moment, and not for that answer's end.
 func TestTrialByAWholeAnswer(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		const openFor = 300 * time.Millisecond
-		f := fleettest.New(t, fleettest.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.Breakers.OpenFor = openFor }})
+		f := fleet.New(t, fleet.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.Breakers.OpenFor = openFor }})
 		var ill = make(chan struct{})
 		ends := make(chan struct{})
 		begun := make(chan struct{}, 1)
-		e := fleettest.NewEngines(f, pools.Both, 1, func(w http.ResponseWriter, r *http.Request) {
+		e := fleet.NewEngines(f, pools.Both, 1, func(w http.ResponseWriter, r *http.Request) {
 			select {
 			case <-ill:
 			default:
@@ -71,29 +71,29 @@ func TestTrialByAWholeAnswer(t *testing.T) {
 			select {
 			case begun <- struct{}{}: // the trial
 				<-ends
-				_, _ = io.WriteString(w, fleettest.Whole)
+				_, _ = io.WriteString(w, fleet.Whole)
 			default:
-				fleettest.SSE(w, fleettest.Token, fleettest.Last, "[DONE]")
+				fleet.SSE(w, fleet.Token, fleet.Last, "[DONE]")
 			}
 		})
 		for range 3 {
-			f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2))
+			f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))
 		}
 		if got := f.Circuits()["engine-both-1"]; got != fault.Open {
 			t.Fatalf("its circuit is %q after %d calls", got, e.Calls.Load())
 		}
 		close(ill) // it is well again
 		f.Eventually("it half-opens", func() bool { return f.Circuits()["engine-both-1"] == fault.HalfOpen })
-		trial := make(chan fleettest.Answer)
+		trial := make(chan fleet.Answer)
 		go func() {
-			a, err := f.Try(context.Background(), fleettest.CompletionPath, strings.Replace(fleettest.Ask(fleettest.Long, 2), `"stream":true,`, "", 1), nil)
+			a, err := f.Try(context.Background(), fleet.CompletionPath, strings.Replace(fleet.Ask(fleet.Long, 2), `"stream":true,`, "", 1), nil)
 			if err != nil {
 				t.Error(err)
 			}
 			trial <- a
 		}()
 		f.Eventually("the trial is under way", func() bool { return len(begun) == 1 })
-		if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2)); a.Status != http.StatusOK { // while the trial lasts
+		if a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2)); a.Status != http.StatusOK { // while the trial lasts
 			t.Errorf("status %d: %s", a.Status, a.Body)
 		}
 		if open := f.Circuits(); len(open) > 0 {
@@ -110,21 +110,21 @@ func TestTrialByAWholeAnswer(t *testing.T) {
 // A retry holds its place in the budget until its first token, and not for as long
 // as its answer lasts.
 func TestRetryGivesItsPlaceBack(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Alone: true})
+	f := fleet.New(t, fleet.Options{Alone: true})
 	goOn := make(chan struct{})
 	var calls counter
-	fleettest.NewEngines(f, pools.Both, 2, func(w http.ResponseWriter, _ *http.Request) {
+	fleet.NewEngines(f, pools.Both, 2, func(w http.ResponseWriter, _ *http.Request) {
 		calls.add()
 		if calls.get() == 1 {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}
-		fleettest.FirstToken(w)
+		fleet.FirstToken(w)
 		<-goOn
-		fleettest.SSE(w, fleettest.Last, "[DONE]")
+		fleet.SSE(w, fleet.Last, "[DONE]")
 	})
-	a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2), func(data string) {
-		if data != fleettest.Token {
+	a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fleet.Long, 2), func(data string) {
+		if data != fleet.Token {
 			return
 		}
 		if n := f.Metric("tandem_frontend_retrying_requests"); n != "0" {

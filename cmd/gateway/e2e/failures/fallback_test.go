@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
@@ -38,14 +38,14 @@ func TestNoDecodeFallbackHolds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var calls noPrefill
 			calls.prefills, calls.decodes = new(atomic.Int64), new(atomic.Int64)
-			f := fleettest.New(t, fleettest.Options{Prefill: prefills, Decode: 1, Gateway: func(c *stack.GatewayConfig) {
+			f := fleet.New(t, fleet.Options{Prefill: prefills, Decode: 1, Gateway: func(c *stack.GatewayConfig) {
 				c.Flow.DecodeFallback = false
 				c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
 					calls.Transport = inner
 					return calls
 				}
 			}})
-			a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2))
+			a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))
 			if a.Status != http.StatusBadGateway && a.Status != http.StatusServiceUnavailable {
 				t.Errorf("status %d: %s", a.Status, a.Body)
 			}
@@ -60,10 +60,10 @@ func TestNoDecodeFallbackHolds(t *testing.T) {
 // Workers of role both serve while the only decode worker drains, and no longer
 // once it is back.
 func TestWorkersThatServeAloneStandIn(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Both: 1})
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Both: 1})
 	generates := func() string {
 		t.Helper()
-		a := f.Post(fleettest.CompletionPath, fleettest.Pinned(""))
+		a := f.Post(fleet.CompletionPath, fleet.Pinned(""))
 		if a.Status != http.StatusOK {
 			t.Fatalf("status %d: %s", a.Status, a.Body)
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
@@ -16,13 +16,13 @@ import (
 // A dead prefill worker costs nobody an answer, and is out of the choice at its
 // first refused connection; with none left decode prefills for itself.
 func TestPrefillWorkersDie(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
-		f := fleettest.New(t, fleettest.Options{})
-		want := fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 6)
-		body := strings.Replace(fleettest.Ask(fleettest.Long, 6), `"ignore_eos":true,`, "", 1)
+	fleet.Virtual(t, func(t *testing.T) {
+		f := fleet.New(t, fleet.Options{})
+		want := fleet.Expected(fleet.TextPrompt(fleet.Long), 6)
+		body := strings.Replace(fleet.Ask(fleet.Long, 6), `"ignore_eos":true,`, "", 1)
 		f.Workers["prefill-1"].Kill()
 		for range 6 {
-			a := f.Post(fleettest.CompletionPath, body)
+			a := f.Post(fleet.CompletionPath, body)
 			if p, _ := f.Served(a); p != "prefill-2" || f.Text(a) != want {
 				t.Fatalf("served by %q: %q", p, f.Text(a))
 			}
@@ -32,7 +32,7 @@ func TestPrefillWorkersDie(t *testing.T) {
 		}
 		f.Workers["prefill-2"].Kill()
 		for range 3 {
-			a := f.Post(fleettest.CompletionPath, body)
+			a := f.Post(fleet.CompletionPath, body)
 			if p, _ := f.Served(a); p != "" || f.Text(a) != want {
 				t.Fatalf("served by %q: %q", p, f.Text(a))
 			}
@@ -47,18 +47,18 @@ func TestPrefillWorkersDie(t *testing.T) {
 // A prefill worker that dies takes the KV of many requests with it, of more than the retry budget has places for: they wait
 // for one, and each gets its answer.
 func TestPrefillDiesWithStagedKV(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		const clients = 60
-		f := fleettest.New(t, fleettest.Options{Worker: func(c *devfleet.WorkerConfig) { c.Engine.BandwidthBytesPerSecond = 4e6 }})
-		answers := make([]fleettest.Answer, clients)
+		f := fleet.New(t, fleet.Options{Worker: func(c *devfleet.WorkerConfig) { c.Engine.BandwidthBytesPerSecond = 4e6 }})
+		answers := make([]fleet.Answer, clients)
 		var group sync.WaitGroup
 		for i := range clients {
 			group.Go(func() {
-				q := fleettest.IthQuestion(i)
+				q := fleet.IthQuestion(i)
 				answers[i] = f.Post(q.Path, q.Body)
 			})
 		}
-		var dies *fleettest.Worker
+		var dies *fleet.Worker
 		f.Eventually("KV of many requests lies at one prefill worker", func() bool {
 			for _, id := range []string{"prefill-1", "prefill-2"} {
 				if w := f.Workers[id]; len(w.Engine.Books().Pinned) > 14 { // the budget has places for 12 of 60
@@ -70,7 +70,7 @@ func TestPrefillDiesWithStagedKV(t *testing.T) {
 		dies.Kill()
 		group.Wait()
 		for i, a := range answers {
-			if whole, err := f.Verdict(fleettest.IthQuestion(i), a); err != nil || !whole {
+			if whole, err := f.Verdict(fleet.IthQuestion(i), a); err != nil || !whole {
 				t.Errorf("request %d: whole %v, %v, status %d %s", i, whole, err, a.Status, a.Body)
 			}
 		}
@@ -79,10 +79,10 @@ func TestPrefillDiesWithStagedKV(t *testing.T) {
 }
 
 func TestDecodeFallbackOff(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Gateway: func(c *stack.GatewayConfig) { c.Flow.DecodeFallback = false }})
+	f := fleet.New(t, fleet.Options{Gateway: func(c *stack.GatewayConfig) { c.Flow.DecodeFallback = false }})
 	f.Workers["prefill-1"].Kill()
 	f.Workers["prefill-2"].Kill()
-	a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))
+	a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 	if e := f.Parse(a.Body).Error; a.Status != http.StatusServiceUnavailable || e == nil || *e.Code != "no_worker" {
 		t.Errorf("status %d: %s", a.Status, a.Body)
 	}
@@ -95,17 +95,17 @@ func TestDecodeFallbackOff(t *testing.T) {
 // A decode worker that dies before the first byte is replaced, with the KV that
 // is already staged where it never saw the request.
 func TestDecodeWorkersDie(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
-		f := fleettest.New(t, fleettest.Options{})
+	fleet.Virtual(t, func(t *testing.T) {
+		f := fleet.New(t, fleet.Options{})
 		f.Workers["decode-1"].Kill()
 		for range 6 {
-			a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))
+			a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 			if _, d := f.Served(a); d != "decode-2" {
 				t.Fatalf("served by %q", d)
 			}
 		}
 		f.Workers["decode-2"].Kill()
-		a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))
+		a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 		if e := f.Parse(a.Body).Error; a.Status != http.StatusServiceUnavailable || e == nil || e.Code == nil {
 			t.Errorf("status %d: %s", a.Status, a.Body)
 		}
@@ -117,10 +117,10 @@ func TestDecodeWorkersDie(t *testing.T) {
 
 // A prefill worker that accepts and answers nothing is left after prefill-timeout, and decode prefills.
 func TestSilentPrefillWorker(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		const limit = time.Second
-		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Prefill.Timeout = limit }})
-		silent := fleettest.Listen(t, 0)
+		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Prefill.Timeout = limit }})
+		silent := fleet.Listen(t, 0)
 		defer silent.Close()
 		record := f.Workers["prefill-1"].Record()
 		f.Gateway.Roster.Remove("prefill-1")
@@ -129,7 +129,7 @@ func TestSilentPrefillWorker(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))
+		a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 		if p, d := f.Served(a); p != "" || d != "decode-1" {
 			t.Errorf("served by %q and %q", p, d)
 		}
@@ -146,12 +146,12 @@ func TestSilentPrefillWorker(t *testing.T) {
 // A prefill that takes longer than nearly all before it is asked of a second worker, whose answer counts; what the first holds
 // is freed.
 func TestSlowPrefillIsHedged(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
-		f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Prefill.Hedge = 90 }})
+	fleet.Virtual(t, func(t *testing.T) {
+		f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Prefill.Hedge = 90 }})
 		for i := range 80 {
-			f.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 2))
+			f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 2))
 		}
-		silent := fleettest.Listen(t, 0)
+		silent := fleet.Listen(t, 0)
 		defer silent.Close()
 		record := f.Workers["prefill-2"].Record()
 		record.Address = "http://" + silent.Addr().String()
@@ -160,9 +160,9 @@ func TestSlowPrefillIsHedged(t *testing.T) {
 		}
 		start := time.Now()
 		for i := range 20 {
-			prompt := fmt.Sprint("again", i, fleettest.Long)
-			a := f.Post(fleettest.CompletionPath, fleettest.Ask(prompt, 4))
-			if p, _ := f.Served(a); p != "prefill-1" || f.Text(a) != fleettest.Generated(fleettest.TextPrompt(prompt), 4, false) {
+			prompt := fmt.Sprint("again", i, fleet.Long)
+			a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 4))
+			if p, _ := f.Served(a); p != "prefill-1" || f.Text(a) != fleet.Generated(fleet.TextPrompt(prompt), 4, false) {
 				t.Fatalf("served by %q: %q", p, f.Text(a))
 			}
 		}
@@ -180,37 +180,37 @@ func TestSlowPrefillIsHedged(t *testing.T) {
 func TestClientsLeave(t *testing.T) {
 	for _, c := range []struct {
 		phase   string
-		options fleettest.Options
+		options fleet.Options
 		prompt  string
-		there   func(f *fleettest.Fleet) bool // every request has come to the phase
+		there   func(f *fleet.Fleet) bool // every request has come to the phase
 	}{
 		{
 			// Slow engines: a prefill that ends in the moment its client leaves hands over nothing by which
 			// it could be released, and its blocks stay for the engine's lease.
-			"queueing", fleettest.Options{Speedup: .05, Worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 }}, strings.Repeat(fleettest.Long, 10),
-			func(f *fleettest.Fleet) bool {
-				return f.Gateway.Flow.Waiting()["tandem-sim"].Waiting >= fleettest.Clients-2
+			"queueing", fleet.Options{Speedup: .05, Worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 }}, strings.Repeat(fleet.Long, 10),
+			func(f *fleet.Fleet) bool {
+				return f.Gateway.Flow.Waiting()["tandem-sim"].Waiting >= fleet.Clients-2
 			},
 		},
 		{
-			"prefill", fleettest.Options{Speedup: .005}, strings.Repeat(fleettest.Long, 10),
-			func(f *fleettest.Fleet) bool { return f.Engines("prefill") == fleettest.Clients },
+			"prefill", fleet.Options{Speedup: .005}, strings.Repeat(fleet.Long, 10),
+			func(f *fleet.Fleet) bool { return f.Engines("prefill") == fleet.Clients },
 		},
 		{
-			"prefill at decode", fleettest.Options{Both: 2, Speedup: .005}, strings.Repeat(fleettest.Long, 10),
-			func(f *fleettest.Fleet) bool { return f.Engines("both") == fleettest.Clients },
+			"prefill at decode", fleet.Options{Both: 2, Speedup: .005}, strings.Repeat(fleet.Long, 10),
+			func(f *fleet.Fleet) bool { return f.Engines("both") == fleet.Clients },
 		},
 		{
-			"transfer", fleettest.Options{Speedup: 1, Worker: func(c *devfleet.WorkerConfig) { c.Engine.TransferSetup = fleettest.Transfers / fleettest.Clients }}, fleettest.Long,
-			func(f *fleettest.Fleet) bool { return f.Transferring() > fleettest.Clients/2 },
+			"transfer", fleet.Options{Speedup: 1, Worker: func(c *devfleet.WorkerConfig) { c.Engine.TransferSetup = fleet.Transfers / fleet.Clients }}, fleet.Long,
+			func(f *fleet.Fleet) bool { return f.Transferring() > fleet.Clients/2 },
 		},
 		{
-			"streaming", fleettest.Options{Speedup: 1}, fleettest.Long,
-			func(f *fleettest.Fleet) bool { return f.Started() >= fleettest.Clients },
+			"streaming", fleet.Options{Speedup: 1}, fleet.Long,
+			func(f *fleet.Fleet) bool { return f.Started() >= fleet.Clients },
 		},
 	} {
-		fleettest.VirtualRun(t, c.phase, func(t *testing.T) {
-			fleettest.LeaveAtOnce(t, fleettest.New(t, c.options), c.phase, c.prompt, c.there)
+		fleet.VirtualRun(t, c.phase, func(t *testing.T) {
+			fleet.LeaveAtOnce(t, fleet.New(t, c.options), c.phase, c.prompt, c.there)
 		})
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
@@ -21,7 +21,7 @@ import (
 
 // injectedFleet is a fleet whose calls go wrong by a scenario.
 type injectedFleet struct {
-	*fleettest.Fleet
+	*fleet.Fleet
 	hits    atomic.Int64
 	streams atomic.Int64 // workers' answers that are open
 }
@@ -34,7 +34,7 @@ func newInjectedFleet(t *testing.T, rules ...fault.Rule) *injectedFleet {
 	t.Helper()
 	in := &injectedFleet{}
 	scenario := &fault.Scenario{Seed: 7, Rules: rules, OnHit: func(upstream.Leg, string) { in.hits.Add(1) }}
-	in.Fleet = fleettest.New(t, fleettest.Options{
+	in.Fleet = fleet.New(t, fleet.Options{
 		Prefill: 3, Decode: 3,
 		Worker: func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second },
 		Gateway: func(c *stack.GatewayConfig) {
@@ -86,7 +86,7 @@ func (f *injectedFleet) settled() {
 // Clients that leave decode workers which have fallen silent for good take
 // everything with them.
 func TestClientsLeaveStalledStreams(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		const clients = 20
 		f := newInjectedFleet(t, fault.Rule{Fault: "stall", Probability: 1, Leg: string(pools.Decode), AfterEvents: 2})
 		ctx, leave := context.WithCancel(context.Background())
@@ -94,7 +94,7 @@ func TestClientsLeaveStalledStreams(t *testing.T) {
 		var group sync.WaitGroup
 		for i := range clients {
 			group.Go(func() {
-				_, err := f.Try(ctx, fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 50), func(string) { f.First(i) })
+				_, err := f.Try(ctx, fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 50), func(string) { f.First(i) })
 				if !errors.Is(err, context.Canceled) {
 					t.Errorf("client %d: %v", i, err)
 				}
@@ -110,13 +110,13 @@ func TestClientsLeaveStalledStreams(t *testing.T) {
 // What an engine announces before its first token is no first byte: while the
 // client has got nothing another worker takes over, however the first one ends.
 func TestFailureAfterTheRoleIsRetried(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		f := newInjectedFleet(t,
 			fault.Rule{Fault: "truncate", Probability: 1, Worker: "decode-1", Leg: string(pools.Decode), AfterEvents: 1},
 			fault.Rule{Fault: "garble", Probability: 1, Worker: "decode-2", Leg: string(pools.Decode), AfterEvents: 1},
 		)
 		for i := range 20 {
-			q := fleettest.IthQuestion(4*i + 1) // chat
+			q := fleet.IthQuestion(4*i + 1) // chat
 			q.Body = strings.Replace(q.Body, `"stream":false`, `"stream":true`, 1)
 			q.Stream = true
 			if whole, err := f.Verdict(q, f.Post(q.Path, q.Body)); !whole || err != nil {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
@@ -27,8 +27,8 @@ type liar struct {
 func newLiar(t *testing.T, port int, infer http.HandlerFunc) *liar {
 	l := &liar{}
 	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", port)})
-	pass.Transport = fleettest.Client(t).Transport
-	l.Server = fleettest.ServeHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+	pass.Transport = fleet.Client(t).Transport
+	l.Server = fleet.ServeHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			l.looks.Add(1)
 			pass.ServeHTTP(w, r)
@@ -50,15 +50,15 @@ func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
 		"hangs": hang,
 		"fails": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
 		"hangs after the head": func(w http.ResponseWriter, r *http.Request) {
-			fleettest.SSE(w)
+			fleet.SSE(w)
 			_ = http.NewResponseController(w).Flush()
 			hang(w, r)
 		},
 		"cuts": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 	} {
 		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
-			fleettest.VirtualRun(t, fmt.Sprint(role, " ", name), func(t *testing.T) {
-				cfg := fleettest.GatewayConfig()
+			fleet.VirtualRun(t, fmt.Sprint(role, " ", name), func(t *testing.T) {
+				cfg := fleet.GatewayConfig()
 				cfg.Prefill.Timeout, cfg.Decode.FirstTokenTimeout = 300*time.Millisecond, 300*time.Millisecond
 				cfg.Breakers.OpenFor = time.Hour
 				ports := map[string]int{}
@@ -66,17 +66,17 @@ func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
 				for _, r := range []pools.Role{pools.Prefill, pools.Decode} {
 					for i := range 2 {
 						id := fmt.Sprintf("%s-%d", r, i+1)
-						ports[id] = fleettest.FreePort(t)
+						ports[id] = fleet.FreePort(t)
 						at := fmt.Sprintf("http://127.0.0.1:%d", ports[id])
 						if r == role && i == 0 {
 							lies = newLiar(t, ports[id], infer)
 							at = lies.URL
 						}
-						cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, r, at+",id="+id))
+						cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, r, at+",id="+id))
 					}
 				}
 				cfg.Workers.MinInitial = len(ports)
-				f := fleettest.NewStatic(t, cfg)
+				f := fleet.NewStatic(t, cfg)
 				for id, port := range ports {
 					f.Serve(pools.Role(id[:len(id)-2]), id, port)
 				}
@@ -86,9 +86,9 @@ func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
 				round := func(n string) {
 					t.Helper()
 					for i := range 10 {
-						prompt := fmt.Sprint(n, i, fleettest.Long)
-						a := f.Post(fleettest.CompletionPath, fleettest.Ask(prompt, 6))
-						if got := f.Text(a); a.Status != http.StatusOK || got != fleettest.Generated(fleettest.TextPrompt(prompt), 6, false) {
+						prompt := fmt.Sprint(n, i, fleet.Long)
+						a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 6))
+						if got := f.Text(a); a.Status != http.StatusOK || got != fleet.Generated(fleet.TextPrompt(prompt), 6, false) {
 							t.Fatalf("request %d: status %d, %q, %s", i, a.Status, got, a.Body)
 						}
 						if p, d := f.Served(a); p != "prefill-2" && role == pools.Prefill || d != "decode-2" && role == pools.Decode {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 )
 
@@ -25,22 +25,22 @@ func TestLinksBreak(t *testing.T) {
 		"prefill reset":  {"prefill", false, 0},
 		"prefill silent": {"prefill", true, prefill},
 	} {
-		fleettest.VirtualRun(t, name, func(t *testing.T) {
-			f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Speedup: 2, Gateway: func(c *stack.GatewayConfig) {
+		fleet.VirtualRun(t, name, func(t *testing.T) {
+			f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2, Gateway: func(c *stack.GatewayConfig) {
 				c.Decode.StreamIdleTimeout, c.Decode.FirstTokenTimeout, c.Prefill.Timeout = idle, idle, prefill
 			}})
 			cut := func(id string) {
 				at, _ := url.Parse(f.Workers[id].Record().Address)
-				fleettest.NetworkOf(t).CutOff(at.Host, c.silent)
+				fleet.NetworkOf(t).CutOff(at.Host, c.silent)
 			}
 			var silence time.Duration
 			last, n := time.Now(), 0
 			for i := range 4 {
-				prompt := fmt.Sprint(i, fleettest.Long)
+				prompt := fmt.Sprint(i, fleet.Long)
 				if last = time.Now(); i == 1 && c.role == "prefill" {
 					cut("prefill-1")
 				}
-				a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(prompt, 100), func(string) {
+				a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(prompt, 100), func(string) {
 					silence, last = max(silence, time.Since(last)), time.Now()
 					if n++; n == 30 && c.role == "decode" {
 						cut(f.Generating())
@@ -49,7 +49,7 @@ func TestLinksBreak(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got := f.Text(a); got != fleettest.Generated(fleettest.TextPrompt(prompt), 100, false) || a.Events[len(a.Events)-1] != "[DONE]" {
+				if got := f.Text(a); got != fleet.Generated(fleet.TextPrompt(prompt), 100, false) || a.Events[len(a.Events)-1] != "[DONE]" {
 					t.Errorf("answer %d is %q and ends with %q", i, got, a.Events[len(a.Events)-1])
 				}
 			}

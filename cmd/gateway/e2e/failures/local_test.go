@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -27,7 +27,7 @@ func TestOwnWantBlamesNoWorker(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var lacks atomic.Bool
 			lacks.Store(true)
-			f := fleettest.New(t, fleettest.Options{Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
+			f := fleet.New(t, fleet.Options{Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
 				c.Upstream.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 					if lacks.Load() {
 						return nil, &net.OpError{Op: "dial", Net: network, Err: want}
@@ -36,7 +36,7 @@ func TestOwnWantBlamesNoWorker(t *testing.T) {
 				}
 			}})
 			for range 5 {
-				a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2))
+				a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))
 				err := f.Parse(a.Body).Error
 				if a.Status != http.StatusServiceUnavailable || err == nil || *err.Code != "gateway_error" || a.Header.Get("Retry-After") == "" || strings.Contains(err.Message, "decode worker failed") {
 					t.Errorf("status %d: %s", a.Status, a.Body)
@@ -53,7 +53,7 @@ func TestOwnWantBlamesNoWorker(t *testing.T) {
 				}
 			}
 			lacks.Store(false)
-			if p, d := f.Served(f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2))); p == "" || d == "" {
+			if p, d := f.Served(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))); p == "" || d == "" {
 				t.Errorf("after it: served by %q and %q", p, d)
 			}
 			f.Idle()

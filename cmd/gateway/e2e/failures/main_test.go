@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 )
 
-func TestMain(m *testing.M) { os.Exit(fleettest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(fleet.Main(m)) }

@@ -11,15 +11,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/pools"
 )
 
 // TestDrainMoves: a drain with move empties a decode worker while its streams have most of their answers to come. They go on
 // on the other one, exact; an answer that cannot move ends where it is.
 func TestDrainMoves(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
-		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Speedup: 2})
+	fleet.Virtual(t, func(t *testing.T) {
+		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2})
 		const streams, tokens = 12, 400
 		var begun, group sync.WaitGroup
 		begun.Add(streams + 1)
@@ -39,14 +39,14 @@ func TestDrainMoves(t *testing.T) {
 			}
 		}
 		for i := range streams {
-			prompt := fmt.Sprint(i, fleettest.Long)
+			prompt := fmt.Sprint(i, fleet.Long)
 			group.Go(func() {
-				stream(fleettest.CompletionPath, fleettest.Ask(prompt, tokens), fleettest.Generated(fleettest.TextPrompt(prompt), tokens, false), "[DONE]")
+				stream(fleet.CompletionPath, fleet.Ask(prompt, tokens), fleet.Generated(fleet.TextPrompt(prompt), tokens, false), "[DONE]")
 			})
 		}
 		group.Go(func() { // it stays
 			body := `{"model":"tandem-sim","stream":true,"max_tokens":100,"ignore_eos":true,"logprobs":true,"messages":[{"role":"user","content":"Hello"}]}`
-			stream(fleettest.ChatPath, body, fleettest.Generated(fleettest.ChatPrompt("Hello"), 100, false), "[DONE]")
+			stream(fleet.ChatPath, body, fleet.Generated(fleet.ChatPrompt("Hello"), 100, false), "[DONE]")
 		})
 		begun.Wait()
 		if got := changeOf(f, "/workers/decode-1/move"); got != http.StatusOK {
@@ -68,9 +68,9 @@ func TestDrainMoves(t *testing.T) {
 
 // TestRollingRestart restarts every worker of a fleet under load, each after a drain with move: no answer fails, none changes.
 func TestRollingRestart(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
-		o := fleettest.Options{Prefill: 2, Decode: 2, Speedup: 4}
-		f := fleettest.New(t, o)
+	fleet.Virtual(t, func(t *testing.T) {
+		o := fleet.Options{Prefill: 2, Decode: 2, Speedup: 4}
+		f := fleet.New(t, o)
 		ctx, stop := context.WithCancel(context.Background())
 		defer stop()
 		var group sync.WaitGroup
@@ -78,13 +78,13 @@ func TestRollingRestart(t *testing.T) {
 		for i := range 8 {
 			group.Go(func() {
 				for n := 0; ctx.Err() == nil; n++ {
-					prompt := fmt.Sprint(i, n, fleettest.Long)
-					a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(prompt, 120), nil)
+					prompt := fmt.Sprint(i, n, fleet.Long)
+					a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(prompt, 120), nil)
 					if err != nil || a.Status != http.StatusOK {
 						t.Errorf("%v, status %d: %s", err, a.Status, a.Body)
 						return
 					}
-					if got, want := f.Text(a), fleettest.Generated(fleettest.TextPrompt(prompt), 120, false); got != want || a.Events[len(a.Events)-1] != "[DONE]" {
+					if got, want := f.Text(a), fleet.Generated(fleet.TextPrompt(prompt), 120, false); got != want || a.Events[len(a.Events)-1] != "[DONE]" {
 						t.Errorf("the answer is %q, want %q", got, want)
 					}
 					answered.Add(1)
@@ -119,7 +119,7 @@ func TestRollingRestart(t *testing.T) {
 }
 
 // change makes a change as an operator does, and returns the status.
-func changeOf(f *fleettest.Fleet, path string) int {
+func changeOf(f *fleet.Fleet, path string) int {
 	f.T.Helper()
 	res, err := f.HTTP().Post(f.URL+path, "", nil)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -36,16 +36,16 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 		{"decode's connection breaks after a hand-off", prefills, dies},
 		{"prefill's connection breaks", dies, dies},
 		{"the stream ends before its first token", nil, func(w http.ResponseWriter, _ *http.Request) {
-			fleettest.SSE(w, `{"choices":[{"index":0,"text":"","finish_reason":null}]}`)
+			fleet.SSE(w, `{"choices":[{"index":0,"text":"","finish_reason":null}]}`)
 		}},
-		{"the engine's core dies, in an event", nil, func(w http.ResponseWriter, _ *http.Request) { fleettest.SSE(w, core, "[DONE]") }},
+		{"the engine's core dies, in an event", nil, func(w http.ResponseWriter, _ *http.Request) { fleet.SSE(w, core, "[DONE]") }},
 		{"the engine's core dies, by its status", nil, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 			_, _ = io.WriteString(w, core)
 		}},
 	} {
-		fleettest.VirtualRun(t, c.name, func(t *testing.T) {
-			f := fleettest.New(t, fleettest.Options{Alone: true})
+		fleet.VirtualRun(t, c.name, func(t *testing.T) {
+			f := fleet.New(t, fleet.Options{Alone: true})
 			var mu sync.Mutex
 			killed := map[string]bool{} // hosts that a call of the request reached
 			kill := func(serve http.HandlerFunc) http.HandlerFunc {
@@ -65,10 +65,10 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 				if c.name == "prefill's connection breaks" {
 					serve = kill(serve)
 				}
-				fleettest.NewEngines(f, pools.Prefill, 5, serve)
+				fleet.NewEngines(f, pools.Prefill, 5, serve)
 			}
-			fleettest.NewEngines(f, role, 5, kill(c.decode))
-			a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))
+			fleet.NewEngines(f, role, 5, kill(c.decode))
+			a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 			err := f.Parse(a.Body).Error
 			if a.Status != http.StatusBadGateway || err == nil || *err.Code != "suspected_poison" || a.Header.Get("X-Should-Retry") != "false" {
 				t.Errorf("status %d, headers %v: %s", a.Status, a.Header, a.Body)
@@ -79,7 +79,7 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 			if n != 2 {
 				t.Errorf("%d workers were killed, want 2", n)
 			}
-			if log := f.Logs.String(); strings.Count(log, "suspected poison") != 1 || strings.Contains(log, fleettest.Long) {
+			if log := f.Logs.String(); strings.Count(log, "suspected poison") != 1 || strings.Contains(log, fleet.Long) {
 				t.Error("not one line of the log names it, or the log has the prompt")
 			}
 			if got := f.Metric(`tandem_frontend_suspected_poison_total`); got != "1" {
@@ -94,16 +94,16 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 // clients' libraries send again by themselves, would kill it each time.
 func TestTheOnlyWorkerDies(t *testing.T) {
 	for _, leg := range []pools.Role{pools.Both, pools.Prefill, pools.Decode} {
-		fleettest.VirtualRun(t, string(leg), func(t *testing.T) {
-			f := fleettest.New(t, fleettest.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.Flow.DecodeFallback = false }})
-			fleettest.NewEngines(f, leg, 1, dies)
+		fleet.VirtualRun(t, string(leg), func(t *testing.T) {
+			f := fleet.New(t, fleet.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.Flow.DecodeFallback = false }})
+			fleet.NewEngines(f, leg, 1, dies)
 			switch leg {
 			case pools.Prefill:
-				fleettest.NewEngines(f, pools.Decode, 1, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+				fleet.NewEngines(f, pools.Decode, 1, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 			case pools.Decode:
-				fleettest.NewEngines(f, pools.Prefill, 1, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, handsOver) })
+				fleet.NewEngines(f, pools.Prefill, 1, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, handsOver) })
 			}
-			a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))
+			a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 			if err := f.Parse(a.Body).Error; a.Status != http.StatusBadGateway || err == nil || *err.Code != "suspected_poison" || a.Header.Get("X-Should-Retry") != "false" {
 				t.Errorf("status %d, headers %v: %s", a.Status, a.Header, a.Body)
 			}
@@ -121,8 +121,8 @@ func TestTheOnlyWorkerDies(t *testing.T) {
 // The line that suspects a request names the workers that died under it: one that
 // refused its connection had never seen it.
 func TestPoisonNamesTheDead(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Alone: true, Gateway: fleettest.InMode("round-robin")})
-	fleettest.NewEngines(f, pools.Both, 2, dies)
+	f := fleet.New(t, fleet.Options{Alone: true, Gateway: fleet.InMode("round-robin")})
+	fleet.NewEngines(f, pools.Both, 2, dies)
 	w := *f.Gateway.Roster.Snapshot("tandem-sim", pools.Both).Members[0].Worker
 	gone := httptest.NewServer(nil)
 	gone.Close()
@@ -132,7 +132,7 @@ func TestPoisonNamesTheDead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))
+	f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 	log := f.Logs.String()
 	if !strings.Contains(log, "class=refused") {
 		t.Fatal("no worker refused the request before the second death: ", log)
@@ -145,10 +145,10 @@ func TestPoisonNamesTheDead(t *testing.T) {
 
 // One death alone is bad luck: the request is answered by another worker.
 func TestOneDeathIsNoPoison(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Both: 1, Speedup: 1000})
-	fleettest.NewEngines(f, pools.Both, 1, dies)
+	f := fleet.New(t, fleet.Options{Both: 1, Speedup: 1000})
+	fleet.NewEngines(f, pools.Both, 1, dies)
 	for i := range 6 {
-		if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 4)); a.Status != http.StatusOK {
+		if a := f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 4)); a.Status != http.StatusOK {
 			t.Errorf("status %d: %s", a.Status, a.Body)
 		}
 	}
@@ -161,25 +161,25 @@ func TestOneDeathIsNoPoison(t *testing.T) {
 // Probabilities of the prompt's own tokens cross no hand-off: releases of vLLM fail
 // an assertion in decode's core over them.
 func TestPromptLogprobsTakeOneLeg(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Speedup: 1000})
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1000})
 	with := func(more string) string {
-		return strings.Replace(fleettest.Ask(fleettest.Long, 2), `"prompt"`, more+`"prompt"`, 1)
+		return strings.Replace(fleet.Ask(fleet.Long, 2), `"prompt"`, more+`"prompt"`, 1)
 	}
 	for more, oneLeg := range map[string]bool{``: false, `"prompt_logprobs":null,`: false, `"prompt_logprobs":0,`: true, `"prompt_logprobs":5,`: true} {
-		if p, d := f.Served(f.Post(fleettest.CompletionPath, with(more))); (p == "") != oneLeg || d == "" {
+		if p, d := f.Served(f.Post(fleet.CompletionPath, with(more))); (p == "") != oneLeg || d == "" {
 			t.Errorf("%q: served by %q and %q", more, p, d)
 		}
 	}
-	if p, d := f.Served(f.Post(fleettest.CompletionPath, with(`"use_beam_search":true,`))); p != "" || d == "" {
+	if p, d := f.Served(f.Post(fleet.CompletionPath, with(`"use_beam_search":true,`))); p != "" || d == "" {
 		t.Errorf("beam search: served by %q and %q", p, d)
 	}
-	if p, d := f.Served(f.Post(fleettest.CompletionPath, with(`"logprobs":1,"logprob_token_ids":[5],`))); p == "" || d == "" {
+	if p, d := f.Served(f.Post(fleet.CompletionPath, with(`"logprobs":1,"logprob_token_ids":[5],`))); p == "" || d == "" {
 		t.Errorf("logprob_token_ids: served by %q and %q", p, d)
 	}
 	if got := f.Metric(`tandem_frontend_not_disaggregated_total{model="tandem-sim",reason="prompt_logprobs"}`); got != "2" {
 		t.Errorf("the metric is %q", got)
 	}
-	a, err := f.Try(t.Context(), fleettest.CompletionPath, with(`"prompt_logprobs":1,`), nil, "x-dynamo-prefill-instance-id", "prefill-1")
+	a, err := f.Try(t.Context(), fleet.CompletionPath, with(`"prompt_logprobs":1,`), nil, "x-dynamo-prefill-instance-id", "prefill-1")
 	if err != nil || a.Status != http.StatusBadRequest {
 		t.Errorf("with a pinned prefill worker: %v, status %d: %s", err, a.Status, a.Body)
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -23,35 +23,35 @@ import (
 
 // TestAnswersAreResumed kills the decode worker in mid-stream: the answer goes on, on another one, as the undisturbed one.
 func TestAnswersAreResumed(t *testing.T) {
-	ids, _ := strings.CutPrefix(fmt.Sprintf("%d", fleettest.TextPrompt(fleettest.Long)), "[")
+	ids, _ := strings.CutPrefix(fmt.Sprintf("%d", fleet.TextPrompt(fleet.Long)), "[")
 	ids = "[" + strings.ReplaceAll(strings.TrimSuffix(ids, "]"), " ", ",") + "]"
-	whole := fleettest.Generated(fleettest.TextPrompt(fleettest.Long), 120, false)
+	whole := fleet.Generated(fleet.TextPrompt(fleet.Long), 120, false)
 	for name, c := range map[string]struct {
 		path, body string
-		options    fleettest.Options
+		options    fleet.Options
 		want       string
 		reason     string
 		prompt     int
 		completion int
 	}{
-		"completion": {path: fleettest.CompletionPath, body: `"prompt":` + fmt.Sprintf("%q", fleettest.Long) + `,"max_tokens":120`, want: whole, reason: "length", prompt: len(fleettest.TextPrompt(fleettest.Long)), completion: 120},
-		"ids":        {path: fleettest.CompletionPath, body: `"prompt":` + ids + `,"max_tokens":120`, want: whole, reason: "length", prompt: len(fleettest.TextPrompt(fleettest.Long)), completion: 120},
-		"shows ids":  {path: fleettest.CompletionPath, body: `"prompt":` + ids + `,"max_tokens":120,"return_token_ids":true`, want: whole, reason: "length", prompt: len(fleettest.TextPrompt(fleettest.Long)), completion: 120},
-		"chat": {path: fleettest.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120`, want: fleettest.Generated(fleettest.ChatPrompt("Hello"), 120, false),
-			reason: "length", prompt: len(fleettest.ChatPrompt("Hello")), completion: 120},
-		"chat's newer limit": {path: fleettest.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_completion_tokens":120,"min_tokens":110`, want: fleettest.Generated(fleettest.ChatPrompt("Hello"), 120, false),
-			reason: "length", prompt: len(fleettest.ChatPrompt("Hello")), completion: 120},
-		"tools offered": {path: fleettest.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"`,
-			want: fleettest.Generated(fleettest.ChatPrompt("Hello"), 120, false), reason: "length", prompt: len(fleettest.ChatPrompt("Hello")), completion: 120},
-		"vllm": {path: fleettest.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120`, options: fleettest.Of("vllm"), want: fleettest.Generated(fleettest.ChatPrompt("Hello"), 120, false),
-			reason: "length", prompt: len(fleettest.ChatPrompt("Hello")), completion: 120},
-		"vllm thinks": {path: fleettest.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120,"chat_template_kwargs":{"enable_thinking":true}`, options: fleettest.Of("vllm"),
-			reason: "length", prompt: len(fleettest.ChatPrompt("Hello")), completion: 120},
-		"sglang": {path: fleettest.CompletionPath, body: `"prompt":` + fmt.Sprintf("%q", fleettest.Long) + `,"max_tokens":120`, options: fleettest.Of("sglang"), want: whole, reason: "length", prompt: len(fleettest.TextPrompt(fleettest.Long)), completion: 120},
+		"completion": {path: fleet.CompletionPath, body: `"prompt":` + fmt.Sprintf("%q", fleet.Long) + `,"max_tokens":120`, want: whole, reason: "length", prompt: len(fleet.TextPrompt(fleet.Long)), completion: 120},
+		"ids":        {path: fleet.CompletionPath, body: `"prompt":` + ids + `,"max_tokens":120`, want: whole, reason: "length", prompt: len(fleet.TextPrompt(fleet.Long)), completion: 120},
+		"shows ids":  {path: fleet.CompletionPath, body: `"prompt":` + ids + `,"max_tokens":120,"return_token_ids":true`, want: whole, reason: "length", prompt: len(fleet.TextPrompt(fleet.Long)), completion: 120},
+		"chat": {path: fleet.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120`, want: fleet.Generated(fleet.ChatPrompt("Hello"), 120, false),
+			reason: "length", prompt: len(fleet.ChatPrompt("Hello")), completion: 120},
+		"chat's newer limit": {path: fleet.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_completion_tokens":120,"min_tokens":110`, want: fleet.Generated(fleet.ChatPrompt("Hello"), 120, false),
+			reason: "length", prompt: len(fleet.ChatPrompt("Hello")), completion: 120},
+		"tools offered": {path: fleet.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"`,
+			want: fleet.Generated(fleet.ChatPrompt("Hello"), 120, false), reason: "length", prompt: len(fleet.ChatPrompt("Hello")), completion: 120},
+		"vllm": {path: fleet.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120`, options: fleet.Of("vllm"), want: fleet.Generated(fleet.ChatPrompt("Hello"), 120, false),
+			reason: "length", prompt: len(fleet.ChatPrompt("Hello")), completion: 120},
+		"vllm thinks": {path: fleet.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120,"chat_template_kwargs":{"enable_thinking":true}`, options: fleet.Of("vllm"),
+			reason: "length", prompt: len(fleet.ChatPrompt("Hello")), completion: 120},
+		"sglang": {path: fleet.CompletionPath, body: `"prompt":` + fmt.Sprintf("%q", fleet.Long) + `,"max_tokens":120`, options: fleet.Of("sglang"), want: whole, reason: "length", prompt: len(fleet.TextPrompt(fleet.Long)), completion: 120},
 	} {
-		fleettest.VirtualRun(t, name, func(t *testing.T) {
+		fleet.VirtualRun(t, name, func(t *testing.T) {
 			c.options.Prefill, c.options.Decode, c.options.Speedup = 1, 2, 2
-			f := fleettest.New(t, c.options)
+			f := fleet.New(t, c.options)
 			body := `{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"temperature":0,"ignore_eos":true,` + c.body + `}`
 			undisturbed := f.Post(c.path, body)
 			a := f.Cut(c.path, body, 30)
@@ -76,7 +76,7 @@ func TestAnswersAreResumed(t *testing.T) {
 }
 
 // details are what a stream's usage says of the answer's tokens.
-func details(a fleettest.Answer) string {
+func details(a fleet.Answer) string {
 	_, all, _ := strings.Cut(a.Events[len(a.Events)-2], `"completion_tokens_details":`)
 	one, _, _ := strings.Cut(all, "}")
 	return one
@@ -90,20 +90,20 @@ func TestStopStringsAcrossTheCut(t *testing.T) {
 		engine, path, body string
 		cuts               []int // events
 	}{
-		"vllm":           {"vllm", fleettest.CompletionPath, `"min_tokens":8`, []int{50, 54}}, // which show six words less than there are
-		"vllm, included": {"vllm", fleettest.CompletionPath, `"include_stop_str_in_output":true`, []int{57, at + 1, at + 3}},
-		"chat":           {"vllm", fleettest.ChatPath, `"min_tokens":63`, []int{50, 54}},
-		"chat, included": {"vllm", fleettest.ChatPath, `"include_stop_str_in_output":true`, []int{57, at + 2, at + 4}},
-		"sglang":         {"sglang", fleettest.CompletionPath, `"min_tokens":8`, []int{54, 58}},
-		"sglang, whole":  {"sglang", fleettest.CompletionPath, `"no_stop_trim":true`, []int{54, 58}},
+		"vllm":           {"vllm", fleet.CompletionPath, `"min_tokens":8`, []int{50, 54}}, // which show six words less than there are
+		"vllm, included": {"vllm", fleet.CompletionPath, `"include_stop_str_in_output":true`, []int{57, at + 1, at + 3}},
+		"chat":           {"vllm", fleet.ChatPath, `"min_tokens":63`, []int{50, 54}},
+		"chat, included": {"vllm", fleet.ChatPath, `"include_stop_str_in_output":true`, []int{57, at + 2, at + 4}},
+		"sglang":         {"sglang", fleet.CompletionPath, `"min_tokens":8`, []int{54, 58}},
+		"sglang, whole":  {"sglang", fleet.CompletionPath, `"no_stop_trim":true`, []int{54, 58}},
 	} {
-		fleettest.VirtualRun(t, name, func(t *testing.T) {
-			o := fleettest.Of(c.engine)
+		fleet.VirtualRun(t, name, func(t *testing.T) {
+			o := fleet.Of(c.engine)
 			o.Prefill, o.Decode, o.Speedup = 1, 2, 2
-			f := fleettest.New(t, o)
-			ask, text := `"prompt":`+fmt.Sprintf("%q", fleettest.Long), fleettest.Generated(fleettest.TextPrompt(fleettest.Long), 120, false)
-			if c.path == fleettest.ChatPath {
-				ask, text = `"messages":[{"role":"user","content":"Hello"}]`, fleettest.Generated(fleettest.ChatPrompt("Hello"), 120, false)
+			f := fleet.New(t, o)
+			ask, text := `"prompt":`+fmt.Sprintf("%q", fleet.Long), fleet.Generated(fleet.TextPrompt(fleet.Long), 120, false)
+			if c.path == fleet.ChatPath {
+				ask, text = `"messages":[{"role":"user","content":"Hello"}]`, fleet.Generated(fleet.ChatPrompt("Hello"), 120, false)
 			}
 			words := strings.SplitAfter(text, " ")
 			stop := strings.Join(words[at:at+6], "")
@@ -135,7 +135,7 @@ func TestStopStringsAcrossTheCut(t *testing.T) {
 }
 
 // generatingAfter is cut, with a worker that comes back.
-func generatingAfter(f *fleettest.Fleet, path, body string, after int, o fleettest.Options) fleettest.Answer {
+func generatingAfter(f *fleet.Fleet, path, body string, after int, o fleet.Options) fleet.Answer {
 	var id string
 	n := 0
 	a, err := f.Try(context.Background(), path, body, func(string) {
@@ -167,24 +167,24 @@ var resumeEngines = []struct{ name, engine, version string }{
 
 // resumeFeatures are the table's rows: what is asked in addition to a stream of 60 tokens.
 var resumeFeatures = []struct{ name, path, body string }{
-	{"completion", fleettest.CompletionPath, ``},
-	{"completion, prompt as token ids", fleettest.CompletionPath, ``},
-	{"completion with `stop`", fleettest.CompletionPath, `"stop":["never said"]`},
-	{"completion with `echo`", fleettest.CompletionPath, `"echo":true`},
-	{"chat", fleettest.ChatPath, ``},
-	{"chat that shows its reasoning", fleettest.ChatPath, `"chat_template_kwargs":{"enable_thinking":true}`},
-	{"chat with `stop`", fleettest.ChatPath, `"stop":["never said"]`},
-	{"tools offered, none called yet", fleettest.ChatPath, `"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"`},
-	{"a tool required or named", fleettest.ChatPath, `"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"}}`},
-	{"`response_format`, grammars", fleettest.ChatPath, `"response_format":{"type":"json_object"}`},
-	{"`logprobs`", fleettest.ChatPath, `"logprobs":true`},
-	{"`n` > 1", fleettest.ChatPath, `"n":2`},
-	{"hidden reasoning (`include_reasoning` false)", fleettest.ChatPath, `"include_reasoning":false`},
-	{"`seed`, `temperature` > 0", fleettest.ChatPath, `"temperature":0.7,"seed":1`},
-	{"penalties", fleettest.CompletionPath, `"presence_penalty":0.5`},
-	{"`bad_words`", fleettest.CompletionPath, `"bad_words":["never said"]`},
-	{"`repetition_detection`", fleettest.CompletionPath, `"repetition_detection":{"max_pattern_size":5,"min_count":4}`},
-	{"`min_tokens`, `logit_bias`, `allowed_token_ids`", fleettest.CompletionPath, `"min_tokens":30,"logit_bias":{"5":1},"allowed_token_ids":[5]`},
+	{"completion", fleet.CompletionPath, ``},
+	{"completion, prompt as token ids", fleet.CompletionPath, ``},
+	{"completion with `stop`", fleet.CompletionPath, `"stop":["never said"]`},
+	{"completion with `echo`", fleet.CompletionPath, `"echo":true`},
+	{"chat", fleet.ChatPath, ``},
+	{"chat that shows its reasoning", fleet.ChatPath, `"chat_template_kwargs":{"enable_thinking":true}`},
+	{"chat with `stop`", fleet.ChatPath, `"stop":["never said"]`},
+	{"tools offered, none called yet", fleet.ChatPath, `"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"`},
+	{"a tool required or named", fleet.ChatPath, `"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"}}`},
+	{"`response_format`, grammars", fleet.ChatPath, `"response_format":{"type":"json_object"}`},
+	{"`logprobs`", fleet.ChatPath, `"logprobs":true`},
+	{"`n` > 1", fleet.ChatPath, `"n":2`},
+	{"hidden reasoning (`include_reasoning` false)", fleet.ChatPath, `"include_reasoning":false`},
+	{"`seed`, `temperature` > 0", fleet.ChatPath, `"temperature":0.7,"seed":1`},
+	{"penalties", fleet.CompletionPath, `"presence_penalty":0.5`},
+	{"`bad_words`", fleet.CompletionPath, `"bad_words":["never said"]`},
+	{"`repetition_detection`", fleet.CompletionPath, `"repetition_detection":{"max_pattern_size":5,"min_count":4}`},
+	{"`min_tokens`, `logit_bias`, `allowed_token_ids`", fleet.CompletionPath, `"min_tokens":30,"logit_bias":{"5":1},"allowed_token_ids":[5]`},
 }
 
 // TestResumeTable kills the decode worker in the middle of each kind of answer of each engine: the stream goes on and ends as
@@ -199,7 +199,7 @@ func TestResumeTable(t *testing.T) {
 	for _, row := range resumeFeatures {
 		table.WriteString("| " + row.name + " |")
 		for _, e := range resumeEngines {
-			fleettest.VirtualRun(t, row.name+"/"+e.name, func(t *testing.T) {
+			fleet.VirtualRun(t, row.name+"/"+e.name, func(t *testing.T) {
 				fmt.Fprintf(&table, " %s |", resumeCell(t, row.name, row.path, row.body, e.engine, e.version))
 			})
 		}
@@ -215,7 +215,7 @@ func TestResumeTable(t *testing.T) {
 	switch {
 	case !found:
 		t.Fatalf("%s has no place for the table", resumeFile)
-	case *fleettest.Update:
+	case *fleet.Update:
 		err = os.WriteFile(resumeFile, []byte(now), 0o644)
 	case now != string(old):
 		t.Errorf("the table in %s is not what happens: write it again with -update\n%s", resumeFile, table.String())
@@ -227,14 +227,14 @@ func TestResumeTable(t *testing.T) {
 
 // resumeCell is what becomes of one kind of answer whose decode worker dies.
 func resumeCell(t *testing.T, name, path, more, engine, version string) string {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Speedup: 4, Worker: func(c *devfleet.WorkerConfig) {
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 4, Worker: func(c *devfleet.WorkerConfig) {
 		c.Engine.Engine, c.Engine.EngineVersion = engine, version
 	}})
-	ask := fmt.Sprintf(`"prompt":%q`, fleettest.Long)
+	ask := fmt.Sprintf(`"prompt":%q`, fleet.Long)
 	if strings.Contains(name, "token ids") {
-		ask = `"prompt":` + string(openai.AppendIDs(nil, fleettest.TextPrompt(fleettest.Long)))
+		ask = `"prompt":` + string(openai.AppendIDs(nil, fleet.TextPrompt(fleet.Long)))
 	}
-	if path == fleettest.ChatPath {
+	if path == fleet.ChatPath {
 		ask = `"messages":[{"role":"user","content":"Hello"}]`
 	}
 	if more != "" {
@@ -273,13 +273,13 @@ func TestWhatIsNotToBeResumed(t *testing.T) {
 		handoff.ResumeExact: {"not_resumable", "not greedy"},
 	} {
 		t.Run(mode, func(t *testing.T) {
-			f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Speedup: 2, Gateway: func(g *stack.GatewayConfig) { g.Flow.Resume.Mode = mode }})
-			a := f.Cut(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 150), 20)
+			f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2, Gateway: func(g *stack.GatewayConfig) { g.Flow.Resume.Mode = mode }})
+			a := f.Cut(fleet.CompletionPath, fleet.Ask(fleet.Long, 150), 20)
 			last := f.Parse([]byte(a.Events[len(a.Events)-1])).Error
 			if last == nil || last.Code == nil || *last.Code != c.code || !strings.Contains(last.Message, c.says) {
 				t.Errorf("it ended with %q", a.Events[len(a.Events)-1])
 			}
-			if got := f.Text(fleettest.Answer{Events: a.Events[:len(a.Events)-1]}); got == "" || !strings.HasPrefix(fleettest.Generated(fleettest.TextPrompt(fleettest.Long), 150, false), got) {
+			if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); got == "" || !strings.HasPrefix(fleet.Generated(fleet.TextPrompt(fleet.Long), 150, false), got) {
 				t.Errorf("the part that came is not the answer's beginning: %q", got)
 			}
 			f.Idle()
@@ -289,23 +289,23 @@ func TestWhatIsNotToBeResumed(t *testing.T) {
 
 // TestManyAreResumed: of the streams that one death meets, those over the retry budget wait for their turn.
 func TestManyAreResumed(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
-		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Speedup: 4})
+	fleet.Virtual(t, func(t *testing.T) {
+		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 4})
 		const streams, tokens = 60, 250
 		var begun, group sync.WaitGroup
 		begun.Add(streams)
 		for i := range streams {
-			prompt := fmt.Sprint(i, fleettest.Long)
+			prompt := fmt.Sprint(i, fleet.Long)
 			group.Go(func() {
 				n := 0
-				a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(prompt, tokens), func(string) {
+				a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(prompt, tokens), func(string) {
 					if n++; n == 3 {
 						begun.Done()
 					}
 				})
 				if err != nil {
 					t.Error(err)
-				} else if got, want := f.Text(a), fleettest.Generated(fleettest.TextPrompt(prompt), tokens, false); got != want || a.Events[len(a.Events)-1] != "[DONE]" {
+				} else if got, want := f.Text(a), fleet.Generated(fleet.TextPrompt(prompt), tokens, false); got != want || a.Events[len(a.Events)-1] != "[DONE]" {
 					t.Errorf("the answer is %q, want %q", got, want)
 				}
 			})
@@ -322,10 +322,10 @@ func TestManyAreResumed(t *testing.T) {
 
 // TestResumesAreBounded: an answer whose second worker dies as well is suspected of killing them.
 func TestResumesAreBounded(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
-		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 3, Speedup: 2})
+	fleet.Virtual(t, func(t *testing.T) {
+		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 3, Speedup: 2})
 		n := 0
-		a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 300), func(string) {
+		a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fleet.Long, 300), func(string) {
 			if n++; n == 20 || n == 60 || n == 100 {
 				f.Workers[f.Generating()].Kill()
 			}
@@ -337,7 +337,7 @@ func TestResumesAreBounded(t *testing.T) {
 		if last == nil || last.Code == nil || *last.Code != "suspected_poison" {
 			t.Errorf("it ended with %q", a.Events[len(a.Events)-1])
 		}
-		if got := f.Text(fleettest.Answer{Events: a.Events[:len(a.Events)-1]}); !strings.HasPrefix(fleettest.Generated(fleettest.TextPrompt(fleettest.Long), 300, false), got) || len(tokens.Sim().Encode(nil, got)) < 40 {
+		if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); !strings.HasPrefix(fleet.Generated(fleet.TextPrompt(fleet.Long), 300, false), got) || len(tokens.Sim().Encode(nil, got)) < 40 {
 			t.Errorf("%q is not the answer's beginning", got)
 		}
 		f.Idle()
@@ -346,17 +346,17 @@ func TestResumesAreBounded(t *testing.T) {
 
 // TestAMoveTakesItsTime: an answer whose next worker is silent stands still for as long as resume-timeout, and ends with an error.
 func TestAMoveTakesItsTime(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		const within = 2 * time.Second
-		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Speedup: 2, Gateway: func(c *stack.GatewayConfig) { c.Flow.Resume.Within = within }})
+		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2, Gateway: func(c *stack.GatewayConfig) { c.Flow.Resume.Within = within }})
 		var stood time.Duration
 		last, n := time.Now(), 0
-		a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 300), func(string) {
+		a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fleet.Long, 300), func(string) {
 			stood, last = time.Since(last), time.Now()
 			if n++; n == 20 {
 				from := f.Generating()
 				at, _ := url.Parse(f.Workers[map[string]string{"decode-1": "decode-2", "decode-2": "decode-1"}[from]].Record().Address)
-				fleettest.NetworkOf(t).CutOff(at.Host, true)
+				fleet.NetworkOf(t).CutOff(at.Host, true)
 				f.Workers[from].Kill()
 			}
 		})

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -68,28 +68,28 @@ func TestOutageIsNotMultiplied(t *testing.T) {
 		clients, retries int
 		lasts            bool
 	}{{8, 8, false}, {30, 10, false}, {100, 20, false}, {30, 10, true}} {
-		fleettest.VirtualRun(t, fmt.Sprint(c.clients, " requests, lasts ", c.lasts), func(t *testing.T) {
+		fleet.VirtualRun(t, fmt.Sprint(c.clients, " requests, lasts ", c.lasts), func(t *testing.T) {
 			o := &outage{let: make(chan struct{}), retrying: map[string]bool{}, now: map[string]bool{}}
 			o.firsts.Add(c.clients)
-			f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 4, Speedup: 1000, Gateway: func(cfg *stack.GatewayConfig) {
+			f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 4, Speedup: 1000, Gateway: func(cfg *stack.GatewayConfig) {
 				cfg.WrapTransport = func(inner upstream.Transport) upstream.Transport {
 					o.Transport = inner
 					return o
 				}
 			}})
-			answers, began, tried := make(chan fleettest.Answer, c.clients), time.Now(), c.clients
+			answers, began, tried := make(chan fleet.Answer, c.clients), time.Now(), c.clients
 			var group sync.WaitGroup
 			for i := range c.clients {
 				group.Go(func() {
-					a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fmt.Sprint("request ", i), 2), nil)
+					a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fmt.Sprint("request ", i), 2), nil)
 					if err != nil {
 						t.Error(err)
 					}
 					answers <- a
 				})
 			}
-			check := func(a fleettest.Answer, code string) {
-				if e := fleettest.FailureIn(a); a.Status != http.StatusBadGateway || e == nil || *e.Code != code {
+			check := func(a fleet.Answer, code string) {
+				if e := fleet.FailureIn(a); a.Status != http.StatusBadGateway || e == nil || *e.Code != code {
 					t.Errorf("status %d, want %s: %s", a.Status, code, a.Body)
 				}
 			}
@@ -126,12 +126,12 @@ func TestOutageIsNotMultiplied(t *testing.T) {
 func TestClientsMistakesAreNotRetried(t *testing.T) {
 	for _, status := range []int{400, 413, 415, 422} {
 		for _, leg := range []string{string(pools.Prefill), string(pools.Decode)} {
-			fleettest.VirtualRun(t, fmt.Sprint(leg, " ", status), func(t *testing.T) {
+			fleet.VirtualRun(t, fmt.Sprint(leg, " ", status), func(t *testing.T) {
 				f := newInjectedFleet(t, fault.Rule{Fault: "wrong_status", Probability: 1, Leg: leg, Status: status})
 				const requests = 10
 				for i := range requests {
-					a := f.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 4))
-					if e := fleettest.FailureIn(a); a.Status != status || e == nil || e.Type != "invalid_request_error" {
+					a := f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 4))
+					if e := fleet.FailureIn(a); a.Status != status || e == nil || e.Type != "invalid_request_error" {
 						t.Errorf("status %d: %s", a.Status, a.Body)
 					}
 				}
@@ -153,10 +153,10 @@ func TestClientsMistakesAreNotRetried(t *testing.T) {
 
 // Clients that leave count neither for nor against a worker.
 func TestLeavingOpensNoCircuit(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Speedup: 1})
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1})
 	for i := range 8 {
 		ctx, leave := context.WithCancel(context.Background())
-		_, err := f.Try(ctx, fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 1000), func(string) { leave() })
+		_, err := f.Try(ctx, fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 1000), func(string) { leave() })
 		if err == nil {
 			t.Error("the client did not leave")
 		}
@@ -175,10 +175,10 @@ func TestLeavingOpensNoCircuit(t *testing.T) {
 // A worker that fails three times in a row is out of the choice, is shown so,
 // and comes back by one request once it has had its time.
 func TestEjectedWorkerComesBackByOne(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		var broken sync.Map // worker id: its calls fail
 		var calls sync.Map  // worker id: *[]struct{}
-		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
+		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
 			c.Breakers.OpenFor = 300 * time.Millisecond
 			c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
 				return transportFunc(func(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
@@ -213,7 +213,7 @@ func TestEjectedWorkerComesBackByOne(t *testing.T) {
 		broken.Store("decode-1", true)
 		send := func() {
 			t.Helper()
-			a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2))
+			a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))
 			if _, d := f.Served(a); a.Status != http.StatusOK || d == "" {
 				t.Errorf("status %d: %s", a.Status, a.Body)
 			}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -24,24 +24,24 @@ const handsOver = `{"choices":[{"index":0,"text":"x","finish_reason":"length"}],
 // A gateway that stops cuts what still runs at the end of its drain, and ends only
 // when the KV that was staged for it has been released.
 func TestReleasesAreAwaitedPastTheDrain(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
-		cfg := fleettest.GatewayConfig()
+	fleet.Virtual(t, func(t *testing.T) {
+		cfg := fleet.GatewayConfig()
 		cfg.Drain = 50 * time.Millisecond
-		f := &fleettest.Fleet{T: t, Logs: &fleettest.LogBuffer{}, Reg: prometheus.NewRegistry()}
-		fleettest.Connect(t, &cfg)
+		f := &fleet.Fleet{T: t, Logs: &fleet.LogBuffer{}, Reg: prometheus.NewRegistry()}
+		fleet.Connect(t, &cfg)
 		var err error
 		if f.Gateway, err = stack.NewGateway(cfg, stack.Links{}, slog.New(slog.NewTextHandler(f.Logs, nil)), f.Reg); err != nil {
 			t.Fatal(err)
 		}
-		f.URL = fleettest.ListenAs(t, f.Gateway)
+		f.URL = fleet.ListenAs(t, f.Gateway)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- f.Gateway.Run(ctx) }()
 
 		decoding, releasing, letGo := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		var released atomic.Bool
-		fleettest.NewEngines(f, pools.Prefill, 1, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, handsOver) })
-		fleettest.NewEngines(f, pools.Decode, 1, func(w http.ResponseWriter, r *http.Request) {
+		fleet.NewEngines(f, pools.Prefill, 1, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, handsOver) })
+		fleet.NewEngines(f, pools.Decode, 1, func(w http.ResponseWriter, r *http.Request) {
 			if !strings.HasSuffix(r.Header.Get("X-Request-Id"), "-release") {
 				close(decoding)
 				<-r.Context().Done()
@@ -52,9 +52,9 @@ func TestReleasesAreAwaitedPastTheDrain(t *testing.T) {
 			released.Store(true)
 			w.WriteHeader(http.StatusNotFound)
 		})
-		answered := make(chan fleettest.Answer, 1)
+		answered := make(chan fleet.Answer, 1)
 		go func() {
-			a, _ := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4), nil) // cut, or told so
+			a, _ := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fleet.Long, 4), nil) // cut, or told so
 			answered <- a
 		}()
 		<-decoding

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/decode"
 )
@@ -18,20 +18,20 @@ import (
 // whole answer in the end: that it holds the engine up is not the engine's
 // silence.
 func TestSlowClientIsNoSilentWorker(t *testing.T) {
-	fleettest.Virtual(t, func(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
 		const idle, tokens = 500 * time.Millisecond, 30_000
-		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
+		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
 			c.Decode = decode.Config{StreamIdleTimeout: idle}
 			c.Edge.Heartbeat = 0
 		}})
-		conn, err := fleettest.Dial(t, strings.TrimPrefix(f.URL, "http://"))
+		conn, err := fleet.Dial(t, strings.TrimPrefix(f.URL, "http://"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(time.Minute))
-		body := fleettest.Ask("hello", tokens)
-		if _, err := conn.Write(fleettest.Sized(body)); err != nil {
+		body := fleet.Ask("hello", tokens)
+		if _, err := conn.Write(fleet.Sized(body)); err != nil {
 			t.Fatal(err)
 		}
 		in := bufio.NewReader(conn)
@@ -68,7 +68,7 @@ func TestSlowClientIsNoSilentWorker(t *testing.T) {
 		if n := len(events); n == 0 || events[n-1] != "[DONE]" {
 			t.Fatalf("%d events, the last %q", n, events[max(0, n-1):])
 		}
-		if got := f.Text(fleettest.Answer{Events: events}); got != fleettest.Generated(fleettest.TextPrompt("hello"), tokens, false) {
+		if got := f.Text(fleet.Answer{Events: events}); got != fleet.Generated(fleet.TextPrompt("hello"), tokens, false) {
 			t.Errorf("%d bytes of text are not the undisturbed answer", len(got))
 		}
 		f.Idle()

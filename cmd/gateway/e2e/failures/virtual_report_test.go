@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
@@ -40,7 +40,7 @@ func reportTroubles(t *testing.T, all []trouble, alone, paired []toll, took time
 		"0 tokens lost, doubled or changed; 0 bookings, 0 KV left at engines, 0 goroutines and timers left.\n",
 		sum.requests, took.Round(time.Second), *faultsSeed, sum.disturbed, sum.whole, sum.failed, sum.left)
 	t.Log("\n" + out.String())
-	if !*fleettest.Update || t.Failed() {
+	if !*fleet.Update || t.Failed() {
 		return
 	}
 	old, err := os.ReadFile(resumeFile)

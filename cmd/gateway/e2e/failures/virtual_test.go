@@ -17,7 +17,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
@@ -178,7 +178,7 @@ func (m markedStream) Read(p []byte) (int, error) {
 }
 
 // traced is the i-th request of the trace: either endpoint, streamed or not.
-func traced(w *replay.Workload, p *replay.Prompter, i int) fleettest.Question {
+func traced(w *replay.Workload, p *replay.Prompter, i int) fleet.Question {
 	r := &w.Requests[i%len(w.Requests)]
 	spans := make([]replay.Span, len(r.Spans))
 	for j, s := range r.Spans {
@@ -186,18 +186,18 @@ func traced(w *replay.Workload, p *replay.Prompter, i int) fleettest.Question {
 	}
 	text := string(p.AppendText(nil, spans))
 	n := min(r.OutputTokens, troubledTokens)
-	q := fleettest.Question{Path: fleettest.CompletionPath, Stream: i%3 != 0}
-	content, prompt := fmt.Sprintf(`"prompt":"%s"`, text), fleettest.TextPrompt(text)
+	q := fleet.Question{Path: fleet.CompletionPath, Stream: i%3 != 0}
+	content, prompt := fmt.Sprintf(`"prompt":"%s"`, text), fleet.TextPrompt(text)
 	if i%2 == 0 {
-		q.Path = fleettest.ChatPath
-		content, prompt = fmt.Sprintf(`"messages":[{"role":"user","content":"%s"}]`, text), fleettest.ChatPrompt(text)
+		q.Path = fleet.ChatPath
+		content, prompt = fmt.Sprintf(`"messages":[{"role":"user","content":"%s"}]`, text), fleet.ChatPrompt(text)
 	}
 	options := ""
 	if q.Stream {
 		options = `"stream_options":{"include_usage":true},`
 	}
 	q.Body = fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"stream":%v,%s%s}`, n, q.Stream, options, content)
-	q.Want = fleettest.Expected(prompt, n)
+	q.Want = fleet.Expected(prompt, n)
 	return q
 }
 
@@ -209,7 +209,7 @@ func due(w *replay.Workload, i int) time.Duration {
 
 // seen is what a client saw of one request.
 type seen struct {
-	fleettest.Answer
+	fleet.Answer
 	err     error
 	left    bool          // it left by itself
 	silence time.Duration // the longest one, the wait for the beginning included
@@ -217,7 +217,7 @@ type seen struct {
 
 // troubled is a fleet in which troubles happen, in virtual time.
 type troubled struct {
-	*fleettest.Fleet
+	*fleet.Fleet
 	streams disturbances
 	seed    uint64
 }
@@ -263,7 +263,7 @@ func (o *toll) count(other toll, times int) {
 
 // undergo sends the first n requests of the trace while the troubles happen. It is called in a bubble, whose end proves
 // that no goroutine and no timer is left.
-func undergo(t *testing.T, w *replay.Workload, questions []fleettest.Question, seed uint64, all ...trouble) toll {
+func undergo(t *testing.T, w *replay.Workload, questions []fleet.Question, seed uint64, all ...trouble) toll {
 	t.Helper()
 	f := &troubled{seed: seed, streams: disturbances{of: map[string]bool{}}}
 	rng := rand.New(rand.NewPCG(seed, uint64(len(questions))))
@@ -277,7 +277,7 @@ func undergo(t *testing.T, w *replay.Workload, questions []fleettest.Question, s
 		}
 		leave = leave || each.leave
 	}
-	o := fleettest.Options{
+	o := fleet.Options{
 		Prefill: 2, Decode: 3, Speedup: 1, LogLevel: slog.LevelError,
 		Worker: func(c *devfleet.WorkerConfig) { c.Engine.Lease, c.Engine.AbortTimeout = troubledLease, troubledLease },
 		Bus: func(under wire.Bus) wire.Bus {
@@ -298,7 +298,7 @@ func undergo(t *testing.T, w *replay.Workload, questions []fleettest.Question, s
 			}
 		},
 	}
-	f.Fleet = fleettest.New(t, o)
+	f.Fleet = fleet.New(t, o)
 	over := make(chan struct{})
 	var deaths sync.WaitGroup
 	for _, each := range all {
@@ -327,7 +327,7 @@ func undergo(t *testing.T, w *replay.Workload, questions []fleettest.Question, s
 }
 
 // send sends one request, and leaves after so many events unless that is 0.
-func (f *troubled) send(q fleettest.Question, leaves int) (s seen) {
+func (f *troubled) send(q fleet.Question, leaves int) (s seen) {
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	last, events := time.Now(), 0
@@ -347,7 +347,7 @@ func (f *troubled) send(q fleettest.Question, leaves int) (s seen) {
 }
 
 // kill kills a worker of a role again and again, and starts it as another process a moment later.
-func (f *troubled) kill(role pools.Role, o fleettest.Options, over <-chan struct{}) {
+func (f *troubled) kill(role pools.Role, o fleet.Options, over <-chan struct{}) {
 	rng := rand.New(rand.NewPCG(f.seed, 3))
 	n := map[pools.Role]int{pools.Prefill: o.Prefill, pools.Decode: o.Decode}[role]
 	log := slog.New(slog.DiscardHandler)
@@ -365,7 +365,7 @@ func (f *troubled) kill(role pools.Role, o fleettest.Options, over <-chan struct
 }
 
 // judge holds what the clients saw against the undisturbed answers.
-func (f *troubled) judge(questions []fleettest.Question, came []seen) (o toll) {
+func (f *troubled) judge(questions []fleet.Question, came []seen) (o toll) {
 	f.T.Helper()
 	for i, s := range came {
 		o.requests++
@@ -397,7 +397,7 @@ func (f *troubled) judge(questions []fleettest.Question, came []seen) (o toll) {
 }
 
 // one checks what verdict does not: one id and at most one role in all of an answer, and the usage of the whole.
-func (f *troubled) one(q fleettest.Question, a fleettest.Answer) error {
+func (f *troubled) one(q fleet.Question, a fleet.Answer) error {
 	var ids []string
 	roles, usage := 0, -1
 	for _, e := range append(slices.Clone(a.Events), string(a.Body)) {
@@ -438,7 +438,7 @@ func TestFaultsInVirtualTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	questions := make([]fleettest.Question, max(*faultsAlone, *faultsPaired))
+	questions := make([]fleet.Question, max(*faultsAlone, *faultsPaired))
 	for i := range questions {
 		questions[i] = traced(w, prompter, i)
 	}
@@ -446,7 +446,7 @@ func TestFaultsInVirtualTime(t *testing.T) {
 	alone, paired := make([]toll, len(all)), make([]toll, len(all))
 	run := func(name string, n int, seed uint64, these ...trouble) (o toll) {
 		t.Run(name, func(t *testing.T) {
-			fleettest.Virtual(t, func(t *testing.T) { o = undergo(t, w, questions[:n], seed, these...) })
+			fleet.Virtual(t, func(t *testing.T) { o = undergo(t, w, questions[:n], seed, these...) })
 		})
 		return o
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/replay"
@@ -22,7 +22,7 @@ import (
 // trace (lengths, times, and which prompts began alike), and the simulator finds
 // about as much of it cached as the fleet did.
 func TestLogToTraceToSimulation(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Gateway: func(c *stack.GatewayConfig) { c.Observe.LogBlocks = true }})
+	f := fleet.New(t, fleet.Options{Gateway: func(c *stack.GatewayConfig) { c.Observe.LogBlocks = true }})
 	sent := &replay.Workload{Name: "sent"}
 	for i := range 30 {
 		// Three families that share 1,024 tokens, some 1,536; the second half asks
@@ -120,8 +120,8 @@ func alike(a, b *replay.Request) (n int) {
 // TestBlocksAreNotLoggedUnasked: a log says nothing of what prompts share unless
 // it is told to.
 func TestBlocksAreNotLoggedUnasked(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{})
-	f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+strings.Repeat(" word", 600)+`"}`)
+	f := fleet.New(t, fleet.Options{})
+	f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+strings.Repeat(" word", 600)+`"}`)
 	f.Eventually("the request's line", func() bool { return strings.Contains(f.Logs.String(), " msg=request ") })
 	if log := f.Logs.String(); strings.Contains(log, "blocks=") && strings.Contains(log, "block_tokens=") {
 		t.Errorf("the log names blocks:\n%s", log)

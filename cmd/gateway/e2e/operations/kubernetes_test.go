@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/backoff"
 	"github.com/tandem-pd/tandem/pools"
@@ -19,7 +19,7 @@ import (
 
 // cluster is a fleet whose workers are pods.
 type cluster struct {
-	*fleettest.Fleet
+	*fleet.Fleet
 	api  *apitest.Server
 	pods map[string]apitest.Pod
 }
@@ -27,11 +27,11 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{api: apitest.New(t), pods: map[string]apitest.Pod{}}
-	cfg := fleettest.GatewayConfig()
+	cfg := fleet.GatewayConfig()
 	cfg.Workers.Kubernetes = kubernetes.Config{
 		Selector: "app=llm", Server: c.api.URL(), Account: c.api.Account, Retry: backoff.Backoff{Min: 1e6, Max: 2e7},
 	}
-	c.Fleet = fleettest.NewStatic(t, cfg)
+	c.Fleet = fleet.NewStatic(t, cfg)
 	return c
 }
 
@@ -85,11 +85,11 @@ func TestWorkersInPods(t *testing.T) {
 	if m, _ := c.Gateway.Roster.Lookup("d1"); m.Source != "Kubernetes" || m.Worker.Incarnation != c.pods["d1"].UID || m.Worker.Model != stack.SimModel {
 		t.Errorf("%+v of %s", m.Worker, m.Source)
 	}
-	want := fleettest.Generated(fleettest.TextPrompt(fleettest.Long), 6, false)
+	want := fleet.Generated(fleet.TextPrompt(fleet.Long), 6, false)
 	by := func(allowed string) {
 		t.Helper()
 		for range 6 {
-			a := c.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 6))
+			a := c.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 6))
 			prefill, decode := c.Served(a)
 			if c.Text(a) != want || !strings.Contains(allowed, prefill) || !strings.Contains(allowed, decode) || prefill == "" {
 				t.Errorf("served by %q and %q, not by %q: status %d", prefill, decode, allowed, a.Status)
@@ -100,11 +100,11 @@ func TestWorkersInPods(t *testing.T) {
 
 	// A pod is deleted, as by a rollout, while an answer streams from it.
 	streaming, deleted := make(chan struct{}), make(chan struct{})
-	ended := make(chan fleettest.Answer, 1)
+	ended := make(chan fleet.Answer, 1)
 	const tokens = 400
 	go func() {
 		var events int
-		a, err := c.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fleettest.Long, tokens), func(string) {
+		a, err := c.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fleet.Long, tokens), func(string) {
 			if events++; events == 3 {
 				close(streaming)
 				<-deleted
@@ -124,7 +124,7 @@ func TestWorkersInPods(t *testing.T) {
 	c.standing(strings.Replace("p1:up p2:up d1:up d2:up", gone+":up", gone+":draining", 1))
 	by("p1 p2 " + other)
 	close(deleted)
-	if a := <-ended; a.Status != http.StatusOK || c.Text(a) != fleettest.Generated(fleettest.TextPrompt(fleettest.Long), tokens, false) {
+	if a := <-ended; a.Status != http.StatusOK || c.Text(a) != fleet.Generated(fleet.TextPrompt(fleet.Long), tokens, false) {
 		t.Errorf("the answer that streamed: status %d, %d bytes", a.Status, len(a.Body))
 	}
 	c.Idle()

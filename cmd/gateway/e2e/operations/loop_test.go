@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
@@ -18,10 +18,10 @@ import (
 // TestGatewaysAreNotTakenForWorkers: by URL and by attach they are refused; one that is registered by something else gets its
 // requests back once and no more.
 func TestGatewaysAreNotTakenForWorkers(t *testing.T) {
-	f, links := fleettest.NewRegistry(t)
+	f, links := fleet.NewRegistry(t)
 
 	// Another gateway that lists this one.
-	cfg := fleettest.GatewayConfig()
+	cfg := fleet.GatewayConfig()
 	e, err := discovery.ParseEndpoint(pools.Both, f.URL+",id=front")
 	if err != nil {
 		t.Fatal(err)

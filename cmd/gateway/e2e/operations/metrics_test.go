@@ -20,7 +20,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/certs/certstest"
@@ -97,27 +97,27 @@ func afterTraffic(t *testing.T) exposition {
 	cluster := apitest.New(t)
 	var own stack.WorkerTLS
 	own.Cert, own.Key = certstest.New(t, "ca").Issue(certstest.Leaf{}).Write(t, t.TempDir(), "gateway")
-	f := fleettest.New(t, fleettest.Options{Group: true, Gateway: func(c *stack.GatewayConfig) {
+	f := fleet.New(t, fleet.Options{Group: true, Gateway: func(c *stack.GatewayConfig) {
 		c.Workers.Kubernetes = kubernetes.Config{Selector: "app=llm", Server: cluster.URL(), Account: cluster.Account}
 		scenario := &fault.Scenario{Seed: 3, Rules: []fault.Rule{{Fault: "wrong_status", Probability: .3, Leg: string(pools.Decode), Status: http.StatusInternalServerError}}}
 		c.WrapTransport = func(inner upstream.Transport) upstream.Transport { return fault.Inject(inner, scenario) }
 		c.Remote.URLs = []string{"http://127.0.0.1:1"} // nobody is there
-		c.Flow.Queue.Classes = fleettest.TwoClasses(t)
+		c.Flow.Queue.Classes = fleet.TwoClasses(t)
 		c.Traces.Endpoint = "http://127.0.0.1:1"
 		c.Workers.TLS = own
 		c.SessionTTL = time.Hour
 	}})
 	for i := range 24 {
-		q := fleettest.IthQuestion(i)
+		q := fleet.IthQuestion(i)
 		if _, err := f.Verdict(q, f.Post(q.Path, q.Body)); err != nil {
 			t.Error(err)
 		}
 	}
 	for range 10 { // some of them fail on both decode workers
-		f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","n":2,"max_tokens":4,"prompt":"`+fleettest.Long+`"}`)
+		f.Post(fleet.CompletionPath, `{"model":"tandem-sim","n":2,"max_tokens":4,"prompt":"`+fleet.Long+`"}`)
 	}
-	f.Post(fleettest.CompletionPath, `{"model":"nobody","prompt":"x"}`)
-	f.Post(fleettest.ChatPath, `{"model":`)
+	f.Post(fleet.CompletionPath, `{"model":"nobody","prompt":"x"}`)
+	f.Post(fleet.ChatPath, `{"model":`)
 	f.Idle()
 	// A request is counted after it has given back what it held.
 	f.Eventually("the request without a prefill leg is counted", func() bool {
@@ -138,7 +138,7 @@ func afterTraffic(t *testing.T) exposition {
 	})
 	f.Eventually("the pods are listed", func() bool { _, listed := scrapeOf(t, f)["tandem_kubernetes_pods"]; return listed })
 	f.Eventually("the time between two tokens is known", func() bool { // two that come at once have none
-		f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":16,"stream":true,"prompt":"`+fleettest.Long+`"}`)
+		f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":16,"stream":true,"prompt":"`+fleet.Long+`"}`)
 		_, known := scrapeOf(t, f)["tandem_frontend_worker_last_inter_token_latency_seconds"]
 		return known
 	})
@@ -162,7 +162,7 @@ func afterTraffic(t *testing.T) exposition {
 	return all
 }
 
-func scrapeOf(t *testing.T, f *fleettest.Fleet) exposition {
+func scrapeOf(t *testing.T, f *fleet.Fleet) exposition {
 	t.Helper()
 	families, err := f.Reg.Gather()
 	if err != nil {
@@ -518,8 +518,8 @@ func TestOldNamesAreDocumented(t *testing.T) {
 // The prefix goes before the gateway's own names and no others.
 func TestMetricsPrefix(t *testing.T) {
 	for _, prefix := range []string{"dynamo_", ""} {
-		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.MetricsPrefix = prefix }})
-		f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"`+fleettest.Long+`"}`)
+		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.MetricsPrefix = prefix }})
+		f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"`+fleet.Long+`"}`)
 		all := scrapeOf(t, f)
 		for _, name := range []string{"frontend_requests_total", "frontend_http_responses_total", "breaker_state", "kv_events_messages_total", "build_info"} {
 			if _, ok := all[prefix+name]; !ok {
@@ -537,18 +537,18 @@ func TestMetricsPrefix(t *testing.T) {
 // Every request that was answered well was disaggregated, and has a prefill
 // time, or was not, and has a reason. Every token is counted once.
 func TestMetricsAddUp(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{})
+	f := fleet.New(t, fleet.Options{})
 	const requests, tokens = 10, 8
-	head := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"prompt":"%s"`, tokens, fleettest.Long)
+	head := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"prompt":"%s"`, tokens, fleet.Long)
 	for i := range requests {
-		f.Post(fleettest.CompletionPath, fmt.Sprintf(`%s,"stream":%v}`, head, i%2 == 0))
+		f.Post(fleet.CompletionPath, fmt.Sprintf(`%s,"stream":%v}`, head, i%2 == 0))
 	}
-	f.Post(fleettest.CompletionPath, head+`,"n":2}`)
+	f.Post(fleet.CompletionPath, head+`,"n":2}`)
 	if err := f.Gateway.Roster.Drain("prefill-1", true); err != nil {
 		t.Fatal(err)
 	}
 	f.Gateway.Roster.Remove("prefill-2")
-	f.Post(fleettest.CompletionPath, head+`}`)
+	f.Post(fleet.CompletionPath, head+`}`)
 	f.Idle()
 	f.Eventually("every request is over", func() bool { return f.Value("tandem_frontend_active_requests") == 0 })
 	for _, tt := range []struct {
@@ -585,10 +585,10 @@ func TestMetricsAddUp(t *testing.T) {
 
 // A client that leaves is counted as that, and leaves no gauge behind.
 func TestMetricsOfAClientThatLeft(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Speedup: 1})
+	f := fleet.New(t, fleet.Options{Speedup: 1})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	_, err := f.Try(ctx, fleettest.CompletionPath, `{"model":"tandem-sim","stream":true,"max_tokens":2000,"prompt":"`+fleettest.Long+`"}`, func(string) { cancel() })
+	_, err := f.Try(ctx, fleet.CompletionPath, `{"model":"tandem-sim","stream":true,"max_tokens":2000,"prompt":"`+fleet.Long+`"}`, func(string) { cancel() })
 	if err == nil {
 		t.Fatal("the answer came whole")
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/linktest"
@@ -71,21 +71,21 @@ func TestNamesMove(t *testing.T) {
 			names := newNames(t)
 			old, next := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 			names.Store(&old)
-			p, d, behind := fleettest.FreePort(t), fleettest.FreePort(t), fleettest.FreePort(t)
+			p, d, behind := fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t)
 			link, err := linktest.New(fmt.Sprintf("127.0.0.1:%d", behind))
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(link.Close)
 			port := netip.MustParseAddrPort(link.Addr()).Port()
-			cfg := fleettest.GatewayConfig()
+			cfg := fleet.GatewayConfig()
 			cfg.Decode.FirstTokenTimeout, cfg.Breakers.OpenFor = 300*time.Millisecond, 300*time.Millisecond
 			cfg.Workers.Static = append(cfg.Workers.Static,
-				fleettest.Endpoint(t, pools.Prefill, fmt.Sprintf("http://127.0.0.1:%d,id=prefill-1", p)),
-				fleettest.Endpoint(t, pools.Decode, fmt.Sprintf("http://127.0.0.1:%d,id=decode-1", d)),
-				fleettest.Endpoint(t, pools.Decode, fmt.Sprintf("http://engine.test:%d,id=moved", port)))
+				fleet.Endpoint(t, pools.Prefill, fmt.Sprintf("http://127.0.0.1:%d,id=prefill-1", p)),
+				fleet.Endpoint(t, pools.Decode, fmt.Sprintf("http://127.0.0.1:%d,id=decode-1", d)),
+				fleet.Endpoint(t, pools.Decode, fmt.Sprintf("http://engine.test:%d,id=moved", port)))
 			cfg.Workers.MinInitial = 3
-			f := fleettest.NewStatic(t, cfg)
+			f := fleet.NewStatic(t, cfg)
 			f.Serve(pools.Prefill, "prefill-1", p)
 			f.Serve(pools.Decode, "decode-1", d)
 			f.Serve(pools.Decode, "moved", behind)
@@ -94,9 +94,9 @@ func TestNamesMove(t *testing.T) {
 			by := func() string {
 				t.Helper()
 				n++
-				prompt := fmt.Sprint(n, fleettest.Long)
-				a := f.Post(fleettest.CompletionPath, fleettest.Ask(prompt, 6))
-				if a.Status != http.StatusOK || f.Text(a) != fleettest.Generated(fleettest.TextPrompt(prompt), 6, false) {
+				prompt := fmt.Sprint(n, fleet.Long)
+				a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 6))
+				if a.Status != http.StatusOK || f.Text(a) != fleet.Generated(fleet.TextPrompt(prompt), 6, false) {
 					t.Fatalf("request %d: status %d, %s %q", n, a.Status, a.Body, a.Events)
 				}
 				_, d := f.Served(a)
@@ -105,7 +105,7 @@ func TestNamesMove(t *testing.T) {
 			f.Eventually("it serves", func() bool { return by() == "moved" })
 			gone := f.Workers["moved"]
 			names.Store(&next)
-			w, err := fleettest.NewWorker(t, devfleet.WorkerConfig{
+			w, err := fleet.NewWorker(t, devfleet.WorkerConfig{
 				Engine: engine.Config{Role: "decode", ID: "moved", Speedup: 20, BlockSize: 32, TotalKVBlocks: 10_000},
 				Host:   next.String(), Port: int(port), ModelInput: "text", Drain: time.Second,
 			})

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -21,13 +21,13 @@ import (
 // A worker that comes back under its id with an empty cache is believed to hold nothing of what it held before, by its
 // events, by prediction, or by what was sent to it a moment ago.
 func TestWorkersReturnEmpty(t *testing.T) {
-	prompt := strings.Repeat(fleettest.Long, 4)
-	check := func(t *testing.T, f *fleettest.Fleet, back func(holder string)) {
+	prompt := strings.Repeat(fleet.Long, 4)
+	check := func(t *testing.T, f *fleet.Fleet, back func(holder string)) {
 		t.Helper()
 		round := func() (prefill string, cached int, overlap string) {
 			t.Helper()
-			a := f.Post(fleettest.CompletionPath, fleettest.Ask(prompt, 6))
-			if got := f.Text(a); got != fleettest.Generated(fleettest.TextPrompt(prompt), 6, false) {
+			a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 6))
+			if got := f.Text(a); got != fleet.Generated(fleet.TextPrompt(prompt), 6, false) {
 				t.Fatalf("status %d, %q, %s", a.Status, got, a.Body)
 			}
 			prefill, _ = f.Served(a)
@@ -49,10 +49,10 @@ func TestWorkersReturnEmpty(t *testing.T) {
 		}
 		f.Idle()
 	}
-	for name, gateway := range map[string]func(c *stack.GatewayConfig){"by its events": nil, "by prediction": fleettest.WithoutEvents} {
-		fleettest.VirtualRun(t, name, func(t *testing.T) {
-			o := fleettest.Options{Prefill: 2, Decode: 1, Gateway: gateway}
-			f := fleettest.New(t, o)
+	for name, gateway := range map[string]func(c *stack.GatewayConfig){"by its events": nil, "by prediction": fleet.WithoutEvents} {
+		fleet.VirtualRun(t, name, func(t *testing.T) {
+			o := fleet.Options{Prefill: 2, Decode: 1, Gateway: gateway}
+			f := fleet.New(t, o)
 			check(t, f, func(holder string) {
 				f.Workers[holder].Kill()
 				f.Start(pools.Prefill, holder, o, slog.New(slog.DiscardHandler))
@@ -60,7 +60,7 @@ func TestWorkersReturnEmpty(t *testing.T) {
 			})
 		})
 	}
-	fleettest.VirtualRun(t, "by its URL", func(t *testing.T) {
+	fleet.VirtualRun(t, "by its URL", func(t *testing.T) {
 		f, ports := staticFleet(t)
 		check(t, f, func(holder string) {
 			before, _ := f.Gateway.Roster.Lookup(holder)
@@ -75,18 +75,18 @@ func TestWorkersReturnEmpty(t *testing.T) {
 }
 
 // staticFleet is a gateway with two prefill and two decode workers by URL, at the ports that it returns.
-func staticFleet(t *testing.T) (*fleettest.Fleet, map[string]int) {
+func staticFleet(t *testing.T) (*fleet.Fleet, map[string]int) {
 	t.Helper()
-	cfg, ports := fleettest.GatewayConfig(), map[string]int{}
+	cfg, ports := fleet.GatewayConfig(), map[string]int{}
 	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
 		for i := range 2 {
 			id := fmt.Sprintf("%s-%d", role, i+1)
-			ports[id] = fleettest.FreePort(t)
-			cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, role, fmt.Sprintf("http://127.0.0.1:%d,id=%s", ports[id], id)))
+			ports[id] = fleet.FreePort(t)
+			cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, role, fmt.Sprintf("http://127.0.0.1:%d,id=%s", ports[id], id)))
 		}
 	}
 	cfg.Workers.MinInitial = len(cfg.Workers.Static)
-	f := fleettest.NewStatic(t, cfg)
+	f := fleet.NewStatic(t, cfg)
 	for id, port := range ports {
 		f.Serve(pools.Role(id[:len(id)-2]), id, port)
 	}
@@ -98,7 +98,7 @@ func staticFleet(t *testing.T) (*fleettest.Fleet, map[string]int) {
 // all the while, are the other pair's, and get a typed error once that has gone. Requests of the new model are served.
 func TestWorkersReturnWithAnotherModel(t *testing.T) {
 	const other = "other-sim"
-	check := func(t *testing.T, f *fleettest.Fleet, back func(role pools.Role, id string)) {
+	check := func(t *testing.T, f *fleet.Fleet, back func(role pools.Role, id string)) {
 		t.Helper()
 		ctx, stop := context.WithCancel(context.Background())
 		defer stop()
@@ -108,10 +108,10 @@ func TestWorkersReturnWithAnotherModel(t *testing.T) {
 		for i := range 4 {
 			group.Go(func() {
 				for n := 0; ctx.Err() == nil; n++ {
-					prompt := fmt.Sprint(i, n, fleettest.Long)
+					prompt := fmt.Sprint(i, n, fleet.Long)
 					late := changed.Load()
-					a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(prompt, 40), nil)
-					if err != nil || a.Status != http.StatusOK || f.Text(a) != fleettest.Generated(fleettest.TextPrompt(prompt), 40, false) {
+					a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(prompt, 40), nil)
+					if err != nil || a.Status != http.StatusOK || f.Text(a) != fleet.Generated(fleet.TextPrompt(prompt), 40, false) {
 						t.Errorf("%v, status %d, %s %q", err, a.Status, a.Body, a.Events)
 						return
 					}
@@ -137,8 +137,8 @@ func TestWorkersReturnWithAnotherModel(t *testing.T) {
 			f.Eventually("what began before has ended", func() bool { return answered.Load() >= n+8 || t.Failed() })
 		}
 		changed.Store(true)
-		a := f.Post(fleettest.CompletionPath, strings.Replace(fleettest.Ask(fleettest.Long, 6), stack.SimModel, other, 1))
-		if p, d := f.Served(a); p != "prefill-1" || d != "decode-1" || f.Text(a) != fleettest.Generated(fleettest.TextPrompt(fleettest.Long), 6, false) {
+		a := f.Post(fleet.CompletionPath, strings.Replace(fleet.Ask(fleet.Long, 6), stack.SimModel, other, 1))
+		if p, d := f.Served(a); p != "prefill-1" || d != "decode-1" || f.Text(a) != fleet.Generated(fleet.TextPrompt(fleet.Long), 6, false) {
 			t.Errorf("the new model was served by %q and %q: %q", p, d, f.Text(a))
 		}
 		stop()
@@ -146,24 +146,24 @@ func TestWorkersReturnWithAnotherModel(t *testing.T) {
 		f.Workers["prefill-2"].Kill()
 		f.Workers["decode-2"].Kill()
 		for _, code := range []string{"refused", "no_worker"} { // the first finds the other pair dead
-			a = f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 6))
+			a = f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 6))
 			if e := f.Parse(a.Body).Error; a.Status != http.StatusServiceUnavailable || e == nil || e.Code == nil || *e.Code != code {
 				t.Errorf("without a worker of the old model: status %d, %s, want %s", a.Status, a.Body, code)
 			}
 		}
 		f.Eventually("what lives holds nothing", func() bool { return f.Books() == "" })
 	}
-	fleettest.VirtualRun(t, "by the registry", func(t *testing.T) {
-		f := fleettest.New(t, fleettest.Options{})
+	fleet.VirtualRun(t, "by the registry", func(t *testing.T) {
+		f := fleet.New(t, fleet.Options{})
 		check(t, f, func(role pools.Role, id string) {
-			f.Start(role, id, fleettest.Options{Speedup: 20, Worker: func(c *devfleet.WorkerConfig) { c.Engine.Model = other }}, slog.New(slog.DiscardHandler))
+			f.Start(role, id, fleet.Options{Speedup: 20, Worker: func(c *devfleet.WorkerConfig) { c.Engine.Model = other }}, slog.New(slog.DiscardHandler))
 		})
 	})
-	fleettest.VirtualRun(t, "by their URLs", func(t *testing.T) {
+	fleet.VirtualRun(t, "by their URLs", func(t *testing.T) {
 		f, ports := staticFleet(t)
 		check(t, f, func(role pools.Role, id string) {
 			f.Eventually("the port is free", func() bool {
-				w, err := fleettest.NewWorker(t, devfleet.WorkerConfig{
+				w, err := fleet.NewWorker(t, devfleet.WorkerConfig{
 					Engine: engine.Config{Role: string(role), ID: id, Model: other, Speedup: 20, BlockSize: 32, TotalKVBlocks: 10_000},
 					Host:   "127.0.0.1", Port: ports[id], ModelInput: "text", Drain: time.Second,
 				})

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/pools"
@@ -20,18 +20,18 @@ import (
 // Two workers given by URL, without etcd and NATS, serve disaggregated. One
 // dies, is taken out, comes back at its address and serves again.
 func TestWorkersByURL(t *testing.T) {
-	cfg := fleettest.GatewayConfig()
+	cfg := fleet.GatewayConfig()
 	p, d := porttest.Free(t), porttest.Free(t)
 	cfg.Workers.Static = []discovery.Endpoint{
-		fleettest.Endpoint(t, pools.Prefill, fmt.Sprintf("http://127.0.0.1:%d,id=p1", p)),
-		fleettest.Endpoint(t, pools.Decode, fmt.Sprintf("http://127.0.0.1:%d,id=d1", d)),
+		fleet.Endpoint(t, pools.Prefill, fmt.Sprintf("http://127.0.0.1:%d,id=p1", p)),
+		fleet.Endpoint(t, pools.Decode, fmt.Sprintf("http://127.0.0.1:%d,id=d1", d)),
 	}
 	cfg.Workers.MinInitial = 2
-	f := fleettest.NewStatic(t, cfg)
-	body := fleettest.Ask(fleettest.Long, 6)
+	f := fleet.NewStatic(t, cfg)
+	body := fleet.Ask(fleet.Long, 6)
 
 	// Nobody is there: the gateway starts, and says what it waits for.
-	a := f.Post(fleettest.CompletionPath, body)
+	a := f.Post(fleet.CompletionPath, body)
 	if c := f.Parse(a.Body); a.Status != http.StatusServiceUnavailable || c.Error == nil || c.Error.Code == nil || *c.Error.Code != "starting" ||
 		a.Header.Get("Retry-After") == "" || !strings.Contains(c.Error.Message, "0 of 2 workers") {
 		t.Errorf("status %d, %s", a.Status, a.Body)
@@ -51,10 +51,10 @@ func TestWorkersByURL(t *testing.T) {
 	if w := m.Worker; w.Model != stack.SimModel || w.Engine != "sim" || w.BlockSize != 32 || w.TotalKVBlocks != 10_000 || w.ContextLength != 262_144 {
 		t.Errorf("the worker told of itself: %+v", w)
 	}
-	want := fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 6)
+	want := fleet.Expected(fleet.TextPrompt(fleet.Long), 6)
 	served := func() (string, string) {
 		t.Helper()
-		a := f.Post(fleettest.CompletionPath, strings.Replace(body, `"ignore_eos":true,`, "", 1))
+		a := f.Post(fleet.CompletionPath, strings.Replace(body, `"ignore_eos":true,`, "", 1))
 		by, then := f.Served(a)
 		if f.Text(a) != want {
 			t.Errorf("the answer is %q", f.Text(a))
@@ -115,9 +115,9 @@ func TestWorkersFile(t *testing.T) {
 		}
 	}
 	rewrite("[]\n")
-	cfg := fleettest.GatewayConfig()
+	cfg := fleet.GatewayConfig()
 	cfg.Workers.File = path
-	f := fleettest.NewStatic(t, cfg)
+	f := fleet.NewStatic(t, cfg)
 	entry := func(role pools.Role, id string) string {
 		u, err := url.Parse(f.Serve(role, id, 0))
 		if err != nil {
@@ -129,7 +129,7 @@ func TestWorkersFile(t *testing.T) {
 	p1, p2, d1 := entry(pools.Prefill, "p1"), entry(pools.Prefill, "p2"), entry(pools.Decode, "d1")
 	rewrite(p1 + d1)
 	f.Eventually("served by the file's workers", func() bool { return f.Status("/health") == http.StatusOK })
-	if by, then := f.Served(f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))); by != "p1" || then != "d1" {
+	if by, then := f.Served(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))); by != "p1" || then != "d1" {
 		t.Errorf("served by %q and %q", by, then)
 	}
 	rewrite(p2 + d1)
@@ -137,7 +137,7 @@ func TestWorkersFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Eventually("served by the new one", func() bool {
-		by, _ := f.Served(f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4)))
+		by, _ := f.Served(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4)))
 		return by == "p2"
 	})
 	rewrite(p1 + d1 + "- url: nowhere\n")
@@ -145,7 +145,7 @@ func TestWorkersFile(t *testing.T) {
 		t.Errorf("reloaded a broken file: %v", err)
 	}
 	f.Eventually("the mistake is logged", func() bool { return strings.Contains(f.Logs.String(), "workers.yaml:7 url") })
-	if by, _ := f.Served(f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))); by != "p2" {
+	if by, _ := f.Served(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))); by != "p2" {
 		t.Errorf("a broken file changed the workers: served by %q", by)
 	}
 	f.Idle()

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/otlp"
 	"github.com/tandem-pd/tandem/internal/otlp/otlptest"
@@ -29,7 +29,7 @@ const (
 )
 
 // tracing adds a collector to a fleet's options, which gets the spans of every request, the gateway's and the engines'.
-func tracing(t *testing.T, o *fleettest.Options) *otlptest.Collector {
+func tracing(t *testing.T, o *fleet.Options) *otlptest.Collector {
 	t.Helper()
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
 	c := otlptest.Start(t)
@@ -66,7 +66,7 @@ func (t *tree) names() string {
 }
 
 // tree waits for n spans of one trace and puts them together.
-func treeOf(f *fleettest.Fleet, c *otlptest.Collector, n int) *tree {
+func treeOf(f *fleet.Fleet, c *otlptest.Collector, n int) *tree {
 	f.T.Helper()
 	f.Eventually(fmt.Sprint(n, " spans have come"), func() bool { return len(c.Spans()) >= n })
 	out := &tree{engine: map[string]otlptest.Span{}}
@@ -115,12 +115,12 @@ func TestTracesAreTrees(t *testing.T) {
 		for _, headers := range [][]string{nil, {"traceparent", traceparent, "tracestate", "vendor=1"}} {
 			for _, stream := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, stream %v, %d headers", engine, stream, len(headers)/2), func(t *testing.T) {
-					o := fleettest.Of(engine)
+					o := fleet.Of(engine)
 					o.Prefill, o.Decode = 1, 1
 					c := tracing(t, &o)
-					f := fleettest.New(t, o)
-					a, err := f.Try(context.Background(), fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":5,"ignore_eos":true,"temperature":0.5,`+
-						fmt.Sprintf(`"stream":%v,"prompt":%q}`, stream, fleettest.Long), nil, headers...)
+					f := fleet.New(t, o)
+					a, err := f.Try(context.Background(), fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":5,"ignore_eos":true,"temperature":0.5,`+
+						fmt.Sprintf(`"stream":%v,"prompt":%q}`, stream, fleet.Long), nil, headers...)
 					if err != nil || a.Status != http.StatusOK {
 						t.Fatalf("status %d, %v: %s", a.Status, err, a.Body)
 					}
@@ -129,8 +129,8 @@ func TestTracesAreTrees(t *testing.T) {
 						t.Errorf("the root's parent: %q, trace %s, state %q", tr.root.Parent, tr.root.Trace, tr.root.State)
 					}
 					for name, want := range map[string]any{
-						"http.route": fleettest.CompletionPath, "http.response.status_code": 200, "gen_ai.operation.name": "text_completion", "gen_ai.request.model": "tandem-sim",
-						"gen_ai.request.max_tokens": 5, "gen_ai.request.temperature": .5, "gen_ai.usage.output_tokens": 5, "gen_ai.usage.input_tokens": len(fleettest.TextPrompt(fleettest.Long)),
+						"http.route": fleet.CompletionPath, "http.response.status_code": 200, "gen_ai.operation.name": "text_completion", "gen_ai.request.model": "tandem-sim",
+						"gen_ai.request.max_tokens": 5, "gen_ai.request.temperature": .5, "gen_ai.usage.output_tokens": 5, "gen_ai.usage.input_tokens": len(fleet.TextPrompt(fleet.Long)),
 						"gen_ai.request.stream": stream, "tandem.outcome": "ok", "gen_ai.response.model": "tandem-sim", "gen_ai.response.finish_reasons": "length",
 						"server.address": "127.0.0.1",
 					} {
@@ -138,7 +138,7 @@ func TestTracesAreTrees(t *testing.T) {
 							t.Errorf("%s is %v, want %v", name, got, want)
 						}
 					}
-					if tr.root.Name != "POST "+fleettest.CompletionPath || tr.root.Service != "tandem-gateway" || tr.root.Failed != "" {
+					if tr.root.Name != "POST "+fleet.CompletionPath || tr.root.Service != "tandem-gateway" || tr.root.Failed != "" {
 						t.Errorf("the root: %+v", tr.root)
 					}
 					if _, known := tr.root.Attributes["gen_ai.response.time_to_first_chunk"]; known != stream {
@@ -194,12 +194,12 @@ func TestRetriesAreSiblings(t *testing.T) {
 		pools.Decode:  {"tandem.queue tandem.prefill tandem.decode tandem.queue tandem.prefill tandem.decode", 3},
 	} {
 		t.Run(string(purpose), func(t *testing.T) {
-			o := fleettest.Options{Gateway: func(cfg *stack.GatewayConfig) {
+			o := fleet.Options{Gateway: func(cfg *stack.GatewayConfig) {
 				cfg.WrapTransport = func(inner upstream.Transport) upstream.Transport { return &failing{Transport: inner, purpose: purpose} }
 			}}
 			c := tracing(t, &o)
-			f := fleettest.New(t, o)
-			if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4)); a.Status != http.StatusOK {
+			f := fleet.New(t, o)
+			if a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4)); a.Status != http.StatusOK {
 				t.Fatalf("status %d: %s", a.Status, a.Body)
 			}
 			tr := treeOf(f, c, 1+len(strings.Fields(tt.want))+tt.engines)
@@ -225,10 +225,10 @@ func TestRetriesAreSiblings(t *testing.T) {
 
 // TestResumedStreamsAreLinked: the leg that goes on with an answer names the one that was cut.
 func TestResumedStreamsAreLinked(t *testing.T) {
-	o := fleettest.Options{Prefill: 1, Decode: 2, Speedup: 2}
+	o := fleet.Options{Prefill: 1, Decode: 2, Speedup: 2}
 	c := tracing(t, &o)
-	f := fleettest.New(t, o)
-	a := f.Cut(fleettest.CompletionPath, `{"model":"tandem-sim","stream":true,"temperature":0,"ignore_eos":true,"max_tokens":120,"prompt":"`+fleettest.Long+`"}`, 30)
+	f := fleet.New(t, o)
+	a := f.Cut(fleet.CompletionPath, `{"model":"tandem-sim","stream":true,"temperature":0,"ignore_eos":true,"max_tokens":120,"prompt":"`+fleet.Long+`"}`, 30)
 	f.Ends(a)
 	var decodes []otlptest.Span
 	var root otlptest.Span
@@ -255,17 +255,17 @@ func TestResumedStreamsAreLinked(t *testing.T) {
 // TestUnsampledRequests: a request that is not sampled has no span anywhere, and its engines know that it has none.
 func TestUnsampledRequests(t *testing.T) {
 	const unsampled = "00-" + clientsTrace + "-" + clientsSpan + "-00"
-	o := fleettest.Options{Prefill: 1, Decode: 1}
+	o := fleet.Options{Prefill: 1, Decode: 1}
 	c := tracing(t, &o)
 	change := o.Gateway
 	o.Gateway = func(cfg *stack.GatewayConfig) { change(cfg); cfg.Traces.Sampler = "parentbased_always_off" }
-	f := fleettest.New(t, o)
+	f := fleet.New(t, o)
 	prefill, decode := f.Record("prefill-1"), f.Record("decode-1")
 	for name, headers := range map[string][]string{"no client's trace": nil, "not sampled by its client": {"traceparent", unsampled}} {
-		if a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 3), nil, headers...); err != nil || a.Status != http.StatusOK {
+		if a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fleet.Long, 3), nil, headers...); err != nil || a.Status != http.StatusOK {
 			t.Fatalf("status %d, %v", a.Status, err)
 		}
-		for _, r := range []*fleettest.Recorder{prefill, decode} {
+		for _, r := range []*fleet.Recorder{prefill, decode} {
 			heads := r.Take()
 			if len(heads) != 1 {
 				t.Fatalf("%d calls", len(heads))
@@ -277,7 +277,7 @@ func TestUnsampledRequests(t *testing.T) {
 		}
 	}
 	// The next one is its client's to trace: whatever came before it came first.
-	if _, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask("and "+fleettest.Long, 3), nil, "traceparent", traceparent); err != nil {
+	if _, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask("and "+fleet.Long, 3), nil, "traceparent", traceparent); err != nil {
 		t.Fatal(err)
 	}
 	if tr := treeOf(f, c, 6); tr.root.Trace != clientsTrace {
@@ -288,18 +288,18 @@ func TestUnsampledRequests(t *testing.T) {
 
 // TestNoPromptInSpans looks for a prompt, an answer and a client's key in all bytes that a collector gets.
 func TestNoPromptInSpans(t *testing.T) {
-	o := fleettest.Options{Prefill: 1, Decode: 1}
+	o := fleet.Options{Prefill: 1, Decode: 1}
 	c := tracing(t, &o)
-	f := fleettest.New(t, o)
+	f := fleet.New(t, o)
 	const secret = "the launch code is swordfish"
 	body := `{"model":"tandem-sim","max_tokens":8,"user":"` + secret + `","stop":["` + secret + `"],"messages":[{"role":"user","content":"` + secret + `"}]}`
-	a, err := f.Try(context.Background(), fleettest.ChatPath, body, nil, "authorization", "Bearer sk-swordfish")
+	a, err := f.Try(context.Background(), fleet.ChatPath, body, nil, "authorization", "Bearer sk-swordfish")
 	if err != nil || a.Status != http.StatusOK {
 		t.Fatalf("status %d, %v: %s", a.Status, err, a.Body)
 	}
 	treeOf(f, c, 6)
-	f.Post(fleettest.ChatPath, `{"model":"tandem-sim","max_tokens":4,"prompt_logprobs":"`+secret+`","messages":[{"role":"user","content":"`+secret+`"}]}`)
-	f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":300000,"prompt":"`+secret+`"}`)
+	f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":4,"prompt_logprobs":"`+secret+`","messages":[{"role":"user","content":"`+secret+`"}]}`)
+	f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":300000,"prompt":"`+secret+`"}`)
 	f.Eventually("the refused requests have come", func() bool { return len(c.Spans()) >= 8 })
 	raw := c.Raw()
 	if words := strings.Fields(f.Text(a)); len(words) < 3 || bytes.Contains(raw, []byte(strings.Join(words[:3], " "))) {
@@ -313,10 +313,10 @@ func TestNoPromptInSpans(t *testing.T) {
 // TestExemplars: scrapes in OpenMetrics show the trace of a request that was sampled next to its TTFT, of the gateway and of
 // the legs; other scrapes are as ever.
 func TestExemplars(t *testing.T) {
-	o := fleettest.Options{Prefill: 1, Decode: 1}
+	o := fleet.Options{Prefill: 1, Decode: 1}
 	c := tracing(t, &o)
-	f := fleettest.New(t, o)
-	if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 3)); a.Status != http.StatusOK {
+	f := fleet.New(t, o)
+	if a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 3)); a.Status != http.StatusOK {
 		t.Fatalf("status %d", a.Status)
 	}
 	tr := treeOf(f, c, 6)
@@ -361,13 +361,13 @@ func TestExemplars(t *testing.T) {
 
 // TestHedgesAreSiblings: of two prefills that race, the slower one says that it was overtaken.
 func TestHedgesAreSiblings(t *testing.T) {
-	o := fleettest.Options{Prefill: 2, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Prefill.Hedge = 90 }}
+	o := fleet.Options{Prefill: 2, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Prefill.Hedge = 90 }}
 	c := tracing(t, &o)
 	change := o.Gateway
 	o.Gateway = func(cfg *stack.GatewayConfig) { change(cfg); cfg.Traces.Sampler = "parentbased_always_off" }
-	f := fleettest.New(t, o)
+	f := fleet.New(t, o)
 	for i := range 80 {
-		f.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 2))
+		f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 2))
 	}
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -382,7 +382,7 @@ func TestHedgesAreSiblings(t *testing.T) {
 	var failed, won otlptest.Span
 	for i := 0; failed.ID == "" && i < 50; i++ { // until one is sent to the silent worker first
 		seen := len(c.Spans())
-		if a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fmt.Sprint("again", i, fleettest.Long), 2), nil, "traceparent", traceparent); err != nil || a.Status != http.StatusOK {
+		if a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fmt.Sprint("again", i, fleet.Long), 2), nil, "traceparent", traceparent); err != nil || a.Status != http.StatusOK {
 			t.Fatalf("status %d, %v", a.Status, err)
 		}
 		f.Eventually("the spans have come", func() bool { return len(c.Spans()) >= seen+6 })
@@ -410,11 +410,11 @@ func TestDeadCollectorDelaysNothing(t *testing.T) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
 	for name, at := range map[string]string{"silent": otlptest.Silent(t), "not there": "http://127.0.0.1:1"} {
 		t.Run(name, func(t *testing.T) {
-			f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Gateway: func(cfg *stack.GatewayConfig) {
+			f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(cfg *stack.GatewayConfig) {
 				cfg.Traces = otlp.Config{Endpoint: at, Sampler: "always_on"}
 			}})
 			for i := range requests {
-				if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 2)); a.Status != http.StatusOK {
+				if a := f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 2)); a.Status != http.StatusOK {
 					t.Fatalf("status %d: %s", a.Status, a.Body)
 				}
 			}
@@ -432,10 +432,10 @@ func TestDeadCollectorDelaysNothing(t *testing.T) {
 // TestTracesOfLateChoices: in mode eft the decode worker is chosen once the prompt is computed, and the waits and legs of one
 // attempt stand in that order.
 func TestTracesOfLateChoices(t *testing.T) {
-	o := fleettest.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Router.Mode = "eft" }}
+	o := fleet.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Router.Mode = "eft" }}
 	c := tracing(t, &o)
-	f := fleettest.New(t, o)
-	if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 3)); a.Status != http.StatusOK {
+	f := fleet.New(t, o)
+	if a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 3)); a.Status != http.StatusOK {
 		t.Fatalf("status %d: %s", a.Status, a.Body)
 	}
 	tr := treeOf(f, c, 7)

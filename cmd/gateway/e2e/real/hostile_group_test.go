@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/setting"
@@ -88,7 +88,7 @@ func (s *sharing) whole(n int) bool {
 // joined and from then on, and its end. A certificate lets a gateway publish under its own name alone, and a worker neither say nor hear anything of that.
 func TestGroupAmongOthers(t *testing.T) {
 	h := newHostile(t)
-	f := &fleettest.Fleet{T: t, Logs: &fleettest.LogBuffer{}}
+	f := &fleet.Fleet{T: t, Logs: &fleet.LogBuffer{}}
 	log := slog.New(slog.NewTextHandler(f.Logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	a := h.join("gateway-1", log)
 	ends := a.book(t) // before there is another one: it has to ask for this
@@ -123,7 +123,7 @@ func TestGroupAmongOthers(t *testing.T) {
 	if err := h.try("prefill-1", "publish", nats.NewInbox()); err == nil {
 		t.Error("a worker answers what it was not asked")
 	}
-	stranger := &fleettest.Fleet{T: t, Logs: &fleettest.LogBuffer{}}
+	stranger := &fleet.Fleet{T: t, Logs: &fleet.LogBuffer{}}
 	h.join("prefill-1", slog.New(slog.NewTextHandler(stranger.Logs, nil)))
 	stranger.Eventually("its log has what NATS refuses", func() bool { return strings.Contains(stranger.Logs.String(), "NATS refuses a subject") })
 	also()

@@ -18,7 +18,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/certs/certstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -123,10 +123,10 @@ func TestFleetAmongOthers(t *testing.T) {
 	h.users("worker", "decode-1", stack.SimModel, "decode", "decode-1")
 	h.users("enable")
 
-	f := &fleettest.Fleet{T: t, Workers: map[string]*fleettest.Worker{}, Logs: &fleettest.LogBuffer{}, Reg: prometheus.NewRegistry()}
+	f := &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}, Logs: &fleet.LogBuffer{}, Reg: prometheus.NewRegistry()}
 	log := slog.New(slog.NewTextHandler(f.Logs, nil))
 	links := h.links(h.discovery("gateway-1"), log)
-	cfg := fleettest.GatewayConfig()
+	cfg := fleet.GatewayConfig()
 	cfg.LeaseTTL = time.Minute // which nothing here is to lose, however slow passwords are hashed
 	var err error
 	if f.Gateway, err = stack.NewGateway(cfg, links, log, f.Reg); err != nil {
@@ -150,7 +150,7 @@ func TestFleetAmongOthers(t *testing.T) {
 		}
 		return f.Status("/health") == http.StatusOK
 	})
-	if got, want := f.Text(f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 6))), fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 6); got != want {
+	if got, want := f.Text(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 6))), fleet.Expected(fleet.TextPrompt(fleet.Long), 6); got != want {
 		t.Errorf("the answer is %q", got)
 	}
 	f.Eventually("the worker's KV events are followed", func() bool {
@@ -248,7 +248,7 @@ func TestWorkersWithCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := func(f *fleettest.Fleet, role pools.Role, id string) string {
+	start := func(f *fleet.Fleet, role pools.Role, id string) string {
 		first := true
 		w, err := devfleet.NewWorker(devfleet.WorkerConfig{
 			Engine: engine.Config{Role: string(role), ID: id, Speedup: 20}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second,
@@ -285,13 +285,13 @@ func TestWorkersWithCertificates(t *testing.T) {
 			if c.name == "expired worker" {
 				shown = expired
 			}
-			starter := &fleettest.Fleet{T: t, Workers: map[string]*fleettest.Worker{}}
-			cfg := fleettest.GatewayConfig()
+			starter := &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}}
+			cfg := fleet.GatewayConfig()
 			cfg.Workers.TLS = c.tls
 			cfg.Workers.Static = []discovery.Endpoint{
-				fleettest.Endpoint(t, pools.Prefill, start(starter, pools.Prefill, "p1")+",id=p1"), fleettest.Endpoint(t, pools.Decode, start(starter, pools.Decode, "d1")+",id=d1"),
+				fleet.Endpoint(t, pools.Prefill, start(starter, pools.Prefill, "p1")+",id=p1"), fleet.Endpoint(t, pools.Decode, start(starter, pools.Decode, "d1")+",id=d1"),
 			}
-			f := fleettest.NewStatic(t, cfg)
+			f := fleet.NewStatic(t, cfg)
 			t.Cleanup(func() {
 				for _, w := range starter.Workers {
 					w.Kill()
@@ -302,7 +302,7 @@ func TestWorkersWithCertificates(t *testing.T) {
 				return
 			}
 			f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
-			if got, want := f.Text(f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 6))), fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 6); got != want {
+			if got, want := f.Text(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 6))), fleet.Expected(fleet.TextPrompt(fleet.Long), 6); got != want {
 				t.Errorf("the answer is %q", got)
 			}
 		})

@@ -18,7 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -118,10 +118,10 @@ func overJetStream(t *testing.T) *operated {
 }
 
 // gateway starts one, with workers that it is given by hand.
-func (o *operated) gateway(name string, workers ...string) (f *fleettest.Fleet, stop func()) {
+func (o *operated) gateway(name string, workers ...string) (f *fleet.Fleet, stop func()) {
 	o.t.Helper()
-	f = &fleettest.Fleet{T: o.t, Workers: map[string]*fleettest.Worker{}, Logs: &fleettest.LogBuffer{}, Reg: prometheus.NewRegistry()}
-	cfg := fleettest.GatewayConfig()
+	f = &fleet.Fleet{T: o.t, Workers: map[string]*fleet.Worker{}, Logs: &fleet.LogBuffer{}, Reg: prometheus.NewRegistry()}
+	cfg := fleet.GatewayConfig()
 	cfg.Prefix = strings.TrimSuffix(discovery.DefaultPrefix, "/")
 	cfg.Replicas.Complete(cfg.Prefix)
 	cfg.Replicas.Name, cfg.Router.Thresholds.PrefillTokens = name, 9000
@@ -141,21 +141,21 @@ func (o *operated) gateway(name string, workers ...string) (f *fleettest.Fleet, 
 }
 
 // health is the body of GET /health.
-func healthOf(f *fleettest.Fleet) string {
+func healthOf(f *fleet.Fleet) string {
 	var body json.RawMessage
 	f.Get("/health", &body)
 	return string(body)
 }
 
 // cordons is the ids that an operator keeps out.
-func cordonsOf(f *fleettest.Fleet) []string {
+func cordonsOf(f *fleet.Fleet) []string {
 	var report struct{ Cordoned []string }
 	f.Get("/workers", &report)
 	return report.Cordoned
 }
 
 // threshold is the model's thresholds.
-func thresholdOf(f *fleettest.Fleet) string {
+func thresholdOf(f *fleet.Fleet) string {
 	b, text := f.Gateway.Thresholds()[0], ""
 	if b.DecodeBlocks != nil {
 		text = fmt.Sprint(*b.DecodeBlocks)
@@ -167,7 +167,7 @@ func thresholdOf(f *fleettest.Fleet) string {
 }
 
 // operate posts an operator's change and returns whether it is kept.
-func operate(f *fleettest.Fleet, path, body string) string {
+func operate(f *fleet.Fleet, path, body string) string {
 	f.T.Helper()
 	a := f.Post(path, body)
 	var got struct{ Kept string }
@@ -187,7 +187,7 @@ func TestChangesAreKept(t *testing.T) {
 			workers := []string{"w1", "w2", "w3"}
 			a, stopA := o.gateway("a", workers...)
 			b, stopB := o.gateway("b", workers...)
-			cordoned := func(f *fleettest.Fleet, ids ...string) func() bool {
+			cordoned := func(f *fleet.Fleet, ids ...string) func() bool {
 				return func() bool { return slices.Equal(cordonsOf(f), ids) }
 			}
 			if got := operate(a, "/workers/w1/cordon", ""); got != "yes" {
@@ -206,7 +206,7 @@ func TestChangesAreKept(t *testing.T) {
 			o.put("thresholds", "org/model", `{"active_decode_blocks_threshold":7}`)
 			o.put("more", "of a later release", `{}`)
 			o.put("cordons", "absent", `{"later":[1,2]}`)
-			for _, f := range []*fleettest.Fleet{a, b} {
+			for _, f := range []*fleet.Fleet{a, b} {
 				f.Eventually("the last of a stranger's entries is read", cordoned(f, "absent", "w1"))
 				if n := strings.Count(f.Logs.String(), "ignored"); n != 5 {
 					t.Errorf("%d entries are passed over, want 5", n)
@@ -232,7 +232,7 @@ func TestChangesAreKept(t *testing.T) {
 				t.Error("c does not say that it has not read them")
 			}
 			o.server.start()
-			for _, f := range []*fleettest.Fleet{a, b, c} {
+			for _, f := range []*fleet.Fleet{a, b, c} {
 				f.Eventually("all agree once the server is back", cordoned(f, "w2"))
 			}
 			for _, stop := range []func(){stopA, stopB, stopC} {
@@ -285,13 +285,13 @@ func TestMovesOfAllGateways(t *testing.T) {
 	begun.Add(streams)
 	for i := range streams {
 		all.Go(func() {
-			prompt, n := fmt.Sprint(i, fleettest.Long), 0
-			a, err := b.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(prompt, tokens), func(string) {
+			prompt, n := fmt.Sprint(i, fleet.Long), 0
+			a, err := b.Try(context.Background(), fleet.CompletionPath, fleet.Ask(prompt, tokens), func(string) {
 				if n++; n == 5 {
 					begun.Done()
 				}
 			})
-			if err != nil || b.Text(a) != fleettest.Generated(fleettest.TextPrompt(prompt), tokens, false) {
+			if err != nil || b.Text(a) != fleet.Generated(fleet.TextPrompt(prompt), tokens, false) {
 				t.Errorf("the answer is another: %v", err)
 			}
 		})

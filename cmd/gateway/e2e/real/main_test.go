@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 )
 
 // TestMain makes the process a server where it is the child of a test.
@@ -17,5 +17,5 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(fleettest.Main(m))
+	os.Exit(fleet.Main(m))
 }

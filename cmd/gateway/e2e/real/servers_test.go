@@ -21,7 +21,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -121,7 +121,7 @@ func (s *server) kill() {
 
 // linked is a gateway with real NATS and etcd, and what workers need to join it.
 type linked struct {
-	*fleettest.Fleet
+	*fleet.Fleet
 	etcd, nats *server
 	endpoints  []string
 	url        string
@@ -135,10 +135,10 @@ func newLinked(t *testing.T, ttl time.Duration) *linked {
 	l := &linked{
 		nats: newServer(t, fmt.Sprintf("nats %d", natsPort)), etcd: newServer(t, fmt.Sprintf("etcd %d %s", etcdPort, t.TempDir())),
 		endpoints: []string{fmt.Sprintf("http://127.0.0.1:%d", etcdPort)}, url: fmt.Sprintf("nats://127.0.0.1:%d", natsPort), ttl: ttl,
-		Fleet: &fleettest.Fleet{T: t, Workers: map[string]*fleettest.Worker{}, Logs: &fleettest.LogBuffer{}, Reg: prometheus.NewRegistry()},
+		Fleet: &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}, Logs: &fleet.LogBuffer{}, Reg: prometheus.NewRegistry()},
 	}
 	log := slog.New(slog.NewTextHandler(l.Logs, nil))
-	cfg := fleettest.GatewayConfig()
+	cfg := fleet.GatewayConfig()
 	cfg.LeaseTTL = ttl
 	g, err := stack.NewGateway(cfg, l.connect("gateway"), log, l.Reg)
 	if err != nil {
@@ -243,7 +243,7 @@ func (l *linked) load() (stop func() (asked int64, err error)) {
 		all.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				prompt := fmt.Sprintf("lane %d, talk %d: %s", lane, n/4, strings.Repeat("and so on ", 20+10*(n%4)))
-				a, err := l.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(prompt, 8), nil)
+				a, err := l.Try(context.Background(), fleet.CompletionPath, fleet.Ask(prompt, 8), nil)
 				if err == nil && a.Status != http.StatusOK {
 					err = fmt.Errorf("status %d: %s", a.Status, a.Body)
 				}

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/pools"
@@ -36,8 +36,8 @@ const soakLeaves = 20
 // what they were before, and memory what it was after the first streams.
 func TestSoak(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d, relay %s, %v", seed, *fleettest.Relayed, *soakFor)
-	f := fleettest.New(t, fleettest.Options{
+	t.Logf("seed %d, relay %s, %v", seed, *fleet.Relayed, *soakFor)
+	f := fleet.New(t, fleet.Options{
 		Prefill: 2, Decode: 3, Speedup: 20,
 		Worker:  func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second },
 		Gateway: func(c *stack.GatewayConfig) { c.Pools.DownFor = 50 * time.Millisecond },
@@ -48,7 +48,7 @@ func TestSoak(t *testing.T) {
 		defer leave()
 		stays, leavesAt, seen := rng.IntN(4) > 0, rng.IntN(tokens), 0
 		slow := rng.IntN(10) == 0
-		a, err := f.Try(ctx, fleettest.CompletionPath, fleettest.Ask(fmt.Sprintf("%d says %s", rng.Uint64(), fleettest.Long), tokens), func(string) {
+		a, err := f.Try(ctx, fleet.CompletionPath, fleet.Ask(fmt.Sprintf("%d says %s", rng.Uint64(), fleet.Long), tokens), func(string) {
 			if seen++; !stays && seen > leavesAt {
 				leave()
 			}
@@ -106,7 +106,7 @@ func TestSoak(t *testing.T) {
 }
 
 // killAtRandom kills a worker now and then, at most all but one of its role, and starts it again.
-func killAtRandom(f *fleettest.Fleet, ctx context.Context, rng *rand.Rand) {
+func killAtRandom(f *fleet.Fleet, ctx context.Context, rng *rand.Rand) {
 	ids := []string{"prefill-1", "prefill-2", "decode-1", "decode-2", "decode-3"}
 	for {
 		select {
@@ -121,7 +121,7 @@ func killAtRandom(f *fleettest.Fleet, ctx context.Context, rng *rand.Rand) {
 		case <-time.After(time.Duration(rng.IntN(500)) * time.Millisecond):
 		}
 		role := pools.Role(id[:strings.IndexByte(id, '-')])
-		f.Start(role, id, fleettest.Options{Speedup: 20, Worker: func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second }}, slog.New(slog.DiscardHandler))
+		f.Start(role, id, fleet.Options{Speedup: 20, Worker: func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second }}, slog.New(slog.DiscardHandler))
 	}
 }
 
@@ -131,7 +131,7 @@ type footprint struct {
 	heap              uint64 // bytes
 }
 
-func footprintOf(f *fleettest.Fleet) footprint {
+func footprintOf(f *fleet.Fleet) footprint {
 	f.Idle()
 	http.DefaultClient.CloseIdleConnections()
 	files, err := os.ReadDir("/proc/self/fd")

@@ -8,14 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
 // adapters loads an adapter into a worker's engine, or unloads it, and gives the roster the worker as a look at
 // /v1/models then finds it.
-func loaded(f *fleettest.Fleet, id, verb, adapter string) {
+func loaded(f *fleet.Fleet, id, verb, adapter string) {
 	f.T.Helper()
 	m, ok := f.Gateway.Roster.Lookup(id)
 	if !ok {
@@ -53,10 +53,10 @@ func loaded(f *fleettest.Fleet, id, verb, adapter string) {
 	}
 }
 
-func chosenFor(f *fleettest.Fleet, model, prompt, more string) (c fleettest.Chose) {
+func chosenFor(f *fleet.Fleet, model, prompt, more string) (c fleet.Chose) {
 	f.T.Helper()
 	a := f.Post("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["worker_id","routing"]}%s}`, model, prompt, more))
-	var got struct{ Nvext fleettest.Chose }
+	var got struct{ Nvext fleet.Chose }
 	if err := json.Unmarshal(a.Body, &got); err != nil || a.Status != http.StatusOK {
 		f.T.Fatalf("%s: %d %s", model, a.Status, a.Body)
 	}
@@ -64,7 +64,7 @@ func chosenFor(f *fleettest.Fleet, model, prompt, more string) (c fleettest.Chos
 }
 
 // refusedAs is the status and code of a request for a model that is refused.
-func refusedAs(f *fleettest.Fleet, model string) string {
+func refusedAs(f *fleet.Fleet, model string) string {
 	f.T.Helper()
 	a := f.Post("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"x"}]}`, model))
 	var got struct{ Error struct{ Code string } }
@@ -75,7 +75,7 @@ func refusedAs(f *fleettest.Fleet, model string) string {
 // TestAdaptersGoWhereTheyAreLoaded: an adapter's requests are served by workers that have it loaded alone, both legs;
 // nowhere loaded it is no model, and with one leg's workers lacking it unavailable.
 func TestAdaptersGoWhereTheyAreLoaded(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{})
+	f := fleet.New(t, fleet.Options{})
 	if got := refusedAs(f, "sql"); got != "404 model_not_found" {
 		t.Errorf("an adapter that no worker has: %s", got)
 	}
@@ -91,13 +91,13 @@ func TestAdaptersGoWhereTheyAreLoaded(t *testing.T) {
 	}
 	for i := range 12 {
 		name := []string{"sql", "tandem-sim:sql"}[i%2]
-		if c := chosenFor(f, name, fmt.Sprint("question ", i, " ", fleettest.Long), ""); c.WorkerID.Prefill != "prefill-2" || c.WorkerID.Decode != "decode-1" {
+		if c := chosenFor(f, name, fmt.Sprint("question ", i, " ", fleet.Long), ""); c.WorkerID.Prefill != "prefill-2" || c.WorkerID.Decode != "decode-1" {
 			t.Fatalf("%s went to %+v", name, c.WorkerID)
 		}
 	}
 	others := map[string]bool{}
 	for i := range 24 {
-		c := chosenFor(f, "tandem-sim", fmt.Sprint("base ", i, " ", fleettest.Long), "")
+		c := chosenFor(f, "tandem-sim", fmt.Sprint("base ", i, " ", fleet.Long), "")
 		others[c.WorkerID.Prefill], others[c.WorkerID.Decode] = true, true
 	}
 	if len(others) != 4 {
@@ -117,9 +117,9 @@ func TestAdaptersGoWhereTheyAreLoaded(t *testing.T) {
 // TestUnloadedAdapters: an adapter that the engines have lost since the roster read their lists is tried wherever it is listed, then no
 // model; no circuit opens by it, and the base model keeps every worker.
 func TestUnloadedAdapters(t *testing.T) {
-	for engine, fleet := range map[string]fleettest.Options{"": {}, "sglang": {Both: 2}} {
-		fleet.Worker = func(c *devfleet.WorkerConfig) { c.Engine.Engine = engine }
-		f := fleettest.New(t, fleet)
+	for engine, o := range map[string]fleet.Options{"": {}, "sglang": {Both: 2}} {
+		o.Worker = func(c *devfleet.WorkerConfig) { c.Engine.Engine = engine }
+		f := fleet.New(t, o)
 		for id := range f.Workers {
 			loaded(f, id, "load", "sql")
 			m, _ := f.Gateway.Roster.Lookup(id)
@@ -143,12 +143,12 @@ func TestUnloadedAdapters(t *testing.T) {
 // TestOverlapsOfAdaptersAndSalts: equal prompts under another adapter or salt share no block, and what the gateway
 // expects to be cached by the engines' events is what the engine then reports.
 func TestOverlapsOfAdaptersAndSalts(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1})
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1})
 	for _, id := range []string{"prefill-1", "decode-1"} {
 		loaded(f, id, "load", "sql")
 		loaded(f, id, "load", "math")
 	}
-	prompt := strings.Repeat(fleettest.Long, 3)
+	prompt := strings.Repeat(fleet.Long, 3)
 	for _, kind := range []struct{ model, more string }{
 		{"tandem-sim", ""}, {"sql", ""}, {"math", ""}, {"tandem-sim", `,"cache_salt":"a"`}, {"sql", `,"cache_salt":"a"`}, {"sql", `,"cache_salt":"b"`},
 	} {
@@ -157,7 +157,7 @@ func TestOverlapsOfAdaptersAndSalts(t *testing.T) {
 			t.Errorf("%s%s, first: %+v; no request asked that before", kind.model, kind.more, first.Routing)
 		}
 		held := f.Value("tandem_component_router_index_held_blocks", "prefill")
-		var again fleettest.Chose
+		var again fleet.Chose
 		f.Eventually("its events are here", func() bool {
 			again = chosenFor(f, kind.model, prompt, kind.more)
 			return again.Routing.Predicted > 0

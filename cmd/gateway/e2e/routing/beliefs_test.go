@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -86,10 +86,10 @@ var lies = map[string]struct {
 // says is true.
 func TestLyingEventsAreFound(t *testing.T) {
 	for name, lie := range lies {
-		fleettest.VirtualRun(t, name, func(t *testing.T) {
+		fleet.VirtualRun(t, name, func(t *testing.T) {
 			var lying atomic.Bool
 			lying.Store(true)
-			f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Worker: func(c *devfleet.WorkerConfig) {
+			f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Worker: func(c *devfleet.WorkerConfig) {
 				if c.Engine.Role == "prefill" { // eight of the prompts below
 					c.Engine.TotalKVBlocks, c.Engine.ContextLength = 8*47, 4096
 					c.KVEvents.Alter = func(es []wire.Event) []wire.Event {
@@ -105,9 +105,9 @@ func TestLyingEventsAreFound(t *testing.T) {
 			ask := func() {
 				t.Helper()
 				// Each comes twice, and again when it was evicted.
-				prompt := strings.Repeat(fmt.Sprintf("Paper %d. %s", turn/2%12, fleettest.Long), 16)
+				prompt := strings.Repeat(fmt.Sprintf("Paper %d. %s", turn/2%12, fleet.Long), 16)
 				turn++
-				if a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":"`+prompt+`"}`); a.Status != 200 {
+				if a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":"`+prompt+`"}`); a.Status != 200 {
 					t.Fatalf("status %d, %s", a.Status, a.Body)
 				}
 			}
@@ -154,14 +154,14 @@ func TestLyingEventsAreFound(t *testing.T) {
 
 // Switched off, lies are believed and nothing is counted.
 func TestLiesAreBelievedWithoutParity(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1,
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1,
 		Worker: func(c *devfleet.WorkerConfig) { c.KVEvents.Alter = lies["stores are dropped"].alter },
 		Gateway: func(c *stack.GatewayConfig) {
 			c.Router.Parity = overlap.ParityConfig{}
 		},
 	})
 	for range 20 {
-		f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 1))
+		f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 1))
 	}
 	if verdicts, marked := compared(t, f.Reg, "tandem-sim/prefill"); len(verdicts) != 0 || marked != -1 {
 		t.Errorf("%v, %d marked", verdicts, marked)

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 )
 
 // TestChatStaysChat: both legs of a chat are chats with the client's own bytes, and the ids of its prompt next to them,
 // the same on both; with tools, which the simulated model's template lacks, prefill goes without ids and decode gets those
 // that prefill's engine made; with images both go without. No leg has what the client left out.
 func TestChatStaysChat(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1})
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1})
 	prefill, decode := f.Record("prefill-1"), f.Record("decode-1")
 	const messages = `"messages":[ {"role":"system","content":"Be brief."},{"content":"caf\u00e9?","role":"user"} ]`
 	for name, c := range map[string]struct {
@@ -34,7 +34,7 @@ func TestChatStaysChat(t *testing.T) {
 			t.Fatalf("%s: %d %s", name, a.Status, a.Body)
 		}
 		ids := map[string][]uint32{}
-		for leg, r := range map[string]*fleettest.Recorder{"prefill": prefill, "decode": decode} {
+		for leg, r := range map[string]*fleet.Recorder{"prefill": prefill, "decode": decode} {
 			sent := r.TakeBodies()
 			if len(sent) != 1 || !strings.HasPrefix(sent[0], "/v1/chat/completions ") {
 				t.Fatalf("%s: %s got %.300q", name, leg, sent)

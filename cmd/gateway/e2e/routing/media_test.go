@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
 // An image of 3 MiB is served by workers whose cache has room for a tenth of
 // its base64 in tokens, and is booked as an image.
 func TestImagesAreBookedByTheirTokens(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Worker: func(c *devfleet.WorkerConfig) {
+	f := fleet.New(t, fleet.Options{Worker: func(c *devfleet.WorkerConfig) {
 		c.Engine.ContextLength, c.Engine.TotalKVBlocks = 65_536, 4_200
 	}})
 	image := strings.Repeat("iVBORw0K", 3<<17)

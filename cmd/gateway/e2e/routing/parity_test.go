@@ -19,7 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
@@ -70,7 +70,7 @@ func (f *parityFleet) router() router.Config {
 
 // queue is the gateway's queue, in the order that suits the mode.
 func (f *parityFleet) queue() queue.Config {
-	cfg := fleettest.GatewayConfig().Flow.Queue
+	cfg := fleet.GatewayConfig().Flow.Queue
 	if cfg.Policy = "fcfs"; f.mode == "eft" || f.mode == "auto" {
 		cfg.Policy = "hrrn"
 	}
@@ -245,10 +245,10 @@ func telling(s *replay.Sample) string {
 // onTheWire replays the workload through a whole gateway. It is called in a
 // bubble.
 func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *replay.Prompter) []replay.Sample {
-	net := fleettest.NewNetwork()
+	net := fleet.NewNetwork()
 	bus := eventstest.NewBus()
 	log := slog.New(slog.DiscardHandler)
-	cfg := fleettest.GatewayConfig()
+	cfg := fleet.GatewayConfig()
 	cfg.Router = f.router()
 	cfg.Flow.Seed, cfg.Flow.Queue = paritySeed, f.queue()
 	cfg.Upstream.Dial = net.Dial

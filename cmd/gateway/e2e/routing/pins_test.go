@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -16,7 +16,7 @@ import (
 func TestPins(t *testing.T) {
 	for _, mode := range []string{"kv", "direct", "round-robin"} {
 		t.Run(mode, func(t *testing.T) {
-			f := fleettest.New(t, fleettest.Options{Prefill: 3, Decode: 3, Gateway: fleettest.InMode(mode)})
+			f := fleet.New(t, fleet.Options{Prefill: 3, Decode: 3, Gateway: fleet.InMode(mode)})
 			for _, c := range []struct {
 				name, nvext     string
 				headers         []string
@@ -34,7 +34,7 @@ func TestPins(t *testing.T) {
 			} {
 				t.Run(c.name, func(t *testing.T) {
 					for range 8 {
-						a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Pinned(c.nvext), nil, c.headers...)
+						a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Pinned(c.nvext), nil, c.headers...)
 						if err != nil || a.Status != http.StatusOK {
 							t.Fatalf("%v, status %d: %s", err, a.Status, a.Body)
 						}
@@ -55,7 +55,7 @@ func TestPins(t *testing.T) {
 
 // Whom no worker answers to is refused by name.
 func TestUnknownPins(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{})
+	f := fleet.New(t, fleet.Options{})
 	for _, c := range []struct {
 		name, nvext string
 		headers     []string
@@ -76,35 +76,35 @@ func TestUnknownPins(t *testing.T) {
 		{"two decoders", `"backend_instance_id":"decode-1","decode_worker_id":"decode-2"`, nil, "", "nvext.backend_instance_id", "two workers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Pinned(c.nvext), nil, c.headers...)
+			a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Pinned(c.nvext), nil, c.headers...)
 			if err != nil {
 				t.Fatal(err)
 			}
 			f.Refused(t, a, http.StatusBadRequest, c.code, c.param, c.word)
 		})
 	}
-	a := f.Post(fleettest.CompletionPath, strings.Replace(fleettest.Pinned(`"prefill_worker_id":"prefill-1"`), `"max_tokens"`, `"n":2,"max_tokens"`, 1))
+	a := f.Post(fleet.CompletionPath, strings.Replace(fleet.Pinned(`"prefill_worker_id":"prefill-1"`), `"max_tokens"`, `"n":2,"max_tokens"`, 1))
 	f.Refused(t, a, http.StatusBadRequest, "", "nvext.prefill_worker_id", "n above 1")
 	f.Idle()
 }
 
 // Mode direct is told whom to ask, or says what it wants to be told.
 func TestDirectNeedsAPin(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Gateway: fleettest.InMode("direct")})
+	f := fleet.New(t, fleet.Options{Gateway: fleet.InMode("direct")})
 	for _, nvext := range []string{"", `"dp_rank":0`} {
-		f.Refused(t, f.Post(fleettest.CompletionPath, fleettest.Pinned(nvext)), http.StatusBadRequest, "worker_required", "nvext",
+		f.Refused(t, f.Post(fleet.CompletionPath, fleet.Pinned(nvext)), http.StatusBadRequest, "worker_required", "nvext",
 			"nvext.prefill_worker_id", "nvext.decode_worker_id", "nvext.backend_instance_id", "x-dynamo-worker-instance-id", "x-dynamo-prefill-instance-id")
 	}
-	f.Refused(t, f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","prompt":"x"}`), http.StatusBadRequest, "worker_required", "nvext")
+	f.Refused(t, f.Post(fleet.CompletionPath, `{"model":"tandem-sim","prompt":"x"}`), http.StatusBadRequest, "worker_required", "nvext")
 	f.Idle()
 }
 
 // A worker of role both serves by itself when it is named, beside pools of
 // prefill and decode.
 func TestPinnedWorkerServesAlone(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Both: 2})
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Both: 2})
 	for _, field := range []string{"backend_instance_id", "decode_worker_id"} {
-		a := f.Post(fleettest.CompletionPath, fleettest.Pinned(`"`+field+`":"both-2"`))
+		a := f.Post(fleet.CompletionPath, fleet.Pinned(`"`+field+`":"both-2"`))
 		if a.Status != http.StatusOK {
 			t.Fatalf("%s", a.Body)
 		}
@@ -112,7 +112,7 @@ func TestPinnedWorkerServesAlone(t *testing.T) {
 			t.Errorf("served by %+v", w)
 		}
 	}
-	a := f.Post(fleettest.CompletionPath, fleettest.Pinned(`"backend_instance_id":"both-1","prefill_worker_id":"prefill-1"`))
+	a := f.Post(fleet.CompletionPath, fleet.Pinned(`"backend_instance_id":"both-1","prefill_worker_id":"prefill-1"`))
 	f.Refused(t, a, http.StatusBadRequest, "", "nvext.prefill_worker_id", "alone")
 	f.Idle()
 }
@@ -120,12 +120,12 @@ func TestPinnedWorkerServesAlone(t *testing.T) {
 // A pinned worker that is dead fails its requests: none is answered by another,
 // nor by decode in prefill's place. The others are served all the while.
 func TestPinnedWorkerDead(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 2})
+	f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 2})
 	f.Workers["prefill-1"].Kill()
 	f.Workers["decode-1"].Kill()
 	for _, field := range []string{`"prefill_worker_id":"prefill-1"`, `"backend_instance_id":"decode-1"`} {
 		for i := range 4 {
-			a := f.Post(fleettest.CompletionPath, fleettest.Pinned(field))
+			a := f.Post(fleet.CompletionPath, fleet.Pinned(field))
 			e := f.Parse(a.Body).Error
 			if e == nil || a.Status != http.StatusBadGateway && a.Status != http.StatusServiceUnavailable {
 				t.Fatalf("%s, request %d: status %d: %s", field, i, a.Status, a.Body)
@@ -135,7 +135,7 @@ func TestPinnedWorkerDead(t *testing.T) {
 			}
 		}
 	}
-	if a := f.Post(fleettest.CompletionPath, fleettest.Pinned(`"prefill_worker_id":"prefill-2","decode_worker_id":"decode-2"`)); a.Status != http.StatusOK {
+	if a := f.Post(fleet.CompletionPath, fleet.Pinned(`"prefill_worker_id":"prefill-2","decode_worker_id":"decode-2"`)); a.Status != http.StatusOK {
 		t.Errorf("%d: %s", a.Status, a.Body)
 	}
 	f.Idle()
@@ -143,13 +143,13 @@ func TestPinnedWorkerDead(t *testing.T) {
 
 // A draining worker takes nothing, whoever names it.
 func TestPinnedWorkerDraining(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{})
+	f := fleet.New(t, fleet.Options{})
 	for role, field := range map[pools.Role]string{pools.Prefill: "prefill_worker_id", pools.Decode: "decode_worker_id"} {
 		id := fmt.Sprintf("%s-1", role)
 		if err := f.Gateway.Roster.Drain(id, true); err != nil {
 			t.Fatal(err)
 		}
-		f.Refused(t, f.Post(fleettest.CompletionPath, fleettest.Pinned(`"`+field+`":"`+id+`"`)), http.StatusServiceUnavailable, "worker_unavailable", "nvext."+field, id)
+		f.Refused(t, f.Post(fleet.CompletionPath, fleet.Pinned(`"`+field+`":"`+id+`"`)), http.StatusServiceUnavailable, "worker_unavailable", "nvext."+field, id)
 	}
 	f.Idle()
 }

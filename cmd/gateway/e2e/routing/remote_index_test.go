@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -44,7 +44,7 @@ func reserveIndex(t *testing.T) *sharedIndex {
 func (x *sharedIndex) url() string { return "http://" + x.addr }
 
 // start runs the index on the fleet's bus until it is stopped or the test ends.
-func (x *sharedIndex) start(f *fleettest.Fleet, cfg service.Config) {
+func (x *sharedIndex) start(f *fleet.Fleet, cfg service.Config) {
 	f.T.Helper()
 	ln := x.ln
 	if x.ln = nil; ln == nil {
@@ -85,7 +85,7 @@ func (x *sharedIndex) start(f *fleettest.Fleet, cfg service.Config) {
 // asking makes a gateway follow no events and ask the indexes.
 func asking(xs ...*sharedIndex) func(c *stack.GatewayConfig) {
 	return func(c *stack.GatewayConfig) {
-		fleettest.WithoutEvents(c)
+		fleet.WithoutEvents(c)
 		c.Remote = remote.Config{Timeout: time.Second, Every: 20 * time.Millisecond, Breaker: fault.BreakerConfig{OpenFor: 20 * time.Millisecond}}
 		for _, x := range xs {
 			c.Remote.URLs = append(c.Remote.URLs, x.url())
@@ -94,10 +94,10 @@ func asking(xs ...*sharedIndex) func(c *stack.GatewayConfig) {
 }
 
 // another is one more gateway in front of the same workers. It follows no bus.
-func anotherGateway(f *fleettest.Fleet, configure func(c *stack.GatewayConfig)) *fleettest.Fleet {
+func anotherGateway(f *fleet.Fleet, configure func(c *stack.GatewayConfig)) *fleet.Fleet {
 	f.T.Helper()
-	b := &fleettest.Fleet{T: f.T, Logs: &fleettest.LogBuffer{}, Reg: prometheus.NewRegistry()}
-	cfg := fleettest.GatewayConfig()
+	b := &fleet.Fleet{T: f.T, Logs: &fleet.LogBuffer{}, Reg: prometheus.NewRegistry()}
+	cfg := fleet.GatewayConfig()
 	configure(&cfg)
 	var err error
 	if b.Gateway, err = stack.NewGateway(cfg, stack.Links{}, slog.New(slog.NewTextHandler(b.Logs, nil)), b.Reg); err != nil {
@@ -129,9 +129,9 @@ type choice struct {
 	} `json:"nvext"`
 }
 
-func chooseBy(f *fleettest.Fleet, prompt string) choice {
+func chooseBy(f *fleet.Fleet, prompt string) choice {
 	f.T.Helper()
-	a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+prompt+
+	a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+prompt+
 		`","nvext":{"annotations":["query_instance_id:"],"extra_fields":["routing"]}}`)
 	var c choice
 	if err := json.Unmarshal(a.Body, &c); err != nil || a.Status != http.StatusOK {
@@ -142,9 +142,9 @@ func chooseBy(f *fleettest.Fleet, prompt string) choice {
 
 // prefilled runs a prompt and returns its prefill worker and the tokens that worker had
 // cached.
-func prefilledBy(f *fleettest.Fleet, prompt string) (worker string, cached int) {
+func prefilledBy(f *fleet.Fleet, prompt string) (worker string, cached int) {
 	f.T.Helper()
-	a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+prompt+`","nvext":{"extra_fields":["worker_id"]}}`)
+	a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+prompt+`","nvext":{"extra_fields":["worker_id"]}}`)
 	if a.Status != http.StatusOK {
 		f.T.Fatalf("status %d: %s", a.Status, a.Body)
 	}
@@ -153,7 +153,7 @@ func prefilledBy(f *fleettest.Fleet, prompt string) (worker string, cached int) 
 }
 
 func article(i int) string {
-	return strings.Repeat(fmt.Sprint("Document ", i, ". ", fleettest.Long), 4)
+	return strings.Repeat(fmt.Sprint("Document ", i, ". ", fleet.Long), 4)
 }
 
 // Two gateways that follow no events send siblings of a prompt to the worker that
@@ -161,7 +161,7 @@ func article(i int) string {
 // register the workers there, and a worker that leaves both is taken out.
 func TestGatewaysShareAnIndex(t *testing.T) {
 	x := reserveIndex(t)
-	f := fleettest.New(t, fleettest.Options{Prefill: 3, Decode: 1, Gateway: asking(x)})
+	f := fleet.New(t, fleet.Options{Prefill: 3, Decode: 1, Gateway: asking(x)})
 	x.start(f, service.Config{})
 	g := anotherGateway(f, asking(x))
 	for i := range 6 {
@@ -178,7 +178,7 @@ func TestGatewaysShareAnIndex(t *testing.T) {
 			t.Errorf("the sibling was sent to %s, which had %d tokens; %s has the prompt", again, cached, worker)
 		}
 	}
-	for _, f := range []*fleettest.Fleet{f, g} {
+	for _, f := range []*fleet.Fleet{f, g} {
 		if n := f.Value("tandem_kv_remote_index_lookups_total", string(remote.Answered)); n < 6 {
 			t.Errorf("%v look-ups are counted as answered", n)
 		}
@@ -187,7 +187,7 @@ func TestGatewaysShareAnIndex(t *testing.T) {
 		}
 		f.Eventually("the log says what came of it", func() bool { return strings.Contains(f.Logs.String(), "remote_index=answered") })
 	}
-	for _, gateway := range []*fleettest.Fleet{f, g} {
+	for _, gateway := range []*fleet.Fleet{f, g} {
 		gateway.Gateway.Roster.Remove("prefill-2")
 	}
 	f.Eventually("the worker is taken out", func() bool {
@@ -200,11 +200,11 @@ func TestGatewaysShareAnIndex(t *testing.T) {
 // back answers again, with what it took over from its sibling.
 func TestIndexesComeAndGo(t *testing.T) {
 	x, y := reserveIndex(t), reserveIndex(t)
-	f := fleettest.New(t, fleettest.Options{Prefill: 3, Decode: 1, Gateway: asking(x, y)})
+	f := fleet.New(t, fleet.Options{Prefill: 3, Decode: 1, Gateway: asking(x, y)})
 	x.start(f, service.Config{})
 	y.start(f, service.Config{})
 	g := anotherGateway(f, asking(x, y))
-	report := func(by *fleettest.Fleet, doc int, worker string) {
+	report := func(by *fleet.Fleet, doc int, worker string) {
 		t.Helper()
 		f.Eventually("both gateways are told", func() bool {
 			c := chooseBy(by, article(doc))
@@ -250,7 +250,7 @@ func TestIndexesComeAndGo(t *testing.T) {
 // with everything in one process.
 func TestRemoteIndexIsQuick(t *testing.T) {
 	x := reserveIndex(t)
-	f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 1, Gateway: asking(x)})
+	f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 1, Gateway: asking(x)})
 	x.start(f, service.Config{})
 	f.Eventually("it answers", func() bool { return chooseBy(f, article(0)).Nvext.Routing.Remote == "answered" })
 	var took []float64
@@ -278,15 +278,15 @@ func TestRemoteIndexIsQuick(t *testing.T) {
 // gateway. One that starts later is told at once.
 func TestIndexFollowsEnginesOverZMQ(t *testing.T) {
 	x := reserveIndex(t)
-	cfg := fleettest.GatewayConfig()
+	cfg := fleet.GatewayConfig()
 	asking(x)(&cfg)
 	ports := map[string][3]int{"z1": {porttest.Free(t), porttest.Free(t), porttest.Free(t)}, "z2": {porttest.Free(t), porttest.Free(t), porttest.Free(t)}}
 	for _, id := range []string{"z1", "z2"} {
 		p := ports[id]
-		cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, "", fmt.Sprintf(
+		cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, "", fmt.Sprintf(
 			"http://127.0.0.1:%d,id=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d,kv-topic=kv@%s", p[0], id, p[1], p[2], id)))
 	}
-	f := fleettest.NewStatic(t, cfg)
+	f := fleet.NewStatic(t, cfg)
 	for id, p := range ports {
 		zmqWorker(f, id, p[0], p[1], p[2], wire.VLLM)
 	}
@@ -296,7 +296,7 @@ func TestIndexFollowsEnginesOverZMQ(t *testing.T) {
 	if len(f.Sources()) != 0 {
 		t.Errorf("the gateway follows events itself: %v", f.Sources())
 	}
-	a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+article(1)+`","nvext":{"extra_fields":["worker_id"]}}`)
+	a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+article(1)+`","nvext":{"extra_fields":["worker_id"]}}`)
 	worker := f.Parse(a.Body).Nvext.WorkerID.Decode
 	b := anotherGateway(f, func(c *stack.GatewayConfig) {
 		asking(x)(c)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -112,9 +112,9 @@ func TestChatsAreRenderedAsTheEngineDoes(t *testing.T) {
 		t.Run(fmt.Sprintf("%s with %d legs", c.engine, c.legs), func(t *testing.T) {
 			t.Parallel()
 			folder := modelFolder(t, ownTemplate)
-			o := fleettest.Options{Both: 2, Speedup: 1000}
+			o := fleet.Options{Both: 2, Speedup: 1000}
 			if c.legs == 2 {
-				o = fleettest.Options{Prefill: 2, Decode: 2, Speedup: 1000}
+				o = fleet.Options{Prefill: 2, Decode: 2, Speedup: 1000}
 			}
 			o.Gateway = func(g *stack.GatewayConfig) { g.Models.Tokenizers = []string{"tandem-sim=" + folder} }
 			by := map[string]operator{} // by worker
@@ -135,7 +135,7 @@ func TestChatsAreRenderedAsTheEngineDoes(t *testing.T) {
 				}
 				by[e.ID] = next
 			}
-			f := fleettest.New(t, o)
+			f := fleet.New(t, o)
 			for _, step := range steps {
 				if step.by.excludes && c.engine != "vllm" {
 					continue
@@ -153,7 +153,7 @@ func TestChatsAreRenderedAsTheEngineDoes(t *testing.T) {
 				for i := range step.n {
 					chat := step.chat(i)
 					chat.content = fmt.Sprintf("%s, number %d", step.name, i)
-					a := f.Post(fleettest.ChatPath, chat.body(i%2 == 1))
+					a := f.Post(fleet.ChatPath, chat.body(i%2 == 1))
 					if a.Status != http.StatusOK {
 						t.Fatalf("%s: %d %s", step.name, a.Status, a.Body)
 					}
@@ -170,7 +170,7 @@ func TestChatsAreRenderedAsTheEngineDoes(t *testing.T) {
 							continue // its legs begin at once, and each engine makes its own prompt
 						}
 					}
-					if f.Text(a) != fleettest.Generated(computed.prompt(chat), 4, false) {
+					if f.Text(a) != fleet.Generated(computed.prompt(chat), 4, false) {
 						wrong++
 					}
 					if all := string(a.Body) + strings.Join(a.Events, ""); strings.Contains(all, "token_ids") {
@@ -194,7 +194,7 @@ func TestChatsAreRenderedAsTheEngineDoes(t *testing.T) {
 // comes in its place nor by another worker, which may have another template each.
 func TestTokenizeAnswersAreNotPinned(t *testing.T) {
 	now := operator{}
-	o := fleettest.Options{Both: 2, Speedup: 1000, Gateway: func(g *stack.GatewayConfig) {
+	o := fleet.Options{Both: 2, Speedup: 1000, Gateway: func(g *stack.GatewayConfig) {
 		g.Models.AskTimeout, g.Pools.Aliases = 5*time.Second, []string{"tandem-sim=another"}
 	}}
 	by := map[string]operator{}
@@ -208,7 +208,7 @@ func TestTokenizeAnswersAreNotPinned(t *testing.T) {
 		}
 		w.Engine.Engine, w.Engine.Model, w.Engine.Language = "vllm", "another", language
 	}
-	f := fleettest.New(t, o)
+	f := fleet.New(t, o)
 	for _, restarted := range [][]string{nil, {"both-1"}, {"both-2"}} {
 		now.thinking = true
 		for _, id := range restarted {
@@ -217,8 +217,8 @@ func TestTokenizeAnswersAreNotPinned(t *testing.T) {
 		}
 		for i := range 12 {
 			chat := chatting{content: fmt.Sprint("the question ", i%3)}
-			a := f.Post(fleettest.ChatPath, chat.body(false))
-			if want := by[f.Parse(a.Body).Nvext.WorkerID.Decode].prompt(chat); f.Text(a) != fleettest.Generated(want, 4, false) {
+			a := f.Post(fleet.ChatPath, chat.body(false))
+			if want := by[f.Parse(a.Body).Nvext.WorkerID.Decode].prompt(chat); f.Text(a) != fleet.Generated(want, 4, false) {
 				t.Errorf("after %v: chat %d is computed with another prompt than the engine's: %s", restarted, i, a.Body)
 			}
 		}

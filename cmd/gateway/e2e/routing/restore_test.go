@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
@@ -40,9 +40,9 @@ func TestIndexIsRestoredFromAGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := func(name string) (f *fleettest.Fleet, stop func()) {
-		f = &fleettest.Fleet{T: t, Workers: map[string]*fleettest.Worker{}, Logs: &fleettest.LogBuffer{}, Reg: prometheus.NewRegistry()}
-		cfg := fleettest.GatewayConfig()
+	start := func(name string) (f *fleet.Fleet, stop func()) {
+		f = &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}, Logs: &fleet.LogBuffer{}, Reg: prometheus.NewRegistry()}
+		cfg := fleet.GatewayConfig()
 		cfg.Replicas.Complete(cfg.Prefix)
 		cfg.Replicas.Group, cfg.Replicas.Name = "test", name
 		group, err := stack.JoinGroup(&stack.Discovery{NATSURL: server.URL()}, certs.NewStore(0, log), log)

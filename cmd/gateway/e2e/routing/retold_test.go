@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -24,7 +24,7 @@ import (
 // until the test ends.
 func pass(t *testing.T, from, to int) {
 	t.Helper()
-	ln := fleettest.Listen(t, from)
+	ln := fleet.Listen(t, from)
 	var mu sync.Mutex
 	var conns []net.Conn
 	var group sync.WaitGroup
@@ -40,7 +40,7 @@ func pass(t *testing.T, from, to int) {
 				return
 			}
 			keep(in)
-			out, err := fleettest.Dial(t, fmt.Sprintf("127.0.0.1:%d", to))
+			out, err := fleet.Dial(t, fmt.Sprintf("127.0.0.1:%d", to))
 			if err != nil {
 				_ = in.Close()
 				continue
@@ -79,15 +79,15 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 		{"not asked", pools.Both, false, wire.VLLM, false},
 		{"an older release", pools.Both, true, wire.VLLMArrays, false},
 	} {
-		fleettest.VirtualRun(t, c.name, func(t *testing.T) {
-			port, published, heard, replay := fleettest.FreePort(t), fleettest.FreePort(t), fleettest.FreePort(t), fleettest.FreePort(t)
-			cfg := fleettest.GatewayConfig()
+		fleet.VirtualRun(t, c.name, func(t *testing.T) {
+			port, published, heard, replay := fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t)
+			cfg := fleet.GatewayConfig()
 			cfg.Reannounce = c.ask
 			cfg.Events.RetryMin, cfg.Events.RetryMax, cfg.Events.Relearn = 5*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
-			cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, c.role, fmt.Sprintf(
+			cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, c.role, fmt.Sprintf(
 				"http://127.0.0.1:%d,id=v1,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d", port, heard, replay)))
-			f := fleettest.NewStatic(t, cfg)
-			w, err := fleettest.NewWorker(t, devfleet.WorkerConfig{
+			f := fleet.NewStatic(t, cfg)
+			w, err := fleet.NewWorker(t, devfleet.WorkerConfig{
 				Engine: engine.Config{Role: string(c.role), ID: "v1", Speedup: 50, TotalKVBlocks: 40_000},
 				Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
 				KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
@@ -100,13 +100,13 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 			}
 			f.Run("v1", w)
 			if c.role == pools.Prefill {
-				f.Start(pools.Decode, "d1", fleettest.Options{Speedup: 50}, slog.New(slog.DiscardHandler))
+				f.Start(pools.Decode, "d1", fleet.Options{Speedup: 50}, slog.New(slog.DiscardHandler))
 			}
 			f.Eventually("the worker is there", func() bool { return f.Status("/health") == http.StatusOK })
-			turn := func(conversation int, further string) fleettest.Answer {
+			turn := func(conversation int, further string) fleet.Answer {
 				t.Helper()
-				prompt := strings.Repeat(fmt.Sprintf("Conversation %d. %s", conversation, fleettest.Long), 8) + further
-				a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"nvext":{"extra_fields":["routing"]},"prompt":"`+prompt+`"}`)
+				prompt := strings.Repeat(fmt.Sprintf("Conversation %d. %s", conversation, fleet.Long), 8) + further
+				a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"nvext":{"extra_fields":["routing"]},"prompt":"`+prompt+`"}`)
 				if a.Status != http.StatusOK {
 					t.Fatalf("status %d, %s", a.Status, a.Body)
 				}

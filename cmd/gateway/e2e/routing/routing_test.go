@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/router"
@@ -15,13 +15,13 @@ import (
 
 // asked is a completion's body with the given nvext object.
 func asked(nvext string) string {
-	return `{"model":"tandem-sim","max_tokens":4,"prompt":"` + fleettest.Long + `","nvext":` + nvext + `}`
+	return `{"model":"tandem-sim","max_tokens":4,"prompt":"` + fleet.Long + `","nvext":` + nvext + `}`
 }
 
 // TestRoutingIsShown: every candidate of both legs with its terms, and what was
 // cached beside what was believed; a second request finds the first one's.
 func TestRoutingIsShown(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 3, Gateway: func(c *stack.GatewayConfig) { c.Observe.LogRouting = true }})
+	f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 3, Gateway: func(c *stack.GatewayConfig) { c.Observe.LogRouting = true }})
 	var got struct {
 		Nvext struct {
 			Routing struct {
@@ -40,7 +40,7 @@ func TestRoutingIsShown(t *testing.T) {
 		}
 	}
 	ask := func() {
-		a, err := f.Try(context.Background(), fleettest.CompletionPath, asked(`{"extra_fields":["routing"]}`), nil)
+		a, err := f.Try(context.Background(), fleet.CompletionPath, asked(`{"extra_fields":["routing"]}`), nil)
 		if err != nil || a.Status != http.StatusOK {
 			t.Fatalf("%v, status %d: %s", err, a.Status, a.Body)
 		}
@@ -69,8 +69,8 @@ func TestRoutingIsShown(t *testing.T) {
 // TestQueryRunsNothing: the annotation query_instance_id is answered with the
 // choice, which the request then pinned so gets.
 func TestQueryRunsNothing(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 2})
-	a, err := f.Try(context.Background(), fleettest.CompletionPath, asked(`{"annotations":["query_instance_id:"]}`), nil)
+	f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 2})
+	a, err := f.Try(context.Background(), fleet.CompletionPath, asked(`{"annotations":["query_instance_id:"]}`), nil)
 	if err != nil || a.Status != http.StatusOK {
 		t.Fatalf("%v, status %d: %s", err, a.Status, a.Body)
 	}
@@ -86,7 +86,7 @@ func TestQueryRunsNothing(t *testing.T) {
 
 // TestConstraintsAndOverrides: what cannot be had is refused, by name.
 func TestConstraintsAndOverrides(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) {
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) {
 		c.Router.Cost = router.Credited
 	}})
 	for _, c := range []struct {
@@ -102,7 +102,7 @@ func TestConstraintsAndOverrides(t *testing.T) {
 		{`{"router_config_override":{"overlap_score_weight":1}}`, 400, "nvext.router_config_override.overlap_score_weight"},
 		{`{"router_config_override":{"temperature":1}}`, 400, "router_config_override"},
 	} {
-		a, err := f.Try(context.Background(), fleettest.CompletionPath, asked(c.nvext), nil)
+		a, err := f.Try(context.Background(), fleet.CompletionPath, asked(c.nvext), nil)
 		if err != nil || a.Status != c.status || !strings.Contains(string(a.Body), c.says) {
 			t.Errorf("%s: %v, status %d, want %d and %s: %s", c.nvext, err, a.Status, c.status, c.says, a.Body)
 		}
@@ -113,7 +113,7 @@ func TestConstraintsAndOverrides(t *testing.T) {
 // TestBusyThreshold: set while the gateway runs, it refuses what comes while the
 // only worker is above it, and counts that.
 func TestBusyThreshold(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Speedup: 1})
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1})
 	set := func(body string) {
 		t.Helper()
 		res, err := f.HTTP().Post(f.URL+"/busy_threshold", "application/json", strings.NewReader(body))
@@ -137,7 +137,7 @@ func TestBusyThreshold(t *testing.T) {
 	if len(listed.Thresholds) != 1 || listed.Thresholds[0].Blocks != 1e-9 {
 		t.Errorf("listed: %+v", listed)
 	}
-	a, err := f.Try(context.Background(), fleettest.CompletionPath, asked(`{}`), nil)
+	a, err := f.Try(context.Background(), fleet.CompletionPath, asked(`{}`), nil)
 	if err != nil || a.Status != 503 || !strings.Contains(string(a.Body), "server_is_overloaded") {
 		t.Errorf("above it: %v, status %d: %s", err, a.Status, a.Body)
 	}
@@ -145,7 +145,7 @@ func TestBusyThreshold(t *testing.T) {
 		t.Errorf("%v are counted, want 1", n)
 	}
 	set(`{"model":"tandem-sim","active_decode_blocks_threshold":null}`)
-	if a, err := f.Try(context.Background(), fleettest.CompletionPath, asked(`{}`), nil); err != nil || a.Status != http.StatusOK {
+	if a, err := f.Try(context.Background(), fleet.CompletionPath, asked(`{}`), nil); err != nil || a.Status != http.StatusOK {
 		t.Errorf("without a threshold: %v, status %d: %s", err, a.Status, a.Body)
 	}
 	leave()
@@ -154,7 +154,7 @@ func TestBusyThreshold(t *testing.T) {
 
 // A worker's taints are seen in /workers, and requests that require one go to those that have it.
 func TestTaintsAreShownAndObeyed(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Worker: func(c *devfleet.WorkerConfig) {
+	f := fleet.New(t, fleet.Options{Worker: func(c *devfleet.WorkerConfig) {
 		if strings.HasSuffix(c.Engine.ID, "-2") {
 			c.Taints = []string{"moon", "far"}
 		}
@@ -181,7 +181,7 @@ func TestTaintsAreShownAndObeyed(t *testing.T) {
 		t.Errorf("%d workers are shown", shown)
 	}
 	for range 4 {
-		a := f.Post(fleettest.CompletionPath, asked(`{"extra_fields":["worker_id"],"routing_constraints":{"required_taints":["moon"]}}`))
+		a := f.Post(fleet.CompletionPath, asked(`{"extra_fields":["worker_id"],"routing_constraints":{"required_taints":["moon"]}}`))
 		if a.Status != 200 {
 			t.Fatalf("status %d, %s", a.Status, a.Body)
 		}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 )
 
@@ -19,7 +19,7 @@ func prefillRouter(c *stack.GatewayConfig, change func(ttl *time.Duration, block
 // A gateway keeps its index within the budget, counts what went, and goes on.
 func TestIndexStaysWithinItsBudget(t *testing.T) {
 	const budget = 1024
-	f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 1, Gateway: func(c *stack.GatewayConfig) {
+	f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 1, Gateway: func(c *stack.GatewayConfig) {
 		prefillRouter(c, func(_ *time.Duration, blocks *int) { *blocks = budget })
 	}})
 	const name = "tandem_component_router_index_"
@@ -28,8 +28,8 @@ func TestIndexStaysWithinItsBudget(t *testing.T) {
 		t.Errorf("%v owners, want the two prefill workers", f.Value(name+"owners", "prefill"))
 	}
 	for i := 0; evicted() < 2*budget && i < 100; i++ {
-		prompt := strings.Repeat(fmt.Sprint("Document ", i, ". ", fleettest.Long), 64)
-		if a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":"`+prompt+`"}`); a.Status != 200 {
+		prompt := strings.Repeat(fmt.Sprint("Document ", i, ". ", fleet.Long), 64)
+		if a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":"`+prompt+`"}`); a.Status != 200 {
 			t.Fatalf("%s", a.Body)
 		}
 		if held := f.Value(name+"held_blocks", "prefill"); held > budget {
@@ -51,13 +51,13 @@ func TestIndexStaysWithinItsBudget(t *testing.T) {
 // What was sent is believed from the booking on, beside the events that come
 // later, and each is counted for what it is.
 func TestSentCountsBesideEvents(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{Prefill: 3, Decode: 1, Gateway: func(c *stack.GatewayConfig) {
+	f := fleet.New(t, fleet.Options{Prefill: 3, Decode: 1, Gateway: func(c *stack.GatewayConfig) {
 		prefillRouter(c, func(ttl *time.Duration, _ *int) { *ttl = time.Hour })
 	}})
-	prompt := strings.Repeat(fleettest.Long, 4)
-	blocks := float64(len(fleettest.TextPrompt(prompt)) / 16)
+	prompt := strings.Repeat(fleet.Long, 4)
+	blocks := float64(len(fleet.TextPrompt(prompt)) / 16)
 	body := `{"model":"tandem-sim","max_tokens":2,"nvext":{"extra_fields":["worker_id"]},"prompt":"` + prompt + `"}`
-	first := f.Parse(f.Post(fleettest.CompletionPath, body).Body).Nvext.WorkerID.Prefill
+	first := f.Parse(f.Post(fleet.CompletionPath, body).Body).Nvext.WorkerID.Prefill
 	if got := f.Value("tandem_frontend_worker_sent_blocks", first); got != blocks {
 		t.Errorf("%v blocks were sent to %s, want %v", got, first, blocks)
 	}
@@ -67,7 +67,7 @@ func TestSentCountsBesideEvents(t *testing.T) {
 	var group sync.WaitGroup
 	for range 5 {
 		group.Go(func() {
-			if got := f.Parse(f.Post(fleettest.CompletionPath, body).Body).Nvext.WorkerID.Prefill; got != first {
+			if got := f.Parse(f.Post(fleet.CompletionPath, body).Body).Nvext.WorkerID.Prefill; got != first {
 				t.Errorf("a sibling was prefilled on %s, the first on %s", got, first)
 			}
 		})

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/models"
@@ -43,9 +43,9 @@ type routed struct {
 }
 
 // routing sends a chat and returns how it was routed, and the answer's text.
-func routingOf(f *fleettest.Fleet, model, content string) (routed, string) {
+func routingOf(f *fleet.Fleet, model, content string) (routed, string) {
 	f.T.Helper()
-	a := f.Post(fleettest.ChatPath, fmt.Sprintf(`{"model":%q,"max_tokens":4,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["routing"]}}`, model, content))
+	a := f.Post(fleet.ChatPath, fmt.Sprintf(`{"model":%q,"max_tokens":4,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["routing"]}}`, model, content))
 	if a.Status != http.StatusOK {
 		f.T.Fatalf("status %d: %s", a.Status, a.Body)
 	}
@@ -62,7 +62,7 @@ func routingOf(f *fleettest.Fleet, model, content string) (routed, string) {
 // place. A right one, read in its place, is used and proven.
 func TestWrongTemplatesAreFoundOut(t *testing.T) {
 	path := modelFolder(t, "Some words of my own. "+chatML)
-	f := fleettest.New(t, fleettest.Options{Gateway: func(c *stack.GatewayConfig) {
+	f := fleet.New(t, fleet.Options{Gateway: func(c *stack.GatewayConfig) {
 		c.Models.Tokenizers, c.Models.AskTimeout = []string{"tandem-sim=" + path}, 5*time.Second
 		c.Flow.Explain = true
 	}})
@@ -72,7 +72,7 @@ func TestWrongTemplatesAreFoundOut(t *testing.T) {
 		turn++
 		content := fmt.Sprintf("question %d", turn)
 		r, text := routingOf(f, "tandem-sim", content)
-		if want := fleettest.Expected(fleettest.ChatPrompt(content), 4); text != want {
+		if want := fleet.Expected(fleet.ChatPrompt(content), 4); text != want {
 			t.Errorf("the answer is %q, want %q", text, want)
 		}
 		return r.Tokens
@@ -136,17 +136,17 @@ func TestWrongTemplatesAreFoundOut(t *testing.T) {
 // A model that the gateway has no tokenizer for is routed by the tokens that its workers give: what they have cached is
 // foretold to the block. An alias is the model.
 func TestWorkersAreAskedForTokens(t *testing.T) {
-	f := fleettest.New(t, fleettest.Options{
+	f := fleet.New(t, fleet.Options{
 		Prefill: 2, Decode: 1,
 		Gateway: func(c *stack.GatewayConfig) {
 			c.Models.AskTimeout, c.Flow.Explain, c.Pools.Aliases = 5*time.Second, true, []string{"small=another-model"}
 		},
 		Worker: func(c *devfleet.WorkerConfig) { c.Engine.Model = "another-model" },
 	})
-	prompt := strings.Repeat(fleettest.Long, 12)
+	prompt := strings.Repeat(fleet.Long, 12)
 	for i, model := range []string{"another-model", "small", "another-model"} {
 		r, text := routingOf(f, model, prompt)
-		if want := fleettest.Expected(fleettest.ChatPrompt(prompt), 4); r.Tokens != models.FromEngine || text != want {
+		if want := fleet.Expected(fleet.ChatPrompt(prompt), 4); r.Tokens != models.FromEngine || text != want {
 			t.Errorf("%s: tokens are from %s, the answer is %q, want %q", model, r.Tokens, text, want)
 		}
 		if r.Actual == nil || *r.Actual != r.Predicted || i > 0 && r.Predicted == 0 {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
@@ -33,17 +33,17 @@ func TestAllChooseAlike(t *testing.T) {
 	base := router.DefaultConfig()
 	base.Seed = 9
 	routers := base.ByRole()
-	for name, fleet := range map[string]map[pools.Role]int{
+	for name, counts := range map[string]map[pools.Role]int{
 		"3P4D": {pools.Prefill: 3, pools.Decode: 4}, "5": {pools.Both: 5}, "4D": {pools.Decode: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := fleettest.New(t, fleettest.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.Router, c.Flow.Seed = base, 9 }})
+			f := fleet.New(t, fleet.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.Router, c.Flow.Seed = base, 9 }})
 			url := startSelect(t, service.SelectConfig{Routers: routers})
 			plan := simulate.Config{
 				Routers: routers, Queue: setting.Default[queue.Config](),
 				Name: func(_, i int) string { return handoff.SeededID(9, uint64(i+1)) },
 			}
-			for role, count := range fleet {
+			for role, count := range counts {
 				plan.Fleet = append(plan.Fleet, simulate.Group{Count: count, Role: role, Engine: engine.Config{
 					BlockSize: blockSize, TotalKVBlocks: 1000, MaxNumSeqs: 8, MaxNumBatchedTokens: 512, ContextLength: 4096,
 				}})
@@ -81,12 +81,12 @@ func TestAllChooseAlike(t *testing.T) {
 				want := s.PrefillWorker + " " + s.DecodeWorker
 				different[want] = true
 
-				a := f.Post(fleettest.CompletionPath, `{"model":"simulated","prompt":`+prompt+`,"nvext":{"annotations":["query_instance_id"]}}`)
+				a := f.Post(fleet.CompletionPath, `{"model":"simulated","prompt":`+prompt+`,"nvext":{"annotations":["query_instance_id"]}}`)
 				w := f.Parse(a.Body).Nvext.WorkerID
 				if got := w.Prefill + " " + w.Decode; got != want {
 					t.Errorf("request %d: the gateway chooses %q and the simulator %q", i, got, want)
 				}
-				if fleet[pools.Decode] > 0 && fleet[pools.Prefill] == 0 {
+				if counts[pools.Decode] > 0 && counts[pools.Prefill] == 0 {
 					continue // select does not let decode stand in
 				}
 				var chosen struct{ Legs []struct{ Worker string } }

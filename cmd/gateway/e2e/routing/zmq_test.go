@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -18,7 +18,7 @@ import (
 
 // zmqWorker is a simulated worker as a stock vLLM or SGLang: it registers nowhere and publishes over ZMQ, on the ports
 // given. It is at the returned URL.
-func zmqWorker(f *fleettest.Fleet, id string, port, port2, replay int, d wire.Dialect) {
+func zmqWorker(f *fleet.Fleet, id string, port, port2, replay int, d wire.Dialect) {
 	f.T.Helper()
 	var w *devfleet.Worker
 	var err error
@@ -28,7 +28,7 @@ func zmqWorker(f *fleettest.Fleet, id string, port, port2, replay int, d wire.Di
 		}
 	})
 	f.Eventually("the ports are free", func() bool {
-		w, err = fleettest.NewWorker(f.T, devfleet.WorkerConfig{
+		w, err = fleet.NewWorker(f.T, devfleet.WorkerConfig{
 			Engine: engine.Config{Role: "both", ID: id, Speedup: 50, BlockSize: 16, TotalKVBlocks: 40_000},
 			Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
 			KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
@@ -43,24 +43,24 @@ func zmqWorker(f *fleettest.Fleet, id string, port, port2, replay int, d wire.Di
 // Two workers given by URL alone, one publishing as vLLM and one as SGLang: without etcd and NATS the gateway follows
 // their caches over ZMQ, sends a prompt again where it is cached, and heals when a worker dies and comes back empty.
 func TestWorkersByURLOverZMQ(t *testing.T) {
-	cfg := fleettest.GatewayConfig()
+	cfg := fleet.GatewayConfig()
 	cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
 	ports := map[string][3]int{}
 	for id := range map[string]bool{"v1": true, "s1": true} {
-		p := [3]int{fleettest.FreePort(t), fleettest.FreePort(t), fleettest.FreePort(t)}
+		p := [3]int{fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t)}
 		ports[id] = p
-		cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, "", fmt.Sprintf(
+		cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, "", fmt.Sprintf(
 			"http://127.0.0.1:%d,id=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d,kv-topic=kv@%s", p[0], id, p[1], p[2], id)))
 	}
-	f := fleettest.NewStatic(t, cfg)
+	f := fleet.NewStatic(t, cfg)
 	zmqWorker(f, "v1", ports["v1"][0], ports["v1"][1], ports["v1"][2], wire.VLLM)
 	zmqWorker(f, "s1", ports["s1"][0], ports["s1"][1], ports["s1"][2], wire.SGLangArrays)
 	f.Eventually("both are followed", func() bool {
 		s := f.Sources()
 		return s["v1"].State == "live" && s["s1"].State == "live" && s["v1"].Transport == "zmq" && f.Status("/health") == http.StatusOK
 	})
-	body := fleettest.Ask(fleettest.Long, 4)
-	if a := f.Post(fleettest.CompletionPath, body); a.Status != http.StatusOK {
+	body := fleet.Ask(fleet.Long, 4)
+	if a := f.Post(fleet.CompletionPath, body); a.Status != http.StatusOK {
 		t.Fatalf("status %d, %s", a.Status, a.Body)
 	}
 	var holder string
@@ -73,7 +73,7 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 		return holder != ""
 	})
 	for i := range 3 {
-		if a := f.Post(fleettest.CompletionPath, body); a.Status != http.StatusOK {
+		if a := f.Post(fleet.CompletionPath, body); a.Status != http.StatusOK {
 			t.Fatalf("status %d, %s", a.Status, a.Body)
 		}
 		for id, s := range f.Sources() {
@@ -90,7 +90,7 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 		return s.State == "live" && s.Blocks == 0
 	})
 	f.Eventually("the prompt is computed and known again", func() bool {
-		if a := f.Post(fleettest.CompletionPath, body); a.Status != http.StatusOK {
+		if a := f.Post(fleet.CompletionPath, body); a.Status != http.StatusOK {
 			return false
 		}
 		total := 0
@@ -104,18 +104,18 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 // A worker that tells where it publishes needs no word about it: the gateway follows it by its URL alone, and not when it
 // was told not to.
 func TestWorkersTellTheirEvents(t *testing.T) {
-	cfg := fleettest.GatewayConfig()
-	p1, p2 := fleettest.FreePort(t), fleettest.FreePort(t)
+	cfg := fleet.GatewayConfig()
+	p1, p2 := fleet.FreePort(t), fleet.FreePort(t)
 	cfg.Workers.Static = []discovery.Endpoint{
-		fleettest.Endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w1", p1)),
-		fleettest.Endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w2,kv-events=none", p2)),
+		fleet.Endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w1", p1)),
+		fleet.Endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w2,kv-events=none", p2)),
 	}
-	f := fleettest.NewStatic(t, cfg)
-	zmqWorker(f, "w1", p1, fleettest.FreePort(t), fleettest.FreePort(t), wire.VLLM)
-	zmqWorker(f, "w2", p2, fleettest.FreePort(t), fleettest.FreePort(t), wire.VLLM)
+	f := fleet.NewStatic(t, cfg)
+	zmqWorker(f, "w1", p1, fleet.FreePort(t), fleet.FreePort(t), wire.VLLM)
+	zmqWorker(f, "w2", p2, fleet.FreePort(t), fleet.FreePort(t), wire.VLLM)
 	f.Eventually("one is followed", func() bool { return f.Sources()["w1"].State == "live" && f.Status("/health") == http.StatusOK })
 	f.Eventually("what was computed is known", func() bool {
-		if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4)); a.Status != http.StatusOK {
+		if a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4)); a.Status != http.StatusOK {
 			t.Fatalf("status %d, %s", a.Status, a.Body)
 		}
 		return f.Sources()["w1"].Blocks > 0 || f.Workers["w2"].Engine.Books().Blocks.Cached > 0
@@ -127,19 +127,19 @@ func TestWorkersTellTheirEvents(t *testing.T) {
 
 // A worker whose events cannot be had is predicted, and its prompts come back to it all the same.
 func TestUnheardWorkersArePredicted(t *testing.T) {
-	cfg := fleettest.GatewayConfig()
-	dead := fleettest.FreePort(t)
-	p1, p2 := fleettest.FreePort(t), fleettest.FreePort(t)
+	cfg := fleet.GatewayConfig()
+	dead := fleet.FreePort(t)
+	p1, p2 := fleet.FreePort(t), fleet.FreePort(t)
 	cfg.Workers.Static = []discovery.Endpoint{
-		fleettest.Endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w1,kv-events=tcp://127.0.0.1:%d", p1, dead)),
-		fleettest.Endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w2,kv-events=tcp://127.0.0.1:%d", p2, dead)),
+		fleet.Endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w1,kv-events=tcp://127.0.0.1:%d", p1, dead)),
+		fleet.Endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w2,kv-events=tcp://127.0.0.1:%d", p2, dead)),
 	}
-	f := fleettest.NewStatic(t, cfg)
+	f := fleet.NewStatic(t, cfg)
 	f.Serve(pools.Both, "w1", p1)
 	f.Serve(pools.Both, "w2", p2)
 	f.Eventually("both are there", func() bool { return len(f.Sources()) == 2 && f.Status("/health") == http.StatusOK })
 	for range 4 {
-		if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4)); a.Status != http.StatusOK {
+		if a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4)); a.Status != http.StatusOK {
 			t.Fatalf("status %d, %s", a.Status, a.Body)
 		}
 	}

@@ -1,6 +1,6 @@
-// Package fleettest is the harness of the tests in cmd/gateway/e2e: whole gateways with simulated engines, over a network in
+// Package fleet is the harness of the tests in cmd/gateway/e2e: whole gateways with simulated engines, over a network in
 // memory and in virtual time, or over sockets.
-package fleettest
+package fleet
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package fleettest
+package fleet
 
 import (
 	"bytes"
