@@ -10,7 +10,7 @@ SOAK ?= 30m
 DIST ?= dist
 
 .DEFAULT_GOAL := build
-.PHONY: build install release release-check man image test race lint fuzz bench bench-wire smoke screenshots scenarios faults soak recipes docs ci clean help
+.PHONY: build install release release-check man image test race lint fuzz bench bench-wire smoke screenshots scenarios faults soak recipes ci clean help
 
 # How a binary is built that runs anywhere, and knows what it was built from.
 RELEASE = -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))'
@@ -84,14 +84,11 @@ recipes: build ## simulate every plan of bench/recipes and write results next to
 		sed -n '/^Mode auto/,/^$$/p' results/$$name.txt; \
 	done
 
-docs: ## these documents as a site with search, in docs/site; fails on a link that leads nowhere
-	go run ./docs/book -version '$(VERSION)'
-
 ci: ## what a change has to pass
 	.ci/run
 
 clean: ## take away what was built
-	rm -rf bin dist docs/site
+	rm -rf bin dist
 	find . -name '*.test' -type f -delete
 
 help: ## this list

@@ -18,12 +18,17 @@ var (
 	scheme  = regexp.MustCompile(`^[a-z][a-z0-9+.-]*:`)
 )
 
+// Links lead to what is there, and the index of docs to each of its pages.
 func TestLinksLeadSomewhere(t *testing.T) {
 	tree := load(t)
 	if len(documents(tree)) == 0 {
 		t.Fatal("no document in the tree")
 	}
+	index := documents(tree)["docs/README.md"]
 	for name, text := range documents(tree) {
+		if page, ok := strings.CutPrefix(name, "docs/"); ok && page != "README.md" && !strings.Contains(index, "("+page+")") {
+			t.Errorf("docs/README.md has no line for %s", name)
+		}
 		for _, broken := range brokenLinks(tree, name, text) {
 			t.Errorf("%s links to %s, which is not there", name, broken)
 		}

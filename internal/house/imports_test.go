@@ -125,7 +125,6 @@ var lab = storey{
 	"deploy/release":             {"lab/gobuild"},
 	"deploy/compose/images/nats": {},
 	"deploy/compose/images/etcd": {},
-	"docs/book":                  {}, // makes the site of the documents
 }
 
 // command is the binary, which joins product and lab, and the tests of the whole.

@@ -55,7 +55,7 @@ var readTree = sync.OnceValues(func() (*tree, error) {
 		name = filepath.ToSlash(name)
 		t.paths[name] = true
 		if d.IsDir() {
-			if d.Name() == ".git" || d.Name() == "testdata" || d.Name() == "bin" || name == "docs/site" {
+			if d.Name() == ".git" || d.Name() == "testdata" || d.Name() == "bin" {
 				return filepath.SkipDir
 			}
 			return nil
