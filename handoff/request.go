@@ -64,7 +64,6 @@ type request struct {
 	first  roundMemory
 	calls  callbacks
 	served bool // the client got its whole answer
-	shared bool // a leg may outlive the request
 }
 
 // given is the first of the values that was given, or zero: a header wins over the body.

@@ -68,9 +68,9 @@ type callbacks struct {
 var bodies = sync.Pool{New: func() any { return new(connector.Memory) }}
 
 // sent gives back what the legs' bodies were written to, now that decode has begun its answer: they have left, unless one
-// is so long that its worker may answer before it has read all of it, or belongs to a leg that is still under way.
-func (m *roundMemory) sent(shared bool) {
-	if shared || m.sibling != nil || m.bodies == nil || m.plan.Decode.Body.Len() > upstream.LeavesWhole {
+// is so long that its worker may answer before it has read all of it, or prefill runs at the same time.
+func (m *roundMemory) sent() {
+	if m.sibling != nil || m.bodies == nil || m.plan.Decode.Body.Len() > upstream.LeavesWhole {
 		return
 	}
 	m.bodies.Reset()
@@ -108,7 +108,7 @@ func (f *Flow) newRequest(call *Call) *request {
 // no clean-up and no leg refers to it, or to its body, any more. (KV may be given up before the first round, too.) It reports
 // whether that is so.
 func (f *Flow) reuse(r *request) bool {
-	if !r.served || r.Attempts > 1 || r.shared || r.stack.abandoned {
+	if !r.served || r.Attempts > 1 || r.stack.abandoned {
 		return false
 	}
 	*r = request{calls: r.calls}

@@ -19,7 +19,6 @@ func TestOnlyTheServedAreReused(t *testing.T) {
 		"served at once":               {func(*request) {}, true},
 		"failed":                       {func(r *request) { r.served = false }, false},
 		"served at the second attempt": {func(r *request) { r.Attempts = 2 }, false},
-		"a leg may outlive it":         {func(r *request) { r.shared = true }, false},
 		"KV was given up before": {func(r *request) {
 			r.stage(&StagedKV{})
 			r.startOver() // the lease on it was over while it waited for decode, which is no attempt
@@ -47,23 +46,21 @@ func TestOnlyTheServedAreReused(t *testing.T) {
 func TestBodiesAreGivenBackOnceTheyHaveLeft(t *testing.T) {
 	short := upstream.Body{[]byte(`{"prompt":"mine"}`)}
 	for name, c := range map[string]struct {
-		shared bool
-		twin   *sibling
-		body   upstream.Body
-		given  bool
+		twin  *sibling
+		body  upstream.Body
+		given bool
 	}{
-		"both have left":                     {false, nil, short, true},
-		"a hedge's loser may be on its way":  {true, nil, short, false},
-		"prefill runs at the same time":      {false, new(sibling), short, false},
-		"decode may answer before it is all": {false, nil, upstream.Body{make([]byte, upstream.LeavesWhole+1)}, false},
+		"both have left":                     {nil, short, true},
+		"prefill runs at the same time":      {new(sibling), short, false},
+		"decode may answer before it is all": {nil, upstream.Body{make([]byte, upstream.LeavesWhole+1)}, false},
 	} {
 		memory := new(connector.Memory)
 		m := &roundMemory{bodies: memory, sibling: c.twin}
 		m.round.Memory, m.plan.Decode.Body = memory, c.body
-		m.sent(c.shared)
+		m.sent()
 		if given := m.bodies == nil && m.round.Memory == nil && m.plan.Decode.Body == nil; given != c.given {
 			t.Errorf("%s: given back: %v", name, given)
 		}
-		m.sent(c.shared) // an answer has one first token, and a round may have two answers
+		m.sent() // an answer has one first token, and a round may have two answers
 	}
 }

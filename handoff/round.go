@@ -100,7 +100,7 @@ func bindKV(d *upstream.Leg, w *pools.Worker, speaks connector.Connector, kv *St
 // prefillFirst calls the prefill leg and stages its KV, unless its answer is the whole one.
 func (f *Flow) prefillFirst(ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, plan *connector.Plan) (whole *prefilled, _ *fault.Error) {
 	came := &r.now.came
-	*came = f.hedged(ctx, r, speaks, a, plan)
+	*came = f.prefill(ctx, r, speaks, a, plan.Prefill, nil)
 	plan.Prefill.Body = nil // it is not needed while decode runs
 	r.prefilled(came)
 	switch {
@@ -323,7 +323,7 @@ func (f *Flow) firstToken(r *request) {
 	r.leg.First = time.Now()
 	f.observer.FirstToken(&r.Record, r.leg)
 	f.Wake(r.Call.Request.Model)
-	m.sent(r.shared)
+	m.sent()
 }
 
 // pair calls both legs of a round, which run at the same time and find each other by what the plan put into them.

@@ -47,8 +47,7 @@ type Step struct {
 	Prediction time.Duration
 	// From is the decode leg whose answer this one goes on with, zero where it begins one.
 	From tracecontext.SpanID
-	// Failure is why the step failed: a fault class, or superseded of a hedged prefill that came second. Empty if it did
-	// not.
+	// Failure is why the step failed: a fault class. Empty if it did not.
 	Failure string
 }
 
@@ -56,9 +55,6 @@ type Step struct {
 func NewTrace(own tracecontext.Context, parent tracecontext.SpanID, steps ...Step) *Trace {
 	return &Trace{Own: own, Parent: parent, steps: steps}
 }
-
-// superseded is the failure of a leg that another one overtook.
-const superseded = "superseded"
 
 // maxSteps bounds a request's steps: retries and moves are bounded, but an admission may be repeated.
 const maxSteps = 64

@@ -26,9 +26,6 @@ type Config struct {
 	// Timeout is how long a worker may take to answer. Automatic is the greater of 30 s and five times the
 	// prediction: the uncached tokens booked on the worker over its observed speed; see [pace.Limits].
 	Timeout time.Duration `flag:"prefill-timeout" default:"0s" range:"0s.." group:"Faults" help:"How long a prefill may take before it is tried on another worker. 0 is automatic: the greater of 30s and five times the prediction. Shorter leaves a stuck worker sooner; too short prefills long prompts twice." when:"healthy workers have leg failures of class timeout"`
-	// Hedge is the percentile of what prefills took, over what was predicted of them, after which a second worker is
-	// asked as well; 0 never.
-	Hedge float64 `flag:"prefill-hedge" default:"0" range:"0..99.9" group:"Faults" help:"Ask a second prefill worker as well once a prefill takes longer, by its length, than this percentile of the latest ones of its model did; the first answer counts. 0 never does. 95 computes about one prompt in twenty twice." when:"single prefill workers are slow at times, and others have room"`
 }
 
 // Validate returns every setting that is out of range.
@@ -43,14 +40,11 @@ type Room struct {
 	fits      *pace.Fits
 	runs      sync.Pool // of *run
 	ended     sync.Map  // by worker, when its latest prefill ended well: a time.Time
-
-	mu     sync.Mutex
-	latest map[string]*latest // by model, where prefills are hedged
 }
 
 // New makes the room.
 func New(cfg Config, roster *pools.Roster, transport upstream.Transport) *Room {
-	return &Room{cfg: cfg, roster: roster, transport: transport, limits: pace.NewLimits(), fits: pace.NewFits(), runs: sync.Pool{New: func() any { return new(run) }}, latest: map[string]*latest{}}
+	return &Room{cfg: cfg, roster: roster, transport: transport, limits: pace.NewLimits(), fits: pace.NewFits(), runs: sync.Pool{New: func() any { return new(run) }}}
 }
 
 // pool is the model's prefill pool as it is now.
@@ -148,7 +142,6 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (
 	}
 	took := time.Since(start)
 	r.ended.Store(worker.ID, start.Add(took))
-	r.took(worker, booked, took)
 	r.limits.Observe(worker.Model, worker.ID, booked, took)
 	r.fit(lease, answer.Said.CachedTokens, took)
 	return answer, nil

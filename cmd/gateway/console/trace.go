@@ -176,7 +176,7 @@ func (t *trace) finish(r *handoff.Record, s *summary, now time.Time) {
 	at := now.Sub(t.arrived)
 	t.waited(r, at)
 	for i := range t.steps {
-		if t.steps[i].To < 0 { // a hedge that lost may end later
+		if t.steps[i].To < 0 {
 			t.steps[i].To = at
 		}
 	}

@@ -160,8 +160,11 @@ func kebab(name string) string {
 
 // unknown is the error for a name that is in no table: it offers the nearest that is. A "no-" in front of a known
 // name is explained, because the flag has it and the variable and the key do not. spell writes a known name the way
-// the unknown one would have to be written.
+// the unknown one would have to be written. One of an earlier version has its own error.
 func unknown(name string, known []string, spell func(string) string) error {
+	if err := wasRemoved(name); err != nil {
+		return err
+	}
 	if rest, ok := strings.CutPrefix(name, "no-"); ok && slices.Contains(known, rest) {
 		return fmt.Errorf("there is no such name: --no-%[1]s is the flag, elsewhere set %[2]s to false", rest, spell(rest))
 	}

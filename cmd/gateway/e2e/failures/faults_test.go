@@ -1,7 +1,6 @@
 package failures
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -138,39 +137,6 @@ func TestSilentPrefillWorker(t *testing.T) {
 		}
 		if !strings.Contains(f.Logs.String(), "class=timeout") {
 			t.Error("no timeout in the log")
-		}
-		f.Idle()
-	})
-}
-
-// A prefill that takes longer than nearly all before it is asked of a second worker, whose answer counts; what the first holds
-// is freed.
-func TestSlowPrefillIsHedged(t *testing.T) {
-	fleet.Virtual(t, func(t *testing.T) {
-		f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Prefill.Hedge = 90 }})
-		for i := range 80 {
-			f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 2))
-		}
-		silent := fleet.Listen(t, 0)
-		defer silent.Close()
-		record := f.Workers["prefill-2"].Record()
-		record.Address = "http://" + silent.Addr().String()
-		if err := f.Gateway.Roster.Put(record); err != nil {
-			t.Fatal(err)
-		}
-		start := time.Now()
-		for i := range 20 {
-			prompt := fmt.Sprint("again", i, fleet.Long)
-			a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 4))
-			if p, _ := f.Served(a); p != "prefill-1" || f.Text(a) != fleet.Generated(fleet.TextPrompt(prompt), 4, false) {
-				t.Fatalf("served by %q: %q", p, f.Text(a))
-			}
-		}
-		if took := time.Since(start); took > 5*time.Second {
-			t.Errorf("20 requests took %v", took)
-		}
-		if logs := f.Logs.String(); strings.Contains(logs, "leg failed") || strings.Contains(logs, "attempts=2") {
-			t.Error("a hedge is no failure")
 		}
 		f.Idle()
 	})

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -357,49 +356,6 @@ func TestExemplars(t *testing.T) {
 	if text := scrape("text/plain"); len(spans) != 3 || strings.Contains(text, "trace_id") || !strings.Contains(text, `le="1"`) {
 		t.Errorf("the text has exemplars, or other bounds of buckets; %d series", len(spans))
 	}
-}
-
-// TestHedgesAreSiblings: of two prefills that race, the slower one says that it was overtaken.
-func TestHedgesAreSiblings(t *testing.T) {
-	o := fleet.Options{Prefill: 2, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Prefill.Hedge = 90 }}
-	c := tracing(t, &o)
-	change := o.Gateway
-	o.Gateway = func(cfg *stack.GatewayConfig) { change(cfg); cfg.Traces.Sampler = "parentbased_always_off" }
-	f := fleet.New(t, o)
-	for i := range 80 {
-		f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 2))
-	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	record := f.Workers["prefill-2"].Record()
-	record.Address = "http://" + silent.Addr().String()
-	if err := f.Gateway.Roster.Put(record); err != nil {
-		t.Fatal(err)
-	}
-	var failed, won otlptest.Span
-	for i := 0; failed.ID == "" && i < 50; i++ { // until one is sent to the silent worker first
-		seen := len(c.Spans())
-		if a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fmt.Sprint("again", i, fleet.Long), 2), nil, "traceparent", traceparent); err != nil || a.Status != http.StatusOK {
-			t.Fatalf("status %d, %v", a.Status, err)
-		}
-		f.Eventually("the spans have come", func() bool { return len(c.Spans()) >= seen+6 })
-		for _, s := range c.Spans() {
-			switch {
-			case s.Name != "tandem.prefill":
-			case s.Failed != "":
-				failed = s
-			default:
-				won = s
-			}
-		}
-	}
-	if failed.Failed != "superseded" || failed.Attributes["tandem.worker.id"] != "prefill-2" || won.Parent != failed.Parent || won.Attributes["tandem.attempt"] != failed.Attributes["tandem.attempt"] {
-		t.Errorf("overtaken: %+v; by %+v", failed, won)
-	}
-	f.Idle()
 }
 
 // TestDeadCollectorDelaysNothing: requests are answered beside a collector that answers nothing, or is not there, and what

@@ -1,0 +1,20 @@
+package settings
+
+import (
+	"fmt"
+	"strings"
+)
+
+// removed are the settings of earlier versions that are no longer there, each with what to do without it.
+var removed = map[string]string{
+	"prefill-hedge": "take it out; a prefill that takes longer than --prefill-timeout is tried on another worker",
+}
+
+// wasRemoved is the error for the name of a setting of an earlier version, nil for any other name.
+func wasRemoved(name string) error {
+	advice := removed[strings.TrimPrefix(name, "no-")]
+	if advice == "" {
+		return nil
+	}
+	return fmt.Errorf("this setting was removed: %s", advice)
+}
