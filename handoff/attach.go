@@ -19,8 +19,6 @@ func takes(plan *connector.Plan, r *request, failed *fault.Error, sent *atomic.B
 	switch {
 	case openai.ReadEngineError(failed.Detail).Failed:
 		return true
-	case plan.Pushed: // it is no longer where it was, unless decode's server never let the request near its engine
-		return failed.Class != fault.Refused && failed.Class != fault.GatewayError && failed.Class != fault.Rejected
 	case failed.Class != fault.ClientGone:
 		return false
 	case plan.Attach > 0:

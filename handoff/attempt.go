@@ -35,7 +35,6 @@ type StagedKV struct {
 	permit    permit              // of the call that made it
 	round     *connector.Round    // whose prefill leg made it
 	taken     bool                // decode has it: there is nothing to abandon
-	pushed    bool                // it lies at the round's decode worker, and no other can have it
 }
 
 // reported says that decode's own figure of cached tokens is prefill's.
@@ -98,7 +97,7 @@ func (a *attempt) prepare(action Action) {
 	switch {
 	case action == LocalPrefill:
 		a.Reason = placement.ReasonPrefillFailed
-	case action == OtherDecode && a.KV != nil && !a.KV.pushed:
+	case action == OtherDecode && a.KV != nil:
 		a.stack.free(a.dPlace)
 		a.d = placement.Booking{}
 	case action == OtherDecode, action == Again:

@@ -234,7 +234,6 @@ func TestPrefillsAnswerMayBeTheWholeOne(t *testing.T) {
 }
 
 // A decode worker that has answered has had the KV, also where the answer has no token: nothing is released after it.
-// An engine that is asked to release what it has used may wait for that KV for ever (vLLM's P2pNcclConnector).
 func TestAnEmptyAnswerTakesTheKV(t *testing.T) {
 	for more, body := range map[string]string{
 		``:               `{"choices":[{"index":0,"text":"","finish_reason":"stop"}]}`,

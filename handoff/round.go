@@ -110,7 +110,7 @@ func (f *Flow) prefillFirst(ctx context.Context, r *request, speaks connector.Co
 		came.permit.end()
 		return came, nil
 	}
-	r.now.kv = StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P, permit: came.permit, round: a, pushed: plan.Pushed}
+	r.now.kv = StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P, permit: came.permit, round: a}
 	r.stage(&r.now.kv)
 	return nil, nil
 }

@@ -44,7 +44,7 @@ func (f *Flow) suspect(r *request, d *pools.Worker, failed *fault.Error) {
 	case r.Sent.Began, failed.Leg != pools.Decode:
 	case before.decode == d.ID:
 		r.tried = slices.DeleteFunc(r.tried, func(id string) bool { return id == before.producer })
-	case kv == nil || kv.pushed || kv.producer == nil || r.pins.prefill.Worker != "":
+	case kv == nil || kv.producer == nil || r.pins.prefill.Worker != "":
 	case failed.Class == fault.Timeout: // it may have pulled in silence, and is left out for that
 		if f.hasOtherPrefill(r, kv.producer) {
 			r.tried = append(r.tried, kv.producer.ID)

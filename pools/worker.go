@@ -194,10 +194,9 @@ func (w *Worker) Ranks() int { return max(1, w.DataParallelRanks) }
 func (w *Worker) Page() int { return cmp.Or(w.PageSize, w.BlockSize) }
 
 // ServesAlone reports whether the worker can compute a prompt and generate without another worker. A decode worker of
-// SGLang (--disaggregation-mode decode) refuses every request that no prefill worker has been given too; one of vLLM with
-// P2pNcclConnector waits for its KV for ever.
+// SGLang (--disaggregation-mode decode) refuses every request that no prefill worker has been given too.
 func (w *Worker) ServesAlone() bool {
-	return w.Role == Both || w.Engine != "sglang" && w.Connector != "vllm-p2p-nccl"
+	return w.Role == Both || w.Engine != "sglang"
 }
 
 // Equal reports whether both records say the same.

@@ -115,9 +115,6 @@ type Plan struct {
 	// lets its KV go only to a decode engine that has asked for it, and a call that is cut before has not. 0 cuts it at
 	// once.
 	Attach time.Duration
-	// Pushed: with prefill's answer the KV lies at the round's decode worker, so that another one needs a prefill of its
-	// own. A request that decode's engine has taken notice of takes the KV along, whatever its end.
-	Pushed bool
 	// Once: a decode engine whose call is cut may have asked for the KV, and sees to it that prefill's lets go. Asked for
 	// again, the KV that it has taken would be waited for.
 	Once bool
@@ -147,7 +144,6 @@ var connectors = map[string]Connector{
 	"vllm-nixl":      NIXL{},
 	"vllm-nixl-push": NIXLPush{},
 	"vllm-mooncake":  Mooncake{},
-	"vllm-p2p-nccl":  P2PNCCL{},
 
 	"trtllm":           TensorRT{},
 	"trtllm-gen-first": TensorRTGenerationFirst{},

@@ -1,10 +1,8 @@
 package engine
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
-	"slices"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -24,7 +22,7 @@ func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 			left = nil
 		case <-c.box.ready:
 		}
-		unread = s.hear(noticed, c, unread)
+		unread = c.box.take(unread)
 		for i := range unread {
 			ch := &c.choices[unread[i].choice]
 			shown := s.read(ch, &unread[i].Output)
@@ -40,17 +38,6 @@ func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 		return
 	}
 	writeJSON(w, http.StatusOK, s.dialect.whole(c))
-}
-
-// hear takes what has come of a call's outputs. A KV that is to be pushed is where it belongs before the first of them is
-// answered: the engine does it within its step, whatever has become of the caller.
-func (s *Server) hear(caller context.Context, c *call, spare []mail) []mail {
-	unread := c.box.take(spare)
-	if c.push != nil && slices.ContainsFunc(unread, func(m mail) bool { return m.Reason != Aborted }) {
-		s.push(caller, *c.push)
-		c.push = nil
-	}
-	return unread
 }
 
 // writeStream writes outputs as they come, as server-sent events. The head
@@ -75,7 +62,7 @@ func (s *Server) writeStream(w http.ResponseWriter, r *http.Request, c *call) {
 		case <-c.box.ready:
 		}
 		out = out[:0]
-		unread = s.hear(noticed, c, unread)
+		unread = c.box.take(unread)
 		for i := range unread {
 			out = s.appendChunks(out, c, &unread[i])
 		}

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 )
@@ -22,9 +21,6 @@ type Books struct {
 	Blocks BlockBooks `json:"blocks"`
 	// Pinned are the finished prefills whose blocks are kept, by id.
 	Pinned []PinBooks `json:"pinned"`
-	// Received are the names of KV that prefill engines have pushed here and no request has
-	// taken, sorted.
-	Received []string `json:"received"`
 	// Guests counts the decode engines that wait here for a prompt's KV.
 	Guests int `json:"guests"`
 }
@@ -54,7 +50,7 @@ type PinBooks struct {
 }
 
 // Idle reports whether nothing runs, waits or is held.
-func (b *Books) Idle() bool { return len(b.Requests)+len(b.Received) == 0 && b.Blocks.Active == 0 }
+func (b *Books) Idle() bool { return len(b.Requests) == 0 && b.Blocks.Active == 0 }
 
 // workedBy is what the steps have taken by now.
 func (c *Core) workedBy(now time.Time) time.Duration {
@@ -74,8 +70,7 @@ func (c *Core) Books(now time.Time) Books {
 			Total: len(c.cache.blocks), Free: len(c.cache.free), Cached: c.cache.inactive, Active: c.cache.active(),
 			ByOwner: make(map[string]int),
 		},
-		Pinned:   make([]PinBooks, 0, len(c.pins)),
-		Received: slices.AppendSeq(make([]string, 0, len(c.received)), maps.Keys(c.received)),
+		Pinned: make([]PinBooks, 0, len(c.pins)),
 	}
 	for id, s := range c.seqs {
 		if s.gone {
@@ -85,7 +80,6 @@ func (c *Core) Books(now time.Time) Books {
 		}
 	}
 	slices.Sort(b.Requests)
-	slices.Sort(b.Received)
 	for _, s := range c.seqs {
 		if len(s.blocks) > 0 {
 			b.Blocks.ByOwner[s.ID] = len(s.blocks)

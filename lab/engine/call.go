@@ -52,7 +52,6 @@ type call struct {
 	promptIDs    bool    // answers show the prompt's, which SGLang's chats may do alone
 	request      Request // what all of its sequences have in common
 	remote       *Remote // to be released if the request is refused
-	push         *Remote // where the prompt's KV goes before it is answered, nil for nowhere
 	parsed       parsing
 	tensorRT     *tensorRTCall
 	kills        string // the assertion in the engine's core that it fails, empty for none

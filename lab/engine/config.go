@@ -23,8 +23,8 @@ type Config struct {
 	// KV events follow it. Default: a recent one.
 	EngineVersion string `flag:"engine-version" help:"The release of the engine to imitate: fields, refusals and the form of KV events follow it. Empty for a recent one."`
 	// Connector is the hand-off protocol, by the gateway's name of it, where the engine
-	// has several: for vLLM "vllm-nixl" (the default), "vllm-nixl-push", "vllm-mooncake" or
-	// "vllm-p2p-nccl".
+	// has several: for vLLM "vllm-nixl" (the default), "vllm-nixl-push" or
+	// "vllm-mooncake".
 	Connector string `flag:"connector" help:"The protocol of KV hand-offs, by the name that it has among the gateway's connectors, as registered. Empty for the engine's own."`
 	// Model is the one model name that the engine serves. Default "tandem-sim".
 	Model string

@@ -27,7 +27,6 @@ type Core struct {
 	pins     map[string]*pin
 	lapse    time.Time // no lease ends before it
 
-	received  map[string]bool     // the names of KV that was pushed here and not taken
 	meetings  map[string]*meeting // by shared id
 	expecting []*sequence         // prefills that wait for a decode engine to ask for them
 	apart     time.Time           // nothing that waits for its other half gives up before it
@@ -138,7 +137,6 @@ func NewCore(cfg Config, vocab Vocabulary) (*Core, error) {
 		cache: cache,
 		seqs:  make(map[string]*sequence),
 		pins:  make(map[string]*pin), meetings: make(map[string]*meeting),
-		received: make(map[string]bool),
 	}, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,7 +58,6 @@ var vllmConnectors = map[string]vllmConnector{
 	"vllm-nixl":      nixlPull{},
 	"vllm-nixl-push": nixlPush{},
 	"vllm-mooncake":  mooncake{},
-	"vllm-p2p-nccl":  nil,
 }
 
 // nixlPull is NixlConnector: decode pulls named blocks under a lease.
@@ -189,9 +187,6 @@ func (p *kvParams) unreachable() (missing []string) {
 // handOff reads kv_transfer_params. Where vLLM would wait for ever or die, an engine that is
 // not strict names what is wrong instead.
 func (d *vllm) handOff(c *call, _ *http.Request, f *fields) *apiError {
-	if d.s.cfg.Connector == "vllm-p2p-nccl" {
-		return d.byID(c)
-	}
 	raw := f.get("kv_transfer_params")
 	if raw == nil || d.connector == nil || f.flag("use_beam_search") { // whose parameters have no extra_args (to_beam_search_params of 0.32.0)
 		return nil
@@ -232,38 +227,6 @@ func (d *vllm) handOff(c *call, _ *http.Request, f *fields) *apiError {
 	}
 	if c.kills != "" && !d.strict {
 		return newError(http.StatusInternalServerError, "", "%s", c.kills)
-	}
-	return nil
-}
-
-// decodeAddress is what P2pNcclConnector's producer looks for in a request's id (parse_request_id).
-var decodeAddress = regexp.MustCompile(`___decode_addr_(.*):(\d+)`)
-
-// byID is the hand-off of P2pNcclConnector, which is in the request's id: a producer pushes the KV of every prompt to the
-// address there, and fails in the middle of its step where it finds none; a consumer waits for the KV of every request. An
-// engine without a role has no connector.
-func (d *vllm) byID(c *call) *apiError {
-	name := c.id
-	if c.endpoint != openai.Chat {
-		name += "-0" // the first prompt's
-	}
-	switch d.s.cfg.Role {
-	case "decode":
-		c.request.Remote = &Remote{RequestID: name, Pushed: true}
-	case "prefill":
-		at := decodeAddress.FindStringSubmatch(c.id)
-		if at == nil {
-			c.kills = "Request id " + name + " does not contain hostname and port"
-			if !d.strict {
-				return newError(http.StatusInternalServerError, "", "%s", c.kills)
-			}
-			return nil
-		}
-		port, err := strconv.Atoi(at[2])
-		if err != nil {
-			return newError(http.StatusBadRequest, "", "the port in the request's id: %v", err)
-		}
-		c.push = &Remote{RequestID: name, Host: strings.Trim(at[1], "[]"), Port: port, Shared: true}
 	}
 	return nil
 }

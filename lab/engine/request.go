@@ -78,9 +78,6 @@ type Remote struct {
 	// Silent: an engine that gives the request up before it has asked for the blocks
 	// does not have them freed, and Patience bounds the transfer too.
 	Silent bool
-	// Pushed: prefill's engine brings the KV here under RequestID (Core.Receive), and nothing is
-	// asked for. Until it is here, the sequence waits; with its end the KV is forgotten.
-	Pushed bool
 	// PageTokens is the block size that the producer must have too; 0 for any.
 	PageTokens int
 	// Lost: nothing is asked for, and the sequence waits for it until it is aborted.

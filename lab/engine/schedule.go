@@ -63,12 +63,6 @@ func (c *Core) admit(budget int, now time.Time) {
 			if s.Remote.Lost {
 				continue
 			}
-			if s.Remote.Pushed {
-				if c.received[s.Remote.RequestID] {
-					s.ready = now
-				}
-				continue
-			}
 			s.asked = true
 			c.result.Fetches = append(c.result.Fetches, Fetch{ID: s.ID, Remote: *s.Remote, PromptTokens: s.length(), Tokens: s.tokens() - s.computed})
 			continue

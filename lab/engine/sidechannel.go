@@ -23,7 +23,6 @@ const (
 	pathHeartbeat = "/kv/heartbeat"
 	pathRelease   = "/kv/release"
 	pathMeet      = "/kv/meet"
-	pathPut       = "/kv/put"
 )
 
 // maxSideBytes bounds a message: the block ids of a whole cache fit.
@@ -94,12 +93,6 @@ func (s *Server) newSideChannel() *http.ServeMux {
 		return struct{}{}, nil
 	}))
 	mux.HandleFunc("POST "+pathMeet, s.meet)
-	mux.HandleFunc("POST "+pathPut, s.side(func(m *sideMessage, now time.Time) (any, error) {
-		for _, id := range m.Requests {
-			s.core.Receive(id, now)
-		}
-		return struct{}{}, nil
-	}))
 	s.dialect.sideRoutes(mux)
 	return mux
 }
@@ -217,15 +210,6 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 		s.core.Fetched(f.ID, time.Duration(max(0, answer.WaitNs)), time.Now())
 	}
 	s.awake()
-}
-
-// push brings a prompt's KV to the engine that will decode. It was sent layer by layer while the prompt was computed
-// and takes no time of its own. A decode engine that cannot be reached leaves this one waiting.
-func (s *Server) push(caller context.Context, to Remote) {
-	if err := s.tell(context.WithoutCancel(caller), s.cfg.CallTimeout, to, pathPut, sideMessage{Requests: []string{to.RequestID}}, nil); err != nil {
-		s.log.Warn("KV not pushed: the request waits", "request", to.RequestID, "error", err)
-		<-caller.Done()
-	}
 }
 
 // tellRelease has a producer free blocks. If it cannot be reached its lease

@@ -192,18 +192,7 @@ func (c *Core) Awaited() []Remote {
 }
 
 // renewed reports whether heartbeats keep the blocks.
-func (r *Remote) renewed() bool { return r != nil && !r.Shared && !r.Lost && !r.Pushed }
-
-// Receive takes in KV that a prefill engine has pushed here under a name. It stays until a sequence of that name
-// has ended: nothing else frees it.
-func (c *Core) Receive(name string, now time.Time) {
-	c.received[name] = true
-	for _, s := range c.fetching {
-		if r := s.Remote; r != nil && r.Pushed && r.RequestID == name {
-			s.ready = now
-		}
-	}
-}
+func (r *Remote) renewed() bool { return r != nil && !r.Shared && !r.Lost }
 
 // land lets the sequences run whose transfers are over. As in vLLM the last
 // prompt token is computed here, for its logits; all others count as cached.
@@ -263,10 +252,7 @@ func (c *Core) continues(s *sequence, now time.Time) (ends bool) {
 // again here, as in vLLM.
 func (c *Core) letGo(s *sequence) {
 	if s.Remote != nil {
-		switch {
-		case s.Remote.Pushed:
-			delete(c.received, s.Remote.RequestID)
-		case !s.Remote.Lost && (s.asked || !s.Remote.Silent):
+		if !s.Remote.Lost && (s.asked || !s.Remote.Silent) {
 			c.result.Releases = append(c.result.Releases, *s.Remote)
 		}
 		s.Remote = nil

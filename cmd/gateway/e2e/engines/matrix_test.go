@@ -97,7 +97,6 @@ var pairings = []pairing{
 	{connector: "vllm-multi", engine: "vllm", waits: leased, moves: true, malform: without("remote_block_ids")},
 	{connector: "vllm-nixl-push", engine: "vllm", waits: leased, moves: true, keeps: restarted, malform: without("remote_block_ids")},
 	{connector: "vllm-mooncake", engine: "vllm", waits: awaiting, moves: true},
-	{connector: "vllm-p2p-nccl", engine: "vllm", apart: true, keeps: restarted},
 	{connector: "lmcache", engine: "vllm", apart: true},
 	{
 		connector: "sglang", engine: "sglang", together: true,

@@ -62,9 +62,9 @@ func (f *Fleet) Books() string {
 		default:
 		}
 		b := w.Engine.Books()
-		if b.Running+b.Waiting+b.Transferring+len(b.Pinned)+len(b.Received)+b.Blocks.Active != 0 {
-			held = append(held, fmt.Sprintf("%s: %d running, %d waiting, %d transferring, %d pinned, %d received, %d blocks",
-				id, b.Running, b.Waiting, b.Transferring, len(b.Pinned), len(b.Received), b.Blocks.Active))
+		if b.Running+b.Waiting+b.Transferring+len(b.Pinned)+b.Blocks.Active != 0 {
+			held = append(held, fmt.Sprintf("%s: %d running, %d waiting, %d transferring, %d pinned, %d blocks",
+				id, b.Running, b.Waiting, b.Transferring, len(b.Pinned), b.Blocks.Active))
 		}
 	}
 	return strings.Join(held, "; ")
