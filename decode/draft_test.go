@@ -48,10 +48,9 @@ func chat(t *testing.T, more string) *openai.Request {
 // play has an engine answer a call of draft by these events and then end.
 func play(t *testing.T, draft *Draft, usage bool, events ...string) (sent string, tr Transcript, failed *fault.Error) {
 	t.Helper()
-	r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(strings.Join(events, ""))})
-	out := &client{}
-	tr, failed = runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1, Draft: draft, IncludeUsage: usage}, out)
-	return strings.Join(out.writes, ""), tr, failed
+	call := &Call{Stream: true, Choices: 1, Draft: draft, IncludeUsage: usage}
+	sent, failed = served(t, stream(strings.Join(events, "")), call)
+	return sent, call.Sent, failed
 }
 
 // TestDraft: what is known of an answer that is cut off, and why another worker could not go on with it.
@@ -117,8 +116,7 @@ func TestDraftGoesOn(t *testing.T) {
 	t.Run("events without end of which nothing is the client's", func(t *testing.T) {
 		for name, event := range map[string]string{"roles": shownRole, "what it has": shownOne, "no choices": `data: {"id":"b","choices":[]}` + "\n\n"} {
 			draft := begun(t, false)
-			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(strings.Repeat(other(event), 10_000))})
-			_, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1, Draft: draft, Longest: 4}, &client{})
+			_, failed := served(t, stream(strings.Repeat(other(event), 10_000)), &Call{Stream: true, Choices: 1, Draft: draft, Longest: 4})
 			if failed == nil || !errors.Is(failed, fault.ErrRunaway) {
 				t.Errorf("%s: %v", name, failed)
 			}
@@ -225,11 +223,7 @@ func TestTheEndIsMade(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sent, _, failed := play(t, &Draft{Request: chat(t, c.more), HideIDs: true, Context: 32}, c.usage, c.events...)
-			class := fault.None
-			if failed != nil {
-				class = failed.Class
-			}
-			if sent != c.want || class != c.class {
+			if sent != c.want || classOf(failed) != c.class {
 				t.Errorf("%v\n%s, want\n%s", failed, sent, c.want)
 			}
 		})
@@ -250,7 +244,7 @@ func BenchmarkEvent(b *testing.B) {
 			if draft != nil {
 				draft.Request, ids = &openai.Request{}, fmt.Sprintf(`,"token_ids":[%d]`, word)
 			}
-			r, lease, _ := room(b, &engine{})
+			r, lease, _ := room(b, Config{}, &engine{})
 			known := r.known("d1")
 			w := watching(r.cfg, known)
 			defer w.stop()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/lifetime"
 )
 
@@ -61,25 +62,15 @@ func TestGapPercentile(t *testing.T) {
 // Too few gaps say nothing, and old ones are forgotten.
 func TestGapsForget(t *testing.T) {
 	var g gaps
-	slow, quick := uint8(gapBucket(2*time.Second)), uint8(gapBucket(20*time.Millisecond))
-	for range gapLeast - 1 {
-		g.observe(slow, 1)
+	after := func(gap time.Duration, n int) time.Duration {
+		for range n {
+			g.observe(uint8(gapBucket(gap)), 1)
+		}
+		return g.p99()
 	}
-	if got := g.p99(); got != 0 {
-		t.Errorf("%d gaps say %v", gapLeast-1, got)
-	}
-	for range 5 * gapMemory {
-		g.observe(slow, 1)
-	}
-	if got := g.p99(); got < 2*time.Second {
-		t.Errorf("p99 is %v", got)
-	}
-	for range 5 * gapMemory {
-		g.observe(quick, 1)
-	}
-	if got := g.p99(); got > 25*time.Millisecond {
-		t.Errorf("p99 is still %v", got)
-	}
+	assert.Zero(t, after(2*time.Second, gapLeast-1), "p99 of too few gaps")
+	assert.GreaterOrEqual(t, after(2*time.Second, 5*gapMemory), 2*time.Second)
+	assert.LessOrEqual(t, after(20*time.Millisecond, 5*gapMemory), 25*time.Millisecond)
 }
 
 // watching is a watch that no call is ended by.

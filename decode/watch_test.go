@@ -3,9 +3,8 @@ package decode
 import (
 	"context"
 	"io"
-	"log/slog"
 	"math"
-	"strings"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router"
 )
 
 // beat is one part of an answer and the silence before it.
@@ -83,43 +81,13 @@ func (c *slowly) Write(p []byte) error {
 
 func (c *slowly) Last(p []byte) error { return c.Write(p) }
 
-// timedRoom is a room in which one worker keeps to a script.
-func timedRoom(t *testing.T, cfg Config, e upstream.Transport) (*Room, *router.Lease) {
-	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	roster := pools.NewRoster(pools.Config{}, log)
-	err := roster.Put(pools.Worker{ID: "d1", Incarnation: "i", Model: "m", Role: pools.Decode, Engine: "vllm", Address: "http://h:1", BlockSize: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := router.NewSet(map[pools.Role]router.Config{pools.Decode: router.DefaultConfig().For(pools.Decode)}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := New(cfg, roster, e)
-	lease, err := set.For("m", pools.Decode).Reserve(r.roster.Snapshot("m", pools.Decode), router.Request{ID: "x", ISL: 4}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r, lease
-}
-
 // pings are n of an engine's keep-alives, one every 5 s.
-func pings(n int) []beat {
-	script := make([]beat, n)
-	for i := range script {
-		script[i] = beat{5 * time.Second, ": ping\n\n"}
-	}
-	return script
-}
+func pings(n int) []beat { return slices.Repeat([]beat{{5 * time.Second, ": ping\n\n"}}, n) }
 
 func TestSilentWorkersAreLeft(t *testing.T) {
 	const s = time.Second
 	ms := time.Millisecond
-	many := make([]beat, 50)
-	for i := range many {
-		many[i] = beat{0, one}
-	}
+	many := slices.Repeat([]beat{{0, one}}, 50)
 	for _, c := range []struct {
 		name   string
 		cfg    Config
@@ -152,30 +120,21 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 		{"a slow client", Config{}, 0, append(many, beat{9 * s, end}, beat{0, done}), 60 * s, fault.None, (52*60 + 9) * s, 51},
 		{"a slow client of a worker that stalls", Config{}, 0, []beat{{0, one}, {0, two}, {forever, ""}}, 60 * s, fault.Stalled, 130 * s, 2},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := &timed{head: c.head, script: c.script}
-				r, lease := timedRoom(t, c.cfg, e)
-				out, start := &slowly{takes: c.client}, time.Now()
-				tr, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}, out)
-				took := time.Since(start).Round(time.Microsecond)
-				class := fault.None
-				if failed != nil {
-					class = failed.Class
-				}
-				if class != c.want || took != c.after || tr.Tokens != c.tokens {
-					t.Errorf("%s after %v with %d tokens (%v); want %s after %v with %d", class, took, tr.Tokens, failed, c.want, c.after, c.tokens)
-				}
-				if started := c.tokens > 0; tr.Started != started {
-					t.Errorf("started: %v", tr.Started)
-				}
-				if c.head == 0 && !e.closed {
-					t.Error("the worker's answer was not closed")
-				}
-				if class.Blames() && e.err == nil {
-					t.Error("the call was not cut")
-				}
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			e := &timed{head: c.head, script: c.script}
+			r, lease, _ := room(t, c.cfg, e)
+			call := &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
+			took, failed := lasts(t, r, call, &slowly{takes: c.client})
+			tr := call.Sent
+			if classOf(failed) != c.want || took != c.after || tr.Tokens != c.tokens || tr.Started != (c.tokens > 0) {
+				t.Errorf("%v after %v, %+v; want %s after %v with %d tokens", failed, took, tr, c.want, c.after, c.tokens)
+			}
+			if c.head == 0 && !e.closed {
+				t.Error("the worker's answer was not closed")
+			}
+			if c.want.Blames() && e.err == nil {
+				t.Error("the call was not cut")
+			}
 		})
 	}
 }
@@ -199,18 +158,12 @@ func TestToolCallsMayBeSilent(t *testing.T) {
 		{"a limit that was set", Config{StreamIdleTimeout: 5 * s}, true, 1000, []beat{{s, one}, {forever, ""}}, fault.Stalled, 6 * s},
 		{"no tools", Config{}, false, 1000, []beat{{s, one}, {11 * s, two}}, fault.Stalled, 11 * s},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r, lease := timedRoom(t, c.cfg, &timed{script: c.script})
-				start, class := time.Now(), fault.None
-				_, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: c.tokens, Tools: c.tools}, &client{})
-				if failed != nil {
-					class = failed.Class
-				}
-				if took := time.Since(start).Round(time.Microsecond); class != c.want || took != c.after {
-					t.Errorf("%s after %v (%v); want %s after %v", class, took, failed, c.want, c.after)
-				}
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			r, lease, _ := room(t, c.cfg, &timed{script: c.script})
+			call := &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: c.tokens, Tools: c.tools}
+			if took, failed := lasts(t, r, call, &client{}); classOf(failed) != c.want || took != c.after {
+				t.Errorf("%v after %v; want %s after %v", failed, took, c.want, c.after)
+			}
 		})
 	}
 }
@@ -224,29 +177,24 @@ func TestSilentWorkersWithoutStream(t *testing.T) {
 		cfg    Config
 		tokens int
 		after  time.Duration // of the answer
+		want   fault.Class
 		limit  time.Duration
 	}{
-		{"a short one", Config{}, 1, forever, 40 * time.Second},
-		{"a long one", Config{}, 1000, forever, (30 + 500) * time.Second},
-		{"a long one in time", Config{}, 1000, 529 * time.Second, 0},
-		{"no known length", Config{}, 0, forever, time.Hour + 30*time.Second},
-		{"an absurd length", Config{}, 1 << 40, forever, time.Hour + 30*time.Second},
-		{"limits near the end of time", Config{FirstTokenTimeout: math.MaxInt64 - 1, StreamIdleTimeout: math.MaxInt64 - 1}, 1, time.Hour, 0},
-		{"a short idle limit", Config{StreamIdleTimeout: 500 * time.Millisecond}, 12, forever, 31_500 * time.Millisecond},
-		{"as set", Config{FirstTokenTimeout: time.Second, StreamIdleTimeout: time.Minute}, 1, forever, 61 * time.Second},
+		{"a short one", Config{}, 1, forever, fault.Timeout, 40 * time.Second},
+		{"a long one", Config{}, 1000, forever, fault.Timeout, (30 + 500) * time.Second},
+		{"a long one in time", Config{}, 1000, 529 * time.Second, fault.None, 529 * time.Second},
+		{"no known length", Config{}, 0, forever, fault.Timeout, time.Hour + 30*time.Second},
+		{"an absurd length", Config{}, 1 << 40, forever, fault.Timeout, time.Hour + 30*time.Second},
+		{"limits near the end of time", Config{math.MaxInt64 - 1, math.MaxInt64 - 1}, 1, time.Hour, fault.None, time.Hour},
+		{"a short idle limit", Config{StreamIdleTimeout: 500 * time.Millisecond}, 12, forever, fault.Timeout, 31_500 * time.Millisecond},
+		{"as set", Config{FirstTokenTimeout: time.Second, StreamIdleTimeout: time.Minute}, 1, forever, fault.Timeout, 61 * time.Second},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r, lease := timedRoom(t, c.cfg, &timed{script: []beat{{c.after, answer}}})
-				start := time.Now()
-				_, failed := runs(t, r, &Call{Lease: lease, PromptTokens: 4, MaxTokens: c.tokens}, &client{})
-				switch {
-				case c.limit == 0 && failed != nil:
-					t.Error(failed)
-				case c.limit != 0 && (failed == nil || failed.Class != fault.Timeout || time.Since(start) != c.limit):
-					t.Errorf("%v after %v, want a timeout after %v", failed, time.Since(start), c.limit)
-				}
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			r, lease, _ := room(t, c.cfg, &timed{script: []beat{{c.after, answer}}})
+			took, failed := lasts(t, r, &Call{Lease: lease, PromptTokens: 4, MaxTokens: c.tokens}, &client{})
+			if classOf(failed) != c.want || took != c.limit {
+				t.Errorf("%v after %v, want %s after %v", failed, took, c.want, c.limit)
+			}
 		})
 	}
 }
@@ -254,49 +202,33 @@ func TestSilentWorkersWithoutStream(t *testing.T) {
 // The idle limit follows what was seen of the worker, and a slow client does
 // not stretch it.
 func TestIdleLimitIsLearnt(t *testing.T) {
-	slow := make([]beat, 0, 202)
-	for range 200 {
-		slow = append(slow, beat{time.Second, one})
+	every := func(gap, last time.Duration) []beat {
+		return append(slices.Repeat([]beat{{gap, one}}, 200), beat{last, end}, beat{last, done})
 	}
-	slow = append(slow, beat{0, end}, beat{0, done})
 	for _, c := range []struct {
 		name   string
 		client time.Duration
 		script []beat
 		lo, hi time.Duration // of the next silence's limit
 	}{
-		{"a slow worker", 0, slow, 20 * time.Second, 26 * time.Second},
-		{"a slow client", time.Second, func() []beat {
-			quick := make([]beat, len(slow))
-			copy(quick, slow)
-			for i := range quick {
-				quick[i].after = 20 * time.Millisecond
-			}
-			return quick
-		}(), 10 * time.Second, 10 * time.Second},
+		{"a slow worker", 0, every(time.Second, 0), 20 * time.Second, 26 * time.Second},
+		{"a slow client", time.Second, every(20*time.Millisecond, 20*time.Millisecond), 10 * time.Second, 10 * time.Second},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := &timed{script: c.script}
-				r, lease := timedRoom(t, Config{}, e)
-				call := Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
-				if _, failed := runs(t, r, &call, &slowly{takes: c.client}); failed != nil {
-					t.Fatal(failed)
-				}
-				if r.known("d1").gap() == 0 {
-					t.Error("nothing was learnt")
-				}
-				e.script = []beat{{0, one}, {forever, ""}}
-				start := time.Now()
-				_, failed := runs(t, r, &call, &client{})
-				if took := time.Since(start).Round(time.Microsecond); failed == nil || failed.Class != fault.Stalled || took < c.lo || took > c.hi {
-					t.Errorf("%v after %v, want from %v to %v", failed, took, c.lo, c.hi)
-				}
-				r.roster.Remove("d1")
-				if r.Forget(); len(r.seen) != 0 {
-					t.Error("what was seen of the worker outlives the worker")
-				}
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			e := &timed{script: c.script}
+			r, lease, _ := room(t, Config{}, e)
+			call := &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
+			if failed := r.Run(t.Context(), call, &slowly{takes: c.client}); failed != nil || r.known("d1").gap() == 0 {
+				t.Fatalf("%v, or nothing was learnt", failed)
+			}
+			e.script = []beat{{0, one}, {forever, ""}}
+			if took, failed := lasts(t, r, call, &client{}); classOf(failed) != fault.Stalled || took < c.lo || took > c.hi {
+				t.Errorf("%v after %v, want from %v to %v", failed, took, c.lo, c.hi)
+			}
+			r.roster.Remove("d1")
+			if r.Forget(); len(r.seen) != 0 {
+				t.Error("what was seen of the worker outlives the worker")
+			}
 		})
 	}
 }
@@ -305,9 +237,9 @@ func TestIdleLimitIsLearnt(t *testing.T) {
 func TestFirstTokenLimitIsLearnt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &timed{script: []beat{{10 * time.Second, one}, {0, end}, {0, done}}}
-		r, lease := timedRoom(t, Config{}, e)
+		r, lease, _ := room(t, Config{}, e)
 		call := Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 1000, HandedOff: true}
-		if _, failed := runs(t, r, &call, &client{}); failed != nil {
+		if failed := r.Run(t.Context(), &call, &client{}); failed != nil {
 			t.Fatal(failed)
 		}
 		for _, c := range []struct {
@@ -317,9 +249,8 @@ func TestFirstTokenLimitIsLearnt(t *testing.T) {
 		}{{100, true, 30 * time.Second}, {2000, true, 100 * time.Second}, {2000, false, 30 * time.Second}} {
 			e.script = []beat{{forever, ""}}
 			call.PromptTokens, call.HandedOff = c.tokens, c.handedOff
-			start := time.Now()
-			if _, failed := runs(t, r, &call, &client{}); failed == nil || failed.Class != fault.Timeout || time.Since(start).Round(time.Millisecond) != c.want {
-				t.Errorf("%+v: %v after %v", c, failed, time.Since(start))
+			if took, failed := lasts(t, r, &call, &client{}); classOf(failed) != fault.Timeout || took != c.want {
+				t.Errorf("%+v: %v after %v", c, failed, took)
 			}
 		}
 	})
@@ -331,24 +262,23 @@ func TestFirstTokenLimitIsLearnt(t *testing.T) {
 func TestAPoolOfLongPromptsLearnsItsSpeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &timed{}
-		r, lease := timedRoom(t, Config{}, e)
+		r, lease, _ := room(t, Config{}, e)
 		call := Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 1000}
-		run := func(script ...beat) (time.Duration, *fault.Error) {
-			e.script = script
-			start := time.Now()
-			_, failed := runs(t, r, &call, &client{})
-			return time.Since(start).Round(time.Millisecond), failed
-		}
-		for _, limit := range []time.Duration{30 * time.Second, time.Minute} {
-			if took, failed := run(beat{100 * time.Second, one}); failed == nil || failed.Class != fault.Timeout || took != limit {
-				t.Fatalf("%v after %v, want the limit of %v", failed, took, limit)
+		late, answered := beat{100 * time.Second, one}, []beat{{0, end}, {0, done}}
+		for _, c := range []struct {
+			script []beat
+			want   fault.Class
+			after  time.Duration
+		}{
+			{[]beat{late}, fault.Timeout, 30 * time.Second},
+			{[]beat{late}, fault.Timeout, time.Minute},
+			{append([]beat{late}, answered...), fault.None, 100 * time.Second},
+			{[]beat{{forever, ""}}, fault.Timeout, 500 * time.Second}, // five times what the last one took
+		} {
+			e.script = c.script
+			if took, failed := lasts(t, r, &call, &client{}); classOf(failed) != c.want || took != c.after {
+				t.Fatalf("%v after %v, want %v after %v", failed, took, c.want, c.after)
 			}
-		}
-		if took, failed := run(beat{100 * time.Second, one}, beat{0, end}, beat{0, done}); failed != nil {
-			t.Fatalf("%v after %v", failed, took)
-		}
-		if took, failed := run(beat{forever, ""}); failed == nil || took != 500*time.Second {
-			t.Errorf("%v after %v, want five times what the last one took", failed, took)
 		}
 		other := &pools.Worker{ID: "d2", Model: "m", Role: pools.Decode}
 		if got := r.first(other, r.known("d2"), prompt{tokens: 1000}); got != 500*time.Second {
@@ -357,15 +287,15 @@ func TestAPoolOfLongPromptsLearnsItsSpeed(t *testing.T) {
 	})
 }
 
-func TestConfigValidate(t *testing.T) {
-	for name, c := range map[string]Config{
-		"stream-idle-timeout": {StreamIdleTimeout: -1}, "decode-first-token-timeout": {FirstTokenTimeout: -1},
-	} {
-		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%v does not name %s", err, name)
-		}
-	}
-	if err := (Config{}).Validate(); err != nil {
-		t.Error(err)
-	}
+// bubble runs a subtest in virtual time.
+func bubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// lasts makes a call and returns how long it took.
+func lasts(t *testing.T, r *Room, call *Call, out Sink) (time.Duration, *fault.Error) {
+	t.Helper()
+	start := time.Now()
+	failed := r.Run(t.Context(), call, out)
+	return time.Since(start).Round(time.Microsecond), failed
 }

@@ -1,53 +1,41 @@
 package fault
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// try makes a call that ends as told, and says whether it was let through.
-// TestWarnedCircuitOpensAtTheNextFailure: a warning opens no circuit, and a success ends it.
+// A warning opens no circuit, and a success ends it.
 func TestWarnedCircuitOpensAtTheNextFailure(t *testing.T) {
 	b := NewBreakers(BreakerConfig{})
-	call := func(result error) {
-		done, err := b.Acquire("w", "1", pools.Decode, "", false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		done(result)
-	}
-	call(nil)
-	b.Warn("w", "1", pools.Decode)
-	if s := b.State("w", pools.Decode); s != Closed {
-		t.Errorf("warned, it is %s", s)
-	}
-	call(nil)
-	call(Refused)
-	if s := b.State("w", pools.Decode); s != Closed {
-		t.Errorf("it has answered since the warning, and one failure has it %s", s)
-	}
-	b.Warn("w", "1", pools.Decode)
-	call(Refused)
-	if s := b.State("w", pools.Decode); s != Open {
-		t.Errorf("warned, and it failed: it is %s", s)
-	}
+	try(t, b, None)
+	b.Warn("d1", "i1", pools.Decode)
+	expectState(t, b, Closed)
+	try(t, b, None)
+	try(t, b, Refused) // it has answered since the warning
+	expectState(t, b, Closed)
+	b.Warn("d1", "i1", pools.Decode)
+	try(t, b, Refused)
+	expectState(t, b, Open)
 }
 
+// try makes a call that ends as told, and returns whether it was let through.
 func try(t *testing.T, b *Breakers, class Class) bool {
 	t.Helper()
 	done, err := b.Acquire("d1", "i1", pools.Decode, "", false)
 	if err != nil {
-		if !errors.Is(err, ErrCircuitOpen) || done != nil {
-			t.Fatalf("%v", err)
-		}
+		require.ErrorIs(t, err, ErrCircuitOpen)
+		require.Nil(t, done)
 		return false
 	}
 	done(class)
@@ -56,38 +44,25 @@ func try(t *testing.T, b *Breakers, class Class) bool {
 
 func expectState(t *testing.T, b *Breakers, want State) {
 	t.Helper()
-	if got := b.State("d1", pools.Decode); got != want {
-		t.Errorf("state is %s, want %s", got, want)
-	}
-	if blocked := len(b.Blocked(pools.Decode, "")) > 0; blocked != (want == Open) {
-		t.Errorf("blocked is %v while %s", blocked, want)
-	}
+	assert.Equal(t, want, b.State("d1", pools.Decode))
+	assert.Equal(t, want == Open, len(b.Blocked(pools.Decode, "")) > 0, "blocked while %s", want)
 }
 
 // Every class counts as its name says: against the worker, for it, or not.
 func TestBreakerCountsByClass(t *testing.T) {
 	for _, class := range classes() {
-		t.Run(class.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := NewBreakers(BreakerConfig{})
-				try(t, b, Reset)
-				try(t, b, Reset)
-				try(t, b, class) // the third in a row, or the end of the row, or neither
-				want := Closed
-				if class.Blames() {
-					want = Open
-				}
-				expectState(t, b, want)
-				if want == Open {
-					return
-				}
-				try(t, b, Reset)
-				if class == None {
-					expectState(t, b, Closed)
-				} else {
-					expectState(t, b, Open)
-				}
-			})
+		bubble(t, class.String(), func(t *testing.T) {
+			b := NewBreakers(BreakerConfig{})
+			try(t, b, Reset)
+			try(t, b, Reset)
+			try(t, b, class) // the third in a row, or the end of the row, or neither
+			if class.Blames() {
+				expectState(t, b, Open)
+				return
+			}
+			expectState(t, b, Closed)
+			try(t, b, Reset)
+			expectState(t, b, map[bool]State{true: Closed, false: Open}[class == None])
 		})
 	}
 }
@@ -116,15 +91,13 @@ func TestBreakerOpensByRatio(t *testing.T) {
 		{"enough", time.Millisecond, 20, Open},
 		{"too few within the window", time.Second, 100, Closed},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := NewBreakers(BreakerConfig{})
-				for i := range c.calls {
-					time.Sleep(c.every)
-					try(t, b, []Class{None, EngineError}[i%2])
-				}
-				expectState(t, b, c.want)
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			b := NewBreakers(BreakerConfig{})
+			for i := range c.calls {
+				time.Sleep(c.every)
+				try(t, b, []Class{None, EngineError}[i%2])
+			}
+			expectState(t, b, c.want)
 		})
 	}
 }
@@ -139,31 +112,20 @@ func TestBreakerHalfOpensByOneCall(t *testing.T) {
 			try(t, b, Reset)
 		}
 		time.Sleep(time.Minute)
-		if try(t, b, None) {
-			t.Error("a call before the time is over")
-		}
+		assert.False(t, try(t, b, None), "a call before the time is over")
 		time.Sleep(time.Nanosecond)
 		synctest.Wait() // the circuit reports by itself that it half-opens
 		expectState(t, b, HalfOpen)
-		trial, err := b.Acquire("d1", "i1", pools.Decode, "", false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if try(t, b, None) || !slices.Equal(b.Blocked(pools.Decode, ""), []string{"d1"}) {
-			t.Error("a second call while the first tries")
-		}
+		trial := begin(t, b)
+		assert.False(t, try(t, b, None), "a second call while the first tries")
+		assert.Equal(t, []string{"d1"}, b.Blocked(pools.Decode, ""))
 		trial(ClientGone) // says nothing: another may try
 		expectState(t, b, HalfOpen)
-		if !try(t, b, Reset) {
-			t.Error("no call after a trial that said nothing")
-		}
+		assert.True(t, try(t, b, Reset), "a call after a trial that said nothing")
 		expectState(t, b, Open)
 		time.Sleep(time.Minute + 1)
 		synctest.Wait()
-		trial, err = b.Acquire("d1", "i1", pools.Decode, "", false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		trial = begin(t, b)
 		trial(None) // the first byte
 		expectState(t, b, Closed)
 		trial(Truncated) // and the end of the same call
@@ -173,47 +135,33 @@ func TestBreakerHalfOpensByOneCall(t *testing.T) {
 		trial(None)
 		trial(ClientGone)
 		expectState(t, b, Closed)
-		want := []string{"closed>open", "open>half_open", "half_open>open", "open>half_open", "half_open>closed"}
-		for i := range want {
-			want[i] = "d1/i1/decode " + want[i]
-		}
-		if !slices.Equal(changes, want) {
-			t.Errorf("changes %q", changes)
-		}
+		assert.Equal(t, []string{
+			"d1/i1/decode closed>open", "d1/i1/decode open>half_open", "d1/i1/decode half_open>open",
+			"d1/i1/decode open>half_open", "d1/i1/decode half_open>closed",
+		}, changes)
 	})
 }
 
 // A circuit is one worker's, one leg's and one process's.
 func TestBreakersAreApart(t *testing.T) {
 	b := NewBreakers(BreakerConfig{Consecutive: 1})
-	fail := func(worker, incarnation string, leg pools.Role) {
-		t.Helper()
-		done, err := b.Acquire(worker, incarnation, leg, "", false)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for worker, leg := range map[string]pools.Role{"w1": pools.Prefill, "w2": pools.Decode} {
+		done, err := b.Acquire(worker, "a", leg, "", false)
+		require.NoError(t, err)
 		done(Refused)
 	}
-	fail("w1", "a", pools.Prefill)
-	fail("w2", "a", pools.Decode)
-	if got := b.Blocked(pools.Prefill, ""); !slices.Equal(got, []string{"w1"}) {
-		t.Errorf("blocked for prefill: %q", got)
-	}
-	if _, err := b.Acquire("w1", "a", pools.Decode, "", false); err != nil {
-		t.Error("the other leg is blocked too")
-	}
+	assert.Equal(t, []string{"w1"}, b.Blocked(pools.Prefill, ""))
+	_, err := b.Acquire("w1", "a", pools.Decode, "", false)
+	assert.NoError(t, err, "the other leg")
 	if _, err := b.Acquire("w1", "b", pools.Prefill, "", false); err != nil || b.State("w1", pools.Prefill) != Closed || b.Blocked(pools.Prefill, "") != nil {
 		t.Errorf("the next incarnation inherits: %v", err)
 	}
-	want := []string{
+	assert.Equal(t, []string{
 		"breaker_opened_total w1 decode 0", "breaker_opened_total w1 prefill 0", "breaker_opened_total w2 decode 1",
 		"breaker_state w1 decode closed 1", "breaker_state w1 decode half_open 0", "breaker_state w1 decode open 0",
 		"breaker_state w1 prefill closed 1", "breaker_state w1 prefill half_open 0", "breaker_state w1 prefill open 0",
 		"breaker_state w2 decode closed 0", "breaker_state w2 decode half_open 0", "breaker_state w2 decode open 1",
-	}
-	if got := series(t, b); !slices.Equal(got, want) {
-		t.Errorf("series %q", got)
-	}
+	}, series(t, b))
 	b.Forget(func(w, _ string) bool { return w == "w2" })
 	if b.State("w2", pools.Decode) != Closed || b.Blocked(pools.Decode, "") != nil || len(b.States()) != 2 {
 		t.Errorf("not forgotten: %+v", b.States())
@@ -259,26 +207,20 @@ func TestAdaptersFailAlone(t *testing.T) {
 }
 
 // series lists what breakers export, one line each.
-func series(t *testing.T, b *Breakers) []string {
+func series(t *testing.T, b *Breakers) (list []string) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
 	b.Export(reg)
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []string
+	require.NoError(t, err)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			label := map[string]string{}
 			for _, l := range m.GetLabel() {
 				label[l.GetName()] = l.GetValue()
 			}
-			line := []string{family.GetName(), label["worker"], label["leg"]}
-			if label["state"] != "" {
-				line = append(line, label["state"])
-			}
-			list = append(list, fmt.Sprint(strings.Join(line, " "), " ", m.GetGauge().GetValue()+m.GetCounter().GetValue()))
+			words := strings.Fields(strings.Join([]string{family.GetName(), label["worker"], label["leg"], label["state"]}, " "))
+			list = append(list, fmt.Sprint(strings.Join(words, " "), " ", m.GetGauge().GetValue()+m.GetCounter().GetValue()))
 		}
 	}
 	slices.Sort(list)
@@ -288,35 +230,29 @@ func series(t *testing.T, b *Breakers) []string {
 // A call that ends after its worker was forgotten changes nobody else's state.
 func TestBreakersForgetCallsInFlight(t *testing.T) {
 	b := NewBreakers(BreakerConfig{Consecutive: 1})
-	done, err := b.Acquire("w", "a", pools.Decode, "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Forget(func(w, _ string) bool { return w == "w" })
+	done := begin(t, b)
+	b.Forget(func(w, _ string) bool { return w == "d1" })
 	done(Reset)
-	if b.Blocked(pools.Decode, "") != nil || len(b.States()) != 0 {
-		t.Errorf("%+v", b.States())
-	}
+	expectState(t, b, Closed)
+	assert.Empty(t, b.States())
 }
 
 func TestNilBreakersLetEverythingThrough(t *testing.T) {
 	var b *Breakers
 	for range 5 {
-		if !try(t, b, Refused) {
-			t.Fatal("blocked")
-		}
+		require.True(t, try(t, b, Refused))
 	}
 	b.Forget(func(w, _ string) bool { return w == "d1" })
-	if b.State("d1", pools.Decode) != Closed || b.States() != nil || b.Blocked(pools.Decode, "") != nil {
-		t.Error("a state of nothing")
-	}
+	expectState(t, b, Closed)
+	assert.Nil(t, b.States())
+	assert.Nil(t, b.OnTrial(pools.Decode, ""))
 }
 
 func TestBreakersTogether(t *testing.T) {
 	b := NewBreakers(BreakerConfig{OpenFor: time.Millisecond, OnChange: func(Circuit, State) {}})
-	ended := make(chan bool)
+	var group sync.WaitGroup
 	for g := range 8 {
-		go func() {
+		group.Go(func() {
 			for i := range 500 {
 				worker := fmt.Sprintf("w%d", (g+i)%3)
 				if done, err := b.Acquire(worker, fmt.Sprint(i/250), pools.Decode, "", false); err == nil {
@@ -328,29 +264,12 @@ func TestBreakersTogether(t *testing.T) {
 					b.Forget(func(w, _ string) bool { return w == worker })
 				}
 			}
-			ended <- true
-		}()
+		})
 	}
-	for range 8 {
-		<-ended
-	}
+	group.Wait()
 	for _, c := range b.States() {
-		if c.Leg != pools.Decode || stateOrder(c.State) < 0 {
-			t.Errorf("%+v", c)
-		}
-	}
-}
-
-func stateOrder(s State) int { return slices.Index([]State{Closed, HalfOpen, Open}, s) }
-
-func TestBreakerConfigValidate(t *testing.T) {
-	for _, c := range []BreakerConfig{{Consecutive: -1}, {Ratio: -1}, {Ratio: 1.5}, {MinCalls: -1}, {Window: -1}, {OpenFor: -1}} {
-		if c.Validate() == nil {
-			t.Errorf("%+v is accepted", c)
-		}
-	}
-	if err := (BreakerConfig{}).Validate(); err != nil {
-		t.Error(err)
+		assert.Equal(t, pools.Decode, c.Leg)
+		assert.Contains(t, []State{Closed, HalfOpen, Open}, c.State)
 	}
 }
 
@@ -377,4 +296,17 @@ func BenchmarkBreakers(b *testing.B) {
 	done, _ := all.Acquire("w8", "a", pools.Decode, "", false)
 	done(Reset)
 	b.Run("one open", call)
+}
+
+// begin is a call of decode worker d1 that its circuit lets through.
+func begin(t *testing.T, b *Breakers) func(error) {
+	t.Helper()
+	done, err := b.Acquire("d1", "i1", pools.Decode, "", false)
+	require.NoError(t, err)
+	return done
+}
+
+// bubble runs a subtest in virtual time.
+func bubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }

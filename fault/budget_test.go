@@ -5,6 +5,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Those that wait for a retry get it in their order, each once, and one that waits no longer keeps none.
@@ -12,9 +15,7 @@ func TestBudgetWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(Budget)
 		for range 10 {
-			if !b.Wait(t.Context()) {
-				t.Fatal("there is a place")
-			}
+			require.True(t, b.Wait(t.Context()), "there is a place")
 		}
 		came := make(chan int, 3)
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -29,12 +30,8 @@ func TestBudgetWaits(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if b.Take() {
-			t.Error("a place was taken past the limit")
-		}
-		if got := <-came; got != -1 {
-			t.Errorf("%d came first", got)
-		}
+		assert.False(t, b.Take(), "a place past the limit")
+		assert.Equal(t, -1, <-came)
 		b.Return()
 		b.Return()
 		if first, second := <-came, <-came; first+second != 2 || b.Stats().Retrying != 10 || b.Stats().Refused != 2 {
@@ -43,9 +40,7 @@ func TestBudgetWaits(t *testing.T) {
 		for range 10 {
 			b.Return()
 		}
-		if got := b.Stats(); got.Retrying != 0 {
-			t.Errorf("%+v", got)
-		}
+		assert.Zero(t, b.Stats().Retrying)
 	})
 }
 
@@ -72,34 +67,30 @@ func TestBudget(t *testing.T) {
 		{"the next", 55, 11},
 		{"a busy gateway", 1000, 200},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			b := new(Budget)
-			for range c.live {
-				b.Begin()
+		b, granted := new(Budget), 0
+		for range c.live {
+			b.Begin()
+		}
+		for range 1200 {
+			if b.Take() {
+				granted++
 			}
-			granted := 0
-			for range 1200 {
-				if b.Take() {
-					granted++
-				}
-			}
-			want := BudgetStats{Live: c.live, Retrying: c.granted, Limit: c.granted, Refused: uint64(1200 - c.granted)}
-			if got := b.Stats(); granted != c.granted || got != want {
-				t.Errorf("granted %d, %+v; want %+v", granted, got, want)
-			}
+		}
+		want := BudgetStats{Live: c.live, Retrying: c.granted, Limit: c.granted, Refused: uint64(1200 - c.granted)}
+		assert.Equal(t, want, b.Stats(), c.name)
+		assert.Equal(t, c.granted, granted, c.name)
+		b.Return()
+		if !b.Take() || b.Take() {
+			t.Errorf("%s: one return is not one retry", c.name)
+		}
+		for range c.live {
+			b.End()
+		}
+		for range c.granted {
 			b.Return()
-			if !b.Take() || b.Take() {
-				t.Error("one return is not one retry")
-			}
-			for range c.live {
-				b.End()
-			}
-			for range c.granted {
-				b.Return()
-			}
-			if got := b.Stats(); got.Live != 0 || got.Retrying != 0 {
-				t.Errorf("at the end %+v", got)
-			}
-		})
+		}
+		if got := b.Stats(); got.Live != 0 || got.Retrying != 0 {
+			t.Errorf("%s: at the end %+v", c.name, got)
+		}
 	}
 }

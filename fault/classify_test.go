@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -71,11 +72,7 @@ func TestClassify(t *testing.T) {
 		{"no room, in an event", ErrEngine, 503, Overloaded},
 		{"engine broke, in an event", ErrEngine, 500, EngineError},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := Classify(c.err, c.status); got != c.want {
-				t.Errorf("Classify(%v, %d) = %s, want %s", c.err, c.status, got, c.want)
-			}
-		})
+		assert.Equal(t, c.want, Classify(c.err, c.status), c.name)
 	}
 }
 
@@ -123,15 +120,10 @@ func TestClassTable(t *testing.T) {
 func TestErrorKeepsDetailOut(t *testing.T) {
 	e := New(pools.Decode, "d1", nil, 400)
 	e.Detail = []byte("the prompt of somebody")
-	if strings.Contains(e.Error(), "prompt") {
-		t.Errorf("the error quotes the engine: %s", e)
-	}
-	if want := "decode on d1: rejected: status 400"; e.Error() != want {
-		t.Errorf("got %q, want %q", e, want)
-	}
-	if e := New(pools.Prefill, "p1", ErrTimeout, 0); !errors.Is(e, ErrTimeout) || e.Class != Timeout {
-		t.Errorf("the cause is lost: %v", e)
-	}
+	assert.EqualError(t, e, "decode on d1: rejected: status 400")
+	e = New(pools.Prefill, "p1", ErrTimeout, 0)
+	assert.ErrorIs(t, e, ErrTimeout)
+	assert.Equal(t, Timeout, e.Class)
 }
 
 // classes lists every class.

@@ -16,6 +16,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -149,65 +151,37 @@ func TestTheSameCallsAreHit(t *testing.T) {
 	}
 	back := slices.Clone(forth)
 	slices.Reverse(back)
-	rule := Rule{Fault: "refuse", Probability: .3}
-	first := hits(Scenario{Seed: 1, Rules: []Rule{rule}}, n, forth)
-	if !slices.Equal(first, hits(Scenario{Seed: 1, Rules: []Rule{rule}}, n, back)) {
-		t.Error("another order hits other calls")
+	rules := []Rule{{Fault: "refuse", Probability: .3}}
+	first := hits(Scenario{Seed: 1, Rules: rules}, n, forth)
+	assert.Equal(t, first, hits(Scenario{Seed: 1, Rules: rules}, n, back), "in another order")
+	assert.NotEqual(t, first, hits(Scenario{Seed: 2, Rules: rules}, n, forth), "with another seed")
+	share := func(hit []bool) float64 {
+		return float64(n-len(slices.DeleteFunc(slices.Clone(hit), func(h bool) bool { return h }))) / n
 	}
-	if slices.Equal(first, hits(Scenario{Seed: 2, Rules: []Rule{rule}}, n, forth)) {
-		t.Error("another seed hits the same calls")
-	}
-	count := 0
-	for _, hit := range first {
-		if hit {
-			count++
-		}
-	}
-	if count < n*27/100 || count > n*33/100 { // 4 standard deviations are 0.029
-		t.Errorf("%d of %d calls hit at probability .3", count, n)
-	}
+	assert.InDelta(t, .3, share(first), .03) // 4 standard deviations are 0.029
 	// Two rules throw coins of their own: .5 and .5 of the rest hit three quarters.
-	two := hits(Scenario{Seed: 1, Rules: []Rule{{Fault: "refuse", Probability: .5}, {Fault: "wrong_status", Probability: .5}}}, n, forth)
-	count = 0
-	for _, hit := range two {
-		if hit {
-			count++
-		}
-	}
-	if count < n*72/100 || count > n*78/100 {
-		t.Errorf("%d of %d calls hit by one of two rules", count, n)
-	}
+	two := []Rule{{Fault: "refuse", Probability: .5}, {Fault: "wrong_status", Probability: .5}}
+	assert.InDelta(t, .75, share(hits(Scenario{Seed: 1, Rules: two}, n, forth)), .03)
 }
 
 func TestRulesChooseTheirCalls(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		rule Rule
-		leg  upstream.Leg
 		hit  bool
 	}{
-		{"any", Rule{Fault: "refuse"}, decodeLeg(1), true},
-		{"its kind", Rule{Fault: "refuse", Leg: string(pools.Decode)}, decodeLeg(1), true},
-		{"another kind", Rule{Fault: "refuse", Leg: Release}, decodeLeg(1), false},
-		{"its worker", Rule{Fault: "refuse", Worker: "decode-*"}, decodeLeg(1), true},
-		{"another worker", Rule{Fault: "refuse", Worker: "prefill-?"}, decodeLeg(1), false},
-		{"its place", Rule{Fault: "refuse", Where: "*/decode-1"}, decodeLeg(1), true},
-		{"another place", Rule{Fault: "refuse", Where: "prefill/*"}, decodeLeg(1), false},
-		{"a kind that the fault cannot befall", Rule{Fault: "lost_handoff"}, decodeLeg(1), false},
+		{"any", Rule{Fault: "refuse"}, true},
+		{"its kind", Rule{Fault: "refuse", Leg: string(pools.Decode)}, true},
+		{"another kind", Rule{Fault: "refuse", Leg: Release}, false},
+		{"its worker", Rule{Fault: "refuse", Worker: "decode-*"}, true},
+		{"another worker", Rule{Fault: "refuse", Worker: "prefill-?"}, false},
+		{"its place", Rule{Fault: "refuse", Where: "*/decode-1"}, true},
+		{"another place", Rule{Fault: "refuse", Where: "prefill/*"}, false},
+		{"a kind that the fault cannot befall", Rule{Fault: "lost_handoff"}, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			c.rule.Probability = 1
-			hit := false
-			s := &Scenario{Rules: []Rule{c.rule}, OnHit: func(leg upstream.Leg, name string) {
-				hit = name == c.rule.Fault && leg.RequestID == c.leg.RequestID
-			}}
-			if stream, err := Inject(streamer(), s).Call(t.Context(), c.leg); err == nil {
-				_ = stream.Close()
-			}
-			if hit != c.hit {
-				t.Errorf("hit: %v", hit)
-			}
-		})
+		c.rule.Probability = 1
+		hit := hits(Scenario{Rules: []Rule{c.rule}}, 2, []int{1})
+		assert.Equal(t, []bool{false, c.hit}, hit, c.name)
 	}
 	w := streamer()
 	if Inject(w, nil) != upstream.Transport(w) || Inject(w, &Scenario{Seed: 3}) != upstream.Transport(w) {
@@ -222,29 +196,23 @@ func TestEveryFaultClosesTheWorkersStream(t *testing.T) {
 	for _, f := range Faults() {
 		for _, leg := range []upstream.Leg{decodeLeg(7), prefillLeg(7)} {
 			for _, read := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/%s/read=%v", f.Name, leg.Purpose, read), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						w := streamer()
-						if leg.Purpose == string(pools.Prefill) {
-							w = &worker{contentType: "application/json", body: handOff}
-						}
-						s, err := Inject(w, &Scenario{Rules: []Rule{sample(t, f)}}).Call(t.Context(), leg)
-						if err == nil && read {
-							_, err = io.Copy(io.Discard, io.LimitReader(s, 1<<20)) // one of them has no end
-						}
-						var failed *upstream.Error
-						if err != nil && (!errors.As(err, &failed) || failed.Worker != leg.Worker) {
-							t.Errorf("%v is no *upstream.Error of the worker", err)
-						}
-						if s != nil {
-							if err := s.Close(); err != nil {
-								t.Error(err)
-							}
-						}
-						if w.closed.Load() != w.calls.Load() {
-							t.Errorf("%d streams opened, %d closed", w.calls.Load(), w.closed.Load())
-						}
-					})
+				bubble(t, fmt.Sprintf("%s/%s/read=%v", f.Name, leg.Purpose, read), func(t *testing.T) {
+					w := streamer()
+					if leg.Purpose == string(pools.Prefill) {
+						w = &worker{contentType: "application/json", body: handOff}
+					}
+					s, err := always(w, sample(t, f)).Call(t.Context(), leg)
+					if err == nil && read {
+						_, err = io.Copy(io.Discard, io.LimitReader(s, 1<<20)) // one of them has no end
+					}
+					var failed *upstream.Error
+					if err != nil && (!errors.As(err, &failed) || failed.Worker != leg.Worker) {
+						t.Errorf("%v is no *upstream.Error of the worker", err)
+					}
+					if s != nil {
+						assert.NoError(t, s.Close())
+					}
+					assert.Equal(t, w.calls.Load(), w.closed.Load(), "streams closed, of those opened")
 				})
 			}
 		}
@@ -255,10 +223,9 @@ func TestEveryFaultClosesTheWorkersStream(t *testing.T) {
 func TestFaultsKeepTheWorkersOwnError(t *testing.T) {
 	own := &upstream.Error{Worker: "decode-1", Op: upstream.OpDial, Err: errors.New("own")}
 	for _, name := range []string{"reset", "stall", "truncate", "garble"} {
-		s, err := Inject(&worker{err: own}, &Scenario{Rules: []Rule{{Fault: name, Probability: 1}}}).Call(t.Context(), decodeLeg(1))
-		if !errors.Is(err, own) || s != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		s, err := always(&worker{err: own}, Rule{Fault: name}).Call(t.Context(), decodeLeg(1))
+		assert.ErrorIs(t, err, own, name)
+		assert.Nil(t, s, name)
 	}
 }
 
@@ -298,36 +265,28 @@ func TestFaults(t *testing.T) {
 		{"stall that ends", Rule{Fault: "stall", AfterEvents: 1, Delay: time.Minute}, streamer(), decodeLeg(1), streamed, 200, None, 1},
 	} {
 		for _, slow := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/slow=%v", c.name, slow), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					c.rule.Probability = 1
-					before, start := c.worker.calls.Load(), time.Now()
-					s, err := Inject(c.worker, &Scenario{Rules: []Rule{c.rule}}).Call(t.Context(), c.leg)
-					var got []byte
-					status := 0
-					if err == nil {
-						defer s.Close()
-						status = s.Status()
-						var r io.Reader = s
-						if slow {
-							r = iotest.OneByteReader(s)
-						}
-						got, err = io.ReadAll(r)
+			bubble(t, fmt.Sprintf("%s/slow=%v", c.name, slow), func(t *testing.T) {
+				before, start := c.worker.calls.Load(), time.Now()
+				s, err := always(c.worker, c.rule).Call(t.Context(), c.leg)
+				var got []byte
+				status, class := 0, None
+				if err == nil {
+					defer s.Close()
+					status = s.Status()
+					var r io.Reader = s
+					if slow {
+						r = iotest.OneByteReader(s)
 					}
-					class := None
-					if err != nil {
-						class = Classify(err, 0)
-					}
-					if string(got) != c.want || status != c.status || class != c.class {
-						t.Errorf("%q, status %d, %s; want %q, %d, %s", got, status, class, c.want, c.status, c.class)
-					}
-					if n := c.worker.calls.Load() - before; n != c.calls {
-						t.Errorf("the worker saw %d calls", n)
-					}
-					if took := time.Since(start); took != c.rule.Delay {
-						t.Errorf("took %v, not %v", took, c.rule.Delay)
-					}
-				})
+					got, err = io.ReadAll(r)
+				}
+				if err != nil {
+					class = Classify(err, 0)
+				}
+				if string(got) != c.want || status != c.status || class != c.class {
+					t.Errorf("%q, status %d, %s; want %q, %d, %s", got, status, class, c.want, c.status, c.class)
+				}
+				assert.Equal(t, c.calls, c.worker.calls.Load()-before, "calls that the worker saw")
+				assert.Equal(t, c.rule.Delay, time.Since(start))
 			})
 		}
 	}
@@ -336,15 +295,13 @@ func TestFaults(t *testing.T) {
 // The three ways to be gone, drawn by the call: a status, or for a stream an
 // error event too.
 func TestKVGone(t *testing.T) {
-	in := Inject(streamer(), &Scenario{Rules: []Rule{{Fault: "kv_gone", Probability: 1}}})
+	in := always(streamer(), Rule{Fault: "kv_gone"})
 	seen := map[int]int{}
 	for i := range 200 {
 		leg := decodeLeg(i)
 		leg.Stream = i%2 == 0
 		s, err := in.Call(t.Context(), leg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		body, _ := io.ReadAll(s)
 		if !strings.Contains(string(body), `{"error":`) || s.Status() == 200 && !leg.Stream {
 			t.Fatalf("status %d: %s", s.Status(), body)
@@ -359,13 +316,11 @@ func TestKVGone(t *testing.T) {
 // Each way to lose a hand-off comes up, none leaves a usable one, and what is
 // left of the answer survives, 64-bit integers as well.
 func TestLostHandoff(t *testing.T) {
-	in := Inject(&worker{contentType: "application/json", body: handOff}, &Scenario{Rules: []Rule{{Fault: "lost_handoff", Probability: 1}}})
+	in := always(&worker{contentType: "application/json", body: handOff}, Rule{Fault: "lost_handoff"})
 	seen := map[string]bool{}
 	for i := range 100 {
 		s, err := in.Call(t.Context(), prefillLeg(i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		body, err := io.ReadAll(s)
 		if err != nil || s.Status() != 200 || !strings.Contains(string(body), `"choices":[]`) {
 			t.Fatalf("%v: %s", err, body)
@@ -375,51 +330,35 @@ func TestLostHandoff(t *testing.T) {
 		}
 		seen[string(body)] = true
 	}
-	if len(seen) != 6 || seen[handOff] {
-		t.Errorf("%d kinds of answers", len(seen))
-	}
+	assert.Len(t, seen, 6, "kinds of answers")
+	assert.NotContains(t, seen, handOff)
 }
 
 // A stall without end is ended by its call's context, whose cause it gives, or
 // by Close from another goroutine, as a connection is.
 func TestStallEnds(t *testing.T) {
 	cause := errors.New("the client left")
-	for _, c := range []struct {
-		name string
-		end  func(cancel context.CancelCauseFunc, s upstream.Stream)
-		want error
-	}{
-		{"context", func(cancel context.CancelCauseFunc, _ upstream.Stream) { cancel(cause) }, cause},
-		{"close", func(_ context.CancelCauseFunc, s upstream.Stream) { _ = s.Close() }, errClosed},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				s, err := Inject(streamer(), &Scenario{Rules: []Rule{{Fault: "stall", Probability: 1, AfterEvents: 2}}}).Call(ctx, decodeLeg(1))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer s.Close()
-				ended := make(chan error, 1)
-				go func() {
-					got, err := io.ReadAll(s)
-					if strings.Count(string(got), "data:") != 2 {
-						t.Errorf("%q before the stall", got)
-					}
-					ended <- err
-				}()
-				time.Sleep(time.Hour)
-				select {
-				case err := <-ended:
-					t.Fatalf("ended by itself: %v", err)
-				default:
-				}
-				c.end(cancel, s)
-				if err := <-ended; !errors.Is(err, c.want) {
-					t.Errorf("ended with %v", err)
-				}
-			})
+	for _, want := range []error{cause, errClosed} {
+		bubble(t, want.Error(), func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			s, err := always(streamer(), Rule{Fault: "stall", AfterEvents: 2}).Call(ctx, decodeLeg(1))
+			require.NoError(t, err)
+			defer s.Close()
+			ended := make(chan error, 1)
+			go func() {
+				got, err := io.ReadAll(s)
+				assert.Equal(t, 2, strings.Count(string(got), "data:"), "events before the stall")
+				ended <- err
+			}()
+			time.Sleep(time.Hour)
+			require.Empty(t, ended, "ended by itself")
+			if want == cause {
+				cancel(cause)
+			} else {
+				_ = s.Close()
+			}
+			assert.ErrorIs(t, <-ended, want)
 		})
 	}
 }
@@ -430,45 +369,39 @@ func TestDelayEnds(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, ErrTimeout)
 		defer cancel()
 		w := streamer()
-		_, err := Inject(w, &Scenario{Rules: []Rule{{Fault: "delay", Probability: 1, Delay: time.Minute}}}).Call(ctx, decodeLeg(1))
-		if Classify(err, 0) != Timeout || w.calls.Load() != 0 {
-			t.Errorf("%v after %d calls", err, w.calls.Load())
-		}
+		_, err := always(w, Rule{Fault: "delay", Delay: time.Minute}).Call(ctx, decodeLeg(1))
+		assert.ErrorIs(t, err, ErrTimeout)
+		assert.Zero(t, w.calls.Load())
 	})
 }
 
 func TestInjectPanicsOnAnInvalidScenario(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("accepted")
-		}
-	}()
-	Inject(streamer(), &Scenario{Rules: []Rule{{Fault: "refuse", Probability: 2}}})
+	assert.Panics(t, func() { Inject(streamer(), &Scenario{Rules: []Rule{{Fault: "refuse", Probability: 2}}}) })
 }
 
 // The last event before the cut comes again and again, until the call's context ends.
 func TestEndlessTokens(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
-	s, err := Inject(streamer(), &Scenario{Rules: []Rule{{Fault: "endless_tokens", Probability: 1}}}).Call(ctx, decodeLeg(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, err := always(streamer(), Rule{Fault: "endless_tokens"}).Call(ctx, decodeLeg(1))
+	require.NoError(t, err)
 	defer s.Close()
 	got := make([]byte, 4<<10)
-	if _, err := io.ReadFull(s, got); err != nil {
-		t.Fatal(err)
-	}
+	_, err = io.ReadFull(s, got)
+	require.NoError(t, err)
 	events := strings.Split(strings.ReplaceAll(string(got), "\r", ""), "\n\n")
 	if len(events) < 10 || events[1] == events[0] {
 		t.Fatalf("%q", events)
 	}
-	for i, e := range events[2 : len(events)-1] {
-		if strings.TrimLeft(e, "\n") != events[1] {
-			t.Fatalf("event %d is %q, want %q", i+2, e, events[1])
-		}
+	for _, e := range events[2 : len(events)-1] {
+		require.Equal(t, events[1], strings.TrimLeft(e, "\n"))
 	}
 	cancel(ErrClientGone)
-	if _, err := s.Read(got); !errors.Is(err, ErrClientGone) {
-		t.Errorf("%v after its context's end", err)
-	}
+	_, err = s.Read(got)
+	assert.ErrorIs(t, err, ErrClientGone)
+}
+
+// always is a transport that a fault befalls in every call.
+func always(w *worker, rule Rule) upstream.Transport {
+	rule.Probability = 1
+	return Inject(w, &Scenario{Rules: []Rule{rule}})
 }

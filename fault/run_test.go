@@ -4,8 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"testing/synctest"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -14,49 +14,34 @@ import (
 // for the worker until it fails itself.
 func TestFailuresAfterASignOfLifeAreARow(t *testing.T) {
 	for together, want := range map[int]int{1: 3, 2: 4, 8: 3} {
-		synctest.Test(t, func(t *testing.T) {
-			b := NewBreakers(BreakerConfig{})
-			broken := 0
-			for b.State("d1", pools.Decode) == Closed && broken < 24 {
-				var calls []func(error)
-				for range together {
-					done, err := b.Acquire("d1", "i1", pools.Decode, "", false)
-					if err != nil {
-						t.Fatal(err)
-					}
-					done(None)
-					calls = append(calls, done)
-				}
-				for _, done := range calls {
-					if b.State("d1", pools.Decode) == Closed {
-						broken++
-					}
-					done(Reset)
-					done(ClientGone) // the permit is given back
-				}
+		b, broken := NewBreakers(BreakerConfig{}), 0
+		for b.State("d1", pools.Decode) == Closed && broken < 24 {
+			var calls []func(error)
+			for range together {
+				calls = append(calls, begin(t, b))
+				calls[len(calls)-1](None)
 			}
-			if broken != want {
-				t.Errorf("%d at once: open after %d broken answers, want %d", together, broken, want)
+			for _, done := range calls {
+				if b.State("d1", pools.Decode) == Closed {
+					broken++
+				}
+				done(Reset)
+				done(ClientGone) // the permit is given back
 			}
-		})
+		}
+		assert.Equal(t, want, broken, "%d at once: broken answers until it opens", together)
 	}
 }
 
 // A call that gave a sign of life and has not failed ends a row, though it runs on.
 func TestSignOfLifeEndsARow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := NewBreakers(BreakerConfig{})
-		for range 5 { // too few for the ratio
-			try(t, b, Reset)
-			try(t, b, Reset)
-			done, err := b.Acquire("d1", "i1", pools.Decode, "", false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			done(None)
-		}
-		expectState(t, b, Closed)
-	})
+	b := NewBreakers(BreakerConfig{})
+	for range 5 { // too few for the ratio
+		try(t, b, Reset)
+		try(t, b, Reset)
+		begin(t, b)(None)
+	}
+	expectState(t, b, Closed)
 }
 
 // The row is what a look at everything that happened would find, and holds no more

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -56,26 +58,18 @@ func TestTrialThatSaysNothing(t *testing.T) {
 		if class.Blames() || class == None {
 			continue
 		}
-		t.Run(class.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := NewBreakers(BreakerConfig{Consecutive: 1, OpenFor: time.Second})
-				try(t, b, Reset)
-				time.Sleep(time.Second + 1)
-				for i := range 5 {
-					done, err := b.Acquire("d1", "i1", pools.Decode, "", false)
-					if err != nil {
-						t.Fatalf("trial %d: %v", i, err)
-					}
-					if _, err := b.Acquire("d1", "i1", pools.Decode, "", false); err == nil {
-						t.Fatalf("two at once after trial %d", i)
-					}
-					done(class)
-					done(class) // a permit that is returned after its call ended
+		bubble(t, class.String(), func(t *testing.T) {
+			b := halfOpen(t)
+			for i := range 5 {
+				done := begin(t, b)
+				if try(t, b, None) {
+					t.Fatalf("two at once after trial %d", i)
 				}
-				if !try(t, b, None) || b.State("d1", pools.Decode) != Closed {
-					t.Error("the circuit did not close")
-				}
-			})
+				done(class)
+				done(class) // a permit that is returned after its call ended
+			}
+			assert.True(t, try(t, b, None))
+			expectState(t, b, Closed)
 		})
 	}
 }
@@ -83,34 +77,23 @@ func TestTrialThatSaysNothing(t *testing.T) {
 func TestOnTrialIsPerLeg(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBreakers(BreakerConfig{Consecutive: 1, OpenFor: time.Second})
+		onTrial := func() [2][]string { return [2][]string{b.OnTrial(pools.Prefill, ""), b.OnTrial(pools.Decode, "")} }
 		for i := range 3 {
 			for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {
 				done, err := b.Acquire(fmt.Sprint("w", i), "i", leg, "", false)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				done(Stalled)
 			}
 		}
 		time.Sleep(time.Second + 1)
-		if b.OnTrial(pools.Prefill, "") != nil || b.OnTrial(pools.Decode, "") != nil {
-			t.Error("a trial that nobody has begun")
-		}
+		assert.Equal(t, [2][]string{}, onTrial(), "nobody has begun one")
 		done, err := b.Acquire("w1", "i", pools.Prefill, "", false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := b.OnTrial(pools.Prefill, ""); !slices.Equal(got, []string{"w1"}) || b.OnTrial(pools.Decode, "") != nil {
-			t.Errorf("on trial: %q and %q", got, b.OnTrial(pools.Decode, ""))
-		}
+		require.NoError(t, err)
+		assert.Equal(t, [2][]string{{"w1"}, nil}, onTrial())
 		done(None)
-		if b.OnTrial(pools.Prefill, "") != nil || len(b.Blocked(pools.Prefill, "")) != 0 {
-			t.Error("still on trial after its success")
-		}
+		assert.Equal(t, [2][]string{}, onTrial(), "after its success")
+		assert.Empty(t, b.Blocked(pools.Prefill, ""))
 	})
-	if (*Breakers)(nil).OnTrial(pools.Decode, "") != nil {
-		t.Error("nobody's circuits have a trial")
-	}
 }
 
 // A trial that says nothing, as an answer that is not streamed until its end, keeps
@@ -126,9 +109,7 @@ func TestSilentTrialsMakePlace(t *testing.T) {
 		try(t, b, Reset)
 		time.Sleep(openFor + 1)
 		synctest.Wait()
-		if woken.Load() != 1 {
-			t.Errorf("whoever waits was woken %d times by a circuit that half-opened", woken.Load())
-		}
+		assert.EqualValues(t, 1, woken.Load(), "how often a circuit that half-opens wakes whoever waits")
 		began := time.Now()
 		var trials []func(error)
 		var at []time.Duration
@@ -138,25 +119,18 @@ func TestSilentTrialsMakePlace(t *testing.T) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		want := []time.Duration{0, 100 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond, 1500 * time.Millisecond, 2500 * time.Millisecond, 3500 * time.Millisecond}
-		if !slices.Equal(at, want) {
-			t.Errorf("trials began after %v, want %v", at, want)
-		}
-		if n := woken.Load(); n != int64(len(want)) { // the last has the worker to itself still
-			t.Errorf("whoever waits was woken %d times, want %d", n, len(want))
-		}
+		const ms = time.Millisecond
+		require.Equal(t, []time.Duration{0, 100 * ms, 300 * ms, 700 * ms, 1500 * ms, 2500 * ms, 3500 * ms}, at, "when trials began")
+		assert.EqualValues(t, len(at), woken.Load()) // the last has the worker to itself still
 		trials[1](ClientGone)
 		if b.State("d1", pools.Decode) != HalfOpen || try(t, b, None) {
 			t.Errorf("a trial that left while others ran: %s", b.State("d1", pools.Decode))
 		}
-		trials[2](None)
-		if got := b.State("d1", pools.Decode); got != Closed || b.OnTrial(pools.Decode, "") != nil {
-			t.Errorf("after a sign of life it is %s", got)
-		}
+		trials[2](None) // a sign of life
+		expectState(t, b, Closed)
+		assert.Nil(t, b.OnTrial(pools.Decode, ""))
 		trials[0](Timeout) // it was sent to the worker that hung
-		if got := b.State("d1", pools.Decode); got != Closed {
-			t.Errorf("an earlier trial's end: %s", got)
-		}
+		expectState(t, b, Closed)
 	})
 }
 
@@ -164,25 +138,27 @@ func TestSilentTrialsMakePlace(t *testing.T) {
 // what becomes of the first says nothing new.
 func TestSecondTrialFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := NewBreakers(BreakerConfig{Consecutive: 1, OpenFor: time.Second})
-		try(t, b, Reset)
-		time.Sleep(time.Second + 1)
-		first, err := b.Acquire("d1", "i1", pools.Decode, "", false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := halfOpen(t)
+		first := begin(t, b)
 		time.Sleep(time.Second)
-		if !try(t, b, Reset) || b.State("d1", pools.Decode) != Open {
-			t.Errorf("it is %s", b.State("d1", pools.Decode))
-		}
+		assert.True(t, try(t, b, Reset))
+		expectState(t, b, Open)
 		first(None)
 		first(ClientGone)
 		if got := b.States()[0]; got.State != Open || got.Opened != 2 {
 			t.Errorf("%+v", got)
 		}
 		time.Sleep(time.Second + 1)
-		if !try(t, b, None) || b.State("d1", pools.Decode) != Closed {
-			t.Errorf("it is %s", b.State("d1", pools.Decode))
-		}
+		assert.True(t, try(t, b, None))
+		expectState(t, b, Closed)
 	})
+}
+
+// halfOpen is d1's circuit, open for a second once and half-open now.
+func halfOpen(t *testing.T) *Breakers {
+	t.Helper()
+	b := NewBreakers(BreakerConfig{Consecutive: 1, OpenFor: time.Second})
+	try(t, b, Reset)
+	time.Sleep(time.Second + 1)
+	return b
 }

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
@@ -37,24 +39,16 @@ func TestRulesHaveTheirTime(t *testing.T) {
 
 // An answer that drips is whole, and takes its bytes' time.
 func TestSlowDrip(t *testing.T) {
-	for _, rate := range []int{0, 10, 5000} {
+	for rate, want := range map[int]time.Duration{0: time.Second / 1024, 10: time.Second / 10, 5000: time.Second / 5000} {
 		synctest.Test(t, func(t *testing.T) {
-			s, err := Inject(streamer(), &Scenario{Rules: []Rule{{Fault: "slow_drip", Probability: 1, Rate: rate}}}).Call(t.Context(), decodeLeg(1))
-			if err != nil {
-				t.Fatal(err)
-			}
+			s, err := always(streamer(), Rule{Fault: "slow_drip", Rate: rate}).Call(t.Context(), decodeLeg(1))
+			require.NoError(t, err)
 			defer s.Close()
 			start := time.Now()
 			got, err := io.ReadAll(s)
-			if err != nil || string(got) != streamed {
-				t.Errorf("%q, %v", got, err)
-			}
-			if rate == 0 {
-				rate = 1024
-			}
-			if took, want := time.Since(start), time.Duration(len(streamed))*time.Second/time.Duration(rate); (took - want).Abs() > time.Millisecond {
-				t.Errorf("%d bytes took %v, want %v", len(got), took, want)
-			}
+			assert.NoError(t, err)
+			assert.Equal(t, streamed, string(got))
+			assert.InDelta(t, want*time.Duration(len(streamed)), time.Since(start), float64(time.Millisecond))
 		})
 	}
 }

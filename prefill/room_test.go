@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
@@ -53,23 +54,17 @@ func room(t *testing.T, cfg Config, e *engine, isl int) (*Room, *router.Lease) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	roster := pools.NewRoster(pools.Config{}, log)
-	err := roster.Put(pools.Worker{ID: "p1", Incarnation: "i", Model: "m", Role: pools.Prefill, Engine: "vllm", Address: "http://h:1", BlockSize: 16})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, roster.Put(pools.Worker{ID: "p1", Incarnation: "i", Model: "m", Role: pools.Prefill, Engine: "vllm", Address: "http://h:1", BlockSize: 16}))
 	set, err := router.NewSet(map[pools.Role]router.Config{pools.Prefill: router.DefaultConfig().For(pools.Prefill)}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := New(cfg, roster, e)
 	lease, err := set.For("m", pools.Prefill).Reserve(r.pool("m"), router.Request{ID: "x", ISL: isl}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r, lease
 }
 
 func TestRunNamesWhatCame(t *testing.T) {
+	const transfer = `{"object":"error","message":"Error in kv cache transfer for context requests","code":400}`
 	for _, c := range []struct {
 		name   string
 		engine engine
@@ -79,25 +74,28 @@ func TestRunNamesWhatCame(t *testing.T) {
 		{"refused", engine{err: &upstream.Error{Op: upstream.OpDial, Err: errors.New("refused")}}, fault.Refused},
 		{"rejected", engine{status: 400, body: `{"message":"too long"}`}, fault.Rejected},
 		{"broke", engine{status: 500}, fault.EngineError},
-		{"broke, and calls that a 400", engine{status: 400, body: `{"object":"error","message":"Error in kv cache transfer for context requests","code":400}`}, fault.EngineError},
+		{"broke, and calls that a 400", engine{status: 400, body: transfer}, fault.EngineError},
 		{"rejected in an answer", engine{status: 200, body: `{"error":{"message":"too long","code":400}}`}, fault.Rejected},
 		{"broke in an answer", engine{status: 200, body: `{"error":{"message":"no","code":500}}`}, fault.EngineError},
 		{"too large to be an answer", engine{status: 200, body: strings.Repeat("x", maxAnswerBytes+1)}, fault.Garbled},
+		{"the client left", engine{after: -1}, fault.ClientGone},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			r, lease := room(t, Config{}, &c.engine, 100)
-			answer, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
-			class := fault.None
-			if failed != nil {
-				class = failed.Class
-			}
-			if class != c.want || class == fault.None && string(answer.Body) != c.engine.body {
-				t.Errorf("%v, %q", failed, answer.Body)
-			}
-			if eligible := r.pool("m").Members[0].Eligible(time.Now()); eligible != (c.want != fault.Refused) {
-				t.Errorf("eligible: %v", eligible)
-			}
-		})
+		r, lease := room(t, Config{}, &c.engine, 100)
+		ctx, leave := context.WithCancelCause(t.Context())
+		if c.want == fault.ClientGone {
+			leave(fault.ErrClientGone)
+		}
+		answer, failed := r.Run(ctx, lease, upstream.Leg{Worker: "p1"})
+		if (failed == nil) != (c.want == fault.None) || failed != nil && failed.Class != c.want {
+			t.Errorf("%s: %v", c.name, failed)
+		}
+		if failed == nil && string(answer.Body) != c.engine.body {
+			t.Errorf("%s: %q", c.name, answer.Body)
+		}
+		if eligible := r.pool("m").Members[0].Eligible(time.Now()); eligible != (c.want != fault.Refused) {
+			t.Errorf("%s: eligible: %v", c.name, eligible)
+		}
+		leave(nil)
 	}
 }
 
@@ -117,18 +115,16 @@ func TestTimeouts(t *testing.T) {
 		{"short prompt", Config{}, 20_000, 1_000, 30 * time.Second},
 		{"long prompt", Config{}, 20_000, 200_000, 50 * time.Second},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r, lease := room(t, c.cfg, &engine{after: -1}, c.isl)
-				if c.rate > 0 {
-					r.limits.Observe("m", lease.Worker.ID, int(c.rate), time.Second)
-				}
-				start := time.Now()
-				_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
-				if failed == nil || failed.Class != fault.Timeout || time.Since(start) != c.want {
-					t.Errorf("%v after %v, want a timeout after %v", failed, time.Since(start), c.want)
-				}
-			})
+		synctest.Test(t, func(t *testing.T) {
+			r, lease := room(t, c.cfg, &engine{after: -1}, c.isl)
+			if c.rate > 0 {
+				r.limits.Observe("m", lease.Worker.ID, int(c.rate), time.Second)
+			}
+			start := time.Now()
+			_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
+			if failed == nil || failed.Class != fault.Timeout || time.Since(start) != c.want {
+				t.Errorf("%s: %v after %v, want a timeout after %v", c.name, failed, time.Since(start), c.want)
+			}
 		})
 	}
 }
@@ -160,9 +156,7 @@ func TestAFleetOfLongPromptsLearnsItsSpeed(t *testing.T) {
 		{"two minutes", 2*time.Minute - time.Second, Config{}, []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute}, 595 * time.Second},
 		{"in time", 20 * time.Second, Config{}, []time.Duration{30 * time.Second}, 100 * time.Second},
 		{"a limit that was set stays", time.Minute, Config{Timeout: 10 * time.Second}, []time.Duration{10 * time.Second, 10 * time.Second, 10 * time.Second, 0}, 10 * time.Second},
-		{"never answered", -1, Config{}, []time.Duration{
-			30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 8 * time.Minute, 0,
-		}, 8 * time.Minute},
+		{"never answered", -1, Config{}, []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 8 * time.Minute, 0}, 8 * time.Minute},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -183,23 +177,5 @@ func TestAFleetOfLongPromptsLearnsItsSpeed(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestLeavingIsNotTheWorkersFault(t *testing.T) {
-	r, lease := room(t, Config{}, &engine{after: -1}, 100)
-	ctx, leave := context.WithCancelCause(t.Context())
-	leave(fault.ErrClientGone)
-	if _, failed := r.Run(ctx, lease, upstream.Leg{Worker: "p1"}); failed == nil || failed.Class != fault.ClientGone {
-		t.Errorf("%v", failed)
-	}
-}
-
-func TestConfigValidate(t *testing.T) {
-	if err := (Config{Timeout: -1}).Validate(); err == nil || !strings.Contains(err.Error(), "prefill-timeout") {
-		t.Errorf("%v", err)
-	}
-	if err := (Config{}).Validate(); err != nil {
-		t.Error(err)
 	}
 }
