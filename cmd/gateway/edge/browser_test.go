@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // TestEveryRouteHasItsChecks walks the tables: whoever adds a route is held to
@@ -15,41 +17,18 @@ func TestEveryRouteHasItsChecks(t *testing.T) {
 	keys := func(c *Config) { c.APIKeyFile, c.AdminKeyFile, c.Console = client, admin, newPaper() }
 	together := serve(t, loopback(t), answerJSON, keys)
 	apart := serve(t, loopback(t), answerJSON, keys, func(c *Config) { c.AdminAddress = "127.0.0.1:0" })
-	ln, err := apart.ListenAdmin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- apart.ServeAdmin(ln) }()
-	t.Cleanup(func() { ln.Close(); <-ended })
+	apartAdmin, _ := apart.administered()
 	walked := 0
-	for _, f := range []*frontend{together.main, apart.main, apart.admin} {
-		sv := &served{Server: f.s, t: t, ln: together.ln}
-		switch f {
-		case apart.main:
-			sv.ln = apart.ln
-		case apart.admin:
-			sv.ln = ln
-		}
+	for f, sv := range map[*frontend]*served{together.main: together, apart.main: apart, apart.admin: apartAdmin} {
 		for _, r := range f.table(http.NotFoundHandler()) {
 			walked++
 			path := strings.NewReplacer(":id", "decode-1", "*", "tandem-sim").Replace(r.path)
 			name := r.method + " " + path
 			ask := func(length int, body string, headers ...string) (*http.Response, string) {
 				t.Helper()
-				c := sv.dial()
-				defer c.Close()
-				headers = append(headers, fmt.Sprintf("Content-Length: %d", length))
-				c.send(r.method+" "+path+" HTTP/1.1\r\nHost: t\r\n"+strings.Join(headers, "\r\n")+"\r\n\r\n", body)
-				return c.receive()
+				return sv.ask(get(name, append(headers, fmt.Sprintf("Content-Length: %d", length))...), body)
 			}
-			own := []string{}
-			switch r.access {
-			case clients:
-				own = append(own, key(clientKey))
-			case viewers, operators, changes:
-				own = append(own, key(adminKey))
-			}
+			own := map[access][]string{clients: {key(clientKey)}, viewers: {key(adminKey)}, operators: {key(adminKey)}, changes: {key(adminKey)}}[r.access]
 			if r.access != anybody {
 				// The body is announced and never sent: an answer means that it was not waited for.
 				resp, body := ask(1000, "")
@@ -90,9 +69,7 @@ func TestEveryRouteHasItsChecks(t *testing.T) {
 			}
 		}
 	}
-	if walked < 20 {
-		t.Errorf("only %d routes were walked", walked)
-	}
+	assert.GreaterOrEqual(t, walked, 20)
 }
 
 // TestHostOnTheLoopback: a page whose name resolves to this machine sends that
@@ -100,26 +77,20 @@ func TestEveryRouteHasItsChecks(t *testing.T) {
 // name is taken.
 func TestHostOnTheLoopback(t *testing.T) {
 	client, admin := keyFile(t, clientKey), keyFile(t, adminKey)
-	body := func(method string) string {
-		if method == http.MethodPost {
-			return goodBody
-		}
-		return ""
-	}
+	bodies := map[string]string{http.MethodPost: goodBody}
 	for _, tc := range []struct {
 		name     string
 		set      option
 		host     string
-		headers  []string
 		allowed  bool // where a key could be asked for
 		withKeys bool
 	}{
-		{"this machine", func(c *Config) {}, "localhost:8000", nil, true, false},
-		{"its address", func(c *Config) {}, "127.0.0.1", nil, true, false},
-		{"a page's name", func(c *Config) {}, "evil.example", nil, false, false},
-		{"a name that is allowed", func(c *Config) { c.AllowedHosts = []string{"llm.example"} }, "llm.example", nil, true, false},
-		{"an address for everybody", func(c *Config) { c.Host = "0.0.0.0" }, "evil.example", nil, true, false},
-		{"keys", func(c *Config) { c.APIKeyFile, c.AdminKeyFile = client, admin }, "llm.example", nil, true, true},
+		{"this machine", func(c *Config) {}, "localhost:8000", true, false},
+		{"its address", func(c *Config) {}, "127.0.0.1", true, false},
+		{"a page's name", func(c *Config) {}, "evil.example", false, false},
+		{"a name that is allowed", func(c *Config) { c.AllowedHosts = []string{"llm.example"} }, "llm.example", true, false},
+		{"an address for everybody", func(c *Config) { c.Host = "0.0.0.0" }, "evil.example", true, false},
+		{"keys", func(c *Config) { c.APIKeyFile, c.AdminKeyFile = client, admin }, "llm.example", true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.AllowedHosts = nil }, tc.set)
@@ -128,15 +99,12 @@ func TestHostOnTheLoopback(t *testing.T) {
 				if path == "/busy_threshold" && r.method == http.MethodPost {
 					continue // its body is another one
 				}
-				b := body(r.method)
+				b := bodies[r.method]
 				request := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", r.method, path, tc.host, len(b))
 				if tc.withKeys {
 					request += key(map[bool]string{true: clientKey, false: adminKey}[r.access == clients]) + "\r\n"
 				}
-				c := sv.dial()
-				c.send(request+"\r\n", b)
-				resp, answer := c.receive()
-				c.Close()
+				resp, answer := sv.ask(request, "\r\n", b)
 				if allowed := resp.StatusCode != http.StatusForbidden; allowed != (tc.allowed || r.access == anybody) {
 					t.Errorf("%s %s: status %d, %s", r.method, path, resp.StatusCode, answer)
 				} else if !allowed {
@@ -159,13 +127,9 @@ func TestRefusalsAreLoggedWithinBounds(t *testing.T) {
 	c.send(get("GET /nothing"))
 	c.receive()
 	log := sv.logs.String()
-	if n := strings.Count(log, "request refused"); n != 11 {
-		t.Errorf("%d lines, want 10 of one kind and 1 of another:\n%s", n, log)
+	assert.Equal(t, 11, strings.Count(log, "request refused"), "10 of one kind and 1 of another:\n%s", log)
+	for _, part := range []string{"suppressed=0", "client=127.0.0.1:", "method=GET path=/nothing"} {
+		assert.Contains(t, log, part)
 	}
-	if !strings.Contains(log, "suppressed=0") || !strings.Contains(log, "client=127.0.0.1:") || !strings.Contains(log, "method=GET path=/nothing") {
-		t.Errorf("a line lacks a field:\n%s", log)
-	}
-	if n := sv.metric("tandem_frontend_http_responses_total", "400"); n != 50 {
-		t.Errorf("%v refusals were counted, want 50", n)
-	}
+	assert.EqualValues(t, 50, sv.metric("tandem_frontend_http_responses_total", "400"))
 }

@@ -7,14 +7,15 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/loop"
 )
 
 // pipe returns both ends of a connection in memory, the near one wrapped.
@@ -23,50 +24,7 @@ func pipe(stall time.Duration) (*conn, net.Conn) {
 	return &conn{Conn: near, stall: stall, forget: func(*conn) {}}, far
 }
 
-// TestWatchSeesEveryWayToLeave also covers the read deadline that fasthttp
-// leaves behind: it must not end the watch.
-func TestWatchSeesEveryWayToLeave(t *testing.T) {
-	for name, leave := range map[string]func(*net.TCPConn){
-		"close":      func(c *net.TCPConn) { c.Close() },
-		"reset":      func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
-		"half close": func(c *net.TCPConn) { c.CloseWrite() },
-		"close after a stray line end": func(c *net.TCPConn) {
-			io.WriteString(c, "\r\n")
-			c.Close()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			ln := loopback(t)
-			defer ln.Close()
-			far, err := net.Dial("tcp", ln.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer far.Close()
-			near, err := prepared{ln, loops, time.Minute}.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := &conn{Conn: near, stall: time.Minute, forget: func(*conn) {}}
-			c.socket, _ = near.(loop.Socket)
-			defer c.Close()
-			c.SetReadDeadline(time.Now().Add(time.Millisecond))
-			gone := make(chan struct{})
-			c.onLeave(func() { close(gone) })
-			leave(far.(*net.TCPConn))
-			select {
-			case <-gone:
-			case <-time.After(10 * time.Second):
-				t.Fatal("not seen")
-			}
-			c.unwatch()
-			if _, err := c.Write([]byte("x")); !errors.Is(err, errGone) {
-				t.Errorf("writing to a client that left: %v", err)
-			}
-		})
-	}
-}
-
+// TestWatchOutlivesAnOldReadDeadline: fasthttp leaves one behind, and it does not end the watch.
 func TestWatchOutlivesAnOldReadDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, far := pipe(time.Minute)
@@ -132,37 +90,28 @@ func TestWriteGivesUpOnlyWithoutProgress(t *testing.T) {
 // TestCloseDrainsWithinBounds: a client that goes on sending is read up to the
 // limit, one that sends nothing is waited for lingerTime.
 func TestCloseDrainsWithinBounds(t *testing.T) {
-	t.Run("bytes", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			c, far := pipe(time.Minute)
-			c.lingerFor(100 << 10)
-			taken := make(chan int, 1)
-			go func() {
-				n, _ := far.Write(make([]byte, 1<<20))
-				taken <- n
-			}()
-			begin := time.Now()
-			c.Close()
-			if n := <-taken; n < 100<<10 || n > 200<<10 {
-				t.Errorf("drained %d bytes", n)
-			}
-			if took := time.Since(begin); took != 0 {
-				t.Errorf("took %v", took)
-			}
-			far.Close()
-		})
+	synctest.Test(t, func(t *testing.T) {
+		c, far := pipe(time.Minute)
+		c.lingerFor(100 << 10)
+		taken := make(chan int, 1)
+		go func() {
+			n, _ := far.Write(make([]byte, 1<<20))
+			taken <- n
+		}()
+		begin := time.Now()
+		c.Close()
+		n := <-taken
+		assert.True(t, n >= 100<<10 && n <= 200<<10, "drained %d bytes", n)
+		assert.Zero(t, time.Since(begin))
+		far.Close()
 	})
-	t.Run("time", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			c, far := pipe(time.Minute)
-			defer far.Close()
-			c.lingerFor(1)
-			begin := time.Now()
-			c.Close()
-			if took := time.Since(begin); took != lingerTime {
-				t.Errorf("took %v, want %v", took, lingerTime)
-			}
-		})
+	synctest.Test(t, func(t *testing.T) {
+		c, far := pipe(time.Minute)
+		defer far.Close()
+		c.lingerFor(1)
+		begin := time.Now()
+		c.Close()
+		assert.Equal(t, lingerTime, time.Since(begin))
 	})
 }
 
@@ -177,29 +126,21 @@ func TestHalfHeadsGiveWay(t *testing.T) {
 	}, func(c *Config) { c.MaxConnections = 3 })
 	body := `{"model":"tandem-sim","prompt":"` + strings.Repeat("x", 2*prefetchBytes) + `"}`
 	long := sv.dial()
-	long.send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: ", strconv.Itoa(len(body)), "\r\n\r\n", body)
+	long.send(post(body))
 	<-running
 	for range 2 {
 		sv.dial().send("GET /live HTTP/1.1\r\nHost:")
 	}
 	eventually(t, "three connections with something of a request", func() bool {
-		n := 0
-		for _, c := range sv.main.conns.all() {
-			if c.busy.Load() {
-				n++
-			}
-		}
-		return n == 3
+		return len(slices.DeleteFunc(sv.main.conns.all(), func(c *conn) bool { return !c.busy.Load() })) == 3
 	})
 	for range 3 { // above the bound, each of them
 		c := sv.dial()
-		c.send("GET /live HTTP/1.1\r\nHost: t\r\n\r\n")
-		if resp, _ := c.receive(); resp.StatusCode != http.StatusOK {
-			t.Errorf("status %d", resp.StatusCode)
-		}
+		c.send(get("GET /live"))
+		resp, _ := c.receive()
+		assert.Equal(t, http.StatusOK, resp.StatusCode)
 	}
 	close(end)
-	if resp, text := long.receive(); resp.StatusCode != http.StatusOK {
-		t.Errorf("the request in hand got %d %s", resp.StatusCode, text)
-	}
+	resp, text := long.receive()
+	assert.Equal(t, http.StatusOK, resp.StatusCode, "the request in hand: %s", text)
 }

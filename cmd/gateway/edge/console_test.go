@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/auth"
 )
 
@@ -63,31 +66,19 @@ func form(k string, headers ...string) string {
 
 func TestSignIn(t *testing.T) {
 	sv := guarded(t, func(c *Config) { c.Console = newPaper() })
-	ask := func(request string) (*http.Response, string) {
-		t.Helper()
-		c := sv.dial()
-		defer c.Close()
-		c.send(request)
-		return c.receive()
-	}
-	if resp, body := ask(get("GET /", "Accept: text/html")); resp.StatusCode != 401 || body != "key please" {
-		t.Errorf("a browser without a key gets %d %s", resp.StatusCode, body)
-	}
-	resp, body := ask(get("GET /"))
-	wantError(t, resp, body, 401, "invalid_admin_key")
+	resp, body := sv.ask(get("GET /", "Accept: text/html"))
+	assert.True(t, resp.StatusCode == 401 && body == "key please", "a browser without a key gets %d %s", resp.StatusCode, body)
+	sv.refuses(get("GET /"), 401, "invalid_admin_key")
 	for _, wrong := range []string{"", "op-unknown-0123456789", clientKey} {
-		if resp, body := ask(form(wrong)); resp.StatusCode != 401 || body != "no key of ours" || resp.Header.Get("Set-Cookie") != "" {
-			t.Errorf("with the key %q: %d %s", wrong, resp.StatusCode, body)
-		}
+		resp, body := sv.ask(form(wrong))
+		assert.True(t, resp.StatusCode == 401 && body == "no key of ours" && resp.Header.Get("Set-Cookie") == "", "with the key %q: %d %s", wrong, resp.StatusCode, body)
 	}
 	for _, foreign := range []string{"Origin: https://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site"} {
-		resp, body := ask(form(adminKey, foreign))
-		wantError(t, resp, body, 403, "origin_not_allowed")
+		sv.refuses(form(adminKey, foreign), 403, "origin_not_allowed")
 	}
-	resp, body = ask(get("POST /signin", "Content-Type: text/plain", "Content-Length: 3") + "key")
-	wantError(t, resp, body, 415, "unsupported_media_type")
+	sv.refuses(get("POST /signin", "Content-Type: text/plain", "Content-Length: 3")+"key", 415, "unsupported_media_type")
 
-	resp, _ = ask(form(adminKey, "Origin: http://t", "Sec-Fetch-Site: same-origin"))
+	resp, _ = sv.ask(form(adminKey, "Origin: http://t", "Sec-Fetch-Site: same-origin"))
 	if resp.StatusCode != 303 || resp.Header.Get("Location") != "/" {
 		t.Fatalf("signed in with %d to %q", resp.StatusCode, resp.Header.Get("Location"))
 	}
@@ -95,33 +86,24 @@ func TestSignIn(t *testing.T) {
 	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "/" || cookie.Secure || cookie.MaxAge != 43200 {
 		t.Errorf("the cookie is %s", cookie)
 	}
-	if strings.Contains(cookie.Value, adminKey) {
-		t.Error("the cookie has the key")
-	}
-	if resp, _ := ask(form(adminKey, "Origin: https://t")); !resp.Cookies()[0].Secure {
-		t.Error("behind TLS the cookie is sent without it, too")
-	}
+	assert.NotContains(t, cookie.Value, adminKey)
+	resp, _ = sv.ask(form(adminKey, "Origin: https://t"))
+	assert.True(t, resp.Cookies()[0].Secure, "behind TLS the cookie is sent without it, too")
 	carried := "Cookie: other=1; " + cookie.Name + "=" + cookie.Value
-	if resp, body := ask(get("GET /console/now?x=1", carried)); resp.StatusCode != 200 || body != "page /console/now?x=1" ||
+	if resp, body := sv.ask(get("GET /console/now?x=1", carried)); resp.StatusCode != 200 || body != "page /console/now?x=1" ||
 		!strings.Contains(resp.Header.Get("Content-Security-Policy"), "default-src 'self'") || resp.Header.Get("Cache-Control") != "no-store" {
 		t.Errorf("with the cookie: %d %s %v", resp.StatusCode, body, resp.Header)
 	}
 	// The ticket opens the console and nothing else.
 	for _, other := range []string{get("GET /workers", carried), get("GET /metrics", carried), change("/workers/decode-1/cordon", carried)} {
-		if resp, body := ask(other); resp.StatusCode != 401 {
-			t.Errorf("%.30q with the cookie: %d %s", other, resp.StatusCode, body)
-		}
+		sv.refuses(other, 401, "invalid_admin_key")
 	}
 	old := auth.Bearer("Bearer " + adminKey).Ticket(time.Now().Add(-time.Second))
-	if resp, _ := ask(get("GET /", "Cookie: "+ticketCookie+"="+old)); resp.StatusCode != 401 {
-		t.Errorf("with a ticket whose time is over: %d", resp.StatusCode)
-	}
-	if resp, _ := ask(change("/signout", carried)); resp.StatusCode != 200 || resp.Cookies()[0].MaxAge != -1 {
-		t.Errorf("signing out: %d, %v", resp.StatusCode, resp.Cookies())
-	}
-	if !strings.Contains(sv.logs.String(), "code=invalid_admin_key") || strings.Contains(sv.logs.String(), adminKey) {
-		t.Errorf("the log should have the refusals and no key:\n%s", sv.logs)
-	}
+	sv.refuses(get("GET /", "Cookie: "+ticketCookie+"="+old), 401, "invalid_admin_key")
+	resp, _ = sv.ask(change("/signout", carried))
+	assert.True(t, resp.StatusCode == 200 && resp.Cookies()[0].MaxAge == -1, "signing out: %d, %v", resp.StatusCode, resp.Cookies())
+	assert.Contains(t, sv.logs.String(), "code=invalid_admin_key")
+	assert.NotContains(t, sv.logs.String(), adminKey)
 }
 
 // What may be kept is asked for again by its tag.
@@ -159,17 +141,14 @@ func TestWatch(t *testing.T) {
 	eventually(t, "the viewer has left", func() bool { return p.viewers.Load() == 0 })
 
 	p.full.Store(true)
-	c = sv.dial()
-	c.send(get("GET /console/stream"))
-	resp, body := c.receive()
-	wantError(t, resp, body, 503, "too_many_viewers")
+	sv.refuses(get("GET /console/stream"), 503, "too_many_viewers")
 	// A page of another origin gets no place among the viewers.
-	c.send(get("GET /console/stream", "Sec-Fetch-Site: cross-site"), get("HEAD /console/stream"))
-	resp, body = c.receive()
-	wantError(t, resp, body, 403, "origin_not_allowed")
-	if resp, err := http.ReadResponse(c.br, &http.Request{Method: http.MethodHead}); err != nil || resp.StatusCode != 200 {
-		t.Errorf("HEAD: %+v, %v", resp, err)
-	}
+	sv.refuses(get("GET /console/stream", "Sec-Fetch-Site: cross-site"), 403, "origin_not_allowed")
+	c = sv.dial()
+	c.send(get("HEAD /console/stream"))
+	resp, err := http.ReadResponse(c.br, &http.Request{Method: http.MethodHead})
+	require.NoError(t, err)
+	assert.Equal(t, 200, resp.StatusCode)
 }
 
 // A shutdown does not wait for viewers.
@@ -181,13 +160,8 @@ func TestShutdownEndsWatching(t *testing.T) {
 	resp := c.head()
 	within, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if err := sv.Shutdown(within); err != nil {
-		t.Errorf("the shutdown ran out of time: %v", err)
-	}
-	if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) > 0 {
-		t.Errorf("the stream ends with %q, %v", rest, err)
-	}
-	if n := p.viewers.Load(); n != 0 {
-		t.Errorf("%d viewers are left", n)
-	}
+	assert.NoError(t, sv.Shutdown(within))
+	rest, err := io.ReadAll(resp.Body)
+	assert.True(t, err == nil && len(rest) == 0, "the stream ends with %q, %v", rest, err)
+	assert.Zero(t, p.viewers.Load(), "viewers are left")
 }

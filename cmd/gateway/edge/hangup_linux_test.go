@@ -2,47 +2,49 @@ package edge
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 )
 
-// TestPipeliningClientsAreSeenToLeave: a client that sent more than the watcher
-// takes in, and leaves before its answer, is noticed all the same.
+// TestPipeliningClientsAreSeenToLeave: a client that leaves before its answer is noticed in every way that there is, also one
+// that sent a stray line end, or more than the watcher takes in; and nothing more is written to it.
 func TestPipeliningClientsAreSeenToLeave(t *testing.T) {
 	for name, leave := range map[string]func(*net.TCPConn){
 		"close":      func(c *net.TCPConn) { c.Close() },
 		"reset":      func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
 		"half close": func(c *net.TCPConn) { c.CloseWrite() },
 	} {
-		for _, size := range []int{stashBytes, stashBytes + 1, 20_000} {
-			begun, ended := make(chan struct{}), make(chan error, 1)
-			sv := serve(t, loopback(t), func(ctx context.Context, _ handoff.Call, _ handoff.Sink) error {
+		for _, early := range []string{"", "\r\n", strings.Repeat("x", stashBytes), strings.Repeat("x", stashBytes+1), strings.Repeat("x", 20_000)} {
+			begun, ended := make(chan struct{}), make(chan error, 2)
+			sv := serve(t, loopback(t), func(ctx context.Context, _ handoff.Call, out handoff.Sink) error {
 				close(begun)
 				<-ctx.Done()
 				ended <- context.Cause(ctx)
+				out.Start("application/json")
+				ended <- out.Write(make([]byte, 1<<20))
 				return ctx.Err()
 			})
 			c := sv.dial()
 			c.send(post(streamBody))
 			<-begun
-			c.send(strings.Repeat("x", size))
+			c.send(early)
 			conn := sv.main.conns.all()[0]
 			leave(c.Conn.(*net.TCPConn))
 			select {
 			case cause := <-ended:
-				if !errors.Is(cause, fault.ErrClientGone) {
-					t.Errorf("%s after %d bytes: %v", name, size, cause)
-				}
+				assert.ErrorIs(t, cause, fault.ErrClientGone, "%s after %d bytes", name, len(early))
+				assert.ErrorIs(t, <-ended, fault.ErrClientGone, "writing after a %s", name)
 			case <-time.After(10 * time.Second):
 				conn.cut()
-				t.Fatalf("%s after %d bytes: not seen", name, size)
+				t.Fatalf("%s after %d bytes: not seen", name, len(early))
 			}
 		}
 	}
@@ -67,7 +69,8 @@ func TestPipelinedBytesSurviveTheWatch(t *testing.T) {
 	close(release)
 	for range requests + 1 {
 		resp := c.head()
-		if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 {
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != 200 {
 			t.Fatalf("status %d, %v: %s", resp.StatusCode, err, body)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/handoff"
@@ -80,6 +83,22 @@ func (f flowFunc) Serve(ctx context.Context, c *handoff.Call, out handoff.Sink) 
 func answerJSON(_ context.Context, _ handoff.Call, out handoff.Sink) error {
 	out.Start("application/json")
 	return out.Write([]byte(`{"ok":true}`))
+}
+
+// keeps is a flow that hands its calls over and answers.
+func keeps(calls chan<- handoff.Call) flowFunc {
+	return func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+		calls <- c
+		return answerJSON(ctx, c, out)
+	}
+}
+
+// answerEither streams where that is asked for.
+func answerEither(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+	if c.Request.Stream {
+		return answerStream(ctx, c, out)
+	}
+	return answerJSON(ctx, c, out)
 }
 
 // answerStream streams three events and the end.
@@ -302,6 +321,30 @@ func (c *client) failed() (*http.Response, string) {
 	return resp, string(b)
 }
 
+// ask sends a request on a connection of its own and reads the answer.
+func (sv *served) ask(request ...string) (*http.Response, string) {
+	sv.t.Helper()
+	c := sv.dial()
+	defer c.Close()
+	c.send(request...)
+	return c.receive()
+}
+
+// serves reports an answer that is not 200, and returns its body.
+func (sv *served) serves(request ...string) string {
+	sv.t.Helper()
+	resp, body := sv.ask(request...)
+	assert.Equal(sv.t, 200, resp.StatusCode, "%.300q: %s", request, body)
+	return body
+}
+
+// refuses asks for what is answered by an error, and returns its members.
+func (sv *served) refuses(request string, status int, code string) map[string]any {
+	sv.t.Helper()
+	resp, body := sv.ask(request)
+	return wantError(sv.t, resp, body, status, code)
+}
+
 // head reads an answer's head only; the body follows in resp.Body.
 func (c *client) head() *http.Response {
 	c.t.Helper()
@@ -318,6 +361,13 @@ func (c *client) closed() {
 	if b, err := c.br.ReadByte(); !errors.Is(err, io.EOF) {
 		c.t.Errorf("got byte %q, error %v; want the end", b, err)
 	}
+}
+
+// ends leaves to the server what a client that has sent all waits for.
+func (c *client) ends() {
+	c.t.Helper()
+	require.NoError(c.t, c.Conn.(*net.TCPConn).CloseWrite())
+	c.closed()
 }
 
 const (
@@ -338,29 +388,19 @@ func post(body string, headers ...string) string {
 // wantError checks the one shape of errors and returns its members.
 func wantError(t testing.TB, resp *http.Response, body string, status int, code string) map[string]any {
 	t.Helper()
-	if resp.StatusCode != status {
-		t.Errorf("status %d, want %d; body %s", resp.StatusCode, status, body)
-	}
-	if ct := resp.Header.Get("Content-Type"); ct != "application/json" {
-		t.Errorf("content type %q", ct)
-	}
+	assert.Equal(t, status, resp.StatusCode, body)
+	assert.Equal(t, "application/json", resp.Header.Get("Content-Type"))
 	var e struct {
 		Error map[string]any `json:"error"`
 	}
-	if err := json.Unmarshal([]byte(body), &e); err != nil {
-		t.Fatalf("body %q: %v", body, err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(body), &e), body)
 	for _, member := range []string{"message", "type", "code", "param", "request_id"} {
-		if _, ok := e.Error[member]; !ok {
-			t.Errorf("the error has no %s: %s", member, body)
-		}
+		assert.Contains(t, e.Error, member, body)
 	}
-	if got, _ := e.Error["code"].(string); got != code {
-		t.Errorf("code %q, want %q; body %s", got, code, body)
-	}
-	if id := resp.Header.Get("X-Request-Id"); id == "" || id != e.Error["request_id"] {
-		t.Errorf("x-request-id %q, request_id %v", id, e.Error["request_id"])
-	}
+	got, _ := e.Error["code"].(string)
+	assert.Equal(t, code, got, body)
+	assert.NotEmpty(t, e.Error["request_id"], body)
+	assert.Equal(t, e.Error["request_id"], resp.Header.Get("X-Request-Id"), body)
 	return e.Error
 }
 
@@ -369,24 +409,18 @@ func wantError(t testing.TB, resp *http.Response, body string, status int, code 
 func (sv *served) metric(name string, with ...string) float64 {
 	sv.t.Helper()
 	families, err := sv.reg.Gather()
-	if err != nil {
-		sv.t.Fatal(err)
-	}
+	require.NoError(sv.t, err)
 	sum := 0.0
 	for _, f := range families {
 		if f.GetName() != name {
 			continue
 		}
 		for _, m := range f.GetMetric() {
-			have := map[string]bool{}
+			var have []string
 			for _, l := range m.GetLabel() {
-				have[l.GetValue()] = true
+				have = append(have, l.GetValue())
 			}
-			all := true
-			for _, v := range with {
-				all = all && have[v]
-			}
-			if all {
+			if !slices.ContainsFunc(with, func(v string) bool { return !slices.Contains(have, v) }) {
 				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}

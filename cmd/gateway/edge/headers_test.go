@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -34,11 +33,7 @@ func TestForwardHeadersRefuses(t *testing.T) {
 // carries the trace, the gateway's own id and what the operator named.
 func TestOnlyListedFieldsReachTheFlow(t *testing.T) {
 	calls := make(chan handoff.Call, 1)
-	flow := func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
-		calls <- c
-		return answerJSON(ctx, c, out)
-	}
-	sv := serve(t, loopback(t), flow, func(c *Config) { c.ForwardHeaders = []string{"x-tenant", "X-TENANT", "baggage", "x-absent"} })
+	sv := serve(t, loopback(t), keeps(calls), func(c *Config) { c.ForwardHeaders = []string{"x-tenant", "X-TENANT", "baggage", "x-absent"} })
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, tc := range []struct {
 		name          string
@@ -55,18 +50,11 @@ func TestOnlyListedFieldsReachTheFlow(t *testing.T) {
 		{"two traces", []string{"traceparent: " + trace, "traceparent: " + trace, "tracestate: a=1"}, "", "", nil},
 		{"a state that is too long", []string{"traceparent: " + trace, "tracestate: a=" + strings.Repeat("x", maxTraceStateBytes)}, trace, "", nil},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c := sv.dial()
-			c.t = t
-			c.send(post(goodBody, tc.head...))
-			if resp, body := c.receive(); resp.StatusCode != 200 {
-				t.Fatalf("%d %s", resp.StatusCode, body)
-			}
-			call := <-calls
-			if call.TraceParent != tc.parent || call.TraceState != tc.state ||
-				call.Forward[0].Name != headerGateway || !slices.Equal(call.Forward[1:], tc.forward) {
-				t.Errorf("trace %q, state %q, forward %q", call.TraceParent, call.TraceState, call.Forward)
-			}
-		})
+		sv.serves(post(goodBody, tc.head...))
+		call := <-calls
+		if call.TraceParent != tc.parent || call.TraceState != tc.state ||
+			call.Forward[0].Name != headerGateway || !slices.Equal(call.Forward[1:], tc.forward) {
+			t.Errorf("%s: trace %q, state %q, forward %q", tc.name, call.TraceParent, call.TraceState, call.Forward)
+		}
 	}
 }

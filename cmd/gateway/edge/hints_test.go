@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"context"
 	"fmt"
 	"reflect"
 	"slices"
@@ -74,11 +73,7 @@ var hinted = []struct {
 // client's counts for nothing by default, an operator's and, without keys, anybody's
 // counts as it is.
 func TestHintsByPrivilege(t *testing.T) {
-	var got handoff.Call
-	takes := func(_ context.Context, c handoff.Call, out handoff.Sink) error {
-		got = c
-		return answerJSON(context.Background(), c, out)
-	}
+	calls := make(chan handoff.Call, 1)
 	client, admin := keyFile(t, clientKey), keyFile(t, adminKey)
 	keyed := func(c *Config) { c.APIKeyFile, c.AdminKeyFile = client, admin }
 	to := func(hints string) option { return func(c *Config) { c.ClientHints = hints } }
@@ -94,7 +89,7 @@ func TestHintsByPrivilege(t *testing.T) {
 		{"no keys", nil, "", true},
 		{"no keys, none", []option{to("none")}, "", false},
 	} {
-		sv := serve(t, loopback(t), takes, s.settings...)
+		sv := serve(t, loopback(t), keeps(calls), s.settings...)
 		for _, h := range hinted {
 			t.Run(s.name+"/"+h.name, func(t *testing.T) {
 				var headers []string
@@ -104,16 +99,14 @@ func TestHintsByPrivilege(t *testing.T) {
 				if s.key != "" {
 					headers = append(headers, key(s.key))
 				}
-				c := sv.dial()
-				c.send(post(hinting(h.nvext), headers...))
-				resp, text := c.receive()
+				resp, text := sv.ask(post(hinting(h.nvext), headers...))
 				if !s.all && h.refused != "" {
 					if e := wantError(t, resp, text, 403, "hint_forbidden"); e["param"] != h.refused || !strings.Contains(text, "--client-hints") {
 						t.Errorf("the refusal names %v: %s", e["param"], text)
 					}
 					return
 				}
-				want := h.ignored
+				got, want := <-calls, h.ignored
 				if s.all && want != "priority" { // which counts for nobody
 					want = ""
 				}
@@ -134,58 +127,39 @@ func TestHintsByPrivilege(t *testing.T) {
 // TestSessionsOfAnyClient: a session is named by header, by nvext or by OpenAI's field, the first of them that is there,
 // whatever hints count.
 func TestSessionsOfAnyClient(t *testing.T) {
-	var got handoff.Call
-	sv := serve(t, loopback(t), func(_ context.Context, c handoff.Call, out handoff.Sink) error {
-		got = c
-		return answerJSON(context.Background(), c, out)
-	}, func(c *Config) { c.ClientHints = "none" })
+	calls := make(chan handoff.Call, 1)
+	sv := serve(t, loopback(t), keeps(calls), func(c *Config) { c.ClientHints = "none" })
 	for _, tc := range []struct{ body, header, byHeader, inBody string }{
-		{`"nvext":{}`, "", "", ""},
-		{`"prompt_cache_key":"k"`, "", "", "k"},
-		{`"prompt_cache_key":"k","nvext":{"session_id":"n"}`, "", "", "n"},
+		{`"nvext":{}`, "X-None: 1", "", ""},
+		{`"prompt_cache_key":"k"`, "X-None: 1", "", "k"},
+		{`"prompt_cache_key":"k","nvext":{"session_id":"n"}`, "X-None: 1", "", "n"},
 		{`"prompt_cache_key":"","nvext":{"session_id":"n"}`, "X-Session-Id: h", "h", "n"},
 		{`"prompt_cache_key":"k"`, "x-dynamo-session-id: d", "d", "k"},
 		{`"nvext":{}`, "X-Dynamo-Session-ID: d\r\nX-Session-ID: h", "h", ""},
 	} {
-		c := sv.dial()
-		var fields []string
-		if tc.header != "" {
-			fields = append(fields, tc.header)
-		}
-		c.send(post(`{"model":"m","prompt":"x",`+tc.body+`}`, fields...))
-		resp, text := c.receive()
-		if resp.StatusCode != 200 || got.Session != tc.byHeader || got.Request.Session != tc.inBody || resp.Header.Get("X-Tandem-Ignored-Hints") != "" {
+		resp, text := sv.ask(post(`{"model":"m","prompt":"x",`+tc.body+`}`, tc.header))
+		if got := <-calls; resp.StatusCode != 200 || got.Session != tc.byHeader || got.Request.Session != tc.inBody || resp.Header.Get("X-Tandem-Ignored-Hints") != "" {
 			t.Errorf("%s %s: %d, sessions %q and %q: %s", tc.body, tc.header, resp.StatusCode, got.Session, got.Request.Session, text)
 		}
 	}
-	c := sv.dial()
-	c.send(post(`{"model":"m","prompt":"x","nvext":{"session_id":""}}`))
-	if resp, text := c.receive(); resp.StatusCode != 400 {
-		t.Errorf("an empty session id: %d %s", resp.StatusCode, text)
-	}
+	sv.refuses(post(`{"model":"m","prompt":"x","nvext":{"session_id":""}}`), 400, "")
 }
 
 // TestPrioritiesUpToABound: those above it count as the bound, strict ones not at all.
 func TestPrioritiesUpToABound(t *testing.T) {
-	var got handoff.Call
-	sv := serve(t, loopback(t), func(_ context.Context, c handoff.Call, out handoff.Sink) error {
-		got = c
-		return answerJSON(context.Background(), c, out)
-	}, func(c *Config) { c.ClientHints = "priority<=5" })
+	calls := make(chan handoff.Call, 1)
+	sv := serve(t, loopback(t), keeps(calls), func(c *Config) { c.ClientHints = "priority<=5" })
 	for _, tc := range []struct {
 		priority, counts int32
 		sign             string
 	}{{-3, -3, ""}, {5, 5, ""}, {6, 5, "nvext.agent_hints.priority"}} {
-		c := sv.dial()
-		c.send(post(hinting(fmt.Sprintf(`{"agent_hints":{"priority":%d}}`, tc.priority))))
-		resp, _ := c.receive()
-		if p := got.Request.Nvext.Priority; p == nil || *p != tc.counts || resp.Header.Get("X-Tandem-Ignored-Hints") != tc.sign {
+		resp, _ := sv.ask(post(hinting(fmt.Sprintf(`{"agent_hints":{"priority":%d}}`, tc.priority))))
+		if p := (<-calls).Request.Nvext.Priority; p == nil || *p != tc.counts || resp.Header.Get("X-Tandem-Ignored-Hints") != tc.sign {
 			t.Errorf("priority %d counts as %v, sign %q", tc.priority, p, resp.Header.Get("X-Tandem-Ignored-Hints"))
 		}
 	}
-	c := sv.dial()
-	c.send(post(hinting(`{"agent_hints":{"strict_priority":1,"priority":9}}`), "X-Dynamo-Request-Priority: 8"))
-	resp, _ := c.receive()
+	resp, _ := sv.ask(post(hinting(`{"agent_hints":{"strict_priority":1,"priority":9}}`), "X-Dynamo-Request-Priority: 8"))
+	got := <-calls
 	if want := "x-dynamo-request-priority, nvext.agent_hints.priority, nvext.agent_hints.strict_priority"; resp.Header.Get("X-Tandem-Ignored-Hints") != want ||
 		*got.Priority != 5 || got.Request.Nvext.StrictPriority != nil {
 		t.Errorf("sign %q, %+v", resp.Header.Get("X-Tandem-Ignored-Hints"), got)

@@ -1,11 +1,13 @@
 package edge
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/listen"
 )
@@ -26,27 +28,20 @@ func keyFile(t testing.TB, content string) string {
 
 func writeFile(t testing.TB, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-func TestKeyFileThatIsNotThere(t *testing.T) {
+func TestKeyFilesThatAreRefused(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.AdminKeyFile = filepath.Join(t.TempDir(), "none")
 	_, err := readKeyring(cfg)
-	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "admin-key-file: ") {
-		t.Errorf("error %v", err)
-	}
-}
-
-func TestAKeyIsAClientsOrAnOperators(t *testing.T) {
-	cfg := DefaultConfig()
+	assert.ErrorIs(t, err, os.ErrNotExist)
+	assert.ErrorContains(t, err, "admin-key-file: ")
+	// A key is a client's or an operator's.
 	cfg.APIKeyFile, cfg.AdminKeyFile = keyFile(t, clientKey+"\n"+adminKey), keyFile(t, adminKey)
-	_, err := readKeyring(cfg)
-	if err == nil || !strings.Contains(err.Error(), "admin-key-file") || strings.Contains(err.Error(), adminKey) {
-		t.Errorf("error %v", err)
-	}
+	_, err = readKeyring(cfg)
+	require.ErrorContains(t, err, "admin-key-file")
+	assert.NotContains(t, err.Error(), adminKey)
 }
 
 // TestDangerousSettingsAreLogged: an address that all may reach without a key, and
@@ -67,11 +62,7 @@ func TestDangerousSettingsAreLogged(t *testing.T) {
 		{"as many connections as descriptors", func(c *Config) { c.MaxConnections = most }, map[bool]int{true: 1}[uint64(most) == descriptors]},
 		{"administration with a key", func(c *Config) { c.AdminAddress = ":0"; c.AdminKeyFile = keyFile(t, adminKey) }, 0},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			sv := serve(t, loopback(t), answerJSON, tc.set)
-			if n := strings.Count(sv.logs.String(), "level=WARN"); n != tc.warnings {
-				t.Errorf("%d warnings, want %d: %s", n, tc.warnings, sv.logs)
-			}
-		})
+		sv := serve(t, loopback(t), answerJSON, tc.set)
+		assert.Equal(t, tc.warnings, strings.Count(sv.logs.String(), "level=WARN"), "%s: %s", tc.name, sv.logs)
 	}
 }

@@ -1,10 +1,11 @@
 package edge
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/tandem-pd/tandem/handoff"
 )
@@ -12,20 +13,12 @@ import (
 // TestRequestsThatComeBackAreRefused: each gateway knows its own id again, and says it in every answer.
 func TestRequestsThatComeBackAreRefused(t *testing.T) {
 	calls := make(chan handoff.Call, 1)
-	sv := serve(t, loopback(t), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
-		calls <- c
-		return answerJSON(ctx, c, out)
-	})
+	sv := serve(t, loopback(t), keeps(calls))
 	id := ""
-	for _, request := range []string{
-		"GET /health HTTP/1.1\r\nHost: t\r\n\r\n", "GET /v1/models HTTP/1.1\r\nHost: t\r\n\r\n", "GET /none HTTP/1.1\r\nHost: t\r\n\r\n",
-	} {
-		c := sv.dial()
-		c.send(request)
-		resp, _ := c.receive()
-		if id = resp.Header.Get("Tandem-Gateway"); len(id) != 16 {
-			t.Errorf("%q: the answer has the gateway's id %q", request, id)
-		}
+	for _, path := range []string{"/health", "/v1/models", "/none"} {
+		resp, _ := sv.ask(get("GET " + path))
+		id = resp.Header.Get("Tandem-Gateway")
+		assert.Len(t, id, 16, path)
 	}
 	const other = "00112233445566ff"
 	for came, want := range map[string]string{
@@ -38,23 +31,15 @@ func TestRequestsThatComeBackAreRefused(t *testing.T) {
 		strings.Repeat(other+",", 9):    "",
 		"x" + strings.Repeat("x", 4000): id, // nobody's
 	} {
-		head := []string{}
-		if came != "" {
-			head = append(head, "tandem-gateway: "+came)
+		request := post(goodBody, "tandem-gateway: "+came)
+		if came == "" {
+			request = post(goodBody)
 		}
-		c := sv.dial()
-		c.send(post(goodBody, head...))
-		resp, body := c.receive()
 		if want == "" {
-			if resp.StatusCode != http.StatusLoopDetected || !strings.Contains(body, `"gateway_loop"`) {
-				t.Errorf("%q: status %d, %s", came, resp.StatusCode, body)
-			}
+			sv.refuses(request, http.StatusLoopDetected, "gateway_loop")
 			continue
 		}
-		if resp.StatusCode != http.StatusOK {
-			t.Errorf("%q: status %d, %s", came, resp.StatusCode, body)
-			continue
-		}
+		sv.serves(request)
 		if call := <-calls; len(call.Forward) != 1 || call.Forward[0].Name != "Tandem-Gateway" || call.Forward[0].Value != want {
 			t.Errorf("%q is passed on as %v, want %q", came, call.Forward, want)
 		}
