@@ -380,7 +380,9 @@ func post(body string, headers ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", len(body))
 	for _, h := range headers {
-		b.WriteString(h + "\r\n")
+		if h != "" {
+			b.WriteString(h + "\r\n")
+		}
 	}
 	return b.String() + "\r\n" + body
 }

@@ -83,23 +83,16 @@ func TestHintsByPrivilege(t *testing.T) {
 		key      string
 		all      bool
 	}{
-		{"a client's key", []option{keyed}, clientKey, false},
-		{"an operator's key", []option{keyed}, adminKey, true},
-		{"a client's key, all", []option{keyed, to("all")}, clientKey, true},
+		{"a client's key", []option{keyed}, key(clientKey), false},
+		{"an operator's key", []option{keyed}, key(adminKey), true},
+		{"a client's key, all", []option{keyed, to("all")}, key(clientKey), true},
 		{"no keys", nil, "", true},
 		{"no keys, none", []option{to("none")}, "", false},
 	} {
 		sv := serve(t, loopback(t), keeps(calls), s.settings...)
 		for _, h := range hinted {
 			t.Run(s.name+"/"+h.name, func(t *testing.T) {
-				var headers []string
-				if h.header != "" {
-					headers = append(headers, h.header)
-				}
-				if s.key != "" {
-					headers = append(headers, key(s.key))
-				}
-				resp, text := sv.ask(post(hinting(h.nvext), headers...))
+				resp, text := sv.ask(post(hinting(h.nvext), h.header, s.key))
 				if !s.all && h.refused != "" {
 					if e := wantError(t, resp, text, 403, "hint_forbidden"); e["param"] != h.refused || !strings.Contains(text, "--client-hints") {
 						t.Errorf("the refusal names %v: %s", e["param"], text)
@@ -130,9 +123,9 @@ func TestSessionsOfAnyClient(t *testing.T) {
 	calls := make(chan handoff.Call, 1)
 	sv := serve(t, loopback(t), keeps(calls), func(c *Config) { c.ClientHints = "none" })
 	for _, tc := range []struct{ body, header, byHeader, inBody string }{
-		{`"nvext":{}`, "X-None: 1", "", ""},
-		{`"prompt_cache_key":"k"`, "X-None: 1", "", "k"},
-		{`"prompt_cache_key":"k","nvext":{"session_id":"n"}`, "X-None: 1", "", "n"},
+		{`"nvext":{}`, "", "", ""},
+		{`"prompt_cache_key":"k"`, "", "", "k"},
+		{`"prompt_cache_key":"k","nvext":{"session_id":"n"}`, "", "", "n"},
 		{`"prompt_cache_key":"","nvext":{"session_id":"n"}`, "X-Session-Id: h", "h", "n"},
 		{`"prompt_cache_key":"k"`, "x-dynamo-session-id: d", "d", "k"},
 		{`"nvext":{}`, "X-Dynamo-Session-ID: d\r\nX-Session-ID: h", "h", ""},

@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,12 +9,13 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
@@ -63,72 +63,9 @@ func (g *vouched) client(t testing.TB, by *certstest.Authority, names ...string)
 	return c
 }
 
-// dialTLS connects over TLS.
-func (sv *served) dialTLS(config *tls.Config) *client {
-	sv.t.Helper()
-	c := sv.dial()
-	secure := tls.Client(c.Conn, config)
-	return &client{Conn: secure, t: sv.t, br: bufio.NewReader(secure)}
-}
-
-// A client that leaves is seen over TLS too: before the first byte, in mid-stream, with a farewell and without, and
-// behind a request that it sent early.
-func TestLeavingClientsAreSeenOverTLS(t *testing.T) {
-	const clients, bound = 20, 50 * time.Millisecond
-	for _, c := range []struct {
-		name    string
-		start   bool
-		early   string
-		goodbye bool
-	}{
-		{"before the first byte", false, "", true},
-		{"in mid-stream", true, "", true},
-		{"without a farewell", true, "", false},
-		{"behind an early request", true, post(goodBody), false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			g := newVouched(t)
-			begun, ended := make(chan struct{}, clients), make(chan error, clients)
-			sv := serve(t, loopback(t), func(ctx context.Context, _ handoff.Call, out handoff.Sink) error {
-				if c.start {
-					out.Start("text/event-stream; charset=utf-8")
-					if err := out.Write([]byte("data: 1\n\n")); err != nil {
-						return err
-					}
-				}
-				begun <- struct{}{}
-				<-ctx.Done()
-				ended <- context.Cause(ctx)
-				return ctx.Err()
-			}, g.option)
-			var took []time.Duration
-			for range clients {
-				cl := sv.dialTLS(g.client(t, nil))
-				cl.send(post(streamBody) + c.early)
-				if c.start {
-					cl.head()
-				}
-				<-begun
-				left := time.Now()
-				if c.goodbye {
-					cl.Close()
-				} else {
-					cl.Conn.(*tls.Conn).NetConn().Close()
-				}
-				if err := <-ended; !errors.Is(err, fault.ErrClientGone) {
-					t.Errorf("the flow ended by %v", err)
-				}
-				took = append(took, time.Since(left))
-			}
-			slices.Sort(took)
-			if median := took[len(took)/2]; median > bound {
-				t.Errorf("seen after %v (median), want within %v", median, bound)
-			}
-			if n := sv.metric("tandem_frontend_disconnected_clients"); n != clients {
-				t.Errorf("%v clients counted as gone", n)
-			}
-		})
-	}
+// secured is the client over TLS.
+func (c *client) secured(config *tls.Config) *client {
+	return newClient(c.t, tls.Client(c.Conn, config))
 }
 
 // Requests, streams, further requests on one connection and long answers pass over TLS as without.
@@ -142,7 +79,7 @@ func TestAnswersOverTLS(t *testing.T) {
 		out.Start("application/json")
 		return out.Write([]byte(long))
 	}, g.option)
-	cl := sv.dialTLS(g.client(t, nil))
+	cl := sv.dial().secured(g.client(t, nil))
 	for range 3 {
 		cl.send(post(goodBody))
 		if _, body := cl.receive(); body != long {
@@ -176,7 +113,7 @@ func TestSlowClientsOverTLS(t *testing.T) {
 			}
 		}
 	}, g.option, func(c *Config) { c.WriteStall = time.Second })
-	cl := sv.dialTLS(g.client(t, nil))
+	cl := sv.dial().secured(g.client(t, nil))
 	cl.send(post(streamBody))
 	body := cl.head().Body
 	b := make([]byte, 256<<10)
@@ -278,7 +215,7 @@ func TestRotationUnderLoad(t *testing.T) {
 func TestPlainHTTPOnTheTLSPort(t *testing.T) {
 	g := newVouched(t)
 	sv := serve(t, loopback(t), answerJSON, g.option)
-	for _, request := range []string{post(goodBody), "GET /health HTTP/1.1\r\nHost: t\r\n\r\n"} {
+	for _, request := range []string{post(goodBody), get("GET /health")} {
 		cl := sv.dial()
 		cl.send(request)
 		resp, body := cl.receive()
@@ -302,11 +239,10 @@ func TestSilentHandshakes(t *testing.T) {
 	for range 8 {
 		sv.dial().send("\x16\x03\x01")
 	}
-	cl := sv.dialTLS(g.client(t, nil))
+	cl := sv.dial().secured(g.client(t, nil))
 	cl.send(post(goodBody))
-	if resp, _ := cl.receive(); resp.StatusCode != 200 {
-		t.Errorf("status %d", resp.StatusCode)
-	}
+	resp, _ := cl.receive()
+	assert.Equal(t, 200, resp.StatusCode)
 	cl.Close()
 	eventually(t, "the connections' end", func() bool { return sv.main.conns.len() == 0 })
 }
@@ -318,18 +254,7 @@ func TestClientCertificatesByAddress(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON, g.option, func(c *Config) {
 		c.AdminAddress, c.TLS.ClientCA, c.TLS.AdminCA, c.TLS.Names = "127.0.0.1:0", g.ca.Bundle(g.dir), staff.Bundle(g.dir), []string{"spiffe://td/app"}
 	})
-	ln, err := sv.ListenAdmin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- sv.ServeAdmin(ln) }()
-	t.Cleanup(func() {
-		_ = sv.admin.shutdown(t.Context())
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	admin, _ := sv.administered()
 	get := func(addr, path string, config *tls.Config) (int, error) {
 		tr := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+addr+path, nil)
@@ -353,9 +278,9 @@ func TestClientCertificatesByAddress(t *testing.T) {
 		{"client without", sv.ln.Addr().String(), "/v1/models", g.client(t, nil), false},
 		{"client of another name", sv.ln.Addr().String(), "/v1/models", g.client(t, g.ca, "spiffe://td/other"), false},
 		{"operator as a client", sv.ln.Addr().String(), "/v1/models", operator, false},
-		{"operator", ln.Addr().String(), "/workers", operator, true},
-		{"client as an operator", ln.Addr().String(), "/workers", app, false},
-		{"operator without", ln.Addr().String(), "/workers", g.client(t, nil), false},
+		{"operator", admin.ln.Addr().String(), "/workers", operator, true},
+		{"client as an operator", admin.ln.Addr().String(), "/workers", app, false},
+		{"operator without", admin.ln.Addr().String(), "/workers", g.client(t, nil), false},
 	} {
 		status, err := get(c.addr, c.path, c.client)
 		if c.served != (err == nil && status == 200) || !c.served && !strings.Contains(err.Error(), "remote error: tls: ") {
@@ -371,24 +296,3 @@ func TestClientCertificatesByAddress(t *testing.T) {
 	})
 }
 
-func TestTLSSettingsThatDoNotGoTogether(t *testing.T) {
-	for _, c := range []struct {
-		want string
-		set  option
-	}{
-		{"tls-cert-file: ", func(c *Config) { c.TLS.CertFile = "x" }},
-		{"tls-key-file: ", func(c *Config) { c.TLS.KeyFile = "x" }},
-		{"tls-client-ca-file: ", func(c *Config) { c.TLS.ClientCA = "x" }},
-		{"tls-client-names: ", func(c *Config) { c.TLS.CertFile, c.TLS.KeyFile, c.TLS.Names = "x", "x", []string{"a"} }},
-		{"admin-tls-client-ca-file: ", func(c *Config) { c.TLS.CertFile, c.TLS.KeyFile, c.TLS.AdminCA = "x", "x", "x" }},
-		{"tls-client-names: ", func(c *Config) {
-			c.TLS.CertFile, c.TLS.KeyFile, c.TLS.ClientCA, c.TLS.Names = "x", "x", "x", []string{"*"}
-		}},
-	} {
-		cfg := DefaultConfig()
-		c.set(&cfg)
-		if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), c.want) {
-			t.Errorf("want %s: %v", c.want, err)
-		}
-	}
-}
