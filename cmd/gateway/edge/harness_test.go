@@ -93,14 +93,6 @@ func keeps(calls chan<- handoff.Call) flowFunc {
 	}
 }
 
-// answerEither streams where that is asked for.
-func answerEither(ctx context.Context, c handoff.Call, out handoff.Sink) error {
-	if c.Request.Stream {
-		return answerStream(ctx, c, out)
-	}
-	return answerJSON(ctx, c, out)
-}
-
 // answerStream streams three events and the end.
 func answerStream(_ context.Context, _ handoff.Call, out handoff.Sink) error {
 	out.Start(openai.EventStream)

@@ -11,6 +11,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -20,23 +23,22 @@ import (
 // however much its head, or a chunk, declares.
 func TestDeclaredBodiesTakeNoMemory(t *testing.T) {
 	const clients = 40
+	const declared = "Content-Length: 67108864"
 	for name, c := range map[string]struct {
 		head   string
 		sent   int
 		status int
 	}{
-		"declared":        {"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 67108864\r\n\r\n", 110, 408},
-		"declared, begun": {"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 67108864\r\n\r\n", 20_000, 408},
-		"declared, more":  {"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 67108864\r\n\r\n", 100_000, 408},
-		"one chunk":       {"POST /v1/completions HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3ffffff\r\n", 110, 408},
-		"no body taken":   {"GET /live HTTP/1.1\r\nHost: t\r\nContent-Length: 67108864\r\n\r\n", 110, 200},
-		"no route":        {"POST /nowhere HTTP/1.1\r\nHost: t\r\nContent-Length: 67108864\r\n\r\n", 110, 408},
+		"declared":        {get("POST /v1/completions", declared), 110, 408},
+		"declared, begun": {get("POST /v1/completions", declared), 20_000, 408},
+		"declared, more":  {get("POST /v1/completions", declared), 100_000, 408},
+		"one chunk":       {get("POST /v1/completions", "Transfer-Encoding: chunked") + "3ffffff\r\n", 110, 408},
+		"no body taken":   {get("GET /live", declared), 110, 200},
+		"no route":        {get("POST /nowhere", declared), 110, 408},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.ReadTimeout = 300 * time.Millisecond })
-			warm := sv.dial()
-			warm.send(post(goodBody))
-			warm.receive()
+			sv.serves(post(goodBody))
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			var all []*client
@@ -69,23 +71,20 @@ func TestBodiesNobodyTakes(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON)
 	small := sv.dial()
 	for range 2 { // a short body is skipped, and the connection goes on
-		small.send("GET /live HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc")
-		if resp, body := small.receive(); resp.StatusCode != http.StatusOK {
-			t.Fatalf("status %d: %s", resp.StatusCode, body)
-		}
+		small.send(get("GET /live", "Content-Length: 3"), "abc")
+		resp, body := small.receive()
+		require.Equal(t, http.StatusOK, resp.StatusCode, body)
 	}
-	smuggled := "GET /health HTTP/1.1\r\nHost: t\r\n\r\n"
-	for name, raw := range map[string]string{
-		"long":    fmt.Sprintf("GET /live HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n%s%s", 20_000, strings.Repeat("x", 20_000-len(smuggled)), smuggled),
-		"chunked": fmt.Sprintf("GET /live HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(smuggled), smuggled),
+	smuggled := get("GET /health")
+	for _, raw := range []string{
+		get("GET /live", "Content-Length: 20000") + strings.Repeat("x", 20_000-len(smuggled)) + smuggled,
+		get("GET /live", "Transfer-Encoding: chunked") + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(smuggled), smuggled),
 	} {
 		c := sv.dial()
 		c.send(raw)
-		if resp, body := c.receive(); resp.StatusCode != http.StatusOK || !resp.Close {
-			t.Errorf("%s: status %d, closed %v: %s", name, resp.StatusCode, resp.Close, body)
-		}
-		_ = c.Conn.(interface{ CloseWrite() error }).CloseWrite()
-		c.closed()
+		resp, body := c.receive()
+		assert.True(t, resp.StatusCode == http.StatusOK && resp.Close, "status %d, closed %v: %s", resp.StatusCode, resp.Close, body)
+		c.ends()
 	}
 }
 
@@ -109,49 +108,33 @@ func TestBodyBudget(t *testing.T) {
 		first = append(first, c)
 		held += <-running
 	}
-	if used := sv.bodies.used.Load(); used != held || used < 2*size {
-		t.Errorf("%d bytes are counted while bodies of %d are held", used, held)
-	}
-	if got := sv.metric("tandem_frontend_body_bytes"); got != float64(held) {
-		t.Errorf("tandem_frontend_body_bytes is %v, want %d", got, held)
-	}
-	refused := sv.dial()
-	refused.send(strings.TrimSuffix(post(body), body)) // its head alone is enough
-	resp, text := refused.receive()
+	used := sv.bodies.used.Load()
+	assert.Equal(t, held, used)
+	assert.GreaterOrEqual(t, used, int64(2*size))
+	assert.EqualValues(t, held, sv.metric("tandem_frontend_body_bytes"))
+	resp, text := sv.ask(strings.TrimSuffix(post(body), body)) // its head alone is enough
 	e := wantError(t, resp, text, http.StatusServiceUnavailable, "body_budget_exhausted")
-	if !strings.Contains(e["message"].(string), "body-budget-bytes") || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("message %q, Retry-After %q", e["message"], resp.Header.Get("Retry-After"))
-	}
+	assert.Contains(t, e["message"], "body-budget-bytes")
+	assert.NotEmpty(t, resp.Header.Get("Retry-After"))
 	// A body that declares no length is refused once it has come too far.
-	chunked := sv.dial()
-	chunked.send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n", fmt.Sprintf("%x\r\n", size), body[:size/2])
-	resp, text = chunked.receive()
-	wantError(t, resp, text, http.StatusServiceUnavailable, "body_budget_exhausted")
-	chunked.Close()
+	chunked := get("POST /v1/completions", "Transfer-Encoding: chunked") + fmt.Sprintf("%x\r\n", size) + body[:size/2]
+	sv.refuses(chunked, http.StatusServiceUnavailable, "body_budget_exhausted")
 	small := sv.dial() // there is room for a short one
 	small.send(post(goodBody))
 	<-running
 	close(release)
 	for _, c := range append(first, small) {
-		if resp, text := c.receive(); resp.StatusCode != http.StatusOK {
-			t.Errorf("status %d: %s", resp.StatusCode, text)
-		}
+		resp, text := c.receive()
+		assert.Equal(t, http.StatusOK, resp.StatusCode, text)
 	}
 	eventually(t, "the budget is whole again", func() bool { return sv.bodies.used.Load() == 0 })
-	again := sv.dial()
-	again.send(post(body))
-	if resp, text := again.receive(); resp.StatusCode != http.StatusOK {
-		t.Errorf("status %d: %s", resp.StatusCode, text)
-	}
+	sv.serves(post(body))
 }
 
 // TestBodiesArriveWhole: bodies of every length and framing come through whole.
 func TestBodiesArriveWhole(t *testing.T) {
-	got := make(chan string, 1)
-	sv := serve(t, loopback(t), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
-		got <- string(c.Request.Raw)
-		return answerJSON(ctx, c, out)
-	}, func(c *Config) { c.MaxBodyBytes = 1 << 20 })
+	calls := make(chan handoff.Call, 1)
+	sv := serve(t, loopback(t), keeps(calls), func(c *Config) { c.MaxBodyBytes = 1 << 20 })
 	c := sv.dial()
 	for _, size := range []int{len(goodBody), prefetchBytes - 1, prefetchBytes, prefetchBytes + 1, firstBodyBytes, firstBodyBytes + 1, 300_001, 1 << 20} {
 		body := goodBody + strings.Repeat(" ", size-len(goodBody))
@@ -163,36 +146,23 @@ func TestBodiesArriveWhole(t *testing.T) {
 		}
 		for name, raw := range map[string]string{
 			"length": post(body),
-			"chunks": "POST /v1/completions HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + "0\r\n\r\n",
+			"chunks": get("POST /v1/completions", "Transfer-Encoding: chunked") + chunks + "0\r\n\r\n",
 			"expect": post(body, "Expect: 100-continue"),
 		} {
 			sent := make(chan error, 1)
-			go func() {
+			go func() { // it may be answered before it has gone whole
 				_, err := c.Write([]byte(raw))
 				sent <- err
 			}()
-			select {
-			case raw := <-got:
-				if raw != body {
-					t.Errorf("%s: %d bytes arrived of %d", name, len(raw), size)
-				}
-			case err := <-sent:
-				if err != nil {
-					t.Fatal(err)
-				}
-				if raw := <-got; raw != body {
-					t.Errorf("%s: %d bytes arrived of %d", name, len(raw), size)
-				}
+			call := <-calls
+			require.Equal(t, len(body), len(call.Request.Raw), name)
+			assert.Equal(t, body, string(call.Request.Raw), name)
+			require.NoError(t, <-sent)
+			resp, text := c.receive()
+			if resp.StatusCode == http.StatusContinue {
+				resp, text = c.receive()
 			}
-			for resp, text := c.receive(); ; resp, text = c.receive() {
-				if resp.StatusCode == http.StatusContinue {
-					continue
-				}
-				if resp.StatusCode != http.StatusOK {
-					t.Fatalf("%s of %d: status %d: %s", name, size, resp.StatusCode, text)
-				}
-				break
-			}
+			require.Equal(t, http.StatusOK, resp.StatusCode, "%s of %d: %s", name, size, text)
 		}
 	}
 }
@@ -256,36 +226,25 @@ func (f *aloneFlow) Serve(ctx context.Context, c *handoff.Call, out handoff.Sink
 // forget some of what they get, so one of many tries has to show it.
 func TestBodiesMemoryIsUsedAgain(t *testing.T) {
 	var alone atomic.Bool
-	bodies := make(chan []byte, 1)
-	sv := serveFlow(t, loopback(t), &aloneFlow{func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
-		bodies <- c.Request.Raw
-		return answerJSON(ctx, c, out)
-	}, &alone})
+	calls := make(chan handoff.Call, 1)
+	sv := serveFlow(t, loopback(t), &aloneFlow{keeps(calls), &alone})
 	body := goodBody + strings.Repeat(" ", 50_000)
 	c := sv.dial()
 	seen := func() *byte {
 		c.send(post(body))
-		raw := <-bodies
-		if resp, text := c.receive(); resp.StatusCode != http.StatusOK {
-			t.Fatalf("status %d: %s", resp.StatusCode, text)
-		}
+		raw := (<-calls).Request.Raw
+		resp, text := c.receive()
+		require.Equal(t, http.StatusOK, resp.StatusCode, text)
 		eventually(t, "it is given back", func() bool { return sv.bodies.used.Load() == 0 })
 		return unsafe.SliceData(raw)
 	}
-	all := map[*byte]bool{}
-	for range 50 {
-		all[seen()] = true
-	}
-	if len(all) != 50 {
-		t.Errorf("50 bodies in %d places, though others may refer to them", len(all))
-	}
-	alone.Store(true)
-	clear(all)
-	for range 50 {
-		all[seen()] = true
-	}
-	if len(all) == 50 {
-		t.Error("50 bodies in 50 places, though nothing refers to them")
+	for _, is := range []bool{false, true} {
+		alone.Store(is)
+		all := map[*byte]bool{}
+		for range 50 {
+			all[seen()] = true
+		}
+		assert.Equal(t, is, len(all) < 50, "50 bodies in %d places; others may refer to them: %v", len(all), !is)
 	}
 }
 

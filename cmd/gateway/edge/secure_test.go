@@ -295,4 +295,3 @@ func TestClientCertificatesByAddress(t *testing.T) {
 		return strings.Contains(said, "client didn't provide a certificate") && strings.Contains(said, "spiffe://td/other")
 	})
 }
-
