@@ -1,9 +1,7 @@
 package index
 
 import (
-	"fmt"
 	"math/rand/v2"
-	"sync"
 	"testing"
 )
 
@@ -15,37 +13,6 @@ func chain(seed uint64, n int) []uint64 {
 		hashes[i] = rng.Uint64()
 	}
 	return hashes
-}
-
-func TestMatchHoles(t *testing.T) {
-	x := New(Config{})
-	p := chain(1, 100)
-	whole, holed, host, late := x.Owner("whole", 0), x.Owner("holed", 0), x.Owner("host", 0), x.Owner("late", 0)
-	x.Store(whole, Device, p)
-	x.Store(holed, Device, p)
-	x.Remove(holed, Device, p[40:41])
-	x.Store(host, Device, p[:10])
-	x.Extend(host, Host, p[4], p[5:30])
-	x.Place(host, Disk, p[30:32])
-	x.Extend(late, Device, p[0], p[1:])
-
-	var m Matches
-	x.Match(p, &m)
-	for _, c := range []struct {
-		owner                      Owner
-		device, host, disk, shared int
-	}{
-		{whole, 100, 0, 0, 0},
-		{holed, 40, 0, 0, 0},
-		{host, 10, 20, 2, 0},
-		{late, 0, 0, 0, 0},
-		{NoOwner, 0, 0, 0, 0},
-	} {
-		got := fmt.Sprint(m.Leading(c.owner), m.Tier(c.owner, Host), m.Tier(c.owner, Disk), m.Tier(c.owner, Shared))
-		if want := fmt.Sprint(c.device, c.host, c.disk, c.shared); got != want {
-			t.Errorf("owner %d: device, host, disk, shared are %s, want %s", c.owner, got, want)
-		}
-	}
 }
 
 // What came and went is counted however it did, and what was there already is not.
@@ -164,68 +131,6 @@ func TestMemoryComesBack(t *testing.T) {
 	}
 }
 
-// TestReadersAndWriters holds a prompt still in one owner while others store
-// and remove the very same blocks, come and go, and force tables to be rebuilt:
-// every reader must see all of it, every time.
-func TestReadersAndWriters(t *testing.T) {
-	const writers, rounds = 6, 60
-	x := New(Config{shards: 2})
-	p := chain(1, 64)
-	still := x.Owner("still", 0)
-	x.Store(still, Device, p)
-
-	var writing, reading sync.WaitGroup
-	done := make(chan struct{})
-	for i := range writers {
-		writing.Go(func() {
-			worker := fmt.Sprint("churn", i)
-			for round := range uint64(rounds) {
-				o := x.Owner(worker, 0)
-				x.Store(o, Device, p)
-				x.Store(o, Device, chain(100+round*writers+uint64(i), 200)) // makes shards grow
-				x.Remove(o, Device, p[32:])
-				if round%3 == 0 {
-					x.Drop(worker)
-				}
-			}
-		})
-	}
-	for range 2 {
-		reading.Go(func() {
-			var m Matches
-			for {
-				x.Match(p, &m)
-				if got := m.Leading(still); got != len(p) {
-					t.Errorf("a reader saw %d of %d blocks", got, len(p))
-					return
-				}
-				for i := range writers {
-					if o, ok := x.Lookup(fmt.Sprint("churn", i), 0); ok && m.Leading(o) > len(p) {
-						t.Errorf("more blocks than the prompt has")
-					}
-				}
-				select {
-				case <-done:
-					return
-				default:
-				}
-			}
-		})
-	}
-	writing.Wait()
-	close(done)
-	reading.Wait()
-
-	var m Matches
-	x.Match(p, &m)
-	for i := range writers {
-		o, _ := x.Lookup(fmt.Sprint("churn", i), 0)
-		if got := m.Leading(o); got != 32 {
-			t.Errorf("churn%d ends with %d blocks, want 32", i, got)
-		}
-	}
-}
-
 // TestPlaceFollowsTheOtherTier moves a prompt's blocks one by one to another tier,
 // as engines announce it: the owner has no holes there. A block that nobody knows
 // makes one until it is told again.
@@ -303,21 +208,5 @@ func TestLeapNoticesAGap(t *testing.T) {
 		if got := m.Tier(o, c.tier); got != c.end-c.begin {
 			t.Errorf("%s: run of %d at the second look, want %d", c.name, got, c.end-c.begin)
 		}
-	}
-}
-
-// TestLastToJoinMayHaveGaps has the last owner to join on a further tier miss
-// blocks between two that are looked at when all are leapt over.
-func TestLastToJoinMayHaveGaps(t *testing.T) {
-	x := New(Config{})
-	p := chain(1, 128)
-	o := x.Owner("w", 0)
-	x.Store(o, Device, p[:32])
-	x.Extend(o, Host, p[31], p[32:])
-	x.Remove(o, Host, p[70:75])
-	var m Matches
-	x.Match(p, &m)
-	if got := m.Tier(o, Host); got != 38 {
-		t.Errorf("run of %d on the host, want 38", got)
 	}
 }

@@ -1,7 +1,6 @@
 package index
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -14,6 +13,19 @@ import (
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// prompt returns the hashes of the prompt that takes the given branches: a
+// binary tree of prefixes, whose root has the hash zero.
+func prompt(branches uint16, n int) []uint64 {
+	hashes := make([]uint64, n)
+	for i := range hashes {
+		prefix := uint64(i)<<32 | uint64(branches)&(1<<i-1)
+		hashes[i] = prefix * 0x9e3779b97f4a7c15
+	}
+	return hashes
+}
+
+const depth = 12
 
 // slowPredictor is the predictor as one would write it without a care for time:
 // a list that is sorted whenever something has to go.
@@ -301,70 +313,6 @@ func TestPredictorExpiresInSteps(t *testing.T) {
 	}
 }
 
-// A prompt longer than the limit is believed in as far as the limit goes.
-func TestPredictorLimit(t *testing.T) {
-	idx := New(Config{})
-	p := NewPredictor(idx, PredictorConfig{TTL: time.Minute, MaxBlocks: 100, PruneRatio: 0.5})
-	o := idx.Owner("w", 0)
-	var m Matches
-	long := chain(1, 300)
-	p.Insert(o, long, noon)
-	idx.Match(long, &m)
-	if got := granule.Blocks(m.Leading(o)); got != 100 || p.Len() != 100 {
-		t.Errorf("%d leading blocks of %d", got, p.Len())
-	}
-	other := chain(2, 1)
-	p.Insert(o, other, noon)
-	idx.Match(long, &m)
-	if got := m.Leading(o); got != 49 || p.Len() != 50 {
-		t.Errorf("pruned to %d leading blocks of %d, want 49 of 50", got, p.Len())
-	}
-}
-
-// With bounds nothing goes by age, each owner keeps as much as it can hold, and
-// what goes first is the end of what was sent longest ago.
-func TestPredictorBounds(t *testing.T) {
-	idx := New(Config{})
-	p := NewPredictor(idx, PredictorConfig{TTL: time.Second, MaxBlocks: 50, PruneRatio: 0.5, LRU: true})
-	small, large, unknown := idx.Owner("small", 0), idx.Owner("large", 0), idx.Owner("unknown", 0)
-	p.Bound(small, 100)
-	p.Bound(large, 1000)
-	now := noon
-	for i := range uint64(20) {
-		now = now.Add(time.Hour)
-		for _, o := range []Owner{small, large, unknown} {
-			p.Insert(o, chain(i, 40), now)
-		}
-	}
-	var m Matches
-	var runs [20]string
-	for i := range uint64(20) {
-		idx.Match(chain(i, 40), &m)
-		runs[i] = fmt.Sprint(m.Leading(small), m.Leading(large), m.Leading(unknown))
-	}
-	for i, run := range runs {
-		want := "0 40 0"
-		switch i {
-		case 17:
-			want = "20 40 0" // the beginning of the third latest
-		case 18:
-			want = "40 40 0"
-		case 19:
-			want = "40 40 25" // all that the others share, pruned
-		}
-		if run != want {
-			t.Errorf("prompt %d: %s leading blocks, want %s", i, run, want)
-		}
-	}
-	if got := fmt.Sprint(idx.Blocks(small), idx.Blocks(large), idx.Blocks(unknown)); got != "100 800 25" {
-		t.Errorf("blocks held: %s", got)
-	}
-	p.Drop("large")
-	if p.Len() != 125 {
-		t.Errorf("%d blocks without it, want 125", p.Len())
-	}
-}
-
 func TestPredictorConfig(t *testing.T) {
 	good := PredictorConfig{TTL: time.Second, MaxBlocks: 1, PruneRatio: 1}
 	if err := good.Validate(); err != nil {
@@ -377,55 +325,6 @@ func TestPredictorConfig(t *testing.T) {
 		if bad.Validate() == nil {
 			t.Errorf("%+v is valid", bad)
 		}
-	}
-	if cmp.Compare(added(Prediction{}), 0) != 0 {
-		t.Error("the zero Prediction added something")
-	}
-}
-
-// BenchmarkPredict is one insertion of a prompt of 512 blocks, of which the
-// benchmark's name says how many were predicted already, into a predictor that
-// is full, so that what is new prunes what is old.
-func BenchmarkPredict(b *testing.B) {
-	for _, c := range []struct {
-		known int
-		lru   bool
-	}{{512, false}, {384, false}, {0, false}, {512, true}, {384, true}, {0, true}} {
-		known, policy := c.known, "ttl"
-		if c.lru {
-			policy = "lru"
-		}
-		b.Run(fmt.Sprintf("blocks=512/known=%d/limit=1M/workers=8/%s", known, policy), func(b *testing.B) {
-			idx := New(Config{})
-			p := NewPredictor(idx, PredictorConfig{TTL: time.Hour, MaxBlocks: 1 << 20, PruneRatio: 0.8, LRU: c.lru})
-			var owners [8]Owner
-			for i := range owners {
-				owners[i] = idx.Owner(fmt.Sprint("w", i), 0)
-				p.Bound(owners[i], 1<<17)
-			}
-			rng := rand.New(rand.NewPCG(1, 2))
-			prompts := make([][]uint64, 256)
-			for i := range prompts {
-				prompts[i] = chain(uint64(i), 512)
-			}
-			now := noon
-			insert := func(i int) {
-				prompt := prompts[i%len(prompts)]
-				for k := known; k < len(prompt); k++ {
-					prompt[k] = rng.Uint64()
-				}
-				now = now.Add(time.Microsecond)
-				p.Insert(owners[i%len(owners)], prompt, now)
-			}
-			for i := range 3000 {
-				insert(i)
-			}
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				insert(i)
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/512, "ns/block")
-		})
 	}
 }
 
