@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/certs/certstest"
 	"github.com/tandem-pd/tandem/router/replica"
 )
@@ -27,10 +28,9 @@ func listening(t *testing.T) net.Listener {
 
 func TestDial(t *testing.T) {
 	t.Parallel()
-	closed := listening(t)
-	_ = closed.Close()
-	stopped := listening(t) // its system takes connections, it does not answer
 	var all sync.WaitGroup
+	closed, stopped := listening(t), listening(t) // a stopped process's system takes connections, and it does not answer
+	_ = closed.Close()
 	for addr, want := range map[string]replica.Verdict{
 		answers(t):                       replica.Answered,
 		secure + answers(t):              replica.Answered, // it speaks no TLS any more, and it speaks
@@ -40,11 +40,7 @@ func TestDial(t *testing.T) {
 		secure + stopped.Addr().String(): replica.Unreachable,
 		"nowhere":                        replica.Unreachable,
 	} {
-		all.Go(func() {
-			if got := dial(t.Context(), addr); got != want {
-				t.Errorf("%s: %v, want %v", addr, got, want)
-			}
-		})
+		all.Go(func() { assert.Equal(t, want, dial(t.Context(), addr), addr) })
 	}
 	all.Wait()
 }

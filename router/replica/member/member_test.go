@@ -2,7 +2,6 @@ package member
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,12 +11,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	natsd "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
@@ -59,11 +62,44 @@ func (g *gateway) logged() string {
 
 const workers = 16
 
+// inGroup runs a test in virtual time, in which messages pass within the process; join starts a gateway.
+func inGroup(t *testing.T, test func(t *testing.T, join func(name string) *gateway)) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := eventstest.NewBus()
+		t.Cleanup(bus.Close)
+		test(t, func(name string) *gateway { return joinOver(t, wired{bus}, name, "", "nowhere") })
+	})
+}
+
+// wired is a link within the process. A message to all takes as long as one over a network.
+type wired struct{ *eventstest.Bus }
+
+func (wired) Connected() bool { return true }
+
+func (w wired) Publish(m *nats.Msg) error {
+	if m.Reply != "" || !strings.HasSuffix(m.Subject, ".say") {
+		return w.Bus.Publish(m)
+	}
+	m = &nats.Msg{Subject: m.Subject, Data: slices.Clone(m.Data)}
+	time.AfterFunc(delay, func() { _ = w.Bus.Publish(m) })
+	return nil
+}
+
+const delay = 200 * time.Microsecond
+
 // join starts a gateway on the NATS server at url, which chooses as if it were alone.
 func join(t testing.TB, url, name string) *gateway { return joinAs(t, url, name, "") }
 
 // joinAs starts one that knows of the others when it chooses, and grants the last room of small workers in a certain way.
 func joinAs(t testing.TB, url, name, reserve string, access ...nats.Option) *gateway {
+	t.Helper()
+	conn, err := nats.Connect(url, append(access, nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectBufSize(-1))...)
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	return joinOver(t, natsbus.OverNATS(conn, natsbus.PendingLimits{}, slog.New(slog.DiscardHandler)), name, reserve, answers(t))
+}
+
+func joinOver(t testing.TB, link Link, name, reserve, addr string) *gateway {
 	t.Helper()
 	g := &gateway{t: t, woken: make(chan string, 1), warned: make(chan string, 8), heard: make(chan string, 4096), left: make(chan struct{}), pool: &pools.Pool{Model: "m", Role: pools.Both}}
 	g.heads.Store(new([]replica.Head))
@@ -79,21 +115,14 @@ func joinAs(t testing.TB, url, name, reserve string, access ...nats.Option) *gat
 	}
 	base.OnBooking, base.SessionTTL = func(made bool) { g.member.Booked(made) }, time.Minute
 	var err error
-	if g.routers, err = router.NewSet(base.ByRole(), slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := nats.Connect(url, append(access, nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectBufSize(-1))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.routers, err = router.NewSet(base.ByRole(), slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
 	cfg := setting.Default[Config]()
 	cfg.Group, cfg.Name, cfg.Reserve = "tandem_workers", name, reserve
-	log := slog.New(slog.NewTextHandler(g, nil))
-	answering := answers(t)
-	g.link = &cuttable{Link: natsbus.OverNATS(conn, natsbus.PendingLimits{}, log)}
+	g.link = &cuttable{Link: link}
 	g.member = New(cfg, g.link, Rooms{
 		Warn:    func(worker string, leg pools.Role) { g.warned <- worker + " " + string(leg) },
-		Routers: g.routers, Pool: func(string, pools.Role) *pools.Pool { return g.pool }, Addr: func() string { return answering },
+		Routers: g.routers, Pool: func(string, pools.Role) *pools.Pool { return g.pool }, Addr: func() string { return addr },
 		Heads: func() []replica.Head { return slices.Clone(*g.heads.Load()) },
 		Hear: func(gateway, model string, heads []replica.Head) bool {
 			g.heard <- fmt.Sprint(gateway, " ", model, " ", heads)
@@ -105,15 +134,13 @@ func joinAs(t testing.TB, url, name, reserve string, access ...nats.Option) *gat
 			default:
 			}
 		},
-	}, log)
+	}, slog.New(slog.NewTextHandler(g, nil)))
 	g.member.patience = time.Minute // tests shorten it; an answer is late on a machine with other work
 	ctx, cancel := context.WithCancel(context.Background())
-	g.leave = sync.OnceFunc(func() { cancel(); <-g.left; conn.Close() })
+	g.leave = sync.OnceFunc(func() { cancel(); <-g.left })
 	go func() {
 		defer close(g.left)
-		if err := g.member.Run(ctx); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, g.member.Run(ctx))
 	}()
 	t.Cleanup(g.leave)
 	g.eventually("ready", g.member.Ready)
@@ -149,16 +176,18 @@ func (g *gateway) eventually(what string, ok func() bool) {
 	}
 }
 
-// book books a worker.
-func (g *gateway) book() *router.Lease {
+// ask books as a request asks, whose id is set.
+func (g *gateway) ask(req router.Request) *router.Lease {
 	g.t.Helper()
 	g.turn++
-	l, err := g.routers.For("m", pools.Both).Reserve(g.pool, router.Request{ID: fmt.Sprint(g.turn), ISL: 160}, time.Now())
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	req.ID = fmt.Sprint(g.turn)
+	l, err := g.routers.For("m", pools.Both).Reserve(g.pool, req, time.Now())
+	require.NoError(g.t, err)
 	return l
 }
+
+// book books a worker.
+func (g *gateway) book() *router.Lease { g.t.Helper(); return g.ask(router.Request{ISL: 160}) }
 
 // requests is how many are booked, by all gateways as far as this one knows.
 func (g *gateway) requests() (n int) {
@@ -171,24 +200,22 @@ func (g *gateway) requests() (n int) {
 func startNATS(t testing.TB, port int) *natsbus.Server {
 	t.Helper()
 	server, err := natsbus.StartServer(natsbus.ServerConfig{Port: port})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	return server
 }
 
 // TestAPanicEndsOneMessageAlone: what is heard after a message whose handling has panicked counts as before.
 func TestAPanicEndsOneMessageAlone(t *testing.T) {
-	t.Parallel()
-	server := startNATS(t, 0)
-	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
-	close(b.heard) // the next heads panic
-	a.heads.Store(&[]replica.Head{{Model: "m", Strict: 1, Key: 1}})
-	a.member.Headed()
-	b.eventually("it has panicked", func() bool { return strings.Contains(b.logged(), "panic in a handler") })
-	a.book()
-	b.eventually("b knows of a's booking", func() bool { return b.requests() == 1 })
+	inGroup(t, func(t *testing.T, join func(string) *gateway) {
+		a, b := join("a"), join("b")
+		close(b.heard) // the next heads panic
+		a.heads.Store(&[]replica.Head{{Model: "m", Strict: 1, Key: 1}})
+		a.member.Headed()
+		b.eventually("it has panicked", func() bool { return strings.Contains(b.logged(), "panic in a handler") })
+		a.book()
+		b.eventually("b knows of a's booking", func() bool { return b.requests() == 1 })
+	})
 }
 
 // quiet is a link on which nothing passes but the page that is asked for.
@@ -259,195 +286,200 @@ func FuzzMember(f *testing.F) {
 }
 
 // TestBookingsAreShared: what one gateway has booked counts at the others, from before they are ready; its end wakes who waits
-// there; and with a gateway that leaves it ends.
+// there; and with a gateway that leaves it ends. While no message passes, bookings go on. When they pass again, all is known again.
 func TestBookingsAreShared(t *testing.T) {
-	t.Parallel()
-	server := startNATS(t, 0)
-	a := join(t, server.URL(), "a")
-	early := a.book()
-	b, c := join(t, server.URL(), "b"), join(t, server.URL(), "c")
-	if b.requests() != 1 || c.requests() != 1 {
-		t.Errorf("ready, and %d and %d of 1 booking are known", b.requests(), c.requests())
-	}
-	var leases []*router.Lease
-	for range workers - 1 {
-		leases = append(leases, b.book())
-		a.eventually("a knows it", func() bool { return a.requests() == b.requests() })
-		c.eventually("c knows it", func() bool { return c.requests() == b.requests() })
-	}
-	used := map[string]bool{early.Worker.ID: true}
-	for _, l := range leases {
-		used[l.Worker.ID] = true
-	}
-	if len(used) != workers {
-		t.Errorf("%d bookings are on %d workers: b does not see a's", workers, len(used))
-	}
-	if len(c.woken) != 0 {
-		t.Error("c's queue is woken though nothing has ended")
-	}
-	early.Release(time.Now())
-	c.eventually("c's queue is woken", func() bool { return len(c.woken) > 0 })
-	b.leave()
-	for _, g := range []*gateway{a, c} {
-		g.eventually("what b had booked has ended with it", func() bool { return g.requests() == 0 })
-		g.eventually("its log says that b has left", func() bool { return strings.Contains(g.logged(), "drained and left the group") })
-		if log := g.logged(); strings.Contains(log, "gateway died") {
-			t.Errorf("b left: %s", log)
+	inGroup(t, func(t *testing.T, join func(string) *gateway) {
+		a := join("a")
+		early := a.book()
+		b, c := join("b"), join("c")
+		if b.requests() != 1 || c.requests() != 1 {
+			t.Errorf("ready, and %d and %d of 1 booking are known", b.requests(), c.requests())
 		}
-	}
+		used := map[string]bool{early.Worker.ID: true}
+		for i := range workers - 1 {
+			used[b.book().Worker.ID] = true
+			time.Sleep(delay)
+			synctest.Wait()
+			if a.requests() != i+2 || c.requests() != i+2 {
+				t.Fatalf("of %d bookings a knows %d, c %d", i+2, a.requests(), c.requests())
+			}
+		}
+		assert.Len(t, used, workers, "workers that 16 bookings are on: b sees a's")
+		assert.Empty(t, c.woken, "though nothing has ended")
+		early.Release(time.Now())
+		assert.Equal(t, "m", <-c.woken)
+
+		for _, g := range []*gateway{a, b, c} {
+			g.link.cut.Store(true)
+		}
+		b.eventually("b is cut off", b.member.CutOff)
+		again := a.book()
+		c.book().Release(time.Now())
+		time.Sleep(delay + tail)
+		if a.requests() != workers || b.requests() != workers-1 {
+			t.Errorf("no message passes, and a knows of %d requests, b of %d", a.requests(), b.requests())
+		}
+		for _, g := range []*gateway{a, b, c} {
+			g.link.cut.Store(false)
+		}
+		for _, g := range []*gateway{a, b, c} {
+			g.eventually("all is known again", func() bool { return g.requests() == workers && !g.member.CutOff() })
+		}
+
+		again.Release(time.Now())
+		b.leave()
+		for _, g := range []*gateway{a, c} {
+			g.eventually("what b had booked has ended with it", func() bool { return g.requests() == 0 })
+			g.eventually("its log says that b has left", func() bool { return strings.Contains(g.logged(), "drained and left the group") })
+			assert.NotContains(t, g.logged(), "gateway died")
+		}
+	})
 }
 
-// TestJoinsSoon starts a gateway again and again among two that have 5,000 bookings open. It is ready within 300 ms, and what it then counts
-// on each worker is what the others count there.
+// TestJoinsSoon starts a gateway among two that have 5,000 bookings open. What it counts on each worker once it is ready is what the
+// others count there.
 func TestJoinsSoon(t *testing.T) {
-	t.Parallel()
-	server := startNATS(t, 0)
-	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
-	for i := range 5000 {
-		[]*gateway{a, b}[i%2].book().PrefillDone(time.Now())
-	}
-	for _, g := range []*gateway{a, b} {
-		g.eventually("it knows all bookings", func() bool { return g.requests() == 5000 })
-	}
-	const times = 10
-	var took []time.Duration
-	for range times {
+	inGroup(t, func(t *testing.T, join func(string) *gateway) {
+		a, b := join("a"), join("b")
+		for i := range 5000 {
+			[]*gateway{a, b}[i%2].book().PrefillDone(time.Now())
+		}
+		for _, g := range []*gateway{a, b} {
+			g.eventually("it knows all bookings", func() bool { return g.requests() == 5000 })
+		}
 		began := time.Now()
-		c := join(t, server.URL(), "c")
-		took = append(took, time.Since(began))
+		c := join("c")
+		if took := time.Since(began); took > 110*time.Millisecond {
+			t.Errorf("ready after %v", took)
+		}
 		theirs := a.routers.For("m", pools.Both).Loads(a.pool)
 		for i, own := range c.routers.For("m", pools.Both).Loads(c.pool) {
 			if want := theirs[i]; own.Requests != want.Requests || own.ActiveBlocks != want.ActiveBlocks || own.PrefillTokens != want.PrefillTokens {
 				t.Errorf("ready, and it counts %+v, another gateway %+v", own, want)
 			}
 		}
-		c.leave()
-	}
-	slices.Sort(took)
-	t.Logf("ready after %v, %v at most, of %d starts", took[times/2], took[times-1], times)
-	if took[times/2] > 300*time.Millisecond { // one may meet other work on the machine
-		t.Error("that is too late")
-	}
+	})
 }
 
 // TestPredictionsAreShared: where workers publish no KV events, a prompt that one gateway has sent is predicted at the others too.
 func TestPredictionsAreShared(t *testing.T) {
-	t.Parallel()
-	server := startNATS(t, 0)
-	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
-	a.eventually("both know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
-	req := router.Request{ID: "1", ISL: 64, Hashes: []uint64{11, 12, 13, 14}}
-	l, err := a.routers.For("m", pools.Both).Reserve(a.pool, req, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.eventually("the prompt is predicted", func() bool { return b.routers.For("m", pools.Both).BestOverlap(b.pool, req, time.Now()) == 4 })
-	for i, held := range b.routers.For("m", pools.Both).Held(b.pool, req, time.Now()) {
-		if (held > 0) != (b.pool.Members[i].Worker.ID == l.Worker.ID) {
-			t.Errorf("worker %d is predicted to hold %d blocks; %s was sent them", i, held, l.Worker.ID)
+	inGroup(t, func(t *testing.T, join func(string) *gateway) {
+		a, b := join("a"), join("b")
+		req := router.Request{ISL: 64, Hashes: []uint64{11, 12, 13, 14}}
+		l := a.ask(req)
+		b.eventually("the prompt is predicted", func() bool { return b.routers.For("m", pools.Both).BestOverlap(b.pool, req, time.Now()) == 4 })
+		for i, held := range b.routers.For("m", pools.Both).Held(b.pool, req, time.Now()) {
+			if (held > 0) != (b.pool.Members[i].Worker.ID == l.Worker.ID) {
+				t.Errorf("worker %d is predicted to hold %d blocks; %s was sent them", i, held, l.Worker.ID)
+			}
 		}
-	}
+	})
 }
 
 // TestSessionsAreShared: a session that one gateway has bound is bound at the others, one that joins later too. A failure that one of
 // them sees drops it everywhere.
 func TestSessionsAreShared(t *testing.T) {
-	t.Parallel()
-	server := startNATS(t, 0)
-	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
-	a.eventually("both know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
-	use := func(g *gateway, pin *router.Pin) *router.Lease {
-		t.Helper()
-		g.turn++
-		l, err := g.routers.For("m", pools.Both).Reserve(g.pool, router.Request{ID: fmt.Sprint(g.turn), ISL: 160, Session: "s", Pin: pin}, time.Now())
-		if err != nil {
-			t.Fatal(err)
+	inGroup(t, func(t *testing.T, join func(string) *gateway) {
+		a, b := join("a"), join("b")
+		use := func(g *gateway, pin *router.Pin) *router.Lease {
+			t.Helper()
+			l := g.ask(router.Request{ISL: 160, Session: "s", Pin: pin})
+			l.Bind(time.Now())
+			return l
 		}
-		l.Bind(time.Now())
-		return l
-	}
-	bound := func(g *gateway) int { return g.routers.For("m", pools.Both).Bindings(time.Now()).Bindings }
-	use(a, &router.Pin{Worker: "w07"})
-	b.eventually("b has the binding", func() bool { return bound(b) == 1 })
-	c := join(t, server.URL(), "c")
-	c.eventually("c has the binding", func() bool { return bound(c) == 1 })
-	for _, g := range []*gateway{a, b, c} {
-		for range 3 {
-			if l := use(g, nil); l.Worker.ID != "w07" {
-				t.Errorf("on %s, bound to w07, which has most to do", l.Worker.ID)
+		bound := func(g *gateway) int { return g.routers.For("m", pools.Both).Bindings(time.Now()).Bindings }
+		use(a, &router.Pin{Worker: "w07"})
+		b.eventually("b has the binding", func() bool { return bound(b) == 1 })
+		c := join("c")
+		c.eventually("c has the binding", func() bool { return bound(c) == 1 })
+		for _, g := range []*gateway{a, b, c} {
+			for range 3 {
+				assert.Equal(t, "w07", use(g, nil).Worker.ID, "the worker that it is bound to, which has most to do")
 			}
 		}
-	}
-	use(c, &router.Pin{Worker: "w07"}).Unbind(time.Now())
-	for _, g := range []*gateway{a, b, c} {
-		g.eventually("the binding is dropped", func() bool { return bound(g) == 0 })
-	}
+		use(c, &router.Pin{Worker: "w07"}).Unbind(time.Now())
+		for _, g := range []*gateway{a, b, c} {
+			g.eventually("the binding is dropped", func() bool { return bound(g) == 0 })
+		}
+	})
 }
 
 // TestOpenedCircuitsAreKnown: where a worker's circuit opens at one gateway, the others are warned, once.
 func TestOpenedCircuitsAreKnown(t *testing.T) {
-	t.Parallel()
-	server := startNATS(t, 0)
-	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
-	a.eventually("both know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
-	a.member.Opened("m", "w07", pools.Decode)
-	if got := <-b.warned; got != "w07 decode" {
-		t.Errorf("warned of %s", got)
-	}
-	a.book()
-	b.eventually("b knows it", func() bool { return b.requests() == 1 })
-	if len(b.warned) != 0 || len(a.warned) != 0 {
-		t.Error("warned twice, or itself")
-	}
+	inGroup(t, func(t *testing.T, join func(string) *gateway) {
+		a, b := join("a"), join("b")
+		a.member.Opened("m", "w07", pools.Decode)
+		assert.Equal(t, "w07 decode", <-b.warned)
+		time.Sleep(time.Second)
+		if len(b.warned) != 0 || len(a.warned) != 0 {
+			t.Error("warned twice, or itself")
+		}
+	})
 }
 
 // TestHeadsAreKnown: what waits at one gateway the others know, again and again while it waits and no more often than that; with its end
 // their queues are woken, and what it has got is known by then. A gateway at which nothing waits says nothing.
 func TestHeadsAreKnown(t *testing.T) {
-	t.Parallel()
-	server := startNATS(t, 0)
-	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
-	a.eventually("both know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
-	set := func(heads ...replica.Head) {
-		a.heads.Store(&heads)
-		a.member.Headed()
-	}
-	set()
-	set(replica.Head{Model: "m", Strict: 10, Tokens: 100})
-	const said = "a m [{m 0 false 10 0 100}]"
-	began := time.Now()
-	for range 5 {
-		if got := <-b.heard; got != said {
-			t.Errorf("heard %q", got)
+	inGroup(t, func(t *testing.T, join func(string) *gateway) {
+		a, b := join("a"), join("b")
+		set := func(heads ...replica.Head) {
+			a.heads.Store(&heads)
+			a.member.Headed()
 		}
-	}
-	if took := time.Since(began); took < 75*time.Millisecond || len(b.woken) > 0 {
-		t.Errorf("said five times within %v, and the queue was woken %d times", took, len(b.woken))
-	}
-	a.book()
-	set()
-	for got := range b.heard {
-		if got != said {
-			if got != "a m []" || b.requests() != 1 {
-				t.Errorf("heard %q and %d bookings", got, b.requests())
-			}
-			break
+		set()
+		set(replica.Head{Model: "m", Strict: 10, Tokens: 100})
+		const said = "a m [{m 0 false 10 0 100}]"
+		began := time.Now()
+		for range 5 {
+			assert.Equal(t, said, <-b.heard)
 		}
-	}
-	if got := <-b.woken; got != "m" {
-		t.Errorf("%s is woken", got)
-	}
-	b.book()
-	a.eventually("words pass", func() bool { return a.requests() == 2 })
-	if len(b.heard) != 0 || len(a.heard) != 0 {
-		t.Error("said though nothing waits")
-	}
-	set(replica.Head{Model: "m", Strict: 1})
-	<-b.heard
-	c := join(t, server.URL(), "c")
-	<-c.heard
-	a.leave()
-	c.eventually("nothing waits at a gateway that has left", func() bool { return len(c.heard) > 0 && <-c.heard == "a m []" })
+		assert.Equal(t, 80*time.Millisecond+delay, time.Since(began), "said five times")
+		assert.Empty(t, b.woken)
+		a.book()
+		set()
+		got := <-b.heard
+		for got == said {
+			got = <-b.heard
+		}
+		if got != "a m []" || b.requests() != 1 {
+			t.Errorf("heard %q and %d bookings", got, b.requests())
+		}
+		assert.Equal(t, "m", <-b.woken)
+		time.Sleep(time.Second)
+		if len(b.heard) != 0 || len(a.heard) != 0 {
+			t.Error("said though nothing waits")
+		}
+		set(replica.Head{Model: "m", Strict: 1})
+		<-b.heard
+		c := join("c")
+		<-c.heard
+		a.leave()
+		c.eventually("nothing waits at a gateway that has left", func() bool { return len(c.heard) > 0 && <-c.heard == "a m []" })
+	})
+}
+
+// TestRoutersKnowOfTheOthers: the group's gateways by name, and their unseen bookings in the pool that is booked in.
+func TestRoutersKnowOfTheOthers(t *testing.T) {
+	inGroup(t, func(t *testing.T, join func(string) *gateway) {
+		a, b := join("a"), join("b")
+		b.eventually("a knows b", func() bool {
+			return slices.Equal(a.member.Among().Names, []string{"a", "b"}) && a.member.Among().Own == "a"
+		})
+		group := a.member.Among()
+		a.eventually("bookings of b are on their way", func() bool {
+			a.book().Release(time.Now())
+			b.book().Release(time.Now())
+			return a.member.Unseen() > 0 && a.member.UnseenIn(a.pool) > 0
+		})
+		assert.Same(t, group, a.member.Among(), "an unchanged group")
+		assert.Zero(t, a.member.UnseenIn(&pools.Pool{Model: "m", Role: pools.Prefill}), "unseen bookings in a pool that none is made in")
+		b.leave()
+		a.eventually("b has left", func() bool { return slices.Equal(a.member.Among().Names, []string{"a"}) })
+		var alone *Member
+		if alone.Among() != nil || alone.UnseenIn(a.pool) != 0 {
+			t.Error("a gateway alone knows of others")
+		}
+	})
 }
 
 // TestEndsAreSaidAtOnce: while a request waits at another gateway, a release is not kept to go with a booking.
@@ -470,56 +502,22 @@ func TestEndsAreSaidAtOnce(t *testing.T) {
 	}
 }
 
-// TestNATSIsAway: bookings go on while no message passes. When they pass again, all is known again.
-func TestNATSIsAway(t *testing.T) {
-	t.Parallel()
-	server := startNATS(t, 0)
-	var port int
-	if _, err := fmt.Sscanf(server.URL(), "nats://127.0.0.1:%d", &port); err != nil {
-		t.Fatal(err)
-	}
-	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
-	first := a.book()
-	b.eventually("b knows it", func() bool { return b.requests() == 1 })
-	server.Close()
-	b.eventually("b is cut off", b.member.CutOff)
-	first.Release(time.Now())
-	for range 3 {
-		a.book()
-	}
-	b.book()
-	if a.requests() != 3 && a.requests() != 4 || b.requests() == 4 {
-		t.Errorf("no message passes, and a knows of %d requests, b of %d", a.requests(), b.requests())
-	}
-	startNATS(t, port)
-	for _, g := range []*gateway{a, b} {
-		g.eventually("all is known again", func() bool { return g.requests() == 4 && !g.member.CutOff() })
-	}
-}
-
 // bound starts NATS with the users and permissions of the file that is shipped, known by passwords in the place of certificates.
 func bound(t *testing.T) string {
 	text, err := os.ReadFile("../../../deploy/compose/security/nats.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, accounts, found := strings.Cut(string(text), "\naccounts ")
+	require.True(t, found)
 	options := &natsd.Options{Host: "127.0.0.1", Port: natsd.RANDOM_PORT, NoLog: true, NoSigs: true}
-	if err := options.ProcessConfigString("accounts " + accounts); err != nil || !found {
-		t.Fatal(err)
-	}
+	require.NoError(t, options.ProcessConfigString("accounts "+accounts))
 	for _, user := range options.Users {
 		user.Password = "pw"
 	}
 	server, err := natsd.NewServer(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	server.Start()
 	t.Cleanup(func() { server.Shutdown(); server.WaitForShutdown() })
-	if !server.ReadyForConnections(10 * time.Second) {
-		t.Fatal("NATS is not ready")
-	}
+	require.True(t, server.ReadyForConnections(10*time.Second))
 	return server.ClientURL()
 }
 
@@ -529,7 +527,8 @@ func TestANameIsBound(t *testing.T) {
 	as := func(id string) nats.Option { return nats.UserInfo(id+".tandem.internal", "pw") }
 	for _, knows := range []bool{true, false} {
 		t.Run(fmt.Sprint("NATS knows them: ", knows), func(t *testing.T) {
-			url := ""
+			t.Parallel()
+			var url string
 			if knows {
 				url = bound(t)
 			} else {
@@ -540,24 +539,15 @@ func TestANameIsBound(t *testing.T) {
 			a.eventually("a knows b's booking", func() bool { return a.requests() == 1 })
 			complaints := make(chan error, 8)
 			forger, err := nats.Connect(url, as("gateway-3"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { complaints <- err }))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer forger.Close()
 			cfg, victim := &a.member.cfg, "gateway-2:8000"
 			bye := replica.NewOwn(victim, replica.Epoch(time.Now().Add(time.Hour), 1)).Bye()
-			subjects := []string{cfg.said("gateway-3:8000")}
+			require.NoError(t, forger.Publish(cfg.said("gateway-3:8000"), bye))
 			if knows {
-				subjects = append(subjects, cfg.said(victim), cfg.answered(victim, "gateway-1:8000"), cfg.asked(victim, "gateway-1:8000"))
-			}
-			for i, subject := range subjects {
-				if err := forger.Publish(subject, bye); err != nil {
-					t.Fatal(err)
-				}
-				if i > 0 {
-					if err := <-complaints; !errors.Is(err, nats.ErrPermissionViolation) {
-						t.Errorf("%s: %v", subject, err)
-					}
+				for _, subject := range []string{cfg.said(victim), cfg.answered(victim, "gateway-1:8000"), cfg.asked(victim, "gateway-1:8000")} {
+					require.NoError(t, forger.Publish(subject, bye))
+					assert.ErrorIs(t, <-complaints, nats.ErrPermissionViolation, subject)
 				}
 			}
 			a.eventually("its log says so", func() bool { return strings.Contains(a.logged(), "they bear another gateway's name") })
@@ -565,9 +555,9 @@ func TestANameIsBound(t *testing.T) {
 			a.eventually("a knows b's bookings", func() bool { return a.requests() == 2 })
 			early.Release(time.Now())
 			a.eventually("and their end", func() bool { return a.requests() == 1 })
-			if n := a.member.Counts(); n.Malformed != 1 || n.Left > 0 || n.Died > 0 || strings.Contains(b.logged(), "--replica-name") {
-				t.Errorf("%+v\n%s", n, b.logged())
-			}
+			n := a.member.Counts()
+			assert.Equal(t, []uint64{1, 0, 0}, []uint64{n.Malformed, n.Left, n.Died}, "malformed, left, died")
+			assert.NotContains(t, b.logged(), "--replica-name")
 		})
 	}
 }
@@ -593,18 +583,14 @@ func TestNames(t *testing.T) {
 
 // TestTwoOfOneName: the later one's bookings count, the earlier one's log says why its own do not.
 func TestTwoOfOneName(t *testing.T) {
-	t.Parallel()
-	server := startNATS(t, 0)
-	early := join(t, server.URL(), "twin")
-	other := join(t, server.URL(), "other")
-	late := join(t, server.URL(), "twin")
-	early.eventually("the earlier one reports it", func() bool { return strings.Contains(early.logged(), "--replica-name") })
-	late.book()
-	early.book()
-	other.eventually("the later one's booking is known", func() bool { return other.requests() == 1 })
-	if log := late.logged(); strings.Contains(log, "--replica-name") {
-		t.Errorf("the later one reports it: %s", log)
-	}
+	inGroup(t, func(t *testing.T, join func(string) *gateway) {
+		early, other, late := join("twin"), join("other"), join("twin")
+		early.eventually("the earlier one reports it", func() bool { return strings.Contains(early.logged(), "--replica-name") })
+		late.book()
+		early.book()
+		other.eventually("the later one's booking is known", func() bool { return other.requests() == 1 })
+		assert.NotContains(t, late.logged(), "--replica-name", "the later one's log")
+	})
 }
 
 func TestConfig(t *testing.T) {
