@@ -25,25 +25,49 @@ func kustomized(t *testing.T, folder string) string {
 	return string(text)
 }
 
-// The base, each overlay and each combination of one with components build as their golden files, a cluster would take them, and the gateway their settings.
+// The base, each overlay and each combination of one with components has these objects; a cluster would take it, and the gateway its
+// settings.
 func TestKustomize(t *testing.T) {
-	overlays, err := filepath.Glob(filepath.Join(kubernetesFolder, "overlays", "*"))
-	if err != nil || len(overlays) < 3 {
-		t.Fatalf("%d overlays, %v", len(overlays), err)
+	const (
+		gateway  = "ConfigMap gateway, Deployment gateway, Service gateway"
+		pods     = gateway + ", Role gateway, RoleBinding gateway, ServiceAccount gateway"
+		replicas = pods + ", NetworkPolicy gateway, PodDisruptionBudget gateway, Service gateway-peers"
+		servers  = gateway + ", Deployment etcd, Service etcd, Deployment nats, Service nats"
+		vllm     = ", Deployment vllm-decode, Deployment vllm-prefill, PodDisruptionBudget vllm-decode, PodDisruptionBudget vllm-prefill"
+		sglang   = ", Deployment sglang-decode, Deployment sglang-prefill, PodDisruptionBudget sglang-decode, PodDisruptionBudget sglang-prefill"
+		watched  = ", Service gateway-metrics, ServiceMonitor gateway"
+	)
+	objects := map[string]string{
+		"base": gateway + ", ConfigMap workers", "discovery": pods, "vllm": pods + vllm, "sglang": pods + sglang, "registry": servers + vllm, "registry-sglang": servers + sglang,
+		"replicas": replicas, "production": replicas, "monitored": replicas + watched, "autoscaled": pods + vllm + watched + ", ScaledObject decode, ScaledObject prefill",
+		"autoscaled-sglang": pods + sglang + ", HorizontalPodAutoscaler decode, HorizontalPodAutoscaler prefill",
+	}
+	has := map[string][]string{
+		"discovery": {"TANDEM_KUBERNETES_SELECTOR: "}, "registry": {"TANDEM_ETCD_ENDPOINTS: http://etcd:2379", "TANDEM_NATS_URL: nats://nats:4222"},
+		"replicas": {"TANDEM_REPLICA_PEERS: tandem-gateway-peers:6222", "replicas: 3", "maxUnavailable: 0", "scheme: HTTPS", "topologyKey: topology.kubernetes.io/zone"},
+	}
+	folders, err := filepath.Glob(filepath.Join(kubernetesFolder, "overlays", "*"))
+	if err != nil {
+		t.Fatal(err)
 	}
 	combined, err := filepath.Glob(filepath.Join("testdata", "kustomize", "*")) // overlays with components next to them
-	if err != nil || len(combined) < 3 {
-		t.Fatalf("%d combinations, %v", len(combined), err)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, folder := range append(append(overlays, combined...), filepath.Join(kubernetesFolder, "base")) {
-		t.Run(filepath.Base(folder), func(t *testing.T) {
+	folders = append(append(folders, combined...), filepath.Join(kubernetesFolder, "base"))
+	if len(folders) != len(objects) {
+		t.Errorf("%d folders, want %d", len(folders), len(objects))
+	}
+	for _, folder := range folders {
+		name := filepath.Base(folder)
+		t.Run(name, func(t *testing.T) {
 			text := kustomized(t, folder)
-			golden(t, "kustomize-"+filepath.Base(folder), text)
+			wants(t, text, "tandem-", objects[name], nil, has[name])
 			found, _ := settingsWrongs(t, text)
 			for _, wrong := range append(wrongs(text), found...) {
 				t.Error(wrong)
 			}
-			if at := strings.Index(text, "tandem-workers"); filepath.Base(folder) != "base" && at >= 0 {
+			if at := strings.Index(text, "tandem-workers"); name != "base" && at >= 0 {
 				t.Errorf("the workers file is left: %s", text[at:min(at+80, len(text))])
 			}
 		})
