@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/lab/engine"
 )
 
@@ -22,7 +25,7 @@ import (
 const reportTo = "../../docs/faults.md"
 
 // report has the row of that fault say what came of it, where it is to be written and nothing failed.
-func (f *fleet) report(fault, saw, left string, recovery []time.Duration) {
+func (f *proc) report(fault, saw, left string, recovery []time.Duration) {
 	f.t.Helper()
 	p50, p99 := quantile(recovery, .5).Round(time.Millisecond), quantile(recovery, .99).Round(time.Millisecond)
 	f.t.Logf("%s: %s; p50 %v, p99 %v", fault, saw, p50, p99)
@@ -30,72 +33,32 @@ func (f *fleet) report(fault, saw, left string, recovery []time.Duration) {
 		return
 	}
 	text, err := os.ReadFile(reportTo)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	lines, at := strings.Split(string(text), "\n"), -1
-	for i, line := range lines {
-		if strings.HasPrefix(line, "| "+fault+" |") {
-			at = i
-		}
-	}
-	if at < 0 {
-		f.t.Fatalf("%s has no row of %s", reportTo, fault)
-	}
-	lines[at] = fmt.Sprintf("| %s | %s | %v | %v | 0 | %s |", fault, saw, p50, p99, left)
-	if err := os.WriteFile(reportTo, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// order runs `gateway workers` for this fleet.
-func (f *fleet) order(words ...string) {
-	f.t.Helper()
-	status, stdout, stderr := inside(f.t, nil, append(append([]string{"workers"}, words...), "--admin-url", f.url)...)
-	if status != exitOK {
-		f.t.Fatalf("workers %v: status %d\n%s%s", words, status, stdout, stderr)
-	}
+	require.NoError(f.t, err)
+	row := regexp.MustCompile(`(?m)^\| ` + fault + ` \|.*$`)
+	require.True(f.t, row.Match(text), "%s has no row of %s", reportTo, fault)
+	text = row.ReplaceAll(text, fmt.Appendf(nil, "| %s | %s | %v | %v | 0 | %s |", fault, saw, p50, p99, left))
+	require.NoError(f.t, os.WriteFile(reportTo, text, 0o600))
 }
 
 // books reads what an engine holds for requests; ok is false where it does not answer.
-func (f *fleet) books(address string) (b engine.Books, ok bool) {
-	res, err := http.Get(address + "/debug/books")
-	if err != nil {
-		return b, false
-	}
-	defer res.Body.Close()
-	return b, json.NewDecoder(res.Body).Decode(&b) == nil
-}
-
-// addresses are the workers', by id.
-func (f *fleet) addresses() map[string]string {
-	f.t.Helper()
-	_, stdout, _ := inside(f.t, nil, "workers", "list", "--json", "--admin-url", f.url)
-	var report workersReport
-	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
-		f.t.Fatalf("%v in %s", err, stdout)
-	}
-	addresses := map[string]string{}
-	for _, p := range report.Pools {
-		for _, w := range p.Workers {
-			if w.LostFor == nil {
-				addresses[w.ID] = w.Address
-			}
-		}
-	}
-	return addresses
+func books(address string) (b engine.Books, ok bool) {
+	_, body := get(address + "/debug/books")
+	return b, json.Unmarshal([]byte(body), &b) == nil
 }
 
 // nothingHeld waits until no engine holds a request, nor KV. Where hand-offs are lost their KV may be left: its address
 // is lost with them, and its lease ends it.
-func (f *fleet) nothingHeld(lost bool) {
-	f.t.Helper()
-	for id, address := range f.addresses() {
-		f.eventually(id+" holds nothing", time.Minute, func() bool {
-			b, ok := f.books(address)
+func (p *proc) nothingHeld(lost bool) {
+	p.t.Helper()
+	for id, w := range p.rows() {
+		if w.LostFor != nil {
+			continue
+		}
+		p.eventually(id+" holds nothing", func() bool {
+			b, ok := books(w.Address)
 			if lost {
-				for _, p := range b.Pinned {
-					b.Blocks.Active = max(0, b.Blocks.Active-p.Blocks) // they may share some
+				for _, pinned := range b.Pinned {
+					b.Blocks.Active = max(0, b.Blocks.Active-pinned.Blocks) // they may share some
 				}
 			}
 			return ok && b.Idle()
@@ -104,20 +67,11 @@ func (f *fleet) nothingHeld(lost bool) {
 }
 
 // restarted waits for the row that dev prints of a worker's next process, and until the gateway chooses it again.
-func (f *fleet) restarted(id string) {
-	f.t.Helper()
-	f.eventually(id+" has a new process", time.Minute, func() bool {
-		for line := range strings.Lines(f.later.String()) {
-			var name, role string
-			var pid int
-			if n, _ := fmt.Sscan(line, &name, &role, &pid); n == 3 && name == id && pid != f.pids[id] && !gone(pid) {
-				f.pids[id] = pid
-				return true
-			}
-		}
-		return false
-	})
-	f.eventually(id+" is up", time.Minute, func() bool { return slices.Contains([]string{"up", "draining"}, f.state(id)) })
+func (p *proc) restarted(id string) {
+	p.t.Helper()
+	old := p.pids[id]
+	p.eventually(id+" has a new process", func() bool { p.read(""); return p.pids[id] != old && !gone(p.pids[id]) })
+	p.eventually(id+" is up", func() bool { return slices.Contains([]string{"up", "draining"}, p.state(id)) })
 }
 
 // prompts are n different ones of some blocks each.
@@ -138,21 +92,13 @@ func quantile(of []time.Duration, q float64) time.Duration {
 const atOnce = 10
 
 // breakDecode sends a signal to the decode worker of ten streams in mid-answer: each has to go on on the other one, token for token.
-func (f *fleet) breakDecode(name string, by syscall.Signal) []streamed {
-	f.t.Helper()
-	f.order("cordon", "decode-2")
-	return f.streams(prompts(name, atOnce), 100, 10, func() {
-		f.order("uncordon", "decode-2")
-		f.signal("decode-1", by)
+func (p *proc) breakDecode(name string, tokens int, by syscall.Signal) []streamed {
+	p.t.Helper()
+	p.order("cordon", "decode-2")
+	return p.streams(prompts(name, atOnce), tokens, 10, func() {
+		p.order("uncordon", "decode-2")
+		p.signal("decode-1", by)
 	})
-}
-
-// signal sends one to a worker's process.
-func (f *fleet) signal(id string, s syscall.Signal) {
-	f.t.Helper()
-	if err := syscall.Kill(f.pids[id], s); err != nil {
-		f.t.Fatal(err)
-	}
 }
 
 // gaps are the longest silences of answers.
@@ -161,21 +107,6 @@ func gaps(answers []streamed) (all []time.Duration) {
 		all = append(all, a.gap)
 	}
 	return all
-}
-
-// TestDecodeBreaksInMidStream freezes a decode worker with streams, and kills it with others. A frozen one keeps its connections and
-// sends nothing: its streams move at the limit for silence. When it wakes, it finds their connections closed and forgets them.
-func TestDecodeBreaksInMidStream(t *testing.T) {
-	t.Parallel()
-	f := startFleet(t, "--prefill", "1", "--decode", "2", "--lease-ttl", "60s", "--stream-idle-timeout", "2s")
-	f.breakDecode("Frozen", syscall.SIGSTOP)
-	f.signal("decode-1", syscall.SIGCONT)
-	f.nothingHeld(false)
-	f.eventually("decode-1 is up", time.Minute, func() bool { return f.state("decode-1") == "up" })
-	f.breakDecode("Killed", syscall.SIGKILL)
-	f.restarted("decode-1")
-	f.nothingHeld(false)
-	f.stop()
 }
 
 // BenchmarkFaults breaks real processes again and again and measures how long that is felt: `make faults` writes docs/faults.md with it,
@@ -195,7 +126,7 @@ func BenchmarkFaults(b *testing.B) {
 
 func decodeKilled(b *testing.B, rounds int) {
 	var silent, cached []time.Duration
-	var f *fleet
+	var f *proc
 	for round := range rounds { // each with a fleet of its own: a worker that dies often is started again later and later
 		f = startFleet(b, "--prefill", "2", "--decode", "2")
 		name := fmt.Sprint("Round ", round)
@@ -203,7 +134,7 @@ func decodeKilled(b *testing.B, rounds int) {
 		for _, a := range f.streams(prompts(name, atOnce), 4, 0, nil) { // the prompts are cached now
 			cached = append(cached, a.ttft)
 		}
-		silent = append(silent, gaps(f.breakDecode(name, syscall.SIGKILL))...)
+		silent = append(silent, gaps(f.breakDecode(name, 100, syscall.SIGKILL))...)
 		f.restarted("decode-1")
 		f.nothingHeld(false)
 		f.stop()
@@ -217,7 +148,7 @@ func decodeKilled(b *testing.B, rounds int) {
 
 func decodeFrozen(b *testing.B) {
 	f := startFleet(b, "--prefill", "1", "--decode", "2", "--lease-ttl", "60s")
-	silent := gaps(f.breakDecode("Frozen", syscall.SIGSTOP))
+	silent := gaps(f.breakDecode("Frozen", 100, syscall.SIGSTOP))
 	f.signal("decode-1", syscall.SIGCONT)
 	f.nothingHeld(false)
 	if longest, limit := quantile(silent, 1), 10*time.Second; *update && (longest < limit-time.Second || longest > limit+2*time.Second) {
@@ -248,9 +179,7 @@ func rollingRestart(b *testing.B) {
 			group.Go(func() {
 				prompt, n := prompts(fmt.Sprint("Rolling ", i), 1)[0], 20+i%80
 				s := f.stream(b.Context(), prompt, n, func() {})
-				if wrong := s.wrong(prompt, n); wrong != "" {
-					b.Errorf("request %d: %s", i, wrong)
-				}
+				assert.Empty(b, s.wrong(prompt, n), "request %d", i)
 				guard.Lock()
 				answers = append(answers, s)
 				guard.Unlock()
@@ -280,30 +209,26 @@ func prefillBreaks(b *testing.B, name string, rounds int, kill, lose bool) {
 		left = "that of lost hand-offs, until its lease ends"
 	}
 	var ttfts []time.Duration
-	var f *fleet
+	var f *proc
 	for round := range rounds {
 		f = startFleet(b, args...)
-		var begun sync.Once
-		var guard sync.Mutex
+		kills := sync.OnceFunc(func() { // the other prompts are in prefill, or on their way to decode
+			if kill {
+				f.signal("prefill-1", syscall.SIGKILL)
+			}
+		})
+		answers := make([]streamed, atOnce)
 		var group sync.WaitGroup
 		for i, prompt := range prompts(fmt.Sprint(name, round), atOnce) {
 			group.Go(func() {
-				s := f.stream(b.Context(), prompt, 30, func() {
-					begun.Do(func() { // the other prompts are in prefill, or on their way to decode
-						if kill {
-							f.signal("prefill-1", syscall.SIGKILL)
-						}
-					})
-				})
-				if wrong := s.wrong(prompt, 30); wrong != "" {
-					b.Errorf("request %d: %s", i, wrong)
-				}
-				guard.Lock()
-				ttfts = append(ttfts, s.ttft)
-				guard.Unlock()
+				answers[i] = f.stream(b.Context(), prompt, 30, kills)
+				assert.Empty(b, answers[i].wrong(prompt, 30), "request %d", i)
 			})
 		}
 		group.Wait()
+		for _, s := range answers {
+			ttfts = append(ttfts, s.ttft)
+		}
 		if kill {
 			f.restarted("prefill-1")
 		}
@@ -317,7 +242,7 @@ func prefillBreaks(b *testing.B, name string, rounds int, kill, lose bool) {
 func clientsLeave(b *testing.B, rounds int) {
 	const clients, leave = 50, 20 * time.Millisecond
 	f := startFleet(b, "--prefill", "1", "--decode", "1")
-	addresses := f.addresses()
+	workers := f.rows()
 	var took []time.Duration
 	for round := range rounds {
 		ctx, gone := context.WithCancel(b.Context())
@@ -325,20 +250,16 @@ func clientsLeave(b *testing.B, rounds int) {
 		var group sync.WaitGroup
 		for _, prompt := range prompts(fmt.Sprint("Leave ", round), clients) {
 			group.Go(func() {
-				var once sync.Once
-				if s := f.stream(ctx, prompt, 2000, func() { once.Do(func() { there.Add(1) }) }); !errors.Is(s.err, context.Canceled) {
+				if s := f.stream(ctx, prompt, 2000, sync.OnceFunc(func() { there.Add(1) })); !errors.Is(s.err, context.Canceled) {
 					b.Errorf("a client that left got %v", s.err)
 				}
 			})
 		}
-		f.eventually("every stream has begun", time.Minute, func() bool { return there.Load() == clients })
+		f.eventually("every stream has begun", func() bool { return there.Load() == clients })
 		left := time.Now()
 		gone()
-		for id, address := range addresses {
-			f.eventually(id+" holds nothing", 5*time.Second, func() bool {
-				books, ok := f.books(address)
-				return ok && books.Idle()
-			})
+		for id, w := range workers {
+			f.eventually(id+" holds nothing", func() bool { b, ok := books(w.Address); return ok && b.Idle() })
 		}
 		took = append(took, time.Since(left))
 		group.Wait()

@@ -2,56 +2,42 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/lab/devfleet"
-	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/stretchr/testify/require"
 )
 
-// serveUnderLimit is serveProcess with few file descriptors.
-func serveUnderLimit(t *testing.T, descriptors int, args ...string) *served {
-	t.Helper()
-	return runServe(t, underLimit(descriptors, args...))
-}
-
-// underLimit is the command of serve with a hard limit of descriptors.
-func underLimit(descriptors int, args ...string) *exec.Cmd {
-	script := fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, descriptors)
-	return exec.Command("sh", append([]string{"-c", script, os.Args[0], "serve", "--http-port", "0", "--shutdown-grace", "0s"}, args...)...)
+// underLimit is a serve with a hard limit of descriptors.
+func underLimit(t *testing.T, descriptors int, args ...string) *exec.Cmd {
+	cmd := asProcess(t, append(serveArgs(), args...)...)
+	cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, descriptors)}, cmd.Args...)
+	cmd.Path = "/bin/sh"
+	return cmd
 }
 
 // etcd wants more than 150 descriptors, and says so by ending the process.
 func TestEmbeddedEtcdSaysThatDescriptorsAreFew(t *testing.T) {
-	cmd := underLimit(100, "--embed")
-	cmd.Env = append(os.Environ(), asGateway+"=1", logForm, "TMPDIR="+t.TempDir())
-	out, err := cmd.CombinedOutput()
+	out, err := underLimit(t, 100, "--embed").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "embedded etcd: file descriptor limit") {
 		t.Errorf("it ended with %v and said %q", err, out)
 	}
 }
 
 // crowd opens connections that send nothing, up to n of them, and returns those that were accepted or wait to be.
-func (s *served) crowd(n int) []net.Conn {
-	s.t.Helper()
+func (p *proc) crowd(n int) []net.Conn {
+	p.t.Helper()
 	var conns []net.Conn
 	for range n {
-		c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		s.t.Cleanup(func() { _ = c.Close() })
+		c, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+		require.NoError(p.t, err)
+		p.t.Cleanup(func() { _ = c.Close() })
 		conns = append(conns, c)
 	}
 	return conns
@@ -65,15 +51,14 @@ var fresh = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{D
 func TestServeOutlivesALackOfDescriptors(t *testing.T) {
 	const descriptors = 100
 	for name, args := range map[string][]string{
-		"default bound":         nil,
-		"no bound to speak of":  {"--max-connections", "10000"},
-		"administration apart":  {"--max-connections", "10000", "--admin-address", "127.0.0.1:0"},
-		"bound of a few":        {"--max-connections", "3"},
-		"bound of the stream's": {"--max-connections", "2"},
+		"default bound":        nil,
+		"no bound to speak of": {"--max-connections", "10000", "--admin-address", "127.0.0.1:0"},
+		"the stream's own":     {"--max-connections", "2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serveUnderLimit(t, descriptors, append(args, "--decode-url", slowWorker(t, "decode", "d")+",id=d", "--prefill-url", slowWorker(t, "prefill", "p")+",id=p")...)
+			workers := []string{"--decode-url", loneWorker(t, "decode", "d", 2) + ",id=d", "--prefill-url", loneWorker(t, "prefill", "p", 2) + ",id=p"}
+			s := start(t, underLimit(t, descriptors, append(args, workers...)...), "listening")
 			s.eventually("the fleet is whole", s.healthy)
 			http.DefaultClient.CloseIdleConnections()
 
@@ -104,7 +89,7 @@ func TestServeOutlivesALackOfDescriptors(t *testing.T) {
 				c.Close()
 			}
 			s.eventually("requests are served once the connections have gone", func() bool {
-				_, _, err := s.served(4)
+				_, _, err := s.complete("", "Hello", 4)
 				http.DefaultClient.CloseIdleConnections()
 				return err == nil
 			})
@@ -120,20 +105,4 @@ func TestServeOutlivesALackOfDescriptors(t *testing.T) {
 			s.stop()
 		})
 	}
-}
-
-// slowWorker is loneWorker at the speed of a real engine.
-func slowWorker(t *testing.T, role, id string) string {
-	t.Helper()
-	w, err := devfleet.NewWorker(devfleet.WorkerConfig{
-		Engine: engine.Config{Role: role, ID: id, Speedup: 2}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second,
-	}, stack.Links{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = w.Run(ctx) })
-	t.Cleanup(func() { w.Cut(); cancel(); running.Wait() })
-	return w.Record().Address
 }

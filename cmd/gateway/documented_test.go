@@ -274,7 +274,7 @@ func TestSizingExample(t *testing.T) {
 		t.Fatal("the page has no plan, or the plan no arms")
 	}
 	plan += "arms:\n  - {name: 5P3D, set: {fleet.workers: 5P3D}}\n  - {name: 3P3D, set: {fleet.workers: 3P3D}}\n"
-	status, stdout, stderr := gateway(t.Context(), "simulate", written(t, "sizing.yaml", plan), "--seeds", "1")
+	status, stdout, stderr := inside(t, nil, "simulate", written(t, "sizing.yaml", plan), "--seeds", "1")
 	good := func(arm string) float64 {
 		m := regexp.MustCompile(`(?m)^` + arm + ` +([0-9.]+)`).FindStringSubmatch(stdout)
 		if m == nil {

@@ -9,55 +9,40 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/linktest"
 	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
-// TestLinksBreak resets and half-closes the connections between a gateway's process and those of its workers: streams go on on the
-// other decode worker, token for token, and prompts at the other prefill worker. cmd/gateway/e2e/failures has the same in virtual time, and
-// links that are silent.
+// TestLinksBreak resets and half-closes the connections between a gateway's process and that of a worker: streams go on on the
+// other decode worker, token for token. cmd/gateway/e2e/failures has the same in virtual time, with links that are silent and those of prefill.
 func TestLinksBreak(t *testing.T) {
 	t.Parallel()
-	links := map[string]*linktest.Link{}
-	var args []string
-	for _, role := range []string{"prefill", "decode"} {
-		for i := range 2 {
-			id, port := fmt.Sprintf("%s-%d", role, i+1), porttest.Free(t)
-			startChild(t, "", "worker", "--role", role, "--id", id, "--worker-port", fmt.Sprint(port))
-			links[id] = link(t, net.JoinHostPort("127.0.0.1", fmt.Sprint(port)))
-			args = append(args, "--"+role+"-url", "http://"+links[id].Addr()+",id="+id)
-		}
-	}
-	s := serveProcess(t, args...)
-	allUp := func() {
-		for id := range links {
-			s.eventually(id+" is up", func() bool { return s.state(id) == "up" })
-		}
-	}
-	for _, c := range []struct {
-		name, id string
-		state    linktest.State
-		cut      func(*linktest.Link) int
-		tokens   int // each stream has when the link breaks
+	port := porttest.Free(t)
+	startWorker(t, "--role", "decode", "--id", "decode-1", "--worker-port", fmt.Sprint(port), "--speedup", "5")
+	broken := link(t, net.JoinHostPort("127.0.0.1", fmt.Sprint(port)))
+	s := startServe(t, "--prefill-url", loneWorker(t, "prefill", "prefill-1", 5)+",id=prefill-1",
+		"--decode-url", "http://"+broken.Addr()+",id=decode-1", "--decode-url", loneWorker(t, "decode", "decode-2", 5)+",id=decode-2")
+	for name, c := range map[string]struct {
+		state linktest.State
+		cut   func(*linktest.Link) int
 	}{
-		{"reset", "decode-1", linktest.State{Refuse: true}, (*linktest.Link).Cut, 10},
-		{"half-closed", "decode-1", linktest.State{}, (*linktest.Link).HalfClose, 10},
-		{"reset in prefill", "prefill-1", linktest.State{Refuse: true}, (*linktest.Link).Cut, 1},
+		"reset":       {linktest.State{Refuse: true}, (*linktest.Link).Cut},
+		"half-closed": {linktest.State{}, (*linktest.Link).HalfClose},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			allUp()
+		t.Run(name, func(t *testing.T) {
+			s.up("prefill-1", "decode-1", "decode-2")
 			s.order("cordon", "decode-2")
-			s.streams(prompts(c.name, atOnce), 100, c.tokens, func() {
+			s.streams(prompts(name, atOnce), 200, 10, func() {
 				s.order("uncordon", "decode-2")
-				links[c.id].Set(c.state)
-				if c.cut(links[c.id]) == 0 {
-					t.Error("no connection was open")
-				}
+				broken.Set(c.state)
+				assert.NotZero(t, c.cut(broken), "connections that were open")
 			})
-			s.streams(prompts(c.name+" again", atOnce), 4, 0, nil)
-			links[c.id].Set(linktest.State{})
+			s.streams(prompts(name+" again", atOnce), 4, 0, nil)
+			broken.Set(linktest.State{})
 			s.nothingHeld(false)
 		})
 	}
@@ -75,6 +60,15 @@ func link(t *testing.T, to string) *linktest.Link {
 	return l
 }
 
+// linkTo is a link to a server, and the server's URL through it.
+func linkTo(t *testing.T, server string) (l *linktest.Link, through string) {
+	t.Helper()
+	at, err := url.Parse(server)
+	require.NoError(t, err)
+	l = link(t, at.Host)
+	return l, at.Scheme + "://" + l.Addr()
+}
+
 // TestLinksToServersBreak silences the links to NATS and etcd for longer than the gateway's lease: the gateway goes on with what it
 // knows. Once they are back, a worker that has come meanwhile is found.
 func TestLinksToServersBreak(t *testing.T) {
@@ -84,46 +78,26 @@ func TestLinksToServersBreak(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer inside.Close()
-	var links []*linktest.Link
-	var through []string
-	for _, server := range []string{inside.EtcdURL(), inside.NATSURL()} {
-		at, err := url.Parse(server)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := link(t, at.Host)
-		links, through = append(links, l), append(through, at.Scheme+"://"+l.Addr())
-	}
+	etcd, throughEtcd := linkTo(t, inside.EtcdURL())
+	bus, throughNATS := linkTo(t, inside.NATSURL())
 	join := func(role, id string) {
-		startChild(t, "", "worker", "--role", role, "--id", id, "--speedup", "20", "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL())
+		startWorker(t, "--role", role, "--id", id, "--speedup", "20", "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL())
 	}
 	join("prefill", "prefill-1")
 	join("decode", "decode-1")
-	s := serveProcess(t, "--etcd-endpoints", through[0], "--nats-url", through[1], "--lease-ttl", "2s")
-	up := func(id string) {
-		t.Helper()
-		s.eventually(id+" is up", func() bool { return s.state(id) == "up" })
-	}
-	up("prefill-1")
-	up("decode-1")
+	s := startServe(t, "--etcd-endpoints", throughEtcd, "--nats-url", throughNATS, "--lease-ttl", "2s")
+	s.up("prefill-1", "decode-1")
 	hole := linktest.Way{Hole: true}
-	for _, l := range links {
-		l.Set(linktest.State{Up: hole, Down: hole})
-	}
+	etcd.Set(linktest.State{Up: hole, Down: hole})
+	bus.Set(linktest.State{Up: hole, Down: hole})
 	join("decode", "decode-2")
 	for began, round := time.Now(), 0; time.Since(began) < 3*time.Second; round++ {
 		s.streams(prompts(fmt.Sprint("Round ", round), atOnce), 100, 0, nil)
 	}
-	if s.state("prefill-1") != "up" || s.state("decode-1") != "up" {
-		t.Error("a worker was taken out that nothing had befallen")
-	}
-	if s.state("decode-2") != "" {
-		t.Error("decode-2 was found through a link that passes nothing")
-	}
-	for _, l := range links {
-		l.Set(linktest.State{})
-	}
-	up("decode-2")
+	assert.Equal(t, []string{"up", "up", ""}, []string{s.state("prefill-1"), s.state("decode-1"), s.state("decode-2")}, "what is known behind links that pass nothing")
+	etcd.Set(linktest.State{})
+	bus.Set(linktest.State{})
+	s.up("decode-2")
 	s.streams(prompts("Back", atOnce), 10, 0, nil)
 	s.stop()
 }
@@ -136,12 +110,8 @@ func TestASilentNATSHoldsUpNoPublisher(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer inside.Close()
-	at, err := url.Parse(inside.NATSURL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := link(t, at.Host)
-	links, unlink, err := stack.Connect(&stack.Discovery{NATSURL: "nats://" + l.Addr()}, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
+	l, through := linkTo(t, inside.NATSURL())
+	links, unlink, err := stack.Connect(&stack.Discovery{NATSURL: through}, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
 			args := append([]string{
 				"--url", s.URL, "--rate", "1000", "--requests", fmt.Sprint(c.requests), "--isl", "5", "--osl", "3", "--html", page,
 			}, strings.Fields(c.args)...)
-			_, stdout, stderr := loading(t.Context(), args...)
+			_, stdout, stderr := loading(t, args...)
 			html, err := os.ReadFile(page)
 			if err != nil {
 				t.Fatal(err)
@@ -142,7 +142,7 @@ func TestLoadDrawsASeed(t *testing.T) {
 	}
 	const warns = "the caches held prompts of an earlier run"
 	one := func(args ...string) (seed, stdout string) {
-		status, stdout, stderr := loading(t.Context(), append([]string{"--url", s.URL, "--rate", "1000", "--requests", "5", "--isl", "20", "--osl", "1"}, args...)...)
+		status, stdout, stderr := loading(t, append([]string{"--url", s.URL, "--rate", "1000", "--requests", "5", "--isl", "20", "--osl", "1"}, args...)...)
 		m := regexp.MustCompile(`seed ([0-9]+) \(--seed ([0-9]+) repeats them\)`).FindStringSubmatch(stderr)
 		if status != exitOK || m == nil || m[1] != m[2] {
 			t.Fatalf("status %d\n%s%s", status, stdout, stderr)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -70,27 +69,16 @@ func (s *openAI) complete(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":50,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":25}}}\n\ndata: [DONE]\n\n", in.MaxTokens)
 }
 
-// loading runs `gateway load` in this process, with files.
-func loading(ctx context.Context, args ...string) (status int, stdout, stderr string) {
-	var out, errs bytes.Buffer
-	status = run(ctx, append([]string{"load"}, args...), process{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, readFile: os.ReadFile})
-	return status, out.String(), errs.String()
-}
-
-func written(t testing.TB, name, text string) string {
+func loading(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return inside(t, nil, append([]string{"load"}, args...)...)
 }
 
 func TestLoadMakesAWorkloadAndReports(t *testing.T) {
 	s := newOpenAI(t)
 	folder := t.TempDir()
 	out, summary, page := filepath.Join(folder, "r.jsonl"), filepath.Join(folder, "r.json"), filepath.Join(folder, "r.html")
-	status, stdout, stderr := loading(t.Context(), "--url", s.URL+"/v1/", "--rate", "500", "--requests", "40", "--seed", "1", "--isl", "50", "--osl", "3",
+	status, stdout, stderr := loading(t, "--url", s.URL+"/v1/", "--rate", "500", "--requests", "40", "--seed", "1", "--isl", "50", "--osl", "3",
 		"--shared-prefix", "0.5", "--api-key-file", written(t, "key", "secret\nother\n"), "--title", "Forty", "--out", out, "--json", summary, "--html", page)
 	if status != exitOK || !strings.Contains(stdout, "40 answered, 0 failed") || !strings.Contains(stdout, "hit rate 50.0 %") {
 		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
@@ -134,7 +122,7 @@ func TestLoadReplaysATrace(t *testing.T) {
 {"session_id":"a","timestamp":5,"input_length":10,"output_length":1}
 {"session_id":"a","delay":5,"input_length":10,"output_length":1}
 {"timestamp":3600000,"input_length":10,"output_length":1}`)
-	status, stdout, stderr := loading(t.Context(), "--url", s.URL, "--model", "the-model", "--trace", trace, "--limit", "3", "--speed", "2", "--prompt", "text")
+	status, stdout, stderr := loading(t, "--url", s.URL, "--model", "the-model", "--trace", trace, "--limit", "3", "--speed", "2", "--prompt", "text")
 	if status != exitOK || !strings.Contains(stdout, "3 answered, 0 failed") {
 		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
 	}
@@ -148,7 +136,7 @@ func TestLoadReplaysATrace(t *testing.T) {
 func TestLoadFailsWhereRequestsDo(t *testing.T) {
 	s := newOpenAI(t)
 	s.refuse = func(n int) bool { return n%4 == 0 }
-	status, stdout, stderr := loading(t.Context(), "--url", s.URL, "--rate", "1000", "--requests", "8", "--isl", "5", "--osl", "1")
+	status, stdout, stderr := loading(t, "--url", s.URL, "--rate", "1000", "--requests", "8", "--isl", "5", "--osl", "1")
 	if status != exitFailed || !strings.Contains(stdout, "2 http_503") || !strings.Contains(stderr, "2 of 8 requests were not answered") {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
@@ -167,7 +155,7 @@ func TestLoadIsEndedByItsContext(t *testing.T) {
 	}
 	trace := written(t, "trace.jsonl", strings.Repeat(`{"timestamp":0,"session_id":"a","input_length":10,"output_length":1}`+"\n", 4)+
 		`{"timestamp":0,"session_id":"a","delay":3600000,"input_length":10,"output_length":1}`)
-	status, stdout, stderr := loading(ctx, "--url", s.URL, "--trace", trace)
+	status, stdout, stderr := runIn(ctx, nil, "load", "--url", s.URL, "--trace", trace)
 	if status != exitOK || !strings.Contains(stdout, "ended before its time: 4 of 5 requests were due") || strings.Contains(stdout, " 1 failed") {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
@@ -175,11 +163,7 @@ func TestLoadIsEndedByItsContext(t *testing.T) {
 
 func TestLoadRefuses(t *testing.T) {
 	trace := written(t, "trace.jsonl", `{"timestamp":0,"input_length":10}`)
-	for _, c := range []struct {
-		args   string
-		status int
-		says   string
-	}{
+	lines(t, nil, "load", []line{
 		{"--rate 1 --trace x", exitUsage, "--trace FILE and --rate R: only one"},
 		{"--isl 5", exitUsage, "isl (flag)"},
 		{"--trace-block-size 16", exitUsage, "the built-in one"},
@@ -194,12 +178,5 @@ func TestLoadRefuses(t *testing.T) {
 		{"--rate 1 --model m --html /nowhere/r.html", exitFailed, "/nowhere/r.html"},
 		{"--rate 1 --url http://127.0.0.1:1", exitFailed, "nothing listens at http://127.0.0.1:1: start a fleet to try with `gateway dev`"},
 		{"--help-all", exitOK, "--shared-prefix"},
-	} {
-		t.Run(c.args, func(t *testing.T) {
-			status, stdout, stderr := loading(t.Context(), strings.Fields(c.args)...)
-			if status != c.status || !strings.Contains(stdout+stderr, c.says) {
-				t.Errorf("status %d, want %d; it does not say %q:\n%s%s", status, c.status, c.says, stdout, stderr)
-			}
-		})
-	}
+	})
 }

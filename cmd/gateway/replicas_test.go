@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -14,6 +11,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/lab/porttest"
@@ -28,68 +28,63 @@ type replicas struct {
 func newReplicas(t testing.TB, prefill, decode int) *replicas {
 	t.Helper()
 	server, err := natsbus.StartServer(natsbus.ServerConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	r := &replicas{t: t, args: []string{"--nats-url", server.URL(), "--replica-group", "test"}}
 	for role, n := range map[string]int{"prefill": prefill, "decode": decode} {
 		for i := range n {
 			id := fmt.Sprintf("%s-%d", role, i+1)
-			r.args = append(r.args, "--"+role+"-url", loneWorker(t, role, id)+",id="+id)
+			r.args = append(r.args, "--"+role+"-url", loneWorker(t, role, id, 20)+",id="+id)
 		}
 	}
 	return r
 }
 
 // join starts a gateway and waits until it is healthy.
-func (r *replicas) join(name string) *served {
+func (r *replicas) join(name string) *proc {
 	r.t.Helper()
-	s := serveProcess(r.t, append(r.args, "--replica-name", name)...)
+	s := startServe(r.t, append(r.args, "--replica-name", name)...)
 	s.eventually(name+" is healthy", s.healthy)
 	return s
 }
 
-// group is what GET /workers shows of the other gateways, and of the requests on each worker.
-func (s *served) group() (peers map[string]string, requests map[string]int, theirs int) {
-	s.t.Helper()
-	res, err := http.Get(s.url + "/workers")
-	if err != nil {
-		s.t.Fatal(err)
+// peers are the states of the other gateways, and how many requests they have booked.
+func (p *proc) peers() (states map[string]string, requests int) {
+	p.t.Helper()
+	states = map[string]string{}
+	for _, other := range p.workers().Replicas {
+		states[other.Name] = other.State
+		requests += other.Requests
 	}
-	defer res.Body.Close()
-	var report struct {
-		workersReport
-		Replicas []struct {
-			Name, State string
-			Requests    int
-		}
+	return states, requests
+}
+
+// know waits until each of the gateways has so many others, all of which it hears.
+func know(others int, gateways ...*proc) {
+	for _, s := range gateways {
+		s.t.Helper()
+		s.eventually("each knows the others", func() bool {
+			states, _ := s.peers()
+			return s.healthy() && len(states) == others && !slices.ContainsFunc(slices.Collect(maps.Values(states)), func(state string) bool { return state != "whole" })
+		})
 	}
-	if err := json.NewDecoder(res.Body).Decode(&report); err != nil {
-		s.t.Fatal(err)
+}
+
+// nothingBooked waits until that is so at each of the gateways, of the others too.
+func nothingBooked(gateways ...*proc) {
+	for _, s := range gateways {
+		s.t.Helper()
+		s.eventually("nothing is booked", func() bool { _, theirs := s.peers(); return len(s.requests())+theirs == 0 })
 	}
-	peers, requests = map[string]string{}, map[string]int{}
-	for _, p := range report.Replicas {
-		peers[p.Name] = p.State
-		theirs += p.Requests
-	}
-	for _, p := range report.Pools {
-		for _, w := range p.Workers {
-			if w.Requests > 0 {
-				requests[w.ID] = w.Requests
-			}
-		}
-	}
-	return peers, requests, theirs
 }
 
 // open begins n answers that last until they are ended; end returns what came of them, context.Canceled where they went on until then.
-func (s *served) open(n int) (end func() []error) {
-	ctx, cancel := context.WithCancel(s.t.Context())
+func (p *proc) open(n int) (end func() []error) {
+	ctx, cancel := context.WithCancel(p.t.Context())
 	errs := make([]error, n)
 	var all sync.WaitGroup
 	for i, prompt := range prompts("Open", n) {
-		all.Go(func() { errs[i] = s.stream(ctx, prompt, 100_000, func() {}).err })
+		all.Go(func() { errs[i] = p.stream(ctx, prompt, 100_000, func() {}).err })
 	}
 	return func() []error { cancel(); all.Wait(); return errs }
 }
@@ -101,12 +96,7 @@ func TestReplicas(t *testing.T) {
 	t.Parallel()
 	r := newReplicas(t, 2, 2)
 	a, b, c := r.join("a"), r.join("b"), r.join("c")
-	for _, s := range []*served{a, b, c} {
-		s.eventually("each knows both others", func() bool {
-			peers, _, _ := s.group()
-			return len(peers) == 2 && !slices.Contains(slices.Collect(maps.Values(peers)), "waiting")
-		})
-	}
+	know(2, a, b, c)
 	ofA := a.open(3)
 	ofB := b.open(5)
 	sum := func(requests map[string]int) (n int) {
@@ -115,70 +105,48 @@ func TestReplicas(t *testing.T) {
 		}
 		return n
 	}
-	for _, s := range []*served{a, b, c} {
+	for _, s := range []*proc{a, b, c} {
 		s.eventually("each counts all that decode", func() bool {
-			_, requests, _ := s.group()
+			requests := s.requests()
 			return requests["decode-1"]+requests["decode-2"] == 8 && sum(requests) == 8
 		})
 	}
 	// What both booked before either had heard of the other is left to chance.
-	if _, requests, theirs := c.group(); requests["decode-1"] < 2 || requests["decode-1"] > 6 || theirs != 8 {
-		t.Errorf("8 requests of two gateways are on the workers as %v, and %d are the others'", requests, theirs)
-	}
+	_, theirs := c.peers()
+	assert.Equal(t, 8, theirs, "requests of the others")
+	assert.InDelta(t, 4, c.requests()["decode-1"], 2, "of 8 requests of two gateways, on the first of two workers")
 
-	res, err := http.Get(c.url + "/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := io.ReadAll(res.Body)
-	if res.Body.Close(); err != nil || !strings.Contains(string(page), "Other gateways") || !strings.Contains(string(page), `data-live="g.b.requests">5<`) {
-		t.Errorf("the console does not show the other gateways: %v\n%s", err, page)
-	}
+	_, page := get(c.url + "/")
+	assert.Contains(t, page, "Other gateways")
+	assert.Contains(t, page, `data-live="g.b.requests">5<`)
 
-	if err := b.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range []*served{a, c} {
-		s.eventually("what b had booked has ended", func() bool {
-			peers, requests, _ := s.group()
-			return len(peers) == 1 && sum(requests) <= 3
-		})
+	b.kill()
+	for _, s := range []*proc{a, c} {
+		s.eventually("what b had booked has ended", func() bool { states, _ := s.peers(); return len(states) == 1 && sum(s.requests()) <= 3 })
 	}
 	for _, err := range ofB() {
-		if errors.Is(err, context.Canceled) {
-			t.Error("an answer survived its gateway")
-		}
+		assert.NotErrorIs(t, err, context.Canceled, "an answer of the gateway that was killed")
 	}
-	_, _ = b.cmd.Process.Wait()
 
-	_, before, _ := a.group()
+	before := a.requests()
 	again := r.join("b")
-	_, requests, theirs := again.group()
-	if _, after, _ := a.group(); !maps.Equal(before, after) || sum(after) != 3 {
-		t.Errorf("the bookings do not stay: %v, then %v", before, after)
-	}
-	if !maps.Equal(requests, before) || theirs != 3 {
-		t.Errorf("healthy, and it counts %v, %d of them the others'; another gateway counts %v", requests, theirs, before)
-	}
+	requests := again.requests()
+	_, theirs = again.peers()
+	assert.Equal(t, 3, sum(before), "bookings of a")
+	assert.Equal(t, before, a.requests(), "the bookings stay")
+	assert.Equal(t, before, requests, "what it knows once it is healthy")
+	assert.Equal(t, 3, theirs, "the others' bookings, once it is healthy")
 	for _, err := range ofA() {
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("a client of another gateway: %v", err)
-		}
+		assert.ErrorIs(t, err, context.Canceled, "an answer of another gateway")
 	}
-	for _, s := range []*served{a, again, c} {
-		s.eventually("nothing is booked", func() bool {
-			_, requests, theirs := s.group()
-			return len(requests) == 0 && theirs == 0
-		})
-	}
+	nothingBooked(a, again, c)
 	c.stop()
-	a.eventually("c has left", func() bool { return strings.Contains(a.logs.String(), "gateway drained and left the group") })
+	a.logged("gateway drained and left the group")
 	again.stop()
 	a.stop()
 }
 
-// TestReplicasWithoutANATS has three gateways make one NATS of those inside them: any two of them go on when the third is killed. What
-// does not go together is refused by name.
+// TestReplicasWithoutANATS has three gateways make one NATS of those inside them: any two of them go on when the third is killed.
 func TestReplicasWithoutANATS(t *testing.T) {
 	t.Parallel()
 	var ports, peers []string
@@ -186,55 +154,61 @@ func TestReplicasWithoutANATS(t *testing.T) {
 		port := fmt.Sprint(porttest.Free(t))
 		ports, peers = append(ports, port), append(peers, "127.0.0.1:"+port)
 	}
-	workers := []string{"--prefill-url", loneWorker(t, "prefill", "p") + ",id=p", "--decode-url", loneWorker(t, "decode", "d") + ",id=d"}
-	var gateways []*served
+	workers := []string{"--prefill-url", loneWorker(t, "prefill", "p", 20) + ",id=p", "--decode-url", loneWorker(t, "decode", "d", 20) + ",id=d"}
+	var gateways []*proc
 	for i, port := range ports {
-		s := serveProcess(t, append(workers, "--replica-peers", strings.Join(peers, ","), "--replica-port", port, "--replica-name", fmt.Sprint(i))...)
-		if strings.Contains(s.stdout, "run inside") {
-			t.Errorf("workers are invited to a NATS that is for gateways:\n%s", s.stdout)
-		}
+		s := startServe(t, append(workers, "--replica-peers", strings.Join(peers, ","), "--replica-port", port, "--replica-name", fmt.Sprint(i))...)
+		assert.NotContains(t, s.out.String(), "run inside", "workers are invited to a NATS that is for gateways")
 		gateways = append(gateways, s)
 	}
-	know := func(n int, of []*served) {
-		t.Helper()
-		for _, s := range of {
-			s.eventually("each knows the others", func() bool {
-				peers, _, _ := s.group()
-				whole := 0
-				for _, state := range peers {
-					if state == "whole" {
-						whole++
-					}
-				}
-				return s.healthy() && whole == n && len(peers) == n
-			})
-		}
-	}
-	know(2, gateways)
+	know(2, gateways...)
 	answers := gateways[1].open(3)
-	gateways[2].eventually("its bookings are known", func() bool { _, _, theirs := gateways[2].group(); return theirs == 3 })
-	if err := gateways[0].cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = gateways[0].cmd.Process.Wait()
-	know(1, gateways[1:])
+	gateways[2].eventually("its bookings are known", func() bool { _, theirs := gateways[2].peers(); return theirs == 3 })
+	gateways[0].kill()
+	know(1, gateways[1:]...)
 	for _, err := range answers() {
-		if !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, err, context.Canceled)
 	}
-	gateways[2].eventually("nothing is booked", func() bool { _, requests, theirs := gateways[2].group(); return len(requests)+theirs == 0 })
-	for _, c := range []struct{ args, says string }{
-		{"--replica-peers h:1 --nats-url nats://h:1 --prefill-url http://h:1", "replica-peers"},
-		{"--replica-peers h:1", "kubernetes-selector"},
-		{"--replica-peers h --prefill-url http://h:1", "HOST:PORT"},
-		{"--replica-peers h:1 --prefill-url http://h:1 --durable-kv-events", "durable-kv-events"},
-		{"--replica-peers h:1 --prefill-url http://h:1 --embed-listen 0.0.0.0", "embed-password-file"},
-	} {
-		if status, _, stderr := inside(t, nil, append([]string{"serve"}, strings.Fields(c.args)...)...); status != exitUsage || !strings.Contains(stderr, c.says) {
-			t.Errorf("%s: status %d, %s", c.args, status, stderr)
-		}
+	nothingBooked(gateways[2])
+}
+
+// TestReplicasShareSessions has a session's turns come to two gateways while its decode worker has most to do. All go to the workers of
+// the first turn.
+func TestReplicasShareSessions(t *testing.T) {
+	t.Parallel()
+	r := newReplicas(t, 2, 2)
+	r.args = append(r.args, "--router-session-affinity-ttl-secs", "600")
+	a, b := r.join("a"), r.join("b")
+	know(1, a, b)
+	turn := func(s *proc, session string, i int) []string { // no two turns share a prompt
+		t.Helper()
+		p, d, err := s.complete(session, fmt.Sprint(i, " is the turn"), 2)
+		require.NoError(t, err)
+		return []string{p, d}
 	}
+	bound := turn(a, "s", 0)
+	decode := bound[1]
+	other := map[string]string{"decode-1": "decode-2", "decode-2": "decode-1"}[decode]
+	a.order("cordon", other)
+	b.order("cordon", other)
+	end := b.open(3)
+	for _, s := range []*proc{a, b} {
+		s.eventually("its decode worker has most to do", func() bool { return s.requests()[decode] == 3 })
+		s.eventually("it has both bindings", func() bool {
+			_, metrics := get(s.url + "/metrics")
+			return totalOf(metrics, "tandem_router_session_bindings", "") == 2
+		})
+	}
+	a.order("uncordon", other)
+	b.order("uncordon", other)
+	for i := range 6 {
+		assert.Equal(t, bound, turn([]*proc{b, a}[i%2], "s", 1+i), "turn %d", i)
+	}
+	assert.NotEqual(t, decode, turn(b, "", 10)[1], "a request of no session goes to the worker that has most to do")
+	end()
+	nothingBooked(a, b)
+	a.stop()
+	b.stop()
 }
 
 // BenchmarkReplicasUseWorkersEvenly sends requests through three gateways in turn to equal workers. All together have to spread them as
@@ -242,7 +216,7 @@ func TestReplicasWithoutANATS(t *testing.T) {
 func BenchmarkReplicasUseWorkersEvenly(b *testing.B) {
 	const workers, perSecond, n = 8, 600, 6000
 	r := newReplicas(b, workers, workers)
-	gateways := []*served{r.join("a"), r.join("b"), r.join("c")}
+	gateways := []*proc{r.join("a"), r.join("b"), r.join("c")}
 	var mu sync.Mutex // guards used
 	used := map[string]int{}
 	var failed atomic.Int64
@@ -250,48 +224,27 @@ func BenchmarkReplicasUseWorkersEvenly(b *testing.B) {
 	began := time.Now()
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 512}}
-	defer client.CloseIdleConnections()
+	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = 512
 	for sent := 0; sent < n; {
 		<-ticks.C
 		for due := min(n, int(time.Since(began).Seconds()*float64(perSecond))); sent < due; sent++ {
 			to, id := gateways[sent%len(gateways)], sent
 			all.Go(func() {
-				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":4,"ignore_eos":true,"prompt":"request %d is no other","nvext":{"extra_fields":["worker_id"]}}`, id)
-				res, err := client.Post(to.url+"/v1/completions", "application/json", strings.NewReader(body))
+				prefill, decode, err := to.complete("", fmt.Sprintf("request %d is no other", id), 4)
 				if err != nil {
-					failed.Add(1)
-					return
-				}
-				defer res.Body.Close()
-				raw, err := io.ReadAll(res.Body)
-				var answer struct {
-					Nvext struct {
-						WorkerID struct {
-							Prefill string `json:"prefill_worker_id"`
-							Decode  string `json:"decode_worker_id"`
-						} `json:"worker_id"`
-					}
-				}
-				if err != nil || json.Unmarshal(raw, &answer) != nil || res.StatusCode != http.StatusOK {
 					failed.Add(1)
 					return
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				used[answer.Nvext.WorkerID.Prefill]++
-				used[answer.Nvext.WorkerID.Decode]++
+				used[prefill]++
+				used[decode]++
 			})
 		}
 	}
 	all.Wait()
 	quiet := time.Now()
-	for _, s := range gateways {
-		s.eventually("nothing is booked", func() bool {
-			_, requests, theirs := s.group()
-			return len(requests) == 0 && theirs == 0
-		})
-	}
+	nothingBooked(gateways...)
 	took := time.Since(quiet)
 	b.ReportMetric(float64(took.Milliseconds()), "ms-to-equal-books")
 	for _, role := range []string{"prefill", "decode"} {

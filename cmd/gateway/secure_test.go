@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/certs/certstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 )
@@ -25,7 +28,7 @@ func TestServeWithTLS(t *testing.T) {
 	first := issue()
 	cert, key := first.Write(t, dir, "gateway")
 	bundle := ca.Bundle(dir)
-	s := serveProcess(t, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-client-ca-file", bundle, "--worker-url", "http://127.0.0.1:1,model=m")
+	s := startServe(t, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-client-ca-file", bundle, "--worker-url", "http://127.0.0.1:1,model=m")
 	if !strings.HasPrefix(s.url, "https://") {
 		t.Fatalf("it prints %s", s.url)
 	}
@@ -54,19 +57,11 @@ func TestServeWithTLS(t *testing.T) {
 	}
 	next := issue()
 	next.Write(t, dir, "gateway")
-	hangUp := func() {
-		t.Helper()
-		if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
-	}
-	hangUp()
-	begin := time.Now()
+	s.send(syscall.SIGHUP)
 	s.eventually("the new certificate", func() bool { return serial().Cmp(next.Serial) == 0 })
-	t.Logf("shown %v after SIGHUP", time.Since(begin))
 	certstest.Write(t, filepath.Join(dir, "gateway.key"), next.Key[:len(next.Key)/2])
-	hangUp()
-	s.eventually("the log names the file", func() bool { return strings.Contains(s.logs.String(), "tls-key-file") })
+	s.send(syscall.SIGHUP)
+	s.logged("tls-key-file")
 	if got := serial(); got.Cmp(next.Serial) != 0 {
 		t.Errorf("with half a key serial %v is shown, want %v", got, next.Serial)
 	}
@@ -81,26 +76,17 @@ func TestServeRefusesBadCertificates(t *testing.T) {
 	cert, key := ca.Issue(certstest.Leaf{}).Write(t, dir, "good")
 	old := ca.Issue(certstest.Leaf{For: -time.Hour})
 	oldCert, oldKey := old.Write(t, dir, "old")
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--tls-cert-file", cert}, "tls-cert-file (flag): it needs tls-key-file"},
-		{[]string{"--tls-cert-file", oldCert, "--tls-key-file", oldKey}, "tls-cert-file (flag): " + oldCert + ": the certificate expired on "},
-		{[]string{"--tls-cert-file", cert, "--tls-key-file", oldKey}, "tls-key-file (flag): "},
-		{[]string{"--tls-cert-file", cert, "--tls-key-file", key, "--admin-tls-client-ca-file", cert}, "admin-tls-client-ca-file (flag): it needs admin-address"},
-		{[]string{"--worker-ca-file", key}, "worker-ca-file (flag): " + key + ": there is no whole certificate in it"},
-		{[]string{"--worker-cert-file", cert}, "worker-key-file: it is missing"},
-		{[]string{"--embed", "--embed-listen", "0.0.0.0"}, "embed-listen (flag): other machines reach 0.0.0.0: give tls-cert-file, tls-key-file, embed-password-file too"},
-		{[]string{"--etcd-endpoints", "https://127.0.0.1:1", "--etcd-ca-file", key, "--no-router-kv-events"}, "etcd-ca-file (flag): "},
-		{[]string{"--etcd-endpoints", "https://127.0.0.1:1", "--nats-url", "nats://127.0.0.1:1", "--nats-creds", key}, "nats-creds (flag): "},
-	} {
-		args := append([]string{"serve", "--http-port", "0", "--worker-url", "http://127.0.0.1:1,model=m"}, c.args...)
-		status, _, stderr := inside(t, nil, args...)
-		if status != exitUsage || !strings.Contains(stderr, c.want) {
-			t.Errorf("%v: status %d, %s; want %q", c.args, status, stderr, c.want)
-		}
-	}
+	lines(t, nil, "serve --http-port 0 --worker-url http://127.0.0.1:1,model=m", []line{
+		{"--tls-cert-file " + cert, exitUsage, "tls-cert-file (flag): it needs tls-key-file"},
+		{"--tls-cert-file " + oldCert + " --tls-key-file " + oldKey, exitUsage, "tls-cert-file (flag): " + oldCert + ": the certificate expired on "},
+		{"--tls-cert-file " + cert + " --tls-key-file " + oldKey, exitUsage, "tls-key-file (flag): "},
+		{"--tls-cert-file " + cert + " --tls-key-file " + key + " --admin-tls-client-ca-file " + cert, exitUsage, "admin-tls-client-ca-file (flag): it needs admin-address"},
+		{"--worker-ca-file " + key, exitUsage, "worker-ca-file (flag): " + key + ": there is no whole certificate in it"},
+		{"--worker-cert-file " + cert, exitUsage, "worker-key-file: it is missing"},
+		{"--embed --embed-listen 0.0.0.0", exitUsage, "embed-listen (flag): other machines reach 0.0.0.0: give tls-cert-file, tls-key-file, embed-password-file too"},
+		{"--etcd-endpoints https://127.0.0.1:1 --etcd-ca-file " + key + " --no-router-kv-events", exitUsage, "etcd-ca-file (flag): "},
+		{"--etcd-endpoints https://127.0.0.1:1 --nats-url nats://127.0.0.1:1 --nats-creds " + key, exitUsage, "nats-creds (flag): "},
+	})
 }
 
 // Gateways of a group that take TLS alone, and clients' certificates alone, see without a NATS that the others live, and that one has died.
@@ -122,27 +108,23 @@ func TestReplicasOverTLS(t *testing.T) {
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway.example", Certificates: []tls.Certificate{own}}}}
 	defer client.CloseIdleConnections()
-	get := func(s *served, path string) string {
-		res, err := client.Get(s.url + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+	metrics := func(s *proc) string {
+		res, err := client.Get(s.url + "/metrics")
+		require.NoError(t, err)
 		defer res.Body.Close()
 		body, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return string(body)
 	}
-	var gateways []*served
+	var gateways []*proc
 	for _, name := range []string{"a", "b", "c"} {
-		gateways = append(gateways, serveProcess(t, "--replica-name", name, "--replica-group", "test", "--nats-url", bus.URL(), "--worker-url", "http://127.0.0.1:1,model=m",
+		gateways = append(gateways, startServe(t, "--replica-name", name, "--replica-group", "test", "--nats-url", bus.URL(), "--worker-url", "http://127.0.0.1:1,model=m",
 			"--tls-cert-file", cert, "--tls-key-file", key, "--tls-client-ca-file", ca.Bundle(dir)))
 	}
-	are := func(s *served, state string, n int) {
+	are := func(s *proc, state string, n int) {
 		t.Helper()
 		s.eventually(fmt.Sprintf("%d others are %s", n, state), func() bool {
-			return strings.Contains(get(s, "/metrics"), fmt.Sprintf("tandem_replica_peers{state=%q} %d\n", state, n))
+			return strings.Contains(metrics(s), fmt.Sprintf("tandem_replica_peers{state=%q} %d\n", state, n))
 		})
 	}
 	for _, s := range gateways {
@@ -152,17 +134,12 @@ func TestReplicasOverTLS(t *testing.T) {
 	for _, s := range gateways {
 		are(s, "silent", 2) // and alive: each has been dialled by both others
 	}
-	if err := gateways[2].cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = gateways[2].cmd.Process.Wait()
+	gateways[2].kill()
 	for _, s := range gateways[:2] {
 		are(s, "silent", 1)
-		s.eventually("the log says who has died", func() bool { return strings.Contains(s.logs.String(), "gateway died") })
+		s.logged("gateway died")
 		for _, reason := range []string{"plain_http", "client_certificate", "handshake"} {
-			if want := fmt.Sprintf("tandem_frontend_tls_failures_total{reason=%q} 0\n", reason); !strings.Contains(get(s, "/metrics"), want) {
-				t.Errorf("not %s%s", want, s.logs.String())
-			}
+			assert.Contains(t, metrics(s), fmt.Sprintf("tandem_frontend_tls_failures_total{reason=%q} 0\n", reason))
 		}
 	}
 }

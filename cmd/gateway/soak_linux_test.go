@@ -1,27 +1,22 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
@@ -72,16 +67,15 @@ func soakScenario(seed uint64) string {
 	return b.String()
 }
 
-// question is a streamed greedy completion and the answer that it gets undisturbed.
+// question is a prompt and the answer of so many tokens that it gets undisturbed.
 type question struct {
-	body, want string
-	tokens     int
+	prompt, want string
+	tokens       int
 }
 
 // soaking is one soak: its gateway, its workers, and what came of the requests.
 type soaking struct {
-	*served
-	client    *http.Client
+	*proc
 	questions []question
 	start     time.Time
 	logTail   string // the end of what the gateway logged
@@ -106,40 +100,29 @@ func BenchmarkSoak(b *testing.B) {
 		seed = uint64(time.Now().UnixNano())
 	}
 	b.Logf("seed %d, %v", seed, *soakFor)
-	s := &soaking{errors: map[string]int{}, hits: map[string]int{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000, IdleConnTimeout: 30 * time.Second}}}
+	s := &soaking{errors: map[string]int{}, hits: map[string]int{}}
+	transport := http.DefaultTransport.(*http.Transport)
+	transport.MaxIdleConns, transport.MaxIdleConnsPerHost, transport.IdleConnTimeout = 0, 1000, 30*time.Second
 	for i, prompt := range prompts("Soak", soakPrompts) {
 		n := 10 + i%30
-		s.questions = append(s.questions, question{want: undisturbed(prompt, n), tokens: n,
-			body: fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"temperature":0,"stream":true,"stream_options":{"include_usage":true},"prompt":%q}`, n, prompt)})
+		s.questions = append(s.questions, question{prompt, undisturbed(prompt, n), n})
 	}
 	inside, err := stack.Embed(stack.EmbedConfig{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	defer inside.Close()
-	workers := map[string]*child{}
+	workers := map[string]*proc{}
 	work := func(id string) {
 		role, _, _ := strings.Cut(id, "-")
-		workers[id] = startChild(b, "", "worker", "--role", role, "--id", id, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(),
+		workers[id] = startWorker(b, "--role", role, "--id", id, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(),
 			"--lease-ttl", "5s", "--log-level", "error")
 	}
 	ids := []string{"prefill-1", "prefill-2", "decode-1", "decode-2", "decode-3"}
 	for _, id := range ids {
 		work(id)
 	}
-	scenario := filepath.Join(b.TempDir(), "soak.yaml")
-	if err := os.WriteFile(scenario, []byte(soakScenario(seed)), 0o600); err != nil {
-		b.Fatal(err)
-	}
-	s.served = serveProcess(b, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(), "--lease-ttl", "5s",
-		"--allow-faults", "--fault-scenario", scenario, "--stream-idle-timeout", "3s", "--prefill-timeout", "3s", "--decode-first-token-timeout", "5s")
-	allUp := func() {
-		b.Helper()
-		for _, id := range ids {
-			s.fleet.eventually(id+" is up", 30*time.Second, func() bool { return s.state(id) == "up" })
-		}
-	}
-	allUp()
+	s.proc = startServe(b, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(), "--lease-ttl", "5s",
+		"--allow-faults", "--fault-scenario", written(b, "soak.yaml", soakScenario(seed)), "--stream-idle-timeout", "3s", "--prefill-timeout", "3s", "--decode-first-token-timeout", "5s")
+	s.up(ids...)
 	for range 10 {
 		s.ask(b.Context(), s.questions[0], 0)
 	}
@@ -147,8 +130,7 @@ func BenchmarkSoak(b *testing.B) {
 	// The gateway closes a connection to a worker that has been idle for 4 s; those of clients are closed here.
 	settle := min(6*time.Second, *soakFor/10)
 	rest := func() sample {
-		s.client.CloseIdleConnections()
-		http.DefaultClient.CloseIdleConnections()
+		transport.CloseIdleConnections()
 		return s.sample()
 	}
 	wait(b.Context(), settle)
@@ -174,21 +156,20 @@ func BenchmarkSoak(b *testing.B) {
 	rng, pause := rand.New(rand.NewPCG(seed, 2)), min(10*time.Second, *soakFor/4)
 	for wait(ctx, pause/2+time.Duration(rng.Int64N(int64(pause)))) {
 		id := ids[rng.IntN(len(ids))]
-		_ = workers[id].cmd.Process.Kill()
-		<-workers[id].done
+		workers[id].kill()
 		kills++
 		wait(ctx, time.Second) // as an orchestrator would
 		work(id)
 	}
 	group.Wait()
-	allUp()
+	s.up(ids...)
 	s.readLog()
 
 	var after sample
-	s.fleet.eventually("no request is in flight", 30*time.Second, func() bool { after = s.sample(); return after.inFlight == 0 })
-	s.client.CloseIdleConnections()
+	s.eventually("no request is in flight", func() bool { after = s.sample(); return after.inFlight == 0 })
+	transport.CloseIdleConnections()
 	wait(b.Context(), settle)
-	s.fleet.eventually("descriptors and goroutines are back", time.Minute, func() bool {
+	s.eventually("descriptors and goroutines are back", func() bool {
 		after = rest()
 		return after.descriptors <= before.descriptors+10 && after.goroutines <= before.goroutines+20
 	})
@@ -278,111 +259,30 @@ func (s *soaking) load(ctx context.Context, rate int, rng *rand.Rand) {
 func (s *soaking) ask(ctx context.Context, q question, leaves int) {
 	ctx, leave := context.WithTimeout(ctx, 2*time.Minute) // longer than every limit of the gateway together
 	defer leave()
-	code, err := s.answer(ctx, q, leaves)
+	events := 0
+	a := s.stream(ctx, q.prompt, q.tokens, func() {
+		if events++; events == leaves {
+			leave()
+		}
+	})
+	// A worker that did not stop went on with what it liked.
+	begins := strings.HasPrefix(q.want, a.text) || strings.Contains(a.failed.Message, "did not stop")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
 	switch {
-	case errors.Is(err, errLeft):
+	case begins && leaves > 0 && events >= leaves:
 		s.left++
-	case err != nil:
+	case begins && a.err == nil && a.failed.Type != "":
+		s.errors[a.failed.Code]++
+	case a.wrong(q.prompt, q.tokens) == "":
+		s.right++
+	default:
 		s.lost++
 		if len(s.wrong) < 20 {
-			s.wrong = append(s.wrong, fmt.Sprintf("%v after the start: %v", time.Since(s.start).Round(time.Second), err))
-		}
-	case code != "":
-		s.errors[code]++
-	default:
-		s.right++
-	}
-}
-
-// errLeft is the end of a client that left of its own accord.
-var errLeft = errors.New("the client left")
-
-// typed is an error as the gateway sends it.
-type typed struct {
-	Error struct{ Message, Type, Code string }
-}
-
-// answer reads one answer to its end. It returns the code of a typed error, empty for the undisturbed answer; the error
-// says what was neither.
-func (s *soaking) answer(ctx context.Context, q question, leaves int) (code string, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/completions", strings.NewReader(q.body))
-	if err != nil {
-		return "", err
-	}
-	res, err := s.client.Do(req)
-	if err != nil {
-		return "", fmt.Errorf("no answer: %w", err)
-	}
-	defer res.Body.Close()
-	var failed typed
-	if res.StatusCode != http.StatusOK {
-		body, err := io.ReadAll(res.Body)
-		if err == nil {
-			err = json.Unmarshal(body, &failed)
-		}
-		if err != nil || failed.Error.Code == "" || failed.Error.Type == "" {
-			return "", fmt.Errorf("status %d without a typed error: %q, %v", res.StatusCode, body, err)
-		}
-		return failed.Error.Code, nil
-	}
-	var text, finish, id, end string
-	usage, events := 0, 0
-	lines := bufio.NewScanner(res.Body)
-	for lines.Scan() {
-		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
-		switch {
-		case !ok:
-			continue
-		case end != "":
-			return "", fmt.Errorf("after its end by %q the stream goes on with %q", end, data)
-		case string(data) == "[DONE]":
-			end = "[DONE]"
-			continue
-		}
-		var chunk struct {
-			typed
-			ID      string
-			Choices []struct {
-				Text   string
-				Finish string `json:"finish_reason"`
-			}
-			Usage struct {
-				Completion int `json:"completion_tokens"`
-			}
-		}
-		if err := json.Unmarshal(data, &chunk); err != nil {
-			return "", fmt.Errorf("%w in %q", err, data)
-		}
-		if chunk.Error.Type != "" {
-			failed, end = chunk.typed, "error"
-			continue
-		}
-		if id != "" && id != chunk.ID {
-			return "", fmt.Errorf("the id was %s and is %s", id, chunk.ID)
-		}
-		id, usage = chunk.ID, max(usage, chunk.Usage.Completion)
-		for _, c := range chunk.Choices {
-			text, finish = text+c.Text, finish+c.Finish
-		}
-		if events++; events == leaves {
-			return "", errLeft
+			s.wrong = append(s.wrong, fmt.Sprintf("%v after the start: %s", time.Since(s.start).Round(time.Second), a.wrong(q.prompt, q.tokens)))
 		}
 	}
-	switch err := lines.Err(); {
-	case end == "error" && failed.Error.Code == "":
-		return "", fmt.Errorf("an error event without a code: %+v", failed)
-	case end == "error" && strings.Contains(failed.Error.Message, "did not stop"): // the worker went on with what it liked
-	case end == "" || err != nil && (end != "error" || !errors.Is(err, io.ErrUnexpectedEOF)):
-		return "", fmt.Errorf("the stream broke off after %d events: %v", events, err)
-	case !strings.HasPrefix(q.want, text) || end == "[DONE]" && text != q.want:
-		return "", fmt.Errorf("the text is %q and then %s, undisturbed it is %q", text, end, q.want)
-	case end == "[DONE]" && (finish != "length" || usage != q.tokens):
-		return "", fmt.Errorf("it ends by %q with a usage of %d tokens, not by length with %d", finish, usage, q.tokens)
-	}
-	return failed.Error.Code, nil
 }
 
 // injected finds the faults in the gateway's log.
@@ -390,10 +290,7 @@ var injected = regexp.MustCompile(`msg="fault injected" fault=(\w+)`)
 
 // readLog counts the faults that the gateway has logged since the last call, and keeps only the end of its warnings.
 func (s *soaking) readLog() {
-	s.logs.mu.Lock()
-	text := s.logs.b.String()
-	s.logs.b.Reset()
-	s.logs.mu.Unlock()
+	text := s.logs.take()
 	for _, m := range injected.FindAllStringSubmatch(text, -1) {
 		s.hits[m[1]]++
 	}
@@ -441,22 +338,6 @@ func (s *soaking) total(metric, label string) float64 {
 	return totalOf(metrics, metric, label)
 }
 
-// totalOf adds up a metric's series in a scrape that have the label.
-func totalOf(scrape, metric, label string) (sum float64) {
-	for line := range strings.Lines(scrape) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		rest, ok := strings.CutPrefix(name, metric)
-		if i := strings.LastIndex(line, "} "); i >= 0 { // a label's value may hold a blank
-			value = strings.TrimSpace(line[i+2:])
-		}
-		if ok && (rest == "" || rest[0] == '{') && strings.Contains(line, label) {
-			v, _ := strconv.ParseFloat(value, 64)
-			sum += v
-		}
-	}
-	return sum
-}
-
 // thirds are the means of the samples' thirds.
 func thirds(all []sample) (first, middle, last sample) {
 	mean := func(of []sample) (m sample) {
@@ -469,6 +350,18 @@ func thirds(all []sample) (first, middle, last sample) {
 	}
 	n := len(all)
 	return mean(all[:n/3]), mean(all[n/3 : n*2/3]), mean(all[n*2/3:])
+}
+
+// held is what is reported of the gateway.
+var held = []struct {
+	name  string
+	value func(sample) float64
+}{
+	{"resident memory, MiB", func(s sample) float64 { return s.rss }},
+	{"heap in use, MiB", func(s sample) float64 { return s.heap }},
+	{"descriptors", func(s sample) float64 { return s.descriptors }},
+	{"goroutines", func(s sample) float64 { return s.goroutines }},
+	{"requests in flight", func(s sample) float64 { return s.inFlight }},
 }
 
 // figures are the soak's result as docs/faults.md has it.
@@ -488,19 +381,10 @@ func (s *soaking) figures(rate, kills, resumes, retries int, before, first, midd
 	fmt.Fprintf(&b, "| clients that left in mid-answer | %d |\n| neither | %d |\n", s.left, s.lost)
 	fmt.Fprintf(&b, "| faults injected, of %d kinds | %d |\n| workers killed | %d |\n| streams that moved | %d |\n| requests tried again before their first token | %d |\n", len(s.hits), hits, kills, resumes, retries)
 	b.WriteString("\n| gateway | before | first third | middle third | last third | after |\n|---|---|---|---|---|---|\n")
-	for _, row := range []struct {
-		name string
-		of   func(sample) float64
-	}{
-		{"resident memory, MiB", func(s sample) float64 { return s.rss }},
-		{"heap in use, MiB", func(s sample) float64 { return s.heap }},
-		{"descriptors", func(s sample) float64 { return s.descriptors }},
-		{"goroutines", func(s sample) float64 { return s.goroutines }},
-		{"requests in flight", func(s sample) float64 { return s.inFlight }},
-	} {
+	for _, row := range held {
 		fmt.Fprintf(&b, "| %s |", row.name)
 		for _, at := range []sample{before, first, middle, last, after} {
-			fmt.Fprintf(&b, " %.0f |", row.of(at))
+			fmt.Fprintf(&b, " %.0f |", row.value(at))
 		}
 		b.WriteByte('\n')
 	}

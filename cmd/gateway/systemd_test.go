@@ -6,9 +6,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/pools/discovery"
@@ -46,27 +47,12 @@ func heard(t *testing.T, conn *net.UnixConn) string {
 // A supervisor is notified once the gateway listens, and when it stops.
 func TestServeNotifiesItsSupervisor(t *testing.T) {
 	conn, path := supervisor(t)
-	cmd := exec.Command(os.Args[0], serveArgs()...)
-	cmd.Env = append(os.Environ(), asGateway+"=1", logForm, "TMPDIR="+t.TempDir(), "NOTIFY_SOCKET="+path)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}()
-	if got := heard(t, conn); got != "READY=1" {
-		t.Errorf("first %q", got)
-	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if got := heard(t, conn); got != "STOPPING=1" {
-		t.Errorf("then %q", got)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("it ended with %v", err)
-	}
+	cmd := asProcess(t, serveArgs()...)
+	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+path)
+	s := start(t, cmd, "")
+	assert.Equal(t, "READY=1", heard(t, conn))
+	s.stop()
+	assert.Equal(t, "STOPPING=1", heard(t, conn))
 }
 
 func TestNotifyWithoutASupervisor(t *testing.T) {

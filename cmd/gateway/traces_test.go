@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,25 +9,14 @@ import (
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
-// gateway runs a command in this process, with files.
-func gateway(ctx context.Context, args ...string) (status int, stdout, stderr string) {
-	var out, errs bytes.Buffer
-	status = run(ctx, args, process{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, readFile: os.ReadFile})
-	return status, out.String(), errs.String()
-}
-
 func TestTraces(t *testing.T) {
-	status, stdout, _ := gateway(t.Context(), "traces")
+	status, stdout, _ := inside(t, nil, "traces")
 	for _, want := range []string{"built-in trace", "conversation_trace.jsonl", "https://raw.githubusercontent.com/", "SHA-256 b8cbb061", "Apache-2.0", "gateway traces fetch bench/traces/"} {
 		if status != exitOK || !strings.Contains(stdout, want) {
 			t.Errorf("status %d, no %q in\n%s", status, want, stdout)
 		}
 	}
-	for _, args := range [][]string{{"traces", "get"}, {"traces", "fetch"}, {"traces", "fetch", "mine.jsonl"}} {
-		if status, _, stderr := gateway(t.Context(), args...); status != exitUsage {
-			t.Errorf("%q: status %d\n%s", args, status, stderr)
-		}
-	}
+	lines(t, nil, "traces", []line{{"get", exitUsage, ""}, {"fetch", exitUsage, ""}, {"fetch mine.jsonl", exitUsage, ""}})
 }
 
 // TestFirstCommandsNeedNothing: what README and docs/simulate.md begin with runs
@@ -40,18 +27,18 @@ func TestFirstCommandsNeedNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	shorter := strings.Replace(string(first), "workload: {", "workload: {limit: 60, ", 1)
-	status, stdout, stderr := gateway(t.Context(), "simulate", written(t, "first.yaml", shorter), "--advise", "--seeds", "1")
+	status, stdout, stderr := inside(t, nil, "simulate", written(t, "first.yaml", shorter), "--advise", "--seeds", "1")
 	if status != exitOK || !strings.Contains(stdout, "this is the built-in trace") || !strings.Contains(stdout, "6P2D kv") {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 	s := newOpenAI(t)
-	status, stdout, stderr = gateway(t.Context(), "load", "--url", s.URL, "--limit", "5", "--speed", "1000")
+	status, stdout, stderr = inside(t, nil, "load", "--url", s.URL, "--limit", "5", "--speed", "1000")
 	if status != exitOK || !strings.Contains(stderr, "No --trace and no --rate: this is the built-in trace") || !strings.Contains(stdout, "5 answered") {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 	plan := written(t, "p.yaml", "workload: {trace: conversation_trace.jsonl}\nfleet: {workers: 2}\n")
 	absent := filepath.Join(filepath.Dir(plan), "conversation_trace.jsonl")
-	status, _, stderr = gateway(t.Context(), "simulate", plan)
+	status, _, stderr = inside(t, nil, "simulate", plan)
 	if status != exitUsage || !strings.Contains(stderr, "p.yaml:1 workload.trace: "+absent+" is absent; `gateway traces fetch "+absent+"` downloads it") {
 		t.Errorf("status %d\n%s", status, stderr)
 	}
