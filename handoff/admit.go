@@ -98,10 +98,6 @@ func (f *Flow) enter(ctx context.Context, r *request) error {
 		item.Slice = f.rooms.Routers.For(ask.Model, pools.Prefill).SliceTokens()
 	}
 	granted, err := q.Admit(ctx, item, ask)
-	for refused := 0; err == nil && !f.confirmed(ctx, &granted, refused); refused++ {
-		item.Retry = true // it keeps its place
-		granted, err = q.Admit(ctx, item, ask)
-	}
 	r.Spent.Queued += time.Since(now)
 	if err == nil {
 		r.Spent.Scheduling = granted.Took
@@ -115,29 +111,6 @@ func (f *Flow) enter(ctx context.Context, r *request) error {
 	}
 	r.take(&granted, q)
 	return nil
-}
-
-// maxRefusals is how often one request is refused the last room of workers, whose owners then give it to others. Where one
-// worker is left to ask for, that takes a second at least, within which gateways that disagree know the same again. An owner
-// that still refuses what has room here is mistaken, and the request goes on as without questions.
-const maxRefusals = 200
-
-// confirmed asks about a placement that may take a worker's last room, and gives it back where it is refused. Only leases
-// in pools that generate have such a question. It runs in the request's own goroutine, which no other waits for; what is
-// booked stays booked meanwhile.
-func (f *Flow) confirmed(ctx context.Context, g *placement.Placement, refused int) bool {
-	l := g.Decode.Lease
-	switch {
-	case l == nil || l.Question == nil:
-		return true
-	case refused >= maxRefusals:
-		l.Tell()
-		return true
-	case f.rooms.Confirm(ctx, l):
-		return true
-	}
-	g.Release(time.Now())
-	return false
 }
 
 // class is the policy class that r waits in. A client's name that is none of the gateway's is noted as an ignored hint.

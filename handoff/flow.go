@@ -68,9 +68,6 @@ type Rooms struct {
 	// Sample reports whether the request of a trace is traced. parent is the client's span, zero without one. nil traces
 	// none, and engines get the client's traceparent as it came.
 	Sample func(id tracecontext.TraceID, parent tracecontext.Context) bool
-	// Confirm asks the gateway that grants the last room of a worker about a lease with a [router.Lease.Question], and reports
-	// whether it stands; one that does not has been released. It must not take long. It is nil where no lease has one.
-	Confirm func(ctx context.Context, l *router.Lease) bool
 	// Explains reports whether the choice for a request, which has begun that many rounds, is recorded with every
 	// candidate's terms although neither the request nor Config.Explain asks for that. It is asked once a choice; nil
 	// never wants it.

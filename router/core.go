@@ -29,8 +29,7 @@ type core struct {
 	moments  moments         // of its bookings
 	sent     []Sent          // not yet known to other gateways
 	bindings *affinity.Table // of sessions; nil where none are bound
-	refusals []refusal
-	draws    uint64 // bookings whose worker was drawn by water filling
+	draws    uint64          // bookings whose worker was drawn by water filling
 }
 
 // Overlaps count the blocks that bookings took to be cached on their worker, by source.
@@ -86,7 +85,6 @@ func (k *core) candidates(c *scratch, now time.Time) ([]candidate, error) {
 		c.planned = k.plan.begin(c.query.Drain, c.view)
 	}
 	k.reserve(c)
-	c.refusals = k.refused(now)
 	k.book.Look(c.query.shares(&k.cfg))
 	ws, err := c.view.choices(c, k.book, now)
 	c.query.Done.count(ws, c.view.blockSize)
@@ -187,13 +185,10 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 			e.Expected = (q.OSL + q.BlockSize - 1) / max(1, q.BlockSize)
 		}
 	}
-	page := c.view.slots[w.slot].page
-	before := page.Account
 	if !k.book.Apply(e, now) {
 		return ErrBooked
 	}
 	if k.cfg.Peers != nil {
-		l.Question = k.question(c, int(w.slot), before)
 		k.typical.add(&e, q.blocks()-w.Reused)
 	}
 	if c.drawn {

@@ -20,9 +20,6 @@ type Lease struct {
 	// Slice is how many of the prompt's tokens, from its beginning, the leg is to compute; 0: all of them.
 	Slice int
 
-	// Question is what another gateway is to be asked before the worker is used, nil mostly.
-	Question *Question
-
 	sent     overlap.Noted  // what is assumed of the worker because of this booking
 	believed overlap.Belief // for Compare
 	router   *Router
@@ -110,7 +107,6 @@ func (l *Lease) enter(k *core, e load.Event, now time.Time) {
 	if l.released = e.Kind == load.Free; l.released {
 		l.promise.end()
 		l.rest.End()
-		l.Question.show(k)
 	}
 	k.book.Apply(e, now)
 }

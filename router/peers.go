@@ -25,9 +25,6 @@ type Peers interface {
 	Group() *Group
 	// CutOff reports that there are peers and none can be heard.
 	CutOff() bool
-	// Asks reports whether a peer, of the group's, can be asked now for the last room of a worker that it owns: see
-	// [Lease.Question].
-	Asks(peer string) bool
 }
 
 // fewUnseen is how many unseen bookings change no choice.
@@ -116,15 +113,15 @@ func (k *core) reserve(c *scratch) {
 		return
 	}
 	if c.reserved = int(math.Ceil(float64(k.cfg.Peers.Unseen(c.view.pool) * k.typical.blocks))); c.reserved > 0 {
-		c.owns, c.owners, c.peers = k.owns(c.view), k.owned.owners, k.cfg.Peers
+		c.owns = k.owns(c.view)
 	}
 }
 
-// withheld reports whether slot i has a peer for its owner that cannot be asked, and would have no more than its reserve
-// left. An idle worker has no last room.
+// withheld reports whether slot i has a peer for its owner, and would have no more than its reserve left. An idle worker has
+// no last room.
 func (c *scratch) withheld(i, left int) bool {
 	s := &c.view.slots[i]
-	return left < min(c.reserved, s.blocks/10) && s.page.Requests > 0 && !c.owns[i] && !c.peers.Asks(c.owners[i])
+	return left < min(c.reserved, s.blocks/10) && s.page.Requests > 0 && !c.owns[i]
 }
 
 // Group is the names of the gateways that share workers.
@@ -138,8 +135,6 @@ type owned struct {
 	group *Group
 	view  uint64
 	slots []bool // nil: all of them
-	// owners has the name of each slot's gateway; nil with slots.
-	owners []string
 }
 
 // owns returns which slots of v are this gateway's. Each worker has one owner, which every gateway of the group finds
@@ -153,9 +148,9 @@ func (k *core) owns(v *view) []bool {
 	}
 	k.owned = owned{group: group, view: v.number}
 	if group != nil && len(group.Names) > 1 {
-		k.owned.owners = v.deal(group)
-		k.owned.slots = make([]bool, len(k.owned.owners))
-		for i, owner := range k.owned.owners {
+		owners := v.deal(group)
+		k.owned.slots = make([]bool, len(owners))
+		for i, owner := range owners {
 			k.owned.slots[i] = owner == group.Own
 		}
 	}

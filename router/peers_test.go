@@ -19,14 +19,12 @@ type others struct {
 	delay  time.Duration
 	group  *Group
 	cutOff bool
-	asks   []string // that can be asked
 }
 
 func (o *others) Unseen(*pools.Pool) float64 { return o.unseen }
 func (o *others) Delay() time.Duration       { return o.delay }
 func (o *others) Group() *Group              { return o.group }
 func (o *others) CutOff() bool               { return o.cutOff }
-func (o *others) Asks(peer string) bool      { return slices.Contains(o.asks, peer) }
 
 // groupOf is n gateways, seen by the one with a number.
 func groupOf(n, own int) *Group {

@@ -28,12 +28,9 @@ type scratch struct {
 	mode     Mode            // by which the choice is made
 	turned   bool            // it is another than that of the choice before
 	limits   *Thresholds
-	owns     []bool    // by slot; nil: all
-	owners   []string  // with owns
-	peers    Peers     // with owns
-	drawn    bool      // by water filling
-	refusals []refusal // that are in force
-	reserved int       // blocks of a worker that are its owner's to book
+	owns     []bool // by slot; nil: all
+	drawn    bool   // by water filling
+	reserved int    // blocks of a worker that are its owner's to book
 	session  sessionOf
 	costs    []float64 // of the candidates, where they were kept
 	raised   []float64 // the same with a booking more
@@ -64,7 +61,7 @@ func (c *scratch) start(v *view, req Request) {
 // end lets go of the request and its pool.
 func (c *scratch) end() {
 	c.req, c.query, c.view, c.limits, c.planned, c.owns, c.reserved, c.turned = Request{}, query{}, nil, nil, nil, nil, 0, false
-	c.owners, c.peers, c.refusals, c.drawn = nil, nil, nil, false
+	c.drawn = false
 	c.found.End()
 }
 

@@ -230,9 +230,6 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		if page.ActiveBlocks+need-reused > s.blocks || page.Requests >= s.seqs {
 			continue
 		}
-		if len(c.refusals) > 0 && c.refused(s) {
-			continue
-		}
 		if withholds && c.withheld(i, s.blocks-page.ActiveBlocks-need+reused) {
 			continue
 		}

@@ -136,9 +136,6 @@ func (m *member) HearBound(b replica.PoolBound, now time.Time) {
 	m.gateway.routers.For(b.Model, b.Role).HearBindings(b.Clock, b.Bindings, now)
 }
 
-// Overbooked implements [replica.Books]: no simulated gateway asks.
-func (m *member) Overbooked(replica.Slot) bool { return false }
-
 // Unseen implements [router.Peers]: the peers' bookings fall on pools as this gateway's do.
 func (m *member) Unseen(p *pools.Pool) float64 {
 	if m.plan.SpreadOff || m.plan.Away {
@@ -164,9 +161,6 @@ func (m *member) Group() *router.Group { return &m.group }
 
 // CutOff implements [router.Peers].
 func (m *member) CutOff() bool { return m.plan.Away }
-
-// Asks implements [router.Peers].
-func (m *member) Asks(string) bool { return false }
 
 // roles are those of pools, in the order in which a gateway reports them.
 var roles = []pools.Role{pools.Prefill, pools.Decode, pools.Both}

@@ -29,7 +29,6 @@ type line struct {
 	takes   time.Duration // all of them together, as far as it is known
 	others  []other       // what other gateways have of the account
 	rests   []*Rest       // that come back to it
-	hidden  Account       // the part of this gateway's bookings that its share leaves out
 	booked  uint64        // bookings so far, of all gateways
 	changed bool          // it is in the book's list of those that changed
 }

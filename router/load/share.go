@@ -74,19 +74,6 @@ func (b *Book) note(p *Page) {
 	}
 }
 
-// Hide keeps a part of this gateway's bookings on a page out of its share, until Show lets the same part in: what is booked there
-// subject to another gateway's answer is not to be known before the question.
-func (b *Book) Hide(p *Page, a Account) {
-	p.line.hidden.add(a, 1)
-	b.note(p)
-}
-
-// Show lets in what Hide keeps out.
-func (b *Book) Show(p *Page, a Account) {
-	p.line.hidden.add(a, -1)
-	b.note(p)
-}
-
 // Changes calls visit with this gateway's share of each account that its own bookings have changed since the last call.
 func (b *Book) Changes(now time.Time, visit func(Shared)) {
 	for _, p := range b.changed {
@@ -113,7 +100,6 @@ func (p *Page) Booked() uint64 { return p.line.booked }
 func (p *Page) own(now time.Time) Share {
 	s := Share{Account: p.Account}
 	s.add(p.Others(), -1)
-	s.add(p.line.hidden, -1)
 	if p.queued > 0 {
 		first := &p.line.prompts[0]
 		s.Turn = first.turn + p.line.prompts[len(p.line.prompts)-1].turn

@@ -27,7 +27,6 @@ type Effect struct {
 	Peer  string
 	Addr  string // Dial
 	After Slot   // AskPage
-	Say   Answer // Reply
 	// Of Quiet, Back, Died, Expired and Left: how old the peer's latest word was, and what it had booked.
 	Age                    time.Duration
 	Requests, ActiveBlocks int
@@ -41,7 +40,6 @@ const (
 	AskPage  Do = iota + 1 // ask the peer for the page after a slot, and have Hear take the answer
 	Dial                   // connect to its address, and have Dialled take the answer
 	Greet                  // a gateway is new, and should hear of this one at once: send a beat
-	Reply                  // send the peer an answer
 	SameName               // another process sends under this gateway's name, and the others take the later one for it
 	Misnamed               // the peer sends under another gateway's name
 	Joined

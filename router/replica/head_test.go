@@ -18,7 +18,6 @@ func (hearsay) Hear(string, string, pools.Role, []load.Shared, time.Time) {}
 func (hearsay) HearSent(SlotSent, time.Time)                              {}
 func (hearsay) HearOpened(string, Slot)                                   {}
 func (hearsay) HearBound(PoolBound, time.Time)                            {}
-func (hearsay) Overbooked(Slot) bool                                      { return false }
 
 func (h hearsay) HearHeads(peer, model string, heads []Head, _ time.Time) {
 	if key := peer + " " + model; len(heads) == 0 {

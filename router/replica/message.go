@@ -47,7 +47,6 @@ type Message struct {
 	Opened []Slot      // Say: ranks of workers whose circuit has opened at From, as they are called in the slot's role
 	Heads  []Head      // Heads
 	Bound  []PoolBound // Say: bindings; Beat: the clocks alone
-	Asked  Asked       // Say: what From asks one of the others; the zero value asks none
 
 	// Beat:
 	Digest uint64        // of all shares as they were said up to Seq
@@ -129,11 +128,6 @@ func (m *Message) Append(b []byte) []byte {
 	for i := range m.Bound {
 		b = appendBound(b, &m.Bound[i])
 	}
-	if m.Asked.Owner != "" {
-		var at int
-		b, at = begin(b, itemAsked)
-		b = end(appendName(appendSlot(b, &m.Asked.Slot), m.Asked.Owner), at)
-	}
 	return b
 }
 
@@ -144,7 +138,6 @@ const (
 	itemOpened
 	itemHead
 	itemBound
-	itemAsked
 )
 
 // begin begins an item, whose length, in two bytes, end fills in: what is in one is bounded.
@@ -258,9 +251,6 @@ func (m *Message) read(b []byte, names map[string]string) error {
 			m.Heads = append(m.Heads, item.head())
 		case itemBound:
 			m.Bound = append(m.Bound, item.bound())
-		case itemAsked:
-			m.Asked = Asked{item.slot(), item.name()}
-			item.bad = item.bad || m.Asked.Owner == ""
 		}
 		r.bad = r.bad || item.bad
 	}

@@ -22,7 +22,6 @@ func messages() []Message {
 			{"model", pools.Decode, 1 << 40, []affinity.Binding{{Session: 1 << 63, Worker: 2, Rank: 3, Moves: 4, Born: 5, Idle: 6}, {Session: 7, Moves: math.MaxInt32, Born: affinity.MaxMillis}}},
 		}},
 		{Kind: Beat, From: "a", Epoch: 1, Seq: 7, Digest: 1 << 63, Addr: "a:8080", Booked: 9, Stamp: time.Second, Echoes: []Echo{{"b", time.Second, time.Millisecond}}, Bound: []PoolBound{{Model: "model", Role: pools.Both, Clock: 9}}},
-		{Kind: Say, From: "a", Epoch: 1, Seq: 8, Shares: []SlotShare{share}, Asked: Asked{share.Slot, "b"}},
 		{Kind: Page, From: "a", Epoch: 1, After: share.Slot, Last: true, Shares: []SlotShare{share}},
 		{Kind: Page, From: "a", Epoch: 1, Seq: 7, After: Slot{Role: pools.Prefill}, Shares: []SlotShare{share}},
 		{Kind: Bye, From: "a", Epoch: 1},
@@ -43,11 +42,6 @@ func TestMessagesComeAsTheyWere(t *testing.T) {
 	after := Slot{"m", pools.Both, "w", 2}
 	if got, err := ReadAsk(Ask(after)); err != nil || got != after {
 		t.Errorf("asked for what comes after %v, %v", got, err)
-	}
-	for _, want := range []Answer{{"b", 1 << 60, 7, true}, {"", 0, 0, false}} {
-		if got, err := ReadAnswer(want.Append(nil)); err != nil || got != want {
-			t.Errorf("answered %+v, %v, want %+v", got, err, want)
-		}
 	}
 }
 
@@ -101,7 +95,6 @@ func FuzzMessage(f *testing.F) {
 		f.Add(m.Append(nil))
 	}
 	f.Add([]byte{version, 9})
-	f.Add((&Answer{"b", 1, 7, true}).Append(nil))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var m, again Message
 		names := map[string]string{}
@@ -114,7 +107,7 @@ func FuzzMessage(f *testing.F) {
 			}
 		}
 		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("me", 1), books{ledger{}, affinity.New(bindingTTL, true)}, noon)
-		said := messages()[2]
+		said := messages()[0]
 		do, _ := hear(p, said.Append(nil), noon, nil) // which has a page asked for
 		for range 2 {
 			do, _ = hear(p, data, noon, do)
@@ -122,11 +115,6 @@ func FuzzMessage(f *testing.F) {
 		do = p.Tick(noon.Add(time.Hour), true, do)
 		p.Tick(noon.Add(2*time.Hour), true, do)
 		_, _ = ReadAsk(data)
-		if a, err := ReadAnswer(data); err == nil {
-			if again, err := ReadAnswer(a.Append(nil)); err != nil || again != a {
-				t.Errorf("%+v became %+v, %v", a, again, err)
-			}
-		}
 	})
 }
 

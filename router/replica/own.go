@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -45,9 +44,6 @@ func NewOwn(name string, epoch uint64) *Own {
 
 // Name is the gateway's.
 func (o *Own) Name() string { return o.name }
-
-// Epoch is the process's.
-func (o *Own) Epoch() uint64 { return o.epoch }
 
 // Booked counts bookings that were made.
 func (o *Own) Booked(n int) { o.booked += uint64(n) }
@@ -91,12 +87,6 @@ func (o *Own) Clock(model string, role pools.Role, clock int64) {
 	}
 }
 
-// Ask asks a gateway in the last of the messages that Say will return now: see [Asked]. The question's number is then Seq.
-func (o *Own) Ask(slot Slot, owner string) { o.next.Asked = Asked{slot, owner} }
-
-// Seq is the number of the latest message.
-func (o *Own) Seq() uint64 { return o.seq }
-
 // A message is bounded: 1 MiB, which NATS carries, has room for so many shares of the longest names, so many prompts, and
 // so many pools' bindings of sessions.
 const (
@@ -110,14 +100,11 @@ const (
 func (o *Own) Say() []byte {
 	shares, sends := min(len(o.next.Shares), maxShares), min(len(o.next.Sends), maxSends)
 	bound := min(len(o.next.Bound), maxBound)
-	if shares+sends+len(o.next.Opened)+bound == 0 && o.next.Asked == (Asked{}) {
+	if shares+sends+len(o.next.Opened)+bound == 0 {
 		return nil
 	}
 	o.seq++
 	m := Message{Kind: Say, From: o.name, Epoch: o.epoch, Seq: o.seq, Shares: o.next.Shares[:shares], Sends: o.next.Sends[:sends], Opened: o.next.Opened, Bound: o.next.Bound[:bound]}
-	if shares == len(o.next.Shares) && sends == len(o.next.Sends) { // all that has changed is known with it
-		m.Asked, o.next.Asked = o.next.Asked, Asked{}
-	}
 	o.buf = m.Append(o.buf[:0])
 	o.next.Shares = slices.Delete(o.next.Shares, 0, shares)
 	o.next.Sends = slices.Delete(o.next.Sends, 0, sends)
@@ -169,34 +156,6 @@ func ReadAsk(b []byte) (after Slot, err error) {
 		return Slot{}, errMessage
 	}
 	return after, nil
-}
-
-// Answer is what a gateway says to a question that it was asked.
-type Answer struct {
-	From    string // the gateway that answers
-	Epoch   uint64 // of the process that asked
-	Seq     uint64 // of its message with the question
-	Granted bool
-}
-
-// Append appends the encoded answer to b.
-func (a *Answer) Append(b []byte) []byte {
-	b = appendName(append(b, version), a.From)
-	b = binary.AppendUvarint(b, a.Epoch)
-	return append(binary.AppendUvarint(b, a.Seq), boolByte(a.Granted))
-}
-
-// ReadAnswer decodes what Append made.
-func ReadAnswer(b []byte) (Answer, error) {
-	r := reader{b: b, names: map[string]string{}}
-	if r.byte() != version {
-		return Answer{}, errMessage
-	}
-	a := Answer{r.name(), r.uvarint(math.MaxUint64), r.uvarint(math.MaxUint64), r.byte() != 0}
-	if r.bad {
-		return Answer{}, errMessage
-	}
-	return a, nil
 }
 
 // compare orders slots.

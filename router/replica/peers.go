@@ -31,9 +31,6 @@ type Books interface {
 	HearHeads(peer, model string, heads []Head, now time.Time)
 	// HearBound takes in to which workers sessions are bound, and keeps nothing of it: see [router.Router.HearBindings].
 	HearBound(bound PoolBound, now time.Time)
-	// Overbooked reports whether more is booked on a slot, by all gateways, than its worker has room for: see
-	// [router.Router.Overbooked].
-	Overbooked(slot Slot) bool
 }
 
 // Config is how long other gateways are waited for.
@@ -212,7 +209,7 @@ func (p *Peers) Hear(sender string, data []byte, now time.Time, do []Effect) ([]
 		}
 	}
 	p.enter(from, now)
-	return p.ask(from, now, p.reply(from, m, do)), nil
+	return p.ask(from, now, do), nil
 }
 
 // say takes shares in that have changed.

@@ -48,8 +48,6 @@ func (b books) HearBound(p PoolBound, now time.Time) { b.bindings.Hear(p.Clock, 
 
 func (ledger) HearHeads(string, string, []Head, time.Time) {}
 
-func (ledger) Overbooked(Slot) bool { return false }
-
 // group is gateways on a network in virtual time.
 type group struct {
 	t        *testing.T
@@ -658,7 +656,6 @@ func (p pooled) HearSent(s SlotSent, _ time.Time)                               
 func (p pooled) HearOpened(string, Slot)                                          {}
 func (p pooled) HearHeads(string, string, []Head, time.Time)                      {}
 func (p pooled) HearBound(b PoolBound, _ time.Time)                               { p[b.Model] = true }
-func (p pooled) Overbooked(s Slot) bool                                           { p[s.Model] = true; return false }
 
 // TestAnotherDigestIsFound spoils what is known of a peer: the next beat shows it.
 func TestAnotherDigestIsFound(t *testing.T) {

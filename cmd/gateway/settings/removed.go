@@ -7,7 +7,8 @@ import (
 
 // removed are the settings of earlier versions that are no longer there, each with what to do without it.
 var removed = map[string]string{
-	"prefill-hedge": "take it out; a prefill that takes longer than --prefill-timeout is tried on another worker",
+	"prefill-hedge":   "take it out; a prefill that takes longer than --prefill-timeout is tried on another worker",
+	"replica-reserve": "take it out; a worker's last room is left to the gateway that owns the worker",
 }
 
 // wasRemoved is the error for the name of a setting of an earlier version, nil for any other name.

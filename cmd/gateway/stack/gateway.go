@@ -171,9 +171,6 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 			}
 		},
 	}
-	if links.Group != nil {
-		rooms.Confirm = func(ctx context.Context, l *router.Lease) bool { return g.member.Ask(ctx, l) }
-	}
 	if g.remote != nil {
 		rooms.Remote = func(ctx context.Context, model string, blockSize int, hashes []uint64) (*overlap.Report, string) {
 			report, outcome := g.remote.Lookup(ctx, model, blockSize, hashes)

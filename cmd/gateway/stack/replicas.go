@@ -25,7 +25,6 @@ func (p others) Unseen(in *pools.Pool) float64 { return p.g.member.UnseenIn(in) 
 func (p others) Delay() time.Duration          { return p.g.member.Delay() }
 func (p others) Group() *router.Group          { return p.g.member.Among() }
 func (p others) CutOff() bool                  { return p.g.member.CutOff() }
-func (p others) Asks(peer string) bool         { return p.g.member.Asks(peer) }
 
 // addMember makes the gateway a member of its group, where it has one.
 func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheus.Registerer) {
@@ -65,7 +64,6 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 	used := map[string]*uneven{}
 	events := s.Counter("replica_events_total", "What has happened between gateways: messages heard, doubled or malformed; gaps, mismatches of digests, pages of shares; gateways that died, expired or left.", "event")
 	yielded := s.Counter("replica_yielded_total", "Requests that left room for a moment to one of a higher strict priority which waits at another gateway: held, each once; unused, times when that took nothing of it.", "model", "result")
-	asked := s.Counter("replica_reserve_asked_total", "Questions to other gateways for the last room of workers that they own: granted, refused, silent (no answer in 5 ms), skipped (not sent).", "verdict")
 	draws := s.Counter("replica_spread_draws_total", "Bookings whose worker was drawn by water filling, because bookings of other gateways were not known yet, rather than chosen by the least cost.", "model", "role")
 	s.Read(func() {
 		for model, q := range g.Flow.Waiting() {
@@ -93,10 +91,6 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 				used[of] = new(uneven)
 			}
 			imbalance.Set(used[of].of(g.routers.For(p.Model, p.Role).Loads(p), now), p.Model, string(p.Role))
-		}
-		a := g.member.Asked()
-		for verdict, n := range map[string]uint64{"granted": a.Granted, "refused": a.Refused, "silent": a.Silent, "skipped": a.Skipped} {
-			asked.Set(float64(n), verdict)
 		}
 		g.routers.Each(func(model string, role pools.Role, r *router.Router) {
 			draws.Set(float64(r.Draws()), model, string(role))

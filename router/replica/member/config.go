@@ -17,13 +17,8 @@ type Config struct {
 	Group string `flag:"replica-group" default:"auto" help:"Name of the group of gateways that choose among the same workers. They share over NATS what each has booked, so that they choose as one. auto is the discovery-prefix, so that gateways with one registry find each other; off shares nothing. Letters, digits, - and _." when:"gateways with different workers share a NATS"`
 	// Name is this gateway's, in the group.
 	Name string `flag:"replica-name" help:"Name of this gateway in its group. Empty is the host's name and the port. Of two gateways with one name the others count the bookings of the later alone." when:"two hosts have one name"`
-	// Reserve is who grants a worker's last room.
-	Reserve string `flag:"replica-reserve" default:"optimistic" oneof:"optimistic=each gateway leaves the last room of another's worker free for bookings that it has not heard of yet; two may still grant it in the same moment|owner=the gateway that owns the worker is asked first, at most 5 ms, where the room may be the last" help:"How gateways of a group grant a nearly full worker's last KV blocks, or sequence. optimistic asks none. owner costs such a request two messages, 0.4 ms, and no other; without an answer it goes on as with optimistic." when:"engines preempt requests although the gateways saw room"`
 	replica.Config
 }
-
-// byOwner is the Reserve that asks.
-const byOwner = "owner"
 
 // names is the form of a group's name: a token of a NATS subject.
 var names = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
@@ -63,11 +58,10 @@ func (c *Config) subject(tokens ...string) string {
 }
 
 // said is the subject at which what a gateway says to all is published, and asked and views those at which one is asked for what it has booked and
-// for its views of workers' caches. At answered it receives answers. Names are tokens.
-func (c *Config) said(from string) string         { return c.subject(from, "say") }
-func (c *Config) asked(from, to string) string    { return c.subject(from, "ask", to) }
-func (c *Config) views(from, to string) string    { return c.subject(from, "views", to) }
-func (c *Config) answered(from, to string) string { return c.subject(from, "answer", to) }
+// for its views of workers' caches. Names are tokens.
+func (c *Config) said(from string) string      { return c.subject(from, "say") }
+func (c *Config) asked(from, to string) string { return c.subject(from, "ask", to) }
+func (c *Config) views(from, to string) string { return c.subject(from, "views", to) }
 
 // sender is the name of the gateway that may publish at a subject of the group; empty where it is none's.
 func (c *Config) sender(subject string) string {

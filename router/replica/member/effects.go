@@ -27,8 +27,6 @@ func (m *Member) effect(ctx context.Context, e replica.Effect) {
 	case replica.Greet:
 		m.beatLocked()
 		m.rooms.Routers.Each(func(_ string, _ pools.Role, r *router.Router) { r.GreetBindings(time.Now()) })
-	case replica.Reply:
-		m.send(m.cfg.answered(m.token(), token(e.Peer)), e.Say.Append(nil))
 	case replica.SameName:
 		m.log.Error("replica name in use by another gateway; the others count the later one's bookings (set --replica-name)", "replica", e.Peer)
 	case replica.Misnamed:

@@ -30,35 +30,6 @@ func BenchmarkVisible(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99_µs")
 }
 
-// BenchmarkAsk is how long a request waits that asks for a worker's last room, with three gateways.
-func BenchmarkAsk(b *testing.B) {
-	server := startNATS(b, 0)
-	gateways := []*gateway{joinAs(b, server.URL(), "a", byOwner), joinAs(b, server.URL(), "b", byOwner), joinAs(b, server.URL(), "c", byOwner)}
-	acquaint(3, gateways...)
-	var took []time.Duration
-	for i := 0; b.Loop(); i++ {
-		g := gateways[0]
-		l, err := g.reserve(fmt.Sprintf("w%02d", i%workers), small-2)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if l.Question != nil {
-			began := time.Now()
-			if !g.member.Ask(b.Context(), l) {
-				b.Fatal("refused")
-			}
-			took = append(took, time.Since(began))
-		}
-		l.Release(time.Now())
-		for _, g := range gateways {
-			g.eventually("it has ended", func() bool { return g.requests() == 0 })
-		}
-	}
-	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50_µs")
-	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99_µs")
-}
-
 // BenchmarkCPU is what sharing costs a request and gateway, with three gateways and their NATS in one process: bookings at a steady
 // rate with it, less the same without it.
 func BenchmarkCPU(b *testing.B) {

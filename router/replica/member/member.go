@@ -78,10 +78,6 @@ type Member struct {
 	sight  atomic.Pointer[sight] // nil at first
 	calls  sync.WaitGroup
 
-	patience time.Duration // answerWithin
-	open     atomic.Int64  // questions
-	asked    asked
-
 	mu      sync.Mutex // guards what follows
 	own     *replica.Own
 	peers   *replica.Peers // nil before Run
@@ -89,14 +85,12 @@ type Member struct {
 	do      []replica.Effect
 	began   time.Time
 	stopped bool // Run has ended
-
-	questions map[uint64]question // that are open, by the number of their message
 }
 
 // New returns a member that has not joined. Its Booked is to be the routers' [router.Config.OnBooking].
 func New(cfg Config, link Link, rooms Rooms, log *slog.Logger) *Member {
 	m := &Member{
-		joined: make(chan struct{}), named: make(chan struct{}), patience: answerWithin, questions: map[uint64]question{},
+		joined: make(chan struct{}), named: make(chan struct{}),
 		cfg: cfg, link: link, rooms: rooms, log: log, wake: make(chan struct{}, 1), head: make(chan struct{}, 1),
 	}
 	m.ready.Store(cfg.Join == 0)
@@ -271,11 +265,6 @@ func (m *Member) Run(ctx context.Context) error {
 		return fmt.Errorf("replica-group: %w", err)
 	}
 	defer stopAsked()
-	stopAnswered, err := m.link.Subscribe(m.cfg.answered(anyone, m.token()), m.answered, func(int) {})
-	if err != nil {
-		return fmt.Errorf("replica-group: %w", err)
-	}
-	defer stopAnswered()
 	m.log.Info("sharing bookings with the group's gateways", "replica_group", m.cfg.Group, "replica", m.own.Name())
 	beats, ticks := time.NewTicker(replica.BeatEvery), time.NewTicker(tick)
 	defer beats.Stop()

@@ -48,6 +48,14 @@ type gateway struct {
 	left    chan struct{}
 }
 
+// cuttable is a link over which nothing passes while it is cut.
+type cuttable struct {
+	Link
+	cut atomic.Bool
+}
+
+func (c *cuttable) Connected() bool { return !c.cut.Load() && c.Link.Connected() }
+
 func (g *gateway) Write(b []byte) (int, error) {
 	g.logMu.Lock()
 	defer g.logMu.Unlock()
@@ -67,7 +75,7 @@ func inGroup(t *testing.T, test func(t *testing.T, join func(name string) *gatew
 	synctest.Test(t, func(t *testing.T) {
 		bus := eventstest.NewBus()
 		t.Cleanup(bus.Close)
-		test(t, func(name string) *gateway { return joinOver(t, wired{bus}, name, "", "nowhere") })
+		test(t, func(name string) *gateway { return joinOver(t, wired{bus}, name, "nowhere") })
 	})
 }
 
@@ -88,18 +96,15 @@ func (w wired) Publish(m *nats.Msg) error {
 const delay = 200 * time.Microsecond
 
 // join starts a gateway on the NATS server at url, which chooses as if it were alone.
-func join(t testing.TB, url, name string) *gateway { return joinAs(t, url, name, "") }
-
-// joinAs starts one that knows of the others when it chooses, and grants the last room of small workers in a certain way.
-func joinAs(t testing.TB, url, name, reserve string, access ...nats.Option) *gateway {
+func join(t testing.TB, url, name string, access ...nats.Option) *gateway {
 	t.Helper()
 	conn, err := nats.Connect(url, append(access, nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectBufSize(-1))...)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
-	return joinOver(t, natsbus.OverNATS(conn, natsbus.PendingLimits{}, slog.New(slog.DiscardHandler)), name, reserve, answers(t))
+	return joinOver(t, natsbus.OverNATS(conn, natsbus.PendingLimits{}, slog.New(slog.DiscardHandler)), name, answers(t))
 }
 
-func joinOver(t testing.TB, link Link, name, reserve, addr string) *gateway {
+func joinOver(t testing.TB, link Link, name, addr string) *gateway {
 	t.Helper()
 	g := &gateway{t: t, woken: make(chan string, 1), warned: make(chan string, 8), heard: make(chan string, 4096), left: make(chan struct{}), pool: &pools.Pool{Model: "m", Role: pools.Both}}
 	g.heads.Store(new([]replica.Head))
@@ -107,18 +112,12 @@ func joinOver(t testing.TB, link Link, name, reserve, addr string) *gateway {
 		g.pool.Members = append(g.pool.Members, pools.Member{Worker: &pools.Worker{ID: fmt.Sprintf("w%02d", i), BlockSize: 16, TotalKVBlocks: 100_000}})
 	}
 	base := router.DefaultConfig()
-	if reserve != "" {
-		base.Peers = known{g}
-		for i := range g.pool.Members {
-			g.pool.Members[i].Worker.TotalKVBlocks = small
-		}
-	}
 	base.OnBooking, base.SessionTTL = func(made bool) { g.member.Booked(made) }, time.Minute
 	var err error
 	g.routers, err = router.NewSet(base.ByRole(), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	cfg := setting.Default[Config]()
-	cfg.Group, cfg.Name, cfg.Reserve = "tandem_workers", name, reserve
+	cfg.Group, cfg.Name = "tandem_workers", name
 	g.link = &cuttable{Link: link}
 	g.member = New(cfg, g.link, Rooms{
 		Warn:    func(worker string, leg pools.Role) { g.warned <- worker + " " + string(leg) },
@@ -135,7 +134,6 @@ func joinOver(t testing.TB, link Link, name, reserve, addr string) *gateway {
 			}
 		},
 	}, slog.New(slog.NewTextHandler(g, nil)))
-	g.member.patience = time.Minute // tests shorten it; an answer is late on a machine with other work
 	ctx, cancel := context.WithCancel(context.Background())
 	g.leave = sync.OnceFunc(func() { cancel(); <-g.left })
 	go func() {
@@ -236,8 +234,8 @@ func FuzzMember(f *testing.F) {
 	share := replica.SlotShare{Slot: replica.Slot{Model: "m", Role: pools.Both, Worker: "w00", Rank: 1}, Share: load.Share{Account: load.Account{Requests: 1, ActiveBlocks: 9}, Left: time.Second}}
 	for _, m := range []replica.Message{
 		{Kind: replica.Say, From: "a", Epoch: 1, Seq: 1, Shares: []replica.SlotShare{share}, Sends: []replica.SlotSent{{Slot: share.Slot, Hashes: []uint64{1, 2}}},
-			Opened: []replica.Slot{share.Slot}, Asked: replica.Asked{Slot: share.Slot, Owner: "me"},
-			Bound: []replica.PoolBound{{Model: "m", Role: pools.Both, Clock: 9, Bindings: []affinity.Binding{{Session: 1, Worker: 2, Born: 3}}}}},
+			Opened: []replica.Slot{share.Slot},
+			Bound:  []replica.PoolBound{{Model: "m", Role: pools.Both, Clock: 9, Bindings: []affinity.Binding{{Session: 1, Worker: 2, Born: 3}}}}},
 		{Kind: replica.Beat, From: "a", Epoch: 1, Seq: 1, Digest: 1, Addr: "127.0.0.1:1", Echoes: []replica.Echo{{Name: "me"}}},
 		{Kind: replica.Page, From: "a", Epoch: 1, Seq: 1, After: replica.Slot{Role: pools.Prefill}, Shares: []replica.SlotShare{share}},
 		{Kind: replica.Heads, From: "a", Epoch: 1, Seq: 1, Heads: []replica.Head{{Model: "m", Strict: 1}}},
@@ -246,7 +244,6 @@ func FuzzMember(f *testing.F) {
 		f.Add(m.Append(nil))
 	}
 	f.Add(replica.Ask(share.Slot))
-	f.Add((&replica.Answer{From: "a", Epoch: 1, Seq: 1, Granted: true}).Append(nil))
 	first := replica.Message{Kind: replica.Say, From: "a", Epoch: 1, Seq: 1, Shares: []replica.SlotShare{share}}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		pool := &pools.Pool{Model: "m", Role: pools.Both, Members: []pools.Member{{Worker: &pools.Worker{ID: "w00", BlockSize: 16, TotalKVBlocks: 100}}}}
@@ -268,9 +265,9 @@ func FuzzMember(f *testing.F) {
 		m.join(time.Now())
 		m.tick(ctx, time.Now())
 		m.hear(ctx, "a", first.Append(nil)) // which has a page asked for
-		for _, handle := range []func(*nats.Msg){func(msg *nats.Msg) { m.hear(ctx, "a", msg.Data) }, m.reply, m.answered} {
+		for _, handle := range []func(*nats.Msg){func(msg *nats.Msg) { m.hear(ctx, "a", msg.Data) }, m.reply} {
 			for range 2 {
-				handle(&nats.Msg{Subject: cfg.answered("a", "me"), Reply: "r", Data: data})
+				handle(&nats.Msg{Subject: cfg.said("a"), Reply: "r", Data: data})
 			}
 		}
 		m.tick(ctx, time.Now().Add(time.Minute))
@@ -534,7 +531,7 @@ func TestANameIsBound(t *testing.T) {
 			} else {
 				url = startNATS(t, 0).URL()
 			}
-			a, b := joinAs(t, url, "gateway-1:8000", "", as("gateway-1")), joinAs(t, url, "gateway-2:8000", "", as("gateway-2"))
+			a, b := join(t, url, "gateway-1:8000", as("gateway-1")), join(t, url, "gateway-2:8000", as("gateway-2"))
 			early := b.book()
 			a.eventually("a knows b's booking", func() bool { return a.requests() == 1 })
 			complaints := make(chan error, 8)
@@ -545,7 +542,7 @@ func TestANameIsBound(t *testing.T) {
 			bye := replica.NewOwn(victim, replica.Epoch(time.Now().Add(time.Hour), 1)).Bye()
 			require.NoError(t, forger.Publish(cfg.said("gateway-3:8000"), bye))
 			if knows {
-				for _, subject := range []string{cfg.said(victim), cfg.answered(victim, "gateway-1:8000"), cfg.asked(victim, "gateway-1:8000")} {
+				for _, subject := range []string{cfg.said(victim), cfg.asked(victim, "gateway-1:8000")} {
 					require.NoError(t, forger.Publish(subject, bye))
 					assert.ErrorIs(t, <-complaints, nats.ErrPermissionViolation, subject)
 				}

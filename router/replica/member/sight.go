@@ -15,7 +15,6 @@ type sight struct {
 	unseen float64           // bookings of the others that are made and not known here, on average
 	pools  map[pool]bookings // of this gateway's own
 	all    float64           // the sum of their latest
-	owners map[string]*owner // the others that are heard
 }
 
 type pool struct {
@@ -73,18 +72,10 @@ const fading = 0.983
 
 // look renews what the routers are answered. The caller holds m.mu.
 func (m *Member) look(now time.Time) {
-	was, next := m.sight.Load(), &sight{unseen: m.peers.Unseen(), delay: m.peers.Delay(), pools: map[pool]bookings{}, owners: map[string]*owner{}}
+	was, next := m.sight.Load(), &sight{unseen: m.peers.Unseen(), delay: m.peers.Delay(), pools: map[pool]bookings{}}
 	names := []string{m.own.Name()}
 	for _, p := range m.peers.All(now) {
 		names = append(names, p.Name)
-		if p.State != "whole" && p.State != "waiting" {
-			continue
-		}
-		o := new(owner)
-		if was != nil && was.owners[p.Name] != nil {
-			o = was.owners[p.Name]
-		}
-		next.owners[p.Name] = o
 	}
 	if was == nil {
 		was = &sight{}

@@ -103,11 +103,11 @@ func TestGroupAmongOthers(t *testing.T) {
 	for _, c := range []struct{ does, subject, who string }{ // whom alone NATS lets
 		{"publish", own + first + ".say", "gateway-1"},
 		{"publish", own + second + ".say", "gateway-2"},
-		{"publish", own + first + ".answer." + second, "gateway-1"},
+		{"publish", own + first + ".ask." + second, "gateway-1"},
 		{"publish", own + "gateway-3:8000.ask." + second, ""},
 		{"publish", own + "say", ""},
 		{"publish", "tandem.replica.other." + first + ".say", ""},
-		{"subscribe", own + "*.answer." + first, "gateway-1"},
+		{"subscribe", own + "*.ask." + first, "gateway-1"},
 		{"subscribe", own + "*.views." + second, "gateway-2"},
 		{"subscribe", own + "*.say", "gateway-1 gateway-2"},
 		{"subscribe", own + "*.ask.*", ""},
