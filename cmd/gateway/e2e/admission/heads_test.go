@@ -167,9 +167,7 @@ func TestALyingGatewayBlocksNothing(t *testing.T) {
 	began, longest := time.Now(), time.Duration(0)
 	for i := 0; i < 10 || time.Since(began) < 2200*time.Millisecond; i++ {
 		asked := time.Now()
-		if answer := a.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 2)); answer.Status != http.StatusOK {
-			t.Errorf("status %d: %s", answer.Status, answer.Body)
-		}
+		a.Good(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 2))
 		longest = max(longest, time.Since(asked))
 	}
 	took, s := time.Since(began), stats()

@@ -31,10 +31,7 @@ func TestEveryFormOfARequest(t *testing.T) {
 				for _, stream := range []bool{false, true} {
 					t.Run(fmt.Sprintf("%s/stream=%v", c.name, stream), func(t *testing.T) {
 						body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":12,"stream":%v,%s}`, stream, c.body)
-						a := f.Post(c.path, body)
-						if a.Status != http.StatusOK {
-							t.Fatalf("status %d: %s", a.Status, a.Body)
-						}
+						a := f.Good(c.path, body)
 						if got, want := f.Text(a), fleet.Expected(c.prompt, 12); got != want {
 							t.Errorf("text %q, want %q", got, want)
 						}
@@ -55,35 +52,12 @@ func TestEveryFormOfARequest(t *testing.T) {
 func TestChatWithoutALimit(t *testing.T) {
 	for _, input := range []string{"text", "tokens"} {
 		f := fleet.New(t, fleet.Options{ModelInput: input, Worker: func(c *devfleet.WorkerConfig) { c.Engine.ContextLength = 128 }})
-		a := f.Post(fleet.ChatPath, `{"model":"tandem-sim","ignore_eos":true,"messages":[{"role":"user","content":"Hello"}]}`)
-		if a.Status != http.StatusOK {
-			t.Fatalf("%s: status %d: %s", input, a.Status, a.Body)
-		}
+		a := f.Good(fleet.ChatPath, `{"model":"tandem-sim","ignore_eos":true,"messages":[{"role":"user","content":"Hello"}]}`)
 		usage := f.Parse(a.Body).Usage
 		if usage == nil || usage.Total != 128 {
 			t.Errorf("%s: usage %+v, want the whole context of 128", input, usage)
 		}
 		f.Idle()
-	}
-}
-
-// A prompt that the client has cut is booked and answered as what is left of it,
-// however the workers take it.
-func TestTruncatedPrompt(t *testing.T) {
-	for _, input := range []string{"text", "tokens"} {
-		f := fleet.New(t, fleet.Options{ModelInput: input})
-		ids := fleet.TextPrompt(fleet.Long)
-		a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":12,"truncate_prompt_tokens":9,"prompt":"`+fleet.Long+`"}`)
-		if a.Status != http.StatusOK {
-			t.Fatalf("%s: status %d: %s", input, a.Status, a.Body)
-		}
-		if got, want := f.Text(a), fleet.Expected(ids[len(ids)-9:], 12); got != want {
-			t.Errorf("%s: text %q, want %q", input, got, want)
-		}
-		f.Idle()
-		if !strings.Contains(f.Logs.String(), " isl=9 ") {
-			t.Errorf("%s: the whole prompt was booked", input)
-		}
 	}
 }
 
@@ -149,15 +123,6 @@ func TestStopStringsAndChoices(t *testing.T) {
 	f.Idle()
 }
 
-// max_completion_tokens is chat's newer name, and holds on both legs.
-func TestMaxCompletionTokens(t *testing.T) {
-	f := fleet.New(t, fleet.Options{})
-	a := f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_completion_tokens":3,"ignore_eos":true,"messages":[{"role":"user","content":"Hi"}]}`)
-	if c := f.Parse(a.Body); c.Usage == nil || c.Usage.Completion != 3 {
-		t.Errorf("%s", a.Body)
-	}
-}
-
 // TestBodiesAsEnginesTakeThem: the forms that vLLM answers are answered, and the text is that of the plain form.
 func TestBodiesAsEnginesTakeThem(t *testing.T) {
 	f := fleet.New(t, fleet.Options{})
@@ -183,51 +148,6 @@ func TestBodiesAsEnginesTakeThem(t *testing.T) {
 	f.Idle()
 }
 
-// A pool of role both serves alone.
-func TestPoolOfBoth(t *testing.T) {
-	f := fleet.New(t, fleet.Options{Both: 2})
-	a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"nvext":{"extra_fields":["worker_id"]},"prompt":"`+fleet.Long+`"}`)
-	c := f.Parse(a.Body)
-	if f.Text(a) != fleet.Expected(fleet.TextPrompt(fleet.Long), 8) || c.Nvext == nil || !strings.HasPrefix(c.Nvext.WorkerID.Decode, "both-") || c.Nvext.WorkerID.Prefill != "" {
-		t.Errorf("%s", a.Body)
-	}
-	f.Idle()
-}
-
-func TestErrorsHaveOneShape(t *testing.T) {
-	f := fleet.New(t, fleet.Options{})
-	tooLong := strings.Repeat("12,", 262_150)
-	for _, c := range []struct {
-		name, body  string
-		status      int
-		code, param string
-	}{
-		{"unknown model", `{"model":"gpt-9","prompt":"x"}`, 404, "model_not_found", "model"},
-		{"over the context by ids", `{"model":"tandem-sim","prompt":[` + tooLong + `12]}`, 400, "context_length_exceeded", "prompt"},
-		{"over the context by length alone", `{"model":"tandem-sim","prompt":"` + strings.Repeat("z", 40<<20) + `"}`, 400, "context_length_exceeded", "prompt"},
-		{"answer over the context", `{"model":"tandem-sim","prompt":"x","max_tokens":262144}`, 400, "context_length_exceeded", "max_tokens"},
-		{"negative max_tokens", `{"model":"tandem-sim","prompt":"x","max_tokens":-1}`, 400, "", "max_tokens"},
-		{"empty prompt", `{"model":"tandem-sim","prompt":""}`, 400, "", "prompt"},
-		{"forged hand-off", `{"model":"tandem-sim","prompt":"x","kv_transfer_p\u0061rams":{}}`, 400, "", ""},
-		{"not JSON", `{"model":`, 400, "invalid_json", ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			a := f.Post(fleet.CompletionPath, c.body)
-			e := f.Parse(a.Body).Error
-			if a.Status != c.status || e == nil || e.Message == "" || e.Type == "" {
-				t.Fatalf("status %d: %.300s", a.Status, a.Body)
-			}
-			if c.code != "" && (e.Code == nil || *e.Code != c.code) || c.param != "" && (e.Param == nil || *e.Param != c.param) {
-				t.Errorf("%.300s", a.Body)
-			}
-			if e.RequestID == "" || e.RequestID != a.Header.Get("X-Request-Id") {
-				t.Errorf("request id %q in the body, %q in the header", e.RequestID, a.Header.Get("X-Request-Id"))
-			}
-		})
-	}
-	f.Idle()
-}
-
 func TestNoPromptInLogs(t *testing.T) {
 	f := fleet.New(t, fleet.Options{LogLevel: -8})
 	const secret = "the launch code is swordfish"
@@ -242,19 +162,6 @@ func TestNoPromptInLogs(t *testing.T) {
 	if i := strings.Index(log, "swordfish"); i >= 0 {
 		t.Errorf("the log quotes a prompt: …%s…", log[max(0, i-200):i+20])
 	}
-}
-
-// TestMistakesAreTheClients: a 400 without a code that the flow answers is
-// counted as the client's mistake, never as a broken worker.
-func TestMistakesAreTheClients(t *testing.T) {
-	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2})
-	a := f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"a","nvext":{"decode_worker_id":"decode-1","backend_instance_id":"decode-2"}}`)
-	if a.Status != 400 {
-		t.Fatalf("%d %s", a.Status, a.Body)
-	}
-	f.Eventually("the mistake is counted", func() bool {
-		return f.Value("tandem_frontend_requests_total", "completions", "rejected") == 1
-	})
 }
 
 // TestNoWorkerYet: before the first worker has joined a model may still come, so

@@ -4,15 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -112,12 +109,12 @@ func paths(t *testing.T, ep openai.Endpoint) []string {
 // Every type of JSON in every field of both endpoints: the answer is the
 // request's, or a 400 that names the field; never a failure of the gateway's
 // own, and nothing stays behind.
-func TestEveryTypeInEveryField(t *testing.T) {
-	f := badFleet(t, func(c *stack.GatewayConfig) { c.Edge.ReadTimeout = time.Minute })
-	ctx := context.Background()
+func TestEveryTypeInEveryField(t *testing.T) { hostile(t, everyType) }
+
+func everyType(t *testing.T, f *fleet.Fleet) {
 	var good sync.Map
 	for _, ep := range []openai.Endpoint{openai.Chat, openai.Completions} {
-		t.Run(ep.String(), func(t *testing.T) {
+		fleet.Within(t, ep.String(), func(t *testing.T) {
 			slots := make(chan struct{}, 8)
 			var group sync.WaitGroup
 			for _, path := range paths(t, ep) {
@@ -128,7 +125,7 @@ func TestEveryTypeInEveryField(t *testing.T) {
 					slots <- struct{}{}
 					group.Go(func() {
 						defer func() { <-slots }()
-						a, err := f.Try(ctx, ep.Path(), bodyOf(ep, path, v.json), nil)
+						a, err := f.Try(context.Background(), ep.Path(), bodyOf(ep, path, v.json), nil)
 						if err != nil {
 							t.Errorf("%s: %s: %v", path, v.name, err)
 							return
@@ -213,12 +210,10 @@ func related(param, path string) bool {
 	return false
 }
 
-// patient gives bodies the time that a busy machine takes to send them.
-func patient(c *stack.GatewayConfig) { c.Edge.ReadTimeout = time.Minute }
-
 // Bodies that are wrong as a whole.
-func TestBadBodies(t *testing.T) {
-	f := badFleet(t, patient)
+func TestBadBodies(t *testing.T) { hostile(t, badBodies) }
+
+func badBodies(t *testing.T, f *fleet.Fleet) {
 	for _, c := range []struct {
 		name, body string
 		want       int
@@ -250,31 +245,24 @@ func TestBadBodies(t *testing.T) {
 		{"no model", `{"prompt":"a"}`, 200, ""},
 		{"no prompt", `{"model":"tandem-sim"}`, 400, "prompt"},
 		{"another model", `{"model":"` + strings.Repeat("m", 1<<16) + `","prompt":"a"}`, 404, "model"},
+		{"over the context by ids", `{"model":"tandem-sim","prompt":[` + strings.Repeat("12,", 262_150) + `12]}`, 400, "prompt"},
+		{"answer over the context", `{"model":"tandem-sim","prompt":"x","max_tokens":262144}`, 400, "max_tokens"},
+		{"an empty prompt", `{"model":"tandem-sim","prompt":""}`, 400, "prompt"},
+		{"two workers for one leg", `{"model":"tandem-sim","prompt":"a","nvext":{"decode_worker_id":"decode-1","backend_instance_id":"prefill-1"}}`, 400, "nvext.backend_instance_id"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		fleet.Within(t, c.name, func(t *testing.T) {
 			a := f.Post(fleet.CompletionPath, c.body)
 			e := fleet.FailureIn(a)
 			if a.Status != c.want || (e == nil) != (c.want == 200) {
 				t.Fatalf("status %d, want %d: %.300s", a.Status, c.want, a.Body)
 			}
+			if e != nil && (e.Type == "" || e.Message == "" || e.RequestID == "" || e.RequestID != a.Header.Get("X-Request-Id")) {
+				t.Errorf("no typed error: %.4000s", a.Body)
+			}
 			if e != nil && (c.param != "" && (e.Param == nil || *e.Param != c.param) || len(a.Body) > 4096) {
 				t.Errorf("want %q named: %.4000s", c.param, a.Body)
 			}
 		})
-	}
-}
-
-// The largest body there may be, of nothing but blanks, is refused like any
-// other, and a byte more for its size.
-func TestSixtyFourMegabytesOfBlanks(t *testing.T) {
-	f := badFleet(t, func(c *stack.GatewayConfig) {
-		patient(c)
-		c.Edge.MaxBodyBytes, c.Edge.ReadTimeout = 64<<20, time.Minute
-	})
-	for _, c := range []struct{ bytes, want int }{{64 << 20, 400}, {64<<20 + 1, 413}} {
-		if a := f.Post(fleet.CompletionPath, strings.Repeat(" ", c.bytes)); a.Status != c.want || fleet.FailureIn(a) == nil {
-			t.Errorf("%d blanks: status %d, want %d: %.300s", c.bytes, a.Status, c.want, a.Body)
-		}
 	}
 }
 
@@ -288,8 +276,9 @@ func manyKeys(n int) string {
 
 // A body that is as large and as nested as may be costs a bounded multiple of
 // its size, whatever it is made of.
-func TestBodiesCostWhatTheyWeigh(t *testing.T) {
-	f := badFleet(t, patient)
+func TestBodiesCostWhatTheyWeigh(t *testing.T) { hostile(t, bodiesCost) }
+
+func bodiesCost(t *testing.T, f *fleet.Fleet) {
 	const size = 1 << 20
 	for name, body := range map[string]string{
 		"blanks":   strings.Repeat(" ", size),
@@ -304,17 +293,16 @@ func TestBodiesCostWhatTheyWeigh(t *testing.T) {
 		if name == "messages" {
 			path = fleet.ChatPath
 		}
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
 		const times = 5
-		for range times {
-			if a := f.Post(path, body); a.Status != http.StatusBadRequest {
-				t.Errorf("%s: status %d: %.300s", name, a.Status, a.Body)
+		spent := allocated(func() {
+			for range times {
+				if a := f.Post(path, body); a.Status != http.StatusBadRequest {
+					t.Errorf("%s: status %d: %.300s", name, a.Status, a.Body)
+				}
 			}
-		}
-		runtime.ReadMemStats(&after)
-		if spent := (after.TotalAlloc - before.TotalAlloc) / times; spent > 24*size {
-			t.Errorf("%s: %d bytes were allocated for a body of %d", name, spent, len(body))
+		})
+		if spent > times*24*size {
+			t.Errorf("%s: %d bytes were allocated for %d bodies of %d", name, spent, times, len(body))
 		}
 	}
 }

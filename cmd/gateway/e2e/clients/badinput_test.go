@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 )
@@ -27,24 +28,18 @@ type reply struct {
 	last   bool // it says that the connection ends with it
 }
 
-// exchange sends raw bytes over a connection of its own, closes its sending
-// side where half is set, and reads up to want answers; closed says that the
+// exchange sends raw bytes over a connection of its own and reads up to want answers; closed reports whether the
 // gateway then ended the connection. It fails the test when neither comes.
-func exchange(f *fleet.Fleet, raw []byte, half bool, want int) (replies []reply, closed bool) {
+func exchange(f *fleet.Fleet, raw []byte, want int) (replies []reply, closed bool) {
 	f.T.Helper()
-	c, err := net.Dial("tcp", strings.TrimPrefix(f.URL, "http://"))
+	c, err := fleet.Dial(f.T, strings.TrimPrefix(f.URL, "http://"))
 	if err != nil {
 		f.T.Fatal(err)
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	var sent sync.WaitGroup
-	sent.Go(func() {
-		_, err := c.Write(raw) // it may be refused before its end
-		if err == nil && half {
-			_ = c.(*net.TCPConn).CloseWrite()
-		}
-	})
+	sent.Go(func() { _, _ = c.Write(raw) }) // it may be refused before its end
 	defer sent.Wait()
 	in := bufio.NewReader(c)
 	for len(replies) < want {
@@ -79,54 +74,24 @@ func atEnd(f *fleet.Fleet, err error) bool {
 	return err != nil
 }
 
-// badFleet is a small fleet with short limits that must survive what it is
-// sent: in the end it answers, holds nothing and has lost no goroutine.
-func badFleet(t *testing.T, change func(c *stack.GatewayConfig)) *fleet.Fleet {
+// hostile runs a test in virtual time on a small fleet that must survive what it is sent: in the end it answers, holds nothing and has
+// lost no goroutine.
+func hostile(t *testing.T, test func(t *testing.T, f *fleet.Fleet)) {
 	t.Helper()
-	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
-		c.Edge.ReadTimeout = 400 * time.Millisecond
-		c.Edge.MaxBodyBytes = 1 << 20
-		if change != nil {
-			change(c)
-		}
-	}})
-	f.Post(fleet.CompletionPath, fleet.Ask("hello", 2))
-	f.Idle()
-	base := goroutines()
-	t.Cleanup(func() {
-		if got := f.Status("/health"); got != http.StatusOK {
-			t.Errorf("/health is %d", got)
-		}
+	fleet.Virtual(t, func(t *testing.T) {
+		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
+			c.Edge.ReadTimeout, c.Edge.MaxBodyBytes = readTimeout, 1<<20
+		}})
+		test(t, f)
+		f.Healthy()
 		f.Idle()
-		f.Eventually("goroutines are back to the base", func() bool { return goroutines() <= base })
 		if logs := f.Logs.String(); strings.Contains(logs, "panic") || strings.Contains(logs, "level=ERROR") {
 			t.Error("the gateway's log tells of a failure of its own")
 		}
 	})
-	return f
 }
 
-// goroutines counts those that are inside this module's code. The libraries'
-// idle connections and workers are not: they end minutes later, or with the
-// process.
-func goroutines() (n int) {
-	http.DefaultClient.CloseIdleConnections()
-	stacks := make([]byte, 1<<20)
-	for {
-		size := runtime.Stack(stacks, true)
-		if size < len(stacks) {
-			stacks = stacks[:size]
-			break
-		}
-		stacks = make([]byte, 2*len(stacks))
-	}
-	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
-		if strings.Contains(stack, "\ngithub.com/tandem-pd/tandem/") {
-			n++
-		}
-	}
-	return n
-}
+const readTimeout = 400 * time.Millisecond
 
 const small = `{"model":"tandem-sim","max_tokens":2,"prompt":"hello there"}`
 
@@ -155,8 +120,9 @@ func zipped(t *testing.T) string {
 // table, in the one shape of errors, and the connection is closed where the
 // gateway cannot know any more where the next request begins; what came behind
 // is never taken for one.
-func TestBadRequests(t *testing.T) {
-	f := badFleet(t, nil)
+func TestBadRequests(t *testing.T) { hostile(t, badRequests) }
+
+func badRequests(t *testing.T, f *fleet.Fleet) {
 	length := "Content-Length: " + strconv.Itoa(len(small))
 	chunks := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(small), small)
 	raw := func(head string) []byte { return []byte(head + smuggled) }
@@ -227,10 +193,8 @@ func TestBadRequests(t *testing.T) {
 		{"a form in parts", fleet.Sized(small, "Content-Type: multipart/form-data; boundary=x"), 415},
 		{"an expectation that cannot be met is passed over", fleet.Sized(small, "Expect: a-miracle"), 200},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			defer func(outer testing.TB) { f.T = outer }(f.T)
-			f.T = t
-			replies, closed := exchange(f, c.raw, false, 2)
+		fleet.Within(t, c.name, func(t *testing.T) {
+			replies, closed := exchange(f, c.raw, 2)
 			switch {
 			case c.want == 0 && len(replies) == 0 && closed:
 			case len(replies) != 1:
@@ -252,158 +216,69 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// Two requests in one write are answered in order, each with its own answer.
-func TestPipelining(t *testing.T) {
-	f := badFleet(t, nil)
-	one, two := `{"model":"tandem-sim","max_tokens":3,"prompt":"first of two"}`, `{"model":"tandem-sim","max_tokens":5,"stream":true,"prompt":"second of two"}`
-	keep := func(body, id string) []byte {
-		return fleet.Request(body, "Content-Length: "+strconv.Itoa(len(body)), "X-Request-Id: "+id)
-	}
-	raw := slicesJoin(keep(one, "a"), keep(two, "b"), []byte("GET /live HTTP/1.1\r\nHost: g\r\nX-Request-Id: c\r\n\r\n"), fleet.Sized(one, "X-Request-Id: d"))
-	replies, closed := exchange(f, raw, false, 5)
-	if len(replies) != 4 || !closed {
-		t.Fatalf("%d answers, closed %v: %+v", len(replies), closed, replies)
-	}
-	for i, id := range []string{"a", "b", "c", "d"} {
-		if r := replies[i]; r.status != 200 || r.header.Get("X-Request-Id") != id {
-			t.Errorf("answer %d is %d to %q", i, r.status, r.header.Get("X-Request-Id"))
-		}
-	}
-	if got, want := f.Text(fleet.Answer{Body: []byte(replies[0].body)}), fleet.Expected(fleet.TextPrompt("first of two"), 3); got != want || replies[3].body == "" {
-		t.Errorf("the first answer is %q, want %q", got, want)
-	}
-	var events []string
-	for line := range strings.Lines(replies[1].body) {
-		if data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: "); ok {
-			events = append(events, data)
-		}
-	}
-	if got, want := f.Text(fleet.Answer{Events: events}), fleet.Expected(fleet.TextPrompt("second of two"), 5); got != want {
-		t.Errorf("the second answer is %q, want %q", got, want)
-	}
-}
-
-func slicesJoin(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
-
-// A client that closes its side has left, whatever it still reads: that is how
-// a client that goes away is told from one that waits. A request that is
-// answered at once is answered.
-func TestHalfClosedConnections(t *testing.T) {
-	f := badFleet(t, nil)
-	replies, closed := exchange(f, []byte("GET /live HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n"), true, 2)
-	if len(replies) != 1 || replies[0].status != 200 || !closed {
-		t.Errorf("%+v, closed %v", replies, closed)
-	}
-	long := `{"model":"tandem-sim","max_tokens":100000,"ignore_eos":true,"stream":true,"prompt":"hello"}`
-	for name, raw := range map[string][]byte{
-		"after a request":  fleet.Sized(long),
-		"in the head":      []byte("POST /v1/completions HTTP/1.1\r\nHost: g"),
-		"in the body":      fleet.Request(long[:20], "Content-Length: "+strconv.Itoa(len(long))),
-		"in a chunk":       fleet.Request("ff\r\n{", "Transfer-Encoding: chunked"),
-		"before a request": {},
-	} {
-		replies, closed := exchange(f, raw, true, 2)
-		if !closed || len(replies) > 0 && replies[0].status == 200 && name != "after a request" {
-			t.Errorf("%s: %+v, closed %v", name, replies, closed)
-		}
-	}
-	f.Idle()
-}
-
 // Bodies and heads that come drop by drop, or never whole, get 408 at the read
 // timeout, and nothing of them stays.
 func TestDripFed(t *testing.T) {
-	f := badFleet(t, nil)
-	for name, c := range map[string]struct {
-		at   string // sent at once
-		drip string // sent a byte every few milliseconds, over and over
-	}{
-		"a head":                 {"POST /v1/completions HTTP/1.1\r\n", "x-a: b\r\n"},
-		"a body":                 {string(fleet.Request("", "Content-Length: 100000")), " "},
-		"a chunked body":         {string(fleet.Request("", "Transfer-Encoding: chunked")), "1\r\n \r\n"},
-		"a body that stops":      {string(fleet.Request(small[:10], "Content-Length: 100")), ""},
-		"a chunk that stops":     {string(fleet.Request("ff\r\n{", "Transfer-Encoding: chunked")), ""},
-		"a head that stops":      {"POST /v1/completions HTTP/1.1\r\nHost: g\r\n", ""},
-		"a request line, barely": {"PO", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			conn, err := net.Dial("tcp", strings.TrimPrefix(f.URL, "http://"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			if _, err := io.WriteString(conn, c.at); err != nil {
-				t.Fatal(err)
-			}
-			stop, dripped := make(chan struct{}), make(chan struct{})
-			go func() {
-				defer close(dripped)
-				for i := 0; c.drip != ""; i++ {
-					select {
-					case <-stop:
-						return
-					case <-time.After(5 * time.Millisecond):
-					}
-					if _, err := conn.Write([]byte{c.drip[i%len(c.drip)]}); err != nil {
-						return
-					}
+	hostile(t, func(t *testing.T, f *fleet.Fleet) {
+		for name, c := range map[string]struct {
+			at   string // sent at once
+			drip string // sent a byte every few milliseconds, over and over
+		}{
+			"a head":                 {"POST /v1/completions HTTP/1.1\r\n", "x-a: b\r\n"},
+			"a body":                 {string(fleet.Request("", "Content-Length: 100000")), " "},
+			"a chunked body":         {string(fleet.Request("", "Transfer-Encoding: chunked")), "1\r\n \r\n"},
+			"a chunk that stops":     {string(fleet.Request("ff\r\n{", "Transfer-Encoding: chunked")), ""},
+			"a request line, barely": {"PO", ""},
+		} {
+			began := time.Now()
+			conn, err := fleet.Dial(t, strings.TrimPrefix(f.URL, "http://"))
+			require.NoError(t, err)
+			_, err = io.WriteString(conn, c.at)
+			require.NoError(t, err)
+			var dripped sync.WaitGroup
+			dripped.Go(func() {
+				for i := 0; c.drip != "" && err == nil; i++ {
+					<-time.After(5 * time.Millisecond)
+					_, err = conn.Write([]byte{c.drip[i%len(c.drip)]})
 				}
-			}()
-			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			close(stop)
-			<-dripped
-			if err != nil {
-				t.Fatal(err)
+			})
+			res, failed := http.ReadResponse(bufio.NewReader(conn), nil)
+			require.NoError(t, failed, name)
+			took := time.Since(began).Round(time.Millisecond)
+			body, _ := io.ReadAll(res.Body)
+			conn.Close()
+			dripped.Wait()
+			if res.StatusCode != http.StatusRequestTimeout || !bytes.Contains(body, []byte(`"code":"request_timeout"`)) || took != readTimeout {
+				t.Errorf("%s: status %d after %v: %s", name, res.StatusCode, took, body)
 			}
-			defer res.Body.Close()
-			if body, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusRequestTimeout || !bytes.Contains(body, []byte(`"code":"request_timeout"`)) {
-				t.Errorf("status %d: %s", res.StatusCode, body)
-			}
-		})
-	}
-}
-
-// A slow but steady sender within the time is served like any other.
-func TestByteByByte(t *testing.T) {
-	f := badFleet(t, func(c *stack.GatewayConfig) { c.Edge.ReadTimeout = 10 * time.Second })
-	conn, err := net.Dial("tcp", strings.TrimPrefix(f.URL, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	for _, b := range fleet.Sized(small) {
-		if _, err := conn.Write([]byte{b}); err != nil {
-			t.Fatal(err)
 		}
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	if body, _ := io.ReadAll(res.Body); res.StatusCode != 200 || f.Text(fleet.Answer{Body: body}) != fleet.Expected(fleet.TextPrompt("hello there"), 2) {
-		t.Errorf("status %d: %s", res.StatusCode, body)
-	}
+	})
 }
 
 // Bombs and large bodies, many at once, cost what they weigh and no multiple of
 // it.
 func TestBombsCostLittle(t *testing.T) {
-	f := badFleet(t, nil)
-	bomb := fleet.Sized(zipped(t), "Content-Encoding: gzip")
+	hostile(t, func(t *testing.T, f *fleet.Fleet) {
+		bomb := fleet.Sized(zipped(t), "Content-Encoding: gzip")
+		const bombs = 50 // 3.2 GiB if anyone inflated them
+		spent := allocated(func() {
+			for range bombs {
+				if replies, _ := exchange(f, bomb, 1); len(replies) != 1 || replies[0].status != http.StatusUnsupportedMediaType {
+					t.Fatalf("%+v", replies)
+				}
+			}
+		})
+		if spent > bombs*4<<20 {
+			t.Errorf("%d bytes allocated for %d bombs of %d", spent, bombs, len(bomb))
+		}
+	})
+}
+
+// allocated is how many bytes the process allocates meanwhile.
+func allocated(do func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	const bombs = 50 // 3.2 GiB if anyone inflated them
-	for range bombs {
-		if replies, _ := exchange(f, bomb, false, 1); len(replies) != 1 || replies[0].status != http.StatusUnsupportedMediaType {
-			t.Fatalf("%+v", replies)
-		}
-	}
+	do()
 	runtime.ReadMemStats(&after)
-	if spent := (after.TotalAlloc - before.TotalAlloc) / bombs; spent > 4<<20 {
-		t.Errorf("%d bytes allocated for each bomb of %d", spent, len(bomb))
-	}
+	return after.TotalAlloc - before.TotalAlloc
 }

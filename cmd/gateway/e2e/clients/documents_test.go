@@ -166,17 +166,12 @@ func TestOperatingFields(t *testing.T) {
 		Worker: func(c *devfleet.WorkerConfig) { c.Taints = []string{"spot"} },
 	})
 	body := `{"model":"tandem-sim","prompt":"Hello","max_tokens":2}`
-	a, err := f.Try(context.Background(), "/v1/completions", body, nil, "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-	if err != nil || a.Status != http.StatusOK {
-		t.Fatalf("%v, status %d", err, a.Status)
-	}
+	f.Good("/v1/completions", body, "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"Hello","max_tokens":2,"n":2}`)
 	f.Post("/v1/completions", `{"model":"another","prompt":"Hello"}`)
 	f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"Hello","max_tokens":2,"nvext":{"agent_hints":{"priority":5}}}`)
 	query := `{"model":"tandem-sim","prompt":"Hello","nvext":{"annotations":["query_instance_id"]}}`
-	if a, err := f.Try(context.Background(), "/v1/completions", query, nil, fleet.AsOperator...); err != nil || a.Status != http.StatusOK {
-		t.Fatalf("%v, status %d: %s", err, a.Status, a.Body)
-	}
+	f.Good("/v1/completions", query, fleet.AsOperator...)
 	w := *f.Gateway.Roster.Pools()[0].Members[0].Worker
 	w.ID, w.BlockSize = "refused", 2*w.BlockSize
 	if f.Gateway.Roster.Put(w) == nil {

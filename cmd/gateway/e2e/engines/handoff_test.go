@@ -1,91 +1,15 @@
 package engines
 
 import (
-	"bytes"
-	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/pools"
 )
-
-// A pair that cannot hand its caches over never gets a request, and /health says
-// why instead of "ok".
-func TestPairsWithoutAHandOffShowInHealth(t *testing.T) {
-	f := fleet.New(t, fleet.Options{Alone: true})
-	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
-		w := pools.Worker{ID: "s-" + string(role), Model: "m", Role: role, Engine: "vllm", Connector: "pigeon", Address: "http://127.0.0.1:1", BlockSize: 16}
-		if err := f.Gateway.Roster.Put(w); err == nil {
-			t.Errorf("%s joined", w.ID)
-		}
-	}
-	var health struct {
-		Detail struct {
-			Status  string
-			Refused []struct{ ID, Reason string }
-		}
-	}
-	f.Get("/health", &health)
-	if f.Status("/health") != http.StatusServiceUnavailable || len(health.Detail.Refused) != 2 ||
-		health.Detail.Refused[0].ID != "s-decode" || !strings.Contains(health.Detail.Refused[0].Reason, "role both") {
-		t.Errorf("%+v", health)
-	}
-}
-
-// altered changes what prefill workers answer.
-type altered struct {
-	upstream.Transport
-	from, to string
-}
-
-func (a altered) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
-	s, err := a.Transport.Call(ctx, leg)
-	if err != nil || leg.Purpose != string(pools.Prefill) {
-		return s, err
-	}
-	body, err := io.ReadAll(s)
-	return &replaced{s, bytes.NewReader(bytes.Replace(body, []byte(a.from), []byte(a.to), 1))}, err
-}
-
-type replaced struct {
-	upstream.Stream
-	body io.Reader
-}
-
-func (r *replaced) Read(p []byte) (int, error) { return r.body.Read(p) }
-
-// A hand-off that is refused names what prefill holds all the same: it is
-// released at once, and not after the lease of 30 s.
-func TestRefusedHandOffsAreReleased(t *testing.T) {
-	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) {
-		c.WrapTransport = func(next upstream.Transport) upstream.Transport {
-			return altered{next, `"transfer_mode":"pull"`, `"transfer_mode":"push"`}
-		}
-	}})
-	if a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"`+strings.Repeat(fleet.Long, 3)+`"}`); a.Status != http.StatusOK {
-		t.Errorf("decode does not stand in: %d %s", a.Status, a.Body)
-	}
-	f.Idle()
-}
-
-// An answer that must call a tool is handed over like any other, though one
-// token of it is refused.
-func TestRequiredToolIsHandedOver(t *testing.T) {
-	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1})
-	a := f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":4,"tool_choice":"required","tools":[{"type":"function","function":{"name":"look"}}],`+
-		`"logprobs":true,"top_logprobs":2,"nvext":{"extra_fields":["worker_id"]},"messages":[{"role":"user","content":"Hello"}]}`)
-	if a.Status != http.StatusOK || f.Parse(a.Body).Nvext.WorkerID.Prefill != "prefill-1" {
-		t.Errorf("%d %s", a.Status, a.Body)
-	}
-	f.Idle()
-}
 
 // A worker serves under all its names, and is asked by its own.
 func TestServedNames(t *testing.T) {

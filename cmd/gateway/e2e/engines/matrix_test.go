@@ -193,6 +193,14 @@ func (m *meddler) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, 
 	return s, nil
 }
 
+// replaced is a stream with another body.
+type replaced struct {
+	upstream.Stream
+	body io.Reader
+}
+
+func (r *replaced) Read(p []byte) (int, error) { return r.body.Read(p) }
+
 // await waits until the leg that is sent beside the spoilt or failing one has begun.
 func (m *meddler) await(ctx context.Context) {
 	for m.begun != nil && !m.begun() && ctx.Err() == nil {

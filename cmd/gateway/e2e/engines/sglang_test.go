@@ -4,21 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -30,31 +25,20 @@ func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.Work
 	if gateway != nil {
 		gateway(&cfg)
 	}
-	workers := map[string]devfleet.WorkerConfig{}
+	var workers []*fleet.Stock
 	for role, n := range map[pools.Role]int{pools.Prefill: prefill, pools.Decode: decode} {
 		for i := range n {
-			id := fmt.Sprintf("%s-%d", role, i+1)
-			c := devfleet.WorkerConfig{
-				Engine: engine.Config{Engine: "sglang", Role: string(role), ID: id, Speedup: 50, TotalKVBlocks: 40_000},
-				Host:   "127.0.0.1", Port: fleet.FreePort(t), ModelInput: "text", Drain: time.Second,
-				KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{Endpoint: "tcp://*:0", ReplayEndpoint: "tcp://*:0", Topic: "kv-events"}},
-			}
+			s := fleet.NewStock(t, engine.Config{Engine: "sglang", Role: string(role), ID: fmt.Sprintf("%s-%d", role, i+1), Speedup: 50, TotalKVBlocks: 40_000}, 0, "kv-events")
 			if change != nil {
-				change(&c)
+				change(&s.WorkerConfig)
 			}
-			workers[id] = c
-			cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, role, fmt.Sprintf("http://127.0.0.1:%d,id=%s", c.Port, id)))
+			workers = append(workers, s)
+			cfg.Workers.Static = append(cfg.Workers.Static, s.Endpoint(t, ""))
 		}
 	}
 	f := fleet.NewStatic(t, cfg)
-	for id, c := range workers {
-		f.Eventually("the port is free", func() bool {
-			w, err := fleet.NewWorker(t, c)
-			if err == nil {
-				f.Run(id, w)
-			}
-			return err == nil
-		})
+	for _, s := range workers {
+		f.Launch(s)
 	}
 	f.Eventually("the fleet is healthy, and its caches are followed", func() bool {
 		live := 0
@@ -202,7 +186,7 @@ func sglangAlone(t *testing.T) (post func(path, body string) fleet.Answer) {
 		f.Group.Wait()
 	})
 	f.Eventually("it serves", func() bool { return f.Status("/health") == http.StatusOK })
-	return f.Post
+	return func(path, body string) fleet.Answer { return f.Post(path, body) }
 }
 
 // What a pair cannot serve is refused before any engine has it.
@@ -300,62 +284,6 @@ func TestSGLangRoomsOfSeveralGateways(t *testing.T) {
 	freed(f, t, "at the end")
 }
 
-// A gateway that stops leaves nothing at the engines, and the next one serves.
-func TestSGLangOutlivesAGateway(t *testing.T) {
-	fleet.Virtual(t, func(t *testing.T) {
-		cfg := fleet.GatewayConfig()
-		cfg.Drain = 50 * time.Millisecond
-		fleet.Connect(t, &cfg)
-		speedup := func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }
-		f := sglangFleet(t, 1, 1, speedup, nil)
-		for round := range 2 {
-			cfg.Workers.Static = nil
-			for id, w := range f.Workers {
-				role, _, _ := strings.Cut(id, "-")
-				cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, pools.Role(role), w.Record().Address+",id="+id))
-			}
-			g, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-			if err != nil {
-				t.Fatal(err)
-			}
-			url := fleet.ListenAs(t, g)
-			ctx, stop := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() { ended <- g.Run(ctx) }()
-			f.Eventually("it is healthy", func() bool {
-				res, err := f.HTTP().Get(url + "/health")
-				if err != nil {
-					return false
-				}
-				_ = res.Body.Close()
-				return res.StatusCode == http.StatusOK
-			})
-			begun := make(chan struct{})
-			var all sync.WaitGroup
-			all.Go(func() {
-				res, err := f.HTTP().Post(url+fleet.CompletionPath, "application/json", strings.NewReader(fmt.Sprintf(`{"model":"tandem-sim","max_tokens":4000,"ignore_eos":true,"stream":true,"prompt":%q}`, fleet.Long)))
-				if err != nil {
-					t.Error(err)
-					close(begun)
-					return
-				}
-				defer res.Body.Close()
-				var first [1]byte
-				_, _ = io.ReadFull(res.Body, first[:])
-				close(begun)
-				_, _ = io.Copy(io.Discard, res.Body) // it is cut
-			})
-			<-begun
-			stop()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-			all.Wait()
-			freed(f, t, fmt.Sprint("gateway ", round+1))
-		}
-	})
-}
-
 // KV events of every release end in overlaps: in a conversation of ten turns, with a system prompt and a salt, what the
 // router knows of prefill's cache is what prefill then reports as cached.
 func TestSGLangConversations(t *testing.T) {
@@ -382,10 +310,7 @@ func TestSGLangConversations(t *testing.T) {
 					t.Fatal(err)
 				}
 				id := fmt.Sprint("turn-", turn, "-", c.release)
-				a, err := f.Try(context.Background(), fleet.ChatPath, string(raw), nil, "x-request-id", id)
-				if err != nil {
-					t.Fatal(err)
-				}
+				a := f.Post(fleet.ChatPath, string(raw), "x-request-id", id)
 				got := readSGLang(t, a)
 				f.Eventually("the request is logged", func() bool { return f.OverlapOf(id) != "" })
 				if overlap := f.OverlapOf(id); overlap != fmt.Sprint(got.cached/16) || turn > 0 && got.cached == 0 {
@@ -415,10 +340,7 @@ func TestSGLangTokensAreCounted(t *testing.T) {
 	f := sglangFleet(t, 1, 1, func(c *devfleet.WorkerConfig) { c.Engine.ChunkTokens = 4 }, nil)
 	for i, options := range []string{"", `"stream_options":{"include_usage":true},`, `"stream_options":{"continuous_usage_stats":true},`} {
 		body := `{"model":"tandem-sim","max_tokens":40,"ignore_eos":true,"stream":true,` + options + `"messages":[{"role":"user","content":"` + fleet.Long + `"}]}`
-		a, err := f.Try(context.Background(), fleet.ChatPath, body, nil, "x-request-id", fmt.Sprint("counted-", i))
-		if err != nil || a.Status != http.StatusOK {
-			t.Fatal(err, a.Status)
-		}
+		a := f.Good(fleet.ChatPath, body, "x-request-id", fmt.Sprint("counted-", i))
 		all := strings.Join(a.Events, "\n")
 		if n := strings.Count(all, `"usage":{`); i == 0 && n != 0 || i == 1 && n != 1 || i == 2 && n < 10 {
 			t.Errorf("%s%d events with usage: %s", options, n, all)
@@ -439,45 +361,6 @@ func TestSGLangTokensAreCounted(t *testing.T) {
 		t.Errorf("%v times between tokens, want 3 of 36", n)
 	}
 	freed(f, t, "at the end")
-}
-
-// A worker that dies under load costs no answer that has not begun, and leaves nothing at the others.
-func TestSGLangWorkersDieUnderLoad(t *testing.T) {
-	for _, victim := range []string{"prefill-1", "decode-1"} {
-		fleet.VirtualRun(t, victim, func(t *testing.T) {
-			f := sglangFleet(t, 2, 2, func(c *devfleet.WorkerConfig) {
-				c.Engine.Speedup = 5
-				c.Engine.Lease = time.Second // decode keeps blocks to which a dead prefill may still write, 30 s by default
-			}, nil)
-			const requests, length = 16, 40
-			var all sync.WaitGroup
-			var whole, cut atomic.Int32
-			for n := range requests {
-				all.Go(func() {
-					prompt := fmt.Sprintf("%d: %s", n, strings.Repeat(fleet.Long, 4))
-					a, err := f.Try(context.Background(), fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"stream":true,"prompt":%q}`, length, prompt), nil)
-					want := fleet.Generated(fleet.TextPrompt(prompt), length, false)
-					switch {
-					case err != nil || a.Status != http.StatusOK || len(a.Events) == 0:
-						t.Errorf("%v, %d %s", err, a.Status, a.Body)
-					case a.Events[len(a.Events)-1] == "[DONE]":
-						if whole.Add(1); f.Text(a) != want {
-							t.Errorf("a wrong answer: %q, want %q", f.Text(a), want)
-						}
-					case victim == "decode-1" && strings.HasPrefix(want, f.Text(a)) && len(f.Text(a)) > 0:
-						cut.Add(1) // it had begun there
-					default:
-						t.Errorf("cut: %q", a.Events)
-					}
-				})
-			}
-			f.Eventually("it is busy", func() bool { return len(f.Workers[victim].Engine.Books().Requests) >= requests/8 })
-			f.Workers[victim].Kill()
-			all.Wait()
-			t.Logf("%d whole answers, %d cut in mid-stream", whole.Load(), cut.Load())
-			freed(f, t, "after the death")
-		})
-	}
 }
 
 // A prefill worker whose bootstrap server no decode worker reaches costs its requests an attempt, and is soon left out;

@@ -30,7 +30,7 @@ func TestKVCannotBePulled(t *testing.T) {
 					for i := range 20 {
 						prompt := fmt.Sprint(n, i, fleet.Long)
 						a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 6))
-						if got := f.Text(a); a.Status != http.StatusOK || got != fleet.Generated(fleet.TextPrompt(prompt), 6, false) {
+						if got := f.Text(a); a.Status != http.StatusOK || got != fleet.Answered(prompt, 6) {
 							t.Fatalf("request %d: status %d, %s %q", i, a.Status, a.Body, a.Events)
 						}
 						p, _ := f.Served(a)

@@ -13,8 +13,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
-	"github.com/tandem-pd/tandem/pools"
 )
 
 // tensorRTConnectors are the two ways in which TensorRT-LLM hands over.
@@ -109,9 +107,7 @@ func TestTensorRTFirstTokenEndsTheAnswer(t *testing.T) {
 // A salt keeps caches apart: an endpoint that has no field for it refuses it, and does not ignore it.
 func TestTensorRTSalts(t *testing.T) {
 	f := newTensorRT(t, "trtllm", fleet.Options{Prefill: 1, Decode: 1})
-	if a := f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":4,"cache_salt":"a","messages":[{"role":"user","content":"Hello"}]}`); a.Status != http.StatusOK {
-		t.Errorf("chat: %d %s", a.Status, a.Body)
-	}
+	f.Good(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":4,"cache_salt":"a","messages":[{"role":"user","content":"Hello"}]}`)
 	for _, salt := range []string{`"cache_salt":"a"`, `"nvext":{"cache_salt":"a"}`} {
 		a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"hi",`+salt+`}`)
 		if err := f.Parse(a.Body).Error; a.Status != http.StatusBadRequest || err == nil || err.Param == nil || !strings.HasSuffix(*err.Param, "cache_salt") {
@@ -169,43 +165,24 @@ func TestTensorRTByURL(t *testing.T) {
 		t.Run(connector, func(t *testing.T) {
 			cfg := fleet.GatewayConfig()
 			cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
-			ports := map[pools.Role][3]int{}
-			for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
-				p := [3]int{fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t)}
-				ports[role] = p
-				cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, role, fmt.Sprintf(
-					"http://127.0.0.1:%d,id=%s,block-size=16,connector=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d,kv-topic=kv", p[0], role, connector, p[1], p[2])))
+			var pair []*fleet.Stock
+			for _, role := range []string{"prefill", "decode"} {
+				s := fleet.NewStock(t, engine.Config{Engine: "trtllm", Role: role, ID: role, Speedup: 50, NoticeAfter: 50 * time.Millisecond}, wire.TensorRT, "kv")
+				pair = append(pair, s)
+				cfg.Workers.Static = append(cfg.Workers.Static, s.Endpoint(t, ",block-size=16,connector="+connector+s.Published()))
 			}
 			f := fleet.NewStatic(t, cfg)
-			for role, p := range ports {
-				var w *devfleet.Worker
-				f.Eventually("the ports are free", func() bool {
-					var err error
-					w, err = fleet.NewWorker(t, devfleet.WorkerConfig{
-						Engine: engine.Config{Engine: "trtllm", Role: string(role), ID: string(role), Speedup: 50, NoticeAfter: 50 * time.Millisecond},
-						Host:   "127.0.0.1", Port: p[0], ModelInput: "text", Drain: time.Second,
-						KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
-							Endpoint: fmt.Sprintf("tcp://*:%d", p[1]), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", p[2]), Topic: "kv", Dialect: wire.TensorRT,
-						}},
-					})
-					return err == nil
-				})
-				f.Run(string(role), w)
+			for _, s := range pair {
+				f.Launch(s)
 			}
-			f.Eventually("both are followed", func() bool {
-				s := f.Sources()
-				return s["prefill"].State == "live" && s["decode"].State == "live" && f.Status("/health") == http.StatusOK
-			})
+			f.Followed("prefill", "decode")
 			w, ok := f.Gateway.Roster.Lookup("prefill")
 			if !ok || w.Worker.Engine != "trtllm" || w.Worker.EngineVersion == "" || len(w.Worker.TransferIDs) != 1 {
 				t.Errorf("the worker's own record: %+v", w)
 			}
 			messages := `{"role":"user","content":"` + strings.Repeat(fleet.Long, 4) + `"}`
 			for turn := range 3 {
-				a := f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":6,"nvext":{"extra_fields":["worker_id","routing"]},"messages":[`+messages+`]}`)
-				if a.Status != http.StatusOK {
-					t.Fatalf("%d %s", a.Status, a.Body)
-				}
+				a := f.Good(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":6,"nvext":{"extra_fields":["worker_id","routing"]},"messages":[`+messages+`]}`)
 				served := f.Parse(a.Body)
 				cached := served.Usage.Details.Cached
 				if turn > 0 && (cached < 64 || !strings.Contains(string(a.Body), fmt.Sprintf(`"predicted_cached_tokens":%d`, cached))) {

@@ -10,14 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -57,51 +54,14 @@ call {{ call.function.name }} {{ call.function.arguments | tojson }}{% endfor %}
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}`
 
-// ownModel is the folder of a model that is small enough to be everywhere.
-func ownModel(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	tokenizer, err := os.ReadFile("../../../../internal/tokens/sim_tokenizer.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, data := range map[string][]byte{
-		"tokenizer.json": tokenizer, "tokenizer_config.json": []byte(`{"eos_token":"<|im_end|>"}`), "chat_template.jinja": []byte(smallTemplate),
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
 // published is how each engine's KV events look on the wire.
 var published = map[string]wire.Dialect{"vllm": wire.VLLM, "sglang": wire.SGLang}
-
-// stock starts a strict simulated engine as its maker ships it: it registers nowhere, reports of itself what that
-// engine reports, and publishes its KV events over ZMQ. It returns the worker's URL with its options, for the gateway.
-func stockEngine(f *fleet.Fleet, role pools.Role, id, name string, language *models.Language) string {
-	f.T.Helper()
-	at, replay := fleet.FreePort(f.T), fleet.FreePort(f.T)
-	w, err := fleet.NewWorker(f.T, devfleet.WorkerConfig{
-		Engine: engine.Config{Role: string(role), ID: id, Engine: name, Speedup: 20, BlockSize: 16, Language: language},
-		Host:   "127.0.0.1", ModelInput: "text", Drain: time.Second,
-		KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
-			Endpoint: fmt.Sprintf("tcp://*:%d", at), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay), Dialect: published[name],
-		}},
-	})
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	f.Run(id, w)
-	return fmt.Sprintf("%s,id=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d", w.Record().Address, id, at, replay)
-}
 
 // Ten turns of a conversation with a system prompt and tools, to a pair of each engine: the blocks that the router counts
 // on are, in each turn, those that the engine then reports as cached. The gateway makes the tokens with the model's
 // tokenizer and template, as the engine does, and knows the engine's cache by its KV events alone.
 func TestTenTurns(t *testing.T) {
-	for model, folder := range map[string]func(*testing.T) string{"qwen2.5": qwenModel, "own": ownModel} {
+	for model, folder := range map[string]func(*testing.T) string{"qwen2.5": qwenModel, "own": func(t *testing.T) string { return fleet.ModelFolder(t, smallTemplate) }} {
 		for name := range published {
 			fleet.VirtualRun(t, model+"/"+name, func(t *testing.T) { tenTurns(t, folder(t), name) })
 		}
@@ -113,21 +73,19 @@ func tenTurns(t *testing.T, folder, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	engines := &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}}
-	t.Cleanup(engines.Group.Wait) // after the other fleet has killed them
-	p := stockEngine(engines, pools.Prefill, "p1", name, language)
-	d := stockEngine(engines, pools.Decode, "d1", name, language)
 	cfg := fleet.GatewayConfig()
 	cfg.Models.Tokenizers = []string{stack.SimModel + "=" + folder}
-	cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, pools.Prefill, p), fleet.Endpoint(t, pools.Decode, d))
-	f := fleet.NewStatic(t, cfg)
-	for id, w := range engines.Workers {
-		f.Workers[id] = w
+	var pair []*fleet.Stock
+	for id, role := range map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode} {
+		s := fleet.NewStock(t, engine.Config{Role: string(role), ID: id, Engine: name, Speedup: 20, BlockSize: 16, Language: language}, published[name], "")
+		pair = append(pair, s)
+		cfg.Workers.Static = append(cfg.Workers.Static, s.Endpoint(t, s.Published()))
 	}
-	f.Eventually("both are followed", func() bool {
-		s := f.Sources()
-		return s["p1"].State == "live" && s["d1"].State == "live" && f.Status("/health") == http.StatusOK
-	})
+	f := fleet.NewStatic(t, cfg)
+	for _, s := range pair {
+		f.Launch(s)
+	}
+	f.Followed("p1", "d1")
 
 	type message map[string]any
 	messages := []message{{"role": "system", "content": "You are a patient guide to the weather. " + strings.Repeat(fleet.Long, 3)}}

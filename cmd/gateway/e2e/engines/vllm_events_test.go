@@ -7,13 +7,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
 // What vLLM's full-attention layers have of a prompt is what its events have the gateway predict, to the block: of a model
@@ -22,25 +19,15 @@ import (
 func TestVLLMEventsPredictWhatIsCached(t *testing.T) {
 	for name, window := range map[string]int{"full attention": 0, "hybrid": 64} {
 		t.Run(name, func(t *testing.T) {
-			port, published, replay := fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t)
-			cfg := fleet.GatewayConfig()
-			cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, "", fmt.Sprintf(
-				"http://127.0.0.1:%d,id=v1,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d", port, published, replay)))
-			f := fleet.NewStatic(t, cfg)
+			e := engine.Config{Engine: "vllm", Role: "both", ID: "v1", Speedup: 50, BlockSize: 16, TotalKVBlocks: 40, ContextLength: 400, SlidingWindow: window}
+			s := fleet.NewStock(t, e, wire.VLLM, "")
 			var messages atomic.Uint64
-			w, err := fleet.NewWorker(t, devfleet.WorkerConfig{
-				Engine: engine.Config{Engine: "vllm", Role: "both", ID: "v1", Speedup: 50, BlockSize: 16, TotalKVBlocks: 40, ContextLength: 400, SlidingWindow: window},
-				Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
-				KVEvents: devfleet.WorkerEvents{
-					ZMQ:   &zmqpub.Config{Endpoint: fmt.Sprintf("tcp://*:%d", published), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay)},
-					Alter: func(events []wire.Event) []wire.Event { messages.Add(1); return events },
-				},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			f.Run("v1", w)
-			f.Eventually("it is followed", func() bool { return f.Sources()["v1"].State == "live" && f.Status("/health") == http.StatusOK })
+			s.KVEvents.Alter = func(events []wire.Event) []wire.Event { messages.Add(1); return events }
+			cfg := fleet.GatewayConfig()
+			cfg.Workers.Static = append(cfg.Workers.Static, s.Endpoint(t, s.Published()))
+			f := fleet.NewStatic(t, cfg)
+			f.Launch(s)
+			f.Followed("v1")
 			ids := func(seed, n int) string {
 				var b strings.Builder
 				for i := range n {

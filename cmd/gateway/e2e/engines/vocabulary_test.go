@@ -29,9 +29,7 @@ func TestIDsOutsideTheVocabulary(t *testing.T) {
 				t.Errorf(c.body+": status %d: %s", id, a.Status, a.Body)
 			}
 		}
-		if a := f.Post(c.path, `{"model":"tandem-sim","max_tokens":4,`+fmt.Sprintf(c.body, vocab-1)+`}`); a.Status != http.StatusOK {
-			t.Errorf(c.body+": status %d: %s", vocab-1, a.Status, a.Body)
-		}
+		f.Good(c.path, `{"model":"tandem-sim","max_tokens":4,`+fmt.Sprintf(c.body, vocab-1)+`}`)
 	}
 	for _, body := range []string{`"prompt":"Hello","logprobs":%d`, `"messages":[{"role":"user","content":"Hello"}],"logprobs":true,"top_logprobs":%d`} {
 		path := fleet.ChatPath

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,13 +21,12 @@ import (
 // in a row; so has a prefill worker whose hand-offs are of no use.
 func TestBrokenAnswersOpenTheCircuit(t *testing.T) {
 	t.Run("after the first token", func(t *testing.T) {
-		f := fleet.New(t, fleet.Options{Alone: true})
-		fleet.NewEngines(f, pools.Both, 1, func(w http.ResponseWriter, r *http.Request) { fleet.FirstToken(w); dies(w, r) })
+		f, _ := fleet.NewFake(t, pools.Both, 1, func(w http.ResponseWriter, r *http.Request) { fleet.FirstToken(w); dies(w, r) })
 		for i := range 3 {
 			if open := f.Circuits(); len(open) > 0 {
 				t.Errorf("after %d broken answers: %v", i, open)
 			}
-			if a := f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 4)); len(a.Events) != 2 || f.Parse([]byte(a.Events[1])).Error == nil {
+			if a := f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 4)); len(a.Events) != 2 || fleet.FailureIn(a) == nil {
 				t.Errorf("status %d, events %q", a.Status, a.Events)
 			}
 		}
@@ -33,17 +34,10 @@ func TestBrokenAnswersOpenTheCircuit(t *testing.T) {
 		f.Idle()
 	})
 	t.Run("garbled hand-offs", func(t *testing.T) {
-		f := fleet.New(t, fleet.Options{Alone: true})
-		p := fleet.NewEngines(f, pools.Prefill, 1, func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, `{"choices":[{"index":0,"text":"x"}],"kv_transfer_params":{"do_remote_prefill":true}}`)
-		})
-		fleet.NewEngines(f, pools.Decode, 2, func(w http.ResponseWriter, _ *http.Request) {
-			fleet.SSE(w, fleet.Token, fleet.Last, "[DONE]")
-		})
+		f, p := fleet.NewFake(t, pools.Prefill, 1, fleet.Says(`{"choices":[{"index":0,"text":"x"}],"kv_transfer_params":{"do_remote_prefill":true}}`))
+		fleet.NewEngines(f, pools.Decode, 2, fleet.Streams(fleet.Token, fleet.Last, "[DONE]"))
 		for i := range 6 {
-			if a := f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 4)); a.Status != http.StatusOK {
-				t.Errorf("status %d: %s", a.Status, a.Body)
-			}
+			f.Good(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 4))
 		}
 		// Asked all the same, where every prefill worker's circuit is open, and not counted.
 		if open := f.Circuits(); open["engine-prefill-1"] != fault.Open || p.Calls.Load() != 6 {
@@ -57,12 +51,8 @@ func TestBrokenAnswersOpenTheCircuit(t *testing.T) {
 // streamed: the next request waits a moment, and not for that answer's end.
 func TestTrialByAWholeAnswer(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
-		const openFor = 300 * time.Millisecond
-		f := fleet.New(t, fleet.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.Breakers.OpenFor = openFor }})
-		var ill = make(chan struct{})
-		ends := make(chan struct{})
-		begun := make(chan struct{}, 1)
-		e := fleet.NewEngines(f, pools.Both, 1, func(w http.ResponseWriter, r *http.Request) {
+		ill, ends, begun := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
+		f, e := fleet.NewFake(t, pools.Both, 1, func(w http.ResponseWriter, r *http.Request) {
 			select {
 			case <-ill:
 			default:
@@ -75,7 +65,7 @@ func TestTrialByAWholeAnswer(t *testing.T) {
 			default:
 				fleet.SSE(w, fleet.Token, fleet.Last, "[DONE]")
 			}
-		})
+		}, func(c *stack.GatewayConfig) { c.Breakers.OpenFor = 300 * time.Millisecond })
 		for range 3 {
 			f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))
 		}
@@ -84,25 +74,17 @@ func TestTrialByAWholeAnswer(t *testing.T) {
 		}
 		close(ill) // it is well again
 		f.Eventually("it half-opens", func() bool { return f.Circuits()["engine-both-1"] == fault.HalfOpen })
-		trial := make(chan fleet.Answer)
-		go func() {
-			a, err := f.Try(context.Background(), fleet.CompletionPath, strings.Replace(fleet.Ask(fleet.Long, 2), `"stream":true,`, "", 1), nil)
-			if err != nil {
-				t.Error(err)
-			}
-			trial <- a
-		}()
+		var trial sync.WaitGroup
+		trial.Go(func() {
+			f.Good(fleet.CompletionPath, strings.Replace(fleet.Ask(fleet.Long, 2), `"stream":true,`, "", 1))
+		})
 		f.Eventually("the trial is under way", func() bool { return len(begun) == 1 })
-		if a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2)); a.Status != http.StatusOK { // while the trial lasts
-			t.Errorf("status %d: %s", a.Status, a.Body)
-		}
+		f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 2)) // while the trial lasts
 		if open := f.Circuits(); len(open) > 0 {
 			t.Errorf("after a sign of life: %v", open)
 		}
 		close(ends)
-		if a := <-trial; a.Status != http.StatusOK {
-			t.Errorf("the trial: status %d: %s", a.Status, a.Body)
-		}
+		trial.Wait()
 		f.Idle()
 	})
 }
@@ -110,12 +92,10 @@ func TestTrialByAWholeAnswer(t *testing.T) {
 // A retry holds its place in the budget until its first token, and not for as long
 // as its answer lasts.
 func TestRetryGivesItsPlaceBack(t *testing.T) {
-	f := fleet.New(t, fleet.Options{Alone: true})
 	goOn := make(chan struct{})
-	var calls counter
-	fleet.NewEngines(f, pools.Both, 2, func(w http.ResponseWriter, _ *http.Request) {
-		calls.add()
-		if calls.get() == 1 {
+	var calls atomic.Int64
+	f, _ := fleet.NewFake(t, pools.Both, 2, func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) == 1 {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}
@@ -132,8 +112,8 @@ func TestRetryGivesItsPlaceBack(t *testing.T) {
 		}
 		close(goOn)
 	})
-	if err != nil || a.Status != http.StatusOK || calls.get() != 2 {
-		t.Errorf("%v, status %d after %d calls: %s", err, a.Status, calls.get(), a.Body)
+	if err != nil || a.Status != http.StatusOK || calls.Load() != 2 {
+		t.Errorf("%v, status %d after %d calls: %s", err, a.Status, calls.Load(), a.Body)
 	}
 	f.Idle()
 }

@@ -82,9 +82,7 @@ func TestDecodeFallbackOff(t *testing.T) {
 	f.Workers["prefill-1"].Kill()
 	f.Workers["prefill-2"].Kill()
 	a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
-	if e := f.Parse(a.Body).Error; a.Status != http.StatusServiceUnavailable || e == nil || *e.Code != "no_worker" {
-		t.Errorf("status %d: %s", a.Status, a.Body)
-	}
+	f.Refused(a, http.StatusServiceUnavailable, "no_worker", "")
 	if got := f.Status("/health"); got != http.StatusServiceUnavailable {
 		t.Errorf("/health is %d", got)
 	}
@@ -98,8 +96,7 @@ func TestDecodeWorkersDie(t *testing.T) {
 		f := fleet.New(t, fleet.Options{})
 		f.Workers["decode-1"].Kill()
 		for range 6 {
-			a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
-			if _, d := f.Served(a); d != "decode-2" {
+			if _, d := f.Served(f.Exact(fleet.Long, 4)); d != "decode-2" {
 				t.Fatalf("served by %q", d)
 			}
 		}

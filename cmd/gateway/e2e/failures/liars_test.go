@@ -61,36 +61,20 @@ func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
 				cfg := fleet.GatewayConfig()
 				cfg.Prefill.Timeout, cfg.Decode.FirstTokenTimeout = 300*time.Millisecond, 300*time.Millisecond
 				cfg.Breakers.OpenFor = time.Hour
-				ports := map[string]int{}
 				var lies *liar
-				for _, r := range []pools.Role{pools.Prefill, pools.Decode} {
-					for i := range 2 {
-						id := fmt.Sprintf("%s-%d", r, i+1)
-						ports[id] = fleet.FreePort(t)
-						at := fmt.Sprintf("http://127.0.0.1:%d", ports[id])
-						if r == role && i == 0 {
-							lies = newLiar(t, ports[id], infer)
-							at = lies.URL
-						}
-						cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, r, at+",id="+id))
+				f, _ := fleet.NewByURL(t, cfg, func(id string, port int) string {
+					if id == string(role)+"-1" {
+						lies = newLiar(t, port, infer)
+						return lies.URL
 					}
-				}
-				cfg.Workers.MinInitial = len(ports)
-				f := fleet.NewStatic(t, cfg)
-				for id, port := range ports {
-					f.Serve(pools.Role(id[:len(id)-2]), id, port)
-				}
-				f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
+					return fmt.Sprintf("http://127.0.0.1:%d", port)
+				})
 				id := string(role) + "-1"
 				before, _ := f.Gateway.Roster.Lookup(id)
 				round := func(n string) {
 					t.Helper()
 					for i := range 10 {
-						prompt := fmt.Sprint(n, i, fleet.Long)
-						a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 6))
-						if got := f.Text(a); a.Status != http.StatusOK || got != fleet.Generated(fleet.TextPrompt(prompt), 6, false) {
-							t.Fatalf("request %d: status %d, %q, %s", i, a.Status, got, a.Body)
-						}
+						a := f.Exact(fmt.Sprint(n, i, fleet.Long), 6)
 						if p, d := f.Served(a); p != "prefill-2" && role == pools.Prefill || d != "decode-2" && role == pools.Decode {
 							t.Errorf("request %d was served by %q and %q", i, p, d)
 						}

@@ -49,7 +49,7 @@ func TestLinksBreak(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got := f.Text(a); got != fleet.Generated(fleet.TextPrompt(prompt), 100, false) || a.Events[len(a.Events)-1] != "[DONE]" {
+				if got := f.Text(a); got != fleet.Answered(prompt, 100) || a.Events[len(a.Events)-1] != "[DONE]" {
 					t.Errorf("answer %d is %q and ends with %q", i, got, a.Events[len(a.Events)-1])
 				}
 			}

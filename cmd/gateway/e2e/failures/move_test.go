@@ -41,7 +41,7 @@ func TestDrainMoves(t *testing.T) {
 		for i := range streams {
 			prompt := fmt.Sprint(i, fleet.Long)
 			group.Go(func() {
-				stream(fleet.CompletionPath, fleet.Ask(prompt, tokens), fleet.Generated(fleet.TextPrompt(prompt), tokens, false), "[DONE]")
+				stream(fleet.CompletionPath, fleet.Ask(prompt, tokens), fleet.Answered(prompt, tokens), "[DONE]")
 			})
 		}
 		group.Go(func() { // it stays
@@ -84,7 +84,7 @@ func TestRollingRestart(t *testing.T) {
 						t.Errorf("%v, status %d: %s", err, a.Status, a.Body)
 						return
 					}
-					if got, want := f.Text(a), fleet.Generated(fleet.TextPrompt(prompt), 120, false); got != want || a.Events[len(a.Events)-1] != "[DONE]" {
+					if got, want := f.Text(a), fleet.Answered(prompt, 120); got != want || a.Events[len(a.Events)-1] != "[DONE]" {
 						t.Errorf("the answer is %q, want %q", got, want)
 					}
 					answered.Add(1)

@@ -25,7 +25,7 @@ import (
 func TestAnswersAreResumed(t *testing.T) {
 	ids, _ := strings.CutPrefix(fmt.Sprintf("%d", fleet.TextPrompt(fleet.Long)), "[")
 	ids = "[" + strings.ReplaceAll(strings.TrimSuffix(ids, "]"), " ", ",") + "]"
-	whole := fleet.Generated(fleet.TextPrompt(fleet.Long), 120, false)
+	whole := fleet.Answered(fleet.Long, 120)
 	for name, c := range map[string]struct {
 		path, body string
 		options    fleet.Options
@@ -101,7 +101,7 @@ func TestStopStringsAcrossTheCut(t *testing.T) {
 			o := fleet.Of(c.engine)
 			o.Prefill, o.Decode, o.Speedup = 1, 2, 2
 			f := fleet.New(t, o)
-			ask, text := `"prompt":`+fmt.Sprintf("%q", fleet.Long), fleet.Generated(fleet.TextPrompt(fleet.Long), 120, false)
+			ask, text := `"prompt":`+fmt.Sprintf("%q", fleet.Long), fleet.Answered(fleet.Long, 120)
 			if c.path == fleet.ChatPath {
 				ask, text = `"messages":[{"role":"user","content":"Hello"}]`, fleet.Generated(fleet.ChatPrompt("Hello"), 120, false)
 			}
@@ -279,7 +279,7 @@ func TestWhatIsNotToBeResumed(t *testing.T) {
 			if last == nil || last.Code == nil || *last.Code != c.code || !strings.Contains(last.Message, c.says) {
 				t.Errorf("it ended with %q", a.Events[len(a.Events)-1])
 			}
-			if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); got == "" || !strings.HasPrefix(fleet.Generated(fleet.TextPrompt(fleet.Long), 150, false), got) {
+			if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); got == "" || !strings.HasPrefix(fleet.Answered(fleet.Long, 150), got) {
 				t.Errorf("the part that came is not the answer's beginning: %q", got)
 			}
 			f.Idle()
@@ -305,7 +305,7 @@ func TestManyAreResumed(t *testing.T) {
 				})
 				if err != nil {
 					t.Error(err)
-				} else if got, want := f.Text(a), fleet.Generated(fleet.TextPrompt(prompt), tokens, false); got != want || a.Events[len(a.Events)-1] != "[DONE]" {
+				} else if got, want := f.Text(a), fleet.Answered(prompt, tokens); got != want || a.Events[len(a.Events)-1] != "[DONE]" {
 					t.Errorf("the answer is %q, want %q", got, want)
 				}
 			})
@@ -337,7 +337,7 @@ func TestResumesAreBounded(t *testing.T) {
 		if last == nil || last.Code == nil || *last.Code != "suspected_poison" {
 			t.Errorf("it ended with %q", a.Events[len(a.Events)-1])
 		}
-		if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); !strings.HasPrefix(fleet.Generated(fleet.TextPrompt(fleet.Long), 300, false), got) || len(tokens.Sim().Encode(nil, got)) < 40 {
+		if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); !strings.HasPrefix(fleet.Answered(fleet.Long, 300), got) || len(tokens.Sim().Encode(nil, got)) < 40 {
 			t.Errorf("%q is not the answer's beginning", got)
 		}
 		f.Idle()

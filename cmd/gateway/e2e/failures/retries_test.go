@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,10 +82,7 @@ func TestOutageIsNotMultiplied(t *testing.T) {
 			var group sync.WaitGroup
 			for i := range c.clients {
 				group.Go(func() {
-					a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fmt.Sprint("request ", i), 2), nil)
-					if err != nil {
-						t.Error(err)
-					}
+					a := f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint("request ", i), 2))
 					answers <- a
 				})
 			}
@@ -138,36 +136,11 @@ func TestClientsMistakesAreNotRetried(t *testing.T) {
 				if n := f.hits.Load(); n != requests {
 					t.Errorf("%d calls for %d requests", n, requests)
 				}
-				for _, p := range f.Gateway.Fleet.Report() {
-					for _, w := range p.Workers {
-						if w.Circuit != fault.Closed {
-							t.Errorf("%s's circuit is %s", w.ID, w.Circuit)
-						}
-					}
+				if open := f.Circuits(); len(open) > 0 {
+					t.Errorf("circuits %v", open)
 				}
 				f.settled()
 			})
-		}
-	}
-}
-
-// Clients that leave count neither for nor against a worker.
-func TestLeavingOpensNoCircuit(t *testing.T) {
-	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1})
-	for i := range 8 {
-		ctx, leave := context.WithCancel(context.Background())
-		_, err := f.Try(ctx, fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 1000), func(string) { leave() })
-		if err == nil {
-			t.Error("the client did not leave")
-		}
-		leave()
-	}
-	f.Idle()
-	for _, p := range f.Gateway.Fleet.Report() {
-		for _, w := range p.Workers {
-			if w.Circuit != fault.Closed {
-				t.Errorf("%s's circuit is %s", w.ID, w.Circuit)
-			}
 		}
 	}
 }
@@ -176,15 +149,14 @@ func TestLeavingOpensNoCircuit(t *testing.T) {
 // and comes back by one request once it has had its time.
 func TestEjectedWorkerComesBackByOne(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
-		var broken sync.Map // worker id: its calls fail
-		var calls sync.Map  // worker id: *[]struct{}
+		var broken atomic.Bool // calls of decode-1 fail
+		var calls atomic.Int64 // that have
 		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
 			c.Breakers.OpenFor = 300 * time.Millisecond
 			c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
 				return transportFunc(func(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
-					if _, ok := broken.Load(leg.Worker); ok && leg.Purpose == string(pools.Decode) {
-						n, _ := calls.LoadOrStore(leg.Worker, new(counter))
-						n.(*counter).add()
+					if leg.Worker == "decode-1" && leg.Purpose == string(pools.Decode) && broken.Load() {
+						calls.Add(1)
 						return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: fmt.Errorf("broken")}
 					}
 					return inner.Call(ctx, leg)
@@ -210,29 +182,21 @@ func TestEjectedWorkerComesBackByOne(t *testing.T) {
 			}
 			return ""
 		}
-		broken.Store("decode-1", true)
-		send := func() {
-			t.Helper()
-			a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))
-			if _, d := f.Served(a); a.Status != http.StatusOK || d == "" {
-				t.Errorf("status %d: %s", a.Status, a.Body)
-			}
-		}
+		broken.Store(true)
+		send := func() { f.Exact(fleet.Long, 2) }
 		f.Eventually("its circuit is open", func() bool { send(); return circuit() == fault.Open })
-		n, _ := calls.Load("decode-1")
-		seen := n.(*counter).get()
-		if seen != 3 {
-			t.Errorf("open after %d failures", seen)
+		if n := calls.Load(); n != 3 {
+			t.Errorf("open after %d failures", n)
 		}
 		send()
-		if got := n.(*counter).get(); got != seen {
+		if calls.Load() != 3 {
 			t.Error("an ejected worker was called")
 		}
-		f.Eventually("its trial", func() bool { send(); return n.(*counter).get() == seen+1 })
+		f.Eventually("its trial", func() bool { send(); return calls.Load() == 4 })
 		if got := circuit(); got != fault.Open {
 			t.Errorf("after a trial that failed it is %s", got)
 		}
-		broken.Delete("decode-1")
+		broken.Store(false)
 		f.Eventually("it is back", func() bool { send(); return circuit() == fault.Closed })
 		f.Idle()
 	})
@@ -243,22 +207,4 @@ type transportFunc func(ctx context.Context, leg upstream.Leg) (upstream.Stream,
 
 func (f transportFunc) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
 	return f(ctx, leg)
-}
-
-// counter counts from several goroutines.
-type counter struct {
-	mu sync.Mutex
-	n  int
-}
-
-func (c *counter) add() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.n++
-}
-
-func (c *counter) get() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n
 }

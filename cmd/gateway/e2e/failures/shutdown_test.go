@@ -2,7 +2,6 @@ package failures
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -40,7 +39,7 @@ func TestReleasesAreAwaitedPastTheDrain(t *testing.T) {
 
 		decoding, releasing, letGo := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		var released atomic.Bool
-		fleet.NewEngines(f, pools.Prefill, 1, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, handsOver) })
+		fleet.NewEngines(f, pools.Prefill, 1, fleet.Says(handsOver))
 		fleet.NewEngines(f, pools.Decode, 1, func(w http.ResponseWriter, r *http.Request) {
 			if !strings.HasSuffix(r.Header.Get("X-Request-Id"), "-release") {
 				close(decoding)

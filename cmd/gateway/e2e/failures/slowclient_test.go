@@ -68,7 +68,7 @@ func TestSlowClientIsNoSilentWorker(t *testing.T) {
 		if n := len(events); n == 0 || events[n-1] != "[DONE]" {
 			t.Fatalf("%d events, the last %q", n, events[max(0, n-1):])
 		}
-		if got := f.Text(fleet.Answer{Events: events}); got != fleet.Generated(fleet.TextPrompt("hello"), tokens, false) {
+		if got := f.Text(fleet.Answer{Events: events}); got != fleet.Answered("hello", tokens) {
 			t.Errorf("%d bytes of text are not the undisturbed answer", len(got))
 		}
 		f.Idle()

@@ -10,8 +10,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"testing"
 
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -43,6 +43,9 @@ func Generated(prompt []uint32, n int, eos bool) string {
 	}
 	return string(out)
 }
+
+// Answered is the undisturbed answer of n tokens to Ask.
+func Answered(prompt string, n int) string { return Generated(TextPrompt(prompt), n, false) }
 
 func ChatPrompt(content string) []uint32 {
 	return tokens.Sim().EncodeChat(nil, []tokens.Message{{Role: "user", Content: content}})
@@ -117,11 +120,29 @@ type Answer struct {
 }
 
 // Post sends a body and reads the whole answer.
-func (f *Fleet) Post(path, body string) Answer {
+func (f *Fleet) Post(path, body string, headers ...string) Answer {
 	f.T.Helper()
-	a, err := f.Try(context.Background(), path, body, nil)
-	if err != nil {
-		f.T.Fatal(err)
+	a, err := f.Try(context.Background(), path, body, nil, headers...)
+	require.NoError(f.T, err)
+	return a
+}
+
+// Good is Post of what is answered with status 200.
+func (f *Fleet) Good(path, body string, headers ...string) Answer {
+	f.T.Helper()
+	a := f.Post(path, body, headers...)
+	if a.Status != http.StatusOK {
+		f.T.Fatalf("status %d: %s", a.Status, a.Body)
+	}
+	return a
+}
+
+// Exact asks for n tokens in a stream, and has the undisturbed answer in return.
+func (f *Fleet) Exact(prompt string, n int, headers ...string) Answer {
+	f.T.Helper()
+	a := f.Good(CompletionPath, Ask(prompt, n), headers...)
+	if got, want := f.Text(a), Answered(prompt, n); got != want || a.Events[len(a.Events)-1] != "[DONE]" {
+		f.T.Fatalf("the answer is %q and ends with %q, want %q", got, a.Events[len(a.Events)-1], want)
 	}
 	return a
 }
@@ -265,18 +286,18 @@ func InMode(mode string) func(c *stack.GatewayConfig) {
 }
 
 // Refused checks an error answer.
-func (f *Fleet) Refused(t *testing.T, a Answer, status int, code, param string, words ...string) {
-	t.Helper()
+func (f *Fleet) Refused(a Answer, status int, code, param string, words ...string) {
+	f.T.Helper()
 	e := f.Parse(a.Body).Error
 	if a.Status != status || e == nil || e.Code == nil && code != "" || code != "" && *e.Code != code {
-		t.Fatalf("status %d, want %d %s: %s", a.Status, status, code, a.Body)
+		f.T.Fatalf("status %d, want %d %s: %s", a.Status, status, code, a.Body)
 	}
 	if param != "" && (e.Param == nil || *e.Param != param) {
-		t.Errorf("param is not %q: %s", param, a.Body)
+		f.T.Errorf("param is not %q: %s", param, a.Body)
 	}
 	for _, w := range words {
 		if !strings.Contains(e.Message, w) {
-			t.Errorf("the message lacks %q: %s", w, e.Message)
+			f.T.Errorf("the message lacks %q: %s", w, e.Message)
 		}
 	}
 }

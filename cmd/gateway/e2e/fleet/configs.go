@@ -133,7 +133,7 @@ func (f *Fleet) Serve(role pools.Role, id string, port int) (address string) {
 	return w.Record().Address
 }
 
-func Endpoint(t *testing.T, role pools.Role, text string) discovery.Endpoint {
+func Endpoint(t testing.TB, role pools.Role, text string) discovery.Endpoint {
 	t.Helper()
 	e, err := discovery.ParseEndpoint(role, text)
 	if err != nil {

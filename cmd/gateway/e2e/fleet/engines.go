@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
@@ -73,6 +74,32 @@ func (f *Fleet) Metric(series string) string {
 		}
 	}
 	return ""
+}
+
+// NewFake is a fleet of n engines of that role alone, whose answers are serve's.
+func NewFake(t testing.TB, role pools.Role, n int, serve http.HandlerFunc, change ...func(c *stack.GatewayConfig)) (*Fleet, *engines) {
+	t.Helper()
+	f := New(t, Options{Alone: true, Gateway: func(c *stack.GatewayConfig) {
+		for _, with := range change {
+			with(c)
+		}
+	}})
+	return f, NewEngines(f, role, n, serve)
+}
+
+// Says answers with a text.
+func Says(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }
+}
+
+// Streams answers with events.
+func Streams(events ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { SSE(w, events...) }
+}
+
+// Fails answers with a status alone.
+func Fails(status int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
 }
 
 // SSE writes events of a stream with status 200.

@@ -116,14 +116,3 @@ func alike(a, b *replay.Request) (n int) {
 	}
 	return n
 }
-
-// TestBlocksAreNotLoggedUnasked: a log says nothing of what prompts share unless
-// it is told to.
-func TestBlocksAreNotLoggedUnasked(t *testing.T) {
-	f := fleet.New(t, fleet.Options{})
-	f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+strings.Repeat(" word", 600)+`"}`)
-	f.Eventually("the request's line", func() bool { return strings.Contains(f.Logs.String(), " msg=request ") })
-	if log := f.Logs.String(); strings.Contains(log, "blocks=") && strings.Contains(log, "block_tokens=") {
-		t.Errorf("the log names blocks:\n%s", log)
-	}
-}

@@ -85,7 +85,7 @@ func TestWorkersInPods(t *testing.T) {
 	if m, _ := c.Gateway.Roster.Lookup("d1"); m.Source != "Kubernetes" || m.Worker.Incarnation != c.pods["d1"].UID || m.Worker.Model != stack.SimModel {
 		t.Errorf("%+v of %s", m.Worker, m.Source)
 	}
-	want := fleet.Generated(fleet.TextPrompt(fleet.Long), 6, false)
+	want := fleet.Answered(fleet.Long, 6)
 	by := func(allowed string) {
 		t.Helper()
 		for range 6 {
@@ -124,7 +124,7 @@ func TestWorkersInPods(t *testing.T) {
 	c.standing(strings.Replace("p1:up p2:up d1:up d2:up", gone+":up", gone+":draining", 1))
 	by("p1 p2 " + other)
 	close(deleted)
-	if a := <-ended; a.Status != http.StatusOK || c.Text(a) != fleet.Generated(fleet.TextPrompt(fleet.Long), tokens, false) {
+	if a := <-ended; a.Status != http.StatusOK || c.Text(a) != fleet.Answered(fleet.Long, tokens) {
 		t.Errorf("the answer that streamed: status %d, %d bytes", a.Status, len(a.Body))
 	}
 	c.Idle()

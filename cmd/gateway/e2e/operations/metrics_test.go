@@ -2,7 +2,6 @@ package operations
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -580,28 +579,5 @@ func TestMetricsAddUp(t *testing.T) {
 		if got := f.Value(tt.name, tt.with...); got != tt.want {
 			t.Errorf("%s %v is %v, want %v", tt.name, tt.with, got, tt.want)
 		}
-	}
-}
-
-// A client that leaves is counted as that, and leaves no gauge behind.
-func TestMetricsOfAClientThatLeft(t *testing.T) {
-	f := fleet.New(t, fleet.Options{Speedup: 1})
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	_, err := f.Try(ctx, fleet.CompletionPath, `{"model":"tandem-sim","stream":true,"max_tokens":2000,"prompt":"`+fleet.Long+`"}`, func(string) { cancel() })
-	if err == nil {
-		t.Fatal("the answer came whole")
-	}
-	f.Eventually("the client is counted out", func() bool {
-		return f.Value("tandem_frontend_model_cancellation_total", "completions", "stream") == 1 && f.Value("tandem_frontend_active_requests") == 0
-	})
-	f.Idle()
-	for _, gauge := range []string{"inflight_requests", "queued_requests", "stage_requests"} {
-		if n := f.Value("tandem_frontend_" + gauge); n != 0 {
-			t.Errorf("%s is %v", gauge, n)
-		}
-	}
-	if n := f.Value("tandem_frontend_disconnected_clients"); n != 1 {
-		t.Errorf("%v clients disconnected, want 1", n)
 	}
 }

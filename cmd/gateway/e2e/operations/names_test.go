@@ -96,7 +96,7 @@ func TestNamesMove(t *testing.T) {
 				n++
 				prompt := fmt.Sprint(n, fleet.Long)
 				a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 6))
-				if a.Status != http.StatusOK || f.Text(a) != fleet.Generated(fleet.TextPrompt(prompt), 6, false) {
+				if a.Status != http.StatusOK || f.Text(a) != fleet.Answered(prompt, 6) {
 					t.Fatalf("request %d: status %d, %s %q", n, a.Status, a.Body, a.Events)
 				}
 				_, d := f.Served(a)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"testing"
 	"unicode"
 )
 
@@ -139,37 +138,3 @@ func promTokens(expr string) ([]string, error) {
 func nameRune(r rune) bool { return r == '_' || r == ':' || r < 128 && unicode.IsLetter(r) }
 
 func isName(tok string) bool { return nameRune([]rune(tok)[0]) }
-
-func TestPromQLIsRead(t *testing.T) {
-	tests := []struct {
-		expr, want, left string
-	}{
-		{"up", "up[]", ""},
-		{`a{b="x",c!~"y|z"}`, "a[b c]", ""},
-		{`sum by (le) (rate(a_bucket{b="by (c)"}[5m]))`, "a_bucket[b le]", "le"},
-		{`sum(rate(a[$__rate_interval])) / sum(b{c="d"})`, "a[] b[c]", ""},
-		{`histogram_quantile(0.99, sum by (m, le) (rate(a_bucket[5m]))) > 5`, "a_bucket[m le]", "m le"},
-		{`max by (w) (max by (x) (a)) and b`, "a[w x] b[]", "w x"},
-		{`sum by (w) (a) > sum by (v) (b{c="1"})`, "a[w] b[c v]", "w v"},
-		{`label_values(a{m=~"$model"}, w)`, "a[m] w[]", ""},
-	}
-	for _, tt := range tests {
-		refs, left, err := promql(tt.expr)
-		if err != nil {
-			t.Errorf("%s: %v", tt.expr, err)
-			continue
-		}
-		var got []string
-		for _, r := range refs {
-			got = append(got, fmt.Sprint(r.metric, r.labels))
-		}
-		if strings.Join(got, " ") != tt.want || strings.Join(left, " ") != tt.left {
-			t.Errorf("%s: got %v left %v, want %s left %s", tt.expr, got, left, tt.want, tt.left)
-		}
-	}
-	for _, bad := range []string{`sum(a`, `frobnicate(a)`, `a{b="c}`, `a[5m`, `a @ b`, `sum(a) by (b)`} {
-		if refs, _, err := promql(bad); err == nil {
-			t.Errorf("%s is read as %v", bad, refs)
-		}
-	}
-}

@@ -26,10 +26,7 @@ func TestWorkersReturnEmpty(t *testing.T) {
 		t.Helper()
 		round := func() (prefill string, cached int, overlap string) {
 			t.Helper()
-			a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 6))
-			if got := f.Text(a); got != fleet.Generated(fleet.TextPrompt(prompt), 6, false) {
-				t.Fatalf("status %d, %q, %s", a.Status, got, a.Body)
-			}
+			a := f.Exact(prompt, 6)
 			prefill, _ = f.Served(a)
 			for _, e := range a.Events[:len(a.Events)-1] {
 				if u := f.Parse([]byte(e)).Usage; u != nil && u.Details != nil {
@@ -61,7 +58,7 @@ func TestWorkersReturnEmpty(t *testing.T) {
 		})
 	}
 	fleet.VirtualRun(t, "by its URL", func(t *testing.T) {
-		f, ports := staticFleet(t)
+		f, ports := fleet.NewByURL(t, fleet.GatewayConfig(), nil)
 		check(t, f, func(holder string) {
 			before, _ := f.Gateway.Roster.Lookup(holder)
 			f.Workers[holder].Kill()
@@ -72,26 +69,6 @@ func TestWorkersReturnEmpty(t *testing.T) {
 			})
 		})
 	})
-}
-
-// staticFleet is a gateway with two prefill and two decode workers by URL, at the ports that it returns.
-func staticFleet(t *testing.T) (*fleet.Fleet, map[string]int) {
-	t.Helper()
-	cfg, ports := fleet.GatewayConfig(), map[string]int{}
-	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
-		for i := range 2 {
-			id := fmt.Sprintf("%s-%d", role, i+1)
-			ports[id] = fleet.FreePort(t)
-			cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, role, fmt.Sprintf("http://127.0.0.1:%d,id=%s", ports[id], id)))
-		}
-	}
-	cfg.Workers.MinInitial = len(cfg.Workers.Static)
-	f := fleet.NewStatic(t, cfg)
-	for id, port := range ports {
-		f.Serve(pools.Role(id[:len(id)-2]), id, port)
-	}
-	f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
-	return f, ports
 }
 
 // A pair that comes back under its ids with another model computes nothing of the old one: its requests, which go on
@@ -111,7 +88,7 @@ func TestWorkersReturnWithAnotherModel(t *testing.T) {
 					prompt := fmt.Sprint(i, n, fleet.Long)
 					late := changed.Load()
 					a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(prompt, 40), nil)
-					if err != nil || a.Status != http.StatusOK || f.Text(a) != fleet.Generated(fleet.TextPrompt(prompt), 40, false) {
+					if err != nil || a.Status != http.StatusOK || f.Text(a) != fleet.Answered(prompt, 40) {
 						t.Errorf("%v, status %d, %s %q", err, a.Status, a.Body, a.Events)
 						return
 					}
@@ -138,7 +115,7 @@ func TestWorkersReturnWithAnotherModel(t *testing.T) {
 		}
 		changed.Store(true)
 		a := f.Post(fleet.CompletionPath, strings.Replace(fleet.Ask(fleet.Long, 6), stack.SimModel, other, 1))
-		if p, d := f.Served(a); p != "prefill-1" || d != "decode-1" || f.Text(a) != fleet.Generated(fleet.TextPrompt(fleet.Long), 6, false) {
+		if p, d := f.Served(a); p != "prefill-1" || d != "decode-1" || f.Text(a) != fleet.Answered(fleet.Long, 6) {
 			t.Errorf("the new model was served by %q and %q: %q", p, d, f.Text(a))
 		}
 		stop()
@@ -147,9 +124,7 @@ func TestWorkersReturnWithAnotherModel(t *testing.T) {
 		f.Workers["decode-2"].Kill()
 		for _, code := range []string{"refused", "no_worker"} { // the first finds the other pair dead
 			a = f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 6))
-			if e := f.Parse(a.Body).Error; a.Status != http.StatusServiceUnavailable || e == nil || e.Code == nil || *e.Code != code {
-				t.Errorf("without a worker of the old model: status %d, %s, want %s", a.Status, a.Body, code)
-			}
+			f.Refused(a, http.StatusServiceUnavailable, code, "")
 		}
 		f.Eventually("what lives holds nothing", func() bool { return f.Books() == "" })
 	}
@@ -160,7 +135,7 @@ func TestWorkersReturnWithAnotherModel(t *testing.T) {
 		})
 	})
 	fleet.VirtualRun(t, "by their URLs", func(t *testing.T) {
-		f, ports := staticFleet(t)
+		f, ports := fleet.NewByURL(t, fleet.GatewayConfig(), nil)
 		check(t, f, func(role pools.Role, id string) {
 			f.Eventually("the port is free", func() bool {
 				w, err := fleet.NewWorker(t, devfleet.WorkerConfig{

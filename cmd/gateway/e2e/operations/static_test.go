@@ -3,10 +3,6 @@ package operations
 import (
 	"fmt"
 	"net/http"
-	"net/url"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -97,56 +93,5 @@ func TestWorkersByURL(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Eventually("p1 serves again", func() bool { by, _ := served(); return by == "p1" })
-	f.Idle()
-}
-
-// A workers file brings workers, changes them while requests run, and keeps
-// them through a mistake in it.
-func TestWorkersFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "workers.yaml")
-	rewrite := func(data string) {
-		t.Helper()
-		temp := path + ".new"
-		if err := os.WriteFile(temp, []byte(data), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(temp, path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	rewrite("[]\n")
-	cfg := fleet.GatewayConfig()
-	cfg.Workers.File = path
-	f := fleet.NewStatic(t, cfg)
-	entry := func(role pools.Role, id string) string {
-		u, err := url.Parse(f.Serve(role, id, 0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		port, _ := strconv.Atoi(u.Port())
-		return fmt.Sprintf("- url: http://127.0.0.1:%d\n  role: %s\n  id: %s\n", port, role, id)
-	}
-	p1, p2, d1 := entry(pools.Prefill, "p1"), entry(pools.Prefill, "p2"), entry(pools.Decode, "d1")
-	rewrite(p1 + d1)
-	f.Eventually("served by the file's workers", func() bool { return f.Status("/health") == http.StatusOK })
-	if by, then := f.Served(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))); by != "p1" || then != "d1" {
-		t.Errorf("served by %q and %q", by, then)
-	}
-	rewrite(p2 + d1)
-	if err := f.Gateway.Reload(); err != nil { // as SIGHUP does; a change alone is seen as well
-		t.Fatal(err)
-	}
-	f.Eventually("served by the new one", func() bool {
-		by, _ := f.Served(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4)))
-		return by == "p2"
-	})
-	rewrite(p1 + d1 + "- url: nowhere\n")
-	if err := f.Gateway.Reload(); err == nil || !strings.Contains(err.Error(), "workers.yaml:7 url") {
-		t.Errorf("reloaded a broken file: %v", err)
-	}
-	f.Eventually("the mistake is logged", func() bool { return strings.Contains(f.Logs.String(), "workers.yaml:7 url") })
-	if by, _ := f.Served(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))); by != "p2" {
-		t.Errorf("a broken file changed the workers: served by %q", by)
-	}
 	f.Idle()
 }

@@ -198,9 +198,7 @@ func TestRetriesAreSiblings(t *testing.T) {
 			}}
 			c := tracing(t, &o)
 			f := fleet.New(t, o)
-			if a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4)); a.Status != http.StatusOK {
-				t.Fatalf("status %d: %s", a.Status, a.Body)
-			}
+			f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 			tr := treeOf(f, c, 1+len(strings.Fields(tt.want))+tt.engines)
 			if got := tr.names(); got != tt.want {
 				t.Errorf("%s, want %s", got, tt.want)
@@ -261,9 +259,7 @@ func TestUnsampledRequests(t *testing.T) {
 	f := fleet.New(t, o)
 	prefill, decode := f.Record("prefill-1"), f.Record("decode-1")
 	for name, headers := range map[string][]string{"no client's trace": nil, "not sampled by its client": {"traceparent", unsampled}} {
-		if a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fleet.Long, 3), nil, headers...); err != nil || a.Status != http.StatusOK {
-			t.Fatalf("status %d, %v", a.Status, err)
-		}
+		f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 3), headers...)
 		for _, r := range []*fleet.Recorder{prefill, decode} {
 			heads := r.Take()
 			if len(heads) != 1 {
@@ -292,10 +288,7 @@ func TestNoPromptInSpans(t *testing.T) {
 	f := fleet.New(t, o)
 	const secret = "the launch code is swordfish"
 	body := `{"model":"tandem-sim","max_tokens":8,"user":"` + secret + `","stop":["` + secret + `"],"messages":[{"role":"user","content":"` + secret + `"}]}`
-	a, err := f.Try(context.Background(), fleet.ChatPath, body, nil, "authorization", "Bearer sk-swordfish")
-	if err != nil || a.Status != http.StatusOK {
-		t.Fatalf("status %d, %v: %s", a.Status, err, a.Body)
-	}
+	a := f.Good(fleet.ChatPath, body, "authorization", "Bearer sk-swordfish")
 	treeOf(f, c, 6)
 	f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":4,"prompt_logprobs":"`+secret+`","messages":[{"role":"user","content":"`+secret+`"}]}`)
 	f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":300000,"prompt":"`+secret+`"}`)
@@ -315,9 +308,7 @@ func TestExemplars(t *testing.T) {
 	o := fleet.Options{Prefill: 1, Decode: 1}
 	c := tracing(t, &o)
 	f := fleet.New(t, o)
-	if a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 3)); a.Status != http.StatusOK {
-		t.Fatalf("status %d", a.Status)
-	}
+	f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 3))
 	tr := treeOf(f, c, 6)
 	scrape := func(accept string) string {
 		req, err := http.NewRequest(http.MethodGet, f.URL+"/metrics", nil)
@@ -370,9 +361,7 @@ func TestDeadCollectorDelaysNothing(t *testing.T) {
 				cfg.Traces = otlp.Config{Endpoint: at, Sampler: "always_on"}
 			}})
 			for i := range requests {
-				if a := f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 2)); a.Status != http.StatusOK {
-					t.Fatalf("status %d: %s", a.Status, a.Body)
-				}
+				f.Good(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 2))
 			}
 			f.Eventually("no more spans wait for the collector than there is room for", func() bool {
 				waiting := float64(requests*spansARequest) - f.Value("tandem_trace_spans_total")
@@ -391,9 +380,7 @@ func TestTracesOfLateChoices(t *testing.T) {
 	o := fleet.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Router.Mode = "eft" }}
 	c := tracing(t, &o)
 	f := fleet.New(t, o)
-	if a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 3)); a.Status != http.StatusOK {
-		t.Fatalf("status %d: %s", a.Status, a.Body)
-	}
+	f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 3))
 	tr := treeOf(f, c, 7)
 	if got := tr.names(); got != "tandem.queue tandem.prefill tandem.queue tandem.decode" {
 		t.Errorf("below the root: %s", got)

@@ -291,7 +291,7 @@ func TestMovesOfAllGateways(t *testing.T) {
 					begun.Done()
 				}
 			})
-			if err != nil || b.Text(a) != fleet.Generated(fleet.TextPrompt(prompt), tokens, false) {
+			if err != nil || b.Text(a) != fleet.Answered(prompt, tokens) {
 				t.Errorf("the answer is another: %v", err)
 			}
 		})

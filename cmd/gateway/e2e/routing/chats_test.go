@@ -2,7 +2,6 @@ package routing
 
 import (
 	"encoding/json"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -30,9 +29,7 @@ func TestChatStaysChat(t *testing.T) {
 			[]string{`{"url":"data:image/png;base64,AAAA"},"uuid":"`}, false},
 		"no tools": {`{"model":"tandem-sim",` + messages + `,"max_tokens":3,"tools":[]}`, []string{messages}, true},
 	} {
-		if a := f.Post("/v1/chat/completions", c.body); a.Status != http.StatusOK {
-			t.Fatalf("%s: %d %s", name, a.Status, a.Body)
-		}
+		f.Good("/v1/chat/completions", c.body)
 		ids := map[string][]uint32{}
 		for leg, r := range map[string]*fleet.Recorder{"prefill": prefill, "decode": decode} {
 			sent := r.TakeBodies()

@@ -1,14 +1,11 @@
 package routing
 
 import (
-	"context"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
-	"github.com/tandem-pd/tandem/pools"
 )
 
 // Whoever is named serves, in every mode, named by the body or by a header, and
@@ -34,10 +31,7 @@ func TestPins(t *testing.T) {
 			} {
 				t.Run(c.name, func(t *testing.T) {
 					for range 8 {
-						a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Pinned(c.nvext), nil, c.headers...)
-						if err != nil || a.Status != http.StatusOK {
-							t.Fatalf("%v, status %d: %s", err, a.Status, a.Body)
-						}
+						a := f.Good(fleet.CompletionPath, fleet.Pinned(c.nvext), c.headers...)
 						w := f.Parse(a.Body).Nvext.WorkerID
 						if c.prefill != "" && w.Prefill != c.prefill || c.decode != "" && w.Decode != c.decode {
 							t.Fatalf("served by %+v, want %q and %q", w, c.prefill, c.decode)
@@ -76,15 +70,12 @@ func TestUnknownPins(t *testing.T) {
 		{"two decoders", `"backend_instance_id":"decode-1","decode_worker_id":"decode-2"`, nil, "", "nvext.backend_instance_id", "two workers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Pinned(c.nvext), nil, c.headers...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			f.Refused(t, a, http.StatusBadRequest, c.code, c.param, c.word)
+			a := f.Post(fleet.CompletionPath, fleet.Pinned(c.nvext), c.headers...)
+			f.Refused(a, http.StatusBadRequest, c.code, c.param, c.word)
 		})
 	}
 	a := f.Post(fleet.CompletionPath, strings.Replace(fleet.Pinned(`"prefill_worker_id":"prefill-1"`), `"max_tokens"`, `"n":2,"max_tokens"`, 1))
-	f.Refused(t, a, http.StatusBadRequest, "", "nvext.prefill_worker_id", "n above 1")
+	f.Refused(a, http.StatusBadRequest, "", "nvext.prefill_worker_id", "n above 1")
 	f.Idle()
 }
 
@@ -92,10 +83,10 @@ func TestUnknownPins(t *testing.T) {
 func TestDirectNeedsAPin(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Gateway: fleet.InMode("direct")})
 	for _, nvext := range []string{"", `"dp_rank":0`} {
-		f.Refused(t, f.Post(fleet.CompletionPath, fleet.Pinned(nvext)), http.StatusBadRequest, "worker_required", "nvext",
+		f.Refused(f.Post(fleet.CompletionPath, fleet.Pinned(nvext)), http.StatusBadRequest, "worker_required", "nvext",
 			"nvext.prefill_worker_id", "nvext.decode_worker_id", "nvext.backend_instance_id", "x-dynamo-worker-instance-id", "x-dynamo-prefill-instance-id")
 	}
-	f.Refused(t, f.Post(fleet.CompletionPath, `{"model":"tandem-sim","prompt":"x"}`), http.StatusBadRequest, "worker_required", "nvext")
+	f.Refused(f.Post(fleet.CompletionPath, `{"model":"tandem-sim","prompt":"x"}`), http.StatusBadRequest, "worker_required", "nvext")
 	f.Idle()
 }
 
@@ -104,16 +95,13 @@ func TestDirectNeedsAPin(t *testing.T) {
 func TestPinnedWorkerServesAlone(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Both: 2})
 	for _, field := range []string{"backend_instance_id", "decode_worker_id"} {
-		a := f.Post(fleet.CompletionPath, fleet.Pinned(`"`+field+`":"both-2"`))
-		if a.Status != http.StatusOK {
-			t.Fatalf("%s", a.Body)
-		}
+		a := f.Good(fleet.CompletionPath, fleet.Pinned(`"`+field+`":"both-2"`))
 		if w := f.Parse(a.Body).Nvext.WorkerID; w.Decode != "both-2" || w.Prefill != "" {
 			t.Errorf("served by %+v", w)
 		}
 	}
 	a := f.Post(fleet.CompletionPath, fleet.Pinned(`"backend_instance_id":"both-1","prefill_worker_id":"prefill-1"`))
-	f.Refused(t, a, http.StatusBadRequest, "", "nvext.prefill_worker_id", "alone")
+	f.Refused(a, http.StatusBadRequest, "", "nvext.prefill_worker_id", "alone")
 	f.Idle()
 }
 
@@ -131,25 +119,10 @@ func TestPinnedWorkerDead(t *testing.T) {
 				t.Fatalf("%s, request %d: status %d: %s", field, i, a.Status, a.Body)
 			}
 			if i > 0 { // it is known to be down by now
-				f.Refused(t, a, http.StatusServiceUnavailable, "worker_unavailable", "")
+				f.Refused(a, http.StatusServiceUnavailable, "worker_unavailable", "")
 			}
 		}
 	}
-	if a := f.Post(fleet.CompletionPath, fleet.Pinned(`"prefill_worker_id":"prefill-2","decode_worker_id":"decode-2"`)); a.Status != http.StatusOK {
-		t.Errorf("%d: %s", a.Status, a.Body)
-	}
-	f.Idle()
-}
-
-// A draining worker takes nothing, whoever names it.
-func TestPinnedWorkerDraining(t *testing.T) {
-	f := fleet.New(t, fleet.Options{})
-	for role, field := range map[pools.Role]string{pools.Prefill: "prefill_worker_id", pools.Decode: "decode_worker_id"} {
-		id := fmt.Sprintf("%s-1", role)
-		if err := f.Gateway.Roster.Drain(id, true); err != nil {
-			t.Fatal(err)
-		}
-		f.Refused(t, f.Post(fleet.CompletionPath, fleet.Pinned(`"`+field+`":"`+id+`"`)), http.StatusServiceUnavailable, "worker_unavailable", "nvext."+field, id)
-	}
+	f.Good(fleet.CompletionPath, fleet.Pinned(`"prefill_worker_id":"prefill-2","decode_worker_id":"decode-2"`))
 	f.Idle()
 }

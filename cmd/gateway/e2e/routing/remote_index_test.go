@@ -20,7 +20,6 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
 // sharedIndex is a `gateway index` on an address of its own, that can be stopped and
@@ -144,10 +143,7 @@ func chooseBy(f *fleet.Fleet, prompt string) choice {
 // cached.
 func prefilledBy(f *fleet.Fleet, prompt string) (worker string, cached int) {
 	f.T.Helper()
-	a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+prompt+`","nvext":{"extra_fields":["worker_id"]}}`)
-	if a.Status != http.StatusOK {
-		f.T.Fatalf("status %d: %s", a.Status, a.Body)
-	}
+	a := f.Good(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+prompt+`","nvext":{"extra_fields":["worker_id"]}}`)
 	c := f.Parse(a.Body)
 	return c.Nvext.WorkerID.Prefill, c.Usage.Details.Cached
 }
@@ -244,69 +240,4 @@ func TestIndexesComeAndGo(t *testing.T) {
 	report(g, 0, worker)
 	f.Eventually("the gateways see to it again", func() bool { return f.Value("tandem_kv_remote_index_registered", x.addr) == 1 })
 	f.Idle()
-}
-
-// TestRemoteIndexIsQuick prints what a look-up adds to a request, over loopback and
-// with everything in one process.
-func TestRemoteIndexIsQuick(t *testing.T) {
-	x := reserveIndex(t)
-	f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 1, Gateway: asking(x)})
-	x.start(f, service.Config{})
-	f.Eventually("it answers", func() bool { return chooseBy(f, article(0)).Nvext.Routing.Remote == "answered" })
-	var took []float64
-	for i := range 100 {
-		chooseBy(f, article(i))
-	}
-	families, err := f.Reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, family := range families {
-		if family.GetName() == "tandem_kv_remote_index_lookup_seconds" {
-			h := family.GetMetric()[0].GetHistogram()
-			took = append(took, h.GetSampleSum()/float64(h.GetSampleCount()))
-		}
-	}
-	if len(took) != 1 || took[0] <= 0 || took[0] > 0.1 {
-		t.Fatalf("a look-up takes %v s", took)
-	}
-	t.Logf("a look-up adds %.3f ms on average", took[0]*1e3)
-}
-
-// Engines that publish over ZMQ are registered by the gateway that has their URLs,
-// and the index connects to them: neither NATS nor etcd, and no event comes to the
-// gateway. One that starts later is told at once.
-func TestIndexFollowsEnginesOverZMQ(t *testing.T) {
-	x := reserveIndex(t)
-	cfg := fleet.GatewayConfig()
-	asking(x)(&cfg)
-	ports := map[string][3]int{"z1": {porttest.Free(t), porttest.Free(t), porttest.Free(t)}, "z2": {porttest.Free(t), porttest.Free(t), porttest.Free(t)}}
-	for _, id := range []string{"z1", "z2"} {
-		p := ports[id]
-		cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, "", fmt.Sprintf(
-			"http://127.0.0.1:%d,id=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d,kv-topic=kv@%s", p[0], id, p[1], p[2], id)))
-	}
-	f := fleet.NewStatic(t, cfg)
-	for id, p := range ports {
-		zmqWorker(f, id, p[0], p[1], p[2], wire.VLLM)
-	}
-	f.Bus = nil
-	x.start(f, service.Config{})
-	f.Eventually("the index follows both", func() bool { return f.Value("tandem_kv_remote_index_ranks") == 2 })
-	if len(f.Sources()) != 0 {
-		t.Errorf("the gateway follows events itself: %v", f.Sources())
-	}
-	a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+article(1)+`","nvext":{"extra_fields":["worker_id"]}}`)
-	worker := f.Parse(a.Body).Nvext.WorkerID.Decode
-	b := anotherGateway(f, func(c *stack.GatewayConfig) {
-		asking(x)(c)
-		c.Workers.Static, c.Workers.Probe.Every = cfg.Workers.Static, 50*time.Millisecond
-	})
-	b.Eventually("a gateway that has just started is told", func() bool {
-		if b.Status("/health") != http.StatusOK {
-			return false
-		}
-		c := chooseBy(b, article(1))
-		return c.Nvext.Routing.Remote == "answered" && c.Nvext.Routing.Predicted > 0 && c.Nvext.WorkerID.Decode == worker
-	})
 }

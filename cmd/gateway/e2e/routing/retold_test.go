@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -14,9 +13,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -80,36 +77,24 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 		{"an older release", pools.Both, true, wire.VLLMArrays, false},
 	} {
 		fleet.VirtualRun(t, c.name, func(t *testing.T) {
-			port, published, heard, replay := fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t)
+			engine := fleet.NewStock(t, engine.Config{Role: string(c.role), ID: "v1", Speedup: 50, TotalKVBlocks: 40_000}, c.dialect, "")
+			engine.KVEvents.ZMQ.BufferSteps = 2
+			published, heard := engine.Events, fleet.FreePort(t)
+			engine.Events = heard // as the gateway is told
 			cfg := fleet.GatewayConfig()
 			cfg.Reannounce = c.ask
 			cfg.Events.RetryMin, cfg.Events.RetryMax, cfg.Events.Relearn = 5*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
-			cfg.Workers.Static = append(cfg.Workers.Static, fleet.Endpoint(t, c.role, fmt.Sprintf(
-				"http://127.0.0.1:%d,id=v1,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d", port, heard, replay)))
+			cfg.Workers.Static = append(cfg.Workers.Static, engine.Endpoint(t, engine.Published()))
 			f := fleet.NewStatic(t, cfg)
-			w, err := fleet.NewWorker(t, devfleet.WorkerConfig{
-				Engine: engine.Config{Role: string(c.role), ID: "v1", Speedup: 50, TotalKVBlocks: 40_000},
-				Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
-				KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
-					Endpoint: fmt.Sprintf("tcp://*:%d", published), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay),
-					Dialect: c.dialect, BufferSteps: 2,
-				}},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			f.Run("v1", w)
+			f.Launch(engine)
 			if c.role == pools.Prefill {
 				f.Start(pools.Decode, "d1", fleet.Options{Speedup: 50}, slog.New(slog.DiscardHandler))
 			}
-			f.Eventually("the worker is there", func() bool { return f.Status("/health") == http.StatusOK })
+			f.Healthy()
 			turn := func(conversation int, further string) fleet.Answer {
 				t.Helper()
 				prompt := strings.Repeat(fmt.Sprintf("Conversation %d. %s", conversation, fleet.Long), 8) + further
-				a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"nvext":{"extra_fields":["routing"]},"prompt":"`+prompt+`"}`)
-				if a.Status != http.StatusOK {
-					t.Fatalf("status %d, %s", a.Status, a.Body)
-				}
+				a := f.Good(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"nvext":{"extra_fields":["routing"]},"prompt":"`+prompt+`"}`)
 				return a
 			}
 			for i := range 6 {

@@ -3,7 +3,6 @@ package routing
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,22 +18,6 @@ import (
 // chatML is the simulated model's template, as a chat template.
 const chatML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
-// modelFolder is a folder of the simulated model with a chat template.
-func modelFolder(t *testing.T, template string) string {
-	t.Helper()
-	dir := t.TempDir()
-	data, err := os.ReadFile("../../../../internal/tokens/sim_tokenizer.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string]string{"tokenizer.json": string(data), "chat_template.jinja": template} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
 // routed is what nvext says of a request's routing.
 type routed struct {
 	Tokens    models.Source `json:"prompt_tokens_source"`
@@ -45,10 +28,7 @@ type routed struct {
 // routing sends a chat and returns how it was routed, and the answer's text.
 func routingOf(f *fleet.Fleet, model, content string) (routed, string) {
 	f.T.Helper()
-	a := f.Post(fleet.ChatPath, fmt.Sprintf(`{"model":%q,"max_tokens":4,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["routing"]}}`, model, content))
-	if a.Status != http.StatusOK {
-		f.T.Fatalf("status %d: %s", a.Status, a.Body)
-	}
+	a := f.Good(fleet.ChatPath, fmt.Sprintf(`{"model":%q,"max_tokens":4,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["routing"]}}`, model, content))
 	var said struct {
 		Nvext struct{ Routing routed }
 	}
@@ -61,7 +41,7 @@ func routingOf(f *fleet.Fleet, model, content string) (routed, string) {
 // A template that is not the engine's is found out by the ids that engines report, and left; the workers are asked in its
 // place. A right one, read in its place, is used and proven.
 func TestWrongTemplatesAreFoundOut(t *testing.T) {
-	path := modelFolder(t, "Some words of my own. "+chatML)
+	path := fleet.ModelFolder(t, "Some words of my own. "+chatML)
 	f := fleet.New(t, fleet.Options{Gateway: func(c *stack.GatewayConfig) {
 		c.Models.Tokenizers, c.Models.AskTimeout = []string{"tandem-sim=" + path}, 5*time.Second
 		c.Flow.Explain = true
