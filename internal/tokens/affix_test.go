@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const (
@@ -32,43 +35,23 @@ func TestAffixes(t *testing.T) {
 		{"Llama without", templateOne, `{"tokenizer_class":"LlamaTokenizerFast","add_bos_token":false,"bos_token":null}`, nil, nil},
 		{"Llama with an end", `null`, `{"tokenizer_class":"LlamaTokenizerFast","add_bos_token":false,"add_eos_token":true,"eos_token":"<|im_end|>"}`, nil, []uint32{imEndID}},
 	} {
-		config := []byte(c.config)
-		if c.config == "" {
-			config = nil
-		}
-		tok, err := LoadWith(edited(t, `"post_processor":null`, `"post_processor":`+c.processor), config)
-		if err != nil {
-			t.Fatalf("%s: %v", c.name, err)
-		}
-		if !slices.Equal(tok.Prefix(), c.prefix) || !slices.Equal(tok.Suffix(), c.suffix) {
-			t.Errorf("%s: %v and %v, want %v and %v", c.name, tok.Prefix(), tok.Suffix(), c.prefix, c.suffix)
-		}
-		text := "It is <|im_end|> so."
-		want := slices.Concat(c.prefix, Sim().Encode(nil, text), c.suffix)
-		if got := NewCache(tok, 0).EncodePrompt(nil, text); !slices.Equal(got, want) {
-			t.Errorf("%s: EncodePrompt = %v, want %v", c.name, got, want)
-		}
+		tok := family{c.name, edited(t, `"post_processor":null`, `"post_processor":`+c.processor), nil, c.config}.load(t)
+		assert.True(t, slices.Equal(tok.Prefix(), c.prefix) && slices.Equal(tok.Suffix(), c.suffix), "%s: %v and %v", c.name, tok.Prefix(), tok.Suffix())
+		const text = "It is <|im_end|> so."
+		assert.Equal(t, slices.Concat(c.prefix, Sim().Encode(nil, text), c.suffix), NewCache(tok, 0).EncodePrompt(nil, text), c.name)
 	}
 }
 
-// TestConfigAddsTokens: added_tokens_decoder adds tokens, and changes those of tokenizer.json.
-func TestConfigAddsTokens(t *testing.T) {
+// TestConfigChangesTheFile: added_tokens_decoder adds tokens, and changes those of tokenizer.json; Mistral's files of a time
+// have another model's pattern, and their config says so.
+func TestConfigChangesTheFile(t *testing.T) {
 	tok, err := LoadWith(simJSON, []byte(`{"added_tokens_decoder":{`+
 		`"4096":{"content":"<new>","special":true},"4095":{"content":"<|im_end|>","rstrip":true,"special":true}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := tok.Encode(nil, "<new><|im_end|> \n"), []uint32{4096, imEndID}; !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-}
-
-// TestConfigMendsPattern: Mistral's files of a time have another model's pattern, and their config says so.
-func TestConfigMendsPattern(t *testing.T) {
-	tok, err := LoadWith(simJSON, []byte(`{"fix_mistral_regex":true}`))
-	if err != nil || tok.pattern != tekken {
-		t.Errorf("pattern %d, %v", tok.pattern, err)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, []uint32{4096, imEndID}, tok.Encode(nil, "<new><|im_end|> \n"))
+	tok, err = LoadWith(simJSON, []byte(`{"fix_mistral_regex":true}`))
+	require.NoError(t, err)
+	assert.Equal(t, tekken, tok.pattern)
 }
 
 func TestAffixesRefused(t *testing.T) {
@@ -88,8 +71,7 @@ func TestAffixesRefused(t *testing.T) {
 		}
 	}
 	for _, config := range []string{``, `[]`, `{"bos_token":7}`} {
-		if _, err := LoadWith(simJSON, []byte(config)); err == nil {
-			t.Errorf("config %q: no error", config)
-		}
+		_, err := LoadWith(simJSON, []byte(config))
+		assert.Error(t, err, config)
 	}
 }

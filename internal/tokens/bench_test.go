@@ -176,10 +176,3 @@ func BenchmarkHashChain(b *testing.B) {
 		})
 	}
 }
-
-// BenchmarkLoad reads Sim's tokenizer.json.
-func BenchmarkLoad(b *testing.B) {
-	for b.Loop() {
-		mustLoad(b, simJSON)
-	}
-}

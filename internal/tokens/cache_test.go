@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // testCacheBytes is the size of a cache that holds all that a test encodes.
@@ -31,18 +33,20 @@ func TestCacheEqualsTokenizer(t *testing.T) {
 				s := longText(t, seed%2) // each text comes twice
 				grown := s + longText(t, 100+seed)
 				for _, text := range []string{s, grown, grown[:len(grown)/2], s} {
-					if !slices.Equal(cache.Encode(nil, text), tok.Encode(nil, text)) {
-						t.Fatalf("%s, %d bytes, seed %d: the cache's ids differ", name, maxBytes, seed)
-					}
-					if !slices.Equal(cache.encode(nil, text, false), tok.EncodeText(nil, text)) {
-						t.Fatalf("%s, %d bytes, seed %d: the cache's ids of plain text differ", name, maxBytes, seed)
-					}
+					cache.equals(t, text, name)
 				}
 			}
-			if _, bytes := cache.held(); bytes > maxBytes {
-				t.Errorf("%s: %d bytes held, limit %d", name, bytes, maxBytes)
-			}
+			_, bytes := cache.held()
+			assert.LessOrEqual(t, bytes, maxBytes, name)
 		}
+	}
+}
+
+// equals holds what a cache gives for a text, with special tokens and as plain text, against its tokenizer.
+func (c *Cache) equals(t *testing.T, text, what string) {
+	t.Helper()
+	if !slices.Equal(c.Encode(nil, text), c.tokenizer.Encode(nil, text)) || !slices.Equal(c.encode(nil, text, false), c.tokenizer.EncodeText(nil, text)) {
+		t.Fatalf("%s: %.20q: the cache's ids differ", what, text)
 	}
 }
 
@@ -54,28 +58,18 @@ func TestCacheWithLateTokens(t *testing.T) {
 	cache := NewCache(tok, testCacheBytes)
 	text := strings.Repeat("x <a.e\u0301 b> <a.é b", 3000)
 	for range 2 {
-		if !slices.Equal(cache.Encode(nil, text), tok.Encode(nil, text)) {
-			t.Fatal("the cache's ids differ")
-		}
+		cache.equals(t, text, "late tokens")
 	}
-	if n := len(slices.DeleteFunc(tok.Encode(nil, text), func(id uint32) bool { return id != 5000 })); n != 3000 {
-		t.Errorf("%d added tokens found, want 3000", n)
-	}
+	assert.Len(t, slices.DeleteFunc(tok.Encode(nil, text), func(id uint32) bool { return id != 5000 }), 3000)
 }
 
 // TestCacheKnowsPlaces has one text at an input's beginning, behind a token, and for plain text.
 func TestCacheKnowsPlaces(t *testing.T) {
 	for _, f := range families() {
-		tok := f.load(t)
-		cache := NewCache(tok, testCacheBytes)
+		cache := NewCache(f.load(t), testCacheBytes)
 		text := strings.Repeat("It is so. ", minChunkBytes) + "<s>"
 		for _, s := range []string{text, "</s>" + text, "x" + text, text} {
-			if got, want := cache.Encode(nil, s), tok.Encode(nil, s); !slices.Equal(got, want) {
-				t.Errorf("%s: %.20q: the cache's ids differ", f.name, s)
-			}
-			if got, want := cache.encode(nil, s, false), tok.EncodeText(nil, s); !slices.Equal(got, want) {
-				t.Errorf("%s: %.20q as plain text: the cache's ids differ", f.name, s)
-			}
+			cache.equals(t, s, f.name)
 		}
 	}
 }
@@ -97,12 +91,9 @@ func TestSaltsShareNothing(t *testing.T) {
 	want := cache.Encode(nil, text)
 	parts, _ := cache.held()
 	for i, salt := range []string{"a", "b", "a", "b", ""} {
-		if ids := cache.For(salt).Encode(nil, text); !slices.Equal(ids, want) {
-			t.Errorf("salt %q: other ids", salt)
-		}
-		if entries, _ := cache.held(); entries != parts*(1+min(i+1, 2)) {
-			t.Errorf("salt %q: %d parts are held after %d of one salt", salt, entries, parts)
-		}
+		assert.Equal(t, want, cache.For(salt).Encode(nil, text), salt)
+		entries, _ := cache.held()
+		assert.Equal(t, parts*(1+min(i+1, 2)), entries, "parts held, salt %q", salt)
 	}
 }
 
@@ -132,13 +123,11 @@ func TestShortInputsAreNotKept(t *testing.T) {
 	cache, text := NewCache(Sim(), testCacheBytes), prose(t, minInputBytes)
 	cache.Encode(nil, text[:minInputBytes-1])
 	cache.EncodeChat(nil, []Message{{"user", text[:minInputBytes/2]}, {"user", text[:minInputBytes/2-1]}})
-	if n, _ := cache.held(); n != 0 {
-		t.Errorf("%d parts of short inputs are held", n)
-	}
+	n, _ := cache.held()
+	assert.Zero(t, n, "parts of short inputs")
 	cache.EncodeChat(nil, []Message{{"user", text[:minInputBytes/2]}, {"user", text[:minInputBytes/2]}})
-	if n, _ := cache.held(); n == 0 {
-		t.Error("a chat that is long as a whole is not held")
-	}
+	n, _ = cache.held()
+	assert.NotZero(t, n, "parts of a chat that is long as a whole")
 }
 
 // TestCacheOfNothing remembers nothing and encodes all the same.
@@ -147,13 +136,10 @@ func TestCacheOfNothing(t *testing.T) {
 	for _, maxBytes := range []int64{-1, 0, 1} {
 		cache := NewCache(Sim(), maxBytes)
 		for range 2 {
-			if !slices.Equal(cache.Encode(nil, text), Sim().Encode(nil, text)) {
-				t.Errorf("limit %d: the cache's ids differ", maxBytes)
-			}
+			cache.equals(t, text, "a cache of nothing")
 		}
-		if n, b := cache.held(); n != 0 || b != 0 {
-			t.Errorf("limit %d: %d parts, %d bytes", maxBytes, n, b)
-		}
+		n, b := cache.held()
+		assert.True(t, n == 0 && b == 0, "limit %d: %d parts, %d bytes", maxBytes, n, b)
 	}
 }
 
@@ -178,36 +164,30 @@ func TestCacheForgetsTheOldest(t *testing.T) {
 			held = append(held, n)
 		}
 	}
-	if !slices.Equal(held, []int{1, 3, 4}) {
-		t.Errorf("held %v, want [1 3 4]", held)
-	}
-	if len(s.entries) != 3 || s.bytes != s.limit {
-		t.Errorf("%d entries of %d bytes, want 3 of %d", len(s.entries), s.bytes, s.limit)
-	}
+	assert.Equal(t, []int{1, 3, 4}, held)
+	assert.Len(t, s.entries, 3)
+	assert.Equal(t, s.limit, s.bytes)
 }
 
 // TestCacheKeepsNoCallersMemory changes what it was handed and what it gave.
 func TestCacheKeepsNoCallersMemory(t *testing.T) {
 	cache, text := NewCache(Sim(), testCacheBytes), prose(t, 10_000)
-	want := Sim().Encode(nil, text)
 	clear(cache.Encode(nil, text))
 	clear(cache.Encode(nil, text))
-	if !slices.Equal(cache.Encode(nil, text), want) {
-		t.Error("changing the ids it gave changed what the cache holds")
-	}
+	cache.equals(t, text, "ids were changed")
 }
 
+// TestCacheTogether shares a cache, and a tokenizer whose own of pieces starts empty, between goroutines; it has a point
+// under the race detector.
 func TestCacheTogether(t *testing.T) {
-	cache := NewCache(Sim(), 200_000)
+	cache := NewCache(mustLoad(t, simJSON), 200_000)
 	texts := []string{longText(t, 1), longText(t, 2), prose(t, 50_000), prose(t, 60_000)}
 	var group sync.WaitGroup
 	for i := range 4 {
 		group.Go(func() {
 			for j := range 12 {
 				text := texts[(i+j)%len(texts)]
-				if !slices.Equal(cache.Encode(nil, text), Sim().Encode(nil, text)) {
-					t.Error("ids differ")
-				}
+				assert.True(t, slices.Equal(cache.Encode(nil, text), Sim().Encode(nil, text)), "ids differ")
 				cache.held()
 			}
 		})
@@ -218,7 +198,5 @@ func TestCacheTogether(t *testing.T) {
 func TestSeenAllocatesNothing(t *testing.T) {
 	cache, text := NewCache(Sim(), testCacheBytes), prose(t, 100_000)
 	ids := cache.Encode(nil, text)
-	if n := testing.AllocsPerRun(10, func() { ids = cache.Encode(ids[:0], text) }); n != 0 {
-		t.Errorf("%v allocations, want none", n)
-	}
+	assert.Zero(t, testing.AllocsPerRun(10, func() { ids = cache.Encode(ids[:0], text) }), "allocations")
 }

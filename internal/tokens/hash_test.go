@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/zeebo/xxh3"
 )
 
@@ -26,21 +28,13 @@ type hashVector struct {
 // values that Dynamo's tests publish.
 func TestHashGolden(t *testing.T) {
 	data, err := os.ReadFile("testdata/hash.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var vectors []hashVector
-	if err := json.Unmarshal(data, &vectors); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(data, &vectors))
 	for _, v := range vectors {
 		seed := Seed(v.LoRA, v.Salt)
-		if got, want := LocalHashes(nil, v.Tokens, v.BlockSize, seed), decimals(t, v.Local); !slices.Equal(got, want) {
-			t.Errorf("%s: local hashes\n got %d\nwant %d", v.Name, got, want)
-		}
-		if got, want := SequenceHashes(nil, v.Tokens, v.BlockSize, seed), decimals(t, v.Sequence); !slices.Equal(got, want) {
-			t.Errorf("%s: sequence hashes\n got %d\nwant %d", v.Name, got, want)
-		}
+		assert.Equal(t, decimals(t, v.Local), LocalHashes(nil, v.Tokens, v.BlockSize, seed), v.Name)
+		assert.Equal(t, decimals(t, v.Sequence), SequenceHashes(nil, v.Tokens, v.BlockSize, seed), v.Name)
 	}
 }
 
@@ -49,9 +43,7 @@ func decimals(t *testing.T, texts []string) []uint64 {
 	var all []uint64
 	for _, s := range texts {
 		n, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		all = append(all, n)
 	}
 	return all
@@ -75,12 +67,8 @@ func TestHashPublished(t *testing.T) {
 	for _, b := range v.Blocks {
 		ids, local, sequence = append(ids, b.Tokens...), append(local, b.Local), append(sequence, b.Sequence)
 	}
-	if got := LocalHashes(nil, ids, v.BlockSize, v.Seed); !slices.Equal(got, local) {
-		t.Errorf("local hashes %d, want %d", got, local)
-	}
-	if got := SequenceHashes(nil, ids, v.BlockSize, Seed("", "")); !slices.Equal(got, sequence) {
-		t.Errorf("sequence hashes %d, want %d", got, sequence)
-	}
+	assert.Equal(t, local, LocalHashes(nil, ids, v.BlockSize, v.Seed))
+	assert.Equal(t, sequence, SequenceHashes(nil, ids, v.BlockSize, Seed("", "")))
 }
 
 // TestHashDynamo compares with Dynamo's own library: LoRA names and salts. Vectors
@@ -102,14 +90,9 @@ func TestHashDynamo(t *testing.T) {
 			continue
 		}
 		compared++
-		seed, want := Seed(v.LoRA, v.Salt), decimals(t, v.Local)
-		if got := LocalHashes(nil, v.Tokens, v.BlockSize, seed); !slices.Equal(got, want) {
-			t.Errorf("line %d: got %d\nwant %d", i+1, got, want)
-		}
+		assert.Equal(t, decimals(t, v.Local), LocalHashes(nil, v.Tokens, v.BlockSize, Seed(v.LoRA, v.Salt)), "line %d", i+1)
 	}
-	if compared == 0 {
-		t.Error("no vector was compared")
-	}
+	assert.NotZero(t, compared)
 }
 
 // TestHashForms checks the forms of hashing against each other and the formula.
@@ -142,18 +125,14 @@ func TestHashForms(t *testing.T) {
 func TestHashNoBlock(t *testing.T) {
 	for _, size := range []int{-1, 0, 4} {
 		ids := []uint32{1, 2, 3}
-		if n := len(LocalHashes(nil, ids, size, 1)) + len(SequenceHashes(nil, ids, size, 1)); n != 0 {
-			t.Errorf("3 ids in blocks of %d: %d hashes, want none", size, n)
-		}
+		assert.Empty(t, append(LocalHashes(nil, ids, size, 1), SequenceHashes(nil, ids, size, 1)...), "3 ids in blocks of %d", size)
 	}
 }
 
 func TestHashAllocatesNothing(t *testing.T) {
 	ids, dst := make([]uint32, 1000), make([]uint64, 0, 100)
-	if n := testing.AllocsPerRun(20, func() {
+	assert.Zero(t, testing.AllocsPerRun(20, func() {
 		LocalHashes(dst, ids, 16, 1)
 		SequenceHashes(dst, ids, 16, 1)
-	}); n != 0 {
-		t.Errorf("%v allocations, want none", n)
-	}
+	}), "allocations")
 }

@@ -46,34 +46,3 @@ func TestMergeEqualsItsDefinition(t *testing.T) {
 		}
 	}
 }
-
-// TestMergePrefersTheLeftmost has a vocabulary in which it shows: aaa is aa a,
-// never a aa; and a pair that appears by a merge comes before a later one.
-func TestMergePrefersTheLeftmost(t *testing.T) {
-	m := newMerges(2)
-	for b := range m.single {
-		m.single[b] = uint32(b)
-	}
-	m.add('a', 'b', 256)  // ab
-	m.add(256, 'c', 257)  // abc
-	m.add('c', 'a', 258)  // ca
-	m.add('a', 'a', 259)  // aa
-	m.add(259, 259, 260)  // aaaa
-	m.add('a', 259, 1000) // never: a aa does not come about
-	for piece, want := range map[string][]uint32{
-		"":       nil,
-		"x":      {'x'},
-		"abcab":  {257, 256},
-		"aaa":    {259, 'a'},
-		"aaaaa":  {260, 'a'},
-		"aab":    {'a', 256},
-		"bcacab": {'b', 258, 'c', 256},
-	} {
-		if got := m.append(nil, piece); !slices.Equal(got, want) {
-			t.Errorf("%q merges to %v, want %v", piece, got, want)
-		}
-		if got := m.appendLong(nil, piece); !slices.Equal(got, want) {
-			t.Errorf("%q merges by heap to %v, want %v", piece, got, want)
-		}
-	}
-}

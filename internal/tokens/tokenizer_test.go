@@ -5,33 +5,26 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/text/unicode/norm"
 )
 
 func TestSim(t *testing.T) {
 	tok := Sim()
-	if got := tok.VocabSize(); got != 4096 {
-		t.Errorf("VocabSize() = %d, want 4096", got)
-	}
-	for name, want := range map[string]uint32{"<|endoftext|>": 4093, "<|im_start|>": 4094, "<|im_end|>": 4095, "!": 0, "\x00": 188} {
-		if got, ok := tok.ID(name); !ok || got != want {
-			t.Errorf("ID(%q) = %d, %t, want %d", name, got, ok, want)
-		}
+	assert.Equal(t, 4096, tok.VocabSize())
+	for name, want := range map[string]uint32{"<|endoftext|>": 4093, "<|im_start|>": 4094, "<|im_end|>": EOS(), "!": 0, "\x00": 188} {
+		got, ok := tok.ID(name)
+		assert.True(t, ok && got == want, "ID(%q) = %d, %t, want %d", name, got, ok, want)
 	}
 	for _, absent := range []string{"", "Ġthe", "no such token", strings.Repeat("x", 100)} {
-		if id, ok := tok.ID(absent); ok {
-			t.Errorf("ID(%q) = %d, want none", absent, id)
-		}
+		_, ok := tok.ID(absent)
+		assert.False(t, ok, absent)
 	}
-	if EOS() != 4095 {
-		t.Errorf("EOS() = %d, want 4095", EOS())
-	}
-	if id, ok := tok.ID(" the"); !ok || !slices.Contains(Words(), id) {
-		t.Errorf(`ID(" the") = %d, %t, want one of Words`, id, ok)
-	}
+	id, ok := tok.ID(" the")
+	assert.True(t, ok && slices.Contains(Words(), id))
 }
 
 // TestWordsAreStable generates as the simulated model does.
@@ -64,28 +57,29 @@ func TestWordsAreStable(t *testing.T) {
 	}
 }
 
+// TestDecodeRestores also holds that a text has no fewer tokens than MinTokens says.
 func TestDecodeRestores(t *testing.T) {
 	for name, tok := range variants(t) {
 		rng := seeded(t, 17)
+		texts := []string{"", strings.Repeat(" ", 1000), strings.Repeat("\u1112\u1161\u11ab", 1000)}
 		for range 1500 {
-			s := randomText(rng, 15)
+			texts = append(texts, randomText(rng, 15))
+		}
+		for _, s := range texts {
 			want := s
 			if tok.nfc {
 				want = normalBetweenSpecials(tok, s)
 			}
-			if got := string(tok.Decode(nil, tok.Encode(nil, s))); got != want {
-				t.Fatalf("%s: %q comes back as %q, want %q", name, s, got, want)
-			}
+			ids := tok.Encode(nil, s)
+			require.Equal(t, want, string(tok.Decode(nil, ids)), name)
+			require.LessOrEqual(t, tok.MinTokens(len(s)), len(ids), "%s: %q", name, s)
 			for _, id := range tok.EncodeText(nil, s) {
-				if id >= 4093 {
-					t.Fatalf("%s: EncodeText(%q) holds the special token %d", name, s, id)
-				}
+				require.Less(t, id, uint32(4093), "%s: EncodeText(%q) holds a special token", name, s)
 			}
 		}
-		if got := tok.Decode([]byte("x"), []uint32{0, 1 << 31, 4096}); string(got) != "x!" {
-			t.Errorf("%s: ids out of range decode to %q", name, got)
-		}
+		assert.Equal(t, "x!", string(tok.Decode([]byte("x"), []uint32{0, 1 << 31, 4096})), "ids out of range")
 	}
+	assert.GreaterOrEqual(t, Sim().MinTokens(320), 10)
 }
 
 // normalBetweenSpecials is composeAll of all that is not a special token.
@@ -114,9 +108,7 @@ func TestNFC(t *testing.T) {
 		{"the same, composing", "c" + marks, "ḉ" + sorted[2:80] + sorted[82:]},
 		{"a joiner of the text's own", "\u034fe\u0301", "\u034fé"},
 	} {
-		if got := nfc(c.in); got != c.want {
-			t.Errorf("%s: nfc(%+q) = %+q, want %+q", c.name, c.in, got, c.want)
-		}
+		assert.Equal(t, c.want, nfc(c.in), c.name)
 	}
 }
 
@@ -124,9 +116,7 @@ func TestComposeAllEqualsNorm(t *testing.T) {
 	rng := seeded(t, 19)
 	for range 3000 {
 		s := randomText(rng, 15)
-		if got, want := composeAll(s), norm.NFC.String(s); got != want {
-			t.Fatalf("composeAll(%+q) = %+q, want %+q", s, got, want)
-		}
+		require.Equal(t, norm.NFC.String(s), composeAll(s))
 	}
 }
 
@@ -152,19 +142,11 @@ func TestAddedTokens(t *testing.T) {
 		{"<tool><mask> <tool>", []uint32{5002, 5001, 5002}, slices.Concat([]uint32{5002}, text("<mask> "), []uint32{5002})},
 		{"e\u0301=x", slices.Concat([]uint32{5003}, text("x")), slices.Concat([]uint32{5003}, text("x"))},
 	} {
-		if got := tok.Encode(nil, c.in); !slices.Equal(got, c.want) {
-			t.Errorf("Encode(%q) = %v, want %v", c.in, got, c.want)
-		}
-		if got := tok.EncodeText(nil, c.in); !slices.Equal(got, c.plain) {
-			t.Errorf("EncodeText(%q) = %v, want %v", c.in, got, c.plain)
-		}
+		assert.Equal(t, c.want, tok.Encode(nil, c.in), c.in)
+		assert.Equal(t, c.plain, tok.EncodeText(nil, c.in), c.in)
 	}
-	if got := tok.MinTokens(1 << 20); got != 0 {
-		t.Errorf("MinTokens = %d where a token takes any white space, want 0", got)
-	}
-	if got := string(tok.Decode(nil, []uint32{5000, 5002, 4999})); got != "<|im_end|>!!<tool>" {
-		t.Errorf("added tokens decode to %q", got)
-	}
+	assert.Zero(t, tok.MinTokens(1<<20), "a token takes any white space")
+	assert.Equal(t, "<|im_end|>!!<tool>", string(tok.Decode(nil, []uint32{5000, 5002, 4999})))
 }
 
 func TestIgnoreMerges(t *testing.T) {
@@ -172,12 +154,8 @@ func TestIgnoreMerges(t *testing.T) {
 	word := []string{`"vocab":{`, `"vocab":{"qxzqxz":5000,`}
 	merged := mustLoad(t, edited(t, word...))
 	ignoring := mustLoad(t, edited(t, append(word, `"ignore_merges":false`, `"ignore_merges":true`)...))
-	if got := ignoring.Encode(nil, "qxzqxz"); !slices.Equal(got, []uint32{5000}) {
-		t.Errorf("ignoring merges: %v, want [5000]", got)
-	}
-	if got, want := merged.Encode(nil, "qxzqxz"), slowMerge(merged.merges, "qxzqxz"); !slices.Equal(got, want) {
-		t.Errorf("merging: %v, want %v", got, want)
-	}
+	assert.Equal(t, []uint32{5000}, ignoring.Encode(nil, "qxzqxz"))
+	assert.Equal(t, slowMerge(merged.merges, "qxzqxz"), merged.Encode(nil, "qxzqxz"))
 }
 
 func TestMergesAsPairs(t *testing.T) {
@@ -196,9 +174,7 @@ func TestMergesAsPairs(t *testing.T) {
 	f["model"], _ = json.Marshal(model)
 	data, _ := json.Marshal(f)
 	text := prose(t, 20_000)
-	if got, want := mustLoad(t, data).Encode(nil, text), Sim().Encode(nil, text); !slices.Equal(got, want) {
-		t.Error("merges as pairs give other ids than as strings")
-	}
+	assert.Equal(t, Sim().Encode(nil, text), mustLoad(t, data).Encode(nil, text), "merges as pairs and as strings")
 }
 
 func TestLoadRefuses(t *testing.T) {
@@ -241,16 +217,13 @@ func TestLoadRefuses(t *testing.T) {
 		{`"vocab":{`, `"vocab":{"x":-1,`},
 		{`{"version"`, `{{`},
 	} {
-		if tok, err := Load(edited(t, c.old, c.new)); err == nil || tok != nil {
-			t.Errorf("%s for %s: no error", c.new, c.old)
-		}
+		_, err := Load(edited(t, c.old, c.new))
+		assert.Error(t, err, "%s for %s", c.new, c.old)
 	}
-	if _, err := Load([]byte(`{"pre_tokenizer":{"type":"ByteLevel"},"model":{"type":"BPE","merges":[["a"]]}}`)); err == nil {
-		t.Error("a merge of one token: no error")
-	}
-	if _, err := Load([]byte(`{}`)); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("an empty object: %v", err)
-	}
+	_, err := Load([]byte(`{"pre_tokenizer":{"type":"ByteLevel"},"model":{"type":"BPE","merges":[["a"]]}}`))
+	assert.Error(t, err, "a merge of one token")
+	_, err = Load([]byte(`{}`))
+	assert.ErrorIs(t, err, ErrUnsupported)
 }
 
 // firstMerge returns the id and content of the first token that Sim merges.
@@ -277,52 +250,12 @@ func TestLoadAccepts(t *testing.T) {
 		{`"normalizer":null`, `"normalizer":{"type":"Sequence","normalizers":[]}`},
 		{`"dropout":null`, `"dropout":0.0`},
 	} {
-		if got := mustLoad(t, edited(t, parts...)).Encode(nil, "it's 12345,\n\n  ok"); !slices.Equal(got, want) {
-			t.Errorf("with %s: %v, want %v", parts[1], got, want)
-		}
-	}
-}
-
-func TestMinTokens(t *testing.T) {
-	for name, tok := range variants(t) {
-		rng := seeded(t, 23)
-		texts := []string{"", strings.Repeat(" ", 1000), strings.Repeat("\u1112\u1161\u11ab", 1000)}
-		for range 500 {
-			texts = append(texts, randomText(rng, 10))
-		}
-		for _, s := range texts {
-			if got, atMost := tok.MinTokens(len(s)), len(tok.Encode(nil, s)); got > atMost {
-				t.Errorf("%s: MinTokens(%d) = %d, but a text of that length has %d", name, len(s), got, atMost)
-			}
-		}
-	}
-	if got := Sim().MinTokens(320); got < 10 {
-		t.Errorf("MinTokens(320) = %d, want 10 or more", got)
+		assert.Equal(t, want, mustLoad(t, edited(t, parts...)).Encode(nil, "it's 12345,\n\n  ok"), parts[1])
 	}
 }
 
 func TestEncodeAllocatesNothing(t *testing.T) {
 	tok, text := Sim(), prose(t, 50_000)
 	ids := tok.Encode(nil, text)
-	if n := testing.AllocsPerRun(10, func() { ids = tok.Encode(ids[:0], text) }); n != 0 {
-		t.Errorf("%v allocations, want none", n)
-	}
-}
-
-// TestEncodeTogether shares one tokenizer, whose cache of pieces starts empty,
-// between goroutines; it has a point under the race detector.
-func TestEncodeTogether(t *testing.T) {
-	tok, text := mustLoad(t, simJSON), prose(t, 60_000)
-	want := Sim().Encode(nil, text)
-	var group sync.WaitGroup
-	for range 4 {
-		group.Go(func() {
-			for range 3 {
-				if !slices.Equal(tok.Encode(nil, text), want) {
-					t.Error("ids differ")
-				}
-			}
-		})
-	}
-	group.Wait()
+	assert.Zero(t, testing.AllocsPerRun(10, func() { ids = tok.Encode(ids[:0], text) }), "allocations")
 }
