@@ -2,9 +2,11 @@ package models
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -14,9 +16,7 @@ import (
 func scanned(t testing.TB, ep openai.Endpoint, body string) *openai.Request {
 	t.Helper()
 	req, err := openai.Limits{MaxBytes: 64 << 20}.Scan(ep, []byte(body))
-	if err != nil {
-		t.Fatalf("%v in %.200s", err, body)
-	}
+	require.NoError(t, err, "%.200s", body)
 	return req
 }
 
@@ -44,12 +44,8 @@ func TestTextHashesOfAGrowingConversation(t *testing.T) {
 				if tools != "" {
 					bytes += len(tools) - len(`"tools":,`)
 				}
-				if want := granule.Within(bytes / (4 * blockSize)); len(hashes) != want {
-					t.Fatalf("block size %d, turn %d: %d granules of %d bytes, want %d", blockSize, turn, len(hashes), bytes, want)
-				}
-				if got := shared(before, hashes); got != len(before) {
-					t.Fatalf("block size %d, turn %d: %d of the last turn's %d granules are left", blockSize, turn, got, len(before))
-				}
+				require.Len(t, hashes, granule.Within(bytes/(4*blockSize)), "block size %d, turn %d: %d bytes", blockSize, turn, bytes)
+				require.Equal(t, len(before), shared(before, hashes), "block size %d, turn %d: granules of the last turn", blockSize, turn)
 				before = hashes
 				messages += fmt.Sprintf(`,{"role":"user","content":"turn %d, %s"}`, turn, strings.Repeat("x", turn))
 			}
@@ -63,30 +59,23 @@ func TestTextHashesTellApart(t *testing.T) {
 		return `{"model":"m",` + extra + `"messages":[{"role":"user","content":"` + text + `"}]}`
 	}
 	plain := textHashes(scanned(t, openai.Chat, chat("")), 16)
-	if again := textHashes(scanned(t, openai.Chat, chat(`"temperature":0.5,`)), 16); !slices.Equal(again, plain) {
-		t.Error("what does not reach the prompt changes its hashes")
-	}
+	assert.Equal(t, plain, textHashes(scanned(t, openai.Chat, chat(`"temperature":0.5,`)), 16), "what does not reach the prompt")
 	for name, extra := range map[string]string{
 		"salt": `"cache_salt":"a",`, "nvext's salt": `"nvext":{"cache_salt":"b"},`, "tools": `"tools":[{"type":"function","function":{"name":"f"}}],`,
 	} {
-		if got := shared(plain, textHashes(scanned(t, openai.Chat, chat(extra)), 16)); got != 0 {
-			t.Errorf("%s: %d blocks are still shared", name, got)
-		}
+		assert.Zero(t, shared(plain, textHashes(scanned(t, openai.Chat, chat(extra)), 16)), name)
 	}
 	prompt := `{"model":"m","prompt":"` + text
 	one, longer := textHashes(scanned(t, openai.Completions, prompt+`"}`), 16), textHashes(scanned(t, openai.Completions, prompt+` And more."}`), 16)
-	if len(one) == 0 || shared(one, longer) != len(one) {
-		t.Errorf("a longer prompt shares %d of %d blocks", shared(one, longer), len(one))
-	}
+	assert.NotEmpty(t, one)
+	assert.Equal(t, len(one), shared(one, longer), "blocks that a longer prompt shares")
 	// The same four bytes a token, as tokens: another domain.
 	ids := make([]uint32, 16)
 	raw, _ := scanned(t, openai.Completions, prompt+`"}`).Field("prompt")
 	for i := range ids {
 		ids[i] = uint32(raw[4*i]) | uint32(raw[4*i+1])<<8 | uint32(raw[4*i+2])<<16 | uint32(raw[4*i+3])<<24
 	}
-	if got := tokens.SequenceHashes(nil, ids, 16, tokens.Seed("", "")); got[0] == one[0] {
-		t.Error("a block of text has the hash of a block of tokens")
-	}
+	assert.NotEqual(t, one[0], tokens.SequenceHashes(nil, ids, 16, tokens.Seed("", ""))[0])
 }
 
 // Two prompts of different lengths that part somewhere share what they have in common, less than one granule short of
@@ -108,22 +97,7 @@ func TestTextHashesOfPromptsThatPart(t *testing.T) {
 
 func TestTextHashesAreBounded(t *testing.T) {
 	body := `{"model":"m","prompt":"` + strings.Repeat("z", 5<<20) + `"}`
-	if got, want := len(textHashes(scanned(t, openai.Completions, body), 16)), granule.Within(maxTextBytes/64); got != want {
-		t.Errorf("%d granules, want %d", got, want)
-	}
-}
-
-func BenchmarkTextHashes(b *testing.B) {
-	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("word ", 6_500) + `"}]}`
-	req, err := openai.Limits{MaxBytes: 64 << 20}.Scan(openai.Chat, []byte(body))
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	for b.Loop() {
-		textHashes(req, 16)
-	}
+	assert.Len(t, textHashes(scanned(t, openai.Completions, body), 16), granule.Within(maxTextBytes/64))
 }
 
 // An image is booked by what its model makes of it, not by its base64's bytes:
@@ -160,9 +134,8 @@ func TestEstimateByModality(t *testing.T) {
 			t.Errorf("%s: %d granules are named of %d blocks", name, n, most)
 		}
 	}
-	if got, want := estimate(scanned(t, openai.Chat, `{"model":"m","max_tokens":7,"user":"`+big+`","messages":[{"role":"user","content":"x"}]}`)), 7; got != want {
-		t.Errorf("a field that is not in the prompt: %d tokens, want %d", got, want)
-	}
+	outside := `{"model":"m","max_tokens":7,"user":"` + big + `","messages":[{"role":"user","content":"x"}]}`
+	assert.Equal(t, 7, estimate(scanned(t, openai.Chat, outside)), "a field that is not in the prompt")
 }
 
 // A conversation that begins with an image keeps its blocks; another image has
@@ -177,10 +150,6 @@ func TestTextHashesOfMedia(t *testing.T) {
 		t.Fatalf("%d granules, want those of about %d blocks", len(one), want)
 	}
 	grown := textHashes(scanned(t, openai.Chat, body("AAAA", `,{"role":"assistant","content":"`+strings.Repeat("A cat. ", 30)+`"}`)), 16)
-	if got := shared(one, grown); got != len(one) {
-		t.Errorf("the next turn keeps %d of %d granules", got, len(one))
-	}
-	if got := shared(one, textHashes(scanned(t, openai.Chat, body("BBBB", "")), 16)); got != 0 {
-		t.Errorf("another image shares %d blocks", got)
-	}
+	assert.Equal(t, len(one), shared(one, grown), "granules that the next turn keeps")
+	assert.Zero(t, shared(one, textHashes(scanned(t, openai.Chat, body("BBBB", "")), 16)), "another image")
 }

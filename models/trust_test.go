@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -19,23 +22,17 @@ func trusting(t *testing.T, template string, workers ...*pools.Worker) (l *Libra
 	t.Helper()
 	roster := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))
 	for _, w := range workers {
-		if err := roster.Put(*w); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, roster.Put(*w))
 	}
 	log = &strings.Builder{}
 	path := folder(t, map[string]string{"chat_template.jinja": template})
 	l, err := NewLibrary(Config{Tokenizers: []string{"m=" + path}}, roster, &engines{}, slog.New(slog.NewTextHandler(log, nil)), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	card := Card{BlockSize: 16, Engine: "vllm"}
 	return l, func(more string) (Prompt, Source) {
 		t.Helper()
 		p, source, err := card.Tokens(scanned(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}]`+more+`}`), l.Of("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return p, source
 	}, log
 }
@@ -71,9 +68,8 @@ func TestPinsWhatAProcessWasSeenToMake(t *testing.T) {
 		if pinned { // one of compareEvery is left to the process
 			least, most = 850, 990
 		}
-		if n := pins(p, w); n < least || n > most {
-			t.Errorf("%s: %d of 1000 are pinned", what, n)
-		}
+		n := pins(p, w)
+		assert.True(t, n >= least && n <= most, "%s: %d of 1000 are pinned", what, n)
 	}
 	l.compares(provenBy-1, a, plain, true)
 	expect("not often enough", plain, a, false)
@@ -90,9 +86,7 @@ func TestPinsWhatAProcessWasSeenToMake(t *testing.T) {
 	l.compares(1, b, plain, false)
 	expect("a minority at another process", plain, b, false)
 	expect("which is its own", plain, a, true)
-	if n := strings.Count(log.String(), "that worker renders such chats itself"); n != 2 {
-		t.Errorf("%d log lines: %s", n, log)
-	}
+	assert.Equal(t, 2, strings.Count(log.String(), "that worker renders such chats itself"), log)
 	l.Stale("m", "a")
 	expect("its connection broke", plain, a, false)
 	l.compares(provenBy, a, plain, true)
@@ -109,9 +103,7 @@ func TestDatesAreNotPinned(t *testing.T) {
 		l, prompt, _ := trusting(t, template, a)
 		p, _ := prompt("")
 		l.compares(100, a, p, true)
-		if n := pins(p, a); n > 0 != pinned {
-			t.Errorf("%s: %d of 1000 are pinned", template, n)
-		}
+		assert.Equal(t, pinned, pins(p, a) > 0, template)
 	}
 }
 
@@ -124,12 +116,9 @@ func TestDistrust(t *testing.T) {
 	p, _ := prompt("")
 	expect := func(what string, want Source, lines int) {
 		t.Helper()
-		if _, got := prompt(""); got != want {
-			t.Errorf("%s: tokens are %s, want %s", what, got, want)
-		}
-		if got := strings.Count(log.String(), "no longer used"); got != lines {
-			t.Errorf("%s: %d log lines, want %d: %s", what, got, lines, log)
-		}
+		_, got := prompt("")
+		assert.Equal(t, want, got, what)
+		assert.Equal(t, lines, strings.Count(log.String(), "no longer used"), "%s: %s", what, log)
 	}
 	l.compares(2, a, p, false)
 	l.compares(1, process("b", "1"), p, true)
@@ -137,24 +126,19 @@ func TestDistrust(t *testing.T) {
 	expect("never three in a row", FromOwn, 0)
 	l.compares(7, a, p, false)
 	expect("three in a row", FromText, 1)
-	if _, source := prompt(`,"reasoning_effort":"low"`); source != FromOwn {
-		t.Errorf("another kind is made %s", source)
-	}
+	_, source := prompt(`,"reasoning_effort":"low"`)
+	assert.Equal(t, FromOwn, source, "another kind")
 	if r := l.Report()["m"]; !r.Distrusted || r.Agreed != 1 || r.Disagreed != 11 {
 		t.Errorf("the report is %+v", r)
 	}
 	l.meet("m")
 	expect("the same workers", FromText, 1)
-	if err := l.roster.Put(*process("a", "2")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.roster.Put(*process("a", "2")))
 	l.meet("m")
 	expect("a new process", FromOwn, 1)
 	l.compares(3, a, p, false)
 	expect("three again", FromText, 2)
-	if err := l.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.Reload())
 	expect("read again", FromOwn, 2)
 }
 
@@ -176,12 +160,9 @@ func TestMadeUpKinds(t *testing.T) {
 			t.Fatalf("after %d kinds the useful one is not pinned", i)
 		}
 	}
-	if _, source := prompt(""); source != FromOwn {
-		t.Errorf("useful prompts are made %s", source)
-	}
-	if n := len(l.Of("m").trust.processes); n != 1 {
-		t.Errorf("%d processes are remembered", n)
-	}
+	_, source := prompt("")
+	assert.Equal(t, FromOwn, source, "useful prompts")
+	assert.Len(t, l.Of("m").trust.processes, 1)
 }
 
 // What only the gateway takes for too long is left to the engine, until its tokens are proven.
@@ -195,9 +176,8 @@ func TestUnprovenCountsRefuseNothing(t *testing.T) {
 	for range provenBy {
 		l.compare(process("a", "1"), l.kind(req, "vllm"), true)
 	}
-	if _, _, err := card.Tokens(req, l); err == nil {
-		t.Error("a prompt that is too long by proven tokens is not refused")
-	}
+	_, _, err := card.Tokens(req, l)
+	assert.Error(t, err, "a prompt that is too long by proven tokens")
 }
 
 // TestKinds: requests that templates, or engines' options, may treat in another way are of another kind; those that differ
@@ -235,18 +215,11 @@ func TestKinds(t *testing.T) {
 		{user, `,"temperature":0.5,"max_tokens":9,"stream":true,"seed":4,"user":"u","metadata":{"a":1}`},
 		{`{"content":"another text, and longer","role":"user"}`, `,"tools":[],"chat_template_kwargs":null,"reasoning_effort":null`},
 	} {
-		if of(c[0], c[1]) != of(user, "") {
-			t.Errorf("another kind: %v", c)
-		}
+		assert.Equal(t, of(user, ""), of(c[0], c[1]), "%v", c)
 	}
 	turns := func(n int) string { return strings.Repeat(user+","+said+",", n) + user }
-	if of(turns(2), "") != of(turns(9), "") {
-		t.Error("a conversation's turns are of another kind as it grows")
-	}
-	if of(user, tool+`,"tool_choice":"auto"`) != of(user, `,"tool_choice":"auto"`+tool) {
-		t.Error("the order of fields makes another kind")
-	}
-	if l.kind(scanned(t, openai.Chat, chatOf(1)), "sglang") == l.kind(scanned(t, openai.Chat, chatOf(1)), "vllm") {
-		t.Error("two engines' ways of preparing a chat are one kind")
-	}
+	assert.Equal(t, of(turns(2), ""), of(turns(9), ""), "a conversation's turns as it grows")
+	assert.Equal(t, of(user, tool+`,"tool_choice":"auto"`), of(user, `,"tool_choice":"auto"`+tool), "the order of fields")
+	req := scanned(t, openai.Chat, chatOf(1))
+	assert.NotEqual(t, l.kind(req, "sglang"), l.kind(req, "vllm"), "two engines' ways of preparing a chat")
 }
