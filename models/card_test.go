@@ -2,8 +2,11 @@ package models
 
 import (
 	"math"
-	"slices"
+	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -21,9 +24,7 @@ func TestEstimatesStayWithinTheWorkers(t *testing.T) {
 		{Card{BlockSize: 16, ContextTokens: 4096, kvTokens: 160_000}, 4095},
 		{Card{BlockSize: 16, ContextTokens: 1}, 1},
 	} {
-		if got := tt.card.longestPrompt(); got != tt.want {
-			t.Errorf("%+v: %d, want %d", tt.card, got, tt.want)
-		}
+		assert.Equal(t, tt.want, tt.card.longestPrompt(), "%+v", tt.card)
 	}
 }
 
@@ -33,9 +34,7 @@ func TestTruncatedPrompts(t *testing.T) {
 	sim := tokens.Sim()
 	all := sim.Encode(nil, words[1:len(words)-1])
 	n := len(all)
-	if n < 8 {
-		t.Fatalf("%d tokens", n)
-	}
+	require.GreaterOrEqual(t, n, 8)
 	for _, tt := range []struct {
 		more string
 		want []uint32
@@ -52,9 +51,9 @@ func TestTruncatedPrompts(t *testing.T) {
 		for _, prompt := range []string{words, jsonIDs(all)} {
 			req := scanned(t, openai.Completions, `{"model":"m","prompt":`+prompt+tt.more+`}`)
 			card := Card{BlockSize: 2, ContextTokens: 100}
-			if p, _, err := card.Tokens(req, Sim(1<<20)); err != nil || !slices.Equal(p.IDs, tt.want) {
-				t.Errorf("%s of %.10s: %v, %v; want %v", tt.more, prompt, p.IDs, err, tt.want)
-			}
+			p, _, err := card.Tokens(req, Sim(1<<20))
+			assert.NoError(t, err)
+			assert.Equal(t, tt.want, p.IDs, "%s of %.10s", tt.more, prompt)
 		}
 	}
 }
@@ -64,20 +63,16 @@ func jsonIDs(ids []uint32) string { return string(openai.AppendIDs(nil, ids)) }
 // A prompt that would take long to read, and is cut in any case, is left to the
 // engine.
 func TestTruncatedPromptsUnseen(t *testing.T) {
-	long := make([]byte, 1<<20)
-	for i := range long {
-		long[i] = 'a'
-	}
+	long := strings.Repeat("a", 1<<20)
 	card := Card{BlockSize: 2, ContextTokens: 100}
 	tokenize := func(more string) ([]uint32, error) {
-		req := scanned(t, openai.Completions, `{"model":"m",`+more+`"prompt":"`+string(long)+`"}`)
+		req := scanned(t, openai.Completions, `{"model":"m",`+more+`"prompt":"`+long+`"}`)
 		p, _, err := card.Tokens(req, Sim(1<<20))
 		return p.IDs, err
 	}
-	if ids, err := tokenize(`"truncate_prompt_tokens":8,`); err != nil || ids != nil {
-		t.Errorf("%d ids, %v", len(ids), err)
-	}
-	if _, err := tokenize(""); err == nil {
-		t.Error("a prompt too long is not refused")
-	}
+	ids, err := tokenize(`"truncate_prompt_tokens":8,`)
+	assert.NoError(t, err)
+	assert.Nil(t, ids)
+	_, err = tokenize("")
+	assert.Error(t, err, "a prompt too long")
 }

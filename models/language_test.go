@@ -4,13 +4,15 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
-	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -22,9 +24,7 @@ func folder(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	data, err := os.ReadFile(simTokenizer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	write(t, filepath.Join(dir, "tokenizer.json"), string(data))
 	for name, content := range files {
 		write(t, filepath.Join(dir, name), content)
@@ -34,31 +34,35 @@ func folder(t testing.TB, files map[string]string) string {
 
 func write(t testing.TB, path, content string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-// quoted is a text in JSON.
-func quoted(text string) string {
-	raw, _ := json.Marshal(text)
-	return string(raw)
+// loaded is the language of such a folder.
+func loaded(t testing.TB, cacheBytes int64, files map[string]string) *Language {
+	t.Helper()
+	l, err := Load(folder(t, files), cacheBytes)
+	require.NoError(t, err)
+	return l
 }
 
 // language has one chat template, whose date is 7 March 2026.
 func language(t testing.TB, template string) *Language {
 	t.Helper()
-	l, err := Load(folder(t, map[string]string{
-		"tokenizer_config.json": `{"bos_token":"<s>","eos_token":{"content":"</s>"},"pad_token":null,"chat_template":` + quoted(template) + `}`,
-	}), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	quoted, _ := json.Marshal(template)
+	l := loaded(t, 1<<20, map[string]string{
+		"tokenizer_config.json": `{"bos_token":"<s>","eos_token":{"content":"</s>"},"pad_token":null,"chat_template":` + string(quoted) + `}`,
+	})
 	l.now = func() time.Time { return time.Date(2026, 3, 7, 9, 5, 2, 0, time.UTC) }
 	return l
+}
+
+// renders compares what a language makes of a chat.
+func (l *Language) renders(t *testing.T, engine, body, want string) {
+	t.Helper()
+	got, err := l.Render(nil, scanned(t, openai.Chat, body), engine)
+	assert.NoError(t, err)
+	assert.Equal(t, want, string(got), "%s of %s", engine, body)
 }
 
 // What each engine hands its templates of a request: the fields that it knows, in the order of its types, tool
@@ -91,10 +95,7 @@ func TestEnginesHandOver(t *testing.T) {
 		{"vllm", `{"model":"m","add_generation_prompt":"off","messages":[{"role":"user","content":[{"type":"text","text":""},{"type":"text","text":"a"},{"type":"text","text":""},{"type":"text","text":"b"}]}]}`,
 			`[{"role": "user", "content": "a\nb"}]|null|True|False||` + end},
 	} {
-		got, err := l.Render(nil, scanned(t, openai.Chat, tt.body), tt.engine)
-		if err != nil || string(got) != tt.want {
-			t.Errorf("%s of %s: %v\ngot  %s\nwant %s", tt.engine, tt.body, err, got, tt.want)
-		}
+		l.renders(t, tt.engine, tt.body, tt.want)
 	}
 }
 
@@ -106,9 +107,7 @@ func TestContentsInParts(t *testing.T) {
 		"vllm":   `[{"type": "text", "text": "s"}][{"type": "text", "text": "a"}][]`,
 		"sglang": `"s"[{"type": "text", "text": "a"}]""`,
 	} {
-		if got, err := l.Render(nil, scanned(t, openai.Chat, body), engine); err != nil || string(got) != want {
-			t.Errorf("%s: %s, %v; want %s", engine, got, err, want)
-		}
+		l.renders(t, engine, body, want)
 	}
 }
 
@@ -126,9 +125,8 @@ func TestNotRendered(t *testing.T) {
 		"a tool's shape":      `{"model":"m","tools":[{"type":"custom"}],"messages":[{"role":"user","content":"a"}]}`,
 	} {
 		ids, err := l.Encode(nil, scanned(t, openai.Chat, body), "vllm")
-		if !errors.Is(err, ErrUnrendered) || ids != nil {
-			t.Errorf("%s: %v, %v", name, ids, err)
-		}
+		assert.ErrorIs(t, err, ErrUnrendered, name)
+		assert.Nil(t, ids, name)
 		card := Card{BlockSize: 16, Engine: "vllm"}
 		if p, source, err := card.Tokens(scanned(t, openai.Chat, body), l); p.IDs != nil || source != FromText || err != nil {
 			t.Errorf("%s: %v from %s, %v", name, ids, source, err)
@@ -144,9 +142,7 @@ func TestContinuedMessage(t *testing.T) {
 		`{% for m in messages %}<{{ m.content | trim }}>{% endfor %}`:                                        `<a><b c`,
 		`{% for m in messages %}<{{ m.content }}>{% endfor %}{% if add_generation_prompt %}never{% endif %}`: `<a><b c `,
 	} {
-		if got, err := language(t, template).Render(nil, scanned(t, openai.Chat, body), "vllm"); err != nil || string(got) != want {
-			t.Errorf("%s: %q, %v; want %q", template, got, err, want)
-		}
+		language(t, template).renders(t, "vllm", body, want)
 	}
 }
 
@@ -160,21 +156,19 @@ func TestSpecialTokensAround(t *testing.T) {
 		`{"model":"m","prompt":"some words","add_special_tokens":false}`:      t5.Encode(nil, "some words"),
 		`{"model":"m","prompt":"<|im_end|> words","add_special_tokens":null}`: t5.EncodePrompt(nil, "<|im_end|> words"),
 	} {
-		if got, err := l.Encode(nil, scanned(t, openai.Completions, body), "vllm"); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%s: %v, %v; want %v", body, got, err, want)
-		}
+		got, err := l.Encode(nil, scanned(t, openai.Completions, body), "vllm")
+		assert.NoError(t, err)
+		assert.Equal(t, want, got, body)
 	}
-	got, err := l.Encode(nil, scanned(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"a"}]}`), "vllm")
-	if want := t5.Encode(nil, "<s>x"); err != nil || !slices.Equal(got, want) {
-		t.Errorf("%v, %v; want %v", got, err, want)
-	}
+	got, err := l.Encode(nil, scanned(t, openai.Chat, says), "vllm")
+	assert.NoError(t, err)
+	assert.Equal(t, t5.Encode(nil, "<s>x"), got)
 }
 
 // Templates are found where transformers finds them, and one for tools is used for requests with tools.
 func TestTemplatesOfAFolder(t *testing.T) {
-	const plain, withTools = `{"model":"m","messages":[{"role":"user","content":"a"}]}`,
-		`{"model":"m","tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"a"}]}`
-	for name, tt := range map[string]struct {
+	const withTools = `{"model":"m","tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"a"}]}`
+	for _, tt := range map[string]struct {
 		files       map[string]string
 		plain, tool string
 	}{
@@ -184,21 +178,13 @@ func TestTemplatesOfAFolder(t *testing.T) {
 		"processor": {map[string]string{"chat_template.json": `{"chat_template":"p"}`}, "p", "p"},
 		"more":      {map[string]string{"chat_template.jinja": "own", "additional_chat_templates/tool_use.jinja": "tools"}, "own", "tools"},
 	} {
-		l, err := Load(folder(t, tt.files), 1<<20)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		for body, want := range map[string]string{plain: tt.plain, withTools: tt.tool} {
-			if got, err := l.Render(nil, scanned(t, openai.Chat, body), "vllm"); err != nil || string(got) != want {
-				t.Errorf("%s: %q, %v; want %q", name, got, err, want)
-			}
-		}
+		l := loaded(t, 1<<20, tt.files)
+		l.renders(t, "vllm", says, tt.plain)
+		l.renders(t, "vllm", withTools, tt.tool)
 	}
 	l, err := Load(filepath.Join(folder(t, nil), "tokenizer.json"), 1<<20)
-	if err != nil || len(l.Templates()) != 0 {
-		t.Errorf("a tokenizer.json alone: %v", err)
-	}
+	require.NoError(t, err)
+	assert.Empty(t, l.Templates(), "a tokenizer.json alone")
 }
 
 // What cannot be read is refused with the file's name.
@@ -210,13 +196,10 @@ func TestBrokenFolders(t *testing.T) {
 		if file == "special_tokens_map.json" {
 			file = "" // the folder's
 		}
-		if err == nil || !strings.Contains(err.Error(), file) {
-			t.Errorf("%s: %v", file, err)
-		}
+		assert.ErrorContains(t, err, file)
 	}
-	if _, err := Load(t.TempDir(), 1<<20); err == nil {
-		t.Error("an empty folder is a model")
-	}
+	_, err := Load(t.TempDir(), 1<<20)
+	assert.Error(t, err, "an empty folder")
 }
 
 // unzipped reads a file of the shared vectors, or skips the test.
@@ -228,27 +211,19 @@ func unzipped(t testing.TB, name string) []byte {
 	}
 	defer file.Close()
 	r, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	if _, err := b.ReadFrom(r); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
+	require.NoError(t, err)
+	b, err := io.ReadAll(r)
+	require.NoError(t, err)
+	return b
 }
 
 // qwen is the language of Qwen 2.5.
 func qwen(t testing.TB) *Language {
 	t.Helper()
-	l, err := Load(folder(t, map[string]string{
+	return loaded(t, 64<<20, map[string]string{
 		"tokenizer.json":        string(unzipped(t, "tokenizer/qwen2.5/tokenizer.json.gz")),
 		"tokenizer_config.json": string(unzipped(t, "tokenizer/qwen2.5/tokenizer_config.json.gz")),
-	}), 64<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	})
 }
 
 // The shared conversations as requests: the text is that of Python's jinja2, and the tokens are the text's.
@@ -259,23 +234,17 @@ func TestQwenConversations(t *testing.T) {
 			Request  json.RawMessage
 			Rendered string
 		}
-		if err := json.Unmarshal(line, &c); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(line, &c))
 		n++
-		req := scanned(t, openai.Chat, `{"model":"m",`+string(c.Request[1:]))
-		got, err := l.Render(nil, req, "vllm")
-		if err != nil || string(got) != c.Rendered {
-			t.Errorf("%s\n%v\ngot  %q\nwant %q", c.Request, err, got, c.Rendered)
-		}
+		body := `{"model":"m",` + string(c.Request[1:])
+		l.renders(t, "vllm", body, c.Rendered)
+		req := scanned(t, openai.Chat, body)
 		p, source, err := (&Card{BlockSize: 16, Engine: "vllm"}).Tokens(req, l)
 		if want := l.Tokenizer().Tokenizer().Encode(nil, c.Rendered); err != nil || source != FromOwn || !slices.Equal(p.IDs, want) {
 			t.Errorf("%s: %d tokens from %s, %v; want %d", c.Request, len(p.IDs), source, err, len(want))
 		}
 	}
-	if n != 12 {
-		t.Errorf("%d conversations, want 12", n)
-	}
+	assert.Equal(t, 12, n, "conversations")
 }
 
 func TestStrftime(t *testing.T) {
@@ -284,8 +253,6 @@ func TestStrftime(t *testing.T) {
 		"%Y-%m-%d": "2026-03-07", "%d %b %Y": "07 Mar 2026", "%A, %B %-d": "Saturday, March 7", "%H:%M:%S.%f": "09:05:02.123456",
 		"%y%%%j %w %I%p %e": "26%066 6 09AM  7", "%Q": "%Q", "%Z%z|": "|", "%-H %F %T": "9 2026-03-07 09:05:02", "%": "%",
 	} {
-		if got := strftime(at, format); got != want {
-			t.Errorf("%s: %q, want %q", format, got, want)
-		}
+		assert.Equal(t, want, strftime(at, format), format)
 	}
 }

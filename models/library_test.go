@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -14,9 +17,7 @@ import (
 func library(t *testing.T, cfg Config) *Library {
 	t.Helper()
 	l, err := NewLibrary(cfg, pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler)), nil, slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return l
 }
 
@@ -30,41 +31,35 @@ func rendered(t *testing.T, l *Library, model string) string {
 		return ""
 	}
 	text, err := language.Render(nil, scanned(t, openai.Chat, says), "vllm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(text)
+}
+
+// put makes a model's folder with a template at path.
+func put(t *testing.T, path, template string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.Rename(folder(t, map[string]string{"chat_template.jinja": template}), path))
 }
 
 // Models are found by name, by the name's last part and in the layout of the Hugging Face cache; a name that leads out
 // of the folder finds nothing.
 func TestModelsAreFound(t *testing.T) {
 	root := t.TempDir()
-	put := func(path, template string) {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(folder(t, map[string]string{"chat_template.jinja": template}), filepath.Join(root, path)); err != nil {
-			t.Fatal(err)
-		}
+	for path, template := range map[string]string{
+		"shelf/org/whole": "whole", "shelf/last": "last", "shelf/models--org--cached/snapshots/abc": "abc", "shelf/models--org--cached/snapshots/def": "def",
+		"shelf/models--org--unnamed/snapshots/only": "only", "shelf/broken": "{% broken %}", "secret": "secret",
+	} {
+		put(t, filepath.Join(root, path), template)
 	}
-	put("shelf/org/whole", "whole")
-	put("shelf/last", "last")
-	put("shelf/models--org--cached/snapshots/abc", "abc")
-	put("shelf/models--org--cached/snapshots/def", "def")
 	write(t, filepath.Join(root, "shelf/models--org--cached/refs/main"), "abc\n")
-	put("shelf/models--org--unnamed/snapshots/only", "only")
-	put("shelf/broken", "{% broken %}")
-	put("secret", "secret")
 	l := library(t, Config{ModelPaths: []string{filepath.Join(root, "shelf")}})
 	for model, want := range map[string]string{
 		"org/whole": "whole", "any/last": "last", "last": "last", "org/cached": "abc", "org/unnamed": "only",
 		"../secret": "", "org/../../secret": "", filepath.Join(root, "secret"): "", "absent": "", "broken": "", "": "",
 	} {
 		l.find(model)
-		if got := rendered(t, l, model); got != want {
-			t.Errorf("%q has the template %q, want %q", model, got, want)
-		}
+		assert.Equal(t, want, rendered(t, l, model), model)
 	}
 }
 
@@ -76,22 +71,16 @@ func TestReload(t *testing.T) {
 	l.find("c")
 	write(t, filepath.Join(a, "chat_template.jinja"), "a2")
 	write(t, filepath.Join(b, "chat_template.jinja"), "{{ broken")
-	if err := os.Rename(folder(t, map[string]string{"chat_template.jinja": "c1"}), filepath.Join(shelf, "c")); err != nil {
-		t.Fatal(err)
-	}
+	put(t, filepath.Join(shelf, "c"), "c1")
 	l.find("c") // it was looked for
-	if got := rendered(t, l, "c"); got != "" {
-		t.Errorf("c is there before the reload: %q", got)
-	}
+	assert.Empty(t, rendered(t, l, "c"), "before the reload")
 	err := l.Reload()
 	if err == nil || strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), `"b"`) || !strings.Contains(err.Error(), "chat_template.jinja") {
 		t.Errorf("the error is %v", err)
 	}
 	l.find("c")
 	for model, want := range map[string]string{"a": "a2", "b": "b1", "c": "c1"} {
-		if got := rendered(t, l, model); got != want {
-			t.Errorf("%s has %q, want %q", model, got, want)
-		}
+		assert.Equal(t, want, rendered(t, l, model), model)
 	}
 }
 
@@ -104,22 +93,16 @@ func TestTheOnlyModelNeedsNoName(t *testing.T) {
 		t.Helper()
 		l.adopt(served)
 		for _, model := range []string{"", "a", "b"} {
-			if got := rendered(t, l, model); got != want[model] {
-				t.Errorf("%s: %q has %q, want %q", when, model, got, want[model])
-			}
+			assert.Equal(t, want[model], rendered(t, l, model), "%s: %s", when, model)
 		}
 	}
 	check("one", map[string]string{"a": "1"}, "a")
 	write(t, filepath.Join(path, "chat_template.jinja"), "2")
-	if err := l.Reload(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, l.Reload())
 	check("read again", map[string]string{"a": "2"}, "a")
 	check("without workers", map[string]string{"a": "2"})
 	check("two", nil, "a", "b")
-	if err := l.Reload(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, l.Reload())
 	check("two, read again", nil, "a", "b")
 	check("the other", map[string]string{"b": "2"}, "b")
 }
@@ -137,8 +120,6 @@ func TestConfigIsChecked(t *testing.T) {
 		"tokenizer.json": {Tokenizers: []string{"a=" + t.TempDir()}},
 	} {
 		_, err := NewLibrary(cfg, nil, nil, slog.New(slog.DiscardHandler), nil)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v, want %q", cfg, err, want)
-		}
+		assert.ErrorContains(t, err, want)
 	}
 }

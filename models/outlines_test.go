@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/jinja"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -13,15 +16,10 @@ import (
 // TestOutlinesWriteWhatTemplatesDo renders chats of all shapes by what was learnt of chats like them, and compares each
 // with a language that has learnt nothing.
 func TestOutlinesWriteWhatTemplatesDo(t *testing.T) {
-	l, err := Load(folder(t, map[string]string{"tokenizer_config.json": string(unzipped(t, "tokenizer/qwen2.5/tokenizer_config.json.gz"))}), 64<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := loaded(t, 64<<20, map[string]string{"tokenizer_config.json": string(unzipped(t, "tokenizer/qwen2.5/tokenizer_config.json.gz"))})
 	trimming, err := jinja.Parse(`{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' and '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}` +
 		`{% else %}<{{ m['role'] }}>{{ m['content'] | trim }}{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	another := l.with(0)
 	another.templates = map[string]*template{"default": {Template: trimming}}
 	parts := l.with(0)
@@ -37,9 +35,7 @@ func TestOutlinesWriteWhatTemplatesDo(t *testing.T) {
 					at /= 3
 				}
 				raw, err := json.Marshal(map[string]any{"model": "m", "messages": messages})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				req := scanned(t, openai.Chat, string(raw))
 				fresh := l.with(0)
 				want, wantErr := fresh.Render(nil, req, engine)
@@ -77,8 +73,7 @@ func TestShapes(t *testing.T) {
 		`"messages":[{"role":"user","content":"a"}],"continue_final_message":true`:                                        false,
 		`"messages":[` + strings.Repeat(`{"role":"user","content":"a"},`, maxOutlined) + `{"role":"user","content":"a"}]`: false,
 	} {
-		if _, ok := shapeOf(scanned(t, openai.Chat, `{"model":"m",`+body+`}`), "vllm"); ok != want {
-			t.Errorf("%s: %v, want %v", body, ok, want)
-		}
+		_, ok := shapeOf(scanned(t, openai.Chat, `{"model":"m",`+body+`}`), "vllm")
+		assert.Equal(t, want, ok, body)
 	}
 }

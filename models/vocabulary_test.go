@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -31,29 +34,22 @@ func TestVocabularySize(t *testing.T) {
 	} {
 		var l *Language
 		if !c.bare {
-			files := map[string]string{}
-			if c.config != "" {
-				files["config.json"] = c.config
+			files := map[string]string{"config.json": c.config}
+			if c.config == "" {
+				files = nil
 			}
-			var err error
-			if l, err = Load(folder(t, files), 1<<20); err != nil {
-				t.Fatal(err)
-			}
+			l = loaded(t, 1<<20, files)
 			if c.want < 0 {
 				c.want = l.Tokenizer().Tokenizer().VocabSize()
 			}
 		}
 		card := Card{vocab: c.reported}
-		if got := card.VocabSize(l); got != c.want {
-			t.Errorf("%+v: %d", c, got)
-		}
+		assert.Equal(t, c.want, card.VocabSize(l), "%+v", c)
 	}
 	l := Sim(1 << 20)
 	l.vocab = 3
 	_, _, err := (&Card{}).Tokens(scanned(t, openai.Completions, `{"model":"m","prompt":"Hello"}`), l)
-	if err == nil || !strings.Contains(err.Error(), "no embedding") {
-		t.Errorf("a text with tokens beyond the embedding: %v", err)
-	}
+	assert.ErrorContains(t, err, "no embedding")
 }
 
 // Where no size is known, what SGLang does not check itself is refused, other engines check ids, and one line of the log
@@ -64,13 +60,10 @@ func TestUnknownVocabulary(t *testing.T) {
 		logger := slog.New(slog.NewTextHandler(log, nil))
 		roster := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))
 		l, err := NewLibrary(Config{}, roster, nil, logger, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := pools.Worker{ID: "w", Model: "m", Role: pools.Both, Engine: engine, Address: "http://w:1", BlockSize: 16}
-		if err := roster.Put(w); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		w := process("w", "")
+		w.Engine = engine
+		require.NoError(t, roster.Put(*w))
 		for range 2 {
 			l.reportUnsized("m")
 		}
@@ -103,12 +96,8 @@ func TestUnknownVocabulary(t *testing.T) {
 			}
 		}
 		w.VocabSize = 1
-		if err := roster.Put(w); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, roster.Put(*w))
 		card, _ = CardOf(roster, "m")
-		if err := card.CheckIDs(scanned(t, openai.Completions, `{"model":"m","prompt":[1]}`), nil); err == nil || !strings.Contains(fmt.Sprint(err), "ends at 0") {
-			t.Errorf("%s: %v", engine, err)
-		}
+		assert.Contains(t, fmt.Sprint(card.CheckIDs(scanned(t, openai.Completions, `{"model":"m","prompt":[1]}`), nil)), "ends at 0", engine)
 	}
 }

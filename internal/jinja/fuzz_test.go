@@ -1,42 +1,22 @@
 package jinja
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
-	"os"
 	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
-)
 
-// seeds adds the golden templates.
-func seeds(f *testing.F) {
-	file, err := os.Open("testdata/golden.jsonl")
-	if err != nil {
-		f.Fatal(err)
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var c struct {
-			Template string
-			Vars     json.RawMessage
-		}
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			f.Fatal(err)
-		}
-		f.Add(c.Template, []byte(c.Vars))
-	}
-}
+	"github.com/stretchr/testify/assert"
+)
 
 // Whatever is parsed renders, or fails, in bounded time; the same twice.
 func FuzzTemplate(f *testing.F) {
-	seeds(f)
+	for _, c := range golden(f) {
+		f.Add(c.Template, []byte(c.Vars))
+	}
 	f.Fuzz(func(t *testing.T, source string, raw []byte) {
 		tmpl, err := Parse(source)
 		if err != nil {
@@ -46,12 +26,7 @@ func FuzzTemplate(f *testing.F) {
 		if err != nil {
 			return
 		}
-		d, _ := v.Dict()
-		all := map[string]Value{}
-		for i := 0; d != nil && i < d.Len(); i++ {
-			key, value := d.At(i)
-			all[key] = value
-		}
+		all := members(v)
 		tmpl.LoopsOverContent()
 		began := time.Now()
 		first, err1 := tmpl.Render(nil, all, nil)
@@ -73,10 +48,7 @@ func FuzzJSON(f *testing.F) {
 	} {
 		f.Add([]byte(text))
 	}
-	print, err := Parse(`{{ v | tojson }}`)
-	if err != nil {
-		f.Fatal(err)
-	}
+	print := parsed(f, `{{ v | tojson }}`)
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var want any
 		wantErr := json.Unmarshal(raw, &want)
@@ -123,36 +95,23 @@ func TestBudget(t *testing.T) {
 		`{{ many | unique | list | length }}`:                                         ErrBudget,
 		`{{ long | length }}{{ long.split(' ') | length }}{{ many | sort | length }}`: nil,
 	} {
-		tmpl, err := Parse(source)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tmpl := parsed(t, source)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		began := time.Now()
 		out, err := tmpl.Render(nil, map[string]Value{"long": long, "many": List(many)}, nil)
 		runtime.ReadMemStats(&after)
-		if !errors.Is(err, want) {
-			t.Errorf("%s: %d bytes, %v; want %v", source, len(out), err, want)
-		}
-		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("%s took %v", source, took)
-		}
-		if took := after.TotalAlloc - before.TotalAlloc; took > 1<<30 {
-			t.Errorf("%s took %d MB of memory, one after the other", source, took>>20)
-		}
+		assert.ErrorIs(t, err, want, "%s: %d bytes", source, len(out))
+		assert.LessOrEqual(t, time.Since(began), 10*time.Second, source)
+		assert.LessOrEqual(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<30), "%s: memory, one after the other", source)
 	}
-	if tmpl, err := Parse(`{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}`); err != nil {
-		t.Fatal(err)
-	} else if _, err := tmpl.Render(nil, nil, nil); err == nil {
-		t.Error("a macro calls itself without end")
-	}
+	_, err := parsed(t, `{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}`).Render(nil, nil, nil)
+	assert.Error(t, err, "a macro calls itself without end")
 	for _, source := range []string{
 		strings.Repeat("{% if a %}", 500), "{{ " + strings.Repeat("(", 500), "{{ " + strings.Repeat("not ", 5000) + "a }}", "{{ " + strings.Repeat("-", 5000) + "1 }}",
 		"{% for x in y recursive %}{% endfor %}", "{% include 'x' %}", "{{ x | nothing }}", "{{ x is nothing }}", "{{ f(*x) }}", "{% break %}", "{{ x", "{{ 'x }}", "{# x", "{% raw %}",
 	} {
-		if _, err := Parse(source); err == nil {
-			t.Errorf("%.40s is parsed", source)
-		}
+		_, err := Parse(source)
+		assert.Error(t, err, "%.40s", source)
 	}
 }

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // No JSON takes longer than its length explains.
@@ -24,19 +27,9 @@ func TestJSONIsLinear(t *testing.T) {
 	} {
 		began := time.Now()
 		v, err := FromJSON([]byte(text), nil)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		print, err := Parse(`{{ v | tojson | length }}`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := print.Render(nil, map[string]Value{"v": v}, nil); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("%s took %v", name, took)
-		}
+		require.NoError(t, err, name)
+		_, err = parsed(t, `{{ v | tojson | length }}`).Render(nil, map[string]Value{"v": v}, nil)
+		assert.NoError(t, err, name)
+		assert.LessOrEqual(t, time.Since(began), 5*time.Second, name)
 	}
 }

@@ -1,12 +1,12 @@
 package jinja
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
-	"os"
+	"maps"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // texts are what holes are filled with: what templates look for, and what they do not.
@@ -24,10 +24,7 @@ func outlined(t *testing.T, source string, all map[string]Value, pick func(i int
 		return false
 	}
 	with := func(content func(i int) Value) (map[string]Value, int) {
-		n, vars := 0, map[string]Value{}
-		for name, v := range all {
-			vars[name] = v
-		}
+		n, vars := 0, maps.Clone(all)
 		items, _ := all["messages"].Items()
 		out := make([]Value, len(items))
 		for i, item := range items {
@@ -65,32 +62,15 @@ func outlined(t *testing.T, source string, all map[string]Value, pick func(i int
 
 // TestOutlinesEqualRenders fills the outlines of the golden templates with texts that templates look for and others.
 func TestOutlinesEqualRenders(t *testing.T) {
-	file, err := os.Open("testdata/golden.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
 	n := 0
-	for lines.Scan() {
-		var c struct {
-			Template string
-			Vars     json.RawMessage
-		}
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			t.Fatal(err)
-		}
+	for _, c := range golden(t) {
 		for k := range texts {
 			if outlined(t, c.Template, vars(t, c.Vars), func(i int) string { return texts[(i*7+k)%len(texts)] }) {
 				n++
 			}
 		}
 	}
-	if n < 10*len(texts) {
-		t.Errorf("%d outlines were filled", n)
-	}
-	t.Logf("%d outlines were filled", n)
+	assert.GreaterOrEqual(t, n, 10*len(texts), "outlines that were filled")
 }
 
 // TestOutlinesRefuse has a template look into a text in every way: it has no outline, or one that holds where it did not
@@ -120,36 +100,18 @@ func TestOutlinesRefuse(t *testing.T) {
 			}
 		}
 	}
-	tmpl, err := Parse("{{ messages[0].content }}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tmpl := parsed(t, "{{ messages[0].content }}")
 	list := List([]Value{Map(NewDict(1)), Map(NewDict(1))})
 	for i, m := range list.items() {
 		m.dict().Set("content", Hole(i))
 	}
-	if _, err := tmpl.Outline(map[string]Value{"messages": list}, 2); !errors.Is(err, errHole) {
-		t.Errorf("a text that is left out: %v", err)
-	}
+	_, err := tmpl.Outline(map[string]Value{"messages": list}, 2)
+	assert.ErrorIs(t, err, errHole, "a text that is left out")
 }
 
 // FuzzOutline is TestOutlinesEqualRenders of the fuzzer's templates, messages and texts.
 func FuzzOutline(f *testing.F) {
-	file, err := os.Open("testdata/golden.jsonl")
-	if err != nil {
-		f.Fatal(err)
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var c struct {
-			Template string
-			Vars     json.RawMessage
-		}
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			f.Fatal(err)
-		}
+	for _, c := range golden(f) {
 		f.Add(c.Template, []byte(c.Vars), "Hello", "x</think>y ")
 	}
 	f.Fuzz(func(t *testing.T, source string, raw []byte, one, other string) {
@@ -157,13 +119,7 @@ func FuzzOutline(f *testing.F) {
 		if err != nil {
 			return
 		}
-		all := map[string]Value{}
-		if d, ok := v.Dict(); ok {
-			for i := range d.Len() {
-				name, v := d.At(i)
-				all[name] = v
-			}
-		}
+		all := members(v)
 		one, other = strings.ToValidUTF8(one, "?"), strings.ToValidUTF8(other, "?")
 		outlined(t, source, all, func(i int) string { return [2]string{one, other}[i%2] })
 	})
