@@ -130,7 +130,7 @@ const indexText = "gateway index [FLAGS]: run an index of which worker holds whi
 	"  ask for a prompt   POST /query {\"model\": \"m\", \"token_ids\": [1, 2, …]}\n" +
 	"                     or POST /query_by_hash\n" +
 	"  without NATS       POST /events\n" +
-	"  also               POST /unregister, GET /workers, /dump, /ready, /metrics\n\n" +
+	"  also               POST /unregister, GET /workers, /ready, /metrics\n\n" +
 	"docs/services.md shows each."
 
 const selectText = "gateway select [FLAGS]: run the router as a service, for a frontend that forwards requests itself.\n\n" +
@@ -141,11 +141,11 @@ const selectText = "gateway select [FLAGS]: run the router as a service, for a f
 	"                     POST /reservations/r1/output_block\n" +
 	"  release            DELETE /reservations/r1\n" +
 	"  also               POST /select, /potential_loads, /overlap_scores,\n" +
-	"                     GET /workers, /loads, /dump, /ready, /metrics\n\n" +
+	"                     GET /workers, /loads, /ready, /metrics\n\n" +
 	"docs/services.md shows each."
 
 var selectFirst = []string{
-	"select-port", "reservation-ttl", "service-host", "token-file", "restore-from", "nats-url", "router-mode", "router-cost", "router-kv-events", "router-ttl-secs", "kv-cache-block-size", "log-level",
+	"select-port", "reservation-ttl", "service-host", "token-file", "nats-url", "router-mode", "router-cost", "router-kv-events", "router-ttl-secs", "kv-cache-block-size", "log-level",
 }
 
 const completionText = "gateway completion bash | zsh | fish: print a script by which the shell completes commands, flags and values.\n\n" +

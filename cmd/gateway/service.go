@@ -26,7 +26,7 @@ import (
 // serviceSettings is what the standalone services have in common.
 type serviceSettings struct {
 	Host      string `flag:"service-host" default:"127.0.0.1" form:"host" help:"Address to listen on. With 0.0.0.0 every client that reaches the port may book and unregister workers: give it a token-file."`
-	TokenFile string `flag:"token-file" help:"File of the tokens of which a request must bear one, one a line, as Authorization: Bearer TOKEN; blank lines and lines that begin with # do not count. A token is 8 to 1024 visible ASCII bytes. Siblings are asked with the first one. /ready and /live never ask. SIGHUP reads it again; a file with a mistake leaves the tokens as they were. Empty asks for none."`
+	TokenFile string `flag:"token-file" help:"File of the tokens of which a request must bear one, one a line, as Authorization: Bearer TOKEN; blank lines and lines that begin with # do not count. A token is 8 to 1024 visible ASCII bytes. /ready and /live never ask. SIGHUP reads it again; a file with a mistake leaves the tokens as they were. Empty asks for none."`
 	service.Config
 }
 
@@ -38,10 +38,7 @@ func (s *serviceSettings) config(r *settings.Resolved) (service.Config, error) {
 		return c, nil
 	}
 	var err error
-	if c.Tokens, err = auth.ReadKeys(s.TokenFile); err == nil {
-		c.RestoreToken, err = auth.ReadFirst(s.TokenFile)
-	}
-	if err != nil {
+	if c.Tokens, err = auth.ReadKeys(s.TokenFile); err != nil {
 		return c, r.Refuse("token-file", err)
 	}
 	return c, nil

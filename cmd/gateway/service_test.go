@@ -34,49 +34,38 @@ func (p *proc) ask(method, path, token, body string) (int, string) {
 	return res.StatusCode, string(answer)
 }
 
-// Two real processes of each service: the second takes over what the first
-// knows, by the token both share, and goes on when the first is killed.
-func TestServicesTakeOver(t *testing.T) {
+// A real process of each service answers who bears the token, and no others.
+func TestServices(t *testing.T) {
 	const token = "a-shared-token"
 	file := written(t, "tokens", "# of both\n"+token+"\n")
 	type call struct {
 		method, path, body string
 		status             int
+		says               string
 	}
-	for _, c := range []struct {
-		name  string
-		fill  []call
-		check call
-		says  string
-	}{
-		{"index", []call{
-			{"POST", "/register", `{"id": "w1", "model": "m", "block_size": 2}`, 201},
-			{"POST", "/events", `{"worker": "w1", "events": [{"type": "stored", "block_hashes": [1], "token_ids": [7, 8], "block_size": 2}]}`, 200},
-		}, call{"POST", "/query", `{"model": "m", "token_ids": [7, 8, 9]}`, 200}, `"device":1`},
-		{"select", []call{
-			{"POST", "/workers", `{"id": "w1", "model": "m", "role": "both", "engine": "vllm", "address": "http://10.0.0.1:8000", "block_size": 2}`, 201},
-			{"POST", "/select_and_reserve", `{"id": "r1", "model": "m", "token_ids": [7, 8, 9]}`, 201},
-		}, call{"POST", "/reservations/r1/prefill_complete", ``, 204}, ""},
+	for name, calls := range map[string][]call{
+		"index": {
+			{"POST", "/register", `{"id": "w1", "model": "m", "block_size": 2}`, 201, ""},
+			{"POST", "/events", `{"worker": "w1", "events": [{"type": "stored", "block_hashes": [1], "token_ids": [7, 8], "block_size": 2}]}`, 200, ""},
+			{"POST", "/query", `{"model": "m", "token_ids": [7, 8, 9]}`, 200, `"device":1`},
+		},
+		"select": {
+			{"POST", "/workers", `{"id": "w1", "model": "m", "role": "both", "engine": "vllm", "address": "http://10.0.0.1:8000", "block_size": 2}`, 201, ""},
+			{"POST", "/select_and_reserve", `{"id": "r1", "model": "m", "token_ids": [7, 8, 9]}`, 201, `"worker":"w1"`},
+			{"POST", "/reservations/r1/prefill_complete", ``, 204, ""},
+		},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			first := startService(t, c.name, token, "--token-file", file)
-			for _, f := range c.fill {
-				if code, body := first.ask(f.method, f.path, token, f.body); code != f.status {
-					t.Fatalf("%s: %d %s", f.path, code, body)
-				}
+		t.Run(name, func(t *testing.T) {
+			s := startService(t, name, token, "--token-file", file)
+			for _, c := range calls {
+				code, body := s.ask(c.method, c.path, token, c.body)
+				assert.Equal(t, c.status, code, c.path)
+				assert.Contains(t, body, c.says)
 			}
-			if code, _ := first.ask("GET", "/dump", "another-token", ""); code != http.StatusUnauthorized {
-				t.Errorf("without the token, /dump is answered %d", code)
-			}
-			second := startService(t, c.name, token, "--token-file", file, "--restore-from", "http://127.0.0.1:1,"+first.url)
-			first.kill()
-			if code, body := second.ask(c.check.method, c.check.path, token, c.check.body); code != c.check.status || !strings.Contains(body, c.says) {
-				t.Errorf("restored: %d %s\n%s", code, body, second.logs.String())
-			}
-			second.stop()
-			if log := second.logs.String(); !strings.Contains(log, "sibling skipped") || strings.Contains(log, token) {
-				t.Errorf("the log must say that a sibling was skipped, and no token:\n%s", log)
-			}
+			code, _ := s.ask("GET", "/workers", "another-token", "")
+			assert.Equal(t, http.StatusUnauthorized, code)
+			s.stop()
+			assert.NotContains(t, s.logs.String(), token)
 		})
 	}
 }
@@ -112,7 +101,6 @@ func TestServiceCommandLines(t *testing.T) {
 		{"index --help", exitOK, "/query_by_hash"},
 		{"index --help", exitOK, "--kv-index-max-blocks"},
 		{"index --kv-index-max-blocks 1", exitUsage, "kv-index-max-blocks"},
-		{"index --restore-from nowhere", exitUsage, "restore-from"},
 		{"select --help", exitOK, "--reservation-ttl"},
 		{"select --help-all", exitOK, "--kv-index-max-blocks"},
 		{"select --router-approximate-cache-policy fifo", exitUsage, "router-approximate-cache-policy"},

@@ -13,7 +13,6 @@ var calendar = map[string]string{
 	"internal/auth/ticket.go":                    "until when a ticket is valid, in other processes too",
 	"cmd/gateway/edge/conn.go":                   "a deadline long past ends a read at once",
 	"cmd/gateway/stack/catalog.go":               "a model's date of creation, for clients",
-	"cmd/gateway/service/index_events.go":        "the index's own events carry no date",
 	"handoff/query.go":                           "an answer's date, for clients",
 	"internal/certs/source.go":                   "the date on which a certificate expires, for people",
 	"internal/kvevents/natsbus/stream.go":        "a stream's date of creation names it",

@@ -166,14 +166,13 @@ func (w *twin) evicted() {
 		o, _ := w.x.Lookup(n.worker, n.rank)
 		for t := range Tier(tiers) {
 			var left nodes
-			w.x.Each(o, t, func(b Block) bool {
-				if at, known := names[b.Hash]; !known || !w.held[k][t].has(at) {
-					w.t.Fatalf("%v holds %x on tier %d, which it was not told", n, b.Hash, t)
+			for _, hash := range w.x.blocksOf(o, t) {
+				if at, known := names[hash]; !known || !w.held[k][t].has(at) {
+					w.t.Fatalf("%v holds %x on tier %d, which it was not told", n, hash, t)
 				} else {
 					left.set(at, true)
 				}
-				return true
-			})
+			}
 			before, after = before+w.held[k][t].len(), after+left.len()
 			w.held[k][t] = left
 		}
@@ -182,6 +181,22 @@ func (w *twin) evicted() {
 		w.t.Fatalf("%d pairs are counted as evicted, %d are missing", got, before-after)
 	}
 	w.gone = s.Evicted
+}
+
+// blocksOf is the blocks that o holds on tier t.
+func (x *Index) blocksOf(o Owner, t Tier) (hashes []uint64) {
+	w := x.owner(o)
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := unknown + 1; i < len(w.held[t].entries); i++ {
+		if e := &w.held[t].entries[i]; e.held() {
+			hashes = append(hashes, e.hash)
+		}
+	}
+	return hashes
 }
 
 // compare asks for one prompt, or the beginning of one, and compares the answer for all workers.

@@ -44,7 +44,7 @@ func TestDocumentedExamples(t *testing.T) {
 		}
 	}
 	for _, pattern := range []string{
-		"POST /register", "POST /unregister", "GET /workers", "POST /events", "POST /query", "POST /query_by_hash", "GET /dump", "GET /ready",
+		"POST /register", "POST /unregister", "GET /workers", "POST /events", "POST /query", "POST /query_by_hash", "GET /ready",
 		"POST /workers", "DELETE /workers/{id}", "POST /select", "POST /select_and_reserve", "POST /reservations/{id}/prefill_complete",
 		"POST /reservations/{id}/output_block", "DELETE /reservations/{id}", "GET /loads", "POST /potential_loads", "POST /overlap_scores",
 	} {

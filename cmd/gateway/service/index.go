@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -48,11 +47,10 @@ type indexed struct {
 
 // posted is a rank whose events are posted.
 type posted struct {
-	limit  int        // blocks
-	mu     sync.Mutex // guards what follows
-	view   *view.View
-	record *view.Record
-	spoke  bool // something was posted
+	limit int        // blocks
+	mu    sync.Mutex // guards what follows
+	view  *view.View
+	spoke bool // something was posted
 }
 
 // NewIndex returns the service of `gateway index`. bus may be nil: events come over
@@ -78,7 +76,6 @@ func (x *shared) routes(s *Server) {
 	s.handle("POST /events", large, x.post)
 	s.handle("POST /query", large, x.query)
 	s.endpoint("POST "+remote.PathQueryByHash, large, x.queryByHash)
-	s.endpoint("GET /dump", small, x.dump)
 }
 
 func (x *shared) run(ctx context.Context) error { return x.subscriber.Run(ctx) }
@@ -134,16 +131,6 @@ func (x *shared) indexFor(pool string) *index.Index {
 	return x.models[pool[:strings.LastIndexByte(pool, '/')]].published
 }
 
-// publishedOf is the index of a worker that publishes over NATS; nil of others.
-func (x *shared) publishedOf(worker string) *index.Index {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	if w := x.workers[worker]; w != nil && w.KVEvents == "nats" {
-		return w.idx
-	}
-	return nil
-}
-
 // sizes emits the size of each model's indexes together.
 func (x *shared) sizes(emit feed.EmitIndex) {
 	x.mu.RLock()
@@ -153,41 +140,4 @@ func (x *shared) sizes(emit feed.EmitIndex) {
 		size.Add(m.posted.Stats())
 		emit(model, "", size)
 	}
-}
-
-func (x *shared) dump(w http.ResponseWriter, _ *http.Request) int {
-	return dump(w, x.name(), func(d *dumpWriter) {
-		for _, w := range x.all("") {
-			d.worker(w.Registration)
-			for rank, p := range w.ranks {
-				d.events(w.ID, rank, p)
-			}
-			if w.KVEvents != "nats" { // an engine that publishes over ZMQ is asked itself
-				continue
-			}
-			for rank := range w.Registration.Ranks {
-				d.blocks(w.idx, w.ID, rank)
-			}
-		}
-	})
-}
-
-// restore takes over a sibling's workers and what was posted of them. What comes over NATS the publishers repeat
-// themselves.
-func (x *shared) restore(ctx context.Context, r *dumpReader) error {
-	return r.restore(ctx, x.subscriber, x.publishedOf, x.log, func(l line) {
-		switch {
-		case l.Worker != nil:
-			var reg remote.Registration
-			err := json.Unmarshal(l.Worker, &reg)
-			if err == nil {
-				_, err = x.add(&reg)
-			}
-			if err != nil {
-				x.log.Warn("worker of a sibling not added", "worker", reg.ID, "error", err)
-			}
-		case l.Events != nil:
-			x.replay(l.Events)
-		}
-	})
 }

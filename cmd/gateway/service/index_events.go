@@ -4,20 +4,9 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
-
-// batchBytes bounds a batch of events in a line of a dump.
-const batchBytes = 1 << 20
-
-// eventsLine is some of what a rank's posted events amount to.
-type eventsLine struct {
-	Worker string `json:"worker"`
-	Rank   int    `json:"rank"`
-	Batch  []byte `json:"batch"` // as vLLM sends it, see [events.AppendBatch]
-}
 
 // postedEvents is a body of /events in JSON.
 type postedEvents struct {
@@ -164,11 +153,10 @@ func (p *posted) apply(reported []wire.Event) (took, first bool) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if stored > 0 && p.record.Blocks()+stored > p.limit {
+	if stored > 0 && p.view.Blocks()+stored > p.limit {
 		return false, false
 	}
 	p.view.Apply(reported)
-	p.record.Apply(reported)
 	first, p.spoke = !p.spoke, true
 	return true, first
 }
@@ -178,34 +166,4 @@ func (p *posted) heard() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.spoke
-}
-
-// events adds what was posted of a rank.
-func (d *dumpWriter) events(worker string, rank int, p *posted) {
-	p.mu.Lock()
-	batches := p.record.Image().Batches(batchBytes, time.Unix(0, 0), wire.NoRank)
-	p.mu.Unlock()
-	for _, b := range batches {
-		d.add(line{Events: &eventsLine{worker, rank, b}})
-	}
-}
-
-// replay applies events out of a dump.
-func (x *shared) replay(l *eventsLine) {
-	p, err := x.rank(l.Worker, l.Rank)
-	var b wire.Batch
-	if err == nil {
-		err = wire.DecodeBatch(&b, l.Batch)
-	}
-	if err != nil {
-		x.log.Warn("events of a sibling not applied", "worker", l.Worker, "rank", l.Rank, "error", err)
-		return
-	}
-	took, first := p.apply(b.Events)
-	if first {
-		x.changes.Add(1)
-	}
-	if !took {
-		x.log.Warn("events of a sibling not applied: too many blocks", "worker", l.Worker, "rank", l.Rank)
-	}
 }

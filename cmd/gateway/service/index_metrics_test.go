@@ -33,7 +33,6 @@ func TestIndexBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.ready.Store(true)
 	must(t, s, 201, "POST", "/register", `{"id": "w1", "model": "m", "block_size": 1}`)
 	for i := range 20 {
 		var hashes, ids []string

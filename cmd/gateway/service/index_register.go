@@ -72,7 +72,7 @@ func (x *shared) add(reg *remote.Registration) (fresh bool, err error) {
 				m.posted.Drop(reg.ID)
 				return false, conflict("too_many_ranks", "data_parallel_ranks", "the index has as many ranks as it takes")
 			}
-			w.ranks = append(w.ranks, &posted{limit: maxPosted, view: view.New(m.posted.Part(reg.ID, rank), reg.BlockSize), record: view.NewRecord()})
+			w.ranks = append(w.ranks, &posted{limit: maxPosted, view: view.New(m.posted.Part(reg.ID, rank), reg.BlockSize)})
 		}
 	case "zmq":
 		if err := x.subscriber.TrackZMQ(w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize, reg.TotalBlocks, zmqOf(reg)); err != nil {

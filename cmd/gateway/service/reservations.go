@@ -2,7 +2,6 @@ package service
 
 import (
 	"container/list"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,22 +16,16 @@ type reservations struct {
 	mu    sync.Mutex // guards what follows
 	byID  map[string]*reservation
 	order *list.List // of *reservation, those that end first in front
-	made  uint64
 }
 
 // reservation is one request's bookings.
 type reservation struct {
-	id, model    string
-	promptTokens int
-	chain        []uint64
-	leases       []*router.Lease // one for each leg, the generating one last
+	id     string
+	leases []*router.Lease // one for each leg, the generating one last
 
 	// What follows is guarded by reservations.mu.
-	deadline     time.Time
-	at           *list.Element
-	turn         uint64 // the order in which they were made
-	prefillDone  bool
-	outputBlocks int
+	deadline time.Time
+	at       *list.Element
 }
 
 func newReservations(ttl time.Duration) *reservations {
@@ -59,27 +52,18 @@ func (rs *reservations) giveUp(id string) {
 	}
 }
 
-// keep takes in the reservation of a claimed id, to end at deadline.
-func (rs *reservations) keep(r *reservation, deadline time.Time) {
+// keep takes in the reservation of a claimed id.
+func (rs *reservations) keep(r *reservation, now time.Time) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	rs.made++
-	r.turn, r.deadline = rs.made, deadline
+	r.deadline = now.Add(rs.ttl)
 	rs.byID[r.id] = r
-	at := rs.order.Back()
-	for at != nil && at.Value.(*reservation).deadline.After(deadline) { // only what is restored steps forward
-		at = at.Prev()
-	}
-	if at == nil {
-		r.at = rs.order.PushFront(r)
-	} else {
-		r.at = rs.order.InsertAfter(r, at)
-	}
+	r.at = rs.order.PushBack(r)
 }
 
-// prefillDone ends the booking of the prompt's tokens; false where there is no such reservation.
+// prefillComplete ends the booking of the prompt's tokens; false where there is no such reservation.
 func (rs *reservations) prefillComplete(id string, now time.Time) bool {
-	r := rs.touch(id, now, func(r *reservation) { r.prefillDone = true })
+	r := rs.touch(id, now)
 	if r == nil {
 		return false
 	}
@@ -91,7 +75,7 @@ func (rs *reservations) prefillComplete(id string, now time.Time) bool {
 
 // grow books output blocks on the leg that generates; false where there is no such reservation.
 func (rs *reservations) grow(id string, blocks int, now time.Time) bool {
-	r := rs.touch(id, now, func(r *reservation) { r.outputBlocks += blocks })
+	r := rs.touch(id, now)
 	if r == nil {
 		return false
 	}
@@ -99,15 +83,14 @@ func (rs *reservations) grow(id string, blocks int, now time.Time) bool {
 	return true
 }
 
-// touch finds a reservation, changes it and has it live on.
-func (rs *reservations) touch(id string, now time.Time, change func(r *reservation)) *reservation {
+// touch finds a reservation and has it live on.
+func (rs *reservations) touch(id string, now time.Time) *reservation {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r := rs.byID[id]
 	if r == nil {
 		return nil
 	}
-	change(r)
 	r.deadline = now.Add(rs.ttl)
 	rs.order.MoveToBack(r.at)
 	return r
@@ -156,28 +139,6 @@ func (rs *reservations) open() int {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return rs.order.Len()
-}
-
-// lines are all of them for a dump, in the order in which they were made.
-func (rs *reservations) lines(now time.Time) []*reservationLine {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	var all []*reservation
-	for e := rs.order.Front(); e != nil; e = e.Next() {
-		all = append(all, e.Value.(*reservation))
-	}
-	slices.SortFunc(all, func(a, b *reservation) int { return int(int64(a.turn - b.turn)) })
-	lines := make([]*reservationLine, len(all))
-	for i, r := range all {
-		lines[i] = &reservationLine{
-			ID: r.id, Model: r.model, PromptTokens: r.promptTokens, Hashes: r.chain, PrefillDone: r.prefillDone,
-			OutputBlocks: r.outputBlocks, EndsInMillis: max(0, r.deadline.Sub(now).Milliseconds()),
-		}
-		for _, l := range r.leases {
-			lines[i].Legs = append(lines[i].Legs, legLine{l.Worker.Role, l.Worker.ID, l.Rank})
-		}
-	}
-	return lines
 }
 
 // forget takes r out. The caller holds rs.mu, and releases r afterwards.

@@ -33,7 +33,6 @@ type chooser struct {
 	feed       *feed.Feed
 	placer     placement.Placer
 	held       *reservations
-	wake       chan struct{} // holds at most one: a deadline was restored
 	selections *prometheus.CounterVec
 	expired    prometheus.Counter
 }
@@ -60,7 +59,7 @@ func NewSelect(cfg Config, sel SelectConfig, bus wire.Bus, scrape http.Handler, 
 	roster, set := pools.NewRoster(sel.Pools, log), metrics.In(reg)
 	c := &chooser{
 		log: log, roster: roster, source: roster.From(fromHTTP), routers: routers, placer: placement.Placer{Routers: routers, Pairs: pairs},
-		held: newReservations(cmp.Or(sel.ReservationTTL, 5*time.Minute)), wake: make(chan struct{}, 1),
+		held:       newReservations(cmp.Or(sel.ReservationTTL, 5*time.Minute)),
 		selections: set.Counter("service_selections_total", "Selections, by outcome: reserved (booked), selected (answered and not booked) or refused.", "outcome"),
 		expired:    set.Counter("service_reservations_expired_total", "Reservations that ended because no call renewed them within --reservation-ttl.").WithLabelValues(),
 	}
@@ -88,7 +87,6 @@ func (c *chooser) routes(s *Server) {
 	s.handle("GET /loads", small, c.loads)
 	s.handle("POST /potential_loads", large, c.potentialLoads)
 	s.handle("POST /overlap_scores", large, c.overlapScores)
-	s.endpoint("GET /dump", small, c.dump)
 }
 
 func (c *chooser) run(ctx context.Context) error {
@@ -107,7 +105,6 @@ func (c *chooser) expire(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.wake:
 		case <-timer.C:
 		}
 		ended, next := c.held.expire(time.Now())
@@ -152,8 +149,7 @@ func (c *chooser) reserve(r *http.Request) (int, any, error) {
 		c.selections.WithLabelValues("refused").Inc()
 		return 0, nil, refusal(err)
 	}
-	res := &reservation{id: q.ID, model: q.Model, promptTokens: q.PromptTokens, chain: ask.Hashes, leases: placed.Leases()}
-	c.held.keep(res, now.Add(c.held.ttl))
+	c.held.keep(&reservation{id: q.ID, leases: placed.Leases()}, now)
 	c.selections.WithLabelValues("reserved").Inc()
 	return http.StatusCreated, struct {
 		ID      string  `json:"id"`

@@ -41,10 +41,6 @@ type Config struct {
 	IndexMaxBlocks int
 	// Drain is how long requests under way may take when the service stops; 0 means 10 s.
 	Drain time.Duration `flag:"service-drain" default:"10s" range:"0s.." help:"On SIGTERM, how long running requests may take."`
-	// RestoreFrom are siblings' base URLs. RestoreToken is the token that they ask for, empty for none.
-	RestoreFrom    []string      `flag:"restore-from" form:"url http https" help:"Siblings of the same kind, as http://HOST:PORT: before /ready answers 200, the first of them that answers is asked for its /dump, and what it holds is taken over. One that cannot be reached is skipped with a warning. The flag may be given several times."`
-	RestoreTimeout time.Duration `flag:"restore-timeout" default:"30s" range:"1ms..1h" help:"How long one sibling's dump may take in all. Shorter is ready sooner without it, and then starts with an empty state."`
-	RestoreToken   string
 }
 
 // backend is the service behind a [Server].
@@ -55,8 +51,6 @@ type backend interface {
 	routes(s *Server)
 	// run does what the service does by itself until ctx ends.
 	run(ctx context.Context) error
-	// restore takes over what a sibling's dump says, up to its end.
-	restore(ctx context.Context, lines *dumpReader) error
 }
 
 // Server serves one of the services.
@@ -66,27 +60,23 @@ type Server struct {
 	log     *slog.Logger
 	mux     *http.ServeMux
 	tokens  atomic.Pointer[auth.Keys] // replaced, never changed
-	ready   atomic.Bool
 	leaving atomic.Bool
-	client  *http.Client
 
 	loopback atomic.Bool // only this machine reaches the listener
 	patterns []string    // of the endpoints
 
 	requests *prometheus.CounterVec   // by endpoint and status
 	seconds  *prometheus.HistogramVec // by endpoint
-	restored *prometheus.CounterVec   // by outcome
 }
 
 func newServer(cfg Config, b backend, scrape http.Handler, log *slog.Logger, reg prometheus.Registerer) *Server {
 	setting.Fill(&cfg)
 	set := metrics.In(reg)
 	s := &Server{
-		cfg: cfg, backend: b, log: log, mux: http.NewServeMux(), client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+		cfg: cfg, backend: b, log: log, mux: http.NewServeMux(),
 		requests: set.Counter("service_requests_total", "Requests to the standalone service, by endpoint and HTTP status.", "endpoint", "status"),
 		seconds: set.Histogram("service_request_seconds", "Time from a request's head to the end of its answer, by endpoint.",
 			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .25, 1, 5}, "endpoint"),
-		restored: set.Counter("service_restores_total", "Dumps requested from siblings at the start, by outcome: restored or failed.", "outcome"),
 	}
 	s.SetTokens(cfg.Tokens)
 	s.mux.HandleFunc("GET /live", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, status{"live", ""}) })
@@ -112,26 +102,21 @@ func (s *Server) SetTokens(tokens auth.Keys) { s.tokens.Store(&tokens) }
 // Handler is the whole service.
 func (s *Server) Handler() http.Handler { return s.mux }
 
-// Ready reports whether the service has restored what there was to restore, and is not about to stop.
-func (s *Server) Ready() bool { return s.ready.Load() && !s.leaving.Load() }
+// Ready reports whether the service is not about to stop.
+func (s *Server) Ready() bool { return !s.leaving.Load() }
 
-// Run serves on ln until ctx ends, then lets requests under way finish. It
-// restores first, while it already answers /live and, with 503, everything else.
+// Run serves on ln until ctx ends, then lets requests under way finish.
 func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 	inner, stop := context.WithCancel(ctx)
 	defer stop()
 	host, _, err := net.SplitHostPort(ln.Addr().String())
 	s.loopback.Store(err == nil && browser.Loopback(host))
 	server := httpServer(s.mux, s.log)
-	ended := make(chan error, 3)
+	ended := make(chan error, 2)
 	go func() { ended <- listen.HTTP(server, ln, s.log) }()
 	go func() { ended <- s.backend.run(inner) }()
-	go func() {
-		s.restoreAll(inner)
-		ended <- nil
-	}()
 	var failed error
-	left := 3
+	left := 2
 	for ctx.Err() == nil && failed == nil {
 		select {
 		case <-ctx.Done():
@@ -170,11 +155,7 @@ func (s *Server) answerReady(w http.ResponseWriter, _ *http.Request) {
 		write(w, http.StatusOK, status{"ready", ""})
 		return
 	}
-	state := "restoring"
-	if s.leaving.Load() {
-		state = "stopping"
-	}
-	write(w, http.StatusServiceUnavailable, status{state, ""})
+	write(w, http.StatusServiceUnavailable, status{"stopping", ""})
 }
 
 // How many bytes an endpoint takes of a body, within Config.MaxBodyBytes: for a
@@ -184,7 +165,7 @@ const (
 	large = math.MaxInt64
 )
 
-// handle adds an endpoint that answers with JSON what f returns. It is not there before the service is ready.
+// handle adds an endpoint that answers with JSON what f returns.
 func (s *Server) handle(pattern string, bytes int64, f func(r *http.Request) (code int, answer any, err error)) {
 	s.endpoint(pattern, bytes, func(w http.ResponseWriter, r *http.Request) int {
 		code, answer, err := f(r)
@@ -209,10 +190,8 @@ func (s *Server) endpoint(pattern string, bytes int64, f func(w http.ResponseWri
 			code = refuse(w, &openai.Error{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type", Message: "the body must come without Content-Encoding"})
 		case r.ContentLength > limit:
 			code = refuse(w, tooLarge(limit))
-		case s.Ready() || s.leaving.Load():
-			code = f(w, r)
 		default:
-			code = refuse(w, &openai.Error{Status: http.StatusServiceUnavailable, Code: "not_ready", Message: "restoring; ask /ready", RetryAfter: time.Second})
+			code = f(w, r)
 		}
 		s.requests.WithLabelValues(pattern, strconv.Itoa(code)).Inc()
 		s.seconds.WithLabelValues(pattern).Observe(time.Since(began).Seconds())

@@ -30,7 +30,6 @@ func newIndex(t testing.TB, cfg Config) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.ready.Store(true)
 	return s
 }
 
@@ -53,7 +52,6 @@ func newSelectIn(t *testing.T, reg *prometheus.Registry, cfg Config, sel SelectC
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.ready.Store(true)
 	return s
 }
 
@@ -81,7 +79,6 @@ func must(t testing.TB, s *Server, status int, method, path, body string) string
 // ready.
 func start(t testing.TB, s *Server) (url string) {
 	t.Helper()
-	s.ready.Store(false)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +124,6 @@ func TestTokens(t *testing.T) {
 		{"/workers", "Basic secret-one", 401},
 		{"/workers", "Bearer secret-one", 200},
 		{"/workers", "bearer secret-two", 200},
-		{"/dump", "", 401},
 		{"/metrics", "", 401},
 		{"/ready", "", 200},
 		{"/live", "", 200},
@@ -167,7 +163,7 @@ func TestTokensAreReplaced(t *testing.T) {
 // compressed body, and nothing of the body is read; a web page is not served.
 func TestEveryEndpointHasItsChecks(t *testing.T) {
 	for name, s := range map[string]*Server{"index": newIndex(t, Config{}), "select": newSelect(t, Config{}, SelectConfig{})} {
-		if len(s.patterns) < 7 {
+		if len(s.patterns) < 6 {
 			t.Errorf("%s has %d endpoints", name, len(s.patterns))
 		}
 		for _, pattern := range append([]string{"GET /metrics", "GET /nothing"}, s.patterns...) {
@@ -219,17 +215,14 @@ func TestAdministrationIsSmall(t *testing.T) {
 	must(t, s, 400, "POST", "/query", `{}`+long)
 }
 
-func TestNotReadyAndTooLarge(t *testing.T) {
+func TestStoppingAndTooLarge(t *testing.T) {
 	s := newIndex(t, Config{MaxBodyBytes: 32})
 	if body := must(t, s, 413, "POST", "/query", `{"model": "`+strings.Repeat("m", 64)+`"}`); !strings.Contains(body, "body_too_large") {
 		t.Error(body)
 	}
 	must(t, s, 405, "GET", "/query", "")
 	must(t, s, 404, "GET", "/nothing", "")
-	s.ready.Store(false)
-	if body := must(t, s, 503, "POST", "/query", `{}`); !strings.Contains(body, "not_ready") {
-		t.Error(body)
-	}
+	s.leaving.Store(true)
 	must(t, s, 503, "GET", "/ready", "")
 	must(t, s, 200, "GET", "/live", "")
 }
@@ -237,41 +230,6 @@ func TestNotReadyAndTooLarge(t *testing.T) {
 const stored = `{"worker": "w1", "events": [
 	{"type": "stored", "block_hashes": [11, 12], "token_ids": [1, 2, 3, 4], "block_size": 2},
 	{"type": "stored", "block_hashes": ["0xd"], "parent_block_hash": 12, "token_ids": [5, 6], "block_size": 2, "medium": "CPU"}]}`
-
-// An index restored from a sibling answers as the sibling does, and understands
-// the events that follow on what it restored. A sibling that is not there, and
-// one that is no index, are skipped.
-func TestIndexRestores(t *testing.T) {
-	first := newIndex(t, Config{})
-	url := start(t, first)
-	must(t, first, 201, "POST", "/register", `{"id": "w1", "model": "m", "block_size": 2, "data_parallel_ranks": 2}`)
-	must(t, first, 200, "POST", "/events", stored)
-	other := start(t, newSelect(t, Config{}, SelectConfig{}))
-
-	second, err := NewIndex(Config{RestoreFrom: []string{"http://127.0.0.1:1", other, url}}, follow.Config{}, nil,
-		http.NotFoundHandler(), quiet, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	start(t, second)
-	const query = `{"model": "m", "token_ids": [1, 2, 3, 4, 5, 6, 7]}`
-	want := must(t, first, 200, "POST", "/query", query)
-	if !strings.Contains(want, `"device":2,"host":1`) {
-		t.Fatal(want)
-	}
-	for range 2 {
-		if got := must(t, second, 200, "POST", "/query", query); got != want {
-			t.Errorf("restored, it answers %s, not %s", got, want)
-		}
-		for _, s := range []*Server{first, second} { // by the engine's own hash, which only its event told
-			must(t, s, 200, "POST", "/events", `{"worker": "w1", "events": [{"type": "removed", "block_hashes": [12]}]}`)
-		}
-		want = must(t, first, 200, "POST", "/query", query)
-		if !strings.Contains(want, `"device":1,"host":0`) {
-			t.Fatal(want)
-		}
-	}
-}
 
 // What is kept of a rank is bounded; removals make room.
 func TestPostedBlocksAreBounded(t *testing.T) {
@@ -295,29 +253,3 @@ const (
 	workerP = `{"id": "p", "model": "m", "role": "prefill", "engine": "vllm", "address": "http://10.0.0.1:8000", "block_size": 2, "total_kv_blocks": 100}`
 	workerD = `{"id": "d", "model": "m", "role": "decode", "engine": "vllm", "address": "http://10.0.0.2:8000", "block_size": 2, "total_kv_blocks": 100}`
 )
-
-// Bookings survive the service that made them.
-func TestSelectRestores(t *testing.T) {
-	first := newSelect(t, Config{}, SelectConfig{})
-	url := start(t, first)
-	must(t, first, 201, "POST", "/workers", workerP)
-	must(t, first, 201, "POST", "/workers", workerD)
-	must(t, first, 201, "POST", "/select_and_reserve", `{"id": "a", "model": "m", "token_ids": [1, 2, 3, 4]}`)
-	must(t, first, 201, "POST", "/select_and_reserve", `{"id": "b", "model": "m", "prompt_tokens": 9}`)
-	must(t, first, 204, "POST", "/reservations/a/prefill_complete", "")
-	must(t, first, 204, "POST", "/reservations/a/output_block", `{"blocks": 3}`)
-
-	second := newSelect(t, Config{RestoreFrom: []string{url}}, SelectConfig{})
-	start(t, second)
-	booked := func(s *Server) string { return must(t, s, 200, "GET", "/loads", "") }
-	if got, want := booked(second), booked(first); got != want || !strings.Contains(want, `"active_blocks":10`) {
-		t.Errorf("restored, it has %s, not %s", got, want)
-	}
-	must(t, second, 409, "POST", "/select_and_reserve", `{"id": "a", "model": "m", "prompt_tokens": 9}`)
-	for _, id := range []string{"a", "b"} {
-		must(t, second, 204, "DELETE", "/reservations/"+id, "")
-	}
-	if got := booked(second); !strings.Contains(got, `"reservations":0`) || strings.Contains(got, `"requests":1`) {
-		t.Errorf("after all were released: %s", got)
-	}
-}

@@ -22,7 +22,7 @@ const (
 	Timeout      Outcome = "timeout"       // not within the time that it may take
 	Unreachable  Outcome = "unreachable"   // no connection, or it broke
 	Unauthorized Outcome = "unauthorized"  // it refuses the token
-	NotReady     Outcome = "not_ready"     // it restores, or stops
+	NotReady     Outcome = "not_ready"     // it answered 503
 	UnknownModel Outcome = "unknown_model" // no index lists a worker of the model
 	Refused      Outcome = "refused"       // any other status: another block size, say
 	Garbled      Outcome = "garbled"       // an answer that cannot be read, or is too long
