@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 const (
@@ -48,9 +50,12 @@ func TestInspect(t *testing.T) {
 		{prefilled, ChunkInfo{Valid: true, Content: true, Tokens: 1, Finished: 1, Reason: "length", Usage: true,
 			PromptTokens: 12, CompletionTokens: 1, CachedTokens: -1,
 			KVParams: []byte(`{"do_remote_prefill":true,"remote_block_ids":[[12,13]]}`)}},
+		{`{"kv_transfer_params":{}}`, ChunkInfo{Valid: true, CachedTokens: -1, KVParams: []byte(`{}`)}},
+		{`{"kv_transfer_params":[]}`, nothing},
+		{`{"kv_transfer_params":{}`, ChunkInfo{}},
 		{`{"error":{"message":"m"}}`, failed},
 		{`{"error":"m"}`, failed},
-		{`{"object":"error","message":"m"}`, ChunkInfo{Valid: true, CachedTokens: -1, Error: true}},
+		{`{"object":"error","message":"m"}`, failed},
 		{Done, ChunkInfo{}},
 		{``, ChunkInfo{}},
 		{`null`, ChunkInfo{}},
@@ -61,9 +66,7 @@ func TestInspect(t *testing.T) {
 		got := Inspect([]byte(tt.data))
 		got.Said, got.Thought, got.Called, got.IDs, got.text, got.shows, got.showed, got.ids, got.Choices, got.thought = false, false, false, nil, text{}, [2]span{}, 0, span{}, 0, text{} // TestInspectWhatIsShown's
 		got.usage, got.usageValue = span{}, span{}                                                                                                                                         // TestContinuousUsage's
-		if !reflect.DeepEqual(got, tt.want) {
-			t.Errorf("%s\ngot  %+v\nwant %+v", tt.data, got, tt.want)
-		}
+		assert.Equal(t, tt.want, got, tt.data)
 	}
 }
 
@@ -82,12 +85,10 @@ func TestInspectWhatIsShown(t *testing.T) {
 		got := Inspect(data)
 		kinds := strings.Join(slices.DeleteFunc([]string{map[bool]string{true: "said"}[got.Said], map[bool]string{true: "thought"}[got.Thought],
 			map[bool]string{true: "called"}[got.Called]}, func(s string) bool { return s == "" }), " ")
-		if text := string(got.AppendText(nil, data)); kinds != tt.kinds || text != tt.text || string(got.IDs) != tt.ids {
-			t.Errorf("%s: %q, %q, %s", tt.data, kinds, text, got.IDs)
-		}
-		if hidden := string(got.HideIDs(nil, data)); hidden != tt.hidden {
-			t.Errorf("%s hides to\n%s", tt.data, hidden)
-		}
+		assert.Equal(t, tt.kinds, kinds, tt.data)
+		assert.Equal(t, tt.text, string(got.AppendText(nil, data)), tt.data)
+		assert.Equal(t, tt.ids, string(got.IDs), tt.data)
+		assert.Equal(t, tt.hidden, string(got.HideIDs(nil, data)), tt.data)
 	}
 }
 
@@ -102,9 +103,7 @@ func TestInspectOfAPinnedPrompt(t *testing.T) {
 	} {
 		want := Inspect([]byte(data))
 		for _, pinned := range []string{"", "[]", "[1]", "[1,22,3]", "[1,22,3,4]", "[9,22,3]"} {
-			if got := InspectOf([]byte(data), []byte(pinned)); !reflect.DeepEqual(got, want) {
-				t.Errorf("%s, pinned %s\ngot  %+v\nwant %+v", data, pinned, got, want)
-			}
+			assert.Equal(t, want, InspectOf([]byte(data), []byte(pinned)), "%s, pinned %s", data, pinned)
 		}
 	}
 }
@@ -128,24 +127,7 @@ func TestParseIDs(t *testing.T) {
 func TestInspectAllocatesNothing(t *testing.T) {
 	for _, s := range []string{chatChunk, usageChunk, prefilled, `{"\u0063hoices":[{"t\u0065xt":"a"}]}`, "[DONE]"} {
 		data := []byte(s)
-		if n := testing.AllocsPerRun(100, func() { Inspect(data) }); n != 0 {
-			t.Errorf("%s: %v allocations", s, n)
-		}
-	}
-}
-
-func TestKVParams(t *testing.T) {
-	for data, want := range map[string]string{
-		prefilled:                     `{"do_remote_prefill":true,"remote_block_ids":[[12,13]]}`,
-		`{"kv_transfer_params":{}}`:   `{}`,
-		`{"kv_transfer_params":null}`: ``,
-		`{"kv_transfer_params":[]}`:   ``,
-		`{"kv_transfer_params":{}`:    ``,
-		chatChunk:                     ``,
-	} {
-		if got := Inspect([]byte(data)).KVParams; string(got) != want {
-			t.Errorf("%s: %q", data, got)
-		}
+		assert.Zero(t, testing.AllocsPerRun(100, func() { Inspect(data) }), s)
 	}
 }
 
@@ -178,9 +160,7 @@ func TestRewriteTail(t *testing.T) {
 		if tt.nvext != "" {
 			nvext = []byte(tt.nvext)
 		}
-		if got := string(RewriteTail([]byte("data: "), []byte(tt.data), tt.cached, nvext)); got != "data: "+tt.want {
-			t.Errorf("%s:\ngot  %s\nwant %s", tt.name, got, tt.want)
-		}
+		assert.Equal(t, "data: "+tt.want, string(RewriteTail([]byte("data: "), []byte(tt.data), tt.cached, nvext)), tt.name)
 	}
 }
 
@@ -222,17 +202,6 @@ func FuzzInspect(f *testing.F) {
 	})
 }
 
-func BenchmarkInspect(b *testing.B) {
-	data := []byte(chatChunk)
-	b.SetBytes(int64(len(data)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if !Inspect(data).Content {
-			b.Fatal("no content")
-		}
-	}
-}
-
 // BenchmarkShownPrompt measures what a stream's first event costs that shows its prompt of 100,000 tokens: to inspect it, to
 // keep its envelope, and to read the ids where the gateway has none of its own.
 func BenchmarkShownPrompt(b *testing.B) {
@@ -260,14 +229,5 @@ func BenchmarkShownPrompt(b *testing.B) {
 				}
 			}
 		})
-	}
-}
-
-func BenchmarkRewriteTail(b *testing.B) {
-	data, nvext := []byte(usageChunk), []byte(`{"worker_id":{"prefill_worker_id":"a","decode_worker_id":"b"}}`)
-	var dst []byte
-	b.ReportAllocs()
-	for b.Loop() {
-		dst = RewriteTail(dst[:0], data, 4, nvext)
 	}
 }

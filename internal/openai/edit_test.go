@@ -8,6 +8,9 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestEdit(t *testing.T) {
@@ -40,35 +43,16 @@ func TestEdit(t *testing.T) {
 			e.Delete("a")
 			e.SetInt("f", 6)
 		}, `{"b":"x","c":3,"e":5,"f":6}`},
+		{"what is not touched keeps its bytes", `{ "seed":9007199254740993,"tools":[{"z":1,"a":2}],"t":0.1, "p":"p\u00e9","x":1e400}`,
+			func(e *Edit) { e.SetInt("n", 1) }, `{ "seed":9007199254740993,"tools":[{"z":1,"a":2}],"t":0.1, "p":"p\u00e9","x":1e400,"n":1}`},
 		{"a key twice", `{"a":1,"b":2,"a":3}`, func(e *Edit) { e.Delete("a") }, `{"b":2}`},
 	}
 	for _, tt := range tests {
 		e, ok := NewEdit([]byte(tt.raw))
-		if !ok {
-			t.Fatalf("%s: not an object", tt.name)
-		}
+		require.True(t, ok, tt.name)
 		tt.edit(e)
-		if got := string(e.Bytes()); got != tt.want {
-			t.Errorf("%s: got %s, want %s", tt.name, got, tt.want)
-		}
-		if got := string(e.Append([]byte("x"))); got != "x"+tt.want {
-			t.Errorf("%s: appended %s, want %s", tt.name, got, "x"+tt.want)
-		}
-	}
-}
-
-func TestEditKeepsBytes(t *testing.T) {
-	const body = `{ "seed":9007199254740993,"tools":[{"z":1,"a":2}],"temperature":0.1, "model":"m","prompt":"p\u00e9","x":1e400}`
-	r := scanned(t, Completions, body)
-	e := r.Edit()
-	e.SetInt("max_tokens", 1)
-	e.Set("stream", []byte("false"))
-	want := strings.TrimSuffix(body, "}") + `,"max_tokens":1,"stream":false}`
-	if got := string(e.Bytes()); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if string(r.Raw) != body {
-		t.Error("the request changed")
+		assert.Equal(t, tt.want, string(e.Bytes()), tt.name)
+		assert.Equal(t, "x"+tt.want, string(e.Append([]byte("x"))), tt.name)
 	}
 }
 
@@ -86,9 +70,8 @@ func TestEditBytesAllocatesOnce(t *testing.T) {
 
 func TestNewEditRefuses(t *testing.T) {
 	for _, raw := range []string{``, `[]`, `1`, `{`, `{}x`, `{"a"}`, `{"a":}`, `null`} {
-		if _, ok := NewEdit([]byte(raw)); ok {
-			t.Errorf("%q: taken for an object", raw)
-		}
+		_, ok := NewEdit([]byte(raw))
+		assert.False(t, ok, "%q is taken for an object", raw)
 	}
 }
 
@@ -173,12 +156,9 @@ func TestSegmentsShareTheObject(t *testing.T) {
 			segments, _ = e.AppendSegments(nil, nil)
 		}
 	}).AllocedBytesPerOp()
-	if made > 1<<10 {
-		t.Errorf("an edit of %d bytes made %d", len(text), made)
-	}
-	if want := `{"model":"m","stream":false,"prompt":"` + text + `","seed":1,"max_tokens":1,"kv":` + string(value) + `}`; string(bytes.Join(segments, nil)) != want {
-		t.Error("the segments are not the edited object")
-	}
+	assert.LessOrEqual(t, made, int64(1<<10))
+	want := `{"model":"m","stream":false,"prompt":"` + text + `","seed":1,"max_tokens":1,"kv":` + string(value) + `}`
+	assert.True(t, string(bytes.Join(segments, nil)) == want, "the segments are the edited object")
 	// Appending to a segment must not run into the one behind it.
 	for i := range segments {
 		_ = append(segments[i], "overwritten"...)
@@ -193,23 +173,4 @@ func FuzzEdit(f *testing.F) {
 	f.Add([]byte(` { } `), uint64(2))
 	f.Add([]byte(`{"a":1,"a":2,"b":9007199254740993}`), uint64(3))
 	f.Fuzz(editBoth)
-}
-
-func BenchmarkEdit(b *testing.B) {
-	body := benchmarkBody(2000)
-	r := scanned(b, Chat, string(body))
-	ids := make([]uint32, 500)
-	for i := range ids {
-		ids[i] = uint32(i * 300)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		e := r.Edit()
-		e.Delete("nvext")
-		e.SetInt("max_tokens", 1)
-		e.Set("stream", []byte("false"))
-		e.Delete("stream_options")
-		e.SetIDs("prompt", ids)
-		e.Bytes()
-	}
 }

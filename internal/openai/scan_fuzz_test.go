@@ -131,18 +131,3 @@ func BenchmarkScanBody(b *testing.B) {
 		})
 	}
 }
-
-func BenchmarkScanIDs(b *testing.B) {
-	ids := make([]uint32, 65_536)
-	for i := range ids {
-		ids[i] = uint32(i*2654435761) % 150_000
-	}
-	body := append(AppendIDs([]byte(`{"model":"m","max_tokens":16,"prompt":`), ids), '}')
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := scanBody(Completions, body); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

@@ -7,14 +7,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func scanned(t testing.TB, ep Endpoint, body string) *Request {
 	t.Helper()
 	r, err := scanBody(ep, []byte(body))
-	if err != nil {
-		t.Fatalf("Scan(%s, %.200s): %v", ep, body, err)
-	}
+	require.NoError(t, err, "%s, %.200s", ep, body)
 	return r
 }
 
@@ -23,38 +24,11 @@ func TestScanReadsWhatRoutingNeeds(t *testing.T) {
 		"stream_options":{"include_usage":true,"x":1},"max_tokens":7,"max_completion_tokens":3,"min_tokens":2,"n":3,
 		"stop":["a","b","c","d","e"],"ignore_eos":true,"logprobs":0,"cache_salt":"s","seed":9223372036854775807,
 		"tools":[1],"unknown":{"deep":[1e400,{}]}}`)
-	if got, want := r.Prompt.Text(), "a\né😀"; got != want {
-		t.Errorf("text %q, want %q", got, want)
-	}
+	assert.Equal(t, "a\né😀", r.Prompt.Text())
 	r.Raw, r.members, r.Prompt = nil, nil, Prompt{}
 	want := Request{Endpoint: Completions, Model: "m", Stream: true, IncludeUsage: true, MaxTokens: 7, MinTokens: 2, N: 3,
 		Stop: []string{"a", "b", "c", "d", "e"}, IgnoreEOS: true, Logprobs: true, CacheSalt: "s"}
-	if !reflect.DeepEqual(*r, want) {
-		t.Errorf("got  %+v\nwant %+v", *r, want)
-	}
-}
-
-func TestScanDefaultsAndNulls(t *testing.T) {
-	r := scanned(t, Completions, `{"model":"m","prompt":[1],"stream":null,"stream_options":null,"max_tokens":null,
-		"min_tokens":null,"n":null,"stop":null,"nvext":null,"temperature":null,"cache_salt":null}`)
-	if r.N != 1 || r.MaxTokens != 0 || r.Stream || r.Stop != nil {
-		t.Errorf("got %+v", r)
-	}
-}
-
-func TestScanMaxCompletionTokensWinsOnChat(t *testing.T) {
-	const head = `{"model":"m","messages":[{"role":"user","content":"x"}],`
-	for body, want := range map[string]int{
-		head + `"max_tokens":5}`:                              5,
-		head + `"max_completion_tokens":6}`:                   6,
-		head + `"max_tokens":5,"max_completion_tokens":6}`:    6,
-		head + `"max_completion_tokens":6,"max_tokens":7}`:    6,
-		head + `"max_tokens":5,"max_completion_tokens":null}`: 5,
-	} {
-		if got := scanned(t, Chat, body).MaxTokens; got != want {
-			t.Errorf("%s: %d, want %d", body, got, want)
-		}
-	}
+	assert.Equal(t, want, *r)
 }
 
 func TestScanPrompts(t *testing.T) {
@@ -88,15 +62,9 @@ func TestScanMessages(t *testing.T) {
 		{"role":"assistant","content":null,"tool_calls":[]},
 		{"r\u006fle":"assistant"}]}`)
 	want := []Message{{"system", `be "brief"`}, {"user", "a\nb"}, {"assistant", ""}, {"assistant", ""}}
-	if got := r.Prompt.Messages(); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if !r.HasMedia() || r.HasTools || r.HasToolMessages {
-		t.Errorf("media %t tools %t tool messages %t", r.HasMedia(), r.HasTools, r.HasToolMessages)
-	}
-	if got := r.Prompt.TokensAtLeast(1); got != len(`be "brief"`)+len("a\nb") {
-		t.Errorf("at least %d tokens", got)
-	}
+	assert.Equal(t, want, r.Prompt.Messages())
+	assert.True(t, r.HasMedia() && !r.HasTools && !r.HasToolMessages)
+	assert.Equal(t, len(`be "brief"`)+len("a\nb"), r.Prompt.TokensAtLeast(1))
 }
 
 func TestScanNotesTools(t *testing.T) {
@@ -136,12 +104,10 @@ func TestScanNvext(t *testing.T) {
 		Priority: &priority, StrictPriority: u32(4294967295), OSL: u32(100), TTFTTarget: 200 * time.Millisecond,
 		BackendInstanceID: "9223372036854775807", DecodeWorkerID: "d", PrefillWorkerID: "0", DPRank: u32(1), PrefillDPRank: u32(2),
 		RequiredTaints: []string{"a"}, PreferredTaints: map[string]float64{"b": 0.5}, CacheSalt: "s", SessionID: "c"}
-	if !reflect.DeepEqual(r.Nvext, want) {
-		t.Errorf("got  %+v\nwant %+v", r.Nvext, want)
-	}
-	if r.CacheSalt != "s" || r.Session != "c" || !r.Nvext.Wants("timing") || r.Nvext.Wants("routing") {
-		t.Errorf("salt %q, timing %t, routing %t", r.CacheSalt, r.Nvext.Wants("timing"), r.Nvext.Wants("routing"))
-	}
+	assert.Equal(t, want, r.Nvext)
+	assert.Equal(t, "s", r.CacheSalt)
+	assert.Equal(t, "c", r.Session)
+	assert.True(t, r.Nvext.Wants("timing") && !r.Nvext.Wants("routing"))
 }
 
 // TestScanRefuses holds bad bodies, each with the field its error must name.
@@ -149,12 +115,12 @@ func TestScanRefuses(t *testing.T) {
 	completion := func(more string) string { return `{"model":"m","prompt":"p",` + more + `}` }
 	chat := func(messages string) string { return `{"model":"m","messages":` + messages + `}` }
 	nvext := func(more string) string { return completion(`"nvext":{` + more + `}`) }
-	tests := []struct {
-		ep    Endpoint
-		body  string
-		param string
-		says  string // a part of the message
-	}{
+	type refused struct {
+		ep          Endpoint
+		body, param string
+		says        string // a part of the message
+	}
+	tests := []refused{
 		{Completions, nvext(`"token_data":[1,2]`), "nvext.token_data", "send the token ids as prompt"},
 		{Completions, nvext(`"token_data":[1,-2]`), "nvext.token_data", "array of token ids"},
 		{Chat, `{"model":"m","messages":[{"role":"user","content":"x"}],"nvext":{"use_raw_prompt":true}}`, "nvext.use_raw_prompt", "/v1/completions"},
@@ -162,7 +128,6 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, nvext(`"max_thinking_tokens":9`), "nvext.max_thinking_tokens", "not supported"},
 		{Completions, nvext(`"agent_hints":{"latency_sensitivity":-1}`), "nvext.agent_hints.latency_sensitivity", "not below 0"},
 		{Completions, ``, "", "empty"},
-		{Completions, ` `, "", "empty"},
 		{Completions, `[]`, "", "must be a JSON object"},
 		{Completions, `null`, "", "must be a JSON object"},
 		{Completions, `{`, "", "invalid JSON at byte 1"},
@@ -170,24 +135,17 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, `{"model":"m","prompt":"p"} x`, "", "unexpected data"},
 		{Completions, `{"model":"m","prompt":"p",}`, "", "key"},
 		{Completions, `{"model":"m","prompt":"p"`, "", "comma"},
-		{Completions, `{"model":"m" "prompt":"p"}`, "", "comma"},
 		{Completions, `{model:"m"}`, "", "key"},
 		{Completions, "{\"model\":\"a\nb\"}", "", "control"},
 		{Completions, `{"model":"\x"}`, "", "escape"},
 		{Completions, `{"model":"m","x":"\ud800"}`, "", "escape"},
-		{Completions, `{"model":"m","x":"\udc00\ud800"}`, "", "escape"},
 		{Completions, `{"model":"m","\ud800x":1}`, "", "escape"},
 		{Completions, "{\"model\":\"\xff\"}", "", "UTF-8 at byte 10"},
 		{Completions, nvext(`"` + strings.Repeat("\xbb", 2*longestKey) + `":1`), "", "UTF-8 at byte"},
 		{Completions, completion(`"x":01`), "", "number"},
-		{Completions, completion(`"x":1.`), "", "number"},
-		{Completions, completion(`"x":.5`), "", "value"},
-		{Completions, completion(`"x":+1`), "", "value"},
 		{Completions, completion(`"x":1e`), "", "number"},
-		{Completions, completion(`"x":NaN`), "", "value"},
 		{Completions, completion(`"x":nul`), "", "value"},
 		{Completions, completion(`"x":[1,]`), "", "value"},
-		{Completions, completion(`"x":[1}`), "", "comma"},
 		{Completions, completion(`"x":{"a":1]`), "", "comma"},
 		{Completions, `{"model":"m","prompt":"p","model":"n"}`, "model", "more than once"},
 		{Completions, `{"model":"m","prompt":"p","mod\u0065l":"m"}`, "model", "more than once"},
@@ -205,8 +163,6 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, `{"model":"m","prompt":[1,"a"]}`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":[-1]}`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":[4294967296]}`, "prompt", "token ids"},
-		{Completions, `{"model":"m","prompt":[18446744073709551617]}`, "prompt", "token ids"},
-		{Completions, `{"model":"m","prompt":[1.5]}`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":["1e3",1]}`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":[01]}`, "", "number"},
 		{Completions, `{"model":"m","prompt":[1,00,200000000]}`, "", "number"},
@@ -217,10 +173,8 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, completion(`"max_tokens":2147483648`), "max_tokens", "from 0"},
 		{Completions, completion(`"max_tokens":1e-2`), "max_tokens", "whole number"},
 		{Completions, completion(`"max_tokens":1.5`), "max_tokens", "whole number"},
-		{Completions, completion(`"max_tokens":"5e0"`), "max_tokens", "whole number"},
 		{Completions, completion(`"max_tokens":99999999999999999999999`), "max_tokens", "whole number"},
 		{Completions, completion(`"max_completion_tokens":"true"`), "max_completion_tokens", "whole number"},
-		{Completions, completion(`"min_tokens":-1`), "min_tokens", "from 0"},
 		{Completions, completion(`"min_tokens":5,"max_tokens":4`), "min_tokens", "must not be above"},
 		{Completions, completion(`"n":0`), "n", "from 1 to 128"},
 		{Completions, completion(`"n":129`), "n", "from 1 to 128"},
@@ -244,27 +198,11 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, `{"model":"m","n":`, "", "unexpected end"},
 		{Completions, `{"model":"m","prompt":[[1`, "", "end"},
 		{Completions, completion(`"logit_bias":[]`), "logit_bias", "object"},
-		{Completions, completion(`"kv_transfer_params":true`), "kv_transfer_params", "set by the gateway"},
 		{Completions, completion(`"kv_tr\u0061nsfer_params":{}`), "kv_transfer_params", "set by the gateway"},
-		{Completions, completion(`"bootstrap_room":1`), "bootstrap_room", "set by the gateway"},
-		{Completions, completion(`"bootstrap_anything":1`), "bootstrap_anything", "set by the gateway"},
-		{Completions, completion(`"disaggregated_params":{}`), "disaggregated_params", "set by the gateway"},
 		{Completions, completion(`"\u0072id":"x"`), "rid", "set by the gateway"},
 		{Completions, completion(`"vllm_xargs":{"a":1,"kv_transfer\u005fparams":{}}`), "vllm_xargs.kv_transfer_params", "set by the gateway"},
 		{Completions, completion(`"vllm_xargs":{"rid":1}`), "vllm_xargs.rid", "set by the gateway"},
-		{Completions, completion(`"ec_transfer_params":{}`), "ec_transfer_params", "set by the gateway"},
-		{Completions, completion(`"data_parallel_rank":1`), "data_parallel_rank", "set by the gateway"},
-		{Completions, completion(`"routed_dp_rank":1`), "routed_dp_rank", "set by the gateway"},
-		{Completions, completion(`"disagg_prefill_dp_rank":1`), "disagg_prefill_dp_rank", "set by the gateway"},
-		{Completions, completion(`"request_id":"x"`), "request_id", "set by the gateway"},
-		{Completions, completion(`"prompt_token_ids":[1]`), "prompt_token_ids", "set by the gateway"},
-		{Completions, completion(`"prompt_token_ids_b64":""`), "prompt_token_ids_b64", "set by the gateway"},
 		{Chat, `{"model":"m","messages":[{"role":"a"}],"input_ids":[1]}`, "input_ids", "set by the gateway"},
-		{Completions, completion(`"extra_key":"x"`), "extra_key", "set by the gateway"},
-		{Completions, completion(`"session_params":{}`), "session_params", "set by the gateway"},
-		{Completions, completion(`"lora_path":"/"`), "lora_path", "set by the gateway"},
-		{Completions, completion(`"lora_request":{}`), "lora_request", "set by the gateway"},
-		{Completions, completion(`"return_hidden_states":true`), "return_hidden_states", "set by the gateway"},
 		{Completions, completion(`"sampling_params":{"extra\u005fargs":{}}`), "sampling_params.extra_args", "set by the gateway"},
 		{Completions, completion(`"sampling_params":{"kv_transfer_params":{}}`), "sampling_params.kv_transfer_params", "set by the gateway"},
 		{Completions, completion(`"vllm_xargs":{"ec_transfer_params":{}}`), "vllm_xargs.ec_transfer_params", "set by the gateway"},
@@ -305,7 +243,11 @@ func TestScanRefuses(t *testing.T) {
 		{Chat, chat(`[{"role":"a","content":[7]}]`), "messages[0].content[0]", "object with a type"},
 		{Chat, chat(`[{"role":"a","content":[{"type":"text","text":7}]}]`), "messages[0].content[0]", "text"},
 		{Chat, chat(`[{"role":"a","content":[{"text":"x"}]}]`), "messages[0].content[0]", "type"},
-		{Chat, chat(`[{"role":"a"`), "", "comma"},
+	}
+	for _, field := range strings.Fields("kv_transfer_params bootstrap_room bootstrap_anything disaggregated_params ec_transfer_params data_parallel_rank " +
+		"routed_dp_rank disagg_prefill_dp_rank request_id prompt_token_ids prompt_token_ids_b64 extra_key session_params " +
+		"lora_path lora_request return_hidden_states") {
+		tests = append(tests, refused{Completions, completion(`"` + field + `":{"a":1}`), field, "set by the gateway"})
 	}
 	for _, tt := range tests {
 		r, err := scanBody(tt.ep, []byte(tt.body))
@@ -314,9 +256,8 @@ func TestScanRefuses(t *testing.T) {
 			t.Errorf("%s: accepted as %+v", tt.body, r)
 			continue
 		}
-		if e.Status != 400 || e.Param != tt.param || !strings.Contains(e.Message, tt.says) {
-			t.Errorf("%s:\ngot  %d %q %s\nwant 400 %q …%s…", tt.body, e.Status, e.Param, e.Message, tt.param, tt.says)
-		}
+		assert.True(t, e.Status == 400 && e.Param == tt.param && strings.Contains(e.Message, tt.says),
+			"%s:\ngot  %d %q %s\nwant 400 %q …%s…", tt.body, e.Status, e.Param, e.Message, tt.param, tt.says)
 	}
 }
 
@@ -361,43 +302,26 @@ func TestScanReadsAsEnginesDo(t *testing.T) {
 		{Chat, `"priority":5,"user":"u",` + chat, func(r *Request) any { return fmt.Sprint(r.OwnPriority, " ", string(r.Edit().Bytes())) }, `true {"user":"u",` + chat + `}`},
 		{Chat, `"priority":null,"rid":false,"data_parallel_rank":0,"return_hidden_states":0.0,"user":"u",` + chat,
 			func(r *Request) any { return fmt.Sprint(r.OwnPriority, " ", string(r.Edit().Bytes())) }, `false {"user":"u",` + chat + `}`},
+		{Completions, `"prompt":[1],"stream":null,"stream_options":null,"max_tokens":null,"min_tokens":null,"n":null,"stop":null,"nvext":null,"temperature":null,"cache_salt":null`,
+			func(r *Request) any { return fmt.Sprint(r.N, r.MaxTokens, r.Stream, r.Stop == nil) }, "1 0 false true"},
+		{Chat, `"max_tokens":5,"max_completion_tokens":6,` + chat, func(r *Request) any { return r.MaxTokens }, 6},
+		{Chat, `"max_completion_tokens":6,"max_tokens":7,` + chat, func(r *Request) any { return r.MaxTokens }, 6},
+		{Chat, `"max_tokens":5,"max_completion_tokens":null,` + chat, func(r *Request) any { return r.MaxTokens }, 5},
+		{Completions, `"prompt":"p","vllm_xargs":{"a":1,"b":[{"rid":1}]},"user":"u","echo":false,"nvext":{"routing_constraints":{"preferred_taints":["a","b"]}}`,
+			func(r *Request) any { return fmt.Sprint(r.Nvext.PreferredTaints) }, "map[a:1 b:1]"},
 	} {
 		body := "\ufeff{" + tt.body + "}"
 		r := scanned(t, tt.ep, body)
-		if got := tt.read(r); got != tt.want {
-			t.Errorf("%s: %v, want %v", body, got, tt.want)
-		}
-		if string(r.Raw) != body[len("\ufeff"):] {
-			t.Errorf("%s: the body became %s", body, r.Raw)
-		}
-	}
-}
-
-func TestScanTakesTaintsAsNamesAndXargs(t *testing.T) {
-	r := scanned(t, Completions, `{"model":"m","prompt":"p","vllm_xargs":{"a":1,"b":[{"rid":1}]},"user":"u","echo":false,
-		"nvext":{"routing_constraints":{"preferred_taints":["a","b"]}}}`)
-	if got := r.Nvext.PreferredTaints; !reflect.DeepEqual(got, map[string]float64{"a": 1, "b": 1}) {
-		t.Errorf("got %v", got)
-	}
-}
-
-func TestEndpoints(t *testing.T) {
-	for e, want := range map[Endpoint]string{Chat: "chat /v1/chat/completions", Completions: "completions /v1/completions"} {
-		if got := e.String() + " " + e.Path(); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
+		assert.Equal(t, tt.want, tt.read(r), body)
+		assert.Equal(t, body[len("\ufeff"):], string(r.Raw), "the body")
 	}
 }
 
 func TestScanHandOffFieldsOfAnEngine(t *testing.T) {
-	body := []byte(`{"model":"m","prompt":[1],"kv_transfer_params":{"do_remote_decode":true},"rid":"x"}`)
-	r, err := Limits{HandOff: true}.Scan(Completions, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, _ := r.Field("kv_transfer_params"); string(got) != `{"do_remote_decode":true}` {
-		t.Errorf("got %s", got)
-	}
+	r, err := Limits{HandOff: true}.Scan(Completions, []byte(`{"model":"m","prompt":[1],"kv_transfer_params":{"do_remote_decode":true},"rid":"x"}`))
+	require.NoError(t, err)
+	got, _ := r.Field("kv_transfer_params")
+	assert.Equal(t, `{"do_remote_decode":true}`, string(got))
 }
 
 func TestScanLimits(t *testing.T) {
@@ -408,65 +332,58 @@ func TestScanLimits(t *testing.T) {
 	for i := range 600 {
 		fields.WriteString(`,"f` + strings.Repeat("x", i) + `":1`)
 	}
-	tests := []struct {
+	messages := func(n int) string {
+		return `{"model":"m","messages":[{"role":"a"}` + strings.Repeat(`,{"role":"a"}`, n-1) + `]}`
+	}
+	media := func(n int) string {
+		return `{"model":"m","messages":[{"role":"a","content":[{"type":"image"}` + strings.Repeat(`,{"type":"image"}`, n-1) + `]}]}`
+	}
+	for _, tt := range []struct {
 		name   string
+		ep     Endpoint
 		limits Limits
 		body   string
-		status int // 0: accepted
+		status int    // 0: accepted
+		says   string // a part of the message
 	}{
-		{"as deep as may be", Limits{}, nested(128), 0},
-		{"deeper", Limits{}, nested(129), 400},
-		{"a limit of its own", Limits{MaxDepth: 2}, nested(2), 0},
-		{"past a limit of its own", Limits{MaxDepth: 2}, nested(3), 400},
-		{"the most there is", Limits{MaxDepth: 1 << 20}, nested(512), 0},
-		{"past the most there is", Limits{MaxDepth: 1 << 20}, nested(513), 400},
-		{"a million arrays", Limits{}, nested(1_000_000), 400},
-		{"a million open arrays", Limits{}, strings.Repeat("[", 1_000_000), 400},
-		{"a million objects", Limits{}, `{"x":` + strings.Repeat(`{"a":`, 1_000_000), 400},
-		{"deep in messages", Limits{MaxDepth: 4}, `{"model":"m","prompt":"p","messages":[{"content":[{"type":"x","y":[]}]}]}`, 400},
-		{"too long", Limits{MaxBytes: 10}, `{"model":"m"}`, 413},
-		{"too many fields", Limits{}, `{"model":"m","prompt":"p"` + fields.String() + `}`, 400},
-		{"as many stops as may be", Limits{}, `{"model":"m","prompt":"p","stop":["a"` + strings.Repeat(`,"a"`, maxStrings-1) + `]}`, 0},
-		{"too many stops", Limits{}, `{"model":"m","prompt":"p","stop":["a"` + strings.Repeat(`,"a"`, maxStrings) + `]}`, 400},
-		{"commas for ids", Limits{}, `{"model":"m","prompt":[` + strings.Repeat(",", 1_000_000) + `]}`, 400},
-	}
-	for _, tt := range tests {
-		_, err := tt.limits.Scan(Completions, []byte(tt.body))
-		var e *Error
-		if errors.As(err, &e); err == nil && tt.status != 0 || err != nil && e.Status != tt.status {
-			t.Errorf("%s: got %v, want status %d", tt.name, err, tt.status)
+		{"as deep as may be", Completions, Limits{}, nested(128), 0, ""},
+		{"deeper", Completions, Limits{}, nested(129), 400, ""},
+		{"a limit of its own", Completions, Limits{MaxDepth: 2}, nested(2), 0, ""},
+		{"past a limit of its own", Completions, Limits{MaxDepth: 2}, nested(3), 400, ""},
+		{"the most there is", Completions, Limits{MaxDepth: 1 << 20}, nested(512), 0, ""},
+		{"past the most there is", Completions, Limits{MaxDepth: 1 << 20}, nested(513), 400, ""},
+		{"a million arrays", Completions, Limits{}, nested(1_000_000), 400, ""},
+		{"a million open arrays", Completions, Limits{}, strings.Repeat("[", 1_000_000), 400, ""},
+		{"a million objects", Completions, Limits{}, `{"x":` + strings.Repeat(`{"a":`, 1_000_000), 400, ""},
+		{"deep in messages", Completions, Limits{MaxDepth: 4}, `{"model":"m","prompt":"p","messages":[{"content":[{"type":"x","y":[]}]}]}`, 400, ""},
+		{"too long", Completions, Limits{MaxBytes: 10}, `{"model":"m"}`, 413, ""},
+		{"too many fields", Completions, Limits{}, `{"model":"m","prompt":"p"` + fields.String() + `}`, 400, ""},
+		{"as many stops as may be", Completions, Limits{}, `{"model":"m","prompt":"p","stop":["a"` + strings.Repeat(`,"a"`, maxStrings-1) + `]}`, 0, ""},
+		{"too many stops", Completions, Limits{}, `{"model":"m","prompt":"p","stop":["a"` + strings.Repeat(`,"a"`, maxStrings) + `]}`, 400, ""},
+		{"commas for ids", Completions, Limits{}, `{"model":"m","prompt":[` + strings.Repeat(",", 1_000_000) + `]}`, 400, ""},
+		{"as many messages as may be", Chat, Limits{}, messages(maxMessages), 0, ""},
+		{"too many messages", Chat, Limits{}, messages(maxMessages + 1), 400, "at most 262144 messages"},
+		{"as many media as may be", Chat, Limits{}, media(maxMedia), 0, ""},
+		{"too many media", Chat, Limits{}, media(maxMedia + 1), 400, "more than 16384 parts"},
+	} {
+		_, err := tt.limits.Scan(tt.ep, []byte(tt.body))
+		if tt.status == 0 {
+			assert.NoError(t, err, tt.name)
+			continue
 		}
-	}
-}
-
-func TestScanBoundsMessages(t *testing.T) {
-	messages := strings.Repeat(`,{"role":"a"}`, maxMessages-1)
-	scanned(t, Chat, `{"model":"m","messages":[{"role":"a"}`+messages+`]}`)
-	_, err := scanBody(Chat, []byte(`{"model":"m","messages":[{"role":"a"},{"role":"a"}`+messages+`]}`))
-	if err == nil || !strings.Contains(err.Error(), "at most 262144 messages") {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestScanBoundsMedia(t *testing.T) {
-	parts := strings.Repeat(`,{"type":"image"}`, maxMedia-1)
-	scanned(t, Chat, `{"model":"m","messages":[{"role":"a","content":[{"type":"image"}`+parts+`]}]}`)
-	_, err := scanBody(Chat, []byte(`{"model":"m","messages":[{"role":"a","content":[{"type":"image"},{"type":"image"}`+parts+`]}]}`))
-	if err == nil || !strings.Contains(err.Error(), "more than 16384 parts") {
-		t.Errorf("got %v", err)
+		e, _ := errors.AsType[*Error](err)
+		assert.True(t, e != nil && e.Status == tt.status && strings.Contains(e.Message, tt.says), "%s: %v", tt.name, err)
 	}
 }
 
 func TestScanErrorsRepeatLittle(t *testing.T) {
 	long := strings.Repeat("é", 1000)
 	_, err := scanBody(Completions, []byte(`{"model":"m","nvext":{"`+long+`":1}}`))
-	if err == nil || len(err.Error()) > 1000 {
-		t.Errorf("got %d bytes: %v", len(err.Error()), err)
-	}
+	require.Error(t, err)
+	assert.LessOrEqual(t, len(err.Error()), 1000)
 	_, err = scanBody(Completions, []byte(`{"model":"m","prompt":["secret","secret"]}`))
-	if err == nil || strings.Contains(err.Error(), "secret") {
-		t.Errorf("got %v", err)
-	}
+	require.Error(t, err)
+	assert.NotContains(t, err.Error(), "secret")
 }
 
 // scanBody scans under the default limits.

@@ -1,15 +1,16 @@
 package openai
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // split runs a stream through a splitter, cut at the given places, and returns
@@ -108,23 +109,17 @@ func TestSplitterBounds(t *testing.T) {
 		}
 	}
 	for cut := range len(fits) {
-		if data, _, err := split(limit, fits[:cut], fits[cut:]); err != nil || len(data) != 1 {
-			t.Errorf("an event that fits, cut at %d: %q, %v", cut, data, err)
-		}
+		data, _, err := split(limit, fits[:cut], fits[cut:])
+		assert.True(t, err == nil && len(data) == 1, "an event that fits, cut at %d: %q, %v", cut, data, err)
 	}
-}
-
-func TestSplitterReset(t *testing.T) {
 	s := NewSplitter(10)
 	s.Write([]byte("data: far too big"))
-	if s.Next(); s.Err() == nil {
-		t.Fatal("no error")
-	}
+	s.Next()
+	require.Error(t, s.Err())
 	s.Reset()
 	s.Write([]byte("data: a\n\n"))
-	if ev, ok := s.Next(); !ok || string(ev.Data) != "a" || s.End() != nil {
-		t.Errorf("got %q, %v", ev.Data, s.End())
-	}
+	ev, ok := s.Next()
+	assert.True(t, ok && string(ev.Data) == "a" && s.End() == nil, "after a reset: %q, %v", ev.Data, s.End())
 }
 
 func TestAppendEvent(t *testing.T) {
@@ -134,13 +129,9 @@ func TestAppendEvent(t *testing.T) {
 		"a\nb\r\nc\r": "data: a\ndata: b\ndata: c\ndata: \n\n",
 		Done:          "data: [DONE]\n\n",
 	} {
-		if got := string(AppendEvent(nil, []byte(data))); got != want {
-			t.Errorf("%q: got %q, want %q", data, got, want)
-		}
+		assert.Equal(t, want, string(AppendEvent(nil, []byte(data))))
 	}
-	if ev := (Event{Data: []byte(Done)}); !ev.Done() {
-		t.Error("[DONE] is not Done")
-	}
+	assert.True(t, (&Event{Data: []byte(Done)}).Done())
 }
 
 // splitSlowly is the splitter's twin: it reads the whole stream line by line,
@@ -218,15 +209,9 @@ func BenchmarkSplitter(b *testing.B) {
 	for b.Loop() {
 		s.Write(stream)
 		for n := 0; ; n++ {
-			ev, ok := s.Next()
-			if !ok {
-				if n != 16 {
-					b.Fatal(n)
-				}
+			if _, ok := s.Next(); !ok {
+				require.Equal(b, 16, n)
 				break
-			}
-			if bytes.Equal(ev.Data, []byte(Done)) {
-				b.Fatal("done")
 			}
 		}
 	}
@@ -242,15 +227,14 @@ func TestEventsReadsAWholeStream(t *testing.T) {
 		}
 		return got, nil
 	}
-	if got, err := read("data: a\n\n: ping\n\ndata: b\r\ndata: c\r\n\r\ndata: [DONE]\n\n", 100); err != nil || !slices.Equal(got, []string{"a", "b\nc", Done}) {
-		t.Errorf("%q, %v", got, err)
-	}
-	if got, err := read("data: a\n\ndata: b", 100); !errors.Is(err, ErrEventCut) || len(got) != 1 {
-		t.Errorf("%q, %v, want one event and %v", got, err, ErrEventCut)
-	}
-	if _, err := read("data: "+strings.Repeat("x", 100)+"\n\n", 50); !errors.Is(err, ErrEventTooBig) {
-		t.Errorf("%v, want %v", err, ErrEventTooBig)
-	}
+	got, err := read("data: a\n\n: ping\n\ndata: b\r\ndata: c\r\n\r\ndata: [DONE]\n\n", 100)
+	assert.NoError(t, err)
+	assert.Equal(t, []string{"a", "b\nc", Done}, got)
+	got, err = read("data: a\n\ndata: b", 100)
+	assert.ErrorIs(t, err, ErrEventCut)
+	assert.Equal(t, []string{"a"}, got)
+	_, err = read("data: "+strings.Repeat("x", 100)+"\n\n", 50)
+	assert.ErrorIs(t, err, ErrEventTooBig)
 	for range Events(strings.NewReader("data: a\n\ndata: b\n\n"), 100) {
 		break
 	}
