@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const (
@@ -17,9 +20,7 @@ const (
 func keyFile(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "keys")
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -41,60 +42,46 @@ func TestKeyFiles(t *testing.T) {
 		{"not ASCII", "geheimnisträger", "visible", 1, 0},
 		{"huge", strings.Repeat("#\n", maxFileBytes), "larger", 0, 0},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			path := keyFile(t, tc.content)
-			ks, err := ReadKeys(path)
-			if tc.says == "" {
-				if err != nil || len(ks) != tc.keys {
-					t.Fatalf("%d keys, error %v; want %d", len(ks), err, tc.keys)
-				}
-				return
-			}
-			var bad *FileError
-			if !errors.As(err, &bad) || bad.Line != tc.line || bad.Path != path || !strings.Contains(err.Error(), tc.says) {
-				t.Fatalf("error %v; want line %d and %q", err, tc.line, tc.says)
-			}
-			for _, secret := range []string{"sh0rt", "secret", "geheim", "xxxx", clientKey} {
-				if strings.Contains(tc.content, secret) && strings.Contains(err.Error(), secret) {
-					t.Errorf("the error quotes the file: %v", err)
-				}
-			}
-		})
-	}
-}
-
-func TestKeysHold(t *testing.T) {
-	ks, err := ReadKeys(keyFile(t, clientKey+"\n"+clientKey2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for key, want := range map[string]bool{
-		clientKey: true, clientKey2: true, "": false, clientKey + "x": false, clientKey[1:]: false, adminKey: false,
-		clientKey + "\n" + clientKey2: false,
-	} {
-		if got := ks.Hold(Bearer("Bearer " + key)); got != want {
-			t.Errorf("%q: %v, want %v", key, got, want)
+		path := keyFile(t, tc.content)
+		ks, err := ReadKeys(path)
+		if tc.says == "" {
+			require.NoError(t, err, tc.name)
+			assert.Len(t, ks, tc.keys, tc.name)
+			continue
+		}
+		var bad *FileError
+		require.ErrorAs(t, err, &bad, tc.name)
+		assert.Equal(t, tc.line, bad.Line, tc.name)
+		assert.Equal(t, path, bad.Path, tc.name)
+		assert.ErrorContains(t, err, tc.says, tc.name)
+		for _, secret := range []string{"sh0rt", "secret", "geheim", "xxxx", clientKey} {
+			assert.NotContains(t, err.Error(), secret, "the error quotes the file")
 		}
 	}
 }
 
 func TestBearer(t *testing.T) {
-	ks := NewKeys(clientKey)
+	ks, err := ReadKeys(keyFile(t, clientKey+"\n"+clientKey2))
+	require.NoError(t, err)
 	for _, tc := range []struct {
-		values []string
 		want   bool
+		values []string
 	}{
-		{[]string{"Bearer " + clientKey}, true},
-		{[]string{"bearer   " + clientKey + " "}, true},
-		{[]string{"Basic " + clientKey}, false},
-		{[]string{clientKey}, false},
-		{[]string{"Bearer"}, false},
-		{nil, false},
-		{[]string{"Bearer " + clientKey, "Bearer " + clientKey}, false},
+		{true, []string{"Bearer " + clientKey}},
+		{true, []string{"Bearer " + clientKey2}},
+		{true, []string{"bearer   " + clientKey + " "}},
+		{false, []string{"Bearer " + adminKey}},
+		{false, []string{"Bearer " + clientKey + "x"}},
+		{false, []string{"Bearer " + clientKey[1:]}},
+		{false, []string{"Bearer " + clientKey + "\n" + clientKey2}},
+		{false, []string{"Bearer "}},
+		{false, []string{"Bearer"}},
+		{false, []string{"Basic " + clientKey}},
+		{false, []string{clientKey}},
+		{false, nil},
+		{false, []string{"Bearer " + clientKey, "Bearer " + clientKey}},
 	} {
-		if got := ks.Hold(Bearer(tc.values...)); got != tc.want {
-			t.Errorf("%q: %v, want %v", tc.values, got, tc.want)
-		}
+		assert.Equal(t, tc.want, ks.Hold(Bearer(tc.values...)), "%q", tc.values)
 	}
 }
 
@@ -110,10 +97,9 @@ func TestReadFirst(t *testing.T) {
 			t.Errorf("%.20q: %v", file, err)
 		}
 	}
-	if got, err := ReadOne(keyFile(t, "# a\nonly\n")); err != nil || got != "only" {
-		t.Errorf("%q, %v", got, err)
-	}
-	if _, err := ReadOne(keyFile(t, "two\nlines\n")); err == nil || !strings.Contains(err.Error(), ":2: a second key") {
-		t.Errorf("two keys: %v", err)
-	}
+	got, err := ReadOne(keyFile(t, "# a\nonly\n"))
+	assert.NoError(t, err)
+	assert.Equal(t, "only", got)
+	_, err = ReadOne(keyFile(t, "two\nlines\n"))
+	assert.ErrorContains(t, err, ":2: a second key")
 }

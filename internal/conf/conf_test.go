@@ -2,11 +2,12 @@ package conf
 
 import (
 	"errors"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -35,23 +36,15 @@ type item struct {
 func TestDecode(t *testing.T) {
 	doc, err := Parse("f.yaml", []byte("name: n\nseed: 18446744073709551615\nblock_size: 0x10\nshare: 0.5\nwait: 1m30s\non: true\n"+
 		"lists: [{status: 1}, {}]\nseeds: [1, 2]\ntables: {a: [1], b: []}\nany: {x: 1}\nplain: 1e3\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	share := 0.5
 	want := plan{base: base{"n"}, Seed: 1<<64 - 1, Size: 16, Share: &share, Wait: 90 * time.Second, On: true,
 		Lists: []item{{1}, {0}}, Seeds: []uint64{1, 2}, Tables: map[string][]int{"a": {1}, "b": {}}, Plain: 1000}
 	got := plan{}
-	if err := doc.Decode(&got); err != nil {
-		t.Fatal(err)
-	}
-	if got.Any.Kind != yaml.MappingNode {
-		t.Errorf("a node as it is: %v", got.Any.Kind)
-	}
+	require.NoError(t, doc.Decode(&got))
+	assert.Equal(t, yaml.MappingNode, got.Any.Kind, "a node as it is")
 	got.Any = yaml.Node{}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	assert.Equal(t, want, got)
 }
 
 func TestDecodeRefusesWithThePlace(t *testing.T) {
@@ -95,9 +88,8 @@ func TestParseRefuses(t *testing.T) {
 		"a: [":          "f.yaml: line 1: did not find",
 		"a: 1\n---\nb:": "f.yaml: has a second document",
 	} {
-		if _, err := Parse("f.yaml", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%q: %v, want %s", text, err, want)
-		}
+		_, err := Parse("f.yaml", []byte(text))
+		assert.ErrorContains(t, err, want)
 	}
 	for _, text := range []string{"", "# only a comment\n", "~", "---\n"} {
 		doc, err := Parse("f.yaml", []byte(text))
@@ -122,34 +114,15 @@ func TestErrorfFindsTheDeepestLine(t *testing.T) {
 func TestNearest(t *testing.T) {
 	known := []string{"prefill-1", "decode-1", "decode-2"}
 	for name, want := range map[string]string{"decode-11": "decode-1", "decode-2": "decode-2", "prefil-1": "prefill-1"} {
-		if got := Nearest(name, known); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
+		assert.Equal(t, want, Nearest(name, known), name)
 	}
 	known = []string{"role", "worker-port", "router-mode", "router-ttl-secs"}
 	for name, want := range map[string]string{"port": "worker-port", "rol": "role", "mode": "router-mode", "router": "router-mode",
-		"x": "", "no": "", "tls-cert-path": "", "cluster": "", "": ""} {
-		if got := Nearest(name, known); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
+		"x": "", "no": "", "tls-cert-path": "", "cluster": "", "": "", "rotuer-mode": "router-mode"} {
+		assert.Equal(t, want, Nearest(name, known), name)
 	}
-	if got := Nearest("anything", nil); got != "" {
-		t.Errorf("of none: %q", got)
-	}
-}
-
-func TestDistance(t *testing.T) {
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0}, {"", "abc", 3}, {"router-mode", "router-mode", 0}, {"router-mod", "router-mode", 1},
-		{"rotuer-mode", "router-mode", 1}, {"kitten", "sitting", 3}, {strings.Repeat("a", 1000), "b", 100},
-	} {
-		if got := distance(tt.a, tt.b); got != tt.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
-		}
-	}
+	assert.Empty(t, Nearest("anything", nil))
+	assert.Equal(t, 100, distance(strings.Repeat("a", 1000), "b"), "what a name costs is bounded")
 }
 
 // Nothing that a file holds makes Decode panic, and what it refuses has a place.

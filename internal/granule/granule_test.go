@@ -45,12 +45,3 @@ func TestAppend(t *testing.T) {
 		}
 	}
 }
-
-func TestUnits(t *testing.T) {
-	if Block.Blocks(1000) != 1000 || Block.Within(1000) != 1000 {
-		t.Error("a block is a block")
-	}
-	if Text.Blocks(40) != Blocks(40) || Text.Within(1000) != Within(1000) {
-		t.Error("a text is cut into granules")
-	}
-}
