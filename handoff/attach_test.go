@@ -2,20 +2,13 @@ package handoff
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/fault"
 )
-
-// quiet is a client's sink that takes all.
-type quiet struct{}
-
-func (quiet) Start(string)       {}
-func (quiet) Write([]byte) error { return nil }
-func (quiet) Last([]byte) error  { return nil }
 
 // A call goes on after its client has left until its answer begins, or the limit; with an answer that has begun it ends
 // with the client.
@@ -32,33 +25,27 @@ func TestLetAttach(t *testing.T) {
 		{"the answer begins afterwards", limit, 3 * time.Second, time.Second, 3 * time.Second},
 		{"the answer had begun", limit, time.Second, 4 * time.Second, 4 * time.Second},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, leave := context.WithCancelCause(t.Context())
-				call, out, end := letAttach(ctx, c.limit, quiet{})
-				defer end()
-				time.AfterFunc(c.leave, func() { leave(fault.ErrClientGone) })
-				if c.begins > 0 {
-					time.AfterFunc(c.begins, func() { out.Start("text/event-stream") })
-				}
-				start := time.Now()
-				<-call.Done()
-				if took := time.Since(start); took != c.ends || !errors.Is(context.Cause(call), fault.ErrClientGone) {
-					t.Errorf("ended after %v by %v, want %v", took, context.Cause(call), c.ends)
-				}
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			ctx, leave := context.WithCancelCause(t.Context())
+			call, out, end := letAttach(ctx, c.limit, &written{})
+			defer end()
+			time.AfterFunc(c.leave, func() { leave(fault.ErrClientGone) })
+			if c.begins > 0 {
+				time.AfterFunc(c.begins, func() { out.Start("text/event-stream") })
+			}
+			start := time.Now()
+			<-call.Done()
+			assert.Equal(t, c.ends, time.Since(start))
+			assert.ErrorIs(t, context.Cause(call), fault.ErrClientGone)
 		})
 	}
-	// A call that ends first leaves nothing behind.
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, "a call that ends first leaves nothing behind", func(t *testing.T) {
 		ctx, leave := context.WithCancelCause(t.Context())
-		call, _, end := letAttach(ctx, limit, quiet{})
+		call, _, end := letAttach(ctx, limit, &written{})
 		leave(fault.ErrClientGone)
 		synctest.Wait()
 		end()
 		synctest.Wait()
-		if call.Err() == nil {
-			t.Error("it goes on")
-		}
+		assert.Error(t, call.Err(), "it goes on")
 	})
 }

@@ -2,15 +2,14 @@ package handoff
 
 import (
 	"context"
-	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -30,9 +29,9 @@ func (r *releasers) Call(_ context.Context, leg upstream.Leg) (upstream.Stream, 
 	defer r.mu.Unlock()
 	r.called = append(r.called, leg.Worker)
 	if r.status[leg.Worker] == 0 {
-		return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: io.EOF}
+		return nil, broken(leg, io.EOF)
 	}
-	return &released{strings.NewReader("{}"), r.status[leg.Worker]}, nil
+	return answer(r.status[leg.Worker], "{}"), nil
 }
 
 // releases observes how releases ended.
@@ -43,78 +42,49 @@ type releases struct {
 
 func (r *releases) Released(_ prefill.KV, _ string, err error) { r.ended = append(r.ended, err) }
 
-type released struct {
-	io.Reader
-	status int
-}
-
-func (r *released) Status() int         { return r.status }
-func (r *released) ContentType() string { return "application/json" }
-func (r *released) Close() error        { return nil }
-
 // A release is done when the engine has refused the request that carries it, or
 // taken it. Where the engine failed, or did not look at the request, the stand-in is
-// asked, and where that fails too the release has failed.
+// asked: another decode worker that speaks the protocol, or where there is none a prefill
+// worker other than the one that holds the KV. Where that fails too the release has failed.
 func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
-	roster := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))
-	for _, w := range []pools.Worker{{ID: "d0", Engine: "sglang"}, {ID: "d2", Engine: "vllm"}} { // only one of them speaks the protocol
-		w.Incarnation, w.Model, w.Role, w.Address, w.BlockSize = "i", "m", pools.Decode, "http://h:1", 16
-		if err := roster.Put(w); err != nil {
-			t.Fatal(err)
+	workers := func(roles map[string]pools.Role) *pools.Roster {
+		h := newHouse(t, true, roles)
+		if _, ok := roles["d0"]; ok {
+			h.change(t, "d0", func(w *pools.Worker) { w.Engine = "sglang" })
 		}
+		return h.rooms.Roster
 	}
+	decodes := workers(map[string]pools.Role{"d0": pools.Decode, "d2": pools.Decode})
+	prefills, producer := workers(map[string]pools.Role{"p1": pools.Prefill, "p2": pools.Prefill}), workers(map[string]pools.Role{"p1": pools.Prefill})
 	for _, c := range []struct {
+		roster          *pools.Roster
 		status, standIn int
 		called          []string
-		result          string
+		released        bool
 	}{
-		{http.StatusNotFound, 0, []string{"d1"}, "released"}, // vLLM: there is no such model
-		{http.StatusBadRequest, 0, []string{"d1"}, "released"},
-		{http.StatusUnprocessableEntity, 0, []string{"d1"}, "released"},
-		{http.StatusOK, 0, []string{"d1"}, "released"},
-		{0, http.StatusNotFound, []string{"d1", "d2"}, "released"},
-		{http.StatusInternalServerError, http.StatusNotFound, []string{"d1", "d2"}, "released"},
-		{http.StatusServiceUnavailable, http.StatusNotFound, []string{"d1", "d2"}, "released"},
-		{http.StatusUnauthorized, http.StatusNotFound, []string{"d1", "d2"}, "released"},
-		{http.StatusForbidden, http.StatusNotFound, []string{"d1", "d2"}, "released"},
-		{http.StatusRequestTimeout, http.StatusNotFound, []string{"d1", "d2"}, "released"},
-		{http.StatusTooManyRequests, http.StatusNotFound, []string{"d1", "d2"}, "released"},
-		{http.StatusInternalServerError, http.StatusBadGateway, []string{"d1", "d2"}, "failed"},
+		{decodes, http.StatusNotFound, 0, []string{"d1"}, true}, // vLLM: there is no such model
+		{decodes, http.StatusBadRequest, 0, []string{"d1"}, true},
+		{decodes, http.StatusUnprocessableEntity, 0, []string{"d1"}, true},
+		{decodes, http.StatusOK, 0, []string{"d1"}, true},
+		{decodes, 0, http.StatusNotFound, []string{"d1", "d2"}, true},
+		{decodes, http.StatusInternalServerError, http.StatusNotFound, []string{"d1", "d2"}, true},
+		{decodes, http.StatusUnauthorized, http.StatusNotFound, []string{"d1", "d2"}, true},
+		{decodes, http.StatusForbidden, http.StatusNotFound, []string{"d1", "d2"}, true},
+		{decodes, http.StatusRequestTimeout, http.StatusNotFound, []string{"d1", "d2"}, true},
+		{decodes, http.StatusTooManyRequests, http.StatusNotFound, []string{"d1", "d2"}, true},
+		{decodes, http.StatusInternalServerError, http.StatusBadGateway, []string{"d1", "d2"}, false},
+		{prefills, 0, http.StatusNotFound, []string{"d1", "p2"}, true},
+		{producer, 0, http.StatusNotFound, []string{"d1"}, false},
 	} {
-		calls := &releasers{status: map[string]int{"d1": c.status, "d2": c.standIn}}
+		calls := &releasers{status: map[string]int{"d1": c.status, "d2": c.standIn, "p1": c.standIn, "p2": c.standIn}}
 		seen := &releases{}
-		clean := newCleanup(Rooms{Transport: calls, Roster: roster, Between: connector.Between}, seen)
+		clean := newCleanup(Rooms{Transport: calls, Roster: c.roster, Between: connector.Between}, seen)
 		a := connector.Round{ID: "x-1", Request: &openai.Request{Model: "m"}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1", Model: "m"}}
 		clean.abandon(connector.NIXL{}, a, prefill.KV{Params: []byte("{}")})
-		if err := clean.wait(t.Context()); err != nil {
-			t.Fatal(err)
+		require.NoError(t, clean.wait(t.Context()))
+		if len(seen.ended) != 1 || (seen.ended[0] == nil) != c.released || !slices.Equal(calls.called, c.called) {
+			t.Errorf("%d, then %d: asked %q, ended %v, want %v and released %v", c.status, c.standIn, calls.called, seen.ended, c.called, c.released)
 		}
-		if len(seen.ended) != 1 || (seen.ended[0] == nil) != (c.result == "released") || !slices.Equal(calls.called, c.called) {
-			t.Errorf("%d, then %d: asked %q, ended %v, want %s", c.status, c.standIn, calls.called, seen.ended, c.result)
-		}
-	}
-}
-
-// Where every decode worker is gone, another prefill worker makes the release, and the one that holds the KV does not.
-func TestReleaseByAPrefillWorker(t *testing.T) {
-	roster := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))
-	for _, id := range []string{"p1", "p2"} {
-		if err := roster.Put(pools.Worker{ID: id, Engine: "vllm", Incarnation: "i", Model: "m", Role: pools.Prefill, Address: "http://h:1", BlockSize: 16}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, called := range [][]string{{"d1", "p2"}, {"d1"}} {
-		calls := &releasers{status: map[string]int{"p1": http.StatusNotFound, "p2": http.StatusNotFound}}
-		clean := newCleanup(Rooms{Transport: calls, Roster: roster, Between: connector.Between}, &releases{})
-		a := connector.Round{ID: "x-1", Request: &openai.Request{Model: "m"}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1", Model: "m"}}
-		clean.abandon(connector.NIXL{}, a, prefill.KV{Params: []byte("{}")})
-		if err := clean.wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if !slices.Equal(calls.called, called) {
-			t.Errorf("asked %q, want %q", calls.called, called)
-		}
-		roster.Remove("p2")
 	}
 }
 
@@ -125,11 +95,7 @@ func TestWaitForReleasesEnds(t *testing.T) {
 	clean.calls.Go(func() { <-hold })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := clean.wait(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	assert.ErrorIs(t, clean.wait(ctx), context.Canceled)
 	close(hold)
-	if err := clean.wait(t.Context()); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, clean.wait(t.Context()))
 }

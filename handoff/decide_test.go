@@ -3,6 +3,7 @@ package handoff
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -29,62 +30,29 @@ func TestDecideBeforeTheFirstByte(t *testing.T) {
 	}
 	for c := fault.None; c <= fault.Truncated; c++ {
 		w, ok := want[c]
-		if !ok {
-			t.Errorf("class %s is not in the table", c)
-		}
-		if got := Decide(pools.Prefill, c, 1, 0, false, false); got != w.prefill {
-			t.Errorf("prefill %s: %s, want %s", c, got, w.prefill)
-		}
-		if got := Decide(pools.Decode, c, 1, 0, false, false); got != w.decode {
-			t.Errorf("decode %s: %s, want %s", c, got, w.decode)
-		}
+		assert.True(t, ok, "class %s is not in the table", c)
+		assert.Equal(t, w.prefill, Decide(pools.Prefill, c, 1, 0, false, false), "prefill %s", c)
+		assert.Equal(t, w.decode, Decide(pools.Decode, c, 1, 0, false, false), "decode %s", c)
 	}
 }
 
-// An answer that has begun is resumed or fails, and the last attempt of a
-// prefill leaves the prompt to decode.
+// An answer that has begun is resumed or fails, the last attempt of a prefill leaves the prompt to decode, and a worker that died
+// costs a round: a second one ends the request.
 func TestDecideLimits(t *testing.T) {
 	for c := fault.None; c <= fault.Truncated; c++ {
-		for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {
-			if got := Decide(leg, c, 1, 0, true, false); got != Fail {
-				t.Errorf("%s %s of an answer that cannot be resumed: %s", leg, c, got)
-			}
-			want := Fail
-			if c.Blames() || c == fault.GatewayError || c == fault.Moved {
-				want = Resume
-			}
-			if got := Decide(leg, c, MaxAttempts, MaxDeaths-1, true, true); got != want {
-				t.Errorf("%s %s of an answer that can be resumed: %s, want %s", leg, c, got, want)
-			}
-			if got := Decide(leg, c, 1, MaxDeaths, true, true); got != Fail {
-				t.Errorf("%s %s that killed %d workers: %s", leg, c, MaxDeaths, got)
-			}
-		}
-		if got := Decide(pools.Decode, c, MaxAttempts, 0, false, false); got != Fail {
-			t.Errorf("decode %s at the last attempt: %s", c, got)
-		}
-		want := Fail
+		resume, local := Fail, Fail
 		if c.Blames() || c == fault.GatewayError || c == fault.Moved {
-			want = LocalPrefill
+			resume, local = Resume, LocalPrefill
 		}
-		if got := Decide(pools.Prefill, c, MaxAttempts, 0, false, false); got != want {
-			t.Errorf("prefill %s at the last attempt: %s, want %s", c, got, want)
+		for _, leg := range both {
+			assert.Equal(t, Fail, Decide(leg, c, 1, 0, true, false), "%s %s of an answer that cannot be resumed", leg, c)
+			assert.Equal(t, resume, Decide(leg, c, MaxAttempts, MaxDeaths-1, true, true), "%s %s of an answer that can be resumed", leg, c)
+			assert.Equal(t, Fail, Decide(leg, c, 1, MaxDeaths, true, true), "%s %s that killed %d workers", leg, c, MaxDeaths)
+			assert.Equal(t, Fail, Decide(leg, c, MaxDeaths, MaxDeaths, false, true), "%s %s that killed %d workers", leg, c, MaxDeaths)
 		}
+		assert.Equal(t, Fail, Decide(pools.Decode, c, MaxAttempts, 0, false, false), "decode %s at the last attempt", c)
+		assert.Equal(t, local, Decide(pools.Prefill, c, MaxAttempts, 0, false, false), "prefill %s at the last attempt", c)
 	}
-}
-
-// A worker that died costs a round; a second one ends the request.
-func TestDecideDeaths(t *testing.T) {
-	for _, c := range []struct {
-		leg    pools.Role
-		deaths int
-		want   Action
-	}{
-		{pools.Prefill, 1, OtherPrefill}, {pools.Prefill, MaxDeaths, Fail},
-		{pools.Decode, 1, Again}, {pools.Decode, MaxDeaths, Fail},
-	} {
-		if got := Decide(c.leg, fault.Reset, c.deaths, c.deaths, false, true); got != c.want {
-			t.Errorf("%s after %d deaths: %s, want %s", c.leg, c.deaths, got, c.want)
-		}
-	}
+	assert.Equal(t, OtherPrefill, Decide(pools.Prefill, fault.Reset, 1, 1, false, true))
+	assert.Equal(t, Again, Decide(pools.Decode, fault.Reset, 1, 1, false, true))
 }

@@ -1,11 +1,13 @@
 package handoff
 
 import (
-	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router/placement"
@@ -14,60 +16,41 @@ import (
 // A request that waits for room waits on when the last worker of its pool goes, as it does for any other reason: until a worker is there
 // again, or for --queue-timeout. One that comes when there is no worker is refused at once.
 func TestTheQueueOutlivesTheLastWorker(t *testing.T) {
+	alone := map[string]pools.Role{"b": pools.Both}
 	for _, c := range []struct {
 		gone  string
 		roles map[string]pools.Role
 		err   error // of one that comes meanwhile
-	}{
-		{"b", map[string]pools.Role{"b": pools.Both}, placement.ErrNoPrefill},
-		{"d", map[string]pools.Role{"p": pools.Prefill, "d": pools.Decode}, placement.ErrNoDecode},
-		{"p", map[string]pools.Role{"p": pools.Prefill, "d": pools.Decode}, placement.ErrNoPrefill},
-	} {
+	}{{"b", alone, placement.ErrNoPrefill}, {"d1", oneOfEach, placement.ErrNoDecode}, {"p1", oneOfEach, placement.ErrNoPrefill}} {
 		for _, back := range []bool{true, false} {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, fmt.Sprintf("%s, back %v", c.gone, back), func(t *testing.T) {
 				h := newHouse(t, false, c.roles)
 				for id := range c.roles {
-					m, _ := h.rooms.Roster.Lookup(id)
-					w := *m.Worker
-					w.TotalKVBlocks = 64 // has room for one prompt of 40 blocks
-					if err := h.rooms.Roster.Put(w); err != nil {
-						t.Fatal(err)
-					}
+					h.change(t, id, func(w *pools.Worker) { w.TotalKVBlocks = 64 }) // has room for one prompt of 40 blocks
 				}
 				large := func() *request {
 					r := h.ask()
 					r.ISL = 40 * r.card.BlockSize
 					return r
 				}
-				served, waits, ended := large(), large(), make(chan error, 1)
-				if err := h.admit(t.Context(), served); err != nil {
-					t.Fatal(err)
-				}
-				began := time.Now()
+				served, waits, ended := h.admitted(t, large()), large(), make(chan error, 1)
+				began, longest := time.Now(), h.cfg.Queue.Timeout
 				go func() { ended <- h.admit(t.Context(), waits) }()
 				synctest.Wait()
 				m, _ := h.rooms.Roster.Lookup(c.gone)
 				h.rooms.Roster.Remove(c.gone)
 				served.stack.release() // its worker has ended
 				synctest.Wait()
-				if len(ended) > 0 {
-					t.Fatalf("without %s it ended: %v", c.gone, <-ended)
-				}
+				require.Empty(t, ended, "it did not wait")
 				if back {
-					time.Sleep(h.cfg.Queue.Timeout / 2)
-					if err := h.rooms.Roster.Put(*m.Worker); err != nil {
-						t.Fatal(err)
-					}
-				}
-				switch err := <-ended; {
-				case back && (err != nil || time.Since(began) != h.cfg.Queue.Timeout/2):
-					t.Errorf("%s came back: %v after %v", c.gone, err, time.Since(began))
-				case !back && (!errors.Is(err, queue.ErrExpired) || time.Since(began) != h.cfg.Queue.Timeout):
-					t.Errorf("%s stayed away: %v after %v", c.gone, err, time.Since(began))
-				case !back:
-					if err := h.admit(t.Context(), large()); !errors.Is(err, c.err) {
-						t.Errorf("without %s and a queue: %v", c.gone, err)
-					}
+					time.Sleep(longest / 2)
+					require.NoError(t, h.rooms.Roster.Put(*m.Worker))
+					assert.NoError(t, <-ended)
+					assert.Equal(t, longest/2, time.Since(began))
+				} else {
+					assert.ErrorIs(t, <-ended, queue.ErrExpired)
+					assert.Equal(t, longest, time.Since(began))
+					assert.ErrorIs(t, h.admit(t.Context(), large()), c.err, "without a queue")
 				}
 				waits.stack.release()
 			})

@@ -1,11 +1,11 @@
 package handoff
 
 import (
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
@@ -20,44 +20,27 @@ func TestALeaseBoundsTheWaitForDecode(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		frees time.Duration // when decode has room again
-		again bool
+		again int
 	}{
-		{"in time", 10 * time.Second, false},
-		{"too late", 27 * time.Second, true}, // the lease has three seconds left
-		{"much too late", 45 * time.Second, true},
+		{"in time", 10 * time.Second, 0},
+		{"too late", 27 * time.Second, 1}, // the lease has three seconds left
+		{"much too late", 45 * time.Second, 1},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := newHouse(t, true, map[string]pools.Role{"p": pools.Prefill, "d": pools.Decode})
-				w := pools.Worker{ID: "d", Incarnation: "i", Model: "m", Role: pools.Decode, Engine: "vllm", Address: "http://h:1", BlockSize: 16, MaxNumSeqs: 1}
-				if err := h.rooms.Roster.Put(w); err != nil {
-					t.Fatal(err)
-				}
-				first, err := h.reserve(h.ask(), nil, time.Now())
-				if err != nil {
-					t.Fatal(err)
-				}
-				r, abandoned := h.ask(), 0
-				r.stack.abandon = func(*StagedKV) { abandoned++ }
-				r.Attempts = 1
-				r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(connector.LeaseDuration)}})
-				admitted := make(chan error)
-				began := time.Now()
-				go func() { admitted <- h.admit(t.Context(), r) }()
-				time.Sleep(c.frees)
+		bubble(t, c.name, func(t *testing.T) {
+			h := newHouse(t, true, oneOfEach)
+			h.change(t, "d1", func(w *pools.Worker) { w.MaxNumSeqs = 1 })
+			first, abandoned := h.take(t), 0
+			r, began := h.staged(&abandoned), time.Now()
+			time.AfterFunc(c.frees, func() {
 				first.Release(time.Now())
 				h.Wake("m")
-				if err := <-admitted; err != nil {
-					t.Fatal(err)
-				}
-				if again := r.KV == nil && r.p.Lease != nil; again != c.again || (abandoned == 1) != c.again {
-					t.Errorf("both legs again: %t, KV given up %d times; want %t", again, abandoned, c.again)
-				}
-				if waited := time.Since(began); waited != c.frees || r.d.Lease == nil {
-					t.Errorf("admitted after %v, with %v on decode", waited, r.d)
-				}
-				r.stack.release()
 			})
+			h.admitted(t, r)
+			assert.Equal(t, c.frees, time.Since(began))
+			assert.NotNil(t, r.d.Lease)
+			assert.Equal(t, c.again, abandoned, "how often the KV was given up")
+			assert.Equal(t, c.again == 1, r.KV == nil && r.p.Lease != nil, "both legs again")
+			r.stack.release()
 		})
 	}
 }
@@ -66,22 +49,28 @@ func TestALeaseBoundsTheWaitForDecode(t *testing.T) {
 // alone are left, and a request whose time in the queue is over is not kept by it.
 func TestStagedKVIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t, true, map[string]pools.Role{"p": pools.Prefill, "d": pools.Decode, "b": pools.Both})
-		r, abandoned := h.ask("d"), 0
-		r.stack.abandon = func(*StagedKV) { abandoned++ }
-		r.Attempts = 1
-		r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(connector.LeaseDuration)}})
-		if err := h.admit(t.Context(), r); err != nil || r.KV != nil || abandoned != 1 || r.d.Worker.ID != "b" {
-			t.Errorf("%v: KV %v given up %d times, on %v", err, r.KV, abandoned, r.d)
+		h := newHouse(t, true, map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode, "b": pools.Both})
+		abandoned := 0
+		r := h.admitted(t, h.staged(&abandoned, "d1"))
+		if r.KV != nil || abandoned != 1 || r.d.Worker.ID != "b" {
+			t.Errorf("KV %v given up %d times, on %v", r.KV, abandoned, r.d)
 		}
 		r.stack.release()
 		h.drain(t, "b")
-		r = h.ask("d")
-		r.stack.abandon = func(*StagedKV) { abandoned++ }
-		r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(connector.LeaseDuration)}})
-		if err := h.admit(t.Context(), r); !errors.Is(err, placement.ErrNoDecode) || errors.Is(err, queue.ErrExpired) {
-			t.Errorf("%v, want that there is no decode worker", err)
-		}
+		r = h.staged(&abandoned, "d1")
+		r.Attempts = 0
+		err := h.admit(t.Context(), r)
+		assert.ErrorIs(t, err, placement.ErrNoDecode)
+		assert.NotErrorIs(t, err, queue.ErrExpired)
 		r.stack.release()
 	})
+}
+
+// staged is a request's second round, with KV of p for decode; abandoned counts how often that is given up.
+func (h *house) staged(abandoned *int, tried ...string) *request {
+	r := h.ask(tried...)
+	r.stack.abandon = func(*StagedKV) { *abandoned++ }
+	r.Attempts = 1
+	r.stage(&StagedKV{KV: prefill.KV{Producer: "p1", Expires: time.Now().Add(connector.LeaseDuration)}})
+	return r
 }

@@ -3,6 +3,7 @@ package handoff
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/models"
 )
@@ -39,13 +40,7 @@ func TestWhatTakesOneLeg(t *testing.T) {
 		if c.endpoint == chat {
 			body = `{"model":"m","messages":[{"role":"user","content":"hi"}]` + c.fields + `}`
 		}
-		req, err := openai.Limits{}.Scan(c.endpoint, []byte(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := requestOf(Call{Request: req}, "x").oneLeg(); got != c.want {
-			t.Errorf("%s: %q, want %q", body, got, c.want)
-		}
+		assert.Equal(t, c.want, requestOf(Call{Request: scanned(t, c.endpoint, body)}, "x").oneLeg(), body)
 	}
 }
 
@@ -59,19 +54,10 @@ func TestPromptOnlyTakesOneLeg(t *testing.T) {
 	} {
 		r := requestOf(Call{Request: scanned(t, openai.Completions, body)}, "x")
 		r.card = models.Card{ContextTokens: 100}
-		if got := r.oneLeg(); got != want {
-			t.Errorf("%s: %q, want %q", body, got, want)
-		}
+		assert.Equal(t, want, r.oneLeg(), body)
 		bounded := r.Call.Request.PromptOnly || r.Call.Request.MaxTokens == 1
-		if longest := r.longestAnswer(); (longest == 1) != bounded {
-			t.Errorf("%s: an answer of up to %d tokens", body, longest)
-		}
+		assert.Equal(t, bounded, r.longestAnswer() == 1, body)
 	}
-}
-
-// requestOf is a request as a flow begins it.
-func requestOf(call Call, id string) *request {
-	return &request{Record: Record{Call: call, ID: id}}
 }
 
 // Of a prompt that is cached whole the last token's block is computed: predicted is ISL - 1, rounded down to a block.
@@ -80,8 +66,6 @@ func TestTheLastTokenIsComputed(t *testing.T) {
 		{64, 2, 32}, {65, 2, 64}, {63, 2, 32}, {64, 1, 32}, {32, 1, 0}, {1, 0, 0}, {0, 0, 0}, {10, 3, 0},
 	} {
 		r := &request{Record: Record{ISL: c.isl}}
-		if got := r.reusable(c.blocks, 32); got != c.want {
-			t.Errorf("%d blocks of 32 held of a prompt of %d tokens: %d, want %d", c.blocks, c.isl, got, c.want)
-		}
+		assert.Equal(t, c.want, r.reusable(c.blocks, 32), "%d blocks of 32 held of a prompt of %d tokens", c.blocks, c.isl)
 	}
 }

@@ -3,6 +3,7 @@ package handoff
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -10,7 +11,7 @@ import (
 // What one worker's death meets waits for its place in the retry budget: requests that it had, and the first refusal of those
 // that were on their way to it. An outage's do not: a second refusal, a second death, a worker's own error.
 func TestWhoWaitsForARetry(t *testing.T) {
-	h := newHouse(t, true, map[string]pools.Role{"p": pools.Prefill, "d": pools.Decode})
+	h := newHouse(t, true, oneOfEach)
 	for _, c := range []struct {
 		name  string
 		class fault.Class
@@ -25,12 +26,9 @@ func TestWhoWaitsForARetry(t *testing.T) {
 		{"a second died", fault.Reset, []string{"d"}, []string{"d", "e"}, false},
 		{"its own error", fault.EngineError, nil, nil, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := h.ask(c.tried...)
-			r.Dead = c.dead
-			if waits := h.waitsForRetry(r, &fault.Error{Class: c.class, Leg: pools.Decode, Worker: "f"}, OtherDecode); waits != c.waits {
-				t.Errorf("waits %v, want %v", waits, c.waits)
-			}
-		})
+		r := h.ask(c.tried...)
+		r.Dead = c.dead
+		failed := &fault.Error{Class: c.class, Leg: pools.Decode, Worker: "f"}
+		assert.Equal(t, c.waits, h.waitsForRetry(r, failed, OtherDecode), c.name)
 	}
 }

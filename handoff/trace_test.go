@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/tracecontext"
@@ -76,21 +77,18 @@ func TestTracesOffCostNothing(t *testing.T) {
 
 // A request that is admitted again and again has a bounded number of steps.
 func TestStepsAreBounded(t *testing.T) {
-	r := &Trace{}
+	r, n := &Trace{}, 0
 	for range 2 * maxSteps {
 		s := Step{ID: tracecontext.NewSpanID()}
 		r.begin(s)
 		r.end(s.ID, time.Time{}, time.Unix(1, 0), fault.Timeout.String())
 	}
-	n := 0
 	r.Each(func(s *Step) {
-		if n++; s.Failure != "timeout" || s.Ended.IsZero() {
-			t.Errorf("%+v", s)
-		}
+		n++
+		assert.Equal(t, "timeout", s.Failure)
+		assert.False(t, s.Ended.IsZero())
 	})
-	if n != maxSteps {
-		t.Errorf("%d steps", n)
-	}
+	assert.Equal(t, maxSteps, n)
 }
 
 // BenchmarkUnsampled is what a request costs that is not sampled where others are.

@@ -1,11 +1,12 @@
 package handoff
 
 import (
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/placement"
@@ -15,23 +16,18 @@ import (
 // next admission, which ends the request.
 func TestTurnWithoutADecodeWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t, true, map[string]pools.Role{"p": pools.Prefill, "d": pools.Decode})
-		r, prefill := h.ask(), h.rooms.Routers.For("m", pools.Prefill)
-		lease, err := prefill.Reserve(h.rooms.Roster.Snapshot("m", pools.Prefill), router.Request{ID: r.ID, ISL: r.ISL}, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := newHouse(t, true, oneOfEach)
+		r := h.ask()
+		lease, err := h.rooms.Routers.For("m", pools.Prefill).Reserve(
+			h.rooms.Roster.Snapshot("m", pools.Prefill), router.Request{ID: r.ID, ISL: r.ISL}, time.Now())
+		require.NoError(t, err)
 		r.book(&placement.Placement{Prefill: placement.Booking{Lease: lease, Done: func(error) {}}}, nil)
-		if !r.takesTurn() {
-			t.Fatal("a prefill worker alone is no turn")
+		require.True(t, r.takesTurn(), "a prefill worker alone is a turn")
+		h.drain(t, "d1")
+		if failed := h.turn(t.Context(), r); failed != nil || r.takesTurn() || r.turns != 0 || h.bookings() != [2]int{} {
+			t.Errorf("%v; %d turns, %v bookings, another turn %v", failed, r.turns, h.bookings(), r.takesTurn())
 		}
-		h.drain(t, "d")
-		if failed := h.turn(t.Context(), r); failed != nil || r.takesTurn() || r.turns != 0 || prefill.Open() != 0 {
-			t.Errorf("%v; %d turns, %d bookings, another turn %v", failed, r.turns, prefill.Open(), r.takesTurn())
-		}
-		if err := h.admit(t.Context(), r); !errors.Is(err, placement.ErrNoDecode) {
-			t.Errorf("%v, want that there is no decode worker", err)
-		}
+		assert.ErrorIs(t, h.admit(t.Context(), r), placement.ErrNoDecode)
 	})
 }
 
