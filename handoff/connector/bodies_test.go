@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/prefill"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -305,31 +305,24 @@ func TestPromptFieldsAreTheSameOnBothLegs(t *testing.T) {
 
 // TestPinnedIDs: the ids of a text-only chat reach engines whose release takes them, on every leg, next to the messages.
 func TestPinnedIDs(t *testing.T) {
-	const text = `{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"f"}}]}`
+	const text = hiChat + `,"tools":[{"type":"function","function":{"name":"f"}}]}`
 	const image = `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://h/i.png"}}]}]}`
 	ids := []byte(`[` + strings.Repeat("1,", 3000) + `2]`)
-	for _, c := range []struct {
-		engine, version, body, field string
-	}{
+	for _, c := range []struct{ engine, version, body, field string }{
 		{"vllm", "0.33.0", text, "kv_transfer_params"}, {"vllm", "v0.27.0", text, "kv_transfer_params"}, {"vllm", "0.27.0rc1", text, "kv_transfer_params"},
 		{"vllm", "0.26.9", text, ""}, {"vllm", "", text, ""}, {"vllm", "nightly", text, ""}, {"vllm", "0.33.0", image, ""},
 		{"sim", "", text, "kv_transfer_params"},
 		{"sglang", "0.5.20", text, "input_ids"}, {"sglang", "0.5.19", text, ""}, {"sglang", "0.6", image, ""},
 		{"trtllm", "1.2.0rc4", text, "prompt_token_ids"}, {"trtllm", "1.1.0", text, ""},
-		{"vllm", "0.33.0", `{"model":"m","prompt":"hi"}`, ""},
+		{"vllm", "0.33.0", hi + `}`, ""},
 	} {
 		endpoint := openai.Chat
 		if strings.Contains(c.body, "prompt") {
 			endpoint = openai.Completions
 		}
 		r := roundOf(c.engine, scan(t, endpoint, c.body), ids)
-		r.P, r.D.EngineVersion = nil, c.version
-		r.D.Engine = c.engine
-		plan, err := Local{}.Plan(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, _ := raw(t, plan.Decode.Body.AppendTo(nil))
+		r.P, r.D.EngineVersion, r.D.Engine = nil, c.version, c.engine
+		got, _ := raw(t, planned(t, Local{}, r).Decode.Body.AppendTo(nil))
 		for _, field := range []string{"kv_transfer_params", "input_ids", "prompt_token_ids"} {
 			want := ""
 			if field == c.field {
@@ -349,67 +342,50 @@ func TestPinnedIDs(t *testing.T) {
 
 // TestPinnedIDsMergeWithTheHandOff: on vLLM the ids stand in the object that hands over, on both legs.
 func TestPinnedIDsMergeWithTheHandOff(t *testing.T) {
-	const body = ` {"model":"m","messages":[{"role":"user","content":"hi"}] } `
-	r := roundOf("vllm-nixl", scan(t, openai.Chat, body), []byte(`[7,8]`))
-	plan, err := NIXL{}.Plan(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, _ := raw(t, plan.Prefill.Body.AppendTo(nil)); got["kv_transfer_params"] != `"kv_transfer_params":{"prompt_token_ids":[7,8],`+string(prefillParams[1:]) {
-		t.Errorf("prefill gets %s", got["kv_transfer_params"])
-	}
-	kv, _, err := NIXL{}.OnPrefill(r, prefill.ReadAnswer([]byte(`{"kv_transfer_params":`+goodParams+`}`)), time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := string(plan.Prefill.Body.AppendTo(nil))
-	bound := &plan.Decode
-	NIXL{}.Bind(bound, kv)
-	if want := ` {"model":"m","messages":[{"role":"user","content":"hi"}] ,"kv_transfer_params":{"prompt_token_ids":[7,8],` + goodParams[1:] + `} `; string(bound.Body.AppendTo(nil)) != want {
-		t.Errorf("decode gets %s\nwant %s", bound.Body.AppendTo(nil), want)
-	}
-	if string(plan.Prefill.Body.AppendTo(nil)) != before {
-		t.Error("binding changed the prefill leg, which shares segments")
-	}
+	r := roundOf("vllm-nixl", scan(t, openai.Chat, ` `+hiChat+` } `), []byte(`[7,8]`))
+	plan := planned(t, NIXL{}, r)
+	before := text(plan.Prefill)
+	got, _ := raw(t, []byte(before))
+	assert.Equal(t, `"kv_transfer_params":{"prompt_token_ids":[7,8],`+string(prefillParams[1:]), got["kv_transfer_params"])
+	NIXL{}.Bind(&plan.Decode, took(t, NIXL{}, r, `{"kv_transfer_params":`+goodParams+`}`, time.Now()))
+	assert.Equal(t, ` `+hiChat+` ,"kv_transfer_params":{"prompt_token_ids":[7,8],`+goodParams[1:]+`} `, text(plan.Decode))
+	assert.Equal(t, before, text(plan.Prefill), "binding changed the prefill leg, which shares segments")
 }
 
 // TestSaltsReachBothLegs: engines get the salt that the gateway hashes with, wherever it came from.
 func TestSaltsReachBothLegs(t *testing.T) {
 	for _, c := range []struct {
-		name, more string
-		isolated   bool
-		want       func(r *openai.Request) string
+		name, more, want string
+		isolated         bool
 	}{
-		{"the body's, as it was written", `,"cache_salt":"\u0061"`, false, func(*openai.Request) string { return `"cache_salt":"\u0061"` }},
-		{"nvext's", `,"nvext":{"cache_salt":"a"}`, false, func(*openai.Request) string { return `"cache_salt":"a"` }},
-		{"nvext's next to null", `,"cache_salt":null,"nvext":{"cache_salt":"a"}`, false, func(*openai.Request) string { return `"cache_salt":"a"` }},
-		{"a tenant's", `,"cache_salt":"a"`, true, func(r *openai.Request) string { return `"cache_salt":"` + r.CacheSalt + `"` }},
-		{"none", ``, false, func(*openai.Request) string { return "" }},
+		{"the body's, as it was written", `,"cache_salt":"\u0061"`, `"cache_salt":"\u0061"`, false},
+		{"nvext's", `,"nvext":{"cache_salt":"a"}`, `"cache_salt":"a"`, false},
+		{"nvext's next to null", `,"cache_salt":null,"nvext":{"cache_salt":"a"}`, `"cache_salt":"a"`, false},
+		{"a tenant's", `,"cache_salt":"a"`, "", true},
+		{"none", ``, "", false},
 	} {
-		r := scan(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}]`+c.more+`}`)
+		r := scan(t, openai.Chat, hiChat+c.more+`}`)
 		if c.isolated {
 			r.Isolate([32]byte{1})
+			c.want = `"cache_salt":"` + r.CacheSalt + `"`
 		}
 		for name, body := range legs(r, nil) {
-			if got, _ := raw(t, body); got["cache_salt"] != c.want(r) {
-				t.Errorf("%s: %s gets %q, want %q", c.name, name, got["cache_salt"], c.want(r))
-			}
+			got, _ := raw(t, body)
+			assert.Equal(t, c.want, got["cache_salt"], "%s: %s", c.name, name)
 		}
 	}
 }
 
 // TestAdaptersHaveTheirEnginesNames: vLLM lists an adapter as a model, SGLang has it behind its base model.
 func TestAdaptersHaveTheirEnginesNames(t *testing.T) {
-	r := scan(t, openai.Chat, `{"model":"sql","messages":[{"role":"user","content":"hi"}]}`)
+	r := scan(t, openai.Chat, strings.Replace(hiChat, `"m"`, `"sql"`, 1)+`}`)
 	r.Model, r.Adapter = "m", "sql"
 	for name, body := range legs(r, nil) {
-		engine, _, _ := strings.Cut(name, " ")
 		want := `"model":"sql"`
-		if engineOf(engine) == "sglang" {
+		if strings.HasPrefix(name, "sglang") {
 			want = `"model":"m:sql"`
 		}
-		if got, _ := raw(t, body); got["model"] != want {
-			t.Errorf("%s is asked for %s, want %s", name, got["model"], want)
-		}
+		got, _ := raw(t, body)
+		assert.Equal(t, want, got["model"], name)
 	}
 }

@@ -13,16 +13,10 @@ import (
 // legsOf makes both legs of a request with a prompt of n bytes, metadata bound.
 func legsOf(t testing.TB, n int) func() Plan {
 	t.Helper()
-	r, err := openai.Limits{}.Scan(openai.Completions, []byte(`{"model":"m","stream":true,"prompt":"`+strings.Repeat("x", n)+`","max_tokens":9}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, kv := pair("text"), prefill.KV{Params: json.RawMessage(goodParams)}
+	r := scan(t, openai.Completions, `{"model":"m","stream":true,"prompt":"`+strings.Repeat("x", n)+`","max_tokens":9}`)
+	a, kv := carrying(pair("text"), r, nil), prefill.KV{Params: json.RawMessage(goodParams)}
 	return func() Plan {
-		plan, err := NIXL{}.Plan(carrying(a, r, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		plan := planned(t, NIXL{}, a)
 		NIXL{}.Bind(&plan.Decode, kv)
 		return plan
 	}
@@ -44,12 +38,9 @@ func TestLegsShareTheClientsBody(t *testing.T) {
 }
 
 func BenchmarkLegs(b *testing.B) {
-	for _, size := range []struct {
-		name  string
-		bytes int
-	}{{"600B", 600}, {"1MiB", 1 << 20}} {
-		b.Run(size.name, func(b *testing.B) {
-			make := legsOf(b, size.bytes)
+	for name, size := range map[string]int{"600B": 600, "1MiB": 1 << 20} {
+		b.Run(name, func(b *testing.B) {
+			make := legsOf(b, size)
 			b.ReportAllocs()
 			for b.Loop() {
 				make()
@@ -90,23 +81,16 @@ func TestFieldsThatNeedEachOther(t *testing.T) {
 		{openai.Completions, `"max_tokens":9,"min_tokens":3`, "min_tokens", "max_tokens", "9"},
 		{openai.Completions, `"stream":true,"stream_interval":3`, "stream_interval", "stream", "true"},
 	} {
-		prompt := `"prompt":"x"`
+		head := hi
 		if c.endpoint == openai.Chat {
-			prompt = `"messages":[{"role":"user","content":"x"}]`
+			head = hiChat
 		}
-		r, err := openai.Limits{}.Scan(c.endpoint, []byte(`{"model":"m",`+prompt+`,`+c.members+`}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, leg := range legs(r, nil) {
+		for name, leg := range legs(scan(t, c.endpoint, head+`,`+c.members+`}`), nil) {
 			if engine, _, _ := strings.Cut(name, " "); engineOf(engine) != "vllm" {
 				continue
 			}
-			var got map[string]json.RawMessage
-			if err := json.Unmarshal(leg, &got); err != nil {
-				t.Fatal(err)
-			}
-			if _, there := got[c.field]; there && string(got[c.needs]) != c.with {
+			got, _ := raw(t, leg)
+			if got[c.field] != "" && got[c.needs] != `"`+c.needs+`":`+c.with {
 				t.Errorf("%s has %s with the %s %s: %s", name, c.field, c.needs, got[c.needs], leg)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/prefill"
@@ -12,13 +13,13 @@ import (
 // TestEnginesShowThePrompt: the worker that computes the prompt is asked for its ids in its engine's own field, and no other
 // worker is; decode gets those that prefill reports, with the KV.
 func TestEnginesShowThePrompt(t *testing.T) {
-	const chat, text = `{"model":"m","messages":[{"role":"user","content":"hi"}]}`, `{"model":"m","prompt":"hi"}`
+	const chat, completion = hiChat + `}`, hi + `}`
 	for _, c := range []struct{ engine, body, field string }{
-		{"vllm-nixl", chat, "return_token_ids"}, {"vllm-nixl", text, "return_token_ids"}, {"vllm-mooncake", chat, "return_token_ids"},
-		{"sglang", chat, "return_prompt_token_ids"}, {"sglang", text, "return_token_ids"}, {"trtllm", chat, ""},
+		{"vllm-nixl", chat, "return_token_ids"}, {"vllm-nixl", completion, "return_token_ids"}, {"vllm-mooncake", chat, "return_token_ids"},
+		{"sglang", chat, "return_prompt_token_ids"}, {"sglang", completion, "return_token_ids"}, {"trtllm", chat, ""},
 	} {
 		endpoint := openai.Chat
-		if c.body == text {
+		if c.body == completion {
 			endpoint = openai.Completions
 		}
 		for _, legs := range []int{1, 2} {
@@ -29,12 +30,9 @@ func TestEnginesShowThePrompt(t *testing.T) {
 			} else {
 				r.P = nil
 			}
-			plan, err := speaks.Plan(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			plan := planned(t, speaks, r)
 			for role, leg := range map[string]upstream.Leg{"prefill": plan.Prefill, "decode": plan.Decode} {
-				got := string(leg.Body.AppendTo(nil))
+				got := text(leg)
 				asked := strings.Contains(got, `"return_token_ids":true`) || strings.Contains(got, `"return_prompt_token_ids":true`)
 				if asked && !strings.Contains(got, `"`+c.field+`":true`) || asked && (role == "prefill") != (legs == 2) {
 					t.Errorf("%s with %d legs: %s gets %s", c.engine, legs, role, got)
@@ -48,14 +46,10 @@ func TestEnginesShowThePrompt(t *testing.T) {
 		}
 	}
 	r := roundOf("vllm-nixl", scan(t, openai.Chat, chat), nil)
-	plan, err := NIXL{}.Plan(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := planned(t, NIXL{}, r)
 	d := &plan.Decode
 	Pin(d, r.D, []byte(`[7, 8]`))
 	NIXL{}.Bind(d, prefill.KV{Params: []byte(goodParams)})
-	if got, _ := raw(t, d.Body.AppendTo(nil)); got["kv_transfer_params"] != `"kv_transfer_params":{"prompt_token_ids":[7, 8],`+goodParams[1:] {
-		t.Errorf("decode gets %s", got["kv_transfer_params"])
-	}
+	got, _ := raw(t, d.Body.AppendTo(nil))
+	assert.Equal(t, `"kv_transfer_params":{"prompt_token_ids":[7, 8],`+goodParams[1:], got["kv_transfer_params"])
 }

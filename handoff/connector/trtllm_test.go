@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
@@ -29,53 +30,34 @@ func tensorRTPair() Round {
 
 // The legs' bodies: context gets the client's limits and one name of the limit, generation what context handed over.
 func TestTensorRTPlan(t *testing.T) {
-	const ask = `"disaggregated_params":{"request_type":"context_only","disagg_request_id":4611686018427387905}`
+	const ask = `,"stream":false,"disaggregated_params":{"request_type":"context_only","disagg_request_id":4611686018427387905}}`
+	const tool = `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"`
+	const sampling = `,"max_tokens":9,"min_tokens":3,"stop":["x"]`
 	for _, c := range []struct {
-		name            string
-		endpoint        openai.Endpoint
-		body            string
-		prefill, decode string
+		name, head      string
+		client          string
+		prefill, decode string // the client's fields that are left there
 	}{
 		{
-			"completion", openai.Completions,
-			`{"model":"m", "seed":9007199254740993,"prompt":"hi","stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"min_tokens":3,"stop":["x"]}`,
-			`{"model":"m","seed":9007199254740993,"prompt":"hi","stream":false,"max_tokens":9,"min_tokens":3,"stop":["x"],` + ask + `}`,
-			`{"model":"m", "seed":9007199254740993,"prompt":"hi","stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"min_tokens":3,"stop":["x"]}`,
+			"completion", hi,
+			`, "seed":9007199254740993,"stream":true,"stream_options":{"include_usage":true}` + sampling,
+			`, "seed":9007199254740993` + sampling,
+			`, "seed":9007199254740993,"stream":true,"stream_options":{"include_usage":true}` + sampling,
 		},
-		{
-			"a completion's newer limit means nothing", openai.Completions,
-			`{"model":"m","prompt":"hi","max_tokens":9,"max_completion_tokens":8}`,
-			`{"model":"m","prompt":"hi","max_tokens":9,"stream":false,` + ask + `}`,
-			`{"model":"m","prompt":"hi","max_tokens":9}`,
-		},
-		{
-			"chat with both limits", openai.Chat,
-			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":7,"max_completion_tokens":9,"nvext":{}}`,
-			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":9,"stream":false,` + ask + `}`,
-			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":9}`,
-		},
-		{
-			"chat whose newer limit is null", openai.Chat,
-			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":7,"max_completion_tokens":null,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"}`,
-			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":7,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required","stream":false,` + ask + `}`,
-			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":7,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"}`,
-		},
+		{"a completion's newer limit means nothing", hi, `,"max_tokens":9,"max_completion_tokens":8`, `,"max_tokens":9`, `,"max_tokens":9`},
+		{"chat with both limits", hiChat, `,"max_tokens":7,"max_completion_tokens":9,"nvext":{}`, `,"max_completion_tokens":9`, `,"max_completion_tokens":9`},
+		{"chat whose newer limit is null", hiChat, `,"max_tokens":7,"max_completion_tokens":null` + tool, `,"max_tokens":7` + tool, `,"max_tokens":7` + tool},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			plan, err := TensorRT{}.Plan(carrying(tensorRTPair(), scan(t, c.endpoint, c.body), nil))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if plan.Order != PrefillFirst || plan.Prefill.Stream || plan.Prefill.Parting < time.Second {
-				t.Errorf("%+v", plan)
-			}
-			if got, want := canonical(t, plan.Prefill.Body.AppendTo(nil)), canonical(t, []byte(c.prefill)); got != want {
-				t.Errorf("prefill\n got %s\nwant %s", got, want)
-			}
-			if got := string(plan.Decode.Body.AppendTo(nil)); got != c.decode {
-				t.Errorf("decode\n got %s\nwant %s", got, c.decode)
-			}
-		})
+		endpoint := openai.Completions
+		if c.head == hiChat {
+			endpoint = openai.Chat
+		}
+		plan := planned(t, TensorRT{}, carrying(tensorRTPair(), scan(t, endpoint, c.head+c.client+"}"), nil))
+		if plan.Order != PrefillFirst || plan.Prefill.Stream || plan.Prefill.Parting < time.Second {
+			t.Errorf("%s: %+v", c.name, plan)
+		}
+		sameMembers(t, c.head+c.prefill+ask, text(plan.Prefill), c.name)
+		assert.Equal(t, c.head+c.decode+"}", text(plan.Decode), c.name)
 	}
 }
 
@@ -99,10 +81,13 @@ func contextAnswered(params, finish string) []byte {
 // endpoint has them.
 func TestTensorRTHandOff(t *testing.T) {
 	now := time.Unix(1000, 0)
+	take := func(params, finish string) prefill.KV {
+		return took(t, TensorRT{}, tensorRTPair(), string(contextAnswered(params, finish)), now)
+	}
 	for _, finish := range []string{"length", "not_finished"} {
-		kv, whole, err := TensorRT{}.OnPrefill(tensorRTPair(), prefill.ReadAnswer(contextAnswered(goodContext, finish)), now)
-		if err != nil || whole || kv.Producer != "p1" || kv.Incarnation != "i" || !kv.Expires.Equal(now.Add(time.Minute)) {
-			t.Fatalf("%+v, %v, %v", kv, whole, err)
+		kv := take(goodContext, finish)
+		if kv.Producer != "p1" || kv.Incarnation != "i" || !kv.Expires.Equal(now.Add(time.Minute)) {
+			t.Fatalf("%+v", kv)
 		}
 		for _, c := range []struct{ endpoint, body, want string }{
 			{openai.Completions.Path(), `{"model":"m","prompt":"hi" } `, `{"model":"m","prompt":[1,2,3] ,"disaggregated_params":` + goodGeneration + `} `},
@@ -110,27 +95,20 @@ func TestTensorRTHandOff(t *testing.T) {
 		} {
 			d := upstream.Leg{Path: c.endpoint, Body: upstream.Body{[]byte(c.body[:9]), []byte(c.body[9:])}}
 			TensorRT{}.Bind(&d, kv)
-			if got := canonical(t, d.Body.AppendTo(nil)); got != canonical(t, []byte(c.want)) {
-				t.Errorf("got %s\nwant %s", got, c.want)
-			}
+			sameMembers(t, c.want, text(d), finish)
 		}
 	}
 	// An older release knows no ctx_usage, and refuses unknown fields.
-	older := strings.Replace(goodContext, `"ctx_usage":null,`, ``, 1)
-	if kv, _, err := (TensorRT{}).OnPrefill(tensorRTPair(), prefill.ReadAnswer(contextAnswered(older, "length")), now); err != nil || strings.Contains(string(kv.Params), "ctx_usage") {
-		t.Errorf("%v %s", err, kv.Params)
-	}
+	assert.NotContains(t, string(take(strings.Replace(goodContext, `"ctx_usage":null,`, ``, 1), "length").Params), "ctx_usage")
 	// An address that means each machine itself is the context worker's.
 	for _, host := range []string{"127.0.0.1", "localhost", "0.0.0.0", "*", "[::1]"} {
 		here := strings.Replace(goodContext, "tcp://10.0.0.1:", "tcp://"+host+":", 1)
-		if kv, _, err := (TensorRT{}).OnPrefill(tensorRTPair(), prefill.ReadAnswer(contextAnswered(here, "length")), now); err != nil || !strings.Contains(string(kv.Params), `"tcp://10.0.0.1:4711"`) {
-			t.Errorf("%s: %v %s", host, err, kv.Params)
-		}
+		assert.Contains(t, string(take(here, "length").Params), `"tcp://10.0.0.1:4711"`, host)
 	}
 	// Ids that fill a hand-off are made again by generation.
-	long := strings.Replace(string(contextAnswered(goodContext, "length")), `[1,2,3]`, `[1`+strings.Repeat(`,123456`, prefill.MaxKVBytes/7)+`]`, 1)
-	if kv, _, err := (TensorRT{}).OnPrefill(tensorRTPair(), prefill.ReadAnswer([]byte(long)), now); err != nil || strings.Contains(string(kv.Params), "prompt_token_ids") || !strings.Contains(string(kv.Params), "generation_only") {
-		t.Errorf("%v, %d bytes", err, len(kv.Params))
+	long := changed(`[1,2,3]`, `[1`+strings.Repeat(`,123456`, prefill.MaxKVBytes/7)+`]`)
+	if kv := took(t, TensorRT{}, tensorRTPair(), long, now); strings.Contains(string(kv.Params), "prompt_token_ids") || !strings.Contains(string(kv.Params), "generation_only") {
+		t.Errorf("%d bytes", len(kv.Params))
 	}
 }
 
@@ -193,26 +171,18 @@ func TestTensorRTEarlyFinish(t *testing.T) {
 // An abandoned hand-off is taken over for one token: it is there already, and the transfer frees the context worker.
 func TestTensorRTAbandon(t *testing.T) {
 	r := tensorRTPair()
-	kv, _, err := TensorRT{}.OnPrefill(r, prefill.ReadAnswer(contextAnswered(goodContext, "length")), time.Unix(0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := took(t, TensorRT{}, r, string(contextAnswered(goodContext, "length")), time.Unix(0, 0))
 	legs := TensorRT{}.Abandon(r, kv)
 	if len(legs) != 1 || legs[0].Base != r.D.Address || legs[0].Path != "/v1/completions" || legs[0].Stream || legs[0].RequestID == r.ID {
 		t.Fatalf("%+v", legs)
 	}
-	want := `{"model":"m","prompt":[1,2,3],"max_tokens":1,"disaggregated_params":` + goodGeneration + `}`
-	if got := canonical(t, legs[0].Body.AppendTo(nil)); got != canonical(t, []byte(want)) {
-		t.Errorf("got %s\nwant %s", got, want)
-	}
-	if legs := (TensorRT{}).Abandon(r, prefill.KV{}); legs != nil {
-		t.Errorf("nothing is staged: %+v", legs)
-	}
+	sameMembers(t, `{"model":"m","prompt":[1,2,3],"max_tokens":1,"disaggregated_params":`+goodGeneration+`}`, text(legs[0]), "release")
+	assert.Nil(t, TensorRT{}.Abandon(r, prefill.KV{}), "nothing is staged")
 }
 
 // Both legs of a generation-first pair carry one id, and generation's names where context is.
 func TestTensorRTGenerationFirstPlan(t *testing.T) {
-	r := carrying(tensorRTPair(), scan(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":7,"stream":true}`), nil)
+	r := carrying(tensorRTPair(), scan(t, openai.Chat, hiChat+`,"max_tokens":7,"stream":true}`), nil)
 	for _, c := range []struct {
 		endpoints []string
 		want      string
@@ -221,80 +191,20 @@ func TestTensorRTGenerationFirstPlan(t *testing.T) {
 		{[]string{"", "tcp://127.0.0.1:4712"}, `"ctx_dp_rank":1,"ctx_info_endpoint":"tcp://10.0.0.1:4712"`},
 	} {
 		r.P.TransferIDs = c.endpoints
-		plan, err := TensorRTGenerationFirst{}.Plan(r)
-		if err != nil || plan.Order != DecodeFirst || plan.Prefill.Stream || !plan.Decode.Stream {
-			t.Fatalf("%+v, %v", plan, err)
+		plan := planned(t, TensorRTGenerationFirst{}, r)
+		if plan.Order != DecodeFirst || plan.Prefill.Stream || !plan.Decode.Stream {
+			t.Fatalf("%+v", plan)
 		}
-		if plan.Prefill.Parting != 0 {
-			t.Errorf("a client whose call decode has refused waits for prefill's answer, %v at most", plan.Prefill.Parting)
-		}
+		assert.Zero(t, plan.Prefill.Parting, "how long a client whose call decode has refused waits for prefill's answer")
 		id := strconv.FormatInt(tensorRTID, 10)
-		context := `{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":7,"stream":false,"disaggregated_params":{"request_type":"context_only","disagg_request_id":` + id + `,"schedule_style":1}}`
-		generation := `{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":7,"stream":true,"disaggregated_params":{"request_type":"generation_only","ctx_request_id":` + id +
-			`,"disagg_request_id":` + id + `,` + c.want + `,"schedule_style":1}}`
-		if got := string(plan.Prefill.Body.AppendTo(nil)); got != context {
-			t.Errorf("got %s\nwant %s", got, context)
-		}
-		if got := string(plan.Decode.Body.AppendTo(nil)); got != generation {
-			t.Errorf("got %s\nwant %s", got, generation)
-		}
+		assert.Equal(t, hiChat+`,"max_tokens":7,"stream":false,"disaggregated_params":{"request_type":"context_only","disagg_request_id":`+id+`,"schedule_style":1}}`, text(plan.Prefill))
+		assert.Equal(t, hiChat+`,"max_tokens":7,"stream":true,"disaggregated_params":{"request_type":"generation_only","ctx_request_id":`+id+
+			`,"disagg_request_id":`+id+`,`+c.want+`,"schedule_style":1}}`, text(plan.Decode))
 	}
-	if legs := (TensorRTGenerationFirst{}).Abandon(r, prefill.KV{}); legs != nil {
-		t.Errorf("%+v", legs)
-	}
-	if _, _, err := (TensorRTGenerationFirst{}).OnPrefill(r, prefill.ReadAnswer(contextAnswered(goodContext, "length")), time.Unix(0, 0)); err != nil {
-		t.Error(err)
-	}
-	if _, _, err := (TensorRTGenerationFirst{}).OnPrefill(r, prefill.ReadAnswer(contextAnswered(`null`, "length")), time.Unix(0, 0)); err == nil {
-		t.Error("an answer without a hand-off was taken")
-	}
-}
-
-// A priority is a number from 0 to 1, the higher the sooner, for engines that schedule by it.
-func TestTensorRTPriorityOfLegs(t *testing.T) {
-	for _, c := range []struct {
-		priority int32
-		want     string
-	}{{0, `"priority":0.5`}, {1, `"priority":0.75`}, {-1, `"priority":0.25`}, {1 << 30, `"priority":0.99999`}, {-1 << 31, `"priority":0.0000000`}} {
-		r := carrying(tensorRTPair(), scan(t, openai.Completions, `{"model":"m","prompt":"hi"}`), nil)
-		r.Priority, r.P.Prioritizes = &c.priority, true
-		for _, connector := range []Connector{TensorRT{}, TensorRTGenerationFirst{}} {
-			plan, err := connector.Plan(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := string(plan.Prefill.Body.AppendTo(nil)); !strings.Contains(got, c.want) {
-				t.Errorf("%d: prefill gets %s", c.priority, got)
-			}
-			if got := string(plan.Decode.Body.AppendTo(nil)); strings.Contains(got, "priority") {
-				t.Errorf("%d: decode, which does not schedule by it, gets %s", c.priority, got)
-			}
-		}
-	}
-}
-
-// Pairs that could not exchange a block are refused at the choice, with a reason.
-func TestTensorRTPairs(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		change func(p, d *pools.Worker)
-		first  string // context-first's reason, empty for a pair
-		second string
-	}{
-		{"alike", func(_, _ *pools.Worker) {}, "", ""},
-		{"blocks", func(_, d *pools.Worker) { d.BlockSize = 64 }, "tokens_per_block", "tokens_per_block"},
-		{"releases", func(p, d *pools.Worker) { p.EngineVersion, d.EngineVersion = "1.2.0", "1.3.0" }, "same release", "same release"},
-		{"no endpoint", func(p, _ *pools.Worker) { p.TransferIDs = nil }, "", "ctx_info_endpoint"},
-	} {
-		r := tensorRTPair()
-		c.change(r.P, r.D)
-		for connector, want := range map[Connector]string{TensorRT{}: c.first, TensorRTGenerationFirst{}: c.second} {
-			err := connector.Pairs(r.P, r.D)
-			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %T: %v", c.name, connector, err)
-			}
-		}
-	}
+	assert.Nil(t, TensorRTGenerationFirst{}.Abandon(r, prefill.KV{}))
+	took(t, TensorRTGenerationFirst{}, r, string(contextAnswered(goodContext, "length")), time.Unix(0, 0))
+	_, _, err := TensorRTGenerationFirst{}.OnPrefill(r, prefill.ReadAnswer(contextAnswered(`null`, "length")), time.Unix(0, 0))
+	assert.Error(t, err, "an answer without a hand-off")
 }
 
 // Whatever a context worker answers, what goes to generation is one valid object with this round's id.
