@@ -14,21 +14,22 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Calls that end late, early or not at all share few connections: one call's
 // end is never another's failure, and every answer is the one to its request.
 func TestLateEndsHurtNobodyElse(t *testing.T) {
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	base := engine(t, func(w http.ResponseWriter, r *http.Request) {
 		raw, _ := io.ReadAll(r.Body)
 		for i := range len(raw) {
 			_, _ = w.Write(raw[i : i+1])
 			w.(http.Flusher).Flush()
 		}
-	}))
-	defer srv.Close()
-	h := newHTTP(Config{IdlePerWorker: 4})
-	defer h.CloseIdle()
+	})
+	h := client(t, Config{IdlePerWorker: 4})
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	var whole, left atomic.Int64
@@ -52,7 +53,7 @@ func TestLateEndsHurtNobodyElse(t *testing.T) {
 						cancel(errLeft)
 					})
 				}
-				l := leg(srv.URL)
+				l := leg(base)
 				l.Body = Body{fmt.Appendf(nil, "%d/%d", g, i)}
 				if rng.IntN(2) == 0 {
 					l.Parting = time.Second
@@ -90,17 +91,11 @@ func TestLateEndsHurtNobodyElse(t *testing.T) {
 
 // Closing an answer from beside frees a read that waits in it.
 func TestCloseFreesARead(t *testing.T) {
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := client(t, Config{})
+	s := called(t, h, leg(engine(t, func(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
-	}))
-	defer srv.Close()
-	h := newHTTP(Config{})
-	defer h.CloseIdle()
-	s, err := h.Call(t.Context(), leg(srv.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	})))
 	reading, failed := make(chan struct{}), make(chan error)
 	go func() {
 		close(reading)
@@ -112,74 +107,59 @@ func TestCloseFreesARead(t *testing.T) {
 	for range 2 {
 		twice.Go(func() { s.Close() })
 	}
-	if e, ok := (<-failed).(*Error); !ok || e.Op != OpBody {
-		t.Errorf("got %v", e)
-	}
+	assertFailed(t, <-failed, OpBody)
 	twice.Wait()
-	if st := h.Stats()[0]; st.Open != 0 {
-		t.Errorf("%+v", st)
-	}
+	assert.Zero(t, h.Stats()[0].Open)
 }
 
 // The end of a context reaches every stage of a call at once.
 func TestEndReachesEveryStage(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer silent.Close() // takes connections into its backlog and never reads
+	type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 	for _, c := range []struct {
 		name, base string
 		body       int
 		op         Op
-		dial       func(ctx context.Context, network, address string) (net.Conn, error)
+		dial       dialer
 	}{
 		{"dial", "http://w", 1, OpDial, func(ctx context.Context, _, _ string) (net.Conn, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}},
-		{"handshake", "https://" + silent.Addr().String(), 1, OpDial, nil},
+		{"handshake", "https://" + silent.Addr().String(), 1, OpDial, new(net.Dialer).DialContext},
 		{"write", "http://w", 1, OpHead, func(context.Context, string, string) (net.Conn, error) {
 			ours, theirs := net.Pipe() // whose other side reads nothing
 			t.Cleanup(func() { theirs.Close() })
 			return ours, nil
 		}},
-		{"long write", "http://" + silent.Addr().String(), 64 << 20, OpHead, nil},
-		{"head", "http://" + silent.Addr().String(), 1, OpHead, nil},
+		{"long write", "http://" + silent.Addr().String(), 64 << 20, OpHead, new(net.Dialer).DialContext},
+		{"head", "http://" + silent.Addr().String(), 1, OpHead, new(net.Dialer).DialContext},
 	} {
 		for _, parting := range []time.Duration{0, time.Millisecond} {
 			t.Run(fmt.Sprintf("%s, parting %v", c.name, parting), func(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				leave := func() { time.AfterFunc(20*time.Millisecond, func() { cancel(errLeft) }) }
-				dial := func(ctx context.Context, network, address string) (net.Conn, error) {
-					if c.dial != nil {
-						return c.dial(ctx, network, address)
-					}
-					return new(net.Dialer).DialContext(ctx, network, address)
-				}
+				dial := c.dial
 				if c.op == OpDial {
 					leave()
 				} else { // once the connection is there, however long that took
-					connect := dial
 					dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 						defer leave()
-						return connect(ctx, network, address)
+						return c.dial(ctx, network, address)
 					}
 				}
-				h := newHTTP(Config{Dial: dial, DialTimeout: time.Minute})
+				h := client(t, Config{Dial: dial, DialTimeout: time.Minute})
 				l := leg(c.base)
 				l.Body, l.Parting = Body{make([]byte, c.body)}, parting
 				began := time.Now()
 				_, err := h.Call(ctx, l)
-				e, ok := err.(*Error)
-				if !ok || e.Op != c.op || !errors.Is(err, errLeft) || time.Since(began) > 5*time.Second {
-					t.Errorf("after %v: %v", time.Since(began), err)
-				}
-				if st := h.Stats()[0]; st.Open != 0 {
-					t.Errorf("%+v", st)
-				}
-				h.CloseIdle()
+				assertFailed(t, err, c.op)
+				assert.ErrorIs(t, err, errLeft)
+				assert.Less(t, time.Since(began), 5*time.Second)
+				assert.Zero(t, h.Stats()[0].Open)
 			})
 		}
 	}
@@ -191,9 +171,7 @@ func TestEarlyAnswer(t *testing.T) {
 	for _, closes := range []bool{true, false} {
 		t.Run(fmt.Sprintf("closes %t", closes), func(t *testing.T) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer l.Close()
 			done := make(chan struct{})
 			var worker sync.WaitGroup
@@ -209,21 +187,12 @@ func TestEarlyAnswer(t *testing.T) {
 					<-done
 				}
 			})
-			h := newHTTP(Config{})
-			defer h.CloseIdle()
-			call := leg("http://" + l.Addr().String())
+			h, call := client(t, Config{}), leg("http://"+l.Addr().String())
 			call.Body = Body{make([]byte, 64<<20)} // more than any kernel buffers
-			s, err := h.Call(t.Context(), call)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got, err := io.ReadAll(s); err != nil || s.Status() != 413 || string(got) != "big" {
-				t.Errorf("%d %q %v", s.Status(), got, err)
-			}
-			s.Close()
-			if st := h.Stats()[0]; st.Open != 0 {
-				t.Errorf("kept: %+v", st)
-			}
+			s := called(t, h, call)
+			assert.Equal(t, 413, s.Status())
+			assert.Equal(t, "big", finish(t, s))
+			assert.Zero(t, h.Stats()[0].Open, "it is kept")
 			close(done)
 			worker.Wait()
 		})
@@ -245,49 +214,34 @@ func TestPartingOverTLS(t *testing.T) {
 	srv.Config.ErrorLog = quietLog
 	srv.StartTLS()
 	defer srv.Close()
-	h := newHTTP(Config{Trust: system{srv.Client().Transport.(*http.Transport).TLSClientConfig}})
-	defer h.CloseIdle()
+	h := client(t, Config{Trust: system{srv.Client().Transport.(*http.Transport).TLSClientConfig}})
 	ctx, leave := context.WithCancelCause(t.Context())
 	l := leg(srv.URL)
 	l.Parting = time.Minute
 	s, err := h.Call(ctx, l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	leave(errLeft)
 	<-gone
-	if got, err := io.ReadAll(s); err != nil || string(got) != "it is done" {
-		t.Errorf("%q, %v", got, err)
-	}
-	s.Close()
-	if st := h.Stats()[0]; st.Open != 0 {
-		t.Errorf("a connection that was parted from is kept: %+v", st)
-	}
+	assert.Equal(t, "it is done", finish(t, s))
+	assert.Zero(t, h.Stats()[0].Open, "a connection that was parted from is kept")
 }
 
 // Reads give what is there and do not wait for more.
 func TestReadsDoNotWait(t *testing.T) {
-	next := make(chan struct{})
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for _, event := range []string{"data: 1\n\n", "data: 2\n\ndata: 3\n\n"} {
+	events, next := []string{"data: 1\n\n", "data: 2\n\ndata: 3\n\n"}, make(chan struct{})
+	s := called(t, client(t, Config{}), leg(engine(t, func(w http.ResponseWriter, _ *http.Request) {
+		for _, event := range events {
 			_, _ = io.WriteString(w, event)
 			w.(http.Flusher).Flush()
 			<-next
 		}
-	}))
-	defer srv.Close()
-	h := newHTTP(Config{})
-	defer h.CloseIdle()
-	s, err := h.Call(t.Context(), leg(srv.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
+	})))
 	buf := make([]byte, 1<<10)
-	for _, want := range []string{"data: 1\n\n", "data: 2\n\ndata: 3\n\n"} {
-		if n, err := s.Read(buf); err != nil || string(buf[:n]) != want {
-			t.Errorf("%q, %v", buf[:n], err)
-		}
+	for _, want := range events {
+		n, err := s.Read(buf)
+		assert.NoError(t, err)
+		assert.Equal(t, want, string(buf[:n]))
 		next <- struct{}{}
 	}
-	finish(t, s, nil)
+	finish(t, s)
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"syscall"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestLocalFailure(t *testing.T) {
@@ -32,8 +34,6 @@ func TestLocalFailure(t *testing.T) {
 		{io.EOF, false},
 		{nil, false},
 	} {
-		if got := LocalFailure(c.err); got != c.want {
-			t.Errorf("%v: %v", c.err, got)
-		}
+		assert.Equal(t, c.want, LocalFailure(c.err), c.err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/loop"
 )
 
@@ -54,11 +55,10 @@ func TestPostedCallsOutliveTheirConnections(t *testing.T) {
 				callers.Go(func() {
 					for range 2 {
 						s, err := h.Call(t.Context(), leg("http://"+ln.Addr().String()))
-						if err != nil {
-							t.Error(err)
+						if !assert.NoError(t, err) {
 							return
 						}
-						finish(t, s, nil)
+						finish(t, s)
 					}
 				})
 			}

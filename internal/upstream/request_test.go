@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // tee keeps what is written to a connection.
@@ -26,10 +28,7 @@ func (t tee) Write(p []byte) (int, error) {
 
 // What leaves is byte for byte what net/http's client sends.
 func TestRequestIsNetHTTPs(t *testing.T) {
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-	}))
-	defer srv.Close()
+	base := engine(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	for name, change := range map[string]func(*Leg){
 		"least":           func(*Leg) {},
 		"every header":    func(l *Leg) { l.Stream, l.Rank, l.TraceParent = true, 12, "00-aa-bb-01" },
@@ -45,58 +44,36 @@ func TestRequestIsNetHTTPs(t *testing.T) {
 		"short segments":  func(l *Leg) { l.Body = Body{[]byte("a"), []byte("b")} },
 		"longest body":    func(l *Leg) { l.Body = Body{bytes.Repeat([]byte("x"), LeavesWhole+1)} },
 	} {
-		t.Run(name, func(t *testing.T) {
-			l := leg(srv.URL)
-			change(&l)
-			record := func(make func(dial func(context.Context, string, string) (net.Conn, error)) Transport) string {
-				var sent bytes.Buffer
-				tr := make(func(ctx context.Context, network, address string) (net.Conn, error) {
-					c, err := (&net.Dialer{}).DialContext(ctx, network, address)
-					return tee{c, &sent}, err
-				})
-				defer tr.(interface{ CloseIdle() }).CloseIdle()
-				call := l
-				if u, query, ok := strings.Cut(l.Base, "?"); ok {
-					if _, ours := tr.(*HTTP); !ours {
-						call.Base, call.Path = u, l.Path+"?"+query
-					}
-				}
-				if _, ours := tr.(*HTTP); !ours {
-					call.Path = strings.ReplaceAll(call.Path, " ", "%20")
-				}
-				s, err := tr.Call(t.Context(), call)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := io.ReadAll(s); err != nil {
-					t.Error(err)
-				}
-				s.Close()
-				return sent.String()
-			}
-			ours := record(func(dial func(context.Context, string, string) (net.Conn, error)) Transport {
-				return newHTTP(Config{Dial: dial})
-			})
-			theirs := record(func(dial func(context.Context, string, string) (net.Conn, error)) Transport {
-				n := newNetHTTP()
-				n.transport.DialContext = dial
-				return n
-			})
-			if ours != theirs {
-				t.Errorf("ours:\n%.600q\nnet/http's:\n%.600q", ours, theirs)
-			}
-		})
+		var sent bytes.Buffer
+		dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+			return tee{c, &sent}, err
+		}
+		l, theirs := leg(base), newNetHTTP()
+		change(&l)
+		finish(t, called(t, client(t, Config{Dial: dial}), l))
+		ours := sent.String()
+		sent.Reset()
+		if u, query, ok := strings.Cut(l.Base, "?"); ok {
+			l.Base, l.Path = u, l.Path+"?"+query
+		}
+		l.Path = strings.ReplaceAll(l.Path, " ", "%20")
+		theirs.transport.DialContext = dial
+		finish(t, called(t, theirs, l))
+		theirs.CloseIdle()
+		if sent.String() != ours {
+			t.Errorf("%s: ours:\n%.600q\nnet/http's:\n%.600q", name, ours, sent.String())
+		}
 	}
 }
 
 // A value that could end its header, or a path that is none, is never sent,
 // and is not said to be the worker's refusal.
 func TestRequestIsRefusedBeforeItIsSent(t *testing.T) {
-	h := newHTTP(Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+	h := client(t, Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 		t.Error("dialed")
 		return nil, net.ErrClosed
 	}})
-	defer h.CloseIdle()
 	for name, change := range map[string]func(*Leg){
 		"request id":  func(l *Leg) { l.RequestID = "a\r\nX: y" },
 		"traceparent": func(l *Leg) { l.TraceParent = "a\x00" },
@@ -109,10 +86,8 @@ func TestRequestIsRefusedBeforeItIsSent(t *testing.T) {
 		l := leg("http://127.0.0.1:1")
 		change(&l)
 		_, err := h.Call(t.Context(), l)
-		e, ok := err.(*Error)
-		if !ok || e.Op != OpHead || strings.Contains(err.Error(), "X: y") {
-			t.Errorf("%s: %v", name, err)
-		}
+		assertFailed(t, err, OpHead)
+		assert.NotContains(t, err.Error(), "X: y", name)
 	}
 }
 
@@ -164,32 +139,21 @@ func TestTLS(t *testing.T) {
 	srv.Config.ErrorLog = quietLog
 	srv.StartTLS()
 	defer srv.Close()
-	trust := srv.Client().Transport.(*http.Transport).TLSClientConfig
-	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+	trust := system{&tls.Config{RootCAs: srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}}
+	h := client(t, Config{Trust: trust, BearerToken: "key", Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, srv.Listener.Addr().String())
-	}
-	h := newHTTP(Config{Trust: system{&tls.Config{RootCAs: trust.RootCAs}}, BearerToken: "key", Dial: dial})
-	defer h.CloseIdle()
+	}})
 	for _, size := range []int{3, copiedBytesTLS + 1, 1 << 20} {
 		l := leg("https://example.com")
 		l.Body = Body{bytes.Repeat([]byte("x"), size-1), []byte("y")}
-		s, err := h.Call(t.Context(), l)
-		if err != nil {
-			t.Fatal(err)
+		if got := finish(t, called(t, h, l)); got != string(l.Body.AppendTo(nil)) || sni != "example.com" || token != "Bearer key" {
+			t.Errorf("%d bytes of %d, SNI %q, token %q", len(got), size, sni, token)
 		}
-		got, err := io.ReadAll(s)
-		if err != nil || !bytes.Equal(got, l.Body.AppendTo(nil)) || sni != "example.com" || token != "Bearer key" {
-			t.Errorf("%d bytes of %d, %v, SNI %q, token %q", len(got), size, err, sni, token)
-		}
-		s.Close()
 	}
 	if st := h.Stats()[0]; st.Dialed != 1 || st.Reused != 2 || st.Idle != 1 {
 		t.Errorf("%+v", st)
 	}
-	wrong := newHTTP(Config{Trust: system{&tls.Config{RootCAs: trust.RootCAs}}, Dial: dial})
-	defer wrong.CloseIdle()
-	_, err := wrong.Call(t.Context(), leg("https://other.example.net"))
-	if e, ok := err.(*Error); !ok || e.Op != OpDial || wrong.Stats()[0].Open != 0 {
-		t.Errorf("somebody else's certificate: %v", err)
-	}
+	_, err := h.Call(t.Context(), leg("https://other.example.net"))
+	assertFailed(t, err, OpDial) // somebody else's certificate
+	assert.Zero(t, h.Stats()[1].Open)
 }
