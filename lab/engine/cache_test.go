@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"fmt"
-	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -115,32 +113,5 @@ func TestClearWaitsForIdleness(t *testing.T) {
 	}
 	if e := c.Step(end.Add(time.Hour)).Events; len(e) != 1 || e[0].Kind != Cleared {
 		t.Errorf("events %+v, want one cleared", e)
-	}
-}
-
-func TestSnapshotReplaysToTheSameIndex(t *testing.T) {
-	c := newTestCore(t, smallConfig())
-	live := mirror{}
-	trunk := prompt(1, 16)
-	now := epoch
-	for i := range uint32(12) {
-		mustAdd(t, c, Request{ID: fmt.Sprint(i), Prompt: append(slices.Clone(trunk[:4+i%4*4]), prompt(i, 20)...), MaxTokens: 3})
-		for {
-			r := c.Step(now)
-			if err := live.apply(r.Events); err != nil {
-				t.Fatal(err)
-			}
-			if r.Next.IsZero() {
-				break
-			}
-			now = r.Next
-		}
-	}
-	replayed := mirror{}
-	if err := replayed.apply(c.Snapshot()); err != nil {
-		t.Fatal(err)
-	}
-	if !maps.Equal(live, replayed) || len(live) == 0 {
-		t.Errorf("%d blocks by events, %d by snapshot", len(live), len(replayed))
 	}
 }

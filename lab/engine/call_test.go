@@ -5,7 +5,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 )
 
 // Whatever the body, the answer is a call that the core can take or an error
@@ -48,25 +47,11 @@ func FuzzUnderstand(f *testing.F) {
 }
 
 func TestTextThatCannotFitIsNotTokenized(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		b.engine(Config{ID: "e", ContextLength: 100})
 		status, w := b.ask("e", completions, body(strings.Repeat("word ", 10_000), 1))
 		if status != http.StatusBadRequest || w.Error.Param != "prompt" || !strings.Contains(w.Error.Message, "at least") {
 			t.Errorf("%d %+v", status, w.Error)
 		}
 	})
-}
-
-func TestRequestIDsAreTakenOrMade(t *testing.T) {
-	named := httptest.NewRequest(http.MethodPost, "/", nil)
-	named.Header.Set("X-Request-Id", "abc")
-	if got := requestID(named); got != "abc" {
-		t.Errorf("taken: %q", got)
-	}
-	bare := httptest.NewRequest(http.MethodPost, "/", nil)
-	if a, b := requestID(bare), requestID(bare); len(a) != 32 || a == b {
-		t.Errorf("made: %q, %q", a, b)
-	}
 }

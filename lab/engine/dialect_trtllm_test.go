@@ -16,9 +16,7 @@ const tensorRTID = 1 << 62
 
 // tensorRTPair runs a test in a bubble with a context engine p and a generation engine d.
 func tensorRTPair(t *testing.T, do func(b *bench, p, d *Server)) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		p, _ := b.engine(Config{ID: "p", Incarnation: "1", Role: "prefill", Engine: "trtllm"})
 		d, _ := b.engine(Config{ID: "d", Incarnation: "1", Role: "decode", Engine: "trtllm"})
 		do(b, p, d)
@@ -238,9 +236,7 @@ func TestTensorRTGenerationFirst(t *testing.T) {
 
 // Every model forbids what it does not know, and names it.
 func TestTensorRTRefusals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		b.engine(Config{ID: "e", Engine: "trtllm"})
 		b.engine(Config{ID: "old", Engine: "trtllm", EngineVersion: "1.2.1"})
 		const say = `"messages":[{"role":"user","content":"hi"}]`

@@ -14,9 +14,7 @@ import (
 
 // vllmPair runs a test in a bubble with a prefill engine p and a decode engine d of vLLM, as strict as it is.
 func vllmPair(t *testing.T, connector string, do func(b *bench, p, d *Server)) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		p, _ := b.engine(Config{ID: "p", Incarnation: "1", Role: "prefill", Engine: "vllm", Connector: connector})
 		d, _ := b.engine(Config{ID: "d", Incarnation: "1", Role: "decode", Engine: "vllm", Connector: connector})
 		do(b, p, d)
@@ -308,9 +306,7 @@ func (p *parsedAnswer) add(m parsedMessage) {
 // A thought is called reasoning, a call's arguments are JSON, and a stream adds up to the whole answer. An empty list of
 // tools is refused, and usage says nothing of cached tokens where that is not switched on.
 func TestVLLMChats(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		b.engine(Config{ID: "e", Engine: "vllm"})
 		b.engine(Config{ID: "quiet", Engine: "vllm", NoCacheReport: true})
 		tools := []any{map[string]any{"type": "function", "function": map[string]any{"name": "look"}}}

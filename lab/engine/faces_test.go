@@ -15,9 +15,7 @@ import (
 
 // alone runs a test in a bubble with one engine e.
 func alone(t *testing.T, do func(b *bench, s *Server)) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		s, _ := b.engine(Config{ID: "e"})
 		do(b, s)
 	})
@@ -324,8 +322,8 @@ func TestSmallFaces(t *testing.T) {
 			books.Blocks.Total != 41_937 || strings.Contains(text, "secret") || strings.Contains(text, "null") {
 			b.t.Errorf("/debug/books: %d %s", status, text)
 		}
-		if status, _ := b.post("e", "/reset_prefix_cache", ""); status != http.StatusOK || len(s.Snapshot()) != 0 {
-			b.t.Errorf("/reset_prefix_cache: %d, %d chains left", status, len(s.Snapshot()))
+		if status, _ := b.post("e", "/reset_prefix_cache", ""); status != http.StatusOK || s.Books().Blocks.Cached != 0 {
+			b.t.Errorf("/reset_prefix_cache: %d, %d blocks left", status, s.Books().Blocks.Cached)
 		}
 		if status, text := b.post("e", "/tokenize", map[string]string{"prompt": prompt}); status != http.StatusOK || !strings.Contains(string(text), `"count":`) {
 			b.t.Errorf("/tokenize: %d %s", status, text)

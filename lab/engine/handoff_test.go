@@ -30,9 +30,7 @@ func (b *bench) prefill(engine string, prompt []uint32) json.RawMessage {
 
 // pair runs a test in a bubble with a prefill engine p and a decode engine d.
 func pair(t *testing.T, decode Config, do func(b *bench, p, d *Server)) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		p, _ := b.engine(Config{ID: "p", Incarnation: "1", Role: "prefill"})
 		decode.ID, decode.Role = "d", "decode"
 		d, _ := b.engine(decode)
@@ -267,25 +265,8 @@ func TestHeartbeatsKeepAQueuedHandOffAlive(t *testing.T) {
 	})
 }
 
-func TestPrefillWhoseDecodeNeverComesIsFreedWithItsLease(t *testing.T) {
-	pair(t, Config{}, func(b *bench, p, _ *Server) {
-		b.prefill("p", ids(1, 1000))
-		time.Sleep(30*time.Second - time.Millisecond) // virtual
-		if books := p.Books(); len(books.Pinned) != 1 || books.Idle() {
-			b.t.Errorf("just before: %+v", books)
-		}
-		time.Sleep(time.Millisecond)
-		synctest.Wait()
-		if books := p.Books(); len(books.Pinned) != 0 || !books.Idle() {
-			b.t.Errorf("at its end: %+v", books)
-		}
-	})
-}
-
 func TestDecodeEngineThatEndsReleasesWhatItAwaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		p, _ := b.engine(Config{ID: "p"})
 		_, stop := b.engine(Config{ID: "d"})
 		prompt := ids(1, 20_000)
@@ -308,9 +289,7 @@ func TestDecodeEngineThatEndsReleasesWhatItAwaits(t *testing.T) {
 }
 
 func TestSideChannelRefusesNonsense(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		b.engine(Config{ID: "p", Incarnation: "1"})
 		for _, tc := range []struct {
 			path, body string
@@ -334,9 +313,7 @@ func TestSideChannelRefusesNonsense(t *testing.T) {
 // A client that leaves in the moment in which its prefill ends is still sent the hand-off: without it the blocks would
 // stay pinned for the whole lease. Twenty rounds, since a select between the two picks at random.
 func TestPrefillThatEndsAsItsClientLeavesIsAnswered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		p, _ := b.engine(Config{ID: "p", Role: "prefill"})
 		gone, leave := context.WithCancel(t.Context())
 		leave()

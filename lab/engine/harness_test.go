@@ -12,69 +12,22 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"google.golang.org/grpc/test/bufconn"
 )
 
-// network is a network in memory, for servers in a synctest bubble: it takes no
-// time, and a closed connection is noticed at once.
-type network struct {
-	mu        sync.Mutex
-	listeners map[string]*listener
-}
-
-type listener struct {
-	address string
-	conns   chan net.Conn
-	closed  chan struct{}
-	once    sync.Once
-}
-
-func (n *network) listen(address string) net.Listener {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.listeners == nil {
-		n.listeners = map[string]*listener{}
-	}
-	l := &listener{address: address, conns: make(chan net.Conn), closed: make(chan struct{})}
-	n.listeners[address] = l
-	return l
-}
+// network is servers' listeners in memory, by address: it takes no time, and a closed connection is noticed at once.
+type network struct{ sync.Map }
 
 func (n *network) dial(ctx context.Context, _, address string) (net.Conn, error) {
-	n.mu.Lock()
-	l := n.listeners[address]
-	n.mu.Unlock()
-	if l == nil {
-		return nil, &net.OpError{Op: "dial", Net: "memory", Err: errors.New("connection refused")}
+	if l, ok := n.Load(address); ok {
+		return l.(*bufconn.Listener).DialContext(ctx)
 	}
-	here, there := net.Pipe()
-	select {
-	case l.conns <- there:
-		return here, nil
-	case <-l.closed:
-		return nil, &net.OpError{Op: "dial", Net: "memory", Err: errors.New("connection refused")}
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return nil, &net.OpError{Op: "dial", Net: "memory", Err: errors.New("connection refused")}
 }
-
-func (l *listener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *listener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
-func (l *listener) Addr() net.Addr { return l }
-
-// Network and String make a listener its own address.
-func (l *listener) Network() string { return "memory" }
-func (l *listener) String() string  { return l.address }
 
 // bench is engines on a network in memory, and a client.
 type bench struct {
@@ -84,9 +37,19 @@ type bench struct {
 	ends    []func()
 }
 
-func newBench(t testing.TB) *bench {
-	n := &network{}
-	return &bench{t: t, network: n, client: &http.Client{Transport: &http.Transport{DialContext: n.dial}}}
+// bubble runs a test in virtual time on a bench, and ends what is left of it.
+func bubble(t *testing.T, do func(t *testing.T, b *bench)) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{}
+		b := &bench{t: t, network: n, client: &http.Client{Transport: &http.Transport{DialContext: n.dial}}}
+		defer func() {
+			b.client.CloseIdleConnections()
+			for _, end := range b.ends {
+				end()
+			}
+		}()
+		do(t, b)
+	})
 }
 
 // engine starts one under its ID, its side channel under ID-kv:5600, and
@@ -120,16 +83,9 @@ func (b *bench) engine(cfg Config) (*Server, context.CancelFunc) {
 
 // serve has the server reachable under the address when it returns.
 func (b *bench) serve(s *http.Server, address string) {
-	l := b.network.listen(address)
+	l := bufconn.Listen(1 << 16)
+	b.network.Store(address, l)
 	go func() { _ = s.Serve(l) }()
-}
-
-// close ends everything, the client's connections first.
-func (b *bench) close() {
-	b.client.CloseIdleConnections()
-	for _, end := range b.ends {
-		end()
-	}
 }
 
 // send posts a body, made of v if it is no string, and returns the answer's

@@ -27,6 +27,11 @@ func newScript(t *testing.T) *script {
 	return &script{Core: newTestCore(t, Config{}), t: t, now: epoch}
 }
 
+// scene is a script under a name of its own.
+func scene(t *testing.T, name string, play func(s *script)) {
+	t.Run(name, func(t *testing.T) { play(newScript(t)) })
+}
+
 // to steps the core until so long after the beginning, at every time at which it asks for that.
 func (s *script) to(at time.Duration) {
 	s.t.Helper()
@@ -72,42 +77,18 @@ func (s *script) want(met, outs string, active int) {
 	}
 }
 
-// Whichever half comes first, the transfer begins when both are there; the blocks go when decode has them.
-func TestHalvesMeetInEitherOrder(t *testing.T) {
-	for name, run := range map[string]func(s *script){
-		"prefill first":  func(s *script) { s.add(half("p", Hold{})); s.to(time.Second); s.meet(1, time.Minute) },
-		"decode first":   func(s *script) { s.meet(1, time.Minute); s.to(time.Second); s.add(half("p", Hold{})) },
-		"in mid-prefill": func(s *script) { s.add(half("p", Hold{})); s.Step(s.now); s.meet(1, time.Minute) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newScript(t)
-			run(s)
-			s.to(2 * time.Second)
-			s.want("1:<nil> ", "p:length:<nil> ", 3)
-			s.dismiss()
-			s.to(3 * time.Second)
-			s.want("1:<nil> ", "p:length:<nil> ", 0)
-			if len(s.meetings) != 0 {
-				t.Errorf("%d meetings left", len(s.meetings))
-			}
-		})
-	}
-}
-
 // A decode engine that goes while it waits wants nothing any more. One that goes once it was promised the blocks may be reading
 // them: they stay until the hand-off's own time ends.
 func TestAGuestThatGoes(t *testing.T) {
 	gone := func(s *script) { s.Gone("room", 1, s.now.Add(time.Minute), s.now) }
-	t.Run("while it waits", func(t *testing.T) {
-		s := newScript(t)
+	scene(t, "while it waits", func(s *script) {
 		s.meet(1, time.Minute)
 		gone(s)
 		s.add(half("p", Hold{For: time.Minute}))
 		s.to(10 * time.Second)
 		s.want("1:"+ErrNotHeld.Error()+" ", "p:length:<nil> ", 0)
 	})
-	t.Run("once it was promised the blocks", func(t *testing.T) {
-		s := newScript(t)
+	scene(t, "once it was promised the blocks", func(s *script) {
 		s.add(half("p", Hold{For: time.Minute}))
 		s.to(time.Second)
 		s.meet(1, time.Minute)
@@ -117,8 +98,7 @@ func TestAGuestThatGoes(t *testing.T) {
 		s.to(2 * time.Minute)
 		s.want("1:<nil> ", "p:length:<nil> ", 0)
 	})
-	t.Run("another's number", func(t *testing.T) {
-		s := newScript(t)
+	scene(t, "another's number", func(s *script) {
 		s.meet(2, time.Minute)
 		gone(s)
 		s.add(half("p", Hold{For: time.Minute}))
@@ -127,56 +107,15 @@ func TestAGuestThatGoes(t *testing.T) {
 	})
 }
 
-func TestHalvesThatNeverMeetGiveUp(t *testing.T) {
-	t.Run("prefill", func(t *testing.T) {
-		s := newScript(t)
-		s.add(half("p", Hold{For: 8 * time.Minute}))
-		s.to(8 * time.Minute)
-		s.want("", "p:length:<nil> ", 3)
-		s.to(8*time.Minute + time.Second)
-		s.want("", "p:length:<nil> ", 0)
-		if s.Stats().LapsedLeases != 1 || len(s.meetings) != 0 {
-			t.Errorf("%+v, %d meetings", s.Stats(), len(s.meetings))
-		}
-	})
-	t.Run("guest", func(t *testing.T) {
-		s := newScript(t)
-		s.meet(1, time.Minute)
-		s.to(59 * time.Second)
-		s.want("", "", 0)
-		s.to(time.Minute)
-		s.want("1:"+ErrNoPrefill.Error()+" ", "", 0)
-		if len(s.meetings) != 0 {
-			t.Errorf("%d meetings left", len(s.meetings))
-		}
-	})
-	t.Run("decode's sequence", func(t *testing.T) {
-		s := newScript(t)
-		s.add(Request{ID: "d", Prompt: prompt(1, 40), MaxTokens: 3, Remote: &Remote{RequestID: "room", Shared: true, Patience: time.Minute}})
-		s.to(time.Minute + time.Second)
-		s.want("", "d:error:"+ErrNoPrefill.Error()+" ", 0)
-	})
-	t.Run("prefill that waits for decode", func(t *testing.T) {
-		s := newScript(t)
-		s.add(half("p", Hold{GuestFirst: time.Minute}))
-		s.to(59 * time.Second)
-		s.want("", "", 0)
-		s.to(time.Minute)
-		s.want("", "p:error:"+ErrNoDecode.Error()+" ", 0)
-	})
-}
-
 // Decode's end frees prefill's blocks at once, whenever it comes.
 func TestDismissedBlocksAreNotKept(t *testing.T) {
-	t.Run("before prefill", func(t *testing.T) {
-		s := newScript(t)
+	scene(t, "before prefill", func(s *script) {
 		s.dismiss()
 		s.add(half("p", Hold{}))
 		s.to(time.Second)
 		s.want("", "p:length:<nil> ", 0)
 	})
-	t.Run("in mid-prefill, with a guest", func(t *testing.T) {
-		s := newScript(t)
+	scene(t, "in mid-prefill, with a guest", func(s *script) {
 		s.meet(1, time.Minute)
 		s.add(half("p", Hold{}))
 		s.Step(s.now)
@@ -184,19 +123,17 @@ func TestDismissedBlocksAreNotKept(t *testing.T) {
 		s.to(time.Second)
 		s.want("1:"+ErrNotHeld.Error()+" ", "p:length:<nil> ", 0)
 	})
-	t.Run("remembered for a while only", func(t *testing.T) {
-		s := newScript(t)
+	scene(t, "remembered for a while only", func(s *script) {
 		s.dismiss()
 		s.to(2 * time.Minute)
 		s.add(half("p", Hold{}))
 		s.to(3 * time.Minute)
 		s.want("", "p:length:<nil> ", 0) // its lease is over
 		if s.Stats().LapsedLeases != 1 {
-			t.Errorf("%+v: the blocks were not pinned", s.Stats())
+			s.t.Errorf("%+v: the blocks were not pinned", s.Stats())
 		}
 	})
-	t.Run("prefill that waits for decode", func(t *testing.T) {
-		s := newScript(t)
+	scene(t, "prefill that waits for decode", func(s *script) {
 		s.add(half("p", Hold{GuestFirst: time.Minute}))
 		s.dismiss()
 		s.to(time.Second)
@@ -233,21 +170,6 @@ func TestPrefillThatWaitsForDecodeAnswersLast(t *testing.T) {
 	if len(s.meetings) != 0 || len(s.seqs) != 0 {
 		t.Errorf("%d meetings and %d sequences left", len(s.meetings), len(s.seqs))
 	}
-}
-
-func TestAnIDIsUsedOnce(t *testing.T) {
-	s := newScript(t)
-	s.add(half("p", Hold{}))
-	if err := s.Add(half("q", Hold{})); !errors.Is(err, ErrTaken) {
-		t.Errorf("a second prefill of the id: %v", err)
-	}
-	s.meet(1, time.Minute)
-	s.meet(2, time.Minute)
-	s.to(time.Second)
-	s.want("2:"+ErrTaken.Error()+" 1:<nil> ", "p:length:<nil> ", 3)
-	s.Meet("room", 40, 40, 3, s.now.Add(time.Second), s.now)
-	s.to(2 * time.Second)
-	s.want("2:"+ErrTaken.Error()+" 1:<nil> 3:"+ErrTaken.Error()+" ", "p:length:<nil> ", 3)
 }
 
 // A prefill that ends without pinned blocks answers its guest at once.

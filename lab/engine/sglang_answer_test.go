@@ -5,14 +5,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 )
 
 // A stream's chunks: the role, words, a thought and a call apart, the end by itself, then the usage.
 func TestSGLangStreams(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		sglangPair(b, nil)
 		chat := func(more ...any) map[string]any {
 			m := map[string]any{
@@ -107,9 +104,7 @@ func TestSGLangStreams(t *testing.T) {
 // input_ids stand in a chat's prompt's place; a last message of the assistant's is the user's unless it is to be
 // continued.
 func TestSGLangChatPrompts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		sglangPair(b, nil)
 		chat := func(role string, more ...any) map[string]any {
 			m := map[string]any{"messages": []map[string]string{{"role": "user", "content": "hi"}, {"role": role, "content": "well"}}, "max_tokens": 5, "ignore_eos": true}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -38,9 +37,7 @@ func TestSGLangDies(t *testing.T) {
 		{"prompt that is no list of ids", "alone", completions, []any{"prompt", json.RawMessage("[5,1.5]")}, 400},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t)
-				defer b.close()
+			bubble(t, func(t *testing.T, b *bench) {
 				sglangPair(b, nil)
 				ask := func() (status int, took time.Duration) {
 					began := time.Now()

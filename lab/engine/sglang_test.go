@@ -57,9 +57,7 @@ func (b *bench) idle(engines ...*Server) {
 
 // A pair answers as one engine does: decode goes on behind prefill's token, which it does not draw itself.
 func TestSGLangPairAnswersAsOneEngine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		p, d := sglangPair(b, nil)
 		for n, limit := range []int{1, 2, 40} {
 			prompt := ids(n, 100)
@@ -83,9 +81,7 @@ func TestSGLangPairAnswersAsOneEngine(t *testing.T) {
 
 // Of an IPv6 address decode makes a URL only where it stands in brackets, as releases before NetworkAddress do.
 func TestSGLangBootstrapOverIPv6(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		p, d := sglangPair(b, func(c *Config) { c.AbortTimeout = time.Second })
 		six := &http.Server{Handler: p.TransferHandler()}
 		b.serve(six, "[fd00::1]:5600")
@@ -104,9 +100,7 @@ func TestSGLangBootstrapOverIPv6(t *testing.T) {
 // What prefill had cached, both legs report.
 func TestSGLangCachedTokens(t *testing.T) {
 	for _, silent := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			b := newBench(t)
-			defer b.close()
+		bubble(t, func(t *testing.T, b *bench) {
 			_, d := sglangPair(b, func(c *Config) { c.NoCacheReport = silent })
 			prompt := ids(3, 100)
 			for n, want := range []int{0, 96} {
@@ -152,9 +146,7 @@ func TestSGLangWrongHandOffs(t *testing.T) {
 		{"the fake room of a health probe", "p", []any{"bootstrap_host", "2.2.2.2", "bootstrap_room", 0}, 200, 0, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t)
-				defer b.close()
+			bubble(t, func(t *testing.T, b *bench) {
 				p, d := sglangPair(b, nil)
 				began := time.Now()
 				status, raw := b.post(c.engine, completions, body(prompt, 4, c.members...))
@@ -178,9 +170,7 @@ func TestSGLangWrongHandOffs(t *testing.T) {
 
 // Two requests in one room, and legs in two rooms, do not get each other's blocks.
 func TestSGLangRoomsAreOneRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		p, d := sglangPair(b, func(c *Config) { c.AbortTimeout = 10 * time.Second })
 		one, other := ids(1, 64), ids(2, 80)
 		began := time.Now()
@@ -210,9 +200,7 @@ func TestSGLangRoomsAreOneRequests(t *testing.T) {
 
 // Pages of two sizes cannot be moved.
 func TestSGLangPagesMustMatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		sglangPair(b, func(c *Config) {
 			c.AbortTimeout = 10 * time.Second
 			if c.BlockSize = 16; c.Role == "decode" {
@@ -227,9 +215,7 @@ func TestSGLangPagesMustMatch(t *testing.T) {
 
 // A request is aborted by the beginning of its id, at once; that its caller has left, the engine notices late.
 func TestSGLangAborts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		_, d := sglangPair(b, nil)
 		room := 0
 		wait := func(rid string) (leave func()) {
@@ -279,9 +265,7 @@ func TestSGLangAborts(t *testing.T) {
 
 // A full queue refuses: with a status, or in a stream whose status says nothing of it.
 func TestSGLangQueueLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		sglangPair(b, func(c *Config) { c.MaxQueued, c.MaxNumSeqs = 1, 1 })
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
@@ -306,9 +290,7 @@ func TestSGLangQueueLimit(t *testing.T) {
 
 // What discovery asks for.
 func TestSGLangInfo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		sources := map[string]EventSource{"0": {Publisher: "zmq", Endpoint: "tcp://*:5557", Replay: "tcp://*:5558", Topic: "kv"}}
 		sglangPair(b, func(c *Config) { c.EventSources, c.EngineVersion, c.TotalKVBlocks = sources, "0.5.19", 1000 })
 		for engine, mode := range map[string]string{"p": "prefill", "d": "decode", "alone": "null"} {
@@ -355,9 +337,7 @@ func TestSGLangInfo(t *testing.T) {
 
 // A scheduler in a long step answers neither /health nor /server_info before its end; /ready needs it for nothing.
 func TestSGLangInALongStep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		b.engine(Config{ID: "e", Engine: "sglang", Latency: Latency{A: 15_000}})
 		for _, c := range []struct {
 			path  string
@@ -378,9 +358,7 @@ func TestSGLangInALongStep(t *testing.T) {
 
 // A salt keeps prompts apart, and events name it.
 func TestSGLangSalts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		var events []Event
 		s, _ := b.engine(Config{Engine: "sglang", ID: "salted", ContextLength: 4096, OnEvents: func(es []Event) { events = append(events, es...) }})
 		prompt := ids(1, 64)

@@ -4,14 +4,11 @@ import (
 	"net/http"
 	"os"
 	"testing"
-	"testing/synctest"
 )
 
 // What one engine has computed another loads, in whole chunks; what a store has lost is computed again, and no answer differs.
 func TestEnginesShareAStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.close()
+	bubble(t, func(t *testing.T, b *bench) {
 		dir := t.TempDir()
 		for _, id := range []string{"p", "d", "e"} {
 			b.engine(Config{ID: id, Engine: "vllm", Connector: "lmcache", Store: dir})

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"time"
 )
@@ -54,18 +53,6 @@ func TestFinishedPrefillStaysPinnedForItsLease(t *testing.T) {
 		if c.cache.active() != 0 || !r.Next.IsZero() || c.Stats().LapsedLeases != 1 {
 			t.Errorf("%s: %d blocks active after %v", tc.name, c.cache.active(), tc.held)
 		}
-	}
-}
-
-func TestOnlyAnAnswerCutByLengthIsPinned(t *testing.T) {
-	c := newTestCore(t, Config{})
-	v := testVocabulary()
-	p := prompt(1, 50)
-	first := v.Next(Begin(0).FoldAll(p), true)
-	mustAdd(t, c, Request{ID: "p", Prompt: p, MaxTokens: 1, Pin: true, StopTokens: []uint32{first}})
-	outs, _ := drive(t, c, epoch)
-	if outs[0].Reason != Stopped || outs[0].Pinned != nil || c.cache.active() != 0 {
-		t.Errorf("a stopped prefill: %+v, %d blocks active", outs[0], c.cache.active())
 	}
 }
 
@@ -147,20 +134,6 @@ func TestDecodeRunsWhenItsBlocksHaveCome(t *testing.T) {
 	}
 }
 
-func TestAPulledPromptAnswersAsAPrefilledOne(t *testing.T) {
-	p := prompt(3, 100)
-	local, remote := newTestCore(t, Config{}), newTestCore(t, Config{})
-	mustAdd(t, local, Request{ID: "a", Prompt: p, MaxTokens: 40})
-	want, _ := drive(t, local, epoch)
-	mustAdd(t, remote, Request{ID: "a", Prompt: p, MaxTokens: 40, Remote: &Remote{RequestID: "p"}})
-	remote.Step(epoch)
-	remote.Fetched("a", 0, epoch)
-	got, _ := drive(t, remote, epoch)
-	if !slices.Equal(tokensOf(got, "a"), tokensOf(want, "a")) {
-		t.Error("the answers differ")
-	}
-}
-
 func TestProducerIsToldWhateverTheEnd(t *testing.T) {
 	lost := errors.New("lost")
 	for _, tc := range []struct {
@@ -185,29 +158,5 @@ func TestProducerIsToldWhateverTheEnd(t *testing.T) {
 		if c.cache.active() != 0 || !r.Next.IsZero() {
 			t.Errorf("%s: %d blocks active, next %v", tc.name, c.cache.active(), r.Next)
 		}
-	}
-}
-
-func TestQueuedRemoteSequencesAreAwaited(t *testing.T) {
-	c := newTestCore(t, Config{MaxNumSeqs: 1})
-	mustAdd(t, c,
-		Request{ID: "d1", Prompt: prompt(1, 100), Remote: &Remote{RequestID: "p1"}},
-		Request{ID: "d2", Prompt: prompt(2, 100), Remote: &Remote{RequestID: "p2"}},
-		Request{ID: "own", Prompt: prompt(3, 100)})
-	r := c.Step(epoch)
-	if len(r.Fetches) != 1 {
-		t.Errorf("%d fetches begin in one seat", len(r.Fetches))
-	}
-	var ids []string
-	for _, a := range c.Awaited() {
-		ids = append(ids, a.RequestID)
-	}
-	slices.Sort(ids)
-	if !slices.Equal(ids, []string{"p1", "p2"}) {
-		t.Errorf("awaited %v", ids)
-	}
-	c.Abort("d2")
-	if r = c.Step(epoch); len(r.Releases) != 1 || r.Releases[0].RequestID != "p2" {
-		t.Errorf("a queued sequence aborted: releases %+v", r.Releases)
 	}
 }
