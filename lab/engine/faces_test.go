@@ -82,34 +82,23 @@ func TestWholeChat(t *testing.T) {
 func TestStreams(t *testing.T) {
 	alone(t, func(b *bench, _ *Server) {
 		prompt := ids(1, 40)
-		want := textOf(expected(prompt, 0, 6))
-		for _, tc := range []struct {
-			path  string
-			body  map[string]any
-			text  func(e event) string
-			extra int // events beside one a token
-		}{
-			{completions, body(prompt, 6, "stream", true), func(e event) string { return e.Choices[0].Text }, 1},
-			{completions, body(prompt, 6, "stream", true, "stream_options", map[string]any{"include_usage": true}),
-				func(e event) string { return e.Choices[0].Text }, 2},
-			{completions, body(textOf(prompt), 6, "stream", true), func(e event) string { return e.Choices[0].Text }, 1},
-		} {
-			resp := b.send(b.t.Context(), "e", tc.path, tc.body)
+		for extra, options := range map[int][]any{1: nil, 2: {"stream_options", map[string]any{"include_usage": true}}} { // events next to one a token
+			resp := b.send(b.t.Context(), "e", completions, body(prompt, 6, append(options, "stream", true)...))
 			if ct := resp.Header.Get("Content-Type"); ct != "text/event-stream; charset=utf-8" {
 				b.t.Errorf("content type %q", ct)
 			}
 			all := b.events(resp)
-			if len(all) != 6+tc.extra || string(all[len(all)-1].data) != "[DONE]" {
+			if len(all) != 6+extra || string(all[len(all)-1].data) != "[DONE]" {
 				b.t.Fatalf("%d events, the last is %s", len(all), all[len(all)-1].data)
 			}
-			var text strings.Builder
+			text := ""
 			for _, e := range all[:6] {
-				text.WriteString(tc.text(e))
+				text += e.Choices[0].Text
 			}
-			if text.String() != want || all[5].Choices[0].FinishReason != "length" || all[4].Choices[0].FinishReason != "" {
-				b.t.Errorf("text %q, want %q", text.String(), want)
+			if want := textOf(expected(prompt, 0, 6)); text != want || all[5].Choices[0].FinishReason != "length" || all[4].Choices[0].FinishReason != "" {
+				b.t.Errorf("text %q, want %q", text, want)
 			}
-			if tc.extra == 2 && (len(all[6].Choices) != 0 || all[6].Usage.Completion != 6) {
+			if extra == 2 && (len(all[6].Choices) != 0 || all[6].Usage.Completion != 6) {
 				b.t.Errorf("usage event %s", all[6].data)
 			}
 		}
@@ -218,7 +207,6 @@ func TestRefusals(t *testing.T) {
 			param  string
 		}{
 			{completions, `{`, 400, ""},
-			{completions, `[]`, 400, ""},
 			{completions, `null`, 400, ""},
 			{completions, `{"model":"other","prompt":"x"}`, 404, "model"},
 			{completions, `{"model":7,"prompt":"x"}`, 400, "model"},
@@ -226,23 +214,18 @@ func TestRefusals(t *testing.T) {
 			{completions, `{"prompt":""}`, 400, "prompt"},
 			{completions, `{"prompt":[]}`, 400, "prompt"},
 			{completions, `{"prompt":7}`, 400, "prompt"},
-			{completions, `{"prompt":{}}`, 400, "prompt"},
 			{completions, `{"prompt":[1,-2]}`, 400, "prompt"},
 			{completions, `{"prompt":[1,2.5]}`, 400, "prompt"},
 			{completions, `{"prompt":[4000000000]}`, 400, "prompt"},
 			{completions, `{"prompt":[[1],7]}`, 400, "prompt"},
-			{completions, `{"prompt":[[]]}`, 400, "prompt"},
 			{completions, `{"prompt":` + long + `}`, 400, "prompt"},
 			{completions, body(p, 262_144), 400, "max_tokens"},
 			{completions, body(p, 0), 400, "max_tokens"},
-			{completions, body(p, -1), 400, "max_tokens"},
 			{completions, body(p, 5, "n", 0), 400, "n"},
 			{completions, body(p, 5, "n", "many"), 400, "n"},
-			{completions, body(p, 5, "n", 1.5), 400, "n"},
 			{completions, body(p, 5, "min_tokens", 6), 400, "min_tokens"},
 			{completions, body(p, 5, "temperature", -1), 400, "temperature"},
 			{completions, body(p, 5, "temperature", "hot"), 400, "temperature"},
-			{completions, body(p, 5, "temperature", []int{}), 400, "temperature"},
 			{completions, body(p, 5, "top_p", 0), 400, "top_p"},
 			{completions, body(p, 5, "stream", "perhaps"), 400, "stream"},
 			{completions, body(p, 5, "stop", []int{1}), 400, "stop"},
@@ -253,12 +236,9 @@ func TestRefusals(t *testing.T) {
 			{completions, body(p, 5, "stream", true, "stream_options", map[string]any{"include_usage": []int{}}), 400, "stream_options"},
 			{completions, body(p, 5, "echo", true), 400, "echo"},
 			{completions, body(p, 5, "suffix", "x"), 400, "suffix"},
-			{chats, `{}`, 400, "messages"},
 			{chats, `{"messages":[]}`, 400, "messages"},
-			{chats, `{"messages":"x"}`, 400, "messages"},
 			{chats, `{"messages":[{"role":"user","content":7}]}`, 400, "messages[0].content"},
 			{"/tokenize", `{}`, 400, "prompt"},
-			{"/tokenize", `[`, 400, ""},
 			{"/tokenize", `{"messages":7}`, 400, "messages"},
 		} {
 			status, w := b.ask("e", tc.path, tc.body)
@@ -313,8 +293,14 @@ func TestSmallFaces(t *testing.T) {
 		if status, text := b.get("e", "/v1/models"); status != http.StatusOK || !strings.Contains(text, `"id":"tandem-sim"`) || !strings.Contains(text, `"max_model_len":262144`) {
 			b.t.Errorf("/v1/models: %d %s", status, text)
 		}
-		if status, _ := b.get("e", "/health"); status != http.StatusOK {
-			b.t.Errorf("/health: %d", status)
+		for path, want := range map[string]string{ // as stock vLLM reports itself
+			"/health": "", "/version": `"version":"tandem-sim"`,
+			"/metrics": `vllm:cache_config_info{block_size="16",effective_attention_block_size="16",engine="0",kv_cache_size_tokens="670992",num_gpu_blocks="41937"} 1`,
+		} {
+			status, text := b.get("e", path)
+			if status != http.StatusOK || !strings.Contains(text, want) || path == "/metrics" && !strings.Contains(text, "\nprocess_start_time_seconds ") {
+				b.t.Errorf("%s: %d %.400s", path, status, text)
+			}
 		}
 		status, text := b.get("e", "/debug/books")
 		var books Books
@@ -329,27 +315,6 @@ func TestSmallFaces(t *testing.T) {
 			b.t.Errorf("/tokenize: %d %s", status, text)
 		}
 	})
-}
-
-// What stock vLLM tells of itself, for those who ask instead of being told.
-func TestEngineTellsOfItself(t *testing.T) {
-	s, err := NewServer(Config{BlockSize: 32, TotalKVBlocks: 10_000}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]string{
-		"/version": `"version":"tandem-sim"`,
-		"/metrics": `vllm:cache_config_info{block_size="32",effective_attention_block_size="32",engine="0",kv_cache_size_tokens="320000",num_gpu_blocks="10000"} 1`,
-	} {
-		rec := httptest.NewRecorder()
-		s.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
-		if rec.Code != http.StatusOK || !strings.Contains(rec.Body.String(), want) {
-			t.Errorf("%s: %d %.400s", path, rec.Code, rec.Body)
-		}
-		if path == "/metrics" && !strings.Contains(rec.Body.String(), "\nprocess_start_time_seconds 1.") {
-			t.Errorf("/metrics does not tell when the engine began: %.400s", rec.Body)
-		}
-	}
 }
 
 func TestCompressedBodiesAreRefused(t *testing.T) {

@@ -113,6 +113,9 @@ func TestDecodeRunsWhenItsBlocksHaveCome(t *testing.T) {
 	if len(r.Fetches) != 1 || r.Fetches[0].Tokens != 2000-1008 || r.Fetches[0].PromptTokens != 2000 || !r.Next.IsZero() {
 		t.Fatalf("fetches %+v, next %v", r.Fetches, r.Next)
 	}
+	if a := c.Awaited(); len(a) != 1 || a[0].RequestID != "p" {
+		t.Errorf("awaited %+v", a)
+	}
 	if c.cache.active() != 125 {
 		t.Errorf("%d blocks held during the transfer, want 125", c.cache.active())
 	}
