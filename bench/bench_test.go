@@ -186,21 +186,13 @@ func TestParse(t *testing.T) {
 	if o, err = parse([]string{"-quick"}, io.Discard); err != nil || len(o.only) != len(scenarios()) || o.Rounds != 2 || o.Soak != 3*time.Second {
 		t.Errorf("got %+v and %v", o, err)
 	}
+	var help bytes.Buffer
+	if _, err := parse([]string{"--help"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), bareEpollKey) {
+		t.Errorf("%v: %s", err, help.String())
+	}
 	for _, bad := range [][]string{{"-only", "nothing"}, {"-arms", "nothing"}, {"-rounds", "-1"}, {"-soak", "-1s"}, {"x"}, {"-write-docs", "-only", "short"}} {
 		if _, err := parse(bad, io.Discard); err == nil {
 			t.Errorf("%v is no error", bad)
-		}
-	}
-}
-
-func TestHelpTeaches(t *testing.T) {
-	var text bytes.Buffer
-	if _, err := parse([]string{"--help"}, &text); !errors.Is(err, flag.ErrHelp) {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"-quick", "-against OLD", "connections", bareEpollKey, "apt-get install"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("it does not mention %q:\n%s", want, text.String())
 		}
 	}
 }

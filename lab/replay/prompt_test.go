@@ -96,13 +96,3 @@ func TestPromptsOfIDs(t *testing.T) {
 		t.Errorf("an empty prompt is %s", got)
 	}
 }
-
-func BenchmarkPromptOf12kIDs(b *testing.B) {
-	p := prompter(b, 1)
-	spans := []Span{{1, 12_000}}
-	buf := make([]byte, 0, 80_000)
-	for b.Loop() {
-		buf = p.AppendIDs(buf[:0], spans)
-	}
-	b.SetBytes(int64(len(buf)))
-}

@@ -231,13 +231,9 @@ func TestNvextIsDroppedWhereItIsRefused(t *testing.T) {
 }
 
 func TestConfigRefuses(t *testing.T) {
-	good := Config{Speed: 1, MaxInFlight: 1, Timeout: 1}
-	for _, bad := range []Config{{0, 1, 1}, {-1, 1, 1}, {1, 0, 1}, {1, 1, 0}} {
+	for _, bad := range []Config{{0, 1, 1}, {1, 0, 1}, {1, 1, 0}} {
 		if _, err := New(bad, oneRequest(), nil); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}
-	}
-	if err := good.Validate(); err != nil {
-		t.Error(err)
 	}
 }

@@ -3,54 +3,33 @@ package replay
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/lab/plot/plottest"
 )
 
-func TestPercentiles(t *testing.T) {
-	tests := []struct {
-		times []Millis
-		p     float64
-		want  Millis
-	}{
-		{[]Millis{7}, 50, 7},
-		{[]Millis{7}, 99, 7},
-		{[]Millis{10, 20}, 50, 15},
-		{[]Millis{10, 20}, 99, 20}, // 19.9
-		{[]Millis{10, 20, 30, 40, 50}, 50, 30},
-		{[]Millis{10, 20, 30, 40, 50}, 90, 46},
-		{[]Millis{10, 20, 30, 40, 50}, 0, 10},
-		{[]Millis{10, 20, 30, 40, 50}, 100, 50},
-		{[]Millis{1000, 2000, 3000, 4000}, 90, 3700},
-		{[]Millis{1000, 2000, 3000, 4000}, 99, 3970},
-	}
-	for _, tt := range tests {
-		if got := Quantile(tt.times, tt.p/100); got != tt.want {
-			t.Errorf("percentile %v of %d is %d, want %d", tt.p, tt.times, got, tt.want)
-		}
-	}
-}
-
+// Times are described by their order; between two of them a percentile lies in proportion.
 func TestDistribution(t *testing.T) {
+	s := Millis(time.Second)
 	var times []Millis
 	for i := range 101 {
-		times = append(times, Millis(i)*Millis(time.Second))
+		times = append(times, Millis(i)*s)
 	}
 	rand.New(rand.NewPCG(1, 2)).Shuffle(len(times), func(i, j int) { times[i], times[j] = times[j], times[i] })
-	s := Millis(time.Second)
-	if got, want := distribution(times), (Distribution{101, 50 * s, 50 * s, 90 * s, 99 * s, 100 * s}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
+	assert.Equal(t, Distribution{101, 50 * s, 50 * s, 90 * s, 99 * s, 100 * s}, distribution(times))
+	assert.Zero(t, distribution(nil))
+	for p, want := range map[float64]Millis{0: 1000, .5: 2500, .9: 3700, .99: 3970, 1: 4000} {
+		assert.Equal(t, want, Quantile([]Millis{1000, 2000, 3000, 4000}, p), p)
 	}
-	if got := distribution(nil); got != (Distribution{}) {
-		t.Errorf("nothing is described as %+v", got)
-	}
+	assert.Equal(t, Millis(7), Quantile([]Millis{7}, .99))
 }
 
 // samples is a run with something of everything.
@@ -109,70 +88,37 @@ func finished() *Report {
 	return r
 }
 
-func TestReportAsText(t *testing.T) {
-	var b bytes.Buffer
-	if err := finished().WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
-	contains(t, b.String(), "6 requests in 20.0 s: 3 answered, 3 failed", "1 http_529", "TTFT", "hit rate 50.0 % of 400 prompt tokens",
-		"decode-10", "note: the generator itself sent late, by up to 20.0 ms", "reached; not sent: 1", "than were asked for: 1")
-}
-
-func TestReportAsJSON(t *testing.T) {
+// A report has the same figures for a terminal, for programs, as a line a request, and as a page that stands alone: nothing in it is fetched
+// from anywhere.
+func TestReportForms(t *testing.T) {
 	r := finished()
-	var b bytes.Buffer
-	if err := r.WriteJSON(&b); err != nil {
-		t.Fatal(err)
-	}
+	var text, lines, page, asJSON bytes.Buffer
+	require.NoError(t, errors.Join(r.WriteText(&text), r.WriteSamples(&lines), r.WriteHTML(&page), r.WriteJSON(&asJSON)))
+	contains(t, text.String(), "6 requests in 20.0 s: 3 answered, 3 failed", "1 http_529", "TTFT", "hit rate 50.0 % of 400 prompt tokens",
+		"decode-10", "note: the generator itself sent late, by up to 20.0 ms", "reached; not sent: 1", "than were asked for: 1")
+	contains(t, asJSON.String(), `"p99_ms": 1980`, `"hit_rate": 0.5`, `"max_in_flight": 4`)
 	var back Report
-	if err := json.Unmarshal(b.Bytes(), &back); err != nil {
-		t.Fatal(err)
-	}
-	want := *r
-	want.Samples = nil
-	if !reflect.DeepEqual(back.Summary.Failures, want.Summary.Failures) || back.Summary.TTFT.P99 != want.Summary.TTFT.P99 || back.Seed != 7 {
-		t.Errorf("%+v", back)
-	}
-	contains(t, b.String(), `"p99_ms": 1980`, `"hit_rate": 0.5`, `"max_in_flight": 4`)
-}
+	require.NoError(t, json.Unmarshal(asJSON.Bytes(), &back))
+	assert.Equal(t, r.Summary.Failures, back.Summary.Failures)
 
-func TestSamplesAsLines(t *testing.T) {
-	var b bytes.Buffer
-	if err := finished().WriteSamples(&b); err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	if len(lines) != 6 {
-		t.Fatalf("%d lines", len(lines))
-	}
-	for i, text := range lines {
+	all := strings.Split(strings.TrimSpace(lines.String()), "\n")
+	require.Len(t, all, 6)
+	for i, line := range all {
 		var s Sample
-		if err := json.Unmarshal([]byte(text), &s); err != nil || s.Index != i {
-			t.Errorf("line %d: index %d, error %v", i+1, s.Index, err)
-		}
-		if want := samples()[i]; s.E2E != want.E2E || s.Outcome != want.Outcome || s.TTFT != want.TTFT {
-			t.Errorf("line %d: %+v", i+1, s)
-		}
+		require.NoError(t, json.Unmarshal([]byte(line), &s))
+		want := samples()[i]
+		assert.Equal(t, []any{i, want.E2E, want.Outcome, want.TTFT}, []any{s.Index, s.E2E, s.Outcome, s.TTFT}, line)
 	}
-	contains(t, lines[0], `"ttft_ms":1000,"itl_ms":1000,"e2e_ms":10000`)
-}
+	contains(t, all[0], `"ttft_ms":1000,"itl_ms":1000,"e2e_ms":10000`)
 
-// The page stands alone: nothing in it is fetched from anywhere.
-func TestReportAsHTMLIsSelfContained(t *testing.T) {
-	var b bytes.Buffer
-	if err := finished().WriteHTML(&b); err != nil {
-		t.Fatal(err)
-	}
-	page := b.String()
-	for _, fetches := range []string{`<link`, `\bsrc\s*=`, `\bhref\s*=`, `@import`, `url\(`, `\bfetch\(`, `XMLHttpRequest`, `import\(`, `<iframe`, `<img`, `WebSocket`} {
-		if at := regexp.MustCompile(fetches).FindStringIndex(page); at != nil {
-			t.Errorf("it fetches something: …%.80s…", page[max(0, at[0]-20):])
-		}
-	}
-	if strings.Contains(page, "<script") {
-		t.Error("it runs a script")
-	}
-	contains(t, page, "A &lt;b&gt;title&lt;/b&gt;", "prefers-color-scheme: dark", "decode-10", "http_529", "3 answered, 3 failed")
+	contains(t, page.String(), "A &lt;b&gt;title&lt;/b&gt;", "prefers-color-scheme: dark", "decode-10", "http_529", "3 answered, 3 failed")
+	assert.NotRegexp(t, `<script|<link|\bsrc\s*=|\bhref\s*=|@import|url\(|\bfetch\(|XMLHttpRequest|import\(|<iframe|<img|WebSocket`, page.String())
+
+	empty := &Report{Title: "Nothing"}
+	empty.Finish()
+	text.Reset()
+	require.NoError(t, errors.Join(empty.WriteText(&text), empty.WriteHTML(&page), empty.WriteJSON(&page), empty.WriteSamples(&page)))
+	contains(t, text.String(), "hit rate unknown")
 }
 
 // Every plot has named axes and the limits that its values are held to; goodput is among them.
@@ -229,18 +175,6 @@ func TestGoodputPlots(t *testing.T) {
 	if !r.goodputOverTime().Empty() || !r.goodputByLimits().Empty() {
 		t.Error("goodput without a limit")
 	}
-}
-
-func TestReportOfNothing(t *testing.T) {
-	r := &Report{Title: "Nothing"}
-	r.Finish()
-	var b bytes.Buffer
-	for name, write := range map[string]error{"text": r.WriteText(&b), "HTML": r.WriteHTML(&b), "JSON": r.WriteJSON(&b), "lines": r.WriteSamples(&b)} {
-		if write != nil {
-			t.Errorf("%s: %v", name, write)
-		}
-	}
-	contains(t, b.String(), "hit rate unknown")
 }
 
 // The curve of other limits reaches the limits that are set, and beyond, at its last value, however far inside of them the

@@ -1,18 +1,15 @@
 package simulate
 
 import (
-	"maps"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// TestDocumentNamesEverySetting: docs/simulate.md has each of the plan's
-// settings in its table.
+// The table of docs/simulate.md has each setting of a plan, by its whole path or in the row of what it is in, and no other.
 func TestDocumentNamesEverySetting(t *testing.T) {
 	text, err := os.ReadFile("../../docs/simulate.md")
 	if err != nil {
@@ -23,80 +20,57 @@ func TestDocumentNamesEverySetting(t *testing.T) {
 		t.Fatal("docs/simulate.md has no section on settings")
 	}
 	table, _, _ = strings.Cut(table, "\n## ")
-	for _, path := range leaves(planFields, "") {
-		// A group's settings are the fleet's.
-		path = strings.Replace(path, "fleet.groups.latency.", "fleet.latency.", 1)
-		// A row has the whole path, or that of the list or mapping that the
-		// setting is in and its own name.
-		last := path[strings.LastIndexByte(path, '.')+1:]
-		above := strings.TrimSuffix(path, "."+last)
-		if strings.Contains(table, "`"+path+"`") {
-			continue
-		}
-		if !slices.ContainsFunc(strings.Split(table, "\n"), func(row string) bool {
-			return strings.HasPrefix(row, "| `"+above+"`") && (strings.Contains(row, "`"+last+"`") || strings.Contains(row, "any of the settings"))
-		}) && above != "router.prefill" && above != "router.decode" {
-			t.Errorf("docs/simulate.md does not have %s", path)
-		}
-	}
-	for _, row := range strings.Split(table, "\n") {
+	settings := settingsOf(reflect.TypeFor[Plan](), "")
+	rows := map[string]string{} // by the path that a row begins with
+	for row := range strings.Lines(table) {
 		cells := strings.Split(row, "|")
 		if len(cells) < 3 || !strings.Contains(cells[1], "`") {
 			continue
 		}
 		for name := range strings.SplitSeq(cells[1], ",") {
 			name = strings.Trim(strings.TrimSpace(name), "`")
-			at := planFields
-			for part := range strings.SplitSeq(name, ".") {
-				below, ok := at[part]
-				if !ok {
-					t.Errorf("docs/simulate.md has %s, and a plan has no such setting", name)
-				}
-				at = below
+			if rows[name] = row; len(settings[name]) == 0 {
+				t.Errorf("docs/simulate.md has %s, and a plan has no such setting", name)
 			}
+		}
+	}
+	for path, kind := range settings {
+		path = strings.Replace(path, "fleet.groups.latency.", "fleet.latency.", 1) // a group's settings are the fleet's
+		at := strings.LastIndexByte(path, '.')
+		above := rows[path[:max(at, 0)]]
+		if kind == "value" && !strings.Contains(table, "`"+path+"`") && !strings.Contains(above, "`"+path[at+1:]+"`") && !strings.Contains(above, "any of the settings") &&
+			!strings.HasPrefix(path, "router.prefill.") && !strings.HasPrefix(path, "router.decode.") {
+			t.Errorf("docs/simulate.md does not have %s", path)
 		}
 	}
 }
 
-// fields are the keys that a mapping may have, each with those below it; nil
-// below is a value of its own.
-type fields map[string]fields
-
-// planFields is read off the Plan's own tags.
-var planFields = fieldsOf(reflect.TypeFor[Plan]())
-
-func fieldsOf(t reflect.Type) fields {
+// settingsOf are the paths of a plan's settings, by their tags, each a value or a mapping of others.
+func settingsOf(t reflect.Type, path string) map[string]string {
+	all := map[string]string{}
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()
 	}
 	if t.Kind() != reflect.Struct || t == reflect.TypeFor[yaml.Node]() {
-		return nil
+		all[path] = "value"
+		return all
 	}
-	all := fields{}
+	if path != "" {
+		all[path], path = "mapping", path+"."
+	}
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		switch {
-		case options == "inline":
-			maps.Copy(all, fieldsOf(f.Type))
-		case name == "":
-			all[strings.ToLower(f.Name)] = fieldsOf(f.Type)
-		default:
-			all[name] = fieldsOf(f.Type)
+		if name == "" {
+			name = strings.ToLower(f.Name)
 		}
-	}
-	return all
-}
-
-// leaves are the paths of all settings that have none below them.
-func leaves(f fields, path string) (all []string) {
-	for _, name := range slices.Sorted(maps.Keys(f)) {
-		at := strings.TrimPrefix(path+"."+name, ".")
-		if len(f[name]) == 0 {
-			all = append(all, at)
-			continue
+		below := path + name
+		if options == "inline" {
+			below = strings.TrimSuffix(path, ".")
 		}
-		all = append(all, leaves(f[name], at)...)
+		for at, kind := range settingsOf(f.Type, below) {
+			all[at] = kind
+		}
 	}
 	return all
 }

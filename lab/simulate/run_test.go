@@ -192,27 +192,6 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestAgendaOrder: events leave by time, and at one time as they came.
-func TestAgendaOrder(t *testing.T) {
-	rng := rand.New(rand.NewPCG(5, 5))
-	var a agenda
-	type entry struct{ at, n int64 }
-	var want, got []entry
-	for n := range int64(5000) {
-		at := rng.Int64N(400)
-		a.add(event{at: at, who: int32(n)})
-		want = append(want, entry{at, n})
-	}
-	slices.SortStableFunc(want, func(x, y entry) int { return int(x.at - y.at) })
-	for !a.empty() {
-		e := a.take()
-		got = append(got, entry{e.at, int64(e.who)})
-	}
-	if !slices.Equal(got, want) {
-		t.Error("events left in another order")
-	}
-}
-
 // TestChainsAreAsEqualAsPrompts: two prompts share as many leading block hashes
 // as they share full blocks of tokens.
 func TestChainsAreAsEqualAsPrompts(t *testing.T) {

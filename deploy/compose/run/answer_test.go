@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // whole and event are answers of a right gateway, to spoil.
@@ -180,32 +183,32 @@ func TestServersUp(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	all, err := choose(nil)
-	if err != nil || len(all) != len(scenarios()) {
-		t.Errorf("%d scenarios, %v", len(all), err)
+	for want, names := range map[int][]string{len(scenarios()): nil, 1: {"nats-gone"}, 2: {"nats-restarted", "prefill-killed"}} {
+		chosen, err := choose(names)
+		require.NoError(t, err)
+		assert.Len(t, chosen, want)
 	}
-	if named, err := choose([]string{"nats-gone"}); err != nil || len(named) != 1 {
-		t.Errorf("%v, %v", named, err)
-	}
-	some, err := choose([]string{"nats-restarted", "prefill-killed"})
-	if err != nil || len(some) != 2 || some[0].name != "nats-restarted" {
-		t.Errorf("%v, %v", some, err)
-	}
-	if _, err := choose([]string{"moon-eclipsed"}); err == nil || !strings.Contains(err.Error(), "moon-eclipsed") {
-		t.Error(err)
-	}
+	_, err := choose([]string{"moon-eclipsed"})
+	assert.ErrorContains(t, err, "moon-eclipsed")
 }
 
-// TestStatic: a binary that needs a loader, as every system's shell does, is refused with that reason.
-func TestStatic(t *testing.T) {
+// A binary that needs a loader, as every system's shell does, is refused with that reason; ldd's output names what it needs of the system.
+func TestImagesTakeStaticBinaries(t *testing.T) {
 	shell, err := os.ReadFile("/bin/sh")
-	if err != nil {
-		t.Fatal(err)
+	require.NoError(t, err)
+	assert.ErrorContains(t, static(shell), "CGO_ENABLED=0")
+	assert.ErrorContains(t, static([]byte("#!/bin/sh")), "no Linux binary")
+	got := libraries("\tlinux-vdso.so.1 (0x00007fcb)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n")
+	assert.Equal(t, []string{"/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"}, got)
+}
+
+// The images that are still to be made are counted: the gateway's, and those that no variable names.
+func TestMissingImages(t *testing.T) {
+	for _, p := range packages {
+		t.Setenv(p.variable(), "")
 	}
-	if err := static(shell); err == nil || !strings.Contains(err.Error(), "CGO_ENABLED=0") {
-		t.Errorf("/bin/sh: %v", err)
-	}
-	if err := static([]byte("#!/bin/sh")); err == nil || !strings.Contains(err.Error(), "no Linux binary") {
-		t.Errorf("a script: %v", err)
-	}
+	assert.Equal(t, 3, new(images).missing(nil))
+	assert.Equal(t, 1, (&images{nats: "mine", etcd: "mine"}).missing(nil))
+	assert.Equal(t, 5, new(images).missing([]string{"replicas", "observe"}))
+	assert.Equal(t, "image 4 of 4", imagesLeft(4, 4).Text)
 }

@@ -208,51 +208,6 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// What Prometheus reads is every service of the fleet that has metrics, and the alerts lie where its settings look.
-func TestPrometheusReadsTheFleet(t *testing.T) {
-	data, err := os.ReadFile("../observe/prometheus.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var cfg struct {
-		RuleFiles []string `yaml:"rule_files"`
-		Jobs      []struct {
-			Static []struct{ Targets []string } `yaml:"static_configs"`
-		} `yaml:"scrape_configs"`
-	}
-	if err := yaml.Unmarshal(data, &cfg); err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, job := range cfg.Jobs {
-		for _, s := range job.Static {
-			got = append(got, s.Targets...)
-		}
-	}
-	want := []string{"gateway:8000"}
-	for _, id := range workerIDs {
-		want = append(want, id+":8000")
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("targets %q, want %q", got, want)
-	}
-	mounts := read(t, "compose.observe.yaml").Services["prometheus"].Volumes
-	for _, file := range append(cfg.RuleFiles, "/etc/prometheus/prometheus.yaml") {
-		if !slices.ContainsFunc(mounts, func(m string) bool { return strings.HasSuffix(m, ":"+file+":ro") }) {
-			t.Errorf("%s is not mounted", file)
-		}
-	}
-}
-
-// What ldd prints of a program names what it is linked to, and nothing of the kernel's.
-func TestLibraries(t *testing.T) {
-	got := libraries("\tlinux-vdso.so.1 (0x00007fcb)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n")
-	want := []string{"/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
-
 // Behind the balancer stand three gateways that are alike. Requests and the servers have networks of their own, and nothing
 // but the balancer and the gateways' administration has a port, on the loopback address.
 func TestReplicas(t *testing.T) {
@@ -373,26 +328,6 @@ func TestSecretsAreMadeOnce(t *testing.T) {
 	}
 	if config, err := trust(dir); err != nil || config.RootCAs == nil {
 		t.Error(err)
-	}
-}
-
-// HAProxy knows every gateway, asks for what tells that it drains, and sends again only what no gateway has seen.
-func TestBalancer(t *testing.T) {
-	data, err := os.ReadFile("../replicas/haproxy.cfg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(string(data), "\n")
-	for i, line := range lines {
-		lines[i] = strings.TrimSpace(line)
-	}
-	for _, want := range []string{
-		"server gateway-1 gateway-1:8000", "server gateway-2 gateway-2:8000", "server gateway-3 gateway-3:8000",
-		"option httpchk GET /health", "http-check expect status 200", "retry-on conn-failure", "option redispatch 1", "option abortonclose",
-	} {
-		if !slices.Contains(lines, want) {
-			t.Errorf("there is no line %q", want)
-		}
 	}
 }
 
@@ -543,30 +478,5 @@ func TestSourceDockerfile(t *testing.T) {
 	wantStage, wantFiles := last(dockerfile(t, "../../Dockerfile"))
 	if !slices.Equal(stage, wantStage) || !slices.Equal(files, wantFiles) {
 		t.Errorf("source.Dockerfile ends with %q and %q, the Dockerfile with %q and %q", stage, files, wantStage, wantFiles)
-	}
-}
-
-// The images that are still to be made are counted: the gateway's, and those that no variable names.
-func TestMissingImages(t *testing.T) {
-	for _, p := range packages {
-		t.Setenv(p.variable(), "")
-	}
-	for _, tt := range []struct {
-		of   *images
-		with []string
-		want int
-	}{
-		{&images{}, nil, 3}, {&images{nats: "mine"}, nil, 2}, {&images{nats: "mine", etcd: "mine"}, nil, 1}, {&images{}, []string{"replicas", "observe"}, 5},
-	} {
-		if got := tt.of.missing(tt.with); got != tt.want {
-			t.Errorf("%q, %q with %q: %d images, want %d", tt.of.nats, tt.of.etcd, tt.with, got, tt.want)
-		}
-	}
-	t.Setenv(packages["replicas"].variable(), "mine")
-	if got := new(images).missing([]string{"replicas"}); got != 3 {
-		t.Errorf("%d images are missing next to one that is named", got)
-	}
-	if s := imagesLeft(4, 4); s.Share != 1 || s.Text != "image 4 of 4" {
-		t.Errorf("after the last: %+v", s)
 	}
 }
