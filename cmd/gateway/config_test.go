@@ -1,10 +1,12 @@
 package main
 
 import (
-	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -69,89 +71,26 @@ func TestDirectModeNeedsHints(t *testing.T) {
 	}
 }
 
-// The defaults that the documents give, and those of the rooms alone, are one.
-func TestDefaults(t *testing.T) {
-	got, err := configured("--router-seed=1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, r := got.Edge, got.Router
-	for _, c := range []struct {
-		name      string
-		got, want any
-	}{
-		{"edge", []any{e.Host, e.Port, e.MaxBodyBytes, e.BodyBudgetBytes, e.ReadTimeout, e.WriteStall, e.IdleTimeout, e.Heartbeat, e.ClientHints},
-			[]any{"127.0.0.1", 8000, 64 << 20, int64(1 << 30), time.Minute, 30 * time.Second, 620 * time.Second, time.Duration(0), "auto"}},
-		{"stop", []any{got.Grace, got.Drain}, []any{5 * time.Second, 30 * time.Second}},
-		{"router", []any{r.Mode, r.OverlapWeight, r.Temperature, r.GPUWeight, r.KVEvents, r.TrackPrefillTokens, r.TrackActiveBlocks, r.TrackOutputBlocks, r.Room, r.QueueThreshold, r.DefaultMaxBatchedTokens},
-			[]any{"kv", 1.0, 0.0, 8.0, true, true, true, true, true, 4.0, 8192}},
-		{"credit", []any{r.Cost, r.Credit.Overlap, r.Credit.Decay, r.Credit.Host, r.Credit.Disk, r.Credit.Shared, r.Credit.PrefillScale, r.Credit.ActiveRequests, r.PrefillLoad},
-			[]any{"classic", 1.0, 0.0, .75, .25, 0.0, 1.0, 0.0, "none"}},
-		{"predictions", []any{r.Predictions.TTL, r.Predictions.MaxBlocks, r.Predictions.PruneRatio, r.Predictions.LRU, r.PredictedTTL, r.IndexMaxBlocks},
-			[]any{2 * time.Minute, 1 << 16, .8, false, time.Duration(0), 1 << 26}},
-		{"parity", []any{r.Parity.On, r.Parity.Window, r.Parity.Least, r.Parity.Wrong}, []any{true, 32, 8, .25}},
-		{"queue", []any{got.Flow.Queue.Policy, got.Flow.Queue.Limit, got.Flow.Queue.Bytes, got.Flow.Queue.Timeout}, []any{"auto", 1024, int64(512 << 20), time.Minute}},
-		{"flow", []any{got.Flow.DecodeFallback, got.Observe.Utilization, got.Flow.Seed}, []any{true, .8, uint64(1)}},
-		{"legs", []any{got.Prefill.Timeout, got.Decode.FirstTokenTimeout, got.Decode.StreamIdleTimeout}, []any{time.Duration(0), time.Duration(0), time.Duration(0)}},
-		{"discovery", []any{got.EtcdEndpoints, got.Prefix, got.LeaseTTL, got.NATSURL}, []any{[]string{}, "/tandem/workers", 10 * time.Second, ""}},
-		{"events", []any{got.Events.SilentAfter, got.Events.PredictAfter, got.Events.Relearn, got.Events.Seed, got.Reannounce}, []any{5 * time.Second, time.Minute, 2 * time.Minute, uint64(1), true}},
-		{"stream", []any{got.Stream.Durable, got.Stream.MaxAge, got.Stream.MaxBytes}, []any{false, time.Hour, int64(1 << 30)}},
-		{"others", []any{got.Workers.Probe.Every, got.Remote.Timeout, got.Logging.Level, got.Logging.Format, got.MetricsPrefix, got.Models.CacheBytes},
-			[]any{5 * time.Second, 20 * time.Millisecond, "info", "auto", "tandem_", int64(32 << 20)}},
-	} {
-		if !reflect.DeepEqual(c.got, c.want) {
-			t.Errorf("%s: %v, want %v", c.name, c.got, c.want)
-		}
-	}
-}
-
 // A flag offers what its room takes, and no more.
-func TestKVCacheBlockSizeOffersWhatIsTaken(t *testing.T) {
-	if _, err := configured("--kv-cache-block-size=4096"); err != nil {
-		t.Error(err)
-	}
-	if _, err := configured("--kv-cache-block-size=4097"); err == nil || !strings.Contains(err.Error(), "flag --kv-cache-block-size: 4097 is above 4096") {
-		t.Errorf("4097: %v", err)
-	}
-	if pools.MaxBlockSize != 4096 {
-		t.Errorf("pools take %d", pools.MaxBlockSize)
-	}
-}
-
-func TestClientHintsAreChecked(t *testing.T) {
-	for text, ok := range map[string]bool{
-		"auto": true, "none": true, "all": true, "priority<=0": true, "priority<=2147483647": true,
-		"": false, "some": false, "priority<=": false, "priority<=-1": false, "priority<=2147483648": false, "priority<5": false,
+func TestSettingsAreChecked(t *testing.T) {
+	for arg, refused := range map[string]string{
+		"--kv-cache-block-size=4096": "", "--kv-cache-block-size=4097": "flag --kv-cache-block-size: 4097 is above 4096",
+		"--client-hints=none": "", "--client-hints=all": "", "--client-hints=priority<=0": "", "--client-hints=priority<=2147483647": "",
+		"--client-hints=": "client-hints", "--client-hints=some": "client-hints", "--client-hints=priority<=": "client-hints",
+		"--client-hints=priority<=-1": "client-hints", "--client-hints=priority<=2147483648": "client-hints", "--client-hints=priority<5": "client-hints",
+		"--metrics-prefix=7up_": "not begin with a digit", "--metrics-prefix=a-b_": "letters, digits", "--metrics-prefix=tándem_": "letters, digits",
+		"--metrics-prefix=tandem_\n": "letters, digits", "--metrics-prefix=" + strings.Repeat("a", 65): "longer than 64 bytes",
 	} {
-		status, _, stderr := inside(t, nil, "config", "--client-hints="+text)
-		if (status == exitOK) != ok || !ok && !strings.Contains(stderr, "client-hints (flag): ") {
-			t.Errorf("%q: status %d, %s", text, status, stderr)
+		_, err := configured(arg)
+		if (err == nil) != (refused == "") || err != nil && !strings.Contains(err.Error(), refused) {
+			t.Errorf("%q: %v, want %q", arg, err, refused)
 		}
 	}
-}
-
-func TestMetricsPrefix(t *testing.T) {
-	for _, tt := range []struct{ text, want, refused string }{
-		{"tandem_", "tandem_", ""},
-		{"tandem", "tandem_", ""},
-		{"dynamo_", "dynamo_", ""},
-		{"ns:", "ns:", ""},
-		{":_", ":_", ""},
-		{"", "", ""},
-		{"7up_", "", "not begin with a digit"},
-		{"a-b_", "", "letters, digits"},
-		{"a b", "", "letters, digits"},
-		{"tándem_", "", "letters, digits"},
-		{"tandem_\n", "", "letters, digits"},
-		{strings.Repeat("a", 65), "", "longer than 64 bytes"},
-	} {
-		cfg, err := configured("--metrics-prefix=" + tt.text)
-		switch {
-		case tt.refused != "" && (err == nil || !strings.Contains(err.Error(), tt.refused) || !strings.Contains(err.Error(), "metrics-prefix")):
-			t.Errorf("%q: %v, want it refused because %q", tt.text, err, tt.refused)
-		case tt.refused == "" && (err != nil || cfg.MetricsPrefix != tt.want):
-			t.Errorf("%q goes before names as %q, %v, want %q", tt.text, cfg.MetricsPrefix, err, tt.want)
-		}
+	assert.Equal(t, 4096, pools.MaxBlockSize)
+	for text, want := range map[string]string{"tandem_": "tandem_", "tandem": "tandem_", "ns:": "ns:", ":_": ":_", "": ""} {
+		cfg, err := configured("--metrics-prefix=" + text)
+		require.NoError(t, err)
+		assert.Equal(t, want, cfg.MetricsPrefix)
 	}
 }
 
@@ -195,14 +134,8 @@ func TestNamesOfTheDocuments(t *testing.T) {
 		{"--http-port=9000", "DYN_HTTP_PORT=9000", "http-port: 9000"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.flag, func(t *testing.T) {
-			variable, _, _ := strings.Cut(tt.env, "=")
-			for source, way := range map[string]struct{ args, env []string }{"flag": {args: []string{tt.flag}}, "env " + variable: {env: []string{tt.env}}} {
-				_, out, _ := inside(t, way.env, append([]string{"config"}, way.args...)...)
-				if want := "\n" + tt.want + "  # " + source + "\n"; !strings.Contains(out, want) {
-					t.Errorf("no line%sin the output", want)
-				}
-			}
-		})
+		variable, _, _ := strings.Cut(tt.env, "=")
+		lines(t, nil, "config", []line{{tt.flag, exitOK, "\n" + tt.want + "  # flag\n"}})
+		lines(t, []string{tt.env}, "config", []line{{"", exitOK, "\n" + tt.want + "  # env " + variable + "\n"}})
 	}
 }

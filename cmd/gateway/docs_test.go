@@ -22,15 +22,6 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 )
 
-func operating(t *testing.T) string {
-	t.Helper()
-	raw, err := os.ReadFile("../../docs/operating.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(raw)
-}
-
 var update = flag.Bool("update", false, "write docs/reference/settings.md again")
 
 // docs/reference/settings.md is made of the tags of every command's settings.
@@ -138,8 +129,12 @@ var docCode = regexp.MustCompile("^\\| (4xx|[0-9]{3}) \\| `([a-z_]+)` \\| [^|]+ 
 // docs/operating.md has every code that an error can have, with its status, and
 // no other.
 func TestOperatingErrorCodes(t *testing.T) {
+	operating, err := os.ReadFile("../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	got := map[string]string{}
-	for line := range strings.Lines(operating(t)) {
+	for line := range strings.Lines(string(operating)) {
 		if m := docCode.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil {
 			if got[m[2]] != "" {
 				t.Errorf("docs/operating.md has %s twice", m[2])
@@ -230,7 +225,7 @@ func (c *codes) collect(f *ast.FuncDecl) {
 				c.note(member(n, "Code"), statusOf(member(n, "Status")))
 			}
 		case *ast.CallExpr:
-			if name := called(n); slices.Contains([]string{"BadGateway", "Unavailable", "GatewayTimeout"}, name) && len(n.Args) > 0 {
+			if name := nameOf(n); slices.Contains([]string{"BadGateway", "Unavailable", "GatewayTimeout"}, name) && len(n.Args) > 0 {
 				c.note(n.Args[0], c.makers[name])
 			}
 		case *ast.AssignStmt:
@@ -241,7 +236,7 @@ func (c *codes) collect(f *ast.FuncDecl) {
 				switch left := left.(type) {
 				case *ast.Ident:
 					if call, ok := n.Rhs[i].(*ast.CallExpr); ok {
-						made[left.Name] = c.statusOfCall(call)
+						made[left.Name] = c.makers[nameOf(call)]
 					}
 				case *ast.SelectorExpr:
 					if of, ok := left.X.(*ast.Ident); ok && left.Sel.Name == "Code" {
@@ -253,8 +248,6 @@ func (c *codes) collect(f *ast.FuncDecl) {
 		return true
 	})
 }
-
-func (c *codes) statusOfCall(call *ast.CallExpr) string { return c.makers[called(call)] }
 
 // note takes in a code that is a literal. Codes that come from elsewhere are
 // fault classes, or another error's.
@@ -279,50 +272,39 @@ func (c *codes) note(code ast.Expr, status string) {
 // isError reports whether a literal's type is openai.Error, by whatever name its
 // package has it.
 func isError(of ast.Expr) bool {
-	switch of := of.(type) {
-	case *ast.Ident:
-		return of.Name == "Error"
-	case *ast.SelectorExpr:
-		x, ok := of.X.(*ast.Ident)
-		return ok && x.Name == "openai" && of.Sel.Name == "Error"
+	if of, ok := of.(*ast.SelectorExpr); ok && nameOf(of.X) != "openai" {
+		return false
 	}
-	return false
+	return nameOf(of) == "Error"
 }
 
 // member is the value of a literal's field; nil where it is absent.
 func member(lit *ast.CompositeLit, name string) ast.Expr {
 	for _, e := range lit.Elts {
-		if kv, ok := e.(*ast.KeyValueExpr); ok {
-			if key, ok := kv.Key.(*ast.Ident); ok && key.Name == name {
-				return kv.Value
-			}
+		if kv, ok := e.(*ast.KeyValueExpr); ok && nameOf(kv.Key) == name {
+			return kv.Value
 		}
 	}
 	return nil
 }
 
-// called is the name of the func that is called.
-func called(call *ast.CallExpr) string {
-	switch fun := call.Fun.(type) {
+// nameOf is the last name of what is used or called.
+func nameOf(e ast.Expr) string {
+	switch e := e.(type) {
 	case *ast.Ident:
-		return fun.Name
+		return e.Name
 	case *ast.SelectorExpr:
-		return fun.Sel.Name
+		return e.Sel.Name
+	case *ast.CallExpr:
+		return nameOf(e.Fun)
 	}
 	return ""
 }
 
 // statusOf is the number behind http.StatusX; empty for anything else.
 func statusOf(e ast.Expr) string {
-	name := ""
-	switch e := e.(type) {
-	case *ast.SelectorExpr:
-		name = e.Sel.Name
-	case *ast.Ident:
-		name = e.Name
-	}
 	for n := 100; n < 600; n++ {
-		if text := http.StatusText(n); text != "" && name == "Status"+strings.ReplaceAll(text, " ", "") {
+		if text := http.StatusText(n); text != "" && nameOf(e) == "Status"+strings.ReplaceAll(text, " ", "") {
 			return strconv.Itoa(n)
 		}
 	}

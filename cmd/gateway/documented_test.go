@@ -79,86 +79,67 @@ var (
 	anyBlock     = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
 	codeSpan     = regexp.MustCompile("`gateway ([^`]+)`")
 	continued    = regexp.MustCompile(`\\\n\s*`)
-	gatewayWords = regexp.MustCompile(`^(\$ )?([A-Z_]+=\S+ )*(go run \./cmd/gateway|gateway) `)
+	beforeIt     = regexp.MustCompile(`^(\$|[A-Z_]+=.*)$`) // a prompt, a variable
+	redirections = regexp.MustCompile(`^[0-9]?>`)
 )
 
 // documentedCommands returns the arguments of each command `gateway` in a document: those in blocks of shell, and
 // those in running text.
 func documentedCommands(text string) (blocks, spans [][]string) {
 	for _, m := range shellBlock.FindAllStringSubmatch(text, -1) {
-		for _, command := range shellCommands(m[1]) {
-			if prefix := gatewayWords.FindString(command + " "); prefix != "" {
-				blocks = append(blocks, shellWords(strings.TrimPrefix(command+" ", prefix)))
+		for _, words := range shellCommands(m[1]) {
+			for len(words) > 0 && beforeIt.MatchString(words[0]) {
+				words = words[1:]
+			}
+			for _, program := range [][]string{{"gateway"}, {"go", "run", "./cmd/gateway"}} {
+				if n := len(program); len(words) >= n && slices.Equal(words[:n], program) {
+					blocks = append(blocks, words[n:])
+				}
 			}
 		}
 	}
 	for _, m := range codeSpan.FindAllStringSubmatch(anyBlock.ReplaceAllString(text, ""), -1) {
-		spans = append(spans, shellWords(m[1]))
+		spans = append(spans, slices.Concat(shellCommands(m[1])...))
 	}
 	return blocks, spans
 }
 
-// shellCommands splits a script at ends of lines and at ; & |, outside quotes, and drops comments.
-func shellCommands(script string) []string {
-	var commands []string
-	var b strings.Builder
-	quote, comment := rune(0), false
+// shellCommands are the commands of a script, each as its words. It leaves out comments, redirections, and the … of what a document
+// shortens.
+func shellCommands(script string) (commands [][]string) {
+	var words []string
+	var word strings.Builder
+	quote, begun, comment := rune(0), false, false
 	end := func() {
-		commands = append(commands, strings.TrimSpace(b.String()))
-		b.Reset()
+		if begun && word.String() != "…" {
+			words = append(words, word.String())
+		}
+		word.Reset()
+		begun = false
 	}
-	before := '\n'
 	for _, r := range continued.ReplaceAllString(script, " ") + "\n" {
 		switch {
 		case comment && r != '\n':
-		case quote != 0:
-			if r == quote {
-				quote = 0
-			}
-			b.WriteRune(r)
-		case r == '\'' || r == '"':
-			quote = r
-			b.WriteRune(r)
-		case r == '#' && (before == ' ' || before == '\n'):
-			comment = true
-		case strings.ContainsRune("\n;&|", r):
-			comment = false
-			end()
-		default:
-			b.WriteRune(r)
-		}
-		before = r
-	}
-	return commands
-}
-
-var redirection = regexp.MustCompile(`^[0-9]?>`)
-
-// shellWords splits a command into its words. It leaves out redirections, and the … of what a document shortens.
-func shellWords(command string) []string {
-	var words []string
-	quote, quoted := rune(0), false
-	var b strings.Builder
-	for _, r := range command + " " {
-		switch {
 		case quote != 0 && r == quote:
 			quote = 0
 		case quote == 0 && (r == '\'' || r == '"'):
-			quote, quoted = r, true
-		case quote == 0 && (r == ' ' || r == '\n'):
-			if b.Len() > 0 || quoted {
-				words = append(words, b.String())
+			quote, begun = r, true
+		case quote == 0 && r == '#' && !begun:
+			comment = true
+		case quote == 0 && r == ' ':
+			end()
+		case quote == 0 && strings.ContainsRune("\n;&|", r):
+			end()
+			if i := slices.IndexFunc(words, redirections.MatchString); i >= 0 {
+				words = words[:i]
 			}
-			b.Reset()
-			quoted = false
+			commands, words, comment = append(commands, words), nil, false
 		default:
-			b.WriteRune(r)
+			word.WriteRune(r)
+			begun = true
 		}
 	}
-	if i := slices.IndexFunc(words, redirection.MatchString); i >= 0 {
-		words = words[:i]
-	}
-	return slices.DeleteFunc(words, func(w string) bool { return w == "…" })
+	return commands
 }
 
 // misused says what the program would refuse of a command; empty for nothing. Without values only the names count:

@@ -9,16 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 )
-
-// answering is an endpoint with the same answer to every completion.
-func answering(t *testing.T, complete http.HandlerFunc) *openAI {
-	s := newOpenAI(t)
-	s.answer = complete
-	return s
-}
 
 // TestLoadSaysWhatItsFiguresShow: however a run went, its report diagnoses
 // nothing, has no figure of no value, and repeats the endpoint's own sentence.
@@ -34,7 +26,7 @@ func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
 		w.WriteHeader(503)
 		fmt.Fprint(w, `{"error":{"message":"the queue is full; try again in 1 s","type":"overloaded_error","code":"server_is_overloaded"}}`)
 	}
-	var asked atomic.Int32
+	answer := func(n int) http.HandlerFunc { return func(w http.ResponseWriter, _ *http.Request) { tokens(w, n) } }
 	for _, c := range []struct {
 		name     string
 		requests int
@@ -51,45 +43,19 @@ func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
 			},
 			`TTFT +0 +0`,
 		},
-		{
-			"some refused", 20, func(w http.ResponseWriter, _ *http.Request) {
-				if asked.Add(1)%2 == 0 {
-					full(w)
-					return
-				}
-				tokens(w, 3)
-			}, "--max-in-flight 1",
-			[]string{"refused", "http_503 server_is_overloaded: the queue is full"}, ``,
-		},
-		{
-			"two answers", 2, func(w http.ResponseWriter, _ *http.Request) { tokens(w, 3) }, "",
-			[]string{"2 answered, 0 failed", "Goodput: 2 of 2 requests came with"}, `Goodput[^.]*%`,
-		},
-		{
-			"answers without a token", 3, func(w http.ResponseWriter, _ *http.Request) { tokens(w, 0) }, "",
-			[]string{"Goodput: 0 of 3 requests", "fewer tokens than were asked for: 3"}, `TTFT +[0-9]+ +0`,
-		},
-		{
-			"one token each", 3, func(w http.ResponseWriter, _ *http.Request) { tokens(w, 1) }, "--osl 1",
-			[]string{"3 answered"}, `ITL +[0-9]+ +0`,
-		},
-		{
-			"a stream that ends in an error", 3, func(w http.ResponseWriter, _ *http.Request) {
-				fmt.Fprint(w, "data: {\"error\":{\"message\":\"it waited for 1m0s\",\"code\":\"queue_timeout\"}}\n\n")
-			}, "",
-			[]string{"0 answered, 3 refused, 0 failed", "3 error_event queue_timeout: it waited for 1m0s"}, ``,
-		},
-		{
-			"another form of error", 2, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no such\n thing", http.StatusNotFound) }, "",
-			[]string{"2 http_404: no such thing"}, ``,
-		},
-		{
-			"no limits", 2, func(w http.ResponseWriter, _ *http.Request) { tokens(w, 3) }, "--slo-ttft 0s --slo-itl 0s",
-			[]string{"Goodput: no limits are set."}, ``,
-		},
+		{"two answers", 2, answer(3), "", []string{"2 answered, 0 failed", "Goodput: 2 of 2 requests came with"}, `Goodput[^.]*%`},
+		{"answers without a token", 3, answer(0), "", []string{"Goodput: 0 of 3 requests", "fewer tokens than were asked for: 3"}, `TTFT +[0-9]+ +0`},
+		{"one token each", 3, answer(1), "--osl 1", []string{"3 answered"}, `ITL +[0-9]+ +0`},
+		{"a stream that ends in an error", 3, func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, "data: {\"error\":{\"message\":\"it waited for 1m0s\",\"code\":\"queue_timeout\"}}\n\n")
+		}, "", []string{"0 answered, 3 refused, 0 failed", "3 error_event queue_timeout: it waited for 1m0s"}, ``},
+		{"another form of error", 2, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no such\n thing", http.StatusNotFound) }, "",
+			[]string{"2 http_404: no such thing"}, ``},
+		{"no limits", 2, answer(3), "--slo-ttft 0s --slo-itl 0s", []string{"Goodput: no limits are set."}, ``},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := answering(t, c.complete)
+			s := newOpenAI(t)
+			s.answer = c.complete
 			page := filepath.Join(t.TempDir(), "r.html")
 			args := append([]string{
 				"--url", s.URL, "--rate", "1000", "--requests", fmt.Sprint(c.requests), "--isl", "5", "--osl", "3", "--html", page,
