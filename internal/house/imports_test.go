@@ -131,8 +131,8 @@ var command = storey{
 	"cmd/gateway":              {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/linktest", "lab/plot", "lab/porttest", "lab/wire"},
 	"cmd/gateway/e2e":          {below, "cmd/gateway/e2e/fleet", telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "lab/porttest", "lab/linktest", "lab/etcdusers"},
 	"internal/kvevents":        {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens", "lab/engine", "lab/zmqpub", "router/feed", "router/index"}, // tests of KV events from engine to index
-	"cmd/gateway/viewer":       {below, telemetry, "lab/engine", "lab/devfleet", "lab/replay", "lab/simulate"},                                                                                                                                                                                                                                                                                      // whose reports it looks at
-	"cmd/gateway/openaiclient": {below, telemetry, "lab/engine", "lab/devfleet"},
+	"cmd/gateway/viewer":       {below, "cmd/gateway/e2e/fleet", "lab/devfleet", "lab/replay", "lab/simulate"},                                                                                                                                                                                                                                                                                      // whose reports it looks at
+	"cmd/gateway/openaiclient": {below, "cmd/gateway/e2e/fleet"},
 }
 
 // storeys is the import table, from the ground up. A new package is added to

@@ -1,75 +1,23 @@
 package openaiclient
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
-	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/edge"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
-	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/lab/devfleet"
-	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/queue"
-	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
 // client starts a gateway with one prefill and one decode worker, and returns
 // OpenAI's client for it.
 func client(t *testing.T) openai.Client {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	bus := eventstest.NewBus()
-	cfg := stack.GatewayConfig{
-		Edge: setting.Default[edge.Config](), Flow: handoff.Config{Queue: setting.Default[queue.Config]()}, Drain: time.Second,
-		Router: router.DefaultConfig(), Replicas: setting.Default[member.Config](),
-	}
-	cfg.Edge.Host, cfg.Edge.Port = "127.0.0.1", 0
-	g, err := stack.NewGateway(cfg, stack.Links{Bus: bus}, log, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr, err := g.Listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 3)
-	go func() { ended <- g.Run(ctx) }()
-	parts := 1
-	for _, role := range []string{"prefill", "decode"} {
-		w, err := devfleet.NewWorker(devfleet.WorkerConfig{
-			Engine: engine.Config{Role: role, ID: role + "-1", Speedup: 50}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second,
-		}, stack.Links{Bus: bus}, log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() { ended <- w.Run(ctx) }()
-		parts++
-		if err := g.Roster.Put(w.Record()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() {
-		cancel()
-		for range parts {
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}
-		bus.Close()
-	})
-	return openai.NewClient(option.WithBaseURL("http://"+addr.String()+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0))
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 50})
+	return openai.NewClient(option.WithBaseURL(f.URL+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0))
 }
 
 func TestChat(t *testing.T) {

@@ -3,12 +3,13 @@ package stack
 import (
 	"context"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
@@ -23,30 +24,11 @@ func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
 	dir := t.TempDir()
 	source := wire.Source{Pool: "m/both", Worker: "w"}
 	log := slog.New(slog.DiscardHandler)
-	limit := time.NewTimer(30 * time.Second)
-	defer limit.Stop()
-	until := func(what string, condition func() bool) {
-		t.Helper()
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for !condition() {
-			select {
-			case <-tick.C:
-			case <-limit.C:
-				t.Fatalf("not in time: %s", what)
-			}
-		}
-	}
 	start := func() (*natsbus.Stream, func()) {
 		inside, err := Embed(EmbedConfig{Dir: dir, JetStream: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		links, unlink, err := Connect(&Discovery{NATSURL: inside.NATSURL()}, &natsbus.StreamConfig{}, log, nats.Name("test"))
-		if err != nil {
-			inside.Close()
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return links.Bus.(*natsbus.Stream), func() { unlink(); inside.Close() }
 	}
 
@@ -54,13 +36,11 @@ func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
 	published := []wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{7}, Tokens: make([]uint32, 16), BlockSize: 16}}
 	publisher := func(source wire.Source) *publish.Publisher {
 		p, err := publish.New(publish.Config{Source: source}, bus, log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return p
 	}
 	probe := publisher(wire.Source{Pool: "m/both", Worker: "probe"})
-	until("the stream is there", func() bool {
+	until(t, "the stream is there", func() bool {
 		switch now := bus.Stats(); {
 		case now.Pending > 0:
 			return false
@@ -71,34 +51,26 @@ func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
 		return false
 	})
 	p, before := publisher(source), bus.Stats().Acked
-	if err := p.Publish(published); err != nil {
-		t.Fatal(err)
-	}
-	until("the stream has it", func() bool { return bus.Stats().Acked > before })
+	require.NoError(t, p.Publish(published))
+	until(t, "the stream has it", func() bool { return bus.Stats().Acked > before })
 	stop()
-	if _, err := os.Stat(filepath.Join(dir, "nats", "jetstream")); err != nil {
-		t.Error(err)
-	}
+	assert.DirExists(t, filepath.Join(dir, "nats", "jetstream"))
 
 	// The worker is gone: the stream alone can tell.
 	bus, stop = start()
 	idx := index.New(index.Config{})
 	sub, err := follow.New(follow.Config{}, bus, feed.Into(func(string) *index.Index { return idx }), log, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	sub.Track(source.Pool, source.Worker, []int{0}, 16, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- sub.Run(ctx) }()
 	defer func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-ended)
 		stop()
 	}()
-	until("the view is read from the stream", func() bool {
+	until(t, "the view is read from the stream", func() bool {
 		all := sub.Sources()
 		return len(all) == 1 && all[0].Epoch == p.Epoch() && all[0].Blocks == 1 && all[0].Repaired[follow.ByStream] == 1
 	})

@@ -16,6 +16,8 @@ import (
 	natsd "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/certs/certstest"
@@ -40,15 +42,34 @@ func until(t *testing.T, what string, ok func() bool) {
 func link(t *testing.T, d *Discovery, log *slog.Logger) Links {
 	t.Helper()
 	links, unlink, err := Connect(d, nil, log, nats.Name("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(unlink)
 	return links
 }
 
 // connected reports whether links.Bus reaches its server.
 func connected(l Links) bool { return l.Bus.(interface{ Connected() bool }).Connected() }
+
+// register writes a key into etcd, as a worker does.
+func register(t *testing.T, name string, l Links) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err := l.Etcd.Put(ctx, "/tandem/x", name)
+	assert.NoError(t, err, name)
+}
+
+// startNATS runs a NATS of the test's own.
+func startNATS(t *testing.T, o natsd.Options) *natsd.Server {
+	t.Helper()
+	o.Host, o.Port, o.NoLog, o.NoSigs = "127.0.0.1", natsd.RANDOM_PORT, true, true
+	s, err := natsd.NewServer(&o)
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	require.True(t, s.ReadyForConnections(10*time.Second), "NATS is ready")
+	return s
+}
 
 // The embedded servers listen beyond the loopback with TLS and a password only. The gateway and a worker with the
 // password work with them, also after a restart in the same folder; others are refused, and the log says why.
@@ -63,9 +84,7 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 		inside, err := Embed(EmbedConfig{
 			Listen: "0.0.0.0", Dir: filepath.Join(dir, "data"), PasswordFile: file("password", password+"\n"), TLS: &edge.TLS{CertFile: cert, KeyFile: key},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		stop := sync.OnceFunc(inside.Close)
 		t.Cleanup(stop)
 		quiet := slog.New(slog.DiscardHandler)
@@ -78,11 +97,7 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 		}
 		for name, l := range map[string]Links{"gateway": gateway, "worker": link(t, worker, quiet)} {
 			until(t, name+" reaches NATS", func() bool { return connected(l) })
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			if _, err := l.Etcd.Put(ctx, "/tandem/x", name); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-			cancel()
+			register(t, name, l)
 		}
 		for _, c := range []struct {
 			name   string
@@ -127,11 +142,7 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 			}
 			late := link(t, worker, quiet)
 			until(t, name+": a new worker reaches NATS", func() bool { return connected(late) })
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			if _, err := late.Etcd.Put(ctx, "/tandem/x", name); err != nil {
-				t.Errorf("%s: a new worker cannot register: %v", name, err)
-			}
-			cancel()
+			register(t, name, late)
 		}
 		pair.Write(t, dir, "gateway")
 		stop()
@@ -173,34 +184,20 @@ func TestNATSCredentials(t *testing.T) {
 	oc := jwt.NewOperatorClaims(operatorKey)
 	ac := jwt.NewAccountClaims(accountKey)
 	signed, err := ac.Encode(operator)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	resolver := &natsd.MemAccResolver{}
 	if err := resolver.Store(accountKey, signed); err != nil {
 		t.Fatal(err)
 	}
-	s, err := natsd.NewServer(&natsd.Options{Host: "127.0.0.1", Port: natsd.RANDOM_PORT, NoLog: true, NoSigs: true, TrustedOperators: []*jwt.OperatorClaims{oc}, AccountResolver: resolver})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("NATS is not ready")
-	}
+	s := startNATS(t, natsd.Options{TrustedOperators: []*jwt.OperatorClaims{oc}, AccountResolver: resolver})
 	creds := func(signer nkeys.KeyPair) string {
 		user, _ := nkeys.CreateUser()
 		key, _ := user.PublicKey()
 		token, err := jwt.NewUserClaims(key).Encode(signer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		seed, _ := user.Seed()
 		text, err := jwt.FormatUserConfig(token, seed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return certstest.Write(t, filepath.Join(t.TempDir(), "user.creds"), text)
 	}
 	var log locked
@@ -216,12 +213,18 @@ func TestNATSCredentials(t *testing.T) {
 		t.Error("another account's user is let in")
 	}
 	for _, bad := range []string{path, path + ".not"} {
-		_, unlink, err := Connect(&Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: bad}}, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
-		unlink()
-		if wrong, ok := errors.AsType[*setting.Error](err); !ok || wrong.Name != "nats-creds" {
-			t.Errorf("%s: %v", bad, err)
-		}
+		wrongSetting(t, &Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: bad}}, "nats-creds")
 	}
+}
+
+// wrongSetting is refused with the setting's name.
+func wrongSetting(t *testing.T, d *Discovery, name string) {
+	t.Helper()
+	_, unlink, err := Connect(d, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
+	unlink()
+	wrong, ok := errors.AsType[*setting.Error](err)
+	require.True(t, ok, "%s: %v", name, err)
+	assert.Equal(t, name, wrong.Name)
 }
 
 // Settings that cannot work end the start by their name.
@@ -246,20 +249,14 @@ func TestAccessSettings(t *testing.T) {
 		{"nats-cert-file", Discovery{NATSURL: "nats://h:1", NATSAccess: NATSAccess{NATSCert: oldCert, NATSKey: oldKey}}},
 		{"nats-ca-file", Discovery{NATSURL: "nats://h:1", NATSAccess: NATSAccess{NATSCA: filepath.Join(dir, "none")}}},
 	} {
-		_, unlink, err := Connect(&c.d, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
-		unlink()
-		if wrong, ok := errors.AsType[*setting.Error](err); !ok || wrong.Name != c.name {
-			t.Errorf("%s: %v", c.name, err)
-		}
+		wrongSetting(t, &c.d, c.name)
 	}
 }
 
 // HOST:PORT with certificates is reached over TLS, and what is sent shows no password.
 func TestEtcdWithoutSchemeIsReachedOverTLS(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer ln.Close()
 	ca := certstest.New(t, "ca")
 	links := link(t, &Discovery{EtcdEndpoints: []string{ln.Addr().String()}, EtcdAccess: EtcdAccess{EtcdCA: ca.Bundle(t.TempDir())}}, slog.New(slog.DiscardHandler))
@@ -267,9 +264,7 @@ func TestEtcdWithoutSchemeIsReachedOverTLS(t *testing.T) {
 	defer cancel()
 	go func() { _, _ = links.Etcd.Get(ctx, "/x") }()
 	c, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
 	first := make([]byte, 1)
 	if _, err := c.Read(first); err != nil || first[0] != 0x16 {
@@ -282,23 +277,11 @@ func TestExpiredServersAreNamed(t *testing.T) {
 	dir, ca := t.TempDir(), certstest.New(t, "ca")
 	old := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}, From: -2 * time.Hour, For: -time.Hour})
 	pair, err := tls.X509KeyPair(old.Cert, old.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	shown := &tls.Config{Certificates: []tls.Certificate{pair}}
-	bus, err := natsd.NewServer(&natsd.Options{Host: "127.0.0.1", Port: natsd.RANDOM_PORT, TLS: true, TLSConfig: shown, TLSTimeout: 5, NoLog: true, NoSigs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	go bus.Start()
-	t.Cleanup(func() { bus.Shutdown(); bus.WaitForShutdown() })
-	if !bus.ReadyForConnections(10 * time.Second) {
-		t.Fatal("NATS does not start")
-	}
+	bus := startNATS(t, natsd.Options{TLS: true, TLSConfig: shown, TLSTimeout: 5})
 	registry, err := tls.Listen("tcp", "127.0.0.1:0", shown)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var calls sync.WaitGroup
 	calls.Go(func() {
 		for {

@@ -20,12 +20,13 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	e2e "github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 )
 
-var (
-	chromium = flag.String("chromium", "", "a Chromium to look at the pages with; without one they are read over plain HTTP")
-	update   = flag.Bool("update", false, "write the screenshots in docs; needs -chromium")
-)
+// chromium is what -update writes the screenshots in docs with.
+var chromium = flag.String("chromium", "", "a Chromium to look at the pages with; without one they are read over plain HTTP")
 
 // browser is a page in a real browser. It notes what must not be.
 type browser struct {
@@ -35,6 +36,15 @@ type browser struct {
 	mu   sync.Mutex
 	bad  []string // errors on its console, and requests to other hosts
 	sent int      // requests
+}
+
+// browse starts a fleet and a browser; nil where there is no Chromium. What the pages say without a script is in TestPages.
+func browse(t *testing.T, keys bool) *browser {
+	t.Helper()
+	if *chromium == "" {
+		return nil
+	}
+	return newFleet(t, keys).open(t)
 }
 
 // open starts the browser.
@@ -62,7 +72,7 @@ func (b *browser) note(event any) {
 	switch e := event.(type) {
 	case *network.EventRequestWillBeSent:
 		b.sent++
-		if !strings.HasPrefix(e.Request.URL, b.f.url) && !strings.HasPrefix(e.Request.URL, "data:") && !strings.HasPrefix(e.Request.URL, "about:") {
+		if !strings.HasPrefix(e.Request.URL, b.f.URL) && !strings.HasPrefix(e.Request.URL, "data:") && !strings.HasPrefix(e.Request.URL, "about:") {
 			b.bad = append(b.bad, "a request to "+e.Request.URL)
 		}
 	case *runtime.EventExceptionThrown:
@@ -78,18 +88,18 @@ func (b *browser) note(event any) {
 
 // do runs steps within a minute.
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
-	b.f.t.Helper()
+	b.f.T.Helper()
 	if err := chromedp.Do(b.ctx, steps...); err != nil {
-		b.f.t.Fatal(err)
+		b.f.T.Fatal(err)
 	}
 }
 
 // look evaluates an expression in the page.
 func look[T any](b *browser, expression string) T {
-	b.f.t.Helper()
+	b.f.T.Helper()
 	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression))
 	if err != nil {
-		b.f.t.Fatalf("%v in %.80s", err, expression)
+		b.f.T.Fatalf("%v in %.80s", err, expression)
 	}
 	return v
 }
@@ -97,12 +107,12 @@ func look[T any](b *browser, expression string) T {
 // until waits until a condition holds in the page. A page that gives way to another meanwhile, as at the sign-in, cannot
 // be asked: the browser then answers with a server error, code -32000, and the next page is asked.
 func (b *browser) until(what, condition string) {
-	b.f.t.Helper()
-	b.f.eventually(what, func() bool {
+	b.f.T.Helper()
+	b.f.Eventually(what, func() bool {
 		v, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](condition))
 		var failed *cdproto.Error
 		if err != nil && (!errors.As(err, &failed) || failed.Code != -32000) {
-			b.f.t.Fatalf("%v in %.80s", err, condition)
+			b.f.T.Fatalf("%v in %.80s", err, condition)
 		}
 		return err == nil && v
 	})
@@ -110,7 +120,7 @@ func (b *browser) until(what, condition string) {
 
 // as sets width and theme.
 func (b *browser) as(width int64, theme string) {
-	b.f.t.Helper()
+	b.f.T.Helper()
 	b.do(chromedp.EmulateViewport(width, 900), func(ctx context.Context, s *chromedp.Target) (chromedp.Void, error) {
 		_, err := cdp.Call(ctx, s, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}})
 		return chromedp.Void{}, err
@@ -119,17 +129,17 @@ func (b *browser) as(width int64, theme string) {
 
 // live waits until the stream is open.
 func (b *browser) live() {
-	b.f.t.Helper()
+	b.f.T.Helper()
 	b.until("the page is live", `document.getElementById("link")?.dataset.state === "live"`)
 }
 
 // clean fails on what was noted.
 func (b *browser) clean(where string) {
-	b.f.t.Helper()
+	b.f.T.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, bad := range b.bad {
-		b.f.t.Errorf("%s: %s", where, bad)
+		b.f.T.Errorf("%s: %s", where, bad)
 	}
 	b.bad = nil
 }
@@ -167,16 +177,17 @@ const audit = `(() => {
   return [...new Set(found)];
 })()`
 
-// labelled finds the fields of a page and their labels.
-var fields, labels = regexp.MustCompile(`<input id="([^"]+)"`), regexp.MustCompile(`<label for="([^"]+)"`)
-
 // In a browser every page renders within 300 ms in both themes and at both widths, readably, without an error, and with
-// no request to another host. Over plain HTTP every field has its label, and every table its headings.
+// no request to another host.
 func TestBrowserPages(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, false)
+	b := browse(t, false)
+	if b == nil {
+		return
+	}
+	f := b.f
 	stop := f.load(6)
-	f.eventually("requests flow", func() bool { return f.sent.Load() > 40 })
+	f.Eventually("requests flow", func() bool { return f.sent.Load() > 40 })
 	pages := func() []string {
 		_, list := f.get("/console/requests")
 		all := regexp.MustCompile(`/console/requests/[^"]+`).FindAllString(list, 1)
@@ -185,28 +196,13 @@ func TestBrowserPages(t *testing.T) {
 		}
 		return all
 	}
-	if *chromium == "" {
-		for _, path := range pages() {
-			_, body := f.get(path)
-			for _, field := range fields.FindAllStringSubmatch(body, -1) {
-				if !slices.ContainsFunc(labels.FindAllStringSubmatch(body, -1), func(l []string) bool { return l[1] == field[1] }) {
-					t.Errorf("%s: the field %s has no label", path, field[1])
-				}
-			}
-			if strings.Count(body, "<th>") > 0 || strings.Count(body, "<table") > 0 && !strings.Contains(body, "<th scope=") {
-				t.Errorf("%s: a table's heading has no scope", path)
-			}
-		}
-		return
-	}
-	b := f.open(t)
 	for _, theme := range []string{"light", "dark"} {
 		for _, width := range []int64{1280, 390} {
 			b.as(width, theme)
 			for _, path := range pages() {
 				took := time.Hour.Seconds() * 1e3
 				for try := 0; try < 8 && took > 300; try++ { // this machine may be busy with something else
-					b.do(chromedp.Navigate(f.url + path))
+					b.do(chromedp.Navigate(f.URL + path))
 					took = min(took, look[float64](b, `(() => { const n = performance.getEntriesByType("navigation")[0]; return n.domContentLoadedEventEnd - n.startTime; })()`))
 				}
 				if took > 300 {
@@ -236,60 +232,53 @@ func TestBrowserPages(t *testing.T) {
 // plain HTTP TestKilledWorker looks at the same.
 func TestBrowserKilledWorker(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, false)
+	b := browse(t, false)
+	if b == nil {
+		return
+	}
+	f := b.f
 	stop := f.load(24)
-	f.eventually("requests flow", func() bool { return f.sent.Load() > 100 })
-	if *chromium != "" {
-		b := f.open(t)
-		b.as(1280, "light")
-		b.do(chromedp.Navigate(f.url + "/"))
-		b.live()
-		for _, kind := range []string{"queue", "prefill", "transfer", "decode"} {
-			b.until("a dot is in "+kind, `!!document.querySelector(".diagram.wide .flights circle.`+kind+`")`)
-		}
-		f.kills["decode-2"]()
-		killed := time.Now()
-		f.eventually("the worker is red", func() bool {
-			return look[string](b, `document.querySelector('.wide [data-node="decode-2"]').dataset.tone`) == "bad"
-		})
-		if took := time.Since(killed); took > 2*time.Second {
-			t.Errorf("the worker turned red after %v", took)
-		}
-		if word := look[string](b, `document.querySelector('[data-live="w.tandem-sim.decode-2.word"]').textContent`); word == "up" {
-			t.Errorf("its state is %q", word)
-		}
-		b.clean("the fleet")
-		b.until("the figures are there", `"ttft50 itl50 hits".split(" ").every((name) => /\d/.test(document.querySelector('.figures [data-live="m.tandem-sim.' + name + '"]').textContent))`)
-		shot(b, "console-fleet.png", 1280, 880, everywhere(".wide"))
+	f.Eventually("requests flow", func() bool { return f.sent.Load() > 100 })
+	b.as(1280, "light")
+	b.do(chromedp.Navigate(f.URL + "/"))
+	b.live()
+	for _, kind := range []string{"queue", "prefill", "transfer", "decode"} {
+		b.until("a dot is in "+kind, `!!document.querySelector(".diagram.wide .flights circle.`+kind+`")`)
 	}
-	if err := stop(); err != nil {
-		t.Errorf("a request was not answered: %v", err)
+	f.Workers["decode-2"].Kill()
+	killed := time.Now()
+	f.Eventually("the worker is red", func() bool {
+		return look[string](b, `document.querySelector('.wide [data-node="decode-2"]').dataset.tone`) == "bad"
+	})
+	if took := time.Since(killed); took > 2*time.Second {
+		t.Errorf("the worker turned red after %v", took)
 	}
+	if word := look[string](b, `document.querySelector('[data-live="w.tandem-sim.decode-2.word"]').textContent`); word == "up" {
+		t.Errorf("its state is %q", word)
+	}
+	b.clean("the fleet")
+	b.until("the figures are there", `"ttft50 itl50 hits".split(" ").every((name) => /\d/.test(document.querySelector('.figures [data-live="m.tandem-sim.' + name + '"]').textContent))`)
+	shot(b, "console-fleet.png", 1280, 880, everywhere(".wide"))
+	require.NoError(t, stop(), "every request is answered")
 }
 
 // The keyboard opens pages, requests and the search; the waterfall is drawn.
 func TestBrowserKeyboardAndWaterfall(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, false)
-	for range 12 {
-		if err := f.ask(t.Context(), "req-7f3a"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if *chromium == "" {
-		_, body := f.get("/console/requests?id=req-7f3a")
-		if strings.Count(body, `class="part"`) < 3 {
-			t.Errorf("the waterfall has %d bars", strings.Count(body, `class="part"`))
-		}
+	b := browse(t, false)
+	if b == nil {
 		return
 	}
-	b := f.open(t)
+	f := b.f
+	for range 12 {
+		require.NoError(t, f.ask(t.Context(), "req-7f3a"))
+	}
 	b.as(1280, "light")
-	b.do(chromedp.Navigate(f.url + "/"))
+	b.do(chromedp.Navigate(f.URL + "/"))
 	b.live()
 	at := func(path string) {
 		t.Helper()
-		f.eventually("the keyboard leads to "+path, func() bool {
+		f.Eventually("the keyboard leads to "+path, func() bool {
 			return strings.HasPrefix(look[string](b, "location.pathname"), path) && look[string](b, "document.readyState") == "complete"
 		})
 		b.live()
@@ -310,7 +299,7 @@ func TestBrowserKeyboardAndWaterfall(t *testing.T) {
 	if id := look[string](b, "document.activeElement.id"); id != "id" {
 		t.Errorf("/ focuses %q", id)
 	}
-	b.do(chromedp.Navigate(f.url+"/"), chromedp.KeyEvent("t"))
+	b.do(chromedp.Navigate(f.URL+"/"), chromedp.KeyEvent("t"))
 	if theme := look[string](b, "document.documentElement.dataset.theme"); theme != "dark" {
 		t.Errorf("t makes the theme %q", theme)
 	}
@@ -323,16 +312,12 @@ func TestBrowserKeyboardAndWaterfall(t *testing.T) {
 
 // A hidden tab holds no connection, and one that is seen again is live.
 func TestBrowserHiddenTab(t *testing.T) {
-	f := newFleet(t, false)
-	if *chromium == "" {
-		if _, script := f.get("/static/console.js"); !strings.Contains(script, "visibilitychange") {
-			t.Error("the script does not look at whether its tab is hidden")
-		}
+	b := browse(t, false)
+	if b == nil {
 		return
 	}
-	b := f.open(t)
 	b.as(1280, "light")
-	b.do(chromedp.Navigate(f.url + "/console/now"))
+	b.do(chromedp.Navigate(b.f.URL + "/console/now"))
 	b.live()
 	hide := func(hidden string) {
 		look[bool](b, `Object.defineProperty(document, "hidden", { value: `+hidden+`, configurable: true }) && document.dispatchEvent(new Event("visibilitychange"))`)
@@ -347,16 +332,12 @@ func TestBrowserHiddenTab(t *testing.T) {
 
 // With an operator's key the browser signs in once, and out again.
 func TestBrowserSignsIn(t *testing.T) {
-	f := newFleet(t, true)
-	if *chromium == "" {
-		if status, body := f.get("/"); status != 200 || !strings.Contains(body, "Prefill pool") {
-			t.Errorf("with a key: %d", status)
-		}
+	b := browse(t, true)
+	if b == nil {
 		return
 	}
-	b := f.open(t)
 	b.as(390, "light")
-	b.do(chromedp.Navigate(f.url + "/"))
+	b.do(chromedp.Navigate(b.f.URL + "/"))
 	for _, problem := range look[[]string](b, audit) {
 		t.Errorf("sign-in: %s", problem)
 	}
@@ -379,30 +360,24 @@ func TestBrowserSignsIn(t *testing.T) {
 
 // Screenshots for the documents: a page under load at both widths.
 func TestBrowserScreenshots(t *testing.T) {
-	f := newFleet(t, false)
-	if *chromium == "" || !*update {
-		if status, _ := f.get("/"); status != 200 {
-			t.Errorf("the first page: %d", status)
-		}
+	if !*e2e.Update {
 		return
 	}
+	b := browse(t, false)
+	f := b.f
 	stop := f.load(20)
-	f.within(3*time.Minute, "the charts have something to show", func() bool {
-		_, points := f.get("/console/points")
-		return strings.Count(points, "[") > 22 // of five seconds each
-	})
-	b := f.open(t)
+	<-time.After(2 * time.Minute) // the charts have something to show: points of five seconds each
 	b.as(1280, "dark")
-	b.do(chromedp.Navigate(f.url + "/console/now"))
+	b.do(chromedp.Navigate(f.URL + "/console/now"))
 	b.live()
 	b.until("the charts are drawn", `document.querySelectorAll(".charts canvas").length === 6`)
 	shot(b, "console-now.png", 1280, 900, `/\d/.test(document.querySelector('[data-live="m.tandem-sim.ttft50"]').textContent)`)
 	b.as(1280, "light")
-	b.do(chromedp.Navigate(f.url + "/console/cache"))
+	b.do(chromedp.Navigate(f.URL + "/console/cache"))
 	b.live()
 	shot(b, "console-cache.png", 1280, 560, "true")
 	b.as(390, "light")
-	b.do(chromedp.Navigate(f.url + "/"))
+	b.do(chromedp.Navigate(f.URL + "/"))
 	b.live()
 	shot(b, "console-narrow.png", 390, 844, everywhere(".narrow"))
 	if err := stop(); err != nil {
@@ -417,24 +392,24 @@ func everywhere(picture string) string {
 
 // shot writes a screenshot of the window, where that is wanted, in which a condition holds: before it is taken and after.
 func shot(b *browser, name string, width, height int64, condition string) {
-	b.f.t.Helper()
-	if !*update {
+	b.f.T.Helper()
+	if !*e2e.Update {
 		return
 	}
 	b.do(chromedp.EmulateViewport(width, height))
 	var picture []byte
-	b.f.eventually(name+" shows what it should", func() (ok bool) {
+	b.f.Eventually(name+" shows what it should", func() (ok bool) {
 		b.until("there is something to see on "+name, condition)
 		var err error
 		if picture, err = chromedp.Run(b.ctx, chromedp.CaptureScreenshot()); err != nil {
-			b.f.t.Fatal(err)
+			b.f.T.Fatal(err)
 		}
 		return look[bool](b, condition)
 	})
 	if len(picture) > 150_000 {
-		b.f.t.Errorf("%s has %d bytes", name, len(picture))
+		b.f.T.Errorf("%s has %d bytes", name, len(picture))
 	}
 	if err := os.WriteFile(filepath.Join("..", "..", "..", "docs", name), picture, 0o644); err != nil {
-		b.f.t.Fatal(err)
+		b.f.T.Fatal(err)
 	}
 }

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // paths are the console's pages, each with words that it shows.
@@ -20,6 +23,9 @@ var paths = []struct{ path, words string }{
 	{"/console/queue", "Retry-After now|By class|Waits longest"},
 	{"/console/settings", "http-port|flag|default"},
 }
+
+// fields are those of a page.
+var fields = regexp.MustCompile(`<input id="([^"]+)"`)
 
 // elsewhere finds what would be fetched from another host. The namespace of SVG is a name, and no address.
 var elsewhere = regexp.MustCompile(`(?:src|href|action)="(?:https?:)?//`)
@@ -34,7 +40,7 @@ func TestPages(t *testing.T) {
 		}
 	}
 	for _, p := range paths {
-		f.eventually(p.path+" shows all of its words", func() bool {
+		f.Eventually(p.path+" shows all of its words", func() bool {
 			_, body := f.get(p.path)
 			for word := range strings.SplitSeq(p.words, "|") {
 				if !strings.Contains(body, word) {
@@ -61,6 +67,12 @@ func TestPages(t *testing.T) {
 				t.Errorf("%s has %s %d times", p.path, part, strings.Count(body, part))
 			}
 		}
+		for _, field := range fields.FindAllStringSubmatch(body, -1) {
+			assert.Contains(t, body, `<label for="`+field[1]+`"`, p.path)
+		}
+		if strings.Contains(body, "<th>") || strings.Contains(body, "<table") && !strings.Contains(body, "<th scope=") {
+			t.Errorf("%s: a table's heading has no scope", p.path)
+		}
 		if strings.Contains(body, " style=") || strings.Contains(body, "<script>") || strings.Contains(body, "onclick") {
 			t.Errorf("%s has a style or a script of its own, which the policy bars", p.path)
 		}
@@ -78,16 +90,16 @@ func TestPages(t *testing.T) {
 
 // watch reads the console's stream, and calls each with every event until it returns true.
 func (f *fleet) watch(within time.Duration, each func(live map[string]string, raw string) (done bool)) bool {
-	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.t.Context(), within)
+	f.T.Helper()
+	ctx, cancel := context.WithTimeout(f.T.Context(), within)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url+"/console/stream", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.URL+"/console/stream", nil)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	defer res.Body.Close()
 	lines := bufio.NewScanner(res.Body)
@@ -99,7 +111,7 @@ func (f *fleet) watch(within time.Duration, each func(live map[string]string, ra
 		}
 		var event struct{ Live map[string]string }
 		if err := json.Unmarshal([]byte(data), &event); err != nil {
-			f.t.Fatalf("%v in %s", err, data)
+			f.T.Fatalf("%v in %s", err, data)
 		}
 		if each(event.Live, data) {
 			return true
@@ -113,12 +125,12 @@ func TestKilledWorker(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, false)
 	stop := f.load(24)
-	f.eventually("requests flow", func() bool { return f.sent.Load() > 100 })
+	f.Eventually("requests flow", func() bool { return f.sent.Load() > 100 })
 	killed := false
 	found := f.watch(20*time.Second, func(live map[string]string, _ string) bool {
 		if !killed {
 			killed = true
-			f.kills["decode-2"]()
+			f.Workers["decode-2"].Kill()
 			return false
 		}
 		return live["w.tandem-sim.decode-2.tone"] == "bad"
@@ -129,7 +141,7 @@ func TestKilledWorker(t *testing.T) {
 	if _, body := f.get("/"); !strings.Contains(body, `data-node="decode-2" data-role="decode" data-tone="bad"`) {
 		t.Error("the page does not show the worker as down")
 	}
-	f.eventually("a request that was moved is listed", func() bool {
+	f.Eventually("a request that was moved is listed", func() bool {
 		_, body := f.get("/console/requests?all=1")
 		return strings.Contains(body, "resume") || strings.Contains(body, `<td class="n">2</td>`)
 	})
@@ -138,54 +150,37 @@ func TestKilledWorker(t *testing.T) {
 	}
 }
 
-// The waterfall of a request has its steps, and every candidate with the terms of its cost.
-func TestWaterfall(t *testing.T) {
+// The page of a request has its steps, and every candidate with the terms of its cost. An answer that is not streamed has no first
+// token to show: one bar for decode's call, and dashes.
+func TestRequestPages(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, false)
-	for range 5 {
-		if err := f.ask(t.Context(), "my-request"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var body string
-	f.eventually("the request is kept", func() bool {
-		var status int
-		status, body = f.get("/console/requests?id=my-request")
-		return status == http.StatusOK
-	})
-	for _, part := range []string{
-		"<b>Prefill</b> prefill-", "<b>Transfer</b> decode-", "<b>Decode</b> decode-", "✓ chosen", "Predicted", "Actual", "Prefix family",
-		"for prefill", "for decode", `<th scope="row">prefill-1`, `<th scope="row">prefill-2`, `<th scope="row">prefill-3`, `<th scope="row">decode-1`, `<th scope="row">decode-2`, `<th scope="row">decode-3`,
+	for id, c := range map[string]struct {
+		stream     bool
+		has, lacks []string
+	}{
+		"streamed": {true, []string{
+			"<b>Prefill</b> prefill-", "<b>Transfer</b> decode-", "<b>Decode</b> decode-", "✓ chosen", "Predicted", "Actual", "Prefix family",
+			"for prefill", "for decode", `<th scope="row">prefill-1`, `<th scope="row">prefill-2`, `<th scope="row">prefill-3`, `<th scope="row">decode-1`, `<th scope="row">decode-2`, `<th scope="row">decode-3`,
+		}, nil},
+		"my-whole-answer": {false, []string{"<b>Transfer and decode</b> decode-", "<b>–</b> TTFT", "<b>–</b> ITL, mean"}, []string{"<b>Transfer</b>", "<b>Decode</b>"}},
 	} {
-		if !strings.Contains(body, part) {
-			t.Errorf("the page lacks %q", part)
+		require.NoError(t, f.send(t.Context(), id, c.stream))
+		var body string
+		f.Eventually("the request is kept", func() bool {
+			var status int
+			status, body = f.get("/console/requests?id=" + id)
+			return status == http.StatusOK
+		})
+		for _, part := range c.has {
+			assert.Contains(t, body, part, id)
+		}
+		for _, part := range c.lacks {
+			assert.NotContains(t, body, part, id)
 		}
 	}
-}
-
-// An answer that is not streamed has no first token to show: one bar for decode's call, and dashes.
-func TestWholeAnswer(t *testing.T) {
-	f := newFleet(t, false)
-	if err := f.send(t.Context(), "my-whole-answer", false); err != nil {
-		t.Fatal(err)
-	}
-	var body string
-	f.eventually("the request is kept", func() bool {
-		var status int
-		status, body = f.get("/console/requests?id=my-whole-answer")
-		return status == http.StatusOK
-	})
-	for _, part := range []string{"<b>Transfer and decode</b> decode-", "<b>–</b> TTFT", "<b>–</b> ITL, mean"} {
-		if !strings.Contains(body, part) {
-			t.Errorf("the page lacks %q", part)
-		}
-	}
-	if strings.Contains(body, "<b>Transfer</b>") || strings.Contains(body, "<b>Decode</b>") {
-		t.Error("the page shows a first token that nothing has seen")
-	}
-	if _, list := f.get("/console/requests"); strings.Count(list, "my-whole-answer") != 1 {
-		t.Error("the request is one of the slowest by TTFT")
-	}
+	_, list := f.get("/console/requests")
+	assert.Equal(t, 1, strings.Count(list, "my-whole-answer"), "it is none of the slowest by TTFT")
 }
 
 // Nothing of a prompt or an answer leaves by the console.
@@ -193,7 +188,7 @@ func TestNoPromptOnAnyPage(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, false)
 	stop := f.load(4)
-	f.eventually("requests flow", func() bool { return f.sent.Load() > 30 })
+	f.Eventually("requests flow", func() bool { return f.sent.Load() > 30 })
 	events := 0
 	f.watch(20*time.Second, func(_ map[string]string, raw string) bool {
 		if strings.Contains(raw, "xylophone") || strings.Contains(raw, "marmalade") {

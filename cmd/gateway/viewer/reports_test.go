@@ -14,6 +14,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	e2e "github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/lab/simulate"
 )
@@ -74,7 +75,7 @@ func TestBrowserReports(t *testing.T) {
 		_, _ = w.Write(pages[r.URL.Path]) // a browser that left does not read it
 	}))
 	defer server.Close()
-	f := &fleet{t: t, url: server.URL}
+	f := &fleet{Fleet: &e2e.Fleet{T: t, URL: server.URL}}
 	if *chromium == "" {
 		for path := range pages {
 			_, body := f.get(path)
@@ -89,7 +90,7 @@ func TestBrowserReports(t *testing.T) {
 		for _, width := range []int64{1280, 390} {
 			b.as(width, theme)
 			for path := range pages {
-				b.do(chromedp.Navigate(f.url + path))
+				b.do(chromedp.Navigate(f.URL + path))
 				for _, problem := range look[[]string](b, audit) {
 					t.Errorf("%s %s at %d: %s", path, theme, width, problem)
 				}

@@ -21,14 +21,14 @@ func TestViewers(t *testing.T) {
 	}
 	open := func() *http.Response {
 		t.Helper()
-		res, err := http.Get(f.url + "/console/stream")
+		res, err := http.Get(f.URL + "/console/stream")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return res
 	}
 	var all []*http.Response
-	f.eventually("fifty pages are open", func() bool { // the one above may not have been seen to leave
+	f.Eventually("fifty pages are open", func() bool { // the one above may not have been seen to leave
 		for len(all) < 50 {
 			res := open()
 			if res.StatusCode != http.StatusOK {
@@ -51,7 +51,7 @@ func TestViewers(t *testing.T) {
 	for _, res := range all {
 		res.Body.Close()
 	}
-	f.eventually("there is room again", func() bool {
+	f.Eventually("there is room again", func() bool {
 		res := open()
 		defer res.Body.Close()
 		return res.StatusCode == http.StatusOK
