@@ -57,58 +57,33 @@ func busy(present int, workers float64) poolLoad {
 	return poolLoad{Present: present, TokensPerSecond: 1000, ArrivalTokens: 800 * workers}
 }
 
-func TestDesiredBeginsWithThePresent(t *testing.T) {
-	r := newReader()
-	if n := r.after(busy(4, 0), 5*time.Second); n != 4 {
-		t.Errorf("a gateway that has just started asks an idle fleet of 4 for %d", n)
-	}
-	if n := r.after(busy(4, 0), time.Hour); n != 1 {
-		t.Errorf("after an idle hour it asks for %d, want 1", n)
-	}
-}
+// unknown is a backlog at workers whose speed is not known.
+func unknown(present int) poolLoad { return poolLoad{Present: present, BacklogTokens: 1e9} }
 
-func TestDesiredIsThePresentWhileUnknown(t *testing.T) {
-	r := newReader()
-	for _, present := range []int{3, 5, 2} {
-		if n := r.after(poolLoad{Present: present, BacklogTokens: 1e9}, time.Minute); n != present {
-			t.Errorf("%d workers of unknown speed: desired %d", present, n)
+func TestDesired(t *testing.T) {
+	type step struct {
+		load        poolLoad
+		lasts       time.Duration
+		least, most int
+	}
+	for name, steps := range map[string][]step{
+		"the present at the beginning, one after an idle hour": {{busy(4, 0), 5 * time.Second, 4, 4}, {busy(4, 0), time.Hour, 1, 1}},
+		"the present while the speed is unknown": {
+			{unknown(3), time.Minute, 3, 3}, {unknown(5), time.Minute, 5, 5}, {unknown(2), time.Minute, 2, 2}, {unknown(0), time.Minute, 1, 1},
+		},
+		"soon up, late down": {
+			{busy(2, 2), time.Minute, 0, 9}, {busy(2, 6), 15 * time.Second, 4, 6}, {busy(2, 6), 3 * time.Minute, 6, 6}, {busy(6, 2), 30 * time.Second, 6, 6},
+			{busy(6, 2), time.Hour, 3, 3}, // two would have nothing to spare
+			{busy(6, 1.8), time.Hour, 2, 2},
+		},
+		"at most four times as many": {{busy(2, 1000), time.Hour, 8, 8}, {busy(8, 1000), time.Hour, 32, 32}, {busy(0, 1000), time.Hour, 4, 4}},
+	} {
+		r := newReader()
+		for i, s := range steps {
+			if n := r.after(s.load, s.lasts); n < s.least || n > s.most {
+				t.Errorf("%s, step %d: %d, want %d to %d", name, i, n, s.least, s.most)
+			}
 		}
-	}
-	if n := r.after(poolLoad{}, time.Minute); n != 1 {
-		t.Errorf("no worker of unknown speed: desired %d, want 1", n)
-	}
-}
-
-func TestDesiredRisesSoonAndFallsLate(t *testing.T) {
-	r := newReader()
-	r.after(busy(2, 2), time.Minute)
-	if n := r.after(busy(2, 6), 15*time.Second); n < 4 {
-		t.Errorf("15 s after the load trebled: %d", n)
-	}
-	if n := r.after(busy(2, 6), 3*time.Minute); n != 6 {
-		t.Errorf("once settled: %d, want 6", n)
-	}
-	if n := r.after(busy(6, 2), 30*time.Second); n != 6 {
-		t.Errorf("30 s into a lull: %d, want 6 still", n)
-	}
-	if n := r.after(busy(6, 2), time.Hour); n != 3 {
-		t.Errorf("an hour of just two workers' work: %d, want 3, since two would have nothing to spare", n)
-	}
-	if n := r.after(busy(6, 1.8), time.Hour); n != 2 {
-		t.Errorf("well below two workers: %d, want 2", n)
-	}
-}
-
-func TestDesiredIsBounded(t *testing.T) {
-	r := newReader()
-	if n := r.after(busy(2, 1000), time.Hour); n != 8 {
-		t.Errorf("with 2 workers present: %d, want four times as many at most", n)
-	}
-	if n := r.after(busy(8, 1000), time.Hour); n != 32 {
-		t.Errorf("once 8 are there: %d, want 32", n)
-	}
-	if n := r.after(busy(0, 1000), time.Hour); n != 4 {
-		t.Errorf("with none: %d, want 4", n)
 	}
 }
 

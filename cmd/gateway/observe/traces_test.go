@@ -6,11 +6,14 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
@@ -37,6 +40,19 @@ func tracedRequest(at time.Time) *handoff.Record {
 	return r
 }
 
+// spanOf is the span of a request that ended so, as a collector has it.
+func spanOf(t *testing.T, c *otlptest.Collector, r *handoff.Record, ended error) otlptest.Span {
+	t.Helper()
+	e, err := otlp.New(otlp.Config{Endpoint: c.URL, Sampler: "always_on"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	require.NoError(t, err)
+	traced(e, r, ended, time.Now())
+	e.Close()
+	all := c.Spans()
+	i := slices.IndexFunc(all, func(s otlptest.Span) bool { return s.ID == r.Trace.Own.Span.String() })
+	require.GreaterOrEqual(t, i, 0, "the span has come")
+	return all[i]
+}
+
 // The span of a request says what its client got: the status, and an error where that is the gateway's or a worker's.
 func TestOwnSpans(t *testing.T) {
 	c := otlptest.Start(t)
@@ -56,62 +72,35 @@ func TestOwnSpans(t *testing.T) {
 		"a model that is half a rune": {"model_not_found", openai.BadRequest("model", "no"), func(r *handoff.Record) { r.Call.Request.Model, r.Sent.Started = "a\xc3", false }, 400, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, err := otlp.New(otlp.Config{Endpoint: c.URL, Sampler: "always_on"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-			if err != nil {
-				t.Fatal(err)
-			}
 			r := tracedRequest(time.Now())
 			r.Outcome = tt.outcome
 			if tt.change != nil {
 				tt.change(r)
 			}
-			traced(e, r, tt.err, time.Now())
-			e.Close()
-			for _, s := range c.Spans() {
-				if s.ID != r.Trace.Own.Span.String() {
-					continue
-				}
-				if s.Attributes["http.response.status_code"] != tt.status || s.Failed != tt.failed || (s.Attributes["error.type"] != nil) != (tt.outcome != "ok") {
-					t.Errorf("failed %q, %v", s.Failed, s.Attributes)
-				}
-				return
+			s := spanOf(t, c, r, tt.err)
+			if s.Attributes["http.response.status_code"] != tt.status || s.Failed != tt.failed || (s.Attributes["error.type"] != nil) != (tt.outcome != "ok") {
+				t.Errorf("failed %q, %v", s.Failed, s.Attributes)
 			}
-			t.Error("no span has come")
 		})
 	}
 }
 
 // A span has what is known of the answer, and of the conversation that it is part of.
 func TestSpansOfAnswers(t *testing.T) {
-	c := otlptest.Start(t)
-	e, err := otlp.New(otlp.Config{Endpoint: c.URL, Sampler: "always_on"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := tracedRequest(time.Now())
 	body := `{"model":"m","prompt":"x","prompt_cache_key":"talk-7","response_format":{"type":"json_schema","json_schema":{}}}`
-	if r.Call.Request, err = (openai.Limits{}).Scan(openai.Completions, []byte(body)); err != nil {
-		t.Fatal(err)
-	}
+	var err error
+	r.Call.Request, err = (openai.Limits{}).Scan(openai.Completions, []byte(body))
+	require.NoError(t, err)
 	r.Call.Server = "[::1]:8000"
 	r.Sent.Reason, r.Sent.ReasoningTokens = "tool_calls", 3
-	traced(e, r, nil, time.Now())
-	e.Close()
-	for _, s := range c.Spans() {
-		if s.ID != r.Trace.Own.Span.String() {
-			continue
-		}
-		for name, want := range map[string]any{
-			"gen_ai.conversation.id": "talk-7", "gen_ai.output.type": "json", "gen_ai.response.model": "m", "gen_ai.response.finish_reasons": "tool_calls",
-			"gen_ai.usage.reasoning.output_tokens": 3, "server.address": "::1", "server.port": 8000,
-		} {
-			if got := s.Attributes[name]; got != want {
-				t.Errorf("%s is %v, want %v", name, got, want)
-			}
-		}
-		return
+	s := spanOf(t, otlptest.Start(t), r, nil)
+	for name, want := range map[string]any{
+		"gen_ai.conversation.id": "talk-7", "gen_ai.output.type": "json", "gen_ai.response.model": "m", "gen_ai.response.finish_reasons": "tool_calls",
+		"gen_ai.usage.reasoning.output_tokens": 3, "server.address": "::1", "server.port": 8000,
+	} {
+		assert.Equal(t, want, s.Attributes[name], name)
 	}
-	t.Error("no span has come")
 }
 
 func TestServerOf(t *testing.T) {

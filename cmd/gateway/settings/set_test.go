@@ -7,9 +7,10 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
-)
 
-var errTaken = errors.New("taken")
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
 
 func TestNewRefusesTwoFieldsOfOneName(t *testing.T) {
 	type twice struct {
@@ -157,28 +158,21 @@ func TestProseKeepsExamples(t *testing.T) {
 	}
 }
 
+// What another command has too is not explained twice.
 func TestReference(t *testing.T) {
-	var b bytes.Buffer
-	gatewaySet().Reference(&b, nil)
+	var whole, shared bytes.Buffer
+	gatewaySet().Reference(&whole, nil)
+	New(new(all)).Reference(&shared, gatewaySet())
 	for _, want := range []string{
 		"\n### HTTP\n\n| flag | default | what it does | change it when |\n|---|---|---|---|\n| `--http-host` | 127.0.0.1 |",
 		"| `--http-port` | 8000 | TCP port to listen on. 0 picks a free one and prints it. From 0 to 65535. | it is taken |\n",
 		"| `--no-router-kv-events` | on | On: follow events. Older name: `--no-kv-events`. |  |\n",
 	} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("it lacks %q:\n%s", want, b.String())
-		}
+		assert.Contains(t, whole.String(), want)
+		assert.NotContains(t, shared.String(), want)
 	}
-}
-
-// What another command has too is not explained twice.
-func TestReferenceOfWhatIsShared(t *testing.T) {
-	var b bytes.Buffer
-	New(new(all)).Reference(&b, gatewaySet())
-	if text := b.String(); strings.Contains(text, "Address to listen on") || !strings.Contains(text, "| `--role` | both |") ||
-		!strings.Contains(text, "\nAs for `gateway serve`: `--http-host`, ") {
-		t.Error(text)
-	}
+	assert.Contains(t, shared.String(), "| `--role` | both |")
+	assert.Contains(t, shared.String(), "\nAs for `gateway serve`: `--http-host`, ")
 }
 
 // panicOf is what f panics with, as text; empty when it does not.
@@ -190,4 +184,11 @@ func panicOf(f func()) (text string) {
 	}()
 	f()
 	return ""
+}
+
+func TestResolvedKnowsWhoSetWhat(t *testing.T) {
+	r, _, err := gatewaySet().Resolve([]string{"--http-port=1"}, nil, files{}.read)
+	require.NoError(t, err)
+	assert.True(t, r.IsSet("http-port") && !r.IsSet("http-host") && !r.IsSet("no-such-setting"), "who set what")
+	assert.EqualError(t, r.Refuse("http-port", errors.New("taken")), "http-port (flag): taken")
 }
