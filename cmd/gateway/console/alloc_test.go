@@ -2,12 +2,7 @@
 
 package console
 
-import (
-	"testing"
-
-	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/handoff"
-)
+import "testing"
 
 // A request is recorded without an allocation, once there was one of each kind.
 func TestRecordingAllocatesNothing(t *testing.T) {
@@ -30,21 +25,4 @@ func BenchmarkRecorder(b *testing.B) {
 	for b.Loop() {
 		serveTwoLegs(c, r)
 	}
-}
-
-// serveTwoLegs takes a request through both legs at once.
-func serveTwoLegs(c *Recorder, r *handoff.Record) {
-	r.Mark, r.Attempts, r.KV, r.Outcome = nil, 0, nil, fault.None.String()
-	c.Explains(0)
-	c.Arrived(r)
-	c.Queued(r, 1)
-	r.Spent.Queued++
-	r.Attempts = 1
-	c.LegStarted(r, leg(prefiller))
-	c.FirstToken(r, leg(prefiller))
-	c.LegEnded(r, leg(prefiller))
-	c.LegStarted(r, leg(decoder))
-	c.FirstToken(r, leg(decoder))
-	c.LegEnded(r, leg(decoder))
-	c.Ended(r, nil)
 }

@@ -12,9 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/handoff"
 )
 
 // BenchmarkViewers measures what ten open pages cost, which follow the stream over sockets and fetch their page again as the script
@@ -67,7 +64,7 @@ func shareOfACore(t testing.TB, viewers int) float64 {
 			<-beat.C
 			for range 5 {
 				n++
-				endOne(c.recorder, n)
+				serveTwoLegs(c.recorder, newRecord(n))
 			}
 		}
 	}
@@ -123,20 +120,6 @@ func view(ctx context.Context, url string, at *tab, seen chan<- struct{}) {
 			page.Close()
 		}
 	}
-}
-
-// endOne takes a request through both legs at once.
-func endOne(c *Recorder, n int) {
-	r := newRecord(n)
-	c.Arrived(r)
-	r.Attempts = 1
-	c.LegStarted(r, leg(prefiller))
-	c.LegEnded(r, leg(prefiller))
-	c.LegStarted(r, leg(decoder))
-	c.FirstToken(r, leg(decoder))
-	c.LegEnded(r, leg(decoder))
-	r.KV, r.Outcome = &handoff.StagedKV{Cached: 80}, fault.None.String()
-	c.Ended(r, nil)
 }
 
 // spentCPU is the process's CPU time.

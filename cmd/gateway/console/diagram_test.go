@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 
@@ -54,22 +55,26 @@ func TestDiagrams(t *testing.T) {
 
 // A state shows by its word and its sign, and a worker that is full is not one that has failed.
 func TestStates(t *testing.T) {
+	type report = observe.WorkerReport
 	for _, tt := range []struct {
-		w          worker
+		report
+		gone       bool
 		tone, word string
 	}{
-		{worker{WorkerReport: observe.WorkerReport{State: "up", Circuit: fault.Closed}}, "good", "up"},
-		{worker{WorkerReport: observe.WorkerReport{State: "up", Circuit: fault.Closed, TotalBlocks: 100, ActiveBlocks: 95}}, "busy", "up"},
-		{worker{WorkerReport: observe.WorkerReport{State: "up", Circuit: fault.Closed, MaxNumSeqs: 4, Ranks: 2, Requests: 8}}, "busy", "up"},
-		{worker{WorkerReport: observe.WorkerReport{State: "up", Circuit: fault.Open}}, "bad", "circuit open"},
-		{worker{WorkerReport: observe.WorkerReport{State: "up", Circuit: fault.HalfOpen}}, "warn", "circuit half-open"},
-		{worker{WorkerReport: observe.WorkerReport{State: "down", Circuit: fault.Closed}}, "bad", "down"},
-		{worker{WorkerReport: observe.WorkerReport{State: "draining", Circuit: fault.Closed}}, "warn", "draining"},
-		{worker{WorkerReport: observe.WorkerReport{State: "probation", Circuit: fault.Closed}}, "warn", "probation"},
-		{worker{WorkerReport: observe.WorkerReport{State: "up", Circuit: fault.Closed}, Gone: true}, "bad", "gone"},
+		{report{State: "up"}, false, "good", "up"},
+		{report{State: "up", TotalBlocks: 100, ActiveBlocks: 95}, false, "busy", "up"},
+		{report{State: "up", MaxNumSeqs: 4, Ranks: 2, Requests: 8}, false, "busy", "up"},
+		{report{State: "up", Circuit: fault.Open}, false, "bad", "circuit open"},
+		{report{State: "up", Circuit: fault.HalfOpen}, false, "warn", "circuit half-open"},
+		{report{State: "down"}, false, "bad", "down"},
+		{report{State: "draining"}, false, "warn", "draining"},
+		{report{State: "probation"}, false, "warn", "probation"},
+		{report{State: "up"}, true, "bad", "gone"},
 	} {
-		if tt.w.Tone() != tt.tone || tt.w.Word() != tt.word || tt.w.Mark() == "" {
-			t.Errorf("%+v is %s, %q, %s", tt.w.WorkerReport, tt.w.Tone(), tt.w.Word(), tt.w.Mark())
+		tt.Circuit = cmp.Or(tt.Circuit, fault.Closed)
+		w := worker{WorkerReport: tt.report, Gone: tt.gone}
+		if w.Tone() != tt.tone || w.Word() != tt.word || w.Mark() == "" {
+			t.Errorf("%+v is %s, %q, %s", w.WorkerReport, w.Tone(), w.Word(), w.Mark())
 		}
 	}
 }

@@ -2,7 +2,6 @@ package console
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/handoff"
@@ -89,9 +89,7 @@ func TestOtherGateways(t *testing.T) {
 		"<h2>Other gateways</h2>", `<th scope="row">gw-b</th><td data-live="g.gw-b.state">whole</td><td class="n" data-live="g.gw-b.heard">0.1 s ago</td><td class="n" data-live="g.gw-b.requests">12</td>`,
 		`<th scope="row">gw-c</th><td data-live="g.gw-c.state">silent</td>`,
 	} {
-		if !strings.Contains(page, part) {
-			t.Errorf("the page lacks %s", part)
-		}
+		assert.Contains(t, page, part)
 	}
 	next, leave, _ := c.Watch()
 	defer leave()
@@ -109,23 +107,15 @@ func TestOtherGateways(t *testing.T) {
 	c.advance(time.Now(), false)
 	whole := <-events
 	for key, want := range map[string]string{"g.gw-b.state": "whole", "g.gw-b.heard": "0.1 s ago", "g.gw-b.requests": "12", "g.gw-c.state": "silent", "g.gw-c.requests": "0"} {
-		if got := whole.Live[key]; got != want {
-			t.Errorf("%s is %q, want %q", key, got, want)
-		}
+		assert.Equal(t, want, whole.Live[key], key)
 	}
 	peers = slices.Clone(peers)
 	peers[0].Requests, peers[1].State = 15, "whole"
 	c.advance(time.Now(), false)
 	changed := <-events
-	got := map[string]string{}
-	for key, text := range changed.Live {
-		if strings.HasPrefix(key, "g.") {
-			got[key] = text
-		}
-	}
-	if want := map[string]string{"g.gw-b.requests": "15", "g.gw-c.state": "whole"}; !maps.Equal(got, want) || changed.Revision["fleet"] != whole.Revision["fleet"] {
-		t.Errorf("what has changed is %v, want %v", got, want)
-	}
+	maps.DeleteFunc(changed.Live, func(key, _ string) bool { return !strings.HasPrefix(key, "g.") })
+	assert.Equal(t, map[string]string{"g.gw-b.requests": "15", "g.gw-c.state": "whole"}, changed.Live, "what has changed")
+	assert.Equal(t, whole.Revision["fleet"], changed.Revision["fleet"])
 	peers = peers[:1]
 	c.advance(time.Now(), false)
 	if left := <-events; left.Revision["fleet"] == changed.Revision["fleet"] {
@@ -153,12 +143,7 @@ func BenchmarkTick(b *testing.B) {
 		b.StopTimer()
 		for range 500 {
 			n++
-			r := newRecord(n)
-			c.recorder.Arrived(r)
-			r.Attempts = 1
-			c.recorder.LegStarted(r, leg(prefiller))
-			c.recorder.LegStarted(r, leg(decoder))
-			c.recorder.Ended(r, nil)
+			serveTwoLegs(c.recorder, newRecord(n))
 		}
 		b.StartTimer()
 		c.sample(time.Now())
@@ -170,11 +155,7 @@ func BenchmarkTick(b *testing.B) {
 func BenchmarkPage(b *testing.B) {
 	c, _ := consoleOf(b, 3)
 	for i := range 1000 {
-		r := newRecord(i)
-		c.recorder.Arrived(r)
-		r.Attempts = 1
-		c.recorder.LegStarted(r, leg(decoder))
-		c.recorder.Ended(r, context.Canceled)
+		serveTwoLegs(c.recorder, newRecord(i))
 	}
 	for _, tab := range tabs {
 		b.Run(tab.Name, func(b *testing.B) {
