@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"runtime"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Whatever is parsed renders, or fails, in bounded time; the same twice.
@@ -113,5 +115,29 @@ func TestBudget(t *testing.T) {
 	} {
 		_, err := Parse(source)
 		assert.Error(t, err, "%.40s", source)
+	}
+}
+
+// No JSON takes longer than its length explains.
+func TestJSONIsLinear(t *testing.T) {
+	var keys strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintf(&keys, `"k%d":%d,"k%d":[],`, i, i, i/2)
+	}
+	for name, text := range map[string]string{
+		"keys":     "{" + strings.TrimSuffix(keys.String(), ",") + "}",
+		"escapes":  `["` + strings.Repeat(`\n`, 1<<20) + `"]`,
+		"quotes":   `["` + strings.Repeat(`\"`, 1<<20) + `"]`,
+		"strings":  `[` + strings.Repeat(`"\\",`, 1<<18) + `1]`,
+		"numbers":  `[` + strings.Repeat(`1.5e3,`, 1<<18) + `1]`,
+		"a number": strings.Repeat("1", 1<<20),
+		"nested":   strings.Repeat("[", maxNesting) + strings.Repeat("]", maxNesting),
+	} {
+		began := time.Now()
+		v, err := FromJSON([]byte(text), nil)
+		require.NoError(t, err, name)
+		_, err = parsed(t, `{{ v | tojson | length }}`).Render(nil, map[string]Value{"v": v}, nil)
+		assert.NoError(t, err, name)
+		assert.LessOrEqual(t, time.Since(began), 5*time.Second, name)
 	}
 }
