@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -225,9 +224,7 @@ func serveFlow(t testing.TB, ln net.Listener, flow Flow, settings ...option) *se
 	var err error
 	sv.Server, err = New(cfg, flow, &sv.catalog, promhttp.HandlerFor(sv.reg, promhttp.HandlerOpts{}), slog.New(slog.NewTextHandler(sv.logs, nil)),
 		prometheus.WrapRegistererWithPrefix("tandem_", sv.reg))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	go func() { sv.done <- sv.Serve(ln) }()
 	t.Cleanup(sv.stop)
 	return sv
@@ -239,18 +236,14 @@ func (sv *served) stop() {
 	cancel()
 	sv.Shutdown(ctx)
 	<-sv.done
-	if held := sv.held(); held != "" {
-		sv.t.Errorf("after the shutdown is held: %s", held)
-	}
+	assert.Empty(sv.t, sv.held(), "after the shutdown")
 }
 
 // loopback is a listener on a free port.
 func loopback(t testing.TB) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return ln
 }
 
@@ -268,9 +261,7 @@ func (sv *served) dial() *client {
 		return newClient(sv.t, p.dial())
 	}
 	c, err := net.Dial("tcp", sv.ln.Addr().String())
-	if err != nil {
-		sv.t.Fatal(err)
-	}
+	require.NoError(sv.t, err)
 	return newClient(sv.t, c)
 }
 
@@ -282,22 +273,16 @@ func newClient(t testing.TB, c net.Conn) *client {
 // send writes parts in one write.
 func (c *client) send(parts ...string) {
 	c.t.Helper()
-	if _, err := io.WriteString(c, strings.Join(parts, "")); err != nil {
-		c.t.Fatalf("sending: %v", err)
-	}
+	_, err := io.WriteString(c, strings.Join(parts, ""))
+	require.NoError(c.t, err, "sending")
 }
 
 // receive reads one answer with its body.
 func (c *client) receive() (*http.Response, string) {
 	c.t.Helper()
-	resp, err := http.ReadResponse(c.br, nil)
-	if err != nil {
-		c.t.Fatalf("receiving: %v", err)
-	}
+	resp := c.head()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		c.t.Fatalf("receiving the body after %q: %v", b, err)
-	}
+	require.NoError(c.t, err, "receiving the body after %q", b)
 	return resp, string(b)
 }
 
@@ -306,9 +291,7 @@ func (c *client) failed() (*http.Response, string) {
 	c.t.Helper()
 	resp := c.head()
 	b, err := io.ReadAll(resp.Body)
-	if !errors.Is(err, io.ErrUnexpectedEOF) {
-		c.t.Errorf("the body %q ends with %v, want an incomplete one", b, err)
-	}
+	assert.ErrorIs(c.t, err, io.ErrUnexpectedEOF, "the body %q", b)
 	c.closed()
 	return resp, string(b)
 }
@@ -341,18 +324,15 @@ func (sv *served) refuses(request string, status int, code string) map[string]an
 func (c *client) head() *http.Response {
 	c.t.Helper()
 	resp, err := http.ReadResponse(c.br, nil)
-	if err != nil {
-		c.t.Fatalf("receiving: %v", err)
-	}
+	require.NoError(c.t, err, "receiving")
 	return resp
 }
 
 // closed waits until the server has closed the connection.
 func (c *client) closed() {
 	c.t.Helper()
-	if b, err := c.br.ReadByte(); !errors.Is(err, io.EOF) {
-		c.t.Errorf("got byte %q, error %v; want the end", b, err)
-	}
+	b, err := c.br.ReadByte()
+	assert.ErrorIs(c.t, err, io.EOF, "got byte %q", b)
 }
 
 // ends leaves to the server what a client that has sent all waits for.
@@ -426,12 +406,7 @@ func (sv *served) metric(name string, with ...string) float64 {
 // to do, over real sockets.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for tick := time.NewTicker(time.Millisecond); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 10 s", what)
-		}
-	}
+	require.Eventually(t, ok, 10*time.Second, time.Millisecond, what)
 }
 
 // pipes is a listener in memory, for bubbles.

@@ -3,19 +3,17 @@ package edge
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptrace"
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
@@ -55,9 +53,7 @@ func (g *vouched) client(t testing.TB, by *certstest.Authority, names ...string)
 	if by != nil {
 		p := by.Issue(certstest.Leaf{Names: names})
 		pair, err := tls.X509KeyPair(p.Cert, p.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return c
@@ -82,21 +78,18 @@ func TestAnswersOverTLS(t *testing.T) {
 	cl := sv.dial().secured(g.client(t, nil))
 	for range 3 {
 		cl.send(post(goodBody))
-		if _, body := cl.receive(); body != long {
-			t.Fatalf("%d bytes", len(body))
-		}
+		_, body := cl.receive()
+		require.True(t, body == long, "%d bytes", len(body))
 		cl.send(post(streamBody))
-		if _, body := cl.receive(); body != wholeStream {
-			t.Fatalf("the stream: %q", body)
-		}
+		_, body = cl.receive()
+		require.Equal(t, wholeStream, body)
 	}
 	cl.send("NONSENSE\r\n\r\n")
 	resp, body := cl.receive()
 	wantError(t, resp, body, 400, "malformed_request")
 	cl.closed()
-	if _, err := tls.Dial("tcp", sv.ln.Addr().String(), &tls.Config{RootCAs: g.ca.Pool(), ServerName: "t", MaxVersion: tls.VersionTLS11}); err == nil {
-		t.Error("TLS 1.1 is spoken")
-	}
+	_, err := tls.Dial("tcp", sv.ln.Addr().String(), &tls.Config{RootCAs: g.ca.Pool(), ServerName: "t", MaxVersion: tls.VersionTLS11})
+	assert.Error(t, err, "TLS 1.1")
 }
 
 // A client that reads nothing is given up over TLS, and one that reads slowly is not.
@@ -118,18 +111,11 @@ func TestSlowClientsOverTLS(t *testing.T) {
 	body := cl.head().Body
 	b := make([]byte, 256<<10)
 	for begin, pace := time.Now(), time.NewTicker(10*time.Millisecond); time.Since(begin) < 1200*time.Millisecond; <-pace.C {
-		if _, err := io.ReadFull(body, b); err != nil {
-			t.Fatal(err)
-		}
+		_, err := io.ReadFull(body, b)
+		require.NoError(t, err)
 	}
-	select {
-	case err := <-ended:
-		t.Fatalf("a client that reads was given up: %v", err)
-	default:
-	}
-	if err := <-ended; !errors.Is(err, fault.ErrClientGone) {
-		t.Errorf("ended by %v", err)
-	}
+	require.Empty(t, ended, "a client that reads was given up")
+	assert.ErrorIs(t, <-ended, fault.ErrClientGone)
 }
 
 // The certificate is replaced 20 times under 200 requests a second, each on a connection of its own or on one that is
@@ -138,77 +124,48 @@ func TestRotationUnderLoad(t *testing.T) {
 	g := newVouched(t)
 	sv := serve(t, loopback(t), answerStream, g.option)
 	ctx, cancel := context.WithCancel(t.Context())
-	var watching sync.WaitGroup
+	var watching, asking sync.WaitGroup
 	watching.Go(func() { _ = g.store.Run(ctx) })
 	defer watching.Wait()
 	defer cancel()
 	transport := &http.Transport{TLSClientConfig: g.client(t, nil), MaxIdleConnsPerHost: 16}
 	defer transport.CloseIdleConnections()
-	var failed, requests, fresh atomic.Int64
-	ask := func() {
-		requests.Add(1)
-		trace := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
-			if !c.Reused {
-				fresh.Add(1)
-			}
-		}})
-		req, _ := http.NewRequestWithContext(trace, http.MethodPost, "https://"+sv.ln.Addr().String()+"/v1/completions", strings.NewReader(streamBody))
+	ask := func(alone bool) {
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+sv.ln.Addr().String()+"/v1/completions", strings.NewReader(streamBody))
 		req.Header.Set("Content-Type", "application/json")
-		req.Close = requests.Load()%2 == 0
-		req.Host = "t"
+		req.Close, req.Host = alone, "t"
 		resp, err := transport.RoundTrip(req)
-		if err == nil {
-			var b []byte
-			b, err = io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if string(b) != wholeStream {
-				err = errors.Join(err, errors.New(string(b)))
-			}
+		if !assert.NoError(t, err) {
+			return
 		}
-		if err != nil {
-			failed.Add(1)
-			t.Log(err)
-		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		assert.NoError(t, err)
+		assert.Equal(t, wholeStream, string(b))
 	}
-	loaded, stop := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(loaded)
-		tick := time.NewTicker(time.Second / 200)
-		defer tick.Stop()
-		var asking sync.WaitGroup
-		defer asking.Wait()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-				asking.Go(ask)
-			}
-		}
-	}()
-	const rotations = 20
-	var last certstest.Pair
-	tick := time.NewTicker(20 * time.Millisecond)
+	const rotations, requests = 20, 4 // for each of them, 5 ms apart
+	tick := time.NewTicker(time.Second / 200)
 	defer tick.Stop()
-	for i := range rotations {
+	var last certstest.Pair
+	for i := range rotations * requests {
 		<-tick.C
-		if last = g.issue(t); i%2 == 0 {
+		asking.Go(func() { ask(i%2 == 0) })
+		if i%requests == 0 {
+			last = g.issue(t)
+		}
+		if i%(2*requests) == 0 {
 			_ = g.store.Reload()
 		}
 	}
-	close(stop)
-	<-loaded
+	asking.Wait()
 	eventually(t, "the last certificate", func() bool {
 		c, err := tls.Dial("tcp", sv.ln.Addr().String(), g.client(t, nil))
 		if err != nil {
-			t.Fatal(err)
+			return false
 		}
 		defer c.Close()
 		return c.ConnectionState().PeerCertificates[0].SerialNumber.Cmp(last.Serial) == 0
 	})
-	if failed.Load() > 0 || fresh.Load() == 0 {
-		t.Errorf("%d of %d requests failed, on %d connections", failed.Load(), requests.Load(), fresh.Load())
-	}
 }
 
 // HTTP without TLS gets an answer that says so, and the connection's end.
@@ -255,36 +212,29 @@ func TestClientCertificatesByAddress(t *testing.T) {
 		c.AdminAddress, c.TLS.ClientCA, c.TLS.AdminCA, c.TLS.Names = "127.0.0.1:0", g.ca.Bundle(g.dir), staff.Bundle(g.dir), []string{"spiffe://td/app"}
 	})
 	admin, _ := sv.administered()
-	get := func(addr, path string, config *tls.Config) (int, error) {
-		tr := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+addr+path, nil)
-		req.Host = "t"
-		resp, err := tr.RoundTrip(req)
-		if err != nil {
-			return 0, err
-		}
-		resp.Body.Close()
-		return resp.StatusCode, nil
-	}
 	app, operator := g.client(t, g.ca, "spiffe://td/app"), g.client(t, staff, "someone")
 	for _, c := range []struct {
 		name   string
-		addr   string
-		path   string
+		where  *served
 		client *tls.Config
 		served bool
 	}{
-		{"client", sv.ln.Addr().String(), "/v1/models", app, true},
-		{"client without", sv.ln.Addr().String(), "/v1/models", g.client(t, nil), false},
-		{"client of another name", sv.ln.Addr().String(), "/v1/models", g.client(t, g.ca, "spiffe://td/other"), false},
-		{"operator as a client", sv.ln.Addr().String(), "/v1/models", operator, false},
-		{"operator", admin.ln.Addr().String(), "/workers", operator, true},
-		{"client as an operator", admin.ln.Addr().String(), "/workers", app, false},
-		{"operator without", admin.ln.Addr().String(), "/workers", g.client(t, nil), false},
+		{"client", sv, app, true},
+		{"client without", sv, g.client(t, nil), false},
+		{"client of another name", sv, g.client(t, g.ca, "spiffe://td/other"), false},
+		{"operator as a client", sv, operator, false},
+		{"operator", admin, operator, true},
+		{"client as an operator", admin, app, false},
+		{"operator without", admin, g.client(t, nil), false},
 	} {
-		status, err := get(c.addr, c.path, c.client)
-		if c.served != (err == nil && status == 200) || !c.served && !strings.Contains(err.Error(), "remote error: tls: ") {
-			t.Errorf("%s: status %d, %v", c.name, status, err)
+		cl := c.where.dial().secured(c.client)
+		_, _ = io.WriteString(cl, get("GET /health"))
+		resp, err := http.ReadResponse(cl.br, nil)
+		if c.served {
+			require.NoError(t, err, c.name)
+			assert.Equal(t, 200, resp.StatusCode, c.name)
+		} else {
+			assert.ErrorContains(t, err, "remote error: tls: ", c.name)
 		}
 	}
 	eventually(t, "the refusals' counts", func() bool { // a client reads of its refusal before it is counted
