@@ -2,16 +2,15 @@ package kvevents
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/bridge"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
@@ -46,16 +45,12 @@ func (r *rig) bridge(at zmq.Address, ranks, capacity int) *bridged {
 			b.mu.Unlock()
 		},
 	}, r.bus, slog.New(slog.DiscardHandler), b.reg)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(r.ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := b.Run(ctx); err != nil {
-			r.t.Error(err)
-		}
+		assert.NoError(r.t, b.Run(ctx))
 	}()
 	r.t.Cleanup(func() { cancel(); <-done })
 	return b
@@ -84,12 +79,6 @@ func natsRig(t *testing.T, bus wire.Bus, ranks ...int) *rig {
 	r := newRig(t, follow.Config{RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, PageTimeout: time.Second, SnapshotEvery: 50 * time.Millisecond}, bus, bus)
 	r.sub.Track(eventstest.Pool, "w", append([]int{0}, ranks...), 16, 0)
 	return r
-}
-
-func memoryBus(t *testing.T) *eventstest.Bus {
-	bus := eventstest.NewBus()
-	t.Cleanup(bus.Close)
-	return bus
 }
 
 func TestBridgeCarriesEveryDialect(t *testing.T) {
@@ -124,7 +113,7 @@ func TestBridgeOfNobody(t *testing.T) {
 
 // An engine that begins anew is told under a new epoch, with nothing left of the one before.
 func TestBridgeOfARestartedEngine(t *testing.T) {
-	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
+	e := newZMQEngine(t, 1, replays)
 	r := natsRig(t, memoryBus(t))
 	b := r.bridge(e.at(), 1, 0)
 	e.publish(50)
@@ -168,12 +157,18 @@ func TestBridgeTellsLosses(t *testing.T) {
 			// Who comes now is told the same by the snapshot.
 			late := natsRig(t, r.bus)
 			late.until("predicted for who is late", func() bool { return late.status("w").State == follow.Predicted })
+			again := func(more func()) { // until it is relied on
+				r.until("live", func() bool {
+					if r.status("w").State == follow.Live && late.status("w").State == follow.Live {
+						return true
+					}
+					more()
+					return false
+				})
+			}
 			switch test.cure {
 			case "cleared":
-				e.Blocks = nil
-				if err := e.pub.Publish([]wire.Event{{Kind: wire.Cleared}, e.Store(3)}); err != nil {
-					t.Fatal(err)
-				}
+				e.clear()
 			case "restart":
 				e.restart()
 				e.publish(3)
@@ -181,17 +176,9 @@ func TestBridgeTellsLosses(t *testing.T) {
 				e.Blocks = nil
 				chain := e.Store(3)
 				for range 2 * 8 {
-					if err := e.pub.Publish([]wire.Event{chain}); err != nil {
-						t.Fatal(err)
-					}
+					e.tell(chain)
 				}
-				r.until("live", func() bool {
-					if r.status("w").State == follow.Live && late.status("w").State == follow.Live {
-						return true
-					}
-					_ = e.pub.Publish([]wire.Event{chain}) // time must have passed as well
-					return false
-				})
+				again(func() { e.tell(chain) }) // time must have passed as well
 				return
 			case "turnover": // a cache of 64 blocks, full of new prompts, the oldest of which goes as another comes
 				var cache []wire.Event
@@ -201,22 +188,13 @@ func TestBridgeTellsLosses(t *testing.T) {
 						step, cache = append(step, wire.Event{Kind: wire.Removed, Hashes: cache[0].Hashes, Medium: "GPU"}), cache[1:]
 					}
 					e.Blocks = nil // no prompt goes on where another ended
-					chain := e.Store(2)
-					cache = append(cache, chain)
-					if err := e.pub.Publish(append(step, chain)); err != nil {
-						t.Fatal(err)
-					}
+					cache = append(cache, e.Store(2))
+					e.tell(append(step, cache[len(cache)-1])...)
 				}
 				for range 32 {
 					turn()
 				}
-				r.until("live", func() bool {
-					if r.status("w").State == follow.Live && late.status("w").State == follow.Live {
-						return true
-					}
-					turn() // what was indexed before may have been too much for the cache, and all of it was dropped
-					return false
-				})
+				again(turn) // what was indexed before may have been too much for the cache, and all of it was dropped
 				return
 			}
 			r.until("healed", func() bool { return b.holds(e) && !b.Status()[0].Partial })
@@ -227,40 +205,13 @@ func TestBridgeTellsLosses(t *testing.T) {
 	}
 }
 
-// Each rank has a stream of its own.
-func TestBridgeCarriesRanks(t *testing.T) {
-	var zero, one *zmqEngine
-	for zero == nil { // two neighbouring ports that are free
-		zero = newZMQEngine(t, 1, zmqpub.Config{})
-		port, _ := zero.pub.Ports()
-		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+1)))
-		if err != nil {
-			zero = nil
-			continue
-		}
-		ln.Close()
-		one = newZMQEngine(t, 2, zmqpub.Config{Endpoint: fmt.Sprintf("tcp://*:%d", port), Rank: 1})
-	}
-	r := natsRig(t, memoryBus(t), 1)
-	b := r.bridge(zero.at(), 2, 0)
-	r.until("subscribed", func() bool { return zero.pub.Subscribers() == 1 && one.pub.Subscribers() == 1 })
-	zero.publish(60)
-	one.publish(80)
-	r.until("both exact", func() bool {
-		s := b.Status()
-		return s[0].From.Seq == zero.pub.Next() && s[1].From.Seq == one.pub.Next() &&
-			zero.Mismatch(r.idx.Of("w", 0), 16) == "" && one.Mismatch(r.idx.Of("w", 1), 16) == "" &&
-			len(zero.Blocks) == r.idx.Of("w", 0).Blocks() && len(one.Blocks) == r.idx.Of("w", 1).Blocks()
-	})
-}
-
 // With everything going wrong on both sides, the index ends as what the engine holds.
 func TestBridgeUnderLossOnBothSides(t *testing.T) {
 	t.Parallel()
 	const seed = 5
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	e := newZMQEngine(t, seed, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
+	e := newZMQEngine(t, seed, replays)
 	lossy := &lossyBus{Bus: memoryBus(t), Chance: 20, Rng: rand.New(rand.NewPCG(seed, 3))}
 	r := natsRig(t, lossy)
 	b := r.bridge(e.at(), 1, 0)

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
@@ -60,9 +62,7 @@ func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 	seen := map[string]float64{"index wrong on the way": 0}
 	for seed := range uint64(12) {
 		synctest.Test(t, func(t *testing.T) {
-			memory := eventstest.NewBus()
-			t.Cleanup(memory.Close)
-			bus := &lossyBus{Bus: memory, Chance: 15, Rng: rand.New(rand.NewPCG(seed, 5))}
+			bus := &lossyBus{Bus: memoryBus(t), Chance: 15, Rng: rand.New(rand.NewPCG(seed, 5))}
 			idx := index.New(index.Config{})
 			r := newRigInto(t, follow.Config{Seed: seed}, bus, bus, slog.New(slog.DiscardHandler), feed.Into(func(string) *index.Index { return idx }))
 			rng, block := rand.New(rand.NewPCG(seed, 6)), 16<<(2*(seed%2))
@@ -71,9 +71,7 @@ func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 				t.Helper()
 				core, err := engine.NewCore(engine.Config{BlockSize: block, TotalKVBlocks: 40, ContextLength: 24 * block, HashSeed: uint64(1 + i)},
 					engine.Vocabulary{Words: []uint32{11, 12, 13, 17, 19, 23}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				p, stop := r.publisher(publish.Config{Source: source(fmt.Sprint(i)), MaxBytes: 4096})
 				engines[i] = process{core, p, stop}
 			}
@@ -106,16 +104,12 @@ func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 				for j := range 1 + rng.IntN(3) { // turns of one conversation, at once
 					prompt := eventstest.IDs(int(talk)*1000, block*(1+rng.IntN(8)))
 					prompt = append(prompt, eventstest.IDs(100_000+rng.IntN(100), block*rng.IntN(10))...)
-					if err := e.Add(engine.Request{ID: fmt.Sprint(n, j), Prompt: prompt, MaxTokens: 1 + rng.IntN(block), IgnoreEOS: true}); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, e.Add(engine.Request{ID: fmt.Sprint(n, j), Prompt: prompt, MaxTokens: 1 + rng.IntN(block), IgnoreEOS: true}))
 				}
 				for {
 					result := e.Step(time.Now())
 					if len(result.Events) > 0 {
-						if err := e.Publish(events(result.Events)); err != nil {
-							t.Fatal(err)
-						}
+						require.NoError(t, e.Publish(events(result.Events)))
 					}
 					if result.Next.IsZero() {
 						break
@@ -144,9 +138,7 @@ func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 		})
 	}
 	for what, n := range seen {
-		if n == 0 {
-			t.Errorf("none: %s", what)
-		}
+		assert.NotZero(t, n, what)
 	}
 	t.Log(seen)
 }

@@ -8,98 +8,73 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
-func startNATS(t *testing.T, port int) *natsbus.Server {
+// startNATS is a server, and its port.
+func startNATS(t *testing.T, cfg natsbus.ServerConfig) (*natsbus.Server, int) {
 	t.Helper()
-	s, err := natsbus.StartServer(natsbus.ServerConfig{Port: port})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, err := natsbus.StartServer(cfg)
+	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	return s
+	u, err := url.Parse(s.URL())
+	require.NoError(t, err)
+	port, err := strconv.Atoi(u.Port())
+	require.NoError(t, err)
+	return s, port
 }
 
 // connect fails fast while the server is away instead of keeping messages for it, so that they are lost.
-func connect(t *testing.T, s *natsbus.Server) *nats.Conn {
+func connect(t *testing.T, s *natsbus.Server, more ...nats.Option) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(s.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(5*time.Millisecond),
-		nats.ReconnectBufSize(-1), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc, err := nats.Connect(s.URL(), append(more, nats.MaxReconnects(-1), nats.ReconnectWait(5*time.Millisecond),
+		nats.ReconnectBufSize(-1), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))...)
+	require.NoError(t, err)
 	t.Cleanup(nc.Close)
 	return nc
 }
 
-func TestEventsFlowOverNATS(t *testing.T) {
-	t.Parallel()
-	s := startNATS(t, 0)
-	log := slog.New(slog.DiscardHandler)
-	pub, sub := natsbus.OverNATS(connect(t, s), natsbus.PendingLimits{}, log), natsbus.OverNATS(connect(t, s), natsbus.PendingLimits{}, log)
-	r := newRig(t, follow.Config{}, pub, sub)
-	g := eventstest.NewEngine(1, 16)
-	p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w.1", Rank: 0}, Heartbeat: 20 * time.Millisecond})
-	for range 50 {
-		if err := p.Publish([]wire.Event{g.Store(400)}); err != nil { // more than one message can carry, as a snapshot
-			t.Fatal(err)
-		}
-	}
-	r.sub.Track(eventstest.Pool, "w.1", []int{0}, 16, 0)
-	for range 300 {
-		if err := p.Publish(g.Step()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	within(t, 20*time.Second, 5*time.Millisecond, "live", func() bool { return r.settled(g, p, "w.1") })
+// overNATS is the bus of a connection.
+func overNATS(nc *nats.Conn, limits natsbus.PendingLimits) wire.Bus {
+	return natsbus.OverNATS(nc, limits, slog.New(slog.DiscardHandler))
 }
+
+// beating is a publisher with a quick heart.
+var beating = publish.Config{Heartbeat: 20 * time.Millisecond}
 
 func TestNATSRestarted(t *testing.T) {
 	t.Parallel()
-	s := startNATS(t, 0)
-	log := slog.New(slog.DiscardHandler)
-	pubConn := connect(t, s)
-	subConn := connect(t, s)
-	cfg := follow.Config{RetryMin: 10 * time.Millisecond, SilentAfter: 500 * time.Millisecond, PredictAfter: 1500 * time.Millisecond}
-	r := newRig(t, cfg, natsbus.OverNATS(pubConn, natsbus.PendingLimits{}, log), natsbus.OverNATS(subConn, natsbus.PendingLimits{}, log))
-	g := eventstest.NewEngine(1, 16)
-	p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, Heartbeat: 20 * time.Millisecond})
-	r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
-	if err := p.Publish([]wire.Event{g.Store(5)}); err != nil {
-		t.Fatal(err)
-	}
-	within(t, 10*time.Second, 2*time.Millisecond, "live", func() bool { return r.settled(g, p, "w") })
+	s, port := startNATS(t, natsbus.ServerConfig{})
+	pubConn, subConn := connect(t, s), connect(t, s)
+	cfg := follow.Config{RetryMin: 10 * time.Millisecond, SilentAfter: 200 * time.Millisecond, PredictAfter: 600 * time.Millisecond}
+	r := newRig(t, cfg, overNATS(pubConn, natsbus.PendingLimits{}), overNATS(subConn, natsbus.PendingLimits{}))
+	p := r.speaks(1, publish.Config{Heartbeat: beating.Heartbeat, MaxBytes: 4096})
+	p.say(200) // more than one message can carry, as a snapshot
+	r.track("w")
+	r.catchesUp(p, "live")
+	known := r.idx.Of("w", 0).Blocks()
 
-	u, err := url.Parse(s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	port, err := strconv.Atoi(u.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
 	s.Close()
-	within(t, 10*time.Second, 2*time.Millisecond, "the publisher is cut off", func() bool { return !pubConn.IsConnected() })
-	within(t, 10*time.Second, 2*time.Millisecond, "the source is silent", func() bool { return r.status("w").State == follow.Silent })
+	r.until("the publisher is cut off", func() bool { return !pubConn.IsConnected() })
+	r.until("the source is not heard", func() bool { return r.status("w").State != follow.Live })
 	failed := 0
 	for range 20 {
-		if p.Publish(g.Step()) != nil {
+		if p.Publish(p.Step()) != nil {
 			failed++
 		}
 	}
 	if failed == 0 {
 		t.Error("no message was lost")
 	}
-	if n := r.idx.Of("w", 0).Blocks(); n != 5 {
-		t.Errorf("%d blocks while NATS is away, want what was known before", n)
+	if n := r.idx.Of("w", 0).Blocks(); n != known {
+		t.Errorf("%d blocks while NATS is away, want the %d that were known before", n, known)
 	}
-	startNATS(t, port)
-	within(t, 20*time.Second, 5*time.Millisecond, "healed", func() bool { return r.settled(g, p, "w") })
+	startNATS(t, natsbus.ServerConfig{Port: port})
+	r.catchesUp(p, "healed")
 	if p.Stats().Failed == 0 {
 		t.Error("losses are not counted")
 	}
@@ -108,20 +83,13 @@ func TestNATSRestarted(t *testing.T) {
 	}
 
 	// The subscriber alone loses its connection, and messages with it.
-	if err := subConn.ForceReconnect(); err != nil {
-		t.Fatal(err)
-	}
-	for range 20 {
-		if err := p.Publish(g.Step()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	within(t, 20*time.Second, 5*time.Millisecond, "healed after its own reconnect", func() bool { return r.settled(g, p, "w") })
+	require.NoError(t, subConn.ForceReconnect())
+	p.say(20)
+	r.catchesUp(p, "healed after its own reconnect")
 
 	// The publisher dies without a word: its connection is closed under it.
 	pubConn.Close()
-	within(t, 10*time.Second, 2*time.Millisecond, "the publisher is missed", func() bool { return r.status("w").State == follow.Silent })
-	within(t, 10*time.Second, 2*time.Millisecond, "the publisher is given up", func() bool { return r.status("w").State == follow.Predicted })
+	r.until("the publisher is given up", func() bool { return r.status("w").State == follow.Predicted })
 }
 
 // slowBus lets no message through to the subscriber until it is opened.
@@ -135,31 +103,17 @@ func (b *slowBus) Subscribe(subject string, handle func(*nats.Msg), slow func(in
 }
 
 func TestSlowConsumerHeals(t *testing.T) {
-	s := startNATS(t, 0)
-	log := slog.New(slog.DiscardHandler)
+	s, _ := startNATS(t, natsbus.ServerConfig{})
 	pubConn := connect(t, s)
-	sub := &slowBus{natsbus.OverNATS(connect(t, s), natsbus.PendingLimits{Messages: 4}, log), make(chan struct{})}
-	r := newRig(t, follow.Config{RetryMin: 10 * time.Millisecond}, natsbus.OverNATS(pubConn, natsbus.PendingLimits{}, log), sub)
-	g := eventstest.NewEngine(1, 16)
-	p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, Heartbeat: 20 * time.Millisecond})
-	r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
-	for range 200 {
-		if err := p.Publish(g.Step()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := pubConn.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	within(t, 10*time.Second, 2*time.Millisecond, "messages are dropped and counted", func() bool {
-		return r.counted("kv_events_dropped_total", "") > 0
-	})
+	sub := &slowBus{overNATS(connect(t, s), natsbus.PendingLimits{Messages: 4}), make(chan struct{})}
+	r := newRig(t, follow.Config{RetryMin: 10 * time.Millisecond}, overNATS(pubConn, natsbus.PendingLimits{}), sub)
+	p := r.speaks(1, beating)
+	r.track("w")
+	p.say(200)
+	require.NoError(t, pubConn.Flush())
+	r.until("messages are dropped and counted", func() bool { return r.counted("kv_events_dropped_total", "") > 0 })
 	close(sub.open)
-	within(t, 20*time.Second, 5*time.Millisecond, "healed", func() bool { return r.settled(g, p, "w") })
-	for range 20 {
-		if err := p.Publish(g.Step()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	within(t, 20*time.Second, 5*time.Millisecond, "and it goes on", func() bool { return r.settled(g, p, "w") })
+	r.catchesUp(p, "healed")
+	p.say(20)
+	r.catchesUp(p, "and it goes on")
 }

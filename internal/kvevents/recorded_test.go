@@ -12,9 +12,11 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -63,9 +65,7 @@ func readRecorded(t *testing.T) []recorded {
 	if errors.Is(err, os.ErrNotExist) {
 		t.Skipf("reads %s, skipped when absent", recordedPath)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var all []recorded
 	if err := json.Unmarshal(data, &all); err != nil || len(all) == 0 {
 		t.Fatalf("%d conversations, %v", len(all), err)
@@ -81,9 +81,8 @@ func (r *recorded) read(t *testing.T) {
 		frames := make([][]byte, len(s.Hex))
 		for i, h := range s.Hex {
 			var err error
-			if frames[i], err = hex.DecodeString(h); err != nil {
-				t.Fatal(err)
-			}
+			frames[i], err = hex.DecodeString(h)
+			require.NoError(t, err)
 		}
 		if s.Socket == "REQ" { // it adds and takes away the empty first frame by itself
 			frames = append([][]byte{{}}, frames...)
@@ -131,10 +130,8 @@ func (r *recorded) kept() []zmq.Message { return r.live[max(0, len(r.live)-r.Buf
 func loopbackListener(t *testing.T) (net.Listener, zmtp.Endpoint) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ln, zmtp.Endpoint{Host: "127.0.0.1", Port: ln.Addr().(*net.TCPAddr).Port}
+	require.NoError(t, err)
+	return ln, zmtp.Endpoint{Host: "127.0.0.1", Port: portOf(ln)}
 }
 
 // serving runs f until the test ends.
@@ -170,9 +167,7 @@ func TestReplaysAsEnginesGiveThem(t *testing.T) {
 				})
 				from := binary.BigEndian.Uint64(q.frames[1])
 				got, err := zmq.Replay(t.Context(), at, from, zmtp.Options{}, zmq.ReplayLimits{Silence: 5 * time.Second, Whole: 10 * time.Second, Bytes: 1 << 20})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				if question := <-asked; !reflect.DeepEqual(question, q.frames) {
 					t.Errorf("asked %x, the recorded client asked %x", question, q.frames)
 				}
@@ -203,13 +198,10 @@ func (r *recorded) followed(t *testing.T, losing bool) {
 	pub := zmqpub.NewSocket(zmqpub.SocketConfig{})
 	serving(t, func(ctx context.Context) { pub.Serve(ctx, events) })
 	before, end := r.form()
-	var mu sync.Mutex // guards said
-	said := 0         // live messages so far
+	var said atomic.Int64 // live messages so far
 	serving(t, func(ctx context.Context) {
 		zmqpub.ServeRouter(ctx, replay, zmtp.Options{}, func(question [][]byte, to *zmtp.Conn) error {
-			mu.Lock()
-			now := r.live[:said]
-			mu.Unlock()
+			now := r.live[:said.Load()]
 			for _, n := range now[max(0, len(now)-r.BufferSteps):] {
 				if n.Seq < binary.BigEndian.Uint64(question[1]) {
 					continue
@@ -223,17 +215,11 @@ func (r *recorded) followed(t *testing.T, losing bool) {
 	})
 
 	rig := newRig(t, zmqConfig(), nil, nil)
-	z := zmq.Address{
-		Endpoint: at.Offset(-r.Rank).String(), Replay: replayAt.Offset(-r.Rank).String(), Topic: r.Topic,
-	}
-	if err := rig.sub.TrackZMQ(eventstest.Pool, "w", []int{r.Rank}, 16, 0, z); err != nil {
-		t.Fatal(err)
-	}
+	z := zmq.Address{Endpoint: at.Offset(-r.Rank).String(), Replay: replayAt.Offset(-r.Rank).String(), Topic: r.Topic}
+	require.NoError(t, rig.sub.TrackZMQ(eventstest.Pool, "w", []int{r.Rank}, 16, 0, z))
 	within(t, 10*time.Second, time.Millisecond, "the subscriber is there", func() bool { return pub.Subscribers() == 1 })
 	for i, n := range r.live {
-		mu.Lock()
-		said++
-		mu.Unlock()
+		said.Add(1)
 		if losing && i == 1 {
 			continue
 		}
@@ -245,12 +231,7 @@ func (r *recorded) followed(t *testing.T, losing bool) {
 	last := r.live[len(r.live)-1].Seq
 	hole := last+1 != uint64(len(r.live))
 	gone := hole || r.BufferSteps < len(r.live)
-	defer func() {
-		if t.Failed() {
-			t.Logf("it stands at %+v", rig.status("w"))
-		}
-	}()
-	within(t, 10*time.Second, time.Millisecond, "all of it is known", func() bool {
+	rig.until("all of it is known", func() bool {
 		s := rig.status("w")
 		return s.Seq == last+1 && (s.State == follow.Live || gone && s.State == follow.Predicted)
 	})
@@ -303,32 +284,24 @@ func TestZMQPublisherAnswersAsEnginesDo(t *testing.T) {
 			_, port := e.pub.Ports()
 			at := zmtp.Endpoint{Host: "127.0.0.1", Port: port}
 			c, err := zmtp.Dial(t.Context(), at.Address(), zmtp.DEALER, zmtp.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer c.Close()
 			for _, q := range r.asks {
-				if err := c.Write(q.frames...); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, c.Write(q.frames...))
 				answers := q.answers
 				if q.once { // whoever takes more than a REQ socket gets more
 					answers = r.asks[0].answers
 				}
 				for i, want := range answers {
 					m, err := c.ReadBefore(time.Now().Add(10 * time.Second))
-					if err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, err)
 					if !reflect.DeepEqual(m.Frames, want) {
 						t.Fatalf("asked %x: answer %d is\n%x, of the engine\n%x", q.frames, i, m.Frames, want)
 					}
 				}
 			}
 			// What got no answer then got none now, or it would have come before this one's end.
-			if err := c.Write(nil, binary.BigEndian.AppendUint64(nil, endOfReplay-1)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, c.Write(nil, binary.BigEndian.AppendUint64(nil, endOfReplay-1)))
 			m, err := c.ReadBefore(time.Now().Add(10 * time.Second))
 			if err != nil || binary.BigEndian.Uint64(m.Frames[len(m.Frames)-2]) != endOfReplay {
 				t.Fatalf("a last question is answered with %x, %v", m.Frames, err)

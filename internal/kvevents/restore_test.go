@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
-
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -24,65 +24,41 @@ func among(bus wire.Bus, own string, others ...string) *follow.Group {
 	return &follow.Group{Bus: bus, Join: func(context.Context) (string, []string) { return own, others }}
 }
 
-// source is a worker's rank 0.
-func source(worker string) wire.Source { return wire.Source{Pool: eventstest.Pool, Worker: worker} }
-
 // TestRestoredFromAnotherGateway: a gateway that starts has another's views, asks no publisher for a snapshot, and goes on.
 // One view takes several pages.
 func TestRestoredFromAnotherGateway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
+		bus := memoryBus(t)
 		a := newRig(t, follow.Config{Group: among(bus, "a")}, bus, bus)
-		engines, publishers := map[string]*eventstest.Engine{}, map[string]*publish.Publisher{}
-		for i, w := range []string{"u", "v", "w"} {
-			engines[w] = eventstest.NewEngine(uint64(i), 16)
-			publishers[w], _ = a.publisher(publish.Config{Source: source(w), MaxBytes: 4096})
-			a.sub.Track(eventstest.Pool, w, []int{0}, 16, 0)
+		var all []*speaker
+		for i, w := range []string{"u", "v", "w", "large"} {
+			p := a.speaks(uint64(i), publish.Config{Source: source(w), MaxBytes: 4096})
+			a.track(w)
 			synctest.Wait()
-			for range 100 {
-				if err := publishers[w].Publish(engines[w].Step()); err != nil {
-					t.Fatal(err)
+			if w == "large" {
+				for range 40 {
+					p.tell(p.Store(100))
 				}
 			}
+			p.say(100)
+			a.catchesUp(p, "the first knows all")
+			all = append(all, p)
 		}
-		large, _ := a.publisher(publish.Config{Source: source("large")})
-		a.sub.Track(eventstest.Pool, "large", []int{0}, 16, 0)
-		synctest.Wait()
-		for base := range uint32(40) {
-			if err := large.Publish([]wire.Event{eventstest.Chain(base, 1000)}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		within(t, 30*time.Second, 10*time.Millisecond, "the first knows all", func() bool {
-			return a.settled(engines["u"], publishers["u"], "u") && a.settled(engines["v"], publishers["v"], "v") &&
-				a.settled(engines["w"], publishers["w"], "w") && a.idx.Of("large", 0).Blocks() == 40_000
-		})
 		asked := map[string]uint64{}
-		for w, p := range publishers {
-			asked[w] = p.Stats().Snapshots
+		for _, p := range all {
+			asked[p.worker] = p.Stats().Snapshots
 		}
 		b := newRig(t, follow.Config{Group: among(bus, "b", "a")}, bus, bus)
-		for _, w := range []string{"u", "v", "w", "large"} {
-			b.sub.Track(eventstest.Pool, w, []int{0}, 16, 0)
-		}
+		b.track("u", "v", "w", "large")
 		synctest.Wait()
-		for w, p := range publishers {
-			if !b.settled(engines[w], p, w) || b.status(w).Repaired[follow.ByPeer] != 1 || p.Stats().Snapshots != asked[w] {
-				t.Errorf("%s: %+v, and its publisher was asked for %d snapshots", w, b.status(w), p.Stats().Snapshots-asked[w])
+		for _, when := range []string{"restored", "going on"} {
+			for _, p := range all {
+				if s := b.status(p.worker); !b.follows(p) || s.Repaired[follow.ByPeer] != 1 || p.Stats().Snapshots != asked[p.worker] {
+					t.Errorf("%s: %s: %+v, and its publisher was asked for %d snapshots", when, p.worker, s, p.Stats().Snapshots-asked[p.worker])
+				}
+				p.say(1)
 			}
-			if err := p.Publish(engines[w].Step()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		synctest.Wait()
-		for w, p := range publishers {
-			if !b.settled(engines[w], p, w) || p.Stats().Snapshots != asked[w] {
-				t.Errorf("%s does not go on: %+v", w, b.status(w))
-			}
-		}
-		if n := b.idx.Of("large", 0).Blocks(); n != 40_000 || b.status("large").Repaired[follow.ByPeer] != 1 {
-			t.Errorf("%d of 40,000 blocks: %+v", n, b.status("large"))
+			synctest.Wait()
 		}
 	})
 }
@@ -93,36 +69,26 @@ func TestRestoredUnderLoss(t *testing.T) {
 	restored := uint64(0)
 	for seed := range uint64(12) {
 		synctest.Test(t, func(t *testing.T) {
-			memory := eventstest.NewBus()
-			t.Cleanup(memory.Close)
-			bus := &lossyBus{Bus: memory, Chance: 15, Rng: rand.New(rand.NewPCG(seed, 5))}
-			rigs := []*rig{newRig(t, follow.Config{Seed: seed, Group: among(bus, "a")}, bus, bus)}
-			workers := []string{"u", "v", "w"}
-			engines, publishers := map[string]*eventstest.Engine{}, map[string]*publish.Publisher{}
-			for i, w := range workers {
-				engines[w] = eventstest.NewEngine(seed*10+uint64(i), 16)
-				publishers[w], _ = rigs[0].publisher(publish.Config{Source: source(w), MaxBytes: 4096})
-				rigs[0].sub.Track(eventstest.Pool, w, []int{0}, 16, 0)
+			bus := &lossyBus{Bus: memoryBus(t), Chance: 15, Rng: rand.New(rand.NewPCG(seed, 5))}
+			a := newRig(t, follow.Config{Seed: seed, Group: among(bus, "a")}, bus, bus)
+			var all []*speaker
+			for i, w := range []string{"u", "v", "w"} {
+				all = append(all, a.speaks(seed*10+uint64(i), publish.Config{Source: source(w), MaxBytes: 4096}))
 			}
+			a.track("u", "v", "w")
+			var b *rig
 			pace := rand.New(rand.NewPCG(seed, 6))
 			for step := range 400 {
 				if step == 200 {
-					rigs = append(rigs, newRig(t, follow.Config{Seed: seed + 100, Group: among(bus, "b", "a")}, bus, bus))
-					for _, w := range workers {
-						rigs[1].sub.Track(eventstest.Pool, w, []int{0}, 16, 0)
-					}
+					b = newRig(t, follow.Config{Seed: seed + 100, Group: among(bus, "b", "a")}, bus, bus)
+					b.track("u", "v", "w")
 				}
-				w := workers[pace.IntN(len(workers))]
-				if err := publishers[w].Publish(engines[w].Step()); err != nil {
-					t.Fatal(err)
-				}
+				all[pace.IntN(len(all))].say(1)
 				time.Sleep(time.Duration(pace.IntN(20)) * time.Millisecond) // virtual
 			}
-			for _, w := range workers {
-				within(t, 30*time.Minute, 50*time.Millisecond, fmt.Sprintf("seed %d: worker %s settles", seed, w), func() bool {
-					return rigs[0].settled(engines[w], publishers[w], w) && rigs[1].settled(engines[w], publishers[w], w)
-				})
-				restored += rigs[1].status(w).Repaired[follow.ByPeer]
+			for _, p := range all {
+				within(t, 30*time.Minute, 50*time.Millisecond, fmt.Sprintf("seed %d: worker %s settles", seed, p.worker), func() bool { return a.follows(p) && b.follows(p) })
+				restored += b.status(p.worker).Repaired[follow.ByPeer]
 			}
 		})
 	}
@@ -131,25 +97,27 @@ func TestRestoredUnderLoss(t *testing.T) {
 	}
 }
 
+// restoring follows an engine over ZMQ as own, of a group.
+func restoring(t *testing.T, bus wire.Bus, e *zmqEngine, own string, others ...string) *rig {
+	cfg := zmqConfig()
+	cfg.Group = among(bus, own, others...)
+	r := newRig(t, cfg, nil, nil)
+	r.trackZMQ("w", e, 0)
+	return r
+}
+
 // TestRestoredOverZMQ: blocks that an engine stored before its ring began, or that has no ring, are known to a gateway that
 // starts, and it goes on from there.
 func TestRestoredOverZMQ(t *testing.T) {
 	for _, replay := range []string{"", "tcp://*:0"} {
 		t.Run(fmt.Sprintf("replay=%t", replay != ""), func(t *testing.T) {
-			bus := eventstest.NewBus()
-			t.Cleanup(bus.Close)
-			e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: replay, BufferSteps: 5})
-			cfg := zmqConfig()
-			cfg.Group = among(bus, "a")
-			a := newRig(t, cfg, nil, nil)
-			a.trackZMQ("w", e, 0)
+			bus, e := memoryBus(t), newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: replay, BufferSteps: 5})
+			a := restoring(t, bus, e, "a")
 			a.until("subscribed", func() bool { return e.pub.Subscribers() == 1 && (replay == "" || a.status("w").State == follow.Live) })
 			e.publish(200)
 			a.until("the first knows all", func() bool { return a.exact(e, "w") })
 
-			cfg.Group = among(bus, "b", "a")
-			b := newRig(t, cfg, nil, nil)
-			b.trackZMQ("w", e, 0)
+			b := restoring(t, bus, e, "b", "a")
 			b.until("restored, and a ring has shown that it is the same engine", func() bool {
 				s := b.status("w")
 				return e.pub.Subscribers() == 2 && s.Repaired[follow.ByPeer] == 1 && (replay == "" || s.State == follow.Live)
@@ -173,82 +141,47 @@ func TestRestoredViewOfADeadEngine(t *testing.T) {
 		before int
 	}{{"tcp://*:0", 50}, {"", 300}, {"", 50}} {
 		t.Run(fmt.Sprintf("replay=%t/%d", k.replay != "", k.before), func(t *testing.T) {
-			bus := eventstest.NewBus()
-			t.Cleanup(bus.Close)
-			e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: k.replay})
-			cfg := zmqConfig()
-			cfg.Group = among(bus, "a")
-			a := newRig(t, cfg, nil, nil)
-			a.trackZMQ("w", e, 0)
-			a.until("subscribed", func() bool { return e.pub.Subscribers() == 1 })
+			bus, e := memoryBus(t), newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: k.replay})
+			a := restoring(t, bus, e, "a")
+			e.subscribed()
 			e.publish(k.before)
 			a.until("the first knows all", func() bool { return a.exact(e, "w") })
-			said := newEcho(t, bus, "a", "late")
-			cfg.Group = among(bus, "b", "echo")
-			b := newRig(t, cfg, nil, nil) // it has the view of the first engine repeated
-			b.trackZMQ("w", e, 0)
+			stop := echo(t, bus, "a", "late")
+			b := restoring(t, bus, e, "b", "echo") // it has the view of the first engine repeated
 			b.until("restored", func() bool { return b.status("w").Repaired[follow.ByPeer] == 1 })
 
-			said.stopAsking()
+			stop()
 			e.restart()
-			cfg.Group = among(bus, "c", "late")
-			c := newRig(t, cfg, nil, nil)
-			c.trackZMQ("w", e, 0)
+			c := restoring(t, bus, e, "c", "late")
 			c.until("subscribed", func() bool { return e.pub.Subscribers() == 3 && c.status("w").Repaired[follow.ByPeer] == 1 })
 			e.publish(80)
 			if k.replay == "" && k.before < 80 {
 				c.until("predicted", func() bool { s := c.status("w"); return s.State == follow.Predicted && s.Seq == e.pub.Next() })
-				e.Blocks = nil
-				if err := e.pub.Publish([]wire.Event{{Kind: wire.Cleared}, e.Store(3)}); err != nil {
-					t.Fatal(err)
-				}
+				e.clear()
 			}
 			c.until("live and exact", func() bool { return c.exact(e, "w") })
 		})
 	}
 }
 
-// echo answers at "echo" what a gateway answers, and at another subject what it answered last.
-type echo struct {
-	mu   sync.Mutex // guards last
-	last *nats.Msg
-	stop func()
-}
-
-func newEcho(t *testing.T, bus wire.Bus, of, late string) *echo {
-	x := &echo{}
+// echo answers at "echo" what a gateway answers, until stop, and at another subject what it answered last.
+func echo(t *testing.T, bus wire.Bus, of, late string) (stop func()) {
+	var last atomic.Pointer[nats.Msg]
 	answer := func(m *nats.Msg) {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		if err := bus.Publish(&nats.Msg{Subject: m.Reply, Header: x.last.Header, Data: x.last.Data}); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, bus.Publish(&nats.Msg{Subject: m.Reply, Header: last.Load().Header, Data: last.Load().Data}))
 	}
-	var err error
-	x.stop, err = bus.Subscribe("echo", func(m *nats.Msg) {
+	stop, err := bus.Subscribe("echo", func(m *nats.Msg) {
 		got, err := bus.Request(t.Context(), &nats.Msg{Subject: of, Data: m.Data})
-		if t.Context().Err() != nil {
-			return
+		if t.Context().Err() == nil && assert.NoError(t, err) {
+			last.Store(got)
+			answer(m)
 		}
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		x.mu.Lock()
-		x.last = got
-		x.mu.Unlock()
-		answer(m)
 	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := bus.Subscribe(late, answer, nil); err != nil {
-		t.Fatal(err)
-	}
-	return x
+	require.NoError(t, err)
+	_, err = bus.Subscribe(late, answer, nil)
+	require.NoError(t, err)
+	return stop
 }
-
-func (x *echo) stopAsking() { x.stop() }
 
 // TestGatewaysThatCannotBeRestoredFrom: one that answers nonsense, half a view, a view of another block size or nothing at
 // all is passed over, and costs a bounded time; the next gateway is asked, and without one the worker.
@@ -281,35 +214,28 @@ func TestGatewaysThatCannotBeRestoredFrom(t *testing.T) {
 		for _, second := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/second=%t", name, second), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					bus := eventstest.NewBus()
-					t.Cleanup(bus.Close)
+					bus := memoryBus(t)
 					a := newRig(t, follow.Config{Group: among(bus, "a")}, bus, bus)
-					g := eventstest.NewEngine(3, 16)
-					p, _ := a.publisher(publish.Config{Source: source("w")})
-					a.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
-					for range 50 {
-						if err := p.Publish(g.Step()); err != nil {
-							t.Fatal(err)
-						}
-					}
-					within(t, 10*time.Second, 10*time.Millisecond, "the first knows all", func() bool { return a.settled(g, p, "w") })
-					if _, err := bus.Subscribe("bad", func(m *nats.Msg) {
+					p := a.speaks(3, publish.Config{})
+					a.track("w")
+					p.say(50)
+					a.catchesUp(p, "the first knows all")
+					_, err := bus.Subscribe("bad", func(m *nats.Msg) {
 						if answer == nil {
 							return
 						}
 						if reply := answer(m); reply != nil {
 							_ = bus.Publish(reply)
 						}
-					}, nil); err != nil {
-						t.Fatal(err)
-					}
+					}, nil)
+					require.NoError(t, err)
 					others := []string{"bad"}
 					if second {
 						others = []string{"bad", "a"}
 					}
 					b := newRig(t, follow.Config{Group: among(bus, "b", others...)}, bus, bus)
-					b.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
-					within(t, 4*time.Second, 10*time.Millisecond, "it knows all, after a page's time at most", func() bool { return b.settled(g, p, "w") })
+					b.track("w")
+					within(t, 4*time.Second, 10*time.Millisecond, "it knows all, after a page's time at most", func() bool { return b.follows(p) })
 				})
 			})
 		}

@@ -6,8 +6,12 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
@@ -29,6 +33,20 @@ type rig struct {
 	runs   sync.WaitGroup
 }
 
+// virtual runs f in virtual time, with a rig on a bus in memory.
+func virtual(t *testing.T, cfg follow.Config, f func(t *testing.T, r *rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := memoryBus(t)
+		f(t, newRig(t, cfg, bus, bus))
+	})
+}
+
+func memoryBus(t *testing.T) *eventstest.Bus {
+	bus := eventstest.NewBus()
+	t.Cleanup(bus.Close)
+	return bus
+}
+
 // newRig starts a subscriber on subBus. All it started has ended when the test has.
 func newRig(t *testing.T, cfg follow.Config, pubBus, subBus wire.Bus) *rig {
 	return newRigWithLog(t, cfg, pubBus, subBus, slog.New(slog.DiscardHandler))
@@ -47,14 +65,8 @@ func newRigInto(t *testing.T, cfg follow.Config, pubBus, subBus wire.Bus, log *s
 	r := &rig{t: t, bus: pubBus, subBus: subBus, reg: prometheus.NewRegistry(), ctx: ctx}
 	var err error
 	r.sub, err = follow.New(cfg, subBus, index, log, r.reg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.runs.Go(func() {
-		if err := r.sub.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	require.NoError(t, err)
+	r.runs.Go(func() { assert.NoError(t, r.sub.Run(ctx)) })
 	t.Cleanup(func() { cancel(); r.runs.Wait() })
 	return r
 }
@@ -69,9 +81,7 @@ func (x indexOf) Part(worker string, rank int) view.Part {
 // counted is the value of a counter, of all its series that have a label of that value.
 func (r *rig) counted(name, label string) (sum float64) {
 	families, err := r.reg.Gather()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			if f.GetName() == name && (label == "" || slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetValue() == label })) {
@@ -82,21 +92,60 @@ func (r *rig) counted(name, label string) (sum float64) {
 	return sum
 }
 
-// publisher starts one of a worker's rank 0. It ends with the returned func, or the rig.
+// speaker is an engine's cache that changes at random, and the publisher that says so.
+type speaker struct {
+	*eventstest.Engine
+	*publish.Publisher
+	t      *testing.T
+	worker string
+	stop   func()
+}
+
+// speaks starts one of a worker's rank 0, by default of w. It ends with its stop, or the rig.
+func (r *rig) speaks(seed uint64, cfg publish.Config) *speaker {
+	r.t.Helper()
+	if cfg.Source.Worker == "" {
+		cfg.Source = source("w")
+	}
+	p, stop := r.publisher(cfg)
+	return &speaker{eventstest.NewEngine(seed, 16), p, r.t, cfg.Source.Worker, stop}
+}
+
+// publisher starts one. It ends with the returned func, or the rig.
 func (r *rig) publisher(cfg publish.Config) (*publish.Publisher, func()) {
 	p, err := publish.New(cfg, r.bus, slog.New(slog.DiscardHandler))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(r.ctx)
 	done := make(chan struct{})
 	r.runs.Go(func() {
 		defer close(done)
-		if err := p.Run(ctx); err != nil {
-			r.t.Error(err)
-		}
+		assert.NoError(r.t, p.Run(ctx))
 	})
 	return p, func() { cancel(); <-done }
+}
+
+// source is a worker's rank 0.
+func source(worker string) wire.Source { return wire.Source{Pool: eventstest.Pool, Worker: worker} }
+
+// say changes the cache so many times.
+func (s *speaker) say(steps int) {
+	s.t.Helper()
+	for range steps {
+		s.tell(s.Step()...)
+	}
+}
+
+// tell publishes one message.
+func (s *speaker) tell(events ...wire.Event) {
+	s.t.Helper()
+	require.NoError(s.t, s.Publish(events))
+}
+
+// track has rank 0 of workers followed.
+func (r *rig) track(workers ...string) {
+	for _, w := range workers {
+		r.sub.Track(eventstest.Pool, w, []int{0}, 16, 0)
+	}
 }
 
 func (r *rig) status(worker string) follow.SourceStatus {
@@ -108,9 +157,25 @@ func (r *rig) status(worker string) follow.SourceStatus {
 	return follow.SourceStatus{}
 }
 
-// settled says whether worker is live at p's last message and the index is what g holds.
-func (r *rig) settled(g *eventstest.Engine, p *publish.Publisher, worker string) bool {
-	s := r.status(worker)
-	return s.State == follow.Live && s.Epoch == p.Epoch() && s.Seq == p.Stats().Seq &&
-		g.Mismatch(r.idx.Of(worker, 0), 16) == ""
+// follows says whether a speaker's worker is live at its last message, and the index is what it holds.
+func (r *rig) follows(p *speaker) bool {
+	s := r.status(p.worker)
+	return s.State == follow.Live && s.Epoch == p.Epoch() && s.Seq == p.Stats().Seq && p.Mismatch(r.idx.Of(p.worker, 0), 16) == ""
+}
+
+// catchesUp waits until it does.
+func (r *rig) catchesUp(p *speaker, what string) {
+	r.t.Helper()
+	r.until(what, func() bool { return r.follows(p) })
+}
+
+// until waits for a condition.
+func (r *rig) until(what string, condition func() bool) {
+	r.t.Helper()
+	defer func() {
+		if r.t.Failed() {
+			r.t.Logf("%+v", r.sub.Sources())
+		}
+	}()
+	within(r.t, 20*time.Second, 2*time.Millisecond, what, condition)
 }

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -28,73 +29,59 @@ func (b *dropBus) Publish(m *nats.Msg) error {
 	return b.Bus.Publish(m)
 }
 
-// gapRig is a live worker that has lost some messages on the way, not yet found out.
-func gapRig(t *testing.T, lost int, cfg publish.Config, subBus func(wire.Bus) wire.Bus) (*rig, *eventstest.Engine, *publish.Publisher) {
-	memory := eventstest.NewBus()
-	t.Cleanup(memory.Close)
-	bus := &dropBus{Bus: memory}
-	r := newRig(t, follow.Config{}, bus, subBus(memory))
-	g := eventstest.NewEngine(1, 16)
-	cfg.Source = wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}
-	p, _ := r.publisher(cfg)
-	r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
-	synctest.Wait()
-	for range 20 {
-		if err := p.Publish([]wire.Event{g.Store(3)}); err != nil {
-			t.Fatal(err)
-		}
+// lost has messages of three blocks lost on the way.
+func (b *dropBus) lost(p *speaker, messages int) {
+	b.drop.Store(true)
+	for range messages {
+		p.tell(p.Store(3))
 	}
-	synctest.Wait()
-	if !r.settled(g, p, "w") {
-		t.Fatalf("not live: %+v", r.status("w"))
-	}
-	bus.drop.Store(true)
-	for range lost {
-		if err := p.Publish([]wire.Event{g.Store(3)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	bus.drop.Store(false)
-	return r, g, p
+	b.drop.Store(false)
 }
-
-func same(b wire.Bus) wire.Bus { return b }
 
 func TestGapIsHealedOutOfTheRing(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		lost     int
 		cfg      publish.Config
+		plain    bool   // the publisher is of before
 		ring, in uint64 // healed by the ring, and the requests it took
 		snapshot uint64
 	}{
-		{"one message", 1, publish.Config{}, 1, 1, 0},
-		{"many, in pages", 60, publish.Config{MaxBytes: 4096}, 1, 0, 0},
-		{"more than the ring holds", 60, publish.Config{RingMessages: 50}, 0, 0, 1},
-		{"as many as it holds", 49, publish.Config{RingMessages: 50}, 1, 1, 0},
-		{"more bytes than it holds", 60, publish.Config{RingBytes: 2000}, 0, 0, 1},
+		{"one message", 1, publish.Config{}, false, 1, 1, 0},
+		{"many, in pages", 60, publish.Config{MaxBytes: 4096}, false, 1, 0, 0},
+		{"more than the ring holds", 60, publish.Config{RingMessages: 50}, false, 0, 0, 1},
+		{"as many as it holds", 49, publish.Config{RingMessages: 50}, false, 1, 1, 0},
+		{"more bytes than it holds", 60, publish.Config{RingBytes: 2000}, false, 0, 0, 1},
+		{"a publisher without a ring", 5, publish.Config{}, true, 0, 0, 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r, g, p := gapRig(t, c.lost, c.cfg, same)
-			before, answers := r.status("w"), p.Stats()
-			if err := p.Publish([]wire.Event{g.Store(1)}); err != nil { // this one arrives and shows the gap
-				t.Fatal(err)
+			memory := memoryBus(t)
+			bus := &dropBus{Bus: memory}
+			var of wire.Bus = memory
+			if c.plain {
+				of = plainBus{memory}
 			}
+			r := newRig(t, follow.Config{}, bus, of)
+			p := r.speaks(1, c.cfg)
+			r.track("w")
 			synctest.Wait()
-			if !r.settled(g, p, "w") {
-				t.Fatalf("%s: not healed at once: %+v", c.name, r.status("w"))
-			}
+			p.tell(p.Store(3))
+			synctest.Wait()
+			require.True(t, r.follows(p), "%+v", r.status("w"))
+			bus.lost(p, c.lost)
+			before, answers := r.status("w"), p.Stats()
+			p.tell(p.Store(1)) // this one arrives and shows the gap
+			synctest.Wait()
 			s := r.status("w")
+			require.True(t, r.follows(p), "%s: not healed at once: %+v", c.name, s)
 			byRing, bySnapshot := s.Repaired[follow.ByRing]-before.Repaired[follow.ByRing], s.Repaired[follow.BySnapshot]-before.Repaired[follow.BySnapshot]
 			if byRing != c.ring || bySnapshot != c.snapshot || p.Stats().Snapshots-answers.Snapshots != c.snapshot {
 				t.Errorf("%s: healed %d times by the ring and %d by a snapshot, want %d and %d", c.name, byRing, bySnapshot, c.ring, c.snapshot)
 			}
-			if n := p.Stats().Rings - answers.Rings; c.in != 0 && n != c.in || c.cfg.MaxBytes != 0 && n < 2 {
+			if n := p.Stats().Rings - answers.Rings; c.in != 0 && n != c.in || c.cfg.MaxBytes != 0 && n < 2 || c.plain && n != 0 {
 				t.Errorf("%s: it took %d requests", c.name, n)
 			}
-			if n := r.counted("kv_events_repaired_total", "ring"); n != float64(s.Repaired[follow.ByRing]) {
-				t.Errorf("%s: counted %v, want %d", c.name, n, s.Repaired[follow.ByRing])
-			}
+			assert.EqualValues(t, s.Repaired[follow.ByRing], r.counted("kv_events_repaired_total", "ring"), c.name)
 		})
 	}
 }
@@ -111,38 +98,50 @@ func (b plainBus) Request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	return b.Bus.Request(ctx, plain)
 }
 
-func TestPublisherWithoutRingGivesASnapshot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, g, p := gapRig(t, 5, publish.Config{}, func(b wire.Bus) wire.Bus { return plainBus{b} })
-		if err := p.Publish([]wire.Event{g.Store(1)}); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		if s := r.status("w"); !r.settled(g, p, "w") || s.Repaired[follow.ByRing] != 0 || p.Stats().Rings != 0 {
-			t.Errorf("%+v", s)
-		}
-	})
-}
-
 // A number that no publisher has used cannot be had: it is asked for, but not without end.
 func TestWhatDoesNotExistIsNotAskedForWithoutEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
-		r := newRig(t, follow.Config{}, bus, bus)
-		p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
-		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
+	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
+		p := r.speaks(1, publish.Config{})
+		r.track("w")
 		synctest.Wait()
-		forged := nats.NewMsg(wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}.EventsSubject())
+		forged := nats.NewMsg(source("w").EventsSubject())
 		wire.Stamp(forged, p.Epoch(), 1000)
 		asked := p.Stats().Messages
-		if err := bus.Publish(forged); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.bus.Publish(forged))
 		time.Sleep(time.Minute) // virtual
 		synctest.Wait()
 		if n := p.Stats().Messages - asked; n > 60+40 {
 			t.Errorf("%d messages in a minute, 60 of them heartbeats", n)
 		}
+	})
+}
+
+// A message of a process that has ended casts a doubt that can wait; messages that are missing meanwhile can not.
+func TestGapDoesNotWaitForADoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := &dropBus{Bus: memoryBus(t)}
+		r := newRig(t, follow.Config{RetryMin: 10 * time.Millisecond, SnapshotEvery: time.Hour}, bus, bus)
+		old := r.speaks(1, publish.Config{})
+		r.track("w")
+		synctest.Wait()
+		old.stop()
+		p := r.speaks(1, publish.Config{})
+		p.tell(p.Store(3))
+		synctest.Wait()
+		straggler := nats.NewMsg(source("w").EventsSubject())
+		wire.Stamp(straggler, old.Epoch(), 1)
+		// The first has it asked who is there, at once; the second not before an hour has passed.
+		for range 2 {
+			require.NoError(t, bus.Publish(straggler))
+			synctest.Wait()
+		}
+		if s := r.status("w"); s.State != follow.Recovering || s.Snapshots == 0 {
+			t.Fatalf("no doubt is left open: %+v", s)
+		}
+		bus.lost(p, 1)
+		p.tell(p.Store(1))
+		within(t, time.Minute, 10*time.Millisecond, "the gap is filled", func() bool {
+			return r.status("w").Seq == p.Stats().Seq && p.Mismatch(r.idx.Of("w", 0), 16) == ""
+		})
 	})
 }

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -45,52 +46,42 @@ func (b *awayBus) Request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 }
 
 // quietRig is a live worker, on a bus that can be away for the subscriber and lose for the publisher.
-func quietRig(t *testing.T, cfg follow.Config) (*rig, *eventstest.Engine, *publish.Publisher, func(), *awayBus, *dropBus) {
-	memory := eventstest.NewBus()
-	t.Cleanup(memory.Close)
+func quietRig(t *testing.T, cfg follow.Config) (*rig, *speaker, *awayBus, *dropBus) {
+	memory := memoryBus(t)
 	drop, away := &dropBus{Bus: memory}, &awayBus{Bus: memory}
 	r := newRig(t, cfg, drop, away)
-	g := eventstest.NewEngine(1, 16)
-	p, stop := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
-	r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
-	if err := p.Publish([]wire.Event{g.Store(5)}); err != nil {
-		t.Fatal(err)
-	}
+	p := r.speaks(1, publish.Config{})
+	r.track("w")
+	p.tell(p.Store(5))
 	synctest.Wait()
-	if !r.settled(g, p, "w") {
-		t.Fatalf("not live: %+v", r.status("w"))
-	}
-	return r, g, p, stop, away, drop
+	require.True(t, r.follows(p), "%+v", r.status("w"))
+	return r, p, away, drop
+}
+
+// is fails the test unless the worker is in a state.
+func (r *rig) is(want follow.State, when string) {
+	r.t.Helper()
+	assert.Equal(r.t, want, r.status("w").State, when)
 }
 
 func TestPublisherDiesWithoutAWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, g, _, stop, _, _ := quietRig(t, follow.Config{})
-		stop()
+		r, p, _, _ := quietRig(t, follow.Config{})
+		p.stop()
 		heard := r.status("w").Heard
 		time.Sleep(4 * time.Second)
-		if s := r.status("w"); s.State != follow.Live {
-			t.Errorf("after four seconds: %v", s.State)
-		}
+		r.is(follow.Live, "after four seconds")
 		time.Sleep(3 * time.Second)
-		if s := r.status("w"); s.State != follow.Silent || !s.Heard.Equal(heard) {
-			t.Errorf("after seven seconds: %v, heard %v ago", s.State, time.Since(s.Heard))
-		}
-		checkIndex(t, g, r.idx.Of("w", 0)) // routing goes on with what is known
+		r.is(follow.Silent, "after seven seconds")
+		assert.Equal(t, heard, r.status("w").Heard)
+		checkIndex(t, p.Engine, r.idx.Of("w", 0)) // routing goes on with what is known
 		time.Sleep(time.Minute)
-		if s := r.status("w"); s.State != follow.Predicted {
-			t.Errorf("after a minute: %v", s.State)
-		}
+		r.is(follow.Predicted, "after a minute")
 
-		again := eventstest.NewEngine(2, 16)
-		p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
-		if err := p.Publish([]wire.Event{again.Store(2)}); err != nil {
-			t.Fatal(err)
-		}
+		next := r.speaks(2, publish.Config{})
+		next.tell(next.Store(2))
 		synctest.Wait()
-		if !r.settled(again, p, "w") {
-			t.Errorf("the next process is not followed: %+v", r.status("w"))
-		}
+		assert.True(t, r.follows(next), "the next process is not followed: %+v", r.status("w"))
 	})
 }
 
@@ -108,24 +99,19 @@ func TestStateHoldsUntilThePublisherSpeaks(t *testing.T) {
 		{"predicted, and messages missed", 2 * time.Minute, 3, follow.Predicted, 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r, g, p, _, away, drop := quietRig(t, follow.Config{})
+			r, p, away, drop := quietRig(t, follow.Config{})
 			before, asked := r.status("w"), away.asked.Load()
+			drop.lost(p, c.lost)
 			drop.drop.Store(true)
-			for range c.lost {
-				if err := p.Publish([]wire.Event{g.Store(2)}); err != nil {
-					t.Fatal(err)
-				}
-			}
 			time.Sleep(c.silent)
 			synctest.Wait()
-			if s := r.status("w"); s.State != c.state || away.asked.Load() != asked {
-				t.Errorf("%s: %v, %d requests", c.name, s.State, away.asked.Load()-asked)
-			}
+			r.is(c.state, c.name)
+			assert.Equal(t, asked, away.asked.Load(), "requests: %s", c.name)
 			drop.drop.Store(false)
 			time.Sleep(time.Second) // the next heartbeat
 			synctest.Wait()
 			s := r.status("w")
-			if !r.settled(g, p, "w") || s.Repaired[follow.ByRing] != before.Repaired[follow.ByRing]+c.ring || s.Repaired[follow.BySnapshot] != before.Repaired[follow.BySnapshot] {
+			if !r.follows(p) || s.Repaired[follow.ByRing] != before.Repaired[follow.ByRing]+c.ring || s.Repaired[follow.BySnapshot] != before.Repaired[follow.BySnapshot] {
 				t.Errorf("%s: %+v", c.name, s)
 			}
 		})
@@ -135,27 +121,20 @@ func TestStateHoldsUntilThePublisherSpeaks(t *testing.T) {
 // While the bus is away nobody can be heard, so that nobody is given up and nobody is asked, however long it takes.
 func TestBusAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, g, p, _, away, _ := quietRig(t, follow.Config{})
+		r, p, away, _ := quietRig(t, follow.Config{})
 		asked, before := away.asked.Load(), r.status("w").Repaired[follow.ByRing]
 		away.away.Store(true)
 		time.Sleep(1500 * time.Millisecond)
-		if s := r.status("w"); s.State != follow.Silent {
-			t.Errorf("soon after: %v", s.State)
-		}
-		if err := p.Publish([]wire.Event{g.Store(3)}); err != nil {
-			t.Fatal(err)
-		}
+		r.is(follow.Silent, "soon after")
+		p.tell(p.Store(3))
 		time.Sleep(10 * time.Minute)
-		if s := r.status("w"); s.State != follow.Silent || away.asked.Load() != asked {
-			t.Errorf("ten minutes later: %v, %d requests", s.State, away.asked.Load()-asked)
-		}
-		if n := r.idx.Of("w", 0).Blocks(); n != 5 {
-			t.Errorf("%d blocks, want the five that are known", n)
-		}
+		r.is(follow.Silent, "ten minutes later")
+		assert.Equal(t, asked, away.asked.Load(), "requests")
+		assert.Equal(t, 5, r.idx.Of("w", 0).Blocks(), "the blocks that are known")
 		away.away.Store(false)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if s := r.status("w"); !r.settled(g, p, "w") || s.Repaired[follow.ByRing] != before+1 {
+		if s := r.status("w"); !r.follows(p) || s.Repaired[follow.ByRing] != before+1 {
 			t.Errorf("not whole: %+v", s)
 		}
 	})
@@ -164,36 +143,15 @@ func TestBusAway(t *testing.T) {
 // A publisher that does not come back with the bus is given up a minute after the bus came back, not at once.
 func TestBusComesBackAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _, _, stop, away, _ := quietRig(t, follow.Config{SilentAfter: 2 * time.Second, PredictAfter: 20 * time.Second})
+		r, p, away, _ := quietRig(t, follow.Config{SilentAfter: 2 * time.Second, PredictAfter: 20 * time.Second})
 		away.away.Store(true)
-		stop()
+		p.stop()
 		time.Sleep(time.Hour)
 		away.away.Store(false)
 		time.Sleep(19 * time.Second)
-		if s := r.status("w"); s.State != follow.Silent {
-			t.Errorf("%v", s.State)
-		}
+		r.is(follow.Silent, "before its time")
 		time.Sleep(3 * time.Second)
-		if s := r.status("w"); s.State != follow.Predicted {
-			t.Errorf("%v", s.State)
-		}
-	})
-}
-
-func TestWorkerThatNeverSpeaksIsPredicted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
-		r := newRig(t, follow.Config{}, bus, bus)
-		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
-		time.Sleep(59 * time.Second)
-		if s := r.status("w"); s.State != follow.Waiting || !s.Heard.IsZero() {
-			t.Errorf("%+v", s)
-		}
-		time.Sleep(3 * time.Second)
-		if s := r.status("w"); s.State != follow.Predicted {
-			t.Errorf("%+v", s)
-		}
+		r.is(follow.Predicted, "after it")
 	})
 }
 
@@ -209,24 +167,27 @@ func (l *logLines) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// count is how many lines have said text.
-func (l *logLines) count(text string) int {
+func (l *logLines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), text)
+	return l.text.String()
+}
+
+// count is how many lines have said text.
+func (l *logLines) count(text string) int {
+	return strings.Count(l.String(), text)
 }
 
 // The log has one line when a worker is lost and one when it is whole again, and none for what the bus does to all.
 func TestLogSaysWhoIsLostAndWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := eventstest.NewBus()
-		t.Cleanup(memory.Close)
+		memory := memoryBus(t)
 		drop, away := &dropBus{Bus: memory}, &awayBus{Bus: memory}
 		lines := &logLines{}
 		states := 0
 		r := newRigWithLog(t, follow.Config{OnState: func() { states++ }}, drop, away, slog.New(slog.NewTextHandler(lines, nil)))
-		_, _ = r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
-		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
+		r.speaks(1, publish.Config{})
+		r.track("w")
 		expect := func(when string, silent, lost, whole, again int) {
 			t.Helper()
 			synctest.Wait()

@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
@@ -19,28 +20,22 @@ import (
 
 // TestAPanicLosesNoSource: a fault in a source's message ends the handling of it alone, and every source is followed on from its beginning.
 func TestAPanicLosesNoSource(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
-		r, before := newRig(t, follow.Config{}, bus, bus), contain.Panics()["kv_events"]
-		workers := []string{"a", "b"}
-		engines, publishers := map[string]*eventstest.Engine{}, map[string]*publish.Publisher{}
-		for i, w := range workers {
-			engines[w] = eventstest.NewEngine(uint64(i), 16)
-			publishers[w], _ = r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: w, Rank: 0}, MaxBytes: 4096})
-			r.sub.Track(eventstest.Pool, w, []int{0}, 16, 0)
+	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
+		before := contain.Panics()["kv_events"]
+		var all []*speaker
+		for i, w := range []string{"a", "b"} {
+			all = append(all, r.speaks(uint64(i), publish.Config{Source: source(w), MaxBytes: 4096}))
+			r.track(w)
 		}
 		for i := range 200 {
 			if i%50 == 25 {
 				r.idx.faults.Store(2)
 			}
-			if w := workers[i%2]; publishers[w].Publish(engines[w].Step()) != nil {
-				t.Fatal("not published")
-			}
+			all[i%2].say(1)
 			time.Sleep(50 * time.Millisecond) // virtual
 		}
-		for _, w := range workers {
-			within(t, 30*time.Minute, 50*time.Millisecond, w+" settles", func() bool { return r.settled(engines[w], publishers[w], w) })
+		for _, p := range all {
+			within(t, 30*time.Minute, 50*time.Millisecond, p.worker+" settles", func() bool { return r.follows(p) })
 		}
 		if n := contain.Panics()["kv_events"] - before; n < 4 {
 			t.Errorf("%d panics", n)
@@ -48,88 +43,43 @@ func TestAPanicLosesNoSource(t *testing.T) {
 	})
 }
 
-func TestLastMessageLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		memory := eventstest.NewBus()
-		t.Cleanup(memory.Close)
-		bus := &lossyBus{Bus: memory, Rng: rand.New(rand.NewPCG(1, 1))}
-		r := newRig(t, follow.Config{}, bus, memory)
-		g := eventstest.NewEngine(1, 16)
-		p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
-		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
-		synctest.Wait()
-		bus.Chance = 100
-		if err := p.Publish(g.Step()); err != nil {
-			t.Fatal(err)
-		}
-		bus.Chance = 0
-		synctest.Wait()
-		if r.settled(g, p, "w") {
-			t.Fatal("the message was not lost")
-		}
-		within(t, 2*time.Second, 10*time.Millisecond, "the next heartbeat tells", func() bool { return r.settled(g, p, "w") })
-	})
-}
-
 func TestPublisherRestartDropsOldView(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
-		r := newRig(t, follow.Config{}, bus, bus)
-		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
-		before := eventstest.NewEngine(1, 16)
-		p, stop := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
-		for range 50 {
-			if err := p.Publish(before.Step()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		within(t, 10*time.Second, 10*time.Millisecond, "live", func() bool { return r.settled(before, p, "w") })
-		late := nats.NewMsg(wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}.EventsSubject())
-		wire.Stamp(late, p.Epoch(), p.Stats().Seq+1)
+	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
+		r.track("w")
+		before := r.speaks(1, publish.Config{})
+		before.say(50)
+		r.catchesUp(before, "live")
+		late := nats.NewMsg(source("w").EventsSubject())
+		wire.Stamp(late, before.Epoch(), before.Stats().Seq+1)
 		late.Data = wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{before.Store(1)}})
-		stop()
+		before.stop()
 
-		after := eventstest.NewEngine(2, 16)
-		p, _ = r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
+		after := r.speaks(2, publish.Config{})
 		synctest.Wait()
 		if n := r.idx.Of("w", 0).Blocks(); n != 0 {
 			t.Errorf("%d blocks of the engine that is gone", n)
 		}
-		if err := p.Publish([]wire.Event{after.Store(3)}); err != nil {
-			t.Fatal(err)
-		}
-		if err := bus.Publish(late); err != nil { // the last words of the old one
-			t.Fatal(err)
-		}
+		after.tell(after.Store(3))
+		require.NoError(t, r.bus.Publish(late)) // the last words of the old one
 		synctest.Wait()
-		checkIndex(t, after, r.idx.Of("w", 0))
-		within(t, 30*time.Second, 10*time.Millisecond, "live again", func() bool { return r.settled(after, p, "w") })
+		checkIndex(t, after.Engine, r.idx.Of("w", 0))
+		r.catchesUp(after, "live again")
 	})
 }
 
 func TestSubscriberStartsAfterPublisher(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
-		r := newRig(t, follow.Config{}, bus, bus)
-		g := eventstest.NewEngine(3, 16)
-		p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, MaxBytes: 4096})
-		for range 100 {
-			if err := p.Publish(g.Step()); err != nil {
-				t.Fatal(err)
-			}
-		}
+	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
+		p := r.speaks(3, publish.Config{MaxBytes: 4096}) // a snapshot takes pages
+		p.say(100)
 		synctest.Wait()
 		if len(r.sub.Sources()) != 0 || r.idx.Of("w", 0).Blocks() != 0 {
 			t.Error("a worker is followed that is not tracked")
 		}
-		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
+		r.track("w")
 		synctest.Wait()
-		if !r.settled(g, p, "w") {
+		if !r.follows(p) || r.status("w").Snapshots != 1 {
 			t.Errorf("not live at once: %+v", r.status("w"))
 		}
-
 		r.sub.Untrack(eventstest.Pool, "w")
 		synctest.Wait()
 		if r.idx.Has("w", 0) || len(r.sub.Sources()) != 0 {
@@ -140,27 +90,19 @@ func TestSubscriberStartsAfterPublisher(t *testing.T) {
 
 // A worker that is tracked again at once is another process, of which nothing was heard yet.
 func TestTrackedAgainIsEmpty(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
-		r := newRig(t, follow.Config{}, bus, bus)
-		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
-		g := eventstest.NewEngine(3, 16)
-		p, stop := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
-		for range 100 {
-			if err := p.Publish(g.Step()); err != nil {
-				t.Fatal(err)
-			}
-		}
+	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
+		r.track("w")
+		p := r.speaks(3, publish.Config{})
+		p.say(100)
 		time.Sleep(10500 * time.Millisecond) // virtual, between two heartbeats: a snapshot that was requested too early is requested again
 		synctest.Wait()
-		if !r.settled(g, p, "w") || r.idx.Of("w", 0).Blocks() == 0 {
+		if !r.follows(p) || r.idx.Of("w", 0).Blocks() == 0 {
 			t.Fatalf("not live: %+v", r.status("w"))
 		}
-		stop() // it has died: no message of it will come
+		p.stop() // it has died: no message of it will come
 		synctest.Wait()
 		r.sub.Untrack(eventstest.Pool, "w")
-		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
+		r.track("w")
 		synctest.Wait()
 		if s := r.status("w"); r.idx.Of("w", 0).Blocks() != 0 || s.State != follow.Waiting {
 			t.Errorf("%d blocks of the life before are believed: %+v", r.idx.Of("w", 0).Blocks(), s)
@@ -168,67 +110,47 @@ func TestTrackedAgainIsEmpty(t *testing.T) {
 	})
 }
 
+// A worker that never says anything is asked ever more rarely, and predicted after a minute; its first heartbeat does.
 func TestWorkerWithoutPublisherWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
-		r := newRig(t, follow.Config{}, bus, bus)
-		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
-		time.Sleep(time.Minute) // virtual: it has come to the longest pause between attempts
-		if s := r.status("w"); s.State != follow.Waiting {
-			t.Fatalf("%+v", s)
+	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
+		r.track("w")
+		time.Sleep(59 * time.Second) // virtual: it has come to the longest pause between attempts
+		if s := r.status("w"); s.State != follow.Waiting || !s.Heard.IsZero() {
+			t.Errorf("%+v", s)
 		}
-		asked := r.counted("kv_events_snapshots_total", "unanswered")
-		if asked < 12 || asked > 40 {
+		if asked := r.counted("kv_events_snapshots_total", "unanswered"); asked < 12 || asked > 40 {
 			t.Errorf("asked %v times in a minute", asked)
 		}
-		g := eventstest.NewEngine(1, 16)
-		p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
+		time.Sleep(3 * time.Second)
+		assert.Equal(t, follow.Predicted, r.status("w").State)
+		p := r.speaks(1, publish.Config{})
 		synctest.Wait()
-		if !r.settled(g, p, "w") {
-			t.Errorf("the first heartbeat did not do: %+v", r.status("w"))
-		}
+		assert.True(t, r.follows(p), "the first heartbeat did not do: %+v", r.status("w"))
 	})
 }
 
 func TestTrackAgainChangesRanks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
-		r := newRig(t, follow.Config{}, bus, bus)
-		ranks := func() (out []int) {
-			synctest.Wait()
-			for _, s := range r.sub.Sources() {
-				out = append(out, s.Source.Rank)
-			}
-			return out
-		}
+	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
 		for _, want := range [][]int{{0}, {0, 1, 2}, {0, 1, 2}, {1}} {
 			r.sub.Track(eventstest.Pool, "w", want, 16, 0)
-			got := ranks()
-			if len(got) != len(want) || got[0] != want[0] {
-				t.Errorf("ranks %v, want %v", got, want)
+			synctest.Wait()
+			var got []int
+			for _, s := range r.sub.Sources() {
+				got = append(got, s.Source.Rank)
 			}
+			assert.ElementsMatch(t, want, got)
 		}
-		if r.idx.Has("w", 0) {
-			t.Error("rank 0 is still indexed")
-		}
+		assert.False(t, r.idx.Has("w", 0), "rank 0 is still indexed")
 	})
 }
 
 func TestOrphanIsMendedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
-		r := newRig(t, follow.Config{}, bus, bus)
-		p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
-		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
+	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
+		p := r.speaks(1, publish.Config{})
+		r.track("w")
 		synctest.Wait()
 		for i := range 100 { // the engine itself does not know the parents: no snapshot can mend this
-			orphan := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{wire.Hash(i)}, Parent: 1e6, HasParent: true, Tokens: eventstest.IDs(i, 16), BlockSize: 16}
-			if err := p.Publish([]wire.Event{orphan}); err != nil {
-				t.Fatal(err)
-			}
+			p.tell(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{wire.Hash(i)}, Parent: 1e6, HasParent: true, Tokens: eventstest.IDs(i, 16), BlockSize: 16})
 			time.Sleep(100 * time.Millisecond) // virtual
 		}
 		time.Sleep(20 * time.Second)
@@ -239,101 +161,48 @@ func TestOrphanIsMendedOnce(t *testing.T) {
 	})
 }
 
-// askPage asks for one page of a snapshot.
-func askPage(t *testing.T, bus wire.Bus, source wire.Source, cursor string) (*nats.Msg, error) {
-	m := nats.NewMsg(source.SnapshotSubject())
-	if cursor != "" {
-		m.Header.Set(wire.HeaderCursor, cursor)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	return bus.Request(ctx, m)
-}
-
 func TestSnapshotPages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
-		r := newRig(t, follow.Config{}, bus, bus)
-		p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
-		for i := range 40 { // some 3 MB
-			e := wire.Event{Kind: wire.Stored, Tokens: eventstest.IDs(1e5*(i+1), 800*16), BlockSize: 16}
-			for j := range 800 {
-				e.Hashes = append(e.Hashes, wire.Hash(i*800+j)<<32)
-			}
-			if err := p.Publish([]wire.Event{e}); err != nil {
-				t.Fatal(err)
-			}
+	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
+		p := r.speaks(1, publish.Config{})
+		for i := range uint32(40) { // some 3 MB
+			p.tell(eventstest.Chain(i, 800))
 		}
-		source := wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}
-		first, err := askPage(t, bus, source, "")
-		if err != nil {
-			t.Fatal(err)
+		page := func(cursor string) *nats.Msg {
+			t.Helper()
+			m := nats.NewMsg(source("w").SnapshotSubject())
+			m.Header.Set(wire.HeaderCursor, cursor)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			got, err := r.bus.Request(ctx, m)
+			require.NoError(t, err)
+			return got
 		}
+		first := page("")
 		cursor := first.Header.Get(wire.HeaderCursor)
 		// The engine goes on, and the second page is still of the first one's moment.
-		if err := p.Publish([]wire.Event{{Kind: wire.Cleared}}); err != nil {
-			t.Fatal(err)
-		}
-		second, err := askPage(t, bus, source, cursor)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p.tell(wire.Event{Kind: wire.Cleared})
+		second := page(cursor)
 		if len(first.Data) > 1<<20 || len(second.Data) > 1<<20 || len(second.Data) == 0 {
 			t.Errorf("pages of %d and %d bytes", len(first.Data), len(second.Data))
 		}
-		if a, b := first.Header.Get(wire.HeaderSeq), second.Header.Get(wire.HeaderSeq); a != b {
-			t.Errorf("pages as of %s and %s", a, b)
+		assert.Equal(t, first.Header.Get(wire.HeaderSeq), second.Header.Get(wire.HeaderSeq), "the pages' moments")
+		none := page("")
+		if none.Header.Get(wire.HeaderSeq) != fmt.Sprint(p.Stats().Seq) || len(none.Data) != 0 || none.Header.Get(wire.HeaderCursor) != "" {
+			t.Errorf("a snapshot of nothing: %+v", none)
 		}
-		none, err := askPage(t, bus, source, "")
-		if err != nil || none.Header.Get(wire.HeaderSeq) != fmt.Sprint(p.Stats().Seq) || len(none.Data) != 0 || none.Header.Get(wire.HeaderCursor) != "" {
-			t.Errorf("a snapshot of nothing: %+v, %v", none, err)
-		}
-
 		time.Sleep(12 * time.Second) // virtual: longer than pages are kept
-		gone, err := askPage(t, bus, source, cursor)
-		if err != nil || gone.Header.Get(wire.HeaderStatus) != wire.StatusGone {
-			t.Errorf("pages are kept for ever: %v, %v", gone.Header, err)
-		}
-		for _, cursor := range []string{"x", "1-x", "1--1", "9-9", "1-999999", "-"} {
-			m, err := askPage(t, bus, source, cursor)
-			if err != nil || m.Header.Get(wire.HeaderStatus) != wire.StatusGone {
-				t.Errorf("cursor %q: %v, %v", cursor, m.Header, err)
-			}
-		}
-	})
-}
-
-func TestSnapshotOfManyPagesIsApplied(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
-		r := newRig(t, follow.Config{}, bus, bus)
-		g := eventstest.NewEngine(1, 16)
-		p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, MaxBytes: 32 << 10})
-		for range 400 {
-			if err := p.Publish([]wire.Event{g.Store(20)}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
-		synctest.Wait()
-		if !r.settled(g, p, "w") || r.status("w").Snapshots != 1 {
-			t.Errorf("%+v", r.status("w"))
+		for _, cursor := range []string{cursor, "x", "1-x", "1--1", "9-9", "1-999999", "-"} {
+			assert.Equal(t, wire.StatusGone, page(cursor).Header.Get(wire.HeaderStatus), cursor)
 		}
 	})
 }
 
 func TestHostileMessages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
-		t.Cleanup(bus.Close)
-		r := newRig(t, follow.Config{}, bus, bus)
-		g := eventstest.NewEngine(1, 16)
-		p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
-		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
+	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
+		p := r.speaks(1, publish.Config{})
+		r.track("w")
 		synctest.Wait()
-		subject := wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}.EventsSubject()
+		subject := source("w").EventsSubject()
 		for _, m := range []*nats.Msg{
 			{Subject: subject, Data: []byte("x")},
 			{Subject: subject, Header: nats.Header{wire.HeaderEpoch: {"x"}, wire.HeaderSeq: {"1"}}},
@@ -341,44 +210,32 @@ func TestHostileMessages(t *testing.T) {
 			{Subject: subject, Header: nats.Header{wire.HeaderEpoch: {"1"}, wire.HeaderSeq: {"-1"}}},
 			{Subject: "tandem.kv.a.b.c.d"},
 			{Subject: "tandem.kv.a"},
-			{Subject: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}.SnapshotSubject()}, // a request that wants no answer
+			{Subject: source("w").SnapshotSubject()}, // a request that wants no answer
 		} {
-			if err := bus.Publish(m); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, r.bus.Publish(m))
 		}
 		// Bytes that are no batch take the number all the same: only a snapshot can tell what they were.
 		bad := nats.NewMsg(subject)
 		wire.Stamp(bad, p.Epoch(), 1)
 		bad.Data = []byte{0xc1}
-		if err := bus.Publish(bad); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Publish([]wire.Event{g.Store(4)}); err != nil { // the publisher's own number 1: stale now
-			t.Fatal(err)
-		}
-		within(t, 30*time.Second, 10*time.Millisecond, "healed", func() bool { return r.settled(g, p, "w") })
+		require.NoError(t, r.bus.Publish(bad))
+		p.tell(p.Store(4)) // the publisher's own number 1: stale now
+		r.catchesUp(p, "healed")
 	})
 }
 
 func TestConfigsAreChecked(t *testing.T) {
-	bus := eventstest.NewBus()
-	t.Cleanup(bus.Close)
-	log := slog.New(slog.DiscardHandler)
-	source := wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}
+	bus, log := memoryBus(t), slog.New(slog.DiscardHandler)
+	of := source("w")
 	for _, cfg := range []publish.Config{
-		{}, {Source: wire.Source{Pool: "", Worker: "w", Rank: 0}}, {Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: -1}}, {Source: source, MaxBytes: 100},
-		{Source: source, MaxBytes: 2 << 20}, {Source: source, Heartbeat: -1}, {Source: source, KeepPages: -1},
+		{}, {Source: wire.Source{Worker: "w"}}, {Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: -1}}, {Source: of, MaxBytes: 100},
+		{Source: of, MaxBytes: 2 << 20}, {Source: of, Heartbeat: -1}, {Source: of, KeepPages: -1}, {Source: of, RingMessages: -1}, {Source: of, RingBytes: -1},
 	} {
-		if _, err := publish.New(cfg, bus, log); err == nil {
-			t.Errorf("%+v is accepted", cfg)
-		}
+		_, err := publish.New(cfg, bus, log)
+		assert.Error(t, err, "%+v", cfg)
 	}
-	for _, cfg := range []follow.Config{
-		{PageTimeout: -1}, {RetryMin: -1}, {RetryMin: 2, RetryMax: 1}, {Concurrency: -1}, {MaxSnapshotBytes: -1},
-	} {
-		if _, err := follow.New(cfg, bus, nil, log, nil); err == nil {
-			t.Errorf("%+v is accepted", cfg)
-		}
+	for _, cfg := range []follow.Config{{PageTimeout: -1}, {RetryMin: -1}, {RetryMin: 2, RetryMax: 1}, {Concurrency: -1}, {MaxSnapshotBytes: -1}} {
+		_, err := follow.New(cfg, bus, nil, log, nil)
+		assert.Error(t, err, "%+v", cfg)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -15,10 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/lab/linktest"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
@@ -176,10 +178,26 @@ func (e *zmqEngine) at() zmq.Address {
 func (e *zmqEngine) publish(n int) {
 	e.t.Helper()
 	for range n {
-		if err := e.pub.Publish(e.Step()); err != nil {
-			e.t.Fatal(err)
-		}
+		e.tell(e.Step()...)
 	}
+}
+
+// tell publishes one message.
+func (e *zmqEngine) tell(events ...wire.Event) {
+	e.t.Helper()
+	require.NoError(e.t, e.pub.Publish(events))
+}
+
+// clear empties the cache and says so, with a new chain.
+func (e *zmqEngine) clear() {
+	e.t.Helper()
+	e.Blocks = nil
+	e.tell(wire.Event{Kind: wire.Cleared}, e.Store(3))
+}
+
+func (e *zmqEngine) subscribed() {
+	e.t.Helper()
+	within(e.t, 10*time.Second, time.Millisecond, "subscribed", func() bool { return e.pub.Subscribers() == 1 })
 }
 
 // zmqConfig has a subscriber wait for little.
@@ -191,10 +209,20 @@ func zmqConfig() follow.Config {
 
 func (r *rig) trackZMQ(worker string, e *zmqEngine, capacity int) {
 	r.t.Helper()
-	if err := r.sub.TrackZMQ(eventstest.Pool, worker, []int{0}, 16, capacity, e.at()); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, r.sub.TrackZMQ(eventstest.Pool, worker, []int{0}, 16, capacity, e.at()))
 }
+
+// followedZMQ is an engine, and a subscriber of it as the worker w.
+func followedZMQ(t *testing.T, cfg zmqpub.Config) (*zmqEngine, *rig) {
+	t.Helper()
+	e, r := newZMQEngine(t, 1, cfg), newRig(t, zmqConfig(), nil, nil)
+	r.trackZMQ("w", e, 0)
+	e.subscribed()
+	return e, r
+}
+
+// replays is an engine with a replay socket.
+var replays = zmqpub.Config{ReplayEndpoint: "tcp://*:0"}
 
 // exact says whether the worker is live and the index is what the engine holds.
 func (r *rig) exact(e *zmqEngine, worker string) bool {
@@ -202,37 +230,9 @@ func (r *rig) exact(e *zmqEngine, worker string) bool {
 	return s.State == follow.Live && s.Seq == e.pub.Next() && e.Mismatch(r.idx.Of(worker, 0), 16) == ""
 }
 
-func (r *rig) until(what string, condition func() bool) {
-	r.t.Helper()
-	defer func() {
-		if r.t.Failed() {
-			r.t.Logf("%+v", r.sub.Sources())
-		}
-	}()
-	within(r.t, 20*time.Second, 2*time.Millisecond, what, condition)
-}
-
-func TestEventsFlowOverZMQ(t *testing.T) {
-	for d := range wire.SGLangFirst + 1 {
-		for _, replay := range []string{"", "tcp://*:0"} {
-			t.Run(fmt.Sprintf("%v/replay=%t", d, replay != ""), func(t *testing.T) {
-				e := newZMQEngine(t, uint64(d), zmqpub.Config{Topic: "kv-events", Dialect: d, ReplayEndpoint: replay})
-				r := newRig(t, zmqConfig(), nil, nil)
-				r.trackZMQ("w", e, 0)
-				within(t, 10*time.Second, time.Millisecond, "subscribed", func() bool { return e.pub.Subscribers() == 1 })
-				e.publish(300)
-				r.until("live and exact", func() bool { return r.exact(e, "w") })
-				if s := r.status("w"); s.Transport != "zmq" || s.Losses != 0 {
-					t.Errorf("%+v", s)
-				}
-			})
-		}
-	}
-}
-
 // A subscriber that comes late learns what was said before by a replay.
 func TestReplayTellsTheBeginning(t *testing.T) {
-	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
+	e := newZMQEngine(t, 1, replays)
 	e.publish(500)
 	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("w", e, 0)
@@ -246,7 +246,7 @@ func TestReplayTellsTheBeginning(t *testing.T) {
 
 // An engine that has said nothing yet is live, empty; one without a replay socket is not known to be.
 func TestSilentEngines(t *testing.T) {
-	asked, dumb := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"}), newZMQEngine(t, 2, zmqpub.Config{})
+	asked, dumb := newZMQEngine(t, 1, replays), newZMQEngine(t, 2, zmqpub.Config{})
 	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("asked", asked, 0)
 	r.trackZMQ("dumb", dumb, 0)
@@ -265,27 +265,19 @@ func TestLossWithoutReplay(t *testing.T) {
 			e.publish(50)
 			r := newRig(t, zmqConfig(), nil, nil)
 			r.trackZMQ("w", e, 64)
-			within(t, 10*time.Second, time.Millisecond, "subscribed", func() bool { return e.pub.Subscribers() == 1 })
-			if err := e.pub.Publish([]wire.Event{e.Store(2)}); err != nil {
-				t.Fatal(err)
-			}
+			e.subscribed()
+			e.tell(e.Store(2))
 			r.until("predicted", func() bool { return r.status("w").State == follow.Predicted })
 			switch cure {
 			case "cleared":
-				e.Blocks = nil
-				if err := e.pub.Publish([]wire.Event{{Kind: wire.Cleared}, e.Store(2)}); err != nil {
-					t.Fatal(err)
-				}
+				e.clear()
 			case "restart":
 				e.restart()
-				within(t, 10*time.Second, time.Millisecond, "subscribed again", func() bool { return e.pub.Subscribers() == 1 })
-			case "turnover":
-				// A cache of 64 blocks, and 64 blocks of new prompts that name nothing unknown.
+				e.subscribed()
+			case "turnover": // a cache of 64 blocks, and 64 blocks of new prompts that name nothing unknown
 				e.Blocks = nil
 				for range 32 {
-					if err := e.pub.Publish([]wire.Event{e.Store(2)}); err != nil {
-						t.Fatal(err)
-					}
+					e.tell(e.Store(2))
 				}
 				r.until("live", func() bool { return r.status("w").State == follow.Live })
 				return
@@ -296,62 +288,19 @@ func TestLossWithoutReplay(t *testing.T) {
 	}
 }
 
-// A ring that is too short leaves the worker predicted, and what is indexed is never more than is true.
-func TestReplayTooShort(t *testing.T) {
-	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0", BufferSteps: 5})
-	e.publish(100)
-	r := newRig(t, zmqConfig(), nil, nil)
-	r.trackZMQ("w", e, 0)
-	r.until("predicted at the last message", func() bool {
-		s := r.status("w")
-		return s.State == follow.Predicted && s.Seq == e.pub.Next()
-	})
-	if s := r.status("w"); s.Repaired != [len(follow.Methods)]uint64{} {
-		t.Errorf("nothing was healed: %+v", s)
-	}
-	e.Blocks = nil
-	if err := e.pub.Publish([]wire.Event{{Kind: wire.Cleared}, e.Store(3)}); err != nil {
-		t.Fatal(err)
-	}
-	r.until("healed by clearing", func() bool { return r.exact(e, "w") })
-}
-
-// An engine that dies and comes back at the same numbers is told from its predecessor, though no number fell back.
+// An engine that dies and comes back, most likely before anybody has, is told from its predecessor though no number fell
+// back: by what it says at the number that the old one had.
 func TestRestartAtHigherNumbers(t *testing.T) {
-	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
-	r := newRig(t, zmqConfig(), nil, nil)
-	r.trackZMQ("w", e, 0)
+	e, r := followedZMQ(t, replays)
 	e.publish(20)
 	r.until("exact", func() bool { return r.exact(e, "w") })
-	e.stop()
-	e.Blocks = nil
-	e.start()
-	e.publish(60) // before anybody has come back, most likely
-	r.until("exact again", func() bool { return r.exact(e, "w") })
-	e.restart()
-	r.until("empty, and nothing was heard", func() bool { return r.exact(e, "w") })
-}
-
-// The last message that is lost shows though nothing follows it.
-func TestConnectionsCut(t *testing.T) {
-	const seed = 7
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 1))
-	e := newZMQEngine(t, seed, zmqpub.Config{ReplayEndpoint: "tcp://*:0", Topic: "kv@w@m"})
-	r := newRig(t, zmqConfig(), nil, nil)
-	r.trackZMQ("w", e, 0)
-	for range 40 {
-		e.publish(1 + rng.IntN(20))
-		if rng.IntN(2) == 0 {
-			e.cut()
-		}
-		if rng.IntN(10) == 0 {
-			e.restart()
-		}
-	}
-	r.until("exact", func() bool { return r.exact(e, "w") })
-	if s := r.status("w"); s.Losses != 0 {
-		t.Errorf("%+v", s)
+	for _, messages := range []int{20, 60, 0} {
+		epoch := r.status("w").Epoch
+		e.stop()
+		e.Blocks = nil
+		e.start()
+		e.publish(messages)
+		r.until("exact again", func() bool { return r.status("w").Epoch > epoch && r.exact(e, "w") })
 	}
 }
 
@@ -372,42 +321,43 @@ func TestEndedConnectionsAreReported(t *testing.T) {
 	}
 }
 
-// Two ranks are two ports, and one worker's in the index.
-func TestRanksOverZMQ(t *testing.T) {
-	var zero, one *zmqEngine
-	for zero == nil { // two neighbouring ports that are free
-		zero = newZMQEngine(t, 1, zmqpub.Config{})
+// neighbours are two ranks of one worker, on neighbouring ports.
+func neighbours(t *testing.T) [2]*zmqEngine {
+	for {
+		zero := newZMQEngine(t, 1, zmqpub.Config{})
 		port, _ := zero.pub.Ports()
 		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+1)))
 		if err != nil {
-			zero = nil
 			continue
 		}
 		ln.Close()
-		one = newZMQEngine(t, 2, zmqpub.Config{Endpoint: fmt.Sprintf("tcp://*:%d", port), Rank: 1})
+		return [2]*zmqEngine{zero, newZMQEngine(t, 2, zmqpub.Config{Endpoint: fmt.Sprintf("tcp://*:%d", port), Rank: 1})}
 	}
-	r := newRig(t, zmqConfig(), nil, nil)
-	if err := r.sub.TrackZMQ(eventstest.Pool, "w", []int{0, 1}, 16, 0, zero.at()); err != nil {
-		t.Fatal(err)
+}
+
+// Two ranks are two ports, and one worker's in the index; a bridge has a stream for each.
+func TestRanksOverZMQ(t *testing.T) {
+	both := neighbours(t)
+	r, over := newRig(t, zmqConfig(), nil, nil), natsRig(t, memoryBus(t), 1)
+	over.bridge(both[0].at(), 2, 0)
+	require.NoError(t, r.sub.TrackZMQ(eventstest.Pool, "w", []int{0, 1}, 16, 0, both[0].at()))
+	r.until("subscribed", func() bool { return both[0].pub.Subscribers() == 2 && both[1].pub.Subscribers() == 2 })
+	both[0].publish(100)
+	both[1].publish(130)
+	for i, e := range both {
+		for _, r := range []*rig{r, over} {
+			r.until("exact", func() bool {
+				return e.Mismatch(r.idx.Of("w", i), 16) == "" && len(e.Blocks) == r.idx.Of("w", i).Blocks()
+			})
+		}
 	}
-	within(t, 10*time.Second, time.Millisecond, "subscribed", func() bool {
-		return zero.pub.Subscribers() == 1 && one.pub.Subscribers() == 1
-	})
-	zero.publish(100)
-	one.publish(130)
-	r.until("both exact", func() bool {
-		return zero.Mismatch(r.idx.Of("w", 0), 16) == "" && one.Mismatch(r.idx.Of("w", 1), 16) == "" &&
-			len(zero.Blocks) == r.idx.Of("w", 0).Blocks() && len(one.Blocks) == r.idx.Of("w", 1).Blocks()
-	})
 	r.sub.Untrack(eventstest.Pool, "w")
-	r.until("the connections end", func() bool { return zero.pub.Subscribers() == 0 && one.pub.Subscribers() == 0 })
+	r.until("the connections end", func() bool { return both[0].pub.Subscribers() == 1 && both[1].pub.Subscribers() == 1 })
 }
 
 // Garbage in the stream costs what it says, and never the connection.
 func TestGarbageOverZMQ(t *testing.T) {
-	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
-	r := newRig(t, zmqConfig(), nil, nil)
-	r.trackZMQ("w", e, 0)
+	e, r := followedZMQ(t, replays)
 	e.publish(50)
 	r.until("exact", func() bool { return r.exact(e, "w") })
 	turn := r.status("w").Epoch
@@ -421,16 +371,8 @@ func TestGarbageOverZMQ(t *testing.T) {
 	r.until("exact after foreign messages", func() bool { return r.exact(e, "w") })
 
 	// A message of 640,000 tokens of one prompt is taken in.
-	big := wire.Event{Kind: wire.Stored, BlockSize: 16, Medium: "GPU"}
-	for i := range 40_000 {
-		big.Hashes = append(big.Hashes, wire.Hash(1<<60+i))
-		for j := range 16 {
-			big.Tokens = append(big.Tokens, uint32(1<<17+i+j))
-		}
-	}
-	if err := e.pub.Publish([]wire.Event{big}); err != nil {
-		t.Fatal(err)
-	}
+	big := eventstest.Chain(1<<20, 40_000)
+	e.tell(big)
 	r.until("the long prompt", func() bool {
 		s := r.status("w")
 		return s.State == follow.Live && s.Seq == e.pub.Next() && s.Blocks == len(e.Blocks)+len(big.Hashes)
@@ -440,71 +382,29 @@ func TestGarbageOverZMQ(t *testing.T) {
 	e.pub.Send([]byte("\xc1 not a batch"))
 	e.pub.Send(nil)
 	r.until("predicted", func() bool { return r.status("w").State == follow.Predicted })
-	e.Blocks = nil
-	if err := e.pub.Publish([]wire.Event{{Kind: wire.Cleared}, e.Store(3)}); err != nil {
-		t.Fatal(err)
-	}
+	e.clear()
 	r.until("healed", func() bool { return r.exact(e, "w") })
-	if got := r.status("w").Epoch; got != turn {
-		t.Errorf("the view began anew: %d, was %d", got, turn)
-	}
-}
-
-// An engine may dial the gateway instead.
-func TestEngineDials(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := portOf(ln)
-	ln.Close()
-	e := newZMQEngine(t, 1, zmqpub.Config{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), ReplayEndpoint: "tcp://*:0"})
-	_, replay := e.pub.Ports()
-	cfg := zmqConfig()
-	cfg.ZMQ.Listen = (&zmqEngine{conns: map[net.Conn]struct{}{}}).loopback
-	r := newRig(t, cfg, nil, nil)
-	at := zmq.Address{Endpoint: fmt.Sprintf("tcp://*:%d", port), Replay: fmt.Sprintf("tcp://127.0.0.1:%d", replay)}
-	if err := r.sub.TrackZMQ(eventstest.Pool, "w", []int{0}, 16, 0, at); err != nil {
-		t.Fatal(err)
-	}
-	e.publish(30)
-	r.until("exact", func() bool { return r.exact(e, "w") })
+	assert.Equal(t, turn, r.status("w").Epoch, "the view's epoch")
 }
 
 // A replay endpoint where nobody answers: what comes live counts, and a gap leaves the worker predicted until there is
 // someone to ask.
 func TestReplayUnreachable(t *testing.T) {
-	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
-	dead, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := newZMQEngine(t, 1, replays)
 	at := e.at()
-	working := at.Replay
-	at.Replay = fmt.Sprintf("tcp://127.0.0.1:%d", portOf(dead))
-	dead.Close()
+	link, err := linktest.New(strings.TrimPrefix(at.Replay, "tcp://"))
+	require.NoError(t, err)
+	defer link.Close()
+	link.Set(linktest.State{Refuse: true})
+	at.Replay = "tcp://" + link.Addr()
 	e.publish(20)
 	r := newRig(t, zmqConfig(), nil, nil)
-	if err := r.sub.TrackZMQ(eventstest.Pool, "w", []int{0}, 16, 0, at); err != nil {
-		t.Fatal(err)
-	}
-	r.until("subscribed", func() bool { return e.pub.Subscribers() == 1 })
+	require.NoError(t, r.sub.TrackZMQ(eventstest.Pool, "w", []int{0}, 16, 0, at))
+	e.subscribed()
 	e.publish(5)
 	r.until("predicted", func() bool { s := r.status("w"); return s.State == follow.Predicted && s.Seq == e.pub.Next() })
-	// Somebody answers there now.
-	_, port, _ := net.SplitHostPort(at.Replay[len("tcp://"):])
-	ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); relay(ctx, ln, strings.TrimPrefix(working, "tcp://")) }()
-	defer func() { cancel(); <-done }()
+	link.Set(linktest.State{})
 	r.until("exact", func() bool { return r.exact(e, "w") })
-	if working == at.Replay {
-		t.Error("nothing was tried")
-	}
 }
 
 func TestZMQValidate(t *testing.T) {
@@ -521,16 +421,17 @@ func TestZMQValidate(t *testing.T) {
 	}
 }
 
-// Several engines whose connections are cut and who restart end in an index that is what they hold, each exactly.
+// Several engines, one of each dialect at least, whose connections are cut and who restart end in an index that is what they hold, each
+// exactly. The last message that is lost shows though nothing follows it.
 func TestIndexEqualsEnginesUnderLossOverZMQ(t *testing.T) {
-	const seed, engines = 11, 8
+	const seed, engines = 11, int(wire.SGLangFirst) + 1
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	r := newRig(t, zmqConfig(), nil, nil)
 	all := map[string]*zmqEngine{}
 	for i := range engines {
 		name := fmt.Sprintf("w%d", i)
-		all[name] = newZMQEngine(t, uint64(i), zmqpub.Config{ReplayEndpoint: "tcp://*:0", Dialect: wire.Dialect(i % 4)})
+		all[name] = newZMQEngine(t, uint64(i), zmqpub.Config{ReplayEndpoint: "tcp://*:0", Dialect: wire.Dialect(i)})
 		r.trackZMQ(name, all[name], 0)
 	}
 	for range 60 {
@@ -546,32 +447,9 @@ func TestIndexEqualsEnginesUnderLossOverZMQ(t *testing.T) {
 	}
 	for name, e := range all {
 		r.until(name+" is exact", func() bool { return r.exact(e, name) })
-		if s := r.status(name); s.Losses != 0 {
+		if s := r.status(name); s.Losses != 0 || s.Transport != "zmq" {
 			t.Errorf("%+v", s)
 		}
-	}
-}
-
-// relay passes connections to ln on to an address, until ctx ends.
-func relay(ctx context.Context, ln net.Listener, to string) {
-	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	defer stop()
-	var copies sync.WaitGroup
-	defer copies.Wait()
-	for {
-		from, err := ln.Accept()
-		if err != nil {
-			return
-		}
-		target, err := net.Dial("tcp", to)
-		if err != nil {
-			_ = from.Close()
-			continue
-		}
-		end := func() { _ = from.Close(); _ = target.Close() }
-		stop := context.AfterFunc(ctx, end)
-		copies.Go(func() { defer end(); _, _ = io.Copy(from, target) })
-		copies.Go(func() { defer stop(); defer end(); _, _ = io.Copy(target, from) })
 	}
 }
 
