@@ -1,11 +1,9 @@
 package follow
 
 import (
-	"log/slog"
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 )
@@ -13,17 +11,14 @@ import (
 // chainsRig is a follower of an engine without a replay socket, by hand.
 type chainsRig struct {
 	*engine
-	part *eventstest.Part
-	t    *testing.T
-	now  time.Time
-	seq  uint64
+	t   *testing.T
+	now time.Time
+	seq uint64
 }
 
 func newChainsRig(t *testing.T) *chainsRig {
-	part := &eventstest.Part{}
-	g := &chainsRig{t: t, part: part, now: time.Unix(1e9, 0)}
-	cfg := &Config{Relearn: 2 * time.Minute}
-	g.engine = newEngine(newSource(wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, part, tracked{blockSize: 16, capacity: 1000}, cfg, new(wire.Batch), newMetrics(nil, nil).pool(eventstest.Pool), slog.New(slog.DiscardHandler)))
+	of := sourced(16, 1000, Config{Relearn: 2 * time.Minute}, newMetrics(nil, nil))
+	g := &chainsRig{t: t, engine: newEngine(of), now: time.Unix(1e9, 0)}
 	g.connect(g.now)
 	return g
 }
@@ -90,8 +85,8 @@ func TestToldAgainItIsWhole(t *testing.T) {
 		g.is("after 110 s", Predicted, 0)
 		g.turns(1, 1, true, 11*time.Second)
 		g.is("after that", Live, 1)
-		if g.view.Blocks() != 10+10 || g.part.Blocks() != 20 {
-			t.Errorf("the view has %d blocks, %d of them indexed", g.view.Blocks(), g.part.Blocks())
+		if g.view.Blocks() != 10+10 {
+			t.Errorf("the view has %d blocks", g.view.Blocks())
 		}
 		g.turns(1, 2, false, time.Second)
 		g.is("what was not asked for since is still unknown, and no reason", Live, 1)

@@ -2,14 +2,25 @@ package follow
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
+
+// page is an answer.
+func page(epoch, seq uint64, cursor, status string, data ...byte) *nats.Msg {
+	m := nats.NewMsg("")
+	wire.Stamp(m, epoch, seq)
+	m.Header.Set(wire.HeaderCursor, cursor)
+	m.Header.Set(wire.HeaderStatus, status)
+	m.Data = data
+	return m
+}
 
 func TestHostileRuns(t *testing.T) {
 	for _, data := range [][]byte{{0}, {5, 1, 2}, {0xff}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 1}, {1, 1, 0}} {
@@ -19,11 +30,7 @@ func TestHostileRuns(t *testing.T) {
 	}
 	message := wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{{Kind: wire.Cleared}}})
 	page := func(epoch, seq uint64, status string, data []byte) *nats.Msg {
-		m := nats.NewMsg("")
-		wire.Stamp(m, epoch, seq)
-		m.Header.Set(wire.HeaderStatus, status)
-		m.Data = data
-		return m
+		return page(epoch, seq, "", status, data...)
 	}
 	one, two := wire.AppendRun(nil, [][]byte{message}), wire.AppendRun(nil, [][]byte{message, message})
 	for _, c := range []struct {
@@ -46,7 +53,7 @@ func TestHostileRuns(t *testing.T) {
 		{"too much", []*nats.Msg{page(1, 5, wire.StatusRing, bytes.Repeat(one, 1000))}, "error"},
 	} {
 		got := "error"
-		a, err := fetcher{&scriptedBus{Answers: c.answers}, time.Second, 1000, nil}.fetch(t.Context(), wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, want{epoch: 1, from: 5, until: 6})
+		a, err := fetcher{&scriptedBus{Answers: c.answers}, time.Second, 1000, nil}.fetch(t.Context(), rank0, want{epoch: 1, from: 5, until: 6})
 		switch {
 		case err != nil:
 		case a.run != nil:
@@ -61,14 +68,6 @@ func TestHostileRuns(t *testing.T) {
 }
 
 func TestFetchSnapshotFails(t *testing.T) {
-	page := func(epoch, seq uint64, cursor, status string, data ...byte) *nats.Msg {
-		m := nats.NewMsg("")
-		wire.Stamp(m, epoch, seq)
-		m.Header.Set(wire.HeaderCursor, cursor)
-		m.Header.Set(wire.HeaderStatus, status)
-		m.Data = data
-		return m
-	}
 	for _, c := range []struct {
 		name    string
 		answers []*nats.Msg
@@ -85,9 +84,26 @@ func TestFetchSnapshotFails(t *testing.T) {
 		{"empty pages without end", []*nats.Msg{page(1, 2, "a", "")}, false},
 	} {
 		bus := &scriptedBus{Answers: c.answers}
-		s, err := fetcher{bus, time.Second, 1000, nil}.snapshot(t.Context(), wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}.SnapshotSubject(), nil, nil)
+		s, err := fetcher{bus, time.Second, 1000, nil}.snapshot(t.Context(), rank0.SnapshotSubject(), nil, nil)
 		if (err == nil) != c.ok || c.ok && s.epoch != 1 {
 			t.Errorf("%s: %+v, %v", c.name, s, err)
 		}
 	}
+}
+
+// scriptedBus answers requests with one answer after another, and then for ever with the last.
+type scriptedBus struct {
+	wire.Bus
+	Answers []*nats.Msg
+}
+
+func (b *scriptedBus) Request(context.Context, *nats.Msg) (*nats.Msg, error) {
+	if len(b.Answers) == 0 {
+		return nil, errors.New("nothing to answer")
+	}
+	m := b.Answers[0]
+	if len(b.Answers) > 1 {
+		b.Answers = b.Answers[1:]
+	}
+	return m, nil
 }

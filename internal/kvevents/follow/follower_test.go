@@ -11,6 +11,18 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
+var rank0 = wire.Source{Pool: eventstest.Pool, Worker: "w"}
+
+// sourced is what followers of rank0 share.
+func sourced(blockSize, capacity int, cfg Config, m *counters) *source {
+	return newSource(rank0, &eventstest.Part{}, tracked{blockSize: blockSize, capacity: capacity}, &cfg, new(wire.Batch), m.pool(eventstest.Pool), slog.New(slog.DiscardHandler))
+}
+
+// followed follows a publisher, by hand.
+func followed(every time.Duration) *published {
+	return newPublished(sourced(16, 0, Config{SnapshotEvery: every}, newMetrics(nil, nil)))
+}
+
 // A run that is under way when the cache is cleared, or when another process begins, changes nothing.
 func TestRunIsOvertaken(t *testing.T) {
 	g := eventstest.NewEngine(1, 16)
@@ -37,8 +49,7 @@ func TestRunIsOvertaken(t *testing.T) {
 			}
 		}, false, 6, 6},
 	} {
-		part := &eventstest.Part{}
-		f := newPublished(newSource(wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, part, tracked{blockSize: 16}, &Config{SnapshotEvery: time.Second}, new(wire.Batch), newMetrics(nil, nil).pool(eventstest.Pool), slog.New(slog.DiscardHandler)))
+		f := followed(time.Second)
 		for n := uint64(1); n <= 2; n++ {
 			f.message(1, n, payloads[n-1], false, now)
 		}
@@ -57,8 +68,7 @@ func TestRunIsOvertaken(t *testing.T) {
 
 // What a stream has of a process that came before the present one changes nothing.
 func TestStreamNeverTakesTheViewBack(t *testing.T) {
-	part := &eventstest.Part{}
-	f := newPublished(newSource(wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, part, tracked{blockSize: 16}, &Config{SnapshotEvery: time.Second}, new(wire.Batch), newMetrics(nil, nil).pool(eventstest.Pool), slog.New(slog.DiscardHandler)))
+	f := followed(time.Second)
 	s := &Subscriber{followers: map[string]follower{f.name.EventsSubject(): f}, metrics: newMetrics(nil, nil), log: slog.New(slog.DiscardHandler)}
 	now, engines := time.Unix(1e9, 0), uint64(0)
 	send := func(epoch, seq, at uint64, data []byte) {
@@ -111,7 +121,7 @@ func TestSnapshotOfWhatIsKnown(t *testing.T) {
 		{"another message is reported", func(f *published) { f.message(1, 2, nil, false, now) }, true},
 		{"a message could not be read", func(f *published) { f.message(1, 2, []byte{0}, false, now) }, true},
 	} {
-		f := newPublished(newSource(wire.Source{Pool: eventstest.Pool, Worker: "w"}, &eventstest.Part{}, tracked{blockSize: 16}, &Config{SnapshotEvery: time.Second}, new(wire.Batch), newMetrics(nil, nil).pool(eventstest.Pool), slog.New(slog.DiscardHandler)))
+		f := followed(time.Second)
 		asked := f.flow.horizon()
 		f.message(1, 1, first, false, now)
 		c.meanwhile(f)
@@ -129,7 +139,7 @@ func TestSnapshotOfWhatIsKnown(t *testing.T) {
 // is asked for then, unless the lag stays.
 func TestHeartbeatsMayLagBehindAStream(t *testing.T) {
 	for _, durable := range []bool{true, false} {
-		f := newPublished(newSource(wire.Source{Pool: eventstest.Pool, Worker: "w"}, &eventstest.Part{}, tracked{blockSize: 16}, &Config{SnapshotEvery: 10 * time.Second}, new(wire.Batch), newMetrics(nil, nil).pool(eventstest.Pool), slog.New(slog.DiscardHandler)))
+		f := followed(10 * time.Second)
 		now := time.Unix(1e9, 0)
 		beat := func(seq, at uint64) {
 			m := nats.NewMsg(f.name.EventsSubject())

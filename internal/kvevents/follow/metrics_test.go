@@ -1,18 +1,16 @@
 package follow
 
 import (
-	"log/slog"
-
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
-	"github.com/tandem-pd/tandem/internal/kvevents/view"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-
 	"encoding/hex"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/assert"
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/view"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
 // Each event of a batch is counted once, by what came of it; and a batch that is
@@ -31,16 +29,10 @@ func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
 		{Kind: wire.Cleared},
 		{Kind: wire.Stored, Hashes: []wire.Hash{5}, Tokens: eventstest.IDs(1, 4), BlockSize: 4, Medium: "GPU"},
 	})
-	for _, tt := range []struct {
-		event, status string
-		want          float64
-	}{
-		{"stored", "ok", 3}, {"stored", "parent_block_not_found", 1}, {"stored", "invalid_block", 1},
-		{"removed", "ok", 1}, {"cleared", "ok", 1},
+	for labels, want := range map[[2]string]float64{
+		{"stored", "ok"}: 3, {"stored", "parent_block_not_found"}: 1, {"stored", "invalid_block"}: 1, {"removed", "ok"}: 1, {"cleared", "ok"}: 1,
 	} {
-		if got := valueOf(m.applied.WithLabelValues("m/prefill", tt.event, tt.status)); got != tt.want {
-			t.Errorf("%s %s: %v, want %v", tt.event, tt.status, got, tt.want)
-		}
+		assert.Equal(t, want, valueOf(m.applied.WithLabelValues("m/prefill", labels[0], labels[1])), labels)
 	}
 	if v.Blocks() != 1 {
 		t.Errorf("%d blocks in the view, want the last", v.Blocks())
@@ -50,8 +42,7 @@ func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
 // What an engine sends that is not known here is counted, and costs neither its event nor its batch.
 func TestUnknownTypesAndFieldsAreCounted(t *testing.T) {
 	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus { return nil })
-	var b wire.Batch
-	f := newPublished(newSource(wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, &eventstest.Part{}, tracked{blockSize: 4}, &Config{}, &b, m.pool(eventstest.Pool), slog.New(slog.DiscardHandler)))
+	f := newPublished(sourced(4, 0, Config{}, m))
 	const (
 		cleared  = "81a474797065b0416c6c426c6f636b73436c6561726564"
 		withMore = "82a474797065b0416c6c426c6f636b73436c6561726564a178c3" // x: true
@@ -63,9 +54,7 @@ func TestUnknownTypesAndFieldsAreCounted(t *testing.T) {
 	}
 	f.message(1, 1, payload, false, time.Now())
 	for reason, want := range map[string]float64{"unreadable": 1, "field": 1, "malformed": 0} {
-		if got := valueOf(m.skipped.WithLabelValues(eventstest.Pool, reason)); got != want {
-			t.Errorf("%s: %v, want %v", reason, got, want)
-		}
+		assert.Equal(t, want, valueOf(m.skipped.WithLabelValues(eventstest.Pool, reason)), reason)
 	}
 	if n := f.view.Tally().Cleared; n != 2 {
 		t.Errorf("%d of the two events that are known were applied", n)

@@ -55,15 +55,6 @@ func TestRingKeepsTheLast(t *testing.T) {
 	}
 }
 
-func TestRingBoundsAreChecked(t *testing.T) {
-	for _, cfg := range []Config{{RingMessages: -1}, {RingBytes: -1}} {
-		cfg.Source = wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}
-		if _, err := New(cfg, eventstest.NewBus(), slog.New(slog.DiscardHandler)); err == nil {
-			t.Errorf("%+v is accepted", cfg)
-		}
-	}
-}
-
 func TestKeptPagesAreBounded(t *testing.T) {
 	bus := eventstest.NewBus()
 	t.Cleanup(bus.Close)

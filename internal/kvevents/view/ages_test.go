@@ -45,12 +45,7 @@ func TestWhatIsNeverRemovedAges(t *testing.T) {
 			if v.Blocks() != s.blocks || record.Blocks() != s.blocks {
 				t.Errorf("%s, step %d: %d blocks, and %d recorded, want %d", name, i, v.Blocks(), record.Blocks(), s.blocks)
 			}
-			c, err := ReadCopy(v.Copy().Append(nil), 16)
-			again, part := newTestView(16)
-			again.Age(begun.Add(s.at))
-			if err != nil || !again.Restore(c) {
-				t.Fatal(err)
-			}
+			again, part := restored(t, v, begun.Add(s.at))
 			again.Age(begun.Add(s.at + time.Hour))
 			if left := v.known.device; again.Blocks() != left || part.Blocks() != 16*left {
 				t.Errorf("%s, step %d: an hour after it was restored %d blocks are left, want %d", name, i, again.Blocks(), left)

@@ -13,18 +13,12 @@ import (
 // encoding, which does not.
 func BenchmarkSnapshot(b *testing.B) {
 	const chains, blocks = 82, 512
-	heap := func() uint64 {
-		var s runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&s)
-		return s.HeapAlloc
-	}
-	before := heap()
+	before := heapInUse()
 	m := NewRecord()
 	for i := range chains {
 		m.Apply([]wire.Event{eventstest.Chain(uint32(i), blocks)})
 	}
-	perBlock := float64(heap()-before) / (chains * blocks)
+	perBlock := float64(heapInUse()-before) / (chains * blocks)
 	b.Run("copy", func(b *testing.B) {
 		for b.Loop() {
 			m.Image()

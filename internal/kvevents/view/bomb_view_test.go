@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tinylib/msgp/msgp"
 )
@@ -97,13 +98,8 @@ func TestMessagesCostWhatTheyWeigh(t *testing.T) {
 // TestOvergrownViews: a rank that names many times the blocks that it registered is not believed, until its cache is cleared.
 func TestOvergrownViews(t *testing.T) {
 	chain := func(base uint32, n, size int, medium string) wire.Event {
-		e := wire.Event{Kind: wire.Stored, BlockSize: size, Medium: medium, Tokens: make([]uint32, n*size)}
-		for i := range n {
-			e.Hashes = append(e.Hashes, wire.Hash(uint64(base)<<32|uint64(i)+1))
-		}
-		for i := range e.Tokens {
-			e.Tokens[i] = base + uint32(i)
-		}
+		e := eventstest.Chain(base, n)
+		e.BlockSize, e.Medium, e.Tokens = size, medium, eventstest.IDs(int(base), n*size)
 		return e
 	}
 	for _, c := range []struct {

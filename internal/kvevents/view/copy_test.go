@@ -63,14 +63,6 @@ func differsCopied(v *View) string {
 	return ""
 }
 
-func TestUnmix(t *testing.T) {
-	for _, h := range []wire.Hash{0, 1, 1 << 63, ^wire.Hash(0), 0x9e3779b97f4a7c15} {
-		if got := unmix(mix(h)); got != h {
-			t.Errorf("%x comes back as %x", h, got)
-		}
-	}
-}
-
 // A copy that is of another block size, too large for the rank, cut short or continued is refused, and changes nothing.
 func TestCopiesThatAreRefused(t *testing.T) {
 	v, _ := newTestView(16)

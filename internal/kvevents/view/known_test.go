@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/tier"
 )
 
-// told are events that fill a worker's view with so many blocks, each one of the router's too.
-func told(worker, blocks int) (events []wire.Event) {
+// telling are events that fill a worker's view with so many blocks, each one of the router's too.
+func telling(worker, blocks int) (events []wire.Event) {
 	for from := 0; from < blocks; from += 125 {
 		events = append(events, eventstest.Chain(uint32(worker<<12+from/125), min(125, blocks-from)))
 	}
@@ -23,7 +23,7 @@ func told(worker, blocks int) (events []wire.Event) {
 func filled(workers, blocks int) (views []*View) {
 	for w := range workers {
 		v := New(none{}, 16)
-		v.Apply(told(w, blocks))
+		v.Apply(telling(w, blocks))
 		views = append(views, v)
 	}
 	return views
@@ -111,7 +111,7 @@ func BenchmarkView(b *testing.B) {
 			per := float64(heapInUse()-before) / float64(workers*blocks)
 			var events [][]wire.Event
 			for w := range views {
-				events = append(events, told(w, blocks))
+				events = append(events, telling(w, blocks))
 			}
 			rng := rand.New(rand.NewPCG(3, 4))
 			b.ReportAllocs()

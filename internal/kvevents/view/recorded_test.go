@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
@@ -39,33 +40,23 @@ func recorded(t *testing.T, name string, about any) (payloads [][]byte) {
 // replayed plays a recording into a view: whole, and with a snapshot, and with another gateway's copy, in the place of the
 // first of its messages, for each number of these. All must end alike.
 func replayed(t *testing.T, payloads [][]byte, check func(v *View, part *eventstest.Part, how string)) {
-	var b wire.Batch
-	play := func(v *View, payloads [][]byte, also func([]wire.Event)) {
-		for _, p := range payloads {
-			if err := wire.DecodeBatch(&b, p); err != nil {
-				t.Fatal(err)
-			}
-			v.Apply(b.Events)
-			also(b.Events)
-		}
-	}
-	nothing := func([]wire.Event) {}
 	for cut := range len(payloads) + 1 {
 		first, _ := newTestView(32)
 		record := NewRecord()
-		play(first, payloads[:cut], record.Apply)
-		told, part := newTestView(32)
-		play(told, record.Image().Batches(1<<16, time.Unix(0, 0), 0), nothing)
-		play(told, payloads[cut:], nothing)
-		check(told, part, "snapshot after "+strconv.Itoa(cut))
-
-		c, err := ReadCopy(first.Copy().Append(nil), 32)
-		restored, part := newTestView(32)
-		if err != nil || !restored.Restore(c) {
-			t.Fatal(err)
+		for _, p := range payloads[:cut] {
+			first.Apply(decoded(t, p))
+			record.Apply(decoded(t, p))
 		}
-		play(restored, payloads[cut:], nothing)
-		check(restored, part, "copy after "+strconv.Itoa(cut))
+		goOn := func(how string, v *View, part *eventstest.Part) {
+			for _, p := range payloads[cut:] {
+				v.Apply(decoded(t, p))
+			}
+			check(v, part, how+" after "+strconv.Itoa(cut))
+		}
+		snapshot, part := told(t, record, 32, 1<<16)
+		goOn("snapshot", snapshot, part)
+		copied, part := restored(t, first, time.Time{})
+		goOn("copy", copied, part)
 	}
 }
 
@@ -185,16 +176,7 @@ func TestViewFollowsOneGroup(t *testing.T) {
 		}
 		record := NewRecord()
 		record.Apply(c.events)
-		again, _ := newTestView(4)
-		var b wire.Batch
-		for _, p := range record.Image().Batches(1<<16, time.Unix(0, 0), 0) {
-			if err := wire.DecodeBatch(&b, p); err != nil {
-				t.Fatal(err)
-			}
-			again.Apply(b.Events)
-		}
-		if again.Blocks() != c.blocks {
-			t.Errorf("%s: its snapshot gives %d blocks, want %d", c.name, again.Blocks(), c.blocks)
-		}
+		again, _ := told(t, record, 4, 1<<16)
+		assert.Equal(t, c.blocks, again.Blocks(), "%s: by its snapshot", c.name)
 	}
 }

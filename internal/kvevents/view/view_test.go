@@ -2,10 +2,11 @@ package view
 
 import (
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/tier"
@@ -15,6 +16,35 @@ import (
 func newTestView(blockSize int) (*View, *eventstest.Part) {
 	part := &eventstest.Part{}
 	return New(part, blockSize), part
+}
+
+// decoded is a message's events.
+func decoded(t *testing.T, payload []byte) []wire.Event {
+	t.Helper()
+	var b wire.Batch
+	require.NoError(t, wire.DecodeBatch(&b, payload))
+	return b.Events
+}
+
+// told is a view that was told a record, in messages of so many bytes.
+func told(t *testing.T, r *Record, blockSize, limit int) (*View, *eventstest.Part) {
+	t.Helper()
+	v, part := newTestView(blockSize)
+	for _, payload := range r.Image().Batches(limit, time.Unix(0, 0), 0) {
+		v.Apply(decoded(t, payload))
+	}
+	return v, part
+}
+
+// restored is a view that was restored from v's copy, at a time of the ages.
+func restored(t *testing.T, v *View, now time.Time) (*View, *eventstest.Part) {
+	t.Helper()
+	c, err := ReadCopy(v.Copy().Append(nil), v.blockSize)
+	require.NoError(t, err)
+	again, part := newTestView(v.blockSize)
+	again.Age(now)
+	require.True(t, again.Restore(c))
+	return again, part
 }
 
 // leading is how many blocks of a prompt a part has on the device.
@@ -140,17 +170,6 @@ func TestViewSeedsAndSkips(t *testing.T) {
 	}
 }
 
-func TestViewNameUsedAgainLeavesNothing(t *testing.T) {
-	v, part := newTestView(4)
-	v.Apply([]wire.Event{
-		{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: eventstest.IDs(500, 8), BlockSize: 4},
-		{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: eventstest.IDs(600, 8), BlockSize: 4},
-	})
-	if got := leading(part, eventstest.IDs(500, 8), 4, tokens.Seed("", "")); got != 0 || part.Blocks() != 2 {
-		t.Errorf("%d leading blocks of what was there before, %d indexed", got, part.Blocks())
-	}
-}
-
 func TestViewOrphanThatFindsItsParentKeepsItsPlaces(t *testing.T) {
 	prompt := eventstest.IDs(1, 8)
 	v, part := newTestView(4)
@@ -205,8 +224,8 @@ func TestMirrorTellsWhatItWasTold(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		g := eventstest.NewEngine(seed, 4)
 		m := NewRecord()
-		told, part := newTestView(4)
-		play := func(events []wire.Event) { m.Apply(events); told.Apply(events) }
+		heard, part := newTestView(4)
+		play := func(events []wire.Event) { m.Apply(events); heard.Apply(events) }
 		for range 200 {
 			play(g.Step())
 			if len(g.Blocks) > 0 && rng.IntN(3) == 0 { // some of it lies on the host as well
@@ -220,27 +239,18 @@ func TestMirrorTellsWhatItWasTold(t *testing.T) {
 			ExtraKeys: [][]wire.ExtraKey{{{Text: "salt"}}, {{Text: "i", Offset: 2, HasOffset: true}}}}
 		play([]wire.Event{salted})
 
-		again, part2 := newTestView(4)
-		var b wire.Batch
-		for _, payload := range m.Image().Batches(4096+rng.IntN(100_000), time.Now(), 0) {
-			if err := wire.DecodeBatch(&b, payload); err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
-			again.Apply(b.Events)
-		}
+		again, part2 := told(t, m, 4, 4096+rng.IntN(100_000))
 		if again.Tally().Orphans != 0 || again.Tally().Unhashable != 1 {
 			t.Errorf("seed %d: %+v", seed, again.Tally())
 		}
 		after := again.known.all()
-		for h, b := range told.known.all() {
+		for h, b := range heard.known.all() {
 			if after[h] != b {
 				t.Fatalf("seed %d: block %x is %+v, told %+v", seed, h, b, after[h])
 			}
 		}
-		if again.Blocks() != told.Blocks() || part.Blocks() != part2.Blocks() {
-			t.Errorf("seed %d: %d blocks told of %d, %d indexed of %d",
-				seed, again.Blocks(), told.Blocks(), part2.Blocks(), part.Blocks())
-		}
+		assert.Equal(t, heard.Blocks(), again.Blocks(), "blocks, seed %d", seed)
+		assert.Equal(t, part.Blocks(), part2.Blocks(), "blocks indexed, seed %d", seed)
 	}
 }
 
@@ -250,52 +260,24 @@ func TestMirrorLeavesNothingBehind(t *testing.T) {
 	for range 300 {
 		m.Apply(g.Step())
 	}
-	// Parents first, so that each stays for a while only for its children.
-	hashes := []wire.Hash{}
-	for _, b := range g.Blocks {
-		hashes = append(hashes, b.Hash)
+	for _, b := range g.Blocks { // parents first, so that each stays for a while only for its children
+		m.Apply([]wire.Event{{Kind: wire.Removed, Hashes: []wire.Hash{b.Hash}, Medium: "GPU"}})
 	}
-	for part := range slices.Chunk(hashes, 3) {
-		m.Apply([]wire.Event{{Kind: wire.Removed, Hashes: part, Medium: "GPU"}})
-	}
-	if m.Blocks() != 0 {
-		t.Errorf("%d blocks left of %d", m.Blocks(), len(hashes))
-	}
-}
-
-func BenchmarkViewApply(b *testing.B) {
-	g := eventstest.NewEngine(1, 16)
-	v, _ := newTestView(16)
-	stored := g.Store(1000)
-	stored.HasParent = false
-	removed := wire.Event{Kind: wire.Removed, Hashes: stored.Hashes, Medium: "GPU"}
-	events := []wire.Event{stored, removed}
-	b.ReportAllocs()
-	for b.Loop() {
-		v.Apply(events)
-	}
-	b.ReportMetric(2000*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
+	assert.Zero(t, m.Blocks())
 }
 
 // Of an event sent as an array whose parent is 0, the first block begins a chain: such publishers have no null there. In a map
 // 0 is a hash, for a chain's beginning leaves it out or sends null.
 func TestParentZeroOfArraysIsNone(t *testing.T) {
-	tokens := make([]uint32, 32)
-	for i := range tokens {
-		tokens[i] = uint32(i)
-	}
+	tokens := eventstest.IDs(0, 32)
 	stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{11, 12}, Parent: 0, HasParent: true, Tokens: tokens, BlockSize: 16, Medium: "GPU"}
 	follows := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{13}, Parent: 12, HasParent: true, Tokens: tokens[:16], BlockSize: 16, Medium: "GPU"}
 	for d := range wire.SGLangFirst + 1 {
-		payload := d.Append(nil, &wire.Batch{Rank: wire.NoRank, Events: []wire.Event{stored, follows}})
-		var b wire.Batch
-		if err := wire.DecodeBatch(&b, payload); err != nil || len(b.Events) < 2 {
-			t.Fatalf("%v: %v, %d events", d, err, len(b.Events))
-		}
+		events := decoded(t, d.Append(nil, &wire.Batch{Rank: wire.NoRank, Events: []wire.Event{stored, follows}}))
 		v, part := newTestView(16)
-		v.Apply(b.Events)
+		v.Apply(events)
 		arrays := d.Arrays()
-		if begins := !b.Events[0].HasParent; begins != arrays || !b.Events[len(b.Events)-1].HasParent {
+		if begins := !events[0].HasParent; begins != arrays || len(events) < 2 || !events[len(events)-1].HasParent {
 			t.Errorf("%v: the first event begins a chain: %v", d, begins)
 		}
 		if indexed := part.Blocks() == 3; indexed != arrays {
@@ -318,11 +300,8 @@ func TestLocalities(t *testing.T) {
 		stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: eventstest.IDs(1, 8), BlockSize: 4, Medium: c.medium, Locality: c.locality}
 		r := NewRecord()
 		r.Apply([]wire.Event{stored})
-		var b wire.Batch
-		if err := wire.DecodeBatch(&b, r.Image().Batches(1<<16, time.Unix(0, 0), 0)[0]); err != nil {
-			t.Fatal(err)
-		}
-		for how, e := range map[string]wire.Event{"event": stored, "snapshot": b.Events[0]} {
+		snapshot := decoded(t, r.Image().Batches(1<<16, time.Unix(0, 0), 0)[0])[0]
+		for how, e := range map[string]wire.Event{"event": stored, "snapshot": snapshot} {
 			v, part := newTestView(4)
 			v.Apply([]wire.Event{e})
 			for at := tier.Device; at <= tier.Shared; at++ {
@@ -343,17 +322,11 @@ func TestAdaptersAreNotTheBaseModel(t *testing.T) {
 	prompt := eventstest.IDs(1, 8)
 	stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 4, Medium: "GPU", LoraName: "ad", LoraID: wire.OptInt{Value: 3, Set: true}}
 	for d := wire.Dialect(0); d.Valid(); d++ {
-		var b wire.Batch
-		if err := wire.DecodeBatch(&b, d.Append(nil, &wire.Batch{Events: []wire.Event{stored}})); err != nil {
-			t.Fatal(err)
-		}
+		events := decoded(t, d.Append(nil, &wire.Batch{Events: []wire.Event{stored}}))
 		v, part := newTestView(4)
-		v.Apply(b.Events)
+		v.Apply(events)
 		base, adapter := leading(part, prompt, 4, tokens.Seed("", "")), leading(part, prompt, 4, tokens.Seed("ad", ""))
-		named := 0
-		if b.Events[0].LoraName != "" {
-			named = 2
-		}
+		named := map[bool]int{true: 2}[events[0].LoraName != ""]
 		if v.Blocks() != 2 || base != 0 || adapter != named {
 			t.Errorf("%v: %d blocks of the base model, %d of the adapter, want 0 and %d", d, base, adapter, named)
 		}

@@ -160,6 +160,25 @@ func TestBytesHash(t *testing.T) {
 	}
 }
 
+// TestListsFollowTheBlocks: an event that says something of more blocks than it names is none.
+func TestListsFollowTheBlocks(t *testing.T) {
+	for name, e := range map[string]Event{
+		"extra keys":  {ExtraKeys: make([][]ExtraKey, 3)},
+		"mm keys":     {MMKeys: make([][]MMKey, 3)},
+		"look-aheads": {Lookahead: make([][]uint32, 3)},
+	} {
+		e.Kind, e.Hashes, e.Tokens, e.BlockSize = Stored, []Hash{1, 2}, make([]uint32, 32), 16
+		good := Event{Kind: Removed, Hashes: []Hash{9}}
+		var b Batch
+		if err := DecodeBatch(&b, AppendBatch(nil, &Batch{Events: []Event{e, good}})); err != nil {
+			t.Fatal(err)
+		}
+		if b.Skipped != 1 || len(b.Events) != 1 || b.Events[0].Kind != Removed {
+			t.Errorf("%s: %d events, %d skipped", name, len(b.Events), b.Skipped)
+		}
+	}
+}
+
 func TestPackerCutsBetweenBlocks(t *testing.T) {
 	const blocks, size, limit = 1000, 16, 4096
 	e := Event{Kind: Stored, Parent: 77, HasParent: true, BlockSize: size, Medium: "GPU", Texts: []TextToken{{size * 500, "x"}}}

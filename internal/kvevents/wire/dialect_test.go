@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
@@ -50,21 +51,6 @@ func TestDialectsWriteWhatEnginesWrite(t *testing.T) {
 	}
 }
 
-// Each release of SGLang has the dialect that it was recorded with.
-func TestSGLangReleases(t *testing.T) {
-	releases := []string{"0.4.7", "0.5.8", "0.5.9", "0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.6.0"} // in order
-	want := []wire.Dialect{
-		wire.SGLangFirst, wire.SGLangFirst, wire.SGLangArrays, wire.SGLangArrays, wire.SGLangJoined, wire.SGLangJoined,
-		wire.SGLangMaps, wire.SGLangMaps, wire.SGLang, wire.SGLang,
-	}
-	for i, release := range releases {
-		got := wire.SGLangOf(func(other string) bool { return slices.Index(releases, release) < slices.Index(releases, other) })
-		if got != want[i] {
-			t.Errorf("%s speaks %v, want %v", release, got, want[i])
-		}
-	}
-}
-
 // shortHeaders has the headers of small maps in one byte. Some of vLLM's releases write them in three.
 func shortHeaders(b []byte) []byte {
 	for n := range byte(16) {
@@ -73,17 +59,31 @@ func shortHeaders(b []byte) []byte {
 	return b
 }
 
-// Each release of vLLM has the dialect that it was recorded with.
-func TestVLLMReleases(t *testing.T) {
-	releases := []string{"0.9.1", "0.10.1", "0.10.2", "0.13.0", "0.14.0", "0.17.0", "0.19.0", "0.20.0", "0.22.0", "0.23.0", "0.24.0", "0.25.1", "0.26.0", "0.33.0"} // in order
-	want := []wire.Dialect{
-		wire.VLLMFirst, wire.VLLMFirst, wire.VLLMMedium, wire.VLLMMedium, wire.VLLMLora, wire.VLLMExtraKeys, wire.VLLMExtraKeys, wire.VLLMGroups,
-		wire.VLLMArrays, wire.VLLMArrays, wire.VLLMMaps, wire.VLLMMaps, wire.VLLM, wire.VLLM,
+// Each release of an engine has the dialect that it was recorded with.
+func TestReleases(t *testing.T) {
+	type release struct {
+		name string
+		want wire.Dialect
 	}
-	for i, release := range releases {
-		got := wire.VLLMOf(func(other string) bool { return slices.Index(releases, release) < slices.Index(releases, other) })
-		if got != want[i] {
-			t.Errorf("%s speaks %v, want %v", release, got, want[i])
+	for _, engine := range []struct {
+		of       func(before func(release string) bool) wire.Dialect
+		releases []release // in order
+	}{
+		{wire.SGLangOf, []release{
+			{"0.4.7", wire.SGLangFirst}, {"0.5.8", wire.SGLangFirst}, {"0.5.9", wire.SGLangArrays}, {"0.5.17", wire.SGLangArrays}, {"0.5.18", wire.SGLangJoined},
+			{"0.5.19", wire.SGLangJoined}, {"0.5.20", wire.SGLangMaps}, {"0.5.21", wire.SGLangMaps}, {"0.5.22", wire.SGLang}, {"0.6.0", wire.SGLang},
+		}},
+		{wire.VLLMOf, []release{
+			{"0.9.1", wire.VLLMFirst}, {"0.10.1", wire.VLLMFirst}, {"0.10.2", wire.VLLMMedium}, {"0.13.0", wire.VLLMMedium}, {"0.14.0", wire.VLLMLora},
+			{"0.17.0", wire.VLLMExtraKeys}, {"0.19.0", wire.VLLMExtraKeys}, {"0.20.0", wire.VLLMGroups}, {"0.22.0", wire.VLLMArrays}, {"0.23.0", wire.VLLMArrays},
+			{"0.24.0", wire.VLLMMaps}, {"0.25.1", wire.VLLMMaps}, {"0.26.0", wire.VLLM}, {"0.33.0", wire.VLLM},
+		}},
+	} {
+		for i, r := range engine.releases {
+			got := engine.of(func(other string) bool {
+				return i < slices.IndexFunc(engine.releases, func(r release) bool { return r.name == other })
+			})
+			assert.Equal(t, r.want, got, r.name)
 		}
 	}
 }
