@@ -8,22 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/tandem-pd/tandem/pools"
 )
-
-// put writes a record as anyone who can reach etcd may.
-func put(t *testing.T, c *clientv3.Client, w pools.Worker) {
-	t.Helper()
-	record, err := json.Marshal(&w)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Put(t.Context(), Key(DefaultPrefix, &w), string(record)); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // at is a worker whose record names other hosts.
 func at(id string, change func(*pools.Worker)) pools.Worker {
@@ -34,43 +23,36 @@ func at(id string, change func(*pools.Worker)) pools.Worker {
 }
 
 func TestRecordsNameAllowedHostsOnly(t *testing.T) {
-	s := newSite(t)
-	s.start("")
+	s := started(t)
 	c := s.client(s.etcd.URL())
 	zmq := func(endpoint, replay string) func(*pools.Worker) {
 		return func(w *pools.Worker) { w.KVEvents, w.KVEndpoint, w.KVReplay = "zmq", endpoint, replay }
 	}
 	refused := map[string]string{ // by id: the field to blame
-		"address":  "address",
-		"no-port":  "address",
-		"transfer": "transfer_endpoint",
-		"context":  "transfer_ids",
-		"events":   "kv_events_endpoint",
-		"replay":   "kv_events_replay_endpoint",
+		"address": "address", "no-port": "address", "transfer": "transfer_endpoint", "context": "transfer_ids",
+		"events": "kv_events_endpoint", "replay": "kv_events_replay_endpoint",
 	}
 	putAll := func() {
 		t.Helper()
-		put(t, c, at("address", func(w *pools.Worker) { w.Address = "http://10.2.0.7:8000" }))
-		put(t, c, at("no-port", func(w *pools.Worker) { w.Address = "http://evil.example" }))
-		put(t, c, at("transfer", func(w *pools.Worker) { w.Transfer = "evil.example:5600" }))
-		put(t, c, at("context", func(w *pools.Worker) { w.TransferIDs = []string{"", "tcp://evil.example:5600"} }))
-		put(t, c, at("events", zmq("tcp://evil.example:5557", "")))
-		put(t, c, at("replay", zmq("tcp://10.1.0.7:5557", "tcp://evil.example:5558")))
+		s.record(c, at("address", func(w *pools.Worker) { w.Address = "http://10.2.0.7:8000" }))
+		s.record(c, at("no-port", func(w *pools.Worker) { w.Address = "http://evil.example" }))
+		s.record(c, at("transfer", func(w *pools.Worker) { w.Transfer = "evil.example:5600" }))
+		s.record(c, at("context", func(w *pools.Worker) { w.TransferIDs = []string{"", "tcp://evil.example:5600"} }))
+		s.record(c, at("events", zmq("tcp://evil.example:5557", "")))
+		s.record(c, at("replay", zmq("tcp://10.1.0.7:5557", "tcp://evil.example:5558")))
 		// Another record of the same id does not take the good one's place.
-		put(t, c, at("good", func(w *pools.Worker) { w.Role, w.Address = pools.Decode, "http://evil.example:80" }))
+		s.record(c, at("good", func(w *pools.Worker) { w.Role, w.Address = pools.Decode, "http://evil.example:80" }))
 	}
 	putAll()
-	put(t, c, at("good", func(w *pools.Worker) {
+	s.record(c, at("good", func(w *pools.Worker) {
 		w.Transfer, w.TransferIDs = "gpu-1.fleet.example:5600", []string{"an id", "tcp://*:1", "tcp://127.0.0.1:1"}
 	}))
 	allow, err := ParseHosts([]string{"10.1.0.0/16", "*.fleet.example"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	known := s.watchBy(WatcherConfig{Grace: 5 * time.Second, Allow: allow}, time.Second)
 	check := func(when string) {
 		t.Helper()
-		within(t, 10*time.Second, when+": the refusals", func() bool { return len(known.Refused()) == len(refused) && known.knows("good") })
+		within(t, when+": the refusals", func() bool { return len(known.Refused()) == len(refused) && known.knows("good") })
 		for _, r := range known.Refused() {
 			if want := refused[r.Worker.ID]; want == "" || !strings.Contains(r.Err.Error(), want) || !strings.Contains(r.Err.Error(), "--worker-allow") {
 				t.Errorf("%s: %q refused for %v", when, r.Worker.ID, r.Err)
@@ -83,30 +65,27 @@ func TestRecordsNameAllowedHostsOnly(t *testing.T) {
 	check("in the list")
 	for id := range refused {
 		_, err := c.Delete(t.Context(), DefaultPrefix+"org%2Fmodel/prefill/"+id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
-	within(t, 10*time.Second, "the refusals forgotten", func() bool { return len(known.Refused()) == 0 })
+	within(t, "the refusals forgotten", func() bool { return len(known.Refused()) == 0 })
 	putAll()
 	check("as changes")
 	// A worker that moves to a host that is not allowed goes.
-	put(t, c, at("good", func(w *pools.Worker) { w.Address = "http://10.2.0.1:1" }))
-	within(t, 10*time.Second, "the worker that moved gone", func() bool { return !known.knows("good") })
+	s.record(c, at("good", func(w *pools.Worker) { w.Address = "http://10.2.0.1:1" }))
+	known.goes("good")
 }
 
 func TestRecordsOpenNoListener(t *testing.T) {
-	s := newSite(t)
-	s.start("")
+	s := started(t)
 	c := s.client(s.etcd.URL())
 	for id, endpoint := range map[string]string{"star": "tcp://*:5557", "v4": "tcp://0.0.0.0:5557", "v6": "tcp://[::]:5557"} {
-		put(t, c, at(id, func(w *pools.Worker) {
+		s.record(c, at(id, func(w *pools.Worker) {
 			w.KVEvents, w.KVEndpoint, w.KVReplay, w.KVTopic, w.DataParallelRanks = "zmq", endpoint, "tcp://10.1.0.7:9000", "kv", 300
 		}))
 	}
-	put(t, c, at("named", func(w *pools.Worker) { w.KVEvents, w.KVEndpoint = "zmq", "tcp://10.1.0.7:5557" }))
+	s.record(c, at("named", func(w *pools.Worker) { w.KVEvents, w.KVEndpoint = "zmq", "tcp://10.1.0.7:5557" }))
 	known := s.watch()
-	within(t, 10*time.Second, "all four", func() bool { return len(known.Snapshot("org/model", pools.Prefill).Members) == 4 })
+	within(t, "all four", func() bool { return len(known.Snapshot("org/model", pools.Prefill).Members) == 4 })
 	for _, m := range known.Snapshot("org/model", pools.Prefill).Members {
 		if w := m.Worker; w.ID == "named" {
 			if w.KVEvents != "zmq" || w.KVEndpoint == "" {
@@ -119,17 +98,14 @@ func TestRecordsOpenNoListener(t *testing.T) {
 }
 
 func TestEtcdPasswordIsUsed(t *testing.T) {
-	s := newSite(t)
-	s.start("")
+	s := started(t)
 	root := s.client(s.etcd.URL())
 	for _, step := range []func(context.Context) error{
 		func(ctx context.Context) error { _, err := root.UserAdd(ctx, "root", "s:cret/@"); return err },
 		func(ctx context.Context) error { _, err := root.UserGrantRole(ctx, "root", "root"); return err },
 		func(ctx context.Context) error { _, err := root.AuthEnable(ctx); return err },
 	} {
-		if err := step(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, step(t.Context()))
 	}
 	address := strings.TrimPrefix(s.etcd.URL(), "http://")
 	for _, endpoints := range [][]string{
@@ -138,9 +114,7 @@ func TestEtcdPasswordIsUsed(t *testing.T) {
 		{address, "http://root:s%3Acret%2F%40@" + address},
 	} {
 		c, err := Dial(endpoints, Access{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // etcd hashes a password slowly on purpose, and slower under -race
 		if _, err := c.Get(ctx, "/x"); err != nil {
 			t.Errorf("with the password in the address: %v", err)
@@ -160,9 +134,7 @@ func TestEtcdPasswordIsUsed(t *testing.T) {
 	// Neither does it have to be there yet.
 	s.stop()
 	c, err := Dial([]string{"http://root:s%3Acret%2F%40@" + address}, Access{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c.Close()
 	for _, bad := range [][]string{
 		{"http://root@" + address}, // no password
@@ -179,10 +151,9 @@ func TestEtcdPasswordIsUsed(t *testing.T) {
 
 // Whoever fills etcd does not fill the gateway: the workers that were there first stay.
 func TestRecordsAreBounded(t *testing.T) {
-	s := newSite(t)
-	s.start("")
+	s := started(t)
 	c := s.client(s.etcd.URL())
-	put(t, c, testWorker("first"))
+	s.record(c, testWorker("first"))
 	flood := func(from, to int) {
 		t.Helper()
 		for from < to {
@@ -190,25 +161,22 @@ func TestRecordsAreBounded(t *testing.T) {
 			for ; from < to && len(ops) < 100; from++ {
 				w := testWorker(fmt.Sprint("w", from))
 				record, err := json.Marshal(&w)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				ops = append(ops, clientv3.OpPut(Key(DefaultPrefix, &w), string(record)))
 			}
-			if _, err := c.Txn(t.Context()).Then(ops...).Commit(); err != nil {
-				t.Fatal(err)
-			}
+			_, err := c.Txn(t.Context()).Then(ops...).Commit()
+			require.NoError(t, err)
 		}
 	}
 	flood(0, maxEndpoints+50)
 	known := s.watch()
 	members := func() int { return len(known.Snapshot("org/model", pools.Prefill).Members) }
-	within(t, 20*time.Second, "as many as are looked at", func() bool { return members() == maxEndpoints })
-	put(t, c, testWorker("late"))
+	within(t, "as many as are looked at", func() bool { return members() == maxEndpoints })
+	s.record(c, testWorker("late"))
 	changed := testWorker("first")
 	changed.BlockSize, changed.Taints = 16, []string{"changed"}
-	put(t, c, changed)
-	within(t, 20*time.Second, "the change of one that is known", func() bool {
+	s.record(c, changed)
+	within(t, "the change of one that is known", func() bool {
 		m, found := known.Lookup("first")
 		return found && len(m.Worker.Taints) == 1
 	})

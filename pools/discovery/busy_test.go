@@ -37,7 +37,7 @@ func TestAWorkerThatGeneratesIsWell(t *testing.T) {
 		first := member(t, r, "the worker", func(w *pools.Worker) bool { return w.BlockSize == 32 })
 		busy.Store(true)
 		before := asked.Load()
-		within(t, 10*time.Second, "asked on", func() bool { return asked.Load() > before+1 })
+		within(t, "asked on", func() bool { return asked.Load() > before+1 })
 		if now := member(t, r, "the busy worker", anyWorker); now.Incarnation != first.Incarnation {
 			t.Error("it is another process")
 		}
@@ -51,6 +51,6 @@ func TestAWorkerThatGeneratesIsWell(t *testing.T) {
 		default:
 			generates.Store(false)
 		}
-		within(t, 10*time.Second, end, func() bool { _, in := r.Lookup("w1"); return !in && len(r.View().Lost()) == 1 })
+		within(t, end, func() bool { _, in := r.Lookup("w1"); return !in && len(r.View().Lost()) == 1 })
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -126,9 +127,7 @@ func TestCheckEndpoints(t *testing.T) {
 func TestOneURLForSeveralModels(t *testing.T) {
 	es := list(t, " http://a:1,model=org/m", " http://a:1,model=org/n", " http://a:1,model=o,id=x")
 	for range 2 {
-		if err := CheckEndpoints(es); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, CheckEndpoints(es))
 	}
 	for i, want := range []string{"a-1", "a-1-org-n", "x"} {
 		if es[i].Given.ID != want {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -111,7 +110,7 @@ func TestEnginesTellTheirEvents(t *testing.T) {
 				t.Errorf("%q, want %q", got, test.want)
 			}
 			if test.says != "" {
-				within(t, 10*time.Second, "the log says why", func() bool { return strings.Contains(logs.String(), "KV events not followed") })
+				within(t, "the log says why", func() bool { return strings.Contains(logs.String(), "KV events not followed") })
 			}
 			if log := logs.String(); !strings.Contains(log, test.says) || test.says == "" && strings.Contains(log, "KV events not followed") {
 				t.Errorf("the log should say %q:\n%s", test.says, log)

@@ -6,89 +6,64 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// record is the registrar of a worker whose record is put and deleted by hand, as where etcd grants and ends leases.
-func (s *site) record(c *clientv3.Client, id string) *Registrar {
-	s.t.Helper()
-	r, err := NewRegistrar(c, testWorker(id), "", 0, quiet)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if _, err := c.Put(s.t.Context(), r.key, r.value); err != nil {
-		s.t.Fatal(err)
-	}
-	return r
+// reportedAfter waits until all workers have been reported once more than before.
+func (r *recorder) reportedAfter(before int) {
+	r.t.Helper()
+	within(r.t, "all are reported again", func() bool { _, resyncs := r.reported(); return resyncs > before })
 }
 
-// TestRemovalsAfterAnOutage: a worker whose lease ends right after etcd was away stays for its grace; later it goes after a moment.
+// TestRemovalsAfterAnOutage: a worker whose lease ends right after etcd was away stays for its grace, not for a moment.
 func TestRemovalsAfterAnOutage(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.start("")
+	s := started(t)
 	direct := s.client(s.etcd.URL())
-	w := s.record(direct, "w")
-	const grace = 2 * time.Second
-	known := s.watchWith(grace, 100*time.Millisecond)
-	within(t, 10*time.Second, "there", func() bool { return known.knows("w") })
+	w := s.record(direct, testWorker("w"))
+	known := s.watchWith(time.Minute, 100*time.Millisecond)
+	known.comes("w")
 	s.gate.shut()
 	_, before := known.reported()
 	over := time.Now().Add(time.Second)
-	within(t, 10*time.Second, "a question has gone unanswered", func() bool { return time.Now().After(over) })
+	within(t, "a question has gone unanswered", func() bool { return time.Now().After(over) })
 	s.gate.open(s.etcd.URL())
-	within(t, 10*time.Second, "listed again", func() bool { _, resyncs := known.reported(); return resyncs > before })
-	calm := time.Now().Add(grace)
-	if _, err := direct.Delete(t.Context(), w.key); err != nil {
-		t.Fatal(err)
-	}
-	within(t, 10*time.Second, "the removal is seen", func() bool { _, resyncs := known.reported(); return resyncs > before+1 })
-	if !known.knows("w") {
-		t.Error("gone, without its grace")
-	}
-	if _, err := direct.Put(t.Context(), w.key, w.value); err != nil {
-		t.Fatal(err)
-	}
-	within(t, 10*time.Second, "the grace is over", func() bool { return time.Now().After(calm) })
+	known.reportedAfter(before)
+	w.forget(t)
+	known.reportedAfter(before + 1)
+	assert.Equal(t, time.Minute, known.lastGrace())
+	s.record(direct, testWorker("w"))
+	s.record(direct, testWorker("marker"))
+	known.comes("marker")
 	if removed, _ := known.reported(); len(removed) > 0 || !known.knows("w") {
 		t.Errorf("removed %v, although it came back", removed)
 	}
-	if _, err := direct.Delete(t.Context(), w.key); err != nil {
-		t.Fatal(err)
-	}
-	within(t, 10*time.Second, "gone", func() bool { return !known.knows("w") })
 }
 
 // TestLeasesThatEndTogether: a worker whose lease was ended, by an etcd that stood still for longer, say, stays for a moment, in which it
 // registers again as the process that it is; one that comes back too late goes, and one that deregisters goes at once.
 func TestLeasesThatEndTogether(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.start("")
+	s := started(t)
 	direct := s.client(s.etcd.URL())
 	known := s.watchWith(time.Minute, time.Minute)
 	back, stop := s.register(testWorker("back"))
-	gone := s.record(direct, "gone")
-	within(t, 10*time.Second, "both there", func() bool { return known.knows("back") && known.knows("gone") })
+	gone := s.record(direct, testWorker("gone"))
+	known.comes("back")
+	known.comes("gone")
 	_, before := known.reported()
-	if _, err := direct.Revoke(t.Context(), back.lease); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := direct.Delete(t.Context(), gone.key); err != nil {
-		t.Fatal(err)
-	}
-	within(t, 10*time.Second, "their ends are seen", func() bool { _, resyncs := known.reported(); return resyncs > before })
+	_, err := direct.Revoke(t.Context(), back.lease)
+	require.NoError(t, err)
+	gone.forget(t)
+	known.reportedAfter(before)
 	if removed, _ := known.reported(); len(removed) > 0 || !known.knows("back") {
 		t.Errorf("removed %v", removed)
 	}
-	within(t, 10*time.Second, "gone after a moment", func() bool { return !known.knows("gone") })
+	known.goes("gone")
 	if !known.knows("back") || known.lastGrace() > probation {
 		t.Errorf("one that registered again is gone, or stays for %v", known.lastGrace())
 	}
-	if err := back.Deregister(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	within(t, 10*time.Second, "deregistered", func() bool { return !known.knows("back") })
+	require.NoError(t, back.Deregister(t.Context()))
+	known.goes("back")
 	if removed, _ := known.reported(); !slices.Equal(removed, []string{"back"}) {
 		t.Errorf("removed %v at once", removed)
 	}
@@ -107,12 +82,10 @@ func TestCutOffLongerThanLeases(t *testing.T) {
 
 // TestDeregisterWithoutEtcd: a worker that ends does not wait for an etcd that has gone.
 func TestDeregisterWithoutEtcd(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.start("")
+	s := started(t)
 	r, stop := s.registerFor(testWorker("w"), time.Minute)
 	defer stop()
-	within(t, 10*time.Second, "registered", r.Held)
+	within(t, "registered", r.Held)
 	s.gate.shut()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

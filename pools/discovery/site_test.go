@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
@@ -29,6 +31,8 @@ func TestMain(m *testing.M) {
 }
 
 var quiet = slog.New(slog.DiscardHandler)
+
+var soon = backoff.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}
 
 func testWorker(id string) pools.Worker {
 	return pools.Worker{
@@ -50,9 +54,7 @@ type gate struct {
 
 func newGate(t *testing.T) *gate {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	g := &gate{listener: l, conns: map[net.Conn]struct{}{}}
 	g.done.Go(func() {
 		for {
@@ -111,6 +113,7 @@ func (g *gate) carry(c net.Conn) {
 // recorder is a roster that remembers what it was reported.
 type recorder struct {
 	*pools.Roster
+	t *testing.T
 
 	mu      sync.Mutex // guards all below
 	removed []string
@@ -138,6 +141,17 @@ func (r *recorder) Lose(w pools.Worker) { r.From("").Lose(w) }
 func (r *recorder) Suspend(id string, on bool) { r.From("").Suspend(id, on) }
 
 func (r *recorder) Refuse(w pools.Worker, reason error) { r.From("").Refuse(w, reason) }
+
+// comes and goes wait until it knows a worker, and until it does not.
+func (r *recorder) comes(id string) {
+	r.t.Helper()
+	within(r.t, id+" has come", func() bool { return r.knows(id) })
+}
+
+func (r *recorder) goes(id string) {
+	r.t.Helper()
+	within(r.t, id+" has gone", func() bool { return !r.knows(id) })
+}
 
 func (r *recorder) knows(id string) bool { _, found := r.Lookup(id); return found }
 
@@ -180,12 +194,19 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
+// started is a site whose etcd runs. Its test goes beside others: most of its time it waits.
+func started(t *testing.T) *site {
+	t.Helper()
+	t.Parallel()
+	s := newSite(t)
+	s.start("")
+	return s
+}
+
 func (s *site) start(dir string) {
 	s.t.Helper()
 	etcd, err := StartEtcd(EtcdConfig{Dir: dir})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	s.etcd = etcd
 	s.gate.open(etcd.URL())
 }
@@ -207,9 +228,7 @@ func (s *site) run(f func(context.Context) error) (stop func()) {
 	done := make(chan struct{})
 	s.runs.Go(func() {
 		defer close(done)
-		if err := f(ctx); err != nil {
-			s.t.Error(err)
-		}
+		assert.NoError(s.t, f(ctx))
 	})
 	return func() { cancel(); <-done }
 }
@@ -217,9 +236,7 @@ func (s *site) run(f func(context.Context) error) (stop func()) {
 func (s *site) client(url string) *clientv3.Client {
 	s.t.Helper()
 	c, err := Dial([]string{url}, Access{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	s.clients = append(s.clients, c)
 	return c
 }
@@ -232,12 +249,29 @@ func (s *site) watchWith(grace, probeEvery time.Duration) *recorder {
 
 func (s *site) watchBy(cfg WatcherConfig, probeEvery time.Duration) *recorder {
 	s.t.Helper()
-	r := &recorder{Roster: pools.NewRoster(pools.Config{}, quiet)}
+	r := &recorder{Roster: pools.NewRoster(pools.Config{}, quiet), t: s.t}
 	w := NewWatcher(s.client(s.gate.URL()), r, cfg, quiet)
-	w.probeEvery, w.probeLimit, w.timeout, w.retry = probeEvery, 500*time.Millisecond, 500*time.Millisecond, backoff.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}
+	w.probeEvery, w.probeLimit, w.timeout, w.retry = probeEvery, 500*time.Millisecond, 500*time.Millisecond, soon
 	s.run(r.Run)
 	s.run(w.Run)
 	return r
+}
+
+// record is the registrar of a worker whose record is put and deleted by hand, as where etcd grants and ends leases.
+func (s *site) record(c *clientv3.Client, w pools.Worker) *Registrar {
+	s.t.Helper()
+	r, err := NewRegistrar(c, w, "", 0, quiet)
+	require.NoError(s.t, err)
+	_, err = c.Put(s.t.Context(), r.key, r.value)
+	require.NoError(s.t, err)
+	return r
+}
+
+// forget deletes it.
+func (r *Registrar) forget(t *testing.T) {
+	t.Helper()
+	_, err := r.client.Delete(t.Context(), r.key)
+	require.NoError(t, err)
 }
 
 func (s *site) register(w pools.Worker) (r *Registrar, stop func()) {
@@ -247,23 +281,22 @@ func (s *site) register(w pools.Worker) (r *Registrar, stop func()) {
 func (s *site) registerFor(w pools.Worker, ttl time.Duration) (r *Registrar, stop func()) {
 	s.t.Helper()
 	r, err := NewRegistrar(s.client(s.gate.URL()), w, "", ttl, quiet)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r.timeout, r.retry.Min = 500*time.Millisecond, 10*time.Millisecond
+	require.NoError(s.t, err)
+	r.timeout, r.retry = 500*time.Millisecond, soon
 	return r, s.run(r.Run)
 }
 
-func within(t *testing.T, limit time.Duration, what string, condition func() bool) {
+// within waits for a condition, for 20 s.
+func within(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !condition() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("not within %v: %s", limit, what)
+			t.Fatalf("never came true: %s", what)
 		case <-tick.C:
 		}
 	}

@@ -7,8 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"github.com/tandem-pd/tandem/pools"
 )
 
 // SGLang reports the size of its vocabulary in a refusal alone (its text is that of 0.5.23). Where it says something else
@@ -39,7 +37,7 @@ func TestVocabularyOfSGLang(t *testing.T) {
 			fmt.Fprint(w, faces[r.URL.Path])
 		}))
 		roster, _, _ := prober(t, ProberConfig{}, "prefill "+s.URL+",id=w1")
-		w := member(t, roster, "the worker joins", func(*pools.Worker) bool { return true })
+		w := member(t, roster, "the worker joins", anyWorker)
 		s.Close()
 		if w.VocabSize != c.want || asked != `/v1/completions {"prompt":[1],"max_tokens":1,"logit_bias":{"-1":0}}` {
 			t.Errorf("%d %s: %+v, asked %s", c.status, c.body, w, asked)

@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -13,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -118,46 +119,20 @@ func (o *reported) last() (ids []string, n int) {
 
 func write(t *testing.T, path, data string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func follow(t *testing.T, path string) (*File, *reported, *bytes.Buffer) {
-	t.Helper()
-	var o reported
-	var mu sync.Mutex
-	var logs bytes.Buffer
-	file, err := OpenFile(path, time.Millisecond, o.publish, slog.New(slog.NewTextHandler(&locked{mu: &mu, b: &logs}, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = file.Run(ctx) })
-	t.Cleanup(func() { cancel(); running.Wait() })
-	return file, &o, &logs
-}
-
-type locked struct {
-	mu *sync.Mutex
-	b  *bytes.Buffer
-}
-
-func (l *locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
+	require.NoError(t, os.WriteFile(path, []byte(data), 0o644))
 }
 
 func TestFileFollowsEveryKindOfChange(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "workers.yaml")
 	write(t, path, "- {url: http://a:1, id: a}\n")
-	_, o, _ := follow(t, path)
+	var o reported
+	file, err := OpenFile(path, time.Millisecond, o.publish, quiet)
+	require.NoError(t, err)
+	running(t, func(ctx context.Context) error { return file.Run(ctx) })
 	becomes := func(how string, want ...string) {
 		t.Helper()
-		within(t, 10*time.Second, how, func() bool { got, _ := o.last(); return slices.Equal(got, want) })
+		within(t, how, func() bool { got, _ := o.last(); return slices.Equal(got, want) })
 	}
 	becomes("the first list", "a")
 	write(t, path, "- {url: http://b:1, id: b}\n") // same size, perhaps the same tick of the clock
@@ -165,26 +140,18 @@ func TestFileFollowsEveryKindOfChange(t *testing.T) {
 
 	temp := filepath.Join(dir, "temp")
 	write(t, temp, "- {url: http://c:1, id: c}\n")
-	if err := os.Rename(temp, path); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Rename(temp, path))
 	becomes("renamed over", "c")
 
 	// As Kubernetes updates a ConfigMap: the file is a link through ..data, which is swapped.
 	data := filepath.Join(dir, "..data")
 	for _, version := range []string{"v1", "v2"} {
-		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Mkdir(filepath.Join(dir, version), 0o755))
 		write(t, filepath.Join(dir, version, "workers.yaml"), "- {url: http://k:1, id: "+version+"}\n")
 		link := filepath.Join(dir, "..data_tmp")
-		if err := errors.Join(os.Symlink(version, link), os.Rename(link, data)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(os.Symlink(version, link), os.Rename(link, data)))
 		if version == "v1" {
-			if err := errors.Join(os.Symlink(filepath.Join("..data", "workers.yaml"), link), os.Rename(link, path)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, errors.Join(os.Symlink(filepath.Join("..data", "workers.yaml"), link), os.Rename(link, path)))
 		}
 		becomes("swapped to "+version, version)
 	}
@@ -197,48 +164,36 @@ func TestBrokenFileKeepsTheLastGoodList(t *testing.T) {
 	}
 	write(t, path, "- {url: http://a:1, id: a}\n")
 	var o reported
-	var logs bytes.Buffer
-	file, err := OpenFile(path, 0, o.publish, slog.New(slog.NewTextHandler(&logs, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	logs := &logged{}
+	file, err := OpenFile(path, 0, o.publish, slog.New(slog.NewTextHandler(logs, nil)))
+	require.NoError(t, err)
 	const broken = "- {url: http://a:1, id: a}\n- url: http://b:1\n  role: leader\n"
 	write(t, path, broken)
 	for range 5 {
 		file.look()
 	}
-	if got, n := o.last(); n != 1 || !slices.Equal(got, []string{"a"}) {
-		t.Errorf("reported %d times, last %v", n, got)
+	is := func(times int, want ...string) {
+		t.Helper()
+		if got, n := o.last(); n != times || !slices.Equal(got, want) {
+			t.Errorf("reported %d times, last %v", n, got)
+		}
 	}
-	if n := strings.Count(logs.String(), path+":3 role"); n != 1 {
-		t.Errorf("the mistake was logged %d times:\n%s", n, logs.String())
-	}
+	is(1, "a")
+	assert.Equal(t, 1, logs.count(path+":3 role"), "%s", logs)
 	if err := file.Reload(); err == nil || !strings.Contains(err.Error(), ":3 role") {
 		t.Errorf("reloaded by hand: %v", err)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(path))
 	file.look()
 	file.look()
-	if n := strings.Count(logs.String(), "not applied"); n != 2 {
-		t.Errorf("two different mistakes were logged %d times:\n%s", n, logs.String())
-	}
+	assert.Equal(t, 2, logs.count("not applied"), "%s", logs)
 	write(t, path, "- {url: http://c:1, id: c}\n")
 	file.look()
-	if _, n := o.last(); n != 1 {
-		t.Error("a change was taken before it came to rest")
-	}
+	is(1, "a") // no change is taken before it came to rest
 	file.look()
 	file.look()
-	if got, n := o.last(); n != 2 || !slices.Equal(got, []string{"c"}) {
-		t.Errorf("reported %d times, last %v", n, got)
-	}
+	is(2, "c")
 	write(t, path, "[]\n")
-	if err := file.Reload(); err != nil {
-		t.Error(err)
-	}
-	if got, n := o.last(); n != 3 || len(got) != 0 {
-		t.Errorf("reported %d times, last %v", n, got)
-	}
+	require.NoError(t, file.Reload())
+	is(3)
 }
