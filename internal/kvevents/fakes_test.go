@@ -116,20 +116,11 @@ type faulty struct {
 }
 
 func (f faulty) Store(t tier.Tier, chain []uint64) {
-	f.fault()
-	f.Part.Store(t, chain)
-}
-
-func (f faulty) Extend(t tier.Tier, parent uint64, chain []uint64) {
-	f.fault()
-	f.Part.Extend(t, parent, chain)
-}
-
-func (f faulty) fault() {
 	if f.faults.Load() > 0 {
 		f.faults.Add(-1)
 		panic("on purpose")
 	}
+	f.Part.Store(t, chain)
 }
 
 type fakeRank struct {

@@ -256,38 +256,6 @@ func TestSilentEngines(t *testing.T) {
 	}
 }
 
-// Without a replay socket a beginning that was missed is lost: predicted, until the cache is cleared or the engine
-// begins anew.
-func TestLossWithoutReplay(t *testing.T) {
-	for _, cure := range []string{"cleared", "restart", "turnover"} {
-		t.Run(cure, func(t *testing.T) {
-			e := newZMQEngine(t, 1, zmqpub.Config{})
-			e.publish(50)
-			r := newRig(t, zmqConfig(), nil, nil)
-			r.trackZMQ("w", e, 64)
-			e.subscribed()
-			e.tell(e.Store(2))
-			r.until("predicted", func() bool { return r.status("w").State == follow.Predicted })
-			switch cure {
-			case "cleared":
-				e.clear()
-			case "restart":
-				e.restart()
-				e.subscribed()
-			case "turnover": // a cache of 64 blocks, and 64 blocks of new prompts that name nothing unknown
-				e.Blocks = nil
-				for range 32 {
-					e.tell(e.Store(2))
-				}
-				r.until("live", func() bool { return r.status("w").State == follow.Live })
-				return
-			}
-			e.publish(100)
-			r.until("live and exact", func() bool { return r.exact(e, "w") })
-		})
-	}
-}
-
 // An engine that dies and comes back, most likely before anybody has, is told from its predecessor though no number fell
 // back: by what it says at the number that the old one had.
 func TestRestartAtHigherNumbers(t *testing.T) {
@@ -434,7 +402,7 @@ func TestIndexEqualsEnginesUnderLossOverZMQ(t *testing.T) {
 		all[name] = newZMQEngine(t, uint64(i), zmqpub.Config{ReplayEndpoint: "tcp://*:0", Dialect: wire.Dialect(i)})
 		r.trackZMQ(name, all[name], 0)
 	}
-	for range 60 {
+	for range 100 {
 		e := all[fmt.Sprintf("w%d", rng.IntN(engines))]
 		e.publish(1 + rng.IntN(30))
 		switch rng.IntN(8) {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -19,9 +21,7 @@ func recordedInfo(t *testing.T, mode string) map[string]any {
 	if err == nil {
 		err = json.Unmarshal(raw, &all)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	info := all["unified"]
 	maps.Copy(info, all[mode]) // a mode's recording has what differs
 	return info
@@ -43,36 +43,33 @@ func TestRecordedSGLangReports(t *testing.T) {
 		name string
 		mode string
 		with map[string]any // nil takes the field out
-		want facts
+		but  func(f *facts)
 	}{
-		{"as recorded", "unified", nil, facts{blockTokens: 16, pageTokens: 16, kvTokens: 16384, maxSeqs: 16, maxBatchTokens: 4096, disaggregatesAs: "null"}},
-		{"prefill", "prefill", nil, facts{blockTokens: 16, pageTokens: 16, kvTokens: 16384, maxSeqs: 16, maxBatchTokens: 4096, disaggregatesAs: "prefill", bootstrapPort: 9624}},
-		{"decode", "decode", nil, facts{blockTokens: 16, pageTokens: 16, kvTokens: 16384, maxSeqs: 16, maxBatchTokens: 4096, disaggregatesAs: "decode"}},
+		{"as recorded", "unified", nil, func(*facts) {}},
+		{"prefill", "prefill", nil, func(f *facts) { f.disaggregatesAs, f.bootstrapPort = "prefill", 9624 }},
+		{"decode", "decode", nil, func(f *facts) { f.disaggregatesAs = "decode" }},
 		{
 			"--tp-size 4 --attn-dp-size 4", "unified",
 			map[string]any{"attn_dp_size": 4, "enable_dp_attention": true, "chunked_prefill_size": 1024, "kv_events": events(16, 4), "internal_states": states(4, 4, 4, 4)},
-			facts{blockTokens: 16, pageTokens: 16, kvTokens: 16384, maxSeqs: 4, maxBatchTokens: 1024, ranks: 4, disaggregatesAs: "null"},
+			func(f *facts) { f.maxSeqs, f.maxBatchTokens, f.ranks = 4, 1024, 4 },
 		},
 		{
 			"the same up to 0.5.20", "unified",
 			map[string]any{"dp_size": 4, "attn_dp_size": nil, "enable_dp_attention": true, "kv_events": events(16, 4), "internal_states": nil},
-			facts{blockTokens: 16, pageTokens: 16, kvTokens: 16384, maxSeqs: 4, maxBatchTokens: 4096, ranks: 4, disaggregatesAs: "null"},
+			func(f *facts) { f.maxSeqs, f.ranks = 4, 4 },
 		},
 		{
 			"--dp-size 2", "unified", map[string]any{"dp_size": 2, "kv_events": events(16, 2), "internal_states": states(16, 12)},
-			facts{blockTokens: 16, pageTokens: 16, kvTokens: 16384, maxSeqs: 12, maxBatchTokens: 4096, ranks: 2, disaggregatesAs: "null"},
+			func(f *facts) { f.maxSeqs, f.ranks = 12, 2 },
 		},
 		{
 			"--dcp-size 2", "unified", map[string]any{"dcp_size": 2, "max_total_num_tokens": 32768, "kv_events": events(32, 1)},
-			facts{blockTokens: 32, pageTokens: 16, kvTokens: 32768, maxSeqs: 16, maxBatchTokens: 4096, disaggregatesAs: "null"},
+			func(f *facts) { f.blockTokens, f.kvTokens = 32, 32768 },
 		},
-		{
-			"--dcp-size 2 without events", "unified", map[string]any{"dcp_size": 2, "kv_events": nil},
-			facts{blockTokens: 32, pageTokens: 16, kvTokens: 16384, maxSeqs: 16, maxBatchTokens: 4096, disaggregatesAs: "null"},
-		},
+		{"--dcp-size 2 without events", "unified", map[string]any{"dcp_size": 2, "kv_events": nil}, func(f *facts) { f.blockTokens = 32 }},
 		{
 			"defaults", "unified", map[string]any{"max_running_requests": nil, "chunked_prefill_size": -1, "internal_states": states(2048)},
-			facts{blockTokens: 16, pageTokens: 16, kvTokens: 16384, maxSeqs: 2048, maxBatchTokens: 16384, disaggregatesAs: "null"},
+			func(f *facts) { f.maxSeqs, f.maxBatchTokens = 2048, 16384 },
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -83,9 +80,7 @@ func TestRecordedSGLangReports(t *testing.T) {
 				}
 			}
 			body, err := json.Marshal(info)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var got facts
 			if !got.readServerInfo(body) {
 				t.Fatal("not SGLang's")
@@ -94,10 +89,12 @@ func TestRecordedSGLangReports(t *testing.T) {
 			if published := info["kv_events"] != nil; noEvents != "" || published != (w.KVEvents == "zmq") || w.Page() != 16 {
 				t.Errorf("events %q of %d ranks, %q; pages of %d", w.KVEvents, w.Ranks(), noEvents, w.Page())
 			}
-			c.want.contextTokens, c.want.version, c.want.born, c.want.kv = 8192, "0.5.23", "42", got.kv
-			if got != c.want {
-				t.Errorf("got  %+v\nwant %+v", got, c.want)
+			want := facts{
+				blockTokens: 16, pageTokens: 16, kvTokens: 16384, maxSeqs: 16, maxBatchTokens: 4096, disaggregatesAs: "null",
+				contextTokens: 8192, version: "0.5.23", born: "42", kv: got.kv,
 			}
+			c.but(&want)
+			assert.Equal(t, want, got)
 		})
 	}
 }

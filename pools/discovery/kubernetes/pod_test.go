@@ -131,9 +131,7 @@ func TestAPodsLife(t *testing.T) {
 			{func(p *pod) { p.Metadata.DeletionTimestamp = &at; p.Metadata.Labels = nil }, cordoned, "vllm-0 prefill http://10.1.2.3:8000"},
 			{func(p *pod) { p.Metadata.DeletionTimestamp = &at; p.Status.Phase = "Succeeded" }, ignored, ""},
 		},
-		"is being deleted when it is first seen": {
-			{func(p *pod) { p.Metadata.DeletionTimestamp = &at }, waiting, ""},
-		},
+		"is being deleted when it is first seen": {{func(p *pod) { p.Metadata.DeletionTimestamp = &at }, waiting, ""}},
 		"is evicted": {
 			{func(*pod) {}, taken, "vllm-0 prefill http://10.1.2.3:8000"},
 			{func(p *pod) { unready(p); p.Status.Phase = "Failed" }, ignored, ""},
