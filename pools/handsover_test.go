@@ -2,8 +2,9 @@ package pools
 
 import (
 	"errors"
-	"log/slog"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // A worker of half a pair whose engine hands nothing over does not join; alone
@@ -14,7 +15,7 @@ func TestPairsWithoutAHandOffAreRefused(t *testing.T) {
 			return errors.New("no connector")
 		}
 		return nil
-	}}, slog.New(slog.DiscardHandler))
+	}}, quiet)
 	for _, c := range []struct {
 		engine string
 		role   Role
@@ -24,7 +25,7 @@ func TestPairsWithoutAHandOffAreRefused(t *testing.T) {
 		{"sglang", Prefill, false}, {"sglang", Decode, false}, {"sglang", Both, true},
 		{"trtllm", Prefill, false}, {"trtllm", Decode, false}, {"trtllm", Both, true},
 	} {
-		w := Worker{ID: c.engine + "-" + string(c.role), Model: "m", Role: c.role, Engine: c.engine, Address: "http://h:1", BlockSize: 16}
+		w := with(c.engine+"-"+string(c.role), func(w *Worker) { w.Role, w.Engine = c.role, c.engine })
 		err := r.Put(w)
 		_, joined := r.Lookup(w.ID)
 		if joined != c.joins || (err == nil) != c.joins {
@@ -47,31 +48,47 @@ func TestPairsWithoutAHandOffAreRefused(t *testing.T) {
 // a pool, with workers that serve alone, and of other engines they may not.
 func TestPoolsOfDifferentBlockSizes(t *testing.T) {
 	for _, c := range []struct {
-		name                    string
-		engine                  string
-		role, otherRole         Role
-		size, otherSize, forced int
-		joins                   bool
-		otherPage               int
+		name, engine    string
+		role, otherRole Role // with blocks of 16 and 64 tokens
+		forced          int
+		joins           bool
+		otherPage       int
 	}{
-		{"a pair", "vllm", Prefill, Decode, 16, 64, 0, true, 0},
-		{"the other way round", "vllm", Decode, Prefill, 16, 64, 0, true, 0},
-		{"one pool", "vllm", Prefill, Prefill, 16, 64, 0, false, 0},
-		{"with one that serves alone", "vllm", Both, Decode, 16, 64, 0, false, 0},
-		{"an engine that does not convert", "sglang", Prefill, Decode, 16, 64, 0, false, 0},
-		{"blocks of several pages", "sglang", Prefill, Decode, 16, 64, 0, true, 16},
-		{"one pool, blocks of several pages", "sglang", Decode, Decode, 16, 64, 0, false, 16},
-		{"where the operator says one size", "vllm", Prefill, Decode, 16, 64, 16, false, 0},
+		{"a pair", "vllm", Prefill, Decode, 0, true, 0},
+		{"the other way round", "vllm", Decode, Prefill, 0, true, 0},
+		{"one pool", "vllm", Prefill, Prefill, 0, false, 0},
+		{"with one that serves alone", "vllm", Both, Decode, 0, false, 0},
+		{"an engine that does not convert", "sglang", Prefill, Decode, 0, false, 0},
+		{"blocks of several pages", "sglang", Prefill, Decode, 0, true, 16},
+		{"one pool, blocks of several pages", "sglang", Decode, Decode, 0, false, 16},
+		{"where the operator says one size", "vllm", Prefill, Decode, 16, false, 0},
 	} {
-		r := NewRoster(Config{BlockSize: c.forced, MixesBlocks: func(w *Worker) bool { return w.Engine == "vllm" }}, slog.New(slog.DiscardHandler))
-		first := Worker{ID: "a", Model: "m", Role: c.role, Engine: c.engine, Address: "http://h:1", BlockSize: c.size}
-		second := Worker{ID: "b", Model: "m", Role: c.otherRole, Engine: c.engine, Address: "http://h:2", BlockSize: c.otherSize, PageSize: c.otherPage}
-		if err := r.Put(first); err != nil {
-			t.Fatal(err)
-		}
-		err := r.Put(second)
+		r := NewRoster(Config{BlockSize: c.forced, MixesBlocks: func(w *Worker) bool { return w.Engine == "vllm" }}, quiet)
+		join(t, r, "a", func(w *Worker) { w.Role, w.Engine = c.role, c.engine })
+		err := r.Put(with("b", func(w *Worker) { w.Role, w.Engine, w.BlockSize, w.PageSize = c.otherRole, c.engine, 64, c.otherPage }))
 		if _, typed := errors.AsType[*RefusedError](err); (err == nil) != c.joins || !c.joins && !typed {
 			t.Errorf("%s: %v", c.name, err)
 		}
+	}
+}
+
+// A fleet is mixed when two of its workers may be unable to hand over.
+func TestMixedFleets(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(w *Worker)
+		mixed  bool
+	}{
+		{"alike", func(*Worker) {}, false},
+		{"another engine", func(w *Worker) { w.Engine = "sglang" }, true},
+		{"another release", func(w *Worker) { w.EngineVersion = "0.27.1" }, true},
+		{"another connector", func(w *Worker) { w.Connector = "vllm-mooncake" }, true},
+		{"other pages in blocks of one size", func(w *Worker) { w.PageSize = 1 }, true},
+		{"one that serves alone", func(w *Worker) { w.Engine, w.Role = "sglang", Both }, false},
+	} {
+		r := NewRoster(Config{}, quiet)
+		join(t, r, "p", func(w *Worker) {})
+		join(t, r, "d", func(w *Worker) { w.Role = Decode; c.change(w) })
+		assert.Equal(t, c.mixed, r.Fleet("m").Mixed, c.name)
 	}
 }

@@ -1,23 +1,22 @@
 package pools
 
 import (
-	"errors"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // A worker that goes without leaving stays listed: one that is configured as long as it is, one that had registered for a day or until
 // it is forgotten. One that leaves, or comes back, is not lost.
 func TestLostWorkers(t *testing.T) {
 	c, now := NewCore(Config{}), time.Unix(0, 0)
-	w := func(id string) *Worker {
-		return &Worker{ID: id, Incarnation: "i", Model: "m", Role: Both, Engine: "sim", Address: "http://h:1", BlockSize: 16}
-	}
+	w := func(id string) *Worker { w := valid(id); return &w }
 	put := func(source, id string) {
 		t.Helper()
-		if _, err := c.Put(source, w(id), now); err != nil {
-			t.Fatal(err)
-		}
+		_, err := c.Put(source, w(id), now)
+		require.NoError(t, err)
 	}
 	is := func(what string, want ...string) {
 		t.Helper()
@@ -41,9 +40,8 @@ func TestLostWorkers(t *testing.T) {
 	c.Remove("etcd", "c")
 	c.Lose("file", w("f"), now)
 	c.Lose("file", w("never"), now) // it never answered
-	if _, err := c.Resync("etcd", nil, time.Second, now); err != nil {
-		t.Fatal(err)
-	}
+	_, err := c.Resync("etcd", nil, time.Second, now)
+	require.NoError(t, err)
 	is("within the grace", "f", "never")
 	now = now.Add(time.Second)
 	c.Advance(now)
@@ -54,17 +52,8 @@ func TestLostWorkers(t *testing.T) {
 	put("etcd", "a")
 	put("file", "f")
 	is("back", "b", "never")
-	if err := c.Forget("a"); !errors.Is(err, ErrNotLost) {
-		t.Error(err)
-	}
-	if err := c.Forget("never"); !errors.Is(err, ErrNotLost) {
-		t.Error(err)
-	}
-	if err := c.Forget("x"); !errors.Is(err, ErrUnknownWorker) {
-		t.Error(err)
-	}
-	if err := c.Forget("b"); err != nil {
-		t.Error(err)
+	for id, want := range map[string]error{"a": ErrNotLost, "never": ErrNotLost, "x": ErrUnknownWorker, "b": nil} {
+		assert.ErrorIs(t, c.Forget(id), want, id)
 	}
 	is("forgotten", "never")
 	c.Remove("file", "never")

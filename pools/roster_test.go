@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
 
@@ -26,11 +28,7 @@ func running(t *testing.T, f func(r *Roster)) {
 		r := NewRoster(Config{}, quiet)
 		ctx, cancel := context.WithCancel(t.Context())
 		var ended sync.WaitGroup
-		ended.Go(func() {
-			if err := r.Run(ctx); err != nil {
-				t.Errorf("Run: %v", err)
-			}
-		})
+		ended.Go(func() { assert.NoError(t, r.Run(ctx)) })
 		synctest.Wait()
 		f(r)
 		cancel()
@@ -41,10 +39,20 @@ func running(t *testing.T, f func(r *Roster)) {
 func put(t *testing.T, r *Roster, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		if err := r.Put(valid(id)); err != nil {
-			t.Fatal(err)
-		}
+		join(t, r, id, func(*Worker) {})
 	}
+}
+
+// join puts a valid worker that was changed.
+func join(t *testing.T, r *Roster, id string, change func(w *Worker)) {
+	t.Helper()
+	require.NoError(t, r.Put(with(id, change)))
+}
+
+func with(id string, change func(w *Worker)) Worker {
+	w := valid(id)
+	change(&w)
+	return w
 }
 
 func ids(p *Pool) (ids []string) {
@@ -80,9 +88,7 @@ func TestRunEndsTheTimeDown(t *testing.T) {
 func TestTheLastWorkerIsDownForAMoment(t *testing.T) {
 	running(t, func(r *Roster) {
 		put(t, r, "p1", "p2", "p3")
-		if err := r.Drain("p3", true); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Drain("p3", true))
 		up := func() (up []string) {
 			pool := r.Snapshot("m", Prefill)
 			for i := range pool.Members {
@@ -94,19 +100,12 @@ func TestTheLastWorkerIsDownForAMoment(t *testing.T) {
 		}
 		r.ReportDown("p1", "a")
 		r.ReportDown("p2", "a")
-		if got := up(); got != nil {
-			t.Errorf("%v are up that have just failed", got)
-		}
-		time.Sleep(lastDownFor)
-		synctest.Wait()
-		if got := up(); !slices.Equal(got, []string{"p2"}) {
-			t.Errorf("half a second later %v are up", got)
-		}
-		r.ReportDown("p2", "a")
-		time.Sleep(lastDownFor)
-		synctest.Wait()
-		if got := up(); !slices.Equal(got, []string{"p2"}) {
-			t.Errorf("half a second after its next failure %v are up", got)
+		for range 2 {
+			assert.Empty(t, up(), "just failed")
+			time.Sleep(lastDownFor)
+			synctest.Wait()
+			assert.Equal(t, []string{"p2"}, up(), "half a second later")
+			r.ReportDown("p2", "a")
 		}
 	})
 }
@@ -125,11 +124,7 @@ func TestEndedWorkersStayDown(t *testing.T) {
 			t.Errorf("a day after its end the worker is %v", got)
 		}
 		r.ReportEnded("p1", "b") // late: of another process
-		fresh := valid("p1")
-		fresh.Incarnation = "b"
-		if err := r.Put(fresh); err != nil {
-			t.Fatal(err)
-		}
+		join(t, r, "p1", func(w *Worker) { w.Incarnation = "b" })
 		if got := standing(); got != Up {
 			t.Errorf("another process of it is %v", got)
 		}
@@ -180,9 +175,7 @@ func TestSnapshotsAreImmutable(t *testing.T) {
 	r := NewRoster(Config{}, quiet)
 	w := valid("p1")
 	w.Topology = map[string]string{"rack": "r7"}
-	if err := r.Put(w); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Put(w))
 	before := r.Snapshot("m", Prefill)
 	w.Topology["rack"] = "spoilt"
 	put(t, r, "p0", "p2")
@@ -202,11 +195,7 @@ func TestSnapshotsAreImmutable(t *testing.T) {
 func TestOnePoolsChangeLeavesTheOthersAlone(t *testing.T) {
 	r := NewRoster(Config{}, quiet)
 	put(t, r, "p1")
-	d := valid("d1")
-	d.Role = Decode
-	if err := r.Put(d); err != nil {
-		t.Fatal(err)
-	}
+	join(t, r, "d1", func(w *Worker) { w.Role = Decode })
 	before := r.Snapshot("m", Prefill)
 	r.ReportDown("d1", "a")
 	if after := r.Snapshot("m", Prefill); after != before {
@@ -338,9 +327,7 @@ func TestCordonsAreBounded(t *testing.T) {
 func TestSourcesSpeakForThemselves(t *testing.T) {
 	r := NewRoster(Config{}, quiet)
 	etcd, flags := r.From("etcd"), r.From("flags")
-	if err := etcd.Put(valid("p1")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, etcd.Put(valid("p1")))
 	claimed, ok := errors.AsType[*ClaimedError](flags.Put(valid("p1")))
 	if !ok || claimed.Worker != "p1" || claimed.Source != "flags" || claimed.By != "etcd" {
 		t.Errorf("the second claim: %+v", claimed)

@@ -2,6 +2,7 @@ package pools
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the scripts print into testdata; read every changed line before committing it")
@@ -37,14 +40,10 @@ func TestScripts(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			got := runScript(t, string(want))
 			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 				return
 			}
 			if got != string(want) {
@@ -123,9 +122,7 @@ func (s *rosterScript) run(out *bytes.Buffer, words []string) {
 		changed = s.core.Down(args.id(), args.word("incarnation", "a"), s.now)
 	case "advance":
 		d, err := time.ParseDuration(args.words[0])
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		require.NoError(s.t, err)
 		s.now = s.now.Add(d)
 		changed = s.core.Advance(s.now)
 	case "print":
@@ -193,37 +190,24 @@ func newArgs(t *testing.T, words []string) args {
 
 func (a args) id() string { return a.words[0] }
 
-func (a args) word(name, otherwise string) string {
-	if v, ok := a.named[name]; ok {
-		return v
-	}
-	return otherwise
-}
+func (a args) word(name, otherwise string) string { return cmp.Or(a.named[name], otherwise) }
 
 func (a args) count(name string, otherwise int) int {
 	n, err := strconv.Atoi(a.word(name, strconv.Itoa(otherwise)))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	return n
 }
 
 func (a args) duration(name string, otherwise time.Duration) time.Duration {
 	d, err := time.ParseDuration(a.word(name, otherwise.String()))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	return d
 }
 
 func (a args) worker() *Worker {
 	w := valid(a.id())
-	w.Incarnation = a.word("incarnation", "a")
-	w.Model = a.word("model", w.Model)
-	w.Role = Role(a.word("role", string(w.Role)))
-	w.BlockSize = a.count("block", w.BlockSize)
-	w.TotalKVBlocks = a.count("blocks", w.TotalKVBlocks)
-	w.Address = a.word("address", w.Address)
+	w.Incarnation, w.Model, w.Role = a.word("incarnation", "a"), a.word("model", w.Model), Role(a.word("role", string(w.Role)))
+	w.BlockSize, w.TotalKVBlocks, w.Address = a.count("block", w.BlockSize), a.count("blocks", w.TotalKVBlocks), a.word("address", w.Address)
 	return &w
 }
 
@@ -232,10 +216,7 @@ func (a args) list() []*Worker {
 	for _, word := range a.words {
 		id, incarnation, _ := strings.Cut(word, ":")
 		w := valid(id)
-		w.BlockSize = a.count("block", w.BlockSize)
-		if w.Incarnation = incarnation; incarnation == "" {
-			w.Incarnation = "a"
-		}
+		w.BlockSize, w.Incarnation = a.count("block", w.BlockSize), cmp.Or(incarnation, "a")
 		ws = append(ws, &w)
 	}
 	return ws
@@ -243,7 +224,5 @@ func (a args) list() []*Worker {
 
 // valid is a registration record with nothing wrong.
 func valid(id string) Worker {
-	return Worker{
-		ID: id, Incarnation: "a", Model: "m", Role: Prefill, Engine: "sim", Address: "http://10.0.0.1:8000", BlockSize: 16,
-	}
+	return Worker{ID: id, Incarnation: "a", Model: "m", Role: Prefill, Engine: "sim", Address: "http://10.0.0.1:8000", BlockSize: 16}
 }

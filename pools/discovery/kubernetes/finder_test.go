@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/internal/backoff"
@@ -103,38 +105,26 @@ func (m *memory) String() string {
 	return strings.Join(all, " ")
 }
 
-func (m *memory) worker(id string) pools.Worker {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.workers[id]
+// seen is what a memory has.
+type seen struct {
+	workers map[string]pools.Worker
+	removed []string
+	sets    int // how often the list was set
+	log     string
 }
 
-// gone are the ids that were removed.
-func (m *memory) gone() []string {
+func (m *memory) now() seen {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.removed)
+	return seen{m.workers, slices.Clone(m.removed), m.sets, m.log.String()} // set makes another map each time
 }
 
-// times is how often the list was set.
-func (m *memory) times() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.sets
-}
-
-func (m *memory) logged(text string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return strings.Contains(m.log.String(), text)
-}
+func (m *memory) logged(text string) bool { return strings.Contains(m.now().log, text) }
 
 // metric is a gauge's or counter's value.
 func (m *memory) metric(name string) float64 {
 	families, err := m.reg.Gather()
-	if err != nil {
-		m.t.Error(err)
-	}
+	assert.NoError(m.t, err)
 	for _, f := range families {
 		if f.GetName() == name {
 			return f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue()
@@ -153,10 +143,7 @@ func (m *memory) eventually(what string, ok func() bool) {
 	deadline := time.Now().Add(10 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
-			m.mu.Lock()
-			log := m.log.String()
-			m.mu.Unlock()
-			m.t.Fatalf("never came true: %s; there is %q\n%s", what, m.String(), log)
+			m.t.Fatalf("never came true: %s; there is %q\n%s", what, m, m.now().log)
 		}
 		<-time.After(time.Millisecond)
 	}
@@ -171,19 +158,24 @@ func find(t *testing.T, s *apitest.Server, change func(c *Config)) *memory {
 		change(&cfg)
 	}
 	f, err := New(cfg, m.set, m, slog.New(slog.NewTextHandler(m, nil)), m.reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { cancel(); assert.NoError(t, <-ended) })
 	return m
+}
+
+// following is a server with the pods of prefill workers, and a Finder that has found them.
+func following(t *testing.T, change func(c *Config), names ...string) (*apitest.Server, *memory) {
+	t.Helper()
+	s := apitest.New(t)
+	for _, name := range names {
+		s.Put(engine(name, "prefill"))
+	}
+	m := find(t, s, change)
+	m.become("they are there", strings.Join(names, ":prefill ")+":prefill")
+	return s, m
 }
 
 func engine(name, role string) apitest.Pod {
@@ -208,7 +200,7 @@ func TestPodsComeAndGo(t *testing.T) {
 	m.become("the ready one is there", "p1:prefill")
 	s.Put(d1)
 	m.become("the other is ready", "d1:decode p1:prefill")
-	if w := m.worker("p1"); w.Address != "http://10.0.0.1:8000" || !strings.HasPrefix(w.Incarnation, "uid-") {
+	if w := m.now().workers["p1"]; w.Address != "http://10.0.0.1:8000" || !strings.HasPrefix(w.Incarnation, "uid-") {
 		t.Errorf("%+v", w)
 	}
 	m.eventually("it is up", func() bool { return m.metric("kubernetes_up") == 1 })
@@ -220,27 +212,23 @@ func TestPodsComeAndGo(t *testing.T) {
 	m.become("it is being deleted", "[d1:decode] p1:prefill")
 	s.Delete("d1")
 	m.become("it is gone", "p1:prefill")
-	if gone := m.gone(); !slices.Contains(gone, "d1") {
-		t.Errorf("removed %v", gone)
-	}
-	s.Put(with(engine("x", "router"), nop))
+	assert.Contains(t, m.now().removed, "d1")
+	s.Put(engine("x", "router"))
 	m.become("one cannot be used", "p1:prefill refused x")
 	s.Put(engine("x", "both"))
 	m.become("now it can", "p1:prefill x:both")
-	sets := m.times()
+	sets := m.now().sets
 	s.Put(engine("x", "both")) // as kubelets do each time a status is written
 	s.Put(with(engine("y", "both"), unready))
 	s.Put(engine("y", "both"))
 	m.become("a change that is none is passed over", "p1:prefill x:both y:both")
-	if n := m.times() - sets; n > 2 {
+	if n := m.now().sets - sets; n > 2 {
 		t.Errorf("set %d times for two changes", n)
 	}
 	if lists, _, watches := s.Calls(); lists != 1 || watches != 1 {
 		t.Errorf("%d lists, %d watches", lists, watches)
 	}
 }
-
-func nop(*apitest.Pod) {}
 
 // A stream that breaks in the midst of a line is taken up where it was, without another list.
 func TestABrokenStreamIsTakenUp(t *testing.T) {
@@ -264,11 +252,7 @@ func TestABrokenStreamIsTakenUp(t *testing.T) {
 // A compacted history means another list, and what has gone in between is gone.
 func TestCompactedHistory(t *testing.T) {
 	for _, byStatus := range []bool{false, true} {
-		s := apitest.New(t)
-		s.Put(engine("p1", "prefill"))
-		s.Put(engine("p2", "prefill"))
-		m := find(t, s, nil)
-		m.become("both are there", "p1:prefill p2:prefill")
+		s, m := following(t, nil, "p1", "p2")
 		s.Hang(true)
 		s.Cut()
 		s.Delete("p1")
@@ -291,9 +275,7 @@ func TestCompactedBetweenPages(t *testing.T) {
 		s.Put(engine(fmt.Sprint("p", i), "prefill"))
 	}
 	a, err := newAPI(Config{Selector: "app=llm", Server: s.URL(), Account: s.Account, Timeout: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer a.close()
 	first, err := a.page(t.Context(), url.Values{"limit": {"2"}})
 	if err != nil || len(first.Items) != 2 || first.Metadata.Continue == "" {
@@ -321,10 +303,7 @@ func TestAnAPIServerThatIsAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := apitest.New(t)
-			s.Put(engine("p1", "prefill"))
-			m := find(t, s, func(c *Config) { c.Timeout, c.Length = 200*time.Millisecond, 400*time.Millisecond })
-			m.become("it is there", "p1:prefill")
+			s, m := following(t, func(c *Config) { c.Timeout, c.Length = 200*time.Millisecond, 400*time.Millisecond }, "p1")
 			m.eventually("it is watched", func() bool { return m.metric("kubernetes_up") == 1 })
 			for range 2 {
 				away(s, true)
@@ -337,12 +316,9 @@ func TestAnAPIServerThatIsAway(t *testing.T) {
 				m.eventually("it is back", func() bool { return m.metric("kubernetes_up") == 1 })
 			}
 			m.become("what changed meanwhile is seen", "d1:decode p1:prefill")
-			m.mu.Lock()
-			warned := strings.Count(m.log.String(), "keeping those known")
-			m.mu.Unlock()
-			if gone := m.gone(); warned != 2 || len(gone) > 0 {
-				t.Errorf("warned %d times, removed %v", warned, gone)
-			}
+			now := m.now()
+			assert.Equal(t, 2, strings.Count(now.log, "keeping those known"), "warnings")
+			assert.Empty(t, now.removed)
 			if name == "forbids" && !m.logged("get, list and watch of pods in the namespace models") {
 				t.Error("the log does not say what is missing")
 			}
@@ -352,10 +328,7 @@ func TestAnAPIServerThatIsAway(t *testing.T) {
 
 // A token that has been replaced is read when the API server does not take the old one, and its text is in no log.
 func TestTokensAreReadAgain(t *testing.T) {
-	s := apitest.New(t)
-	s.Put(engine("p1", "prefill"))
-	m := find(t, s, nil)
-	m.become("it is there", "p1:prefill")
+	s, m := following(t, nil, "p1")
 	s.SetToken(t, "the-second")
 	s.Cut()
 	s.Put(engine("d1", "decode"))
@@ -369,9 +342,7 @@ func TestTokensAreReadAgain(t *testing.T) {
 func TestCredentialsAreReadEachMinute(t *testing.T) {
 	s := apitest.New(t)
 	a, err := newAPI(Config{Selector: "app=llm", Server: s.URL(), Account: s.Account, Timeout: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer a.close()
 	client := a.client
 	s.SetToken(t, "second")
@@ -389,9 +360,7 @@ func TestCredentialsAreReadEachMinute(t *testing.T) {
 	}
 	another := apitest.New(t)
 	ca, err := os.ReadFile(filepath.Join(another.Account, "ca.crt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, tt := range map[string]struct {
 		file string
 		data []byte
@@ -404,26 +373,17 @@ func TestCredentialsAreReadEachMinute(t *testing.T) {
 	} {
 		path := filepath.Join(s.Account, tt.file)
 		whole, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		write := func(data []byte) {
-			if err := os.WriteFile(path, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		write(tt.data)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, tt.data, 0o600))
 		if err := a.credentials(now.Add(time.Hour)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
-		write(whole)
+		require.NoError(t, os.WriteFile(path, whole, 0o600))
 	}
 	if a.token != "second" || a.client != client {
 		t.Error("broken files changed what is used")
 	}
-	if err := os.WriteFile(filepath.Join(s.Account, "ca.crt"), bytes.Join([][]byte{ca, a.ca}, nil), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(s.Account, "ca.crt"), bytes.Join([][]byte{ca, a.ca}, nil), 0o600))
 	if err := a.credentials(now.Add(time.Hour)); err != nil || a.client == client {
 		t.Errorf("other certificates made no other client: %v", err)
 	}
@@ -431,10 +391,7 @@ func TestCredentialsAreReadEachMinute(t *testing.T) {
 
 // Objects of the wrong types are passed over; the rest is followed. Lines that are no events end the watch, and it goes on.
 func TestWrongTypes(t *testing.T) {
-	s := apitest.New(t)
-	s.Put(engine("p1", "prefill"))
-	m := find(t, s, nil)
-	m.become("it is there", "p1:prefill")
+	s, m := following(t, nil, "p1")
 	meta := `"metadata":{"name":"p1","uid":"u","resourceVersion":"VERSION"`
 	for _, line := range []string{
 		`{"type":"MODIFIED","object":{` + meta + `,"labels":["no","map"]}}}`,
@@ -462,10 +419,7 @@ func TestWrongTypes(t *testing.T) {
 
 // Answers without an end are bounded, and the workers stay.
 func TestHugeAnswers(t *testing.T) {
-	s := apitest.New(t)
-	s.Put(engine("p1", "prefill"))
-	m := find(t, s, nil)
-	m.become("it is there", "p1:prefill")
+	s, m := following(t, nil, "p1")
 	s.Send(strings.Repeat("x", maxEventBytes+1))
 	m.eventually("the event is refused", func() bool { return m.logged("an event is longer than") })
 	s.Compact(false) // which forgets the event
@@ -491,12 +445,12 @@ func TestManyPods(t *testing.T) {
 	}
 	m := find(t, s, func(c *Config) { c.Length = 2 * time.Second })
 	last := fmt.Sprintf("p%04d", maxPods+9)
-	m.eventually("they are there", func() bool { return strings.Count(m.String(), "prefill") == maxPods })
+	m.eventually("they are there", func() bool { return len(m.now().workers) == maxPods })
 	m.eventually("it is logged", func() bool { return m.logged("too many pods") })
 	for i := range 10 {
 		s.Delete(fmt.Sprintf("p%04d", i))
 	}
-	m.eventually("the last are there", func() bool { return m.worker(last).ID == last && strings.Count(m.String(), "prefill") == maxPods })
+	m.eventually("the last are there", func() bool { now := m.now().workers; return now[last].ID == last && len(now) == maxPods })
 }
 
 // Whatever breaks on the way, the workers end as the pods are.
@@ -538,7 +492,7 @@ func TestChaos(t *testing.T) {
 	}
 	m.become("all is as it is", strings.Join(want, " "))
 	for i := range 4 {
-		if w := m.worker(fmt.Sprintf("w%d-0", i)); w.Incarnation != "last-"+w.ID {
+		if w := m.now().workers[fmt.Sprintf("w%d-0", i)]; w.Incarnation != "last-"+w.ID {
 			t.Errorf("%s is %s", w.ID, w.Incarnation)
 		}
 	}

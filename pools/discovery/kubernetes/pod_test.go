@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -15,9 +16,7 @@ func readied(t *testing.T, labels, annotations, ports string) *pod {
 	p, err := readPod(fmt.Appendf(nil, `{"metadata":{"name":"vllm-0","uid":"u1","resourceVersion":"7","labels":{%s},"annotations":{%s}},
 		"spec":{"containers":[{"ports":[%s]},{"ports":[{"name":"metrics","containerPort":9100}]}]},
 		"status":{"phase":"Running","podIP":"10.1.2.3","conditions":[{"type":"Ready","status":"True"}]}}`, labels, annotations, ports))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &p
 }
 
@@ -81,9 +80,7 @@ func TestPodsThatCannotBeUsed(t *testing.T) {
 func TestAPodsOptions(t *testing.T) {
 	p := readied(t, ``, `"tandem.dev/options":"model=org/m, kv-events=5557,kv-replay=5558,transfer=8998,block-size=64,taints=a;b"`, `{"containerPort":8000}`)
 	now := judge(p, found{})
-	if len(now.workers) != 1 {
-		t.Fatalf("%+v", now)
-	}
+	require.Len(t, now.workers, 1)
 	w := now.workers[0].Given
 	if w.Model != "org/m" || w.KVEndpoint != "tcp://10.1.2.3:5557" || w.KVReplay != "tcp://10.1.2.3:5558" || w.Transfer != "10.1.2.3:8998" || w.BlockSize != 64 ||
 		len(w.Taints) != 2 || w.Incarnation != "u1" {
@@ -115,6 +112,7 @@ func TestAPodsLife(t *testing.T) {
 	at := "2026-01-01T00:00:00Z"
 	type change func(p *pod)
 	unready := func(p *pod) { p.Status.Conditions[0].Status = "False" }
+	const there = "vllm-0 prefill http://10.1.2.3:8000"
 	for name, steps := range map[string][]struct {
 		change change
 		want   state
@@ -123,26 +121,26 @@ func TestAPodsLife(t *testing.T) {
 		"starts, fails its probe, recovers, is deleted": {
 			{func(p *pod) { unready(p); p.Status.PodIP = "" }, waiting, ""},
 			{unready, waiting, ""},
-			{func(*pod) {}, taken, "vllm-0 prefill http://10.1.2.3:8000"},
-			{unready, cordoned, "vllm-0 prefill http://10.1.2.3:8000"},
-			{func(p *pod) { unready(p); p.Status.PodIP = "" }, cordoned, "vllm-0 prefill http://10.1.2.3:8000"},
-			{func(*pod) {}, taken, "vllm-0 prefill http://10.1.2.3:8000"},
-			{func(p *pod) { p.Metadata.DeletionTimestamp = &at }, cordoned, "vllm-0 prefill http://10.1.2.3:8000"},
-			{func(p *pod) { p.Metadata.DeletionTimestamp = &at; p.Metadata.Labels = nil }, cordoned, "vllm-0 prefill http://10.1.2.3:8000"},
+			{func(*pod) {}, taken, there},
+			{unready, cordoned, there},
+			{func(p *pod) { unready(p); p.Status.PodIP = "" }, cordoned, there},
+			{func(*pod) {}, taken, there},
+			{func(p *pod) { p.Metadata.DeletionTimestamp = &at }, cordoned, there},
+			{func(p *pod) { p.Metadata.DeletionTimestamp = &at; p.Metadata.Labels = nil }, cordoned, there},
 			{func(p *pod) { p.Metadata.DeletionTimestamp = &at; p.Status.Phase = "Succeeded" }, ignored, ""},
 		},
 		"is being deleted when it is first seen": {{func(p *pod) { p.Metadata.DeletionTimestamp = &at }, waiting, ""}},
 		"is evicted": {
-			{func(*pod) {}, taken, "vllm-0 prefill http://10.1.2.3:8000"},
+			{func(*pod) {}, taken, there},
 			{func(p *pod) { unready(p); p.Status.Phase = "Failed" }, ignored, ""},
 		},
 		"another of the same name": {
-			{func(*pod) {}, taken, "vllm-0 prefill http://10.1.2.3:8000"},
+			{func(*pod) {}, taken, there},
 			{func(p *pod) { unready(p); p.Metadata.UID = "u2" }, waiting, ""},
-			{func(p *pod) { p.Metadata.UID = "u2" }, taken, "vllm-0 prefill http://10.1.2.3:8000"},
+			{func(p *pod) { p.Metadata.UID = "u2" }, taken, there},
 		},
 		"changes its role": {
-			{func(*pod) {}, taken, "vllm-0 prefill http://10.1.2.3:8000"},
+			{func(*pod) {}, taken, there},
 			{func(p *pod) { p.Metadata.Labels[labelRole] = "decode" }, taken, "vllm-0 decode http://10.1.2.3:8000"},
 			{func(p *pod) { p.Metadata.Labels[labelRole] = "router" }, refused, ""},
 		},
@@ -167,10 +165,7 @@ func FuzzReadEvent(f *testing.F) {
 	f.Add([]byte(`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"5"}}}`), "", "-1")
 	f.Fuzz(func(t *testing.T, line []byte, options, port string) {
 		e, err := readEvent(line, "ns")
-		if err != nil {
-			return
-		}
-		if e.kind == "BOOKMARK" {
+		if err != nil || e.kind == "BOOKMARK" {
 			return
 		}
 		e.pod.Metadata.Annotations = map[string]string{keyOptions: options, keyPort: port}
