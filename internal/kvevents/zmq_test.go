@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,7 +19,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
-	"github.com/tandem-pd/tandem/lab/linktest"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
@@ -32,6 +30,7 @@ type zmqEngine struct {
 	pub  *zmqpub.Publisher
 	stop func()
 
+	deaf   atomic.Int64 // a port whose connections end at once
 	losing atomic.Bool
 	lost   atomic.Int64 // messages
 
@@ -62,6 +61,9 @@ func (n *noted) Accept() (net.Conn, error) {
 	c, err := n.Listener.Accept()
 	if err != nil {
 		return nil, err
+	}
+	if n.e.deaf.Load() == int64(portOf(n)) {
+		c.Close()
 	}
 	n.e.mu.Lock()
 	n.e.conns[c] = struct{}{}
@@ -358,20 +360,15 @@ func TestGarbageOverZMQ(t *testing.T) {
 // A replay endpoint where nobody answers: what comes live counts, and a gap leaves the worker predicted until there is
 // someone to ask.
 func TestReplayUnreachable(t *testing.T) {
-	e := newZMQEngine(t, 1, replays)
-	at := e.at()
-	link, err := linktest.New(strings.TrimPrefix(at.Replay, "tcp://"))
-	require.NoError(t, err)
-	defer link.Close()
-	link.Set(linktest.State{Refuse: true})
-	at.Replay = "tcp://" + link.Addr()
+	e, r := newZMQEngine(t, 1, replays), newRig(t, zmqConfig(), nil, nil)
+	_, replay := e.pub.Ports()
+	e.deaf.Store(int64(replay))
 	e.publish(20)
-	r := newRig(t, zmqConfig(), nil, nil)
-	require.NoError(t, r.sub.TrackZMQ(eventstest.Pool, "w", []int{0}, 16, 0, at))
+	r.trackZMQ("w", e, 0)
 	e.subscribed()
 	e.publish(5)
 	r.until("predicted", func() bool { s := r.status("w"); return s.State == follow.Predicted && s.Seq == e.pub.Next() })
-	link.Set(linktest.State{})
+	e.deaf.Store(0)
 	r.until("exact", func() bool { return r.exact(e, "w") })
 }
 
