@@ -1,11 +1,9 @@
 package admission
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -28,13 +26,11 @@ func TestClassesTakeTurns(t *testing.T) {
 			},
 		})
 		leave := occupy(f)
-		var mu sync.Mutex
-		var order []string
-		var group sync.WaitGroup
+		l := line{f: f}
 		text := func(name string) string {
 			return fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,"prompt":"%s %s"}`, name, fleet.Long)
 		}
-		for i, name := range []string{"r1", "r2", "r3", "r4", "p1", "p2", "odd"} {
+		for _, name := range []string{"r1", "r2", "r3", "r4", "p1", "p2", "odd"} {
 			headers := []string{}
 			switch name[0] {
 			case 'p':
@@ -42,24 +38,13 @@ func TestClassesTakeTurns(t *testing.T) {
 			case 'o':
 				headers = []string{"x-dynamo-meta-policy-class", "premium_all", "x-request-id", "odd"} // of a family: not to be named
 			}
-			group.Go(func() {
-				once := sync.OnceFunc(func() {
-					mu.Lock()
-					defer mu.Unlock()
-					order = append(order, name)
-				})
-				if a, err := f.Try(context.Background(), fleet.CompletionPath, text(name), func(string) { once() }, headers...); err != nil || a.Status != http.StatusOK {
-					t.Error(name, err, a.Status)
-				}
-			})
-			f.Eventually(name+" waits", func() bool { return waitingAt(f) == i+1 })
+			l.join(name, text(name), headers...)
 		}
 		if a := f.Post(fleet.CompletionPath, text("r6")); a.Status != http.StatusTooManyRequests {
 			t.Errorf("a sixth regular request of 10 places, half of them its class's: status %d", a.Status)
 		}
 		leave()
-		group.Wait()
-		got := strings.Join(order, " ")
+		got := l.served()
 		if got != "r1 p1 r2 p2 r3 r4 odd" && got != "p1 r1 p2 r2 r3 r4 odd" {
 			t.Errorf("served %s", got)
 		}

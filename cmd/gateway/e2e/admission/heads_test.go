@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,9 +27,7 @@ func twoGateways(t *testing.T, mode string) (a, b *fleet.Fleet, group *nats.Conn
 	a = fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1, NATS: url, Gateway: in, Worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 }})
 	b = fleet.New(t, fleet.Options{Alone: true, NATS: url, Gateway: in})
 	for _, w := range a.Workers {
-		if err := b.Gateway.Roster.Put(w.Record()); err != nil {
-			t.Fatal(err)
-		}
+		b.Put(w.Record())
 	}
 	group, err := nats.Connect(url)
 	if err != nil {
@@ -101,23 +98,11 @@ func serveBoth(a, b *fleet.Fleet, ofA, ofB int, said *atomic.Int64) string {
 	a.T.Helper()
 	leave := occupy(a)
 	b.Eventually("b knows that the worker is taken", func() bool { return b.Books() != "" })
-	var mu sync.Mutex // guards order
-	var order []string
-	var clients sync.WaitGroup
+	both := line{}
 	send := func(f *fleet.Fleet, name string, strict, n int) {
 		for i := range n {
-			once := sync.OnceFunc(func() {
-				mu.Lock()
-				defer mu.Unlock()
-				order = append(order, name)
-			})
-			clients.Go(func() {
-				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,"nvext":{"agent_hints":{"strict_priority":%d}},"prompt":%q}`, strict, fmt.Sprint(name, i, fleet.Long))
-				if answer, err := f.Try(context.Background(), fleet.CompletionPath, body, func(string) { once() }); err != nil || answer.Status != http.StatusOK {
-					f.T.Errorf("%v, status %d: %s", err, answer.Status, answer.Body)
-				}
-			})
-			f.Eventually("it waits", func() bool { return waitingAt(f) == i+1 })
+			both.f = f
+			both.join(name, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,"nvext":{"agent_hints":{"strict_priority":%d}},"prompt":%q}`, strict, fmt.Sprint(name, i, fleet.Long)))
 		}
 	}
 	before := said.Load()
@@ -129,7 +114,7 @@ func serveBoth(a, b *fleet.Fleet, ofA, ofB int, said *atomic.Int64) string {
 	sent := said.Load()
 	b.Eventually("a has heard of them", func() bool { return said.Load() > sent+2 })
 	leave()
-	clients.Wait()
+	order := both.served()
 	a.Idle()
 	b.Idle()
 	a.Got.Clear()
@@ -140,7 +125,7 @@ func serveBoth(a, b *fleet.Fleet, ofA, ofB int, said *atomic.Int64) string {
 		last = said.Load()
 		return was == last
 	})
-	return strings.Join(order, " ")
+	return order
 }
 
 // TestALyingGatewayBlocksNothing: one that says without end that a request of the highest strict priority waits, and takes nothing, delays one request in a

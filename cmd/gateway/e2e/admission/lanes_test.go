@@ -29,9 +29,7 @@ func seats(t *testing.T, decode int, mode string) *fleet.Fleet {
 	})
 	w := *f.Gateway.Roster.Snapshot("tandem-sim", pools.Decode).Members[0].Worker
 	w.Taints = []string{"gold"}
-	if err := f.Gateway.Roster.Put(w); err != nil {
-		f.T.Fatal(err)
-	}
+	f.Put(w)
 	return f
 }
 

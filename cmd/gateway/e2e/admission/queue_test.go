@@ -33,6 +33,37 @@ func occupy(f *fleet.Fleet) (leave func()) { return f.OccupyFor(100_000) }
 
 func waitingAt(f *fleet.Fleet) int { return f.Gateway.Flow.Waiting()["tandem-sim"].Waiting }
 
+// line has requests wait one behind another, and knows in which order they are served.
+type line struct {
+	f     *fleet.Fleet
+	group sync.WaitGroup
+	mu    sync.Mutex // guards order
+	order []string
+}
+
+// join adds a request that waits.
+func (l *line) join(name, body string, headers ...string) {
+	l.f.T.Helper()
+	n := waitingAt(l.f)
+	l.group.Go(func() {
+		once := sync.OnceFunc(func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.order = append(l.order, name)
+		})
+		if a, err := l.f.Try(context.Background(), fleet.CompletionPath, body, func(string) { once() }, headers...); err != nil || a.Status != http.StatusOK {
+			l.f.T.Errorf("%s: %v, status %d: %s", name, err, a.Status, a.Body)
+		}
+	})
+	l.f.Eventually(name+" waits", func() bool { return waitingAt(l.f) == n+1 })
+}
+
+// served waits until all are, and returns their order.
+func (l *line) served() string {
+	l.group.Wait()
+	return strings.Join(l.order, " ")
+}
+
 // TestQueueFull: a full queue is a 503 at once, with the time to retry.
 func TestQueueFull(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
@@ -79,10 +110,8 @@ func TestQueueOrder(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		f := narrow(t, 10, time.Minute)
 		leave := occupy(f)
-		var mu sync.Mutex
-		var order []string
-		var group sync.WaitGroup
-		for i, c := range []struct {
+		l := line{f: f}
+		for _, c := range []struct {
 			name, hints string
 			headers     []string
 		}{
@@ -93,46 +122,12 @@ func TestQueueOrder(t *testing.T) {
 			{"header", `"nvext":{"agent_hints":{"priority":5000}},`, []string{"x-dynamo-request-priority", "500"}},
 			{"stricter", `"nvext":{"agent_hints":{"strict_priority":0}},`, []string{"x-dynamo-request-strict-priority", "2"}},
 		} {
-			group.Go(func() {
-				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,%s"prompt":%q}`, c.hints, fleet.Long)
-				once := sync.OnceFunc(func() {
-					mu.Lock()
-					defer mu.Unlock()
-					order = append(order, c.name)
-				})
-				if _, err := f.Try(context.Background(), fleet.CompletionPath, body, func(string) { once() }, c.headers...); err != nil {
-					t.Error(err)
-				}
-			})
-			f.Eventually(c.name+" waits", func() bool { return waitingAt(f) == i+1 })
+			l.join(c.name, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,%s"prompt":%q}`, c.hints, fleet.Long), c.headers...)
 		}
 		leave()
-		group.Wait()
-		if got, want := strings.Join(order, " "), "stricter strict priority header plain negative"; got != want {
+		if got, want := l.served(), "stricter strict priority header plain negative"; got != want {
 			t.Errorf("served %q, want %q", got, want)
 		}
 		f.Idle()
 	})
-}
-
-// A request that no worker could ever hold is refused at once, not queued.
-func TestTooBigForAnyWorker(t *testing.T) {
-	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1, Worker: func(c *devfleet.WorkerConfig) {
-		c.Engine.ContextLength, c.Engine.TotalKVBlocks, c.Engine.MaxNumSeqs = 2048, 128, 1
-	}})
-	leave := f.OccupyFor(1500)
-	var group sync.WaitGroup
-	group.Go(func() { f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2)) })
-	f.Eventually("another request waits", func() bool { return waitingAt(f) == 1 })
-	ids := strings.TrimSuffix(strings.Repeat("12,", 2045), ",")
-	a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":[`+ids+`]}`)
-	if e := f.Parse(a.Body).Error; a.Status != http.StatusBadRequest || e == nil || *e.Code != "context_length_exceeded" || !strings.Contains(e.Message, "context length is 2032 tokens") {
-		t.Errorf("status %d: %s", a.Status, a.Body)
-	}
-	if waitingAt(f) != 1 {
-		t.Error("the refusal was not at once: the queue has moved on")
-	}
-	leave()
-	group.Wait()
-	f.Idle()
 }

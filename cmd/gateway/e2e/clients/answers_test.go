@@ -61,68 +61,6 @@ func TestChatWithoutALimit(t *testing.T) {
 	}
 }
 
-// The second time a prompt comes, its prefix is found where the first left it,
-// and the client receives prefill's count of cached tokens, not decode's.
-func TestPrefixIsFoundAgain(t *testing.T) {
-	f := fleet.New(t, fleet.Options{})
-	prompt := strings.Repeat(fleet.Long, 8)
-	ids := fleet.TextPrompt(prompt)
-	body := `{"model":"tandem-sim","max_tokens":4,"stream":true,"stream_options":{"include_usage":true},` +
-		`"nvext":{"extra_fields":["worker_id","timing"]},"prompt":"` + prompt + `"}`
-	last := func(a fleet.Answer) fleet.Chunk { return f.Parse([]byte(a.Events[len(a.Events)-2])) }
-	first := last(f.Post(fleet.CompletionPath, body))
-	if first.Usage == nil || first.Usage.Prompt != len(ids) || first.Usage.Completion != 4 || first.Usage.Details.Cached != 0 {
-		t.Fatalf("first usage %+v", first.Usage)
-	}
-	if len(first.Choices) != 0 {
-		t.Error("the usage event has choices")
-	}
-	blocks := (len(ids) - 1) / 16
-	f.Eventually("the index has heard of the prompt", func() bool {
-		for _, p := range f.Gateway.Fleet.Report() {
-			for _, w := range p.Workers {
-				if w.ID == first.Nvext.WorkerID.Prefill && w.CachedBlocks >= blocks {
-					return true
-				}
-			}
-		}
-		return false
-	})
-	for range 5 {
-		again := last(f.Post(fleet.CompletionPath, body))
-		if got, want := again.Nvext.WorkerID.Prefill, first.Nvext.WorkerID.Prefill; got != want {
-			t.Errorf("prefilled on %s, the prefix is on %s", got, want)
-		}
-		if got := again.Usage.Details.Cached; got != blocks*16 {
-			t.Errorf("%d cached tokens, want %d", got, blocks*16)
-		}
-		for _, name := range []string{"queue_ms", "prefill_ms", "total_ms"} {
-			if _, ok := again.Nvext.Timing[name]; !ok {
-				t.Errorf("no timing %s", name)
-			}
-		}
-	}
-}
-
-func TestStopStringsAndChoices(t *testing.T) {
-	f := fleet.New(t, fleet.Options{})
-	text := fleet.Expected(fleet.TextPrompt(fleet.Long), 20)
-	words := strings.Fields(text)
-	stop := words[5]
-	want, _, _ := strings.Cut(text, stop)
-	for _, stream := range []bool{false, true} {
-		a := f.Post(fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":20,"stream":%v,"stop":[%q],"prompt":%q}`, stream, stop, fleet.Long))
-		if got := f.Text(a); got != want {
-			t.Errorf("stream=%v: %q, want %q, cut before %q", stream, got, want, stop)
-		}
-	}
-	a := f.Post(fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":5,"n":3,"prompt":%q}`, fleet.Long))
-	if c := f.Parse(a.Body); len(c.Choices) != 3 {
-		t.Errorf("n=3 gave %d choices: %s", len(c.Choices), a.Body)
-	}
-	f.Idle()
-}
-
 // TestBodiesAsEnginesTakeThem: the forms that vLLM answers are answered, and the text is that of the plain form.
 func TestBodiesAsEnginesTakeThem(t *testing.T) {
 	f := fleet.New(t, fleet.Options{})
@@ -181,9 +119,7 @@ func TestNoWorkerYet(t *testing.T) {
 		if i == 0 {
 			w.KVEvents, w.KVEndpoint = "zmq", "tcp://127.0.0.1:1"
 		}
-		if err := f.Gateway.Roster.Put(w); err != nil {
-			t.Fatal(err)
-		}
+		f.Put(w)
 		if n := strings.Count(f.Logs.String(), "are predicted from where prompts are sent"); n != min(i, 1) {
 			t.Errorf("%s: logged %d times that caches are predicted, want %d", id, n, min(i, 1))
 		}
@@ -191,11 +127,9 @@ func TestNoWorkerYet(t *testing.T) {
 	if a := f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`); a.Status != http.StatusNotFound {
 		t.Errorf("with workers of another model: %d, want 404", a.Status)
 	}
-	if err := f.Gateway.Roster.Put(pools.Worker{
+	f.Put(pools.Worker{
 		ID: "three", Incarnation: "1", Model: "n", Role: pools.Both, Engine: "vllm", Address: "http://127.0.0.1:1", BlockSize: 16, DataParallelRanks: 1, ModelInput: "text",
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	if a := f.Post("/v1/completions", `{"prompt":"a"}`); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Body), `"param":"model"`) {
 		t.Errorf("of two models none is named: %d %s", a.Status, a.Body)
 	}

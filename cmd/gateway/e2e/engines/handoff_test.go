@@ -11,30 +11,6 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// A worker serves under all its names, and is asked by its own.
-func TestServedNames(t *testing.T) {
-	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1})
-	for _, w := range f.Workers {
-		record := w.Record()
-		record.ServedNames = []string{"also"}
-		if err := f.Gateway.Roster.Put(record); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, model := range []string{"tandem-sim", "also"} {
-		a := f.Post(fleet.CompletionPath, `{"model":"`+model+`","max_tokens":12,"prompt":"`+fleet.Long+`","nvext":{"extra_fields":["worker_id"]}}`)
-		if a.Status != http.StatusOK || f.Text(a) != fleet.Expected(fleet.TextPrompt(fleet.Long), 12) || f.Parse(a.Body).Nvext.WorkerID.Prefill == "" {
-			t.Errorf("%s: %d %s", model, a.Status, a.Body)
-		}
-	}
-	var list struct{ Data []struct{ ID string } }
-	f.Get("/v1/models", &list)
-	if len(list.Data) != 2 || list.Data[0].ID != "tandem-sim" || list.Data[1].ID != "also" || f.Status("/v1/models/also") != http.StatusOK {
-		t.Errorf("listed: %+v", list.Data)
-	}
-	f.Idle()
-}
-
 // A pair may differ in block size: each pool is asked, and booked, in its own
 // blocks, and a conversation is found where it was computed.
 func TestPairOfDifferentBlockSizes(t *testing.T) {

@@ -80,43 +80,6 @@ func TestTensorRTAnswers(t *testing.T) {
 	}
 }
 
-// An answer that its first token ends is prefill's: whole, or as a stream, on either endpoint.
-func TestTensorRTFirstTokenEndsTheAnswer(t *testing.T) {
-	for _, connector := range tensorRTConnectors {
-		t.Run(connector, func(t *testing.T) {
-			f := newTensorRT(t, connector, fleet.Options{Prefill: 1, Decode: 1})
-			first := strings.TrimSpace(fleet.Expected(fleet.TextPrompt(fleet.Long), 1))
-			for _, stream := range []bool{false, true} {
-				for path, body := range map[string]string{
-					fleet.ChatPath:       `"messages":[{"role":"user","content":"` + endsAtOnce() + `"}]`,
-					fleet.CompletionPath: `"stop":["` + first + `"],"prompt":"` + fleet.Long + `"`,
-				} {
-					a := f.Post(path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":9,"stream":%v,"stream_options":%s,%s}`, stream, map[bool]string{true: `{"include_usage":true}`, false: "null"}[stream], body))
-					all := string(a.Body) + strings.Join(a.Events, "")
-					if a.Status != http.StatusOK || strings.TrimSpace(f.Text(a)) != "" || !strings.Contains(all, `"finish_reason":"stop"`) ||
-						!strings.Contains(all, `"completion_tokens":1`) || leaks(a) != "" || stream != (len(a.Events) > 0 && a.Events[len(a.Events)-1] == "[DONE]") {
-						t.Errorf("%s, stream %v: %d %s %q", path, stream, a.Status, a.Body, a.Events)
-					}
-				}
-			}
-			f.Idle()
-		})
-	}
-}
-
-// A salt keeps caches apart: an endpoint that has no field for it refuses it, and does not ignore it.
-func TestTensorRTSalts(t *testing.T) {
-	f := newTensorRT(t, "trtllm", fleet.Options{Prefill: 1, Decode: 1})
-	f.Good(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":4,"cache_salt":"a","messages":[{"role":"user","content":"Hello"}]}`)
-	for _, salt := range []string{`"cache_salt":"a"`, `"nvext":{"cache_salt":"a"}`} {
-		a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"hi",`+salt+`}`)
-		if err := f.Parse(a.Body).Error; a.Status != http.StatusBadRequest || err == nil || err.Param == nil || !strings.HasSuffix(*err.Param, "cache_salt") {
-			t.Errorf("%s: %d %s", salt, a.Status, a.Body)
-		}
-	}
-	f.Idle()
-}
-
 // A client that leaves while decode has not asked for the KV yet: decode asks all the same, and the context worker lets
 // go long before its time-out. Streamed or not.
 func TestTensorRTClientLeavesBeforeDecodeAttaches(t *testing.T) {
@@ -130,9 +93,7 @@ func TestTensorRTClientLeavesBeforeDecodeAttaches(t *testing.T) {
 			// The gateway does not know of the one place, so that the second request waits in the engine.
 			record := f.Workers["decode-1"].Record()
 			record.MaxNumSeqs, record.Connector = 0, "trtllm"
-			if err := f.Gateway.Roster.Put(record); err != nil {
-				t.Fatal(err)
-			}
+			f.Put(record)
 			var all sync.WaitGroup
 			defer all.Wait()
 			other, stop := context.WithCancel(t.Context())

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -103,30 +102,14 @@ func tenTurns(t *testing.T, folder, name string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := f.Post(fleet.ChatPath, string(body))
-		var said struct {
-			fleet.Chunk
-			Nvext struct {
-				WorkerID struct {
-					Prefill string `json:"prefill_worker_id"`
-				} `json:"worker_id"`
-				Routing struct {
-					Prefill struct {
-						Overlap int `json:"overlap_blocks"`
-					}
-					Actual *int `json:"actual_cached_tokens"`
-				}
-			} `json:"nvext"`
-		}
-		if err := json.Unmarshal(a.Body, &said); err != nil || a.Status != http.StatusOK || said.Nvext.WorkerID.Prefill != "p1" {
-			t.Fatalf("turn %d: %v, %d %s", turn, err, a.Status, a.Body)
-		}
-		counted := said.Nvext.Routing.Prefill.Overlap * 16
-		if actual := said.Nvext.Routing.Actual; actual == nil || *actual != counted || said.Usage.Details.Cached != counted {
+		a := f.Good(fleet.ChatPath, string(body))
+		said, nvext := f.Read(a), f.Nvext(a)
+		counted := nvext.Routing.Prefill.Overlap * 16
+		if actual := nvext.Routing.Actual; nvext.WorkerID.Prefill != "p1" || actual == nil || *actual != counted || said.Cached != counted {
 			t.Errorf("turn %d: the router counts on %d cached tokens: %s", turn, counted, a.Body)
 		}
 		reused += counted
-		messages = append(messages, message{"role": "assistant", "content": said.Choices[0].Message.Content})
+		messages = append(messages, message{"role": "assistant", "content": said.Text})
 		if turn%3 == 1 {
 			messages = append(messages,
 				message{"role": "assistant", "content": "", "tool_calls": []message{{"id": fmt.Sprint("call-", turn), "type": "function",

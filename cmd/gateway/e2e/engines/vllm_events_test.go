@@ -1,13 +1,12 @@
 package engines
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -38,13 +37,10 @@ func TestVLLMEventsPredictWhatIsCached(t *testing.T) {
 			shared := ids(1, 96)
 			ask := func(prompt string) (predicted, cached int) {
 				f.Eventually("all that happened is known", func() bool { return f.Sources()["v1"].Seq == messages.Load() })
-				a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"nvext":{"extra_fields":["routing"]},"prompt":[`+prompt+`]}`)
-				var got struct{ Nvext fleet.Chose }
-				if err := json.Unmarshal(a.Body, &got); err != nil || a.Status != http.StatusOK || got.Nvext.Routing.Actual == nil {
-					t.Fatalf("%v, status %d: %s", err, a.Status, a.Body)
-				}
+				r := f.Nvext(f.Good(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"nvext":{"extra_fields":["routing"]},"prompt":[`+prompt+`]}`)).Routing
+				require.NotNil(t, r.Actual)
 				f.Idle()
-				return got.Nvext.Routing.Predicted, *got.Nvext.Routing.Actual
+				return r.Predicted, *r.Actual
 			}
 			for i, c := range []struct {
 				prompt       string

@@ -121,9 +121,7 @@ func TestSilentPrefillWorker(t *testing.T) {
 		record := f.Workers["prefill-1"].Record()
 		f.Gateway.Roster.Remove("prefill-1")
 		record.ID, record.Address = "silent-1", "http://"+silent.Addr().String()
-		if err := f.Gateway.Roster.Put(record); err != nil {
-			t.Fatal(err)
-		}
+		f.Put(record)
 		start := time.Now()
 		a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 		if p, d := f.Served(a); p != "" || d != "decode-1" {

@@ -99,9 +99,7 @@ func TestPoisonNamesTheDead(t *testing.T) {
 	gone.Close()
 	for _, id := range []string{"engine-both-10", "engine-both-11", "engine-both-12"} { // between the two
 		w.ID, w.Address = id, gone.URL
-		if err := f.Gateway.Roster.Put(w); err != nil {
-			t.Fatal(err)
-		}
+		f.Put(w)
 	}
 	f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 	log := f.Logs.String()

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -58,8 +57,8 @@ func TestAnswersAreResumed(t *testing.T) {
 			if got := f.Text(a); c.want != "" && got != c.want || got != f.Text(undisturbed) {
 				t.Errorf("the answer is\n%q, want\n%q", got, f.Text(undisturbed))
 			}
-			if reason, prompt, completion := f.Ends(a); reason != c.reason || prompt != c.prompt || completion != c.completion {
-				t.Errorf("it ended by %q with %d + %d tokens, want %q, %d + %d\n%v", reason, prompt, completion, c.reason, c.prompt, c.completion, a.Events)
+			if s := f.Read(a); s.Finish != c.reason || s.Prompt != c.prompt || s.Completion != c.completion {
+				t.Errorf("it ended by %q with %d + %d tokens, want %q, %d + %d\n%v", s.Finish, s.Prompt, s.Completion, c.reason, c.prompt, c.completion, a.Events)
 			}
 			if got, want := details(a), details(undisturbed); got != want {
 				t.Errorf("the usage has %s, want %s", got, want)
@@ -112,21 +111,19 @@ func TestStopStringsAcrossTheCut(t *testing.T) {
 			}
 			body := fmt.Sprintf(`{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"temperature":0,"ignore_eos":true,"max_tokens":120,"stop":["never",%q],%s,%s}`, stop, c.body, ask)
 			undisturbed := f.Post(c.path, body)
-			reason, prompt, completion := f.Ends(undisturbed)
+			want := f.Read(undisturbed)
 			named := fmt.Sprintf(`_reason":%q`, stop)
 			if c.engine == "sglang" {
 				named = fmt.Sprintf(`"matched_stop":%q`, stop)
 			}
-			if reason != "stop" || !strings.Contains(strings.Join(undisturbed.Events, ""), named) {
-				t.Fatalf("undisturbed it ends by %q: %v", reason, undisturbed.Events)
+			if want.Finish != "stop" || !strings.Contains(strings.Join(undisturbed.Events, ""), named) {
+				t.Fatalf("undisturbed it ends by %q: %v", want.Finish, undisturbed.Events)
 			}
 			for _, after := range c.cuts {
 				a := generatingAfter(f, c.path, body, after, o)
-				if got, want := f.Text(a), f.Text(undisturbed); got != want {
-					t.Errorf("cut after %d events: %q, want %q", after, got, want)
-				}
-				if r, p, n := f.Ends(a); r != reason || p != prompt || n != completion || !strings.Contains(strings.Join(a.Events, ""), named) {
-					t.Errorf("cut after %d events it ended by %q with %d + %d tokens, want %q with %d + %d\n%v", after, r, p, n, reason, prompt, completion, a.Events)
+				got := f.Read(a)
+				if got.Cached = want.Cached; got != want || !strings.Contains(strings.Join(a.Events, ""), named) {
+					t.Errorf("cut after %d events it is %+v, want %+v\n%v", after, got, want, a.Events)
 				}
 			}
 			f.Idle()
@@ -262,7 +259,7 @@ func resumeCell(t *testing.T, name, path, more, engine, version string) string {
 	if got, want := f.Text(a), f.Text(undisturbed); got != want {
 		t.Errorf("the answer is %q, want %q", got, want)
 	}
-	f.Ends(a)
+	f.Read(a)
 	return "goes on"
 }
 
@@ -291,28 +288,7 @@ func TestWhatIsNotToBeResumed(t *testing.T) {
 func TestManyAreResumed(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 4})
-		const streams, tokens = 60, 250
-		var begun, group sync.WaitGroup
-		begun.Add(streams)
-		for i := range streams {
-			prompt := fmt.Sprint(i, fleet.Long)
-			group.Go(func() {
-				n := 0
-				a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(prompt, tokens), func(string) {
-					if n++; n == 3 {
-						begun.Done()
-					}
-				})
-				if err != nil {
-					t.Error(err)
-				} else if got, want := f.Text(a), fleet.Answered(prompt, tokens); got != want || a.Events[len(a.Events)-1] != "[DONE]" {
-					t.Errorf("the answer is %q, want %q", got, want)
-				}
-			})
-		}
-		begun.Wait()
-		f.Workers["decode-1"].Kill()
-		group.Wait()
+		f.Streams(60, 250, func() { f.Workers["decode-1"].Kill() })
 		if n := strings.Count(f.Logs.String(), "resumes=1"); n <= 12 {
 			t.Errorf("%d answers moved: nothing was shown", n)
 		}

@@ -1,6 +1,7 @@
 package failures
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -163,25 +164,7 @@ func TestEjectedWorkerComesBackByOne(t *testing.T) {
 				})
 			}
 		}})
-		circuit := func() fault.State {
-			var report struct {
-				Pools []struct {
-					Workers []struct {
-						ID      string
-						Circuit fault.State
-					}
-				}
-			}
-			f.Get("/workers", &report)
-			for _, p := range report.Pools {
-				for _, w := range p.Workers {
-					if w.ID == "decode-1" {
-						return w.Circuit
-					}
-				}
-			}
-			return ""
-		}
+		circuit := func() fault.State { return cmp.Or(f.Circuits()["decode-1"], fault.Closed) }
 		broken.Store(true)
 		send := func() { f.Exact(fleet.Long, 2) }
 		f.Eventually("its circuit is open", func() bool { send(); return circuit() == fault.Open })

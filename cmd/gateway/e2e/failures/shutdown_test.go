@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/pools"
@@ -26,12 +24,7 @@ func TestReleasesAreAwaitedPastTheDrain(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		cfg := fleet.GatewayConfig()
 		cfg.Drain = 50 * time.Millisecond
-		f := &fleet.Fleet{T: t, Logs: &fleet.LogBuffer{}, Reg: prometheus.NewRegistry()}
-		fleet.Connect(t, &cfg)
-		var err error
-		if f.Gateway, err = stack.NewGateway(cfg, stack.Links{}, slog.New(slog.NewTextHandler(f.Logs, nil)), f.Reg); err != nil {
-			t.Fatal(err)
-		}
+		f := fleet.Bare(t, cfg, stack.Links{}, slog.LevelInfo)
 		f.URL = fleet.ListenAs(t, f.Gateway)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)

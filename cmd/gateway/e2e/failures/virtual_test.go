@@ -379,7 +379,10 @@ func (f *troubled) judge(questions []fleet.Question, came []seen) (o toll) {
 		}
 		whole, err := f.Verdict(questions[i], s.Answer)
 		if err = errors.Join(s.err, err); err == nil && whole {
-			err = f.one(questions[i], s.Answer)
+			// The end of the text is a token, too.
+			if n, want := f.Read(s.Answer).Completion, len(tokens.Sim().Encode(nil, questions[i].Want)); n != want && n != want+1 {
+				err = fmt.Errorf("usage of %d tokens, the answer has %d", n, want)
+			}
 		}
 		switch {
 		case err != nil:
@@ -394,37 +397,6 @@ func (f *troubled) judge(questions []fleet.Question, came []seen) (o toll) {
 		}
 	}
 	return o
-}
-
-// one checks what verdict does not: one id and at most one role in all of an answer, and the usage of the whole.
-func (f *troubled) one(q fleet.Question, a fleet.Answer) error {
-	var ids []string
-	roles, usage := 0, -1
-	for _, e := range append(slices.Clone(a.Events), string(a.Body)) {
-		if e == "[DONE]" || e == "" {
-			continue
-		}
-		c := f.Parse([]byte(e))
-		ids = append(ids, c.ID)
-		for _, choice := range c.Choices {
-			if choice.Delta.Role != "" {
-				roles++
-			}
-		}
-		if c.Usage != nil {
-			usage = c.Usage.Completion
-		}
-	}
-	want := len(tokens.Sim().Encode(nil, q.Want))
-	switch ids = slices.Compact(ids); {
-	case len(ids) != 1:
-		return fmt.Errorf("ids %q in one answer: %q", ids, a.Events)
-	case roles > 1:
-		return fmt.Errorf("%d roles in one answer", roles)
-	case usage != want && usage != want+1: // the end of the text is a token, too
-		return fmt.Errorf("usage of %d tokens, the answer has %d", usage, want)
-	}
-	return nil
 }
 
 // Under every fault alone and under every pair of faults each answer is, token for token, the undisturbed one or one

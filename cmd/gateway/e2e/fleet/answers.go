@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/models"
 )
 
 const (
@@ -58,57 +59,93 @@ const Long = "The quick brown fox jumps over the lazy dog, and the dog, being la
 // CheckShape checks what OpenAI's API promises of any answer.
 func (f *Fleet) CheckShape(a Answer, path string, stream bool) {
 	f.T.Helper()
-	object := map[string]string{ChatPath: "chat.completion", CompletionPath: "text_completion"}[path]
-	prefix := map[string]string{ChatPath: "chatcmpl-", CompletionPath: "cmpl-"}[path]
-	if path == ChatPath && stream {
-		object += ".chunk"
+	object, prefix := "text_completion", "cmpl-"
+	if path == ChatPath {
+		object, prefix = "chat.completion", "chatcmpl-"
+		if stream {
+			object += ".chunk"
+		}
 	}
-	check := func(c Chunk) (finish string) {
+	said := f.Read(a)
+	for _, c := range f.chunks(a) {
 		if c.Object != object || !strings.HasPrefix(c.ID, prefix) || c.Model != "tandem-sim" {
 			f.T.Errorf("object %q, id %q, model %q", c.Object, c.ID, c.Model)
 		}
-		for _, ch := range c.Choices {
-			if ch.FinishReason != nil {
-				finish = *ch.FinishReason
-			}
-		}
-		return finish
 	}
-	if !stream {
-		c := f.Parse(a.Body)
-		if finish := check(c); finish != "length" && finish != "stop" {
-			f.T.Errorf("finish_reason %q", finish)
-		}
-		if u := c.Usage; u == nil || u.Total != u.Prompt+u.Completion || u.Completion < 1 || u.Details == nil {
-			f.T.Errorf("usage %+v", c.Usage)
-		}
-		return
+	if said.Finish != "length" && said.Finish != "stop" {
+		f.T.Errorf("finish_reason %q", said.Finish)
 	}
-	if n := len(a.Events); n < 2 || a.Events[n-1] != "[DONE]" {
-		f.T.Fatalf("the stream does not end in [DONE]: %q", a.Events)
+	if stream != (a.Events != nil) || stream == (said.Usages > 0) || !stream && (said.Completion < 1 || said.Cached < 0) {
+		f.T.Errorf("%d events, with the usage %+v, which a stream has where it is asked for", len(a.Events), said)
 	}
-	id, finish := "", ""
-	for i, e := range a.Events[:len(a.Events)-1] {
-		c := f.Parse([]byte(e))
-		if id == "" {
-			id = c.ID
-		}
-		if c.ID != id {
-			f.T.Errorf("event %d has id %s, the first %s", i, c.ID, id)
-		}
-		if got := check(c); got != "" {
-			finish = got
-		}
-		if c.Usage != nil {
-			f.T.Error("usage without being asked for")
-		}
-	}
-	if finish != "length" && finish != "stop" {
-		f.T.Errorf("finish_reason %q", finish)
-	}
-	if path == ChatPath && !strings.Contains(a.Events[0], `"role":"assistant"`) {
+	if path == ChatPath && stream && !strings.Contains(a.Events[0], `"role":"assistant"`) {
 		f.T.Errorf("the first event names no role: %s", a.Events[0])
 	}
+}
+
+// Said is what an answer says, streamed or whole.
+type Said struct {
+	Text, Reasoning, Tool, Arguments, Finish string
+	Usages                                   int // events that have one
+	Prompt, Completion, Cached               int // tokens of the usage; Cached is below 0 where it is not said
+}
+
+// Read puts an answer together and checks its frame: one id, at most one role, the end marker of a stream, and nothing of the hand-off.
+func (f *Fleet) Read(a Answer) (s Said) {
+	f.T.Helper()
+	if n := len(a.Events); a.Status != http.StatusOK || a.Events != nil && (n < 2 || a.Events[n-1] != "[DONE]") {
+		f.T.Fatalf("status %d, %q ends with %q", a.Status, a.Body, a.Events[max(0, n-2):])
+	}
+	s.Cached = -1
+	roles, id := 0, ""
+	for i, c := range f.chunks(a) {
+		if id = cmp.Or(id, c.ID); c.ID != id || c.Error != nil || strings.Contains(c.raw, "kv_transfer_params") || i > 0 && strings.Contains(c.raw, "prompt_token_ids") {
+			f.T.Errorf("%s is no event of %s, or shows what it must not", c.raw, id)
+		}
+		for _, ch := range c.Choices {
+			if ch.Index != 0 {
+				f.T.Errorf("index %d in %s", ch.Index, c.raw)
+			}
+			if ch.Delta.Role != "" {
+				roles++
+			}
+			if ch.FinishReason != nil {
+				s.Finish += *ch.FinishReason
+			}
+			s.Text += ch.Text + ch.Delta.Content + ch.Message.Content
+			s.Reasoning += ch.Delta.Reasoning + ch.Message.Reasoning
+			for _, call := range append(ch.Delta.ToolCalls, ch.Message.ToolCalls...) {
+				s.Tool, s.Arguments = s.Tool+call.Function.Name, s.Arguments+call.Function.Arguments
+			}
+		}
+		if u := c.Usage; u != nil {
+			s.Usages, s.Prompt, s.Completion = s.Usages+1, u.Prompt, u.Completion
+			if u.Details != nil {
+				s.Cached = u.Details.Cached
+			}
+			if u.Total != u.Prompt+u.Completion {
+				f.T.Errorf("usage %s does not add up", c.raw)
+			}
+		}
+	}
+	if roles > 1 {
+		f.T.Errorf("%d roles", roles)
+	}
+	return s
+}
+
+// chunks are an answer's events without the end marker, or the one that it is.
+func (f *Fleet) chunks(a Answer) (all []Chunk) {
+	f.T.Helper()
+	if a.Events == nil {
+		return []Chunk{f.Parse(a.Body)}
+	}
+	for _, e := range a.Events {
+		if e != "[DONE]" {
+			all = append(all, f.Parse([]byte(e)))
+		}
+	}
+	return all
 }
 
 // Answer is what came back on one request.
@@ -198,8 +235,8 @@ type Chunk struct {
 		Index        int     `json:"index"`
 		Text         string  `json:"text"`
 		FinishReason *string `json:"finish_reason"`
-		Delta        struct{ Role, Content string }
-		Message      struct{ Role, Content string }
+		Delta        message
+		Message      message
 	} `json:"choices"`
 	Usage *struct {
 		Prompt     int `json:"prompt_tokens"`
@@ -209,14 +246,52 @@ type Chunk struct {
 			Cached int `json:"cached_tokens"`
 		} `json:"prompt_tokens_details"`
 	} `json:"usage"`
-	Nvext *struct {
-		WorkerID *struct {
-			Prefill string `json:"prefill_worker_id"`
-			Decode  string `json:"decode_worker_id"`
-		} `json:"worker_id"`
-		Timing map[string]float64 `json:"timing"`
-	} `json:"nvext"`
+	Nvext *Nvext   `json:"nvext"`
 	Error *Failure `json:"error"`
+	raw   string
+}
+
+type message struct {
+	Role, Content string
+	Reasoning     string `json:"reasoning_content"`
+	ToolCalls     []struct {
+		Function struct{ Name, Arguments string }
+	} `json:"tool_calls"`
+}
+
+// Nvext is what an answer's nvext says of its workers and of what they had cached.
+type Nvext struct {
+	WorkerID struct {
+		Prefill string `json:"prefill_worker_id"`
+		Decode  string `json:"decode_worker_id"`
+	} `json:"worker_id"`
+	Timing  map[string]float64 `json:"timing"`
+	Routing struct {
+		Predicted       int           `json:"predicted_cached_tokens"`
+		Actual          *int          `json:"actual_cached_tokens"`
+		Tokens          models.Source `json:"prompt_tokens_source"`
+		Remote          string        `json:"remote_index"`
+		Prefill, Decode struct {
+			Worker  string `json:"worker_id"`
+			Cost    float64
+			Overlap int `json:"overlap_blocks"`
+			Terms   []struct {
+				Worker string `json:"worker_id"`
+				Cost   float64
+				Cached int `json:"cached_blocks"`
+			}
+		}
+	} `json:"routing"`
+}
+
+// Nvext is that of an answer, which its last event has.
+func (f *Fleet) Nvext(a Answer) *Nvext {
+	f.T.Helper()
+	all := f.chunks(a)
+	if len(all) == 0 || all[len(all)-1].Nvext == nil {
+		f.T.Fatalf("no nvext: status %d, %s %q", a.Status, a.Body, a.Events)
+	}
+	return all[len(all)-1].Nvext
 }
 
 // Failure is the one shape of errors.
@@ -231,7 +306,7 @@ type Failure struct {
 // Parse reads one JSON object.
 func (f *Fleet) Parse(data []byte) Chunk {
 	f.T.Helper()
-	var c Chunk
+	c := Chunk{raw: string(data)}
 	if err := json.Unmarshal(data, &c); err != nil {
 		f.T.Fatalf("%v in %q", err, data)
 	}
@@ -242,17 +317,9 @@ func (f *Fleet) Parse(data []byte) Chunk {
 func (f *Fleet) Text(a Answer) string {
 	f.T.Helper()
 	var out strings.Builder
-	add := func(c Chunk) {
+	for _, c := range f.chunks(a) {
 		for _, ch := range c.Choices {
 			out.WriteString(ch.Text + ch.Delta.Content + ch.Message.Content)
-		}
-	}
-	if a.Events == nil {
-		add(f.Parse(a.Body))
-	}
-	for _, e := range a.Events {
-		if e != "[DONE]" {
-			add(f.Parse([]byte(e)))
 		}
 	}
 	return out.String()
@@ -327,45 +394,6 @@ func (f *Fleet) Generating() string {
 	}
 	f.T.Fatal("no decode worker generates")
 	return ""
-}
-
-// Ends checks the frame of a stream: one id, one role, the end marker; and returns how it finished and its usage.
-func (f *Fleet) Ends(a Answer) (reason string, prompt, completion int) {
-	f.T.Helper()
-	if len(a.Events) < 2 || a.Events[len(a.Events)-1] != "[DONE]" {
-		f.T.Fatalf("status %d, %q ends with %q", a.Status, a.Body, a.Events[max(0, len(a.Events)-2):])
-	}
-	roles, id := 0, f.Parse([]byte(a.Events[0])).ID
-	for _, e := range a.Events[:len(a.Events)-1] {
-		c := f.Parse([]byte(e))
-		if c.ID != id || c.Error != nil {
-			f.T.Errorf("%s is no event of %s", e, id)
-		}
-		if strings.Contains(e, "prompt_token_ids") && e != a.Events[0] || strings.Contains(e, "kv_transfer_params") {
-			f.T.Errorf("%s shows what it must not", e)
-		}
-		for _, ch := range c.Choices {
-			if ch.Delta.Role != "" {
-				roles++
-			}
-			if ch.Index != 0 {
-				f.T.Errorf("index %d in %s", ch.Index, e)
-			}
-			if ch.FinishReason != nil {
-				reason += *ch.FinishReason
-			}
-		}
-		if c.Usage != nil {
-			prompt, completion = c.Usage.Prompt, c.Usage.Completion
-			if c.Usage.Total != prompt+completion {
-				f.T.Errorf("usage %s does not add up", e)
-			}
-		}
-	}
-	if roles > 1 {
-		f.T.Errorf("%d roles", roles)
-	}
-	return reason, prompt, completion
 }
 
 // Of is a fleet of an engine.

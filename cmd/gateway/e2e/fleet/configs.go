@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -37,18 +36,13 @@ func NewRegistry(t *testing.T, change ...func(*stack.GatewayConfig)) (*Fleet, st
 		t.Cleanup(unlink)
 		return links
 	}
-	f := &Fleet{T: t, Workers: map[string]*Worker{}, Logs: &LogBuffer{}, Reg: prometheus.NewRegistry()}
 	cfg := GatewayConfig()
 	cfg.LeaseTTL = 2 * time.Second
 	cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
 	for _, f := range change {
 		f(&cfg)
 	}
-	g, err := stack.NewGateway(cfg, link(), slog.New(slog.NewTextHandler(f.Logs, nil)), f.Reg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.Gateway = g
+	f := Bare(t, cfg, link(), slog.LevelInfo)
 	f.RunGateway()
 	return f, link()
 }
@@ -103,14 +97,9 @@ func (f *Fleet) look(path string) (*http.Response, error) {
 // NewStatic is a gateway without etcd and NATS, whose workers are given by URL.
 func NewStatic(t *testing.T, cfg stack.GatewayConfig) *Fleet {
 	t.Helper()
-	f := &Fleet{T: t, Workers: map[string]*Worker{}, Bus: eventstest.NewBus(), Logs: &LogBuffer{}, Reg: prometheus.NewRegistry()}
 	cfg.Workers.Probe.Every, cfg.Workers.Probe.Timeout = 50*time.Millisecond, 5*time.Second
-	Connect(t, &cfg)
-	g, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.NewTextHandler(f.Logs, nil)), f.Reg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.Gateway = g
+	f := Bare(t, cfg, stack.Links{}, slog.LevelInfo)
+	f.Bus = eventstest.NewBus()
 	f.RunGateway()
 	return f
 }

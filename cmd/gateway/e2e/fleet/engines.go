@@ -176,8 +176,6 @@ func (f *Fleet) Record(id string) *Recorder {
 	}))
 	f.T.Cleanup(server.Close)
 	w.Address = server.URL
-	if err := f.Gateway.Roster.Put(w); err != nil {
-		f.T.Fatal(err)
-	}
+	f.Put(w)
 	return r
 }

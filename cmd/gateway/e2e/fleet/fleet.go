@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
@@ -41,6 +42,7 @@ type Fleet struct {
 	Workers  map[string]*Worker
 	Bus      *eventstest.Bus
 	Logs     *LogBuffer
+	Log      *slog.Logger // that the gateway writes to Logs
 	Reg      *prometheus.Registry
 	Group    sync.WaitGroup
 	Got      sync.Map // clients that have got something
@@ -112,6 +114,37 @@ func NewWorker(t testing.TB, cfg devfleet.WorkerConfig) (*devfleet.Worker, error
 	return devfleet.NewWorker(cfg, stack.Links{}, slog.New(slog.DiscardHandler))
 }
 
+// Bare is a gateway that does not run yet, in the test's network and without workers.
+func Bare(t testing.TB, cfg stack.GatewayConfig, links stack.Links, level slog.Level) *Fleet {
+	t.Helper()
+	f := &Fleet{T: t, Workers: map[string]*Worker{}, Logs: &LogBuffer{}, Reg: prometheus.NewRegistry()}
+	f.Log = slog.New(slog.NewTextHandler(f.Logs, &slog.HandlerOptions{Level: level}))
+	Connect(t, &cfg)
+	var err error
+	f.Gateway, err = stack.NewGateway(cfg, links, f.Log, f.Reg)
+	require.NoError(t, err)
+	return f
+}
+
+// Put gives the gateway's roster a worker.
+func (f *Fleet) Put(w pools.Worker) {
+	f.T.Helper()
+	require.NoError(f.T, f.Gateway.Roster.Put(w))
+}
+
+// Another is one more gateway in front of the same workers, that runs.
+func (f *Fleet) Another(cfg stack.GatewayConfig, links stack.Links) *Fleet {
+	f.T.Helper()
+	b := Bare(f.T, cfg, links, slog.LevelInfo)
+	for _, w := range f.Workers {
+		if len(cfg.Workers.Static) == 0 { // else it finds them by itself
+			b.Put(w.Record())
+		}
+	}
+	b.RunGateway()
+	return b
+}
+
 func New(t testing.TB, o Options) *Fleet {
 	t.Helper()
 	if o.Prefill+o.Decode+o.Both == 0 && !o.Alone {
@@ -120,52 +153,38 @@ func New(t testing.TB, o Options) *Fleet {
 	if o.Speedup == 0 {
 		o.Speedup = 20
 	}
-	f := &Fleet{T: t, Workers: map[string]*Worker{}, Bus: eventstest.NewBus(), Logs: &LogBuffer{}, Reg: prometheus.NewRegistry()}
-	log := slog.New(slog.NewTextHandler(f.Logs, &slog.HandlerOptions{Level: o.LogLevel}))
-	cfg := GatewayConfig()
+	cfg, bus := GatewayConfig(), eventstest.NewBus()
 	if o.Gateway != nil {
 		o.Gateway(&cfg)
 	}
-	if key, err := os.ReadFile(cfg.Edge.AdminKeyFile); err == nil {
-		f.adminKey = string(key)
-	}
-	Connect(t, &cfg)
-	var err error
-	links := stack.Links{Bus: f.Bus}
+	links := stack.Links{Bus: bus}
 	if o.Group {
 		o.NATS = StartNATS(t)
 	}
-	if f.NATS = o.NATS; o.NATS != "" {
-		if links.Group, err = stack.JoinGroup(&stack.Discovery{NATSURL: o.NATS}, certs.NewStore(0, log), log); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(links.Group.Close)
+	if o.NATS != "" {
+		links.Group = Join(t, o.NATS)
 	}
-	if f.Gateway, err = stack.NewGateway(cfg, links, log, f.Reg); err != nil {
-		t.Fatal(err)
+	f := Bare(t, cfg, links, o.LogLevel)
+	f.Bus, f.NATS = bus, o.NATS
+	if key, err := os.ReadFile(cfg.Edge.AdminKeyFile); err == nil {
+		f.adminKey = string(key)
 	}
 	t.Cleanup(f.Bus.Close)
 	f.RunGateway()
 	for role, n := range map[pools.Role]int{pools.Prefill: o.Prefill, pools.Decode: o.Decode, pools.Both: o.Both} {
 		for i := range n {
-			f.Start(role, fmt.Sprintf("%s-%d", role, i+1), o, log)
+			f.Start(role, fmt.Sprintf("%s-%d", role, i+1), o, f.Log)
 		}
 	}
 	if o.Alone {
 		return f
 	}
-	f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
+	f.Healthy()
 	f.Eventually("every worker's cache is known", func() bool {
-		var report struct {
-			Events map[string][]struct{ State string } `json:"kv_events"`
-		}
-		f.Get("/workers", &report)
 		live := 0
-		for _, pool := range report.Events {
-			for _, source := range pool {
-				if source.State == "live" {
-					live++
-				}
+		for _, source := range f.Sources() {
+			if source.State == "live" {
+				live++
 			}
 		}
 		return live == o.Prefill+o.Decode+o.Both
@@ -181,6 +200,16 @@ func StartNATS(t testing.TB) string {
 	}
 	t.Cleanup(server.Close)
 	return server.URL()
+}
+
+// Join is a gateway's membership in the group of a NATS.
+func Join(t testing.TB, url string) *stack.Group {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	group, err := stack.JoinGroup(&stack.Discovery{NATSURL: url}, certs.NewStore(0, log), log)
+	require.NoError(t, err)
+	t.Cleanup(group.Close)
+	return group
 }
 
 // RunGateway runs the gateway until stop or the test's end. The workers end with it.
@@ -254,9 +283,7 @@ func (f *Fleet) Start(role pools.Role, id string, o Options, log *slog.Logger) {
 		f.T.Fatal(err)
 	}
 	f.Run(id, w)
-	if err := f.Gateway.Roster.Put(w.Record()); err != nil {
-		f.T.Fatal(err)
-	}
+	f.Put(w.Record())
 }
 
 // Run has a worker serve until the fleet ends or it is killed.

@@ -109,14 +109,8 @@ func Ask(prompt string, tokens int) string {
 // Served reads who served a streamed answer.
 func (f *Fleet) Served(a Answer) (prefill, decode string) {
 	f.T.Helper()
-	if len(a.Events) < 2 {
-		f.T.Fatalf("status %d, events %q, body %s", a.Status, a.Events, a.Body)
-	}
-	c := f.Parse([]byte(a.Events[len(a.Events)-2]))
-	if c.Nvext == nil {
-		f.T.Fatalf("no nvext in %q", a.Events)
-	}
-	return c.Nvext.WorkerID.Prefill, c.Nvext.WorkerID.Decode
+	w := f.Nvext(a).WorkerID
+	return w.Prefill, w.Decode
 }
 
 // Transfers is how long the transfers of all clients take, one after another: an engine that has begun one comes to its end.
@@ -154,6 +148,29 @@ func LeaveAtOnce(t *testing.T, f *Fleet, phase, prompt string, there func(f *Fle
 		<-time.After(500 * time.Microsecond)
 	}
 	f.Idle()
+	group.Wait()
+}
+
+// Streams asks for n answers at once, which must be exact, and does something once each has come to its fifth event.
+func (f *Fleet) Streams(n, tokens int, do func()) {
+	f.T.Helper()
+	var begun, group sync.WaitGroup
+	begun.Add(n)
+	for i := range n {
+		group.Go(func() {
+			prompt, events := fmt.Sprint(i, Long), 0
+			a, err := f.Try(context.Background(), CompletionPath, Ask(prompt, tokens), func(string) {
+				if events++; events == 5 {
+					begun.Done()
+				}
+			})
+			if err != nil || f.Text(a) != Answered(prompt, tokens) || a.Events[len(a.Events)-1] != "[DONE]" {
+				f.T.Errorf("%v: the answer is %q, want %q", err, f.Text(a), Answered(prompt, tokens))
+			}
+		})
+	}
+	begun.Wait()
+	do()
 	group.Wait()
 }
 
@@ -196,18 +213,6 @@ func (f *Fleet) First(i int) { f.Got.Store(i, true) }
 func (f *Fleet) Started() (n int) {
 	f.Got.Range(func(any, any) bool { n++; return true })
 	return n
-}
-
-// Chose is what an answer's nvext says of its workers and of what they had cached.
-type Chose struct {
-	WorkerID struct {
-		Prefill string `json:"prefill_worker_id"`
-		Decode  string `json:"decode_worker_id"`
-	} `json:"worker_id"`
-	Routing struct {
-		Predicted int  `json:"predicted_cached_tokens"`
-		Actual    *int `json:"actual_cached_tokens"`
-	} `json:"routing"`
 }
 
 // OccupyFor is occupy with an answer of so many tokens at the most.

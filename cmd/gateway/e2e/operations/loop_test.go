@@ -69,11 +69,9 @@ func TestGatewaysAreNotTakenForWorkers(t *testing.T) {
 	})
 
 	// A record that nobody looked at.
-	if err := f.Gateway.Roster.Put(pools.Worker{
+	f.Put(pools.Worker{
 		ID: "itself", Incarnation: "1", Model: "m", Role: pools.Both, Engine: "sim", Address: f.URL, BlockSize: 16, ModelInput: "text",
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	res, err := f.HTTP().Post(f.URL+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","max_tokens":1}`))
 	if err != nil {
 		t.Fatal(err)

@@ -89,7 +89,7 @@ func TestNamesMove(t *testing.T) {
 			f.Serve(pools.Prefill, "prefill-1", p)
 			f.Serve(pools.Decode, "decode-1", d)
 			f.Serve(pools.Decode, "moved", behind)
-			f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
+			f.Healthy()
 			n := 0
 			by := func() string {
 				t.Helper()

@@ -41,7 +41,7 @@ func TestWorkersByURL(t *testing.T) {
 	}
 	f.Serve(pools.Prefill, "p1", p)
 	f.Serve(pools.Decode, "d1", d)
-	f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
+	f.Healthy()
 
 	m, _ := f.Gateway.Roster.Lookup("p1")
 	if w := m.Worker; w.Model != stack.SimModel || w.Engine != "sim" || w.BlockSize != 32 || w.TotalKVBlocks != 10_000 || w.ContextLength != 262_144 {

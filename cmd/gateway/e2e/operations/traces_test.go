@@ -226,7 +226,7 @@ func TestResumedStreamsAreLinked(t *testing.T) {
 	c := tracing(t, &o)
 	f := fleet.New(t, o)
 	a := f.Cut(fleet.CompletionPath, `{"model":"tandem-sim","stream":true,"temperature":0,"ignore_eos":true,"max_tokens":120,"prompt":"`+fleet.Long+`"}`, 30)
-	f.Ends(a)
+	f.Read(a)
 	var decodes []otlptest.Span
 	var root otlptest.Span
 	f.Eventually("the request's spans have come", func() bool {

@@ -14,7 +14,6 @@ import (
 
 	natsd "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -123,15 +122,10 @@ func TestFleetAmongOthers(t *testing.T) {
 	h.users("worker", "decode-1", stack.SimModel, "decode", "decode-1")
 	h.users("enable")
 
-	f := &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}, Logs: &fleet.LogBuffer{}, Reg: prometheus.NewRegistry()}
-	log := slog.New(slog.NewTextHandler(f.Logs, nil))
-	links := h.links(h.discovery("gateway-1"), log)
 	cfg := fleet.GatewayConfig()
 	cfg.LeaseTTL = time.Minute // which nothing here is to lose, however slow passwords are hashed
-	var err error
-	if f.Gateway, err = stack.NewGateway(cfg, links, log, f.Reg); err != nil {
-		t.Fatal(err)
-	}
+	log := slog.New(slog.DiscardHandler)
+	f := fleet.Bare(t, cfg, h.links(h.discovery("gateway-1"), log), slog.LevelInfo)
 	f.RunGateway()
 	for id, role := range map[string]pools.Role{"prefill-1": pools.Prefill, "decode-1": pools.Decode} {
 		w, err := devfleet.NewWorker(devfleet.WorkerConfig{
@@ -301,7 +295,7 @@ func TestWorkersWithCertificates(t *testing.T) {
 				f.Eventually("the log names the setting", func() bool { return strings.Contains(f.Logs.String(), c.log) })
 				return
 			}
-			f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
+			f.Healthy()
 			if got, want := f.Text(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 6))), fleet.Expected(fleet.TextPrompt(fleet.Long), 6); got != want {
 				t.Errorf("the answer is %q", got)
 			}

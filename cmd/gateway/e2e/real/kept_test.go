@@ -1,7 +1,6 @@
 package real
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -10,17 +9,14 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/pools"
@@ -79,12 +75,7 @@ func overJetStream(t *testing.T) *operated {
 	o := &operated{t: t, server: newServer(t, fmt.Sprintf("jetstream %d %s", port, t.TempDir()))}
 	address := fmt.Sprintf("nats://127.0.0.1:%d", port)
 	o.link = func(string) stack.Links {
-		group, err := stack.JoinGroup(&stack.Discovery{NATSURL: address}, certs.NewStore(0, slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(group.Close)
-		return stack.Links{Group: group}
+		return stack.Links{Group: fleet.Join(t, address)}
 	}
 	conn, err := nats.Connect(address, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 	if err != nil {
@@ -120,20 +111,13 @@ func overJetStream(t *testing.T) *operated {
 // gateway starts one, with workers that it is given by hand.
 func (o *operated) gateway(name string, workers ...string) (f *fleet.Fleet, stop func()) {
 	o.t.Helper()
-	f = &fleet.Fleet{T: o.t, Workers: map[string]*fleet.Worker{}, Logs: &fleet.LogBuffer{}, Reg: prometheus.NewRegistry()}
 	cfg := fleet.GatewayConfig()
 	cfg.Prefix = strings.TrimSuffix(discovery.DefaultPrefix, "/")
 	cfg.Replicas.Complete(cfg.Prefix)
 	cfg.Replicas.Name, cfg.Router.Thresholds.PrefillTokens = name, 9000
-	var err error
-	if f.Gateway, err = stack.NewGateway(cfg, o.link(name), slog.New(slog.NewTextHandler(f.Logs, nil)), f.Reg); err != nil {
-		o.t.Fatal(err)
-	}
+	f = fleet.Bare(o.t, cfg, o.link(name), slog.LevelInfo)
 	for _, id := range workers {
-		w := pools.Worker{ID: id, Incarnation: "1", Model: "org/model", Role: pools.Both, Engine: "sim", Address: "http://127.0.0.1:9", BlockSize: 16}
-		if err := f.Gateway.Roster.Put(w); err != nil {
-			o.t.Fatal(err)
-		}
+		f.Put(pools.Worker{ID: id, Incarnation: "1", Model: "org/model", Role: pools.Both, Engine: "sim", Address: "http://127.0.0.1:9", BlockSize: 16})
 	}
 	stop = f.RunGateway()
 	f.Eventually(name+" has started", func() bool { return !strings.Contains(healthOf(f), `"starting"`) })
@@ -280,29 +264,14 @@ func TestMovesOfAllGateways(t *testing.T) {
 	}
 	l.Eventually("a is healthy", func() bool { return l.Status("/health") == http.StatusOK && len(l.listed()) == 3 })
 	b.Eventually("b is healthy", func() bool { return b.Status("/health") == http.StatusOK })
-	const streams, tokens = 6, 8000
-	var begun, all sync.WaitGroup
-	begun.Add(streams)
-	for i := range streams {
-		all.Go(func() {
-			prompt, n := fmt.Sprint(i, fleet.Long), 0
-			a, err := b.Try(context.Background(), fleet.CompletionPath, fleet.Ask(prompt, tokens), func(string) {
-				if n++; n == 5 {
-					begun.Done()
-				}
-			})
-			if err != nil || b.Text(a) != fleet.Answered(prompt, tokens) {
-				t.Errorf("the answer is another: %v", err)
-			}
-		})
-	}
-	begun.Wait()
-	if got := operate(l.Fleet, "/workers/d1/move", ""); got != "yes" {
-		t.Errorf("kept: %s", got)
-	}
-	l.Eventually("d1 is empty", func() bool { return l.Workers["d1"].Engine.Books().Running == 0 })
-	l.Eventually("all go on on d2", func() bool { return l.Workers["d2"].Engine.Books().Running == streams })
-	all.Wait()
+	const streams = 6
+	b.Streams(streams, 8000, func() {
+		if got := operate(l.Fleet, "/workers/d1/move", ""); got != "yes" {
+			t.Errorf("kept: %s", got)
+		}
+		l.Eventually("d1 is empty", func() bool { return l.Workers["d1"].Engine.Books().Running == 0 })
+		l.Eventually("all go on on d2", func() bool { return l.Workers["d2"].Engine.Books().Running == streams })
+	})
 	if !strings.Contains(b.Logs.String(), "resumes=1") {
 		t.Error("no answer moved")
 	}

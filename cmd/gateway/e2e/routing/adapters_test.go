@@ -48,19 +48,12 @@ func loaded(f *fleet.Fleet, id, verb, adapter string) {
 			w.Adapters = append(w.Adapters, model.ID)
 		}
 	}
-	if err := f.Gateway.Roster.Put(w); err != nil {
-		f.T.Fatal(err)
-	}
+	f.Put(w)
 }
 
-func chosenFor(f *fleet.Fleet, model, prompt, more string) (c fleet.Chose) {
+func chosenFor(f *fleet.Fleet, model, prompt, more string) *fleet.Nvext {
 	f.T.Helper()
-	a := f.Post("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["worker_id","routing"]}%s}`, model, prompt, more))
-	var got struct{ Nvext fleet.Chose }
-	if err := json.Unmarshal(a.Body, &got); err != nil || a.Status != http.StatusOK {
-		f.T.Fatalf("%s: %d %s", model, a.Status, a.Body)
-	}
-	return got.Nvext
+	return f.Nvext(f.Good("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["worker_id","routing"]}%s}`, model, prompt, more)))
 }
 
 // refusedAs is the status and code of a request for a model that is refused.
@@ -124,9 +117,7 @@ func TestUnloadedAdapters(t *testing.T) {
 			loaded(f, id, "load", "sql")
 			m, _ := f.Gateway.Roster.Lookup(id)
 			loaded(f, id, "unload", "sql")
-			if err := f.Gateway.Roster.Put(*m.Worker); err != nil { // as it was read before
-				t.Fatal(err)
-			}
+			f.Put(*m.Worker) // as it was read before
 		}
 		for range 8 {
 			if got := refusedAs(f, "tandem-sim:sql"); got != "404 model_not_found" {
@@ -157,7 +148,7 @@ func TestOverlapsOfAdaptersAndSalts(t *testing.T) {
 			t.Errorf("%s%s, first: %+v; no request asked that before", kind.model, kind.more, first.Routing)
 		}
 		held := f.Value("tandem_component_router_index_held_blocks", "prefill")
-		var again fleet.Chose
+		var again *fleet.Nvext
 		f.Eventually("its events are here", func() bool {
 			again = chosenFor(f, kind.model, prompt, kind.more)
 			return again.Routing.Predicted > 0

@@ -2,7 +2,6 @@ package routing
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net"
@@ -92,51 +91,19 @@ func asking(xs ...*sharedIndex) func(c *stack.GatewayConfig) {
 	}
 }
 
-// another is one more gateway in front of the same workers. It follows no bus.
+// anotherGateway is one more gateway in front of the same workers. It follows no bus.
 func anotherGateway(f *fleet.Fleet, configure func(c *stack.GatewayConfig)) *fleet.Fleet {
 	f.T.Helper()
-	b := &fleet.Fleet{T: f.T, Logs: &fleet.LogBuffer{}, Reg: prometheus.NewRegistry()}
 	cfg := fleet.GatewayConfig()
 	configure(&cfg)
-	var err error
-	if b.Gateway, err = stack.NewGateway(cfg, stack.Links{}, slog.New(slog.NewTextHandler(b.Logs, nil)), b.Reg); err != nil {
-		f.T.Fatal(err)
-	}
-	for _, w := range f.Workers {
-		if len(cfg.Workers.Static) > 0 {
-			break // it finds them by itself
-		}
-		if err := b.Gateway.Roster.Put(w.Record()); err != nil {
-			f.T.Fatal(err)
-		}
-	}
-	b.RunGateway()
-	return b
+	return f.Another(cfg, stack.Links{})
 }
 
-// choice is what a gateway says of a prompt's workers without running it.
-type choice struct {
-	Nvext struct {
-		WorkerID struct {
-			Prefill string `json:"prefill_worker_id"`
-			Decode  string `json:"decode_worker_id"`
-		} `json:"worker_id"`
-		Routing struct {
-			Predicted int    `json:"predicted_cached_tokens"`
-			Remote    string `json:"remote_index"`
-		} `json:"routing"`
-	} `json:"nvext"`
-}
-
-func chooseBy(f *fleet.Fleet, prompt string) choice {
+// chooseBy is what a gateway says of a prompt's workers without running it.
+func chooseBy(f *fleet.Fleet, prompt string) *fleet.Nvext {
 	f.T.Helper()
-	a := f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+prompt+
-		`","nvext":{"annotations":["query_instance_id:"],"extra_fields":["routing"]}}`)
-	var c choice
-	if err := json.Unmarshal(a.Body, &c); err != nil || a.Status != http.StatusOK {
-		f.T.Fatalf("status %d, %v: %s", a.Status, err, a.Body)
-	}
-	return c
+	return f.Nvext(f.Good(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+prompt+
+		`","nvext":{"annotations":["query_instance_id:"],"extra_fields":["routing"]}}`))
 }
 
 // prefilled runs a prompt and returns its prefill worker and the tokens that worker had
@@ -152,48 +119,9 @@ func article(i int) string {
 	return strings.Repeat(fmt.Sprint("Document ", i, ". ", fleet.Long), 4)
 }
 
-// Two gateways that follow no events send siblings of a prompt to the worker that
-// has it, whichever of them saw it first, by what the index they share tells. They
-// register the workers there, and a worker that leaves both is taken out.
-func TestGatewaysShareAnIndex(t *testing.T) {
-	x := reserveIndex(t)
-	f := fleet.New(t, fleet.Options{Prefill: 3, Decode: 1, Gateway: asking(x)})
-	x.start(f, service.Config{})
-	g := anotherGateway(f, asking(x))
-	for i := range 6 {
-		first, then := f, g
-		if i%2 == 1 {
-			first, then = g, f
-		}
-		worker, _ := prefilledBy(first, article(i))
-		f.Eventually("the other gateway is told", func() bool {
-			c := chooseBy(then, article(i))
-			return c.Nvext.Routing.Remote == "answered" && c.Nvext.Routing.Predicted > 0 && c.Nvext.WorkerID.Prefill == worker
-		})
-		if again, cached := prefilledBy(then, article(i)+"And then?"); again != worker || cached == 0 {
-			t.Errorf("the sibling was sent to %s, which had %d tokens; %s has the prompt", again, cached, worker)
-		}
-	}
-	for _, f := range []*fleet.Fleet{f, g} {
-		if n := f.Value("tandem_kv_remote_index_lookups_total", string(remote.Answered)); n < 6 {
-			t.Errorf("%v look-ups are counted as answered", n)
-		}
-		if n := f.Value("tandem_kv_remote_index_ranks"); n != 3 { // decode workers are chosen by load
-			t.Errorf("the index lists %v ranks, want 3", n)
-		}
-		f.Eventually("the log says what came of it", func() bool { return strings.Contains(f.Logs.String(), "remote_index=answered") })
-	}
-	for _, gateway := range []*fleet.Fleet{f, g} {
-		gateway.Gateway.Roster.Remove("prefill-2")
-	}
-	f.Eventually("the worker is taken out", func() bool {
-		return f.Value("tandem_kv_remote_index_ranks") == 2 && g.Value("tandem_kv_remote_index_ranks") == 2
-	})
-	f.Idle()
-}
-
-// While no index answers, a gateway routes by what it has seen itself; one that is
-// back answers again, with what the workers publish.
+// Two gateways that follow no events send a prompt to the worker that has it, whichever of them saw it first, by what
+// their indexes report. While no index answers, a gateway routes by what it has seen itself; one that is back answers
+// again, with what the workers publish.
 func TestIndexesComeAndGo(t *testing.T) {
 	x, y := reserveIndex(t), reserveIndex(t)
 	f := fleet.New(t, fleet.Options{Prefill: 3, Decode: 1, Gateway: asking(x, y)})
@@ -204,7 +132,7 @@ func TestIndexesComeAndGo(t *testing.T) {
 		t.Helper()
 		f.Eventually("both gateways are told", func() bool {
 			c := chooseBy(by, article(doc))
-			return c.Nvext.Routing.Remote == "answered" && c.Nvext.Routing.Predicted > 0 && c.Nvext.WorkerID.Prefill == worker
+			return c.Routing.Remote == "answered" && c.Routing.Predicted > 0 && c.WorkerID.Prefill == worker
 		})
 	}
 	worker, _ := prefilledBy(f, article(0))
@@ -222,8 +150,8 @@ func TestIndexesComeAndGo(t *testing.T) {
 			t.Errorf("alone, the gateway sent a prompt to %s and its sibling to %s, which had %d tokens", served, again, cached)
 		}
 	}
-	if c := chooseBy(f, article(7)); !slices.Contains([]string{"unreachable", "circuit_open"}, c.Nvext.Routing.Remote) {
-		t.Errorf("nobody is there, and the outcome is %q", c.Nvext.Routing.Remote)
+	if c := chooseBy(f, article(7)); !slices.Contains([]string{"unreachable", "circuit_open"}, c.Routing.Remote) {
+		t.Errorf("nobody is there, and the outcome is %q", c.Routing.Remote)
 	}
 	f.Eventually("the circuit opens", func() bool {
 		chooseBy(f, article(7))
@@ -234,5 +162,22 @@ func TestIndexesComeAndGo(t *testing.T) {
 	report(f, 1, worker1)
 	report(g, 0, worker)
 	f.Eventually("the gateways see to it again", func() bool { return f.Value("tandem_kv_remote_index_registered", x.addr) == 1 })
+	if again, cached := prefilledBy(g, article(0)+"And then?"); again != worker || cached == 0 {
+		t.Errorf("the sibling was sent to %s, which had %d tokens; %s has the prompt", again, cached, worker)
+	}
+	for _, f := range []*fleet.Fleet{f, g} {
+		if n := f.Value("tandem_kv_remote_index_lookups_total", string(remote.Answered)); n < 3 {
+			t.Errorf("%v look-ups are counted as answered", n)
+		}
+		if n := f.Value("tandem_kv_remote_index_ranks"); n != 3 { // decode workers are chosen by load
+			t.Errorf("the index lists %v ranks, want 3", n)
+		}
+		f.Eventually("the log has what came of it", func() bool { return strings.Contains(f.Logs.String(), "remote_index=answered") })
+	}
+	f.Gateway.Roster.Remove("prefill-2")
+	g.Gateway.Roster.Remove("prefill-2")
+	f.Eventually("a worker that leaves both is taken out", func() bool {
+		return f.Value("tandem_kv_remote_index_ranks") == 2 && g.Value("tandem_kv_remote_index_ranks") == 2
+	})
 	f.Idle()
 }

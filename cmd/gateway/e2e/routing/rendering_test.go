@@ -3,7 +3,6 @@ package routing
 import (
 	"fmt"
 	"log/slog"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -148,7 +147,7 @@ func TestChatsAreRenderedAsTheEngineDoes(t *testing.T) {
 					w.Kill()
 					f.Start(w.Record().Role, id, o, slog.New(slog.DiscardHandler))
 				}
-				f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
+				f.Healthy()
 				wrong, agreed := 0, f.Value("tandem_tokenizer_checks_total", "agree")
 				for i := range step.n {
 					chat := step.chat(i)

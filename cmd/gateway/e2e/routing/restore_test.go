@@ -6,11 +6,9 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
@@ -21,14 +19,10 @@ import (
 // TestIndexIsRestoredFromAGateway starts a second gateway of a group: it has the first one's view of a worker's cache, and
 // the worker is not asked for a snapshot. With the first gone, a third asks the worker.
 func TestIndexIsRestoredFromAGateway(t *testing.T) {
-	server, err := natsbus.StartServer(natsbus.ServerConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
+	url := fleet.StartNATS(t)
 	log := slog.New(slog.DiscardHandler)
 	over := func() wire.Bus {
-		conn, err := nats.Connect(server.URL())
+		conn, err := nats.Connect(url)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,21 +35,11 @@ func TestIndexIsRestoredFromAGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := func(name string) (f *fleet.Fleet, stop func()) {
-		f = &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}, Logs: &fleet.LogBuffer{}, Reg: prometheus.NewRegistry()}
 		cfg := fleet.GatewayConfig()
 		cfg.Replicas.Complete(cfg.Prefix)
 		cfg.Replicas.Group, cfg.Replicas.Name = "test", name
-		group, err := stack.JoinGroup(&stack.Discovery{NATSURL: server.URL()}, certs.NewStore(0, log), log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(group.Close)
-		if f.Gateway, err = stack.NewGateway(cfg, stack.Links{Bus: over(), Group: group}, slog.New(slog.NewTextHandler(f.Logs, nil)), f.Reg); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Gateway.Roster.Put(w); err != nil {
-			t.Fatal(err)
-		}
+		f = fleet.Bare(t, cfg, stack.Links{Bus: over(), Group: fleet.Join(t, url)}, slog.LevelInfo)
+		f.Put(w)
 		stop = f.RunGateway()
 		f.Eventually(name+" knows the worker's cache", func() bool {
 			s := f.Sources()["w"]

@@ -1,7 +1,6 @@
 package routing
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,24 +17,11 @@ import (
 // chatML is the simulated model's template, as a chat template.
 const chatML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
-// routed is what nvext says of a request's routing.
-type routed struct {
-	Tokens    models.Source `json:"prompt_tokens_source"`
-	Predicted int           `json:"predicted_cached_tokens"`
-	Actual    *int          `json:"actual_cached_tokens"`
-}
-
-// routing sends a chat and returns how it was routed, and the answer's text.
-func routingOf(f *fleet.Fleet, model, content string) (routed, string) {
+// routingOf sends a chat and returns how it was routed, and the answer's text.
+func routingOf(f *fleet.Fleet, model, content string) (*fleet.Nvext, string) {
 	f.T.Helper()
 	a := f.Good(fleet.ChatPath, fmt.Sprintf(`{"model":%q,"max_tokens":4,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["routing"]}}`, model, content))
-	var said struct {
-		Nvext struct{ Routing routed }
-	}
-	if err := json.Unmarshal(a.Body, &said); err != nil {
-		f.T.Fatal(err)
-	}
-	return said.Nvext.Routing, f.Text(a)
+	return f.Nvext(a), f.Text(a)
 }
 
 // A template that is not the engine's is found out by the ids that engines report, and left; the workers are asked in its
@@ -55,7 +41,7 @@ func TestWrongTemplatesAreFoundOut(t *testing.T) {
 		if want := fleet.Expected(fleet.ChatPrompt(content), 4); text != want {
 			t.Errorf("the answer is %q, want %q", text, want)
 		}
-		return r.Tokens
+		return r.Routing.Tokens
 	}
 	for i, want := range []models.Source{models.FromOwn, models.FromOwn, models.FromOwn, models.FromEngine, models.FromEngine} {
 		if got := say(); got != want {
@@ -125,7 +111,8 @@ func TestWorkersAreAskedForTokens(t *testing.T) {
 	})
 	prompt := strings.Repeat(fleet.Long, 12)
 	for i, model := range []string{"another-model", "small", "another-model"} {
-		r, text := routingOf(f, model, prompt)
+		n, text := routingOf(f, model, prompt)
+		r := n.Routing
 		if want := fleet.Expected(fleet.ChatPrompt(prompt), 4); r.Tokens != models.FromEngine || text != want {
 			t.Errorf("%s: tokens are from %s, the answer is %q, want %q", model, r.Tokens, text, want)
 		}

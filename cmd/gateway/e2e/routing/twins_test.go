@@ -52,9 +52,7 @@ func TestAllChooseAlike(t *testing.T) {
 						ID: fmt.Sprintf("%s-%d", role, i+1), Incarnation: "1", Model: simulate.Model, Role: role, Engine: "sim", Address: "http://127.0.0.1:1",
 						BlockSize: blockSize, TotalKVBlocks: 1000, MaxNumSeqs: 8, MaxNumBatchedTokens: 512, ContextLength: 4096,
 					}
-					if err := f.Gateway.Roster.Put(w); err != nil {
-						t.Fatal(err)
-					}
+					f.Put(w)
 					record, _ := json.Marshal(w)
 					post(t, url+"/workers", string(record), nil)
 				}

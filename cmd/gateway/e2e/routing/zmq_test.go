@@ -1,17 +1,12 @@
 package routing
 
 import (
-	"fmt"
-	"net/http"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
 // Two workers given by URL alone, one publishing as vLLM and one as SGLang, in one case with a word about where: without etcd and NATS the gateway follows
@@ -63,39 +58,4 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 		f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 		return f.Sources()["v1"].Blocks+f.Sources()["s1"].Blocks > 0
 	})
-}
-
-// A worker whose events cannot be had is predicted, and its prompts come back to it all the same.
-func TestUnheardWorkersArePredicted(t *testing.T) {
-	cfg := fleet.GatewayConfig()
-	dead := fleet.FreePort(t)
-	p1, p2 := fleet.FreePort(t), fleet.FreePort(t)
-	cfg.Workers.Static = []discovery.Endpoint{
-		fleet.Endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w1,kv-events=tcp://127.0.0.1:%d", p1, dead)),
-		fleet.Endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w2,kv-events=tcp://127.0.0.1:%d", p2, dead)),
-	}
-	f := fleet.NewStatic(t, cfg)
-	f.Serve(pools.Both, "w1", p1)
-	f.Serve(pools.Both, "w2", p2)
-	f.Eventually("both are there", func() bool { return len(f.Sources()) == 2 && f.Status("/health") == http.StatusOK })
-	for range 4 {
-		f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
-	}
-	used := 0
-	for id := range map[string]bool{"w1": true, "w2": true} {
-		if f.Workers[id].Engine.Books().Blocks.Cached > 0 {
-			used++
-		}
-	}
-	if used != 1 {
-		t.Errorf("one prompt is cached on %d workers", used)
-	}
-	for id, s := range f.Sources() {
-		if s.State != "waiting" {
-			t.Errorf("%s is %s", id, s.State)
-		}
-	}
-	if _, err := discovery.ParseEndpoint("", "http://h:1,kv-replay=tcp://h:2"); err == nil || !strings.Contains(err.Error(), "kv-events") {
-		t.Errorf("error %v", err)
-	}
 }
