@@ -169,7 +169,7 @@ func TestIndexesComeAndGo(t *testing.T) {
 		if n := f.Value("tandem_kv_remote_index_lookups_total", string(remote.Answered)); n < 3 {
 			t.Errorf("%v look-ups are counted as answered", n)
 		}
-		if n := f.Value("tandem_kv_remote_index_ranks"); n != 3 { // decode workers are chosen by load
+		if n := f.Value("tandem_kv_remote_index_ranks", x.addr); n != 3 { // decode workers are chosen by load
 			t.Errorf("the index lists %v ranks, want 3", n)
 		}
 		f.Eventually("the log has what came of it", func() bool { return strings.Contains(f.Logs.String(), "remote_index=answered") })
@@ -177,7 +177,7 @@ func TestIndexesComeAndGo(t *testing.T) {
 	f.Gateway.Roster.Remove("prefill-2")
 	g.Gateway.Roster.Remove("prefill-2")
 	f.Eventually("a worker that leaves both is taken out", func() bool {
-		return f.Value("tandem_kv_remote_index_ranks") == 2 && g.Value("tandem_kv_remote_index_ranks") == 2
+		return f.Value("tandem_kv_remote_index_ranks", x.addr) == 2 && g.Value("tandem_kv_remote_index_ranks", x.addr) == 2
 	})
 	f.Idle()
 }
