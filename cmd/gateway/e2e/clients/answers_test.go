@@ -3,6 +3,7 @@ package clients
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -134,3 +135,5 @@ func TestNoWorkerYet(t *testing.T) {
 		t.Errorf("of two models none is named: %d %s", a.Status, a.Body)
 	}
 }
+
+func TestMain(m *testing.M) { os.Exit(fleet.Main(m)) }

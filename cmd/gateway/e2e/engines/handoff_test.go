@@ -3,10 +3,15 @@ package engines
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -49,4 +54,142 @@ func TestPairOfDifferentBlockSizes(t *testing.T) {
 		t.Errorf("want %s in %s", want, again.Body)
 	}
 	f.Idle()
+}
+
+// TestBodiesOfRealClientsAreServed sends small bodies of the forms that clients send to strict engines of each kind,
+// prefill and decode apart: what the engines would refuse though it means nothing does not reach them.
+func TestBodiesOfRealClientsAreServed(t *testing.T) {
+	files, err := filepath.Glob("../../../../internal/openai/testdata/bodies/*.json")
+	if err != nil || len(files) < 8 {
+		t.Fatalf("%d bodies, %v", len(files), err)
+	}
+	limits := regexp.MustCompile(`("(?:max|min)(?:_completion)?_tokens" ?: ?)\d+`)
+	model := regexp.MustCompile(`"model" ?: ?"m"`)
+	for engine, start := range map[string]func(t *testing.T) *fleet.Fleet{
+		"vllm": func(t *testing.T) *fleet.Fleet {
+			return fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Worker: func(c *devfleet.WorkerConfig) { c.Engine.Engine = "vllm" }})
+		},
+		"sglang": func(t *testing.T) *fleet.Fleet { return sglangFleet(t, 1, 1, nil, nil) },
+		"trtllm": func(t *testing.T) *fleet.Fleet {
+			return newTensorRT(t, "trtllm", fleet.Options{Prefill: 1, Decode: 1})
+		},
+	} {
+		t.Run(engine, func(t *testing.T) {
+			f := start(t)
+			for _, file := range files {
+				raw, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body := model.ReplaceAllString(limits.ReplaceAllString(string(raw), "${1}6"), `"model":"tandem-sim"`)
+				path := "/v1/chat/completions"
+				if !strings.Contains(body, `"messages"`) {
+					path = fleet.CompletionPath
+				}
+				f.Good(path, body)
+			}
+			f.Idle()
+		})
+	}
+}
+
+// Of two legs at once each form of an answer says what prefill had cached: prefill's own answer may be read after decode's, and
+// may lack the number, where decode's has it.
+func TestCachedTokensOfAPair(t *testing.T) {
+	for _, reports := range []bool{true, false} {
+		f := sglangFleet(t, 1, 1, func(w *devfleet.WorkerConfig) {
+			w.Engine.NoCacheReport = !reports && w.Engine.Role == "prefill"
+		}, nil)
+		for i, form := range []string{"", `"stream":true,`, `"stream":true,"stream_options":{"include_usage":true},`} {
+			for _, tokens := range []int{1, 8} {
+				prompt := strings.Repeat(fmt.Sprintf("%d.%d. %s", i, tokens, fleet.Long), 2)
+				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,%s"prompt":%q,"nvext":{"extra_fields":["routing","timing"]}}`, tokens, form, prompt)
+				f.Post(fleet.CompletionPath, body)
+				a := f.Post(fleet.CompletionPath, body)
+				got := string(a.Body) + strings.Join(a.Events, "\n")
+				known := reports || form != `"stream":true,` // a stream without usage does not say it
+				if strings.Contains(got, `"actual_cached_tokens":0`) || strings.Contains(got, `"actual_cached_tokens":`) != known ||
+					strings.Contains(got, `"usage":{`) && strings.Contains(got, `"cached_tokens":0}`) {
+					t.Errorf("prefill reports: %v, %s%d tokens: %s", reports, form, tokens, got)
+				}
+			}
+		}
+		freed(f, t, "at the end")
+	}
+}
+
+// The log and the metric say what the worker that computed the prompt had cached, whether another decodes or not.
+func TestCachedTokensOfTheWorkerThatComputed(t *testing.T) {
+	for name, o := range map[string]fleet.Options{"two legs": {Prefill: 1, Decode: 1}, "one leg": {Both: 1}} {
+		t.Run(name, func(t *testing.T) {
+			o.Gateway = func(c *stack.GatewayConfig) { c.Flow.Seed = 19 } // names the second request 1ddb4fcdd7c6d93a: its answer's id has -1 twice
+			f := fleet.New(t, o)
+			body := `{"model":"tandem-sim","max_tokens":2,"prompt":"` + strings.Repeat(fleet.Long, 4) + `"}`
+			f.Post(fleet.CompletionPath, body)
+			again := f.Parse(f.Post(fleet.CompletionPath, body).Body)
+			if again.Usage.Details.Cached == 0 {
+				t.Fatal("the second time nothing was cached")
+			}
+			f.Eventually("both requests are counted", func() bool { return f.Value("tandem_frontend_cached_tokens") == 2 })
+			id, _, _ := strings.Cut(strings.TrimPrefix(again.ID, "cmpl-"), "-")
+			line := ""
+			for l := range strings.Lines(f.Logs.String()) {
+				if strings.Contains(l, "msg=request ") && strings.Contains(l, "engine_request_id="+id+" ") {
+					line = l
+				}
+			}
+			_, after, _ := strings.Cut(line, "cached_tokens=")
+			if said, _, _ := strings.Cut(after, " "); said == "" || said == "0" {
+				t.Errorf("the answer says that %d tokens were cached, the log %q", again.Usage.Details.Cached, line)
+			}
+		})
+	}
+}
+
+// The decode workers cannot pull KV from a prefill worker: no answer fails, the other prefill worker or decode itself
+// prefills, no circuit but that worker's opens, and what it holds goes with its lease.
+func TestKVCannotBePulled(t *testing.T) {
+	for name, silent := range map[string]bool{"refused": false, "silent": true} {
+		for _, c := range []struct {
+			prefills, decodes int
+			by                string // prefills instead
+		}{{2, 1, "prefill-2"}, {2, 2, "prefill-2"}, {1, 1, ""}} {
+			fleet.VirtualRun(t, fmt.Sprintf("%s, %dP%dD", name, c.prefills, c.decodes), func(t *testing.T) {
+				f := fleet.New(t, fleet.Options{Prefill: c.prefills, Decode: c.decodes, Worker: func(c *devfleet.WorkerConfig) {
+					c.Engine.CallTimeout, c.Engine.Lease = 200*time.Millisecond, 2500*time.Millisecond
+				}, Gateway: func(c *stack.GatewayConfig) { c.Breakers.OpenFor = time.Hour }})
+				round := func(n string) (by map[string]int) {
+					t.Helper()
+					by = map[string]int{}
+					for i := range 20 {
+						prompt := fmt.Sprint(n, i, fleet.Long)
+						a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 6))
+						if got := f.Text(a); a.Status != http.StatusOK || got != fleet.Answered(prompt, 6) {
+							t.Fatalf("request %d: status %d, %s %q", i, a.Status, a.Body, a.Events)
+						}
+						p, _ := f.Served(a)
+						by[p]++
+					}
+					return by
+				}
+				if by := round("first"); by["prefill-1"] == 0 {
+					t.Fatalf("nothing was prefilled by prefill-1: %v", by)
+				}
+				fleet.NetworkOf(t).CutOff(f.Workers["prefill-1"].Record().Transfer, silent)
+				by := round("second")
+				if by[c.by] < 15 {
+					t.Errorf("prefilled by %v", by)
+				}
+				for id, s := range f.Circuits() {
+					if id != "prefill-1" {
+						t.Errorf("%s's circuit is %s", id, s)
+					}
+				}
+				if n := strings.Count(f.Logs.String(), `msg="leg failed"`); n == 0 || n > 4 && c.prefills > 1 { // one by itself is called all the same
+					t.Errorf("%d legs failed", n)
+				}
+				f.Idle()
+			})
+		}
+	}
 }

@@ -256,17 +256,12 @@ func slowTransfers(d time.Duration) func(o *fleet.Options) {
 var longer = strings.Repeat(fleet.Long, 50)
 
 var happenings = []happening{
-	{
-		name: "nothing goes wrong", run: func(s *scene) { s.ask() },
-	},
+	{name: "nothing goes wrong", run: func(s *scene) { s.ask() }},
 	{
 		name: "prefill refuses the request", meddle: func(m *meddler, _ pairing) { m.spoil = pools.Prefill },
 		run: func(s *scene) { s.ask() },
 	},
-	{
-		name: "prefill answers 500", meddle: func(m *meddler, _ pairing) { m.fails = pools.Prefill },
-		run: func(s *scene) { s.ask() },
-	},
+	{name: "prefill answers 500", meddle: func(m *meddler, _ pairing) { m.fails = pools.Prefill }, run: func(s *scene) { s.ask() }},
 	{
 		name: "prefill dies while it computes", options: slow("prefill"), prompt: longer,
 		run: func(s *scene) { s.during(s.prefills, func() { s.kill("prefill-1") }) },
@@ -279,9 +274,7 @@ var happenings = []happening{
 		},
 		run: func(s *scene) { s.ask() },
 	},
-	{
-		name: "the first token ends the answer", prompt: endsAtOnce(), run: func(s *scene) { s.ask() },
-	},
+	{name: "the first token ends the answer", prompt: endsAtOnce(), run: func(s *scene) { s.ask() }},
 	{
 		name: "the client leaves the queue", prompt: longer,
 		options: func(o *fleet.Options) {
@@ -314,14 +307,8 @@ var happenings = []happening{
 		name: "the client leaves during prefill", options: slow("prefill"), prompt: longer,
 		run: func(s *scene) { s.leaveWhen(s.prefills) },
 	},
-	{
-		name: "the client leaves during the hand-off", options: slowTransfers(time.Minute),
-		run: func(s *scene) { s.handOff(nil) },
-	},
-	{
-		name: "the client leaves during decode", options: slow("decode"),
-		run: func(s *scene) { s.leaveWhen(s.decodes) },
-	},
+	{name: "the client leaves during the hand-off", options: slowTransfers(time.Minute), run: func(s *scene) { s.handOff(nil) }},
+	{name: "the client leaves during decode", options: slow("decode"), run: func(s *scene) { s.leaveWhen(s.decodes) }},
 	{
 		name: "decode refuses the request", meddle: func(m *meddler, _ pairing) { m.spoil = pools.Decode },
 		run: func(s *scene) { s.ask() },
@@ -734,3 +721,5 @@ func readMatrix(table string) map[string]map[string]outcome {
 	}
 	return found
 }
+
+func TestMain(m *testing.M) { os.Exit(fleet.Main(m)) }

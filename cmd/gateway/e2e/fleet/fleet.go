@@ -5,17 +5,21 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/gofiber/fiber/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
@@ -340,4 +344,18 @@ func (f *Fleet) Status(path string) int {
 	defer res.Body.Close()
 	_, _ = io.Copy(io.Discard, res.Body)
 	return res.StatusCode
+}
+
+// Relayed is the gateways' --relay: the tests are the same for both.
+var Relayed = flag.String("relay", "auto", "loop or goroutine: who moves the chunks of answers")
+
+// Main is TestMain of the packages whose tests use fleets. It has fasthttp start its clock, a goroutine that never ends,
+// before the first bubble, which it must not belong to.
+func Main(m *testing.M) (status int) {
+	app := fiber.New(fiber.Config{DisableStartupMessage: true})
+	if _, err := app.Test(httptest.NewRequest(http.MethodGet, "/", nil)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
 }

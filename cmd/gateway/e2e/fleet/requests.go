@@ -10,6 +10,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
 // Question is the i-th request of a replay: either endpoint, streamed or not,
@@ -225,4 +228,50 @@ func (f *Fleet) OccupyFor(tokens int) (leave func()) {
 		cancel()
 		group.Wait()
 	}
+}
+
+// Pinned is a request's body with the given nvext members.
+func Pinned(nvext string) string {
+	if nvext != "" {
+		nvext += ","
+	}
+	return `{"model":"tandem-sim","max_tokens":4,"prompt":"` + Long + `","nvext":{` + nvext + `"extra_fields":["worker_id"]}}`
+}
+
+func InMode(mode string) func(c *stack.GatewayConfig) {
+	return func(c *stack.GatewayConfig) {
+		c.Router.Mode = mode
+	}
+}
+
+// Cut asks for an answer and kills the decode worker that generates it after so many events.
+func (f *Fleet) Cut(path, body string, after int, headers ...string) Answer {
+	f.T.Helper()
+	n := 0
+	a, err := f.Try(context.Background(), path, body, func(string) {
+		if n++; n == after {
+			f.Workers[f.Generating()].Kill()
+		}
+	}, headers...)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	return a
+}
+
+// Generating is the decode worker that has a running request.
+func (f *Fleet) Generating() string {
+	f.T.Helper()
+	for id, w := range f.Workers {
+		if strings.HasPrefix(id, "decode") && w.Engine.Books().Running > 0 {
+			return id
+		}
+	}
+	f.T.Fatal("no decode worker generates")
+	return ""
+}
+
+// Of is a fleet of an engine.
+func Of(name string) Options {
+	return Options{Worker: func(c *devfleet.WorkerConfig) { c.Engine.Engine = name }}
 }

@@ -27,8 +27,8 @@ const (
 	traceparent  = "00-" + clientsTrace + "-" + clientsSpan + "-01"
 )
 
-// tracing adds a collector to a fleet's options, which gets the spans of every request, the gateway's and the engines'.
-func tracing(t *testing.T, o *fleet.Options) *otlptest.Collector {
+// tracing is a fleet with a collector, which gets the spans of every request, the gateway's and the engines'.
+func tracing(t *testing.T, o fleet.Options) (*fleet.Fleet, *otlptest.Collector) {
 	t.Helper()
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
 	c := otlptest.Start(t)
@@ -45,7 +45,7 @@ func tracing(t *testing.T, o *fleet.Options) *otlptest.Collector {
 			worker(cfg)
 		}
 	}
-	return c
+	return fleet.New(t, o), c
 }
 
 // tree is the spans of one request.
@@ -116,8 +116,7 @@ func TestTracesAreTrees(t *testing.T) {
 				t.Run(fmt.Sprintf("%s, stream %v, %d headers", engine, stream, len(headers)/2), func(t *testing.T) {
 					o := fleet.Of(engine)
 					o.Prefill, o.Decode = 1, 1
-					c := tracing(t, &o)
-					f := fleet.New(t, o)
+					f, c := tracing(t, o)
 					a, err := f.Try(context.Background(), fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":5,"ignore_eos":true,"temperature":0.5,`+
 						fmt.Sprintf(`"stream":%v,"prompt":%q}`, stream, fleet.Long), nil, headers...)
 					if err != nil || a.Status != http.StatusOK {
@@ -183,38 +182,41 @@ func (f *failing) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, 
 	return f.Transport.Call(ctx, leg)
 }
 
-// TestRetriesAreSiblings: the legs of all rounds stand next to each other, and the one that failed says so.
+// TestRetriesAreSiblings: the legs of all rounds stand next to each other, and the one that failed says so. In mode eft the decode
+// worker is chosen once the prompt is computed, and the waits and legs of one attempt stand in that order.
 func TestRetriesAreSiblings(t *testing.T) {
-	for purpose, tt := range map[pools.Role]struct {
+	for _, tt := range []struct {
+		mode    string
+		fails   pools.Role
 		want    string
 		engines int // calls that reach one
 	}{
-		pools.Prefill: {"tandem.queue tandem.prefill tandem.queue tandem.prefill tandem.decode", 2},
-		pools.Decode:  {"tandem.queue tandem.prefill tandem.decode tandem.queue tandem.prefill tandem.decode", 3},
+		{"kv", pools.Prefill, "tandem.queue tandem.prefill tandem.queue tandem.prefill tandem.decode", 2},
+		{"kv", pools.Decode, "tandem.queue tandem.prefill tandem.decode tandem.queue tandem.prefill tandem.decode", 3},
+		{"eft", "", "tandem.queue tandem.prefill tandem.queue tandem.decode", 2},
 	} {
-		t.Run(string(purpose), func(t *testing.T) {
-			o := fleet.Options{Gateway: func(cfg *stack.GatewayConfig) {
-				cfg.WrapTransport = func(inner upstream.Transport) upstream.Transport { return &failing{Transport: inner, purpose: purpose} }
-			}}
-			c := tracing(t, &o)
-			f := fleet.New(t, o)
-			f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
+		t.Run(tt.mode+string(tt.fails), func(t *testing.T) {
+			f, c := tracing(t, fleet.Options{Gateway: func(cfg *stack.GatewayConfig) {
+				cfg.Router.Mode = tt.mode
+				cfg.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+					return &failing{Transport: inner, purpose: tt.fails}
+				}
+			}})
+			f.Exact(fleet.Long, 4)
 			tr := treeOf(f, c, 1+len(strings.Fields(tt.want))+tt.engines)
-			if got := tr.names(); got != tt.want {
-				t.Errorf("%s, want %s", got, tt.want)
+			if got := tr.names(); got != tt.want || tr.root.Failed != "" {
+				t.Errorf("%s, want %s; the request: %q", got, tt.want, tr.root.Failed)
 			}
-			failed := 0
+			var failed []string
 			for _, s := range tr.below {
-				if s.Failed == "" {
-					continue
-				}
-				failed++
-				if s.Name != "tandem."+string(purpose) || s.Attributes["error.type"] != "reset" || s.Attributes["tandem.attempt"] != 1 {
-					t.Errorf("failed: %+v", s)
+				if s.Failed != "" {
+					failed = append(failed, fmt.Sprint(s.Name, s.Attributes["error.type"], s.Attributes["tandem.attempt"]))
+				} else if tt.fails == "" && s.Attributes["tandem.attempt"] != 1 {
+					t.Errorf("%s: %v", s.Name, s.Attributes)
 				}
 			}
-			if failed != 1 || tr.root.Failed != "" {
-				t.Errorf("%d legs failed, of the request %q", failed, tr.root.Failed)
+			if want := fmt.Sprintf("[tandem.%sreset1]", tt.fails); tt.fails != "" && fmt.Sprint(failed) != want || tt.fails == "" && failed != nil {
+				t.Errorf("failed: %q, want %s", failed, want)
 			}
 		})
 	}
@@ -222,9 +224,7 @@ func TestRetriesAreSiblings(t *testing.T) {
 
 // TestResumedStreamsAreLinked: the leg that goes on with an answer names the one that was cut.
 func TestResumedStreamsAreLinked(t *testing.T) {
-	o := fleet.Options{Prefill: 1, Decode: 2, Speedup: 2}
-	c := tracing(t, &o)
-	f := fleet.New(t, o)
+	f, c := tracing(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2})
 	a := f.Cut(fleet.CompletionPath, `{"model":"tandem-sim","stream":true,"temperature":0,"ignore_eos":true,"max_tokens":120,"prompt":"`+fleet.Long+`"}`, 30)
 	f.Read(a)
 	var decodes []otlptest.Span
@@ -252,11 +252,7 @@ func TestResumedStreamsAreLinked(t *testing.T) {
 // TestUnsampledRequests: a request that is not sampled has no span anywhere, and its engines know that it has none.
 func TestUnsampledRequests(t *testing.T) {
 	const unsampled = "00-" + clientsTrace + "-" + clientsSpan + "-00"
-	o := fleet.Options{Prefill: 1, Decode: 1}
-	c := tracing(t, &o)
-	change := o.Gateway
-	o.Gateway = func(cfg *stack.GatewayConfig) { change(cfg); cfg.Traces.Sampler = "parentbased_always_off" }
-	f := fleet.New(t, o)
+	f, c := tracing(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(cfg *stack.GatewayConfig) { cfg.Traces.Sampler = "parentbased_always_off" }})
 	prefill, decode := f.Record("prefill-1"), f.Record("decode-1")
 	for name, headers := range map[string][]string{"no client's trace": nil, "not sampled by its client": {"traceparent", unsampled}} {
 		f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 3), headers...)
@@ -283,9 +279,7 @@ func TestUnsampledRequests(t *testing.T) {
 
 // TestNoPromptInSpans looks for a prompt, an answer and a client's key in all bytes that a collector gets.
 func TestNoPromptInSpans(t *testing.T) {
-	o := fleet.Options{Prefill: 1, Decode: 1}
-	c := tracing(t, &o)
-	f := fleet.New(t, o)
+	f, c := tracing(t, fleet.Options{Prefill: 1, Decode: 1})
 	const secret = "the launch code is swordfish"
 	body := `{"model":"tandem-sim","max_tokens":8,"user":"` + secret + `","stop":["` + secret + `"],"messages":[{"role":"user","content":"` + secret + `"}]}`
 	a := f.Good(fleet.ChatPath, body, "authorization", "Bearer sk-swordfish")
@@ -305,9 +299,7 @@ func TestNoPromptInSpans(t *testing.T) {
 // TestExemplars: scrapes in OpenMetrics show the trace of a request that was sampled next to its TTFT, of the gateway and of
 // the legs; other scrapes are as ever.
 func TestExemplars(t *testing.T) {
-	o := fleet.Options{Prefill: 1, Decode: 1}
-	c := tracing(t, &o)
-	f := fleet.New(t, o)
+	f, c := tracing(t, fleet.Options{Prefill: 1, Decode: 1})
 	f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 3))
 	tr := treeOf(f, c, 6)
 	scrape := func(accept string) string {
@@ -371,23 +363,5 @@ func TestDeadCollectorDelaysNothing(t *testing.T) {
 				t.Errorf("%v spans count as exported", n)
 			}
 		})
-	}
-}
-
-// TestTracesOfLateChoices: in mode eft the decode worker is chosen once the prompt is computed, and the waits and legs of one
-// attempt stand in that order.
-func TestTracesOfLateChoices(t *testing.T) {
-	o := fleet.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Router.Mode = "eft" }}
-	c := tracing(t, &o)
-	f := fleet.New(t, o)
-	f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 3))
-	tr := treeOf(f, c, 7)
-	if got := tr.names(); got != "tandem.queue tandem.prefill tandem.queue tandem.decode" {
-		t.Errorf("below the root: %s", got)
-	}
-	for _, s := range tr.below {
-		if s.Attributes["tandem.attempt"] != 1 {
-			t.Errorf("%s: %v", s.Name, s.Attributes)
-		}
 	}
 }

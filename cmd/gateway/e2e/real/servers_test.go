@@ -294,3 +294,15 @@ func TestServersKilledUnderLoad(t *testing.T) {
 	l.join(pools.Decode, "d3", overZMQ(t))
 	l.Eventually("a new one joins", func() bool { return l.exact(append(ids, "d3")...) })
 }
+
+// TestMain makes the process a server where it is the child of a test.
+func TestMain(m *testing.M) {
+	if what := os.Getenv(asServer); what != "" {
+		if err := serveAs(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(fleet.Main(m))
+}

@@ -1,0 +1,417 @@
+package operations
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/linktest"
+	"github.com/tandem-pd/tandem/lab/porttest"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
+)
+
+// Two workers given by URL, without etcd and NATS, serve disaggregated. One
+// dies, is taken out, comes back at its address and serves again.
+func TestWorkersByURL(t *testing.T) {
+	cfg := fleet.GatewayConfig()
+	p, d := porttest.Free(t), porttest.Free(t)
+	cfg.Workers.Static = []discovery.Endpoint{
+		fleet.Endpoint(t, pools.Prefill, fmt.Sprintf("http://127.0.0.1:%d,id=p1", p)),
+		fleet.Endpoint(t, pools.Decode, fmt.Sprintf("http://127.0.0.1:%d,id=d1", d)),
+	}
+	cfg.Workers.MinInitial = 2
+	f := fleet.NewStatic(t, cfg)
+	body := fleet.Ask(fleet.Long, 6)
+
+	// Nobody is there: the gateway starts, and says what it waits for.
+	a := f.Post(fleet.CompletionPath, body)
+	if c := f.Parse(a.Body); a.Status != http.StatusServiceUnavailable || c.Error == nil || c.Error.Code == nil || *c.Error.Code != "starting" ||
+		a.Header.Get("Retry-After") == "" || !strings.Contains(c.Error.Message, "0 of 2 workers") {
+		t.Errorf("status %d, %s", a.Status, a.Body)
+	}
+	var health struct {
+		Detail struct{ Status, Awaits string }
+	}
+	f.Get("/health", &health)
+	if f.Status("/health") != http.StatusServiceUnavailable || health.Detail.Status != "starting" || !strings.Contains(health.Detail.Awaits, "0 of 2") {
+		t.Errorf("health %+v", health)
+	}
+	f.Serve(pools.Prefill, "p1", p)
+	f.Serve(pools.Decode, "d1", d)
+	f.Healthy()
+
+	m, _ := f.Gateway.Roster.Lookup("p1")
+	if w := m.Worker; w.Model != stack.SimModel || w.Engine != "sim" || w.BlockSize != 32 || w.TotalKVBlocks != 10_000 || w.ContextLength != 262_144 {
+		t.Errorf("the worker told of itself: %+v", w)
+	}
+	served := func() (string, string) {
+		t.Helper()
+		return f.Served(f.Exact(fleet.Long, 6))
+	}
+	in := func(want bool) {
+		t.Helper()
+		f.Eventually(fmt.Sprint("p1 is in: ", want), func() bool { _, in := f.Gateway.Roster.Lookup("p1"); return in == want })
+	}
+	if by, then := served(); by != "p1" || then != "d1" {
+		t.Errorf("served by %q and %q", by, then)
+	}
+	f.Idle()
+
+	// The prefill worker dies: decode stands in, and it goes from the roster.
+	f.Workers["p1"].Kill()
+	in(false)
+	if by, then := served(); by != "" || then != "d1" {
+		t.Errorf("served by %q and %q", by, then)
+	}
+	if f.Status("/health") != http.StatusOK {
+		t.Error("the minimum of workers is not latched")
+	}
+	f.Serve(pools.Prefill, "p1", p)
+	in(true)
+	if again, _ := f.Gateway.Roster.Lookup("p1"); again.Worker.Incarnation == m.Worker.Incarnation {
+		t.Error("it came back as the same process")
+	}
+	f.Eventually("p1 serves again", func() bool { by, _ := served(); return by == "p1" })
+
+	// A cordon holds through another death.
+	if err := f.Gateway.Roster.Drain("p1", true); err != nil {
+		t.Fatal(err)
+	}
+	f.Workers["p1"].Kill()
+	in(false)
+	f.Serve(pools.Prefill, "p1", p)
+	in(true)
+	if by, _ := served(); by != "" {
+		t.Errorf("a cordoned worker served after its restart: %q", by)
+	}
+	if err := f.Gateway.Roster.Drain("p1", false); err != nil {
+		t.Fatal(err)
+	}
+	f.Eventually("p1 serves again", func() bool { by, _ := served(); return by == "p1" })
+	f.Idle()
+}
+
+// newNames makes this process ask a name server of the test, to which every name has the address that it returns.
+func newNames(t *testing.T) *atomic.Pointer[netip.Addr] {
+	t.Helper()
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, ended := new(atomic.Pointer[netip.Addr]), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for query := make([]byte, 512); ; {
+			n, from, err := server.ReadFrom(query)
+			if err != nil {
+				return
+			}
+			end := 12
+			for end < n && query[end] != 0 { // the labels of the name
+				end += 1 + int(query[end])
+			}
+			if end += 5; end > n {
+				continue
+			}
+			answer := append([]byte{query[0], query[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, query[12:end]...)
+			if binary.BigEndian.Uint16(query[end-4:]) == 1 { // an A record of the name above, for no time at all
+				answer[7] = 1
+				answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
+				answer = append(answer, at.Load().AsSlice()...)
+			}
+			_, _ = server.WriteTo(answer, from)
+		}
+	}()
+	before := net.DefaultResolver
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", server.LocalAddr().String())
+	}}
+	t.Cleanup(func() {
+		net.DefaultResolver = before
+		_ = server.Close()
+		<-ended
+	})
+	return at
+}
+
+// A worker whose name moves to another address is called there, whether its old address refuses or is
+// silent; no answer fails meanwhile.
+func TestNamesMove(t *testing.T) {
+	for name, state := range map[string]linktest.State{
+		"refuses": {Refuse: true}, "is silent": {Up: linktest.Way{Hole: true}, Down: linktest.Way{Hole: true}},
+	} {
+		t.Run("the old address "+name, func(t *testing.T) {
+			names := newNames(t)
+			old, next := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
+			names.Store(&old)
+			p, d, behind := fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t)
+			link, err := linktest.New(fmt.Sprintf("127.0.0.1:%d", behind))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(link.Close)
+			port := netip.MustParseAddrPort(link.Addr()).Port()
+			cfg := fleet.GatewayConfig()
+			cfg.Decode.FirstTokenTimeout, cfg.Breakers.OpenFor = 300*time.Millisecond, 300*time.Millisecond
+			cfg.Workers.Static = append(cfg.Workers.Static,
+				fleet.Endpoint(t, pools.Prefill, fmt.Sprintf("http://127.0.0.1:%d,id=prefill-1", p)),
+				fleet.Endpoint(t, pools.Decode, fmt.Sprintf("http://127.0.0.1:%d,id=decode-1", d)),
+				fleet.Endpoint(t, pools.Decode, fmt.Sprintf("http://engine.test:%d,id=moved", port)))
+			cfg.Workers.MinInitial = 3
+			f := fleet.NewStatic(t, cfg)
+			f.Serve(pools.Prefill, "prefill-1", p)
+			f.Serve(pools.Decode, "decode-1", d)
+			f.Serve(pools.Decode, "moved", behind)
+			f.Healthy()
+			n := 0
+			by := func() string {
+				t.Helper()
+				n++
+				prompt := fmt.Sprint(n, fleet.Long)
+				a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 6))
+				if a.Status != http.StatusOK || f.Text(a) != fleet.Answered(prompt, 6) {
+					t.Fatalf("request %d: status %d, %s %q", n, a.Status, a.Body, a.Events)
+				}
+				_, d := f.Served(a)
+				return d
+			}
+			f.Eventually("it serves", func() bool { return by() == "moved" })
+			gone := f.Workers["moved"]
+			names.Store(&next)
+			w, err := fleet.NewWorker(t, devfleet.WorkerConfig{
+				Engine: engine.Config{Role: "decode", ID: "moved", Speedup: 20, BlockSize: 32, TotalKVBlocks: 10_000},
+				Host:   next.String(), Port: int(port), ModelInput: "text", Drain: time.Second,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Run("moved", w)
+			link.Set(state)
+			if state.Refuse {
+				link.Cut()
+			}
+			f.Eventually("it serves at its new address", func() bool { return by() == "moved" })
+			gone.Kill()
+			f.Idle()
+		})
+	}
+}
+
+// A worker that comes back under its id with an empty cache is believed to hold nothing of what it held before, by its
+// events, by prediction, or by what was sent to it a moment ago.
+func TestWorkersReturnEmpty(t *testing.T) {
+	prompt := strings.Repeat(fleet.Long, 4)
+	check := func(t *testing.T, f *fleet.Fleet, back func(holder string)) {
+		t.Helper()
+		round := func() (prefill string, cached int, overlap string) {
+			t.Helper()
+			a := f.Exact(prompt, 6)
+			prefill, _ = f.Served(a)
+			for _, e := range a.Events[:len(a.Events)-1] {
+				if u := f.Parse([]byte(e)).Usage; u != nil && u.Details != nil {
+					cached = u.Details.Cached
+				}
+			}
+			id := a.Header.Get("X-Request-Id")
+			f.Eventually("its log line is there", func() bool { return f.OverlapOf(id) != "" })
+			return prefill, cached, f.OverlapOf(id)
+		}
+		holder, _, _ := round()
+		f.Eventually("its prefix is known", func() bool { by, _, n := round(); return by == holder && n != "0" })
+		f.Idle()
+		back(holder)
+		if by, cached, overlap := round(); overlap != "0" {
+			t.Errorf("%s blocks were counted on %s, which had %d tokens; %s is another process", overlap, by, cached, holder)
+		}
+		f.Idle()
+	}
+	for name, gateway := range map[string]func(c *stack.GatewayConfig){"by its events": nil, "by prediction": fleet.WithoutEvents} {
+		fleet.VirtualRun(t, name, func(t *testing.T) {
+			o := fleet.Options{Prefill: 2, Decode: 1, Gateway: gateway}
+			f := fleet.New(t, o)
+			check(t, f, func(holder string) {
+				f.Workers[holder].Kill()
+				f.Start(pools.Prefill, holder, o, slog.New(slog.DiscardHandler))
+				f.Eventually("the roster's change has reached its view", func() bool { return f.Sources()[holder].Blocks == 0 })
+			})
+		})
+	}
+	fleet.VirtualRun(t, "by its URL", func(t *testing.T) {
+		f, ports := fleet.NewByURL(t, fleet.GatewayConfig(), nil)
+		check(t, f, func(holder string) {
+			before, _ := f.Gateway.Roster.Lookup(holder)
+			f.Workers[holder].Kill()
+			f.Serve(pools.Prefill, holder, ports[holder])
+			f.Eventually("it is another process", func() bool {
+				now, in := f.Gateway.Roster.Lookup(holder)
+				return in && now.Worker.Incarnation != before.Worker.Incarnation
+			})
+		})
+	})
+}
+
+// A pair that comes back under its ids with another model computes nothing of the old one: its requests, which go on
+// all the while, are the other pair's, and get a typed error once that has gone. Requests of the new model are served.
+func TestWorkersReturnWithAnotherModel(t *testing.T) {
+	const other = "other-sim"
+	check := func(t *testing.T, f *fleet.Fleet, back func(role pools.Role, id string)) {
+		t.Helper()
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		var group sync.WaitGroup
+		var changed atomic.Bool // the pair has another model
+		var answered atomic.Int64
+		for i := range 4 {
+			group.Go(func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					prompt := fmt.Sprint(i, n, fleet.Long)
+					late := changed.Load()
+					a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(prompt, 40), nil)
+					if err != nil || a.Status != http.StatusOK || f.Text(a) != fleet.Answered(prompt, 40) {
+						t.Errorf("%v, status %d, %s %q", err, a.Status, a.Body, a.Events)
+						return
+					}
+					answered.Add(1)
+					if p, d := f.Served(a); late && (p == "prefill-1" || d == "decode-1") {
+						t.Errorf("the old model was served by %q and %q", p, d)
+					}
+				}
+			})
+		}
+		f.Eventually("both pairs are at work", func() bool {
+			return f.Value("tandem_frontend_worker_requests", "prefill-1")+f.Value("tandem_frontend_worker_requests", "decode-1") > 0
+		})
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode} { // one after the other: both at once are two faults
+			id := string(role) + "-1"
+			f.Workers[id].Kill()
+			back(role, id)
+			f.Eventually(id+" has another model", func() bool {
+				m, in := f.Gateway.Roster.Lookup(id)
+				return in && m.Worker.Model == other
+			})
+			n := answered.Load()
+			f.Eventually("what began before has ended", func() bool { return answered.Load() >= n+8 || t.Failed() })
+		}
+		changed.Store(true)
+		a := f.Post(fleet.CompletionPath, strings.Replace(fleet.Ask(fleet.Long, 6), stack.SimModel, other, 1))
+		if p, d := f.Served(a); p != "prefill-1" || d != "decode-1" || f.Text(a) != fleet.Answered(fleet.Long, 6) {
+			t.Errorf("the new model was served by %q and %q: %q", p, d, f.Text(a))
+		}
+		stop()
+		group.Wait()
+		f.Workers["prefill-2"].Kill()
+		f.Workers["decode-2"].Kill()
+		for _, code := range []string{"refused", "no_worker"} { // the first finds the other pair dead
+			a = f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 6))
+			f.Refused(a, http.StatusServiceUnavailable, code, "")
+		}
+		f.Eventually("what lives holds nothing", func() bool { return f.Books() == "" })
+	}
+	fleet.VirtualRun(t, "by the registry", func(t *testing.T) {
+		f := fleet.New(t, fleet.Options{})
+		check(t, f, func(role pools.Role, id string) {
+			f.Start(role, id, fleet.Options{Speedup: 20, Worker: func(c *devfleet.WorkerConfig) { c.Engine.Model = other }}, slog.New(slog.DiscardHandler))
+		})
+	})
+	fleet.VirtualRun(t, "by their URLs", func(t *testing.T) {
+		f, ports := fleet.NewByURL(t, fleet.GatewayConfig(), nil)
+		check(t, f, func(role pools.Role, id string) {
+			f.Eventually("the port is free", func() bool {
+				w, err := fleet.NewWorker(t, devfleet.WorkerConfig{
+					Engine: engine.Config{Role: string(role), ID: id, Model: other, Speedup: 20, BlockSize: 32, TotalKVBlocks: 10_000},
+					Host:   "127.0.0.1", Port: ports[id], ModelInput: "text", Drain: time.Second,
+				})
+				if err == nil {
+					f.Run(id, w)
+				}
+				return err == nil
+			})
+		})
+	})
+}
+
+// TestGatewaysAreNotTakenForWorkers: by URL and by attach they are refused; one that is registered by something else gets its
+// requests back once and no more.
+func TestGatewaysAreNotTakenForWorkers(t *testing.T) {
+	f, links := fleet.NewRegistry(t)
+
+	// Another gateway that lists this one.
+	cfg := fleet.GatewayConfig()
+	e, err := discovery.ParseEndpoint(pools.Both, f.URL+",id=front")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Workers.Static = []discovery.Endpoint{e}
+	cfg.Workers.Probe.Every = 20 * time.Millisecond
+	other, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- other.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	f.Eventually("the gateway is refused as a worker", func() bool {
+		r := other.Roster.Refused()
+		return len(r) == 1 && strings.Contains(r[0].Err.Error(), "is a gateway")
+	})
+
+	a, err := stack.NewAttach(stack.AttachConfig{
+		Engine: e, Probe: discovery.ProberConfig{Every: 20 * time.Millisecond}, LeaseTTL: 2 * time.Second,
+	}, links, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	attached := make(chan error, 1)
+	go func() { attached <- a.Run(ctx) }()
+	t.Cleanup(func() {
+		if err := <-attached; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(cancel)
+	f.Eventually("attach says why it waits", func() bool {
+		ok, awaits := a.Registered()
+		return !ok && strings.Contains(awaits, "is a gateway")
+	})
+
+	// A record that nobody looked at.
+	f.Put(pools.Worker{
+		ID: "itself", Incarnation: "1", Model: "m", Role: pools.Both, Engine: "sim", Address: f.URL, BlockSize: 16, ModelInput: "text",
+	})
+	res, err := f.HTTP().Post(f.URL+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","max_tokens":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode < 500 {
+		t.Errorf("status %d", res.StatusCode)
+	}
+	if n := f.Value("tandem_frontend_http_responses_total", "508"); n < 1 || n > 10 {
+		t.Errorf("%v requests came back", n)
+	}
+}
