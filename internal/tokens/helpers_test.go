@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"go/build"
-	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // shared is a folder of reference data that may lie beside the checkout. The
@@ -26,17 +27,13 @@ func openShared(tb testing.TB, name string) *json.Decoder {
 	if errors.Is(err, fs.ErrNotExist) {
 		tb.Skipf("reads %s/%s, which is absent", shared, name)
 	}
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	tb.Cleanup(func() { f.Close() })
 	if filepath.Ext(name) != ".gz" {
 		return json.NewDecoder(f)
 	}
 	z, err := gzip.NewReader(f)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	return json.NewDecoder(z)
 }
 
@@ -44,50 +41,43 @@ func openShared(tb testing.TB, name string) *json.Decoder {
 func decodeLines[T any](tb testing.TB, d *json.Decoder) []T {
 	tb.Helper()
 	var all []T
-	for {
+	for d.More() {
 		var v T
-		err := d.Decode(&v)
-		if errors.Is(err, io.EOF) {
-			return all
-		}
-		if err != nil {
-			tb.Fatal(err)
-		}
+		require.NoError(tb, d.Decode(&v))
 		all = append(all, v)
 	}
+	return all
 }
 
 // qwen loads Qwen2.5's tokenizer, or skips the test.
 func qwen(tb testing.TB) *Tokenizer {
 	tb.Helper()
 	var raw json.RawMessage
-	if err := openShared(tb, "tokenizer/qwen2.5/tokenizer.json.gz").Decode(&raw); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, openShared(tb, "tokenizer/qwen2.5/tokenizer.json.gz").Decode(&raw))
 	return mustLoad(tb, raw)
 }
 
 func mustLoad(tb testing.TB, data []byte) *Tokenizer {
 	tb.Helper()
 	t, err := Load(data)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	return t
 }
 
-// edited returns Sim's file with parts replaced, old and new in turn. Each old
-// part must be there.
+// edited returns Sim's file with parts replaced.
 func edited(tb testing.TB, parts ...string) []byte {
 	tb.Helper()
-	s := string(simJSON)
+	return replaced(tb, string(simJSON), parts...)
+}
+
+// replaced returns a file with parts replaced, old and new in turn. Each old part must be there.
+func replaced(tb testing.TB, file string, parts ...string) []byte {
+	tb.Helper()
 	for i := 0; i < len(parts); i += 2 {
-		if !strings.Contains(s, parts[i]) {
-			tb.Fatalf("sim_tokenizer.json has no %q", parts[i])
-		}
-		s = strings.Replace(s, parts[i], parts[i+1], 1)
+		require.True(tb, strings.Contains(file, parts[i]), "the file has no %q", parts[i])
+		file = strings.Replace(file, parts[i], parts[i+1], 1)
 	}
-	return []byte(s)
+	return []byte(file)
 }
 
 // quoted returns s as it stands in Sim's file.
@@ -163,8 +153,6 @@ func prose(tb testing.TB, n int) string {
 	tb.Helper()
 	path := filepath.Join(build.Default.GOROOT, "src/testdata/Isaac.Newton-Opticks.txt")
 	text, err := os.ReadFile(path)
-	if err != nil {
-		tb.Fatalf("the Go distribution's own source is needed: %v", err)
-	}
+	require.NoError(tb, err, "the Go distribution's own source is needed")
 	return string(text[len(text)-n:])
 }

@@ -3,6 +3,7 @@ package tokens
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -163,9 +164,7 @@ func TestMergesAsPairs(t *testing.T) {
 	var model map[string]json.RawMessage
 	var joined []string
 	err := errors.Join(json.Unmarshal(simJSON, &f), json.Unmarshal(f["model"], &model), json.Unmarshal(model["merges"], &joined))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var pairs [][]string
 	for _, j := range joined {
 		pairs = append(pairs, strings.Split(j, " "))
@@ -207,9 +206,8 @@ func TestLoadRefuses(t *testing.T) {
 		{"also made by merges", `"id":4093,"content":"<|endoftext|>"`, `"id":` + firstMerge(t)},
 	} {
 		_, err := Load(edited(t, c.old, c.new))
-		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), c.name) {
-			t.Errorf("%s: %v", c.name, err)
-		}
+		assert.ErrorIs(t, err, ErrUnsupported, c.name)
+		assert.ErrorContains(t, err, c.name)
 	}
 	for _, c := range []struct{ old, new string }{
 		{`"merges":[`, `"merges":["a b c",`},
@@ -234,11 +232,8 @@ func firstMerge(t *testing.T) string {
 		written.WriteRune(byteChars[b])
 	}
 	name, err := json.Marshal(written.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	idText, _ := json.Marshal(id)
-	return string(idText) + `,"content":` + string(name)
+	require.NoError(t, err)
+	return fmt.Sprintf(`%d,"content":%s`, id, name)
 }
 
 func TestLoadAccepts(t *testing.T) {
@@ -272,18 +267,12 @@ func TestQwenExact(t *testing.T) {
 	for _, file := range []string{"encode.jsonl.gz", "encode_long.jsonl.gz"} {
 		vectors := decodeLines[vector](t, openShared(t, "tokenizer/qwen2.5/"+file))
 		for i, v := range vectors {
-			if got := tok.Encode(nil, v.Text); !slices.Equal(got, v.IDs) {
-				t.Errorf("%s line %d: %.200q\n got %.200v\nwant %.200v", file, i+1, v.Text, got, v.IDs)
-			}
+			assert.True(t, slices.Equal(tok.Encode(nil, v.Text), v.IDs), "%s line %d: %.200q", file, i+1, v.Text)
 			for range 2 {
-				if got := cache.Encode(nil, v.Text); !slices.Equal(got, v.IDs) {
-					t.Errorf("%s line %d: the cache's ids differ", file, i+1)
-				}
+				assert.True(t, slices.Equal(cache.Encode(nil, v.Text), v.IDs), "%s line %d: the cache", file, i+1)
 			}
 		}
 		t.Logf("%s: %d texts", file, len(vectors))
 	}
-	if got, want := tok.VocabSize(), 151665; got != want {
-		t.Errorf("VocabSize() = %d, want %d", got, want)
-	}
+	assert.Equal(t, 151665, tok.VocabSize())
 }
