@@ -36,45 +36,6 @@ func split(maxBytes int, chunks ...string) (data []string, raw string, err error
 	return data, raw, s.End()
 }
 
-func TestSplitter(t *testing.T) {
-	tests := []struct {
-		name, stream string
-		want         []string
-		cut          bool
-	}{
-		{"nothing", "", nil, false},
-		{"one", "data: a\n\n", []string{"a"}, false},
-		{"two", "data: a\n\ndata: [DONE]\n\n", []string{"a", "[DONE]"}, false},
-		{"CRLF", "data: a\r\n\r\ndata: b\r\n\r\n", []string{"a", "b"}, false},
-		{"CR", "data: a\r\rdata: b\r\r", []string{"a", "b"}, false},
-		{"all kinds", "data: a\n\r\ndata: b\r\ndata: c\r\n\ndata: d\r\r\ndata: e\n\r", []string{"a", "b\nc", "d", "e"}, false},
-		{"no space", "data:a\n\n", []string{"a"}, false},
-		{"two spaces", "data:  a \n\n", []string{" a "}, false},
-		{"several lines", "data: a\ndata:\ndata\ndata: d\n\n", []string{"a\n\n\nd"}, false},
-		{"empty data", "data:\n\n", []string{""}, false},
-		{"comment", ": ping\n\ndata: a\n\n", []string{"-", "a"}, false},
-		{"a heartbeat", " \n \ndata: a\n\n \n", []string{"a"}, true},
-		{"other fields", "event: x\nid: 7\ndata: a\nretry: 5\n: c\n\n", []string{"a"}, false},
-		{"like data", "datax: a\n data: b\nDATA: c\n\n", []string{"-"}, false},
-		{"blank lines", "\n\ndata: a\n\n\n", []string{"-", "-", "a", "-"}, false},
-		{"no blank line", "data: a\n", nil, true},
-		{"in mid-line", "data: a\n\ndata", []string{"a"}, true},
-	}
-	for _, tt := range tests {
-		data, raw, err := split(1000, tt.stream)
-		if !reflect.DeepEqual(data, tt.want) || errors.Is(err, ErrEventCut) != tt.cut {
-			t.Errorf("%s: got %q, %v", tt.name, data, err)
-		}
-		if !strings.HasPrefix(tt.stream, raw) || !tt.cut && raw != tt.stream {
-			t.Errorf("%s: raw %q", tt.name, raw)
-		}
-		single, _, err := split(1000, strings.Split(tt.stream, "")...)
-		if !reflect.DeepEqual(single, tt.want) || errors.Is(err, ErrEventCut) != tt.cut {
-			t.Errorf("%s, byte by byte: got %q, %v", tt.name, single, err)
-		}
-	}
-}
-
 func TestSplitterCopiesOnlyWhatIsCut(t *testing.T) {
 	s := NewSplitter(100)
 	chunk := []byte("data: a\n\ndata: b")
@@ -166,29 +127,38 @@ func splitSlowly(stream string) (data []string, cut bool) {
 	return data, open || rest != ""
 }
 
+// FuzzSplitter cuts streams into bytes, short chunks and none, and compares with the twin.
 func FuzzSplitter(f *testing.F) {
-	f.Add("data: a\r\n\r\ndata: b\n\n: c\n\ndata:d\rdata: e\r\r", uint64(1))
-	f.Add("data: {\"choices\":[]}\n\ndata: [DONE]\n\n", uint64(2))
-	f.Add("\r\n\n\r", uint64(3))
-	f.Add("data\ndata:\n\nid:1\n\n", uint64(4))
+	for i, stream := range []string{
+		"", "data: a\n\n", "data: a\n\ndata: [DONE]\n\n", "data: a\r\n\r\ndata: b\r\n\r\n", "data: a\r\rdata: b\r\r",
+		"data: a\n\r\ndata: b\r\ndata: c\r\n\ndata: d\r\r\ndata: e\n\r", "data:a\n\n", "data:  a \n\n",
+		"data: a\ndata:\ndata\ndata: d\n\n", "data:\n\n", ": ping\n\ndata: a\n\n", " \n \ndata: a\n\n \n",
+		"event: x\nid: 7\ndata: a\nretry: 5\n: c\n\n", "datax: a\n data: b\nDATA: c\n\n", "\n\ndata: a\n\n\n", "data: a\n",
+		"data: a\n\ndata",
+		"data: a\r\n\r\ndata: b\n\n: c\n\ndata:d\rdata: e\r\r", "data: {\"choices\":[]}\n\ndata: [DONE]\n\n", "\r\n\n\r", "data\ndata:\n\nid:1\n\n",
+	} {
+		f.Add(stream, uint64(i))
+	}
 	f.Fuzz(func(t *testing.T, stream string, seed uint64) {
 		if strings.Contains(stream, "-") || strings.Contains(stream, "+") {
 			return // the twin's own marks
 		}
 		rng := rand.New(rand.NewPCG(seed, 0))
-		var chunks []string
-		for rest := stream; rest != ""; {
-			n := min(len(rest), 1+rng.IntN(12))
-			chunks = append(chunks, rest[:n])
-			rest = rest[n:]
-		}
 		want, cut := splitSlowly(stream)
-		got, raw, err := split(len(stream)+1, chunks...)
-		if !reflect.DeepEqual(got, want) || errors.Is(err, ErrEventCut) != cut {
-			t.Fatalf("seed %d, %q: got %q, %v, want %q, cut %t", seed, chunks, got, err, want, cut)
-		}
-		if !strings.HasPrefix(stream, raw) {
-			t.Fatalf("seed %d: raw %q of %q", seed, raw, stream)
+		for _, longest := range []int{1, 12, 1 << 20} {
+			var chunks []string
+			for rest := stream; rest != ""; {
+				n := min(len(rest), 1+rng.IntN(longest))
+				chunks = append(chunks, rest[:n])
+				rest = rest[n:]
+			}
+			got, raw, err := split(len(stream)+1, chunks...)
+			if !reflect.DeepEqual(got, want) || errors.Is(err, ErrEventCut) != cut {
+				t.Fatalf("seed %d, %q: got %q, %v, want %q, cut %t", seed, chunks, got, err, want, cut)
+			}
+			if !strings.HasPrefix(stream, raw) || !cut && raw != stream {
+				t.Fatalf("seed %d: raw %q of %q", seed, raw, stream)
+			}
 		}
 		again, _, err := split(len(stream)*7+20, string(AppendEvent(nil, []byte(stream))))
 		lines := strings.ReplaceAll(strings.ReplaceAll(stream, "\r\n", "\n"), "\r", "\n")
