@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/overlap"
@@ -33,6 +36,34 @@ func TestPoliciesDoNotAllocate(t *testing.T) {
 	}
 }
 
+// allocates fails where f takes more allocations than so many.
+func allocates(t *testing.T, name string, most float64, f func() error) {
+	t.Helper()
+	var failed error
+	got := testing.AllocsPerRun(200, func() {
+		if err := f(); err != nil {
+			failed = err
+		}
+	})
+	require.NoError(t, failed, name)
+	assert.LessOrEqual(t, got, most, name)
+}
+
+// life is a request's: booked, computed, bound, grown and released.
+func life(r *Router, p *pools.Pool, req Request) func() error {
+	return func() error {
+		l, err := r.Reserve(p, req, noon)
+		if err == nil {
+			l.PrefillDone(noon)
+			l.Bind(noon)
+			l.Grow(2, noon)
+			l.Release(noon)
+		}
+		return err
+	}
+}
+
+// Nothing that can be switched on makes a decision allocate more than its lease.
 func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 	idx := index.New(index.Config{})
 	both := newRouter(t, DefaultConfig(), idx)
@@ -42,99 +73,42 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 	req := Request{ID: "r", ISL: 500, Hashes: chain(1, 31)}
 	remote := req
 	remote.RemoteOverlap = remoteReport(map[overlap.Rank]int32{{Worker: "b0003", Rank: 0}: 4})
-	for _, c := range []struct {
-		name string
-		run  func() error
-		want float64
-	}{
-		{"Pick", func() error { _, err := both.Pick(bp, req, noon); return err }, 0},
-		{"BestOverlap", func() error { both.BestOverlap(bp, Request{Hashes: req.Hashes}, noon); return nil }, 0},
-		{"Pick, remote overlap", func() error { _, err := both.Pick(bp, remote, noon); return err }, 0},
-		{"Reserve", func() error {
-			l, err := both.Reserve(bp, req, noon)
-			if err == nil {
-				l.PrefillDone(noon)
-				l.Grow(1, noon)
-				l.Release(noon)
-			}
-			return err
-		}, 1},
-		{"ReservePair", func() error {
-			p, d, err := ReservePair(prefill, decode, pp, dp, req, req, noon)
-			if err == nil {
-				p.Release(noon)
-				d.Release(noon)
-			}
-			return err
-		}, 1},
-	} {
-		var failed error
-		got := testing.AllocsPerRun(200, func() {
-			if err := c.run(); err != nil {
-				failed = err
-			}
-		})
-		if failed != nil || got > c.want {
-			t.Errorf("%s allocates %v times, want %v (%s)", c.name, got, c.want, fmt.Sprint(failed))
+	allocates(t, "Pick", 0, func() error { _, err := both.Pick(bp, req, noon); return err })
+	allocates(t, "BestOverlap", 0, func() error { both.BestOverlap(bp, Request{Hashes: req.Hashes}, noon); return nil })
+	allocates(t, "Pick, remote overlap", 0, func() error { _, err := both.Pick(bp, remote, noon); return err })
+	allocates(t, "Reserve", 1, life(both, bp, req))
+	allocates(t, "ReservePair", 1, func() error {
+		p, d, err := ReservePair(prefill, decode, pp, dp, req, req, noon)
+		if err == nil {
+			p.Release(noon)
+			d.Release(noon)
 		}
-	}
-}
+		return err
+	})
 
-// Nothing that can be switched on makes a decision allocate more.
-func TestReserveWithEverythingAllocatesTheLeaseAlone(t *testing.T) {
-	idx := index.New(index.Config{})
 	cfg := DefaultConfig()
 	cfg.Cost, cfg.Credit.Decay, cfg.PrefillLoad = Credited, 1, online
 	cfg.Thresholds = Thresholds{DecodeBlocks: 0.9, PrefillTokens: 1 << 20}
 	cfg.Forecast = func(*pools.Worker, int, int, int) (time.Duration, bool) { return time.Second, true }
-	r := newRouter(t, cfg, idx)
 	ws := fleet("b", 9)
 	for _, w := range ws {
 		w.TotalKVBlocks, w.Taints = 10_000, []string{"eu", "gold"}
 		idx.Store(idx.Owner(w.ID, 0), index.Host, chain(1, 12))
 	}
-	p, half := poolOf(pools.Both, ws...), 0.5
-	req := Request{
-		ID: "r", ISL: 500, Hashes: chain(1, 31), Required: []string{"eu"}, Preferred: map[string]float64{"gold": 1},
-		Override: &Override{OverlapCredit: &half, Temperature: &half}, OSL: 64,
-	}
-	var failed error
-	got := testing.AllocsPerRun(200, func() {
-		l, err := r.Reserve(p, req, noon)
-		if err != nil {
-			failed = err
-			return
-		}
-		l.Grow(2, noon)
-		l.PrefillDone(noon)
-		l.Release(noon)
-	})
-	if failed != nil || got > 1 {
-		t.Errorf("%v allocations, want the lease's (%v)", got, failed)
-	}
-}
+	half := 0.5
+	req.Required, req.Preferred, req.OSL = []string{"eu"}, map[string]float64{"gold": 1}, 64
+	req.Override = &Override{OverlapCredit: &half, Temperature: &half}
+	allocates(t, "everything", 1, life(newRouter(t, cfg, idx), poolOf(pools.Both, ws...), req))
 
-// Nor do peers and a session.
-func TestPeersAndSessionsAllocateNothing(t *testing.T) {
-	for _, mode := range []string{"kv", "lmetric"} {
-		cfg := DefaultConfig()
-		cfg.Mode = mode
-		for name, o := range map[string]*others{"spread": {unseen: 20, group: groupOf(3, 0)}, "cut off": {cutOff: true, group: groupOf(3, 0)}} {
-			for _, session := range []string{"", "s"} {
-				r, p := withPeers(t, cfg, nil, o), poolOf(pools.Both, fleet("w", 100)...)
-				req := Request{ID: "r", ISL: 500, Session: session}
-				var failed error
-				got := testing.AllocsPerRun(200, func() {
-					l, err := r.Reserve(p, req, noon)
-					if err != nil {
-						failed = err
-						return
-					}
-					l.Release(noon)
-				})
-				if failed != nil || got > 1 {
-					t.Errorf("%s, %s, session %q: %v allocations, want the lease's (%v)", mode, name, session, got, failed)
-				}
+	p := poolOf(pools.Both, fleet("w", 100)...)
+	for _, session := range []string{"", "s"} {
+		plain := Request{ID: "r", ISL: 500, Session: session}
+		allocates(t, "bindings, session "+session, 1, life(bindingRouter(t, pools.Both, nil), p, plain))
+		for _, mode := range []string{"kv", "lmetric"} {
+			cfg := DefaultConfig()
+			cfg.Mode = mode
+			for name, o := range map[string]*others{"spread": {unseen: 20, group: groupOf(3, 0)}, "cut off": {cutOff: true, group: groupOf(3, 0)}} {
+				allocates(t, fmt.Sprint(mode, ", ", name, ", session ", session), 1, life(withPeers(t, cfg, nil, o), p, plain))
 			}
 		}
 	}
@@ -170,9 +144,7 @@ func TestPredictionAllocatesTheLeaseAlone(t *testing.T) {
 		if r.Sources().Size().Predicted+r.Sources().Size().Recent == 0 {
 			t.Errorf("%s: nothing is predicted", c.name)
 		}
-		if got := testing.AllocsPerRun(200, reserve); got > 1 {
-			t.Errorf("%s: %v allocations a booking, want the lease's", c.name, got)
-		}
+		allocates(t, c.name, 1, func() error { reserve(); return nil })
 	}
 }
 
@@ -180,32 +152,9 @@ func TestPredictionAllocatesTheLeaseAlone(t *testing.T) {
 func TestWaitingAllocatesNothing(t *testing.T) {
 	l := newWaitingLine(t, 64, 100)
 	i := 0
-	ask := func() {
-		if err := l.ask(i % len(l.asks)); err != nil {
-			t.Fatal(err)
-		}
-		i++
-	}
+	ask := func() error { i++; return l.ask((i - 1) % len(l.asks)) }
 	for range l.asks {
-		ask()
+		require.NoError(t, ask())
 	}
-	if got := testing.AllocsPerRun(500, ask); got != 0 {
-		t.Errorf("a prompt that waits on allocates %v times", got)
-	}
-}
-
-// TestBindingsCostNoAllocation beyond the lease's, for requests with and without a session.
-func TestBindingsCostNoAllocation(t *testing.T) {
-	r := bindingRouter(t, pools.Both, nil)
-	p := poolOf(pools.Both, fleet("w", 8)...)
-	for _, session := range []string{"", "s"} {
-		i := 0
-		ids := []string{"a", "b", "c", "d"}
-		if n := testing.AllocsPerRun(100, func() {
-			i++
-			serve(t, r, p, Request{ID: ids[i%4], ISL: 100, Session: session}, noon)
-		}); n > 1 {
-			t.Errorf("session %q: %v allocations a booking, want the lease's", session, n)
-		}
-	}
+	allocates(t, "a prompt that waits on", 0, ask)
 }

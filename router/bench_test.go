@@ -3,18 +3,14 @@ package router
 import (
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // hashChain appends the sequence hashes of ids' full blocks of 16 to dst, as
@@ -56,30 +52,15 @@ func prompts(n int) [][]uint32 {
 // are asked for in turn, so that every block matches on every worker, beside
 // 1,024 blocks of its own.
 func BenchmarkDecision(b *testing.B) {
-	benchmarkDecision(b, func(_ []uint64, hashes []uint64, ids []uint32) []uint64 {
-		return hashChain(hashes[:0], ids)
-	})
-}
-
-// BenchmarkPick is BenchmarkDecision without the hash chain.
-func BenchmarkPick(b *testing.B) {
-	benchmarkDecision(b, func(known []uint64, _ []uint64, _ []uint32) []uint64 { return known })
-}
-
-func benchmarkDecision(b *testing.B, hash func(known, room []uint64, ids []uint32) []uint64) {
 	for _, workers := range []int{4, 64, 1000} {
 		b.Run(fmt.Sprintf("workers=%d/blocks=512", workers), func(b *testing.B) {
 			idx := index.New(index.Config{})
 			p := poolOf(pools.Prefill, fleet("w", workers)...)
 			ps := prompts(16)
-			known := make([][]uint64, len(ps))
-			for i, ids := range ps {
-				known[i] = hashChain(nil, ids)
-			}
 			for i, m := range p.Members {
 				o := idx.Owner(m.Worker.ID, 0)
-				for _, hashes := range known {
-					idx.Store(o, index.Device, hashes)
+				for _, ids := range ps {
+					idx.Store(o, index.Device, hashChain(nil, ids))
 				}
 				idx.Store(o, index.Device, chain(uint64(i), 1024))
 			}
@@ -88,55 +69,11 @@ func benchmarkDecision(b *testing.B, hash func(known, room []uint64, ids []uint3
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				ids := ps[i%len(ps)]
-				hashes := hash(known[i%len(ps)], room, ids)
+				hashes := hashChain(room[:0], ids)
 				why, err := r.Pick(p, Request{ID: "request", Attempt: i, ISL: len(ids), Hashes: hashes}, noon)
 				if err != nil || why.Overlap != 512 {
 					b.Fatalf("overlap %d, %v", why.Overlap, err)
 				}
-			}
-		})
-	}
-}
-
-// BenchmarkTold is BenchmarkPick where an index elsewhere was asked: what it told of
-// every worker, in place of a look-up.
-func BenchmarkTold(b *testing.B) {
-	for _, workers := range []int{64, 1000} {
-		b.Run(fmt.Sprintf("workers=%d/blocks=512", workers), func(b *testing.B) {
-			p := poolOf(pools.Prefill, fleet("w", workers)...)
-			device := map[overlap.Rank]int32{}
-			for _, m := range p.Members {
-				device[overlap.Rank{Worker: m.Worker.ID, Rank: 0}] = 512
-			}
-			r := newRouter(b, DefaultConfig().For(pools.Prefill), nil)
-			req := Request{ID: "request", ISL: 512 * 16, Hashes: chain(1, 512), RemoteOverlap: remoteReport(device)}
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				req.Attempt = i
-				why, err := r.Pick(p, req, noon)
-				if err != nil || why.Overlap != 512 {
-					b.Fatalf("overlap %d, %v", why.Overlap, err)
-				}
-			}
-		})
-	}
-}
-
-// BenchmarkCredit is the policy alone, by the cost credit with a decay, beside
-// classic, over 64 candidates.
-func BenchmarkCredit(b *testing.B) {
-	for _, cost := range []string{Classic, Credited} {
-		b.Run("cost="+cost+"/workers=64", func(b *testing.B) {
-			cfg := DefaultConfig()
-			cfg.Cost, cfg.Credit.Decay = cost, 1
-			policy, err := newPolicy(cfg)
-			if err != nil {
-				b.Fatal(err)
-			}
-			ws, q := crowd(64, 1), asked(ask, rand.New(rand.NewPCG(1, 1)), &Why{})
-			b.ReportAllocs()
-			for b.Loop() {
-				policy(q, ws)
 			}
 		})
 	}
@@ -165,58 +102,5 @@ func BenchmarkReserve(b *testing.B) {
 		p.Release(noon)
 		d.Grow(1, noon)
 		d.Release(noon)
-	}
-}
-
-// BenchmarkSent is a booking of a prompt of 512 blocks that a worker has, out of
-// 64, without and with predictions beside what they publish.
-func BenchmarkSent(b *testing.B) {
-	for _, ttl := range []time.Duration{0, time.Second} {
-		b.Run(fmt.Sprintf("blocks=512/workers=64/ttl=%v", ttl), func(b *testing.B) {
-			idx := index.New(index.Config{})
-			cfg := DefaultConfig().For(pools.Prefill)
-			cfg.PredictedTTL = ttl
-			r := newRouter(b, cfg, idx)
-			p := poolOf(pools.Prefill, fleet("w", 64)...)
-			hashes := chain(1, 512)
-			idx.Store(idx.Owner("w0007", 0), index.Device, hashes)
-			now := noon
-			b.ReportAllocs()
-			for b.Loop() {
-				now = now.Add(time.Millisecond)
-				l, err := r.Reserve(p, Request{ID: "request", ISL: 8192, Hashes: hashes}, now)
-				if err != nil || l.Overlap != 512 {
-					b.Fatalf("%v", err)
-				}
-				l.Release(now)
-			}
-		})
-	}
-}
-
-// BenchmarkPredicted is a decision and a booking of a prompt of 6,250 blocks, 400 kB of text, in a pool whose workers
-// publish nothing: new ones, and one seen before; known by its tokens, and by its text.
-func BenchmarkPredicted(b *testing.B) {
-	for _, text := range []bool{false, true} {
-		for _, prompts := range []int{1000, 1} {
-			b.Run(fmt.Sprintf("text=%v/prompts=%d", text, prompts), func(b *testing.B) {
-				r := newRouter(b, DefaultConfig().For(pools.Prefill), nil)
-				p := poolOf(pools.Prefill, silent("a"), silent("b"), silent("c"), silent("d"))
-				all := make([][]uint64, prompts)
-				for i := range all {
-					all[i] = chain(uint64(i), granule.Unit(text).Within(6250))
-				}
-				now := noon
-				b.ReportAllocs()
-				for i := 0; b.Loop(); i++ {
-					now = now.Add(10 * time.Millisecond)
-					l, err := r.Reserve(p, Request{ID: "request", ISL: 100_000, Hashes: all[i%len(all)], Text: text}, now)
-					if err != nil {
-						b.Fatal(err)
-					}
-					l.Release(now)
-				}
-			})
-		}
 	}
 }

@@ -192,49 +192,6 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestSharedBlockDoesNotHerd: every request begins with the same block, which
-// every worker gets to hold, and has the rest for itself. A router that breaks
-// ties by the first index would send all of them to one worker.
-func TestSharedBlockDoesNotHerd(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		inFlight int // requests that run at a time
-	}{{"one at a time", 1}, {"many at a time", 64}} {
-		t.Run(c.name, func(t *testing.T) {
-			const workers, requests = 8, 800
-			idx := index.New(index.Config{})
-			r := newRouter(t, DefaultConfig().For(pools.Prefill), idx)
-			p := poolOf(pools.Prefill, fleet("w", workers)...)
-			for _, m := range p.Members {
-				idx.Store(idx.Owner(m.Worker.ID, 0), index.Device, []uint64{42})
-			}
-			counts := map[string]int{}
-			var open []*Lease
-			for i := range requests {
-				hashes := append([]uint64{42}, chain(uint64(i), 30)...)
-				l, err := r.Reserve(p, Request{ID: fmt.Sprint("request ", i), ISL: 16 * 31, Hashes: hashes}, noon)
-				if err != nil {
-					t.Fatal(err)
-				}
-				counts[l.Worker.ID]++
-				idx.Store(idx.Owner(l.Worker.ID, 0), index.Device, hashes)
-				if open = append(open, l); len(open) >= c.inFlight {
-					open[0].Release(noon)
-					open = open[1:]
-				}
-			}
-			for id, n := range counts {
-				if n > 2*requests/workers {
-					t.Errorf("%s took %d of %d requests", id, n, requests)
-				}
-			}
-			if len(counts) < workers {
-				t.Errorf("only %d workers were used", len(counts))
-			}
-		})
-	}
-}
-
 // TestSeed: what was chosen can be chosen again, and another seed chooses
 // otherwise.
 func TestSeed(t *testing.T) {

@@ -196,31 +196,3 @@ func TestParityKnowsTheEnginesBlocks(t *testing.T) {
 		t.Errorf("%v beyond two of them", v)
 	}
 }
-
-// BenchmarkParity is what comparing costs a request: a booking out of 64 workers
-// that hold half of its prompt, its answer compared, its release.
-func BenchmarkParity(b *testing.B) {
-	for _, on := range []bool{false, true} {
-		b.Run(map[bool]string{false: "off", true: "on"}[on], func(b *testing.B) {
-			cfg := DefaultConfig().For(pools.Prefill)
-			if !on {
-				cfg.Parity = overlap.ParityConfig{}
-			}
-			idx, hashes := index.New(index.Config{}), chain(1, 64)
-			ws := fleet("p", 64)
-			for _, w := range ws {
-				idx.Store(idx.Owner(w.ID, 0), index.Device, hashes[:32])
-			}
-			r, p := newRouter(b, cfg, idx), poolOf(pools.Prefill, ws...)
-			b.ReportAllocs()
-			for b.Loop() {
-				l, err := r.Reserve(p, Request{ID: "r", ISL: 1030, Hashes: hashes}, noon)
-				if err != nil {
-					b.Fatal(err)
-				}
-				l.Compare(512)
-				l.Release(noon)
-			}
-		})
-	}
-}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
 )
 
 // silent is a worker that publishes no KV events.
@@ -52,101 +51,6 @@ func TestPrediction(t *testing.T) {
 	}
 }
 
-// A decode pool computes no prompts, and mode kv there is about load: nothing is
-// predicted.
-func TestDecodePredictsNothing(t *testing.T) {
-	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
-	p := poolOf(pools.Decode, silent("a"))
-	book(t, r, p, chain(1, 20), noon)
-	if again := book(t, r, p, chain(1, 20), noon); again.Overlap != 0 || r.Sources().Size().Predicted != 0 || r.Predicts(p) {
-		t.Errorf("overlap %d, %d predicted", again.Overlap, r.Sources().Size().Predicted)
-	}
-}
-
-// In one pool those that publish are known by their events and the others by
-// prediction, and neither by the other.
-func TestEventsBesidePredictions(t *testing.T) {
-	idx := index.New(index.Config{})
-	r := newRouter(t, DefaultConfig().For(pools.Prefill), idx)
-	loud, quiet := worker("loud", 0, 0, 0), silent("quiet")
-	p := poolOf(pools.Prefill, loud, quiet)
-	sent, reported := chain(1, 20), chain(2, 20)
-	for _, id := range []string{"loud", "quiet"} {
-		if _, err := r.Reserve(p, Request{ID: id, ISL: 320, Hashes: sent, Pin: &Pin{Worker: id}}, noon); err != nil {
-			t.Fatal(err)
-		}
-	}
-	idx.Store(idx.Owner("loud", 0), index.Device, reported)
-	idx.Store(idx.Owner("quiet", 0), index.Device, reported) // not its own word
-	for _, c := range []struct {
-		hashes []uint64
-		worker string
-		want   int
-	}{{sent, "loud", 0}, {sent, "quiet", 20}, {reported, "loud", 20}, {reported, "quiet", 0}} {
-		w, err := r.Pick(p, Request{ID: "r", ISL: 320, Hashes: c.hashes, Pin: &Pin{Worker: c.worker}}, noon)
-		if err != nil || w.Overlap != c.want {
-			t.Errorf("%s: overlap %d, want %d (%v)", c.worker, w.Overlap, c.want, err)
-		}
-	}
-}
-
-// A prompt of which the text alone is known is predicted for workers that publish, too: no event names its blocks. Their
-// events count for the others, and what was predicted of text counts for text alone.
-func TestTextIsPredictedBesideEvents(t *testing.T) {
-	idx := index.New(index.Config{})
-	r := newRouter(t, DefaultConfig().For(pools.Prefill), idx)
-	p := poolOf(pools.Prefill, worker("a", 0, 0, 0), worker("b", 0, 0, 0), worker("c", 0, 0, 0))
-	text, reported := chain(1, 20), chain(2, 20)
-	pick := func(hashes []uint64, text bool) (string, int) {
-		t.Helper()
-		w, err := r.Pick(p, Request{ID: "r", ISL: 320, Hashes: hashes, Text: text}, noon)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return w.Worker.ID, w.Overlap
-	}
-	l, err := r.Reserve(p, Request{ID: "r", ISL: 320, Hashes: text, Text: true, Pin: &Pin{Worker: "b"}}, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Release(noon)
-	idx.Store(idx.Owner("c", 0), index.Device, reported)
-	if who, overlap := pick(text, true); who != "b" || overlap != 20 {
-		t.Errorf("the text again: %s, overlap %d", who, overlap)
-	}
-	if who, overlap := pick(reported, false); who != "c" || overlap != 20 {
-		t.Errorf("tokens: %s, overlap %d", who, overlap)
-	}
-	if _, overlap := pick(text, false); overlap != 0 {
-		t.Errorf("a prediction of text counts for tokens: overlap %d", overlap)
-	}
-	if _, overlap := pick(reported, true); overlap != 0 {
-		t.Errorf("an event counts for text: overlap %d", overlap)
-	}
-	// Tokens that are sent to a worker that publishes are not predicted.
-	if book(t, r, p, chain(3, 20), noon); r.Sources().Size().Predicted != 20 {
-		t.Errorf("%d blocks are predicted", r.Sources().Size().Predicted)
-	}
-	if l.Invalidate(); r.Sources().Size().Predicted != 0 {
-		t.Errorf("%d blocks are predicted after it was taken back", r.Sources().Size().Predicted)
-	}
-	if !r.Sources().CanPredict() || r.Predicts(p) {
-		t.Error("it foresees, and predicts nobody")
-	}
-}
-
-// Without events to follow, all are predicted, whatever they publish.
-func TestNoEventsPredictsAll(t *testing.T) {
-	cfg := DefaultConfig().For(pools.Prefill)
-	cfg.KVEvents = false
-	r := newRouter(t, cfg, index.New(index.Config{}))
-	p := poolOf(pools.Prefill, worker("a", 0, 0, 0))
-	book(t, r, p, chain(1, 5), noon)
-	if again := book(t, r, p, chain(1, 5), noon); again.Overlap != 5 {
-		t.Errorf("overlap %d, want 5", again.Overlap)
-	}
-}
-
 // What was predicted ends with the worker's process: when it left, and when it
 // started anew. A stale snapshot changes nothing of that.
 func TestPredictionsEndWithTheWorker(t *testing.T) {
@@ -179,24 +83,6 @@ func TestPredictionsEndWithTheWorker(t *testing.T) {
 	left.Version = 3
 	if overlaps(left); r.Sources().Size().Predicted != 0 {
 		t.Errorf("%d blocks are predicted for nobody", r.Sources().Size().Predicted)
-	}
-}
-
-// A booking that came to nothing takes back what nobody else was sent there for.
-func TestWithdraw(t *testing.T) {
-	r := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
-	p := poolOf(pools.Prefill, silent("a"))
-	long := chain(1, 20)
-	first := book(t, r, p, long, noon)
-	book(t, r, p, long[:5], noon) // a sibling shares the beginning
-	first.Invalidate()
-	if got := r.BestOverlap(p, Request{Hashes: long}, noon); got != 5 {
-		t.Errorf("overlap %d, want the sibling's 5", got)
-	}
-	book(t, r, p, long, noon)
-	first.Invalidate() // once is all
-	if got := r.BestOverlap(p, Request{Hashes: long}, noon); got != 20 {
-		t.Errorf("overlap %d, want 20", got)
 	}
 }
 

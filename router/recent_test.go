@@ -179,20 +179,6 @@ func TestForeseenCoversSlowerTiers(t *testing.T) {
 	}
 }
 
-// An index elsewhere is believed no less than one's own.
-func TestSentIsBesideWhatIsTold(t *testing.T) {
-	r, _, p := aside(t)
-	hashes := chain(1, 40)
-	send(t, r, p, "loud", 1, hashes[:30])
-	answered := &overlap.Report{Layout: overlap.NewLayout([]overlap.Rank{{Worker: "loud", Rank: 0}, {Worker: "loud", Rank: 1}, {Worker: "quiet", Rank: 0}}), Tiers: []overlap.Tiers{{Known: true, Device: 7}, {Known: true, Device: 9}, {Known: true, Device: 3}}}
-	for rank, want := range []int{7, 30} {
-		w, err := r.Pick(p, Request{ID: "x", ISL: 640, Hashes: hashes, RemoteOverlap: answered, Pin: &Pin{Worker: "loud", Ranked: true, Rank: rank}}, noon)
-		if err != nil || w.Overlap != want {
-			t.Errorf("rank %d: %d blocks, want %d (%v)", rank, w.Overlap, want, err)
-		}
-	}
-}
-
 // A request that never reached the worker is taken back; and a rank in doubt is
 // predicted in place of followed, and the other way round.
 func TestSentIsWithdrawnAndDoubted(t *testing.T) {
@@ -228,21 +214,6 @@ func TestSentIsWithdrawnAndDoubted(t *testing.T) {
 	r.Sources().SetStale(map[overlap.Rank]struct{}{})
 	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 0 || r.Sources().Size().Predicted != 0 {
 		t.Errorf("trusted again: %d blocks, %d predicted", w.Overlap, r.Sources().Size().Predicted)
-	}
-}
-
-// Text is predicted in place of events, for workers that publish too; it is
-// neither beside them nor counted as if it were.
-func TestTextIsNotSentBesideEvents(t *testing.T) {
-	r, _, p := aside(t)
-	for i, want := range []int{0, 20} {
-		l, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: 320, Hashes: chain(1, 20), Text: true, Pin: &Pin{Worker: "loud", Ranked: true}}, noon)
-		if err != nil || l.Overlap != want || l.Predicted != want {
-			t.Fatalf("%d blocks, %d foreseen, want %d (%v)", l.Overlap, l.Predicted, want, err)
-		}
-	}
-	if r.Sources().Size().Recent != 0 || r.Sources().Size().Predicted != 20 || r.Overlaps() != (Overlaps{Predicted: 20}) {
-		t.Errorf("%d sent, %d predicted, %+v", r.Sources().Size().Recent, r.Sources().Size().Predicted, r.Overlaps())
 	}
 }
 

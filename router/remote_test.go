@@ -2,7 +2,6 @@ package router
 
 import (
 	"testing"
-	"time"
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
@@ -108,29 +107,5 @@ func TestToldOfAPair(t *testing.T) {
 	}
 	if p.Worker.ID != "p2" || p.Overlap != 6 || d.Overlap != 0 {
 		t.Errorf("chose %s for an overlap of %d, and decode for %d", p.Worker.ID, p.Overlap, d.Overlap)
-	}
-}
-
-// What was sent a moment ago counts in addition to what is answered, where the events are an
-// index's elsewhere alone, and as long as where they are followed here.
-func TestSentCountsBesideTold(t *testing.T) {
-	cfg := DefaultConfig()
-	cfg.KVEvents, cfg.RemoteIndex, cfg.PredictedTTL = false, true, 2*time.Second
-	r := newRouter(t, cfg, nil)
-	p := poolOf(pools.Both, worker("a", 0, 0, 0), worker("b", 0, 0, 0))
-	nothing := remoteReport(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: 0, {Worker: "b", Rank: 0}: 0})
-	req := Request{ID: "first", ISL: 8 * 16, Hashes: chain(1, 8), RemoteOverlap: nothing}
-	first, err := r.Reserve(p, req, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first.Release(noon)
-	req.ID = "sibling"
-	again, err := r.Pick(p, req, noon.Add(time.Second))
-	if err != nil || again.Worker != first.Worker || again.Overlap != 8 {
-		t.Errorf("the sibling goes to %s for an overlap of %d, the first went to %s: %v", again.Worker.ID, again.Overlap, first.Worker.ID, err)
-	}
-	if again, err = r.Pick(p, req, noon.Add(3*time.Second)); err != nil || again.Overlap != 0 {
-		t.Errorf("after its time the overlap is %d, as nothing is answered: %v", again.Overlap, err)
 	}
 }

@@ -144,17 +144,3 @@ func TestExpiryIsSpread(t *testing.T) {
 		t.Errorf("counts %+v", got)
 	}
 }
-
-func BenchmarkUse(b *testing.B) {
-	c := newClocked(false)
-	for i := range Most {
-		c.Use(uint64(i+1), 7, 0, 0, true, c.now)
-	}
-	i := uint64(0)
-	b.ReportAllocs()
-	for b.Loop() {
-		i++
-		c.Find(i%Most+1, c.now)
-		c.Use(i%Most+1, 7, 0, 0, true, c.now)
-	}
-}

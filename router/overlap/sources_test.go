@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 )
@@ -62,6 +64,51 @@ func TestSourcesMerge(t *testing.T) {
 	s.SetStale(map[Rank]struct{}{})
 	if s.Current(v) {
 		t.Error("the slots stay current though their events are not stale any more")
+	}
+}
+
+// TestWhatIsAssumedOfWhom sends six blocks of a prompt to a worker that publishes and to one that does not, and looks for the prompt again:
+// as tokens, as text, and as tokens when what was sent a moment ago counts no more.
+func TestWhatIsAssumedOfWhom(t *testing.T) {
+	lasting := index.PredictorConfig{TTL: time.Hour, MaxBlocks: 1000, PruneRatio: 1}
+	moment := lasting
+	moment.TTL = 2 * time.Second
+	told := &Report{Layout: NewLayout([]Rank{{Worker: "events"}, {Worker: "silent"}}), Tiers: []Tiers{{Known: true, Device: 1}, {Known: true}}}
+	prompt := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	type blocks = [2]uint32 // of the one that publishes, and of the other
+	for _, c := range []struct {
+		name                string
+		cfg                 Config
+		text                bool // the prompt that is sent
+		remote              *Report
+		tokens, asText      blocks
+		later               blocks
+		predicted, recently int
+	}{
+		{"events", Config{Events: true, Predictions: lasting}, false, nil, blocks{0, 6}, blocks{0, 6}, blocks{0, 6}, 6, 0},
+		{"text beside events", Config{Events: true, Predictions: lasting}, true, nil, blocks{0, 6}, blocks{6, 6}, blocks{0, 6}, 12, 0},
+		{"events and what was sent", Config{Events: true, Predictions: lasting, Recent: moment}, false, nil, blocks{6, 6}, blocks{0, 6}, blocks{0, 6}, 6, 6},
+		{"text is not beside events", Config{Events: true, Predictions: lasting, Recent: moment}, true, nil, blocks{0, 6}, blocks{6, 6}, blocks{0, 6}, 12, 0},
+		{"no events to follow", Config{Predictions: lasting}, false, nil, blocks{6, 6}, blocks{6, 6}, blocks{6, 6}, 12, 0},
+		{"a report is believed", Config{Predictions: lasting}, false, told, blocks{1, 0}, blocks{1, 0}, blocks{1, 0}, 12, 0},
+		{"but for what was just sent", Config{RemoteIndex: true, Predictions: lasting, Recent: moment}, false, told, blocks{6, 0}, blocks{1, 0}, blocks{1, 0}, 12, 6},
+		{"nothing is predicted", Config{Events: true}, true, nil, blocks{}, blocks{}, blocks{}, 0, 0},
+	} {
+		s, p := New(c.cfg, index.New(index.Config{})), four()
+		p.Members = []pools.Member{p.Members[0], p.Members[2]}
+		v := s.Bind(p)
+		for _, m := range p.Members {
+			s.Sent(m.Worker, 0, prompt[:6], c.text, noon)
+		}
+		assert.Equal(t, Size{Events: &index.Stats{}, Predicted: c.predicted, Recent: c.recently}, s.Size(), c.name)
+		find := func(text bool, now time.Time) (got blocks) {
+			var l Lookup
+			s.Find(v, Prompt{Hashes: prompt, Text: text, Remote: c.remote}, now, &l)
+			return blocks(l.Blocks)
+		}
+		assert.Equal(t, c.tokens, find(false, noon), "%s: tokens", c.name)
+		assert.Equal(t, c.asText, find(true, noon), "%s: text", c.name)
+		assert.Equal(t, c.later, find(false, noon.Add(2*time.Second)), "%s: later", c.name)
 	}
 }
 
