@@ -25,10 +25,7 @@ func bindingRouter(t testing.TB, role pools.Role, change func(c *Config)) *Route
 // serve has a request's worker begin to serve it, and end at once.
 func serve(t testing.TB, r *Router, p *pools.Pool, req Request, now time.Time) string {
 	t.Helper()
-	l, err := r.Reserve(p, req, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := reserve(t, r, p, req, now)
 	l.Bind(now)
 	l.Release(now)
 	l.Bind(now) // as at the end of an answer
@@ -50,10 +47,7 @@ func TestSessionsAreBound(t *testing.T) {
 				t.Fatal(at)
 			}
 			idx.Store(idx.Owner("w0000", 0), index.Device, chain(1, 20))
-			l, err := r.Reserve(p, Request{ID: "load", ISL: 3200, Pin: &Pin{Worker: "w0002"}}, noon)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := reserve(t, r, p, Request{ID: "load", ISL: 3200, Pin: &Pin{Worker: "w0002"}}, noon)
 			l.PrefillDone(noon) // so that in mode eft it is free
 			req := Request{ID: "1", ISL: 320, Hashes: chain(1, 20), Session: "s"}
 			for i := range 20 {
@@ -72,9 +66,7 @@ func TestSessionsAreBound(t *testing.T) {
 			off := bindingRouter(t, role, func(c *Config) { c.Mode, c.SessionTTL = choice.Name, 0 })
 			plain := bindingRouter(t, role, func(c *Config) { c.Mode, c.SessionTTL = choice.Name, 0 })
 			serve(t, off, p, other, noon)
-			if l, err = plain.Reserve(p, other, noon); err != nil {
-				t.Fatal(err)
-			}
+			l = reserve(t, plain, p, other, noon)
 			l.Release(noon)
 			l.Unbind(noon)
 			for i := range 50 {
@@ -153,10 +145,7 @@ func TestABoundWorkerGivesWay(t *testing.T) {
 
 	r := bindingRouter(t, pools.Decode, nil)
 	p := poolOf(pools.Decode, fleet("w", 3)...)
-	l, err := r.Reserve(p, Request{ID: "1", ISL: 100, Session: "s"}, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := reserve(t, r, p, Request{ID: "1", ISL: 100, Session: "s"}, noon)
 	l.Bind(noon)
 	if n := len(picks(t, r, p, Request{ISL: 100, Session: "s"}, 20)); n != 1 {
 		t.Errorf("on %d workers", n)
@@ -175,10 +164,7 @@ func TestAHotSession(t *testing.T) {
 	first := serve(t, r, p, Request{ID: "first", ISL: 1000, Session: "s"}, noon)
 	counts := map[string]int{}
 	for i := range 20 {
-		l, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: 1000, Session: "s"}, noon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := reserve(t, r, p, Request{ID: fmt.Sprint(i), ISL: 1000, Session: "s"}, noon)
 		l.Bind(noon)
 		counts[l.Worker.ID]++
 	}
@@ -197,9 +183,7 @@ func TestALateSessionWaits(t *testing.T) {
 	r.core.cfg.QueueThreshold = 1
 	r.core.bindings = affinity.New(time.Minute, false)
 	serve(t, r, p, Request{ID: "1", ISL: 100, Session: "s", Pin: &Pin{Worker: "b"}}, noon)
-	if _, err := r.Reserve(p, Request{ID: "2", ISL: 5000, Pin: &Pin{Worker: "b"}}, noon); err != nil {
-		t.Fatal(err)
-	}
+	reserve(t, r, p, Request{ID: "2", ISL: 5000, Pin: &Pin{Worker: "b"}}, noon)
 	ask := func(id string) (string, time.Duration) {
 		t.Helper()
 		l, err := r.Reserve(p, Request{ID: id, ISL: 3000, Session: "s", Drain: 1}, noon)

@@ -59,10 +59,7 @@ func TestCredit(t *testing.T) {
 		{"and one that is not", to(nil), nil, candidate{Overlap: 4, Favour: -50}, 0, 16 * math.E, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			policy, err := newPolicy(c.cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			policy := mustPolicy(t, c.cfg)
 			c.cand.Worker = &pools.Worker{ID: "w"}
 			other := candidate{Worker: &pools.Worker{ID: "other"}, Load: load.Account{PrefillTokens: c.others, ActiveBlocks: 1 << 20}}
 			why := Why{Explain: true}

@@ -160,14 +160,8 @@ func TestPrefillLoadOnline(t *testing.T) {
 	r := newRouter(t, cfg, nil)
 	p := poolOf(pools.Prefill, worker("a", 0, 0, 0), worker("b", 0, 0, 0))
 	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
-	a, err := r.Reserve(p, Request{ID: "1", ISL: 16_000, Pin: &Pin{Worker: "a"}}, at(0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := r.Reserve(p, Request{ID: "2", ISL: 16_000, Pin: &Pin{Worker: "b"}}, at(8))
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := reserve(t, r, p, Request{ID: "1", ISL: 16_000, Pin: &Pin{Worker: "a"}}, at(0))
+	b := reserve(t, r, p, Request{ID: "2", ISL: 16_000, Pin: &Pin{Worker: "b"}}, at(8))
 	w, err := r.Pick(p, Request{ID: "3", ISL: 16, Explain: true}, at(12))
 	if err != nil || w.Worker.ID != "a" || w.Terms[0].PrefillBlocks != (4_000+16)/16 || w.Cost != 251 {
 		t.Errorf("%v of %v, %v: want a with 4,000 tokens left", w, w.Terms, err)
@@ -200,10 +194,7 @@ func TestOutputIsWeighed(t *testing.T) {
 		cfg.TrackOutputBlocks = c.track
 		r := newRouter(t, cfg, nil)
 		p := poolOf(pools.Decode, worker("a", 9, 0, 0))
-		l, err := r.Reserve(p, Request{ID: "1", ISL: 64, Hashes: chain(1, 4), OSL: c.osl}, noon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := reserve(t, r, p, Request{ID: "1", ISL: 64, Hashes: chain(1, 4), OSL: c.osl}, noon)
 		l.Grow(3, noon)
 		if why, err := r.Pick(p, Request{ID: "2", ISL: 16}, noon); err != nil || why.Cost != c.cost {
 			t.Errorf("%+v: costs %v, %v", c, why.Cost, err)
@@ -263,9 +254,7 @@ func TestReuseCanBeDenied(t *testing.T) {
 	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	p := poolOf(pools.Decode, worker("a", 0, 0, 0))
 	hashes := chain(1, 4)
-	if _, err := r.Reserve(p, Request{ID: "1", ISL: 64, Hashes: hashes}, noon); err != nil {
-		t.Fatal(err)
-	}
+	reserve(t, r, p, Request{ID: "1", ISL: 64, Hashes: hashes}, noon)
 	for i, reuse := range []*bool{nil, new(true), new(false)} {
 		req := Request{ID: "2", ISL: 64, Hashes: hashes, Override: &Override{AssumeReuse: reuse}}
 		if why, err := r.Pick(p, req, noon); err != nil || why.Cost != []float64{4, 4, 8}[i] {
@@ -279,9 +268,7 @@ func TestTermsAreBounded(t *testing.T) {
 	r := newRouter(t, DefaultConfig(), nil)
 	p := poolOf(pools.Both, fleet("w", 200)...)
 	for i := range 150 {
-		if _, err := r.Reserve(p, Request{ID: "r", Attempt: i, ISL: 16 * (1 + i%9)}, noon); err != nil {
-			t.Fatal(err)
-		}
+		reserve(t, r, p, Request{ID: "r", Attempt: i, ISL: 16 * (1 + i%9)}, noon)
 	}
 	w, err := r.Pick(p, Request{ID: "x", ISL: 64, Explain: true}, noon)
 	if err != nil || len(w.Terms) != MaxTerms || w.Candidates != 200 {
@@ -322,9 +309,7 @@ func TestFitsOnlyWhomNobodyAsks(t *testing.T) {
 			big.Taints, small.Taints = []string{"gold"}, []string{"gold"}
 			p := poolOf(pools.Decode, big, small)
 			if c.fills > 0 {
-				if _, err := r.Reserve(p, Request{ID: "filler", ISL: c.fills}, noon); err != nil {
-					t.Fatal(err)
-				}
+				reserve(t, r, p, Request{ID: "filler", ISL: c.fills}, noon)
 			}
 			c.big.Worker = big
 			p = &pools.Pool{Model: "m", Role: pools.Decode, Version: 2, Members: []pools.Member{c.big, {Worker: small}}}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 )
@@ -46,10 +48,24 @@ func fleet(prefix string, n int) []*pools.Worker {
 func newRouter(t testing.TB, cfg Config, idx *index.Index) *Router {
 	t.Helper()
 	r, err := New(cfg, idx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r
+}
+
+// reserve books in p.
+func reserve(t testing.TB, r *Router, p *pools.Pool, req Request, now time.Time) *Lease {
+	t.Helper()
+	l, err := r.Reserve(p, req, now)
+	require.NoError(t, err)
+	return l
+}
+
+// mustPolicy is the policy of valid settings.
+func mustPolicy(t testing.TB, cfg Config) policy {
+	t.Helper()
+	p, err := newPolicy(cfg)
+	require.NoError(t, err)
+	return p
 }
 
 // chain returns n hashes that are a prompt's for all a router knows.
@@ -131,10 +147,7 @@ func TestThreshold(t *testing.T) {
 			p := poolOf(pools.Prefill, worker("a", 0, 0, c.batch), worker("b", 0, 0, c.batch))
 			var leases []*Lease
 			for i, isl := range c.prompts {
-				l, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: isl}, noon)
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := reserve(t, r, p, Request{ID: fmt.Sprint(i), ISL: isl}, noon)
 				leases = append(leases, l)
 			}
 			_, err := r.Reserve(p, Request{ID: "more", ISL: 16}, noon)
@@ -180,9 +193,7 @@ func TestRoom(t *testing.T) {
 			r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 			p := poolOf(pools.Decode, c.workers...)
 			for i, isl := range c.booked {
-				if _, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: isl}, noon); err != nil {
-					t.Fatal(err)
-				}
+				reserve(t, r, p, Request{ID: fmt.Sprint(i), ISL: isl}, noon)
 			}
 			l, err := r.Reserve(p, Request{ID: "r", ISL: c.isl, Exclude: c.exclude}, noon)
 			if got := outcome(l, err); got != c.want {
@@ -236,10 +247,7 @@ func TestViewFollows(t *testing.T) {
 	if got := r.BestOverlap(p, Request{Hashes: prompt}, noon); got != 3 {
 		t.Errorf("best overlap %d, want 3", got)
 	}
-	l, err := r.Reserve(p, Request{ID: "r", ISL: 64, Hashes: prompt}, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := reserve(t, r, p, Request{ID: "r", ISL: 64, Hashes: prompt}, noon)
 	if l.Worker.ID != "b" || l.Rank != 1 || l.Overlap != 3 || l.Candidates != 3 {
 		t.Errorf("chose %s rank %d of %d for overlap %d", l.Worker.ID, l.Rank, l.Candidates, l.Overlap)
 	}
@@ -257,24 +265,15 @@ func TestViewFollows(t *testing.T) {
 func TestDebugLog(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	r, err := New(DefaultConfig().logTo(log), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := r.Reserve(poolOf(pools.Both, worker("worker_1", 0, 0, 0)), Request{ID: "r", ISL: 24}, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := newRouter(t, DefaultConfig().logTo(log), nil)
+	l := reserve(t, r, poolOf(pools.Both, worker("worker_1", 0, 0, 0)), Request{ID: "r", ISL: 24}, noon)
 	if want := `msg="Formula for worker_1: 3.5 = 1.0 * 1.5 + 2.0 (cached_blocks: 0)"`; !strings.Contains(out.String(), want) {
 		t.Errorf("%s\nhas no %s", out.String(), want)
 	}
 	if l.Terms != nil {
 		t.Error("the lease keeps terms nobody asked for")
 	}
-	l, err = r.Reserve(poolOf(pools.Both, worker("worker_1", 0, 0, 0)), Request{ID: "s", ISL: 24, Explain: true}, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l = reserve(t, r, poolOf(pools.Both, worker("worker_1", 0, 0, 0)), Request{ID: "s", ISL: 24, Explain: true}, noon)
 	if len(l.Terms) != 1 || l.Terms[0].Cost != l.Cost {
 		t.Errorf("terms %+v for cost %v", l.Terms, l.Cost)
 	}

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/tandem-pd/tandem/pools"
@@ -27,10 +26,7 @@ func TestBookings(t *testing.T) {
 			idx.Store(idx.Owner("a", 0), index.Device, prompt[:2])
 			r := newRouter(t, DefaultConfig().For(c.role), idx)
 			p := poolOf(c.role, worker("a", 0, 0, 0))
-			l, err := r.Reserve(p, Request{ID: "r", ISL: 100, Hashes: prompt}, noon)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := reserve(t, r, p, Request{ID: "r", ISL: 100, Hashes: prompt}, noon)
 			if l.Overlap != c.overlap || l.PrefillTokens != c.tokens || l.BacklogTokens != c.tokens {
 				t.Errorf("lease: overlap %d, %d tokens, backlog %d", l.Overlap, l.PrefillTokens, l.BacklogTokens)
 			}
@@ -51,10 +47,7 @@ func TestBookings(t *testing.T) {
 			l.Release(noon)
 			check("released", WorkerLoad{Worker: "a", CachedBlocks: 2, Booked: 1})
 
-			next, err := r.Reserve(p, Request{ID: "r", ISL: 100, Hashes: prompt}, noon)
-			if err != nil {
-				t.Fatal(err)
-			}
+			next := reserve(t, r, p, Request{ID: "r", ISL: 100, Hashes: prompt}, noon)
 			l.Release(noon)
 			l.PrefillDone(noon)
 			l.Grow(5, noon)
@@ -65,19 +58,5 @@ func TestBookings(t *testing.T) {
 				t.Errorf("%d bookings are left", r.Open())
 			}
 		})
-	}
-}
-
-func TestReserveTwiceIsRefused(t *testing.T) {
-	r := newRouter(t, DefaultConfig(), nil)
-	p := poolOf(pools.Both, fleet("w", 2)...)
-	if _, err := r.Reserve(p, Request{ID: "r", ISL: 16}, noon); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Reserve(p, Request{ID: "r", ISL: 16}, noon); !errors.Is(err, ErrBooked) {
-		t.Errorf("the same attempt again: %v", err)
-	}
-	if _, err := r.Reserve(p, Request{ID: "r", Attempt: 1, ISL: 16}, noon); err != nil {
-		t.Errorf("the next attempt: %v", err)
 	}
 }

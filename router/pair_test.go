@@ -37,15 +37,11 @@ func TestPair(t *testing.T) {
 			dp := &pools.Pool{Model: "m", Role: pools.Decode, Members: c.decodes}
 			before := 0
 			if c.busyP > 0 {
-				if _, err := prefill.Reserve(pp, Request{ID: "before", ISL: c.busyP}, noon); err != nil {
-					t.Fatal(err)
-				}
+				reserve(t, prefill, pp, Request{ID: "before", ISL: c.busyP}, noon)
 				before++
 			}
 			if c.busyD > 0 {
-				if _, err := decode.Reserve(dp, Request{ID: "before", ISL: c.busyD}, noon); err != nil {
-					t.Fatal(err)
-				}
+				reserve(t, decode, dp, Request{ID: "before", ISL: c.busyD}, noon)
 				before++
 			}
 			p, d, err := ReservePair(prefill, decode, pp, dp, Request{ID: "r", ISL: c.isl}, Request{ID: "r", ISL: c.isl}, noon)
@@ -90,9 +86,7 @@ func TestPairUnwinds(t *testing.T) {
 	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	pp, dp := poolOf(pools.Prefill, fleet("p", 2)...), poolOf(pools.Decode, fleet("d", 2)...)
-	if _, err := decode.Reserve(dp, Request{ID: "r", ISL: 16}, noon); err != nil {
-		t.Fatal(err)
-	}
+	reserve(t, decode, dp, Request{ID: "r", ISL: 16}, noon)
 	_, _, err := ReservePair(prefill, decode, pp, dp, Request{ID: "r", ISL: 16}, Request{ID: "r", ISL: 16}, noon)
 	if !errors.Is(err, ErrBooked) || prefill.Open() != 0 {
 		t.Errorf("%v, %d prefill bookings left", err, prefill.Open())
@@ -108,9 +102,7 @@ func TestPairTurns(t *testing.T) {
 	pcfg.Mode, dcfg.Mode = "round_robin", "round-robin"
 	prefill, decode := newRouter(t, pcfg, nil), newRouter(t, dcfg, nil)
 	pp, dp := poolOf(pools.Prefill, fleet("p", 2)...), poolOf(pools.Decode, fleet("d", 3)...)
-	if _, err := prefill.Reserve(pp, Request{ID: "alone", ISL: 16}, noon); err != nil {
-		t.Fatal(err)
-	}
+	reserve(t, prefill, pp, Request{ID: "alone", ISL: 16}, noon)
 	var got []string
 	for i := range 4 {
 		p, d, err := ReservePair(prefill, decode, pp, dp, Request{ID: fmt.Sprint(i), ISL: 16}, Request{ID: fmt.Sprint(i), ISL: 16}, noon)

@@ -87,9 +87,7 @@ func TestWaterFilling(t *testing.T) {
 	p := poolOf(pools.Decode, worker("a", 0, 0, 0), worker("b", 0, 0, 0), worker("c", 0, 0, 0))
 	for i, n := range []int{0, 1, 5} {
 		for k := range n {
-			if _, err := r.Reserve(p, Request{ID: fmt.Sprint(i, "-", k), ISL: 20, Pin: &Pin{Worker: p.Members[i].Worker.ID}}, noon); err != nil {
-				t.Fatal(err)
-			}
+			reserve(t, r, p, Request{ID: fmt.Sprint(i, "-", k), ISL: 20, Pin: &Pin{Worker: p.Members[i].Worker.ID}}, noon)
 		}
 	}
 	for _, c := range []struct {
@@ -116,9 +114,7 @@ func TestWaterFilling(t *testing.T) {
 	}
 	for i, unseen := range []float64{0, 2, 0.49, 15} {
 		o.unseen = unseen
-		if _, err := r.Reserve(p, Request{ID: fmt.Sprint("drawn-", i), ISL: 20}, noon.Add(time.Duration(i)*time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		reserve(t, r, p, Request{ID: fmt.Sprint("drawn-", i), ISL: 20}, noon.Add(time.Duration(i)*time.Second))
 		if n, want := r.Draws(), uint64((i+1)/2); n != want {
 			t.Errorf("%d draws after %d bookings, want %d", n, i+1, want)
 		}
@@ -359,9 +355,7 @@ func TestLastRoomIsItsOwners(t *testing.T) {
 	}
 	for own := range 3 {
 		r := withPeers(t, cfg, nil, &others{group: groupOf(3, own), unseen: 50})
-		if _, err := r.Reserve(p, Request{ID: "1", ISL: 48}, noon); err != nil {
-			t.Fatal(err)
-		}
+		reserve(t, r, p, Request{ID: "1", ISL: 48}, noon)
 		idle := poolOf(pools.Decode, worker("b", 100, 0, 0))
 		if _, err := r.Reserve(idle, Request{ID: "2", ISL: 99 * 16}, noon); err != nil {
 			t.Errorf("gateway %d is refused a prompt that takes an idle worker whole: %v", own, err)
@@ -378,9 +372,7 @@ func TestABurstSpreads(t *testing.T) {
 		if got := r.core.unseen(p, noon); got != float64(2*i) {
 			t.Errorf("%d are booked in this moment, and %v of two others' are unseen", i, got)
 		}
-		if _, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: 16 * (1 + i)}, noon); err != nil {
-			t.Fatal(err)
-		}
+		reserve(t, r, p, Request{ID: fmt.Sprint(i), ISL: 16 * (1 + i)}, noon)
 	}
 	later := noon.Add(time.Millisecond)
 	if got := r.core.unseen(p, later); got != 0 {
@@ -390,9 +382,7 @@ func TestABurstSpreads(t *testing.T) {
 		t.Errorf("in the moment of a burst the next ones go to %d workers", n)
 	}
 	for i := range 100 {
-		if _, err := r.Reserve(p, Request{ID: fmt.Sprint("more-", i), ISL: 16}, later); err != nil {
-			t.Fatal(err)
-		}
+		reserve(t, r, p, Request{ID: fmt.Sprint("more-", i), ISL: 16}, later)
 	}
 	if got := r.core.unseen(p, later); got != float64(2*len(moments{}.at)) {
 		t.Errorf("%v are unseen in a burst that is longer than what is kept of it", got)

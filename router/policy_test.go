@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/load"
 )
@@ -55,10 +53,7 @@ func TestRegistry(t *testing.T) {
 			for _, temperature := range []float64{0, 0.5} {
 				cfg := DefaultConfig()
 				cfg.Mode, cfg.Temperature = strings.ReplaceAll(p.Name, "-", "_"), temperature
-				policy, err := newPolicy(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				policy := mustPolicy(t, cfg)
 				if _, _, ok := policy(asked(ask, rand.New(rand.NewPCG(1, 1)), &Why{}), nil); ok {
 					t.Error("picks one of no candidates")
 				}
@@ -117,10 +112,7 @@ func TestFormula(t *testing.T) {
 			"Formula for worker_1: 25.0 = 0.0 * 6.0 + 25.0 (cached_blocks: 4)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			policy, err := newPolicy(c.cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			policy := mustPolicy(t, c.cfg)
 			c.cand.Worker = &pools.Worker{ID: "worker_1"}
 			why := Why{Explain: true}
 			_, cost, _ := policy(&query{Request: &Request{ISL: c.isl}, BlockSize: 16, rng: rand.New(rand.NewPCG(1, 1)), why: &why}, []candidate{c.cand})
@@ -172,10 +164,7 @@ func TestPowerOfTwo(t *testing.T) {
 	}
 	cfg := DefaultConfig()
 	cfg.Mode = "power_of_two"
-	policy, err := newPolicy(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	policy := mustPolicy(t, cfg)
 	counts := spread(policy, ws, 10_000)
 	want := make([]float64, 7) // of n candidates the i-th least loaded wins n-1-i of n(n-1)/2 pairs
 	for i := range want {
@@ -193,10 +182,7 @@ func TestPowerOfTwo(t *testing.T) {
 func TestDeviceAwareWeighted(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Mode = "device-aware-weighted"
-	policy, err := newPolicy(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	policy := mustPolicy(t, cfg)
 	for _, c := range []struct {
 		cpu, gpu int // requests in flight
 		want     int // index: the CPU is 0
@@ -230,8 +216,7 @@ func TestSoftmax(t *testing.T) {
 		}
 		cfg := DefaultConfig()
 		cfg.Temperature = c.temperature
-		policy, err := newPolicy(cfg)
-		require.NoError(t, err)
+		policy := mustPolicy(t, cfg)
 		shares, sum := make([]float64, 4), 0.0
 		for i, cost := range c.costs {
 			shares[i] = math.Exp(-(cost - c.costs[0]) / max(1, c.costs[3]-c.costs[0]) / c.temperature)
@@ -344,10 +329,7 @@ func TestMinTTFT(t *testing.T) {
 	}
 	cfg := DefaultConfig().For(pools.Decode)
 	cfg.Mode = "min-ttft"
-	p, err := newPolicy(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := mustPolicy(t, cfg)
 	full := []candidate{{Worker: &pools.Worker{}, Load: load.Account{ActiveBlocks: 9}}, {Worker: &pools.Worker{}, Load: load.Account{PrefillTokens: 999}}}
 	if i, cost, _ := p(asked(req, rand.New(rand.NewPCG(1, 1)), &Why{}), full); i != 1 || cost != 100 {
 		t.Errorf("in a decode pool candidate %d at %v, want the blocks held and the request's own: 1 at 100", i, cost)
@@ -360,15 +342,9 @@ func TestSharedBlocksCountOnce(t *testing.T) {
 	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	p := poolOf(pools.Decode, worker("a", 15, 0, 0), worker("b", 15, 0, 0))
 	hashes := chain(1, 10)
-	first, err := r.Reserve(p, Request{ID: "1", ISL: 165, Hashes: hashes}, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := reserve(t, r, p, Request{ID: "1", ISL: 165, Hashes: hashes}, noon)
 	other := map[string]string{"a": "b", "b": "a"}[first.Worker.ID]
-	second, err := r.Reserve(p, Request{ID: "2", ISL: 165, Hashes: hashes, Exclude: []string{other}}, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := reserve(t, r, p, Request{ID: "2", ISL: 165, Hashes: hashes, Exclude: []string{other}}, noon)
 	if second.Worker != first.Worker || second.Cost != 12 {
 		t.Errorf("the second is on %s at %v, want %s at 11 blocks held and one more", second.Worker.ID, second.Cost, first.Worker.ID)
 	}

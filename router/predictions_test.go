@@ -19,10 +19,7 @@ func silent(id string) *pools.Worker {
 // book reserves in p, releases, and returns the lease.
 func book(t *testing.T, r *Router, p *pools.Pool, hashes []uint64, now time.Time) *Lease {
 	t.Helper()
-	l, err := r.Reserve(p, Request{ID: "r", ISL: 16 * len(hashes), Hashes: hashes}, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := reserve(t, r, p, Request{ID: "r", ISL: 16 * len(hashes), Hashes: hashes}, now)
 	l.Release(now)
 	return l
 }
@@ -58,9 +55,7 @@ func TestPredictionsEndWithTheWorker(t *testing.T) {
 	hashes := chain(1, 20)
 	now := poolOf(pools.Prefill, silent("a"), silent("b"))
 	for _, id := range []string{"a", "b"} {
-		if _, err := r.Reserve(now, Request{ID: id, ISL: 320, Hashes: hashes, Pin: &Pin{Worker: id}}, noon); err != nil {
-			t.Fatal(err)
-		}
+		reserve(t, r, now, Request{ID: id, ISL: 320, Hashes: hashes, Pin: &Pin{Worker: id}}, noon)
 	}
 	anew := silent("a")
 	anew.Incarnation = "second"
@@ -154,9 +149,7 @@ func TestPins(t *testing.T) {
 			r := newRouter(t, DefaultConfig(), nil)
 			p := poolOf(pools.Both, small, wide)
 			p.Members = append([]pools.Member{down}, p.Members...)
-			if _, err := r.Reserve(p, Request{ID: "beside", ISL: 64, Pin: &Pin{Worker: "small"}}, noon); err != nil {
-				t.Fatal(err)
-			}
+			reserve(t, r, p, Request{ID: "beside", ISL: 64, Pin: &Pin{Worker: "small"}}, noon)
 			l, err := r.Reserve(p, Request{ID: "r", ISL: c.isl, Pin: &c.pin}, noon)
 			got := outcome(l, err)
 			if err == nil {

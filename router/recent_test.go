@@ -25,10 +25,7 @@ func siblings(t *testing.T, cfg Config, afterFirst func(r *Router, first *Lease)
 	hashes := chain(1, 40)
 	each = map[string]int{}
 	for i := range 20 {
-		l, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: 645, Hashes: hashes}, noon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := reserve(t, r, p, Request{ID: fmt.Sprint(i), ISL: 645, Hashes: hashes}, noon)
 		each[l.Worker.ID]++
 		tokens += l.PrefillTokens
 		if i == 0 && afterFirst != nil {
@@ -115,10 +112,7 @@ func at(t *testing.T, r *Router, p *pools.Pool, rank int, hashes []uint64, now t
 // send books hashes there, and releases them.
 func send(t *testing.T, r *Router, p *pools.Pool, worker string, rank int, hashes []uint64) *Lease {
 	t.Helper()
-	l, err := r.Reserve(p, Request{ID: fmt.Sprint(worker, rank, len(hashes)), ISL: 16 * len(hashes), Hashes: hashes, Pin: &Pin{Worker: worker, Ranked: true, Rank: rank}}, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := reserve(t, r, p, Request{ID: fmt.Sprint(worker, rank, len(hashes)), ISL: 16 * len(hashes), Hashes: hashes, Pin: &Pin{Worker: worker, Ranked: true, Rank: rank}}, noon)
 	l.Release(noon)
 	return l
 }

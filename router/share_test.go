@@ -13,10 +13,7 @@ func TestSharesCountInTheChoice(t *testing.T) {
 	cfg := DefaultConfig()
 	made := 0
 	cfg.OnBooking = func(bool) { made++ }
-	r, err := New(cfg.For(pools.Decode), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := newRouter(t, cfg.For(pools.Decode), nil)
 	p := &pools.Pool{Model: "m", Role: pools.Decode, Members: []pools.Member{
 		{Worker: &pools.Worker{ID: "a", BlockSize: 16, TotalKVBlocks: 100}}, {Worker: &pools.Worker{ID: "b", BlockSize: 16, TotalKVBlocks: 100}},
 	}}
@@ -50,10 +47,7 @@ func TestSharesCountInTheChoice(t *testing.T) {
 	if !hear(0) {
 		t.Error("what the other gateway had ended, and nothing fell")
 	}
-	second, err := r.Reserve(p, Request{ID: "2", ISL: 160, Pin: pin}, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := reserve(t, r, p, Request{ID: "2", ISL: 160, Pin: pin}, noon)
 	if loads := r.Loads(p); loads[0].Requests != 1 || loads[0].Others != (load.Account{}) {
 		t.Errorf("%+v", loads[0])
 	}
@@ -74,10 +68,7 @@ func TestSharesCountInTheChoice(t *testing.T) {
 // TestPromisesAreShared: room that another gateway's pool keeps for prompts under way is no room here.
 func TestPromisesAreShared(t *testing.T) {
 	cfg := DefaultConfig()
-	r, err := New(cfg.For(pools.Decode), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := newRouter(t, cfg.For(pools.Decode), nil)
 	v := r.see(&pools.Pool{Model: "m", Role: pools.Decode, Members: []pools.Member{{Worker: &pools.Worker{ID: "a", BlockSize: 16, TotalKVBlocks: 100}}}})
 	promised := func(blocks int) []load.Shared {
 		return []load.Shared{{Share: load.Share{Account: load.Account{ActiveBlocks: blocks}}}}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
@@ -17,56 +19,80 @@ import (
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
+// hub is a bus, and a feed of its events about one worker.
+type hub struct {
+	t       *testing.T
+	bus     *eventstest.Bus
+	roster  *pools.Roster
+	routers *router.Set
+	feed    *Feed
+	worker  pools.Worker
+}
+
+func newHub(t *testing.T, bus *eventstest.Bus) *hub {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	h := &hub{t: t, bus: bus, roster: pools.NewRoster(pools.Config{}, log), worker: vllm("w")}
+	var err error
+	h.routers, err = router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
+	require.NoError(t, err)
+	var events wire.Bus
+	if bus != nil {
+		t.Cleanup(bus.Close)
+		events = bus
+	}
+	h.feed, err = New(Config{Events: follow.Config{RetryMin: time.Millisecond}}, events, h.roster, h.routers, log, prometheus.NewRegistry())
+	require.NoError(t, err)
+	h.roster.From("test").Put(h.worker)
+	if bus != nil {
+		run(t, h.feed.Run)
+	}
+	return h
+}
+
+// vllm is a worker that publishes its events.
+func vllm(id string) pools.Worker {
+	return pools.Worker{ID: id, Model: "m", Role: pools.Both, Engine: "vllm", Address: "http://10.0.0.1:8000", BlockSize: 16, KVEvents: "nats"}
+}
+
+// publisher starts a worker's, which publishes one event.
+func publisher(t testing.TB, bus wire.Bus, worker string, e ...wire.Event) (p *publish.Publisher, stop func()) {
+	t.Helper()
+	p, err := publish.New(publish.Config{Source: wire.Source{Pool: "m/both", Worker: worker}}, bus, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	stop = run(t, p.Run)
+	if len(e) > 0 {
+		require.NoError(t, p.Publish(e))
+	}
+	return p, stop
+}
+
 // A rank whose answers contradicted its events is marked; when its publisher begins again as another process, the mark goes
 // with the events that it was for.
 func TestAnotherEpochIsResynchronised(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
-	bus := eventstest.NewBus()
-	t.Cleanup(bus.Close)
-	roster := pools.NewRoster(pools.Config{}, log)
-	routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := New(Config{Events: follow.Config{RetryMin: time.Millisecond}}, bus, roster, routers, log, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	roster.From("test").Put(pools.Worker{ID: "w", Model: "m", Role: pools.Both, Engine: "vllm", Address: "http://10.0.0.1:8000", BlockSize: 16, KVEvents: "nats"})
-	run(t, f.Run)
+	h := newHub(t, eventstest.NewBus())
 	start := func() (stop func()) {
-		p, err := publish.New(publish.Config{Source: wire.Source{Pool: "m/both", Worker: "w"}}, bus, log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Publish([]wire.Event{{Kind: wire.Removed, Hashes: []wire.Hash{1}}}); err != nil {
-			t.Fatal(err)
-		}
-		stop = run(t, p.Run)
+		p, stop := publisher(t, h.bus, "w", wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{1}})
 		within(t, "followed", func() bool {
-			s := f.Sources()
+			s := h.feed.Sources()
 			return len(s) == 1 && s[0].State == follow.Live && s[0].Epoch == p.Epoch()
 		})
 		return stop
 	}
 	stop := start()
-	of := routers.For("m", pools.Both)
+	of := h.routers.For("m", pools.Both)
 	prompt := make([]uint64, 100)
 	for i := range prompt {
 		prompt[i] = uint64(i + 1)
 	}
 	marked := func() bool { p, _ := of.Sources().RankParity(overlap.Rank{Worker: "w"}); return p.Marked }
 	for range 100 {
-		l, err := of.Reserve(roster.View().Pool("m", pools.Both), router.Request{ID: "r", ISL: 1600, Hashes: prompt}, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		l, err := of.Reserve(h.roster.View().Pool("m", pools.Both), router.Request{ID: "r", ISL: 1600, Hashes: prompt}, time.Now())
+		require.NoError(t, err)
 		l.Compare(1600) // though the events know of no block
 		l.Release(time.Now())
 	}
-	if !marked() {
-		t.Fatal("the rank is not marked")
-	}
+	require.True(t, marked())
 	stop()
 	start()
 	within(t, "trusted again", func() bool { return !marked() })
@@ -89,51 +115,18 @@ func run(t testing.TB, f func(context.Context) error) (stop func()) {
 
 // The size of an engine's blocks is known from its events.
 func TestEngineBlockIsKnown(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
-	bus := eventstest.NewBus()
-	t.Cleanup(bus.Close)
-	roster := pools.NewRoster(pools.Config{}, log)
-	routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := New(Config{Events: follow.Config{RetryMin: time.Millisecond}}, bus, roster, routers, log, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := pools.Worker{ID: "w", Model: "m", Role: pools.Both, Engine: "vllm", Address: "http://10.0.0.1:8000", BlockSize: 16, KVEvents: "nats"}
-	roster.From("test").Put(w)
-	run(t, f.Run)
-	p, err := publish.New(publish.Config{Source: wire.Source{Pool: "m/both", Worker: "w"}}, bus, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	run(t, p.Run)
-	if err := p.Publish([]wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: make([]uint32, 32), BlockSize: 32}}); err != nil {
-		t.Fatal(err)
-	}
-	within(t, "32 tokens a block", func() bool { return f.EngineBlock(&w, 0) == 32 })
-	if none := (*Feed)(nil); none.EngineBlock(&w, 0) != 0 || none.Sources() != nil || none.Reannounce(&w, 0) {
+	h := newHub(t, eventstest.NewBus())
+	publisher(t, h.bus, "w", wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: make([]uint32, 32), BlockSize: 32})
+	within(t, "32 tokens a block", func() bool { return h.feed.EngineBlock(&h.worker, 0) == 32 })
+	if none := (*Feed)(nil); none.EngineBlock(&h.worker, 0) != 0 || none.Sources() != nil || none.Reannounce(&h.worker, 0) {
 		t.Error("without a feed something is followed")
 	}
 }
 
 // A worker that joins before the feed runs is predicted where its events cannot come.
 func TestPredictedFromTheFirst(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
-	roster := pools.NewRoster(pools.Config{}, log)
-	routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := New(Config{}, nil, roster, routers, log, prometheus.NewRegistry()); err != nil {
-		t.Fatal(err)
-	}
-	w := pools.Worker{ID: "w", Model: "m", Role: pools.Both, Engine: "vllm", Address: "http://10.0.0.1:8000", BlockSize: 16, KVEvents: "nats"}
-	roster.From("test").Put(w)
-	if !routers.For("m", pools.Both).Sources().Predicts(&w, 0) {
-		t.Error("the worker is not predicted")
-	}
+	h := newHub(t, nil)
+	assert.True(t, h.routers.For("m", pools.Both).Sources().Predicts(&h.worker, 0))
 }
 
 // within waits for a condition.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
@@ -47,9 +48,7 @@ type site struct {
 
 func (s *site) bus() wire.Bus {
 	conn, err := nats.Connect(s.url)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	s.t.Cleanup(conn.Close)
 	return natsbus.OverNATS(conn, natsbus.PendingLimits{}, slog.New(slog.DiscardHandler))
 }
@@ -57,23 +56,15 @@ func (s *site) bus() wire.Bus {
 // newSite has so many workers publish so many blocks, in prompts of 100.
 func newSite(t testing.TB, workers, blocks int) *site {
 	server, err := natsbus.StartServer(natsbus.ServerConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	s := &site{t: t, url: server.URL()}
 	bus := s.bus()
 	for i := range workers {
-		w := pools.Worker{ID: fmt.Sprintf("w%d", i), Model: "m", Role: pools.Both, Engine: "vllm", Address: fmt.Sprintf("http://10.0.0.%d:8000", i+1), BlockSize: 16, KVEvents: "nats"}
-		p, err := publish.New(publish.Config{Source: wire.Source{Pool: "m/both", Worker: w.ID}}, bus, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		run(t, p.Run)
+		w := vllm(fmt.Sprintf("w%d", i))
+		p, _ := publisher(t, bus, w.ID)
 		for j := range blocks / 100 {
-			if err := p.Publish([]wire.Event{eventstest.Chain(uint32(i*blocks/100+j), 100)}); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, p.Publish([]wire.Event{eventstest.Chain(uint32(i*blocks/100+j), 100)}))
 		}
 		s.workers, s.sends = append(s.workers, w), append(s.sends, p)
 	}
@@ -85,13 +76,10 @@ func (s *site) feed(own string, others ...string) (f *Feed, at *index.Index, sto
 	log := slog.New(slog.DiscardHandler)
 	roster := pools.NewRoster(pools.Config{}, log)
 	routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	group := &follow.Group{Bus: weighed{s.bus(), &s.bytes}, Join: func(context.Context) (string, []string) { return own, others }}
-	if f, err = New(Config{Events: follow.Config{Group: group}}, s.bus(), roster, routers, log, prometheus.NewRegistry()); err != nil {
-		s.t.Fatal(err)
-	}
+	f, err = New(Config{Events: follow.Config{Group: group}}, s.bus(), roster, routers, log, prometheus.NewRegistry())
+	require.NoError(s.t, err)
 	for _, w := range s.workers {
 		roster.From("test").Put(w)
 	}
@@ -149,9 +137,7 @@ func TestRestoredIndexAnswersAlike(t *testing.T) {
 		gone := wire.Event{Kind: wire.Removed, Medium: "GPU", Hashes: chain.Hashes[40:]}
 		more := eventstest.Chain(uint32(100+i), 7)
 		more.Parent, more.HasParent = chain.Hashes[39], true
-		if err := p.Publish([]wire.Event{gone, more}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Publish([]wire.Event{gone, more}))
 	}
 	within(t, "both go on", func() bool { return s.knows(first) && s.knows(second) })
 	alike()

@@ -13,7 +13,6 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
@@ -57,14 +56,10 @@ func TestSilentSources(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, id := range []string{"mute", "idle", "speaks"} {
-			roster.From("test").Put(pools.Worker{ID: id, Model: "m", Role: pools.Both, Engine: "vllm", Address: "http://10.0.0.1:8000", BlockSize: 16, KVEvents: "nats"})
+			roster.From("test").Put(vllm(id))
 		}
 		run(t, f.Run)
-		p, err := publish.New(publish.Config{Source: wire.Source{Pool: "m/both", Worker: "speaks"}}, bus, log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		run(t, p.Run)
+		publisher(t, bus, "speaks")
 		const warning = "publishes no KV events"
 		time.Sleep(silentAfter - time.Second)
 		if n := out.count(warning); n != 0 {
