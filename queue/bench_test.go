@@ -76,14 +76,9 @@ func BenchmarkDrainPlans(b *testing.B) {
 		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {
 			cfg := DefaultConfig()
 			cfg.Limit, cfg.Policy, cfg.Timeout = waiting, "hrrn", 24*time.Hour
-			core, err := NewCore(cfg, start, func(*Ticket[string], error) {})
-			if err != nil {
-				b.Fatal(err)
-			}
+			core := newCore(b, cfg, func(*Ticket[string], error) {})
 			for i := range waiting {
-				if err := core.Push(&Ticket[string]{Item: Item{Uncached: i % 997}}, start); err != nil {
-					b.Fatal(err)
-				}
+				push(b, core, start, &Ticket[string]{Item: Item{Uncached: i % 997}})
 			}
 			later := &laterError{plan{starts: time.Hour, takes: time.Second}}
 			now, asked := start, 0
@@ -93,32 +88,6 @@ func BenchmarkDrainPlans(b *testing.B) {
 				core.Drain(now, func(*Ticket[string]) error { asked++; return later })
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(asked), "ns/asked")
-		})
-	}
-}
-
-// BenchmarkDrainOfLanes is a drain that grants nothing: it asks once in each lane, with the claims of those ahead.
-func BenchmarkDrainOfLanes(b *testing.B) {
-	for _, lanes := range []int{0, 16, maxLanes} {
-		b.Run(fmt.Sprintf("lanes=%d", lanes), func(b *testing.B) {
-			core, err := NewCore(DefaultConfig(), start, func(*Ticket[string], error) {})
-			if err != nil {
-				b.Fatal(err)
-			}
-			for i := range 1000 {
-				t := &Ticket[string]{Item: Item{ID: fmt.Sprint(i)}}
-				if lanes > 0 {
-					t.Lane = fmt.Sprint(i % lanes)
-					t.Value = t.Lane
-				}
-				if err := core.Push(t, start); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				core.Drain(start, func(t *Ticket[string]) error { core.Ahead(t); return ErrWait })
-			}
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/setting"
+
+	"github.com/stretchr/testify/require"
 )
 
 // twin is the queue written slowly and plainly: a slice that is sorted whenever anybody looks.
@@ -167,35 +170,14 @@ func (r twinRooms) ask(needs int, it Item, ahead []twinAsk) string {
 }
 
 func twinOrder(a, b *twinTicket) int {
-	rank := func(t *twinTicket) string {
-		retry := 1
-		if t.it.Retry {
-			retry = 0
-		}
-		return fmt.Sprintf("%d %010d", retry, 1<<32-1-t.it.Strict)
+	if a.it.Retry != b.it.Retry {
+		return map[bool]int{true: -1, false: 1}[a.it.Retry]
 	}
-	if c := strings.Compare(rank(a), rank(b)); c != 0 {
-		return c
+	if a.it.Strict != b.it.Strict {
+		return cmp.Compare(b.it.Strict, a.it.Strict)
 	}
-	if a.key != b.key {
-		if a.key < b.key {
-			return -1
-		}
-		return 1
-	}
-	if c := a.it.Arrival.Compare(b.it.Arrival); c != 0 {
-		return c
-	}
-	return a.number - b.number
+	return cmp.Or(cmp.Compare(a.key, b.key), a.it.Arrival.Compare(b.it.Arrival), a.number-b.number)
 }
-
-// aging is an order whose keys cross as time passes: weight grows with the wait, over the work.
-type aging struct{}
-
-func (aging) Key(it Item, now time.Time) float64 {
-	return -(1 + now.Sub(it.Arrival).Seconds()) / float64(max(1, it.Uncached))
-}
-func (aging) Ages() bool { return true }
 
 // TestCoreAgainstTwin gives both the same random life and wants the same fates in the same order, and the same queue.
 func TestCoreAgainstTwin(t *testing.T) {
@@ -209,18 +191,8 @@ func TestCoreAgainstTwin(t *testing.T) {
 			cfg.Classes = twinClasses(rng)
 		}
 		var sent []string
-		core, err := NewCore(cfg, start, func(t *Ticket[twinAsk], err error) { sent = append(sent, t.ID+" "+fate(err)) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		core := newCore(t, cfg, func(t *Ticket[twinAsk], err error) { sent = append(sent, t.ID+" "+fate(err)) })
 		slow := &twin{cfg: cfg, order: core.classes[0].order, turns: newTwinTurns(cfg.Classes)}
-		if seed%4 == 0 {
-			for k := range core.classes {
-				core.classes[k].order = aging{}
-			}
-			slow.order = aging{}
-		}
-
 		now, room := start, twinRooms{}
 		tickets := make(map[string]*Ticket[twinAsk])
 		needs := func(id string) int { return tickets[id].Value.needs }
@@ -327,61 +299,12 @@ func (q *twin) waiting() string {
 	return b.String()
 }
 
-func TestAgingOrderIsAskedAgain(t *testing.T) {
-	core, err := NewCore(DefaultConfig(), start, func(*Ticket[twinAsk], error) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	core.classes[0].order = aging{}
-	push := func(id string, uncached int, now time.Time) {
-		if err := core.Push(&Ticket[twinAsk]{Item: Item{ID: id, Uncached: uncached}}, now); err != nil {
-			t.Fatal(err)
-		}
-	}
-	push("long", 1000, start)
-	push("short", 100, start.Add(20*time.Second))
-	if head := core.head(); head.ID != "short" {
-		t.Errorf("%s is first when short has just come", head.ID)
-	}
-	// (1+20)/1000 of long is now more than (1+0)/100 of short
-	var asked string
-	core.Drain(start.Add(20*time.Second), func(t *Ticket[twinAsk]) error { asked = t.ID; return ErrWait })
-	if asked != "long" {
-		t.Errorf("%s is asked first after long has waited for 20 s", asked)
-	}
-}
-
-func TestSettleAfterCancel(t *testing.T) {
-	core, err := NewCore(DefaultConfig(), start, func(t *Ticket[twinAsk], err error) { panic("it has left already") })
-	if err != nil {
-		t.Fatal(err)
-	}
-	ticket := &Ticket[twinAsk]{Item: Item{ID: "a"}}
-	if err := core.Push(ticket, start); err != nil {
-		t.Fatal(err)
-	}
-	asked := core.next(start)
-	if !core.cancel(ticket, start) || core.cancel(ticket, start) {
-		t.Error("it can be cancelled while it is asked, and once")
-	}
-	if core.settle(asked, nil, start) {
-		t.Error("a grant was taken for a ticket that had left")
-	}
-	core.stop(start)
-	if s := core.Stats(start); s.GrantedTotal != 0 || s.CancelledTotal != 1 || s.Waiting != 0 {
-		t.Errorf("stats %+v", s)
-	}
-}
-
 // TestPushAmidADrain: who comes while others are asked is not refused before it is clear that it has to wait.
 func TestPushAmidADrain(t *testing.T) {
 	var sent []string
 	cfg := DefaultConfig()
 	cfg.Limit = 1
-	core, err := NewCore(cfg, start, func(t *Ticket[twinAsk], err error) { sent = append(sent, t.ID+" "+fate(err)) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	core := newCore(t, cfg, func(t *Ticket[twinAsk], err error) { sent = append(sent, t.ID+" "+fate(err)) })
 	push := func(id string) {
 		if err := core.Push(&Ticket[twinAsk]{Item: Item{ID: id}}, start); err != nil {
 			sent = append(sent, id+" "+fate(err))
@@ -409,17 +332,28 @@ func (c *Core[V]) Waiting() []*Ticket[V] {
 	for _, l := range c.lanes {
 		all = append(all, slices.Concat(l.lines...)...)
 	}
-	slices.SortFunc(all, func(a, b *Ticket[V]) int {
-		if a.before(b) {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b *Ticket[V]) int { return map[bool]int{true: -1, false: 1}[a.before(b)] })
 	return all
 }
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config { return setting.Default[Config]() }
+
+// newCore is a core that began at start.
+func newCore[V any](t testing.TB, cfg Config, ended func(*Ticket[V], error)) *Core[V] {
+	t.Helper()
+	core, err := NewCore(cfg, start, ended)
+	require.NoError(t, err)
+	return core
+}
+
+// push has tickets come that are taken in.
+func push[V any](t testing.TB, core *Core[V], now time.Time, tickets ...*Ticket[V]) {
+	t.Helper()
+	for _, ticket := range tickets {
+		require.NoError(t, core.Push(ticket, now))
+	}
+}
 
 func isFull(err error) bool {
 	_, full := errors.AsType[*FullError](err)

@@ -37,9 +37,7 @@ func TestRequestsGather(t *testing.T) {
 			core.Drain(start, wait(c.free))
 			now := start.Add(c.at)
 			other := &Ticket[string]{Item: c.other}
-			if err := core.Push(other, now); err != nil {
-				t.Fatal(err)
-			}
+			push(t, core, now, other)
 			if g := core.Gathers(other, now); g != c.gathers {
 				t.Fatalf("gathers %v, want %v", g, c.gathers)
 			}

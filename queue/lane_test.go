@@ -11,17 +11,12 @@ import (
 // TestLanesAreBounded: however many lanes requests name, a drain asks in so many and the one that the rest share,
 // and a lane ends with its last ticket.
 func TestLanesAreBounded(t *testing.T) {
-	core, err := NewCore(DefaultConfig(), start, func(*Ticket[int], error) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	core := newCore(t, DefaultConfig(), func(*Ticket[int], error) {})
 	var tickets []*Ticket[int]
 	for i := range 2 * maxLanes {
 		ticket := &Ticket[int]{Item: Item{Lane: fmt.Sprint(i)}}
 		tickets = append(tickets, ticket)
-		if err := core.Push(ticket, start); err != nil {
-			t.Fatal(err)
-		}
+		push(t, core, start, ticket)
 	}
 	asked := 0
 	core.Drain(start, func(*Ticket[int]) error { asked++; return ErrWait })

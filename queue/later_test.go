@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // laterError answers that a request waits on by a plan.
@@ -24,15 +26,10 @@ func (e *laterError) Later() (starts, takes, then, free time.Duration) {
 func newLine(t *testing.T, cfg Config, ids ...string) (core *Core[string], tickets map[string]*Ticket[string], ended *[]string) {
 	t.Helper()
 	ended, tickets = new([]string), map[string]*Ticket[string]{}
-	core, err := NewCore(cfg, start, func(t *Ticket[string], err error) { *ended = append(*ended, t.ID+" "+fate(err)) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	core = newCore(t, cfg, func(t *Ticket[string], err error) { *ended = append(*ended, t.ID+" "+fate(err)) })
 	for _, id := range ids {
 		tickets[id] = &Ticket[string]{Item: Item{ID: id}}
-		if err := core.Push(tickets[id], start); err != nil {
-			t.Fatal(err)
-		}
+		push(t, core, start, tickets[id])
 	}
 	return core, tickets, ended
 }
@@ -122,9 +119,7 @@ func TestPromotion(t *testing.T) {
 				if tickets[id] = ticket; id == "long" {
 					ticket.Target = c.own
 				}
-				if err := core.Push(ticket, start); err != nil {
-					t.Fatal(err)
-				}
+				push(t, core, start, ticket)
 			}
 			takes := map[string]time.Duration{"a": 300 * time.Millisecond, "b": 300 * time.Millisecond, "c": 300 * time.Millisecond, "long": c.long}
 			for range 2 { // the first shows that there are plans
@@ -171,26 +166,29 @@ func (o counted) Key(it Item, now time.Time) float64 {
 	return o.hrrn.Key(it, now)
 }
 
-// What a drain does stays bounded as the queue grows: so many requests are asked, and the keys of a long queue stand for a while.
+// What a drain does stays bounded as the queue grows: so many requests are asked, and the keys of a long queue stand for a while. Room that
+// comes is the first ones'.
 func TestADrainsWorkIsBounded(t *testing.T) {
 	const drains = 200 // 1 ms apart
 	for _, waiting := range []int{100, 1000, 10_000} {
 		cfg := DefaultConfig()
-		cfg.Limit, cfg.Policy = waiting, "hrrn"
-		core, err := NewCore(cfg, start, func(*Ticket[string], error) {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		cfg.Limit, cfg.Policy, cfg.Target = waiting, "hrrn", 2*time.Second
+		var granted []string
+		core := newCore(t, cfg, func(t *Ticket[string], err error) { granted = append(granted, t.ID+" "+fate(err)) })
 		keys, asked := 0, 0
 		core.classes[0].order = counted{keys: &keys}
 		for i := range waiting {
-			if err := core.Push(&Ticket[string]{Item: Item{ID: fmt.Sprint(i), Uncached: i}}, start); err != nil {
-				t.Fatal(err)
-			}
+			push(t, core, start, &Ticket[string]{Item: Item{ID: fmt.Sprint(i), Uncached: i}})
 		}
 		keys = 0
-		for i := range drains {
-			core.Drain(start.Add(time.Duration(i)*time.Millisecond), func(*Ticket[string]) error { asked++; return &laterError{} })
+		now := start
+		for range drains {
+			before := asked
+			core.Drain(now, func(*Ticket[string]) error { asked++; return &laterError{} })
+			if n := asked - before; n > (3+maxTried)*maxPlanned {
+				t.Fatalf("%d wait: %d are asked in a drain", waiting, n)
+			}
+			now = now.Add(time.Millisecond)
 		}
 		if most := drains * 2 * maxPlanned; asked > most {
 			t.Errorf("%d wait: %d are asked in %d drains, want at most %d", waiting, asked, drains, most)
@@ -198,36 +196,15 @@ func TestADrainsWorkIsBounded(t *testing.T) {
 		if most := max(drains*maxPlanned, waiting*(drains/50+1)); keys > most {
 			t.Errorf("%d wait: %d keys are computed in %d drains, want at most %d", waiting, keys, drains, most)
 		}
-	}
-}
-
-// A drain plans so many requests and no more, however many wait; room that comes is the first ones'.
-func TestDrainsStayBounded(t *testing.T) {
-	const waiting = 10_000
-	cfg := DefaultConfig()
-	cfg.Limit, cfg.Target = waiting, 2*time.Second
-	ids := make([]string, waiting)
-	for i := range ids {
-		ids[i] = fmt.Sprint(i)
-	}
-	core, _, ended := newLine(t, cfg, ids...)
-	for range 3 {
-		asked := 0
-		core.Drain(start, func(*Ticket[string]) error { asked++; return &laterError{} })
-		if asked > (3+maxTried)*maxPlanned {
-			t.Fatalf("%d requests are asked in a drain", asked)
-		}
-	}
-	room := 3
-	core.Drain(start, func(*Ticket[string]) error {
-		if core.Planning() || room == 0 {
-			return &laterError{}
-		}
-		room--
-		return nil
-	})
-	if want := []string{"0 granted", "1 granted", "2 granted"}; !slices.Equal(*ended, want) {
-		t.Errorf("%q, want %q", *ended, want)
+		room := 3
+		core.Drain(now, func(*Ticket[string]) error {
+			if core.Planning() || room == 0 {
+				return &laterError{}
+			}
+			room--
+			return nil
+		})
+		assert.Equal(t, []string{"0 granted", "1 granted", "2 granted"}, granted)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // TestAGrantAfterTheCallerLeft has another goroutine ask for a caller that leaves meanwhile: what was booked is
@@ -50,52 +52,36 @@ func TestAGrantAfterTheCallerLeft(t *testing.T) {
 	}
 }
 
-// TestGrantedAsItLeft settles the race between the two in the way that is hardest to meet: the caller has decided
-// to leave, and the grant comes before it could say so.
-func TestGrantedAsItLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, 0, DefaultConfig())
-		ctx, cancel := context.WithCancelCause(t.Context())
-		got := r.admit(ctx, Item{})
-		behind := r.admit(t.Context(), Item{})
-
-		r.q.mu.Lock()
-		cancel(errBored)
-		w := r.q.core.head().Value
-		w.grant = &place{room: r}
-		r.q.core.settle(&w.ticket, nil, time.Now())
-		r.q.mu.Unlock()
-
-		if got := <-got; got.err != errBored || got.held != nil {
-			t.Errorf("got %+v, want the context's cause", got)
-		}
-		(<-behind).release(t) // it got the place that the other let go
-		r.quiet(1)
-	})
-}
-
-// TestNobodyLeavesWithTheDrainInHand: a caller that has decided to leave is told to go on with the drain.
-func TestNobodyLeavesWithTheDrainInHand(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, 0, DefaultConfig())
-		ctx, cancel := context.WithCancelCause(t.Context())
-		leaves := r.admit(ctx, Item{})
-		behind := r.admit(t.Context(), Item{})
-
-		r.q.mu.Lock()
-		cancel(errBored)
-		w := r.q.core.head().Value
-		r.q.draining, w.drive = true, true
-		w.rouse()
-		r.free.Store(1)
-		r.q.mu.Unlock()
-
-		if got := <-leaves; got.err != errBored {
-			t.Errorf("got %+v, want the context's cause", got)
-		}
-		(<-behind).release(t)
-		r.quiet(1)
-	})
+// TestDecidedToLeave settles races in the ways that are hardest to meet: a caller has decided to leave, and before it could say so it is
+// granted a place, or told to go on with the drain.
+func TestDecidedToLeave(t *testing.T) {
+	for name, meanwhile := range map[string]func(r *room, w *waiter[*caller, *place]){
+		"granted": func(r *room, w *waiter[*caller, *place]) {
+			w.grant = &place{room: r}
+			r.q.core.settle(&w.ticket, nil, time.Now())
+		},
+		"with the drain in hand": func(r *room, w *waiter[*caller, *place]) {
+			r.q.draining, w.drive = true, true
+			w.rouse()
+			r.free.Store(1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRoom(t, 0, DefaultConfig())
+				ctx, cancel := context.WithCancelCause(t.Context())
+				leaves := r.admit(ctx, Item{})
+				behind := r.admit(t.Context(), Item{})
+				r.q.mu.Lock()
+				cancel(errBored)
+				meanwhile(r, r.q.core.head().Value)
+				r.q.mu.Unlock()
+				assert.Equal(t, result{err: errBored}, <-leaves)
+				(<-behind).release(t) // it got the place that the other let go
+				r.quiet(1)
+			})
+		})
+	}
 }
 
 // TestAChangeWhileAsking: room that comes between the look and the answer is not lost.

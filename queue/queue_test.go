@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +12,10 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -112,16 +115,16 @@ func (r *room) quiet(places int) {
 	}
 }
 
+// TestAdmitAtOnce takes no goroutine, and would hang if reserve were called under the lock.
 func TestAdmitAtOnce(t *testing.T) {
 	r := newRoom(t, 1, DefaultConfig())
 	before := runtime.NumGoroutine()
-	held, err := r.q.Admit(t.Context(), Item{}, &caller{reserve: r.reserve})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := runtime.NumGoroutine(); n > before {
-		t.Errorf("%d goroutines, %d before", n, before)
-	}
+	held, err := r.q.Admit(t.Context(), Item{}, &caller{reserve: func(now time.Time, ahead []*caller) (*place, error) {
+		assert.Equal(t, 1, r.q.Stats().Waiting)
+		return r.reserve(now, ahead)
+	}})
+	require.NoError(t, err)
+	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
 	held.Release()
 	if s := r.q.Stats(); s.GrantedTotal != 1 || s.Waiting != 0 {
 		t.Errorf("stats %+v", s)
@@ -143,33 +146,6 @@ func TestAdmitWaitsForARelease(t *testing.T) {
 		(<-second).release(t)
 		if late := time.Since(released); late != 0 {
 			t.Errorf("it was granted %v after there was room", late)
-		}
-		r.quiet(1)
-	})
-}
-
-func TestAdmitInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, 1, DefaultConfig())
-		first := <-r.admit(t.Context(), Item{})
-		var order []string
-		var all sync.WaitGroup
-		for _, it := range []Item{{ID: "a"}, {ID: "b", Priority: 1}, {ID: "c", Strict: 1}, {ID: "d", Retry: true}} {
-			all.Go(func() {
-				held, err := r.q.Admit(t.Context(), it, &caller{reserve: r.reserve})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				order = append(order, it.ID) // only who holds the one place writes
-				held.Release()
-			})
-			synctest.Wait()
-		}
-		first.release(t)
-		all.Wait()
-		if want := []string{"d", "c", "b", "a"}; !slices.Equal(order, want) {
-			t.Errorf("granted %v, want %v", order, want)
 		}
 		r.quiet(1)
 	})
@@ -206,49 +182,37 @@ func TestWhoLeavesIsOutAtOnce(t *testing.T) {
 	})
 }
 
-func TestExpiry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, 0, DefaultConfig())
-		came := time.Now()
-		for _, it := range []Item{{}, {Retry: true}} {
-			got := <-r.admit(t.Context(), it)
-			if !errors.Is(got.err, ErrExpired) || got.held != nil {
-				t.Errorf("got %+v", got)
-			}
-			if waited := time.Since(came); waited != time.Minute {
-				t.Errorf("it waited for %v", waited)
-			}
-			came = time.Now()
-		}
-		if s := r.q.Stats(); s.ExpiredTotal != 2 || s.CancelledTotal != 0 {
-			t.Errorf("stats %+v", s)
-		}
-		r.quiet(0)
-	})
-}
-
-// TestTheNextIsAskedWhenTheFirstGoes: the first needs more room than there is, the one behind it does not.
+// TestTheNextIsAskedWhenTheFirstGoes: the first, a retry or not, needs more room than there is, the one behind it does not.
 func TestTheNextIsAskedWhenTheFirstGoes(t *testing.T) {
-	for name, goes := range map[string]func(cancel context.CancelFunc){
-		"it leaves":  func(cancel context.CancelFunc) { cancel() },
-		"it expires": func(context.CancelFunc) { time.Sleep(time.Minute) },
+	for _, c := range []struct {
+		name string
+		it   Item
+		goes func(cancel context.CancelCauseFunc)
+		err  error
+	}{
+		{"it leaves", Item{}, func(cancel context.CancelCauseFunc) { cancel(errBored) }, errBored},
+		{"it expires", Item{}, nil, ErrExpired},
+		{"a retry expires", Item{Retry: true}, nil, ErrExpired},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRoom(t, 1, DefaultConfig())
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				big := r.admitWith(ctx, Item{}, func(time.Time, []*caller) (*place, error) { return nil, ErrWait })
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				came := time.Now()
+				big := r.admitWith(ctx, c.it, func(time.Time, []*caller) (*place, error) { return nil, ErrWait })
 				time.Sleep(time.Second)
 				small := r.admit(t.Context(), Item{})
-				if s := r.q.Stats(); s.Waiting != 2 {
-					t.Errorf("%d wait, want both: nobody overtakes", s.Waiting)
+				assert.Equal(t, 2, r.q.Stats().Waiting, "nobody overtakes")
+				if c.goes != nil {
+					c.goes(cancel)
 				}
-				goes(cancel)
-				if got := <-big; got.err == nil {
-					t.Error("big was granted")
+				got := <-big
+				assert.ErrorIs(t, got.err, c.err)
+				assert.Nil(t, got.held)
+				if s := r.q.Stats(); c.goes == nil && (time.Since(came) != time.Minute || s.ExpiredTotal != 1 || s.CancelledTotal != 0) {
+					t.Errorf("after %v: %+v", time.Since(came), s)
 				}
-				synctest.Wait()
 				(<-small).release(t)
 				r.quiet(1)
 			})
@@ -351,22 +315,6 @@ func TestAPanicIsItsOwnersAlone(t *testing.T) {
 		(<-behind).release(t)
 		r.quiet(1)
 	})
-}
-
-// TestReserveMayLookAtTheQueue would hang if reserve were called under the lock.
-func TestReserveMayLookAtTheQueue(t *testing.T) {
-	r := newRoom(t, 1, DefaultConfig())
-	held, err := r.q.Admit(t.Context(), Item{}, &caller{reserve: func(now time.Time, ahead []*caller) (*place, error) {
-		if s := r.q.Stats(); s.Waiting != 1 {
-			t.Errorf("stats %+v", s)
-		}
-		return r.reserve(now, ahead)
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	held.Release()
-	r.quiet(1)
 }
 
 func TestWakeOfAnIdleQueueIsFree(t *testing.T) {

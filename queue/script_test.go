@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the scripts print into testdata; read every changed line before committing it")
@@ -221,14 +223,7 @@ func newArgs(t *testing.T, words []string) args {
 	return a
 }
 
-func (a args) has(word string) bool {
-	for _, w := range a.words {
-		if w == word {
-			return true
-		}
-	}
-	return false
-}
+func (a args) has(word string) bool { return slices.Contains(a.words, word) }
 
 func (a args) word(name, otherwise string) string {
 	if v, ok := a.named[name]; ok {
@@ -239,17 +234,13 @@ func (a args) word(name, otherwise string) string {
 
 func (a args) count(name string, otherwise int) int {
 	n, err := strconv.Atoi(a.word(name, strconv.Itoa(otherwise)))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	return n
 }
 
 func (a args) duration(name string, otherwise time.Duration) time.Duration {
 	d, err := time.ParseDuration(a.word(name, otherwise.String()))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	return d
 }
 

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // someLane spreads callers over the main line and two lanes.
@@ -68,8 +70,7 @@ func TestNoWakeIsLost(t *testing.T) {
 		all.Go(func() {
 			for range rounds {
 				held, err := r.q.Admit(context.Background(), Item{Lane: someLane(number), Class: number % 2}, &caller{reserve: r.reserve})
-				if err != nil {
-					t.Error(err)
+				if !assert.NoError(t, err) {
 					return
 				}
 				held.Release()
@@ -77,8 +78,6 @@ func TestNoWakeIsLost(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if s := r.q.Stats(); s.GrantedTotal != callers*rounds {
-		t.Errorf("stats %+v", s)
-	}
+	assert.EqualValues(t, callers*rounds, r.q.Stats().GrantedTotal)
 	r.quiet(1)
 }

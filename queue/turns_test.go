@@ -93,11 +93,8 @@ func (q *twin) next(may func(t *twinTicket) bool) *twinTicket {
 		return all[0]
 	}
 	slices.SortFunc(all, func(a, b *twinTicket) int {
-		switch {
-		case a.it.Retry != b.it.Retry && a.it.Retry:
-			return -1
-		case a.it.Retry != b.it.Retry:
-			return 1
+		if a.it.Retry != b.it.Retry {
+			return map[bool]int{true: -1, false: 1}[a.it.Retry]
 		}
 		return cmp.Or(-cmp.Compare(a.it.Strict, b.it.Strict), a.it.Arrival.Compare(b.it.Arrival), a.number-b.number)
 	})

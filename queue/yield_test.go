@@ -155,9 +155,7 @@ func TestRoomIsLeftForAMoment(t *testing.T) {
 
 	r.pass(2 * time.Second)
 	left := &Ticket[string]{}
-	if err := r.core.Push(left, r.now); err != nil {
-		t.Fatal(err)
-	}
+	push(t, r.core, r.now, left)
 	r.pass(0, head)
 	r.core.cancel(left, r.now) // which ends its moment
 	r.now = r.now.Add(time.Second)
@@ -234,40 +232,28 @@ func TestHeads(t *testing.T) {
 	}
 }
 
-// TestALaneOfAnotherGateway: a request that is bound to some workers goes before those that are bound to the same, and one that takes any worker goes before
-// all.
-func TestALaneOfAnotherGateway(t *testing.T) {
+// TestWhatYieldsToWhat: a request that is bound to some workers goes before those that are bound to the same, and one that takes any worker
+// before all. A retry goes before all that are none wherever they wait, and among retries the strict priority decides.
+func TestWhatYieldsToWhat(t *testing.T) {
+	lanes := []Item{{ID: "any"}, {ID: "A", Lane: "A"}, {ID: "B", Lane: "B"}}
+	retries := []Item{{ID: "plain"}, {ID: "retry", Strict: 1, Retry: true}}
 	for _, c := range []struct {
-		head Head
-		want string
+		here      []Item
+		elsewhere Head
+		served    string
 	}{
-		{Head{laneID("A"), false, 10, 0, 1}, "any B"},
-		{Head{laneID("no such lane"), false, 10, 0, 1}, "any A B"},
-		{Head{0, false, 10, 0, 1}, ""},
+		{lanes, Head{Lane: laneID("A"), Strict: 10, Tokens: 1}, "any B"},
+		{lanes, Head{Lane: laneID("no such lane"), Strict: 10, Tokens: 1}, "any A B"},
+		{lanes, Head{Strict: 10, Tokens: 1}, ""},
+		{retries, Head{Strict: 10}, "retry"},
+		{retries, Head{Strict: 10, Retry: true}, ""},
+		{retries, Head{Strict: 1, Retry: true}, "retry"},
 	} {
 		r := newRooms(t)
-		r.places = 3
-		r.push(Item{ID: "any"}, Item{ID: "A", Lane: "A"}, Item{ID: "B", Lane: "B"})
-		r.pass(10*time.Millisecond, c.head)
-		r.are(c.want)
-	}
-}
-
-// TestRetriesOfAnotherGateway: a retry goes before all that are none wherever they wait, and among retries the strict priority decides.
-func TestRetriesOfAnotherGateway(t *testing.T) {
-	for _, c := range []struct {
-		head Head
-		want string
-	}{
-		{Head{Strict: 10}, "retry"},
-		{Head{Strict: 10, Retry: true}, ""},
-		{Head{Strict: 1, Retry: true}, "retry"},
-	} {
-		r := newRooms(t)
-		r.places = 2
-		r.push(Item{ID: "plain"}, Item{ID: "retry", Strict: 1, Retry: true})
-		r.pass(10*time.Millisecond, c.head)
-		r.are(c.want)
+		r.places = len(c.here)
+		r.push(c.here...)
+		r.pass(10*time.Millisecond, c.elsewhere)
+		r.are(c.served)
 	}
 }
 
