@@ -59,21 +59,6 @@ func TestTheFirstBindingWins(t *testing.T) {
 	}
 }
 
-// TestTiesAreAlike: two bindings of one millisecond are ordered alike everywhere.
-func TestTiesAreAlike(t *testing.T) {
-	a, b := newClocked(true), newClocked(true)
-	a.use("s", "v", false)
-	b.use("s", "w", false)
-	a.report(b)
-	b.report(a)
-	a.report(b)
-	at, _, _ := a.Find(Hash("s"), a.now)
-	of, _, _ := b.Find(Hash("s"), b.now)
-	if at != of {
-		t.Errorf("bound to %x and %x", at, of)
-	}
-}
-
 // TestRefreshesAreRare: a session that is used all the time is reported once in a quarter of its time, and lives on at the other.
 func TestRefreshesAreRare(t *testing.T) {
 	a, b := newClocked(true), newClocked(true)

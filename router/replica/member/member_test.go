@@ -468,6 +468,7 @@ func TestRoutersKnowOfTheOthers(t *testing.T) {
 			b.book().Release(time.Now())
 			return a.member.Unseen() > 0 && a.member.UnseenIn(a.pool) > 0
 		})
+		assert.Len(t, a.member.Peers(), 1)
 		assert.Same(t, group, a.member.Among(), "an unchanged group")
 		assert.Zero(t, a.member.UnseenIn(&pools.Pool{Model: "m", Role: pools.Prefill}), "unseen bookings in a pool that none is made in")
 		b.leave()
