@@ -8,20 +8,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
 const tensorRTID = 1 << 62
-
-// tensorRTPair runs a test in a bubble with a context engine p and a generation engine d.
-func tensorRTPair(t *testing.T, do func(b *bench, p, d *Server)) {
-	bubble(t, func(t *testing.T, b *bench) {
-		p, _ := b.engine(Config{ID: "p", Incarnation: "1", Role: "prefill", Engine: "trtllm"})
-		d, _ := b.engine(Config{ID: "d", Incarnation: "1", Role: "decode", Engine: "trtllm"})
-		do(b, p, d)
-	})
-}
 
 // contextAnswer is what a context worker's answer has for the gateway.
 type contextAnswer struct {
@@ -51,21 +41,16 @@ func generation(a contextAnswer, maxTokens int, old, new string) map[string]any 
 	return body(a.PromptTokenIDs, maxTokens, "disaggregated_params", json.RawMessage(strings.Replace(params, old, new, 1)))
 }
 
-// idle waits until both engines hold nothing.
-func idle(t testing.TB, engines ...*Server) {
-	t.Helper()
+// rests gives both engines the time that they take to notice what has ended.
+func (b *bench) rests(engines ...*Server) {
+	b.t.Helper()
 	time.Sleep(3 * time.Second)
-	synctest.Wait()
-	for _, e := range engines {
-		if b := e.Books(); !b.Idle() {
-			t.Errorf("%s holds %+v", e.Config().ID, b)
-		}
-	}
+	b.idle(engines...)
 }
 
 // An answer of both halves is an undisturbed one, and its first token is the context's.
 func TestTensorRTHandOff(t *testing.T) {
-	tensorRTPair(t, func(b *bench, p, d *Server) {
+	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, d *Server) {
 		prompt := ids(1, 100)
 		a := b.context(tensorRTID, body(prompt, 8))
 		if a.Choices[0].FinishReason != "not_finished" || len(a.PromptTokenIDs) != 100 || a.Choices[0].Text != textOf(expected(prompt, 0, 1)) {
@@ -78,26 +63,26 @@ func TestTensorRTHandOff(t *testing.T) {
 			w.Usage.Completion != 8 || w.Choices[0].FinishReason != "length" {
 			b.t.Errorf("%d %+v", status, w)
 		}
-		idle(b.t, p, d)
+		b.rests(p, d)
 		if a := b.context(tensorRTID+1, body(prompt, 1)); a.Choices[0].FinishReason != "length" {
 			b.t.Errorf("one token: %+v", a)
 		} else if _, w := b.ask("d", completions, generation(a, 1, "", "")); w.Choices[0].Text != textOf(expected(prompt, 0, 1)) || w.Usage.Completion != 1 {
 			b.t.Errorf("one token: %+v", w)
 		}
-		idle(b.t, p, d)
+		b.rests(p, d)
 		// What the context says was drawn first is what the answer begins with.
 		a = b.context(tensorRTID+2, body(prompt, 4))
 		first := expected(prompt, 0, 1)[0]
 		if _, w := b.ask("d", completions, generation(a, 4, fmt.Sprintf(`"first_gen_tokens":[%d]`, first), fmt.Sprintf(`"first_gen_tokens":[%d]`, prompt[0]))); !strings.HasPrefix(w.Choices[0].Text, textOf(prompt[:1])) {
 			b.t.Errorf("forged first token: %+v", w)
 		}
-		idle(b.t, p, d)
+		b.rests(p, d)
 	})
 }
 
 // An answer that ends with its first token is complete, and nothing is kept for it.
 func TestTensorRTEarlyFinish(t *testing.T) {
-	tensorRTPair(t, func(b *bench, p, d *Server) {
+	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, d *Server) {
 		prompt := ids(2, 40)
 		first := expected(prompt, 0, 1)
 		for i, c := range []map[string]any{
@@ -106,14 +91,14 @@ func TestTensorRTEarlyFinish(t *testing.T) {
 			if a := b.context(tensorRTID+int64(i), c); a.Choices[0].FinishReason != "stop" {
 				b.t.Errorf("%+v", a)
 			}
-			idle(b.t, p, d)
+			b.rests(p, d)
 		}
 	})
 }
 
 // What a hand-off lacks, or has of another process, fails or hangs: it is never served.
 func TestTensorRTWrongHandOffs(t *testing.T) {
-	tensorRTPair(t, func(b *bench, p, d *Server) {
+	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, d *Server) {
 		prompt := ids(3, 64)
 		for _, c := range []struct {
 			name, old, new string
@@ -140,14 +125,14 @@ func TestTensorRTWrongHandOffs(t *testing.T) {
 				b.t.Errorf("%s: %+v", c.name, p.Books())
 			}
 			time.Sleep(time.Minute)
-			idle(b.t, p, d)
+			b.rests(p, d)
 		}
 	})
 }
 
 // Once context has computed, an abort of either half frees nothing; a generation worker that has asked does.
 func TestTensorRTAborts(t *testing.T) {
-	tensorRTPair(t, func(b *bench, p, d *Server) {
+	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, d *Server) {
 		prompt := ids(4, 64)
 		a := b.context(tensorRTID, body(prompt, 1000))
 		// One slot, taken by another: generation waits, and gives up before it has asked.
@@ -165,7 +150,7 @@ func TestTensorRTAborts(t *testing.T) {
 		<-done
 		stop()
 		_ = running.Body.Close()
-		idle(b.t, blocked, d)
+		b.rests(blocked, d)
 		if len(p.Books().Pinned) != 1 {
 			b.t.Errorf("freed by one that had not asked: %+v", p.Books())
 		}
@@ -181,13 +166,13 @@ func TestTensorRTAborts(t *testing.T) {
 		}
 		leave()
 		_ = resp.Body.Close()
-		idle(b.t, p, d)
+		b.rests(p, d)
 	})
 }
 
 // Generation-first: context computes when generation has asked, whichever leg comes first.
 func TestTensorRTGenerationFirst(t *testing.T) {
-	tensorRTPair(t, func(b *bench, p, d *Server) {
+	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, d *Server) {
 		var info struct {
 			Params struct {
 				Endpoint []string `json:"ctx_info_endpoint"`
@@ -219,7 +204,7 @@ func TestTensorRTGenerationFirst(t *testing.T) {
 			if err := json.Unmarshal(answers["d"], &w); err != nil || w.Choices == nil || w.Choices[0].Text != textOf(expected(prompt, 0, 6)) {
 				b.t.Errorf("%s", answers["d"])
 			}
-			idle(b.t, p, d)
+			b.rests(p, d)
 		}
 		// A context worker whose generation worker never comes gives up, and so does the other.
 		for engine, style := range map[string]string{"p": "context_only", "d": "generation_only"} {
@@ -229,7 +214,7 @@ func TestTensorRTGenerationFirst(t *testing.T) {
 			if took := time.Since(start); status != http.StatusBadRequest || took < time.Minute || took > time.Minute+time.Second {
 				b.t.Errorf("%s alone: %d after %v", engine, status, took)
 			}
-			idle(b.t, p, d)
+			b.rests(p, d)
 		}
 	})
 }
@@ -259,16 +244,14 @@ func TestTensorRTRefusals(t *testing.T) {
 			{"old", chats, `{"model":"m",` + say + `,"disaggregated_params":{"request_type":"context_only","schedule_style":1}}`, `'schedule_style'`},
 			{"e", chats, `{"model":"m",` + say + `,"disaggregated_params":{"request_type":"x"}}`, `Unknown request type`},
 		} {
-			if status, raw := b.post(c.engine, c.path, c.body); status != http.StatusBadRequest || !strings.Contains(string(raw), c.want) {
-				t.Errorf("%s: %d %s", c.body, status, raw)
-			}
+			b.wants(c.engine, c.path, c.body, http.StatusBadRequest, c.want)
 		}
 	})
 }
 
 // What it reports: the model by id alone, its health whatever happens, iteration stats once, Prometheus elsewhere.
 func TestTensorRTReports(t *testing.T) {
-	tensorRTPair(t, func(b *bench, p, _ *Server) {
+	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, _ *Server) {
 		for path, want := range map[string]string{
 			"/v1/models": `"owned_by":"tensorrt_llm"`, "/version": `"1.3.0"`, "/health": "", "/prometheus/metrics": "trtllm_kv_cache_utilization", "/metrics": "[]",
 		} {
@@ -295,7 +278,7 @@ func TestTensorRTReports(t *testing.T) {
 
 // Reasoning comes under both names, in whole answers and in streams, on either half.
 func TestTensorRTReasoning(t *testing.T) {
-	tensorRTPair(t, func(b *bench, p, d *Server) {
+	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, d *Server) {
 		ask := map[string]any{"model": "m", "messages": []any{map[string]any{"role": "user", "content": "hi"}}, "max_tokens": 4, "ignore_eos": true,
 			"chat_template_kwargs": map[string]any{"enable_thinking": true}}
 		_, raw := b.post("p", chats, ask)
@@ -316,6 +299,6 @@ func TestTensorRTReasoning(t *testing.T) {
 		if len(events) < 3 || !strings.Contains(string(events[1].data), `"reasoning":"`) || strings.Contains(string(events[2].data), `"reasoning":"`) {
 			b.t.Errorf("%+v", events)
 		}
-		idle(b.t, p, d)
+		b.rests(p, d)
 	})
 }

@@ -12,15 +12,6 @@ import (
 	"time"
 )
 
-// vllmPair runs a test in a bubble with a prefill engine p and a decode engine d of vLLM, as strict as it is.
-func vllmPair(t *testing.T, connector string, do func(b *bench, p, d *Server)) {
-	bubble(t, func(t *testing.T, b *bench) {
-		p, _ := b.engine(Config{ID: "p", Incarnation: "1", Role: "prefill", Engine: "vllm", Connector: connector})
-		d, _ := b.engine(Config{ID: "d", Incarnation: "1", Role: "decode", Engine: "vllm", Connector: connector})
-		do(b, p, d)
-	})
-}
-
 // reply is what came of a call that may hang.
 type reply struct {
 	status int // 0: nothing, until its client left
@@ -57,15 +48,6 @@ func (b *bench) call(engine string, patience time.Duration, id string, v any) <-
 	return out
 }
 
-// rests checks that an engine holds nothing.
-func (b *bench) rests(name string, s *Server) {
-	b.t.Helper()
-	synctest.Wait()
-	if books := s.Books(); !books.Idle() || len(books.Pinned) != 0 {
-		b.t.Errorf("%s holds %+v", name, books)
-	}
-}
-
 // The legs of a hand-off that is right, by connector.
 func legsOf(connector string) (p, d map[string]any) {
 	switch connector {
@@ -83,7 +65,7 @@ func TestVLLMHalvesMeet(t *testing.T) {
 	for _, connector := range []string{"vllm-mooncake", "vllm-nixl-push"} {
 		for name, delays := range map[string][2]time.Duration{"prefill first": {0, time.Second}, "decode first": {time.Second, 0}, "at once": {0, 0}} {
 			t.Run(connector+", "+name, func(t *testing.T) {
-				vllmPair(t, connector, func(b *bench, p, d *Server) {
+				pair(t, Config{Engine: "vllm", Connector: connector}, func(b *bench, p, d *Server) {
 					pp, dp := legsOf(connector)
 					prompt := ids(1, 100)
 					var prefill, decode <-chan reply
@@ -107,8 +89,7 @@ func TestVLLMHalvesMeet(t *testing.T) {
 					if hits := r.answer.Usage.Details.Cached; hits != 99 {
 						t.Errorf("%d tokens were taken over", hits)
 					}
-					b.rests("prefill", p)
-					b.rests("decode", d)
+					b.idle(p, d)
 				})
 			})
 		}
@@ -159,7 +140,7 @@ func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 		{"vllm-nixl-push", "refused before the core", func(_, d legs) { d["model"] = "unknown" }, 404, 0, "", 30 * time.Second},
 	} {
 		t.Run(tc.connector+", "+tc.name, func(t *testing.T) {
-			vllmPair(t, tc.connector, func(b *bench, p, d *Server) {
+			pair(t, Config{Engine: "vllm", Connector: tc.connector}, func(b *bench, p, d *Server) {
 				pp, dp := legsOf(tc.connector)
 				prompt := ids(1, 100)
 				if tc.connector == "vllm-nixl" { // decode's leg is what prefill answers
@@ -210,14 +191,14 @@ func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 					}
 				}
 				time.Sleep(time.Until(prefilled.Add(tc.pins + time.Second)))
-				b.rests("prefill", p)
+				b.idle(p)
 				switch {
 				case tc.after == hangs: // its client has left, and the KV never comes
 					if books := d.Books(); books.Blocks.Active == 0 || len(books.Requests) > 0 {
 						t.Errorf("decode holds %+v, want the blocks of a request that has ended", books)
 					}
 				case tc.dead != "d":
-					b.rests("decode", d)
+					b.idle(d)
 				}
 			})
 		})
@@ -226,7 +207,7 @@ func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 
 // A transfer id names one request: a second one of the same id fails, and takes nothing from the first.
 func TestVLLMTransferIDIsUsedOnce(t *testing.T) {
-	vllmPair(t, "vllm-mooncake", func(b *bench, p, d *Server) {
+	pair(t, Config{Engine: "vllm", Connector: "vllm-mooncake"}, func(b *bench, p, d *Server) {
 		pp, dp := legsOf("vllm-mooncake")
 		prompt := ids(1, 100)
 		if r := <-b.call("p", time.Minute, "a", body(prompt, 1, "kv_transfer_params", pp)); r.status != http.StatusOK {
@@ -238,8 +219,7 @@ func TestVLLMTransferIDIsUsedOnce(t *testing.T) {
 		if r := <-b.call("d", time.Minute, "a", body(prompt, 5, "kv_transfer_params", dp)); r.status != http.StatusOK {
 			t.Errorf("the first: %+v", r)
 		}
-		b.rests("prefill", p)
-		b.rests("decode", d)
+		b.idle(p, d)
 	})
 }
 
@@ -254,7 +234,7 @@ func TestVLLMDecodeThatLeavesKeepsItsBlocks(t *testing.T) {
 		{"vllm-mooncake", false, 480 * time.Second}, {"vllm-nixl-push", false, 24 * time.Hour},
 	} {
 		t.Run(fmt.Sprint(c.connector, c.prefilled), func(t *testing.T) {
-			vllmPair(t, c.connector, func(b *bench, p, d *Server) {
+			pair(t, Config{Engine: "vllm", Connector: c.connector}, func(b *bench, p, d *Server) {
 				began := time.Now()
 				pp, dp := legsOf(c.connector)
 				if r := <-b.call("d", time.Second, "a", body(ids(1, 100), 5, "kv_transfer_params", dp)); r.status != 0 {
@@ -270,9 +250,9 @@ func TestVLLMDecodeThatLeavesKeepsItsBlocks(t *testing.T) {
 					}
 				}
 				if time.Sleep(2 * time.Second); c.held < time.Hour {
-					b.rests("decode", d)
+					b.idle(d)
 				}
-				b.rests("prefill", p)
+				b.idle(p)
 			})
 		})
 	}
@@ -375,9 +355,7 @@ func TestVLLMChats(t *testing.T) {
 			t.Errorf("%d %s", status, raw)
 		}
 		chat["tools"] = []any{}
-		if status, raw := b.post("e", chats, chat); status != http.StatusBadRequest || !strings.Contains(string(raw), `"tools"`) {
-			t.Errorf("an empty list of tools: %d %s", status, raw)
-		}
+		b.wants("e", chats, chat, http.StatusBadRequest, `"tools"`)
 	})
 }
 
@@ -393,20 +371,16 @@ func TestVLLMHashSeeds(t *testing.T) {
 
 // A request that its model refuses releases nothing: its hand-off is looked at afterwards.
 func TestVLLMReleasesOnlyWhatItHasParsed(t *testing.T) {
-	vllmPair(t, "vllm-nixl", func(b *bench, p, d *Server) {
+	pair(t, Config{Engine: "vllm", Connector: "vllm-nixl"}, func(b *bench, p, d *Server) {
 		params := b.prefill("p", ids(1, 100))
 		for path, status := range map[string]int{completions: http.StatusBadRequest, chats: http.StatusBadRequest} {
-			if got, raw := b.post("d", path, map[string]any{"model": "unknown", "max_tokens": 1, "kv_transfer_params": params}); got != status {
-				t.Errorf("%s: %d %s", path, got, raw)
-			}
+			b.wants("d", path, map[string]any{"model": "unknown", "max_tokens": 1, "kv_transfer_params": params}, status)
 		}
 		synctest.Wait()
 		if len(p.Books().Pinned) != 1 {
 			t.Errorf("prefill's blocks were released: %+v", p.Books())
 		}
-		if got, raw := b.post("d", chats, map[string]any{"model": "unknown", "messages": []any{}, "kv_transfer_params": params}); got != http.StatusNotFound {
-			t.Errorf("%d %s", got, raw)
-		}
-		b.rests("prefill", p)
+		b.wants("d", chats, map[string]any{"model": "unknown", "messages": []any{}, "kv_transfer_params": params}, http.StatusNotFound)
+		b.idle(p)
 	})
 }

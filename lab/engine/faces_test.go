@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
@@ -187,10 +186,7 @@ func TestStopStringsNeverShow(t *testing.T) {
 			if streamed.String() != tc.text {
 				b.t.Errorf("%s: streamed %q, want %q", tc.name, streamed.String(), tc.text)
 			}
-			synctest.Wait()
-			if books := s.Books(); !books.Idle() {
-				b.t.Errorf("%s: still held: %+v", tc.name, books)
-			}
+			b.idle(s)
 		}
 	})
 }
@@ -246,9 +242,7 @@ func TestRefusals(t *testing.T) {
 				b.t.Errorf("%s %.80v: %d %+v, want %d about %q", tc.path, tc.body, status, w.Error, tc.status, tc.param)
 			}
 		}
-		if books := s.Books(); !books.Idle() {
-			b.t.Errorf("refused requests hold %+v", books)
-		}
+		b.idle(s)
 	})
 }
 
@@ -258,9 +252,7 @@ func TestLooseTypesAreTakenAsVLLMTakesThem(t *testing.T) {
 			{"temperature", "0.5"}, {"n", 1.0}, {"n", "1"}, {"top_k", -1}, {"seed", -9e18}, {"stop", nil}, {"stream", "false"},
 			{"ignore_eos", 1}, {"unknown_to_all", map[string]int{"x": 1}}, {"temperature", nil}, {"logit_bias", map[string]int{}},
 		} {
-			if status, w := b.ask("e", completions, body(ids(1, 4), 5, more...)); status != http.StatusOK {
-				b.t.Errorf("%v: %d %+v", more, status, w.Error)
-			}
+			b.wants("e", completions, body(ids(1, 4), 5, more...), http.StatusOK)
 		}
 	})
 }
@@ -311,9 +303,7 @@ func TestSmallFaces(t *testing.T) {
 		if status, _ := b.post("e", "/reset_prefix_cache", ""); status != http.StatusOK || s.Books().Blocks.Cached != 0 {
 			b.t.Errorf("/reset_prefix_cache: %d, %d blocks left", status, s.Books().Blocks.Cached)
 		}
-		if status, text := b.post("e", "/tokenize", map[string]string{"prompt": prompt}); status != http.StatusOK || !strings.Contains(string(text), `"count":`) {
-			b.t.Errorf("/tokenize: %d %s", status, text)
-		}
+		b.wants("e", "/tokenize", map[string]string{"prompt": prompt}, http.StatusOK, `"count":`)
 	})
 }
 

@@ -28,13 +28,16 @@ func (b *bench) prefill(engine string, prompt []uint32) json.RawMessage {
 	return w.Params
 }
 
-// pair runs a test in a bubble with a prefill engine p and a decode engine d.
-func pair(t *testing.T, decode Config, do func(b *bench, p, d *Server)) {
+// pair runs a test in a bubble with a prefill engine p and a decode engine d, configured alike.
+func pair(t *testing.T, both Config, do func(b *bench, p, d *Server)) {
 	bubble(t, func(t *testing.T, b *bench) {
-		p, _ := b.engine(Config{ID: "p", Incarnation: "1", Role: "prefill"})
-		decode.ID, decode.Role = "d", "decode"
-		d, _ := b.engine(decode)
-		do(b, p, d)
+		start := func(id, role string) *Server {
+			cfg := both
+			cfg.ID, cfg.Incarnation, cfg.Role = id, "1", role
+			s, _ := b.engine(cfg)
+			return s
+		}
+		do(b, start("p", "prefill"), start("d", "decode"))
 	})
 }
 
@@ -114,19 +117,13 @@ func TestDecodeFailsAsVLLMDoesWithoutTheBlocks(t *testing.T) {
 					b.t.Fatal(err)
 				}
 				tc.spoil(params)
-				status, w := b.ask("d", completions, body(prompt, 5, "kv_transfer_params", params))
-				if status != http.StatusInternalServerError || w.Error == nil || !strings.Contains(w.Error.Message, tc.say) {
-					b.t.Errorf("whole: %d %+v", status, w.Error)
-				}
+				b.wants("d", completions, body(prompt, 5, "kv_transfer_params", params), http.StatusInternalServerError, tc.say)
 				resp := b.send(b.t.Context(), "d", completions, body(prompt, 5, "stream", true, "kv_transfer_params", params))
 				all := b.events(resp)
 				if resp.StatusCode != http.StatusOK || len(all) != 2 || all[0].Error == nil || string(all[1].data) != "[DONE]" {
 					b.t.Errorf("stream: %d, %d events", resp.StatusCode, len(all))
 				}
-				synctest.Wait()
-				if books := d.Books(); !books.Idle() {
-					b.t.Errorf("decode holds %+v", books)
-				}
+				b.idle(d)
 			})
 		})
 	}
@@ -141,20 +138,13 @@ func TestMalformedHandOffsFailAndNameTheField(t *testing.T) {
 				b.t.Fatal(err)
 			}
 			delete(params, field)
-			status, w := b.ask("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params))
-			if status != http.StatusInternalServerError || w.Error == nil || !strings.Contains(w.Error.Message, field) {
-				b.t.Errorf("without %s: %d %+v", field, status, w.Error)
-			}
+			b.wants("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params), http.StatusInternalServerError, field)
 		}
 		for _, params := range []any{7, "x", []int{1}} {
-			if status, w := b.ask("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params)); status != http.StatusBadRequest {
-				b.t.Errorf("%v: %d %+v", params, status, w.Error)
-			}
+			b.wants("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params), http.StatusBadRequest)
 		}
 		for _, params := range []any{map[string]any{"do_remote_prefill": true, "do_remote_decode": true}, map[string]any{"remote_port": "x"}} {
-			if status, w := b.ask("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params)); status != http.StatusInternalServerError {
-				b.t.Errorf("%v: %d %+v", params, status, w.Error)
-			}
+			b.wants("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params), http.StatusInternalServerError)
 		}
 	})
 }
@@ -176,9 +166,7 @@ func TestRejectedRequestsReleaseTheirHandOff(t *testing.T) {
 				m := body(ids(1, 100), 5, "kv_transfer_params", b.prefill("p", ids(1, 100)))
 				tc.change(m)
 				now := time.Now()
-				if status, w := b.ask("d", completions, m); status != tc.status {
-					b.t.Errorf("status %d, %+v", status, w.Error)
-				}
+				b.wants("d", completions, m, tc.status)
 				synctest.Wait()
 				if books := p.Books(); !books.Idle() || time.Since(now) != 0 {
 					b.t.Errorf("prefill holds %+v after %v", books, time.Since(now))
@@ -223,9 +211,7 @@ func TestDecodeClientThatLeavesFreesPrefillToo(t *testing.T) {
 					time.Sleep(time.Second)
 					synctest.Wait()
 				}
-				if books := p.Books(); !books.Idle() {
-					b.t.Errorf("prefill holds %+v", books)
-				}
+				b.idle(p)
 				if books := d.Books(); books.Waiting+books.Transferring != 0 {
 					b.t.Errorf("decode holds %+v", books)
 				}
@@ -281,10 +267,7 @@ func TestDecodeEngineThatEndsReleasesWhatItAwaits(t *testing.T) {
 		if status := <-done; status != http.StatusServiceUnavailable {
 			t.Errorf("the client is answered %d", status)
 		}
-		synctest.Wait()
-		if books := p.Books(); !books.Idle() {
-			t.Errorf("prefill holds %+v", books)
-		}
+		b.idle(p)
 	})
 }
 
@@ -303,9 +286,7 @@ func TestSideChannelRefusesNonsense(t *testing.T) {
 			{pathHeartbeat, `{"engine_id":"p/1","request_ids":["x","y"]}`, http.StatusOK},
 			{pathRelease, `{"engine_id":"p/1","request_ids":["x"]}`, http.StatusOK},
 		} {
-			if status, said := b.post("p-kv:5600", tc.path, tc.body); status != tc.status {
-				t.Errorf("%s %s: %d %s", tc.path, tc.body, status, said)
-			}
+			b.wants("p-kv:5600", tc.path, tc.body, tc.status)
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"google.golang.org/grpc/test/bufconn"
 )
@@ -140,6 +141,27 @@ func (b *bench) get(engine, path string) (status int, body string) {
 		b.t.Fatal(err)
 	}
 	return resp.StatusCode, string(raw)
+}
+
+// idle checks that engines hold nothing once all is at rest.
+func (b *bench) idle(engines ...*Server) {
+	b.t.Helper()
+	synctest.Wait()
+	for _, s := range engines {
+		if books := s.Books(); !books.Idle() || len(books.Pinned) > 0 {
+			b.t.Errorf("%s still holds %+v", s.cfg.ID, books)
+		}
+	}
+}
+
+// wants posts a body and checks the answer's status and what is in it.
+func (b *bench) wants(engine, path string, v any, status int, parts ...string) {
+	b.t.Helper()
+	got, raw := b.post(engine, path, v)
+	for _, part := range parts {
+		assert.Contains(b.t, string(raw), part, path)
+	}
+	assert.Equal(b.t, status, got, "%s: %s", path, raw)
 }
 
 // whole is a whole answer of either form.

@@ -46,15 +46,6 @@ func (b *bench) both(path string, p, d map[string]any) (heads [2]int, bodies [2]
 	return heads, bodies
 }
 
-func (b *bench) idle(engines ...*Server) {
-	b.t.Helper()
-	for _, s := range engines {
-		if books := s.Books(); !books.Idle() {
-			b.t.Errorf("%s still holds %+v", s.cfg.ID, books)
-		}
-	}
-}
-
 // A pair answers as one engine does: decode goes on behind prefill's token, which it does not draw itself.
 func TestSGLangPairAnswersAsOneEngine(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
@@ -74,7 +65,6 @@ func TestSGLangPairAnswersAsOneEngine(t *testing.T) {
 				t.Errorf("prefill answered %+v", first)
 			}
 		}
-		synctest.Wait()
 		b.idle(p, d)
 	})
 }
@@ -92,7 +82,6 @@ func TestSGLangBootstrapOverIPv6(t *testing.T) {
 				t.Errorf("%s: %v, want %d: %s", host, heads, want, bodies[1])
 			}
 		}
-		synctest.Wait()
 		b.idle(p, d)
 	})
 }
@@ -161,7 +150,6 @@ func TestSGLangWrongHandOffs(t *testing.T) {
 				if heads != [2]int{200, 200} {
 					t.Errorf("others after it: %v %v", heads, bodies)
 				}
-				synctest.Wait()
 				b.idle(p, d)
 			})
 		})
@@ -193,7 +181,6 @@ func TestSGLangRoomsAreOneRequests(t *testing.T) {
 		}
 		leave()
 		time.Sleep(time.Minute)
-		synctest.Wait()
 		b.idle(p, d)
 	})
 }
@@ -231,9 +218,7 @@ func TestSGLangAborts(t *testing.T) {
 		}
 		live := func() int { synctest.Wait(); b := d.Books(); return len(b.Requests) }
 		abort := func(rid string) {
-			if status, raw := b.post("d", "/abort_request", map[string]any{"rid": rid}); status != 200 {
-				t.Errorf("abort of %q: %d %s", rid, status, raw)
-			}
+			b.wants("d", "/abort_request", map[string]any{"rid": rid}, 200)
 		}
 		wait("ab")
 		wait("abc")
