@@ -31,20 +31,10 @@ seeds: [1]
 // planned; the report has a row for each class.
 func TestClassesInAPlan(t *testing.T) {
 	for _, mode := range []string{"kv", "eft"} {
-		s, err := ParsePlan("p.yaml", fmt.Appendf(nil, classesPlan, mode))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := s.Run(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var text strings.Builder
-		if err := r.WriteText(&text); err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%s\n%s", mode, text.String())
-		if strings.Count(text.String(), "\n  a ")+strings.Count(text.String(), "\n  b ") != 2 {
+		r := reported(t, fmt.Sprintf(classesPlan, mode), "")
+		text, _ := written(t, r)
+		t.Logf("%s\n%s", mode, text)
+		if strings.Count(text, "\n  a ")+strings.Count(text, "\n  b ") != 2 {
 			t.Error("the report has no row for each class")
 		}
 		a, b := r.Arms[0].Classes[0].Stats, r.Arms[0].Classes[1].Stats

@@ -62,61 +62,33 @@ func TestAdviceSaysWhatRunsShow(t *testing.T) {
 		replace   []string // pairs
 		says, not []string
 	}{
-		{
-			"one seed", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [7]"},
-			[]string{"One seed ranks no arm", "Goodput of this one run: one "}, []string{"Take ", "First is", "Next is", "every seed"},
-		},
-		{
-			"one request", []string{"requests: 30", "requests: 1"},
-			[]string{"the ranges overlap, so that the difference is noise"}, []string{"Take "},
-		},
-		{
-			"answers of one token have no ITL", []string{"output_tokens: 20", "output_tokens: 1"},
-			[]string{"mean TTFT"}, []string{"mean ITL", "ITL ~+0"},
-		},
-		{
-			"limits that nothing meets", []string{"ttft: 2s", "ttft: 1ns"},
-			[]string{"No arm answers a request within the limits"}, []string{"Take ", "First is", "lacks"},
-		},
-		{
-			"one arm", []string{"  - {name: two, set: {router.mode: kv}}\n", ""},
-			[]string{"one (2 both; mode round-robin): 100.0 % of its requests are good (100.0 % to 100.0 %)", "in brackets the least and the most of 5 seeds"}, []string{"Take ", "First is", "Against", "Next is"},
-		},
-		{
-			"no limits", []string{"slo: {ttft: 2s, itl: 50ms}", ""},
-			[]string{"are answered, since the plan sets no slo"}, []string{"are good"},
-		},
-		{
-			"a sweep of loads", []string{"baseline", "", "seeds: [1, 2, 3, 4, 5]", "seeds: [1, 2, 3, 4, 5]\nsweep: {workload.speed: [1, 50]}"},
-			[]string{"At workload.speed=1: ", "At workload.speed=50: ", "Against one with the same workload and limits"}, []string{"Against one speed=1 ("},
-		},
-		{
-			"a sweep of limits", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [1, 2, 3, 4, 5]\nsweep: {slo.ttft: [1ns, 1h]}"},
-			[]string{"At slo.ttft=1ns: No arm answers a request within the limits", "At slo.ttft=1h: "}, nil,
-		},
-		{
-			"arms with loads of their own", []string{"{router.mode: kv}", "{router.mode: kv, workload.speed: 3}"},
-			[]string{"With the workload and limits of one: ", "With the workload and limits of two: "}, []string{"Take ", "Next is", "points of goodput"},
-		},
-		{
-			"nobody else's figure to compare with", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [1]\npublished: [{arm: one, metric: ttft_s.p99, value: 3, source: x}, {arm: two, metric: goodput, value: 0, source: y}]"},
-			[]string{"theirs     3.000   x"}, []string{"-100 %", "ours     0.000"},
-		},
-		{
-			"a capacity below the search", []string{"ttft: 2s", "ttft: 1ns", "seeds: [1, 2, 3, 4, 5]", "seeds: [1]\ncapacity: {from: 1, to: 2, step: 2}"},
-			[]string{"not even at 1 times the workload's speed"}, []string{"Take ", "First is"},
-		},
-		{
-			"a capacity above the search", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [1, 2]\ncapacity: {from: 1, to: 2, step: 2}"},
-			[]string{"or more: that is as far as the search went", "at 2.00 times the workload's speed"}, []string{"Take ", "points of goodput"},
-		},
+		{"one seed", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [7]"},
+			[]string{"One seed ranks no arm", "Goodput of this one run: one "}, []string{"Take ", "First is", "Next is", "every seed"}},
+		{"one request", []string{"requests: 30", "requests: 1"},
+			[]string{"the ranges overlap, so that the difference is noise"}, []string{"Take "}},
+		{"answers of one token have no ITL", []string{"output_tokens: 20", "output_tokens: 1"},
+			[]string{"mean TTFT"}, []string{"mean ITL", "ITL ~+0"}},
+		{"limits that nothing meets", []string{"ttft: 2s", "ttft: 1ns"},
+			[]string{"No arm answers a request within the limits"}, []string{"Take ", "First is", "lacks"}},
+		{"one arm", []string{"  - {name: two, set: {router.mode: kv}}\n", ""},
+			[]string{"one (2 both; mode round-robin): 100.0 % of its requests are good (100.0 % to 100.0 %)", "in brackets the least and the most of 5 seeds"}, []string{"Take ", "First is", "Against", "Next is"}},
+		{"no limits", []string{"slo: {ttft: 2s, itl: 50ms}", ""},
+			[]string{"are answered, since the plan sets no slo"}, []string{"are good"}},
+		{"a sweep of loads", []string{"baseline", "", "seeds: [1, 2, 3, 4, 5]", "seeds: [1, 2, 3, 4, 5]\nsweep: {workload.speed: [1, 50]}"},
+			[]string{"At workload.speed=1: ", "At workload.speed=50: ", "Against one with the same workload and limits"}, []string{"Against one speed=1 ("}},
+		{"a sweep of limits", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [1, 2, 3, 4, 5]\nsweep: {slo.ttft: [1ns, 1h]}"},
+			[]string{"At slo.ttft=1ns: No arm answers a request within the limits", "At slo.ttft=1h: "}, nil},
+		{"arms with loads of their own", []string{"{router.mode: kv}", "{router.mode: kv, workload.speed: 3}"},
+			[]string{"With the workload and limits of one: ", "With the workload and limits of two: "}, []string{"Take ", "Next is", "points of goodput"}},
+		{"nobody else's figure to compare with", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [1]\npublished: [{arm: one, metric: ttft_s.p99, value: 3, source: x}, {arm: two, metric: goodput, value: 0, source: y}]"},
+			[]string{"theirs     3.000   x"}, []string{"-100 %", "ours     0.000"}},
+		{"a capacity below the search", []string{"ttft: 2s", "ttft: 1ns", "seeds: [1, 2, 3, 4, 5]", "seeds: [1]\ncapacity: {from: 1, to: 2, step: 2}"},
+			[]string{"not even at 1 times the workload's speed"}, []string{"Take ", "First is"}},
+		{"a capacity above the search", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [1, 2]\ncapacity: {from: 1, to: 2, step: 2}"},
+			[]string{"or more: that is as far as the search went", "at 2.00 times the workload's speed"}, []string{"Take ", "points of goodput"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r, err := study(t, strings.NewReplacer(c.replace...).Replace(base), "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			text, page := written(t, r)
+			text, page := written(t, reported(t, strings.NewReplacer(c.replace...).Replace(base), ""))
 			saysAndNot(t, text, c.says, c.not)
 			saysAndNot(t, page, nil, []string{"lacks", "would tell"})
 		})

@@ -48,7 +48,7 @@ func TestGoodputIsKept(t *testing.T) {
 
 func readRecipe(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../bench/recipes", name+".yaml"))
+	text, err := os.ReadFile("../../bench/recipes/" + name + ".yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,22 +161,15 @@ func TestAdviceNamesModeSplitAndSize(t *testing.T) {
 
 // TestShortPromptsShareSteps: mode auto, which has prompts wait here, does not keep an engine from computing short ones together.
 func TestShortPromptsShareSteps(t *testing.T) {
-	s, err := ParsePlan("plan.yaml", []byte(`
+	r := reported(t, `
 name: short
+seeds: [1]
 workload: {input_tokens: 60, output_tokens: 2, stages: [{rate: 240, duration: 5s, warm: true}, {rate: 240, duration: 10s}]}
 fleet: {fit: qwen3-32b-h200-tp2, bandwidth_gb: 50, kv_event_delay: 10ms, workers: 2P2D}
 router: {mode: kv}
 slo: {ttft: 1s, itl: 40ms}
 arms: [{name: kv}, {name: auto, set: {router.mode: auto}}]
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.UseSeeds(1)
-	r, err := s.Run(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+`, "")
 	if kv, auto := r.Arms[0].Stats["goodput"].Mean, r.Arms[1].Stats["goodput"].Mean; kv < .99 || auto < kv-.01 {
 		t.Errorf("seed 1: goodput %.3f in mode auto and %.3f in mode kv", auto, kv)
 	}

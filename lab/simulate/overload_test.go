@@ -27,21 +27,12 @@ slo: {ttft: 2s}
 		{"far too few for hours", "1P1D", "4", "2h", "p50: 40000, p99: 80000", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, err := ParsePlan("plan.yaml", []byte(strings.NewReplacer("RATE", c.rate, "WORKERS", c.workers, "LASTS", c.lasts, "PROMPT", c.prompt).Replace(plan)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			r, err := s.Run(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := reported(t, strings.NewReplacer("RATE", c.rate, "WORKERS", c.workers, "LASTS", c.lasts, "PROMPT", c.prompt).Replace(plan), "")
 			a := &r.Arms[0]
-			requests, text := a.Stats["requests"].Mean, new(strings.Builder)
-			if err := r.WriteText(text); err != nil {
-				t.Fatal(err)
-			}
+			requests := a.Stats["requests"].Mean
+			text, _ := written(t, r)
 			if a.GivenUp == nil {
-				if c.givenUp || a.Stats.unanswered() > 0 || strings.Contains(text.String(), "keep up") {
+				if c.givenUp || a.Stats.unanswered() > 0 || strings.Contains(text, "keep up") {
 					t.Fatalf("%.0f requests, %.0f unanswered, not given up:\n%s", requests, a.Stats.unanswered(), text)
 				}
 				return
@@ -50,7 +41,7 @@ slo: {ttft: 2s}
 			if !c.givenUp || g.Needs <= min(g.Lasts, patience)+grace || g.At > min(g.Lasts, patience) || g.Open < 100 || requests < 8000 || a.Stats.unanswered() < requests/2 {
 				t.Errorf("given up: %+v; %.0f requests, %.0f unanswered", g, requests, a.Stats.unanswered())
 			}
-			if lasts, _ := time.ParseDuration(c.lasts); g.Lasts > lasts || !strings.Contains(text.String(), "the fleet cannot keep up") || !strings.Contains(r.Advice(), "No fleet here can keep up with this load") {
+			if lasts, _ := time.ParseDuration(c.lasts); g.Lasts > lasts || !strings.Contains(text, "the fleet cannot keep up") || !strings.Contains(r.Advice(), "No fleet here can keep up with this load") {
 				t.Errorf("the report does not say so:\n%s\n%s", text, r.Advice())
 			}
 		})

@@ -52,11 +52,18 @@ func study(t *testing.T, plan, csv string) (*Report, error) {
 	return s.Run(t.Context(), nil)
 }
 
-func TestPublishedBesideOurs(t *testing.T) {
-	r, err := study(t, staged, theirs)
+// reported is the report of a plan that is right.
+func reported(t *testing.T, plan, csv string) *Report {
+	t.Helper()
+	r, err := study(t, plan, csv)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return r
+}
+
+func TestPublishedBesideOurs(t *testing.T) {
+	r := reported(t, staged, theirs)
 	if len(r.Published) != 2+2*2*2 {
 		t.Fatalf("%d published figures: %+v", len(r.Published), r.Published)
 	}
@@ -70,15 +77,8 @@ func TestPublishedBesideOurs(t *testing.T) {
 	if got, _ := r.ours(&r.Published[1]); got.Mean != 20 {
 		t.Errorf("the stage has %v requests", got.Mean)
 	}
-	var text strings.Builder
-	if err := errors.Join(r.WriteText(&text), r.WriteHTML(&text)); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"ttft_s.mean over one", "two next to measured: them; ours, theirs, difference:", "20.00     80.00   -75 %"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("no %q in\n%s", want, text.String())
-		}
-	}
+	text, _ := written(t, r)
+	saysAndNot(t, text, []string{"ttft_s.mean over one", "two next to measured: them; ours, theirs, difference:", "20.00     80.00   -75 %"}, nil)
 	var out strings.Builder
 	if err := r.WriteJSON(&out); err != nil {
 		t.Fatal(err)
@@ -96,10 +96,7 @@ func TestPublishedBesideOurs(t *testing.T) {
 }
 
 func TestPublishedFileIsAbsent(t *testing.T) {
-	r, err := study(t, staged, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := reported(t, staged, "")
 	if len(r.Published) != 2 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "theirs.csv is absent") {
 		t.Errorf("published %+v, notes %q", r.Published, r.Notes)
 	}
@@ -140,10 +137,7 @@ slo: {itl: 1s}
 seeds: [1, 2]
 arms: [{name: one, set: {router.mode: round-robin}}]
 `
-	searched, err := study(t, plan+"capacity: {from: .25, to: 16, step: 1.05}\nsweep: {slo.ttft: [200ms, 500ms, 1h]}\n", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	searched := reported(t, plan+"capacity: {from: .25, to: 16, step: 1.05}\nsweep: {slo.ttft: [200ms, 500ms, 1h]}\n", "")
 	capacity := func(i int) Stat { return searched.Arms[i].Stats["capacity"] }
 	if !(capacity(0).Min > .25 && capacity(0).Max < capacity(1).Min && capacity(1).Max < 16) {
 		t.Fatalf("capacities %+v, %+v: want the tighter limit's to be the smaller one", capacity(0), capacity(1))
@@ -151,18 +145,13 @@ arms: [{name: one, set: {router.mode: round-robin}}]
 	if top := (CapacityPlan{From: .25, To: 16, Step: 1.05}).filled(); math.Abs(capacity(2).Mean-top.speed(top.steps()-1)) > 1e-9 {
 		t.Errorf("a limit that none misses gives %v, and the search goes to %v", capacity(2).Mean, top.speed(top.steps()-1))
 	}
-	fixed, err := study(t, strings.Replace(plan, "itl: 1s", "ttft: 500ms, itl: 1s", 1)+
+	fixed := reported(t, strings.Replace(plan, "itl: 1s", "ttft: 500ms, itl: 1s", 1)+
 		"sweep: {workload.speed: ["+format(capacity(1).Min*.9)+", "+format(capacity(1).Max*1.1)+"]}\n", "")
-	if err != nil {
-		t.Fatal(err)
-	}
 	if below, above := fixed.Arms[0].Stats["goodput"], fixed.Arms[1].Stats["goodput"]; below.Mean < .9 || above.Mean >= .9 {
 		t.Errorf("goodput %v at 0.9 of the capacity, %v at 1.1 of it", below, above)
 	}
-	var text strings.Builder
-	if err := searched.WriteText(&text); err != nil || !strings.Contains(text.String(), "or more: that is as far as the search went") {
-		t.Errorf("%v\n%s", err, text.String())
-	}
+	text, _ := written(t, searched)
+	saysAndNot(t, text, []string{"or more: that is as far as the search went"}, nil)
 	for _, bad := range []string{"{share: 2}", "{from: 2, to: 1}", "{step: 1}"} {
 		if _, err := ParsePlan("t.yaml", []byte(plan+"capacity: "+bad+"\n")); err == nil || !strings.Contains(err.Error(), "capacity") {
 			t.Errorf("%s: %v", bad, err)
