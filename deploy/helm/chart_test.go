@@ -232,55 +232,43 @@ func set(values map[string]any, path string, value any) map[string]any {
 	return copied
 }
 
-// Values that the chart does not know, or that cannot be, are refused with a word on where.
+// Values that the chart does not know, or that cannot be, are refused with a word on where; so is what cannot go with several gateways, with
+// TLS, or with a network whose limits cut engines off.
 func TestWrongValuesAreRefused(t *testing.T) {
-	vllm := examples(t)["vllm"]
-	for _, tt := range []struct {
-		path  string
-		value any
-		want  string
-	}{
-		{"gatway", map[string]any{}, "gatway"},
-		{"gateway.replica", 2, "replica"},
-		{"gateway.replicas", "two", "replicas"},
-		{"gateway.admin.port", 70000, "port"},
-		{"image.digest", "latest", "digest"},
-		{"discovery.mode", "consul", "mode"},
-		{"pools.prefill.rolle", "prefill", "rolle"},
-		{"pools.prefill.role", "router", "role"},
-		{"pools.prefill.engine", "ollama", "engine"},
-		{"pools.Prefill", map[string]any{"role": "both", "engine": "custom", "image": "x:1"}, "Prefill"},
-		{"pools.lone", map[string]any{"role": "both", "engine": "vllm"}, "image"},
-		{"pools.prefill.autoscaling", map[string]any{"kind": "keda"}, "KEDA asks Prometheus"},
-		{"pools.prefill.model", "", "needs model"},
-		{"discovery.mode", "etcd", "needs etcd.endpoints"},
-		{"gateway.config", map[string]any{"drain-timeout": "1m"}, "gateway.drainSeconds"},
-		{"gateway.admin.enabled", true, "every pod could cordon workers"},
-		{"gateway.httpRoute.enabled", true, "names the Gateway"},
-		{"gateway.peers.existingSecret", "s", "gateway.tls.existingSecret"},
-		{"gateway.tls.clientCA.existingSecret", "s", "gateway.tls.existingSecret"},
-		{"gateway.tls.adminCA.existingSecret", "s", "gateway.admin.enabled"},
-		{"gateway.tls.secret", "s", "secret"},
-		{"gateway.workerTLS", map[string]any{"existingSecret": "s", "key": ""}, "private key"},
-		{"nats", map[string]any{"enabled": true, "tls": map[string]any{"existingSecret": "s"}}, "has neither TLS nor users"},
-		{"nats", map[string]any{"url": "nats://bus:4222", "creds": map[string]any{"existingSecret": "s", "key": ""}}, "key"},
-		{"pools.prefill.scheme", "https", "discovery.mode etcd"},
-		{"pools.prefill.scheme", "tcp", "scheme"},
-	} {
-		if _, err := render(t, set(vllm, tt.path, tt.value)); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v gives %v, which does not say %q", tt.path, tt.value, err, tt.want)
-		}
-	}
-}
-
-// What cannot go with several gateways, or with TLS, is refused as well.
-func TestWrongCombinationsAreRefused(t *testing.T) {
 	all := examples(t)
+	all["limited"] = set(all["vllm"], "networkPolicy.enabled", true)
+	all["limits that cut off"] = set(all["limited"], "discovery.selector", "app=llm")
 	for _, tt := range []struct {
 		example, path string
 		value         any
 		want          string
 	}{
+		{"vllm", "gatway", map[string]any{}, "gatway"},
+		{"vllm", "gateway.replica", 2, "replica"},
+		{"vllm", "gateway.replicas", "two", "replicas"},
+		{"vllm", "gateway.admin.port", 70000, "port"},
+		{"vllm", "image.digest", "latest", "digest"},
+		{"vllm", "discovery.mode", "consul", "mode"},
+		{"vllm", "pools.prefill.rolle", "prefill", "rolle"},
+		{"vllm", "pools.prefill.role", "router", "role"},
+		{"vllm", "pools.prefill.engine", "ollama", "engine"},
+		{"vllm", "pools.Prefill", map[string]any{"role": "both", "engine": "custom", "image": "x:1"}, "Prefill"},
+		{"vllm", "pools.lone", map[string]any{"role": "both", "engine": "vllm"}, "image"},
+		{"vllm", "pools.prefill.autoscaling", map[string]any{"kind": "keda"}, "KEDA asks Prometheus"},
+		{"vllm", "pools.prefill.model", "", "needs model"},
+		{"vllm", "discovery.mode", "etcd", "needs etcd.endpoints"},
+		{"vllm", "gateway.config", map[string]any{"drain-timeout": "1m"}, "gateway.drainSeconds"},
+		{"vllm", "gateway.admin.enabled", true, "every pod could cordon workers"},
+		{"vllm", "gateway.httpRoute.enabled", true, "names the Gateway"},
+		{"vllm", "gateway.peers.existingSecret", "s", "gateway.tls.existingSecret"},
+		{"vllm", "gateway.tls.clientCA.existingSecret", "s", "gateway.tls.existingSecret"},
+		{"vllm", "gateway.tls.adminCA.existingSecret", "s", "gateway.admin.enabled"},
+		{"vllm", "gateway.tls.secret", "s", "secret"},
+		{"vllm", "gateway.workerTLS", map[string]any{"existingSecret": "s", "key": ""}, "private key"},
+		{"vllm", "nats", map[string]any{"enabled": true, "tls": map[string]any{"existingSecret": "s"}}, "has neither TLS nor users"},
+		{"vllm", "nats", map[string]any{"url": "nats://bus:4222", "creds": map[string]any{"existingSecret": "s", "key": ""}}, "key"},
+		{"vllm", "pools.prefill.scheme", "https", "discovery.mode etcd"},
+		{"vllm", "pools.prefill.scheme", "tcp", "scheme"},
 		{"replicas", "nats", map[string]any{"enabled": true}, "a NATS in common"},
 		{"replicas", "gateway.tls.existingSecret", "", "gateway.peers needs gateway.tls.existingSecret"},
 		{"replicas", "gateway.tls.clientCA.existingSecret", "ca", ""}, // Prometheus has a certificate in its Secret
@@ -289,26 +277,14 @@ func TestWrongCombinationsAreRefused(t *testing.T) {
 		{"certificates", "etcd.auth.user", "", "etcd.auth.user"},
 		{"certificates", "etcd.endpoints", []any{}, "etcd.endpoints"},
 		{"registry", "etcd.auth", map[string]any{"existingSecret": "s", "user": "u"}, "the etcd that the chart runs"},
+		{"limited", "gateway.replicas", 1, ""},
+		{"limits that cut off", "gateway.replicas", 1, "networkPolicy.extraEgress"},
+		{"limits that cut off", "networkPolicy.extraEgress", everywhere, ""},
 	} {
-		_, err := render(t, set(set(all[tt.example], "networkPolicy.extraEgress", everywhere), tt.path, tt.value))
+		_, err := render(t, set(all[tt.example], tt.path, tt.value))
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s with %s: %v gives %v, want %q", tt.example, tt.path, tt.value, err, tt.want)
 		}
-	}
-}
-
-// A gateway that may reach nothing but its own pools, and whose engines are elsewhere, is refused.
-func TestLimitsThatCutOffEnginesAreRefused(t *testing.T) {
-	values := set(examples(t)["vllm"], "networkPolicy.enabled", true)
-	if _, err := render(t, values); err != nil {
-		t.Error(err)
-	}
-	values = set(values, "discovery.selector", "app=llm")
-	if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), "networkPolicy.extraEgress") {
-		t.Errorf("%v", err)
-	}
-	if _, err := render(t, set(values, "networkPolicy.extraEgress", everywhere)); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -369,38 +345,51 @@ func sharing(values map[string]any, path string) map[string]any {
 	return values
 }
 
-// Each mistake that the check is there for is found.
+// Each mistake that a cluster or the gateway would object to is found: a name that is wrong, a reference that leads nowhere, a way of asking
+// the gateway in which it does not answer, a file that is not mounted.
 func TestMistakesAreFound(t *testing.T) {
-	text, err := render(t, examples(t)["production"])
-	if err != nil {
-		t.Fatal(err)
+	texts := map[string]string{}
+	for _, name := range []string{"production", "replicas", "certificates"} {
+		text, err := render(t, examples(t)[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[name] = text
 	}
-	for _, tt := range []struct{ old, new, want string }{
-		{"replicas: 1", "replica: 1", ""}, // nothing has it: checked below
-		{"kind: PodDisruptionBudget", "kind: PodDisruptionBudgets", "none of the kinds"},
-		{"automountServiceAccountToken: true", "automountServiceAccountTokn: true", "automountServiceAccountTokn"},
-		{"memory: 4Gi", "memory: 4GB", "quantities must match"},
-		{"path: /health, port: http", "path: /health, port: web", `asks port "web"`},
-		{"targetPort: http", "targetPort: web", "leads to web"},
-		{"name: config, mountPath", "name: confg, mountPath", "is no volume"},
-		{"configMap: {name: demo-tandem-gateway}", "configMap: {name: demo-gateway}", "no config map demo-gateway"},
-		{"containerName: gateway", "containerName: gate", "of another container"},
-		{"kind: Deployment, name: demo-tandem-gateway", "kind: Deployment, name: demo-gateway", `scales "demo-gateway"`},
-		{"@sha256:", ".", "no tag of its own"},
-		{"allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true", "may more than it needs"},
-		{"serviceAccountName: demo-tandem", "serviceAccountName: other", "no service account other"},
-		{"containerPort: 5557", "containerPort: 8000", "is engine already"},
+	if strings.Contains(texts["production"], "replicas: 1") {
+		t.Error("a deployment that is scaled has replicas")
+	}
+	for _, tt := range []struct{ example, old, new, want string }{
+		{"production", "kind: PodDisruptionBudget", "kind: PodDisruptionBudgets", "none of the kinds"},
+		{"production", "automountServiceAccountToken: true", "automountServiceAccountTokn: true", "automountServiceAccountTokn"},
+		{"production", "memory: 4Gi", "memory: 4GB", "quantities must match"},
+		{"production", "path: /health, port: http", "path: /health, port: web", `asks port "web"`},
+		{"production", "kind: Deployment, name: demo-tandem-gateway", "kind: Deployment, name: demo-gateway", `scales "demo-gateway"`},
+		{"production", "targetPort: http", "targetPort: web", "leads to web"},
+		{"production", "name: config, mountPath", "name: confg, mountPath", "is no volume"},
+		{"production", "configMap: {name: demo-tandem-gateway}", "configMap: {name: demo-gateway}", "no config map demo-gateway"},
+		{"production", "containerName: gateway", "containerName: gate", "of another container"},
+		{"production", "@sha256:", ".", "no tag of its own"},
+		{"production", "allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true", "may more than it needs"},
+		{"production", "serviceAccountName: demo-tandem", "serviceAccountName: other", "no service account other"},
+		{"production", "containerPort: 5557", "containerPort: 8000", "is engine already"},
+		{"replicas", "path: /live, port: http, scheme: HTTPS", "path: /live, port: http", "probe asks by"},
+		{"replicas", "appProtocol: https}\n---\n# By", "appProtocol: http}\n---\n# By", "is said to be http"},
+		{"replicas", "scheme: https\n", "scheme: http\n", "scrapes by http"},
+		{"replicas", "{name: peers, mountPath: /etc/tandem/peers, readOnly: true}", "{name: peers, mountPath: /elsewhere, readOnly: true}", "/etc/tandem/peers/password is not mounted"},
+		{"certificates", "exec: {command: [/gateway, health, --config=/etc/tandem/gateway/gateway.yaml]}", "httpGet: {path: /health, port: http, scheme: HTTPS}", "without a certificate"},
+		{"certificates", "        cert: {secret: {name: tandem-scrape, key: tls.crt}}\n", "", "shows no certificate"},
+		{"certificates", "mountPath: /etc/tandem/etcd-auth", "mountPath: /etc/tandem/etcd", "/etc/tandem/etcd-auth/password is not mounted"},
 	} {
-		if tt.want == "" {
-			if strings.Contains(text, tt.old) {
-				t.Error("a deployment that is scaled has replicas")
-			}
-			continue
+		if !strings.Contains(texts[tt.example], tt.old) {
+			t.Errorf("nothing in %s has %q", tt.example, tt.old)
 		}
-		if !strings.Contains(text, tt.old) {
-			t.Errorf("nothing has %q", tt.old)
+		text := strings.Replace(texts[tt.example], tt.old, tt.new, 1)
+		found := wrongs(text)
+		if !strings.Contains(strings.Join(found, "\n"), tt.want) {
+			found, _ = settingsWrongs(t, text)
 		}
-		if got := strings.Join(wrongs(strings.Replace(text, tt.old, tt.new, 1)), "\n"); !strings.Contains(got, tt.want) {
+		if got := strings.Join(found, "\n"); !strings.Contains(got, tt.want) {
 			t.Errorf("%q: %q does not say %q", tt.new, got, tt.want)
 		}
 	}

@@ -176,30 +176,6 @@ func TestGatewaysStartWithTheSecrets(t *testing.T) {
 	}
 }
 
-// What asks the gateway in another way than it answers is found, and so is a file that is not mounted.
-func TestMistakesOfTLSAreFound(t *testing.T) {
-	for _, tt := range []struct{ example, old, new, want string }{
-		{"replicas", "path: /live, port: http, scheme: HTTPS", "path: /live, port: http", "probe asks by"},
-		{"replicas", "appProtocol: https}\n---\n# By", "appProtocol: http}\n---\n# By", "is said to be http"},
-		{"replicas", "scheme: https\n", "scheme: http\n", "scrapes by http"},
-		{"replicas", "{name: peers, mountPath: /etc/tandem/peers, readOnly: true}", "{name: peers, mountPath: /elsewhere, readOnly: true}", "/etc/tandem/peers/password is not mounted"},
-		{"certificates", "exec: {command: [/gateway, health, --config=/etc/tandem/gateway/gateway.yaml]}", "httpGet: {path: /health, port: http, scheme: HTTPS}", "without a certificate"},
-		{"certificates", "        cert: {secret: {name: tandem-scrape, key: tls.crt}}\n", "", "shows no certificate"},
-		{"certificates", "mountPath: /etc/tandem/etcd-auth", "mountPath: /etc/tandem/etcd", "/etc/tandem/etcd-auth/password is not mounted"},
-	} {
-		text, err := render(t, examples(t)[tt.example])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(text, tt.old) {
-			t.Errorf("nothing in %s has %q", tt.example, tt.old)
-		}
-		if found, _ := settingsWrongs(t, strings.Replace(text, tt.old, tt.new, 1)); !strings.Contains(strings.Join(found, "\n"), tt.want) {
-			t.Errorf("%q gives %q, which does not say %q", tt.new, found, tt.want)
-		}
-	}
-}
-
 // Among themselves gateways reach all that they need for sharing, whatever else is allowed: each other's NATS, and the port at which one that
 // is silent is asked whether it lives. Engines do not reach a NATS that is for gateways alone.
 func TestGatewaysReachEachOther(t *testing.T) {
