@@ -47,18 +47,10 @@ func TestEvictionTakesTheLongestUnusedLeaf(t *testing.T) {
 	cfg.TotalKVBlocks, cfg.ContextLength = 10, 40
 	c := newTestCore(t, cfg)
 	now := epoch
-	run := func(id string, p []uint32) Result {
-		t.Helper()
+	run := func(id string, p []uint32) (events []Event) {
 		mustAdd(t, c, Request{ID: id, Prompt: p, MaxTokens: 1})
-		r := c.Step(now)
-		var events []Event
-		for !r.Next.IsZero() {
-			now = r.Next
-			events = append(events, r.Events...)
-			r = c.Step(now)
-		}
-		r.Events = append(events, r.Events...)
-		return r
+		_, events, now = driven(t, c, now)
+		return events
 	}
 	hashes := func(p []uint32) []uint64 { return BlockHashes(nil, p, 4, 0) }
 	trunk := prompt(1, 8)
@@ -67,9 +59,9 @@ func TestEvictionTakesTheLongestUnusedLeaf(t *testing.T) {
 	run("right", right)        // right 2
 	run("other", prompt(4, 8)) // 2: eight cached, two free
 	run("left again", left)
-	r := run("new", prompt(5, 20)) // needs 5, 2 are free: three leaves go
+	events := run("new", prompt(5, 20)) // needs 5, 2 are free: three leaves go
 	var removed []uint64
-	for _, e := range r.Events {
+	for _, e := range events {
 		if e.Kind == Removed {
 			removed = append(removed, e.Hashes...)
 		}

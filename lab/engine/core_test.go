@@ -60,16 +60,27 @@ type observed struct {
 // drive steps a core from now until nothing is left to do.
 func drive(t testing.TB, c *Core, now time.Time) (outs []observed, end time.Time) {
 	t.Helper()
+	outs, _, end = driven(t, c, now)
+	return outs, end
+}
+
+// driven is drive with the events of the cache.
+func driven(t testing.TB, c *Core, now time.Time) (outs []observed, events []Event, end time.Time) {
+	t.Helper()
 	for range 1_000_000 {
 		r := c.Step(now)
 		for _, o := range r.Outputs {
 			outs = append(outs, observed{o, now.Sub(epoch)})
 		}
+		for _, e := range r.Events {
+			e.Hashes = slices.Clone(e.Hashes)
+			events = append(events, e)
+		}
 		if err := audit(c); err != nil {
 			t.Fatal(err)
 		}
 		if r.Next.IsZero() {
-			return outs, now
+			return outs, events, now
 		}
 		if r.Next.Before(now) {
 			t.Fatalf("Next is %v before now", now.Sub(r.Next))
@@ -77,7 +88,7 @@ func drive(t testing.TB, c *Core, now time.Time) (outs []observed, end time.Time
 		now = r.Next
 	}
 	t.Fatal("the core never came to rest")
-	return nil, now
+	return nil, nil, now
 }
 
 func tokensOf(outs []observed, id string) (ids []uint32) {

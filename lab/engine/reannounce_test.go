@@ -40,25 +40,19 @@ func TestReusedPrefixIsToldAgain(t *testing.T) {
 				}
 			}
 			var got []string
-			for r := c.Step(now); ; r = c.Step(now) {
-				for _, e := range r.Events {
-					before := known[e.Parent]
-					if !e.HasParent {
-						before = 0
-					}
-					got = append(got, fmt.Sprintf("%d+%d", before, len(e.Hashes)*e.BlockSize))
-					whole := slices.Concat(tc.request.Prompt)
-					if e.Kind != Stored || !slices.Equal(e.TokenIDs, whole[before:before+len(e.TokenIDs)]) || len(e.TokenIDs) != len(e.Hashes)*e.BlockSize {
-						t.Errorf("event %+v", e)
-					}
-					for i, h := range e.Hashes {
-						known[h] = before + (i+1)*e.BlockSize
-					}
+			_, events, _ := driven(t, c, now)
+			for _, e := range events {
+				before := known[e.Parent]
+				if !e.HasParent {
+					before = 0
 				}
-				if r.Next.IsZero() {
-					break
+				got = append(got, fmt.Sprintf("%d+%d", before, len(e.Hashes)*e.BlockSize))
+				if e.Kind != Stored || !slices.Equal(e.TokenIDs, tc.request.Prompt[before:before+len(e.TokenIDs)]) || len(e.TokenIDs) != len(e.Hashes)*e.BlockSize {
+					t.Errorf("event %+v", e)
 				}
-				now = r.Next
+				for i, h := range e.Hashes {
+					known[h] = before + (i+1)*e.BlockSize
+				}
 			}
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("told %v, want %v", got, tc.want)
