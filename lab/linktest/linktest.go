@@ -1,4 +1,4 @@
-// Package linktest is a TCP proxy that stands between two processes and breaks what passes: it delays, throttles, swallows
+// Package linktest is a TCP proxy that stands between two processes and breaks what passes: it swallows
 // either direction, half-closes, resets and refuses. Tests put it between a gateway and its workers.
 package linktest
 
@@ -6,14 +6,11 @@ import (
 	"io"
 	"net"
 	"sync"
-	"time"
 )
 
 // A Way is what happens to the bytes of one direction. The zero Way lets them pass.
 type Way struct {
-	Hole  bool          // nothing passes, and connections stay open; what was held up passes once the hole is closed
-	Delay time.Duration // how long each piece of what is read at once is held up
-	Rate  int           // bytes a second; 0 is no limit
+	Hole bool // nothing passes, and connections stay open; what was held up passes once the hole is closed
 }
 
 // State is what a link does. The zero State passes everything.
@@ -149,20 +146,8 @@ func (l *Link) pass(p *pair, to, from *net.TCPConn, of func(State) Way) {
 	buf := make([]byte, 16<<10)
 	for {
 		n, err := from.Read(buf)
-		way, ok := l.through(p, of)
-		if !ok {
+		if !l.through(p, of) {
 			return
-		}
-		hold := way.Delay
-		if way.Rate > 0 {
-			hold += time.Duration(n) * time.Second / time.Duration(way.Rate)
-		}
-		if hold > 0 {
-			select {
-			case <-time.After(hold):
-			case <-p.ended:
-				return
-			}
 		}
 		if _, broken := to.Write(buf[:n]); broken != nil {
 			p.end()
@@ -179,19 +164,19 @@ func (l *Link) pass(p *pair, to, from *net.TCPConn, of func(State) Way) {
 	}
 }
 
-// through waits while the direction is a hole; ok is false once the connection has ended.
-func (l *Link) through(p *pair, of func(State) Way) (way Way, ok bool) {
+// through waits while the direction is a hole, and reports whether the connection still lives.
+func (l *Link) through(p *pair, of func(State) Way) bool {
 	for {
 		l.mu.Lock()
 		way, changed := of(l.state), l.changed
 		l.mu.Unlock()
 		if !way.Hole {
-			return way, true
+			return true
 		}
 		select {
 		case <-changed:
 		case <-p.ended:
-			return way, false
+			return false
 		}
 	}
 }
