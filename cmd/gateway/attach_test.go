@@ -21,6 +21,7 @@ import (
 // knows of etcd and NATS alone. Prompts are known where they are cached; a death is withdrawn, a come-back is taken in,
 // and SIGTERM detaches and leaves the engine alone.
 func TestAttachBesideARealWorker(t *testing.T) {
+	t.Parallel()
 	inside, err := stack.Embed(stack.EmbedConfig{})
 	if err != nil {
 		t.Fatal(err)

@@ -49,6 +49,7 @@ var fresh = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{D
 // More idle connections than the process may have descriptors end neither it nor a stream that runs, and requests on
 // new connections are served at once: idle ones give way.
 func TestServeOutlivesALackOfDescriptors(t *testing.T) {
+	t.Parallel()
 	const descriptors = 100
 	for name, args := range map[string][]string{
 		"default bound":        nil,

@@ -235,6 +235,7 @@ func TestAlertsAreExplained(t *testing.T) {
 // The worked example of docs/sizing.md: its plan is the recipe's, and a shorter run of it says what the page says. Five
 // prefill workers are enough for that load, and three are not.
 func TestSizingExample(t *testing.T) {
+	t.Parallel()
 	recipe, err := os.ReadFile("../../bench/recipes/sizing.yaml")
 	if err != nil {
 		t.Fatal(err)

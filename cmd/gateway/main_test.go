@@ -62,6 +62,7 @@ func TestCommandLine(t *testing.T) {
 
 // TestSmokeOfEachEngine: dev starts a fleet of each engine that a worker can be, and prefill hands over to decode in it.
 func TestSmokeOfEachEngine(t *testing.T) {
+	t.Parallel()
 	choices := func(of any) []string {
 		field, _ := reflect.TypeOf(of).FieldByName("Engine")
 		var names []string

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -33,6 +34,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asGateway) != "" {
 		main()
 	}
+	_ = flag.Set("test.parallel", "4") // most of them wait for processes and leases
 	os.Exit(m.Run())
 }
 

@@ -73,6 +73,7 @@ func TestServices(t *testing.T) {
 // A token file that has changed is read again on SIGHUP, and one with a mistake
 // leaves the tokens as they were.
 func TestServiceTokensAreReloaded(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"index", "select"} {
 		file := written(t, "tokens", "the-first-token\n")
 		s := startService(t, name, "the-first-token", "--token-file", file)

@@ -58,7 +58,7 @@ func TestWorkersByHand(t *testing.T) {
 
 	long := make(chan error, 1)
 	go func() {
-		_, _, err := f.complete("", "Hello", 2000)
+		_, _, err := f.complete("", "Hello", 1000)
 		long <- err
 	}()
 	busy := ""
@@ -91,6 +91,7 @@ func TestWorkersByHand(t *testing.T) {
 
 // SIGHUP takes new keys, and keeps the old ones where the file is broken.
 func TestKeysAreReadAgain(t *testing.T) {
+	t.Parallel()
 	path := written(t, "keys", clientKey+"\n")
 	s := startServe(t, "--api-key-file", path)
 	accepted := func(key string) bool {
