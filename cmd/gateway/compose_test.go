@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"maps"
 	"os"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -17,16 +20,12 @@ import (
 func composeServices(t *testing.T, name string) map[string]composeService {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "deploy", "compose", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var f struct {
 		Services map[string]composeService
 	}
 	text := regexp.MustCompile(`\$\{[A-Z_]+:?-([^}]*)\}`).ReplaceAllString(string(data), "$1")
-	if err := yaml.Unmarshal([]byte(text), &f); err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(text), &f), name)
 	return f.Services
 }
 
@@ -41,9 +40,8 @@ type composeService struct {
 // mistake that is added, so that nothing is started.
 func TestComposeFilesAreAccepted(t *testing.T) {
 	overlays, err := filepath.Glob("../../deploy/compose/scenarios/*.yaml")
-	if err != nil || len(overlays) == 0 {
-		t.Fatalf("no overlay: %v", err)
-	}
+	require.NoError(t, err)
+	require.NotEmpty(t, overlays)
 	for i, overlay := range overlays {
 		overlays[i] = filepath.Join("scenarios", filepath.Base(overlay))
 	}
@@ -65,15 +63,10 @@ func TestComposeFilesAreAccepted(t *testing.T) {
 				ours++
 				var environ []string
 				for key, value := range s.Environment {
-					if !strings.HasPrefix(key, "TANDEM_") && !strings.HasPrefix(key, "DYN_") || value == "" {
-						t.Errorf("%s: %s=%s is no setting", id, key, value)
-					}
-					environ = append(environ, key+"="+value)
-				}
-				// A DYN_ name that is unknown may be another program's and is
-				// passed over; here it would be a mistake.
-				for i, entry := range environ {
-					environ[i] = "TANDEM_" + strings.TrimPrefix(strings.TrimPrefix(entry, "DYN_"), "TANDEM_")
+					own, tandem := strings.CutPrefix(key, "TANDEM_")
+					own, dyn := strings.CutPrefix(own, "DYN_")
+					assert.True(t, (tandem || dyn) && value != "", "%s: %s=%s is no setting", id, key, value)
+					environ = append(environ, "TANDEM_"+own+"="+value) // an unknown DYN_ name may be another program's; here it is a mistake
 				}
 				const mistake = "--no-such-flag"
 				status, stdout, stderr := inside(t, environ, append(slices.Clone(s.Command), mistake)...)
@@ -82,9 +75,7 @@ func TestComposeFilesAreAccepted(t *testing.T) {
 					t.Errorf("%s: status %d; besides the mistake that was made on purpose:\n%s%s", id, status, stdout, said)
 				}
 			}
-			if ours != want {
-				t.Errorf("%d services run the gateway's image, want %d", ours, want)
-			}
+			assert.Equal(t, want, ours, "services that run the gateway's image")
 		})
 	}
 }
@@ -94,14 +85,10 @@ func overlay(base, changes map[string]composeService) map[string]composeService 
 	all := maps.Clone(base)
 	for id, change := range changes {
 		s := all[id]
-		s.Environment = maps.Clone(s.Environment)
-		if s.Environment == nil {
-			s.Environment = map[string]string{}
-		}
-		maps.Copy(s.Environment, change.Environment)
-		if change.Image != "" {
-			s.Image = change.Image
-		}
+		environ := map[string]string{}
+		maps.Copy(environ, s.Environment)
+		maps.Copy(environ, change.Environment)
+		s.Environment, s.Image = environ, cmp.Or(change.Image, s.Image)
 		if change.Command != nil {
 			s.Command = change.Command
 		}

@@ -11,33 +11,24 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
-	"github.com/tandem-pd/tandem/lab/devfleet"
-	"github.com/tandem-pd/tandem/lab/load"
-	"github.com/tandem-pd/tandem/lab/simulate"
 )
 
-// documented is a struct of settings for each command that has some, and whether the command takes words too.
-var documented = []struct {
-	name  string
-	of    func() any
-	words bool
-}{
-	{"serve", func() any { return new(serveSettings) }, false},
-	{"dev", func() any { return new(devfleet.Settings) }, false},
-	{"attach", func() any { return new(attachSettings) }, false},
-	{"index", func() any { return new(indexSettings) }, false},
-	{"select", func() any { return new(selectSettings) }, false},
-	{"worker", func() any { return new(devfleet.WorkerSettings) }, false},
-	{"load", func() any { return new(load.Settings) }, false},
-	{"simulate", func() any { return new(simulate.Settings) }, true},
-	{"workers", func() any { return new(workersSettings) }, true},
-	{"health", func() any { return new(healthSettings) }, false},
-}
+// documented are the commands that have settings, in the order of docs/reference/settings.md.
+var documented = []string{"serve", "dev", "attach", "index", "select", "worker", "load", "simulate", "workers", "health"}
 
 // Each command of the documents is one that the program takes: subcommand, flags, and in a block the values too.
 func TestDocumentedCommands(t *testing.T) {
 	blocks, spans := 0, 0
+	check := func(path string, commands [][]string, values bool) int {
+		for _, args := range commands {
+			assert.Empty(t, misused(args, values), "%s: gateway %s", path, strings.Join(args, " "))
+		}
+		return len(commands)
+	}
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -48,30 +39,15 @@ func TestDocumentedCommands(t *testing.T) {
 			return nil
 		}
 		raw, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
 		inBlocks, inText := documentedCommands(string(raw))
-		blocks += len(inBlocks)
-		for _, args := range inBlocks {
-			if why := misused(args, true); why != "" {
-				t.Errorf("%s: gateway %s: %s", path, strings.Join(args, " "), why)
-			}
+		blocks += check(path, inBlocks, true)
+		if d.Name() != "CHANGELOG.md" { // which names what was, too
+			spans += check(path, inText, false)
 		}
-		if d.Name() == "CHANGELOG.md" { // names what was, too
-			return nil
-		}
-		spans += len(inText)
-		for _, args := range inText {
-			if why := misused(args, false); why != "" {
-				t.Errorf("%s: `gateway %s`: %s", path, strings.Join(args, " "), why)
-			}
-		}
-		return nil
+		return err
 	})
-	if err != nil || blocks < 60 || spans < 80 {
-		t.Errorf("%d commands in blocks and %d in text were found, error %v", blocks, spans, err)
-	}
+	require.NoError(t, err)
+	assert.True(t, blocks > 60 && spans > 80, "%d commands in blocks and %d in text were found", blocks, spans)
 }
 
 var (
@@ -155,31 +131,28 @@ func misused(args []string, values bool) string {
 	case name == "config":
 		name = "serve"
 	}
-	if !slices.ContainsFunc(commands(), func(c command) bool { return c.name == name }) {
+	c := commandNamed(name)
+	switch {
+	case c == nil:
 		return "there is no such command"
+	case !slices.Contains(documented, name):
+		return ""
+	case !values:
+		return unknownFlag(c.set(), args[1:])
 	}
-	for _, c := range documented {
-		if c.name != name {
-			continue
-		}
-		if !values {
-			return unknownFlag(c.of(), args[1:])
-		}
-		_, words, err := settings.New(c.of(), everySettings()...).Resolve(args[1:], nil, func(string) ([]byte, error) { return nil, nil })
-		switch {
-		case err != nil && !errors.Is(err, settings.ErrHelp):
-			return err.Error()
-		case len(words) > 0 && !c.words:
-			return "it takes no word " + words[0]
-		}
+	_, words, err := c.set().Resolve(args[1:], nil, func(string) ([]byte, error) { return nil, nil })
+	switch {
+	case err != nil && !errors.Is(err, settings.ErrHelp):
+		return err.Error()
+	case len(words) > 0 && name != "simulate" && name != "workers":
+		return "it takes no word " + words[0]
 	}
 	return ""
 }
 
 var flagName = regexp.MustCompile(`^--[a-z][a-z0-9-]*`)
 
-func unknownFlag(of any, args []string) string {
-	set := settings.New(of, everySettings()...)
+func unknownFlag(set *settings.Set, args []string) string {
 	for _, arg := range args {
 		flag := flagName.FindString(arg)
 		if slices.Contains([]string{"", "--config", "--help", "--help-all"}, flag) {
@@ -216,9 +189,7 @@ var (
 func TestAlertsAreExplained(t *testing.T) {
 	read := func(name string, row *regexp.Regexp) []string {
 		raw, err := os.ReadFile("../../deploy/grafana/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var found []string
 		for _, m := range row.FindAllStringSubmatch(string(raw), -1) {
 			found = append(found, m[1]+" "+m[2])
@@ -227,9 +198,8 @@ func TestAlertsAreExplained(t *testing.T) {
 		return found
 	}
 	rules, rows := read("alerts.yaml", alertRule), read("README.md", alertRow)
-	if len(rules) < 10 || !slices.Equal(rules, rows) {
-		t.Errorf("alerts.yaml has %q, README.md %q", rules, rows)
-	}
+	assert.Greater(t, len(rules), 9)
+	assert.Equal(t, rules, rows, "what alerts.yaml has, and README.md")
 }
 
 // The worked example of docs/sizing.md: its plan is the recipe's, and a shorter run of it says what the page says. Five
@@ -237,13 +207,9 @@ func TestAlertsAreExplained(t *testing.T) {
 func TestSizingExample(t *testing.T) {
 	t.Parallel()
 	recipe, err := os.ReadFile("../../bench/recipes/sizing.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	page, err := os.ReadFile("../../docs/sizing.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, block, ok := strings.Cut(string(page), "```yaml\n")
 	block, _, ended := strings.Cut(block, "```\n")
 	for line := range strings.Lines(block) {
@@ -259,13 +225,9 @@ func TestSizingExample(t *testing.T) {
 	status, stdout, stderr := inside(t, nil, "simulate", written(t, "sizing.yaml", plan), "--seeds", "1")
 	good := func(arm string) float64 {
 		m := regexp.MustCompile(`(?m)^` + arm + ` +([0-9.]+)`).FindStringSubmatch(stdout)
-		if m == nil {
-			t.Fatalf("status %d, no arm %s\n%s%s", status, arm, stdout, stderr)
-		}
+		require.NotNil(t, m, "status %d, no arm %s\n%s%s", status, arm, stdout, stderr)
 		share, err := strconv.ParseFloat(m[1], 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return share
 	}
 	if enough, short := good("5P3D"), good("3P3D"); status != exitOK || enough < 0.9 || short > 0.5 {

@@ -40,6 +40,7 @@ func TestCommandLine(t *testing.T) {
 		{"serve --router-policy-config classes.yaml", exitUsage, "router-policy-config"},
 		{"worker --role both --block-size 0", exitUsage, "block-size"},
 		{"config --router-mode fastest", exitUsage, "router-mode"},
+		{"config --client-hints some", exitUsage, "client-hints (flag): "},
 		{"config --no-kv-events", exitOK, "router-kv-events: false  # flag"},
 	})
 	if status, _, stderr := inside(t, nil, "help", ""); status != exitUsage || !strings.Contains(stderr, `no command ""`) {

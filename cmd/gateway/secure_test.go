@@ -29,29 +29,18 @@ func TestServeWithTLS(t *testing.T) {
 	cert, key := first.Write(t, dir, "gateway")
 	bundle := ca.Bundle(dir)
 	s := startServe(t, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-client-ca-file", bundle, "--worker-url", "http://127.0.0.1:1,model=m")
-	if !strings.HasPrefix(s.url, "https://") {
-		t.Fatalf("it prints %s", s.url)
-	}
+	require.True(t, strings.HasPrefix(s.url, "https://"), s.url)
 	port := s.url[strings.LastIndexByte(s.url, ':')+1:]
 	own := []string{"TANDEM_HTTP_PORT=" + port, "TANDEM_TLS_CERT_FILE=" + cert, "TANDEM_TLS_KEY_FILE=" + key}
-	if status, _, stderr := inside(t, own, "health"); status != exitOK && !strings.Contains(stderr, "503") && !strings.Contains(stderr, "200") {
-		t.Errorf("health: %d, %s", status, stderr)
-	}
-	if status, stdout, stderr := inside(t, own, "workers", "list"); status != exitOK || !strings.Contains(stdout, "m") {
-		t.Errorf("workers: %d, %s", status, stderr)
-	}
-	if _, _, stderr := inside(t, []string{"TANDEM_HTTP_PORT=" + port}, "health"); !strings.Contains(stderr, "400") {
-		t.Errorf("health without TLS: %s", stderr)
-	}
+	lines(t, own, "workers", []line{{"list", exitOK, "m"}})
+	status, _, stderr := inside(t, own, "health")
+	assert.True(t, status == exitOK || strings.Contains(stderr, "503"), stderr) // whether its worker is found dead yet
+	lines(t, own[:1], "health", []line{{"", exitFailed, "400"}})
 	serial := func() *big.Int {
 		pair, err := tls.X509KeyPair(first.Cert, first.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		c, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway.example", Certificates: []tls.Certificate{pair}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer c.Close()
 		return c.ConnectionState().PeerCertificates[0].SerialNumber
 	}
@@ -94,18 +83,14 @@ func TestServeRefusesBadCertificates(t *testing.T) {
 func TestReplicasOverTLS(t *testing.T) {
 	t.Parallel()
 	bus, err := natsbus.StartServer(natsbus.ServerConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(bus.Close)
 	dir := t.TempDir()
 	ca := certstest.New(t, "ca")
 	pair := ca.Issue(certstest.Leaf{Names: []string{"gateway.example"}})
 	cert, key := pair.Write(t, dir, "gateway")
 	own, err := tls.X509KeyPair(pair.Cert, pair.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway.example", Certificates: []tls.Certificate{own}}}}
 	defer client.CloseIdleConnections()
 	metrics := func(s *proc) string {

@@ -119,7 +119,8 @@ func TestServeOnATakenPort(t *testing.T) {
 	}
 	defer ln.Close()
 	taken := fmt.Sprint(ln.Addr().(*net.TCPAddr).Port)
-	lines(t, nil, strings.Join(serveArgs(), " "), []line{
+	lines(t, []string{"DYN_ROUTER_MOD=kv"}, strings.Join(serveArgs(), " "), []line{
+		{"--http-port " + taken, exitFailed, "DYN_ROUTER_MOD (the nearest is DYN_ROUTER_MODE)"},
 		{"--embed-etcd-port " + taken, exitFailed, "--etcd-endpoints"},
 		{"--embed-nats-port " + taken, exitFailed, "--nats-url"},
 		{"--http-port " + taken, exitFailed, "http-port: "},

@@ -2,12 +2,8 @@ package observe
 
 import (
 	"errors"
-	"io"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -112,31 +108,4 @@ func TestServerOf(t *testing.T) {
 			t.Errorf("%s: %s, %d", address, host, port)
 		}
 	}
-}
-
-// BenchmarkTraced is what the spans of a sampled request cost, their way to a collector and its reading included.
-func BenchmarkTraced(b *testing.B) {
-	b.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "65536")
-	sink := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-	defer sink.Close()
-	e, err := otlp.New(otlp.Config{Endpoint: sink.URL, Sampler: "always_on"}, slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer e.Close()
-	now := time.Now()
-	r := tracedRequest(now)
-	spent := func() time.Duration {
-		var u syscall.Rusage
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
-	b.ReportAllocs()
-	before := spent()
-	for b.Loop() {
-		traced(e, r, nil, now)
-	}
-	b.ReportMetric(float64((spent()-before).Nanoseconds())/float64(b.N), "cpu-ns/op") // of all goroutines
 }

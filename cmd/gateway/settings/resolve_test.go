@@ -126,6 +126,8 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 		{"not finite", []string{"--router-temperature=NaN"}, nil, "", []string{`flag --router-temperature: "NaN" is not a finite number`}},
 		{"no unit", []string{"--queue-timeout=60"}, nil, "", []string{`flag --queue-timeout: "60" is not a duration with its unit`}},
 		{"a duration without end", []string{"--stream-idle-timeout=2562047h47m"}, nil, "", []string{`flag --stream-idle-timeout: "2562047h47m" is longer than 8760h, the most a duration may be`}},
+		{"unknown unit", []string{"--queue-bytes=5MX"}, nil, "", []string{`flag --queue-bytes: "5MX" is not a number of bytes`}},
+		{"a duration past all ends", []string{"--stream-idle-timeout=9999999h"}, nil, "", []string{`flag --stream-idle-timeout: "9999999h" is longer than 8760h, the most a duration may be`}},
 		{"more bytes than there are", []string{"--queue-bytes=99999999TiB"}, nil, "", []string{`flag --queue-bytes: "99999999TiB" is out of range`}},
 		{"unknown value", []string{"--router-mode=direkt"}, nil, "", []string{`flag --router-mode: "direkt" is not one of kv, random, least-loaded, round-robin`}},
 		{"scheme", []string{"--nats-url=http://u:secret@h:4222"}, nil, "", []string{`flag --nats-url: the scheme of "h:4222" is none of nats, tls, ws, wss`}},

@@ -80,6 +80,9 @@ func TestPages(t *testing.T) {
 			t.Errorf("%s shows a figure that is none:\n%s", p.path, body)
 		}
 	}
+	if status, script := f.get("/static/console.js"); status != http.StatusOK || !strings.Contains(script, "visibilitychange") {
+		t.Errorf("the script: %d", status)
+	}
 	if status, body := f.get("/console/nothing"); status != http.StatusNotFound || !strings.Contains(body, "no such page") {
 		t.Errorf("a page that there is not: %d", status)
 	}
