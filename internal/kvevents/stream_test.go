@@ -70,6 +70,9 @@ func found(t *testing.T, s *natsbus.Stream) *natsbus.Stream {
 
 var quickly = follow.Config{RetryMin: 10 * time.Millisecond, SilentAfter: 300 * time.Millisecond}
 
+// shortRing beats, and has less in its ring than is missed here.
+var shortRing = publish.Config{Heartbeat: beating.Heartbeat, RingMessages: 10}
+
 // streamed is a live worker whose events come over a stream, to a subscriber that can be cut off.
 type streamed struct {
 	*rig
@@ -126,9 +129,9 @@ var _ follow.Historian = (*natsbus.Stream)(nil)
 
 func TestAwaySubscriberLosesNothing(t *testing.T) {
 	t.Parallel()
-	s := newStreamed(t, natsbus.StreamConfig{}, beating, 20)
+	s := newStreamed(t, natsbus.StreamConfig{}, shortRing, 20)
 	before, asked := s.status("w"), s.p.Stats()
-	s.missing(func() { s.p.say(2000) }) // more than the ring holds
+	s.missing(func() { s.p.say(200) })
 	s.catchesUp(s.p, "it goes on where it was")
 	s.unasked(asked)
 	if now := s.status("w"); now.Gaps != before.Gaps || now.Repaired != before.Repaired {
@@ -142,7 +145,7 @@ func TestAwaySubscriberLosesNothing(t *testing.T) {
 // The server ends and comes back with its files; then the gateway does, and asks nobody for anything.
 func TestStreamOutlivesServerAndGateway(t *testing.T) {
 	t.Parallel()
-	s := newStreamed(t, natsbus.StreamConfig{}, beating, 1500)
+	s := newStreamed(t, natsbus.StreamConfig{}, shortRing, 150)
 	asked := s.p.Stats()
 	s.server.Close()
 	s.until("not heard", func() bool { return s.status("w").State != follow.Live && !s.pub.Connected() })
@@ -159,7 +162,7 @@ func TestStreamOutlivesServerAndGateway(t *testing.T) {
 
 func TestTrimmedStreamTakesASnapshot(t *testing.T) {
 	t.Parallel()
-	s := newStreamed(t, natsbus.StreamConfig{MaxBytes: 64 << 10}, publish.Config{Heartbeat: beating.Heartbeat, RingMessages: 10}, 500)
+	s := newStreamed(t, natsbus.StreamConfig{MaxBytes: 64 << 10}, shortRing, 500)
 	before := s.status("w")
 	s.missing(func() { s.p.say(1500) })
 	s.catchesUp(s.p, "healed")

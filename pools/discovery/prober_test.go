@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -332,7 +333,12 @@ func TestMooncakeJoinsWithItsEngineIDs(t *testing.T) {
 }
 
 func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
-	for _, test := range []struct{ name, models, options, want string }{
+	mode := func(mode string) map[string]string { return sglangAs(mode, "") }
+	for _, test := range []struct {
+		name, models, options, want string
+		faces                       map[string]string // beside a list of models
+		role                        string            // other than both
+	}{
 		{name: "two models", models: `{"data":[{"id":"a","owned_by":"vllm"},{"id":"b","owned_by":"vllm"}]}`, want: `serves "a", "b": set model= to one of them`},
 		{name: "another model", models: `{"data":[{"id":"a","owned_by":"vllm"}]}`, options: ",model=b", want: `serves "a", not model=b`},
 		{name: "a name of two lines", models: `{"data":[{"id":"a\r\nb","owned_by":"vllm"}]}`, want: `serves "a\r\nb": a model's name is`},
@@ -340,10 +346,20 @@ func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
 		{name: "no list", models: `<html>`, want: "something else than a list of models"},
 		{name: "no model", models: `{"data":[]}`, want: "something else than a list of models"},
 		{name: "unknown engine", models: `{"data":[{"id":"a"}]}`, want: "unknown engine: set engine="},
+		{name: "decode as prefill", faces: mode("decode"), role: "prefill", want: "runs with --disaggregation-mode decode and is listed as prefill"},
+		{name: "prefill as both", faces: mode("prefill"), want: "runs with --disaggregation-mode prefill and is listed as both"},
+		{
+			name: "both as prefill", faces: mode("null"), role: "prefill",
+			want: "runs without --disaggregation-mode and is listed as prefill: start it with --disaggregation-mode prefill, or list it as both",
+		},
+		{name: "both as decode", faces: mode("null"), role: "decode", want: "runs without --disaggregation-mode and is listed as decode"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := newStock(t, map[string]string{"/health": "", "/v1/models": test.models})
-			r, _, logs := prober(t, ProberConfig{}, "both "+s.URL+",id=w1"+test.options)
+			if test.faces == nil {
+				test.faces = map[string]string{"/health": "", "/v1/models": test.models}
+			}
+			s := newStock(t, test.faces)
+			r, _, logs := prober(t, ProberConfig{}, cmp.Or(test.role, "both")+" "+s.URL+",id=w1"+test.options)
 			within(t, "refused", func() bool {
 				refused := r.Refused()
 				if len(refused) != 1 {
@@ -360,21 +376,6 @@ func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
 			if len(r.Refused()) != 0 {
 				t.Errorf("still refused: %v", r.Refused())
 			}
-		})
-	}
-}
-
-func TestDisaggregationModeMustFit(t *testing.T) {
-	for _, c := range []struct{ mode, role, want string }{
-		{"decode", "prefill", "runs with --disaggregation-mode decode and is listed as prefill"},
-		{"prefill", "both", "runs with --disaggregation-mode prefill and is listed as both"},
-		{"null", "prefill", "runs without --disaggregation-mode and is listed as prefill: start it with --disaggregation-mode prefill, or list it as both"},
-		{"null", "decode", "runs without --disaggregation-mode and is listed as decode"},
-	} {
-		s := newStock(t, sglangAs(c.mode, ""))
-		r, _, _ := prober(t, ProberConfig{}, c.role+" "+s.URL+",id=w1")
-		within(t, "refused", func() bool {
-			return len(r.Refused()) == 1 && strings.Contains(r.Refused()[0].Err.Error(), c.want)
 		})
 	}
 }

@@ -251,7 +251,8 @@ func (s *site) watchBy(cfg WatcherConfig, probeEvery time.Duration) *recorder {
 	s.t.Helper()
 	r := &recorder{Roster: pools.NewRoster(pools.Config{}, quiet), t: s.t}
 	w := NewWatcher(s.client(s.gate.URL()), r, cfg, quiet)
-	w.probeEvery, w.probeLimit, w.timeout, w.retry = probeEvery, 500*time.Millisecond, 500*time.Millisecond, soon
+	patience := max(500*time.Millisecond, min(probeEvery, 10*time.Second)) // a busy machine is no outage to one that asks rarely
+	w.probeEvery, w.probeLimit, w.timeout, w.retry = probeEvery, patience, patience, soon
 	s.run(r.Run)
 	s.run(w.Run)
 	return r

@@ -14,45 +14,33 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router"
 )
 
-// publish runs a worker's publisher until stop is called.
-func published(t *testing.T, bus wire.Bus, worker string, events []wire.Event) (stop func()) {
+// published runs a worker's publisher until stop is called.
+func published(t *testing.T, bus wire.Bus, worker string) (stop func()) {
 	t.Helper()
 	p, err := publish.New(publish.Config{Source: wire.Source{Pool: "m/both", Worker: worker}}, bus, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Publish(events); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, p.Publish([]wire.Event{twoBlocks}))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
-	return func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("publisher: %v", err)
-		}
-	}
+	return func() { cancel(); assert.NoError(t, <-ended) }
 }
 
-// over is a service that follows a bus.
-func over(t *testing.T, cfg Config, bus wire.Bus) *Server {
+// twoBlocks are what scoresOf asks for.
+var twoBlocks = wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: []uint32{1, 2, 3, 4}, BlockSize: 2}
+
+// soon has events asked for again soon.
+var soon = follow.Config{RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond}
+
+// over is a running index that follows a bus.
+func over(t *testing.T, bus wire.Bus) *Server {
 	t.Helper()
-	s, err := NewIndex(cfg, follow.Config{RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond}, bus, http.NotFoundHandler(), quiet, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, err := NewIndex(Config{}, soon, bus, http.NotFoundHandler(), quiet, prometheus.NewRegistry())
+	require.NoError(t, err)
+	start(t, s)
 	return s
-}
-
-// until waits for a query to be answered with what says.
-func until(t *testing.T, s *Server, query, says string) {
-	t.Helper()
-	comesTo(t, s, "POST", "/query", query, says)
 }
 
 // comesTo waits until a request is answered 200 with a body that says so.
@@ -77,42 +65,30 @@ func comesTo(t *testing.T, s *Server, method, path, query, says string) {
 func TestPublishedIsIndexed(t *testing.T) {
 	bus := eventstest.NewBus()
 	t.Cleanup(bus.Close)
-	stored := []wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: []uint32{1, 2, 3, 4}, BlockSize: 2}}
 	for _, worker := range []string{"stays", "goes"} {
-		defer published(t, bus, worker, stored)()
+		defer published(t, bus, worker)()
 	}
-	s := over(t, Config{}, bus)
-	start(t, s)
+	s := over(t, bus)
 	for _, id := range []string{"stays", "goes"} {
 		must(t, s, 201, "POST", "/register", `{"id": "`+id+`", "model": "m", "block_size": 2, "kv_events": "nats"}`)
 	}
-	const query = `{"model": "m", "token_ids": [1, 2, 3, 4]}`
 	const both = `{"worker":"goes","rank":0,"device":2,"host":0,"disk":0,"shared":0},{"worker":"stays","rank":0,"device":2,`
-	until(t, s, query, both)
+	comesTo(t, s, "POST", "/query", scoresOf, both)
 	must(t, s, 204, "POST", "/unregister", `{"id": "goes"}`)
-	until(t, s, query, `"workers":[{"worker":"stays","rank":0,"device":2,`)
+	comesTo(t, s, "POST", "/query", scoresOf, `"workers":[{"worker":"stays","rank":0,"device":2,`)
 }
 
 // Select chooses by what publishers say.
 func TestSelectFollowsPublishers(t *testing.T) {
 	bus := eventstest.NewBus()
 	t.Cleanup(bus.Close)
-	base := router.DefaultConfig()
-	s, err := NewSelect(Config{}, SelectConfig{
-		Routers: map[pools.Role]router.Config{
-			pools.Both: base, pools.Prefill: base.For(pools.Prefill), pools.Decode: base.For(pools.Decode),
-		},
-		Events: follow.Config{RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond},
-	}, bus, http.NotFoundHandler(), quiet, prometheus.NewRegistry())
-	require.NoError(t, err)
-	start(t, s)
-	defer published(t, bus, "warm", []wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: []uint32{1, 2, 3, 4}, BlockSize: 2}})()
+	s := following(t, bus)
+	defer published(t, bus, "warm")()
 	for _, id := range []string{"warm", "cold"} {
-		must(t, s, 201, "POST", "/workers", `{"id": "`+id+`", "model": "m", "role": "both", "engine": "vllm", "address": "http://10.0.0.1:8000", "block_size": 2, "kv_events": "nats"}`)
+		must(t, s, 201, "POST", "/workers", strings.Replace(engineSays, `"w"`, `"`+id+`"`, 1)+`"nats"}`)
 	}
-	const prompt = `{"model": "m", "token_ids": [1, 2, 3, 4]}`
-	comesTo(t, s, "POST", "/overlap_scores", prompt, `{"worker":"warm","rank":0,"device":2,`)
-	got := must(t, s, 200, "POST", "/select", prompt)
+	comesTo(t, s, "POST", "/overlap_scores", scoresOf, `{"worker":"warm","rank":0,"device":2,`)
+	got := must(t, s, 200, "POST", "/select", scoresOf)
 	assert.Contains(t, got, `"worker":"warm"`)
 	assert.Contains(t, got, `"overlap_blocks":2`)
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
@@ -35,27 +37,12 @@ func filled(t testing.TB, workers int, chain []uint64) (url string) {
 func asking(t testing.TB, cfg remote.Config) *remote.Client {
 	t.Helper()
 	c, err := remote.New(cfg, pools.NewRoster(pools.Config{}, quiet), quiet, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
-	deadline, tick := time.After(20*time.Second), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for c.States()[0].Ranks == 0 {
-		select {
-		case <-deadline:
-			t.Fatalf("it does not read who is registered: %+v", c.States())
-		case <-tick.C:
-		}
-	}
+	t.Cleanup(func() { stop(); assert.NoError(t, <-ended) })
+	require.Eventually(t, func() bool { return c.States()[0].Ranks > 0 }, 20*time.Second, time.Millisecond, "it reads who is registered")
 	return c
 }
 

@@ -12,8 +12,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/auth"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 	"go.uber.org/goleak"
@@ -27,9 +30,7 @@ var quiet = slog.New(slog.DiscardHandler)
 func newIndex(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	s, err := NewIndex(cfg, follow.Config{}, nil, http.NotFoundHandler(), quiet, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s
 }
 
@@ -42,16 +43,20 @@ func newSelect(t *testing.T, cfg Config, sel SelectConfig) *Server {
 // newSelectIn is newSelect with its metrics in reg.
 func newSelectIn(t *testing.T, reg *prometheus.Registry, cfg Config, sel SelectConfig) *Server {
 	t.Helper()
+	return newSelectOver(t, nil, reg, cfg, sel)
+}
+
+// newSelectOver is newSelectIn with events over bus.
+func newSelectOver(t *testing.T, bus wire.Bus, reg *prometheus.Registry, cfg Config, sel SelectConfig) *Server {
+	t.Helper()
 	base := router.DefaultConfig()
 	base.Seed = 7
 	sel.Routers = map[pools.Role]router.Config{}
 	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
 		sel.Routers[role] = base.For(role)
 	}
-	s, err := NewSelect(cfg, sel, nil, http.NotFoundHandler(), quiet, reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, err := NewSelect(cfg, sel, bus, http.NotFoundHandler(), quiet, reg)
+	require.NoError(t, err)
 	return s
 }
 
@@ -80,18 +85,11 @@ func must(t testing.TB, s *Server, status int, method, path, body string) string
 func start(t testing.TB, s *Server) (url string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx, ln) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
+	t.Cleanup(func() { stop(); assert.NoError(t, <-ended) })
 	url = "http://" + ln.Addr().String()
 	deadline := time.After(20 * time.Second)
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -113,50 +111,29 @@ func start(t testing.TB, s *Server) (url string) {
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// New tokens hold from then on, the old ones no longer.
 func TestTokens(t *testing.T) {
 	s := newIndex(t, Config{Tokens: auth.NewKeys("secret-one", "secret-two")})
-	for _, tt := range []struct {
-		path, header string
-		want         int
-	}{
-		{"/workers", "", 401},
-		{"/workers", "Bearer secret", 401},
-		{"/workers", "Basic secret-one", 401},
-		{"/workers", "Bearer secret-one", 200},
-		{"/workers", "bearer secret-two", 200},
-		{"/metrics", "", 401},
-		{"/ready", "", 200},
-		{"/live", "", 200},
-	} {
-		r := httptest.NewRequest("GET", tt.path, nil)
-		r.Header.Set("Authorization", tt.header)
+	is := func(want int, path, header string) {
+		t.Helper()
+		r := httptest.NewRequest("GET", path, nil)
+		r.Header.Set("Authorization", header)
 		res := httptest.NewRecorder()
 		s.Handler().ServeHTTP(res, r)
-		if res.Code != tt.want {
-			t.Errorf("%s with %q is answered %d, not %d", tt.path, tt.header, res.Code, tt.want)
-		}
-		if strings.Contains(res.Body.String(), "secret") {
-			t.Errorf("the answer holds a token: %s", res.Body)
-		}
+		assert.Equal(t, want, res.Code, "%s with %q", path, header)
+		assert.NotContains(t, res.Body.String(), "secret")
 	}
-}
-
-// New tokens hold from then on, the old ones no longer.
-func TestTokensAreReplaced(t *testing.T) {
-	s := newIndex(t, Config{Tokens: auth.NewKeys("secret-one")})
-	status := func(token string) int {
-		r := httptest.NewRequest("GET", "/workers", nil)
-		r.Header.Set("Authorization", "Bearer "+token)
-		res := httptest.NewRecorder()
-		s.Handler().ServeHTTP(res, r)
-		return res.Code
+	for _, header := range []string{"", "Bearer secret", "Basic secret-one"} {
+		is(401, "/workers", header)
 	}
+	is(200, "/workers", "Bearer secret-one")
+	is(200, "/workers", "bearer secret-two")
+	is(200, "/ready", "")
+	is(200, "/live", "")
 	s.SetTokens(auth.NewKeys("secret-two", "secret-three"))
-	for token, want := range map[string]int{"secret-one": 401, "secret-two": 200, "secret-three": 200} {
-		if got := status(token); got != want {
-			t.Errorf("%s is answered %d, not %d", token, got, want)
-		}
-	}
+	is(401, "/workers", "Bearer secret-one")
+	is(200, "/workers", "Bearer secret-two")
+	is(200, "/workers", "Bearer secret-three")
 }
 
 // TestEveryEndpointHasItsChecks walks both services' endpoints: no token or a
@@ -217,9 +194,7 @@ func TestAdministrationIsSmall(t *testing.T) {
 
 func TestStoppingAndTooLarge(t *testing.T) {
 	s := newIndex(t, Config{MaxBodyBytes: 32})
-	if body := must(t, s, 413, "POST", "/query", `{"model": "`+strings.Repeat("m", 64)+`"}`); !strings.Contains(body, "body_too_large") {
-		t.Error(body)
-	}
+	assert.Contains(t, must(t, s, 413, "POST", "/query", `{"model": "`+strings.Repeat("m", 64)+`"}`), "body_too_large")
 	must(t, s, 405, "GET", "/query", "")
 	must(t, s, 404, "GET", "/nothing", "")
 	s.leaving.Store(true)
@@ -236,15 +211,11 @@ func TestPostedBlocksAreBounded(t *testing.T) {
 	s := newIndex(t, Config{})
 	must(t, s, 201, "POST", "/register", `{"id": "w1", "model": "m", "block_size": 2}`)
 	p, err := s.backend.(*shared).rank("w1", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p.limit = 3
 	must(t, s, 200, "POST", "/events", stored)
 	more := `{"worker": "w1", "events": [{"type": "stored", "block_hashes": [99], "token_ids": [9, 9], "block_size": 2}]}`
-	if body := must(t, s, 409, "POST", "/events", more); !strings.Contains(body, "too_many_blocks") {
-		t.Error(body)
-	}
+	assert.Contains(t, must(t, s, 409, "POST", "/events", more), "too_many_blocks")
 	must(t, s, 200, "POST", "/events", `{"worker": "w1", "events": [{"type": "cleared"}]}`)
 	must(t, s, 200, "POST", "/events", more)
 }

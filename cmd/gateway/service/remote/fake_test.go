@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -14,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/pools"
@@ -139,19 +142,19 @@ func (f *fakeIndex) asked() int {
 func (f *fakeIndex) has() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var ids []string
-	for id := range f.workers {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return strings.Join(ids, " ")
+	return strings.Join(slices.Sorted(maps.Keys(f.workers)), " ")
+}
+
+// wrote is what was registered and removed, in order.
+func (f *fakeIndex) wrote() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Join(f.writes, " ")
 }
 
 // worker is a record of one that publishes over NATS.
 func worker(id string) pools.Worker {
-	return pools.Worker{
-		ID: id, Model: "m", Role: pools.Both, Engine: "sim", Address: "http://10.0.0.1:8000", BlockSize: 16, KVEvents: "nats",
-	}
+	return pools.Worker{ID: id, Model: "m", Role: pools.Both, Engine: "sim", Address: "http://10.0.0.1:8000", BlockSize: 16, KVEvents: "nats"}
 }
 
 // running is a client that runs until the test ends, and its roster.
@@ -159,41 +162,24 @@ func running(t *testing.T, cfg Config, workers ...string) (*Client, *pools.Roste
 	t.Helper()
 	roster := pools.NewRoster(pools.Config{}, quiet)
 	for _, id := range workers {
-		if err := roster.Put(worker(id)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, roster.Put(worker(id)))
 	}
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 10 * time.Second
 	}
 	c, err := New(cfg, roster, quiet, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
+	t.Cleanup(func() { stop(); assert.NoError(t, <-ended) })
 	return c, roster
 }
 
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline, tick := time.After(20*time.Second), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			t.Fatalf("never came true: %s", what)
-		case <-tick.C:
-		}
-	}
+	require.Eventually(t, ok, 20*time.Second, time.Millisecond, what)
 }
 
 // ranks waits until a client lists so many of its first index.

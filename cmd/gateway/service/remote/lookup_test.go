@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 var prompt = []uint64{1, 2, 3}
@@ -52,7 +53,9 @@ func TestLookupOfABadIndex(t *testing.T) {
 			_, _ = w.Write(body)
 		}
 	}
-	right := AppendAnswer(nil, 0, nil) // of another list
+	about := func(rest ...byte) []byte { // the right list, of the one rank of a
+		return append(AppendAnswer(nil, Sum(overlap.NewLayout([]overlap.Rank{{Worker: "a"}})), nil), rest...)
+	}
 	for _, tt := range []struct {
 		name   string
 		answer func(w http.ResponseWriter, r *http.Request)
@@ -77,7 +80,11 @@ func TestLookupOfABadIndex(t *testing.T) {
 		}, Refused, false},
 		{"JSON", says("application/json", []byte(`{"workers":[]}`)), Garbled, true},
 		{"short", says(AnswerType, []byte{1, 2}), Garbled, true},
-		{"another list", says(AnswerType, right), Unplaced, false},
+		{"another list", says(AnswerType, AppendAnswer(nil, 0, nil)), Unplaced, false},
+		{"no ranks", says(AnswerType, about()), Garbled, true},
+		{"half a rank", says(AnswerType, about(2, 0, 0)), Garbled, true},
+		{"more than its ranks", says(AnswerType, about(2, 0, 0, 0, 7)), Garbled, true},
+		{"a number without an end", says(AnswerType, about(bytes.Repeat([]byte{0xff}, 12)...)), Garbled, true},
 		{"huge", says(AnswerType, make([]byte, maxAnswerBytes+1)), Garbled, true},
 		{"endless", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", AnswerType)
@@ -108,26 +115,6 @@ func TestLookupOfABadIndex(t *testing.T) {
 				t.Errorf("the circuit is %s", c.States()[0].Circuit)
 			}
 		})
-	}
-}
-
-// An answer about the right list that is no answer.
-func TestGarbledAnswer(t *testing.T) {
-	f := newFake(t)
-	c, _ := running(t, Config{URLs: []string{f.URL}, Breaker: fault.BreakerConfig{Consecutive: 100}}, "a")
-	ranks(t, c, 1)
-	var sum uint64
-	f.set(func() { sum = Sum(f.layout("m")) })
-	for _, rest := range [][]byte{nil, {2, 0, 0}, {2, 0, 0, 0, 7}, bytes.Repeat([]byte{0xff}, 12)} {
-		f.set(func() {
-			f.answer = func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Type", AnswerType)
-				_, _ = w.Write(append(AppendAnswer(nil, sum, nil), rest...))
-			}
-		})
-		if report, out := c.Lookup(t.Context(), "m", 16, prompt); report != nil || out != Garbled {
-			t.Errorf("%x: %s", rest, out)
-		}
 	}
 }
 

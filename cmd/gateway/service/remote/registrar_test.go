@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -20,9 +22,7 @@ func TestWorkersAreRegistered(t *testing.T) {
 	silent.KVEvents, decode.Role = "none", pools.Decode
 	engine.KVEvents, engine.KVEndpoint, engine.KVReplay, engine.TotalKVBlocks = "zmq", "tcp://10.0.0.1:5557", "tcp://10.0.0.1:6557", 900
 	for _, w := range []pools.Worker{silent, decode, engine} {
-		if err := roster.Put(w); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, roster.Put(w))
 	}
 	for _, x := range []*fakeIndex{f, g} {
 		eventually(t, "all are registered", func() bool { return x.has() == "a b engine" })
@@ -39,13 +39,9 @@ func TestWorkersAreRegistered(t *testing.T) {
 	eventually(t, "b is put back", func() bool { return f.has() == "b engine" })
 	changed := worker("b")
 	changed.DataParallelRanks = 2
-	if err := roster.Put(changed); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, roster.Put(changed))
 	ranks(t, c, 3)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if writes := strings.Join(f.writes, " "); strings.Count(writes, "+engine") != 1 || strings.Count(writes, "+b") != 3 {
+	if writes := f.wrote(); strings.Count(writes, "+engine") != 1 || strings.Count(writes, "+b") != 3 {
 		t.Errorf("it got %s", writes)
 	}
 }
@@ -54,15 +50,12 @@ func TestWorkersAreRegistered(t *testing.T) {
 func TestLaggingGatewaysDoNotFight(t *testing.T) {
 	f := newFake(t)
 	var reads atomic.Int32
-	f.lists = nil
 	a, rosterA := running(t, Config{URLs: []string{f.URL}, Every: 5 * time.Millisecond}, "w")
 	ranks(t, a, 1)
 	wide := worker("w")
 	wide.DataParallelRanks = 3
 	b, rosterB := running(t, Config{URLs: []string{f.URL}, Every: 5 * time.Millisecond})
-	if err := rosterB.Put(wide); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, rosterB.Put(wide))
 	ranks(t, b, 3)
 	f.set(func() {
 		f.lists = func(w http.ResponseWriter, r *http.Request) {
@@ -71,18 +64,15 @@ func TestLaggingGatewaysDoNotFight(t *testing.T) {
 		}
 	})
 	eventually(t, "both have looked some times", func() bool { return reads.Load() > 8 })
-	f.mu.Lock()
-	if writes := strings.Join(f.writes, " "); writes != "+w +w" {
-		t.Errorf("it got %s", writes)
-	}
-	f.lists = nil
-	f.mu.Unlock()
+	assert.Equal(t, "+w +w", f.wrote())
+	f.set(func() { f.lists = nil })
 	ranks(t, a, 3) // what the index lists is what it answers by
 	rosterA.Remove("w")
 	eventually(t, "who has it puts it back", func() bool {
+		writes := f.wrote()
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return strings.HasPrefix(strings.Join(f.writes, " "), "+w +w -w +w") && f.workers["w"].Ranks == 3
+		return strings.HasPrefix(writes, "+w +w -w +w") && f.workers["w"].Ranks == 3
 	})
 }
 
@@ -144,9 +134,7 @@ func TestTokenIsReloaded(t *testing.T) {
 		t.Errorf("a token that cannot be read: %v", err)
 	}
 	broken, token = false, "second-token"
-	if err := c.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Reload())
 	eventually(t, "the new token is taken", func() bool {
 		_, out := c.Lookup(t.Context(), "m", 16, prompt)
 		return out == Answered
