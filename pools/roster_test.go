@@ -288,21 +288,6 @@ func TestEverySnapshotIsWhole(t *testing.T) {
 	readers.Wait()
 }
 
-func BenchmarkSnapshot(b *testing.B) {
-	r := NewRoster(Config{}, quiet)
-	for i := range 64 {
-		_ = r.Put(valid(fmt.Sprint("p", i)))
-	}
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			if len(r.Snapshot("m", Prefill).Members) != 64 {
-				b.Error("not the pool")
-			}
-		}
-	})
-}
-
 func TestCordonsAreBounded(t *testing.T) {
 	c := NewCore(Config{})
 	for i := range maxCordons + 1 {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 var errAway = errors.New("away")
@@ -140,12 +142,6 @@ func (h *holder) operate(name, value string) Answer {
 	return h.Set(name, []byte(value))
 }
 
-func (h *holder) inForce() map[string]string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return maps.Clone(h.force)
-}
-
 func (h *holder) says(text string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,9 +166,9 @@ func hold(t *testing.T, s Store, n int) []*holder {
 
 func want(t *testing.T, h *holder, entries map[string]string) {
 	t.Helper()
-	if got := h.inForce(); !maps.Equal(got, entries) {
-		t.Errorf("in force is %v, want %v", got, entries)
-	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	assert.Equal(t, entries, h.force)
 }
 
 // TestOneChangesAllKnow: a change at one gateway is in force at the others, also at one that starts later, before it is ready.
@@ -182,9 +178,7 @@ func TestOneChangesAllKnow(t *testing.T) {
 		two := hold(t, m, 2)
 		synctest.Wait()
 		began := time.Now()
-		if got := two[0].operate("cordons/a", "1"); got != Yes {
-			t.Errorf("the answer is %s", got)
-		}
+		assert.Equal(t, Yes, two[0].operate("cordons/a", "1"))
 		synctest.Wait()
 		time.Sleep(5 * time.Millisecond)
 		synctest.Wait()
@@ -199,18 +193,14 @@ func TestOneChangesAllKnow(t *testing.T) {
 			}
 		}
 		want(t, late, map[string]string{"cordons/a": "1"})
-		if got := two[1].operate("cordons/a", ""); got != Yes {
-			t.Errorf("the answer is %s", got)
-		}
+		assert.Equal(t, Yes, two[1].operate("cordons/a", ""))
 		time.Sleep(5 * time.Millisecond)
 		synctest.Wait()
 		for _, h := range append(two, late) {
 			want(t, h, map[string]string{})
 		}
 		// What is not there is removed too.
-		if got := two[0].operate("cordons/b", ""); got != Yes {
-			t.Errorf("the answer is %s", got)
-		}
+		assert.Equal(t, Yes, two[0].operate("cordons/b", ""))
 	})
 }
 
@@ -226,9 +216,7 @@ func TestStoreAway(t *testing.T) {
 		if got := two[0].operate("cordons/b", "1"); got != Later || time.Since(began) != patience {
 			t.Errorf("the answer is %s after %v", got, time.Since(began))
 		}
-		if got := two[1].operate("cordons/a", ""); got != Later {
-			t.Errorf("the answer is %s", got)
-		}
+		assert.Equal(t, Later, two[1].operate("cordons/a", ""))
 		want(t, two[0], map[string]string{"cordons/a": "1", "cordons/b": "1"})
 		want(t, two[1], map[string]string{})
 		late := hold(t, m, 1)[0]
@@ -365,9 +353,7 @@ func TestAllEndAlike(t *testing.T) {
 			m.mu.Unlock()
 			for _, h := range three {
 				want(t, h, stored)
-				if len(h.core.pending) > 0 {
-					t.Errorf("%d changes wait for ever", len(h.core.pending))
-				}
+				assert.Empty(t, h.core.pending)
 			}
 		})
 	}

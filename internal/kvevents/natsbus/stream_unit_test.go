@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
@@ -53,29 +55,19 @@ func TestStreamIsMadeOrLeftAlone(t *testing.T) {
 		{"no acknowledgements", jetstream.StreamConfig{Subjects: []string{wire.AllEvents}, NoAck: true}, false},
 	} {
 		server, err := StartServer(ServerConfig{JetStream: true, Dir: t.TempDir()}) // a server may fail to make a stream right after another was deleted
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(server.Close)
 		nc, err := nats.Connect(server.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(nc.Close)
 		js, err := jetstream.New(nc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		c.cfg.Name = "KV"
 		stream, err := js.CreateStream(t.Context(), c.cfg)
-		if err != nil {
-			t.Fatalf("%s: %v", c.name, err)
-		}
+		require.NoError(t, err, c.name)
 		want := stream.CachedInfo().Config
 		s, err := OverStream(nc, StreamConfig{Name: c.cfg.Name, MaxAge: time.Minute}, PendingLimits{}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(s.Close)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		err = s.find(ctx, false)
@@ -89,8 +81,7 @@ func TestStreamIsMadeOrLeftAlone(t *testing.T) {
 		}
 	}
 	for _, cfg := range []StreamConfig{{Name: "a.b"}, {Name: "a b"}, {MaxAge: -1}, {MaxBytes: -1}, {MaxPending: -1}, {AckTimeout: -1}} {
-		if _, err := OverStream(nil, cfg, PendingLimits{}, nil); err == nil {
-			t.Errorf("%+v is accepted", cfg)
-		}
+		_, err := OverStream(nil, cfg, PendingLimits{}, nil)
+		assert.Error(t, err, "%+v", cfg)
 	}
 }

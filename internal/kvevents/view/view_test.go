@@ -75,22 +75,6 @@ func TestViewFollowsAnEngine(t *testing.T) {
 	}
 }
 
-func TestViewLeavesNothingBehind(t *testing.T) {
-	for _, size := range []int{1, 4, 16, 32} {
-		g := eventstest.NewEngine(9, size)
-		v, part := newTestView(16)
-		for range 100 {
-			v.Apply([]wire.Event{g.Store(3)})
-		}
-		for len(g.Blocks) > 0 {
-			v.Apply([]wire.Event{g.Evict(5)})
-		}
-		if part.Blocks() != 0 || v.Blocks()+v.known.bytes() != 0 {
-			t.Errorf("size %d: %d indexed, %d blocks, %d bytes", size, part.Blocks(), v.Blocks(), v.known.bytes())
-		}
-	}
-}
-
 func TestViewSeedsAndSkips(t *testing.T) {
 	prompt := eventstest.IDs(100, 12)
 	base := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2, 3}, Tokens: prompt, BlockSize: 4, Medium: "GPU"}
@@ -167,23 +151,6 @@ func TestViewSeedsAndSkips(t *testing.T) {
 				t.Errorf("tally %+v, want %+v", v.Tally(), c.tally)
 			}
 		})
-	}
-}
-
-func TestViewOrphanThatFindsItsParentKeepsItsPlaces(t *testing.T) {
-	prompt := eventstest.IDs(1, 8)
-	v, part := newTestView(4)
-	v.Apply([]wire.Event{
-		{Kind: wire.Stored, Hashes: []wire.Hash{2}, Parent: 1, HasParent: true, Tokens: prompt[4:], BlockSize: 4, Medium: "GPU"},
-		{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 4, Medium: "CPU"},
-		{Kind: wire.Stored, Hashes: []wire.Hash{1}, Medium: "GPU"},
-	})
-	if got := leading(part, prompt, 4, tokens.Seed("", "")); got != 2 {
-		t.Errorf("%d leading blocks on the device, want 2", got)
-	}
-	v.Apply([]wire.Event{{Kind: wire.Removed, Hashes: []wire.Hash{1, 2}, Medium: "GPU"}, {Kind: wire.Removed, Hashes: []wire.Hash{1, 2}, Medium: "CPU"}})
-	if v.Blocks() != 0 || part.Blocks() != 0 {
-		t.Errorf("%d blocks left, %d indexed", v.Blocks(), part.Blocks())
 	}
 }
 
