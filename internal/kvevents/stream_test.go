@@ -192,6 +192,8 @@ func TestStreamOfManyProcesses(t *testing.T) {
 	if now := s.status("w"); now.Repaired != before.Repaired || s.p.Stats().Snapshots != 0 {
 		t.Errorf("%+v", now)
 	}
+	s.until("the stream has all of it", func() bool { return s.pub.Stats().Pending == 0 })
+	assert.EqualValues(t, 1, s.another().status("w").Repaired[follow.ByStream], "of the last process alone")
 
 	// One that says nothing yet: its heartbeat alone shows that it is there, and where it stands after the others.
 	s.p.stop()

@@ -173,6 +173,7 @@ func TestOutageLongerThanLease(t *testing.T) {
 // up again by the client, and waits for a revision that the new one is far from.
 func TestEtcdReplacedBetweenProbes(t *testing.T) {
 	s := started(t)
+	s.patience = brief
 	direct := s.client(s.etcd.URL())
 	for range 100 {
 		_, err := direct.Put(t.Context(), "/elsewhere", "x")
@@ -229,6 +230,7 @@ func TestSilentConnectionIsNoticed(t *testing.T) {
 // TestCompactedWhileAway has the registry change and forget its history while the watcher is cut off.
 func TestCompactedWhileAway(t *testing.T) {
 	s := started(t)
+	s.patience = brief
 	direct := s.client(s.etcd.URL())
 	s.record(direct, testWorker("stays"))
 	s.record(direct, testWorker("leaves"))

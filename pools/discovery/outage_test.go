@@ -19,6 +19,7 @@ func (r *recorder) reportedAfter(before int) {
 // TestRemovalsAfterAnOutage: a worker whose lease ends right after etcd was away stays for its grace, not for a moment.
 func TestRemovalsAfterAnOutage(t *testing.T) {
 	s := started(t)
+	s.patience = brief
 	direct := s.client(s.etcd.URL())
 	w := s.record(direct, testWorker("w"))
 	known := s.watchWith(time.Minute, 100*time.Millisecond)
@@ -83,6 +84,7 @@ func TestCutOffLongerThanLeases(t *testing.T) {
 // TestDeregisterWithoutEtcd: a worker that ends does not wait for an etcd that has gone.
 func TestDeregisterWithoutEtcd(t *testing.T) {
 	s := started(t)
+	s.patience = brief
 	r, stop := s.registerFor(testWorker("w"), time.Minute)
 	defer stop()
 	within(t, "registered", r.Held)

@@ -24,7 +24,7 @@ import (
 // TestMain has parallel tests go side by side though there are fewer processors: they wait for leases to end.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
@@ -175,12 +175,14 @@ type site struct {
 	ctx  context.Context
 	runs sync.WaitGroup
 
+	patience time.Duration // of one call
+
 	clients []*clientv3.Client // to be closed when all that runs has ended
 }
 
 func newSite(t *testing.T) *site {
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &site{t: t, gate: newGate(t), ctx: ctx}
+	s := &site{t: t, gate: newGate(t), ctx: ctx, patience: brief}
 	t.Cleanup(func() {
 		cancel()
 		s.runs.Wait()
@@ -194,11 +196,15 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
+// brief is the patience where etcd goes away. Elsewhere a busy machine must not look like an outage.
+const brief = 500 * time.Millisecond
+
 // started is a site whose etcd runs. Its test goes beside others: most of its time it waits.
 func started(t *testing.T) *site {
 	t.Helper()
 	t.Parallel()
 	s := newSite(t)
+	s.patience = 10 * time.Second
 	s.start("")
 	return s
 }
@@ -251,8 +257,7 @@ func (s *site) watchBy(cfg WatcherConfig, probeEvery time.Duration) *recorder {
 	s.t.Helper()
 	r := &recorder{Roster: pools.NewRoster(pools.Config{}, quiet), t: s.t}
 	w := NewWatcher(s.client(s.gate.URL()), r, cfg, quiet)
-	patience := max(500*time.Millisecond, min(probeEvery, 10*time.Second)) // a busy machine is no outage to one that asks rarely
-	w.probeEvery, w.probeLimit, w.timeout, w.retry = probeEvery, patience, patience, soon
+	w.probeEvery, w.probeLimit, w.timeout, w.retry = probeEvery, s.patience, s.patience, soon
 	s.run(r.Run)
 	s.run(w.Run)
 	return r
@@ -283,7 +288,7 @@ func (s *site) registerFor(w pools.Worker, ttl time.Duration) (r *Registrar, sto
 	s.t.Helper()
 	r, err := NewRegistrar(s.client(s.gate.URL()), w, "", ttl, quiet)
 	require.NoError(s.t, err)
-	r.timeout, r.retry = 500*time.Millisecond, soon
+	r.timeout, r.retry = s.patience, soon
 	return r, s.run(r.Run)
 }
 
