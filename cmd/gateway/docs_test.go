@@ -28,20 +28,11 @@ var update = flag.Bool("update", false, "write docs/reference/settings.md again"
 
 // docs/reference/settings.md is made of the tags of every command's settings.
 func TestSettingsReference(t *testing.T) {
-	const path = "../../docs/reference/settings.md"
-	want := settingsReference()
-	if *update {
-		if err := os.WriteFile(path, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s is not what the tags say (%v): write it again by go test ./cmd/gateway -run %s -update", path, err, t.Name())
-	}
+	golden(t, "../../docs/reference/settings.md", settingsReference())
 }
 
 // settingsReference is docs/reference/settings.md: the settings of every command.
-func settingsReference() []byte {
+func settingsReference() string {
 	var b bytes.Buffer
 	b.WriteString("# Settings\n\nEvery setting of every command, made of the program's own help by `go test ./cmd/gateway -run TestSettingsReference -update`.\n" +
 		"[Operating](../operating.md#settings) explains how flags, variables and files go together.\n")
@@ -54,24 +45,18 @@ func settingsReference() []byte {
 			set.Reference(&b, shared)
 		}
 	}
-	return b.Bytes()
+	return b.String()
 }
 
-// golden compares a text with a file under testdata, or writes the file again with -update.
-func golden(t *testing.T, name, got string) {
+// golden compares a text with a file, or writes the file again with -update.
+func golden(t *testing.T, path, got string) {
 	t.Helper()
-	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 	}
-	if want, err := os.ReadFile(path); err != nil || string(want) != got {
-		t.Errorf("%s is not what is printed (%v): write it again by go test ./cmd/gateway -run %s -update, and read every changed line\n%s", path, err, t.Name(), got)
-	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), got, "write %s again by go test ./cmd/gateway -run %s -update, and read every changed line", path, t.Name())
 }
 
 // The help of every command as a terminal of 80 columns shows it, and that of one setting and of a group.
@@ -88,7 +73,7 @@ func TestHelp(t *testing.T) {
 		if status != exitOK {
 			t.Errorf("%v: status %d", args, status)
 		}
-		golden(t, filepath.Join("help", name+".txt"), text)
+		golden(t, filepath.Join("testdata", "help", name+".txt"), text)
 		for line := range strings.Lines(text) {
 			if utf8.RuneCountInString(line) > 81 && !strings.Contains(line, "kv-events-config") { // one word of an example
 				t.Errorf("%v: a line is longer than 80 columns: %s", args, line)

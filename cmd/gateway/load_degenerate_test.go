@@ -10,6 +10,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestLoadSaysWhatItsFiguresShow: however a run went, its report diagnoses
@@ -60,23 +63,18 @@ func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
 			args := append([]string{
 				"--url", s.URL, "--rate", "1000", "--requests", fmt.Sprint(c.requests), "--isl", "5", "--osl", "3", "--html", page,
 			}, strings.Fields(c.args)...)
-			_, stdout, stderr := loading(t, args...)
+			status, stdout, stderr := loading(t, args...)
+			assert.Equal(t, regexp.MustCompile("refused|http_").MatchString(c.says[0]), status == exitFailed, "whether it fails")
 			html, err := os.ReadFile(page)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			head, _, _ := strings.Cut(string(html[strings.Index(string(html), "<h1>"):]), `<div class="plots">`)
 			for _, want := range c.says {
-				if !strings.Contains(stdout+stderr, want) {
-					t.Errorf("no %q in\n%s%s", want, stdout, stderr)
-				}
+				assert.Contains(t, stdout+stderr, want)
 			}
 			for _, form := range []string{stdout, head} {
-				if at := regexp.MustCompile(`It lacks|would tell|over seeds|NaN|Inf|Take `).FindString(form); at != "" {
-					t.Errorf("%q in\n%s", at, form)
-				}
-				if c.not != "" && regexp.MustCompile(c.not).MatchString(form) {
-					t.Errorf("%s in\n%s", c.not, form)
+				assert.NotRegexp(t, `It lacks|would tell|over seeds|NaN|Inf|Take `, form)
+				if c.not != "" {
+					assert.NotRegexp(t, c.not, form)
 				}
 			}
 		})

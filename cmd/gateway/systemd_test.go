@@ -10,27 +10,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
-
-// supervisor is the socket of one, and its path.
-func supervisor(t *testing.T) (*net.UnixConn, string) {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "n") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	path := filepath.Join(dir, "s")
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn, path
-}
 
 // heard is the next state that a supervisor is sent.
 func heard(t *testing.T, conn *net.UnixConn) string {
@@ -38,15 +22,19 @@ func heard(t *testing.T, conn *net.UnixConn) string {
 	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	buf := make([]byte, 256)
 	n, err := conn.Read(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(buf[:n])
 }
 
 // A supervisor is notified once the gateway listens, and when it stops.
 func TestServeNotifiesItsSupervisor(t *testing.T) {
-	conn, path := supervisor(t)
+	dir, err := os.MkdirTemp("", "n") // a socket's path is short
+	require.NoError(t, err)
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "s")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	require.NoError(t, err)
+	defer conn.Close()
 	cmd := asProcess(t, serveArgs()...)
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+path)
 	s := start(t, cmd, "")

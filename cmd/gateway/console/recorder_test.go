@@ -168,9 +168,7 @@ func TestWayOfARetry(t *testing.T) {
 		if bars := got.bars(time.Now()); len(bars) != 2 || bars[0].Failed != fault.Reset.String() || bars[0].Action != handoff.Again.String() || bars[0].Took != 50*time.Millisecond || bars[1].Attempt != 2 || got.OK() {
 			t.Errorf("%+v", bars)
 		}
-		for range 40 { // and no more steps are kept than there is memory for
-			r = newRecord(2)
-		}
+		r = newRecord(2) // and no more steps are kept than there is memory for
 		c.Arrived(r)
 		for range 40 {
 			c.LegStarted(r, d)
