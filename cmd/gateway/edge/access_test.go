@@ -3,7 +3,6 @@ package edge
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -130,14 +129,6 @@ func TestConnectionOutlivesARefusal(t *testing.T) {
 		resp, body := c.receive()
 		assert.True(t, resp.StatusCode == want && !resp.Close, "answer %d: %d, closes %v: %s", i, resp.StatusCode, resp.Close, body)
 	}
-}
-
-// TestLargeBodiesWithAKey: the small limit is for those without one.
-func TestLargeBodiesWithAKey(t *testing.T) {
-	sv := guarded(t)
-	body := `{"model":"m","prompt":"` + strings.Repeat("x", 1<<20) + `"}`
-	sv.serves(post(body, key(clientKey)))
-	sv.serves("POST /v1/completions HTTP/1.1\r\nHost: t\r\n", key(clientKey), "\r\nTransfer-Encoding: chunked\r\n\r\n", fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body))
 }
 
 func TestWithoutKeysOnlyThisMachineChanges(t *testing.T) {

@@ -131,10 +131,11 @@ func TestBodyBudget(t *testing.T) {
 	sv.serves(post(body))
 }
 
-// TestBodiesArriveWhole: bodies of every length and framing come through whole.
+// TestBodiesArriveWhole: bodies of every length and framing come through whole, with a key; without one only short ones are awaited.
 func TestBodiesArriveWhole(t *testing.T) {
 	calls := make(chan handoff.Call, 1)
-	sv := serve(t, loopback(t), keeps(calls), func(c *Config) { c.MaxBodyBytes = 1 << 20 })
+	keys := keyFile(t, clientKey)
+	sv := serve(t, loopback(t), keeps(calls), func(c *Config) { c.MaxBodyBytes, c.APIKeyFile = 1<<20, keys })
 	c := sv.dial()
 	for _, size := range []int{len(goodBody), prefetchBytes - 1, prefetchBytes, prefetchBytes + 1, firstBodyBytes, firstBodyBytes + 1, 300_001, 1 << 20} {
 		body := goodBody + strings.Repeat(" ", size-len(goodBody))
@@ -145,9 +146,9 @@ func TestBodiesArriveWhole(t *testing.T) {
 			rest = rest[n:]
 		}
 		for name, raw := range map[string]string{
-			"length": post(body),
-			"chunks": get("POST /v1/completions", "Transfer-Encoding: chunked") + chunks + "0\r\n\r\n",
-			"expect": post(body, "Expect: 100-continue"),
+			"length": post(body, key(clientKey)),
+			"chunks": get("POST /v1/completions", key(clientKey), "Transfer-Encoding: chunked") + chunks + "0\r\n\r\n",
+			"expect": post(body, key(clientKey), "Expect: 100-continue"),
 		} {
 			sent := make(chan error, 1)
 			go func() { // it may be answered before it has gone whole
