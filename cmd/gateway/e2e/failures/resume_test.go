@@ -24,48 +24,42 @@ import (
 
 // TestAnswersAreResumed kills the decode worker in mid-stream: the answer goes on, on another one, as the undisturbed one.
 func TestAnswersAreResumed(t *testing.T) {
-	ids, _ := strings.CutPrefix(fmt.Sprintf("%d", fleet.TextPrompt(fleet.Long)), "[")
-	ids = "[" + strings.ReplaceAll(strings.TrimSuffix(ids, "]"), " ", ",") + "]"
-	whole := fleet.Answered(fleet.Long, 120)
-	for name, c := range map[string]struct {
-		path, body string
-		options    fleet.Options
-		want       string
-		reason     string
-		prompt     int
-		completion int
-	}{
-		"completion": {path: fleet.CompletionPath, body: `"prompt":` + fmt.Sprintf("%q", fleet.Long) + `,"max_tokens":120`, want: whole, reason: "length", prompt: len(fleet.TextPrompt(fleet.Long)), completion: 120},
-		"ids":        {path: fleet.CompletionPath, body: `"prompt":` + ids + `,"max_tokens":120`, want: whole, reason: "length", prompt: len(fleet.TextPrompt(fleet.Long)), completion: 120},
-		"shows ids":  {path: fleet.CompletionPath, body: `"prompt":` + ids + `,"max_tokens":120,"return_token_ids":true`, want: whole, reason: "length", prompt: len(fleet.TextPrompt(fleet.Long)), completion: 120},
-		"chat": {path: fleet.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120`, want: fleet.Generated(fleet.ChatPrompt("Hello"), 120, false),
-			reason: "length", prompt: len(fleet.ChatPrompt("Hello")), completion: 120},
-		"chat's newer limit": {path: fleet.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_completion_tokens":120,"min_tokens":110`, want: fleet.Generated(fleet.ChatPrompt("Hello"), 120, false),
-			reason: "length", prompt: len(fleet.ChatPrompt("Hello")), completion: 120},
-		"tools offered": {path: fleet.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"`,
-			want: fleet.Generated(fleet.ChatPrompt("Hello"), 120, false), reason: "length", prompt: len(fleet.ChatPrompt("Hello")), completion: 120},
-		"vllm": {path: fleet.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120`, options: fleet.Of("vllm"), want: fleet.Generated(fleet.ChatPrompt("Hello"), 120, false),
-			reason: "length", prompt: len(fleet.ChatPrompt("Hello")), completion: 120},
-		"vllm thinks": {path: fleet.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120,"chat_template_kwargs":{"enable_thinking":true}`, options: fleet.Of("vllm"),
-			reason: "length", prompt: len(fleet.ChatPrompt("Hello")), completion: 120},
-		"sglang": {path: fleet.CompletionPath, body: `"prompt":` + fmt.Sprintf("%q", fleet.Long) + `,"max_tokens":120`, options: fleet.Of("sglang"), want: whole, reason: "length", prompt: len(fleet.TextPrompt(fleet.Long)), completion: 120},
+	ids := `"prompt":` + string(openai.AppendIDs(nil, fleet.TextPrompt(fleet.Long)))
+	const text, hello = `"prompt":"` + fleet.Long + `"`, `"messages":[{"role":"user","content":"Hello"}]`
+	for name, c := range map[string]struct{ engine, asks, more string }{
+		"completion":         {"sim", text, `"max_tokens":120`},
+		"ids":                {"sim", ids, `"max_tokens":120`},
+		"shows ids":          {"sim", ids, `"max_tokens":120,"return_token_ids":true`},
+		"chat":               {"sim", hello, `"max_tokens":120`},
+		"chat's newer limit": {"sim", hello, `"max_completion_tokens":120,"min_tokens":110`},
+		"tools offered":      {"sim", hello, `"max_tokens":120,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"`},
+		"vllm":               {"vllm", hello, `"max_tokens":120`},
+		"vllm thinks":        {"vllm", hello, `"max_tokens":120,"chat_template_kwargs":{"enable_thinking":true}`},
+		"sglang":             {"sglang", text, `"max_tokens":120`},
 	} {
 		fleet.VirtualRun(t, name, func(t *testing.T) {
-			c.options.Prefill, c.options.Decode, c.options.Speedup = 1, 2, 2
-			f := fleet.New(t, c.options)
-			body := `{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"temperature":0,"ignore_eos":true,` + c.body + `}`
-			undisturbed := f.Post(c.path, body)
-			a := f.Cut(c.path, body, 30)
-			if got := f.Text(a); c.want != "" && got != c.want || got != f.Text(undisturbed) {
-				t.Errorf("the answer is\n%q, want\n%q", got, f.Text(undisturbed))
+			o := fleet.Of(c.engine)
+			o.Prefill, o.Decode, o.Speedup = 1, 2, 2
+			f := fleet.New(t, o)
+			path, prompt := fleet.CompletionPath, fleet.TextPrompt(fleet.Long)
+			if c.asks == hello {
+				path, prompt = fleet.ChatPath, fleet.ChatPrompt("Hello")
 			}
-			if s := f.Read(a); s.Finish != c.reason || s.Prompt != c.prompt || s.Completion != c.completion {
-				t.Errorf("it ended by %q with %d + %d tokens, want %q, %d + %d\n%v", s.Finish, s.Prompt, s.Completion, c.reason, c.prompt, c.completion, a.Events)
+			body := `{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"ignore_eos":true,` +
+				`"temperature":0,` + c.asks + "," + c.more + `}`
+			undisturbed := f.Post(path, body)
+			a := f.Cut(path, body, 30)
+			got, want := f.Read(a), f.Read(undisturbed)
+			if got.Cached = want.Cached; got != want || got.Finish != "length" || got.Prompt != len(prompt) || got.Completion != 120 {
+				t.Errorf("it is %+v\nwant  %+v", got, want)
+			}
+			if name != "vllm thinks" && got.Text != fleet.Generated(prompt, 120, false) {
+				t.Errorf("the answer is %q", got.Text)
 			}
 			if got, want := details(a), details(undisturbed); got != want {
 				t.Errorf("the usage has %s, want %s", got, want)
 			}
-			if shows := strings.Contains(strings.Join(a.Events, ""), `"token_ids"`); shows != strings.Contains(c.body, "return_token_ids") {
+			if shows := strings.Contains(strings.Join(a.Events, ""), `"token_ids"`); shows != strings.Contains(c.more, "return_token_ids") {
 				t.Errorf("token ids are shown: %v", shows)
 			}
 			if !strings.Contains(f.Logs.String(), "action=resume") {
@@ -111,7 +105,8 @@ func TestStopStringsAcrossTheCut(t *testing.T) {
 			if strings.Index(text, stop) != len(strings.Join(words[:at], "")) {
 				t.Fatal("it stands earlier, too")
 			}
-			body := fmt.Sprintf(`{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"temperature":0,"ignore_eos":true,"max_tokens":120,"stop":["never",%q],%s,%s}`, stop, c.body, ask)
+			body := fmt.Sprintf(`{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"temperature":0,`+
+				`"ignore_eos":true,"max_tokens":120,"stop":["never",%q],%s,%s}`, stop, c.body, ask)
 			undisturbed := f.Post(c.path, body)
 			want := f.Read(undisturbed)
 			named := fmt.Sprintf(`_reason":%q`, stop)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -29,12 +30,7 @@ func NewRegistry(t *testing.T, change ...func(*stack.GatewayConfig)) (*Fleet, st
 	}
 	t.Cleanup(inside.Close)
 	link := func() stack.Links {
-		links, unlink, err := stack.Connect(&stack.Discovery{EtcdEndpoints: []string{inside.EtcdURL()}, NATSURL: inside.NATSURL()}, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(unlink)
-		return links
+		return Links(t, &stack.Discovery{EtcdEndpoints: []string{inside.EtcdURL()}, NATSURL: inside.NATSURL()}, "test")
 	}
 	cfg := GatewayConfig()
 	cfg.LeaseTTL = 2 * time.Second
@@ -45,6 +41,15 @@ func NewRegistry(t *testing.T, change ...func(*stack.GatewayConfig)) (*Fleet, st
 	f := Bare(t, cfg, link(), slog.LevelInfo)
 	f.RunGateway()
 	return f, link()
+}
+
+// Links connects a process to an etcd and a NATS until the test ends.
+func Links(t testing.TB, d *stack.Discovery, name string) stack.Links {
+	t.Helper()
+	links, unlink, err := stack.Connect(d, nil, slog.New(slog.DiscardHandler), nats.Name(name))
+	require.NoError(t, err)
+	t.Cleanup(unlink)
+	return links
 }
 
 // TwoClasses are a class of each of two families, regular the default, with equal shares.

@@ -73,12 +73,8 @@ func newHostile(t *testing.T) *hostile {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.etcd.Close)
-	links, unlink, err := stack.Connect(&stack.Discovery{EtcdEndpoints: []string{h.etcd.URL()}, EtcdAccess: stack.EtcdAccess{EtcdCA: bundle}}, nil, slog.New(slog.DiscardHandler), nats.Name("root"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(unlink)
-	h.root = links.Etcd
+	access := stack.EtcdAccess{EtcdCA: bundle}
+	h.root = fleet.Links(t, &stack.Discovery{EtcdEndpoints: []string{h.etcd.URL()}, EtcdAccess: access}, "root").Etcd
 	return h
 }
 

@@ -37,12 +37,7 @@ func overEtcd(t *testing.T) *operated {
 	port := porttest.Free(t)
 	o := &operated{t: t, server: newServer(t, fmt.Sprintf("etcd %d %s", port, t.TempDir()))}
 	o.link = func(name string) stack.Links {
-		links, unlink, err := stack.Connect(&stack.Discovery{EtcdEndpoints: []string{fmt.Sprintf("http://127.0.0.1:%d", port)}}, nil, slog.New(slog.DiscardHandler), nats.Name(name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(unlink)
-		return links
+		return fleet.Links(t, &stack.Discovery{EtcdEndpoints: []string{fmt.Sprintf("http://127.0.0.1:%d", port)}}, name)
 	}
 	client := o.link("stranger").Etcd
 	key := func(kind, name string) string {

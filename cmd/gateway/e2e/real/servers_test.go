@@ -18,8 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
@@ -147,12 +145,7 @@ func newLinked(t *testing.T, ttl time.Duration) *linked {
 // connect makes links of one process of the fleet; they end with the test.
 func (l *linked) connect(name string) stack.Links {
 	l.t.Helper()
-	links, unlink, err := stack.Connect(&stack.Discovery{EtcdEndpoints: l.endpoints, NATSURL: l.url}, nil, slog.New(slog.DiscardHandler), nats.Name(name))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.t.Cleanup(unlink)
-	return links
+	return fleet.Links(l.t, &stack.Discovery{EtcdEndpoints: l.endpoints, NATSURL: l.url}, name)
 }
 
 // join adds a worker that registers in etcd and tells its KV events as how says.

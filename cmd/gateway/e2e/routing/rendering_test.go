@@ -5,14 +5,12 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/models"
-	"github.com/tandem-pd/tandem/pools"
 )
 
 // ownTemplate is the template in the model's folder: the gateway's, and an engine's unless its operator says otherwise.
@@ -183,43 +181,5 @@ func TestChatsAreRenderedAsTheEngineDoes(t *testing.T) {
 			}
 			f.Idle()
 		})
-	}
-}
-
-// TestTokenizeAnswersAreNotPinned: what a worker once made of a prompt (POST /tokenize) is computed neither by the process that
-// comes in its place nor by another worker, which may have another template each.
-func TestTokenizeAnswersAreNotPinned(t *testing.T) {
-	now := operator{}
-	o := fleet.Options{Both: 2, Speedup: 1000, Gateway: func(g *stack.GatewayConfig) {
-		g.Models.AskTimeout, g.Pools.Aliases = 5*time.Second, []string{"tandem-sim=another"}
-	}}
-	by := map[string]operator{}
-	o.Worker = func(w *devfleet.WorkerConfig) {
-		language, err := models.Load(fleet.ModelFolder(t, ownTemplate), 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if by[w.Engine.ID] = now; now.thinking {
-			w.Engine.ChatTemplateKwargs = `{"thinking":true}`
-		}
-		w.Engine.Engine, w.Engine.Model, w.Engine.Language = "vllm", "another", language
-	}
-	f := fleet.New(t, o)
-	for _, restarted := range [][]string{nil, {"both-1"}, {"both-2"}} {
-		now.thinking = true
-		for _, id := range restarted {
-			f.Workers[id].Kill()
-			f.Start(pools.Both, id, o, slog.New(slog.DiscardHandler))
-		}
-		for i := range 12 {
-			chat := chatting{content: fmt.Sprint("the question ", i%3)}
-			a := f.Post(fleet.ChatPath, chat.body(false))
-			if want := by[f.Parse(a.Body).Nvext.WorkerID.Decode].prompt(chat); f.Text(a) != fleet.Generated(want, 4, false) {
-				t.Errorf("after %v: chat %d is computed with another prompt than the engine's: %s", restarted, i, a.Body)
-			}
-		}
-	}
-	if asked, remembered := f.Value("tandem_tokenize_calls_total", "answered"), f.Value("tandem_tokenize_calls_total", "remembered"); asked < 3 || remembered < 9 {
-		t.Errorf("the workers were asked %v times, and %v answers were remembered", asked, remembered)
 	}
 }
