@@ -113,8 +113,10 @@ func TestEFTSlicesLongPrompts(t *testing.T) {
 		path, body string
 		prompt     []uint32
 	}{
-		{fleet.CompletionPath, fmt.Sprintf(`"prompt":%q`, strings.Repeat(fleet.Long, 20)), fleet.TextPrompt(strings.Repeat(fleet.Long, 20))},
-		{fleet.ChatPath, fmt.Sprintf(`"messages":[{"role":"user","content":%q}],"cache_salt":"s"`, "Well. "+strings.Repeat(fleet.Long, 20)), fleet.ChatPrompt("Well. " + strings.Repeat(fleet.Long, 20))},
+		{fleet.CompletionPath, fmt.Sprintf(`"prompt":%q`, strings.Repeat(fleet.Long, 20)),
+			fleet.TextPrompt(strings.Repeat(fleet.Long, 20))},
+		{fleet.ChatPath, fmt.Sprintf(`"messages":[{"role":"user","content":%q}],"cache_salt":"s"`,
+			"Well. "+strings.Repeat(fleet.Long, 20)), fleet.ChatPrompt("Well. " + strings.Repeat(fleet.Long, 20))},
 	} {
 		t.Run(c.path, func(t *testing.T) {
 			a := f.Post(c.path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,%s}`, tokens, c.body))
@@ -136,7 +138,8 @@ func TestEFTSlicesLongPrompts(t *testing.T) {
 					Salt      string   `json:"cache_salt"`
 				}
 				path, text, _ := strings.Cut(body, " ")
-				if err := json.Unmarshal([]byte(text), &sent); err != nil || path != fleet.CompletionPath || sent.MaxTokens != 1 || !slices.Equal(sent.Prompt, c.prompt[:len(sent.Prompt)]) {
+				if err := json.Unmarshal([]byte(text), &sent); err != nil || path != fleet.CompletionPath || sent.MaxTokens != 1 ||
+					!slices.Equal(sent.Prompt, c.prompt[:len(sent.Prompt)]) {
 					t.Fatalf("%v: a slice is %s", err, body)
 				}
 				if n := len(sent.Prompt) - before; n <= 0 || n > slice+slice/2 || (sent.Salt == "s") != (c.path == fleet.ChatPath) {

@@ -24,7 +24,8 @@ func twoGateways(t *testing.T, mode string) (a, b *fleet.Fleet, group *nats.Conn
 	t.Helper()
 	url := fleet.StartNATS(t)
 	in := func(c *stack.GatewayConfig) { c.Router.Mode = mode }
-	a = fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1, NATS: url, Gateway: in, Worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 }})
+	a = fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1, NATS: url, Gateway: in,
+		Worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 }})
 	b = fleet.New(t, fleet.Options{Alone: true, NATS: url, Gateway: in})
 	for _, w := range a.Workers {
 		b.Put(w.Record())
@@ -54,8 +55,8 @@ func twoGateways(t *testing.T, mode string) (a, b *fleet.Fleet, group *nats.Conn
 	return a, b, group, said
 }
 
-// TestStrictPriorityAcrossGateways: a place that comes free at gateway a goes to what waits at b with a higher strict priority, before all that has waited at
-// a for longer. An equal one does not go before them.
+// TestStrictPriorityAcrossGateways: a place that comes free at gateway a goes to what waits at b with a higher strict priority,
+// before all that has waited at a for longer. An equal one does not go before them.
 func TestStrictPriorityAcrossGateways(t *testing.T) {
 	for _, c := range []struct {
 		mode     string
@@ -92,8 +93,8 @@ func TestStrictPriorityAcrossGateways(t *testing.T) {
 	}
 }
 
-// serveBoth has three requests wait at a and two at b, of these strict priorities, for a place that a frees. It returns the order in which they are
-// served.
+// serveBoth has three requests wait at a and two at b, of these strict priorities, for a place that a frees. It returns the
+// order in which they are served.
 func serveBoth(a, b *fleet.Fleet, ofA, ofB int, said *atomic.Int64) string {
 	a.T.Helper()
 	leave := occupy(a)
@@ -102,7 +103,8 @@ func serveBoth(a, b *fleet.Fleet, ofA, ofB int, said *atomic.Int64) string {
 	send := func(f *fleet.Fleet, name string, strict, n int) {
 		for i := range n {
 			both.f = f
-			both.join(name, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,"nvext":{"agent_hints":{"strict_priority":%d}},"prompt":%q}`, strict, fmt.Sprint(name, i, fleet.Long)))
+			both.join(name, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,`+
+				`"nvext":{"agent_hints":{"strict_priority":%d}},"prompt":%q}`, strict, fmt.Sprint(name, i, fleet.Long)))
 		}
 	}
 	before := said.Load()
@@ -128,8 +130,8 @@ func serveBoth(a, b *fleet.Fleet, ofA, ofB int, said *atomic.Int64) string {
 	return order
 }
 
-// TestALyingGatewayBlocksNothing: one that says without end that a request of the highest strict priority waits, and takes nothing, delays one request in a
-// second by 20 ms.
+// TestALyingGatewayBlocksNothing: one that says without end that a request of the highest strict priority waits, and takes
+// nothing, delays one request in a second by 20 ms.
 func TestALyingGatewayBlocksNothing(t *testing.T) {
 	a, _, group, said := twoGateways(t, "auto")
 	over, stop := context.WithCancel(context.Background())
@@ -139,7 +141,8 @@ func TestALyingGatewayBlocksNothing(t *testing.T) {
 	lies.Go(func() {
 		for seq := uint64(1); over.Err() == nil; seq++ {
 			m := replica.Message{Kind: replica.Heads, From: "liar", Epoch: 1, Seq: seq, Heads: []replica.Head{
-				{Model: "no such model", Strict: 7, Tokens: 1}, {Model: "tandem-sim", Lane: 99, Strict: 7}, {Model: "tandem-sim", Strict: 1<<32 - 1, Tokens: int(seq % 5)},
+				{Model: "no such model", Strict: 7, Tokens: 1}, {Model: "tandem-sim", Lane: 99, Strict: 7},
+				{Model: "tandem-sim", Strict: 1<<32 - 1, Tokens: int(seq % 5)},
 			}}
 			if err := group.Publish("tandem.replica.auto.liar.say", m.Append(nil)); err != nil {
 				t.Error(err)
@@ -156,7 +159,8 @@ func TestALyingGatewayBlocksNothing(t *testing.T) {
 		longest = max(longest, time.Since(asked))
 	}
 	took, s := time.Since(began), stats()
-	t.Logf("%d requests within %v, the longest took %v: %d left room, %d times for nothing", s.GrantedTotal, took, longest, s.YieldedTotal, s.YieldsUnusedTotal)
+	t.Logf("%d requests within %v, the longest took %v: %d left room, %d times for nothing", s.GrantedTotal, took, longest,
+		s.YieldedTotal, s.YieldsUnusedTotal)
 	if limit := uint64(took/time.Second) + 1; s.YieldsUnusedTotal == 0 || s.YieldsUnusedTotal > limit || s.YieldedTotal > limit {
 		t.Errorf("want from 1 to %d of each", limit)
 	}

@@ -53,7 +53,8 @@ func (l *line) join(name, body string, headers ...string) {
 			defer l.mu.Unlock()
 			l.order = append(l.order, name)
 		})
-		if a, err := l.f.Try(context.Background(), fleet.CompletionPath, body, func(string) { once() }, headers...); err != nil || a.Status != http.StatusOK {
+		if a, err := l.f.Try(context.Background(), fleet.CompletionPath, body, func(string) { once() }, headers...); err != nil ||
+			a.Status != http.StatusOK {
 			l.f.T.Errorf("%s: %v, status %d: %s", name, err, a.Status, a.Body)
 		}
 	})
@@ -124,7 +125,8 @@ func TestQueueOrder(t *testing.T) {
 			{"header", `"nvext":{"agent_hints":{"priority":5000}},`, []string{"x-dynamo-request-priority", "500"}},
 			{"stricter", `"nvext":{"agent_hints":{"strict_priority":0}},`, []string{"x-dynamo-request-strict-priority", "2"}},
 		} {
-			l.join(c.name, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,%s"prompt":%q}`, c.hints, fleet.Long), c.headers...)
+			l.join(c.name, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,%s"prompt":%q}`, c.hints, fleet.Long),
+				c.headers...)
 		}
 		leave()
 		if got, want := l.served(), "stricter strict priority header plain negative"; got != want {
@@ -193,7 +195,8 @@ func TestClassesTakeTurns(t *testing.T) {
 				}
 			}
 		}
-		if tokens["regular_all"] <= tokens["premium_all"] || tokens["premium_all"] == 0 || waits["regular_all"] != 6 || waits["premium_all"] != 2 {
+		if tokens["regular_all"] <= tokens["premium_all"] || tokens["premium_all"] == 0 || waits["regular_all"] != 6 ||
+			waits["premium_all"] != 2 {
 			t.Errorf("tokens %v, waits %v", tokens, waits)
 		}
 	})
@@ -223,7 +226,8 @@ func takeFrom(f *fleet.Fleet, worker string) (leave func()) {
 	f.T.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
-	body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":100000,"stream":true,"prompt":%q,"nvext":{"decode_worker_id":%q}}`, fleet.Long, worker)
+	body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":100000,"stream":true,"prompt":%q,"nvext":{"decode_worker_id":%q}}`,
+		fleet.Long, worker)
 	begun := make(chan struct{})
 	once := sync.OnceFunc(func() { close(begun) })
 	group.Go(func() { _, _ = f.Try(ctx, fleet.CompletionPath, body, func(string) { once() }) })

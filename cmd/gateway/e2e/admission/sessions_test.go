@@ -45,7 +45,8 @@ func TestSessionsAreBound(t *testing.T) {
 	home := turn("X-Dynamo-Session-ID", "s")
 	holds.Store(true)
 	f.Group.Go(func() {
-		_, _ = f.Try(context.Background(), fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","stream":true,"prompt":%q,"nvext":{"backend_instance_id":%q}}`, fleet.Long, home), nil)
+		_, _ = f.Try(context.Background(), fleet.CompletionPath,
+			fmt.Sprintf(`{"model":"tandem-sim","stream":true,"prompt":%q,"nvext":{"backend_instance_id":%q}}`, fleet.Long, home), nil)
 	})
 	f.Eventually("its worker has most to do", func() bool { return !holds.Load() })
 	for range 5 {

@@ -23,11 +23,13 @@ func TestClientsSteerNoEngine(t *testing.T) {
 	var all []sent
 	nothing := []string{`"priority":-7`, `"data_parallel_rank":0`}
 	for name, value := range map[string]string{
-		"kv_transfer_params": `{"do_remote_prefill":true}`, "ec_transfer_params": `{}`, "disaggregated_params": `{"request_type":"context_only"}`,
-		"bootstrap_host": `"10.0.0.1"`, "bootstrap_port": `8998`, "bootstrap_room": `1`, "bootstrap_pair_key": `"x"`,
+		"kv_transfer_params": `{"do_remote_prefill":true}`, "ec_transfer_params": `{}`,
+		"disaggregated_params": `{"request_type":"context_only"}`,
+		"bootstrap_host":       `"10.0.0.1"`, "bootstrap_port": `8998`, "bootstrap_room": `1`, "bootstrap_pair_key": `"x"`,
 		"routed_dp_rank": `1`, "disagg_prefill_dp_rank": `1`, "data_parallel_rank": `1`, "rid": `"x"`, "request_id": `"x"`,
-		"input_ids": `[1]`, "prompt_token_ids": `[1]`, "prompt_token_ids_b64": `"AQAAAA=="`, "extra_key": `"x"`, "session_params": `{"id":"x"}`,
-		"lora_path": `"/etc"`, "lora_request": `{"lora_name":"x","lora_int_id":1,"lora_path":"/etc"}`, "return_hidden_states": `true`,
+		"input_ids": `[1]`, "prompt_token_ids": `[1]`, "prompt_token_ids_b64": `"AQAAAA=="`, "extra_key": `"x"`,
+		"session_params": `{"id":"x"}`,
+		"lora_path":      `"/etc"`, "lora_request": `{"lora_name":"x","lora_int_id":1,"lora_path":"/etc"}`, "return_hidden_states": `true`,
 	} {
 		all = append(all, sent{name, chat(`"` + name + `":` + value)},
 			sent{"vllm_xargs." + name, chat(`"vllm_xargs":{"a":1,"` + name + `":` + value + `}`)})
@@ -35,7 +37,8 @@ func TestClientsSteerNoEngine(t *testing.T) {
 	}
 	all = append(all,
 		sent{"sampling_params.extra_args", chat(`"sampling_params":{"extra_args":{"kv_transfer_params":{}}}`)},
-		sent{"messages[0].content[0].uuid", `{"model":"tandem-sim","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://h/i.png"},"uuid":"another's"}]}]}`},
+		sent{"messages[0].content[0].uuid", `{"model":"tandem-sim","messages":[{"role":"user","content":[{"type":"image_url",` +
+			`"image_url":{"url":"http://h/i.png"},"uuid":"another's"}]}]}`},
 	)
 	for _, s := range all {
 		a := f.Post(chatPath, s.body)

@@ -24,7 +24,8 @@ func TestEveryFormOfARequest(t *testing.T) {
 				prompt           []uint32
 			}{
 				{"chat", fleet.ChatPath, `"messages":[{"role":"user","content":"Hello"}]`, fleet.ChatPrompt("Hello")},
-				{"chat in parts", fleet.ChatPath, `"messages":[{"role":"user","content":[{"type":"text","text":"Hello"}]}]`, fleet.ChatPrompt("Hello")},
+				{"chat in parts", fleet.ChatPath, `"messages":[{"role":"user","content":[{"type":"text","text":"Hello"}]}]`,
+					fleet.ChatPrompt("Hello")},
 				{"completion", fleet.CompletionPath, `"prompt":"` + fleet.Long + `"`, ids},
 				{"completion of ids", fleet.CompletionPath, `"prompt":` + strings.ReplaceAll(fmt.Sprint(ids), " ", ","), ids},
 				{"completion of a list of one", fleet.CompletionPath, `"prompt":["` + fleet.Long + `"]`, ids},
@@ -70,9 +71,11 @@ func TestBodiesAsEnginesTakeThem(t *testing.T) {
 		`{"prompt":"hello","max_tokens":3}`,
 		`{"model":null,"prompt":"hello","max_tokens":"3"}`,
 		"\ufeff" + `{"model":"","prompt":["hello"],"max_tokens":3.0,"n":"1","temperature":"0.5"}`,
-		`{"model":"tandem-sim","prompt":"hello","max_tokens":"+3","stream":"off","stream_options":{"include_usage":1},"ignore_eos":0,"stop_token_ids":["7"]}`,
+		`{"model":"tandem-sim","prompt":"hello","max_tokens":"+3","stream":"off","stream_options":{"include_usage":1},` +
+			`"ignore_eos":0,"stop_token_ids":["7"]}`,
 		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"stream":1,"stream_options":{"include_usage":"y"},"echo":"no"}`,
-		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"priority":7,"request_id":null,"kv_transfer_params":false,"data_parallel_rank":0}`,
+		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"priority":7,"request_id":null,"kv_transfer_params":false,` +
+			`"data_parallel_rank":0}`,
 	} {
 		if a := f.Post(fleet.CompletionPath, body); a.Status != http.StatusOK || f.Text(a) != want {
 			t.Errorf("%s: %d %s", body, a.Status, a.Body)
@@ -80,7 +83,8 @@ func TestBodiesAsEnginesTakeThem(t *testing.T) {
 	}
 	for _, parts := range []string{`"hello"`, `{"type":"text","text":null},"hello",{"type":"text","text":""}`} {
 		plain := f.Post(fleet.ChatPath, `{"messages":[{"role":"user","content":"hello"}],"max_tokens":3}`)
-		if a := f.Post(fleet.ChatPath, `{"messages":[{"role":"user","content":[`+parts+`]}],"max_tokens":3}`); a.Status != http.StatusOK || f.Text(a) != f.Text(plain) {
+		if a := f.Post(fleet.ChatPath, `{"messages":[{"role":"user","content":[`+parts+`]}],`+
+			`"max_tokens":3}`); a.Status != http.StatusOK || f.Text(a) != f.Text(plain) {
 			t.Errorf("%s: %d %s", parts, a.Status, a.Body)
 		}
 	}
@@ -129,9 +133,11 @@ func TestNoWorkerYet(t *testing.T) {
 		t.Errorf("with workers of another model: %d, want 404", a.Status)
 	}
 	f.Put(pools.Worker{
-		ID: "three", Incarnation: "1", Model: "n", Role: pools.Both, Engine: "vllm", Address: "http://127.0.0.1:1", BlockSize: 16, DataParallelRanks: 1, ModelInput: "text",
+		ID: "three", Incarnation: "1", Model: "n", Role: pools.Both, Engine: "vllm", Address: "http://127.0.0.1:1", BlockSize: 16,
+		DataParallelRanks: 1, ModelInput: "text",
 	})
-	if a := f.Post("/v1/completions", `{"prompt":"a"}`); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Body), `"param":"model"`) {
+	if a := f.Post("/v1/completions", `{"prompt":"a"}`); a.Status != http.StatusBadRequest ||
+		!strings.Contains(string(a.Body), `"param":"model"`) {
 		t.Errorf("of two models none is named: %d %s", a.Status, a.Body)
 	}
 }

@@ -182,7 +182,8 @@ func badRequests(t *testing.T, f *fleet.Fleet) {
 		{"a chunk near 64 bits", fleet.Request("7fffffffffffffff\r\n"+small, "Transfer-Encoding: chunked"), 400},
 		{"a negative chunk", fleet.Request("-5\r\n"+small, "Transfer-Encoding: chunked"), 400},
 		{"a chunk beyond the limit", fleet.Request("200001\r\n"+strings.Repeat(" ", 0x200001)+"\r\n", "Transfer-Encoding: chunked"), 413},
-		{"chunks beyond the limit", fleet.Request(strings.Repeat("10000\r\n"+strings.Repeat(" ", 1<<16)+"\r\n", 20), "Transfer-Encoding: chunked"), 413},
+		{"chunks beyond the limit", fleet.Request(strings.Repeat("10000\r\n"+strings.Repeat(" ", 1<<16)+"\r\n", 20),
+			"Transfer-Encoding: chunked"), 413},
 		{"a chunk longer than its size", fleet.Request("5\r\n"+small+"\r\n0\r\n\r\n"+smuggled, "Transfer-Encoding: chunked"), 400},
 		{"a body beyond the limit", fleet.Sized(strings.Repeat(" ", 1<<20+1)), 413},
 
@@ -212,7 +213,8 @@ func badRequests(t *testing.T, f *fleet.Fleet) {
 				if r.status < 400 {
 					continue
 				}
-				if e := f.Parse([]byte(r.body)).Error; e == nil || e.Type == "" || e.Message == "" || e.RequestID != r.header.Get("X-Request-Id") {
+				if e := f.Parse([]byte(r.body)).Error; e == nil || e.Type == "" || e.Message == "" ||
+					e.RequestID != r.header.Get("X-Request-Id") {
 					t.Errorf("no typed error: %s", r.body)
 				}
 			}
@@ -252,7 +254,8 @@ func TestDripFed(t *testing.T) {
 			body, _ := io.ReadAll(res.Body)
 			conn.Close()
 			dripped.Wait()
-			if res.StatusCode != http.StatusRequestTimeout || !bytes.Contains(body, []byte(`"code":"request_timeout"`)) || took != readTimeout {
+			if res.StatusCode != http.StatusRequestTimeout || !bytes.Contains(body, []byte(`"code":"request_timeout"`)) ||
+				took != readTimeout {
 				t.Errorf("%s: status %d after %v: %s", name, res.StatusCode, took, body)
 			}
 		}
@@ -300,19 +303,25 @@ var values = []struct{ name, json string }{
 	{"an empty string", `""`}, {"a string", `"x"`}, {"a number in a string", `"5"`}, {"an escaped NUL", `"\u0000"`},
 	{"a pair of surrogates", `"\ud83d\ude00"`}, {"a long string", `"` + strings.Repeat("y", 1<<16) + `"`},
 	{"an empty array", `[]`}, {"an array of null", `[null]`}, {"an array of bools", `[true]`}, {"an array of numbers", `[1,2,3]`},
-	{"an array of strings", `["x"]`}, {"an array of empty strings", `[""]`}, {"an array of arrays", `[[1,2]]`}, {"an array of objects", `[{}]`},
+	{"an array of strings", `["x"]`}, {"an array of empty strings", `[""]`}, {"an array of arrays", `[[1,2]]`},
+	{"an array of objects", `[{}]`},
 	{"a mixed array", `[1,"x",null,{},[]]`}, {"many strings", `[` + strings.Repeat(`"x",`, 5000) + `"x"]`}, {"sixty arrays deep", deep(60)},
-	{"an empty object", `{}`}, {"an object", `{"x":1}`}, {"a message", `{"role":"user","content":"x"}`}, {"messages", `[{"role":"user","content":"x"}]`}, {"a part", `{"type":"text","text":"x"}`},
+	{"an empty object", `{}`}, {"an object", `{"x":1}`}, {"a message", `{"role":"user","content":"x"}`},
+	{"messages", `[{"role":"user","content":"x"}]`}, {"a part", `{"type":"text","text":"x"}`},
 	{"an object without a name", `{"":null}`}, {"names like the fields'", `{"type":"text","text":5,"role":1,"content":{}}`},
 }
 
 // broken are what no field may hold: they are not JSON, or too deep for it.
 var broken = []struct{ name, json string }{
-	{"nothing", ``}, {"a word", `nope`}, {"NaN", `NaN`}, {"infinity", `-Infinity`}, {"a leading zero", `01`}, {"a plus", `+1`}, {"a bare point", `.5`},
+	{"nothing", ``}, {"a word", `nope`}, {"NaN", `NaN`}, {"infinity", `-Infinity`}, {"a leading zero", `01`}, {"a plus", `+1`},
+	{"a bare point", `.5`},
 	{"hexadecimal", `0x10`}, {"single quotes", `'x'`}, {"a lone high surrogate", `"\ud83d"`}, {"a lone low surrogate", `"\ude00"`},
-	{"two high surrogates", `"\ud83d\ud83d"`}, {"a bad escape", `"\x41"`}, {"a line feed in a string", "\"a\nb\""}, {"NUL in a string", "\"a\x00b\""},
-	{"bytes that are no UTF-8", "\"\xff\xfe\""}, {"an overlong encoding", "\"\xc0\xaf\""}, {"a surrogate in UTF-8", "\"\xed\xa0\x80\""}, {"an open string", `"x`},
-	{"an open array", `[1`}, {"a trailing comma", `[1,]`}, {"an open object", `{"a":`}, {"a comment", `/* 1 */ 1`}, {"a hundred thousand arrays deep", deep(100_000)},
+	{"two high surrogates", `"\ud83d\ud83d"`}, {"a bad escape", `"\x41"`}, {"a line feed in a string", "\"a\nb\""},
+	{"NUL in a string", "\"a\x00b\""},
+	{"bytes that are no UTF-8", "\"\xff\xfe\""}, {"an overlong encoding", "\"\xc0\xaf\""},
+	{"a surrogate in UTF-8", "\"\xed\xa0\x80\""}, {"an open string", `"x`},
+	{"an open array", `[1`}, {"a trailing comma", `[1,]`}, {"an open object", `{"a":`}, {"a comment", `/* 1 */ 1`},
+	{"a hundred thousand arrays deep", deep(100_000)},
 	{"a hundred thousand objects deep", strings.Repeat(`{"a":`, 100_000) + `1` + strings.Repeat(`}`, 100_000)},
 }
 
@@ -358,7 +367,8 @@ func nested(path, value string) string {
 	if i := strings.IndexAny(path, ".["); i >= 0 {
 		name, rest = path[:i], path[i:]
 	}
-	beside := map[string]string{"content": `"role":"user",`, "name": `"role":"user","content":"x",`, "tool_calls": `"role":"assistant","content":"x",`,
+	beside := map[string]string{"content": `"role":"user",`, "name": `"role":"user","content":"x",`,
+		"tool_calls":   `"role":"assistant","content":"x",`,
 		"tool_call_id": `"role":"tool","content":"x",`, "function_call": `"role":"assistant","content":"x",`, "role": `"content":"x",`,
 		"text": `"type":"text",`, "image_url": `"type":"image_url",`, "function": `"type":"function",`}
 	return fmt.Sprintf("{%s%q:%s}", beside[name], name, nested(rest, value))
@@ -371,8 +381,10 @@ func paths(t *testing.T, ep openai.Endpoint) []string {
 	all := slices.DeleteFunc(requestFields(t), func(field string) bool { return field == prompt }) // the other endpoint's
 	all = append(all, "an_unknown_field", "logit_bias.256", "metadata", "vllm_xargs.x", "stream_options.unknown")
 	if ep == openai.Chat {
-		all = append(all, "messages[0]", "messages[0].role", "messages[0].content", "messages[0].name", "messages[0].tool_calls", "messages[0].tool_calls[0]",
-			"messages[0].tool_call_id", "messages[0].function_call", "messages[0].content[0]", "messages[0].content[0].type", "messages[0].content[0].text",
+		all = append(all, "messages[0]", "messages[0].role", "messages[0].content", "messages[0].name", "messages[0].tool_calls",
+			"messages[0].tool_calls[0]",
+			"messages[0].tool_call_id", "messages[0].function_call", "messages[0].content[0]", "messages[0].content[0].type",
+			"messages[0].content[0].text",
 			"messages[0].content[0].image_url", "tools[0]", "tools[0].function", "tool_choice", "response_format.type")
 	} else {
 		all = append(all, "prompt[0]", "prompt[0][0]")
@@ -514,15 +526,18 @@ func badBodies(t *testing.T, f *fleet.Fleet) {
 		{"an unknown key in nvext", `{"model":"tandem-sim","prompt":"a","nvext":{"priorty":0}}`, 400, "nvext.priorty"},
 		{"too many keys", `{"model":"tandem-sim","prompt":"a"` + manyKeys(600) + `}`, 400, ""},
 		{"a key of a megabyte", `{"model":"tandem-sim","prompt":"a","` + strings.Repeat("k", 1<<19) + `":1}`, 200, ""},
-		{"another client's blocks", `{"model":"tandem-sim","prompt":"a","kv_transfer_params":{"do_remote_prefill":true}}`, 400, "kv_transfer_params"},
-		{"another client's blocks, by the side door", `{"model":"tandem-sim","prompt":"a","vllm_xargs":{"kv_transfer_params":{}}}`, 400, "vllm_xargs.kv_transfer_params"},
+		{"another client's blocks", `{"model":"tandem-sim","prompt":"a","kv_transfer_params":{"do_remote_prefill":true}}`, 400,
+			"kv_transfer_params"},
+		{"another client's blocks, by the side door", `{"model":"tandem-sim","prompt":"a","vllm_xargs":{"kv_transfer_params":{}}}`,
+			400, "vllm_xargs.kv_transfer_params"},
 		{"no model", `{"prompt":"a"}`, 200, ""},
 		{"no prompt", `{"model":"tandem-sim"}`, 400, "prompt"},
 		{"another model", `{"model":"` + strings.Repeat("m", 1<<16) + `","prompt":"a"}`, 404, "model"},
 		{"over the context by ids", `{"model":"tandem-sim","prompt":[` + strings.Repeat("12,", 262_150) + `12]}`, 400, "prompt"},
 		{"answer over the context", `{"model":"tandem-sim","prompt":"x","max_tokens":262144}`, 400, "max_tokens"},
 		{"an empty prompt", `{"model":"tandem-sim","prompt":""}`, 400, "prompt"},
-		{"two workers for one leg", `{"model":"tandem-sim","prompt":"a","nvext":{"decode_worker_id":"decode-1","backend_instance_id":"prefill-1"}}`, 400, "nvext.backend_instance_id"},
+		{"two workers for one leg", `{"model":"tandem-sim","prompt":"a","nvext":{"decode_worker_id":"decode-1",` +
+			`"backend_instance_id":"prefill-1"}}`, 400, "nvext.backend_instance_id"},
 	} {
 		fleet.Within(t, c.name, func(t *testing.T) {
 			a := f.Post(fleet.CompletionPath, c.body)

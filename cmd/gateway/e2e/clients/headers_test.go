@@ -21,13 +21,17 @@ import (
 // send and checks the exact set that each engine got.
 func TestOnlyListedHeadersReachEngines(t *testing.T) {
 	const trace, secret = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "sk-a-secret-of-the-client"
-	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Edge.ForwardHeaders = []string{"x-tenant"} }})
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1,
+		Gateway: func(c *stack.GatewayConfig) { c.Edge.ForwardHeaders = []string{"x-tenant"} }})
 	prefill, decode := f.Record("prefill-1"), f.Record("decode-1")
 	hostile := []string{
 		"Authorization", "Bearer " + secret, "Proxy-Authorization", "Basic " + secret, "Cookie", "session=" + secret, "X-Api-Key", secret,
-		"X-Request-Id", "mine", "X-Data-Parallel-Rank", "7", "X-Forwarded-For", "10.0.0.1", "Forwarded", "for=10.0.0.1", "User-Agent", "theirs",
-		"Accept", "text/plain", "Accept-Encoding", "gzip", "Accept-Language", "de", "Content-Language", "de", "Origin", "http://a", "Referer", "http://a/b",
-		"X-Vllm-Priority", "-9", "X-Session-Id", "another's", "X-Override-Rid", "r", "X-Override-Bootstrap-Host", "10.0.0.1", "X-Override-Bootstrap-Room", "7",
+		"X-Request-Id", "mine", "X-Data-Parallel-Rank", "7", "X-Forwarded-For", "10.0.0.1", "Forwarded", "for=10.0.0.1",
+		"User-Agent", "theirs",
+		"Accept", "text/plain", "Accept-Encoding", "gzip", "Accept-Language", "de", "Content-Language", "de", "Origin", "http://a",
+		"Referer", "http://a/b",
+		"X-Vllm-Priority", "-9", "X-Session-Id", "another's", "X-Override-Rid", "r", "X-Override-Bootstrap-Host", "10.0.0.1",
+		"X-Override-Bootstrap-Room", "7",
 		"X-Override-Routed-Dp-Rank", "1", "X-Override-Priority", "9", "X-Override-Conversation-Id", "c", "X-Smg-Target-Worker", "0",
 		"Te", "trailers", "X-Other", "1", "X-Dynamo-Request-Priority", "3", "Baggage", "user=" + secret,
 	}
@@ -35,9 +39,11 @@ func TestOnlyListedHeadersReachEngines(t *testing.T) {
 		sent, passed []string
 		stream       bool
 	}{
-		"nothing":           {nil, nil, false},
-		"all":               {slices.Concat(hostile, []string{"traceparent", trace, "tracestate", "a=1", "x-tenant", "blue"}), []string{"Traceparent", trace, "Tracestate", "a=1", "X-Tenant", "blue"}, false},
-		"all, streamed":     {slices.Concat(hostile, []string{"traceparent", trace, "x-tenant", "blue"}), []string{"Traceparent", trace, "X-Tenant", "blue"}, true},
+		"nothing": {nil, nil, false},
+		"all": {slices.Concat(hostile, []string{"traceparent", trace, "tracestate", "a=1", "x-tenant", "blue"}),
+			[]string{"Traceparent", trace, "Tracestate", "a=1", "X-Tenant", "blue"}, false},
+		"all, streamed": {slices.Concat(hostile, []string{"traceparent", trace, "x-tenant", "blue"}),
+			[]string{"Traceparent", trace, "X-Tenant", "blue"}, true},
 		"a malformed trace": {[]string{"traceparent", "00-zz", "tracestate", "a=1"}, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +58,9 @@ func TestOnlyListedHeadersReachEngines(t *testing.T) {
 					t.Fatalf("%s was called %d times", leg, len(heads))
 				}
 				got := heads[0]
-				want := map[string]string{"User-Agent": "tandem", "Content-Type": "application/json", "Content-Length": got.Get("Content-Length"), "X-Request-Id": got.Get("X-Request-Id"), "Tandem-Gateway": got.Get("Tandem-Gateway")}
+				want := map[string]string{"User-Agent": "tandem", "Content-Type": "application/json",
+					"Content-Length": got.Get("Content-Length"), "X-Request-Id": got.Get("X-Request-Id"),
+					"Tandem-Gateway": got.Get("Tandem-Gateway")}
 				if tc.stream && leg == "decode" {
 					want["Accept"] = "text/event-stream"
 				}
@@ -103,14 +111,16 @@ func TestWorkerKeyStaysWithAllowedHosts(t *testing.T) {
 				heads = append(heads, r.Header.Get("Authorization"))
 				mu.Unlock()
 				w.Header().Set("Content-Type", "application/json")
-				_, _ = io.WriteString(w, `{"id":"x","object":"text_completion","choices":[{"index":0,"text":"t","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`)
+				_, _ = io.WriteString(w, `{"id":"x","object":"text_completion","choices":[{"index":0,"text":"t",`+
+					`"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`)
 			}))
 			defer spy.Close()
 			f, links := fleet.NewRegistry(t, func(cfg *stack.GatewayConfig) {
 				cfg.Upstream.BearerToken, cfg.Workers.Allow = "the-workers-key", c.allow
 			})
 			record := pools.Worker{
-				ID: "spy", Incarnation: "1", Model: "m", Role: pools.Both, Engine: "vllm", Address: spy.URL, BlockSize: 16, ModelInput: "text",
+				ID: "spy", Incarnation: "1", Model: "m", Role: pools.Both, Engine: "vllm", Address: spy.URL, BlockSize: 16,
+				ModelInput: "text",
 			}
 			value, err := json.Marshal(&record)
 			if err != nil {
@@ -125,7 +135,8 @@ func TestWorkerKeyStaysWithAllowedHosts(t *testing.T) {
 				}
 				return len(f.Gateway.Roster.Refused()) > 0
 			})
-			res, err := f.HTTP().Post(f.URL+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"secret","max_tokens":1}`))
+			res, err := f.HTTP().Post(f.URL+"/v1/completions", "application/json",
+				strings.NewReader(`{"model":"m","prompt":"secret","max_tokens":1}`))
 			if err != nil {
 				t.Fatal(err)
 			}

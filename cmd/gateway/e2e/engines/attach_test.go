@@ -42,16 +42,21 @@ type stock struct {
 
 // faces of engines, with EVENTS and REPLAY for their ports and BORN for what tells two runs apart.
 const (
-	vllmModels   = `{"object":"list","data":[{"id":"tandem-sim","object":"model","owned_by":"vllm","max_model_len":4096,"parent":null}]}`
-	vllmMetrics  = "# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",engine=\"0\",num_gpu_blocks=\"64\"} 1.0\nvllm:num_requests_running{engine=\"0\"} 0.0\nprocess_start_time_seconds BORN\n"
-	vllmSources  = `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:EVENTS","replay_endpoint":"tcp://*:REPLAY","buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv-events"}}`
+	vllmModels  = `{"object":"list","data":[{"id":"tandem-sim","object":"model","owned_by":"vllm","max_model_len":4096,"parent":null}]}`
+	vllmMetrics = "# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",engine=\"0\",num_gpu_blocks=\"64\"} 1.0\n" +
+		"vllm:num_requests_running{engine=\"0\"} 0.0\nprocess_start_time_seconds BORN\n"
+	vllmSources = `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:EVENTS",` +
+		`"replay_endpoint":"tcp://*:REPLAY","buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv-events"}}`
 	sglangModels = `{"object":"list","data":[{"id":"tandem-sim","object":"model","owned_by":"sglang","max_model_len":8192}]}`
-	sglangInfo   = `{"page_size":16,"max_total_num_tokens":1024,"max_running_requests":48,"chunked_prefill_size":8192,"dp_size":1,"tp_size":1,"disaggregation_mode":"null","random_seed":BORN,"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":EVENTS,"topic":"kv-events","block_size":16,"dp_size":1,"replay_endpoint_port_base":REPLAY}}`
+	sglangInfo   = `{"page_size":16,"max_total_num_tokens":1024,"max_running_requests":48,"chunked_prefill_size":8192,"dp_size":1,` +
+		`"tp_size":1,"disaggregation_mode":"null","random_seed":BORN,"kv_events":{"publisher":"zmq","endpoint_host":"*",` +
+		`"endpoint_port_base":EVENTS,"topic":"kv-events","block_size":16,"dp_size":1,"replay_endpoint_port_base":REPLAY}}`
 	trtllmModels = `{"object":"list","data":[{"id":"tandem-sim","object":"model","owned_by":"tensorrt_llm"}]}`
 )
 
 var (
-	vllmFaces   = map[string]string{"/health": "", "/version": `{"version":"0.31.0"}`, "/v1/models": vllmModels, "/metrics": vllmMetrics, "/kv_event_sources": vllmSources}
+	vllmFaces = map[string]string{"/health": "", "/version": `{"version":"0.31.0"}`, "/v1/models": vllmModels,
+		"/metrics": vllmMetrics, "/kv_event_sources": vllmSources}
 	sglangFaces = map[string]string{"/health": "", "/v1/models": sglangModels, "/server_info": sglangInfo}
 	trtllmFaces = map[string]string{"/health": "", "/v1/models": trtllmModels, "/metrics": "[]", "/kv_cache_events": "[]"}
 )
@@ -128,7 +133,8 @@ func (s *stock) die() {
 func (s *stock) comeBack(born string) {
 	s.mu.Lock()
 	for path, body := range s.faces {
-		s.faces[path] = strings.NewReplacer("process_start_time_seconds 1\n", "process_start_time_seconds "+born+"\n", `"random_seed":1,`, `"random_seed":`+born+`,`).Replace(body)
+		s.faces[path] = strings.NewReplacer("process_start_time_seconds 1\n", "process_start_time_seconds "+born+"\n",
+			`"random_seed":1,`, `"random_seed":`+born+`,`).Replace(body)
 	}
 	s.mu.Unlock()
 	s.publish()
@@ -310,8 +316,9 @@ func TestAttachEveryEngine(t *testing.T) {
 	}
 }
 
-// An engine that dies is withdrawn, and back it is another, whose cache begins empty; a process that was replaced between two looks, and
-// reports the same of itself, is known by its KV events. When attach stops, the worker leaves the gateways first, and the engine's events are passed on for a while.
+// An engine that dies is withdrawn, and back it is another, whose cache begins empty; a process that was replaced between two
+// looks, and reports the same of itself, is known by its KV events. When attach stops, the worker leaves the gateways first,
+// and the engine's events are passed on for a while.
 func TestAttachedEngineRestarts(t *testing.T) {
 	f, links := fleet.NewRegistry(t)
 	s := newStock(f, "w", vllmFaces, wire.VLLM, 0)
@@ -355,7 +362,8 @@ func TestAttachedEngineRestarts(t *testing.T) {
 	s.store(9000, 32)
 	f.Eventually("events are still passed on", func() bool { return gaugeOf(t, a.reg, "kv_bridge_blocks") == 4 })
 	<-a.done
-	if log := a.logs.String(); !strings.Contains(log, "detached") || strings.LastIndex(log, "deregistered") > strings.Index(log, "draining") {
+	if log := a.logs.String(); !strings.Contains(log, "detached") ||
+		strings.LastIndex(log, "deregistered") > strings.Index(log, "draining") {
 		t.Errorf("the log:\n%s", log)
 	}
 }
@@ -364,7 +372,8 @@ func TestAttachedEngineRestarts(t *testing.T) {
 func TestAttachSaysWhatIsMissing(t *testing.T) {
 	f, links := fleet.NewRegistry(t)
 	s := newStock(f, "w", vllmFaces, wire.VLLM, 0)
-	s.faces["/kv_event_sources"] = `{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557","replay_endpoint":null,"topic":""}}`
+	s.faces["/kv_event_sources"] = `{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557",` +
+		`"replay_endpoint":null,"topic":""}}`
 	a := s.attach(links, nil)
 	if w := isKnown(f, "w", "is registered", anyone); w.KVEvents != "none" {
 		t.Errorf("%+v", w)
@@ -379,7 +388,8 @@ func TestAttachSaysWhatIsMissing(t *testing.T) {
 	})
 	w := isKnown(f, "direct", "is registered", anyone)
 	at, replay := d.pub.Ports()
-	if w.KVEvents != "zmq" || w.KVEndpoint != fmt.Sprintf("tcp://localhost:%d", at) || w.KVReplay != fmt.Sprintf("tcp://localhost:%d", replay) {
+	if w.KVEvents != "zmq" || w.KVEndpoint != fmt.Sprintf("tcp://localhost:%d", at) ||
+		w.KVReplay != fmt.Sprintf("tcp://localhost:%d", replay) {
 		t.Errorf("%+v", w)
 	}
 	d.store(1000, 32)

@@ -27,7 +27,8 @@ func TestPairOfDifferentBlockSizes(t *testing.T) {
 	prompt := strings.Repeat(fleet.Long, 20)
 	ids := fleet.TextPrompt(prompt)
 	ask := func() fleet.Answer {
-		return f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+prompt+`","nvext":{"extra_fields":["worker_id","routing"]}}`)
+		return f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+prompt+`",`+
+			`"nvext":{"extra_fields":["worker_id","routing"]}}`)
 	}
 	first := ask()
 	if first.Status != http.StatusOK || f.Text(first) != fleet.Expected(ids, 8) {
@@ -103,7 +104,8 @@ func TestCachedTokensOfAPair(t *testing.T) {
 		for i, form := range []string{"", `"stream":true,`, `"stream":true,"stream_options":{"include_usage":true},`} {
 			for _, tokens := range []int{1, 8} {
 				prompt := strings.Repeat(fmt.Sprintf("%d.%d. %s", i, tokens, fleet.Long), 2)
-				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,%s"prompt":%q,"nvext":{"extra_fields":["routing","timing"]}}`, tokens, form, prompt)
+				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,%s"prompt":%q,"nvext":{"extra_fields":["routing",`+
+					`"timing"]}}`, tokens, form, prompt)
 				f.Post(fleet.CompletionPath, body)
 				a := f.Post(fleet.CompletionPath, body)
 				got := string(a.Body) + strings.Join(a.Events, "\n")
@@ -185,7 +187,8 @@ func TestKVCannotBePulled(t *testing.T) {
 						t.Errorf("%s's circuit is %s", id, s)
 					}
 				}
-				if n := strings.Count(f.Logs.String(), `msg="leg failed"`); n == 0 || n > 4 && c.prefills > 1 { // one by itself is called all the same
+				if n := strings.Count(f.Logs.String(), `msg="leg failed"`); n == 0 || n > 4 &&
+					c.prefills > 1 { // one by itself is called all the same
 					t.Errorf("%d legs failed", n)
 				}
 				f.Idle()

@@ -371,7 +371,8 @@ func endsAtOnce() string {
 const matrixTokens = 12
 
 func (s *scene) body() string {
-	return fmt.Sprintf(`{"model":%q,"max_tokens":%d,"stream":true,"messages":[{"role":"user","content":%q}]}`, stack.SimModel, matrixTokens, s.prompt)
+	return fmt.Sprintf(`{"model":%q,"max_tokens":%d,"stream":true,"messages":[{"role":"user","content":%q}]}`, stack.SimModel,
+		matrixTokens, s.prompt)
 }
 
 // ask sends the request and reads its answer to the end.

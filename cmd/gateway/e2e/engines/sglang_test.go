@@ -19,7 +19,8 @@ import (
 )
 
 // sglangFleet is a gateway that is given SGLang workers by URL and role alone: all else it learns from their server_info.
-func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.WorkerConfig), gateway func(c *stack.GatewayConfig)) *fleet.Fleet {
+func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.WorkerConfig),
+	gateway func(c *stack.GatewayConfig)) *fleet.Fleet {
 	t.Helper()
 	cfg := fleet.GatewayConfig()
 	cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
@@ -29,7 +30,8 @@ func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.Work
 	var workers []*fleet.Stock
 	for role, n := range map[pools.Role]int{pools.Prefill: prefill, pools.Decode: decode} {
 		for i := range n {
-			s := fleet.NewStock(t, engine.Config{Engine: "sglang", Role: string(role), ID: fmt.Sprintf("%s-%d", role, i+1), Speedup: 50, TotalKVBlocks: 40_000}, 0, "kv-events")
+			s := fleet.NewStock(t, engine.Config{Engine: "sglang", Role: string(role), ID: fmt.Sprintf("%s-%d", role, i+1),
+				Speedup: 50, TotalKVBlocks: 40_000}, 0, "kv-events")
 			if change != nil {
 				change(&s.WorkerConfig)
 			}
@@ -79,16 +81,19 @@ func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
 		alone := sglangAlone(t)
 		const tools = `,"tools":[{"type":"function","function":{"name":"look","parameters":{}}}],"tool_choice":"required"`
 		for name, c := range map[string]struct{ path, body string }{
-			"completion":   {fleet.CompletionPath, `"prompt":%q,"max_tokens":20`},
-			"token ids":    {fleet.CompletionPath, `"prompt":[5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24],"user":%q,"max_tokens":20`},
-			"no limit":     {fleet.CompletionPath, `"prompt":%q`},
-			"one token":    {fleet.CompletionPath, `"prompt":%q,"max_tokens":1`},
-			"two tokens":   {fleet.CompletionPath, `"prompt":%q,"max_tokens":2`},
-			"stop string":  {fleet.CompletionPath, `"prompt":%q,"max_tokens":50,"ignore_eos":true,"stop":[" a"," the"," e"]`},
-			"chat":         {fleet.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20`},
-			"thought":      {fleet.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20,"chat_template_kwargs":{"enable_thinking":true}`},
-			"tool call":    {fleet.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20` + tools},
-			"ends at once": {fleet.ChatPath, `"messages":[{"role":"user","content":` + fmt.Sprintf("%q", endsAtOnce()) + `}],"user":%q,"max_tokens":20`},
+			"completion": {fleet.CompletionPath, `"prompt":%q,"max_tokens":20`},
+			"token ids": {fleet.CompletionPath, `"prompt":[5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24],"user":%q,` +
+				`"max_tokens":20`},
+			"no limit":    {fleet.CompletionPath, `"prompt":%q`},
+			"one token":   {fleet.CompletionPath, `"prompt":%q,"max_tokens":1`},
+			"two tokens":  {fleet.CompletionPath, `"prompt":%q,"max_tokens":2`},
+			"stop string": {fleet.CompletionPath, `"prompt":%q,"max_tokens":50,"ignore_eos":true,"stop":[" a"," the"," e"]`},
+			"chat":        {fleet.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20`},
+			"thought": {fleet.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20,` +
+				`"chat_template_kwargs":{"enable_thinking":true}`},
+			"tool call": {fleet.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20` + tools},
+			"ends at once": {fleet.ChatPath, `"messages":[{"role":"user","content":` + fmt.Sprintf("%q",
+				endsAtOnce()) + `}],"user":%q,"max_tokens":20`},
 		} {
 			fleet.Within(t, name, func(t *testing.T) {
 				for _, stream := range []string{`,"stream":false`, `,"stream":true,"stream_options":{"include_usage":true}`} {
@@ -111,7 +116,8 @@ func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
 func sglangAlone(t *testing.T) (post func(path, body string) fleet.Answer) {
 	t.Helper()
 	w, err := fleet.NewWorker(t, devfleet.WorkerConfig{
-		Engine: engine.Config{Engine: "sglang", ID: "alone", Speedup: 50}, Host: "127.0.0.1", Drain: time.Second, KVEvents: devfleet.WorkerEvents{Off: true},
+		Engine: engine.Config{Engine: "sglang", ID: "alone", Speedup: 50}, Host: "127.0.0.1", Drain: time.Second,
+		KVEvents: devfleet.WorkerEvents{Off: true},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -135,9 +141,12 @@ func TestSGLangClientsLeave(t *testing.T) {
 			prompt string
 			there  func(p, d engine.Books) bool
 		}{
-			"prefill computes": {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = .05 }, strings.Repeat(fleet.Long, 40), func(p, d engine.Books) bool { return p.Running == 1 && d.Transferring == 1 }},
-			"the hand-off":     {func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.TransferSetup = 1, time.Minute }, fleet.Long, func(p, d engine.Books) bool { return len(p.Pinned) == 1 && d.Transferring == 1 }},
-			"decode":           {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }, fleet.Long, func(_, d engine.Books) bool { return d.Running == 1 }},
+			"prefill computes": {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = .05 }, strings.Repeat(fleet.Long, 40),
+				func(p, d engine.Books) bool { return p.Running == 1 && d.Transferring == 1 }},
+			"the hand-off": {func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.TransferSetup = 1, time.Minute },
+				fleet.Long, func(p, d engine.Books) bool { return len(p.Pinned) == 1 && d.Transferring == 1 }},
+			"decode": {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }, fleet.Long,
+				func(_, d engine.Books) bool { return d.Running == 1 }},
 		} {
 			fleet.VirtualRun(t, fmt.Sprintf("%s/stream=%t", phase, stream), func(t *testing.T) {
 				f := sglangFleet(t, 1, 1, c.change, nil)
@@ -179,7 +188,8 @@ func TestSGLangRoomsOfSeveralGateways(t *testing.T) {
 		for n := range 40 {
 			all.Go(func() {
 				prompt := fmt.Sprintf("%d of %d: %s", n, g, fleet.Long)
-				a, err := gateway.Try(context.Background(), fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"stream":true,"prompt":%q}`, prompt), nil)
+				a, err := gateway.Try(context.Background(), fleet.CompletionPath,
+					fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"stream":true,"prompt":%q}`, prompt), nil)
 				if err != nil || a.Status != http.StatusOK {
 					t.Errorf("%v, %d %s", err, a.Status, a.Body)
 				} else if got := gateway.Text(a); got != fleet.Expected(fleet.TextPrompt(prompt), 10) {
@@ -206,7 +216,8 @@ func TestSGLangConversations(t *testing.T) {
 			messages := []map[string]string{{"role": "system", "content": strings.Repeat("You are terse. ", 20)}}
 			for turn := range 10 {
 				messages = append(messages, map[string]string{"role": "user", "content": fmt.Sprintf("Turn %d. %s", turn, fleet.Long)})
-				body := map[string]any{"model": "tandem-sim", "messages": messages, "max_tokens": 30, "stream": turn%2 == 0, "stream_options": map[string]bool{"include_usage": true}}
+				body := map[string]any{"model": "tandem-sim", "messages": messages, "max_tokens": 30, "stream": turn%2 == 0,
+					"stream_options": map[string]bool{"include_usage": true}}
 				if turn%2 == 1 {
 					delete(body, "stream_options")
 				}
@@ -247,7 +258,8 @@ func TestSGLangConversations(t *testing.T) {
 func TestSGLangTokensAreCounted(t *testing.T) {
 	f := sglangFleet(t, 1, 1, func(c *devfleet.WorkerConfig) { c.Engine.ChunkTokens = 4 }, nil)
 	for i, options := range []string{"", `"stream_options":{"include_usage":true},`, `"stream_options":{"continuous_usage_stats":true},`} {
-		body := `{"model":"tandem-sim","max_tokens":40,"ignore_eos":true,"stream":true,` + options + `"messages":[{"role":"user","content":"` + fleet.Long + `"}]}`
+		body := `{"model":"tandem-sim","max_tokens":40,"ignore_eos":true,"stream":true,` + options + `"messages":[{"role":"user",` +
+			`"content":"` + fleet.Long + `"}]}`
 		a := f.Good(fleet.ChatPath, body, "x-request-id", fmt.Sprint("counted-", i))
 		all := strings.Join(a.Events, "\n")
 		if n := strings.Count(all, `"usage":{`); i == 0 && n != 0 || i == 1 && n != 1 || i == 2 && n < 10 {
@@ -293,7 +305,8 @@ func TestSGLangPrefillThatDecodeCannotReach(t *testing.T) {
 		if n := strings.Count(logs, "class=engine_error"); n == 0 || n > 12 {
 			t.Errorf("%d attempts failed", n)
 		}
-		if !strings.Contains(logs, `msg="circuit open" worker=prefill-1 leg=prefill`) || strings.Contains(logs, `msg="circuit open" worker=prefill-2`) {
+		if !strings.Contains(logs, `msg="circuit open" worker=prefill-1 leg=prefill`) ||
+			strings.Contains(logs, `msg="circuit open" worker=prefill-2`) {
 			t.Error("not the prefill worker that is to blame was left out")
 		}
 		freed(f, t, "at the end")
@@ -310,7 +323,8 @@ func TestCrashedSGLangGetsNoRequests(t *testing.T) {
 		var gone sync.WaitGroup
 		gone.Go(func() { // an id that SGLang does not check; the gateway does
 			res, err := f.HTTP().Post(crashed.Address+fleet.CompletionPath, "application/json", strings.NewReader(
-				fmt.Sprintf(`{"model":"tandem-sim","prompt":[5,%d],"max_tokens":4,"bootstrap_host":"127.0.0.1","bootstrap_room":7}`, tokens.Sim().VocabSize())))
+				fmt.Sprintf(`{"model":"tandem-sim","prompt":[5,%d],"max_tokens":4,"bootstrap_host":"127.0.0.1","bootstrap_room":7}`,
+					tokens.Sim().VocabSize())))
 			if err == nil {
 				res.Body.Close()
 				t.Errorf("the engine that is to crash answers %d", res.StatusCode)
@@ -356,12 +370,14 @@ func TestIDsOutsideTheVocabulary(t *testing.T) {
 		}
 		f.Good(c.path, `{"model":"tandem-sim","max_tokens":4,`+fmt.Sprintf(c.body, vocab-1)+`}`)
 	}
-	for _, body := range []string{`"prompt":"Hello","logprobs":%d`, `"messages":[{"role":"user","content":"Hello"}],"logprobs":true,"top_logprobs":%d`} {
+	for _, body := range []string{`"prompt":"Hello","logprobs":%d`,
+		`"messages":[{"role":"user","content":"Hello"}],"logprobs":true,"top_logprobs":%d`} {
 		path := fleet.ChatPath
 		if strings.HasPrefix(body, `"prompt"`) {
 			path = fleet.CompletionPath
 		}
-		if a := f.Post(path, `{"model":"tandem-sim","max_tokens":4,`+fmt.Sprintf(body, vocab+1)+`}`); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Body), "logprobs is") {
+		if a := f.Post(path, `{"model":"tandem-sim","max_tokens":4,`+fmt.Sprintf(body,
+			vocab+1)+`}`); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Body), "logprobs is") {
 			t.Errorf("status %d: %s", a.Status, a.Body)
 		}
 	}

@@ -58,19 +58,25 @@ func TestTensorRTAnswers(t *testing.T) {
 				tokens           int
 			}{
 				{"chat", fleet.ChatPath, `"max_tokens":12,"messages":[{"role":"user","content":"Hello"}]`, fleet.ChatPrompt("Hello"), 12},
-				{"chat with both limits and tools", fleet.ChatPath, tools + `"max_tokens":3,"max_completion_tokens":9,"messages":[{"role":"user","content":"Hello"}]`, fleet.ChatPrompt("Hello"), 9},
-				{"chat with what no model of the engine knows", fleet.ChatPath, `"max_tokens":12,"store":true,"x":1,"messages":[{"role":"user","content":"Hello"}]`, fleet.ChatPrompt("Hello"), 12},
+				{"chat with both limits and tools", fleet.ChatPath,
+					tools + `"max_tokens":3,"max_completion_tokens":9,"messages":[{"role":"user","content":"Hello"}]`,
+					fleet.ChatPrompt("Hello"), 9},
+				{"chat with what no model of the engine knows", fleet.ChatPath,
+					`"max_tokens":12,"store":true,"x":1,"messages":[{"role":"user","content":"Hello"}]`, fleet.ChatPrompt("Hello"), 12},
 				{"completion", fleet.CompletionPath, `"max_tokens":12,"prompt":"` + fleet.Long + `"`, fleet.TextPrompt(fleet.Long), 12},
-				{"completion with the limit of chats", fleet.CompletionPath, `"max_tokens":12,"max_completion_tokens":5,"prompt":"` + fleet.Long + `"`, fleet.TextPrompt(fleet.Long), 12},
+				{"completion with the limit of chats", fleet.CompletionPath,
+					`"max_tokens":12,"max_completion_tokens":5,"prompt":"` + fleet.Long + `"`, fleet.TextPrompt(fleet.Long), 12},
 				{"one token", fleet.CompletionPath, `"max_tokens":1,"prompt":"` + fleet.Long + `"`, fleet.TextPrompt(fleet.Long), 1},
 			} {
 				for _, stream := range []bool{false, true} {
-					a := f.Post(c.path, fmt.Sprintf(`{"model":"tandem-sim","stream":%v,"nvext":{"extra_fields":["worker_id"]},%s}`, stream, c.body))
+					a := f.Post(c.path, fmt.Sprintf(`{"model":"tandem-sim","stream":%v,"nvext":{"extra_fields":["worker_id"]},%s}`,
+						stream, c.body))
 					if a.Status != http.StatusOK || f.Text(a) != fleet.Expected(c.prompt, c.tokens) || leaks(a) != "" {
 						t.Errorf("%s, stream %v: %d %s %q", c.name, stream, a.Status, a.Body, a.Events)
 						continue
 					}
-					if all := string(a.Body) + strings.Join(a.Events, ""); !strings.Contains(all, `"prefill_worker_id":"prefill-1","decode_worker_id":"decode-1"`) {
+					if all := string(a.Body) + strings.Join(a.Events, ""); !strings.Contains(all,
+						`"prefill_worker_id":"prefill-1","decode_worker_id":"decode-1"`) {
 						t.Errorf("%s, stream %v: not by the pair: %s", c.name, stream, all)
 					}
 				}
@@ -99,13 +105,15 @@ func TestTensorRTClientLeavesBeforeDecodeAttaches(t *testing.T) {
 			other, stop := context.WithCancel(t.Context())
 			defer stop()
 			all.Go(func() {
-				_, _ = f.Try(other, fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":100000,"ignore_eos":true,"stream":true,"prompt":"x"}`, nil)
+				_, _ = f.Try(other, fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":100000,"ignore_eos":true,`+
+					`"stream":true,"prompt":"x"}`, nil)
 			})
 			decode := func() engine.Books { return f.Workers["decode-1"].Engine.Books() }
 			f.Eventually("decode is full", func() bool { return decode().Running == 1 })
 			ctx, leave := context.WithCancel(t.Context())
 			all.Go(func() {
-				_, _ = f.Try(ctx, fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":50,"stream":%v,"prompt":"%s"}`, stream, fleet.Long), nil)
+				_, _ = f.Try(ctx, fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":50,"stream":%v,`+
+					`"prompt":"%s"}`, stream, fleet.Long), nil)
 			})
 			f.Eventually("it waits at decode", func() bool { return decode().Waiting == 1 })
 			leave()
@@ -128,7 +136,8 @@ func TestTensorRTByURL(t *testing.T) {
 			cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
 			var pair []*fleet.Stock
 			for _, role := range []string{"prefill", "decode"} {
-				s := fleet.NewStock(t, engine.Config{Engine: "trtllm", Role: role, ID: role, Speedup: 50, NoticeAfter: 50 * time.Millisecond}, wire.TensorRT, "kv")
+				s := fleet.NewStock(t, engine.Config{Engine: "trtllm", Role: role, ID: role, Speedup: 50,
+					NoticeAfter: 50 * time.Millisecond}, wire.TensorRT, "kv")
 				pair = append(pair, s)
 				cfg.Workers.Static = append(cfg.Workers.Static, s.Endpoint(t, ",block-size=16,connector="+connector+s.Published()))
 			}
@@ -143,7 +152,8 @@ func TestTensorRTByURL(t *testing.T) {
 			}
 			messages := `{"role":"user","content":"` + strings.Repeat(fleet.Long, 4) + `"}`
 			for turn := range 3 {
-				a := f.Good(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":6,"nvext":{"extra_fields":["worker_id","routing"]},"messages":[`+messages+`]}`)
+				a := f.Good(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":6,"nvext":{"extra_fields":["worker_id","routing"]},`+
+					`"messages":[`+messages+`]}`)
 				served := f.Parse(a.Body)
 				cached := served.Usage.Details.Cached
 				if turn > 0 && (cached < 64 || !strings.Contains(string(a.Body), fmt.Sprintf(`"predicted_cached_tokens":%d`, cached))) {

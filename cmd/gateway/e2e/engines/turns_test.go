@@ -60,7 +60,8 @@ var published = map[string]wire.Dialect{"vllm": wire.VLLM, "sglang": wire.SGLang
 // on are, in each turn, those that the engine then reports as cached. The gateway makes the tokens with the model's
 // tokenizer and template, as the engine does, and knows the engine's cache by its KV events alone.
 func TestTenTurns(t *testing.T) {
-	for model, folder := range map[string]func(*testing.T) string{"qwen2.5": qwenModel, "own": func(t *testing.T) string { return fleet.ModelFolder(t, smallTemplate) }} {
+	for model, folder := range map[string]func(*testing.T) string{"qwen2.5": qwenModel,
+		"own": func(t *testing.T) string { return fleet.ModelFolder(t, smallTemplate) }} {
 		for name := range published {
 			fleet.VirtualRun(t, model+"/"+name, func(t *testing.T) { tenTurns(t, folder(t), name) })
 		}
@@ -76,7 +77,8 @@ func tenTurns(t *testing.T, folder, name string) {
 	cfg.Models.Tokenizers = []string{stack.SimModel + "=" + folder}
 	var pair []*fleet.Stock
 	for id, role := range map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode} {
-		s := fleet.NewStock(t, engine.Config{Role: string(role), ID: id, Engine: name, Speedup: 20, BlockSize: 16, Language: language}, published[name], "")
+		s := fleet.NewStock(t, engine.Config{Role: string(role), ID: id, Engine: name, Speedup: 20, BlockSize: 16,
+			Language: language}, published[name], "")
 		pair = append(pair, s)
 		cfg.Workers.Static = append(cfg.Workers.Static, s.Endpoint(t, s.Published()))
 	}
@@ -90,14 +92,17 @@ func tenTurns(t *testing.T, folder, name string) {
 	messages := []message{{"role": "system", "content": "You are a patient guide to the weather. " + strings.Repeat(fleet.Long, 3)}}
 	tools := []message{{"type": "function", "function": message{
 		"name": "look", "description": "The weather — of a <place> & a day, é", "parameters": message{
-			"type": "object", "properties": message{"place": message{"type": "string"}, "day": message{"type": "integer", "default": 1}}, "required": []string{"place"},
+			"type": "object", "properties": message{"place": message{"type": "string"},
+				"day": message{"type": "integer", "default": 1}}, "required": []string{"place"},
 		},
 	}}}
 	reused := 0
 	for turn := range 10 {
-		messages = append(messages, message{"role": "user", "content": fmt.Sprintf("Turn %d: what is it like in Ærø? %s", turn, fleet.Long[:20+7*turn])})
+		messages = append(messages, message{"role": "user",
+			"content": fmt.Sprintf("Turn %d: what is it like in Ærø? %s", turn, fleet.Long[:20+7*turn])})
 		body, err := json.Marshal(message{
-			"model": stack.SimModel, "max_tokens": 40, "messages": messages, "tools": tools, "nvext": message{"extra_fields": []string{"routing", "worker_id"}},
+			"model": stack.SimModel, "max_tokens": 40, "messages": messages, "tools": tools,
+			"nvext": message{"extra_fields": []string{"routing", "worker_id"}},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -42,8 +42,10 @@ func TestLMCacheStore(t *testing.T) {
 	ids := fleet.TextPrompt(prompt)
 	for range 3 {
 		for _, stream := range []bool{false, true} {
-			a := f.Post(fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":8,"stream":%v,"nvext":{"extra_fields":["worker_id"]},"prompt":"%s"}`, stream, prompt))
-			if a.Status != http.StatusOK || f.Text(a) != fleet.Expected(ids, 8) || !strings.Contains(string(a.Body)+strings.Join(a.Events, ""), `"prefill-1"`) {
+			a := f.Post(fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":8,"stream":%v,`+
+				`"nvext":{"extra_fields":["worker_id"]},"prompt":"%s"}`, stream, prompt))
+			if a.Status != http.StatusOK || f.Text(a) != fleet.Expected(ids, 8) ||
+				!strings.Contains(string(a.Body)+strings.Join(a.Events, ""), `"prefill-1"`) {
 				t.Fatalf("%d %s %v", a.Status, a.Body, a.Events)
 			}
 		}
@@ -95,7 +97,8 @@ func TestVLLMConnectorsAnswer(t *testing.T) {
 				{fleet.CompletionPath, `"prompt":"` + fleet.Long + `"`, fleet.TextPrompt(fleet.Long)},
 			} {
 				for _, stream := range []bool{false, true} {
-					a := f.Post(c.path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":12,"stream":%v,"nvext":{"extra_fields":["worker_id"]},%s}`, stream, c.body))
+					a := f.Post(c.path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":12,"stream":%v,`+
+						`"nvext":{"extra_fields":["worker_id"]},%s}`, stream, c.body))
 					if got, want := f.Text(a), fleet.Expected(c.prompt, 12); a.Status != http.StatusOK || got != want {
 						t.Fatalf("%d: status %d, text %q, want %q", i, a.Status, got, want)
 					}
@@ -113,7 +116,8 @@ func TestVLLMConnectorsAnswer(t *testing.T) {
 	}
 }
 
-// A client that leaves frees both engines, in every phase and with every connector; what is being transferred, at its end or its lease's.
+// A client that leaves frees both engines, in every phase and with every connector; what is being transferred, at its end or
+// its lease's.
 func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 	for _, name := range vllmConnectors {
 		for _, c := range []struct {
@@ -122,7 +126,8 @@ func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 			prompt  string
 			there   func(f *fleet.Fleet) bool
 		}{
-			{"prefill", fleet.Options{Speedup: .005}, strings.Repeat(fleet.Long, 10), func(f *fleet.Fleet) bool { return f.Engines("prefill") == fleet.Clients }},
+			{"prefill", fleet.Options{Speedup: .005}, strings.Repeat(fleet.Long, 10),
+				func(f *fleet.Fleet) bool { return f.Engines("prefill") == fleet.Clients }},
 			{
 				"transfer", fleet.Options{Speedup: 1, Worker: func(c *devfleet.WorkerConfig) {
 					c.Engine.TransferSetup = fleet.Transfers / fleet.Clients
@@ -149,7 +154,8 @@ func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 func TestVLLMEventsPredictWhatIsCached(t *testing.T) {
 	for name, window := range map[string]int{"full attention": 0, "hybrid": 64} {
 		t.Run(name, func(t *testing.T) {
-			e := engine.Config{Engine: "vllm", Role: "both", ID: "v1", Speedup: 50, BlockSize: 16, TotalKVBlocks: 40, ContextLength: 400, SlidingWindow: window}
+			e := engine.Config{Engine: "vllm", Role: "both", ID: "v1", Speedup: 50, BlockSize: 16, TotalKVBlocks: 40,
+				ContextLength: 400, SlidingWindow: window}
 			s := fleet.NewStock(t, e, wire.VLLM, "")
 			var messages atomic.Uint64
 			s.KVEvents.Alter = func(events []wire.Event) []wire.Event { messages.Add(1); return events }
@@ -168,7 +174,8 @@ func TestVLLMEventsPredictWhatIsCached(t *testing.T) {
 			shared := ids(1, 96)
 			ask := func(prompt string) (predicted, cached int) {
 				f.Eventually("all that happened is known", func() bool { return f.Sources()["v1"].Seq == messages.Load() })
-				r := f.Nvext(f.Good(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"nvext":{"extra_fields":["routing"]},"prompt":[`+prompt+`]}`)).Routing
+				r := f.Nvext(f.Good(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":1,`+
+					`"nvext":{"extra_fields":["routing"]},"prompt":[`+prompt+`]}`)).Routing
 				require.NotNil(t, r.Actual)
 				f.Idle()
 				return r.Predicted, *r.Actual

@@ -41,7 +41,8 @@ func TestBrokenAnswersOpenTheCircuit(t *testing.T) {
 		f.Idle()
 	})
 	t.Run("garbled hand-offs", func(t *testing.T) {
-		f, p := fleet.NewFake(t, pools.Prefill, 1, fleet.Says(`{"choices":[{"index":0,"text":"x"}],"kv_transfer_params":{"do_remote_prefill":true}}`))
+		f, p := fleet.NewFake(t, pools.Prefill, 1, fleet.Says(`{"choices":[{"index":0,"text":"x"}],`+
+			`"kv_transfer_params":{"do_remote_prefill":true}}`))
 		fleet.NewEngines(f, pools.Decode, 2, fleet.Streams(fleet.Token, fleet.Last, "[DONE]"))
 		for i := range 6 {
 			f.Good(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 4))
@@ -125,8 +126,9 @@ func TestRetryGivesItsPlaceBack(t *testing.T) {
 	f.Idle()
 }
 
-// What an engine reports of the client's own mistake, in an event as vLLM does after its head has left, or in an answer with status 200, and an answer
-// for which the gateway has no memory: the client gets it with its status, one call is made for it, and no circuit opens.
+// What an engine reports of the client's own mistake, in an event as vLLM does after its head has left, or in an answer with
+// status 200, and an answer for which the gateway has no memory: the client gets it with its status, one call is made for it,
+// and no circuit opens.
 func TestAnswersThatBlameNoWorker(t *testing.T) {
 	const mistake = `{"error":{"message":"n must be 1","type":"BadRequestError","param":"n","code":400}}`
 	large := `{"choices":[{"index":0,"text":" a","logprobs":{"tokens":["` + strings.Repeat("x", 12<<20) + `"]},"finish_reason":"length"}]}`
@@ -147,7 +149,8 @@ func TestAnswersThatBlameNoWorker(t *testing.T) {
 				}
 				f, e := fleet.NewFake(t, pools.Both, 4, serve, small)
 				for range 5 {
-					a := f.Post(fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":1,"echo":true,"logprobs":5,"stream":%v,"prompt":"hi"}`, stream))
+					a := f.Post(fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":1,"echo":true,"logprobs":5,`+
+						`"stream":%v,"prompt":"hi"}`, stream))
 					f.Refused(a, c.status, c.code, c.param)
 				}
 				if n, open := e.Calls.Load(), f.Circuits(); n != 5 || len(open) > 0 {
@@ -215,7 +218,8 @@ func TestOwnWantBlamesNoWorker(t *testing.T) {
 			for range 5 {
 				a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))
 				err := f.Parse(a.Body).Error
-				if a.Status != http.StatusServiceUnavailable || err == nil || *err.Code != "gateway_error" || a.Header.Get("Retry-After") == "" || strings.Contains(err.Message, "decode worker failed") {
+				if a.Status != http.StatusServiceUnavailable || err == nil || *err.Code != "gateway_error" ||
+					a.Header.Get("Retry-After") == "" || strings.Contains(err.Message, "decode worker failed") {
 					t.Errorf("status %d: %s", a.Status, a.Body)
 				}
 			}
@@ -302,7 +306,8 @@ func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
 				}
 				round("first")
 				looked := lies.looks.Load()
-				f.Eventually("its health is looked at many times more, and everything else again", func() bool { return lies.looks.Load() > looked+20 })
+				f.Eventually("its health is looked at many times more, and everything else again",
+					func() bool { return lies.looks.Load() > looked+20 })
 				round("second")
 				calls := int64(3)
 				if name == "fails" && role == pools.Decode {

@@ -160,7 +160,8 @@ func TestClientsLeave(t *testing.T) {
 		{
 			// Slow engines: a prefill that ends in the moment its client leaves hands over nothing by which
 			// it could be released, and its blocks stay for the engine's lease.
-			"queueing", fleet.Options{Speedup: .05, Worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 }}, strings.Repeat(fleet.Long, 10),
+			"queueing", fleet.Options{Speedup: .05, Worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 }},
+			strings.Repeat(fleet.Long, 10),
 			func(f *fleet.Fleet) bool {
 				return f.Gateway.Flow.Waiting()["tandem-sim"].Waiting >= fleet.Clients-2
 			},
@@ -389,7 +390,8 @@ func TestSlowClientIsNoSilentWorker(t *testing.T) {
 
 // handsOver is a prefill worker's answer with a hand-off.
 const handsOver = `{"choices":[{"index":0,"text":"x","finish_reason":"length"}],"kv_transfer_params":` +
-	`{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":5600,"remote_block_ids":[[1]]}}`
+	`{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"e","remote_request_id":"r","remote_host":"h",` +
+	`"remote_port":5600,"remote_block_ids":[[1]]}}`
 
 // A gateway that stops cuts what still runs at the end of its drain, and ends only
 // when the KV that was staged for it has been released.

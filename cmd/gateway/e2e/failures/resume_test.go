@@ -156,7 +156,8 @@ const (
 
 // resumeEngines are the table's columns.
 var resumeEngines = []struct{ name, engine, version string }{
-	{"vLLM ≥ 0.27", "vllm", ""}, {"vLLM < 0.27", "vllm", "0.26.0"}, {"SGLang", "sglang", ""}, {"TensorRT-LLM", "trtllm", ""}, {"simulated", "sim", ""},
+	{"vLLM ≥ 0.27", "vllm", ""}, {"vLLM < 0.27", "vllm", "0.26.0"}, {"SGLang", "sglang", ""}, {"TensorRT-LLM", "trtllm", ""},
+	{"simulated", "sim", ""},
 }
 
 // resumeFeatures are the table's rows: what is asked in addition to a stream of 60 tokens.
@@ -169,7 +170,8 @@ var resumeFeatures = []struct{ name, path, body string }{
 	{"chat that shows its reasoning", fleet.ChatPath, `"chat_template_kwargs":{"enable_thinking":true}`},
 	{"chat with `stop`", fleet.ChatPath, `"stop":["never said"]`},
 	{"tools offered, none called yet", fleet.ChatPath, `"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"`},
-	{"a tool required or named", fleet.ChatPath, `"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"}}`},
+	{"a tool required or named", fleet.ChatPath, `"tools":[{"type":"function","function":{"name":"f"}}],` +
+		`"tool_choice":{"type":"function","function":{"name":"f"}}`},
 	{"`response_format`, grammars", fleet.ChatPath, `"response_format":{"type":"json_object"}`},
 	{"`logprobs`", fleet.ChatPath, `"logprobs":true`},
 	{"`n` > 1", fleet.ChatPath, `"n":2`},
@@ -178,7 +180,8 @@ var resumeFeatures = []struct{ name, path, body string }{
 	{"penalties", fleet.CompletionPath, `"presence_penalty":0.5`},
 	{"`bad_words`", fleet.CompletionPath, `"bad_words":["never said"]`},
 	{"`repetition_detection`", fleet.CompletionPath, `"repetition_detection":{"max_pattern_size":5,"min_count":4}`},
-	{"`min_tokens`, `logit_bias`, `allowed_token_ids`", fleet.CompletionPath, `"min_tokens":30,"logit_bias":{"5":1},"allowed_token_ids":[5]`},
+	{"`min_tokens`, `logit_bias`, `allowed_token_ids`", fleet.CompletionPath,
+		`"min_tokens":30,"logit_bias":{"5":1},"allowed_token_ids":[5]`},
 }
 
 // TestResumeTable kills the decode worker in the middle of each kind of answer of each engine: the stream goes on and ends as
@@ -267,13 +270,15 @@ func TestWhatIsNotToBeResumed(t *testing.T) {
 		handoff.ResumeExact: {"not_resumable", "not greedy"},
 	} {
 		t.Run(mode, func(t *testing.T) {
-			f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2, Gateway: func(g *stack.GatewayConfig) { g.Flow.Resume.Mode = mode }})
+			f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2,
+				Gateway: func(g *stack.GatewayConfig) { g.Flow.Resume.Mode = mode }})
 			a := f.Cut(fleet.CompletionPath, fleet.Ask(fleet.Long, 150), 20)
 			last := f.Parse([]byte(a.Events[len(a.Events)-1])).Error
 			if last == nil || last.Code == nil || *last.Code != c.code || !strings.Contains(last.Message, c.says) {
 				t.Errorf("it ended with %q", a.Events[len(a.Events)-1])
 			}
-			if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); got == "" || !strings.HasPrefix(fleet.Answered(fleet.Long, 150), got) {
+			if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); got == "" ||
+				!strings.HasPrefix(fleet.Answered(fleet.Long, 150), got) {
 				t.Errorf("the part that came is not the answer's beginning: %q", got)
 			}
 			f.Idle()
@@ -310,7 +315,8 @@ func TestResumesAreBounded(t *testing.T) {
 		if last == nil || last.Code == nil || *last.Code != "suspected_poison" {
 			t.Errorf("it ended with %q", a.Events[len(a.Events)-1])
 		}
-		if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); !strings.HasPrefix(fleet.Answered(fleet.Long, 300), got) || len(tokens.Sim().Encode(nil, got)) < 40 {
+		if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); !strings.HasPrefix(fleet.Answered(fleet.Long, 300),
+			got) || len(tokens.Sim().Encode(nil, got)) < 40 {
 			t.Errorf("%q is not the answer's beginning", got)
 		}
 		f.Idle()
@@ -321,7 +327,8 @@ func TestResumesAreBounded(t *testing.T) {
 func TestAMoveTakesItsTime(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		const within = 2 * time.Second
-		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2, Gateway: func(c *stack.GatewayConfig) { c.Flow.Resume.Within = within }})
+		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2,
+			Gateway: func(c *stack.GatewayConfig) { c.Flow.Resume.Within = within }})
 		var stood time.Duration
 		last, n := time.Now(), 0
 		a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fleet.Long, 300), func(string) {
@@ -336,10 +343,12 @@ func TestAMoveTakesItsTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e := f.Parse([]byte(a.Events[len(a.Events)-1])).Error; n != 21 || e == nil || *e.Code != "timeout" || stood < within || stood > within+100*time.Millisecond {
+		if e := f.Parse([]byte(a.Events[len(a.Events)-1])).Error; n != 21 || e == nil || *e.Code != "timeout" || stood < within ||
+			stood > within+100*time.Millisecond {
 			t.Errorf("after %v of silence it ended with %q", stood, a.Events[len(a.Events)-1])
 		}
-		f.Eventually("the KV goes with its lease, since no decode worker is left that could release it", func() bool { return f.Books() == "" })
+		f.Eventually("the KV goes with its lease, since no decode worker is left that could release it",
+			func() bool { return f.Books() == "" })
 	})
 }
 
@@ -351,7 +360,8 @@ func TestDrainMoves(t *testing.T) {
 		var stays sync.WaitGroup
 		begun := make(chan struct{})
 		stays.Go(func() {
-			body := `{"model":"tandem-sim","stream":true,"max_tokens":100,"ignore_eos":true,"logprobs":true,"messages":[{"role":"user","content":"Hello"}]}`
+			body := `{"model":"tandem-sim","stream":true,"max_tokens":100,"ignore_eos":true,"logprobs":true,` +
+				`"messages":[{"role":"user","content":"Hello"}]}`
 			once := sync.OnceFunc(func() { close(begun) })
 			a, err := f.Try(context.Background(), fleet.ChatPath, body, func(string) { once() })
 			if want := fleet.Generated(fleet.ChatPrompt("Hello"), 100, false); err != nil || f.Text(a) != want {

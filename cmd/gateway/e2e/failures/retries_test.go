@@ -115,7 +115,8 @@ func TestOutageIsNotMultiplied(t *testing.T) {
 				check(a, "suspected_poison")
 			}
 			if len(o.retrying) != tried || o.most != c.retries || o.attempts != c.clients+tried {
-				t.Errorf("%d requests were tried again, %d at once, by %d calls; want %d at once", len(o.retrying), o.most, o.attempts, c.retries)
+				t.Errorf("%d requests were tried again, %d at once, by %d calls; want %d at once", len(o.retrying), o.most,
+					o.attempts, c.retries)
 			}
 			f.Idle()
 		})
@@ -206,7 +207,8 @@ func dies(w http.ResponseWriter, _ *http.Request) {
 // tried on one more and no further, whichever way its deaths look. Its end has a
 // name of its own, in the answer, in the log and in a metric, also where it was the only worker that died.
 func TestPoisonIsTriedTwice(t *testing.T) {
-	const core = `{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause.","type":"BadRequestError","param":null,"code":400}}`
+	const core = `{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause.",` +
+		`"type":"BadRequestError","param":null,"code":400}}`
 	none, prefills := http.HandlerFunc(nil), fleet.Says(handsOver)
 	teapot := fleet.Fails(http.StatusTeapot)
 	for _, c := range []struct {
@@ -218,7 +220,8 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 		{"the connection breaks", 5, none, dies, pools.Decode},
 		{"decode's connection breaks after a hand-off", 5, prefills, dies, pools.Decode},
 		{"prefill's connection breaks", 5, dies, teapot, pools.Prefill},
-		{"the stream ends before its first token", 5, none, fleet.Streams(`{"choices":[{"index":0,"text":"","finish_reason":null}]}`), pools.Decode},
+		{"the stream ends before its first token", 5, none,
+			fleet.Streams(`{"choices":[{"index":0,"text":"","finish_reason":null}]}`), pools.Decode},
 		{"the engine's core dies, in an event", 5, none, fleet.Streams(core, "[DONE]"), pools.Decode},
 		{"the engine's core dies, by its status", 5, none, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
@@ -287,7 +290,8 @@ func TestPoisonNamesTheDead(t *testing.T) {
 	if !strings.Contains(log, "class=refused") {
 		t.Fatal("no worker refused the request before the second death: ", log)
 	}
-	if !strings.Contains(log, `suspected poison`) || !strings.Contains(log, `workers="[engine-both-1 engine-both-2]"`) && !strings.Contains(log, `workers="[engine-both-2 engine-both-1]"`) {
+	if !strings.Contains(log, `suspected poison`) || !strings.Contains(log, `workers="[engine-both-1 engine-both-2]"`) &&
+		!strings.Contains(log, `workers="[engine-both-2 engine-both-1]"`) {
 		t.Error(log)
 	}
 	f.Idle()

@@ -33,7 +33,8 @@ func (f *Fleet) inHand() string {
 	for _, family := range families {
 		switch name := strings.TrimPrefix(family.GetName(), "tandem_frontend_"); name {
 		case "body_bytes", "open_streams", "open_connections", "inflight_requests", "active_requests", "queued_requests", "stage_requests",
-			"retrying_requests", "retries_waiting", "router_queue_pending_requests", "router_queue_pending_bytes", "router_queue_pending_isl_tokens",
+			"retrying_requests", "retries_waiting", "router_queue_pending_requests", "router_queue_pending_bytes",
+			"router_queue_pending_isl_tokens",
 			"router_queue_pending_cached_tokens", "router_queue_class_pending_requests", "router_queue_class_pending_uncached_tokens":
 			for _, m := range family.GetMetric() {
 				if v := m.GetGauge().GetValue(); v != 0 {
@@ -51,7 +52,8 @@ func (f *Fleet) Books() string {
 	for _, p := range f.Gateway.Fleet.Report() {
 		for _, w := range p.Workers {
 			if w.ActiveBlocks+w.PrefillTokens+w.Requests != 0 {
-				held = append(held, fmt.Sprintf("%s: %d blocks, %d tokens, %d requests booked", w.ID, w.ActiveBlocks, w.PrefillTokens, w.Requests))
+				held = append(held, fmt.Sprintf("%s: %d blocks, %d tokens, %d requests booked", w.ID, w.ActiveBlocks,
+					w.PrefillTokens, w.Requests))
 			}
 		}
 	}

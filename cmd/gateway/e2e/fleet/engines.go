@@ -164,7 +164,8 @@ func (f *Fleet) Record(id string) *Recorder {
 		f.T.Fatal(err)
 	}
 	r := &Recorder{}
-	proxy := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(target) }, FlushInterval: -1, Transport: &http.Transport{DisableKeepAlives: true}}
+	proxy := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(target) }, FlushInterval: -1,
+		Transport: &http.Transport{DisableKeepAlives: true}}
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
 		body := ReadWhole(req)
 		if req.Method == http.MethodPost {

@@ -106,7 +106,8 @@ func Sized(body string, headers ...string) []byte {
 }
 
 func Ask(prompt string, tokens int) string {
-	return fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"stream":true,"nvext":{"extra_fields":["worker_id"]},"prompt":%q}`, tokens, prompt)
+	return fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"stream":true,`+
+		`"nvext":{"extra_fields":["worker_id"]},"prompt":%q}`, tokens, prompt)
 }
 
 // Served reads who served a streamed answer.

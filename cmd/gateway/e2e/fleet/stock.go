@@ -19,7 +19,8 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// Stock is an engine as its maker ships it: it registers nowhere, reports of itself what that engine reports, and publishes its KV events over ZMQ.
+// Stock is an engine as its maker ships it: it registers nowhere, reports of itself what that engine reports, and publishes its
+// KV events over ZMQ.
 type Stock struct {
 	devfleet.WorkerConfig
 	Events, ReplayPort int // where it publishes
@@ -31,7 +32,8 @@ func NewStock(t testing.TB, e engine.Config, d wire.Dialect, topic string) *Stoc
 	s.WorkerConfig = devfleet.WorkerConfig{
 		Engine: e, Host: "127.0.0.1", Port: FreePort(t), ModelInput: "text", Drain: time.Second,
 		KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
-			Endpoint: fmt.Sprintf("tcp://*:%d", s.Events), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", s.ReplayPort), Topic: topic, Dialect: d,
+			Endpoint: fmt.Sprintf("tcp://*:%d", s.Events), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", s.ReplayPort),
+			Topic: topic, Dialect: d,
 		}},
 	}
 	return s
@@ -73,7 +75,8 @@ func (f *Fleet) Followed(ids ...string) {
 	f.T.Helper()
 	f.Eventually("they are followed", func() bool {
 		sources := f.Sources()
-		return f.Status("/health") == http.StatusOK && !slices.ContainsFunc(ids, func(id string) bool { return sources[id].State != "live" })
+		return f.Status("/health") == http.StatusOK &&
+			!slices.ContainsFunc(ids, func(id string) bool { return sources[id].State != "live" })
 	})
 }
 
@@ -83,7 +86,8 @@ func (f *Fleet) Healthy() {
 	f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
 }
 
-// NewByURL is a gateway with two prefill and two decode workers by URL, at the ports that it returns. at changes where the gateway finds one.
+// NewByURL is a gateway with two prefill and two decode workers by URL, at the ports that it returns. at changes where the
+// gateway finds one.
 func NewByURL(t *testing.T, cfg stack.GatewayConfig, at func(id string, port int) (url string)) (*Fleet, map[string]int) {
 	t.Helper()
 	ports := map[string]int{}

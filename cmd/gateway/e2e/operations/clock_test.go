@@ -26,13 +26,15 @@ func TestClockJumps(t *testing.T) {
 		t.Run(d.String(), func(t *testing.T) {
 			began := time.Now()
 			after := func(span time.Duration) time.Time { return jump(began.Add(span), d) }
-			if is := after(time.Second); is.Sub(began) != time.Second || is.Unix()-began.Unix()-int64(d.Seconds()) > 2 || is.Unix()-began.Unix()-int64(d.Seconds()) < 0 {
+			if is := after(time.Second); is.Sub(began) != time.Second || is.Unix()-began.Unix()-int64(d.Seconds()) > 2 ||
+				is.Unix()-began.Unix()-int64(d.Seconds()) < 0 {
 				t.Fatalf("the jump of %v from %v is none: %v", d, began, is)
 			}
 
 			roster := pools.NewCore(pools.Config{DownFor: 5 * time.Second})
 			for _, id := range []string{"v", "w"} { // the last worker of a pool is down for a moment only
-				w := &pools.Worker{ID: id, Incarnation: "1", Model: "m", Role: pools.Both, Engine: "sim", Address: "http://127.0.0.1:1", BlockSize: 16}
+				w := &pools.Worker{ID: id, Incarnation: "1", Model: "m", Role: pools.Both, Engine: "sim",
+					Address: "http://127.0.0.1:1", BlockSize: 16}
 				if _, err := roster.Put("", w, began); err != nil {
 					t.Fatal(err)
 				}
@@ -41,7 +43,8 @@ func TestClockJumps(t *testing.T) {
 			if roster.Advance(after(4*time.Second)) || !roster.Advance(after(6*time.Second)) {
 				t.Error("the time for which a worker is down")
 			}
-			if _, err := roster.Resync("", nil, 5*time.Second, began); err != nil || roster.Advance(after(4*time.Second)) || !roster.Advance(after(6*time.Second)) {
+			if _, err := roster.Resync("", nil, 5*time.Second, began); err != nil || roster.Advance(after(4*time.Second)) ||
+				!roster.Advance(after(6*time.Second)) {
 				t.Error("the grace of a worker that is missing")
 			}
 

@@ -84,7 +84,8 @@ func TestLogToTraceToSimulation(t *testing.T) {
 		}
 	}
 
-	study, err := simulate.ParsePlan(filepath.Join(dir, "own.yaml"), []byte("workload: {trace: own.jsonl}\nfleet: {workers: 2P2D, block_tokens: 16, kv_tokens: 65536}\nrouter: {mode: kv}\nseeds: [1]\n"))
+	study, err := simulate.ParsePlan(filepath.Join(dir, "own.yaml"),
+		[]byte("workload: {trace: own.jsonl}\nfleet: {workers: 2P2D, block_tokens: 16, kv_tokens: 65536}\nrouter: {mode: kv}\nseeds: [1]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

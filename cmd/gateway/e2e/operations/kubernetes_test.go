@@ -44,7 +44,8 @@ func (c *cluster) pod(role pools.Role, id string) {
 	}
 	port, _ := strconv.Atoi(at.Port())
 	c.pods[id] = apitest.Pod{
-		Name: id, UID: fmt.Sprintf("uid-%s-%d", id, port), Labels: map[string]string{"app": "llm", "tandem.dev/role": string(role)}, Ports: map[string]int{"http": port},
+		Name: id, UID: fmt.Sprintf("uid-%s-%d", id, port), Labels: map[string]string{"app": "llm", "tandem.dev/role": string(role)},
+		Ports: map[string]int{"http": port},
 	}
 	c.api.Put(c.pods[id])
 }
@@ -82,7 +83,8 @@ func TestWorkersInPods(t *testing.T) {
 		c.pod(pools.Decode, id)
 	}
 	c.standing("p1:up p2:up d1:up d2:up")
-	if m, _ := c.Gateway.Roster.Lookup("d1"); m.Source != "Kubernetes" || m.Worker.Incarnation != c.pods["d1"].UID || m.Worker.Model != stack.SimModel {
+	if m, _ := c.Gateway.Roster.Lookup("d1"); m.Source != "Kubernetes" || m.Worker.Incarnation != c.pods["d1"].UID ||
+		m.Worker.Model != stack.SimModel {
 		t.Errorf("%+v of %s", m.Worker, m.Source)
 	}
 	want := fleet.Answered(fleet.Long, 6)

@@ -98,7 +98,8 @@ func afterTraffic(t *testing.T) exposition {
 	own.Cert, own.Key = certstest.New(t, "ca").Issue(certstest.Leaf{}).Write(t, t.TempDir(), "gateway")
 	f := fleet.New(t, fleet.Options{Group: true, Gateway: func(c *stack.GatewayConfig) {
 		c.Workers.Kubernetes = kubernetes.Config{Selector: "app=llm", Server: cluster.URL(), Account: cluster.Account}
-		scenario := &fault.Scenario{Seed: 3, Rules: []fault.Rule{{Fault: "wrong_status", Probability: .3, Leg: string(pools.Decode), Status: http.StatusInternalServerError}}}
+		scenario := &fault.Scenario{Seed: 3, Rules: []fault.Rule{{Fault: "wrong_status", Probability: .3, Leg: string(pools.Decode),
+			Status: http.StatusInternalServerError}}}
 		c.WrapTransport = func(inner upstream.Transport) upstream.Transport { return fault.Inject(inner, scenario) }
 		c.Remote.URLs = []string{"http://127.0.0.1:1"} // nobody is there
 		c.Flow.Queue.Classes = fleet.TwoClasses(t)
@@ -217,7 +218,8 @@ func (e exposition) wrongs(expr string, texts ...string) (wrongs []string) {
 // gateways of its group have booked on them.
 var (
 	summed = regexp.MustCompile(`sum(?: by \(([^)]*)\) )?\((\w+)(?:\{[^}]*\})?\)`)
-	ofAll  = []string{"tandem_frontend_router_workers", "tandem_frontend_worker_active_prefill_tokens", "tandem_frontend_worker_cached_blocks"}
+	ofAll  = []string{"tandem_frontend_router_workers", "tandem_frontend_worker_active_prefill_tokens",
+		"tandem_frontend_worker_cached_blocks"}
 )
 
 var shownLabel = regexp.MustCompile(`\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}`)
@@ -296,7 +298,8 @@ func TestDashboardNamesWhatThereIs(t *testing.T) {
 			rows++
 			continue
 		}
-		if p.Title == "" || !strings.HasSuffix(p.Description, ".") || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 || p.Datasource.UID != "${datasource}" {
+		if p.Title == "" || !strings.HasSuffix(p.Description, ".") || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 ||
+			p.Datasource.UID != "${datasource}" {
 			t.Errorf("panel %q lacks a description in sentences, a unit, a query or the data source's variable", p.Title)
 		}
 		for _, q := range p.Targets {
@@ -357,10 +360,12 @@ func TestAlertsNameWhatThereIs(t *testing.T) {
 				t.Errorf("alert %q in group %q: no name, or a name that is taken", r.Alert, g.Name)
 			}
 			names[r.Alert] = true
-			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" ||
+				r.Annotations["description"] == "" {
 				t.Errorf("%s lacks a severity, a summary or a description", r.Alert)
 			}
-			page, section, _ := strings.Cut(strings.TrimPrefix(r.Annotations["runbook_url"], "https://github.com/tandem-pd/tandem/blob/main/"), "#")
+			page, section, _ := strings.Cut(strings.TrimPrefix(r.Annotations["runbook_url"],
+				"https://github.com/tandem-pd/tandem/blob/main/"), "#")
 			if text, err := os.ReadFile("../../../../" + page); err != nil || !hasSection(string(text), section) {
 				t.Errorf("%s: the runbook %s: no such page or section (%v)", r.Alert, r.Annotations["runbook_url"], err)
 			}
@@ -520,7 +525,8 @@ func TestMetricsPrefix(t *testing.T) {
 		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.MetricsPrefix = prefix }})
 		f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"`+fleet.Long+`"}`)
 		all := scrapeOf(t, f)
-		for _, name := range []string{"frontend_requests_total", "frontend_http_responses_total", "breaker_state", "kv_events_messages_total", "build_info"} {
+		for _, name := range []string{"frontend_requests_total", "frontend_http_responses_total", "breaker_state",
+			"kv_events_messages_total", "build_info"} {
 			if _, ok := all[prefix+name]; !ok {
 				t.Errorf("prefix %q: there is no %s", prefix, prefix+name)
 			}

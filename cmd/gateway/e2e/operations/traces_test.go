@@ -117,20 +117,25 @@ func TestTracesAreTrees(t *testing.T) {
 					o := fleet.Of(engine)
 					o.Prefill, o.Decode = 1, 1
 					f, c := tracing(t, o)
-					a, err := f.Try(context.Background(), fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":5,"ignore_eos":true,"temperature":0.5,`+
-						fmt.Sprintf(`"stream":%v,"prompt":%q}`, stream, fleet.Long), nil, headers...)
+					a, err := f.Try(context.Background(), fleet.CompletionPath,
+						`{"model":"tandem-sim","max_tokens":5,"ignore_eos":true,"temperature":0.5,`+
+							fmt.Sprintf(`"stream":%v,"prompt":%q}`, stream, fleet.Long), nil, headers...)
 					if err != nil || a.Status != http.StatusOK {
 						t.Fatalf("status %d, %v: %s", a.Status, err, a.Body)
 					}
 					tr := treeOf(f, c, 6)
-					if headers == nil && tr.root.Parent != "" || headers != nil && (tr.root.Parent != clientsSpan || tr.root.Trace != clientsTrace || tr.root.State != "vendor=1") {
+					if headers == nil && tr.root.Parent != "" || headers != nil &&
+						(tr.root.Parent != clientsSpan || tr.root.Trace != clientsTrace || tr.root.State != "vendor=1") {
 						t.Errorf("the root's parent: %q, trace %s, state %q", tr.root.Parent, tr.root.Trace, tr.root.State)
 					}
 					for name, want := range map[string]any{
-						"http.route": fleet.CompletionPath, "http.response.status_code": 200, "gen_ai.operation.name": "text_completion", "gen_ai.request.model": "tandem-sim",
-						"gen_ai.request.max_tokens": 5, "gen_ai.request.temperature": .5, "gen_ai.usage.output_tokens": 5, "gen_ai.usage.input_tokens": len(fleet.TextPrompt(fleet.Long)),
-						"gen_ai.request.stream": stream, "tandem.outcome": "ok", "gen_ai.response.model": "tandem-sim", "gen_ai.response.finish_reasons": "length",
-						"server.address": "127.0.0.1",
+						"http.route": fleet.CompletionPath, "http.response.status_code": 200,
+						"gen_ai.operation.name": "text_completion", "gen_ai.request.model": "tandem-sim",
+						"gen_ai.request.max_tokens": 5, "gen_ai.request.temperature": .5, "gen_ai.usage.output_tokens": 5,
+						"gen_ai.usage.input_tokens": len(fleet.TextPrompt(fleet.Long)),
+						"gen_ai.request.stream":     stream, "tandem.outcome": "ok", "gen_ai.response.model": "tandem-sim",
+						"gen_ai.response.finish_reasons": "length",
+						"server.address":                 "127.0.0.1",
 					} {
 						if got := tr.root.Attributes[name]; got != want {
 							t.Errorf("%s is %v, want %v", name, got, want)
@@ -152,7 +157,8 @@ func TestTracesAreTrees(t *testing.T) {
 							continue
 						}
 						role := strings.TrimPrefix(s.Name, "tandem.")
-						if own := tr.engine[s.ID]; s.Kind != "CLIENT" || s.Attributes["tandem.worker.id"] != role+"-1" || own.Service != "tandem-worker-"+role+"-1" {
+						if own := tr.engine[s.ID]; s.Kind != "CLIENT" || s.Attributes["tandem.worker.id"] != role+"-1" ||
+							own.Service != "tandem-worker-"+role+"-1" {
 							t.Errorf("%s of %v: below it %+v", s.Name, s.Attributes, own)
 						}
 						if tokens := role == "decode" && stream; tokens != (len(s.Events) == 1 && s.Events[0] == "first_token") {
@@ -215,7 +221,8 @@ func TestRetriesAreSiblings(t *testing.T) {
 					t.Errorf("%s: %v", s.Name, s.Attributes)
 				}
 			}
-			if want := fmt.Sprintf("[tandem.%sreset1]", tt.fails); tt.fails != "" && fmt.Sprint(failed) != want || tt.fails == "" && failed != nil {
+			if want := fmt.Sprintf("[tandem.%sreset1]", tt.fails); tt.fails != "" && fmt.Sprint(failed) != want || tt.fails == "" &&
+				failed != nil {
 				t.Errorf("failed: %q, want %s", failed, want)
 			}
 		})
@@ -225,7 +232,8 @@ func TestRetriesAreSiblings(t *testing.T) {
 // TestResumedStreamsAreLinked: the leg that goes on with an answer names the one that was cut.
 func TestResumedStreamsAreLinked(t *testing.T) {
 	f, c := tracing(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2})
-	a := f.Cut(fleet.CompletionPath, `{"model":"tandem-sim","stream":true,"temperature":0,"ignore_eos":true,"max_tokens":120,"prompt":"`+fleet.Long+`"}`, 30)
+	a := f.Cut(fleet.CompletionPath, `{"model":"tandem-sim","stream":true,"temperature":0,"ignore_eos":true,"max_tokens":120,`+
+		`"prompt":"`+fleet.Long+`"}`, 30)
 	f.Read(a)
 	var decodes []otlptest.Span
 	var root otlptest.Span
@@ -241,7 +249,8 @@ func TestResumedStreamsAreLinked(t *testing.T) {
 		}
 		return root.ID != "" && len(decodes) > 1
 	})
-	if len(decodes) != 2 || decodes[0].Failed == "" || len(decodes[0].Links) > 0 || len(decodes[1].Links) != 1 || decodes[1].Links[0] != decodes[0].ID || decodes[1].Parent != root.ID {
+	if len(decodes) != 2 || decodes[0].Failed == "" || len(decodes[0].Links) > 0 || len(decodes[1].Links) != 1 ||
+		decodes[1].Links[0] != decodes[0].ID || decodes[1].Parent != root.ID {
 		t.Errorf("decode legs: %+v", decodes)
 	}
 	if root.Attributes["tandem.resumes"] != 1 || root.Attributes["gen_ai.usage.output_tokens"] != 120 {
@@ -252,7 +261,8 @@ func TestResumedStreamsAreLinked(t *testing.T) {
 // TestUnsampledRequests: a request that is not sampled has no span anywhere, and its engines know that it has none.
 func TestUnsampledRequests(t *testing.T) {
 	const unsampled = "00-" + clientsTrace + "-" + clientsSpan + "-00"
-	f, c := tracing(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(cfg *stack.GatewayConfig) { cfg.Traces.Sampler = "parentbased_always_off" }})
+	f, c := tracing(t, fleet.Options{Prefill: 1, Decode: 1,
+		Gateway: func(cfg *stack.GatewayConfig) { cfg.Traces.Sampler = "parentbased_always_off" }})
 	prefill, decode := f.Record("prefill-1"), f.Record("decode-1")
 	for name, headers := range map[string][]string{"no client's trace": nil, "not sampled by its client": {"traceparent", unsampled}} {
 		f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 3), headers...)
@@ -268,23 +278,27 @@ func TestUnsampledRequests(t *testing.T) {
 		}
 	}
 	// The next one is its client's to trace: whatever came before it came first.
-	if _, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask("and "+fleet.Long, 3), nil, "traceparent", traceparent); err != nil {
+	if _, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask("and "+fleet.Long, 3), nil, "traceparent",
+		traceparent); err != nil {
 		t.Fatal(err)
 	}
 	if tr := treeOf(f, c, 6); tr.root.Trace != clientsTrace {
 		t.Errorf("trace %s", tr.root.Trace)
 	}
-	f.Eventually("the traced request's line has its trace", func() bool { return strings.Contains(f.Logs.String(), "trace_id="+clientsTrace) })
+	f.Eventually("the traced request's line has its trace",
+		func() bool { return strings.Contains(f.Logs.String(), "trace_id="+clientsTrace) })
 }
 
 // TestNoPromptInSpans looks for a prompt, an answer and a client's key in all bytes that a collector gets.
 func TestNoPromptInSpans(t *testing.T) {
 	f, c := tracing(t, fleet.Options{Prefill: 1, Decode: 1})
 	const secret = "the launch code is swordfish"
-	body := `{"model":"tandem-sim","max_tokens":8,"user":"` + secret + `","stop":["` + secret + `"],"messages":[{"role":"user","content":"` + secret + `"}]}`
+	body := `{"model":"tandem-sim","max_tokens":8,"user":"` + secret + `","stop":["` + secret + `"],"messages":[{"role":"user",` +
+		`"content":"` + secret + `"}]}`
 	a := f.Good(fleet.ChatPath, body, "authorization", "Bearer sk-swordfish")
 	treeOf(f, c, 6)
-	f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":4,"prompt_logprobs":"`+secret+`","messages":[{"role":"user","content":"`+secret+`"}]}`)
+	f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":4,"prompt_logprobs":"`+secret+`","messages":[{"role":"user",`+
+		`"content":"`+secret+`"}]}`)
 	f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":300000,"prompt":"`+secret+`"}`)
 	f.Eventually("the refused requests have come", func() bool { return len(c.Spans()) >= 8 })
 	raw := c.Raw()
@@ -330,7 +344,8 @@ func TestExemplars(t *testing.T) {
 		found := false
 		for line := range strings.Lines(open) {
 			_, exemplar, _ := strings.Cut(line, " # ")
-			found = found || strings.HasPrefix(line, series) && strings.Contains(exemplar, `span_id="`+span+`"`) && strings.Contains(exemplar, `trace_id="`+tr.root.Trace+`"`)
+			found = found || strings.HasPrefix(line, series) && strings.Contains(exemplar, `span_id="`+span+`"`) &&
+				strings.Contains(exemplar, `trace_id="`+tr.root.Trace+`"`)
 		}
 		if !found {
 			t.Errorf("no exemplar of %s:\n%s", series, open)

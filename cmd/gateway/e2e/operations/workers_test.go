@@ -41,7 +41,8 @@ func TestWorkersByURL(t *testing.T) {
 
 	// Nobody is there: the gateway starts, and says what it waits for.
 	a := f.Post(fleet.CompletionPath, body)
-	if c := f.Parse(a.Body); a.Status != http.StatusServiceUnavailable || c.Error == nil || c.Error.Code == nil || *c.Error.Code != "starting" ||
+	if c := f.Parse(a.Body); a.Status != http.StatusServiceUnavailable || c.Error == nil || c.Error.Code == nil ||
+		*c.Error.Code != "starting" ||
 		a.Header.Get("Retry-After") == "" || !strings.Contains(c.Error.Message, "0 of 2 workers") {
 		t.Errorf("status %d, %s", a.Status, a.Body)
 	}
@@ -49,7 +50,8 @@ func TestWorkersByURL(t *testing.T) {
 		Detail struct{ Status, Awaits string }
 	}
 	f.Get("/health", &health)
-	if f.Status("/health") != http.StatusServiceUnavailable || health.Detail.Status != "starting" || !strings.Contains(health.Detail.Awaits, "0 of 2") {
+	if f.Status("/health") != http.StatusServiceUnavailable || health.Detail.Status != "starting" ||
+		!strings.Contains(health.Detail.Awaits, "0 of 2") {
 		t.Errorf("health %+v", health)
 	}
 	f.Serve(pools.Prefill, "p1", p)
@@ -57,7 +59,8 @@ func TestWorkersByURL(t *testing.T) {
 	f.Healthy()
 
 	m, _ := f.Gateway.Roster.Lookup("p1")
-	if w := m.Worker; w.Model != stack.SimModel || w.Engine != "sim" || w.BlockSize != 32 || w.TotalKVBlocks != 10_000 || w.ContextLength != 262_144 {
+	if w := m.Worker; w.Model != stack.SimModel || w.Engine != "sim" || w.BlockSize != 32 || w.TotalKVBlocks != 10_000 ||
+		w.ContextLength != 262_144 {
 		t.Errorf("the worker told of itself: %+v", w)
 	}
 	served := func() (string, string) {
@@ -326,7 +329,8 @@ func TestWorkersReturnWithAnotherModel(t *testing.T) {
 	fleet.VirtualRun(t, "by the registry", func(t *testing.T) {
 		f := fleet.New(t, fleet.Options{})
 		check(t, f, func(role pools.Role, id string) {
-			f.Start(role, id, fleet.Options{Speedup: 20, Worker: func(c *devfleet.WorkerConfig) { c.Engine.Model = other }}, slog.New(slog.DiscardHandler))
+			f.Start(role, id, fleet.Options{Speedup: 20, Worker: func(c *devfleet.WorkerConfig) { c.Engine.Model = other }},
+				slog.New(slog.DiscardHandler))
 		})
 	})
 	fleet.VirtualRun(t, "by their URLs", func(t *testing.T) {

@@ -130,7 +130,8 @@ func TestFleetAmongOthers(t *testing.T) {
 	f.RunGateway()
 	for id, role := range map[string]pools.Role{"prefill-1": pools.Prefill, "decode-1": pools.Decode} {
 		w, err := devfleet.NewWorker(devfleet.WorkerConfig{
-			Engine: engine.Config{Role: string(role), ID: id, Speedup: 20}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second, LeaseTTL: time.Minute,
+			Engine: engine.Config{Role: string(role), ID: id, Speedup: 20}, Host: "127.0.0.1", ModelInput: "text",
+			Drain: time.Second, LeaseTTL: time.Minute,
 		}, h.links(h.discovery(id), log), log)
 		if err != nil {
 			t.Fatal(err)
@@ -145,7 +146,8 @@ func TestFleetAmongOthers(t *testing.T) {
 		}
 		return f.Status("/health") == http.StatusOK
 	})
-	if got, want := f.Text(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 6))), fleet.Expected(fleet.TextPrompt(fleet.Long), 6); got != want {
+	if got, want := f.Text(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 6))), fleet.Expected(fleet.TextPrompt(fleet.Long),
+		6); got != want {
 		t.Errorf("the answer is %q", got)
 	}
 	f.Eventually("the worker's KV events are followed", func() bool {
@@ -183,7 +185,8 @@ func TestFleetAmongOthers(t *testing.T) {
 	for _, c := range []struct {
 		who, key string
 		refused  bool
-	}{{"prefill-1", other, true}, {"prefill-1", discovery.DefaultPrefix + "new/prefill/prefill-1", true}, {"gateway-1", own, true}, {"gateway-1", other, true}} {
+	}{{"prefill-1", other, true}, {"prefill-1", discovery.DefaultPrefix + "new/prefill/prefill-1", true}, {"gateway-1", own,
+		true}, {"gateway-1", other, true}} {
 		client := h.links(h.discovery(c.who), log).Etcd
 		_, err := client.Put(t.Context(), c.key, "{}")
 		if errors.Is(err, rpctypes.ErrPermissionDenied) != c.refused {
@@ -194,7 +197,8 @@ func TestFleetAmongOthers(t *testing.T) {
 		t.Error("NATS lets in a client without a certificate")
 	}
 	stranger := h.discovery("stranger")
-	if nc, err := nats.Connect(h.nats.ClientURL(), nats.RootCAs(stranger.NATSCA), nats.ClientCert(stranger.NATSCert, stranger.NATSKey)); err == nil {
+	if nc, err := nats.Connect(h.nats.ClientURL(), nats.RootCAs(stranger.NATSCA),
+		nats.ClientCert(stranger.NATSCert, stranger.NATSKey)); err == nil {
 		nc.Close()
 		t.Error("NATS lets in a worker that has no entry")
 	}
@@ -253,7 +257,8 @@ func TestWorkersWithCertificates(t *testing.T) {
 					return ln, err
 				}
 				first = false
-				return tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{shown}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}), nil
+				return tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{shown}, ClientCAs: ca.Pool(),
+					ClientAuth: tls.RequireAndVerifyClientCert}), nil
 			},
 		}, stack.Links{}, slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -274,7 +279,8 @@ func TestWorkersWithCertificates(t *testing.T) {
 		{"wrong authority", stack.WorkerTLS{CA: other.Bundle(dir), Cert: cert, Key: key}, "it is not in worker-ca-file"},
 		{"no certificate", stack.WorkerTLS{CA: ca.Bundle(dir)}, "worker-cert-file and worker-key-file are not given"},
 		{"wrong certificate", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: foreignCert, Key: foreignKey}, "worker-cert-file"},
-		{"expired worker", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: cert, Key: key}, "it is the other side's certificate, of 127.0.0.1, in force from "},
+		{"expired worker", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: cert, Key: key},
+			"it is the other side's certificate, of 127.0.0.1, in force from "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.name == "expired worker" {
@@ -284,7 +290,8 @@ func TestWorkersWithCertificates(t *testing.T) {
 			cfg := fleet.GatewayConfig()
 			cfg.Workers.TLS = c.tls
 			cfg.Workers.Static = []discovery.Endpoint{
-				fleet.Endpoint(t, pools.Prefill, start(starter, pools.Prefill, "p1")+",id=p1"), fleet.Endpoint(t, pools.Decode, start(starter, pools.Decode, "d1")+",id=d1"),
+				fleet.Endpoint(t, pools.Prefill, start(starter, pools.Prefill, "p1")+",id=p1"),
+				fleet.Endpoint(t, pools.Decode, start(starter, pools.Decode, "d1")+",id=d1"),
 			}
 			f := fleet.NewStatic(t, cfg)
 			t.Cleanup(func() {
@@ -297,7 +304,8 @@ func TestWorkersWithCertificates(t *testing.T) {
 				return
 			}
 			f.Healthy()
-			if got, want := f.Text(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 6))), fleet.Expected(fleet.TextPrompt(fleet.Long), 6); got != want {
+			if got, want := f.Text(f.Post(fleet.CompletionPath,
+				fleet.Ask(fleet.Long, 6))), fleet.Expected(fleet.TextPrompt(fleet.Long), 6); got != want {
 				t.Errorf("the answer is %q", got)
 			}
 		})
@@ -318,7 +326,8 @@ func (h *hostile) join(host string, log *slog.Logger) *sharing {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	s := &sharing{pool: &pools.Pool{Model: "m", Role: pools.Both, Members: []pools.Member{{Worker: &pools.Worker{ID: "w", BlockSize: 16, TotalKVBlocks: 1000}}}}}
+	s := &sharing{pool: &pools.Pool{Model: "m", Role: pools.Both,
+		Members: []pools.Member{{Worker: &pools.Worker{ID: "w", BlockSize: 16, TotalKVBlocks: 1000}}}}}
 	base := router.DefaultConfig()
 	base.OnBooking = func(made bool) { s.Booked(made) }
 	if s.routers, err = router.NewSet(base.ByRole(), log); err != nil {
@@ -328,7 +337,8 @@ func (h *hostile) join(host string, log *slog.Logger) *sharing {
 	cfg.Complete("/tandem/workers")
 	cfg.Name = host + ":8000"
 	s.Member = member.New(cfg, group, member.Rooms{
-		Routers: s.routers, Pool: func(string, pools.Role) *pools.Pool { return s.pool }, Wake: func(string) {}, Warn: func(string, pools.Role) {},
+		Routers: s.routers, Pool: func(string, pools.Role) *pools.Pool { return s.pool }, Wake: func(string) {},
+		Warn:  func(string, pools.Role) {},
 		Heads: func() []replica.Head { return nil }, Hear: func(string, string, []replica.Head) bool { return false },
 		Addr: func() string { return "127.0.0.1:1" },
 	}, log)
@@ -369,8 +379,9 @@ func (s *sharing) whole(n int) bool {
 	return known == n
 }
 
-// Two gateways with what the shipped nats.conf lets a gateway do are a group: what one has booked the other knows, from before it
-// joined and from then on, and its end. A certificate lets a gateway publish under its own name alone, and a worker neither say nor hear anything of that.
+// Two gateways with what the shipped nats.conf lets a gateway do are a group: what one has booked the other knows, from before
+// it joined and from then on, and its end. A certificate lets a gateway publish under its own name alone, and a worker neither
+// say nor hear anything of that.
 func TestGroupAmongOthers(t *testing.T) {
 	h := newHostile(t)
 	f := &fleet.Fleet{T: t, Logs: &fleet.LogBuffer{}}
@@ -410,10 +421,12 @@ func TestGroupAmongOthers(t *testing.T) {
 	}
 	stranger := &fleet.Fleet{T: t, Logs: &fleet.LogBuffer{}}
 	h.join("prefill-1", slog.New(slog.NewTextHandler(stranger.Logs, nil)))
-	stranger.Eventually("its log has what NATS refuses", func() bool { return strings.Contains(stranger.Logs.String(), "NATS refuses a subject") })
+	stranger.Eventually("its log has what NATS refuses",
+		func() bool { return strings.Contains(stranger.Logs.String(), "NATS refuses a subject") })
 	also()
 	f.Eventually("nothing is booked", func() bool { return a.requests() == 0 && b.requests() == 0 })
-	if n := a.Counts().Malformed + b.Counts().Malformed - 4; n != 0 || strings.Contains(f.Logs.String(), "refuses a subject") { // two empty ones at each
+	if n := a.Counts().Malformed + b.Counts().Malformed - 4; n != 0 ||
+		strings.Contains(f.Logs.String(), "refuses a subject") { // two empty ones at each
 		t.Errorf("%d more messages than sent are malformed, or some are refused\n%s", n, f.Logs)
 	}
 }

@@ -112,7 +112,8 @@ func (o *operated) gateway(name string, workers ...string) (f *fleet.Fleet, stop
 	cfg.Replicas.Name, cfg.Router.Thresholds.PrefillTokens = name, 9000
 	f = fleet.Bare(o.t, cfg, o.link(name), slog.LevelInfo)
 	for _, id := range workers {
-		f.Put(pools.Worker{ID: id, Incarnation: "1", Model: "org/model", Role: pools.Both, Engine: "sim", Address: "http://127.0.0.1:9", BlockSize: 16})
+		f.Put(pools.Worker{ID: id, Incarnation: "1", Model: "org/model", Role: pools.Both, Engine: "sim",
+			Address: "http://127.0.0.1:9", BlockSize: 16})
 	}
 	stop = f.RunGateway()
 	f.Eventually(name+" has started", func() bool { return !strings.Contains(healthOf(f), `"starting"`) })
@@ -226,7 +227,8 @@ func TestChangesAreKept(t *testing.T) {
 			if got := thresholdOf(d); got != " 9000" {
 				t.Errorf("after a restart the thresholds are %s", got)
 			}
-			if got := operate(d, "/busy_threshold", `{"model":"org/model","active_decode_blocks_threshold":null}`); got != "yes" || o.has("thresholds", "org/model") {
+			if got := operate(d, "/busy_threshold", `{"model":"org/model","active_decode_blocks_threshold":null}`); got != "yes" ||
+				o.has("thresholds", "org/model") {
 				t.Errorf("kept: %s; the settings' own thresholds are kept: %v", got, o.has("thresholds", "org/model"))
 			}
 			if got := operate(d, "/workers/w2/uncordon", ""); got != "yes" || o.has("cordons", "w2") {

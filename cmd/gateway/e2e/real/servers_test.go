@@ -164,7 +164,8 @@ func (l *linked) join(role pools.Role, id string, how devfleet.WorkerEvents) {
 // overZMQ publishes as stock vLLM does, on free ports.
 func overZMQ(t *testing.T) devfleet.WorkerEvents {
 	return devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
-		Endpoint: fmt.Sprintf("tcp://*:%d", porttest.Free(t)), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", porttest.Free(t)), Topic: "kv-events",
+		Endpoint: fmt.Sprintf("tcp://*:%d", porttest.Free(t)), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", porttest.Free(t)),
+		Topic: "kv-events",
 	}}
 }
 
@@ -226,9 +227,9 @@ func (l *linked) load() (stop func() (asked int64, err error)) {
 	}
 }
 
-// NATS is killed, then it and etcd for longer than a lease, and each started again where it was,
-// under load. Every request is answered, nobody leaves the roster, and in the end each worker is there once and its view
-// is live with as many blocks as its engine holds. The workers tell their KV events over NATS, but one over ZMQ, as its record in etcd says.
+// NATS is killed, then it and etcd for longer than a lease, and each started again where it was, under load. Every request is
+// answered, nobody leaves the roster, and in the end each worker is there once and its view is live with as many blocks as its
+// engine holds. The workers tell their KV events over NATS, but one over ZMQ, as its record in etcd says.
 func TestServersKilledUnderLoad(t *testing.T) {
 	t.Parallel() // it waits for leases
 	const ttl = 2 * time.Second

@@ -23,7 +23,7 @@ import (
 // TestSoak keeps streams open over sockets, some of whose clients leave in the middle or read slowly, while workers die at random and
 // come back. Each stream ends well, is refused or fails by a typed event, and in the end descriptors and goroutines are back.
 func TestSoak(t *testing.T) {
-	const streams, deaths = 60, 4
+	const streams, deaths = 30, 4
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d, relay %s", seed, *fleet.Relayed)
 	o := fleet.Options{
@@ -42,14 +42,15 @@ func TestSoak(t *testing.T) {
 			for rng := rand.New(rand.NewPCG(seed, uint64(i))); ctx.Err() == nil; {
 				client, leave := context.WithCancel(t.Context())
 				stays, slow, seen := rng.IntN(4) > 0, rng.IntN(10) == 0, 0
-				a, err := f.Try(client, fleet.CompletionPath, fleet.Ask(fmt.Sprintf("%d says %s", rng.Uint64(), fleet.Long), 50+rng.IntN(100)), func(string) {
-					if seen++; !stays && seen > 20 {
-						leave()
-					}
-					if slow {
-						<-time.After(5 * time.Millisecond)
-					}
-				})
+				a, err := f.Try(client, fleet.CompletionPath,
+					fleet.Ask(fmt.Sprintf("%d says %s", rng.Uint64(), fleet.Long), 50+rng.IntN(100)), func(string) {
+						if seen++; !stays && seen > 20 {
+							leave()
+						}
+						if slow {
+							<-time.After(5 * time.Millisecond)
+						}
+					})
 				switch gone := client.Err() != nil; {
 				case err != nil && gone:
 					left.Add(1)
@@ -75,11 +76,12 @@ func TestSoak(t *testing.T) {
 	if whole.Load() == 0 || left.Load() == 0 {
 		t.Error("nothing was shown")
 	}
-	f.Eventually("descriptors and goroutines are back, but for the gateway's own calls to workers, its watches and the runtime's", func() bool {
-		<-time.After(50 * time.Millisecond) // the look itself takes a fleet's time: books of every engine
-		nowFiles, now := footprintOf(f)
-		return nowFiles <= files+20 && now <= goroutines+20
-	})
+	f.Eventually("descriptors and goroutines are back, but for the gateway's own calls to workers, its watches and the runtime's",
+		func() bool {
+			<-time.After(50 * time.Millisecond) // the look itself takes a fleet's time: books of every engine
+			nowFiles, now := footprintOf(f)
+			return nowFiles <= files+20 && now <= goroutines+20
+		})
 }
 
 // footprintOf is what a fleet at rest takes.

@@ -25,7 +25,8 @@ func loaded(f *fleet.Fleet, id, verb, adapter string) {
 	if w.Engine == "sglang" {
 		prefix = "/"
 	}
-	res, err := http.Post(w.Address+prefix+verb+"_lora_adapter", "application/json", strings.NewReader(fmt.Sprintf(`{"lora_name":%q,"lora_path":"/adapters"}`, adapter)))
+	res, err := http.Post(w.Address+prefix+verb+"_lora_adapter", "application/json",
+		strings.NewReader(fmt.Sprintf(`{"lora_name":%q,"lora_path":"/adapters"}`, adapter)))
 	if err != nil {
 		f.T.Fatal(err)
 	}
@@ -53,7 +54,9 @@ func loaded(f *fleet.Fleet, id, verb, adapter string) {
 
 func chosenFor(f *fleet.Fleet, model, prompt, more string) *fleet.Nvext {
 	f.T.Helper()
-	return f.Nvext(f.Good("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["worker_id","routing"]}%s}`, model, prompt, more)))
+	return f.Nvext(f.Good("/v1/chat/completions",
+		fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["worker_id",`+
+			`"routing"]}%s}`, model, prompt, more)))
 }
 
 // refusedAs is the status and code of a request for a model that is refused.
@@ -84,7 +87,8 @@ func TestAdaptersGoWhereTheyAreLoaded(t *testing.T) {
 	}
 	for i := range 12 {
 		name := []string{"sql", "tandem-sim:sql"}[i%2]
-		if c := chosenFor(f, name, fmt.Sprint("question ", i, " ", fleet.Long), ""); c.WorkerID.Prefill != "prefill-2" || c.WorkerID.Decode != "decode-1" {
+		if c := chosenFor(f, name, fmt.Sprint("question ", i, " ", fleet.Long), ""); c.WorkerID.Prefill != "prefill-2" ||
+			c.WorkerID.Decode != "decode-1" {
 			t.Fatalf("%s went to %+v", name, c.WorkerID)
 		}
 	}
@@ -141,7 +145,8 @@ func TestOverlapsOfAdaptersAndSalts(t *testing.T) {
 	}
 	prompt := strings.Repeat(fleet.Long, 3)
 	for _, kind := range []struct{ model, more string }{
-		{"tandem-sim", ""}, {"sql", ""}, {"math", ""}, {"tandem-sim", `,"cache_salt":"a"`}, {"sql", `,"cache_salt":"a"`}, {"sql", `,"cache_salt":"b"`},
+		{"tandem-sim", ""}, {"sql", ""}, {"math", ""}, {"tandem-sim", `,"cache_salt":"a"`}, {"sql", `,"cache_salt":"a"`},
+		{"sql", `,"cache_salt":"b"`},
 	} {
 		first := chosenFor(f, kind.model, prompt, kind.more)
 		if first.Routing.Predicted != 0 || first.Routing.Actual == nil || *first.Routing.Actual != 0 {

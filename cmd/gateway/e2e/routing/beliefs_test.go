@@ -136,11 +136,13 @@ func TestLyingEventsAreFound(t *testing.T) {
 				}
 			}
 			t.Logf("back after %d answers", turn)
-			if s := f.Sources()["prefill-1"]; s.State != "live" || s.Reason != "" || s.Parity.Marked || s.Parity.Samples != 32 || s.Parity.Wrong >= 4 {
+			if s := f.Sources()["prefill-1"]; s.State != "live" || s.Reason != "" || s.Parity.Marked || s.Parity.Samples != 32 ||
+				s.Parity.Wrong >= 4 {
 				t.Errorf("/workers shows %+v, %+v", s, s.Parity)
 			}
 			logs := f.Logs.String()
-			if on, off := strings.Count(logs, "disagree with reported cache hits"), strings.Count(logs, "agree with reported cache hits again"); on != 1 || off != 1 {
+			if on, off := strings.Count(logs, "disagree with reported cache hits"), strings.Count(logs,
+				"agree with reported cache hits again"); on != 1 || off != 1 {
 				t.Errorf("%d and %d lines in the log", on, off)
 			}
 			f.Idle()
@@ -164,8 +166,9 @@ func TestTrueEventsAreNeverMarked(t *testing.T) {
 		groups []simulate.Group
 	}{
 		{"agg", "both", []simulate.Group{{Count: 3, Role: pools.Both, Engine: cfg}}},
-		{"2P2D", "prefill", []simulate.Group{{Count: 2, Role: pools.Prefill, Engine: cfg}, {Count: 2, Role: pools.Decode, Engine: engine.Config{
-			Model: cfg.Model, BlockSize: parityBlock, TotalKVBlocks: 8192, ContextLength: cfg.ContextLength}}}},
+		{"2P2D", "prefill", []simulate.Group{{Count: 2, Role: pools.Prefill, Engine: cfg},
+			{Count: 2, Role: pools.Decode, Engine: engine.Config{
+				Model: cfg.Model, BlockSize: parityBlock, TotalKVBlocks: 8192, ContextLength: cfg.ContextLength}}}},
 	} {
 		for seed := range uint64(2) {
 			for _, threshold := range []float64{-1, 0.1} {
@@ -175,7 +178,8 @@ func TestTrueEventsAreNeverMarked(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) { f.onTheWire(t, parityTrace(paritySeed+seed), prompter) })
 					verdicts, marked := compared(t, f.reg, simulate.Model+"/"+shape.pool)
 					t.Logf("%v", verdicts)
-					if wrong := verdicts["over"] + verdicts["under"]; marked != 0 || wrong > verdicts["right"]/50 || verdicts["right"] < 40 {
+					if wrong := verdicts["over"] + verdicts["under"]; marked != 0 || wrong > verdicts["right"]/50 ||
+						verdicts["right"] < 40 {
 						t.Errorf("%d marked, %v", marked, verdicts)
 					}
 				})

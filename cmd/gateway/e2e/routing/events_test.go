@@ -94,7 +94,8 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 			turn := func(conversation int, further string) fleet.Answer {
 				t.Helper()
 				prompt := strings.Repeat(fmt.Sprintf("Conversation %d. %s", conversation, fleet.Long), 8) + further
-				a := f.Good(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"nvext":{"extra_fields":["routing"]},"prompt":"`+prompt+`"}`)
+				a := f.Good(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"nvext":{"extra_fields":["routing"]},`+
+					`"prompt":"`+prompt+`"}`)
 				return a
 			}
 			for i := range 6 {
@@ -137,15 +138,17 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 	}
 }
 
-// Two workers given by URL alone, one publishing as vLLM and one as SGLang, in one case with a word about where: without etcd and NATS the gateway follows
-// their caches over ZMQ, sends a prompt again where it is cached, and heals when a worker dies and comes back empty. One that it was told not to follow is not.
+// Two workers given by URL alone, one publishing as vLLM and one as SGLang, in one case with a word about where: without etcd
+// and NATS the gateway follows their caches over ZMQ, sends a prompt again where it is cached, and heals when a worker dies and
+// comes back empty. One that it was told not to follow is not.
 func TestWorkersByURLOverZMQ(t *testing.T) {
 	cfg, engines := fleet.GatewayConfig(), map[string]*fleet.Stock{}
 	cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
 	for id, d := range map[string]wire.Dialect{"v1": wire.VLLM, "s1": wire.SGLangArrays, "silent": wire.VLLM} {
 		s := fleet.NewStock(t, engine.Config{Role: "both", ID: id, Speedup: 50, BlockSize: 16, TotalKVBlocks: 40_000}, d, "kv@"+id)
 		engines[id] = s
-		cfg.Workers.Static = append(cfg.Workers.Static, s.Endpoint(t, map[string]string{"s1": s.Published(), "silent": ",kv-events=none"}[id]))
+		cfg.Workers.Static = append(cfg.Workers.Static,
+			s.Endpoint(t, map[string]string{"s1": s.Published(), "silent": ",kv-events=none"}[id]))
 	}
 	f := fleet.NewStatic(t, cfg)
 	for _, s := range engines {

@@ -146,7 +146,8 @@ func TestSimulateAgreesWithTheWire(t *testing.T) {
 		groups []simulate.Group
 	}{
 		{"agg", []simulate.Group{{Count: 3, Role: pools.Both, Engine: parityEngine()}}},
-		{"2P2D", []simulate.Group{{Count: 2, Role: pools.Prefill, Engine: parityEngine()}, {Count: 2, Role: pools.Decode, Engine: parityEngine()}}},
+		{"2P2D", []simulate.Group{{Count: 2, Role: pools.Prefill, Engine: parityEngine()},
+			{Count: 2, Role: pools.Decode, Engine: parityEngine()}}},
 	} {
 		for _, f := range []parityFleet{
 			{mode: "kv", threshold: -1}, {mode: "kv", threshold: 0.1}, {mode: "kv", threshold: -1, temperature: 0.5},
@@ -184,7 +185,8 @@ func (f *parityFleet) simulated(t *testing.T, w *replay.Workload) []replay.Sampl
 		queued = max(queued, r.Queued)
 	}
 	summary := replay.Summarize(out.Samples)
-	t.Logf("up to %d wait in the gateway, %.0f %% of the prompts' tokens are cached, %d preemptions", queued, 100**summary.HitRate, out.Preemptions)
+	t.Logf("up to %d wait in the gateway, %.0f %% of the prompts' tokens are cached, %d preemptions", queued, 100**summary.HitRate,
+		out.Preemptions)
 	if *summary.HitRate < 0.1 || f.threshold >= 0 && queued < 5 || out.Preemptions > 0 {
 		t.Error("the trace does not test what it is for")
 	}
@@ -205,7 +207,8 @@ func agree(t *testing.T, simulated, wire []replay.Sample) {
 	for i := range wire {
 		a, b := &simulated[i], &wire[i]
 		if a.Outcome != replay.Answered || b.Outcome != replay.Answered || a.OutputTokens != b.OutputTokens {
-			t.Errorf("request %d: %s, %d tokens; on the wire %s %s, %d tokens", i, a.Outcome, a.OutputTokens, b.Outcome, b.Detail, b.OutputTokens)
+			t.Errorf("request %d: %s, %d tokens; on the wire %s %s, %d tokens", i, a.Outcome, a.OutputTokens, b.Outcome, b.Detail,
+				b.OutputTokens)
 		}
 		pick, cache := a.PrefillWorker != b.PrefillWorker || a.DecodeWorker != b.DecodeWorker, a.CachedTokens != b.CachedTokens
 		if pick {
@@ -216,7 +219,8 @@ func agree(t *testing.T, simulated, wire []replay.Sample) {
 		}
 		// The network takes nanoseconds.
 		if pick || cache || max(a.TTFT-b.TTFT, b.TTFT-a.TTFT, a.E2E-b.E2E, b.E2E-a.E2E) > replay.Millis(10*time.Microsecond) {
-			first = append(first, fmt.Sprintf("request %d at %v\n simulated   %s\n on the wire %s", i, time.Duration(a.Scheduled), telling(a), telling(b)))
+			first = append(first, fmt.Sprintf("request %d at %v\n simulated   %s\n on the wire %s", i, time.Duration(a.Scheduled),
+				telling(a), telling(b)))
 		}
 	}
 	if picks+cached > 0 {
@@ -226,7 +230,8 @@ func agree(t *testing.T, simulated, wire []replay.Sample) {
 	for _, c := range []struct {
 		what      string
 		ours, was replay.Millis
-	}{{"TTFT p50", s.TTFT.P50, r.TTFT.P50}, {"TTFT p90", s.TTFT.P90, r.TTFT.P90}, {"ITL p50", s.ITL.P50, r.ITL.P50}, {"ITL p90", s.ITL.P90, r.ITL.P90}} {
+	}{{"TTFT p50", s.TTFT.P50, r.TTFT.P50}, {"TTFT p90", s.TTFT.P90, r.TTFT.P90}, {"ITL p50", s.ITL.P50, r.ITL.P50},
+		{"ITL p90", s.ITL.P90, r.ITL.P90}} {
 		t.Logf("%s is %v simulated and %v on the wire", c.what, time.Duration(c.ours), time.Duration(c.was))
 		if off := math.Abs(float64(c.ours-c.was)) / float64(c.was); !(off <= 0.02) {
 			t.Errorf("%s: %.1f %% apart", c.what, 100*off)
@@ -283,7 +288,8 @@ func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *repl
 	for _, g := range f.groups {
 		for i := range g.Count {
 			port++
-			wc := devfleet.WorkerConfig{Engine: g.Engine, Host: "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second, Listen: net.Listen}
+			wc := devfleet.WorkerConfig{Engine: g.Engine, Host: "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
+				Listen: net.Listen}
 			wc.Engine.Role, wc.Engine.ID = string(g.Role), fmt.Sprintf("%s-%d", g.Role, i+1)
 			wc.Engine.Client = &http.Client{Transport: turns}
 			worker, err := devfleet.NewWorker(wc, stack.Links{Bus: bus}, log)

@@ -23,12 +23,15 @@ func TestPins(t *testing.T) {
 				{"both by body", `"prefill_worker_id":"prefill-2","decode_worker_id":"decode-3"`, nil, "prefill-2", "decode-3"},
 				{"backend_instance_id", `"backend_instance_id":"decode-1"`, nil, "", "decode-1"},
 				{"prefill alone", `"prefill_worker_id":"prefill-3"`, nil, "prefill-3", ""},
-				{"both by header", "", []string{"x-dynamo-prefill-instance-id", "prefill-1", "x-dynamo-worker-instance-id", "decode-2"}, "prefill-1", "decode-2"},
+				{"both by header", "", []string{"x-dynamo-prefill-instance-id", "prefill-1", "x-dynamo-worker-instance-id",
+					"decode-2"}, "prefill-1", "decode-2"},
 				{
 					"headers win", `"prefill_worker_id":"prefill-2","decode_worker_id":"nobody","backend_instance_id":"none","dp_rank":7`,
-					[]string{"x-dynamo-prefill-instance-id", "prefill-1", "x-dynamo-worker-instance-id", "decode-2", "x-dynamo-dp-rank", "0"}, "prefill-1", "decode-2",
+					[]string{"x-dynamo-prefill-instance-id", "prefill-1", "x-dynamo-worker-instance-id", "decode-2",
+						"x-dynamo-dp-rank", "0"}, "prefill-1", "decode-2",
 				},
-				{"ranks too", `"prefill_worker_id":"prefill-2","prefill_dp_rank":0,"decode_worker_id":"decode-3","dp_rank":0`, nil, "prefill-2", "decode-3"},
+				{"ranks too", `"prefill_worker_id":"prefill-2","prefill_dp_rank":0,"decode_worker_id":"decode-3","dp_rank":0`, nil,
+					"prefill-2", "decode-3"},
 			} {
 				t.Run(c.name, func(t *testing.T) {
 					for range 8 {
@@ -59,23 +62,29 @@ func TestUnknownPins(t *testing.T) {
 	}{
 		{"unknown prefill", `"prefill_worker_id":"prefill-9"`, nil, "unknown_worker", "nvext.prefill_worker_id", `"prefill-9"`},
 		{"unknown decode", `"decode_worker_id":"decode-9"`, nil, "unknown_worker", "nvext.decode_worker_id", `"decode-9"`},
-		{"unknown backend, a number", `"backend_instance_id":7587884888253033398`, nil, "unknown_worker", "nvext.backend_instance_id", `"7587884888253033398"`},
-		{"a decode worker cannot prefill", `"prefill_worker_id":"decode-1"`, nil, "unknown_worker", "nvext.prefill_worker_id", `"decode-1"`},
-		{"a prefill worker cannot decode", `"backend_instance_id":"prefill-1"`, nil, "unknown_worker", "nvext.backend_instance_id", `"prefill-1"`},
+		{"unknown backend, a number", `"backend_instance_id":7587884888253033398`, nil, "unknown_worker",
+			"nvext.backend_instance_id", `"7587884888253033398"`},
+		{"a decode worker cannot prefill", `"prefill_worker_id":"decode-1"`, nil, "unknown_worker", "nvext.prefill_worker_id",
+			`"decode-1"`},
+		{"a prefill worker cannot decode", `"backend_instance_id":"prefill-1"`, nil, "unknown_worker", "nvext.backend_instance_id",
+			`"prefill-1"`},
 		{"unknown by header", "", []string{"x-dynamo-worker-instance-id", "x9"}, "unknown_worker", "x-dynamo-worker-instance-id", `"x9"`},
-		{"unknown prefill by header", `"prefill_worker_id":"prefill-1"`, []string{"X-Dynamo-Prefill-Instance-Id", "x9"}, "unknown_worker", "x-dynamo-prefill-instance-id", `"x9"`},
+		{"unknown prefill by header", `"prefill_worker_id":"prefill-1"`, []string{"X-Dynamo-Prefill-Instance-Id", "x9"},
+			"unknown_worker", "x-dynamo-prefill-instance-id", `"x9"`},
 		{"unknown rank", `"dp_rank":1`, nil, "unknown_rank", "nvext.dp_rank", "rank 1"},
 		{"unknown prefill rank", "", []string{"x-dynamo-prefill-dp-rank", "4"}, "unknown_rank", "x-dynamo-prefill-dp-rank", "rank 4"},
 		{"a rank that is none", "", []string{"x-dynamo-dp-rank", "-1"}, "", "x-dynamo-dp-rank", "integer"},
 		{"an id that is none", "", []string{"x-dynamo-worker-instance-id", "a b"}, "", "x-dynamo-worker-instance-id", "id"},
-		{"two decoders", `"backend_instance_id":"decode-1","decode_worker_id":"decode-2"`, nil, "", "nvext.backend_instance_id", "two workers"},
+		{"two decoders", `"backend_instance_id":"decode-1","decode_worker_id":"decode-2"`, nil, "", "nvext.backend_instance_id",
+			"two workers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := f.Post(fleet.CompletionPath, fleet.Pinned(c.nvext), c.headers...)
 			f.Refused(a, http.StatusBadRequest, c.code, c.param, c.word)
 		})
 	}
-	a := f.Post(fleet.CompletionPath, strings.Replace(fleet.Pinned(`"prefill_worker_id":"prefill-1"`), `"max_tokens"`, `"n":2,"max_tokens"`, 1))
+	a := f.Post(fleet.CompletionPath, strings.Replace(fleet.Pinned(`"prefill_worker_id":"prefill-1"`), `"max_tokens"`,
+		`"n":2,"max_tokens"`, 1))
 	f.Refused(a, http.StatusBadRequest, "", "nvext.prefill_worker_id", "n above 1")
 	f.Idle()
 }
@@ -85,7 +94,8 @@ func TestDirectNeedsAPin(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Gateway: fleet.InMode("direct")})
 	for _, nvext := range []string{"", `"dp_rank":0`} {
 		f.Refused(f.Post(fleet.CompletionPath, fleet.Pinned(nvext)), http.StatusBadRequest, "worker_required", "nvext",
-			"nvext.prefill_worker_id", "nvext.decode_worker_id", "nvext.backend_instance_id", "x-dynamo-worker-instance-id", "x-dynamo-prefill-instance-id")
+			"nvext.prefill_worker_id", "nvext.decode_worker_id", "nvext.backend_instance_id",
+			"x-dynamo-worker-instance-id", "x-dynamo-prefill-instance-id")
 	}
 	f.Refused(f.Post(fleet.CompletionPath, `{"model":"tandem-sim","prompt":"x"}`), http.StatusBadRequest, "worker_required", "nvext")
 	f.Idle()

@@ -84,7 +84,8 @@ func (x *sharedIndex) start(f *fleet.Fleet, cfg service.Config) {
 func asking(xs ...*sharedIndex) func(c *stack.GatewayConfig) {
 	return func(c *stack.GatewayConfig) {
 		fleet.WithoutEvents(c)
-		c.Remote = remote.Config{Timeout: time.Second, Every: 20 * time.Millisecond, Breaker: fault.BreakerConfig{OpenFor: 20 * time.Millisecond}}
+		c.Remote = remote.Config{Timeout: time.Second, Every: 20 * time.Millisecond,
+			Breaker: fault.BreakerConfig{OpenFor: 20 * time.Millisecond}}
 		for _, x := range xs {
 			c.Remote.URLs = append(c.Remote.URLs, x.url())
 		}

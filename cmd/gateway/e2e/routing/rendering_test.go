@@ -52,7 +52,8 @@ func (o operator) prompt(c chatting) []uint32 {
 }
 
 func (c chatting) body(stream bool) string {
-	b := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":4,"ignore_eos":true,"stream":%t,"messages":[{"role":"user","content":%q}]`, stream, c.content)
+	b := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":4,"ignore_eos":true,"stream":%t,"messages":[{"role":"user","content":%q}]`,
+		stream, c.content)
 	if c.thinking != "" {
 		b += `,"chat_template_kwargs":{"thinking":` + c.thinking + `}`
 	}
@@ -172,7 +173,8 @@ func TestChatsAreRenderedAsTheEngineDoes(t *testing.T) {
 					}
 				}
 				// Where engines report ids, the same template is soon proven, and most prompts are pinned then.
-				if n := f.Value("tandem_tokenizer_checks_total", "agree") - agreed; step.by == (operator{}) && c.legs == 2 && (n < 3 || n > float64(step.n)*3/4) {
+				if n := f.Value("tandem_tokenizer_checks_total", "agree") - agreed; step.by == (operator{}) && c.legs == 2 &&
+					(n < 3 || n > float64(step.n)*3/4) {
 					t.Errorf("%s: %v of %d chats were compared", step.name, n, step.n)
 				}
 				if wrong > 0 {

@@ -29,7 +29,8 @@ func TestIndexIsRestoredFromAGateway(t *testing.T) {
 		t.Cleanup(conn.Close)
 		return natsbus.OverNATS(conn, natsbus.PendingLimits{}, log)
 	}
-	w := pools.Worker{ID: "w", Incarnation: "1", Model: "org/model", Role: pools.Both, Engine: "sim", Address: "http://127.0.0.1:9", BlockSize: 16, KVEvents: "nats"}
+	w := pools.Worker{ID: "w", Incarnation: "1", Model: "org/model", Role: pools.Both, Engine: "sim", Address: "http://127.0.0.1:9",
+		BlockSize: 16, KVEvents: "nats"}
 	p, err := publish.New(publish.Config{Source: wire.Source{Pool: "org/model/both", Worker: w.ID}}, over(), log)
 	if err != nil {
 		t.Fatal(err)
@@ -65,12 +66,14 @@ func TestIndexIsRestoredFromAGateway(t *testing.T) {
 	asked := p.Stats()
 	second, stopSecond := start("second")
 	if now := p.Stats(); now.Snapshots != asked.Snapshots || now.Rings != asked.Rings || second.Sources()["w"].Repaired["peer"] != 1 {
-		t.Errorf("the worker was asked for %d snapshots and %d rings: %+v", now.Snapshots-asked.Snapshots, now.Rings-asked.Rings, second.Sources()["w"])
+		t.Errorf("the worker was asked for %d snapshots and %d rings: %+v", now.Snapshots-asked.Snapshots, now.Rings-asked.Rings,
+			second.Sources()["w"])
 	}
 	stopFirst()
 	stopSecond()
 	third, _ := start("third")
-	if s := third.Sources()["w"]; s.Repaired["peer"] != 0 || s.Repaired["snapshot"]+s.Repaired["ring"] != 1 { // the ring, where a heartbeat comes first
+	if s := third.Sources()["w"]; s.Repaired["peer"] != 0 ||
+		s.Repaired["snapshot"]+s.Repaired["ring"] != 1 { // the ring, where a heartbeat comes first
 		t.Errorf("no gateway is there, and %+v", s)
 	}
 }

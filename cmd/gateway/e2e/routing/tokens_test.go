@@ -18,12 +18,14 @@ import (
 )
 
 // chatML is the simulated model's template, as a chat template.
-const chatML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+const chatML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" +
+	"{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
 // routingOf sends a chat and returns how it was routed, and the answer's text.
 func routingOf(f *fleet.Fleet, model, content string) (*fleet.Nvext, string) {
 	f.T.Helper()
-	a := f.Good(fleet.ChatPath, fmt.Sprintf(`{"model":%q,"max_tokens":4,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["routing"]}}`, model, content))
+	a := f.Good(fleet.ChatPath, fmt.Sprintf(`{"model":%q,"max_tokens":4,"messages":[{"role":"user","content":%q}],`+
+		`"nvext":{"extra_fields":["routing"]}}`, model, content))
 	return f.Nvext(a), f.Text(a)
 }
 
@@ -124,7 +126,8 @@ func TestWorkersAreAskedForTokens(t *testing.T) {
 		}
 		f.Eventually("the events have come", func() bool { return !strings.Contains(f.Books(), "running") && i < 3 })
 	}
-	if asked, remembered := f.Value("tandem_tokenize_calls_total", "answered"), f.Value("tandem_tokenize_calls_total", "remembered"); asked != 1 || remembered != 2 {
+	if asked, remembered := f.Value("tandem_tokenize_calls_total", "answered"), f.Value("tandem_tokenize_calls_total",
+		"remembered"); asked != 1 || remembered != 2 {
 		t.Errorf("the workers were asked %v times, and %v answers were remembered", asked, remembered)
 	}
 	var list struct{ Data []struct{ ID string } }
@@ -146,11 +149,15 @@ func TestChatStaysChat(t *testing.T) {
 		kept []string
 		ids  bool
 	}{
-		"text":   {`{"model":"tandem-sim",` + messages + `,"max_tokens":3,"seed":9007199254740993,"x":{"b":1, "a":2}}`, []string{messages, `"seed":9007199254740993`, `"x":{"b":1, "a":2}`}, true},
+		"text": {`{"model":"tandem-sim",` + messages + `,"max_tokens":3,"seed":9007199254740993,"x":{"b":1, "a":2}}`,
+			[]string{messages, `"seed":9007199254740993`, `"x":{"b":1, "a":2}`}, true},
 		"stream": {`{"stream":true,"model":"tandem-sim",` + messages + `,"max_tokens":3}`, []string{messages}, true},
-		"tools": {`{"model":"tandem-sim",` + messages + `,"max_tokens":3,"tools":[{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}],"tool_choice":"auto"}`,
-			[]string{messages, `"tools":[{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}]`, `"tool_choice":"auto"`}, false},
-		"image": {`{"model":"tandem-sim","max_tokens":3,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]}`,
+		"tools": {`{"model":"tandem-sim",` + messages + `,"max_tokens":3,"tools":[{"type":"function","function":{"name":"f",` +
+			`"parameters":{"z":1,"a":2}}}],"tool_choice":"auto"}`,
+			[]string{messages, `"tools":[{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}]`,
+				`"tool_choice":"auto"`}, false},
+		"image": {`{"model":"tandem-sim","max_tokens":3,"messages":[{"role":"user","content":[{"type":"image_url",` +
+			`"image_url":{"url":"data:image/png;base64,AAAA"}}]}]}`,
 			[]string{`{"url":"data:image/png;base64,AAAA"},"uuid":"`}, false},
 		"no tools": {`{"model":"tandem-sim",` + messages + `,"max_tokens":3,"tools":[]}`, []string{messages}, true},
 	} {
@@ -179,7 +186,8 @@ func TestChatStaysChat(t *testing.T) {
 			}
 			ids[leg] = body.Params.IDs
 		}
-		if (len(ids["prefill"]) > 0) != c.ids || c.ids && !slices.Equal(ids["prefill"], ids["decode"]) || (len(ids["decode"]) > 0) != (name != "image") {
+		if (len(ids["prefill"]) > 0) != c.ids || c.ids && !slices.Equal(ids["prefill"], ids["decode"]) ||
+			(len(ids["decode"]) > 0) != (name != "image") {
 			t.Errorf("%s: the legs have the ids %v", name, ids)
 		}
 	}

@@ -49,7 +49,8 @@ func TestAllChooseAlike(t *testing.T) {
 				}})
 				for i := range count {
 					w := pools.Worker{
-						ID: fmt.Sprintf("%s-%d", role, i+1), Incarnation: "1", Model: simulate.Model, Role: role, Engine: "sim", Address: "http://127.0.0.1:1",
+						ID: fmt.Sprintf("%s-%d", role, i+1), Incarnation: "1", Model: simulate.Model, Role: role, Engine: "sim",
+						Address:   "http://127.0.0.1:1",
 						BlockSize: blockSize, TotalKVBlocks: 1000, MaxNumSeqs: 8, MaxNumBatchedTokens: 512, ContextLength: 4096,
 					}
 					f.Put(w)
