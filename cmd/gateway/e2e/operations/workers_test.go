@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -108,6 +111,48 @@ func TestWorkersByURL(t *testing.T) {
 	}
 	f.Eventually("p1 serves again", func() bool { by, _ := served(); return by == "p1" })
 	f.Idle()
+}
+
+// A workers file brings workers and changes them while requests run; a mistake in it changes none.
+func TestWorkersFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "workers.yaml")
+	rewrite := func(data string) {
+		require.NoError(t, os.WriteFile(path+".new", []byte(data), 0o644))
+		require.NoError(t, os.Rename(path+".new", path))
+	}
+	rewrite("[]\n")
+	cfg := fleet.GatewayConfig()
+	cfg.Workers.File = path
+	f := fleet.NewStatic(t, cfg)
+	entry := func(role pools.Role, id string) string {
+		return fmt.Sprintf("- url: %s\n  role: %s\n  id: %s\n", f.Serve(role, id, 0), role, id)
+	}
+	p1, p2, d1 := entry(pools.Prefill, "p1"), entry(pools.Prefill, "p2"), entry(pools.Decode, "d1")
+	rewrite(p1 + d1)
+	f.Healthy()
+	rewrite(p2 + d1)
+	require.NoError(t, f.Gateway.Reload()) // as SIGHUP does; a change alone is seen as well
+	f.Eventually("served by the new one", func() bool { by, _ := f.Served(f.Exact(fleet.Long, 4)); return by == "p2" })
+	rewrite(p1 + d1 + "- url: nowhere\n")
+	require.ErrorContains(t, f.Gateway.Reload(), "workers.yaml:7 url")
+	if by, _ := f.Served(f.Exact(fleet.Long, 4)); by != "p2" {
+		t.Errorf("a broken file changed the workers: served by %q", by)
+	}
+	f.Idle()
+}
+
+// A worker that cannot hand its cache over never gets a request, and /health has the reason.
+func TestWorkersWithoutAHandOffShowInHealth(t *testing.T) {
+	f := fleet.New(t, fleet.Options{Alone: true})
+	w := pools.Worker{ID: "w", Model: "m", Role: pools.Decode, Engine: "vllm", Connector: "pigeon", Address: "http://127.0.0.1:1", BlockSize: 16}
+	require.Error(t, f.Gateway.Roster.Put(w))
+	var health struct {
+		Detail struct{ Refused []struct{ ID, Reason string } }
+	}
+	f.Get("/health", &health)
+	if r := health.Detail.Refused; f.Status("/health") != http.StatusServiceUnavailable || len(r) != 1 || !strings.Contains(r[0].Reason, "role both") {
+		t.Errorf("%+v", health)
+	}
 }
 
 // newNames makes this process ask a name server of the test, to which every name has the address that it returns.

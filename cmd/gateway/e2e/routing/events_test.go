@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
 // pass carries connections on one port of the loopback address to another one,
@@ -149,6 +150,9 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 		engines[id] = s
 		cfg.Workers.Static = append(cfg.Workers.Static,
 			s.Endpoint(t, map[string]string{"s1": s.Published(), "silent": ",kv-events=none"}[id]))
+	}
+	if _, err := discovery.ParseEndpoint("", "http://h:1,kv-replay=tcp://h:2"); err == nil || !strings.Contains(err.Error(), "kv-events") {
+		t.Errorf("a replay without events: %v", err)
 	}
 	f := fleet.NewStatic(t, cfg)
 	for _, s := range engines {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/router"
 )
 
 // Whoever is named serves, in every mode, named by the body or by a header, and
@@ -162,5 +163,21 @@ func TestRoutingIsShown(t *testing.T) {
 		t.Errorf("%d tokens believed cached, were %v", r.Predicted, r.Actual)
 	}
 	f.Eventually("the log says it too", func() bool { return strings.Contains(f.Logs.String(), `predicted_cached_tokens`) })
+	f.Idle()
+}
+
+// TestBusyThreshold: set while the gateway runs, it refuses what comes while the
+// only worker is above it, and counts that.
+func TestBusyThreshold(t *testing.T) {
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1})
+	leave := f.OccupyFor(4000)
+	f.Good("/busy_threshold", `{"model":"tandem-sim","active_decode_blocks_threshold":1e-9}`)
+	f.Refused(f.Post(fleet.CompletionPath, asked(`{}`)), http.StatusServiceUnavailable, "server_is_overloaded", "")
+	if n := f.Value("tandem_frontend_router_overloaded_total", router.OverDecodeBlocks); n != 1 {
+		t.Errorf("%v are counted, want 1", n)
+	}
+	f.Good("/busy_threshold", `{"model":"tandem-sim","active_decode_blocks_threshold":null}`)
+	f.Good(fleet.CompletionPath, asked(`{}`))
+	leave()
 	f.Idle()
 }
