@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
@@ -38,7 +39,7 @@ func TestAllChooseAlike(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := fleet.New(t, fleet.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.Router, c.Flow.Seed = base, 9 }})
-			url := startSelect(t, service.SelectConfig{Routers: routers})
+			sel := startSelect(t, service.SelectConfig{Routers: routers})
 			plan := simulate.Config{
 				Routers: routers, Queue: setting.Default[queue.Config](),
 				Name: func(_, i int) string { return handoff.SeededID(9, uint64(i+1)) },
@@ -55,7 +56,7 @@ func TestAllChooseAlike(t *testing.T) {
 					}
 					f.Put(w)
 					record, _ := json.Marshal(w)
-					post(t, url+"/workers", string(record), nil)
+					sel.Post("/workers", string(record))
 				}
 			}
 			stage := simulate.Stage{Name: "all"}
@@ -89,7 +90,7 @@ func TestAllChooseAlike(t *testing.T) {
 					continue // select does not let decode stand in
 				}
 				var chosen struct{ Legs []struct{ Worker string } }
-				post(t, url+"/select", `{"model":"simulated","id":"`+handoff.SeededID(9, uint64(i+1))+`","token_ids":`+prompt+`}`, &chosen)
+				require.NoError(t, json.Unmarshal(sel.Post("/select", `{"model":"simulated","id":"`+handoff.SeededID(9, uint64(i+1))+`","token_ids":`+prompt+`}`).Body, &chosen))
 				got := chosen.Legs[len(chosen.Legs)-1].Worker
 				if len(chosen.Legs) == 2 {
 					got = chosen.Legs[0].Worker + " " + got
@@ -108,7 +109,7 @@ func TestAllChooseAlike(t *testing.T) {
 }
 
 // startSelect runs the service of `gateway select` until the test ends.
-func startSelect(t *testing.T, cfg service.SelectConfig) (url string) {
+func startSelect(t *testing.T, cfg service.SelectConfig) *fleet.Fleet {
 	t.Helper()
 	s, err := service.NewSelect(service.Config{}, cfg, nil, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
@@ -127,34 +128,7 @@ func startSelect(t *testing.T, cfg service.SelectConfig) (url string) {
 			t.Errorf("select: %v", err)
 		}
 	})
-	url = "http://" + ln.Addr().String()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		if res, err := http.Get(url + "/ready"); err == nil {
-			res.Body.Close()
-			if res.StatusCode == http.StatusOK {
-				return url
-			}
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("select does not become ready")
-		}
-	}
-}
-
-// post sends JSON and reads the answer into v, unless v is nil.
-func post(t *testing.T, url, body string, v any) {
-	t.Helper()
-	res, err := http.Post(url, "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	if res.StatusCode >= 300 {
-		t.Fatalf("%s of %s is answered %d", url, body, res.StatusCode)
-	}
-	if v != nil {
-		if err := json.NewDecoder(res.Body).Decode(v); err != nil {
-			t.Fatal(err)
-		}
-	}
+	sel := &fleet.Fleet{T: t, URL: "http://" + ln.Addr().String()}
+	sel.Eventually("select is ready", func() bool { return sel.Status("/ready") == http.StatusOK })
+	return sel
 }
