@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/certs/certstest"
@@ -32,22 +34,30 @@ type kept struct {
 	reg   *prometheus.Registry
 }
 
+// files are a folder's server.pem and server.key, and ca.
+func files(dir, ca string) certs.Files {
+	return certs.Files{
+		Use:  "clients",
+		Cert: certs.File{Setting: "tls-cert-file", Path: filepath.Join(dir, "server.pem")},
+		Key:  certs.File{Setting: "tls-key-file", Path: filepath.Join(dir, "server.key")},
+		CA:   certs.File{Setting: "tls-client-ca-file", Path: ca},
+	}
+}
+
 // keep opens dir's server.pem, server.key and, if ca is set, ca.pem.
 func keep(t *testing.T, ca *certstest.Authority, first certstest.Pair) *kept {
 	t.Helper()
 	k := &kept{dir: t.TempDir(), reg: prometheus.NewRegistry()}
 	k.store = certs.NewStore(0, slog.New(slog.NewTextHandler(&k.log, nil)))
 	k.store.Export(k.reg)
-	cert, key := first.Write(t, k.dir, "server")
-	f := certs.Files{Use: "clients", Cert: certs.File{Setting: "tls-cert-file", Path: cert}, Key: certs.File{Setting: "tls-key-file", Path: key}}
-	f.CA.Setting = "tls-client-ca-file"
+	first.Write(t, k.dir, "server")
+	bundle := ""
 	if ca != nil {
-		f.CA.Path = certstest.Write(t, filepath.Join(k.dir, "ca.pem"), ca.PEM)
+		bundle = certstest.Write(t, filepath.Join(k.dir, "ca.pem"), ca.PEM)
 	}
 	var err error
-	if k.Source, err = k.store.Open(f); err != nil {
-		t.Fatal(err)
-	}
+	k.Source, err = k.store.Open(files(k.dir, bundle))
+	require.NoError(t, err)
 	return k
 }
 
@@ -55,29 +65,29 @@ func keep(t *testing.T, ca *certstest.Authority, first certstest.Pair) *kept {
 func (k *kept) serial(t *testing.T) *big.Int {
 	t.Helper()
 	state, _, err := handshake(t, k.Server(nil), &tls.Config{InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return state.PeerCertificates[0].SerialNumber
+}
+
+// loaded is a pair as Go's TLS takes it.
+func loaded(t *testing.T, p certstest.Pair) tls.Certificate {
+	t.Helper()
+	c, err := tls.X509KeyPair(p.Cert, p.Key)
+	require.NoError(t, err)
+	return c
 }
 
 // handshake joins both sides; atServer and atClient are what each says of it.
 func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionState, atServer, atClient error) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer ln.Close()
 	near, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer near.Close()
 	far, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer far.Close()
 	ended := make(chan error, 1)
 	go func() {
@@ -99,9 +109,7 @@ func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionSt
 func (k *kept) metric(t *testing.T, name, result string) float64 {
 	t.Helper()
 	families, err := k.reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			if f.GetName() == name && (result == "" || m.GetLabel()[0].GetValue() == result) {
@@ -123,9 +131,7 @@ func TestNewFilesAreSeenWithin11Seconds(t *testing.T) {
 			p.Write(t, data, "server")
 			for _, f := range []string{"server.pem", "server.key"} {
 				os.Remove(filepath.Join(dir, f))
-				if err := os.Symlink(filepath.Join(data, f), filepath.Join(dir, f)); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.Symlink(filepath.Join(data, f), filepath.Join(dir, f)))
 			}
 		},
 	} {
@@ -140,20 +146,12 @@ func TestNewFilesAreSeenWithin11Seconds(t *testing.T) {
 					next := ca.Issue(certstest.Leaf{Names: []string{"gateway"}})
 					replace(k.dir, next)
 					time.Sleep(11 * time.Second)
-					if got := k.serial(t); got.Cmp(next.Serial) != 0 {
-						t.Errorf("11 s after the files came serial %v is shown, want %v", got, next.Serial)
-					}
+					assert.Equal(t, next.Serial, k.serial(t), "11 s after the files came")
 				}
-				if n := k.metric(t, "tls_reloads_total", "ok"); n != 3 {
-					t.Errorf("%v reloads counted, want 3", n)
-				}
-				if s := k.metric(t, "tls_certificate_expiry_seconds", ""); s < 23*3600 || s > 24*3600 {
-					t.Errorf("expires in %v s", s)
-				}
+				assert.EqualValues(t, 3, k.metric(t, "tls_reloads_total", "ok"))
+				assert.InDelta(t, 23.5*3600, k.metric(t, "tls_certificate_expiry_seconds", ""), 1800)
 				cancel()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, <-done)
 			})
 		})
 	}
@@ -189,32 +187,20 @@ func TestBrokenFilesKeepTheOld(t *testing.T) {
 			}
 			for range 3 {
 				err := k.store.Reload()
-				if _, named := errors.AsType[*setting.Error](err); !named {
-					t.Fatalf("the error names no setting: %v", err)
-				}
+				_, named := errors.AsType[*setting.Error](err)
+				require.True(t, named, "the error names no setting: %v", err)
 				for _, want := range c.want {
-					if !strings.Contains(err.Error(), want) {
-						t.Errorf("error %q, want %q in it", err, want)
-					}
+					assert.ErrorContains(t, err, want)
 				}
 			}
-			if n := strings.Count(k.log.String(), "\n"); n != 1 || !strings.Contains(k.log.String(), c.want[0]) {
-				t.Errorf("%d lines in the log, want 1: %s", n, k.log.String())
-			}
-			if got := k.Pair().Leaf.SerialNumber; got.Cmp(first.Serial) != 0 {
-				t.Errorf("serial %v, want the old one, %v", got, first.Serial)
-			}
-			if n := k.metric(t, "tls_reloads_total", "failed"); n != 1 {
-				t.Errorf("%v failures counted", n)
-			}
+			assert.Equal(t, 1, strings.Count(k.log.String(), "\n"), "lines in the log")
+			assert.Contains(t, k.log.String(), c.want[0])
+			assert.Equal(t, first.Serial, k.Pair().Leaf.SerialNumber, "the old one's serial")
+			assert.EqualValues(t, 1, k.metric(t, "tls_reloads_total", "failed"))
 			next.Write(t, k.dir, "server")
 			certstest.Write(t, filepath.Join(k.dir, "ca.pem"), other.PEM)
-			if err := k.store.Reload(); err != nil {
-				t.Errorf("once the files are whole: %v", err)
-			}
-			if got := k.Pair().Leaf.SerialNumber; got.Cmp(next.Serial) != 0 {
-				t.Errorf("serial %v, want the new one, %v", got, next.Serial)
-			}
+			assert.NoError(t, k.store.Reload(), "once the files are whole")
+			assert.Equal(t, next.Serial, k.Pair().Leaf.SerialNumber, "the new one's serial")
 		})
 	}
 }
@@ -249,11 +235,7 @@ func TestClientsCertificates(t *testing.T) {
 	client := func(p *certstest.Pair) *tls.Config {
 		c := &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway", ClientSessionCache: tls.NewLRUClientSessionCache(8)}
 		if p != nil {
-			pair, err := tls.X509KeyPair(p.Cert, p.Key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.Certificates = []tls.Certificate{pair}
+			c.Certificates = []tls.Certificate{loaded(t, *p)}
 		}
 		return c
 	}
@@ -278,12 +260,9 @@ func TestClientsCertificates(t *testing.T) {
 		}
 	}
 	certstest.Write(t, filepath.Join(k.dir, "ca.pem"), other.PEM)
-	if err := k.store.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	if _, atServer, _ := handshake(t, k.Server(nil, "http/1.1"), good); atServer == nil {
-		t.Error("a client whose authority has left the bundle is served")
-	}
+	require.NoError(t, k.store.Reload())
+	_, atServer, _ := handshake(t, k.Server(nil, "http/1.1"), good)
+	assert.Error(t, atServer, "a client whose authority has left the bundle")
 }
 
 func TestNamed(t *testing.T) {
@@ -305,25 +284,14 @@ func TestNamed(t *testing.T) {
 		{"spiffe://td/ns/a*", "spiffe://td/ns/ab", false},
 		{"*.td", "spiffe://x.td", false},
 	} {
-		leaf, err := tls.X509KeyPair(pair(ca.Issue(certstest.Leaf{Names: []string{c.borne}})))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := certs.Named(leaf.Leaf, []string{"other", c.name}) == nil; got != c.want {
-			t.Errorf("%s of %s: %v", c.name, c.borne, got)
-		}
+		leaf := loaded(t, ca.Issue(certstest.Leaf{Names: []string{c.borne}})).Leaf
+		assert.Equal(t, c.want, certs.Named(leaf, []string{"other", c.name}) == nil, "%s of %s", c.name, c.borne)
 	}
-	if err := certs.Named(&x509.Certificate{}, []string{"a"}); err == nil {
-		t.Error("a certificate without names passes")
-	}
+	assert.Error(t, certs.Named(&x509.Certificate{}, []string{"a"}), "a certificate without names")
 	for name, ok := range map[string]bool{"a": true, "*.a": true, "spiffe://td/*": true, "*": false, "": false, "a b": false, "a.*": false, "spiffe://": false, "://x": false} {
-		if err := certs.CheckName(name); (err == nil) != ok {
-			t.Errorf("%q: %v", name, err)
-		}
+		assert.Equal(t, ok, certs.CheckName(name) == nil, name)
 	}
 }
-
-func pair(p certstest.Pair) (cert, key []byte) { return p.Cert, p.Key }
 
 // What a client cannot believe or is refused for names the setting.
 func TestExplain(t *testing.T) {
@@ -339,61 +307,46 @@ func TestExplain(t *testing.T) {
 			f.Cert.Path, f.Key.Path = p.Write(t, dir, "own")
 		}
 		s, err := store.Open(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return s
 	}
 	k := keep(t, ca, ca.Issue(certstest.Leaf{Names: []string{"worker"}}))
 	own, foreign := ca.Issue(certstest.Leaf{}), other.Issue(certstest.Leaf{})
+	good, old := k.Server(nil), loaded(t, ca.Issue(certstest.Leaf{Names: []string{"worker"}, For: -time.Minute}))
 	for _, c := range []struct {
-		name string
-		s    *certs.Source
-		want string
+		name   string
+		server *tls.Config
+		s      *certs.Source
+		want   string
 	}{
-		{"good", source(ca, &own), ""},
-		{"no bundle", source(nil, &own), "name its authority by worker-ca-file"},
-		{"wrong bundle", source(other, &own), "it is not in worker-ca-file, "},
-		{"no certificate", source(ca, nil), "worker-cert-file and worker-key-file are not given"},
-		{"refused certificate", source(ca, &foreign), "the other side refuses the certificate of worker-cert-file, "},
+		{"good", good, source(ca, &own), ""},
+		{"no bundle", good, source(nil, &own), "name its authority by worker-ca-file"},
+		{"wrong bundle", good, source(other, &own), "it is not in worker-ca-file, "},
+		{"no certificate", good, source(ca, nil), "worker-cert-file and worker-key-file are not given"},
+		{"refused certificate", good, source(ca, &foreign), "the other side refuses the certificate of worker-cert-file, "},
+		{"expired", &tls.Config{Certificates: []tls.Certificate{old}}, source(ca, &own), "it is the other side's certificate, of worker, in force from "},
 	} {
 		config := c.s.Client().Clone()
 		config.ServerName = "worker"
-		_, _, err := handshake(t, k.Server(nil), config)
-		if err = c.s.Explain(err); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		_, _, err := handshake(t, c.server, config)
+		if err = c.s.Explain(err); c.want == "" {
+			assert.NoError(t, err, c.name)
+		} else {
+			assert.ErrorContains(t, err, c.want, c.name)
 		}
 	}
-	old, err := tls.X509KeyPair(pair(ca.Issue(certstest.Leaf{Names: []string{"worker"}, For: -time.Minute})))
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := source(ca, &own)
-	config := client.Client().Clone()
-	config.ServerName = "worker"
-	_, _, err = handshake(t, &tls.Config{Certificates: []tls.Certificate{old}}, config)
-	if err = client.Explain(err); err == nil || !strings.Contains(err.Error(), "it is the other side's certificate, of worker, in force from ") {
-		t.Errorf("an expired certificate of the other side: %v", err)
-	}
-	if _, _, err := handshake(t, keep(t, nil, own).Server(nil), k.Itself()); err == nil {
-		t.Error("another server passes for this process's own")
-	}
-	if _, _, err := handshake(t, keep(t, nil, own).Server(nil), keep(t, nil, own).Itself()); err != nil {
-		t.Error(err)
-	}
+	_, _, err := handshake(t, keep(t, nil, own).Server(nil), k.Itself())
+	assert.Error(t, err, "another server passes for this process's own")
+	_, _, err = handshake(t, keep(t, nil, own).Server(nil), keep(t, nil, own).Itself())
+	assert.NoError(t, err)
 }
 
 // Two connections with the same files share a source: the metrics would have each series twice.
 func TestSameFilesAreOneSource(t *testing.T) {
 	k := keep(t, nil, certstest.New(t, "ca").Issue(certstest.Leaf{}))
-	f := certs.Files{
-		Use: "clients", Cert: certs.File{Setting: "tls-cert-file", Path: filepath.Join(k.dir, "server.pem")},
-		Key: certs.File{Setting: "tls-key-file", Path: filepath.Join(k.dir, "server.key")}, CA: certs.File{Setting: "tls-client-ca-file"},
-	}
-	if again, err := k.store.Open(f); err != nil || again != k.Source {
-		t.Errorf("another source, %v", err)
-	}
-	if _, err := k.reg.Gather(); err != nil {
-		t.Error(err)
-	}
+	again, err := k.store.Open(files(k.dir, ""))
+	require.NoError(t, err)
+	assert.Same(t, k.Source, again)
+	_, err = k.reg.Gather()
+	assert.NoError(t, err)
 }

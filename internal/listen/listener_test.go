@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
 
@@ -73,13 +75,7 @@ func TestAcceptOutlivesAShortage(t *testing.T) {
 			defer l.Close()
 			s.next <- errno
 			s.next <- errno
-			client := s.dial()
-			defer client.Close()
-			c, err := l.Accept()
-			if err != nil {
-				t.Fatalf("%v ended accepting: %v", errno, err)
-			}
-			c.Close()
+			accept(t, s, l)
 			if want := 2; errno != syscall.ECONNABORTED && pauses != want {
 				t.Errorf("%v: %d pauses were reported, want %d", errno, pauses, want)
 			}
@@ -91,13 +87,11 @@ func TestAcceptEndsWhenTheListenerIsBroken(t *testing.T) {
 	s := newScript()
 	l := New(s, Config{Max: 4})
 	s.next <- syscall.EBADF
-	if _, err := l.Accept(); !errors.Is(err, syscall.EBADF) {
-		t.Errorf("a broken listener gave %v", err)
-	}
+	_, err := l.Accept()
+	assert.ErrorIs(t, err, syscall.EBADF)
 	l.Close()
-	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("a closed listener gave %v", err)
-	}
+	_, err = l.Accept()
+	assert.ErrorIs(t, err, net.ErrClosed)
 }
 
 // A shortage closes idle connections, so that the next accept has a descriptor, and never one with a request in hand.
@@ -106,25 +100,15 @@ func TestAShortageClosesIdleConnections(t *testing.T) {
 		s, evicted := newScript(), 0
 		l := New(s, Config{Max: 4, Evicted: func() { evicted++ }})
 		defer l.Close()
-		accept := func() (client net.Conn, c *Conn) {
-			client = s.dial()
-			nc, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return client, nc.(*Conn)
-		}
-		working, busy := accept()
+		working, busy := accept(t, s, l)
 		busy.Busy()
-		waiting, idle := accept()
+		waiting, _ := accept(t, s, l)
 		s.next <- syscall.EMFILE
-		late, c := accept()
+		accept(t, s, l)
 		if evicted != 1 || !ended(waiting) || ended(working) {
 			t.Errorf("%d connections closed; want the idle one alone", evicted)
 		}
-		for _, c := range []net.Conn{working, waiting, late, busy, idle, c} {
-			c.Close()
-		}
+		busy.Close() // its client reads until then
 	})
 }
 
@@ -215,14 +199,16 @@ func TestARequestOfAConnectionAllocatesNothing(t *testing.T) {
 	s := newScript()
 	l := New(s, Config{Max: 4})
 	defer func() { _ = l.Close() }()
-	client := s.dial()
-	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _, _ = client.Close(), c.Close() }()
-	served := c.(*Conn)
-	if n := testing.AllocsPerRun(100, func() { served.Busy(); served.Idle() }); n != 0 {
-		t.Errorf("%v allocations for a connection that serves a request and rests", n)
-	}
+	_, served := accept(t, s, l)
+	assert.Zero(t, testing.AllocsPerRun(100, func() { served.Busy(); served.Idle() }), "for a connection that serves a request and rests")
+}
+
+// accept takes the next connection of a script, with the client's end.
+func accept(t *testing.T, s *script, l *Listener) (client net.Conn, c *Conn) {
+	t.Helper()
+	client = s.dial()
+	nc, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = client.Close(), nc.Close() })
+	return client, nc.(*Conn)
 }

@@ -2,16 +2,16 @@ package loop
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
 	"runtime"
-	"slices"
 	"sync"
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
@@ -80,42 +80,28 @@ func ownTurns(t *testing.T) (Socket, *net.TCPConn, *outbox) {
 // TestPostKeepsOrder posts and writes by turns from a turn that never ends by itself.
 func TestPostKeepsOrder(t *testing.T) {
 	s, far, o := ownTurns(t)
-	if s.Post([]byte("no")) {
-		t.Fatal("no turn has begun")
-	}
+	require.False(t, s.Post([]byte("no")), "no turn has begun")
 	o.begin()
-	for _, p := range []string{"one ", "two "} {
-		if !s.Post([]byte(p)) {
-			t.Fatalf("%q is not taken", p)
-		}
-	}
-	if _, err := s.Write([]byte("three ")); err != nil {
-		t.Fatal(err)
-	}
-	if !s.Post([]byte("four")) {
-		t.Fatal("not taken behind a write")
-	}
+	posts(t, s, "one ")
+	posts(t, s, "two ")
+	_, err := s.Write([]byte("three "))
+	require.NoError(t, err)
+	posts(t, s, "four")
 	s.CloseWrite()
-	if got, err := io.ReadAll(far); string(got) != "one two three four" || err != nil {
-		t.Fatalf("%q, %v", got, err)
-	}
-	if o.end(); s.Post(nil) {
-		t.Error("taken after the turn's end")
-	}
+	reads(t, "one two three four", far)
+	o.end()
+	assert.False(t, s.Post(nil), "taken after the turn's end")
 }
 
 // TestPostWithoutRoom posts to a peer that does not read: what finds no room leaves when there is some, before what is
 // written later, and takes no more posts meanwhile.
 func TestPostWithoutRoom(t *testing.T) {
-	const seed = 5
 	s, far, o := ownTurns(t)
 	inner := s.(*socket)
-	if err := unix.SetsockoptInt(inner.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<10); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.SetsockoptInt(inner.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<10))
 	far.SetReadBuffer(4 << 10)
 	var sent []byte
-	rng := rand.NewChaCha8([32]byte{seed})
+	rng := rand.NewChaCha8([32]byte{5})
 	for full := false; !full; {
 		o.begin()
 		for range 2 { // the second may have to go behind what is left of the first
@@ -132,9 +118,7 @@ func TestPostWithoutRoom(t *testing.T) {
 	inner.mu.Lock()
 	left := len(inner.rest)
 	inner.mu.Unlock()
-	if left == 0 {
-		t.Error("nothing found no room")
-	}
+	assert.NotZero(t, left, "nothing found no room")
 	last := []byte("the last bytes")
 	sent = append(sent, last...)
 	go func() {
@@ -142,7 +126,7 @@ func TestPostWithoutRoom(t *testing.T) {
 		s.CloseWrite()
 	}()
 	if got, err := io.ReadAll(far); !bytes.Equal(got, sent) || err != nil {
-		t.Fatalf("seed %d: %d bytes of %d, %v", seed, len(got), len(sent), err)
+		t.Fatalf("%d bytes of %d, %v", len(got), len(sent), err)
 	}
 }
 
@@ -150,61 +134,39 @@ func TestPostWithoutRoom(t *testing.T) {
 func TestPostToABrokenConnection(t *testing.T) {
 	s, far, o := ownTurns(t)
 	o.begin()
-	if !s.Post([]byte("to no one")) {
-		t.Fatal("not taken")
-	}
+	posts(t, s, "to no one")
 	far.SetLinger(0)
 	far.Close()
-	b := make([]byte, 1)
-	if _, err := s.Read(b); !errors.Is(err, syscall.ECONNRESET) {
-		t.Fatal(err)
-	}
+	_, err := s.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
 	o.end()
-	if s.Quiet() {
-		t.Error("it is taken for sound")
-	}
+	assert.False(t, s.Quiet(), "it is taken for sound")
 }
 
 // TestClosedSocketPostsNothing closes between the post and the end of the turn. The descriptor may be another's by then.
 func TestClosedSocketPostsNothing(t *testing.T) {
 	s, far, o := ownTurns(t)
 	o.begin()
-	if !s.Post([]byte("dropped")) {
-		t.Fatal("not taken")
-	}
+	posts(t, s, "dropped")
 	s.Close()
-	if s.Post([]byte("late")) {
-		t.Error("a closed socket takes a post")
-	}
+	assert.False(t, s.Post([]byte("late")), "a closed socket takes a post")
 	o.end()
-	if got, err := io.ReadAll(far); len(got) > 0 || err != nil {
-		t.Fatalf("%q, %v", got, err)
-	}
+	reads(t, "", far)
 }
 
 // TestPostsDoNotWaitForALongTurn has a turn go on for longer than posts wait: what was posted leaves with the next post.
 func TestPostsDoNotWaitForALongTurn(t *testing.T) {
 	s, far, o := ownTurns(t)
 	o.begin()
-	if !s.Post([]byte("early ")) {
-		t.Fatal("not taken")
-	}
+	posts(t, s, "early ")
 	o.mu.Lock()
 	o.until = now() - 1
 	o.mu.Unlock()
-	if !s.Post([]byte("late")) {
-		t.Fatal("not taken after a long time")
-	}
-	got := make([]byte, len("early "))
-	if _, err := io.ReadFull(far, got); string(got) != "early " || err != nil {
-		t.Fatalf("%q, %v", got, err)
-	}
+	posts(t, s, "late")
+	reads(t, "early ", io.LimitReader(far, int64(len("early "))))
 	o.mu.Lock()
-	left := string(o.bytes)
-	o.mu.Unlock()
-	if left != "late" {
-		t.Errorf("%q waits, want what was posted last", left)
-	}
+	defer o.mu.Unlock()
+	assert.Equal(t, "late", string(o.bytes), "what was posted last waits")
 }
 
 // TestOutboxIsBounded posts more than it holds, to a peer that reads nothing until no more is taken.
@@ -244,7 +206,19 @@ func TestEventsAreHandedOnByGroups(t *testing.T) {
 		p.ready = append(p.ready, ready{s, unix.EPOLLIN, uint8(s.group.Load())})
 	}
 	p.handOn()
-	if want := []int{1, 4, 6, 2, 5, 0, 3}; !slices.Equal(got, want) {
-		t.Errorf("handed on as %v, want %v", got, want)
-	}
+	assert.Equal(t, []int{1, 4, 6, 2, 5, 0, 3}, got)
+}
+
+// reads checks what the far end gets until its end.
+func reads(t *testing.T, want string, far io.Reader) {
+	t.Helper()
+	got, err := io.ReadAll(far)
+	require.NoError(t, err)
+	require.Equal(t, want, string(got))
+}
+
+// posts has a socket take a post.
+func posts(t *testing.T, s Socket, p string) {
+	t.Helper()
+	require.True(t, s.Post([]byte(p)), "%q is not taken", p)
 }

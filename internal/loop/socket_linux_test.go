@@ -2,7 +2,6 @@ package loop
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -13,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
 
@@ -20,32 +21,19 @@ import (
 func pair(t testing.TB, l *Loops) (Socket, *net.TCPConn) {
 	t.Helper()
 	near, far := ends(t, l)
-	s, ok := near.(Socket)
-	if !ok {
-		t.Fatalf("%T is no socket of a loop", near)
-	}
-	return s, far
+	require.Implements(t, (*Socket)(nil), near)
+	return near.(Socket), far
 }
 
 // ends gives both ends of a connection, the first one in a loop unless l is nil.
 func ends(t testing.TB, l *Loops) (net.Conn, *net.TCPConn) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := listening(t)
 	defer ln.Close()
-	far, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	accepted, far := dialed(t, ln, func() {})
 	near := l.Take(accepted)
-	t.Cleanup(func() { near.Close(); far.Close() })
-	return near, far.(*net.TCPConn)
+	t.Cleanup(func() { near.Close() })
+	return near, far
 }
 
 // awaitReader returns when a Read waits.
@@ -60,31 +48,25 @@ func awaitReader(s Socket) {
 
 func TestReadWaitsAndWriteArrives(t *testing.T) {
 	s, far := pair(t, New())
-	if _, err := s.TryRead(make([]byte, 8)); err != ErrWouldBlock {
-		t.Fatalf("nothing has come: %v", err)
-	}
-	go far.Write([]byte("hello"))
 	b := make([]byte, 8)
-	if n, err := s.Read(b); string(b[:n]) != "hello" || err != nil {
-		t.Fatalf("%q, %v", b[:n], err)
-	}
-	if !s.Quiet() {
-		t.Error("all has been read")
-	}
-	if _, err := s.TryWritev([][]byte{[]byte("one "), nil, []byte("two")}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.TryRead(b)
+	require.Equal(t, ErrWouldBlock, err, "nothing has come")
+	go far.Write([]byte("hello"))
+	n, err := s.Read(b)
+	require.NoError(t, err)
+	assert.Equal(t, "hello", string(b[:n]))
+	assert.True(t, s.Quiet(), "all has been read")
+	_, err = s.TryWritev([][]byte{[]byte("one "), nil, []byte("two")})
+	require.NoError(t, err)
 	s.CloseWrite()
-	if got, err := io.ReadAll(far); string(got) != "one two" || err != nil {
-		t.Fatalf("%q, %v", got, err)
-	}
+	got, err := io.ReadAll(far)
+	require.NoError(t, err)
+	assert.Equal(t, "one two", string(got))
 	far.Close()
-	if n, err := s.Read(b); n != 0 || err != io.EOF {
-		t.Fatalf("%d, %v", n, err)
-	}
-	if s.Quiet() {
-		t.Error("the peer has closed its side")
-	}
+	n, err = s.Read(b)
+	assert.Zero(t, n)
+	assert.Equal(t, io.EOF, err)
+	assert.False(t, s.Quiet(), "the peer has closed its side")
 }
 
 // TestBothWaysWhole sends much both ways through small buffers, with reads and writes that wait.
@@ -110,27 +92,24 @@ func TestBothWaysWhole(t *testing.T) {
 
 func TestDeadlines(t *testing.T) {
 	s, _ := pair(t, New())
-	s.SetReadDeadline(time.Now().Add(-time.Second))
-	if _, err := s.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("it had passed: %v", err)
+	exceeded := func(what string) {
+		_, err := s.Read(make([]byte, 1))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded, what)
 	}
+	s.SetReadDeadline(time.Now().Add(-time.Second))
+	exceeded("it had passed")
 	s.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 	began := time.Now()
-	if _, err := s.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) < 15*time.Millisecond {
-		t.Fatalf("%v after %v", err, time.Since(began))
-	}
+	exceeded("it passes")
+	assert.GreaterOrEqual(t, time.Since(began), 15*time.Millisecond)
 	s.SetReadDeadline(time.Time{})
 	go func() { awaitReader(s); s.SetReadDeadline(time.Unix(1, 0)) }()
-	if _, err := s.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("it was set while the read waited: %v", err)
-	}
+	exceeded("it was set while the read waited")
 	s.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
 	var err error
 	for p := make([]byte, 1<<20); err == nil; _, err = s.Write(p) {
 	}
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("a peer that reads nothing: %v", err)
-	}
+	assert.ErrorIs(t, err, os.ErrDeadlineExceeded, "a peer that reads nothing")
 }
 
 func TestCloseEndsWaits(t *testing.T) {
@@ -142,9 +121,7 @@ func TestCloseEndsWaits(t *testing.T) {
 	s.OnHangup(func() { close(hung) })
 	s.Close()
 	<-hung
-	if err := <-over; !errors.Is(err, net.ErrClosed) {
-		t.Fatal(err)
-	}
+	assert.ErrorIs(t, <-over, net.ErrClosed)
 }
 
 func TestHangupIsSeenBehindUnreadBytes(t *testing.T) {
@@ -178,21 +155,15 @@ func TestLoopEndsWithItsLastSocket(t *testing.T) {
 	for range 3 {
 		s, far := pair(t, l)
 		go far.Write([]byte("x"))
-		if _, err := s.Read(make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Read(make([]byte, 1))
+		require.NoError(t, err)
 		s.Close()
 	}
 }
 
 // A client that comes and a dial have the loop sleep in Go's poller, which watches them.
 func TestLoopExpectsConnectionsOutside(t *testing.T) {
-	l := New()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
+	l, ln := New(), listening(t)
 	for _, running := range []bool{false, true} { // the loop, when the listener is given to it
 		if running {
 			pair(t, l)
@@ -202,31 +173,19 @@ func TestLoopExpectsConnectionsOutside(t *testing.T) {
 			pair(t, l)
 		}
 		l.outside.until.Store(0)
-		far, err := net.Dial("tcp", ln.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for l.outside.until.Load() == 0 {
-			runtime.Gosched()
-		}
-		accepted, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		accepted.Close()
-		far.Close()
+		dialed(t, ln, func() {
+			for l.outside.until.Load() == 0 {
+				runtime.Gosched()
+			}
+		})
 	}
 	ln.Close()
 	again := New()
 	again.Watch(ln)
 	pair(t, again)
-	if n := len(again.outside.listeners); n > 0 {
-		t.Errorf("it watches %d listeners, of which none is open", n)
-	}
+	assert.Empty(t, again.outside.listeners, "of which none is open")
 	l.Expect()
-	if until := l.outside.until.Load(); until <= now() {
-		t.Errorf("it expects nothing after %d", until)
-	}
+	assert.Greater(t, l.outside.until.Load(), now())
 	(*Loops)(nil).Expect()
 	(*Loops)(nil).Watch(ln)
 }
@@ -238,19 +197,13 @@ func TestLoopCountsConnectionsOutside(t *testing.T) {
 	first, second := l.Outside(), l.Outside()
 	first()
 	first()
-	if every := l.outside.every(); every != outsideEvery {
-		t.Errorf("with one connection outside: %v, want %v", every, outsideEvery)
-	}
+	assert.Equal(t, outsideEvery, l.outside.every(), "with one connection outside")
 	second()
-	if every := l.outside.every(); every != sleepEvery {
-		t.Errorf("with none: %v, want %v", every, sleepEvery)
-	}
+	assert.Equal(t, sleepEvery, l.outside.every(), "with none")
 	runtime.GOMAXPROCS(2)
 	l = New()
 	l.Outside()
-	if every := l.outside.every(); every != sleepEvery {
-		t.Errorf("with two threads: %v, want %v", every, sleepEvery)
-	}
+	assert.Equal(t, sleepEvery, l.outside.every(), "with two threads")
 	(*Loops)(nil).Outside()()
 }
 
@@ -274,12 +227,7 @@ func busy(b *testing.B, l *Loops) (stop func()) {
 // BenchmarkNewConnection is a dial and its acceptance while a loop is busy with other connections and Go has one thread.
 func BenchmarkNewConnection(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	l := New()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer ln.Close()
+	l, ln := New(), listening(b)
 	l.Watch(ln)
 	defer busy(b, l)()
 	for b.Loop() {
@@ -303,20 +251,7 @@ func BenchmarkOutside(b *testing.B) {
 		b.Run(fmt.Sprintf("counted=%t", counted), func(b *testing.B) {
 			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // a part of a benchmark begins with what -cpu says
 			l := New()
-			ln, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer ln.Close()
-			c, err := net.Dial("tcp", ln.Addr().String())
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer c.Close()
-			echo, err := ln.Accept()
-			if err != nil {
-				b.Fatal(err)
-			}
+			echo, c := ends(b, nil)
 			go func() { _, _ = io.Copy(echo, echo) }()
 			if counted {
 				defer l.Outside()()
@@ -333,4 +268,25 @@ func BenchmarkOutside(b *testing.B) {
 			}
 		})
 	}
+}
+
+// listening is a listener for the time of the test.
+func listening(t testing.TB) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+// dialed gives both ends of a connection to a listener, which it accepts once the loop is ready.
+func dialed(t testing.TB, ln net.Listener, ready func()) (near net.Conn, far *net.TCPConn) {
+	t.Helper()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(t, err)
+	ready()
+	near, err = ln.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { near.Close(); c.Close() })
+	return near, c.(*net.TCPConn)
 }

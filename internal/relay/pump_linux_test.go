@@ -15,6 +15,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -57,18 +59,12 @@ func (s *polledSink) TryFlush() error {
 func connected(t testing.TB, l *loop.Loops) (loop.Socket, *net.TCPConn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer ln.Close()
 	far, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	near, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return l.Take(near).(loop.Socket), far.(*net.TCPConn)
 }
 
@@ -237,12 +233,15 @@ func TestAFloodHoldsUpNoOthers(t *testing.T) {
 func TestEitherEndMayBreak(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	const event = "data: {\"token\":1}\n\n"
-	for name, breaks := range map[string]func(engine, client *net.TCPConn, from, to loop.Socket){
-		"the engine resets":       func(engine, _ *net.TCPConn, _, _ loop.Socket) { engine.SetLinger(0); engine.Close() },
-		"the client resets":       func(engine, client *net.TCPConn, _, _ loop.Socket) { client.SetLinger(0); client.Close() },
-		"the call is cut":         func(_, _ *net.TCPConn, from, _ loop.Socket) { from.Close() },
-		"the gateway shuts down":  func(_, _ *net.TCPConn, _, to loop.Socket) { to.Close() },
-		"the engine just goes on": func(engine, _ *net.TCPConn, _, _ loop.Socket) { engine.CloseWrite() },
+	for name, c := range map[string]struct {
+		breaks func(engine, client *net.TCPConn, from, to loop.Socket)
+		client bool // the client's end is named
+	}{
+		"the engine resets":       {func(engine, _ *net.TCPConn, _, _ loop.Socket) { engine.SetLinger(0); engine.Close() }, false},
+		"the client resets":       {func(_, client *net.TCPConn, _, _ loop.Socket) { client.SetLinger(0); client.Close() }, true},
+		"the call is cut":         {func(_, _ *net.TCPConn, from, _ loop.Socket) { from.Close() }, false},
+		"the gateway shuts down":  {func(_, _ *net.TCPConn, _, to loop.Socket) { to.Close() }, true},
+		"the engine just goes on": {func(engine, _ *net.TCPConn, _, _ loop.Socket) { engine.CloseWrite() }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := loop.New()
@@ -251,22 +250,14 @@ func TestEitherEndMayBreak(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- Stream(polledSource{from}, &polledSink{Socket: to}, &picky{}, nil) }()
 			io.WriteString(engine, event)
-			if _, err := io.ReadFull(client, make([]byte, len(event))); err != nil {
-				t.Fatal(err)
+			_, err := io.ReadFull(client, make([]byte, len(event)))
+			require.NoError(t, err)
+			c.breaks(engine, client, from, to)
+			for len(ended) == 0 { // a client that is gone shows at a write
+				_, _ = io.WriteString(engine, event)
 			}
-			breaks(engine, client, from, to)
-			for over := false; !over; { // a client that is gone shows at a write
-				select {
-				case err := <-ended:
-					var gone *WriteError
-					if client := strings.Contains(name, "client") || strings.Contains(name, "shuts"); errors.As(err, &gone) != client {
-						t.Errorf("%v", err)
-					}
-					over = true
-				default:
-					_, _ = io.WriteString(engine, event)
-				}
-			}
+			var gone *WriteError
+			assert.Equal(t, c.client, errors.As(<-ended, &gone))
 			for _, c := range []io.Closer{from, to, engine, client} {
 				c.Close()
 			}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -43,17 +45,11 @@ const three = "data: {\"a\":1}\r\n\r\n: ping\n\ndata: [DONE]\n\n"
 
 // Whatever way the stream is cut, the bytes pass as they came.
 func TestBytesPassUnchanged(t *testing.T) {
-	const seed = 7
-	rng := rand.New(rand.NewPCG(seed, 1))
+	rng := rand.New(rand.NewPCG(7, 1))
 	for range 200 {
-		var out sink
-		src := &cut{data: []byte(three), rng: rng}
-		if err := Stream(src, &out, tapFunc(pass), nil); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-		if out.all() != three {
-			t.Fatalf("seed %d: got %q", seed, out.all())
-		}
+		got, err := passed(&cut{data: []byte(three), rng: rng})
+		require.NoError(t, err)
+		require.Equal(t, three, got)
 	}
 }
 
@@ -61,29 +57,23 @@ func TestBytesPassUnchanged(t *testing.T) {
 // leaves whole. Any other event that the end cuts off does not.
 func TestEndMarkerWithoutABlankLine(t *testing.T) {
 	const one = "data: {\"a\":1}\n\n"
-	for _, c := range []struct{ src, want string }{
-		{one + "data: [DONE]", one + "data: [DONE]\n\n"},
-		{one + "data: [DONE]\n", one + "data: [DONE]\n\n"},
-		{one + "data:[DONE]\r\n", one + "data:[DONE]\r\n\n"},
-		{"data: [DONE]", "data: [DONE]\n\n"},
+	for _, c := range []struct {
+		src, want string
+		err       error
+	}{
+		{one + "data: [DONE]", one + "data: [DONE]\n\n", nil},
+		{one + "data: [DONE]\n", one + "data: [DONE]\n\n", nil},
+		{one + "data:[DONE]\r\n", one + "data:[DONE]\r\n\n", nil},
+		{"data: [DONE]", "data: [DONE]\n\n", nil},
+		{one + "data: {\"a\":2}\n", one, openai.ErrEventCut},
+		{one + "data: [DONE", one, openai.ErrEventCut},
+		{one + ": ping", one, openai.ErrEventCut},
+		{three, three, nil}, // the buffer that the end was completed in serves another stream
 	} {
 		for _, src := range []io.Reader{strings.NewReader(c.src), iotest.OneByteReader(strings.NewReader(c.src))} {
-			var out sink
-			if err := Stream(src, &out, tapFunc(pass), nil); err != nil || out.all() != c.want {
-				t.Errorf("%q: %v, %q", c.src, err, out.all())
-			}
-		}
-	}
-	for _, src := range []string{one + "data: {\"a\":2}\n", one + "data: [DONE", one + ": ping"} {
-		var out sink
-		if err := Stream(strings.NewReader(src), &out, tapFunc(pass), nil); !errors.Is(err, openai.ErrEventCut) || out.all() != one {
-			t.Errorf("%q: %v, %q", src, err, out.all())
-		}
-	}
-	for range 2 { // the buffer that the end was completed in serves another stream
-		var out sink
-		if err := Stream(strings.NewReader(three), &out, tapFunc(pass), nil); err != nil || out.all() != three {
-			t.Errorf("afterwards: %v, %q", err, out.all())
+			got, err := passed(src)
+			assert.ErrorIs(t, err, c.err, c.src)
+			assert.Equal(t, c.want, got)
 		}
 	}
 }
@@ -107,12 +97,9 @@ func (c *cut) Read(p []byte) (int, error) {
 func TestABurstStaysABurst(t *testing.T) {
 	var out sink
 	burst := strings.Repeat("data: x\n\n", 50)
-	if err := Stream(strings.NewReader(burst), &out, tapFunc(pass), nil); err != nil {
-		t.Fatal(err)
-	}
-	if len(out.writes) != 1 || out.all() != burst {
-		t.Errorf("%d writes of %d bytes", len(out.writes), len(out.all()))
-	}
+	require.NoError(t, Stream(strings.NewReader(burst), &out, tapFunc(pass), nil))
+	assert.Len(t, out.writes, 1)
+	assert.Equal(t, burst, out.all())
 }
 
 func TestEndsAreToldApart(t *testing.T) {
@@ -139,17 +126,12 @@ func TestEndsAreToldApart(t *testing.T) {
 		{"client gone", strings.NewReader("data: 1\n\n"), pass, 1, errGone, ""},
 		{"an event without end", strings.NewReader("data: " + strings.Repeat("x", maxEventBytes)), pass, 0, openai.ErrEventTooBig, ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			out := sink{failAt: c.failAt}
-			err := Stream(c.src, &out, c.tap, nil)
-			if !errors.Is(err, c.want) || out.all() != c.sent {
-				t.Errorf("error %v, want %v; sent %q, want %q", err, c.want, out.all(), c.sent)
-			}
-			var gone *WriteError
-			if errors.As(err, &gone) != (c.failAt > 0) {
-				t.Errorf("%v: whose end failed?", err)
-			}
-		})
+		out := sink{failAt: c.failAt}
+		err := Stream(c.src, &out, c.tap, nil)
+		assert.ErrorIs(t, err, c.want, c.name)
+		assert.Equal(t, c.sent, out.all(), c.name)
+		var gone *WriteError
+		assert.Equal(t, c.failAt > 0, errors.As(err, &gone), "%s: whose end failed?", c.name)
 	}
 }
 
@@ -193,3 +175,10 @@ type discard struct{}
 
 func (discard) Write([]byte) error { return nil }
 func (discard) Last([]byte) error  { return nil }
+
+// passed is what comes through of a stream that nothing is done to.
+func passed(src io.Reader) (string, error) {
+	var out sink
+	err := Stream(src, &out, tapFunc(pass), nil)
+	return out.all(), err
+}
