@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestLinesOfAKindAreBounded(t *testing.T) {
@@ -15,19 +17,14 @@ func TestLinesOfAKindAreBounded(t *testing.T) {
 			written++
 		}
 	}
-	if written != l.Burst {
-		t.Errorf("%d lines in a second, want %d", written, l.Burst)
-	}
-	if _, ok := l.Allow("other", start.Add(time.Second)); !ok {
-		t.Error("one kind silenced another")
-	}
+	assert.Equal(t, l.Burst, written, "lines in a second")
+	_, ok := l.Allow("other", start.Add(time.Second))
+	assert.True(t, ok, "one kind silenced another")
 	suppressed, ok := l.Allow("bad", start.Add(l.Window))
-	if !ok || suppressed != 1000-l.Burst {
-		t.Errorf("the next window's first line: %v, %d suppressed; want true, %d", ok, suppressed, 1000-l.Burst)
-	}
-	if suppressed, _ := l.Allow("bad", start.Add(l.Window)); suppressed != 0 {
-		t.Errorf("%d lines were counted twice", suppressed)
-	}
+	assert.True(t, ok, "the next window's first line")
+	assert.Equal(t, 1000-l.Burst, suppressed)
+	suppressed, _ = l.Allow("bad", start.Add(l.Window))
+	assert.Zero(t, suppressed, "lines that were counted twice")
 }
 
 func TestKindsAreBounded(t *testing.T) {

@@ -7,20 +7,19 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // exposed is what a scrape shows, without help and types.
 func exposed(t *testing.T, reg prometheus.Gatherer) string {
 	t.Helper()
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var text, series strings.Builder
 	for _, f := range families {
-		if _, err := expfmt.MetricFamilyToText(&text, f); err != nil {
-			t.Fatal(err)
-		}
+		_, err := expfmt.MetricFamilyToText(&text, f)
+		require.NoError(t, err)
 	}
 	for line := range strings.Lines(text.String()) {
 		if !strings.HasPrefix(line, "#") {
@@ -36,10 +35,7 @@ func TestSetRegisters(t *testing.T) {
 	set.Counter("c_total", "A.", "of").WithLabelValues("x").Add(2)
 	set.Gauge("g", "B.").WithLabelValues().Set(3)
 	set.Histogram("h", "C.", []float64{1}).WithLabelValues().Observe(4)
-	want := "p_c_total{of=\"x\"} 2\np_g 3\np_h_bucket{le=\"1\"} 0\np_h_bucket{le=\"+Inf\"} 1\np_h_sum 4\np_h_count 1\n"
-	if got := exposed(t, reg); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
-	}
+	assert.Equal(t, "p_c_total{of=\"x\"} 2\np_g 3\np_h_bucket{le=\"1\"} 0\np_h_bucket{le=\"+Inf\"} 1\np_h_sum 4\np_h_count 1\n", exposed(t, reg))
 	In(nil).Counter("c_total", "Counts, and is registered nowhere.").WithLabelValues().Inc()
 }
 
@@ -62,9 +58,7 @@ func TestSnapshotIsReadAtTheScrape(t *testing.T) {
 		{"", ""},
 	} {
 		state = step.state
-		if got := exposed(t, reg); got != step.want {
-			t.Errorf("%q: got\n%swant\n%s", step.state, got, step.want)
-		}
+		assert.Equal(t, step.want, exposed(t, reg), step.state)
 	}
 }
 
@@ -80,15 +74,12 @@ func TestSnapshotOfManyScrapes(t *testing.T) {
 	var scrapes sync.WaitGroup
 	for range 16 {
 		scrapes.Go(func() {
-			if _, err := reg.Gather(); err != nil {
-				t.Error(err)
-			}
+			_, err := reg.Gather()
+			assert.NoError(t, err)
 		})
 	}
 	scrapes.Wait()
-	if reads != 16 {
-		t.Errorf("%d reads of 16 scrapes", reads)
-	}
+	assert.Equal(t, 16, reads)
 }
 
 // What is kept is made once for each key, by however many at the same time, until it is dropped.
@@ -96,24 +87,17 @@ func TestKeptIsMadeOnce(t *testing.T) {
 	var kept Kept[int, *int]
 	var getting sync.WaitGroup
 	made := make([]int, 3) // guarded by kept: it makes one at a time
+	get := func() {
+		for key := range made {
+			assert.Same(t, &made[key], kept.Get(key, func() *int { made[key]++; return &made[key] }))
+		}
+	}
 	for range 16 {
-		getting.Go(func() {
-			for key := range made {
-				if got := kept.Get(key, func() *int { made[key]++; return &made[key] }); got != &made[key] {
-					t.Errorf("%d: another one's", key)
-				}
-			}
-		})
+		getting.Go(get)
 	}
 	getting.Wait()
 	kept.Drop(func(key int) bool { return key == 1 })
-	if got := kept.Len(); got != 2 {
-		t.Errorf("%d kept", got)
-	}
-	for key := range made {
-		kept.Get(key, func() *int { made[key]++; return &made[key] })
-	}
-	if made[0] != 1 || made[1] != 2 || made[2] != 1 {
-		t.Errorf("made %v times", made)
-	}
+	assert.Equal(t, 2, kept.Len())
+	get()
+	assert.Equal(t, []int{1, 2, 1}, made)
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,6 +15,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/internal/otlp/otlptest"
@@ -34,15 +35,10 @@ func open(t *testing.T, cfg Config, env ...string) (*Exporter, *prometheus.Regis
 	for i := 0; i < len(env); i += 2 {
 		t.Setenv(env[i], env[i+1])
 	}
-	cfg.Sampler = "always_on"
-	if cfg.Service == "" {
-		cfg.Service = "test"
-	}
+	cfg.Sampler, cfg.Service = "always_on", "test"
 	reg := prometheus.NewRegistry()
 	e, err := New(cfg, discard, reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return e, reg
 }
 
@@ -50,9 +46,7 @@ func open(t *testing.T, cfg Config, env ...string) (*Exporter, *prometheus.Regis
 func counted(t *testing.T, reg *prometheus.Registry) map[string]int {
 	t.Helper()
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	out := map[string]int{}
 	for _, f := range families {
 		for _, m := range f.Metric {
@@ -141,18 +135,18 @@ func TestSpansArrive(t *testing.T) {
 
 // Without an endpoint, or where a variable switches it off, there is no exporter.
 func TestOff(t *testing.T) {
-	for name, tt := range map[string]struct {
-		flag string
-		env  []string
-	}{
-		"no endpoint":       {"", nil},
-		"SDK disabled":      {"http://127.0.0.1:1", []string{"OTEL_SDK_DISABLED", "True"}},
-		"no trace exporter": {"http://127.0.0.1:1", []string{"OTEL_TRACES_EXPORTER", "none"}},
+	const nowhere = "http://127.0.0.1:1"
+	for name, env := range map[string][]string{
+		"no endpoint": {}, "SDK disabled": {"OTEL_SDK_DISABLED", "True"}, "no trace exporter": {"OTEL_TRACES_EXPORTER", "none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if e, reg := open(t, Config{Endpoint: tt.flag}, tt.env...); e != nil || len(counted(t, reg)) > 0 {
-				t.Error("there is an exporter")
+			cfg := Config{}
+			if len(env) > 0 {
+				cfg.Endpoint = nowhere
 			}
+			e, reg := open(t, cfg, env...)
+			assert.Nil(t, e)
+			assert.Empty(t, counted(t, reg))
 		})
 	}
 	(*Exporter)(nil).Close()
@@ -247,30 +241,22 @@ func TestTreesAreWhole(t *testing.T) {
 	for range 3 {
 		emit(e)
 	}
-	if n := counted(t, reg); e.queued.Load() != 4 || n["dropped"] != 8 {
-		t.Errorf("%d wait, counted %v", e.queued.Load(), n)
-	}
+	assert.EqualValues(t, 4, e.queued.Load(), "spans that wait")
+	assert.Equal(t, 8, counted(t, reg)["dropped"])
 	e.Close()
-	if n := len(c.Spans()); n != 4 {
-		t.Errorf("%d spans have come", n)
-	}
+	assert.Len(t, c.Spans(), 4)
 }
 
 // Certificates of the variables are used: a collector with a certificate of its own is reached with it, and not without.
 func TestCertificates(t *testing.T) {
 	c := otlptest.StartTLS(t)
-	for name, env := range map[string][]string{"with": {"OTEL_EXPORTER_OTLP_CERTIFICATE", c.CertificateFile}, "without": nil} {
-		t.Run(name, func(t *testing.T) {
+	for _, env := range [][]string{{"OTEL_EXPORTER_OTLP_CERTIFICATE", c.CertificateFile}, nil} {
+		t.Run(fmt.Sprintf("%q", env), func(t *testing.T) {
 			e, reg := open(t, Config{Endpoint: c.URL}, env...)
 			emit(e)
 			e.Close()
-			if n := counted(t, reg); (n["exported"] == 4) != (env != nil) {
-				t.Errorf("counted: %v", n)
-			}
+			assert.Equal(t, env != nil, counted(t, reg)["exported"] == 4)
 		})
-	}
-	if _, err := os.Stat(c.CertificateFile); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -3,32 +3,23 @@ package pace
 import (
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestTimeoutFollowsTheObservedRate(t *testing.T) {
 	var r Rate
-	if got := r.Limit(1 << 20); got != 30*time.Second {
-		t.Errorf("unknown rate: %v, want 30s", got)
-	}
+	assert.Equal(t, 30*time.Second, r.Limit(1<<20), "of an unknown rate")
 	for range 50 {
 		r.Observe(20_000, time.Second)
 	}
-	if got := r.PerSecond(); got < 19_999 || got > 20_001 {
-		t.Errorf("rate %v, want 20,000 tokens/s", got)
+	assert.InDelta(t, 20_000, r.PerSecond(), 1)
+	for tokens, want := range map[int]time.Duration{1_000: 30 * time.Second, 120_000: 30 * time.Second, 240_000: time.Minute, 2_000_000: 500 * time.Second} {
+		assert.Equal(t, want, r.Limit(tokens).Round(time.Millisecond), "%d tokens", tokens)
 	}
-	for _, c := range []struct {
-		tokens int
-		want   time.Duration
-	}{
-		{1_000, 30 * time.Second},
-		{120_000, 30 * time.Second},
-		{240_000, 60 * time.Second},
-		{2_000_000, 500 * time.Second},
-	} {
-		if got := r.Limit(c.tokens).Round(time.Millisecond); got != c.want {
-			t.Errorf("%d tokens: %v, want %v", c.tokens, got, c.want)
-		}
-	}
+	r = Rate{}
+	r.Observe(1, time.Hour)
+	assert.Equal(t, Longest, r.Limit(1<<40), "a speed near zero does not make a limit that wraps around")
 }
 
 // A long prompt must outweigh a crowd of short ones, whose time is overhead.
@@ -38,21 +29,8 @@ func TestRateWeighsByLength(t *testing.T) {
 	for range 3 {
 		r.Observe(16, 15*time.Millisecond)
 	}
-	if got := r.PerSecond(); got < 19_000 {
-		t.Errorf("rate fell to %.0f tokens/s", got)
-	}
+	assert.Greater(t, r.PerSecond(), 19_000.)
 	r.Observe(0, time.Second)
 	r.Observe(5, 0)
-	if got := r.PerSecond(); got < 19_000 {
-		t.Errorf("an answer without tokens or time moved the rate to %.0f", got)
-	}
-}
-
-// A speed near zero does not make a limit that wraps around.
-func TestTimeoutDoesNotOverflow(t *testing.T) {
-	var r Rate
-	r.Observe(1, time.Hour)
-	if got := r.Limit(1 << 40); got != Longest {
-		t.Errorf("the limit is %v, want %v", got, Longest)
-	}
+	assert.Greater(t, r.PerSecond(), 19_000., "after answers without tokens or time")
 }

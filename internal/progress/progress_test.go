@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestBarAndLine(t *testing.T) {
@@ -37,26 +39,19 @@ func TestBarAndLine(t *testing.T) {
 // In a log nothing is written of a job that is over at once; of a longer one a line after two seconds, and then every few. Nothing
 // is written after stop.
 func TestShowInALog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var short, out bytes.Buffer
-		stop := Show(&short, func() State { return State{Text: "job"} })
-		time.Sleep(time.Second)
-		stop()
-		if short.Len() != 0 {
-			t.Errorf("after a second: %q", short.String())
-		}
-		began := time.Now()
-		stop = Show(&out, func() State { return State{Share: time.Since(began).Seconds() / 20, Text: "job"} })
-		time.Sleep(11 * time.Second)
-		stop()
-		if want := "10 %, 2s, about 18s left: job\n35 %, 7s, about 13s left: job\n"; out.String() != want {
-			t.Errorf("%q, want %q", out.String(), want)
-		}
-		time.Sleep(time.Minute)
-		if n := strings.Count(out.String(), "\n"); n != 2 {
-			t.Errorf("%d lines after the end", n)
-		}
-	})
+	for lasts, want := range map[time.Duration]string{
+		time.Second: "", 11 * time.Second: "10 %, 2s, about 18s left: job\n35 %, 7s, about 13s left: job\n",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			began := time.Now()
+			stop := Show(&out, func() State { return State{Share: time.Since(began).Seconds() / 20, Text: "job"} })
+			time.Sleep(lasts)
+			stop()
+			time.Sleep(time.Minute)
+			assert.Equal(t, want, out.String())
+		})
+	}
 }
 
 func TestReaderReports(t *testing.T) {

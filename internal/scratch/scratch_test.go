@@ -9,7 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const ownerVariable = "SCRATCH_TEST_OWNER"
@@ -35,99 +39,56 @@ func owner(t *testing.T) (path string, kill func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), ownerVariable+"=1")
-	if _, err := cmd.StdinPipe(); err != nil { // which stays open
-		t.Fatal(err)
-	}
+	_, err := cmd.StdinPipe() // which stays open
+	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	killed := false
-	kill = func() {
-		if !killed {
-			killed = true
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait() // it was killed
-		}
-	}
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	kill = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
 	t.Cleanup(kill)
 	line, _, err := bufio.NewReader(out).ReadLine()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(line), kill
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // TestSweep: the folder of a killed process goes at the next start; a living
 // one's stays, and so does what is not certainly ours.
 func TestSweep(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
+	folder := func(path string, locked bool) {
+		require.NoError(t, os.Mkdir(path, 0o700))
+		if locked {
+			require.NoError(t, os.WriteFile(filepath.Join(path, lockName), nil, 0o600))
+		}
+	}
 	dead, kill := owner(t)
 	alive, _ := owner(t)
-	if err := os.WriteFile(filepath.Join(dead, "wal"), make([]byte, 1<<10), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dead, "wal"), make([]byte, 1<<10), 0o600))
 	kill()
-	if !exists(dead) {
-		t.Fatal("a killed process removed its folder")
-	}
-	kept := []string{"tandem-test-1-2", "tandem-test-x-1", "tandem-test-12345", "tandem-other-1-1", "tandem-test-1-2-3", "other"}
-	for _, name := range kept {
-		if err := os.Mkdir(filepath.Join(os.TempDir(), name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range kept[1:] { // the first has no lock: it may be about to get one
-		if err := os.WriteFile(filepath.Join(os.TempDir(), name, lockName), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	require.DirExists(t, dead, "a killed process removed its folder")
 	target := filepath.Join(t.TempDir(), "tandem-test-1-1")
-	if err := os.Mkdir(target, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(target, lockName), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(target, filepath.Join(os.TempDir(), "tandem-test-7-7")); err != nil {
-		t.Fatal(err)
+	folder(target, true)
+	require.NoError(t, os.Symlink(target, filepath.Join(os.TempDir(), "tandem-test-7-7")))
+	stay := []string{alive, target}
+	for i, name := range []string{"tandem-test-1-2", "tandem-test-x-1", "tandem-test-12345", "tandem-other-1-1", "tandem-test-1-2-3", "other"} {
+		stay = append(stay, filepath.Join(os.TempDir(), name))
+		folder(filepath.Join(os.TempDir(), name), i > 0) // the first has no lock: it may be about to get one
 	}
 
 	d, err := New("test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if exists(filepath.Dir(dead)) {
-		t.Error("a dead process's folder is still there")
-	}
-	for _, path := range []string{alive, d.Path(), target} {
-		if !exists(path) {
-			t.Errorf("%s is gone", path)
-		}
-	}
-	for _, name := range kept {
-		if !exists(filepath.Join(os.TempDir(), name)) {
-			t.Errorf("%s is gone", name)
-		}
+	require.NoError(t, err)
+	assert.NoDirExists(t, filepath.Dir(dead), "a dead process's folder")
+	for _, path := range append(stay, d.Path()) {
+		assert.DirExists(t, path)
 	}
 	again, err := New("test") // this process's own folder is alive, too
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !exists(d.Path()) {
-		t.Error("the process's other folder is gone")
-	}
+	require.NoError(t, err)
+	assert.DirExists(t, d.Path(), "the process's other folder")
 	again.Remove()
 	d.Remove()
-	if exists(filepath.Dir(d.Path())) || exists(filepath.Dir(again.Path())) {
-		t.Error("a removed folder is still there")
-	}
+	assert.NoDirExists(t, filepath.Dir(d.Path()))
+	assert.NoDirExists(t, filepath.Dir(again.Path()))
 }

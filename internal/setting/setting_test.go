@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // room stands for a room's Config.
@@ -33,13 +36,10 @@ type part struct {
 }
 
 func TestDefaultsAndGroups(t *testing.T) {
-	want := room{
+	assert.Equal(t, room{
 		Port: 8000, Wait: time.Minute, Beat: 15 * time.Second, TTL: 2 * time.Minute, Bytes: 64 << 20, Share: .5, Mode: "a-b", On: true,
 		Hosts: []string{}, Part: part{Limit: 3}, Inner: 7,
-	}
-	if got := Default[room](); !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
+	}, Default[room]())
 	type whole struct {
 		Room room `group:"Outer"`
 	}
@@ -48,9 +48,8 @@ func TestDefaultsAndGroups(t *testing.T) {
 		if s.Name == "wait" {
 			want = "Own"
 		}
-		if s.Group != want || strings.Contains(s.Name, "Inner") {
-			t.Errorf("%s is under %q", s.Name, s.Group)
-		}
+		assert.Equal(t, want, s.Group, s.Name)
+		assert.NotContains(t, s.Name, "Inner")
 	}
 	partial := room{Port: 1, Part: part{Limit: 5}}
 	if Fill(&partial); partial.Port != 1 || partial.Part.Limit != 5 || partial.Wait != time.Minute {
@@ -71,18 +70,12 @@ func TestValuesGoRound(t *testing.T) {
 			text = strings.Join(list, ",")
 		}
 		back, err := s.Parse(text)
-		if err != nil {
-			t.Fatalf("%s: %v", s.Name, err)
-		}
+		require.NoError(t, err, s.Name)
 		s.Set(&to, back)
 	}
-	if !reflect.DeepEqual(from, to) {
-		t.Errorf("got  %+v\nwant %+v", to, from)
-	}
+	assert.Equal(t, from, to)
 	to.Hosts[0] = "changed"
-	if from.Hosts[0] != "h" {
-		t.Error("two configs share a list")
-	}
+	assert.Equal(t, "h", from.Hosts[0], "two configs share a list")
 }
 
 func TestCheckNamesWhatIsWrong(t *testing.T) {
@@ -124,58 +117,24 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 
 func TestBadTagsPanic(t *testing.T) {
 	for want, config := range map[string]any{
-		"not kebab case": struct {
-			X int `flag:"a_b" default:"1" help:"h"`
-		}{},
-		`the name "" is not kebab case`: struct {
-			X int `flag:"a," default:"1" help:"h"`
-		}{},
-		"negation": struct {
-			X bool `flag:"no-x" default:"true" help:"h"`
-		}{},
-		"taken": struct {
-			X int `flag:"config" default:"1" help:"h"`
-		}{},
-		"the default": struct {
-			X int `flag:"x" default:"one" help:"h"`
-		}{},
-		"above 0": struct {
-			X int `flag:"x" default:"1" range:"..0" help:"h"`
-		}{},
-		"the range": struct {
-			X int `flag:"x" default:"1" range:"low.." help:"h"`
-		}{},
-		"LEAST..MOST": struct {
-			X int `flag:"x" default:"1" range:"3" help:"h"`
-		}{},
-		"has no range": struct {
-			X string `flag:"x" range:"1.." help:"h"`
-		}{},
-		"only a string or a bool": struct {
-			X int `flag:"x" default:"1" oneof:"1|2" help:"h"`
-		}{},
-		"not one of": struct {
-			X string `flag:"x" default:"3" oneof:"1|2" help:"h"`
-		}{},
-		"one of two": struct {
-			X bool `flag:"x" default:"a" oneof:"a|b|c" help:"h"`
-		}{},
-		"no Choices": struct {
-			X string `flag:"x" default:"a" oneof:"-" help:"h"`
-		}{},
-		"cannot be set": struct {
-			X []int `flag:"x" help:"h"`
-		}{},
-		`no unit "km"`: struct {
-			X int `flag:"x" default:"1" unit:"km" help:"h"`
-		}{},
+		"not kebab case":                x(0, `flag:"a_b" default:"1"`),
+		`the name "" is not kebab case`: x(0, `flag:"a," default:"1"`),
+		"negation":                      x(false, `flag:"no-x" default:"true"`),
+		"taken":                         x(0, `flag:"config" default:"1"`),
+		"the default":                   x(0, `flag:"x" default:"one"`),
+		"above 0":                       x(0, `flag:"x" default:"1" range:"..0"`),
+		"the range":                     x(0, `flag:"x" default:"1" range:"low.."`),
+		"LEAST..MOST":                   x(0, `flag:"x" default:"1" range:"3"`),
+		"has no range":                  x("", `flag:"x" range:"1.."`),
+		"only a string or a bool":       x(0, `flag:"x" default:"1" oneof:"1|2"`),
+		"not one of":                    x("", `flag:"x" default:"3" oneof:"1|2"`),
+		"one of two":                    x(false, `flag:"x" default:"a" oneof:"a|b|c"`),
+		"no Choices":                    x("", `flag:"x" default:"a" oneof:"-"`),
+		"cannot be set":                 x([]int{}, `flag:"x"`),
+		`no unit "km"`:                  x(0, `flag:"x" default:"1" unit:"km"`),
 	} {
 		func() {
-			defer func() {
-				if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), want) {
-					t.Errorf("panicked with %v, want %s", p, want)
-				}
-			}()
+			defer func() { assert.Contains(t, fmt.Sprint(recover()), want) }()
 			Of(config)
 		}()
 	}
@@ -185,20 +144,20 @@ func TestForms(t *testing.T) {
 	for form, texts := range map[string]map[string]bool{
 		"host":             {"127.0.0.1": true, "::1": true, "fe80::1%eth0": true, "localhost": true, "": false, "a:80": false, "a b": false},
 		"hostport":         {"127.0.0.1:8001": true, ":8001": true, "[::1]:0": true, "8001": false, "h": false, "h:http": false, "h:65536": false},
-		"address nats tls": {"nats://h:1": true, "h:1": true, "tls://u:p@h:1, h:2": true, "http://h:1": false, "nats://": false, "a b:1": false},
-		"url http https":   {"http://h": true, "https://h:1/v1": true, "http://h:1,model=m": true, "h:1": false, "nats://h": false, "http://": false},
+		"address nats tls": {"nats://h:1": true, "h:1": true, "tls://u:p@h:1, h:2": true, "http://h:1": false, "nats://": false, "a b:1": false, "ftp://u:secret@h": false},
+		"url http https":   {"http://h": true, "https://h:1/v1": true, "http://h:1,model=m": true, "h:1": false, "nats://h": false, "http://": false, "ftp://u:secret@h": false},
 		"path":             {"/a": true, "/a/b": true, "a": false, "/": false, "/a/": false},
 	} {
 		for text, ok := range texts {
 			err := checkForm(form, text)
-			if (err == nil) != ok {
-				t.Errorf("%s %q: %v", form, text, err)
-			}
+			assert.Equal(t, ok, err == nil, "%s %q: %v", form, text, err)
+			assert.False(t, err != nil && strings.Contains(err.Error(), "secret"), "%v", err)
 		}
 	}
-	for _, form := range []string{"address nats", "url http"} {
-		if err := checkForm(form, "ftp://u:secret@h"); err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %v", form, err)
-		}
-	}
+}
+
+// x is a config of one setting with these tags.
+func x(kind any, tags string) any {
+	field := reflect.StructField{Name: "X", Type: reflect.TypeOf(kind), Tag: reflect.StructTag(tags + ` help:"h"`)}
+	return reflect.New(reflect.StructOf([]reflect.StructField{field})).Elem().Interface()
 }

@@ -4,30 +4,28 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // written is a log of its own file, and what gives the file's lines.
 func written(t *testing.T, format string) (*slog.Logger, func() []string) {
 	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = file.Close() })
 	log, err := NewLogger(file, Logging{"info", format})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return log, func() []string {
 		raw, err := os.ReadFile(file.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Split(strings.TrimSuffix(string(raw), "\n"), "\n")[:strings.Count(string(raw), "\n")]
+		require.NoError(t, err)
+		return slices.Collect(strings.Lines(string(raw)))
 	}
 }
 
@@ -44,19 +42,15 @@ func TestRequestsLinesAreWrittenTogether(t *testing.T) {
 	for _, format := range []string{"json", "logfmt"} {
 		synctest.Test(t, func(t *testing.T) {
 			log, lines := written(t, format)
-			for round := range 3 {
+			for range 3 {
 				had := len(lines())
 				request(log, slog.LevelInfo, "a")
 				time.Sleep(heldFor - time.Nanosecond)
 				request(log, slog.LevelInfo, "b")
-				if n := len(lines()) - had; n != 0 {
-					t.Errorf("%s, round %d: %d lines before their time", format, round, n)
-				}
+				assert.Len(t, lines()[had:], 0, "before their time")
 				time.Sleep(time.Nanosecond)
 				synctest.Wait()
-				if n := len(lines()) - had; n != 2 {
-					t.Errorf("%s, round %d: %d lines after %v, want 2", format, round, n, heldFor)
-				}
+				assert.Len(t, lines()[had:], 2, "after %v", heldFor)
 			}
 			for _, at := range []func(){
 				func() { log.Info("other") }, func() { request(log, slog.LevelWarn, "other") }, func() { Flush(log) },
@@ -90,12 +84,8 @@ func TestFewLinesWait(t *testing.T) {
 		}
 		time.Sleep(heldFor)
 		synctest.Wait()
-		if got := len(lines()); got != n {
-			t.Errorf("%d lines of %d", got, n)
-		}
+		assert.Len(t, lines(), n)
 		request(log, slog.LevelInfo, strings.Repeat("x", 4*heldBytes))
-		if got := len(lines()); got != n+1 {
-			t.Error("a line longer than all that may wait was not written at once")
-		}
+		assert.Len(t, lines(), n+1, "a line longer than all that may wait is written at once")
 	})
 }

@@ -2,28 +2,27 @@ package terminal
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // A buffer, a file and the null device are no terminals.
 func TestWhatIsNoTerminal(t *testing.T) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer null.Close()
 	regular, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer regular.Close()
-	if Is(new(bytes.Buffer)) || Is(regular) || Is(null) || Rewrites(null) {
-		t.Error("what is no terminal counts as one")
+	for _, w := range []io.Writer{new(bytes.Buffer), regular, null} {
+		assert.False(t, Is(w) || Rewrites(w), "%T", w)
 	}
-	if columns, rows := Size(regular); columns != Columns || rows != 0 {
-		t.Errorf("a file has %d columns and %d rows", columns, rows)
-	}
+	columns, rows := Size(regular)
+	assert.Equal(t, [2]int{Columns, 0}, [2]int{columns, rows})
 }
 
 func TestCut(t *testing.T) {
@@ -31,11 +30,7 @@ func TestCut(t *testing.T) {
 		line    string
 		columns int
 		want    string
-	}{
-		{"", 3, ""}, {"abc", 3, "abc"}, {"abcd", 3, "ab…"}, {"äöüß", 3, "äö…"}, {"äöü", 3, "äöü"}, {"ab", 1, "…"},
-	} {
-		if got := Cut(c.line, c.columns); got != c.want {
-			t.Errorf("%q in %d columns: %q, want %q", c.line, c.columns, got, c.want)
-		}
+	}{{"", 3, ""}, {"abc", 3, "abc"}, {"abcd", 3, "ab…"}, {"äöüß", 3, "äö…"}, {"äöü", 3, "äöü"}, {"ab", 1, "…"}} {
+		assert.Equal(t, c.want, Cut(c.line, c.columns), "%q in %d columns", c.line, c.columns)
 	}
 }

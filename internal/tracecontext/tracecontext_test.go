@@ -3,6 +3,9 @@ package tracecontext
 import (
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // What is read and what is refused, and that a context that was read is written as it came.
@@ -41,14 +44,11 @@ func TestParse(t *testing.T) {
 // Flags that W3C does not define are not passed on.
 func TestFlags(t *testing.T) {
 	const ids = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"
-	for flags, want := range map[string]struct {
-		written string
-		sampled bool
-	}{"00": {"00", false}, "01": {"01", true}, "02": {"02", false}, "03": {"03", true}, "ff": {"03", true}, "fc": {"00", false}} {
+	for flags, want := range map[string]string{"00": "00", "01": "01", "02": "02", "03": "03", "ff": "03", "fc": "00"} {
 		c, ok := Parse(ids + flags)
-		if !ok || c.IsSampled() != want.sampled || c.String() != ids+want.written {
-			t.Errorf("%s: %s, sampled %v", flags, c, c.IsSampled())
-		}
+		assert.True(t, ok, flags)
+		assert.Equal(t, ids+want, c.String())
+		assert.Equal(t, want == "01" || want == "03", c.IsSampled(), flags)
 	}
 }
 
@@ -57,14 +57,13 @@ func TestNewIDs(t *testing.T) {
 	traces, spans := map[TraceID]bool{}, map[SpanID]bool{}
 	for range 1000 {
 		c := Context{Trace: NewTraceID(), Span: NewSpanID(), Flags: Sampled}
-		if got, ok := Parse(c.String()); !ok || got != c {
-			t.Fatalf("%s is read as %v", c, got)
-		}
+		got, ok := Parse(c.String())
+		require.True(t, ok)
+		require.Equal(t, c, got)
 		traces[c.Trace], spans[c.Span] = true, true
 	}
-	if len(traces) != 1000 || len(spans) != 1000 {
-		t.Errorf("%d traces, %d spans", len(traces), len(spans))
-	}
+	assert.Len(t, traces, 1000)
+	assert.Len(t, spans, 1000)
 }
 
 func FuzzParse(f *testing.F) {
