@@ -154,6 +154,7 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, `{"model":1,"prompt":"p"}`, "model", "string"},
 		{Completions, `{"model":"m"}`, "prompt", "required"},
 		{Completions, `{"model":"m","prompt":""}`, "prompt", "empty"},
+		{Completions, `{"model":"m","prompt":[]}`, "prompt", "empty"},
 		{Completions, `{"model":"m","prompt":[[]]}`, "prompt", "empty"},
 		{Completions, `{"model":"m","prompt":[""]}`, "prompt", "empty"},
 		{Completions, `{"model":"m","prompt":{}}`, "prompt", "array of token ids"},
