@@ -68,29 +68,6 @@ func TestScanMessages(t *testing.T) {
 	assert.Equal(t, len(`be "brief"`)+len("a\nb"), r.Prompt.TokensAtLeast(1))
 }
 
-func TestScanNotesTools(t *testing.T) {
-	const user = `{"role":"user","content":"x"}`
-	tests := []struct {
-		messages, more      string
-		tools, toolMessages bool
-		other               bool
-	}{
-		{user, `,"tools":[{"type":"function"}]`, true, false, false},
-		{user, `,"functions":[{}]`, true, false, false},
-		{user, `,"tools":[]`, false, false, false},
-		{user, `,"tools":null`, false, false, false},
-		{user + `,{"role":"assistant","tool_calls":[{"id":"1"}]}`, ``, false, true, false},
-		{user + `,{"role":"tool","content":"1"}`, ``, false, true, false},
-		{`{"role":"user","content":[{"type":"input_audio","input_audio":{}}]}`, ``, false, false, true},
-	}
-	for _, tt := range tests {
-		r := scanned(t, Chat, `{"model":"m","messages":[`+tt.messages+`]`+tt.more+`}`)
-		if r.HasTools != tt.tools || r.HasToolMessages != tt.toolMessages || r.HasMedia() != tt.other {
-			t.Errorf("%s %s: tools %t, messages %t, other %t", tt.messages, tt.more, r.HasTools, r.HasToolMessages, r.HasMedia())
-		}
-	}
-}
-
 func TestScanNvext(t *testing.T) {
 	r := scanned(t, Completions, `{"model":"m","prompt":"p","nvext":{"extra_fields":["worker_id","timing"],
 		"annotations":["query_instance_id:"],
@@ -261,6 +238,7 @@ func TestScanRefuses(t *testing.T) {
 func TestScanReadsAsEnginesDo(t *testing.T) {
 	const chat = `"messages":[{"role":"user","content":"x"}]`
 	parts := func(parts string) string { return `"messages":[{"role":"user","content":[` + parts + `]}]` }
+	seen := func(r *Request) any { return fmt.Sprint([]bool{r.HasTools, r.HasToolMessages, r.HasMedia()}) }
 	for _, tt := range []struct {
 		ep   Endpoint
 		body string
@@ -292,6 +270,13 @@ func TestScanReadsAsEnginesDo(t *testing.T) {
 			func(r *Request) any { return r.Prompt.Messages()[0].Content }, "a\nb"},
 		{Chat, parts(`{"image_url":"http://a"},{"type":null,"audio_url":"http://b"}`), func(r *Request) any { return len(r.media) }, 2},
 		{Chat, parts(`{"image_url":"/etc/passwd"}`), func(r *Request) any { return r.NamesFiles() }, true},
+		{Chat, parts(`{"type":"input_audio","input_audio":{}}`), seen, "[false false true]"},
+		{Chat, chat + `,"tools":[{"type":"function"}]`, seen, "[true false false]"},
+		{Chat, chat + `,"functions":[{}]`, seen, "[true false false]"},
+		{Chat, chat + `,"tools":[]`, seen, "[false false false]"},
+		{Chat, chat + `,"tools":null`, seen, "[false false false]"},
+		{Chat, `"messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[{"id":"1"}]}]`, seen, "[false true false]"},
+		{Chat, `"messages":[{"role":"user","content":"x"},{"role":"tool","content":"1"}]`, seen, "[false true false]"},
 		{Chat, chat, func(r *Request) any { return r.Model }, ""},
 		{Chat, `"model":null,` + chat, func(r *Request) any { return r.Model }, ""},
 		{Chat, `"priority":5,"user":"u",` + chat, func(r *Request) any { return fmt.Sprint(r.OwnPriority, " ", string(r.Edit().Bytes())) }, `true {"user":"u",` + chat + `}`},

@@ -206,57 +206,45 @@ func TestHeartbeat(t *testing.T) {
 
 // TestReadersOutliveTheHeartbeat: readers that differ from the specification get the same events with heartbeats as without, chunk by chunk.
 func TestReadersOutliveTheHeartbeat(t *testing.T) {
-	event := func(data string) (string, bool) {
-		data = strings.TrimSpace(data)
-		return data, data == "[DONE]" || json.Valid([]byte(data))
-	}
-	readers := map[string]func(chunks []string) (events []string, ok bool){
+	readers := map[string]func(chunks []string) (events []string){
 		// openai-go 3.42, packages/ssestream/ssestream.go: an empty line is an event, even without data.
-		"openai-go": func(chunks []string) (events []string, ok bool) {
+		"openai-go": func(chunks []string) (events []string) {
 			data := ""
 			for line := range strings.Lines(strings.Join(chunks, "")) {
 				name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
 				if name == "data" {
-					data += value
+					data += strings.TrimSpace(value)
 				}
 				if line == "\n" {
-					e, ok := event(data)
-					if events, data = append(events, e), ""; !ok {
-						return events, false
-					}
+					events, data = append(events, data), ""
 				}
 			}
-			return events, true
+			return events
 		},
 		// SGLang 0.5.23, benchmark/serving.py: each line that is not blank is an event.
-		"SGLang": func(chunks []string) (events []string, ok bool) {
+		"SGLang": func(chunks []string) (events []string) {
 			for line := range strings.Lines(strings.Join(chunks, "")) {
 				if line = strings.TrimSpace(line); line != "" {
-					e, ok := event(strings.TrimPrefix(line, "data: "))
-					if events = append(events, e); !ok {
-						return events, false
-					}
+					events = append(events, strings.TrimPrefix(line, "data: "))
 				}
 			}
-			return events, true
+			return events
 		},
 		// vLLM 0.32, benchmarks/lib/endpoint_request_func.py: chunks are stripped, and an event is what then begins with data.
-		"vLLM": func(chunks []string) (events []string, ok bool) {
+		"vLLM": func(chunks []string) (events []string) {
 			buffer := ""
 			for _, chunk := range chunks {
 				buffer += strings.TrimSpace(chunk)
-				if e, whole := event(strings.TrimPrefix(buffer, "data: ")); whole {
-					events, buffer = append(events, e), ""
+				if data := strings.TrimPrefix(buffer, "data: "); data == "[DONE]" || json.Valid([]byte(data)) {
+					events, buffer = append(events, data), ""
 				}
 			}
-			return events, buffer == ""
+			return events
 		},
 	}
 	chunks := []string{ping, ping, "data: 1\n\n", ping, "data: 2\n\n", "data: [DONE]\n\n"}
 	for name, read := range readers {
-		events, ok := read(chunks)
-		assert.True(t, ok, name)
-		assert.Equal(t, []string{"1", "2", "[DONE]"}, events, name)
+		assert.Equal(t, []string{"1", "2", "[DONE]"}, read(chunks), name)
 	}
 }
 
