@@ -3,31 +3,33 @@ package edge
 import (
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestReadThreshold(t *testing.T) {
-	half, many := 0.5, 900
-	all := []BusyThreshold{{Model: "m", DecodeBlocks: &half, PrefillTokens: &many}, {Model: "other"}}
+	all := []BusyThreshold{{Model: "m", DecodeBlocks: new(0.5), PrefillTokens: new(900)}, {Model: "other"}}
 	for _, c := range []struct {
 		body          string
-		blocks        float64 // 0: none
-		tokens        int
+		blocks        *float64
+		tokens        *int
 		refused, says string
 	}{
-		{`{"model":"m"}`, 0.5, 900, "", ""},
-		{`{"model":"m","active_decode_blocks_threshold":0.85}`, 0.85, 900, "", ""},
-		{`{"model":"m","active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":7}`, 0, 7, "", ""},
-		{`{"model":"other","active_decode_blocks_threshold":1}`, 1, 0, "", ""},
-		{`{"model":"x"}`, 0, 0, "model", "x"},
-		{`{}`, 0, 0, "model", "missing"},
-		{`{"model":"m","active_decode_blocks_threshold":1.01}`, 0, 0, "active_decode_blocks_threshold", "share"},
-		{`{"model":"m","active_decode_blocks_threshold":0}`, 0, 0, "active_decode_blocks_threshold", "share"},
-		{`{"model":"m","active_decode_blocks_threshold":"1"}`, 0, 0, "active_decode_blocks_threshold", "share"},
-		{`{"model":"m","active_prefill_tokens_threshold":1.5}`, 0, 0, "active_prefill_tokens_threshold", "tokens"},
-		{`{"model":"m","active_prefill_tokens_threshold":-1}`, 0, 0, "active_prefill_tokens_threshold", "tokens"},
-		{`{"model":"m","threshold":1}`, 0, 0, "", "one object"},
-		{`{"model":"m"}{}`, 0, 0, "", "one object"},
-		{``, 0, 0, "", "one object"},
+		{`{"model":"m"}`, new(0.5), new(900), "", ""},
+		{`{"model":"m","active_decode_blocks_threshold":0.85}`, new(0.85), new(900), "", ""},
+		{`{"model":"m","active_decode_blocks_threshold":null,"active_prefill_tokens_threshold":7}`, nil, new(7), "", ""},
+		{`{"model":"other","active_decode_blocks_threshold":1}`, new(1.0), nil, "", ""},
+		{`{"model":"x"}`, nil, nil, "model", "x"},
+		{`{}`, nil, nil, "model", "missing"},
+		{`{"model":"m","active_decode_blocks_threshold":1.01}`, nil, nil, "active_decode_blocks_threshold", "share"},
+		{`{"model":"m","active_decode_blocks_threshold":0}`, nil, nil, "active_decode_blocks_threshold", "share"},
+		{`{"model":"m","active_decode_blocks_threshold":"1"}`, nil, nil, "active_decode_blocks_threshold", "share"},
+		{`{"model":"m","active_prefill_tokens_threshold":1.5}`, nil, nil, "active_prefill_tokens_threshold", "tokens"},
+		{`{"model":"m","active_prefill_tokens_threshold":-1}`, nil, nil, "active_prefill_tokens_threshold", "tokens"},
+		{`{"model":"m","threshold":1}`, nil, nil, "", "one object"},
+		{`{"model":"m"}{}`, nil, nil, "", "one object"},
+		{``, nil, nil, "", "one object"},
 	} {
 		got, e := readThreshold([]byte(c.body), all)
 		if c.says != "" {
@@ -36,18 +38,9 @@ func TestReadThreshold(t *testing.T) {
 			}
 			continue
 		}
-		if e != nil {
-			t.Errorf("%s: %v", c.body, e)
-			continue
-		}
-		if blocks := got.DecodeBlocks; (blocks == nil) != (c.blocks == 0) || blocks != nil && *blocks != c.blocks {
-			t.Errorf("%s: blocks %v, want %v", c.body, blocks, c.blocks)
-		}
-		if tokens := got.PrefillTokens; (tokens == nil) != (c.tokens == 0) || tokens != nil && *tokens != c.tokens {
-			t.Errorf("%s: tokens %v, want %v", c.body, tokens, c.tokens)
-		}
+		require.Nil(t, e, c.body)
+		assert.Equal(t, c.blocks, got.DecodeBlocks, c.body)
+		assert.Equal(t, c.tokens, got.PrefillTokens, c.body)
 	}
-	if half != 0.5 || many != 900 {
-		t.Error("what is in force was changed by reading")
-	}
+	assert.True(t, *all[0].DecodeBlocks == 0.5 && *all[0].PrefillTokens == 900, "what is in force was changed by reading")
 }
