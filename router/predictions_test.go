@@ -162,38 +162,6 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// A pair's pins are one for each leg; an open leg is chosen as ever.
-func TestPinnedPair(t *testing.T) {
-	cfg := DefaultConfig()
-	cfg.Mode = "direct"
-	prefill, decode := newRouter(t, cfg.For(pools.Prefill), nil), newRouter(t, cfg.For(pools.Decode), nil)
-	if !prefill.NeedsPin() || newRouter(t, DefaultConfig(), nil).NeedsPin() {
-		t.Error("mode direct alone needs pins")
-	}
-	pp, dp := poolOf(pools.Prefill, silent("p0"), silent("p1"), silent("p2")), poolOf(pools.Decode, fleet("d", 3)...)
-	hashes := chain(1, 10)
-	for i := range 20 {
-		preq := Request{ID: fmt.Sprint(i), ISL: 160, Hashes: hashes}
-		dreq := preq
-		dreq.Pin = &Pin{Worker: "d0001"}
-		if i == 0 {
-			preq.Pin = &Pin{Worker: "p1"}
-		}
-		p, d, err := ReservePair(prefill, decode, pp, dp, preq, dreq, noon)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p.Worker.ID != "p1" || d.Worker.ID != "d0001" { // p1 has the prompt since the first
-			t.Errorf("request %d on %s and %s", i, p.Worker.ID, d.Worker.ID)
-		}
-		p.Release(noon)
-		d.Release(noon)
-	}
-	if _, _, err := ReservePair(prefill, decode, pp, dp, Request{ID: "x", Pin: &Pin{Worker: "d0001"}}, Request{ID: "x"}, noon); err == nil {
-		t.Error("a decode worker prefills")
-	}
-}
-
 // Held has every worker's overlap, those of workers that cannot be chosen as well, and books nothing.
 func TestHeld(t *testing.T) {
 	r := newRouter(t, DefaultConfig().For(pools.Prefill), nil)

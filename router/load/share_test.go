@@ -119,24 +119,3 @@ func TestAnotherPromptIsAnotherShare(t *testing.T) {
 		})
 	}
 }
-
-// TestHearReports says when an account fell, and that hearing the same again changes nothing.
-func TestHearReports(t *testing.T) {
-	b := NewBook()
-	two := Shared{Worker: "w", Share: Share{Account: Account{ActiveBlocks: 7, Requests: 2}}}
-	one := Shared{Worker: "w", Share: Share{Account: Account{ActiveBlocks: 3, Requests: 1}}}
-	for i, step := range []struct {
-		share Shared
-		fell  bool
-	}{{two, false}, {two, false}, {one, true}, {Shared{Worker: "w"}, true}, {Shared{Worker: "w"}, false}} {
-		if fell := b.Hear("peer", step.share, noon); fell != step.fell {
-			t.Errorf("step %d: fell %v", i, fell)
-		}
-		if got := b.Page("w", 0).Account; got != step.share.Account {
-			t.Errorf("step %d: %+v", i, got)
-		}
-	}
-	if b.Open() != 0 {
-		t.Error("a peer's bookings count as this gateway's")
-	}
-}
