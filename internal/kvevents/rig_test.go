@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
@@ -17,9 +18,10 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/view"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-
-	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is a subscriber with one index, and publishers, on a bus.
 type rig struct {

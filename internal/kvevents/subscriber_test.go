@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/tier"
+	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
 // TestAPanicLosesNoSource: a fault in a source's message ends the handling of it alone, and every source is followed on from its beginning.
@@ -237,5 +240,77 @@ func TestConfigsAreChecked(t *testing.T) {
 	for _, cfg := range []follow.Config{{PageTimeout: -1}, {RetryMin: -1}, {RetryMin: 2, RetryMax: 1}, {Concurrency: -1}, {MaxSnapshotBytes: -1}} {
 		_, err := follow.New(cfg, bus, nil, log, nil)
 		assert.Error(t, err, "%+v", cfg)
+	}
+}
+
+// An engine whose blocks do not go with the router's is named and predicted, not believed to hold nothing.
+func TestBlockSizeThatDoesNotFitIsRefusedByName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, lines := memoryBus(t), &logLines{}
+		r := newRigWithLog(t, follow.Config{}, bus, bus, slog.New(slog.NewTextHandler(lines, nil)))
+		p := r.speaks(1, publish.Config{})
+		r.track("w")
+		time.Sleep(time.Second) // a heartbeat, so that its snapshot has come
+		for odd := eventstest.NewEngine(1, 24); p.Stats().Seq < 20; synctest.Wait() {
+			p.tell(odd.Step()...)
+		}
+		if s := r.status("w"); s.State != follow.Predicted || s.Blocks == 0 {
+			t.Fatalf("an engine with blocks of 24 tokens beside the router's 16: %+v", s)
+		}
+		if lines.count("blocks have 24 tokens") != 1 || lines.count("router's 16") != 1 {
+			t.Errorf("the log does not name the sizes once:\n%s", lines)
+		}
+		// It cleared its cache and has blocks that fit: what it says counts again.
+		prompt := eventstest.IDs(0, 64)
+		p.tell(wire.Event{Kind: wire.Cleared})
+		p.tell(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 32})
+		// One odd block among many is refused by itself.
+		p.tell(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 2, HasParent: true, Tokens: eventstest.IDs(64, 24), BlockSize: 24})
+		synctest.Wait()
+		if s := r.status("w"); s.State != follow.Live {
+			t.Errorf("blocks of 32 tokens beside the router's 16: %+v\n%s", s, lines)
+		}
+		if n := r.idx.Of("w", 0).Leading(tier.Device, tokens.SequenceHashes(nil, prompt, 16, tokens.Seed("", ""))); n != 4 {
+			t.Errorf("%d leading blocks, want 4", n)
+		}
+		assert.Equal(t, 1, lines.count("KV events repaired"), lines.String())
+	})
+}
+
+// TestFalseNumbersPass: one message under a number that the publisher never used costs at most a snapshot. What the publisher
+// answers when it is asked is its word on where it stands.
+func TestFalseNumbersPass(t *testing.T) {
+	batch := func(e wire.Event) []byte { return wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{e}}) }
+	for name, payload := range map[string][]byte{
+		"heartbeat": nil,
+		"blocks":    batch(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{7}, Tokens: make([]uint32, 16), BlockSize: 16}),
+		"cleared":   batch(wire.Event{Kind: wire.Cleared}),
+	} {
+		for _, seq := range []uint64{math.MaxUint64, math.MaxUint64 - 1, 1 << 48, 1 << 40, 5000} {
+			for _, busy := range []int{0, 100} {
+				t.Run(fmt.Sprintf("%s %d busy=%v", name, seq, busy > 0), func(t *testing.T) {
+					virtual(t, follow.Config{SnapshotEvery: time.Second}, func(t *testing.T, r *rig) {
+						p := r.speaks(1, publish.Config{})
+						r.track("w")
+						p.say(50)
+						r.catchesUp(p, "live")
+						m := nats.NewMsg(source("w").EventsSubject())
+						wire.Stamp(m, p.Epoch(), seq)
+						m.Data = payload
+						for range 3 {
+							require.NoError(t, r.bus.Publish(m))
+						}
+						synctest.Wait()
+						for range busy {
+							p.say(1)
+							time.Sleep(20 * time.Millisecond) // virtual
+						}
+						r.catchesUp(p, "live again")
+						p.say(1)
+						r.catchesUp(p, "following")
+					})
+				})
+			}
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -138,3 +139,32 @@ func (none) Clear()                                        {}
 
 // bytes is the size of the arrays.
 func (k *known) bytes() int { return 16*cap(k.slots) + 2*cap(k.marks) + 8*cap(k.odds.words) }
+
+// BenchmarkSnapshot tells a full cache of 671,000 tokens: first the copying, which holds the publisher up, then the
+// encoding, which does not.
+func BenchmarkSnapshot(b *testing.B) {
+	const chains, blocks = 82, 512
+	before := heapInUse()
+	m := NewRecord()
+	for i := range chains {
+		m.Apply([]wire.Event{eventstest.Chain(uint32(i), blocks)})
+	}
+	perBlock := float64(heapInUse()-before) / (chains * blocks)
+	b.Run("copy", func(b *testing.B) {
+		for b.Loop() {
+			m.Image()
+		}
+		b.ReportMetric(perBlock, "mirror-B/block")
+	})
+	b.Run("encode", func(b *testing.B) {
+		bytes := 0
+		for b.Loop() {
+			bytes = 0
+			for _, page := range m.Image().Batches(512<<10, time.Now(), 0) {
+				bytes += len(page)
+			}
+		}
+		b.ReportMetric(float64(bytes), "snapshot-B")
+	})
+	runtime.KeepAlive(m)
+}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
@@ -81,5 +82,28 @@ func TestKeptPagesAreBounded(t *testing.T) {
 	p.forget(now.Add(time.Minute))
 	if len(p.pages) != 0 {
 		t.Errorf("%d snapshots kept a minute later", len(p.pages))
+	}
+}
+
+// deafBus takes messages and drops them, so that a benchmark sees the publisher alone.
+type deafBus struct{ wire.Bus }
+
+func (deafBus) Publish(*nats.Msg) error { return nil }
+
+// BenchmarkPublishSmall numbers, encodes, mirrors and sends messages of one block, where what does not depend on the blocks shows.
+func BenchmarkPublishSmall(b *testing.B) {
+	e := eventstest.Chain(1, 1)
+	pair := [2][]wire.Event{{e}, {{Kind: wire.Removed, Hashes: e.Hashes, Medium: "GPU"}}}
+	p, err := New(Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}}, deafBus{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		if err := p.Publish(pair[n%2]); err != nil {
+			b.Fatal(err)
+		}
+		n++
 	}
 }
