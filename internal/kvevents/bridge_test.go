@@ -233,10 +233,9 @@ func TestBridgeUnderLossOnBothSides(t *testing.T) {
 
 func TestBridgeConfig(t *testing.T) {
 	good := bridge.Config{Pool: eventstest.Pool, Worker: "w", Ranks: 1, BlockSize: 16, From: zmq.Address{Endpoint: "tcp://h:1"}}
-	bus := memoryBus(t)
-	if _, err := bridge.New(good, bus, slog.New(slog.DiscardHandler), nil); err != nil {
-		t.Error(err)
-	}
+	bus, log := memoryBus(t), slog.New(slog.DiscardHandler)
+	_, err := bridge.New(good, bus, log, nil)
+	require.NoError(t, err)
 	for name, change := range map[string]func(c *bridge.Config){
 		"ranks": func(c *bridge.Config) { c.Ranks = 0 }, "block size": func(c *bridge.Config) { c.BlockSize = 0 },
 		"endpoint": func(c *bridge.Config) { c.From.Endpoint = "" }, "worker": func(c *bridge.Config) { c.Worker = "" },
@@ -244,9 +243,8 @@ func TestBridgeConfig(t *testing.T) {
 	} {
 		c := good
 		change(&c)
-		if _, err := bridge.New(c, bus, slog.New(slog.DiscardHandler), nil); err == nil {
-			t.Errorf("%s: taken", name)
-		}
+		_, err := bridge.New(c, bus, log, nil)
+		assert.Error(t, err, name)
 	}
 }
 

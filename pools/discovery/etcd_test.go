@@ -344,15 +344,11 @@ func TestKeys(t *testing.T) {
 }
 
 func TestRegistrarsAreChecked(t *testing.T) {
-	c, err := Dial([]string{"http://127.0.0.1:1"}, Access{})
-	require.NoError(t, err)
-	defer c.Close()
+	c := newSite(t).client("http://127.0.0.1:1")
 	for _, ttl := range []time.Duration{-time.Second, time.Millisecond, 1500 * time.Millisecond} {
-		if _, err := NewRegistrar(c, testWorker("w"), "", ttl, quiet); err == nil {
-			t.Errorf("a TTL of %v is accepted", ttl)
-		}
+		_, err := NewRegistrar(c, testWorker("w"), "", ttl, quiet)
+		require.Error(t, err, "a TTL of %v", ttl)
 	}
-	if _, err := NewRegistrar(c, pools.Worker{}, "", 0, quiet); err == nil {
-		t.Error("an empty record is accepted")
-	}
+	_, err := NewRegistrar(c, pools.Worker{}, "", 0, quiet)
+	require.Error(t, err, "an empty record")
 }

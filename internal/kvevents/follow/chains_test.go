@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 )
@@ -11,14 +13,16 @@ import (
 // chainsRig is a follower of an engine without a replay socket, by hand.
 type chainsRig struct {
 	*engine
-	t   *testing.T
-	now time.Time
-	seq uint64
+	part *eventstest.Part
+	t    *testing.T
+	now  time.Time
+	seq  uint64
 }
 
 func newChainsRig(t *testing.T) *chainsRig {
-	of := sourced(16, 1000, Config{Relearn: 2 * time.Minute}, newMetrics(nil, nil))
-	g := &chainsRig{t: t, engine: newEngine(of), now: time.Unix(1e9, 0)}
+	part := &eventstest.Part{}
+	of := sourced(part, 16, 1000, Config{Relearn: 2 * time.Minute}, newMetrics(nil, nil))
+	g := &chainsRig{t: t, engine: newEngine(of), part: part, now: time.Unix(1e9, 0)}
 	g.connect(g.now)
 	return g
 }
@@ -67,78 +71,72 @@ func (g *chainsRig) is(what string, state State, healed uint64) {
 // After a loss, an engine that tells the chains that it uses again is relied on when it has done so for as long as a
 // prediction lasts, and not sooner.
 func TestToldAgainItIsWhole(t *testing.T) {
-	lost := func(t *testing.T) *chainsRig {
-		g := newChainsRig(t)
-		g.hear(0, g.prompt(1, 0, 10), g.prompt(2, 0, 10))
-		g.is("at first", Live, 0)
-		g.seq += 5
-		g.hear(time.Second)
-		g.is("with a gap", Predicted, 0)
-		if g.view.Blocks() != 0 {
-			t.Fatalf("the view has %d blocks", g.view.Blocks())
-		}
-		return g
+	for name, play := range map[string]func(t *testing.T, g *chainsRig){
+		"told for two minutes": func(t *testing.T, g *chainsRig) {
+			g.turns(10, 1, true, 11*time.Second)
+			g.is("after 110 s", Predicted, 0)
+			g.turns(1, 1, true, 11*time.Second)
+			g.is("after that", Live, 1)
+			if g.view.Blocks() != 10+10 || g.part.Blocks() != 20 {
+				t.Errorf("the view has %d blocks, %d of them indexed", g.view.Blocks(), g.part.Blocks())
+			}
+			g.turns(1, 2, false, time.Second)
+			g.is("what was not asked for since is still unknown, and no reason", Live, 1)
+		},
+		"often, but not for so long": func(t *testing.T, g *chainsRig) {
+			g.turns(500, 1, true, 200*time.Millisecond)
+			g.is("after 100 s", Predicted, 0)
+		},
+		"for long, but hardly ever": func(t *testing.T, g *chainsRig) {
+			g.turns(8, 1, true, time.Minute) // the first is not again
+			g.is("seven times", Predicted, 0)
+			g.turns(1, 1, true, time.Second)
+			g.is("eight times", Live, 1)
+		},
+		"the engine does not know how": func(t *testing.T, g *chainsRig) {
+			g.turns(100, 1, false, 10*time.Second)
+			g.is("all follows on what is not known", Predicted, 0)
+			for c := range 60 {
+				g.hear(10*time.Second, g.prompt(100+c, 0, 10))
+			}
+			g.is("new prompts show nothing", Predicted, 0)
+		},
+		"something followed on what is not known": func(t *testing.T, g *chainsRig) {
+			g.turns(9, 1, true, 10*time.Second)
+			g.turns(1, 2, false, 10*time.Second) // another gateway's
+			g.turns(10, 1, true, 11*time.Second)
+			g.is("it begins anew", Predicted, 0)
+			g.turns(1, 1, true, 11*time.Second)
+			g.is("and comes to its end", Live, 1)
+		},
+		"lost again": func(t *testing.T, g *chainsRig) {
+			g.turns(10, 1, true, 11*time.Second)
+			g.seq++
+			g.turns(10, 1, true, 11*time.Second)
+			g.is("it begins anew", Predicted, 0)
+			g.turns(3, 1, true, 11*time.Second)
+			g.is("and comes to its end", Live, 1)
+		},
+		"told again is not stored anew": func(t *testing.T, g *chainsRig) {
+			g.turns(200, 1, true, 100*time.Millisecond) // 2,000 blocks and a cache of 1,000
+			g.is("the same blocks fill no cache", Predicted, 0)
+			for c := range 81 {
+				g.hear(100*time.Millisecond, g.prompt(100+c, 0, 10))
+			}
+			if s := g.status(); s.State != Live || s.Repaired[ByChains] != 0 {
+				t.Errorf("a whole cache's worth was stored: %v", s.State)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newChainsRig(t)
+			g.hear(0, g.prompt(1, 0, 10), g.prompt(2, 0, 10))
+			g.is("at first", Live, 0)
+			g.seq += 5
+			g.hear(time.Second)
+			g.is("with a gap", Predicted, 0)
+			require.Zero(t, g.view.Blocks())
+			play(t, g)
+		})
 	}
-	t.Run("told for two minutes", func(t *testing.T) {
-		g := lost(t)
-		g.turns(10, 1, true, 11*time.Second)
-		g.is("after 110 s", Predicted, 0)
-		g.turns(1, 1, true, 11*time.Second)
-		g.is("after that", Live, 1)
-		if g.view.Blocks() != 10+10 {
-			t.Errorf("the view has %d blocks", g.view.Blocks())
-		}
-		g.turns(1, 2, false, time.Second)
-		g.is("what was not asked for since is still unknown, and no reason", Live, 1)
-	})
-	t.Run("often, but not for so long", func(t *testing.T) {
-		g := lost(t)
-		g.turns(500, 1, true, 200*time.Millisecond)
-		g.is("after 100 s", Predicted, 0)
-	})
-	t.Run("for long, but hardly ever", func(t *testing.T) {
-		g := lost(t)
-		g.turns(8, 1, true, time.Minute) // the first is not again
-		g.is("seven times", Predicted, 0)
-		g.turns(1, 1, true, time.Second)
-		g.is("eight times", Live, 1)
-	})
-	t.Run("the engine does not know how", func(t *testing.T) {
-		g := lost(t)
-		g.turns(100, 1, false, 10*time.Second)
-		g.is("all follows on what is not known", Predicted, 0)
-		for c := range 60 {
-			g.hear(10*time.Second, g.prompt(100+c, 0, 10))
-		}
-		g.is("new prompts show nothing", Predicted, 0)
-	})
-	t.Run("something followed on what is not known", func(t *testing.T) {
-		g := lost(t)
-		g.turns(9, 1, true, 10*time.Second)
-		g.turns(1, 2, false, 10*time.Second) // another gateway's
-		g.turns(10, 1, true, 11*time.Second)
-		g.is("it begins anew", Predicted, 0)
-		g.turns(1, 1, true, 11*time.Second)
-		g.is("and comes to its end", Live, 1)
-	})
-	t.Run("lost again", func(t *testing.T) {
-		g := lost(t)
-		g.turns(10, 1, true, 11*time.Second)
-		g.seq++
-		g.turns(10, 1, true, 11*time.Second)
-		g.is("it begins anew", Predicted, 0)
-		g.turns(3, 1, true, 11*time.Second)
-		g.is("and comes to its end", Live, 1)
-	})
-	t.Run("told again is not stored anew", func(t *testing.T) {
-		g := lost(t)
-		g.turns(200, 1, true, 100*time.Millisecond) // 2,000 blocks and a cache of 1,000
-		g.is("the same blocks fill no cache", Predicted, 0)
-		for c := range 81 {
-			g.hear(100*time.Millisecond, g.prompt(100+c, 0, 10))
-		}
-		if s := g.status(); s.State != Live || s.Repaired[ByChains] != 0 {
-			t.Errorf("a whole cache's worth was stored: %v", s.State)
-		}
-	})
 }

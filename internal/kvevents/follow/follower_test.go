@@ -13,14 +13,14 @@ import (
 
 var rank0 = wire.Source{Pool: eventstest.Pool, Worker: "w"}
 
-// sourced is what followers of rank0 share.
-func sourced(blockSize, capacity int, cfg Config, m *counters) *source {
-	return newSource(rank0, &eventstest.Part{}, tracked{blockSize: blockSize, capacity: capacity}, &cfg, new(wire.Batch), m.pool(eventstest.Pool), slog.New(slog.DiscardHandler))
+// sourced is what followers of rank0 share. They index it in part.
+func sourced(part *eventstest.Part, blockSize, capacity int, cfg Config, m *counters) *source {
+	return newSource(rank0, part, tracked{blockSize: blockSize, capacity: capacity}, &cfg, new(wire.Batch), m.pool(eventstest.Pool), slog.New(slog.DiscardHandler))
 }
 
 // followed follows a publisher, by hand.
 func followed(every time.Duration) *published {
-	return newPublished(sourced(16, 0, Config{SnapshotEvery: every}, newMetrics(nil, nil)))
+	return newPublished(sourced(&eventstest.Part{}, 16, 0, Config{SnapshotEvery: every}, newMetrics(nil, nil)))
 }
 
 // A run that is under way when the cache is cleared, or when another process begins, changes nothing.

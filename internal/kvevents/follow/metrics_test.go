@@ -42,7 +42,7 @@ func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
 // What an engine sends that is not known here is counted, and costs neither its event nor its batch.
 func TestUnknownTypesAndFieldsAreCounted(t *testing.T) {
 	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus { return nil })
-	f := newPublished(sourced(4, 0, Config{}, m))
+	f := newPublished(sourced(&eventstest.Part{}, 4, 0, Config{}, m))
 	const (
 		cleared  = "81a474797065b0416c6c426c6f636b73436c6561726564"
 		withMore = "82a474797065b0416c6c426c6f636b73436c6561726564a178c3" // x: true
