@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -136,36 +135,22 @@ func TestTensorRTAborts(t *testing.T) {
 		prompt := ids(4, 64)
 		a := b.context(tensorRTID, body(prompt, 1000))
 		// One slot, taken by another: generation waits, and gives up before it has asked.
-		gone, leave := context.WithCancel(b.t.Context())
 		blocked, _ := b.engine(Config{ID: "busy", Engine: "trtllm", MaxNumSeqs: 1})
-		other, stop := context.WithCancel(b.t.Context())
-		running := b.send(other, "busy", completions, body(ids(5, 20), 100_000, "stream", true))
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			b.send(gone, "busy", completions, generation(a, 1000, "", ""))
-		}()
+		stop := b.begin("busy", body(ids(5, 20), 100_000))
+		leave := b.begin("busy", generation(a, 1000, "", ""))
 		time.Sleep(time.Second)
 		leave()
-		<-done
 		stop()
-		_ = running.Body.Close()
 		b.rests(blocked, d)
 		if len(p.Books().Pinned) != 1 {
 			b.t.Errorf("freed by one that had not asked: %+v", p.Books())
 		}
 		// Another takes it over and leaves: that frees it.
-		attached, leave := context.WithCancel(b.t.Context())
-		resp := b.send(attached, "d", completions, func() map[string]any {
-			g := generation(a, 1000, "", "")
-			g["stream"] = true
-			return g
-		}())
-		if _, err := io.ReadFull(resp.Body, make([]byte, 10)); err != nil {
-			b.t.Fatal(err)
-		}
+		streamed := generation(a, 1000, "", "")
+		streamed["stream"] = true
+		leave = b.begin("d", streamed)
+		time.Sleep(time.Second)
 		leave()
-		_ = resp.Body.Close()
 		b.rests(p, d)
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,47 +175,31 @@ func TestRejectedRequestsReleaseTheirHandOff(t *testing.T) {
 	}
 }
 
+// A decode client that leaves in the queue frees prefill's blocks at once; one that leaves in the transfer, at its end.
 func TestDecodeClientThatLeavesFreesPrefillToo(t *testing.T) {
-	for _, tc := range []struct {
-		name  string
-		seats int
-	}{
-		{"in the transfer", 256},
-		{"in the queue", 1},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			pair(t, Config{MaxNumSeqs: tc.seats}, func(b *bench, p, d *Server) {
-				var group sync.WaitGroup
-				busy, stop := context.WithCancel(b.t.Context())
-				group.Go(func() { b.send(busy, "d", completions, body(ids(5, 50), 50_000)) })
-				synctest.Wait()
+	for where, seats := range map[string]int{"in the transfer": 256, "in the queue": 1} {
+		t.Run(where, func(t *testing.T) {
+			pair(t, Config{MaxNumSeqs: seats}, func(b *bench, p, d *Server) {
+				stop := b.begin("d", body(ids(5, 50), 50_000, "stream", seats > 1))
 				prompt := ids(1, 20_000)
-				params := b.prefill("p", prompt)
-				ctx, cancel := context.WithCancel(b.t.Context())
-				group.Go(func() { b.send(ctx, "d", completions, body(prompt, 5, "kv_transfer_params", params)) })
+				leave := b.begin("d", body(prompt, 5, "kv_transfer_params", b.prefill("p", prompt)))
 				time.Sleep(30 * time.Millisecond) // virtual: past a step, short of the 106 ms transfer
-				synctest.Wait()
-				if books := d.Books(); books.Waiting+books.Transferring != 1 || (books.Waiting == 1) != (tc.seats == 1) {
-					b.t.Fatalf("decode's books: %+v", books)
+				if books := d.Books(); books.Waiting+books.Transferring != 1 || (books.Waiting == 1) != (seats == 1) || len(p.Books().Pinned) != 1 {
+					b.t.Fatalf("decode's books: %+v, prefill's: %+v", books, p.Books())
 				}
-				if len(p.Books().Pinned) != 1 {
-					b.t.Fatalf("prefill's books: %+v", p.Books())
-				}
-				cancel()
+				leave()
 				synctest.Wait()
-				if tc.seats > 1 { // the transfer goes on to its end
+				if seats > 1 {
 					if held := p.Books(); held.Idle() || d.Books().Blocks.Active < 20_000/16 {
-						b.t.Errorf("the transfer was broken off: %+v, %+v", p.Books(), d.Books())
+						b.t.Errorf("the transfer was broken off: %+v, %+v", held, d.Books())
 					}
 					time.Sleep(time.Second)
-					synctest.Wait()
 				}
 				b.idle(p)
 				if books := d.Books(); books.Waiting+books.Transferring != 0 {
 					b.t.Errorf("decode holds %+v", books)
 				}
 				stop()
-				group.Wait()
 			})
 		})
 	}
@@ -224,30 +207,18 @@ func TestDecodeClientThatLeavesFreesPrefillToo(t *testing.T) {
 
 func TestHeartbeatsKeepAQueuedHandOffAlive(t *testing.T) {
 	pair(t, Config{MaxNumSeqs: 1}, func(b *bench, p, d *Server) {
-		ctx, stop := context.WithCancel(b.t.Context())
-		var group sync.WaitGroup
-		group.Go(func() { b.send(ctx, "d", completions, body(ids(5, 50), 50_000)) })
-		synctest.Wait()
+		stop := b.begin("d", body(ids(5, 50), 50_000))
 		prompt := ids(1, 1000)
-		params := b.prefill("p", prompt)
-		answered := make(chan int, 1)
-		group.Go(func() {
-			status, _ := b.post("d", completions, body(prompt, 5, "kv_transfer_params", params))
-			answered <- status
-		})
+		answer := b.call("d", time.Hour, "a", body(prompt, 5, "kv_transfer_params", b.prefill("p", prompt)))
 		time.Sleep(2 * time.Minute) // virtual: four leases
 		if books := p.Books(); len(books.Pinned) != 1 {
 			b.t.Fatalf("prefill's books: %+v", books)
 		}
 		stop()
-		if status := <-answered; status != http.StatusOK {
-			b.t.Errorf("status %d", status)
+		if r := <-answer; r.status != http.StatusOK {
+			b.t.Errorf("status %d", r.status)
 		}
-		group.Wait()
-		synctest.Wait()
-		if p, d := p.Books(), d.Books(); !p.Idle() || !d.Idle() {
-			b.t.Errorf("left behind: %+v, %+v", p, d)
-		}
+		b.idle(p, d)
 	})
 }
 
@@ -256,16 +227,11 @@ func TestDecodeEngineThatEndsReleasesWhatItAwaits(t *testing.T) {
 		p, _ := b.engine(Config{ID: "p"})
 		_, stop := b.engine(Config{ID: "d"})
 		prompt := ids(1, 20_000)
-		params := b.prefill("p", prompt)
-		done := make(chan int)
-		go func() {
-			status, _ := b.post("d", completions, body(prompt, 5, "kv_transfer_params", params))
-			done <- status
-		}()
+		answer := b.call("d", time.Hour, "a", body(prompt, 5, "kv_transfer_params", b.prefill("p", prompt)))
 		time.Sleep(20 * time.Millisecond) // virtual: in the transfer
 		stop()
-		if status := <-done; status != http.StatusServiceUnavailable {
-			t.Errorf("the client is answered %d", status)
+		if r := <-answer; r.status != http.StatusServiceUnavailable {
+			t.Errorf("the client is answered %d", r.status)
 		}
 		b.idle(p)
 	})

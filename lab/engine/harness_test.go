@@ -150,6 +150,23 @@ func (b *bench) send(ctx context.Context, engine, path string, v any) *http.Resp
 	return resp
 }
 
+// begin sends a body and leaves its answer to itself until its client leaves, by the func that it returns.
+func (b *bench) begin(engine string, v any) (leave func()) {
+	ctx, cancel := context.WithCancel(b.t.Context())
+	var group sync.WaitGroup
+	group.Go(func() {
+		if resp := b.send(ctx, engine, completions, v); resp != nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+		}
+	})
+	synctest.Wait()
+	return func() {
+		cancel()
+		group.Wait()
+	}
+}
+
 // post sends a body and reads the whole answer.
 func (b *bench) post(engine, path string, v any) (status int, body []byte) {
 	b.t.Helper()

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -11,46 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 )
-
-func TestClosedConnectionFreesAtOnce(t *testing.T) {
-	for _, tc := range []struct {
-		name   string
-		stream bool
-		after  time.Duration
-	}{
-		{"before its first step ends", false, 0},
-		{"in the middle of prefill", true, 700 * time.Millisecond},
-		{"while streaming", true, 3 * time.Second},
-		{"while a whole answer is made", false, 3 * time.Second},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, b *bench) {
-				s, _ := b.engine(Config{ID: "e"})
-				ctx, cancel := context.WithCancel(t.Context())
-				over := make(chan struct{})
-				go func() {
-					defer close(over)
-					if resp := b.send(ctx, "e", completions, body(ids(1, 30_000), 10_000, "stream", tc.stream)); resp != nil {
-						_, _ = io.Copy(io.Discard, resp.Body)
-						resp.Body.Close()
-					}
-				}()
-				time.Sleep(tc.after) // virtual
-				synctest.Wait()
-				if books := s.Books(); books.Idle() {
-					t.Fatalf("nothing runs: %+v", books)
-				}
-				now := time.Now()
-				cancel()
-				<-over
-				synctest.Wait()
-				if books := s.Books(); !books.Idle() || time.Since(now) != 0 {
-					t.Errorf("%v after the client left: %+v", time.Since(now), books)
-				}
-			})
-		})
-	}
-}
 
 func TestDrainServesItsGraceAndWhatRuns(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
@@ -84,28 +43,6 @@ func TestDrainServesItsGraceAndWhatRuns(t *testing.T) {
 		}
 		group.Wait()
 		b.wants("e", completions, body(ids(1, 100), 1), http.StatusServiceUnavailable)
-	})
-}
-
-func TestDrainGivesUpWithItsContext(t *testing.T) {
-	bubble(t, func(t *testing.T, b *bench) {
-		s, stop := b.engine(Config{ID: "e"})
-		done := make(chan int)
-		go func() {
-			status, _ := b.post("e", completions, body(ids(1, 100), 100_000))
-			done <- status
-		}()
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		if err := s.Drain(ctx); err == nil {
-			t.Error("Drain returned before the running request")
-		}
-		b.wants("e", completions, body(ids(1, 100), 1), http.StatusServiceUnavailable)
-		stop()
-		if status := <-done; status != http.StatusServiceUnavailable {
-			t.Errorf("the running request is answered %d by the engine's end", status)
-		}
 	})
 }
 

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -166,13 +165,7 @@ func TestSGLangRoomsAreOneRequests(t *testing.T) {
 		if heads != [2]int{500, 500} || time.Since(began) < 10*time.Second {
 			t.Errorf("two rooms, after %v: %v %v", time.Since(began), heads, bodies)
 		}
-		ctx, leave := context.WithCancel(t.Context())
-		go func() {
-			if resp := b.send(ctx, "p", completions, body(one, 4, rendezvous(8)...)); resp != nil {
-				_ = resp.Body.Close()
-			}
-		}()
-		synctest.Wait()
+		leave := b.begin("p", body(one, 4, rendezvous(8)...))
 		if status, raw := b.post("p", completions, body(other, 4, rendezvous(8)...)); status == 200 {
 			t.Errorf("a second prefill in the room: %d %s", status, raw)
 		}
@@ -207,14 +200,7 @@ func TestSGLangAborts(t *testing.T) {
 		room := 0
 		wait := func(rid string) (leave func()) {
 			room++
-			ctx, cancel := context.WithCancel(t.Context())
-			go func() {
-				if resp := b.send(ctx, "d", completions, body(ids(1, 64), 4, rendezvous(room, "rid", rid)...)); resp != nil {
-					_ = resp.Body.Close()
-				}
-			}()
-			synctest.Wait()
-			return cancel
+			return b.begin("d", body(ids(1, 64), 4, rendezvous(room, "rid", rid)...))
 		}
 		live := func() int { synctest.Wait(); b := d.Books(); return len(b.Requests) }
 		abort := func(rid string) {
@@ -252,15 +238,8 @@ func TestSGLangAborts(t *testing.T) {
 func TestSGLangQueueLimit(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		sglangPair(b, func(c *Config) { c.MaxQueued, c.MaxNumSeqs = 1, 1 })
-		ctx, leave := context.WithCancel(t.Context())
-		defer leave()
 		for n := range 2 { // one prefill waits for decode
-			go func() {
-				if resp := b.send(ctx, "p", completions, body(ids(n, 64), 4, rendezvous(50+n)...)); resp != nil {
-					_ = resp.Body.Close()
-				}
-			}()
-			synctest.Wait()
+			defer b.begin("p", body(ids(n, 64), 4, rendezvous(50+n)...))()
 		}
 		status, raw := b.post("p", completions, body(ids(1, 64), 4, rendezvous(60)...))
 		if status != 503 || !strings.Contains(string(raw), "queue is full") {
