@@ -165,11 +165,9 @@ func TestReachesFindsWhatIsBarred(t *testing.T) {
 		{"status", `import "net/http"; const bad = http.StatusBadRequest`, ""},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			s := mustParse(t, "core.go", "package p; "+tt.text)
-			if got := strings.Join(reaches(s), "\n"); got != tt.want {
-				t.Errorf("got %q, want %q", got, tt.want)
-			}
-		})
+		s := mustParse(t, "core.go", "package p; "+tt.text)
+		if got := strings.Join(reaches(s), "\n"); got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
 	}
 }

@@ -113,11 +113,9 @@ func TestTwiceFindsBlocks(t *testing.T) {
 		{"lines that repeat themselves", strings.Repeat("f()\n", 7), "", ""},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got := strings.Join(twice([][]codeLine{file("a.go", tt.a), file("b.go", tt.b)}, 4), "; ")
-			if got != tt.want {
-				t.Errorf("got %q, want %q", got, tt.want)
-			}
-		})
+		got := strings.Join(twice([][]codeLine{file("a.go", tt.a), file("b.go", tt.b)}, 4), "; ")
+		if got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
 	}
 }

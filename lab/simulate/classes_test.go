@@ -4,10 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/tandem-pd/tandem/lab/replay"
-	"github.com/tandem-pd/tandem/queue"
 )
 
 const classesPlan = `
@@ -43,44 +39,6 @@ func TestClassesInAPlan(t *testing.T) {
 		}
 		if a["ttft_s.p99"].Mean > 1 || b["ttft_s.mean"].Mean < 3*a["ttft_s.p99"].Mean {
 			t.Errorf("%s: a waits %.2f s at the 99th percentile, b %.2f s on average", mode, a["ttft_s.p99"].Mean, b["ttft_s.mean"].Mean)
-		}
-	}
-}
-
-// While both classes wait, what is granted of each is as their quanta are, with planned requests too.
-func TestPlannedClassesKeepTheirShares(t *testing.T) {
-	w := made(5, 900)
-	for i := range w.Requests {
-		w.Requests[i].At, w.Requests[i].Session, w.Requests[i].OutputTokens = 0, "", 1+i%7
-	}
-	for _, mode := range []string{"kv", "eft"} {
-		cfg := arm(w, 16, mode, fleets()["2P2D"]...)
-		for role, c := range cfg.Routers {
-			c.QueueThreshold = 1
-			cfg.Routers[role] = c
-		}
-		cfg.Queue.Policy, cfg.Queue.Target = "hrrn", 2*time.Second
-		cfg.Queue.Classes = &queue.Classes{DefaultFamily: "a", Buckets: []queue.Bucket{{Name: "all"}}, List: []queue.PolicyClass{
-			{Name: "a", Family: "a", Bucket: "all", Quantum: 900}, {Name: "b", Family: "b", Bucket: "all", Quantum: 300},
-		}}
-		cfg.Class = func(q *replay.Request) string { return []string{"a", "b"}[q.Index%2] }
-		out, err := Run(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var tokens, first [2]float64
-		for _, q := range w.Requests {
-			tokens[q.Index%2] += float64(q.InputTokens())
-		}
-		for _, s := range out.Samples { // in the order in which they ended
-			if k := s.Index % 2; first[0] < tokens[0]/2 {
-				first[k] += float64(s.InputTokens)
-			}
-		}
-		share := first[0] / (first[0] + first[1])
-		t.Logf("%s: class a, whose quantum is .75 of both, has %.3f of the first tokens that were answered", mode, share)
-		if share < .72 || share > .78 {
-			t.Errorf("%s: a share of %.3f", mode, share)
 		}
 	}
 }

@@ -173,17 +173,6 @@ func FuzzPlan(f *testing.F) {
 
 // A study of one long run shows how far the run is.
 func TestProgressWithinARun(t *testing.T) {
-	var far Progress
-	far.begin(2)
-	one := far.part()
-	one.at(0.5)
-	if s := far.State(); s.Share != 0.25 || s.Text != "0 of 2 runs" {
-		t.Errorf("%+v", s)
-	}
-	one.ended("kv")
-	if s := far.State(); s.Share != 0.5 || s.Text != "1 of 2 runs, last kv" {
-		t.Errorf("%+v", s)
-	}
 	var shares []float64
 	cfg := arm(made(7, 2000), 16, "kv", fleets()["2P2D"]...)
 	cfg.At = func(share float64) { shares = append(shares, share) }
