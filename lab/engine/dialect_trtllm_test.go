@@ -264,8 +264,7 @@ func TestTensorRTReports(t *testing.T) {
 // Reasoning comes under both names, in whole answers and in streams, on either half.
 func TestTensorRTReasoning(t *testing.T) {
 	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, d *Server) {
-		ask := map[string]any{"model": "m", "messages": []any{map[string]any{"role": "user", "content": "hi"}}, "max_tokens": 4, "ignore_eos": true,
-			"chat_template_kwargs": map[string]any{"enable_thinking": true}}
+		ask := chat(4, "chat_template_kwargs", map[string]any{"enable_thinking": true})
 		_, raw := b.post("p", chats, ask)
 		if !strings.Contains(string(raw), `"reasoning":"`) || !strings.Contains(string(raw), `"reasoning_content":"`) {
 			b.t.Errorf("%s", raw)

@@ -258,29 +258,15 @@ func TestVLLMDecodeThatLeavesKeepsItsBlocks(t *testing.T) {
 	}
 }
 
-// parsedAnswer is a chat's answer with its parts apart.
-type parsedAnswer struct {
-	Content, Reasoning, Tool, Arguments, Finish string
-}
+// said is a chat's answer, or what has come of it, with its parts apart.
+type said struct{ content, reasoning, tool, arguments, finish string }
 
-type parsedMessage struct {
-	Content, Reasoning *string
-	ToolCalls          []struct {
-		Function struct{ Name, Arguments string }
-	} `json:"tool_calls"`
-}
-
-func (p *parsedAnswer) add(m parsedMessage) {
-	if m.Content != nil {
-		p.Content += *m.Content
-	}
-	if m.Reasoning != nil {
-		p.Reasoning += *m.Reasoning
-	}
+func (s said) with(m message, finish string) said {
+	s.content, s.reasoning, s.finish = s.content+m.Content, s.reasoning+m.Reasoning, s.finish+finish
 	for _, t := range m.ToolCalls {
-		p.Tool += t.Function.Name
-		p.Arguments += t.Function.Arguments
+		s.tool, s.arguments = s.tool+t.Function.Name, s.arguments+t.Function.Arguments
 	}
+	return s
 }
 
 // A thought is called reasoning, a call's arguments are JSON, and a stream adds up to the whole answer. An empty list of
@@ -293,69 +279,42 @@ func TestVLLMChats(t *testing.T) {
 		named := map[string]any{"type": "function", "function": map[string]any{"name": "look"}}
 		thinks := map[string]any{"enable_thinking": true}
 		for name, c := range map[string]struct {
-			more                   map[string]any
+			more                   []any
 			tool, thought, content bool
 			finish                 string
 		}{
 			"plain":              {nil, false, false, true, "stop"},
-			"a thought":          {map[string]any{"chat_template_kwargs": thinks}, false, true, true, "stop"},
-			"a required call":    {map[string]any{"tools": tools, "tool_choice": "required"}, true, false, false, "tool_calls"},
-			"a named call":       {map[string]any{"tools": tools, "tool_choice": named}, true, false, false, "stop"},
-			"a thought and call": {map[string]any{"tools": tools, "tool_choice": "required", "chat_template_kwargs": thinks}, true, true, false, "tool_calls"},
-			"tools not called":   {map[string]any{"tools": tools, "tool_choice": "auto"}, false, false, true, "stop"},
+			"a thought":          {[]any{"chat_template_kwargs", thinks}, false, true, true, "stop"},
+			"a required call":    {[]any{"tools", tools, "tool_choice", "required"}, true, false, false, "tool_calls"},
+			"a named call":       {[]any{"tools", tools, "tool_choice", named}, true, false, false, "stop"},
+			"a thought and call": {[]any{"tools", tools, "tool_choice", "required", "chat_template_kwargs", thinks}, true, true, false, "tool_calls"},
+			"tools not called":   {[]any{"tools", tools, "tool_choice", "auto"}, false, false, true, "stop"},
 		} {
-			ask := map[string]any{"model": "tandem-sim", "messages": []any{map[string]any{"role": "user", "content": "hi"}}, "max_tokens": 1000}
-			maps.Copy(ask, c.more)
-			var whole struct {
-				Choices []struct {
-					Message parsedMessage
-					Finish  string `json:"finish_reason"`
-				}
+			ask := chat(1000, append(c.more, "ignore_eos", false)...)
+			status, w := b.ask("e", chats, ask)
+			if status != http.StatusOK {
+				t.Fatalf("%s: %d %+v", name, status, w.Error)
 			}
-			status, raw := b.post("e", chats, ask)
-			if status != http.StatusOK || json.Unmarshal(raw, &whole) != nil {
-				t.Fatalf("%s: %d %s", name, status, raw)
-			}
-			got := parsedAnswer{Finish: whole.Choices[0].Finish}
-			got.add(whole.Choices[0].Message)
-			if (got.Tool == "look") != c.tool || (got.Reasoning != "") != c.thought || (got.Content != "") != c.content || got.Finish != c.finish {
+			m := w.Choices[0].Message
+			got := said{}.with(m, w.Choices[0].FinishReason)
+			if (got.tool == "look") != c.tool || (m.Reasoning != "") != c.thought || (m.Content != "") != c.content || got.finish != c.finish || c.tool && !json.Valid([]byte(got.arguments)) {
 				t.Errorf("%s: %+v", name, got)
 			}
-			if c.tool && !json.Valid([]byte(got.Arguments)) {
-				t.Errorf("%s: arguments %s", name, got.Arguments)
-			}
 			ask["stream"] = true
-			var streamed parsedAnswer
+			streamed := said{}
 			for _, e := range b.events(b.send(t.Context(), "e", chats, ask)) {
-				var chunk struct {
-					Choices []struct {
-						Delta  parsedMessage
-						Finish *string `json:"finish_reason"`
-					}
-				}
-				if string(e.data) == "[DONE]" {
-					continue
-				}
-				if err := json.Unmarshal(e.data, &chunk); err != nil {
-					t.Fatal(err)
-				}
-				for _, ch := range chunk.Choices {
-					streamed.add(ch.Delta)
-					if ch.Finish != nil {
-						streamed.Finish = *ch.Finish
-					}
+				for _, ch := range e.Choices {
+					streamed = streamed.with(ch.Delta, ch.FinishReason)
 				}
 			}
 			if streamed != got {
 				t.Errorf("%s, streamed:\n%+v\n%+v", name, streamed, got)
 			}
 		}
-		chat := map[string]any{"model": "tandem-sim", "messages": []any{map[string]any{"role": "user", "content": "hi"}}, "max_tokens": 3}
-		if status, raw := b.post("quiet", chats, chat); status != http.StatusOK || strings.Contains(string(raw), "prompt_tokens_details") {
+		if status, raw := b.post("quiet", chats, chat(3)); status != http.StatusOK || strings.Contains(string(raw), "prompt_tokens_details") {
 			t.Errorf("%d %s", status, raw)
 		}
-		chat["tools"] = []any{}
-		b.wants("e", chats, chat, http.StatusBadRequest, `"tools"`)
+		b.wants("e", chats, chat(3, "tools", []any{}), http.StatusBadRequest, `"tools"`)
 	})
 }
 

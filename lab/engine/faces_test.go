@@ -106,9 +106,7 @@ func TestStreams(t *testing.T) {
 
 func TestChatStreamBeginsWithItsRole(t *testing.T) {
 	alone(t, func(b *bench, _ *Server) {
-		all := b.events(b.send(b.t.Context(), "e", chats, map[string]any{
-			"messages": []map[string]string{{"role": "user", "content": "hello"}}, "max_tokens": 3, "ignore_eos": true, "stream": true, "return_token_ids": true,
-		}))
+		all := b.events(b.send(b.t.Context(), "e", chats, chat(3, "stream", true, "return_token_ids", true)))
 		if len(all) != 5 {
 			b.t.Fatalf("%d events", len(all))
 		}

@@ -215,13 +215,21 @@ func (b *bench) wants(engine, path string, v any, status int, parts ...string) {
 	assert.Equal(b.t, status, got, "%s: %s", path, raw)
 }
 
-// whole is a whole answer of either form.
+// message is what a chat's answer says; null is nothing.
+type message struct {
+	Role, Content, Reasoning string
+	ToolCalls                []struct {
+		Function struct{ Name, Arguments string }
+	} `json:"tool_calls"`
+}
+
+// whole is a whole answer of either form, or a chunk of a stream.
 type whole struct {
 	ID, Object, Model string
 	Choices           []struct {
 		Index          int
 		Text           string
-		Message, Delta struct{ Role, Content string }
+		Message, Delta message
 		FinishReason   string   `json:"finish_reason"`
 		StopReason     any      `json:"stop_reason"`
 		TokenIDs       []uint32 `json:"token_ids"`
@@ -313,6 +321,16 @@ func body(prompt any, maxTokens int, pairs ...any) map[string]any {
 	m := map[string]any{"model": "tandem-sim", "prompt": prompt, "max_tokens": maxTokens, "ignore_eos": true}
 	for i := 0; i < len(pairs); i += 2 {
 		m[pairs[i].(string)] = pairs[i+1]
+	}
+	return m
+}
+
+// chat is a chat's request; its pairs are more members.
+func chat(maxTokens int, pairs ...any) map[string]any {
+	m := body(nil, maxTokens, pairs...)
+	delete(m, "prompt")
+	if m["messages"] == nil {
+		m["messages"] = []any{map[string]string{"role": "user", "content": "hi"}}
 	}
 	return m
 }

@@ -11,15 +11,8 @@ import (
 func TestSGLangStreams(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		sglangPair(b, nil)
-		chat := func(more ...any) map[string]any {
-			m := map[string]any{
-				"model": "anything", "messages": []map[string]string{{"role": "user", "content": "hi"}}, "max_tokens": 12, "ignore_eos": true, "stream": true,
-				"stream_options": map[string]any{"include_usage": true}, "unknown": 1,
-			}
-			for i := 0; i < len(more); i += 2 {
-				m[more[i].(string)] = more[i+1]
-			}
-			return m
+		ask := func(more ...any) map[string]any {
+			return chat(12, append([]any{"model", "anything", "stream", true, "stream_options", map[string]any{"include_usage": true}, "unknown", 1}, more...)...)
 		}
 		stream := func(v map[string]any) (lines []string, words string) {
 			for _, e := range b.events(b.send(t.Context(), "alone", chats, v)) {
@@ -38,7 +31,7 @@ func TestSGLangStreams(t *testing.T) {
 				}
 			}
 		}
-		plain, words := stream(chat())
+		plain, words := stream(ask())
 		n := len(plain)
 		has(plain[0], `"delta":{"role":"assistant","content":"","reasoning_content":null,"tool_calls":null}`, `"finish_reason":null,"matched_stop":null`)
 		has(plain[n-3], `"delta":{"role":null,"content":null,"reasoning_content":null,"tool_calls":null}`, `"finish_reason":"length"`)
@@ -47,43 +40,37 @@ func TestSGLangStreams(t *testing.T) {
 			t.Errorf("%d events: %v", n, plain)
 		}
 
-		thought, rest := stream(chat("chat_template_kwargs", map[string]any{"enable_thinking": true}))
+		thought, rest := stream(ask("chat_template_kwargs", map[string]any{"enable_thinking": true}))
 		has(thought[1], `"content":null,"reasoning_content":"`)
 		if !strings.HasSuffix(words, rest) || len(rest) >= len(words) {
 			t.Errorf("%q behind the thought of %q", rest, words)
 		}
-		if together, all := stream(chat("chat_template_kwargs", map[string]any{"enable_thinking": true}, "separate_reasoning", false)); all != words {
+		if together, all := stream(ask("chat_template_kwargs", map[string]any{"enable_thinking": true}, "separate_reasoning", false)); all != words {
 			t.Errorf("%q in %v", all, together)
 		}
 
 		tools := []map[string]any{{"type": "function", "function": map[string]any{"name": "look"}}, {"type": "function", "function": map[string]any{"name": "go"}}}
-		call, none := stream(chat("tools", tools, "tool_choice", map[string]any{"type": "function", "function": map[string]any{"name": "go"}}))
+		call, none := stream(ask("tools", tools, "tool_choice", map[string]any{"type": "function", "function": map[string]any{"name": "go"}}))
 		has(call[1], `"tool_calls":[{`, `"name":"go"`, `"id":"call_`)
 		if none != "" {
 			t.Errorf("a call has the content %q", none)
 		}
 		arguments := ""
 		for _, line := range call[1 : len(call)-3] {
-			var e struct {
-				Choices []struct {
-					Delta struct {
-						ToolCalls []struct{ Function struct{ Arguments string } } `json:"tool_calls"`
-					}
-				}
-			}
-			if err := json.Unmarshal([]byte(line), &e); err != nil {
+			var w whole
+			if err := json.Unmarshal([]byte(line), &w); err != nil {
 				t.Fatal(err)
 			}
-			for _, c := range e.Choices[0].Delta.ToolCalls {
+			for _, c := range w.Choices[0].Delta.ToolCalls {
 				arguments += c.Function.Arguments
 			}
 		}
 		if want := argumentsOf(words); arguments != want {
 			t.Errorf("arguments %s, want %s", arguments, want)
 		}
-		status, raw := b.post("alone", chats, chat("tools", tools, "tool_choice", "required", "stream", false))
+		status, raw := b.post("alone", chats, ask("tools", tools, "tool_choice", "required", "stream", false))
 		has(string(raw), `"name":"look"`, `"content":null`)
-		if auto, all := stream(chat("tools", tools)); status != 200 || all != words {
+		if auto, all := stream(ask("tools", tools)); status != 200 || all != words {
 			t.Errorf("a tool that is only offered: %v", auto)
 		}
 
@@ -92,7 +79,7 @@ func TestSGLangStreams(t *testing.T) {
 			"return_prompt_token_ids": {"return_prompt_token_ids", true},
 			"LoRA":                    {"model", "base:adapter"},
 		} {
-			status, raw := b.post("alone", chats, chat(more...))
+			status, raw := b.post("alone", chats, ask(more...))
 			has(string(raw), name)
 			if status != http.StatusBadRequest {
 				t.Errorf("%s: %d %s", name, status, raw)
@@ -106,12 +93,8 @@ func TestSGLangStreams(t *testing.T) {
 func TestSGLangChatPrompts(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		sglangPair(b, nil)
-		chat := func(role string, more ...any) map[string]any {
-			m := map[string]any{"messages": []map[string]string{{"role": "user", "content": "hi"}, {"role": role, "content": "well"}}, "max_tokens": 5, "ignore_eos": true}
-			for i := 0; i < len(more); i += 2 {
-				m[more[i].(string)] = more[i+1]
-			}
-			return m
+		ask := func(role string, more ...any) map[string]any {
+			return chat(5, append([]any{"messages", []map[string]string{{"role": "user", "content": "hi"}, {"role": role, "content": "well"}}}, more...)...)
 		}
 		text := func(path string, v any) string {
 			t.Helper()
@@ -121,18 +104,18 @@ func TestSGLangChatPrompts(t *testing.T) {
 			}
 			return w.Choices[0].Text + w.Choices[0].Message.Content
 		}
-		twice := chat("user", "chat_template_kwargs", map[string]any{"tools": 5})
+		twice := ask("user", "chat_template_kwargs", map[string]any{"tools": 5})
 		b.wants("alone", chats, twice, 500, `"message":"Internal server error: 'tools'"`)
 		prompt := ids(4, 50)
-		if got, want := text(chats, chat("user", "input_ids", prompt)), text(completions, body(prompt, 5)); got != want {
+		if got, want := text(chats, ask("user", "input_ids", prompt)), text(completions, body(prompt, 5)); got != want {
 			t.Errorf("input_ids: %q, want %q", got, want)
 		}
-		asUser := text(chats, chat("user"))
-		if text(chats, chat("assistant")) != asUser || text(chats, chat("assistant", "continue_final_message", true)) == asUser {
+		asUser := text(chats, ask("user"))
+		if text(chats, ask("assistant")) != asUser || text(chats, ask("assistant", "continue_final_message", true)) == asUser {
 			t.Error("a last message of the assistant's")
 		}
 		for _, wrong := range []any{"x", []string{"x"}, []float64{1.5}} {
-			b.wants("alone", chats, chat("user", "input_ids", wrong), 400)
+			b.wants("alone", chats, ask("user", "input_ids", wrong), 400)
 		}
 	})
 }
