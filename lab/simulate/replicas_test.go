@@ -1,12 +1,15 @@
 package simulate
 
 import (
+	"fmt"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
@@ -73,35 +76,14 @@ func TestReplicasEnd(t *testing.T) {
 			{Count: 3, Staleness: time.Millisecond}, {Count: 3, Staleness: 20 * time.Millisecond, Loss: 0.2}, {Count: 4, Off: true}, {Count: 2, Away: true},
 		} {
 			for _, mode := range []string{"kv", "eft"} {
-				c.Seed = 5
-				cfg := arm(w, 16, mode, fleet...)
-				cfg.Replicas, cfg.SessionIDs = c, true
-				r, err := start(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := r.all(t.Context()); err != nil {
-					t.Fatalf("%s, %s, %+v: %v", name, mode, c, err)
-				}
-				if len(r.out.Samples) != len(w.Requests) {
-					t.Errorf("%s, %s, %+v: %d of %d requests ended", name, mode, c, len(r.out.Samples), len(w.Requests))
-				}
-				for _, s := range r.out.Samples {
-					if s.Outcome != replay.Answered {
-						t.Fatalf("%s, %s, %+v: %+v", name, mode, c, s)
-					}
-				}
-				for _, g := range r.gateways {
-					for _, role := range roles {
-						if n := g.routers.For(Model, role).Open(); n > 0 {
-							t.Errorf("%s, %s, %+v: %d bookings of role %s are open", name, mode, c, n, role)
-						}
-					}
-				}
-				again, err := Run(t.Context(), cfg)
-				if err != nil || !reflect.DeepEqual(again, r.out) {
-					t.Errorf("%s, %s, %+v: two runs differ (%v)", name, mode, c, err)
-				}
+				t.Run(fmt.Sprintf("%s %s %+v", name, mode, c), func(t *testing.T) {
+					c.Seed = 5
+					cfg := arm(w, 16, mode, fleet...)
+					cfg.Replicas, cfg.SessionIDs = c, true
+					again, err := Run(t.Context(), cfg)
+					require.NoError(t, err)
+					assert.True(t, reflect.DeepEqual(again, ended(t, cfg).out), "two runs differ")
+				})
 			}
 		}
 	}

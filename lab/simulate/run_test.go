@@ -3,12 +3,14 @@ package simulate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
-	"slices"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/pools"
@@ -48,9 +50,31 @@ func fleets() map[string][]Group {
 	}
 }
 
-// TestEveryRequestEnds: whatever the fleet, the policy and the delay of events,
-// each request is answered once with all its tokens, and nothing stays booked,
-// pinned or running.
+// ended plays a run to its end, and checks that each request was answered once and that nothing stays booked, pinned or running.
+func ended(t *testing.T, cfg Config) *run {
+	t.Helper()
+	r, err := start(cfg)
+	require.NoError(t, err)
+	require.NoError(t, r.all(t.Context()))
+	seen := map[int]bool{}
+	for _, s := range r.out.Samples {
+		require.False(t, seen[s.Index] || s.Outcome != replay.Answered, "%+v", s)
+		seen[s.Index] = true
+	}
+	assert.Len(t, seen, len(cfg.Stages[0].Requests), "requests that ended")
+	for _, m := range r.machines {
+		b := m.core.Books(r.at(r.now))
+		assert.Zero(t, b.Running+b.Waiting+b.Transferring+len(b.Pinned)+b.Blocks.Active, "%s holds %+v", m.worker.ID, b)
+	}
+	for _, g := range r.gateways {
+		for _, role := range roles {
+			assert.Zero(t, g.routers.For(Model, role).Open(), "bookings of role %s", role)
+		}
+	}
+	return r
+}
+
+// TestEveryRequestEnds: whatever the fleet, the policy and the delay of events, each request is answered once with all its tokens.
 func TestEveryRequestEnds(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -58,46 +82,20 @@ func TestEveryRequestEnds(t *testing.T) {
 	for name, fleet := range fleets() {
 		for _, mode := range []string{"kv", "round-robin", "least-loaded", "power-of-two", "random"} {
 			for _, delay := range []time.Duration{0, 20 * time.Millisecond} {
-				cfg := arm(w, 16, mode, fleet...)
-				cfg.EventDelay, cfg.Gaps, cfg.Readings = delay, true, 50
-				r, err := start(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := r.all(t.Context()); err != nil {
-					t.Fatalf("%s %s: %v", name, mode, err)
-				}
-				seen := make([]bool, len(w.Requests))
-				for i, s := range r.out.Samples {
-					q := &w.Requests[s.Index]
-					if seen[s.Index] || s.Outcome != replay.Answered || s.OutputTokens != q.OutputTokens {
-						t.Fatalf("%s %s: %+v", name, mode, s)
+				t.Run(fmt.Sprint(name, mode, delay), func(t *testing.T) {
+					cfg := arm(w, 16, mode, fleet...)
+					cfg.EventDelay, cfg.Gaps, cfg.Readings = delay, true, 50
+					r := ended(t, cfg)
+					for i, s := range r.out.Samples {
+						if s.OutputTokens != w.Requests[s.Index].OutputTokens || s.TTFT <= 0 || s.E2E < s.TTFT || s.CachedTokens < 0 || s.CachedTokens >= s.InputTokens {
+							t.Fatalf("times or tokens of %+v", s)
+						}
+						if r.out.TBT[i] <= 0 != (s.OutputTokens == 1) {
+							t.Fatalf("a TBT of %v for %d tokens", r.out.TBT[i], s.OutputTokens)
+						}
 					}
-					seen[s.Index] = true
-					if s.TTFT <= 0 || s.E2E < s.TTFT || s.CachedTokens < 0 || s.CachedTokens >= s.InputTokens {
-						t.Fatalf("%s %s: times or tokens of %+v", name, mode, s)
-					}
-					if r.out.TBT[i] <= 0 != (q.OutputTokens == 1) {
-						t.Fatalf("%s %s: a TBT of %v for %d tokens", name, mode, r.out.TBT[i], q.OutputTokens)
-					}
-				}
-				if slices.Contains(seen, false) {
-					t.Fatalf("%s %s: a request has no sample", name, mode)
-				}
-				for _, m := range r.machines {
-					b := m.core.Books(r.at(r.now))
-					if b.Running+b.Waiting+b.Transferring+len(b.Pinned)+b.Blocks.Active > 0 {
-						t.Errorf("%s %s: %s holds %+v", name, mode, m.worker.ID, b)
-					}
-				}
-				for _, role := range []pools.Role{pools.Both, pools.Prefill, pools.Decode} {
-					if n := r.gateways[0].routers.For(Model, role).Open(); n > 0 {
-						t.Errorf("%s %s: %d bookings of role %s are open", name, mode, n, role)
-					}
-				}
-				if len(r.out.Readings) == 0 {
-					t.Error("no readings")
-				}
+					assert.NotEmpty(t, r.out.Readings)
+				})
 			}
 		}
 	}
