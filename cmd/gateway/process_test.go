@@ -119,6 +119,7 @@ type proc struct {
 func asProcess(t testing.TB, args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), asGateway+"=1", logForm, "TMPDIR="+t.TempDir()) // one that is killed leaves its etcd there
+	cmd.WaitDelay = 10 * time.Second                                               // its children have its output too
 	return cmd
 }
 
