@@ -173,8 +173,8 @@ func TestIndexesComeAndGo(t *testing.T) {
 		t.Errorf("the sibling was sent to %s, which had %d tokens; %s has the prompt", again, cached, worker)
 	}
 	for _, f := range []*fleet.Fleet{f, g} {
-		if n := f.Value("tandem_kv_remote_index_lookups_total", string(remote.Answered)); n < 3 {
-			t.Errorf("%v look-ups are counted as answered", n)
+		if f.Value("tandem_kv_remote_index_lookups_total", string(remote.Answered)) == 0 {
+			t.Errorf("no look-up is counted as answered")
 		}
 		if n := f.Value("tandem_kv_remote_index_ranks", x.addr); n != 3 { // decode workers are chosen by load
 			t.Errorf("the index lists %v ranks, want 3", n)

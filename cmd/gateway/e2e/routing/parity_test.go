@@ -401,6 +401,7 @@ var sequenceOf = regexp.MustCompile(`([0-9a-f]{16})-1-0-`)
 // In mode eft prompts wait in the gateway, and yet a prefill engine has hardly a moment without one while others wait: little
 // more than the 2 ms that each takes to come, of 107 ms in the mean to be computed.
 func TestPrefillIsRarelyIdle(t *testing.T) {
+	t.Parallel()
 	const engines, from, span = 2, 125 * time.Second, 15 * time.Second
 	each := parityEngine()
 	f := parityFleet{
