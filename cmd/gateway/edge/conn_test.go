@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -19,16 +18,16 @@ import (
 )
 
 // pipe returns both ends of a connection in memory, the near one wrapped.
-func pipe(stall time.Duration) (*conn, net.Conn) {
+func pipe(t *testing.T, stall time.Duration) (*conn, net.Conn) {
 	near, far := net.Pipe()
+	t.Cleanup(func() { far.Close(); near.Close() })
 	return &conn{Conn: near, stall: stall, forget: func(*conn) {}}, far
 }
 
 // TestWatchOutlivesAnOldReadDeadline: fasthttp leaves one behind, and it does not end the watch.
 func TestWatchOutlivesAnOldReadDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, far := pipe(time.Minute)
-		defer c.Close()
+		c, far := pipe(t, time.Minute)
 		c.SetReadDeadline(time.Now().Add(time.Second))
 		gone := make(chan struct{})
 		c.onLeave(func() { close(gone) })
@@ -44,21 +43,18 @@ func TestWatchOutlivesAnOldReadDeadline(t *testing.T) {
 func TestWatchKeepsPipelinedBytes(t *testing.T) {
 	for _, sent := range []string{"G", "GET / HTTP/1.1\r\n", strings.Repeat("x", stashBytes), strings.Repeat("y", 3*stashBytes)} {
 		synctest.Test(t, func(t *testing.T) {
-			c, far := pipe(time.Minute)
-			defer far.Close()
-			defer c.Close()
+			c, far := pipe(t, time.Minute)
 			c.onLeave(func() { t.Error("taken for a client that left") })
 			go io.WriteString(far, sent)
 			synctest.Wait()
 			c.unwatch()
 			c.unwatch() // does nothing
 			got := make([]byte, len(sent))
-			if _, err := io.ReadFull(c, got); err != nil || string(got) != sent {
-				t.Errorf("got %q, %v; want %q", got, err, sent)
-			}
-			if c.arrival().IsZero() || !c.arrival().IsZero() {
-				t.Error("the arrival is not noted once")
-			}
+			_, err := io.ReadFull(c, got)
+			assert.NoError(t, err)
+			assert.Equal(t, sent, string(got))
+			assert.False(t, c.arrival().IsZero(), "the arrival")
+			assert.True(t, c.arrival().IsZero(), "it is noted once")
 		})
 	}
 }
@@ -67,9 +63,7 @@ func TestWatchKeepsPipelinedBytes(t *testing.T) {
 // minute, then nothing.
 func TestWriteGivesUpOnlyWithoutProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, far := pipe(2 * time.Minute)
-		defer far.Close()
-		defer c.Close()
+		c, far := pipe(t, 2*time.Minute)
 		go func() {
 			for range 10 {
 				time.Sleep(time.Minute)
@@ -77,13 +71,10 @@ func TestWriteGivesUpOnlyWithoutProgress(t *testing.T) {
 			}
 		}()
 		begin := time.Now()
-		if _, err := c.Write(make([]byte, 100)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("error %v, want the deadline", err)
-		}
-		// The last byte went at minute 10.
-		if took := time.Since(begin); took < 12*time.Minute || took > 12*time.Minute+15*time.Second {
-			t.Errorf("gave up after %v", took)
-		}
+		_, err := c.Write(make([]byte, 100))
+		assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		took := time.Since(begin) // the last byte went at minute 10
+		assert.True(t, took >= 12*time.Minute && took <= 12*time.Minute+15*time.Second, "gave up after %v", took)
 	})
 }
 
@@ -91,7 +82,7 @@ func TestWriteGivesUpOnlyWithoutProgress(t *testing.T) {
 // limit, one that sends nothing is waited for lingerTime.
 func TestCloseDrainsWithinBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, far := pipe(time.Minute)
+		c, far := pipe(t, time.Minute)
 		c.lingerFor(100 << 10)
 		taken := make(chan int, 1)
 		go func() {
@@ -103,11 +94,9 @@ func TestCloseDrainsWithinBounds(t *testing.T) {
 		n := <-taken
 		assert.True(t, n >= 100<<10 && n <= 200<<10, "drained %d bytes", n)
 		assert.Zero(t, time.Since(begin))
-		far.Close()
 	})
 	synctest.Test(t, func(t *testing.T) {
-		c, far := pipe(time.Minute)
-		defer far.Close()
+		c, _ := pipe(t, time.Minute)
 		c.lingerFor(1)
 		begin := time.Now()
 		c.Close()
