@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
@@ -22,12 +21,7 @@ type waitingLine struct {
 
 func newWaitingLine(tb testing.TB, workers, n int) *waitingLine {
 	tb.Helper()
-	cfg := DefaultConfig()
-	cfg.Mode = "eft"
-	cfg.Forecast = func(_ *pools.Worker, booked, uncached, _ int) (time.Duration, bool) {
-		return time.Duration(booked+uncached) * time.Millisecond, true
-	}
-	idx := index.New(index.Config{})
+	cfg, idx := lateConfig(), index.New(index.Config{})
 	l := &waitingLine{
 		prefill: newRouter(tb, cfg.For(pools.Prefill), idx), decode: newRouter(tb, cfg.For(pools.Decode), nil),
 		pp: poolOf(pools.Prefill, fleet("p", workers)...), dp: poolOf(pools.Decode, fleet("d", workers)...),

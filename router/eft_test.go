@@ -13,16 +13,21 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// lateRouter is a prefill pool's router in mode eft, where a token takes a millisecond.
-func lateRouter(t *testing.T) (*Router, *pools.Pool, *index.Index) {
-	t.Helper()
+// lateConfig is mode eft, where a token takes a millisecond.
+func lateConfig() Config {
 	cfg := DefaultConfig()
 	cfg.Mode = "eft"
 	cfg.Forecast = func(_ *pools.Worker, booked, uncached, _ int) (time.Duration, bool) {
 		return time.Duration(booked+uncached) * time.Millisecond, true
 	}
+	return cfg
+}
+
+// lateRouter is a prefill pool's router with it.
+func lateRouter(t *testing.T) (*Router, *pools.Pool, *index.Index) {
+	t.Helper()
 	idx := index.New(index.Config{})
-	return newRouter(t, cfg.For(pools.Prefill), idx), poolOf(pools.Prefill, worker("a", 0, 0, 0), worker("b", 0, 0, 0)), idx
+	return newRouter(t, lateConfig().For(pools.Prefill), idx), poolOf(pools.Prefill, worker("a", 0, 0, 0), worker("b", 0, 0, 0)), idx
 }
 
 // In mode eft a request waits for the worker that would finish it first, even while another is idle, and those behind it

@@ -60,6 +60,22 @@ func reserve(t testing.TB, r *Router, p *pools.Pool, req Request, now time.Time)
 	return l
 }
 
+// pick chooses in p, and books nothing.
+func pick(t testing.TB, r *Router, p *pools.Pool, req Request, now time.Time) Choice {
+	t.Helper()
+	why, err := r.Pick(p, req, now)
+	require.NoError(t, err)
+	return why
+}
+
+// reservePair books in pp and dp.
+func reservePair(t testing.TB, prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request) (p, d *Lease) {
+	t.Helper()
+	p, d, err := ReservePair(prefill, decode, pp, dp, preq, dreq, noon)
+	require.NoError(t, err)
+	return p, d
+}
+
 // mustPolicy is the policy of valid settings.
 func mustPolicy(t testing.TB, cfg Config) policy {
 	t.Helper()
@@ -214,10 +230,7 @@ func TestSeed(t *testing.T) {
 		p.Model = model
 		var ids strings.Builder
 		for i := range 20 {
-			c, err := r.Pick(p, Request{ID: fmt.Sprint(i), ISL: 100}, noon)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := pick(t, r, p, Request{ID: fmt.Sprint(i), ISL: 100}, noon)
 			ids.WriteString(c.Worker.ID)
 		}
 		return ids.String()

@@ -59,10 +59,7 @@ func TestSlicesGoOnFromEachOther(t *testing.T) {
 	req := Request{ID: "long", ISL: tokens, Hashes: chain(1, tokens/16), DecodeLater: true, Sliced: true}
 	ends, booked := []int(nil), 0
 	for len(ends) < 10 {
-		p, _, err := ReservePair(prefill, decode, pp, dp, req, req, noon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p, _ := reservePair(t, prefill, decode, pp, dp, req, req)
 		booked += p.PrefillTokens
 		ends = append(ends, p.Slice)
 		if p.Slice == 0 {
@@ -95,10 +92,7 @@ func TestARestKeepsItsWorker(t *testing.T) {
 	long := Request{ID: "long", ISL: tokens, Hashes: chain(1, tokens/16), DecodeLater: true, Sliced: true}
 	book := func(req Request) *Lease {
 		t.Helper()
-		l, _, err := ReservePair(prefill, decode, pp, dp, req, req, noon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l, _ := reservePair(t, prefill, decode, pp, dp, req, req)
 		return l
 	}
 	first := book(long)

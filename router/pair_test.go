@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -35,15 +38,13 @@ func TestPair(t *testing.T) {
 			decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 			pp := &pools.Pool{Model: "m", Role: pools.Prefill, Members: c.prefills}
 			dp := &pools.Pool{Model: "m", Role: pools.Decode, Members: c.decodes}
-			before := 0
 			if c.busyP > 0 {
 				reserve(t, prefill, pp, Request{ID: "before", ISL: c.busyP}, noon)
-				before++
 			}
 			if c.busyD > 0 {
 				reserve(t, decode, dp, Request{ID: "before", ISL: c.busyD}, noon)
-				before++
 			}
+			before := prefill.Open() + decode.Open()
 			p, d, err := ReservePair(prefill, decode, pp, dp, Request{ID: "r", ISL: c.isl}, Request{ID: "r", ISL: c.isl}, noon)
 			if !errors.Is(err, c.want) {
 				t.Fatalf("%v, want %v", err, c.want)
@@ -71,14 +72,10 @@ func TestPairTooBig(t *testing.T) {
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	_, _, err := ReservePair(prefill, decode, poolOf(pools.Prefill), poolOf(pools.Decode, worker("d", 10, 0, 0)),
 		Request{ID: "r", ISL: 1600}, Request{ID: "r", ISL: 1600}, noon)
-	var big *TooBigError
-	if !errors.As(err, &big) || big.NeedBlocks != 101 || big.LargestBlocks != 10 {
-		t.Errorf("%v, want 101 blocks needed of 10", err)
-	}
 	var in *PoolError
-	if !errors.As(err, &in) || in.Role != pools.Decode {
-		t.Errorf("%v does not name the decode pool", err)
-	}
+	require.ErrorAs(t, err, &in)
+	assert.Equal(t, pools.Decode, in.Role)
+	assert.Equal(t, "request needs 101 blocks, the largest worker has 10", outcome(nil, err))
 }
 
 // TestPairUnwinds: the decode leg is booked already, so prefill's must not stay.
@@ -105,10 +102,7 @@ func TestPairTurns(t *testing.T) {
 	reserve(t, prefill, pp, Request{ID: "alone", ISL: 16}, noon)
 	var got []string
 	for i := range 4 {
-		p, d, err := ReservePair(prefill, decode, pp, dp, Request{ID: fmt.Sprint(i), ISL: 16}, Request{ID: fmt.Sprint(i), ISL: 16}, noon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p, d := reservePair(t, prefill, decode, pp, dp, Request{ID: fmt.Sprint(i), ISL: 16}, Request{ID: fmt.Sprint(i), ISL: 16})
 		got = append(got, p.Worker.ID+d.Worker.ID)
 	}
 	if want := "p0001d0000 p0000d0001 p0001d0002 p0000d0000"; strings.Join(got, " ") != want {
@@ -129,10 +123,7 @@ func TestPairsThatHandOver(t *testing.T) {
 	chosen := map[string]int{}
 	var leases []*Lease
 	for n := range 4 {
-		p, d, err := ReservePair(prefill, decode, pp, dp, ask(n), ask(n), noon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p, d := reservePair(t, prefill, decode, pp, dp, ask(n), ask(n))
 		chosen[p.Worker.ID+d.Worker.ID]++
 		leases = append(leases, p, d)
 	}

@@ -63,10 +63,7 @@ func TestPredictionsEndWithTheWorker(t *testing.T) {
 	restarted.Version = 2
 	overlaps := func(p *pools.Pool) (list []int) {
 		for _, m := range p.Members {
-			w, err := r.Pick(p, Request{ID: "x", ISL: 320, Hashes: hashes, Pin: &Pin{Worker: m.Worker.ID}}, noon)
-			if err != nil {
-				t.Fatal(err)
-			}
+			w := pick(t, r, p, Request{ID: "x", ISL: 320, Hashes: hashes, Pin: &Pin{Worker: m.Worker.ID}}, noon)
 			list = append(list, w.Overlap)
 		}
 		return list

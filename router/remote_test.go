@@ -50,10 +50,7 @@ func TestToldIsPreferred(t *testing.T) {
 		{"of the wrong length", &overlap.Report{Layout: overlap.NewLayout([]overlap.Rank{{Worker: "a", Rank: 0}})}, [4]int{8, 2, 0, 3}},
 	} {
 		req.RemoteOverlap = tt.answered
-		why, err := r.Pick(p, req, noon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		why := pick(t, r, p, req, noon)
 		best := 0
 		for i, term := range why.Terms {
 			if term.CachedBlocks != tt.want[i] {
@@ -81,10 +78,7 @@ func TestToldTiers(t *testing.T) {
 		Layout: overlap.NewLayout([]overlap.Rank{{Worker: "a", Rank: 0}, {Worker: "b", Rank: 0}}),
 		Tiers:  []overlap.Tiers{{Known: true, Device: 3, Host: 2, Disk: 2, Shared: 9}, {Known: true, Device: -5, Host: 1 << 30}},
 	}}
-	why, err := r.Pick(p, req, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	why := pick(t, r, p, req, noon)
 	for i, want := range [][4]int{{3, 2, 2, 1}, {0, 8, 0, 0}} {
 		term := why.Terms[i]
 		if got := [4]int{term.CachedBlocks, term.HostBlocks, term.DiskBlocks, term.SharedBlocks}; got != want {
@@ -101,10 +95,7 @@ func TestToldOfAPair(t *testing.T) {
 	}
 	pp, dp := poolOf(pools.Prefill, silent("p1"), silent("p2")), poolOf(pools.Decode, silent("d1"))
 	req := Request{ID: "r", ISL: 8 * 16, Hashes: chain(1, 8), RemoteOverlap: remoteReport(map[overlap.Rank]int32{{Worker: "p2", Rank: 0}: 6, {Worker: "d1", Rank: 0}: 8})}
-	p, d, err := ReservePair(prefill, decode, pp, dp, req, req, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p, d := reservePair(t, prefill, decode, pp, dp, req, req)
 	if p.Worker.ID != "p2" || p.Overlap != 6 || d.Overlap != 0 {
 		t.Errorf("chose %s for an overlap of %d, and decode for %d", p.Worker.ID, p.Overlap, d.Overlap)
 	}

@@ -60,10 +60,7 @@ func TestOverlapsDecideBeforeSessions(t *testing.T) {
 	req := Request{ID: "1", ISL: 800, Hashes: prompt, Session: "s"}
 	pick := func() string {
 		t.Helper()
-		c, err := r.Pick(p, req, noon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := pick(t, r, p, req, noon)
 		return c.Worker.ID
 	}
 	home := pick()

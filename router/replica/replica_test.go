@@ -190,6 +190,8 @@ func (g *group) member(name string) *member {
 	return nil
 }
 
+var events = map[Do]string{Joined: "joined", Quiet: "quiet", Back: "back", Died: "died", Expired: "expired", Left: "left"}
+
 func (g *group) effects(m *member, do []Effect) {
 	for _, e := range do {
 		of := g.member(e.Peer)
@@ -214,18 +216,8 @@ func (g *group) effects(m *member, do []Effect) {
 			m.bound.Greet(g.now)
 		case SameName:
 			m.stops++
-		case Joined:
-			m.events = append(m.events, "joined "+e.Peer)
-		case Quiet:
-			m.events = append(m.events, "quiet "+e.Peer)
-		case Back:
-			m.events = append(m.events, "back "+e.Peer)
-		case Died:
-			m.events = append(m.events, "died "+e.Peer)
-		case Expired:
-			m.events = append(m.events, "expired "+e.Peer)
-		case Left:
-			m.events = append(m.events, "left "+e.Peer)
+		case Joined, Quiet, Back, Died, Expired, Left:
+			m.events = append(m.events, events[e.Do]+" "+e.Peer)
 		}
 	}
 }
