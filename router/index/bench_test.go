@@ -252,7 +252,7 @@ func (f *fleet) churn() (stop func()) {
 // BenchmarkApply applies events of own hashes, see traffic, to the index of
 // BenchmarkMatch, with and without a reader on the other core. An op is a prompt
 // that comes and one that goes; an event is one block. From an engine's bytes to
-// here is BenchmarkApply of internal/kvevents.
+// here is BenchmarkApply of router/feed.
 func BenchmarkApply(b *testing.B) {
 	f := newFleet(b)
 	for _, reading := range []string{"alone", "reader"} {

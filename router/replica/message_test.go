@@ -2,7 +2,6 @@ package replica
 
 import (
 	"math"
-	"math/rand/v2"
 	"reflect"
 	"testing"
 	"time"
@@ -116,32 +115,4 @@ func FuzzMessage(f *testing.F) {
 		p.Tick(noon.Add(2*time.Hour), true, do)
 		_, _ = ReadAsk(data)
 	})
-}
-
-// BenchmarkRequest is what the sharing of one request costs two gateways, without what carries it: its shares said at its grant, when its
-// prompt is done and at its end, and heard.
-func BenchmarkRequest(b *testing.B) {
-	own := NewOwn("a", 1)
-	peers := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("b", 1), ledger{}, noon)
-	rng := rand.New(rand.NewPCG(1, 2))
-	workers := []string{"prefill-0", "prefill-1", "prefill-2", "prefill-3", "decode-0", "decode-1", "decode-2", "decode-3"}
-	bytes := 0
-	var do []Effect
-	b.ReportAllocs()
-	for b.Loop() {
-		for range 3 {
-			for leg, role := range []pools.Role{pools.Prefill, pools.Decode} {
-				own.Set(Slot{"meta-llama/Llama-3.3-70B-Instruct", role, workers[4*leg+rng.IntN(4)], 0}, load.Share{Account: load.Account{
-					Requests: 1 + rng.IntN(20), ActiveBlocks: rng.IntN(9000), PrefillTokens: rng.IntN(90000),
-				}})
-			}
-			data := own.Say()
-			bytes += len(data)
-			var err error
-			if do, err = peers.Hear("a", data, noon, do[:0]); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-	b.ReportMetric(float64(bytes)/float64(b.N), "wire_B/op")
 }
