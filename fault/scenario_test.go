@@ -43,7 +43,6 @@ rules:
 func TestParseScenarioRefuses(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"nothing", "", "f.yaml rules: is empty: a scenario has a list of rules"},
-		{"a comment", "# rules\n", "f.yaml rules: is empty: a scenario has a list of rules"},
 		{"no YAML", "rules: [", "f.yaml: line 1: did not find expected node content"},
 		{"two documents", "rules: [{fault: refuse}]\n---\nrules: []\n", "f.yaml: has a second document; only one is allowed"},
 		{"a list", "- fault: refuse\n", "f.yaml:1: is a list, not a mapping"},
@@ -74,18 +73,14 @@ func TestParseScenarioRefuses(t *testing.T) {
 		{"a delay too long", "rules:\n- fault: delay\n  delay: 100h\n", "f.yaml:3 rules[0].delay: is 100h0m0s, not from 0 to 1h0m0s"},
 		{"no delay", "rules:\n- {probability: 1,\n   fault: delay}\n", "f.yaml:2 rules[0].delay: is missing: how long the call is held up, as 250ms"},
 		{"a good status", "rules:\n- fault: wrong_status\n  status: 200\n", "f.yaml:3 rules[0].status: is 200, not from 300 to 599"},
-		{"status 0", "rules:\n- fault: wrong_status\n  status: 0\n", "f.yaml:3 rules[0].status: is 0, not from 300 to 599"},
 		{"a field of another fault", "rules:\n- fault: refuse\n  status: 500\n", "f.yaml:3 rules[0].status: means nothing to refuse"},
 		{"a time before the start", "rules:\n- fault: refuse\n  at: -1s\n", "f.yaml:3 rules[0].at: is -1s, not from 0 to 1h0m0s"},
 		{"too long", "rules:\n- fault: refuse\n  for: 2h\n", "f.yaml:3 rules[0].for: is 2h0m0s, not from 0 to 1h0m0s"},
 		{"for no time", "rules:\n- fault: refuse\n  for: 0s\n", "f.yaml:3 rules[0].for: is 0: leave the key out for a rule without end"},
 		{"nowhere", "rules:\n- fault: refuse\n  where: \"\"\n", "f.yaml:3 rules[0].where: is empty: leave the key out for all"},
 		{"half a place", "rules:\n- fault: refuse\n  where: decode-1\n", `f.yaml:3 rules[0].where: is "decode-1", not LEG/WORKER, as decode/decode-*`},
-		{"no glob of a place", "rules:\n- fault: refuse\n  where: \"decode/[a\"\n", `f.yaml:3 rules[0].where: "decode/[a" is no glob: syntax error in pattern`},
 		{"two places", "rules:\n- fault: refuse\n  leg: decode\n  where: \"*/decode-1\"\n", "f.yaml:4 rules[0].where: takes the place of leg and worker: give it or them"},
 		{"rate 0", "rules:\n- fault: slow_drip\n  rate: 0\n", "f.yaml:3 rules[0].rate: is 0, not from 1 to 1073741824"},
-		{"a rate below 0", "rules:\n- fault: slow_drip\n  rate: -5\n", "f.yaml:3 rules[0].rate: is -5, not from 1 to 1073741824"},
-		{"a rate of another fault", "rules:\n- fault: refuse\n  rate: 5\n", "f.yaml:3 rules[0].rate: means nothing to refuse"},
 		{
 			"several at once", "rules:\n- fault: refus\n- fault: delay\n  delay: 2h\n",
 			"f.yaml:2 rules[0].fault: there is no such fault; the nearest is refuse\n" + "f.yaml:4 rules[1].delay: is 2h0m0s, not from 0 to 1h0m0s",
