@@ -68,6 +68,16 @@ func render(t *testing.T, values map[string]any) (string, error) {
 	return b.String(), nil
 }
 
+// manifest is render with values that are right.
+func manifest(t *testing.T, values map[string]any) string {
+	t.Helper()
+	text, err := render(t, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 // rendered is every file of the chart with values, NOTES.txt among them.
 func rendered(t *testing.T, values map[string]any) (map[string]string, error) {
 	t.Helper()
@@ -159,10 +169,7 @@ func TestExamples(t *testing.T) {
 	}
 	for name, values := range examples(t) {
 		t.Run(name, func(t *testing.T) {
-			text, err := render(t, values)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := manifest(t, values)
 			found, printed := settingsWrongs(t, text)
 			for _, wrong := range append(wrongs(text), found...) {
 				t.Error(wrong)
@@ -177,14 +184,10 @@ func TestExamples(t *testing.T) {
 
 // wants checks that a manifest has exactly these objects, whose names begin alike, that each engine is started by one of some commands, where
 // there are any, and that it has some lines.
-func wants(t *testing.T, text, prefix, objects string, starts, has []string) {
+func wants(t *testing.T, text, prefix, named string, starts, has []string) {
 	t.Helper()
-	all, err := decode(text)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var got []string
-	for _, o := range all {
+	for _, o := range objects(t, text).all {
 		got = append(got, o.(schema.ObjectKind).GroupVersionKind().Kind+" "+strings.TrimPrefix(o.GetName(), prefix))
 		d, ok := o.(*appsv1.Deployment)
 		if !ok || len(starts) == 0 {
@@ -196,7 +199,7 @@ func wants(t *testing.T, text, prefix, objects string, starts, has []string) {
 			}
 		}
 	}
-	want := strings.Split(objects, ", ")
+	want := strings.Split(named, ", ")
 	slices.Sort(want)
 	if slices.Sort(got); !slices.Equal(got, want) {
 		t.Errorf("objects\n%q\nwant\n%q", got, want)
@@ -337,6 +340,30 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// What an operator reads after the installation is true of it.
+func TestNotes(t *testing.T) {
+	for _, tt := range []struct {
+		example, path string
+		value         any
+		want, not     string
+	}{
+		{"vllm", "gateway.replicas", 1, "http://demo-tandem.serving.svc/v1/chat/completions", "each books for itself"},
+		{"vllm", "gateway.replicas", 2, "each books for itself", "https"},
+		{"vllm", "gateway.autoscaling.enabled", true, "each books for itself", ""},
+		{"production", "nats.enabled", true, "curl --insecure https://localhost:8000/health", "each books for itself"},
+		{"production", "gateway.peers.existingSecret", "", "each books for itself", ""},
+		{"production", "gateway.tls.existingSecret", "pair", "BackendTLSPolicy for service demo-tandem", "http://"},
+		{"replicas", "gateway.service.port", 443, "https://demo-tandem.serving.svc/v1", "each books for itself"},
+		{"replicas", "gateway.service.port", 8443, "https://demo-tandem.serving.svc:8443/v1", "BackendTLSPolicy"},
+		{"certificates", "gateway.replicas", 2, "-- /gateway health --config", "curl"},
+	} {
+		files, err := rendered(t, set(set(sharing(examples(t)[tt.example], tt.path), "networkPolicy.extraEgress", everywhere), tt.path, tt.value))
+		if notes := files["tandem/templates/NOTES.txt"]; err != nil || !strings.Contains(notes, tt.want) || tt.not != "" && strings.Contains(notes, tt.not) {
+			t.Errorf("%s with %s: %v: %v, lacks %q or has %q:\n%s", tt.example, tt.path, tt.value, err, tt.want, tt.not, notes)
+		}
+	}
+}
+
 // sharing is values without gateway.peers where a path is of a NATS that the gateways have in common: one of the two is set.
 func sharing(values map[string]any, path string) map[string]any {
 	if strings.HasPrefix(path, "nats.") {
@@ -350,10 +377,7 @@ func sharing(values map[string]any, path string) map[string]any {
 func TestMistakesAreFound(t *testing.T) {
 	texts := map[string]string{}
 	for _, name := range []string{"production", "replicas", "certificates"} {
-		text, err := render(t, examples(t)[name])
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := manifest(t, examples(t)[name])
 		texts[name] = text
 	}
 	if strings.Contains(texts["production"], "replicas: 1") {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -67,6 +68,16 @@ func wrongs(manifest string) []string {
 		}
 	}
 	return c.wrongs
+}
+
+// objects are those of a manifest that can be decoded.
+func objects(t *testing.T, manifest string) *cluster {
+	t.Helper()
+	all, err := decode(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &cluster{all: all}
 }
 
 func (c *cluster) wrong(format string, args ...any) {

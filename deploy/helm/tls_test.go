@@ -112,15 +112,7 @@ func secrets(t *testing.T, settings string) string {
 func TestGatewaysStartWithTheSecrets(t *testing.T) {
 	for _, example := range []string{"replicas", "certificates"} {
 		t.Run(example, func(t *testing.T) {
-			text, err := render(t, examples(t)[example])
-			if err != nil {
-				t.Fatal(err)
-			}
-			all, err := decode(text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := &cluster{all: all}
+			c := objects(t, manifest(t, examples(t)[example]))
 			config := filepath.Join(t.TempDir(), "gateway.yaml")
 			ln, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
@@ -190,15 +182,7 @@ func TestGatewaysReachEachOther(t *testing.T) {
 		"etcd":    {"registry", "gateway.replicas", 3, []int{8000}},
 		"nothing": {"production", "gateway.peers.existingSecret", "", nil},
 	} {
-		text, err := render(t, set(sharing(examples(t)[tt.example], tt.path), tt.path, tt.value))
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, err := decode(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &cluster{all: all}
+		c := objects(t, manifest(t, set(sharing(examples(t)[tt.example], tt.path), tt.path, tt.value)))
 		p := find[*networkingv1.NetworkPolicy](c, "demo-tandem-gateway")
 		among := func(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) (found []int) {
 			if len(peers) != 1 || peers[0].PodSelector == nil || !maps.Equal(peers[0].PodSelector.MatchLabels, gateways) {
@@ -221,30 +205,6 @@ func TestGatewaysReachEachOther(t *testing.T) {
 		}
 		if bus := find[*networkingv1.NetworkPolicy](c, "demo-tandem-nats"); bus != nil && len(bus.Spec.Ingress[0].From) != map[string]int{"NATS": 1, "etcd": 2}[name] {
 			t.Errorf("%s: NATS is reached by %v", name, bus.Spec.Ingress[0].From)
-		}
-	}
-}
-
-// What an operator reads after the installation is true of it.
-func TestNotes(t *testing.T) {
-	for _, tt := range []struct {
-		example, path string
-		value         any
-		want, not     string
-	}{
-		{"vllm", "gateway.replicas", 1, "http://demo-tandem.serving.svc/v1/chat/completions", "each books for itself"},
-		{"vllm", "gateway.replicas", 2, "each books for itself", "https"},
-		{"vllm", "gateway.autoscaling.enabled", true, "each books for itself", ""},
-		{"production", "nats.enabled", true, "curl --insecure https://localhost:8000/health", "each books for itself"},
-		{"production", "gateway.peers.existingSecret", "", "each books for itself", ""},
-		{"production", "gateway.tls.existingSecret", "pair", "BackendTLSPolicy for service demo-tandem", "http://"},
-		{"replicas", "gateway.service.port", 443, "https://demo-tandem.serving.svc/v1", "each books for itself"},
-		{"replicas", "gateway.service.port", 8443, "https://demo-tandem.serving.svc:8443/v1", "BackendTLSPolicy"},
-		{"certificates", "gateway.replicas", 2, "-- /gateway health --config", "curl"},
-	} {
-		files, err := rendered(t, set(set(sharing(examples(t)[tt.example], tt.path), "networkPolicy.extraEgress", everywhere), tt.path, tt.value))
-		if notes := files["tandem/templates/NOTES.txt"]; err != nil || !strings.Contains(notes, tt.want) || tt.not != "" && strings.Contains(notes, tt.not) {
-			t.Errorf("%s with %s: %v: %v, lacks %q or has %q:\n%s", tt.example, tt.path, tt.value, err, tt.want, tt.not, notes)
 		}
 	}
 }
