@@ -77,24 +77,3 @@ func TestTables(t *testing.T) {
 		t.Errorf("alone:\n%s", text)
 	}
 }
-
-func TestGoals(t *testing.T) {
-	for _, tt := range []struct {
-		goal                  goal
-		gateway, nginx, times float64
-		reached, ok           bool
-	}{
-		{goal{times: 1.2}, 12, 10, 1.2, true, true},
-		{goal{times: 1.2}, 13, 10, 1.3, false, true},
-		{goal{times: 1.2}, 13, 0, 0, true, false},
-		{goal{most: 30}, 30, 0, 0, true, true},
-		{goal{most: 30}, 30.1, 0, 0, false, true},
-		{goal{above: 0.5}, 1.4, 1, 1.4, true, true},
-		{goal{above: 0.5}, 1.6, 1, 1.6, false, true},
-		{goal{above: 0.5}, 0.4, 0, 0, true, false},
-	} {
-		if reached, ok := tt.goal.reached(tt.gateway, tt.nginx, tt.times); ok != tt.ok || ok && reached != tt.reached {
-			t.Errorf("%+v: got %v, %v", tt, reached, ok)
-		}
-	}
-}

@@ -170,9 +170,6 @@ func (p *Publisher) Next() uint64 {
 // Subscribers is how many subscribe now.
 func (p *Publisher) Subscribers() int { return p.pub.Subscribers() }
 
-// Dropped is how many messages a subscriber was too slow for.
-func (p *Publisher) Dropped() uint64 { return p.pub.Dropped() }
-
 // answer gives what is kept from the number asked for on. What is no question as engines take it gets no answer.
 func (p *Publisher) answer(question [][]byte, to *zmtp.Conn) error {
 	if len(question) != 2 || len(question[0]) != 0 || len(question[1]) > 8 {

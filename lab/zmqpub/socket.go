@@ -6,7 +6,6 @@ import (
 	"context"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/backoff"
@@ -24,8 +23,7 @@ type SocketConfig struct {
 
 // Socket is a PUB socket: it sends messages to the subscribers of their first frame.
 type Socket struct {
-	cfg     SocketConfig
-	dropped atomic.Uint64
+	cfg SocketConfig
 
 	mu    sync.Mutex // guards peers
 	peers map[*peer]struct{}
@@ -48,9 +46,6 @@ func NewSocket(cfg SocketConfig) *Socket {
 	cfg.HighWaterBytes = cmp.Or(cfg.HighWaterBytes, 64<<20)
 	return &Socket{cfg: cfg, peers: map[*peer]struct{}{}}
 }
-
-// Dropped is how many messages were not sent to a subscriber that was too slow.
-func (p *Socket) Dropped() uint64 { return p.dropped.Load() }
 
 // Subscribers is how many peers have subscribed to anything.
 func (p *Socket) Subscribers() int {
@@ -77,9 +72,7 @@ func (p *Socket) Send(frames ...[]byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for q := range p.peers {
-		if !q.offer(frames, size, &p.cfg) {
-			p.dropped.Add(1)
-		}
+		q.offer(frames, size, &p.cfg)
 	}
 }
 
@@ -156,19 +149,16 @@ func (q *peer) subscribe(topic string, by int) {
 	}
 }
 
-// offer queues a message if it is wanted, and says whether it could.
-func (q *peer) offer(frames [][]byte, size int, cfg *SocketConfig) bool {
+// offer queues a message if it is wanted and fits.
+func (q *peer) offer(frames [][]byte, size int, cfg *SocketConfig) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	wanted := false
 	for topic := range q.topics {
 		wanted = wanted || bytes.HasPrefix(frames[0], []byte(topic))
 	}
-	if !wanted {
-		return true
-	}
-	if len(q.queue) >= cfg.HighWater || len(q.queue) > 0 && q.bytes+size > cfg.HighWaterBytes {
-		return false
+	if !wanted || len(q.queue) >= cfg.HighWater || len(q.queue) > 0 && q.bytes+size > cfg.HighWaterBytes {
+		return
 	}
 	q.queue = append(q.queue, frames)
 	q.bytes += size
@@ -176,7 +166,6 @@ func (q *peer) offer(frames [][]byte, size int, cfg *SocketConfig) bool {
 	case q.more <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // send writes what is queued until ctx ends or the peer does not take it.
