@@ -35,6 +35,10 @@ func TestWatchOutlivesAnOldReadDeadline(t *testing.T) {
 		far.Close()
 		<-gone
 		c.unwatch()
+		for _, write := range []func([]byte) (int, error){c.Write, c.trySend} {
+			_, err := write([]byte("x"))
+			assert.ErrorIs(t, err, errGone, "writing to a client that left")
+		}
 	})
 }
 
