@@ -6,13 +6,13 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -241,15 +241,12 @@ func TestWorkerKeyStaysWithAllowedHosts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var mu sync.Mutex
 			var heads []string
-			spy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			spy := fleet.ServeHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 				mu.Lock()
 				heads = append(heads, r.Header.Get("Authorization"))
 				mu.Unlock()
-				w.Header().Set("Content-Type", "application/json")
-				_, _ = io.WriteString(w, `{"id":"x","object":"text_completion","choices":[{"index":0,"text":"t",`+
-					`"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`)
-			}))
-			defer spy.Close()
+				_, _ = io.WriteString(w, fleet.Whole)
+			})
 			f, links := fleet.NewRegistry(t, func(cfg *stack.GatewayConfig) {
 				cfg.Upstream.BearerToken, cfg.Workers.Allow = "the-workers-key", c.allow
 			})
@@ -258,28 +255,20 @@ func TestWorkerKeyStaysWithAllowedHosts(t *testing.T) {
 				ModelInput: "text",
 			}
 			value, err := json.Marshal(&record)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := links.Etcd.Put(t.Context(), discovery.Key(discovery.DefaultPrefix, &record), string(value)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
+			_, err = links.Etcd.Put(t.Context(), discovery.Key(discovery.DefaultPrefix, &record), string(value))
+			require.NoError(t, err)
 			f.Eventually("the record has been looked at", func() bool {
 				if c.want {
 					return f.Status("/health") == http.StatusOK
 				}
 				return len(f.Gateway.Roster.Refused()) > 0
 			})
-			res, err := f.HTTP().Post(f.URL+"/v1/completions", "application/json",
-				strings.NewReader(`{"model":"m","prompt":"secret","max_tokens":1}`))
-			if err != nil {
-				t.Fatal(err)
-			}
-			res.Body.Close()
+			a := f.Post(fleet.CompletionPath, `{"model":"m","prompt":"secret","max_tokens":1}`)
 			mu.Lock()
 			defer mu.Unlock()
 			if got := len(heads) == 1 && heads[0] == "Bearer the-workers-key"; got != c.want || !c.want && len(heads) > 0 {
-				t.Errorf("status %d, the record's host got %q", res.StatusCode, heads)
+				t.Errorf("status %d, the record's host got %q", a.Status, heads)
 			}
 		})
 	}

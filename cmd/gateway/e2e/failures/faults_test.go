@@ -1,11 +1,9 @@
 package failures
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -337,52 +335,26 @@ func TestSlowClientIsNoSilentWorker(t *testing.T) {
 			c.Decode = decode.Config{StreamIdleTimeout: idle}
 			c.Edge.Heartbeat = 0
 		}})
-		conn, err := fleet.Dial(t, strings.TrimPrefix(f.URL, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(time.Minute))
-		body := fleet.Ask("hello", tokens)
-		if _, err := conn.Write(fleet.Sized(body)); err != nil {
-			t.Fatal(err)
-		}
-		in := bufio.NewReader(conn)
-		res, err := http.ReadResponse(in, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
 		// The engine is held up when it has generated for a while and generates no
 		// more, though it is not done.
 		held := func() string {
 			b := f.Workers["decode-1"].Engine.Books()
 			return fmt.Sprint(b.Running, b.Waiting, f.Books())
 		}
-		for last, since := held(), time.Now(); time.Since(since) < 3*idle; {
-			<-time.After(idle / 50)
-			if now := held(); now != last {
-				last, since = now, time.Now()
+		takesNothing := sync.OnceFunc(func() {
+			for last, since := held(), time.Now(); time.Since(since) < 3*idle; {
+				<-time.After(idle / 50)
+				if now := held(); now != last {
+					last, since = now, time.Now()
+				}
 			}
-		}
-		if f.Books() == "" {
-			t.Fatal("the answer was over before it was read: nobody was held up")
-		}
-		all, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var events []string
-		for line := range strings.Lines(string(all)) {
-			if data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: "); ok {
-				events = append(events, data)
+			if f.Books() == "" {
+				t.Error("the answer was over before it was read: nobody was held up")
 			}
-		}
-		if n := len(events); n == 0 || events[n-1] != "[DONE]" {
-			t.Fatalf("%d events, the last %q", n, events[max(0, n-1):])
-		}
-		if got := f.Text(fleet.Answer{Events: events}); got != fleet.Answered("hello", tokens) {
-			t.Errorf("%d bytes of text are not the undisturbed answer", len(got))
+		})
+		a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask("hello", tokens), func(string) { takesNothing() })
+		if err != nil || a.Events[len(a.Events)-1] != "[DONE]" || f.Text(a) != fleet.Answered("hello", tokens) {
+			t.Errorf("%v: %d events are not the undisturbed answer", err, len(a.Events))
 		}
 		f.Idle()
 	})

@@ -243,6 +243,16 @@ func (n *network) CutOff(address string, silent bool) {
 	}
 }
 
+// Reopen has an address take connections again that CutOff has had refuse them.
+func (n *network) Reopen(address string) {
+	n.mu.Lock()
+	l := n.listeners[address]
+	n.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refuses = false
+}
+
 func (l *wireListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.queue:

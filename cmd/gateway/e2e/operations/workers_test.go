@@ -406,48 +406,28 @@ func TestGatewaysAreNotTakenForWorkers(t *testing.T) {
 	f, links := fleet.NewRegistry(t)
 
 	// Another gateway that lists this one.
-	cfg := fleet.GatewayConfig()
-	e, err := discovery.ParseEndpoint(pools.Both, f.URL+",id=front")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg, e := fleet.GatewayConfig(), fleet.Endpoint(t, pools.Both, f.URL+",id=front")
 	cfg.Workers.Static = []discovery.Endpoint{e}
 	cfg.Workers.Probe.Every = 20 * time.Millisecond
-	other, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- other.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	other := f.Another(cfg, stack.Links{})
 	f.Eventually("the gateway is refused as a worker", func() bool {
-		r := other.Roster.Refused()
+		r := other.Gateway.Roster.Refused()
 		return len(r) == 1 && strings.Contains(r[0].Err.Error(), "is a gateway")
 	})
 
 	a, err := stack.NewAttach(stack.AttachConfig{
 		Engine: e, Probe: discovery.ProberConfig{Every: 20 * time.Millisecond}, LeaseTTL: 2 * time.Second,
-	}, links, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, links, f.Log, prometheus.NewRegistry())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
 	attached := make(chan error, 1)
 	go func() { attached <- a.Run(ctx) }()
 	t.Cleanup(func() {
+		cancel()
 		if err := <-attached; err != nil {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(cancel)
 	f.Eventually("attach says why it waits", func() bool {
 		ok, awaits := a.Registered()
 		return !ok && strings.Contains(awaits, "is a gateway")
@@ -457,13 +437,8 @@ func TestGatewaysAreNotTakenForWorkers(t *testing.T) {
 	f.Put(pools.Worker{
 		ID: "itself", Incarnation: "1", Model: "m", Role: pools.Both, Engine: "sim", Address: f.URL, BlockSize: 16, ModelInput: "text",
 	})
-	res, err := f.HTTP().Post(f.URL+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","max_tokens":1}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	res.Body.Close()
-	if res.StatusCode < 500 {
-		t.Errorf("status %d", res.StatusCode)
+	if a := f.Post(fleet.CompletionPath, `{"model":"m","prompt":"x","max_tokens":1}`); a.Status < 500 {
+		t.Errorf("status %d", a.Status)
 	}
 	if n := f.Value("tandem_frontend_http_responses_total", "508"); n < 1 || n > 10 {
 		t.Errorf("%v requests came back", n)

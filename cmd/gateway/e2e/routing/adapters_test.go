@@ -3,7 +3,6 @@ package routing
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -25,25 +24,11 @@ func loaded(f *fleet.Fleet, id, verb, adapter string) {
 	if w.Engine == "sglang" {
 		prefix = "/"
 	}
-	res, err := http.Post(w.Address+prefix+verb+"_lora_adapter", "application/json",
-		strings.NewReader(fmt.Sprintf(`{"lora_name":%q,"lora_path":"/adapters"}`, adapter)))
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		f.T.Fatalf("%s %s on %s: %d", verb, adapter, id, res.StatusCode)
-	}
-	w.Adapters = nil
-	res, err = http.Get(w.Address + "/v1/models")
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	defer res.Body.Close()
+	engine := &fleet.Fleet{T: f.T, URL: w.Address}
+	engine.Good(prefix+verb+"_lora_adapter", fmt.Sprintf(`{"lora_name":%q,"lora_path":"/adapters"}`, adapter))
 	var list openai.ModelList
-	if err := json.NewDecoder(res.Body).Decode(&list); err != nil {
-		f.T.Fatal(err)
-	}
+	engine.Get("/v1/models", &list)
+	w.Adapters = nil
 	for _, model := range list.Data {
 		if model.Parent == w.Model {
 			w.Adapters = append(w.Adapters, model.ID)

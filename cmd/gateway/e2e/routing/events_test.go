@@ -2,11 +2,8 @@ package routing
 
 import (
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,48 +14,6 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
-
-// pass carries connections on one port of the loopback address to another one,
-// until the test ends.
-func pass(t *testing.T, from, to int) {
-	t.Helper()
-	ln := fleet.Listen(t, from)
-	var mu sync.Mutex
-	var conns []net.Conn
-	var group sync.WaitGroup
-	keep := func(c net.Conn) {
-		mu.Lock()
-		defer mu.Unlock()
-		conns = append(conns, c)
-	}
-	group.Go(func() {
-		for {
-			in, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			keep(in)
-			out, err := fleet.Dial(t, fmt.Sprintf("127.0.0.1:%d", to))
-			if err != nil {
-				_ = in.Close()
-				continue
-			}
-			keep(out)
-			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
-				group.Go(func() { _, _ = io.Copy(way[0], way[1]); _, _ = in.Close(), out.Close() })
-			}
-		}
-	})
-	t.Cleanup(func() {
-		_ = ln.Close()
-		mu.Lock()
-		for _, c := range conns {
-			_ = c.Close()
-		}
-		mu.Unlock()
-		group.Wait()
-	})
-}
 
 // A vLLM whose buffer is too short for what the gateway missed: the rank is
 // predicted, requests ask it to tell again what it uses, and once it has done so
@@ -80,14 +35,14 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 		fleet.VirtualRun(t, c.name, func(t *testing.T) {
 			engine := fleet.NewStock(t, engine.Config{Role: string(c.role), ID: "v1", Speedup: 50, TotalKVBlocks: 40_000}, c.dialect, "")
 			engine.KVEvents.ZMQ.BufferSteps = 2
-			published, heard := engine.Events, fleet.FreePort(t)
-			engine.Events = heard // as the gateway is told
+			published := fmt.Sprintf("127.0.0.1:%d", engine.Events)
 			cfg := fleet.GatewayConfig()
 			cfg.Reannounce = c.ask
 			cfg.Events.RetryMin, cfg.Events.RetryMax, cfg.Events.Relearn = 5*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
 			cfg.Workers.Static = append(cfg.Workers.Static, engine.Endpoint(t, engine.Published()))
 			f := fleet.NewStatic(t, cfg)
 			f.Launch(engine)
+			fleet.NetworkOf(t).CutOff(published, false)
 			if c.role == pools.Prefill {
 				f.Start(pools.Decode, "d1", fleet.Options{Speedup: 50}, slog.New(slog.DiscardHandler))
 			}
@@ -105,7 +60,7 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 			if s := f.Sources()["v1"]; s.State != "waiting" || s.Blocks != 0 {
 				t.Fatalf("before anything is heard it is %+v", s)
 			}
-			pass(t, heard, published)
+			fleet.NetworkOf(t).Reopen(published)
 			f.Eventually("what it said before is known to be lost", func() bool { return f.Sources()["v1"].State == "predicted" })
 			began, turns := time.Now(), 0
 			for ; turns < 60 || time.Since(began) < 300*time.Millisecond; turns++ {
