@@ -80,35 +80,6 @@ func watching(cfg Config, known *seen) *watch {
 	return w
 }
 
-// What an event costs on its way: no allocation, and next to nothing beside
-// its relay.
-func BenchmarkWatch(b *testing.B) {
-	w := watching(Config{}, &seen{})
-	defer w.stop()
-	w.src = repeated{}
-	w.begin()
-	buf := make([]byte, 8)
-	b.ReportAllocs()
-	for b.Loop() {
-		_, _ = w.Read(buf)
-		w.event()
-	}
-}
-
-type repeated struct{}
-
-func (repeated) Read(p []byte) (int, error) { return len(p), nil }
-
-func BenchmarkGaps(b *testing.B) {
-	var g gaps
-	b.ReportAllocs()
-	d := time.Duration(0)
-	for b.Loop() {
-		d = (d*5 + 1234567) & (1<<32 - 1)
-		g.observe(uint8(gapBucket(d)), 1)
-	}
-}
-
 // A watch begins again only where no look of its timer is to come.
 func TestWatchesThatFiredDoNotBeginAgain(t *testing.T) {
 	for name, c := range map[string]struct {

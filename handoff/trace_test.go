@@ -91,16 +91,6 @@ func TestStepsAreBounded(t *testing.T) {
 	assert.Equal(t, maxSteps, n)
 }
 
-// BenchmarkUnsampled is what a request costs that is not sampled where others are.
-func BenchmarkUnsampled(b *testing.B) {
-	f := sampling(false)
-	b.ReportAllocs()
-	for b.Loop() {
-		r := request{}
-		f.trace(&r)
-	}
-}
-
 // BenchmarkSampled is what the flow notes of a sampled request: a wait and two legs. observe's BenchmarkTraced is the rest.
 func BenchmarkSampled(b *testing.B) {
 	f := sampling(true)

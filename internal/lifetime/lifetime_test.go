@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/lifetime"
 )
 
@@ -59,17 +60,15 @@ func TestEndsReachAll(t *testing.T) {
 				<-c.Done()
 				<-grandchild.Done()
 				synctest.Wait()
-				if !errors.Is(c.Err(), errOver) || context.Cause(c) != c.Err() || !errors.Is(context.Cause(grandchild), errOver) {
-					t.Errorf("%v, %v, %v", c.Err(), context.Cause(c), context.Cause(grandchild))
-				}
+				assert.ErrorIs(t, c.Err(), errOver)
+				assert.Equal(t, c.Err(), context.Cause(c))
+				assert.ErrorIs(t, context.Cause(grandchild), errOver)
 				select {
 				case <-stopped:
 					t.Error("a hook that was stopped ran")
 				default:
 				}
-				if h.Stop() || c.Close() {
-					t.Error("it may begin again though its parent has ended it")
-				}
+				assert.False(t, h.Stop() || c.Close(), "it may begin again though its parent has ended it")
 			})
 		})
 	}
@@ -83,12 +82,10 @@ func TestFirstEndCounts(t *testing.T) {
 	rings := make(bell)
 	lifetime.After(c, new(lifetime.Hook), rings)
 	<-rings
-	if !errors.Is(context.Cause(begun(c)), errOver) {
-		t.Error(context.Cause(c))
-	}
-	if c = begun(context.Background()); !c.Close() || !errors.Is(c.Err(), context.Canceled) {
-		t.Error(c.Err())
-	}
+	assert.ErrorIs(t, context.Cause(begun(c)), errOver)
+	c = begun(context.Background())
+	assert.True(t, c.Close())
+	assert.ErrorIs(t, c.Err(), context.Canceled)
 }
 
 // A limit ends it to the moment, the parent's deadline is its own, and so are the parent's values but for its end.
@@ -146,7 +143,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	var root, c lifetime.Context
 	var h lifetime.Hook
 	does := make(bell)
-	if n := testing.AllocsPerRun(100, func() {
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		root.Begin(context.Background())
 		c.Begin(&root)
 		c.Limit(time.Hour, errOver)
@@ -154,7 +151,5 @@ func TestNothingIsAllocated(t *testing.T) {
 		if !h.Stop() || !c.Close() || !root.Close() {
 			t.Error("not closed")
 		}
-	}); n != 0 {
-		t.Error(n, "allocations")
-	}
+	}))
 }

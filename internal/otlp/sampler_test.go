@@ -7,6 +7,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/tracecontext"
 )
 
@@ -48,7 +49,8 @@ func TestSamplersDecideAsTheSDK(t *testing.T) {
 
 // An unknown name is the default.
 func TestUnknownSampler(t *testing.T) {
-	if s, ok := newSampler("xray", .5); ok || !s.byParent || s.bound != 1<<62 {
-		t.Errorf("%v, %v", s, ok)
-	}
+	s, ok := newSampler("xray", .5)
+	assert.False(t, ok)
+	assert.True(t, s.byParent)
+	assert.EqualValues(t, 1<<62, s.bound)
 }

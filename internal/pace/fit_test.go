@@ -120,16 +120,3 @@ func TestFitNeverFalls(t *testing.T) {
 		})
 	}
 }
-
-func BenchmarkFit(b *testing.B) {
-	f, now := NewFits(), time.Unix(0, 0)
-	for i := range 60 {
-		f.Observe(kind, "a", "i", 100+i, 0, time.Second, now)
-		now = now.Add(10 * time.Second)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		f.Observe(kind, "a", "i", 1000, 500, time.Second, now)
-		f.Predict(kind, "a", 1000, 500)
-	}
-}
