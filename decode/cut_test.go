@@ -14,6 +14,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/detokenize"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -119,9 +120,7 @@ func (g *got) feed(t *testing.T, d *Draft, events []string) {
 		var info openai.ChunkInfo
 		d.inspect(&info, []byte(e))
 		out, stopped, err := d.take([]byte(e), &info)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if out != nil {
 			g.take(t, out)
 		}
@@ -228,27 +227,19 @@ func vectors(t *testing.T) (*tokens.Tokenizer, []string) {
 		}
 		t.Cleanup(func() { _ = file.Close() })
 		plain, err := gzip.NewReader(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return plain
 	}
 	data, err := io.ReadAll(open("tokenizer.json.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tokenizer, err := tokens.Load(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var all []string
 	for _, name := range []string{"encode.jsonl.gz", "encode_long.jsonl.gz"} {
 		lines := bufio.NewScanner(open(name))
 		for lines.Buffer(nil, 1<<24); lines.Scan(); {
 			var line struct{ Text string }
-			if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, json.Unmarshal(lines.Bytes(), &line))
 			all = append(all, line.Text)
 		}
 	}

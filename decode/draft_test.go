@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -39,9 +41,7 @@ func plain(events ...string) string {
 func chat(t *testing.T, more string) *openai.Request {
 	t.Helper()
 	req, err := openai.Limits{}.Scan(openai.Chat, []byte(`{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]`+more+`}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return req
 }
 
@@ -51,6 +51,15 @@ func play(t *testing.T, draft *Draft, usage bool, events ...string) (sent string
 	call := &Call{Stream: true, Choices: 1, Draft: draft, IncludeUsage: usage}
 	sent, failed = served(t, stream(strings.Join(events, "")), call)
 	return sent, call.Sent, failed
+}
+
+// goesOn has an engine go on with a draft, and checks what the client gets.
+func goesOn(t *testing.T, draft *Draft, usage bool, want string, events ...string) Transcript {
+	t.Helper()
+	sent, tr, failed := play(t, draft, usage, events...)
+	assert.Nil(t, failed)
+	assert.Equal(t, want, sent)
+	return tr
 }
 
 // TestDraft: what is known of an answer that is cut off, and why another worker could not go on with it.
@@ -71,22 +80,18 @@ func TestDraft(t *testing.T) {
 		{"a prompt that is not known", "", []string{shownOne}, plain(shownOne), nil, "engine"},
 		{"a stop string, and no tokenizer", `,"stop":"x"`, []string{shownRole, shownOne}, plain(shownRole, shownOne), nil, "stop"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			draft := &Draft{Request: chat(t, c.more), HideIDs: true}
-			sent, tr, failed := play(t, draft, false, c.events...)
-			if failed == nil || failed.Class != fault.Truncated || sent != c.sent || !tr.Began {
-				t.Fatalf("%v; sent %s", failed, sent)
-			}
-			if why := draft.Unresumable(); why != c.why {
-				t.Errorf("it is not to be resumed: %q, want %q", why, c.why)
-			}
-			if c.why != "" {
-				return
-			}
-			if so := draft.Continue(); !slices.Equal(so.Prompt, append([]uint32{1, 2, 3, 4}, c.ids...)) || so.Generated != len(c.ids) {
-				t.Errorf("%+v, want %v", so, c.ids)
-			}
-		})
+		draft := &Draft{Request: chat(t, c.more), HideIDs: true}
+		sent, tr, failed := play(t, draft, false, c.events...)
+		assert.Equal(t, fault.Truncated, classOf(failed), c.name)
+		assert.Equal(t, c.sent, sent, c.name)
+		assert.True(t, tr.Began, c.name)
+		assert.Equal(t, c.why, draft.Unresumable(), c.name)
+		if c.why != "" {
+			continue
+		}
+		if so := draft.Continue(); !slices.Equal(so.Prompt, append([]uint32{1, 2, 3, 4}, c.ids...)) || so.Generated != len(c.ids) {
+			t.Errorf("%s: %+v, want %v", c.name, so, c.ids)
+		}
 	}
 }
 
@@ -104,11 +109,8 @@ func TestDraftGoesOn(t *testing.T) {
 	const used = `data: {"id":"b","created":9,"choices":[],"usage":{"prompt_tokens":6,"completion_tokens":3,"total_tokens":9}}` + "\n\n"
 	t.Run("whole", func(t *testing.T) {
 		draft := begun(t, true)
-		sent, tr, failed := play(t, draft, true, other(shownRole), other(shownOne), other(silent), other(shownEnd), used, done)
 		want := plain(shownOne, shownEnd) + `data: {"id":"a","created":7,"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":5,"total_tokens":9}}` + "\n\n" + done
-		if failed != nil || sent != want {
-			t.Errorf("%v\n%s, want\n%s", failed, sent, want)
-		}
+		tr := goesOn(t, draft, true, want, other(shownRole), other(shownOne), other(silent), other(shownEnd), used, done)
 		if tr.Tokens != 5 || tr.PromptTokens != 4 || !tr.Began {
 			t.Errorf("%+v", tr)
 		}
@@ -134,13 +136,11 @@ func TestDraftGoesOn(t *testing.T) {
 		_, _, _ = play(t, draft, true, shownRole, thought, thought)
 		draft.Continue()
 		const whole = `data: {"id":"b","created":9,"system_fingerprint":"v","choices":[],`
-		sent, tr, failed := play(t, draft, true, with(other(shownRole), used(6, 0, 5, 0)), other(thought), with(other(shownOne), used(6, 2, 5, 1)),
-			other(shownEnd), whole+used(6, 3, 5, 1)+"}\n\n", done)
 		want := plain(thought) + plain(with(shownOne, used(4, 4, 4, 3))) + plain(shownEnd) +
 			`data: {"id":"a","created":7,"system_fingerprint":"v","choices":[],` + used(4, 5, 4, 3) + "}\n\n" + done
-		if failed != nil || sent != want || tr.ReasoningTokens != 3 || tr.CachedTokens != 4 {
-			t.Errorf("%v, %+v\n%s, want\n%s", failed, tr, sent, want)
-		}
+		tr := goesOn(t, draft, true, want, with(other(shownRole), used(6, 0, 5, 0)), other(thought), with(other(shownOne), used(6, 2, 5, 1)),
+			other(shownEnd), whole+used(6, 3, 5, 1)+"}\n\n", done)
+		assert.Equal(t, []int{3, 4}, []int{tr.ReasoningTokens, tr.CachedTokens})
 	})
 	t.Run("tokens behind a stop string", func(t *testing.T) {
 		draft := &Draft{Request: chat(t, `,"stop":"b c"`), Tokenizer: tokens.Sim(), Prompt: []uint32{1, 2, 3, 4}}
@@ -151,24 +151,19 @@ func TestDraftGoesOn(t *testing.T) {
 		_, _, _ = play(t, draft, false, event("a b", "}]}"))
 		had := draft.Continue().Generated
 		n := len(tokens.Sim().Encode(nil, " c d e"))
-		sent, tr, failed := play(t, draft, false, event(" c d e", fmt.Sprintf(`}],"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}}`, 4+had, n, 4+had+n)))
+		more := event(" c d e", fmt.Sprintf(`}],"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}}`, 4+had, n, 4+had+n))
 		kept := len(tokens.Sim().Encode(nil, " c"))
 		want := fmt.Sprintf(`data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"content":""},"token_ids":%s,"finish_reason":"stop","stop_reason":"b c"}],"usage":{"prompt_tokens":4,"completion_tokens":%d,"total_tokens":%d}}`+"\n\n",
 			ids(" c"), had+kept, 4+had+kept) + done
-		if failed != nil || sent != want || tr.Tokens != had+kept {
-			t.Errorf("%v, %+v\n%s, want\n%s", failed, tr, sent, want)
-		}
+		assert.Equal(t, had+kept, goesOn(t, draft, false, want, more).Tokens)
 	})
 	t.Run("ids that the client has", func(t *testing.T) {
 		draft := &Draft{Request: chat(t, `,"return_token_ids":true`)}
 		_, _, _ = play(t, draft, false, shownRole, shownOne, silent, silent)
 		draft.Continue()
 		two := strings.Replace(silent, "[12]", "[12,12]", 1)
-		sent, _, failed := play(t, draft, false, other(shownRole), other(silent), other(two), other(shownEnd), done)
 		want := strings.Replace(two, "[12,12]", "[12]", 1) + shownEnd + done
-		if failed != nil || sent != want {
-			t.Errorf("%v\n%s, want\n%s", failed, sent, want)
-		}
+		goesOn(t, draft, false, want, other(shownRole), other(silent), other(two), other(shownEnd), done)
 	})
 	t.Run("a parser that lost its place", func(t *testing.T) {
 		sent, _, failed := play(t, begun(t, false), false, other(shownRole), other(shownOne), other(thought))
@@ -221,12 +216,9 @@ func TestTheEndIsMade(t *testing.T) {
 			plain(shownRole, shownOne, shownEnd) + done, fault.None},
 		{"not at its end", `,"max_tokens":3`, false, []string{shownRole, shownOne, shownOne}, plain(shownRole, shownOne, shownOne), fault.Truncated},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			sent, _, failed := play(t, &Draft{Request: chat(t, c.more), HideIDs: true, Context: 32}, c.usage, c.events...)
-			if sent != c.want || classOf(failed) != c.class {
-				t.Errorf("%v\n%s, want\n%s", failed, sent, c.want)
-			}
-		})
+		sent, _, failed := play(t, &Draft{Request: chat(t, c.more), HideIDs: true, Context: 32}, c.usage, c.events...)
+		assert.Equal(t, c.want, sent, c.name)
+		assert.Equal(t, c.class, classOf(failed), c.name)
 	}
 }
 
