@@ -3,9 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/json"
-	"net/http"
 	"testing"
-	"time"
 )
 
 func TestMessage(t *testing.T) {
@@ -41,38 +39,6 @@ func TestKVParams(t *testing.T) {
 	for _, bad := range []string{`{}`, `{"kv_transfer_params":null}`, `{"kv_transfer_params":{"a":{}`} {
 		if got, ok := KVParams([]byte(bad)); ok {
 			t.Errorf("%s has parameters %s", bad, got)
-		}
-	}
-}
-
-// The engine's answers are HTTP to a client that is not ours.
-func TestEngineSpeaksHTTP(t *testing.T) {
-	for _, pace := range []time.Duration{0, time.Microsecond} {
-		e, err := NewEngine(pace)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer e.Close()
-		client := &http.Client{Transport: &http.Transport{}}
-		defer client.CloseIdleConnections()
-		for _, chunks := range []int{1, 2, 8} {
-			body, _ := json.Marshal(map[string]any{"max_tokens": chunks, "stream": true})
-			answer, err := client.Post("http://"+e.Address()+ChatPath, "application/json", bytes.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var text bytes.Buffer
-			_, err = text.ReadFrom(answer.Body)
-			if n := bytes.Count(text.Bytes(), EventMark); err != nil || n != chunks+1 || !bytes.HasSuffix(text.Bytes(), []byte("data: [DONE]\n\n")) {
-				t.Errorf("%d chunks: got %d events, %v: %q", chunks, n, err, text.Bytes())
-			}
-			for line := range bytes.Lines(text.Bytes()) {
-				data, ok := bytes.CutPrefix(bytes.TrimSpace(line), EventMark)
-				if ok && string(data) != "[DONE]" && !json.Valid(data) {
-					t.Errorf("%q is no JSON", data)
-				}
-			}
-			_ = answer.Body.Close()
 		}
 	}
 }
