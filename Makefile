@@ -10,7 +10,7 @@ SOAK ?= 30m
 DIST ?= dist
 
 .DEFAULT_GOAL := build
-.PHONY: build install release release-check man image test race lint fuzz bench bench-wire smoke screenshots scenarios faults soak recipes ci clean help
+.PHONY: build install release release-check image test race lint fuzz bench bench-wire smoke screenshots scenarios faults soak recipes ci clean help
 
 # How a binary is built that runs anywhere, and knows what it was built from.
 RELEASE = -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))'
@@ -28,15 +28,11 @@ install: ## gateway into GOBIN, or Go's own folder for binaries
 	CGO_ENABLED=0 go install $(RELEASE) ./cmd/gateway
 	@echo "installed $$(go list -f '{{.Target}}' ./cmd/gateway)"
 
-release: ## dist: archives for linux/amd64 and arm64 with binary, manual page, completions, unit, SBOM; and SHA256SUMS
+release: ## dist: archives for linux/amd64 and arm64 with binary, unit, SBOM; and SHA256SUMS
 	go run ./deploy/release -out $(DIST)
 
 release-check: ## the same, built twice in two folders, the second time from nothing, and compared byte for byte
 	go run ./deploy/release -out $(DIST) -check
-
-man: ## bin/gateway.1, the manual page
-	@mkdir -p bin
-	go run ./cmd/gateway man > bin/gateway.1
 
 image: export GOOS = linux
 image: build ## the image IMAGE (tandem-gateway:local) around that binary; no registry is asked

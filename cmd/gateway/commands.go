@@ -11,14 +11,10 @@ type command struct {
 	name string
 	help string // one line
 	run  func(ctx context.Context, args []string, p process) error
-	of   any                // a pointer to the struct of its settings
-	text string             // its manual, see settings.Manual
-	most []string           // the settings that most people need; nil for all
-	word map[string]wordFor // what may follow on the command line in place of a flag
+	of   any      // a pointer to the struct of its settings
+	text string   // its manual, see settings.Manual
+	most []string // the settings that most people need; nil for all
 }
-
-// wordFor is what a word does, and whether a file or an id follows it.
-type wordFor struct{ help, next string }
 
 // manual is what --help says of the command.
 func (c *command) manual() settings.Manual {
@@ -38,8 +34,7 @@ func commandNamed(name string) *command {
 	return nil
 }
 
-// commands are the subcommands in the order in which people meet them. Help, completions and the manual page are all
-// made of them.
+// commands are the subcommands in the order in which people meet them. Help is made of them.
 func commands() []command {
 	lab := labCommands()
 	return []command{
@@ -58,11 +53,7 @@ func commands() []command {
 		lab["traces"],
 		{
 			name: "workers", help: "list or watch the workers, cordon, drain, uncordon or forget one", run: workers,
-			of: new(workersSettings), text: workersText, word: map[string]wordFor{
-				"list": {help: "show every worker"}, "cordon": {"take a worker out of the choice", "id"},
-				"drain": {"cordon a worker and wait until nothing is booked on it", "id"}, "uncordon": {"take a worker back into the choice", "id"},
-				"forget": {"take a lost worker off the list of this gateway", "id"},
-			},
+			of: new(workersSettings), text: workersText,
 		},
 		{
 			name: "index", help: "run an index of KV blocks that several routers share", run: runIndex,
@@ -79,14 +70,6 @@ func commands() []command {
 		{
 			name: "config", help: "print every setting in force and where it came from", run: config,
 			of: new(serveSettings), text: configText, most: serveFirst,
-		},
-		{
-			name: "completion", help: "print the completion of commands, flags and values for a shell", run: completion,
-			of: new(struct{}), text: completionText, word: map[string]wordFor{"bash": {help: "for bash"}, "zsh": {help: "for zsh"}, "fish": {help: "for fish"}},
-		},
-		{
-			name: "man", help: "print the manual page: gateway man | man -l -", run: man,
-			of: new(struct{}), text: manText,
 		},
 	}
 }
@@ -147,13 +130,3 @@ const selectText = "gateway select [FLAGS]: run the router as a service, for a f
 var selectFirst = []string{
 	"select-port", "reservation-ttl", "service-host", "token-file", "nats-url", "router-mode", "router-cost", "router-kv-events", "router-ttl-secs", "kv-cache-block-size", "log-level",
 }
-
-const completionText = "gateway completion bash | zsh | fish: print a script by which the shell completes commands, flags and values.\n\n" +
-	"  source <(gateway completion bash)                             # this shell\n" +
-	"  gateway completion bash > /etc/bash_completion.d/gateway      # every bash\n" +
-	"  gateway completion zsh > \"${fpath[1]}/_gateway\"               # every zsh\n" +
-	"  gateway completion fish > ~/.config/fish/completions/gateway.fish"
-
-const manText = "gateway man: print the manual page, with every command and every setting.\n\n" +
-	"  gateway man | man -l -\n" +
-	"  gateway man > /usr/local/share/man/man1/gateway.1"

@@ -126,7 +126,7 @@ func misused(args []string, values bool) string {
 	}
 	name := args[0]
 	switch {
-	case slices.Contains([]string{"version", "help", "traces", "completion", "man", "COMMAND", "--help", "--version"}, name):
+	case slices.Contains([]string{"version", "help", "traces", "COMMAND", "--help", "--version"}, name):
 		return ""
 	case name == "config":
 		name = "serve"

@@ -36,7 +36,7 @@ func labCommands() map[string]command {
 		},
 		"traces": {
 			name: "traces", help: "list published traces for load and simulate, and fetch one", run: traces,
-			of: new(struct{}), text: replay.TracesManual, word: map[string]wordFor{"fetch": {"download a trace", "file"}},
+			of: new(struct{}), text: replay.TracesManual,
 		},
 	}
 }

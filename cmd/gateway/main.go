@@ -139,9 +139,10 @@ func usage(w io.Writer) {
 	say := func(text string) { settings.Paragraph(w, "", 0, columns, text) }
 	say("Tandem serves LLM inference with prefill and decode on separate pools of workers.")
 	fmt.Fprint(w, "\nUsage: gateway COMMAND [FLAGS]\n\n")
-	for _, c := range append(commands(), bareWords[0]) {
+	for _, c := range commands() {
 		settings.Paragraph(w, "  "+c.name, 14, columns, c.help)
 	}
+	settings.Paragraph(w, "  version", 14, columns, "print the version and the revision that the program was built from")
 	fmt.Fprintln(w)
 	say("`gateway COMMAND --help`, or `gateway help COMMAND`, lists a command's flags; `gateway COMMAND --help FLAG` explains one. To begin: gateway dev")
 }

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -54,7 +53,7 @@ func (r *release) make(ctx context.Context, out string) (sums string, err error)
 			return "", err
 		}
 	}
-	common, err := r.extras(ctx, r, binaries[runtime.GOOS+"_"+runtime.GOARCH])
+	common, err := r.extras(r.root)
 	if err != nil {
 		return "", err
 	}
@@ -127,32 +126,14 @@ func (r *release) tar(folder string, files []file) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// extras are the files of every archive next to the binary: what the program prints of itself, and of the tree the
-// licence and the unit. Where no target runs on this machine, the program is run from source.
-func extras(ctx context.Context, r *release, binary string) ([]file, error) {
-	program := []string{binary}
-	if binary == "" {
-		program = []string{"go", "run", "-ldflags", r.linked(), r.pkg}
-	}
+// extras are the files of every archive next to the binary: of the tree the licence, the changelog and the unit.
+func extras(root string) ([]file, error) {
 	var files []file
-	for _, f := range []struct {
-		name string
-		args []string
-	}{
-		{"man/gateway.1", []string{"man"}}, {"completion/gateway.bash", []string{"completion", "bash"}},
-		{"completion/_gateway", []string{"completion", "zsh"}}, {"completion/gateway.fish", []string{"completion", "fish"}},
-	} {
-		text, err := output(ctx, r.root, program[0], slices.Concat(program[1:], f.args)...)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, file{f.name, 0o644, []byte(text + "\n")})
-	}
 	for name, path := range map[string]string{
 		"LICENSE": "LICENSE", "CHANGELOG.md": "CHANGELOG.md", "systemd/tandem-gateway.service": "deploy/systemd/tandem-gateway.service",
 		"systemd/gateway.yaml": "deploy/systemd/gateway.yaml", "systemd/workers.yaml": "deploy/systemd/workers.yaml",
 	} {
-		data, err := os.ReadFile(filepath.Join(r.root, filepath.FromSlash(path)))
+		data, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(path)))
 		if err != nil {
 			return nil, err
 		}

@@ -1,5 +1,5 @@
 // Command release makes what a release of Tandem consists of: for each target one archive with the static binary, the
-// manual page, completions, the systemd unit and a list of what the binary contains; and the checksums of all. The
+// systemd unit, the licence and a list of what the binary contains; and the checksums of all. The
 // same commit and the same Go give the same bytes, which -check shows by building again in another folder.
 //
 //	make release
@@ -82,8 +82,8 @@ type release struct {
 	targets [][2]string // GOOS, GOARCH
 	environ []string
 	stderr  io.Writer
-	// extras are files of the archive that are made by running the program.
-	extras func(ctx context.Context, r *release, binary string) ([]file, error)
+	// extras are the files of the archive next to the binary.
+	extras func(root string) ([]file, error)
 }
 
 // describe finds the commit's version and time.
