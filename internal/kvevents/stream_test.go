@@ -111,7 +111,9 @@ func (s *streamed) missing(f func()) {
 // another is another gateway that starts, and knows all.
 func (s *streamed) another() *rig {
 	s.t.Helper()
-	r := newRig(s.t, quickly, s.pub, found(s.t, durable(s.t, s.server, s.cfg)))
+	bus := durable(s.t, s.server, s.cfg)
+	r := newRig(s.t, quickly, s.pub, bus)
+	found(s.t, bus)
 	r.track("w")
 	r.catchesUp(s.p, "another gateway")
 	return r
