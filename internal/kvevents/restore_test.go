@@ -105,6 +105,7 @@ func TestRestoredUnderLoss(t *testing.T) {
 // restoring follows an engine over ZMQ as own, of a group.
 func restoring(t *testing.T, bus wire.Bus, e *zmqEngine, own string, others ...string) *rig {
 	cfg := zmqConfig()
+	cfg.QuietCheck = time.Minute // asked in the midst of what is published, a short ring would show a loss
 	cfg.Group = among(bus, own, others...)
 	r := newRig(t, cfg, nil, nil)
 	r.trackZMQ("w", e, 0)
