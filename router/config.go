@@ -27,7 +27,7 @@ type Config struct {
 	// PrefillLoad is the model by which booked prefill tokens decay, by what Forecast says a prompt takes.
 	PrefillLoad string `flag:"router-prefill-load-model" default:"none" help:"none counts a prompt's tokens whole until its first token. online decreases the running prompt's tokens over its expected prefill time, so a nearly finished prefill weighs less than a new one. aic, Dynamo's table of engines, is refused." when:"prompts are long, and a worker that is nearly done is passed over"`
 	// Slice is into how long parts a prompt is cut that is computed in mode eft.
-	Slice      int        `flag:"router-prefill-slice" default:"4096" range:"0..1048576" help:"In mode eft, a prompt with more than one and a half times this many tokens to compute is computed in parts of so many, between which shorter prompts go ahead. Lower lets them go sooner, and costs more calls. 0 computes every prompt whole." when:"short prompts wait behind long ones"`
+	Slice      int        `default:"4096" range:"0..1048576"`
 	Thresholds Thresholds // take loaded workers out of the choice
 	// Temperature of mode kv. 0 takes the lowest cost.
 	Temperature float64 `flag:"router-temperature" default:"0.0" range:"0.." help:"Randomness of the choice in mode kv. 0 takes the cheapest worker, ties drawn by lot. Higher spreads requests more evenly over workers of higher cost, and loses cache hits." when:"one popular prefix floods one worker"`

@@ -142,7 +142,6 @@ func TestServeRefusesWhatDoesNotGoTogether(t *testing.T) {
 		{"--nats-url nats://h:1", exitUsage, "nats-url alone finds none"},
 		{"--etcd-endpoints h:1", exitUsage, "nats-url: KV events pass through NATS"},
 		{"--embed --etcd-endpoints h:1", exitUsage, "embed (flag)"},
-		{"--kv-events-predict-after 3s", exitUsage, "kv-events-predict-after (flag): 3s is below kv-events-silent-after, 5s"},
 		{"--prefill-url http://h:1,colour=red", exitUsage, `prefill-url (flag): colour: there is no such option`},
 		{"--worker-url http://h:1,role=leader", exitUsage, "worker-url (flag): role: must be one of"},
 		{"--prefill-url http://h:1 --decode-url http://h:1,id=d", exitUsage, "decode-url (flag): url: http://h:1 is listed twice"},

@@ -36,7 +36,7 @@ type Books interface {
 // Config is how long other gateways are waited for.
 type Config struct {
 	// Join is how long a gateway that starts waits for the shares of the others before it takes requests without them.
-	Join time.Duration `flag:"replica-join-timeout" default:"1s" range:"0s..1m" help:"How long a starting gateway waits for what the others have booked, before it takes requests without knowing it." when:"NATS is slow to answer"`
+	Join time.Duration `default:"1s" range:"0s..1m"`
 	// Expire is how long the shares of a gateway count that cannot be reached.
 	Expire time.Duration `flag:"replica-expire" default:"10s" range:"1s..10m" help:"How long the bookings of a gateway count that is silent and whose address does not answer. One whose address refuses the connection is dead: its bookings end at once." when:"machines hang for longer and come back"`
 }

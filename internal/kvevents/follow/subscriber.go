@@ -19,7 +19,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
-	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // Config is how a [Subscriber] works. The zero value of each field means its default.
@@ -36,8 +35,8 @@ type Config struct {
 	QuietCheck time.Duration
 	// SilentAfter and PredictAfter are how long nothing may come from a source over NATS before it is [Silent], and
 	// [Predicted]. It is also silent while the bus has a method Connected() bool that returns false.
-	SilentAfter  time.Duration `flag:"kv-events-silent-after" default:"5s" range:"2s..1h" help:"How long nothing may come over NATS from a worker, which speaks every second, before /workers shows it as silent. It is routed to by what is known. Shorter shows it sooner, and also shows workers that only paused." when:"workers pause for longer"`
-	PredictAfter time.Duration `flag:"kv-events-predict-after" default:"1m" range:"2s..24h" help:"How long a worker may be silent, while NATS is connected, before its cache is predicted instead. At least kv-events-silent-after. Longer trusts what may have been evicted; shorter drops what may still be there." when:"workers come and go without deregistering"`
+	SilentAfter  time.Duration `default:"5s" range:"2s..1h"`
+	PredictAfter time.Duration `default:"1m" range:"2s..24h"`
 	// Relearn is how long an engine whose events were lost must re-announce what it uses before its view is relied on, by
 	// default 2 min, which is how long the router's predictions live.
 	Relearn time.Duration
@@ -64,7 +63,7 @@ func (c *Config) Validate() error {
 	case c.SilentAfter < 0 || c.PredictAfter < 0:
 		return errors.New("silent after and predict after must not be negative")
 	case c.PredictAfter != 0 && c.PredictAfter < cmp.Or(c.SilentAfter, silentAfter):
-		return setting.Errorf("kv-events-predict-after", "%v is below kv-events-silent-after, %v", c.PredictAfter, cmp.Or(c.SilentAfter, silentAfter))
+		return fmt.Errorf("predict after %v is below silent after %v", c.PredictAfter, cmp.Or(c.SilentAfter, silentAfter))
 	case c.RetryMax != 0 && c.RetryMax < c.RetryMin:
 		return fmt.Errorf("retry max %v is below retry min %v", c.RetryMax, c.RetryMin)
 	case c.Concurrency < 0 || c.MaxSnapshotBytes < 0:

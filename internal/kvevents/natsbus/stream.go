@@ -24,8 +24,8 @@ type StreamConfig struct {
 	Name string
 	// MaxAge and MaxBytes are how long and how many events a stream keeps that is made here, by default an hour and
 	// 1 GiB; the oldest go first. One that is there already stays as it is.
-	MaxAge     time.Duration `flag:"kv-stream-max-age" default:"1h" range:"1m..8760h" help:"How long the stream keeps events, where it is made here: the first gateway or worker makes it, and an existing one stays as it is. Longer than a worker lives lets a gateway start without asking it; more is read then." when:"workers live longer, and a starting gateway should not ask them"`
-	MaxBytes   int64         `flag:"kv-stream-max-bytes" default:"1GiB" unit:"bytes" range:"1MiB.." help:"How much the stream keeps, where it is made here; the oldest events go first. 64 workers at 20,000 prompt tokens a second each write about 6 MB a second, which is three minutes of 1GiB." when:"workers live longer, and a starting gateway should not ask them"`
+	MaxAge     time.Duration `default:"1h" range:"1m..8760h"`
+	MaxBytes   int64         `default:"1GiB" unit:"bytes" range:"1MiB.."`
 	MaxPending int           // messages that may wait for the stream to take them, 4,096; one more is not sent
 	AckTimeout time.Duration // for the stream to take one, 5 s
 }
