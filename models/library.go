@@ -27,7 +27,7 @@ type Config struct {
 	Tokenizers []string      `flag:"tokenizer" sep:"space" group:"Models" help:"A model's tokenizer and chat template, as MODEL=PATH: a Hugging Face folder, or a tokenizer.json with tokenizer_config.json next to it. Repeat the flag for each model; in a variable blanks separate them, in a file a list does. PATH alone is for the only model that is served, and is not used while several are. With it prompts are routed by the engine's own tokens; without it the workers are asked for them, or prompts are predicted by their text. SIGHUP reads the files again." when:"an engine's model is served"`
 	ModelPaths []string      `flag:"model-path" sep:"space" group:"Models" help:"A folder in which the tokenizer of each served model is looked for: as MODEL, as the part of MODEL after its last slash, or in the layout of the Hugging Face cache. Repeat the flag for several; the first that has the model wins. --tokenizer wins over all." when:"models stand in one folder"`
 	AskTimeout time.Duration `default:"500ms" range:"0s..10s"`
-	CacheBytes int64         `flag:"tokenizer-cache-bytes" default:"32MiB" unit:"bytes" range:"0.." group:"Models" help:"Memory for prompts already tokenized, for each model, so that a conversation's next turn costs only its new text: 32MiB hold about 20 MB of text. Higher serves more conversations at once; 0 tokenizes every prompt whole." when:"CPU is high with long conversations"`
+	CacheBytes int64         `default:"32MiB" unit:"bytes" range:"0.."`
 }
 
 // Validate returns what is out of range, or no pair of model and path.

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 
@@ -33,7 +32,6 @@ type serviceSettings struct {
 // config is the service's part of the settings.
 func (s *serviceSettings) config(r *settings.Resolved) (service.Config, error) {
 	c := s.Config
-	c.Drain = max(c.Drain, time.Nanosecond) // 0 would be the default
 	if s.TokenFile == "" {
 		return c, nil
 	}

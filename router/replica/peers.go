@@ -38,7 +38,7 @@ type Config struct {
 	// Join is how long a gateway that starts waits for the shares of the others before it takes requests without them.
 	Join time.Duration `default:"1s" range:"0s..1m"`
 	// Expire is how long the shares of a gateway count that cannot be reached.
-	Expire time.Duration `flag:"replica-expire" default:"10s" range:"1s..10m" help:"How long the bookings of a gateway count that is silent and whose address does not answer. One whose address refuses the connection is dead: its bookings end at once." when:"machines hang for longer and come back"`
+	Expire time.Duration `default:"10s" range:"1s..10m"`
 }
 
 // Peers knows the other gateways of a group, and what they have booked.

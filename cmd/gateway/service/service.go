@@ -35,12 +35,12 @@ type Config struct {
 	// Tokens are the keys of which a request must bear one; /ready and /live need none.
 	Tokens auth.Keys
 	// MaxBodyBytes bounds a request's body; 0 means 16 MiB.
-	MaxBodyBytes int64 `flag:"service-max-body-bytes" default:"16MiB" unit:"bytes" range:"1KiB..1GiB" help:"Largest body of a request. A token of a prompt takes about 7 bytes of it."`
+	MaxBodyBytes int64 `default:"16MiB" unit:"bytes" range:"1KiB..1GiB"`
 	// IndexMaxBlocks bounds each index of the index service, as [index.Config] has it; 0 means 2^26. A model has one
 	// of what is published and one of what is posted.
 	IndexMaxBlocks int
 	// Drain is how long requests under way may take when the service stops; 0 means 10 s.
-	Drain time.Duration `flag:"service-drain" default:"10s" range:"0s.." help:"On SIGTERM, how long running requests may take."`
+	Drain time.Duration `default:"10s" range:"0s.."`
 }
 
 // backend is the service behind a [Server].

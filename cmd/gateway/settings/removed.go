@@ -7,10 +7,14 @@ import (
 
 // removed are the settings of earlier versions that are no longer there, each with what to do without it.
 var removed = map[string]string{
-	"prefill-hedge":   "take it out; a prefill that takes longer than --prefill-timeout is tried on another worker",
-	"replica-reserve": "take it out; a worker's last room is left to the gateway that owns the worker",
-	"restore-from":    "take it out; publishers repeat what they hold, and frontends register workers and post events again",
-	"restore-timeout": "take it out, with --restore-from",
+	"prefill-hedge":          "take it out; a prefill that takes longer than --prefill-timeout is tried on another worker",
+	"replica-reserve":        "take it out; a worker's last room is left to the gateway that owns the worker",
+	"replica-expire":         "take it out; the bookings of a gateway that cannot be reached count for 10s",
+	"service-drain":          "take it out; running requests have 10s",
+	"service-max-body-bytes": "take it out; a body has at most 16MiB",
+	"tokenizer-cache-bytes":  "take it out; prompts already tokenized take 32MiB for each model",
+	"restore-from":           "take it out; publishers repeat what they hold, and frontends register workers and post events again",
+	"restore-timeout":        "take it out, with --restore-from",
 
 	"desired-workers-utilization": "take it out; desired_workers plans with 0.8",
 	"kv-events-predict-after":     "take it out; a worker that is silent for 1m is predicted",

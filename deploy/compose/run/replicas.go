@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// expireLimit bounds how long the bookings of a killed gateway count: --replica-expire, since a container's address goes with it, and the second until it
+// expireLimit bounds how long the bookings of a killed gateway count: 10 s, since a container's address goes with it, and the second until it
 // is called.
 const expireLimit = 13 * time.Second
 
