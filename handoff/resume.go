@@ -27,7 +27,7 @@ type Resuming struct {
 	// LongestTokens bounds prompt and answer together, which are computed again, in tokens.
 	LongestTokens int `flag:"migration-max-seq-len" default:"0" range:"0.." help:"The longest prompt and answer together, in tokens, that may move: they are computed again. 0 sets no limit."`
 	// Within is how long the client's stream may stand still for one move.
-	Within time.Duration `flag:"resume-timeout" default:"30s" range:"1ms.." help:"How long a stream may stand still while its answer moves to another worker: the wait for one, prefill and hand-off together." when:"clients give up sooner than that"`
+	Within time.Duration `default:"30s" range:"1ms.."`
 }
 
 // The values of Resuming.Mode.
@@ -38,7 +38,7 @@ const (
 )
 
 // errStandsStill ends a move that takes too long.
-var errStandsStill = fmt.Errorf("the answer did not go on within resume-timeout: %w", fault.ErrTimeout)
+var errStandsStill = fmt.Errorf("the answer did not go on in time: %w", fault.ErrTimeout)
 
 // NotResumable says in a sentence what each reason means. They are labels of a metric and stand in docs/faults.md.
 var NotResumable = map[string]string{
@@ -63,7 +63,7 @@ var NotResumable = map[string]string{
 	"limit":      "it has moved as often as --migration-limit allows",
 	"length":     "it is longer than --migration-max-seq-len allows",
 	"pinned":     "the request names its worker",
-	"budget":     "as many requests were tried again as the retry budget allows, for as long as --resume-timeout",
+	"budget":     "as many requests were tried again as the retry budget allows, for as long as an answer may stand still",
 	"runaway":    "it does not end",
 }
 

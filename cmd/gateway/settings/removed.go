@@ -13,6 +13,7 @@ var removed = map[string]string{
 	"service-drain":          "take it out; running requests have 10s",
 	"service-max-body-bytes": "take it out; a body has at most 16MiB",
 	"tokenizer-cache-bytes":  "take it out; prompts already tokenized take 32MiB for each model",
+	"resume-timeout":         "take it out; an answer that moves may stand still for 30s",
 	"restore-from":           "take it out; publishers repeat what they hold, and frontends register workers and post events again",
 	"restore-timeout":        "take it out, with --restore-from",
 

@@ -373,7 +373,7 @@ func (o *outage) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, e
 
 // An outage that hits every request at once is not multiplied: at most a fifth
 // of the live requests, and ten of few, are tried again at once; the others wait
-// for their turn, and each is tried once more, unless its turn does not come within resume-timeout.
+// for their turn, and each is tried once more, unless its turn does not come in 30 s.
 func TestOutageIsNotMultiplied(t *testing.T) {
 	for _, c := range []struct {
 		clients, retries int

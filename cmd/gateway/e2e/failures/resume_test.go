@@ -323,7 +323,7 @@ func TestResumesAreBounded(t *testing.T) {
 	})
 }
 
-// TestAMoveTakesItsTime: an answer whose next worker is silent stands still for as long as resume-timeout, and ends with an error.
+// TestAMoveTakesItsTime: an answer whose next worker is silent stands still for as long as a move may take, and ends with an error.
 func TestAMoveTakesItsTime(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		const within = 2 * time.Second
