@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/lab/wire"
 )
 
@@ -47,20 +50,15 @@ func TestMeasure(t *testing.T) {
 	t.Setenv("TMPDIR", dir)
 	t.Setenv("CGO_ENABLED", os.Getenv("CGO_ENABLED")) // built as the tests are, so that nothing is compiled twice
 	o, err := parse([]string{"-against-flags", "--log-level=warn"}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	o.plan = tiny()
 	// The machine's proxies would make the test another one elsewhere.
 	o.nginx, o.haproxy = "no-nginx-of-this-name", "no-haproxy-of-this-name"
 	var progress bytes.Buffer
 	r, err := measure(t.Context(), o, &progress)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, progress.String())
-	}
-	if strings.Count(progress.String(), "apt-get install") != 2 {
-		t.Errorf("it does not say how to install nginx and HAProxy:\n%s", progress.String())
-	}
+	require.NoError(t, err, "…\n%s", progress.String())
+	assert.Equal(t, 2, strings.Count(progress.String(), "apt-get install"),
+		"it does not say how to install nginx and HAProxy:\n%s", progress.String())
 	short := []string{"short_us", "saturated_us", "saturated_per_second"}
 	ttft := []string{"ttft_p50_us@400", "ttft_p99_us@400"}
 	added := []string{"added_ttft_p50_us@400", "added_ttft_p99_us@400"}
@@ -95,35 +93,23 @@ func TestMeasure(t *testing.T) {
 		}
 	}
 	name := filepath.Join(t.TempDir(), "report.json")
-	if err := r.writeJSON(name); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.writeJSON(name))
 	text, err := os.ReadFile(name)
-	if err != nil || !json.Valid(text) {
-		t.Errorf("the JSON report: %v, %s", err, text)
-	}
+	assert.True(t, err == nil && json.Valid(text), "the JSON report: %v, %s", err, text)
 	left, err := filepath.Glob(filepath.Join(dir, "tandem-bench-*"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("left behind: %q, %v", left, err)
-	}
+	assert.True(t, err == nil && len(left) <= 0, "left behind: %q, %v", left, err)
 }
 
 // A run that is stopped stops waiting for its next request, and no process
 // outlives its fleet.
 func TestStopped(t *testing.T) {
 	itself, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f, err := newFleet(t.Context(), fleetConfig{dir: t.TempDir(), itself: itself, wants: func(key string) bool { return strings.HasPrefix(key, "bare") }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	a := f.arm(bareKey)
 	p, err := newPrompts(1, 8)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	jobs := p.short(a, 2, 8)
 	for i := range jobs {
 		jobs[i].due = time.Duration(i) * time.Minute
@@ -132,9 +118,7 @@ func TestStopped(t *testing.T) {
 	over := make(chan error, 1)
 	go func() { over <- a.client.open(ctx, jobs) }()
 	cancel()
-	if err := <-over; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want that it was cancelled", err)
-	}
+	assert.ErrorIs(t, <-over, context.Canceled, "want that it was cancelled")
 	f.close()
 	for _, a := range f.arms {
 		if a.process == nil {
@@ -179,9 +163,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("got %+v and %v", o, err)
 	}
 	for key, want := range map[string]bool{gateway2Key: true, gateway1Key: false, nginxKey: true, haproxyKey: false, bareKey: false} {
-		if got := o.only[0].wants(key, o.arms); got != want {
-			t.Errorf("chunks of %s: got %v, want %v", key, got, want)
-		}
+		assert.Equal(t, want, o.only[0].wants(key, o.arms), "chunks of %s", key)
 	}
 	if o, err = parse([]string{"-quick"}, io.Discard); err != nil || len(o.only) != len(scenarios()) || o.Rounds != 2 || o.Soak != 3*time.Second {
 		t.Errorf("got %+v and %v", o, err)

@@ -3,18 +3,17 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestReplaceSection(t *testing.T) {
 	const before, after = "# Title\n\nby hand\n\n", "\n\nmore by hand\n"
 	document := before + sectionBegin + "\nold\n" + sectionEnd + after
 	got, err := replaceSection(document, "| new |\n\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := before + sectionBegin + "\n\n| new |\n\n" + sectionEnd + after; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, before+sectionBegin+"\n\n| new |\n\n"+sectionEnd+after, got)
 	if again, err := replaceSection(got, "| new |\n\n"); again != got || err != nil {
 		t.Errorf("the same section again: got %q and %v", again, err)
 	}
@@ -31,12 +30,8 @@ func TestReplaceSection(t *testing.T) {
 // The document that ships can be written.
 func TestTheDocumentHasItsSection(t *testing.T) {
 	text, err := readDocument("../docs/performance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(text, "## The whole") {
-		t.Error("the document has lost the part that people wrote")
-	}
+	require.NoError(t, err)
+	assert.Contains(t, text, "## The whole", "the document has lost the part that people wrote")
 }
 
 func TestTables(t *testing.T) {
@@ -68,9 +63,7 @@ func TestTables(t *testing.T) {
 		"| 500 | direct, one leg | 0.100 (0.100–0.100) | 0 (0–0) |  |  |",
 		"direct, one leg 40000/s",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("there is no line %s in\n%s", want, text)
-		}
+		assert.Contains(t, text, want, "there is no line … in\n…")
 	}
 	r.Arms = []*figures{r.find(gateway2Key)}
 	if text := r.tables(); strings.Contains(text, "two gateways") || !strings.Contains(text, "nginx was absent") || !strings.Contains(text, "| ≤ 2.7 × nginx |  |") {

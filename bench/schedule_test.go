@@ -5,23 +5,22 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestSchedule(t *testing.T) {
 	r := rate{500, 20 * time.Second}
 	times := schedule(r, 7, 1)
-	if !slices.IsSorted(times) || times[0] < 0 || times[len(times)-1] >= r.For {
-		t.Fatalf("%d times from %v to %v, want them in order and within %v", len(times), times[0], times[len(times)-1], r.For)
-	}
+	require.True(t, slices.IsSorted(times) && times[0] >= 0 && times[len(times)-1] < r.For,
+		"%d times from %v to %v, want them in order and within %v", len(times), times[0], times[len(times)-1], r.For)
 	// A Poisson process: as many as the rate says, give or take a few standard deviations.
 	want := r.PerSecond * r.For.Seconds()
 	if n := float64(len(times)); math.Abs(n-want) > 4*math.Sqrt(want) {
 		t.Errorf("%v arrivals, want about %v", n, want)
 	}
-	if !slices.Equal(times, schedule(r, 7, 1)) {
-		t.Error("the same seed and round make other arrivals")
-	}
-	if slices.Equal(times, schedule(r, 8, 1)) || slices.Equal(times, schedule(r, 7, 2)) {
-		t.Error("another seed or round makes the same arrivals")
-	}
+	assert.True(t, slices.Equal(times, schedule(r, 7, 1)), "the same seed and round make other arrivals")
+	assert.True(t, !slices.Equal(times, schedule(r, 8, 1)) && !slices.Equal(times, schedule(r, 7, 2)),
+		"another seed or round makes the same arrivals")
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // Baselines are subtracted round by round: noise that both arms of a round had
@@ -37,9 +39,7 @@ func TestRatiosAndSlope(t *testing.T) {
 		values []float64
 		want   float64
 	}{{nil, 0}, {[]float64{7}, 0}, {[]float64{1, 3, 5, 7}, 2}, {[]float64{5, 5, 5}, 0}, {[]float64{0, 2, 1}, 0.5}} {
-		if got := slope(tt.values); got != tt.want {
-			t.Errorf("slope of %v: got %v, want %v", tt.values, got, tt.want)
-		}
+		assert.Equal(t, tt.want, slope(tt.values), "slope of %v", tt.values)
 	}
 }
 

@@ -39,9 +39,7 @@ func TestUsageIsRead(t *testing.T) {
 func TestTicks(t *testing.T) {
 	const stat = "42 (a (b) c) S 1 42 42 0 -1 4194304 100 0 0 0 70 30 5 6 20 0 9 0 1 2 3\n"
 	user, system, err := ticks([]byte(stat))
-	if user != 70 || system != 30 || err != nil {
-		t.Errorf("got %d, %d and %v", user, system, err)
-	}
+	assert.True(t, user == 70 && system == 30 && err == nil, "got %d, %d and %v", user, system, err)
 	for _, bad := range []string{"", "42 (a) S 1", "42 (a) S 1 2 3 4 5 6 7 8 9 10 x 3 4"} {
 		if _, _, err := ticks([]byte(bad)); err == nil {
 			t.Errorf("%q is no error", bad)

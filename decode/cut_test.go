@@ -134,9 +134,7 @@ func (g *got) feed(t *testing.T, d *Draft, events []string) {
 // and end.
 func cutEverywhere(t *testing.T, s aStream, tokenizer Tokenizer, body string) {
 	req, err := openai.Limits{}.Scan(openai.Completions, []byte(`{"model":"m","stream":true,"temperature":0,"prompt":"x","return_token_ids":true,"max_tokens":100000`+body+`}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	events := s.events()
 	var want got
 	for _, e := range events {
@@ -159,9 +157,7 @@ func cutEverywhere(t *testing.T, s aStream, tokenizer Tokenizer, body string) {
 			if i == 0 && moved == 0 {
 				d.envelope = []byte(`"id":"a"`) // it was held back
 			}
-			if why := d.Unresumable(); why != "" {
-				t.Fatalf("%q cut behind event %d: %s", events, i, why)
-			}
+			require.Empty(t, d.Unresumable(), "%q cut behind event %d", events, i)
 			so := d.Continue()
 			goes := s
 			goes.prompt, goes.ids, goes.stops = so.Prompt, s.ids[so.Generated:], detokenize.Stops{}

@@ -111,17 +111,13 @@ func TestDraftGoesOn(t *testing.T) {
 		draft := begun(t, true)
 		want := plain(shownOne, shownEnd) + `data: {"id":"a","created":7,"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":5,"total_tokens":9}}` + "\n\n" + done
 		tr := goesOn(t, draft, true, want, other(shownRole), other(shownOne), other(silent), other(shownEnd), used, done)
-		if tr.Tokens != 5 || tr.PromptTokens != 4 || !tr.Began {
-			t.Errorf("%+v", tr)
-		}
+		assert.True(t, tr.Tokens == 5 && tr.PromptTokens == 4 && tr.Began, "%+v", tr)
 	})
 	t.Run("events without end of which nothing is the client's", func(t *testing.T) {
 		for name, event := range map[string]string{"roles": shownRole, "what it has": shownOne, "no choices": `data: {"id":"b","choices":[]}` + "\n\n"} {
 			draft := begun(t, false)
 			_, failed := served(t, stream(strings.Repeat(other(event), 10_000)), &Call{Stream: true, Choices: 1, Draft: draft, Longest: 4})
-			if failed == nil || !errors.Is(failed, fault.ErrRunaway) {
-				t.Errorf("%s: %v", name, failed)
-			}
+			assert.True(t, failed != nil && errors.Is(failed, fault.ErrRunaway), "%s: %v", name, failed)
 		}
 	})
 	t.Run("what the last worker counts", func(t *testing.T) {
@@ -174,9 +170,8 @@ func TestDraftGoesOn(t *testing.T) {
 	t.Run("cut before it went on", func(t *testing.T) {
 		draft := begun(t, false)
 		sent, tr, failed := play(t, draft, false, other(shownRole), other(silent))
-		if failed == nil || sent != "" || tr.Began || !tr.Started || tr.Tokens != 2 {
-			t.Errorf("%v, sent %s, %+v", failed, sent, tr)
-		}
+		assert.True(t, failed != nil && sent == "" && !tr.Began && tr.Started && tr.Tokens == 2,
+			"%v, sent %s, %+v", failed, sent, tr)
 		if so := draft.Continue(); so.Generated != 2 {
 			t.Errorf("%+v", so)
 		}

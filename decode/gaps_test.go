@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/lifetime"
 )
 
@@ -19,9 +20,7 @@ func TestGapBuckets(t *testing.T) {
 	check := func(d time.Duration) {
 		t.Helper()
 		b := gapBucket(d)
-		if b < 0 || b >= gapBuckets {
-			t.Fatalf("seed %d: %v is in bucket %d", seed, d, b)
-		}
+		require.True(t, b >= 0 && b < gapBuckets, "seed %d: %v is in bucket %d", seed, d, b)
 		if b == gapBuckets-1 {
 			return
 		}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -31,12 +33,9 @@ func TestHeldOutputIsBounded(t *testing.T) {
 	for name, event := range map[string]string{"comments": ": ping\n\n", "roles": role, "usage": usage} {
 		src := &endless{event: event}
 		sent, failed := served(t, &engine{status: 200, body: io.LimitReader(src, 300<<20)}, &Call{Stream: true, Choices: 1})
-		if classOf(failed) != fault.Garbled || !failed.Class.Blames() || sent != "" {
-			t.Errorf("%s: ended with %v after %d bytes", name, failed, len(sent))
-		}
-		if src.taken > 2*maxHeldBytes {
-			t.Errorf("%s: %d bytes were taken", name, src.taken)
-		}
+		assert.True(t, classOf(failed) == fault.Garbled && failed.Class.Blames() && sent == "",
+			"%s: ended with %v after %d bytes", name, failed, len(sent))
+		assert.LessOrEqual(t, src.taken, 2*maxHeldBytes, "%s bytes were taken", name)
 	}
 	// What an engine announces before its first token passes up to the bound.
 	all := strings.Repeat(role, maxHeldBytes/len(role)) + one + done
@@ -51,9 +50,7 @@ func TestHeldOutputIsBounded(t *testing.T) {
 func TestWholeAnswersAreBounded(t *testing.T) {
 	src := &endless{event: ": ping\n\n"}
 	sent, failed := served(t, &engine{status: 200, body: io.LimitReader(src, 300<<20)}, &Call{Choices: 2, PromptTokens: 8, Longest: 4})
-	if classOf(failed) != fault.Garbled || sent != "" {
-		t.Errorf("ended with %v after %d bytes", failed, len(sent))
-	}
+	assert.True(t, classOf(failed) == fault.Garbled && sent == "", "ended with %v after %d bytes", failed, len(sent))
 	if most := 4<<20 + 24*64<<10; src.taken > most+1<<10 {
 		t.Errorf("%d bytes were taken, want %d", src.taken, most)
 	}
@@ -112,18 +109,15 @@ func TestLargeAnswersAreTheRequests(t *testing.T) {
 	} {
 		memory := &ledger{limit: c.limit}
 		sent, failed := served(t, stream(c.body), &Call{Stream: c.stream, Choices: 1, Large: c.large, Memory: memory})
-		if classOf(failed) != c.want || failed != nil && failed.Class.Blames() != (c.want == fault.Garbled) {
-			t.Errorf("%s: %v, want %v", c.name, failed, c.want)
-		}
+		assert.True(t, classOf(failed) == c.want && (failed == nil || failed.Class.Blames() == (c.want == fault.Garbled)),
+			"%s: %v, want %v", c.name, failed, c.want)
 		if c.want == fault.None && (len(sent) < most || memory.most < 2*most) || c.want != fault.None && sent != "" {
 			t.Errorf("%s: %d bytes left, %d were counted", c.name, len(sent), memory.most)
 		}
 		var says *openai.Error
-		if c.status > 0 && (!errors.As(failed, &says) || says.Status != c.status || says.RetryAfter == 0) {
-			t.Errorf("%s: %+v", c.name, says)
-		}
-		if memory.used != 0 || memory.most > c.limit {
-			t.Errorf("%s: %d bytes are still counted, %d were", c.name, memory.used, memory.most)
-		}
+		assert.True(t, c.status <= 0 || errors.As(failed, &says) && says.Status == c.status && says.RetryAfter != 0,
+			"%s: %+v", c.name, says)
+		assert.True(t, memory.used == 0 && memory.most <= c.limit,
+			"%s: %d bytes are still counted, %d were", c.name, memory.used, memory.most)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -134,15 +135,12 @@ func TestStream(t *testing.T) {
 		out, call := &client{gone: c.gone}, &Call{Lease: lease, Stream: true, Choices: 1}
 		failed := r.Run(t.Context(), call, out)
 		tr := call.Sent
-		if classOf(failed) != c.want || strings.Join(out.writes, "") != c.sent || tr.Tokens != c.tokens {
-			t.Errorf("%s: %v, %d tokens, sent %q; want %s, %d, %q", c.name, failed, tr.Tokens, out.writes, c.want, c.tokens, c.sent)
-		}
+		assert.True(t, classOf(failed) == c.want && strings.Join(out.writes, "") == c.sent && tr.Tokens == c.tokens,
+			"%s: %v, %d tokens, sent %q; want %s, %d, %q", c.name, failed, tr.Tokens, out.writes, c.want, c.tokens, c.sent)
 		if started := c.sent != "" || c.gone; tr.Started != started || (out.contentType != "") != started {
 			t.Errorf("%s: started %v with %q", c.name, tr.Started, out.contentType)
 		}
-		if !tr.Started && tr.Events != 0 {
-			t.Errorf("%s: %d events are counted as sent, and none was", c.name, tr.Events)
-		}
+		assert.True(t, tr.Started || tr.Events == 0, "%s: %d events are counted as sent, and none was", c.name, tr.Events)
 		if m := r.roster.Snapshot("m", pools.Decode).Members[0]; m.Eligible(time.Now()) == (c.want == fault.Refused) {
 			t.Errorf("%s: a worker is out of the choice where it refuses the connection, and nowhere else: %+v", c.name, m)
 		}
@@ -180,9 +178,8 @@ func TestAnswersOfNothing(t *testing.T) {
 				body = role + "data: " + fmt.Sprintf(ends, fmt.Sprintf(`"delta":{"content":%q}`, c.text), c.tokens) + "\n\n" + done
 			}
 			sent, failed := served(t, stream(body), &Call{Stream: streams, HideUsage: true, Choices: 1, HandedOff: c.handedOff})
-			if classOf(failed) != c.want || (sent == "") != (c.want != fault.None) {
-				t.Errorf("%+v, stream %v: %v, sent %q", c, streams, failed, sent)
-			}
+			assert.True(t, classOf(failed) == c.want && (sent == "") == (c.want != fault.None),
+				"%+v, stream %v: %v, sent %q", c, streams, failed, sent)
 		}
 	}
 }
@@ -234,9 +231,7 @@ func TestLastEvent(t *testing.T) {
 		c.call.Stream, c.call.CachedTokens = true, func() int { return 2 }
 		c.call.Tail = func(*Transcript) []byte { return []byte(`{"x":1}`) }
 		sent, failed := served(t, stream(c.engine), &c.call)
-		if failed != nil || sent != c.want {
-			t.Errorf("%s: %v\n got %q\nwant %q", c.name, failed, sent, c.want)
-		}
+		assert.True(t, failed == nil && sent == c.want, "%s: %v\n got %q\nwant %q", c.name, failed, sent, c.want)
 		if tr := c.call.Sent; c.call.IncludeUsage && (tr.PromptTokens != 4 || tr.Tokens != 3) {
 			t.Errorf("%s: %+v", c.name, tr)
 		}
@@ -270,9 +265,8 @@ func TestWholeAnswer(t *testing.T) {
 		r, lease, _ := room(t, Config{}, stream(body))
 		out, call := &client{}, &Call{Lease: lease, CachedTokens: func() int { return 3 }}
 		failed := r.Run(t.Context(), call, out)
-		if classOf(failed) != want || failed != nil && call.Sent.Started {
-			t.Errorf("%s: %v, started %v", body, failed, call.Sent.Started)
-		}
+		assert.True(t, classOf(failed) == want && (failed == nil || !call.Sent.Started),
+			"%s: %v, started %v", body, failed, call.Sent.Started)
 		if failed == nil && (out.contentType != "application/json" || !strings.Contains(out.writes[0], `"cached_tokens":3`) || call.Sent.Tokens != 2) {
 			t.Errorf("%s %q %+v", out.contentType, out.writes, call.Sent)
 		}

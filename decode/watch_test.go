@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
@@ -129,12 +132,8 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 			if classOf(failed) != c.want || took != c.after || tr.Tokens != c.tokens || tr.Started != (c.tokens > 0) {
 				t.Errorf("%v after %v, %+v; want %s after %v with %d tokens", failed, took, tr, c.want, c.after, c.tokens)
 			}
-			if c.head == 0 && !e.closed {
-				t.Error("the worker's answer was not closed")
-			}
-			if c.want.Blames() && e.err == nil {
-				t.Error("the call was not cut")
-			}
+			assert.True(t, c.head != 0 || e.closed, "the worker's answer was not closed")
+			assert.True(t, !c.want.Blames() || e.err != nil, "the call was not cut")
 		})
 	}
 }
@@ -192,9 +191,8 @@ func TestSilentWorkersWithoutStream(t *testing.T) {
 		bubble(t, c.name, func(t *testing.T) {
 			r, lease, _ := room(t, c.cfg, &timed{script: []beat{{c.after, answer}}})
 			took, failed := lasts(t, r, &Call{Lease: lease, PromptTokens: 4, MaxTokens: c.tokens}, &client{})
-			if classOf(failed) != c.want || took != c.limit {
-				t.Errorf("%v after %v, want %s after %v", failed, took, c.want, c.limit)
-			}
+			assert.True(t, classOf(failed) == c.want && took == c.limit,
+				"%v after %v, want %s after %v", failed, took, c.want, c.limit)
 		})
 	}
 }
@@ -239,9 +237,7 @@ func TestFirstTokenLimitIsLearnt(t *testing.T) {
 		e := &timed{script: []beat{{10 * time.Second, one}, {0, end}, {0, done}}}
 		r, lease, _ := room(t, Config{}, e)
 		call := Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 1000, HandedOff: true}
-		if failed := r.Run(t.Context(), &call, &client{}); failed != nil {
-			t.Fatal(failed)
-		}
+		require.Nil(t, r.Run(t.Context(), &call, &client{}))
 		for _, c := range []struct {
 			tokens    int
 			handedOff bool
@@ -281,9 +277,8 @@ func TestAPoolOfLongPromptsLearnsItsSpeed(t *testing.T) {
 			}
 		}
 		other := &pools.Worker{ID: "d2", Model: "m", Role: pools.Decode}
-		if got := r.first(other, r.known("d2"), prompt{tokens: 1000}); got != 500*time.Second {
-			t.Errorf("a worker that has not answered yet may take %v", got)
-		}
+		assert.Equal(t, 500*time.Second, r.first(other, r.known("d2"), prompt{tokens: 1000}),
+			"a worker that has not answered yet may take")
 	})
 }
 

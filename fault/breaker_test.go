@@ -163,9 +163,8 @@ func TestBreakersAreApart(t *testing.T) {
 		"breaker_state w2 decode closed 0", "breaker_state w2 decode half_open 0", "breaker_state w2 decode open 1",
 	}, series(t, b))
 	b.Forget(func(w, _ string) bool { return w == "w2" })
-	if b.State("w2", pools.Decode) != Closed || b.Blocked(pools.Decode, "") != nil || len(b.States()) != 2 {
-		t.Errorf("not forgotten: %+v", b.States())
-	}
+	assert.True(t, b.State("w2", pools.Decode) == Closed && b.Blocked(pools.Decode, "") == nil && len(b.States()) == 2,
+		"not forgotten: %+v", b.States())
 }
 
 // An adapter's failures are its own on that worker: no model and no other adapter loses the worker by them. Where the worker itself
@@ -181,9 +180,8 @@ func TestAdaptersFailAlone(t *testing.T) {
 	blocked := func(want ...string) {
 		t.Helper()
 		for _, adapter := range []string{"", "sql", "math"} {
-			if got := len(b.Blocked(pools.Decode, adapter)) > 0; got != slices.Contains(want, adapter) {
-				t.Errorf("adapter %q: blocked %v", adapter, got)
-			}
+			assert.Equal(t, slices.Contains(want, adapter), len(b.Blocked(pools.Decode, adapter)) > 0,
+				"adapter %q: blocked", adapter)
 		}
 	}
 	for _, c := range []Class{EngineError, Reset, Timeout, Garbled, Overloaded, Truncated, Stalled} {

@@ -80,9 +80,7 @@ func TestBudget(t *testing.T) {
 		assert.Equal(t, want, b.Stats(), c.name)
 		assert.Equal(t, c.granted, granted, c.name)
 		b.Return()
-		if !b.Take() || b.Take() {
-			t.Errorf("%s: one return is not one retry", c.name)
-		}
+		assert.True(t, b.Take() && !b.Take(), "%s: one return is not one retry", c.name)
 		for range c.live {
 			b.End()
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -100,21 +101,15 @@ func TestClassTable(t *testing.T) {
 		Garbled:      {"garbled", 502, true},
 		Truncated:    {"truncated", 502, true},
 	}
-	if len(want) != len(classNames) {
-		t.Fatalf("the table has %d classes, the package %d", len(want), len(classNames))
-	}
+	require.Len(t, want, len(classNames), "the table classes, the package")
 	for _, c := range classes() {
 		w := want[c]
-		if c.String() != w.label || c.Status() != w.status || c.Blames() != w.blames {
-			t.Errorf("%s: status %d, blames %v; want %+v", c, c.Status(), c.Blames(), w)
-		}
-		if strings.ContainsAny(c.String(), " -") || http.StatusText(c.Status()) == "" && c.Status() != 499 {
-			t.Errorf("%s: not a label, or status %d is none", c, c.Status())
-		}
+		assert.True(t, c.String() == w.label && c.Status() == w.status && c.Blames() == w.blames,
+			"%s: status %d, blames %v; want %+v", c, c.Status(), c.Blames(), w)
+		assert.True(t, !strings.ContainsAny(c.String(), " -") && (http.StatusText(c.Status()) != "" || c.Status() == 499),
+			"%s: not a label, or status %d is none", c, c.Status())
 	}
-	if got := Class(200).String(); got != "unknown" {
-		t.Errorf("an unknown class is called %q", got)
-	}
+	assert.Equal(t, "unknown", Class(200).String(), "an unknown class is called")
 }
 
 func TestErrorKeepsDetailOut(t *testing.T) {

@@ -102,9 +102,7 @@ func sample(t *testing.T, f Registered) Rule {
 // and armed.
 func TestRegistry(t *testing.T) {
 	entries, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var files, names []string
 	for _, e := range entries {
 		if name, ok := strings.CutPrefix(e.Name(), "fault_"); ok && !strings.HasSuffix(name, "_test.go") {
@@ -113,20 +111,14 @@ func TestRegistry(t *testing.T) {
 	}
 	for _, f := range Faults() {
 		names = append(names, f.Name)
-		if f.Help == "" || strings.Contains(f.Help, "\n") {
-			t.Errorf("%s: help is not one line: %q", f.Name, f.Help)
-		}
+		assert.True(t, f.Help != "" && !strings.Contains(f.Help, "\n"), "%s: help is not one line: %q", f.Name, f.Help)
 		rule := sample(t, f)
 		if _, err := rule.check(); err != nil {
 			t.Errorf("%s: %v", f.Name, err)
 		}
 	}
-	if !slices.Equal(files, names) {
-		t.Errorf("files are %q, faults %q", files, names)
-	}
-	if len(names) == 0 {
-		t.Error("no fault is registered")
-	}
+	assert.True(t, slices.Equal(files, names), "files are %q, faults %q", files, names)
+	assert.NotEmpty(t, names, "no fault is registered")
 }
 
 // hits says which of n calls the scenario hits, calling in the given order.
@@ -184,9 +176,8 @@ func TestRulesChooseTheirCalls(t *testing.T) {
 		assert.Equal(t, []bool{false, c.hit}, hit, c.name)
 	}
 	w := streamer()
-	if Inject(w, nil) != upstream.Transport(w) || Inject(w, &Scenario{Seed: 3}) != upstream.Transport(w) {
-		t.Error("a scenario without rules stands in the way")
-	}
+	assert.True(t, Inject(w, nil) == upstream.Transport(w) && Inject(w, &Scenario{Seed: 3}) == upstream.Transport(w),
+		"a scenario without rules stands in the way")
 }
 
 // Whatever a fault does with a call, closing its stream closes the worker's,
@@ -206,9 +197,8 @@ func TestEveryFaultClosesTheWorkersStream(t *testing.T) {
 						_, err = io.Copy(io.Discard, io.LimitReader(s, 1<<20)) // one of them has no end
 					}
 					var failed *upstream.Error
-					if err != nil && (!errors.As(err, &failed) || failed.Worker != leg.Worker) {
-						t.Errorf("%v is no *upstream.Error of the worker", err)
-					}
+					assert.True(t, err == nil || errors.As(err, &failed) && failed.Worker == leg.Worker,
+						"%v is no *upstream.Error of the worker", err)
 					if s != nil {
 						assert.NoError(t, s.Close())
 					}
@@ -282,9 +272,8 @@ func TestFaults(t *testing.T) {
 				if err != nil {
 					class = Classify(err, 0)
 				}
-				if string(got) != c.want || status != c.status || class != c.class {
-					t.Errorf("%q, status %d, %s; want %q, %d, %s", got, status, class, c.want, c.status, c.class)
-				}
+				assert.True(t, string(got) == c.want && status == c.status && class == c.class,
+					"%q, status %d, %s; want %q, %d, %s", got, status, class, c.want, c.status, c.class)
 				assert.Equal(t, c.calls, c.worker.calls.Load()-before, "calls that the worker saw")
 				assert.Equal(t, c.rule.Delay, time.Since(start))
 			})
@@ -303,14 +292,11 @@ func TestKVGone(t *testing.T) {
 		s, err := in.Call(t.Context(), leg)
 		require.NoError(t, err)
 		body, _ := io.ReadAll(s)
-		if !strings.Contains(string(body), `{"error":`) || s.Status() == 200 && !leg.Stream {
-			t.Fatalf("status %d: %s", s.Status(), body)
-		}
+		require.True(t, strings.Contains(string(body), `{"error":`) && (s.Status() != 200 || leg.Stream),
+			"status %d: %s", s.Status(), body)
 		seen[s.Status()]++
 	}
-	if seen[200] < 25 || seen[500] < 125 || seen[200]+seen[500] != 200 {
-		t.Errorf("statuses %v", seen)
-	}
+	assert.True(t, seen[200] >= 25 && seen[500] >= 125 && seen[200]+seen[500] == 200, "statuses %v", seen)
 }
 
 // Each way to lose a hand-off comes up, none leaves a usable one, and what is
@@ -322,9 +308,7 @@ func TestLostHandoff(t *testing.T) {
 		s, err := in.Call(t.Context(), prefillLeg(i))
 		require.NoError(t, err)
 		body, err := io.ReadAll(s)
-		if err != nil || s.Status() != 200 || !strings.Contains(string(body), `"choices":[]`) {
-			t.Fatalf("%v: %s", err, body)
-		}
+		require.True(t, err == nil && s.Status() == 200 && strings.Contains(string(body), `"choices":[]`), "%v: %s", err, body)
 		if strings.Contains(string(body), "remote_host") && !strings.Contains(string(body), "12345678901234567890") {
 			t.Fatalf("an integer was lost: %s", body)
 		}
@@ -389,9 +373,7 @@ func TestEndlessTokens(t *testing.T) {
 	_, err = io.ReadFull(s, got)
 	require.NoError(t, err)
 	events := strings.Split(strings.ReplaceAll(string(got), "\r", ""), "\n\n")
-	if len(events) < 10 || events[1] == events[0] {
-		t.Fatalf("%q", events)
-	}
+	require.True(t, len(events) >= 10 && events[1] != events[0], "%q", events)
 	for _, e := range events[2 : len(events)-1] {
 		require.Equal(t, events[1], strings.TrimLeft(e, "\n"))
 	}

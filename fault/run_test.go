@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -86,16 +87,12 @@ func TestRowTwin(t *testing.T) {
 				}
 				want++
 			}
-			if got := row.length(); got != want {
-				t.Fatalf("step %d: %d in a row, want %d: %v", i, got, want, history)
-			}
+			require.Equal(t, want, row.length(), "step %d in a row: %v", i, history)
 			n := 0
 			for s := row.last; s != nil; s = s.before {
 				n++
 			}
-			if n > len(live)+2 {
-				t.Fatalf("step %d: %d signs for %d live calls", i, n, len(live))
-			}
+			require.LessOrEqual(t, n, len(live)+2, "step %d signs for %d live calls", i, len(live))
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
@@ -35,9 +37,7 @@ rules:
 		{Fault: "wrong_status", Probability: 1, Status: 429},
 		{Fault: "slow_drip", Probability: 1, Where: "*/decode-1", At: 10 * time.Second, For: 5 * time.Second, Rate: 100},
 	}}
-	if err != nil || !reflect.DeepEqual(s, want) {
-		t.Errorf("%+v, %v", s, err)
-	}
+	assert.True(t, err == nil && reflect.DeepEqual(s, want), "%+v, %v", s, err)
 }
 
 func TestParseScenarioRefuses(t *testing.T) {
@@ -88,16 +88,11 @@ func TestParseScenarioRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, err := ParseScenario("f.yaml", []byte(c.text))
-			if err == nil || !strings.HasPrefix(err.Error(), c.want) || s != nil {
-				t.Errorf("got  %v\nwant %s", err, c.want)
-			}
-			if strings.Contains(err.Error(), "\n") != strings.Contains(c.want, "\n") {
-				t.Errorf("several errors where one is wanted, or the reverse: %v", err)
-			}
+			assert.True(t, err != nil && strings.HasPrefix(err.Error(), c.want) && s == nil, "got  %v\nwant %s", err, c.want)
+			assert.Equal(t, strings.Contains(c.want, "\n"), strings.Contains(err.Error(), "\n"),
+				"several errors where one is wanted, or the reverse: %v", err)
 			var at *conf.Error
-			if !errors.As(err, &at) || at.File != "f.yaml" {
-				t.Errorf("%T is no *conf.Error", err)
-			}
+			assert.True(t, errors.As(err, &at) && at.File == "f.yaml", "%T is no *conf.Error", err)
 		})
 	}
 	many := "rules:\n" + strings.Repeat("- fault: refuse\n", maxRules+1)

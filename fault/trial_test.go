@@ -35,15 +35,11 @@ func TestOneTrialInOpenFor(t *testing.T) {
 				})
 			}
 			group.Wait()
-			if n := through.Load(); n != 1 {
-				t.Fatalf("round %d: %d got through", round, n)
-			}
+			require.EqualValues(t, 1, through.Load(), "round %d got through", round)
 			if got := b.OnTrial(pools.Decode, ""); !slices.Equal(got, []string{"d1"}) {
 				t.Errorf("round %d: on trial: %q", round, got)
 			}
-			if try(t, b, None) {
-				t.Errorf("round %d: a second call beside the trial", round)
-			}
+			assert.False(t, try(t, b, None), "round %d: a second call beside the trial", round)
 			trial(Timeout)
 			if got := b.OnTrial(pools.Decode, ""); got != nil || b.State("d1", pools.Decode) != Open {
 				t.Errorf("round %d: on trial after its end: %q, %s", round, got, b.State("d1", pools.Decode))
@@ -62,9 +58,7 @@ func TestTrialThatSaysNothing(t *testing.T) {
 			b := halfOpen(t)
 			for i := range 5 {
 				done := begin(t, b)
-				if try(t, b, None) {
-					t.Fatalf("two at once after trial %d", i)
-				}
+				require.False(t, try(t, b, None), "two at once after trial %d", i)
 				done(class)
 				done(class) // a permit that is returned after its call ended
 			}

@@ -208,7 +208,5 @@ func TestAdaptersCircuits(t *testing.T) {
 			defer g.Release(time.Now())
 		}
 	}
-	if chosen[""]["d1"] == 0 || chosen["sql"]["d1"] != 0 {
-		t.Errorf("chosen: %v", chosen)
-	}
+	assert.True(t, chosen[""]["d1"] != 0 && chosen["sql"]["d1"] == 0, "chosen: %v", chosen)
 }

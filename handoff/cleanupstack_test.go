@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/placement"
@@ -24,9 +26,7 @@ func TestCleanupStackFreesOnceLastFirst(t *testing.T) {
 	p := s.push(say("prefill"))
 	s.free(p) // a failed prefill keeps decode's room
 	s.free(p)
-	if !slices.Equal(got, []string{"prefill"}) {
-		t.Fatalf("freed prefill's: %v", got)
-	}
+	require.True(t, slices.Equal(got, []string{"prefill"}), "freed prefill's: %v", got)
 	s.push(say("kv"))
 	s.free(d) // another decode worker: the KV stays
 	s.push(say("decode 2"))

@@ -44,16 +44,13 @@ func TestAnswersToComeBackAfter(t *testing.T) {
 	later := 0
 	for class := range messages {
 		e := answerTo(&fault.Error{Class: class, Leg: pools.Decode})
-		if (e.RetryAfter > 0) != (e.Status == http.StatusServiceUnavailable) {
-			t.Errorf("%v: status %d, retry after %v", class, e.Status, e.RetryAfter)
-		}
+		assert.Equal(t, (e.Status == http.StatusServiceUnavailable), (e.RetryAfter > 0),
+			"%v: status %d, retry after %v", class, e.Status, e.RetryAfter)
 		if e.RetryAfter > 0 {
 			later++
 		}
 	}
-	if later == 0 {
-		t.Error("no class is one to come back after")
-	}
+	assert.NotZero(t, later, "no class is one to come back after")
 	for _, err := range []error{placement.ErrNoDecode, placement.ErrNoPrefill, queue.ErrClosed, router.ErrTaints} {
 		if e := requestOf(Call{Request: new(openai.Request)}, "").refusal(err); e.Status != http.StatusServiceUnavailable || e.RetryAfter <= 0 {
 			t.Errorf("%v: status %d, retry after %v", err, e.Status, e.RetryAfter)

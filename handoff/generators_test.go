@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/placement"
@@ -84,9 +85,7 @@ func TestFailOpenLooksAtTaintsAndSizes(t *testing.T) {
 		wants(h, r)
 		h.open(t, pools.Decode, "d1")
 		held, err := h.reserve(r)
-		if err != nil || held.Decode.Worker.ID != "d1" {
-			t.Fatalf("%s: %v, %v, want d1 for want of another", name, held, err)
-		}
+		require.True(t, err == nil && held.Decode.Worker.ID == "d1", "%s: %v, %v, want d1 for want of another", name, held, err)
 		held.Release(time.Now())
 		assert.Equal(t, "d2", h.take(t).Decode.Worker.ID, "%s: of another request", name)
 	}

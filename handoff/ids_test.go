@@ -2,6 +2,9 @@ package handoff
 
 import (
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Names follow from the seed and the order, never repeat, and without a seed
@@ -11,9 +14,7 @@ func TestIDs(t *testing.T) {
 	seen := map[string]bool{}
 	for range 10_000 {
 		id := a.next()
-		if id != b.next() || len(id) != 16 || seen[id] {
-			t.Fatalf("id %q", id)
-		}
+		require.True(t, id == b.next() && len(id) == 16 && !seen[id], "id %q", id)
 		if seen[id] = true; other.next() == id {
 			t.Fatal("another seed names alike")
 		}
@@ -21,13 +22,9 @@ func TestIDs(t *testing.T) {
 	transfers := map[int64]bool{}
 	for range 10_000 {
 		id := transferID()
-		if id < 1<<42 || transfers[id] {
-			t.Fatalf("transfer id %d", id)
-		}
+		require.True(t, id >= 1<<42 && !transfers[id], "transfer id %d", id)
 		transfers[id] = true
 	}
 	var drawn, drawnToo ids
-	if drawn.next() == drawnToo.next() {
-		t.Error("drawn ids are the same")
-	}
+	assert.NotEqual(t, drawnToo.next(), drawn.next(), "drawn ids are the same")
 }

@@ -60,9 +60,7 @@ func costOfRunning(t *testing.T, sim *models.Language) {
 	if sim != nil {
 		limit += 4 * int64(len(sim.Tokenizer().Encode(nil, body)))
 	}
-	if each > limit {
-		t.Errorf("a running request of %d bytes holds %d, want at most %d", size, each, limit)
-	}
+	assert.LessOrEqual(t, each, limit, "a running request of %d bytes holds …, want at most", size)
 	leave()
 	running.Wait()
 	assert.NoError(t, f.Close(t.Context()))

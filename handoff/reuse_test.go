@@ -3,6 +3,8 @@ package handoff
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -30,12 +32,8 @@ func TestOnlyTheServedAreReused(t *testing.T) {
 		r.served, r.Attempts, r.now, r.ids = true, 1, &r.first, []uint32{1}
 		r.first.round.ID, r.first.call = "mine-1", decode.Call{Answer: []byte("mine")}
 		c.change(r)
-		if alone := f.reuse(r); alone != c.reused {
-			t.Errorf("%s: alone: %v", name, alone)
-		}
-		if r.calls.first == nil {
-			t.Errorf("%s: its callbacks are gone", name)
-		}
+		assert.Equal(t, c.reused, f.reuse(r), "%s: alone", name)
+		assert.NotNil(t, r.calls.first, "%s: its callbacks are gone", name)
 		if blank := r.Call.Request == nil && r.ID == "" && r.now == nil && r.ids == nil && r.first.round.ID == "" && r.first.call.Answer == nil; blank != c.reused {
 			t.Errorf("%s: %+v", name, r.Record)
 		}
@@ -58,9 +56,7 @@ func TestBodiesAreGivenBackOnceTheyHaveLeft(t *testing.T) {
 		m := &roundMemory{bodies: memory, sibling: c.twin}
 		m.round.Memory, m.plan.Decode.Body = memory, c.body
 		m.sent()
-		if given := m.bodies == nil && m.round.Memory == nil && m.plan.Decode.Body == nil; given != c.given {
-			t.Errorf("%s: given back: %v", name, given)
-		}
+		assert.Equal(t, c.given, m.bodies == nil && m.round.Memory == nil && m.plan.Decode.Body == nil, "%s: given back", name)
 		m.sent() // an answer has one first token, and a round may have two answers
 	}
 }

@@ -43,8 +43,6 @@ func TestATurnThatMovesLosesNothing(t *testing.T) {
 		for range 100 {
 			f.found(r, c.worker, c.rank, 0)
 		}
-		if on := f.slices.on(); on != c.on {
-			t.Errorf("slices of p's rank 0 that go on at %s's rank %d: on %v, want %v", c.worker, c.rank, on, c.on)
-		}
+		assert.Equal(t, c.on, f.slices.on(), "slices of p's rank 0 that go on at %s's rank %d: on", c.worker, c.rank)
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -34,34 +37,27 @@ func TestGrownPrompts(t *testing.T) {
 		}
 		req, card := scanned(t, openai.Chat, `{"model":"m","messages":[`+said[at]+`]}`), Card{BlockSize: 1 << rng.IntN(6), DecodeBlockSize: 16}
 		p, _, err := card.Tokens(req, l)
-		if err != nil || p.kept == nil {
-			t.Fatal(err)
-		}
+		require.True(t, err == nil && p.kept != nil, err)
 		card.Hashes(req, p)
 		if before, common := l.prompts.grownFrom(p.kept); before != nil && p.kept.json == nil && common > len(p.IDs)*3/4 {
 			copied++
 		}
-		if got := p.JSON(); !bytes.Equal(got, openai.AppendIDs(nil, p.IDs)) {
-			t.Fatalf("seed %d, %d: the JSON is not that of the ids", seed, n)
-		}
+		require.True(t, bytes.Equal(p.JSON(), openai.AppendIDs(nil, p.IDs)),
+			"seed %d, %d: the JSON is not that of the ids", seed, n)
 		for hash, a := range l.prompts.ends {
 			if e := l.prompts.entries[a.key]; e == nil || e.Value != a {
 				t.Fatalf("seed %d, %d: %x leads to a prompt that is forgotten", seed, n, hash)
 			}
 		}
 	}
-	if copied < 300 {
-		t.Errorf("seed %d: %d prompts were copied from earlier turns", seed, copied)
-	}
+	assert.GreaterOrEqual(t, copied, 300, "seed %d prompts were copied from earlier turns", seed)
 }
 
 // TestAStrangersJSONIsNotCopied: a prompt that hashes alike and is another is no earlier turn.
 func TestAStrangersJSONIsNotCopied(t *testing.T) {
 	a, before := &answer{ids: []uint32{1, 2, 3, 4}}, &answer{ids: []uint32{1, 9, 3}, json: []byte("[1,9,3]")}
 	for common, want := range map[int]string{1: "[1,2,3,4]", 2: "[1,2,3,4]", 4: "[1,2,3,4]"} {
-		if got := string(idsJSON(a, before, common)); got != want {
-			t.Errorf("%d in common: %s", common, got)
-		}
+		assert.Equal(t, want, string(idsJSON(a, before, common)), "%d in common", common)
 	}
 }
 
@@ -99,9 +95,7 @@ func TestNothingOfABodyIsRemembered(t *testing.T) {
 	card := Card{BlockSize: 16}
 	first := req()
 	p, _, err := card.Tokens(first, l)
-	if err != nil || p.kept == nil || len(p.kept.dates) != 2 {
-		t.Fatalf("%+v, %v", p.kept, err)
-	}
+	require.True(t, err == nil && p.kept != nil && len(p.kept.dates) == 2, "%+v, %v", p.kept, err)
 	want := slices.Clone(p.IDs)
 	for i := range first.Raw {
 		first.Raw[i] = '!'
@@ -110,7 +104,5 @@ func TestNothingOfABodyIsRemembered(t *testing.T) {
 		t.Errorf("dates %q", d)
 	}
 	again, _, err := card.Tokens(req(), l)
-	if err != nil || again.kept != p.kept || !slices.Equal(again.IDs, want) {
-		t.Errorf("it is not remembered: %v", err)
-	}
+	assert.True(t, err == nil && again.kept == p.kept && slices.Equal(again.IDs, want), "it is not remembered: %v", err)
 }

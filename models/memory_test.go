@@ -10,6 +10,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -92,9 +95,7 @@ func TestBodiesTakeMemoryByTheirSize(t *testing.T) {
 			var source Source
 			all := allocated(func() {
 				req, err := openai.Limits{}.Scan(ep, raw)
-				if err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
+				require.NoError(t, err, "%s", name)
 				extra = req.Extra()
 				req.Memory = m
 				var p Prompt
@@ -105,12 +106,8 @@ func TestBodiesTakeMemoryByTheirSize(t *testing.T) {
 				t.Errorf("%s, %s: %.1f times the body is allocated, %.1f of it counted", name, engine,
 					float64(all)/float64(len(raw)), float64(m.most+extra)/float64(len(raw)))
 			}
-			if m.taken != 0 {
-				t.Errorf("%s, %s: %d bytes are not given back", name, engine, m.taken)
-			}
-			if budget == 0 && source == FromOwn {
-				t.Errorf("%s: tokens without a budget for them", name)
-			}
+			assert.Zero(t, m.taken, "%s, %s bytes are not given back", name, engine)
+			assert.True(t, budget != 0 || source != FromOwn, "%s: tokens without a budget for them", name)
 		}
 	}
 }
@@ -121,9 +118,7 @@ func TestValuesOfOneRequestAreBounded(t *testing.T) {
 	raw := []byte(padded(8<<20, `{"model":"m","messages":[{"role":"user","content":"hi"}],"documents":[`, `{},`, `]}`))
 	for name, m := range map[string]openai.Memory{"nobody": nil, "plenty": &meter{left: math.MaxInt}} {
 		req, err := openai.Limits{}.Scan(openai.Chat, raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		req.Memory = m
 		var source Source
 		if all := allocated(func() { _, source, _ = (&Card{BlockSize: 16, Engine: "vllm"}).Tokens(req, l) }); source != FromText || all > maxValues {
@@ -157,12 +152,8 @@ func TestManyAtOnceShareABudget(t *testing.T) {
 		}
 		all.Wait()
 	})
-	if took > requests*(size+budget) {
-		t.Errorf("%d bytes allocated for %d requests with %d in all", took, requests, budget)
-	}
-	if m.taken != 0 {
-		t.Errorf("%d bytes are not given back", m.taken)
-	}
+	assert.LessOrEqual(t, took, requests*(size+budget), "bytes allocated for %d requests with %d in all", requests, budget)
+	assert.Zero(t, m.taken, "bytes are not given back")
 }
 
 // allocated is how many bytes run allocates, those that are collected meanwhile as well.

@@ -52,9 +52,8 @@ func TestOutlinesWriteWhatTemplatesDo(t *testing.T) {
 				}
 			}
 		}
-		if byOutline == 0 || len(l.outlines.all) > maxOutlines {
-			t.Errorf("%s: %d chats are written by %d outlines", name, byOutline, len(l.outlines.all))
-		}
+		assert.True(t, byOutline != 0 && len(l.outlines.all) <= maxOutlines,
+			"%s: %d chats are written by %d outlines", name, byOutline, len(l.outlines.all))
 	}
 }
 

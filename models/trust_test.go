@@ -153,12 +153,8 @@ func TestMadeUpKinds(t *testing.T) {
 		made := useful
 		made.kind = uint64(i) * 0x9e3779b97f4a7c15
 		l.compares(1+i%5, a, made, i%3 > 0)
-		if i%100 == 0 && !useful.Likely() {
-			t.Fatalf("after %d kinds the useful one is not known", i)
-		}
-		if i%1000 == 0 && pins(useful, a) == 0 {
-			t.Fatalf("after %d kinds the useful one is not pinned", i)
-		}
+		require.True(t, i%100 != 0 || useful.Likely(), "after %d kinds the useful one is not known", i)
+		require.True(t, i%1000 != 0 || pins(useful, a) != 0, "after %d kinds the useful one is not pinned", i)
 	}
 	_, source := prompt("")
 	assert.Equal(t, FromOwn, source, "useful prompts")

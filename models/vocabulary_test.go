@@ -80,9 +80,8 @@ func TestUnknownVocabulary(t *testing.T) {
 			{`"prompt":"a","logit_bias":{"1":1}`, ""},
 		} {
 			err := card.CheckIDs(scanned(t, openai.Completions, `{"model":"m",`+c.members+`}`), nil)
-			if got := err != nil; got != (refused && c.param != "") || err != nil && err.Param != c.param {
-				t.Errorf("%s, %s: %v", engine, c.members, err)
-			}
+			assert.True(t, (err != nil) == (refused && c.param != "") && (err == nil || err.Param == c.param),
+				"%s, %s: %v", engine, c.members, err)
 		}
 		for url, local := range map[string]bool{
 			"https://h/x.png": false, "http://h/x": false, "data:image/png;base64,eA==": false,
@@ -90,9 +89,7 @@ func TestUnknownVocabulary(t *testing.T) {
 		} {
 			for _, part := range []string{`{"type":"image_url","image_url":{"url":"` + url + `"}}`, `{"type":"video_url","video_url":"` + url + `"}`} {
 				err := card.CheckIDs(scanned(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":[`+part+`]}]}`), nil)
-				if got := err != nil; got != (refused && local) {
-					t.Errorf("%s, %s: %v", engine, part, err)
-				}
+				assert.Equal(t, (refused && local), err != nil, "%s, %s: %v", engine, part, err)
 			}
 		}
 		w.VocabSize = 1

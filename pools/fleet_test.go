@@ -106,16 +106,12 @@ func TestPairsWithoutAHandOffAreRefused(t *testing.T) {
 		w := with(c.engine+"-"+string(c.role), func(w *Worker) { w.Role, w.Engine = c.role, c.engine })
 		err := r.Put(w)
 		_, joined := r.Lookup(w.ID)
-		if joined != c.joins || (err == nil) != c.joins {
-			t.Errorf("%s: joined %t, %v", w.ID, joined, err)
-		}
+		assert.True(t, joined == c.joins && (err == nil) == c.joins, "%s: joined %t, %v", w.ID, joined, err)
 		if _, typed := errors.AsType[*NoHandOffError](err); !c.joins && !typed {
 			t.Errorf("%s: %v", w.ID, err)
 		}
 	}
-	if got := r.Refused(); len(got) != 4 {
-		t.Fatalf("%d are refused, want 4", len(got))
-	}
+	require.Len(t, r.Refused(), 4, "are refused, want 4")
 	w := *r.Refused()[0].Worker
 	if w.Role = Both; r.Put(w) != nil || len(r.Refused()) != 3 {
 		t.Error("with role both it does not come in")

@@ -21,22 +21,16 @@ func TestLostWorkers(t *testing.T) {
 	is := func(what string, want ...string) {
 		t.Helper()
 		got := c.View().Lost()
-		if len(got) != len(want) {
-			t.Fatalf("%s: lost are %+v, want %q", what, got, want)
-		}
+		require.Len(t, got, len(want), "%s: lost", what)
 		for i, l := range got {
-			if l.Worker.ID != want[i] || l.Configured != (l.Source == "file") {
-				t.Errorf("%s: %+v, want %q", what, l, want)
-			}
+			assert.True(t, l.Worker.ID == want[i] && l.Configured == (l.Source == "file"), "%s: %+v, want %q", what, l, want)
 		}
 	}
 	for _, id := range []string{"a", "b", "c"} {
 		put("etcd", id)
 	}
 	put("file", "f")
-	if c.Lose("file", w("a"), now) {
-		t.Error("one source lost another's worker")
-	}
+	assert.False(t, c.Lose("file", w("a"), now), "one source lost another's worker")
 	c.Remove("etcd", "c")
 	c.Lose("file", w("f"), now)
 	c.Lose("file", w("never"), now) // it never answered

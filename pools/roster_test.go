@@ -73,14 +73,10 @@ func TestRunEndsTheTimeDown(t *testing.T) {
 		r.ReportDown("p1", "a")
 		time.Sleep(defaultDownFor - 1)
 		synctest.Wait()
-		if len(changes) != 1 || <-changes != Down {
-			t.Error("just before the deadline more than the failure was called back")
-		}
+		assert.True(t, len(changes) == 1 && <-changes == Down, "just before the deadline more than the failure was called back")
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		if len(changes) != 1 || <-changes != Up {
-			t.Error("at the deadline the worker's return was not called back")
-		}
+		assert.True(t, len(changes) == 1 && <-changes == Up, "at the deadline the worker's return was not called back")
 	})
 }
 
@@ -120,14 +116,10 @@ func TestEndedWorkersStayDown(t *testing.T) {
 		r.ReportDown("p1", "a")
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
-		if got := standing(); got != Down {
-			t.Errorf("a day after its end the worker is %v", got)
-		}
+		assert.Equal(t, Down, standing(), "a day after its end the worker")
 		r.ReportEnded("p1", "b") // late: of another process
 		join(t, r, "p1", func(w *Worker) { w.Incarnation = "b" })
-		if got := standing(); got != Up {
-			t.Errorf("another process of it is %v", got)
-		}
+		assert.Equal(t, Up, standing(), "another process of it")
 	})
 }
 
@@ -160,15 +152,11 @@ func TestCallbacksRunOutsideTheLock(t *testing.T) {
 		}
 	})
 	put(t, r, "p1")
-	if calls != 2 {
-		t.Errorf("%d calls, want one for each change", calls)
-	}
+	assert.Equal(t, 2, calls, "calls, want one for each change")
 	put(t, r, "p1")
 	r.ReportDown("p1", "other")
 	r.Remove("nobody")
-	if calls != 2 {
-		t.Errorf("%d calls after changes of nothing, want 2", calls)
-	}
+	assert.Equal(t, 2, calls, "calls after changes of nothing, want 2")
 }
 
 func TestSnapshotsAreImmutable(t *testing.T) {
@@ -183,9 +171,7 @@ func TestSnapshotsAreImmutable(t *testing.T) {
 	if got := ids(before); !slices.Equal(got, []string{"p1"}) || before.Members[0].Status != Up {
 		t.Errorf("the old snapshot became %v, %v", got, before.Members[0].Status)
 	}
-	if got := before.Members[0].Worker.Topology["rack"]; got != "r7" {
-		t.Errorf("the caller's map shows through: rack %q", got)
-	}
+	assert.Equal(t, "r7", before.Members[0].Worker.Topology["rack"], "the caller's map shows through: rack")
 	after := r.Snapshot("m", Prefill)
 	if got := ids(after); !slices.Equal(got, []string{"p0", "p1", "p2"}) || after.Version <= before.Version {
 		t.Errorf("the new snapshot is %v, version %d after %d", got, after.Version, before.Version)
@@ -198,9 +184,7 @@ func TestOnePoolsChangeLeavesTheOthersAlone(t *testing.T) {
 	join(t, r, "d1", func(w *Worker) { w.Role = Decode })
 	before := r.Snapshot("m", Prefill)
 	r.ReportDown("d1", "a")
-	if after := r.Snapshot("m", Prefill); after != before {
-		t.Error("a decode worker's failure replaced the prefill pool")
-	}
+	assert.Same(t, before, r.Snapshot("m", Prefill), "a decode worker's failure replaced the prefill pool")
 }
 
 func TestUnknownKnownAndEmptied(t *testing.T) {
@@ -215,27 +199,20 @@ func TestUnknownKnownAndEmptied(t *testing.T) {
 	}
 	r.Remove("p1")
 	emptied := r.Snapshot("m", Prefill)
-	if len(emptied.Members) != 0 || emptied.Version == 0 || !r.Known("m", Prefill) || r.Known("m", Decode) {
-		t.Errorf("an emptied pool is %+v", emptied)
-	}
-	if len(r.Models()) != 0 || len(r.Pools()) != 1 {
-		t.Errorf("models %v, %d pools", r.Models(), len(r.Pools()))
-	}
+	assert.True(t, len(emptied.Members) == 0 && emptied.Version != 0 && r.Known("m", Prefill) && !r.Known("m", Decode),
+		"an emptied pool is %+v", emptied)
+	assert.True(t, len(r.Models()) == 0 && len(r.Pools()) == 1, "models %v, %d pools", r.Models(), len(r.Pools()))
 }
 
 func TestRefusedAreShown(t *testing.T) {
 	r := NewRoster(Config{BlockSize: 32}, quiet)
 	err := r.Put(valid("p1"))
 	refusal, ok := errors.AsType[*RefusedError](err)
-	if !ok || refusal.Worker != "p1" || refusal.Registered != 16 || refusal.Required != 32 {
-		t.Errorf("got %v", err)
-	}
+	assert.True(t, ok && refusal.Worker == "p1" && refusal.Registered == 16 && refusal.Required == 32, "got %v", err)
 	if got := r.Refused(); len(got) != 1 || got[0].Worker.ID != "p1" || got[0].Err != err {
 		t.Errorf("refused: %v", got)
 	}
-	if err := r.Drain("p1", true); !errors.Is(err, ErrUnknownWorker) {
-		t.Errorf("draining a refused worker: %v", err)
-	}
+	assert.ErrorIs(t, r.Drain("p1", true), ErrUnknownWorker, "draining a refused worker")
 }
 
 func TestSnapshotDoesNotAllocate(t *testing.T) {
@@ -294,9 +271,7 @@ func TestCordonsAreBounded(t *testing.T) {
 		w := valid(fmt.Sprint("p", i))
 		_, _ = c.Put("", &w, start)
 		_, err := c.Drain(w.ID, true)
-		if full := i == maxCordons; errors.Is(err, ErrTooManyCordons) != full {
-			t.Fatalf("cordon %d: %v", i, err)
-		}
+		require.Equal(t, i == maxCordons, errors.Is(err, ErrTooManyCordons), "cordon %d: %v", i, err)
 		c.Remove("", w.ID) // an absent worker's cordon stays
 	}
 	if _, err := c.Drain("p0", false); err != nil {
@@ -314,9 +289,8 @@ func TestSourcesSpeakForThemselves(t *testing.T) {
 	etcd, flags := r.From("etcd"), r.From("flags")
 	require.NoError(t, etcd.Put(valid("p1")))
 	claimed, ok := errors.AsType[*ClaimedError](flags.Put(valid("p1")))
-	if !ok || claimed.Worker != "p1" || claimed.Source != "flags" || claimed.By != "etcd" {
-		t.Errorf("the second claim: %+v", claimed)
-	}
+	assert.True(t, ok && claimed.Worker == "p1" && claimed.Source == "flags" && claimed.By == "etcd",
+		"the second claim: %+v", claimed)
 	flags.Resync(nil, 0)
 	if m, in := r.Lookup("p1"); !in || m.Source != "etcd" {
 		t.Errorf("p1 is %+v after another source's list", m)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -34,9 +35,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scripts print into tes
 // A script's first line may be "config block=N down=D".
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
+	require.True(t, err == nil && len(files) != 0, "no scripts: %v", err)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			want, err := os.ReadFile(file)
@@ -46,9 +45,7 @@ func TestScripts(t *testing.T) {
 				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 				return
 			}
-			if got != string(want) {
-				t.Errorf("%s went otherwise (-rewrite shows how in a diff):\n%s", file, got)
-			}
+			assert.Equal(t, string(want), got, "%s went otherwise (-rewrite shows how in a diff):\n…", file)
 		})
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestValidateNamesTheField(t *testing.T) {
@@ -53,9 +56,8 @@ func TestValidateNamesTheField(t *testing.T) {
 			t.Errorf("a bad %s gave %v", test.field, err)
 			continue
 		}
-		if invalid.Problem == "" || !strings.Contains(err.Error(), test.field+" ") {
-			t.Errorf("the error does not say what is wrong with %s: %v", test.field, err)
-		}
+		assert.True(t, invalid.Problem != "" && strings.Contains(err.Error(), test.field+" "),
+			"the error does not say what is wrong with %s: %v", test.field, err)
 	}
 }
 
@@ -144,9 +146,7 @@ func TestValidateTakesTheBounds(t *testing.T) {
 	} {
 		w := valid("p1")
 		set(&w)
-		if err := w.Validate(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.NoError(t, w.Validate(), "%s", name)
 	}
 }
 
@@ -154,13 +154,9 @@ func TestParseWorker(t *testing.T) {
 	want := valid("p1")
 	want.TotalKVBlocks, want.DataParallelRanks, want.Topology = 41937, 2, map[string]string{"rack": "r7"}
 	record, err := json.Marshal(want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got, err := ParseWorker(record)
-	if err != nil || !got.Equal(&want) {
-		t.Errorf("a record read back is %+v, %v; want %+v", got, err, want)
-	}
+	assert.True(t, err == nil && got.Equal(&want), "a record read back is %+v, %v; want %+v", got, err, want)
 	newer := append([]byte(`{"warp_drive":{"on":[1,2]},`), record[1:]...)
 	if got, err = ParseWorker(newer); err != nil || !got.Equal(&want) {
 		t.Errorf("a record with a field of a newer version is %+v, %v; want %+v", got, err, want)
@@ -206,9 +202,7 @@ func FuzzParseWorker(f *testing.F) {
 			return
 		}
 		again, err := json.Marshal(w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if got, err := ParseWorker(again); err != nil || got.ID != w.ID || got.BlockSize != w.BlockSize {
 			t.Errorf("%s was taken, what came of it (%s) is %+v, %v", record, again, got, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -86,15 +87,10 @@ func TestRunNamesWhatCame(t *testing.T) {
 			leave(fault.ErrClientGone)
 		}
 		answer, failed := r.Run(ctx, lease, upstream.Leg{Worker: "p1"})
-		if (failed == nil) != (c.want == fault.None) || failed != nil && failed.Class != c.want {
-			t.Errorf("%s: %v", c.name, failed)
-		}
-		if failed == nil && string(answer.Body) != c.engine.body {
-			t.Errorf("%s: %q", c.name, answer.Body)
-		}
-		if eligible := r.pool("m").Members[0].Eligible(time.Now()); eligible != (c.want != fault.Refused) {
-			t.Errorf("%s: eligible: %v", c.name, eligible)
-		}
+		assert.True(t, (failed == nil) == (c.want == fault.None) && (failed == nil || failed.Class == c.want),
+			"%s: %v", c.name, failed)
+		assert.True(t, failed != nil || string(answer.Body) == c.engine.body, "%s: %q", c.name, answer.Body)
+		assert.Equal(t, (c.want != fault.Refused), r.pool("m").Members[0].Eligible(time.Now()), "%s: eligible", c.name)
 		leave(nil)
 	}
 }
@@ -136,9 +132,7 @@ func TestRunObservesTheRate(t *testing.T) {
 		if _, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"}); failed != nil {
 			t.Fatal(failed)
 		}
-		if got := r.Rate("p1"); got != 20_000 {
-			t.Errorf("rate %v tokens/s", got)
-		}
+		assert.EqualValues(t, 20_000, r.Rate("p1"), "rate … tokens/s")
 	})
 }
 
@@ -172,9 +166,7 @@ func TestAFleetOfLongPromptsLearnsItsSpeed(t *testing.T) {
 						t.Fatalf("try %d ended after %v with %v, want a limit of %v", i+1, time.Since(start), failed, limit)
 					}
 				}
-				if got := r.timeout(&pools.Worker{ID: "p2", Model: "m"}, 100_000); got != c.next {
-					t.Errorf("another worker may take %v, want %v", got, c.next)
-				}
+				assert.Equal(t, c.next, r.timeout(&pools.Worker{ID: "p2", Model: "m"}, 100_000), "another worker may take")
 			})
 		})
 	}

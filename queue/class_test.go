@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -50,9 +51,7 @@ func newServer(t *testing.T, cfg Config, rate float64) *server {
 			s.full[t.Value.from]++
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s
 }
 
@@ -122,12 +121,9 @@ func TestAFloodDelaysItsOwnClass(t *testing.T) {
 		without, _ := mean(alone.waits[1])
 		t.Logf("%s: 3 requests a second next to a flood of 200 wait %v on average and %v at most; the flood %v; %d and %d refused; tokens %v; in one class they wait %v and %d are refused",
 			policy, m, most, flood, s.full[1], s.full[0], s.spent, without, alone.full[1])
-		if most > 250*time.Millisecond || s.full[1] != 0 || len(s.waits[1]) < 179 {
-			t.Errorf("%s: %v at most, %d refused, %d granted", policy, most, s.full[1], len(s.waits[1]))
-		}
-		if total := s.spent[0] + s.spent[1]; total < 598_000 {
-			t.Errorf("%s: %d tokens of 600,000 computed: workers were idle", policy, total)
-		}
+		assert.True(t, most <= 250*time.Millisecond && s.full[1] == 0 && len(s.waits[1]) >= 179,
+			"%s: %v at most, %d refused, %d granted", policy, most, s.full[1], len(s.waits[1]))
+		assert.GreaterOrEqual(t, s.spent[0]+s.spent[1], 598_000, "%s tokens of 600,000 computed: workers were idle", policy)
 	}
 }
 
@@ -148,9 +144,7 @@ func TestSharesAreOfTokens(t *testing.T) {
 	for k, want := range []float64{8. / 11, 2. / 11, 1. / 11} {
 		got := float64(s.spent[k]) / float64(sum)
 		t.Logf("class %d: %.4f of %d tokens, its quantum is %.4f of all", k, got, sum, want)
-		if got < want*.985 || got > want*1.015 {
-			t.Errorf("class %d has %.4f of the tokens, want %.4f", k, got, want)
-		}
+		assert.True(t, got >= want*.985 && got <= want*1.015, "class %d has %.4f of the tokens, want %.4f", k, got, want)
 	}
 }
 
@@ -195,9 +189,7 @@ func TestClassesShareTheLimits(t *testing.T) {
 	if taken != 8 || full.Limit != "queue-limit" || full.Class != "a" || !strings.Contains(full.Error(), "class a has its share of --queue-limit") {
 		t.Errorf("%d places of 10, then %v", taken, full)
 	}
-	if full := push(1, 8000); full != nil {
-		t.Errorf("the first of the other class: %v", full)
-	}
+	assert.Nil(t, push(1, 8000), "the first of the other class")
 	if full := push(1, 1000); full == nil || full.Limit != "queue-bytes" || full.Class != "b" {
 		t.Errorf("its second: %v", full)
 	}
@@ -229,9 +221,7 @@ func TestPromotionStaysInItsClass(t *testing.T) {
 		for range 2 {
 			core.Drain(start, planner(core, 200*time.Millisecond, takes))
 		}
-		if head := core.head(); head.ID != c.first {
-			t.Errorf("the other takes %v: %s is first, want %s", c.other, head.ID, c.first)
-		}
+		assert.Equal(t, c.first, core.head().ID, "the other takes %v is first", c.other)
 	}
 }
 
@@ -253,9 +243,7 @@ func TestClassesTakeNoMemory(t *testing.T) {
 			core.Drain(start, func(*Ticket[int]) error { return nil })
 		}
 		work()
-		if n := testing.AllocsPerRun(50, work); n != 0 {
-			t.Errorf("classes %v: %v allocations", classes != nil, n)
-		}
+		assert.EqualValues(t, 0, testing.AllocsPerRun(50, work), "classes %v allocations", classes != nil)
 	}
 }
 

@@ -249,12 +249,10 @@ func TestCoreAgainstTwin(t *testing.T) {
 			default:
 				drain()
 			}
-			if !slices.Equal(sent, slow.sent) {
-				t.Fatalf("seed %d step %d %+v: fates\n%v, the twin has\n%v", seed, step, cfg, sent, slow.sent)
-			}
-			if got, want := waiting(core), slow.waiting(); got != want {
-				t.Fatalf("seed %d step %d %+v: waiting\n%s, the twin has\n%s", seed, step, cfg, got, want)
-			}
+			require.True(t, slices.Equal(sent, slow.sent),
+				"seed %d step %d %+v: fates\n%v, the twin has\n%v", seed, step, cfg, sent, slow.sent)
+			require.Equal(t, slow.waiting(), waiting(core),
+				"seed %d step %d %+v: waiting\n…, the twin has\n…", seed, step, cfg)
 		}
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // What comes while others wait for workers of which none is free is not drained for until 5 ms later, or until something
@@ -38,9 +41,7 @@ func TestRequestsGather(t *testing.T) {
 			now := start.Add(c.at)
 			other := &Ticket[string]{Item: c.other}
 			push(t, core, now, other)
-			if g := core.Gathers(other, now); g != c.gathers {
-				t.Fatalf("gathers %v, want %v", g, c.gathers)
-			}
+			require.Equal(t, c.gathers, core.Gathers(other, now), "gathers")
 			want := time.Time{}
 			if c.gathers {
 				want = now.Add(min(5*ms, c.free-c.at))
@@ -56,9 +57,7 @@ func TestRequestsGather(t *testing.T) {
 	}
 	t.Run("the first", func(t *testing.T) {
 		core, tickets, _ := newLine(t, DefaultConfig(), "first")
-		if core.Gathers(tickets["first"], start) {
-			t.Error("one that comes to an empty queue gathers")
-		}
+		assert.False(t, core.Gathers(tickets["first"], start), "one that comes to an empty queue gathers")
 	})
 	t.Run("a full queue", func(t *testing.T) {
 		cfg := DefaultConfig()
@@ -86,9 +85,7 @@ func TestTheQueueGathers(t *testing.T) {
 			}
 			return "", &laterError{plan{starts: free, takes: time.Second, free: free}}
 		}, func(string) {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		ctx, leave := context.WithCancelCause(t.Context())
 		left := errors.New("left")
 		var all sync.WaitGroup
@@ -106,20 +103,14 @@ func TestTheQueueGathers(t *testing.T) {
 		}
 		time.Sleep(4 * time.Millisecond)
 		synctest.Wait()
-		if len(asked) != 1 {
-			t.Errorf("after 4 ms, requests were asked %v after the first came", asked)
-		}
+		assert.Len(t, asked, 1, "after 4 ms, requests were asked … after the first came")
 		leave(left)
 		time.Sleep(2 * time.Millisecond) // the second request came at 1 ms
 		synctest.Wait()
 		for _, at := range asked[1:] {
-			if at != 6*time.Millisecond {
-				t.Errorf("a request was asked %v after the first came, want 6 ms", at)
-			}
+			assert.Equal(t, 6*time.Millisecond, at, "a request was asked … after the first came, want 6 ms")
 		}
-		if len(asked) < 4 {
-			t.Errorf("%d of 4 looks", len(asked))
-		}
+		assert.GreaterOrEqual(t, len(asked), 4, "of 4 looks")
 		mu.Lock()
 		free = 0
 		mu.Unlock()
@@ -156,9 +147,8 @@ func TestABusyFleetIsAskedOnce(t *testing.T) {
 					}
 					return &laterError{plan{starts: time.Second, takes: time.Second, free: c.free}}
 				})
-				if granted != c.grants || asked != min(c.asked, granted+core.Len()) {
-					t.Errorf("asked %d and granted %d, want %d and %d; %d wait on", asked, granted, c.asked, c.grants, core.Len())
-				}
+				assert.True(t, granted == c.grants && asked == min(c.asked, granted+core.Len()),
+					"asked %d and granted %d, want %d and %d; %d wait on", asked, granted, c.asked, c.grants, core.Len())
 			}
 		})
 	}

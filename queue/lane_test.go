@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // TestLanesAreBounded: however many lanes requests name, a drain asks in so many and the one that the rest share,
@@ -20,15 +22,10 @@ func TestLanesAreBounded(t *testing.T) {
 	}
 	asked := 0
 	core.Drain(start, func(*Ticket[int]) error { asked++; return ErrWait })
-	if asked != maxLanes+1 {
-		t.Errorf("%d were asked, want %d", asked, maxLanes+1)
-	}
-	if granted := core.Drain(start, func(*Ticket[int]) error { return nil }); granted != len(tickets) {
-		t.Errorf("%d were granted, want %d", granted, len(tickets))
-	}
-	if len(core.lanes) != 1 || len(core.byKey) != 0 {
-		t.Errorf("%d lanes and %d keys are left", len(core.lanes), len(core.byKey))
-	}
+	assert.Equal(t, maxLanes+1, asked, "were asked")
+	assert.Equal(t, len(tickets), core.Drain(start, func(*Ticket[int]) error { return nil }), "were granted")
+	assert.True(t, len(core.lanes) == 1 && len(core.byKey) == 0,
+		"%d lanes and %d keys are left", len(core.lanes), len(core.byKey))
 }
 
 // bound is a reserve func of a request for worker at, or for any where that is empty, which takes one of its places.
@@ -77,9 +74,7 @@ func TestBoundCallers(t *testing.T) {
 			t.Errorf("%+v of the one that left", got)
 		}
 		<-third
-		if want := "[other at B any at B first at A third at A]"; fmt.Sprint(granted) != want {
-			t.Errorf("%v, want %s", granted, want)
-		}
+		assert.Equal(t, "[other at B any at B first at A third at A]", fmt.Sprint(granted), granted)
 		r.quiet(0)
 	})
 }

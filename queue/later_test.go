@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // laterError answers that a request waits on by a plan.
@@ -42,9 +43,7 @@ func TestPlannedRequestsLeaveAndExpire(t *testing.T) {
 			t.Fatalf("%v is asked, want %s", head, id)
 		}
 	}
-	if !core.cancel(tickets["left"], start) || core.cancel(tickets["left"], start) {
-		t.Error("it does not leave once")
-	}
+	assert.True(t, core.cancel(tickets["left"], start) && !core.cancel(tickets["left"], start), "it does not leave once")
 	tickets["granted"].pushed = start.Add(time.Hour)
 	now := start.Add(DefaultConfig().Timeout)
 	if head := core.next(now); head != tickets["granted"] || !core.settle(head, nil, now) {
@@ -69,9 +68,7 @@ func TestRounds(t *testing.T) {
 	core.next(start)
 	rounds[core.Round()]++
 	core.stop(start)
-	if len(rounds) != 5 || rounds[0] != 0 {
-		t.Errorf("%v", rounds)
-	}
+	assert.True(t, len(rounds) == 5 && rounds[0] == 0, rounds)
 }
 
 // planner is a worker that is busy for a while: in each round it plans one request behind the other.
@@ -185,17 +182,12 @@ func TestADrainsWorkIsBounded(t *testing.T) {
 		for range drains {
 			before := asked
 			core.Drain(now, func(*Ticket[string]) error { asked++; return &laterError{} })
-			if n := asked - before; n > (3+maxTried)*maxPlanned {
-				t.Fatalf("%d wait: %d are asked in a drain", waiting, n)
-			}
+			require.LessOrEqual(t, asked-before, (3+maxTried)*maxPlanned, "%d wait are asked in a drain", waiting)
 			now = now.Add(time.Millisecond)
 		}
-		if most := drains * 2 * maxPlanned; asked > most {
-			t.Errorf("%d wait: %d are asked in %d drains, want at most %d", waiting, asked, drains, most)
-		}
-		if most := max(drains*maxPlanned, waiting*(drains/50+1)); keys > most {
-			t.Errorf("%d wait: %d keys are computed in %d drains, want at most %d", waiting, keys, drains, most)
-		}
+		assert.LessOrEqual(t, asked, drains*2*maxPlanned, "%d wait are asked in %d drains, want at most", waiting, drains)
+		assert.LessOrEqual(t, keys, max(drains*maxPlanned, waiting*(drains/50+1)),
+			"%d wait keys are computed in %d drains, want at most", waiting, drains)
 		room := 3
 		core.Drain(now, func(*Ticket[string]) error {
 			if core.Planning() || room == 0 {
@@ -232,9 +224,7 @@ func TestAChangeInMidDrainReachesThePlanned(t *testing.T) {
 			}
 			return "", &laterError{}
 		}, func(string) {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var waiting sync.WaitGroup
 		waiting.Go(func() {
 			if _, err := q.Admit(context.Background(), Item{ID: "planned"}, "planned"); err != nil {
@@ -247,9 +237,7 @@ func TestAChangeInMidDrainReachesThePlanned(t *testing.T) {
 			t.Errorf("behind: %v", err)
 		}
 		synctest.Wait()
-		if n := q.Stats().Waiting; n != 0 {
-			t.Errorf("%d waits, and nothing will wake it", n)
-		}
+		assert.Zero(t, q.Stats().Waiting, "waits, and nothing will wake it")
 		waiting.Wait()
 	})
 }

@@ -37,9 +37,7 @@ func TestAGrantAfterTheCallerLeft(t *testing.T) {
 				if got := <-gone; got.err == nil || got.held != nil {
 					t.Errorf("got %+v", got)
 				}
-				if s := r.q.Stats(); s.Waiting != 0 {
-					t.Errorf("%d wait after it went", s.Waiting)
-				}
+				assert.Zero(t, r.q.Stats().Waiting, "wait after it went")
 				behind := r.admit(t.Context(), Item{}) // while the question is open
 				close(answer)
 				if got := <-behind; got.err == nil {

@@ -29,9 +29,7 @@ func TestLine(t *testing.T) {
 	for _, class := range all {
 		sum += class.Waiting
 	}
-	if len(all) != MaxClasses || sum != 105 {
-		t.Errorf("%d classes of %d requests, want %d of 105", len(all), sum, MaxClasses)
-	}
+	assert.True(t, len(all) == MaxClasses && sum == 105, "%d classes of %d requests, want %d of 105", len(all), sum, MaxClasses)
 }
 
 // TestLineByPolicyClass: with policy classes each is a line of its own, below the strict priorities.

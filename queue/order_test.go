@@ -17,9 +17,7 @@ import (
 // TestEveryOrder walks the registry: an order is tested by existing.
 func TestEveryOrder(t *testing.T) {
 	files, err := filepath.Glob("order_*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var named []string
 	for _, file := range files {
 		if name := strings.TrimSuffix(strings.TrimPrefix(file, "order_"), ".go"); name != "test" {
@@ -42,9 +40,7 @@ func testOrder(t *testing.T, name string) {
 		t.Errorf("its help is not one line: %q", Help(name))
 	}
 	o, err := newOrder(name, start)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	plain := Item{Arrival: start.Add(time.Second), ISL: 100, Uncached: 50}
 	key := func(change func(it *Item)) float64 {
 		it := plain
@@ -60,9 +56,7 @@ func testOrder(t *testing.T, name string) {
 		"being a retry":     func(it *Item) { it.Retry = true },
 		"its bytes":         func(it *Item) { it.Bytes = 1 << 30 },
 	} {
-		if got := key(change); got != unchanged {
-			t.Errorf("%s changes the key from %v to %v", what, unchanged, got)
-		}
+		assert.Equal(t, unchanged, key(change), "%s changes the key from … to", what)
 	}
 	if got := key(func(it *Item) { it.Priority = 1 }); !(got < unchanged) {
 		t.Errorf("a point of priority brings the key from %v to %v, not down", unchanged, got)
@@ -74,17 +68,12 @@ func testOrder(t *testing.T, name string) {
 		"the year 1":        func(it *Item) { it.Arrival = time.Time{} },
 		"the year 9999":     func(it *Item) { it.Arrival = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC) },
 	} {
-		if got := key(change); math.IsNaN(got) {
-			t.Errorf("%s has no key", what)
-		}
+		assert.False(t, math.IsNaN(key(change)), "%s has no key", what)
 	}
 	later := o.Key(plain, start.Add(time.Hour))
-	if !o.Ages() && later != unchanged {
-		t.Errorf("it does not age, and yet its key goes from %v to %v in an hour", unchanged, later)
-	}
-	if n := testing.AllocsPerRun(100, func() { later = o.Key(plain, start) }); n != 0 {
-		t.Errorf("a key takes %v allocations", n)
-	}
+	assert.True(t, o.Ages() || later == unchanged,
+		"it does not age, and yet its key goes from %v to %v in an hour", unchanged, later)
+	assert.EqualValues(t, 0, testing.AllocsPerRun(100, func() { later = o.Key(plain, start) }), "a key takes … allocations")
 }
 
 // TestScores has the worked numbers of each formula; a key is the score negated.
@@ -108,12 +97,8 @@ func TestScores(t *testing.T) {
 		{"hrrn", Item{Uncached: 0, Arrival: at(94)}, -.5},
 	} {
 		o, err := newOrder(test.order, start)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := -o.Key(test.item, at(99)); got != test.score {
-			t.Errorf("%s of %+v is %v, want %v", test.order, test.item, got, test.score)
-		}
+		require.NoError(t, err)
+		assert.Equal(t, test.score, -o.Key(test.item, at(99)), "%s of %+v", test.order, test.item)
 	}
 }
 

@@ -42,18 +42,14 @@ type place struct {
 
 func newRoom(t testing.TB, places int, cfg Config) *room {
 	q, err := New(cfg, func(c *caller, ahead []*caller, now time.Time) (*place, error) { return c.reserve(now, ahead) }, (*place).Release)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := &room{t: t, q: q}
 	r.free.Store(int64(places))
 	return r
 }
 
 func (r *room) reserve(time.Time, []*caller) (*place, error) {
-	if !r.busy.CompareAndSwap(false, true) {
-		r.t.Error("two reserve funcs run at once")
-	}
+	assert.True(r.t, r.busy.CompareAndSwap(false, true), "two reserve funcs run at once")
 	defer r.busy.Store(false)
 	if r.free.Load() <= 0 {
 		return nil, fmt.Errorf("no place: %w", ErrWait)
@@ -66,9 +62,7 @@ func (p *place) Release() {
 	if p.room == nil {
 		return
 	}
-	if p.released.Swap(true) {
-		p.room.t.Error("a place was released twice")
-	}
+	assert.False(p.room.t, p.released.Swap(true), "a place was released twice")
 	p.room.free.Add(1)
 	p.room.q.Wake()
 }
@@ -96,9 +90,7 @@ type result struct {
 // release gives back what was granted.
 func (got result) release(t *testing.T) {
 	t.Helper()
-	if got.err != nil {
-		t.Fatal(got.err)
-	}
+	require.NoError(t, got.err)
 	got.held.Release()
 }
 
@@ -110,9 +102,7 @@ func (r *room) quiet(places int) {
 	if r.q.draining || r.q.core.draining || r.q.pending.Load() != 0 || r.q.core.Len() != 0 || r.q.core.kept != 0 || r.q.core.keptBytes != 0 {
 		r.t.Errorf("left behind: draining %t, %d pending, %d waiting", r.q.draining, r.q.pending.Load(), r.q.core.Len())
 	}
-	if free := r.free.Load(); free != int64(places) {
-		r.t.Errorf("%d of %d places are free", free, places)
-	}
+	assert.Equal(r.t, int64(places), r.free.Load(), "of %d places are free", places)
 }
 
 // TestAdmitAtOnce takes no goroutine, and would hang if reserve were called under the lock.
@@ -144,9 +134,7 @@ func TestAdmitWaitsForARelease(t *testing.T) {
 		released := time.Now()
 		first.release(t)
 		(<-second).release(t)
-		if late := time.Since(released); late != 0 {
-			t.Errorf("it was granted %v after there was room", late)
-		}
+		assert.Zero(t, time.Since(released), "it was granted … after there was room")
 		r.quiet(1)
 	})
 }
@@ -309,9 +297,8 @@ func TestAPanicIsItsOwnersAlone(t *testing.T) {
 		r.free.Store(1)
 		r.q.Wake() // asks the panicking one, in this goroutine
 		thrown, ok := (<-raised).(*PanicError)
-		if !ok || thrown.Value != "oops" || len(thrown.Stack) == 0 || thrown.Error() == "" {
-			t.Errorf("its owner saw %v", thrown)
-		}
+		assert.True(t, ok && thrown.Value == "oops" && len(thrown.Stack) != 0 && thrown.Error() != "",
+			"its owner saw %v", thrown)
 		(<-behind).release(t)
 		r.quiet(1)
 	})
@@ -321,7 +308,5 @@ func TestWakeOfAnIdleQueueIsFree(t *testing.T) {
 	r := newRoom(t, 1, DefaultConfig())
 	r.q.mu.Lock() // Wake would hang on it
 	defer r.q.mu.Unlock()
-	if n := testing.AllocsPerRun(100, r.q.Wake); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	assert.EqualValues(t, 0, testing.AllocsPerRun(100, r.q.Wake), "allocations")
 }

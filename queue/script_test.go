@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -32,25 +33,17 @@ var rewrite = flag.Bool("rewrite", false, "write what the scripts print into tes
 //	print            who waits, the next one first, with its key, and the totals
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
+	require.True(t, err == nil && len(files) != 0, "no scripts: %v", err)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			got := runScript(t, string(want))
 			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 				return
 			}
-			if got != string(want) {
-				t.Errorf("%s went otherwise (-rewrite shows how in a diff):\n%s", file, got)
-			}
+			assert.Equal(t, string(want), got, "%s went otherwise (-rewrite shows how in a diff):\n…", file)
 		})
 	}
 }
@@ -130,9 +123,7 @@ func (s *queueScript) run(words []string) {
 		}
 	case "grant":
 		n, err := strconv.Atoi(args.words[0])
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		require.NoError(s.t, err)
 		s.room[args.word("at", "")] += n
 		s.drain()
 	case "cancel":
@@ -140,9 +131,7 @@ func (s *queueScript) run(words []string) {
 		s.drain()
 	case "advance":
 		d, err := time.ParseDuration(args.words[0])
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		require.NoError(s.t, err)
 		s.now = s.now.Add(d)
 		s.core.Expire(s.now)
 		s.drain()
@@ -246,9 +235,7 @@ func (a args) duration(name string, otherwise time.Duration) time.Duration {
 
 func (a args) ticket(now time.Time) *Ticket[request] {
 	prio, err := strconv.ParseFloat(a.word("prio", "0"), 64)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	worker := a.word("at", "")
 	return &Ticket[request]{
 		Item: Item{

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // twinTurns is deficit round robin written slowly: it goes round the ring until a class can pay.
@@ -180,15 +182,12 @@ func TestTurnsAgainstTwin(t *testing.T) {
 				continue
 			}
 			want := slow.choose(costs)
-			if got := fast.choose(); got != want {
-				t.Fatalf("seed %d step %d: class %d is next, the twin has %d", seed, step, got, want)
-			}
+			require.Equal(t, want, fast.choose(), "seed %d step %d: class … is next, the twin", seed, step)
 			granted := rng.IntN(2) == 0
 			fast.pay(want, costs[want], granted)
 			slow.pay(Item{Class: want, Uncached: int(costs[want])}, granted)
-			if !slices.Equal(fast.paid.of, slow.paid.of) || !slices.Equal(fast.drain.of, slow.drain.of) {
-				t.Fatalf("seed %d step %d: credits %v %v, the twin has %v %v", seed, step, fast.paid, fast.drain, slow.paid, slow.drain)
-			}
+			require.True(t, slices.Equal(fast.paid.of, slow.paid.of) && slices.Equal(fast.drain.of, slow.drain.of),
+				"seed %d step %d: credits %v %v, the twin has %v %v", seed, step, fast.paid, fast.drain, slow.paid, slow.drain)
 		}
 	}
 }

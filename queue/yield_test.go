@@ -8,6 +8,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // rooms is how many places there are for requests here, and whether those of other gateways fit in them too.
@@ -44,9 +47,7 @@ func (r *rooms) reserve(*Ticket[string]) error {
 func (r *rooms) push(items ...Item) {
 	r.t.Helper()
 	for _, it := range items {
-		if err := r.core.Push(&Ticket[string]{Item: it}, r.now); err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, r.core.Push(&Ticket[string]{Item: it}, r.now))
 	}
 }
 
@@ -102,22 +103,17 @@ func TestRoomIsLeftToOthers(t *testing.T) {
 		r.core.Drain(r.now, r.reserve)
 		r.places = 0
 		r.now = r.now.Add(yieldFor)
-		if r.elsewhere(Head{Strict: 10, Tokens: 100}) {
-			t.Error("woken, though the same waits there")
-		}
+		assert.False(t, r.elsewhere(Head{Strict: 10, Tokens: 100}), "woken, though the same waits there")
 		r.core.Drain(r.now, r.reserve)
 	}
 	r.places = 1
 	r.core.Drain(r.now, r.reserve)
-	if !r.elsewhere(Head{Strict: 10, Tokens: 100, Key: 1}) {
-		t.Error("the queue is not woken though something has been served there")
-	}
+	assert.True(t, r.elsewhere(Head{Strict: 10, Tokens: 100, Key: 1}),
+		"the queue is not woken though something has been served there")
 	r.are("retry higher equal")
 	r.places = 1
 	r.pass(10*time.Millisecond, Head{Strict: 10, Tokens: 100})
-	if !r.elsewhere() {
-		t.Error("the queue is not woken")
-	}
+	assert.True(t, r.elsewhere(), "the queue is not woken")
 	r.core.Drain(r.now, r.reserve)
 	r.are("retry higher equal plain")
 	if s := r.core.Stats(r.now); s.YieldedTotal != 1 || s.YieldsUnusedTotal != 0 {
@@ -208,12 +204,9 @@ func TestLiarsAreBounded(t *testing.T) {
 		r.now = r.now.Add(time.Duration(rng.IntN(200)) * time.Microsecond)
 	}
 	t.Logf("seed %d: of %d requests %+v; the longest wait is %v", seed, n, r.core.Stats(r.now), longest)
-	if longest > yieldFor+200*time.Microsecond {
-		t.Error("that is too long")
-	}
-	if r.core.stats.YieldedTotal == 0 || r.core.stats.YieldsUnusedTotal == 0 || len(r.core.others) > 4 {
-		t.Errorf("nothing was shown: %d others", len(r.core.others))
-	}
+	assert.LessOrEqual(t, longest, yieldFor+200*time.Microsecond, "that is too long")
+	assert.True(t, r.core.stats.YieldedTotal != 0 && r.core.stats.YieldsUnusedTotal != 0 && len(r.core.others) <= 4,
+		"nothing was shown: %d others", len(r.core.others))
 }
 
 // TestHeads: of each lane the highest strict priority counts, and what has none is no head.
@@ -221,9 +214,7 @@ func TestHeads(t *testing.T) {
 	r := newRooms(t)
 	r.push(Item{ID: "a", ISL: 1}, Item{ID: "b", ISL: 1, Lane: "A"})
 	r.pass(0)
-	if heads := r.core.Heads(); heads != nil {
-		t.Errorf("%v", heads)
-	}
+	assert.Nil(t, r.core.Heads())
 	r.push(Item{Strict: 2, ISL: 30}, Item{Strict: 3, ISL: 50}, Item{Strict: 3, ISL: 40}, Item{Strict: 1, ISL: 9, Lane: "A"}, Item{Strict: 2, ISL: 8, Lane: "A", Retry: true})
 	r.pass(0)
 	want := []Head{{0, false, 3, 4, 50}, {laneID("A"), false, 1, 6, 9}, {laneID("A"), true, 2, 7, 8}}
@@ -270,9 +261,7 @@ func TestPlannedRequestsYield(t *testing.T) {
 	r.elsewhere(Head{Strict: 1, Tokens: 1})
 	r.core.Drain(r.now, reserve)
 	r.are("2")
-	if wake := r.core.NextWake(); wake.Sub(r.now) != yieldFor {
-		t.Errorf("the queue is woken after %v", wake.Sub(r.now))
-	}
+	assert.Equal(t, yieldFor, r.core.NextWake().Sub(r.now), "the queue is woken after")
 	r.now = r.now.Add(yieldFor)
 	r.core.Drain(r.now, reserve)
 	r.are("2 1")
@@ -295,14 +284,10 @@ func TestCallersYield(t *testing.T) {
 		began := time.Now()
 		first := r.admitWith(t.Context(), Item{}, leaves)
 		got := <-first
-		if took := time.Since(began); took != yieldFor {
-			t.Errorf("it waited %v", took)
-		}
+		assert.Equal(t, yieldFor, time.Since(began), "it waited")
 		time.Sleep(2 * distrust)
 		second := r.admitWith(t.Context(), Item{}, leaves)
-		if headed != 0 {
-			t.Errorf("the hook was called %d times though nothing has a strict priority", headed)
-		}
+		assert.Zero(t, headed, "the hook was called … times though nothing has a strict priority")
 		third := r.admitWith(t.Context(), Item{Strict: 10, ISL: 7}, leaves)
 		if heads := r.q.Heads(); headed != 1 || len(heads) != 1 || heads[0] != (Head{Strict: 10, Key: 3, Tokens: 7}) {
 			t.Errorf("%v, and the hook was called %d times", heads, headed)
@@ -310,19 +295,13 @@ func TestCallersYield(t *testing.T) {
 		r.q.Elsewhere("b", []Head{{Strict: 10, Tokens: 1}})
 		got.release(t)
 		(<-third).release(t) // no lower than the other's
-		if headed != 2 || r.q.Heads() != nil {
-			t.Errorf("%v, and the hook was called %d times", r.q.Heads(), headed)
-		}
+		assert.True(t, headed == 2 && r.q.Heads() == nil, "%v, and the hook was called %d times", r.q.Heads(), headed)
 		began = time.Now()
 		time.Sleep(5 * time.Millisecond)
-		if !r.q.Elsewhere("b", nil) {
-			t.Error("the queue is not to be woken")
-		}
+		assert.True(t, r.q.Elsewhere("b", nil), "the queue is not to be woken")
 		r.q.Wake()
 		(<-second).release(t)
-		if took := time.Since(began); took != 5*time.Millisecond {
-			t.Errorf("it waited %v", took)
-		}
+		assert.Equal(t, 5*time.Millisecond, time.Since(began), "it waited")
 		r.quiet(1)
 	})
 }
@@ -333,11 +312,7 @@ func TestYieldingCostsNothing(t *testing.T) {
 	r.push(Item{ID: "1", Strict: 3})
 	drain := func() { r.core.Drain(r.now, r.reserve) }
 	drain()
-	if n := testing.AllocsPerRun(100, drain); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	assert.EqualValues(t, 0, testing.AllocsPerRun(100, drain), "allocations")
 	r.elsewhere(Head{Strict: 2, Tokens: 1})
-	if n := testing.AllocsPerRun(100, drain); n != 0 {
-		t.Errorf("%v allocations with a head", n)
-	}
+	assert.EqualValues(t, 0, testing.AllocsPerRun(100, drain), "allocations with a head")
 }

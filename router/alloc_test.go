@@ -24,13 +24,10 @@ func TestPoliciesDoNotAllocate(t *testing.T) {
 			for _, cost := range []string{Classic, Credited} {
 				cfg.Cost, cfg.Credit.Decay = cost, 1
 				policy, err := newPolicy(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				ws, q := crowd(20, 1), asked(ask, rand.New(rand.NewPCG(1, 1)), &Why{})
-				if got := testing.AllocsPerRun(100, func() { policy(q, ws) }); got != 0 {
-					t.Errorf("%s at temperature %v by %s allocates %v times a pick", p.Name, temperature, cost, got)
-				}
+				assert.EqualValues(t, 0, testing.AllocsPerRun(100, func() { policy(q, ws) }),
+					"%s at temperature %v by %s allocates … times a pick", p.Name, temperature, cost)
 			}
 		}
 	}
@@ -141,9 +138,7 @@ func TestPredictionAllocatesTheLeaseAlone(t *testing.T) {
 		for range 200 {
 			reserve()
 		}
-		if r.Sources().Size().Predicted+r.Sources().Size().Recent == 0 {
-			t.Errorf("%s: nothing is predicted", c.name)
-		}
+		assert.NotZero(t, r.Sources().Size().Predicted+r.Sources().Size().Recent, "%s: nothing is predicted", c.name)
 		allocates(t, c.name, 1, func() error { reserve(); return nil })
 	}
 }

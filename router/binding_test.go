@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/index"
@@ -43,25 +46,20 @@ func TestSessionsAreBound(t *testing.T) {
 			r := newRouter(t, cfg.For(role), idx)
 			p := poolOf(role, fleet("w", 4)...)
 			other := Request{ID: "0", ISL: 100, Session: "s", Pin: &Pin{Worker: "w0002"}}
-			if at := serve(t, r, p, other, noon); at != "w0002" {
-				t.Fatal(at)
-			}
+			require.Equal(t, "w0002", serve(t, r, p, other, noon))
 			idx.Store(idx.Owner("w0000", 0), index.Device, chain(1, 20))
 			l := reserve(t, r, p, Request{ID: "load", ISL: 3200, Pin: &Pin{Worker: "w0002"}}, noon)
 			l.PrefillDone(noon) // so that in mode eft it is free
 			req := Request{ID: "1", ISL: 320, Hashes: chain(1, 20), Session: "s"}
 			for i := range 20 {
 				req.ID = fmt.Sprint("turn-", i)
-				if at := serve(t, r, p, req, noon); at != "w0002" {
-					t.Errorf("%s, %s: on %s, bound to w0002", choice.Name, role, at)
-				}
+				assert.Equal(t, "w0002", serve(t, r, p, req, noon), "%s, %s: on …, bound to w0002", choice.Name, role)
 			}
 			if c := r.Bindings(noon); c != (affinity.Counts{Bindings: 1, Bound: 1, Hits: 20}) {
 				t.Errorf("%s, %s: %+v", choice.Name, role, c)
 			}
-			if n := len(picks(t, r, p, Request{ISL: 320, Session: "s"}, 5)); n != 1 {
-				t.Errorf("%s, %s: on %d workers", choice.Name, role, n)
-			}
+			assert.Equal(t, 1, len(picks(t, r, p, Request{ISL: 320, Session: "s"}, 5)),
+				"%s, %s: on … workers", choice.Name, role)
 
 			off := bindingRouter(t, role, func(c *Config) { c.Mode, c.SessionTTL = choice.Name, 0 })
 			plain := bindingRouter(t, role, func(c *Config) { c.Mode, c.SessionTTL = choice.Name, 0 })
@@ -122,12 +120,8 @@ func TestABoundWorkerGivesWay(t *testing.T) {
 		req := Request{ID: "2", ISL: 100, Session: "s"}
 		c.blunt(&changed, &req)
 		l, err := r.Reserve(&changed, req, noon)
-		if err != nil {
-			t.Fatalf("%s: %v", c.name, err)
-		}
-		if l.Worker.ID == "w0001" && l.Rank == 1 {
-			t.Errorf("%s: on its worker", c.name)
-		}
+		require.NoError(t, err, "%s", c.name)
+		assert.True(t, l.Worker.ID != "w0001" || l.Rank != 1, "%s: on its worker", c.name)
 		l.Bind(noon)
 		l.Release(noon)
 		want := "w0001"
@@ -135,9 +129,7 @@ func TestABoundWorkerGivesWay(t *testing.T) {
 			want = l.Worker.ID
 		}
 		again, err := r.Pick(p, Request{ID: "3", ISL: 100, Session: "s"}, noon)
-		if err != nil || again.Worker.ID != want {
-			t.Errorf("%s: bound to %v (%v), want %s", c.name, again.Worker, err, want)
-		}
+		assert.True(t, err == nil && again.Worker.ID == want, "%s: bound to %v (%v), want %s", c.name, again.Worker, err, want)
 		if got := r.Bindings(noon); (got.Moved == 1) != c.moves || (got.Elsewhere == 1) == c.moves {
 			t.Errorf("%s: %+v", c.name, got)
 		}
@@ -147,14 +139,10 @@ func TestABoundWorkerGivesWay(t *testing.T) {
 	p := poolOf(pools.Decode, fleet("w", 3)...)
 	l := reserve(t, r, p, Request{ID: "1", ISL: 100, Session: "s"}, noon)
 	l.Bind(noon)
-	if n := len(picks(t, r, p, Request{ISL: 100, Session: "s"}, 20)); n != 1 {
-		t.Errorf("on %d workers", n)
-	}
+	assert.Equal(t, 1, len(picks(t, r, p, Request{ISL: 100, Session: "s"}, 20)), "on … workers")
 	l.Release(noon)
 	l.Unbind(noon)
-	if n := len(picks(t, r, p, Request{ISL: 100, Session: "s"}, 50)); n != 3 {
-		t.Errorf("its worker failed, and it is on %d of 3", n)
-	}
+	assert.Equal(t, 3, len(picks(t, r, p, Request{ISL: 100, Session: "s"}, 50)), "its worker failed, and it is on … of 3")
 }
 
 // TestAHotSession keeps its worker up to the queue's threshold of prompt tokens. What is above it goes to the others.
@@ -190,9 +178,7 @@ func TestALateSessionWaits(t *testing.T) {
 		if later, ok := errors.AsType[*LaterError](err); ok {
 			return p.Members[later.Slot].Worker.ID, later.Starts
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return l.Worker.ID, 0
 	}
 	if at, starts := ask("3"); at != "b" || starts != 5*time.Second {

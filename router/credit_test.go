@@ -5,6 +5,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/load"
 )
@@ -65,18 +68,12 @@ func TestCredit(t *testing.T) {
 			why := Why{Explain: true}
 			req := &query{Request: &Request{ISL: 160, Override: c.over}, BlockSize: 16}
 			i, cost, _ := policy(asked(req, rand.New(rand.NewPCG(1, 1)), &why), []candidate{c.cand, other})
-			if c.cfg.TrackActiveBlocks && i != 0 {
-				t.Fatalf("picked %d", i)
-			}
+			require.True(t, !c.cfg.TrackActiveBlocks || i == 0, "picked %d", i)
 			if got := why.Terms[0].Cost; math.Abs(got-c.want) > 1e-9 {
 				t.Errorf("costs %v, want %v: %s", got, c.want, why.Terms[0])
 			}
-			if cost != why.Terms[i].Cost {
-				t.Errorf("cost is %v, its term says %v", cost, why.Terms[i].Cost)
-			}
-			if c.says != "" && why.Terms[0].String() != c.says {
-				t.Errorf("got  %s\nwant %s", why.Terms[0], c.says)
-			}
+			assert.Equal(t, why.Terms[i].Cost, cost, "cost, its term says")
+			assert.True(t, c.says == "" || why.Terms[0].String() == c.says, "got  %s\nwant %s", why.Terms[0], c.says)
 		})
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/load"
@@ -42,9 +45,7 @@ func TestEFTBindsLate(t *testing.T) {
 		if later, ok := errors.AsType[*LaterError](err); ok {
 			return "later", later
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return l.Worker.ID, nil
 	}
 	if got, _ := ask("first", 1, cached, 420, 0); got != "a" { // 320 of its tokens are cached: 100 ms
@@ -52,9 +53,8 @@ func TestEFTBindsLate(t *testing.T) {
 	}
 	// On a it would be done in 100 + 100 ms, on b, which is idle, in 420 ms.
 	got, later := ask("second", 2, cached, 420, 0)
-	if got != "later" || later.Starts != 100*time.Millisecond || later.Takes != 100*time.Millisecond {
-		t.Fatalf("the second: %s, %+v", got, later)
-	}
+	require.True(t, got == "later" && later.Starts == 100*time.Millisecond && later.Takes == 100*time.Millisecond,
+		"the second: %s, %+v", got, later)
 	// A third plans around it, a fourth as well, and a fifth would be done sooner on b.
 	if got, later = ask("third", 2, cached, 420, 0); got != "later" || later.Starts != 200*time.Millisecond {
 		t.Errorf("the third: %s, %+v", got, later)
@@ -104,15 +104,11 @@ func TestShortPromptsJoin(t *testing.T) {
 					got = append(got, "later")
 					continue
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				defer l.Release(noon)
 				got = append(got, "now")
 			}
-			if s := strings.Join(got, " "); s != c.want {
-				t.Errorf("prompts of %v tokens: %s, want %s", c.isls, s, c.want)
-			}
+			assert.Equal(t, c.want, strings.Join(got, " "), "prompts of %v tokens", c.isls)
 		})
 	}
 }
@@ -126,13 +122,9 @@ func TestEFTWhereWorkersDoBoth(t *testing.T) {
 		p := poolOf(pools.Both, worker("a", 0, 0, 0), worker("b", 0, 0, 0))
 		for i, id := range []string{"first", "second", "third", "fourth"} {
 			l, err := r.Reserve(p, Request{ID: id, ISL: 1000, Drain: 1}, noon)
-			if err != nil || l.Policy != "eft" {
-				t.Fatalf("mode %s, request %d: %v, policy %q", mode, i, err, l.Policy)
-			}
+			require.True(t, err == nil && l.Policy == "eft", "mode %s, request %d: %v, policy %q", mode, i, err, l.Policy)
 		}
-		if r.BindsLate(p) {
-			t.Errorf("mode %s binds late", mode)
-		}
+		assert.False(t, r.BindsLate(p), "mode %s binds late", mode)
 	}
 	// 1,000 tokens of which a has 200 cached, among ten answers, cost 3,200; on b, which has 500 to compute and no answer, 1,500.
 	q := &query{Request: &Request{ISL: 1000}, BlockSize: 10}
@@ -160,9 +152,7 @@ func TestEFTWithoutRates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got["a"] != 1 || got["b"] > 1 {
-		t.Errorf("at one moment, prompts were bound to %v", got)
-	}
+	assert.True(t, got["a"] == 1 && got["b"] <= 1, "at one moment, prompts were bound to %v", got)
 }
 
 // Mode auto is kv in a prefill pool while the speed of none of its workers is known, and eft from then on; each change is
@@ -188,9 +178,7 @@ func TestAutoLearns(t *testing.T) {
 	}
 	var policies []string
 	for _, m := range reported {
-		if m.Reason == "" {
-			t.Errorf("%+v has no reason", m)
-		}
+		assert.NotEmpty(t, m.Reason, "%+v has no reason", m)
 		policies = append(policies, m.Policy)
 	}
 	if want := []string{"kv", "eft", "kv"}; !slices.Equal(policies, want) {

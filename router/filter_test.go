@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 )
@@ -53,9 +56,7 @@ func TestTaints(t *testing.T) {
 		case c.err == nil && (err != nil || w.Worker.ID != c.want):
 			t.Errorf("%s: %v, %v, want %s", c.name, w.Worker, err, c.want)
 		case errors.As(c.err, &big):
-			if !errors.As(err, &big) || big.LargestBlocks != 100 {
-				t.Errorf("%s: %v", c.name, err)
-			}
+			assert.True(t, errors.As(err, &big) && big.LargestBlocks == 100, "%s: %v", c.name, err)
 		case c.err != nil && (!errors.Is(err, c.err) || !errors.Is(err, ErrNoWorkers)):
 			t.Errorf("%s: %v, want %v", c.name, err, c.err)
 		}
@@ -69,12 +70,8 @@ func TestTaints(t *testing.T) {
 // refused at once, and served again when the threshold is changed.
 func TestThresholds(t *testing.T) {
 	set, err := NewSet(map[pools.Role]Config{pools.Both: DefaultConfig(), pools.Decode: DefaultConfig().For(pools.Decode)}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := set.SetThresholds("m", Thresholds{DecodeBlocks: 0.5, PrefillTokens: 500}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, set.SetThresholds("m", Thresholds{DecodeBlocks: 0.5, PrefillTokens: 500}))
 	r := set.For("m", pools.Both) // made after
 	p := poolOf(pools.Both, worker("a", 100, 0, 0), worker("b", 100, 0, 0))
 	reserve := func(id string, isl int, pin string) (*Lease, error) {
@@ -85,9 +82,7 @@ func TestThresholds(t *testing.T) {
 		return r.Reserve(p, req, noon)
 	}
 	first, err := reserve("1", 501, "a") // 501 tokens, 32 blocks
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, id := range []string{"2", "3"} {
 		if l, err := reserve(id, 16, ""); err != nil || l.Worker.ID != "b" || l.Candidates != 1 {
 			t.Fatalf("%v, %v: a is above 500 tokens", l, err)
@@ -96,9 +91,7 @@ func TestThresholds(t *testing.T) {
 	refused := func(step, reason string, err error) {
 		t.Helper()
 		var over *OverloadedError
-		if !errors.As(err, &over) || over.Reason != reason {
-			t.Errorf("%s: %v, want it refused for %s", step, err, reason)
-		}
+		assert.True(t, errors.As(err, &over) && over.Reason == reason, "%s: %v, want it refused for %s", step, err, reason)
 	}
 	_, err = reserve("4", 16, "a")
 	refused("the pinned one is over", OverPrefillTokens, err)
@@ -110,15 +103,11 @@ func TestThresholds(t *testing.T) {
 	first.Grow(1, noon)
 	_, err = reserve("6", 16, "a")
 	refused("over half the blocks", OverDecodeBlocks, err)
-	if err := set.SetThresholds("m", Thresholds{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, set.SetThresholds("m", Thresholds{}))
 	if _, err = reserve("7", 16, "a"); err != nil {
 		t.Errorf("without thresholds: %v", err)
 	}
-	if err := set.SetThresholds("m", Thresholds{DecodeBlocks: 1.5}); err == nil {
-		t.Error("a share of 1.5 is taken")
-	}
+	assert.Error(t, set.SetThresholds("m", Thresholds{DecodeBlocks: 1.5}), "a share of 1.5 is taken")
 }
 
 // TestTiersAreCredited: what slower tiers hold counts under the cost credit, in
@@ -143,9 +132,8 @@ func TestTiersAreCredited(t *testing.T) {
 		r := newRouter(t, cfg, idx)
 		p := poolOf(pools.Both, worker("slow", 0, 0, 0), worker("fast", 0, 0, 0))
 		l, err := r.Reserve(p, Request{ID: "1", ISL: 160, Hashes: hashes}, noon)
-		if err != nil || l.Worker.ID != want.worker || l.PrefillTokens != want.tokens {
-			t.Errorf("%s: %+v, %v, want %+v", cost, l, err, want)
-		}
+		assert.True(t, err == nil && l.Worker.ID == want.worker && l.PrefillTokens == want.tokens,
+			"%s: %+v, %v, want %+v", cost, l, err, want)
 	}
 }
 
@@ -163,19 +151,14 @@ func TestPrefillLoadOnline(t *testing.T) {
 	a := reserve(t, r, p, Request{ID: "1", ISL: 16_000, Pin: &Pin{Worker: "a"}}, at(0))
 	b := reserve(t, r, p, Request{ID: "2", ISL: 16_000, Pin: &Pin{Worker: "b"}}, at(8))
 	w, err := r.Pick(p, Request{ID: "3", ISL: 16, Explain: true}, at(12))
-	if err != nil || w.Worker.ID != "a" || w.Terms[0].PrefillBlocks != (4_000+16)/16 || w.Cost != 251 {
-		t.Errorf("%v of %v, %v: want a with 4,000 tokens left", w, w.Terms, err)
-	}
+	assert.True(t, err == nil && w.Worker.ID == "a" && w.Terms[0].PrefillBlocks == (4_000+16)/16 && w.Cost == 251,
+		"%v of %v, %v: want a with 4,000 tokens left", w, w.Terms, err)
 	again, _ := r.Pick(p, Request{ID: "3", ISL: 16, Explain: true}, at(12))
-	if again.Worker != w.Worker || again.Cost != w.Cost {
-		t.Errorf("at the same moment %v, then %v", w, again)
-	}
+	assert.True(t, again.Worker == w.Worker && again.Cost == w.Cost, "at the same moment %v, then %v", w, again)
 	a.Release(at(12))
 	b.Release(at(12))
 	for _, l := range r.Loads(p) {
-		if l.PrefillTokens != 0 {
-			t.Errorf("%d tokens are left on %s", l.PrefillTokens, l.Worker)
-		}
+		assert.Zero(t, l.PrefillTokens, "tokens are left on %s", l.Worker)
 	}
 }
 
@@ -229,9 +212,7 @@ func TestOverridesBookNothing(t *testing.T) {
 	}
 	for _, cost := range []string{Classic, Credited} {
 		load, tokens := book(cost, nil)
-		if load.PrefillTokens == 0 || load.ActiveBlocks == 0 {
-			t.Fatalf("%+v is booked", load)
-		}
+		require.True(t, load.PrefillTokens != 0 && load.ActiveBlocks != 0, "%+v is booked", load)
 		kind := reflect.TypeFor[Override]()
 		for i := range kind.NumField() {
 			for _, value := range []any{new(false), new(true), new(0.), new(1e6)} {
@@ -271,16 +252,13 @@ func TestTermsAreBounded(t *testing.T) {
 		reserve(t, r, p, Request{ID: "r", Attempt: i, ISL: 16 * (1 + i%9)}, noon)
 	}
 	w, err := r.Pick(p, Request{ID: "x", ISL: 64, Explain: true}, noon)
-	if err != nil || len(w.Terms) != MaxTerms || w.Candidates != 200 {
-		t.Fatalf("%d terms of %d candidates, %v", len(w.Terms), w.Candidates, err)
-	}
+	require.True(t, err == nil && len(w.Terms) == MaxTerms && w.Candidates == 200,
+		"%d terms of %d candidates, %v", len(w.Terms), w.Candidates, err)
 	if first := w.Terms[0]; first.Worker != w.Worker.ID || first.Cost != w.Cost {
 		t.Errorf("the first is %s at %v, the chosen %s at %v", first.Worker, first.Cost, w.Worker.ID, w.Cost)
 	}
 	for i, term := range w.Terms[1:] {
-		if term.Worker == w.Worker.ID || i > 0 && term.Cost < w.Terms[i].Cost {
-			t.Errorf("term %d is %s", i+1, term)
-		}
+		assert.True(t, term.Worker != w.Worker.ID && (i <= 0 || term.Cost >= w.Terms[i].Cost), "term %d is %s", i+1, term)
 	}
 }
 

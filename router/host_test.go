@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/pools"
@@ -118,9 +119,7 @@ func TestEligibility(t *testing.T) {
 			r := newRouter(t, DefaultConfig(), nil)
 			p := &pools.Pool{Model: "m", Role: pools.Both, Members: c.members}
 			l, err := r.Reserve(p, Request{ID: "r", ISL: 20, Exclude: c.exclude}, noon)
-			if got := outcome(l, err); got != c.want {
-				t.Errorf("%s, want %s", got, c.want)
-			}
+			assert.Equal(t, c.want, outcome(l, err))
 		})
 	}
 }
@@ -167,9 +166,7 @@ func TestThreshold(t *testing.T) {
 				leases = append(leases, l)
 			}
 			_, err := r.Reserve(p, Request{ID: "more", ISL: 16}, noon)
-			if !errors.Is(err, c.want) {
-				t.Errorf("one more: %v, want %v", err, c.want)
-			}
+			assert.ErrorIs(t, err, c.want, "one more")
 			for _, l := range leases {
 				l.PrefillDone(noon)
 			}
@@ -212,9 +209,7 @@ func TestRoom(t *testing.T) {
 				reserve(t, r, p, Request{ID: fmt.Sprint(i), ISL: isl}, noon)
 			}
 			l, err := r.Reserve(p, Request{ID: "r", ISL: c.isl, Exclude: c.exclude}, noon)
-			if got := outcome(l, err); got != c.want {
-				t.Errorf("%s, want %s", got, c.want)
-			}
+			assert.Equal(t, c.want, outcome(l, err))
 		})
 	}
 }
@@ -236,12 +231,8 @@ func TestSeed(t *testing.T) {
 		return ids.String()
 	}
 	first := picks(1, "m")
-	if picks(1, "m") != first {
-		t.Error("the same seed picks otherwise")
-	}
-	if picks(2, "m") == first || picks(1, "other") == first {
-		t.Error("another seed, or another pool, picks the same")
-	}
+	assert.Equal(t, first, picks(1, "m"), "the same seed picks otherwise")
+	assert.True(t, picks(2, "m") != first && picks(1, "other") != first, "another seed, or another pool, picks the same")
 }
 
 // TestViewFollows: owners and workers that come later are seen, ranks are
@@ -253,21 +244,14 @@ func TestViewFollows(t *testing.T) {
 	b.DataParallelRanks = 2
 	prompt := chain(1, 4)
 	p := poolOf(pools.Both, a, b)
-	if got := r.BestOverlap(p, Request{Hashes: prompt}, noon); got != 0 {
-		t.Errorf("best overlap %d before anything is known", got)
-	}
+	assert.Zero(t, r.BestOverlap(p, Request{Hashes: prompt}, noon), "best overlap … before anything is known")
 	idx.Store(idx.Owner("b", 1), index.Device, prompt[:3])
-	if got := r.BestOverlap(p, Request{Hashes: prompt}, noon); got != 3 {
-		t.Errorf("best overlap %d, want 3", got)
-	}
+	assert.Equal(t, 3, r.BestOverlap(p, Request{Hashes: prompt}, noon), "best overlap …, want 3")
 	l := reserve(t, r, p, Request{ID: "r", ISL: 64, Hashes: prompt}, noon)
-	if l.Worker.ID != "b" || l.Rank != 1 || l.Overlap != 3 || l.Candidates != 3 {
-		t.Errorf("chose %s rank %d of %d for overlap %d", l.Worker.ID, l.Rank, l.Candidates, l.Overlap)
-	}
+	assert.True(t, l.Worker.ID == "b" && l.Rank == 1 && l.Overlap == 3 && l.Candidates == 3,
+		"chose %s rank %d of %d for overlap %d", l.Worker.ID, l.Rank, l.Candidates, l.Overlap)
 	left := poolOf(pools.Both, a)
-	if got := r.BestOverlap(left, Request{Hashes: prompt}, noon); got != 0 {
-		t.Errorf("best overlap %d on a worker that has left", got)
-	}
+	assert.Zero(t, r.BestOverlap(left, Request{Hashes: prompt}, noon), "best overlap … on a worker that has left")
 	l.Release(noon)
 	if got := r.Loads(p); got[1].Requests != 0 || got[1].CachedBlocks != 3 {
 		t.Errorf("back again: %+v", got[1])
@@ -280,16 +264,10 @@ func TestDebugLog(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r := newRouter(t, DefaultConfig().logTo(log), nil)
 	l := reserve(t, r, poolOf(pools.Both, worker("worker_1", 0, 0, 0)), Request{ID: "r", ISL: 24}, noon)
-	if want := `msg="Formula for worker_1: 3.5 = 1.0 * 1.5 + 2.0 (cached_blocks: 0)"`; !strings.Contains(out.String(), want) {
-		t.Errorf("%s\nhas no %s", out.String(), want)
-	}
-	if l.Terms != nil {
-		t.Error("the lease keeps terms nobody asked for")
-	}
+	assert.Contains(t, out.String(), `msg="Formula for worker_1: 3.5 = 1.0 * 1.5 + 2.0 (cached_blocks: 0)"`, "…\nhas no")
+	assert.Nil(t, l.Terms, "the lease keeps terms nobody asked for")
 	l = reserve(t, r, poolOf(pools.Both, worker("worker_1", 0, 0, 0)), Request{ID: "s", ISL: 24, Explain: true}, noon)
-	if len(l.Terms) != 1 || l.Terms[0].Cost != l.Cost {
-		t.Errorf("terms %+v for cost %v", l.Terms, l.Cost)
-	}
+	assert.True(t, len(l.Terms) == 1 && l.Terms[0].Cost == l.Cost, "terms %+v for cost %v", l.Terms, l.Cost)
 }
 
 // TestManyAtOnce reserves, grows and releases from many goroutines over pools
@@ -313,9 +291,7 @@ func TestManyAtOnce(t *testing.T) {
 				req := Request{ID: fmt.Sprint(g, "/", i), ISL: 500, Hashes: chain(uint64(i%7), 31)}
 				p, d, err := ReservePair(prefill, decode, pp, dp, req, req, noon)
 				if err != nil {
-					if !errors.Is(err, ErrNoRoom) && !errors.Is(err, ErrBusy) {
-						t.Errorf("%v", err)
-					}
+					assert.True(t, errors.Is(err, ErrNoRoom) || errors.Is(err, ErrBusy), err)
 					continue
 				}
 				idx.Store(idx.Owner(p.Worker.ID, p.Rank), index.Device, req.Hashes)

@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/load"
@@ -23,14 +26,10 @@ func TestDecodePoolKeepsRoom(t *testing.T) {
 	var leases []*Lease
 	for i, id := range []string{"first", "second"} {
 		p, d, err := ask(id, 0)
-		if err != nil || d != nil || p.Slice != 0 {
-			t.Fatalf("request %d: %v, decode %v", i, err, d)
-		}
+		require.True(t, err == nil && d == nil && p.Slice == 0, "request %d: %v, decode %v", i, err, d)
 		leases = append(leases, p)
 	}
-	if decode.Open() != 0 {
-		t.Errorf("%d bookings in the decode pool, want none", decode.Open())
-	}
+	assert.Zero(t, decode.Open(), "bookings in the decode pool, want none")
 	if _, _, err := ask("third", time.Hour); !errors.Is(err, ErrNoRoom) {
 		t.Errorf("the third of two: %v, want ErrNoRoom", err)
 	}
@@ -38,9 +37,7 @@ func TestDecodePoolKeepsRoom(t *testing.T) {
 		leases[0].Release(noon) // the second time it does nothing
 	}
 	p, _, err := ask("third", time.Hour)
-	if err != nil {
-		t.Fatalf("with room again: %v", err)
-	}
+	require.NoError(t, err, "with room again")
 	p.Release(noon)
 	leases[1].Release(noon)
 	if kept := decode.core.promised.Load(); kept != 0 || prefill.Open() != 0 {
@@ -66,9 +63,8 @@ func TestSlicesGoOnFromEachOther(t *testing.T) {
 			p.Release(noon)
 			break
 		}
-		if req.Done.Tokens > 0 && p.Worker.ID != req.Done.Worker {
-			t.Errorf("the slice to %d is computed on %s, the one before on %s", p.Slice, p.Worker.ID, req.Done.Worker)
-		}
+		assert.True(t, req.Done.Tokens <= 0 || p.Worker.ID == req.Done.Worker,
+			"the slice to %d is computed on %s, the one before on %s", p.Slice, p.Worker.ID, req.Done.Worker)
 		req.Done = p.Computed(req.Done, noon)
 	}
 	if want := []int{256, 512, 768, 0}; len(ends) != 4 || ends[0] != want[0] || ends[1] != want[1] || ends[2] != want[2] || ends[3] != 0 || booked != tokens {
@@ -103,17 +99,11 @@ func TestARestKeepsItsWorker(t *testing.T) {
 		// a fifth of the 120 ms that the short prompt takes.
 		l, _, err := ReservePair(prefill, decode, pp, dp, Request{ID: id, ISL: 120, DecodeLater: true, Drain: drain, PlanOnly: true}, Request{ID: id, ISL: 120}, noon)
 		later, ok := errors.AsType[*LaterError](err)
-		if !ok {
-			t.Fatalf("%s: %v, %v", what, l, err)
-		}
-		if got := later.Starts > 0; got != elsewhere {
-			t.Errorf("%s: the short prompt starts after %v, want elsewhere %v", what, later.Starts, elsewhere)
-		}
+		require.True(t, ok, "%s: %v, %v", what, l, err)
+		assert.Equal(t, elsewhere, later.Starts > 0, "%s: the short prompt starts after %v, want elsewhere", what, later.Starts)
 	}
 	other := book(Request{ID: "other", ISL: 20, DecodeLater: true})
-	if other.Worker == first.Worker {
-		t.Fatal("both are on one worker")
-	}
+	require.True(t, other.Worker != first.Worker, "both are on one worker")
 	long.Done = first.Computed(Done{}, noon)
 	if long.Done.Worker != first.Worker.ID || long.Done.Tokens != first.Slice || long.Done.Slices != 1 || prefill.Open() != 1 {
 		t.Errorf("%+v is done of a slice to %d, %d bookings", long.Done, first.Slice, prefill.Open())
@@ -138,12 +128,8 @@ func TestARestKeepsItsWorker(t *testing.T) {
 		t.Errorf("%v is awaited behind the third slice, want what follows it", got)
 	}
 	third.Release(noon)
-	if page().Awaits() {
-		t.Error("a slice that failed is awaited")
-	}
+	assert.False(t, page().Awaits(), "a slice that failed is awaited")
 	long.Done.End() // of the second, whose rest ended when the third was booked
 	other.Release(noon)
-	if prefill.Open() != 0 {
-		t.Errorf("%d bookings are open", prefill.Open())
-	}
+	assert.Zero(t, prefill.Open(), "bookings are open")
 }

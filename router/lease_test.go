@@ -3,6 +3,8 @@ package router
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/load"
@@ -27,9 +29,8 @@ func TestBookings(t *testing.T) {
 			r := newRouter(t, DefaultConfig().For(c.role), idx)
 			p := poolOf(c.role, worker("a", 0, 0, 0))
 			l := reserve(t, r, p, Request{ID: "r", ISL: 100, Hashes: prompt}, noon)
-			if l.Overlap != c.overlap || l.PrefillTokens != c.tokens || l.BacklogTokens != c.tokens {
-				t.Errorf("lease: overlap %d, %d tokens, backlog %d", l.Overlap, l.PrefillTokens, l.BacklogTokens)
-			}
+			assert.True(t, l.Overlap == c.overlap && l.PrefillTokens == c.tokens && l.BacklogTokens == c.tokens,
+				"lease: overlap %d, %d tokens, backlog %d", l.Overlap, l.PrefillTokens, l.BacklogTokens)
 			check := func(when string, want WorkerLoad) {
 				t.Helper()
 				if got := r.Loads(p)[0]; got != want {
@@ -54,9 +55,7 @@ func TestBookings(t *testing.T) {
 			c.granted.Booked = 2
 			check("the next lease of the same name", c.granted)
 			next.Release(noon)
-			if r.Open() != 0 {
-				t.Errorf("%d bookings are left", r.Open())
-			}
+			assert.Zero(t, r.Open(), "bookings are left")
 		})
 	}
 }

@@ -46,19 +46,14 @@ func TestPair(t *testing.T) {
 			}
 			before := prefill.Open() + decode.Open()
 			p, d, err := ReservePair(prefill, decode, pp, dp, Request{ID: "r", ISL: c.isl}, Request{ID: "r", ISL: c.isl}, noon)
-			if !errors.Is(err, c.want) {
-				t.Fatalf("%v, want %v", err, c.want)
-			}
+			require.ErrorIs(t, err, c.want)
 			open := prefill.Open() + decode.Open() - before
 			if err != nil {
-				if p != nil || d != nil || open != 0 {
-					t.Errorf("refused, yet leases %v and %v, %d bookings", p, d, open)
-				}
+				assert.True(t, p == nil && d == nil && open == 0, "refused, yet leases %v and %v, %d bookings", p, d, open)
 				return
 			}
-			if p.Worker.ID != c.prefill || d.Worker.ID != c.decoder || open != 2 {
-				t.Errorf("leases on %s and %s, %d bookings", p.Worker.ID, d.Worker.ID, open)
-			}
+			assert.True(t, p.Worker.ID == c.prefill && d.Worker.ID == c.decoder && open == 2,
+				"leases on %s and %s, %d bookings", p.Worker.ID, d.Worker.ID, open)
 		})
 	}
 }
@@ -85,9 +80,7 @@ func TestPairUnwinds(t *testing.T) {
 	pp, dp := poolOf(pools.Prefill, fleet("p", 2)...), poolOf(pools.Decode, fleet("d", 2)...)
 	reserve(t, decode, dp, Request{ID: "r", ISL: 16}, noon)
 	_, _, err := ReservePair(prefill, decode, pp, dp, Request{ID: "r", ISL: 16}, Request{ID: "r", ISL: 16}, noon)
-	if !errors.Is(err, ErrBooked) || prefill.Open() != 0 {
-		t.Errorf("%v, %d prefill bookings left", err, prefill.Open())
-	}
+	assert.True(t, errors.Is(err, ErrBooked) && prefill.Open() == 0, "%v, %d prefill bookings left", err, prefill.Open())
 	if _, _, err := ReservePair(prefill, prefill, pp, pp, Request{ID: "s"}, Request{ID: "s"}, noon); err == nil {
 		t.Error("one router for both legs passes")
 	}
@@ -105,9 +98,7 @@ func TestPairTurns(t *testing.T) {
 		p, d := reservePair(t, prefill, decode, pp, dp, Request{ID: fmt.Sprint(i), ISL: 16}, Request{ID: fmt.Sprint(i), ISL: 16})
 		got = append(got, p.Worker.ID+d.Worker.ID)
 	}
-	if want := "p0001d0000 p0000d0001 p0001d0002 p0000d0000"; strings.Join(got, " ") != want {
-		t.Errorf("pairs %v, want %s", got, want)
-	}
+	assert.Equal(t, "p0001d0000 p0000d0001 p0001d0002 p0000d0000", strings.Join(got, " "), "pairs %v", got)
 }
 
 // Of a mixed fleet only pairs that can hand over are chosen, whatever each pool alone would prefer; full partners are
@@ -127,9 +118,7 @@ func TestPairsThatHandOver(t *testing.T) {
 		chosen[p.Worker.ID+d.Worker.ID]++
 		leases = append(leases, p, d)
 	}
-	if chosen["pada"] != 2 || chosen["pbdb"] != 2 {
-		t.Errorf("chosen: %v", chosen)
-	}
+	assert.True(t, chosen["pada"] == 2 && chosen["pbdb"] == 2, "chosen: %v", chosen)
 	if _, _, err := ReservePair(prefill, decode, pp, dp, ask(9), ask(9), noon); !errors.Is(err, ErrNoRoom) {
 		t.Errorf("with full partners: %v", err)
 	}
@@ -143,7 +132,5 @@ func TestPairsThatHandOver(t *testing.T) {
 	if c, err := decode.Pick(dp, only, noon); err != nil || c.Worker.ID != "db" {
 		t.Errorf("only db: %v, %v", c.Worker, err)
 	}
-	if open := prefill.Open() + decode.Open(); open != 0 {
-		t.Errorf("%d bookings", open)
-	}
+	assert.Zero(t, prefill.Open()+decode.Open(), "bookings")
 }

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/overlap"
@@ -66,9 +69,7 @@ func TestParity(t *testing.T) {
 	if p, ok := g.Sources().RankParity(overlap.Rank{Worker: "w", Rank: 0}); !ok || p != (overlap.RankParity{Marked: true}) {
 		t.Errorf("the rank has %+v", p)
 	}
-	if logs := g.logs.String(); !strings.Contains(logs, "wrong=7 samples=8 last=over") {
-		t.Errorf("the log has\n%s", logs)
-	}
+	assert.Contains(t, g.logs.String(), "wrong=7 samples=8 last=over", "the log has\n…")
 	if l, v := g.prompt(90, 90); v != overlap.Right || l.Overlap != 0 {
 		t.Errorf("marked it is predicted (overlap %d) and compared (%v)", l.Overlap, v)
 	}
@@ -92,9 +93,7 @@ func TestParityBeginsAnew(t *testing.T) {
 		for range 8 {
 			g.prompt(0, 90)
 		}
-		if !g.predicted() {
-			g.t.Fatal("not marked")
-		}
+		require.True(g.t, g.predicted(), "not marked")
 	}
 	for name, anew := range map[string]func(g *parityRig){
 		"another process": func(g *parityRig) {
@@ -138,9 +137,7 @@ func TestParityLeavesOldAnswersOut(t *testing.T) {
 	g.pool = poolOf(pools.Prefill, &w)
 	g.pool.Version = 2
 	l := book(t, g.Router, g.pool, chain(2, 100), noon)
-	if v := old.Compare(1600); v != overlap.Unsampled {
-		t.Errorf("the old process's answer: %v", v)
-	}
+	assert.Equal(t, overlap.Unsampled, old.Compare(1600), "the old process's answer")
 	g.Sources().SetStale(map[overlap.Rank]struct{}{{Worker: "w", Rank: 0}: {}})
 	l.Compare(1600)
 	if p, ok := g.Sources().RankParity(overlap.Rank{Worker: "w", Rank: 0}); ok {
@@ -178,9 +175,7 @@ func TestParityOff(t *testing.T) {
 func TestCompareAllocatesNothing(t *testing.T) {
 	g := newParityRig(t, DefaultConfig())
 	l, _ := g.prompt(90, 90)
-	if n := testing.AllocsPerRun(100, func() { l.Compare(1440) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	assert.EqualValues(t, 0, testing.AllocsPerRun(100, func() { l.Compare(1440) }), "allocations")
 }
 
 // The engine's blocks are asked for where an answer differs, and excuse it where

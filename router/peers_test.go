@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 )
@@ -109,15 +112,11 @@ func TestWaterFilling(t *testing.T) {
 			}
 		}
 	}
-	if n := r.Draws(); n != 0 {
-		t.Errorf("%d draws are counted, and what was booked was pinned or only picked", n)
-	}
+	assert.Zero(t, r.Draws(), "draws are counted, and what was booked was pinned or only picked")
 	for i, unseen := range []float64{0, 2, 0.49, 15} {
 		o.unseen = unseen
 		reserve(t, r, p, Request{ID: fmt.Sprint("drawn-", i), ISL: 20}, noon.Add(time.Duration(i)*time.Second))
-		if n, want := r.Draws(), uint64((i+1)/2); n != want {
-			t.Errorf("%d draws after %d bookings, want %d", n, i+1, want)
-		}
+		assert.Equal(t, uint64((i+1)/2), r.Draws(), "draws after %d bookings", i+1)
 	}
 }
 
@@ -170,18 +169,15 @@ func TestEveryCostFills(t *testing.T) {
 			}
 		}
 		for _, id := range busy {
-			if counts[id] > 40 {
-				t.Errorf("%s: %d of 4000 went to %s, which has three times the load", mode, counts[id], id)
-			}
+			assert.LessOrEqual(t, counts[id], 40, "%s of 4000 went to %s, which has three times the load", mode, id)
 		}
 		if mode == "least-loaded" {
 			continue
 		}
 		prompt := chain(1, 1000)
 		idx.Store(idx.Owner("w0005", 0), index.Device, prompt)
-		if n := picks(t, r, p, Request{ISL: 16_000, Hashes: prompt}, 200)["w0005"]; n < 150 {
-			t.Errorf("%s: %d of 200 went to the worker that holds the prompt", mode, n)
-		}
+		assert.GreaterOrEqual(t, picks(t, r, p, Request{ISL: 16_000, Hashes: prompt}, 200)["w0005"], 150,
+			"%s of 200 went to the worker that holds the prompt", mode)
 	}
 }
 
@@ -196,9 +192,8 @@ func TestFewUnseenChangeNothing(t *testing.T) {
 			req := Request{ID: fmt.Sprint(i), ISL: 100 + i}
 			a, err := alone.Reserve(p, req, noon)
 			b, berr := among.Reserve(p, req, noon)
-			if err != nil || berr != nil || a.Worker.ID != b.Worker.ID || a.Cost != b.Cost {
-				t.Fatalf("%s: request %d: %v %v and %v %v", choice.Name, i, a, err, b, berr)
-			}
+			require.True(t, err == nil && berr == nil && a.Worker.ID == b.Worker.ID && a.Cost == b.Cost,
+				"%s: request %d: %v %v and %v %v", choice.Name, i, a, err, b, berr)
 		}
 	}
 }
@@ -219,14 +214,10 @@ func TestLowestOfMany(t *testing.T) {
 		seen := map[int]bool{}
 		for _, l := range c.lowest() {
 			got = append(got, l.cost)
-			if seen[l.index] || c.costs[l.index] != l.cost {
-				t.Fatalf("candidate %d at %v", l.index, l.cost)
-			}
+			require.True(t, !seen[l.index] && c.costs[l.index] == l.cost, "candidate %d at %v", l.index, l.cost)
 			seen[l.index] = true
 		}
-		if !slices.Equal(got, want) {
-			t.Fatalf("%v, want %v", got, want)
-		}
+		require.True(t, slices.Equal(got, want), "%v, want %v", got, want)
 	}
 }
 
@@ -249,13 +240,9 @@ func TestEachWorkerHasOneOwner(t *testing.T) {
 				}
 				owner[v.slots[i].worker.ID] = own
 			}
-			if has < c.workers/c.gateways || has > c.workers/c.gateways+1 {
-				t.Errorf("%v: gateway %d owns %d", c, own, has)
-			}
+			assert.True(t, has >= c.workers/c.gateways && has <= c.workers/c.gateways+1, "%v: gateway %d owns %d", c, own, has)
 		}
-		if len(owner) != c.workers {
-			t.Errorf("%v: %d workers have an owner", c, len(owner))
-		}
+		assert.Len(t, owner, c.workers, "%v workers have an owner", c)
 		moved := 0
 		for own := range c.gateways {
 			r := withPeers(t, DefaultConfig(), nil, &others{group: groupOf(c.gateways+1, own)})
@@ -266,9 +253,8 @@ func TestEachWorkerHasOneOwner(t *testing.T) {
 				}
 			}
 		}
-		if most := 2*c.workers/(c.gateways+1) + 2; moved > most {
-			t.Errorf("%v: %d workers have another owner once a gateway more is there, want at most %d", c, moved, most)
-		}
+		assert.LessOrEqual(t, moved, 2*c.workers/(c.gateways+1)+2,
+			"%v workers have another owner once a gateway more is there, want at most", c)
 	}
 }
 
@@ -292,19 +278,15 @@ func TestCutOffGatewaysDivideTheWorkers(t *testing.T) {
 	other := slices.Index(owns, false)
 	prompt := chain(1, 8)
 	idx.Store(idx.Owner(ws[other].ID, 0), index.Device, prompt[:4])
-	if n := picks(t, r, p, Request{ISL: 128, Hashes: prompt}, 100)[ws[other].ID]; n != 0 {
-		t.Errorf("%d of 100 went to a peer's worker for half of their prompt", n)
-	}
+	assert.Zero(t, picks(t, r, p, Request{ISL: 128, Hashes: prompt}, 100)[ws[other].ID],
+		"of 100 went to a peer's worker for half of their prompt")
 	idx.Store(idx.Owner(ws[other].ID, 0), index.Device, prompt)
-	if n := picks(t, r, p, Request{ISL: 128, Hashes: prompt}, 100)[ws[other].ID]; n != 100 {
-		t.Errorf("%d of 100 went to the peer's worker that holds their prompt", n)
-	}
+	assert.Equal(t, 100, picks(t, r, p, Request{ISL: 128, Hashes: prompt}, 100)[ws[other].ID],
+		"of 100 went to the peer's worker that holds their prompt")
 	booked := map[string]int{}
 	for i := range 8 {
 		l, err := r.Reserve(p, Request{ID: fmt.Sprint("full-", i), ISL: 140}, noon)
-		if err != nil {
-			t.Fatalf("request %d: %v", i, err)
-		}
+		require.NoError(t, err, "request %d", i)
 		booked[l.Worker.ID]++
 	}
 	for _, w := range ws {
@@ -314,9 +296,8 @@ func TestCutOffGatewaysDivideTheWorkers(t *testing.T) {
 		}
 	}
 	o.group = groupOf(1, 0)
-	if n := len(picks(t, r, poolOf(pools.Both, fleet("x", 4)...), Request{ISL: 100}, 200)); n != 4 {
-		t.Errorf("a gateway that knows of no other uses %d of 4 workers", n)
-	}
+	assert.Equal(t, 4, len(picks(t, r, poolOf(pools.Both, fleet("x", 4)...), Request{ISL: 100}, 200)),
+		"a gateway that knows of no other uses … of 4 workers")
 }
 
 // TestLastRoomIsItsOwners: two gateways that do not see each other's latest bookings never both grant a worker's last
@@ -333,14 +314,10 @@ func TestLastRoomIsItsOwners(t *testing.T) {
 			return err
 		}
 		for i := range 31 { // 93 blocks
-			if err := reserve(i); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, reserve(i))
 		}
 		o.unseen = 0.4 // of 3 blocks: two
-		if err := reserve(31); err != nil {
-			t.Error("what leaves the reserve whole is refused:", err)
-		}
+		assert.NoError(t, reserve(31), "what leaves the reserve whole is refused")
 		o.unseen = 50 // as much as a tenth
 		err := reserve(32)
 		switch {
@@ -350,9 +327,7 @@ func TestLastRoomIsItsOwners(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(granted) != 1 {
-		t.Errorf("gateways %v granted the last room, want its owner alone", granted)
-	}
+	assert.Len(t, granted, 1, "gateways … granted the last room, want its owner alone")
 	for own := range 3 {
 		r := withPeers(t, cfg, nil, &others{group: groupOf(3, own), unseen: 50})
 		reserve(t, r, p, Request{ID: "1", ISL: 48}, noon)
@@ -369,22 +344,17 @@ func TestABurstSpreads(t *testing.T) {
 	p := poolOf(pools.Both, fleet("w", 8)...)
 	r := withPeers(t, DefaultConfig(), nil, &others{delay: time.Millisecond, group: groupOf(3, 0)})
 	for i := range 4 {
-		if got := r.core.unseen(p, noon); got != float64(2*i) {
-			t.Errorf("%d are booked in this moment, and %v of two others' are unseen", i, got)
-		}
+		assert.Equal(t, float64(2*i), r.core.unseen(p, noon),
+			"%d are booked in this moment, and … of two others' are unseen", i)
 		reserve(t, r, p, Request{ID: fmt.Sprint(i), ISL: 16 * (1 + i)}, noon)
 	}
 	later := noon.Add(time.Millisecond)
-	if got := r.core.unseen(p, later); got != 0 {
-		t.Errorf("a word's delay later %v are unseen", got)
-	}
-	if n := len(picks(t, r, p, Request{ISL: 1600}, 100)); n < 3 {
-		t.Errorf("in the moment of a burst the next ones go to %d workers", n)
-	}
+	assert.EqualValues(t, 0, r.core.unseen(p, later), "a word's delay later … are unseen")
+	assert.GreaterOrEqual(t, len(picks(t, r, p, Request{ISL: 1600}, 100)), 3,
+		"in the moment of a burst the next ones go to … workers")
 	for i := range 100 {
 		reserve(t, r, p, Request{ID: fmt.Sprint("more-", i), ISL: 16}, later)
 	}
-	if got := r.core.unseen(p, later); got != float64(2*len(moments{}.at)) {
-		t.Errorf("%v are unseen in a burst that is longer than what is kept of it", got)
-	}
+	assert.Equal(t, float64(2*len(moments{}.at)), r.core.unseen(p, later),
+		"are unseen in a burst that is longer than what is kept of it")
 }

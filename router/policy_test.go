@@ -6,11 +6,13 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/load"
@@ -47,9 +49,7 @@ func TestRegistry(t *testing.T) {
 			if _, err := os.Stat("policy_" + strings.ReplaceAll(p.Name, "-", "_") + ".go"); err != nil {
 				t.Errorf("the policy is not in the file named for it: %v", err)
 			}
-			if p.Help == "" || strings.Contains(p.Help, "\n") {
-				t.Errorf("help %q is not one line", p.Help)
-			}
+			assert.True(t, p.Help != "" && !strings.Contains(p.Help, "\n"), "help %q is not one line", p.Help)
 			for _, temperature := range []float64{0, 0.5} {
 				cfg := DefaultConfig()
 				cfg.Mode, cfg.Temperature = strings.ReplaceAll(p.Name, "-", "_"), temperature
@@ -62,19 +62,13 @@ func TestRegistry(t *testing.T) {
 					before := slices.Clone(ws)
 					why := Why{Explain: true}
 					i, cost, ok := policy(asked(ask, rand.New(rand.NewPCG(seed, 1)), &why), ws)
-					if !ok || i < 0 || i >= len(ws) || math.IsNaN(cost) {
-						t.Fatalf("seed %d: index %d of %d, cost %v, ok %v", seed, i, len(ws), cost, ok)
-					}
-					if !reflect.DeepEqual(ws, before) {
-						t.Fatalf("seed %d: the candidates were changed", seed)
-					}
+					require.True(t, ok && i >= 0 && i < len(ws) && !math.IsNaN(cost),
+						"seed %d: index %d of %d, cost %v, ok %v", seed, i, len(ws), cost, ok)
+					require.Equal(t, before, ws, "seed %d: the candidates were changed", seed)
 					again, _, _ := policy(asked(ask, rand.New(rand.NewPCG(seed, 1)), &Why{}), ws)
-					if again != i {
-						t.Fatalf("seed %d: picks %d, then %d", seed, i, again)
-					}
-					if len(why.Terms) != len(ws) || why.Terms[i].Cost != cost {
-						t.Fatalf("seed %d: %d terms for %d candidates, cost %v", seed, len(why.Terms), len(ws), cost)
-					}
+					require.Equal(t, i, again, "seed %d: picks …, then", seed)
+					require.True(t, len(why.Terms) == len(ws) && why.Terms[i].Cost == cost,
+						"seed %d: %d terms for %d candidates, cost %v", seed, len(why.Terms), len(ws), cost)
 				}
 			}
 		})
@@ -116,12 +110,8 @@ func TestFormula(t *testing.T) {
 			c.cand.Worker = &pools.Worker{ID: "worker_1"}
 			why := Why{Explain: true}
 			_, cost, _ := policy(&query{Request: &Request{ISL: c.isl}, BlockSize: 16, rng: rand.New(rand.NewPCG(1, 1)), why: &why}, []candidate{c.cand})
-			if got := why.Terms[0].String(); got != c.want {
-				t.Errorf("got  %s\nwant %s", got, c.want)
-			}
-			if cost != why.Terms[0].Cost {
-				t.Errorf("cost is %v, its term says %v", cost, why.Terms[0].Cost)
-			}
+			assert.Equal(t, c.want, why.Terms[0].String(), "got  …")
+			assert.Equal(t, why.Terms[0].Cost, cost, "cost, its term says")
 		})
 	}
 }
@@ -170,9 +160,7 @@ func TestPowerOfTwo(t *testing.T) {
 	for i := range want {
 		want[i] = float64(7-i) / 28
 	}
-	if counts[7] != 0 {
-		t.Errorf("the most loaded was picked %d times", counts[7])
-	}
+	assert.Zero(t, counts[7], "the most loaded was picked … times")
 	if x := chiSquare(counts[:7], want); x > 22.46 { // 99.9th percentile at six degrees of freedom
 		t.Errorf("%v, chi-square %.1f", counts, x)
 	}
@@ -226,9 +214,7 @@ func TestSoftmax(t *testing.T) {
 			shares[i] /= sum
 		}
 		counts := spread(policy, ws, 20_000)
-		if x := chiSquare(counts, shares); x > 16.27 {
-			t.Errorf("%+v: picks %v, want shares %.3f, chi-square %.1f", c, counts, shares, x)
-		}
+		assert.LessOrEqual(t, chiSquare(counts, shares), 16.27, "%+v: picks %v, want shares %.3f, chi-squ", c, counts, shares)
 	}
 }
 
@@ -273,9 +259,7 @@ func TestConfigValidate(t *testing.T) {
 		if c.want == "" {
 			c.want = "<nil>"
 		}
-		if !strings.Contains(got, c.want) {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
+		assert.Contains(t, got, c.want, "%s", c.name)
 	}
 }
 
@@ -309,9 +293,7 @@ func TestMinTTFT(t *testing.T) {
 	rates := map[string]time.Duration{"slow": time.Millisecond, "fast": 250 * time.Microsecond}
 	forecast := func(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
 		each, ok := rates[w.ID]
-		if cached+uncached != req.ISL {
-			t.Errorf("%d cached and %d uncached tokens of %d", cached, uncached, req.ISL)
-		}
+		assert.Equal(t, req.ISL, cached+uncached, "%d cached and %d uncached tokens of", cached, uncached)
 		return time.Duration(booked+uncached) * each, ok
 	}
 	pick := func(m Forecast, ws []candidate) (int, float64) {
@@ -345,19 +327,15 @@ func TestSharedBlocksCountOnce(t *testing.T) {
 	first := reserve(t, r, p, Request{ID: "1", ISL: 165, Hashes: hashes}, noon)
 	other := map[string]string{"a": "b", "b": "a"}[first.Worker.ID]
 	second := reserve(t, r, p, Request{ID: "2", ISL: 165, Hashes: hashes, Exclude: []string{other}}, noon)
-	if second.Worker != first.Worker || second.Cost != 12 {
-		t.Errorf("the second is on %s at %v, want %s at 11 blocks held and one more", second.Worker.ID, second.Cost, first.Worker.ID)
-	}
+	assert.True(t, second.Worker == first.Worker && second.Cost == 12,
+		"the second is on %s at %v, want %s at 11 blocks held and one more", second.Worker.ID, second.Cost, first.Worker.ID)
 	for _, l := range r.Loads(p) {
-		if want := map[bool]int{true: 12, false: 0}[l.Worker == first.Worker.ID]; l.ActiveBlocks != want {
-			t.Errorf("%s: %d active blocks, want %d", l.Worker, l.ActiveBlocks, want)
-		}
+		assert.Equal(t, map[bool]int{true: 12, false: 0}[l.Worker == first.Worker.ID], l.ActiveBlocks,
+			"%s active blocks", l.Worker)
 	}
 	first.Release(noon)
 	second.Release(noon)
 	for _, l := range r.Loads(p) {
-		if l.ActiveBlocks != 0 {
-			t.Errorf("%s: %d active blocks are left", l.Worker, l.ActiveBlocks)
-		}
+		assert.Zero(t, l.ActiveBlocks, "%s active blocks are left", l.Worker)
 	}
 }

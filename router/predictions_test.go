@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -32,16 +35,13 @@ func TestPrediction(t *testing.T) {
 		p := poolOf(role, silent("a"), silent("b"), silent("c"))
 		hashes := chain(1, 20)
 		first := book(t, r, p, hashes, noon)
-		if first.Overlap != 0 || r.Sources().Size().Predicted != 20 || !r.Predicts(p) {
-			t.Fatalf("%s: overlap %d, %d predicted", role, first.Overlap, r.Sources().Size().Predicted)
-		}
+		require.True(t, first.Overlap == 0 && r.Sources().Size().Predicted == 20 && r.Predicts(p),
+			"%s: overlap %d, %d predicted", role, first.Overlap, r.Sources().Size().Predicted)
 		again := book(t, r, p, hashes, noon.Add(100*time.Second))
-		if again.Overlap != 20 || again.Worker != first.Worker || again.PrefillTokens != 0 {
-			t.Errorf("%s: overlap %d on %s, was sent to %s", role, again.Overlap, again.Worker.ID, first.Worker.ID)
-		}
-		if got := r.BestOverlap(p, Request{Hashes: append(hashes[:10:10], 1, 2)}, noon.Add(219*time.Second)); got != 10 {
-			t.Errorf("%s: best overlap %d of half the prompt, want 10", role, got)
-		}
+		assert.True(t, again.Overlap == 20 && again.Worker == first.Worker && again.PrefillTokens == 0,
+			"%s: overlap %d on %s, was sent to %s", role, again.Overlap, again.Worker.ID, first.Worker.ID)
+		assert.Equal(t, 10, r.BestOverlap(p, Request{Hashes: append(hashes[:10:10], 1, 2)}, noon.Add(219*time.Second)),
+			"%s: best overlap … of half the prompt, want 10", role)
 		if got := r.BestOverlap(p, Request{Hashes: hashes}, noon.Add(220*time.Second)); got != 0 || r.Sources().Size().Predicted != 0 {
 			t.Errorf("%s: overlap %d when its time was over, %d predicted", role, got, r.Sources().Size().Predicted)
 		}
@@ -152,9 +152,7 @@ func TestPins(t *testing.T) {
 			if err == nil {
 				got += fmt.Sprint("/", l.Rank)
 			}
-			if got != c.want {
-				t.Errorf("%s, want %s", got, c.want)
-			}
+			assert.Equal(t, c.want, got)
 		})
 	}
 }
@@ -167,11 +165,7 @@ func TestHeld(t *testing.T) {
 	sent := book(t, r, p, hashes, noon).Worker.ID
 	held := r.Held(p, Request{Hashes: hashes[:8]}, noon)
 	for i, m := range p.Members {
-		if want := map[bool]int{true: 8}[m.Worker.ID == sent]; held[i] != want {
-			t.Errorf("%s holds %d blocks, want %d", m.Worker.ID, held[i], want)
-		}
+		assert.Equal(t, map[bool]int{true: 8}[m.Worker.ID == sent], held[i], "%s holds … blocks", m.Worker.ID)
 	}
-	if r.Open() != 0 {
-		t.Error("something is booked")
-	}
+	assert.Zero(t, r.Open(), "something is booked")
 }

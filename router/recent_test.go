@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/overlap"
@@ -57,13 +60,10 @@ func TestSiblingsLandTogether(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, each, tokens := siblings(t, c.cfg, c.first)
-			if len(each) != 4 || tokens != c.tokens {
-				t.Errorf("without: %v, %d tokens to compute, want %d over four workers", each, tokens, c.tokens)
-			}
+			assert.True(t, len(each) == 4 && tokens == c.tokens,
+				"without: %v, %d tokens to compute, want %d over four workers", each, tokens, c.tokens)
 			for id, n := range each {
-				if n > c.without {
-					t.Errorf("without: %d on %s, want at most %d", n, id, c.without)
-				}
+				assert.LessOrEqual(t, n, c.without, "without on %s, want at most", id)
 			}
 			c.cfg.PredictedTTL = 2 * time.Second
 			r, each, tokens := siblings(t, c.cfg, c.first)
@@ -71,9 +71,8 @@ func TestSiblingsLandTogether(t *testing.T) {
 			for _, n := range each {
 				most = max(most, n)
 			}
-			if most < c.with || tokens != c.tokensBeside {
-				t.Errorf("with: %v, %d tokens to compute, want %d and %d on one", each, tokens, c.tokensBeside, c.with)
-			}
+			assert.True(t, most >= c.with && tokens == c.tokensBeside,
+				"with: %v, %d tokens to compute, want %d and %d on one", each, tokens, c.tokensBeside, c.with)
 			if got, want := r.Overlaps(), (Overlaps{Recent: uint64(20*645-tokens) / 16}); got != want {
 				t.Errorf("overlaps %+v, want %+v", got, want)
 			}
@@ -103,9 +102,7 @@ func at(t *testing.T, r *Router, p *pools.Pool, rank int, hashes []uint64, now t
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i, err := r.core.pick(c, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return c.ws[i]
 }
 
@@ -124,9 +121,8 @@ func TestSentIsBesideEvents(t *testing.T) {
 	hashes := chain(1, 40)
 	send(t, r, p, "loud", 1, hashes[:30])
 	send(t, r, p, "quiet", 0, hashes)
-	if r.Sources().Size().Recent != 30 || r.Sources().Size().Predicted != 40 {
-		t.Errorf("%d blocks sent, %d predicted", r.Sources().Size().Recent, r.Sources().Size().Predicted)
-	}
+	assert.True(t, r.Sources().Size().Recent == 30 && r.Sources().Size().Predicted == 40,
+		"%d blocks sent, %d predicted", r.Sources().Size().Recent, r.Sources().Size().Predicted)
 	loads := r.Loads(p)
 	if loads[0].RecentBlocks != 30 || loads[0].CachedBlocks != 0 || loads[1].RecentBlocks != 0 || loads[1].CachedBlocks != 40 {
 		t.Errorf("loads %+v", loads)
@@ -147,9 +143,8 @@ func TestSentIsBesideEvents(t *testing.T) {
 	idx.Remove(owner, index.Device, hashes[5:35])
 	check("it evicted", 1, noon, 30, 25)
 	check("it evicted, and the time is over", 1, noon.Add(2*time.Second), 5, 0)
-	if got := r.BestOverlap(p, Request{Hashes: hashes}, noon.Add(2*time.Second)); got != 40 {
-		t.Errorf("best overlap %d, want the silent worker's 40", got)
-	}
+	assert.Equal(t, 40, r.BestOverlap(p, Request{Hashes: hashes}, noon.Add(2*time.Second)),
+		"best overlap …, want the silent worker's 40")
 }
 
 // Slower tiers go on where the device's run has ended by what was said: what is
@@ -186,20 +181,15 @@ func TestSentIsWithdrawnAndDoubted(t *testing.T) {
 		t.Errorf("%d blocks are left of it, %d in all, want the sibling's 5", w.Overlap, r.Sources().Size().Recent)
 	}
 	r.Sources().SetStale(map[overlap.Rank]struct{}{{Worker: "loud", Rank: 1}: {}})
-	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 0 {
-		t.Errorf("in doubt it begins with %d blocks", w.Overlap)
-	}
+	assert.Zero(t, at(t, r, p, 1, hashes, noon).Overlap, "in doubt it begins with … blocks")
 	send(t, r, p, "loud", 1, hashes[:20])
 	send(t, r, p, "loud", 0, hashes[:25])
-	if r.Sources().Size().Predicted != 20 || r.Sources().Size().Recent != 5+25 {
-		t.Errorf("%d predicted, %d sent", r.Sources().Size().Predicted, r.Sources().Size().Recent)
-	}
+	assert.True(t, r.Sources().Size().Predicted == 20 && r.Sources().Size().Recent == 5+25,
+		"%d predicted, %d sent", r.Sources().Size().Predicted, r.Sources().Size().Recent)
 	if got := r.Overlaps(); got != (Overlaps{Recent: 5}) {
 		t.Errorf("overlaps %+v: the sibling found five blocks that were sent", got)
 	}
-	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 20 {
-		t.Errorf("in doubt: %d blocks, want the 20 predicted", w.Overlap)
-	}
+	assert.Equal(t, 20, at(t, r, p, 1, hashes, noon).Overlap, "in doubt blocks, want the 20 predicted")
 	both := map[overlap.Rank]struct{}{{Worker: "loud", Rank: 0}: {}, {Worker: "loud", Rank: 1}: {}}
 	r.Sources().SetStale(both)
 	if at(t, r, p, 1, hashes, noon); r.Sources().Size().Recent != 0 {
@@ -230,9 +220,8 @@ func TestPredictionsBoundByTheWorker(t *testing.T) {
 	if loads[1].CachedBlocks != 200 || loads[0].CachedBlocks != 40 { // the open one is pruned
 		t.Errorf("loads %+v", loads)
 	}
-	if got := r.BestOverlap(p, Request{Hashes: chain(4, 43)}, noon.Add(1000*time.Hour)); got != 42 {
-		t.Errorf("after weeks %d blocks of the latest prompt, want all 42 that rank 1 was sent", got)
-	}
+	assert.Equal(t, 42, r.BestOverlap(p, Request{Hashes: chain(4, 43)}, noon.Add(1000*time.Hour)),
+		"after weeks … blocks of the latest prompt, want all 42 that rank 1 was sent")
 	larger := silent("small")
 	larger.TotalKVBlocks, larger.DataParallelRanks = 1000, 2
 	p = poolOf(pools.Prefill, open, larger)
@@ -240,7 +229,5 @@ func TestPredictionsBoundByTheWorker(t *testing.T) {
 	for i := range 5 {
 		send(t, r, p, "small", 0, chain(uint64(i+10), 44))
 	}
-	if got := r.Loads(p)[1].CachedBlocks; got != 200+220 {
-		t.Errorf("%d blocks when it has become larger, want 420", got)
-	}
+	assert.Equal(t, 200+220, r.Loads(p)[1].CachedBlocks, "blocks when it has become larger, want 420")
 }

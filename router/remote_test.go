@@ -3,6 +3,9 @@ package router
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/overlap"
@@ -53,14 +56,10 @@ func TestToldIsPreferred(t *testing.T) {
 		why := pick(t, r, p, req, noon)
 		best := 0
 		for i, term := range why.Terms {
-			if term.CachedBlocks != tt.want[i] {
-				t.Errorf("%s: %s rank %d has %d blocks cached, want %d", tt.name, term.Worker, term.Rank, term.CachedBlocks, tt.want[i])
-			}
+			assert.Equal(t, tt.want[i], term.CachedBlocks, "%s: %s rank %d blocks cached", tt.name, term.Worker, term.Rank)
 			best = max(best, tt.want[i])
 		}
-		if why.Overlap != best {
-			t.Errorf("%s: chosen for an overlap of %d, the best is %d", tt.name, why.Overlap, best)
-		}
+		assert.Equal(t, best, why.Overlap, "%s: chosen for an overlap of …, the best", tt.name)
 		if got := r.BestOverlap(p, req, noon); got < best { // of the prompt's blocks, not bounded by its length
 			t.Errorf("%s: best overlap %d, want %d", tt.name, got, best)
 		}
@@ -90,13 +89,11 @@ func TestToldTiers(t *testing.T) {
 // A pair's prefill leg hears it; decode, which does not look at prompts, does not.
 func TestToldOfAPair(t *testing.T) {
 	prefill, decode := newRouter(t, DefaultConfig().For(pools.Prefill), nil), newRouter(t, DefaultConfig().For(pools.Decode), nil)
-	if prefill.IgnoresOverlap() || !decode.IgnoresOverlap() {
-		t.Fatalf("blind: prefill %v, decode %v", prefill.IgnoresOverlap(), decode.IgnoresOverlap())
-	}
+	require.True(t, !prefill.IgnoresOverlap() && decode.IgnoresOverlap(),
+		"blind: prefill %v, decode %v", prefill.IgnoresOverlap(), decode.IgnoresOverlap())
 	pp, dp := poolOf(pools.Prefill, silent("p1"), silent("p2")), poolOf(pools.Decode, silent("d1"))
 	req := Request{ID: "r", ISL: 8 * 16, Hashes: chain(1, 8), RemoteOverlap: remoteReport(map[overlap.Rank]int32{{Worker: "p2", Rank: 0}: 6, {Worker: "d1", Rank: 0}: 8})}
 	p, d := reservePair(t, prefill, decode, pp, dp, req, req)
-	if p.Worker.ID != "p2" || p.Overlap != 6 || d.Overlap != 0 {
-		t.Errorf("chose %s for an overlap of %d, and decode for %d", p.Worker.ID, p.Overlap, d.Overlap)
-	}
+	assert.True(t, p.Worker.ID == "p2" && p.Overlap == 6 && d.Overlap == 0,
+		"chose %s for an overlap of %d, and decode for %d", p.Worker.ID, p.Overlap, d.Overlap)
 }

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 )
@@ -23,9 +26,8 @@ func TestSessionsPlaceAlike(t *testing.T) {
 			session := fmt.Sprint("session-", i)
 			a, err := one.Pick(p, Request{ID: fmt.Sprint("a", i), ISL: 100, Session: session}, noon)
 			b, berr := two.Pick(p, Request{ID: fmt.Sprint("b", i), ISL: 900, Session: session}, noon)
-			if err != nil || berr != nil || a.Worker != b.Worker {
-				t.Fatalf("%s: %s goes to %v and %v (%v, %v)", choice.Name, session, a.Worker, b.Worker, err, berr)
-			}
+			require.True(t, err == nil && berr == nil && a.Worker == b.Worker,
+				"%s: %s goes to %v and %v (%v, %v)", choice.Name, session, a.Worker, b.Worker, err, berr)
 			used[a.Worker.ID]++
 		}
 		for _, w := range p.Members {
@@ -44,9 +46,8 @@ func TestSessionsStayWhereTheyAre(t *testing.T) {
 		req := Request{ID: fmt.Sprint(i), ISL: 100, Session: fmt.Sprint("session-", i)}
 		before, err := r.Pick(poolOf(pools.Both, ws...), req, noon)
 		after, aerr := r.Pick(poolOf(pools.Both, ws[:7]...), req, noon)
-		if err != nil || aerr != nil || before.Worker != ws[7] && after.Worker != before.Worker {
-			t.Fatalf("session %d went from %v to %v (%v, %v)", i, before.Worker, after.Worker, err, aerr)
-		}
+		require.True(t, err == nil && aerr == nil && (before.Worker == ws[7] || after.Worker == before.Worker),
+			"session %d went from %v to %v (%v, %v)", i, before.Worker, after.Worker, err, aerr)
 	}
 }
 
@@ -67,30 +68,19 @@ func TestOverlapsDecideBeforeSessions(t *testing.T) {
 	for _, w := range p.Members {
 		idx.Store(idx.Owner(w.Worker.ID, 0), index.Device, prompt[:10])
 	}
-	if got := pick(); got != home {
-		t.Errorf("on %s while all hold as much, want %s", got, home)
-	}
+	assert.Equal(t, home, pick(), "on … while all hold as much")
 	away := map[bool]string{true: "w0001", false: "w0000"}[home == "w0000"]
 	idx.Store(idx.Owner(away, 0), index.Device, prompt)
-	if got := pick(); got != away {
-		t.Errorf("on %s, want %s: it holds the prompt", got, away)
-	}
+	assert.Equal(t, away, pick(), "on …: it holds the prompt")
 	idx.Clear(idx.Owner(away, 0))
 	idx.Store(idx.Owner(away, 0), index.Device, prompt[:10])
 	l, err := r.Reserve(p, req, noon)
-	if err != nil || l.Worker.ID != home {
-		t.Fatal(l, err)
-	}
-	if got := pick(); got == home {
-		t.Errorf("still on %s, which has all there is to do", home)
-	}
+	require.True(t, err == nil && l.Worker.ID == home, "%v %v", l, err)
+	assert.NotEqual(t, home, pick(), "still on …, which has all there is to do")
 	l.Release(noon)
-	if got := pick(); got != home {
-		t.Errorf("on %s, want %s again", got, home)
-	}
+	assert.Equal(t, home, pick(), "on … again")
 
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
-	if n := len(picks(t, decode, p, Request{ISL: 100, Session: "s"}, 200)); n != 4 {
-		t.Errorf("a session keeps to %d of 4 decode workers, where load alone decides", n)
-	}
+	assert.Equal(t, 4, len(picks(t, decode, p, Request{ISL: 100, Session: "s"}, 200)),
+		"a session keeps to … of 4 decode workers, where load alone decides")
 }

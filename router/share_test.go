@@ -3,6 +3,9 @@ package router
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/load"
 )
@@ -24,18 +27,14 @@ func TestSharesCountInTheChoice(t *testing.T) {
 		}
 		return r.Hear("peer", []load.Shared{s}, noon)
 	}
-	if hear(50) {
-		t.Error("more is booked, and it fell")
-	}
+	assert.False(t, hear(50), "more is booked, and it fell")
 	said := map[string]load.Account{}
 	changes := func() {
 		clear(said)
 		r.Changes(noon, func(s load.Shared) { said[s.Worker] = s.Account })
 	}
 	first, err := r.Reserve(p, Request{ID: "1", ISL: 160}, noon)
-	if err != nil || first.Worker.ID != "b" {
-		t.Fatalf("%v, %v: a has what another gateway booked", first, err)
-	}
+	require.True(t, err == nil && first.Worker.ID == "b", "%v, %v: a has what another gateway booked", first, err)
 	if changes(); len(said) != 1 || said["b"] != (load.Account{ActiveBlocks: 10, Requests: 1}) {
 		t.Errorf("said %v", said)
 	}
@@ -44,9 +43,7 @@ func TestSharesCountInTheChoice(t *testing.T) {
 	if _, err := r.Reserve(p, Request{ID: "2", ISL: 160, Pin: pin}, noon); err == nil {
 		t.Error("a is full with what another gateway booked, and was booked")
 	}
-	if !hear(0) {
-		t.Error("what the other gateway had ended, and nothing fell")
-	}
+	assert.True(t, hear(0), "what the other gateway had ended, and nothing fell")
 	second := reserve(t, r, p, Request{ID: "2", ISL: 160, Pin: pin}, noon)
 	if loads := r.Loads(p); loads[0].Requests != 1 || loads[0].Others != (load.Account{}) {
 		t.Errorf("%+v", loads[0])
@@ -76,19 +73,12 @@ func TestPromisesAreShared(t *testing.T) {
 	own := r.core.promise(30)
 	r.Hear("x", promised(20), noon)
 	r.Hear("y", promised(20), noon)
-	if !r.core.keeps(v, 30, noon) || r.core.keeps(v, 31, noon) {
-		t.Error("of 100 blocks 70 are promised, and 30 are not free")
-	}
+	assert.True(t, r.core.keeps(v, 30, noon) && !r.core.keeps(v, 31, noon),
+		"of 100 blocks 70 are promised, and 30 are not free")
 	r.Changes(noon, func(s load.Shared) {
-		if s.Worker != "" || s.ActiveBlocks != 30 {
-			t.Errorf("said %+v of its own promise", s)
-		}
+		assert.True(t, s.Worker == "" && s.ActiveBlocks == 30, "said %+v of its own promise", s)
 	})
-	if !r.Hear("x", promised(0), noon) || r.Hear("x", promised(0), noon) {
-		t.Error("one promise ended once")
-	}
+	assert.True(t, r.Hear("x", promised(0), noon) && !r.Hear("x", promised(0), noon), "one promise ended once")
 	own.end()
-	if !r.core.keeps(v, 80, noon) || r.core.keeps(v, 81, noon) {
-		t.Error("20 blocks are promised, and 80 are not free")
-	}
+	assert.True(t, r.core.keeps(v, 80, noon) && !r.core.keeps(v, 81, noon), "20 blocks are promised, and 80 are not free")
 }

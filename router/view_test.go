@@ -7,6 +7,9 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 )
@@ -49,12 +52,9 @@ func TestSteadyPoolChoosesTheSame(t *testing.T) {
 			req := Request{ID: fmt.Sprint(i), ISL: 16*n + rng.IntN(16), Hashes: chain(uint64(rng.IntN(3)), n)}
 			a, aerr := one.Reserve(steady, req, noon)
 			b, berr := other.Reserve(beside, req, noon)
-			if !one.see(steady).steady || other.see(beside).steady {
-				t.Fatal("the pools are not what the test is about")
-			}
-			if fmt.Sprint(errors.Unwrap(aerr)) != fmt.Sprint(errors.Unwrap(berr)) {
-				t.Fatalf("seed %d, request %d: %v, beside a drained worker %v", seed, i, aerr, berr)
-			}
+			require.True(t, one.see(steady).steady && !other.see(beside).steady, "the pools are not what the test is about")
+			require.Equal(t, fmt.Sprint(errors.Unwrap(berr)), fmt.Sprint(errors.Unwrap(aerr)),
+				"seed %d, request %d: %v, beside a drained worker %v", seed, i, aerr, berr)
 			if aerr == nil && (a.Worker != b.Worker || a.Rank != b.Rank || a.Cost != b.Cost || a.Overlap != b.Overlap) {
 				t.Fatalf("seed %d, request %d: %s/%d at %v, beside a drained worker %s/%d at %v", seed, i, a.Worker.ID, a.Rank, a.Cost, b.Worker.ID, b.Rank, b.Cost)
 			}
@@ -98,8 +98,6 @@ func TestChoicesKeepNothing(t *testing.T) {
 	v = r.see(fewer)
 	look(Request{ISL: 160})
 	for _, w := range c.ws[:cap(c.ws)][1:] {
-		if w.Worker != nil {
-			t.Errorf("%s has gone and is still held", w.Worker.ID)
-		}
+		assert.Nil(t, w.Worker, "a worker that has gone is still held")
 	}
 }

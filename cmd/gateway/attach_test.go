@@ -24,9 +24,7 @@ import (
 func TestAttachBesideARealWorker(t *testing.T) {
 	t.Parallel()
 	inside, err := stack.Embed(stack.EmbedConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer inside.Close()
 	port, events, replay := porttest.Free(t), porttest.Free(t), porttest.Free(t)
 	work := func() *proc {
@@ -97,14 +95,11 @@ func TestAttachBesideARealWorker(t *testing.T) {
 func checkAttachDocument(t *testing.T, at string) {
 	t.Helper()
 	raw, err := os.ReadFile("../../docs/kv-events.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	document := string(raw)
 	for _, s := range setting.Of(attachSettings{}) {
-		if !strings.Contains(document, "`--"+s.Name+"`") && s.Group != "Logging" {
-			t.Errorf("docs/kv-events.md does not name --%s", s.Name)
-		}
+		assert.True(t, strings.Contains(document, "`--"+s.Name+"`") || s.Group == "Logging",
+			"docs/kv-events.md does not name --%s", s.Name)
 	}
 	_, text := get(at + "/metrics")
 	find := func(pattern, in string) (names []string) {

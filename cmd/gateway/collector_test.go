@@ -5,6 +5,8 @@ import (
 	"runtime/metrics"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // TestCollectorIsPaced holds much memory and gives it back.
@@ -25,16 +27,12 @@ func TestCollectorIsPaced(t *testing.T) {
 	}
 	before := set()
 	paceCollector(func(string) string { return "50" })()
-	if set() != before {
-		t.Errorf("the percent is %d where the environment sets it, want %d", set(), before)
-	}
+	assert.Equal(t, before, set(), "the percent where the environment sets it")
 	undo := paceCollector(func(string) string { return "" })
 	large := make([]byte, 256<<20)
 	await("256 MiB live", func() bool { return set() == heapShare })
 	runtime.KeepAlive(large)
 	await("little live", func() bool { return set() > heapShare })
 	undo()
-	if set() != before {
-		t.Errorf("the percent is %d at the end, want %d", set(), before)
-	}
+	assert.Equal(t, before, set(), "the percent at the end")
 }

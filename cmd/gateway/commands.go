@@ -21,9 +21,6 @@ func (c *command) manual() settings.Manual {
 	return settings.Manual{Name: c.name, Text: c.text, First: c.most}
 }
 
-// set is the command's settings.
-func (c *command) set() *settings.Set { return settings.New(c.of, everySettings()...) }
-
 // commandNamed returns the command, nil where there is none.
 func commandNamed(name string) *command {
 	for _, c := range commands() {

@@ -71,9 +71,8 @@ func TestComposeFilesAreAccepted(t *testing.T) {
 				const mistake = "--no-such-flag"
 				status, stdout, stderr := inside(t, environ, append(slices.Clone(s.Command), mistake)...)
 				said, _, _ := strings.Cut(stderr, "\n\n")
-				if status != exitUsage || strings.Contains(said, "\n") || !strings.Contains(said, mistake) {
-					t.Errorf("%s: status %d; besides the mistake that was made on purpose:\n%s%s", id, status, stdout, said)
-				}
+				assert.True(t, status == exitUsage && !strings.Contains(said, "\n") && strings.Contains(said, mistake),
+					"%s: status %d; besides the mistake that was made on purpose:\n%s%s", id, status, stdout, said)
 			}
 			assert.Equal(t, want, ours, "services that run the gateway's image")
 		})

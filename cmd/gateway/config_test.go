@@ -28,18 +28,12 @@ func configured(args ...string) (stack.GatewayConfig, error) {
 // that compute prompts, and by default both are as they were.
 func TestPredictionSettings(t *testing.T) {
 	cfg, err := configured()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for role, c := range cfg.Router.ByRole() {
-		if c.Predictions.LRU || c.PredictedTTL != 0 || c.IndexMaxBlocks != 1<<26 {
-			t.Errorf("%s by default: %+v", role, c)
-		}
+		assert.True(t, !c.Predictions.LRU && c.PredictedTTL == 0 && c.IndexMaxBlocks == 1<<26, "%s by default: %+v", role, c)
 	}
 	cfg, err = configured("--router-approximate-cache-policy=lru", "--router-predicted-ttl-secs=2.5", "--kv-index-max-blocks=4096")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, role := range []pools.Role{pools.Prefill, pools.Both} {
 		if c := cfg.Router.ByRole()[role]; !c.Predictions.LRU || c.PredictedTTL != 2500*time.Millisecond || c.IndexMaxBlocks != 4096 {
 			t.Errorf("%s: %+v", role, c)
@@ -82,9 +76,8 @@ func TestSettingsAreChecked(t *testing.T) {
 		"--metrics-prefix=tandem_\n": "letters, digits", "--metrics-prefix=" + strings.Repeat("a", 65): "longer than 64 bytes",
 	} {
 		_, err := configured(arg)
-		if (err == nil) != (refused == "") || err != nil && !strings.Contains(err.Error(), refused) {
-			t.Errorf("%q: %v, want %q", arg, err, refused)
-		}
+		assert.True(t, (err == nil) == (refused == "") && (err == nil || strings.Contains(err.Error(), refused)),
+			"%q: %v, want %q", arg, err, refused)
 	}
 	assert.Equal(t, 4096, pools.MaxBlockSize)
 	for text, want := range map[string]string{"tandem_": "tandem_", "tandem": "tandem_", "ns:": "ns:", ":_": ":_", "": ""} {

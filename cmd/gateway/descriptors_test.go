@@ -24,9 +24,8 @@ func underLimit(t *testing.T, descriptors int, args ...string) *exec.Cmd {
 // etcd wants more than 150 descriptors, and says so by ending the process.
 func TestEmbeddedEtcdSaysThatDescriptorsAreFew(t *testing.T) {
 	out, err := underLimit(t, 100, "--embed").CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "embedded etcd: file descriptor limit") {
-		t.Errorf("it ended with %v and said %q", err, out)
-	}
+	assert.True(t, err != nil && strings.Contains(string(out), "embedded etcd: file descriptor limit"),
+		"it ended with %v and said %q", err, out)
 }
 
 // fresh is a client that dials for each request.

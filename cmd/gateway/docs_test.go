@@ -70,21 +70,16 @@ func TestHelp(t *testing.T) {
 	}
 	for name, args := range pages {
 		status, text, _ := inside(t, nil, args...)
-		if status != exitOK {
-			t.Errorf("%v: status %d", args, status)
-		}
+		assert.Zero(t, status, "%v: status", args)
 		golden(t, filepath.Join("testdata", "help", name+".txt"), text)
 		for line := range strings.Lines(text) {
 			if utf8.RuneCountInString(line) > 81 && !strings.Contains(line, "kv-events-config") { // one word of an example
 				t.Errorf("%v: a line is longer than 80 columns: %s", args, line)
 			}
-			if strings.TrimRight(line, " \n") != strings.TrimSuffix(line, "\n") {
-				t.Errorf("%v: a line ends in a blank: %q", args, line)
-			}
+			assert.Equal(t, strings.TrimSuffix(line, "\n"), strings.TrimRight(line, " \n"),
+				"%v: a line ends in a blank: %q", args, line)
 		}
-		if n := strings.Count(text, "\n"); n > 160 {
-			t.Errorf("%v: %d lines", args, n)
-		}
+		assert.LessOrEqual(t, strings.Count(text, "\n"), 160, "%v lines", args)
 	}
 }
 
@@ -96,17 +91,15 @@ func TestFirstSettings(t *testing.T) {
 		for _, g := range c.set().Groups() {
 			for _, row := range g.Rows {
 				name := settings.Flag(row, row.Name)
-				if len(c.most) > 0 && !strings.Contains(short, strings.TrimPrefix(name, "--")) {
-					t.Errorf("%s: --help does not name %s", c.name, name)
-				}
+				assert.True(t, len(c.most) <= 0 || strings.Contains(short, strings.TrimPrefix(name, "--")),
+					"%s: --help does not name %s", c.name, name)
 				if slices.Contains(c.most, row.Name) {
 					shown++
 				}
 			}
 		}
-		if shown != len(c.most) || shown > 15 {
-			t.Errorf("%s: of %d first settings it has %d; more than 15 are too many", c.name, len(c.most), shown)
-		}
+		assert.True(t, shown == len(c.most) && shown <= 15,
+			"%s: of %d first settings it has %d; more than 15 are too many", c.name, len(c.most), shown)
 	}
 }
 
@@ -120,9 +113,7 @@ func TestOperatingErrorCodes(t *testing.T) {
 	got := map[string]string{}
 	for line := range strings.Lines(string(operating)) {
 		if m := docCode.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil {
-			if got[m[2]] != "" {
-				t.Errorf("docs/operating.md has %s twice", m[2])
-			}
+			assert.Empty(t, got[m[2]], "docs/operating.md has %s twice", m[2])
 			got[m[2]] = m[1]
 		}
 	}
@@ -143,17 +134,13 @@ func errorCodes(t *testing.T, folders ...string) map[string]string {
 	var funcs []*ast.FuncDecl
 	for _, folder := range folders {
 		paths, err := filepath.Glob(filepath.Join(folder, "*.go"))
-		if err != nil || len(paths) == 0 {
-			t.Fatalf("no sources in %s: %v", folder, err)
-		}
+		require.True(t, err == nil && len(paths) != 0, "no sources in %s: %v", folder, err)
 		for _, path := range paths {
 			if strings.HasSuffix(path, "_test.go") {
 				continue
 			}
 			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for _, d := range file.Decls {
 				if f, ok := d.(*ast.FuncDecl); ok {
 					funcs = append(funcs, f)
@@ -167,9 +154,7 @@ func errorCodes(t *testing.T, folders ...string) map[string]string {
 	for _, f := range funcs {
 		c.collect(f)
 	}
-	if len(c.found) < 20 {
-		t.Fatalf("only %d codes were found in the sources", len(c.found))
-	}
+	require.GreaterOrEqual(t, len(c.found), 20, "only … codes were found in the sources")
 	return c.found
 }
 
@@ -232,9 +217,7 @@ func (c *codes) note(code ast.Expr, status string) {
 		return
 	}
 	name, err := strconv.Unquote(lit.Value)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, err)
 	if status == "" {
 		status = "4xx" // an engine's own
 	}
@@ -285,3 +268,6 @@ func statusOf(e ast.Expr) string {
 	}
 	return ""
 }
+
+// set is the command's settings.
+func (c *command) set() *settings.Set { return settings.New(c.of, everySettings()...) }

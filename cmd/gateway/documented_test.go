@@ -175,9 +175,8 @@ func TestDocumentedCommandsAreFound(t *testing.T) {
 		got = append(got, strings.Join(args, " ")+": "+misused(args, true))
 	}
 	want := []string{"serve --router-mode kv --worker-url http://h:1: ", "load --rate x: flag --rate", "health: ", "frob: there is no such command"}
-	if !slices.EqualFunc(got, want, strings.HasPrefix) || len(spans) != 1 || misused(spans[0], false) == "" {
-		t.Errorf("got %q and %q, want %q", got, spans, want)
-	}
+	assert.True(t, slices.EqualFunc(got, want, strings.HasPrefix) && len(spans) == 1 && misused(spans[0], false) != "",
+		"got %q and %q, want %q", got, spans, want)
 }
 
 var (
@@ -213,14 +212,10 @@ func TestSizingExample(t *testing.T) {
 	_, block, ok := strings.Cut(string(page), "```yaml\n")
 	block, _, ended := strings.Cut(block, "```\n")
 	for line := range strings.Lines(block) {
-		if !strings.Contains(string(recipe), line) {
-			t.Errorf("docs/sizing.md has %q, and its plan does not", line)
-		}
+		assert.Contains(t, string(recipe), line, "docs/sizing.md, and its plan does not")
 	}
 	plan, _, cut := strings.Cut(strings.Replace(string(recipe), "duration: 120s", "duration: 40s", 1), "arms:\n")
-	if !ok || !ended || !cut {
-		t.Fatal("the page has no plan, or the plan no arms")
-	}
+	require.True(t, ok && ended && cut, "the page has no plan, or the plan no arms")
 	plan += "arms:\n  - {name: 5P3D, set: {fleet.workers: 5P3D}}\n  - {name: 3P3D, set: {fleet.workers: 3P3D}}\n"
 	status, stdout, stderr := inside(t, nil, "simulate", written(t, "sizing.yaml", plan), "--seeds", "1")
 	good := func(arm string) float64 {

@@ -53,9 +53,7 @@ func TestLinksBreak(t *testing.T) {
 func link(t *testing.T, to string) *linktest.Link {
 	t.Helper()
 	l, err := linktest.New(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(l.Close)
 	return l
 }
@@ -74,9 +72,7 @@ func linkTo(t *testing.T, server string) (l *linktest.Link, through string) {
 func TestLinksToServersBreak(t *testing.T) {
 	t.Parallel()
 	inside, err := stack.Embed(stack.EmbedConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer inside.Close()
 	etcd, throughEtcd := linkTo(t, inside.EtcdURL())
 	bus, throughNATS := linkTo(t, inside.NATSURL())
@@ -106,15 +102,11 @@ func TestLinksToServersBreak(t *testing.T) {
 func TestASilentNATSHoldsUpNoPublisher(t *testing.T) {
 	t.Parallel()
 	inside, err := stack.Embed(stack.EmbedConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer inside.Close()
 	l, through := linkTo(t, inside.NATSURL())
 	links, unlink, err := stack.Connect(&stack.Discovery{NATSURL: through}, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer unlink()
 	l.Set(linktest.State{Up: linktest.Way{Hole: true}})
 	var longest time.Duration
@@ -123,7 +115,5 @@ func TestASilentNATSHoldsUpNoPublisher(t *testing.T) {
 		_ = links.Bus.Publish(&nats.Msg{Subject: "test", Data: make([]byte, 4<<10)})
 		longest = max(longest, time.Since(began))
 	}
-	if longest > 20*time.Second {
-		t.Errorf("one message was held up for %v", longest)
-	}
+	assert.LessOrEqual(t, longest, 20*time.Second, "one message was held up for")
 }

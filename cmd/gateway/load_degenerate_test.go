@@ -108,19 +108,14 @@ func TestLoadDrawsASeed(t *testing.T) {
 	one := func(args ...string) (seed, stdout string) {
 		status, stdout, stderr := loading(t, append([]string{"--url", s.URL, "--rate", "1000", "--requests", "5", "--isl", "20", "--osl", "1"}, args...)...)
 		m := regexp.MustCompile(`seed ([0-9]+) \(--seed ([0-9]+) repeats them\)`).FindStringSubmatch(stderr)
-		if status != exitOK || m == nil || m[1] != m[2] {
-			t.Fatalf("status %d\n%s%s", status, stdout, stderr)
-		}
+		require.True(t, status == exitOK && m != nil && m[1] == m[2], "status %d\n%s%s", status, stdout, stderr)
 		return m[1], stdout
 	}
 	first, out := one()
-	if strings.Contains(out, warns) || first == "0" {
-		t.Errorf("the first run, of seed %s, warns:\n%s", first, out)
-	}
+	assert.True(t, !strings.Contains(out, warns) && first != "0", "the first run, of seed %s, warns:\n%s", first, out)
 	second, out := one()
-	if first == second || strings.Contains(out, warns) || len(known) != 10 {
-		t.Errorf("seeds %s and %s, %d prompts:\n%s", first, second, len(known), out)
-	}
+	assert.True(t, first != second && !strings.Contains(out, warns) && len(known) == 10,
+		"seeds %s and %s, %d prompts:\n%s", first, second, len(known), out)
 	if _, out = one("--seed", first); !strings.Contains(out, warns) || !strings.Contains(out, "100 of 100 prompt tokens were cached, and this workload repeats only 0") || len(known) != 10 {
 		t.Errorf("%d prompts:\n%s", len(known), out)
 	}

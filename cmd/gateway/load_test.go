@@ -13,6 +13,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
@@ -77,37 +80,27 @@ func TestLoadMakesAWorkloadAndReports(t *testing.T) {
 	if status != exitOK || !strings.Contains(stdout, "40 answered, 0 failed") || !strings.Contains(stdout, "hit rate 50.0 %") {
 		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
 	}
-	if !strings.Contains(stderr, "model the-model, seed 1 (--seed 1 repeats them)") {
-		t.Errorf("it does not say what it does:\n%s", stderr)
-	}
-	if len(s.prompts) != 40 || !s.keys["Bearer secret"] || len(s.keys) != 1 {
-		t.Errorf("%d prompts, keys %v", len(s.prompts), s.keys)
-	}
+	assert.Contains(t, stderr, "model the-model, seed 1 (--seed 1 repeats them)", "it does not say what it does:\n…")
+	assert.True(t, len(s.prompts) == 40 && s.keys["Bearer secret"] && len(s.keys) == 1,
+		"%d prompts, keys %v", len(s.prompts), s.keys)
 	first, second := s.prompts[0].([]any), s.prompts[1].([]any)
 	common := 0
 	for common < len(first) && first[common] == second[common] {
 		common++
 	}
-	if len(first) != 50 || len(second) != 50 || common != 25 {
-		t.Errorf("prompts of %d and %d tokens with %d in common", len(first), len(second), common)
-	}
+	assert.True(t, len(first) == 50 && len(second) == 50 && common == 25,
+		"prompts of %d and %d tokens with %d in common", len(first), len(second), common)
 	read := func(path string) string {
 		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return string(data)
 	}
-	if n := strings.Count(read(out), "\n"); n != 40 {
-		t.Errorf("%d lines, want 40", n)
-	}
+	assert.Equal(t, 40, strings.Count(read(out), "\n"), "lines, want 40")
 	var report replay.Report
 	if err := json.Unmarshal([]byte(read(summary)), &report); err != nil || report.Summary.Answered != 40 || report.Summary.TTFT.Count != 40 || report.Seed != 1 {
 		t.Errorf("%+v, error %v", report, err)
 	}
-	if !strings.Contains(read(page), "<title>Forty</title>") {
-		t.Error("the HTML report has no title")
-	}
+	assert.Contains(t, read(page), "<title>Forty</title>", "the HTML report has no title")
 }
 
 func TestLoadReplaysATrace(t *testing.T) {
@@ -117,9 +110,8 @@ func TestLoadReplaysATrace(t *testing.T) {
 {"session_id":"a","delay":5,"input_length":10,"output_length":1}
 {"timestamp":3600000,"input_length":10,"output_length":1}`)
 	status, stdout, stderr := loading(t, "--url", s.URL, "--model", "the-model", "--trace", trace, "--limit", "3", "--speed", "2", "--prompt", "text")
-	if status != exitOK || !strings.Contains(stdout, "3 answered, 0 failed") {
-		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
-	}
+	require.True(t, status == exitOK && strings.Contains(stdout, "3 answered, 0 failed"),
+		"status %d\n%s%s", status, stdout, stderr)
 	for _, p := range s.prompts {
 		if text, ok := p.(string); !ok || strings.Count(text, " ") != 10 {
 			t.Errorf("not ten words: %q", p)

@@ -202,9 +202,7 @@ func (p *proc) eventually(what string, ok func() bool) {
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !ok(); <-time.After(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came true: %s", what)
-		}
+		require.False(t, time.Now().After(deadline), "never came true: %s", what)
 	}
 }
 

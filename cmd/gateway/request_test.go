@@ -17,6 +17,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/lab/wire"
@@ -55,9 +58,7 @@ func benchmarkRequest(b *testing.B, flags ...string) {
 	var engines [2]*wire.Engine
 	for i := range engines {
 		e, err := wire.NewEngine(0)
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		defer e.Close()
 		engines[i] = e
 	}
@@ -80,9 +81,7 @@ func benchmarkRequest(b *testing.B, flags ...string) {
 	b.ResetTimer()
 	with := through.drive(b, b.N)
 	b.StopTimer()
-	if got := prefill.Seen().Less(seen).Prefills; got != int64(b.N) {
-		b.Fatalf("%d prefills for %d requests of two legs", got, b.N)
-	}
+	require.Equal(b, int64(b.N), prefill.Seen().Less(seen).Prefills, "prefills for %d requests of two legs", b.N)
 	without := direct.drive(b, b.N)
 	each := func(name string, x float64) { b.ReportMetric(x/float64(b.N), name) }
 	each("gateway-allocs/req", with.allocs-without.allocs)
@@ -110,9 +109,7 @@ func serveInside(b *testing.B, flags ...string) (address string, stop func()) {
 			go func() { _, _ = io.Copy(io.Discard, out) }()
 			return url, func() {
 				cancel()
-				if err := <-over; err != nil {
-					b.Error(err)
-				}
+				assert.NoError(b, <-over)
 			}
 		}
 	}
@@ -139,15 +136,11 @@ func newCaller(b *testing.B, front, back string) *caller {
 	b.Helper()
 	dial := func(address string) (net.Conn, *wire.Reader) {
 		c, err := net.Dial("tcp", address)
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		return c, wire.NewReader(c, 4<<10)
 	}
 	words, err := replay.NewPrompter(tokens.Sim(), 1)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	number := bytes.Repeat([]byte("0"), digits)
 	text := append(number, words.AppendText(nil, []replay.Span{{ID: 1, Tokens: 60}})...)
 	body := fmt.Appendf(nil, `{"model":"%s","messages":[{"role":"user","content":"%s"}]`, wire.Model, text)

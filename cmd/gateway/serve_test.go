@@ -29,9 +29,7 @@ func loneWorker(t testing.TB, role, id string, speedup float64) string {
 	w, err := devfleet.NewWorker(devfleet.WorkerConfig{
 		Engine: engine.Config{Role: role, ID: id, Speedup: speedup}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second,
 	}, stack.Links{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = w.Run(ctx) })
@@ -105,18 +103,14 @@ func TestServeAloneComesBack(t *testing.T) {
 func TestEmbeddedPortsStay(t *testing.T) {
 	e := setting.Default[stack.EmbedConfig]()
 	for name, port := range map[string]int{"embed-etcd-port": e.EtcdPort, "embed-nats-port": e.NATSPort} {
-		if port < 1024 || port >= 32768 {
-			t.Errorf("%s is %d by default", name, port)
-		}
+		assert.True(t, port >= 1024 && port < 32768, "%s is %d by default", name, port)
 	}
 }
 
 // A port that is taken ends serve at once, with the flag's name and what to do.
 func TestServeOnATakenPort(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer ln.Close()
 	taken := fmt.Sprint(ln.Addr().(*net.TCPAddr).Port)
 	lines(t, []string{"DYN_ROUTER_MOD=kv"}, strings.Join(serveArgs(), " "), []line{

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -326,9 +327,8 @@ func (s *soaking) sample() sample {
 	now.goroutines = totalOf(metrics, "go_goroutines", "")
 	now.heap = totalOf(metrics, "go_memstats_heap_inuse_bytes", "") / (1 << 20)
 	now.inFlight = totalOf(metrics, "tandem_frontend_active_requests", "")
-	if now.rss == 0 || now.goroutines == 0 {
-		s.t.Errorf("%v after the start the gateway could not be sampled: %+v", now.at, now)
-	}
+	assert.True(s.t, now.rss != 0 && now.goroutines != 0,
+		"%v after the start the gateway could not be sampled: %+v", now.at, now)
 	return now
 }
 

@@ -44,20 +44,14 @@ func TestServeNotifiesItsSupervisor(t *testing.T) {
 }
 
 func TestNotifyWithoutASupervisor(t *testing.T) {
-	if err := notify([]string{"A=b"}, "READY=1"); err != nil {
-		t.Errorf("without a socket: %v", err)
-	}
-	if err := notify([]string{"NOTIFY_SOCKET=/nowhere/s"}, "READY=1"); err == nil {
-		t.Error("a socket that is not there is no mistake")
-	}
+	assert.NoError(t, notify([]string{"A=b"}, "READY=1"), "without a socket")
+	assert.Error(t, notify([]string{"NOTIFY_SOCKET=/nowhere/s"}, "READY=1"), "a socket that is not there is no mistake")
 }
 
 // The unit runs what the gateway has: its flags, its signals, its limits; and the settings next to it resolve.
 func TestSystemdUnit(t *testing.T) {
 	raw, err := os.ReadFile("../../deploy/systemd/tandem-gateway.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	set := map[string]string{}
 	for line := range strings.Lines(string(raw)) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(line, "#") {
@@ -69,29 +63,20 @@ func TestSystemdUnit(t *testing.T) {
 		t.Fatalf("%q", set)
 	}
 	yaml, err := os.ReadFile("../../deploy/systemd/gateway.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var s serveSettings
 	if _, _, err := settings.New(&s, everySettings()...).Resolve(command[2:], nil, func(string) ([]byte, error) { return yaml, nil }); err != nil {
 		t.Error(err)
 	}
-	if s.Edge.APIKeyFile == "" && s.Edge.Host != "127.0.0.1" {
-		t.Errorf("without keys it listens on %s", s.Edge.Host)
-	}
+	assert.True(t, s.Edge.APIKeyFile != "" || s.Edge.Host == "127.0.0.1", "without keys it listens on %s", s.Edge.Host)
 	steps, err := os.ReadFile("../../docs/deploy.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, text := range []string{string(raw), string(steps)} { // each file that it reads is installed by the printed steps
-		if name := filepath.Base(s.Workers.File); !strings.Contains(text, "systemd/"+name+" "+s.Workers.File) {
-			t.Errorf("%s is not installed", s.Workers.File)
-		}
+		assert.Contains(t, text, "systemd/"+filepath.Base(s.Workers.File)+" "+s.Workers.File,
+			"%s is not installed", s.Workers.File)
 	}
 	workers, err := os.ReadFile("../../deploy/systemd/workers.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, text := range []string{string(workers), strings.ReplaceAll(strings.Replace(string(workers), "\n[]\n", "\n", 1), "#- ", "- ")} {
 		if _, err := discovery.ParseFile("workers.yaml", []byte(text)); err != nil {
 			t.Error(err)
@@ -106,13 +91,9 @@ func TestSystemdUnit(t *testing.T) {
 		return
 	}
 	unit := filepath.Join(t.TempDir(), "tandem-gateway.service")
-	if err := os.WriteFile(unit, []byte(strings.Replace(string(raw), command[0], os.Args[0], 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(unit, []byte(strings.Replace(string(raw), command[0], os.Args[0], 1)), 0o600))
 	out, _ := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", unit).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, "tandem-gateway.service") && !strings.Contains(line, "not executable") {
-			t.Error(line)
-		}
+		assert.True(t, !strings.Contains(line, "tandem-gateway.service") || strings.Contains(line, "not executable"), line)
 	}
 }

@@ -6,15 +6,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 func TestTraces(t *testing.T) {
 	status, stdout, _ := inside(t, nil, "traces")
 	for _, want := range []string{"built-in trace", "conversation_trace.jsonl", "https://raw.githubusercontent.com/", "SHA-256 b8cbb061", "Apache-2.0", "gateway traces fetch bench/traces/"} {
-		if status != exitOK || !strings.Contains(stdout, want) {
-			t.Errorf("status %d, no %q in\n%s", status, want, stdout)
-		}
+		assert.True(t, status == exitOK && strings.Contains(stdout, want), "status %d, no %q in\n%s", status, want, stdout)
 	}
 	lines(t, nil, "traces", []line{{"get", exitUsage, ""}, {"fetch", exitUsage, ""}, {"fetch mine.jsonl", exitUsage, ""}})
 }
@@ -23,9 +24,7 @@ func TestTraces(t *testing.T) {
 // in a clone, and a plan whose trace is absent names the command that gets it.
 func TestFirstCommandsNeedNothing(t *testing.T) {
 	first, err := os.ReadFile("../../bench/recipes/first.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	shorter := strings.Replace(string(first), "workload: {", "workload: {limit: 60, ", 1)
 	status, stdout, stderr := inside(t, nil, "simulate", written(t, "first.yaml", shorter), "--advise", "--seeds", "1")
 	if status != exitOK || !strings.Contains(stdout, "this is the built-in trace") || !strings.Contains(stdout, "6P2D kv") {
@@ -44,14 +43,10 @@ func TestFirstCommandsNeedNothing(t *testing.T) {
 	}
 	// So it is for the recipes themselves, and each trace that they name is known.
 	recipes, err := filepath.Glob("../../bench/recipes/*.yaml")
-	if err != nil || len(recipes) < 2 {
-		t.Fatalf("%q, error %v", recipes, err)
-	}
+	require.True(t, err == nil && len(recipes) >= 2, "%q, error %v", recipes, err)
 	for _, path := range recipes {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for line := range strings.Lines(string(text)) {
 			after, ok := strings.CutPrefix(strings.TrimSpace(line), "trace: ")
 			if !ok {

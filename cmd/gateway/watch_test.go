@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // Each change is printed once, under its time; a gateway that is away is waited for; Ctrl-C is no failure.
@@ -31,13 +33,9 @@ func TestWatchPrintsChanges(t *testing.T) {
 			}
 			return text + "\n", nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 		for want, n := range map[string]int{"\none\n": 1, "\ntwo\n": 1, "cannot reach the gateway\nlooking again": 1, "00:00:0": 3} {
-			if strings.Count(out.String(), want) != n {
-				t.Errorf("%q is not there %d times:\n%s", want, n, out.String())
-			}
+			assert.Equal(t, n, strings.Count(out.String(), want), "%q is not there … times:\n%s", want, out.String())
 		}
 	})
 }
@@ -56,9 +54,7 @@ func TestWatchEndsWhereItCannotSucceed(t *testing.T) {
 			}
 			return "", fmt.Errorf("wants a key: %w", &refusal{"unauthorized", "no"})
 		})
-		if err == nil || looks != 3 {
-			t.Errorf("after %d looks: %v", looks, err)
-		}
+		assert.True(t, err != nil && looks == 3, "after %d looks: %v", looks, err)
 	})
 }
 
@@ -70,13 +66,10 @@ func TestWatchFitsTheTerminal(t *testing.T) {
 	}
 	shown := screen(text.String(), time.Unix(0, 0).UTC(), 40, 10)
 	lines := strings.Split(strings.TrimSuffix(shown, "\r\n"), "\r\n")
-	if len(lines) != 9 || !strings.HasPrefix(lines[8], "… and 43 lines more") {
-		t.Errorf("%d lines, the last of them %q", len(lines), lines[len(lines)-1])
-	}
+	assert.True(t, len(lines) == 9 && strings.HasPrefix(lines[8], "… and 43 lines more"),
+		"%d lines, the last of them %q", len(lines), lines[len(lines)-1])
 	for _, line := range lines {
-		if n := len([]rune(strings.TrimSuffix(line, emptyLine))); n > 40 {
-			t.Errorf("%d columns: %q", n, line)
-		}
+		assert.LessOrEqual(t, len([]rune(strings.TrimSuffix(line, emptyLine))), 40, "columns: %q", line)
 	}
 }
 
@@ -95,9 +88,7 @@ func TestWorkersTableByWidth(t *testing.T) {
 			t.Errorf("what is so no more is shown:\n%s", text)
 		}
 		for line := range strings.Lines(text) {
-			if n := len(regexp.MustCompile(`\S( ?\S)*`).FindAllString(line, -1)); n != columns {
-				t.Errorf("%d columns, want %d: %s", n, columns, line)
-			}
+			assert.Equal(t, columns, len(regexp.MustCompile(`\S( ?\S)*`).FindAllString(line, -1)), "columns: %s", line)
 		}
 	}
 }

@@ -29,9 +29,8 @@ func TestWorkersByHand(t *testing.T) {
 	hand := func(args string, want int, says string) (stdout string) {
 		t.Helper()
 		status, stdout, stderr := inside(t, env, append([]string{"workers"}, strings.Fields(args)...)...)
-		if status != want || !strings.Contains(stdout+stderr, says) {
-			t.Fatalf("%s: status %d, without %q\n%s%s", args, status, says, stdout, stderr)
-		}
+		require.True(t, status == want && strings.Contains(stdout+stderr, says),
+			"%s: status %d, without %q\n%s%s", args, status, says, stdout, stderr)
 		return stdout
 	}
 
@@ -133,8 +132,6 @@ func TestDrainLeft(t *testing.T) {
 		{10, 10, 5 * time.Second, ""}, {10, 8, 500 * time.Millisecond, ""}, {10, 5, 10 * time.Second, ", about 10s left"},
 		{4, 1, 90 * time.Second, ", about 30s left"}, {10, 0, time.Minute, ""}, {5, 7, time.Minute, ""},
 	} {
-		if got := drainLeft(tt.first, tt.left, tt.taken); got != tt.want {
-			t.Errorf("%d of %d left after %v: %q, want %q", tt.left, tt.first, tt.taken, got, tt.want)
-		}
+		assert.Equal(t, tt.want, drainLeft(tt.first, tt.left, tt.taken), "%d of %d left after %v", tt.left, tt.first, tt.taken)
 	}
 }

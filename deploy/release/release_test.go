@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -28,12 +29,8 @@ func tree(t *testing.T) string {
 		"go.mod": "module example.org/one\n\ngo 1.26\n", "one/main.go": "package main\n\nvar version string\n\nfunc main() { println(version) }\n",
 	} {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	return dir
 }
@@ -48,9 +45,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 			extras: func(string) ([]file, error) { return []file{{"LICENSE", 0o644, []byte("text")}}, nil },
 		}
 		sums, err := r.make(t.Context(), out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return sums, out
 	}
 	sums, out := made()
@@ -99,9 +94,7 @@ func TestExtras(t *testing.T) {
 func cache(t *testing.T) string {
 	t.Helper()
 	dir, err := output(t.Context(), "", "go", "env", "GOCACHE")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return dir
 }
 
@@ -109,28 +102,20 @@ func cache(t *testing.T) string {
 func unpacked(t *testing.T, path string) map[string][]byte {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	zipped, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	files, r := map[string][]byte{}, tar.NewReader(zipped)
 	for {
 		h, err := r.Next()
 		if err == io.EOF {
 			return files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		data, err := io.ReadAll(r)
 		_, name, below := strings.Cut(h.Name, "/")
-		if err != nil || !below || h.Uid != 0 || !h.ModTime.Equal(time.Unix(1_700_000_000, 0)) {
-			t.Errorf("%+v, %v", h, err)
-		}
+		assert.True(t, err == nil && below && h.Uid == 0 && h.ModTime.Equal(time.Unix(1_700_000_000, 0)), "%+v, %v", h, err)
 		files[name] = data
 	}
 }
@@ -145,9 +130,7 @@ func TestBillOfMaterials(t *testing.T) {
 	}
 	made := time.Unix(1_700_000_000, 0).UTC()
 	text, err := bom(info, "v1.2.3", "c0ffee", made, []byte("binary"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var got struct {
 		BomFormat, SpecVersion, SerialNumber string
 		Metadata                             struct {
@@ -160,9 +143,7 @@ func TestBillOfMaterials(t *testing.T) {
 		}
 		Dependencies []struct{ DependsOn []string }
 	}
-	if err := json.Unmarshal(text, &got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(text, &got))
 	var purls []string
 	for _, c := range got.Components {
 		purls = append(purls, c.PURL)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
@@ -85,13 +86,9 @@ func raw(t *testing.T, object []byte) (text map[string]string, order []string) {
 	for d.More() {
 		from := d.InputOffset()
 		key, err := d.Token()
-		if err != nil {
-			t.Fatalf("%v in %s", err, object)
-		}
+		require.NoError(t, err, "in %s", object)
 		var v json.RawMessage
-		if err := d.Decode(&v); err != nil {
-			t.Fatalf("%v in %s", err, object)
-		}
+		require.NoError(t, d.Decode(&v), "in %s", object)
 		name := key.(string)
 		if _, twice := text[name]; twice {
 			t.Fatalf("%s stands twice in %s", name, object)
@@ -119,9 +116,7 @@ func checkLegs(t *testing.T, r *openai.Request, pinned []byte) {
 	said, order := raw(t, r.Raw)
 	all := legs(r, pinned)
 	for name, body := range all {
-		if !json.Valid(body) {
-			t.Fatalf("%s: no JSON: %s", name, body)
-		}
+		require.True(t, json.Valid(body), "%s: no JSON: %s", name, body)
 		got, gotOrder := raw(t, body)
 		engine, role, _ := strings.Cut(name, " ")
 		may := func(field string) bool {
@@ -146,20 +141,17 @@ func checkLegs(t *testing.T, r *openai.Request, pinned []byte) {
 			return engineOf(engine) == "trtllm" && got[field] == "" && !tensorRTKeeps(r.Endpoint, field)
 		}
 		for _, field := range order {
-			if got[field] != said[field] && !may(field) {
-				t.Fatalf("%s: %s became %q, the client wrote %q\nin %s", name, field, got[field], said[field], body)
-			}
+			require.True(t, got[field] == said[field] || may(field),
+				"%s: %s became %q, the client wrote %q\nin %s", name, field, got[field], said[field], body)
 		}
 		kept := slices.DeleteFunc(slices.Clone(order), func(field string) bool { return got[field] == "" })
-		if !slices.Equal(kept, gotOrder[:len(kept)]) {
-			t.Fatalf("%s: members are in the order %v, the client's is %v", name, gotOrder, kept)
-		}
+		require.True(t, slices.Equal(kept, gotOrder[:len(kept)]),
+			"%s: members are in the order %v, the client's is %v", name, gotOrder, kept)
 		if decode, both := all[engine+" decode"]; both && role == "prefill" {
 			other, _ := raw(t, decode)
 			for _, field := range prompting {
-				if got[field] != other[field] && (field != "tool_choice" || !r.ToolRequired) {
-					t.Fatalf("%s: %s is %q for prefill and %q for decode", engine, field, got[field], other[field])
-				}
+				require.True(t, got[field] == other[field] || field == "tool_choice" && r.ToolRequired,
+					"%s: %s is %q for prefill and %q for decode", engine, field, got[field], other[field])
 			}
 		}
 	}
@@ -179,23 +171,17 @@ func tensorRTKeeps(endpoint openai.Endpoint, field string) bool {
 func corpus(t testing.TB) map[string]*openai.Request {
 	t.Helper()
 	files, err := filepath.Glob("../../internal/openai/testdata/bodies/*.json")
-	if err != nil || len(files) < 8 {
-		t.Fatalf("%d bodies, %v", len(files), err)
-	}
+	require.True(t, err == nil && len(files) >= 8, "%d bodies, %v", len(files), err)
 	all := map[string]*openai.Request{}
 	for _, file := range files {
 		body, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		endpoint := openai.Chat
 		if !bytes.Contains(body, []byte(`"messages"`)) {
 			endpoint = openai.Completions
 		}
 		r, err := openai.Limits{}.Scan(endpoint, body)
-		if err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
+		require.NoError(t, err, "%s", file)
 		all[strings.TrimSuffix(filepath.Base(file), ".json")] = r
 	}
 	return all
@@ -217,14 +203,10 @@ func TestBodiesOfRealClients(t *testing.T) {
 		}
 		file := filepath.Join("testdata", "legs", name+".txt")
 		if *update {
-			if err := os.WriteFile(file, []byte(out.String()), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(file, []byte(out.String()), 0o644))
 		}
 		want, err := os.ReadFile(file)
-		if err != nil || string(want) != out.String() {
-			t.Errorf("%s: %v; the legs are\n%s", name, err, out.String())
-		}
+		assert.True(t, err == nil && string(want) == out.String(), "%s: %v; the legs are\n%s", name, err, out.String())
 	}
 }
 
@@ -286,12 +268,9 @@ func TestPromptFieldsAreTheSameOnBothLegs(t *testing.T) {
 				continue
 			}
 			p, _ := raw(t, leg)
-			if field != "nvext" && p[field] == "" {
-				t.Errorf("%s: prefill gets no %s", name, field)
-			}
-			if p["cache_salt"] == "" && strings.Contains(value, `"s"`) || p["model"] != `"model":"m"` {
-				t.Errorf("%s: salt %q, model %q", name, p["cache_salt"], p["model"])
-			}
+			assert.True(t, field == "nvext" || p[field] != "", "%s: prefill gets no %s", name, field)
+			assert.True(t, (p["cache_salt"] != "" || !strings.Contains(value, `"s"`)) && p["model"] == `"model":"m"`,
+				"%s: salt %q, model %q", name, p["cache_salt"], p["model"])
 		}
 	}
 }
@@ -323,13 +302,9 @@ func TestPinnedIDs(t *testing.T) {
 					want = `"` + field + `":{"prompt_token_ids":` + string(ids) + `}`
 				}
 			}
-			if got[field] != want {
-				t.Errorf("%s %s: %s is %.80q, want %.80q", c.engine, c.version, field, got[field], want)
-			}
+			assert.Equal(t, want, got[field], "%s %s: %s", c.engine, c.version, field)
 		}
-		if endpoint == openai.Chat && got["messages"] == "" {
-			t.Errorf("%s %s: the messages are gone", c.engine, c.version)
-		}
+		assert.True(t, endpoint != openai.Chat || got["messages"] != "", "%s %s: the messages are gone", c.engine, c.version)
 	}
 }
 

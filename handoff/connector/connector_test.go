@@ -113,9 +113,8 @@ func TestPairs(t *testing.T) {
 			r := roundOf(connector, nil, nil)
 			c.change(r.P, r.D)
 			_, err := Between(r.P, r.D)
-			if (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
-				t.Errorf("%s, %s: %v", connector, c.name, err)
-			}
+			assert.True(t, (err == nil) == (c.why == "") && (err == nil || strings.Contains(err.Error(), c.why)),
+				"%s, %s: %v", connector, c.name, err)
 		}
 	}
 	assert.False(t, MixesBlocks(roundOf("sglang", nil, nil).P), "pages of two sizes would be paired")

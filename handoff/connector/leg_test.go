@@ -35,9 +35,7 @@ func TestLegsShareTheClientsBody(t *testing.T) {
 			make()
 		}
 	}).AllocedBytesPerOp()
-	if cost > 16<<10 {
-		t.Errorf("the legs of a body of 1 MiB took %d bytes", cost)
-	}
+	assert.True(t, cost <= 16<<10, "the legs of a body of 1 MiB took %d bytes", cost)
 }
 
 func BenchmarkLegs(b *testing.B) {
@@ -93,9 +91,8 @@ func TestFieldsThatNeedEachOther(t *testing.T) {
 				continue
 			}
 			got, _ := raw(t, leg)
-			if got[c.field] != "" && got[c.needs] != `"`+c.needs+`":`+c.with {
-				t.Errorf("%s has %s with the %s %s: %s", name, c.field, c.needs, got[c.needs], leg)
-			}
+			assert.True(t, got[c.field] == "" || got[c.needs] == `"`+c.needs+`":`+c.with,
+				"%s has %s with the %s %s: %s", name, c.field, c.needs, got[c.needs], leg)
 		}
 	}
 }
@@ -130,9 +127,7 @@ func TestEnginesShowThePrompt(t *testing.T) {
 					shows++
 				}
 			}
-			if want := min(1, len(c.field)); shows != want {
-				t.Errorf("%s with %d legs: %d are asked, want %d", c.engine, legs, shows, want)
-			}
+			assert.Equal(t, min(1, len(c.field)), shows, "%s with %d legs are asked", c.engine, legs)
 		}
 	}
 	r := roundOf("vllm-nixl", scan(t, openai.Chat, chat), nil)

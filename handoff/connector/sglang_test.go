@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
@@ -22,9 +23,7 @@ func TestSGLangDecodeNamesPrefill(t *testing.T) {
 		for _, transfer := range []string{"", ":8998", "10.0.0.1:8998", "127.0.0.1:8998", "[::1]:8998", "nonsense"} {
 			round.P.Address, round.P.Transfer = address, transfer
 			d, _ := sent(t, planned(t, SGLang{}, round).Decode)
-			if d["bootstrap_host"] == "" || d["bootstrap_host"] == `""` {
-				t.Errorf("%s, %q: %v", address, transfer, d)
-			}
+			assert.True(t, d["bootstrap_host"] != "" && d["bootstrap_host"] != `""`, "%s, %q: %v", address, transfer, d)
 		}
 	}
 	round.P = nil
@@ -66,9 +65,7 @@ func TestSGLangPlan(t *testing.T) {
 	for _, stream := range []string{"", `,"stream":true,"stream_options":{"include_usage":true}`} {
 		body := hiChat + `,` + sampling + stream + `}`
 		plan := planned(t, SGLang{}, carrying(rooms(nil), scan(t, openai.Chat, body), nil))
-		if plan.Order != Together || plan.Prefill.Stream || plan.Decode.Stream != (stream != "") {
-			t.Errorf("%+v", plan)
-		}
+		assert.True(t, plan.Order == Together && !plan.Prefill.Stream && plan.Decode.Stream == (stream != ""), "%+v", plan)
 		p, rest := sent(t, plan.Prefill)
 		if want := strings.TrimSuffix(strings.Replace(body, stream, "", 1), "}") + `,"stream":false}`; stream == "" && rest != want {
 			t.Errorf("prefill gets %s\nwant %s", rest, want)
@@ -117,9 +114,8 @@ func TestSGLangRanks(t *testing.T) {
 					r.TransferID, r.P.DataParallelRanks, r.PRank, r.D.DataParallelRanks, r.DRank = id, ranks, rank, 2, 1
 				})
 				room := SGLang{}.room(r)
-				if room < 1 || int(room%int64(ranks)) != rank {
-					t.Errorf("id %d: room %d of %d ranks is not on rank %d", id, room, ranks, rank)
-				}
+				assert.True(t, room >= 1 && int(room%int64(ranks)) == rank,
+					"id %d: room %d of %d ranks is not on rank %d", id, room, ranks, rank)
 				plan := planned(t, SGLang{}, carrying(r, request, nil))
 				p, _ := sent(t, plan.Prefill)
 				d, _ := sent(t, plan.Decode)
@@ -129,9 +125,8 @@ func TestSGLangRanks(t *testing.T) {
 				}
 				got := []string{p["routed_dp_rank"], p["disagg_prefill_dp_rank"], d["routed_dp_rank"], d["disagg_prefill_dp_rank"]}
 				assert.Equal(t, []string{chosen, chosen, "1", chosen}, got, "%d ranks", ranks)
-				if plan.Decode.Rank != 1 || (plan.Prefill.Rank == rank) != (ranks > 1) {
-					t.Errorf("headers name the ranks %d and %d", plan.Prefill.Rank, plan.Decode.Rank)
-				}
+				assert.True(t, plan.Decode.Rank == 1 && (plan.Prefill.Rank == rank) == (ranks > 1),
+					"headers name the ranks %d and %d", plan.Prefill.Rank, plan.Decode.Rank)
 			}
 		}
 	}
@@ -143,14 +138,10 @@ func TestSGLangIDsAreNeverUsedAgain(t *testing.T) {
 	for n := range 2000 {
 		r := rooms(func(r *Round) { r.TransferID += int64(n) * 2; r.P.DataParallelRanks = 1 })
 		for _, id := range []string{fmt.Sprint(SGLang{}.room(r)), SGLang{}.rid(r, pools.Prefill), SGLang{}.rid(r, pools.Decode)} {
-			if seen[id] {
-				t.Fatalf("%s was used before", id)
-			}
+			require.False(t, seen[id], "%s was used before", id)
 			seen[id] = true
 		}
-		if len(SGLang{}.rid(r, pools.Prefill)) != 32 {
-			t.Fatal("an id of another length could begin another one")
-		}
+		require.Len(t, SGLang{}.rid(r, pools.Prefill), 32, "an id of another length could begin another one")
 	}
 }
 
@@ -163,9 +154,7 @@ func TestSGLangOnPrefill(t *testing.T) {
 		``:       false,
 	} {
 		kv, whole, err := SGLang{}.OnPrefill(rooms(nil), prefill.ReadAnswer([]byte(answer)), time.Now())
-		if (err == nil) != ok || whole || kv.Params != nil {
-			t.Errorf("%s: %v %v %v", answer, kv, whole, err)
-		}
+		assert.True(t, (err == nil) == ok && !whole && kv.Params == nil, "%s: %v %v %v", answer, kv, whole, err)
 	}
 }
 
@@ -176,9 +165,7 @@ func TestSGLangAbandon(t *testing.T) {
 	called := map[string]string{}
 	for _, l := range (SGLang{}).Abandon(r, prefill.KV{}) {
 		called[l.Base+l.Path] = text(l)
-		if l.RequestID == r.ID || l.Stream || l.Rank != -1 {
-			t.Errorf("%+v", l)
-		}
+		assert.True(t, l.RequestID != r.ID && !l.Stream && l.Rank == -1, "%+v", l)
 	}
 	p, _ := sent(t, plan.Prefill)
 	d, _ := sent(t, plan.Decode)

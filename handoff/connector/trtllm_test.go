@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
@@ -53,9 +54,8 @@ func TestTensorRTPlan(t *testing.T) {
 			endpoint = openai.Chat
 		}
 		plan := planned(t, TensorRT{}, carrying(tensorRTPair(), scan(t, endpoint, c.head+c.client+"}"), nil))
-		if plan.Order != PrefillFirst || plan.Prefill.Stream || plan.Prefill.Parting < time.Second {
-			t.Errorf("%s: %+v", c.name, plan)
-		}
+		assert.True(t, plan.Order == PrefillFirst && !plan.Prefill.Stream && plan.Prefill.Parting >= time.Second,
+			"%s: %+v", c.name, plan)
 		sameMembers(t, c.head+c.prefill+ask, text(plan.Prefill), c.name)
 		assert.Equal(t, c.head+c.decode+"}", text(plan.Decode), c.name)
 	}
@@ -86,9 +86,7 @@ func TestTensorRTHandOff(t *testing.T) {
 	}
 	for _, finish := range []string{"length", "not_finished"} {
 		kv := take(goodContext, finish)
-		if kv.Producer != "p1" || kv.Incarnation != "i" || !kv.Expires.Equal(now.Add(time.Minute)) {
-			t.Fatalf("%+v", kv)
-		}
+		require.True(t, kv.Producer == "p1" && kv.Incarnation == "i" && kv.Expires.Equal(now.Add(time.Minute)), "%+v", kv)
 		for _, c := range []struct{ endpoint, body, want string }{
 			{openai.Completions.Path(), `{"model":"m","prompt":"hi" } `, `{"model":"m","prompt":[1,2,3] ,"disaggregated_params":` + goodGeneration + `} `},
 			{openai.Chat.Path(), `{"model":"m","messages":[]}`, `{"model":"m","messages":[],"disaggregated_params":` + goodGeneration + `,"prompt_token_ids":[1,2,3]}`},
@@ -137,17 +135,14 @@ func TestTensorRTMalformedHandOff(t *testing.T) {
 	} {
 		kv, whole, err := TensorRT{}.OnPrefill(tensorRTPair(), prefill.ReadAnswer([]byte(answer)), time.Unix(0, 0))
 		state := strings.Contains(answer, `"encoded_opaque_state":"c3RhdGU="`) && strings.Count(answer, "finish_reason\":\"length") == 1
-		if err == nil || whole || (kv.Params != nil) != state {
-			t.Errorf("%s: %v, whole %v, %.200s", name, err, whole, kv.Params)
-		}
+		assert.True(t, err != nil && !whole && (kv.Params != nil) == state,
+			"%s: %v, whole %v, %.200s", name, err, whole, kv.Params)
 		// With the state it can be released, under the id that the context worker was given.
 		if state && string(kv.Params) != `{"disaggregated_params":{"request_type":"generation_only","first_gen_tokens":[0],`+
 			`"ctx_request_id":4611686018427387905,"disagg_request_id":4611686018427387905,"encoded_opaque_state":"c3RhdGU="},"prompt_token_ids":[1,2,3]}` {
 			t.Errorf("%s: released with %s", name, kv.Params)
 		}
-		if err != nil && strings.Contains(err.Error(), "c3RhdGU=") {
-			t.Errorf("%s: the error shows the state: %v", name, err)
-		}
+		assert.True(t, err == nil || !strings.Contains(err.Error(), "c3RhdGU="), "%s: the error shows the state: %v", name, err)
 	}
 }
 
@@ -192,9 +187,7 @@ func TestTensorRTGenerationFirstPlan(t *testing.T) {
 	} {
 		r.P.TransferIDs = c.endpoints
 		plan := planned(t, TensorRTGenerationFirst{}, r)
-		if plan.Order != DecodeFirst || plan.Prefill.Stream || !plan.Decode.Stream {
-			t.Fatalf("%+v", plan)
-		}
+		require.True(t, plan.Order == DecodeFirst && !plan.Prefill.Stream && plan.Decode.Stream, "%+v", plan)
 		assert.Zero(t, plan.Prefill.Parting, "how long a client whose call decode has refused waits for prefill's answer")
 		id := strconv.FormatInt(tensorRTID, 10)
 		assert.Equal(t, hiChat+`,"max_tokens":7,"stream":false,"disaggregated_params":{"request_type":"context_only","disagg_request_id":`+id+`,"schedule_style":1}}`, text(plan.Prefill))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/prefill"
@@ -49,9 +50,8 @@ func TestVLLMHandOffs(t *testing.T) {
 		assert.Equal(t, hi+`,"stream":true,"max_tokens":9}`, text(plan.Decode), name)
 		now := time.Unix(1000, 0)
 		kv := took(t, c.connector, r, `{"choices":[],"kv_transfer_params":`+c.answers+`}`, now)
-		if kv.Validate() != nil || kv.Producer != r.P.ID || !kv.Expires.Equal(now.Add(c.lease)) {
-			t.Fatalf("%s: %+v", name, kv)
-		}
+		require.True(t, kv.Validate() == nil && kv.Producer == r.P.ID && kv.Expires.Equal(now.Add(c.lease)),
+			"%s: %+v", name, kv)
 		again := r
 		again.P, again.ID = nil, "0123456789abcdef-2"
 		retry := planned(t, c.connector, again)
@@ -101,9 +101,7 @@ func TestLMCachePlan(t *testing.T) {
 	assert.Equal(t, hi+`,"stream":true,"max_tokens":9,"stop":["x"]}`, text(plan.Decode))
 	now := time.Unix(1000, 0)
 	kv := took(t, LMCache{}, r, `{}`, now)
-	if kv.Producer != "p1" || !kv.Bindable(now.Add(time.Minute)) || len(LMCache{}.Abandon(r, kv)) != 0 {
-		t.Errorf("%+v", kv)
-	}
+	assert.True(t, kv.Producer == "p1" && kv.Bindable(now.Add(time.Minute)) && len(LMCache{}.Abandon(r, kv)) == 0, "%+v", kv)
 	r.P = nil
 	assert.Nil(t, planned(t, LMCache{}, r).Prefill.Body, "of stored KV")
 }

@@ -171,9 +171,7 @@ func TestNIXLBindAndAbandon(t *testing.T) {
 	NIXL{}.Bind(&plan.Decode, kv)
 	assert.Equal(t, hi+` ,"kv_transfer_params":`+goodParams+`} `, text(plan.Decode))
 	legs := NIXL{}.Abandon(a, kv)
-	if len(legs) != 1 || legs[0].Base != a.D.Address || legs[0].RequestID == a.ID || legs[0].Stream {
-		t.Fatalf("%+v", legs)
-	}
+	require.True(t, len(legs) == 1 && legs[0].Base == a.D.Address && legs[0].RequestID != a.ID && !legs[0].Stream, "%+v", legs)
 	var sent struct {
 		Model string          `json:"model"`
 		KV    json.RawMessage `json:"kv_transfer_params"`
@@ -200,9 +198,8 @@ func FuzzNIXLParams(f *testing.F) {
 		}
 		fast, fastErr := readNIXL(raw)
 		slow, slowErr := slowNIXL(raw)
-		if fmt.Sprint(fastErr) != fmt.Sprint(slowErr) || !reflect.DeepEqual(fast, slow) {
-			t.Errorf("%s: %+v, %v; encoding/json: %+v, %v", raw, fast, fastErr, slow, slowErr)
-		}
+		assert.True(t, fmt.Sprint(fastErr) == fmt.Sprint(slowErr) && reflect.DeepEqual(fast, slow),
+			"%s: %+v, %v; encoding/json: %+v, %v", raw, fast, fastErr, slow, slowErr)
 	})
 }
 

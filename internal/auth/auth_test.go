@@ -109,9 +109,8 @@ func TestTickets(t *testing.T) {
 	keys, others := NewKeys(clientKey, adminKey), NewKeys(clientKey2)
 	now := time.Unix(1_800_000_000, 0)
 	ticket := []byte(Bearer("Bearer " + adminKey).Ticket(now.Add(time.Hour)))
-	if !keys.HoldTicket(ticket, now) || !keys.HoldTicket(ticket, now.Add(time.Hour-time.Second)) {
-		t.Error("a ticket is refused while it is valid")
-	}
+	assert.True(t, keys.HoldTicket(ticket, now) && keys.HoldTicket(ticket, now.Add(time.Hour-time.Second)),
+		"a ticket is refused while it is valid")
 	forged := []byte(strings.Replace(string(ticket), string(ticket[:16]), "000000ffffffffff", 1)) // valid for longer
 	for name, held := range map[string]bool{
 		"after its time":     keys.HoldTicket(ticket, now.Add(time.Hour)),
@@ -127,8 +126,6 @@ func TestTickets(t *testing.T) {
 		"the key in itself":  keys.HoldTicket([]byte(adminKey), now),
 		"its first signed 0": keys.HoldTicket(make([]byte, 2*ticketBytes), now),
 	} {
-		if held {
-			t.Errorf("a ticket %s is taken", name)
-		}
+		assert.False(t, held, "a ticket %s is taken", name)
 	}
 }

@@ -1,6 +1,10 @@
 package browser
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
 
 func TestOwnHost(t *testing.T) {
 	for host, own := range map[string]bool{
@@ -10,13 +14,9 @@ func TestOwnHost(t *testing.T) {
 		"evil.example": false, "evil.example:8000": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false, "10.0.0.1": false,
 		"0.0.0.0": false, "[::]": false, "evil.example:8000:127.0.0.1": false, "gpu.lan.evil.example": false, "a b": false,
 	} {
-		if got := OwnHost(host, []string{"gpu.lan"}); got != own {
-			t.Errorf("%q: %v", host, got)
-		}
+		assert.Equal(t, own, OwnHost(host, []string{"gpu.lan"}), "%q", host)
 	}
-	if !OwnHost("evil.example", []string{"*"}) {
-		t.Error("the name * does not allow every host")
-	}
+	assert.True(t, OwnHost("evil.example", []string{"*"}), "the name * does not allow every host")
 }
 
 func TestJSON(t *testing.T) {
@@ -29,8 +29,6 @@ func TestJSON(t *testing.T) {
 		{"text/plain", false, false}, {"application/x-www-form-urlencoded", false, false}, {"application/x-www-form-urlencoded", true, false},
 		{"multipart/form-data; boundary=x", false, false}, {"application/jsonp", false, false}, {"text/plain; application/json", false, false},
 	} {
-		if got := JSON(c.contentType, c.origin); got != c.ok {
-			t.Errorf("%q, with an origin %v: %v", c.contentType, c.origin, got)
-		}
+		assert.Equal(t, c.ok, JSON(c.contentType, c.origin), "%q, with an origin %v", c.contentType, c.origin)
 	}
 }

@@ -221,9 +221,7 @@ func TestOpenRefuses(t *testing.T) {
 			Cert: certs.File{Setting: "tls-cert-file", Path: c.cert}, Key: certs.File{Setting: "tls-key-file", Path: c.key},
 			CA: certs.File{Setting: "tls-client-ca-file", Path: c.ca},
 		})
-		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
-			t.Errorf("%+v: %v", c, err)
-		}
+		assert.True(t, err != nil && strings.HasPrefix(err.Error(), c.want), "%+v: %v", c, err)
 	}
 }
 

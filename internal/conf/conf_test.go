@@ -72,14 +72,11 @@ func TestDecodeRefusesWithThePlace(t *testing.T) {
 		"seed: " + strings.Repeat("x", 99): `f.yaml:1 seed: "` + strings.Repeat("x", 64) + `… is no`,
 	} {
 		doc, err := Parse("f.yaml", []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var at *Error
 		err = doc.Decode(&plan{})
-		if !errors.As(err, &at) || !strings.HasPrefix(strings.ReplaceAll(err.Error(), `"…`, `…`), want) {
-			t.Errorf("%q: %v, want %s", text, err, want)
-		}
+		assert.True(t, errors.As(err, &at) && strings.HasPrefix(strings.ReplaceAll(err.Error(), `"…`, `…`), want),
+			"%q: %v, want %s", text, err, want)
 	}
 }
 
@@ -93,17 +90,14 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for _, text := range []string{"", "# only a comment\n", "~", "---\n"} {
 		doc, err := Parse("f.yaml", []byte(text))
-		if err != nil || doc.Root != nil || doc.Decode(&plan{}) != nil {
-			t.Errorf("%q: %+v, %v, want an empty document", text, doc, err)
-		}
+		assert.True(t, err == nil && doc.Root == nil && doc.Decode(&plan{}) == nil,
+			"%q: %+v, %v, want an empty document", text, doc, err)
 	}
 }
 
 func TestErrorfFindsTheDeepestLine(t *testing.T) {
 	doc, err := Parse("f.yaml", []byte("# first\nrules:\n- {}\n- status: 1\n  delay: 2\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for path, line := range map[string]int{"": 2, "none": 2, "rules": 3, "rules[1]": 4, "rules[1].delay": 5, "rules[1].none": 4, "rules[7].x": 3, "rules[x]": 3} {
 		if got := doc.Errorf(path, "is wrong"); got.Line != line || got.Field != path {
 			t.Errorf("%q: %v, want line %d", path, got, line)

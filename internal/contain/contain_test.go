@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // TestAPanicEndsOneHandlingAlone, is counted by handler, and fills no log.
@@ -18,12 +20,8 @@ func TestAPanicEndsOneHandlingAlone(t *testing.T) {
 	before, handled := Panics()["test"], 0
 	for range 100 {
 		var page []int
-		if Do(log, "test", func() { _ = page[len(page)-1] }) {
-			t.Fatal("a panic counts as returned")
-		}
-		if !Do(log, "test", func() { handled++ }) {
-			t.Fatal("what returned counts as a panic")
-		}
+		require.False(t, Do(log, "test", func() { _ = page[len(page)-1] }), "a panic counts as returned")
+		require.True(t, Do(log, "test", func() { handled++ }), "what returned counts as a panic")
 	}
 	if n := Panics()["test"] - before; n != 100 || handled != 100 {
 		t.Errorf("%d panics counted, %d handled", n, handled)

@@ -3,8 +3,10 @@ package detokenize
 import (
 	"encoding/json"
 	"os"
-	"reflect"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
@@ -14,9 +16,7 @@ import (
 // ids of the simulated model's tokenizer: texts, and their ids in any order.
 func TestAsTheEngines(t *testing.T) {
 	file, err := os.Open("testdata/engines.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	type answer struct {
 		Events [][3]any // text, ids, held
@@ -31,9 +31,7 @@ func TestAsTheEngines(t *testing.T) {
 			Min          int
 			VLLM, SGLang answer
 		}
-		if err := lines.Decode(&c); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, lines.Decode(&c))
 		for engine, want := range map[string]answer{"vllm": c.VLLM, "sglang": c.SGLang} {
 			var got answer
 			d := New(engine, tokens.Sim(), c.Prompt, Stops{Strings: c.Stops, Include: c.Include, MinTokens: c.Min})
@@ -51,9 +49,8 @@ func TestAsTheEngines(t *testing.T) {
 				got.Events = append(got.Events, [3]any{shown.Text, ids, shown.Held})
 				got.Stop = shown.Stop
 			}
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("%s shows of %v in steps of %v, with %q:\n%q, want\n%q", engine, c.IDs, c.Steps, c.Stops, got, want)
-			}
+			assert.Equal(t, want, got,
+				"%s shows of %v in steps of %v, with %q:\n…, want\n…", engine, c.IDs, c.Steps, c.Stops)
 		}
 	}
 }

@@ -3,6 +3,9 @@ package granule
 import (
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestGranules walks along a text of 2 million blocks: granules follow on one another without a gap, none is longer
@@ -15,15 +18,11 @@ func TestGranules(t *testing.T) {
 			t.Fatalf("granule %d has %d blocks, after %d", n, length, end)
 		}
 		for _, blocks := range []int{end, next - 1} {
-			if got := Within(blocks); got != n {
-				t.Fatalf("%d granules within %d blocks, want %d", got, blocks, n)
-			}
+			require.Equal(t, n, Within(blocks), "granules within %d blocks", blocks)
 		}
 		end = next
 	}
-	if n > 600 {
-		t.Errorf("%d granules", n)
-	}
+	assert.LessOrEqual(t, n, 600, "granules")
 }
 
 // TestAppend compares the chain of a prompt's granules with that of its longer ones, of which it is the beginning.
@@ -35,13 +34,9 @@ func TestAppend(t *testing.T) {
 	all := Append(nil, hashes)
 	for _, n := range []int{0, 1, 63, 64, 65, 66, 200, 4999} {
 		got := Append(nil, hashes[:n])
-		if len(got) != Within(n) || !slices.Equal(got, all[:len(got)]) {
-			t.Errorf("%d blocks: %v", n, got)
-		}
+		assert.True(t, len(got) == Within(n) && slices.Equal(got, all[:len(got)]), "%d blocks: %v", n, got)
 		for i, end := range got {
-			if end != uint64(Blocks(i+1)) {
-				t.Errorf("%d blocks: granule %d ends with block %d", n, i, end)
-			}
+			assert.Equal(t, uint64(Blocks(i+1)), end, "%d blocks: granule %d ends with block", n, i)
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // cores are the files that decide or transform: plain values without goroutine,
@@ -94,9 +96,8 @@ func TestCoresAreBarredFromTheWorld(t *testing.T) {
 				t.Errorf("%s in a core: take the time, the random source or the result as an argument, and let the shell wait, lock, log and call", reach)
 			}
 		}
-		if matched == 0 {
-			t.Errorf("no file matches %s: cores in internal/house/cores_test.go has fallen behind the tree", core.files)
-		}
+		assert.NotZero(t, matched,
+			"no file matches %s: cores in internal/house/cores_test.go has fallen behind the tree", core.files)
 		for _, listed := range slices.Concat(core.shells, core.locked) {
 			if name := path.Join(path.Dir(core.files), listed); !slices.ContainsFunc(sources, func(s *source) bool { return s.path == name }) {
 				t.Errorf("%s is gone: cores in internal/house/cores_test.go has fallen behind the tree", name)
@@ -166,8 +167,6 @@ func TestReachesFindsWhatIsBarred(t *testing.T) {
 	}
 	for _, tt := range tests {
 		s := mustParse(t, "core.go", "package p; "+tt.text)
-		if got := strings.Join(reaches(s), "\n"); got != tt.want {
-			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
-		}
+		assert.Equal(t, tt.want, strings.Join(reaches(s), "\n"), "%s", tt.name)
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -21,9 +24,7 @@ var (
 // Links lead to what is there, and the index of docs to each of its pages.
 func TestLinksLeadSomewhere(t *testing.T) {
 	tree := load(t)
-	if len(documents(tree)) == 0 {
-		t.Fatal("no document in the tree")
-	}
+	require.NotEmpty(t, documents(tree), "no document in the tree")
 	index := documents(tree)["docs/README.md"]
 	for name, text := range documents(tree) {
 		if page, ok := strings.CutPrefix(name, "docs/"); ok && page != "README.md" && !strings.Contains(index, "("+page+")") {
@@ -120,8 +121,6 @@ func TestBrokenLinksFindsThem(t *testing.T) {
 		{"[x](#there) and [y](none/)", "#there none/"},
 	}
 	for _, tt := range tests {
-		if got := strings.Join(brokenLinks(tree, "a/b.md", tt.text), " "); got != tt.want {
-			t.Errorf("%q: got %q, want %q", tt.text, got, tt.want)
-		}
+		assert.Equal(t, tt.want, strings.Join(brokenLinks(tree, "a/b.md", tt.text), " "), "%q", tt.text)
 	}
 }

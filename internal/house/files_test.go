@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // tooLong is where a file is past reading in one sitting: split it by noun.
@@ -23,17 +25,12 @@ func TestFilesAreReadable(t *testing.T) {
 		}
 		seen[s.path] = true
 		limit := max(tooLong, longer[s.path])
-		if s.lines > limit {
-			t.Errorf("%s has %d lines, %d more than it may: split it by noun", s.path, s.lines, s.lines-limit)
-		}
-		if longer[s.path] != 0 && s.lines <= tooLong {
-			t.Errorf("%s has %d lines and needs no allowance any more: strike it from longer", s.path, s.lines)
-		}
+		assert.LessOrEqual(t, s.lines, limit, "%s lines, %d more than it may: split it by noun", s.path, s.lines-limit)
+		assert.True(t, longer[s.path] == 0 || s.lines > tooLong,
+			"%s has %d lines and needs no allowance any more: strike it from longer", s.path, s.lines)
 	}
 	for name := range longer {
-		if !seen[name] {
-			t.Errorf("%s is gone: strike it from longer", name)
-		}
+		assert.True(t, seen[name], "%s is gone: strike it from longer", name)
 	}
 }
 
@@ -47,9 +44,7 @@ func TestPackagesHaveOneComment(t *testing.T) {
 		comments[s.room] = append(comments[s.room], introductions(s)...)
 	}
 	for room, places := range comments {
-		if len(places) != 1 {
-			t.Errorf("package %s has %d package comments, not one: %s", room, len(places), strings.Join(places, ", "))
-		}
+		assert.Len(t, places, 1, "package %s package comments, not one: %s", room, strings.Join(places, ", "))
 	}
 	for _, s := range load(t).sources {
 		if !s.code() || s.ast.Doc == nil {
@@ -79,9 +74,8 @@ var nameless = []string{"types", "common", "util", "utils", "helper", "helpers",
 func TestPackagesAreNamedForWhatTheyAre(t *testing.T) {
 	for _, s := range load(t).sources {
 		for part := range strings.SplitSeq(s.room, "/") {
-			if slices.Contains(nameless, part) {
-				t.Errorf("%s lies in a package called %s: name it for what it is, or give each part to whoever uses it", s.path, part)
-			}
+			assert.False(t, slices.Contains(nameless, part),
+				"%s lies in a package called %s: name it for what it is, or give each part to whoever uses it", s.path, part)
 		}
 		if name := strings.TrimSuffix(s.ast.Name.Name, "_test"); slices.Contains(nameless, name) {
 			t.Errorf("%s is in package %s: name it for what it is", s.path, name)
@@ -101,15 +95,12 @@ func TestOnlyMainExits(t *testing.T) {
 		}
 		for _, exit := range exits(s) {
 			found[s.path]++
-			if !slices.Contains(ends, s.path) {
-				t.Errorf("%s: return an error; only a command's main.go ends the process: %s", exit, strings.Join(ends, ", "))
-			}
+			assert.True(t, slices.Contains(ends, s.path),
+				"%s: return an error; only a command's main.go ends the process: %s", exit, strings.Join(ends, ", "))
 		}
 	}
 	for _, place := range ends {
-		if found[place] != 1 {
-			t.Errorf("%s ends the process in %d places, not one", place, found[place])
-		}
+		assert.Equal(t, 1, found[place], "%s ends the process in … places, not one", place)
 	}
 }
 
@@ -133,9 +124,7 @@ func TestNothingIsLeftUnfinished(t *testing.T) {
 	}
 	for name, text := range texts {
 		for i, line := range strings.Split(text, "\n") {
-			if word := unfinished.FindString(line); word != "" {
-				t.Errorf("%s:%d says %q: finish it, or say what is absent and why", name, i+1, word)
-			}
+			assert.Empty(t, unfinished.FindString(line), "%s:%d says …: finish it, or say what is absent and why", name, i+1)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 var update = flag.Bool("update", false, "draw the imports in ARCHITECTURE.md again")
@@ -121,19 +123,13 @@ func TestPictureShowsTheImports(t *testing.T) {
 	}
 	file := path.Join(root, "ARCHITECTURE.md")
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	before, rest, ok := strings.Cut(string(raw), drawing)
 	_, after, ended := strings.Cut(rest, "```\n")
-	if !ok || !ended {
-		t.Fatal("ARCHITECTURE.md has no picture of the imports")
-	}
+	require.True(t, ok && ended, "ARCHITECTURE.md has no picture of the imports")
 	want := before + b.String() + "```\n" + after
 	if *update {
-		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
 	} else if want != string(raw) {
 		t.Error("ARCHITECTURE.md shows other imports than the code has: draw them again by go test ./internal/house -update")
 	}

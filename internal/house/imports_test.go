@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // A storey is a part of the tree at one height: its packages, each with what it
@@ -222,9 +224,7 @@ func TestTheTableLeadsDown(t *testing.T) {
 	named, seen := imports{}, map[string]bool{}
 	for place, s := range storeys {
 		for name, may := range s.storey {
-			if seen[name] {
-				t.Errorf("%s stands in two storeys", name)
-			}
+			assert.False(t, seen[name], "%s stands in two storeys", name)
 			seen[name], named[name] = true, map[string]bool{}
 			for _, to := range may {
 				_, target, ok := find(to)
@@ -240,9 +240,7 @@ func TestTheTableLeadsDown(t *testing.T) {
 			}
 		}
 	}
-	if cycles := named.cycles(); len(cycles) > 0 {
-		t.Errorf("the table's arrows go in a circle: %v", cycles)
-	}
+	assert.LessOrEqual(t, len(named.cycles()), 0, "the table's arrows go in a circle")
 }
 
 // Each row of the table is a package that exists.
@@ -253,9 +251,7 @@ func TestEveryRowExists(t *testing.T) {
 	}
 	for _, s := range storeys {
 		for name := range s.storey {
-			if !exist[name] {
-				t.Errorf("%s stands in the table and has no Go file: strike its row", name)
-			}
+			assert.True(t, exist[name], "%s stands in the table and has no Go file: strike its row", name)
 		}
 	}
 }
@@ -285,9 +281,7 @@ func TestTheProductNeedsNoLab(t *testing.T) {
 		}
 	}
 	for _, pattern := range labUsers {
-		if !used[pattern] {
-			t.Errorf("no file %s of cmd/gateway imports the lab: strike it from labUsers", pattern)
-		}
+		assert.True(t, used[pattern], "no file %s of cmd/gateway imports the lab: strike it from labUsers", pattern)
 	}
 }
 
@@ -314,9 +308,7 @@ func TestAllowedRefuses(t *testing.T) {
 		if tt.want == "" {
 			tt.want = "<nil>"
 		}
-		if !strings.HasPrefix(got, tt.want) {
-			t.Errorf("%s: got %s, want %s", tt.from+" to "+tt.to, got, tt.want)
-		}
+		assert.True(t, strings.HasPrefix(got, tt.want), "%s: got %s, want %s", tt.from+" to "+tt.to, got, tt.want)
 	}
 }
 
@@ -344,13 +336,10 @@ func TestLibrariesPullInNoTransport(t *testing.T) {
 		}
 	}
 	for _, library := range libraries {
-		if g[library] == nil {
-			t.Errorf("there is no room %s", library)
-		}
+		assert.NotNil(t, g[library], "there is no room %s", library)
 		for to := range g.reached(library) {
-			if slices.ContainsFunc(transports, func(barred string) bool { return strings.HasPrefix(to, barred) }) {
-				t.Errorf("%s pulls a transport in: %s", library, to)
-			}
+			assert.False(t, slices.ContainsFunc(transports, func(barred string) bool { return strings.HasPrefix(to, barred) }),
+				"%s pulls a transport in: %s", library, to)
 		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // module is the import path of the tree's root.
@@ -89,12 +91,8 @@ var readTree = sync.OnceValues(func() (*tree, error) {
 func load(t *testing.T) *tree {
 	t.Helper()
 	read, err := readTree()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(read.sources) == 0 {
-		t.Fatalf("no Go file under %s", root)
-	}
+	require.NoError(t, err)
+	require.NotEmpty(t, read.sources, "no Go file under %s", root)
 	return read
 }
 
@@ -115,9 +113,7 @@ func parse(name, text string) (*source, error) {
 func mustParse(t *testing.T, name, text string) *source {
 	t.Helper()
 	s, err := parse(name, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s
 }
 

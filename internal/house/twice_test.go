@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // twiceLimit is from how many equal lines on a block counts as standing twice.
@@ -114,8 +116,6 @@ func TestTwiceFindsBlocks(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got := strings.Join(twice([][]codeLine{file("a.go", tt.a), file("b.go", tt.b)}, 4), "; ")
-		if got != tt.want {
-			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
-		}
+		assert.Equal(t, tt.want, got, "%s", tt.name)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // barred are words that people had to read twice, each with what to write
@@ -187,8 +189,6 @@ func TestBarredWordsAreFound(t *testing.T) {
 				kinds = append(kinds, text.kind)
 			}
 		}
-		if got := strings.Join(kinds, ", "); got != tt.want {
-			t.Errorf("%q: got %s, want %s", tt.text, got, tt.want)
-		}
+		assert.Equal(t, tt.want, strings.Join(kinds, ", "), "%q", tt.text)
 	}
 }

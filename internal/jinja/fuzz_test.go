@@ -32,13 +32,10 @@ func FuzzTemplate(f *testing.F) {
 		tmpl.LoopsOverContent()
 		began := time.Now()
 		first, err1 := tmpl.Render(nil, all, nil)
-		if took := time.Since(began); took > 20*time.Second {
-			t.Errorf("it took %v", took)
-		}
+		assert.LessOrEqual(t, time.Since(began), 20*time.Second, "it took")
 		second, err2 := tmpl.Render(nil, all, nil)
-		if string(first) != string(second) || (err1 == nil) != (err2 == nil) {
-			t.Errorf("%q, %v and then %q, %v", first, err1, second, err2)
-		}
+		assert.True(t, string(first) == string(second) && (err1 == nil) == (err2 == nil),
+			"%q, %v and then %q, %v", first, err1, second, err2)
 	})
 }
 
@@ -65,9 +62,7 @@ func FuzzJSON(f *testing.F) {
 			return // the scan of a body has refused what is no JSON
 		}
 		out, err := print.Render(nil, map[string]Value{"v": v}, nil)
-		if err != nil {
-			t.Fatalf("%q: %v", raw, err)
-		}
+		require.NoError(t, err, "%q", raw)
 		var again any
 		if err := json.Unmarshal(out, &again); err != nil || !reflect.DeepEqual(again, want) {
 			t.Errorf("%q is written as %q: %v", raw, out, err)

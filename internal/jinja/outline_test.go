@@ -48,9 +48,7 @@ func outlined(t *testing.T, source string, all map[string]Value, pick func(i int
 	}
 	got, ok := o.Append([]byte("before "), func(dst []byte, i int) []byte { return append(dst, pick(i)...) })
 	if !ok {
-		if string(got) != "before " {
-			t.Errorf("%s\nleaves %q", source, got)
-		}
+		assert.Equal(t, "before ", string(got), "%s\nleaves %q", source, got)
 		return true
 	}
 	vars, _ = with(func(i int) Value { return String(pick(i)) })

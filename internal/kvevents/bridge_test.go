@@ -92,12 +92,8 @@ func TestBridgeCarriesEveryDialect(t *testing.T) {
 			e.publish(200)
 			r.until("live and exact", func() bool { return b.holds(e) })
 			s := b.Status()[0]
-			if s.Partial || s.Restarts != 0 || s.From.Losses != 0 || s.Failed != 0 || !b.Settled() {
-				t.Errorf("%+v", s)
-			}
-			if blocks := len(e.Blocks); s.Blocks < blocks {
-				t.Errorf("%d blocks in the snapshot, %d in the engine", s.Blocks, blocks)
-			}
+			assert.True(t, !s.Partial && s.Restarts == 0 && s.From.Losses == 0 && s.Failed == 0 && b.Settled(), "%+v", s)
+			assert.GreaterOrEqual(t, s.Blocks, len(e.Blocks), "blocks in the snapshot in the engine")
 		})
 	}
 }
@@ -125,9 +121,8 @@ func TestBridgeOfARestartedEngine(t *testing.T) {
 	e.publish(30)
 	r.until("exact again", func() bool { return b.holds(e) })
 	s, cuts := b.Status()[0], b.restarts()
-	if s.Epoch == epoch || s.Restarts != 1 || len(cuts) != 1 || cuts[0].Before(began) || s.Partial {
-		t.Errorf("epoch %d, was %d; %+v; restarts told: %v", s.Epoch, epoch, s, cuts)
-	}
+	assert.True(t, s.Epoch != epoch && s.Restarts == 1 && len(cuts) == 1 && !cuts[0].Before(began) && !s.Partial,
+		"epoch %d, was %d; %+v; restarts told: %v", s.Epoch, epoch, s, cuts)
 }
 
 // A loss that no replay mends is told on: what follows is not relied on until it is whole again, and the index never has
@@ -152,9 +147,7 @@ func TestBridgeTellsLosses(t *testing.T) {
 			if s := b.Status()[0]; !s.Partial || s.From.Losses == 0 {
 				t.Errorf("%+v", s)
 			}
-			if r.idx.Of("w", 0).Blocks() > len(e.Blocks) {
-				t.Error("more is indexed than the engine holds")
-			}
+			assert.LessOrEqual(t, r.idx.Of("w", 0).Blocks(), len(e.Blocks), "more is indexed than the engine holds")
 			// Who comes now is told the same by the snapshot.
 			late := natsRig(t, r.bus)
 			late.until("predicted for who is late", func() bool { return late.status("w").State == follow.Predicted })
@@ -278,9 +271,7 @@ func TestOvergrownIsPredicted(t *testing.T) {
 		b := r.bridge(e.at(), 1, 1000)
 		r.until("connected", func() bool { return e.pub.Subscribers() > 0 })
 		publishes(r, e.tell)
-		if got := b.Status()[0]; got.Blocks > 4000+1000 {
-			t.Errorf("the bridge keeps %d blocks", got.Blocks)
-		}
+		assert.LessOrEqual(t, b.Status()[0].Blocks, 4000+1000, "the bridge keeps … blocks")
 	})
 	// Blocks that others follow on are mirrored after their removal: leaves alone would keep all chains.
 	t.Run("leaves", func(t *testing.T) {

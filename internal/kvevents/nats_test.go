@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
@@ -67,17 +68,11 @@ func TestNATSRestarted(t *testing.T) {
 			failed++
 		}
 	}
-	if failed == 0 {
-		t.Error("no message was lost")
-	}
-	if n := r.idx.Of("w", 0).Blocks(); n != known {
-		t.Errorf("%d blocks while NATS is away, want the %d that were known before", n, known)
-	}
+	assert.NotZero(t, failed, "no message was lost")
+	assert.Equal(t, known, r.idx.Of("w", 0).Blocks(), "blocks while NATS is away, want the … that were known before")
 	startNATS(t, natsbus.ServerConfig{Port: port})
 	r.catchesUp(p, "healed")
-	if p.Stats().Failed == 0 {
-		t.Error("losses are not counted")
-	}
+	assert.NotZero(t, p.Stats().Failed, "losses are not counted")
 	if s := r.status("w"); s.Repaired[follow.ByRing] == 0 || s.Repaired[follow.BySnapshot] > 1 {
 		t.Errorf("healed by %v, want the ring", s.Repaired)
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
@@ -90,9 +91,7 @@ func (r *recorded) read(t *testing.T) {
 		switch {
 		case s.Socket == "SUB":
 			n, ok := zmq.ReadFrames(frames)
-			if !ok || string(frames[0]) != r.Topic {
-				t.Fatalf("%s: live frames %x", r.Name, frames)
-			}
+			require.True(t, ok && string(frames[0]) == r.Topic, "%s: live frames %x", r.Name, frames)
 			r.live = append(r.live, n)
 		case s.Direction == "client to engine":
 			r.asks = append(r.asks, recordedQuestion{frames: frames, once: s.Socket == "REQ"})
@@ -101,9 +100,8 @@ func (r *recorded) read(t *testing.T) {
 			q.answers = append(q.answers, frames)
 		}
 	}
-	if len(r.live) == 0 || len(r.asks) == 0 {
-		t.Fatalf("%s: %d live messages, %d questions", r.Name, len(r.live), len(r.asks))
-	}
+	require.True(t, len(r.live) != 0 && len(r.asks) != 0,
+		"%s: %d live messages, %d questions", r.Name, len(r.live), len(r.asks))
 }
 
 // id names a conversation in test output.
@@ -168,9 +166,7 @@ func TestReplaysAsEnginesGiveThem(t *testing.T) {
 				from := binary.BigEndian.Uint64(q.frames[1])
 				got, err := zmq.Replay(t.Context(), at, from, zmtp.Options{}, zmq.ReplayLimits{Silence: 5 * time.Second, Whole: 10 * time.Second, Bytes: 1 << 20})
 				require.NoError(t, err)
-				if question := <-asked; !reflect.DeepEqual(question, q.frames) {
-					t.Errorf("asked %x, the recorded client asked %x", question, q.frames)
-				}
+				assert.Equal(t, q.frames, <-asked, "asked …, the recorded client asked")
 				want := slices.DeleteFunc(slices.Clone(r.kept()), func(n zmq.Message) bool { return n.Seq < from })
 				if !slices.EqualFunc(got, want, func(a, b zmq.Message) bool {
 					return a.Seq == b.Seq && reflect.DeepEqual(a.Payload, b.Payload)
@@ -259,9 +255,7 @@ func (r *recorded) followed(t *testing.T, losing bool) {
 			}
 		}
 	}
-	if got := rig.status("w").Blocks; got != len(want) {
-		t.Errorf("%d blocks are held, want %d", got, len(want))
-	}
+	assert.Equal(t, len(want), rig.status("w").Blocks, "blocks are held")
 }
 
 // TestZMQPublisherAnswersAsEnginesDo puts the recorded questions to our own publisher, which has sent the same, and
@@ -295,17 +289,14 @@ func TestZMQPublisherAnswersAsEnginesDo(t *testing.T) {
 				for i, want := range answers {
 					m, err := c.ReadBefore(time.Now().Add(10 * time.Second))
 					require.NoError(t, err)
-					if !reflect.DeepEqual(m.Frames, want) {
-						t.Fatalf("asked %x: answer %d is\n%x, of the engine\n%x", q.frames, i, m.Frames, want)
-					}
+					require.Equal(t, want, m.Frames, "asked %x: answer %d is\n…, of the engine\n…", q.frames, i)
 				}
 			}
 			// What got no answer then got none now, or it would have come before this one's end.
 			require.NoError(t, c.Write(nil, binary.BigEndian.AppendUint64(nil, endOfReplay-1)))
 			m, err := c.ReadBefore(time.Now().Add(10 * time.Second))
-			if err != nil || binary.BigEndian.Uint64(m.Frames[len(m.Frames)-2]) != endOfReplay {
-				t.Fatalf("a last question is answered with %x, %v", m.Frames, err)
-			}
+			require.True(t, err == nil && binary.BigEndian.Uint64(m.Frames[len(m.Frames)-2]) == endOfReplay,
+				"a last question is answered with %x, %v", m.Frames, err)
 		})
 	}
 }

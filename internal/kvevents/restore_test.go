@@ -97,9 +97,7 @@ func TestRestoredUnderLoss(t *testing.T) {
 			}
 		})
 	}
-	if restored == 0 {
-		t.Error("no view was restored: nothing was tried")
-	}
+	assert.NotZero(t, restored, "no view was restored: nothing was tried")
 }
 
 // restoring follows an engine over ZMQ as own, of a group.

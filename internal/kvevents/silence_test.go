@@ -192,9 +192,7 @@ func TestLogSaysWhoIsLostAndWhole(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			for text, want := range map[string]int{"no KV events received": silent, "KV events lost": lost, "KV events repaired": whole, "KV events received again": again} {
-				if n := lines.count(text); n != want {
-					t.Errorf("%s: %d lines %q, want %d", when, n, text, want)
-				}
+				assert.Equal(t, want, lines.count(text), "%s lines %q", when, text)
 			}
 		}
 		time.Sleep(time.Second)
@@ -215,8 +213,6 @@ func TestLogSaysWhoIsLostAndWhole(t *testing.T) {
 		drop.drop.Store(false)
 		time.Sleep(2 * time.Second)
 		expect("and back", 2, 1, 1, 1)
-		if states < 8 {
-			t.Errorf("%d changes were told", states)
-		}
+		assert.GreaterOrEqual(t, states, 8, "changes were told")
 	})
 }

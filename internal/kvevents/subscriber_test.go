@@ -59,9 +59,7 @@ func TestPublisherRestartDropsOldView(t *testing.T) {
 
 		after := r.speaks(2, publish.Config{})
 		synctest.Wait()
-		if n := r.idx.Of("w", 0).Blocks(); n != 0 {
-			t.Errorf("%d blocks of the engine that is gone", n)
-		}
+		assert.Zero(t, r.idx.Of("w", 0).Blocks(), "blocks of the engine that is gone")
 		after.tell(after.Store(3))
 		require.NoError(t, r.bus.Publish(late)) // the last words of the old one
 		synctest.Wait()
@@ -75,9 +73,7 @@ func TestSubscriberStartsAfterPublisher(t *testing.T) {
 		p := r.speaks(3, publish.Config{MaxBytes: 4096}) // a snapshot takes pages
 		p.say(100)
 		synctest.Wait()
-		if len(r.sub.Sources()) != 0 || r.idx.Of("w", 0).Blocks() != 0 {
-			t.Error("a worker is followed that is not tracked")
-		}
+		assert.True(t, len(r.sub.Sources()) == 0 && r.idx.Of("w", 0).Blocks() == 0, "a worker is followed that is not tracked")
 		r.track("w")
 		synctest.Wait()
 		if !r.follows(p) || r.status("w").Snapshots != 1 {
@@ -85,9 +81,7 @@ func TestSubscriberStartsAfterPublisher(t *testing.T) {
 		}
 		r.sub.Untrack(eventstest.Pool, "w")
 		synctest.Wait()
-		if r.idx.Has("w", 0) || len(r.sub.Sources()) != 0 {
-			t.Error("an untracked worker is still there")
-		}
+		assert.True(t, !r.idx.Has("w", 0) && len(r.sub.Sources()) == 0, "an untracked worker is still there")
 	})
 }
 
@@ -185,9 +179,8 @@ func TestSnapshotPages(t *testing.T) {
 		// The engine goes on, and the second page is still of the first one's moment.
 		p.tell(wire.Event{Kind: wire.Cleared})
 		second := page(cursor)
-		if len(first.Data) > 1<<20 || len(second.Data) > 1<<20 || len(second.Data) == 0 {
-			t.Errorf("pages of %d and %d bytes", len(first.Data), len(second.Data))
-		}
+		assert.True(t, len(first.Data) <= 1<<20 && len(second.Data) <= 1<<20 && len(second.Data) != 0,
+			"pages of %d and %d bytes", len(first.Data), len(second.Data))
 		assert.Equal(t, first.Header.Get(wire.HeaderSeq), second.Header.Get(wire.HeaderSeq), "the pages' moments")
 		none := page("")
 		if none.Header.Get(wire.HeaderSeq) != fmt.Sprint(p.Stats().Seq) || len(none.Data) != 0 || none.Header.Get(wire.HeaderCursor) != "" {
@@ -257,9 +250,8 @@ func TestBlockSizeThatDoesNotFitIsRefusedByName(t *testing.T) {
 		if s := r.status("w"); s.State != follow.Predicted || s.Blocks == 0 {
 			t.Fatalf("an engine with blocks of 24 tokens beside the router's 16: %+v", s)
 		}
-		if lines.count("blocks have 24 tokens") != 1 || lines.count("router's 16") != 1 {
-			t.Errorf("the log does not name the sizes once:\n%s", lines)
-		}
+		assert.True(t, lines.count("blocks have 24 tokens") == 1 && lines.count("router's 16") == 1,
+			"the log does not name the sizes once:\n%s", lines)
 		// It cleared its cache and has blocks that fit: what it says counts again.
 		prompt := eventstest.IDs(0, 64)
 		p.tell(wire.Event{Kind: wire.Cleared})
@@ -270,9 +262,8 @@ func TestBlockSizeThatDoesNotFitIsRefusedByName(t *testing.T) {
 		if s := r.status("w"); s.State != follow.Live {
 			t.Errorf("blocks of 32 tokens beside the router's 16: %+v\n%s", s, lines)
 		}
-		if n := r.idx.Of("w", 0).Leading(tier.Device, tokens.SequenceHashes(nil, prompt, 16, tokens.Seed("", ""))); n != 4 {
-			t.Errorf("%d leading blocks, want 4", n)
-		}
+		assert.Equal(t, 4, r.idx.Of("w", 0).Leading(tier.Device, tokens.SequenceHashes(nil, prompt, 16, tokens.Seed("", ""))),
+			"leading blocks, want 4")
 		assert.Equal(t, 1, lines.count("KV events repaired"), lines.String())
 	})
 }

@@ -23,9 +23,7 @@ import (
 // awaitedRig is a subscriber that listens on a port of the loopback, counts connections, and logs.
 func awaitedRig(t *testing.T) (r *rig, port int, connections *atomic.Int64, log *logLines) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	port = portOf(ln)
 	ln.Close()
 	connections, log = new(atomic.Int64), new(logLines)
@@ -79,9 +77,7 @@ func TestEnginesShareAPort(t *testing.T) {
 	for i, e := range engines {
 		r.until(topics[i]+" is exact", func() bool { return r.exact(e, fmt.Sprint("w", i)) })
 	}
-	if n := connections.Load(); n != int64(len(topics)) {
-		t.Errorf("%d connections of %d engines", n, len(topics))
-	}
+	assert.Equal(t, int64(len(topics)), connections.Load(), "connections of %d engines", len(topics))
 	// One leaves; the others stay.
 	r.sub.Untrack(eventstest.Pool, "w0")
 	for _, e := range engines {

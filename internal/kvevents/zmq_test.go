@@ -253,9 +253,7 @@ func TestSilentEngines(t *testing.T) {
 	r.trackZMQ("asked", asked, 0)
 	r.trackZMQ("dumb", dumb, 0)
 	r.until("live", func() bool { return r.status("asked").State == follow.Live && dumb.pub.Subscribers() == 1 })
-	if s := r.status("dumb"); s.State != follow.Waiting {
-		t.Errorf("state %v", s.State)
-	}
+	assert.Equal(t, follow.Waiting, r.status("dumb").State, "state")
 }
 
 // An engine that dies and comes back, most likely before anybody has, is told from its predecessor though no number fell
@@ -377,13 +375,9 @@ func TestZMQValidate(t *testing.T) {
 		{}, {Endpoint: "ipc:///tmp/x"}, {Endpoint: "tcp://h"}, {Endpoint: "tcp://h:0"}, {Endpoint: "tcp://*:0"}, {Endpoint: "tcp://h:65535"},
 		{Endpoint: "tcp://h:1", Replay: "tcp://*:1"}, {Endpoint: "tcp://h:1", Replay: "tcp://h:65535"}, {Endpoint: "tcp://h:1", Replay: "udp://h:5"},
 	} {
-		if z.Validate(2) == nil {
-			t.Errorf("%+v is taken", z)
-		}
+		assert.Error(t, z.Validate(2), "%+v is taken", z)
 	}
-	if err := (zmq.Address{Endpoint: "tcp://[::1]:5557", Replay: "tcp://h:5558"}).Validate(2); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, (zmq.Address{Endpoint: "tcp://[::1]:5557", Replay: "tcp://h:5558"}).Validate(2))
 }
 
 // Several engines, one of each dialect at least, whose connections are cut and who restart end in an index that is what they hold, each

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/lifetime"
 )
 
@@ -52,9 +53,8 @@ func TestEndsReachAll(t *testing.T) {
 				var h, other lifetime.Hook
 				lifetime.After(c, &h, rings)
 				lifetime.After(c, &other, stopped)
-				if c.Err() != nil || context.Cause(c) != nil || !other.Stop() || other.Stop() {
-					t.Fatal("ended before its end")
-				}
+				require.True(t, c.Err() == nil && context.Cause(c) == nil && other.Stop() && !other.Stop(),
+					"ended before its end")
 				end(errOver)
 				<-rings
 				<-c.Done()
@@ -105,9 +105,7 @@ func TestLimit(t *testing.T) {
 				t.Error(by)
 			}
 			time.Sleep(time.Minute - 1)
-			if c.Err() != nil || !c.Close() {
-				t.Fatal("ended early", c.Err())
-			}
+			require.True(t, c.Err() == nil && c.Close(), "ended early %v", c.Err())
 			c.Begin(parent)
 			c.Limit(time.Second, errOver)
 			<-c.Done()
@@ -132,9 +130,7 @@ func TestBeginsAgain(t *testing.T) {
 			c.Begin(context.Background())
 		}
 		racing.Wait()
-		if again && c.Err() != nil {
-			t.Fatal("ended by an earlier parent")
-		}
+		require.True(t, !again || c.Err() == nil, "ended by an earlier parent")
 	}
 }
 
@@ -148,8 +144,6 @@ func TestNothingIsAllocated(t *testing.T) {
 		c.Begin(&root)
 		c.Limit(time.Hour, errOver)
 		lifetime.After(&c, &h, does)
-		if !h.Stop() || !c.Close() || !root.Close() {
-			t.Error("not closed")
-		}
+		assert.True(t, h.Stop() && c.Close() && root.Close(), "not closed")
 	}))
 }

@@ -105,9 +105,8 @@ func TestAShortageClosesIdleConnections(t *testing.T) {
 		waiting, _ := accept(t, s, l)
 		s.next <- syscall.EMFILE
 		accept(t, s, l)
-		if evicted != 1 || !ended(waiting) || ended(working) {
-			t.Errorf("%d connections closed; want the idle one alone", evicted)
-		}
+		assert.True(t, evicted == 1 && ended(waiting) && !ended(working),
+			"%d connections closed; want the idle one alone", evicted)
 		busy.Close() // its client reads until then
 	})
 }
@@ -145,32 +144,26 @@ func TestTheBoundClosesTheLongestIdle(t *testing.T) {
 		ConnState(conns[0], http.StateIdle)
 		dial()
 		conns = append(conns, <-accepted)
-		if !ended(clients[1]) || ended(clients[0]) || ended(clients[2]) {
-			t.Error("another than the longest idle connection was closed")
-		}
+		assert.True(t, ended(clients[1]) && !ended(clients[0]) && !ended(clients[2]),
+			"another than the longest idle connection was closed")
 		// All are busy: the next one waits, until one of them is idle or ends.
 		for _, i := range []int{0, 2, 3} {
 			conns[i].Busy()
 		}
 		dial()
 		synctest.Wait()
-		if len(accepted) != 0 || pauses.Load() != 1 {
-			t.Fatalf("above the bound %d connections came, and %d pauses were reported", len(accepted), pauses.Load())
-		}
+		require.True(t, len(accepted) == 0 && pauses.Load() == 1,
+			"above the bound %d connections came, and %d pauses were reported", len(accepted), pauses.Load())
 		conns[2].Idle()
 		conns = append(conns, <-accepted)
-		if !ended(clients[2]) {
-			t.Error("the connection that became idle was not closed")
-		}
+		assert.True(t, ended(clients[2]), "the connection that became idle was not closed")
 		conns[4].Busy()
 		dial()
 		synctest.Wait()
 		conns[0].Close()
 		conns[0].Close()
 		conns = append(conns, <-accepted)
-		if l.open != 3 {
-			t.Errorf("%d connections are counted, want 3", l.open)
-		}
+		assert.Equal(t, 3, l.open, "connections are counted, want 3")
 		// What waits for room does not outlive the listener.
 		conns[5].Busy()
 		dial()
@@ -182,9 +175,7 @@ func TestTheBoundClosesTheLongestIdle(t *testing.T) {
 		for _, c := range conns {
 			c.Close()
 		}
-		if l.open != 0 || l.idle.newer != &l.idle {
-			t.Errorf("%d connections are counted after all have ended", l.open)
-		}
+		assert.True(t, l.open == 0 && l.idle.newer == &l.idle, "%d connections are counted after all have ended", l.open)
 	})
 }
 

@@ -57,9 +57,7 @@ func TestPostsLeaveAtTheEndOfATurn(t *testing.T) {
 		}
 	}
 	all.Wait()
-	if posted == 0 {
-		t.Error("no turn was long enough to post")
-	}
+	assert.NotZero(t, posted, "no turn was long enough to post")
 	t.Logf("%d of %d were posted", posted, calls*rounds)
 }
 
@@ -173,18 +171,14 @@ func TestPostsDoNotWaitForALongTurn(t *testing.T) {
 func TestOutboxIsBounded(t *testing.T) {
 	s, far, o := ownTurns(t)
 	o.begin()
-	if s.Post(make([]byte, postedBytes+1)) {
-		t.Error("a long post was taken")
-	}
+	assert.False(t, s.Post(make([]byte, postedBytes+1)), "a long post was taken")
 	p, taken := make([]byte, 8<<10), 0
 	for s.Post(p) {
 		if taken += len(p); len(o.bytes) > postedBytes {
 			t.Fatalf("%d bytes wait, %d may", len(o.bytes), postedBytes)
 		}
 	}
-	if taken <= postedBytes {
-		t.Errorf("%d bytes were taken", taken)
-	}
+	assert.Greater(t, taken, postedBytes, "bytes were taken")
 	go func() {
 		o.end()
 		s.Write([]byte("!")) // behind what found no room

@@ -141,9 +141,7 @@ func TestHangupIsSeenBehindUnreadBytes(t *testing.T) {
 			case <-time.After(10 * time.Second):
 				t.Fatal("not seen")
 			}
-			if s.OnHangup(func() {}) {
-				t.Error("it has happened already")
-			}
+			assert.False(t, s.OnHangup(func() {}), "it has happened already")
 		})
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,9 +18,8 @@ func TestUrgentData(t *testing.T) {
 		"|!|abcd.", "ab|!|cd.", "abcd.|!", "|!", "ab|cd!|ef.", "|!||?|ab.", "a|!|b|?|c|;|d.", "ab|!||?|.", "a.|!|b.|?",
 	} {
 		plain, looped := readUrgent(t, nil, script), readUrgent(t, l, script)
-		if plain != looped || !strings.HasSuffix(plain, "more.end.") {
-			t.Errorf("%q: package net reads %q, the loop %q", script, plain, looped)
-		}
+		assert.True(t, plain == looped && strings.HasSuffix(plain, "more.end."),
+			"%q: package net reads %q, the loop %q", script, plain, looped)
 	}
 }
 
@@ -27,9 +28,7 @@ func readUrgent(t *testing.T, l *Loops, script string) string {
 	near, far := ends(t, l)
 	near.SetReadDeadline(time.Now().Add(5 * time.Second))
 	raw, err := far.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var got strings.Builder
 	b := make([]byte, 64)
 	for _, script := range []string{script, script, "more.", "end."} {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const (
@@ -173,28 +174,20 @@ func FuzzInspect(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		info := Inspect(data)
-		if same := InspectOf(data, bytes.Clone(info.PromptIDs)); !reflect.DeepEqual(same, info) {
-			t.Errorf("%s, its prompt pinned: %+v, want %+v", data, same, info)
-		}
+		assert.Equal(t, info, InspectOf(data, bytes.Clone(info.PromptIDs)), "%s, its prompt pinned", data)
 		if hidden := info.HideIDs(nil, data); info.Valid && info.showed <= len(info.shows) {
 			if after := Inspect(hidden); !after.Valid || after.ShowsIDs() || after.Content != info.Content || after.Finished != info.Finished {
 				t.Errorf("%s hides to %s", data, hidden)
 			}
 		}
-		if info.Valid && !json.Valid(data) {
-			t.Fatalf("valid: %q", data)
-		}
-		if !info.Valid && !reflect.DeepEqual(info, ChunkInfo{}) {
-			t.Fatalf("%q: %+v", data, info)
-		}
+		require.True(t, !info.Valid || json.Valid(data), "valid: %q", data)
+		require.True(t, info.Valid || reflect.DeepEqual(info, ChunkInfo{}), "%q: %+v", data, info)
 		if kv := info.KVParams; kv != nil && (!json.Valid(kv) || kv[0] != '{') {
 			t.Fatalf("kv %q", kv)
 		}
 		out := RewriteTail(nil, data, 77, []byte(`{"a":1}`))
 		if !info.Valid {
-			if !bytes.Equal(out, data) {
-				t.Fatalf("%q became %q", data, out)
-			}
+			require.True(t, bytes.Equal(out, data), "%q became %q", data, out)
 		} else if after := Inspect(out); !after.Valid || !json.Valid(out) || after.KVParams != nil ||
 			info.Usage && after.CachedTokens != 77 || info.Content != after.Content || info.Tokens != after.Tokens {
 			t.Fatalf("%q became %q: %+v", data, out, after)

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -16,9 +19,7 @@ var (
 // docs/reference/api.md names every field of a request that is read, and no other.
 func TestDocumentsFields(t *testing.T) {
 	raw, err := os.ReadFile("../../docs/reference/api.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var documented, read []string
 	for _, part := range [][2]string{{"## A request", "## Headers"}, {"## nvext", "## Answers"}} {
 		_, text, _ := strings.Cut(string(raw), "\n"+part[0]+"\n")
@@ -32,14 +33,10 @@ func TestDocumentsFields(t *testing.T) {
 	for _, set := range []*fieldSet{chatFields, completionFields, streamOptionFields, nvextFields, hintFields, constraintFields, targetFields, overrideFields} {
 		for _, f := range set.fields {
 			read = append(read, f.param)
-			if !slices.Contains(documented, f.param) {
-				t.Errorf("docs/reference/api.md lacks %s", f.param)
-			}
+			assert.True(t, slices.Contains(documented, f.param), "docs/reference/api.md lacks %s", f.param)
 		}
 	}
 	for _, name := range documented {
-		if !slices.Contains(read, name) {
-			t.Errorf("docs/reference/api.md has %s, which is not read", name)
-		}
+		assert.True(t, slices.Contains(read, name), "docs/reference/api.md has %s, which is not read", name)
 	}
 }

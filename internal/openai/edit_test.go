@@ -86,9 +86,7 @@ func editBoth(t *testing.T, raw []byte, seed uint64) {
 	want := make(map[string]any)
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
-	if err := dec.Decode(&want); err != nil {
-		t.Fatalf("%q: %v", raw, err)
-	}
+	require.NoError(t, dec.Decode(&want), "%q", raw)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	keys := []string{"new", "a\"b", "é", "x\xff"}
 	for _, m := range e.members {
@@ -126,9 +124,8 @@ func editBoth(t *testing.T, raw []byte, seed uint64) {
 	if err := dec.Decode(&got); err != nil || !json.Valid(out) {
 		t.Fatalf("seed %d: %q became %q: %v", seed, raw, out, err)
 	}
-	if !maps.EqualFunc(got, want, func(a, b any) bool { return reflect.DeepEqual(a, b) }) {
-		t.Fatalf("seed %d: %q became %q, want %v", seed, raw, out, want)
-	}
+	require.True(t, maps.EqualFunc(got, want, func(a, b any) bool { return reflect.DeepEqual(a, b) }),
+		"seed %d: %q became %q, want %v", seed, raw, out, want)
 }
 
 func TestEditEqualsMapEdit(t *testing.T) {

@@ -5,6 +5,9 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Each engine words an error in its own way; the status is read from the code or,
@@ -68,17 +71,14 @@ func TestRecordedEngineErrors(t *testing.T) {
 			Name, Body string
 			Status     int
 		}
-		if err != nil || json.Unmarshal(raw, &answers) != nil {
-			t.Fatal(file, err)
-		}
+		require.True(t, err == nil && json.Unmarshal(raw, &answers) == nil, "%v %v", file, err)
 		for _, a := range answers {
 			got := ReadEngineError([]byte(a.Body))
 			if a.Status < 400 || got.Message == "" && !strings.Contains(a.Body, `"message"`) {
 				continue
 			}
-			if got.Param != params[a.Name] || got.Message == "" || strings.Contains(got.Message, ".py") {
-				t.Errorf("%s: %+v, want the param %q", a.Name, got, params[a.Name])
-			}
+			assert.True(t, got.Param == params[a.Name] && got.Message != "" && !strings.Contains(got.Message, ".py"),
+				"%s: %+v, want the param %q", a.Name, got, params[a.Name])
 		}
 	}
 }

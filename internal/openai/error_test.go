@@ -8,14 +8,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestErrorAppend(t *testing.T) {
 	got := string(BadRequest("max_tokens", "%s must be %q", "max_tokens", "x").Append([]byte("> "), "r-1"))
 	want := `> {"error":{"message":"max_tokens must be \"x\"","type":"invalid_request_error","code":null,"param":"max_tokens","request_id":"r-1"}}`
-	if got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
+	assert.Equal(t, want, got, "got  …")
 }
 
 // TestErrorKinds holds each constructor's status, type and code.
@@ -42,9 +43,8 @@ func TestErrorKinds(t *testing.T) {
 		{SlowDown(time.Second, "m"), 429, "rate_limit_error", "slow_down"},
 	}
 	for _, tt := range tests {
-		if tt.e.Status != tt.status || tt.e.kind() != tt.kind || tt.e.Code != tt.code || tt.e.Message == "" {
-			t.Errorf("got %d %s %q %q, want %d %s %q", tt.e.Status, tt.e.kind(), tt.e.Code, tt.e.Message, tt.status, tt.kind, tt.code)
-		}
+		assert.True(t, tt.e.Status == tt.status && tt.e.kind() == tt.kind && tt.e.Code == tt.code && tt.e.Message != "",
+			"got %d %s %q %q, want %d %s %q", tt.e.Status, tt.e.kind(), tt.e.Code, tt.e.Message, tt.status, tt.kind, tt.code)
 	}
 }
 
@@ -67,13 +67,10 @@ func TestOverflowIsRecognised(t *testing.T) {
 		{(&Request{Endpoint: Completions}).TooLong(1000, 1000, false), "prompt"},
 	} {
 		for _, pattern := range agents {
-			if !regexp.MustCompile(pattern).MatchString(tt.e.Message) {
-				t.Errorf("%q does not match %s", tt.e.Message, pattern)
-			}
+			assert.True(t, regexp.MustCompile(pattern).MatchString(tt.e.Message), "%q does not match %s", tt.e.Message, pattern)
 		}
-		if tt.e.Param != tt.param || tt.e.Code != "context_length_exceeded" || tt.e.Status != 400 {
-			t.Errorf("%+v, want the param %s", tt.e, tt.param)
-		}
+		assert.True(t, tt.e.Param == tt.param && tt.e.Code == "context_length_exceeded" && tt.e.Status == 400,
+			"%+v, want the param %s", tt.e, tt.param)
 	}
 	for message, named := range map[string]bool{
 		"The input (12 tokens) is longer than the model's context length (8 tokens).":              true, // SGLang 0.5.23
@@ -103,9 +100,7 @@ func TestRetriesAreSpread(t *testing.T) {
 			}
 			exact[sent["Retry-After-Ms"]] = true
 		}
-		if after >= time.Second && len(exact) < 50 {
-			t.Errorf("%s: %d times for 100 clients", after, len(exact))
-		}
+		assert.True(t, after < time.Second || len(exact) >= 50, "%s: %d times for 100 clients", after, len(exact))
 	}
 	BadRequest("", "m").SetRetry(func(name, _ string) { t.Errorf("%s without a time", name) }, rand.Float64)
 }
@@ -120,12 +115,8 @@ func FuzzError(f *testing.F) {
 		var got struct {
 			Error map[string]*string `json:"error"`
 		}
-		if err := json.Unmarshal(e.Append(nil, id), &got); err != nil {
-			t.Fatal(err)
-		}
-		if len(got.Error) != 5 {
-			t.Fatalf("%d members", len(got.Error))
-		}
+		require.NoError(t, json.Unmarshal(e.Append(nil, id), &got))
+		require.Len(t, got.Error, 5, "members")
 		for name, want := range map[string]string{"code": code, "param": param, "request_id": id} {
 			if v := got.Error[name]; (v == nil) != (want == "") || v != nil && *v != clean(want) {
 				t.Fatalf("%s is %v, want %q", name, v, want)

@@ -3,6 +3,9 @@ package openai
 import (
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestAppendEvents(t *testing.T) {
@@ -51,12 +54,8 @@ func TestAppendEvents(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := AppendEvents(nil, []byte(c.answer), c.endpoint, c.usage)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want := "data: " + strings.Join(c.want, "\n\ndata: ") + "\n\n"; string(got) != want {
-				t.Errorf("got\n%swant\n%s", got, want)
-			}
+			require.NoError(t, err)
+			assert.Equal(t, "data: "+strings.Join(c.want, "\n\ndata: ")+"\n\n", string(got), "got\n%swant\n…", got)
 		})
 	}
 	for _, bad := range []string{``, `[]`, `{}`, `{"choices":[]}`, `{"choices":[1]}`, `{"choices":[{"index":0}]}`, `{"choices":[{"message":{"tool_calls":[1]}}]}`, `{"choices":[{"message":[]}]}`} {

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // What an engine refuses though it means nothing goes, and what it does not know and would mean something is refused.
@@ -57,9 +59,8 @@ func TestFit(t *testing.T) {
 		err := r.Fit(e, c.engine)
 		var refused *Error
 		if param, refuses := strings.CutPrefix(c.want, "!"); refuses {
-			if !errors.As(err, &refused) || refused.Status != 400 || refused.Param != param {
-				t.Errorf("%s, %s: %v", c.engine, c.description, err)
-			}
+			assert.True(t, errors.As(err, &refused) && refused.Status == 400 && refused.Param == param,
+				"%s, %s: %v", c.engine, c.description, err)
 			continue
 		}
 		if want := `{"model":"m",` + prompt + c.want + `}`; err != nil || string(e.Bytes()) != want {
@@ -78,13 +79,10 @@ func TestNameMedia(t *testing.T) {
 		r.NameMedia(e)
 		again := r.Edit()
 		r.NameMedia(again)
-		if string(e.Bytes()) != string(again.Bytes()) {
-			t.Errorf("two legs have other names: %s and %s", e.Bytes(), again.Bytes())
-		}
+		assert.Equal(t, string(again.Bytes()), string(e.Bytes()),
+			"two legs have other names: %s and %s", e.Bytes(), again.Bytes())
 		body = string(e.Bytes())
-		if got := named.ReplaceAllString(body, "}"); got != string(r.Raw) {
-			t.Errorf("other bytes changed: %s", body)
-		}
+		assert.Equal(t, string(r.Raw), named.ReplaceAllString(body, "}"), "other bytes changed: %s", body)
 		for _, m := range named.FindAllStringSubmatch(body, -1) {
 			out = append(out, m[1])
 		}
@@ -94,9 +92,8 @@ func TestNameMedia(t *testing.T) {
 	one, _ := names(image, "")
 	same, _ := names(`{"type":"text","text":"x"}, { "image_url" : {"detail":"low","url":"data:image/png;base64,AAAA"} , "type":"image_url" }`, `,"seed":1`)
 	short, _ := names(`{"type":"image_url","image_url":"data:image/png;base64,AAAA"}`, "")
-	if len(one) != 1 || len(same) != 1 || len(short) != 1 || one[0] != same[0] || one[0] != short[0] {
-		t.Errorf("one image is called %v, %v and %v", one, same, short)
-	}
+	assert.True(t, len(one) == 1 && len(same) == 1 && len(short) == 1 && one[0] == same[0] && one[0] == short[0],
+		"one image is called %v, %v and %v", one, same, short)
 	for what, other := range map[string][2]string{
 		"another image": {strings.Replace(image, "AAAA", "AAAB", 1), ""}, "another salt": {image, `,"cache_salt":"s"`},
 		"another salt, in nvext": {image, `,"nvext":{"cache_salt":"t"}`},
@@ -124,7 +121,6 @@ func TestNameMedia(t *testing.T) {
 	for _, s := range segments {
 		joined = append(joined, s...)
 	}
-	if len(two) != 2 || string(joined) != string(e.Bytes()) || len(named.FindAll(joined, -1)) != 2 {
-		t.Errorf("%d names; the segments are %d bytes, the whole %d", len(two), len(joined), len(e.Bytes()))
-	}
+	assert.True(t, len(two) == 2 && string(joined) == string(e.Bytes()) && len(named.FindAll(joined, -1)) == 2,
+		"%d names; the segments are %d bytes, the whole %d", len(two), len(joined), len(e.Bytes()))
 }

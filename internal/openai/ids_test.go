@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestAppendIDs(t *testing.T) {
@@ -26,16 +28,10 @@ func TestAppendIDs(t *testing.T) {
 	var want []string
 	for _, id := range ids {
 		want = append(want, fmt.Sprint(id))
-		if got := string(AppendIDs([]byte("> "), []uint32{id})); got != fmt.Sprintf("> [%d]", id) {
-			t.Errorf("%d: %s", id, got)
-		}
+		assert.Equal(t, fmt.Sprintf("> [%d]", id), string(AppendIDs([]byte("> "), []uint32{id})), "%d", id)
 	}
-	if got := string(AppendIDs(nil, ids)); got != "["+strings.Join(want, ",")+"]" {
-		t.Errorf("got %s", got)
-	}
-	if got := string(AppendIDs(nil, nil)); got != "[]" {
-		t.Errorf("got %s", got)
-	}
+	assert.Equal(t, "["+strings.Join(want, ",")+"]", string(AppendIDs(nil, ids)))
+	assert.Equal(t, "[]", string(AppendIDs(nil, nil)))
 }
 
 // TestAppendMoreIDs holds it against AppendIDs on seeded lists.

@@ -5,14 +5,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestScalarsAsPydanticTakesThem compares each reading with what pydantic made of the same JSON.
 func TestScalarsAsPydanticTakesThem(t *testing.T) {
 	table, err := os.ReadFile("testdata/lax.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rows := 0
 	for line := range strings.Lines(string(table)) {
 		cell := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
@@ -33,7 +34,5 @@ func TestScalarsAsPydanticTakesThem(t *testing.T) {
 			t.Errorf("%s as bool: %t %t, want %s", raw, v, ok, cell[3])
 		}
 	}
-	if rows < 300 {
-		t.Errorf("%d rows", rows)
-	}
+	assert.GreaterOrEqual(t, rows, 300, "rows")
 }

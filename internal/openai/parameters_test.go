@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // earlier are rows of the table for fields that the releases in testdata/schemas do not have: of earlier ones and of OpenAI.
@@ -16,14 +19,10 @@ const earlier = "functions logits_processors logit_processors guided_json guided
 // with the tokens that another engine has generated.
 func TestParametersOfTheEngines(t *testing.T) {
 	files, err := filepath.Glob("testdata/schemas/*.txt")
-	if err != nil || len(files) != 2 {
-		t.Fatalf("%v, %v", files, err)
-	}
+	require.True(t, err == nil && len(files) == 2, "%v, %v", files, err)
 	unseen := map[string]bool{}
 	for _, p := range parameters {
-		if unseen[p.name] {
-			t.Errorf("%s has two rows", p.name)
-		}
+		assert.False(t, unseen[p.name], "%s has two rows", p.name)
 		unseen[p.name] = true
 	}
 	for _, name := range strings.Fields(earlier) {
@@ -31,13 +30,9 @@ func TestParametersOfTheEngines(t *testing.T) {
 	}
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		fields := strings.Split(strings.TrimSpace(string(data)), "\n")[1:]
-		if len(fields) < 60 {
-			t.Errorf("%s has %d fields", file, len(fields))
-		}
+		assert.GreaterOrEqual(t, len(fields), 60, "%s fields", file)
 		for _, name := range fields {
 			delete(unseen, name)
 			if p := parameterOf[name]; p == nil {
@@ -91,13 +86,9 @@ func TestUnresumable(t *testing.T) {
 		{`"max_tokens":0`, "max_tokens", "max_tokens"},
 	} {
 		r, err := Limits{}.Scan(Completions, []byte(`{"model":"m","prompt":"x",`+c.members+`}`))
-		if err != nil {
-			t.Fatalf("%s: %v", c.members, err)
-		}
+		require.NoError(t, err, "%s", c.members)
 		for engine, want := range map[string]string{"vllm": c.vllm, "sglang": c.sglang} {
-			if got := r.Unresumable(engine, false); got != want {
-				t.Errorf("%s, %s: %q, want %q", engine, c.members, got, want)
-			}
+			assert.Equal(t, want, r.Unresumable(engine, false), "%s, %s", engine, c.members)
 		}
 		if got := r.Unresumable("vllm", true); c.vllm == "" && got != "sampling" {
 			t.Errorf("exact, %s: %q", c.members, got)

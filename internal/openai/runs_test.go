@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // integersTwin is integers, one byte at a time, where all of data may be looked at.
@@ -39,9 +41,8 @@ func TestIntegers(t *testing.T) {
 		}
 		from := rng.IntN(len(data) + 1)
 		got, most := integers(data, from), integersTwin(data, from)
-		if got > most || got != from && (data[got] != ',' || integersTwin(data[:got+1], from) != got) {
-			t.Fatalf("seed %d, %d: %q from %d: %d, want at most %d", seed, n, data, from, got, most)
-		}
+		require.True(t, got <= most && (got == from || data[got] == ',' && integersTwin(data[:got+1], from) == got),
+			"seed %d, %d: %q from %d: %d, want at most %d", seed, n, data, from, got, most)
 		if words := from + (most-from)/8*8; most > from && got < words-8-1 && integersTwin(data[:words], from) > got {
 			t.Fatalf("seed %d, %d: %q from %d: %d, want %d", seed, n, data, from, got, most)
 		}

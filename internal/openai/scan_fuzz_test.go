@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func FuzzScan(f *testing.F) {
@@ -26,18 +28,12 @@ func FuzzScan(f *testing.F) {
 			r, err := scanBody(ep, body)
 			if err != nil {
 				var e *Error
-				if !errors.As(err, &e) || e.Status != 400 || !json.Valid(e.Append(nil, "")) {
-					t.Fatalf("%v", err)
-				}
+				require.True(t, errors.As(err, &e) && e.Status == 400 && json.Valid(e.Append(nil, "")), err)
 				continue
 			}
 			var m map[string]json.RawMessage
-			if err := json.Unmarshal(bytes.TrimPrefix(body, []byte("\ufeff")), &m); err != nil {
-				t.Fatalf("accepted %q: %v", body, err)
-			}
-			if len(m) != len(r.members) {
-				t.Fatalf("%d members, want %d", len(r.members), len(m))
-			}
+			require.NoError(t, json.Unmarshal(bytes.TrimPrefix(body, []byte("\ufeff")), &m), "accepted %q", body)
+			require.Len(t, m, len(r.members), "members")
 			for name, want := range m {
 				if got, ok := r.Field(name); !ok || !bytes.Equal(got, want) {
 					t.Fatalf("%q is %q, want %q", name, got, want)
@@ -58,12 +54,9 @@ func samePrompt(t *testing.T, r *Request, m map[string]json.RawMessage) {
 	switch r.Prompt.Kind {
 	case PromptText:
 		var text string
-		if json.Unmarshal(bytes.Trim(m["prompt"], "[] \r\n\t"), &text) == nil && text != r.Prompt.Text() {
-			t.Fatalf("text %q, want %q", r.Prompt.Text(), text)
-		}
-		if got := r.Prompt.TokensAtLeast(1); got != len(r.Prompt.Text()) {
-			t.Fatalf("%d bytes, want %d", got, len(r.Prompt.Text()))
-		}
+		require.True(t, json.Unmarshal(bytes.Trim(m["prompt"], "[] \r\n\t"), &text) != nil || text == r.Prompt.Text(),
+			"text %q, want %q", r.Prompt.Text(), text)
+		require.Equal(t, len(r.Prompt.Text()), r.Prompt.TokensAtLeast(1), "bytes")
 	case PromptIDs:
 		var ids []uint32
 		raw := bytes.TrimSpace(m["prompt"])
@@ -78,9 +71,7 @@ func samePrompt(t *testing.T, r *Request, m map[string]json.RawMessage) {
 		for _, m := range r.Prompt.Messages() {
 			total += len(m.Content)
 		}
-		if got := r.Prompt.TokensAtLeast(1); got != total {
-			t.Fatalf("%d bytes of content, want %d", got, total)
-		}
+		require.Equal(t, total, r.Prompt.TokensAtLeast(1), "bytes of content")
 	default:
 		t.Fatal("accepted without a prompt")
 	}
@@ -97,9 +88,7 @@ func FuzzObject(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		_, got := NewEdit(data)
 		want := json.Valid(data) && bytes.TrimLeft(data, " \r\n\t")[0] == '{'
-		if got && !want {
-			t.Fatalf("accepted %q", data)
-		}
+		require.True(t, !got || want, "accepted %q", data)
 		if want && !got && !surrogate.Match(data) && bytes.Count(data, []byte("[")) < deepest && bytes.Count(data, []byte("{")) < deepest {
 			t.Fatalf("refused %q", data)
 		}

@@ -401,9 +401,7 @@ func TestSchemasThatEnginesUnroll(t *testing.T) {
 			body := `{"model":"m",` + prompt + `,` + strings.NewReplacer("%s", schema, "%q", quoted).Replace(c.members) + `}`
 			_, err := Limits{}.Scan(c.endpoint, []byte(body))
 			e, refused := errors.AsType[*Error](err)
-			if refused == good || refused && e.Param != c.field {
-				t.Errorf("%s: %v", body, err)
-			}
+			assert.True(t, refused != good && (!refused || e.Param == c.field), "%s: %v", body, err)
 		}
 	}
 }
@@ -443,14 +441,10 @@ func TestVocabulary(t *testing.T) {
 		}
 		outside := func(value string) *Error {
 			r, err := Limits{}.Scan(Completions, body(value))
-			if err != nil {
-				t.Fatalf("%s %s: %v", c.field, value, err)
-			}
+			require.NoError(t, err, "%s %s", c.field, value)
 			return r.OutsideVocabulary(size)
 		}
-		if err := outside(c.good); err != nil {
-			t.Errorf("%s %s: %v", c.field, c.good, err)
-		}
+		assert.Nil(t, outside(c.good), "%s %s", c.field, c.good)
 		if c.outside != "" {
 			if err := outside(c.outside); err == nil || err.Status != http.StatusBadRequest || err.Param != c.field || !strings.Contains(err.Message, "ends at 999") && !strings.Contains(err.Message, "has 1000 tokens") {
 				t.Errorf("%s %s: %+v", c.field, c.outside, err)

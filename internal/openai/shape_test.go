@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // plainEvents are engines' events with a text: vLLM's with and without ids, its completions', SGLang's, and one of two texts.
@@ -70,9 +72,7 @@ func FuzzShape(f *testing.F) {
 		for _, data := range events {
 			var got ChunkInfo
 			s.Inspect(&got, []byte(data), nil)
-			if want := Inspect([]byte(data)); !reflect.DeepEqual(got, want) {
-				t.Fatalf("%q after %q:\n%+v\nwant %+v", data, s.event, got, want)
-			}
+			require.Equal(t, Inspect([]byte(data)), got, "%q after %q:\n…", data, s.event)
 		}
 	})
 }

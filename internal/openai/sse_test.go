@@ -41,9 +41,8 @@ func TestSplitterCopiesOnlyWhatIsCut(t *testing.T) {
 	chunk := []byte("data: a\n\ndata: b")
 	s.Write(chunk)
 	ev, ok := s.Next()
-	if !ok || &ev.Raw[0] != &chunk[0] || &ev.Data[0] != &chunk[6] {
-		t.Errorf("an event that lies in one chunk was copied: %q", ev.Raw)
-	}
+	assert.True(t, ok && &ev.Raw[0] == &chunk[0] && &ev.Data[0] == &chunk[6],
+		"an event that lies in one chunk was copied: %q", ev.Raw)
 	if _, ok := s.Next(); ok {
 		t.Error("half an event was returned")
 	}
@@ -64,9 +63,8 @@ func TestSplitterBounds(t *testing.T) {
 	} {
 		for cut := range len(stream) {
 			data, _, err := split(limit, stream[:cut], stream[cut:])
-			if !errors.Is(err, ErrEventTooBig) || !reflect.DeepEqual(data, []string{"a"}) {
-				t.Errorf("%s, cut at %d: %q, %v", name, cut, data, err)
-			}
+			assert.True(t, errors.Is(err, ErrEventTooBig) && reflect.DeepEqual(data, []string{"a"}),
+				"%s, cut at %d: %q, %v", name, cut, data, err)
 		}
 	}
 	for cut := range len(fits) {
@@ -153,18 +151,14 @@ func FuzzSplitter(f *testing.F) {
 				rest = rest[n:]
 			}
 			got, raw, err := split(len(stream)+1, chunks...)
-			if !reflect.DeepEqual(got, want) || errors.Is(err, ErrEventCut) != cut {
-				t.Fatalf("seed %d, %q: got %q, %v, want %q, cut %t", seed, chunks, got, err, want, cut)
-			}
-			if !strings.HasPrefix(stream, raw) || !cut && len(chunks) == 1 && raw != stream {
-				t.Fatalf("seed %d: raw %q of %q", seed, raw, stream)
-			}
+			require.True(t, reflect.DeepEqual(got, want) && errors.Is(err, ErrEventCut) == cut,
+				"seed %d, %q: got %q, %v, want %q, cut %t", seed, chunks, got, err, want, cut)
+			require.True(t, strings.HasPrefix(stream, raw) && (cut || len(chunks) != 1 || raw == stream),
+				"seed %d: raw %q of %q", seed, raw, stream)
 		}
 		again, _, err := split(len(stream)*7+20, string(AppendEvent(nil, []byte(stream))))
 		lines := strings.ReplaceAll(strings.ReplaceAll(stream, "\r\n", "\n"), "\r", "\n")
-		if err != nil || len(again) != 1 || again[0] != lines {
-			t.Fatalf("%q came back as %q, %v", stream, again, err)
-		}
+		require.True(t, err == nil && len(again) == 1 && again[0] == lines, "%q came back as %q, %v", stream, again, err)
 	})
 }
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // TestStopper: what is shown of each piece, and by which stop string the answer ends. had is what the client has before.
@@ -43,9 +45,8 @@ func TestStopper(t *testing.T) {
 				break
 			}
 		}
-		if !slices.Equal(out, c.out) || stop != c.stop {
-			t.Errorf("%q, then %q with %v: %q, %q; want %q, %q", c.had, c.in, c.s.Stops, out, stop, c.out, c.stop)
-		}
+		assert.True(t, slices.Equal(out, c.out) && stop == c.stop,
+			"%q, then %q with %v: %q, %q; want %q, %q", c.had, c.in, c.s.Stops, out, stop, c.out, c.stop)
 	}
 }
 
@@ -60,9 +61,8 @@ func TestStopRegex(t *testing.T) {
 		for _, value := range []string{strconv.Quote(pattern), `["x",` + strconv.Quote(pattern) + `]`} {
 			_, err := Limits{}.Scan(Completions, []byte(`{"model":"m","prompt":"x","stop_regex":`+value+`}`))
 			e, refused := errors.AsType[*Error](err)
-			if refused == good || refused && (e.Status != http.StatusBadRequest || e.Param != "stop_regex") {
-				t.Errorf("%s: %v", value, err)
-			}
+			assert.True(t, refused != good && (!refused || e.Status == http.StatusBadRequest && e.Param == "stop_regex"),
+				"%s: %v", value, err)
 		}
 	}
 }

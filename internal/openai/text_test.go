@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // TestTextsEqualEncodingJSON decodes random strings, made of runs and escapes
@@ -20,9 +22,7 @@ func TestTextsEqualEncodingJSON(t *testing.T) {
 		}
 		quoted := `"` + b.String() + `"`
 		var want string
-		if err := json.Unmarshal([]byte(quoted), &want); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(quoted), &want))
 		c := newCursor([]byte(quoted), deepest)
 		at, ok := c.str()
 		if !ok || !c.finish() || at.decoded != len(want) || at.decode(c.data) != want {
@@ -35,9 +35,8 @@ func TestTextsEqualEncodingJSON(t *testing.T) {
 			}
 		}
 		var back string
-		if err := json.Unmarshal(appendQuoted(nil, want), &back); err != nil || back != want {
-			t.Fatalf("seed %d: %q quoted and read is %q", seed, want, back)
-		}
+		require.True(t, json.Unmarshal(appendQuoted(nil, want), &back) == nil && back == want,
+			"seed %d: %q quoted and read is %q", seed, want, back)
 	}
 }
 

@@ -6,6 +6,9 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // What SGLang adds to each event for continuous_usage_stats is found, read alike whether the event is like the one before or not, and
@@ -16,9 +19,7 @@ func TestContinuousUsage(t *testing.T) {
 		t.Skipf("reads ../shared, which is absent: %v", err)
 	}
 	var answers []struct{ Name, Path, Body string }
-	if err != nil || json.Unmarshal(raw, &answers) != nil {
-		t.Fatal(err)
-	}
+	require.True(t, err == nil && json.Unmarshal(raw, &answers) == nil, err)
 	events := 0
 	for _, a := range answers {
 		var shape Shape
@@ -38,16 +39,12 @@ func TestContinuousUsage(t *testing.T) {
 			if !info.Counts() || info.CompletionTokens != n || info.PromptTokens != 31 || info.CachedTokens != 16 || info.ReasoningTokens != 2 {
 				t.Fatalf("%s: %+v of %s", a.Name, info, counted)
 			}
-			if got := string(info.HideUsage(nil, []byte(counted), completion)); got != plain {
-				t.Fatalf("%s:\n got %s\nwant %s", a.Name, got, plain)
-			}
+			require.Equal(t, plain, string(info.HideUsage(nil, []byte(counted), completion)), "%s", a.Name)
 			if slow := Inspect([]byte(counted)); slow.CompletionTokens != n || slow.usage != info.usage || slow.usageValue != info.usageValue || slow.Content != info.Content {
 				t.Fatalf("%s: %+v, read by itself %+v", a.Name, info, slow)
 			}
 			events++
 		}
 	}
-	if events < 20 {
-		t.Errorf("%d events only", events)
-	}
+	assert.GreaterOrEqual(t, events, 20, "events only")
 }

@@ -118,13 +118,10 @@ func TestSpansArrive(t *testing.T) {
 				fmt.Sprint(decode.Events, decode.Links) != fmt.Sprint([]string{"first_token"}, []string{prefill.String()}) || decode.Ended.Sub(decode.Began) != time.Millisecond || decode.Began.Unix() != 1e9 {
 				t.Errorf("%+v", decode)
 			}
-			if own.Service != "test" || own.Process["zone"] != "z1" || own.Process["service.version"] != "9" {
-				t.Errorf("the process: %v", own.Process)
-			}
+			assert.True(t, own.Service == "test" && own.Process["zone"] == "z1" && own.Process["service.version"] == "9",
+				"the process: %v", own.Process)
 			for key, values := range c.Headers() {
-				if strings.EqualFold(key, "x-key") && values[0] != "a b" {
-					t.Errorf("%s: %q", key, values)
-				}
+				assert.True(t, !strings.EqualFold(key, "x-key") || values[0] == "a b", "%s: %q", key, values)
 			}
 			if n := counted(t, reg); n["exported"] != 4 || n["failed"]+n["dropped"] != 0 {
 				t.Errorf("counted: %v", n)
@@ -179,9 +176,7 @@ func TestWrongVariables(t *testing.T) {
 			t.Setenv(name, value)
 			var log bytes.Buffer
 			e, err := New(Config{Endpoint: "http://127.0.0.1:1"}, slog.New(slog.NewTextHandler(&log, nil)), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer e.Close()
 			if ratio := defaultRatio * everything; e.room != 2048 || e.sampler.bound != uint64(ratio) || !e.sampler.byParent || !strings.Contains(log.String(), "variable="+name) {
 				t.Errorf("room %d, sampler %v: %s", e.room, e.sampler, &log)
@@ -194,9 +189,7 @@ func TestWrongVariables(t *testing.T) {
 // counted, and the exporter ends in time all the same.
 func TestCollectorsThatFail(t *testing.T) {
 	refuses, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_ = refuses.Close()
 	silent := otlptest.Silent(t)
 	var closed sync.WaitGroup
@@ -220,9 +213,7 @@ func TestCollectorsThatFail(t *testing.T) {
 			closed.Go(func() {
 				began := time.Now()
 				e.Close()
-				if took := time.Since(began); took > 5*closing {
-					t.Errorf("%s: closed after %v", name, took)
-				}
+				assert.LessOrEqual(t, time.Since(began), 5*closing, "%s: closed after", name)
 				n := counted(t, reg)
 				if n["exported"] != 0 || n["failed"]+n["dropped"] != 4*requests || n["dropped"] == 0 || n["failed"] == 0 {
 					t.Errorf("%s: counted: %v", name, n)

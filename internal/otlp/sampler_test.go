@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/tracecontext"
 )
 
@@ -20,9 +21,7 @@ func TestSamplersDecideAsTheSDK(t *testing.T) {
 			"parentbased_traceidratio": sdk.ParentBased(sdk.TraceIDRatioBased(ratio)),
 		} {
 			own, ok := newSampler(name, ratio)
-			if !ok {
-				t.Fatal(name)
-			}
+			require.True(t, ok, name)
 			sampled := 0
 			for i := range 3000 {
 				id, parent, ctx := tracecontext.NewTraceID(), tracecontext.Context{}, context.Background()
@@ -33,9 +32,7 @@ func TestSamplersDecideAsTheSDK(t *testing.T) {
 				}
 				want := other.ShouldSample(sdk.SamplingParameters{ParentContext: ctx, TraceID: trace.TraceID(id)}).Decision == sdk.RecordAndSample
 				got := own.sample(id, parent)
-				if got != want {
-					t.Fatalf("%s %v: %v for %s, parent %s", name, ratio, got, id, parent)
-				}
+				require.Equal(t, want, got, "%s %v for %s, parent %s", name, ratio, id, parent)
 				if got {
 					sampled++
 				}

@@ -6,6 +6,9 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 var kind = Kind{Model: "m", Engine: "vllm"}
@@ -31,9 +34,7 @@ func wrong(t *testing.T, f *Fits, worker string, slower float64) (most float64) 
 	for _, uncached := range []int{50, 500, 4000, 30_000} {
 		for _, cached := range []int{0, 2000, 50_000} {
 			got, ok := f.Predict(kind, worker, uncached, cached)
-			if !ok {
-				t.Fatalf("nothing is known of %s", worker)
-			}
+			require.True(t, ok, "nothing is known of %s", worker)
 			most = max(most, math.Abs(got.Seconds()/(law(uncached, cached)*slower)-1))
 		}
 	}
@@ -94,9 +95,7 @@ func TestFitSkipsTheWarmUp(t *testing.T) {
 	}{
 		{"i", 50, 0, 0}, {"i", 1, 59 * time.Second, 0}, {"i", 1, time.Minute, 1}, {"j", 50, 2 * time.Minute, 1}, {"j", 2, time.Hour, 3},
 	} {
-		if got := say(c.incarnation, c.answers, c.after); got != c.fitted {
-			t.Errorf("after %v %d answers are fitted, want %d", c.after, got, c.fitted)
-		}
+		assert.Equal(t, c.fitted, say(c.incarnation, c.answers, c.after), "after %v … answers are fitted", c.after)
 	}
 }
 

@@ -27,12 +27,9 @@ func TestBarAndLine(t *testing.T) {
 		{State{Share: -1, Text: "x"}, time.Minute, 0, "1m00s: x"},
 	} {
 		bar := c.state.Bar(c.taken)
-		if strings.Count(bar, "█") != c.full || strings.Count(bar, "█")+strings.Count(bar, "░") != barWidth {
-			t.Errorf("%+v: %s", c.state, bar)
-		}
-		if got := c.state.Line(c.taken); got != c.line {
-			t.Errorf("%+v: %q, want %q", c.state, got, c.line)
-		}
+		assert.True(t, strings.Count(bar, "█") == c.full && strings.Count(bar, "█")+strings.Count(bar, "░") == barWidth,
+			"%+v: %s", c.state, bar)
+		assert.Equal(t, c.line, c.state.Line(c.taken), "%+v", c.state)
 	}
 }
 
@@ -57,7 +54,5 @@ func TestShowInALog(t *testing.T) {
 func TestReaderReports(t *testing.T) {
 	seen := int64(0)
 	data, err := io.ReadAll(NewReader(strings.NewReader("12345"), func(read int64) { seen = read }))
-	if err != nil || string(data) != "12345" || seen != 5 {
-		t.Errorf("%q, %v, reported %d", data, err, seen)
-	}
+	assert.True(t, err == nil && string(data) == "12345" && seen == 5, "%q, %v, reported %d", data, err, seen)
 }

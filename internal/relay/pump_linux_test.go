@@ -149,12 +149,10 @@ func twins(t *testing.T, seed uint64) {
 	to.Close()
 	all.Wait()
 	client.Close()
-	if fmt.Sprint(err) != fmt.Sprint(wantErr) {
-		t.Errorf("seed %d: the loop ends with %v, the goroutine with %v", seed, err, wantErr)
-	}
-	if string(got) != want.all() {
-		t.Errorf("seed %d: %d bytes came through the loop, %d through the goroutine", seed, len(got), len(want.all()))
-	}
+	assert.Equal(t, fmt.Sprint(wantErr), fmt.Sprint(err),
+		"seed %d: the loop ends with %v, the goroutine with %v", seed, err, wantErr)
+	assert.Equal(t, want.all(), string(got),
+		"seed %d: %d bytes came through the loop, %d through the goroutine", seed, len(got), len(want.all()))
 }
 
 func TestLoopAndGoroutineAreTwins(t *testing.T) {
@@ -221,9 +219,7 @@ func TestAFloodHoldsUpNoOthers(t *testing.T) {
 		}
 		return nil
 	}), nil)
-	if !errors.Is(err, errServed) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, err, errServed)
 	for _, c := range ends {
 		c.Close()
 	}

@@ -110,9 +110,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	}
 	zeroBeat := Default[room]()
 	zeroBeat.Beat, zeroBeat.Mode, zeroBeat.Part, zeroBeat.Seed = 0, "a_b", part{}, math.MaxUint64
-	if err := Check(&zeroBeat); err != nil {
-		t.Errorf("0, another spelling and a part that is not in use: %v", err)
-	}
+	assert.NoError(t, Check(&zeroBeat), "0, another spelling and a part that is not in use")
 }
 
 func TestBadTagsPanic(t *testing.T) {

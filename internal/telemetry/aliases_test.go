@@ -7,6 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // A scrape shows a renamed metric under both names, whatever else was renamed of it.
@@ -30,12 +32,9 @@ func TestAliases(t *testing.T) {
 	).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	got, err := parser.TextToMetricFamilies(w.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(got) != 6 || got["p_repaired_total"] == nil || got["p_size"] == nil || got["p_new_seconds"] == nil {
-		t.Errorf("%d metrics: %v", len(got), got)
-	}
+	require.NoError(t, err)
+	assert.True(t, len(got) == 6 && got["p_repaired_total"] != nil && got["p_size"] != nil && got["p_new_seconds"] != nil,
+		"%d metrics: %v", len(got), got)
 	healed := got["p_healed_total"].GetMetric()
 	labels := map[string]string{}
 	for _, l := range healed[0].GetLabel() {
@@ -47,7 +46,5 @@ func TestAliases(t *testing.T) {
 	if m := got["p_all_size"].GetMetric(); len(m) != 1 || len(m[0].GetLabel()) != 0 || m[0].GetGauge().GetValue() != 7 {
 		t.Errorf("a sum: %v", m)
 	}
-	if n := got["p_old_seconds"].GetMetric()[0].GetHistogram().GetSampleCount(); n != 1 {
-		t.Errorf("a histogram of %d samples", n)
-	}
+	assert.EqualValues(t, 1, got["p_old_seconds"].GetMetric()[0].GetHistogram().GetSampleCount(), "a histogram of … samples")
 }

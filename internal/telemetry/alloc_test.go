@@ -8,17 +8,16 @@ import (
 	"log/slog"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Lines that are not wanted are not begun, and those that are cost no allocation.
 func TestLineAllocations(t *testing.T) {
 	log, err := NewLogger(new(bytes.Buffer), Logging{"warn", "json"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if NewLine(log, slog.LevelInfo, time.Time{}, "a") != nil {
-		t.Error("a line of a level that is not logged")
-	}
+	require.NoError(t, err)
+	assert.Nil(t, NewLine(log, slog.LevelInfo, time.Time{}, "a"), "a line of a level that is not logged")
 	sink := slog.New(&handler{log.Handler(), &output{w: io.Discard}, asJSON})
 	at := time.Unix(1e9, 1)
 	if n := testing.AllocsPerRun(100, func() {

@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Thousandths are written as package strconv writes them.
@@ -27,9 +30,7 @@ func TestThousandths(t *testing.T) {
 		check(math.Nextafter(float64(n)/1000, 1e9))
 	}
 	for _, x := range []float64{0, math.Copysign(0, -1), -1, 0.0005, 0.0009999, 1e6, 1e300, math.Inf(1), math.NaN()} {
-		if check(x) {
-			t.Errorf("%v takes the short way", x)
-		}
+		assert.False(t, check(x), "%v takes the short way", x)
 	}
 }
 
@@ -46,16 +47,12 @@ func FuzzLine(f *testing.F) {
 			for _, level := range []slog.Level{slog.LevelInfo, slog.LevelWarn} {
 				var want, got, other bytes.Buffer
 				log, err := NewLogger(&want, Logging{"info", format})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				record := slog.NewRecord(at, level, two, 0)
 				record.AddAttrs(slog.String("one", one), slog.Int("n", n), slog.Any("in", slog.GroupValue(
 					slog.Float64("x", x), slog.String("two", two), slog.Bool("yes", yes))), slog.Float64("y", y),
 					slog.Any("last", slog.GroupValue(slog.Int("n", n))))
-				if err := log.Handler().Handle(context.Background(), record); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, log.Handler().Handle(context.Background(), record))
 				own, _ := NewLogger(&got, Logging{"info", format})
 				foreign, _ := NewLogger(&other, Logging{"info", format})
 				for range 2 { // the second one's buffer was used before
@@ -77,9 +74,8 @@ func FuzzLine(f *testing.F) {
 						l.End()
 					}
 				}
-				if got.String() != want.String() || other.String() != want.String() {
-					t.Errorf("%s: got\n%s%swant\n%s", format, &got, &other, &want)
-				}
+				assert.True(t, got.String() == want.String() && other.String() == want.String(),
+					"%s: got\n%s%swant\n%s", format, &got, &other, &want)
 			}
 		}
 	})

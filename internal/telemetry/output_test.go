@@ -79,9 +79,7 @@ func TestFewLinesWait(t *testing.T) {
 				most = max(most, i+1-len(lines()))
 			}
 		}
-		if most == 0 || most > heldBytes/len(long) {
-			t.Errorf("%d lines waited", most)
-		}
+		assert.True(t, most != 0 && most <= heldBytes/len(long), "%d lines waited", most)
 		time.Sleep(heldFor)
 		synctest.Wait()
 		assert.Len(t, lines(), n)

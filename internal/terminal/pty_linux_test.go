@@ -4,25 +4,21 @@ import (
 	"os"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
 // A terminal says its own size.
 func TestSizeOfATerminal(t *testing.T) {
 	pty, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer pty.Close()
-	if err := unix.IoctlSetWinsize(int(pty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: 97, Row: 31}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.IoctlSetWinsize(int(pty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: 97, Row: 31}))
 	t.Setenv("TERM", "xterm")
 	if columns, rows := Size(pty); columns != 97 || rows != 31 || !Is(pty) || !Rewrites(pty) {
 		t.Errorf("%d columns, %d rows", columns, rows)
 	}
 	t.Setenv("TERM", "dumb")
-	if Rewrites(pty) || !Is(pty) {
-		t.Error("a dumb terminal rewrites its lines")
-	}
+	assert.True(t, !Rewrites(pty) && Is(pty), "a dumb terminal rewrites its lines")
 }

@@ -66,9 +66,7 @@ func TestAffixesRefused(t *testing.T) {
 		{`key "x"`, `null`, `{"added_tokens_decoder":{"x":{"content":"y"}}}`},
 	} {
 		_, err := LoadWith(edited(t, `"post_processor":null`, `"post_processor":`+c.processor), []byte(c.config))
-		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), c.name) {
-			t.Errorf("%s: %v", c.name, err)
-		}
+		assert.True(t, errors.Is(err, ErrUnsupported) && strings.Contains(err.Error(), c.name), "%s: %v", c.name, err)
 	}
 	for _, config := range []string{``, `[]`, `{"bos_token":7}`} {
 		_, err := LoadWith(simJSON, []byte(config))

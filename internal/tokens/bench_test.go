@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // source returns n bytes of Go's own source.
@@ -15,9 +17,7 @@ func source(tb testing.TB, n int) string {
 	var text strings.Builder
 	for _, name := range []string{"net/http/server.go", "net/http/transport.go", "runtime/proc.go", "go/types/expr.go", "runtime/mgc.go"} {
 		code, err := os.ReadFile(filepath.Join(build.Default.GOROOT, "src", name))
-		if err != nil {
-			tb.Fatalf("the Go distribution's own source is needed: %v", err)
-		}
+		require.NoError(tb, err, "the Go distribution's own source is needed")
 		text.Write(code)
 	}
 	return text.String()[:n]

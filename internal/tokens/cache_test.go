@@ -104,9 +104,7 @@ func TestCacheHoldsParts(t *testing.T) {
 	text := prose(t, 100_000)
 	cache.Encode(nil, text)
 	first, bytes := cache.held()
-	if first < 20 || first > 25 || bytes < 100_000 {
-		t.Errorf("after a first text: %d parts, %d bytes", first, bytes)
-	}
+	assert.True(t, first >= 20 && first <= 25 && bytes >= 100_000, "after a first text: %d parts, %d bytes", first, bytes)
 	cache.Encode(nil, text)
 	cache.Encode(nil, "short")
 	if n, b := cache.held(); n != first || b != bytes {

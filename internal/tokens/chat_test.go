@@ -63,9 +63,8 @@ func TestEncodeChatGrows(t *testing.T) {
 	ms = append(ms, Message{"assistant", string(tok.Decode(nil, answer))}, Message{"user", "And then?"})
 	second := tok.EncodeChat(nil, ms)
 	want := append(slices.Concat(first, answer), EOS())
-	if len(second) <= len(want) || !slices.Equal(second[:len(want)], want) {
-		t.Errorf("the second turn does not begin with the first and its answer:\n%v\n%v", second, want)
-	}
+	assert.True(t, len(second) > len(want) && slices.Equal(second[:len(want)], want),
+		"the second turn does not begin with the first and its answer:\n%v\n%v", second, want)
 }
 
 // TestEncodeChatWithoutMarkers has a vocabulary that knows none of ChatML's.

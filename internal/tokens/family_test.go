@@ -213,9 +213,8 @@ func TestFamiliesEqualTheirTwins(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			tok, twin, rng := f.load(t), newSlow(t, f.data), seeded(t, 29)
 			cache, forgetful := NewCache(tok, 1<<20), NewCache(tok, 0)
-			if !slices.Equal(tok.Prefix(), f.prefix) || tok.Suffix() != nil {
-				t.Errorf("Prefix() = %v, Suffix() = %v, want %v and none", tok.Prefix(), tok.Suffix(), f.prefix)
-			}
+			assert.True(t, slices.Equal(tok.Prefix(), f.prefix) && tok.Suffix() == nil,
+				"Prefix() = %v, Suffix() = %v, want %v and none", tok.Prefix(), tok.Suffix(), f.prefix)
 			for range 800 {
 				s := randomText(rng, 14)
 				want := twin.encode(s)
@@ -229,9 +228,7 @@ func TestFamiliesEqualTheirTwins(t *testing.T) {
 				if got := forgetful.Encode(nil, s); !slices.Equal(got, want) {
 					t.Fatalf("by its seams: %+q\n got %v\nwant %v", s, got, want)
 				}
-				if tok.MinTokens(len(s)) > len(want) {
-					t.Fatalf("%+q: %d tokens, at least %d", s, len(want), tok.MinTokens(len(s)))
-				}
+				require.LessOrEqual(t, tok.MinTokens(len(s)), len(want), "%+q tokens, at least", s)
 			}
 			for range 4 {
 				s := randomText(rng, 900)

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // FuzzEncode: every family gives the ids of its slow twin, and a cache the same, from wherever the text was known before.
@@ -36,9 +39,8 @@ func FuzzEncode(f *testing.F) {
 			long := strings.Repeat(text, 1+min(3*chunkBytes/(len(text)+1), 64))
 			cache := NewCache(p.tokenizer, testCacheBytes)
 			cache.Encode(nil, long[:int(known)%(len(long)+1)])
-			if !slices.Equal(cache.Encode(nil, long), p.tokenizer.Encode(nil, long)) {
-				t.Errorf("%s: %q over and over: the cache's ids differ", name, text)
-			}
+			assert.True(t, slices.Equal(cache.Encode(nil, long), p.tokenizer.Encode(nil, long)),
+				"%s: %q over and over: the cache's ids differ", name, text)
 		}
 	})
 }
@@ -55,9 +57,7 @@ func FuzzLoad(f *testing.F) {
 		"pre_tokenizer": map[string]any{"type": "ByteLevel"},
 		"model":         map[string]any{"type": "BPE", "vocab": vocab, "merges": []any{[]string{"a", "b"}}},
 	})
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	if _, err := Load(small); err != nil {
 		f.Fatal(err)
 	}
@@ -80,9 +80,7 @@ func FuzzLoad(f *testing.F) {
 			return
 		}
 		for _, id := range tok.Encode(nil, "It's 12 o'clock.\n") {
-			if int(id) >= tok.VocabSize() {
-				t.Errorf("id %d of a vocabulary of %d", id, tok.VocabSize())
-			}
+			assert.Less(t, int(id), tok.VocabSize(), "id %d of a vocabulary of", id)
 		}
 	})
 }

@@ -59,9 +59,7 @@ func TestHashPublished(t *testing.T) {
 			Local, Sequence uint64
 		}
 	}
-	if err := openShared(t, "hash.json").Decode(&v); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, openShared(t, "hash.json").Decode(&v))
 	var ids []uint32
 	var local, sequence []uint64
 	for _, b := range v.Blocks {
@@ -116,9 +114,7 @@ func TestHashForms(t *testing.T) {
 		}
 		a, b := rng.Uint64(), rng.Uint64()
 		words := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, a), b)
-		if got, want := Chain(a, b), xxh3.HashSeed(words, hashSeed); got != want {
-			t.Fatalf("Chain(%d, %d) = %d, want %d", a, b, got, want)
-		}
+		require.Equal(t, xxh3.HashSeed(words, hashSeed), Chain(a, b), "Chain(%d, %d)", a, b)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // TestPieceSlot puts one piece in the place of another, as pieces do that
@@ -28,9 +30,8 @@ func TestPieceSlot(t *testing.T) {
 		slot.put(keyOf("before", 0, 6), []uint32{9, 9, 9, 9, 9, 9})
 		slot.put(keyOf(c.put, 0, len(c.put)), c.ids)
 		got, ok := slot.append([]uint32{7}, keyOf(c.get, 0, len(c.get)))
-		if ok != c.ok || !slices.Equal(got, append([]uint32{7}, c.want...)) {
-			t.Errorf("%s: %v, %t, want 7 and %v, %t", c.name, got, ok, c.want, c.ok)
-		}
+		assert.True(t, ok == c.ok && slices.Equal(got, append([]uint32{7}, c.want...)),
+			"%s: %v, %t, want 7 and %v, %t", c.name, got, ok, c.want, c.ok)
 	}
 	var empty pieceSlot
 	if _, ok := empty.append(nil, keyOf("a", 0, 1)); ok {

@@ -32,14 +32,11 @@ func TestSim(t *testing.T) {
 func TestWordsAreStable(t *testing.T) {
 	tok, rng := Sim(), seeded(t, 13)
 	words := Words()
-	if len(words) < 800 || !slices.IsSorted(words) {
-		t.Fatalf("%d words, want 800 or more in rising order", len(words))
-	}
+	require.True(t, len(words) >= 800 && slices.IsSorted(words), "%d words, want 800 or more in rising order", len(words))
 	for _, id := range words {
 		text := string(tok.Decode(nil, []uint32{id}))
-		if len(text) < 3 || text[0] != ' ' || strings.Trim(text[1:], "abcdefghijklmnopqrstuvwxyz") != "" {
-			t.Errorf("word %d is %q", id, text)
-		}
+		assert.True(t, len(text) >= 3 && text[0] == ' ' && strings.Trim(text[1:], "abcdefghijklmnopqrstuvwxyz") == "",
+			"word %d is %q", id, text)
 		if got := tok.Encode(nil, text); !slices.Equal(got, []uint32{id}) {
 			t.Errorf("%q encodes to %v, want %d", text, got, id)
 		}

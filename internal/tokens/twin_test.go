@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -36,9 +37,7 @@ type slow struct {
 func newSlow(tb testing.TB, data []byte) *slow {
 	tb.Helper()
 	w := &slow{ranks: make(map[[2]string]int), known: make(map[string][]uint32)}
-	if err := json.Unmarshal(data, &w.file); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, json.Unmarshal(data, &w.file))
 	for rank, pair := range w.file.Model.Merges {
 		w.ranks[pair] = rank
 	}

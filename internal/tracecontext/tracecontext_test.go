@@ -35,9 +35,7 @@ func TestParse(t *testing.T) {
 		if _, same := Parse([]byte(text)); got != want || same != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
-		if got && c.String()[2:] != text[2:length] {
-			t.Errorf("%q is written as %s", text, c)
-		}
+		assert.True(t, !got || c.String()[2:] == text[2:length], "%q is written as %s", text, c)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // canned is a worker that takes next to no processor time: it answers every
@@ -17,9 +19,7 @@ import (
 func canned(tb testing.TB, answers ...string) string {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	tb.Cleanup(func() { l.Close() })
 	out := make([][]byte, len(answers))
 	for i, a := range answers {
@@ -134,8 +134,6 @@ func drain(ctx context.Context, t Transport, l Leg, buf []byte) error {
 
 func processorTime(tb testing.TB) time.Duration {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -81,9 +81,7 @@ func TestLateEndsHurtNobodyElse(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if whole.Load() == 0 || left.Load() == 0 {
-		t.Errorf("%d whole, %d left: nothing was tried", whole.Load(), left.Load())
-	}
+	assert.True(t, whole.Load() != 0 && left.Load() != 0, "%d whole, %d left: nothing was tried", whole.Load(), left.Load())
 	if st := h.Stats()[0]; st.Open != st.Idle || st.Idle > 4 {
 		t.Errorf("%+v", st)
 	}

@@ -8,6 +8,9 @@ import (
 	"net/http"
 	"testing"
 	"testing/iotest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // answers are whole connections' worth of what a worker may send, and whether
@@ -111,18 +114,13 @@ func TestAnswers(t *testing.T) {
 			} {
 				for _, size := range []int{1, 2, 7, 1 << 10} {
 					h, got, headErr, bodyErr := read(src(bytes.NewReader([]byte(c.raw))), size)
-					if (headErr == nil) != (c.status != 0) {
-						t.Fatalf("head: %v, want status %d", headErr, c.status)
-					}
+					require.Equal(t, (c.status != 0), (headErr == nil), "head: %v, want status %d", headErr, c.status)
 					if headErr != nil {
-						if errors.Is(headErr, io.EOF) {
-							t.Errorf("head: %v reads like a clean end", headErr)
-						}
+						assert.False(t, errors.Is(headErr, io.EOF), "head: %v reads like a clean end", headErr)
 						continue
 					}
-					if h.status != c.status || string(got) != c.body || (bodyErr != nil) != c.broken {
-						t.Errorf("status %d, body %q, %v; want %d, %q, broken %t", h.status, got, bodyErr, c.status, c.body, c.broken)
-					}
+					assert.True(t, h.status == c.status && string(got) == c.body && (bodyErr != nil) == c.broken,
+						"status %d, body %q, %v; want %d, %q, broken %t", h.status, got, bodyErr, c.status, c.body, c.broken)
 				}
 			}
 		})
@@ -154,21 +152,13 @@ func FuzzAnswer(f *testing.F) {
 		for err == nil && twin.StatusCode < 200 {
 			twin, err = http.ReadResponse(src, &http.Request{Method: http.MethodPost})
 		}
-		if err != nil {
-			t.Fatalf("taken with status %d; net/http: %v", h.status, err)
-		}
+		require.NoError(t, err, "taken with status %d; net/http", h.status)
 		want, err := io.ReadAll(twin.Body)
 		if h.status != twin.StatusCode || h.contentType != twin.Header.Get("Content-Type") {
 			t.Fatalf("status %d, type %q; net/http: %d, %q", h.status, h.contentType, twin.StatusCode, twin.Header.Get("Content-Type"))
 		}
-		if h.keep && twin.Close {
-			t.Fatal("kept; net/http closes")
-		}
-		if bodyErr == nil && (err != nil || !bytes.Equal(got, want)) {
-			t.Fatalf("body %q; net/http: %q, %v", got, want, err)
-		}
-		if bodyErr != nil && !bytes.HasPrefix(want, got) {
-			t.Fatalf("body up to its break %q; net/http: %q", got, want)
-		}
+		require.True(t, !h.keep || !twin.Close, "kept; net/http closes")
+		require.True(t, bodyErr != nil || err == nil && bytes.Equal(got, want), "body %q; net/http: %q, %v", got, want, err)
+		require.True(t, bodyErr == nil || bytes.HasPrefix(want, got), "body up to its break %q; net/http: %q", got, want)
 	})
 }

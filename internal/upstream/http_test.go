@@ -189,7 +189,5 @@ func finish(t *testing.T, s Stream) string {
 func assertFailed(t *testing.T, err error, op Op) {
 	t.Helper()
 	var e *Error
-	if !errors.As(err, &e) || e.Op != op || e.Worker != "w1" {
-		t.Errorf("got %v, want an *Error at %s", err, op)
-	}
+	assert.True(t, errors.As(err, &e) && e.Op == op && e.Worker == "w1", "got %v, want an *Error at %s", err, op)
 }

@@ -25,9 +25,7 @@ var quietLog = log.New(io.Discard, "", 0)
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("%s: never", what)
-		}
+		require.False(t, time.Now().After(end), "%s: never", what)
 		select {
 		case <-t.Context().Done():
 		case <-time.After(time.Millisecond):

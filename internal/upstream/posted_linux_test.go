@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/loop"
 )
 
@@ -20,9 +21,7 @@ func TestPostedCallsOutliveTheirConnections(t *testing.T) {
 			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 			const calls = 64
 			ln, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var served, together sync.WaitGroup
 			together.Add(calls)
 			worker := func(c *net.TCPConn, n int) {

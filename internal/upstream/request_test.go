@@ -61,9 +61,7 @@ func TestRequestIsNetHTTPs(t *testing.T) {
 		theirs.transport.DialContext = dial
 		finish(t, called(t, theirs, l))
 		theirs.CloseIdle()
-		if sent.String() != ours {
-			t.Errorf("%s: ours:\n%.600q\nnet/http's:\n%.600q", name, ours, sent.String())
-		}
+		assert.Equal(t, ours, sent.String(), "%s: ours:\n…\nnet/http's:\n…", name)
 	}
 }
 
@@ -102,15 +100,12 @@ func TestTarget(t *testing.T) {
 		{"http://user:secret@h:81", "h:81", "h:81", "h"},
 	} {
 		got, err := newTarget(c.base)
-		if err != nil || got.address != c.address || got.host != c.host || got.name != c.name {
-			t.Errorf("%s: %+v, %v", c.base, got, err)
-		}
+		assert.True(t, err == nil && got.address == c.address && got.host == c.host && got.name == c.name,
+			"%s: %+v, %v", c.base, got, err)
 	}
 	for _, bad := range []string{"", "h:81", "ftp://h", "http://", "http://:80", "http://münchen", "http://user:secret@h:x", "http://user:secret@ä"} {
 		got, err := newTarget(bad)
-		if err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %+v, %v", bad, got, err)
-		}
+		assert.True(t, err != nil && !strings.Contains(err.Error(), "secret"), "%s: %+v, %v", bad, got, err)
 	}
 }
 
@@ -122,9 +117,7 @@ func TestConfigValidate(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if err := (Config{BearerToken: "abc", DialTimeout: time.Second}).Validate(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, (Config{BearerToken: "abc", DialTimeout: time.Second}).Validate())
 }
 
 // A worker behind TLS: verified by name, the token sent, the connection used

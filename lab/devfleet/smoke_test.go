@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // TestSmokeSaysWhatFailed: with an engine that takes no requests the smoke test
@@ -11,7 +13,5 @@ import (
 func TestSmokeSaysWhatFailed(t *testing.T) {
 	var out bytes.Buffer
 	err := smoke(t.Context(), "http://127.0.0.1:1", "sim", true, &out)
-	if err == nil || !strings.Contains(out.String(), "FAILED") {
-		t.Errorf("error %v\n%s", err, out.String())
-	}
+	assert.True(t, err != nil && strings.Contains(out.String(), "FAILED"), "error %v\n%s", err, out.String())
 }

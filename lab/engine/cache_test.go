@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestPrefixIsReusedButItsLastTokenIsComputed(t *testing.T) {
@@ -23,9 +25,7 @@ func TestPrefixIsReusedButItsLastTokenIsComputed(t *testing.T) {
 		_, now := drive(t, c, epoch)
 		mustAdd(t, c, Request{ID: "b", Prompt: tc.second, MaxTokens: 1})
 		outs, _ := drive(t, c, now)
-		if outs[0].Cached != tc.cached {
-			t.Errorf("%d tokens after %d: %d cached, want %d", len(tc.second), len(tc.first), outs[0].Cached, tc.cached)
-		}
+		assert.Equal(t, tc.cached, outs[0].Cached, "%d tokens after %d cached", len(tc.second), len(tc.first))
 	}
 }
 
@@ -37,9 +37,7 @@ func TestAnswersAreCachedToo(t *testing.T) {
 	// 21 tokens, of which the last was drawn but not computed: 5 full blocks.
 	mustAdd(t, c, Request{ID: "b", Prompt: slices.Concat(p, tokensOf(outs, "a"), prompt(3, 3)), MaxTokens: 1})
 	outs, _ = drive(t, c, now)
-	if outs[0].Cached != 20 {
-		t.Errorf("%d tokens of the first turn cached in the second, want 20", outs[0].Cached)
-	}
+	assert.Equal(t, 20, outs[0].Cached, "tokens of the first turn cached in the second, want 20")
 }
 
 func TestEvictionTakesTheLongestUnusedLeaf(t *testing.T) {
@@ -67,9 +65,8 @@ func TestEvictionTakesTheLongestUnusedLeaf(t *testing.T) {
 		}
 	}
 	want := []uint64{hashes(right)[3], hashes(right)[2], hashes(prompt(4, 8))[1]}
-	if !slices.Equal(removed, want) {
-		t.Errorf("removed %x, want right's two blocks from its end, then other's last: %x", removed, want)
-	}
+	assert.True(t, slices.Equal(removed, want),
+		"removed %x, want right's two blocks from its end, then other's last: %x", removed, want)
 }
 
 func TestRequestsWithHashesAloneAreServed(t *testing.T) {
@@ -79,16 +76,11 @@ func TestRequestsWithHashesAloneAreServed(t *testing.T) {
 	first, now := drive(t, c, epoch)
 	mustAdd(t, c, Request{ID: "b", PromptTokens: 43, Hashes: hashes, MaxTokens: 9, IgnoreEOS: true})
 	second, _ := drive(t, c, now)
-	if first[0].Cached != 0 || second[0].Cached != 40 {
-		t.Errorf("cached %d, then %d; want 0, 40", first[0].Cached, second[0].Cached)
-	}
-	if slices.Equal(tokensOf(first, "a"), tokensOf(second, "b")) {
-		t.Error("unknown tails gave one answer")
-	}
+	assert.True(t, first[0].Cached == 0 && second[0].Cached == 40,
+		"cached %d, then %d; want 0, 40", first[0].Cached, second[0].Cached)
+	assert.False(t, slices.Equal(tokensOf(first, "a"), tokensOf(second, "b")), "unknown tails gave one answer")
 	for _, e := range c.Snapshot() {
-		if e.TokenIDs != nil {
-			t.Error("tokens appeared that nobody gave")
-		}
+		assert.Nil(t, e.TokenIDs, "tokens appeared that nobody gave")
 	}
 }
 
@@ -96,13 +88,9 @@ func TestClearWaitsForIdleness(t *testing.T) {
 	c := newTestCore(t, smallConfig())
 	mustAdd(t, c, Request{ID: "a", Prompt: prompt(1, 40), MaxTokens: 1})
 	end := c.Step(epoch).Next
-	if c.ClearCache() {
-		t.Error("cleared under a running sequence")
-	}
+	assert.False(t, c.ClearCache(), "cleared under a running sequence")
 	drive(t, c, end)
-	if !c.ClearCache() || len(c.Snapshot()) != 0 {
-		t.Error("an idle cache was not cleared")
-	}
+	assert.True(t, c.ClearCache() && len(c.Snapshot()) == 0, "an idle cache was not cleared")
 	if e := c.Step(end.Add(time.Hour)).Events; len(e) != 1 || e[0].Kind != Cleared {
 		t.Errorf("events %+v, want one cleared", e)
 	}

@@ -5,6 +5,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Whatever the body, the answer is a call that the core can take or an error
@@ -21,27 +24,20 @@ func FuzzUnderstand(f *testing.F) {
 		f.Add(body)
 	}
 	s, err := NewServer(Config{ContextLength: 1000}, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, body string) {
 		for _, form := range []form{completionForm, chatForm} {
 			w := httptest.NewRecorder()
 			c, failure := s.understand(form, w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)))
 			if failure != nil {
-				if failure.Code < 400 || failure.Code > 500 || failure.Message == "" || failure.Type == "" {
-					t.Errorf("error %+v", failure)
-				}
+				assert.True(t, failure.Code >= 400 && failure.Code <= 500 && failure.Message != "" && failure.Type != "",
+					"error %+v", failure)
 				continue
 			}
 			for _, ch := range c.choices {
-				if err := ch.request.check(&s.cfg); err != nil {
-					t.Errorf("the core refuses what was understood: %v", err)
-				}
+				assert.NoError(t, ch.request.check(&s.cfg), "the core refuses what was understood")
 			}
-			if len(c.choices) == 0 {
-				t.Error("understood, and nothing to answer")
-			}
+			assert.NotEmpty(t, c.choices, "understood, and nothing to answer")
 		}
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestAddRefuses(t *testing.T) {
@@ -28,9 +30,7 @@ func TestAddRefuses(t *testing.T) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 	}
-	if n := len(c.seqs); n != 1 {
-		t.Errorf("%d sequences live after refusals, want 1", n)
-	}
+	assert.Equal(t, 1, len(c.seqs), "sequences live after refusals, want 1")
 }
 
 func TestConfigNamesTheFieldItRefuses(t *testing.T) {
@@ -50,11 +50,7 @@ func TestConfigNamesTheFieldItRefuses(t *testing.T) {
 		{"Latency.Quad", Config{Latency: Latency{A: 1, Quad: -1}}},
 	} {
 		err := tc.cfg.Validate()
-		if err == nil || !strings.Contains(err.Error(), tc.field) {
-			t.Errorf("%+v: %v does not name %s", tc.cfg, err, tc.field)
-		}
+		assert.True(t, err != nil && strings.Contains(err.Error(), tc.field), "%+v: %v does not name %s", tc.cfg, err, tc.field)
 	}
-	if err := (Config{}).Validate(); err != nil {
-		t.Errorf("the defaults are refused: %v", err)
-	}
+	assert.NoError(t, (Config{}).Validate(), "the defaults are refused")
 }

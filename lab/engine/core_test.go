@@ -3,10 +3,12 @@ package engine
 import (
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 var epoch = time.Unix(1_000_000, 0)
@@ -27,9 +29,7 @@ func smallConfig() Config {
 func newTestCore(t testing.TB, cfg Config) *Core {
 	t.Helper()
 	c, err := NewCore(cfg, testVocabulary())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return c
 }
 
@@ -45,9 +45,7 @@ func prompt(seed uint32, n int) []uint32 {
 func mustAdd(t testing.TB, c *Core, rs ...Request) {
 	t.Helper()
 	for _, r := range rs {
-		if err := c.Add(r); err != nil {
-			t.Fatalf("Add(%s): %v", r.ID, err)
-		}
+		require.NoError(t, c.Add(r), "Add(%s)", r.ID)
 	}
 }
 
@@ -76,9 +74,7 @@ func driven(t testing.TB, c *Core, now time.Time) (outs []observed, events []Eve
 			e.Hashes = slices.Clone(e.Hashes)
 			events = append(events, e)
 		}
-		if err := audit(c); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, audit(c))
 		if r.Next.IsZero() {
 			return outs, events, now
 		}
@@ -120,9 +116,8 @@ func TestLatencyFollowsTheFit(t *testing.T) {
 		{"mixed", 2, 3000, l.ChunkMillis(1000, 0), 14.05 + 0.125 + 0.1476 + 46.215},
 	} {
 		got := l.Step(tc.decodes, tc.context, tc.chunks)
-		if d := got - milliseconds(tc.want); d.Abs() > time.Nanosecond {
-			t.Errorf("%s: %v, want %.4f ms", tc.name, got, tc.want)
-		}
+		assert.LessOrEqual(t, (got - milliseconds(tc.want)).Abs(), time.Nanosecond,
+			"%s: %v, want %.4f ms", tc.name, got, tc.want)
 	}
 }
 
@@ -135,9 +130,7 @@ func TestFirstTokenAndGapsTakeTheFormulasTime(t *testing.T) {
 	prefill := l.Step(0, 0, l.ChunkMillis(8192, 0)) + l.Step(0, 0, l.ChunkMillis(8192, 8192)) + l.Step(0, 0, l.ChunkMillis(3616, 16384))
 	want := []time.Duration{prefill, prefill + l.Step(1, 20_001, 0), prefill + l.Step(1, 20_001, 0) + l.Step(1, 20_002, 0)}
 	for i, o := range outs {
-		if o.at != want[i] {
-			t.Errorf("token %d at %v, want %v", i, o.at, want[i])
-		}
+		assert.Equal(t, want[i], o.at, "token %d at", i)
 	}
 	if last := outs[len(outs)-1]; len(outs) != 3 || last.Reason != Length {
 		t.Errorf("%d outputs, the last ends with %v", len(outs), last.Reason)
@@ -150,13 +143,9 @@ func TestSpeedupDividesStepsAndTransfers(t *testing.T) {
 		mustAdd(t, c, Request{ID: "a", Prompt: prompt(1, 1000), MaxTokens: 1})
 	}
 	a, b := slow.Step(epoch).Next.Sub(epoch), fast.Step(epoch).Next.Sub(epoch)
-	if (a - 4*b).Abs() > 4*time.Nanosecond {
-		t.Errorf("step %v at speed 1, %v at speed 4", a, b)
-	}
+	assert.LessOrEqual(t, (a - 4*b).Abs(), 4*time.Nanosecond, "step %v at speed 1, %v at speed 4", a, b)
 	a, b = slow.transferTime(12_000), fast.transferTime(12_000)
-	if (a - 4*b).Abs() > 4*time.Nanosecond {
-		t.Errorf("transfer %v at speed 1, %v at speed 4", a, b)
-	}
+	assert.LessOrEqual(t, (a - 4*b).Abs(), 4*time.Nanosecond, "transfer %v at speed 1, %v at speed 4", a, b)
 }
 
 func TestRunningSequencesShareTheBudgetWithChunksOfNewOnes(t *testing.T) {
@@ -166,14 +155,10 @@ func TestRunningSequencesShareTheBudgetWithChunksOfNewOnes(t *testing.T) {
 	now := c.Step(epoch).Next
 	mustAdd(t, c, Request{ID: "b", Prompt: prompt(2, 10_000), MaxTokens: 1, IgnoreEOS: true})
 	r := c.Step(now)
-	if want := l.Step(1, 1001, l.ChunkMillis(8191, 0)); r.Next.Sub(now) != want {
-		t.Errorf("mixed step takes %v, want %v", r.Next.Sub(now), want)
-	}
+	assert.Equal(t, l.Step(1, 1001, l.ChunkMillis(8191, 0)), r.Next.Sub(now), "mixed step takes")
 	now = r.Next
 	r = c.Step(now)
-	if want := l.Step(1, 1002, l.ChunkMillis(1809, 8191)); r.Next.Sub(now) != want {
-		t.Errorf("second mixed step takes %v, want %v", r.Next.Sub(now), want)
-	}
+	assert.Equal(t, l.Step(1, 1002, l.ChunkMillis(1809, 8191)), r.Next.Sub(now), "second mixed step takes")
 }
 
 func TestPreemptedSequencesRecomputeAndAnswerTheSame(t *testing.T) {
@@ -195,9 +180,7 @@ func TestPreemptedSequencesRecomputeAndAnswerTheSame(t *testing.T) {
 			t.Errorf("cache of %d blocks: %d preemptions", cfg.TotalKVBlocks, c.Stats().Preemptions)
 		}
 	}
-	if !reflect.DeepEqual(answers[0], answers[1]) {
-		t.Error("preemption changed the answers")
-	}
+	assert.Equal(t, answers[1], answers[0], "preemption changed the answers")
 }
 
 func TestLastAdmittedIsPreemptedFirst(t *testing.T) {
@@ -214,9 +197,8 @@ func TestLastAdmittedIsPreemptedFirst(t *testing.T) {
 			ended = append(ended, o.ID)
 		}
 	}
-	if !slices.Equal(ended, []string{"old", "young"}) || c.Stats().Preemptions == 0 {
-		t.Errorf("ended in order %v after %d preemptions", ended, c.Stats().Preemptions)
-	}
+	assert.True(t, slices.Equal(ended, []string{"old", "young"}) && c.Stats().Preemptions != 0,
+		"ended in order %v after %d preemptions", ended, c.Stats().Preemptions)
 }
 
 func TestBusyTimeHasThePassedPartOfAStep(t *testing.T) {
@@ -229,17 +211,11 @@ func TestBusyTimeHasThePassedPartOfAStep(t *testing.T) {
 		return time.Duration(math.Round(books.BusyMs * 1e6))
 	}
 	for _, at := range []time.Duration{0, step / 4, step} {
-		if got := busy(at); got != at {
-			t.Errorf("busy for %v, %v after the step began", got, at)
-		}
+		assert.Equal(t, at, busy(at), "busy for … after the step began")
 	}
-	if got := busy(2 * step); got != step {
-		t.Errorf("busy for %v with a late timer, and the step took %v", got, step)
-	}
+	assert.Equal(t, step, busy(2*step), "busy for … with a late timer, and the step took")
 	_, end := drive(t, c, r.Next)
-	if got, want := busy(end.Sub(epoch)+time.Second), c.worked; got != want {
-		t.Errorf("busy for %v with nothing to do, and the steps took %v", got, want)
-	}
+	assert.Equal(t, c.worked, busy(end.Sub(epoch)+time.Second), "busy for … with nothing to do, and the steps took")
 }
 
 func TestAbortFreesInMidStep(t *testing.T) {
@@ -249,23 +225,16 @@ func TestAbortFreesInMidStep(t *testing.T) {
 		Request{ID: "b", Prompt: prompt(2, 1000), MaxTokens: 5, IgnoreEOS: true})
 	r := c.Step(epoch)
 	mid := epoch.Add(r.Next.Sub(epoch) / 2)
-	if !c.Abort("a") || c.Abort("a") {
-		t.Error("the first Abort must end it, the second find nothing")
-	}
-	if held := c.cache.active(); held != blocksFor(1000, 16) {
-		t.Errorf("%d blocks active in mid-step, want only b's", held)
-	}
+	assert.True(t, c.Abort("a") && !c.Abort("a"), "the first Abort must end it, the second find nothing")
+	assert.Equal(t, blocksFor(1000, 16), c.cache.active(), "blocks active in mid-step, want only b's")
 	m := c.Step(mid)
 	if m.Next != r.Next {
 		t.Errorf("the step now ends at %v, before at %v", m.Next.Sub(epoch), r.Next.Sub(epoch))
 	}
-	if len(m.Outputs) != 1 || m.Outputs[0].ID != "a" || m.Outputs[0].Reason != Aborted {
-		t.Errorf("outputs after the abort: %+v", m.Outputs)
-	}
+	assert.True(t, len(m.Outputs) == 1 && m.Outputs[0].ID == "a" && m.Outputs[0].Reason == Aborted,
+		"outputs after the abort: %+v", m.Outputs)
 	outs, _ := drive(t, c, r.Next)
-	if len(outs) != 5 || outs[0].ID != "b" {
-		t.Errorf("b went on with %d outputs", len(outs))
-	}
+	assert.True(t, len(outs) == 5 && outs[0].ID == "b", "b went on with %d outputs", len(outs))
 }
 
 func TestLateTimerDoesNotSlowTheEngine(t *testing.T) {
@@ -273,11 +242,8 @@ func TestLateTimerDoesNotSlowTheEngine(t *testing.T) {
 	mustAdd(t, c, Request{ID: "a", Prompt: prompt(1, 1000), MaxTokens: 100, IgnoreEOS: true})
 	end := c.Step(epoch).Next
 	next := c.Step(end.Add(2 * time.Millisecond)).Next
-	if want := Qwen3Latency().Step(1, 1001, 0); next.Sub(end) != want {
-		t.Errorf("noticed 2 ms late, the next step ends %v after it, want %v", next.Sub(end), want)
-	}
+	assert.Equal(t, Qwen3Latency().Step(1, 1001, 0), next.Sub(end), "noticed 2 ms late, the next step ends … after it")
 	stopped := next.Add(time.Minute)
-	if again := c.Step(stopped).Next; again.Sub(stopped) < 14*time.Millisecond {
-		t.Errorf("after a minute's stop the engine catches up: next step ends %v later", again.Sub(stopped))
-	}
+	assert.GreaterOrEqual(t, c.Step(stopped).Next.Sub(stopped), 14*time.Millisecond,
+		"after a minute's stop the engine catches up: next step ends … later")
 }

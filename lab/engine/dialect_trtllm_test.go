@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const tensorRTID = 1 << 62
@@ -28,9 +31,8 @@ func (b *bench) context(id int64, body map[string]any) contextAnswer {
 	body["disaggregated_params"] = map[string]any{"request_type": "context_only", "disagg_request_id": id}
 	status, raw := b.post("p", completions, body)
 	var a contextAnswer
-	if err := json.Unmarshal(raw, &a); err != nil || status != http.StatusOK || len(a.Choices) != 1 {
-		b.t.Fatalf("context: %d %s", status, raw)
-	}
+	require.True(b.t, json.Unmarshal(raw, &a) == nil && status == http.StatusOK && len(a.Choices) == 1,
+		"context: %d %s", status, raw)
 	return a
 }
 
@@ -120,9 +122,7 @@ func TestTensorRTWrongHandOffs(t *testing.T) {
 				b.t.Errorf("%s: %d %s after %v", c.name, status, raw, time.Since(start))
 			}
 			// The context's half is still there, for its time-out and not longer.
-			if c.after == 0 && len(p.Books().Pinned) != 1 {
-				b.t.Errorf("%s: %+v", c.name, p.Books())
-			}
+			assert.True(b.t, c.after != 0 || len(p.Books().Pinned) == 1, "%s: %+v", c.name, p.Books())
 			time.Sleep(time.Minute)
 			b.rests(p, d)
 		}
@@ -142,9 +142,7 @@ func TestTensorRTAborts(t *testing.T) {
 		leave()
 		stop()
 		b.rests(blocked, d)
-		if len(p.Books().Pinned) != 1 {
-			b.t.Errorf("freed by one that had not asked: %+v", p.Books())
-		}
+		assert.Len(b.t, p.Books().Pinned, 1, "freed by one that had not asked: %+v", p.Books())
 		// Another takes it over and leaves: that frees it.
 		streamed := generation(a, 1000, "", "")
 		streamed["stream"] = true

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // reply is what came of a call that may hang.
@@ -23,17 +26,13 @@ type reply struct {
 func (b *bench) call(engine string, patience time.Duration, id string, v any) <-chan reply {
 	out := make(chan reply, 1)
 	raw, err := json.Marshal(v)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, err)
 	begin := time.Now()
 	go func() {
 		ctx, cancel := context.WithTimeout(b.t.Context(), patience)
 		defer cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+engine+completions, strings.NewReader(string(raw)))
-		if err != nil {
-			b.t.Error(err)
-		}
+		assert.NoError(b.t, err)
 		req.Header.Set("X-Request-Id", id)
 		var r reply
 		if resp, err := b.client.Do(req); err == nil {
@@ -86,9 +85,7 @@ func TestVLLMHalvesMeet(t *testing.T) {
 					if want := textOf(expected(prompt, 0, 20)); r.status != http.StatusOK || r.answer.Choices[0].Text != want {
 						t.Errorf("decode: %+v, want %q", r, want)
 					}
-					if hits := r.answer.Usage.Details.Cached; hits != 99 {
-						t.Errorf("%d tokens were taken over", hits)
-					}
+					assert.Equal(t, 99, r.answer.Usage.Details.Cached, "tokens were taken over")
 					b.idle(p, d)
 				})
 			})
@@ -180,15 +177,11 @@ func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 					if r := <-b.call(name, time.Minute, "later", body(ids(2, 10), 1)); r.status != http.StatusInternalServerError {
 						t.Errorf("a dead engine answered %d", r.status)
 					}
-					if books := s.Books(); len(books.Requests) != 0 {
-						t.Errorf("a dead engine runs %v", books.Requests)
-					}
+					assert.Empty(t, s.Books().Requests, "a dead engine runs")
 				}
 				if tc.after < tc.pins { // the hour of a hanging request is longer than any pin
 					synctest.Wait()
-					if len(p.Books().Pinned) != 1 {
-						t.Errorf("prefill does not hold the blocks: %+v", p.Books())
-					}
+					assert.Len(t, p.Books().Pinned, 1, "prefill does not hold the blocks: %+v", p.Books())
 				}
 				time.Sleep(time.Until(prefilled.Add(tc.pins + time.Second)))
 				b.idle(p)
@@ -292,9 +285,7 @@ func TestVLLMChats(t *testing.T) {
 		} {
 			ask := chat(1000, append(c.more, "ignore_eos", false)...)
 			status, w := b.ask("e", chats, ask)
-			if status != http.StatusOK {
-				t.Fatalf("%s: %d %+v", name, status, w.Error)
-			}
+			require.Equal(t, http.StatusOK, status, "%s %+v", name, w.Error)
 			m := w.Choices[0].Message
 			got := said{}.with(m, w.Choices[0].FinishReason)
 			if (got.tool == "look") != c.tool || (m.Reasoning != "") != c.thought || (m.Content != "") != c.content || got.finish != c.finish || c.tool && !json.Valid([]byte(got.arguments)) {
@@ -307,9 +298,7 @@ func TestVLLMChats(t *testing.T) {
 					streamed = streamed.with(ch.Delta, ch.FinishReason)
 				}
 			}
-			if streamed != got {
-				t.Errorf("%s, streamed:\n%+v\n%+v", name, streamed, got)
-			}
+			assert.True(t, streamed == got, "%s, streamed:\n%+v\n%+v", name, streamed, got)
 		}
 		if status, raw := b.post("quiet", chats, chat(3)); status != http.StatusOK || strings.Contains(string(raw), "prompt_tokens_details") {
 			t.Errorf("%d %s", status, raw)
@@ -336,9 +325,7 @@ func TestVLLMReleasesOnlyWhatItHasParsed(t *testing.T) {
 			b.wants("d", path, map[string]any{"model": "unknown", "max_tokens": 1, "kv_transfer_params": params}, status)
 		}
 		synctest.Wait()
-		if len(p.Books().Pinned) != 1 {
-			t.Errorf("prefill's blocks were released: %+v", p.Books())
-		}
+		assert.Len(t, p.Books().Pinned, 1, "prefill's blocks were released: %+v", p.Books())
 		b.wants("d", chats, map[string]any{"model": "unknown", "messages": []any{}, "kv_transfer_params": params}, http.StatusNotFound)
 		b.idle(p)
 	})

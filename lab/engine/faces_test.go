@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
@@ -83,13 +86,10 @@ func TestStreams(t *testing.T) {
 		prompt := ids(1, 40)
 		for extra, options := range map[int][]any{1: nil, 2: {"stream_options", map[string]any{"include_usage": true}}} { // events next to one a token
 			resp := b.send(b.t.Context(), "e", completions, body(prompt, 6, append(options, "stream", true)...))
-			if ct := resp.Header.Get("Content-Type"); ct != "text/event-stream; charset=utf-8" {
-				b.t.Errorf("content type %q", ct)
-			}
+			assert.Equal(b.t, "text/event-stream; charset=utf-8", resp.Header.Get("Content-Type"), "content type")
 			all := b.events(resp)
-			if len(all) != 6+extra || string(all[len(all)-1].data) != "[DONE]" {
-				b.t.Fatalf("%d events, the last is %s", len(all), all[len(all)-1].data)
-			}
+			require.True(b.t, len(all) == 6+extra && string(all[len(all)-1].data) == "[DONE]",
+				"%d events, the last is %s", len(all), all[len(all)-1].data)
 			text := ""
 			for _, e := range all[:6] {
 				text += e.Choices[0].Text
@@ -97,9 +97,8 @@ func TestStreams(t *testing.T) {
 			if want := textOf(expected(prompt, 0, 6)); text != want || all[5].Choices[0].FinishReason != "length" || all[4].Choices[0].FinishReason != "" {
 				b.t.Errorf("text %q, want %q", text, want)
 			}
-			if extra == 2 && (len(all[6].Choices) != 0 || all[6].Usage.Completion != 6) {
-				b.t.Errorf("usage event %s", all[6].data)
-			}
+			assert.True(b.t, extra != 2 || len(all[6].Choices) == 0 && all[6].Usage.Completion == 6,
+				"usage event %s", all[6].data)
 		}
 	})
 }
@@ -107,9 +106,7 @@ func TestStreams(t *testing.T) {
 func TestChatStreamBeginsWithItsRole(t *testing.T) {
 	alone(t, func(b *bench, _ *Server) {
 		all := b.events(b.send(b.t.Context(), "e", chats, chat(3, "stream", true, "return_token_ids", true)))
-		if len(all) != 5 {
-			b.t.Fatalf("%d events", len(all))
-		}
+		require.Len(b.t, all, 5, "events")
 		if d := all[0].Choices[0].Delta; d.Role != "assistant" || d.Content != "" || all[0].PromptTokenIDs == nil {
 			b.t.Errorf("first event %s", all[0].data)
 		}
@@ -125,9 +122,8 @@ func TestSeveralAnswersAndPrompts(t *testing.T) {
 	alone(t, func(b *bench, _ *Server) {
 		p, q := ids(1, 40), ids(2, 30)
 		_, w := b.ask("e", completions, body([][]uint32{p, q}, 5, "n", 2))
-		if len(w.Choices) != 4 || w.Usage.Prompt != 70 || w.Usage.Completion != 20 {
-			b.t.Fatalf("%d choices, %+v", len(w.Choices), w.Usage)
-		}
+		require.True(b.t, len(w.Choices) == 4 && w.Usage.Prompt == 70 && w.Usage.Completion == 20,
+			"%d choices, %+v", len(w.Choices), w.Usage)
 		for i, want := range [][]uint32{expected(p, 0, 5), expected(p, 1, 5), expected(q, 0, 5), expected(q, 1, 5)} {
 			if c := w.Choices[i]; c.Index != i || c.Text != textOf(want) {
 				b.t.Errorf("choice %d: %+v, want %q", i, c, textOf(want))
@@ -138,9 +134,7 @@ func TestSeveralAnswersAndPrompts(t *testing.T) {
 		for _, e := range all[:len(all)-1] {
 			texts[e.Choices[0].Index] += e.Choices[0].Text
 		}
-		if texts[0] != textOf(expected(p, 0, 5)) || texts[1] != textOf(expected(q, 0, 5)) {
-			b.t.Errorf("streamed: %v", texts)
-		}
+		assert.True(b.t, texts[0] == textOf(expected(p, 0, 5)) && texts[1] == textOf(expected(q, 0, 5)), "streamed: %v", texts)
 	})
 }
 
@@ -168,22 +162,18 @@ func TestStopStringsNeverShow(t *testing.T) {
 		} {
 			_, w := b.ask("e", completions, body(prompt, 10, tc.more...))
 			c := w.Choices[0]
-			if c.Text != tc.text || w.Usage.Completion != tc.tokens || c.StopReason != tc.reason {
-				b.t.Errorf("%s: %q after %d tokens for %v, want %q", tc.name, c.Text, w.Usage.Completion, c.StopReason, tc.text)
-			}
+			assert.True(b.t, c.Text == tc.text && w.Usage.Completion == tc.tokens && c.StopReason == tc.reason,
+				"%s: %q after %d tokens for %v, want %q", tc.name, c.Text, w.Usage.Completion, c.StopReason, tc.text)
 			var streamed strings.Builder
 			for _, e := range b.events(b.send(b.t.Context(), "e", completions, body(prompt, 10, append(tc.more, "stream", true)...))) {
 				if e.Choices == nil {
 					continue
 				}
 				streamed.WriteString(e.Choices[0].Text)
-				if !strings.HasPrefix(tc.text, streamed.String()) {
-					b.t.Errorf("%s: the stream shows %q", tc.name, streamed.String())
-				}
+				assert.True(b.t, strings.HasPrefix(tc.text, streamed.String()),
+					"%s: the stream shows %q", tc.name, streamed.String())
 			}
-			if streamed.String() != tc.text {
-				b.t.Errorf("%s: streamed %q, want %q", tc.name, streamed.String(), tc.text)
-			}
+			assert.Equal(b.t, tc.text, streamed.String(), "%s: streamed", tc.name)
 			b.idle(s)
 		}
 	})
@@ -269,9 +259,7 @@ func TestMetricsCarryVLLMsNames(t *testing.T) {
 			"vllm:prompt_tokens_total": "300", "vllm:generation_tokens_total": "7",
 			"vllm:time_to_first_token_seconds_count": "3", "vllm:inter_token_latency_seconds_count": "4",
 		} {
-			if !strings.Contains(text, name+labels+" "+value+"\n") {
-				b.t.Errorf("no %s%s %s", name, labels, value)
-			}
+			assert.Contains(b.t, text, name+labels+" "+value+"\n", "no %s%s %s", name, labels, value)
 		}
 	})
 }
@@ -312,9 +300,7 @@ func TestCompressedBodiesAreRefused(t *testing.T) {
 			r.Header.Set("Content-Encoding", "gzip")
 			w := httptest.NewRecorder()
 			s.Handler().ServeHTTP(w, r)
-			if w.Code != http.StatusUnsupportedMediaType {
-				b.t.Errorf("%s: status %d, %s", path, w.Code, w.Body)
-			}
+			assert.Equal(b.t, http.StatusUnsupportedMediaType, w.Code, "%s: status, %s", path, w.Body)
 		}
 	})
 }

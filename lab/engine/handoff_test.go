@@ -11,6 +11,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // prefill runs the prefill leg of a hand-off and returns what decode is to be
@@ -21,9 +24,7 @@ func (b *bench) prefill(engine string, prompt []uint32) json.RawMessage {
 		"do_remote_decode": true, "do_remote_prefill": false,
 		"remote_engine_id": nil, "remote_block_ids": nil, "remote_host": nil, "remote_port": nil,
 	}))
-	if status != http.StatusOK || w.Params == nil {
-		b.t.Fatalf("prefill: status %d, %+v", status, w)
-	}
+	require.True(b.t, status == http.StatusOK && w.Params != nil, "prefill: status %d, %+v", status, w)
 	return w.Params
 }
 
@@ -43,25 +44,19 @@ func pair(t *testing.T, both Config, do func(b *bench, p, d *Server)) {
 func TestHandOffFieldByField(t *testing.T) {
 	pair(t, Config{}, func(b *bench, p, _ *Server) {
 		var got map[string]any
-		if err := json.Unmarshal(b.prefill("p", ids(1, 48)), &got); err != nil {
-			b.t.Fatal(err)
-		}
+		require.NoError(b.t, json.Unmarshal(b.prefill("p", ids(1, 48)), &got))
 		books := p.Books()
-		if len(books.Pinned) != 1 || books.Pinned[0].Blocks != 3 || books.Pinned[0].ExpiresInMs != 30_000 {
-			b.t.Fatalf("pinned: %+v", books.Pinned)
-		}
+		require.True(b.t, len(books.Pinned) == 1 && books.Pinned[0].Blocks == 3 && books.Pinned[0].ExpiresInMs == 30_000,
+			"pinned: %+v", books.Pinned)
 		want := map[string]any{
 			"do_remote_prefill": true, "do_remote_decode": false,
 			"remote_block_ids": []any{[]any{0.0, 1.0, 2.0}}, "remote_engine_id": "p/1",
 			"remote_request_id": books.Pinned[0].Request, "remote_host": "p-kv", "remote_port": 5600.0,
 			"tp_size": 1.0, "remote_num_tokens": 48.0, "remote_blocks_expiry_time": nil, "transfer_mode": "pull",
 		}
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			b.t.Errorf("got  %v\nwant %v", got, want)
-		}
-		if !strings.HasPrefix(books.Pinned[0].Request, "cmpl-req-0-") {
-			b.t.Errorf("remote_request_id %q", books.Pinned[0].Request)
-		}
+		assert.Equal(b.t, fmt.Sprint(want), fmt.Sprint(got), "got  %v\nwant %v", got, want)
+		assert.True(b.t, strings.HasPrefix(books.Pinned[0].Request, "cmpl-req-0-"),
+			"remote_request_id %q", books.Pinned[0].Request)
 	})
 }
 
@@ -72,27 +67,20 @@ func TestDecodePullsAndAnswersAsOneEngineWould(t *testing.T) {
 		start := time.Now()
 		all := b.events(b.send(b.t.Context(), "d", completions, body(prompt, 20, "stream", true,
 			"stream_options", map[string]bool{"include_usage": true}, "kv_transfer_params", params)))
-		if want, got := d.core.transferTime(12_000)+Qwen3Latency().Step(1, 12_000, 0), all[0].at.Sub(start); got != want {
-			b.t.Errorf("first token after %v, want transfer and one step: %v", got, want)
-		}
+		assert.Equal(b.t, d.core.transferTime(12_000)+Qwen3Latency().Step(1, 12_000, 0), all[0].at.Sub(start),
+			"first token after …, want transfer and one step")
 		var text strings.Builder
 		for _, e := range all {
 			for _, c := range e.Choices {
 				text.WriteString(c.Text)
 			}
 		}
-		if want := textOf(expected(prompt, 0, 20)); text.String() != want {
-			b.t.Errorf("text %q, want %q", text.String(), want)
-		}
+		assert.Equal(b.t, textOf(expected(prompt, 0, 20)), text.String(), "text")
 		usage := all[len(all)-2].Usage
-		if usage == nil || usage.Details.Cached != 11_999 {
-			b.t.Errorf("usage %+v, want 11,999 tokens called cached", usage)
-		}
+		assert.True(b.t, usage != nil && usage.Details.Cached == 11_999, "usage %+v, want 11,999 tokens called cached", usage)
 		synctest.Wait()
 		pb, db := p.Books(), d.Books()
-		if !pb.Idle() || !db.Idle() || len(pb.Pinned) != 0 {
-			b.t.Errorf("left behind: p %+v, d %+v", pb, db)
-		}
+		assert.True(b.t, pb.Idle() && db.Idle() && len(pb.Pinned) == 0, "left behind: p %+v, d %+v", pb, db)
 	})
 }
 
@@ -112,9 +100,7 @@ func TestDecodeFailsAsVLLMDoesWithoutTheBlocks(t *testing.T) {
 			pair(t, Config{}, func(b *bench, p, d *Server) {
 				prompt := ids(1, 100)
 				var params map[string]any
-				if err := json.Unmarshal(b.prefill("p", prompt), &params); err != nil {
-					b.t.Fatal(err)
-				}
+				require.NoError(b.t, json.Unmarshal(b.prefill("p", prompt), &params))
 				tc.spoil(params)
 				b.wants("d", completions, body(prompt, 5, "kv_transfer_params", params), http.StatusInternalServerError, tc.say)
 				resp := b.send(b.t.Context(), "d", completions, body(prompt, 5, "stream", true, "kv_transfer_params", params))
@@ -133,9 +119,7 @@ func TestMalformedHandOffsFailAndNameTheField(t *testing.T) {
 		good := b.prefill("p", ids(1, 100))
 		for _, field := range []string{"remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids"} {
 			var params map[string]any
-			if err := json.Unmarshal(good, &params); err != nil {
-				b.t.Fatal(err)
-			}
+			require.NoError(b.t, json.Unmarshal(good, &params))
 			delete(params, field)
 			b.wants("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params), http.StatusInternalServerError, field)
 		}
@@ -215,9 +199,7 @@ func TestHeartbeatsKeepAQueuedHandOffAlive(t *testing.T) {
 			b.t.Fatalf("prefill's books: %+v", books)
 		}
 		stop()
-		if r := <-answer; r.status != http.StatusOK {
-			b.t.Errorf("status %d", r.status)
-		}
+		assert.Equal(b.t, http.StatusOK, (<-answer).status, "status")
 		b.idle(p, d)
 	})
 }
@@ -230,9 +212,7 @@ func TestDecodeEngineThatEndsReleasesWhatItAwaits(t *testing.T) {
 		answer := b.call("d", time.Hour, "a", body(prompt, 5, "kv_transfer_params", b.prefill("p", prompt)))
 		time.Sleep(20 * time.Millisecond) // virtual: in the transfer
 		stop()
-		if r := <-answer; r.status != http.StatusServiceUnavailable {
-			t.Errorf("the client is answered %d", r.status)
-		}
+		assert.Equal(t, http.StatusServiceUnavailable, (<-answer).status, "the client is answered")
 		b.idle(p)
 	})
 }
@@ -266,27 +246,19 @@ func TestPrefillThatEndsAsItsClientLeavesIsAnswered(t *testing.T) {
 		leave()
 		for round := range 20 {
 			ask, err := json.Marshal(body(ids(round, 48), 1, "kv_transfer_params", map[string]any{"do_remote_decode": true, "do_remote_prefill": false}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			r := httptest.NewRequestWithContext(gone, http.MethodPost, completions, bytes.NewReader(ask))
 			w := httptest.NewRecorder()
 			c, failure := p.understand(completionForm, w, r)
 			if failure == nil {
 				failure = p.begin(c)
 			}
-			if failure != nil {
-				t.Fatal(failure)
-			}
+			require.Nil(t, failure)
 			time.Sleep(time.Second) // virtual: the prefill ends, its lease does not
 			synctest.Wait()
-			if len(p.Books().Pinned) == 0 {
-				t.Fatal("the prefill did not end")
-			}
+			require.NotEmpty(t, p.Books().Pinned, "the prefill did not end")
 			p.writeWhole(w, r, c)
-			if !strings.Contains(w.Body.String(), "remote_block_ids") {
-				t.Fatalf("round %d: the hand-off is lost: %q", round, w.Body)
-			}
+			require.Contains(t, w.Body.String(), "remote_block_ids", "round %d: the hand-off is lost: %q", round, w.Body)
 		}
 	})
 }

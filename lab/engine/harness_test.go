@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
@@ -96,9 +97,7 @@ func (b *bench) engine(cfg Config) (*Server, context.CancelFunc) {
 	side := &http.Transport{DialContext: b.network.dial}
 	cfg.Client = &http.Client{Transport: side}
 	s, err := NewServer(cfg, nil)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, err)
 	ctx, cancel := context.WithCancel(b.t.Context())
 	over := make(chan error, 1)
 	go func() { over <- s.Run(ctx) }()
@@ -107,9 +106,7 @@ func (b *bench) engine(cfg Config) (*Server, context.CancelFunc) {
 	b.serve(transfer, cfg.ID+"-kv:5600")
 	b.ends = append(b.ends, func() {
 		cancel()
-		if err := <-over; err != nil {
-			b.t.Errorf("Run: %v", err)
-		}
+		assert.NoError(b.t, <-over, "Run")
 		side.CloseIdleConnections()
 		_ = faces.Close()
 		_ = transfer.Close()
@@ -130,21 +127,15 @@ func (b *bench) send(ctx context.Context, engine, path string, v any) *http.Resp
 	body, ok := v.(string)
 	if !ok {
 		raw, err := json.Marshal(v)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		require.NoError(b.t, err)
 		body = string(raw)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+engine+path, strings.NewReader(body))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, err)
 	req.Header.Set("X-Request-Id", "req")
 	resp, err := b.client.Do(req)
 	if err != nil {
-		if ctx.Err() == nil {
-			b.t.Fatal(err)
-		}
+		require.Error(b.t, ctx.Err(), err)
 		return nil
 	}
 	return resp
@@ -173,9 +164,7 @@ func (b *bench) post(engine, path string, v any) (status int, body []byte) {
 	resp := b.send(b.t.Context(), engine, path, v)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, err)
 	return resp.StatusCode, body
 }
 
@@ -183,14 +172,10 @@ func (b *bench) post(engine, path string, v any) (status int, body []byte) {
 func (b *bench) get(engine, path string) (status int, body string) {
 	b.t.Helper()
 	resp, err := b.client.Get("http://" + engine + path)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, err)
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	require.NoError(b.t, err)
 	return resp.StatusCode, string(raw)
 }
 
@@ -256,9 +241,7 @@ func (b *bench) ask(engine, path string, v any) (int, whole) {
 	b.t.Helper()
 	status, body := b.post(engine, path, v)
 	var w whole
-	if err := json.Unmarshal(body, &w); err != nil {
-		b.t.Fatalf("%s: %v", body, err)
-	}
+	require.NoError(b.t, json.Unmarshal(body, &w), "%s", body)
 	return status, w
 }
 
@@ -282,9 +265,7 @@ func (b *bench) events(resp *http.Response) (all []event) {
 		}
 		e := event{data: bytes.Clone(data), at: time.Now()}
 		if string(data) != "[DONE]" {
-			if err := json.Unmarshal(data, &e.whole); err != nil {
-				b.t.Fatalf("%s: %v", data, err)
-			}
+			require.NoError(b.t, json.Unmarshal(data, &e.whole), "%s", data)
 		}
 		all = append(all, e)
 	}

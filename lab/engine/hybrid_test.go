@@ -3,6 +3,9 @@ package engine
 import (
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestHybridAsRecorded sends the prompts of ../shared/vectors/kvevents-vllm-0.32/hybrid-sliding-first.json, a model of
@@ -29,9 +32,7 @@ func TestHybridAsRecorded(t *testing.T) {
 		mustAdd(t, c, Request{ID: "r", Prompt: r.prompt, MaxTokens: r.answer, IgnoreEOS: true})
 		outs, events, now = driven(t, c, now)
 		for _, o := range outs {
-			if o.Cached != r.cached {
-				t.Fatalf("request %d of %d tokens: %d cached, want %d", i, len(r.prompt), o.Cached, r.cached)
-			}
+			require.Equal(t, r.cached, o.Cached, "request %d of %d tokens cached", i, len(r.prompt))
 		}
 		for _, e := range events {
 			if e.Window > 0 {
@@ -42,9 +43,7 @@ func TestHybridAsRecorded(t *testing.T) {
 			}
 		}
 	}
-	if windows == 0 {
-		t.Error("no event of the window")
-	}
+	assert.NotZero(t, windows, "no event of the window")
 }
 
 // TestATwinIsEvictedByItself is ../shared/vectors/kvevents-vllm-0.32/stored-twice-evicted-once: the last block of a prompt
@@ -65,9 +64,7 @@ func TestATwinIsEvictedByItself(t *testing.T) {
 	last := BlockHashes(nil, p, 4, 0)[1]
 	longer := append(slices.Clone(p), prompt(2, 4)...)
 	run(p)
-	if got := run(p); got != 4 {
-		t.Errorf("%d tokens cached, want 4: the last block is computed again", got)
-	}
+	assert.Equal(t, 4, run(p), "tokens cached, want 4: the last block is computed again")
 	for i := range uint32(8) {
 		run(prompt(10+i, 12))
 		if got := run(longer); i > 0 && got != 8 {
@@ -84,7 +81,6 @@ func TestATwinIsEvictedByItself(t *testing.T) {
 			}
 		}
 	}
-	if stored != 2 || removed != 1 {
-		t.Errorf("the last block was stored %d times and removed %d times, want 2 and 1", stored, removed)
-	}
+	assert.True(t, stored == 2 && removed == 1,
+		"the last block was stored %d times and removed %d times, want 2 and 1", stored, removed)
 }

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // randomRun does so many random operations on a small, crowded core and checks
@@ -151,17 +154,14 @@ func TestBlocksAreConservedUnderRandomOperations(t *testing.T) {
 	var seen Stats
 	for seed := range uint64(4) {
 		_, stats, err := randomRun(seed, 2000)
-		if err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
+		require.NoError(t, err, "seed %d", seed)
 		seen.PrefixHits += stats.PrefixHits
 		seen.Preemptions += stats.Preemptions
 		seen.LapsedLeases += stats.LapsedLeases
 		seen.FailedLoads += stats.FailedLoads
 	}
-	if seen.PrefixHits == 0 || seen.Preemptions == 0 || seen.LapsedLeases == 0 || seen.FailedLoads == 0 {
-		t.Errorf("the operations are too tame: %+v", seen)
-	}
+	assert.True(t, seen.PrefixHits != 0 && seen.Preemptions != 0 && seen.LapsedLeases != 0 && seen.FailedLoads != 0,
+		"the operations are too tame: %+v", seen)
 }
 
 // The golden trace says that the same calls give the same results, run after

@@ -5,6 +5,9 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // A request that asks for it has the prefix that it uses again announced from its
@@ -54,9 +57,7 @@ func TestReusedPrefixIsToldAgain(t *testing.T) {
 					known[h] = before + (i+1)*e.BlockSize
 				}
 			}
-			if !slices.Equal(got, tc.want) {
-				t.Errorf("told %v, want %v", got, tc.want)
-			}
+			assert.True(t, slices.Equal(got, tc.want), "told %v, want %v", got, tc.want)
 		})
 	}
 }
@@ -70,15 +71,11 @@ func TestRetellIsAskedForAsOfVLLM(t *testing.T) {
 			`{"kv_cache_report_mode":"incremental"}`: false, `{"kv_cache_report_mode":1}`: false, `{}`: false, `null`: false,
 		} {
 			f, failure := parseFields([]byte(`{"vllm_xargs":` + xargs + `}`))
-			if failure != nil {
-				b.t.Fatal(failure)
-			}
+			require.Nil(b.t, failure)
 			c := &call{}
 			s.dialect.settings(c, f)
 			r := c.request
-			if r.Reannounce != want || f.err != nil {
-				b.t.Errorf("%s: %v, %+v", xargs, r.Reannounce, f.err)
-			}
+			assert.True(b.t, r.Reannounce == want && f.err == nil, "%s: %v, %+v", xargs, r.Reannounce, f.err)
 		}
 		if status, w := b.ask("e", completions, body(ids(1, 4), 5, "vllm_xargs", 7)); status != http.StatusBadRequest || w.Error.Param != "vllm_xargs" {
 			b.t.Errorf("vllm_xargs of another type: %d %+v", status, w.Error)

@@ -6,6 +6,9 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // half is a prefill of 40 tokens that is to be met under "room".
@@ -40,16 +43,12 @@ func (s *script) to(at time.Duration) {
 		r := s.Step(s.now)
 		s.met = append(s.met, r.Met...)
 		s.outs = append(s.outs, r.Outputs...)
-		if err := audit(s.Core); err != nil {
-			s.t.Fatal(err)
-		}
+		require.NoError(s.t, audit(s.Core))
 		if r.Next.IsZero() || r.Next.After(end) {
 			s.now = end
 			return
 		}
-		if !r.Next.After(s.now) {
-			s.t.Fatalf("at %v the core asks to be stepped at %v", s.now, r.Next)
-		}
+		require.True(s.t, r.Next.After(s.now), "at %v the core asks to be stepped at %v", s.now, r.Next)
 		s.now = r.Next
 	}
 }
@@ -72,9 +71,8 @@ func (s *script) want(met, outs string, active int) {
 	for _, x := range s.outs {
 		o += fmt.Sprintf("%s:%v:%v ", x.ID, x.Reason, x.Err)
 	}
-	if m != met || o != outs || s.cache.active() != active {
-		s.t.Errorf("met %q, want %q\nended %q, want %q\n%d blocks active, want %d", m, met, o, outs, s.cache.active(), active)
-	}
+	assert.True(s.t, m == met && o == outs && s.cache.active() == active,
+		"met %q, want %q\nended %q, want %q\n%d blocks active, want %d", m, met, o, outs, s.cache.active(), active)
 }
 
 // A decode engine that goes while it waits wants nothing any more. One that goes once it was promised the blocks may be reading
@@ -129,9 +127,7 @@ func TestDismissedBlocksAreNotKept(t *testing.T) {
 		s.add(half("p", Hold{}))
 		s.to(3 * time.Minute)
 		s.want("", "p:length:<nil> ", 0) // its lease is over
-		if s.Stats().LapsedLeases != 1 {
-			s.t.Errorf("%+v: the blocks were not pinned", s.Stats())
-		}
+		assert.EqualValues(s.t, 1, s.Stats().LapsedLeases, "%+v: the blocks were not pinned", s.Stats())
 	})
 	scene(t, "prefill that waits for decode", func(s *script) {
 		s.add(half("p", Hold{GuestFirst: time.Minute}))
@@ -167,9 +163,7 @@ func TestPrefillThatWaitsForDecodeAnswersLast(t *testing.T) {
 	s.Abort("r")
 	s.to(3 * time.Minute)
 	s.want("1:<nil> 2:<nil> 3:<nil> ", "p:length:<nil> q:error:"+ErrNoDecode.Error()+" r:abort:<nil> ", 0)
-	if len(s.meetings) != 0 || len(s.seqs) != 0 {
-		t.Errorf("%d meetings and %d sequences left", len(s.meetings), len(s.seqs))
-	}
+	assert.True(t, len(s.meetings) == 0 && len(s.seqs) == 0, "%d meetings and %d sequences left", len(s.meetings), len(s.seqs))
 }
 
 // A prefill that ends without pinned blocks answers its guest at once.
@@ -192,9 +186,7 @@ func TestGuestOfAFailedPrefillIsAnswered(t *testing.T) {
 			s.meet(1, time.Minute)
 			end(s)
 			s.to(time.Second)
-			if len(s.met) != 1 || s.met[0].Err == nil {
-				t.Errorf("the guest was answered with %+v", s.met)
-			}
+			assert.True(t, len(s.met) == 1 && s.met[0].Err != nil, "the guest was answered with %+v", s.met)
 		})
 	}
 }
@@ -202,9 +194,7 @@ func TestGuestOfAFailedPrefillIsAnswered(t *testing.T) {
 // Any order of everything that can happen ends in each guest answered once, each sequence ended once, and nothing held.
 func TestRendezvousUnderRandomOperations(t *testing.T) {
 	for seed := range uint64(20) {
-		if err := randomMeetings(t, seed, 3000); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
+		require.NoError(t, randomMeetings(t, seed, 3000), "seed %d", seed)
 	}
 }
 

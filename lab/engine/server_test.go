@@ -9,6 +9,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestDrainServesItsGraceAndWhatRuns(t *testing.T) {
@@ -27,9 +30,7 @@ func TestDrainServesItsGraceAndWhatRuns(t *testing.T) {
 		start := time.Now()
 		drained := make(chan time.Duration)
 		go func() {
-			if err := s.Drain(t.Context()); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, s.Drain(t.Context()))
 			drained <- time.Since(start)
 		}()
 		synctest.Wait()
@@ -54,9 +55,8 @@ func TestEngineThatEndsCutsItsStreams(t *testing.T) {
 		stop()
 		all, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if err == nil || strings.Contains(string(all), "[DONE]") || len(all) == 0 {
-			t.Errorf("the stream of %d bytes ended with %v", len(all), err)
-		}
+		assert.True(t, err != nil && !strings.Contains(string(all), "[DONE]") && len(all) != 0,
+			"the stream of %d bytes ended with %v", len(all), err)
 	})
 }
 
@@ -64,9 +64,7 @@ func TestHealthSaysWhyItIsNotReady(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		b.engine(Config{ID: "e", Ready: func() error { return errors.New("no lease yet") }})
 		s, err := NewServer(Config{}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		starting := &http.Server{Handler: s.Handler()}
 		defer starting.Close()
 		b.serve(starting, "starting:80")

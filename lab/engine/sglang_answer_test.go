@@ -5,6 +5,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // A stream's chunks: the role, words, a thought and a call apart, the end by itself, then the usage.
@@ -26,9 +29,7 @@ func TestSGLangStreams(t *testing.T) {
 		has := func(line string, parts ...string) {
 			t.Helper()
 			for _, part := range parts {
-				if !strings.Contains(line, part) {
-					t.Errorf("no %s in %s", part, line)
-				}
+				assert.Contains(t, line, part, "no … in")
 			}
 		}
 		plain, words := stream(ask())
@@ -36,15 +37,11 @@ func TestSGLangStreams(t *testing.T) {
 		has(plain[0], `"delta":{"role":"assistant","content":"","reasoning_content":null,"tool_calls":null}`, `"finish_reason":null,"matched_stop":null`)
 		has(plain[n-3], `"delta":{"role":null,"content":null,"reasoning_content":null,"tool_calls":null}`, `"finish_reason":"length"`)
 		has(plain[n-2], `"choices":[]`, `"completion_tokens":12`, `"reasoning_tokens":0`)
-		if plain[n-1] != "[DONE]" || n != 1+12+3 {
-			t.Errorf("%d events: %v", n, plain)
-		}
+		assert.True(t, plain[n-1] == "[DONE]" && n == 1+12+3, "%d events: %v", n, plain)
 
 		thought, rest := stream(ask("chat_template_kwargs", map[string]any{"enable_thinking": true}))
 		has(thought[1], `"content":null,"reasoning_content":"`)
-		if !strings.HasSuffix(words, rest) || len(rest) >= len(words) {
-			t.Errorf("%q behind the thought of %q", rest, words)
-		}
+		assert.True(t, strings.HasSuffix(words, rest) && len(rest) < len(words), "%q behind the thought of %q", rest, words)
 		if together, all := stream(ask("chat_template_kwargs", map[string]any{"enable_thinking": true}, "separate_reasoning", false)); all != words {
 			t.Errorf("%q in %v", all, together)
 		}
@@ -52,22 +49,16 @@ func TestSGLangStreams(t *testing.T) {
 		tools := []map[string]any{{"type": "function", "function": map[string]any{"name": "look"}}, {"type": "function", "function": map[string]any{"name": "go"}}}
 		call, none := stream(ask("tools", tools, "tool_choice", map[string]any{"type": "function", "function": map[string]any{"name": "go"}}))
 		has(call[1], `"tool_calls":[{`, `"name":"go"`, `"id":"call_`)
-		if none != "" {
-			t.Errorf("a call has the content %q", none)
-		}
+		assert.Empty(t, none, "a call has the content")
 		arguments := ""
 		for _, line := range call[1 : len(call)-3] {
 			var w whole
-			if err := json.Unmarshal([]byte(line), &w); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, json.Unmarshal([]byte(line), &w))
 			for _, c := range w.Choices[0].Delta.ToolCalls {
 				arguments += c.Function.Arguments
 			}
 		}
-		if want := argumentsOf(words); arguments != want {
-			t.Errorf("arguments %s, want %s", arguments, want)
-		}
+		assert.Equal(t, argumentsOf(words), arguments, "arguments")
 		status, raw := b.post("alone", chats, ask("tools", tools, "tool_choice", "required", "stream", false))
 		has(string(raw), `"name":"look"`, `"content":null`)
 		if auto, all := stream(ask("tools", tools)); status != 200 || all != words {
@@ -81,9 +72,7 @@ func TestSGLangStreams(t *testing.T) {
 		} {
 			status, raw := b.post("alone", chats, ask(more...))
 			has(string(raw), name)
-			if status != http.StatusBadRequest {
-				t.Errorf("%s: %d %s", name, status, raw)
-			}
+			assert.Equal(t, http.StatusBadRequest, status, "%s %s", name, raw)
 		}
 	})
 }
@@ -99,17 +88,13 @@ func TestSGLangChatPrompts(t *testing.T) {
 		text := func(path string, v any) string {
 			t.Helper()
 			status, w := b.ask("alone", path, v)
-			if status != 200 {
-				t.Fatalf("%d %+v", status, w)
-			}
+			require.Equal(t, 200, status, "%+v", w)
 			return w.Choices[0].Text + w.Choices[0].Message.Content
 		}
 		twice := ask("user", "chat_template_kwargs", map[string]any{"tools": 5})
 		b.wants("alone", chats, twice, 500, `"message":"Internal server error: 'tools'"`)
 		prompt := ids(4, 50)
-		if got, want := text(chats, ask("user", "input_ids", prompt)), text(completions, body(prompt, 5)); got != want {
-			t.Errorf("input_ids: %q, want %q", got, want)
-		}
+		assert.Equal(t, text(completions, body(prompt, 5)), text(chats, ask("user", "input_ids", prompt)), "input_ids")
 		asUser := text(chats, ask("user"))
 		if text(chats, ask("assistant")) != asUser || text(chats, ask("assistant", "continue_final_message", true)) == asUser {
 			t.Error("a last message of the assistant's")

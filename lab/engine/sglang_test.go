@@ -10,6 +10,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // rendezvous is the members that send a request's legs to one room.
@@ -60,9 +63,8 @@ func TestSGLangPairAnswersAsOneEngine(t *testing.T) {
 			if rest.Choices[0].Text != alone.Choices[0].Text || rest.Usage.Completion != limit || rest.Choices[0].FinishReason != "length" {
 				t.Errorf("decode answered %+v\nalone %+v", rest, alone)
 			}
-			if !strings.HasPrefix(rest.Choices[0].Text, first.Choices[0].Text) || first.Usage.Completion != 1 {
-				t.Errorf("prefill answered %+v", first)
-			}
+			assert.True(t, strings.HasPrefix(rest.Choices[0].Text, first.Choices[0].Text) && first.Usage.Completion == 1,
+				"prefill answered %+v", first)
 		}
 		b.idle(p, d)
 	})
@@ -100,9 +102,7 @@ func TestSGLangCachedTokens(t *testing.T) {
 					}
 				}
 			}
-			if books := d.Books(); books.Blocks.Cached != 0 {
-				t.Errorf("decode keeps %d blocks", books.Blocks.Cached)
-			}
+			assert.Zero(t, d.Books().Blocks.Cached, "decode keeps … blocks")
 		})
 	}
 }
@@ -142,13 +142,10 @@ func TestSGLangWrongHandOffs(t *testing.T) {
 				if status != c.status || took < c.after || took > c.after+time.Second || !strings.Contains(string(raw), c.says) {
 					t.Errorf("%d after %v, want %d after %v: %s", status, took, c.status, c.after, raw)
 				}
-				if status != 200 && !strings.HasPrefix(string(raw), `{"object":"error","message":`) {
-					t.Errorf("not SGLang's form of an error: %s", raw)
-				}
+				assert.True(t, status == 200 || strings.HasPrefix(string(raw), `{"object":"error","message":`),
+					"not SGLang's form of an error: %s", raw)
 				heads, bodies := b.both(completions, body(prompt, 4, rendezvous(6)...), body(prompt, 4, rendezvous(6)...))
-				if heads != [2]int{200, 200} {
-					t.Errorf("others after it: %v %v", heads, bodies)
-				}
+				assert.True(t, heads == [2]int{200, 200}, "others after it: %v %v", heads, bodies)
 				b.idle(p, d)
 			})
 		})
@@ -242,9 +239,7 @@ func TestSGLangQueueLimit(t *testing.T) {
 			defer b.begin("p", body(ids(n, 64), 4, rendezvous(50+n)...))()
 		}
 		status, raw := b.post("p", completions, body(ids(1, 64), 4, rendezvous(60)...))
-		if status != 503 || !strings.Contains(string(raw), "queue is full") {
-			t.Errorf("%d %s", status, raw)
-		}
+		assert.True(t, status == 503 && strings.Contains(string(raw), "queue is full"), "%d %s", status, raw)
 		resp := b.send(t.Context(), "p", completions, body(ids(1, 64), 4, rendezvous(61, "stream", true)...))
 		if events := b.events(resp); resp.StatusCode != 200 || len(events) != 2 || !strings.Contains(string(events[0].data), `"code":503`) {
 			t.Errorf("%d %+v", resp.StatusCode, events)
@@ -264,9 +259,7 @@ func TestSGLangInfo(t *testing.T) {
 					`"disaggregation_mode":"` + mode + `"`, `"page_size":16`, `"max_total_num_tokens":16000`, `"version":"0.5.19"`, `"disaggregation_bootstrap_port":5600`,
 					`"kv_events":{"block_size":16,"dp_size":1,"endpoint_host":"*","endpoint_port_base":5557,"publisher":"zmq","replay_endpoint_port_base":5558,"topic":"kv"}`,
 				} {
-					if status != 200 || !strings.Contains(raw, part) {
-						t.Errorf("%s%s: no %s in %s", engine, path, part, raw)
-					}
+					assert.True(t, status == 200 && strings.Contains(raw, part), "%s%s: no %s in %s", engine, path, part, raw)
 				}
 			}
 			for path, want := range map[string]int{"/health": 200, "/health_generate": 200, "/ready": 404} { // of 0.5.19
@@ -289,9 +282,7 @@ func TestSGLangInfo(t *testing.T) {
 			t.Errorf("decode has a bootstrap server: %d", status)
 		}
 		late, err := NewServer(Config{Engine: "sglang", Role: "prefill"}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		answer := httptest.NewRecorder()
 		if late.TransferHandler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/route", nil)); answer.Code != 503 {
 			t.Errorf("before it runs: %d %s", answer.Code, answer.Body)
@@ -344,9 +335,7 @@ func TestSGLangSalts(t *testing.T) {
 				seen[h] = e.Salt
 			}
 		}
-		if len(seen) != 3*4 {
-			t.Errorf("%d hashes: %v", len(seen), seen)
-		}
+		assert.Len(t, seen, 3*4, "hashes")
 		b.idle(s)
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"os"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // What one engine has computed another loads, in whole chunks; what a store has lost is computed again, and no answer differs.
@@ -24,13 +26,9 @@ func TestEnginesShareAStore(t *testing.T) {
 			}
 		}
 		kept, err := os.ReadDir(dir)
-		if err != nil || len(kept) != 3 {
-			t.Fatalf("%d chunks kept: %v", len(kept), err)
-		}
+		require.True(t, err == nil && len(kept) == 3, "%d chunks kept: %v", len(kept), err)
 		for _, chunk := range kept {
-			if err := os.Remove(dir + "/" + chunk.Name()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Remove(dir+"/"+chunk.Name()))
 		}
 		if _, w := b.ask("e", completions, body(prompt, 20)); w.Choices[0].Text != textOf(expected(prompt, 0, 20)) || w.Usage.Details.Cached != 0 {
 			t.Errorf("without the store's chunks: %+v", w.Usage)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestStoppingTokens(t *testing.T) {
@@ -61,9 +63,7 @@ func TestAnyInterruptionContinuesTheSame(t *testing.T) {
 	want := whole(p, 60)
 	for cut := range want {
 		got := slices.Concat(want[:cut], whole(slices.Concat(p, want[:cut]), 60-cut))
-		if !slices.Equal(got, want) {
-			t.Fatalf("interrupted after %d tokens, the answer differs", cut)
-		}
+		require.True(t, slices.Equal(got, want), "interrupted after %d tokens, the answer differs", cut)
 	}
 }
 

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // prefilled is a core that has just finished a prefill of n tokens for a
@@ -18,9 +21,7 @@ func prefilled(t *testing.T, n int) (*Core, *Pinned, time.Time) {
 		end = r.Next
 		r = c.Step(end)
 	}
-	if r.Outputs[0].Pinned == nil {
-		t.Fatalf("the prefill ended with %+v", r.Outputs)
-	}
+	require.NotNil(t, r.Outputs[0].Pinned, "the prefill ended with %+v", r.Outputs)
 	return c, r.Outputs[0].Pinned, end
 }
 
@@ -41,18 +42,13 @@ func TestFinishedPrefillStaysPinnedForItsLease(t *testing.T) {
 			t.Fatalf("%d blocks active, %d named for %d tokens", c.cache.active(), len(p.BlockIDs), p.Tokens)
 		}
 		for _, b := range tc.beats {
-			if !c.Heartbeat("p", end.Add(b)) {
-				t.Errorf("%s: no lease after %v", tc.name, b)
-			}
+			assert.True(t, c.Heartbeat("p", end.Add(b)), "%s: no lease after %v", tc.name, b)
 		}
 		c.Step(end.Add(tc.held - 1))
-		if c.cache.active() == 0 {
-			t.Errorf("%s: freed before %v", tc.name, tc.held)
-		}
+		assert.NotZero(t, c.cache.active(), "%s: freed before %v", tc.name, tc.held)
 		r := c.Step(end.Add(tc.held))
-		if c.cache.active() != 0 || !r.Next.IsZero() || c.Stats().LapsedLeases != 1 {
-			t.Errorf("%s: %d blocks active after %v", tc.name, c.cache.active(), tc.held)
-		}
+		assert.True(t, c.cache.active() == 0 && r.Next.IsZero() && c.Stats().LapsedLeases == 1,
+			"%s: %d blocks active after %v", tc.name, c.cache.active(), tc.held)
 	}
 }
 
@@ -76,9 +72,8 @@ func TestProducerChecksWhatIsAskedFor(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tc.name, err, tc.err)
 		}
 	}
-	if !c.Release("p") || c.Release("p") || c.cache.active() != 0 {
-		t.Errorf("released once, %d blocks are active", c.cache.active())
-	}
+	assert.True(t, c.Release("p") && !c.Release("p") && c.cache.active() == 0,
+		"released once, %d blocks are active", c.cache.active())
 	if _, err := c.Fetch(good, 100, 100, now); !errors.Is(err, ErrNotHeld) {
 		t.Errorf("after the release: %v", err)
 	}
@@ -87,15 +82,12 @@ func TestProducerChecksWhatIsAskedFor(t *testing.T) {
 func TestNICCarriesOneTransferAtATime(t *testing.T) {
 	c, p, now := prefilled(t, 12_000)
 	one := c.transferTime(12_000)
-	if want := time.Millisecond + 62_914_560*time.Nanosecond; one != want {
-		t.Errorf("12,000 tokens take %v, want %v", one, want)
-	}
+	assert.Equal(t, time.Millisecond+62_914_560*time.Nanosecond, one, "12,000 tokens take")
 	r := Remote{RequestID: "p", BlockIDs: [][]int32{p.BlockIDs}}
 	for i := range 3 {
 		wait, err := c.Fetch(r, 12_000, 12_000, now)
-		if err != nil || wait != time.Duration(i)*one {
-			t.Errorf("transfer %d waits for %v, want %v (%v)", i, wait, time.Duration(i)*one, err)
-		}
+		assert.True(t, err == nil && wait == time.Duration(i)*one,
+			"transfer %d waits for %v, want %v (%v)", i, wait, time.Duration(i)*one, err)
 	}
 	if wait, _ := c.Fetch(r, 12_000, 12_000, now.Add(time.Minute)); wait != 0 {
 		t.Errorf("an idle NIC makes wait for %v", wait)
@@ -116,25 +108,17 @@ func TestDecodeRunsWhenItsBlocksHaveCome(t *testing.T) {
 	if a := c.Awaited(); len(a) != 1 || a[0].RequestID != "p" {
 		t.Errorf("awaited %+v", a)
 	}
-	if c.cache.active() != 125 {
-		t.Errorf("%d blocks held during the transfer, want 125", c.cache.active())
-	}
+	assert.Equal(t, 125, c.cache.active(), "blocks held during the transfer, want 125")
 	c.Fetched("d", 3*time.Millisecond, now)
 	landed := now.Add(3*time.Millisecond + c.transferTime(2000-1008))
 	if r = c.Step(now); !r.Next.Equal(landed) {
 		t.Errorf("lands %v after the answer, want %v", r.Next.Sub(now), landed.Sub(now))
 	}
 	r = c.Step(landed)
-	if len(r.Releases) != 1 || r.Releases[0].RequestID != "p" {
-		t.Errorf("releases %+v after landing", r.Releases)
-	}
-	if want := Qwen3Latency().Step(1, 2000, 0); r.Next.Sub(landed) != want {
-		t.Errorf("first token %v after landing, want one decode step: %v", r.Next.Sub(landed), want)
-	}
+	assert.True(t, len(r.Releases) == 1 && r.Releases[0].RequestID == "p", "releases %+v after landing", r.Releases)
+	assert.Equal(t, Qwen3Latency().Step(1, 2000, 0), r.Next.Sub(landed), "first token … after landing, want one decode step")
 	outs, _ := drive(t, c, r.Next)
-	if len(outs) != 2 || outs[0].Cached != 1999 {
-		t.Errorf("outputs %+v, want two with 1999 tokens cached", outs)
-	}
+	assert.True(t, len(outs) == 2 && outs[0].Cached == 1999, "outputs %+v, want two with 1999 tokens cached", outs)
 }
 
 func TestProducerIsToldWhateverTheEnd(t *testing.T) {
@@ -155,11 +139,9 @@ func TestProducerIsToldWhateverTheEnd(t *testing.T) {
 		c.Step(epoch)
 		tc.end(c)
 		r := c.Step(epoch)
-		if len(r.Releases) != 1 || len(r.Outputs) != 1 || r.Outputs[0].Reason != tc.reason {
-			t.Errorf("%s: releases %+v, outputs %+v", tc.name, r.Releases, r.Outputs)
-		}
-		if c.cache.active() != 0 || !r.Next.IsZero() {
-			t.Errorf("%s: %d blocks active, next %v", tc.name, c.cache.active(), r.Next)
-		}
+		assert.True(t, len(r.Releases) == 1 && len(r.Outputs) == 1 && r.Outputs[0].Reason == tc.reason,
+			"%s: releases %+v, outputs %+v", tc.name, r.Releases, r.Outputs)
+		assert.True(t, c.cache.active() == 0 && r.Next.IsZero(),
+			"%s: %d blocks active, next %v", tc.name, c.cache.active(), r.Next)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -33,9 +35,7 @@ func TestWhatEndsALoad(t *testing.T) {
 			w.Duration, set = tt.duration, append(set, "duration")
 		}
 		made, err := s.workload(func(name string) bool { return slices.Contains(set, name) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		n := len(made.Requests)
 		if mean := int(w.Duration.Seconds() * w.Rate); tt.want > 0 && n != tt.want || tt.want == 0 && (n < mean/2 || n > mean*2) {
 			t.Errorf("%+v: %d requests", tt, n)

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
@@ -18,8 +20,6 @@ func TestStateOfALoad(t *testing.T) {
 		{replay.Progress{Total: 100, Sent: 60, InFlight: 10, Answered: 49, Failed: 1}, 40 * time.Second, "50 %, 40s, about 20s left: 60 of 100 sent, 10 in flight, 49 answered, 1 failed"},
 		{replay.Progress{Total: 100, Sent: 100, InFlight: 20, Answered: 80}, 80 * time.Second, "80 %, 1m20s, about 20s left: 100 of 100 sent, 20 in flight, 80 answered, 0 failed"},
 	} {
-		if got := state(c.progress, time.Minute, c.taken).Line(c.taken); got != c.line {
-			t.Errorf("%q, want %q", got, c.line)
-		}
+		assert.Equal(t, c.line, state(c.progress, time.Minute, c.taken).Line(c.taken))
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/lab/plot"
 	"github.com/tandem-pd/tandem/lab/plot/plottest"
 )
@@ -47,9 +49,7 @@ func TestNothingIsOutside(t *testing.T) {
 		if len(figures) != 1 || len(figures[0].Series) > plot.MostSeries || len(figures[0].Limits) != len(p.Limits) || !strings.HasPrefix(figures[0].Y, "y, ") {
 			t.Fatalf("run %d: %+v", n, figures)
 		}
-		if (figures[0].Points == 0) != p.Empty() {
-			t.Errorf("run %d: %d points of a plot that is empty: %v", n, figures[0].Points, p.Empty())
-		}
+		assert.Equal(t, p.Empty(), (figures[0].Points == 0), "run %d: %d points of a plot that is empty", n, figures[0].Points)
 	}
 }
 
@@ -66,9 +66,7 @@ func TestSeriesAreToldApart(t *testing.T) {
 			seen = append(seen, m[1])
 		}
 		slices.Sort(seen)
-		if len(seen) != plot.MostSeries || len(slices.Compact(seen)) != plot.MostSeries {
-			t.Errorf("%s: %q", pattern, seen)
-		}
+		assert.True(t, len(seen) == plot.MostSeries && len(slices.Compact(seen)) == plot.MostSeries, "%s: %q", pattern, seen)
 	}
 	if f := plottest.Check(t, string(p.SVG())); len(f[0].Series) != plot.MostSeries || f[0].Series[0] != "<arm 0>" {
 		t.Errorf("%+v", f)
@@ -77,9 +75,7 @@ func TestSeriesAreToldApart(t *testing.T) {
 		t.Errorf("%s\n%s", legend, p.Note())
 	}
 	p.Series = p.Series[:1]
-	if p.Legend() != "" || p.Note() != "" {
-		t.Error("one series needs a legend")
-	}
+	assert.True(t, p.Legend() == "" && p.Note() == "", "one series needs a legend")
 }
 
 func TestNumber(t *testing.T) {
@@ -87,9 +83,7 @@ func TestNumber(t *testing.T) {
 		0: "0", 5: "5", 0.5: "0.5", 1.25: "1.25", 0.1 + 0.2: "0.3", 999: "999", 1000: "1,000", 12345.6: "12,346", 1234567: "1,234,567", -1234: "-1,234", -12: "-12",
 		100: "100", 0.001: "0.001", 0.0001: "0.0001", 99.96: "99.96", 1e12: "1e+12", 1.0 / 3: "0.3333",
 	} {
-		if got := plot.Number(v); got != want {
-			t.Errorf("%v: %q, want %q", v, got, want)
-		}
+		assert.Equal(t, want, plot.Number(v), v)
 	}
 }
 
@@ -99,9 +93,7 @@ func TestBars(t *testing.T) {
 		Bars: []plot.Bar{{"kv", 93.27, 91, 95}, {"none", 0, 0, 0}, {"all", 100, 100, 100}},
 	}
 	f := plottest.Check(t, string(p.SVG()))
-	if len(f) != 1 || f[0].X != "goodput, %" || len(f[0].Series) != 3 || len(f[0].Limits) != 1 {
-		t.Errorf("%+v", f)
-	}
+	assert.True(t, len(f) == 1 && f[0].X == "goodput, %" && len(f[0].Series) == 3 && len(f[0].Limits) == 1, "%+v", f)
 	if svg := string(p.SVG()); !strings.Contains(svg, ">kv: 93.3 (91 to 95)<") || !strings.Contains(svg, ">all: 100<") {
 		t.Error(svg)
 	}

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const azureText = `TIMESTAMP,ContextTokens,GeneratedTokens
@@ -14,19 +17,13 @@ const azureText = `TIMESTAMP,ContextTokens,GeneratedTokens
 
 func TestAzureTrace(t *testing.T) {
 	w, skipped, err := Read(strings.NewReader(azureText), "azure.csv", Reading{BlockTokens: 16})
-	if err != nil || skipped != 0 || len(w.Requests) != 2 {
-		t.Fatalf("%v, %d skipped: %v", w, skipped, err)
-	}
+	require.True(t, err == nil && skipped == 0 && len(w.Requests) == 2, "%v, %d skipped: %v", w, skipped, err)
 	a, b := w.Requests[0], w.Requests[1]
-	if a.At != 0 || a.InputTokens() != 374 || a.OutputTokens != 44 {
-		t.Errorf("the first request is %+v", a)
-	}
+	assert.True(t, a.At == 0 && a.InputTokens() == 374 && a.OutputTokens == 44, "the first request is %+v", a)
 	if want := 4314579 * time.Microsecond; b.At != want || b.OutputTokens != 1 {
 		t.Errorf("the second request is at %v with %d tokens, want %v and 1", b.At, b.OutputTokens, want)
 	}
-	if a.Spans[0].ID == b.Spans[0].ID {
-		t.Error("two prompts share a span")
-	}
+	assert.NotEqual(t, b.Spans[0].ID, a.Spans[0].ID, "two prompts share a span")
 }
 
 func TestAzureRefuses(t *testing.T) {
@@ -44,9 +41,8 @@ func TestAzureRefuses(t *testing.T) {
 	} {
 		_, _, err := Read(strings.NewReader(c.text), "azure.csv", Reading{BlockTokens: 16})
 		var at *TraceError
-		if !errors.As(err, &at) || at.Line != c.line || at.Field != c.field {
-			t.Errorf("%q: %v, want line %d, field %q", c.text, err, c.line, c.field)
-		}
+		assert.True(t, errors.As(err, &at) && at.Line == c.line && at.Field == c.field,
+			"%q: %v, want line %d, field %q", c.text, err, c.line, c.field)
 	}
 }
 
@@ -61,7 +57,6 @@ not JSON
 {"timestamp": 8, "input_length": 4, "output_length": 2}
 `
 	w, skipped, err := Read(strings.NewReader(text), "t.jsonl", Reading{BlockTokens: 16, Lenient: true})
-	if err != nil || skipped != 4 || len(w.Requests) != 2 || w.Requests[1].At != 8*time.Millisecond {
-		t.Fatalf("%+v, %d skipped: %v", w, skipped, err)
-	}
+	require.True(t, err == nil && skipped == 4 && len(w.Requests) == 2 && w.Requests[1].At == 8*time.Millisecond,
+		"%+v, %d skipped: %v", w, skipped, err)
 }

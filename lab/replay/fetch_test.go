@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestFetchTrace: a trace is put where it was wanted, whole; one that is there
@@ -22,32 +25,21 @@ func TestFetchTrace(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "a", "b")
 	plain, zipped := filepath.Join(folder, "t.jsonl"), filepath.Join(folder, "t.jsonl.gz")
 	for _, path := range []string{plain, zipped} {
-		if err := fetchTo(t.Context(), io.Discard, io.Discard, &trace, path); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, fetchTo(t.Context(), io.Discard, io.Discard, &trace, path))
 		data, err := os.ReadFile(path)
-		if err != nil || trace.Verify(data) != nil || strings.HasSuffix(path, ".gz") != (data[0] == 0x1f) {
-			t.Errorf("%s: %q, error %v", path, data, err)
-		}
+		assert.True(t, err == nil && trace.Verify(data) == nil && strings.HasSuffix(path, ".gz") == (data[0] == 0x1f),
+			"%s: %q, error %v", path, data, err)
 	}
 	s.Close()
-	if err := fetchTo(t.Context(), io.Discard, io.Discard, &trace, plain); err != nil {
-		t.Errorf("it is there already: %v", err)
-	}
+	assert.NoError(t, fetchTo(t.Context(), io.Discard, io.Discard, &trace, plain), "it is there already")
 	err := fetchTo(t.Context(), io.Discard, io.Discard, &trace, filepath.Join(folder, "u.jsonl"))
 	for _, want := range []string{"by hand: get " + s.URL, trace.SHA256, "u.jsonl"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one with %q", err, want)
-		}
+		assert.True(t, err != nil && strings.Contains(err.Error(), want), "error %v, want one with %q", err, want)
 	}
-	if err := os.WriteFile(plain, []byte("mine"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(plain, []byte("mine"), 0o600))
 	if err := fetchTo(t.Context(), io.Discard, io.Discard, &trace, plain); err == nil || !strings.Contains(err.Error(), "is another file") {
 		t.Errorf("over another file: %v", err)
 	}
 	left, err := os.ReadDir(folder)
-	if err != nil || len(left) != 2 {
-		t.Errorf("it left %v, error %v", left, err)
-	}
+	assert.True(t, err == nil && len(left) == 2, "it left %v, error %v", left, err)
 }

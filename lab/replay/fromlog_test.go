@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // A gateway's log with two requests that begin alike and overtake one another,
@@ -40,13 +43,9 @@ func TestFromLog(t *testing.T) {
 	}{{"text", gatewayLog, 1}, {"JSON", asJSON, 0}, {"gzip", zipped.String(), 1}} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := FromLog(strings.NewReader(c.log), "g.log", false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var out strings.Builder
-			if err := got.Write(&out); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, got.Write(&out))
 			if out.String() != want || got.LeftOut != c.leftOut || got.Named != 3 || got.BlockTokens != 512 || got.Span() != 5999500*time.Microsecond {
 				t.Errorf("%d left out, %d named, blocks of %d, over %v:\n%s", got.LeftOut, got.Named, got.BlockTokens, got.Span(), out.String())
 			}
@@ -79,9 +78,7 @@ func TestFromLogErrors(t *testing.T) {
 			t.Errorf("%s: %v", c.new, err)
 		}
 		got, err := FromLog(strings.NewReader(bad), "g.log", true)
-		if err != nil || got.Skipped != 1 || got.Len() != 2 {
-			t.Errorf("%s, leniently: %+v, %v", c.new, got, err)
-		}
+		assert.True(t, err == nil && got.Skipped == 1 && got.Len() == 2, "%s, leniently: %+v, %v", c.new, got, err)
 	}
 	if _, err := FromLog(strings.NewReader("nothing\n"), "g.log", false); err == nil || !strings.Contains(err.Error(), "no answered request") {
 		t.Errorf("a log of nothing: %v", err)
@@ -100,9 +97,7 @@ func FuzzFromLog(f *testing.F) {
 			return
 		}
 		var out strings.Builder
-		if err := got.Write(&out); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, got.Write(&out))
 		if _, err := ReadTrace(strings.NewReader(out.String()), "t", got.BlockTokens, 0); err != nil && got.Span() < 9*365*24*time.Hour {
 			t.Errorf("%v:\n%s", err, out.String())
 		}

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // part is what a server says at a time after the request.
@@ -115,9 +117,7 @@ func newReplay(t testing.TB, cfg Config, w *Workload, e *Endpoint) *Replay {
 		cfg.Timeout = time.Minute
 	}
 	r, err := New(cfg, w, e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r
 }
 
@@ -129,8 +129,6 @@ func oneRequest() *Workload {
 func contains(t *testing.T, text string, wants ...string) {
 	t.Helper()
 	for _, want := range wants {
-		if !strings.Contains(text, want) {
-			t.Errorf("it does not say %q:\n%.3000s", want, text)
-		}
+		assert.Contains(t, text, want, "it does not say …:\n…")
 	}
 }

@@ -5,15 +5,16 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
 func prompter(t testing.TB, seed uint64) *Prompter {
 	t.Helper()
 	p, err := NewPrompter(tokens.Sim(), seed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return p
 }
 
@@ -43,17 +44,11 @@ func TestPromptsShareExactlyTheSharedSpans(t *testing.T) {
 	a := p.IDs(nil, base)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := common(a, p.IDs(nil, tt.spans)); got != tt.want {
-				t.Errorf("%d tokens in common, want %d", got, tt.want)
-			}
+			assert.Equal(t, tt.want, common(a, p.IDs(nil, tt.spans)), "tokens in common")
 		})
 	}
-	if n := common(a, prompter(t, 2).IDs(nil, base)); n != 0 {
-		t.Errorf("another seed has %d tokens in common", n)
-	}
-	if !slices.Equal(a, prompter(t, 1).IDs(nil, base)) {
-		t.Error("the same seed made another prompt")
-	}
+	assert.Zero(t, common(a, prompter(t, 2).IDs(nil, base)), "another seed tokens in common")
+	assert.True(t, slices.Equal(a, prompter(t, 1).IDs(nil, base)), "the same seed made another prompt")
 }
 
 // A prompt of text is as many tokens as one of ids, and shares as many.
@@ -77,22 +72,14 @@ func TestPromptsOfIDs(t *testing.T) {
 	special := map[uint32]bool{}
 	for _, name := range []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>"} {
 		id, ok := tokenizer.ID(name)
-		if !ok {
-			t.Fatalf("no token %s", name)
-		}
+		require.True(t, ok, "no token %s", name)
 		special[id] = true
 	}
 	distinct := map[uint32]bool{}
 	for _, id := range want {
 		distinct[id] = true
-		if special[id] || int(id) >= tokenizer.VocabSize() {
-			t.Errorf("%d is no plain token", id)
-		}
+		assert.True(t, !special[id] && int(id) < tokenizer.VocabSize(), "%d is no plain token", id)
 	}
-	if len(distinct) < 2500 {
-		t.Errorf("only %d of some 4,000 tokens in 6,000 draws", len(distinct))
-	}
-	if got := string(p.AppendIDs(nil, nil)); got != "[]" {
-		t.Errorf("an empty prompt is %s", got)
-	}
+	assert.GreaterOrEqual(t, len(distinct), 2500, "only … of some 4,000 tokens in 6,000 draws")
+	assert.Equal(t, "[]", string(p.AppendIDs(nil, nil)), "an empty prompt")
 }

@@ -10,6 +10,9 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestBuiltInTrace(t *testing.T) {
@@ -28,9 +31,7 @@ func TestBuiltInTrace(t *testing.T) {
 		t.Errorf("%d requests with %d shared blocks, %d of 20", len(w.Requests), shared, len(BuiltIn(20).Requests))
 	}
 	notice, err := os.ReadFile("traces/NOTICE")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	contains(t, string(notice), "conversation_500.jsonl.gz", "kvcache-ai/Mooncake", "Apache License 2.0", "Ruoyu Qin")
 }
 
@@ -63,9 +64,7 @@ func TestAbsentTraceSaysWhatToDo(t *testing.T) {
 		"my.jsonl":                              "my.jsonl is absent; `gateway traces` lists published traces",
 	} {
 		_, err := os.Open(path)
-		if got := Absent(path, err).Error(); !strings.Contains(got, want) {
-			t.Errorf("%q, want %q in it", got, want)
-		}
+		assert.Contains(t, Absent(path, err).Error(), want, "in it")
 	}
 	if err := Absent("x", fs.ErrPermission); err != fs.ErrPermission {
 		t.Errorf("another error became %v", err)

@@ -11,26 +11,23 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Requests go out at their times to the nanosecond, however slow the answers.
 func TestOpenLoopSendsAtTheTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, err := Generator{Rate: 100, InputTokens: 20, OutputTokens: 3, Requests: 300, Seed: 1}.Workload()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		rt := &transport{answer: served(3, 20*time.Second, time.Second)}
 		r := newReplay(t, Config{Speed: 2}, w, endpointTo(t, rt))
 		start := time.Now()
 		samples := r.Run(t.Context())
-		if len(samples) != 300 {
-			t.Fatalf("%d samples", len(samples))
-		}
+		require.Len(t, samples, 300, "samples")
 		for i, at := range rt.times {
-			if want := w.Requests[i].At / 2; at.Sub(start) != want {
-				t.Fatalf("request %d was sent after %v, want %v", i, at.Sub(start), want)
-			}
+			require.Equal(t, w.Requests[i].At/2, at.Sub(start), "request %d was sent after", i)
 		}
 		for _, s := range samples {
 			if s.Outcome != Answered || s.Late != 0 || s.TTFT != Millis(20*time.Second) || s.E2E != Millis(22*time.Second) || s.ITL != Millis(time.Second) {
@@ -38,9 +35,7 @@ func TestOpenLoopSendsAtTheTimes(t *testing.T) {
 			}
 		}
 		summary := Summarize(samples)
-		if summary.InFlight != 300 {
-			t.Errorf("%d in flight at most, want all: none waits for another", summary.InFlight)
-		}
+		assert.Equal(t, 300, summary.InFlight, "in flight at most, want all: none waits for another")
 		if p := r.Progress(); p != (Progress{Total: 300, Sent: 300, Answered: 300, OutputTokens: 900}) {
 			t.Errorf("%+v", p)
 		}
@@ -55,22 +50,16 @@ func TestSample(t *testing.T) {
 			Outcome: Answered, Status: 200, TTFT: Millis(100 * ms), ITL: Millis(10 * ms), E2E: Millis(120 * ms), Gaps: []Millis{Millis(10 * ms), Millis(10 * ms)},
 			InputTokens: 4, AskedTokens: 3, OutputTokens: 3, PromptTokens: 100, CachedTokens: 60, PrefillWorker: "p1", DecodeWorker: "d1",
 		}}
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("got  %+v\nwant %+v", got, want)
-		}
+		assert.Equal(t, want, got, "got  …")
 		var body map[string]any
-		if err := json.Unmarshal(rt.bodies[0], &body); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(rt.bodies[0], &body))
 		ids := body["prompt"].([]any)
 		delete(body, "prompt")
 		asked := map[string]any{
 			"model": "m", "stream": true, "stream_options": map[string]any{"include_usage": true}, "max_tokens": 3.0, "ignore_eos": true,
 			"nvext": map[string]any{"extra_fields": []any{"worker_id"}},
 		}
-		if len(ids) != 4 || !reflect.DeepEqual(body, asked) {
-			t.Errorf("%d ids in %v", len(ids), body)
-		}
+		assert.True(t, len(ids) == 4 && reflect.DeepEqual(body, asked), "%d ids in %v", len(ids), body)
 	})
 }
 
@@ -94,9 +83,8 @@ func TestSessionsRunOneAfterAnother(t *testing.T) {
 			t.Errorf("sent at %v, want %v", sent, want)
 		}
 		for _, s := range samples {
-			if s.TTFT != Millis(4*time.Second) || s.Late != 0 {
-				t.Errorf("a session's time counts from when its turn was due: %+v", s)
-			}
+			assert.True(t, s.TTFT == Millis(4*time.Second) && s.Late == 0,
+				"a session's time counts from when its turn was due: %+v", s)
 		}
 	})
 }
@@ -130,9 +118,7 @@ func TestOutcomes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				got := newReplay(t, Config{}, oneRequest(), endpointTo(t, &transport{answer: tt.answer})).Run(t.Context())
-				if len(got) != 1 {
-					t.Fatalf("%d samples", len(got))
-				}
+				require.Len(t, got, 1, "samples")
 				s := got[0]
 				if s.Outcome != tt.outcome || s.Detail != tt.detail || s.Status != tt.status || s.OutputTokens != tt.tokens {
 					t.Errorf("%+v, want %+v", s, tt)
@@ -166,9 +152,7 @@ func TestBoundOfRequestsInFlight(t *testing.T) {
 func TestCancelEndsCleanly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, err := Generator{Rate: 10, InputTokens: 8, OutputTokens: 1, Requests: 2000}.Workload()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		w.Requests[5].Session, w.Requests[6].Session = "a", "a"
 		w.Requests[6].Delay = time.Hour
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -178,9 +162,7 @@ func TestCancelEndsCleanly(t *testing.T) {
 		if s.Requests < 50 || s.Requests > 150 || s.Failures[Cancelled] == 0 || s.Answered+s.Failures[Cancelled] != s.Requests {
 			t.Errorf("%+v", s)
 		}
-		if r.Progress().InFlight != 0 {
-			t.Errorf("%+v", r.Progress())
-		}
+		assert.Zero(t, r.Progress().InFlight, "%+v", r.Progress())
 	})
 }
 
@@ -211,20 +193,15 @@ func TestNvextIsDroppedWhereItIsRefused(t *testing.T) {
 				e := endpointTo(t, rt)
 				w := readTrace(t, strings.Repeat(`{"timestamp":0,"session_id":"a","input_length":1,"output_length":3}`+"\n", 3))
 				for _, s := range newReplay(t, Config{}, w, e).Run(t.Context()) {
-					if s.Outcome != tt.outcome {
-						t.Errorf("%+v", s)
-					}
+					assert.Equal(t, tt.outcome, s.Outcome, "%+v", s)
 				}
 				var sent []bool
 				for _, b := range rt.bodies {
 					sent = append(sent, asks(b))
-					if !json.Valid(b) {
-						t.Errorf("no JSON: %s", b)
-					}
+					assert.True(t, json.Valid(b), "no JSON: %s", b)
 				}
-				if !slices.Equal(sent, tt.sent) || e.NvextRefused() != tt.refused {
-					t.Errorf("asked %v, refused %t", sent, e.NvextRefused())
-				}
+				assert.True(t, slices.Equal(sent, tt.sent) && e.NvextRefused() == tt.refused,
+					"asked %v, refused %t", sent, e.NvextRefused())
 			})
 		})
 	}

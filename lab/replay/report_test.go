@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -69,9 +68,7 @@ func TestSummarize(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	got.TTFT, got.ITL, got.Gap, got.E2E, got.Late = want.TTFT, want.ITL, want.Gap, want.E2E, want.Late
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
+	assert.Equal(t, want, got, "got  …")
 	if got.HitRate = nil; Summarize(nil).HitRate != nil {
 		t.Error("a run of nothing has a hit rate")
 	}
@@ -126,9 +123,7 @@ func TestReportPlots(t *testing.T) {
 	r := finished()
 	r.Limits = Limits{TTFT: 1500 * time.Millisecond, ITL: 25 * time.Millisecond}
 	var b bytes.Buffer
-	if err := r.WriteHTML(&b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.WriteHTML(&b))
 	figures := plottest.Check(t, b.String())
 	for _, want := range []plottest.Figure{
 		{X: "time since the start, s", Y: "goodput, %", Limits: []string{"90 %"}},
@@ -164,17 +159,14 @@ func TestGoodputPlots(t *testing.T) {
 	}
 	r.Samples = append(r.Samples, Sample{Scheduled: ms(1), Outcome: Cancelled})
 	over := r.goodputOverTime().Series[0]
-	if !slices.Equal(over.Y, []float64{100, 100, 0, 0, 0}) || over.X[0] != 0 || over.X[4] != 3.9 {
-		t.Errorf("over time %v, %v", over.X, over.Y)
-	}
+	assert.True(t, slices.Equal(over.Y, []float64{100, 100, 0, 0, 0}) && over.X[0] == 0 && over.X[4] == 3.9,
+		"over time %v, %v", over.X, over.Y)
 	by := r.goodputByLimits().Series[0]
 	if n := len(by.X); by.X[0] != 0.5 || by.X[n-1] != 2 || by.Y[n-1] != 75 || by.Y[slices.Index(by.X, 2)-1] != 50 {
 		t.Errorf("by limits %v, %v", by.X, by.Y)
 	}
 	r.Limits = Limits{}
-	if !r.goodputOverTime().Empty() || !r.goodputByLimits().Empty() {
-		t.Error("goodput without a limit")
-	}
+	assert.True(t, r.goodputOverTime().Empty() && r.goodputByLimits().Empty(), "goodput without a limit")
 }
 
 // The curve of other limits reaches the limits that are set, and beyond, at its last value, however far inside of them the
@@ -190,9 +182,8 @@ func TestPlotsAreHonest(t *testing.T) {
 		}
 		p := r.goodputByLimits()
 		x, y := p.Series[0].X, p.Series[0].Y
-		if x[len(x)-1] < beyond || y[len(y)-1] != 100 || !slices.IsSorted(x) || !slices.IsSorted(y) {
-			t.Errorf("%d requests, limit %v: the curve ends at %v, %v %%", n, limit, x[len(x)-1], y[len(y)-1])
-		}
+		assert.True(t, x[len(x)-1] >= beyond && y[len(y)-1] == 100 && slices.IsSorted(x) && slices.IsSorted(y),
+			"%d requests, limit %v: the curve ends at %v, %v %%", n, limit, x[len(x)-1], y[len(y)-1])
 		if help := share("TTFT", "TTFT", times, 0).Help; strings.Contains(help, "the lowest 2 % are not drawn") != (n > curvePoints) {
 			t.Errorf("%d values: %q", n, help)
 		}
@@ -208,9 +199,7 @@ func TestCurves(t *testing.T) {
 	if !slices.IsSorted(c.X) || !slices.IsSorted(c.Y[0]) || c.Y[0][len(c.Y[0])-1] != 100 || c.X[len(c.X)-1] != 1000 || len(c.X) > curvePoints {
 		t.Errorf("%d points up to %v at %v", len(c.X), c.X[len(c.X)-1], c.Y[0][len(c.Y[0])-1])
 	}
-	if same := cdf([]Millis{5e6, 5e6, 5e6}); !reflect.DeepEqual(same, curve{[]float64{5}, [][]float64{{100}}}) {
-		t.Errorf("three equal times give %v", same)
-	}
+	assert.Equal(t, curve{[]float64{5}, [][]float64{{100}}}, cdf([]Millis{5e6, 5e6, 5e6}), "three equal times give")
 	all := samples()
 	wall := Summarize(all).Wall
 	flight := inFlightOverTime(all, wall)
@@ -223,9 +212,7 @@ func TestCurves(t *testing.T) {
 	for _, perSecond := range tokens.Y[0] {
 		sum += perSecond * (tokens.X[1] - tokens.X[0])
 	}
-	if sum < 32.5 || sum > 33.5 {
-		t.Errorf("%v tokens in the plot, want 33", sum)
-	}
+	assert.True(t, sum >= 32.5 && sum <= 33.5, "%v tokens in the plot, want 33", sum)
 	if dots := ttftOverTime(all); !slices.Equal(dots.X, []float64{0, 1, 2}) || !slices.Equal(dots.Y[0], []float64{1000, 2000, 1000}) {
 		t.Errorf("%v", dots)
 	}
@@ -245,9 +232,7 @@ func TestFailuresAreGrouped(t *testing.T) {
 	add(4, Unreachable, "dial 127.0.0.1:1: refused")
 	add(5, Answered, "")
 	want := []Failure{{"http_529", "", "full; try again in 7 s (numbers differ)", 5}, {Unreachable, "", "dial 127.0.0.1:1: refused", 4}}
-	if got := r.Failures(); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	assert.Equal(t, want, r.Failures())
 	for i := range 26 {
 		add(1, "http_400", "no "+string(rune('a'+i)))
 	}

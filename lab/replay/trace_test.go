@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const ms = time.Millisecond
@@ -16,9 +19,7 @@ const ms = time.Millisecond
 func readTrace(t *testing.T, text string) *Workload {
 	t.Helper()
 	w, err := ReadTrace(strings.NewReader(text), "trace.jsonl", 4, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return w
 }
 
@@ -54,9 +55,7 @@ func TestReadTrace(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := readTrace(t, tt.text).Requests; !reflect.DeepEqual(got, tt.want) {
-				t.Errorf("got  %+v\nwant %+v", got, tt.want)
-			}
+			assert.Equal(t, tt.want, readTrace(t, tt.text).Requests, "got  …")
 		})
 	}
 }
@@ -90,9 +89,7 @@ func TestReadTraceRefuses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := ReadTrace(strings.NewReader(tt.text), "trace.jsonl", 4, 0)
-			if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
-				t.Fatalf("got %v, want %q", err, tt.want)
-			}
+			require.True(t, err != nil && strings.HasPrefix(err.Error(), tt.want), "got %v, want %q", err, tt.want)
 			var located *TraceError
 			if strings.HasPrefix(tt.want, "trace.jsonl:1: input_length") && (!errors.As(err, &located) || located.Field != "input_length" || located.Line != 1) {
 				t.Errorf("not located: %#v", err)
@@ -107,13 +104,9 @@ func TestReadTraceKnowsGzipByContentAndKeepsTheLimit(t *testing.T) {
 	if _, err := z.Write([]byte(strings.Repeat(`{"timestamp":1,"input_length":4,"output_length":1}`+"\n", 5) + "broken")); err != nil {
 		t.Fatal(err)
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, z.Close())
 	w, err := ReadTrace(bytes.NewReader(zipped.Bytes()), "t", 4, 3)
-	if err != nil || len(w.Requests) != 3 {
-		t.Errorf("%v, error %v", w, err)
-	}
+	assert.True(t, err == nil && len(w.Requests) == 3, "%v, error %v", w, err)
 	if _, err := ReadTrace(bytes.NewReader(zipped.Bytes()), "t", 4, 0); err == nil || !strings.HasPrefix(err.Error(), "t:6:") {
 		t.Errorf("error %v", err)
 	}
@@ -135,16 +128,12 @@ func TestReadMooncake(t *testing.T) {
 			if errors.Is(err, os.ErrNotExist) {
 				t.Skipf("reads %s, skipped when absent", folder+name)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if public, ok := PublicTraceAt(name); !ok || public.Verify(data) != nil {
 				t.Errorf("it is not the published file: %v", public.Verify(data))
 			}
 			w, err := ReadTrace(bytes.NewReader(data), name, MooncakeBlockTokens, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if own := BuiltIn(0).Requests; name[0] == 'c' && !reflect.DeepEqual(own, w.Requests[:len(own)]) {
 				t.Error("the built-in trace is not the beginning of this one")
 			}
@@ -154,9 +143,8 @@ func TestReadMooncake(t *testing.T) {
 				output += w.Requests[i].OutputTokens
 			}
 			n := len(w.Requests)
-			if n != want.requests || input/n != want.meanInput || output/n != want.meanOutput {
-				t.Errorf("%d requests, mean input %d, output %d; want %+v", n, input/n, output/n, want)
-			}
+			assert.True(t, n == want.requests && input/n == want.meanInput && output/n == want.meanOutput,
+				"%d requests, mean input %d, output %d; want %+v", n, input/n, output/n, want)
 		})
 	}
 }
@@ -171,9 +159,8 @@ func FuzzReadTrace(f *testing.F) {
 			return
 		}
 		for i, r := range w.Requests {
-			if r.Index != i || r.At < 0 || r.Delay < 0 || r.InputTokens() < 1 || r.OutputTokens < 1 {
-				t.Errorf("request %d: %+v", i, r)
-			}
+			assert.True(t, r.Index == i && r.At >= 0 && r.Delay >= 0 && r.InputTokens() >= 1 && r.OutputTokens >= 1,
+				"request %d: %+v", i, r)
 		}
 	})
 }

@@ -6,6 +6,9 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestChainsGoByTheirBeginnings(t *testing.T) {
@@ -20,24 +23,17 @@ func TestChainsGoByTheirBeginnings(t *testing.T) {
 		}
 		got = append(got, indices)
 	}
-	if want := [][]int{{4}, {1, 3}, {2}, {0}}; !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	if len(w.Limit(2).Requests) != 2 || w.Limit(0) != w || w.Limit(9) != w || w.Span() != 90 {
-		t.Error("Limit or Span is wrong")
-	}
+	assert.Equal(t, [][]int{{4}, {1, 3}, {2}, {0}}, got)
+	assert.True(t, len(w.Limit(2).Requests) == 2 && w.Limit(0) == w && w.Limit(9) == w && w.Span() == 90,
+		"Limit or Span is wrong")
 }
 
 func TestGeneratorIsPoissonAndDeterministic(t *testing.T) {
 	g := Generator{Rate: 50, InputTokens: 100, OutputTokens: 7, SharedPrefix: 0.25, Requests: 20_000, Seed: 3}
 	w, err := g.Workload()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	again, err := g.Workload()
-	if err != nil || !reflect.DeepEqual(w, again) {
-		t.Errorf("the same seed made another workload, error %v", err)
-	}
+	assert.True(t, err == nil && reflect.DeepEqual(w, again), "the same seed made another workload, error %v", err)
 	other := g
 	other.Seed++
 	if o, err := other.Workload(); err != nil || o.Requests[0].At == w.Requests[0].At {
@@ -57,9 +53,8 @@ func TestGeneratorIsPoissonAndDeterministic(t *testing.T) {
 	n := float64(len(w.Requests))
 	mean := sum / n
 	deviation := math.Sqrt(squares/n - mean*mean)
-	if math.Abs(mean-0.02) > 0.001 || math.Abs(deviation-0.02) > 0.001 {
-		t.Errorf("gaps of %v ± %v s, want 0.02 ± 0.02 as an exponential distribution has", mean, deviation)
-	}
+	assert.True(t, math.Abs(mean-0.02) <= 0.001 && math.Abs(deviation-0.02) <= 0.001,
+		"gaps of %v ± %v s, want 0.02 ± 0.02 as an exponential distribution has", mean, deviation)
 }
 
 func TestGeneratorStops(t *testing.T) {
@@ -67,9 +62,7 @@ func TestGeneratorStops(t *testing.T) {
 	byTime := base
 	byTime.Duration = 10 * time.Second
 	w, err := byTime.Workload()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if n := len(w.Requests); n < 60 || n > 140 || w.Span() >= byTime.Duration {
 		t.Errorf("%d requests up to %v", n, w.Span())
 	}
@@ -143,9 +136,7 @@ func TestSharedTwin(t *testing.T) {
 				want = max(want, n)
 			}
 			seen = append(seen, prompt)
-			if got != want {
-				t.Fatalf("request %d shares %d tokens, found %d: %+v", i, want, got, w.Requests)
-			}
+			require.Equal(t, want, got, "request %d shares … tokens, found …: %+v", i, w.Requests)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/pools"
@@ -22,9 +24,7 @@ func trace(tb testing.TB, limit int) *replay.Workload {
 	}
 	defer f.Close()
 	w, err := replay.ReadTrace(f, "conversation", replay.MooncakeBlockTokens, limit)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	return w
 }
 

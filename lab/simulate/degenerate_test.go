@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
@@ -15,15 +18,11 @@ import (
 func written(t *testing.T, r *Report) (text, page string) {
 	t.Helper()
 	var a, b, c strings.Builder
-	if err := errors.Join(r.WriteText(&a), r.WriteHTML(&b), r.WriteJSON(&c)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(r.WriteText(&a), r.WriteHTML(&b), r.WriteJSON(&c)))
 	a.WriteString("\n" + r.Advice())
 	html := b.String()[strings.Index(b.String(), "<h1>"):]
 	for _, form := range []string{a.String(), html, c.String()} {
-		if at := regexp.MustCompile(`NaN|\bInf\b|\+Inf|-0(\.0)? %|%!`).FindString(form); at != "" {
-			t.Errorf("%q in\n%s", at, form)
-		}
+		assert.Empty(t, regexp.MustCompile(`NaN|\bInf\b|\+Inf|-0(\.0)? %|%!`).FindString(form), "in\n%s", form)
 	}
 	return a.String(), html
 }
@@ -32,14 +31,10 @@ func written(t *testing.T, r *Report) (text, page string) {
 func saysAndNot(t *testing.T, text string, says, not []string) {
 	t.Helper()
 	for _, want := range says {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
+		assert.Contains(t, text, want, "no … in\n…")
 	}
 	for _, never := range not {
-		if strings.Contains(text, never) {
-			t.Errorf("%q in\n%s", never, text)
-		}
+		assert.NotContains(t, text, never, "in\n…")
 	}
 }
 
@@ -154,9 +149,7 @@ func TestUnevenWorkersCount(t *testing.T) {
 		t.Errorf("%v, want 4 for one of four that does all", m)
 	}
 	s, err := ParsePlan("t.yaml", []byte(base))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	v := s.Variants[0]
 	if v.serving("decode") != 2 || v.serving("prefill") != 2 {
 		t.Errorf("%d and %d workers serve", v.serving("prefill"), v.serving("decode"))
@@ -190,9 +183,7 @@ func TestObservedCountsRefusals(t *testing.T) {
 		{samples[:4], slo, "Goodput: 0 of 4 requests, since none was answered."},
 		{nil, slo, "Goodput: no request was due."},
 	} {
-		if got := KeptOf(c.samples, c.slo).Sentence(c.slo); got != c.says {
-			t.Errorf("%q, want %q", got, c.says)
-		}
+		assert.Equal(t, c.says, KeptOf(c.samples, c.slo).Sentence(c.slo))
 	}
 	written(t, Observed("nothing", nil, slo))
 	cancelled := append(samples[4:6:6], replay.Sample{Outcome: replay.Cancelled})
@@ -204,8 +195,6 @@ func TestObservedCountsRefusals(t *testing.T) {
 // TestPercent: nearly all is not all.
 func TestPercent(t *testing.T) {
 	for share, want := range map[float64]string{0: "0.0 %", .0001: "under 0.1 %", .5: "50.0 %", .9996: "over 99.9 %", 1: "100.0 %"} {
-		if got := percent(share); got != want {
-			t.Errorf("%v is %q, want %q", share, got, want)
-		}
+		assert.Equal(t, want, percent(share), share)
 	}
 }

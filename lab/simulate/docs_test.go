@@ -6,19 +6,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 )
 
 // The table of docs/simulate.md has each setting of a plan, by its whole path or in the row of what it is in, and no other.
 func TestDocumentNamesEverySetting(t *testing.T) {
 	text, err := os.ReadFile("../../docs/simulate.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, table, ok := strings.Cut(string(text), "\n## Settings of a plan\n")
-	if !ok {
-		t.Fatal("docs/simulate.md has no section on settings")
-	}
+	require.True(t, ok, "docs/simulate.md has no section on settings")
 	table, _, _ = strings.Cut(table, "\n## ")
 	settings := settingsOf(reflect.TypeFor[Plan](), "")
 	rows := map[string]string{} // by the path that a row begins with

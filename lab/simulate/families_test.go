@@ -3,10 +3,12 @@ package simulate
 import (
 	"cmp"
 	"math"
-	"reflect"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/lab/replay"
 )
@@ -17,14 +19,10 @@ func TestFamilies(t *testing.T) {
 		{Rate: 3, Duration: 30_000 * time.Second, Burst: 40, SharedTokens: 512, Input: Spread{1469, 7436}, Output: Spread{13, 251}},
 	}}
 	all := w.withFamilies(nil, 1)
-	if again := w.withFamilies(nil, 1); !reflect.DeepEqual(all, again) {
-		t.Error("the same seed draws other requests")
-	}
+	assert.Equal(t, w.withFamilies(nil, 1), all, "the same seed draws other requests")
 	near := func(what string, got, want, by float64) {
 		t.Helper()
-		if math.Abs(got/want-1) > by {
-			t.Errorf("%s is %.3g, want %.3g", what, got, want)
-		}
+		assert.LessOrEqual(t, math.Abs(got/want-1), by, "%s is %.3g, want %.3g", what, got, want)
 	}
 	near("the number", float64(len(all)), 90_000, .1)
 	lengths := func(of func(r *replay.Request) int) (p50, p99 float64) {
@@ -43,9 +41,7 @@ func TestFamilies(t *testing.T) {
 	near("the 99th percentile of answers", p99, 251, .1)
 	counts := make([]float64, 3000)
 	for i := range all {
-		if i > 0 && all[i].At < all[i-1].At {
-			t.Fatal("they are out of order")
-		}
+		require.True(t, i <= 0 || all[i].At >= all[i-1].At, "they are out of order")
 		counts[all[i].At/window]++
 	}
 	var sum, squares float64
@@ -63,9 +59,7 @@ func TestFamiliesJoinATrace(t *testing.T) {
 	all := w.withFamilies(base, 3)
 	var own []int
 	for i, r := range all {
-		if r.Index != i {
-			t.Errorf("request %d has the index %d", i, r.Index)
-		}
+		assert.Equal(t, i, r.Index, "request … has the index")
 		if r.OutputTokens != 7 {
 			own = append(own, r.OutputTokens)
 		}

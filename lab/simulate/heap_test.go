@@ -3,6 +3,9 @@ package simulate
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestAgendaWhileItRuns uses an agenda as a run does: thousands of arrivals are
@@ -25,9 +28,8 @@ func TestAgendaWhileItRuns(t *testing.T) {
 	for !a.empty() {
 		e := a.take()
 		taken++
-		if e.at < last.at || e.at == last.at && e.seq < last.seq {
-			t.Fatalf("event %d of %d comes after event %d of %d", e.seq, e.at, last.seq, last.at)
-		}
+		require.True(t, e.at >= last.at && (e.at != last.at || e.seq >= last.seq),
+			"event %d of %d comes after event %d of %d", e.seq, e.at, last.seq, last.at)
 		last = e
 		switch {
 		case e.what == arrive:
@@ -38,7 +40,5 @@ func TestAgendaWhileItRuns(t *testing.T) {
 			add(e.at+rng.Int64N(3)*rng.Int64N(1500), step, e.turn-1)
 		}
 	}
-	if taken != added {
-		t.Errorf("%d events were entered and %d came", added, taken)
-	}
+	assert.Equal(t, added, taken, "events were entered and … came")
 }

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -16,42 +19,32 @@ func TestGoodputIsKept(t *testing.T) {
 	// it here too.
 	kept := map[string]float64{"6P2D kv": .8720, "6P2D auto": .9020, "4P4D kv": .6100, "4P4D auto": .8720}
 	s, err := ParsePlan("plan.yaml", []byte(onlyArms(t, readRecipe(t, "r3"), kept)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s.UseSeeds(1)
 	for _, v := range s.Variants {
 		v.plan.Workload.Trace, v.plan.Workload.Limit = "", 0
 	}
 	r, err := s.Run(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i := range r.Arms {
 		a := &r.Arms[i]
 		g, want := a.Stats["goodput"], kept[a.Name]
 		t.Logf("%s, seeds %v: goodput %.4f (%.4f to %.4f), recorded %.4f; mean TTFT %s s", a.Name, a.Seeds, g.Mean, g.Min, g.Max, want, a.Stats.text("ttft_s.mean", 3))
-		if a.Mode == automatic && g.Mean < want-.005 {
-			t.Errorf("%s, seeds %v: goodput %.4f is more than .005 below the recorded %.4f", a.Name, a.Seeds, g.Mean, want)
-		}
+		assert.True(t, a.Mode != automatic || g.Mean >= want-.005,
+			"%s, seeds %v: goodput %.4f is more than .005 below the recorded %.4f", a.Name, a.Seeds, g.Mean, want)
 	}
 	margins := r.Margins()
 	for _, m := range margins {
-		if m.Metric == "goodput" && m.Own.Mean < m.Other.Mean {
-			t.Errorf("%s: goodput %.4f is below the %.4f of %s", m.Arm, m.Own.Mean, m.Other.Mean, m.Against)
-		}
+		assert.True(t, m.Metric != "goodput" || m.Own.Mean >= m.Other.Mean,
+			"%s: goodput %.4f is below the %.4f of %s", m.Arm, m.Own.Mean, m.Other.Mean, m.Against)
 	}
-	if len(margins) == 0 {
-		t.Error("no arm in mode auto was compared")
-	}
+	assert.NotEmpty(t, margins, "no arm in mode auto was compared")
 }
 
 func readRecipe(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../bench/recipes/" + name + ".yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(text)
 }
 
@@ -60,9 +53,7 @@ func onlyArms(t *testing.T, plan string, arms map[string]float64) string {
 	t.Helper()
 	head, rest, ok := strings.Cut(plan, "\nbaseline: ")
 	_, rest, found := strings.Cut(rest, "\narms:\n")
-	if !ok || !found {
-		t.Fatal("the plan has no baseline or no arms")
-	}
+	require.True(t, ok && found, "the plan has no baseline or no arms")
 	head += "\narms:\n"
 	n := 0
 	for line := range strings.Lines(rest) {
@@ -72,27 +63,19 @@ func onlyArms(t *testing.T, plan string, arms map[string]float64) string {
 			n++
 		}
 	}
-	if n != len(arms) {
-		t.Fatalf("the plan has %d of %d arms", n, len(arms))
-	}
+	require.Equal(t, len(arms), n, "the plan of … arms")
 	return head
 }
 
 // TestRecipesCompareAuto: every recipe has an arm in mode auto, and another one with the same workload and workers.
 func TestRecipesCompareAuto(t *testing.T) {
 	files, err := filepath.Glob("../../bench/recipes/*.yaml")
-	if err != nil || len(files) < 14 {
-		t.Fatalf("%d recipes, error %v", len(files), err)
-	}
+	require.True(t, err == nil && len(files) >= 14, "%d recipes, error %v", len(files), err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		s, err := ParsePlan(file, text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if !slices.ContainsFunc(s.Variants, func(a *Variant) bool {
 			return a.mode() == automatic && slices.ContainsFunc(s.Variants, func(b *Variant) bool { return b.mode() == "kv" && a.under() == b.under() })
 		}) {
@@ -114,15 +97,11 @@ func TestMargins(t *testing.T) {
 	}}
 	var found []string
 	for _, m := range r.Margins() {
-		if m.Arm != "auto" {
-			t.Errorf("%+v", m)
-		}
+		assert.Equal(t, "auto", m.Arm, "%+v", m)
 		found = append(found, m.Metric+" "+m.mark()+" "+m.Against)
 	}
 	want := []string{"goodput +11.3 % kv", "goodput ~-1.1 % worse kv wspt", "ttft_s.mean -10.0 % kv", "ttft_s.mean +80.0 % worse lmetric"}
-	if !slices.Equal(found, want) {
-		t.Errorf("%q, want %q", found, want)
-	}
+	assert.True(t, slices.Equal(found, want), "%q, want %q", found, want)
 	text, _ := written(t, r)
 	saysAndNot(t, text, []string{
 		"  auto against kv: goodput +11.3 %, TTFT -10.0 %\n",

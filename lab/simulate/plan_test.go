@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/lab/plot/plottest"
 )
@@ -58,17 +61,12 @@ func TestPlanErrorsNameFileLineAndSetting(t *testing.T) {
 		{"a list", good, "- a\n", 1, "", "a mapping"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if !strings.Contains(good, c.old) {
-				t.Fatalf("the plan has no %q", c.old)
-			}
+			require.Contains(t, good, c.old, "the plan has no")
 			_, err := ParsePlan("t.yaml", []byte(strings.Replace(good, c.old, c.new, 1)))
 			var at *conf.Error
-			if !errors.As(err, &at) {
-				t.Fatalf("%v is no conf.Error", err)
-			}
-			if at.Line != c.line || at.Field != c.path || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%v (line %d, path %q), want line %d, path %q and %q", err, at.Line, at.Field, c.line, c.path, c.says)
-			}
+			require.True(t, errors.As(err, &at), "%v is no conf.Error", err)
+			assert.True(t, at.Line == c.line && at.Field == c.path && strings.Contains(err.Error(), c.says),
+				"%v (line %d, path %q), want line %d, path %q and %q", err, at.Line, at.Field, c.line, c.path, c.says)
 		})
 	}
 }
@@ -80,13 +78,9 @@ func TestPlanTooLong(t *testing.T) {
 	trace := `{"timestamp": 0, "input_length": 100, "output_length": 5, "hash_ids": [1]}
 {"timestamp": 1, "input_length": 5000, "output_length": 5, "hash_ids": [1]}
 `
-	if err := os.WriteFile(filepath.Join(dir, "t.jsonl"), []byte(trace), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "t.jsonl"), []byte(trace), 0o600))
 	s, err := ParsePlan(filepath.Join(dir, "t.yaml"), []byte("workload: {trace: t.jsonl}\nfleet: {workers: 2, kv_tokens: 4096, block_tokens: 16}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, err = s.Run(t.Context(), nil)
 	var at *conf.Error
 	if !errors.As(err, &at) || at.Field != "fleet.kv_tokens" || at.Line != 2 || !strings.Contains(err.Error(), "line 2, has a request of 5000 prompt and 5 answer tokens") {
@@ -98,16 +92,13 @@ func TestPlanTooLong(t *testing.T) {
 // does not hide the sweep's.
 func TestSweepCrosses(t *testing.T) {
 	s, err := ParsePlan("t.yaml", []byte(good+"sweep: {workload.speed: [1, 2], fleet.kv_tokens: [4096, 8192, 16384]}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var names []string
 	for _, v := range s.Variants {
 		names = append(names, v.Name())
 	}
-	if len(names) != 12 || names[0] != "one speed=1 kv_tokens=4096" || names[11] != "two speed=2 kv_tokens=16384" {
-		t.Errorf("%q", names)
-	}
+	assert.True(t, len(names) == 12 && names[0] == "one speed=1 kv_tokens=4096" && names[11] == "two speed=2 kv_tokens=16384",
+		"%q", names)
 	if v := s.Variants[11]; v.plan.Workload.Speed != 2 || v.fleet[0].Engine.TotalKVBlocks != 256 {
 		t.Errorf("speed %v, %d blocks", v.plan.Workload.Speed, v.fleet[0].Engine.TotalKVBlocks)
 	}
@@ -118,44 +109,31 @@ func TestStudyReport(t *testing.T) {
 	text := good + "published: [{arm: one, metric: goodput, value: 1, source: nobody}]\nnotes: [made up]\n"
 	report := func() string {
 		s, err := ParsePlan("t.yaml", []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var far Progress
 		if before := far.State(); before.Share != 0 {
 			t.Errorf("before the study %+v", before)
 		}
 		r, err := s.Run(t.Context(), &far)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if after := far.State(); after.Share != 1 || !strings.HasPrefix(after.Text, "4 of 4 runs, last ") {
 			t.Errorf("after the study %+v", after)
 		}
 		var b strings.Builder
-		if err := errors.Join(r.WriteText(&b), r.WriteJSON(&b), r.WriteHTML(&b)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(r.WriteText(&b), r.WriteJSON(&b), r.WriteHTML(&b)))
 		return b.String()
 	}
 	first := report()
-	if again := report(); again != first {
-		t.Error("the same study gave another report")
-	}
+	assert.Equal(t, first, report(), "the same study gave another report")
 	figures := plottest.Check(t, first)
 	goodput := slices.IndexFunc(figures, func(f plottest.Figure) bool { return f.X == "goodput, %" })
-	if goodput < 0 || len(figures[goodput].Series) != 2 || !slices.Equal(figures[goodput].Limits, []string{"90 %"}) {
-		t.Errorf("goodput of both arms is not plotted: %+v", figures)
-	}
+	assert.True(t, goodput >= 0 && len(figures[goodput].Series) == 2 && slices.Equal(figures[goodput].Limits, []string{"90 %"}),
+		"goodput of both arms is not plotted: %+v", figures)
 	for _, f := range figures {
-		if len(f.Series) > 8 || f.Y == "" && f.X != "goodput, %" {
-			t.Errorf("%+v", f)
-		}
+		assert.True(t, len(f.Series) <= 8 && (f.Y != "" || f.X == "goodput, %"), "%+v", f)
 	}
 	for _, want := range []string{"First is ", "Against one", "Beside what others report", "Note: made up", `"arms": [`, `"goodput": {`, `"ttft_s": {`, `"seeds": [`} {
-		if !strings.Contains(first, want) {
-			t.Errorf("the report has no %q:\n%s", want, first)
-		}
+		assert.Contains(t, first, want, "the report has no …:\n…")
 	}
 }
 
@@ -179,7 +157,6 @@ func TestProgressWithinARun(t *testing.T) {
 	if _, err := Run(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	if len(shares) < 3 || !slices.IsSorted(shares) || shares[len(shares)-1] > 1 || shares[len(shares)-1] < 0.5 {
-		t.Errorf("shares %v", shares)
-	}
+	assert.True(t, len(shares) >= 3 && slices.IsSorted(shares) && shares[len(shares)-1] <= 1 && shares[len(shares)-1] >= 0.5,
+		"shares %v", shares)
 }

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/conf"
 )
 
@@ -41,9 +44,7 @@ func study(t *testing.T, plan, csv string) (*Report, error) {
 	t.Helper()
 	dir := t.TempDir()
 	if csv != "" {
-		if err := os.WriteFile(filepath.Join(dir, "theirs.csv"), []byte(csv), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "theirs.csv"), []byte(csv), 0o600))
 	}
 	s, err := ParsePlan(filepath.Join(dir, "t.yaml"), []byte(plan))
 	if err != nil {
@@ -56,17 +57,13 @@ func study(t *testing.T, plan, csv string) (*Report, error) {
 func reported(t *testing.T, plan, csv string) *Report {
 	t.Helper()
 	r, err := study(t, plan, csv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r
 }
 
 func TestPublishedBesideOurs(t *testing.T) {
 	r := reported(t, staged, theirs)
-	if len(r.Published) != 2+2*2*2 {
-		t.Fatalf("%d published figures: %+v", len(r.Published), r.Published)
-	}
+	require.Len(t, r.Published, 2+2*2*2, "published figures")
 	// A ratio is that of the means, within the range that the seeds allow.
 	got, ok := r.ours(&r.Published[0])
 	one, two := r.Arms[0].Stats["ttft_s.mean"], r.Arms[1].Stats["ttft_s.mean"]
@@ -80,9 +77,7 @@ func TestPublishedBesideOurs(t *testing.T) {
 	text, _ := written(t, r)
 	saysAndNot(t, text, []string{"ttft_s.mean over one", "two next to measured: them; ours, theirs, difference:", "20.00     80.00   -75 %"}, nil)
 	var out strings.Builder
-	if err := r.WriteJSON(&out); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.WriteJSON(&out))
 	var back struct {
 		Published []struct {
 			Arm, Figure, Source string
@@ -97,9 +92,8 @@ func TestPublishedBesideOurs(t *testing.T) {
 
 func TestPublishedFileIsAbsent(t *testing.T) {
 	r := reported(t, staged, "")
-	if len(r.Published) != 2 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "theirs.csv is absent") {
-		t.Errorf("published %+v, notes %q", r.Published, r.Notes)
-	}
+	assert.True(t, len(r.Published) == 2 && len(r.Notes) == 1 && strings.Contains(r.Notes[0], "theirs.csv is absent"),
+		"published %+v, notes %q", r.Published, r.Notes)
 }
 
 func TestPublishedErrors(t *testing.T) {
@@ -116,9 +110,8 @@ func TestPublishedErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := study(t, strings.Replace(staged, c.old, c.new, 1), c.csv)
 			var at *conf.Error
-			if !errors.As(err, &at) || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%v, want a conf.Error with %q", err, c.says)
-			}
+			assert.True(t, errors.As(err, &at) && strings.Contains(err.Error(), c.says),
+				"%v, want a conf.Error with %q", err, c.says)
 		})
 	}
 }
@@ -173,33 +166,22 @@ func TestShuffle(t *testing.T) {
 		row, _ := json.Marshal(map[string]any{"timestamp": i / 20 * 1000, "input_length": 64 + i, "output_length": 5, "hash_ids": []int{i}})
 		rows.Write(append(row, '\n'))
 	}
-	if err := os.WriteFile(filepath.Join(dir, "t.jsonl"), []byte(rows.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "t.jsonl"), []byte(rows.String()), 0o600))
 	order := func(shuffle string, seed uint64) []int {
 		s, err := ParsePlan(filepath.Join(dir, "t.yaml"), []byte("workload: {trace: t.jsonl, shuffle: "+shuffle+"}\nfleet: {workers: 2, kv_tokens: 4096}\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		traces, err := s.read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		stage := s.Variants[0].stages(traces, seed)[0]
 		var all []int
 		for i, r := range stage.Requests {
 			all = append(all, r.Index)
-			if r.Index/20 != i/20 {
-				t.Errorf("request %d came to place %d", r.Index, i)
-			}
-			if fresh := NewChains(stage.Requests[i:i+1], 64).of[0]; fresh[0] != stage.Chains.of[i][0] {
-				t.Errorf("request %d has another's hashes", r.Index)
-			}
+			assert.Equal(t, i/20, r.Index/20, "request %d came to place %d", r.Index, i)
+			assert.Equal(t, stage.Chains.of[i][0], NewChains(stage.Requests[i:i+1], 64).of[0][0],
+				"request %d has another's hashes", r.Index)
 		}
 		return all
 	}
 	one, again, two, file := format(order("true", 1)), format(order("true", 1)), format(order("true", 2)), format(order("false", 1))
-	if one != again || one == two || one == file {
-		t.Errorf("%s\n%s\n%s\n%s", one, again, two, file)
-	}
+	assert.True(t, one == again && one != two && one != file, "%s\n%s\n%s\n%s", one, again, two, file)
 }

@@ -18,13 +18,9 @@ func waits(t testing.TB, arms ...string) []float64 {
 	t.Helper()
 	const file = "../../bench/recipes/replicas.yaml"
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	study, err := ParsePlan(file, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	found := make([]float64, len(arms))
 	for _, v := range study.Variants {
 		for i, arm := range arms {
@@ -32,15 +28,11 @@ func waits(t testing.TB, arms ...string) []float64 {
 				continue
 			}
 			r, err := v.ran(t.Context(), nil, 1, 1, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			each := v.plan.Fleet.Latency.Prefill / 1e6 // seconds a token
 			var waited, work float64
 			for _, s := range r.out.Samples {
-				if s.Outcome != replay.Answered {
-					t.Fatalf("%s: %+v", arm, s)
-				}
+				require.Equal(t, replay.Answered, s.Outcome, "%s: %+v", arm, s)
 				own := float64(float64(s.InputTokens) * each)
 				waited, work = waited+time.Duration(s.TTFT).Seconds()-own, work+own
 			}
@@ -103,9 +95,7 @@ func TestBoundSessions(t *testing.T) {
 			cfg.Routers[role] = r
 		}
 		out, err := Run(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		used := map[string]map[string]bool{}
 		for _, s := range out.Samples {
 			if used[s.Session] == nil {
@@ -114,9 +104,7 @@ func TestBoundSessions(t *testing.T) {
 			used[s.Session][s.PrefillWorker], used[s.Session][s.DecodeWorker] = true, true
 		}
 		for session, on := range used {
-			if (len(on) == 2) != bound {
-				t.Errorf("bound for %v: session %s was on %v", ttl, session, on)
-			}
+			assert.Equal(t, bound, (len(on) == 2), "bound for %v: session %s was on %v", ttl, session, on)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // resultsHead begins the table of docs/results.md that compares mode auto.
@@ -44,9 +46,7 @@ func marginCell(kv, best *Margin, decimals int) string {
 func resultRows(t *testing.T, file string) (rows []string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var r struct {
 		Auto []Margin `json:"auto"`
 		Arms []struct {
@@ -54,9 +54,7 @@ func resultRows(t *testing.T, file string) (rows []string) {
 			Seeds []uint64
 		}
 	}
-	if err := json.Unmarshal(text, &r); err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
+	require.NoError(t, json.Unmarshal(text, &r), "%s", file)
 	recipe := strings.TrimSuffix(filepath.Base(file), ".json")
 	for _, a := range r.Arms {
 		kv, best := map[string]*Margin{}, map[string]*Margin{}
@@ -91,20 +89,14 @@ func resultRows(t *testing.T, file string) (rows []string) {
 func TestResultsTable(t *testing.T) {
 	const page = "../../docs/results.md"
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	before, table, ok := strings.Cut(string(text), resultsHead)
 	table, after, ended := strings.Cut(table, "\n\n")
-	if !ok || !ended {
-		t.Fatalf("%s has no such table", page)
-	}
+	require.True(t, ok && ended, "%s has no such table", page)
 	lines := strings.Split(table, "\n")
 	head, rows := lines[:2], lines[2:]
 	recipes, err := filepath.Glob("../../bench/recipes/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var all []string
 	for _, recipe := range recipes {
 		name := strings.TrimSuffix(filepath.Base(recipe), ".yaml")
@@ -126,9 +118,7 @@ func TestResultsTable(t *testing.T) {
 	}
 	written := before + resultsHead + strings.Join(append(head, all...), "\n") + "\n\n" + after
 	if *update {
-		if err := os.WriteFile(page, []byte(written), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(page, []byte(written), 0o644))
 	} else if written != string(text) {
 		t.Errorf("%s has rows of no recipe, or not in their order", page)
 	}

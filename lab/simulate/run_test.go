@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"reflect"
 	"testing"
 	"time"
 
@@ -90,9 +89,8 @@ func TestEveryRequestEnds(t *testing.T) {
 						if s.OutputTokens != w.Requests[s.Index].OutputTokens || s.TTFT <= 0 || s.E2E < s.TTFT || s.CachedTokens < 0 || s.CachedTokens >= s.InputTokens {
 							t.Fatalf("times or tokens of %+v", s)
 						}
-						if r.out.TBT[i] <= 0 != (s.OutputTokens == 1) {
-							t.Fatalf("a TBT of %v for %d tokens", r.out.TBT[i], s.OutputTokens)
-						}
+						require.Equal(t, (s.OutputTokens == 1), r.out.TBT[i] <= 0,
+							"a TBT of %v for %d tokens", r.out.TBT[i], s.OutputTokens)
 					}
 					assert.NotEmpty(t, r.out.Readings)
 				})
@@ -107,16 +105,10 @@ func TestSameSeedSameRun(t *testing.T) {
 	for name, fleet := range fleets() {
 		for _, mode := range []string{"kv", "random"} {
 			a, err := Run(t.Context(), arm(w, 16, mode, fleet...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			b, err := Run(t.Context(), arm(w, 16, mode, fleet...))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !reflect.DeepEqual(a, b) {
-				t.Errorf("%s %s: two runs differ", name, mode)
-			}
+			require.NoError(t, err)
+			assert.Equal(t, b, a, "%s %s: two runs differ", name, mode)
 		}
 	}
 }
@@ -125,17 +117,14 @@ func TestSameSeedSameRun(t *testing.T) {
 // map whose order leaks into a choice, is found out.
 func TestGolden(t *testing.T) {
 	out, err := Run(t.Context(), arm(made(42, 400), 16, "kv", fleets()["2P2D"]...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var ttft, e2e time.Duration
 	for _, s := range out.Samples {
 		ttft, e2e = ttft+time.Duration(s.TTFT), e2e+time.Duration(s.E2E)
 	}
 	const wantTTFT, wantE2E = time.Duration(21523600388), time.Duration(196348638920)
-	if ttft != wantTTFT || e2e != wantE2E {
-		t.Errorf("TTFT adds up to %d, E2E to %d; want %d and %d", ttft, e2e, wantTTFT, wantE2E)
-	}
+	assert.True(t, ttft == wantTTFT && e2e == wantE2E,
+		"TTFT adds up to %d, E2E to %d; want %d and %d", ttft, e2e, wantTTFT, wantE2E)
 }
 
 // TestSessionsWait: a session's turn comes after the answer before it.
@@ -146,14 +135,10 @@ func TestSessionsWait(t *testing.T) {
 			Spans: []replay.Span{{ID: 1, Tokens: 100}}})
 	}
 	out, err := Run(t.Context(), arm(w, 16, "kv", fleets()["both"]...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i := 1; i < 3; i++ {
 		before, after := out.Samples[i-1], out.Samples[i]
-		if want := before.Scheduled + before.E2E + replay.Millis(time.Second); after.Scheduled != want {
-			t.Errorf("turn %d came at %v, want %v", i, after.Scheduled, want)
-		}
+		assert.Equal(t, before.Scheduled+before.E2E+replay.Millis(time.Second), after.Scheduled, "turn %d came at", i)
 	}
 }
 
@@ -170,9 +155,7 @@ func TestShedsAndRefuses(t *testing.T) {
 		cfg.Routers[role] = r
 	}
 	out, err := Run(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got := map[string]int{}
 	for _, s := range out.Samples {
 		got[s.Outcome]++
@@ -214,9 +197,7 @@ func TestChainsAreAsEqualAsPrompts(t *testing.T) {
 		a, b := prompt(), prompt()
 		ta, tb := tokensOf(a), tokensOf(b)
 		ca, cb := chainOf(a, len(ta), 8), chainOf(b, len(tb), 8)
-		if len(ca) != len(ta)/8 {
-			t.Fatalf("%d hashes for %d tokens", len(ca), len(ta))
-		}
+		require.Len(t, ca, len(ta)/8, "hashes for %d tokens", len(ta))
 		same := 0
 		for same < min(len(ca), len(cb)) && ca[same] == cb[same] {
 			same++
@@ -225,8 +206,6 @@ func TestChainsAreAsEqualAsPrompts(t *testing.T) {
 		for shared < min(len(ta), len(tb)) && ta[shared] == tb[shared] {
 			shared++
 		}
-		if same > shared/8 {
-			t.Fatalf("%v and %v share %d hashes and %d tokens", a, b, same, shared)
-		}
+		require.LessOrEqual(t, same, shared/8, "%v and %v sh hashes and %d tokens", a, b, shared)
 	}
 }

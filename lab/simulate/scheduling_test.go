@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/lab/plot"
 )
 
@@ -15,13 +17,9 @@ var update = flag.Bool("update", false, "draw docs/scheduling-*.svg from the tab
 // The plots of docs/scheduling.md show its table of goodput: what late binding, order, slices and promotion bring.
 func TestSchedulingPlots(t *testing.T) {
 	text, err := os.ReadFile("../../docs/scheduling.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, table, ok := strings.Cut(string(text), "\n| fleet, load |")
-	if !ok {
-		t.Fatal("docs/scheduling.md has no table of goodput")
-	}
+	require.True(t, ok, "docs/scheduling.md has no table of goodput")
 	table, _, _ = strings.Cut(table, "\n\n")
 	rows := strings.Split(table, "\n")[2:]
 	for _, p := range []struct {
@@ -36,17 +34,13 @@ func TestSchedulingPlots(t *testing.T) {
 		bars := plot.Bars{Title: p.title, Axis: plot.Axis{Name: "goodput", Unit: "%"}}
 		for _, row := range rows {
 			cells := strings.Split(strings.Trim(row, "| "), "|")
-			if len(cells) != 7 {
-				t.Fatalf("a row of the table has %d cells: %s", len(cells), row)
-			}
+			require.Len(t, cells, 7, "a row of the table cells: %s", row)
 			for _, bar := range []struct {
 				name   string
 				column int
 			}{{p.without, p.from}, {p.with, p.to}} {
 				value, err := strconv.ParseFloat(strings.Trim(cells[bar.column], " *"), 64)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				bars.Bars = append(bars.Bars, plot.Bar{Name: strings.TrimSpace(cells[0]) + ": " + bar.name, Value: 100 * value, Min: 100 * value, Max: 100 * value})
 			}
 		}
@@ -58,9 +52,7 @@ svg { --ink: #1f2430; --faint: #5d6670; --rule: #d8dce2; --ground: #fff; --bad: 
 </style>` + rest + "\n"
 		file := "../../docs/scheduling-" + p.file + ".svg"
 		if *update {
-			if err := os.WriteFile(file, []byte(drawn), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(file, []byte(drawn), 0o644))
 		}
 		if kept, err := os.ReadFile(file); err != nil || string(kept) != drawn {
 			t.Errorf("%s is not what its table says (%v): go test ./lab/simulate -run TestSchedulingPlots -update", file, err)

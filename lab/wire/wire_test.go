@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestMessage(t *testing.T) {
@@ -14,9 +16,7 @@ func TestMessage(t *testing.T) {
 		}
 	}
 	_, body, size, err := Message(append(bytes.Clone(request), "next"...))
-	if string(body) != `{"a":1}` || size != len(request) || err != nil {
-		t.Errorf("got %q, %d bytes and %v", body, size, err)
-	}
+	assert.True(t, string(body) == `{"a":1}` && size == len(request) && err == nil, "got %q, %d bytes and %v", body, size, err)
 	for _, bad := range []string{
 		"HTTP/1.1 200 OK\r\ncontent-LENGTH: x\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",

@@ -3,6 +3,7 @@ package zmqpub
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -23,14 +24,10 @@ func TestWhatEnginesBind(t *testing.T) {
 		{wire.TensorRT, "tcp://*:0", true},
 	} {
 		p, err := New(Config{Endpoint: c.endpoint, Dialect: c.dialect})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if at, _ := p.Ports(); at != 0 != c.binds {
 			t.Errorf("%v %s is bound at %d, want bound: %v", c.dialect, c.endpoint, at, c.binds)
 		}
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Close())
 	}
 }

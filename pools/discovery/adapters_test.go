@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -27,16 +29,12 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	for _, adapters := range [][]string{{"math"}, nil, {"a", "b", "c"}} {
 		list(adapters...)
 		now := member(t, r, fmt.Sprint("the adapters ", adapters), func(w *pools.Worker) bool { return slices.Equal(w.Adapters, adapters) })
-		if now.Incarnation != first.Incarnation {
-			t.Errorf("with %v it is another process", adapters)
-		}
+		assert.Equal(t, first.Incarnation, now.Incarnation, "with %v it is another process", adapters)
 	}
 	s.set(func(s *stock) { s.faces["/v1/models"] = `<html>` })
 	before := s.count("/v1/models")
 	within(t, "asked on", func() bool { return s.count("/v1/models") > before+2 })
-	if w := member(t, r, "the worker", anyWorker); len(w.Adapters) != 3 {
-		t.Errorf("an answer that is no list took adapters away: %v", w.Adapters)
-	}
+	assert.Len(t, member(t, r, "the worker", anyWorker).Adapters, 3, "an answer that is no list took adapters away")
 }
 
 // What an engine lists has bounds, and what no record takes is left out.
@@ -50,9 +48,7 @@ func TestAdaptersHaveBounds(t *testing.T) {
 		t.Fatal(problem)
 	}
 	w, _ := f.record(pools.Worker{ID: "w", Role: pools.Both, Address: "http://h:1"}, 0)
-	if err := w.Validate(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, w.Validate())
 	if n := len(w.Adapters); n < 500 || n > pools.MaxAdapters || !slices.Contains(w.Adapters, "ok") || slices.Contains(w.Adapters, "m2") {
 		t.Errorf("%d adapters", n)
 	}

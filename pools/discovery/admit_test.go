@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -88,9 +89,7 @@ func TestRecordsOpenNoListener(t *testing.T) {
 	within(t, "all four", func() bool { return len(known.Snapshot("org/model", pools.Prefill).Members) == 4 })
 	for _, m := range known.Snapshot("org/model", pools.Prefill).Members {
 		if w := m.Worker; w.ID == "named" {
-			if w.KVEvents != "zmq" || w.KVEndpoint == "" {
-				t.Errorf("an engine that is to be connected to came as %+v", w)
-			}
+			assert.True(t, w.KVEvents == "zmq" && w.KVEndpoint != "", "an engine that is to be connected to came as %+v", w)
 		} else if w.KVEvents != "none" || w.KVEndpoint+w.KVReplay+w.KVTopic != "" {
 			t.Errorf("%s would have the gateway listen at %s", w.ID, w.KVEndpoint)
 		}

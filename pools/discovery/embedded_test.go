@@ -25,9 +25,7 @@ func TestEmbeddedEtcdTakesNothingFromWebPages(t *testing.T) {
 		resp, err := client.Post(s.etcd.URL()+path, "text/plain", strings.NewReader(body))
 		require.NoError(t, err)
 		resp.Body.Close()
-		if resp.StatusCode < 400 {
-			t.Errorf("%s: status %d", path, resp.StatusCode)
-		}
+		assert.GreaterOrEqual(t, resp.StatusCode, 400, "%s: status", path)
 	}
 	for key, want := range map[string]int64{"a": 0, "b": 1} {
 		got, err := c.Get(t.Context(), key)

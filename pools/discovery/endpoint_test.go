@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -40,9 +41,7 @@ func TestParseEndpoint(t *testing.T) {
 		},
 	} {
 		got, err := ParseEndpoint(test.role, test.text)
-		if err != nil || !got.Given.Equal(&test.want) {
-			t.Errorf("%s: %+v, %v; want %+v", test.text, got.Given, err, test.want)
-		}
+		assert.True(t, err == nil && got.Given.Equal(&test.want), "%s: %+v, %v; want %+v", test.text, got.Given, err, test.want)
 	}
 }
 
@@ -79,12 +78,10 @@ func TestParseEndpointNamesTheField(t *testing.T) {
 	} {
 		_, err := ParseEndpoint(pools.Prefill, test.text)
 		wrong, ok := errors.AsType[*EndpointError](err)
-		if !ok || wrong.Field != test.field || !strings.Contains(wrong.Problem, test.problem) {
-			t.Errorf("%q: %v, want %s %s", test.text, err, test.field, test.problem)
-		}
-		if err != nil && strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%q: the error tells the password: %v", test.text, err)
-		}
+		assert.True(t, ok && wrong.Field == test.field && strings.Contains(wrong.Problem, test.problem),
+			"%q: %v, want %s %s", test.text, err, test.field, test.problem)
+		assert.True(t, err == nil || !strings.Contains(err.Error(), "s3cret"),
+			"%q: the error tells the password: %v", test.text, err)
 	}
 	if _, err := ParseEndpoint("", "http://h:1,role=mixed"); err == nil || !strings.Contains(err.Error(), "prefill, decode, both") {
 		t.Errorf("a role that is none: %v", err)
@@ -95,9 +92,7 @@ func TestCheckEndpoints(t *testing.T) {
 	list := func(texts ...string) (es []Endpoint) {
 		for _, s := range texts {
 			e, err := ParseEndpoint("", s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			es = append(es, e)
 		}
 		return es
@@ -130,17 +125,13 @@ func TestOneURLForSeveralModels(t *testing.T) {
 		require.NoError(t, CheckEndpoints(es))
 	}
 	for i, want := range []string{"a-1", "a-1-org-n", "x"} {
-		if es[i].Given.ID != want {
-			t.Errorf("%s is called %s, want %s", es[i].Given.Model, es[i].Given.ID, want)
-		}
+		assert.Equal(t, want, es[i].Given.ID, "%s is called", es[i].Given.Model)
 	}
 }
 
 func TestNewEndpoint(t *testing.T) {
 	e, err := NewEndpoint(pools.Worker{Address: "http://h:8000/", Role: pools.Prefill})
-	if err != nil || e.Given.ID != "h-8000" || e.Given.Address != "http://h:8000" {
-		t.Errorf("%+v, %v", e, err)
-	}
+	assert.True(t, err == nil && e.Given.ID == "h-8000" && e.Given.Address == "http://h:8000", "%+v, %v", e, err)
 	for field, w := range map[string]pools.Worker{
 		"url":         {Address: "h:8000"},
 		"id":          {Address: "http://h:1", ID: "a/b"},
@@ -177,9 +168,7 @@ func TestPortsAreListedOnce(t *testing.T) {
 		for i, o := range c.options {
 			url := fmt.Sprintf("http://h:%d", i+1)
 			e, err := ParseEndpoint(pools.Both, url+","+o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			list = append(list, e)
 			file += "- url: " + url + "\n"
 			for _, item := range strings.Split(o, ",") {

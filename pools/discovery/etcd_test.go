@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -27,9 +28,7 @@ func TestRegisterWatchDeregister(t *testing.T) {
 	known.comes("early")
 	late, _ := s.register(testWorker("late"))
 	known.comes("late")
-	if !late.Lodged() {
-		t.Error("a watcher knows the record, and its worker says that none could")
-	}
+	assert.True(t, late.Lodged(), "a watcher knows the record, and its worker says that none could")
 	m, _ := known.Lookup("late")
 	if want := testWorker("late"); !m.Worker.Equal(&want) {
 		t.Errorf("the record came as %+v", m.Worker)
@@ -37,19 +36,11 @@ func TestRegisterWatchDeregister(t *testing.T) {
 
 	began := time.Now()
 	require.NoError(t, late.Deregister(t.Context()))
-	if late.Lodged() {
-		t.Error("the record is said to be there still")
-	}
+	assert.False(t, late.Lodged(), "the record is said to be there still")
 	known.goes("late")
-	if took := time.Since(began); took > probation {
-		t.Errorf("gone after %v, as if its lease had ended", took)
-	}
-	if err := late.Deregister(t.Context()); err != nil {
-		t.Errorf("a second time: %v", err)
-	}
-	if !known.knows("early") {
-		t.Error("the other is gone as well")
-	}
+	assert.LessOrEqual(t, time.Since(began), probation, "gone after …, as if its lease had ended")
+	assert.NoError(t, late.Deregister(t.Context()), "a second time")
+	assert.True(t, known.knows("early"), "the other is gone as well")
 }
 
 func TestDeregisterBeforeRun(t *testing.T) {
@@ -59,13 +50,9 @@ func TestDeregisterBeforeRun(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, r.Deregister(t.Context()))
 	require.NoError(t, r.Run(t.Context()))
-	if r.Lodged() {
-		t.Error("a record that was never put is said to be there")
-	}
+	assert.False(t, r.Lodged(), "a record that was never put is said to be there")
 	got, err := c.Get(t.Context(), DefaultPrefix, clientv3.WithPrefix())
-	if err != nil || got.Count != 0 {
-		t.Errorf("%v, %v", got, err)
-	}
+	assert.True(t, err == nil && got.Count == 0, "%v, %v", got, err)
 }
 
 func TestLeaseEndsAfterAnAbruptEnd(t *testing.T) {
@@ -74,9 +61,7 @@ func TestLeaseEndsAfterAnAbruptEnd(t *testing.T) {
 	_, kill := s.register(testWorker("w"))
 	known.comes("w")
 	kill()
-	if !known.knows("w") {
-		t.Error("gone at once, as if it had deregistered")
-	}
+	assert.True(t, known.knows("w"), "gone at once, as if it had deregistered")
 	known.goes("w") // with its lease
 }
 
@@ -146,9 +131,7 @@ func TestOutageLongerThanLease(t *testing.T) {
 
 			s.stop()
 			within(t, "the lease's time is over", func() bool { return !r.Held() })
-			if !known.knows("w") {
-				t.Fatal("forgotten while etcd was away")
-			}
+			require.True(t, known.knows("w"), "forgotten while etcd was away")
 			_, before := known.reported()
 			s.start(c.second(first))
 			direct := s.client(s.etcd.URL())
@@ -187,9 +170,7 @@ func TestEtcdReplacedBetweenProbes(t *testing.T) {
 	s.start("")
 	s.register(testWorker("after"))
 	known.comes("after")
-	if !known.knows("w") {
-		t.Error("the one known before is gone")
-	}
+	assert.True(t, known.knows("w"), "the one known before is gone")
 }
 
 // silenced is a connection whose writes are swallowed once it is muted.
@@ -212,9 +193,7 @@ func TestSilentConnectionIsNoticed(t *testing.T) {
 			mute = make(chan struct{})
 			return silenced{conn, muted{conn, mute}}, err
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer c.Close()
 		for _, want := range []time.Duration{0, 13 * time.Second} {
 			began := time.Now()
@@ -240,21 +219,15 @@ func TestCompactedWhileAway(t *testing.T) {
 	s.gate.shut()
 	leaves := testWorker("leaves")
 	gone, err := direct.Delete(t.Context(), Key(DefaultPrefix, &leaves))
-	if err != nil || gone.Deleted != 1 {
-		t.Fatal(gone, err)
-	}
+	require.True(t, err == nil && gone.Deleted == 1, "%v %v", gone, err)
 	s.record(direct, testWorker("comes"))
 	_, err = direct.Compact(t.Context(), gone.Header.Revision+1)
 	require.NoError(t, err)
 	s.gate.open(s.etcd.URL())
 	known.comes("comes")
-	if !known.knows("stays") || !known.knows("leaves") {
-		t.Error("the one that is missing was not given its grace")
-	}
+	assert.True(t, known.knows("stays") && known.knows("leaves"), "the one that is missing was not given its grace")
 	known.goes("leaves")
-	if !known.knows("stays") {
-		t.Error("the one that stays is gone")
-	}
+	assert.True(t, known.knows("stays"), "the one that stays is gone")
 }
 
 func TestEmbeddedEtcdClosesUnderClients(t *testing.T) {
@@ -271,9 +244,7 @@ func TestEmbeddedEtcdClosesUnderClients(t *testing.T) {
 	<-c.Watch(t.Context(), "/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
 	began := time.Now()
 	e.Close()
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("took %v", took)
-	}
+	assert.LessOrEqual(t, time.Since(began), 2*time.Second, "took")
 	if _, err := os.Stat(e.temp.Path()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its directory is still there: %v", err)
 	}
@@ -330,16 +301,12 @@ func TestKeys(t *testing.T) {
 	w := testWorker("a.b-1")
 	w.Model = "Qwen/Qwen3 32B%"
 	const want = "/tandem/workers/Qwen%2FQwen3%2032B%25/prefill/a.b-1"
-	if got := Key(DefaultPrefix, &w); got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	assert.Equal(t, want, Key(DefaultPrefix, &w))
 	for key, want := range map[string]string{
 		want: "a.b-1", "/tandem/workers/m/both/w%201": "w 1", "/tandem/workers/m/both": "", "/tandem/workers/m/both/a/b": "",
 		"/other/m/both/a": "", "/tandem/workers/m/both/%": "", "": "",
 	} {
-		if got := idOf(DefaultPrefix, key); got != want {
-			t.Errorf("id in %q: %q, want %q", key, got, want)
-		}
+		assert.Equal(t, want, idOf(DefaultPrefix, key), "id in %q", key)
 	}
 }
 

@@ -1,6 +1,11 @@
 package discovery
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
 
 func TestHosts(t *testing.T) {
 	for _, c := range []struct {
@@ -16,18 +21,12 @@ func TestHosts(t *testing.T) {
 		{[]string{"[fd00::1]"}, []string{"fd00::1"}, []string{"fd00::2"}},
 	} {
 		h, err := ParseHosts(c.list)
-		if err != nil {
-			t.Fatalf("%q: %v", c.list, err)
-		}
+		require.NoError(t, err, "%q", c.list)
 		for _, host := range c.has {
-			if !h.Has(host) {
-				t.Errorf("%q does not have %q", c.list, host)
-			}
+			assert.True(t, h.Has(host), "%q does not have %q", c.list, host)
 		}
 		for _, host := range c.not {
-			if h.Has(host) {
-				t.Errorf("%q has %q", c.list, host)
-			}
+			assert.False(t, h.Has(host), "%q has %q", c.list, host)
 		}
 	}
 	for _, bad := range []string{"", "http://h", "h:1", "a*b", "*.*.x", "*.", "10.0.0.0/33", "a b", "user@h", "fe80::1%eth0"} {
@@ -36,8 +35,6 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	for host, want := range map[string]bool{"127.0.0.1": true, "127.9.9.9": true, "::1": true, "::ffff:127.0.0.1": true, "LocalHost": true, "10.0.0.1": false, "localhost.evil": false} {
-		if LoopbackHosts().Has(host) != want {
-			t.Errorf("loopback has %q: %v", host, !want)
-		}
+		assert.Equal(t, want, LoopbackHosts().Has(host), "loopback has %q: %v", host, !want)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -92,18 +94,15 @@ func TestEnginesTellTheirEvents(t *testing.T) {
 			r, _, logs := prober(t, ProberConfig{}, role+" "+s.URL+",id=w1"+test.options)
 			w := member(t, r, "there", anyWorker)
 			got := strings.ReplaceAll(fmt.Sprintf("%s %s %s %s", w.KVEvents, w.KVEndpoint, w.KVReplay, w.KVTopic), "127.0.0.1", "HOST")
-			if got != test.want {
-				t.Errorf("%q, want %q", got, test.want)
-			}
+			assert.Equal(t, test.want, got)
 			if test.says != "" {
 				within(t, "the log says why", func() bool { return strings.Contains(logs.String(), "KV events not followed") })
 			}
 			if log := logs.String(); !strings.Contains(log, test.says) || test.says == "" && strings.Contains(log, "KV events not followed") {
 				t.Errorf("the log should say %q:\n%s", test.says, log)
 			}
-			if strings.Contains(test.options, "kv-events") && s.count("/kv_event_sources") > 0 {
-				t.Error("it was asked for what was given")
-			}
+			assert.True(t, !strings.Contains(test.options, "kv-events") || s.count("/kv_event_sources") <= 0,
+				"it was asked for what was given")
 		})
 	}
 }
@@ -153,8 +152,7 @@ func TestVocabularyOfSGLang(t *testing.T) {
 		roster, _, _ := prober(t, ProberConfig{}, "prefill "+s.URL+",id=w1")
 		w := member(t, roster, "the worker joins", anyWorker)
 		s.Close()
-		if w.VocabSize != c.want || asked != `/v1/completions {"prompt":[1],"max_tokens":1,"logit_bias":{"-1":0}}` {
-			t.Errorf("%d %s: %+v, asked %s", c.status, c.body, w, asked)
-		}
+		assert.True(t, w.VocabSize == c.want && asked == `/v1/completions {"prompt":[1],"max_tokens":1,"logit_bias":{"-1":0}}`,
+			"%d %s: %+v, asked %s", c.status, c.body, w, asked)
 	}
 }

@@ -60,9 +60,8 @@ func TestLeasesThatEndTogether(t *testing.T) {
 		t.Errorf("removed %v", removed)
 	}
 	known.goes("gone")
-	if !known.knows("back") || known.lastGrace() > probation {
-		t.Errorf("one that registered again is gone, or stays for %v", known.lastGrace())
-	}
+	assert.True(t, known.knows("back") && known.lastGrace() <= probation,
+		"one that registered again is gone, or stays for %v", known.lastGrace())
 	require.NoError(t, back.Deregister(t.Context()))
 	known.goes("back")
 	if removed, _ := known.reported(); !slices.Equal(removed, []string{"back"}) {

@@ -160,9 +160,7 @@ func list(t *testing.T, texts ...string) (es []Endpoint) {
 	for _, s := range texts {
 		role, s, _ := strings.Cut(s, " ")
 		e, err := ParseEndpoint(pools.Role(role), s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		es = append(es, e)
 	}
 	return es
@@ -308,12 +306,9 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 				want.Incarnation = w.Incarnation
 				return w.Equal(&want)
 			})
-			if got.Incarnation == "" {
-				t.Error("no incarnation")
-			}
-			if want.Engine == "trtllm" && s.count("/metrics")+s.count("/kv_cache_events") > 0 {
-				t.Error("TensorRT-LLM's metrics were taken from whoever reads them")
-			}
+			assert.NotEmpty(t, got.Incarnation, "no incarnation")
+			assert.True(t, want.Engine != "trtllm" || s.count("/metrics")+s.count("/kv_cache_events") <= 0,
+				"TensorRT-LLM's metrics were taken from whoever reads them")
 		})
 	}
 }
@@ -377,9 +372,7 @@ func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
 			assert.Equal(t, 1, logs.count("worker refused"), "%s", logs)
 			s.set(func(s *stock) { s.faces = vllm("b") })
 			member(t, r, "taken when it answers well", func(w *pools.Worker) bool { return w.Model == "b" && w.BlockSize == 32 })
-			if len(r.Refused()) != 0 {
-				t.Errorf("still refused: %v", r.Refused())
-			}
+			assert.Empty(t, r.Refused(), "still refused")
 		})
 	}
 }
@@ -393,14 +386,10 @@ func TestWorkersAreTakenOutAndComeBack(t *testing.T) {
 		within(t, "out", func() bool { _, in := r.Lookup("w1"); return !in })
 		s.set(func(s *stock) { s.ill = 0 })
 		next := member(t, r, "in again", anyWorker).Incarnation
-		if next == first {
-			t.Error("a worker came back as the same incarnation")
-		}
+		assert.NotEqual(t, first, next, "a worker came back as the same incarnation")
 		first = next
 	}
-	if s.count("/elsewhere") > 0 {
-		t.Error("a redirect was followed")
-	}
+	assert.LessOrEqual(t, s.count("/elsewhere"), 0, "a redirect was followed")
 	assert.Equal(t, 3, logs.count("worker removed"), "%s", logs)
 }
 
@@ -432,14 +421,10 @@ func TestModelGivenJoinsAtOnce(t *testing.T) {
 	s.set(func(s *stock) { s.ill = http.StatusServiceUnavailable })
 	r, _, _ := prober(t, ProberConfig{Failures: 1 << 30}, "both "+s.URL+",id=w1,model=m")
 	early := member(t, r, "in before it answers", anyWorker)
-	if early.BlockSize != defaultBlockSize || early.TotalKVBlocks != 0 {
-		t.Errorf("joined as %+v", early)
-	}
+	assert.True(t, early.BlockSize == defaultBlockSize && early.TotalKVBlocks == 0, "joined as %+v", early)
 	s.set(func(s *stock) { s.ill = 0 })
 	late := member(t, r, "with its limits", func(w *pools.Worker) bool { return w.TotalKVBlocks == 1000 })
-	if late.Incarnation != early.Incarnation {
-		t.Error("its first answer made another incarnation")
-	}
+	assert.Equal(t, early.Incarnation, late.Incarnation, "its first answer made another incarnation")
 }
 
 func TestSilentWorkersJoinNothing(t *testing.T) {
@@ -467,9 +452,7 @@ func TestKeyIsSent(t *testing.T) {
 	within(t, "refused", func() bool {
 		return len(r.Refused()) == 1 && strings.Contains(r.Refused()[0].Err.Error(), "--worker-api-key-file")
 	})
-	if strings.Contains(logs.String(), "other-key") {
-		t.Error("the log tells the key")
-	}
+	assert.NotContains(t, logs.String(), "other-key", "the log tells the key")
 }
 
 // A gateway answers as a worker does, and is none: requests to it would come back.
@@ -536,30 +519,14 @@ func TestPulse(t *testing.T) {
 		}
 		return out
 	}
-	if fails(4) > 0 {
-		t.Error("a worker that was never in went out")
-	}
-	if !p.answered(f) || !p.steady() {
-		t.Error("the first answer is no process")
-	}
-	if p.answered(f) {
-		t.Error("the same process is another")
-	}
-	if !p.answered(g) {
-		t.Error("another process is the same")
-	}
-	if fails(2) > 0 || p.steady() || p.answered(g) {
-		t.Error("two failures are three")
-	}
-	if fails(2) > 0 || fails(1) != 1 || fails(1) > 0 {
-		t.Error("the third failure is not the one that takes it out")
-	}
-	if !p.answered(g) {
-		t.Error("it came back as it was")
-	}
-	if p.failed(true, false) || !p.answered(g) || p.answered(g) {
-		t.Error("a closed port is one other process")
-	}
+	assert.LessOrEqual(t, fails(4), 0, "a worker that was never in went out")
+	assert.True(t, p.answered(f) && p.steady(), "the first answer is no process")
+	assert.False(t, p.answered(f), "the same process is another")
+	assert.True(t, p.answered(g), "another process is the same")
+	assert.True(t, fails(2) <= 0 && !p.steady() && !p.answered(g), "two failures are three")
+	assert.True(t, fails(2) <= 0 && fails(1) == 1 && fails(1) <= 0, "the third failure is not the one that takes it out")
+	assert.True(t, p.answered(g), "it came back as it was")
+	assert.True(t, !p.failed(true, false) && p.answered(g) && !p.answered(g), "a closed port is one other process")
 }
 
 func FuzzFacts(f *testing.F) {

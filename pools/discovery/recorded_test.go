@@ -82,9 +82,7 @@ func TestRecordedSGLangReports(t *testing.T) {
 			body, err := json.Marshal(info)
 			require.NoError(t, err)
 			var got facts
-			if !got.readServerInfo(body) {
-				t.Fatal("not SGLang's")
-			}
+			require.True(t, got.readServerInfo(body), "not SGLang's")
 			w, noEvents := got.record(pools.Worker{Role: pools.Both, Address: "http://127.0.0.1:1"}, 0)
 			if published := info["kv_events"] != nil; noEvents != "" || published != (w.KVEvents == "zmq") || w.Page() != 16 {
 				t.Errorf("events %q of %d ranks, %q; pages of %d", w.KVEvents, w.Ranks(), noEvents, w.Page())

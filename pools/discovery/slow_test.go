@@ -13,6 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -120,9 +123,7 @@ func probed(t *testing.T, e *forward, every time.Duration, do func(p *Prober, up
 		running.Go(func() { _ = server.Serve(e) })
 		roster := pools.NewRoster(pools.Config{}, quiet)
 		p, err := NewProber(roster.From("flags"), ProberConfig{Every: every}, quiet)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		p.asker.client.Transport.(*http.Transport).DialContext = e.dial
 		p.Set(list(t, "both http://w:1,id=w1"))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -206,9 +207,7 @@ func TestCrashedSGLangIsTakenOutAtOnce(t *testing.T) {
 		p.Ended("nobody")
 		p.Ended("w1")
 		p.Ended("w1")
-		if !up() || id() != first {
-			t.Error("a worker that answers is not as it was")
-		}
+		assert.True(t, up() && id() == first, "a worker that answers is not as it was")
 		e.set(func(e *forward) { e.crashed = time.Now() })
 		if p.Ended("w1"); up() {
 			t.Error("it gets requests before it has answered")

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -43,9 +46,7 @@ func TestAWorkerThatGeneratesIsWell(t *testing.T) {
 		busy.Store(true)
 		before := asked.Load()
 		within(t, "asked on", func() bool { return asked.Load() > before+1 })
-		if now := member(t, r, "the busy worker", anyWorker); now.Incarnation != first.Incarnation {
-			t.Error("it is another process")
-		}
+		assert.Equal(t, first.Incarnation, member(t, r, "the busy worker", anyWorker).Incarnation, "it is another process")
 		switch end {
 		case "it is not well":
 			s.set(func(s *stock) { s.ill = http.StatusServiceUnavailable })
@@ -97,9 +98,7 @@ func TestOwnWantTakesNoWorkerOut(t *testing.T) {
 				return
 			}
 			within(t, "it was asked in vain", func() bool { return since.Load() >= 10 })
-			if !here() {
-				t.Error("the worker was taken out")
-			}
+			assert.True(t, here(), "the worker was taken out")
 			fails.Store(false)
 			asked := beats.Load()
 			within(t, "it is asked on", func() bool { return beats.Load() > asked+1 })
@@ -122,19 +121,13 @@ func TestMovedWorkersAreFound(t *testing.T) {
 // A worker that comes with an incarnation, as a pod does, has it for its first process; each later one has another that begins with it.
 func TestGivenIncarnationsGrow(t *testing.T) {
 	p, err := NewProber(pools.NewRoster(pools.Config{}, quiet).From("pods"), ProberConfig{}, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f := p.probe(pools.Worker{ID: "w", Incarnation: "uid-1"}, 0)
 	seen := map[string]bool{}
 	for range 3 {
 		f.incarnation = f.draw()
-		if seen[f.incarnation] || !strings.HasPrefix(f.incarnation, "uid-1") {
-			t.Errorf("%q after %v", f.incarnation, seen)
-		}
+		assert.True(t, !seen[f.incarnation] && strings.HasPrefix(f.incarnation, "uid-1"), "%q after %v", f.incarnation, seen)
 		seen[f.incarnation] = true
 	}
-	if !seen["uid-1"] {
-		t.Errorf("the first is another: %v", seen)
-	}
+	assert.True(t, seen["uid-1"], "the first is another: %v", seen)
 }

@@ -25,16 +25,12 @@ func TestParseFile(t *testing.T) {
   block_size: 32
 - {url: "http://10.0.0.2:8000", role: decode, model: org/m, id: d1}
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := []pools.Worker{
 		{ID: "10.0.0.1-8000", Role: pools.Prefill, Address: "http://10.0.0.1:8000", BlockSize: 32},
 		{ID: "d1", Role: pools.Decode, Address: "http://10.0.0.2:8000", Model: "org/m"},
 	}
-	if len(got) != 2 || !got[0].Given.Equal(&want[0]) || !got[1].Given.Equal(&want[1]) {
-		t.Errorf("got %+v", got)
-	}
+	assert.True(t, len(got) == 2 && got[0].Given.Equal(&want[0]) && got[1].Given.Equal(&want[1]), "got %+v", got)
 	if none, err := ParseFile("w.yaml", []byte("[]")); err != nil || len(none) != 0 {
 		t.Errorf("no workers: %v, %v", none, err)
 	}
@@ -83,14 +79,10 @@ func FuzzParseFile(f *testing.F) {
 			}
 			return
 		}
-		if err := CheckEndpoints(list); err != nil {
-			t.Errorf("a list was taken that is none: %v", err)
-		}
+		assert.NoError(t, CheckEndpoints(list), "a list was taken that is none")
 		for _, e := range list {
 			w, _ := facts{model: "m"}.record(e.Given, 0)
-			if err := w.Validate(); err != nil {
-				t.Errorf("%+v was taken: %v", e.Given, err)
-			}
+			assert.NoError(t, w.Validate(), "%+v was taken", e.Given)
 		}
 	})
 }

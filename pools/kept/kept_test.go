@@ -182,9 +182,7 @@ func TestOneChangesAllKnow(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(5 * time.Millisecond)
 		synctest.Wait()
-		if took := time.Since(began); took > 50*time.Millisecond {
-			t.Errorf("it took %v", took)
-		}
+		assert.LessOrEqual(t, time.Since(began), 50*time.Millisecond, "it took")
 		want(t, two[1], map[string]string{"cordons/a": "1"})
 		late := hold(t, m, 1)[0]
 		for !late.Ready() {
@@ -281,9 +279,7 @@ func TestNoStore(t *testing.T) {
 		m.change(func() { m.none = false })
 		time.Sleep(2 * retries.Max)
 		synctest.Wait()
-		if string(m.entries["cordons/a"]) != "1" {
-			t.Error("it was not written")
-		}
+		assert.Equal(t, "1", string(m.entries["cordons/a"]), "it was not written")
 	})
 }
 
@@ -295,9 +291,8 @@ func TestBounds(t *testing.T) {
 	for i := range maxEntries + 5 {
 		entries[fmt.Sprintf("cordons/%05d", i)] = []byte("1")
 	}
-	if dirty := c.list("store", entries); len(dirty) != maxEntries || len(c.known) != maxEntries {
-		t.Errorf("%d entries are taken", len(c.known))
-	}
+	assert.True(t, len(c.list("store", entries)) == maxEntries && len(c.known) == maxEntries,
+		"%d entries are taken", len(c.known))
 	if c.hear("cordons/00000", big) || c.hear("cordons/z", []byte("1")) || !c.hear("cordons/00000", nil) || !c.hear("cordons/z", []byte("1")) {
 		t.Error("a bound is not kept, or too narrow")
 	}

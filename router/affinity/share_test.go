@@ -6,6 +6,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // report has others hear what a table reports, and returns how many bindings that were.
@@ -43,9 +46,7 @@ func TestTheFirstBindingWins(t *testing.T) {
 		both[order[0]].report(both[order[1]])
 		a.want(t, "s", "early")
 		b.want(t, "s", "early")
-		if n := a.report(b) + b.report(a); n != 0 {
-			t.Errorf("equal, and %d bindings are reported", n)
-		}
+		assert.Zero(t, a.report(b)+b.report(a), "equal, and … bindings are reported")
 
 		b.use("s", "moved", true)
 		b.report(a)
@@ -69,9 +70,7 @@ func TestRefreshesAreRare(t *testing.T) {
 		said += a.report(b)
 		b.want(t, "s", "w")
 	}
-	if said < 35 || said > 41 {
-		t.Errorf("%d reports in ten times its life", said)
-	}
+	assert.True(t, said >= 35 && said <= 41, "%d reports in ten times its life", said)
 	together(a.now.Add(ttl-ttl/4), a, b)
 	b.want(t, "s", "w")
 	together(a.now.Add(ttl/4), a, b)
@@ -90,9 +89,8 @@ func TestAJoiningGatewayLearns(t *testing.T) {
 	}
 	together(a.now, a, b, c)
 	c.use("s2999", "wrong", false)
-	if c.Clock(c.now) >= a.Clock(a.now) || newClocked(true).Clock(noon) != 0 {
-		t.Error("a gateway that starts has the group's clock")
-	}
+	assert.True(t, c.Clock(c.now) < a.Clock(a.now) && newClocked(true).Clock(noon) == 0,
+		"a gateway that starts has the group's clock")
 	c.Hear(a.Clock(a.now), nil, c.now)
 	c.report(a, b)
 	a.want(t, "s2999", "w3")
@@ -107,9 +105,7 @@ func TestAJoiningGatewayLearns(t *testing.T) {
 		reported += b.report(a, c)
 	}
 	t.Logf("%d reports in %d pieces", reported, pieces)
-	if pieces < 7 || reported > 2*3000+2 {
-		t.Errorf("%d reports in %d pieces", reported, pieces)
-	}
+	assert.True(t, pieces >= 7 && reported <= 2*3000+2, "%d reports in %d pieces", reported, pieces)
 	for i := range 3000 {
 		c.want(t, fmt.Sprint("s", i), fmt.Sprint("w", i%7))
 	}
@@ -147,9 +143,7 @@ func TestAFloodOfAnother(t *testing.T) {
 	for range 100 {
 		calm.Hear(1, []Binding{{Session: Hash("s"), Worker: 2, Born: MaxMillis}}, calm.now)
 	}
-	if n := calm.report(); n != 1 {
-		t.Errorf("%d answers to a hundred times the same", n)
-	}
+	assert.Equal(t, 1, calm.report(), "answers to a hundred times the same")
 	c.Hear(-5, []Binding{{Session: 0, Worker: 1}, {Session: 1, Worker: 1, Idle: -1}, {Session: 1, Worker: 1, Idle: ttl.Milliseconds()}}, c.now)
 	if _, _, ok := c.Find(1, c.now); ok {
 		t.Error("a binding that has expired is taken in")
@@ -234,9 +228,7 @@ func TestTablesAgree(t *testing.T) {
 			w0, _, _ := tables[0].Find(session, now)
 			w1, _, _ := tables[1].Find(session, now)
 			w2, _, _ := tables[2].Find(session, now)
-			if w0 != w1 || w1 != w2 {
-				t.Fatalf("seed %d: s%d is bound to %x, %x and %x", seed, k, w0, w1, w2)
-			}
+			require.True(t, w0 == w1 && w1 == w2, "seed %d: s%d is bound to %x, %x and %x", seed, k, w0, w1, w2)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -64,9 +66,7 @@ func TestABindingLasts(t *testing.T) {
 	c.Use(Hash("s"), Hash("u"), 0, Hash("v"), true, c.now)
 	c.want(t, "s", "w") // it was moved from v before
 	c.Use(Hash("s"), Hash("w"), 0, 0, false, c.now)
-	if c.counts().Hits != 5 {
-		t.Error("the end of a request that was counted counts once more")
-	}
+	assert.EqualValues(t, 5, c.counts().Hits, "the end of a request that was counted counts once more")
 }
 
 // TestAFailureDropsABinding: the session's next worker is the one that serves it then. A failure of another worker is nothing to it.
@@ -113,18 +113,14 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 	each := float64(heap()-before) / Most
 	t.Logf("%.0f bytes a binding", each)
-	if each > 130 {
-		t.Errorf("a binding takes %.0f bytes", each)
-	}
+	assert.True(t, each <= 130, "a binding takes %.0f bytes", each)
 	c.want(t, "first", "")
 	c.want(t, "busy", "w")
 	got := c.counts()
-	if got.Bindings != Most || got.Evicted != 9*Most+2 || len(c.pending) > maxPending {
-		t.Errorf("counts %+v, %d pending", got, len(c.pending))
-	}
-	if n := testing.AllocsPerRun(100, func() { c.use("busy", "w", false); c.Find(Hash("busy"), c.now) }); n != 0 {
-		t.Errorf("a use of a bound session allocates %v times", n)
-	}
+	assert.True(t, got.Bindings == Most && got.Evicted == 9*Most+2 && len(c.pending) <= maxPending,
+		"counts %+v, %d pending", got, len(c.pending))
+	assert.EqualValues(t, 0, testing.AllocsPerRun(100, func() { c.use("busy", "w", false); c.Find(Hash("busy"), c.now) }),
+		"a use of a bound session allocates … times")
 	runtime.KeepAlive(c)
 }
 

@@ -104,9 +104,7 @@ func run(t testing.TB, f func(context.Context) error) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := f(ctx); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, f(ctx))
 	}()
 	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)

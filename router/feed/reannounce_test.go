@@ -3,6 +3,8 @@ package feed
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/pools"
@@ -26,16 +28,12 @@ func TestReannouncingIsBounded(t *testing.T) {
 	}
 	check := func(what string, got, want int) {
 		t.Helper()
-		if got != want {
-			t.Errorf("%s: %d requests ask, want %d", what, got, want)
-		}
+		assert.Equal(t, want, got, "%s requests ask", what)
 	}
 	check("nothing was lost", asks(10), 0)
 	lost := map[overlap.Rank]wire.Source{{Worker: "w"}: source}
 	r.lose(lost)
-	if r.wanted(other, 0) || r.wanted(w, 1) {
-		t.Error("a rank is asked that lost nothing")
-	}
+	assert.True(t, !r.wanted(other, 0) && !r.wanted(w, 1), "a rank is asked that lost nothing")
 	check("nothing comes of it", asks(1000), maxUnanswered)
 	r.lose(lost)
 	check("another rank's loss changes nothing", asks(1000), 0)
@@ -62,8 +60,6 @@ func TestWhoReannounces(t *testing.T) {
 		{"vllm", pools.Prefill, true}, {"vllm", pools.Both, true}, {"sim", pools.Both, true},
 		{"vllm", pools.Decode, false}, {"sglang", pools.Both, false}, {"trtllm", pools.Prefill, false},
 	} {
-		if got := reannounces(&pools.Worker{Engine: c.engine, Role: c.role}); got != c.want {
-			t.Errorf("%s of role %s: %v", c.engine, c.role, got)
-		}
+		assert.Equal(t, c.want, reannounces(&pools.Worker{Engine: c.engine, Role: c.role}), "%s of role %s", c.engine, c.role)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
@@ -111,9 +112,7 @@ func TestRestoredIndexAnswersAlike(t *testing.T) {
 	before := s.snapshots()
 	second, to, _ := s.feed("second", "first")
 	within(t, "the second knows all", func() bool { return s.knows(second) })
-	if n := s.snapshots() - before; n != 0 {
-		t.Errorf("publishers were asked for %d snapshots", n)
-	}
+	assert.Zero(t, s.snapshots()-before, "publishers were asked for … snapshots")
 	alike := func() {
 		t.Helper()
 		if a, b := from.Stats(), to.Stats(); a.Held != b.Held || a.Blocks != b.Blocks || a.Holed != b.Holed {
@@ -125,9 +124,8 @@ func TestRestoredIndexAnswersAlike(t *testing.T) {
 			from.Match(prompt, &a)
 			to.Match(prompt, &b)
 			for _, w := range s.workers {
-				if x, y := a.Tier(from.Owner(w.ID, 0), index.Device), b.Tier(to.Owner(w.ID, 0), index.Device); x != y {
-					t.Errorf("prompt %d: %s has %d blocks, restored %d", base, w.ID, x, y)
-				}
+				assert.Equal(t, b.Tier(to.Owner(w.ID, 0), index.Device), a.Tier(from.Owner(w.ID, 0), index.Device),
+					"prompt %d: %s blocks, restored", base, w.ID)
 			}
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
@@ -41,9 +43,7 @@ func TestSilentSources(t *testing.T) {
 		t.Cleanup(bus.Close)
 		roster := pools.NewRoster(pools.Config{}, log)
 		routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		joined := time.Now()
 		computing := map[string]bool{"mute": true, "speaks": true}
 		f, err := New(Config{Computed: func(id string) time.Time {
@@ -52,9 +52,7 @@ func TestSilentSources(t *testing.T) {
 			}
 			return time.Time{}
 		}}, bus, roster, routers, log, prometheus.NewRegistry())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, id := range []string{"mute", "idle", "speaks"} {
 			roster.From("test").Put(vllm(id))
 		}
@@ -74,8 +72,6 @@ func TestSilentSources(t *testing.T) {
 				t.Errorf("%s is silent: %v; %+v", id, got, f.Sources())
 			}
 		}
-		if f.Sources()[0].State == follow.Live {
-			t.Error("a source that brought nothing is live")
-		}
+		assert.NotEqual(t, follow.Live, f.Sources()[0].State, "a source that brought nothing is live")
 	})
 }

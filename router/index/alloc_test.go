@@ -5,6 +5,8 @@ package index
 import (
 	"fmt"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestMatchDoesNotAllocate(t *testing.T) {
@@ -16,7 +18,5 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 		x.Place(o, Host, p[i*2:])
 	}
 	var m Matches
-	if got := testing.AllocsPerRun(50, func() { x.Match(p, &m) }); got != 0 {
-		t.Errorf("Match allocates %v times", got)
-	}
+	assert.EqualValues(t, 0, testing.AllocsPerRun(50, func() { x.Match(p, &m) }), "Match allocates … times")
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // fleet is an index of prompts as a thousand workers would hold them: prompts of
@@ -162,9 +164,7 @@ func (f *fleet) benchmark(b *testing.B, known int, sweep bool) {
 		if len(took) < cap(took) {
 			took = append(took, time.Since(begin))
 		}
-		if got := m.Leading(owner); got != known {
-			b.Fatalf("owner leads by %d blocks, want %d", got, known)
-		}
+		require.Equal(b, known, m.Leading(owner), "owner leads by … blocks")
 	}
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2]), "p50-ns")

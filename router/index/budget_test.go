@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestBudgetIsStrict stores far more than there is room for, in many owners and
@@ -30,12 +33,8 @@ func TestBudgetIsStrict(t *testing.T) {
 		}
 	}
 	s := x.Stats()
-	if got, want := int(s.Evicted), stored-removed-s.Held; got != want {
-		t.Errorf("%d pairs were evicted, want %d", got, want)
-	}
-	if s.Held < limit*9/10 {
-		t.Errorf("%d pairs are held although there is room for %d", s.Held, limit)
-	}
+	assert.Equal(t, stored-removed-s.Held, int(s.Evicted), "pairs were evicted")
+	assert.GreaterOrEqual(t, s.Held, limit*9/10, "pairs are held although there is room for %d", limit)
 }
 
 // TestBudgetKeepsWhatIsUsed lets a stream of prompts through that nobody asks for
@@ -63,9 +62,7 @@ func TestBudgetKeepsWhatIsUsed(t *testing.T) {
 		want  int
 	}{{"stored again", again, 50}, {"matched", asked, 50}, {"followed on", base, 50}, {"never used", never, 0}} {
 		x.Match(c.chain, &m)
-		if got := m.Leading(o); got != c.want {
-			t.Errorf("%s: %d blocks are left, want %d", c.name, got, c.want)
-		}
+		assert.Equal(t, c.want, m.Leading(o), "%s blocks are left", c.name)
 	}
 	if s := x.Stats(); s.Evicted == 0 || s.Held > 10_000 {
 		t.Errorf("%d evicted, %d held", s.Evicted, s.Held)
@@ -80,9 +77,7 @@ func TestBudgetAgainstRings(t *testing.T) {
 	for i := range uint64(10) {
 		ring := chain(i, 4)
 		x.Extend(o, Device, ring[3], ring)
-		if s := x.Stats(); s.Held > 10 {
-			t.Fatalf("%d pairs are held", s.Held)
-		}
+		require.LessOrEqual(t, x.Stats().Held, 10, "pairs are held")
 	}
 	x.Clear(o)
 	if s := x.Stats(); s.Held != 0 || s.Blocks != 0 || s.Holed != 0 {
@@ -104,9 +99,7 @@ func TestBudgetShared(t *testing.T) {
 				o := x.Owner(fmt.Sprint("w", i), 0)
 				x.Store(o, Device, p)
 				x.Match(p, &m)
-				if m.Leading(o) > len(p) {
-					t.Errorf("more blocks than the prompt has")
-				}
+				assert.LessOrEqual(t, m.Leading(o), len(p), "more blocks than the prompt has")
 				if i == 0 && k%10 == 0 {
 					x.Drop("w0")
 				}

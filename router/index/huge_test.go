@@ -1,6 +1,10 @@
 package index
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
 
 // TestAdviceChangesNothing advises on arrays of many sizes that begin anywhere in a page: what is in them and around
 // them stays.
@@ -16,8 +20,6 @@ func TestAdviceChangesNothing(t *testing.T) {
 		}
 	}
 	for i, word := range buffer {
-		if word != uint64(i) {
-			t.Fatalf("word %d is %d", i, word)
-		}
+		require.Equal(t, uint64(i), word, "word %d", i)
 	}
 }

@@ -3,6 +3,9 @@ package index
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // chain returns n hashes that are a prompt's for all the index knows.
@@ -49,14 +52,10 @@ func TestChurn(t *testing.T) {
 
 func TestMatchesZeroValue(t *testing.T) {
 	var m Matches
-	if got := m.Leading(0); got != 0 {
-		t.Errorf("before any match an owner leads by %d blocks", got)
-	}
+	assert.Zero(t, m.Leading(0), "before any match an owner leads by … blocks")
 	New(Config{}).Match(nil, &m)
 	New(Config{}).Match(chain(1, 3), &m)
-	if got := m.Leading(0); got != 0 {
-		t.Errorf("an unknown owner leads by %d blocks", got)
-	}
+	assert.Zero(t, m.Leading(0), "an unknown owner leads by … blocks")
 }
 
 func TestOldOwnerIsVoid(t *testing.T) {
@@ -67,12 +66,9 @@ func TestOldOwnerIsVoid(t *testing.T) {
 	epoch := x.Epoch()
 	x.Drop("a")
 	heir := x.Owner("b", 0)
-	if heir.slot() != old.slot() || heir == old {
-		t.Fatalf("owner %#x follows %#x: want another use of the same slot", heir, old)
-	}
-	if x.Epoch() == epoch {
-		t.Error("the epoch did not change although owners did")
-	}
+	require.True(t, heir.slot() == old.slot() && heir != old,
+		"owner %#x follows %#x: want another use of the same slot", heir, old)
+	assert.NotEqual(t, epoch, x.Epoch(), "the epoch did not change although owners did")
 	x.Store(old, Device, p)
 	x.Store(heir, Device, p[:2])
 	x.Remove(old, Device, p)
@@ -92,13 +88,9 @@ func TestOwnersRunOut(t *testing.T) {
 		full.ids[i] = NoOwner
 	}
 	x.dir.Store(full)
-	if got := x.Owner("one too many", 0); got != NoOwner {
-		t.Errorf("owner %d beyond the last slot", got)
-	}
+	assert.Equal(t, NoOwner, x.Owner("one too many", 0), "owner … beyond the last slot")
 	x.Store(NoOwner, Device, chain(1, 3))
-	if got := x.Stats().Blocks; got != 0 {
-		t.Errorf("no owner stored %d blocks", got)
-	}
+	assert.Zero(t, x.Stats().Blocks, "no owner stored … blocks")
 }
 
 // TestMemoryComesBack fills and empties an index: its arrays must shrink again,
@@ -119,16 +111,10 @@ func TestMemoryComesBack(t *testing.T) {
 			peak = x.Stats().Bytes
 		}
 	}
-	if got := x.Stats().Bytes; got > peak*3/2 {
-		t.Errorf("%d bytes after 20 rounds, %d after 5", got, peak)
-	}
-	if per := peak / (3 * round); per > 48 {
-		t.Errorf("%d bytes for each of the blocks that were held at once", per)
-	}
+	assert.LessOrEqual(t, x.Stats().Bytes, peak*3/2, "bytes after 20 rounds, %d after 5", peak)
+	assert.LessOrEqual(t, peak/(3*round), 48, "bytes for each of the blocks that were held at once")
 	x.Drop("w")
-	if got := x.Stats().Bytes; got > 2*floor {
-		t.Errorf("%d bytes when emptied, %d when new", got, floor)
-	}
+	assert.LessOrEqual(t, x.Stats().Bytes, 2*floor, "bytes when emptied, %d when new", floor)
 }
 
 // TestPlaceFollowsTheOtherTier moves a prompt's blocks one by one to another tier,
@@ -148,14 +134,10 @@ func TestPlaceFollowsTheOtherTier(t *testing.T) {
 	}
 	x.Place(o, Disk, p[50:51])
 	x.Place(o, Device, chain(2, 1))
-	if s := x.Stats(); s.Holed != 2 {
-		t.Errorf("%d tiers have holes, want 2", s.Holed)
-	}
+	assert.Equal(t, 2, x.Stats().Holed, "tiers have holes, want 2")
 	x.Store(o, Device, chain(2, 5))
 	x.Store(o, Disk, p[:50])
-	if s := x.Stats(); s.Holed != 0 {
-		t.Errorf("%d tiers have holes, want none", s.Holed)
-	}
+	assert.Zero(t, x.Stats().Holed, "tiers have holes, want none")
 }
 
 // TestLeapNoticesAGap has an owner get a gap after a Match has noted that it has
@@ -197,16 +179,11 @@ func TestLeapNoticesAGap(t *testing.T) {
 		if !c.stays {
 			x.Remove(o, c.tier, p[c.again:])
 		}
-		if got := m.Tier(o, c.tier); got != 128-c.begin {
-			t.Fatalf("%s: run of %d: want the gap leapt over, or this test shows nothing", c.name, got)
-		}
-		if !m.jumped || m.unmoved(gaps) {
-			t.Errorf("%s: the gap was not noticed", c.name)
-		}
+		require.Equal(t, 128-c.begin, m.Tier(o, c.tier),
+			"%s: run of …: want the gap leapt over, or this test shows nothing", c.name)
+		assert.True(t, m.jumped && !m.unmoved(gaps), "%s: the gap was not noticed", c.name)
 		m.look(gaps, true)
 		m.follow(tab, c.tier, p, true)
-		if got := m.Tier(o, c.tier); got != c.end-c.begin {
-			t.Errorf("%s: run of %d at the second look, want %d", c.name, got, c.end-c.begin)
-		}
+		assert.Equal(t, c.end-c.begin, m.Tier(o, c.tier), "%s: run of … at the second look", c.name)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tandem-pd/tandem/internal/granule"
@@ -308,23 +310,17 @@ func TestPredictorExpiresInSteps(t *testing.T) {
 	if want := []int{1024, 1024, 1024, 1024, 904}; !slices.Equal(dropped, want) {
 		t.Errorf("dropped %v, want %v", dropped, want)
 	}
-	if idx.Blocks(o) != 0 || p.Expire(later) != 0 {
-		t.Error("something is left")
-	}
+	assert.True(t, idx.Blocks(o) == 0 && p.Expire(later) == 0, "something is left")
 }
 
 func TestPredictorConfig(t *testing.T) {
 	good := PredictorConfig{TTL: time.Second, MaxBlocks: 1, PruneRatio: 1}
-	if err := good.Validate(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, good.Validate())
 	for _, bad := range []PredictorConfig{
 		{}, {TTL: -1, MaxBlocks: 1, PruneRatio: 1}, {TTL: 1, MaxBlocks: 0, PruneRatio: 1}, {TTL: 1, MaxBlocks: 1<<30 + 1, PruneRatio: 1},
 		{TTL: 1, MaxBlocks: 1}, {TTL: 1, MaxBlocks: 1, PruneRatio: 1.1},
 	} {
-		if bad.Validate() == nil {
-			t.Errorf("%+v is valid", bad)
-		}
+		assert.Error(t, bad.Validate(), "%+v is valid", bad)
 	}
 }
 
@@ -335,9 +331,7 @@ func added(p Prediction) int { return int(p.to - p.from) }
 // taken back, forgotten and moved from one bound to another.
 func TestPredictorCountsBlocks(t *testing.T) {
 	const each = 144 // blocks of 100 granules
-	if granule.Blocks(100) != each {
-		t.Fatal("other granules")
-	}
+	require.Equal(t, each, granule.Blocks(100), "other granules")
 	for _, lru := range []bool{false, true} {
 		idx := New(Config{})
 		p := NewPredictor(idx, PredictorConfig{TTL: time.Hour, MaxBlocks: 500, PruneRatio: 0.5, LRU: lru})
@@ -352,9 +346,7 @@ func TestPredictorCountsBlocks(t *testing.T) {
 			t.Helper()
 			sum := 0
 			for i, want := range runs {
-				if got := run(o, uint64(i)); got != want {
-					t.Errorf("lru %v, %s: %d blocks of prompt %d, want %d", lru, what, got, i, want)
-				}
+				assert.Equal(t, want, run(o, uint64(i)), "lru %v, %s blocks of prompt %d", lru, what, i)
 				sum += run(o, uint64(i))
 			}
 			if p.Len() != all || p.Blocks(o)+p.Blocks(other) != all || p.Blocks(o) != sum {
@@ -369,9 +361,7 @@ func TestPredictorCountsBlocks(t *testing.T) {
 		} else {
 			check("two prompts", 2*each, each, each)
 		}
-		if made.to-made.from != 100 {
-			t.Errorf("%d granules added", made.to-made.from)
-		}
+		assert.EqualValues(t, 100, made.to-made.from, "granules added")
 		p.Invalidate(o, chain(1, 100), made)
 		if lru {
 			check("taken back", 200-each, 200-each, 0)

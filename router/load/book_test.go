@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 )
 
@@ -16,12 +17,9 @@ func TestPrune(t *testing.T) {
 	idle, kept, busy := b.Page("idle", 0), b.Page("kept", 0), b.Page("busy", 0)
 	b.Apply(Event{Request: "a", Kind: Add, Worker: "busy", Blocks: 3}, noon)
 	b.Prune(func(worker string) bool { return worker == "kept" })
-	if b.Page("kept", 0) != kept || b.Page("busy", 0) != busy {
-		t.Error("pruning closed an account that is kept, or has a booking")
-	}
-	if b.Page("idle", 0) == idle {
-		t.Error("pruning left an idle account open")
-	}
+	assert.True(t, b.Page("kept", 0) == kept && b.Page("busy", 0) == busy,
+		"pruning closed an account that is kept, or has a booking")
+	assert.True(t, b.Page("idle", 0) != idle, "pruning left an idle account open")
 }
 
 // TestTwin enters random events and compares every account with what the list

@@ -3,6 +3,8 @@ package load
 import (
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // TestPromptsFade: the oldest prompt's tokens go evenly over the time it should
@@ -18,29 +20,20 @@ func TestPromptsFade(t *testing.T) {
 	b.Apply(add("a", 1000, 100*time.Millisecond), at(0))
 	b.Apply(add("b", 500, 50*time.Millisecond), at(10))
 	for _, c := range []struct{ ms, want int }{{-5, 1500}, {0, 1500}, {25, 1250}, {100, 500}, {400, 500}} {
-		if got := p.Prefill(at(c.ms)); got != c.want {
-			t.Errorf("at %d ms %d tokens, want %d", c.ms, got, c.want)
-		}
+		assert.Equal(t, c.want, p.Prefill(at(c.ms)), "at %d ms … tokens", c.ms)
 	}
 	for _, c := range []struct{ ms, want int }{{-5, 150}, {0, 150}, {25, 125}, {100, 50}, {400, 50}} {
-		if got := p.Left(at(c.ms)); got != time.Duration(c.want)*time.Millisecond {
-			t.Errorf("at %d ms they take %v more, want %d ms", c.ms, got, c.want)
-		}
+		assert.Equal(t, time.Duration(c.want)*time.Millisecond, p.Left(at(c.ms)),
+			"at %d ms they take … more, want %d ms", c.ms, c.want)
 	}
-	if p.PrefillTokens != 1500 {
-		t.Errorf("%d tokens booked, want 1500", p.PrefillTokens)
-	}
+	assert.Equal(t, 1500, p.PrefillTokens, "tokens booked, want 1500")
 	b.Apply(Event{Request: "a", Kind: PrefillDone}, at(400))
 	for _, c := range []struct{ ms, want int }{{400, 500}, {425, 250}, {450, 0}, {999, 0}} {
-		if got := p.Prefill(at(c.ms)); got != c.want {
-			t.Errorf("after the first, at %d ms %d tokens, want %d", c.ms, got, c.want)
-		}
+		assert.Equal(t, c.want, p.Prefill(at(c.ms)), "after the first, at %d ms … tokens", c.ms)
 	}
 	b.Apply(add("c", 70, 0), at(450)) // how long it takes is unknown
 	b.Apply(Event{Request: "b", Kind: Free}, at(460))
-	if got := p.Prefill(at(9999)); got != 70 {
-		t.Errorf("of an unknown time %d tokens are left, want all 70", got)
-	}
+	assert.Equal(t, 70, p.Prefill(at(9999)), "of an unknown time … tokens are left, want all 70")
 	b.Apply(Event{Request: "c", Kind: Free}, at(460))
 	if got := p.Prefill(at(9999)); got != 0 || p.Left(at(9999)) != 0 || len(p.line.prompts) != 0 {
 		t.Errorf("%d tokens and %d prompts are left", got, len(p.line.prompts))
@@ -54,9 +47,8 @@ func TestOutputFades(t *testing.T) {
 	now := time.Unix(1000, 0)
 	weight := func(step string, blocks int, want float64) {
 		t.Helper()
-		if p.ActiveBlocks != blocks || p.Weight() != want {
-			t.Errorf("%s: %d blocks that weigh %v, want %d and %v", step, p.ActiveBlocks, p.Weight(), blocks, want)
-		}
+		assert.True(t, p.ActiveBlocks == blocks && p.Weight() == want,
+			"%s: %d blocks that weigh %v, want %d and %v", step, p.ActiveBlocks, p.Weight(), blocks, want)
 	}
 	shared := []uint64{1, 2, 3, 4}
 	b.Apply(Event{Request: "a", Kind: Add, Worker: "w", Chain: append(shared, 10, 11), Blocks: 1, Expected: 4}, now)
@@ -80,7 +72,5 @@ func TestOutputFades(t *testing.T) {
 	weight("output that is not weighed", 18, 2)
 	b.Apply(Event{Request: "a", Kind: Free}, now)
 	b.Apply(Event{Request: "c", Kind: Free}, now)
-	if p.Account != (Account{}) {
-		t.Errorf("%+v is left", p.Account)
-	}
+	assert.True(t, p.Account == (Account{}), "%+v is left", p.Account)
 }

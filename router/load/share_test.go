@@ -6,6 +6,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestSharesAddUp has three gateways book on the same workers at random, and send each other their shares. Each has to
@@ -68,9 +71,8 @@ func TestSharesAddUp(t *testing.T) {
 					if p.Account != sum {
 						t.Fatalf("seed %d, step %d: gateway %d has %+v of worker %d, all together have booked %+v", seed, step, i, p.Account, w, sum)
 					}
-					if got := p.Left(now); got != left {
-						t.Fatalf("seed %d, step %d: gateway %d expects %v of worker %d, all together %v", seed, step, i, got, w, left)
-					}
+					require.Equal(t, left, p.Left(now),
+						"seed %d, step %d: gateway %d expects … of worker %d, all together", seed, step, i, w)
 					if got := p.Prefill(now); got < prefill-len(books) || got > prefill+len(books) { // a token each for rounding
 						t.Fatalf("seed %d, step %d: gateway %d expects %d tokens of worker %d, all together %d", seed, step, i, got, w, prefill)
 					}
@@ -92,9 +94,8 @@ func TestSharesAddUp(t *testing.T) {
 	}
 	for i, b := range books {
 		for s, p := range b.accounts {
-			if (p.Account != Account{}) || p.others != 0 {
-				t.Errorf("gateway %d has %+v of %s left, of %d others", i, p.Account, s.worker, p.others)
-			}
+			assert.True(t, p.Account == Account{} && p.others == 0,
+				"gateway %d has %+v of %s left, of %d others", i, p.Account, s.worker, p.others)
 		}
 	}
 }
@@ -112,9 +113,8 @@ func TestAnotherPromptIsAnotherShare(t *testing.T) {
 		}
 		b.Apply(Event{Request: fmt.Sprint(i), Kind: Add, Worker: "w", PrefillTokens: 4096, PrefillTime: time.Second}, now)
 		b.Changes(now, func(s Shared) {
-			if s.Left != time.Second || i > 0 && (s.Account != last.Account || s.Turn == last.Turn) {
-				t.Errorf("slice %d: %+v after %+v", i, s, last)
-			}
+			assert.True(t, s.Left == time.Second && (i <= 0 || s.Account == last.Account && s.Turn != last.Turn),
+				"slice %d: %+v after %+v", i, s, last)
 			last = s
 		})
 	}

@@ -4,6 +4,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/granule"
 )
 
@@ -91,9 +94,7 @@ func playTree(t *testing.T, unit granule.Unit, longest, turns int) {
 		h := open[i]
 		open[i] = open[len(open)-1]
 		open = open[:len(open)-1]
-		if got, want := tr.leave(h.last, h.account), slow.leave(h.chain, h.account); got != want {
-			t.Fatalf("%d blocks freed, want %d", got, want)
-		}
+		require.Equal(t, slow.leave(h.chain, h.account), tr.leave(h.last, h.account), "blocks freed")
 	}
 	for range turns {
 		switch chain, a := somePrompt(rng, longest), accounts[rng.IntN(len(accounts))]; {
@@ -101,27 +102,19 @@ func playTree(t *testing.T, unit granule.Unit, longest, turns int) {
 			seen := map[*Page]int{}
 			tr.look(chain, func(a *Page, blocks int) { seen[a] = blocks })
 			for _, a := range accounts {
-				if want := slow.look(chain, a); seen[a] != want {
-					t.Fatalf("look says %d blocks, want %d", seen[a], want)
-				}
+				require.Equal(t, slow.look(chain, a), seen[a], "look says … blocks")
 			}
 		case len(open) > 0 && rng.IntN(60) < len(open):
 			part()
 		default:
 			last, fresh := tr.enter(chain, unit, a)
-			if want := slow.enter(chain, a); fresh != want {
-				t.Fatalf("%d fresh blocks, want %d", fresh, want)
-			}
+			require.Equal(t, slow.enter(chain, a), fresh, "fresh blocks")
 			open = append(open, held{chain, a, last})
 		}
-		if len(tr.from) > 2*len(open) {
-			t.Fatalf("%d nodes for %d bookings", len(tr.from), len(open))
-		}
+		require.LessOrEqual(t, len(tr.from), 2*len(open), "nodes for %d bookings", len(open))
 	}
 	for len(open) > 0 {
 		part()
 	}
-	if len(tr.from) != 0 {
-		t.Errorf("%d nodes are left", len(tr.from))
-	}
+	assert.Empty(t, tr.from, "nodes are left")
 }

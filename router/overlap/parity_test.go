@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -43,17 +46,12 @@ func TestWindow(t *testing.T) {
 					changes = append(changes, i+1)
 				}
 				latest := tt.compared[max(0, i+1-of) : i+1]
-				if want := strings.Count(latest, "w"); bad != want {
-					t.Errorf("after %d: %d wrong of %d, want %d", i+1, bad, of, want)
-				}
+				assert.Equal(t, strings.Count(latest, "w"), bad, "after %d wrong of %d", i+1, of)
 			}
-			if w.marked != tt.marked || len(changes) != len(tt.changes) {
-				t.Fatalf("marked %v, changed at %v; want %v and %v", w.marked, changes, tt.marked, tt.changes)
-			}
+			require.True(t, w.marked == tt.marked && len(changes) == len(tt.changes),
+				"marked %v, changed at %v; want %v and %v", w.marked, changes, tt.marked, tt.changes)
 			for i := range changes {
-				if changes[i] != tt.changes[i] {
-					t.Errorf("changed at %v, want %v", changes, tt.changes)
-				}
+				assert.Equal(t, tt.changes[i], changes[i], "changed at %v, want %v", changes, tt.changes)
 			}
 		})
 	}
@@ -62,9 +60,8 @@ func TestWindow(t *testing.T) {
 	for range 100 {
 		w.add(true, &cfg)
 	}
-	if w.n != 36 || w.wrong() != 36 || !w.marked {
-		t.Errorf("a window of 64 holds %d, %d wrong, marked %v", w.n, w.wrong(), w.marked)
-	}
+	assert.True(t, w.n == 36 && w.wrong() == 36 && w.marked,
+		"a window of 64 holds %d, %d wrong, marked %v", w.n, w.wrong(), w.marked)
 }
 
 func TestJudge(t *testing.T) {
@@ -99,8 +96,6 @@ func TestJudge(t *testing.T) {
 	}
 	for _, tt := range tests {
 		b := Belief{held: true, isl: tt.isl, block: 16, least: tt.least, most: tt.most}
-		if got := b.judge(tt.cached, tt.block, tt.came, tt.went); got != tt.want {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-		}
+		assert.Equal(t, tt.want, b.judge(tt.cached, tt.block, tt.came, tt.went), "%s", tt.name)
 	}
 }

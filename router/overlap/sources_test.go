@@ -62,9 +62,7 @@ func TestSourcesMerge(t *testing.T) {
 		t.Errorf("%d blocks predicted and %d recent are left", size.Predicted, size.Recent)
 	}
 	s.SetStale(map[Rank]struct{}{})
-	if s.Current(v) {
-		t.Error("the slots stay current though their events are not stale any more")
-	}
+	assert.False(t, s.Current(v), "the slots stay current though their events are not stale any more")
 }
 
 // TestWhatIsAssumedOfWhom sends six blocks of a prompt to a worker that publishes and to one that does not, and looks for the prompt again:

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -36,9 +39,7 @@ func newPlacer(t testing.TB, fallback bool, permits Permits) *Placer {
 		cfg[role] = base.For(role)
 	}
 	set, err := router.NewSet(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &Placer{Routers: set, Permits: permits, Fallback: fallback}
 }
 
@@ -193,20 +194,15 @@ func TestPlacement(t *testing.T) {
 				return errors.As(err, c.err)
 			}
 			if c.err != nil {
-				if !is(err) || c.permits.refuse == 0 && c.name != "all permits were given away" && !is(pickErr) {
-					t.Errorf("%v, and %v of the pick; want %v", err, pickErr, c.err)
-				}
+				assert.True(t, is(err) && (c.permits.refuse != 0 || c.name == "all permits were given away" || is(pickErr)),
+					"%v, and %v of the pick; want %v", err, pickErr, c.err)
 			} else if err != nil || ids(&placed) != c.placed || pickErr != nil || ids(&picked) != c.placed {
 				t.Errorf("%q, %v, and of the pick %q, %v; want %q", ids(&placed), err, ids(&picked), pickErr, c.placed)
 			}
 			placed.Release(start)
-			if c.permits.given != c.permits.returned {
-				t.Errorf("%d permits were given and %d returned", c.permits.given, c.permits.returned)
-			}
+			assert.Equal(t, c.permits.returned, c.permits.given, "permits were given and … returned")
 			for _, pool := range []*pools.Pool{c.fleet.Prefill, c.fleet.Decode, c.fleet.Both} {
-				if open := placer.Routers.For("m", pool.Role).Open(); open != 0 {
-					t.Errorf("%d bookings are open in pool %s", open, pool.Role)
-				}
+				assert.Zero(t, placer.Routers.For("m", pool.Role).Open(), "bookings are open in pool %s", pool.Role)
 			}
 		})
 	}
@@ -237,9 +233,7 @@ func TestPickIsWhatIsBooked(t *testing.T) {
 }
 
 func TestLanesAreOfWhatIsAlike(t *testing.T) {
-	if lane := newAsk(Any, nil).Lane(); lane != "" {
-		t.Errorf("an ask that takes any worker is in lane %q", lane)
-	}
+	assert.Empty(t, newAsk(Any, nil).Lane(), "an ask that takes any worker is in lane")
 	tainted := func(taints ...string) *Ask { return newAsk(Any, func(a *Ask) { a.Required = taints }) }
 	tried := func(want Want, id string) *Ask { return newAsk(want, func(a *Ask) { a.Exclude = []string{id} }) }
 	lanes := map[string]bool{}
@@ -247,14 +241,10 @@ func TestLanesAreOfWhatIsAlike(t *testing.T) {
 		bind(newAsk(Any, nil), "p1", ""), bind(newAsk(Any, nil), "", "d1"), bind(newAsk(Any, nil), "p1", "d1"),
 		tried(Any, "d1"), tried(Any, "p1"), tried(Decode, "d1"), tainted("a"), tainted("a", "b"), tainted("ab"),
 	} {
-		if lanes[a.Lane()] || a.Lane() == "" {
-			t.Errorf("lane %q is another's", a.Lane())
-		}
+		assert.True(t, !lanes[a.Lane()] && a.Lane() != "", "lane %q is another's", a.Lane())
 		lanes[a.Lane()] = true
 	}
-	if a, b := tainted("a", "b").Lane(), tainted("b", "a").Lane(); a != b {
-		t.Errorf("lanes %q and %q of the same taints", a, b)
-	}
+	assert.Equal(t, tainted("b", "a").Lane(), tainted("a", "b").Lane(), "lanes … and … of the same taints")
 }
 
 // An ask that waits for both its workers in turn keeps its claim to the one while it waits for the other, and an ask
@@ -269,9 +259,7 @@ func TestClaimsAddUp(t *testing.T) {
 	take := func(prefill, decode string) *Placement {
 		t.Helper()
 		placed, err := placer.Book(fleet, bind(newAsk(Any, func(a *Ask) { a.ISL = 40 }), prefill, decode), nil, start)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return &placed
 	}
 	onDecode := take("p2", "d1")
@@ -281,16 +269,12 @@ func TestClaimsAddUp(t *testing.T) {
 		if _, err := placer.Book(fleet, waits, nil, start); !Waits(err) {
 			t.Fatalf("%v, want that it waits", err)
 		}
-		if len(waits.claims) != legs {
-			t.Fatalf("it claims %+v, want %d legs", waits.claims, legs)
-		}
+		require.Len(t, waits.claims, legs, "it claims … legs")
 	}
 	refused(1)
 	for range 4 { // decode's worker is claimed, prefill's is not
 		placed, err := placer.Book(fleet, bind(newAsk(Any, nil), "p1", ""), []*Ask{waits}, start)
-		if err != nil || placed.Decode.Worker.ID != "d2" {
-			t.Fatalf("%v, want a place on d2", err)
-		}
+		require.True(t, err == nil && placed.Decode.Worker.ID == "d2", "%v, want a place on d2", err)
 		placed.Release(start)
 	}
 	onDecode.Release(start)
@@ -308,9 +292,7 @@ func TestClaimsAddUp(t *testing.T) {
 		t.Errorf("an ask behind it got %v, want that it waits", err)
 	}
 	placed, err := placer.Book(fleet, waits, nil, start)
-	if err != nil {
-		t.Errorf("it is not served: %v", err)
-	}
+	assert.NoError(t, err, "it is not served")
 	placed.Release(start)
 }
 
@@ -354,9 +336,7 @@ func TestWorkersThatCannotHandOver(t *testing.T) {
 			for i := range 3 {
 				placed, err := p.Book(fleet, ask, nil, start)
 				if c.err != nil {
-					if !errors.Is(err, c.err) {
-						t.Fatalf("%v, want %v", err, c.err)
-					}
+					require.ErrorIs(t, err, c.err)
 					return
 				}
 				if err != nil || ids(&placed) != c.placed {

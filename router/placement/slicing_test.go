@@ -3,6 +3,8 @@ package placement
 import (
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // Slices go off for a while where engines lose more of them than they may, and not by one short prompt.
@@ -25,12 +27,8 @@ func TestSlicesGoOffWhereTheyAreLost(t *testing.T) {
 			for range 64 {
 				s.Note(c.tokens, c.lost, now)
 			}
-			if on := s.On(now); on != c.on {
-				t.Errorf("on %v, want %v", on, c.on)
-			}
-			if !s.On(now.Add(slicingPause)) {
-				t.Error("they are off after the pause")
-			}
+			assert.Equal(t, c.on, s.On(now), "on")
+			assert.True(t, s.On(now.Add(slicingPause)), "they are off after the pause")
 		})
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -42,9 +44,7 @@ func TestRoomIsLeft(t *testing.T) {
 			}
 			for _, pool := range []*pools.Pool{fleet.Prefill, fleet.Decode, fleet.Both} {
 				for _, l := range placer.Routers.For(other.Model, pool.Role).Loads(pool) {
-					if l.Requests != 0 {
-						t.Errorf("%s is left with %d requests", l.Worker, l.Requests)
-					}
+					assert.Zero(t, l.Requests, "%s is left with … requests", l.Worker)
 				}
 			}
 		})

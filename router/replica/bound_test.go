@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/router/affinity"
 )
 
@@ -51,9 +53,7 @@ func TestSessionsKeepTheirWorker(t *testing.T) {
 			g.run(time.Duration(g.rng.IntN(8)) * time.Millisecond)
 		}
 		t.Logf("seed %d: %d of %d turns on another worker, %d of them before a gateway started", seed, strays, turns, early)
-		if strays > turns/500 {
-			t.Errorf("seed %d: %d of %d turns on another worker", seed, strays, turns)
-		}
+		assert.LessOrEqual(t, strays, turns/500, "seed %d of %d turns on another worker", seed, turns)
 		for k := range sessions { // each is used once more, and where that was alone settles it
 			g.serve(live[k%3], fmt.Sprint("s", k), "w")
 		}
@@ -66,14 +66,10 @@ func TestSessionsKeepTheirWorker(t *testing.T) {
 				moved++
 			}
 		}
-		if moved > sessions/100 {
-			t.Errorf("seed %d: %d of %d sessions have moved for good", seed, moved, sessions)
-		}
+		assert.LessOrEqual(t, moved, sessions/100, "seed %d of %d sessions have moved for good", seed, sessions)
 		g.run(2 * bindingTTL)
 		for _, m := range live {
-			if c := m.bound.Counts(g.now); c.Bindings != 0 {
-				t.Errorf("seed %d: %d bindings are left of unused sessions", seed, c.Bindings)
-			}
+			assert.Zero(t, m.bound.Counts(g.now).Bindings, "seed %d bindings are left of unused sessions", seed)
 		}
 	}
 }

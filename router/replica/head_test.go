@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/load"
 )
@@ -45,9 +48,7 @@ func TestHeadsAreSaid(t *testing.T) {
 		data, next := own.Heads(slices.Clone(step.heads), now)
 		again = next
 		if fmt.Fprint(&script, step.ms, ":"); data != nil {
-			if err := m.read(data, map[string]string{}); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, m.read(data, map[string]string{}))
 			fmt.Fprint(&script, m.Seq, m.Heads)
 		}
 		if !again.IsZero() {
@@ -56,9 +57,7 @@ func TestHeadsAreSaid(t *testing.T) {
 		script.WriteByte(' ')
 	}
 	const want = "0: 1:1 [{m 0 false 10 0 100} {m 7 false 1 0 5}]→21 2:→6 6:2 [{m 0 false 10 0 100}]→26 7:→26 26:3 [{m 0 false 10 0 100}]→46 27:→31 31:4 [] 90: 91:5 [{m 7 false 1 0 5}]→111 "
-	if script.String() != want {
-		t.Errorf("said\n%s, want\n%s", script.String(), want)
-	}
+	assert.Equal(t, want, script.String(), "said\n…, want\n…")
 }
 
 // TestHeadsComeAndGo: only the latest message counts, whatever is lost, doubled or reordered; a process that has ended has none, and
@@ -75,9 +74,7 @@ func TestHeadsComeAndGo(t *testing.T) {
 	}
 	is := func(want string) {
 		t.Helper()
-		if got := fmt.Sprint(h); got != want {
-			t.Errorf("known %s, want %s", got, want)
-		}
+		assert.Equal(t, want, fmt.Sprint(h), "known")
 	}
 	x, y, z := Head{"m", 0, false, 10, 0, 1}, Head{"n", 0, false, 5, 0, 2}, Head{"m", 9, false, 3, 0, 3}
 	hear("a", 5, 2, Heads, x, y, z)
@@ -103,9 +100,7 @@ func TestHeadsComeAndGo(t *testing.T) {
 		flood = append(flood, Head{fmt.Sprint("no such model ", i), uint64(i), false, 1, 0, 1})
 	}
 	hear("a", 6, 2, Heads, flood...)
-	if len(h) != maxHeads || p.counts.Malformed != 0 {
-		t.Errorf("%d heads are known, want %d", len(h), maxHeads)
-	}
+	assert.True(t, len(h) == maxHeads && p.counts.Malformed == 0, "%d heads are known, want %d", len(h), maxHeads)
 	for _, kind := range []Kind{Heads, Heads} {
 		hear("a", 6, 3, kind)
 	}

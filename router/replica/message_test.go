@@ -2,9 +2,10 @@ package replica
 
 import (
 	"math"
-	"reflect"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/affinity"
@@ -31,12 +32,8 @@ func messages() []Message {
 func TestMessagesComeAsTheyWere(t *testing.T) {
 	for _, want := range messages() {
 		var got Message
-		if err := got.read(want.Append(nil), map[string]string{}); err != nil {
-			t.Error(err)
-		}
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("got %+v, want %+v", got, want)
-		}
+		assert.NoError(t, got.read(want.Append(nil), map[string]string{}))
+		assert.Equal(t, want, got)
 	}
 	after := Slot{"m", pools.Both, "w", 2}
 	if got, err := ReadAsk(Ask(after)); err != nil || got != after {
@@ -98,12 +95,8 @@ func FuzzMessage(f *testing.F) {
 		var m, again Message
 		names := map[string]string{}
 		if m.read(data, names) == nil {
-			if err := again.read(m.Append(nil), names); err != nil {
-				t.Errorf("%+v cannot be read again: %v", m, err)
-			}
-			if !reflect.DeepEqual(m, again) {
-				t.Errorf("%+v became %+v", m, again)
-			}
+			assert.NoError(t, again.read(m.Append(nil), names), "%+v cannot be read again", m)
+			assert.Equal(t, again, m, "became")
 		}
 		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("me", 1), books{ledger{}, affinity.New(bindingTTL, true)}, noon)
 		said := messages()[0]

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
@@ -173,9 +176,7 @@ func (g *group) send(from, to *member, data []byte) {
 				return
 			}
 			do, err := hear(to.peers, data, g.now, nil)
-			if err != nil {
-				g.t.Errorf("seed %d: %v", g.seed, err)
-			}
+			assert.NoError(g.t, err, "seed %d", g.seed)
 			g.effects(to, do)
 		})
 	}
@@ -320,12 +321,8 @@ func TestJoin(t *testing.T) {
 	for !c.peers.Ready(g.now) {
 		g.run(time.Millisecond)
 	}
-	if waited := g.now.Sub(began); waited > settled+5*time.Millisecond {
-		t.Errorf("ready after %v", waited)
-	}
-	if all := g.differences(); len(all) > 0 {
-		t.Errorf("ready, and %d views differ", len(all))
-	}
+	assert.LessOrEqual(t, g.now.Sub(began), settled+5*time.Millisecond, "ready after")
+	assert.LessOrEqual(t, len(g.differences()), 0, "ready, and … views differ")
 	g.cut["b"] = true // it is in a's beats, and nothing comes of it
 	d := g.join("d", 1)
 	if g.run(BeatEvery - time.Millisecond); d.peers.Ready(g.now) {
@@ -340,9 +337,7 @@ func TestJoin(t *testing.T) {
 		t.Error("ready before others had the time to answer")
 	}
 	alone.run(time.Millisecond)
-	if !first.peers.Ready(alone.now) {
-		t.Error("the first gateway waits for others")
-	}
+	assert.True(t, first.peers.Ready(alone.now), "the first gateway waits for others")
 }
 
 // TestJoinWithoutMessages: a gateway whose NATS is away takes requests all the same, after the time to join.
@@ -351,13 +346,9 @@ func TestJoinWithoutMessages(t *testing.T) {
 	g.cut["a"] = true
 	a := g.join("a", 1)
 	g.run(time.Second - time.Millisecond)
-	if a.peers.Ready(g.now) {
-		t.Error("ready before its time to join, with nothing heard")
-	}
+	assert.False(t, a.peers.Ready(g.now), "ready before its time to join, with nothing heard")
 	g.run(time.Millisecond)
-	if !a.peers.Ready(g.now) || !a.peers.CutOff(g.now) {
-		t.Error("not ready or not cut off, at the end of its time to join")
-	}
+	assert.True(t, a.peers.Ready(g.now) && a.peers.CutOff(g.now), "not ready or not cut off, at the end of its time to join")
 }
 
 // TestSilence: what becomes of the shares of a gateway that says nothing any more.
@@ -369,18 +360,15 @@ func TestSilence(t *testing.T) {
 			g.book(b)
 		}
 		g.run(time.Second)
-		if len(a.books["b"]) == 0 || len(g.differences()) > 0 {
-			t.Fatal("a does not know what b has booked")
-		}
+		require.True(t, len(a.books["b"]) != 0 && len(g.differences()) <= 0, "a does not know what b has booked")
 		return g, a, b
 	}
 	t.Run("dead", func(t *testing.T) {
 		g, a, b := start(t)
 		b.dead = true
 		g.run(1200 * time.Millisecond)
-		if len(a.books["b"]) != 0 || a.events[len(a.events)-1] != "died b" {
-			t.Errorf("1.2 s after its death %d shares are left; %v", len(a.books["b"]), a.events)
-		}
+		assert.True(t, len(a.books["b"]) == 0 && a.events[len(a.events)-1] == "died b",
+			"1.2 s after its death %d shares are left; %v", len(a.books["b"]), a.events)
 	})
 	t.Run("started again", func(t *testing.T) {
 		g, a, b := start(t)
@@ -388,21 +376,17 @@ func TestSilence(t *testing.T) {
 		again := g.join("b", 2)
 		g.book(again)
 		g.run(300 * time.Millisecond)
-		if !maps.Equal(a.books["b"], again.truth) {
-			t.Errorf("the shares of the process that has ended are left: %v", a.books["b"])
-		}
+		assert.True(t, maps.Equal(a.books["b"], again.truth),
+			"the shares of the process that has ended are left: %v", a.books["b"])
 		do, err := hear(a.peers, (&Message{Kind: Say, From: "b", Epoch: 1, Seq: 9999, Shares: []SlotShare{{Slot{"m", pools.Both, "w", 0}, load.Share{Account: load.Account{Requests: 1}}}}}).Append(nil), g.now, nil)
-		if err != nil || len(do) != 0 || !maps.Equal(a.books["b"], again.truth) {
-			t.Error("a late word of a process that has ended counts")
-		}
+		assert.True(t, err == nil && len(do) == 0 && maps.Equal(a.books["b"], again.truth),
+			"a late word of a process that has ended counts")
 	})
 	t.Run("refused, and alive", func(t *testing.T) { // a firewall refuses what its peers dial
 		g, a, b := start(t)
 		g.cut["b"], g.cut["b refuses"] = true, true
 		g.run(1200 * time.Millisecond)
-		if len(a.books["b"]) != 0 {
-			t.Error("its address refuses, and what it has booked counts")
-		}
+		assert.Empty(t, a.books["b"], "its address refuses, and what it has booked counts")
 		g.cut["b"] = false
 		g.book(b)
 		g.run(500 * time.Millisecond)
@@ -441,18 +425,12 @@ func TestSilence(t *testing.T) {
 		g.cut["b"], g.cut["b hangs"] = true, true
 		before := maps.Clone(a.books["b"])
 		g.run(9 * time.Second)
-		if !maps.Equal(a.books["b"], before) {
-			t.Error("what it has booked does not count for 10 s")
-		}
+		assert.True(t, maps.Equal(a.books["b"], before), "what it has booked does not count for 10 s")
 		g.run(1500 * time.Millisecond)
-		if len(a.books["b"]) != 0 {
-			t.Error("what it has booked counts for longer than 10 s")
-		}
+		assert.Empty(t, a.books["b"], "what it has booked counts for longer than 10 s")
 		g.cut["b"], g.cut["b hangs"] = false, false
 		g.run(time.Second)
-		if d := g.differences(); len(d) > 0 {
-			t.Errorf("it came back, and %v", d)
-		}
+		assert.LessOrEqual(t, len(g.differences()), 0, "it came back, and")
 	})
 	t.Run("alive", func(t *testing.T) {
 		g, a, b := start(t)
@@ -470,26 +448,21 @@ func TestSilence(t *testing.T) {
 		}
 		g.book(b)
 		g.run(6 * time.Second)
-		if sum() != 0 {
-			t.Errorf("after 12 s of silence %d of %d blocks count", sum(), whole)
-		}
+		assert.Zero(t, sum(), "after 12 s of silence … of %d blocks count", whole)
 		if all := a.peers.All(g.now); len(all) != 1 || all[0].State != "silent" {
 			t.Errorf("%+v", all)
 		}
 		g.cut["b"] = false
 		g.run(time.Second)
-		if d := g.differences(); len(d) > 0 {
-			t.Errorf("it spoke again, and %v", d)
-		}
+		assert.LessOrEqual(t, len(g.differences()), 0, "it spoke again, and")
 	})
 	t.Run("drained", func(t *testing.T) {
 		g, a, b := start(t)
 		g.publish(b, b.own.Bye())
 		b.dead = true
 		g.run(time.Millisecond)
-		if len(a.books["b"]) != 0 || len(a.peers.All(g.now)) != 0 || a.events[len(a.events)-1] != "left b" {
-			t.Errorf("it left, and %v is left of it", a.books["b"])
-		}
+		assert.True(t, len(a.books["b"]) == 0 && len(a.peers.All(g.now)) == 0 && a.events[len(a.events)-1] == "left b",
+			"it left, and %v is left of it", a.books["b"])
 	})
 }
 
@@ -522,9 +495,7 @@ func TestNoNumberCountsForEver(t *testing.T) {
 			} else {
 				for _, m.From = range []string{"a", "b"} { // under its own name, too
 					do, err := hear(a.peers, m.Append(nil), g.now, nil)
-					if refused := m.Epoch == math.MaxUint64; refused != (err != nil) {
-						t.Errorf("%v, want it refused: %v", err, refused)
-					}
+					assert.Equal(t, (err != nil), m.Epoch == math.MaxUint64, "%v, want it refused", err)
 					g.effects(a, do)
 				}
 			}
@@ -534,9 +505,7 @@ func TestNoNumberCountsForEver(t *testing.T) {
 				g.book(a)
 			}
 			g.run(time.Second)
-			if d := g.differences(); len(d) > 0 {
-				t.Errorf("%v", d)
-			}
+			assert.LessOrEqual(t, len(g.differences()), 0)
 			head := Head{Model: "m", Tokens: 5}
 			said, _ := b.own.Heads([]Head{head}, g.now)
 			if _, err := hear(a.peers, said, g.now, nil); err != nil || !slices.Equal(a.peers.peers["b"].models, []string{"m"}) || a.peers.peers["b"].headSeq != 1 {
@@ -635,9 +604,7 @@ func TestPoolsOfOthersAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(heard) != maxPools {
-		t.Errorf("a peer has made %d pools, want %d", len(heard), maxPools)
-	}
+	assert.Len(t, heard, maxPools, "a peer has made … pools")
 }
 
 // pooled notes the models that are heard of.

@@ -2,7 +2,11 @@
 
 package console
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
 
 // A request is recorded without an allocation, once there was one of each kind.
 func TestRecordingAllocatesNothing(t *testing.T) {
@@ -13,9 +17,7 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 	for range 1000 {
 		way()
 	}
-	if n := testing.AllocsPerRun(1000, way); n != 0 {
-		t.Errorf("%v allocations a request", n)
-	}
+	assert.EqualValues(t, 0, testing.AllocsPerRun(1000, way), "allocations a request")
 }
 
 // BenchmarkRecorder is what the console adds to a request of two legs.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
@@ -35,18 +37,15 @@ func TestDiagrams(t *testing.T) {
 				for _, w := range c.Nodes {
 					nodes = append(nodes, w.node)
 				}
-				if c.More > 0 && c.MoreY+10 > d.Height {
-					t.Errorf("%v: the note on further workers lies below the picture", n)
-				}
+				assert.True(t, c.More <= 0 || c.MoreY+10 <= d.Height,
+					"%v: the note on further workers lies below the picture", n)
 			}
 			for i, a := range nodes {
-				if a.X < 0 || a.Y < 0 || a.Right() > d.Width || a.Bottom() > d.Height {
-					t.Errorf("%v, narrow %v: %+v leaves %d × %d", n, d.Narrow, a, d.Width, d.Height)
-				}
+				assert.True(t, a.X >= 0 && a.Y >= 0 && a.Right() <= d.Width && a.Bottom() <= d.Height,
+					"%v, narrow %v: %+v leaves %d × %d", n, d.Narrow, a, d.Width, d.Height)
 				for _, b := range nodes[:i] {
-					if a.X < b.Right() && b.X < a.Right() && a.Y < b.Bottom() && b.Y < a.Bottom() {
-						t.Errorf("%v, narrow %v: %+v lies on %+v", n, d.Narrow, a, b)
-					}
+					assert.True(t, a.X >= b.Right() || b.X >= a.Right() || a.Y >= b.Bottom() || b.Y >= a.Bottom(),
+						"%v, narrow %v: %+v lies on %+v", n, d.Narrow, a, b)
 				}
 			}
 		}
@@ -73,9 +72,8 @@ func TestStates(t *testing.T) {
 	} {
 		tt.Circuit = cmp.Or(tt.Circuit, fault.Closed)
 		w := worker{WorkerReport: tt.report, Gone: tt.gone}
-		if w.Tone() != tt.tone || w.Word() != tt.word || w.Mark() == "" {
-			t.Errorf("%+v is %s, %q, %s", w.WorkerReport, w.Tone(), w.Word(), w.Mark())
-		}
+		assert.True(t, w.Tone() == tt.tone && w.Word() == tt.word && w.Mark() != "",
+			"%+v is %s, %q, %s", w.WorkerReport, w.Tone(), w.Word(), w.Mark())
 	}
 }
 
@@ -85,8 +83,6 @@ func TestTexts(t *testing.T) {
 		count(9999): "9999", count(12_345): "12 k", count(1_234_567): "1.2 M", count(12_345_678): "12 M", percent(.345): "34 %", percent(ratio(0, 0)): "–",
 		perSecond(1.25): "1.2/s", perSecond(12_345): "12 k/s", plural(1, "a", "b"): "1 a", plural(2, "a", "b"): "2 b",
 	} {
-		if got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		assert.Equal(t, want, got)
 	}
 }

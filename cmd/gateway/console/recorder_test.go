@@ -10,6 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
@@ -94,9 +97,7 @@ func TestWayOfARequest(t *testing.T) {
 			way = append(way, fmt.Sprintf("%s %s %v+%v %.0f", b.Kind, b.Worker, b.From, b.Took, b.X))
 		}
 		want := []string{"queue  0s+10ms 0", "prefill p1 10ms+200ms 8", "transfer d1 210ms+30ms 169", "decode d1 240ms+1s 194"}
-		if !slices.Equal(way, want) {
-			t.Errorf("got  %q\nwant %q", way, want)
-		}
+		assert.True(t, slices.Equal(way, want), "got  %q\nwant %q", way, want)
 	})
 }
 
@@ -130,15 +131,12 @@ func TestWayOfAWholeAnswer(t *testing.T) {
 			if bars := got.bars(time.Now()); len(bars) != 1 || bars[0].Kind != "decode" || bars[0].Label != want || bars[0].Took != 100*time.Millisecond {
 				t.Errorf("handed %v: the bars are %+v", handed, bars)
 			}
-			if got.TTFT != 0 || got.ITL != 0 || got.Transfer != 0 || got.Total != 100*time.Millisecond {
-				t.Errorf("handed %v: TTFT %v, ITL %v, transfer %v, total %v", handed, got.TTFT, got.ITL, got.Transfer, got.Total)
-			}
+			assert.True(t, got.TTFT == 0 && got.ITL == 0 && got.Transfer == 0 && got.Total == 100*time.Millisecond,
+				"handed %v: TTFT %v, ITL %v, transfer %v, total %v", handed, got.TTFT, got.ITL, got.Transfer, got.Total)
 			if m := c.models["m"]; m.now.ended != 1 || m.now.ttft != (latencies{}) {
 				t.Errorf("handed %v: its end counts as a TTFT", handed)
 			}
-			if n := len(c.Slowest()); n != 0 {
-				t.Errorf("handed %v: it is one of the %d slowest", handed, n)
-			}
+			assert.Zero(t, len(c.Slowest()), "handed %v: it is one of the … slowest", handed)
 		})
 	}
 }
@@ -189,19 +187,15 @@ func TestKeptRequests(t *testing.T) {
 			serve(c, newRecord(i), time.Duration(i%100)*time.Millisecond, 0, 0, 0)
 		}
 		latest, slowest := c.Latest(), c.Slowest()
-		if len(latest) != keptLatest || latest[0].Name != "own-999" || latest[199].Name != "own-800" {
-			t.Errorf("%d are kept, from %s to %s", len(latest), latest[0].Name, latest[len(latest)-1].Name)
-		}
+		assert.True(t, len(latest) == keptLatest && latest[0].Name == "own-999" && latest[199].Name == "own-800",
+			"%d are kept, from %s to %s", len(latest), latest[0].Name, latest[len(latest)-1].Name)
 		if len(slowest) != keptSlowest || slowest[0].TTFT != 99*time.Millisecond || slowest[49].TTFT != 95*time.Millisecond {
 			t.Errorf("%d are kept, from %v to %v", len(slowest), slowest[0].TTFT, slowest[len(slowest)-1].TTFT)
 		}
-		if c.made > keptLatest+keptSlowest+1 || len(c.live) != 0 {
-			t.Errorf("%d requests took memory, and %d count as live", c.made, len(c.live))
-		}
+		assert.True(t, c.made <= keptLatest+keptSlowest+1 && len(c.live) == 0,
+			"%d requests took memory, and %d count as live", c.made, len(c.live))
 		time.Sleep(slowFor + time.Second)
-		if left := c.Slowest(); len(left) != 0 {
-			t.Errorf("%d are slow after a quarter of an hour", len(left))
-		}
+		assert.Empty(t, c.Slowest(), "are slow after a quarter of an hour")
 		serve(c, newRecord(2000), time.Millisecond, 0, 0, 0)
 		if left := c.Slowest(); len(left) != 1 || left[0].Name != "own-2000" {
 			t.Errorf("%d are slow now", len(left))
@@ -218,9 +212,7 @@ func TestMoreThanAreFollowed(t *testing.T) {
 		c.Arrived(r)
 		all = append(all, r)
 	}
-	if len(c.live) != maxLive || c.made != maxLive {
-		t.Fatalf("%d are followed in the memory of %d", len(c.live), c.made)
-	}
+	require.True(t, len(c.live) == maxLive && c.made == maxLive, "%d are followed in the memory of %d", len(c.live), c.made)
 	for _, r := range all {
 		r.Outcome = fault.None.String()
 		c.Ended(r, nil)
@@ -235,31 +227,24 @@ func TestUnknownModels(t *testing.T) {
 	c, r := NewRecorder(deaf{}), newRecord(1)
 	r.Known = false
 	c.Ended(r, errors.New("no such model"))
-	if len(c.models) != 0 || len(c.Latest()) != 0 {
-		t.Error("it is counted")
-	}
+	assert.True(t, len(c.models) == 0 && len(c.Latest()) == 0, "it is counted")
 	for i := range 2 * maxModels {
 		r := newRecord(i)
 		r.Call.Request.Model = fmt.Sprint("m", i)
 		c.Arrived(r)
 		c.Ended(r, nil)
 	}
-	if len(c.models) != maxModels+1 || c.models[otherModels].now.ended != maxModels {
-		t.Errorf("%d models have figures", len(c.models))
-	}
+	assert.True(t, len(c.models) == maxModels+1 && c.models[otherModels].now.ended == maxModels,
+		"%d models have figures", len(c.models))
 }
 
 // Retries are explained, and first choices as far as the second allows.
 func TestExplains(t *testing.T) {
 	c, r := NewRecorder(deaf{}), newRecord(1)
-	if !c.Explains(0) {
-		t.Error("the first choice is not explained")
-	}
+	assert.True(t, c.Explains(0), "the first choice is not explained")
 	r.Prefill.Why.Terms = make([]router.Term, termsPerSecond)
 	c.Ended(r, nil)
-	if c.Explains(0) || !c.Explains(1) {
-		t.Error("choices go on being explained, or retries do not")
-	}
+	assert.True(t, !c.Explains(0) && c.Explains(1), "choices go on being explained, or retries do not")
 }
 
 // Ways are drawn only while a page is open, and a request that is over is handed out once more.
@@ -267,9 +252,7 @@ func TestDrawnRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewRecorder(deaf{})
 		c.Arrived(newRecord(1))
-		if n := len(c.flights()); n != 0 {
-			t.Errorf("%d are drawn for no page", n)
-		}
+		assert.Zero(t, len(c.flights()), "are drawn for no page")
 		c.Watch(true)
 		var all []*handoff.Record
 		arrive := func(n int, every time.Duration) {
@@ -281,9 +264,7 @@ func TestDrawnRequests(t *testing.T) {
 			}
 		}
 		arrive(10*maxDrawn, drawnEvery/10)
-		if n := len(c.flights()); n != maxDrawn {
-			t.Errorf("of many a second %d are drawn", n)
-		}
+		assert.Equal(t, maxDrawn, len(c.flights()), "of many a second … are drawn")
 		for _, r := range all {
 			c.Ended(r, nil)
 		}
@@ -291,9 +272,7 @@ func TestDrawnRequests(t *testing.T) {
 			t.Errorf("of those that are over %d are drawn, and then %d", first, second)
 		}
 		arrive(2*maxDrawn, drawnEvery)
-		if n := len(c.flights()); n != maxDrawn {
-			t.Errorf("%d are drawn at a time", n)
-		}
+		assert.Equal(t, maxDrawn, len(c.flights()), "are drawn at a time")
 	})
 }
 
@@ -367,9 +346,8 @@ func TestPoints(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	sum := m.quarter()
-	if sum.ended != 2*maxPoints || sum.refused != maxPoints || sum.hitRate() != .25 {
-		t.Errorf("%d ended and %d were refused in the quarter", sum.ended, sum.refused)
-	}
+	assert.True(t, sum.ended == 2*maxPoints && sum.refused == maxPoints && sum.hitRate() == .25,
+		"%d ended and %d were refused in the quarter", sum.ended, sum.refused)
 }
 
 // Families are the prompts that begin alike; their names show no hash, and change with every start.
@@ -389,9 +367,7 @@ func TestFamilies(t *testing.T) {
 	f.count(short, &s, "m")
 	none := newRecord(4)
 	none.Hashes = nil
-	if f.count(none, &s, "m") != 0 {
-		t.Error("a prompt without a whole block has a family")
-	}
+	assert.Zero(t, f.count(none, &s, "m"), "a prompt without a whole block has a family")
 	hot := f.hot()
 	if len(hot) != 2 || hot[0].requests != 4 || hot[0].shared != 8 || hot[0].isl != 640 || hot[0].actual != 320 || f.revision() != "6" {
 		t.Fatalf("%d families: %+v", len(hot), hot)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/handoff"
@@ -34,21 +35,15 @@ func consoleOf(t testing.TB, n int) (*Console, *pools.Roster) {
 		role := []pools.Role{pools.Prefill, pools.Decode}[i%2]
 		w := pools.Worker{ID: fmt.Sprintf("%s-%02d", role, i/2+1), Model: "m", Role: role, Address: fmt.Sprintf("http://127.0.0.1:%d", 10_000+i),
 			Engine: "vllm", Transfer: fmt.Sprintf("127.0.0.1:%d", 20_000+i), BlockSize: 16, TotalKVBlocks: 40_000, MaxNumSeqs: 256, ModelInput: "text"}
-		if err := roster.Put(w); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, roster.Put(w))
 	}
 	routers, err := router.NewSet(router.DefaultConfig().ByRole(), log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rooms := handoff.Rooms{Roster: roster, Routers: routers, Prefill: prefill.New(prefill.Config{}, roster, nil)}
 	observer := observe.New(observe.Config{}, prometheus.NewRegistry(), log, nil)
 	recorder := NewRecorder(deaf{})
 	flow, err := handoff.New(handoff.Config{Queue: setting.Default[queue.Config]()}, rooms, recorder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return New(Sources{Fleet: observe.NewFleet(rooms), Flow: flow, Rooms: rooms, Streams: observer.Streams}, recorder), roster
 }
 
@@ -71,9 +66,7 @@ func TestGoneWorkers(t *testing.T) {
 	if gone := find(now.Add(time.Second)); gone == nil || gone.Tone() != "bad" || gone.Word() != "gone" {
 		t.Errorf("a second later it is %+v", gone)
 	}
-	if find(now.Add(goneFor+time.Second)) != nil {
-		t.Error("it is shown for longer than a minute")
-	}
+	assert.Nil(t, find(now.Add(goneFor+time.Second)), "it is shown for longer than a minute")
 }
 
 // The other gateways of a group stand on the Fleet page, and the stream says what changes of them.
@@ -118,9 +111,7 @@ func TestOtherGateways(t *testing.T) {
 	assert.Equal(t, whole.Revision["fleet"], changed.Revision["fleet"])
 	peers = peers[:1]
 	c.advance(time.Now(), false)
-	if left := <-events; left.Revision["fleet"] == changed.Revision["fleet"] {
-		t.Error("a gateway that has left stays on the page")
-	}
+	assert.NotEqual(t, changed.Revision["fleet"], (<-events).Revision["fleet"], "a gateway that has left stays on the page")
 }
 
 // BenchmarkTick is what a second of ten open pages costs, but for the system's part of the ten writes: 500 requests have

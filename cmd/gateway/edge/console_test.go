@@ -126,9 +126,8 @@ func TestWatch(t *testing.T) {
 	c := sv.dial()
 	c.send(get("GET /console/stream"))
 	resp := c.head()
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" {
-		t.Fatalf("%d %v", resp.StatusCode, resp.Header)
-	}
+	require.True(t, resp.StatusCode == 200 && resp.Header.Get("Content-Type") == "text/event-stream; charset=utf-8",
+		"%d %v", resp.StatusCode, resp.Header)
 	events := bufio.NewReader(resp.Body)
 	for _, text := range []string{"one", "two"} {
 		p.events <- text

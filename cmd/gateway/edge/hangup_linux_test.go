@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -72,9 +73,7 @@ func TestPipelinedBytesSurviveTheWatch(t *testing.T) {
 	for range requests + 1 {
 		resp := c.head()
 		body, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != 200 {
-			t.Fatalf("status %d, %v: %s", resp.StatusCode, err, body)
-		}
+		require.True(t, err == nil && resp.StatusCode == 200, "status %d, %v: %s", resp.StatusCode, err, body)
 	}
 }
 
@@ -85,9 +84,7 @@ func TestSocketOptions(t *testing.T) {
 	c.send("GET /live HTTP/1.1\r\nHost: t\r\n\r\n")
 	c.receive()
 	raw, err := sv.main.conns.all()[0].Conn.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, opt := range []struct {
 		name         string
 		number, want int
@@ -102,8 +99,6 @@ func TestSocketOptions(t *testing.T) {
 		}); err != nil || optErr != nil {
 			t.Fatal(err, optErr)
 		}
-		if got != opt.want {
-			t.Errorf("%s is %d, want %d", opt.name, got, opt.want)
-		}
+		assert.Equal(t, opt.want, got, "%s", opt.name)
 	}
 }

@@ -27,9 +27,7 @@ func TestForwardHeadersRefuses(t *testing.T) {
 	}
 	cfg := DefaultConfig()
 	cfg.ForwardHeaders = []string{"x-tenant", "X-Dynamo-Anything", "baggage"}
-	if err := cfg.Validate(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, cfg.Validate())
 }
 
 // TestOnlyListedFieldsReachTheFlow: of a head with everything in it, the call

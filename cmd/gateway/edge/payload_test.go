@@ -55,12 +55,9 @@ func TestDeclaredBodiesTakeNoMemory(t *testing.T) {
 			runtime.ReadMemStats(&after)
 			// A connection has buffers of its own, 40 KiB; the body may take sixteen times what came, and the buffer before.
 			limit := uint64(128<<10 + (declaredGrowth+1)*c.sent)
-			if each := (after.TotalAlloc - before.TotalAlloc) / clients; each > limit {
-				t.Errorf("%d bytes allocated a connection that sent %d, want at most %d", each, c.sent, limit)
-			}
-			if used := sv.bodies.used.Load(); used != 0 {
-				t.Errorf("%d bytes are still counted", used)
-			}
+			assert.LessOrEqual(t, (after.TotalAlloc-before.TotalAlloc)/clients, limit,
+				"bytes allocated a connection that sent %d, want at most", c.sent)
+			assert.Zero(t, sv.bodies.used.Load(), "bytes are still counted")
 		})
 	}
 }
@@ -175,9 +172,7 @@ func TestSpareSizes(t *testing.T) {
 		pool, whole := spareSize(size)
 		switch {
 		case size < 1<<minSpareBits || size > 1<<maxSpareBits:
-			if pool >= 0 || whole != size {
-				t.Fatalf("%d bytes: pool %d of %d", size, pool, whole)
-			}
+			require.True(t, pool < 0 && whole == size, "%d bytes: pool %d of %d", size, pool, whole)
 			continue
 		case whole < size || whole > size+size/spareSteps || pool < max(0, last) || pool > last+1 || pool >= spareSizes:
 			t.Fatalf("%d bytes: pool %d of %d, after pool %d", size, pool, whole, last)
@@ -205,9 +200,8 @@ func TestBodiesGrowWithinTheBudget(t *testing.T) {
 		body := []byte("begun")
 		b.used.Store(int64(cap(body)))
 		body, ok := b.grow(body, size)
-		if ok != (c.cap >= size) || string(body) != "begun" || cap(body) != c.cap || b.used.Load() != c.used {
-			t.Errorf("limit %d: %v, %q, %d bytes, %d counted", c.limit, ok, body, cap(body), b.used.Load())
-		}
+		assert.True(t, ok == (c.cap >= size) && string(body) == "begun" && cap(body) == c.cap && b.used.Load() == c.used,
+			"limit %d: %v, %q, %d bytes, %d counted", c.limit, ok, body, cap(body), b.used.Load())
 	}
 }
 

@@ -208,12 +208,8 @@ func TestRequestID(t *testing.T) {
 		{"tab\t", false},
 	} {
 		got := requestID([]byte(tc.given))
-		if taken := got == tc.given; taken != tc.taken {
-			t.Errorf("given %q: got %q", tc.given, got)
-		}
-		if !tc.taken && (len(got) != 32 || got == requestID([]byte(tc.given))) {
-			t.Errorf("given %q: made %q", tc.given, got)
-		}
+		assert.Equal(t, tc.taken, got == tc.given, "given %q: got %q", tc.given, got)
+		assert.True(t, tc.taken || len(got) == 32 && got != requestID([]byte(tc.given)), "given %q: made %q", tc.given, got)
 	}
 }
 
@@ -244,12 +240,9 @@ func TestFlowErrorsAreAnswers(t *testing.T) {
 			t.Errorf("%v: Retry-After %q, want %q", tc.err, got, tc.retryAfter)
 		}
 	}
-	if n := strings.Count(sv.logs.String(), "level=ERROR"); n != 2 {
-		t.Errorf("%d errors in the log, want 2: %s", n, sv.logs)
-	}
-	if n := sv.metric("tandem_frontend_http_responses_total", "completions", "503"); n != 2 {
-		t.Errorf("%v answers with 503 counted, want 2", n)
-	}
+	assert.Equal(t, 2, strings.Count(sv.logs.String(), "level=ERROR"), "errors in the log, want 2: %s", sv.logs)
+	assert.EqualValues(t, 2, sv.metric("tandem_frontend_http_responses_total", "completions", "503"),
+		"answers with 503 counted, want 2")
 }
 
 // TestPanicsAreContained: the flow's, and one in a handler.
@@ -295,9 +288,8 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		cfg := DefaultConfig()
 		tc.set(&cfg)
 		err := cfg.Validate()
-		if err == nil || !strings.HasPrefix(err.Error(), tc.name) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v", tc.name, err)
-		}
+		assert.True(t, err != nil && strings.HasPrefix(err.Error(), tc.name) && !strings.Contains(err.Error(), "\n"),
+			"%s: %v", tc.name, err)
 		_, err = New(cfg, nil, nil, nil, nil, nil)
 		assert.Error(t, err, "New takes a bad %s", tc.name)
 	}

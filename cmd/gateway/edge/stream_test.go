@@ -143,12 +143,9 @@ func TestWritesOnTheWire(t *testing.T) {
 			t.Fatalf("batch %d: %d bytes differ, %v", i, len(got), err)
 		}
 		w := ln.take()
-		if len(w) != 1 {
-			t.Errorf("batch %d of %d bytes left in %d writes", i, len(batch), len(w))
-		}
-		if i == 0 && (!strings.HasPrefix(w[0], "HTTP/1.1 200 OK\r\n") || !strings.Contains(w[0], events(1))) {
-			t.Errorf("the first write is %q", w[0])
-		}
+		assert.Len(t, w, 1, "batch %d of %d bytes left in … writes", i, len(batch))
+		assert.True(t, i != 0 || strings.HasPrefix(w[0], "HTTP/1.1 200 OK\r\n") && strings.Contains(w[0], events(1)),
+			"the first write is %q", w[0])
 	}
 	close(step)
 	if rest, err := io.ReadAll(body); err != nil || len(rest) != 0 {

@@ -33,9 +33,8 @@ func TestReadThreshold(t *testing.T) {
 	} {
 		got, e := readThreshold([]byte(c.body), all)
 		if c.says != "" {
-			if e == nil || e.Param != c.refused || !strings.Contains(e.Message, c.says) {
-				t.Errorf("%s: %v, want %s refused: %s", c.body, e, c.refused, c.says)
-			}
+			assert.True(t, e != nil && e.Param == c.refused && strings.Contains(e.Message, c.says),
+				"%s: %v, want %s refused: %s", c.body, e, c.refused, c.says)
 			continue
 		}
 		require.Nil(t, e, c.body)

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/internal/granule"
 )
 
@@ -40,17 +42,14 @@ func TestBlockNames(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text, tokens := b.text(chain(c.hashes, 7), granule.Block, c.blockSize)
-			if len(text) != 8*c.names || tokens != c.tokens {
-				t.Errorf("%q of %d tokens each, want %d names of %d", text, tokens, c.names, c.tokens)
-			}
+			assert.True(t, len(text) == 8*c.names && tokens == c.tokens,
+				"%q of %d tokens each, want %d names of %d", text, tokens, c.names, c.tokens)
 		})
 	}
 	one, _ := b.text(chain(96, 7), granule.Block, 16)
 	other, _ := b.text(append(chain(64, 7), chain(32, 900)...), granule.Block, 16)
 	a, o := split(one), split(other)
-	if !slices.Equal(a[:2], o[:2]) || a[2] == o[2] {
-		t.Errorf("prompts alike for 1,024 tokens have the names %q and %q", a, o)
-	}
+	assert.True(t, slices.Equal(a[:2], o[:2]) && a[2] != o[2], "prompts alike for 1,024 tokens have the names %q and %q", a, o)
 	// The hashes of text name granules: of 4,000 blocks all that end in the 193 that are whole have a name, each its own.
 	text, _ := b.text(chain(granule.Within(4000), 7), granule.Text, 16)
 	names := split(text)

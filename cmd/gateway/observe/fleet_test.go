@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -14,9 +16,7 @@ func TestLostWorkersAreReported(t *testing.T) {
 		{Worker: &pools.Worker{ID: "gone", Model: "m", Role: pools.Decode}, Since: now.Add(-time.Minute)},
 		{Worker: &pools.Worker{ID: "never", Role: pools.Both}, Since: now, Configured: true},
 	}, now)
-	if len(got) != 2 || len(got[0].Workers) != 2 || len(got[1].Workers) != 1 {
-		t.Fatalf("%+v", got)
-	}
+	require.True(t, len(got) == 2 && len(got[0].Workers) == 2 && len(got[1].Workers) == 1, "%+v", got)
 	if w := got[0].Workers[1]; w.ID != "gone" || w.State != "lost" || *w.LostFor != 60 || w.Circuit != "" {
 		t.Errorf("%+v", w)
 	}

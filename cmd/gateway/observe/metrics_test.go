@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/handoff"
@@ -51,38 +52,28 @@ func TestCallMetricsCountEachTokenOnce(t *testing.T) {
 		m, r := counted(t)
 		leg := handoff.Leg{Worker: &pools.Worker{ID: "d", Role: pools.Decode}, Began: start}
 		token := m.LegStarted(r, leg)
-		if got := valueOf(m.model(r).legs[pools.Decode].dispatch); got != 1 {
-			t.Errorf("%s: %v at a worker", tt.name, got)
-		}
+		assert.EqualValues(t, 1, valueOf(m.model(r).legs[pools.Decode].dispatch), "%s at a worker", tt.name)
 		r.Sent = tt.sent
 		if tt.started {
 			leg.First = start
 			r.Sent.First, r.Sent.Last, r.Sent.Streamed = start, start.Add(time.Second), 1+tt.gaps
 			m.FirstToken(r, leg)
-			if got := valueOf(m.model(r).queued); got != 0 {
-				t.Errorf("%s: %v without a first token, after it", tt.name, got)
-			}
+			assert.EqualValues(t, 0, valueOf(m.model(r).queued), "%s without a first token, after it", tt.name)
 		}
 		for range tt.gaps {
 			token(time.Millisecond)
 		}
 		m.LegEnded(r, leg)
 		m.ended(r, handoff.Timings{})
-		if got := valueOf(m.model(r).outputTokens); got != tt.tokens {
-			t.Errorf("%s: %v tokens, want %v", tt.name, got, tt.tokens)
-		}
+		assert.Equal(t, tt.tokens, valueOf(m.model(r).outputTokens), "%s tokens", tt.name)
 		for name, got := range map[string]float64{
 			"at a worker": valueOf(m.model(r).legs[pools.Decode].dispatch),
 			"queued":      valueOf(m.model(r).queued),
 			"in flight":   valueOf(m.model(r).inflight),
 		} {
-			if got != 0 {
-				t.Errorf("%s: %v %s at the end", tt.name, got, name)
-			}
+			assert.EqualValues(t, 0, got, "%s %s at the end", tt.name, name)
 		}
-		if got := valueOf(m.model(r).legs[pools.Decode].ended); got != 1 {
-			t.Errorf("%s: %v calls ended", tt.name, got)
-		}
+		assert.EqualValues(t, 1, valueOf(m.model(r).legs[pools.Decode].ended), "%s calls ended", tt.name)
 	}
 }
 
@@ -91,12 +82,9 @@ func TestMetricsOfAnUnknownModel(t *testing.T) {
 	m := newRequestMetrics(prometheus.NewRegistry())
 	call := handoff.Call{Request: &openai.Request{Model: "drop table", Endpoint: openai.Completions, Stream: true}}
 	m.ended(&handoff.Record{Call: call, Outcome: "model_not_found"}, handoff.Timings{})
-	if got := valueOf(m.requests.WithLabelValues("", "completions", "stream", "error", "model_not_found")); got != 1 {
-		t.Errorf("%v requests of no model", got)
-	}
-	if n := m.models.Len(); n != 0 {
-		t.Errorf("%d models", n)
-	}
+	assert.EqualValues(t, 1, valueOf(m.requests.WithLabelValues("", "completions", "stream", "error", "model_not_found")),
+		"requests of no model")
+	assert.Zero(t, m.models.Len(), "models")
 }
 
 // What was seen of a worker goes with the worker.
@@ -105,9 +93,7 @@ func TestMetricsForgetWorkers(t *testing.T) {
 	m.worker("gone").firstToken(1, 2)
 	m.worker("here").firstToken(1, 2)
 	m.forget([]*pools.Pool{{Members: []pools.Member{{Worker: &pools.Worker{ID: "here"}}}}})
-	if m.worker("here").isl.Load() != 2 || m.seen.Len() != 1 {
-		t.Errorf("%d workers seen", m.seen.Len())
-	}
+	assert.True(t, m.worker("here").isl.Load() == 2 && m.seen.Len() == 1, "%d workers seen", m.seen.Len())
 }
 
 // BenchmarkToken is what every token of every stream costs here. The goal is

@@ -5,6 +5,9 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestDemand(t *testing.T) {
@@ -27,9 +30,8 @@ func TestDemand(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got, known := tt.load.demand(0.8)
-		if math.Abs(got-tt.want) > 1e-9 || known != tt.known {
-			t.Errorf("%s: %v, %v, want %v, %v", tt.name, got, known, tt.want, tt.known)
-		}
+		assert.True(t, math.Abs(got-tt.want) <= 1e-9 && known == tt.known,
+			"%s: %v, %v, want %v, %v", tt.name, got, known, tt.want, tt.known)
 	}
 }
 
@@ -102,9 +104,7 @@ func TestDesiredDoesNotFlap(t *testing.T) {
 		}
 		last = n
 	}
-	if changes > 1 {
-		t.Errorf("seed %d: %d changes in %v of a load of 3 ± 0.25 workers", seed, changes, 2000*r.every)
-	}
+	assert.LessOrEqual(t, changes, 1, "seed %d changes in %v of a load of 3 ± 0.25 workers", seed, 2000*r.every)
 }
 
 // Several scrapers, or one that is quicker than a second, see one answer.
@@ -114,13 +114,9 @@ func TestDesiredReadTwiceAtOnce(t *testing.T) {
 	before := r.scaler
 	for range 100 {
 		r.now = r.now.Add(time.Millisecond)
-		if n := r.read(busy(2, 8), 0.8, r.now); n != before.workers {
-			t.Fatalf("%d within a moment of %d", n, before.workers)
-		}
+		require.Equal(t, before.workers, r.read(busy(2, 8), 0.8, r.now), "within a moment of")
 	}
-	if r.scaler != before {
-		t.Errorf("readings within a second changed %+v to %+v", before, r.scaler)
-	}
+	assert.True(t, r.scaler == before, "readings within a second changed %+v to %+v", before, r.scaler)
 }
 
 // A pause of the scraper is not a lull that lasted as long.
@@ -128,35 +124,26 @@ func TestDesiredAfterAPause(t *testing.T) {
 	r := newReader()
 	r.after(busy(6, 6), 10*time.Minute)
 	r.now = r.now.Add(24 * time.Hour)
-	if n := r.read(busy(6, 0), 0.8, r.now); n < 4 {
-		t.Errorf("the first reading after a day asks for %d of 6", n)
-	}
+	assert.GreaterOrEqual(t, r.read(busy(6, 0), 0.8, r.now), 4, "the first reading after a day asks for … of 6")
 }
 
 func TestArrivals(t *testing.T) {
 	var a arrivals
 	now := time.Unix(1e9, 0)
-	if got := a.read(5000, now); got != 0 {
-		t.Errorf("the first reading: %v, and nothing is known of the time before", got)
-	}
+	assert.EqualValues(t, 0, a.read(5000, now), "the first reading, and nothing is known of the time before")
 	total := 5000.
 	for range 60 {
 		now = now.Add(5 * time.Second)
 		total += 500
 		a.read(total, now)
 	}
-	if math.Abs(a.perSecond-100) > 1 {
-		t.Errorf("after 5 min of 100/s: %v", a.perSecond)
-	}
+	assert.True(t, math.Abs(a.perSecond-100) <= 1, "after 5 min of 100/s: %v", a.perSecond)
 	held := a
-	if got := a.read(total+1e6, now.Add(time.Millisecond)); got != held.perSecond || a != held {
-		t.Errorf("a reading a moment later changed %+v to %+v", held, a)
-	}
+	assert.True(t, a.read(total+1e6, now.Add(time.Millisecond)) == held.perSecond && a == held,
+		"a reading a moment later changed %+v to %+v", held, a)
 	for range 60 {
 		now = now.Add(5 * time.Second)
 		a.read(total, now)
 	}
-	if a.perSecond > 1 {
-		t.Errorf("after 5 min of nothing: %v", a.perSecond)
-	}
+	assert.True(t, a.perSecond <= 1, "after 5 min of nothing: %v", a.perSecond)
 }

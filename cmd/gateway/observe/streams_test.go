@@ -3,13 +3,14 @@ package observe
 import (
 	"math"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // The buckets have room for every gap.
 func TestGapsHaveEveryBucket(t *testing.T) {
-	if n := len(Gaps{}.counts); n != len(gapBuckets)+1 {
-		t.Fatalf("%d counts for %d buckets and what is above them", n, len(gapBuckets))
-	}
+	require.Equal(t, len(gapBuckets)+1, len(Gaps{}.counts), "counts for %d buckets and what is above them", len(gapBuckets))
 	var g Gaps
 	if !math.IsNaN(g.Quantile(.5)) {
 		t.Errorf("the median of nothing is %v", g.Quantile(.5))
@@ -19,9 +20,7 @@ func TestGapsHaveEveryBucket(t *testing.T) {
 		t.Errorf("the median is %v, want 17.5 ms", got)
 	}
 	g.counts[16] = 1000
-	if got := g.Quantile(.99); got != 5 {
-		t.Errorf("above the greatest bound it is %v, want that bound", got)
-	}
+	assert.EqualValues(t, 5, g.Quantile(.99), "above the greatest bound it, want that bound")
 	if got := g.Plus(g).Minus(g); got != g {
 		t.Errorf("twice less once is %v", got)
 	}

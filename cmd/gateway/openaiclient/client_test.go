@@ -7,6 +7,8 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -27,9 +29,7 @@ func TestChat(t *testing.T) {
 		Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("Be brief."), openai.UserMessage("Hello")},
 	}
 	whole, err := c.Chat.Completions.New(t.Context(), params)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := whole.Choices[0].Message.Content
 	if want == "" || whole.Usage.CompletionTokens == 0 || whole.Choices[0].FinishReason == "" || whole.Object != "chat.completion" {
 		t.Fatalf("%s", whole.RawJSON())
@@ -42,9 +42,7 @@ func TestChat(t *testing.T) {
 			t.Fatalf("chunk does not fit: %s", stream.Current().RawJSON())
 		}
 	}
-	if err := stream.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, stream.Err())
 	if got := acc.Choices[0].Message.Content; got != want || acc.Usage.TotalTokens != whole.Usage.TotalTokens {
 		t.Errorf("streamed %q with %d tokens, whole %q with %d", got, acc.Usage.TotalTokens, want, whole.Usage.TotalTokens)
 	}
@@ -57,9 +55,7 @@ func TestCompletions(t *testing.T) {
 		Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("Once upon a time")},
 	}
 	whole, err := c.Completions.New(t.Context(), params)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	stream := c.Completions.NewStreaming(t.Context(), params)
 	var got strings.Builder
 	for stream.Next() {
@@ -67,12 +63,9 @@ func TestCompletions(t *testing.T) {
 			got.WriteString(choice.Text)
 		}
 	}
-	if err := stream.Err(); err != nil {
-		t.Fatal(err)
-	}
-	if whole.Choices[0].Text == "" || got.String() != whole.Choices[0].Text {
-		t.Errorf("streamed %q, whole %q", got.String(), whole.Choices[0].Text)
-	}
+	require.NoError(t, stream.Err())
+	assert.True(t, whole.Choices[0].Text != "" && got.String() == whole.Choices[0].Text,
+		"streamed %q, whole %q", got.String(), whole.Choices[0].Text)
 	params.Prompt = openai.CompletionNewParamsPromptUnion{OfArrayOfTokens: []int64{11, 12, 13}}
 	if ids, err := c.Completions.New(t.Context(), params); err != nil || ids.Usage.PromptTokens != 3 {
 		t.Errorf("token ids: %v", err)
@@ -82,14 +75,12 @@ func TestCompletions(t *testing.T) {
 func TestModelsAndErrors(t *testing.T) {
 	c := client(t)
 	models, err := c.Models.List(t.Context())
-	if err != nil || len(models.Data) != 1 || models.Data[0].ID != stack.SimModel {
-		t.Errorf("models %+v, error %v", models, err)
-	}
+	assert.True(t, err == nil && len(models.Data) == 1 && models.Data[0].ID == stack.SimModel,
+		"models %+v, error %v", models, err)
 	_, err = c.Completions.New(t.Context(), openai.CompletionNewParams{
 		Model: "nobody", Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("x")},
 	})
 	var told *openai.Error
-	if !errors.As(err, &told) || told.StatusCode != 404 || told.Code != "model_not_found" || told.Param != "model" {
-		t.Errorf("%v", err)
-	}
+	assert.True(t, errors.As(err, &told) && told.StatusCode == 404 && told.Code == "model_not_found" && told.Param == "model",
+		err)
 }

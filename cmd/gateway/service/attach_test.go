@@ -8,6 +8,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // fakeSidecar is registered as soon as it awaits nothing.
@@ -22,9 +25,8 @@ func TestBeside(t *testing.T) {
 		t.Helper()
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
-		if w.Code != status || !strings.Contains(w.Body.String(), says) {
-			t.Errorf("%s %s: %d %s, want %d and %q", method, path, w.Code, w.Body, status, says)
-		}
+		assert.True(t, w.Code == status && strings.Contains(w.Body.String(), says),
+			"%s %s: %d %s, want %d and %q", method, path, w.Code, w.Body, status, says)
 	}
 	ask("GET", "/live", 200, `"live"`)
 	ask("GET", "/metrics", 200, "metrics")
@@ -37,21 +39,15 @@ func TestBeside(t *testing.T) {
 
 func TestServeSidecarEndsWithItsContext(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
 		ended <- ServeSidecar(ctx, ln, NewSidecar(&fakeSidecar{}, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
 	}()
 	res, err := http.Get("http://" + ln.Addr().String() + "/live")
-	if err != nil || res.StatusCode != http.StatusOK {
-		t.Fatalf("%v %v", res, err)
-	}
+	require.True(t, err == nil && res.StatusCode == http.StatusOK, "%v %v", res, err)
 	_ = res.Body.Close()
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-ended)
 }

@@ -7,6 +7,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 var update = flag.Bool("update", false, "write the answers into docs/services.md; read every changed line")
@@ -18,9 +21,7 @@ var example = regexp.MustCompile("(?s)```http\n([A-Z]+) (\\S+)\n(.*?)```\n(?:\n`
 func TestDocumentedExamples(t *testing.T) {
 	const path = "../../../docs/services.md"
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	text := string(raw)
 	at := strings.Index(text, "## gateway select")
 	seen := map[string]bool{}
@@ -39,17 +40,13 @@ func TestDocumentedExamples(t *testing.T) {
 	index, sel := newIndex(t, Config{}), newSelect(t, Config{}, SelectConfig{})
 	rewritten := replay(text[:at], index) + replay(text[at:], sel)
 	if *update {
-		if err := os.WriteFile(path, []byte(rewritten), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(rewritten), 0o644))
 	}
 	for _, pattern := range []string{
 		"POST /register", "POST /unregister", "GET /workers", "POST /events", "POST /query", "POST /query_by_hash", "GET /ready",
 		"POST /workers", "DELETE /workers/{id}", "POST /select", "POST /select_and_reserve", "POST /reservations/{id}/prefill_complete",
 		"POST /reservations/{id}/output_block", "DELETE /reservations/{id}", "GET /loads", "POST /potential_loads", "POST /overlap_scores",
 	} {
-		if !seen[pattern] {
-			t.Errorf("docs/services.md has no example of %s", pattern)
-		}
+		assert.True(t, seen[pattern], "docs/services.md has no example of %s", pattern)
 	}
 }

@@ -67,8 +67,6 @@ func NewIndex(cfg Config, events follow.Config, bus wire.Bus, scrape http.Handle
 	return newServer(cfg, x, scrape, log, reg), nil
 }
 
-func (x *shared) name() string { return "index" }
-
 func (x *shared) routes(s *Server) {
 	s.handle("POST "+remote.PathRegister, small, x.register)
 	s.handle("POST "+remote.PathUnregister, small, x.unregister)

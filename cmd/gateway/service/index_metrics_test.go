@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 )
 
@@ -14,9 +15,7 @@ import (
 func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	values := map[string]float64{}
 	for _, f := range families {
 		if m := f.GetMetric()[0]; len(f.GetMetric()) == 1 {
@@ -30,9 +29,7 @@ func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 func TestIndexBudget(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	s, err := NewIndex(Config{IndexMaxBlocks: 50}, follow.Config{}, nil, http.NotFoundHandler(), quiet, reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	must(t, s, 201, "POST", "/register", `{"id": "w1", "model": "m", "block_size": 1}`)
 	for i := range 20 {
 		var hashes, ids []string

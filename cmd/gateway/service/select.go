@@ -73,8 +73,6 @@ func NewSelect(cfg Config, sel SelectConfig, bus wire.Bus, scrape http.Handler, 
 	return newServer(cfg, c, scrape, log, reg), nil
 }
 
-func (c *chooser) name() string { return "select" }
-
 func (c *chooser) routes(s *Server) {
 	s.handle("POST /workers", small, c.addWorker)
 	s.handle("GET /workers", small, c.listWorkers)

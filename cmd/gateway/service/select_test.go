@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -80,15 +82,12 @@ func TestBadInput(t *testing.T) {
 		{sel, "/reservations/open/output_block", `{"blocks": 0}`, 400, `"param":"blocks"`},
 		{sel, "/reservations/nobody/output_block", ``, 404, "unknown_reservation"},
 	} {
-		if body := must(t, tt.s, tt.status, "POST", tt.path, tt.body); !strings.Contains(body, tt.says) {
-			t.Errorf("%s %.120s is answered %s, without %q", tt.path, tt.body, body, tt.says)
-		}
+		assert.Contains(t, must(t, tt.s, tt.status, "POST", tt.path, tt.body), tt.says,
+			"%s %.120s is answered …, without", tt.path, tt.body)
 	}
 	must(t, sel, 404, "DELETE", "/reservations/nobody", "")
 	must(t, sel, 404, "DELETE", "/workers/nobody", "")
-	if body := must(t, sel, 200, "GET", "/loads", ""); !strings.Contains(body, `"reservations":1,`) {
-		t.Errorf("refusals left bookings behind: %s", body)
-	}
+	assert.Contains(t, must(t, sel, 200, "GET", "/loads", ""), `"reservations":1,`, "refusals left bookings behind")
 }
 
 // Who finds no room is told to come again, and comes in when there is some.
@@ -120,9 +119,8 @@ func TestManyReserveAtOnce(t *testing.T) {
 				switch res.Code {
 				case 201:
 					ask(t, s, "POST", "/reservations/"+id+"/prefill_complete", "")
-					if got := ask(t, s, "DELETE", "/reservations/"+id, ""); got.Code != 204 {
-						t.Errorf("the reservation of %s was let go by another: %d", id, got.Code)
-					}
+					assert.Equal(t, 204, ask(t, s, "DELETE", "/reservations/"+id, "").Code,
+						"the reservation of %s was let go by another", id)
 				case 409:
 				default:
 					t.Errorf("%d: %s", res.Code, res.Body)
@@ -152,14 +150,10 @@ func TestReservationsExpire(t *testing.T) {
 		synctest.Wait()
 		must(t, s, 404, "POST", "/reservations/dead/prefill_complete", "")
 		must(t, s, 204, "POST", "/reservations/alive/prefill_complete", "")
-		if open := c.routers.For("m", pools.Both).Open(); open != 1 {
-			t.Errorf("%d bookings are open, not 1", open)
-		}
+		assert.Equal(t, 1, c.routers.For("m", pools.Both).Open(), "bookings are open, not 1")
 		time.Sleep(61 * time.Second)
 		synctest.Wait()
-		if open := c.routers.For("m", pools.Both).Open() + c.held.open(); open != 0 {
-			t.Errorf("%d are open in the end", open)
-		}
+		assert.Zero(t, c.routers.For("m", pools.Both).Open()+c.held.open(), "are open in the end")
 	})
 }
 
@@ -174,9 +168,8 @@ func FuzzSelection(f *testing.F) {
 			pool := &pools.Pool{Members: []pools.Member{{Worker: &pools.Worker{BlockSize: 2}}}}
 			fleet := pools.Fleet{Prefill: pool, Decode: pool, Both: pool}
 			req := q.ask(fleet, q.want(fleet))
-			if req.ISL < 1 || len(q.TokenIDs) > 0 && len(req.Hashes) != len(q.TokenIDs)/2 {
-				t.Errorf("%d tokens and %d hashes of %q", req.ISL, len(req.Hashes), body)
-			}
+			assert.True(t, req.ISL >= 1 && (len(q.TokenIDs) <= 0 || len(req.Hashes) == len(q.TokenIDs)/2),
+				"%d tokens and %d hashes of %q", req.ISL, len(req.Hashes), body)
 		}
 		var p postedEvents
 		if err := decode(strings.NewReader(body), &p, false); err == nil {

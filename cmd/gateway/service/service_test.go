@@ -74,9 +74,7 @@ func ask(t testing.TB, s *Server, method, path, body string) *httptest.ResponseR
 func must(t testing.TB, s *Server, status int, method, path, body string) string {
 	t.Helper()
 	res := ask(t, s, method, path, body)
-	if res.Code != status {
-		t.Fatalf("%s %s %s is answered %d, not %d: %s", method, path, body, res.Code, status, res.Body)
-	}
+	require.Equal(t, status, res.Code, "%s %s %s is answered …: %s", method, path, body, res.Body)
 	return res.Body.String()
 }
 
@@ -140,9 +138,7 @@ func TestTokens(t *testing.T) {
 // compressed body, and nothing of the body is read; a web page is not served.
 func TestEveryEndpointHasItsChecks(t *testing.T) {
 	for name, s := range map[string]*Server{"index": newIndex(t, Config{}), "select": newSelect(t, Config{}, SelectConfig{})} {
-		if len(s.patterns) < 6 {
-			t.Errorf("%s has %d endpoints", name, len(s.patterns))
-		}
+		assert.GreaterOrEqual(t, len(s.patterns), 6, "%s endpoints", name)
 		for _, pattern := range append([]string{"GET /metrics", "GET /nothing"}, s.patterns...) {
 			method, path, _ := strings.Cut(pattern, " ")
 			path = strings.ReplaceAll(path, "{id}", "x")

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
@@ -31,13 +34,9 @@ func FuzzResolve(f *testing.F) {
 			return
 		}
 		joined, ok := err.(interface{ Unwrap() []error })
-		if !ok {
-			t.Fatalf("%T is not several errors", err)
-		}
+		require.True(t, ok, "%T is not several errors", err)
 		for _, e := range joined.Unwrap() {
-			if !errors.As(e, new(*setting.Error)) && !errors.As(e, new(*conf.Error)) {
-				t.Errorf("%T is no *Error: %v", e, e)
-			}
+			assert.True(t, errors.As(e, new(*setting.Error)) || errors.As(e, new(*conf.Error)), "%T is no *Error: %v", e, e)
 		}
 	})
 }

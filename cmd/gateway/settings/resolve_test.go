@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
@@ -28,9 +31,7 @@ func (f files) read(path string) ([]byte, error) {
 func printed(t *testing.T, r *Resolved, name string) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := r.Print(&b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Print(&b))
 	for line := range strings.Lines(b.String()) {
 		if strings.HasPrefix(line, name+": ") {
 			return strings.TrimSuffix(line, "\n")
@@ -93,13 +94,9 @@ func TestResolveFindsValueAndSource(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r, _, err := gatewaySet().Resolve(tt.args, tt.env, files{"g.yaml": file}.read)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			name, _, _ := strings.Cut(tt.want, ":")
-			if got := printed(t, r, name); got != tt.want {
-				t.Errorf("got  %s\nwant %s", got, tt.want)
-			}
+			assert.Equal(t, tt.want, printed(t, r, name), "got  …")
 		})
 	}
 }
@@ -171,23 +168,15 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 			tree := files{"g.yaml": tt.file}
 			args := append([]string{"--config=g.yaml"}, tt.args...)
 			r, rest, err := gatewaySet().Resolve(args, tt.env, tree.read)
-			if err == nil || r != nil || rest != nil {
-				t.Fatalf("accepted: %v", r)
-			}
-			if tt.name == "no file" && !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("%v does not wrap fs.ErrNotExist", err)
-			}
-			if !errors.As(err, new(*setting.Error)) && !errors.As(err, new(*conf.Error)) {
-				t.Errorf("%T is no *setting.Error and no *conf.Error", err)
-			}
+			require.True(t, err != nil && r == nil && rest == nil, "accepted: %v", r)
+			assert.True(t, tt.name != "no file" || errors.Is(err, fs.ErrNotExist), "%v does not wrap fs.ErrNotExist", err)
+			assert.True(t, errors.As(err, new(*setting.Error)) || errors.As(err, new(*conf.Error)),
+				"%T is no *setting.Error and no *conf.Error", err)
 			lines := strings.Split(err.Error(), "\n")
-			if len(lines) != len(tt.want) {
-				t.Errorf("%d problems, want %d:\n%v", len(lines), len(tt.want), err)
-			}
+			assert.Len(t, lines, len(tt.want), "problems:\n%v", err)
 			for _, want := range tt.want {
-				if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, want) }) {
-					t.Errorf("got  %v\nwant %s", err, want)
-				}
+				assert.True(t, slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, want) }),
+					"got  %v\nwant %s", err, want)
 			}
 		})
 	}
@@ -198,9 +187,7 @@ func TestResolveReturnsTheRest(t *testing.T) {
 		"--http-port 1": nil, "drain --http-port 1 worker-1": {"drain", "worker-1"}, "a -- --http-port -h": {"a", "--http-port", "-h"}, "- ": {"-", ""},
 	} {
 		_, rest, err := gatewaySet().Resolve(strings.Split(args, " "), nil, files{}.read)
-		if err != nil || !slices.Equal(rest, want) {
-			t.Errorf("%s: got %q, %v, want %q", args, rest, err, want)
-		}
+		assert.True(t, err == nil && slices.Equal(rest, want), "%s: got %q, %v, want %q", args, rest, err, want)
 	}
 }
 
@@ -232,15 +219,9 @@ func TestResolveTakesEmptyFiles(t *testing.T) {
 func TestAnotherCommandsKeyIsPassedOver(t *testing.T) {
 	set := New(new(another), new(sample))
 	r, _, err := set.Resolve([]string{"--config=f"}, []string{"TANDEM_HTTP_PORT=nonsense"}, files{"f": "role: decode\nrouter-mode: kv\n"}.read)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := printed(t, r, "role"); got != "role: decode  # file f:1" {
-		t.Error(got)
-	}
-	if got := r.Source("router-mode"); got != "" {
-		t.Errorf("the set took over another's setting from %s", got)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, "role: decode  # file f:1", printed(t, r, "role"))
+	assert.Empty(t, r.Source("router-mode"), "the set took over another's setting from")
 }
 
 // DYN_ variables that no command knows are named, unless they ask for protection:
@@ -251,9 +232,7 @@ func TestUnknownDynVariables(t *testing.T) {
 		"DYN_ROL=x", "DYN_NAMESPACE=n", "DYN_ROUTER_MODE=kv", "DYN_ROLE=decode", "DYN_EMPTY=", "DYN_TOKEN_ECHO_DELAY_MS=1", "DYN_MAX_TOKENS=1",
 		"DYN_AUTH_SERVICE_HOST=10.0.0.1", "DYN_AUTH_PORT=tcp://10.0.0.1:80", "DYN_DISABLE_FRONTEND_NVEXT=false",
 	}, files{}.read)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var servers struct {
 		Etcd []string `flag:"etcd-endpoints" help:"Servers."`
 	}
@@ -262,9 +241,7 @@ func TestUnknownDynVariables(t *testing.T) {
 		t.Errorf("Dynamo's server: %v, %v", servers.Etcd, err)
 	}
 	want := []string{"DYN_DISABLE_FRONTEND_NVEXT", "DYN_MAX_TOKENS", "DYN_NAMESPACE", "DYN_ROL (the nearest is DYN_ROLE)", "DYN_TOKEN_ECHO_DELAY_MS"}
-	if got := r.UnknownVariables(); !reflect.DeepEqual(got, want) {
-		t.Errorf("unknown: %q, want %q", got, want)
-	}
+	assert.Equal(t, want, r.UnknownVariables(), "unknown")
 	for _, variable := range []string{
 		"DYN_TLS_CERT_PATH=c", "DYN_TLS_KEY_PATH=k", "DYN_TCP_TLS_CA_PATH=c", "DYN_API_KEY=k", "DYN_AUTH_TOKEN=t", "DYN_AUTH_TOKEN_FILE=f",
 		"DYN_DISABLE_FRONTEND_NVEXT=true", "DYN_DISABLE_FRONTEND_ADMIN_API=1",
@@ -281,20 +258,14 @@ func TestUnknownDynVariables(t *testing.T) {
 func roundTrip(t *testing.T, set *Set, r *Resolved) {
 	t.Helper()
 	var b bytes.Buffer
-	if err := r.Print(&b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Print(&b))
 	again, _, err := set.Resolve([]string{"--config=printed"}, nil, files{"printed": b.String()}.read)
-	if err != nil {
-		t.Fatalf("what Print wrote is refused: %v\n%s", err, b.String())
-	}
+	require.NoError(t, err, "what Print wrote is refused\n%s", b.String())
 	for name, v := range r.values {
 		if slices.ContainsFunc(set.rows, func(s *setting.Setting) bool { return s.Name == name && s.Masked }) {
 			v.value = masked(v.value)
 		}
-		if got := again.values[name].value; !reflect.DeepEqual(got, v.value) {
-			t.Errorf("%s was %#v and came back as %#v\n%s", name, v.value, got, b.String())
-		}
+		assert.Equal(t, v.value, again.values[name].value, "%s and came back as …\n%s", name, b.String())
 	}
 }
 
@@ -304,23 +275,15 @@ func TestPrintMasksPasswords(t *testing.T) {
 	r, _, err := set.Resolve([]string{
 		"--etcd-endpoints=http://root:s3cret@a:1,b:2,root:s3cret@c:3", "--nats-url=nats://user:s3cret@n:4222, nats://s3cret@m:4222,nats://k:4222",
 	}, nil, files{}.read)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var out strings.Builder
-	if err := r.Print(&out); err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(out.String(), "s3cret") {
-		t.Error("a password is printed")
-	}
+	require.NoError(t, r.Print(&out))
+	assert.NotContains(t, out.String(), "s3cret", "a password is printed")
 	for _, line := range []string{
 		`etcd-endpoints: ["http://xxxxx@a:1", "b:2", "xxxxx@c:3"]  # flag`,
 		`nats-url: "nats://xxxxx@n:4222, nats://xxxxx@m:4222,nats://k:4222"  # flag`,
 	} {
-		if !strings.Contains(out.String(), line) {
-			t.Errorf("no line %s in\n%s", line, out.String())
-		}
+		assert.Contains(t, out.String(), line, "no line … in\n…")
 	}
 	if d := s.Discovery; d.Etcd[0] != "http://root:s3cret@a:1" || !strings.HasPrefix(d.NATSURL, "nats://user:s3cret@") {
 		t.Errorf("masked where it is used: %+v", s)
@@ -342,9 +305,7 @@ func TestPrintRoundTrips(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _, err := set.Resolve(args, nil, files{}.read)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			roundTrip(t, set, r)
 		})
 	}

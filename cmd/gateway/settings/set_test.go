@@ -17,9 +17,7 @@ func TestNewRefusesTwoFieldsOfOneName(t *testing.T) {
 		A int `flag:"x" default:"1" help:"h."`
 		B int `flag:"y,x" default:"1" help:"h."`
 	}
-	if got := panicOf(func() { New(new(twice)) }); !strings.Contains(got, `two fields are called "x"`) {
-		t.Errorf("panicked with %q", got)
-	}
+	assert.Contains(t, panicOf(func() { New(new(twice)) }), `two fields are called "x"`, "panicked with")
 }
 
 // A field without help has the tags of another command's field of that name.
@@ -29,21 +27,15 @@ func TestBorrowedTags(t *testing.T) {
 	}
 	var s look
 	r, _, err := New(&s, new(another), new(sample)).Resolve(nil, nil, files{}.read)
-	if err != nil || s.Port != 8000 || r.Source("http-port") != "default" {
-		t.Errorf("%+v, %v", s, err)
-	}
+	assert.True(t, err == nil && s.Port == 8000 && r.Source("http-port") == "default", "%+v, %v", s, err)
 	if _, _, err := New(&s, new(sample)).Resolve([]string{"--http-port=70000"}, nil, files{}.read); err == nil || !strings.Contains(err.Error(), "above 65535") {
 		t.Errorf("the range is not the other's: %v", err)
 	}
-	if got := panicOf(func() { New(&s) }); !strings.Contains(got, "no other command") {
-		t.Errorf("panicked with %q", got)
-	}
+	assert.Contains(t, panicOf(func() { New(&s) }), "no other command", "panicked with")
 	type kind struct {
 		Port string `flag:"http-port"`
 	}
-	if got := panicOf(func() { New(new(kind), new(sample)) }); !strings.Contains(got, "is a string here and a int there") {
-		t.Errorf("panicked with %q", got)
-	}
+	assert.Contains(t, panicOf(func() { New(new(kind), new(sample)) }), "is a string here and a int there", "panicked with")
 }
 
 // The flags of a config give another one its values.
@@ -60,24 +52,16 @@ func TestFlagsGiveTheirValues(t *testing.T) {
 	if _, _, err := New(got).Resolve(flags, nil, files{}.read); err != nil {
 		t.Fatal(err)
 	}
-	if len(flags) != len(args) || !reflect.DeepEqual(got, want) {
-		t.Errorf("%q give %+v, want %+v", flags, got, want)
-	}
+	assert.True(t, len(flags) == len(args) && reflect.DeepEqual(got, want), "%q give %+v, want %+v", flags, got, want)
 }
 
 func TestUsageTeaches(t *testing.T) {
 	var b bytes.Buffer
-	if err := gatewaySet().Usage(&b, Manual{Name: "serve", Text: "what it does"}, Asked{All: true}, 80); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, gatewaySet().Usage(&b, Manual{Name: "serve", Text: "what it does"}, Asked{All: true}, 80))
 	text := b.String()
 	for i, line := range strings.Split(text, "\n") {
-		if n := utf8.RuneCountInString(line); n > 80 {
-			t.Errorf("line %d has %d columns: %s", i+1, n, line)
-		}
-		if strings.TrimRight(line, " ") != line {
-			t.Errorf("line %d ends in a blank: %q", i+1, line)
-		}
+		assert.LessOrEqual(t, utf8.RuneCountInString(line), 80, "line %d columns: %s", i+1, line)
+		assert.Equal(t, line, strings.TrimRight(line, " "), "line %d ends in a blank", i+1)
 	}
 	for _, want := range []string{
 		"HTTP\n", "\nRouter\n", "\nQueue\n", "\nFaults\n", "\nDiscovery\n", "\nLogging\n", "--config FILE\nnames: --http-port",
@@ -90,13 +74,10 @@ func TestUsageTeaches(t *testing.T) {
 		"\n      Default: 15s. At least 100ms, or 0.\n",
 		"\n      Default: auto.\n",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("help does not say %q:\n%s", want, text)
-		}
+		assert.Contains(t, text, want, "help does not say …:\n…")
 	}
-	if strings.Contains(text, "--help-all") || strings.Contains(text, "Inner") {
-		t.Errorf("the whole help names a longer one, or what is no setting:\n%s", text)
-	}
+	assert.True(t, !strings.Contains(text, "--help-all") && !strings.Contains(text, "Inner"),
+		"the whole help names a longer one, or what is no setting:\n%s", text)
 }
 
 func TestUsageOfTheFirstSettings(t *testing.T) {
@@ -104,9 +85,7 @@ func TestUsageOfTheFirstSettings(t *testing.T) {
 	usage := func(asked Asked, columns int) string {
 		t.Helper()
 		var b bytes.Buffer
-		if err := gatewaySet().Usage(&b, help, asked, columns); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, gatewaySet().Usage(&b, help, asked, columns))
 		return b.String()
 	}
 	text := usage(Asked{}, 80)
@@ -115,18 +94,14 @@ func TestUsageOfTheFirstSettings(t *testing.T) {
 		"  --no-router-kv-events       Switches off what is on by default: follow events.\n",
 		"\n  HTTP       http-host  http-port\n", "gateway serve --help http-host",
 	} {
-		if !strings.Contains(strings.Join(strings.Fields(text), " "), strings.Join(strings.Fields(want), " ")) {
-			t.Errorf("it lacks %q:\n%s", want, text)
-		}
+		assert.Contains(t, strings.Join(strings.Fields(text), " "), strings.Join(strings.Fields(want), " "),
+			"it lacks %q:\n%s", want, text)
 	}
-	if strings.Contains(text, "  --http-host") || strings.Contains(text, "Change it when") {
-		t.Error(text)
-	}
+	assert.True(t, !strings.Contains(text, "  --http-host") && !strings.Contains(text, "Change it when"), text)
 	for columns, most := range map[int]int{0: narrowest, 60: 60, 1000: widest} {
 		for line := range strings.Lines(usage(Asked{}, columns)) {
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > most {
-				t.Errorf("in %d columns a line has %d: %s", columns, n, line)
-			}
+			assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), most,
+				"in %d columns a line: %s", columns, line)
 		}
 	}
 }
@@ -144,9 +119,7 @@ func TestUsageOfATopic(t *testing.T) {
 		}
 	}
 	err := gatewaySet().Usage(new(bytes.Buffer), Manual{Name: "serve"}, Asked{Topic: "roter-mode"}, 80)
-	if err == nil || !strings.Contains(err.Error(), "the nearest is --help router-mode") {
-		t.Errorf("a wrong topic: %v", err)
-	}
+	assert.True(t, err != nil && strings.Contains(err.Error(), "the nearest is --help router-mode"), "a wrong topic: %v", err)
 }
 
 // A command of an example that is too long goes on after a backslash, and can still be pasted.

@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -34,9 +37,7 @@ func TestFleetWithoutPrefill(t *testing.T) {
 			Roster: pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler)), began: time.Now().Add(-c.since),
 			cfg: GatewayConfig{Flow: handoff.Config{DecodeFallback: c.fallback}},
 		}
-		if err := g.Roster.Put(workerOf("d", pools.Decode)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, g.Roster.Put(workerOf("d", pools.Decode)))
 		ok, detail := g.Ready()
 		if got := detail.(readiness).Status; ok != c.want || got != c.status {
 			t.Errorf("%v after the start, fallback %v: %v, %q; want %v, %q", c.since, c.fallback, ok, got, c.want, c.status)
@@ -50,18 +51,12 @@ func TestModelsStateTheShortestContext(t *testing.T) {
 	for id, context := range map[string]int{"a": 8192, "b": 4096, "c": 16384, "d": 0} {
 		w := workerOf(id, pools.Both)
 		w.ContextLength, w.ServedNames, w.Adapters = context, []string{"n"}, []string{"l"}
-		if err := g.Roster.Put(w); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, g.Roster.Put(w))
 	}
 	all := g.Models()
-	if len(all) != 3 {
-		t.Fatalf("%+v", all)
-	}
+	require.Len(t, all, 3)
 	for _, m := range all {
-		if m.MaxModelLen != 4096 {
-			t.Errorf("%s: %d, want the shortest, 4096", m.ID, m.MaxModelLen)
-		}
+		assert.Equal(t, 4096, m.MaxModelLen, "%s, want the shortest, 4096", m.ID)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
 )
 
 // locked is a buffer that a log may write to from anywhere.
@@ -32,16 +33,12 @@ func (l *locked) String() string {
 // TestNATSAwayAtStartIsLogged: a gateway with a wrong --nats-url began without a word, and its workers stayed silent.
 func TestNATSAwayAtStartIsLogged(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	address := ln.Addr().String()
 	ln.Close()
 	var log locked
 	_, unlink, err := Connect(&Discovery{NATSURL: "nats://user:s3cret@" + address}, nil, slog.New(slog.NewTextHandler(&log, nil)), nats.Name("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer unlink()
 	if said := log.String(); !strings.Contains(said, "NATS unreachable") || !strings.Contains(said, address) || strings.Contains(said, "s3cret") {
 		t.Errorf("the log says %q", said)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/certs"
@@ -35,9 +37,7 @@ func TestRoutesOverTLS(t *testing.T) {
 			cfg.Peers = []string{first}
 		}
 		inside, err := Embed(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(inside.Close)
 		if first == "" {
 			first = inside.nats.RoutesAddr()
@@ -46,9 +46,7 @@ func TestRoutesOverTLS(t *testing.T) {
 		inside.Join(&d)
 		log := slog.New(slog.DiscardHandler)
 		g, err := JoinGroup(&d, certs.NewStore(0, log), log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(g.Close)
 		until(t, "a gateway reaches the NATS inside it", g.Connected)
 		return g
@@ -56,9 +54,7 @@ func TestRoutesOverTLS(t *testing.T) {
 	heard := make(chan string, 64)
 	hear := func(name string, g *Group) {
 		stop, err := g.Subscribe("words", func(m *nats.Msg) { heard <- name + " " + string(m.Data) }, func(int) {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(stop)
 	}
 	a, b := start(shared, right), start(shared, right)
@@ -72,31 +68,21 @@ func TestRoutesOverTLS(t *testing.T) {
 	hear("stranger", stranger)
 	hear("thief", thief)
 	until(t, "a is heard by b", func() bool {
-		if err := a.Publish(&nats.Msg{Subject: "words", Data: []byte("of a")}); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, a.Publish(&nats.Msg{Subject: "words", Data: []byte("of a")}))
 		select {
 		case what := <-heard:
-			if what != "b of a" {
-				t.Errorf("heard: %s", what)
-			}
+			assert.Equal(t, "b of a", what, "heard")
 			return true
 		default:
 			return false
 		}
 	})
 	for name, g := range map[string]*Group{"stranger": stranger, "thief": thief} {
-		if err := g.Publish(&nats.Msg{Subject: "words", Data: []byte("of the " + name)}); err != nil {
-			t.Error(err)
-		}
-		if err := g.conn.Flush(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, g.Publish(&nats.Msg{Subject: "words", Data: []byte("of the " + name)}))
+		assert.NoError(t, g.conn.Flush())
 	}
 	last := "b the last"
-	if err := a.Publish(&nats.Msg{Subject: "words", Data: []byte("the last")}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.Publish(&nats.Msg{Subject: "words", Data: []byte("the last")}))
 	for what := ""; what != last; {
 		if what = <-heard; what != last && what != "b of a" {
 			t.Errorf("heard: %s", what)
@@ -109,17 +95,13 @@ func TestRoutesOverTLS(t *testing.T) {
 func TestAddressForOtherMachines(t *testing.T) {
 	everywhere, one := &net.TCPAddr{IP: net.IPv4zero, Port: 8000}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: 8000}
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, c := range []struct {
 		addr net.Addr
 		seen string
 		want string
 	}{{one, "10.0.0.8", "10.0.0.7:8000"}, {everywhere, "10.0.0.8", "10.0.0.8:8000"}, {everywhere, "fd00::7", "[fd00::7]:8000"}, {everywhere, "", host + ":8000"}} {
-		if got := reached(c.addr, c.seen); got != c.want {
-			t.Errorf("%v as %s is reached at %s, want %s", c.addr, c.seen, got, c.want)
-		}
+		assert.Equal(t, c.want, reached(c.addr, c.seen), "%v as %s is reached at", c.addr, c.seen)
 	}
 	own := outward(nil)
 	if own == "" {
@@ -127,8 +109,6 @@ func TestAddressForOtherMachines(t *testing.T) {
 		return
 	}
 	for _, peers := range [][]string{{"gateway-peers:6222"}, {"127.0.0.1:6222", "[::1]:6222"}, {net.JoinHostPort(own, "6222")}, {"no address"}} {
-		if got := outward(peers); got != own {
-			t.Errorf("towards %v it is %s, want %s", peers, got, own)
-		}
+		assert.Equal(t, own, outward(peers), "towards %v it", peers)
 	}
 }

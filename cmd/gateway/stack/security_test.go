@@ -123,13 +123,9 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 			if c.name != "wrong password" {
 				cancel()
 			}
-			if err := <-asked; err == nil || connected(l) {
-				t.Errorf("%s: it is let in", c.name)
-			}
+			assert.True(t, <-asked != nil && !connected(l), "%s: it is let in", c.name)
 			cancel()
-			if strings.Contains(log.String(), password) {
-				t.Errorf("the log has the password: %s", log.String())
-			}
+			assert.NotContains(t, log.String(), password, "the log has the password")
 		}
 		for name, pair := range map[string]certstest.Pair{
 			"half a key": {Cert: pair.Cert, Key: pair.Key[:len(pair.Key)/2]},
@@ -164,9 +160,8 @@ func TestEmbeddedRefusesToBeOpen(t *testing.T) {
 		{EmbedConfig{Listen: "0.0.0.0", PasswordFile: "p", TLS: &whole}, ""},
 	} {
 		err := c.cfg.Validate()
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
-			t.Errorf("%+v: %v", c.cfg, err)
-		}
+		assert.True(t, (c.want != "" || err == nil) && (c.want == "" || err != nil && strings.HasPrefix(err.Error(), c.want)),
+			"%+v: %v", c.cfg, err)
 		if c.want != "" {
 			if _, err := Embed(c.cfg); err == nil {
 				t.Errorf("%+v is started", c.cfg)
@@ -186,9 +181,7 @@ func TestNATSCredentials(t *testing.T) {
 	signed, err := ac.Encode(operator)
 	require.NoError(t, err)
 	resolver := &natsd.MemAccResolver{}
-	if err := resolver.Store(accountKey, signed); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, resolver.Store(accountKey, signed))
 	s := startNATS(t, natsd.Options{TrustedOperators: []*jwt.OperatorClaims{oc}, AccountResolver: resolver})
 	creds := func(signer nkeys.KeyPair) string {
 		user, _ := nkeys.CreateUser()
@@ -209,9 +202,7 @@ func TestNATSCredentials(t *testing.T) {
 	}
 	wrong := link(t, &Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: creds(stranger)}}, slog.New(slog.NewTextHandler(&log, nil)))
 	until(t, "the log says why", func() bool { return strings.Contains(log.String(), "Authorization Violation") })
-	if connected(wrong) {
-		t.Error("another account's user is let in")
-	}
+	assert.False(t, connected(wrong), "another account's user is let in")
 	for _, bad := range []string{path, path + ".not"} {
 		wrongSetting(t, &Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: bad}}, "nats-creds")
 	}
@@ -316,7 +307,5 @@ func TestExpiredServersAreNamed(t *testing.T) {
 		})
 	}
 	cancel()
-	if err := <-asked; err == nil || connected(l) {
-		t.Error("a server with an expired certificate is used")
-	}
+	assert.True(t, <-asked != nil && !connected(l), "a server with an expired certificate is used")
 }

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestTrim: memory is given back once after a load, never under one, and not
@@ -25,9 +28,7 @@ func TestTrim(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var group sync.WaitGroup
 		group.Go(func() {
-			if err := trimmer.Run(ctx); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, trimmer.Run(ctx))
 		})
 		at := func(minutes float64, requests, bytes int64) {
 			time.Sleep(time.Until(start.Add(time.Duration(minutes*float64(time.Minute)) + time.Millisecond)))
@@ -51,9 +52,7 @@ func TestTrim(t *testing.T) {
 		stop()
 		group.Wait()
 		want := []time.Duration{10*time.Minute + trimAfter, 11*time.Minute + trimAfter}
-		if len(trims) != len(want) {
-			t.Fatalf("trimmed after %v, want %v", trims, want)
-		}
+		require.Len(t, trims, len(want), "trimmed after")
 		for i := range want {
 			if d := trims[i] - want[i]; d < 0 || d > 2*trimLook {
 				t.Errorf("trim %d came after %v, want %v", i, trims[i], want[i])

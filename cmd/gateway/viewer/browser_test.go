@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	e2e "github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
@@ -55,9 +56,7 @@ func (f *fleet) open(t *testing.T) *browser {
 	ctx, leave := chromedp.NewContext(allocated)
 	t.Cleanup(func() { leave(); end() })
 	b := &browser{f: f, ctx: ctx}
-	if err := chromedp.Listen(ctx, b.note); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, chromedp.Listen(ctx, b.note))
 	b.do(func(ctx context.Context, s *chromedp.Target) (chromedp.Void, error) {
 		_, err := cdp.Call(ctx, s, log.Enable, cdp.Empty{})
 		return chromedp.Void{}, err
@@ -89,18 +88,14 @@ func (b *browser) note(event any) {
 // do runs steps within a minute.
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.f.T.Helper()
-	if err := chromedp.Do(b.ctx, steps...); err != nil {
-		b.f.T.Fatal(err)
-	}
+	require.NoError(b.f.T, chromedp.Do(b.ctx, steps...))
 }
 
 // look evaluates an expression in the page.
 func look[T any](b *browser, expression string) T {
 	b.f.T.Helper()
 	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression))
-	if err != nil {
-		b.f.T.Fatalf("%v in %.80s", err, expression)
-	}
+	require.NoError(b.f.T, err, "in %.80s", expression)
 	return v
 }
 
@@ -111,9 +106,7 @@ func (b *browser) until(what, condition string) {
 	b.f.Eventually(what, func() bool {
 		v, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](condition))
 		var failed *cdproto.Error
-		if err != nil && (!errors.As(err, &failed) || failed.Code != -32000) {
-			b.f.T.Fatalf("%v in %.80s", err, condition)
-		}
+		require.True(b.f.T, err == nil || errors.As(err, &failed) && failed.Code == -32000, "%v in %.80s", err, condition)
 		return err == nil && v
 	})
 }
@@ -205,9 +198,7 @@ func TestBrowserPages(t *testing.T) {
 					b.do(chromedp.Navigate(f.URL + path))
 					took = min(took, look[float64](b, `(() => { const n = performance.getEntriesByType("navigation")[0]; return n.domContentLoadedEventEnd - n.startTime; })()`))
 				}
-				if took > 300 {
-					t.Errorf("%s takes %.0f ms to render", path, took)
-				}
+				assert.True(t, took <= 300, "%s takes %.0f ms to render", path, took)
 				if strings.HasPrefix(path, "/console/requests/") {
 					path = "/console/requests/" // the id is another one each time
 				}
@@ -220,12 +211,8 @@ func TestBrowserPages(t *testing.T) {
 			}
 		}
 	}
-	if b.sent < 100 {
-		t.Errorf("only %d requests were looked at", b.sent)
-	}
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	assert.GreaterOrEqual(t, b.sent, 100, "only … requests were looked at")
+	assert.NoError(t, stop())
 }
 
 // A killed worker reddens on the open page within two seconds, dots move on their ways, and the page stays clean. Over
@@ -250,12 +237,9 @@ func TestBrowserKilledWorker(t *testing.T) {
 	f.Eventually("the worker is red", func() bool {
 		return look[string](b, `document.querySelector('.wide [data-node="decode-2"]').dataset.tone`) == "bad"
 	})
-	if took := time.Since(killed); took > 2*time.Second {
-		t.Errorf("the worker turned red after %v", took)
-	}
-	if word := look[string](b, `document.querySelector('[data-live="w.tandem-sim.decode-2.word"]').textContent`); word == "up" {
-		t.Errorf("its state is %q", word)
-	}
+	assert.LessOrEqual(t, time.Since(killed), 2*time.Second, "the worker turned red after")
+	assert.NotEqual(t, "up", look[string](b, `document.querySelector('[data-live="w.tandem-sim.decode-2.word"]').textContent`),
+		"its state")
 	b.clean("the fleet")
 	b.until("the figures are there", `"ttft50 itl50 hits".split(" ").every((name) => /\d/.test(document.querySelector('.figures [data-live="m.tandem-sim.' + name + '"]').textContent))`)
 	shot(b, "console-fleet.png", 1280, 880, everywhere(".wide"))
@@ -286,9 +270,8 @@ func TestBrowserKeyboardAndWaterfall(t *testing.T) {
 	b.do(chromedp.KeyEvent("3"))
 	at("/console/requests")
 	b.do(chromedp.KeyEvent("j"), chromedp.KeyEvent("j"))
-	if tag := look[string](b, "document.activeElement.closest('tr') ? document.activeElement.tagName : ''"); tag != "A" {
-		t.Errorf("j focuses %q, want a request", tag)
-	}
+	assert.Equal(t, "A", look[string](b, "document.activeElement.closest('tr') ? document.activeElement.tagName : ''"),
+		"j focuses …, want a request")
 	b.do(chromedp.KeyEvent("\r"))
 	at("/console/requests/")
 	if bars := look[int](b, `[...document.querySelectorAll(".waterfall .part")].filter((e) => e.getBoundingClientRect().width > 0).length`); bars < 3 {
@@ -296,17 +279,11 @@ func TestBrowserKeyboardAndWaterfall(t *testing.T) {
 	}
 	shot(b, "console-request.png", 1280, 900, "true")
 	b.do(chromedp.KeyEvent("/"))
-	if id := look[string](b, "document.activeElement.id"); id != "id" {
-		t.Errorf("/ focuses %q", id)
-	}
+	assert.Equal(t, "id", look[string](b, "document.activeElement.id"), "/ focuses")
 	b.do(chromedp.Navigate(f.URL+"/"), chromedp.KeyEvent("t"))
-	if theme := look[string](b, "document.documentElement.dataset.theme"); theme != "dark" {
-		t.Errorf("t makes the theme %q", theme)
-	}
+	assert.Equal(t, "dark", look[string](b, "document.documentElement.dataset.theme"), "t makes the theme")
 	b.do(chromedp.KeyEvent("?"))
-	if !look[bool](b, `document.getElementById("keys").open`) {
-		t.Error("? does not show the keys")
-	}
+	assert.True(t, look[bool](b, `document.getElementById("keys").open`), "? does not show the keys")
 	b.clean("the keyboard")
 }
 
@@ -350,9 +327,7 @@ func TestBrowserSignsIn(t *testing.T) {
 	typeKey(operatorsKey)
 	b.until("the fleet is there", `!!document.querySelector(".diagram")`)
 	b.live()
-	if cookie := look[string](b, "document.cookie"); cookie != "" {
-		t.Errorf("a script can read the cookie: %s", cookie)
-	}
+	assert.Empty(t, look[string](b, "document.cookie"), "a script can read the cookie")
 	b.clean("signed in")
 	b.do(chromedp.Click("footer button"))
 	b.until("the key is asked for again", `!!document.getElementById("key")`)
@@ -380,9 +355,7 @@ func TestBrowserScreenshots(t *testing.T) {
 	b.do(chromedp.Navigate(f.URL + "/"))
 	b.live()
 	shot(b, "console-narrow.png", 390, 844, everywhere(".narrow"))
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, stop())
 }
 
 // everywhere is the condition that dots are in every place of a picture, and that its figures are known.
@@ -406,10 +379,6 @@ func shot(b *browser, name string, width, height int64, condition string) {
 		}
 		return look[bool](b, condition)
 	})
-	if len(picture) > 150_000 {
-		b.f.T.Errorf("%s has %d bytes", name, len(picture))
-	}
-	if err := os.WriteFile(filepath.Join("..", "..", "..", "docs", name), picture, 0o644); err != nil {
-		b.f.T.Fatal(err)
-	}
+	assert.LessOrEqual(b.f.T, len(picture), 150_000, "%s bytes", name)
+	require.NoError(b.f.T, os.WriteFile(filepath.Join("..", "..", "..", "docs", name), picture, 0o644))
 }

@@ -35,9 +35,7 @@ func TestPages(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, false)
 	for range 12 {
-		if err := f.ask(t.Context(), ""); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, f.ask(t.Context(), ""))
 	}
 	for _, p := range paths {
 		f.Eventually(p.path+" shows all of its words", func() bool {
@@ -56,16 +54,10 @@ func TestPages(t *testing.T) {
 			_, body = f.get(p.path)
 			best = min(best, time.Since(began))
 		}
-		if best > 300*time.Millisecond {
-			t.Errorf("%s takes %v", p.path, best)
-		}
-		if m := elsewhere.FindString(body); m != "" {
-			t.Errorf("%s refers to another host: %s", p.path, m)
-		}
+		assert.LessOrEqual(t, best, 300*time.Millisecond, "%s takes", p.path)
+		assert.Empty(t, elsewhere.FindString(body), "%s refers to another host", p.path)
 		for _, part := range []string{`<html lang="en">`, "<h1", `aria-current="page"`, `<main id="main"`} {
-			if strings.Count(body, part) != 1 {
-				t.Errorf("%s has %s %d times", p.path, part, strings.Count(body, part))
-			}
+			assert.Equal(t, 1, strings.Count(body, part), "%s has %s … times", p.path, part)
 		}
 		for _, field := range fields.FindAllStringSubmatch(body, -1) {
 			assert.Contains(t, body, `<label for="`+field[1]+`"`, p.path)
@@ -76,9 +68,8 @@ func TestPages(t *testing.T) {
 		if strings.Contains(body, " style=") || strings.Contains(body, "<script>") || strings.Contains(body, "onclick") {
 			t.Errorf("%s has a style or a script of its own, which the policy bars", p.path)
 		}
-		if strings.Contains(body, "<no value>") || strings.Contains(body, "NaN") || strings.Contains(body, "%!") {
-			t.Errorf("%s shows a figure that is none:\n%s", p.path, body)
-		}
+		assert.True(t, !strings.Contains(body, "<no value>") && !strings.Contains(body, "NaN") && !strings.Contains(body, "%!"),
+			"%s shows a figure that is none:\n%s", p.path, body)
 	}
 	if status, script := f.get("/static/console.js"); status != http.StatusOK || !strings.Contains(script, "visibilitychange") {
 		t.Errorf("the script: %d", status)
@@ -97,13 +88,9 @@ func (f *fleet) watch(within time.Duration, each func(live map[string]string, ra
 	ctx, cancel := context.WithTimeout(f.T.Context(), within)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.URL+"/console/stream", nil)
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	defer res.Body.Close()
 	lines := bufio.NewScanner(res.Body)
 	lines.Buffer(nil, 1<<20)
@@ -113,9 +100,7 @@ func (f *fleet) watch(within time.Duration, each func(live map[string]string, ra
 			continue
 		}
 		var event struct{ Live map[string]string }
-		if err := json.Unmarshal([]byte(data), &event); err != nil {
-			f.T.Fatalf("%v in %s", err, data)
-		}
+		require.NoError(f.T, json.Unmarshal([]byte(data), &event), "in %s", data)
 		if each(event.Live, data) {
 			return true
 		}
@@ -138,9 +123,7 @@ func TestKilledWorker(t *testing.T) {
 		}
 		return live["w.tandem-sim.decode-2.tone"] == "bad"
 	})
-	if !found {
-		t.Error("the killed worker did not turn red")
-	}
+	assert.True(t, found, "the killed worker did not turn red")
 	if _, body := f.get("/"); !strings.Contains(body, `data-node="decode-2" data-role="decode" data-tone="bad"`) {
 		t.Error("the page does not show the worker as down")
 	}
@@ -148,9 +131,7 @@ func TestKilledWorker(t *testing.T) {
 		_, body := f.get("/console/requests?all=1")
 		return strings.Contains(body, "resume") || strings.Contains(body, `<td class="n">2</td>`)
 	})
-	if err := stop(); err != nil {
-		t.Errorf("a request was not answered: %v", err)
-	}
+	assert.NoError(t, stop(), "a request was not answered")
 }
 
 // The page of a request has its steps, and every candidate with the terms of its cost. An answer that is not streamed has no first
@@ -194,30 +175,21 @@ func TestNoPromptOnAnyPage(t *testing.T) {
 	f.Eventually("requests flow", func() bool { return f.sent.Load() > 30 })
 	events := 0
 	f.watch(20*time.Second, func(_ map[string]string, raw string) bool {
-		if strings.Contains(raw, "xylophone") || strings.Contains(raw, "marmalade") {
-			t.Errorf("an event has a word of a prompt: %s", raw)
-		}
-		if len(raw) > 20_000 {
-			t.Errorf("an event has %d bytes", len(raw))
-		}
+		assert.True(t, !strings.Contains(raw, "xylophone") && !strings.Contains(raw, "marmalade"),
+			"an event has a word of a prompt: %s", raw)
+		assert.LessOrEqual(t, len(raw), 20_000, "an event bytes")
 		events++
 		return events == 3
 	})
-	if events != 3 {
-		t.Errorf("%d events came, want 3", events)
-	}
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	assert.Equal(t, 3, events, "events came, want 3")
+	assert.NoError(t, stop())
 	pages := []string{"/console/points", "/console/requests?all=1"}
 	for _, p := range paths {
 		pages = append(pages, p.path)
 	}
 	_, list := f.get("/console/requests")
 	pages = append(pages, regexp.MustCompile(`/console/requests/[^"]+`).FindAllString(list, 5)...)
-	if len(pages) < 9 {
-		t.Fatalf("only %d pages are there", len(pages))
-	}
+	require.GreaterOrEqual(t, len(pages), 9, "only … pages are there")
 	for _, path := range pages {
 		if _, body := f.get(path); strings.Contains(body, "xylophone") || strings.Contains(body, "marmalade") {
 			t.Errorf("%s has a word of a prompt", path)

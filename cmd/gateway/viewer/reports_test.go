@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
 
 	e2e "github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/lab/replay"
@@ -44,24 +45,16 @@ func reports(t *testing.T) map[string][]byte {
 	}
 	load.Finish()
 	var page bytes.Buffer
-	if err := load.WriteHTML(&page); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, load.WriteHTML(&page))
 	dir := t.TempDir()
 	plan, html := filepath.Join(dir, "plan.yaml"), filepath.Join(dir, "report.html")
 	text := "name: a study\nfleet: {workers: 4, fit: qwen3-32b-h200-tp2}\nslo: {ttft: 2s, itl: 25ms}\narms:\n" +
 		"  - {name: 4 round-robin, set: {router.mode: round-robin}}\n  - {name: 2P2D kv, set: {router.mode: kv, fleet.workers: 2P2D}}\n"
-	if err := os.WriteFile(plan, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(plan, []byte(text), 0o600))
 	study := &simulate.Settings{HTML: html}
-	if err := study.Run(t.Context(), []string{plan}, new(bytes.Buffer), new(bytes.Buffer)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, study.Run(t.Context(), []string{plan}, new(bytes.Buffer), new(bytes.Buffer)))
 	written, err := os.ReadFile(html)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return map[string][]byte{"/load": page.Bytes(), "/simulate": written}
 }
 

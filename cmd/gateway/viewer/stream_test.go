@@ -5,6 +5,9 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // A page that opens gets every figure, then what has changed alone; fifty may be open, and each that closes makes room.
@@ -16,15 +19,12 @@ func TestViewers(t *testing.T) {
 		sizes = append(sizes, len(live))
 		return len(sizes) == 3
 	})
-	if len(sizes) != 3 || sizes[0] < 70 || sizes[1] > sizes[0]/2 || sizes[2] > sizes[0]/2 {
-		t.Errorf("the events have %v figures", sizes)
-	}
+	assert.True(t, len(sizes) == 3 && sizes[0] >= 70 && sizes[1] <= sizes[0]/2 && sizes[2] <= sizes[0]/2,
+		"the events have %v figures", sizes)
 	open := func() *http.Response {
 		t.Helper()
 		res, err := http.Get(f.URL + "/console/stream")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return res
 	}
 	var all []*http.Response

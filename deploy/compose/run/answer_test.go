@@ -75,9 +75,8 @@ func TestJudge(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			heard := ""
 			got := c.q.judge(&http.Response{StatusCode: c.status, Body: io.NopCloser(strings.NewReader(c.body))}, func(text string) { heard += text })
-			if got.verdict != c.want || !strings.Contains(got.detail, c.detail) {
-				t.Errorf("%s: %q, want %s: …%q…", got.verdict, got.detail, c.want, c.detail)
-			}
+			assert.True(t, got.verdict == c.want && strings.Contains(got.detail, c.detail),
+				"%s: %q, want %s: …%q…", got.verdict, got.detail, c.want, c.detail)
 			if lost := c.q.lost(heard); c.want == right && lost != 0 || c.want == brokenOff && (lost == 0 || lost == c.q.tokens) || c.want == refused && lost != c.q.tokens {
 				t.Errorf("%s, and %d tokens are lost", got.verdict, lost)
 			}
@@ -90,12 +89,8 @@ func TestQuestionsDiffer(t *testing.T) {
 	seen := map[string]bool{}
 	for n := range uint64(100) {
 		p := prompt(7, n, 20)
-		if p != prompt(7, n, 20) || p == prompt(8, n, 20) {
-			t.Fatalf("prompt %d does not follow from its seed", n)
-		}
-		if seen[p] {
-			t.Fatalf("prompt %d was there before", n)
-		}
+		require.True(t, p == prompt(7, n, 20) && p != prompt(8, n, 20), "prompt %d does not follow from its seed", n)
+		require.False(t, seen[p], "prompt %d was there before", n)
 		seen[p] = true
 	}
 	q := ask("Hello", 3, true)
@@ -151,16 +146,11 @@ func TestAGatewayTakesItsOwnAnswersAlone(t *testing.T) {
 	}
 	got := l.finish()
 	for i, want := range []judged{{wentDown, "in mid-answer"}, {wentDown, "asked again"}, {severed, "reset"}, {severed, "reset"}, {wrong, "other tokens"}} {
-		if got[i].judged != want {
-			t.Errorf("outcome %d: %v, want %v", i, got[i].judged, want)
-		}
+		assert.True(t, got[i].judged == want, "outcome %d: %v, want %v", i, got[i].judged, want)
 	}
-	if got[0].lost != 3 || got[1].lost != 0 {
-		t.Errorf("%d tokens lost in mid-answer, %d of a question that was asked again", got[0].lost, got[1].lost)
-	}
-	if err := (&scenario{slowest: time.Second}).check(got[:2]); err != nil {
-		t.Error(err)
-	}
+	assert.True(t, got[0].lost == 3 && got[1].lost == 0,
+		"%d tokens lost in mid-answer, %d of a question that was asked again", got[0].lost, got[1].lost)
+	assert.NoError(t, (&scenario{slowest: time.Second}).check(got[:2]))
 }
 
 func TestServersUp(t *testing.T) {

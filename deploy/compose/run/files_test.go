@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -93,33 +95,27 @@ func (n networks) only(name string) bool {
 func read(t *testing.T, name string) composeFile {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
 	var f composeFile
-	if err := decoder.Decode(&f); err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	require.NoError(t, decoder.Decode(&f), "%s", name)
 	return f
 }
 
 func TestComposeFile(t *testing.T) {
 	f := read(t, "compose.yaml")
 	want := append([]string{"gateway", "nats", "etcd"}, workerIDs...)
-	if len(f.Services) != len(want) || f.Version != "3.8" {
-		t.Errorf("version %q, %d services, want 3.8 and %q", f.Version, len(f.Services), want)
-	}
+	assert.True(t, len(f.Services) == len(want) && f.Version == "3.8",
+		"version %q, %d services, want 3.8 and %q", f.Version, len(f.Services), want)
 	for _, name := range want {
 		s, ok := f.Services[name]
 		if !ok {
 			t.Errorf("there is no service %s", name)
 			continue
 		}
-		if !s.Networks.only("fleet") || len(s.Command) == 0 {
-			t.Errorf("%s: networks %q, command %q", name, s.Networks, s.Command)
-		}
+		assert.True(t, s.Networks.only("fleet") && len(s.Command) != 0,
+			"%s: networks %q, command %q", name, s.Networks, s.Command)
 		for _, volume := range s.Volumes {
 			of, _, _ := strings.Cut(volume, ":")
 			if _, ok := f.Volumes[of]; !ok {
@@ -136,12 +132,9 @@ func TestComposeFile(t *testing.T) {
 		s := f.Services[id]
 		role, _, _ := strings.Cut(id, "-")
 		line := strings.Join(s.Command, " ")
-		if line != "worker --role "+role+" --id "+id+" --advertise-host "+id {
-			t.Errorf("%s: command %q", id, line)
-		}
-		if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || s.Environment["TANDEM_WORKER_PORT"] != "8000" {
-			t.Errorf("%s: read_only %v, cap_drop %q, environment %q", id, s.ReadOnly, s.CapDrop, s.Environment)
-		}
+		assert.Equal(t, "worker --role "+role+" --id "+id+" --advertise-host "+id, line, "%s: command", id)
+		assert.True(t, s.ReadOnly && slices.Equal(s.CapDrop, []string{"ALL"}) && s.Environment["TANDEM_WORKER_PORT"] == "8000",
+			"%s: read_only %v, cap_drop %q, environment %q", id, s.ReadOnly, s.CapDrop, s.Environment)
 	}
 }
 
@@ -154,9 +147,8 @@ func TestServicesAreReachedFromThisMachineAlone(t *testing.T) {
 				t.Errorf("%s: %s has the image %q", file, id, s.Image)
 			}
 			for _, port := range s.Ports {
-				if !slices.Contains(published, id) || !strings.HasPrefix(port, "127.0.0.1:") {
-					t.Errorf("%s: %s has the port %q", file, id, port)
-				}
+				assert.True(t, slices.Contains(published, id) && strings.HasPrefix(port, "127.0.0.1:"),
+					"%s: %s has the port %q", file, id, port)
 			}
 		}
 	}
@@ -166,15 +158,11 @@ func TestServicesAreReachedFromThisMachineAlone(t *testing.T) {
 // that both answer alike.
 func TestPublicImagesAreTheModulesVersions(t *testing.T) {
 	mod, err := os.ReadFile("../../../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f := read(t, "compose.yaml")
 	for name, module := range map[string]string{"nats": "github.com/nats-io/nats-server/v2", "etcd": "go.etcd.io/etcd/server/v3"} {
 		version := regexp.MustCompile(regexp.QuoteMeta(module) + ` v([0-9.]+)\n`).FindSubmatch(mod)
-		if version == nil {
-			t.Fatalf("go.mod has no %s", module)
-		}
+		require.NotNil(t, version, "go.mod has no %s", module)
 		if image := f.Services[name].Image; !strings.HasSuffix(strings.TrimSuffix(image, "}"), string(version[1])) {
 			t.Errorf("%s: image %s, go.mod has %s", name, image, version[1])
 		}
@@ -185,9 +173,7 @@ func TestPublicImagesAreTheModulesVersions(t *testing.T) {
 // machine alone.
 func TestObserve(t *testing.T) {
 	base, f := read(t, "compose.yaml"), read(t, "compose.observe.yaml")
-	if f.Version != base.Version {
-		t.Errorf("version %q", f.Version)
-	}
+	assert.Equal(t, base.Version, f.Version, "version")
 	for _, id := range append([]string{"gateway"}, workerIDs...) {
 		if e := f.Services[id].Environment; len(e) != 2 || e["OTEL_EXPORTER_OTLP_ENDPOINT"] == "" || e["OTEL_TRACES_SAMPLER"] == "" {
 			t.Errorf("%s: %v", id, e)
@@ -211,9 +197,8 @@ func TestObserve(t *testing.T) {
 // but the balancer and the gateways' administration has a port, on the loopback address.
 func TestReplicas(t *testing.T) {
 	base, f := read(t, "compose.yaml"), read(t, "compose.replicas.yaml")
-	if f.Version != base.Version || !slices.Equal(f.Services["gateway"].Profiles, []string{"single"}) {
-		t.Errorf("version %q, compose.yaml's gateway has the profiles %q", f.Version, f.Services["gateway"].Profiles)
-	}
+	assert.True(t, f.Version == base.Version && slices.Equal(f.Services["gateway"].Profiles, []string{"single"}),
+		"version %q, compose.yaml's gateway has the profiles %q", f.Version, f.Services["gateway"].Profiles)
 	for _, id := range gatewayIDs {
 		s, like := f.Services[id], f.Services[gatewayIDs[0]]
 		like.Hostname = id
@@ -241,9 +226,7 @@ func TestReplicas(t *testing.T) {
 		}
 		for _, id := range append(slices.Clone(gatewayIDs), workerIDs...) {
 			servers := f.Services[id].Environment["TANDEM_ETCD_ENDPOINTS"] + f.Services[id].Environment["TANDEM_NATS_URL"]
-			if !strings.Contains(servers, "://"+server+":") {
-				t.Errorf("%s does not know %s: %s", id, server, servers)
-			}
+			assert.Contains(t, servers, "://"+server+":", "%s does not know %s", id, server)
 		}
 	}
 }
@@ -253,9 +236,7 @@ func TestReplicas(t *testing.T) {
 func TestSecure(t *testing.T) {
 	f := read(t, "compose.secure.yaml")
 	entries, err := os.ReadDir("../security")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, e := range entries {
 		used := path.Base(usersScript) == e.Name()
 		for _, s := range f.Services {
@@ -266,9 +247,7 @@ func TestSecure(t *testing.T) {
 		}
 	}
 	conf, err := os.ReadFile("../security/nats.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	of := map[string]string{"nats-2": "nats", "nats-3": "nats", "etcd-2": "etcd", "etcd-3": "etcd"}
 	for id, s := range f.Services {
 		process := id
@@ -281,13 +260,11 @@ func TestSecure(t *testing.T) {
 		switch process {
 		case "nats":
 		case "etcd":
-			if !slices.Contains(known()["etcd"], id) || !slices.Contains(s.Command, "--peer-client-cert-auth") {
-				t.Errorf("%s: %q", id, s.Command)
-			}
+			assert.True(t, slices.Contains(known()["etcd"], id) && slices.Contains(s.Command, "--peer-client-cert-auth"),
+				"%s: %q", id, s.Command)
 		default:
-			if s.Environment["TANDEM_ETCD_USER"] != process || s.Environment["TANDEM_NATS_CERT_FILE"] == "" {
-				t.Errorf("%s: %v", id, s.Environment)
-			}
+			assert.True(t, s.Environment["TANDEM_ETCD_USER"] == process && s.Environment["TANDEM_NATS_CERT_FILE"] != "",
+				"%s: %v", id, s.Environment)
 			if name := known()[process][0]; !strings.Contains(string(conf), `user: "`+name+`"`) {
 				t.Errorf("nats.conf has no entry for %s", name)
 			}
@@ -303,13 +280,9 @@ func TestSecretsAreMadeOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "secrets")
 	var first []byte
 	for range 2 {
-		if err := makeSecrets(dir); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, makeSecrets(dir))
 		key, err := os.ReadFile(filepath.Join(dir, "gateway-1", "tls.key"))
-		if err != nil || first != nil && !bytes.Equal(key, first) {
-			t.Errorf("another key than before, or none: %v", err)
-		}
+		assert.True(t, err == nil && (first == nil || bytes.Equal(key, first)), "another key than before, or none: %v", err)
 		first = key
 	}
 	if config, err := trust(dir); err != nil || config.RootCAs == nil {
@@ -324,9 +297,7 @@ func TestOverlays(t *testing.T) {
 	services := maps.Clone(base.Services)
 	maps.Copy(services, read(t, "compose.replicas.yaml").Services)
 	entries, err := os.ReadDir("../scenarios")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	overlaid := map[string]bool{}
 	for _, e := range entries {
 		name := strings.TrimSuffix(e.Name(), ".yaml")
@@ -356,30 +327,24 @@ func TestOverlays(t *testing.T) {
 			used[s.overlay] = true
 		}
 	}
-	if !maps.Equal(overlaid, used) {
-		t.Errorf("the overlays are %v, the scenarios use %v", overlaid, used)
-	}
+	assert.True(t, maps.Equal(overlaid, used), "the overlays are %v, the scenarios use %v", overlaid, used)
 }
 
 // By itself `docker-compose up` builds every image that it does not find, under
 // the names that `run --build` makes without a registry.
 func TestOverride(t *testing.T) {
 	base, f := read(t, "compose.yaml"), read(t, "compose.override.yaml")
-	if f.Version != base.Version || len(f.Services) != len(base.Services) {
-		t.Errorf("version %q, %d services, compose.yaml has %q and %d", f.Version, len(f.Services), base.Version, len(base.Services))
-	}
+	assert.True(t, f.Version == base.Version && len(f.Services) == len(base.Services),
+		"version %q, %d services, compose.yaml has %q and %d", f.Version, len(f.Services), base.Version, len(base.Services))
 	source := dockerfile(t, "../image/source.Dockerfile")
 	for id, s := range f.Services {
 		want := service{Build: build{Context: "../..", Dockerfile: "deploy/image/source.Dockerfile"}}
 		if id == "nats" || id == "etcd" {
 			want.Image, want.Build.Target = "tandem-"+id+":local", id
-			if !slices.ContainsFunc(source, func(line string) bool { return line == "FROM scratch AS "+id }) {
-				t.Errorf("source.Dockerfile has no target %s", id)
-			}
+			assert.True(t, slices.ContainsFunc(source, func(line string) bool { return line == "FROM scratch AS "+id }),
+				"source.Dockerfile has no target %s", id)
 		}
-		if !reflect.DeepEqual(s, want) {
-			t.Errorf("%s: %+v, want %+v", id, s, want)
-		}
+		assert.Equal(t, want, s, "%s", id)
 	}
 }
 
@@ -387,9 +352,7 @@ func TestOverride(t *testing.T) {
 func dockerfile(t *testing.T, name string) []string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var lines []string
 	for line := range strings.SplitSeq(string(data), "\n") {
 		if line != "" && line[0] != '#' {
@@ -406,20 +369,16 @@ func TestDockerfiles(t *testing.T) {
 		for _, line := range lines {
 			switch word, _, _ := strings.Cut(line, " "); word {
 			case "FROM":
-				if line != "FROM scratch" {
-					t.Errorf("%s: %q", name, line)
-				}
+				assert.Equal(t, "FROM scratch", line, "%s", name)
 			case "COPY", "ENV", "WORKDIR", "USER", "EXPOSE", "HEALTHCHECK", "STOPSIGNAL", "ENTRYPOINT", "CMD":
 			default:
 				t.Errorf("%s: %q runs something, or needs BuildKit", name, line)
 			}
-			if strings.Contains(line, "--mount") || strings.Contains(line, "--link") {
-				t.Errorf("%s: %q needs BuildKit", name, line)
-			}
+			assert.True(t, !strings.Contains(line, "--mount") && !strings.Contains(line, "--link"),
+				"%s: %q needs BuildKit", name, line)
 		}
-		if name == "../../Dockerfile" && !slices.Contains(lines, "USER 65532:65532") {
-			t.Error("the gateway's user is not a number other than root's")
-		}
+		assert.True(t, name != "../../Dockerfile" || slices.Contains(lines, "USER 65532:65532"),
+			"the gateway's user is not a number other than root's")
 	}
 }
 
@@ -453,7 +412,6 @@ func TestSourceDockerfile(t *testing.T) {
 	}
 	stage, files := last(dockerfile(t, "../image/source.Dockerfile"))
 	wantStage, wantFiles := last(dockerfile(t, "../../Dockerfile"))
-	if !slices.Equal(stage, wantStage) || !slices.Equal(files, wantFiles) {
-		t.Errorf("source.Dockerfile ends with %q and %q, the Dockerfile with %q and %q", stage, files, wantStage, wantFiles)
-	}
+	assert.True(t, slices.Equal(stage, wantStage) && slices.Equal(files, wantFiles),
+		"source.Dockerfile ends with %q and %q, the Dockerfile with %q and %q", stage, files, wantStage, wantFiles)
 }

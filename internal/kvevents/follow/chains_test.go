@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -77,9 +78,8 @@ func TestToldAgainItIsWhole(t *testing.T) {
 			g.is("after 110 s", Predicted, 0)
 			g.turns(1, 1, true, 11*time.Second)
 			g.is("after that", Live, 1)
-			if g.view.Blocks() != 10+10 || g.part.Blocks() != 20 {
-				t.Errorf("the view has %d blocks, %d of them indexed", g.view.Blocks(), g.part.Blocks())
-			}
+			assert.True(t, g.view.Blocks() == 10+10 && g.part.Blocks() == 20,
+				"the view has %d blocks, %d of them indexed", g.view.Blocks(), g.part.Blocks())
 			g.turns(1, 2, false, time.Second)
 			g.is("what was not asked for since is still unknown, and no reason", Live, 1)
 		},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
@@ -61,9 +62,7 @@ func TestHostileRuns(t *testing.T) {
 		default:
 			got = fmt.Sprintf("snapshot at %d", a.snapshot.seq)
 		}
-		if got != c.want {
-			t.Errorf("%s: %s, %v; want %s", c.name, got, err, c.want)
-		}
+		assert.Equal(t, c.want, got, "%s, %v", c.name, err)
 	}
 }
 
@@ -85,9 +84,7 @@ func TestFetchSnapshotFails(t *testing.T) {
 	} {
 		bus := &scriptedBus{Answers: c.answers}
 		s, err := fetcher{bus, time.Second, 1000, nil}.snapshot(t.Context(), rank0.SnapshotSubject(), nil, nil)
-		if (err == nil) != c.ok || c.ok && s.epoch != 1 {
-			t.Errorf("%s: %+v, %v", c.name, s, err)
-		}
+		assert.True(t, (err == nil) == c.ok && (!c.ok || s.epoch == 1), "%s: %+v, %v", c.name, s, err)
 	}
 }
 

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // step tells a flow one thing, in the words of TestFlow's tables.
@@ -90,13 +93,10 @@ func TestFlow(t *testing.T) {
 			var f flow
 			for _, s := range c.steps {
 				words, want, _ := strings.Cut(s, ": ")
-				if got := step(&f, words); got != want {
-					t.Errorf("%s: %s, want %s", words, got, want)
-				}
+				assert.Equal(t, want, step(&f, words), "%s", words)
 			}
-			if f.behind() != c.behind || f.epoch != c.epoch || f.seq != c.seq {
-				t.Errorf("at %d/%d behind=%v, want %d/%d %v", f.epoch, f.seq, f.behind(), c.epoch, c.seq, c.behind)
-			}
+			assert.True(t, f.behind() == c.behind && f.epoch == c.epoch && f.seq == c.seq,
+				"at %d/%d behind=%v, want %d/%d %v", f.epoch, f.seq, f.behind(), c.epoch, c.seq, c.behind)
 		})
 	}
 }
@@ -110,29 +110,20 @@ func TestFlowHoldsWithinBounds(t *testing.T) {
 		f.hold(seq, nil)
 		f.hold(seq, nil)
 	}
-	if len(f.held) != maxHeld {
-		t.Errorf("%d held, want %d", len(f.held), maxHeld)
-	}
+	assert.Len(t, f.held, maxHeld, "held")
 	for seq := uint64(100_000); seq < 100_010; seq++ {
 		f.observe(1, seq, false)
 		f.hold(seq, big)
 	}
-	if len(f.held) != 4 || f.heldBytes > maxHeldBytes {
-		t.Errorf("%d held of %d bytes", len(f.held), f.heldBytes)
-	}
-	if !f.restore(horizon{epoch: 1}, 1, 100_005) {
-		t.Fatal("snapshot refused")
-	}
+	assert.True(t, len(f.held) == 4 && f.heldBytes <= maxHeldBytes, "%d held of %d bytes", len(f.held), f.heldBytes)
+	require.True(t, f.restore(horizon{epoch: 1}, 1, 100_005), "snapshot refused")
 	applied := 0
 	for _, ok := f.next(); ok; _, ok = f.next() {
 		applied++
 	}
-	if applied != 4 {
-		t.Errorf("%d messages followed the snapshot, want 4", applied)
-	}
-	if len(f.held) != 0 || f.heldBytes != 0 || f.seq != 100_009 || f.behind() {
-		t.Errorf("%d held of %d bytes at %d", len(f.held), f.heldBytes, f.seq)
-	}
+	assert.Equal(t, 4, applied, "messages followed the snapshot, want 4")
+	assert.True(t, len(f.held) == 0 && f.heldBytes == 0 && f.seq == 100_009 && !f.behind(),
+		"%d held of %d bytes at %d", len(f.held), f.heldBytes, f.seq)
 }
 
 // TestFlowAppliesEachOnceInOrder sends numbers through loss, duplication and reordering, and answers some gaps with
@@ -155,9 +146,7 @@ func TestFlowAppliesEachOnceInOrder(t *testing.T) {
 		}
 		at, top := uint64(0), uint64(0)
 		advance := func(to uint64) {
-			if to != at+1 {
-				t.Fatalf("seed %d: %d applied at %d", seed, to, at)
-			}
+			require.Equal(t, at+1, to, "seed %d applied at %d", seed, at)
 			at = to
 		}
 		for _, seq := range sent {

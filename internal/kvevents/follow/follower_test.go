@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
@@ -55,9 +57,7 @@ func TestRunIsOvertaken(t *testing.T) {
 		}
 		f.message(1, 6, payloads[5], false, now)
 		w := f.missing()
-		if w != (want{epoch: 1, from: 3, until: 5}) {
-			t.Fatalf("%s: %+v is asked for", c.name, w)
-		}
+		require.True(t, w == (want{epoch: 1, from: 3, until: 5}), "%s: %+v is asked for", c.name, w)
 		c.meanwhile(f)
 		taken := f.rerun(f.flow.horizon(), &wire.Run{Epoch: 1, First: w.from, Messages: slices.Clone(payloads[2:5])}, now)
 		if taken != c.taken || f.flow.seq != c.seq || f.view.Blocks() != c.blocks {
@@ -88,23 +88,18 @@ func TestStreamNeverTakesTheViewBack(t *testing.T) {
 	send(3, 0, 100, nil) // the present process, which has said nothing yet, after a hundred messages of others
 	for at := uint64(91); at <= 100; at++ {
 		send(1+at/96, 1+at%96, at, batch())
-		if f.flow.epoch != 3 || f.view.Blocks() != 0 {
-			t.Fatalf("message %d of the stream takes the view to epoch %d, %d blocks", at, f.flow.epoch, f.view.Blocks())
-		}
+		require.True(t, f.flow.epoch == 3 && f.view.Blocks() == 0,
+			"message %d of the stream takes the view to epoch %d, %d blocks", at, f.flow.epoch, f.view.Blocks())
 	}
 	send(3, 1, 101, batch())
 	send(3, 2, 102, batch())
 	send(3, 1, 101, batch())
-	if f.flow.seq != 2 || f.view.Blocks() != 2 || f.wants() {
-		t.Errorf("at %d with %d blocks", f.flow.seq, f.view.Blocks())
-	}
+	assert.True(t, f.flow.seq == 2 && f.view.Blocks() == 2 && !f.wants(), "at %d with %d blocks", f.flow.seq, f.view.Blocks())
 	if f.recall(&wire.Run{Epoch: 2, First: 1, Messages: [][]byte{batch()}, At: wire.Position{Stream: 7, Seq: 99}}, now) || f.flow.epoch != 3 {
 		t.Error("the history of a process before is taken in")
 	}
 	send(4, 0, 102, nil) // the next process, which has said nothing yet either
-	if f.flow.epoch != 4 || f.view.Blocks() != 0 {
-		t.Errorf("epoch %d, %d blocks", f.flow.epoch, f.view.Blocks())
-	}
+	assert.True(t, f.flow.epoch == 4 && f.view.Blocks() == 0, "epoch %d, %d blocks", f.flow.epoch, f.view.Blocks())
 }
 
 // A snapshot of where messages have brought the view meanwhile is no repair, unless one is wanted.
@@ -125,13 +120,10 @@ func TestSnapshotOfWhatIsKnown(t *testing.T) {
 		asked := f.flow.horizon()
 		f.message(1, 1, first, false, now)
 		c.meanwhile(f)
-		if f.wants() != c.taken {
-			t.Fatalf("%s: a repair is wanted: %v", c.name, f.wants())
-		}
+		require.Equal(t, c.taken, f.wants(), "%s: a repair is wanted", c.name)
 		s := &snapshot{epoch: 1, seq: f.flow.seq, pages: [][]byte{first}}
-		if f.restore(asked, s, now) != c.taken || (f.status().Snapshots > 0) != c.taken || f.view.Blocks() != 1 {
-			t.Errorf("%s: %+v", c.name, f.status())
-		}
+		assert.True(t, f.restore(asked, s, now) == c.taken && (f.status().Snapshots > 0) == c.taken && f.view.Blocks() == 1,
+			"%s: %+v", c.name, f.status())
 	}
 }
 
@@ -154,17 +146,13 @@ func TestHeartbeatsMayLagBehindAStream(t *testing.T) {
 		beat(0, 1)
 		f.restore(f.flow.horizon(), &snapshot{epoch: 1, seq: 1000}, now)
 		beat(100, 101)
-		if f.wants() == durable {
-			t.Fatalf("durable %v: a repair is wanted: %v", durable, f.wants())
-		}
+		require.NotEqual(t, durable, f.wants(), "durable …: a repair is wanted")
 		now = now.Add(9 * time.Second)
 		beat(1000, 1001)
 		beat(100, 1002)
 		now = now.Add(9 * time.Second)
 		beat(100, 1003)
-		if f.wants() == durable {
-			t.Errorf("durable %v: a repair is wanted within the time: %v", durable, f.wants())
-		}
+		assert.NotEqual(t, durable, f.wants(), "durable …: a repair is wanted within the time")
 		now = now.Add(2 * time.Second)
 		if beat(100, 1004); !f.wants() {
 			t.Errorf("durable %v: a publisher that stays behind is not asked", durable)

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/view"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -34,9 +35,7 @@ func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
 	} {
 		assert.Equal(t, want, valueOf(m.applied.WithLabelValues("m/prefill", labels[0], labels[1])), labels)
 	}
-	if v.Blocks() != 1 {
-		t.Errorf("%d blocks in the view, want the last", v.Blocks())
-	}
+	assert.Equal(t, 1, v.Blocks(), "blocks in the view, want the last")
 }
 
 // What an engine sends that is not known here is counted, and costs neither its event nor its batch.
@@ -49,16 +48,12 @@ func TestUnknownTypesAndFieldsAreCounted(t *testing.T) {
 		another  = "81a474797065a3416263"                                 // Abc
 	)
 	payload, err := hex.DecodeString("930093" + another + withMore + cleared + "00")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f.message(1, 1, payload, false, time.Now())
 	for reason, want := range map[string]float64{"unreadable": 1, "field": 1, "malformed": 0} {
 		assert.Equal(t, want, valueOf(m.skipped.WithLabelValues(eventstest.Pool, reason)), reason)
 	}
-	if n := f.view.Tally().Cleared; n != 2 {
-		t.Errorf("%d of the two events that are known were applied", n)
-	}
+	assert.EqualValues(t, 2, f.view.Tally().Cleared, "of the two events that are known were applied")
 }
 
 // valueOf reads a counter.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // slowDialer is a dialer whose connections take so long.
@@ -48,23 +50,18 @@ func TestDialerWaitsInTheBackground(t *testing.T) {
 				for call := 1; ; call++ {
 					begun := time.Now()
 					got, err := d.Dial("tcp", "nats:4222")
-					if took := time.Since(begun); took > dialPatience {
-						t.Errorf("call %d took %v", call, took)
-					}
+					assert.LessOrEqual(t, time.Since(begun), dialPatience, "call %d took", call)
 					if errors.Is(err, errDialing) && call < c.calls {
 						time.Sleep(time.Second)
 						continue
 					}
-					if call != c.calls || !errors.Is(err, c.fails) || err == nil && got != net.Conn(conn) {
-						t.Errorf("call %d of %d: %v, %v", call, c.calls, got, err)
-					}
+					assert.True(t, call == c.calls && errors.Is(err, c.fails) && (err != nil || got == net.Conn(conn)),
+						"call %d of %d: %v, %v", call, c.calls, got, err)
 					break
 				}
 				time.Sleep(dialTimeout + offerTimeout)
 				synctest.Wait()
-				if len(d.offers) != 0 || conn.yes {
-					t.Errorf("%d attempts are left, closed %v", len(d.offers), conn.yes)
-				}
+				assert.True(t, len(d.offers) == 0 && !conn.yes, "%d attempts are left, closed %v", len(d.offers), conn.yes)
 			})
 		})
 	}
@@ -80,9 +77,7 @@ func TestDialerClosesWhatNoCallTakes(t *testing.T) {
 		}
 		time.Sleep(time.Second + offerTimeout)
 		synctest.Wait()
-		if !conn.yes || len(d.offers) != 0 {
-			t.Errorf("closed %v, %d attempts are left", conn.yes, len(d.offers))
-		}
+		assert.True(t, conn.yes && len(d.offers) == 0, "closed %v, %d attempts are left", conn.yes, len(d.offers))
 	})
 }
 
@@ -98,17 +93,13 @@ func TestPublishDoesNotWaitForADial(t *testing.T) {
 	}
 	nc, err := nats.Connect("nats://one.invalid:4222,nats://two.invalid:4222", nats.SetCustomDialer(d), nats.SkipHostLookup(),
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Millisecond), nats.ReconnectJitter(0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer nc.Close()
 	defer close(hang)
 	for range 2 {
 		<-begun
 	}
 	for range 1000 {
-		if err := nc.Publish("subject", nil); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, nc.Publish("subject", nil))
 	}
 }

@@ -29,14 +29,10 @@ func TestEarlyBeatsAreBounded(t *testing.T) {
 		for i := range 2 * maxEarly {
 			beat(i)
 		}
-		if len(f.early) != maxEarly || handed != maxEarly {
-			t.Errorf("%d wait, %d were handed on", len(f.early), handed)
-		}
+		assert.True(t, len(f.early) == maxEarly && handed == maxEarly, "%d wait, %d were handed on", len(f.early), handed)
 		time.Sleep(beatPatience)
 		beat(3 * maxEarly)
-		if len(f.early) != 1 {
-			t.Errorf("%d wait after their time", len(f.early))
-		}
+		assert.Len(t, f.early, 1, "wait after their time")
 	})
 }
 
@@ -72,9 +68,7 @@ func TestStreamIsMadeOrLeftAlone(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		err = s.find(ctx, false)
 		cancel()
-		if (err == nil) != c.fits || err != nil && !errors.Is(err, errStreamUnfit) {
-			t.Errorf("%s: %v", c.name, err)
-		}
+		assert.True(t, (err == nil) == c.fits && (err == nil || errors.Is(err, errStreamUnfit)), "%s: %v", c.name, err)
 		info, err := stream.Info(t.Context())
 		if err != nil || info.Config.MaxAge != want.MaxAge || info.Config.Storage != want.Storage || len(info.Config.Subjects) != len(want.Subjects) {
 			t.Errorf("%s: it was changed: %+v, %v", c.name, info.Config, err)

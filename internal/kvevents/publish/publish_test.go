@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
@@ -31,22 +33,16 @@ func TestRingKeepsTheLast(t *testing.T) {
 			from, until, limit := uint64(rng.IntN(int(seq)+3)), uint64(rng.IntN(int(seq)+3)), 1+rng.IntN(200)
 			got, ok := r.run(from, until, limit)
 			oldest := seq - uint64(len(r.messages)) + 1
-			if want := from >= oldest && from <= seq+1; ok != want {
-				t.Fatalf("seed %d: run from %d of %d to %d: %v", seed, from, oldest, seq, ok)
-			}
+			require.Equal(t, from >= oldest && from <= seq+1, ok, "seed %d: run from %d of %d to %d", seed, from, oldest, seq)
 			if !ok {
 				continue
 			}
 			if n := len(wire.AppendRun(nil, got)); n > limit && len(got) > 1 {
 				t.Fatalf("seed %d: %d bytes, may be %d", seed, n, limit)
 			}
-			if from <= seq && len(got) == 0 {
-				t.Fatalf("seed %d: nothing from %d, though %d is kept", seed, from, seq)
-			}
+			require.True(t, from > seq || len(got) != 0, "seed %d: nothing from %d, though %d is kept", seed, from, seq)
 			read, err := wire.ReadRun(nil, wire.AppendRun(nil, got))
-			if err != nil || len(read) != len(got) {
-				t.Fatalf("seed %d: %d read of %d, %v", seed, len(read), len(got), err)
-			}
+			require.True(t, err == nil && len(read) == len(got), "seed %d: %d read of %d, %v", seed, len(read), len(got), err)
 			for i, m := range read {
 				if n := from + uint64(i); !bytes.Equal(m, all[n-1]) || until >= from && n > until {
 					t.Fatalf("seed %d: message %d of a run from %d to %d is another", seed, n, from, until)
@@ -61,15 +57,11 @@ func TestKeptPagesAreBounded(t *testing.T) {
 	t.Cleanup(bus.Close)
 	p, err := New(Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, MaxBytes: 4096, KeptPagesBytes: 300_000},
 		bus, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	g := eventstest.NewEngine(1, 16)
 	now := time.Unix(1e9, 0)
 	for range 60 {
-		if err := p.Publish([]wire.Event{g.Store(20)}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Publish([]wire.Event{g.Store(20)}))
 		p.snapshot(now)
 	}
 	kept := 0
@@ -80,9 +72,7 @@ func TestKeptPagesAreBounded(t *testing.T) {
 		t.Errorf("%d snapshots of %d bytes kept, the newest of %d", len(p.pages), kept, newest.seq)
 	}
 	p.forget(now.Add(time.Minute))
-	if len(p.pages) != 0 {
-		t.Errorf("%d snapshots kept a minute later", len(p.pages))
-	}
+	assert.Empty(t, p.pages, "snapshots kept a minute later")
 }
 
 // deafBus takes messages and drops them, so that a benchmark sees the publisher alone.

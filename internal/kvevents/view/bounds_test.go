@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tinylib/msgp/msgp"
@@ -45,9 +46,8 @@ func TestWhatIsNeverRemovedAges(t *testing.T) {
 			record.Apply(v.Age(begun.Add(s.at)))
 			v.Apply([]wire.Event{s.event})
 			record.Apply([]wire.Event{s.event})
-			if v.Blocks() != s.blocks || record.Blocks() != s.blocks {
-				t.Errorf("%s, step %d: %d blocks, and %d recorded, want %d", name, i, v.Blocks(), record.Blocks(), s.blocks)
-			}
+			assert.True(t, v.Blocks() == s.blocks && record.Blocks() == s.blocks,
+				"%s, step %d: %d blocks, and %d recorded, want %d", name, i, v.Blocks(), record.Blocks(), s.blocks)
 			again, part := restored(t, v, begun.Add(s.at))
 			again.Age(begun.Add(s.at + time.Hour))
 			if left := v.known.device; again.Blocks() != left || part.Blocks() != 16*left {
@@ -78,9 +78,7 @@ func TestWhatIsNeverRemovedIsBounded(t *testing.T) {
 	for i := range 100 {
 		v.Apply([]wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1}, Medium: string(rune(100 + i))}})
 	}
-	if len(v.ages) > mostAges || slices.Contains([]int{0}, len(v.ages)) {
-		t.Errorf("%d media are told apart", len(v.ages))
-	}
+	assert.True(t, len(v.ages) <= mostAges && !slices.Contains([]int{0}, len(v.ages)), "%d media are told apart", len(v.ages))
 }
 
 // bombs are messages of about size bytes, each of the smallest things that a decoder keeps.
@@ -154,9 +152,7 @@ func TestMessagesCostWhatTheyWeigh(t *testing.T) {
 		}
 		kept, made, err := cost(payload)
 		t.Logf("%-26s %4d MiB made, %3d MiB kept (%v)", name, made>>20, kept>>20, err)
-		if made > 256<<20 || kept > 8<<20 {
-			t.Errorf("%s: %d MiB made, %d MiB kept", name, made>>20, kept>>20)
-		}
+		assert.True(t, made <= 256<<20 && kept <= 8<<20, "%s: %d MiB made, %d MiB kept", name, made>>20, kept>>20)
 	}
 	for name, payload := range bombs(wire.MaxBatchBytes + 1<<17) {
 		if len(payload) <= wire.MaxBatchBytes {
@@ -197,25 +193,17 @@ func TestOvergrownViews(t *testing.T) {
 				t.Fatalf("%s: %d blocks, want at most %d", c.name, blocks, c.most)
 			}
 		}
-		if blocks+step < c.most {
-			t.Errorf("%s: overgrown after %d blocks, want %d", c.name, blocks, c.most)
-		}
+		assert.GreaterOrEqual(t, blocks+step, c.most, "%s: overgrown after %d blocks", c.name, blocks)
 		for base := range uint32(100) {
 			v.Apply([]wire.Event{chain(1<<20+base, step, c.size, c.medium)})
 		}
-		if v.Blocks() != 0 || part.Blocks() != 0 {
-			t.Errorf("%s: it holds %d blocks afterwards", c.name, v.Blocks())
-		}
+		assert.True(t, v.Blocks() == 0 && part.Blocks() == 0, "%s: it holds %d blocks afterwards", c.name, v.Blocks())
 		v.Apply([]wire.Event{{Kind: wire.Cleared}, chain(7, 3, c.size, "GPU")})
-		if v.Overgrown() || v.Blocks() != 3 {
-			t.Errorf("%s: cleared, it holds %d blocks", c.name, v.Blocks())
-		}
+		assert.True(t, !v.Overgrown() && v.Blocks() == 3, "%s: cleared, it holds %d blocks", c.name, v.Blocks())
 	}
 	unregistered, _ := newTestView(16)
 	unregistered.Register(0)
-	if unregistered.bound.most != unregisteredBound {
-		t.Errorf("a rank that registered no blocks may name %d", unregistered.bound.most)
-	}
+	assert.Equal(t, unregisteredBound, unregistered.bound.most, "a rank that registered no blocks may name")
 	// Tails of odd blocks count as well: of blocks of one token under the router's of 4,096 each would keep 8 KB.
 	v, _ := newTestView(4096)
 	v.Register(10)

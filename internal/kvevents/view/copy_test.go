@@ -8,6 +8,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/tier"
@@ -77,14 +80,11 @@ func TestCopiesThatAreRefused(t *testing.T) {
 		}
 	}
 	c, err := ReadCopy(whole, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	small, part := newTestView(16)
 	small.Register(100) // so that 1,024 are taken
-	if small.Restore(c) || small.Blocks() != 0 || part.Blocks() != 0 || small.Overgrown() {
-		t.Errorf("%d blocks of a rank with 100", small.Blocks())
-	}
+	assert.True(t, !small.Restore(c) && small.Blocks() == 0 && part.Blocks() == 0 && !small.Overgrown(),
+		"%d blocks of a rank with 100", small.Blocks())
 }
 
 // FuzzReadCopy restores anything, and has the view follow an engine from there.
@@ -105,9 +105,7 @@ func FuzzReadCopy(f *testing.F) {
 		if !v.Restore(c) {
 			return
 		}
-		if text := differsCopied(v); text != "" {
-			t.Fatal(text)
-		}
+		require.Empty(t, differsCopied(v))
 		next := eventstest.Chain(9, 4)
 		var all []wire.Hash
 		for i, m := range v.known.marks {
@@ -122,8 +120,6 @@ func FuzzReadCopy(f *testing.F) {
 		for _, medium := range slices.Repeat([]string{"GPU", "CPU", "DISK", "SHARED", "moon"}, 1+mostCopies) {
 			v.Apply([]wire.Event{{Kind: wire.Removed, Medium: medium, Hashes: append(all, next.Hashes...)}})
 		}
-		if v.Blocks() != 0 || part.Blocks() != 0 {
-			t.Errorf("%d blocks are left, %d in the index", v.Blocks(), part.Blocks())
-		}
+		assert.True(t, v.Blocks() == 0 && part.Blocks() == 0, "%d blocks are left, %d in the index", v.Blocks(), part.Blocks())
 	})
 }

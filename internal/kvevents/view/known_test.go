@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/tier"
@@ -36,9 +38,7 @@ func TestKnownBytes(t *testing.T) {
 	var k known
 	for n := range 50_000 {
 		k.add(wire.Hash(n), block{seq: uint64(n), seed: 1337, own: ownOne | begun, held: 1}, nil, nil, 1)
-		if most := 24*(n+1) + 18*(behind+10); k.bytes() > most {
-			t.Fatalf("%d bytes for %d blocks, want %d at most", k.bytes(), n+1, most)
-		}
+		require.LessOrEqual(t, k.bytes(), 24*(n+1)+18*(behind+10), "bytes for %d blocks at most", n+1)
 	}
 	for n := 50_000; n > 0; n-- {
 		if at, ok := k.find(wire.Hash(n - 1)); !ok || k.at(at).seq != uint64(n-1) {
@@ -46,9 +46,7 @@ func TestKnownBytes(t *testing.T) {
 		} else {
 			k.drop(at)
 		}
-		if most := 2*24*n + 18*(behind*3+10); k.bytes() > most {
-			t.Fatalf("%d bytes when %d blocks are left, want %d at most", k.bytes(), n-1, most)
-		}
+		require.LessOrEqual(t, k.bytes(), 2*24*n+18*(behind*3+10), "bytes when %d blocks are left at most", n-1)
 	}
 	for _, blocks := range []int{5_000, 20_000, 83_000} {
 		workers := 200_000 / blocks
@@ -92,12 +90,8 @@ func TestOddsArePacked(t *testing.T) {
 			k.add(h, block{own: own, held: 1, tail: uint16(len(tail))}, run, tail, 1)
 			words += size[h]
 		}
-		if used := len(k.odds.words) - k.odds.spare; used != words {
-			t.Fatalf("round %d: %d words are used, want %d", round, used, words)
-		}
-		if len(k.odds.words) > 2*words+1024 {
-			t.Fatalf("round %d: %d words for %d", round, len(k.odds.words), words)
-		}
+		require.Equal(t, words, len(k.odds.words)-k.odds.spare, "round %d words are used", round)
+		require.LessOrEqual(t, len(k.odds.words), 2*words+1024, "round %d words for %d", round, words)
 	}
 }
 

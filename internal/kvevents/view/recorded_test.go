@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
@@ -24,9 +25,7 @@ func recorded(t *testing.T, name string, about any) (payloads [][]byte) {
 		t.Skipf("reads %s, skipped when absent", recordings)
 	}
 	text, err2 := os.ReadFile(recordings + name + ".json")
-	if err := errors.Join(err, err2, json.Unmarshal(text, about)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(err, err2, json.Unmarshal(text, about)))
 	for frame := 0; len(data) > 0; frame++ {
 		size := binary.BigEndian.Uint32(data)
 		if frame%3 == 2 {
@@ -100,9 +99,8 @@ func TestRecordedTwins(t *testing.T) {
 				t.Fatalf("%s: the engine holds %s, and the view does not (%v)", how, h, err)
 			}
 		}
-		if v.Blocks() != len(about.Pool) || part.Blocks() != len(about.Pool) || v.Tally().Unknown != 0 {
-			t.Errorf("%s: %d blocks, %d indexed, want %d; %+v", how, v.Blocks(), part.Blocks(), len(about.Pool), v.Tally())
-		}
+		assert.True(t, v.Blocks() == len(about.Pool) && part.Blocks() == len(about.Pool) && v.Tally().Unknown == 0,
+			"%s: %d blocks, %d indexed, want %d; %+v", how, v.Blocks(), part.Blocks(), len(about.Pool), v.Tally())
 	})
 }
 
@@ -125,13 +123,10 @@ func TestReannouncedAreNoCopies(t *testing.T) {
 			}
 		}
 		v.Apply([]wire.Event{removed})
-		if v.Blocks() != c.blocks || part.Blocks() != 2*c.blocks {
-			t.Errorf("%+v: %d blocks are left, %d indexed", c, v.Blocks(), part.Blocks())
-		}
+		assert.True(t, v.Blocks() == c.blocks && part.Blocks() == 2*c.blocks,
+			"%+v: %d blocks are left, %d indexed", c, v.Blocks(), part.Blocks())
 		v.Apply([]wire.Event{{Kind: wire.Cleared}})
-		if v.copies != nil || v.again != 0 || v.known.device != 0 {
-			t.Errorf("%+v: copies outlive a clear", c)
-		}
+		assert.True(t, v.copies == nil && v.again == 0 && v.known.device == 0, "%+v: copies outlive a clear", c)
 	}
 }
 

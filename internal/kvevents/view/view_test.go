@@ -60,17 +60,14 @@ func TestViewFollowsAnEngine(t *testing.T) {
 			for range 300 {
 				v.Apply(g.Step())
 			}
-			if text := g.Mismatch(part, c.router); text != "" {
-				t.Errorf("engine %d, router %d, seed %d: %s", c.engine, c.router, seed, text)
-			}
+			assert.Empty(t, g.Mismatch(part, c.router), "engine %d, router %d, seed %d", c.engine, c.router, seed)
 			if v.Blocks() != len(g.Blocks) || v.Tally().Orphans+v.Tally().BadSize+v.Tally().Ignored > 0 {
 				t.Errorf("engine %d, router %d, seed %d: %d blocks of %d, %+v",
 					c.engine, c.router, seed, v.Blocks(), len(g.Blocks), v.Tally())
 			}
 			v.Apply([]wire.Event{{Kind: wire.Cleared}})
-			if part.Blocks() != 0 || v.Blocks()+v.known.bytes() != 0 {
-				t.Errorf("engine %d, router %d, seed %d: something outlives a clear", c.engine, c.router, seed)
-			}
+			assert.True(t, part.Blocks() == 0 && v.Blocks()+v.known.bytes() == 0,
+				"engine %d, router %d, seed %d: something outlives a clear", c.engine, c.router, seed)
 		}
 	}
 }
@@ -144,12 +141,8 @@ func TestViewSeedsAndSkips(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			v, part := newTestView(4)
 			v.Apply(c.events)
-			if got := leading(part, prompt, 4, tokens.Seed(c.lora, c.salt)); got != c.leading {
-				t.Errorf("%d leading blocks, want %d", got, c.leading)
-			}
-			if v.Tally() != c.tally {
-				t.Errorf("tally %+v, want %+v", v.Tally(), c.tally)
-			}
+			assert.Equal(t, c.leading, leading(part, prompt, 4, tokens.Seed(c.lora, c.salt)), "leading blocks")
+			assert.True(t, v.Tally() == c.tally, "tally %+v, want %+v", v.Tally(), c.tally)
 		})
 	}
 }
@@ -175,13 +168,10 @@ func TestViewTiers(t *testing.T) {
 		v.Apply([]wire.Event{s.event})
 		device := part.Leading(tier.Device, hashes)
 		host := part.Leading(tier.Host, hashes[device:])
-		if device != s.device || host != s.host {
-			t.Errorf("step %d: %d on the device and %d on the host, want %d and %d", i, device, host, s.device, s.host)
-		}
+		assert.True(t, device == s.device && host == s.host,
+			"step %d: %d on the device and %d on the host, want %d and %d", i, device, host, s.device, s.host)
 	}
-	if v.Blocks() != 0 {
-		t.Errorf("%d blocks left", v.Blocks())
-	}
+	assert.Zero(t, v.Blocks(), "blocks left")
 }
 
 // TestMirrorTellsWhatItWasTold plays an engine into a view and into a mirror, and the mirror's telling into a second
@@ -211,14 +201,10 @@ func TestMirrorTellsWhatItWasTold(t *testing.T) {
 			limit = 1 // an event a message
 		}
 		again, part2 := told(t, m, 4, limit)
-		if again.Tally().Orphans != 0 || again.Tally().Unhashable != 1 {
-			t.Errorf("seed %d: %+v", seed, again.Tally())
-		}
+		assert.True(t, again.Tally().Orphans == 0 && again.Tally().Unhashable == 1, "seed %d: %+v", seed, again.Tally())
 		after := again.known.all()
 		for h, b := range heard.known.all() {
-			if after[h] != b {
-				t.Fatalf("seed %d: block %x is %+v, told %+v", seed, h, b, after[h])
-			}
+			require.True(t, after[h] == b, "seed %d: block %x is %+v, told %+v", seed, h, b, after[h])
 		}
 		assert.Equal(t, heard.Blocks(), again.Blocks(), "blocks, seed %d", seed)
 		assert.Equal(t, part.Blocks(), part2.Blocks(), "blocks indexed, seed %d", seed)
@@ -276,14 +262,11 @@ func TestLocalities(t *testing.T) {
 			v, part := newTestView(4)
 			v.Apply([]wire.Event{e})
 			for at := tier.Device; at <= tier.Shared; at++ {
-				if got, want := len(part.On(at)), map[bool]int{true: 2}[at == c.on]; got != want {
-					t.Errorf("%s of %q, %q: %d blocks on tier %d, want %d", how, c.medium, c.locality, got, at, want)
-				}
+				assert.Equal(t, map[bool]int{true: 2}[at == c.on], len(part.On(at)),
+					"%s of %q, %q blocks on tier %d", how, c.medium, c.locality, at)
 			}
 			v.Apply([]wire.Event{{Kind: wire.Removed, Hashes: stored.Hashes, Medium: c.medium, Locality: c.locality}})
-			if v.Blocks()+part.Blocks() != 0 {
-				t.Errorf("%s of %q, %q: %d blocks are left", how, c.medium, c.locality, v.Blocks())
-			}
+			assert.Zero(t, v.Blocks()+part.Blocks(), "%s of %q, %q: %d blocks are left", how, c.medium, c.locality, v.Blocks())
 		}
 	}
 }
@@ -298,8 +281,7 @@ func TestAdaptersAreNotTheBaseModel(t *testing.T) {
 		v.Apply(events)
 		base, adapter := leading(part, prompt, 4, tokens.Seed("", "")), leading(part, prompt, 4, tokens.Seed("ad", ""))
 		named := map[bool]int{true: 2}[events[0].LoraName != ""]
-		if v.Blocks() != 2 || base != 0 || adapter != named {
-			t.Errorf("%v: %d blocks of the base model, %d of the adapter, want 0 and %d", d, base, adapter, named)
-		}
+		assert.True(t, v.Blocks() == 2 && base == 0 && adapter == named,
+			"%v: %d blocks of the base model, %d of the adapter, want 0 and %d", d, base, adapter, named)
 	}
 }

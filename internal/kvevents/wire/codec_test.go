@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // goldenHex is a batch by hand: a stored event as a map, the same as an array, and a removal.
@@ -41,13 +44,9 @@ func goldenBatch() Batch {
 
 func TestDecodeBatchByHand(t *testing.T) {
 	payload, err := hex.DecodeString(goldenHex)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var b Batch
-	if err := DecodeBatch(&b, payload); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, DecodeBatch(&b, payload))
 	want := goldenBatch()
 	if !reflect.DeepEqual(b.Events, want.Events) || b.TS != want.TS || b.Rank != want.Rank || b.Skipped+b.SkippedFields != 0 {
 		t.Errorf("\n got %+v\nwant %+v", b, want)
@@ -82,19 +81,12 @@ func TestDecodeBatchSkips(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			payload, err := hex.DecodeString("930092" + c.event + cleared + "00")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var b Batch
-			if err := DecodeBatch(&b, payload); err != nil {
-				t.Fatal(err)
-			}
-			if len(b.Events) != c.events+1 || b.Skipped != c.skipped || b.SkippedFields != c.fields {
-				t.Errorf("%d events, %d skipped, %d fields skipped", len(b.Events), b.Skipped, b.SkippedFields)
-			}
-			if !b.HasCleared() {
-				t.Error("the event behind it is gone")
-			}
+			require.NoError(t, DecodeBatch(&b, payload))
+			assert.True(t, len(b.Events) == c.events+1 && b.Skipped == c.skipped && b.SkippedFields == c.fields,
+				"%d events, %d skipped, %d fields skipped", len(b.Events), b.Skipped, b.SkippedFields)
+			assert.True(t, b.HasCleared(), "the event behind it is gone")
 		})
 	}
 }
@@ -107,16 +99,10 @@ func TestDecodeBatchRefuses(t *testing.T) {
 		"hashes' length a lie": "93009192ac426c6f636b52656d6f766564ddffffffff0102", "a million deep": deep,
 	} {
 		payload, err := hex.DecodeString(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		b := Batch{Events: make([]Event, 1)}
-		if err := DecodeBatch(&b, payload); !errors.Is(err, ErrNotBatch) {
-			t.Errorf("%s: error %v", name, err)
-		}
-		if len(b.Events) != 0 {
-			t.Errorf("%s: %d events all the same", name, len(b.Events))
-		}
+		assert.ErrorIs(t, DecodeBatch(&b, payload), ErrNotBatch, "%s: error", name)
+		assert.Empty(t, b.Events, "%s events all the same", name)
 	}
 }
 
@@ -137,12 +123,9 @@ func TestAppendBatchKeepsEverything(t *testing.T) {
 		{Kind: Cleared},
 	}}
 	var got Batch
-	if err := DecodeBatch(&got, AppendBatch(nil, &want)); err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(got.Events, want.Events) || got.TS != want.TS || got.Rank != want.Rank {
-		t.Errorf("\n got %+v\nwant %+v", got, want)
-	}
+	require.NoError(t, DecodeBatch(&got, AppendBatch(nil, &want)))
+	assert.True(t, reflect.DeepEqual(got.Events, want.Events) && got.TS == want.TS && got.Rank == want.Rank,
+		"\n got %+v\nwant %+v", got, want)
 }
 
 func TestBytesHash(t *testing.T) {
@@ -151,12 +134,8 @@ func TestBytesHash(t *testing.T) {
 		"ff000102030405060708": 0x102030405060708,
 	} {
 		b, err := hex.DecodeString(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := bytesHash(b); got != want {
-			t.Errorf("%q: %x, want %x", text, got, want)
-		}
+		require.NoError(t, err)
+		assert.Equal(t, want, bytesHash(b), "%q", text)
 	}
 }
 
@@ -170,12 +149,9 @@ func TestListsFollowTheBlocks(t *testing.T) {
 		e.Kind, e.Hashes, e.Tokens, e.BlockSize = Stored, []Hash{1, 2}, make([]uint32, 32), 16
 		good := Event{Kind: Removed, Hashes: []Hash{9}}
 		var b Batch
-		if err := DecodeBatch(&b, AppendBatch(nil, &Batch{Events: []Event{e, good}})); err != nil {
-			t.Fatal(err)
-		}
-		if b.Skipped != 1 || len(b.Events) != 1 || b.Events[0].Kind != Removed {
-			t.Errorf("%s: %d events, %d skipped", name, len(b.Events), b.Skipped)
-		}
+		require.NoError(t, DecodeBatch(&b, AppendBatch(nil, &Batch{Events: []Event{e, good}})))
+		assert.True(t, b.Skipped == 1 && len(b.Events) == 1 && b.Events[0].Kind == Removed,
+			"%s: %d events, %d skipped", name, len(b.Events), b.Skipped)
 	}
 }
 
@@ -198,12 +174,8 @@ func TestPackerCutsBetweenBlocks(t *testing.T) {
 	var b Batch
 	cleared := 0
 	for _, payload := range p.Batches() {
-		if len(payload) > limit {
-			t.Errorf("a batch of %d bytes", len(payload))
-		}
-		if err := DecodeBatch(&b, payload); err != nil {
-			t.Fatal(err)
-		}
+		assert.LessOrEqual(t, len(payload), limit, "a batch of … bytes")
+		require.NoError(t, DecodeBatch(&b, payload))
 		for _, part := range b.Events {
 			switch part.Kind {
 			case Stored:
@@ -226,44 +198,32 @@ func TestPackerCutsBetweenBlocks(t *testing.T) {
 	if !reflect.DeepEqual(whole.Hashes, e.Hashes) || !reflect.DeepEqual(whole.Tokens, e.Tokens) || !reflect.DeepEqual(whole.Texts, e.Texts) {
 		t.Error("the parts are not the whole")
 	}
-	if !reflect.DeepEqual(removed.Hashes, e.Hashes) || cleared != 1 {
-		t.Errorf("%d removed, %d cleared", len(removed.Hashes), cleared)
-	}
+	assert.True(t, reflect.DeepEqual(removed.Hashes, e.Hashes) && cleared == 1,
+		"%d removed, %d cleared", len(removed.Hashes), cleared)
 }
 
 func FuzzDecodeBatch(f *testing.F) {
 	golden, err := hex.DecodeString(goldenHex)
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	f.Add(golden)
 	f.Add(golden[:len(golden)/2])
 	f.Add([]byte{0x93, 0, 0xdd, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var b, again Batch
 		if err := DecodeBatch(&b, payload); err != nil {
-			if !errors.Is(err, ErrNotBatch) || len(b.Events) != 0 {
-				t.Fatalf("%v with %d events", err, len(b.Events))
-			}
+			require.True(t, errors.Is(err, ErrNotBatch) && len(b.Events) == 0, "%v with %d events", err, len(b.Events))
 			return
 		}
 		if b.TS != b.TS {
 			b.TS = 0 // not a number, and so not equal to itself
 		}
 		out := AppendBatch(nil, &b)
-		if err := DecodeBatch(&again, out); err != nil {
-			t.Fatalf("what was decoded does not survive: %v\n%x", err, out)
-		}
-		if len(again.Events) != len(b.Events) || again.TS != b.TS || again.Rank != b.Rank || again.Skipped != 0 {
-			t.Fatalf("\n got %+v\nwant %+v", again, b)
-		}
+		require.NoError(t, DecodeBatch(&again, out), "what was decoded does not survive\n%x", out)
+		require.True(t, len(again.Events) == len(b.Events) && again.TS == b.TS && again.Rank == b.Rank && again.Skipped == 0,
+			"\n got %+v\nwant %+v", again, b)
 		for i := range b.Events {
-			if !reflect.DeepEqual(again.Events[i], b.Events[i]) {
-				t.Fatalf("event %d\n got %+v\nwant %+v", i, again.Events[i], b.Events[i])
-			}
-			if size := len(appendEvent(nil, &b.Events[i])); size > sizeOf(&b.Events[i]) {
-				t.Fatalf("%d bytes, at most %d expected", size, sizeOf(&b.Events[i]))
-			}
+			require.Equal(t, b.Events[i], again.Events[i], "event %d", i)
+			require.LessOrEqual(t, len(appendEvent(nil, &b.Events[i])), sizeOf(&b.Events[i]), "bytes, at most … expected")
 		}
 	})
 }

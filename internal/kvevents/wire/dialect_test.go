@@ -3,12 +3,12 @@ package wire_test
 import (
 	"bytes"
 	"encoding/hex"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
@@ -31,9 +31,7 @@ func TestDialectsWriteWhatEnginesWrite(t *testing.T) {
 					continue
 				}
 				payload := v.payload(t)
-				if err := wire.DecodeBatch(&b, payload); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, wire.DecodeBatch(&b, payload))
 				got := d.Append(nil, &b)
 				if err := wire.DecodeBatch(&back, got); err != nil || back.Skipped != 0 {
 					t.Fatalf("%s: what was written does not read back: %v", v.ID, err)
@@ -45,9 +43,8 @@ func TestDialectsWriteWhatEnginesWrite(t *testing.T) {
 				}
 			}
 			t.Logf("%d of %d", same, same+len(other))
-			if same < len(other) || same == 0 {
-				t.Errorf("only %d batches are written as the engine wrote them, these are not:\n%s", same, strings.Join(other, "\n"))
-			}
+			assert.True(t, same >= len(other) && same != 0,
+				"only %d batches are written as the engine wrote them, these are not:\n%s", same, strings.Join(other, "\n"))
 		})
 	}
 }
@@ -92,9 +89,7 @@ func TestReleases(t *testing.T) {
 func TestDialectsReadBackEqual(t *testing.T) {
 	for d := range wire.VLLMFirst + 1 {
 		name, err := wire.ParseDialect(d.String())
-		if err != nil || name != d {
-			t.Fatalf("%v is read as %v, %v", d, name, err)
-		}
+		require.True(t, err == nil && name == d, "%v is read as %v, %v", d, name, err)
 		n := 3
 		if d == wire.SGLangArrays || d == wire.SGLangFirst { // an event is a block
 			n = 1
@@ -118,9 +113,7 @@ func TestDialectsReadBackEqual(t *testing.T) {
 		if err := wire.DecodeBatch(&got, d.Append(nil, &want)); err != nil || got.Skipped != 0 || got.Rank != 3 {
 			t.Fatalf("%v: %v, %d skipped", d, err, got.Skipped)
 		}
-		if !reflect.DeepEqual(got.Events, want.Events) {
-			t.Errorf("%v:\n got %+v\nwant %+v", d, got.Events, want.Events)
-		}
+		assert.Equal(t, want.Events, got.Events, d)
 	}
 	if _, err := wire.ParseDialect("morse"); err == nil {
 		t.Error("no error")

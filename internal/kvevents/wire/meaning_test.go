@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
@@ -30,15 +32,11 @@ func meaningOf(t *testing.T, b *wire.Batch, refused bool) map[string]any {
 	}
 	// Through JSON, so that both sides hold json.Number, []any and map[string]any.
 	text, err := json.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var out map[string]any
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	if err := d.Decode(&out); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, d.Decode(&out))
 	return numbersAsFloats(out).(map[string]any)
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
 )
 
 func TestSubjects(t *testing.T) {
@@ -21,12 +22,8 @@ func TestSubjects(t *testing.T) {
 			"tandem.kv-snapshot.Qwen=2FQwen3-32B=2Fboth.a=2Eb=2A=3E.12"},
 		{Source{"é =", "_", 1}, "tandem.kv.=C3=A9=20=3D._.1", "tandem.kv-snapshot.=C3=A9=20=3D._.1"},
 	} {
-		if got := c.source.EventsSubject(); got != c.events {
-			t.Errorf("events of %v: %s", c.source, got)
-		}
-		if got := c.source.SnapshotSubject(); got != c.snapshot {
-			t.Errorf("snapshot of %v: %s", c.source, got)
-		}
+		assert.Equal(t, c.events, c.source.EventsSubject(), "events of %v", c.source)
+		assert.Equal(t, c.snapshot, c.source.SnapshotSubject(), "snapshot of %v", c.source)
 		if got, err := sourceOf(c.events); err != nil || got != c.source {
 			t.Errorf("%s: %v, %v", c.events, got, err)
 		}

@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
@@ -29,9 +31,7 @@ type vector struct {
 
 func (v *vector) payload(t testing.TB) []byte {
 	p, err := hex.DecodeString(v.PayloadHex)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return p
 }
 
@@ -41,14 +41,10 @@ func readVectors(t testing.TB) []vector {
 	if errors.Is(err, os.ErrNotExist) {
 		t.Skipf("reads %s, skipped when absent", vectorsPath)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var vs []vector
 	lines := bufio.NewScanner(z)
 	lines.Buffer(nil, 16<<20)
@@ -56,14 +52,10 @@ func readVectors(t testing.TB) []vector {
 		var v vector
 		d := json.NewDecoder(bytes.NewReader(lines.Bytes()))
 		d.UseNumber()
-		if err := d.Decode(&v); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, d.Decode(&v))
 		vs = append(vs, v)
 	}
-	if lines.Err() != nil || len(vs) == 0 {
-		t.Fatalf("%d vectors, %v", len(vs), lines.Err())
-	}
+	require.True(t, lines.Err() == nil && len(vs) != 0, "%d vectors, %v", len(vs), lines.Err())
 	return vs
 }
 
@@ -76,9 +68,7 @@ func TestDecodeBatchMeansWhatEnginesMeant(t *testing.T) {
 				t.Fatalf("error %v, want refused=%v", err, v.Refused)
 			}
 			want := foldHashes(v.Meaning)
-			if got := meaningOf(t, &b, v.Refused); !reflect.DeepEqual(got, want) {
-				t.Errorf("\n got %v\nwant %v", got, want)
-			}
+			assert.Equal(t, want, meaningOf(t, &b, v.Refused))
 		})
 	}
 }
@@ -95,16 +85,12 @@ func TestAppendBatchWritesWhatVLLMWrites(t *testing.T) {
 		lines++
 		var b wire.Batch
 		payload := v.payload(t)
-		if err := wire.DecodeBatch(&b, payload); err != nil {
-			t.Fatalf("%s: %v", v.ID, err)
-		}
+		require.NoError(t, wire.DecodeBatch(&b, payload), "%s", v.ID)
 		if got := wire.AppendBatch(nil, &b); !bytes.Equal(got, payload) {
 			t.Errorf("%s:\n got %x\nwant %x", v.ID, got, payload)
 		}
 	}
-	if lines < 40 {
-		t.Errorf("only %d vectors of vLLM's maps", lines)
-	}
+	assert.GreaterOrEqual(t, lines, 40, "only … vectors of vLLM's maps")
 }
 
 // recordedPath holds conversations with the engines' own publishers, frame by frame. It lies beside the checkout, not in it.
@@ -116,9 +102,7 @@ func TestRecordedPublishersMean(t *testing.T) {
 	if errors.Is(err, os.ErrNotExist) {
 		t.Skipf("reads %s, skipped when absent", recordedPath)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var all []struct {
 		Engine, Version, Name string
 		Published             []map[string]any
@@ -141,17 +125,12 @@ func TestRecordedPublishersMean(t *testing.T) {
 			if err == nil {
 				err = wire.DecodeBatch(&b, payload)
 			}
-			if err != nil {
-				t.Fatalf("%s-%s/%s: message %d: %v", r.Engine, r.Version, r.Name, i, err)
-			}
-			if got, want := jsonOf(t, meaningOf(t, &b, false)), jsonOf(t, foldHashes(r.Published[i])); got != want {
-				t.Errorf("%s-%s/%s: message %d:\n got %s\nwant %s", r.Engine, r.Version, r.Name, i, got, want)
-			}
+			require.NoError(t, err, "%s-%s/%s: message %d", r.Engine, r.Version, r.Name, i)
+			assert.Equal(t, jsonOf(t, foldHashes(r.Published[i])), jsonOf(t, meaningOf(t, &b, false)),
+				"%s-%s/%s: message %d", r.Engine, r.Version, r.Name, i)
 			i++
 		}
-		if i == 0 || i != len(r.Published) {
-			t.Errorf("%s-%s/%s: %d messages", r.Engine, r.Version, r.Name, i)
-		}
+		assert.True(t, i != 0 && i == len(r.Published), "%s-%s/%s: %d messages", r.Engine, r.Version, r.Name, i)
 	}
 }
 
@@ -159,8 +138,6 @@ func TestRecordedPublishersMean(t *testing.T) {
 func jsonOf(t *testing.T, v any) string {
 	t.Helper()
 	out, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(out)
 }

@@ -222,9 +222,7 @@ func TestPodsComeAndGo(t *testing.T) {
 	s.Put(with(engine("y", "both"), unready))
 	s.Put(engine("y", "both"))
 	m.become("a change that is none is passed over", "p1:prefill x:both y:both")
-	if n := m.now().sets - sets; n > 2 {
-		t.Errorf("set %d times for two changes", n)
-	}
+	assert.LessOrEqual(t, m.now().sets-sets, 2, "set … times for two changes")
 	if lists, _, watches := s.Calls(); lists != 1 || watches != 1 {
 		t.Errorf("%d lists, %d watches", lists, watches)
 	}
@@ -262,9 +260,7 @@ func TestCompactedHistory(t *testing.T) {
 		m.become("the list is read again", "d1:decode p2:prefill")
 		s.Put(engine("d2", "decode"))
 		m.become("and followed", "d1:decode d2:decode p2:prefill")
-		if m.metric("kubernetes_lists_total") != 2 {
-			t.Errorf("by status %v: %v lists", byStatus, m.metric("kubernetes_lists_total"))
-		}
+		assert.EqualValues(t, 2, m.metric("kubernetes_lists_total"), "by status %v lists", byStatus)
 	}
 }
 
@@ -278,9 +274,7 @@ func TestCompactedBetweenPages(t *testing.T) {
 	require.NoError(t, err)
 	defer a.close()
 	first, err := a.page(t.Context(), url.Values{"limit": {"2"}})
-	if err != nil || len(first.Items) != 2 || first.Metadata.Continue == "" {
-		t.Fatalf("%d items, %v", len(first.Items), err)
-	}
+	require.True(t, err == nil && len(first.Items) == 2 && first.Metadata.Continue != "", "%d items, %v", len(first.Items), err)
 	more := url.Values{"limit": {"2"}, "continue": {first.Metadata.Continue}}
 	if second, err := a.page(t.Context(), more); err != nil || len(second.Items) != 1 {
 		t.Errorf("%d items, %v", len(second.Items), err)
@@ -309,9 +303,7 @@ func TestAnAPIServerThatIsAway(t *testing.T) {
 				away(s, true)
 				m.eventually("that is noticed", func() bool { return m.metric("kubernetes_up") == 0 })
 				s.Put(engine("d1", "decode"))
-				if got := m.String(); !strings.Contains(got, "p1:prefill") {
-					t.Errorf("there is %q", got)
-				}
+				assert.Contains(t, m.String(), "p1:prefill", "there")
 				away(s, false)
 				m.eventually("it is back", func() bool { return m.metric("kubernetes_up") == 1 })
 			}
@@ -319,9 +311,8 @@ func TestAnAPIServerThatIsAway(t *testing.T) {
 			now := m.now()
 			assert.Equal(t, 2, strings.Count(now.log, "keeping those known"), "warnings")
 			assert.Empty(t, now.removed)
-			if name == "forbids" && !m.logged("get, list and watch of pods in the namespace models") {
-				t.Error("the log does not say what is missing")
-			}
+			assert.True(t, name != "forbids" || m.logged("get, list and watch of pods in the namespace models"),
+				"the log does not say what is missing")
 		})
 	}
 }
@@ -333,9 +324,7 @@ func TestTokensAreReadAgain(t *testing.T) {
 	s.Cut()
 	s.Put(engine("d1", "decode"))
 	m.become("it goes on", "d1:decode p1:prefill")
-	if m.logged("the-second") {
-		t.Error("the token is in the log")
-	}
+	assert.False(t, m.logged("the-second"), "the token is in the log")
 }
 
 // A token is read again after a minute although the old one is still taken, and other certificates are trusted then.
@@ -355,9 +344,7 @@ func TestCredentialsAreReadEachMinute(t *testing.T) {
 			t.Errorf("after %v: %q, %v", tt.after, a.token, err)
 		}
 	}
-	if a.client != client {
-		t.Error("the same certificates made another client")
-	}
+	assert.Same(t, client, a.client, "the same certificates made another client")
 	another := apitest.New(t)
 	ca, err := os.ReadFile(filepath.Join(another.Account, "ca.crt"))
 	require.NoError(t, err)
@@ -380,9 +367,7 @@ func TestCredentialsAreReadEachMinute(t *testing.T) {
 		}
 		require.NoError(t, os.WriteFile(path, whole, 0o600))
 	}
-	if a.token != "second" || a.client != client {
-		t.Error("broken files changed what is used")
-	}
+	assert.True(t, a.token == "second" && a.client == client, "broken files changed what is used")
 	require.NoError(t, os.WriteFile(filepath.Join(s.Account, "ca.crt"), bytes.Join([][]byte{ca, a.ca}, nil), 0o600))
 	if err := a.credentials(now.Add(time.Hour)); err != nil || a.client == client {
 		t.Errorf("other certificates made no other client: %v", err)
@@ -412,9 +397,7 @@ func TestWrongTypes(t *testing.T) {
 	m.become("the rest is seen", "d1:decode p1:prefill")
 	s.Send(`{"type":"DELETED","object":{"metadata":{"name":"d1","uid":"u","resourceVersion":"VERSION","labels":7}}}`)
 	m.become("a name is enough for one that is gone", "p1:prefill")
-	if !m.logged("object of the API server ignored") {
-		t.Error("nothing is logged")
-	}
+	assert.True(t, m.logged("object of the API server ignored"), "nothing is logged")
 }
 
 // Answers without an end are bounded, and the workers stay.
@@ -431,9 +414,7 @@ func TestHugeAnswers(t *testing.T) {
 	s.Compact(false)
 	s.Cut()
 	m.eventually("the list is refused", func() bool { return m.logged("of them are longer than") })
-	if got := m.String(); got != "p1:prefill p2:prefill" {
-		t.Errorf("there is %q", got)
-	}
+	assert.Equal(t, "p1:prefill p2:prefill", m.String(), "there")
 }
 
 // Of more pods than are looked at some are left out, which is logged, and they have their turn when others go.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -71,9 +72,8 @@ func TestPodsThatCannotBeUsed(t *testing.T) {
 		{``, `"tandem.dev/options":"model=` + strings.Repeat("x", 5000) + `"`, "longer than 4096 bytes"},
 	} {
 		now := judge(readied(t, tt.labels, tt.annotations, `{"containerPort":8000}`), found{})
-		if now.state != refused || !strings.Contains(now.why, tt.want) || len(now.why) > 500 {
-			t.Errorf("%.80s %.80s: %s, %.500q does not say %q", tt.labels, tt.annotations, now.state, now.why, tt.want)
-		}
+		assert.True(t, now.state == refused && strings.Contains(now.why, tt.want) && len(now.why) <= 500,
+			"%.80s %.80s: %s, %.500q does not say %q", tt.labels, tt.annotations, now.state, now.why, tt.want)
 	}
 }
 

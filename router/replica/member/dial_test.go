@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/certs/certstest"
 	"github.com/tandem-pd/tandem/router/replica"
 )
@@ -19,9 +20,7 @@ import (
 func listening(t *testing.T) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = ln.Close() })
 	return ln
 }
@@ -51,9 +50,7 @@ func TestDialOverTLS(t *testing.T) {
 	ca := certstest.New(t, "unknown")
 	pair := ca.Issue(certstest.Leaf{Names: []string{"elsewhere"}})
 	shown, err := tls.X509KeyPair(pair.Cert, pair.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, config := range map[string]*tls.Config{
 		"TLS 1.3":     {Certificates: []tls.Certificate{shown}},
 		"TLS 1.2":     {Certificates: []tls.Certificate{shown}, MaxVersion: tls.VersionTLS12},
@@ -71,14 +68,11 @@ func TestDialOverTLS(t *testing.T) {
 			defer conn.Close()
 			came <- tls.Server(conn, config).Handshake()
 		}()
-		if got := dial(t.Context(), secure+ln.Addr().String()); got != replica.Answered {
-			t.Errorf("%s: %v", name, got)
-		}
+		assert.Equal(t, replica.Answered, dial(t.Context(), secure+ln.Addr().String()), "%s", name)
 		err := <-came
 		remote, ofNetwork := errors.AsType[*net.OpError](err)
-		if ofNetwork && remote.Op == "remote error" || !ofNetwork && !errors.Is(err, io.EOF) {
-			t.Errorf("%s: the handshake ends by %v", name, err)
-		}
+		assert.True(t, (!ofNetwork || remote.Op != "remote error") && (ofNetwork || errors.Is(err, io.EOF)),
+			"%s: the handshake ends by %v", name, err)
 	}
 }
 
@@ -89,8 +83,7 @@ func TestUnreachableIsNotDead(t *testing.T) {
 		syscall.ECONNREFUSED: replica.Refused, syscall.EHOSTUNREACH: replica.Unreachable, syscall.ENETUNREACH: replica.Unreachable,
 		syscall.EHOSTDOWN: replica.Unreachable, syscall.ETIMEDOUT: replica.Unreachable, syscall.ECONNRESET: replica.Unreachable,
 	} {
-		if got := unanswered(&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", errno)}); got != want {
-			t.Errorf("%v: %v, want %v", errno, got, want)
-		}
+		assert.Equal(t, want, unanswered(&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", errno)}),
+			errno)
 	}
 }

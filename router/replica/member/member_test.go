@@ -148,9 +148,7 @@ func joinOver(t testing.TB, link Link, name, addr string) *gateway {
 // answers is an address that answers every connection.
 func answers(t testing.TB) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = ln.Close() })
 	go func() {
 		for {
@@ -251,9 +249,7 @@ func FuzzMember(f *testing.F) {
 		base := router.DefaultConfig()
 		base.SessionTTL = time.Minute
 		routers, err := router.NewSet(base.ByRole(), slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		cfg := setting.Default[Config]()
 		cfg.Group, cfg.Name = "test", "me"
 		m := New(cfg, quiet{page: data}, Rooms{
@@ -290,17 +286,15 @@ func TestBookingsAreShared(t *testing.T) {
 		a := join("a")
 		early := a.book()
 		b, c := join("b"), join("c")
-		if b.requests() != 1 || c.requests() != 1 {
-			t.Errorf("ready, and %d and %d of 1 booking are known", b.requests(), c.requests())
-		}
+		assert.True(t, b.requests() == 1 && c.requests() == 1,
+			"ready, and %d and %d of 1 booking are known", b.requests(), c.requests())
 		used := map[string]bool{early.Worker.ID: true}
 		for i := range workers - 1 {
 			used[b.book().Worker.ID] = true
 			time.Sleep(delay)
 			synctest.Wait()
-			if a.requests() != i+2 || c.requests() != i+2 {
-				t.Fatalf("of %d bookings a knows %d, c %d", i+2, a.requests(), c.requests())
-			}
+			require.True(t, a.requests() == i+2 && c.requests() == i+2,
+				"of %d bookings a knows %d, c %d", i+2, a.requests(), c.requests())
 		}
 		assert.Len(t, used, workers, "workers that 16 bookings are on: b sees a's")
 		assert.Empty(t, c.woken, "though nothing has ended")
@@ -314,9 +308,8 @@ func TestBookingsAreShared(t *testing.T) {
 		again := a.book()
 		c.book().Release(time.Now())
 		time.Sleep(delay + tail)
-		if a.requests() != workers || b.requests() != workers-1 {
-			t.Errorf("no message passes, and a knows of %d requests, b of %d", a.requests(), b.requests())
-		}
+		assert.True(t, a.requests() == workers && b.requests() == workers-1,
+			"no message passes, and a knows of %d requests, b of %d", a.requests(), b.requests())
 		for _, g := range []*gateway{a, b, c} {
 			g.link.cut.Store(false)
 		}
@@ -347,9 +340,7 @@ func TestJoinsSoon(t *testing.T) {
 		}
 		began := time.Now()
 		c := join("c")
-		if took := time.Since(began); took > 110*time.Millisecond {
-			t.Errorf("ready after %v", took)
-		}
+		assert.LessOrEqual(t, time.Since(began), 110*time.Millisecond, "ready after")
 		theirs := a.routers.For("m", pools.Both).Loads(a.pool)
 		for i, own := range c.routers.For("m", pools.Both).Loads(c.pool) {
 			if want := theirs[i]; own.Requests != want.Requests || own.ActiveBlocks != want.ActiveBlocks || own.PrefillTokens != want.PrefillTokens {
@@ -367,9 +358,8 @@ func TestPredictionsAreShared(t *testing.T) {
 		l := a.ask(req)
 		b.eventually("the prompt is predicted", func() bool { return b.routers.For("m", pools.Both).BestOverlap(b.pool, req, time.Now()) == 4 })
 		for i, held := range b.routers.For("m", pools.Both).Held(b.pool, req, time.Now()) {
-			if (held > 0) != (b.pool.Members[i].Worker.ID == l.Worker.ID) {
-				t.Errorf("worker %d is predicted to hold %d blocks; %s was sent them", i, held, l.Worker.ID)
-			}
+			assert.Equal(t, (b.pool.Members[i].Worker.ID == l.Worker.ID), (held > 0),
+				"worker %d is predicted to hold %d blocks; %s was sent them", i, held, l.Worker.ID)
 		}
 	})
 }
@@ -409,9 +399,7 @@ func TestOpenedCircuitsAreKnown(t *testing.T) {
 		a.member.Opened("m", "w07", pools.Decode)
 		assert.Equal(t, "w07 decode", <-b.warned)
 		time.Sleep(time.Second)
-		if len(b.warned) != 0 || len(a.warned) != 0 {
-			t.Error("warned twice, or itself")
-		}
+		assert.True(t, len(b.warned) == 0 && len(a.warned) == 0, "warned twice, or itself")
 	})
 }
 
@@ -439,14 +427,10 @@ func TestHeadsAreKnown(t *testing.T) {
 		for got == said {
 			got = <-b.heard
 		}
-		if got != "a m []" || b.requests() != 1 {
-			t.Errorf("heard %q and %d bookings", got, b.requests())
-		}
+		assert.True(t, got == "a m []" && b.requests() == 1, "heard %q and %d bookings", got, b.requests())
 		assert.Equal(t, "m", <-b.woken)
 		time.Sleep(time.Second)
-		if len(b.heard) != 0 || len(a.heard) != 0 {
-			t.Error("said though nothing waits")
-		}
+		assert.True(t, len(b.heard) == 0 && len(a.heard) == 0, "said though nothing waits")
 		set(replica.Head{Model: "m", Strict: 1})
 		<-b.heard
 		c := join("c")
@@ -475,9 +459,7 @@ func TestRoutersKnowOfTheOthers(t *testing.T) {
 		b.leave()
 		a.eventually("b has left", func() bool { return slices.Equal(a.member.Among().Names, []string{"a"}) })
 		var alone *Member
-		if alone.Among() != nil || alone.UnseenIn(a.pool) != 0 {
-			t.Error("a gateway alone knows of others")
-		}
+		assert.True(t, alone.Among() == nil && alone.UnseenIn(a.pool) == 0, "a gateway alone knows of others")
 	})
 }
 
@@ -486,19 +468,13 @@ func TestEndsAreSaidAtOnce(t *testing.T) {
 	m := New(setting.Default[Config](), nil, Rooms{Hear: func(string, string, []replica.Head) bool { return false }}, slog.New(slog.DiscardHandler))
 	defer m.tail.Stop()
 	m.Booked(false)
-	if len(m.wake) != 0 {
-		t.Error("said at once though nothing waits")
-	}
+	assert.Empty(t, m.wake, "said at once though nothing waits")
 	(*books)(m).HearHeads("a", "m", nil, time.Now())
 	m.Booked(false)
-	if len(m.wake) != 0 {
-		t.Error("said at once though nothing waits any more")
-	}
+	assert.Empty(t, m.wake, "said at once though nothing waits any more")
 	(*books)(m).HearHeads("a", "m", []replica.Head{{Strict: 1}}, time.Now())
 	m.Booked(false)
-	if len(m.wake) != 1 {
-		t.Error("kept though a request waits for it")
-	}
+	assert.Len(t, m.wake, 1, "kept though a request waits for it")
 }
 
 // bound starts NATS with the users and permissions of the file that is shipped, known by passwords in the place of certificates.
@@ -574,9 +550,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for _, none := range []string{"tandem.replica.test.%zz.say", "tandem.replica.test..say"} {
-		if got := c.sender(none); got != "" {
-			t.Errorf("%q is %q's", none, got)
-		}
+		assert.Empty(t, c.sender(none), "%q's", none)
 	}
 }
 
@@ -596,9 +570,7 @@ func TestConfig(t *testing.T) {
 	for group, want := range map[string]string{"auto": "tandem_workers", "off": "off", "east-1": "east-1"} {
 		c := setting.Default[Config]()
 		c.Group = group
-		if err := c.Validate(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, c.Validate())
 		if c.Complete("/tandem/workers"); c.Group != want || c.Shares() == (group == "off") {
 			t.Errorf("%s is %s, shares: %v", group, c.Group, c.Shares())
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -31,9 +33,7 @@ func twoGateways(t *testing.T, mode string) (a, b *fleet.Fleet, group *nats.Conn
 		b.Put(w.Record())
 	}
 	group, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(group.Close)
 	said = new(atomic.Int64)
 	if _, err := group.Subscribe("tandem.replica.auto.*.say", func(m *nats.Msg) {
@@ -83,9 +83,7 @@ func TestStrictPriorityAcrossGateways(t *testing.T) {
 				last = last || got[len(got)-1] == c.want[len(c.want)-1]
 				t.Logf("served %q", got)
 			}
-			if got != c.want && !last {
-				t.Errorf("served %q, want %q", got, c.want)
-			}
+			assert.True(t, got == c.want || last, "served %q, want %q", got, c.want)
 			if s := a.Gateway.Flow.Waiting()["tandem-sim"]; (s.YieldedTotal > 0) != c.yields {
 				t.Errorf("a left room %d times", s.YieldedTotal)
 			}
@@ -144,9 +142,7 @@ func TestALyingGatewayBlocksNothing(t *testing.T) {
 				{Model: "no such model", Strict: 7, Tokens: 1}, {Model: "tandem-sim", Lane: 99, Strict: 7},
 				{Model: "tandem-sim", Strict: 1<<32 - 1, Tokens: int(seq % 5)},
 			}}
-			if err := group.Publish("tandem.replica.auto.liar.say", m.Append(nil)); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, group.Publish("tandem.replica.auto.liar.say", m.Append(nil)))
 			<-time.After(2 * time.Millisecond)
 		}
 	})
@@ -165,7 +161,5 @@ func TestALyingGatewayBlocksNothing(t *testing.T) {
 		t.Errorf("want from 1 to %d of each", limit)
 	}
 	a.Idle()
-	if n := len(a.Gateway.Flow.Waiting()); n != 1 {
-		t.Errorf("there are %d queues: a model without requests has one", n)
-	}
+	assert.Equal(t, 1, len(a.Gateway.Flow.Waiting()), "there queues: a model without requests has one")
 }

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -86,9 +89,7 @@ func TestQueueFull(t *testing.T) {
 		}
 		leave()
 		group.Wait()
-		if waited.Status != http.StatusOK {
-			t.Errorf("who waited got %d: %s", waited.Status, waited.Body)
-		}
+		assert.Equal(t, http.StatusOK, waited.Status, "who waited: %s", waited.Body)
 		f.Idle()
 	})
 }
@@ -131,9 +132,7 @@ func TestQueueOrder(t *testing.T) {
 				c.headers...)
 		}
 		leave()
-		if got, want := l.served(), "stricter strict priority header plain negative"; got != want {
-			t.Errorf("served %q, want %q", got, want)
-		}
+		assert.Equal(t, "stricter strict priority header plain negative", l.served(), "served")
 		f.Idle()
 	})
 }
@@ -166,23 +165,18 @@ func TestClassesTakeTurns(t *testing.T) {
 			}
 			l.join(name, text(name), headers...)
 		}
-		if a := f.Post(fleet.CompletionPath, text("r6")); a.Status != http.StatusTooManyRequests {
-			t.Errorf("a sixth regular request of 10 places, half of them its class's: status %d", a.Status)
-		}
+		assert.Equal(t, http.StatusTooManyRequests, f.Post(fleet.CompletionPath, text("r6")).Status,
+			"a sixth regular request of 10 places, half of them its class's: status")
 		leave()
 		got := l.served()
-		if got != "r1 p1 r2 p2 r3 r4 odd" && got != "p1 r1 p2 r2 r3 r4 odd" {
-			t.Errorf("served %s", got)
-		}
+		assert.True(t, got == "r1 p1 r2 p2 r3 r4 odd" || got == "p1 r1 p2 r2 r3 r4 odd", "served %s", got)
 		logs := f.Logs.String()
 		if !strings.Contains(logs, "policy_class=premium_all") || !strings.Contains(logs, "ignored_hints=x-dynamo-meta-policy-class") {
 			t.Errorf("the log names no class, or not the header that was no class's: %s", logs)
 		}
 		f.Idle()
 		families, err := f.Reg.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		tokens, waits := map[string]float64{}, map[string]uint64{}
 		for _, family := range families {
 			for _, m := range family.GetMetric() {
@@ -271,20 +265,14 @@ func TestABoundRequestHoldsUpItsLikeAlone(t *testing.T) {
 			f.Eventually("it waits", func() bool { return waitingAt(f) == 1 })
 			for i := range 3 {
 				a := f.Good(fleet.CompletionPath, fleet.Pinned(c.other))
-				if w := f.Parse(a.Body).Nvext.WorkerID.Decode; w != "decode-2" {
-					t.Errorf("request %d ran on %s", i, w)
-				}
+				assert.Equal(t, "decode-2", f.Parse(a.Body).Nvext.WorkerID.Decode, "request %d ran on", i)
 			}
-			if waitingAt(f) != 1 {
-				t.Error("the bound request did not wait for its worker")
-			}
+			assert.Equal(t, 1, waitingAt(f), "the bound request did not wait for its worker")
 			leave()
 			group.Wait()
 			close(served)
 			for w := range served {
-				if w != "decode-1" {
-					t.Errorf("the bound request ran on %s", w)
-				}
+				assert.Equal(t, "decode-1", w, "the bound request ran on")
 			}
 			f.Idle()
 		})
@@ -334,9 +322,7 @@ func TestEFTWaitsInTheGateway(t *testing.T) {
 		group.Wait()
 		stop()
 		<-watched
-		if most > clients/8 {
-			t.Errorf("up to %d prompts were at one prefill engine", most)
-		}
+		assert.LessOrEqual(t, most, clients/8, "up to … prompts were at one prefill engine")
 		t.Logf("up to %d prompts were at one prefill engine", most)
 		f.Idle()
 	})
@@ -399,16 +385,12 @@ func TestEFTSlicesLongPrompts(t *testing.T) {
 	} {
 		t.Run(c.path, func(t *testing.T) {
 			a := f.Post(c.path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,%s}`, tokens, c.body))
-			if got := f.Text(a); got != fleet.Expected(c.prompt, tokens) {
-				t.Errorf("answered %q", a.Body)
-			}
+			assert.Equal(t, fleet.Expected(c.prompt, tokens), f.Text(a), "answered %q", a.Body)
 			if usage := f.Parse(a.Body).Usage; usage.Prompt != len(c.prompt) || usage.Details != nil && usage.Details.Cached > slice {
 				t.Errorf("usage %+v, want %d prompt tokens, none cached before", usage, len(c.prompt))
 			}
 			bodies := prefill.TakeBodies()
-			if want := len(c.prompt)/slice - 1; len(bodies) < want {
-				t.Fatalf("%d calls to prefill, want at least %d", len(bodies), want)
-			}
+			require.GreaterOrEqual(t, len(bodies), len(c.prompt)/slice-1, "calls to prefill, want at least")
 			before := 0
 			for _, body := range bodies[:len(bodies)-1] {
 				var sent struct {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/pools"
@@ -50,13 +52,9 @@ func TestSessionsAreBound(t *testing.T) {
 	})
 	f.Eventually("its worker has most to do", func() bool { return !holds.Load() })
 	for range 5 {
-		if on := turn("X-Session-ID", "s"); on != home {
-			t.Errorf("on %s, bound to %s", on, home)
-		}
+		assert.Equal(t, home, turn("X-Session-ID", "s"), "on …, bound to")
 	}
-	if on := turn(); on == home {
-		t.Errorf("a request of no session is on %s, which has most to do", on)
-	}
+	assert.NotEqual(t, home, turn(), "a request of no session is on …, which has most to do")
 	close(held)
 	m, _ := f.Gateway.Roster.Lookup(home)
 	host := strings.TrimPrefix(m.Worker.Address, "http://")
@@ -73,8 +71,6 @@ func TestSessionsAreBound(t *testing.T) {
 			t.Errorf("%s %s sessions, want %s", event, got, want)
 		}
 	}
-	if got := f.Metric(`tandem_router_session_bindings{model="tandem-sim",role="both"}`); got != "1" {
-		t.Errorf("%s bindings", got)
-	}
+	assert.Equal(t, "1", f.Metric(`tandem_router_session_bindings{model="tandem-sim",role="both"}`), "bindings")
 	f.Idle()
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 )
 
@@ -53,9 +55,8 @@ func TestClientsSteerNoEngine(t *testing.T) {
 	for _, field := range nothing {
 		a := f.Post(chatPath, chat(field))
 		bodies := append(prefill.TakeBodies(), decode.TakeBodies()...)
-		if a.Status != http.StatusOK || len(bodies) != 2 || strings.Contains(bodies[0]+bodies[1], field) {
-			t.Errorf("%s: %d %s; engines got %q", field, a.Status, a.Body, bodies)
-		}
+		assert.True(t, a.Status == http.StatusOK && len(bodies) == 2 && !strings.Contains(bodies[0]+bodies[1], field),
+			"%s: %d %s; engines got %q", field, a.Status, a.Body, bodies)
 	}
 	prefill.Take()
 	decode.Take()

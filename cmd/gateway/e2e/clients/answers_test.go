@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -42,12 +43,8 @@ func TestEveryFormOfARequest(t *testing.T) {
 					t.Run(fmt.Sprintf("%s/stream=%v", c.name, stream), func(t *testing.T) {
 						body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":12,"stream":%v,%s}`, stream, c.body)
 						a := f.Good(c.path, body)
-						if got, want := f.Text(a), fleet.Expected(c.prompt, 12); got != want {
-							t.Errorf("text %q, want %q", got, want)
-						}
-						if a.Header.Get("X-Request-Id") == "" {
-							t.Error("no x-request-id")
-						}
+						assert.Equal(t, fleet.Expected(c.prompt, 12), f.Text(a), "text")
+						assert.NotEmpty(t, a.Header.Get("X-Request-Id"), "no x-request-id")
 						f.CheckShape(a, c.path, stream)
 					})
 				}
@@ -64,9 +61,7 @@ func TestChatWithoutALimit(t *testing.T) {
 		f := fleet.New(t, fleet.Options{ModelInput: input, Worker: func(c *devfleet.WorkerConfig) { c.Engine.ContextLength = 128 }})
 		a := f.Good(fleet.ChatPath, `{"model":"tandem-sim","ignore_eos":true,"messages":[{"role":"user","content":"Hello"}]}`)
 		usage := f.Parse(a.Body).Usage
-		if usage == nil || usage.Total != 128 {
-			t.Errorf("%s: usage %+v, want the whole context of 128", input, usage)
-		}
+		assert.True(t, usage != nil && usage.Total == 128, "%s: usage %+v, want the whole context of 128", input, usage)
 		f.Idle()
 	}
 }
@@ -107,9 +102,8 @@ func TestNoPromptInLogs(t *testing.T) {
 	f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":300000,"prompt":"`+secret+`"}`)
 	f.Post(fleet.CompletionPath, `{"model":"nobody","prompt":"`+secret+`"}`)
 	log := f.Logs.String()
-	if !strings.Contains(log, "msg=request") || !strings.Contains(log, "Formula for prefill-") {
-		t.Fatalf("the log lacks the request or its formulas:\n%s", log)
-	}
+	require.True(t, strings.Contains(log, "msg=request") && strings.Contains(log, "Formula for prefill-"),
+		"the log lacks the request or its formulas:\n%s", log)
 	if i := strings.Index(log, "swordfish"); i >= 0 {
 		t.Errorf("the log quotes a prompt: …%s…", log[max(0, i-200):i+20])
 	}
@@ -133,13 +127,11 @@ func TestNoWorkerYet(t *testing.T) {
 			w.KVEvents, w.KVEndpoint = "zmq", "tcp://127.0.0.1:1"
 		}
 		f.Put(w)
-		if n := strings.Count(f.Logs.String(), "are predicted from where prompts are sent"); n != min(i, 1) {
-			t.Errorf("%s: logged %d times that caches are predicted, want %d", id, n, min(i, 1))
-		}
+		assert.Equal(t, min(i, 1), strings.Count(f.Logs.String(), "are predicted from where prompts are sent"),
+			"%s: logged … times that caches are predicted", id)
 	}
-	if a := f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`); a.Status != http.StatusNotFound {
-		t.Errorf("with workers of another model: %d, want 404", a.Status)
-	}
+	assert.Equal(t, http.StatusNotFound, f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`).Status,
+		"with workers of another model, want 404")
 	f.Put(pools.Worker{
 		ID: "three", Incarnation: "1", Model: "n", Role: pools.Both, Engine: "vllm", Address: "http://127.0.0.1:1", BlockSize: 16,
 		DataParallelRanks: 1, ModelInput: "text",
@@ -189,9 +181,7 @@ func TestOnlyListedHeadersReachEngines(t *testing.T) {
 			f.Good("/v1/completions", body+"}", tc.sent...)
 			for leg, r := range map[string]*fleet.Recorder{"prefill": prefill, "decode": decode} {
 				heads := r.Take()
-				if len(heads) != 1 {
-					t.Fatalf("%s was called %d times", leg, len(heads))
-				}
+				require.Len(t, heads, 1, "%s was called … times", leg)
 				got := heads[0]
 				want := map[string]string{"User-Agent": "tandem", "Content-Type": "application/json",
 					"Content-Length": got.Get("Content-Length"), "X-Request-Id": got.Get("X-Request-Id"),
@@ -206,9 +196,7 @@ func TestOnlyListedHeadersReachEngines(t *testing.T) {
 				for name, values := range got {
 					flat[name] = strings.Join(values, " and ")
 				}
-				if !maps.Equal(flat, want) {
-					t.Errorf("%s got %v, want %v", leg, flat, want)
-				}
+				assert.True(t, maps.Equal(flat, want), "%s got %v, want %v", leg, flat, want)
 				if id := got.Get("X-Request-Id"); id == "" || strings.Contains(id, "mine") {
 					t.Errorf("%s got the request id %q", leg, id)
 				}
@@ -218,18 +206,14 @@ func TestOnlyListedHeadersReachEngines(t *testing.T) {
 	f.Eventually("the request's line has the trace's id", func() bool {
 		return strings.Contains(f.Logs.String(), "trace_id=0af7651916cd43dd8448eb211c80319c")
 	})
-	if strings.Contains(f.Logs.String(), secret) {
-		t.Error("the log has the client's secret")
-	}
+	assert.NotContains(t, f.Logs.String(), secret, "the log has the client's secret")
 }
 
 // TestWorkerKeyStaysWithAllowedHosts: whoever can write to etcd can register a host of its own. It gets the workers' key and
 // prompts only where it is allowed to; without --worker-allow that is this machine alone.
 func TestWorkerKeyStaysWithAllowedHosts(t *testing.T) {
 	elsewhere, err := discovery.ParseHosts([]string{"10.0.0.0/8", "*.gpu.example"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, c := range []struct {
 		name  string
 		allow *discovery.Hosts
@@ -267,9 +251,8 @@ func TestWorkerKeyStaysWithAllowedHosts(t *testing.T) {
 			a := f.Post(fleet.CompletionPath, `{"model":"m","prompt":"secret","max_tokens":1}`)
 			mu.Lock()
 			defer mu.Unlock()
-			if got := len(heads) == 1 && heads[0] == "Bearer the-workers-key"; got != c.want || !c.want && len(heads) > 0 {
-				t.Errorf("status %d, the record's host got %q", a.Status, heads)
-			}
+			assert.True(t, (len(heads) == 1 && heads[0] == "Bearer the-workers-key") == c.want && (c.want || len(heads) <= 0),
+				"status %d, the record's host got %q", a.Status, heads)
 		})
 	}
 }

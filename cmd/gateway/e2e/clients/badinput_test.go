@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
@@ -37,9 +38,7 @@ type reply struct {
 func exchange(f *fleet.Fleet, raw []byte, want int) (replies []reply, closed bool) {
 	f.T.Helper()
 	c, err := fleet.Dial(f.T, strings.TrimPrefix(f.URL, "http://"))
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	var sent sync.WaitGroup
@@ -52,9 +51,7 @@ func exchange(f *fleet.Fleet, raw []byte, want int) (replies []reply, closed boo
 			return replies, atEnd(f, err)
 		}
 		body, err := io.ReadAll(res.Body)
-		if err != nil {
-			f.T.Errorf("half an answer, status %d, then %v", res.StatusCode, err)
-		}
+		assert.NoError(f.T, err, "half an answer, status %d, then", res.StatusCode)
 		replies = append(replies, reply{res.StatusCode, res.Header, string(body), res.Close})
 		if res.Close {
 			break
@@ -114,9 +111,7 @@ func zipped(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, z.Close())
 	return b.String()
 }
 
@@ -275,9 +270,7 @@ func TestBombsCostLittle(t *testing.T) {
 				}
 			}
 		})
-		if spent > bombs*4<<20 {
-			t.Errorf("%d bytes allocated for %d bombs of %d", spent, bombs, len(bomb))
-		}
+		assert.True(t, spent <= bombs*4<<20, "%d bytes allocated for %d bombs of %d", spent, bombs, len(bomb))
 	})
 }
 
@@ -418,18 +411,14 @@ func everyType(t *testing.T, f *fleet.Fleet) {
 						}
 						if a.Status == http.StatusOK && i < len(values) {
 							good.Store(ep.String()+path, true)
-							if e := fleet.FailureIn(a); e != nil {
-								t.Errorf("%s: %s: 200 and then %+v", path, v.name, e)
-							}
+							assert.Nil(t, fleet.FailureIn(a), "%s: %s: 200 and then", path, v.name)
 							return
 						}
 						if path == "nvext.routing_constraints.required_taints" && a.Status == http.StatusServiceUnavailable {
 							good.Store(ep.String()+path, true) // a list of taints, which no worker here has
 							return
 						}
-						if err := named(a, path, i >= len(values)); err != nil {
-							t.Errorf("%s: %s: %v", path, v.name, err)
-						}
+						assert.NoError(t, named(a, path, i >= len(values)), "%s: %s", path, v.name)
 					})
 				}
 			}
@@ -542,15 +531,13 @@ func badBodies(t *testing.T, f *fleet.Fleet) {
 		fleet.Within(t, c.name, func(t *testing.T) {
 			a := f.Post(fleet.CompletionPath, c.body)
 			e := fleet.FailureIn(a)
-			if a.Status != c.want || (e == nil) != (c.want == 200) {
-				t.Fatalf("status %d, want %d: %.300s", a.Status, c.want, a.Body)
-			}
+			require.True(t, a.Status == c.want && (e == nil) == (c.want == 200),
+				"status %d, want %d: %.300s", a.Status, c.want, a.Body)
 			if e != nil && (e.Type == "" || e.Message == "" || e.RequestID == "" || e.RequestID != a.Header.Get("X-Request-Id")) {
 				t.Errorf("no typed error: %.4000s", a.Body)
 			}
-			if e != nil && (c.param != "" && (e.Param == nil || *e.Param != c.param) || len(a.Body) > 4096) {
-				t.Errorf("want %q named: %.4000s", c.param, a.Body)
-			}
+			assert.True(t, e == nil || (c.param == "" || e.Param != nil && *e.Param == c.param) && len(a.Body) <= 4096,
+				"want %q named: %.4000s", c.param, a.Body)
 		})
 	}
 }
@@ -590,8 +577,6 @@ func bodiesCost(t *testing.T, f *fleet.Fleet) {
 				}
 			}
 		})
-		if spent > times*24*size {
-			t.Errorf("%s: %d bytes were allocated for %d bodies of %d", name, spent, times, len(body))
-		}
+		assert.True(t, spent <= times*24*size, "%s: %d bytes were allocated for %d bodies of %d", name, spent, times, len(body))
 	}
 }

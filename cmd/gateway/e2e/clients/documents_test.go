@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -19,9 +22,7 @@ import (
 func document(t *testing.T, name string) string {
 	t.Helper()
 	raw, err := os.ReadFile("../../../../docs/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(raw)
 }
 
@@ -39,9 +40,7 @@ func TestDocumentsExamples(t *testing.T) {
 	for _, m := range marks {
 		path, rest, body := m[1], strings.TrimSpace(m[3]), m[4]
 		status, err := strconv.Atoi(m[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var headers []string
 		if name, value, ok := strings.Cut(rest, ": "); ok {
 			headers, rest = []string{name, value}, ""
@@ -53,14 +52,11 @@ func TestDocumentsExamples(t *testing.T) {
 		case a.Status != status:
 			t.Errorf("%s %s is answered %d and not %d: %s", path, body, a.Status, status, a.Body)
 		case status == http.StatusOK:
-			if f.Text(a) == "" || a.Events != nil && a.Events[len(a.Events)-1] != "[DONE]" {
-				t.Errorf("%s has no whole answer: %q %q", body, a.Events, a.Body)
-			}
+			assert.True(t, f.Text(a) != "" && (a.Events == nil || a.Events[len(a.Events)-1] == "[DONE]"),
+				"%s has no whole answer: %q %q", body, a.Events, a.Body)
 			checkExtras(f, body, a)
 		default:
-			if got := strings.TrimSpace(said(f.Parse(a.Body).Error)); got != rest {
-				t.Errorf("%s is told %q and not %q", body, got, rest)
-			}
+			assert.Equal(t, rest, strings.TrimSpace(said(f.Parse(a.Body).Error)), "%s is told … and", body)
 		}
 	}
 	f.Idle()
@@ -90,9 +86,7 @@ func checkExtras(f *fleet.Fleet, body string, a fleet.Answer) {
 			Fields  []string `json:"extra_fields"`
 		} `json:"nvext"`
 	}
-	if err := json.Unmarshal([]byte(body), &asked); err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, json.Unmarshal([]byte(body), &asked))
 	if len(asked.Nvext.Fields) == 0 {
 		return
 	}
@@ -130,18 +124,12 @@ func same(t *testing.T, where string, documented, real []string) {
 	slices.Sort(documented)
 	slices.Sort(real)
 	documented, real = slices.Compact(documented), slices.Compact(real)
-	if len(real) == 0 {
-		t.Fatalf("%s: there is nothing to document", where)
-	}
+	require.NotEmpty(t, real, "%s: there is nothing to document", where)
 	for _, name := range real {
-		if !slices.Contains(documented, name) {
-			t.Errorf("%s lacks %s", where, name)
-		}
+		assert.True(t, slices.Contains(documented, name), "%s lacks %s", where, name)
 	}
 	for _, name := range documented {
-		if !slices.Contains(real, name) {
-			t.Errorf("%s has %s, which is not there", where, name)
-		}
+		assert.True(t, slices.Contains(real, name), "%s has %s, which is not there", where, name)
 	}
 }
 
@@ -174,9 +162,7 @@ func TestOperatingFields(t *testing.T) {
 	f.Good("/v1/completions", query, fleet.AsOperator...)
 	w := *f.Gateway.Roster.Pools()[0].Members[0].Worker
 	w.ID, w.BlockSize = "refused", 2*w.BlockSize
-	if f.Gateway.Roster.Put(w) == nil {
-		t.Fatal("a worker with another block size was taken in")
-	}
+	require.Error(t, f.Gateway.Roster.Put(w), "a worker with another block size was taken in")
 	if _, err := f.Gateway.Cordon("prefill-1", true, false); err != nil {
 		t.Fatal(err)
 	}
@@ -191,9 +177,7 @@ func TestOperatingFields(t *testing.T) {
 	documented := fieldsIn(text, "## What /workers shows", "## Limits, and how they meet")
 	slices.Sort(shown)
 	for _, name := range slices.Compact(shown) {
-		if !slices.Contains(documented, name) {
-			t.Errorf("docs/operating.md lacks %s of /workers", name)
-		}
+		assert.True(t, slices.Contains(documented, name), "docs/operating.md lacks %s of /workers", name)
 	}
 
 	var logged []string

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -65,9 +66,7 @@ var (
 func newStock(f *fleet.Fleet, id string, faces map[string]string, d wire.Dialect, buffer int) *stock {
 	f.T.Helper()
 	at, err := url.Parse(f.Serve(pools.Both, id, 0))
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	s := &stock{f: f, id: id, serve: httputil.NewSingleHostReverseProxy(at), asked: map[string]int{}, faces: map[string]string{}}
 	for path, body := range faces {
 		s.faces[path] = strings.ReplaceAll(body, "BORN", "1")
@@ -173,9 +172,7 @@ func (s *stock) store(id uint32, n int) {
 			e.Hashes = append(e.Hashes, wire.Hash(uint64(id)<<20+uint64(i)))
 		}
 	}
-	if err := s.pub.Publish([]wire.Event{e}); err != nil {
-		s.f.T.Fatal(err)
-	}
+	require.NoError(s.f.T, s.pub.Publish([]wire.Event{e}))
 }
 
 // prompt is a request of n token ids from id on.
@@ -219,9 +216,7 @@ func (s *stock) attach(links stack.Links, change func(c *stack.AttachConfig, w *
 	a.stop = cancel
 	go func() {
 		defer close(a.done)
-		if err := a.Run(ctx); err != nil {
-			s.f.T.Errorf("attach: %v", err)
-		}
+		assert.NoError(s.f.T, a.Run(ctx), "attach")
 	}()
 	s.f.T.Cleanup(func() {
 		cancel()
@@ -285,9 +280,7 @@ func TestAttachEveryEngine(t *testing.T) {
 		got := isKnown(f, e.id, "is registered", anyone)
 		want.ID, want.Incarnation, want.Model, want.Role, want.Address = e.id, got.Incarnation, "tandem-sim", pools.Both, "http://"+e.addr
 		want.BlockSize, want.ModelInput, want.KVEvents = 16, "text", "nats"
-		if !got.Equal(&want) || got.Incarnation == "" {
-			t.Errorf("%s: registered %+v, want %+v", e.id, got, want)
-		}
+		assert.True(t, got.Equal(&want) && got.Incarnation != "", "%s: registered %+v, want %+v", e.id, got, want)
 	}
 	old.store(1000, 320)
 	s.store(1500, 320)
@@ -304,13 +297,10 @@ func TestAttachEveryEngine(t *testing.T) {
 	for i, e := range []*stock{v, old, s, r} {
 		before := e.count("/v1/completions")
 		f.Good(fleet.CompletionPath, idsPrompt(uint32(500*(i+1)), 330))
-		if e.count("/v1/completions") != before+1 {
-			t.Errorf("%s holds the prompt and was not asked", e.id)
-		}
+		assert.Equal(t, before+1, e.count("/v1/completions"), "%s holds the prompt and was not asked", e.id)
 	}
-	if r.count("/metrics")+r.count("/kv_cache_events") > 0 {
-		t.Error("TensorRT-LLM was asked for what it hands to whoever asks first")
-	}
+	assert.LessOrEqual(t, r.count("/metrics")+r.count("/kv_cache_events"), 0,
+		"TensorRT-LLM was asked for what it hands to whoever asks first")
 	if ok, awaits := attaches[v].Registered(); !ok {
 		t.Errorf("awaits %s", awaits)
 	}
@@ -338,9 +328,7 @@ func TestAttachedEngineRestarts(t *testing.T) {
 		f.Eventually("its cache is empty", func() bool { src := f.Sources()["w"]; return src.State == "live" && src.Blocks == 0 })
 		s.store(5000, 32)
 		f.Eventually("the index has the blocks again", func() bool { return f.Sources()["w"].Blocks == 2 })
-		if got := isKnown(f, "w", "is still there", anyone).Incarnation; got != now {
-			t.Error("one restart was reported as two")
-		}
+		assert.Equal(t, now, isKnown(f, "w", "is still there", anyone).Incarnation, "one restart was reported as two")
 		return now
 	}
 	second := another(first)
@@ -414,9 +402,7 @@ func TestAttachSaysWhatIsMissing(t *testing.T) {
 func gaugeOf(t *testing.T, reg *prometheus.Registry, name string) float64 {
 	t.Helper()
 	all, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, m := range all {
 		if m.GetName() == name {
 			return m.Metric[0].GetGauge().GetValue()

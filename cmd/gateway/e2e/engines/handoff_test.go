@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -31,9 +34,7 @@ func TestPairOfDifferentBlockSizes(t *testing.T) {
 			`"nvext":{"extra_fields":["worker_id","routing"]}}`)
 	}
 	first := ask()
-	if first.Status != http.StatusOK || f.Text(first) != fleet.Expected(ids, 8) {
-		t.Fatalf("%d %s", first.Status, first.Body)
-	}
+	require.True(t, first.Status == http.StatusOK && f.Text(first) == fleet.Expected(ids, 8), "%d %s", first.Status, first.Body)
 	served := f.Parse(first.Body).Nvext.WorkerID
 	f.Idle()
 	f.Eventually("the prompt is known", func() bool {
@@ -48,12 +49,8 @@ func TestPairOfDifferentBlockSizes(t *testing.T) {
 		return true
 	})
 	again := ask()
-	if got := f.Parse(again.Body).Nvext.WorkerID; got.Prefill != served.Prefill {
-		t.Errorf("it went to %s, and is on %s", got.Prefill, served.Prefill)
-	}
-	if want := fmt.Sprintf(`"predicted_cached_tokens":%d`, len(ids)/16*16); !strings.Contains(string(again.Body), want) {
-		t.Errorf("want %s in %s", want, again.Body)
-	}
+	assert.Equal(t, served.Prefill, f.Parse(again.Body).Nvext.WorkerID.Prefill, "it went to …, and is on")
+	assert.Contains(t, string(again.Body), fmt.Sprintf(`"predicted_cached_tokens":%d`, len(ids)/16*16), "in %s", again.Body)
 	f.Idle()
 }
 
@@ -61,9 +58,7 @@ func TestPairOfDifferentBlockSizes(t *testing.T) {
 // prefill and decode apart: what the engines would refuse though it means nothing does not reach them.
 func TestBodiesOfRealClientsAreServed(t *testing.T) {
 	files, err := filepath.Glob("../../../../internal/openai/testdata/bodies/*.json")
-	if err != nil || len(files) < 8 {
-		t.Fatalf("%d bodies, %v", len(files), err)
-	}
+	require.True(t, err == nil && len(files) >= 8, "%d bodies, %v", len(files), err)
 	limits := regexp.MustCompile(`("(?:max|min)(?:_completion)?_tokens" ?: ?)\d+`)
 	model := regexp.MustCompile(`"model" ?: ?"m"`)
 	for engine, start := range map[string]func(t *testing.T) *fleet.Fleet{
@@ -79,9 +74,7 @@ func TestBodiesOfRealClientsAreServed(t *testing.T) {
 			f := start(t)
 			for _, file := range files {
 				raw, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				body := model.ReplaceAllString(limits.ReplaceAllString(string(raw), "${1}6"), `"model":"tandem-sim"`)
 				path := "/v1/chat/completions"
 				if !strings.Contains(body, `"messages"`) {
@@ -129,9 +122,7 @@ func TestCachedTokensOfTheWorkerThatComputed(t *testing.T) {
 			body := `{"model":"tandem-sim","max_tokens":2,"prompt":"` + strings.Repeat(fleet.Long, 4) + `"}`
 			f.Post(fleet.CompletionPath, body)
 			again := f.Parse(f.Post(fleet.CompletionPath, body).Body)
-			if again.Usage.Details.Cached == 0 {
-				t.Fatal("the second time nothing was cached")
-			}
+			require.NotZero(t, again.Usage.Details.Cached, "the second time nothing was cached")
 			f.Eventually("both requests are counted", func() bool { return f.Value("tandem_frontend_cached_tokens") == 2 })
 			id, _, _ := strings.Cut(strings.TrimPrefix(again.ID, "cmpl-"), "-")
 			line := ""
@@ -179,13 +170,9 @@ func TestKVCannotBePulled(t *testing.T) {
 				}
 				fleet.NetworkOf(t).CutOff(f.Workers["prefill-1"].Record().Transfer, silent)
 				by := round("second")
-				if by[c.by] < 15 {
-					t.Errorf("prefilled by %v", by)
-				}
+				assert.GreaterOrEqual(t, by[c.by], 15, "prefilled by %v", by)
 				for id, s := range f.Circuits() {
-					if id != "prefill-1" {
-						t.Errorf("%s's circuit is %s", id, s)
-					}
+					assert.Equal(t, "prefill-1", id, "…'s circuit is %s", s)
 				}
 				if n := strings.Count(f.Logs.String(), `msg="leg failed"`); n == 0 || n > 4 &&
 					c.prefills > 1 { // one by itself is called all the same

@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
@@ -620,9 +623,7 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 // what the client saw, and what the engines' own books say.
 func TestMatrix(t *testing.T) {
 	doc, err := os.ReadFile(matrixFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var names []string
 	for _, p := range pairings {
 		if names = append(names, p.connector); !strings.Contains(string(doc), "\n### `"+p.connector+"`\n") {
@@ -634,9 +635,7 @@ func TestMatrix(t *testing.T) {
 	}
 	before, rest, ok := strings.Cut(string(doc), matrixBegin)
 	table, after, ends := strings.Cut(rest, matrixEnd)
-	if !ok || !ends {
-		t.Fatalf("%s has no place for the matrix", matrixFile)
-	}
+	require.True(t, ok && ends, "%s has no place for the matrix", matrixFile)
 	written := readMatrix(table)
 	found := map[string]map[string]outcome{}
 	cells := 0
@@ -660,14 +659,10 @@ func TestMatrix(t *testing.T) {
 	}
 	now := writeMatrix(found)
 	if *fleet.Update {
-		if err := os.WriteFile(matrixFile, []byte(before+matrixBegin+now+matrixEnd+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(matrixFile, []byte(before+matrixBegin+now+matrixEnd+after), 0o644))
 		return
 	}
-	if now != table {
-		t.Errorf("the matrix in %s is not what happens: write it again with -update\n%s", matrixFile, now)
-	}
+	assert.Equal(t, table, now, "the matrix in %s is not what happens: write it again with -update\n…", matrixFile)
 }
 
 // writeMatrix is the table: a row for each outcome of a happening, with the connectors that share it.

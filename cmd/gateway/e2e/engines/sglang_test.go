@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -68,9 +71,7 @@ func freed(f *fleet.Fleet, t *testing.T, what string) {
 		}
 		return true
 	})
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("%s: the engines held something for %v", what, took)
-	}
+	assert.LessOrEqual(t, time.Since(began), 2*time.Second, "%s: the engines held something for", what)
 	f.Idle()
 }
 
@@ -99,9 +100,8 @@ func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
 				for _, stream := range []string{`,"stream":false`, `,"stream":true,"stream_options":{"include_usage":true}`} {
 					body := `{"model":"tandem-sim",` + fmt.Sprintf(c.body, strings.Repeat(name+" "+fleet.Long, 2)) + stream + `}`
 					want, got := f.Read(alone(c.path, body)), f.Read(f.Post(c.path, body))
-					if got.Cached < 0 || stream != `,"stream":false` && got.Cached != want.Cached {
-						t.Errorf("%d cached tokens, one engine had %d", got.Cached, want.Cached)
-					}
+					assert.True(t, got.Cached >= 0 && (stream == `,"stream":false` || got.Cached == want.Cached),
+						"%d cached tokens, one engine had %d", got.Cached, want.Cached)
 					if want.Cached = got.Cached; got != want {
 						t.Errorf("got  %+v\nwant %+v", got, want)
 					}
@@ -119,9 +119,7 @@ func sglangAlone(t *testing.T) (post func(path, body string) fleet.Answer) {
 		Engine: engine.Config{Engine: "sglang", ID: "alone", Speedup: 50}, Host: "127.0.0.1", Drain: time.Second,
 		KVEvents: devfleet.WorkerEvents{Off: true},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f := &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}, URL: w.Record().Address}
 	f.Run("alone", w)
 	t.Cleanup(func() {
@@ -225,9 +223,7 @@ func TestSGLangConversations(t *testing.T) {
 					body["cache_salt"] = c.salt
 				}
 				raw, err := json.Marshal(body)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				id := fmt.Sprint("turn-", turn, "-", c.release)
 				a := f.Post(fleet.ChatPath, string(raw), "x-request-id", id)
 				got := f.Read(a)
@@ -265,9 +261,7 @@ func TestSGLangTokensAreCounted(t *testing.T) {
 		if n := strings.Count(all, `"usage":{`); i == 0 && n != 0 || i == 1 && n != 1 || i == 2 && n < 10 {
 			t.Errorf("%s%d events with usage: %s", options, n, all)
 		}
-		if got, want := f.Text(a), fleet.Generated(fleet.ChatPrompt(fleet.Long), 40, false); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		assert.Equal(t, fleet.Generated(fleet.ChatPrompt(fleet.Long), 40, false), f.Text(a))
 		f.Eventually("the request is logged with its tokens", func() bool {
 			for line := range strings.Lines(f.Logs.String()) {
 				if strings.Contains(line, fmt.Sprintf("request_id=counted-%d ", i)) {
@@ -277,9 +271,7 @@ func TestSGLangTokensAreCounted(t *testing.T) {
 			return false
 		})
 	}
-	if n := f.Value("tandem_frontend_inter_token_latency_seconds"); n != 3*36 {
-		t.Errorf("%v times between tokens, want 3 of 36", n)
-	}
+	assert.EqualValues(t, 3*36, f.Value("tandem_frontend_inter_token_latency_seconds"), "times between tokens, want 3 of 36")
 	freed(f, t, "at the end")
 }
 
@@ -291,15 +283,12 @@ func TestSGLangPrefillThatDecodeCannotReach(t *testing.T) {
 		m, _ := f.Gateway.Roster.Lookup("prefill-1")
 		cut := *m.Worker
 		cut.Transfer, cut.Incarnation = fmt.Sprintf("127.0.0.1:%d", fleet.FreePort(t)), "cut"
-		if err := f.Gateway.Roster.From("the command line").Put(cut); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, f.Gateway.Roster.From("the command line").Put(cut))
 		for n := range 40 {
 			prompt := fmt.Sprintf("%d: %s", n, fleet.Long)
 			a := f.Post(fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"prompt":%q}`, prompt))
-			if a.Status != http.StatusOK || f.Text(a) != fleet.Expected(fleet.TextPrompt(prompt), 10) {
-				t.Errorf("%d %s", a.Status, a.Body)
-			}
+			assert.True(t, a.Status == http.StatusOK && f.Text(a) == fleet.Expected(fleet.TextPrompt(prompt), 10),
+				"%d %s", a.Status, a.Body)
 		}
 		logs := f.Logs.String()
 		if n := strings.Count(logs, "class=engine_error"); n == 0 || n > 12 {
@@ -337,12 +326,9 @@ func TestCrashedSGLangGetsNoRequests(t *testing.T) {
 		for i := range 20 {
 			f.Good(fleet.CompletionPath, fleet.Ask(fmt.Sprintf("%d %s", i, fleet.Long), 4))
 		}
-		if took := time.Since(began); took > silence/2 {
-			t.Errorf("took %v: the port was closed before anything was noticed, or requests waited for it", took)
-		}
-		if got := f.Metric(`tandem_frontend_suspected_poison_total`); got != "0" {
-			t.Errorf("suspected poison: %s", got)
-		}
+		assert.LessOrEqual(t, time.Since(began), silence/2,
+			"took …: the port was closed before anything was noticed, or requests waited for it")
+		assert.Equal(t, "0", f.Metric(`tandem_frontend_suspected_poison_total`), "suspected poison")
 		f.Workers["prefill-1"].Kill()
 		gone.Wait()
 		f.Idle()

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -147,9 +149,8 @@ func TestTensorRTByURL(t *testing.T) {
 			}
 			f.Followed("prefill", "decode")
 			w, ok := f.Gateway.Roster.Lookup("prefill")
-			if !ok || w.Worker.Engine != "trtllm" || w.Worker.EngineVersion == "" || len(w.Worker.TransferIDs) != 1 {
-				t.Errorf("the worker's own record: %+v", w)
-			}
+			assert.True(t, ok && w.Worker.Engine == "trtllm" && w.Worker.EngineVersion != "" && len(w.Worker.TransferIDs) == 1,
+				"the worker's own record: %+v", w)
 			messages := `{"role":"user","content":"` + strings.Repeat(fleet.Long, 4) + `"}`
 			for turn := range 3 {
 				a := f.Good(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":6,"nvext":{"extra_fields":["worker_id","routing"]},`+

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -30,16 +33,10 @@ func qwenModel(t *testing.T) string {
 		}
 		defer packed.Close()
 		r, err := gzip.NewReader(packed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}
 	return dir
 }
@@ -70,9 +67,7 @@ func TestTenTurns(t *testing.T) {
 
 func tenTurns(t *testing.T, folder, name string) {
 	language, err := models.Load(folder, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cfg := fleet.GatewayConfig()
 	cfg.Models.Tokenizers = []string{stack.SimModel + "=" + folder}
 	var pair []*fleet.Stock
@@ -104,9 +99,7 @@ func tenTurns(t *testing.T, folder, name string) {
 			"model": stack.SimModel, "max_tokens": 40, "messages": messages, "tools": tools,
 			"nvext": message{"extra_fields": []string{"routing", "worker_id"}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		a := f.Good(fleet.ChatPath, string(body))
 		said, nvext := f.Read(a), f.Nvext(a)
 		counted := nvext.Routing.Prefill.Overlap * 16
@@ -131,8 +124,6 @@ func tenTurns(t *testing.T, folder, name string) {
 			return true
 		})
 	}
-	if reused < 10*100 {
-		t.Errorf("%d tokens were reused in ten turns", reused)
-	}
+	assert.GreaterOrEqual(t, reused, 10*100, "tokens were reused in ten turns")
 	t.Logf("%d tokens were reused in ten turns", reused)
 }

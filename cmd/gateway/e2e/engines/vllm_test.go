@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
@@ -65,17 +66,13 @@ func takenOver(f *fleet.Fleet) (n int) {
 			continue
 		}
 		res, err := f.HTTP().Get(w.Record().Address + "/metrics")
-		if err != nil {
-			f.T.Fatal(err)
-		}
+		require.NoError(f.T, err)
 		lines := bufio.NewScanner(res.Body)
 		for lines.Scan() {
 			if text, ok := strings.CutPrefix(lines.Text(), "vllm:external_prefix_cache_hits_total{"); ok {
 				_, value, _ := strings.Cut(text, "} ")
 				tokens, err := strconv.ParseFloat(value, 64)
-				if err != nil {
-					f.T.Fatal(err)
-				}
+				require.NoError(f.T, err)
 				n += int(tokens)
 			}
 		}
@@ -103,15 +100,13 @@ func TestVLLMConnectorsAnswer(t *testing.T) {
 						t.Fatalf("%d: status %d, text %q, want %q", i, a.Status, got, want)
 					}
 					f.CheckShape(a, c.path, stream)
-					if all := string(a.Body) + strings.Join(a.Events, ""); !strings.Contains(all, `"prefill_worker_id":"prefill-1"`) {
-						t.Errorf("%d: prefill did not run: %s", i, all)
-					}
+					assert.Contains(t, string(a.Body)+strings.Join(a.Events, ""), `"prefill_worker_id":"prefill-1"`,
+						"%d: prefill did not run", i)
 				}
 			}
 			f.Idle() // had decode not fetched the blocks, prefill would hold them still
-			if got, least := takenOver(f), len(fleet.TextPrompt(fleet.Long))-1+len(fleet.ChatPrompt("Hello"))-1; got < least {
-				t.Errorf("decode took over %d tokens, want %d at least", got, least)
-			}
+			assert.GreaterOrEqual(t, takenOver(f), len(fleet.TextPrompt(fleet.Long))-1+len(fleet.ChatPrompt("Hello"))-1,
+				"decode took over … tokens at least")
 		})
 	}
 }

@@ -20,6 +20,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
@@ -33,9 +36,7 @@ func TestBrokenAnswersOpenTheCircuit(t *testing.T) {
 	t.Run("after the first token", func(t *testing.T) {
 		f, _ := fleet.NewFake(t, pools.Both, 1, func(w http.ResponseWriter, r *http.Request) { fleet.FirstToken(w); dies(w, r) })
 		for i := range 3 {
-			if open := f.Circuits(); len(open) > 0 {
-				t.Errorf("after %d broken answers: %v", i, open)
-			}
+			assert.LessOrEqual(t, len(f.Circuits()), 0, "after %d broken answers", i)
 			if a := f.Post(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 4)); len(a.Events) != 2 || fleet.FailureIn(a) == nil {
 				t.Errorf("status %d, events %q", a.Status, a.Events)
 			}
@@ -91,9 +92,7 @@ func TestTrialByAWholeAnswer(t *testing.T) {
 		})
 		f.Eventually("the trial is under way", func() bool { return len(begun) == 1 })
 		f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 2)) // while the trial lasts
-		if open := f.Circuits(); len(open) > 0 {
-			t.Errorf("after a sign of life: %v", open)
-		}
+		assert.LessOrEqual(t, len(f.Circuits()), 0, "after a sign of life")
 		close(ends)
 		trial.Wait()
 		f.Idle()
@@ -118,14 +117,11 @@ func TestRetryGivesItsPlaceBack(t *testing.T) {
 		if data != fleet.Token {
 			return
 		}
-		if n := f.Metric("tandem_frontend_retrying_requests"); n != "0" {
-			t.Errorf("%s requests hold a place while they stream", n)
-		}
+		assert.Equal(t, "0", f.Metric("tandem_frontend_retrying_requests"), "requests hold a place while they stream")
 		close(goOn)
 	})
-	if err != nil || a.Status != http.StatusOK || calls.Load() != 2 {
-		t.Errorf("%v, status %d after %d calls: %s", err, a.Status, calls.Load(), a.Body)
-	}
+	assert.True(t, err == nil && a.Status == http.StatusOK && calls.Load() == 2,
+		"%v, status %d after %d calls: %s", err, a.Status, calls.Load(), a.Body)
 	f.Idle()
 }
 
@@ -221,18 +217,13 @@ func TestOwnWantBlamesNoWorker(t *testing.T) {
 			for range 5 {
 				a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))
 				f.Refused(a, http.StatusServiceUnavailable, "gateway_error", "")
-				if a.Header.Get("Retry-After") == "" || strings.Contains(string(a.Body), "decode worker failed") {
-					t.Errorf("%v %s", a.Header, a.Body)
-				}
+				assert.True(t, a.Header.Get("Retry-After") != "" && !strings.Contains(string(a.Body), "decode worker failed"),
+					"%v %s", a.Header, a.Body)
 			}
-			if open := f.Circuits(); len(open) > 0 {
-				t.Errorf("circuits %v", open)
-			}
+			assert.LessOrEqual(t, len(f.Circuits()), 0, "circuits")
 			for _, p := range f.Gateway.Fleet.Report() {
 				for _, w := range p.Workers {
-					if w.State != pools.Up.String() {
-						t.Errorf("%s is %s", w.ID, w.State)
-					}
+					assert.Equal(t, pools.Up.String(), w.State, "%s", w.ID)
 				}
 			}
 			lacks.Store(false)
@@ -411,9 +402,7 @@ func TestOutageIsNotMultiplied(t *testing.T) {
 				for range c.clients - tried {
 					check(<-answers, "reset")
 				}
-				if took := time.Since(began).Round(time.Second); took != 30*time.Second {
-					t.Errorf("they waited %v for their turn", took)
-				}
+				assert.Equal(t, 30*time.Second, time.Since(began).Round(time.Second), "they waited … for their turn")
 			}
 			close(o.let)
 			group.Wait()
@@ -444,12 +433,8 @@ func TestClientsMistakesAreNotRetried(t *testing.T) {
 						t.Errorf("status %d: %s", a.Status, a.Body)
 					}
 				}
-				if n := f.hits.Load(); n != requests {
-					t.Errorf("%d calls for %d requests", n, requests)
-				}
-				if open := f.Circuits(); len(open) > 0 {
-					t.Errorf("circuits %v", open)
-				}
+				assert.EqualValues(t, requests, f.hits.Load(), "calls for … requests")
+				assert.LessOrEqual(t, len(f.Circuits()), 0, "circuits")
 				f.settled()
 			})
 		}
@@ -478,17 +463,11 @@ func TestEjectedWorkerComesBackByOne(t *testing.T) {
 		broken.Store(true)
 		send := func() { f.Exact(fleet.Long, 2) }
 		f.Eventually("its circuit is open", func() bool { send(); return circuit() == fault.Open })
-		if n := calls.Load(); n != 3 {
-			t.Errorf("open after %d failures", n)
-		}
+		assert.EqualValues(t, 3, calls.Load(), "open after … failures")
 		send()
-		if calls.Load() != 3 {
-			t.Error("an ejected worker was called")
-		}
+		assert.EqualValues(t, 3, calls.Load(), "an ejected worker was called")
 		f.Eventually("its trial", func() bool { send(); return calls.Load() == 4 })
-		if got := circuit(); got != fault.Open {
-			t.Errorf("after a trial that failed it is %s", got)
-		}
+		assert.Equal(t, fault.Open, circuit(), "after a trial that failed it")
 		broken.Store(false)
 		f.Eventually("it is back", func() bool { send(); return circuit() == fault.Closed })
 		f.Idle()
@@ -561,21 +540,15 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 			fleet.NewEngines(f, role, c.workers, kill(pools.Decode, c.decode))
 			a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 			f.Refused(a, http.StatusBadGateway, "suspected_poison", "")
-			if a.Header.Get("X-Should-Retry") != "false" {
-				t.Errorf("headers %v", a.Header)
-			}
+			assert.Equal(t, "false", a.Header.Get("X-Should-Retry"), "headers %v", a.Header)
 			mu.Lock()
 			n := len(killed)
 			mu.Unlock()
-			if n != min(2, c.workers) {
-				t.Errorf("%d workers were killed, want %d", n, min(2, c.workers))
-			}
+			assert.Equal(t, min(2, c.workers), n, "workers were killed")
 			if log := f.Logs.String(); strings.Count(log, "suspected poison") != 1 || strings.Contains(log, fleet.Long) {
 				t.Error("not one line of the log names it, or the log has the prompt")
 			}
-			if got := f.Metric(`tandem_frontend_suspected_poison_total`); got != "1" {
-				t.Errorf("the metric is %q", got)
-			}
+			assert.Equal(t, "1", f.Metric(`tandem_frontend_suspected_poison_total`), "the metric")
 			f.Idle()
 		})
 	}
@@ -594,9 +567,7 @@ func TestPoisonNamesTheDead(t *testing.T) {
 	}
 	f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 	log := f.Logs.String()
-	if !strings.Contains(log, "class=refused") {
-		t.Fatal("no worker refused the request before the second death: ", log)
-	}
+	require.Contains(t, log, "class=refused", "no worker refused the request before the second death")
 	if !strings.Contains(log, `suspected poison`) || !strings.Contains(log, `workers="[engine-both-1 engine-both-2]"`) &&
 		!strings.Contains(log, `workers="[engine-both-2 engine-both-1]"`) {
 		t.Error(log)

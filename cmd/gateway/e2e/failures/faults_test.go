@@ -2,7 +2,6 @@ package failures
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,6 +11,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -36,9 +38,7 @@ func TestPrefillWorkersDie(t *testing.T) {
 				t.Fatalf("served by %q: %q", p, f.Text(a))
 			}
 		}
-		if n := strings.Count(f.Logs.String(), "class=refused"); n > 1 {
-			t.Errorf("the dead worker was tried %d times", n)
-		}
+		assert.LessOrEqual(t, strings.Count(f.Logs.String(), "class=refused"), 1, "the dead worker was tried … times")
 		f.Workers["prefill-2"].Kill()
 		for range 3 {
 			a := f.Post(fleet.CompletionPath, body)
@@ -46,9 +46,7 @@ func TestPrefillWorkersDie(t *testing.T) {
 				t.Fatalf("served by %q: %q", p, f.Text(a))
 			}
 		}
-		if got := f.Status("/health"); got != http.StatusOK {
-			t.Errorf("/health is %d while decode stands in", got)
-		}
+		assert.Equal(t, http.StatusOK, f.Status("/health"), "/health while decode stands in")
 		f.Idle()
 	})
 }
@@ -93,9 +91,7 @@ func TestDecodeFallbackOff(t *testing.T) {
 	f.Workers["prefill-2"].Kill()
 	a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
 	f.Refused(a, http.StatusServiceUnavailable, "no_worker", "")
-	if got := f.Status("/health"); got != http.StatusServiceUnavailable {
-		t.Errorf("/health is %d", got)
-	}
+	assert.Equal(t, http.StatusServiceUnavailable, f.Status("/health"), "/health")
 	f.Idle()
 }
 
@@ -140,9 +136,7 @@ func TestSilentPrefillWorker(t *testing.T) {
 		if took := time.Since(start); took < limit || took > limit+300*time.Millisecond {
 			t.Errorf("took %v, of which prefill may have %v", took, limit)
 		}
-		if !strings.Contains(f.Logs.String(), "class=timeout") {
-			t.Error("no timeout in the log")
-		}
+		assert.Contains(t, f.Logs.String(), "class=timeout", "no timeout in the log")
 		f.Idle()
 	})
 }
@@ -222,16 +216,13 @@ func TestLinksBreak(t *testing.T) {
 						cut(f.Generating())
 					}
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				if got := f.Text(a); got != fleet.Answered(prompt, 100) || a.Events[len(a.Events)-1] != "[DONE]" {
 					t.Errorf("answer %d is %q and ends with %q", i, got, a.Events[len(a.Events)-1])
 				}
 			}
-			if silence < c.wait || silence > c.wait+300*time.Millisecond {
-				t.Errorf("the longest silence is %v, the limit %v", silence, c.wait)
-			}
+			assert.True(t, silence >= c.wait && silence <= c.wait+300*time.Millisecond,
+				"the longest silence is %v, the limit %v", silence, c.wait)
 			f.Idle()
 		})
 	}
@@ -313,9 +304,7 @@ func TestClientsLeaveStalledStreams(t *testing.T) {
 		for i := range clients {
 			group.Go(func() {
 				_, err := f.Try(ctx, fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 50), func(string) { f.First(i) })
-				if !errors.Is(err, context.Canceled) {
-					t.Errorf("client %d: %v", i, err)
-				}
+				assert.ErrorIs(t, err, context.Canceled, "client %d", i)
 			})
 		}
 		f.Eventually("every stream has begun", func() bool { return f.Started() == clients })
@@ -348,14 +337,11 @@ func TestSlowClientIsNoSilentWorker(t *testing.T) {
 					last, since = now, time.Now()
 				}
 			}
-			if f.Books() == "" {
-				t.Error("the answer was over before it was read: nobody was held up")
-			}
+			assert.NotEmpty(t, f.Books(), "the answer was over before it was read: nobody was held up")
 		})
 		a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask("hello", tokens), func(string) { takesNothing() })
-		if err != nil || a.Events[len(a.Events)-1] != "[DONE]" || f.Text(a) != fleet.Answered("hello", tokens) {
-			t.Errorf("%v: %d events are not the undisturbed answer", err, len(a.Events))
-		}
+		assert.True(t, err == nil && a.Events[len(a.Events)-1] == "[DONE]" && f.Text(a) == fleet.Answered("hello", tokens),
+			"%v: %d events are not the undisturbed answer", err, len(a.Events))
 		f.Idle()
 	})
 }
@@ -412,8 +398,6 @@ func TestReleasesAreAwaitedPastTheDrain(t *testing.T) {
 		if err := <-ended; err != nil || !released.Load() {
 			t.Errorf("%v; released: %v", err, released.Load())
 		}
-		if log := f.Logs.String(); strings.Contains(log, "staged KV not released") {
-			t.Errorf("the log says: %s", log)
-		}
+		assert.NotContains(t, f.Logs.String(), "staged KV not released", "the log says")
 	})
 }

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
@@ -53,18 +56,13 @@ func TestAnswersAreResumed(t *testing.T) {
 			if got.Cached = want.Cached; got != want || got.Finish != "length" || got.Prompt != len(prompt) || got.Completion != 120 {
 				t.Errorf("it is %+v\nwant  %+v", got, want)
 			}
-			if name != "vllm thinks" && got.Text != fleet.Generated(prompt, 120, false) {
-				t.Errorf("the answer is %q", got.Text)
-			}
-			if got, want := details(a), details(undisturbed); got != want {
-				t.Errorf("the usage has %s, want %s", got, want)
-			}
+			assert.True(t, name == "vllm thinks" || got.Text == fleet.Generated(prompt, 120, false),
+				"the answer is %q", got.Text)
+			assert.Equal(t, details(undisturbed), details(a), "the usage")
 			if shows := strings.Contains(strings.Join(a.Events, ""), `"token_ids"`); shows != strings.Contains(c.more, "return_token_ids") {
 				t.Errorf("token ids are shown: %v", shows)
 			}
-			if !strings.Contains(f.Logs.String(), "action=resume") {
-				t.Error("nothing was resumed")
-			}
+			assert.Contains(t, f.Logs.String(), "action=resume", "nothing was resumed")
 			f.Idle()
 		})
 	}
@@ -102,9 +100,7 @@ func TestStopStringsAcrossTheCut(t *testing.T) {
 			}
 			words := strings.SplitAfter(text, " ")
 			stop := strings.Join(words[at:at+6], "")
-			if strings.Index(text, stop) != len(strings.Join(words[:at], "")) {
-				t.Fatal("it stands earlier, too")
-			}
+			require.Equal(t, len(strings.Join(words[:at], "")), strings.Index(text, stop), "it stands earlier, too")
 			body := fmt.Sprintf(`{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"temperature":0,`+
 				`"ignore_eos":true,"max_tokens":120,"stop":["never",%q],%s,%s}`, stop, c.body, ask)
 			undisturbed := f.Post(c.path, body)
@@ -113,9 +109,8 @@ func TestStopStringsAcrossTheCut(t *testing.T) {
 			if c.engine == "sglang" {
 				named = fmt.Sprintf(`"matched_stop":%q`, stop)
 			}
-			if want.Finish != "stop" || !strings.Contains(strings.Join(undisturbed.Events, ""), named) {
-				t.Fatalf("undisturbed it ends by %q: %v", want.Finish, undisturbed.Events)
-			}
+			require.True(t, want.Finish == "stop" && strings.Contains(strings.Join(undisturbed.Events, ""), named),
+				"undisturbed it ends by %q: %v", want.Finish, undisturbed.Events)
 			for _, after := range c.cuts {
 				a := generatingAfter(f, c.path, body, after, o)
 				got := f.Read(a)
@@ -138,9 +133,7 @@ func generatingAfter(f *fleet.Fleet, path, body string, after int, o fleet.Optio
 			f.Workers[id].Kill()
 		}
 	})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	if id != "" {
 		f.Start(pools.Decode, id, o, slog.New(slog.DiscardHandler))
 	}
@@ -203,9 +196,7 @@ func TestResumeTable(t *testing.T) {
 		table.WriteString("\n")
 	}
 	old, err := os.ReadFile(resumeFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	head, rest, _ := strings.Cut(string(old), resumeBegin)
 	_, tail, found := strings.Cut(rest, resumeEnd)
 	now := head + resumeBegin + table.String() + resumeEnd + tail
@@ -217,9 +208,7 @@ func TestResumeTable(t *testing.T) {
 	case now != string(old):
 		t.Errorf("the table in %s is not what happens: write it again with -update\n%s", resumeFile, table.String())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // resumeCell is what becomes of one kind of answer whose decode worker dies.
@@ -246,9 +235,7 @@ func resumeCell(t *testing.T, name, path, more, engine, version string) string {
 	defer f.Idle()
 	if last := a.Events[len(a.Events)-1]; last != "[DONE]" {
 		e := f.Parse([]byte(last)).Error
-		if e == nil || e.Code == nil || *e.Code != "not_resumable" {
-			t.Fatalf("it ended with %q", last)
-		}
+		require.True(t, e != nil && e.Code != nil && *e.Code == "not_resumable", "it ended with %q", last)
 		for reason, says := range handoff.NotResumable {
 			if strings.HasSuffix(e.Message, says) {
 				return "`" + reason + "`"
@@ -256,9 +243,7 @@ func resumeCell(t *testing.T, name, path, more, engine, version string) string {
 		}
 		t.Fatalf("%q is no known reason", e.Message)
 	}
-	if got, want := f.Text(a), f.Text(undisturbed); got != want {
-		t.Errorf("the answer is %q, want %q", got, want)
-	}
+	assert.Equal(t, f.Text(undisturbed), f.Text(a), "the answer")
 	f.Read(a)
 	return "goes on"
 }
@@ -274,9 +259,8 @@ func TestWhatIsNotToBeResumed(t *testing.T) {
 				Gateway: func(g *stack.GatewayConfig) { g.Flow.Resume.Mode = mode }})
 			a := f.Cut(fleet.CompletionPath, fleet.Ask(fleet.Long, 150), 20)
 			last := f.Parse([]byte(a.Events[len(a.Events)-1])).Error
-			if last == nil || last.Code == nil || *last.Code != c.code || !strings.Contains(last.Message, c.says) {
-				t.Errorf("it ended with %q", a.Events[len(a.Events)-1])
-			}
+			assert.True(t, last != nil && last.Code != nil && *last.Code == c.code && strings.Contains(last.Message, c.says),
+				"it ended with %q", a.Events[len(a.Events)-1])
 			if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); got == "" ||
 				!strings.HasPrefix(fleet.Answered(fleet.Long, 150), got) {
 				t.Errorf("the part that came is not the answer's beginning: %q", got)
@@ -291,9 +275,7 @@ func TestManyAreResumed(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 4})
 		f.Streams(60, 250, func() { f.Workers["decode-1"].Kill() })
-		if n := strings.Count(f.Logs.String(), "resumes=1"); n <= 12 {
-			t.Errorf("%d answers moved: nothing was shown", n)
-		}
+		assert.Greater(t, strings.Count(f.Logs.String(), "resumes=1"), 12, "answers moved: nothing was shown")
 		f.Idle()
 	})
 }
@@ -308,13 +290,10 @@ func TestResumesAreBounded(t *testing.T) {
 				f.Workers[f.Generating()].Kill()
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		last := f.Parse([]byte(a.Events[len(a.Events)-1])).Error
-		if last == nil || last.Code == nil || *last.Code != "suspected_poison" {
-			t.Errorf("it ended with %q", a.Events[len(a.Events)-1])
-		}
+		assert.True(t, last != nil && last.Code != nil && *last.Code == "suspected_poison",
+			"it ended with %q", a.Events[len(a.Events)-1])
 		if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); !strings.HasPrefix(fleet.Answered(fleet.Long, 300),
 			got) || len(tokens.Sim().Encode(nil, got)) < 40 {
 			t.Errorf("%q is not the answer's beginning", got)
@@ -340,9 +319,7 @@ func TestAMoveTakesItsTime(t *testing.T) {
 				f.Workers[from].Kill()
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if e := f.Parse([]byte(a.Events[len(a.Events)-1])).Error; n != 21 || e == nil || *e.Code != "timeout" || stood < within ||
 			stood > within+100*time.Millisecond {
 			t.Errorf("after %v of silence it ended with %q", stood, a.Events[len(a.Events)-1])
@@ -370,13 +347,9 @@ func TestDrainMoves(t *testing.T) {
 		})
 		<-begun
 		f.Streams(12, 400, func() {
-			if got := changeOf(f, "/workers/decode-1/move"); got != http.StatusOK {
-				t.Fatalf("status %d", got)
-			}
+			require.Equal(t, http.StatusOK, changeOf(f, "/workers/decode-1/move"), "status")
 			f.Eventually("decode-1 is empty", func() bool { return f.Workers["decode-1"].Engine.Books().Running == 0 })
-			if f.Workers["decode-2"].Engine.Books().Running == 0 {
-				t.Error("the answers had ended before: nothing was shown")
-			}
+			assert.NotZero(t, f.Workers["decode-2"].Engine.Books().Running, "the answers had ended before: nothing was shown")
 		})
 		stays.Wait()
 		if logs := f.Logs.String(); !strings.Contains(logs, "resumes=1") || strings.Contains(logs, "circuit open") {
@@ -406,24 +379,18 @@ func TestRollingRestart(t *testing.T) {
 		for _, id := range []string{"decode-1", "prefill-1", "decode-2", "prefill-2"} {
 			before := answered.Load()
 			f.Eventually("answers come", func() bool { return answered.Load() >= before+8 })
-			if got := changeOf(f, "/workers/"+id+"/move"); got != http.StatusOK {
-				t.Fatalf("status %d", got)
-			}
+			require.Equal(t, http.StatusOK, changeOf(f, "/workers/"+id+"/move"), "status")
 			f.Eventually(id+" is empty", func() bool {
 				b := f.Workers[id].Engine.Books()
 				return b.Running+b.Waiting+b.Transferring+len(b.Pinned) == 0 && !strings.Contains(f.Books(), id+": ")
 			})
 			f.Workers[id].Kill()
 			f.Start(pools.Role(id[:strings.IndexByte(id, '-')]), id, o, slog.New(slog.DiscardHandler))
-			if got := changeOf(f, "/workers/"+id+"/uncordon"); got != http.StatusOK {
-				t.Fatalf("status %d", got)
-			}
+			require.Equal(t, http.StatusOK, changeOf(f, "/workers/"+id+"/uncordon"), "status")
 		}
 		stop()
 		group.Wait()
-		if !strings.Contains(f.Logs.String(), "resumes=") {
-			t.Error("no answer moved")
-		}
+		assert.Contains(t, f.Logs.String(), "resumes=", "no answer moved")
 		f.Idle()
 	})
 }
@@ -432,9 +399,7 @@ func TestRollingRestart(t *testing.T) {
 func changeOf(f *fleet.Fleet, path string) int {
 	f.T.Helper()
 	res, err := f.HTTP().Post(f.URL+path, "", nil)
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	defer res.Body.Close()
 	return res.StatusCode
 }

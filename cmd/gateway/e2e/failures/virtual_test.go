@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -408,9 +410,7 @@ func TestFaultsInVirtualTime(t *testing.T) {
 	begun := time.Now()
 	w := replay.BuiltIn(0)
 	prompter, err := replay.NewPrompter(tokens.Sim(), *faultsSeed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	questions := make([]fleet.Question, max(*faultsAlone, *faultsPaired))
 	for i := range questions {
 		questions[i] = traced(w, prompter, i)
@@ -455,13 +455,10 @@ func reportTroubles(t *testing.T, all []trouble, alone, paired []toll, took time
 		fmt.Fprintf(&out, "| %s |%s%s\n", all[i].name, cells(alone[i]), cells(paired[i]))
 		sum.add(alone[i])
 		sum.count(paired[i], 2) // each pair is in two rows
-		if alone[i].requests > 0 && alone[i].disturbed == 0 && len(all[i].rules) > 0 {
-			t.Errorf("%s: it hit nothing", all[i].name)
-		}
+		assert.True(t, alone[i].requests <= 0 || alone[i].disturbed != 0 || len(all[i].rules) <= 0,
+			"%s: it hit nothing", all[i].name)
 	}
-	if 3*sum.failed > sum.disturbed {
-		t.Errorf("of %d disturbed requests %d failed", sum.disturbed, sum.failed)
-	}
+	assert.LessOrEqual(t, 3*sum.failed, sum.disturbed, "of … disturbed requests %d failed", sum.failed)
 	fmt.Fprintf(&out, "\n%d requests in %s, seed %d: %d of them disturbed, %d exact, %d ended with a typed error, %d clients left. "+
 		"0 tokens lost, doubled or changed; 0 bookings, 0 KV left at engines, 0 goroutines and timers left.\n",
 		sum.requests, took.Round(time.Second), *faultsSeed, sum.disturbed, sum.whole, sum.failed, sum.left)
@@ -470,17 +467,11 @@ func reportTroubles(t *testing.T, all []trouble, alone, paired []toll, took time
 		return
 	}
 	old, err := os.ReadFile(resumeFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	head, rest, _ := strings.Cut(string(old), virtualBegin)
 	_, tail, found := strings.Cut(rest, virtualEnd)
-	if !found {
-		t.Fatalf("%s has no place for the report", resumeFile)
-	}
-	if err := os.WriteFile(resumeFile, []byte(head+virtualBegin+out.String()+virtualEnd+tail), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.True(t, found, "%s has no place for the report", resumeFile)
+	require.NoError(t, os.WriteFile(resumeFile, []byte(head+virtualBegin+out.String()+virtualEnd+tail), 0o644))
 }
 
 // cells are a toll's, each with its bar behind it.

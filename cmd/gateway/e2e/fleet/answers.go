@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -66,18 +67,15 @@ func (f *Fleet) CheckShape(a Answer, path string, stream bool) {
 	}
 	said := f.Read(a)
 	for _, c := range f.chunks(a) {
-		if c.Object != object || !strings.HasPrefix(c.ID, prefix) || c.Model != "tandem-sim" {
-			f.T.Errorf("object %q, id %q, model %q", c.Object, c.ID, c.Model)
-		}
+		assert.True(f.T, c.Object == object && strings.HasPrefix(c.ID, prefix) && c.Model == "tandem-sim",
+			"object %q, id %q, model %q", c.Object, c.ID, c.Model)
 	}
-	if said.Finish != "length" && said.Finish != "stop" {
-		f.T.Errorf("finish_reason %q", said.Finish)
-	}
+	assert.True(f.T, said.Finish == "length" || said.Finish == "stop", "finish_reason %q", said.Finish)
 	if stream != (a.Events != nil) || stream == (said.Usages > 0) || !stream && (said.Completion < 1 || said.Cached < 0) {
 		f.T.Errorf("%d events, with the usage %+v, which a stream has where it is asked for", len(a.Events), said)
 	}
-	if path == ChatPath && stream && !strings.Contains(a.Events[0], `"role":"assistant"`) {
-		f.T.Errorf("the first event names no role: %s", a.Events[0])
+	if path == ChatPath && stream {
+		assert.Contains(f.T, a.Events[0], `"role":"assistant"`, "the first event")
 	}
 }
 
@@ -102,9 +100,7 @@ func (f *Fleet) Read(a Answer) (s Said) {
 			f.T.Errorf("%s is no event of %s, or shows what it must not", c.raw, id)
 		}
 		for _, ch := range c.Choices {
-			if ch.Index != 0 {
-				f.T.Errorf("index %d in %s", ch.Index, c.raw)
-			}
+			assert.Zero(f.T, ch.Index, "index … in %s", c.raw)
 			if ch.Delta.Role != "" {
 				roles++
 			}
@@ -122,14 +118,10 @@ func (f *Fleet) Read(a Answer) (s Said) {
 			if u.Details != nil {
 				s.Cached = u.Details.Cached
 			}
-			if u.Total != u.Prompt+u.Completion {
-				f.T.Errorf("usage %s does not add up", c.raw)
-			}
+			assert.Equal(f.T, u.Prompt+u.Completion, u.Total, "usage %s does not add up", c.raw)
 		}
 	}
-	if roles > 1 {
-		f.T.Errorf("%d roles", roles)
-	}
+	assert.LessOrEqual(f.T, roles, 1, "roles")
 	return s
 }
 
@@ -167,9 +159,7 @@ func (f *Fleet) Post(path, body string, headers ...string) Answer {
 func (f *Fleet) Good(path, body string, headers ...string) Answer {
 	f.T.Helper()
 	a := f.Post(path, body, headers...)
-	if a.Status != http.StatusOK {
-		f.T.Fatalf("status %d: %s", a.Status, a.Body)
-	}
+	require.Equal(f.T, http.StatusOK, a.Status, "status: %s", a.Body)
 	return a
 }
 
@@ -287,9 +277,7 @@ type Nvext struct {
 func (f *Fleet) Nvext(a Answer) *Nvext {
 	f.T.Helper()
 	all := f.chunks(a)
-	if len(all) == 0 || all[len(all)-1].Nvext == nil {
-		f.T.Fatalf("no nvext: status %d, %s %q", a.Status, a.Body, a.Events)
-	}
+	require.True(f.T, len(all) != 0 && all[len(all)-1].Nvext != nil, "no nvext: status %d, %s %q", a.Status, a.Body, a.Events)
 	return all[len(all)-1].Nvext
 }
 
@@ -306,9 +294,7 @@ type Failure struct {
 func (f *Fleet) Parse(data []byte) Chunk {
 	f.T.Helper()
 	c := Chunk{raw: string(data)}
-	if err := json.Unmarshal(data, &c); err != nil {
-		f.T.Fatalf("%v in %q", err, data)
-	}
+	require.NoError(f.T, json.Unmarshal(data, &c), "in %q", data)
 	return c
 }
 
@@ -341,15 +327,10 @@ func FailureIn(a Answer) *Failure {
 func (f *Fleet) Refused(a Answer, status int, code, param string, words ...string) {
 	f.T.Helper()
 	e := f.Parse(a.Body).Error
-	if a.Status != status || e == nil || e.Code == nil && code != "" || code != "" && *e.Code != code {
-		f.T.Fatalf("status %d, want %d %s: %s", a.Status, status, code, a.Body)
-	}
-	if param != "" && (e.Param == nil || *e.Param != param) {
-		f.T.Errorf("param is not %q: %s", param, a.Body)
-	}
+	require.True(f.T, a.Status == status && e != nil && (e.Code != nil || code == "") && (code == "" || *e.Code == code),
+		"status %d, want %d %s: %s", a.Status, status, code, a.Body)
+	assert.True(f.T, param == "" || e.Param != nil && *e.Param == param, "param is not %q: %s", param, a.Body)
 	for _, w := range words {
-		if !strings.Contains(e.Message, w) {
-			f.T.Errorf("the message lacks %q: %s", w, e.Message)
-		}
+		assert.Contains(f.T, e.Message, w, "the message lacks")
 	}
 }

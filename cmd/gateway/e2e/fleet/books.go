@@ -8,6 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/router/overlap"
 )
@@ -26,9 +29,7 @@ func (f *Fleet) Idle() {
 // inHand is what the gateway's own metrics report as held of requests, empty for nothing. Open connections count once it has ended.
 func (f *Fleet) inHand() string {
 	families, err := f.Reg.Gather()
-	if err != nil {
-		f.T.Error(err)
-	}
+	assert.NoError(f.T, err)
 	var held []string
 	for _, family := range families {
 		switch name := strings.TrimPrefix(family.GetName(), "tandem_frontend_"); name {
@@ -100,9 +101,7 @@ func (b *LogBuffer) String() string {
 func (f *Fleet) Value(name string, with ...string) float64 {
 	f.T.Helper()
 	families, err := f.Reg.Gather()
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	sum := 0.
 	for _, family := range families {
 		if family.GetName() != name {

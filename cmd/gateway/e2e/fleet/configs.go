@@ -25,9 +25,7 @@ import (
 func NewRegistry(t *testing.T, change ...func(*stack.GatewayConfig)) (*Fleet, stack.Links) {
 	t.Helper()
 	inside, err := stack.Embed(stack.EmbedConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(inside.Close)
 	link := func() stack.Links {
 		return Links(t, &stack.Discovery{EtcdEndpoints: []string{inside.EtcdURL()}, NATSURL: inside.NATSURL()}, "test")
@@ -62,9 +60,7 @@ policy_classes:
   - {name: regular_all, policy_family: regular, cache_bucket: all, quantum: 64}
   - {name: premium_all, policy_family: premium, cache_bucket: all, quantum: 64}
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return c
 }
 
@@ -73,9 +69,7 @@ func Keyed(t *testing.T) func(c *stack.GatewayConfig) {
 	t.Helper()
 	write := func(name, key string) string {
 		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, []byte(key), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(key), 0o600))
 		return path
 	}
 	client, admin := write("clients", "sk-client-0123456789"), write("operators", "sk-operator-0123456789")
@@ -130,9 +124,7 @@ func (f *Fleet) Serve(role pools.Role, id string, port int) (address string) {
 func Endpoint(t testing.TB, role pools.Role, text string) discovery.Endpoint {
 	t.Helper()
 	e, err := discovery.ParseEndpoint(role, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return e
 }
 

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
@@ -40,9 +42,7 @@ func NewEngines(f *Fleet, role pools.Role, n int, serve http.HandlerFunc) *engin
 			ID: fmt.Sprintf("engine-%s-%d", role, i+1), Incarnation: "1", Model: stack.SimModel, Role: role, Engine: "sim",
 			Address: server.URL, BlockSize: 16, ModelInput: "text", TotalKVBlocks: 10_000, MaxNumSeqs: 64,
 		})
-		if err != nil {
-			f.T.Fatal(err)
-		}
+		require.NoError(f.T, err)
 	}
 	return e
 }
@@ -64,9 +64,7 @@ func (f *Fleet) Circuits() map[string]fault.State {
 func (f *Fleet) Metric(series string) string {
 	f.T.Helper()
 	res, err := f.HTTP().Get(f.URL + "/metrics")
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	defer res.Body.Close()
 	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
 		if value, ok := strings.CutPrefix(lines.Text(), series+" "); ok {
@@ -160,9 +158,7 @@ func (f *Fleet) Record(id string) *Recorder {
 	f.T.Helper()
 	w := f.Workers[id].Record()
 	target, err := url.Parse(w.Address)
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	r := &Recorder{}
 	proxy := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(target) }, FlushInterval: -1,
 		Transport: &http.Transport{DisableKeepAlives: true}}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
@@ -199,9 +200,7 @@ func New(t testing.TB, o Options) *Fleet {
 // StartNATS starts a NATS server, and returns its URL.
 func StartNATS(t testing.TB) string {
 	server, err := natsbus.StartServer(natsbus.ServerConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	return server.URL()
 }
@@ -222,9 +221,7 @@ func (f *Fleet) RunGateway() (stop func()) {
 	f.URL = ListenAs(f.T, f.Gateway)
 	ctx, cancel := context.WithCancel(context.Background())
 	f.Group.Go(func() {
-		if err := f.Gateway.Run(ctx); err != nil {
-			f.T.Errorf("gateway: %v", err)
-		}
+		assert.NoError(f.T, f.Gateway.Run(ctx), "gateway")
 	})
 	stop = func() {
 		cancel()
@@ -235,9 +232,7 @@ func (f *Fleet) RunGateway() (stop func()) {
 	}
 	f.T.Cleanup(func() {
 		stop()
-		if held := f.inHand(); held != "" {
-			f.T.Errorf("the gateway has ended and holds: %s", held)
-		}
+		assert.Empty(f.T, f.inHand(), "the gateway has ended and holds")
 		f.HTTP().CloseIdleConnections()
 		if f.T.Failed() {
 			f.T.Logf("gateway's log:\n%s", f.Logs)
@@ -258,9 +253,7 @@ func ListenAs(t testing.TB, g *stack.Gateway) string {
 		return "http://" + ln.Addr().String()
 	}
 	addr, err := g.Listen()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return "http://" + addr.String()
 }
 
@@ -283,9 +276,7 @@ func (f *Fleet) Start(role pools.Role, id string, o Options, log *slog.Logger) {
 		bus = o.Bus(bus)
 	}
 	w, err := devfleet.NewWorker(cfg, stack.Links{Bus: bus}, log)
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	f.Run(id, w)
 	f.Put(w.Record())
 }
@@ -327,13 +318,9 @@ func (f *Fleet) within(limit time.Duration, what string, ok func() bool) {
 func (f *Fleet) Get(path string, into any) {
 	f.T.Helper()
 	res, err := f.look(path)
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	defer res.Body.Close()
-	if err := json.NewDecoder(res.Body).Decode(into); err != nil {
-		f.T.Fatalf("%s: %v", path, err)
-	}
+	require.NoError(f.T, json.NewDecoder(res.Body).Decode(into), "%s", path)
 }
 
 func (f *Fleet) Status(path string) int {

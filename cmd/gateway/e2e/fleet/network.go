@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
@@ -174,9 +176,7 @@ func Listen(t testing.TB, port int) net.Listener {
 		open = n.Listen
 	}
 	ln, err := open("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return ln
 }
 

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
@@ -137,9 +140,7 @@ func LeaveAtOnce(t *testing.T, f *Fleet, phase, prompt string, there func(f *Fle
 	for i := range Clients {
 		group.Go(func() {
 			_, err := f.Try(ctx, CompletionPath, Ask(fmt.Sprintf("%d %s", i, prompt), 2000), func(string) { f.First(i) })
-			if err != nil && !errors.Is(err, context.Canceled) {
-				t.Errorf("client %d: %v", i, err)
-			}
+			assert.True(t, err == nil || errors.Is(err, context.Canceled), "client %d: %v", i, err)
 		})
 	}
 	f.Eventually("every request is in "+phase, func() bool { return there(f) })
@@ -254,9 +255,7 @@ func (f *Fleet) Cut(path, body string, after int, headers ...string) Answer {
 			f.Workers[f.Generating()].Kill()
 		}
 	}, headers...)
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	return a
 }
 

@@ -5,6 +5,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
@@ -40,28 +43,21 @@ func TestClockJumps(t *testing.T) {
 				}
 			}
 			roster.Down("w", "1", began)
-			if roster.Advance(after(4*time.Second)) || !roster.Advance(after(6*time.Second)) {
-				t.Error("the time for which a worker is down")
-			}
+			assert.True(t, !roster.Advance(after(4*time.Second)) && roster.Advance(after(6*time.Second)),
+				"the time for which a worker is down")
 			if _, err := roster.Resync("", nil, 5*time.Second, began); err != nil || roster.Advance(after(4*time.Second)) ||
 				!roster.Advance(after(6*time.Second)) {
 				t.Error("the grace of a worker that is missing")
 			}
 
 			kv := prefill.KV{Expires: began.Add(30 * time.Second)}
-			if !kv.Bindable(after(20*time.Second)) || kv.Bindable(after(26*time.Second)) {
-				t.Error("the lease of staged KV")
-			}
+			assert.True(t, kv.Bindable(after(20*time.Second)) && !kv.Bindable(after(26*time.Second)), "the lease of staged KV")
 
 			cfg := setting.Default[queue.Config]()
 			cfg.Timeout = 5 * time.Second
 			waiting, err := queue.NewCore(cfg, began, func(*queue.Ticket[int], error) {})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := waiting.Push(&queue.Ticket[int]{}, began); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
+			require.NoError(t, waiting.Push(&queue.Ticket[int]{}, began))
 			waiting.Expire(after(4 * time.Second))
 			early := waiting.Len()
 			if waiting.Expire(after(6 * time.Second)); early != 1 || waiting.Len() != 0 {
@@ -71,9 +67,8 @@ func TestClockJumps(t *testing.T) {
 			blocks := index.New(index.Config{})
 			predicted := index.NewPredictor(blocks, index.PredictorConfig{TTL: 5 * time.Second, MaxBlocks: 100, PruneRatio: 1})
 			predicted.Insert(blocks.Owner("w", 0), []uint64{1, 2}, began)
-			if early := predicted.Expire(after(4 * time.Second)); early != 0 || predicted.Expire(after(6*time.Second)) != 2 {
-				t.Error("the time for which a prompt is predicted")
-			}
+			assert.True(t, predicted.Expire(after(4*time.Second)) == 0 && predicted.Expire(after(6*time.Second)) == 2,
+				"the time for which a prompt is predicted")
 		})
 	}
 }

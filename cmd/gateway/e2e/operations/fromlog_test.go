@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -36,35 +39,23 @@ func TestLogToTraceToSimulation(t *testing.T) {
 		})
 	}
 	prompter, err := replay.NewPrompter(tokens.Sim(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	run, err := replay.New(replay.Config{Speed: 1, MaxInFlight: 100, Timeout: time.Minute}, sent, &replay.Endpoint{
 		URL: f.URL, Model: "tandem-sim", Prompter: prompter, IgnoreEOS: true, Transport: transport,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	served := replay.Summarize(run.Run(t.Context()))
-	if served.Answered != len(sent.Requests) {
-		t.Fatalf("%d of %d requests were answered", served.Answered, len(sent.Requests))
-	}
+	require.Equal(t, len(sent.Requests), served.Answered, "of … requests were answered")
 	f.Eventually("a line for each request", func() bool { return strings.Count(f.Logs.String(), " msg=request ") == len(sent.Requests) })
 
 	logged, err := replay.FromLog(strings.NewReader(f.Logs.String()), "gateway.log", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir := t.TempDir()
 	var trace strings.Builder
-	if err := logged.Write(&trace); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "own.jsonl"), []byte(trace.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, logged.Write(&trace))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "own.jsonl"), []byte(trace.String()), 0o600))
 	got, err := replay.ReadTrace(strings.NewReader(trace.String()), "own.jsonl", logged.BlockTokens, 0)
 	if err != nil || logged.BlockTokens != 512 || logged.Named != len(sent.Requests) || len(got.Requests) != len(sent.Requests) {
 		t.Fatalf("%d rows of %d, blocks of %d: %v", len(got.Requests), logged.Named, logged.BlockTokens, err)
@@ -74,33 +65,24 @@ func TestLogToTraceToSimulation(t *testing.T) {
 	slices.SortFunc(sent.Requests, func(a, b replay.Request) int { return cmp.Compare(a.InputTokens(), b.InputTokens()) })
 	for i := range got.Requests {
 		a, b := &got.Requests[i], &sent.Requests[i]
-		if a.InputTokens() != b.InputTokens() || a.OutputTokens != b.OutputTokens {
-			t.Errorf("request %d: %d and %d tokens, sent %d and %d", i, a.InputTokens(), a.OutputTokens, b.InputTokens(), b.OutputTokens)
-		}
+		assert.True(t, a.InputTokens() == b.InputTokens() && a.OutputTokens == b.OutputTokens,
+			"request %d: %d and %d tokens, sent %d and %d", i, a.InputTokens(), a.OutputTokens, b.InputTokens(), b.OutputTokens)
 		for j := range i {
-			if is, was := alike(a, &got.Requests[j]), alike(b, &sent.Requests[j])/512*512; is != was {
-				t.Errorf("requests %d and %d share %d tokens by the log, and shared %d", j, i, is, was)
-			}
+			assert.Equal(t, alike(b, &sent.Requests[j])/512*512, alike(a, &got.Requests[j]),
+				"requests %d and %d sh tokens by the log, and shared", j, i)
 		}
 	}
 
 	study, err := simulate.ParsePlan(filepath.Join(dir, "own.yaml"),
 		[]byte("workload: {trace: own.jsonl}\nfleet: {workers: 2P2D, block_tokens: 16, kv_tokens: 65536}\nrouter: {mode: kv}\nseeds: [1]\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	report, err := study.Run(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if served.HitRate == nil {
-		t.Fatal("the fleet reports no hit rate")
-	}
+	require.NoError(t, err)
+	require.NotNil(t, served.HitRate, "the fleet reports no hit rate")
 	simulated := report.Arms[0].Stats["hit_rate"].Mean
 	t.Logf("hit rate %.3f served, %.3f simulated", *served.HitRate, simulated)
-	if *served.HitRate < 0.2 || math.Abs(simulated-*served.HitRate) > 0.15 {
-		t.Errorf("the fleet found %.3f cached, the simulator %.3f", *served.HitRate, simulated)
-	}
+	assert.True(t, *served.HitRate >= 0.2 && math.Abs(simulated-*served.HitRate) <= 0.15,
+		"the fleet found %.3f cached, the simulator %.3f", *served.HitRate, simulated)
 }
 
 // alike is how many tokens two prompts share from their beginning.

@@ -17,6 +17,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
@@ -125,9 +127,7 @@ func afterTraffic(t *testing.T) exposition {
 		return counted
 	})
 	other, err := nats.Connect(f.NATS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer other.Close()
 	f.Eventually("another gateway is known", func() bool { // once it has spoken, as it does here
 		if err := other.Publish("tandem.replica.auto.other.say", replica.NewOwn("other", 1).Beat("", time.Second, nil)); err != nil {
@@ -144,17 +144,13 @@ func afterTraffic(t *testing.T) exposition {
 	})
 	f.Idle()
 	families, err := f.Reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if trafficked.problems, err = promlint.NewWithMetricFamilies(families).Lint(); err != nil {
 		t.Fatal(err)
 	}
 	all := scrape(t, families)
 	process, err := telemetry.NewRegistry().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, m := range scrape(t, process) {
 		all[name] = m
 	}
@@ -165,9 +161,7 @@ func afterTraffic(t *testing.T) exposition {
 func scrapeOf(t *testing.T, f *fleet.Fleet) exposition {
 	t.Helper()
 	families, err := f.Reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return scrape(t, families)
 }
 
@@ -253,16 +247,11 @@ var variable = regexp.MustCompile(`\$\{?(\w+)`)
 // The dashboard shows what a gateway with traffic exposes, and nothing else.
 func TestDashboardNamesWhatThereIs(t *testing.T) {
 	raw, err := os.ReadFile("../../../../deploy/grafana/tandem.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var d dashboard
-	if err := json.Unmarshal(raw, &d); err != nil {
-		t.Fatal(err)
-	}
-	if d.UID == "" || d.Title == "" || d.SchemaVersion < 38 {
-		t.Errorf("uid %q, title %q, schema version %d: Grafana 10 has 38", d.UID, d.Title, d.SchemaVersion)
-	}
+	require.NoError(t, json.Unmarshal(raw, &d))
+	assert.True(t, d.UID != "" && d.Title != "" && d.SchemaVersion >= 38,
+		"uid %q, title %q, schema version %d: Grafana 10 has 38", d.UID, d.Title, d.SchemaVersion)
 	all := afterTraffic(t)
 	vars := []string{"__rate_interval"}
 	for _, v := range d.Templating.List {
@@ -276,15 +265,11 @@ func TestDashboardNamesWhatThereIs(t *testing.T) {
 		vars = append(vars, v.Name)
 	}
 	for _, need := range []string{"datasource", "model", "worker"} {
-		if !slices.Contains(vars, need) {
-			t.Errorf("there is no variable %s", need)
-		}
+		assert.True(t, slices.Contains(vars, need), "there is no variable %s", need)
 	}
 	ids, taken, shown, rows := map[int]bool{}, map[[2]int]string{}, 0, 0
 	for _, p := range d.Panels {
-		if ids[p.ID] {
-			t.Errorf("panel %q: id %d is taken", p.Title, p.ID)
-		}
+		assert.False(t, ids[p.ID], "panel %q: id %d is taken", p.Title, p.ID)
 		ids[p.ID] = true
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
@@ -304,22 +289,17 @@ func TestDashboardNamesWhatThereIs(t *testing.T) {
 		}
 		for _, q := range p.Targets {
 			shown++
-			if q.LegendFormat == "" || q.Datasource.UID != "${datasource}" {
-				t.Errorf("panel %q: query %s lacks a legend or the data source's variable", p.Title, q.RefID)
-			}
+			assert.True(t, q.LegendFormat != "" && q.Datasource.UID == "${datasource}",
+				"panel %q: query %s lacks a legend or the data source's variable", p.Title, q.RefID)
 			for _, wrong := range all.wrongs(q.Expr, q.LegendFormat) {
 				t.Errorf("panel %q: %s", p.Title, wrong)
 			}
 			for _, m := range variable.FindAllStringSubmatch(q.Expr, -1) {
-				if !slices.Contains(vars, m[1]) {
-					t.Errorf("panel %q: there is no variable %s", p.Title, m[1])
-				}
+				assert.True(t, slices.Contains(vars, m[1]), "panel %q: there is no variable %s", p.Title, m[1])
 			}
 		}
 	}
-	if rows < 9 || shown < 40 {
-		t.Errorf("%d rows with %d queries: the dashboard was not read whole", rows, shown)
-	}
+	assert.True(t, rows >= 9 && shown >= 40, "%d rows with %d queries: the dashboard was not read whole", rows, shown)
 }
 
 // rules is a rules file of Prometheus.
@@ -340,15 +320,11 @@ type rules struct {
 func alerts(t *testing.T) rules {
 	t.Helper()
 	raw, err := os.ReadFile("../../../../deploy/grafana/alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var r rules
 	dec := yaml.NewDecoder(bytes.NewReader(raw))
 	dec.KnownFields(true)
-	if err := dec.Decode(&r); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, dec.Decode(&r))
 	return r
 }
 
@@ -356,9 +332,8 @@ func TestAlertsNameWhatThereIs(t *testing.T) {
 	all, names := afterTraffic(t), map[string]bool{}
 	for _, g := range alerts(t).Groups {
 		for _, r := range g.Rules {
-			if names[r.Alert] || r.Alert == "" || g.Name == "" {
-				t.Errorf("alert %q in group %q: no name, or a name that is taken", r.Alert, g.Name)
-			}
+			assert.True(t, !names[r.Alert] && r.Alert != "" && g.Name != "",
+				"alert %q in group %q: no name, or a name that is taken", r.Alert, g.Name)
 			names[r.Alert] = true
 			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" ||
 				r.Annotations["description"] == "" {
@@ -382,9 +357,7 @@ func TestAlertsNameWhatThereIs(t *testing.T) {
 			}
 		}
 	}
-	if len(names) < 5 {
-		t.Errorf("%d alerts: the file was not read whole", len(names))
-	}
+	assert.GreaterOrEqual(t, len(names), 5, "alerts: the file was not read whole")
 }
 
 // hasSection reports whether a page of Markdown has a heading with this anchor, as GitHub makes it.
@@ -435,9 +408,7 @@ func TestWrongsAreFound(t *testing.T) {
 		{`max by (m) (sum by (instance, m) (tandem_frontend_router_workers))`, "{{m}}", ""},
 	}
 	for _, tt := range tests {
-		if got := strings.Join(all.wrongs(tt.expr, tt.legend), "; "); got != tt.want {
-			t.Errorf("%s %s: %q, want %q", tt.expr, tt.legend, got, tt.want)
-		}
+		assert.Equal(t, tt.want, strings.Join(all.wrongs(tt.expr, tt.legend), "; "), "%s %s", tt.expr, tt.legend)
 	}
 }
 
@@ -451,16 +422,12 @@ var (
 // and labels, of no other, and of the alerts that use it.
 func TestEveryMetricIsDocumented(t *testing.T) {
 	raw, err := os.ReadFile("../../../../docs/reference/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	using := map[string][]string{} // alerts by metric
 	for _, g := range alerts(t).Groups {
 		for _, r := range g.Rules {
 			refs, _, err := promql(r.Expr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for _, ref := range refs {
 				using[ref.metric] = append(using[ref.metric], r.Alert)
 			}
@@ -476,28 +443,23 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 			t.Errorf("%s is documented and not exposed", name)
 			continue
 		}
-		if have.kind != kind || !slices.Equal(have.labels, labels) {
-			t.Errorf("%s is documented as %s %v and is %s %v", name, kind, labels, have.kind, have.labels)
-		}
+		assert.True(t, have.kind == kind && slices.Equal(have.labels, labels),
+			"%s is documented as %s %v and is %s %v", name, kind, labels, have.kind, have.labels)
 		var alerting []string
 		for _, series := range []string{name, name + "_bucket", name + "_sum", name + "_count"} {
 			alerting = append(alerting, using[series]...)
 		}
 		for _, alert := range alerting {
-			if !strings.Contains(m[5], alert) {
-				t.Errorf("%s: the documents do not name its alert %s", name, alert)
-			}
+			assert.Contains(t, m[5], alert, "%s: the documents do not name its alert", name)
 		}
 		for _, alert := range alertInText.FindAllString(m[5], -1) {
-			if !slices.Contains(alerting, alert) {
-				t.Errorf("%s: the documents name the alert %s, which does not use it", name, alert)
-			}
+			assert.True(t, slices.Contains(alerting, alert),
+				"%s: the documents name the alert %s, which does not use it", name, alert)
 		}
 	}
 	for name := range all {
-		if strings.HasPrefix(name, "tandem_") && !documented[name] {
-			t.Errorf("%s %v (%s) is not in docs/reference/metrics.md", name, all[name].labels, all[name].kind)
-		}
+		assert.True(t, !strings.HasPrefix(name, "tandem_") || documented[name],
+			"%s %v (%s) is not in docs/reference/metrics.md", name, all[name].labels, all[name].kind)
 	}
 	for _, name := range metricInText.FindAllString(string(raw), -1) {
 		if _, ok := all.series(name); !ok && !documented[name] {
@@ -509,13 +471,10 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 // docs/reference/metrics.md has a row for each old name.
 func TestOldNamesAreDocumented(t *testing.T) {
 	raw, err := os.ReadFile("../../../../docs/reference/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, a := range slices.Concat(telemetry.Aliases, telemetry.ServiceAliases) {
-		if !strings.Contains(string(raw), "\n| `"+a.Old+"` | `"+a.Name+"`") {
-			t.Errorf("docs/reference/metrics.md does not name %s as the old name of %s", a.Old, a.Name)
-		}
+		assert.Contains(t, string(raw), "\n| `"+a.Old+"` | `"+a.Name+"`",
+			"docs/reference/metrics.md does not name %s as the old name of %s", a.Old, a.Name)
 	}
 }
 
@@ -532,9 +491,8 @@ func TestMetricsPrefix(t *testing.T) {
 			}
 		}
 		for name := range all {
-			if !strings.HasPrefix(name, prefix) || strings.Contains(name, "tandem") {
-				t.Errorf("prefix %q: there is %s", prefix, name)
-			}
+			assert.True(t, strings.HasPrefix(name, prefix) && !strings.Contains(name, "tandem"),
+				"prefix %q: there is %s", prefix, name)
 		}
 	}
 }
@@ -549,9 +507,7 @@ func TestMetricsAddUp(t *testing.T) {
 		f.Post(fleet.CompletionPath, fmt.Sprintf(`%s,"stream":%v}`, head, i%2 == 0))
 	}
 	f.Post(fleet.CompletionPath, head+`,"n":2}`)
-	if err := f.Gateway.Roster.Drain("prefill-1", true); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.Gateway.Roster.Drain("prefill-1", true))
 	f.Gateway.Roster.Remove("prefill-2")
 	f.Post(fleet.CompletionPath, head+`}`)
 	f.Idle()
@@ -582,9 +538,7 @@ func TestMetricsAddUp(t *testing.T) {
 		{"tandem_desired_workers", []string{"decode"}, 2},
 		{"tandem_build_info", []string{"test"}, 1},
 	} {
-		if got := f.Value(tt.name, tt.with...); got != tt.want {
-			t.Errorf("%s %v is %v, want %v", tt.name, tt.with, got, tt.want)
-		}
+		assert.Equal(t, tt.want, f.Value(tt.name, tt.with...), "%s %v", tt.name, tt.with)
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/otlp"
@@ -71,16 +74,12 @@ func treeOf(f *fleet.Fleet, c *otlptest.Collector, n int) *tree {
 	out := &tree{engine: map[string]otlptest.Span{}}
 	spans := c.Spans()
 	for _, s := range spans {
-		if s.Trace != spans[0].Trace {
-			f.T.Errorf("%s is of another trace: %s, not %s", s.Name, s.Trace, spans[0].Trace)
-		}
+		assert.Equal(f.T, spans[0].Trace, s.Trace, "%s is of another trace", s.Name)
 		switch {
 		case s.Name == "llm_request":
 			out.engine[s.Parent] = s
 		case s.Kind == "SERVER":
-			if out.root.ID != "" {
-				f.T.Errorf("two trees: %v and %v", out.root, s)
-			}
+			assert.Empty(f.T, out.root.ID, "two trees: %v and %v", out.root, s)
 			out.root = s
 		}
 	}
@@ -96,9 +95,8 @@ func treeOf(f *fleet.Fleet, c *otlptest.Collector, n int) *tree {
 			f.T.Errorf("%s lasts from %v to %v", s.Name, s.Began, s.Ended)
 		}
 		for name := range s.Attributes {
-			if strings.HasPrefix(name, "gen_ai.usage.") && s.ID != out.root.ID && s.Name != "llm_request" {
-				f.T.Errorf("%s counts tokens a second time: %s", s.Name, name)
-			}
+			assert.True(f.T, !strings.HasPrefix(name, "gen_ai.usage.") || s.ID == out.root.ID || s.Name == "llm_request",
+				"%s counts tokens a second time: %s", s.Name, name)
 		}
 	}
 	if len(spans) != n {
@@ -120,9 +118,7 @@ func TestTracesAreTrees(t *testing.T) {
 					a, err := f.Try(context.Background(), fleet.CompletionPath,
 						`{"model":"tandem-sim","max_tokens":5,"ignore_eos":true,"temperature":0.5,`+
 							fmt.Sprintf(`"stream":%v,"prompt":%q}`, stream, fleet.Long), nil, headers...)
-					if err != nil || a.Status != http.StatusOK {
-						t.Fatalf("status %d, %v: %s", a.Status, err, a.Body)
-					}
+					require.True(t, err == nil && a.Status == http.StatusOK, "status %d, %v: %s", a.Status, err, a.Body)
 					tr := treeOf(f, c, 6)
 					if headers == nil && tr.root.Parent != "" || headers != nil &&
 						(tr.root.Parent != clientsSpan || tr.root.Trace != clientsTrace || tr.root.State != "vendor=1") {
@@ -150,9 +146,7 @@ func TestTracesAreTrees(t *testing.T) {
 					seen := map[string]bool{}
 					for _, s := range tr.below {
 						seen[s.Name] = true
-						if s.Attributes["tandem.attempt"] != 1 || s.Failed != "" {
-							t.Errorf("%+v", s)
-						}
+						assert.True(t, s.Attributes["tandem.attempt"] == 1 && s.Failed == "", "%+v", s)
 						if s.Kind == "INTERNAL" {
 							continue
 						}
@@ -161,9 +155,8 @@ func TestTracesAreTrees(t *testing.T) {
 							own.Service != "tandem-worker-"+role+"-1" {
 							t.Errorf("%s of %v: below it %+v", s.Name, s.Attributes, own)
 						}
-						if tokens := role == "decode" && stream; tokens != (len(s.Events) == 1 && s.Events[0] == "first_token") {
-							t.Errorf("%s has the events %q", s.Name, s.Events)
-						}
+						assert.Equal(t, (len(s.Events) == 1 && s.Events[0] == "first_token"), role == "decode" && stream,
+							"%s has the events %q", s.Name, s.Events)
 					}
 					if !seen["tandem.queue"] || !seen["tandem.prefill"] || !seen["tandem.decode"] {
 						t.Errorf("below the root: %s", tr.names())
@@ -253,9 +246,8 @@ func TestResumedStreamsAreLinked(t *testing.T) {
 		decodes[1].Links[0] != decodes[0].ID || decodes[1].Parent != root.ID {
 		t.Errorf("decode legs: %+v", decodes)
 	}
-	if root.Attributes["tandem.resumes"] != 1 || root.Attributes["gen_ai.usage.output_tokens"] != 120 {
-		t.Errorf("the request: %v", root.Attributes)
-	}
+	assert.True(t, root.Attributes["tandem.resumes"] == 1 && root.Attributes["gen_ai.usage.output_tokens"] == 120,
+		"the request: %v", root.Attributes)
 }
 
 // TestUnsampledRequests: a request that is not sampled has no span anywhere, and its engines know that it has none.
@@ -268,9 +260,7 @@ func TestUnsampledRequests(t *testing.T) {
 		f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 3), headers...)
 		for _, r := range []*fleet.Recorder{prefill, decode} {
 			heads := r.Take()
-			if len(heads) != 1 {
-				t.Fatalf("%d calls", len(heads))
-			}
+			require.Len(t, heads, 1, "calls")
 			got := heads[0].Get("Traceparent")
 			if headers != nil && got != unsampled || !strings.HasPrefix(got, "00-") || !strings.HasSuffix(got, "-00") {
 				t.Errorf("%s: the engine got %q", name, got)
@@ -282,9 +272,7 @@ func TestUnsampledRequests(t *testing.T) {
 		traceparent); err != nil {
 		t.Fatal(err)
 	}
-	if tr := treeOf(f, c, 6); tr.root.Trace != clientsTrace {
-		t.Errorf("trace %s", tr.root.Trace)
-	}
+	assert.Equal(t, clientsTrace, treeOf(f, c, 6).root.Trace, "trace")
 	f.Eventually("the traced request's line has its trace",
 		func() bool { return strings.Contains(f.Logs.String(), "trace_id="+clientsTrace) })
 }
@@ -318,19 +306,13 @@ func TestExemplars(t *testing.T) {
 	tr := treeOf(f, c, 6)
 	scrape := func(accept string) string {
 		req, err := http.NewRequest(http.MethodGet, f.URL+"/metrics", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		req.Header.Set("Accept", accept)
 		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer res.Body.Close()
 		text, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return string(text)
 	}
 	spans := map[string]string{"tandem_frontend_time_to_first_token_seconds_bucket{model=": tr.root.ID}
@@ -347,9 +329,7 @@ func TestExemplars(t *testing.T) {
 			found = found || strings.HasPrefix(line, series) && strings.Contains(exemplar, `span_id="`+span+`"`) &&
 				strings.Contains(exemplar, `trace_id="`+tr.root.Trace+`"`)
 		}
-		if !found {
-			t.Errorf("no exemplar of %s:\n%s", series, open)
-		}
+		assert.True(t, found, "no exemplar of %s:\n%s", series, open)
 	}
 	if text := scrape("text/plain"); len(spans) != 3 || strings.Contains(text, "trace_id") || !strings.Contains(text, `le="1"`) {
 		t.Errorf("the text has exemplars, or other bounds of buckets; %d series", len(spans))
@@ -374,9 +354,7 @@ func TestDeadCollectorDelaysNothing(t *testing.T) {
 				waiting := float64(requests*spansARequest) - f.Value("tandem_trace_spans_total")
 				return waiting >= 0 && waiting <= 2*room // in the queue, and on their way
 			})
-			if n := f.Value("tandem_trace_spans_total", "exported"); n != 0 {
-				t.Errorf("%v spans count as exported", n)
-			}
+			assert.EqualValues(t, 0, f.Value("tandem_trace_spans_total", "exported"), "spans count as exported")
 		})
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
@@ -90,9 +91,7 @@ func TestWorkersByURL(t *testing.T) {
 	if by, then := served(); by != "" || then != "d1" {
 		t.Errorf("served by %q and %q", by, then)
 	}
-	if f.Status("/health") != http.StatusOK {
-		t.Error("the minimum of workers is not latched")
-	}
+	assert.Equal(t, http.StatusOK, f.Status("/health"), "the minimum of workers is not latched")
 	f.Serve(pools.Prefill, "p1", p)
 	in(true)
 	if again, _ := f.Gateway.Roster.Lookup("p1"); again.Worker.Incarnation == m.Worker.Incarnation {
@@ -101,9 +100,7 @@ func TestWorkersByURL(t *testing.T) {
 	f.Eventually("p1 serves again", func() bool { by, _ := served(); return by == "p1" })
 
 	// A cordon holds through another death.
-	if err := f.Gateway.Roster.Drain("p1", true); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.Gateway.Roster.Drain("p1", true))
 	f.Workers["p1"].Kill()
 	in(false)
 	f.Serve(pools.Prefill, "p1", p)
@@ -111,9 +108,7 @@ func TestWorkersByURL(t *testing.T) {
 	if by, _ := served(); by != "" {
 		t.Errorf("a cordoned worker served after its restart: %q", by)
 	}
-	if err := f.Gateway.Roster.Drain("p1", false); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.Gateway.Roster.Drain("p1", false))
 	f.Eventually("p1 serves again", func() bool { by, _ := served(); return by == "p1" })
 	f.Idle()
 }
@@ -164,9 +159,7 @@ func TestWorkersWithoutAHandOffShowInHealth(t *testing.T) {
 func newNames(t *testing.T) *atomic.Pointer[netip.Addr] {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	at, ended := new(atomic.Pointer[netip.Addr]), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -215,9 +208,7 @@ func TestNamesMove(t *testing.T) {
 			names.Store(&old)
 			p, d, behind := fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t)
 			link, err := linktest.New(fmt.Sprintf("127.0.0.1:%d", behind))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			t.Cleanup(link.Close)
 			port := netip.MustParseAddrPort(link.Addr()).Port()
 			cfg := fleet.GatewayConfig()
@@ -238,9 +229,8 @@ func TestNamesMove(t *testing.T) {
 				n++
 				prompt := fmt.Sprint(n, fleet.Long)
 				a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 6))
-				if a.Status != http.StatusOK || f.Text(a) != fleet.Answered(prompt, 6) {
-					t.Fatalf("request %d: status %d, %s %q", n, a.Status, a.Body, a.Events)
-				}
+				require.True(t, a.Status == http.StatusOK && f.Text(a) == fleet.Answered(prompt, 6),
+					"request %d: status %d, %s %q", n, a.Status, a.Body, a.Events)
 				_, d := f.Served(a)
 				return d
 			}
@@ -251,9 +241,7 @@ func TestNamesMove(t *testing.T) {
 				Engine: engine.Config{Role: "decode", ID: "moved", Speedup: 20, BlockSize: 32, TotalKVBlocks: 10_000},
 				Host:   next.String(), Port: int(port), ModelInput: "text", Drain: time.Second,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			f.Run("moved", w)
 			link.Set(state)
 			if state.Refuse {
@@ -424,9 +412,7 @@ func TestGatewaysAreNotTakenForWorkers(t *testing.T) {
 	go func() { attached <- a.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-attached; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-attached)
 	})
 	f.Eventually("attach says why it waits", func() bool {
 		ok, awaits := a.Registered()
@@ -437,9 +423,7 @@ func TestGatewaysAreNotTakenForWorkers(t *testing.T) {
 	f.Put(pools.Worker{
 		ID: "itself", Incarnation: "1", Model: "m", Role: pools.Both, Engine: "sim", Address: f.URL, BlockSize: 16, ModelInput: "text",
 	})
-	if a := f.Post(fleet.CompletionPath, `{"model":"m","prompt":"x","max_tokens":1}`); a.Status < 500 {
-		t.Errorf("status %d", a.Status)
-	}
+	assert.GreaterOrEqual(t, f.Post(fleet.CompletionPath, `{"model":"m","prompt":"x","max_tokens":1}`).Status, 500, "status")
 	if n := f.Value("tandem_frontend_http_responses_total", "508"); n < 1 || n > 10 {
 		t.Errorf("%v requests came back", n)
 	}
@@ -467,9 +451,7 @@ func newCluster(t *testing.T) *cluster {
 func (c *cluster) pod(role pools.Role, id string) {
 	c.T.Helper()
 	at, err := url.Parse(c.Serve(role, id, 0))
-	if err != nil {
-		c.T.Fatal(err)
-	}
+	require.NoError(c.T, err)
 	port, _ := strconv.Atoi(at.Port())
 	c.pods[id] = apitest.Pod{
 		Name: id, UID: fmt.Sprintf("uid-%s-%d", id, port), Labels: map[string]string{"app": "llm", "tandem.dev/role": string(role)},
@@ -540,9 +522,7 @@ func TestWorkersInPods(t *testing.T) {
 				<-deleted
 			}
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 		ended <- a
 	}()
 	<-streaming
@@ -588,9 +568,7 @@ func TestWorkersInPods(t *testing.T) {
 // gauge is the value of a gauge without labels, -1 where there is none.
 func (c *cluster) gauge(name string) float64 {
 	families, err := c.Reg.Gather()
-	if err != nil {
-		c.T.Fatal(err)
-	}
+	require.NoError(c.T, err)
 	for _, f := range families {
 		if f.GetName() == name {
 			return f.GetMetric()[0].GetGauge().GetValue()

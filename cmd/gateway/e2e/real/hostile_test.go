@@ -14,6 +14,8 @@ import (
 
 	natsd "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -56,9 +58,7 @@ func newHostile(t *testing.T) *hostile {
 	t.Setenv("TANDEM_NATS_KEY", key)
 	t.Setenv("TANDEM_NATS_CA", bundle)
 	options, err := natsd.ProcessConfigFile(filepath.Join(securityFiles, "nats.conf"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	options.Host, options.Port, options.NoLog, options.NoSigs = "127.0.0.1", natsd.RANDOM_PORT, true, true
 	options.Cluster, options.Routes = natsd.ClusterOpts{}, nil // it is alone
 	if h.nats, err = natsd.NewServer(options); err != nil {
@@ -66,9 +66,7 @@ func newHostile(t *testing.T) *hostile {
 	}
 	h.nats.Start()
 	t.Cleanup(func() { h.nats.Shutdown(); h.nats.WaitForShutdown() })
-	if !h.nats.ReadyForConnections(10 * time.Second) {
-		t.Fatal("NATS is not ready")
-	}
+	require.True(t, h.nats.ReadyForConnections(10*time.Second), "NATS is not ready")
 	if h.etcd, err = discovery.StartEtcd(discovery.EtcdConfig{CertFile: cert, KeyFile: key}); err != nil {
 		t.Fatal(err)
 	}
@@ -84,9 +82,7 @@ func (h *hostile) users(args ...string) {
 	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
 	defer cancel()
 	password := "TANDEM_PASSWORD=pw-of-" + args[min(1, len(args)-1)]
-	if err := etcdusers.Run(ctx, h.root, filepath.Join(securityFiles, "etcd-users.sh"), []string{password}, args...); err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, etcdusers.Run(ctx, h.root, filepath.Join(securityFiles, "etcd-users.sh"), []string{password}, args...))
 }
 
 // discovery is how a process reaches both: by its certificate, and by its name and password.
@@ -104,9 +100,7 @@ func (h *hostile) discovery(name string) *stack.Discovery {
 func (h *hostile) links(d *stack.Discovery, log *slog.Logger) stack.Links {
 	h.t.Helper()
 	links, unlink, err := stack.Connect(d, nil, log, nats.Name("test"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, err)
 	h.t.Cleanup(unlink)
 	return links
 }
@@ -133,9 +127,7 @@ func TestFleetAmongOthers(t *testing.T) {
 			Engine: engine.Config{Role: string(role), ID: id, Speedup: 20}, Host: "127.0.0.1", ModelInput: "text",
 			Drain: time.Second, LeaseTTL: time.Minute,
 		}, h.links(h.discovery(id), log), log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		f.Run(id, w)
 	}
 	f.Eventually("both workers serve", func() bool { // decode alone is enough for /health
@@ -189,9 +181,7 @@ func TestFleetAmongOthers(t *testing.T) {
 		true}, {"gateway-1", other, true}} {
 		client := h.links(h.discovery(c.who), log).Etcd
 		_, err := client.Put(t.Context(), c.key, "{}")
-		if errors.Is(err, rpctypes.ErrPermissionDenied) != c.refused {
-			t.Errorf("%s writes %s: %v", c.who, c.key, err)
-		}
+		assert.Equal(t, c.refused, errors.Is(err, rpctypes.ErrPermissionDenied), "%s writes %s: %v", c.who, c.key, err)
 	}
 	if _, err := nats.Connect(h.nats.ClientURL(), nats.RootCAs(h.ca.Bundle(h.dir))); err == nil {
 		t.Error("NATS lets in a client without a certificate")
@@ -211,18 +201,14 @@ func (h *hostile) try(who, does, subject string) error {
 	complaints := make(chan error, 8)
 	nc, err := nats.Connect(d.NATSURL, nats.RootCAs(d.NATSCA), nats.ClientCert(d.NATSCert, d.NATSKey),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { complaints <- err }))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, err)
 	defer nc.Close()
 	if does == "publish" {
 		err = nc.Publish(subject, nil)
 	} else {
 		_, err = nc.SubscribeSync(subject)
 	}
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, err)
 	if err := nc.Flush(); err != nil { // the complaint comes before its answer, and is handled on its own goroutine
 		h.t.Fatal(err)
 	}
@@ -239,14 +225,10 @@ func TestWorkersWithCertificates(t *testing.T) {
 	dir := t.TempDir()
 	pair := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}})
 	shown, err := tls.X509KeyPair(pair.Cert, pair.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	old := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}, For: -time.Minute})
 	expired, err := tls.X509KeyPair(old.Cert, old.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	start := func(f *fleet.Fleet, role pools.Role, id string) string {
 		first := true
 		w, err := devfleet.NewWorker(devfleet.WorkerConfig{
@@ -261,9 +243,7 @@ func TestWorkersWithCertificates(t *testing.T) {
 					ClientAuth: tls.RequireAndVerifyClientCert}), nil
 			},
 		}, stack.Links{}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		f.Run(id, w)
 		return strings.Replace(w.Record().Address, "http://", "https://", 1)
 	}
@@ -323,9 +303,7 @@ type sharing struct {
 func (h *hostile) join(host string, log *slog.Logger) *sharing {
 	h.t.Helper()
 	group, err := stack.JoinGroup(h.discovery(host), certs.NewStore(0, log), log)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, err)
 	s := &sharing{pool: &pools.Pool{Model: "m", Role: pools.Both,
 		Members: []pools.Member{{Worker: &pools.Worker{ID: "w", BlockSize: 16, TotalKVBlocks: 1000}}}}}
 	base := router.DefaultConfig()
@@ -347,9 +325,7 @@ func (h *hostile) join(host string, log *slog.Logger) *sharing {
 	go func() { left <- s.Run(ctx) }()
 	h.t.Cleanup(func() {
 		leave()
-		if err := <-left; err != nil {
-			h.t.Error(err)
-		}
+		assert.NoError(h.t, <-left)
 		group.Close()
 	})
 	return s
@@ -359,9 +335,7 @@ func (h *hostile) join(host string, log *slog.Logger) *sharing {
 func (s *sharing) book(t *testing.T) (release func()) {
 	t.Helper()
 	l, err := s.routers.For("m", pools.Both).Reserve(s.pool, router.Request{ID: "1", ISL: 160}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return func() { l.Release(time.Now()) }
 }
 
@@ -416,9 +390,7 @@ func TestGroupAmongOthers(t *testing.T) {
 		}
 	}
 	// Neither as the answer to a question that was never asked.
-	if err := h.try("prefill-1", "publish", nats.NewInbox()); err == nil {
-		t.Error("a worker answers what it was not asked")
-	}
+	assert.Error(t, h.try("prefill-1", "publish", nats.NewInbox()), "a worker answers what it was not asked")
 	stranger := &fleet.Fleet{T: t, Logs: &fleet.LogBuffer{}}
 	h.join("prefill-1", slog.New(slog.NewTextHandler(stranger.Logs, nil)))
 	stranger.Eventually("its log has what NATS refuses",

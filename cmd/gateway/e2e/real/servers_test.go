@@ -23,6 +23,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -95,16 +97,10 @@ func (s *server) start() {
 	s.cmd.Env = append(os.Environ(), asServer+"="+s.what)
 	s.cmd.Stderr = os.Stderr
 	in, err := s.cmd.StdinPipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.cmd.Start())
 	s.in = in
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		s.t.Fatalf("%s did not come up: %q, %v", s.what, line, err)
@@ -161,9 +157,7 @@ func (l *linked) join(role pools.Role, id string, how devfleet.WorkerEvents) {
 		Engine: engine.Config{Role: string(role), ID: id, Speedup: 50, BlockSize: 16, TotalKVBlocks: 20_000},
 		Host:   "127.0.0.1", ModelInput: "text", Drain: time.Second, LeaseTTL: l.ttl, KVEvents: how,
 	}, l.connect(id), slog.New(slog.DiscardHandler))
-	if err != nil {
-		l.T.Fatal(err)
-	}
+	require.NoError(l.T, err)
 	l.Run(id, w)
 }
 
@@ -267,9 +261,7 @@ func TestServersKilledUnderLoad(t *testing.T) {
 			over := time.Now().Add(d)
 			l.Eventually(what, func() bool {
 				for _, id := range ids {
-					if l.listed()[id] != 1 {
-						t.Errorf("%s: %s is not in the roster", what, id)
-					}
+					assert.Equal(t, 1, l.listed()[id], "%s: %s is not in the roster", what, id)
 				}
 				return t.Failed() || time.Now().After(over)
 			})
@@ -283,9 +275,7 @@ func TestServersKilledUnderLoad(t *testing.T) {
 			return !slices.ContainsFunc(ids, func(id string) bool { return l.Sources()[id].Reason == "parity" })
 		})
 		asked, err := stop()
-		if err != nil || asked == 0 {
-			t.Fatalf("%s: of %d requests went wrong: %v", outage.name, asked, err)
-		}
+		require.True(t, err == nil && asked != 0, "%s: of %d requests went wrong: %v", outage.name, asked, err)
 		t.Logf("%s: %d requests, all answered", outage.name, asked)
 		l.Idle()
 		l.Eventually("all is exact after "+outage.name, func() bool { return l.exact(ids...) })
@@ -334,15 +324,11 @@ func overEtcd(t *testing.T) *operated {
 		} else {
 			_, err = client.Put(t.Context(), key(kind, name), value)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	o.has = func(kind, name string) bool {
 		r, err := client.Get(t.Context(), key(kind, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return len(r.Kvs) > 0
 	}
 	return o
@@ -357,19 +343,13 @@ func overJetStream(t *testing.T) *operated {
 		return stack.Links{Group: fleet.Join(t, address)}
 	}
 	conn, err := nats.Connect(address, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	bucket := func() jetstream.KeyValue {
 		kv, err := js.KeyValue(t.Context(), "TANDEM_STATE_tandem_workers")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return kv
 	}
 	key := func(kind, name string) string { return kind + "." + base64.RawURLEncoding.EncodeToString([]byte(name)) }
@@ -379,9 +359,7 @@ func overJetStream(t *testing.T) *operated {
 		} else {
 			_, err = bucket().PutString(t.Context(), key(kind, name), value)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	o.has = func(kind, name string) bool { _, err := bucket().Get(t.Context(), key(kind, name)); return err == nil }
 	return o
@@ -435,9 +413,8 @@ func operate(f *fleet.Fleet, path, body string) string {
 	f.T.Helper()
 	a := f.Post(path, body)
 	var got struct{ Kept string }
-	if err := json.Unmarshal(a.Body, &got); err != nil || a.Status != http.StatusOK {
-		f.T.Fatalf("%s: status %d: %s", path, a.Status, a.Body)
-	}
+	require.True(f.T, json.Unmarshal(a.Body, &got) == nil && a.Status == http.StatusOK,
+		"%s: status %d: %s", path, a.Status, a.Body)
 	return got.Kept
 }
 
@@ -454,13 +431,10 @@ func TestChangesAreKept(t *testing.T) {
 			cordoned := func(f *fleet.Fleet, ids ...string) func() bool {
 				return func() bool { return slices.Equal(cordonsOf(f), ids) }
 			}
-			if got := operate(a, "/workers/w1/cordon", ""); got != "yes" {
-				t.Errorf("kept: %s", got)
-			}
+			assert.Equal(t, "yes", operate(a, "/workers/w1/cordon", ""), "kept")
 			b.Eventually("b knows of a's cordon", cordoned(b, "w1"))
-			if got := operate(b, "/busy_threshold", `{"model":"org/model","active_decode_blocks_threshold":0.5}`); got != "yes" {
-				t.Errorf("kept: %s", got)
-			}
+			assert.Equal(t, "yes", operate(b, "/busy_threshold", `{"model":"org/model","active_decode_blocks_threshold":0.5}`),
+				"kept")
 			a.Eventually("a knows of b's thresholds", func() bool { return thresholdOf(a) == "0.5 9000" })
 
 			o.put("cordons", "w2", "{no object")
@@ -472,12 +446,8 @@ func TestChangesAreKept(t *testing.T) {
 			o.put("cordons", "absent", `{"later":[1,2]}`)
 			for _, f := range []*fleet.Fleet{a, b} {
 				f.Eventually("the last of a stranger's entries is read", cordoned(f, "absent", "w1"))
-				if n := strings.Count(f.Logs.String(), "ignored"); n != 5 {
-					t.Errorf("%d entries are passed over, want 5", n)
-				}
-				if got := thresholdOf(f); got != "0.5 9000" {
-					t.Errorf("a stranger's threshold made it %s", got)
-				}
+				assert.Equal(t, 5, strings.Count(f.Logs.String(), "ignored"), "entries are passed over, want 5")
+				assert.Equal(t, "0.5 9000", thresholdOf(f), "a stranger's threshold made it")
 			}
 			o.put("cordons", "absent", "")
 			o.put("cordons", "w2", "")
@@ -492,9 +462,7 @@ func TestChangesAreKept(t *testing.T) {
 				t.Errorf("kept: %s; cordoned: %v", got, cordonsOf(b))
 			}
 			c, stopC := o.gateway("c", workers...)
-			if !strings.Contains(c.Logs.String(), "continuing without them") {
-				t.Error("c does not say that it has not read them")
-			}
+			assert.Contains(t, c.Logs.String(), "continuing without them", "c does not say that it has not read them")
 			o.server.start()
 			for _, f := range []*fleet.Fleet{a, b, c} {
 				f.Eventually("all agree once the server is back", cordoned(f, "w2"))
@@ -508,9 +476,7 @@ func TestChangesAreKept(t *testing.T) {
 				t.Errorf("after a restart %v are cordoned", got)
 			}
 			// The stranger's threshold is what the store has: the settings' are in force again.
-			if got := thresholdOf(d); got != " 9000" {
-				t.Errorf("after a restart the thresholds are %s", got)
-			}
+			assert.Equal(t, " 9000", thresholdOf(d), "after a restart the thresholds")
 			if got := operate(d, "/busy_threshold", `{"model":"org/model","active_decode_blocks_threshold":null}`); got != "yes" ||
 				o.has("thresholds", "org/model") {
 				t.Errorf("kept: %s; the settings' own thresholds are kept: %v", got, o.has("thresholds", "org/model"))
@@ -526,12 +492,8 @@ func TestChangesAreKept(t *testing.T) {
 func TestChangesAreNotKept(t *testing.T) {
 	o := &operated{t: t, link: func(string) stack.Links { return stack.Links{} }}
 	f, _ := o.gateway("alone", "w1")
-	if got := operate(f, "/workers/w1/cordon", ""); got != "no" {
-		t.Errorf("kept: %s", got)
-	}
-	if got := operate(f, "/busy_threshold", `{"model":"org/model","active_decode_blocks_threshold":0.5}`); got != "no" {
-		t.Errorf("kept: %s", got)
-	}
+	assert.Equal(t, "no", operate(f, "/workers/w1/cordon", ""), "kept")
+	assert.Equal(t, "no", operate(f, "/busy_threshold", `{"model":"org/model","active_decode_blocks_threshold":0.5}`), "kept")
 }
 
 // TestMovesOfAllGateways: a drain with move at one gateway moves the streams of the others too.
@@ -547,13 +509,9 @@ func TestMovesOfAllGateways(t *testing.T) {
 	b.Eventually("b is healthy", func() bool { return b.Status("/health") == http.StatusOK })
 	const streams = 6
 	b.Streams(streams, 8000, func() {
-		if got := operate(l.Fleet, "/workers/d1/move", ""); got != "yes" {
-			t.Errorf("kept: %s", got)
-		}
+		assert.Equal(t, "yes", operate(l.Fleet, "/workers/d1/move", ""), "kept")
 		l.Eventually("d1 is empty", func() bool { return l.Workers["d1"].Engine.Books().Running == 0 })
 		l.Eventually("all go on on d2", func() bool { return l.Workers["d2"].Engine.Books().Running == streams })
 	})
-	if !strings.Contains(b.Logs.String(), "resumes=1") {
-		t.Error("no answer moved")
-	}
+	assert.Contains(t, b.Logs.String(), "resumes=1", "no answer moved")
 }

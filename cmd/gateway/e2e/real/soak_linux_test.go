@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -73,9 +74,7 @@ func TestSoak(t *testing.T) {
 	over()
 	all.Wait()
 	t.Logf("%d streams ended well, %d clients left", whole.Load(), left.Load())
-	if whole.Load() == 0 || left.Load() == 0 {
-		t.Error("nothing was shown")
-	}
+	assert.True(t, whole.Load() != 0 && left.Load() != 0, "nothing was shown")
 	f.Eventually("descriptors and goroutines are back, but for the gateway's own calls to workers, its watches and the runtime's",
 		func() bool {
 			<-time.After(50 * time.Millisecond) // the look itself takes a fleet's time: books of every engine

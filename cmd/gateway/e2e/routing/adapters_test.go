@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -17,9 +20,7 @@ import (
 func loaded(f *fleet.Fleet, id, verb, adapter string) {
 	f.T.Helper()
 	m, ok := f.Gateway.Roster.Lookup(id)
-	if !ok {
-		f.T.Fatalf("no worker %s", id)
-	}
+	require.True(f.T, ok, "no worker %s", id)
 	w, prefix := *m.Worker, "/v1/"
 	if w.Engine == "sglang" {
 		prefix = "/"
@@ -57,13 +58,9 @@ func refusedAs(f *fleet.Fleet, model string) string {
 // nowhere loaded it is no model, and with one leg's workers lacking it unavailable.
 func TestAdaptersGoWhereTheyAreLoaded(t *testing.T) {
 	f := fleet.New(t, fleet.Options{})
-	if got := refusedAs(f, "sql"); got != "404 model_not_found" {
-		t.Errorf("an adapter that no worker has: %s", got)
-	}
+	assert.Equal(t, "404 model_not_found", refusedAs(f, "sql"), "an adapter that no worker has")
 	loaded(f, "prefill-2", "load", "sql")
-	if got := refusedAs(f, "sql"); got != "503 no_adapter_worker" {
-		t.Errorf("an adapter that no decode worker has: %s", got)
-	}
+	assert.Equal(t, "503 no_adapter_worker", refusedAs(f, "sql"), "an adapter that no decode worker has")
 	loaded(f, "decode-1", "load", "sql")
 	var list openai.ModelList
 	f.Get("/v1/models", &list)
@@ -82,17 +79,11 @@ func TestAdaptersGoWhereTheyAreLoaded(t *testing.T) {
 		c := chosenFor(f, "tandem-sim", fmt.Sprint("base ", i, " ", fleet.Long), "")
 		others[c.WorkerID.Prefill], others[c.WorkerID.Decode] = true, true
 	}
-	if len(others) != 4 {
-		t.Errorf("the base model is served by %v alone", others)
-	}
+	assert.Len(t, others, 4, "the base model is served by … alone")
 	loaded(f, "decode-1", "unload", "sql")
-	if got := refusedAs(f, "sql"); got != "503 no_adapter_worker" {
-		t.Errorf("an adapter that was unloaded from decode: %s", got)
-	}
+	assert.Equal(t, "503 no_adapter_worker", refusedAs(f, "sql"), "an adapter that was unloaded from decode")
 	loaded(f, "prefill-2", "unload", "sql")
-	if got := refusedAs(f, "sql"); got != "404 model_not_found" {
-		t.Errorf("an adapter that was unloaded everywhere: %s", got)
-	}
+	assert.Equal(t, "404 model_not_found", refusedAs(f, "sql"), "an adapter that was unloaded everywhere")
 	f.Idle()
 }
 
@@ -109,13 +100,9 @@ func TestUnloadedAdapters(t *testing.T) {
 			f.Put(*m.Worker) // as it was read before
 		}
 		for range 8 {
-			if got := refusedAs(f, "tandem-sim:sql"); got != "404 model_not_found" {
-				t.Fatalf("%s: %s", engine, got)
-			}
+			require.Equal(t, "404 model_not_found", refusedAs(f, "tandem-sim:sql"), "%s", engine)
 		}
-		if open := f.Circuits(); len(open) > 0 {
-			t.Errorf("%s: circuits %v", engine, open)
-		}
+		assert.LessOrEqual(t, len(f.Circuits()), 0, "%s: circuits", engine)
 		f.Idle()
 	}
 }
@@ -134,9 +121,8 @@ func TestOverlapsOfAdaptersAndSalts(t *testing.T) {
 		{"sql", `,"cache_salt":"b"`},
 	} {
 		first := chosenFor(f, kind.model, prompt, kind.more)
-		if first.Routing.Predicted != 0 || first.Routing.Actual == nil || *first.Routing.Actual != 0 {
-			t.Errorf("%s%s, first: %+v; no request asked that before", kind.model, kind.more, first.Routing)
-		}
+		assert.True(t, first.Routing.Predicted == 0 && first.Routing.Actual != nil && *first.Routing.Actual == 0,
+			"%s%s, first: %+v; no request asked that before", kind.model, kind.more, first.Routing)
 		held := f.Value("tandem_component_router_index_held_blocks", "prefill")
 		var again *fleet.Nvext
 		f.Eventually("its events are here", func() bool {

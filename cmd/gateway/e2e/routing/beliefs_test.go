@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -24,9 +26,7 @@ import (
 func compared(t *testing.T, reg *prometheus.Registry, pool string) (verdicts map[string]int, marked int) {
 	t.Helper()
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	verdicts, marked = map[string]int{}, -1
 	for _, family := range families {
 		for _, m := range family.Metric {
@@ -119,13 +119,10 @@ func TestLyingEventsAreFound(t *testing.T) {
 			}
 			verdicts, _ := compared(t, f.Reg, pool)
 			t.Logf("noticed after %d answers: %v", turn, verdicts)
-			if verdicts[lie.verdict] < 3 {
-				t.Errorf("verdicts %v, want at least three of %s", verdicts, lie.verdict)
-			}
+			assert.GreaterOrEqual(t, verdicts[lie.verdict], 3, "verdicts %v, want at least three of %s", verdicts, lie.verdict)
 			s := f.Sources()["prefill-1"]
-			if s.State != "predicted" || s.Reason != "parity" || s.Parity == nil || !s.Parity.Marked {
-				t.Errorf("/workers shows %+v", s)
-			}
+			assert.True(t, s.State == "predicted" && s.Reason == "parity" && s.Parity != nil && s.Parity.Marked,
+				"/workers shows %+v", s)
 			if other := f.Sources()["decode-1"]; other.State != "live" || other.Reason != "" || other.Parity != nil {
 				t.Errorf("/workers shows of decode %+v", other)
 			}
@@ -155,9 +152,7 @@ func TestLyingEventsAreFound(t *testing.T) {
 // and what was believed at the pick is evicted before its turn.
 func TestTrueEventsAreNeverMarked(t *testing.T) {
 	prompter, err := replay.NewPrompter(tokens.Sim(), paritySeed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cfg := parityEngine()
 	cfg.TotalKVBlocks = 1600 // of which the longest prompt takes 700
 	for _, shape := range []struct {

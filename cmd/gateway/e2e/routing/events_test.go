@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -72,23 +75,17 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 			s := f.Sources()["v1"]
 			t.Logf("after %d turns in %v: %+v", turns, time.Since(began).Round(time.Millisecond), s)
 			if !c.heals {
-				if s.State != "predicted" || s.Reason != "loss" || s.Repaired["chains"] != 0 {
-					t.Errorf("it is %+v", s)
-				}
+				assert.True(t, s.State == "predicted" && s.Reason == "loss" && s.Repaired["chains"] == 0, "it is %+v", s)
 				return
 			}
-			if s.State != "live" || s.Reason != "" || s.Repaired["chains"] != 1 || s.Losses != 1 {
-				t.Fatalf("it is %+v", s)
-			}
+			require.True(t, s.State == "live" && s.Reason == "" && s.Repaired["chains"] == 1 && s.Losses == 1, "it is %+v", s)
 			// What was computed before the gateway heard anything is known by now, to the block.
 			for i := range 6 {
 				if r := f.Nvext(turn(i, "")).Routing; *r.Actual < 300 || r.Predicted < *r.Actual || r.Predicted > *r.Actual+16 {
 					t.Errorf("conversation %d: %d tokens cached, %d believed", i, *r.Actual, r.Predicted)
 				}
 			}
-			if logs := f.Logs.String(); !strings.Contains(logs, "KV events repaired") {
-				t.Error("the log does not say that it is whole again")
-			}
+			assert.Contains(t, f.Logs.String(), "KV events repaired", "the log does not say that it is whole again")
 			f.Idle()
 		})
 	}
@@ -117,9 +114,7 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 	if s := f.Sources(); len(s) != 2 || s["v1"].Transport != "zmq" || f.Workers["silent"].Record().KVEvents != "zmq" {
 		t.Errorf("followed: %+v", s)
 	}
-	if err := f.Gateway.Roster.Drain("silent", true); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.Gateway.Roster.Drain("silent", true))
 	f.Exact(fleet.Long, 4)
 	var holder string
 	f.Eventually("what was computed is known", func() bool {
@@ -133,9 +128,7 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 	for i := range 3 {
 		f.Exact(fleet.Long, 4)
 		for id, s := range f.Sources() {
-			if id != holder && s.Blocks > 0 {
-				t.Fatalf("answer %d came from %s, though %s holds the prompt", i, id, holder)
-			}
+			require.True(t, id == holder || s.Blocks <= 0, "answer %d came from %s, though %s holds the prompt", i, id, holder)
 		}
 	}
 	f.Workers[holder].Kill()
@@ -172,16 +165,11 @@ func textIsPredicted(t *testing.T, gateway func(c *stack.GatewayConfig)) {
 	for turn := 1; turn < 6; turn++ {
 		before = (len(messages) + len(`[[{"type":"function","function":{"name":"look"}}]`)) / 64
 		messages += fmt.Sprintf(`,{"role":"user","content":"And then, number %d? %s"}`, turn, fleet.Long)
-		if got := f.Parse(ask(turn, "").Body).Nvext.WorkerID.Prefill; got != served {
-			t.Errorf("turn %d went to %s, the conversation is on %s", turn, got, served)
-		}
-		if got, want := f.OverlapOf(fmt.Sprint("turn-", turn)), fmt.Sprint(before); got != want {
-			t.Errorf("turn %d: overlap of %s blocks, want %s", turn, got, want)
-		}
+		assert.Equal(t, served, f.Parse(ask(turn, "").Body).Nvext.WorkerID.Prefill,
+			"turn %d went to …, the conversation is on", turn)
+		assert.Equal(t, fmt.Sprint(before), f.OverlapOf(fmt.Sprint("turn-", turn)), "turn %d: overlap of … blocks", turn)
 	}
 	ask(9, `"cache_salt":"other",`)
-	if got := f.OverlapOf("turn-9cache_salt:other"); got != "0" {
-		t.Errorf("another salt overlaps by %s blocks", got)
-	}
+	assert.Equal(t, "0", f.OverlapOf("turn-9cache_salt:other"), "another salt overlaps by … blocks")
 	f.Idle()
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
@@ -39,9 +41,7 @@ type sharedIndex struct {
 func reserveIndex(t *testing.T) *sharedIndex {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &sharedIndex{addr: ln.Addr().String(), ln: ln}
 }
 
@@ -65,9 +65,7 @@ func (x *sharedIndex) start(f *fleet.Fleet, cfg service.Config) {
 		bus = f.Bus
 	}
 	s, err := service.NewIndex(cfg, follow, bus, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	require.NoError(f.T, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx, ln) }()
@@ -78,9 +76,7 @@ func (x *sharedIndex) start(f *fleet.Fleet, cfg service.Config) {
 		}
 		stopped = true
 		cancel()
-		if err := <-ended; err != nil {
-			f.T.Errorf("index: %v", err)
-		}
+		assert.NoError(f.T, <-ended, "index")
 	}
 	f.T.Cleanup(x.stop)
 	f.Eventually("the index is ready", s.Ready)
@@ -173,9 +169,8 @@ func TestIndexesComeAndGo(t *testing.T) {
 		t.Errorf("the sibling was sent to %s, which had %d tokens; %s has the prompt", again, cached, worker)
 	}
 	for _, f := range []*fleet.Fleet{f, g} {
-		if f.Value("tandem_kv_remote_index_lookups_total", string(remote.Answered)) == 0 {
-			t.Errorf("no look-up is counted as answered")
-		}
+		assert.True(t, f.Value("tandem_kv_remote_index_lookups_total", string(remote.Answered)) != 0,
+			"no look-up is counted as answered")
 		if n := f.Value("tandem_kv_remote_index_ranks", x.addr); n != 3 { // decode workers are chosen by load
 			t.Errorf("the index lists %v ranks, want 3", n)
 		}
@@ -196,18 +191,14 @@ func TestIndexIsRestoredFromAGateway(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	over := func() wire.Bus {
 		conn, err := nats.Connect(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(conn.Close)
 		return natsbus.OverNATS(conn, natsbus.PendingLimits{}, log)
 	}
 	w := pools.Worker{ID: "w", Incarnation: "1", Model: "org/model", Role: pools.Both, Engine: "sim", Address: "http://127.0.0.1:9",
 		BlockSize: 16, KVEvents: "nats"}
 	p, err := publish.New(publish.Config{Source: wire.Source{Pool: "org/model/both", Worker: w.ID}}, over(), log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	start := func(name string) (f *fleet.Fleet, stop func()) {
 		cfg := fleet.GatewayConfig()
 		cfg.Replicas.Complete(cfg.Prefix)
@@ -226,14 +217,10 @@ func TestIndexIsRestoredFromAGateway(t *testing.T) {
 	go func() { ended <- p.Run(ctx) }()
 	t.Cleanup(func() {
 		end()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-ended)
 	})
 	for base := range uint32(3) {
-		if err := p.Publish([]wire.Event{eventstest.Chain(base, 100)}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Publish([]wire.Event{eventstest.Chain(base, 100)}))
 	}
 	_, stopFirst := start("first")
 	asked := p.Stats()

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -137,9 +139,7 @@ func parityTrace(seed uint64) *replay.Workload {
 func TestSimulateAgreesWithTheWire(t *testing.T) {
 	t.Logf("seed %d", paritySeed)
 	prompter, err := replay.NewPrompter(tokens.Sim(), paritySeed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w := parityTrace(paritySeed)
 	for _, shape := range []struct {
 		name   string
@@ -177,9 +177,7 @@ func (f *parityFleet) simulated(t *testing.T, w *replay.Workload) []replay.Sampl
 		Fleet:  f.groups, Routers: f.router().ByRole(), Queue: f.queue(), Learns: f.warm > 0, Readings: 1000,
 		Name: func(_, index int) string { return handoff.SeededID(paritySeed, uint64(index)+1) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	queued := 0
 	for _, r := range out.Readings {
 		queued = max(queued, r.Queued)
@@ -187,9 +185,8 @@ func (f *parityFleet) simulated(t *testing.T, w *replay.Workload) []replay.Sampl
 	summary := replay.Summarize(out.Samples)
 	t.Logf("up to %d wait in the gateway, %.0f %% of the prompts' tokens are cached, %d preemptions", queued, 100**summary.HitRate,
 		out.Preemptions)
-	if *summary.HitRate < 0.1 || f.threshold >= 0 && queued < 5 || out.Preemptions > 0 {
-		t.Error("the trace does not test what it is for")
-	}
+	assert.True(t, *summary.HitRate >= 0.1 && (f.threshold < 0 || queued >= 5) && out.Preemptions <= 0,
+		"the trace does not test what it is for")
 	return out.Samples
 }
 
@@ -199,9 +196,8 @@ func agree(t *testing.T, simulated, wire []replay.Sample) {
 	byIndex := func(a, b replay.Sample) int { return cmp.Compare(a.Index, b.Index) }
 	slices.SortFunc(simulated, byIndex)
 	slices.SortFunc(wire, byIndex)
-	if len(simulated) != len(wire) || len(wire) < parityRequests {
-		t.Fatalf("%d simulated and %d real answers", len(simulated), len(wire))
-	}
+	require.True(t, len(simulated) == len(wire) && len(wire) >= parityRequests,
+		"%d simulated and %d real answers", len(simulated), len(wire))
 	picks, cached := 0, 0
 	var first []string // of those that differ, which one comes first says why the others do
 	for i := range wire {
@@ -223,9 +219,8 @@ func agree(t *testing.T, simulated, wire []replay.Sample) {
 				telling(a), telling(b)))
 		}
 	}
-	if picks+cached > 0 {
-		t.Errorf("of %d requests %d went elsewhere and %d found another number of tokens cached", len(wire), picks, cached)
-	}
+	assert.LessOrEqual(t, picks+cached, 0,
+		"of %d requests %d went elsewhere and %d found another number of tokens cached", len(wire), picks, cached)
 	s, r := replay.Summarize(simulated), replay.Summarize(wire)
 	for _, c := range []struct {
 		what      string
@@ -268,20 +263,14 @@ func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *repl
 		return turns
 	}
 	gateway, err := stack.NewGateway(cfg, stack.Links{Bus: bus}, log, f.reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	listener, err := net.Listen("tcp", parityGateway)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	gateway.UseListener(listener)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() {
-		if err := gateway.Run(ctx); err != nil {
-			t.Errorf("gateway: %v", err)
-		}
+		assert.NoError(t, gateway.Run(ctx), "gateway")
 	})
 	port := 9000
 	var engines []*engine.Server
@@ -293,18 +282,12 @@ func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *repl
 			wc.Engine.Role, wc.Engine.ID = string(g.Role), fmt.Sprintf("%s-%d", g.Role, i+1)
 			wc.Engine.Client = &http.Client{Transport: turns}
 			worker, err := devfleet.NewWorker(wc, stack.Links{Bus: bus}, log)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			engines = append(engines, worker.Engine)
 			group.Go(func() {
-				if err := worker.Run(ctx); err != nil {
-					t.Errorf("worker: %v", err)
-				}
+				assert.NoError(t, worker.Run(ctx), "worker")
 			})
-			if err := gateway.Roster.Put(worker.Record()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, gateway.Roster.Put(worker.Record()))
 		}
 	}
 	f.follow(t, gateway)
@@ -313,9 +296,7 @@ func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *repl
 	run, err := replay.New(replay.Config{Speed: 1, MaxInFlight: len(w.Requests), Timeout: time.Hour}, w, &replay.Endpoint{
 		URL: "http://" + parityGateway, Model: simulate.Model, Prompter: prompter, Nvext: true, IgnoreEOS: true, Transport: client,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if f.begun != nil {
 		f.begun(engines)
 	}
@@ -337,9 +318,7 @@ func (f *parityFleet) follow(t *testing.T, gateway *stack.Gateway) {
 	}
 	for range 1000 {
 		report, err := json.Marshal(gateway.Workers())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if strings.Count(string(report), `"state":"live"`) == n {
 			return
 		}
@@ -417,9 +396,7 @@ func TestPrefillIsRarelyIdle(t *testing.T) {
 		})
 	}
 	prompter, err := replay.NewPrompter(tokens.Sim(), paritySeed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		idle := make(chan float64, 1)
 		f.begun = func(all []*engine.Server) {
@@ -439,9 +416,7 @@ func TestPrefillIsRarelyIdle(t *testing.T) {
 		f.onTheWire(t, f.after(more), prompter)
 		share := <-idle
 		t.Logf("prefill engines were idle for %.2f %% of %v", 100*share, span)
-		if share > .03 {
-			t.Error("that is above 3 %")
-		}
+		assert.LessOrEqual(t, share, .03, "that is above 3 %")
 	})
 }
 

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/router"
@@ -38,12 +41,9 @@ func TestPins(t *testing.T) {
 					for range 8 {
 						a := f.Good(fleet.CompletionPath, fleet.Pinned(c.nvext), c.headers...)
 						w := f.Parse(a.Body).Nvext.WorkerID
-						if c.prefill != "" && w.Prefill != c.prefill || c.decode != "" && w.Decode != c.decode {
-							t.Fatalf("served by %+v, want %q and %q", w, c.prefill, c.decode)
-						}
-						if w.Prefill == "" {
-							t.Fatalf("no prefill worker: %+v", w)
-						}
+						require.True(t, (c.prefill == "" || w.Prefill == c.prefill) && (c.decode == "" || w.Decode == c.decode),
+							"served by %+v, want %q and %q", w, c.prefill, c.decode)
+						require.NotEmpty(t, w.Prefill, "no prefill worker: %+v", w)
 					}
 				})
 			}
@@ -127,9 +127,8 @@ func TestPinnedWorkerDead(t *testing.T) {
 		for i := range 4 {
 			a := f.Post(fleet.CompletionPath, fleet.Pinned(field))
 			e := f.Parse(a.Body).Error
-			if e == nil || a.Status != http.StatusBadGateway && a.Status != http.StatusServiceUnavailable {
-				t.Fatalf("%s, request %d: status %d: %s", field, i, a.Status, a.Body)
-			}
+			require.True(t, e != nil && (a.Status == http.StatusBadGateway || a.Status == http.StatusServiceUnavailable),
+				"%s, request %d: status %d: %s", field, i, a.Status, a.Body)
 			if i > 0 { // it is known to be down by now
 				f.Refused(a, http.StatusServiceUnavailable, "worker_unavailable", "")
 			}
@@ -153,15 +152,12 @@ func TestRoutingIsShown(t *testing.T) {
 		r = f.Nvext(f.Good(fleet.CompletionPath, asked(`{"extra_fields":["routing"]}`))).Routing
 		return r.Predicted > 0
 	})
-	if len(r.Prefill.Terms) != 2 || len(r.Decode.Terms) != 3 {
-		t.Fatalf("%d and %d terms, want those of 2 and 3 workers", len(r.Prefill.Terms), len(r.Decode.Terms))
-	}
+	require.True(t, len(r.Prefill.Terms) == 2 && len(r.Decode.Terms) == 3,
+		"%d and %d terms, want those of 2 and 3 workers", len(r.Prefill.Terms), len(r.Decode.Terms))
 	if first := r.Prefill.Terms[0]; first.Worker != r.Prefill.Worker || first.Cost != r.Prefill.Cost || first.Cached == 0 {
 		t.Errorf("the chosen's term is not the first: %+v", r.Prefill)
 	}
-	if r.Actual == nil || *r.Actual != r.Predicted {
-		t.Errorf("%d tokens believed cached, were %v", r.Predicted, r.Actual)
-	}
+	assert.True(t, r.Actual != nil && *r.Actual == r.Predicted, "%d tokens believed cached, were %v", r.Predicted, r.Actual)
 	f.Eventually("the log says it too", func() bool { return strings.Contains(f.Logs.String(), `predicted_cached_tokens`) })
 	f.Idle()
 }
@@ -173,9 +169,7 @@ func TestBusyThreshold(t *testing.T) {
 	leave := f.OccupyFor(4000)
 	f.Good("/busy_threshold", `{"model":"tandem-sim","active_decode_blocks_threshold":1e-9}`)
 	f.Refused(f.Post(fleet.CompletionPath, asked(`{}`)), http.StatusServiceUnavailable, "server_is_overloaded", "")
-	if n := f.Value("tandem_frontend_router_overloaded_total", router.OverDecodeBlocks); n != 1 {
-		t.Errorf("%v are counted, want 1", n)
-	}
+	assert.EqualValues(t, 1, f.Value("tandem_frontend_router_overloaded_total", router.OverDecodeBlocks), "are counted, want 1")
 	f.Good("/busy_threshold", `{"model":"tandem-sim","active_decode_blocks_threshold":null}`)
 	f.Good(fleet.CompletionPath, asked(`{}`))
 	leave()

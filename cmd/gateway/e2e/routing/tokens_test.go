@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -45,20 +48,14 @@ func TestWrongTemplatesAreFoundOut(t *testing.T) {
 		turn++
 		content := fmt.Sprintf("question %d", turn)
 		r, text := routingOf(f, "tandem-sim", content)
-		if want := fleet.Expected(fleet.ChatPrompt(content), 4); text != want {
-			t.Errorf("the answer is %q, want %q", text, want)
-		}
+		assert.Equal(t, fleet.Expected(fleet.ChatPrompt(content), 4), text, "the answer")
 		return r.Routing.Tokens
 	}
 	for i, want := range []models.Source{models.FromOwn, models.FromOwn, models.FromOwn, models.FromEngine, models.FromEngine} {
-		if got := say(); got != want {
-			t.Errorf("request %d: tokens are from %s, want %s", i+1, got, want)
-		}
+		assert.Equal(t, want, say(), "request %d: tokens are from", i+1)
 	}
 	f.Eventually("the log says so", func() bool { return strings.Contains(f.Logs.String(), "no longer used") })
-	if n := strings.Count(f.Logs.String(), "no longer used"); n != 1 {
-		t.Errorf("%d log lines", n)
-	}
+	assert.Equal(t, 1, strings.Count(f.Logs.String(), "no longer used"), "log lines")
 	for series, want := range map[string]string{
 		`tandem_tokenizer_distrusted{model="tandem-sim"}`:                                "1",
 		`tandem_tokenizer_checks_total{model="tandem-sim",result="disagree"}`:            "3",
@@ -66,9 +63,7 @@ func TestWrongTemplatesAreFoundOut(t *testing.T) {
 		`tandem_frontend_prompt_tokens_source_total{model="tandem-sim",source="own"}`:    "3",
 		`tandem_frontend_prompt_tokens_source_total{model="tandem-sim",source="engine"}`: "2",
 	} {
-		if got := f.Metric(series); got != want {
-			t.Errorf("%s is %q, want %s", series, got, want)
-		}
+		assert.Equal(t, want, f.Metric(series), "%s", series)
 	}
 	var report struct {
 		Models map[string]struct {
@@ -81,25 +76,15 @@ func TestWrongTemplatesAreFoundOut(t *testing.T) {
 	if m := report.Models["tandem-sim"]; m.Path != path || !m.Distrusted || m.Disagreed != 3 {
 		t.Errorf("/workers shows %+v", m)
 	}
-	if err := os.WriteFile(filepath.Join(path, "chat_template.jinja"), []byte("{{ broken"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(path, "chat_template.jinja"), []byte("{{ broken"), 0o600))
 	if err := f.Gateway.Reload(); err == nil || !strings.Contains(err.Error(), "chat_template.jinja") {
 		t.Errorf("a broken template is read: %v", err)
 	}
-	if got := say(); got != models.FromEngine {
-		t.Errorf("after a broken reload, tokens are from %s", got)
-	}
-	if err := os.WriteFile(filepath.Join(path, "chat_template.jinja"), []byte(chatML), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Gateway.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Equal(t, models.FromEngine, say(), "after a broken reload, tokens are from")
+	require.NoError(t, os.WriteFile(filepath.Join(path, "chat_template.jinja"), []byte(chatML), 0o600))
+	require.NoError(t, f.Gateway.Reload())
 	for i := range 12 {
-		if got := say(); got != models.FromOwn {
-			t.Errorf("request %d after the reload: tokens are from %s", i+1, got)
-		}
+		assert.Equal(t, models.FromOwn, say(), "request %d after the reload: tokens are from", i+1)
 	}
 	if n := f.Value("tandem_tokenizer_checks_total", "agree"); n < 3 || n > 11 { // three at each prefill worker, and few of the others
 		t.Errorf("%v comparisons agree", n)
@@ -123,9 +108,8 @@ func TestWorkersAreAskedForTokens(t *testing.T) {
 		if want := fleet.Expected(fleet.ChatPrompt(prompt), 4); r.Tokens != models.FromEngine || text != want {
 			t.Errorf("%s: tokens are from %s, the answer is %q, want %q", model, r.Tokens, text, want)
 		}
-		if r.Actual == nil || *r.Actual != r.Predicted || i > 0 && r.Predicted == 0 {
-			t.Errorf("request %d: %d tokens were predicted to be cached, %v were", i+1, r.Predicted, r.Actual)
-		}
+		assert.True(t, r.Actual != nil && *r.Actual == r.Predicted && (i <= 0 || r.Predicted != 0),
+			"request %d: %d tokens were predicted to be cached, %v were", i+1, r.Predicted, r.Actual)
 		f.Eventually("the events have come", func() bool { return !strings.Contains(f.Books(), "running") && i < 3 })
 	}
 	if asked, remembered := f.Value("tandem_tokenize_calls_total", "answered"), f.Value("tandem_tokenize_calls_total",
@@ -134,9 +118,7 @@ func TestWorkersAreAskedForTokens(t *testing.T) {
 	}
 	var list struct{ Data []struct{ ID string } }
 	f.Get("/v1/models", &list)
-	if len(list.Data) != 2 {
-		t.Errorf("the models are %+v", list.Data)
-	}
+	assert.Len(t, list.Data, 2, "the models")
 }
 
 // TestChatStaysChat: both legs of a chat are chats with the client's own bytes, and the ids of its prompt next to them,
@@ -167,25 +149,18 @@ func TestChatStaysChat(t *testing.T) {
 		ids := map[string][]uint32{}
 		for leg, r := range map[string]*fleet.Recorder{"prefill": prefill, "decode": decode} {
 			sent := r.TakeBodies()
-			if len(sent) != 1 || !strings.HasPrefix(sent[0], "/v1/chat/completions ") {
-				t.Fatalf("%s: %s got %.300q", name, leg, sent)
-			}
+			require.True(t, len(sent) == 1 && strings.HasPrefix(sent[0], "/v1/chat/completions "),
+				"%s: %s got %.300q", name, leg, sent)
 			for _, kept := range c.kept {
-				if !strings.Contains(sent[0], kept) {
-					t.Errorf("%s: %s lacks %s in %s", name, leg, kept, sent[0])
-				}
+				assert.Contains(t, sent[0], kept, "%s: %s lacks … in", name, leg)
 			}
-			if strings.Contains(sent[0], `"tools":[]`) {
-				t.Errorf("%s: %s got an empty list of tools", name, leg)
-			}
+			assert.NotContains(t, sent[0], `"tools":[]`, "%s: %s got an empty list of tools", name, leg)
 			var body struct {
 				Params struct {
 					IDs []uint32 `json:"prompt_token_ids"`
 				} `json:"kv_transfer_params"`
 			}
-			if err := json.Unmarshal([]byte(sent[0][strings.IndexByte(sent[0], ' '):]), &body); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, json.Unmarshal([]byte(sent[0][strings.IndexByte(sent[0], ' '):]), &body))
 			ids[leg] = body.Params.IDs
 		}
 		if (len(ids["prefill"]) > 0) != c.ids || c.ids && !slices.Equal(ids["prefill"], ids["decode"]) ||
@@ -206,9 +181,7 @@ func TestImagesAreBookedByTheirTokens(t *testing.T) {
 	for _, ask := range []string{"What is this?", "And what is that?"} {
 		a := f.Post("/v1/chat/completions", fmt.Sprintf(`{"model":"tandem-sim","max_tokens":4,"messages":[{"role":"user","content":[`+
 			`{"type":"text","text":%q},{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}`, ask, image))
-		if a.Status != http.StatusOK {
-			t.Fatalf("%d %.200s", a.Status, a.Body)
-		}
+		require.Equal(t, http.StatusOK, a.Status, "%.200s", a.Body)
 	}
 	f.Idle()
 	if logs := f.Logs.String(); strings.Count(logs, " isl=10") != 2 { // 1,024 and the question
@@ -326,9 +299,7 @@ func TestChatsAreRenderedAsTheEngineDoes(t *testing.T) {
 					template = strings.ReplaceAll(template, at[0], at[1])
 				}
 				language, err := models.Load(fleet.ModelFolder(t, template), 1<<20)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				e := &w.Engine
 				e.Engine, e.Language, e.ExcludeTools = c.engine, language, next.excludes
 				if next.thinking {
@@ -371,18 +342,16 @@ func TestChatsAreRenderedAsTheEngineDoes(t *testing.T) {
 					if f.Text(a) != fleet.Generated(computed.prompt(chat), 4, false) {
 						wrong++
 					}
-					if all := string(a.Body) + strings.Join(a.Events, ""); strings.Contains(all, "token_ids") {
-						t.Errorf("the client gets ids that it did not ask for: %.300s", all)
-					}
+					assert.NotContains(t, string(a.Body)+strings.Join(a.Events, ""), "token_ids",
+						"the client gets ids that it did not ask for")
 				}
 				// Where engines report ids, the same template is soon proven, and most prompts are pinned then.
 				if n := f.Value("tandem_tokenizer_checks_total", "agree") - agreed; step.by == (operator{}) && c.legs == 2 &&
 					(n < 3 || n > float64(step.n)*3/4) {
 					t.Errorf("%s: %v of %d chats were compared", step.name, n, step.n)
 				}
-				if wrong > 0 {
-					t.Errorf("%s: %d of %d chats are computed with another prompt than the engine's", step.name, wrong, step.n)
-				}
+				assert.LessOrEqual(t, wrong, 0,
+					"%s of %d chats are computed with another prompt than the engine's", step.name, step.n)
 			}
 			f.Idle()
 		})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
@@ -68,9 +69,7 @@ func TestAllChooseAlike(t *testing.T) {
 			stage.Chains = simulate.NewChains(stage.Requests, blockSize)
 			plan.Stages = []simulate.Stage{stage}
 			out, err := simulate.Run(t.Context(), plan)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			different := map[string]bool{}
 			for i, s := range out.Samples {
 				ids := make([]string, tokens)
@@ -83,9 +82,7 @@ func TestAllChooseAlike(t *testing.T) {
 
 				a := f.Post(fleet.CompletionPath, `{"model":"simulated","prompt":`+prompt+`,"nvext":{"annotations":["query_instance_id"]}}`)
 				w := f.Parse(a.Body).Nvext.WorkerID
-				if got := w.Prefill + " " + w.Decode; got != want {
-					t.Errorf("request %d: the gateway chooses %q and the simulator %q", i, got, want)
-				}
+				assert.Equal(t, want, w.Prefill+" "+w.Decode, "request %d: the gateway chooses … and the simulator", i)
 				if counts[pools.Decode] > 0 && counts[pools.Prefill] == 0 {
 					continue // select does not let decode stand in
 				}
@@ -97,13 +94,9 @@ func TestAllChooseAlike(t *testing.T) {
 				} else {
 					got = " " + got
 				}
-				if got != want {
-					t.Errorf("request %d: select chooses %q and the simulator %q", i, got, want)
-				}
+				assert.Equal(t, want, got, "request %d: select chooses … and the simulator", i)
 			}
-			if len(different) < 3 {
-				t.Errorf("all went to %v: nothing was drawn", different)
-			}
+			assert.GreaterOrEqual(t, len(different), 3, "all went to …: nothing was drawn")
 		})
 	}
 }
@@ -112,21 +105,15 @@ func TestAllChooseAlike(t *testing.T) {
 func startSelect(t *testing.T, cfg service.SelectConfig) *fleet.Fleet {
 	t.Helper()
 	s, err := service.NewSelect(service.Config{}, cfg, nil, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx, ln) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("select: %v", err)
-		}
+		assert.NoError(t, <-ended, "select")
 	})
 	sel := &fleet.Fleet{T: t, URL: "http://" + ln.Addr().String()}
 	sel.Eventually("select is ready", func() bool { return sel.Status("/ready") == http.StatusOK })

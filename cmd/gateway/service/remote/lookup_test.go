@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/router/overlap"
 )
@@ -27,14 +29,10 @@ func TestLookup(t *testing.T) {
 		t.Errorf("%s: %+v", out, report)
 	}
 	f.set(func() {
-		if !bytes.Equal(f.prompted, appendHashes(nil, prompt)) {
-			t.Errorf("it was asked with %x", f.prompted)
-		}
+		assert.True(t, bytes.Equal(f.prompted, appendHashes(nil, prompt)), "it was asked with %x", f.prompted)
 	})
 	again, _ := c.Lookup(t.Context(), "m", 16, prompt)
-	if again.Layout != report.Layout {
-		t.Error("one list has two layouts: each answer would be placed again")
-	}
+	assert.Same(t, report.Layout, again.Layout, "one list has two layouts: each answer would be placed again")
 	f.set(func() { f.queries = 0 })
 	if report, out := c.Lookup(t.Context(), "other", 16, prompt); out != UnknownModel || report != nil || f.asked() != 0 {
 		t.Errorf("of a model that is not listed: %s after %d calls", out, f.asked())
@@ -105,12 +103,8 @@ func TestLookupOfABadIndex(t *testing.T) {
 			ranks(t, c, 1)
 			f.set(func() { f.answer = tt.answer })
 			report, out := c.Lookup(t.Context(), "m", 16, prompt)
-			if report != nil || out != tt.want {
-				t.Errorf("%s, %+v; want %s", out, report, tt.want)
-			}
-			if n := f.asked(); n != 1 {
-				t.Errorf("it was asked %d times", n)
-			}
+			assert.True(t, report == nil && out == tt.want, "%s, %+v; want %s", out, report, tt.want)
+			assert.Equal(t, 1, f.asked(), "it was asked … times")
 			if open := c.States()[0].Circuit == fault.Open; open != tt.blamed {
 				t.Errorf("the circuit is %s", c.States()[0].Circuit)
 			}
@@ -134,9 +128,7 @@ func TestSiblingsAreTriedInOrder(t *testing.T) {
 		_, out := c.Lookup(t.Context(), "m", 16, prompt)
 		return out == Answered
 	})
-	if g.asked() == 0 {
-		t.Error("the second was not asked")
-	}
+	assert.NotZero(t, g.asked(), "the second was not asked")
 	f.set(func() { f.answer, f.queries = nil, 0 })
 	eventually(t, "the first is asked again", func() bool {
 		c.Lookup(t.Context(), "m", 16, prompt)

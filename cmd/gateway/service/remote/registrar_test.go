@@ -154,8 +154,7 @@ func TestNewRefuses(t *testing.T) {
 		{Config{URLs: []string{"http://index:8090"}, ReadToken: func() (string, error) { return "", fmt.Errorf("no such file") }}, "remote-index-token-file: no such file"},
 	} {
 		_, err := New(tt.cfg, pools.NewRoster(pools.Config{}, quiet), quiet, nil)
-		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%+v: %v", tt.cfg.URLs, err)
-		}
+		assert.True(t, err != nil && strings.Contains(err.Error(), tt.says) && !strings.Contains(err.Error(), "secret"),
+			"%+v: %v", tt.cfg.URLs, err)
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
@@ -48,13 +51,10 @@ func TestWire(t *testing.T) {
 // else.
 func TestSum(t *testing.T) {
 	a := Sum(overlap.NewLayout([]overlap.Rank{{Worker: "a"}, {Worker: "b", Rank: 1}, {Worker: "b"}}))
-	if b := Sum(overlap.NewLayout([]overlap.Rank{{Worker: "b"}, {Worker: "a"}, {Worker: "b", Rank: 1}})); a != b {
-		t.Error("another order is another layout")
-	}
+	assert.Equal(t, Sum(overlap.NewLayout([]overlap.Rank{{Worker: "b"}, {Worker: "a"}, {Worker: "b", Rank: 1}})), a,
+		"another order is another layout")
 	for _, other := range [][]overlap.Rank{nil, {{Worker: "a"}}, {{Worker: "ab"}, {Worker: "b"}, {Worker: "b", Rank: 1}}, {{Worker: "a"}, {Worker: "b"}, {Worker: "b", Rank: 2}}} {
-		if Sum(overlap.NewLayout(other)) == a {
-			t.Errorf("%v has the same name", other)
-		}
+		assert.NotEqual(t, a, Sum(overlap.NewLayout(other)), "%v has the same name", other)
 	}
 }
 
@@ -67,12 +67,8 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		sum, err := sumOf(wire)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		again, err := readAnswer(AppendAnswer(nil, sum, held), len(held))
-		if err != nil || !slices.Equal(again, held) {
-			t.Fatalf("%v became %v, %v", held, again, err)
-		}
+		require.True(t, err == nil && slices.Equal(again, held), "%v became %v, %v", held, again, err)
 	})
 }

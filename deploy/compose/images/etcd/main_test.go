@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -12,27 +13,19 @@ import (
 func commandOf(t *testing.T, file, service string) []string {
 	t.Helper()
 	data, err := os.ReadFile("../../" + file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var f struct {
 		Services map[string]struct{ Command []string }
 	}
-	if err := yaml.Unmarshal(data, &f); err != nil {
-		t.Fatal(err)
-	}
-	if len(f.Services[service].Command) == 0 {
-		t.Fatalf("%s gives %s no command", file, service)
-	}
+	require.NoError(t, yaml.Unmarshal(data, &f))
+	require.NotEmpty(t, f.Services[service].Command, "%s gives %s no command", file, service)
 	return f.Services[service].Command
 }
 
 // The stand-in takes what compose.yaml tells the public image.
 func TestCommandOfCompose(t *testing.T) {
 	cfg, err := configure(commandOf(t, "compose.yaml", "etcd"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if cfg.Dir != "/etcd-data" || cfg.Name != "tandem" || cfg.ListenClientUrls[0].Host != "0.0.0.0:2379" ||
 		cfg.AdvertiseClientUrls[0].Host != "etcd:2379" || !strings.HasPrefix(cfg.InitialCluster, "tandem=") {
 		t.Errorf("%+v", cfg)
@@ -43,9 +36,7 @@ func TestCommandOfCompose(t *testing.T) {
 func TestCommandsOfReplicas(t *testing.T) {
 	for _, name := range []string{"etcd", "etcd-2", "etcd-3"} {
 		cfg, err := configure(commandOf(t, "compose.replicas.yaml", name))
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		require.NoError(t, err, "%s", name)
 		peers := []string{"etcd=http://etcd:2380", "etcd-2=http://etcd-2:2380", "etcd-3=http://etcd-3:2380"}
 		if cfg.Name != name || cfg.AdvertiseClientUrls[0].Host != name+":2379" || cfg.AdvertisePeerUrls[0].Host != name+":2380" ||
 			cfg.ListenPeerUrls[0].Host != "0.0.0.0:2380" || cfg.InitialCluster != strings.Join(peers, ",") {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -13,31 +15,22 @@ import (
 func optionsOf(t *testing.T, file, service string) *server.Options {
 	t.Helper()
 	data, err := os.ReadFile("../../" + file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var f struct {
 		Services map[string]struct{ Command []string }
 	}
-	if err := yaml.Unmarshal(data, &f); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal(data, &f))
 	options, err := server.ConfigureOptions(flag.NewFlagSet("nats", flag.ContinueOnError), f.Services[service].Command, nil, nil, nil)
-	if err != nil {
-		t.Fatalf("%s in %s: %v", service, file, err)
-	}
-	if options.Host != "0.0.0.0" || options.Port != 4222 {
-		t.Errorf("%s in %s listens on %s:%d", service, file, options.Host, options.Port)
-	}
+	require.NoError(t, err, "%s in %s", service, file)
+	assert.True(t, options.Host == "0.0.0.0" && options.Port == 4222,
+		"%s in %s listens on %s:%d", service, file, options.Host, options.Port)
 	return options
 }
 
 // The server takes what compose.yaml tells it.
 func TestCommandOfCompose(t *testing.T) {
 	optionsOf(t, "compose.yaml", "nats")
-	if err := serve([]string{"--no-such-flag"}); err == nil {
-		t.Error("an unknown flag is taken")
-	}
+	assert.Error(t, serve([]string{"--no-such-flag"}), "an unknown flag is taken")
 }
 
 // Each server of the cluster listens for the others and has a route to all three.

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
 
@@ -30,14 +32,10 @@ func TestFramesComeBack(t *testing.T) {
 			frames = append(frames, bytes.Repeat([]byte{7}, n))
 		}
 		m, err := read(appendMessage(nil, frames), 1<<20)
-		if err != nil || !slices.EqualFunc(m.Frames, frames, bytes.Equal) {
-			t.Errorf("%v: %v", sizes, err)
-		}
+		assert.True(t, err == nil && slices.EqualFunc(m.Frames, frames, bytes.Equal), "%v: %v", sizes, err)
 	}
 	m, err := read(appendCommand(nil, "SUBSCRIBE", bytes.Repeat([]byte{'x'}, 300)), 10)
-	if err != nil || m.Command != "SUBSCRIBE" || len(m.Body) != 300 {
-		t.Errorf("%+v, %v", m, err)
-	}
+	assert.True(t, err == nil && m.Command == "SUBSCRIBE" && len(m.Body) == 300, "%+v, %v", m, err)
 }
 
 func TestBrokenFrames(t *testing.T) {
@@ -93,9 +91,8 @@ func FuzzDecode(f *testing.F) {
 			for _, frame := range m.Frames {
 				size += len(frame)
 			}
-			if size > limit || len(m.Frames) > maxFrames || m.TooBig && m.Frames != nil {
-				t.Fatalf("%d bytes in %d frames", size, len(m.Frames))
-			}
+			require.True(t, size <= limit && len(m.Frames) <= maxFrames && (!m.TooBig || m.Frames == nil),
+				"%d bytes in %d frames", size, len(m.Frames))
 			again := appendMessage(nil, m.Frames)
 			if m.Command != "" {
 				again = appendCommand(nil, m.Command, m.Body)
@@ -126,9 +123,7 @@ func TestEndpoints(t *testing.T) {
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return ln
 }
 
@@ -154,9 +149,7 @@ func TestNoPeers(t *testing.T) {
 		want error
 	}{"another kind": {pub, errPeer}, "another protocol": {web, errProtocol}, "silence": {mute, nil}} {
 		conn, err := Dial(ctx, c.at.Addr().String(), DEALER, Options{HandshakeTimeout: 300 * time.Millisecond})
-		if err == nil || c.want != nil && !errors.Is(err, c.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.True(t, err != nil && (c.want == nil || errors.Is(err, c.want)), "%s: %v", name, err)
 		if conn != nil {
 			conn.Close()
 		}
@@ -188,9 +181,7 @@ func TestSilentPeerIsGivenUp(t *testing.T) {
 		}
 	})
 	c, err := Dial(t.Context(), ln.Addr().String(), SUB, Options{Heartbeat: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
 	if _, err := c.Read(); err == nil {
 		t.Error("no error")
