@@ -45,7 +45,6 @@ type Config struct {
 
 // backend is the service behind a [Server].
 type backend interface {
-	// name is the command that runs the service.
 	// routes adds the service's endpoints.
 	routes(s *Server)
 	// run does what the service does by itself until ctx ends.
