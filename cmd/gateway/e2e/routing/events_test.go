@@ -114,7 +114,7 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 	if s := f.Sources(); len(s) != 2 || s["v1"].Transport != "zmq" || f.Workers["silent"].Record().KVEvents != "zmq" {
 		t.Errorf("followed: %+v", s)
 	}
-	require.NoError(t, f.Gateway.Roster.Drain("silent", true))
+	f.Eventually("the one that is not followed has joined", func() bool { return f.Gateway.Roster.Drain("silent", true) == nil })
 	f.Exact(fleet.Long, 4)
 	var holder string
 	f.Eventually("what was computed is known", func() bool {
