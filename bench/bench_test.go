@@ -56,7 +56,7 @@ func TestMeasure(t *testing.T) {
 	o.nginx, o.haproxy = "no-nginx-of-this-name", "no-haproxy-of-this-name"
 	var progress bytes.Buffer
 	r, err := measure(t.Context(), o, &progress)
-	require.NoError(t, err, "…\n%s", progress.String())
+	require.NoError(t, err, "X\n%s", progress.String())
 	assert.Equal(t, 2, strings.Count(progress.String(), "apt-get install"),
 		"it does not say how to install nginx and HAProxy:\n%s", progress.String())
 	short := []string{"short_us", "saturated_us", "saturated_per_second"}

@@ -15,7 +15,7 @@ func TestSchedule(t *testing.T) {
 	times := schedule(r, 7, 1)
 	require.True(t, slices.IsSorted(times) && times[0] >= 0 && times[len(times)-1] < r.For,
 		"%d times from %v to %v, want them in order and within %v", len(times), times[0], times[len(times)-1], r.For)
-	// A Poisson process: as many as the rate says, give or take a few standard deviations.
+	// A Poisson process: the rate times the time, give or take a few standard deviations.
 	want := r.PerSecond * r.For.Seconds()
 	if n := float64(len(times)); math.Abs(n-want) > 4*math.Sqrt(want) {
 		t.Errorf("%v arrivals, want about %v", n, want)

@@ -60,7 +60,7 @@ func costOfRunning(t *testing.T, sim *models.Language) {
 	if sim != nil {
 		limit += 4 * int64(len(sim.Tokenizer().Encode(nil, body)))
 	}
-	assert.LessOrEqual(t, each, limit, "a running request of %d bytes holds …, want at most", size)
+	assert.LessOrEqual(t, each, limit, "a running request of %d bytes holds X, want at most", size)
 	leave()
 	running.Wait()
 	assert.NoError(t, f.Close(t.Context()))

@@ -132,7 +132,7 @@ func TestRunObservesTheRate(t *testing.T) {
 		if _, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"}); failed != nil {
 			t.Fatal(failed)
 		}
-		assert.EqualValues(t, 20_000, r.Rate("p1"), "rate … tokens/s")
+		assert.EqualValues(t, 20_000, r.Rate("p1"), "rate N tokens/s")
 	})
 }
 

@@ -252,7 +252,7 @@ func TestCoreAgainstTwin(t *testing.T) {
 			require.True(t, slices.Equal(sent, slow.sent),
 				"seed %d step %d %+v: fates\n%v, the twin has\n%v", seed, step, cfg, sent, slow.sent)
 			require.Equal(t, slow.waiting(), waiting(core),
-				"seed %d step %d %+v: waiting\n…, the twin has\n…", seed, step, cfg)
+				"seed %d step %d %+v: waiting, the twin has", seed, step, cfg)
 		}
 	}
 }

@@ -103,12 +103,12 @@ func TestTheQueueGathers(t *testing.T) {
 		}
 		time.Sleep(4 * time.Millisecond)
 		synctest.Wait()
-		assert.Len(t, asked, 1, "after 4 ms, requests were asked … after the first came")
+		assert.Len(t, asked, 1, "after 4 ms, requests were asked N after the first came")
 		leave(left)
 		time.Sleep(2 * time.Millisecond) // the second request came at 1 ms
 		synctest.Wait()
 		for _, at := range asked[1:] {
-			assert.Equal(t, 6*time.Millisecond, at, "a request was asked … after the first came, want 6 ms")
+			assert.Equal(t, 6*time.Millisecond, at, "a request was asked N after the first came, want 6 ms")
 		}
 		assert.GreaterOrEqual(t, len(asked), 4, "of 4 looks")
 		mu.Lock()

@@ -56,7 +56,7 @@ func testOrder(t *testing.T, name string) {
 		"being a retry":     func(it *Item) { it.Retry = true },
 		"its bytes":         func(it *Item) { it.Bytes = 1 << 30 },
 	} {
-		assert.Equal(t, unchanged, key(change), "%s changes the key from … to", what)
+		assert.Equal(t, unchanged, key(change), "%s changes the key from N to", what)
 	}
 	if got := key(func(it *Item) { it.Priority = 1 }); !(got < unchanged) {
 		t.Errorf("a point of priority brings the key from %v to %v, not down", unchanged, got)
@@ -73,7 +73,7 @@ func testOrder(t *testing.T, name string) {
 	later := o.Key(plain, start.Add(time.Hour))
 	assert.True(t, o.Ages() || later == unchanged,
 		"it does not age, and yet its key goes from %v to %v in an hour", unchanged, later)
-	assert.EqualValues(t, 0, testing.AllocsPerRun(100, func() { later = o.Key(plain, start) }), "a key takes … allocations")
+	assert.EqualValues(t, 0, testing.AllocsPerRun(100, func() { later = o.Key(plain, start) }), "a key takes N allocations")
 }
 
 // TestScores has the worked numbers of each formula; a key is the score negated.

@@ -134,7 +134,7 @@ func TestAdmitWaitsForARelease(t *testing.T) {
 		released := time.Now()
 		first.release(t)
 		(<-second).release(t)
-		assert.Zero(t, time.Since(released), "it was granted … after there was room")
+		assert.Zero(t, time.Since(released), "it was granted N after there was room")
 		r.quiet(1)
 	})
 }

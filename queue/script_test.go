@@ -43,7 +43,7 @@ func TestScripts(t *testing.T) {
 				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 				return
 			}
-			assert.Equal(t, string(want), got, "%s went otherwise (-rewrite shows how in a diff):\n…", file)
+			assert.Equal(t, string(want), got, "%s went otherwise (-rewrite shows how in a diff)", file)
 		})
 	}
 }

@@ -182,7 +182,7 @@ func TestTurnsAgainstTwin(t *testing.T) {
 				continue
 			}
 			want := slow.choose(costs)
-			require.Equal(t, want, fast.choose(), "seed %d step %d: class … is next, the twin", seed, step)
+			require.Equal(t, want, fast.choose(), "seed %d step %d: class N is next, the twin", seed, step)
 			granted := rng.IntN(2) == 0
 			fast.pay(want, costs[want], granted)
 			slow.pay(Item{Class: want, Uncached: int(costs[want])}, granted)

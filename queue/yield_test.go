@@ -287,7 +287,7 @@ func TestCallersYield(t *testing.T) {
 		assert.Equal(t, yieldFor, time.Since(began), "it waited")
 		time.Sleep(2 * distrust)
 		second := r.admitWith(t.Context(), Item{}, leaves)
-		assert.Zero(t, headed, "the hook was called … times though nothing has a strict priority")
+		assert.Zero(t, headed, "the hook was called N times though nothing has a strict priority")
 		third := r.admitWith(t.Context(), Item{Strict: 10, ISL: 7}, leaves)
 		if heads := r.q.Heads(); headed != 1 || len(heads) != 1 || heads[0] != (Head{Strict: 10, Key: 3, Tokens: 7}) {
 			t.Errorf("%v, and the hook was called %d times", heads, headed)

@@ -27,7 +27,7 @@ func TestPoliciesDoNotAllocate(t *testing.T) {
 				require.NoError(t, err)
 				ws, q := crowd(20, 1), asked(ask, rand.New(rand.NewPCG(1, 1)), &Why{})
 				assert.EqualValues(t, 0, testing.AllocsPerRun(100, func() { policy(q, ws) }),
-					"%s at temperature %v by %s allocates … times a pick", p.Name, temperature, cost)
+					"%s at temperature %v by %s allocates N times a pick", p.Name, temperature, cost)
 			}
 		}
 	}

@@ -53,13 +53,13 @@ func TestSessionsAreBound(t *testing.T) {
 			req := Request{ID: "1", ISL: 320, Hashes: chain(1, 20), Session: "s"}
 			for i := range 20 {
 				req.ID = fmt.Sprint("turn-", i)
-				assert.Equal(t, "w0002", serve(t, r, p, req, noon), "%s, %s: on …, bound to w0002", choice.Name, role)
+				assert.Equal(t, "w0002", serve(t, r, p, req, noon), "%s, %s: on X, bound to w0002", choice.Name, role)
 			}
 			if c := r.Bindings(noon); c != (affinity.Counts{Bindings: 1, Bound: 1, Hits: 20}) {
 				t.Errorf("%s, %s: %+v", choice.Name, role, c)
 			}
 			assert.Equal(t, 1, len(picks(t, r, p, Request{ISL: 320, Session: "s"}, 5)),
-				"%s, %s: on … workers", choice.Name, role)
+				"%s, %s: on N workers", choice.Name, role)
 
 			off := bindingRouter(t, role, func(c *Config) { c.Mode, c.SessionTTL = choice.Name, 0 })
 			plain := bindingRouter(t, role, func(c *Config) { c.Mode, c.SessionTTL = choice.Name, 0 })
@@ -139,10 +139,10 @@ func TestABoundWorkerGivesWay(t *testing.T) {
 	p := poolOf(pools.Decode, fleet("w", 3)...)
 	l := reserve(t, r, p, Request{ID: "1", ISL: 100, Session: "s"}, noon)
 	l.Bind(noon)
-	assert.Equal(t, 1, len(picks(t, r, p, Request{ISL: 100, Session: "s"}, 20)), "on … workers")
+	assert.Equal(t, 1, len(picks(t, r, p, Request{ISL: 100, Session: "s"}, 20)), "on N workers")
 	l.Release(noon)
 	l.Unbind(noon)
-	assert.Equal(t, 3, len(picks(t, r, p, Request{ISL: 100, Session: "s"}, 50)), "its worker failed, and it is on … of 3")
+	assert.Equal(t, 3, len(picks(t, r, p, Request{ISL: 100, Session: "s"}, 50)), "its worker failed, and it is on N of 3")
 }
 
 // TestAHotSession keeps its worker up to the queue's threshold of prompt tokens. What is above it goes to the others.

@@ -244,14 +244,14 @@ func TestViewFollows(t *testing.T) {
 	b.DataParallelRanks = 2
 	prompt := chain(1, 4)
 	p := poolOf(pools.Both, a, b)
-	assert.Zero(t, r.BestOverlap(p, Request{Hashes: prompt}, noon), "best overlap … before anything is known")
+	assert.Zero(t, r.BestOverlap(p, Request{Hashes: prompt}, noon), "best overlap N before anything is known")
 	idx.Store(idx.Owner("b", 1), index.Device, prompt[:3])
-	assert.Equal(t, 3, r.BestOverlap(p, Request{Hashes: prompt}, noon), "best overlap …, want 3")
+	assert.Equal(t, 3, r.BestOverlap(p, Request{Hashes: prompt}, noon), "best overlap X, want 3")
 	l := reserve(t, r, p, Request{ID: "r", ISL: 64, Hashes: prompt}, noon)
 	assert.True(t, l.Worker.ID == "b" && l.Rank == 1 && l.Overlap == 3 && l.Candidates == 3,
 		"chose %s rank %d of %d for overlap %d", l.Worker.ID, l.Rank, l.Candidates, l.Overlap)
 	left := poolOf(pools.Both, a)
-	assert.Zero(t, r.BestOverlap(left, Request{Hashes: prompt}, noon), "best overlap … on a worker that has left")
+	assert.Zero(t, r.BestOverlap(left, Request{Hashes: prompt}, noon), "best overlap N on a worker that has left")
 	l.Release(noon)
 	if got := r.Loads(p); got[1].Requests != 0 || got[1].CachedBlocks != 3 {
 		t.Errorf("back again: %+v", got[1])
@@ -264,7 +264,7 @@ func TestDebugLog(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r := newRouter(t, DefaultConfig().logTo(log), nil)
 	l := reserve(t, r, poolOf(pools.Both, worker("worker_1", 0, 0, 0)), Request{ID: "r", ISL: 24}, noon)
-	assert.Contains(t, out.String(), `msg="Formula for worker_1: 3.5 = 1.0 * 1.5 + 2.0 (cached_blocks: 0)"`, "…\nhas no")
+	assert.Contains(t, out.String(), `msg="Formula for worker_1: 3.5 = 1.0 * 1.5 + 2.0 (cached_blocks: 0)"`, "X\nhas no")
 	assert.Nil(t, l.Terms, "the lease keeps terms nobody asked for")
 	l = reserve(t, r, poolOf(pools.Both, worker("worker_1", 0, 0, 0)), Request{ID: "s", ISL: 24, Explain: true}, noon)
 	assert.True(t, len(l.Terms) == 1 && l.Terms[0].Cost == l.Cost, "terms %+v for cost %v", l.Terms, l.Cost)

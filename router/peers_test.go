@@ -297,7 +297,7 @@ func TestCutOffGatewaysDivideTheWorkers(t *testing.T) {
 	}
 	o.group = groupOf(1, 0)
 	assert.Equal(t, 4, len(picks(t, r, poolOf(pools.Both, fleet("x", 4)...), Request{ISL: 100}, 200)),
-		"a gateway that knows of no other uses … of 4 workers")
+		"a gateway that knows of no other uses N of 4 workers")
 }
 
 // TestLastRoomIsItsOwners: two gateways that do not see each other's latest bookings never both grant a worker's last
@@ -327,7 +327,7 @@ func TestLastRoomIsItsOwners(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	assert.Len(t, granted, 1, "gateways … granted the last room, want its owner alone")
+	assert.Len(t, granted, 1, "gateways N granted the last room, want its owner alone")
 	for own := range 3 {
 		r := withPeers(t, cfg, nil, &others{group: groupOf(3, own), unseen: 50})
 		reserve(t, r, p, Request{ID: "1", ISL: 48}, noon)
@@ -345,13 +345,13 @@ func TestABurstSpreads(t *testing.T) {
 	r := withPeers(t, DefaultConfig(), nil, &others{delay: time.Millisecond, group: groupOf(3, 0)})
 	for i := range 4 {
 		assert.Equal(t, float64(2*i), r.core.unseen(p, noon),
-			"%d are booked in this moment, and … of two others' are unseen", i)
+			"%d are booked in this moment, and N of two others' are unseen", i)
 		reserve(t, r, p, Request{ID: fmt.Sprint(i), ISL: 16 * (1 + i)}, noon)
 	}
 	later := noon.Add(time.Millisecond)
-	assert.EqualValues(t, 0, r.core.unseen(p, later), "a word's delay later … are unseen")
+	assert.EqualValues(t, 0, r.core.unseen(p, later), "a word's delay later N are unseen")
 	assert.GreaterOrEqual(t, len(picks(t, r, p, Request{ISL: 1600}, 100)), 3,
-		"in the moment of a burst the next ones go to … workers")
+		"in the moment of a burst the next ones go to N workers")
 	for i := range 100 {
 		reserve(t, r, p, Request{ID: fmt.Sprint("more-", i), ISL: 16}, later)
 	}

@@ -66,7 +66,7 @@ func TestRegistry(t *testing.T) {
 						"seed %d: index %d of %d, cost %v, ok %v", seed, i, len(ws), cost, ok)
 					require.Equal(t, before, ws, "seed %d: the candidates were changed", seed)
 					again, _, _ := policy(asked(ask, rand.New(rand.NewPCG(seed, 1)), &Why{}), ws)
-					require.Equal(t, i, again, "seed %d: picks …, then", seed)
+					require.Equal(t, i, again, "seed %d: picks X, then", seed)
 					require.True(t, len(why.Terms) == len(ws) && why.Terms[i].Cost == cost,
 						"seed %d: %d terms for %d candidates, cost %v", seed, len(why.Terms), len(ws), cost)
 				}
@@ -110,7 +110,7 @@ func TestFormula(t *testing.T) {
 			c.cand.Worker = &pools.Worker{ID: "worker_1"}
 			why := Why{Explain: true}
 			_, cost, _ := policy(&query{Request: &Request{ISL: c.isl}, BlockSize: 16, rng: rand.New(rand.NewPCG(1, 1)), why: &why}, []candidate{c.cand})
-			assert.Equal(t, c.want, why.Terms[0].String(), "got  …")
+			assert.Equal(t, c.want, why.Terms[0].String())
 			assert.Equal(t, why.Terms[0].Cost, cost, "cost, its term says")
 		})
 	}
@@ -160,7 +160,7 @@ func TestPowerOfTwo(t *testing.T) {
 	for i := range want {
 		want[i] = float64(7-i) / 28
 	}
-	assert.Zero(t, counts[7], "the most loaded was picked … times")
+	assert.Zero(t, counts[7], "the most loaded was picked N times")
 	if x := chiSquare(counts[:7], want); x > 22.46 { // 99.9th percentile at six degrees of freedom
 		t.Errorf("%v, chi-square %.1f", counts, x)
 	}

@@ -41,7 +41,7 @@ func TestPrediction(t *testing.T) {
 		assert.True(t, again.Overlap == 20 && again.Worker == first.Worker && again.PrefillTokens == 0,
 			"%s: overlap %d on %s, was sent to %s", role, again.Overlap, again.Worker.ID, first.Worker.ID)
 		assert.Equal(t, 10, r.BestOverlap(p, Request{Hashes: append(hashes[:10:10], 1, 2)}, noon.Add(219*time.Second)),
-			"%s: best overlap … of half the prompt, want 10", role)
+			"%s: best overlap N of half the prompt, want 10", role)
 		if got := r.BestOverlap(p, Request{Hashes: hashes}, noon.Add(220*time.Second)); got != 0 || r.Sources().Size().Predicted != 0 {
 			t.Errorf("%s: overlap %d when its time was over, %d predicted", role, got, r.Sources().Size().Predicted)
 		}
@@ -165,7 +165,7 @@ func TestHeld(t *testing.T) {
 	sent := book(t, r, p, hashes, noon).Worker.ID
 	held := r.Held(p, Request{Hashes: hashes[:8]}, noon)
 	for i, m := range p.Members {
-		assert.Equal(t, map[bool]int{true: 8}[m.Worker.ID == sent], held[i], "%s holds … blocks", m.Worker.ID)
+		assert.Equal(t, map[bool]int{true: 8}[m.Worker.ID == sent], held[i], "%s holds N blocks", m.Worker.ID)
 	}
 	assert.Zero(t, r.Open(), "something is booked")
 }

@@ -144,7 +144,7 @@ func TestSentIsBesideEvents(t *testing.T) {
 	check("it evicted", 1, noon, 30, 25)
 	check("it evicted, and the time is over", 1, noon.Add(2*time.Second), 5, 0)
 	assert.Equal(t, 40, r.BestOverlap(p, Request{Hashes: hashes}, noon.Add(2*time.Second)),
-		"best overlap …, want the silent worker's 40")
+		"best overlap X, want the silent worker's 40")
 }
 
 // Slower tiers go on where the device's run has ended by what was said: what is
@@ -181,7 +181,7 @@ func TestSentIsWithdrawnAndDoubted(t *testing.T) {
 		t.Errorf("%d blocks are left of it, %d in all, want the sibling's 5", w.Overlap, r.Sources().Size().Recent)
 	}
 	r.Sources().SetStale(map[overlap.Rank]struct{}{{Worker: "loud", Rank: 1}: {}})
-	assert.Zero(t, at(t, r, p, 1, hashes, noon).Overlap, "in doubt it begins with … blocks")
+	assert.Zero(t, at(t, r, p, 1, hashes, noon).Overlap, "in doubt it begins with N blocks")
 	send(t, r, p, "loud", 1, hashes[:20])
 	send(t, r, p, "loud", 0, hashes[:25])
 	assert.True(t, r.Sources().Size().Predicted == 20 && r.Sources().Size().Recent == 5+25,
@@ -221,7 +221,7 @@ func TestPredictionsBoundByTheWorker(t *testing.T) {
 		t.Errorf("loads %+v", loads)
 	}
 	assert.Equal(t, 42, r.BestOverlap(p, Request{Hashes: chain(4, 43)}, noon.Add(1000*time.Hour)),
-		"after weeks … blocks of the latest prompt, want all 42 that rank 1 was sent")
+		"after weeks N blocks of the latest prompt, want all 42 that rank 1 was sent")
 	larger := silent("small")
 	larger.TotalKVBlocks, larger.DataParallelRanks = 1000, 2
 	p = poolOf(pools.Prefill, open, larger)

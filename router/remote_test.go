@@ -59,7 +59,7 @@ func TestToldIsPreferred(t *testing.T) {
 			assert.Equal(t, tt.want[i], term.CachedBlocks, "%s: %s rank %d blocks cached", tt.name, term.Worker, term.Rank)
 			best = max(best, tt.want[i])
 		}
-		assert.Equal(t, best, why.Overlap, "%s: chosen for an overlap of …, the best", tt.name)
+		assert.Equal(t, best, why.Overlap, "%s: chosen for an overlap of X, the best", tt.name)
 		if got := r.BestOverlap(p, req, noon); got < best { // of the prompt's blocks, not bounded by its length
 			t.Errorf("%s: best overlap %d, want %d", tt.name, got, best)
 		}

@@ -68,19 +68,19 @@ func TestOverlapsDecideBeforeSessions(t *testing.T) {
 	for _, w := range p.Members {
 		idx.Store(idx.Owner(w.Worker.ID, 0), index.Device, prompt[:10])
 	}
-	assert.Equal(t, home, pick(), "on … while all hold as much")
+	assert.Equal(t, home, pick(), "on N while all hold as much")
 	away := map[bool]string{true: "w0001", false: "w0000"}[home == "w0000"]
 	idx.Store(idx.Owner(away, 0), index.Device, prompt)
-	assert.Equal(t, away, pick(), "on …: it holds the prompt")
+	assert.Equal(t, away, pick(), "on X: it holds the prompt")
 	idx.Clear(idx.Owner(away, 0))
 	idx.Store(idx.Owner(away, 0), index.Device, prompt[:10])
 	l, err := r.Reserve(p, req, noon)
 	require.True(t, err == nil && l.Worker.ID == home, "%v %v", l, err)
-	assert.NotEqual(t, home, pick(), "still on …, which has all there is to do")
+	assert.NotEqual(t, home, pick(), "still on X, which has all there is to do")
 	l.Release(noon)
-	assert.Equal(t, home, pick(), "on … again")
+	assert.Equal(t, home, pick(), "on N again")
 
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	assert.Equal(t, 4, len(picks(t, decode, p, Request{ISL: 100, Session: "s"}, 200)),
-		"a session keeps to … of 4 decode workers, where load alone decides")
+		"a session keeps to N of 4 decode workers, where load alone decides")
 }

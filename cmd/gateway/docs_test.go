@@ -154,7 +154,7 @@ func errorCodes(t *testing.T, folders ...string) map[string]string {
 	for _, f := range funcs {
 		c.collect(f)
 	}
-	require.GreaterOrEqual(t, len(c.found), 20, "only … codes were found in the sources")
+	require.GreaterOrEqual(t, len(c.found), 20, "only N codes were found in the sources")
 	return c.found
 }
 

@@ -35,7 +35,7 @@ func TestWatchPrintsChanges(t *testing.T) {
 		})
 		assert.NoError(t, err)
 		for want, n := range map[string]int{"\none\n": 1, "\ntwo\n": 1, "cannot reach the gateway\nlooking again": 1, "00:00:0": 3} {
-			assert.Equal(t, n, strings.Count(out.String(), want), "%q is not there … times:\n%s", want, out.String())
+			assert.Equal(t, n, strings.Count(out.String(), want), "%q is not there N times:\n%s", want, out.String())
 		}
 	})
 }

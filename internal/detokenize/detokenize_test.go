@@ -50,7 +50,7 @@ func TestAsTheEngines(t *testing.T) {
 				got.Stop = shown.Stop
 			}
 			assert.Equal(t, want, got,
-				"%s shows of %v in steps of %v, with %q:\n…, want\n…", engine, c.IDs, c.Steps, c.Stops)
+				"%s shows of %v in steps of %v, with %q", engine, c.IDs, c.Steps, c.Stops)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func TestOnlyMainExits(t *testing.T) {
 		}
 	}
 	for _, place := range ends {
-		assert.Equal(t, 1, found[place], "%s ends the process in … places, not one", place)
+		assert.Equal(t, 1, found[place], "%s ends the process in N places, not one", place)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestNothingIsLeftUnfinished(t *testing.T) {
 	}
 	for name, text := range texts {
 		for i, line := range strings.Split(text, "\n") {
-			assert.Empty(t, unfinished.FindString(line), "%s:%d says …: finish it, or say what is absent and why", name, i+1)
+			assert.Empty(t, unfinished.FindString(line), "%s:%d says X: finish it, or say what is absent and why", name, i+1)
 		}
 	}
 }

@@ -271,7 +271,7 @@ func TestOvergrownIsPredicted(t *testing.T) {
 		b := r.bridge(e.at(), 1, 1000)
 		r.until("connected", func() bool { return e.pub.Subscribers() > 0 })
 		publishes(r, e.tell)
-		assert.LessOrEqual(t, b.Status()[0].Blocks, 4000+1000, "the bridge keeps … blocks")
+		assert.LessOrEqual(t, b.Status()[0].Blocks, 4000+1000, "the bridge keeps N blocks")
 	})
 	// Blocks that others follow on are mirrored after their removal: leaves alone would keep all chains.
 	t.Run("leaves", func(t *testing.T) {

@@ -69,7 +69,7 @@ func TestNATSRestarted(t *testing.T) {
 		}
 	}
 	assert.NotZero(t, failed, "no message was lost")
-	assert.Equal(t, known, r.idx.Of("w", 0).Blocks(), "blocks while NATS is away, want the … that were known before")
+	assert.Equal(t, known, r.idx.Of("w", 0).Blocks(), "blocks while NATS is away, want the N that were known before")
 	startNATS(t, natsbus.ServerConfig{Port: port})
 	r.catchesUp(p, "healed")
 	assert.NotZero(t, p.Stats().Failed, "losses are not counted")

@@ -166,7 +166,7 @@ func TestReplaysAsEnginesGiveThem(t *testing.T) {
 				from := binary.BigEndian.Uint64(q.frames[1])
 				got, err := zmq.Replay(t.Context(), at, from, zmtp.Options{}, zmq.ReplayLimits{Silence: 5 * time.Second, Whole: 10 * time.Second, Bytes: 1 << 20})
 				require.NoError(t, err)
-				assert.Equal(t, q.frames, <-asked, "asked …, the recorded client asked")
+				assert.Equal(t, q.frames, <-asked, "asked X, the recorded client asked")
 				want := slices.DeleteFunc(slices.Clone(r.kept()), func(n zmq.Message) bool { return n.Seq < from })
 				if !slices.EqualFunc(got, want, func(a, b zmq.Message) bool {
 					return a.Seq == b.Seq && reflect.DeepEqual(a.Payload, b.Payload)
@@ -289,7 +289,7 @@ func TestZMQPublisherAnswersAsEnginesDo(t *testing.T) {
 				for i, want := range answers {
 					m, err := c.ReadBefore(time.Now().Add(10 * time.Second))
 					require.NoError(t, err)
-					require.Equal(t, want, m.Frames, "asked %x: answer %d is\n…, of the engine\n…", q.frames, i)
+					require.Equal(t, want, m.Frames, "asked %x: answer %d is, of the engine", q.frames, i)
 				}
 			}
 			// What got no answer then got none now, or it would have come before this one's end.

@@ -16,7 +16,7 @@ import (
 func TestErrorAppend(t *testing.T) {
 	got := string(BadRequest("max_tokens", "%s must be %q", "max_tokens", "x").Append([]byte("> "), "r-1"))
 	want := `> {"error":{"message":"max_tokens must be \"x\"","type":"invalid_request_error","code":null,"param":"max_tokens","request_id":"r-1"}}`
-	assert.Equal(t, want, got, "got  …")
+	assert.Equal(t, want, got)
 }
 
 // TestErrorKinds holds each constructor's status, type and code.

@@ -55,7 +55,7 @@ func TestAppendEvents(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := AppendEvents(nil, []byte(c.answer), c.endpoint, c.usage)
 			require.NoError(t, err)
-			assert.Equal(t, "data: "+strings.Join(c.want, "\n\ndata: ")+"\n\n", string(got), "got\n%swant\n…", got)
+			assert.Equal(t, "data: "+strings.Join(c.want, "\n\ndata: ")+"\n\n", string(got), "got\n%swant", got)
 		})
 	}
 	for _, bad := range []string{``, `[]`, `{}`, `{"choices":[]}`, `{"choices":[1]}`, `{"choices":[{"index":0}]}`, `{"choices":[{"message":{"tool_calls":[1]}}]}`, `{"choices":[{"message":[]}]}`} {

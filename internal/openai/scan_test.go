@@ -229,7 +229,7 @@ func TestScanRefuses(t *testing.T) {
 			continue
 		}
 		assert.True(t, e.Status == 400 && e.Param == tt.param && strings.Contains(e.Message, tt.says),
-			"%s:\ngot  %d %q %s\nwant 400 %q …%s…", tt.body, e.Status, e.Param, e.Message, tt.param, tt.says)
+			"%s:\ngot  %d %q %s\nwant 400 %q X%sX", tt.body, e.Status, e.Param, e.Message, tt.param, tt.says)
 	}
 }
 

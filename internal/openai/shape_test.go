@@ -72,7 +72,7 @@ func FuzzShape(f *testing.F) {
 		for _, data := range events {
 			var got ChunkInfo
 			s.Inspect(&got, []byte(data), nil)
-			require.Equal(t, Inspect([]byte(data)), got, "%q after %q:\n…", data, s.event)
+			require.Equal(t, Inspect([]byte(data)), got, "%q after %q", data, s.event)
 		}
 	})
 }

@@ -95,7 +95,7 @@ func TestFitSkipsTheWarmUp(t *testing.T) {
 	}{
 		{"i", 50, 0, 0}, {"i", 1, 59 * time.Second, 0}, {"i", 1, time.Minute, 1}, {"j", 50, 2 * time.Minute, 1}, {"j", 2, time.Hour, 3},
 	} {
-		assert.Equal(t, c.fitted, say(c.incarnation, c.answers, c.after), "after %v … answers are fitted", c.after)
+		assert.Equal(t, c.fitted, say(c.incarnation, c.answers, c.after), "after %v N answers are fitted", c.after)
 	}
 }
 

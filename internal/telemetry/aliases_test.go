@@ -46,5 +46,5 @@ func TestAliases(t *testing.T) {
 	if m := got["p_all_size"].GetMetric(); len(m) != 1 || len(m[0].GetLabel()) != 0 || m[0].GetGauge().GetValue() != 7 {
 		t.Errorf("a sum: %v", m)
 	}
-	assert.EqualValues(t, 1, got["p_old_seconds"].GetMetric()[0].GetHistogram().GetSampleCount(), "a histogram of … samples")
+	assert.EqualValues(t, 1, got["p_old_seconds"].GetMetric()[0].GetHistogram().GetSampleCount(), "a histogram of N samples")
 }

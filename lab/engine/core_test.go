@@ -211,11 +211,11 @@ func TestBusyTimeHasThePassedPartOfAStep(t *testing.T) {
 		return time.Duration(math.Round(books.BusyMs * 1e6))
 	}
 	for _, at := range []time.Duration{0, step / 4, step} {
-		assert.Equal(t, at, busy(at), "busy for … after the step began")
+		assert.Equal(t, at, busy(at), "busy for N after the step began")
 	}
-	assert.Equal(t, step, busy(2*step), "busy for … with a late timer, and the step took")
+	assert.Equal(t, step, busy(2*step), "busy for N with a late timer, and the step took")
 	_, end := drive(t, c, r.Next)
-	assert.Equal(t, c.worked, busy(end.Sub(epoch)+time.Second), "busy for … with nothing to do, and the steps took")
+	assert.Equal(t, c.worked, busy(end.Sub(epoch)+time.Second), "busy for N with nothing to do, and the steps took")
 }
 
 func TestAbortFreesInMidStep(t *testing.T) {
@@ -242,8 +242,8 @@ func TestLateTimerDoesNotSlowTheEngine(t *testing.T) {
 	mustAdd(t, c, Request{ID: "a", Prompt: prompt(1, 1000), MaxTokens: 100, IgnoreEOS: true})
 	end := c.Step(epoch).Next
 	next := c.Step(end.Add(2 * time.Millisecond)).Next
-	assert.Equal(t, Qwen3Latency().Step(1, 1001, 0), next.Sub(end), "noticed 2 ms late, the next step ends … after it")
+	assert.Equal(t, Qwen3Latency().Step(1, 1001, 0), next.Sub(end), "noticed 2 ms late, the next step ends N after it")
 	stopped := next.Add(time.Minute)
 	assert.GreaterOrEqual(t, c.Step(stopped).Next.Sub(stopped), 14*time.Millisecond,
-		"after a minute's stop the engine catches up: next step ends … later")
+		"after a minute's stop the engine catches up: next step ends N later")
 }

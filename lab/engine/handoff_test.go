@@ -68,7 +68,7 @@ func TestDecodePullsAndAnswersAsOneEngineWould(t *testing.T) {
 		all := b.events(b.send(b.t.Context(), "d", completions, body(prompt, 20, "stream", true,
 			"stream_options", map[string]bool{"include_usage": true}, "kv_transfer_params", params)))
 		assert.Equal(b.t, d.core.transferTime(12_000)+Qwen3Latency().Step(1, 12_000, 0), all[0].at.Sub(start),
-			"first token after …, want transfer and one step")
+			"first token after X, want transfer and one step")
 		var text strings.Builder
 		for _, e := range all {
 			for _, c := range e.Choices {

@@ -29,7 +29,7 @@ func TestSGLangStreams(t *testing.T) {
 		has := func(line string, parts ...string) {
 			t.Helper()
 			for _, part := range parts {
-				assert.Contains(t, line, part, "no … in")
+				assert.Contains(t, line, part, "no N in")
 			}
 		}
 		plain, words := stream(ask())

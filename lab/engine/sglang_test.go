@@ -102,7 +102,7 @@ func TestSGLangCachedTokens(t *testing.T) {
 					}
 				}
 			}
-			assert.Zero(t, d.Books().Blocks.Cached, "decode keeps … blocks")
+			assert.Zero(t, d.Books().Blocks.Cached, "decode keeps N blocks")
 		})
 	}
 }

@@ -116,7 +116,7 @@ func TestDecodeRunsWhenItsBlocksHaveCome(t *testing.T) {
 	}
 	r = c.Step(landed)
 	assert.True(t, len(r.Releases) == 1 && r.Releases[0].RequestID == "p", "releases %+v after landing", r.Releases)
-	assert.Equal(t, Qwen3Latency().Step(1, 2000, 0), r.Next.Sub(landed), "first token … after landing, want one decode step")
+	assert.Equal(t, Qwen3Latency().Step(1, 2000, 0), r.Next.Sub(landed), "first token N after landing, want one decode step")
 	outs, _ := drive(t, c, r.Next)
 	assert.True(t, len(outs) == 2 && outs[0].Cached == 1999, "outputs %+v, want two with 1999 tokens cached", outs)
 }

@@ -129,6 +129,6 @@ func oneRequest() *Workload {
 func contains(t *testing.T, text string, wants ...string) {
 	t.Helper()
 	for _, want := range wants {
-		assert.Contains(t, text, want, "it does not say …:\n…")
+		assert.Contains(t, text, want, "it does not say X")
 	}
 }

@@ -80,6 +80,6 @@ func TestPromptsOfIDs(t *testing.T) {
 		distinct[id] = true
 		assert.True(t, !special[id] && int(id) < tokenizer.VocabSize(), "%d is no plain token", id)
 	}
-	assert.GreaterOrEqual(t, len(distinct), 2500, "only … of some 4,000 tokens in 6,000 draws")
+	assert.GreaterOrEqual(t, len(distinct), 2500, "only N of some 4,000 tokens in 6,000 draws")
 	assert.Equal(t, "[]", string(p.AppendIDs(nil, nil)), "an empty prompt")
 }

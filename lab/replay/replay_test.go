@@ -50,7 +50,7 @@ func TestSample(t *testing.T) {
 			Outcome: Answered, Status: 200, TTFT: Millis(100 * ms), ITL: Millis(10 * ms), E2E: Millis(120 * ms), Gaps: []Millis{Millis(10 * ms), Millis(10 * ms)},
 			InputTokens: 4, AskedTokens: 3, OutputTokens: 3, PromptTokens: 100, CachedTokens: 60, PrefillWorker: "p1", DecodeWorker: "d1",
 		}}
-		assert.Equal(t, want, got, "got  …")
+		assert.Equal(t, want, got)
 		var body map[string]any
 		require.NoError(t, json.Unmarshal(rt.bodies[0], &body))
 		ids := body["prompt"].([]any)

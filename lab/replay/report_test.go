@@ -68,7 +68,7 @@ func TestSummarize(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	got.TTFT, got.ITL, got.Gap, got.E2E, got.Late = want.TTFT, want.ITL, want.Gap, want.E2E, want.Late
-	assert.Equal(t, want, got, "got  …")
+	assert.Equal(t, want, got)
 	if got.HitRate = nil; Summarize(nil).HitRate != nil {
 		t.Error("a run of nothing has a hit rate")
 	}

@@ -55,7 +55,7 @@ func TestReadTrace(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			assert.Equal(t, tt.want, readTrace(t, tt.text).Requests, "got  …")
+			assert.Equal(t, tt.want, readTrace(t, tt.text).Requests)
 		})
 	}
 }

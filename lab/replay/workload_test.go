@@ -136,7 +136,7 @@ func TestSharedTwin(t *testing.T) {
 				want = max(want, n)
 			}
 			seen = append(seen, prompt)
-			require.Equal(t, want, got, "request %d shares … tokens, found …: %+v", i, w.Requests)
+			require.Equal(t, want, got, "request %d shares N tokens, found X: %+v", i, w.Requests)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func TestFamiliesJoinATrace(t *testing.T) {
 	all := w.withFamilies(base, 3)
 	var own []int
 	for i, r := range all {
-		assert.Equal(t, i, r.Index, "request … has the index")
+		assert.Equal(t, i, r.Index, "request N has the index")
 		if r.OutputTokens != 7 {
 			own = append(own, r.OutputTokens)
 		}

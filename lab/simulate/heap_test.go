@@ -40,5 +40,5 @@ func TestAgendaWhileItRuns(t *testing.T) {
 			add(e.at+rng.Int64N(3)*rng.Int64N(1500), step, e.turn-1)
 		}
 	}
-	assert.Equal(t, added, taken, "events were entered and … came")
+	assert.Equal(t, added, taken, "events were entered and N came")
 }

@@ -63,7 +63,7 @@ func onlyArms(t *testing.T, plan string, arms map[string]float64) string {
 			n++
 		}
 	}
-	require.Equal(t, len(arms), n, "the plan of … arms")
+	require.Equal(t, len(arms), n, "the plan of N arms")
 	return head
 }
 

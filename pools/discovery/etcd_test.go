@@ -38,7 +38,7 @@ func TestRegisterWatchDeregister(t *testing.T) {
 	require.NoError(t, late.Deregister(t.Context()))
 	assert.False(t, late.Lodged(), "the record is said to be there still")
 	known.goes("late")
-	assert.LessOrEqual(t, time.Since(began), probation, "gone after …, as if its lease had ended")
+	assert.LessOrEqual(t, time.Since(began), probation, "gone after X, as if its lease had ended")
 	assert.NoError(t, late.Deregister(t.Context()), "a second time")
 	assert.True(t, known.knows("early"), "the other is gone as well")
 }

@@ -46,7 +46,7 @@ func TestTheFirstBindingWins(t *testing.T) {
 		both[order[0]].report(both[order[1]])
 		a.want(t, "s", "early")
 		b.want(t, "s", "early")
-		assert.Zero(t, a.report(b)+b.report(a), "equal, and … bindings are reported")
+		assert.Zero(t, a.report(b)+b.report(a), "equal, and N bindings are reported")
 
 		b.use("s", "moved", true)
 		b.report(a)

@@ -120,7 +120,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	assert.True(t, got.Bindings == Most && got.Evicted == 9*Most+2 && len(c.pending) <= maxPending,
 		"counts %+v, %d pending", got, len(c.pending))
 	assert.EqualValues(t, 0, testing.AllocsPerRun(100, func() { c.use("busy", "w", false); c.Find(Hash("busy"), c.now) }),
-		"a use of a bound session allocates … times")
+		"a use of a bound session allocates N times")
 	runtime.KeepAlive(c)
 }
 

@@ -112,7 +112,7 @@ func TestRestoredIndexAnswersAlike(t *testing.T) {
 	before := s.snapshots()
 	second, to, _ := s.feed("second", "first")
 	within(t, "the second knows all", func() bool { return s.knows(second) })
-	assert.Zero(t, s.snapshots()-before, "publishers were asked for … snapshots")
+	assert.Zero(t, s.snapshots()-before, "publishers were asked for N snapshots")
 	alike := func() {
 		t.Helper()
 		if a, b := from.Stats(), to.Stats(); a.Held != b.Held || a.Blocks != b.Blocks || a.Holed != b.Holed {

@@ -18,5 +18,5 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 		x.Place(o, Host, p[i*2:])
 	}
 	var m Matches
-	assert.EqualValues(t, 0, testing.AllocsPerRun(50, func() { x.Match(p, &m) }), "Match allocates … times")
+	assert.EqualValues(t, 0, testing.AllocsPerRun(50, func() { x.Match(p, &m) }), "Match allocates N times")
 }

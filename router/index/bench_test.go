@@ -164,7 +164,7 @@ func (f *fleet) benchmark(b *testing.B, known int, sweep bool) {
 		if len(took) < cap(took) {
 			took = append(took, time.Since(begin))
 		}
-		require.Equal(b, known, m.Leading(owner), "owner leads by … blocks")
+		require.Equal(b, known, m.Leading(owner), "owner leads by N blocks")
 	}
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2]), "p50-ns")

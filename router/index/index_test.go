@@ -52,10 +52,10 @@ func TestChurn(t *testing.T) {
 
 func TestMatchesZeroValue(t *testing.T) {
 	var m Matches
-	assert.Zero(t, m.Leading(0), "before any match an owner leads by … blocks")
+	assert.Zero(t, m.Leading(0), "before any match an owner leads by N blocks")
 	New(Config{}).Match(nil, &m)
 	New(Config{}).Match(chain(1, 3), &m)
-	assert.Zero(t, m.Leading(0), "an unknown owner leads by … blocks")
+	assert.Zero(t, m.Leading(0), "an unknown owner leads by N blocks")
 }
 
 func TestOldOwnerIsVoid(t *testing.T) {
@@ -88,9 +88,9 @@ func TestOwnersRunOut(t *testing.T) {
 		full.ids[i] = NoOwner
 	}
 	x.dir.Store(full)
-	assert.Equal(t, NoOwner, x.Owner("one too many", 0), "owner … beyond the last slot")
+	assert.Equal(t, NoOwner, x.Owner("one too many", 0), "owner N beyond the last slot")
 	x.Store(NoOwner, Device, chain(1, 3))
-	assert.Zero(t, x.Stats().Blocks, "no owner stored … blocks")
+	assert.Zero(t, x.Stats().Blocks, "no owner stored N blocks")
 }
 
 // TestMemoryComesBack fills and empties an index: its arrays must shrink again,
@@ -180,10 +180,10 @@ func TestLeapNoticesAGap(t *testing.T) {
 			x.Remove(o, c.tier, p[c.again:])
 		}
 		require.Equal(t, 128-c.begin, m.Tier(o, c.tier),
-			"%s: run of …: want the gap leapt over, or this test shows nothing", c.name)
+			"%s: run of X: want the gap leapt over, or this test shows nothing", c.name)
 		assert.True(t, m.jumped && !m.unmoved(gaps), "%s: the gap was not noticed", c.name)
 		m.look(gaps, true)
 		m.follow(tab, c.tier, p, true)
-		assert.Equal(t, c.end-c.begin, m.Tier(o, c.tier), "%s: run of … at the second look", c.name)
+		assert.Equal(t, c.end-c.begin, m.Tier(o, c.tier), "%s: run of N at the second look", c.name)
 	}
 }

@@ -20,20 +20,20 @@ func TestPromptsFade(t *testing.T) {
 	b.Apply(add("a", 1000, 100*time.Millisecond), at(0))
 	b.Apply(add("b", 500, 50*time.Millisecond), at(10))
 	for _, c := range []struct{ ms, want int }{{-5, 1500}, {0, 1500}, {25, 1250}, {100, 500}, {400, 500}} {
-		assert.Equal(t, c.want, p.Prefill(at(c.ms)), "at %d ms … tokens", c.ms)
+		assert.Equal(t, c.want, p.Prefill(at(c.ms)), "at %d ms N tokens", c.ms)
 	}
 	for _, c := range []struct{ ms, want int }{{-5, 150}, {0, 150}, {25, 125}, {100, 50}, {400, 50}} {
 		assert.Equal(t, time.Duration(c.want)*time.Millisecond, p.Left(at(c.ms)),
-			"at %d ms they take … more, want %d ms", c.ms, c.want)
+			"at %d ms they take N more, want %d ms", c.ms, c.want)
 	}
 	assert.Equal(t, 1500, p.PrefillTokens, "tokens booked, want 1500")
 	b.Apply(Event{Request: "a", Kind: PrefillDone}, at(400))
 	for _, c := range []struct{ ms, want int }{{400, 500}, {425, 250}, {450, 0}, {999, 0}} {
-		assert.Equal(t, c.want, p.Prefill(at(c.ms)), "after the first, at %d ms … tokens", c.ms)
+		assert.Equal(t, c.want, p.Prefill(at(c.ms)), "after the first, at %d ms N tokens", c.ms)
 	}
 	b.Apply(add("c", 70, 0), at(450)) // how long it takes is unknown
 	b.Apply(Event{Request: "b", Kind: Free}, at(460))
-	assert.Equal(t, 70, p.Prefill(at(9999)), "of an unknown time … tokens are left, want all 70")
+	assert.Equal(t, 70, p.Prefill(at(9999)), "of an unknown time N tokens are left, want all 70")
 	b.Apply(Event{Request: "c", Kind: Free}, at(460))
 	if got := p.Prefill(at(9999)); got != 0 || p.Left(at(9999)) != 0 || len(p.line.prompts) != 0 {
 		t.Errorf("%d tokens and %d prompts are left", got, len(p.line.prompts))

@@ -72,7 +72,7 @@ func TestSharesAddUp(t *testing.T) {
 						t.Fatalf("seed %d, step %d: gateway %d has %+v of worker %d, all together have booked %+v", seed, step, i, p.Account, w, sum)
 					}
 					require.Equal(t, left, p.Left(now),
-						"seed %d, step %d: gateway %d expects … of worker %d, all together", seed, step, i, w)
+						"seed %d, step %d: gateway %d expects N of worker %d, all together", seed, step, i, w)
 					if got := p.Prefill(now); got < prefill-len(books) || got > prefill+len(books) { // a token each for rounding
 						t.Fatalf("seed %d, step %d: gateway %d expects %d tokens of worker %d, all together %d", seed, step, i, got, w, prefill)
 					}

@@ -102,7 +102,7 @@ func playTree(t *testing.T, unit granule.Unit, longest, turns int) {
 			seen := map[*Page]int{}
 			tr.look(chain, func(a *Page, blocks int) { seen[a] = blocks })
 			for _, a := range accounts {
-				require.Equal(t, slow.look(chain, a), seen[a], "look says … blocks")
+				require.Equal(t, slow.look(chain, a), seen[a], "look says N blocks")
 			}
 		case len(open) > 0 && rng.IntN(60) < len(open):
 			part()

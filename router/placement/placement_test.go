@@ -200,7 +200,7 @@ func TestPlacement(t *testing.T) {
 				t.Errorf("%q, %v, and of the pick %q, %v; want %q", ids(&placed), err, ids(&picked), pickErr, c.placed)
 			}
 			placed.Release(start)
-			assert.Equal(t, c.permits.returned, c.permits.given, "permits were given and … returned")
+			assert.Equal(t, c.permits.returned, c.permits.given, "permits were given and N returned")
 			for _, pool := range []*pools.Pool{c.fleet.Prefill, c.fleet.Decode, c.fleet.Both} {
 				assert.Zero(t, placer.Routers.For("m", pool.Role).Open(), "bookings are open in pool %s", pool.Role)
 			}
@@ -244,7 +244,7 @@ func TestLanesAreOfWhatIsAlike(t *testing.T) {
 		assert.True(t, !lanes[a.Lane()] && a.Lane() != "", "lane %q is another's", a.Lane())
 		lanes[a.Lane()] = true
 	}
-	assert.Equal(t, tainted("b", "a").Lane(), tainted("a", "b").Lane(), "lanes … and … of the same taints")
+	assert.Equal(t, tainted("b", "a").Lane(), tainted("a", "b").Lane(), "lanes N and N of the same taints")
 }
 
 // An ask that waits for both its workers in turn keeps its claim to the one while it waits for the other, and an ask
@@ -269,7 +269,7 @@ func TestClaimsAddUp(t *testing.T) {
 		if _, err := placer.Book(fleet, waits, nil, start); !Waits(err) {
 			t.Fatalf("%v, want that it waits", err)
 		}
-		require.Len(t, waits.claims, legs, "it claims … legs")
+		require.Len(t, waits.claims, legs, "it claims N legs")
 	}
 	refused(1)
 	for range 4 { // decode's worker is claimed, prefill's is not

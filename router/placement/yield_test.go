@@ -44,7 +44,7 @@ func TestRoomIsLeft(t *testing.T) {
 			}
 			for _, pool := range []*pools.Pool{fleet.Prefill, fleet.Decode, fleet.Both} {
 				for _, l := range placer.Routers.For(other.Model, pool.Role).Loads(pool) {
-					assert.Zero(t, l.Requests, "%s is left with … requests", l.Worker)
+					assert.Zero(t, l.Requests, "%s is left with N requests", l.Worker)
 				}
 			}
 		})

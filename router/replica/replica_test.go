@@ -322,7 +322,7 @@ func TestJoin(t *testing.T) {
 		g.run(time.Millisecond)
 	}
 	assert.LessOrEqual(t, g.now.Sub(began), settled+5*time.Millisecond, "ready after")
-	assert.LessOrEqual(t, len(g.differences()), 0, "ready, and … views differ")
+	assert.LessOrEqual(t, len(g.differences()), 0, "ready, and N views differ")
 	g.cut["b"] = true // it is in a's beats, and nothing comes of it
 	d := g.join("d", 1)
 	if g.run(BeatEvery - time.Millisecond); d.peers.Ready(g.now) {
@@ -448,7 +448,7 @@ func TestSilence(t *testing.T) {
 		}
 		g.book(b)
 		g.run(6 * time.Second)
-		assert.Zero(t, sum(), "after 12 s of silence … of %d blocks count", whole)
+		assert.Zero(t, sum(), "after 12 s of silence N of %d blocks count", whole)
 		if all := a.peers.All(g.now); len(all) != 1 || all[0].State != "silent" {
 			t.Errorf("%+v", all)
 		}
@@ -604,7 +604,7 @@ func TestPoolsOfOthersAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	assert.Len(t, heard, maxPools, "a peer has made … pools")
+	assert.Len(t, heard, maxPools, "a peer has made N pools")
 }
 
 // pooled notes the models that are heard of.

@@ -136,7 +136,7 @@ func TestWayOfAWholeAnswer(t *testing.T) {
 			if m := c.models["m"]; m.now.ended != 1 || m.now.ttft != (latencies{}) {
 				t.Errorf("handed %v: its end counts as a TTFT", handed)
 			}
-			assert.Zero(t, len(c.Slowest()), "handed %v: it is one of the … slowest", handed)
+			assert.Zero(t, len(c.Slowest()), "handed %v: it is one of the N slowest", handed)
 		})
 	}
 }
@@ -166,7 +166,7 @@ func TestWayOfARetry(t *testing.T) {
 		if bars := got.bars(time.Now()); len(bars) != 2 || bars[0].Failed != fault.Reset.String() || bars[0].Action != handoff.Again.String() || bars[0].Took != 50*time.Millisecond || bars[1].Attempt != 2 || got.OK() {
 			t.Errorf("%+v", bars)
 		}
-		r = newRecord(2) // and no more steps are kept than there is memory for
+		r = newRecord(2) // as many steps are kept as fit
 		c.Arrived(r)
 		for range 40 {
 			c.LegStarted(r, d)
@@ -264,7 +264,7 @@ func TestDrawnRequests(t *testing.T) {
 			}
 		}
 		arrive(10*maxDrawn, drawnEvery/10)
-		assert.Equal(t, maxDrawn, len(c.flights()), "of many a second … are drawn")
+		assert.Equal(t, maxDrawn, len(c.flights()), "of many a second N are drawn")
 		for _, r := range all {
 			c.Ended(r, nil)
 		}

@@ -143,7 +143,7 @@ func TestWritesOnTheWire(t *testing.T) {
 			t.Fatalf("batch %d: %d bytes differ, %v", i, len(got), err)
 		}
 		w := ln.take()
-		assert.Len(t, w, 1, "batch %d of %d bytes left in … writes", i, len(batch))
+		assert.Len(t, w, 1, "batch %d of %d bytes left in N writes", i, len(batch))
 		assert.True(t, i != 0 || strings.HasPrefix(w[0], "HTTP/1.1 200 OK\r\n") && strings.Contains(w[0], events(1)),
 			"the first write is %q", w[0])
 	}

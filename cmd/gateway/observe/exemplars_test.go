@@ -10,7 +10,7 @@ import (
 
 // Each bucket takes its own exemplars, so that a rare slow request shows among many fast ones, and few of one bucket.
 func TestExemplarsByBucket(t *testing.T) {
-	require.Equal(t, len(latencyBuckets)+1, len(new(exemplified).next), "places for … buckets")
+	require.Equal(t, len(latencyBuckets)+1, len(new(exemplified).next), "places for N buckets")
 	var e exemplified
 	for _, step := range []struct {
 		seconds float64

@@ -124,7 +124,7 @@ func TestDesiredAfterAPause(t *testing.T) {
 	r := newReader()
 	r.after(busy(6, 6), 10*time.Minute)
 	r.now = r.now.Add(24 * time.Hour)
-	assert.GreaterOrEqual(t, r.read(busy(6, 0), 0.8, r.now), 4, "the first reading after a day asks for … of 6")
+	assert.GreaterOrEqual(t, r.read(busy(6, 0), 0.8, r.now), 4, "the first reading after a day asks for N of 6")
 }
 
 func TestArrivals(t *testing.T) {

@@ -83,7 +83,7 @@ func TestBadInput(t *testing.T) {
 		{sel, "/reservations/nobody/output_block", ``, 404, "unknown_reservation"},
 	} {
 		assert.Contains(t, must(t, tt.s, tt.status, "POST", tt.path, tt.body), tt.says,
-			"%s %.120s is answered …, without", tt.path, tt.body)
+			"%s %.120s is answered X, without", tt.path, tt.body)
 	}
 	must(t, sel, 404, "DELETE", "/reservations/nobody", "")
 	must(t, sel, 404, "DELETE", "/workers/nobody", "")

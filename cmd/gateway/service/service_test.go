@@ -74,7 +74,7 @@ func ask(t testing.TB, s *Server, method, path, body string) *httptest.ResponseR
 func must(t testing.TB, s *Server, status int, method, path, body string) string {
 	t.Helper()
 	res := ask(t, s, method, path, body)
-	require.Equal(t, status, res.Code, "%s %s %s is answered …: %s", method, path, body, res.Body)
+	require.Equal(t, status, res.Code, "%s %s %s is answered X: %s", method, path, body, res.Body)
 	return res.Body.String()
 }
 

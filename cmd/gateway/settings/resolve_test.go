@@ -96,7 +96,7 @@ func TestResolveFindsValueAndSource(t *testing.T) {
 			r, _, err := gatewaySet().Resolve(tt.args, tt.env, files{"g.yaml": file}.read)
 			require.NoError(t, err)
 			name, _, _ := strings.Cut(tt.want, ":")
-			assert.Equal(t, tt.want, printed(t, r, name), "got  …")
+			assert.Equal(t, tt.want, printed(t, r, name))
 		})
 	}
 }
@@ -265,7 +265,7 @@ func roundTrip(t *testing.T, set *Set, r *Resolved) {
 		if slices.ContainsFunc(set.rows, func(s *setting.Setting) bool { return s.Name == name && s.Masked }) {
 			v.value = masked(v.value)
 		}
-		assert.Equal(t, v.value, again.values[name].value, "%s and came back as …\n%s", name, b.String())
+		assert.Equal(t, v.value, again.values[name].value, "%s and came back as X\n%s", name, b.String())
 	}
 }
 
@@ -283,7 +283,7 @@ func TestPrintMasksPasswords(t *testing.T) {
 		`etcd-endpoints: ["http://xxxxx@a:1", "b:2", "xxxxx@c:3"]  # flag`,
 		`nats-url: "nats://xxxxx@n:4222, nats://xxxxx@m:4222,nats://k:4222"  # flag`,
 	} {
-		assert.Contains(t, out.String(), line, "no line … in\n…")
+		assert.Contains(t, out.String(), line, "no line X")
 	}
 	if d := s.Discovery; d.Etcd[0] != "http://root:s3cret@a:1" || !strings.HasPrefix(d.NATSURL, "nats://user:s3cret@") {
 		t.Errorf("masked where it is used: %+v", s)

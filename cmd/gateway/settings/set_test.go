@@ -74,7 +74,7 @@ func TestUsageTeaches(t *testing.T) {
 		"\n      Default: 15s. At least 100ms, or 0.\n",
 		"\n      Default: auto.\n",
 	} {
-		assert.Contains(t, text, want, "help does not say …:\n…")
+		assert.Contains(t, text, want, "help does not say X")
 	}
 	assert.True(t, !strings.Contains(text, "--help-all") && !strings.Contains(text, "Inner"),
 		"the whole help names a longer one, or what is no setting:\n%s", text)

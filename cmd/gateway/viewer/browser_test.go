@@ -211,7 +211,7 @@ func TestBrowserPages(t *testing.T) {
 			}
 		}
 	}
-	assert.GreaterOrEqual(t, b.sent, 100, "only … requests were looked at")
+	assert.GreaterOrEqual(t, b.sent, 100, "only N requests were looked at")
 	assert.NoError(t, stop())
 }
 
@@ -271,7 +271,7 @@ func TestBrowserKeyboardAndWaterfall(t *testing.T) {
 	at("/console/requests")
 	b.do(chromedp.KeyEvent("j"), chromedp.KeyEvent("j"))
 	assert.Equal(t, "A", look[string](b, "document.activeElement.closest('tr') ? document.activeElement.tagName : ''"),
-		"j focuses …, want a request")
+		"j focuses X, want a request")
 	b.do(chromedp.KeyEvent("\r"))
 	at("/console/requests/")
 	if bars := look[int](b, `[...document.querySelectorAll(".waterfall .part")].filter((e) => e.getBoundingClientRect().width > 0).length`); bars < 3 {

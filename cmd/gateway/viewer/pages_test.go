@@ -57,7 +57,7 @@ func TestPages(t *testing.T) {
 		assert.LessOrEqual(t, best, 300*time.Millisecond, "%s takes", p.path)
 		assert.Empty(t, elsewhere.FindString(body), "%s refers to another host", p.path)
 		for _, part := range []string{`<html lang="en">`, "<h1", `aria-current="page"`, `<main id="main"`} {
-			assert.Equal(t, 1, strings.Count(body, part), "%s has %s … times", p.path, part)
+			assert.Equal(t, 1, strings.Count(body, part), "%s has %s N times", p.path, part)
 		}
 		for _, field := range fields.FindAllStringSubmatch(body, -1) {
 			assert.Contains(t, body, `<label for="`+field[1]+`"`, p.path)
@@ -189,7 +189,7 @@ func TestNoPromptOnAnyPage(t *testing.T) {
 	}
 	_, list := f.get("/console/requests")
 	pages = append(pages, regexp.MustCompile(`/console/requests/[^"]+`).FindAllString(list, 5)...)
-	require.GreaterOrEqual(t, len(pages), 9, "only … pages are there")
+	require.GreaterOrEqual(t, len(pages), 9, "only N pages are there")
 	for _, path := range pages {
 		if _, body := f.get(path); strings.Contains(body, "xylophone") || strings.Contains(body, "marmalade") {
 			t.Errorf("%s has a word of a prompt", path)

@@ -174,7 +174,7 @@ func TestPackerCutsBetweenBlocks(t *testing.T) {
 	var b Batch
 	cleared := 0
 	for _, payload := range p.Batches() {
-		assert.LessOrEqual(t, len(payload), limit, "a batch of … bytes")
+		assert.LessOrEqual(t, len(payload), limit, "a batch of N bytes")
 		require.NoError(t, DecodeBatch(&b, payload))
 		for _, part := range b.Events {
 			switch part.Kind {
@@ -223,7 +223,7 @@ func FuzzDecodeBatch(f *testing.F) {
 			"\n got %+v\nwant %+v", again, b)
 		for i := range b.Events {
 			require.Equal(t, b.Events[i], again.Events[i], "event %d", i)
-			require.LessOrEqual(t, len(appendEvent(nil, &b.Events[i])), sizeOf(&b.Events[i]), "bytes, at most … expected")
+			require.LessOrEqual(t, len(appendEvent(nil, &b.Events[i])), sizeOf(&b.Events[i]), "bytes, at most N expected")
 		}
 	})
 }

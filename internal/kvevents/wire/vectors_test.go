@@ -90,7 +90,7 @@ func TestAppendBatchWritesWhatVLLMWrites(t *testing.T) {
 			t.Errorf("%s:\n got %x\nwant %x", v.ID, got, payload)
 		}
 	}
-	assert.GreaterOrEqual(t, lines, 40, "only … vectors of vLLM's maps")
+	assert.GreaterOrEqual(t, lines, 40, "only N vectors of vLLM's maps")
 }
 
 // recordedPath holds conversations with the engines' own publishers, frame by frame. It lies beside the checkout, not in it.

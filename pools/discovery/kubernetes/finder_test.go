@@ -222,7 +222,7 @@ func TestPodsComeAndGo(t *testing.T) {
 	s.Put(with(engine("y", "both"), unready))
 	s.Put(engine("y", "both"))
 	m.become("a change that is none is passed over", "p1:prefill x:both y:both")
-	assert.LessOrEqual(t, m.now().sets-sets, 2, "set … times for two changes")
+	assert.LessOrEqual(t, m.now().sets-sets, 2, "set N times for two changes")
 	if lists, _, watches := s.Calls(); lists != 1 || watches != 1 {
 		t.Errorf("%d lists, %d watches", lists, watches)
 	}

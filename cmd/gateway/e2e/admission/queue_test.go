@@ -322,7 +322,7 @@ func TestEFTWaitsInTheGateway(t *testing.T) {
 		group.Wait()
 		stop()
 		<-watched
-		assert.LessOrEqual(t, most, clients/8, "up to … prompts were at one prefill engine")
+		assert.LessOrEqual(t, most, clients/8, "up to N prompts were at one prefill engine")
 		t.Logf("up to %d prompts were at one prefill engine", most)
 		f.Idle()
 	})

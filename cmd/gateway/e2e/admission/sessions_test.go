@@ -52,9 +52,9 @@ func TestSessionsAreBound(t *testing.T) {
 	})
 	f.Eventually("its worker has most to do", func() bool { return !holds.Load() })
 	for range 5 {
-		assert.Equal(t, home, turn("X-Session-ID", "s"), "on …, bound to")
+		assert.Equal(t, home, turn("X-Session-ID", "s"), "on X, bound to")
 	}
-	assert.NotEqual(t, home, turn(), "a request of no session is on …, which has most to do")
+	assert.NotEqual(t, home, turn(), "a request of no session is on X, which has most to do")
 	close(held)
 	m, _ := f.Gateway.Roster.Lookup(home)
 	host := strings.TrimPrefix(m.Worker.Address, "http://")

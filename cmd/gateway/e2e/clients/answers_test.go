@@ -128,7 +128,7 @@ func TestNoWorkerYet(t *testing.T) {
 		}
 		f.Put(w)
 		assert.Equal(t, min(i, 1), strings.Count(f.Logs.String(), "are predicted from where prompts are sent"),
-			"%s: logged … times that caches are predicted", id)
+			"%s: logged N times that caches are predicted", id)
 	}
 	assert.Equal(t, http.StatusNotFound, f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`).Status,
 		"with workers of another model, want 404")
@@ -181,7 +181,7 @@ func TestOnlyListedHeadersReachEngines(t *testing.T) {
 			f.Good("/v1/completions", body+"}", tc.sent...)
 			for leg, r := range map[string]*fleet.Recorder{"prefill": prefill, "decode": decode} {
 				heads := r.Take()
-				require.Len(t, heads, 1, "%s was called … times", leg)
+				require.Len(t, heads, 1, "%s was called N times", leg)
 				got := heads[0]
 				want := map[string]string{"User-Agent": "tandem", "Content-Type": "application/json",
 					"Content-Length": got.Get("Content-Length"), "X-Request-Id": got.Get("X-Request-Id"),
@@ -209,7 +209,7 @@ func TestOnlyListedHeadersReachEngines(t *testing.T) {
 	assert.NotContains(t, f.Logs.String(), secret, "the log has the client's secret")
 }
 
-// TestWorkerKeyStaysWithAllowedHosts: whoever can write to etcd can register a host of its own. It gets the workers' key and
+// TestWorkerKeyStaysWithAllowedHosts: a client of etcd can register any host. That host gets the workers' key and
 // prompts only where it is allowed to; without --worker-allow that is this machine alone.
 func TestWorkerKeyStaysWithAllowedHosts(t *testing.T) {
 	elsewhere, err := discovery.ParseHosts([]string{"10.0.0.0/8", "*.gpu.example"})

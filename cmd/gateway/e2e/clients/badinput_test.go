@@ -30,7 +30,7 @@ type reply struct {
 	status int
 	header http.Header
 	body   string
-	last   bool // it says that the connection ends with it
+	last   bool // it ends the connection
 }
 
 // exchange sends raw bytes over a connection of its own and reads up to want answers; closed reports whether the
@@ -64,7 +64,7 @@ func exchange(f *fleet.Fleet, raw []byte, want int) (replies []reply, closed boo
 	return replies, atEnd(f, err)
 }
 
-// atEnd says whether err is the end of a connection, and not the end of our
+// atEnd reports whether err is the end of a connection, and not the end of our
 // patience.
 func atEnd(f *fleet.Fleet, err error) bool {
 	f.T.Helper()
@@ -475,7 +475,7 @@ func top(path string) string {
 	return path
 }
 
-// related says that an error about one field may be about the other: a limit on
+// related reports whether an error about one field may be about the other: a limit on
 // tokens is one on the prompt.
 func related(param, path string) bool {
 	switch param {

@@ -56,7 +56,7 @@ func TestDocumentsExamples(t *testing.T) {
 				"%s has no whole answer: %q %q", body, a.Events, a.Body)
 			checkExtras(f, body, a)
 		default:
-			assert.Equal(t, rest, strings.TrimSpace(said(f.Parse(a.Body).Error)), "%s is told … and", body)
+			assert.Equal(t, rest, strings.TrimSpace(said(f.Parse(a.Body).Error)), "%s is told N and", body)
 		}
 	}
 	f.Idle()

@@ -300,7 +300,7 @@ func TestAttachEveryEngine(t *testing.T) {
 		assert.Equal(t, before+1, e.count("/v1/completions"), "%s holds the prompt and was not asked", e.id)
 	}
 	assert.LessOrEqual(t, r.count("/metrics")+r.count("/kv_cache_events"), 0,
-		"TensorRT-LLM was asked for what it hands to whoever asks first")
+		"KV events were read from TensorRT-LLM, which removes what one reader has read")
 	if ok, awaits := attaches[v].Registered(); !ok {
 		t.Errorf("awaits %s", awaits)
 	}
@@ -356,7 +356,7 @@ func TestAttachedEngineRestarts(t *testing.T) {
 	}
 }
 
-// What an engine cannot report, and what it does not, is said with the flag to set; what is lost is made up for.
+// What an engine cannot report, and what it does not, is reported with the flag to set; what is lost is replayed.
 func TestAttachSaysWhatIsMissing(t *testing.T) {
 	f, links := fleet.NewRegistry(t)
 	s := newStock(f, "w", vllmFaces, wire.VLLM, 0)
@@ -382,7 +382,7 @@ func TestAttachSaysWhatIsMissing(t *testing.T) {
 	}
 	d.store(1000, 32)
 	f.Eventually("it is followed", func() bool { src := f.Sources()["direct"]; return src.Transport == "zmq" && src.Blocks == 2 })
-	// Events that the engine keeps no more are reported as missing: gateways predict the worker until it is whole again.
+	// Events that the engine no longer keeps are reported as missing: gateways predict the worker until it is whole again.
 	lost := newStock(f, "lost", vllmFaces, wire.VLLM, 2)
 	for i := range uint32(5) {
 		lost.store(1000*i, 32)

@@ -49,7 +49,7 @@ func TestPairOfDifferentBlockSizes(t *testing.T) {
 		return true
 	})
 	again := ask()
-	assert.Equal(t, served.Prefill, f.Parse(again.Body).Nvext.WorkerID.Prefill, "it went to …, and is on")
+	assert.Equal(t, served.Prefill, f.Parse(again.Body).Nvext.WorkerID.Prefill, "it went to X, and is on")
 	assert.Contains(t, string(again.Body), fmt.Sprintf(`"predicted_cached_tokens":%d`, len(ids)/16*16), "in %s", again.Body)
 	f.Idle()
 }
@@ -172,7 +172,7 @@ func TestKVCannotBePulled(t *testing.T) {
 				by := round("second")
 				assert.GreaterOrEqual(t, by[c.by], 15, "prefilled by %v", by)
 				for id, s := range f.Circuits() {
-					assert.Equal(t, "prefill-1", id, "…'s circuit is %s", s)
+					assert.Equal(t, "prefill-1", id, "X's circuit is %s", s)
 				}
 				if n := strings.Count(f.Logs.String(), `msg="leg failed"`); n == 0 || n > 4 &&
 					c.prefills > 1 { // one by itself is called all the same

@@ -662,7 +662,7 @@ func TestMatrix(t *testing.T) {
 		require.NoError(t, os.WriteFile(matrixFile, []byte(before+matrixBegin+now+matrixEnd+after), 0o644))
 		return
 	}
-	assert.Equal(t, table, now, "the matrix in %s is not what happens: write it again with -update\n…", matrixFile)
+	assert.Equal(t, table, now, "the matrix in %s is not what happens: write it again with -update", matrixFile)
 }
 
 // writeMatrix is the table: a row for each outcome of a happening, with the connectors that share it.

@@ -327,7 +327,7 @@ func TestCrashedSGLangGetsNoRequests(t *testing.T) {
 			f.Good(fleet.CompletionPath, fleet.Ask(fmt.Sprintf("%d %s", i, fleet.Long), 4))
 		}
 		assert.LessOrEqual(t, time.Since(began), silence/2,
-			"took …: the port was closed before anything was noticed, or requests waited for it")
+			"took X: the port was closed before anything was noticed, or requests waited for it")
 		assert.Equal(t, "0", f.Metric(`tandem_frontend_suspected_poison_total`), "suspected poison")
 		f.Workers["prefill-1"].Kill()
 		gone.Wait()

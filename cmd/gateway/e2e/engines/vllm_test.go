@@ -106,7 +106,7 @@ func TestVLLMConnectorsAnswer(t *testing.T) {
 			}
 			f.Idle() // had decode not fetched the blocks, prefill would hold them still
 			assert.GreaterOrEqual(t, takenOver(f), len(fleet.TextPrompt(fleet.Long))-1+len(fleet.ChatPrompt("Hello"))-1,
-				"decode took over … tokens at least")
+				"decode took over N tokens at least")
 		})
 	}
 }

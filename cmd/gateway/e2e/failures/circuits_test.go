@@ -402,7 +402,7 @@ func TestOutageIsNotMultiplied(t *testing.T) {
 				for range c.clients - tried {
 					check(<-answers, "reset")
 				}
-				assert.Equal(t, 30*time.Second, time.Since(began).Round(time.Second), "they waited … for their turn")
+				assert.Equal(t, 30*time.Second, time.Since(began).Round(time.Second), "they waited N for their turn")
 			}
 			close(o.let)
 			group.Wait()
@@ -433,7 +433,7 @@ func TestClientsMistakesAreNotRetried(t *testing.T) {
 						t.Errorf("status %d: %s", a.Status, a.Body)
 					}
 				}
-				assert.EqualValues(t, requests, f.hits.Load(), "calls for … requests")
+				assert.EqualValues(t, requests, f.hits.Load(), "calls for N requests")
 				assert.LessOrEqual(t, len(f.Circuits()), 0, "circuits")
 				f.settled()
 			})
@@ -463,7 +463,7 @@ func TestEjectedWorkerComesBackByOne(t *testing.T) {
 		broken.Store(true)
 		send := func() { f.Exact(fleet.Long, 2) }
 		f.Eventually("its circuit is open", func() bool { send(); return circuit() == fault.Open })
-		assert.EqualValues(t, 3, calls.Load(), "open after … failures")
+		assert.EqualValues(t, 3, calls.Load(), "open after N failures")
 		send()
 		assert.EqualValues(t, 3, calls.Load(), "an ejected worker was called")
 		f.Eventually("its trial", func() bool { send(); return calls.Load() == 4 })

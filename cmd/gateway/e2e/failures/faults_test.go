@@ -38,7 +38,7 @@ func TestPrefillWorkersDie(t *testing.T) {
 				t.Fatalf("served by %q: %q", p, f.Text(a))
 			}
 		}
-		assert.LessOrEqual(t, strings.Count(f.Logs.String(), "class=refused"), 1, "the dead worker was tried … times")
+		assert.LessOrEqual(t, strings.Count(f.Logs.String(), "class=refused"), 1, "the dead worker was tried N times")
 		f.Workers["prefill-2"].Kill()
 		for range 3 {
 			a := f.Post(fleet.CompletionPath, body)

@@ -100,7 +100,7 @@ func (f *Fleet) Read(a Answer) (s Said) {
 			f.T.Errorf("%s is no event of %s, or shows what it must not", c.raw, id)
 		}
 		for _, ch := range c.Choices {
-			assert.Zero(f.T, ch.Index, "index … in %s", c.raw)
+			assert.Zero(f.T, ch.Index, "index N in %s", c.raw)
 			if ch.Delta.Role != "" {
 				roles++
 			}

@@ -47,7 +47,7 @@ func TestLogToTraceToSimulation(t *testing.T) {
 	})
 	require.NoError(t, err)
 	served := replay.Summarize(run.Run(t.Context()))
-	require.Equal(t, len(sent.Requests), served.Answered, "of … requests were answered")
+	require.Equal(t, len(sent.Requests), served.Answered, "of N requests were answered")
 	f.Eventually("a line for each request", func() bool { return strings.Count(f.Logs.String(), " msg=request ") == len(sent.Requests) })
 
 	logged, err := replay.FromLog(strings.NewReader(f.Logs.String()), "gateway.log", false)

@@ -79,7 +79,7 @@ func TestAdaptersGoWhereTheyAreLoaded(t *testing.T) {
 		c := chosenFor(f, "tandem-sim", fmt.Sprint("base ", i, " ", fleet.Long), "")
 		others[c.WorkerID.Prefill], others[c.WorkerID.Decode] = true, true
 	}
-	assert.Len(t, others, 4, "the base model is served by … alone")
+	assert.Len(t, others, 4, "the base model is served by N alone")
 	loaded(f, "decode-1", "unload", "sql")
 	assert.Equal(t, "503 no_adapter_worker", refusedAs(f, "sql"), "an adapter that was unloaded from decode")
 	loaded(f, "prefill-2", "unload", "sql")

@@ -166,10 +166,10 @@ func textIsPredicted(t *testing.T, gateway func(c *stack.GatewayConfig)) {
 		before = (len(messages) + len(`[[{"type":"function","function":{"name":"look"}}]`)) / 64
 		messages += fmt.Sprintf(`,{"role":"user","content":"And then, number %d? %s"}`, turn, fleet.Long)
 		assert.Equal(t, served, f.Parse(ask(turn, "").Body).Nvext.WorkerID.Prefill,
-			"turn %d went to …, the conversation is on", turn)
-		assert.Equal(t, fmt.Sprint(before), f.OverlapOf(fmt.Sprint("turn-", turn)), "turn %d: overlap of … blocks", turn)
+			"turn %d went to X, the conversation is on", turn)
+		assert.Equal(t, fmt.Sprint(before), f.OverlapOf(fmt.Sprint("turn-", turn)), "turn %d: overlap of N blocks", turn)
 	}
 	ask(9, `"cache_salt":"other",`)
-	assert.Equal(t, "0", f.OverlapOf("turn-9cache_salt:other"), "another salt overlaps by … blocks")
+	assert.Equal(t, "0", f.OverlapOf("turn-9cache_salt:other"), "another salt overlaps by N blocks")
 	f.Idle()
 }

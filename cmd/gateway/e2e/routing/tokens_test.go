@@ -152,7 +152,7 @@ func TestChatStaysChat(t *testing.T) {
 			require.True(t, len(sent) == 1 && strings.HasPrefix(sent[0], "/v1/chat/completions "),
 				"%s: %s got %.300q", name, leg, sent)
 			for _, kept := range c.kept {
-				assert.Contains(t, sent[0], kept, "%s: %s lacks … in", name, leg)
+				assert.Contains(t, sent[0], kept, "%s: %s lacks N in", name, leg)
 			}
 			assert.NotContains(t, sent[0], `"tools":[]`, "%s: %s got an empty list of tools", name, leg)
 			var body struct {

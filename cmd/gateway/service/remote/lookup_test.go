@@ -104,7 +104,7 @@ func TestLookupOfABadIndex(t *testing.T) {
 			f.set(func() { f.answer = tt.answer })
 			report, out := c.Lookup(t.Context(), "m", 16, prompt)
 			assert.True(t, report == nil && out == tt.want, "%s, %+v; want %s", out, report, tt.want)
-			assert.Equal(t, 1, f.asked(), "it was asked … times")
+			assert.Equal(t, 1, f.asked(), "it was asked N times")
 			if open := c.States()[0].Circuit == fault.Open; open != tt.blamed {
 				t.Errorf("the circuit is %s", c.States()[0].Circuit)
 			}
