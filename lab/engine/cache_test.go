@@ -3,7 +3,6 @@ package engine
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -27,17 +26,6 @@ func TestPrefixIsReusedButItsLastTokenIsComputed(t *testing.T) {
 		outs, _ := drive(t, c, now)
 		assert.Equal(t, tc.cached, outs[0].Cached, "%d tokens after %d cached", len(tc.second), len(tc.first))
 	}
-}
-
-func TestAnswersAreCachedToo(t *testing.T) {
-	c := newTestCore(t, smallConfig())
-	p := prompt(1, 10)
-	mustAdd(t, c, Request{ID: "a", Prompt: p, MaxTokens: 11, IgnoreEOS: true})
-	outs, now := drive(t, c, epoch)
-	// 21 tokens, of which the last was drawn but not computed: 5 full blocks.
-	mustAdd(t, c, Request{ID: "b", Prompt: slices.Concat(p, tokensOf(outs, "a"), prompt(3, 3)), MaxTokens: 1})
-	outs, _ = drive(t, c, now)
-	assert.Equal(t, 20, outs[0].Cached, "tokens of the first turn cached in the second, want 20")
 }
 
 func TestEvictionTakesTheLongestUnusedLeaf(t *testing.T) {
@@ -67,31 +55,4 @@ func TestEvictionTakesTheLongestUnusedLeaf(t *testing.T) {
 	want := []uint64{hashes(right)[3], hashes(right)[2], hashes(prompt(4, 8))[1]}
 	assert.True(t, slices.Equal(removed, want),
 		"removed %x, want right's two blocks from its end, then other's last: %x", removed, want)
-}
-
-func TestRequestsWithHashesAloneAreServed(t *testing.T) {
-	c := newTestCore(t, smallConfig())
-	hashes := BlockHashes(nil, prompt(1, 40), 4, 0)
-	mustAdd(t, c, Request{ID: "a", PromptTokens: 41, Hashes: hashes, MaxTokens: 9, IgnoreEOS: true})
-	first, now := drive(t, c, epoch)
-	mustAdd(t, c, Request{ID: "b", PromptTokens: 43, Hashes: hashes, MaxTokens: 9, IgnoreEOS: true})
-	second, _ := drive(t, c, now)
-	assert.True(t, first[0].Cached == 0 && second[0].Cached == 40,
-		"cached %d, then %d; want 0, 40", first[0].Cached, second[0].Cached)
-	assert.False(t, slices.Equal(tokensOf(first, "a"), tokensOf(second, "b")), "unknown tails gave one answer")
-	for _, e := range c.Snapshot() {
-		assert.Nil(t, e.TokenIDs, "tokens appeared that nobody gave")
-	}
-}
-
-func TestClearWaitsForIdleness(t *testing.T) {
-	c := newTestCore(t, smallConfig())
-	mustAdd(t, c, Request{ID: "a", Prompt: prompt(1, 40), MaxTokens: 1})
-	end := c.Step(epoch).Next
-	assert.False(t, c.ClearCache(), "cleared under a running sequence")
-	drive(t, c, end)
-	assert.True(t, c.ClearCache() && len(c.Snapshot()) == 0, "an idle cache was not cleared")
-	if e := c.Step(end.Add(time.Hour)).Events; len(e) != 1 || e[0].Kind != Cleared {
-		t.Errorf("events %+v, want one cleared", e)
-	}
 }

@@ -47,6 +47,7 @@ func TestConfigNamesTheFieldItRefuses(t *testing.T) {
 		{"Speedup", Config{Speedup: -1}},
 		{"BandwidthBytesPerSecond", Config{BandwidthBytesPerSecond: math.Inf(1)}},
 		{"Lease", Config{Lease: -time.Second}},
+		{"Store", Config{Store: "a folder"}},
 		{"Latency.Quad", Config{Latency: Latency{A: 1, Quad: -1}}},
 	} {
 		err := tc.cfg.Validate()

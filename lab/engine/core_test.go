@@ -121,33 +121,6 @@ func TestLatencyFollowsTheFit(t *testing.T) {
 	}
 }
 
-func TestFirstTokenAndGapsTakeTheFormulasTime(t *testing.T) {
-	c := newTestCore(t, Config{})
-	l := Qwen3Latency()
-	mustAdd(t, c, Request{ID: "a", Prompt: prompt(1, 20_000), MaxTokens: 3, IgnoreEOS: true})
-	outs, _ := drive(t, c, epoch)
-
-	prefill := l.Step(0, 0, l.ChunkMillis(8192, 0)) + l.Step(0, 0, l.ChunkMillis(8192, 8192)) + l.Step(0, 0, l.ChunkMillis(3616, 16384))
-	want := []time.Duration{prefill, prefill + l.Step(1, 20_001, 0), prefill + l.Step(1, 20_001, 0) + l.Step(1, 20_002, 0)}
-	for i, o := range outs {
-		assert.Equal(t, want[i], o.at, "token %d at", i)
-	}
-	if last := outs[len(outs)-1]; len(outs) != 3 || last.Reason != Length {
-		t.Errorf("%d outputs, the last ends with %v", len(outs), last.Reason)
-	}
-}
-
-func TestSpeedupDividesStepsAndTransfers(t *testing.T) {
-	slow, fast := newTestCore(t, Config{}), newTestCore(t, Config{Speedup: 4})
-	for _, c := range []*Core{slow, fast} {
-		mustAdd(t, c, Request{ID: "a", Prompt: prompt(1, 1000), MaxTokens: 1})
-	}
-	a, b := slow.Step(epoch).Next.Sub(epoch), fast.Step(epoch).Next.Sub(epoch)
-	assert.LessOrEqual(t, (a - 4*b).Abs(), 4*time.Nanosecond, "step %v at speed 1, %v at speed 4", a, b)
-	a, b = slow.transferTime(12_000), fast.transferTime(12_000)
-	assert.LessOrEqual(t, (a - 4*b).Abs(), 4*time.Nanosecond, "transfer %v at speed 1, %v at speed 4", a, b)
-}
-
 func TestRunningSequencesShareTheBudgetWithChunksOfNewOnes(t *testing.T) {
 	c := newTestCore(t, Config{})
 	l := Qwen3Latency()
@@ -181,60 +154,6 @@ func TestPreemptedSequencesRecomputeAndAnswerTheSame(t *testing.T) {
 		}
 	}
 	assert.Equal(t, answers[1], answers[0], "preemption changed the answers")
-}
-
-func TestLastAdmittedIsPreemptedFirst(t *testing.T) {
-	cfg := smallConfig()
-	cfg.TotalKVBlocks, cfg.ContextLength = 10, 40
-	c := newTestCore(t, cfg)
-	mustAdd(t, c,
-		Request{ID: "old", Prompt: prompt(1, 16), MaxTokens: 20, IgnoreEOS: true},
-		Request{ID: "young", Prompt: prompt(2, 16), MaxTokens: 20, IgnoreEOS: true})
-	outs, _ := drive(t, c, epoch)
-	var ended []string
-	for _, o := range outs {
-		if o.Reason != Unfinished {
-			ended = append(ended, o.ID)
-		}
-	}
-	assert.True(t, slices.Equal(ended, []string{"old", "young"}) && c.Stats().Preemptions != 0,
-		"ended in order %v after %d preemptions", ended, c.Stats().Preemptions)
-}
-
-func TestBusyTimeHasThePassedPartOfAStep(t *testing.T) {
-	c := newTestCore(t, Config{})
-	mustAdd(t, c, Request{ID: "a", Prompt: prompt(1, 5000), MaxTokens: 1})
-	r := c.Step(epoch)
-	step := r.Next.Sub(epoch)
-	busy := func(at time.Duration) time.Duration {
-		books := c.Books(epoch.Add(at))
-		return time.Duration(math.Round(books.BusyMs * 1e6))
-	}
-	for _, at := range []time.Duration{0, step / 4, step} {
-		assert.Equal(t, at, busy(at), "busy for N after the step began")
-	}
-	assert.Equal(t, step, busy(2*step), "busy for N with a late timer, and the step took")
-	_, end := drive(t, c, r.Next)
-	assert.Equal(t, c.worked, busy(end.Sub(epoch)+time.Second), "busy for N with nothing to do, and the steps took")
-}
-
-func TestAbortFreesInMidStep(t *testing.T) {
-	c := newTestCore(t, Config{})
-	mustAdd(t, c,
-		Request{ID: "a", Prompt: prompt(1, 5000), MaxTokens: 5, IgnoreEOS: true},
-		Request{ID: "b", Prompt: prompt(2, 1000), MaxTokens: 5, IgnoreEOS: true})
-	r := c.Step(epoch)
-	mid := epoch.Add(r.Next.Sub(epoch) / 2)
-	assert.True(t, c.Abort("a") && !c.Abort("a"), "the first Abort must end it, the second find nothing")
-	assert.Equal(t, blocksFor(1000, 16), c.cache.active(), "blocks active in mid-step, want only b's")
-	m := c.Step(mid)
-	if m.Next != r.Next {
-		t.Errorf("the step now ends at %v, before at %v", m.Next.Sub(epoch), r.Next.Sub(epoch))
-	}
-	assert.True(t, len(m.Outputs) == 1 && m.Outputs[0].ID == "a" && m.Outputs[0].Reason == Aborted,
-		"outputs after the abort: %+v", m.Outputs)
-	outs, _ := drive(t, c, r.Next)
-	assert.True(t, len(outs) == 5 && outs[0].ID == "b", "b went on with %d outputs", len(outs))
 }
 
 func TestLateTimerDoesNotSlowTheEngine(t *testing.T) {

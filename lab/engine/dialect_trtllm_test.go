@@ -49,50 +49,13 @@ func (b *bench) rests(engines ...*Server) {
 	b.idle(engines...)
 }
 
-// An answer of both halves is an undisturbed one, and its first token is the context's.
-func TestTensorRTHandOff(t *testing.T) {
-	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, d *Server) {
-		prompt := ids(1, 100)
-		a := b.context(tensorRTID, body(prompt, 8))
-		if a.Choices[0].FinishReason != "not_finished" || len(a.PromptTokenIDs) != 100 || a.Choices[0].Text != textOf(expected(prompt, 0, 1)) {
-			b.t.Errorf("%+v", a)
-		}
-		if pinned := p.Books().Pinned; len(pinned) != 1 || pinned[0].ExpiresInMs != 60_000 {
-			b.t.Errorf("pinned: %+v", pinned)
-		}
-		if status, w := b.ask("d", completions, generation(a, 8, "", "")); status != http.StatusOK || w.Choices[0].Text != textOf(expected(prompt, 0, 8)) ||
-			w.Usage.Completion != 8 || w.Choices[0].FinishReason != "length" {
-			b.t.Errorf("%d %+v", status, w)
-		}
-		b.rests(p, d)
-		if a := b.context(tensorRTID+1, body(prompt, 1)); a.Choices[0].FinishReason != "length" {
-			b.t.Errorf("one token: %+v", a)
-		} else if _, w := b.ask("d", completions, generation(a, 1, "", "")); w.Choices[0].Text != textOf(expected(prompt, 0, 1)) || w.Usage.Completion != 1 {
-			b.t.Errorf("one token: %+v", w)
-		}
-		b.rests(p, d)
-		// What the context says was drawn first is what the answer begins with.
-		a = b.context(tensorRTID+2, body(prompt, 4))
-		first := expected(prompt, 0, 1)[0]
-		if _, w := b.ask("d", completions, generation(a, 4, fmt.Sprintf(`"first_gen_tokens":[%d]`, first), fmt.Sprintf(`"first_gen_tokens":[%d]`, prompt[0]))); !strings.HasPrefix(w.Choices[0].Text, textOf(prompt[:1])) {
-			b.t.Errorf("forged first token: %+v", w)
-		}
-		b.rests(p, d)
-	})
-}
-
 // An answer that ends with its first token is complete, and nothing is kept for it.
 func TestTensorRTEarlyFinish(t *testing.T) {
-	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, d *Server) {
-		prompt := ids(2, 40)
-		first := expected(prompt, 0, 1)
-		for i, c := range []map[string]any{
-			body(prompt, 8, "stop_token_ids", first), body(prompt, 8, "stop", []string{strings.TrimSpace(textOf(first))}),
-		} {
-			if a := b.context(tensorRTID+int64(i), c); a.Choices[0].FinishReason != "stop" {
-				b.t.Errorf("%+v", a)
-			}
-			b.rests(p, d)
+	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, _ *Server) {
+		first := expected(ids(2, 40), 0, 1)
+		for i, more := range [][]any{{"stop_token_ids", first}, {"stop", strings.TrimSpace(textOf(first))}} {
+			assert.Equal(b.t, "stop", b.context(tensorRTID+int64(i), body(ids(2, 40), 8, more...)).Choices[0].FinishReason)
+			b.rests(p)
 		}
 	})
 }
@@ -126,30 +89,6 @@ func TestTensorRTWrongHandOffs(t *testing.T) {
 			time.Sleep(time.Minute)
 			b.rests(p, d)
 		}
-	})
-}
-
-// Once context has computed, an abort of either half frees nothing; a generation worker that has asked does.
-func TestTensorRTAborts(t *testing.T) {
-	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, d *Server) {
-		prompt := ids(4, 64)
-		a := b.context(tensorRTID, body(prompt, 1000))
-		// One slot, taken by another: generation waits, and gives up before it has asked.
-		blocked, _ := b.engine(Config{ID: "busy", Engine: "trtllm", MaxNumSeqs: 1})
-		stop := b.begin("busy", body(ids(5, 20), 100_000))
-		leave := b.begin("busy", generation(a, 1000, "", ""))
-		time.Sleep(time.Second)
-		leave()
-		stop()
-		b.rests(blocked, d)
-		assert.Len(b.t, p.Books().Pinned, 1, "freed by one that had not asked: %+v", p.Books())
-		// Another takes it over and leaves: that frees it.
-		streamed := generation(a, 1000, "", "")
-		streamed["stream"] = true
-		leave = b.begin("d", streamed)
-		time.Sleep(time.Second)
-		leave()
-		b.rests(p, d)
 	})
 }
 
@@ -256,31 +195,5 @@ func TestTensorRTReports(t *testing.T) {
 			b.t.Errorf("health: %d", status)
 		}
 		time.Sleep(time.Minute)
-	})
-}
-
-// Reasoning comes under both names, in whole answers and in streams, on either half.
-func TestTensorRTReasoning(t *testing.T) {
-	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, d *Server) {
-		ask := chat(4, "chat_template_kwargs", map[string]any{"enable_thinking": true})
-		_, raw := b.post("p", chats, ask)
-		if !strings.Contains(string(raw), `"reasoning":"`) || !strings.Contains(string(raw), `"reasoning_content":"`) {
-			b.t.Errorf("%s", raw)
-		}
-		ask["disaggregated_params"] = map[string]any{"request_type": "context_only", "disagg_request_id": int64(tensorRTID)}
-		_, raw = b.post("p", chats, ask)
-		var a contextAnswer
-		if err := json.Unmarshal(raw, &a); err != nil || !strings.Contains(string(a.Choices[0].Params), `"resolved_thinking":true`) {
-			b.t.Fatalf("%s", raw)
-		}
-		g := generation(a, 4, "", "")
-		delete(g, "prompt")
-		delete(ask, "chat_template_kwargs") // generation cannot tell by itself
-		g["messages"], g["prompt_token_ids"], g["stream"] = ask["messages"], a.PromptTokenIDs, true
-		events := b.events(b.send(b.t.Context(), "d", chats, g))
-		if len(events) < 3 || !strings.Contains(string(events[1].data), `"reasoning":"`) || strings.Contains(string(events[2].data), `"reasoning":"`) {
-			b.t.Errorf("%+v", events)
-		}
-		b.rests(p, d)
 	})
 }

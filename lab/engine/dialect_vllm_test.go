@@ -59,40 +59,6 @@ func legsOf(connector string) (p, d map[string]any) {
 	}
 }
 
-// Connectors whose legs run at the same time meet in either order, and the answer is one engine's.
-func TestVLLMHalvesMeet(t *testing.T) {
-	for _, connector := range []string{"vllm-mooncake", "vllm-nixl-push"} {
-		for name, delays := range map[string][2]time.Duration{"prefill first": {0, time.Second}, "decode first": {time.Second, 0}, "at once": {0, 0}} {
-			t.Run(connector+", "+name, func(t *testing.T) {
-				pair(t, Config{Engine: "vllm", Connector: connector}, func(b *bench, p, d *Server) {
-					pp, dp := legsOf(connector)
-					prompt := ids(1, 100)
-					var prefill, decode <-chan reply
-					begin := time.Now()
-					for at := time.Duration(0); at <= time.Second; at += time.Second {
-						if delays[0] == at {
-							prefill = b.call("p", time.Hour, "a", body(prompt, 1, "ignore_eos", true, "kv_transfer_params", pp))
-						}
-						if delays[1] == at {
-							decode = b.call("d", time.Hour, "a", body(prompt, 20, "kv_transfer_params", dp))
-						}
-						time.Sleep(time.Until(begin.Add(at + time.Second)))
-					}
-					if r := <-prefill; r.status != http.StatusOK || (r.answer.Params == nil) != (connector == "vllm-mooncake") {
-						t.Errorf("prefill: %+v", r)
-					}
-					r := <-decode
-					if want := textOf(expected(prompt, 0, 20)); r.status != http.StatusOK || r.answer.Choices[0].Text != want {
-						t.Errorf("decode: %+v, want %q", r, want)
-					}
-					assert.Equal(t, 99, r.answer.Usage.Details.Cached, "tokens were taken over")
-					b.idle(p, d)
-				})
-			})
-		}
-	}
-}
-
 // What is missing, wrong, late or used twice makes the real engine hang, fail or die: so it does here. hangs is how long decode's
 // answer fails to come, of an hour; status is its answer.
 func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
@@ -196,24 +162,6 @@ func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A transfer id names one request: a second one of the same id fails, and takes nothing from the first.
-func TestVLLMTransferIDIsUsedOnce(t *testing.T) {
-	pair(t, Config{Engine: "vllm", Connector: "vllm-mooncake"}, func(b *bench, p, d *Server) {
-		pp, dp := legsOf("vllm-mooncake")
-		prompt := ids(1, 100)
-		if r := <-b.call("p", time.Minute, "a", body(prompt, 1, "kv_transfer_params", pp)); r.status != http.StatusOK {
-			t.Fatalf("%+v", r)
-		}
-		if r := <-b.call("p", time.Minute, "b", body(ids(2, 50), 1, "kv_transfer_params", pp)); r.status < 400 {
-			t.Errorf("a second prefill of the id: %+v", r)
-		}
-		if r := <-b.call("d", time.Minute, "a", body(prompt, 5, "kv_transfer_params", dp)); r.status != http.StatusOK {
-			t.Errorf("the first: %+v", r)
-		}
-		b.idle(p, d)
-	})
 }
 
 // A decode engine whose client leaves while it waits keeps the blocks until the KV has come, whether prefill is there or not.

@@ -114,81 +114,6 @@ func TestDecodeFailsAsVLLMDoesWithoutTheBlocks(t *testing.T) {
 	}
 }
 
-func TestMalformedHandOffsFailAndNameTheField(t *testing.T) {
-	pair(t, Config{}, func(b *bench, p, d *Server) {
-		good := b.prefill("p", ids(1, 100))
-		for _, field := range []string{"remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids"} {
-			var params map[string]any
-			require.NoError(b.t, json.Unmarshal(good, &params))
-			delete(params, field)
-			b.wants("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params), http.StatusInternalServerError, field)
-		}
-		for _, params := range []any{7, "x", []int{1}} {
-			b.wants("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params), http.StatusBadRequest)
-		}
-		for _, params := range []any{map[string]any{"do_remote_prefill": true, "do_remote_decode": true}, map[string]any{"remote_port": "x"}} {
-			b.wants("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params), http.StatusInternalServerError)
-		}
-	})
-}
-
-func TestRejectedRequestsReleaseTheirHandOff(t *testing.T) {
-	for _, tc := range []struct {
-		name   string
-		change func(m map[string]any)
-		status int
-	}{
-		{"unknown model", func(m map[string]any) { m["model"] = "tandem-release" }, http.StatusNotFound},
-		{"bad parameter", func(m map[string]any) { m["temperature"] = "hot" }, http.StatusBadRequest},
-		{"several answers", func(m map[string]any) { m["n"] = 2 }, http.StatusBadRequest},
-		{"too long", func(m map[string]any) { m["max_tokens"] = 1 << 20 }, http.StatusBadRequest},
-		{"no prompt", func(m map[string]any) { delete(m, "prompt") }, http.StatusBadRequest},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			pair(t, Config{}, func(b *bench, p, _ *Server) {
-				m := body(ids(1, 100), 5, "kv_transfer_params", b.prefill("p", ids(1, 100)))
-				tc.change(m)
-				now := time.Now()
-				b.wants("d", completions, m, tc.status)
-				synctest.Wait()
-				if books := p.Books(); !books.Idle() || time.Since(now) != 0 {
-					b.t.Errorf("prefill holds %+v after %v", books, time.Since(now))
-				}
-			})
-		})
-	}
-}
-
-// A decode client that leaves in the queue frees prefill's blocks at once; one that leaves in the transfer, at its end.
-func TestDecodeClientThatLeavesFreesPrefillToo(t *testing.T) {
-	for where, seats := range map[string]int{"in the transfer": 256, "in the queue": 1} {
-		t.Run(where, func(t *testing.T) {
-			pair(t, Config{MaxNumSeqs: seats}, func(b *bench, p, d *Server) {
-				stop := b.begin("d", body(ids(5, 50), 50_000, "stream", seats > 1))
-				prompt := ids(1, 20_000)
-				leave := b.begin("d", body(prompt, 5, "kv_transfer_params", b.prefill("p", prompt)))
-				time.Sleep(30 * time.Millisecond) // virtual: past a step, short of the 106 ms transfer
-				if books := d.Books(); books.Waiting+books.Transferring != 1 || (books.Waiting == 1) != (seats == 1) || len(p.Books().Pinned) != 1 {
-					b.t.Fatalf("decode's books: %+v, prefill's: %+v", books, p.Books())
-				}
-				leave()
-				synctest.Wait()
-				if seats > 1 {
-					if held := p.Books(); held.Idle() || d.Books().Blocks.Active < 20_000/16 {
-						b.t.Errorf("the transfer was broken off: %+v, %+v", held, d.Books())
-					}
-					time.Sleep(time.Second)
-				}
-				b.idle(p)
-				if books := d.Books(); books.Waiting+books.Transferring != 0 {
-					b.t.Errorf("decode holds %+v", books)
-				}
-				stop()
-			})
-		})
-	}
-}
-
 func TestHeartbeatsKeepAQueuedHandOffAlive(t *testing.T) {
 	pair(t, Config{MaxNumSeqs: 1}, func(b *bench, p, d *Server) {
 		stop := b.begin("d", body(ids(5, 50), 50_000))
@@ -201,39 +126,6 @@ func TestHeartbeatsKeepAQueuedHandOffAlive(t *testing.T) {
 		stop()
 		assert.Equal(b.t, http.StatusOK, (<-answer).status, "status")
 		b.idle(p, d)
-	})
-}
-
-func TestDecodeEngineThatEndsReleasesWhatItAwaits(t *testing.T) {
-	bubble(t, func(t *testing.T, b *bench) {
-		p, _ := b.engine(Config{ID: "p"})
-		_, stop := b.engine(Config{ID: "d"})
-		prompt := ids(1, 20_000)
-		answer := b.call("d", time.Hour, "a", body(prompt, 5, "kv_transfer_params", b.prefill("p", prompt)))
-		time.Sleep(20 * time.Millisecond) // virtual: in the transfer
-		stop()
-		assert.Equal(t, http.StatusServiceUnavailable, (<-answer).status, "the client is answered")
-		b.idle(p)
-	})
-}
-
-func TestSideChannelRefusesNonsense(t *testing.T) {
-	bubble(t, func(t *testing.T, b *bench) {
-		b.engine(Config{ID: "p", Incarnation: "1"})
-		for _, tc := range []struct {
-			path, body string
-			status     int
-		}{
-			{pathFetch, `{`, http.StatusBadRequest},
-			{pathFetch, `{"engine_id":"p/2","request_ids":["x"]}`, http.StatusConflict},
-			{pathFetch, `{"engine_id":"p/1","request_ids":["x"]}`, http.StatusNotFound},
-			{pathFetch, `{"engine_id":"p/1"}`, http.StatusNotFound},
-			{pathFetch, `{"engine_id":"p/1","request_ids":["x"],"tokens":-5}`, http.StatusBadRequest},
-			{pathHeartbeat, `{"engine_id":"p/1","request_ids":["x","y"]}`, http.StatusOK},
-			{pathRelease, `{"engine_id":"p/1","request_ids":["x"]}`, http.StatusOK},
-		} {
-			b.wants("p-kv:5600", tc.path, tc.body, tc.status)
-		}
 	})
 }
 
@@ -259,6 +151,29 @@ func TestPrefillThatEndsAsItsClientLeavesIsAnswered(t *testing.T) {
 			require.NotEmpty(t, p.Books().Pinned, "the prefill did not end")
 			p.writeWhole(w, r, c)
 			require.Contains(t, w.Body.String(), "remote_block_ids", "round %d: the hand-off is lost: %q", round, w.Body)
+		}
+	})
+}
+
+func TestMalformedHandOffsFail(t *testing.T) {
+	pair(t, Config{}, func(b *bench, _, d *Server) {
+		for params, status := range map[string]int{`7`: 400, `{"remote_port":"x"}`: 500, `{"do_remote_prefill":true}`: 500, `{"do_remote_prefill":true,"do_remote_decode":true}`: 500} {
+			b.wants("d", completions, body(ids(1, 100), 1, "kv_transfer_params", json.RawMessage(params)), status, "kv_transfer_params")
+		}
+		b.idle(d)
+	})
+}
+
+// A request that a decode engine refuses releases its hand-off at once.
+func TestRejectedRequestsReleaseTheirHandOff(t *testing.T) {
+	pair(t, Config{}, func(b *bench, p, _ *Server) {
+		for _, c := range []struct {
+			field  string
+			value  any
+			status int
+		}{{"model", "another", http.StatusNotFound}, {"temperature", "hot", http.StatusBadRequest}, {"max_tokens", 1 << 20, http.StatusBadRequest}, {"n", 2, http.StatusBadRequest}} {
+			b.wants("d", completions, body(ids(1, 100), 5, "kv_transfer_params", b.prefill("p", ids(1, 100)), c.field, c.value), c.status)
+			b.idle(p)
 		}
 	})
 }

@@ -2,12 +2,10 @@ package engine
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // A request that asks for it has the prefix that it uses again announced from its
@@ -60,25 +58,4 @@ func TestReusedPrefixIsToldAgain(t *testing.T) {
 			assert.True(t, slices.Equal(got, tc.want), "told %v, want %v", got, tc.want)
 		})
 	}
-}
-
-// The mode is asked for as vLLM is asked, and what else vllm_xargs may hold is
-// nobody's business.
-func TestRetellIsAskedForAsOfVLLM(t *testing.T) {
-	alone(t, func(b *bench, s *Server) {
-		for xargs, want := range map[string]bool{
-			`{"kv_cache_report_mode":"full"}`: true, `{"a":1,"kv_cache_report_mode":"full"}`: true,
-			`{"kv_cache_report_mode":"incremental"}`: false, `{"kv_cache_report_mode":1}`: false, `{}`: false, `null`: false,
-		} {
-			f, failure := parseFields([]byte(`{"vllm_xargs":` + xargs + `}`))
-			require.Nil(b.t, failure)
-			c := &call{}
-			s.dialect.settings(c, f)
-			r := c.request
-			assert.True(b.t, r.Reannounce == want && f.err == nil, "%s: %v, %+v", xargs, r.Reannounce, f.err)
-		}
-		if status, w := b.ask("e", completions, body(ids(1, 4), 5, "vllm_xargs", 7)); status != http.StatusBadRequest || w.Error.Param != "vllm_xargs" {
-			b.t.Errorf("vllm_xargs of another type: %d %+v", status, w.Error)
-		}
-	})
 }

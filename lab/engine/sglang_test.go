@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -48,28 +47,6 @@ func (b *bench) both(path string, p, d map[string]any) (heads [2]int, bodies [2]
 	return heads, bodies
 }
 
-// A pair answers as one engine does: decode goes on behind prefill's token, which it does not draw itself.
-func TestSGLangPairAnswersAsOneEngine(t *testing.T) {
-	bubble(t, func(t *testing.T, b *bench) {
-		p, d := sglangPair(b, nil)
-		for n, limit := range []int{1, 2, 40} {
-			prompt := ids(n, 100)
-			_, alone := b.ask("alone", completions, body(prompt, limit))
-			heads, bodies := b.both(completions, body(prompt, limit, rendezvous(1000+n)...), body(prompt, limit, rendezvous(1000+n)...))
-			var first, rest whole
-			if heads != [2]int{200, 200} || json.Unmarshal([]byte(bodies[0]), &first) != nil || json.Unmarshal([]byte(bodies[1]), &rest) != nil {
-				t.Fatalf("%v: %s", heads, bodies)
-			}
-			if rest.Choices[0].Text != alone.Choices[0].Text || rest.Usage.Completion != limit || rest.Choices[0].FinishReason != "length" {
-				t.Errorf("decode answered %+v\nalone %+v", rest, alone)
-			}
-			assert.True(t, strings.HasPrefix(rest.Choices[0].Text, first.Choices[0].Text) && first.Usage.Completion == 1,
-				"prefill answered %+v", first)
-		}
-		b.idle(p, d)
-	})
-}
-
 // Of an IPv6 address decode makes a URL only where it stands in brackets, as releases before NetworkAddress do.
 func TestSGLangBootstrapOverIPv6(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
@@ -85,26 +62,6 @@ func TestSGLangBootstrapOverIPv6(t *testing.T) {
 		}
 		b.idle(p, d)
 	})
-}
-
-// What prefill had cached, both legs report.
-func TestSGLangCachedTokens(t *testing.T) {
-	for _, silent := range []bool{false, true} {
-		bubble(t, func(t *testing.T, b *bench) {
-			_, d := sglangPair(b, func(c *Config) { c.NoCacheReport = silent })
-			prompt := ids(3, 100)
-			for n, want := range []int{0, 96} {
-				_, bodies := b.both(completions, body(prompt, 5, rendezvous(7+n)...), body(prompt, 5, rendezvous(7+n)...))
-				for i := range bodies {
-					said := strings.Contains(bodies[i], fmt.Sprintf(`"prompt_tokens_details":{"cached_tokens":%d}`, want))
-					if none := strings.Contains(bodies[i], `"prompt_tokens_details":null`); said == silent || none != silent {
-						t.Errorf("turn %d, leg %d, want %d: %s", n, i, want, bodies[i])
-					}
-				}
-			}
-			assert.Zero(t, d.Books().Blocks.Cached, "decode keeps N blocks")
-		})
-	}
 }
 
 // What a request lacks or has wrong is refused, or waits out SGLang's own time-outs, as with the real engine; the other
@@ -172,21 +129,6 @@ func TestSGLangRoomsAreOneRequests(t *testing.T) {
 		leave()
 		time.Sleep(time.Minute)
 		b.idle(p, d)
-	})
-}
-
-// Pages of two sizes cannot be moved.
-func TestSGLangPagesMustMatch(t *testing.T) {
-	bubble(t, func(t *testing.T, b *bench) {
-		sglangPair(b, func(c *Config) {
-			c.AbortTimeout = 10 * time.Second
-			if c.BlockSize = 16; c.Role == "decode" {
-				c.BlockSize = 32
-			}
-		})
-		if heads, bodies := b.both(completions, body(ids(1, 64), 4, rendezvous(5)...), body(ids(1, 64), 4, rendezvous(5)...)); heads[1] != 500 {
-			t.Errorf("%v %v", heads, bodies)
-		}
 	})
 }
 
@@ -308,34 +250,5 @@ func TestSGLangInALongStep(t *testing.T) {
 			}
 			sent.Wait()
 		}
-	})
-}
-
-// A salt keeps prompts apart, and events name it.
-func TestSGLangSalts(t *testing.T) {
-	bubble(t, func(t *testing.T, b *bench) {
-		var events []Event
-		s, _ := b.engine(Config{Engine: "sglang", ID: "salted", ContextLength: 4096, OnEvents: func(es []Event) { events = append(events, es...) }})
-		prompt := ids(1, 64)
-		for _, c := range []struct {
-			salt   string
-			cached int
-		}{{"a", 0}, {"b", 0}, {"a", 48}, {"", 0}, {"b", 48}} {
-			if _, w := b.ask("salted", completions, body(prompt, 1, "cache_salt", c.salt)); w.Usage.Details.Cached != c.cached {
-				t.Errorf("salt %q: %d cached, want %d", c.salt, w.Usage.Details.Cached, c.cached)
-			}
-		}
-		synctest.Wait()
-		seen := map[uint64]string{}
-		for _, e := range events {
-			for _, h := range e.Hashes {
-				if salt, ok := seen[h]; ok && salt != e.Salt {
-					t.Errorf("one hash under the salts %q and %q", salt, e.Salt)
-				}
-				seen[h] = e.Salt
-			}
-		}
-		assert.Len(t, seen, 3*4, "hashes")
-		b.idle(s)
 	})
 }

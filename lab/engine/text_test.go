@@ -1,11 +1,7 @@
 package engine
 
 import (
-	"fmt"
-	"slices"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 func TestStoppingTokens(t *testing.T) {
@@ -48,32 +44,5 @@ func TestStoppingTokens(t *testing.T) {
 		if last := outs[len(outs)-1]; len(outs) != tc.tokens || last.Reason != tc.reason {
 			t.Errorf("%s: %d tokens, %v; want %d, %v", tc.name, len(outs), last.Reason, tc.tokens, tc.reason)
 		}
-	}
-}
-
-func TestAnyInterruptionContinuesTheSame(t *testing.T) {
-	cfg := smallConfig()
-	p := prompt(7, 13)
-	whole := func(p []uint32, max int) []uint32 {
-		c := newTestCore(t, cfg)
-		mustAdd(t, c, Request{ID: "a", Prompt: p, MaxTokens: max, IgnoreEOS: true})
-		outs, _ := drive(t, c, epoch)
-		return tokensOf(outs, "a")
-	}
-	want := whole(p, 60)
-	for cut := range want {
-		got := slices.Concat(want[:cut], whole(slices.Concat(p, want[:cut]), 60-cut))
-		require.True(t, slices.Equal(got, want), "interrupted after %d tokens, the answer differs", cut)
-	}
-}
-
-func TestChoicesDiffer(t *testing.T) {
-	c := newTestCore(t, smallConfig())
-	for i := range 3 {
-		mustAdd(t, c, Request{ID: fmt.Sprint(i), Prompt: prompt(1, 9), Choice: i, MaxTokens: 20, IgnoreEOS: true})
-	}
-	outs, _ := drive(t, c, epoch)
-	if slices.Equal(tokensOf(outs, "0"), tokensOf(outs, "1")) || slices.Equal(tokensOf(outs, "1"), tokensOf(outs, "2")) {
-		t.Error("two choices have one answer")
 	}
 }

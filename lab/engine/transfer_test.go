@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -52,33 +51,6 @@ func TestFinishedPrefillStaysPinnedForItsLease(t *testing.T) {
 	}
 }
 
-func TestProducerChecksWhatIsAskedFor(t *testing.T) {
-	c, p, now := prefilled(t, 100)
-	good := Remote{RequestID: "p", BlockIDs: [][]int32{p.BlockIDs}}
-	for _, tc := range []struct {
-		name   string
-		remote Remote
-		tokens int
-		err    error
-	}{
-		{"all right", good, 100, nil},
-		{"another request", Remote{RequestID: "q", BlockIDs: good.BlockIDs}, 100, ErrNotHeld},
-		{"other blocks", Remote{RequestID: "p", BlockIDs: [][]int32{{1, 2}}}, 100, ErrMismatch},
-		{"no blocks", Remote{RequestID: "p"}, 100, ErrMismatch},
-		{"two cache groups", Remote{RequestID: "p", BlockIDs: [][]int32{p.BlockIDs, p.BlockIDs}}, 100, ErrMismatch},
-		{"a longer prompt", good, 101, ErrMismatch},
-	} {
-		if _, err := c.Fetch(tc.remote, tc.tokens, tc.tokens, now); !errors.Is(err, tc.err) {
-			t.Errorf("%s: %v, want %v", tc.name, err, tc.err)
-		}
-	}
-	assert.True(t, c.Release("p") && !c.Release("p") && c.cache.active() == 0,
-		"released once, %d blocks are active", c.cache.active())
-	if _, err := c.Fetch(good, 100, 100, now); !errors.Is(err, ErrNotHeld) {
-		t.Errorf("after the release: %v", err)
-	}
-}
-
 func TestNICCarriesOneTransferAtATime(t *testing.T) {
 	c, p, now := prefilled(t, 12_000)
 	one := c.transferTime(12_000)
@@ -91,57 +63,5 @@ func TestNICCarriesOneTransferAtATime(t *testing.T) {
 	}
 	if wait, _ := c.Fetch(r, 12_000, 12_000, now.Add(time.Minute)); wait != 0 {
 		t.Errorf("an idle NIC makes wait for %v", wait)
-	}
-}
-
-func TestDecodeRunsWhenItsBlocksHaveCome(t *testing.T) {
-	c := newTestCore(t, Config{})
-	p := prompt(1, 2000)
-	// The first 1,008 tokens are here already.
-	mustAdd(t, c, Request{ID: "warm", Prompt: p[:1010], MaxTokens: 1})
-	_, now := drive(t, c, epoch)
-	mustAdd(t, c, Request{ID: "d", Prompt: p, MaxTokens: 2, IgnoreEOS: true, Remote: &Remote{RequestID: "p"}})
-	r := c.Step(now)
-	if len(r.Fetches) != 1 || r.Fetches[0].Tokens != 2000-1008 || r.Fetches[0].PromptTokens != 2000 || !r.Next.IsZero() {
-		t.Fatalf("fetches %+v, next %v", r.Fetches, r.Next)
-	}
-	if a := c.Awaited(); len(a) != 1 || a[0].RequestID != "p" {
-		t.Errorf("awaited %+v", a)
-	}
-	assert.Equal(t, 125, c.cache.active(), "blocks held during the transfer, want 125")
-	c.Fetched("d", 3*time.Millisecond, now)
-	landed := now.Add(3*time.Millisecond + c.transferTime(2000-1008))
-	if r = c.Step(now); !r.Next.Equal(landed) {
-		t.Errorf("lands %v after the answer, want %v", r.Next.Sub(now), landed.Sub(now))
-	}
-	r = c.Step(landed)
-	assert.True(t, len(r.Releases) == 1 && r.Releases[0].RequestID == "p", "releases %+v after landing", r.Releases)
-	assert.Equal(t, Qwen3Latency().Step(1, 2000, 0), r.Next.Sub(landed), "first token N after landing, want one decode step")
-	outs, _ := drive(t, c, r.Next)
-	assert.True(t, len(outs) == 2 && outs[0].Cached == 1999, "outputs %+v, want two with 1999 tokens cached", outs)
-}
-
-func TestProducerIsToldWhateverTheEnd(t *testing.T) {
-	lost := errors.New("lost")
-	for _, tc := range []struct {
-		name   string
-		end    func(c *Core)
-		reason Reason
-	}{
-		{"aborted in the transfer", func(c *Core) { c.Fetched("d", 0, epoch); c.Abort("d") }, Aborted},
-		{"aborted before the producer answers", func(c *Core) { c.Abort("d") }, Aborted},
-		{"aborted, then the producer answers", func(c *Core) { c.Abort("d"); c.Fetched("d", 0, epoch) }, Aborted},
-		{"failed", func(c *Core) { c.FetchFailed("d", lost) }, LoadFailed},
-		{"failed twice", func(c *Core) { c.FetchFailed("d", lost); c.FetchFailed("d", lost) }, LoadFailed},
-	} {
-		c := newTestCore(t, Config{})
-		mustAdd(t, c, Request{ID: "d", Prompt: prompt(1, 100), Remote: &Remote{RequestID: "p"}})
-		c.Step(epoch)
-		tc.end(c)
-		r := c.Step(epoch)
-		assert.True(t, len(r.Releases) == 1 && len(r.Outputs) == 1 && r.Outputs[0].Reason == tc.reason,
-			"%s: releases %+v, outputs %+v", tc.name, r.Releases, r.Outputs)
-		assert.True(t, c.cache.active() == 0 && r.Next.IsZero(),
-			"%s: %d blocks active, next %v", tc.name, c.cache.active(), r.Next)
 	}
 }
