@@ -92,50 +92,17 @@ func TestTensorRTWrongHandOffs(t *testing.T) {
 	})
 }
 
-// Generation-first: context computes when generation has asked, whichever leg comes first.
+// Generation-first: a leg whose other half never comes gives up.
 func TestTensorRTGenerationFirst(t *testing.T) {
 	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, d *Server) {
-		var info struct {
-			Params struct {
-				Endpoint []string `json:"ctx_info_endpoint"`
-			} `json:"disaggregated_params"`
-		}
-		if status, raw := b.get("p", "/server_info"); status != http.StatusOK || json.Unmarshal([]byte(raw), &info) != nil || len(info.Params.Endpoint) != 1 {
-			b.t.Fatalf("%d %s", status, raw)
-		}
-		prompt := ids(6, 70)
-		for i, order := range [][2]string{{"p", "d"}, {"d", "p"}} {
-			id := tensorRTID + int64(i)
-			legs := map[string]map[string]any{
-				"p": body(prompt, 6, "disaggregated_params", map[string]any{"request_type": "context_only", "disagg_request_id": id, "schedule_style": 1}),
-				"d": body(prompt, 6, "disaggregated_params", map[string]any{"request_type": "generation_only", "ctx_request_id": id, "disagg_request_id": id,
-					"schedule_style": 1, "ctx_dp_rank": 0, "ctx_info_endpoint": info.Params.Endpoint[0]}),
-			}
-			came := make(chan []byte, 1)
-			go func() {
-				_, raw := b.post(order[0], completions, legs[order[0]])
-				came <- raw
-			}()
-			time.Sleep(10 * time.Second)
-			if len(came) > 0 || len(p.Books().Pinned) > 0 {
-				b.t.Errorf("%s did not wait: %s", order[0], <-came)
-			}
-			_, second := b.post(order[1], completions, legs[order[1]])
-			answers := map[string][]byte{order[0]: <-came, order[1]: second}
-			var w whole
-			if err := json.Unmarshal(answers["d"], &w); err != nil || w.Choices == nil || w.Choices[0].Text != textOf(expected(prompt, 0, 6)) {
-				b.t.Errorf("%s", answers["d"])
-			}
-			b.rests(p, d)
-		}
-		// A context worker whose generation worker never comes gives up, and so does the other.
+		_, info := b.get("p", "/server_info")
+		_, endpoint, _ := strings.Cut(info, `"ctx_info_endpoint":["`)
+		endpoint, _, _ = strings.Cut(endpoint, `"`)
 		for engine, style := range map[string]string{"p": "context_only", "d": "generation_only"} {
 			start, id := time.Now(), tensorRTID+int64(len(style)) // an id of its own: that of a request which has ended is remembered
-			status, _ := b.post(engine, completions, body(prompt, 6, "disaggregated_params", map[string]any{"request_type": style, "ctx_request_id": id, "disagg_request_id": id,
-				"schedule_style": 1, "ctx_info_endpoint": info.Params.Endpoint[0]}))
-			if took := time.Since(start); status != http.StatusBadRequest || took < time.Minute || took > time.Minute+time.Second {
-				b.t.Errorf("%s alone: %d after %v", engine, status, took)
-			}
+			b.wants(engine, completions, body(ids(6, 70), 6, "disaggregated_params", map[string]any{"request_type": style, "ctx_request_id": id, "disagg_request_id": id,
+				"schedule_style": 1, "ctx_info_endpoint": endpoint}), http.StatusBadRequest)
+			assert.Equal(b.t, time.Minute, time.Since(start).Truncate(time.Second), "%s gave up", engine)
 			b.rests(p, d)
 		}
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -59,77 +58,65 @@ func legsOf(connector string) (p, d map[string]any) {
 	}
 }
 
+// handOff is the two legs of one, right until a test spoils it.
+type handOff struct {
+	p, d       map[string]any // kv_transfer_params
+	id, model  string         // of prefill's request, in decode's
+	prefillEnd []uint32       // tokens that end prefill's answer
+}
+
 // What is missing, wrong, late or used twice makes the real engine hang, fail or die: so it does here. hangs is how long decode's
 // answer fails to come, of an hour; status is its answer.
 func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
-	type legs = map[string]any
-	without := func(field string) func(p, d legs) { return func(_, d legs) { delete(d, field) } }
 	const hangs = time.Hour
-	for _, tc := range []struct {
+	prompt := ids(1, 100)
+	type row struct {
 		connector, name string
-		spoil           func(p, d legs)
+		spoil           func(h *handOff)
 		status          int // 0 for none within the hour
 		after           time.Duration
 		dead            string // the engine that has died of it
 		pins            time.Duration
-	}{
-		{"vllm-nixl", "no engine id", without("remote_engine_id"), 0, hangs, "", 30 * time.Second},
-		{"vllm-nixl", "no request id", without("remote_request_id"), 0, hangs, "", 30 * time.Second},
-		{"vllm-nixl", "no host", without("remote_host"), 0, hangs, "", 30 * time.Second},
-		{"vllm-nixl", "no port", without("remote_port"), 0, hangs, "", 30 * time.Second},
-		{"vllm-nixl", "no blocks", func(_, d legs) { d["remote_block_ids"] = []any{} }, 500, 0, "d", 30 * time.Second},
-		{"vllm-nixl", "port of another type", func(_, d legs) { d["remote_port"] = "x" }, 500, 0, "d", 30 * time.Second},
-		{"vllm-nixl", "another process", func(_, d legs) { d["remote_engine_id"] = "p/0" }, 500, 0, "", 30 * time.Second},
-
-		{"vllm-nixl-push", "no engine id", without("remote_engine_id"), 0, hangs, "", 30 * time.Second},
-		{"vllm-nixl-push", "no request id", without("remote_request_id"), 0, hangs, "", 30 * time.Second},
-		{"vllm-nixl-push", "no host", without("remote_host"), 0, hangs, "", 30 * time.Second},
-		{"vllm-nixl-push", "no port", without("remote_port"), 0, hangs, "", 30 * time.Second},
-		{"vllm-nixl-push", "another process", func(_, d legs) { d["remote_engine_id"] = "p/0" }, 500, 0, "", 30 * time.Second},
-		{"vllm-nixl-push", "prefill has another id", func(p, _ legs) { p["id"] = "b" }, 0, hangs, "", 30 * time.Second},
-		{"vllm-nixl-push", "prefill keeps nothing", func(p, _ legs) { delete(p, "do_remote_decode") }, 0, hangs, "", 0},
-
-		{"vllm-mooncake", "no transfer id in decode", without("transfer_id"), 0, hangs, "", 480 * time.Second},
-		{"vllm-mooncake", "no engine id", without("remote_engine_id"), 0, hangs, "", 480 * time.Second},
-		{"vllm-mooncake", "no bootstrap address", without("remote_bootstrap_addr"), 0, hangs, "", 480 * time.Second},
-		{"vllm-mooncake", "address without port", func(_, d legs) { d["remote_bootstrap_addr"] = "http://p-kv" }, 0, hangs, "", 480 * time.Second},
-		{"vllm-mooncake", "another process", func(_, d legs) { d["remote_engine_id"] = "p/0" }, 500, 0, "", 480 * time.Second},
-		{"vllm-mooncake", "no transfer id in prefill", func(p, _ legs) { delete(p, "transfer_id") }, 500, 480 * time.Second, "", 0},
-		{"vllm-mooncake", "prefill ends by a stop token", func(p, _ legs) { p["stops"] = true }, 500, 480 * time.Second, "", 0},
-		{"vllm-mooncake", "prefill runs as decode", func(p, _ legs) { p["do_remote_decode"], p["do_remote_prefill"] = false, true }, 500, 0, "p", 0},
-		{"vllm-mooncake", "decode runs as prefill", func(_, d legs) { d["do_remote_decode"], d["do_remote_prefill"] = true, false }, 500, 0, "d", 480 * time.Second},
-		{"vllm-mooncake", "refused before the core", func(_, d legs) { d["model"] = "unknown" }, 404, 0, "", 0},
-		{"vllm-nixl", "refused before the core", func(_, d legs) { d["model"] = "unknown" }, 404, 0, "", 0},
-		{"vllm-nixl-push", "refused before the core", func(_, d legs) { d["model"] = "unknown" }, 404, 0, "", 30 * time.Second},
-	} {
+	}
+	rows := []row{
+		{"vllm-nixl", "no blocks", func(h *handOff) { h.d["remote_block_ids"] = []any{} }, 500, 0, "d", 30 * time.Second},
+		{"vllm-nixl", "port of another type", func(h *handOff) { h.d["remote_port"] = "x" }, 500, 0, "d", 30 * time.Second},
+		{"vllm-nixl-push", "prefill has another id", func(h *handOff) { h.id = "b" }, 0, hangs, "", 30 * time.Second},
+		{"vllm-nixl-push", "prefill keeps nothing", func(h *handOff) { delete(h.p, "do_remote_decode") }, 0, hangs, "", 0},
+		{"vllm-mooncake", "address without port", func(h *handOff) { h.d["remote_bootstrap_addr"] = "http://p-kv" }, 0, hangs, "", 480 * time.Second},
+		{"vllm-mooncake", "no transfer id in prefill", func(h *handOff) { delete(h.p, "transfer_id") }, 500, 480 * time.Second, "", 0},
+		{"vllm-mooncake", "prefill ends by a stop token", func(h *handOff) { h.prefillEnd = expected(prompt, 0, 1) }, 500, 480 * time.Second, "", 0},
+		{"vllm-mooncake", "prefill runs as decode", func(h *handOff) { h.p["do_remote_decode"], h.p["do_remote_prefill"] = false, true }, 500, 0, "p", 0},
+		{"vllm-mooncake", "decode runs as prefill", func(h *handOff) { h.d["do_remote_decode"], h.d["do_remote_prefill"] = true, false }, 500, 0, "d", 480 * time.Second},
+		{"vllm-mooncake", "refused before the core", func(h *handOff) { h.model = "unknown" }, 404, 0, "", 0},
+		{"vllm-nixl", "refused before the core", func(h *handOff) { h.model = "unknown" }, 404, 0, "", 0},
+		{"vllm-nixl-push", "refused before the core", func(h *handOff) { h.model = "unknown" }, 404, 0, "", 30 * time.Second},
+	}
+	nixl := []string{"remote_engine_id", "remote_request_id", "remote_host", "remote_port"}
+	for connector, needs := range map[string][]string{"vllm-nixl": nixl, "vllm-nixl-push": nixl, "vllm-mooncake": {"transfer_id", "remote_engine_id", "remote_bootstrap_addr"}} {
+		pins := 30 * time.Second
+		if connector == "vllm-mooncake" {
+			pins = 480 * time.Second
+		}
+		for _, field := range needs {
+			rows = append(rows, row{connector, "no " + field, func(h *handOff) { delete(h.d, field) }, 0, hangs, "", pins})
+		}
+		rows = append(rows, row{connector, "another process", func(h *handOff) { h.d["remote_engine_id"] = "p/0" }, 500, 0, "", pins})
+	}
+	for _, tc := range rows {
 		t.Run(tc.connector+", "+tc.name, func(t *testing.T) {
 			pair(t, Config{Engine: "vllm", Connector: tc.connector}, func(b *bench, p, d *Server) {
-				pp, dp := legsOf(tc.connector)
-				prompt := ids(1, 100)
+				h := &handOff{id: "a", model: "tandem-sim"}
+				h.p, h.d = legsOf(tc.connector)
 				if tc.connector == "vllm-nixl" { // decode's leg is what prefill answers
-					_ = json.Unmarshal(b.prefill("p", prompt), &dp)
+					require.NoError(t, json.Unmarshal(b.prefill("p", prompt), &h.d))
 				}
-				tc.spoil(pp, dp)
-				id, stops, model := "a", []uint32(nil), "tandem-sim"
-				if pp["id"] != nil {
-					id = "b"
-				}
-				if pp["stops"] != nil {
-					stops = expected(prompt, 0, 1)
-				}
-				if dp["model"] != nil {
-					model = "unknown"
-				}
-				pp, dp = maps.Clone(pp), maps.Clone(dp)
-				for _, own := range []string{"id", "stops", "model"} {
-					delete(pp, own)
-					delete(dp, own)
-				}
+				tc.spoil(h)
 				if tc.connector != "vllm-nixl" {
-					<-b.call("p", time.Minute, id, body(prompt, 1, "stop_token_ids", stops, "kv_transfer_params", pp))
+					<-b.call("p", time.Minute, h.id, body(prompt, 1, "stop_token_ids", h.prefillEnd, "kv_transfer_params", h.p))
 				}
 				prefilled := time.Now()
-				r := <-b.call("d", hangs, "a", body(prompt, 5, "model", model, "kv_transfer_params", dp))
+				r := <-b.call("d", hangs, "a", body(prompt, 5, "model", h.model, "kv_transfer_params", h.d))
 				if r.status != tc.status || r.took < tc.after || tc.after < hangs && r.took > tc.after+time.Second {
 					t.Errorf("decode answered %d after %v, want %d after %v: %+v", r.status, r.took, tc.status, tc.after, r.answer.Error)
 				}

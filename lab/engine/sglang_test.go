@@ -3,7 +3,6 @@ package engine
 import (
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // rendezvous is the members that send a request's legs to one room.
@@ -141,34 +139,30 @@ func TestSGLangAborts(t *testing.T) {
 			room++
 			return b.begin("d", body(ids(1, 64), 4, rendezvous(room, "rid", rid)...))
 		}
-		live := func() int { synctest.Wait(); b := d.Books(); return len(b.Requests) }
-		abort := func(rid string) {
-			b.wants("d", "/abort_request", map[string]any{"rid": rid}, 200)
+		left := func(want int, after string) {
+			t.Helper()
+			synctest.Wait()
+			assert.Len(t, d.Books().Requests, want, after)
 		}
-		wait("ab")
-		wait("abc")
-		wait("b")
+		for _, rid := range []string{"ab", "abc", "b"} {
+			wait(rid)
+		}
 		for _, c := range []struct {
 			rid  string
 			left int
 		}{{"a", 3}, {"", 3}, {"x", 3}, {"abc", 2}, {"ab", 1}, {"b", 0}} {
-			if abort(c.rid); live() != c.left {
-				t.Errorf("after the abort of %q there are %d requests, want %d", c.rid, live(), c.left)
-			}
+			b.wants("d", "/abort_request", map[string]any{"rid": c.rid}, 200)
+			left(c.left, c.rid)
 		}
 		wait("ab")
 		wait("abc")
-		if abort("ab"); live() != 0 {
-			t.Error("an id that begins with the aborted one was spared")
-		}
-		leave := wait("c")
-		leave()
-		if time.Sleep(3 * time.Second); live() != 1 {
-			t.Error("the engine noticed at once that its caller has left")
-		}
-		if time.Sleep(2 * time.Second); live() != 0 {
-			t.Error("the engine never noticed that its caller has left")
-		}
+		b.wants("d", "/abort_request", map[string]any{"rid": "ab"}, 200)
+		left(0, "an id that begins with the aborted one")
+		wait("c")()
+		time.Sleep(3 * time.Second)
+		left(1, "3 s after its caller has left")
+		time.Sleep(2 * time.Second)
+		left(0, "5 s after its caller has left")
 		b.idle(d)
 	})
 }
@@ -194,41 +188,34 @@ func TestSGLangInfo(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		sources := map[string]EventSource{"0": {Publisher: "zmq", Endpoint: "tcp://*:5557", Replay: "tcp://*:5558", Topic: "kv"}}
 		sglangPair(b, func(c *Config) { c.EventSources, c.EngineVersion, c.TotalKVBlocks = sources, "0.5.19", 1000 })
+		has := func(engine, path string, parts ...string) {
+			t.Helper()
+			status, raw := b.get(engine, path)
+			assert.Equal(t, 200, status, "%s%s", engine, path)
+			for _, part := range parts {
+				assert.Contains(t, raw, part, "%s%s", engine, path)
+			}
+		}
 		for engine, mode := range map[string]string{"p": "prefill", "d": "decode", "alone": "null"} {
 			for _, path := range []string{"/server_info", "/get_server_info"} {
-				status, raw := b.get(engine, path)
-				for _, part := range []string{
-					`"disaggregation_mode":"` + mode + `"`, `"page_size":16`, `"max_total_num_tokens":16000`, `"version":"0.5.19"`, `"disaggregation_bootstrap_port":5600`,
-					`"kv_events":{"block_size":16,"dp_size":1,"endpoint_host":"*","endpoint_port_base":5557,"publisher":"zmq","replay_endpoint_port_base":5558,"topic":"kv"}`,
-				} {
-					assert.True(t, status == 200 && strings.Contains(raw, part), "%s%s: no %s in %s", engine, path, part, raw)
-				}
+				has(engine, path, `"disaggregation_mode":"`+mode+`"`, `"page_size":16`, `"max_total_num_tokens":16000`, `"version":"0.5.19"`, `"disaggregation_bootstrap_port":5600`,
+					`"kv_events":{"block_size":16,"dp_size":1,"endpoint_host":"*","endpoint_port_base":5557,"publisher":"zmq","replay_endpoint_port_base":5558,"topic":"kv"}`)
 			}
-			for path, want := range map[string]int{"/health": 200, "/health_generate": 200, "/ready": 404} { // of 0.5.19
+			for _, path := range []string{"/health", "/health_generate"} { // they generate a token
 				began := time.Now()
-				status, _ := b.get(engine, path)
-				if took := time.Since(began); status != want || (took >= time.Second) != (want == 200) {
-					t.Errorf("%s%s: %d after %v", engine, path, status, took)
-				}
+				has(engine, path)
+				assert.GreaterOrEqual(t, time.Since(began), time.Second, path)
 			}
-			for _, path := range []string{"/model_info", "/v1/models", "/v1/loads", "/metrics"} {
-				if status, raw := b.get(engine, path); status != 200 || path == "/metrics" && !strings.Contains(raw, "sglang:token_usage{") {
-					t.Errorf("%s%s: %d %s", engine, path, status, raw)
-				}
+			status, _ := b.get(engine, "/ready")
+			assert.Equal(t, 404, status, "/ready of 0.5.19")
+			for _, path := range []string{"/model_info", "/v1/models", "/v1/loads"} {
+				has(engine, path)
 			}
+			has(engine, "/metrics", "sglang:token_usage{")
 		}
-		if status, raw := b.get("p-kv:5600", "/route?prefill_dp_rank=-1"); status != 200 || !strings.Contains(raw, `"page_size":16`) {
-			t.Errorf("%d %s", status, raw)
-		}
-		if status, _ := b.get("d-kv:5600", "/route?prefill_dp_rank=-1"); status != 404 {
-			t.Errorf("decode has a bootstrap server: %d", status)
-		}
-		late, err := NewServer(Config{Engine: "sglang", Role: "prefill"}, nil)
-		require.NoError(t, err)
-		answer := httptest.NewRecorder()
-		if late.TransferHandler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/route", nil)); answer.Code != 503 {
-			t.Errorf("before it runs: %d %s", answer.Code, answer.Body)
-		}
+		has("p-kv:5600", "/route?prefill_dp_rank=-1", `"page_size":16`)
+		status, _ := b.get("d-kv:5600", "/route?prefill_dp_rank=-1")
+		assert.Equal(t, 404, status, "decode has a bootstrap server")
 	})
 }
 
