@@ -37,6 +37,7 @@ func TestAttachBesideARealWorker(t *testing.T) {
 	if code, body := get(beside.url + "/ready"); code != http.StatusServiceUnavailable || !strings.Contains(body, engine) {
 		t.Errorf("before there is an engine: %d %s", code, body)
 	}
+	ready := func() bool { code, _ := get(beside.url + "/ready"); return code == http.StatusOK }
 	gateway := startServe(t, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(), "--lease-ttl", "2s")
 	worker := work()
 	type source struct {
@@ -60,9 +61,7 @@ func TestAttachBesideARealWorker(t *testing.T) {
 		s := known()
 		return s.Worker == "w1" && s.Transport == "nats" && s.State == "live"
 	})
-	if code, body := get(beside.url + "/ready"); code != http.StatusOK {
-		t.Errorf("registered: %d %s", code, body)
-	}
+	assert.True(t, ready(), "registered")
 	ask := func() {
 		t.Helper()
 		_, _, err := gateway.complete("", strings.Repeat("the quick brown fox ", 40), 2)
@@ -76,7 +75,7 @@ func TestAttachBesideARealWorker(t *testing.T) {
 	checkAttachDocument(t, beside.url)
 
 	worker.kill()
-	eventually(t, "the dead worker is withdrawn", func() bool { code, _ := get(beside.url + "/ready"); return code == http.StatusServiceUnavailable })
+	eventually(t, "the dead worker is withdrawn", func() bool { return !ready() })
 	eventually(t, "and gone from the gateway", func() bool { return known().Worker == "" })
 	work()
 	eventually(t, "it is back, and empty", func() bool { s := known(); return s.State == "live" && s.Blocks == 0 })
@@ -86,9 +85,8 @@ func TestAttachBesideARealWorker(t *testing.T) {
 	beside.stop()
 	assert.Contains(t, beside.logs.String(), "detached; the engine keeps running")
 	eventually(t, "the gateway sees it leave", func() bool { return known().Worker == "" })
-	if code, _ := get(engine + "/health"); code != http.StatusOK {
-		t.Errorf("the engine's health: %d", code)
-	}
+	code, _ := get(engine + "/health")
+	assert.Equal(t, http.StatusOK, code, "the engine's health")
 }
 
 // checkAttachDocument holds docs/kv-events.md to the flags and metrics of attach.
@@ -115,20 +113,17 @@ func checkAttachDocument(t *testing.T, at string) {
 }
 
 func TestAttachCommandLine(t *testing.T) {
+	t.Parallel()
 	lines(t, nil, "attach", []line{
 		{"--help", exitOK, "gateway attach --url http://gpu-1:8000 --role prefill"},
 		{"", exitUsage, "url: the engine's address is missing"},
 		{"--url http://127.0.0.1:1", exitUsage, "etcd-endpoints: the worker registers in etcd"},
 	})
 	lines(t, nil, "attach --url http://127.0.0.1:1 --etcd-endpoints 127.0.0.1:1", []line{
-		{"--engine llama", exitUsage, "flag --engine"},
-		{"--url ftp://h", exitUsage, "--url"},
 		{"--url http://u:secret@h:1", exitUsage, "url"},
 		{"--url http://h:1/v1", exitUsage, "url (flag): must be a scheme, a host and a port"},
 		{"--advertise-url http://h:1/v1", exitUsage, "advertise-url (flag): must be a scheme"},
 		{"--id a/b", exitUsage, "id (flag)"},
-		{"--role drafts", exitUsage, "flag --role"},
-		{"--block-size 5000", exitUsage, "block-size"},
 		{"--engine-kv-events 5557", exitUsage, "engine-kv-events (flag): must be tcp://HOST:PORT"},
 		{"--engine-kv-events tcp://*:5557", exitUsage, "engine-kv-events (flag): attach listens for this engine"},
 		{"--engine-kv-replay tcp://h:1", exitUsage, "engine-kv-replay (flag): goes with engine-kv-events"},
@@ -137,7 +132,5 @@ func TestAttachCommandLine(t *testing.T) {
 		{"--topology rack", exitUsage, `topology (flag): "rack" is no KEY=VALUE`},
 		{"--taints a,a", exitUsage, "taints (flag)"},
 		{"--worker-api-key-file key", exitUsage, "worker-api-key-file (flag)"},
-		{"--health-failures 0", exitUsage, "health-failures"},
-		{"--attach-address 9090", exitUsage, "attach-address"},
 	}, "secret")
 }

@@ -39,6 +39,7 @@ type composeService struct {
 // without, is one that its command takes. What is right is told by the one
 // mistake that is added, so that nothing is started.
 func TestComposeFilesAreAccepted(t *testing.T) {
+	t.Parallel()
 	overlays, err := filepath.Glob("../../deploy/compose/scenarios/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, overlays)

@@ -107,6 +107,7 @@ func TestEveryDurationIsBounded(t *testing.T) {
 // The names that the project's founding documents give, each set as they say
 // it, by flag and by variable.
 func TestNamesOfTheDocuments(t *testing.T) {
+	t.Parallel()
 	tests := []struct{ flag, env, want string }{
 		{"--router-mode=round_robin", "DYN_ROUTER_MODE=round_robin", "router-mode: round-robin"},
 		{"--router-kv-overlap-score-weight=1.5", "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT=1.5", "router-kv-overlap-score-weight: 1.5"},

@@ -23,6 +23,7 @@ func underLimit(t *testing.T, descriptors int, args ...string) *exec.Cmd {
 
 // etcd wants more than 150 descriptors, and says so by ending the process.
 func TestEmbeddedEtcdSaysThatDescriptorsAreFew(t *testing.T) {
+	t.Parallel()
 	out, err := underLimit(t, 100, "--embed").CombinedOutput()
 	assert.True(t, err != nil && strings.Contains(string(out), "embedded etcd: file descriptor limit"),
 		"it ended with %v and said %q", err, out)

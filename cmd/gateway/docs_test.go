@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -14,17 +13,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/fault"
 )
-
-var update = flag.Bool("update", false, "write docs/reference/settings.md again")
 
 // docs/reference/settings.md is made of the tags of every command's settings.
 func TestSettingsReference(t *testing.T) {
@@ -51,7 +50,7 @@ func settingsReference() string {
 // golden compares a text with a file, or writes the file again with -update.
 func golden(t *testing.T, path, got string) {
 	t.Helper()
-	if *update {
+	if *fleet.Update {
 		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(path)
@@ -61,6 +60,7 @@ func golden(t *testing.T, path, got string) {
 
 // The help of every command as a terminal of 80 columns shows it, and that of one setting and of a group.
 func TestHelp(t *testing.T) {
+	t.Parallel()
 	pages := map[string][]string{
 		"gateway": {"--help"}, "serve-router-mode": {"serve", "--help", "router-mode"}, "serve-queue": {"serve", "--help", "queue"},
 		"serve-word": {"help", "serve", "timeout"},
@@ -85,6 +85,7 @@ func TestHelp(t *testing.T) {
 
 // Help shows at most 15 settings first, each of which the command has, and names all of them.
 func TestFirstSettings(t *testing.T) {
+	t.Parallel()
 	for _, c := range commands() {
 		_, short, _ := inside(t, nil, c.name, "--help")
 		shown := 0
@@ -108,6 +109,7 @@ var docCode = regexp.MustCompile("^\\| (4xx|[0-9]{3}) \\| `([a-z_]+)` \\| [^|]+ 
 // docs/operating.md has every code that an error can have, with its status, and
 // no other.
 func TestOperatingErrorCodes(t *testing.T) {
+	t.Parallel()
 	operating, err := os.ReadFile("../../docs/operating.md")
 	require.NoError(t, err)
 	got := map[string]string{}
@@ -270,4 +272,12 @@ func statusOf(e ast.Expr) string {
 }
 
 // set is the command's settings.
-func (c *command) set() *settings.Set { return settings.New(c.of, everySettings()...) }
+func (c *command) set() *settings.Set { return settingsOf()[c.name] }
+
+var settingsOf = sync.OnceValue(func() map[string]*settings.Set {
+	all := map[string]*settings.Set{}
+	for _, c := range commands() {
+		all[c.name] = settings.New(c.of, everySettings()...)
+	}
+	return all
+})

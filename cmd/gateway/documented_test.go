@@ -22,6 +22,7 @@ var documented = []string{"serve", "dev", "attach", "index", "select", "worker",
 
 // Each command of the documents is one that the program takes: subcommand, flags, and in a block the values too.
 func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
 	blocks, spans := 0, 0
 	check := func(path string, commands [][]string, values bool) int {
 		for _, args := range commands {

@@ -17,6 +17,7 @@ import (
 
 // What is not healthy says why, in one line.
 func TestHealthSaysWhy(t *testing.T) {
+	t.Parallel()
 	for body, want := range map[string]string{
 		`{"status":"unhealthy","detail":{"status":"unavailable","pools":[]}}`:                                                                                     `503 "unhealthy": no worker has joined`,
 		`{"status":"unhealthy","detail":{"status":"starting","awaits":"0 of 2 workers are ready","pools":[]}}`:                                                    `503 "unhealthy": 0 of 2 workers are ready`,
@@ -51,6 +52,7 @@ func TestHealthCommand(t *testing.T) {
 
 // TestHealthByAnAuthority: a gateway elsewhere whose certificate no authority of this machine vouches for.
 func TestHealthByAnAuthority(t *testing.T) {
+	t.Parallel()
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"status":"healthy"}`) }))
 	defer srv.Close()
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)

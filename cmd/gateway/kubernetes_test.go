@@ -37,6 +37,7 @@ var probed = regexp.MustCompile(`path: (/\w+)`)
 // The gateway takes the base's settings and its workers file, listens where its container does, and answers the probes.
 // deploy/helm reads the rest of the base as a cluster does.
 func TestKubernetesManifests(t *testing.T) {
+	t.Parallel()
 	var environ []string
 	files := map[string]string{}
 	for dec := yaml.NewDecoder(bytes.NewReader(manifest(t, "configmap.yaml"))); ; {

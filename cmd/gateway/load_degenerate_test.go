@@ -1,14 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -18,6 +16,7 @@ import (
 // TestLoadSaysWhatItsFiguresShow: however a run went, its report diagnoses
 // nothing, has no figure of no value, and repeats the endpoint's own sentence.
 func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
+	t.Parallel()
 	tokens := func(w http.ResponseWriter, n int) {
 		for range n {
 			fmt.Fprint(w, "data: {\"choices\":[{\"index\":0,\"text\":\"x\"}]}\n\n")
@@ -84,25 +83,16 @@ func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
 // TestLoadDrawsASeed: two runs ask different prompts, the seed that is printed
 // repeats one, and a run that finds another's prompts cached says so.
 func TestLoadDrawsASeed(t *testing.T) {
+	t.Parallel()
 	s := newOpenAI(t)
 	known := map[string]bool{}
-	var mu sync.Mutex
-	s.answer = func(w http.ResponseWriter, r *http.Request) {
-		var in struct{ Prompt []int }
-		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-			http.Error(w, "what?", http.StatusBadRequest)
-			return
-		}
-		prompt := fmt.Sprint(in.Prompt)
-		mu.Lock()
-		cached := 0
+	s.cached = func(ids []any) (cached int) {
+		prompt := fmt.Sprint(ids)
 		if known[prompt] {
-			cached = len(in.Prompt)
+			cached = len(ids)
 		}
 		known[prompt] = true
-		mu.Unlock()
-		fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"text\":\"x\"}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":1,"+
-			"\"prompt_tokens_details\":{\"cached_tokens\":%d}}}\n\ndata: [DONE]\n\n", len(in.Prompt), cached)
+		return cached
 	}
 	const warns = "the caches held prompts of an earlier run"
 	one := func(args ...string) (seed, stdout string) {

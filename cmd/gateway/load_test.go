@@ -22,7 +22,8 @@ import (
 // openAI is an endpoint that answers at once and remembers what it was asked.
 type openAI struct {
 	*httptest.Server
-	answer http.HandlerFunc // in place of complete's own; nil: none
+	answer http.HandlerFunc       // in place of complete's own; nil: none
+	cached func(prompt []any) int // of the prompt's tokens; nil: half
 
 	mu      sync.Mutex
 	prompts []any
@@ -55,7 +56,12 @@ func (s *openAI) complete(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `{"error":{"message":"what?"}}`, http.StatusBadRequest)
 		return
 	}
+	ids, _ := in.Prompt.([]any)
+	cached := len(ids) / 2
 	s.mu.Lock()
+	if s.cached != nil {
+		cached = s.cached(ids)
+	}
 	s.prompts = append(s.prompts, in.Prompt)
 	s.keys[r.Header.Get("Authorization")] = true
 	s.mu.Unlock()
@@ -63,7 +69,7 @@ func (s *openAI) complete(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "data: {\"choices\":[{\"index\":0,\"text\":\"x\"}]}\n\n")
 		_ = http.NewResponseController(w).Flush()
 	}
-	fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":50,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":25}}}\n\ndata: [DONE]\n\n", in.MaxTokens)
+	fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":%d}}}\n\ndata: [DONE]\n\n", len(ids), in.MaxTokens, cached)
 }
 
 func loading(t *testing.T, args ...string) (status int, stdout, stderr string) {
@@ -72,6 +78,7 @@ func loading(t *testing.T, args ...string) (status int, stdout, stderr string) {
 }
 
 func TestLoadMakesAWorkloadAndReports(t *testing.T) {
+	t.Parallel()
 	s := newOpenAI(t)
 	folder := t.TempDir()
 	out, summary, page := filepath.Join(folder, "r.jsonl"), filepath.Join(folder, "r.json"), filepath.Join(folder, "r.html")
@@ -140,6 +147,7 @@ func TestLoadIsEndedByItsContext(t *testing.T) {
 }
 
 func TestLoadRefuses(t *testing.T) {
+	t.Parallel()
 	trace := written(t, "trace.jsonl", `{"timestamp":0,"input_length":10}`)
 	lines(t, nil, "load", []line{
 		{"--rate 1 --trace x", exitUsage, "--trace FILE and --rate R: only one"},

@@ -15,6 +15,7 @@ import (
 )
 
 func TestCommandLine(t *testing.T) {
+	t.Parallel()
 	lines(t, nil, "", []line{
 		{"", exitUsage, "Usage: gateway"},
 		{"--help", exitOK, "gateway dev"},
@@ -25,7 +26,6 @@ func TestCommandLine(t *testing.T) {
 		{"help", exitOK, "gateway help COMMAND"},
 		{"help dev", exitOK, "--speedup"},
 		{"help version", exitOK, "(revision "},
-		{"help help", exitOK, "Usage: gateway"},
 		{"help --help", exitOK, "Usage: gateway"},
 		{"help dve", exitUsage, `no command "dve"`},
 		{"dev --help", exitOK, "--speedup"},
@@ -43,21 +43,15 @@ func TestCommandLine(t *testing.T) {
 		{"config --client-hints some", exitUsage, "client-hints (flag): "},
 		{"config --no-kv-events", exitOK, "router-kv-events: false  # flag"},
 	})
-	if status, _, stderr := inside(t, nil, "help", ""); status != exitUsage || !strings.Contains(stderr, `no command ""`) {
-		t.Errorf("help of nothing: status %d, %s", status, stderr)
-	}
-	for _, c := range []struct {
-		environ string
-		line
-	}{
-		{"TANDEM_ROUTER_MOD=kv", line{"config", exitUsage, "TANDEM_ROUTER_MODE"}},
-		{"DYN_SOMETHING_ELSE=1 DYN_ROUTER_MODE=round_robin", line{"config", exitOK, "router-mode: round-robin  # env DYN_ROUTER_MODE"}},
-		{"DYN_SOMETHING_ELSE=1", line{"config", exitOK, "DYN_SOMETHING_ELSE is no setting here"}},
-		{"DYN_ROUTER_MOD=kv", line{"config", exitOK, "DYN_ROUTER_MOD (the nearest is DYN_ROUTER_MODE)"}},
-		{"DYN_TCP_TLS_CA_PATH=ca.pem", line{"config", exitUsage, "DYN_TCP_TLS_CA_PATH: there is no such setting here"}},
-		{"TANDEM_SPEEDUP=2", line{"config", exitOK, "http-port: 8000  # default"}},
+	for environ, of := range map[string]line{
+		"TANDEM_ROUTER_MOD=kv":                             {"config", exitUsage, "TANDEM_ROUTER_MODE"},
+		"DYN_SOMETHING_ELSE=1 DYN_ROUTER_MODE=round_robin": {"config", exitOK, "router-mode: round-robin  # env DYN_ROUTER_MODE"},
+		"DYN_SOMETHING_ELSE=1":                             {"config", exitOK, "DYN_SOMETHING_ELSE is no setting here"},
+		"DYN_ROUTER_MOD=kv":                                {"config", exitOK, "DYN_ROUTER_MOD (the nearest is DYN_ROUTER_MODE)"},
+		"DYN_TCP_TLS_CA_PATH=ca.pem":                       {"config", exitUsage, "DYN_TCP_TLS_CA_PATH: there is no such setting here"},
+		"TANDEM_SPEEDUP=2":                                 {"config", exitOK, "http-port: 8000  # default"},
 	} {
-		lines(t, strings.Fields(c.environ), "", []line{c.line})
+		lines(t, strings.Fields(environ), "", []line{of})
 	}
 }
 
@@ -147,10 +141,10 @@ func TestKilledWorkersComeBack(t *testing.T) {
 	_, args, _ := strings.Cut(line, " worker ")
 	startWorker(t, strings.Fields(args)...)
 	f.up("decode-3")
+	f.signal("decode-1", syscall.SIGTERM)
+	f.signal("decode-2", syscall.SIGTERM)
 	for _, id := range []string{"decode-1", "decode-2"} {
-		f.signal(id, syscall.SIGTERM)
-		f.eventually(id+" has left", func() bool { return f.state(id) == "" })
-		f.eventually(id+"'s process has ended", func() bool { return gone(f.pids[id]) })
+		f.eventually(id+" has left, and its process has ended", func() bool { return f.state(id) == "" && gone(f.pids[id]) })
 	}
 	f.logged("not restarted")
 	f.served("prefill-1", "decode-3")

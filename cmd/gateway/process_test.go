@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +22,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 )
 
 // asGateway makes the test binary behave as the gateway, so that tests can
@@ -34,7 +37,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asGateway) != "" {
 		main()
 	}
-	_ = flag.Set("test.parallel", "4") // most of them wait for processes and leases
+	_ = flag.Set("test.parallel", "12") // most of them wait for processes and leases
 	os.Exit(m.Run())
 }
 
@@ -256,8 +259,10 @@ func gone(pid int) bool {
 }
 
 // get reads an answer; 0 where there is none.
-func get(url string) (int, string) {
-	res, err := http.Get(url)
+func get(url string) (int, string) { return getBy(http.DefaultClient, url) }
+
+func getBy(client *http.Client, url string) (int, string) {
+	res, err := client.Get(url)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -321,38 +326,21 @@ func (p *proc) order(words ...string) {
 
 // complete asks for a whole answer of some tokens, as a turn of a session where there is a name, and returns who served it.
 func (p *proc) complete(session, prompt string, tokens int) (prefill, decode string, err error) {
-	body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"prompt":%q,"nvext":{"extra_fields":["worker_id"]}}`, tokens, prompt)
-	req, err := http.NewRequest(http.MethodPost, p.url+"/v1/completions", strings.NewReader(body))
-	if err != nil {
-		return "", "", err
-	}
+	var headers []string
 	if session != "" {
-		req.Header.Set("X-Dynamo-Session-ID", session)
+		headers = []string{"X-Dynamo-Session-ID", session}
 	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
+	c := p.client()
+	body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"prompt":%q,"nvext":{"extra_fields":["worker_id"]}}`, tokens, prompt)
+	a, err := c.Try(context.Background(), fleet.CompletionPath, body, nil, headers...)
+	switch {
+	case err != nil:
 		return "", "", err
+	case a.Status != http.StatusOK || c.Read(a).Completion != tokens:
+		return "", "", fmt.Errorf("status %d: %s", a.Status, a.Body)
 	}
-	defer res.Body.Close()
-	var a struct {
-		Nvext struct {
-			WorkerID struct {
-				Prefill string `json:"prefill_worker_id"`
-				Decode  string `json:"decode_worker_id"`
-			} `json:"worker_id"`
-		}
-		Usage struct {
-			Completion int `json:"completion_tokens"`
-		}
-	}
-	raw, err := io.ReadAll(res.Body)
-	if err == nil {
-		err = json.Unmarshal(raw, &a)
-	}
-	if err == nil && (res.StatusCode != http.StatusOK || a.Usage.Completion != tokens) {
-		err = fmt.Errorf("status %d: %s", res.StatusCode, raw)
-	}
-	return a.Nvext.WorkerID.Prefill, a.Nvext.WorkerID.Decode, err
+	prefill, decode = c.Served(a)
+	return prefill, decode, nil
 }
 
 // served asks for four tokens, and wants them of these workers.
@@ -365,14 +353,9 @@ func (p *proc) served(prefill, decode string) {
 
 // totalOf adds up a metric's series in a scrape that have the label.
 func totalOf(scrape, metric, label string) (sum float64) {
-	for line := range strings.Lines(scrape) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		rest, ok := strings.CutPrefix(name, metric)
-		if i := strings.LastIndex(line, "} "); i >= 0 { // a label's value may hold a blank
-			value = strings.TrimSpace(line[i+2:])
-		}
-		if ok && (rest == "" || rest[0] == '{') && strings.Contains(line, label) {
-			v, _ := strconv.ParseFloat(value, 64)
+	for _, series := range regexp.MustCompile(`(?m)^`+metric+`(\{.*\})? (\S+)$`).FindAllStringSubmatch(scrape, -1) {
+		if strings.Contains(series[1], label) {
+			v, _ := strconv.ParseFloat(series[2], 64)
 			sum += v
 		}
 	}

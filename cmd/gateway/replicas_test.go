@@ -4,13 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -209,57 +206,4 @@ func TestReplicasShareSessions(t *testing.T) {
 	nothingBooked(a, b)
 	a.stop()
 	b.stop()
-}
-
-// BenchmarkReplicasUseWorkersEvenly sends requests through three gateways in turn to equal workers. All together have to spread them as
-// one would. It measures how long after the last answer their books are equal, and empty.
-func BenchmarkReplicasUseWorkersEvenly(b *testing.B) {
-	const workers, perSecond, n = 8, 600, 6000
-	r := newReplicas(b, workers, workers)
-	gateways := []*proc{r.join("a"), r.join("b"), r.join("c")}
-	var mu sync.Mutex // guards used
-	used := map[string]int{}
-	var failed atomic.Int64
-	var all sync.WaitGroup
-	began := time.Now()
-	ticks := time.NewTicker(time.Millisecond)
-	defer ticks.Stop()
-	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = 512
-	for sent := 0; sent < n; {
-		<-ticks.C
-		for due := min(n, int(time.Since(began).Seconds()*float64(perSecond))); sent < due; sent++ {
-			to, id := gateways[sent%len(gateways)], sent
-			all.Go(func() {
-				prefill, decode, err := to.complete("", fmt.Sprintf("request %d is no other", id), 4)
-				if err != nil {
-					failed.Add(1)
-					return
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				used[prefill]++
-				used[decode]++
-			})
-		}
-	}
-	all.Wait()
-	quiet := time.Now()
-	nothingBooked(gateways...)
-	took := time.Since(quiet)
-	b.ReportMetric(float64(took.Milliseconds()), "ms-to-equal-books")
-	for _, role := range []string{"prefill", "decode"} {
-		least, most := n, 0
-		for i := range workers {
-			k := used[fmt.Sprintf("%s-%d", role, i+1)]
-			least, most = min(least, k), max(most, k)
-		}
-		uneven := float64(most-least) * workers / float64(n)
-		b.ReportMetric(uneven, role+"-(max-min)/mean")
-		if uneven > 0.15 {
-			b.Errorf("%s workers had %d to %d: (max - min) / mean is %.2f", role, least, most, uneven)
-		}
-	}
-	if failed.Load() > 0 {
-		b.Errorf("%d of %d requests failed", failed.Load(), n)
-	}
 }

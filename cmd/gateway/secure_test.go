@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/tls"
 	"fmt"
-	"io"
 	"math/big"
 	"net/http"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 // serve with TLS is asked by `gateway health` and `gateway workers` with the settings of its own environment, takes a new
 // certificate at SIGHUP, and keeps it when the next one cannot be used.
 func TestServeWithTLS(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	ca := certstest.New(t, "ca")
 	issue := func() certstest.Pair { return ca.Issue(certstest.Leaf{Names: []string{"gateway.example"}}) }
@@ -60,6 +60,7 @@ func TestServeWithTLS(t *testing.T) {
 
 // Certificates that cannot be used end the start, with the setting's name and the cause.
 func TestServeRefusesBadCertificates(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	ca := certstest.New(t, "ca")
 	cert, key := ca.Issue(certstest.Leaf{}).Write(t, dir, "good")
@@ -94,12 +95,8 @@ func TestReplicasOverTLS(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway.example", Certificates: []tls.Certificate{own}}}}
 	defer client.CloseIdleConnections()
 	metrics := func(s *proc) string {
-		res, err := client.Get(s.url + "/metrics")
-		require.NoError(t, err)
-		defer res.Body.Close()
-		body, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
-		return string(body)
+		_, text := getBy(client, s.url+"/metrics")
+		return text
 	}
 	var gateways []*proc
 	for _, name := range []string{"a", "b", "c"} {

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 )
@@ -68,10 +69,10 @@ func soakScenario(seed uint64) string {
 	return b.String()
 }
 
-// question is a prompt and the answer of so many tokens that it gets undisturbed.
+// question is a prompt, and how many tokens are asked for.
 type question struct {
-	prompt, want string
-	tokens       int
+	prompt string
+	tokens int
 }
 
 // soaking is one soak: its gateway, its workers, and what came of the requests.
@@ -105,8 +106,7 @@ func BenchmarkSoak(b *testing.B) {
 	transport := http.DefaultTransport.(*http.Transport)
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost, transport.IdleConnTimeout = 0, 1000, 30*time.Second
 	for i, prompt := range prompts("Soak", soakPrompts) {
-		n := 10 + i%30
-		s.questions = append(s.questions, question{prompt, undisturbed(prompt, n), n})
+		s.questions = append(s.questions, question{prompt, 10 + i%30})
 	}
 	inside, err := stack.Embed(stack.EmbedConfig{})
 	require.NoError(b, err)
@@ -209,24 +209,10 @@ func BenchmarkSoak(b *testing.B) {
 	if b.Failed() {
 		b.Logf("the gateway's log ends:\n%s", s.logTail)
 	}
-	if *update && *soakFor >= soakLong && !b.Failed() {
+	if *fleet.Update && *soakFor >= soakLong && !b.Failed() {
 		writeSoak(b, figures, samples)
 	}
 	s.stop()
-}
-
-// every calls do once a period until the context ends.
-func every(ctx context.Context, period time.Duration, do func()) {
-	tick := time.NewTicker(period)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			do()
-		}
-	}
 }
 
 // wait reports whether the context lasted that long.
@@ -266,22 +252,21 @@ func (s *soaking) ask(ctx context.Context, q question, leaves int) {
 			leave()
 		}
 	})
-	// A worker that did not stop went on with what it liked.
-	begins := strings.HasPrefix(q.want, a.text) || strings.Contains(a.failed.Message, "did not stop")
+	whole, err := a.verdict()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
 	switch {
-	case begins && leaves > 0 && events >= leaves:
+	case leaves > 0 && events >= leaves && strings.HasPrefix(fleet.Answered(q.prompt, q.tokens), a.text):
 		s.left++
-	case begins && a.err == nil && a.failed.Type != "":
-		s.errors[a.failed.Code]++
-	case a.wrong(q.prompt, q.tokens) == "":
+	case whole:
 		s.right++
+	case err == nil:
+		s.errors[*fleet.FailureIn(a.Answer).Code]++
 	default:
 		s.lost++
 		if len(s.wrong) < 20 {
-			s.wrong = append(s.wrong, fmt.Sprintf("%v after the start: %s", time.Since(s.start).Round(time.Second), a.wrong(q.prompt, q.tokens)))
+			s.wrong = append(s.wrong, fmt.Sprintf("%v after the start: %v", time.Since(s.start).Round(time.Second), err))
 		}
 	}
 }

@@ -28,6 +28,7 @@ func heard(t *testing.T, conn *net.UnixConn) string {
 
 // A supervisor is notified once the gateway listens, and when it stops.
 func TestServeNotifiesItsSupervisor(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "n") // a socket's path is short
 	require.NoError(t, err)
 	defer os.RemoveAll(dir)
@@ -50,6 +51,7 @@ func TestNotifyWithoutASupervisor(t *testing.T) {
 
 // The unit runs what the gateway has: its flags, its signals, its limits; and the settings next to it resolve.
 func TestSystemdUnit(t *testing.T) {
+	t.Parallel()
 	raw, err := os.ReadFile("../../deploy/systemd/tandem-gateway.service")
 	require.NoError(t, err)
 	set := map[string]string{}

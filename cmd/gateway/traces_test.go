@@ -23,6 +23,7 @@ func TestTraces(t *testing.T) {
 // TestFirstCommandsNeedNothing: what README and docs/simulate.md begin with runs
 // in a clone, and a plan whose trace is absent names the command that gets it.
 func TestFirstCommandsNeedNothing(t *testing.T) {
+	t.Parallel()
 	first, err := os.ReadFile("../../bench/recipes/first.yaml")
 	require.NoError(t, err)
 	shorter := strings.Replace(string(first), "workload: {", "workload: {limit: 60, ", 1)

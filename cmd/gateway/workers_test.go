@@ -118,6 +118,7 @@ func TestKeysAreReadAgain(t *testing.T) {
 // A file of keys that is wrong is a mistake of the command line's: status 2,
 // file and line, and nothing of what stands there.
 func TestBrokenKeyFile(t *testing.T) {
+	t.Parallel()
 	path := written(t, "keys", clientKey+"\nsh0rt\n")
 	lines(t, nil, "dev --in-process --http-port 0", []line{{"--admin-key-file " + path, exitUsage, "admin-key-file: " + path + ":2"}}, "sh0rt")
 }

@@ -130,7 +130,7 @@ var lab = storey{
 
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
-	"cmd/gateway":              {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/linktest", "lab/plot", "lab/porttest", "lab/wire"},
+	"cmd/gateway":              {below, telemetry, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/linktest", "lab/plot", "lab/porttest", "lab/wire"},
 	"cmd/gateway/e2e":          {below, "cmd/gateway/e2e/fleet", telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "lab/porttest", "lab/linktest", "lab/etcdusers"},
 	"internal/kvevents":        {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens", "lab/engine", "lab/zmqpub", "router/feed", "router/index"}, // tests of KV events from engine to index
 	"cmd/gateway/viewer":       {below, "cmd/gateway/e2e/fleet", "lab/devfleet", "lab/replay", "lab/simulate"},                                                                                                                                                                                                                                                                                      // whose reports it looks at
