@@ -2,7 +2,6 @@ package queue
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,8 +40,7 @@ type server struct {
 
 func newServer(t *testing.T, cfg Config, rate float64) *server {
 	s := &server{t: t, rate: rate, waits: map[int][]time.Duration{}, spent: map[int]int{}, full: map[int]int{}}
-	var err error
-	s.core, err = NewCore(cfg, start, func(t *Ticket[sent], err error) {
+	s.core = newCore(t, cfg, func(t *Ticket[sent], err error) {
 		switch {
 		case err == nil:
 			s.waits[t.Value.from] = append(s.waits[t.Value.from], s.now-t.Value.at)
@@ -51,7 +49,6 @@ func newServer(t *testing.T, cfg Config, rate float64) *server {
 			s.full[t.Value.from]++
 		}
 	})
-	require.NoError(t, err)
 	return s
 }
 
@@ -162,9 +159,8 @@ func TestClassesAmidADrain(t *testing.T) {
 		push(t, core, start, first)
 		core.waitsOn(core.next(start), ErrWait, start)
 		push(t, core, start, late)
-		if head := core.next(start); (head == late) != c.asks {
-			t.Errorf("%+v: %v is asked", c.it, head)
-		}
+		head := core.next(start)
+		assert.True(t, (head == late) == c.asks, "%+v: %v is asked", c.it, head)
 		core.stop(start)
 	}
 }
@@ -186,17 +182,13 @@ func TestClassesShareTheLimits(t *testing.T) {
 		taken++
 	}
 	full := push(0, 100)
-	if taken != 8 || full.Limit != "queue-limit" || full.Class != "a" || !strings.Contains(full.Error(), "class a has its share of --queue-limit") {
-		t.Errorf("%d places of 10, then %v", taken, full)
-	}
+	assert.True(t, taken == 8 && full.Limit == "queue-limit" && full.Class == "a" && strings.Contains(full.Error(), "class a has its share of --queue-limit"),
+		"%d places of 10, then %v", taken, full)
 	assert.Nil(t, push(1, 8000), "the first of the other class")
-	if full := push(1, 1000); full == nil || full.Limit != "queue-bytes" || full.Class != "b" {
-		t.Errorf("its second: %v", full)
-	}
+	full = push(1, 1000)
+	assert.True(t, full != nil && full.Limit == "queue-bytes" && full.Class == "b", "its second: %v", full)
 	want := []ClassStats{{Name: "a", Waiting: 8, RefusedTotal: 2}, {Name: "b", Waiting: 1, RefusedTotal: 1}}
-	if got := core.Stats(start).Classes; !slices.Equal(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	assert.Equal(t, want, core.Stats(start).Classes)
 }
 
 // A promoted request overtakes those of its class alone, and makes none of another class late.
@@ -280,9 +272,8 @@ func TestFindAClass(t *testing.T) {
 		}
 	}
 	var none *Classes
-	if i, known := none.Find("latency", 1); i != 0 || known || none.Name(0) != "" {
-		t.Error("no classes have a class")
-	}
+	i, known := none.Find("latency", 1)
+	assert.True(t, i == 0 && !known && none.Name(0) == "", "no classes have a class")
 }
 
 func TestClassesFileNamesWhatIsWrong(t *testing.T) {
@@ -306,27 +297,22 @@ func TestClassesFileNamesWhatIsWrong(t *testing.T) {
 	} {
 		text := strings.Replace(classesFile, test.from, test.to, 1)
 		_, err := ParseClasses("classes.yaml", []byte(text))
-		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "classes.yaml:") {
-			t.Errorf("%s in place of %s: %v, want %s", test.to, test.from, err, test.want)
-		}
+		assert.ErrorContains(t, err, test.want, "%s in place of %s", test.to, test.from)
+		assert.ErrorContains(t, err, "classes.yaml:")
 	}
 	for _, text := range []string{"", "policy_classes: []", "policy_classes: 5", "- a", "default_policy_family: a\npolicy_classes: [{name: a, quantum: 1}]", "policy_classes: [5]"} {
-		if _, err := ParseClasses("classes.yaml", []byte(text)); err == nil {
-			t.Errorf("%q is a file of classes", text)
-		}
+		_, err := ParseClasses("classes.yaml", []byte(text))
+		assert.Error(t, err, "%q is a file of classes", text)
 	}
 	many := families()
 	for i := range maxClasses + 1 {
 		many.List = append(many.List, PolicyClass{Name: fmt.Sprint(i), Quantum: 1})
 	}
-	if err := many.Validate(); err == nil || !strings.HasPrefix(err.Error(), "policy_classes: has 65 classes") {
-		t.Errorf("65 classes: %v", err)
-	}
+	assert.ErrorContains(t, many.Validate(), "policy_classes: has 65 classes")
 	cfg := DefaultConfig()
 	cfg.Classes = &Classes{}
-	if _, err := New[struct{}, struct{}](cfg, nil, nil); err == nil {
-		t.Error("a queue was made with no class")
-	}
+	_, err := New[struct{}, struct{}](cfg, nil, nil)
+	assert.Error(t, err, "a queue was made with no class")
 }
 
 func FuzzParseClasses(f *testing.F) {
@@ -338,9 +324,8 @@ func FuzzParseClasses(f *testing.F) {
 		}
 		for _, name := range []string{"", "standard", "x"} {
 			for _, n := range []int{-1, 0, 1 << 40} {
-				if i, _ := c.Find(name, n); i < 0 || i >= len(c.List) {
-					t.Fatalf("%q of %d tokens is of class %d", name, n, i)
-				}
+				i, _ := c.Find(name, n)
+				require.True(t, i >= 0 && i < len(c.List), "%q of %d tokens is of class %d", name, n, i)
 			}
 		}
 	})

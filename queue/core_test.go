@@ -13,8 +13,13 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/setting"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+var errNoFit = errors.New("fits no worker")
 
 // twin is the queue written slowly and plainly: a slice that is sorted whenever anybody looks.
 type twin struct {
@@ -193,7 +198,7 @@ func TestCoreAgainstTwin(t *testing.T) {
 		var sent []string
 		core := newCore(t, cfg, func(t *Ticket[twinAsk], err error) { sent = append(sent, t.ID+" "+fate(err)) })
 		slow := &twin{cfg: cfg, order: core.classes[0].order, turns: newTwinTurns(cfg.Classes)}
-		now, room := start, twinRooms{}
+		now, room, left := start, twinRooms{}, uint64(0)
 		tickets := make(map[string]*Ticket[twinAsk])
 		needs := func(id string) int { return tickets[id].Value.needs }
 		drain := func() {
@@ -234,6 +239,7 @@ func TestCoreAgainstTwin(t *testing.T) {
 					id := waiting[rng.IntN(len(waiting))].ID
 					core.cancel(tickets[id], now)
 					slow.cancel(id)
+					left++
 				}
 			case 4:
 				now = now.Add(time.Duration(rng.IntN(4000)) * time.Millisecond)
@@ -251,9 +257,15 @@ func TestCoreAgainstTwin(t *testing.T) {
 			}
 			require.True(t, slices.Equal(sent, slow.sent),
 				"seed %d step %d %+v: fates\n%v, the twin has\n%v", seed, step, cfg, sent, slow.sent)
-			require.Equal(t, slow.waiting(), waiting(core),
-				"seed %d step %d %+v: waiting, the twin has", seed, step, cfg)
+			require.Equal(t, slow.waiting(), waiting(core), "seed %d step %d %+v: waiting", seed, step, cfg)
 		}
+		fates, s := map[string]uint64{}, core.Stats(now)
+		for _, sent := range slow.sent {
+			_, what, _ := strings.Cut(sent, " ")
+			fates[what]++
+		}
+		require.Equal(t, [5]uint64{fates["granted"], fates["failed"], fates["full"], fates["expired"], left},
+			[5]uint64{s.GrantedTotal, s.FailedTotal, s.RefusedTotal, s.ExpiredTotal, s.CancelledTotal}, "seed %d: totals", seed)
 	}
 }
 
@@ -277,7 +289,7 @@ func waiting(c *Core[twinAsk]) string {
 		fmt.Fprintf(&b, "%s ", t.ID)
 		s.add(&t.Item, 1)
 	}
-	fmt.Fprintf(&b, "bytes=%d", s.WaitingBytes)
+	fmt.Fprintf(&b, "bytes=%d next=%v", s.WaitingBytes, c.NextWake())
 	got := c.Stats(start)
 	if s.Waiting = c.Len(); s.Waiting != got.Waiting || s.WaitingBytes != got.WaitingBytes ||
 		s.WaitingTokens != got.WaitingTokens || s.WaitingUncachedTokens != got.WaitingUncachedTokens {
@@ -293,7 +305,11 @@ func (q *twin) waiting() string {
 		fmt.Fprintf(&b, "%s ", t.it.ID)
 		bytes += t.it.Bytes
 	}
-	fmt.Fprintf(&b, "bytes=%d", bytes)
+	next := time.Time{}
+	if len(q.line) > 0 {
+		next = q.line[0].pushed.Add(q.cfg.Timeout)
+	}
+	fmt.Fprintf(&b, "bytes=%d next=%v", bytes, next)
 	return b.String()
 }
 
@@ -319,9 +335,7 @@ func TestPushAmidADrain(t *testing.T) {
 	core.settle(core.next(start), nil, start)
 	core.stop(start) // d takes the one place
 	push("f")
-	if want := []string{"b full", "a granted", "c granted", "e full", "f full"}; !slices.Equal(sent, want) {
-		t.Errorf("%v, want %v", sent, want)
-	}
+	assert.Equal(t, []string{"b full", "a granted", "c granted", "e full", "f full"}, sent)
 }
 
 // Waiting is all tickets in the queue, the next one first. It sorts a copy.

@@ -46,13 +46,9 @@ func TestRequestsGather(t *testing.T) {
 			if c.gathers {
 				want = now.Add(min(5*ms, c.free-c.at))
 			}
-			if at := core.NextDrain(); !at.Equal(want) {
-				t.Errorf("the next drain is at %v, want %v", at, want)
-			}
+			assert.Equal(t, want, core.NextDrain(), "the next drain")
 			core.Drain(now, wait(c.free))
-			if at := core.NextDrain(); !at.IsZero() {
-				t.Errorf("after the drain, another is due at %v", at)
-			}
+			assert.Zero(t, core.NextDrain(), "another is due after the drain")
 		})
 	}
 	t.Run("the first", func(t *testing.T) {
@@ -65,9 +61,8 @@ func TestRequestsGather(t *testing.T) {
 		core, _, _ := newLine(t, cfg, "first")
 		core.Drain(start, wait(time.Second))
 		other := &Ticket[string]{}
-		if err := core.Push(other, start); err != nil || core.Gathers(other, start) {
-			t.Errorf("%v; the last place gathers: limits are checked at drains", err)
-		}
+		err := core.Push(other, start)
+		assert.True(t, err == nil && !core.Gathers(other, start), "%v; the last place gathers: limits are checked at drains", err)
 	})
 }
 
@@ -96,9 +91,8 @@ func TestTheQueueGathers(t *testing.T) {
 				if i == 3 {
 					in = ctx
 				}
-				if _, err := q.Admit(in, Item{ID: fmt.Sprint(i)}, fmt.Sprint(i)); err != nil && !errors.Is(err, left) || (i == 3) != (err != nil) {
-					t.Errorf("request %d: %v", i, err)
-				}
+				_, err := q.Admit(in, Item{ID: fmt.Sprint(i)}, fmt.Sprint(i))
+				assert.True(t, (err == nil || errors.Is(err, left)) && (i == 3) == (err != nil), "request %d: %v", i, err)
 			})
 		}
 		time.Sleep(4 * time.Millisecond)

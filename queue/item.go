@@ -4,7 +4,7 @@ import "time"
 
 // Item is what the queue knows of a request.
 type Item struct {
-	// ID names the request in scripts and logs; the queue gives it no meaning.
+	// ID names the request in logs; the queue gives it no meaning.
 	ID string
 	// Priority is the client's; below 0, and not a number, count as 0. What a point is worth is the order's.
 	Priority float64

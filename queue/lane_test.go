@@ -62,17 +62,14 @@ func TestBoundCallers(t *testing.T) {
 		<-admit(t.Context(), "other", "B")
 		<-admit(t.Context(), "any", "")
 		third := admit(t.Context(), "third", "") // A is claimed, and B full
-		if s := r.q.Stats(); s.Waiting != 3 || s.GrantedTotal != 2 {
-			t.Errorf("%+v after %v", s, granted)
-		}
+		s := r.q.Stats()
+		assert.True(t, s.Waiting == 3 && s.GrantedTotal == 2, "%+v after %v", s, granted)
 		places["A"] = 1
 		r.q.Wake()
 		<-first
 		places["A"] = 1 // and nothing wakes the queue
 		cancel(errBored)
-		if got := <-second; got.err != errBored {
-			t.Errorf("%+v of the one that left", got)
-		}
+		assert.Equal(t, result{err: errBored}, <-second)
 		<-third
 		assert.Equal(t, "[other at B any at B first at A third at A]", fmt.Sprint(granted), granted)
 		r.quiet(0)

@@ -1,10 +1,8 @@
 package queue
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -39,20 +37,17 @@ func newLine(t *testing.T, cfg Config, ids ...string) (core *Core[string], ticke
 func TestPlannedRequestsLeaveAndExpire(t *testing.T) {
 	core, tickets, ended := newLine(t, DefaultConfig(), "left", "expired", "granted")
 	for _, id := range []string{"left", "expired"} {
-		if head := core.next(start); head != tickets[id] || !core.waitsOn(head, &laterError{}, start) {
-			t.Fatalf("%v is asked, want %s", head, id)
-		}
+		require.Same(t, tickets[id], core.next(start))
+		require.True(t, core.waitsOn(tickets[id], &laterError{}, start), id)
 	}
 	assert.True(t, core.cancel(tickets["left"], start) && !core.cancel(tickets["left"], start), "it does not leave once")
 	tickets["granted"].pushed = start.Add(time.Hour)
 	now := start.Add(DefaultConfig().Timeout)
-	if head := core.next(now); head != tickets["granted"] || !core.settle(head, nil, now) {
-		t.Fatalf("%v is asked last", head)
-	}
+	require.Same(t, tickets["granted"], core.next(now))
+	require.True(t, core.settle(tickets["granted"], nil, now))
 	core.stop(now)
-	if want := []string{"expired expired", "granted granted"}; !slices.Equal(*ended, want) || core.Len() != 0 {
-		t.Errorf("%q, want %q, and %d wait", *ended, want, core.Len())
-	}
+	assert.Equal(t, []string{"expired expired", "granted granted"}, *ended)
+	assert.Zero(t, core.Len(), "wait")
 }
 
 // Each drain is a round of its own, and so is what is asked again because something has changed.
@@ -122,13 +117,9 @@ func TestPromotion(t *testing.T) {
 			for range 2 { // the first shows that there are plans
 				core.Drain(start, planner(core, 200*time.Millisecond, takes))
 			}
-			if head := core.head(); (head.ID == "long") != c.goes {
-				t.Fatalf("%s is first, want long %v", head.ID, c.goes)
-			}
+			require.Equal(t, c.goes, core.head().ID == "long", "%s is first", core.head().ID)
 			core.Drain(start.Add(10*time.Second), planner(core, 0, takes))
-			if head := core.head(); head == nil || head.ID != "a" {
-				t.Errorf("%v is first, long is late all the same", head)
-			}
+			assert.Equal(t, "a", core.head().ID, "long is late all the same")
 		})
 	}
 }
@@ -227,15 +218,13 @@ func TestAChangeInMidDrainReachesThePlanned(t *testing.T) {
 		require.NoError(t, err)
 		var waiting sync.WaitGroup
 		waiting.Go(func() {
-			if _, err := q.Admit(context.Background(), Item{ID: "planned"}, "planned"); err != nil {
-				t.Errorf("planned: %v", err)
-			}
+			_, err := q.Admit(t.Context(), Item{ID: "planned"}, "planned")
+			assert.NoError(t, err)
 		})
 		synctest.Wait()
 		armed = true
-		if _, err := q.Admit(context.Background(), Item{ID: "behind"}, "behind"); !errors.Is(err, errGone) {
-			t.Errorf("behind: %v", err)
-		}
+		_, err = q.Admit(t.Context(), Item{ID: "behind"}, "behind")
+		assert.ErrorIs(t, err, errGone)
 		synctest.Wait()
 		assert.Zero(t, q.Stats().Waiting, "waits, and nothing will wake it")
 		waiting.Wait()

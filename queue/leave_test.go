@@ -34,9 +34,9 @@ func TestAGrantAfterTheCallerLeft(t *testing.T) {
 				go r.q.Wake() // asks, and hangs in the asking
 				synctest.Wait()
 				goes(r.q, cancel)
-				if got := <-gone; got.err == nil || got.held != nil {
-					t.Errorf("got %+v", got)
-				}
+				got := <-gone
+				assert.Error(t, got.err)
+				assert.Nil(t, got.held)
 				assert.Zero(t, r.q.Stats().Waiting, "wait after it went")
 				behind := r.admit(t.Context(), Item{}) // while the question is open
 				close(answer)
@@ -97,8 +97,7 @@ func TestAChangeWhileAsking(t *testing.T) {
 			return r.reserve(now, ahead)
 		})
 		<-looked
-		r.free.Store(1)
-		r.q.Wake()
+		r.grow(1)
 		close(answer)
 		(<-got).release(t)
 		r.quiet(1)

@@ -36,9 +36,7 @@ func testOrder(t *testing.T, name string) {
 	if source, err := os.ReadFile("order_" + name + ".go"); err != nil || !strings.Contains(string(source), `register("`+name+`"`) {
 		t.Errorf("order_%s.go does not register it: %v", name, err)
 	}
-	if Help(name) == "" || strings.Contains(Help(name), "\n") {
-		t.Errorf("its help is not one line: %q", Help(name))
-	}
+	assert.True(t, Help(name) != "" && !strings.Contains(Help(name), "\n"), "its help is not one line: %q", Help(name))
 	o, err := newOrder(name, start)
 	require.NoError(t, err)
 	plain := Item{Arrival: start.Add(time.Second), ISL: 100, Uncached: 50}
@@ -58,9 +56,8 @@ func testOrder(t *testing.T, name string) {
 	} {
 		assert.Equal(t, unchanged, key(change), "%s changes the key from N to", what)
 	}
-	if got := key(func(it *Item) { it.Priority = 1 }); !(got < unchanged) {
-		t.Errorf("a point of priority brings the key from %v to %v, not down", unchanged, got)
-	}
+	got := key(func(it *Item) { it.Priority = 1 })
+	assert.True(t, got < unchanged, "a point of priority brings the key from %v to %v, not down", unchanged, got)
 	for what, change := range map[string]func(it *Item){
 		"infinite priority": func(it *Item) { it.Priority = math.Inf(1) },
 		"nothing to do":     func(it *Item) { it.ISL, it.Uncached = 0, 0 },

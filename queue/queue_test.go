@@ -48,6 +48,9 @@ func newRoom(t testing.TB, places int, cfg Config) *room {
 	return r
 }
 
+// grow makes room for so many more, and wakes the queue.
+func (r *room) grow(places int64) { r.free.Add(places); r.q.Wake() }
+
 func (r *room) reserve(time.Time, []*caller) (*place, error) {
 	assert.True(r.t, r.busy.CompareAndSwap(false, true), "two reserve funcs run at once")
 	defer r.busy.Store(false)
@@ -99,9 +102,8 @@ func (r *room) quiet(places int) {
 	r.t.Helper()
 	r.q.mu.Lock()
 	defer r.q.mu.Unlock()
-	if r.q.draining || r.q.core.draining || r.q.pending.Load() != 0 || r.q.core.Len() != 0 || r.q.core.kept != 0 || r.q.core.keptBytes != 0 {
-		r.t.Errorf("left behind: draining %t, %d pending, %d waiting", r.q.draining, r.q.pending.Load(), r.q.core.Len())
-	}
+	assert.True(r.t, !r.q.draining && !r.q.core.draining && r.q.pending.Load() == 0 && r.q.core.Len() == 0 && r.q.core.kept == 0 && r.q.core.keptBytes == 0,
+		"left behind: draining %t, %d pending, %d waiting", r.q.draining, r.q.pending.Load(), r.q.core.Len())
 	assert.Equal(r.t, int64(places), r.free.Load(), "of %d places are free", places)
 }
 
@@ -116,9 +118,8 @@ func TestAdmitAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
 	held.Release()
-	if s := r.q.Stats(); s.GrantedTotal != 1 || s.Waiting != 0 {
-		t.Errorf("stats %+v", s)
-	}
+	s := r.q.Stats()
+	assert.True(t, s.GrantedTotal == 1 && s.Waiting == 0, "stats %+v", s)
 	r.quiet(1)
 }
 
@@ -153,18 +154,12 @@ func TestWhoLeavesIsOutAtOnce(t *testing.T) {
 			t.Errorf("the second of one got %v", full.err)
 		}
 		cancel(errBored)
-		if got := <-left; got.err != errBored || got.held != nil {
-			t.Errorf("got %+v, want the context's cause", got)
-		}
-		if s := r.q.Stats(); s.Waiting != 0 || s.CancelledTotal != 1 || s.RefusedTotal != 1 {
-			t.Errorf("stats after it left: %+v", s)
-		}
-		if got := <-r.admit(ctx, Item{}); got.err != errBored {
-			t.Errorf("one that had left before it came got %v", got.err)
-		}
+		assert.Equal(t, result{err: errBored}, <-left, "the context's cause")
+		s := r.q.Stats()
+		assert.True(t, s.Waiting == 0 && s.CancelledTotal == 1 && s.RefusedTotal == 1, "stats after it left: %+v", s)
+		assert.Equal(t, result{err: errBored}, <-r.admit(ctx, Item{}), "one that had left before it came")
 		next := r.admit(t.Context(), Item{})
-		r.free.Store(1)
-		r.q.Wake()
+		r.grow(1)
 		(<-next).release(t)
 		r.quiet(1)
 	})
@@ -219,11 +214,8 @@ func TestAnErrorEndsTheRequestAlone(t *testing.T) {
 			return &place{room: r}, errNoFit // whatever comes beside an error is no booking
 		})
 		good := r.admit(t.Context(), Item{})
-		r.free.Store(1)
-		r.q.Wake()
-		if got := <-bad; got.err != errNoFit || got.held != nil {
-			t.Errorf("got %+v", got)
-		}
+		r.grow(1)
+		assert.Equal(t, result{err: errNoFit}, <-bad)
 		(<-good).release(t)
 		r.quiet(1)
 	})
@@ -254,8 +246,7 @@ func TestNobodyDrainsForLong(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		r.free.Store(callers)
-		r.q.Wake()
+		r.grow(callers)
 		close(woken)
 		all.Wait()
 		r.quiet(0)
@@ -270,9 +261,7 @@ func TestClose(t *testing.T) {
 		r.q.Close()
 		r.free.Store(1)
 		for _, c := range []<-chan result{waiting, r.admit(t.Context(), Item{}), r.admit(t.Context(), Item{Retry: true})} {
-			if got := <-c; !errors.Is(got.err, ErrClosed) {
-				t.Errorf("got %+v", got)
-			}
+			assert.ErrorIs(t, (<-c).err, ErrClosed)
 		}
 		r.quiet(1)
 	})
@@ -294,8 +283,7 @@ func TestAPanicIsItsOwnersAlone(t *testing.T) {
 		}()
 		synctest.Wait()
 		behind := r.admit(t.Context(), Item{})
-		r.free.Store(1)
-		r.q.Wake() // asks the panicking one, in this goroutine
+		r.grow(1) // asks the panicking one, in this goroutine
 		thrown, ok := (<-raised).(*PanicError)
 		assert.True(t, ok && thrown.Value == "oops" && len(thrown.Stack) != 0 && thrown.Error() != "",
 			"its owner saw %v", thrown)

@@ -25,10 +25,7 @@ type rooms struct {
 
 func newRooms(t *testing.T) *rooms {
 	r := &rooms{t: t, now: start, fits: true}
-	var err error
-	if r.core, err = NewCore(DefaultConfig(), start, func(k *Ticket[string], err error) { r.served = append(r.served, k.ID) }); err != nil {
-		t.Fatal(err)
-	}
+	r.core = newCore(t, DefaultConfig(), func(k *Ticket[string], err error) { r.served = append(r.served, k.ID) })
 	return r
 }
 
@@ -47,7 +44,7 @@ func (r *rooms) reserve(*Ticket[string]) error {
 func (r *rooms) push(items ...Item) {
 	r.t.Helper()
 	for _, it := range items {
-		require.NoError(r.t, r.core.Push(&Ticket[string]{Item: it}, r.now))
+		push(r.t, r.core, r.now, &Ticket[string]{Item: it})
 	}
 }
 
@@ -66,9 +63,7 @@ func (r *rooms) pass(d time.Duration, heads ...Head) {
 			next = wake.Sub(r.now)
 		}
 		if next <= 0 {
-			if r.now.Before(end) {
-				r.t.Fatalf("a drain is due at once, for ever: at %v", r.now.Sub(start))
-			}
+			require.False(r.t, r.now.Before(end), "a drain is due at once, for ever: at %v", r.now.Sub(start))
 			return
 		}
 		r.now = r.now.Add(next)
@@ -77,9 +72,7 @@ func (r *rooms) pass(d time.Duration, heads ...Head) {
 
 func (r *rooms) are(want string) {
 	r.t.Helper()
-	if got := strings.Join(r.served, " "); got != want {
-		r.t.Errorf("after %v %q are served, want %q", r.now.Sub(start), got, want)
-	}
+	assert.Equal(r.t, want, strings.Join(r.served, " "), "served after %v", r.now.Sub(start))
 }
 
 // TestRoomIsLeftToOthers: what has come to wait for a place leaves it to a request of a higher strict priority at another gateway, takes it
@@ -116,12 +109,10 @@ func TestRoomIsLeftToOthers(t *testing.T) {
 	assert.True(t, r.elsewhere(), "the queue is not woken")
 	r.core.Drain(r.now, r.reserve)
 	r.are("retry higher equal plain")
-	if s := r.core.Stats(r.now); s.YieldedTotal != 1 || s.YieldsUnusedTotal != 0 {
-		t.Errorf("%+v", s)
-	}
-	if r.elsewhere(); len(r.core.others) != 0 {
-		t.Error("gateways are kept at which nothing waits")
-	}
+	s := r.core.Stats(r.now)
+	assert.True(t, s.YieldedTotal == 1 && s.YieldsUnusedTotal == 0, "%+v", s)
+	r.elsewhere()
+	assert.Empty(t, r.core.others, "gateways are kept at which nothing waits")
 }
 
 // TestRoomIsLeftForAMoment: a gateway that takes nothing of what is left to it costs a request 20 ms, and no other for a second; one that falls silent
@@ -218,9 +209,8 @@ func TestHeads(t *testing.T) {
 	r.push(Item{Strict: 2, ISL: 30}, Item{Strict: 3, ISL: 50}, Item{Strict: 3, ISL: 40}, Item{Strict: 1, ISL: 9, Lane: "A"}, Item{Strict: 2, ISL: 8, Lane: "A", Retry: true})
 	r.pass(0)
 	want := []Head{{0, false, 3, 4, 50}, {laneID("A"), false, 1, 6, 9}, {laneID("A"), true, 2, 7, 8}}
-	if heads := r.core.Heads(); !slices.Equal(heads, want) || want[1].Lane == 0 {
-		t.Errorf("%v, want %v", heads, want)
-	}
+	heads := r.core.Heads()
+	assert.True(t, slices.Equal(heads, want) && want[1].Lane != 0, "%v, want %v", heads, want)
 }
 
 // TestWhatYieldsToWhat: a request that is bound to some workers goes before those that are bound to the same, and one that takes any worker

@@ -19,8 +19,8 @@ import (
 func TestPoliciesDoNotAllocate(t *testing.T) {
 	for _, p := range (Config{}).Choices("") {
 		for _, temperature := range []float64{0, 0.5} {
-			cfg := DefaultConfig()
-			cfg.Mode, cfg.Temperature = p.Name, temperature
+			cfg := inMode(p.Name)
+			cfg.Temperature = temperature
 			for _, cost := range []string{Classic, Credited} {
 				cfg.Cost, cfg.Credit.Decay = cost, 1
 				policy, err := newPolicy(cfg)
@@ -102,10 +102,8 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 		plain := Request{ID: "r", ISL: 500, Session: session}
 		allocates(t, "bindings, session "+session, 1, life(bindingRouter(t, pools.Both, nil), p, plain))
 		for _, mode := range []string{"kv", "lmetric"} {
-			cfg := DefaultConfig()
-			cfg.Mode = mode
 			for name, o := range map[string]*others{"spread": {unseen: 20, group: groupOf(3, 0)}, "cut off": {cutOff: true, group: groupOf(3, 0)}} {
-				allocates(t, fmt.Sprint(mode, ", ", name, ", session ", session), 1, life(withPeers(t, cfg, nil, o), p, plain))
+				allocates(t, fmt.Sprint(mode, ", ", name, ", session ", session), 1, life(withPeers(t, inMode(mode), nil, o), p, plain))
 			}
 		}
 	}

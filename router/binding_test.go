@@ -55,11 +55,8 @@ func TestSessionsAreBound(t *testing.T) {
 				req.ID = fmt.Sprint("turn-", i)
 				assert.Equal(t, "w0002", serve(t, r, p, req, noon), "%s, %s: on X, bound to w0002", choice.Name, role)
 			}
-			if c := r.Bindings(noon); c != (affinity.Counts{Bindings: 1, Bound: 1, Hits: 20}) {
-				t.Errorf("%s, %s: %+v", choice.Name, role, c)
-			}
-			assert.Equal(t, 1, len(picks(t, r, p, Request{ISL: 320, Session: "s"}, 5)),
-				"%s, %s: on N workers", choice.Name, role)
+			assert.Equal(t, affinity.Counts{Bindings: 1, Bound: 1, Hits: 20}, r.Bindings(noon), "%s, %s", choice.Name, role)
+			assert.Len(t, picks(t, r, p, Request{ISL: 320, Session: "s"}, 5), 1, "%s, %s: one worker", choice.Name, role)
 
 			off := bindingRouter(t, role, func(c *Config) { c.Mode, c.SessionTTL = choice.Name, 0 })
 			plain := bindingRouter(t, role, func(c *Config) { c.Mode, c.SessionTTL = choice.Name, 0 })
@@ -71,13 +68,11 @@ func TestSessionsAreBound(t *testing.T) {
 				req := Request{ID: fmt.Sprint(i), ISL: 320, Session: "s"}
 				a, aerr := off.Pick(p, req, noon)
 				b, berr := plain.Pick(p, req, noon)
-				if a.Worker != b.Worker || aerr != nil || berr != nil {
-					t.Fatalf("%s, %s: no session is bound, and it is %v, %v instead of %v, %v", choice.Name, role, a.Worker, aerr, b.Worker, berr)
-				}
+				require.True(t, a.Worker == b.Worker && aerr == nil && berr == nil,
+					"%s, %s: no session is bound, and it is %v, %v instead of %v, %v", choice.Name, role, a.Worker, aerr, b.Worker, berr)
 			}
-			if off.BindsSessions() || off.Bindings(noon) != (affinity.Counts{}) || off.BindingsClock(noon) != 0 || off.RepeatBindings() {
-				t.Errorf("%s, %s: no time is set, and something is kept", choice.Name, role)
-			}
+			assert.True(t, !off.BindsSessions() && off.Bindings(noon) == (affinity.Counts{}) && off.BindingsClock(noon) == 0 && !off.RepeatBindings(),
+				"%s, %s: no time is set, and something is kept", choice.Name, role)
 		}
 	}
 }
@@ -130,9 +125,8 @@ func TestABoundWorkerGivesWay(t *testing.T) {
 		}
 		again, err := r.Pick(p, Request{ID: "3", ISL: 100, Session: "s"}, noon)
 		assert.True(t, err == nil && again.Worker.ID == want, "%s: bound to %v (%v), want %s", c.name, again.Worker, err, want)
-		if got := r.Bindings(noon); (got.Moved == 1) != c.moves || (got.Elsewhere == 1) == c.moves {
-			t.Errorf("%s: %+v", c.name, got)
-		}
+		got := r.Bindings(noon)
+		assert.True(t, (got.Moved == 1) == c.moves && (got.Elsewhere == 1) != c.moves, "%s: %+v", c.name, got)
 	}
 
 	r := bindingRouter(t, pools.Decode, nil)
@@ -159,9 +153,8 @@ func TestAHotSession(t *testing.T) {
 	if counts[first] != 9 { // the ninth is above 8192 tokens, and any more are too many
 		t.Errorf("%v, bound to %s", counts, first)
 	}
-	if c := r.Bindings(noon); c.Hits != 9 || c.Elsewhere != 11 || c.Moved != 0 {
-		t.Errorf("%+v", c)
-	}
+	c := r.Bindings(noon)
+	assert.True(t, c.Hits == 9 && c.Elsewhere == 11 && c.Moved == 0, "%+v", c)
 }
 
 // TestALateSessionWaits: in mode eft a bound session waits for its worker while another is idle, and no longer than the threshold's tokens
@@ -172,22 +165,13 @@ func TestALateSessionWaits(t *testing.T) {
 	r.core.bindings = affinity.New(time.Minute, false)
 	serve(t, r, p, Request{ID: "1", ISL: 100, Session: "s", Pin: &Pin{Worker: "b"}}, noon)
 	reserve(t, r, p, Request{ID: "2", ISL: 5000, Pin: &Pin{Worker: "b"}}, noon)
-	ask := func(id string) (string, time.Duration) {
-		t.Helper()
-		l, err := r.Reserve(p, Request{ID: id, ISL: 3000, Session: "s", Drain: 1}, noon)
-		if later, ok := errors.AsType[*LaterError](err); ok {
-			return p.Members[later.Slot].Worker.ID, later.Starts
-		}
-		require.NoError(t, err)
-		return l.Worker.ID, 0
+	for i, want := range []time.Duration{5 * time.Second, 8 * time.Second} { // what is planned for it counts
+		_, err := r.Reserve(p, Request{ID: fmt.Sprint("late", i), ISL: 3000, Session: "s", Drain: 1}, noon)
+		later, ok := errors.AsType[*LaterError](err)
+		require.True(t, ok, "request %d: %v", i, err)
+		assert.Equal(t, "b", p.Members[later.Slot].Worker.ID)
+		assert.Equal(t, want, later.Starts)
 	}
-	if at, starts := ask("3"); at != "b" || starts != 5*time.Second {
-		t.Errorf("on %s in %v, want b in 5 s", at, starts)
-	}
-	if at, starts := ask("4"); at != "b" || starts != 8*time.Second { // what is planned for it counts
-		t.Errorf("on %s in %v, want b in 8 s", at, starts)
-	}
-	if at, starts := ask("5"); at != "a" || starts != 0 {
-		t.Errorf("on %s in %v, want a: b is taken for 11 s, and 8192 tokens take 8.2", at, starts)
-	}
+	l := reserve(t, r, p, Request{ID: "5", ISL: 3000, Session: "s", Drain: 1}, noon)
+	assert.Equal(t, "a", l.Worker.ID, "b is taken for 11 s, and 8192 tokens take 8.2")
 }

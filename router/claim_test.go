@@ -27,9 +27,7 @@ func TestClaimedRanksAreLeft(t *testing.T) {
 		{"of another rank", Claim{Role: pools.Decode, Pin: &Pin{Worker: "gold", Ranked: true, Rank: 1}}, []string{"gold", "plain", "gold", "plain"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cfg := DefaultConfig().For(pools.Decode)
-			cfg.Mode = "round-robin"
-			r := newRouter(t, cfg, nil)
+			r := newRouter(t, inMode("round-robin").For(pools.Decode), nil)
 			for i, want := range c.want {
 				l, err := r.Reserve(pool, Request{ID: string(rune('a' + i)), ISL: 16, Ahead: []Claim{c.claim}}, noon)
 				switch {

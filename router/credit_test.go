@@ -69,9 +69,8 @@ func TestCredit(t *testing.T) {
 			req := &query{Request: &Request{ISL: 160, Override: c.over}, BlockSize: 16}
 			i, cost, _ := policy(asked(req, rand.New(rand.NewPCG(1, 1)), &why), []candidate{c.cand, other})
 			require.True(t, !c.cfg.TrackActiveBlocks || i == 0, "picked %d", i)
-			if got := why.Terms[0].Cost; math.Abs(got-c.want) > 1e-9 {
-				t.Errorf("costs %v, want %v: %s", got, c.want, why.Terms[0])
-			}
+			got := why.Terms[0].Cost
+			assert.True(t, math.Abs(got-c.want) <= 1e-9, "costs %v, want %v: %s", got, c.want, why.Terms[0])
 			assert.Equal(t, why.Terms[i].Cost, cost, "cost, its term says")
 			assert.True(t, c.says == "" || why.Terms[0].String() == c.says, "got  %s\nwant %s", why.Terms[0], c.says)
 		})

@@ -18,8 +18,7 @@ import (
 
 // lateConfig is mode eft, where a token takes a millisecond.
 func lateConfig() Config {
-	cfg := DefaultConfig()
-	cfg.Mode = "eft"
+	cfg := inMode("eft")
 	cfg.Forecast = func(_ *pools.Worker, booked, uncached, _ int) (time.Duration, bool) {
 		return time.Duration(booked+uncached) * time.Millisecond, true
 	}
@@ -39,45 +38,31 @@ func TestEFTBindsLate(t *testing.T) {
 	r, p, idx := lateRouter(t)
 	cached := chain(1, 20)
 	idx.Store(idx.Owner("a", 0), index.Device, cached)
-	ask := func(id string, drain uint64, hashes []uint64, isl int, at time.Duration) (string, *LaterError) {
-		t.Helper()
-		l, err := r.Reserve(p, Request{ID: id, ISL: isl, Hashes: hashes, Drain: drain}, noon.Add(at))
+	for _, c := range []struct {
+		id    string
+		drain uint64
+		at    time.Duration // in ms
+		want  string
+	}{
+		{"first", 1, 0, "on a"},                   // 320 of its 420 tokens are cached: 100 ms
+		{"second", 2, 0, "in 100ms, takes 100ms"}, // on a it would be done in 100 + 100 ms, on b, which is idle, in 420 ms
+		{"third", 2, 0, "in 200ms, takes 100ms"},  // it plans around the second
+		{"fourth", 2, 0, "in 300ms, takes 100ms"}, // so does it
+		{"fifth", 2, 0, "on b"},                   // where it would be done sooner
+		{"second", 3, 40, "in 60ms, takes 100ms"}, // the next drain plans again
+		{"third", 0, 40, "in 60ms, takes 100ms"},  // a choice outside of one changes no plan
+		{"third", 3, 40, "in 160ms, takes 100ms"}, // in it
+		{"second", 4, 110, "on a"},                // a prompt that takes longer than it should keeps no worker from its next one
+	} {
+		l, err := r.Reserve(p, Request{ID: c.id, ISL: 420, Hashes: cached, Drain: c.drain}, noon.Add(c.at*time.Millisecond))
+		got := ""
 		if later, ok := errors.AsType[*LaterError](err); ok {
-			return "later", later
+			got = fmt.Sprintf("in %v, takes %v", later.Starts, later.Takes)
+		} else {
+			require.NoError(t, err)
+			got = "on " + l.Worker.ID
 		}
-		require.NoError(t, err)
-		return l.Worker.ID, nil
-	}
-	if got, _ := ask("first", 1, cached, 420, 0); got != "a" { // 320 of its tokens are cached: 100 ms
-		t.Fatalf("the first prompt goes to %s", got)
-	}
-	// On a it would be done in 100 + 100 ms, on b, which is idle, in 420 ms.
-	got, later := ask("second", 2, cached, 420, 0)
-	require.True(t, got == "later" && later.Starts == 100*time.Millisecond && later.Takes == 100*time.Millisecond,
-		"the second: %s, %+v", got, later)
-	// A third plans around it, a fourth as well, and a fifth would be done sooner on b.
-	if got, later = ask("third", 2, cached, 420, 0); got != "later" || later.Starts != 200*time.Millisecond {
-		t.Errorf("the third: %s, %+v", got, later)
-	}
-	if got, later = ask("fourth", 2, cached, 420, 0); got != "later" || later.Starts != 300*time.Millisecond {
-		t.Errorf("the fourth: %s, %+v", got, later)
-	}
-	if got, _ = ask("fifth", 2, cached, 420, 0); got != "b" {
-		t.Errorf("the fifth goes to %s", got)
-	}
-	// The next drain plans again; a choice outside of one changes no plan.
-	if got, later = ask("second", 3, cached, 420, 40*time.Millisecond); got != "later" || later.Starts != 60*time.Millisecond {
-		t.Errorf("40 ms later the second: %s, %+v", got, later)
-	}
-	if got, later = ask("third", 0, cached, 420, 40*time.Millisecond); got != "later" || later.Starts != 60*time.Millisecond {
-		t.Errorf("outside of a drain the third: %s, %+v", got, later)
-	}
-	if got, later = ask("third", 3, cached, 420, 40*time.Millisecond); got != "later" || later.Starts != 160*time.Millisecond {
-		t.Errorf("in it the third: %s, %+v", got, later)
-	}
-	// A prompt that takes longer than it should keeps no worker from its next one.
-	if got, _ = ask("second", 4, cached, 420, 110*time.Millisecond); got != "a" {
-		t.Errorf("once a should be done, the second goes to %s", got)
+		require.Equal(t, c.want, got, "the %s prompt in drain %d at %d ms", c.id, c.drain, c.at)
 	}
 }
 
@@ -116,9 +101,7 @@ func TestShortPromptsJoin(t *testing.T) {
 // Where workers both prefill and decode, modes eft and auto bind at once, and weigh a prompt's work against the answers it delays.
 func TestEFTWhereWorkersDoBoth(t *testing.T) {
 	for _, mode := range []string{"eft", "auto"} {
-		cfg := DefaultConfig()
-		cfg.Mode = mode
-		r := newRouter(t, cfg.For(pools.Both), nil)
+		r := newRouter(t, inMode(mode).For(pools.Both), nil)
 		p := poolOf(pools.Both, worker("a", 0, 0, 0), worker("b", 0, 0, 0))
 		for i, id := range []string{"first", "second", "third", "fourth"} {
 			l, err := r.Reserve(p, Request{ID: id, ISL: 1000, Drain: 1}, noon)
@@ -130,17 +113,14 @@ func TestEFTWhereWorkersDoBoth(t *testing.T) {
 	q := &query{Request: &Request{ISL: 1000}, BlockSize: 10}
 	a := candidate{Overlap: 20, Load: load.Account{Requests: 10}}
 	b := candidate{Load: load.Account{PrefillTokens: 500}}
-	if ca, cb := amongAnswers(q, &a), amongAnswers(q, &b); ca != 3200 || cb != 1500 {
-		t.Errorf("the costs are %v and %v", ca, cb)
-	}
+	ca, cb := amongAnswers(q, &a), amongAnswers(q, &b)
+	assert.True(t, ca == 3200 && cb == 1500, "the costs are %v and %v", ca, cb)
 }
 
 // Where no time is known, mode eft takes every token to take as long: a burst with one cached prefix does not end on one worker.
 func TestEFTWithoutRates(t *testing.T) {
-	cfg := DefaultConfig()
-	cfg.Mode = "eft"
 	idx := index.New(index.Config{})
-	r := newRouter(t, cfg.For(pools.Prefill), idx)
+	r := newRouter(t, inMode("eft").For(pools.Prefill), idx)
 	p := poolOf(pools.Prefill, worker("a", 0, 0, 0), worker("b", 0, 0, 0))
 	cached := chain(1, 20)
 	idx.Store(idx.Owner("a", 0), index.Device, cached)
@@ -160,8 +140,7 @@ func TestEFTWithoutRates(t *testing.T) {
 func TestAutoLearns(t *testing.T) {
 	var known bool
 	var reported []Mode
-	cfg := DefaultConfig()
-	cfg.Mode = "auto"
+	cfg := inMode("auto")
 	cfg.Forecast = func(w *pools.Worker, _, uncached, _ int) (time.Duration, bool) {
 		return time.Duration(uncached) * time.Millisecond, known && w.ID == "b"
 	}
@@ -171,9 +150,8 @@ func TestAutoLearns(t *testing.T) {
 	for i, want := range []string{"kv", "kv", "eft", "eft", "kv"} {
 		known = want == "eft"
 		l, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: 100, Drain: uint64(i + 1)}, noon.Add(time.Duration(i)*time.Minute))
-		if err != nil || l.Policy != want || r.BindsLate(p) != known {
-			t.Fatalf("request %d: %v, %+v, binds late %v", i, err, l, r.BindsLate(p))
-		}
+		require.True(t, err == nil && l.Policy == want && r.BindsLate(p) == known,
+			"request %d: %v, %+v, binds late %v", i, err, l, r.BindsLate(p))
 		l.PrefillDone(noon)
 	}
 	var policies []string
@@ -181,7 +159,6 @@ func TestAutoLearns(t *testing.T) {
 		assert.NotEmpty(t, m.Reason, "%+v has no reason", m)
 		policies = append(policies, m.Policy)
 	}
-	if want := []string{"kv", "eft", "kv"}; !slices.Equal(policies, want) {
-		t.Errorf("reported %v, want %v", policies, want)
-	}
+	want := []string{"kv", "eft", "kv"}
+	assert.True(t, slices.Equal(policies, want), "reported %v, want %v", policies, want)
 }

@@ -2,6 +2,7 @@ package router
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"reflect"
 	"testing"
@@ -84,9 +85,8 @@ func TestThresholds(t *testing.T) {
 	first, err := reserve("1", 501, "a") // 501 tokens, 32 blocks
 	require.NoError(t, err)
 	for _, id := range []string{"2", "3"} {
-		if l, err := reserve(id, 16, ""); err != nil || l.Worker.ID != "b" || l.Candidates != 1 {
-			t.Fatalf("%v, %v: a is above 500 tokens", l, err)
-		}
+		l, err := reserve(id, 16, "")
+		require.True(t, err == nil && l.Worker.ID == "b" && l.Candidates == 1, "%v, %v: a is above 500 tokens", l, err)
 	}
 	refused := func(step, reason string, err error) {
 		t.Helper()
@@ -97,16 +97,14 @@ func TestThresholds(t *testing.T) {
 	refused("the pinned one is over", OverPrefillTokens, err)
 	first.PrefillDone(noon)
 	first.Grow(18, noon) // exactly half
-	if _, err = reserve("5", 16, "a"); err != nil {
-		t.Errorf("at the threshold: %v", err)
-	}
+	_, err = reserve("5", 16, "a")
+	assert.NoError(t, err, "at the threshold")
 	first.Grow(1, noon)
 	_, err = reserve("6", 16, "a")
 	refused("over half the blocks", OverDecodeBlocks, err)
 	require.NoError(t, set.SetThresholds("m", Thresholds{}))
-	if _, err = reserve("7", 16, "a"); err != nil {
-		t.Errorf("without thresholds: %v", err)
-	}
+	_, err = reserve("7", 16, "a")
+	assert.NoError(t, err, "without thresholds")
 	assert.Error(t, set.SetThresholds("m", Thresholds{DecodeBlocks: 1.5}), "a share of 1.5 is taken")
 }
 
@@ -179,16 +177,11 @@ func TestOutputIsWeighed(t *testing.T) {
 		p := poolOf(pools.Decode, worker("a", 9, 0, 0))
 		l := reserve(t, r, p, Request{ID: "1", ISL: 64, Hashes: chain(1, 4), OSL: c.osl}, noon)
 		l.Grow(3, noon)
-		if why, err := r.Pick(p, Request{ID: "2", ISL: 16}, noon); err != nil || why.Cost != c.cost {
-			t.Errorf("%+v: costs %v, %v", c, why.Cost, err)
-		}
-		if _, err := r.Pick(p, Request{ID: "3", ISL: 32}, noon); !errors.Is(err, ErrNoRoom) {
-			t.Errorf("%+v: %v, want no room for 3 blocks in 2", c, err)
-		}
+		assert.Equal(t, c.cost, pick(t, r, p, Request{ID: "2", ISL: 16}, noon).Cost, "%+v", c)
+		_, err := r.Pick(p, Request{ID: "3", ISL: 32}, noon)
+		assert.ErrorIs(t, err, ErrNoRoom, "%+v: 3 blocks in 2", c)
 		l.Release(noon)
-		if why, _ := r.Pick(p, Request{ID: "2", ISL: 16}, noon); why.Cost != 1 {
-			t.Errorf("%+v: costs %v once it is released", c, why.Cost)
-		}
+		assert.EqualValues(t, 1, pick(t, r, p, Request{ID: "2", ISL: 16}, noon).Cost, "%+v: once it is released", c)
 	}
 }
 
@@ -203,10 +196,7 @@ func TestOverridesBookNothing(t *testing.T) {
 		r := newRouter(t, cfg, nil)
 		var last *Lease
 		for i := range 3 {
-			var err error
-			if last, err = r.Reserve(p, Request{ID: string(rune('1' + i)), ISL: 70, Hashes: hashes, Override: o}, noon); err != nil {
-				t.Fatal(err)
-			}
+			last = reserve(t, r, p, Request{ID: fmt.Sprint(i), ISL: 70, Hashes: hashes, Override: o}, noon)
 		}
 		return r.Loads(p)[0], last.PrefillTokens
 	}
@@ -238,9 +228,7 @@ func TestReuseCanBeDenied(t *testing.T) {
 	reserve(t, r, p, Request{ID: "1", ISL: 64, Hashes: hashes}, noon)
 	for i, reuse := range []*bool{nil, new(true), new(false)} {
 		req := Request{ID: "2", ISL: 64, Hashes: hashes, Override: &Override{AssumeReuse: reuse}}
-		if why, err := r.Pick(p, req, noon); err != nil || why.Cost != []float64{4, 4, 8}[i] {
-			t.Errorf("request %d costs %v, %v", i, why.Cost, err)
-		}
+		assert.Equal(t, []float64{4, 4, 8}[i], pick(t, r, p, req, noon).Cost, "request %d", i)
 	}
 }
 
@@ -293,9 +281,8 @@ func TestFitsOnlyWhomNobodyAsks(t *testing.T) {
 			p = &pools.Pool{Model: "m", Role: pools.Decode, Version: 2, Members: []pools.Member{c.big, {Worker: small}}}
 			_, err := r.Reserve(p, Request{ID: "r", ISL: 16 * 50, Required: c.taint}, noon)
 			var over *OverloadedError
-			if wants := errors.As(c.want, &over); wants != errors.As(err, &over) || !wants && !errors.Is(err, c.want) {
-				t.Errorf("%v, want %v", err, c.want)
-			}
+			wants := errors.As(c.want, &over)
+			assert.True(t, wants == errors.As(err, &over) && (wants || errors.Is(err, c.want)), "%v, want %v", err, c.want)
 		})
 	}
 }

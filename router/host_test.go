@@ -46,6 +46,13 @@ func fleet(prefix string, n int) []*pools.Worker {
 	return ws
 }
 
+// inMode is the default settings but for the policy.
+func inMode(mode string) Config {
+	cfg := DefaultConfig()
+	cfg.Mode = mode
+	return cfg
+}
+
 func newRouter(t testing.TB, cfg Config, idx *index.Index) *Router {
 	t.Helper()
 	r, err := New(cfg, idx)
@@ -162,17 +169,14 @@ func TestThreshold(t *testing.T) {
 			p := poolOf(pools.Prefill, worker("a", 0, 0, c.batch), worker("b", 0, 0, c.batch))
 			var leases []*Lease
 			for i, isl := range c.prompts {
-				l := reserve(t, r, p, Request{ID: fmt.Sprint(i), ISL: isl}, noon)
-				leases = append(leases, l)
+				leases = append(leases, reserve(t, r, p, Request{ID: fmt.Sprint(i), ISL: isl}, noon))
 			}
 			_, err := r.Reserve(p, Request{ID: "more", ISL: 16}, noon)
 			assert.ErrorIs(t, err, c.want, "one more")
 			for _, l := range leases {
 				l.PrefillDone(noon)
 			}
-			if _, err := r.Reserve(p, Request{ID: "after", ISL: 16}, noon); err != nil {
-				t.Errorf("after all prefills were done: %v", err)
-			}
+			reserve(t, r, p, Request{ID: "after", ISL: 16}, noon)
 		})
 	}
 }
@@ -225,8 +229,7 @@ func TestSeed(t *testing.T) {
 		p.Model = model
 		var ids strings.Builder
 		for i := range 20 {
-			c := pick(t, r, p, Request{ID: fmt.Sprint(i), ISL: 100}, noon)
-			ids.WriteString(c.Worker.ID)
+			ids.WriteString(pick(t, r, p, Request{ID: fmt.Sprint(i), ISL: 100}, noon).Worker.ID)
 		}
 		return ids.String()
 	}
@@ -253,9 +256,8 @@ func TestViewFollows(t *testing.T) {
 	left := poolOf(pools.Both, a)
 	assert.Zero(t, r.BestOverlap(left, Request{Hashes: prompt}, noon), "best overlap N on a worker that has left")
 	l.Release(noon)
-	if got := r.Loads(p); got[1].Requests != 0 || got[1].CachedBlocks != 3 {
-		t.Errorf("back again: %+v", got[1])
-	}
+	got := r.Loads(p)
+	assert.True(t, got[1].Requests == 0 && got[1].CachedBlocks == 3, "back again: %+v", got[1])
 }
 
 // TestDebugLog reads the line of the documents.
@@ -312,13 +314,10 @@ func TestManyAtOnce(t *testing.T) {
 		router *Router
 		pool   *pools.Pool
 	}{{prefill, poolOf(pools.Prefill, ps...)}, {decode, poolOf(pools.Decode, ds...)}} {
-		if n := books.router.Open(); n != 0 {
-			t.Errorf("%s: %d bookings are left", books.pool.Name(), n)
-		}
+		assert.Zero(t, books.router.Open(), "%s: bookings", books.pool.Name())
 		for _, l := range books.router.Loads(books.pool) {
-			if l.ActiveBlocks != 0 || l.PrefillTokens != 0 || l.Requests != 0 {
-				t.Errorf("%s: %+v is left", books.pool.Name(), l)
-			}
+			assert.True(t, l.ActiveBlocks == 0 && l.PrefillTokens == 0 && l.Requests == 0,
+				"%s: %+v is left", books.pool.Name(), l)
 		}
 	}
 }

@@ -30,9 +30,8 @@ func TestDecodePoolKeepsRoom(t *testing.T) {
 		leases = append(leases, p)
 	}
 	assert.Zero(t, decode.Open(), "bookings in the decode pool, want none")
-	if _, _, err := ask("third", time.Hour); !errors.Is(err, ErrNoRoom) {
-		t.Errorf("the third of two: %v, want ErrNoRoom", err)
-	}
+	_, _, err := ask("third", time.Hour)
+	assert.ErrorIs(t, err, ErrNoRoom, "the third of two")
 	for range 2 {
 		leases[0].Release(noon) // the second time it does nothing
 	}
@@ -40,16 +39,15 @@ func TestDecodePoolKeepsRoom(t *testing.T) {
 	require.NoError(t, err, "with room again")
 	p.Release(noon)
 	leases[1].Release(noon)
-	if kept := decode.core.promised.Load(); kept != 0 || prefill.Open() != 0 {
-		t.Errorf("%d blocks are kept and %d prefills booked at the end", kept, prefill.Open())
-	}
+	kept := decode.core.promised.Load()
+	assert.True(t, kept == 0 && prefill.Open() == 0, "%d blocks are kept and %d prefills booked at the end", kept, prefill.Open())
 }
 
 // A long prompt is booked slice by slice. What a slice has computed counts as cached on its worker before any event reports it.
 func TestSlicesGoOnFromEachOther(t *testing.T) {
 	const tokens, slice = 1000, 256
-	cfg := DefaultConfig()
-	cfg.Mode, cfg.Slice = "eft", slice
+	cfg := inMode("eft")
+	cfg.Slice = slice
 	prefill := newRouter(t, cfg.For(pools.Prefill), index.New(index.Config{}))
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	pp, dp := poolOf(pools.Prefill, worker("a", 0, 0, 0), worker("b", 0, 0, 0)), poolOf(pools.Decode, worker("d", 1000, 0, 0))
@@ -72,9 +70,8 @@ func TestSlicesGoOnFromEachOther(t *testing.T) {
 	}
 	// Without progress it ends all the same: a worker that caches nothing is not asked for ever.
 	req.Done = Done{Slices: tokens/slice + 1}
-	if p, _, err := ReservePair(prefill, decode, pp, dp, req, req, noon); err != nil || p.Slice != 0 {
-		t.Errorf("after %d slices: %v, another one to %d", req.Done.Slices, err, p.Slice)
-	}
+	p, _ := reservePair(t, prefill, decode, pp, dp, req, req)
+	assert.Zero(t, p.Slice, "after %d slices another one", req.Done.Slices)
 }
 
 // Between two slices a worker stays wanted for the rest of its prompt: a prompt that would delay the rest goes elsewhere where it
@@ -105,18 +102,15 @@ func TestARestKeepsItsWorker(t *testing.T) {
 	other := book(Request{ID: "other", ISL: 20, DecodeLater: true})
 	require.True(t, other.Worker != first.Worker, "both are on one worker")
 	long.Done = first.Computed(Done{}, noon)
-	if long.Done.Worker != first.Worker.ID || long.Done.Tokens != first.Slice || long.Done.Slices != 1 || prefill.Open() != 1 {
-		t.Errorf("%+v is done of a slice to %d, %d bookings", long.Done, first.Slice, prefill.Open())
-	}
+	assert.True(t, long.Done.Worker == first.Worker.ID && long.Done.Tokens == first.Slice && long.Done.Slices == 1 && prefill.Open() == 1,
+		"%+v is done of a slice to %d, %d bookings", long.Done, first.Slice, prefill.Open())
 	goes("between two slices", "short", 1, true)
 	planned := long
 	planned.Drain, planned.PlanOnly = 2, true
-	if _, _, err := ReservePair(prefill, decode, pp, dp, planned, planned, noon); err == nil {
-		t.Fatal("a plan was booked")
-	}
-	if page().Delays("short", time.Second, 2) != 0 || page().Delays("short", time.Second, 3) != time.Second || page().Delays("long", time.Second, 3) != 0 {
-		t.Error("the rest counts where it is planned, or delays itself, or does not count in the next drain")
-	}
+	_, _, err := ReservePair(prefill, decode, pp, dp, planned, planned, noon)
+	require.Error(t, err, "a plan was booked")
+	assert.True(t, page().Delays("short", time.Second, 2) == 0 && page().Delays("short", time.Second, 3) == time.Second && page().Delays("long", time.Second, 3) == 0,
+		"the rest counts where it is planned, or delays itself, or does not count in the next drain")
 	long.Done.End()
 	long.Done.End()
 	goes("given up", "short", 4, false)

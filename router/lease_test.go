@@ -33,9 +33,7 @@ func TestBookings(t *testing.T) {
 				"lease: overlap %d, %d tokens, backlog %d", l.Overlap, l.PrefillTokens, l.BacklogTokens)
 			check := func(when string, want WorkerLoad) {
 				t.Helper()
-				if got := r.Loads(p)[0]; got != want {
-					t.Errorf("%s: %+v, want %+v", when, got, want)
-				}
+				assert.Equal(t, want, r.Loads(p)[0], when)
 			}
 			check("granted", c.granted)
 			l.PrefillDone(noon)

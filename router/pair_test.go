@@ -81,16 +81,13 @@ func TestPairUnwinds(t *testing.T) {
 	reserve(t, decode, dp, Request{ID: "r", ISL: 16}, noon)
 	_, _, err := ReservePair(prefill, decode, pp, dp, Request{ID: "r", ISL: 16}, Request{ID: "r", ISL: 16}, noon)
 	assert.True(t, errors.Is(err, ErrBooked) && prefill.Open() == 0, "%v, %d prefill bookings left", err, prefill.Open())
-	if _, _, err := ReservePair(prefill, prefill, pp, pp, Request{ID: "s"}, Request{ID: "s"}, noon); err == nil {
-		t.Error("one router for both legs passes")
-	}
+	_, _, err = ReservePair(prefill, prefill, pp, pp, Request{ID: "s"}, Request{ID: "s"}, noon)
+	assert.Error(t, err, "one router for both legs")
 }
 
 // TestPairTurns: under round-robin both pools keep their own turn.
 func TestPairTurns(t *testing.T) {
-	pcfg, dcfg := DefaultConfig().For(pools.Prefill), DefaultConfig().For(pools.Decode)
-	pcfg.Mode, dcfg.Mode = "round_robin", "round-robin"
-	prefill, decode := newRouter(t, pcfg, nil), newRouter(t, dcfg, nil)
+	prefill, decode := newRouter(t, inMode("round_robin").For(pools.Prefill), nil), newRouter(t, inMode("round-robin").For(pools.Decode), nil)
 	pp, dp := poolOf(pools.Prefill, fleet("p", 2)...), poolOf(pools.Decode, fleet("d", 3)...)
 	reserve(t, prefill, pp, Request{ID: "alone", ISL: 16}, noon)
 	var got []string
@@ -119,18 +116,14 @@ func TestPairsThatHandOver(t *testing.T) {
 		leases = append(leases, p, d)
 	}
 	assert.True(t, chosen["pada"] == 2 && chosen["pbdb"] == 2, "chosen: %v", chosen)
-	if _, _, err := ReservePair(prefill, decode, pp, dp, ask(9), ask(9), noon); !errors.Is(err, ErrNoRoom) {
-		t.Errorf("with full partners: %v", err)
-	}
+	_, _, err := ReservePair(prefill, decode, pp, dp, ask(9), ask(9), noon)
+	assert.ErrorIs(t, err, ErrNoRoom, "with full partners")
 	for _, l := range leases {
 		l.Release(noon)
 	}
-	if _, _, err := PickPair(prefill, decode, &pools.Pool{Model: "m", Role: pools.Prefill, Members: pp.Members[2:]}, dp, ask(10), ask(10), noon); !errors.Is(err, ErrNoPartner) || !errors.Is(err, ErrNoPrefill) {
-		t.Errorf("without a partner: %v", err)
-	}
+	_, _, err = PickPair(prefill, decode, &pools.Pool{Model: "m", Role: pools.Prefill, Members: pp.Members[2:]}, dp, ask(10), ask(10), noon)
+	assert.True(t, errors.Is(err, ErrNoPartner) && errors.Is(err, ErrNoPrefill), "without a partner: %v", err)
 	only := Request{ID: "r11", ISL: 160, Only: func(w *pools.Worker) bool { return w.ID == "db" }}
-	if c, err := decode.Pick(dp, only, noon); err != nil || c.Worker.ID != "db" {
-		t.Errorf("only db: %v, %v", c.Worker, err)
-	}
+	assert.Equal(t, "db", pick(t, decode, dp, only, noon).Worker.ID)
 	assert.Zero(t, prefill.Open()+decode.Open(), "bookings")
 }

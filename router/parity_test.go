@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
-// parityRig is a router over one worker, whose events store what tell says.
+// parityRig is a router over one worker, whose events store what it is told.
 type parityRig struct {
 	*Router
 	t    *testing.T
@@ -24,19 +24,17 @@ type parityRig struct {
 	turn uint64
 }
 
+var parityRank = overlap.Rank{Worker: "w", Rank: 0}
+
 func newParityRig(t *testing.T, cfg Config) *parityRig {
 	g := &parityRig{t: t, idx: index.New(index.Config{}), pool: poolOf(pools.Prefill, worker("w", 0, 0, 0))}
 	g.idx.Owner("w", 0)
-	var err error
-	if g.Router, err = New(cfg.logTo(slog.New(slog.NewTextHandler(&g.logs, nil))).For(pools.Prefill), g.idx); err != nil {
-		t.Fatal(err)
-	}
+	g.Router = newRouter(t, cfg.logTo(slog.New(slog.NewTextHandler(&g.logs, nil))).For(pools.Prefill), g.idx)
 	return g
 }
 
-// prompt books a new prompt of 100 blocks of which the events told, and answers
-// that so many were cached.
-func (g *parityRig) prompt(told, cached int) (*Lease, overlap.Verdict) {
+// prompt books a new prompt of 100 blocks of which the events told, and answers that so many were cached.
+func (g *parityRig) prompt(told, cached int, want overlap.Verdict) *Lease {
 	g.t.Helper()
 	g.turn++
 	hashes := chain(g.turn, 100)
@@ -44,109 +42,94 @@ func (g *parityRig) prompt(told, cached int) (*Lease, overlap.Verdict) {
 		g.idx.Store(g.idx.Owner("w", 0), index.Device, hashes[:told])
 	}
 	l := book(g.t, g.Router, g.pool, hashes, noon)
-	return l, l.Compare(16 * cached)
+	require.Equal(g.t, want, l.Compare(16*cached), "answer %d: %d blocks of which %d were told", g.turn, cached, told)
+	return l
 }
 
 // predicted reports whether the worker is.
 func (g *parityRig) predicted() bool { return g.Predicts(g.pool) }
 
+// restart has another process take the worker's place.
+func (g *parityRig) restart() {
+	w := *g.pool.Members[0].Worker
+	w.Incarnation += "next"
+	g.pool = poolOf(pools.Prefill, &w)
+	g.pool.Version = 2 + g.turn
+}
+
+// lose has the worker's events be lost.
+func (g *parityRig) lose() { g.Sources().SetStale(map[overlap.Rank]struct{}{parityRank: {}}) }
+
 func TestParity(t *testing.T) {
 	g := newParityRig(t, DefaultConfig())
-	if l, v := g.prompt(90, 90); v != overlap.Right || l.Overlap != 90 {
-		t.Fatalf("%v with an overlap of %d", v, l.Overlap)
-	}
-	if l, _ := g.prompt(90, 0); l.Compare(-1) != overlap.Unsampled {
-		t.Error("an answer that says nothing is a sample")
-	}
+	assert.Equal(t, 90, g.prompt(90, 90, overlap.Right).Overlap)
+	assert.Equal(t, overlap.Unsampled, g.prompt(90, 0, overlap.Over).Compare(-1), "an answer that says nothing")
 	for n := 1; !g.predicted(); n++ {
-		if _, v := g.prompt(90, 0); v != overlap.Over || n > 8 {
-			t.Fatalf("answer %d: %v, and the worker is not predicted", n, v)
-		}
+		g.prompt(90, 0, overlap.Over)
+		require.LessOrEqual(t, n, 8, "answers, and the worker is not predicted")
 	}
-	if p, ok := g.Sources().Parity(); !ok || p.Marked != 1 || p.Right != 1 || p.Over != 7 {
-		t.Errorf("compared %+v", p)
-	}
-	if p, ok := g.Sources().RankParity(overlap.Rank{Worker: "w", Rank: 0}); !ok || p != (overlap.RankParity{Marked: true}) {
-		t.Errorf("the rank has %+v", p)
-	}
-	assert.Contains(t, g.logs.String(), "wrong=7 samples=8 last=over", "the log has")
-	if l, v := g.prompt(90, 90); v != overlap.Right || l.Overlap != 0 {
-		t.Errorf("marked it is predicted (overlap %d) and compared (%v)", l.Overlap, v)
-	}
+	p, ok := g.Sources().Parity()
+	assert.True(t, ok && p.Marked == 1 && p.Right == 1 && p.Over == 7, "compared %+v", p)
+	rank, _ := g.Sources().RankParity(parityRank)
+	assert.Equal(t, overlap.RankParity{Marked: true}, rank)
+	assert.Contains(t, g.logs.String(), "wrong=7 samples=8 last=over")
+	assert.Zero(t, g.prompt(90, 90, overlap.Right).Overlap, "marked it is predicted, and compared")
 	for n := 2; g.predicted(); n++ {
-		if g.prompt(0, 0); n > 32 { // nothing is learnt of such
-			t.Fatal("it does not come back")
-		}
-		g.prompt(90, 90)
+		g.prompt(0, 0, overlap.Unsampled) // nothing is learnt of such
+		g.prompt(90, 90, overlap.Right)
+		require.LessOrEqual(t, n, 32, "answers, and it does not come back")
 	}
-	if p, _ := g.Sources().RankParity(overlap.Rank{Worker: "w", Rank: 0}); p != (overlap.RankParity{Samples: 32}) {
-		t.Errorf("the rank has %+v", p)
-	}
-	if marked, back := strings.Count(g.logs.String(), "disagree with"), strings.Count(g.logs.String(), "agree with reported cache hits again"); marked != 1 || back != 1 {
-		t.Errorf("%d and %d lines in the log:\n%s", marked, back, &g.logs)
+	rank, _ = g.Sources().RankParity(parityRank)
+	assert.Equal(t, overlap.RankParity{Samples: 32}, rank)
+	for _, once := range []string{"disagree with", "agree with reported cache hits again"} {
+		assert.Equal(t, 1, strings.Count(g.logs.String(), " "+once), "%q in the log:\n%s", once, &g.logs)
 	}
 }
 
 // A worker that started anew, or whose events are lost, is judged anew.
 func TestParityBeginsAnew(t *testing.T) {
-	wrong := func(g *parityRig) {
-		for range 8 {
-			g.prompt(0, 90)
-		}
-		require.True(g.t, g.predicted(), "not marked")
-	}
 	for name, anew := range map[string]func(g *parityRig){
-		"another process": func(g *parityRig) {
-			w := *g.pool.Members[0].Worker
-			w.Incarnation = "next"
-			g.pool = poolOf(pools.Prefill, &w)
-			g.pool.Version = 2
-		},
-		"another view": func(g *parityRig) { g.Sources().Resync(overlap.Rank{Worker: "w", Rank: 0}) },
+		"another process": (*parityRig).restart,
+		"another view":    func(g *parityRig) { g.Sources().Resync(parityRank) },
 		"events lost and whole again": func(g *parityRig) {
-			g.Sources().SetStale(map[overlap.Rank]struct{}{{Worker: "w", Rank: 0}: {}})
-			if l, v := g.prompt(90, 0); v != overlap.Unsampled || !g.predicted() || l.believed != (overlap.Belief{}) {
-				g.t.Errorf("lost events are compared: %v", v)
-			}
+			g.lose()
+			assert.Zero(g.t, g.prompt(90, 0, overlap.Unsampled).believed, "lost events are believed")
+			assert.True(g.t, g.predicted())
 			g.Sources().SetStale(map[overlap.Rank]struct{}{})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newParityRig(t, DefaultConfig())
-			wrong(g)
-			anew(g)
-			g.prompt(0, 0) // sees the pool
-			if p, ok := g.Sources().RankParity(overlap.Rank{Worker: "w", Rank: 0}); g.predicted() || ok {
-				t.Errorf("it is still judged by its past: %+v", p)
+			for range 2 {
+				for range 8 {
+					g.prompt(0, 90, overlap.Under)
+				}
+				require.True(t, g.predicted(), "not marked")
+				anew(g)
+				g.prompt(0, 0, overlap.Unsampled) // sees the pool
+				rank, ok := g.Sources().RankParity(parityRank)
+				assert.True(t, !g.predicted() && !ok, "it is still judged by its past: %+v", rank)
+				p, _ := g.Sources().Parity()
+				assert.Zero(t, p.Marked)
 			}
-			if p, _ := g.Sources().Parity(); p.Marked != 0 {
-				t.Errorf("%d are marked", p.Marked)
-			}
-			wrong(g)
 		})
 	}
 }
 
-// An answer of a process that is no more says nothing of its successor, nor one
-// of before its events were lost.
+// An answer of a process that is no more says nothing of its successor, nor one of before its events were lost.
 func TestParityLeavesOldAnswersOut(t *testing.T) {
 	g := newParityRig(t, DefaultConfig())
 	old := book(t, g.Router, g.pool, chain(1, 100), noon)
-	w := *g.pool.Members[0].Worker
-	w.Incarnation = "next"
-	g.pool = poolOf(pools.Prefill, &w)
-	g.pool.Version = 2
+	g.restart()
 	l := book(t, g.Router, g.pool, chain(2, 100), noon)
 	assert.Equal(t, overlap.Unsampled, old.Compare(1600), "the old process's answer")
-	g.Sources().SetStale(map[overlap.Rank]struct{}{{Worker: "w", Rank: 0}: {}})
+	g.lose()
 	l.Compare(1600)
-	if p, ok := g.Sources().RankParity(overlap.Rank{Worker: "w", Rank: 0}); ok {
-		t.Errorf("an answer from before the loss counts: %+v", p)
-	}
+	rank, ok := g.Sources().RankParity(parityRank)
+	assert.False(t, ok, "an answer from before the loss counts: %+v", rank)
 }
 
-// Off, in a decode pool, and where there is nothing to fall back to, nothing is
-// compared.
+// Off, in a decode pool, and where there is nothing to fall back to, nothing is compared.
 func TestParityOff(t *testing.T) {
 	off, alone, deaf := DefaultConfig(), DefaultConfig(), DefaultConfig()
 	off.Parity = overlap.ParityConfig{}
@@ -155,39 +138,29 @@ func TestParityOff(t *testing.T) {
 	for name, cfg := range map[string]Config{"off": off, "no predictions": alone, "no events": deaf} {
 		g := newParityRig(t, cfg)
 		for range 40 {
-			if _, v := g.prompt(90, 0); v != overlap.Unsampled {
-				t.Fatalf("%s: %v", name, v)
-			}
+			g.prompt(90, 0, overlap.Unsampled)
 		}
-		if _, ok := g.Sources().Parity(); ok {
-			t.Errorf("%s: something was compared", name)
-		}
+		_, ok := g.Sources().Parity()
+		assert.False(t, ok, "%s: something was compared", name)
 	}
 	for _, wrong := range []overlap.ParityConfig{{On: true, Window: 65, Least: 1, Wrong: .5}, {On: true, Window: 8, Least: 9, Wrong: .5}, {On: true, Window: 8, Least: 1, Wrong: 1}} {
 		cfg := DefaultConfig()
 		cfg.Parity = wrong
-		if _, err := New(cfg, nil); err == nil || !strings.Contains(err.Error(), "kv-parity") {
-			t.Errorf("%+v: error %v", wrong, err)
-		}
+		_, err := New(cfg, nil)
+		assert.ErrorContains(t, err, "kv-parity", "%+v", wrong)
 	}
 }
 
 func TestCompareAllocatesNothing(t *testing.T) {
-	g := newParityRig(t, DefaultConfig())
-	l, _ := g.prompt(90, 90)
-	assert.EqualValues(t, 0, testing.AllocsPerRun(100, func() { l.Compare(1440) }), "allocations")
+	l := newParityRig(t, DefaultConfig()).prompt(90, 90, overlap.Right)
+	assert.Zero(t, testing.AllocsPerRun(100, func() { l.Compare(1440) }), "allocations")
 }
 
-// The engine's blocks are asked for where an answer differs, and excuse it where
-// they are large.
+// The engine's blocks are asked for where an answer differs, and excuse it where they are large.
 func TestParityKnowsTheEnginesBlocks(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.EngineBlock = func(w *pools.Worker, rank int) int { return 512 }
 	g := newParityRig(t, cfg)
-	if _, v := g.prompt(96, 64); v != overlap.Right {
-		t.Errorf("%v with engine blocks of 512", v)
-	}
-	if _, v := g.prompt(96, 0); v != overlap.Over {
-		t.Errorf("%v beyond two of them", v)
-	}
+	g.prompt(96, 64, overlap.Right)
+	g.prompt(96, 0, overlap.Over) // more than two of them
 }

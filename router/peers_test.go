@@ -70,23 +70,18 @@ func TestTiesGoByTheRequestsDraw(t *testing.T) {
 		if choice.Name == "round-robin" { // takes turns
 			continue
 		}
-		cfg := DefaultConfig()
-		cfg.Mode = choice.Name
-		counts := picks(t, newRouter(t, cfg, nil), p, Request{ISL: 100}, 4000)
+		counts := picks(t, newRouter(t, inMode(choice.Name), nil), p, Request{ISL: 100}, 4000)
 		for _, w := range p.Members {
-			if n := counts[w.Worker.ID]; n < 400 || n > 600 {
-				t.Errorf("%s: %d of 4000 went to %s of 8 equal workers", choice.Name, n, w.Worker.ID)
-			}
+			n := counts[w.Worker.ID]
+			assert.True(t, n >= 400 && n <= 600, "%s: %d of 4000 went to %s of 8 equal workers", choice.Name, n, w.Worker.ID)
 		}
 	}
 }
 
 // TestWaterFilling: a draw goes by what workers lack of the level to which the unseen bookings fill them.
 func TestWaterFilling(t *testing.T) {
-	cfg := DefaultConfig().For(pools.Decode)
-	cfg.Mode = "least-loaded"
 	o := &others{unseen: 2}
-	r := withPeers(t, cfg, nil, o)
+	r := withPeers(t, inMode("least-loaded").For(pools.Decode), nil, o)
 	p := poolOf(pools.Decode, worker("a", 0, 0, 0), worker("b", 0, 0, 0), worker("c", 0, 0, 0))
 	for i, n := range []int{0, 1, 5} {
 		for k := range n {
@@ -158,15 +153,13 @@ func TestEveryCostFills(t *testing.T) {
 				r.core.plan = late
 			}
 		}
-		if n := len(picks(t, r, p, Request{ISL: 1600}, 200)); n != 1 && mode != "least-loaded" {
-			t.Errorf("%s: %d workers were picked, want the least loaded one alone", mode, n)
-		}
+		n := len(picks(t, r, p, Request{ISL: 1600}, 200))
+		assert.True(t, n == 1 || mode == "least-loaded", "%s: %d workers were picked, want the least loaded one alone", mode, n)
 		o.unseen = 6
 		counts := picks(t, r, p, Request{ISL: 1600}, 4000)
 		for i, w := range p.Members[:8] {
-			if n := counts[w.Worker.ID]; n < 300 || n > 1100 {
-				t.Errorf("%s: %d of 4000 went to worker %d, want about an eighth", mode, n, i)
-			}
+			n := counts[w.Worker.ID]
+			assert.True(t, n >= 300 && n <= 1100, "%s: %d of 4000 went to worker %d, want about an eighth", mode, n, i)
 		}
 		for _, id := range busy {
 			assert.LessOrEqual(t, counts[id], 40, "%s of 4000 went to %s, which has three times the load", mode, id)
@@ -185,9 +178,8 @@ func TestEveryCostFills(t *testing.T) {
 func TestFewUnseenChangeNothing(t *testing.T) {
 	p := poolOf(pools.Both, fleet("w", 20)...)
 	for _, choice := range (Config{}).Choices("") {
-		cfg := DefaultConfig()
-		cfg.Mode = choice.Name
-		alone, among := newRouter(t, cfg, nil), withPeers(t, cfg, nil, &others{unseen: 0.49, group: groupOf(3, 0)})
+		alone := newRouter(t, inMode(choice.Name), nil)
+		among := withPeers(t, inMode(choice.Name), nil, &others{unseen: 0.49, group: groupOf(3, 0)})
 		for i := range 300 {
 			req := Request{ID: fmt.Sprint(i), ISL: 100 + i}
 			a, err := alone.Reserve(p, req, noon)
@@ -235,9 +227,8 @@ func TestEachWorkerHasOneOwner(t *testing.T) {
 					continue
 				}
 				has++
-				if other, taken := owner[v.slots[i].worker.ID]; taken {
-					t.Errorf("%v: gateways %d and %d own %s", c, own, other, v.slots[i].worker.ID)
-				}
+				other, taken := owner[v.slots[i].worker.ID]
+				assert.False(t, taken, "%v: gateways %d and %d own %s", c, own, other, v.slots[i].worker.ID)
 				owner[v.slots[i].worker.ID] = own
 			}
 			assert.True(t, has >= c.workers/c.gateways && has <= c.workers/c.gateways+1, "%v: gateway %d owns %d", c, own, has)
@@ -271,9 +262,8 @@ func TestCutOffGatewaysDivideTheWorkers(t *testing.T) {
 	p := poolOf(pools.Both, ws...)
 	owns := r.core.owns(r.see(p))
 	for id, n := range picks(t, r, p, Request{ISL: 100}, 400) {
-		if i := int(id[1] - '0'); !owns[i] || n < 150 {
-			t.Errorf("%d of 400 went to %s, own: %v", n, id, owns[i])
-		}
+		i := int(id[1] - '0')
+		assert.True(t, owns[i] && n >= 150, "%d of 400 went to %s, own: %v", n, id, owns[i])
 	}
 	other := slices.Index(owns, false)
 	prompt := chain(1, 8)
@@ -332,9 +322,8 @@ func TestLastRoomIsItsOwners(t *testing.T) {
 		r := withPeers(t, cfg, nil, &others{group: groupOf(3, own), unseen: 50})
 		reserve(t, r, p, Request{ID: "1", ISL: 48}, noon)
 		idle := poolOf(pools.Decode, worker("b", 100, 0, 0))
-		if _, err := r.Reserve(idle, Request{ID: "2", ISL: 99 * 16}, noon); err != nil {
-			t.Errorf("gateway %d is refused a prompt that takes an idle worker whole: %v", own, err)
-		}
+		_, err := r.Reserve(idle, Request{ID: "2", ISL: 99 * 16}, noon)
+		assert.NoError(t, err, "gateway %d is refused a prompt that takes an idle worker whole", own)
 	}
 }
 

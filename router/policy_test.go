@@ -41,22 +41,26 @@ func asked(q *query, rng *rand.Rand, why *Why) *query {
 	return &full
 }
 
+// choice is what a policy picks, and at which cost.
+func choice(p policy, q *query, ws []candidate) string {
+	i, cost, _ := p(asked(q, rand.New(rand.NewPCG(1, 1)), &Why{}), ws)
+	return fmt.Sprintf("%d at %.6g", i, cost)
+}
+
 // TestRegistry holds every policy to the rules of its interface: a new file is
 // tested by existing.
 func TestRegistry(t *testing.T) {
 	for _, p := range (Config{}).Choices("") {
 		t.Run(p.Name, func(t *testing.T) {
-			if _, err := os.Stat("policy_" + strings.ReplaceAll(p.Name, "-", "_") + ".go"); err != nil {
-				t.Errorf("the policy is not in the file named for it: %v", err)
-			}
+			_, err := os.Stat("policy_" + strings.ReplaceAll(p.Name, "-", "_") + ".go")
+			assert.NoError(t, err, "the policy is not in the file named for it")
 			assert.True(t, p.Help != "" && !strings.Contains(p.Help, "\n"), "help %q is not one line", p.Help)
 			for _, temperature := range []float64{0, 0.5} {
 				cfg := DefaultConfig()
 				cfg.Mode, cfg.Temperature = strings.ReplaceAll(p.Name, "-", "_"), temperature
 				policy := mustPolicy(t, cfg)
-				if _, _, ok := policy(asked(ask, rand.New(rand.NewPCG(1, 1)), &Why{}), nil); ok {
-					t.Error("picks one of no candidates")
-				}
+				_, _, ok := policy(asked(ask, rand.New(rand.NewPCG(1, 1)), &Why{}), nil)
+				assert.False(t, ok, "picks one of no candidates")
 				for seed := range uint64(200) {
 					ws := crowd(1+int(seed%17), seed)
 					before := slices.Clone(ws)
@@ -152,10 +156,7 @@ func TestPowerOfTwo(t *testing.T) {
 	for i := range ws {
 		ws[i].Load = load.Account{Requests: i}
 	}
-	cfg := DefaultConfig()
-	cfg.Mode = "power_of_two"
-	policy := mustPolicy(t, cfg)
-	counts := spread(policy, ws, 10_000)
+	counts := spread(mustPolicy(t, inMode("power_of_two")), ws, 10_000)
 	want := make([]float64, 7) // of n candidates the i-th least loaded wins n-1-i of n(n-1)/2 pairs
 	for i := range want {
 		want[i] = float64(7-i) / 28
@@ -168,9 +169,7 @@ func TestPowerOfTwo(t *testing.T) {
 
 // TestDeviceAwareWeighted: a GPU counts for eight CPUs.
 func TestDeviceAwareWeighted(t *testing.T) {
-	cfg := DefaultConfig()
-	cfg.Mode = "device-aware-weighted"
-	policy := mustPolicy(t, cfg)
+	policy := mustPolicy(t, inMode("device-aware-weighted"))
 	for _, c := range []struct {
 		cpu, gpu int // requests in flight
 		want     int // index: the CPU is 0
@@ -180,9 +179,7 @@ func TestDeviceAwareWeighted(t *testing.T) {
 		cpu.DeviceClass = "CPU"
 		ws[0].Worker = &cpu
 		ws[0].Load, ws[1].Load = load.Account{Requests: c.cpu}, load.Account{Requests: c.gpu}
-		if counts := spread(policy, ws, 100); counts[c.want] != 100 {
-			t.Errorf("%d on the CPU, %d on the GPU: %v", c.cpu, c.gpu, counts)
-		}
+		assert.Equal(t, 100, spread(policy, ws, 100)[c.want], "%d on the CPU, %d on the GPU", c.cpu, c.gpu)
 	}
 }
 
@@ -220,13 +217,9 @@ func TestSoftmax(t *testing.T) {
 
 func TestRoundRobinTakesTurns(t *testing.T) {
 	ws := crowd(3, 1)
-	var picked []int
-	for turn := range uint64(6) {
-		i, _, _ := roundRobin(&query{Turn: turn, why: &Why{}}, ws)
-		picked = append(picked, i)
-	}
-	if want := []int{0, 1, 2, 0, 1, 2}; !slices.Equal(picked, want) {
-		t.Errorf("picked %v, want %v", picked, want)
+	for turn, want := range []int{0, 1, 2, 0, 1, 2} {
+		i, _, _ := roundRobin(&query{Turn: uint64(turn), why: &Why{}}, ws)
+		assert.Equal(t, want, i, "turn %d", turn)
 	}
 }
 
@@ -275,9 +268,7 @@ func TestLMetric(t *testing.T) {
 	for i := range ws {
 		ws[i].Worker = &pools.Worker{ID: fmt.Sprint(i)}
 	}
-	if i, cost, _ := byCost(lmetric)(asked(req, rand.New(rand.NewPCG(1, 1)), &Why{}), ws); i != 1 || cost != 480 {
-		t.Errorf("candidate %d at %v, want 1 at 480", i, cost)
-	}
+	assert.Equal(t, "1 at 480", choice(byCost(lmetric), req, ws))
 }
 
 // TestMinTTFT: the earliest first token wins; a worker of which nothing is known
@@ -296,26 +287,11 @@ func TestMinTTFT(t *testing.T) {
 		assert.Equal(t, req.ISL, cached+uncached, "%d cached and %d uncached tokens of", cached, uncached)
 		return time.Duration(booked+uncached) * each, ok
 	}
-	pick := func(m Forecast, ws []candidate) (int, float64) {
-		i, cost, _ := minTTFT(m)(asked(req, rand.New(rand.NewPCG(1, 1)), &Why{}), ws)
-		return i, cost
-	}
-	if i, cost := pick(forecast, ws[:2]); i != 1 || cost != 0.75 {
-		t.Errorf("candidate %d at %v s, want the fast one at 0.75 s", i, cost)
-	}
-	if i, cost := pick(forecast, ws[:3]); i != 2 || math.Abs(cost-1300*1.55/3800) > 1e-12 {
-		t.Errorf("candidate %d at %v s, want the new one", i, cost)
-	}
-	if i, cost := pick(nil, ws); i != 0 || cost != 800 {
-		t.Errorf("without rates candidate %d at %v, want the fewest tokens: 0 at 800", i, cost)
-	}
-	cfg := DefaultConfig().For(pools.Decode)
-	cfg.Mode = "min-ttft"
-	p := mustPolicy(t, cfg)
+	assert.Equal(t, "1 at 0.75", choice(minTTFT(forecast), req, ws[:2]), "seconds")
+	assert.Equal(t, fmt.Sprintf("2 at %.6g", 1300*1.55/3800), choice(minTTFT(forecast), req, ws[:3]), "seconds")
+	assert.Equal(t, "0 at 800", choice(minTTFT(nil), req, ws), "without rates the fewest tokens")
 	full := []candidate{{Worker: &pools.Worker{}, Load: load.Account{ActiveBlocks: 9}}, {Worker: &pools.Worker{}, Load: load.Account{PrefillTokens: 999}}}
-	if i, cost, _ := p(asked(req, rand.New(rand.NewPCG(1, 1)), &Why{}), full); i != 1 || cost != 100 {
-		t.Errorf("in a decode pool candidate %d at %v, want the blocks held and the request's own: 1 at 100", i, cost)
-	}
+	assert.Equal(t, "1 at 100", choice(mustPolicy(t, inMode("min-ttft").For(pools.Decode)), req, full), "in a decode pool blocks held and the request's own")
 }
 
 // TestSharedBlocksCountOnce: a worker that holds the prompt for another request

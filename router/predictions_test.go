@@ -68,14 +68,12 @@ func TestPredictionsEndWithTheWorker(t *testing.T) {
 		}
 		return list
 	}
-	if got := fmt.Sprint(overlaps(now), overlaps(restarted), overlaps(now), overlaps(restarted)); got != "[20 20] [0 20] [0 20] [0 20]" {
-		t.Errorf("overlaps before, after, on the old snapshot, after: %s", got)
-	}
+	assert.Equal(t, "[20 20] [0 20] [0 20] [0 20]", fmt.Sprint(overlaps(now), overlaps(restarted), overlaps(now), overlaps(restarted)),
+		"overlaps before, after, on the old snapshot, after")
 	left := poolOf(pools.Prefill, anew)
 	left.Version = 3
-	if overlaps(left); r.Sources().Size().Predicted != 0 {
-		t.Errorf("%d blocks are predicted for nobody", r.Sources().Size().Predicted)
-	}
+	overlaps(left)
+	assert.True(t, r.Sources().Size().Predicted == 0, "%d blocks are predicted for nobody", r.Sources().Size().Predicted)
 }
 
 // TestPredictionsAtOnce books from many sides while workers start anew; the
@@ -110,14 +108,12 @@ func TestPredictionsAtOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if got := r.Sources().Size().Predicted; got == 0 || got > 2*5*30 {
-		t.Errorf("%d blocks are predicted of 150 on two workers", got)
-	}
+	got := r.Sources().Size().Predicted
+	assert.True(t, got != 0 && got <= 2*5*30, "%d blocks are predicted of 150 on two workers", got)
 	end := poolOf(pools.Prefill)
 	end.Version = 99
-	if r.Fits(end, 1); r.Sources().Size().Predicted != 0 {
-		t.Errorf("%d blocks are predicted for nobody", r.Sources().Size().Predicted)
-	}
+	r.Fits(end, 1)
+	assert.True(t, r.Sources().Size().Predicted == 0, "%d blocks are predicted for nobody", r.Sources().Size().Predicted)
 }
 
 // A pin narrows the choice and nothing else: a pinned worker still has to be

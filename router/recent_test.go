@@ -73,9 +73,7 @@ func TestSiblingsLandTogether(t *testing.T) {
 			}
 			assert.True(t, most >= c.with && tokens == c.tokensBeside,
 				"with: %v, %d tokens to compute, want %d and %d on one", each, tokens, c.tokensBeside, c.with)
-			if got, want := r.Overlaps(), (Overlaps{Recent: uint64(20*645-tokens) / 16}); got != want {
-				t.Errorf("overlaps %+v, want %+v", got, want)
-			}
+			assert.Equal(t, Overlaps{Recent: uint64(20*645-tokens) / 16}, r.Overlaps())
 		})
 	}
 }
@@ -124,9 +122,8 @@ func TestSentIsBesideEvents(t *testing.T) {
 	assert.True(t, r.Sources().Size().Recent == 30 && r.Sources().Size().Predicted == 40,
 		"%d blocks sent, %d predicted", r.Sources().Size().Recent, r.Sources().Size().Predicted)
 	loads := r.Loads(p)
-	if loads[0].RecentBlocks != 30 || loads[0].CachedBlocks != 0 || loads[1].RecentBlocks != 0 || loads[1].CachedBlocks != 40 {
-		t.Errorf("loads %+v", loads)
-	}
+	assert.True(t, loads[0].RecentBlocks == 30 && loads[0].CachedBlocks == 0 && loads[1].RecentBlocks == 0 && loads[1].CachedBlocks == 40,
+		"loads %+v", loads)
 	check := func(when string, rank int, now time.Time, overlap, foreseen int) {
 		t.Helper()
 		if w := at(t, r, p, rank, hashes, now); w.Overlap != overlap || int(w.Predicted) != foreseen {
@@ -155,16 +152,10 @@ func TestForeseenCoversSlowerTiers(t *testing.T) {
 	owner := idx.Owner("loud", 1)
 	idx.Store(owner, index.Device, hashes[:5])
 	idx.Place(owner, index.Host, hashes[5:25])
-	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 5 || w.Host != 20 {
-		t.Fatalf("%d on the device, %d on the host", w.Overlap, w.Host)
-	}
-	send(t, r, p, "loud", 1, hashes[:15])
-	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 15 || w.Host != 10 {
-		t.Errorf("%d on the device, %d on the host, want 15 and 10", w.Overlap, w.Host)
-	}
-	send(t, r, p, "loud", 1, hashes[:30])
-	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 30 || w.Host != 0 {
-		t.Errorf("%d on the device, %d on the host, want 30 and 0", w.Overlap, w.Host)
+	for _, c := range []struct{ sent, device, host int }{{0, 5, 20}, {15, 15, 10}, {30, 30, 0}} {
+		send(t, r, p, "loud", 1, hashes[:c.sent])
+		w := at(t, r, p, 1, hashes, noon)
+		assert.Equal(t, [2]int{c.device, c.host}, [2]int{int(w.Overlap), int(w.Host)}, "blocks on the device and on the host, %d sent", c.sent)
 	}
 }
 
@@ -186,15 +177,12 @@ func TestSentIsWithdrawnAndDoubted(t *testing.T) {
 	send(t, r, p, "loud", 0, hashes[:25])
 	assert.True(t, r.Sources().Size().Predicted == 20 && r.Sources().Size().Recent == 5+25,
 		"%d predicted, %d sent", r.Sources().Size().Predicted, r.Sources().Size().Recent)
-	if got := r.Overlaps(); got != (Overlaps{Recent: 5}) {
-		t.Errorf("overlaps %+v: the sibling found five blocks that were sent", got)
-	}
+	assert.Equal(t, Overlaps{Recent: 5}, r.Overlaps(), "the sibling found five blocks that were sent")
 	assert.Equal(t, 20, at(t, r, p, 1, hashes, noon).Overlap, "in doubt blocks, want the 20 predicted")
 	both := map[overlap.Rank]struct{}{{Worker: "loud", Rank: 0}: {}, {Worker: "loud", Rank: 1}: {}}
 	r.Sources().SetStale(both)
-	if at(t, r, p, 1, hashes, noon); r.Sources().Size().Recent != 0 {
-		t.Errorf("%d blocks beside events that nobody believes", r.Sources().Size().Recent)
-	}
+	at(t, r, p, 1, hashes, noon)
+	assert.True(t, r.Sources().Size().Recent == 0, "%d blocks beside events that nobody believes", r.Sources().Size().Recent)
 	r.Sources().SetStale(map[overlap.Rank]struct{}{})
 	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 0 || r.Sources().Size().Predicted != 0 {
 		t.Errorf("trusted again: %d blocks, %d predicted", w.Overlap, r.Sources().Size().Predicted)

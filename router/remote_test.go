@@ -80,9 +80,7 @@ func TestToldTiers(t *testing.T) {
 	why := pick(t, r, p, req, noon)
 	for i, want := range [][4]int{{3, 2, 2, 1}, {0, 8, 0, 0}} {
 		term := why.Terms[i]
-		if got := [4]int{term.CachedBlocks, term.HostBlocks, term.DiskBlocks, term.SharedBlocks}; got != want {
-			t.Errorf("%s holds %v by tier, want %v", term.Worker, got, want)
-		}
+		assert.Equal(t, want, [4]int{term.CachedBlocks, term.HostBlocks, term.DiskBlocks, term.SharedBlocks}, term.Worker)
 	}
 }
 

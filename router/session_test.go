@@ -16,11 +16,10 @@ import (
 func TestSessionsPlaceAlike(t *testing.T) {
 	p := poolOf(pools.Both, fleet("w", 8)...)
 	for _, choice := range (Config{}).Choices("") {
-		cfg := DefaultConfig()
-		cfg.Mode = choice.Name
-		one, cfg2 := newRouter(t, cfg, nil), cfg
-		cfg2.Seed = 99
-		two := newRouter(t, cfg2, nil)
+		cfg := inMode(choice.Name)
+		one := newRouter(t, cfg, nil)
+		cfg.Seed = 99
+		two := newRouter(t, cfg, nil)
 		used := map[string]int{}
 		for i := range 400 {
 			session := fmt.Sprint("session-", i)
@@ -31,9 +30,8 @@ func TestSessionsPlaceAlike(t *testing.T) {
 			used[a.Worker.ID]++
 		}
 		for _, w := range p.Members {
-			if n := used[w.Worker.ID]; n < 25 || n > 80 {
-				t.Errorf("%s: %d of 400 sessions on %s of 8", choice.Name, n, w.Worker.ID)
-			}
+			n := used[w.Worker.ID]
+			assert.True(t, n >= 25 && n <= 80, "%s: %d of 400 sessions on %s of 8", choice.Name, n, w.Worker.ID)
 		}
 	}
 }

@@ -35,31 +35,25 @@ func TestSharesCountInTheChoice(t *testing.T) {
 	}
 	first, err := r.Reserve(p, Request{ID: "1", ISL: 160}, noon)
 	require.True(t, err == nil && first.Worker.ID == "b", "%v, %v: a has what another gateway booked", first, err)
-	if changes(); len(said) != 1 || said["b"] != (load.Account{ActiveBlocks: 10, Requests: 1}) {
-		t.Errorf("said %v", said)
-	}
+	changes()
+	assert.True(t, len(said) == 1 && said["b"] == (load.Account{ActiveBlocks: 10, Requests: 1}), "said %v", said)
 	hear(95)
 	pin := &Pin{Worker: "a"}
-	if _, err := r.Reserve(p, Request{ID: "2", ISL: 160, Pin: pin}, noon); err == nil {
-		t.Error("a is full with what another gateway booked, and was booked")
-	}
+	_, err = r.Reserve(p, Request{ID: "2", ISL: 160, Pin: pin}, noon)
+	assert.Error(t, err, "a is full with what another gateway booked")
 	assert.True(t, hear(0), "what the other gateway had ended, and nothing fell")
 	second := reserve(t, r, p, Request{ID: "2", ISL: 160, Pin: pin}, noon)
-	if loads := r.Loads(p); loads[0].Requests != 1 || loads[0].Others != (load.Account{}) {
-		t.Errorf("%+v", loads[0])
-	}
+	loads := r.Loads(p)
+	assert.True(t, loads[0].Requests == 1 && loads[0].Others == (load.Account{}), "%+v", loads[0])
 	hear(7)
-	if loads := r.Loads(p); loads[0].Requests != 2 || loads[0].Others.ActiveBlocks != 7 {
-		t.Errorf("%+v", loads[0])
-	}
+	assert.Equal(t, [2]int{2, 7}, [2]int{r.Loads(p)[0].Requests, r.Loads(p)[0].Others.ActiveBlocks})
 	first.Release(noon)
 	second.Release(noon)
 	if changes(); said["a"] != (load.Account{}) || said["b"] != (load.Account{}) || len(said) != 2 || made != 4 {
 		t.Errorf("said %v after %d changes", said, made)
 	}
-	if changes(); len(said) != 0 {
-		t.Errorf("said %v, and nothing has changed", said)
-	}
+	changes()
+	assert.Empty(t, said, "said %v, and nothing has changed", said)
 }
 
 // TestPromisesAreShared: room that another gateway's pool keeps for prompts under way is no room here.

@@ -16,15 +16,19 @@ import (
 
 // What a choice reads of each slot comes in one line of the cache.
 func TestSlotFitsALine(t *testing.T) {
-	if got := unsafe.Sizeof(slot{}); got > 64 {
-		t.Errorf("a slot has %d bytes", got)
-	}
+	assert.LessOrEqual(t, unsafe.Sizeof(slot{}), uintptr(64), "bytes of a slot")
 }
 
 // Where every worker is up and a request names none, no seat is looked at before
 // the lock. The choice must be the one that is made where each is looked at: in
 // the same pool beside a worker that is being drained.
 func TestSteadyPoolChoosesTheSame(t *testing.T) {
+	what := func(l *Lease, err error) string {
+		if err != nil {
+			return fmt.Sprint(errors.Unwrap(err))
+		}
+		return fmt.Sprintf("%s/%d at %v, %d blocks cached", l.Worker.ID, l.Rank, l.Cost, l.Overlap)
+	}
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		idx := index.New(index.Config{})
@@ -50,14 +54,8 @@ func TestSteadyPoolChoosesTheSame(t *testing.T) {
 		for i := range 40 {
 			n := rng.IntN(40)
 			req := Request{ID: fmt.Sprint(i), ISL: 16*n + rng.IntN(16), Hashes: chain(uint64(rng.IntN(3)), n)}
-			a, aerr := one.Reserve(steady, req, noon)
-			b, berr := other.Reserve(beside, req, noon)
+			require.Equal(t, what(other.Reserve(beside, req, noon)), what(one.Reserve(steady, req, noon)), "seed %d, request %d", seed, i)
 			require.True(t, one.see(steady).steady && !other.see(beside).steady, "the pools are not what the test is about")
-			require.Equal(t, fmt.Sprint(errors.Unwrap(berr)), fmt.Sprint(errors.Unwrap(aerr)),
-				"seed %d, request %d: %v, beside a drained worker %v", seed, i, aerr, berr)
-			if aerr == nil && (a.Worker != b.Worker || a.Rank != b.Rank || a.Cost != b.Cost || a.Overlap != b.Overlap) {
-				t.Fatalf("seed %d, request %d: %s/%d at %v, beside a drained worker %s/%d at %v", seed, i, a.Worker.ID, a.Rank, a.Cost, b.Worker.ID, b.Rank, b.Cost)
-			}
 		}
 	}
 }
@@ -82,14 +80,12 @@ func TestChoicesKeepNothing(t *testing.T) {
 		r.core.begin(c, v, req, &Thresholds{}, noon)
 		c.tiers = req.ISL > 160
 		var err error
-		if c.ws, err = c.view.choices(c, r.core.book, noon); err != nil {
-			t.Fatal(err)
-		}
+		c.ws, err = c.view.choices(c, r.core.book, noon)
+		require.NoError(t, err)
 		return c.ws
 	}
-	if w := look(Request{ISL: 161, Hashes: hashes, Preferred: map[string]float64{"gold": 1}})[2]; w.Host != 10 || w.Favour != 1 {
-		t.Fatalf("%d blocks on the host, favour %v", w.Host, w.Favour)
-	}
+	w := look(Request{ISL: 161, Hashes: hashes, Preferred: map[string]float64{"gold": 1}})[2]
+	require.True(t, w.Host == 10 && w.Favour == 1, "%d blocks on the host, favour %v", w.Host, w.Favour)
 	if w := look(Request{ISL: 160, Hashes: hashes})[2]; w.Host != 0 || w.Favour != 0 {
 		t.Errorf("%d blocks on the host and a favour of %v are left of an earlier choice", w.Host, w.Favour)
 	}

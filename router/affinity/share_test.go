@@ -145,14 +145,12 @@ func TestAFloodOfAnother(t *testing.T) {
 	}
 	assert.Equal(t, 1, calm.report(), "answers to a hundred times the same")
 	c.Hear(-5, []Binding{{Session: 0, Worker: 1}, {Session: 1, Worker: 1, Idle: -1}, {Session: 1, Worker: 1, Idle: ttl.Milliseconds()}}, c.now)
-	if _, _, ok := c.Find(1, c.now); ok {
-		t.Error("a binding that has expired is taken in")
-	}
+	_, _, ok := c.Find(1, c.now)
+	assert.False(t, ok, "a binding that has expired is taken in")
 	c.Hear(0, []Binding{{Session: Hash("own1"), Worker: 9, Moves: 1<<32 - 1}}, c.now)
 	c.use("own1", "w", true)
-	if clock, _ := c.Say(c.now); clock != MaxMillis {
-		t.Errorf("the clock is %d", clock)
-	}
+	clock, _ := c.Say(c.now)
+	assert.True(t, clock == MaxMillis, "the clock is %d", clock)
 }
 
 // TestTablesAgree loses, doubles and reorders reports of three gateways that use, move and drop the same sessions, some of them at the

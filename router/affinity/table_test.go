@@ -34,9 +34,8 @@ func (c *clocked) use(session, worker string, moves bool) {
 func (c *clocked) want(t *testing.T, session, worker string) {
 	t.Helper()
 	got, rank, ok := c.Find(Hash(session), c.now)
-	if ok != (worker != "") || ok && (got != Hash(worker) || rank != 0) {
-		t.Errorf("%s is bound to %x (%v), want %q, which is %x", session, got, ok, worker, Hash(worker))
-	}
+	assert.True(t, ok == (worker != "") && (!ok || (got == Hash(worker) && rank == 0)),
+		"%s is bound to %x (%v), want %q, which is %x", session, got, ok, worker, Hash(worker))
 }
 
 func (c *clocked) counts() Counts { return c.Counts(c.now) }
@@ -60,9 +59,7 @@ func TestABindingLasts(t *testing.T) {
 	c.want(t, "s", "v")
 	c.use("s", "w", true)
 	c.want(t, "s", "w")
-	if got, want := c.counts(), (Counts{Bindings: 1, Bound: 2, Hits: 5, Elsewhere: 1, Moved: 1}); got != want {
-		t.Errorf("counts %+v, want %+v", got, want)
-	}
+	assert.Equal(t, Counts{Bindings: 1, Bound: 2, Hits: 5, Elsewhere: 1, Moved: 1}, c.counts())
 	c.Use(Hash("s"), Hash("u"), 0, Hash("v"), true, c.now)
 	c.want(t, "s", "w") // it was moved from v before
 	c.Use(Hash("s"), Hash("w"), 0, 0, false, c.now)
@@ -79,15 +76,13 @@ func TestAFailureDropsABinding(t *testing.T) {
 	c.Drop(Hash("s"), Hash("w"), 0, c.now)
 	c.Drop(Hash("s"), Hash("w"), 0, c.now)
 	c.want(t, "s", "")
-	if got := c.counts(); got.Bindings != 0 || got.Dropped != 1 {
-		t.Errorf("counts %+v", got)
-	}
+	got := c.counts()
+	assert.True(t, got.Bindings == 0 && got.Dropped == 1, "counts %+v", got)
 	c.use("s", "v", false)
 	c.want(t, "s", "v")
 	c.now = c.now.Add(ttl)
-	if got := c.counts(); got.Bindings != 0 || len(c.index) != 0 {
-		t.Errorf("counts %+v after its time, with %d rows", got, len(c.index))
-	}
+	assert.Zero(t, c.counts().Bindings, "after its time")
+	assert.Empty(t, c.index)
 }
 
 // TestSessionsAreBounded: a client that names a session a request takes the place of those that were not used for longest, and no more
@@ -131,12 +126,10 @@ func TestExpiryIsSpread(t *testing.T) {
 		for i := range 1000 {
 			c.use(fmt.Sprint(round, "-", i), "w", false)
 		}
-		if got := c.counts().Bindings; got != 1000 || len(c.rows) != 1001 {
-			t.Errorf("%d bindings in %d rows", got, len(c.rows))
-		}
+		got := c.counts().Bindings
+		assert.True(t, got == 1000 && len(c.rows) == 1001, "%d bindings in %d rows", got, len(c.rows))
 		c.now = c.now.Add(ttl)
 	}
-	if got := c.counts(); got.Bindings != 0 || got.Evicted != 0 {
-		t.Errorf("counts %+v", got)
-	}
+	got := c.counts()
+	assert.True(t, got.Bindings == 0 && got.Evicted == 0, "counts %+v", got)
 }

@@ -115,9 +115,8 @@ func TestRestoredIndexAnswersAlike(t *testing.T) {
 	assert.Zero(t, s.snapshots()-before, "publishers were asked for N snapshots")
 	alike := func() {
 		t.Helper()
-		if a, b := from.Stats(), to.Stats(); a.Held != b.Held || a.Blocks != b.Blocks || a.Holed != b.Holed {
-			t.Errorf("restored %+v, of %+v", b, a)
-		}
+		a, b := from.Stats(), to.Stats()
+		assert.True(t, a.Held == b.Held && a.Blocks == b.Blocks && a.Holed == b.Holed, "restored %+v, of %+v", b, a)
 		for base := range uint32(40) {
 			prompt := tokens.SequenceHashes(nil, eventstest.Chain(base, 100).Tokens, 16, tokens.Seed("", ""))
 			var a, b index.Matches

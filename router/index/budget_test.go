@@ -64,9 +64,8 @@ func TestBudgetKeepsWhatIsUsed(t *testing.T) {
 		x.Match(c.chain, &m)
 		assert.Equal(t, c.want, m.Leading(o), "%s blocks are left", c.name)
 	}
-	if s := x.Stats(); s.Evicted == 0 || s.Held > 10_000 {
-		t.Errorf("%d evicted, %d held", s.Evicted, s.Held)
-	}
+	s := x.Stats()
+	assert.True(t, s.Evicted != 0 && s.Held <= 10_000, "%d evicted, %d held", s.Evicted, s.Held)
 }
 
 // TestBudgetAgainstRings stores what no chain of hashes can be: blocks that follow
@@ -80,9 +79,8 @@ func TestBudgetAgainstRings(t *testing.T) {
 		require.LessOrEqual(t, x.Stats().Held, 10, "pairs are held")
 	}
 	x.Clear(o)
-	if s := x.Stats(); s.Held != 0 || s.Blocks != 0 || s.Holed != 0 {
-		t.Errorf("after a clear: %+v", s)
-	}
+	s := x.Stats()
+	assert.True(t, s.Held == 0 && s.Blocks == 0 && s.Holed == 0, "after a clear: %+v", s)
 }
 
 // TestBudgetShared has owners write at once, and one of them leave, in an index

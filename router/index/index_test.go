@@ -24,9 +24,8 @@ func TestChurn(t *testing.T) {
 	p, o := chain(1, 100), x.Owner("w", 0)
 	look := func(what string, came, went uint64) {
 		t.Helper()
-		if c, w := x.Churn(o); c != came || w != went {
-			t.Errorf("%s: %d came and %d went, want %d and %d", what, c, w, came, went)
-		}
+		c, w := x.Churn(o)
+		assert.True(t, c == came && w == went, "%s: %d came and %d went, want %d and %d", what, c, w, came, went)
 	}
 	x.Store(o, Device, p[:60])
 	x.Store(o, Device, p)
@@ -75,9 +74,7 @@ func TestOldOwnerIsVoid(t *testing.T) {
 	x.Clear(old)
 	var m Matches
 	x.Match(p, &m)
-	if old, heir := m.Leading(old), m.Leading(heir); old != 0 || heir != 2 {
-		t.Errorf("the old owner leads by %d blocks, its heir by %d; want 0 and 2", old, heir)
-	}
+	assert.Equal(t, [2]int{0, 2}, [2]int{m.Leading(old), m.Leading(heir)}, "blocks by which the old owner and its heir lead")
 }
 
 func TestOwnersRunOut(t *testing.T) {
@@ -129,9 +126,8 @@ func TestPlaceFollowsTheOtherTier(t *testing.T) {
 		x.Place(o, Host, p[i:i+1])
 		x.Remove(o, Device, p[i:i+1])
 	}
-	if s := x.Stats(); s.Holed != 0 || s.Held != 100 {
-		t.Errorf("%d holes, %d held; want none and 100", s.Holed, s.Held)
-	}
+	s := x.Stats()
+	assert.True(t, s.Holed == 0 && s.Held == 100, "%d holes, %d held; want none and 100", s.Holed, s.Held)
 	x.Place(o, Disk, p[50:51])
 	x.Place(o, Device, chain(2, 1))
 	assert.Equal(t, 2, x.Stats().Holed, "tiers have holes, want 2")

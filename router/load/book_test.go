@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -62,14 +63,11 @@ func TestTwin(t *testing.T) {
 			for _, worker := range []string{"w", "v"} {
 				for rank := range 2 {
 					slot := fmt.Sprint(worker, rank)
-					if got := b.Page(worker, rank).Account; got != want[slot] {
-						t.Fatalf("%s: %+v, want %+v", slot, got, want[slot])
-					}
+					require.Equal(t, want[slot], b.Page(worker, rank).Account, slot)
 				}
 			}
-			if changed == maps.Equal(was, want) || b.Open() != len(open) {
-				t.Fatalf("%+v changes %v, and %d bookings are open, want %d", e, changed, b.Open(), len(open))
-			}
+			require.True(t, changed != maps.Equal(was, want) && b.Open() == len(open),
+				"%+v changes %v, and %d bookings are open, want %d", e, changed, b.Open(), len(open))
 			was = want
 		}
 	})

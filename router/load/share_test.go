@@ -68,9 +68,8 @@ func TestSharesAddUp(t *testing.T) {
 				}
 				for i, b := range books {
 					p := b.Page(fmt.Sprint("w", w), rank)
-					if p.Account != sum {
-						t.Fatalf("seed %d, step %d: gateway %d has %+v of worker %d, all together have booked %+v", seed, step, i, p.Account, w, sum)
-					}
+					require.True(t, p.Account == sum,
+						"seed %d, step %d: gateway %d has %+v of worker %d, all together have booked %+v", seed, step, i, p.Account, w, sum)
 					require.Equal(t, left, p.Left(now),
 						"seed %d, step %d: gateway %d expects N of worker %d, all together", seed, step, i, w)
 					if got := p.Prefill(now); got < prefill-len(books) || got > prefill+len(books) { // a token each for rounding

@@ -48,9 +48,8 @@ func TestSourcesMerge(t *testing.T) {
 	}
 	check("events", Prompt{}, []uint32{4, 4, 0, 0}, []uint32{4, 4, 0, 0})
 	check("a report replaces them", Prompt{Remote: report}, []uint32{4, 2, 0, 0}, []uint32{4, 2, 0, 0})
-	if host, _, _ := l.Slower(1); host != 1 {
-		t.Errorf("%d blocks on the host, the report has 1", host)
-	}
+	host, _, _ := l.Slower(1)
+	assert.True(t, host == 1, "%d blocks on the host, the report has 1", host)
 	sent := []Noted{send(0, 6), send(1, 3), send(2, 7), send(3, 8)}
 	check("sent", Prompt{Remote: report}, []uint32{6, 3, 7, 8}, []uint32{4, 2, 0, 0})
 	check("text knows what was predicted alone", Prompt{Text: true}, []uint32{0, 0, 7, 8}, []uint32{0, 0, 0, 0})
@@ -119,7 +118,5 @@ func TestIgnoredSources(t *testing.T) {
 	v := s.Bind(p)
 	var l Lookup
 	s.Find(v, Prompt{Hashes: []uint64{1, 2}}, noon, &l)
-	if l.Blocks[0] != 0 || s.Cached(v, 0) != 2 {
-		t.Errorf("overlap %d, %d blocks cached", l.Blocks[0], s.Cached(v, 0))
-	}
+	assert.True(t, l.Blocks[0] == 0 && s.Cached(v, 0) == 2, "overlap %d, %d blocks cached", l.Blocks[0], s.Cached(v, 0))
 }

@@ -222,9 +222,8 @@ func TestPickIsWhatIsBooked(t *testing.T) {
 			ask := newAsk(Want(rng.IntN(5)), func(a *Ask) { a.ISL = 1 + rng.IntN(200) })
 			picked, pickErr := placer.Pick(fleet, ask, start)
 			placed, err := placer.Book(fleet, ask, nil, start)
-			if (err == nil) != (pickErr == nil) || err == nil && ids(&picked) != ids(&placed) {
-				t.Fatalf("seed %d: picked %q, %v; booked %q, %v", seed, ids(&picked), pickErr, ids(&placed), err)
-			}
+			require.True(t, (err == nil) == (pickErr == nil) && (err != nil || ids(&picked) == ids(&placed)),
+				"seed %d: picked %q, %v; booked %q, %v", seed, ids(&picked), pickErr, ids(&placed), err)
 			if rng.IntN(3) == 0 {
 				placed.Release(start)
 			}
@@ -266,9 +265,8 @@ func TestClaimsAddUp(t *testing.T) {
 	waits := bind(newAsk(Any, nil), "p1", "d1")
 	refused := func(legs int) {
 		t.Helper()
-		if _, err := placer.Book(fleet, waits, nil, start); !Waits(err) {
-			t.Fatalf("%v, want that it waits", err)
-		}
+		_, err := placer.Book(fleet, waits, nil, start)
+		require.True(t, Waits(err), "%v, want that it waits", err)
 		require.Len(t, waits.claims, legs, "it claims N legs")
 	}
 	refused(1)
@@ -283,14 +281,11 @@ func TestClaimsAddUp(t *testing.T) {
 	onPrefill.Release(start)
 	for range 4 {
 		placed, err := placer.Book(fleet, newAsk(Any, nil), []*Ask{waits}, start)
-		if err != nil || ids(&placed) != "p2 d2 " {
-			t.Fatalf("%q, %v, want places on p2 and d2", ids(&placed), err)
-		}
+		require.True(t, err == nil && ids(&placed) == "p2 d2 ", "%q, %v, want places on p2 and d2", ids(&placed), err)
 		placed.Release(start)
 	}
-	if _, err := placer.Book(fleet, bind(newAsk(Any, nil), "", "d1"), []*Ask{waits}, start); !Waits(err) {
-		t.Errorf("an ask behind it got %v, want that it waits", err)
-	}
+	_, err := placer.Book(fleet, bind(newAsk(Any, nil), "", "d1"), []*Ask{waits}, start)
+	assert.True(t, Waits(err), "an ask behind it got %v, want that it waits", err)
 	placed, err := placer.Book(fleet, waits, nil, start)
 	assert.NoError(t, err, "it is not served")
 	placed.Release(start)
@@ -339,9 +334,7 @@ func TestWorkersThatCannotHandOver(t *testing.T) {
 					require.ErrorIs(t, err, c.err)
 					return
 				}
-				if err != nil || ids(&placed) != c.placed {
-					t.Fatalf("%d: %q, %v; want %q", i, ids(&placed), err, c.placed)
-				}
+				require.True(t, err == nil && ids(&placed) == c.placed, "%d: %q, %v; want %q", i, ids(&placed), err, c.placed)
 				placed.Release(start)
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -36,9 +37,8 @@ func TestRoomIsLeft(t *testing.T) {
 			placer := newPlacer(t, false, nil)
 			other := newAsk(c.want, func(a *Ask) { a.ISL, a.Yield = 40, c.yield })
 			placed, err := placer.Book(fleet, other, nil, start)
-			if (err == nil) != c.place || errors.Is(err, ErrYield) != c.waits || c.waits && (!Waits(err) || len(other.claims) > 0) {
-				t.Fatalf("%q, %v, and it claims %v", ids(&placed), err, other.claims)
-			}
+			require.True(t, (err == nil) == c.place && errors.Is(err, ErrYield) == c.waits && (!c.waits || (Waits(err) && len(other.claims) <= 0)),
+				"%q, %v, and it claims %v", ids(&placed), err, other.claims)
 			if err == nil {
 				placed.Release(start)
 			}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/router/affinity"
 )
@@ -96,9 +97,8 @@ func TestAStartingGatewayMovesNoSession(t *testing.T) {
 	g.run(2 * time.Second)
 	for k := range 300 {
 		for _, m := range []*member{a, b, c} {
-			if at, _, ok := m.bound.Find(affinity.Hash(fmt.Sprint("s", k)), g.now); !ok || at != affinity.Hash(fmt.Sprint("w", k)) {
-				t.Fatalf("session %d has moved at %s (%v)", k, m.own.name, ok)
-			}
+			at, _, ok := m.bound.Find(affinity.Hash(fmt.Sprint("s", k)), g.now)
+			require.True(t, ok && at == affinity.Hash(fmt.Sprint("w", k)), "session %d has moved at %s (%v)", k, m.own.name, ok)
 		}
 	}
 }

@@ -68,9 +68,8 @@ func TestHeadsComeAndGo(t *testing.T) {
 	hear := func(from string, epoch, seq uint64, kind Kind, heads ...Head) {
 		t.Helper()
 		m := Message{Kind: kind, From: from, Epoch: epoch, Seq: seq, Heads: heads}
-		if _, err := hear(p, m.Append(nil), noon, nil); err != nil {
-			t.Fatal(err)
-		}
+		_, err := hear(p, m.Append(nil), noon, nil)
+		require.NoError(t, err)
 	}
 	is := func(want string) {
 		t.Helper()
@@ -105,9 +104,8 @@ func TestHeadsComeAndGo(t *testing.T) {
 		hear("a", 6, 3, kind)
 	}
 	is("map[]")
-	if data, _ := NewOwn("b", 1).Heads(flood, noon); len(data) > 100*maxHeads {
-		t.Errorf("%d bytes are said", len(data))
-	}
+	data, _ := NewOwn("b", 1).Heads(flood, noon)
+	assert.True(t, len(data) <= 100*maxHeads, "%d bytes are said", len(data))
 	hear("c", 1, 1, Heads, x)
 	for range 3 { // it cannot be reached
 		p.Dialled("c", Unreachable, noon, p.Tick(noon.Add(20*time.Second), true, nil))

@@ -36,9 +36,8 @@ func TestMessagesComeAsTheyWere(t *testing.T) {
 		assert.Equal(t, want, got)
 	}
 	after := Slot{"m", pools.Both, "w", 2}
-	if got, err := ReadAsk(Ask(after)); err != nil || got != after {
-		t.Errorf("asked for what comes after %v, %v", got, err)
-	}
+	got, err := ReadAsk(Ask(after))
+	assert.True(t, err == nil && got == after, "asked for what comes after %v, %v", got, err)
 }
 
 // TestUnknownItemsAreSkipped: a later version may say more in a message.
@@ -48,9 +47,8 @@ func TestUnknownItemsAreSkipped(t *testing.T) {
 	data := append(m.Append(nil), 99, 2, 0, 'x', 'y')
 	data = appendShare(data, &m.Shares[0])
 	var got Message
-	if err := got.read(data, map[string]string{}); err != nil || len(got.Shares) != 3 {
-		t.Errorf("%d shares, %v", len(got.Shares), err)
-	}
+	err := got.read(data, map[string]string{})
+	assert.True(t, err == nil && len(got.Shares) == 3, "%d shares, %v", len(got.Shares), err)
 }
 
 // TestPagesThatLeadNowhere: a page that is not the last is refused unless it has shares after those that it was asked for, and the peer's
@@ -75,13 +73,11 @@ func TestPagesThatLeadNowhere(t *testing.T) {
 		if do, _ := hear(p, say.Append(nil), noon, nil); len(do) == 0 || do[len(do)-1] != (Effect{Do: AskPage, Peer: "a", After: first}) {
 			t.Fatalf("a new gateway is asked for no page: %+v", do)
 		}
-		if _, err := hear(p, page.Append(nil), noon, nil); (err == nil) != leads {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err := hear(p, page.Append(nil), noon, nil)
+		assert.True(t, (err == nil) == leads, "%s: %v", name, err)
 		say.Seq = 2
-		if _, err := hear(p, say.Append(nil), noon, nil); err != nil || heard["a"][share.Slot] != share.Account {
-			t.Errorf("%s: then %v, %v", name, err, heard)
-		}
+		_, err = hear(p, say.Append(nil), noon, nil)
+		assert.True(t, err == nil && heard["a"][share.Slot] == share.Account, "%s: then %v, %v", name, err, heard)
 	}
 }
 

@@ -1,7 +1,7 @@
 package replica
 
 import (
-	"container/heap"
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -57,9 +57,8 @@ type group struct {
 	seed     uint64
 	rng      *rand.Rand
 	now      time.Time
-	turn     int
 	members  []*member
-	under    heaped // way
+	under    []parcel // way, the first to arrive first
 	dropped  float64
 	doubled  float64
 	reorders bool // a message may be overtaken by ten later ones
@@ -78,24 +77,8 @@ type member struct {
 }
 
 type parcel struct {
-	at   time.Time
-	turn int
-	do   func()
-}
-
-type heaped []parcel
-
-func (h heaped) Len() int { return len(h) }
-func (h heaped) Less(i, j int) bool {
-	return h[i].at.Before(h[j].at) || h[i].at.Equal(h[j].at) && h[i].turn < h[j].turn
-}
-func (h heaped) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *heaped) Push(v any)   { *h = append(*h, v.(parcel)) }
-func (h *heaped) Pop() any {
-	old := *h
-	v := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return v
+	at time.Time
+	do func()
 }
 
 func newGroup(t *testing.T, seed uint64) *group {
@@ -103,8 +86,9 @@ func newGroup(t *testing.T, seed uint64) *group {
 }
 
 func (g *group) after(d time.Duration, do func()) {
-	g.turn++
-	heap.Push(&g.under, parcel{g.now.Add(d), g.turn, do})
+	p := parcel{g.now.Add(d), do}
+	i, _ := slices.BinarySearchFunc(g.under, p, func(other, p parcel) int { return cmp.Or(other.at.Compare(p.at), -1) }) // behind its equals
+	g.under = slices.Insert(g.under, i, p)
 }
 
 // join starts a gateway. One of a name that was there takes its place.
@@ -229,8 +213,8 @@ func (g *group) run(d time.Duration) {
 			g.now = end
 			return
 		}
-		p := heap.Pop(&g.under).(parcel)
-		g.now = p.at
+		p := g.under[0]
+		g.under, g.now = g.under[1:], p.at
 		p.do()
 	}
 }
@@ -252,8 +236,10 @@ func (g *group) book(m *member) {
 	g.say(m)
 }
 
-// differences lists what gateways that live do not know of each other.
-func (g *group) differences() (all []string) {
+// agree fails unless, after a while, gateways that live know all of each other.
+func (g *group) agree(after time.Duration) {
+	g.t.Helper()
+	g.run(after)
 	for _, m := range g.members {
 		for _, of := range g.members {
 			if m == of || m.dead {
@@ -263,12 +249,10 @@ func (g *group) differences() (all []string) {
 			if of.dead {
 				want = nil
 			}
-			if !maps.Equal(m.books[of.own.name], want) {
-				all = append(all, fmt.Sprintf("%s of %s: %v, want %v", m.own.name, of.own.name, m.books[of.own.name], want))
-			}
+			require.True(g.t, maps.Equal(m.books[of.own.name], want),
+				"seed %d, %v later %s knows of %s: %v, want %v", g.seed, after, m.own.name, of.own.name, m.books[of.own.name], want)
 		}
 	}
-	return all
 }
 
 // TestSharesSurviveTheNetwork loses, doubles and reorders messages, of which pages and requests for them are some. At most a
@@ -291,14 +275,10 @@ func TestSharesSurviveTheNetwork(t *testing.T) {
 		if g.dropped > 0.1 {
 			limit = 5 * time.Second
 		}
-		g.run(limit)
-		if all := g.differences(); len(all) > 0 {
-			t.Fatalf("seed %d: %d views differ %v after the last booking: %s", seed, len(all), limit, all[0])
-		}
+		g.agree(limit)
 		for _, m := range g.members {
-			if c := m.peers.Counts(); c.Heard == 0 || c.Doubled == 0 || c.Gaps == 0 || c.Pages == 0 {
-				t.Errorf("seed %d: the network was too good: %+v", seed, c)
-			}
+			c := m.peers.Counts()
+			assert.True(t, c.Heard != 0 && c.Doubled != 0 && c.Gaps != 0 && c.Pages != 0, "seed %d: the network was too good: %+v", seed, c)
 		}
 	}
 }
@@ -322,20 +302,17 @@ func TestJoin(t *testing.T) {
 		g.run(time.Millisecond)
 	}
 	assert.LessOrEqual(t, g.now.Sub(began), settled+5*time.Millisecond, "ready after")
-	assert.LessOrEqual(t, len(g.differences()), 0, "ready, and N views differ")
+	g.agree(0)
 	g.cut["b"] = true // it is in a's beats, and nothing comes of it
 	d := g.join("d", 1)
-	if g.run(BeatEvery - time.Millisecond); d.peers.Ready(g.now) {
-		t.Error("ready without a gateway that another one names")
-	}
-	if g.run(time.Millisecond); !d.peers.Ready(g.now) {
-		t.Error("waits for a gateway that does not answer")
-	}
+	g.run(BeatEvery - time.Millisecond)
+	assert.False(t, d.peers.Ready(g.now), "ready without a gateway that another one names")
+	g.run(time.Millisecond)
+	assert.True(t, d.peers.Ready(g.now), "waits for a gateway that does not answer")
 	alone := newGroup(t, 1)
 	first := alone.join("first", 1)
-	if alone.run(BeatEvery - time.Millisecond); first.peers.Ready(alone.now) {
-		t.Error("ready before others had the time to answer")
-	}
+	alone.run(BeatEvery - time.Millisecond)
+	assert.False(t, first.peers.Ready(alone.now), "ready before others had the time to answer")
 	alone.run(time.Millisecond)
 	assert.True(t, first.peers.Ready(alone.now), "the first gateway waits for others")
 }
@@ -359,8 +336,8 @@ func TestSilence(t *testing.T) {
 		for range 300 {
 			g.book(b)
 		}
-		g.run(time.Second)
-		require.True(t, len(a.books["b"]) != 0 && len(g.differences()) <= 0, "a does not know what b has booked")
+		g.agree(time.Second)
+		require.NotEmpty(t, a.books["b"])
 		return g, a, b
 	}
 	t.Run("dead", func(t *testing.T) {
@@ -389,35 +366,27 @@ func TestSilence(t *testing.T) {
 		assert.Empty(t, a.books["b"], "its address refuses, and what it has booked counts")
 		g.cut["b"] = false
 		g.book(b)
-		g.run(500 * time.Millisecond)
-		if d := g.differences(); len(d) > 0 || len(a.peers.All(g.now)) != 1 {
-			t.Errorf("it speaks again, and %v", d)
-		}
+		g.agree(500 * time.Millisecond)
+		assert.Len(t, a.peers.All(g.now), 1, "it speaks again")
 	})
 	t.Run("all are silent", func(t *testing.T) { // a network that is cut leaves the connection to NATS for a while
 		g, a, b := start(t)
 		c := g.join("c", 1)
 		g.run(time.Second)
 		g.cut["b"], g.cut["b hangs"] = true, true
-		if g.run(2 * time.Second); a.peers.CutOff(g.now) {
-			t.Error("cut off, and it hears c")
-		}
+		g.run(2 * time.Second)
+		assert.False(t, a.peers.CutOff(g.now), "cut off, and it hears c")
 		g.cut["c"], g.cut["c hangs"] = true, true
-		if g.run(2 * time.Second); !a.peers.CutOff(g.now) {
-			t.Error("not cut off, and it hears no other gateway")
-		}
+		g.run(2 * time.Second)
+		assert.True(t, a.peers.CutOff(g.now), "not cut off, and it hears no other gateway")
 		g.cut["b"], g.cut["b hangs"] = false, false
-		if g.run(time.Second); a.peers.CutOff(g.now) {
-			t.Error("cut off, and it hears b")
-		}
-		if want := []string{"quiet b", "quiet c", "back b"}; !slices.Equal(a.events[len(a.events)-3:], want) {
-			t.Errorf("%v, want %v at the end", a.events, want)
-		}
+		g.run(time.Second)
+		assert.False(t, a.peers.CutOff(g.now), "cut off, and it hears b")
+		assert.Equal(t, []string{"quiet b", "quiet c", "back b"}, a.events[len(a.events)-3:])
 		b.dead, c.dead = true, true
 		for range 300 {
-			if g.run(10 * time.Millisecond); a.peers.CutOff(g.now) && a.peers.Len() != 1 {
-				t.Fatal("cut off, and the others have died")
-			}
+			g.run(10 * time.Millisecond)
+			require.True(t, !a.peers.CutOff(g.now) || a.peers.Len() == 1, "cut off, and the others have died")
 		}
 	})
 	t.Run("unreachable", func(t *testing.T) {
@@ -429,8 +398,7 @@ func TestSilence(t *testing.T) {
 		g.run(1500 * time.Millisecond)
 		assert.Empty(t, a.books["b"], "what it has booked counts for longer than 10 s")
 		g.cut["b"], g.cut["b hangs"] = false, false
-		g.run(time.Second)
-		assert.LessOrEqual(t, len(g.differences()), 0, "it came back, and")
+		g.agree(time.Second)
 	})
 	t.Run("alive", func(t *testing.T) {
 		g, a, b := start(t)
@@ -443,18 +411,15 @@ func TestSilence(t *testing.T) {
 		}
 		whole := sum()
 		g.run(6 * time.Second)
-		if half := sum(); half < whole*4/10 || half > whole*6/10 {
-			t.Errorf("after 6 s of silence %d of %d blocks count", half, whole)
-		}
+		half := sum()
+		assert.True(t, half >= whole*4/10 && half <= whole*6/10, "after 6 s of silence %d of %d blocks count", half, whole)
 		g.book(b)
 		g.run(6 * time.Second)
 		assert.Zero(t, sum(), "after 12 s of silence N of %d blocks count", whole)
-		if all := a.peers.All(g.now); len(all) != 1 || all[0].State != "silent" {
-			t.Errorf("%+v", all)
-		}
+		all := a.peers.All(g.now)
+		assert.True(t, len(all) == 1 && all[0].State == "silent", "%+v", all)
 		g.cut["b"] = false
-		g.run(time.Second)
-		assert.LessOrEqual(t, len(g.differences()), 0, "it spoke again, and")
+		g.agree(time.Second)
 	})
 	t.Run("drained", func(t *testing.T) {
 		g, a, b := start(t)
@@ -504,13 +469,13 @@ func TestNoNumberCountsForEver(t *testing.T) {
 				g.book(b)
 				g.book(a)
 			}
-			g.run(time.Second)
-			assert.LessOrEqual(t, len(g.differences()), 0)
+			g.agree(time.Second)
 			head := Head{Model: "m", Tokens: 5}
 			said, _ := b.own.Heads([]Head{head}, g.now)
-			if _, err := hear(a.peers, said, g.now, nil); err != nil || !slices.Equal(a.peers.peers["b"].models, []string{"m"}) || a.peers.peers["b"].headSeq != 1 {
-				t.Errorf("the heads of its queues do not count: %v", err)
-			}
+			_, err := hear(a.peers, said, g.now, nil)
+			assert.NoError(t, err)
+			assert.Equal(t, []string{"m"}, a.peers.peers["b"].models, "the heads of its queues")
+			assert.EqualValues(t, 1, a.peers.peers["b"].headSeq)
 		})
 	}
 }
@@ -542,9 +507,8 @@ func TestANameIsItsSenders(t *testing.T) {
 		}
 	}
 	counts := a.peers.Counts()
-	if reports != 2 || counts.Malformed != 120*4*3 || counts.SameName != 0 || a.peers.Len() != 2 || !maps.Equal(a.books["b"], b.truth) || !maps.Equal(a.books["c"], c.truth) {
-		t.Errorf("reported %d times in two minutes, %+v, %v", reports, counts, a.books)
-	}
+	assert.True(t, reports == 2 && counts.Malformed == 120*4*3 && counts.SameName == 0 && a.peers.Len() == 2 && maps.Equal(a.books["b"], b.truth) && maps.Equal(a.books["c"], c.truth),
+		"reported %d times in two minutes, %+v, %v", reports, counts, a.books)
 }
 
 // TestTwoOfOneName: the others count the later process; the earlier one reports it once a minute and goes on.
@@ -555,9 +519,8 @@ func TestTwoOfOneName(t *testing.T) {
 	g.book(early)
 	g.book(late)
 	g.run(time.Second)
-	if early.stops != 1 || late.stops != 0 || early.peers.Counts().SameName < 200 || !maps.Equal(other.books["a"], late.truth) {
-		t.Errorf("reported %d and %d times; the other counts %v, want %v", early.stops, late.stops, other.books["a"], late.truth)
-	}
+	assert.True(t, early.stops == 1 && late.stops == 0 && early.peers.Counts().SameName >= 200 && maps.Equal(other.books["a"], late.truth),
+		"reported %d and %d times; the other counts %v, want %v", early.stops, late.stops, other.books["a"], late.truth)
 }
 
 // TestEqualSumsAreSaid: a share whose prompts are others is said though its sums are the same.
@@ -565,16 +528,13 @@ func TestEqualSumsAreSaid(t *testing.T) {
 	o := NewOwn("a", 1)
 	slot := Slot{"m", pools.Prefill, "w", 0}
 	share := load.Share{Account: load.Account{Requests: 1, PrefillTokens: 4096}, Left: time.Second, First: time.Second, Turn: 1}
-	if o.Set(slot, share); o.Say() == nil {
-		t.Error("a new share is not said")
-	}
-	if o.Set(slot, share); o.Say() != nil {
-		t.Error("the same share is said twice")
-	}
+	o.Set(slot, share)
+	assert.True(t, o.Say() != nil, "a new share is not said")
+	o.Set(slot, share)
+	assert.True(t, o.Say() == nil, "the same share is said twice")
 	share.Turn = 2
-	if o.Set(slot, share); o.Say() == nil {
-		t.Error("another prompt of the same length is not said")
-	}
+	o.Set(slot, share)
+	assert.True(t, o.Say() != nil, "another prompt of the same length is not said")
 }
 
 // TestUnseen: what is on its way is the rate of bookings times the time that words take.
@@ -585,9 +545,8 @@ func TestUnseen(t *testing.T) {
 		g.book(b)
 		g.run(time.Millisecond)
 	}
-	if got := a.peers.Unseen(); got < 0.19 || got > 0.21 {
-		t.Errorf("%v bookings are unseen, of 1,000 a second that take 0.2 ms", got)
-	}
+	got := a.peers.Unseen()
+	assert.True(t, got >= 0.19 && got <= 0.21, "%v bookings are unseen, of 1,000 a second that take 0.2 ms", got)
 }
 
 // TestPoolsOfOthersAreBounded: each pool that is heard of is a router and an index here.
@@ -600,9 +559,8 @@ func TestPoolsOfOthersAreBounded(t *testing.T) {
 		m := Message{Kind: Say, From: "b", Epoch: 1, Seq: uint64(i + 1), Shares: []SlotShare{{slot, load.Share{Account: load.Account{Requests: 1}}}}, Sends: []SlotSent{{slot, false, []uint64{1}}},
 			Bound: []PoolBound{{Model: fmt.Sprint("bound-", i), Role: pools.Both}}}
 		var err error
-		if do, err = hear(p, m.Append(nil), noon, do[:0]); err != nil {
-			t.Fatal(err)
-		}
+		do, err = hear(p, m.Append(nil), noon, do[:0])
+		require.NoError(t, err)
 	}
 	assert.Len(t, heard, maxPools, "a peer has made N pools")
 }
@@ -631,8 +589,6 @@ func TestAnotherDigestIsFound(t *testing.T) {
 		delete(a.books["b"], slot)
 		break
 	}
-	g.run(BeatEvery + 10*time.Millisecond)
-	if d := g.differences(); len(d) > 0 || a.peers.Counts().Mismatches != 1 {
-		t.Errorf("%v; %+v", d, a.peers.Counts())
-	}
+	g.agree(BeatEvery + 10*time.Millisecond)
+	assert.EqualValues(t, 1, a.peers.Counts().Mismatches)
 }
