@@ -20,9 +20,9 @@ import (
 	"github.com/tandem-pd/tandem/router/replica"
 )
 
-// twoGateways is two gateways in one group, a and b, in front of one decode worker that runs one request at a time. said counts the
-// messages with heads.
-func twoGateways(t *testing.T, mode string) (a, b *fleet.Fleet, group *nats.Conn, said *atomic.Int64) {
+// twoGateways is two gateways in one group, a and b, in front of one decode worker that runs one request at a time. heads counts the
+// messages that carry heads.
+func twoGateways(t *testing.T, mode string) (a, b *fleet.Fleet, group *nats.Conn, heads *atomic.Int64) {
 	t.Helper()
 	url := fleet.StartNATS(t)
 	in := func(c *stack.GatewayConfig) { c.Router.Mode = mode }
@@ -35,14 +35,13 @@ func twoGateways(t *testing.T, mode string) (a, b *fleet.Fleet, group *nats.Conn
 	group, err := nats.Connect(url)
 	require.NoError(t, err)
 	t.Cleanup(group.Close)
-	said = new(atomic.Int64)
-	if _, err := group.Subscribe("tandem.replica.auto.*.say", func(m *nats.Msg) {
+	heads = new(atomic.Int64)
+	_, err = group.Subscribe("tandem.replica.auto.*.say", func(m *nats.Msg) {
 		if len(m.Data) > 1 && replica.Kind(m.Data[1]) == replica.Heads {
-			said.Add(1)
+			heads.Add(1)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
+	require.NoError(t, err)
 	for _, f := range []*fleet.Fleet{a, b} {
 		f.Eventually("each knows the other", func() bool {
 			var report struct {
@@ -52,7 +51,7 @@ func twoGateways(t *testing.T, mode string) (a, b *fleet.Fleet, group *nats.Conn
 			return f.Status("/health") == http.StatusOK && len(report.Replicas) == 1 && report.Replicas[0].State == "whole"
 		})
 	}
-	return a, b, group, said
+	return a, b, group, heads
 }
 
 // TestStrictPriorityAcrossGateways: a place that comes free at gateway a goes to what waits at b with a higher strict priority,
@@ -69,7 +68,7 @@ func TestStrictPriorityAcrossGateways(t *testing.T) {
 		{"kv", 10, 10, "a a a b b", false}, // as without the heads: who frees the place is the first to know
 	} {
 		t.Run(fmt.Sprint(c.mode, c.ofA, c.ofB), func(t *testing.T) {
-			a, b, _, said := twoGateways(t, c.mode)
+			a, b, _, heads := twoGateways(t, c.mode)
 			// Room is left for 20 ms at most, and then none for a second: where the machine stands still for longer than that, a place
 			// goes to who sees it first, and it is tried again. The last place is the last all the same.
 			got, last := "", false
@@ -77,7 +76,7 @@ func TestStrictPriorityAcrossGateways(t *testing.T) {
 				if try > 0 {
 					<-time.After(1100 * time.Millisecond)
 				}
-				if got = serveBoth(a, b, c.ofA, c.ofB, said); got == c.want {
+				if got = serveBoth(a, b, c.ofA, c.ofB, heads); got == c.want {
 					break
 				}
 				last = last || got[len(got)-1] == c.want[len(c.want)-1]
@@ -93,7 +92,7 @@ func TestStrictPriorityAcrossGateways(t *testing.T) {
 
 // serveBoth has three requests wait at a and two at b, of these strict priorities, for a place that a frees. It returns the
 // order in which they are served.
-func serveBoth(a, b *fleet.Fleet, ofA, ofB int, said *atomic.Int64) string {
+func serveBoth(a, b *fleet.Fleet, ofA, ofB int, heads *atomic.Int64) string {
 	a.T.Helper()
 	leave := occupy(a)
 	b.Eventually("b knows that the worker is taken", func() bool { return b.Books() != "" })
@@ -105,33 +104,33 @@ func serveBoth(a, b *fleet.Fleet, ofA, ofB int, said *atomic.Int64) string {
 				`"nvext":{"agent_hints":{"strict_priority":%d}},"prompt":%q}`, strict, fmt.Sprint(name, i, fleet.Long)))
 		}
 	}
-	before := said.Load()
+	before := heads.Load()
 	send(a, "a", ofA, 3)
-	if n := said.Load() - before; ofA == 0 && n != 0 {
+	if n := heads.Load() - before; ofA == 0 && n != 0 {
 		a.T.Errorf("%d messages of heads, and nothing has a strict priority", n)
 	}
 	send(b, "b", ofB, 2)
-	sent := said.Load()
-	b.Eventually("a has heard of them", func() bool { return said.Load() > sent+2 })
+	sent := heads.Load()
+	b.Eventually("a has got their heads", func() bool { return heads.Load() > sent+2 })
 	leave()
 	order := both.served()
 	a.Idle()
 	b.Idle()
 	a.Got.Clear()
-	last := said.Load()
+	last := heads.Load()
 	a.Eventually("nothing is published any more", func() bool {
 		<-time.After(100 * time.Millisecond)
 		was := last
-		last = said.Load()
+		last = heads.Load()
 		return was == last
 	})
 	return order
 }
 
-// TestALyingGatewayBlocksNothing: one that says without end that a request of the highest strict priority waits, and takes
+// TestALyingGatewayBlocksNothing: one that publishes without end that a request of the highest strict priority waits, and takes
 // nothing, delays one request in a second by 20 ms.
 func TestALyingGatewayBlocksNothing(t *testing.T) {
-	a, _, group, said := twoGateways(t, "auto")
+	a, _, group, heads := twoGateways(t, "auto")
 	over, stop := context.WithCancel(context.Background())
 	var lies sync.WaitGroup
 	defer lies.Wait()
@@ -146,7 +145,7 @@ func TestALyingGatewayBlocksNothing(t *testing.T) {
 			<-time.After(2 * time.Millisecond)
 		}
 	})
-	a.Eventually("lies have been sent", func() bool { return said.Load() > 5 })
+	a.Eventually("lies have been sent", func() bool { return heads.Load() > 5 })
 	stats := func() queue.Stats { return a.Gateway.Flow.Waiting()["tandem-sim"] }
 	began, longest := time.Now(), time.Duration(0)
 	for i := 0; i < 10 || time.Since(began) < 2200*time.Millisecond; i++ {

@@ -52,9 +52,9 @@ func TestSessionsAreBound(t *testing.T) {
 	})
 	f.Eventually("its worker has most to do", func() bool { return !holds.Load() })
 	for range 5 {
-		assert.Equal(t, home, turn("X-Session-ID", "s"), "on X, bound to")
+		assert.Equal(t, home, turn("X-Session-ID", "s"), "the session's worker")
 	}
-	assert.NotEqual(t, home, turn(), "a request of no session is on X, which has most to do")
+	assert.NotEqual(t, home, turn(), "the worker of a request without a session")
 	close(held)
 	m, _ := f.Gateway.Roster.Lookup(home)
 	host := strings.TrimPrefix(m.Worker.Address, "http://")
@@ -67,9 +67,7 @@ func TestSessionsAreBound(t *testing.T) {
 		}
 	}
 	for event, want := range map[string]string{"bound": "2", "hit": "10", "dropped": "1", "moved": "0", "elsewhere": "0", "evicted": "0"} {
-		if got := f.Metric(fmt.Sprintf(`tandem_router_session_events_total{event=%q,model="tandem-sim",role="both"}`, event)); got != want {
-			t.Errorf("%s %s sessions, want %s", event, got, want)
-		}
+		assert.Equal(t, want, f.Metric(fmt.Sprintf(`tandem_router_session_events_total{event=%q,model="tandem-sim",role="both"}`, event)), event)
 	}
 	assert.Equal(t, "1", f.Metric(`tandem_router_session_bindings{model="tandem-sim",role="both"}`), "bindings")
 	f.Idle()

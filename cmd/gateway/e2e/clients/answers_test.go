@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -66,34 +67,6 @@ func TestChatWithoutALimit(t *testing.T) {
 	}
 }
 
-// TestBodiesAsEnginesTakeThem: the forms that vLLM answers are answered, and the text is that of the plain form.
-func TestBodiesAsEnginesTakeThem(t *testing.T) {
-	f := fleet.New(t, fleet.Options{})
-	want := fleet.Expected(fleet.TextPrompt("hello"), 3)
-	for _, body := range []string{
-		`{"prompt":"hello","max_tokens":3}`,
-		`{"model":null,"prompt":"hello","max_tokens":"3"}`,
-		"\ufeff" + `{"model":"","prompt":["hello"],"max_tokens":3.0,"n":"1","temperature":"0.5"}`,
-		`{"model":"tandem-sim","prompt":"hello","max_tokens":"+3","stream":"off","stream_options":{"include_usage":1},` +
-			`"ignore_eos":0,"stop_token_ids":["7"]}`,
-		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"stream":1,"stream_options":{"include_usage":"y"},"echo":"no"}`,
-		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"priority":7,"request_id":null,"kv_transfer_params":false,` +
-			`"data_parallel_rank":0}`,
-	} {
-		if a := f.Post(fleet.CompletionPath, body); a.Status != http.StatusOK || f.Text(a) != want {
-			t.Errorf("%s: %d %s", body, a.Status, a.Body)
-		}
-	}
-	for _, parts := range []string{`"hello"`, `{"type":"text","text":null},"hello",{"type":"text","text":""}`} {
-		plain := f.Post(fleet.ChatPath, `{"messages":[{"role":"user","content":"hello"}],"max_tokens":3}`)
-		if a := f.Post(fleet.ChatPath, `{"messages":[{"role":"user","content":[`+parts+`]}],`+
-			`"max_tokens":3}`); a.Status != http.StatusOK || f.Text(a) != f.Text(plain) {
-			t.Errorf("%s: %d %s", parts, a.Status, a.Body)
-		}
-	}
-	f.Idle()
-}
-
 func TestNoPromptInLogs(t *testing.T) {
 	f := fleet.New(t, fleet.Options{LogLevel: -8})
 	const secret = "the launch code is swordfish"
@@ -128,7 +101,7 @@ func TestNoWorkerYet(t *testing.T) {
 		}
 		f.Put(w)
 		assert.Equal(t, min(i, 1), strings.Count(f.Logs.String(), "are predicted from where prompts are sent"),
-			"%s: logged N times that caches are predicted", id)
+			"%s: lines that say that caches are predicted", id)
 	}
 	assert.Equal(t, http.StatusNotFound, f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`).Status,
 		"with workers of another model, want 404")
@@ -181,7 +154,7 @@ func TestOnlyListedHeadersReachEngines(t *testing.T) {
 			f.Good("/v1/completions", body+"}", tc.sent...)
 			for leg, r := range map[string]*fleet.Recorder{"prefill": prefill, "decode": decode} {
 				heads := r.Take()
-				require.Len(t, heads, 1, "%s was called N times", leg)
+				require.Len(t, heads, 1, "calls of %s", leg)
 				got := heads[0]
 				want := map[string]string{"User-Agent": "tandem", "Content-Type": "application/json",
 					"Content-Length": got.Get("Content-Length"), "X-Request-Id": got.Get("X-Request-Id"),
@@ -212,7 +185,7 @@ func TestOnlyListedHeadersReachEngines(t *testing.T) {
 // TestWorkerKeyStaysWithAllowedHosts: a client of etcd can register any host. That host gets the workers' key and
 // prompts only where it is allowed to; without --worker-allow that is this machine alone.
 func TestWorkerKeyStaysWithAllowedHosts(t *testing.T) {
-	elsewhere, err := discovery.ParseHosts([]string{"10.0.0.0/8", "*.gpu.example"})
+	elsewhere, err := discovery.ParseHosts([]string{"10.0.0.0/8"})
 	require.NoError(t, err)
 	for _, c := range []struct {
 		name  string

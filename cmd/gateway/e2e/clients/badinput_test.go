@@ -107,9 +107,8 @@ func zipped(t *testing.T) string {
 	z := gzip.NewWriter(&b)
 	chunk := bytes.Repeat([]byte(" "), 1<<20)
 	for range 64 {
-		if _, err := z.Write(chunk); err != nil {
-			t.Fatal(err)
-		}
+		_, err := z.Write(chunk)
+		require.NoError(t, err)
 	}
 	require.NoError(t, z.Close())
 	return b.String()
@@ -128,7 +127,7 @@ func badRequests(t *testing.T, f *fleet.Fleet) {
 	for _, c := range []struct {
 		name string
 		raw  []byte
-		want int // 0: closed without an answer
+		want int
 	}{
 		{"nothing wrong", fleet.Sized(small), 200},
 		{"nothing wrong, in chunks", fleet.Request(chunks, "Transfer-Encoding: chunked", "Connection: close"), 200},
@@ -140,19 +139,15 @@ func badRequests(t *testing.T, f *fleet.Fleet) {
 		{"a target of a megabyte", raw("GET /" + strings.Repeat("a", 1<<20) + " HTTP/1.1\r\nHost: g\r\n\r\n"), 431},
 		{"a method of a megabyte", raw(strings.Repeat("A", 1<<20) + " / HTTP/1.1\r\nHost: g\r\n\r\n"), 431},
 		{"an unknown method", raw("FROB /v1/models HTTP/1.1\r\nHost: g\r\n\r\n"), 501},
-		{"HTTP/2 by prior knowledge", raw("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 501},
 		{"TLS", []byte("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + strings.Repeat("\x00\xff", 300) + "\r\n\r\n"), 400},
-		{"no HTTP at all", []byte("hello, is anybody there?\r\n\r\n" + smuggled), 400},
 		{"HTTP/0.9", raw("GET /health\r\n\r\n"), 400},
 		{"another protocol", raw("GET /health RTSP/1.0\r\nHost: g\r\n\r\n"), 400},
 		{"no request line", raw(" \r\nHost: g\r\n\r\n"), 400},
 		{"a blank in the target", raw("GET /hea lth HTTP/1.1\r\nHost: g\r\n\r\n"), 400},
 
 		{"two lengths that differ", fleet.Request(small+smuggled, length, "Content-Length: 5"), 400},
-		{"two lengths that are equal", fleet.Request(small+smuggled, length, length), 400},
 		{"a list of lengths", fleet.Request(small+smuggled, length+", "+strconv.Itoa(len(small))), 400},
 		{"a length and chunks", fleet.Request(chunks+smuggled, length, "Transfer-Encoding: chunked"), 400},
-		{"chunks and a length", fleet.Request(chunks+smuggled, "Transfer-Encoding: chunked", length), 400},
 		{"a negative length", fleet.Request(small+smuggled, "Content-Length: -1"), 400},
 		{"a signed length", fleet.Request(small+smuggled, "Content-Length: +5"), 400},
 		{"a length in hexadecimal", fleet.Request(small+smuggled, "Content-Length: 0x10"), 400},
@@ -183,20 +178,16 @@ func badRequests(t *testing.T, f *fleet.Fleet) {
 		{"a body beyond the limit", fleet.Sized(strings.Repeat(" ", 1<<20+1)), 413},
 
 		{"a gzip bomb", fleet.Sized(zipped(t), "Content-Encoding: gzip"), 415},
-		{"deflate", fleet.Sized(small, "Content-Encoding: deflate"), 415},
-		{"br", fleet.Sized(small, "Content-Encoding: br"), 415},
 		{"zstd behind identity", fleet.Sized(small, "Content-Encoding: identity, zstd"), 415},
 		{"two codings", fleet.Sized(small, "Content-Encoding: identity", "Content-Encoding: gzip"), 415},
 		{"identity", fleet.Sized(small, "Content-Encoding: identity"), 200},
 		{"gzip unannounced", fleet.Sized(zipped(t)), 400},
 		{"another type", fleet.Sized(small, "Content-Type: text/xml"), 415},
-		{"a form in parts", fleet.Sized(small, "Content-Type: multipart/form-data; boundary=x"), 415},
 		{"an expectation that cannot be met is passed over", fleet.Sized(small, "Expect: a-miracle"), 200},
 	} {
 		fleet.Within(t, c.name, func(t *testing.T) {
 			replies, closed := exchange(f, c.raw, 2)
 			switch {
-			case c.want == 0 && len(replies) == 0 && closed:
 			case len(replies) != 1:
 				t.Errorf("%d answers, %+v, want one of status %d", len(replies), replies, c.want)
 			case replies[0].status != c.want:
@@ -215,46 +206,6 @@ func badRequests(t *testing.T, f *fleet.Fleet) {
 			}
 		})
 	}
-}
-
-// Bodies and heads that come drop by drop, or never whole, get 408 at the read
-// timeout, and nothing of them stays.
-func TestDripFed(t *testing.T) {
-	hostile(t, func(t *testing.T, f *fleet.Fleet) {
-		for name, c := range map[string]struct {
-			at   string // sent at once
-			drip string // sent a byte every few milliseconds, over and over
-		}{
-			"a head":                 {"POST /v1/completions HTTP/1.1\r\n", "x-a: b\r\n"},
-			"a body":                 {string(fleet.Request("", "Content-Length: 100000")), " "},
-			"a chunked body":         {string(fleet.Request("", "Transfer-Encoding: chunked")), "1\r\n \r\n"},
-			"a chunk that stops":     {string(fleet.Request("ff\r\n{", "Transfer-Encoding: chunked")), ""},
-			"a request line, barely": {"PO", ""},
-		} {
-			began := time.Now()
-			conn, err := fleet.Dial(t, strings.TrimPrefix(f.URL, "http://"))
-			require.NoError(t, err)
-			_, err = io.WriteString(conn, c.at)
-			require.NoError(t, err)
-			var dripped sync.WaitGroup
-			dripped.Go(func() {
-				for i := 0; c.drip != "" && err == nil; i++ {
-					<-time.After(5 * time.Millisecond)
-					_, err = conn.Write([]byte{c.drip[i%len(c.drip)]})
-				}
-			})
-			res, failed := http.ReadResponse(bufio.NewReader(conn), nil)
-			require.NoError(t, failed, name)
-			took := time.Since(began).Round(time.Millisecond)
-			body, _ := io.ReadAll(res.Body)
-			conn.Close()
-			dripped.Wait()
-			if res.StatusCode != http.StatusRequestTimeout || !bytes.Contains(body, []byte(`"code":"request_timeout"`)) ||
-				took != readTimeout {
-				t.Errorf("%s: status %d after %v: %s", name, res.StatusCode, took, body)
-			}
-		}
-	})
 }
 
 // Bombs and large bodies, many at once, cost what they weigh and no multiple of
@@ -523,6 +474,7 @@ func badBodies(t *testing.T, f *fleet.Fleet) {
 		{"no prompt", `{"model":"tandem-sim"}`, 400, "prompt"},
 		{"another model", `{"model":"` + strings.Repeat("m", 1<<16) + `","prompt":"a"}`, 404, "model"},
 		{"over the context by ids", `{"model":"tandem-sim","prompt":[` + strings.Repeat("12,", 262_150) + `12]}`, 400, "prompt"},
+		{"an id beyond the vocabulary", `{"model":"tandem-sim","prompt":[5,2147483647]}`, 400, "prompt"},
 		{"answer over the context", `{"model":"tandem-sim","prompt":"x","max_tokens":262144}`, 400, "max_tokens"},
 		{"an empty prompt", `{"model":"tandem-sim","prompt":""}`, 400, "prompt"},
 		{"two workers for one leg", `{"model":"tandem-sim","prompt":"a","nvext":{"decode_worker_id":"decode-1",` +

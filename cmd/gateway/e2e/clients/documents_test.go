@@ -56,24 +56,22 @@ func TestDocumentsExamples(t *testing.T) {
 				"%s has no whole answer: %q %q", body, a.Events, a.Body)
 			checkExtras(f, body, a)
 		default:
-			assert.Equal(t, rest, strings.TrimSpace(said(f.Parse(a.Body).Error)), "%s is told N and", body)
+			assert.Equal(t, rest, codeAndParam(f.Parse(a.Body).Error), "code and param of the answer to %s", body)
 		}
 	}
 	f.Idle()
 }
 
-// said is an error's code and param.
-func said(e *fleet.Failure) string {
-	if e == nil {
-		return "no error"
+// codeAndParam are an error's, as the documents' marks have them.
+func codeAndParam(e *fleet.Failure) string {
+	words := "-"
+	if e.Code != nil {
+		words = *e.Code
 	}
-	words := []string{"-", ""}
-	for i, p := range []*string{e.Code, e.Param} {
-		if p != nil {
-			words[i] = *p
-		}
+	if e.Param != nil {
+		words += " " + *e.Param
 	}
-	return strings.Join(words, " ")
+	return words
 }
 
 // checkExtras checks the nvext of an answer against what its example pins.
@@ -163,9 +161,8 @@ func TestOperatingFields(t *testing.T) {
 	w := *f.Gateway.Roster.Pools()[0].Members[0].Worker
 	w.ID, w.BlockSize = "refused", 2*w.BlockSize
 	require.Error(t, f.Gateway.Roster.Put(w), "a worker with another block size was taken in")
-	if _, err := f.Gateway.Cordon("prefill-1", true, false); err != nil {
-		t.Fatal(err)
-	}
+	_, err := f.Gateway.Cordon("prefill-1", true, false)
+	require.NoError(t, err)
 	f.Cut(fleet.CompletionPath, fleet.Ask(fleet.Long, 150), 20, fleet.AsOperator...)
 	f.Cut(fleet.CompletionPath, strings.Replace(fleet.Ask(fleet.Long, 150), `{`, `{"n":2,`, 1), 20, fleet.AsOperator...)
 	f.Idle()

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
@@ -335,7 +336,7 @@ func TestAttachedEngineRestarts(t *testing.T) {
 	if log := a.logs.String(); strings.Count(log, "worker registered") != 2 {
 		t.Errorf("registered other than twice:\n%s", log)
 	}
-	s.end[0]() // the publisher alone: the HTTP server keeps its connections and says what it said
+	s.end[0]() // the publisher alone: the HTTP server keeps its connections and its report
 	s.end = s.end[1:]
 	s.publish()
 	another(second)
@@ -392,7 +393,7 @@ func TestAttachSaysWhatIsMissing(t *testing.T) {
 	require.NoError(t, lost.pub.Publish([]wire.Event{{Kind: wire.Cleared}}))
 	lost.store(9000, 48)
 	f.Eventually("it is relied on again", func() bool { src := f.Sources()["lost"]; return src.State == "live" && src.Blocks == 3 })
-	// An engine that serves another model than was said is waited for.
+	// An engine that serves another model than the given one is waited for.
 	m := newStock(f, "other", vllmFaces, wire.VLLM, 0)
 	o := m.attach(links, func(_ *stack.AttachConfig, w *pools.Worker) { w.Model = "qwen" })
 	f.Eventually("it reports the model", func() bool { _, awaits := o.Registered(); return strings.Contains(awaits, "not model=qwen") })

@@ -49,8 +49,8 @@ func TestPairOfDifferentBlockSizes(t *testing.T) {
 		return true
 	})
 	again := ask()
-	assert.Equal(t, served.Prefill, f.Parse(again.Body).Nvext.WorkerID.Prefill, "it went to X, and is on")
-	assert.Contains(t, string(again.Body), fmt.Sprintf(`"predicted_cached_tokens":%d`, len(ids)/16*16), "in %s", again.Body)
+	assert.Equal(t, served.Prefill, f.Parse(again.Body).Nvext.WorkerID.Prefill, "the prefill worker of the prompt sent again")
+	assert.Contains(t, string(again.Body), fmt.Sprintf(`"predicted_cached_tokens":%d`, len(ids)/16*16))
 	f.Idle()
 }
 
@@ -61,17 +61,11 @@ func TestBodiesOfRealClientsAreServed(t *testing.T) {
 	require.True(t, err == nil && len(files) >= 8, "%d bodies, %v", len(files), err)
 	limits := regexp.MustCompile(`("(?:max|min)(?:_completion)?_tokens" ?: ?)\d+`)
 	model := regexp.MustCompile(`"model" ?: ?"m"`)
-	for engine, start := range map[string]func(t *testing.T) *fleet.Fleet{
-		"vllm": func(t *testing.T) *fleet.Fleet {
-			return fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Worker: func(c *devfleet.WorkerConfig) { c.Engine.Engine = "vllm" }})
-		},
-		"sglang": func(t *testing.T) *fleet.Fleet { return sglangFleet(t, 1, 1, nil, nil) },
-		"trtllm": func(t *testing.T) *fleet.Fleet {
-			return newTensorRT(t, "trtllm", fleet.Options{Prefill: 1, Decode: 1})
-		},
-	} {
+	for _, engine := range []string{"vllm", "sglang", "trtllm"} {
 		t.Run(engine, func(t *testing.T) {
-			f := start(t)
+			o := fleet.Of(engine)
+			o.Prefill, o.Decode = 1, 1
+			f := fleet.New(t, o)
 			for _, file := range files {
 				raw, err := os.ReadFile(file)
 				require.NoError(t, err)
@@ -132,7 +126,7 @@ func TestCachedTokensOfTheWorkerThatComputed(t *testing.T) {
 				}
 			}
 			_, after, _ := strings.Cut(line, "cached_tokens=")
-			if said, _, _ := strings.Cut(after, " "); said == "" || said == "0" {
+			if logged, _, _ := strings.Cut(after, " "); logged == "" || logged == "0" {
 				t.Errorf("the answer says that %d tokens were cached, the log %q", again.Usage.Details.Cached, line)
 			}
 		})
@@ -155,24 +149,17 @@ func TestKVCannotBePulled(t *testing.T) {
 					t.Helper()
 					by = map[string]int{}
 					for i := range 20 {
-						prompt := fmt.Sprint(n, i, fleet.Long)
-						a := f.Post(fleet.CompletionPath, fleet.Ask(prompt, 6))
-						if got := f.Text(a); a.Status != http.StatusOK || got != fleet.Answered(prompt, 6) {
-							t.Fatalf("request %d: status %d, %s %q", i, a.Status, a.Body, a.Events)
-						}
-						p, _ := f.Served(a)
+						p, _ := f.Served(f.Exact(fmt.Sprint(n, i, fleet.Long), 6))
 						by[p]++
 					}
 					return by
 				}
-				if by := round("first"); by["prefill-1"] == 0 {
-					t.Fatalf("nothing was prefilled by prefill-1: %v", by)
-				}
+				require.NotZero(t, round("first")["prefill-1"], "prompts that prefill-1 computed")
 				fleet.NetworkOf(t).CutOff(f.Workers["prefill-1"].Record().Transfer, silent)
 				by := round("second")
 				assert.GreaterOrEqual(t, by[c.by], 15, "prefilled by %v", by)
 				for id, s := range f.Circuits() {
-					assert.Equal(t, "prefill-1", id, "X's circuit is %s", s)
+					assert.Equal(t, "prefill-1", id, "the worker whose circuit is %s", s)
 				}
 				if n := strings.Count(f.Logs.String(), `msg="leg failed"`); n == 0 || n > 4 &&
 					c.prefills > 1 { // one by itself is called all the same

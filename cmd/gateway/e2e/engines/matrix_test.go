@@ -500,10 +500,10 @@ func (s *scene) client() string {
 	}
 	whole := fleet.Expected(fleet.ChatPrompt(s.prompt), matrixTokens)
 	last, before := s.got.Events[len(s.got.Events)-1], s.got.Events[:len(s.got.Events)-1]
-	switch said := s.Text(fleet.Answer{Events: before}); {
-	case last == "[DONE]" && said == whole:
+	switch text := s.Text(fleet.Answer{Events: before}); {
+	case last == "[DONE]" && text == whole:
 		return "200, the whole answer" + late
-	case last != "[DONE]" && strings.HasPrefix(whole, said):
+	case last != "[DONE]" && strings.HasPrefix(whole, text):
 		return "200, the answer's beginning, then the error event `" + code([]byte(last)) + "`" + late
 	default:
 		return fmt.Sprintf("a wrong answer: %q", s.got.Events)

@@ -101,13 +101,13 @@ func tenTurns(t *testing.T, folder, name string) {
 		})
 		require.NoError(t, err)
 		a := f.Good(fleet.ChatPath, string(body))
-		said, nvext := f.Read(a), f.Nvext(a)
+		got, nvext := f.Read(a), f.Nvext(a)
 		counted := nvext.Routing.Prefill.Overlap * 16
-		if actual := nvext.Routing.Actual; nvext.WorkerID.Prefill != "p1" || actual == nil || *actual != counted || said.Cached != counted {
+		if actual := nvext.Routing.Actual; nvext.WorkerID.Prefill != "p1" || actual == nil || *actual != counted || got.Cached != counted {
 			t.Errorf("turn %d: the router counts on %d cached tokens: %s", turn, counted, a.Body)
 		}
 		reused += counted
-		messages = append(messages, message{"role": "assistant", "content": said.Text})
+		messages = append(messages, message{"role": "assistant", "content": got.Text})
 		if turn%3 == 1 {
 			messages = append(messages,
 				message{"role": "assistant", "content": "", "tool_calls": []message{{"id": fmt.Sprint("call-", turn), "type": "function",

@@ -1,15 +1,11 @@
 package engines
 
 import (
-	"bufio"
 	"fmt"
-	"net/http"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
@@ -18,103 +14,10 @@ import (
 	"github.com/tandem-pd/tandem/lab/engine"
 )
 
-// vllmConnectors are the connectors of which prefill's KV has to be released if decode never fetches it.
-var vllmConnectors = []string{"vllm-nixl", "vllm-nixl-push", "vllm-mooncake", "vllm-multi"}
-
-// speaking makes a fleet's workers vLLM's, strict, with a connector.
-func speaking(t *testing.T, connector string, o fleet.Options) fleet.Options {
-	more, dir := o.Worker, ""
-	if connector == "lmcache" {
-		dir = t.TempDir()
-	}
-	o.Worker = func(c *devfleet.WorkerConfig) {
-		c.Engine.Engine, c.Engine.Connector, c.Engine.Store = "vllm", connector, dir
-		if more != nil {
-			more(c)
-		}
-	}
-	return o
-}
-
-// Decode finds in the store what prefill has computed, whichever worker that is, and computes what the store has lost.
-func TestLMCacheStore(t *testing.T) {
-	f := fleet.New(t, speaking(t, "lmcache", fleet.Options{Prefill: 1, Decode: 2}))
-	prompt := strings.Repeat(fleet.Long, 40)
-	ids := fleet.TextPrompt(prompt)
-	for range 3 {
-		for _, stream := range []bool{false, true} {
-			a := f.Post(fleet.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":8,"stream":%v,`+
-				`"nvext":{"extra_fields":["worker_id"]},"prompt":"%s"}`, stream, prompt))
-			if a.Status != http.StatusOK || f.Text(a) != fleet.Expected(ids, 8) ||
-				!strings.Contains(string(a.Body)+strings.Join(a.Events, ""), `"prefill-1"`) {
-				t.Fatalf("%d %s %v", a.Status, a.Body, a.Events)
-			}
-		}
-	}
-	f.Idle()
-	// The first request of a decode worker loads all full chunks. Its own cache has the rest of what is asked for again.
-	if got, want := takenOver(f), len(ids)/256*256; got < want || got%want != 0 {
-		t.Errorf("decode took over %d tokens, want %d or as many again", got, want)
-	}
-}
-
-// takenOver counts the prompt tokens of which decode engines got the KV from elsewhere.
-func takenOver(f *fleet.Fleet) (n int) {
-	f.T.Helper()
-	for id, w := range f.Workers {
-		if !strings.HasPrefix(id, "decode") {
-			continue
-		}
-		res, err := f.HTTP().Get(w.Record().Address + "/metrics")
-		require.NoError(f.T, err)
-		lines := bufio.NewScanner(res.Body)
-		for lines.Scan() {
-			if text, ok := strings.CutPrefix(lines.Text(), "vllm:external_prefix_cache_hits_total{"); ok {
-				_, value, _ := strings.Cut(text, "} ")
-				tokens, err := strconv.ParseFloat(value, 64)
-				require.NoError(f.T, err)
-				n += int(tokens)
-			}
-		}
-		_ = res.Body.Close()
-	}
-	return n
-}
-
-// Through every connector answers are the undisturbed ones, prefill computes the prompt and decode takes it over.
-func TestVLLMConnectorsAnswer(t *testing.T) {
-	for _, name := range vllmConnectors {
-		fleet.VirtualRun(t, name, func(t *testing.T) {
-			f := fleet.New(t, speaking(t, name, fleet.Options{Prefill: 1, Decode: 1}))
-			for i, c := range []struct {
-				path, body string
-				prompt     []uint32
-			}{
-				{fleet.ChatPath, `"messages":[{"role":"user","content":"Hello"}]`, fleet.ChatPrompt("Hello")},
-				{fleet.CompletionPath, `"prompt":"` + fleet.Long + `"`, fleet.TextPrompt(fleet.Long)},
-			} {
-				for _, stream := range []bool{false, true} {
-					a := f.Post(c.path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":12,"stream":%v,`+
-						`"nvext":{"extra_fields":["worker_id"]},%s}`, stream, c.body))
-					if got, want := f.Text(a), fleet.Expected(c.prompt, 12); a.Status != http.StatusOK || got != want {
-						t.Fatalf("%d: status %d, text %q, want %q", i, a.Status, got, want)
-					}
-					f.CheckShape(a, c.path, stream)
-					assert.Contains(t, string(a.Body)+strings.Join(a.Events, ""), `"prefill_worker_id":"prefill-1"`,
-						"%d: prefill did not run", i)
-				}
-			}
-			f.Idle() // had decode not fetched the blocks, prefill would hold them still
-			assert.GreaterOrEqual(t, takenOver(f), len(fleet.TextPrompt(fleet.Long))-1+len(fleet.ChatPrompt("Hello"))-1,
-				"decode took over N tokens at least")
-		})
-	}
-}
-
 // A client that leaves frees both engines, in every phase and with every connector; what is being transferred, at its end or
 // its lease's.
 func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
-	for _, name := range vllmConnectors {
+	for _, name := range []string{"vllm-nixl", "vllm-nixl-push", "vllm-mooncake"} { // vllm-multi releases as vllm-nixl does
 		for _, c := range []struct {
 			phase   string
 			options fleet.Options
@@ -137,7 +40,14 @@ func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 			{"streaming", fleet.Options{Speedup: 1}, fleet.Long, func(f *fleet.Fleet) bool { return f.Started() >= fleet.Clients }},
 		} {
 			fleet.VirtualRun(t, name+"/"+c.phase, func(t *testing.T) {
-				fleet.LeaveAtOnce(t, fleet.New(t, speaking(t, name, c.options)), c.phase, c.prompt, c.there)
+				o := c.options
+				o.Worker = func(w *devfleet.WorkerConfig) {
+					w.Engine.Engine, w.Engine.Connector = "vllm", name
+					if c.options.Worker != nil {
+						c.options.Worker(w)
+					}
+				}
+				fleet.LeaveAtOnce(t, fleet.New(t, o), c.phase, c.prompt, c.there)
 			})
 		}
 	}

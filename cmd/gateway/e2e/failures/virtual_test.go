@@ -458,7 +458,7 @@ func reportTroubles(t *testing.T, all []trouble, alone, paired []toll, took time
 		assert.True(t, alone[i].requests <= 0 || alone[i].disturbed != 0 || len(all[i].rules) <= 0,
 			"%s: it hit nothing", all[i].name)
 	}
-	assert.LessOrEqual(t, 3*sum.failed, sum.disturbed, "of N disturbed requests %d failed", sum.failed)
+	assert.LessOrEqual(t, 3*sum.failed, sum.disturbed, "%d of %d disturbed requests failed: a third", sum.failed, sum.disturbed)
 	fmt.Fprintf(&out, "\n%d requests in %s, seed %d: %d of them disturbed, %d exact, %d ended with a typed error, %d clients left. "+
 		"0 tokens lost, doubled or changed; 0 bookings, 0 KV left at engines, 0 goroutines and timers left.\n",
 		sum.requests, took.Round(time.Second), *faultsSeed, sum.disturbed, sum.whole, sum.failed, sum.left)

@@ -76,10 +76,8 @@ func Keyed(t *testing.T) func(c *stack.GatewayConfig) {
 	return func(c *stack.GatewayConfig) { c.Edge.APIKeyFile, c.Edge.AdminKeyFile = client, admin }
 }
 
-var (
-	AsClient   = []string{"Authorization", "Bearer sk-client-0123456789"}
-	AsOperator = []string{"Authorization", "Bearer sk-operator-0123456789"}
-)
+// AsOperator is the header of a request with the operator's key.
+var AsOperator = []string{"Authorization", "Bearer sk-operator-0123456789"}
 
 // look is a GET, with the operator's key where there is one.
 func (f *Fleet) look(path string) (*http.Response, error) {

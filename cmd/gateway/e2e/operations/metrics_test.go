@@ -130,9 +130,7 @@ func afterTraffic(t *testing.T) exposition {
 	require.NoError(t, err)
 	defer other.Close()
 	f.Eventually("another gateway is known", func() bool { // once it has spoken, as it does here
-		if err := other.Publish("tandem.replica.auto.other.say", replica.NewOwn("other", 1).Beat("", time.Second, nil)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, other.Publish("tandem.replica.auto.other.say", replica.NewOwn("other", 1).Beat("", time.Second, nil)))
 		_, known := scrapeOf(t, f)["tandem_replica_requests"]
 		return known
 	})
@@ -145,9 +143,8 @@ func afterTraffic(t *testing.T) exposition {
 	f.Idle()
 	families, err := f.Reg.Gather()
 	require.NoError(t, err)
-	if trafficked.problems, err = promlint.NewWithMetricFamilies(families).Lint(); err != nil {
-		t.Fatal(err)
-	}
+	trafficked.problems, err = promlint.NewWithMetricFamilies(families).Lint()
+	require.NoError(t, err)
 	all := scrape(t, families)
 	process, err := telemetry.NewRegistry().Gather()
 	require.NoError(t, err)
@@ -351,9 +348,7 @@ func TestAlertsNameWhatThereIs(t *testing.T) {
 				t.Errorf("%s: %s", r.Alert, wrong)
 			}
 			for _, m := range metricInText.FindAllString(r.Annotations["description"], -1) {
-				if _, ok := all[m]; !ok {
-					t.Errorf("%s: the description names %s, which is no metric", r.Alert, m)
-				}
+				assert.Contains(t, all, m, "%s: its description", r.Alert)
 			}
 		}
 	}
@@ -486,9 +481,7 @@ func TestMetricsPrefix(t *testing.T) {
 		all := scrapeOf(t, f)
 		for _, name := range []string{"frontend_requests_total", "frontend_http_responses_total", "breaker_state",
 			"kv_events_messages_total", "build_info"} {
-			if _, ok := all[prefix+name]; !ok {
-				t.Errorf("prefix %q: there is no %s", prefix, prefix+name)
-			}
+			assert.Contains(t, all, prefix+name)
 		}
 		for name := range all {
 			assert.True(t, strings.HasPrefix(name, prefix) && !strings.Contains(name, "tandem"),

@@ -109,60 +109,58 @@ func treeOf(f *fleet.Fleet, c *otlptest.Collector, n int) *tree {
 // way the legs are called in.
 func TestTracesAreTrees(t *testing.T) {
 	for _, engine := range []string{"sim", "vllm", "sglang", "trtllm"} {
-		for _, headers := range [][]string{nil, {"traceparent", traceparent, "tracestate", "vendor=1"}} {
-			for _, stream := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s, stream %v, %d headers", engine, stream, len(headers)/2), func(t *testing.T) {
-					o := fleet.Of(engine)
-					o.Prefill, o.Decode = 1, 1
-					f, c := tracing(t, o)
-					a, err := f.Try(context.Background(), fleet.CompletionPath,
-						`{"model":"tandem-sim","max_tokens":5,"ignore_eos":true,"temperature":0.5,`+
-							fmt.Sprintf(`"stream":%v,"prompt":%q}`, stream, fleet.Long), nil, headers...)
-					require.True(t, err == nil && a.Status == http.StatusOK, "status %d, %v: %s", a.Status, err, a.Body)
-					tr := treeOf(f, c, 6)
-					if headers == nil && tr.root.Parent != "" || headers != nil &&
-						(tr.root.Parent != clientsSpan || tr.root.Trace != clientsTrace || tr.root.State != "vendor=1") {
-						t.Errorf("the root's parent: %q, trace %s, state %q", tr.root.Parent, tr.root.Trace, tr.root.State)
+		for stream, headers := range map[bool][]string{false: nil, true: {"traceparent", traceparent, "tracestate", "vendor=1"}} {
+			t.Run(fmt.Sprintf("%s, stream %v, %d headers", engine, stream, len(headers)/2), func(t *testing.T) {
+				o := fleet.Of(engine)
+				o.Prefill, o.Decode = 1, 1
+				f, c := tracing(t, o)
+				a, err := f.Try(context.Background(), fleet.CompletionPath,
+					`{"model":"tandem-sim","max_tokens":5,"ignore_eos":true,"temperature":0.5,`+
+						fmt.Sprintf(`"stream":%v,"prompt":%q}`, stream, fleet.Long), nil, headers...)
+				require.True(t, err == nil && a.Status == http.StatusOK, "status %d, %v: %s", a.Status, err, a.Body)
+				tr := treeOf(f, c, 6)
+				if headers == nil && tr.root.Parent != "" || headers != nil &&
+					(tr.root.Parent != clientsSpan || tr.root.Trace != clientsTrace || tr.root.State != "vendor=1") {
+					t.Errorf("the root's parent: %q, trace %s, state %q", tr.root.Parent, tr.root.Trace, tr.root.State)
+				}
+				for name, want := range map[string]any{
+					"http.route": fleet.CompletionPath, "http.response.status_code": 200,
+					"gen_ai.operation.name": "text_completion", "gen_ai.request.model": "tandem-sim",
+					"gen_ai.request.max_tokens": 5, "gen_ai.request.temperature": .5, "gen_ai.usage.output_tokens": 5,
+					"gen_ai.usage.input_tokens": len(fleet.TextPrompt(fleet.Long)),
+					"gen_ai.request.stream":     stream, "tandem.outcome": "ok", "gen_ai.response.model": "tandem-sim",
+					"gen_ai.response.finish_reasons": "length",
+					"server.address":                 "127.0.0.1",
+				} {
+					if got := tr.root.Attributes[name]; got != want {
+						t.Errorf("%s is %v, want %v", name, got, want)
 					}
-					for name, want := range map[string]any{
-						"http.route": fleet.CompletionPath, "http.response.status_code": 200,
-						"gen_ai.operation.name": "text_completion", "gen_ai.request.model": "tandem-sim",
-						"gen_ai.request.max_tokens": 5, "gen_ai.request.temperature": .5, "gen_ai.usage.output_tokens": 5,
-						"gen_ai.usage.input_tokens": len(fleet.TextPrompt(fleet.Long)),
-						"gen_ai.request.stream":     stream, "tandem.outcome": "ok", "gen_ai.response.model": "tandem-sim",
-						"gen_ai.response.finish_reasons": "length",
-						"server.address":                 "127.0.0.1",
-					} {
-						if got := tr.root.Attributes[name]; got != want {
-							t.Errorf("%s is %v, want %v", name, got, want)
-						}
+				}
+				if tr.root.Name != "POST "+fleet.CompletionPath || tr.root.Service != "tandem-gateway" || tr.root.Failed != "" {
+					t.Errorf("the root: %+v", tr.root)
+				}
+				if _, known := tr.root.Attributes["gen_ai.response.time_to_first_chunk"]; known != stream {
+					t.Errorf("a time to the first chunk: %v", known)
+				}
+				seen := map[string]bool{}
+				for _, s := range tr.below {
+					seen[s.Name] = true
+					assert.True(t, s.Attributes["tandem.attempt"] == 1 && s.Failed == "", "%+v", s)
+					if s.Kind == "INTERNAL" {
+						continue
 					}
-					if tr.root.Name != "POST "+fleet.CompletionPath || tr.root.Service != "tandem-gateway" || tr.root.Failed != "" {
-						t.Errorf("the root: %+v", tr.root)
+					role := strings.TrimPrefix(s.Name, "tandem.")
+					if own := tr.engine[s.ID]; s.Kind != "CLIENT" || s.Attributes["tandem.worker.id"] != role+"-1" ||
+						own.Service != "tandem-worker-"+role+"-1" {
+						t.Errorf("%s of %v: below it %+v", s.Name, s.Attributes, own)
 					}
-					if _, known := tr.root.Attributes["gen_ai.response.time_to_first_chunk"]; known != stream {
-						t.Errorf("a time to the first chunk: %v", known)
-					}
-					seen := map[string]bool{}
-					for _, s := range tr.below {
-						seen[s.Name] = true
-						assert.True(t, s.Attributes["tandem.attempt"] == 1 && s.Failed == "", "%+v", s)
-						if s.Kind == "INTERNAL" {
-							continue
-						}
-						role := strings.TrimPrefix(s.Name, "tandem.")
-						if own := tr.engine[s.ID]; s.Kind != "CLIENT" || s.Attributes["tandem.worker.id"] != role+"-1" ||
-							own.Service != "tandem-worker-"+role+"-1" {
-							t.Errorf("%s of %v: below it %+v", s.Name, s.Attributes, own)
-						}
-						assert.Equal(t, (len(s.Events) == 1 && s.Events[0] == "first_token"), role == "decode" && stream,
-							"%s has the events %q", s.Name, s.Events)
-					}
-					if !seen["tandem.queue"] || !seen["tandem.prefill"] || !seen["tandem.decode"] {
-						t.Errorf("below the root: %s", tr.names())
-					}
-				})
-			}
+					assert.Equal(t, (len(s.Events) == 1 && s.Events[0] == "first_token"), role == "decode" && stream,
+						"%s has the events %q", s.Name, s.Events)
+				}
+				if !seen["tandem.queue"] || !seen["tandem.prefill"] || !seen["tandem.decode"] {
+					t.Errorf("below the root: %s", tr.names())
+				}
+			})
 		}
 	}
 }
@@ -248,33 +246,6 @@ func TestResumedStreamsAreLinked(t *testing.T) {
 	}
 	assert.True(t, root.Attributes["tandem.resumes"] == 1 && root.Attributes["gen_ai.usage.output_tokens"] == 120,
 		"the request: %v", root.Attributes)
-}
-
-// TestUnsampledRequests: a request that is not sampled has no span anywhere, and its engines know that it has none.
-func TestUnsampledRequests(t *testing.T) {
-	const unsampled = "00-" + clientsTrace + "-" + clientsSpan + "-00"
-	f, c := tracing(t, fleet.Options{Prefill: 1, Decode: 1,
-		Gateway: func(cfg *stack.GatewayConfig) { cfg.Traces.Sampler = "parentbased_always_off" }})
-	prefill, decode := f.Record("prefill-1"), f.Record("decode-1")
-	for name, headers := range map[string][]string{"no client's trace": nil, "not sampled by its client": {"traceparent", unsampled}} {
-		f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 3), headers...)
-		for _, r := range []*fleet.Recorder{prefill, decode} {
-			heads := r.Take()
-			require.Len(t, heads, 1, "calls")
-			got := heads[0].Get("Traceparent")
-			if headers != nil && got != unsampled || !strings.HasPrefix(got, "00-") || !strings.HasSuffix(got, "-00") {
-				t.Errorf("%s: the engine got %q", name, got)
-			}
-		}
-	}
-	// The next one is its client's to trace: whatever came before it came first.
-	if _, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask("and "+fleet.Long, 3), nil, "traceparent",
-		traceparent); err != nil {
-		t.Fatal(err)
-	}
-	assert.Equal(t, clientsTrace, treeOf(f, c, 6).root.Trace, "trace")
-	f.Eventually("the traced request's line has its trace",
-		func() bool { return strings.Contains(f.Logs.String(), "trace_id="+clientsTrace) })
 }
 
 // TestNoPromptInSpans looks for a prompt, an answer and a client's key in all bytes that a collector gets.

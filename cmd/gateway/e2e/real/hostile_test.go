@@ -3,10 +3,11 @@ package real
 import (
 	"context"
 	"crypto/tls"
-	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -54,22 +55,20 @@ func newHostile(t *testing.T) *hostile {
 	h := &hostile{t: t, ca: certstest.New(t, "fleet"), dir: t.TempDir()}
 	cert, key := h.ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1", "localhost"}}).Write(t, h.dir, "servers")
 	bundle := h.ca.Bundle(h.dir)
-	t.Setenv("TANDEM_NATS_CERT", cert)
-	t.Setenv("TANDEM_NATS_KEY", key)
-	t.Setenv("TANDEM_NATS_CA", bundle)
-	options, err := natsd.ProcessConfigFile(filepath.Join(securityFiles, "nats.conf"))
+	shipped, err := os.ReadFile(filepath.Join(securityFiles, "nats.conf"))
+	require.NoError(t, err)
+	variables := fmt.Sprintf("TANDEM_NATS_CERT: %q\nTANDEM_NATS_KEY: %q\nTANDEM_NATS_CA: %q\n", cert, key, bundle)
+	options, err := natsd.ProcessConfigFile(certstest.Write(t, filepath.Join(h.dir, "nats.conf"), append([]byte(variables), shipped...)))
 	require.NoError(t, err)
 	options.Host, options.Port, options.NoLog, options.NoSigs = "127.0.0.1", natsd.RANDOM_PORT, true, true
 	options.Cluster, options.Routes = natsd.ClusterOpts{}, nil // it is alone
-	if h.nats, err = natsd.NewServer(options); err != nil {
-		t.Fatal(err)
-	}
+	h.nats, err = natsd.NewServer(options)
+	require.NoError(t, err)
 	h.nats.Start()
 	t.Cleanup(func() { h.nats.Shutdown(); h.nats.WaitForShutdown() })
 	require.True(t, h.nats.ReadyForConnections(10*time.Second), "NATS is not ready")
-	if h.etcd, err = discovery.StartEtcd(discovery.EtcdConfig{CertFile: cert, KeyFile: key}); err != nil {
-		t.Fatal(err)
-	}
+	h.etcd, err = discovery.StartEtcd(discovery.EtcdConfig{CertFile: cert, KeyFile: key})
+	require.NoError(t, err)
 	t.Cleanup(h.etcd.Close)
 	access := stack.EtcdAccess{EtcdCA: bundle}
 	h.root = fleet.Links(t, &stack.Discovery{EtcdEndpoints: []string{h.etcd.URL()}, EtcdAccess: access}, "root").Etcd
@@ -108,10 +107,10 @@ func (h *hostile) links(d *stack.Discovery, log *slog.Logger) stack.Links {
 // A gateway and workers, each with what the shipped files let it do and no more, serve; the workers' KV events arrive. A
 // worker that writes another's record, or publishes another's events, is refused, and so is a gateway that writes.
 func TestFleetAmongOthers(t *testing.T) {
+	t.Parallel() // it waits for etcd, which hashes passwords
 	h := newHostile(t)
-	if _, err := h.root.UserAdd(t.Context(), "root", "root"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := h.root.UserAdd(t.Context(), "root", "root")
+	require.NoError(t, err)
 	h.users("gateway", "gateway-1")
 	h.users("worker", "prefill-1", stack.SimModel, "prefill", "prefill-1")
 	h.users("worker", "decode-1", stack.SimModel, "decode", "decode-1")
@@ -138,10 +137,7 @@ func TestFleetAmongOthers(t *testing.T) {
 		}
 		return f.Status("/health") == http.StatusOK
 	})
-	if got, want := f.Text(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 6))), fleet.Expected(fleet.TextPrompt(fleet.Long),
-		6); got != want {
-		t.Errorf("the answer is %q", got)
-	}
+	f.Exact(fleet.Long, 6)
 	f.Eventually("the worker's KV events are followed", func() bool {
 		var shown struct {
 			KVEvents map[string][]struct{ Blocks int } `json:"kv_events"`
@@ -169,19 +165,15 @@ func TestFleetAmongOthers(t *testing.T) {
 		{"gateway-1", "publish", prefill.SnapshotSubject(), false},
 		{"gateway-1", "subscribe", wire.AllEvents, false},
 	} {
-		if err := h.try(c.who, c.does, c.subject); (err != nil) != c.refused {
-			t.Errorf("%s may %s %s: %v, want it refused: %v", c.who, c.does, c.subject, err, c.refused)
-		}
+		assert.Equal(t, c.refused, h.try(c.who, c.does, c.subject) != nil, "%s is refused to %s %s", c.who, c.does, c.subject)
 	}
 	own, other := discovery.DefaultPrefix+stack.SimModel+"/prefill/prefill-1", discovery.DefaultPrefix+stack.SimModel+"/decode/decode-1"
-	for _, c := range []struct {
-		who, key string
-		refused  bool
-	}{{"prefill-1", other, true}, {"prefill-1", discovery.DefaultPrefix + "new/prefill/prefill-1", true}, {"gateway-1", own,
-		true}, {"gateway-1", other, true}} {
+	for _, c := range []struct{ who, key string }{
+		{"prefill-1", other}, {"prefill-1", discovery.DefaultPrefix + "new/prefill/prefill-1"}, {"gateway-1", own}, {"gateway-1", other},
+	} {
 		client := h.links(h.discovery(c.who), log).Etcd
 		_, err := client.Put(t.Context(), c.key, "{}")
-		assert.Equal(t, c.refused, errors.Is(err, rpctypes.ErrPermissionDenied), "%s writes %s: %v", c.who, c.key, err)
+		assert.ErrorIs(t, err, rpctypes.ErrPermissionDenied, "%s writes %s", c.who, c.key)
 	}
 	if _, err := nats.Connect(h.nats.ClientURL(), nats.RootCAs(h.ca.Bundle(h.dir))); err == nil {
 		t.Error("NATS lets in a client without a certificate")
@@ -218,18 +210,17 @@ func (h *hostile) try(who, does, subject string) error {
 	return <-complaints
 }
 
-// Workers behind https:// that ask for the gateway's certificate serve with it. Without it, or where their authority is
-// not named, the log names the setting.
+// Workers behind https:// that ask for the gateway's certificate serve with it. Where their authority is not named, the log names the
+// setting.
 func TestWorkersWithCertificates(t *testing.T) {
-	ca, other := certstest.New(t, "workers"), certstest.New(t, "other")
-	dir := t.TempDir()
+	t.Parallel()
+	ca, dir := certstest.New(t, "workers"), t.TempDir()
 	pair := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}})
 	shown, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	require.NoError(t, err)
-	old := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}, For: -time.Minute})
-	expired, err := tls.X509KeyPair(old.Cert, old.Key)
-	require.NoError(t, err)
-	start := func(f *fleet.Fleet, role pools.Role, id string) string {
+	cfg := fleet.GatewayConfig()
+	workers := &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}}
+	for id, role := range map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode} {
 		first := true
 		w, err := devfleet.NewWorker(devfleet.WorkerConfig{
 			Engine: engine.Config{Role: string(role), ID: id, Speedup: 20}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second,
@@ -244,52 +235,20 @@ func TestWorkersWithCertificates(t *testing.T) {
 			},
 		}, stack.Links{}, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
-		f.Run(id, w)
-		return strings.Replace(w.Record().Address, "http://", "https://", 1)
+		workers.Run(id, w)
+		t.Cleanup(workers.Workers[id].Kill)
+		cfg.Workers.Static = append(cfg.Workers.Static,
+			fleet.Endpoint(t, role, strings.Replace(w.Record().Address, "http://", "https://", 1)+",id="+id))
 	}
-	cert, key := ca.Issue(certstest.Leaf{}).Write(t, dir, "gateway")
-	foreignCert, foreignKey := other.Issue(certstest.Leaf{}).Write(t, dir, "foreign")
-	for _, c := range []struct {
-		name string
-		tls  stack.WorkerTLS
-		log  string // empty: it serves
-	}{
-		{"good", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: cert, Key: key}, ""},
-		{"no authority", stack.WorkerTLS{}, "name its authority by worker-ca-file"},
-		{"wrong authority", stack.WorkerTLS{CA: other.Bundle(dir), Cert: cert, Key: key}, "it is not in worker-ca-file"},
-		{"no certificate", stack.WorkerTLS{CA: ca.Bundle(dir)}, "worker-cert-file and worker-key-file are not given"},
-		{"wrong certificate", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: foreignCert, Key: foreignKey}, "worker-cert-file"},
-		{"expired worker", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: cert, Key: key},
-			"it is the other side's certificate, of 127.0.0.1, in force from "},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if c.name == "expired worker" {
-				shown = expired
-			}
-			starter := &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}}
-			cfg := fleet.GatewayConfig()
-			cfg.Workers.TLS = c.tls
-			cfg.Workers.Static = []discovery.Endpoint{
-				fleet.Endpoint(t, pools.Prefill, start(starter, pools.Prefill, "p1")+",id=p1"),
-				fleet.Endpoint(t, pools.Decode, start(starter, pools.Decode, "d1")+",id=d1"),
-			}
-			f := fleet.NewStatic(t, cfg)
-			t.Cleanup(func() {
-				for _, w := range starter.Workers {
-					w.Kill()
-				}
-			})
-			if c.log != "" {
-				f.Eventually("the log names the setting", func() bool { return strings.Contains(f.Logs.String(), c.log) })
-				return
-			}
-			f.Healthy()
-			if got, want := f.Text(f.Post(fleet.CompletionPath,
-				fleet.Ask(fleet.Long, 6))), fleet.Expected(fleet.TextPrompt(fleet.Long), 6); got != want {
-				t.Errorf("the answer is %q", got)
-			}
-		})
-	}
+	stranger := fleet.NewStatic(t, cfg)
+	stranger.Eventually("the log names the setting", func() bool {
+		return strings.Contains(stranger.Logs.String(), "name its authority by worker-ca-file")
+	})
+	cfg.Workers.TLS.CA = ca.Bundle(dir)
+	cfg.Workers.TLS.Cert, cfg.Workers.TLS.Key = ca.Issue(certstest.Leaf{}).Write(t, dir, "gateway")
+	f := fleet.NewStatic(t, cfg)
+	f.Healthy()
+	f.Exact(fleet.Long, 6)
 }
 
 // sharing is a gateway's routers, and its membership in a group.
@@ -308,9 +267,8 @@ func (h *hostile) join(host string, log *slog.Logger) *sharing {
 		Members: []pools.Member{{Worker: &pools.Worker{ID: "w", BlockSize: 16, TotalKVBlocks: 1000}}}}}
 	base := router.DefaultConfig()
 	base.OnBooking = func(made bool) { s.Booked(made) }
-	if s.routers, err = router.NewSet(base.ByRole(), log); err != nil {
-		h.t.Fatal(err)
-	}
+	s.routers, err = router.NewSet(base.ByRole(), log)
+	require.NoError(h.t, err)
 	cfg := setting.Default[member.Config]()
 	cfg.Complete("/tandem/workers")
 	cfg.Name = host + ":8000"
@@ -355,8 +313,9 @@ func (s *sharing) whole(n int) bool {
 
 // Two gateways with what the shipped nats.conf lets a gateway do are a group: what one has booked the other knows, from before
 // it joined and from then on, and its end. A certificate lets a gateway publish under its own name alone, and a worker neither
-// say nor hear anything of that.
+// publish nor receive anything of that.
 func TestGroupAmongOthers(t *testing.T) {
+	t.Parallel()
 	h := newHostile(t)
 	f := &fleet.Fleet{T: t, Logs: &fleet.LogBuffer{}}
 	log := slog.New(slog.NewTextHandler(f.Logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -384,9 +343,7 @@ func TestGroupAmongOthers(t *testing.T) {
 		{"subscribe", own + ">", ""},
 	} {
 		for _, who := range []string{"gateway-1", "gateway-2", "prefill-1", "decode-1"} {
-			if err := h.try(who, c.does, c.subject); (err == nil) != strings.Contains(c.who, who) {
-				t.Errorf("%s may %s %s: %v, want %q alone to", who, c.does, c.subject, err, c.who)
-			}
+			assert.Equal(t, strings.Contains(c.who, who), h.try(who, c.does, c.subject) == nil, "%s may %s %s", who, c.does, c.subject)
 		}
 	}
 	// Neither as the answer to a question that was never asked.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -29,8 +30,10 @@ func TestSoak(t *testing.T) {
 	t.Logf("seed %d, relay %s", seed, *fleet.Relayed)
 	o := fleet.Options{
 		Prefill: 2, Decode: 3, Speedup: 20,
-		Worker:  func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second },
-		Gateway: func(c *stack.GatewayConfig) { c.Pools.DownFor = 50 * time.Millisecond },
+		Worker: func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second },
+		Gateway: func(c *stack.GatewayConfig) {
+			c.Pools.DownFor, c.Upstream.IdleTimeout = 50*time.Millisecond, 200*time.Millisecond
+		},
 	}
 	f := fleet.New(t, o)
 	f.Exact(fleet.Long, 50)

@@ -109,9 +109,7 @@ func TestLyingEventsAreFound(t *testing.T) {
 			}
 			ask()
 			f.Idle()
-			if n := f.Workers["prefill-1"].Engine.Books().Blocks.Cached; n < 40 || n > 47 {
-				t.Fatalf("the prompt takes %d blocks", n)
-			}
+			require.InDelta(t, 43.5, f.Workers["prefill-1"].Engine.Books().Blocks.Cached, 3.5, "blocks that the prompt takes")
 			for marked := 0; marked == 0; _, marked = compared(t, f.Reg, pool) {
 				if ask(); turn > 100 {
 					t.Fatal("nobody noticed")
@@ -151,6 +149,7 @@ func TestLyingEventsAreFound(t *testing.T) {
 // whoever waits: requests queue in gateway and engines, siblings come in bursts,
 // and what was believed at the pick is evicted before its turn.
 func TestTrueEventsAreNeverMarked(t *testing.T) {
+	t.Parallel()
 	prompter, err := replay.NewPrompter(tokens.Sim(), paritySeed)
 	require.NoError(t, err)
 	cfg := parityEngine()
@@ -165,20 +164,16 @@ func TestTrueEventsAreNeverMarked(t *testing.T) {
 			{Count: 2, Role: pools.Decode, Engine: engine.Config{
 				Model: cfg.Model, BlockSize: parityBlock, TotalKVBlocks: 8192, ContextLength: cfg.ContextLength}}}},
 	} {
-		for seed := range uint64(2) {
-			for _, threshold := range []float64{-1, 0.1} {
-				t.Run(fmt.Sprintf("%s/seed=%d,threshold=%v", shape.name, seed, threshold), func(t *testing.T) {
-					t.Parallel()
-					f := parityFleet{groups: shape.groups, mode: "kv", threshold: threshold, reg: prometheus.NewRegistry()}
-					synctest.Test(t, func(t *testing.T) { f.onTheWire(t, parityTrace(paritySeed+seed), prompter) })
-					verdicts, marked := compared(t, f.reg, simulate.Model+"/"+shape.pool)
-					t.Logf("%v", verdicts)
-					if wrong := verdicts["over"] + verdicts["under"]; marked != 0 || wrong > verdicts["right"]/50 ||
-						verdicts["right"] < 40 {
-						t.Errorf("%d marked, %v", marked, verdicts)
-					}
-				})
-			}
+		for seed, threshold := range []float64{-1, 0.1} {
+			t.Run(fmt.Sprintf("%s/threshold=%v", shape.name, threshold), func(t *testing.T) {
+				t.Parallel()
+				f := parityFleet{groups: shape.groups, mode: "kv", threshold: threshold, reg: prometheus.NewRegistry()}
+				synctest.Test(t, func(t *testing.T) { f.onTheWire(t, parityTrace(paritySeed+uint64(seed)), prompter) })
+				verdicts, marked := compared(t, f.reg, simulate.Model+"/"+shape.pool)
+				if wrong := verdicts["over"] + verdicts["under"]; marked != 0 || wrong > verdicts["right"]/50 || verdicts["right"] < 40 {
+					t.Errorf("%d marked, %v", marked, verdicts)
+				}
+			})
 		}
 	}
 }

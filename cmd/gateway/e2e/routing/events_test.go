@@ -15,7 +15,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
 // A vLLM whose buffer is too short for what the gateway missed: the rank is
@@ -64,7 +63,7 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 				t.Fatalf("before anything is heard it is %+v", s)
 			}
 			fleet.NetworkOf(t).Reopen(published)
-			f.Eventually("what it said before is known to be lost", func() bool { return f.Sources()["v1"].State == "predicted" })
+			f.Eventually("what it published before is known to be lost", func() bool { return f.Sources()["v1"].State == "predicted" })
 			began, turns := time.Now(), 0
 			for ; turns < 60 || time.Since(began) < 300*time.Millisecond; turns++ {
 				turn(turns%6, strings.Repeat(fmt.Sprint("Turn ", turns/6, ". "), 1+turns/6*8))
@@ -91,58 +90,6 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 	}
 }
 
-// Two workers given by URL alone, one publishing as vLLM and one as SGLang, in one case with a word about where: without etcd
-// and NATS the gateway follows their caches over ZMQ, sends a prompt again where it is cached, and heals when a worker dies and
-// comes back empty. One that it was told not to follow is not.
-func TestWorkersByURLOverZMQ(t *testing.T) {
-	cfg, engines := fleet.GatewayConfig(), map[string]*fleet.Stock{}
-	cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
-	for id, d := range map[string]wire.Dialect{"v1": wire.VLLM, "s1": wire.SGLangArrays, "silent": wire.VLLM} {
-		s := fleet.NewStock(t, engine.Config{Role: "both", ID: id, Speedup: 50, BlockSize: 16, TotalKVBlocks: 40_000}, d, "kv@"+id)
-		engines[id] = s
-		cfg.Workers.Static = append(cfg.Workers.Static,
-			s.Endpoint(t, map[string]string{"s1": s.Published(), "silent": ",kv-events=none"}[id]))
-	}
-	if _, err := discovery.ParseEndpoint("", "http://h:1,kv-replay=tcp://h:2"); err == nil || !strings.Contains(err.Error(), "kv-events") {
-		t.Errorf("a replay without events: %v", err)
-	}
-	f := fleet.NewStatic(t, cfg)
-	for _, s := range engines {
-		f.Launch(s)
-	}
-	f.Followed("v1", "s1")
-	if s := f.Sources(); len(s) != 2 || s["v1"].Transport != "zmq" || f.Workers["silent"].Record().KVEvents != "zmq" {
-		t.Errorf("followed: %+v", s)
-	}
-	f.Eventually("the one that is not followed has joined", func() bool { return f.Gateway.Roster.Drain("silent", true) == nil })
-	f.Exact(fleet.Long, 4)
-	var holder string
-	f.Eventually("what was computed is known", func() bool {
-		for id, s := range f.Sources() {
-			if s.Blocks > 0 {
-				holder = id
-			}
-		}
-		return holder != ""
-	})
-	for i := range 3 {
-		f.Exact(fleet.Long, 4)
-		for id, s := range f.Sources() {
-			require.True(t, id == holder || s.Blocks <= 0, "answer %d came from %s, though %s holds the prompt", i, id, holder)
-		}
-	}
-	f.Workers[holder].Kill()
-	f.Launch(engines[holder])
-	f.Eventually("it is followed anew, and empty", func() bool {
-		s := f.Sources()[holder]
-		return s.State == "live" && s.Blocks == 0
-	})
-	f.Eventually("the prompt is computed and known again", func() bool {
-		f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4))
-		return f.Sources()["v1"].Blocks+f.Sources()["s1"].Blocks > 0
-	})
-}
-
 // A prompt whose tokens the gateway does not know, for it has tools, is known
 // again by its text, turn by turn; another salt is another conversation.
 func TestTextIsPredicted(t *testing.T) {
@@ -166,10 +113,10 @@ func textIsPredicted(t *testing.T, gateway func(c *stack.GatewayConfig)) {
 		before = (len(messages) + len(`[[{"type":"function","function":{"name":"look"}}]`)) / 64
 		messages += fmt.Sprintf(`,{"role":"user","content":"And then, number %d? %s"}`, turn, fleet.Long)
 		assert.Equal(t, served, f.Parse(ask(turn, "").Body).Nvext.WorkerID.Prefill,
-			"turn %d went to X, the conversation is on", turn)
-		assert.Equal(t, fmt.Sprint(before), f.OverlapOf(fmt.Sprint("turn-", turn)), "turn %d: overlap of N blocks", turn)
+			"the worker of turn %d", turn)
+		assert.Equal(t, fmt.Sprint(before), f.OverlapOf(fmt.Sprint("turn-", turn)), "the overlap in turn %d", turn)
 	}
 	ask(9, `"cache_salt":"other",`)
-	assert.Equal(t, "0", f.OverlapOf("turn-9cache_salt:other"), "another salt overlaps by N blocks")
+	assert.Equal(t, "0", f.OverlapOf("turn-9cache_salt:other"), "the overlap under another salt")
 	f.Idle()
 }

@@ -82,7 +82,7 @@ func TestAllChooseAlike(t *testing.T) {
 
 				a := f.Post(fleet.CompletionPath, `{"model":"simulated","prompt":`+prompt+`,"nvext":{"annotations":["query_instance_id"]}}`)
 				w := f.Parse(a.Body).Nvext.WorkerID
-				assert.Equal(t, want, w.Prefill+" "+w.Decode, "request %d: the gateway chooses N and the simulator", i)
+				assert.Equal(t, want, w.Prefill+" "+w.Decode, "request %d: the gateway and the simulator", i)
 				if counts[pools.Decode] > 0 && counts[pools.Prefill] == 0 {
 					continue // select does not let decode stand in
 				}
@@ -94,9 +94,9 @@ func TestAllChooseAlike(t *testing.T) {
 				} else {
 					got = " " + got
 				}
-				assert.Equal(t, want, got, "request %d: select chooses N and the simulator", i)
+				assert.Equal(t, want, got, "request %d: select and the simulator", i)
 			}
-			assert.GreaterOrEqual(t, len(different), 3, "all went to X: nothing was drawn")
+			assert.GreaterOrEqual(t, len(different), 3, "pairs that were chosen: nothing was drawn")
 		})
 	}
 }
