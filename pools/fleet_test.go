@@ -94,21 +94,13 @@ func TestPairsWithoutAHandOffAreRefused(t *testing.T) {
 		}
 		return nil
 	}}, quiet)
-	for _, c := range []struct {
-		engine string
-		role   Role
-		joins  bool
-	}{
-		{"vllm", Prefill, true}, {"vllm", Decode, true}, {"vllm", Both, true},
-		{"sglang", Prefill, false}, {"sglang", Decode, false}, {"sglang", Both, true},
-		{"trtllm", Prefill, false}, {"trtllm", Decode, false}, {"trtllm", Both, true},
-	} {
-		w := with(c.engine+"-"+string(c.role), func(w *Worker) { w.Role, w.Engine = c.role, c.engine })
-		err := r.Put(w)
-		_, joined := r.Lookup(w.ID)
-		assert.True(t, joined == c.joins && (err == nil) == c.joins, "%s: joined %t, %v", w.ID, joined, err)
-		if _, typed := errors.AsType[*NoHandOffError](err); !c.joins && !typed {
-			t.Errorf("%s: %v", w.ID, err)
+	for _, engine := range []string{"vllm", "sglang", "trtllm"} {
+		for _, role := range []Role{Prefill, Decode, Both} {
+			joins := engine == "vllm" || role == Both
+			w := with(engine+"-"+string(role), func(w *Worker) { w.Role, w.Engine = role, engine })
+			_, refused := errors.AsType[*NoHandOffError](r.Put(w))
+			_, joined := r.Lookup(w.ID)
+			assert.True(t, joined == joins && refused == !joins, "%s: joined %t, refused %t", w.ID, joined, refused)
 		}
 	}
 	require.Len(t, r.Refused(), 4, "are refused, want 4")

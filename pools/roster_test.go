@@ -62,21 +62,27 @@ func ids(p *Pool) (ids []string) {
 	return ids
 }
 
-func TestRunEndsTheTimeDown(t *testing.T) {
+// The time passes for the roster: a worker's time down and its grace end at their deadlines, also where a nearer one comes later.
+func TestRunEndsTimesDownAndGraces(t *testing.T) {
 	running(t, func(r *Roster) {
-		put(t, r, "p1", "p2")
-		changes := make(chan Status, 10) // as the callbacks see them
+		put(t, r, "p1", "p2", "p3")
+		changes := make(chan Status, 10) // p1's, as the callbacks see it
 		r.OnChange(func() {
 			m, _ := r.Lookup("p1")
 			changes <- m.Status
 		})
-		r.ReportDown("p1", "a")
+		r.Resync([]Worker{valid("p1"), valid("p2")}, time.Minute) // p3 goes in a minute
+		synctest.Wait()
+		r.ReportDown("p1", "a") // and p1 is back in five seconds
 		time.Sleep(defaultDownFor - 1)
 		synctest.Wait()
 		assert.True(t, len(changes) == 1 && <-changes == Down, "just before the deadline more than the failure was called back")
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		assert.True(t, len(changes) == 1 && <-changes == Up, "at the deadline the worker's return was not called back")
+		time.Sleep(time.Minute - defaultDownFor)
+		synctest.Wait()
+		assert.Equal(t, []string{"p1", "p2"}, ids(r.Snapshot("m", Prefill)), "after the grace")
 	})
 }
 
@@ -123,25 +129,6 @@ func TestEndedWorkersStayDown(t *testing.T) {
 	})
 }
 
-func TestRunLooksAgainWhenADeadlineComesNearer(t *testing.T) {
-	running(t, func(r *Roster) {
-		put(t, r, "p1", "p2", "p3")
-		r.Resync([]Worker{valid("p1"), valid("p2")}, time.Minute) // p3 goes in a minute
-		synctest.Wait()
-		r.ReportDown("p1", "a") // and p1 is back in five seconds
-		time.Sleep(defaultDownFor)
-		synctest.Wait()
-		if m, _ := r.Lookup("p1"); m.Status != Up {
-			t.Errorf("p1 is %v after its time down", m.Status)
-		}
-		time.Sleep(time.Minute - defaultDownFor)
-		synctest.Wait()
-		if got := ids(r.Snapshot("m", Prefill)); !slices.Equal(got, []string{"p1", "p2"}) {
-			t.Errorf("after the grace the pool is %v", got)
-		}
-	})
-}
-
 func TestCallbacksRunOutsideTheLock(t *testing.T) {
 	r := NewRoster(Config{}, quiet)
 	calls := 0
@@ -168,51 +155,22 @@ func TestSnapshotsAreImmutable(t *testing.T) {
 	w.Topology["rack"] = "spoilt"
 	put(t, r, "p0", "p2")
 	r.ReportDown("p1", "a")
-	if got := ids(before); !slices.Equal(got, []string{"p1"}) || before.Members[0].Status != Up {
-		t.Errorf("the old snapshot became %v, %v", got, before.Members[0].Status)
-	}
+	assert.Equal(t, []string{"p1"}, ids(before), "the old snapshot")
+	assert.Equal(t, Up, before.Members[0].Status, "in the old snapshot")
 	assert.Equal(t, "r7", before.Members[0].Worker.Topology["rack"], "the caller's map shows through: rack")
 	after := r.Snapshot("m", Prefill)
-	if got := ids(after); !slices.Equal(got, []string{"p0", "p1", "p2"}) || after.Version <= before.Version {
-		t.Errorf("the new snapshot is %v, version %d after %d", got, after.Version, before.Version)
-	}
+	assert.Equal(t, []string{"p0", "p1", "p2"}, ids(after), "the new snapshot")
+	assert.Greater(t, after.Version, before.Version)
 }
 
-func TestOnePoolsChangeLeavesTheOthersAlone(t *testing.T) {
-	r := NewRoster(Config{}, quiet)
-	put(t, r, "p1")
-	join(t, r, "d1", func(w *Worker) { w.Role = Decode })
-	before := r.Snapshot("m", Prefill)
-	r.ReportDown("d1", "a")
-	assert.Same(t, before, r.Snapshot("m", Prefill), "a decode worker's failure replaced the prefill pool")
-}
-
-func TestUnknownKnownAndEmptied(t *testing.T) {
+func TestUnknownPoolsAreEmpty(t *testing.T) {
 	r := NewRoster(Config{}, quiet)
 	never := r.Snapshot("m", Prefill)
-	if never == nil || never.Name() != "m/prefill" || len(never.Members) != 0 || never.Version != 0 || r.Known("m", Prefill) {
-		t.Errorf("a pool never heard of is %+v, known %t", never, r.Known("m", Prefill))
-	}
+	assert.True(t, never.Name() == "m/prefill" && len(never.Members) == 0 && never.Version == 0 && !r.Known("m", Prefill), "%+v", never)
 	put(t, r, "p1")
-	if got := r.Models(); !slices.Equal(got, []string{"m"}) {
-		t.Errorf("models %v", got)
-	}
+	assert.Equal(t, []string{"m"}, r.Models())
 	r.Remove("p1")
-	emptied := r.Snapshot("m", Prefill)
-	assert.True(t, len(emptied.Members) == 0 && emptied.Version != 0 && r.Known("m", Prefill) && !r.Known("m", Decode),
-		"an emptied pool is %+v", emptied)
-	assert.True(t, len(r.Models()) == 0 && len(r.Pools()) == 1, "models %v, %d pools", r.Models(), len(r.Pools()))
-}
-
-func TestRefusedAreShown(t *testing.T) {
-	r := NewRoster(Config{BlockSize: 32}, quiet)
-	err := r.Put(valid("p1"))
-	refusal, ok := errors.AsType[*RefusedError](err)
-	assert.True(t, ok && refusal.Worker == "p1" && refusal.Registered == 16 && refusal.Required == 32, "got %v", err)
-	if got := r.Refused(); len(got) != 1 || got[0].Worker.ID != "p1" || got[0].Err != err {
-		t.Errorf("refused: %v", got)
-	}
-	assert.ErrorIs(t, r.Drain("p1", true), ErrUnknownWorker, "draining a refused worker")
+	assert.True(t, r.Known("m", Prefill) && !r.Known("m", Decode) && len(r.Models()) == 0 && len(r.Pools()) == 1, "an emptied pool is not known")
 }
 
 func TestSnapshotDoesNotAllocate(t *testing.T) {
@@ -274,29 +232,60 @@ func TestCordonsAreBounded(t *testing.T) {
 		require.Equal(t, i == maxCordons, errors.Is(err, ErrTooManyCordons), "cordon %d: %v", i, err)
 		c.Remove("", w.ID) // an absent worker's cordon stays
 	}
-	if _, err := c.Drain("p0", false); err != nil {
-		t.Fatal(err)
-	}
+	_, err := c.Drain("p0", false)
+	require.NoError(t, err)
 	w := valid("last")
 	_, _ = c.Put("", &w, start)
-	if _, err := c.Drain("last", true); err != nil {
-		t.Errorf("after one was lifted: %v", err)
-	}
+	_, err = c.Drain("last", true)
+	assert.NoError(t, err, "after one was lifted")
 }
 
-func TestSourcesSpeakForThemselves(t *testing.T) {
-	r := NewRoster(Config{}, quiet)
-	etcd, flags := r.From("etcd"), r.From("flags")
-	require.NoError(t, etcd.Put(valid("p1")))
-	claimed, ok := errors.AsType[*ClaimedError](flags.Put(valid("p1")))
-	assert.True(t, ok && claimed.Worker == "p1" && claimed.Source == "flags" && claimed.By == "etcd",
-		"the second claim: %+v", claimed)
-	flags.Resync(nil, 0)
-	if m, in := r.Lookup("p1"); !in || m.Source != "etcd" {
-		t.Errorf("p1 is %+v after another source's list", m)
+// A worker that goes without leaving stays listed: one that is configured as long as it is, one that had registered for a day or until
+// it is forgotten. One that leaves, or comes back, is not lost.
+func TestLostWorkers(t *testing.T) {
+	c, now := NewCore(Config{}), time.Unix(0, 0)
+	w := func(id string) *Worker { w := valid(id); return &w }
+	put := func(source, id string) {
+		t.Helper()
+		_, err := c.Put(source, w(id), now)
+		require.NoError(t, err)
 	}
-	flags.Refuse(valid("p2"), errors.New("two models"))
-	if got := r.Refused(); len(got) != 1 || got[0].Worker.ID != "p2" || got[0].Source != "flags" {
-		t.Errorf("refused: %+v", got)
+	is := func(what string, want ...string) {
+		t.Helper()
+		got := c.View().Lost()
+		require.Len(t, got, len(want), "%s: lost", what)
+		for i, l := range got {
+			assert.True(t, l.Worker.ID == want[i] && l.Configured == (l.Source == "file"), "%s: %+v, want %q", what, l, want)
+		}
 	}
+	for _, id := range []string{"a", "b", "c"} {
+		put("etcd", id)
+	}
+	put("file", "f")
+	assert.False(t, c.Lose("file", w("a"), now), "one source lost another's worker")
+	c.Remove("etcd", "c")
+	c.Lose("file", w("f"), now)
+	c.Lose("file", w("never"), now) // it never answered
+	_, err := c.Resync("etcd", nil, time.Second, now)
+	require.NoError(t, err)
+	is("within the grace", "f", "never")
+	now = now.Add(time.Second)
+	c.Advance(now)
+	is("after the grace", "a", "b", "f", "never")
+	if l := c.View().Lost(); !l[0].Since.Equal(now) || !c.NextDeadline().Equal(now.Add(lostFor)) {
+		t.Errorf("since %v, until %v", l[0].Since, c.NextDeadline())
+	}
+	put("etcd", "a")
+	put("file", "f")
+	is("back", "b", "never")
+	for id, want := range map[string]error{"a": ErrNotLost, "never": ErrNotLost, "x": ErrUnknownWorker, "b": nil} {
+		assert.ErrorIs(t, c.Forget(id), want, id)
+	}
+	is("forgotten", "never")
+	c.Remove("file", "never")
+	is("taken out of the configuration")
+	_, _ = c.Resync("etcd", nil, 0, now)
+	is("lost", "a")
+	c.Advance(now.Add(lostFor))
+	is("a day later")
 }

@@ -1,7 +1,6 @@
 package wire_test
 
 import (
-	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"strconv"
@@ -30,14 +29,12 @@ func meaningOf(t *testing.T, b *wire.Batch, refused bool) map[string]any {
 	if b.Skipped > 0 {
 		m["skipped"] = b.Skipped
 	}
-	// Through JSON, so that both sides hold json.Number, []any and map[string]any.
+	// Through JSON, so that both sides hold float64, []any and map[string]any: no number here needs more than 53 bits.
 	text, err := json.Marshal(m)
 	require.NoError(t, err)
 	var out map[string]any
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	require.NoError(t, d.Decode(&out))
-	return numbersAsFloats(out).(map[string]any)
+	require.NoError(t, json.Unmarshal(text, &out))
+	return out
 }
 
 func eventMeaning(e *wire.Event) map[string]any {
@@ -138,7 +135,7 @@ func foldHashes(meaning map[string]any) map[string]any {
 			e["parent"] = foldHash(parent)
 		}
 	}
-	return numbersAsFloats(meaning).(map[string]any)
+	return meaning
 }
 
 func foldHash(text string) string {
@@ -154,25 +151,4 @@ func foldHash(text string) string {
 		return strconv.FormatUint(uint64(i), 10)
 	}
 	return text
-}
-
-// numbersAsFloats makes numbers of one value equal, however they are written; none here needs more than 53 bits.
-func numbersAsFloats(v any) any {
-	switch v := v.(type) {
-	case json.Number:
-		f, err := v.Float64()
-		if err != nil {
-			panic(err)
-		}
-		return f
-	case []any:
-		for i := range v {
-			v[i] = numbersAsFloats(v[i])
-		}
-	case map[string]any:
-		for k := range v {
-			v[k] = numbersAsFloats(v[k])
-		}
-	}
-	return v
 }
