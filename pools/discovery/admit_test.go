@@ -25,7 +25,7 @@ func at(id string, change func(*pools.Worker)) pools.Worker {
 
 func TestRecordsNameAllowedHostsOnly(t *testing.T) {
 	s := started(t)
-	c := s.client(s.etcd.URL())
+	c := s.direct()
 	zmq := func(endpoint, replay string) func(*pools.Worker) {
 		return func(w *pools.Worker) { w.KVEvents, w.KVEndpoint, w.KVReplay = "zmq", endpoint, replay }
 	}
@@ -78,7 +78,7 @@ func TestRecordsNameAllowedHostsOnly(t *testing.T) {
 
 func TestRecordsOpenNoListener(t *testing.T) {
 	s := started(t)
-	c := s.client(s.etcd.URL())
+	c := s.direct()
 	for id, endpoint := range map[string]string{"star": "tcp://*:5557", "v4": "tcp://0.0.0.0:5557", "v6": "tcp://[::]:5557"} {
 		s.record(c, at(id, func(w *pools.Worker) {
 			w.KVEvents, w.KVEndpoint, w.KVReplay, w.KVTopic, w.DataParallelRanks = "zmq", endpoint, "tcp://10.1.0.7:9000", "kv", 300
@@ -98,7 +98,7 @@ func TestRecordsOpenNoListener(t *testing.T) {
 
 func TestEtcdPasswordIsUsed(t *testing.T) {
 	s := started(t)
-	root := s.client(s.etcd.URL())
+	root := s.direct()
 	_, err := root.UserAdd(t.Context(), "root", "s:cret/@")
 	require.NoError(t, err)
 	_, err = root.UserGrantRole(t.Context(), "root", "root")
@@ -127,7 +127,7 @@ func TestEtcdPasswordIsUsed(t *testing.T) {
 	}
 	// Neither does it have to be there yet.
 	s.stop()
-	s.client("http://root:s%3Acret%2F%40@" + address)
+	s.client("http://root:s%3Acret%2F%40@"+address, Access{})
 	for _, bad := range [][]string{
 		{"http://root@" + address}, // no password
 		{"http://root:a@" + address, "http://root:b@" + address},
@@ -141,7 +141,7 @@ func TestEtcdPasswordIsUsed(t *testing.T) {
 // Whoever fills etcd does not fill the gateway: the workers that were there first stay.
 func TestRecordsAreBounded(t *testing.T) {
 	s := started(t)
-	c := s.client(s.etcd.URL())
+	c := s.direct()
 	s.record(c, testWorker("first"))
 	flood := func(from, to int) {
 		t.Helper()
@@ -171,5 +171,37 @@ func TestRecordsAreBounded(t *testing.T) {
 	})
 	if members() != maxEndpoints || known.knows("late") {
 		t.Errorf("%d members, the late one among them: %v", members(), known.knows("late"))
+	}
+}
+
+func TestHosts(t *testing.T) {
+	for _, c := range []struct {
+		list     []string
+		has, not []string
+	}{
+		{nil, nil, []string{"a", "127.0.0.1", ""}},
+		{[]string{"*"}, []string{"a", "10.0.0.1", "::1"}, nil},
+		{[]string{"GPU-1"}, []string{"gpu-1", "GPU-1.", "gpu-1"}, []string{"gpu-10", "a.gpu-1", "gpu"}},
+		{[]string{"*.gpu.example"}, []string{"a.gpu.example", "A.B.GPU.example."}, []string{"gpu.example", ".gpu.example", "agpu.example", "a.gpu.example.evil"}},
+		{[]string{"10.1.2.3"}, []string{"10.1.2.3", "::ffff:10.1.2.3"}, []string{"10.1.2.4", "10.1.2.3.evil", "010.1.2.3"}},
+		{[]string{"10.0.0.0/8", "fd00::/8"}, []string{"10.255.0.1", "fd12::1"}, []string{"11.0.0.1", "fe80::1", "fd12::1%eth0", "10.0.0.1.nip.io"}},
+		{[]string{"[fd00::1]"}, []string{"fd00::1"}, []string{"fd00::2"}},
+	} {
+		h, err := ParseHosts(c.list)
+		require.NoError(t, err, "%q", c.list)
+		for _, host := range c.has {
+			assert.True(t, h.Has(host), "%q does not have %q", c.list, host)
+		}
+		for _, host := range c.not {
+			assert.False(t, h.Has(host), "%q has %q", c.list, host)
+		}
+	}
+	for _, bad := range []string{"", "http://h", "h:1", "a*b", "*.*.x", "*.", "10.0.0.0/33", "a b", "user@h", "fe80::1%eth0"} {
+		if _, err := ParseHosts([]string{bad}); err == nil {
+			t.Errorf("%q is taken for a host", bad)
+		}
+	}
+	for host, want := range map[string]bool{"127.0.0.1": true, "127.9.9.9": true, "::1": true, "::ffff:127.0.0.1": true, "LocalHost": true, "10.0.0.1": false, "localhost.evil": false} {
+		assert.Equal(t, want, LoopbackHosts().Has(host), "loopback has %q: %v", host, !want)
 	}
 }

@@ -3,8 +3,11 @@ package discovery
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,7 +48,7 @@ func TestRegisterWatchDeregister(t *testing.T) {
 
 func TestDeregisterBeforeRun(t *testing.T) {
 	s := started(t)
-	c := s.client(s.gate.URL())
+	c := s.gated()
 	r, err := NewRegistrar(c, testWorker("w"), "", 0, quiet)
 	require.NoError(t, err)
 	require.NoError(t, r.Deregister(t.Context()))
@@ -134,7 +137,7 @@ func TestOutageLongerThanLease(t *testing.T) {
 			require.True(t, known.knows("w"), "forgotten while etcd was away")
 			_, before := known.reported()
 			s.start(c.second(first))
-			direct := s.client(s.etcd.URL())
+			direct := s.direct()
 			last, err := direct.Grant(t.Context(), int64(ttl/time.Second)) // ends after any old one
 			require.NoError(t, err)
 			within(t, "watched again, and still registered when any old lease has ended", func() bool {
@@ -157,7 +160,7 @@ func TestOutageLongerThanLease(t *testing.T) {
 func TestEtcdReplacedBetweenProbes(t *testing.T) {
 	s := started(t)
 	s.patience = brief
-	direct := s.client(s.etcd.URL())
+	direct := s.direct()
 	for range 100 {
 		_, err := direct.Put(t.Context(), "/elsewhere", "x")
 		require.NoError(t, err)
@@ -210,7 +213,7 @@ func TestSilentConnectionIsNoticed(t *testing.T) {
 func TestCompactedWhileAway(t *testing.T) {
 	s := started(t)
 	s.patience = brief
-	direct := s.client(s.etcd.URL())
+	direct := s.direct()
 	s.record(direct, testWorker("stays"))
 	s.record(direct, testWorker("leaves"))
 	known := s.watchWith(time.Second, 100*time.Millisecond)
@@ -236,6 +239,11 @@ func TestEmbeddedEtcdClosesUnderClients(t *testing.T) {
 	c, err := Dial([]string{e.URL()}, Access{})
 	require.NoError(t, err)
 	defer c.Close()
+	var taken int
+	_, err = fmt.Sscanf(e.URL(), "http://127.0.0.1:%d", &taken)
+	require.NoError(t, err)
+	_, err = StartEtcd(EtcdConfig{Port: taken})
+	require.Error(t, err, "started on a port that is taken")
 	lease, err := c.Grant(t.Context(), 10)
 	require.NoError(t, err)
 	alive, err := c.KeepAlive(t.Context(), lease.ID)
@@ -250,18 +258,9 @@ func TestEmbeddedEtcdClosesUnderClients(t *testing.T) {
 	}
 }
 
-func TestStartEtcdOnATakenPort(t *testing.T) {
-	g := newGate(t)
-	port := g.listener.Addr().(*net.TCPAddr).Port
-	if e, err := StartEtcd(EtcdConfig{Port: port}); err == nil {
-		e.Close()
-		t.Error("started on a port that is taken")
-	}
-}
-
 func TestBadRecordsAreSkipped(t *testing.T) {
 	s := started(t)
-	c := s.client(s.etcd.URL())
+	c := s.direct()
 	good := testWorker("good")
 	goodJSON := `{"id":"good","model":"org/model","role":"prefill","engine":"sim","address":"http://127.0.0.1:9000","block_size":16}`
 	bad := map[string]string{
@@ -311,11 +310,36 @@ func TestKeys(t *testing.T) {
 }
 
 func TestRegistrarsAreChecked(t *testing.T) {
-	c := newSite(t).client("http://127.0.0.1:1")
+	c := newSite(t).gated()
 	for _, ttl := range []time.Duration{-time.Second, time.Millisecond, 1500 * time.Millisecond} {
 		_, err := NewRegistrar(c, testWorker("w"), "", ttl, quiet)
 		require.Error(t, err, "a TTL of %v", ttl)
 	}
 	_, err := NewRegistrar(c, pools.Worker{}, "", 0, quiet)
 	require.Error(t, err, "an empty record")
+}
+
+// A page in a browser on this machine may send any body as text/plain, whose answer it need not see: one that
+// registers a worker would have prompts sent to it.
+func TestEmbeddedEtcdTakesNothingFromWebPages(t *testing.T) {
+	s := started(t)
+	c := s.direct()
+	_, err := c.Put(t.Context(), "b", "b")
+	require.NoError(t, err)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for path, body := range map[string]string{
+		"/v3/kv/put":         `{"key":"YQ==","value":"YQ=="}`,
+		"/v3/kv/deleterange": `{"key":"Yg=="}`,
+		"/v3/kv/range":       `{"key":"Yg=="}`,
+	} {
+		resp, err := client.Post(s.etcd.URL()+path, "text/plain", strings.NewReader(body))
+		require.NoError(t, err)
+		resp.Body.Close()
+		assert.GreaterOrEqual(t, resp.StatusCode, 400, "%s: status", path)
+	}
+	for key, want := range map[string]int64{"a": 0, "b": 1} {
+		got, err := c.Get(t.Context(), key)
+		require.NoError(t, err)
+		assert.Equal(t, want, got.Count, "values of %q", key)
+	}
 }

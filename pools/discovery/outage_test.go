@@ -20,7 +20,7 @@ func (r *recorder) reportedAfter(before int) {
 func TestRemovalsAfterAnOutage(t *testing.T) {
 	s := started(t)
 	s.patience = brief
-	direct := s.client(s.etcd.URL())
+	direct := s.direct()
 	w := s.record(direct, testWorker("w"))
 	known := s.watchWith(time.Minute, 100*time.Millisecond)
 	known.comes("w")
@@ -45,7 +45,7 @@ func TestRemovalsAfterAnOutage(t *testing.T) {
 // registers again as the process that it is; one that comes back too late goes, and one that deregisters goes at once.
 func TestLeasesThatEndTogether(t *testing.T) {
 	s := started(t)
-	direct := s.client(s.etcd.URL())
+	direct := s.direct()
 	known := s.watchWith(time.Minute, time.Minute)
 	back, stop := s.register(testWorker("back"))
 	gone := s.record(direct, testWorker("gone"))

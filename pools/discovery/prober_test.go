@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -125,12 +124,6 @@ func trtllm(version, params string) map[string]string {
 // prober runs a Prober over texts, each a role and an endpoint, and gives the roster it tells.
 func prober(t *testing.T, cfg ProberConfig, texts ...string) (*pools.Roster, *Prober, *logged) {
 	t.Helper()
-	return proberOver(t, cfg, nil, texts...)
-}
-
-// proberOver is prober over another network, where dial is given.
-func proberOver(t *testing.T, cfg ProberConfig, dial func(context.Context, string, string) (net.Conn, error), texts ...string) (*pools.Roster, *Prober, *logged) {
-	t.Helper()
 	logs := &logged{}
 	log := slog.New(slog.NewTextHandler(logs, nil))
 	roster := pools.NewRoster(pools.Config{}, log)
@@ -139,9 +132,6 @@ func proberOver(t *testing.T, cfg ProberConfig, dial func(context.Context, strin
 	}
 	p, err := NewProber(roster.From("flags"), cfg, log)
 	require.NoError(t, err)
-	if dial != nil {
-		p.asker.client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: dial}
-	}
 	p.Set(list(t, texts...))
 	running(t, p.Run)
 	return roster, p, logs

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"io"
 	"log/slog"
@@ -41,35 +42,26 @@ func testWorker(id string) pools.Worker {
 	}
 }
 
-// gate is a TCP proxy that can be shut, which breaks what goes through it and lets nothing new through. It gives an
-// etcd one address through restarts, and an outage a beginning and an end.
+// gate dials what runs behind it at the time, whatever the address, and nothing while it is shut, which breaks what it dialled.
+// It gives an etcd one address through restarts, and an outage a beginning and an end.
 type gate struct {
-	listener net.Listener
-	done     sync.WaitGroup
-
 	mu     sync.Mutex // guards all below
 	target string     // "" while shut
-	conns  map[net.Conn]struct{}
+	conns  []net.Conn
 }
 
-func newGate(t *testing.T) *gate {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	g := &gate{listener: l, conns: map[net.Conn]struct{}{}}
-	g.done.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			g.done.Go(func() { g.carry(c) })
-		}
-	})
-	t.Cleanup(func() { l.Close(); g.shut(); g.done.Wait() })
-	return g
+func (g *gate) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.target == "" {
+		return nil, errors.New("the gate is shut")
+	}
+	c, err := new(net.Dialer).DialContext(ctx, network, g.target)
+	if err == nil {
+		g.conns = append(g.conns, c)
+	}
+	return c, err
 }
-
-func (g *gate) URL() string { return "http://" + g.listener.Addr().String() }
 
 func (g *gate) open(url string) {
 	g.mu.Lock()
@@ -81,33 +73,10 @@ func (g *gate) shut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.target = ""
-	for c := range g.conns {
+	for _, c := range g.conns {
 		c.Close()
 	}
-}
-
-func (g *gate) carry(c net.Conn) {
-	defer c.Close()
-	g.mu.Lock()
-	target := g.target
-	g.mu.Unlock()
-	if target == "" {
-		return
-	}
-	up, err := net.Dial("tcp", target)
-	if err != nil {
-		return
-	}
-	defer up.Close()
-	g.mu.Lock()
-	shut := g.target == ""
-	g.conns[c], g.conns[up] = struct{}{}, struct{}{}
-	g.mu.Unlock()
-	if shut {
-		return
-	}
-	g.done.Go(func() { defer c.Close(); _, _ = io.Copy(c, up) })
-	_, _ = io.Copy(up, c)
+	g.conns = nil
 }
 
 // recorder is a roster that remembers what it was reported.
@@ -170,7 +139,7 @@ func (r *recorder) lastGrace() time.Duration {
 // site is a test's etcd, behind a gate, and what runs against it.
 type site struct {
 	t    *testing.T
-	gate *gate
+	gate gate
 	etcd *EmbeddedEtcd
 	ctx  context.Context
 	runs sync.WaitGroup
@@ -182,7 +151,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &site{t: t, gate: newGate(t), ctx: ctx, patience: brief}
+	s := &site{t: t, ctx: ctx, patience: brief}
 	t.Cleanup(func() {
 		cancel()
 		s.runs.Wait()
@@ -237,9 +206,17 @@ func (s *site) run(f func(context.Context) error) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-func (s *site) client(url string) *clientv3.Client {
+// direct and gated are clients of its etcd, past its gate and through it.
+func (s *site) direct() *clientv3.Client { s.t.Helper(); return s.client(s.etcd.URL(), Access{}) }
+
+func (s *site) gated() *clientv3.Client {
 	s.t.Helper()
-	c, err := Dial([]string{url}, Access{})
+	return s.client("etcd:2379", Access{dial: func(ctx context.Context, address string) (net.Conn, error) { return s.gate.dial(ctx, "tcp", address) }})
+}
+
+func (s *site) client(endpoint string, access Access) *clientv3.Client {
+	s.t.Helper()
+	c, err := Dial([]string{endpoint}, access)
 	require.NoError(s.t, err)
 	s.clients = append(s.clients, c)
 	return c
@@ -254,7 +231,7 @@ func (s *site) watchWith(grace, probeEvery time.Duration) *recorder {
 func (s *site) watchBy(cfg WatcherConfig, probeEvery time.Duration) *recorder {
 	s.t.Helper()
 	r := &recorder{Roster: pools.NewRoster(pools.Config{}, quiet), t: s.t}
-	w := NewWatcher(s.client(s.gate.URL()), r, cfg, quiet)
+	w := NewWatcher(s.gated(), r, cfg, quiet)
 	w.probeEvery, w.probeLimit, w.timeout, w.retry = probeEvery, s.patience, s.patience, soon
 	s.run(r.Run)
 	s.run(w.Run)
@@ -284,7 +261,7 @@ func (s *site) register(w pools.Worker) (r *Registrar, stop func()) {
 
 func (s *site) registerFor(w pools.Worker, ttl time.Duration) (r *Registrar, stop func()) {
 	s.t.Helper()
-	r, err := NewRegistrar(s.client(s.gate.URL()), w, "", ttl, quiet)
+	r, err := NewRegistrar(s.gated(), w, "", ttl, quiet)
 	require.NoError(s.t, err)
 	r.timeout, r.retry = s.patience, soon
 	return r, s.run(r.Run)

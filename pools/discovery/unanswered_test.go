@@ -79,20 +79,22 @@ func TestOwnWantTakesNoWorkerOut(t *testing.T) {
 			s := newStock(t, vllm("m"))
 			var beats, since atomic.Int64 // all, and those that have failed
 			var fails atomic.Bool
-			roster, _, _ := proberOver(t, ProberConfig{OnBeat: func(_ string, err error) {
+			cfg := ProberConfig{OnBeat: func(_ string, err error) {
 				beats.Add(1)
 				if err != nil {
 					since.Add(1)
 				}
-			}}, func(ctx context.Context, network, address string) (net.Conn, error) {
+			}, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 				if fails.Load() {
 					return nil, &net.OpError{Op: "dial", Net: network, Err: c.err}
 				}
 				return new(net.Dialer).DialContext(ctx, network, address)
-			}, "both "+s.URL+",id=w1")
+			}}
+			roster, _, _ := prober(t, cfg, "both "+s.URL+",id=w1")
 			here := func() bool { m, ok := roster.Lookup("w1"); return ok && m.Eligible(time.Now()) }
 			within(t, "the worker is there", here)
 			fails.Store(true)
+			s.CloseClientConnections()
 			if !c.stays {
 				within(t, "the worker has left", func() bool { return !here() })
 				return
@@ -109,9 +111,9 @@ func TestOwnWantTakesNoWorkerOut(t *testing.T) {
 // A worker's address leads to another engine, while the first one keeps its connections and goes on answering: the other
 // one is found.
 func TestMovedWorkersAreFound(t *testing.T) {
-	g := newGate(t)
+	var g gate
 	g.open(newStock(t, vllm("first")).URL)
-	r, _, _ := prober(t, ProberConfig{}, "both "+g.URL()+",id=w1")
+	r, _, _ := prober(t, ProberConfig{Dial: g.dial}, "both http://w:1,id=w1")
 	for _, model := range []string{"first", "second"} {
 		member(t, r, model, func(w *pools.Worker) bool { return w.Model == model })
 		g.open(newStock(t, vllm("second")).URL)

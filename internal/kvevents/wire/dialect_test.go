@@ -22,11 +22,12 @@ func TestDialectsWriteWhatEnginesWrite(t *testing.T) {
 		wire.VLLMMaps: "vllm-0.24.0/", wire.VLLMGroups: "vllm-0.20.2/", wire.VLLMExtraKeys: "vllm-0.17.1/", wire.VLLMLora: "vllm-0.14.1/",
 		wire.VLLMMedium: "vllm-0.11.2/", wire.VLLMFirst: "vllm-0.9.2/",
 	}
+	vectors := readVectors(t)
 	for d, prefix := range made {
 		t.Run(d.String(), func(t *testing.T) {
 			same, other := 0, []string{}
 			var b, back wire.Batch
-			for _, v := range readVectors(t) {
+			for _, v := range vectors {
 				if !strings.HasPrefix(v.ID, prefix) || v.Refused {
 					continue
 				}
