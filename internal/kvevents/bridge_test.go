@@ -224,23 +224,6 @@ func TestBridgeUnderLossOnBothSides(t *testing.T) {
 	}
 }
 
-func TestBridgeConfig(t *testing.T) {
-	good := bridge.Config{Pool: eventstest.Pool, Worker: "w", Ranks: 1, BlockSize: 16, From: zmq.Address{Endpoint: "tcp://h:1"}}
-	bus, log := memoryBus(t), slog.New(slog.DiscardHandler)
-	_, err := bridge.New(good, bus, log, nil)
-	require.NoError(t, err)
-	for name, change := range map[string]func(c *bridge.Config){
-		"ranks": func(c *bridge.Config) { c.Ranks = 0 }, "block size": func(c *bridge.Config) { c.BlockSize = 0 },
-		"endpoint": func(c *bridge.Config) { c.From.Endpoint = "" }, "worker": func(c *bridge.Config) { c.Worker = "" },
-		"follow": func(c *bridge.Config) { c.Follow.RetryMin = -1 },
-	} {
-		c := good
-		change(&c)
-		_, err := bridge.New(c, bus, log, nil)
-		assert.Error(t, err, name)
-	}
-}
-
 // TestOvergrownIsPredicted: over NATS and over a bridge as well, and neither index nor bridge keeps what was named.
 func TestOvergrownIsPredicted(t *testing.T) {
 	publishes := func(r *rig, tell func(...wire.Event)) {
@@ -265,20 +248,20 @@ func TestOvergrownIsPredicted(t *testing.T) {
 		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 1000)
 		publishes(r, p.tell)
 	})
-	t.Run("bridge", func(t *testing.T) {
-		e := newZMQEngine(t, 1, replays)
-		r := natsRig(t, memoryBus(t))
-		b := r.bridge(e.at(), 1, 1000)
+	overBridge := func(t *testing.T) (e *zmqEngine, r *rig, b *bridged) {
+		e, r = newZMQEngine(t, 1, replays), natsRig(t, memoryBus(t))
+		b = r.bridge(e.at(), 1, 1000)
 		r.until("connected", func() bool { return e.pub.Subscribers() > 0 })
+		return e, r, b
+	}
+	t.Run("bridge", func(t *testing.T) {
+		e, r, b := overBridge(t)
 		publishes(r, e.tell)
 		assert.LessOrEqual(t, b.Status()[0].Blocks, 4000+1000, "the bridge keeps N blocks")
 	})
 	// Blocks that others follow on are mirrored after their removal: leaves alone would keep all chains.
 	t.Run("leaves", func(t *testing.T) {
-		e := newZMQEngine(t, 1, replays)
-		r := natsRig(t, memoryBus(t))
-		b := r.bridge(e.at(), 1, 1000)
-		r.until("connected", func() bool { return e.pub.Subscribers() > 0 })
+		e, r, b := overBridge(t)
 		for i := range 100 {
 			chain := eventstest.Chain(uint32(i+1), 1000)
 			e.tell(chain, wire.Event{Kind: wire.Removed, Hashes: chain.Hashes[:999]})

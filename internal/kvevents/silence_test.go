@@ -59,9 +59,9 @@ func quietRig(t *testing.T, cfg follow.Config) (*rig, *speaker, *awayBus, *dropB
 }
 
 // is fails the test unless the worker is in a state.
-func (r *rig) is(want follow.State, when string) {
+func (r *rig) is(worker string, want follow.State, when string) {
 	r.t.Helper()
-	assert.Equal(r.t, want, r.status("w").State, when)
+	assert.Equal(r.t, want, r.status(worker).State, when)
 }
 
 func TestPublisherDiesWithoutAWord(t *testing.T) {
@@ -70,13 +70,13 @@ func TestPublisherDiesWithoutAWord(t *testing.T) {
 		p.stop()
 		heard := r.status("w").Heard
 		time.Sleep(4 * time.Second)
-		r.is(follow.Live, "after four seconds")
+		r.is("w", follow.Live, "after four seconds")
 		time.Sleep(3 * time.Second)
-		r.is(follow.Silent, "after seven seconds")
+		r.is("w", follow.Silent, "after seven seconds")
 		assert.Equal(t, heard, r.status("w").Heard)
 		checkIndex(t, p.Engine, r.idx.Of("w", 0)) // routing goes on with what is known
 		time.Sleep(time.Minute)
-		r.is(follow.Predicted, "after a minute")
+		r.is("w", follow.Predicted, "after a minute")
 
 		next := r.speaks(2, publish.Config{})
 		next.tell(next.Store(2))
@@ -105,7 +105,7 @@ func TestStateHoldsUntilThePublisherSpeaks(t *testing.T) {
 			drop.drop.Store(true)
 			time.Sleep(c.silent)
 			synctest.Wait()
-			r.is(c.state, c.name)
+			r.is("w", c.state, c.name)
 			assert.Equal(t, asked, away.asked.Load(), "requests: %s", c.name)
 			drop.drop.Store(false)
 			time.Sleep(time.Second) // the next heartbeat
@@ -125,10 +125,10 @@ func TestBusAway(t *testing.T) {
 		asked, before := away.asked.Load(), r.status("w").Repaired[follow.ByRing]
 		away.away.Store(true)
 		time.Sleep(1500 * time.Millisecond)
-		r.is(follow.Silent, "soon after")
+		r.is("w", follow.Silent, "soon after")
 		p.tell(p.Store(3))
 		time.Sleep(10 * time.Minute)
-		r.is(follow.Silent, "ten minutes later")
+		r.is("w", follow.Silent, "ten minutes later")
 		assert.Equal(t, asked, away.asked.Load(), "requests")
 		assert.Equal(t, 5, r.idx.Of("w", 0).Blocks(), "the blocks that are known")
 		away.away.Store(false)
@@ -149,9 +149,9 @@ func TestBusComesBackAlone(t *testing.T) {
 		time.Sleep(time.Hour)
 		away.away.Store(false)
 		time.Sleep(19 * time.Second)
-		r.is(follow.Silent, "before its time")
+		r.is("w", follow.Silent, "before its time")
 		time.Sleep(3 * time.Second)
-		r.is(follow.Predicted, "after it")
+		r.is("w", follow.Predicted, "after it")
 	})
 }
 

@@ -13,10 +13,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/kvevents/bridge"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/internal/tier"
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
@@ -233,6 +235,16 @@ func TestConfigsAreChecked(t *testing.T) {
 	for _, cfg := range []follow.Config{{PageTimeout: -1}, {RetryMin: -1}, {RetryMin: 2, RetryMax: 1}, {Concurrency: -1}, {MaxSnapshotBytes: -1}} {
 		_, err := follow.New(cfg, bus, nil, log, nil)
 		assert.Error(t, err, "%+v", cfg)
+	}
+	for name, spoil := range map[string]func(c *bridge.Config){
+		"": func(*bridge.Config) {}, "ranks": func(c *bridge.Config) { c.Ranks = 0 }, "block size": func(c *bridge.Config) { c.BlockSize = 0 },
+		"endpoint": func(c *bridge.Config) { c.From.Endpoint = "" }, "worker": func(c *bridge.Config) { c.Worker = "" },
+		"follow": func(c *bridge.Config) { c.Follow.RetryMin = -1 },
+	} {
+		cfg := bridge.Config{Pool: eventstest.Pool, Worker: "w", Ranks: 1, BlockSize: 16, From: zmq.Address{Endpoint: "tcp://h:1"}}
+		spoil(&cfg)
+		_, err := bridge.New(cfg, bus, log, nil)
+		assert.Equal(t, name != "", err != nil, "%s: %v", name, err)
 	}
 }
 

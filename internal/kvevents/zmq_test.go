@@ -232,28 +232,20 @@ func (r *rig) exact(e *zmqEngine, worker string) bool {
 	return s.State == follow.Live && s.Seq == e.pub.Next() && e.Mismatch(r.idx.Of(worker, 0), 16) == ""
 }
 
-// A subscriber that comes late learns what was said before by a replay.
+// A subscriber that comes late learns what was said before by a replay: also that it was nothing. Without a replay socket that
+// is not known.
 func TestReplayTellsTheBeginning(t *testing.T) {
-	e := newZMQEngine(t, 1, replays)
-	e.publish(500)
+	late, silent, dumb := newZMQEngine(t, 1, replays), newZMQEngine(t, 2, replays), newZMQEngine(t, 3, zmqpub.Config{})
+	late.publish(500)
 	r := newRig(t, zmqConfig(), nil, nil)
-	r.trackZMQ("w", e, 0)
-	r.until("live and exact", func() bool { return r.exact(e, "w") })
-	// Quiet engines are asked on, which mends nothing.
-	r.until("asked on", func() bool { return r.counted("kv_events_snapshots_total", "replayed") >= 5 })
-	if s := r.status("w"); s.Repaired != [len(follow.Methods)]uint64{follow.ByReplay: 1} {
-		t.Errorf("one replay brought what was missing: %+v", s)
-	}
-}
-
-// An engine that has said nothing yet is live, empty; one without a replay socket is not known to be.
-func TestSilentEngines(t *testing.T) {
-	asked, dumb := newZMQEngine(t, 1, replays), newZMQEngine(t, 2, zmqpub.Config{})
-	r := newRig(t, zmqConfig(), nil, nil)
-	r.trackZMQ("asked", asked, 0)
+	r.trackZMQ("late", late, 0)
+	r.trackZMQ("silent", silent, 0)
 	r.trackZMQ("dumb", dumb, 0)
-	r.until("live", func() bool { return r.status("asked").State == follow.Live && dumb.pub.Subscribers() == 1 })
-	assert.Equal(t, follow.Waiting, r.status("dumb").State, "state")
+	r.until("live and exact", func() bool { return r.exact(late, "late") && r.exact(silent, "silent") && dumb.pub.Subscribers() == 1 })
+	r.is("dumb", follow.Waiting, "without a replay socket")
+	// Quiet engines are asked on, which mends nothing.
+	r.until("asked on", func() bool { return r.counted("kv_events_snapshots_total", "replayed") >= 8 })
+	assert.Equal(t, [len(follow.Methods)]uint64{follow.ByReplay: 1}, r.status("late").Repaired)
 }
 
 // An engine that dies and comes back, most likely before anybody has, is told from its predecessor though no number fell
@@ -264,9 +256,7 @@ func TestRestartAtHigherNumbers(t *testing.T) {
 	r.until("exact", func() bool { return r.exact(e, "w") })
 	for _, messages := range []int{20, 60, 0} {
 		epoch := r.status("w").Epoch
-		e.stop()
-		e.Blocks = nil
-		e.start()
+		e.restart()
 		e.publish(messages)
 		r.until("exact again", func() bool { return r.status("w").Epoch > epoch && r.exact(e, "w") })
 	}
@@ -284,9 +274,8 @@ func TestEndedConnectionsAreReported(t *testing.T) {
 	r.sub.Untrack(eventstest.Pool, "left")
 	r.until("unsubscribed", func() bool { return left.pub.Subscribers() == 0 })
 	e.restart()
-	if worker := <-cut; worker != "w" || len(cut) > 0 {
-		t.Errorf("%s, and %d more", worker, len(cut))
-	}
+	assert.Equal(t, "w", <-cut)
+	assert.Empty(t, cut)
 }
 
 // neighbours are two ranks of one worker, on neighbouring ports.
@@ -406,9 +395,7 @@ func TestIndexEqualsEnginesUnderLossOverZMQ(t *testing.T) {
 	}
 	for name, e := range all {
 		r.until(name+" is exact", func() bool { return r.exact(e, name) })
-		if s := r.status(name); s.Losses != 0 || s.Transport != "zmq" {
-			t.Errorf("%+v", s)
-		}
+		assert.True(t, r.status(name).Losses == 0 && r.status(name).Transport == "zmq", "%+v", r.status(name))
 	}
 }
 

@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -204,91 +203,75 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 	}
 	r := pools.Worker{Model: "m", Engine: "trtllm", BlockSize: 32}
 	with := func(w pools.Worker, change func(w *pools.Worker)) pools.Worker { change(&w); return w }
-	const port = `"disaggregation_bootstrap_port":9001,`
+	const port, priority = `"disaggregation_bootstrap_port":9001,`, `"enable_priority_scheduling":true,"schedule_low_priority_values_first":`
 	names := func(data string) map[string]string { return map[string]string{"/v1/models": `{"data":[` + data + `]}`} }
+	old := names(`{"id":"m","owned_by":"sglang"}`)
+	old["/get_server_info"] = `{"page_size":1,"max_total_num_tokens":12800,"max_running_requests":null,"dp_size":4,"disaggregation_mode":"null"}`
 	for _, test := range []struct {
-		name    string
-		faces   map[string]string
-		role    string
-		options string
-		cfg     ProberConfig
-		want    pools.Worker
+		name, role, options string
+		faces               map[string]string
+		want                pools.Worker
 	}{
-		{name: "vllm", faces: vllm("m"), role: "prefill", want: v},
-		{name: "vllm by its metrics", faces: unnamed(vllm("m")), role: "prefill", want: with(v, func(w *pools.Worker) { w.Adapters, w.ContextLength = nil, 0 })},
-		{name: "vllm's adapter", faces: vllm("m"), role: "prefill", options: ",model=lora", want: with(v, func(w *pools.Worker) { w.Model, w.Adapters = "lora", nil })},
+		{"vllm", "prefill", "", vllm("m"), v},
+		{"vllm by its metrics", "prefill", "", unnamed(vllm("m")), with(v, func(w *pools.Worker) { w.Adapters, w.ContextLength = nil, 0 })},
+		{"vllm's adapter", "prefill", ",model=lora", vllm("m"), with(v, func(w *pools.Worker) { w.Model, w.Adapters = "lora", nil })},
 		{
-			name: "several names of one model", role: "both",
-			faces: names(`{"id":"m","owned_by":"vllm","root":"/w"},{"id":"z","owned_by":"vllm","root":"/w"},{"id":"lora","parent":"m","root":"/l"},{"id":"b","owned_by":"vllm","root":"/w"}`),
-			want:  pools.Worker{Model: "m", ServedNames: []string{"b", "z"}, Adapters: []string{"lora"}, Engine: "vllm", BlockSize: 16},
+			"several names of one model", "both", "",
+			names(`{"id":"m","owned_by":"vllm","root":"/w"},{"id":"z","owned_by":"vllm","root":"/w"},{"id":"lora","parent":"m","root":"/l"},{"id":"b","owned_by":"vllm","root":"/w"}`),
+			pools.Worker{Model: "m", ServedNames: []string{"b", "z"}, Adapters: []string{"lora"}, Engine: "vllm", BlockSize: 16},
 		},
 		{
-			name: "one of several names", role: "both", options: ",model=b", want: pools.Worker{Model: "b", Engine: "vllm", BlockSize: 16},
-			faces: names(`{"id":"m","owned_by":"vllm","root":"/w"},{"id":"b","owned_by":"vllm","root":"/w"}`),
+			"one of several names", "both", ",model=b", names(`{"id":"m","owned_by":"vllm","root":"/w"},{"id":"b","owned_by":"vllm","root":"/w"}`),
+			pools.Worker{Model: "b", Engine: "vllm", BlockSize: 16},
 		},
+		{"what was given wins", "prefill", ",block-size=16,context-length=99,ranks=1,device=h100", vllm("m"), with(v, func(w *pools.Worker) {
+			w.BlockSize, w.TotalKVBlocks, w.ContextLength, w.DataParallelRanks, w.DeviceClass = 16, 2000, 99, 1, "h100"
+		})},
 		{
-			name: "what was given wins", faces: vllm("m"), role: "prefill", options: ",block-size=16,context-length=99,ranks=1,device=h100", want: with(v, func(w *pools.Worker) {
-				w.BlockSize, w.TotalKVBlocks, w.ContextLength, w.DataParallelRanks, w.DeviceClass = 16, 2000, 99, 1, "h100"
-			}),
-		},
-		{
-			name: "vllm's Mooncake prefill", faces: mooncake(`{"1":{"engine_id":"e_dp1","worker_addr":{"0":{"0":"tcp://h:1"}}},"0":{"engine_id":"e_dp0"}}`), role: "prefill",
-			options: ",connector=vllm-mooncake,transfer=SELF", want: with(v, func(w *pools.Worker) {
+			"vllm's Mooncake prefill", "prefill", ",connector=vllm-mooncake,transfer=SELF",
+			mooncake(`{"1":{"engine_id":"e_dp1","worker_addr":{"0":{"0":"tcp://h:1"}}},"0":{"engine_id":"e_dp0"}}`), with(v, func(w *pools.Worker) {
 				w.Connector, w.Transfer, w.TransferIDs = "vllm-mooncake", "SELF", []string{"e_dp0", "e_dp1"}
 			}),
 		},
-		{name: "vllm's Mooncake decode", faces: vllm("m"), role: "decode", options: ",connector=vllm-mooncake", want: with(v, func(w *pools.Worker) { w.Connector = "vllm-mooncake" })},
-		{name: "sglang", faces: sglang("m"), role: "decode", want: g},
-		{name: "sglang by its server_info", faces: unnamed(sglang("m")), role: "decode", want: with(g, func(w *pools.Worker) { w.ContextLength = 0 })},
+		{"vllm's Mooncake decode", "decode", ",connector=vllm-mooncake", vllm("m"), with(v, func(w *pools.Worker) { w.Connector = "vllm-mooncake" })},
+		{"sglang", "decode", "", sglang("m"), g},
+		{"sglang by its server_info", "decode", "", unnamed(sglang("m")), with(g, func(w *pools.Worker) { w.ContextLength = 0 })},
 		{
-			name: "old sglang with pages of a token", role: "both", cfg: ProberConfig{BlockSize: 128},
-			faces: map[string]string{
-				"/v1/models":       `{"data":[{"id":"m","owned_by":"sglang"}]}`,
-				"/get_server_info": `{"page_size":1,"max_total_num_tokens":12800,"max_running_requests":null,"dp_size":4,"disaggregation_mode":"null"}`,
-			},
-			want: pools.Worker{Model: "m", Engine: "sglang", BlockSize: 128, PageSize: 1, TotalKVBlocks: 100, DataParallelRanks: 4},
+			"old sglang with pages of a token", "both", "", old,
+			pools.Worker{Model: "m", Engine: "sglang", BlockSize: 128, PageSize: 1, TotalKVBlocks: 100, DataParallelRanks: 4},
 		},
-		{name: "sglang's prefill mode", faces: sglangAs("prefill", port), role: "prefill", want: with(g, func(w *pools.Worker) { w.Transfer = "127.0.0.1:9001" })},
+		{"sglang's prefill mode", "prefill", "", sglangAs("prefill", port), with(g, func(w *pools.Worker) { w.Transfer = "127.0.0.1:9001" })},
+		{"sglang by priority", "decode", "", sglangAs("decode", priority+"false,"), with(g, func(w *pools.Worker) { w.Prioritizes = true })},
+		{"sglang by priority, the other way", "decode", "", sglangAs("decode", priority+"true,"), g},
+		{"its bootstrap server given", "prefill", ",transfer=10.0.0.9:9002", sglangAs("prefill", port), with(g, func(w *pools.Worker) { w.Transfer = "10.0.0.9:9002" })},
+		{"a bootstrap port of no prefill worker", "decode", "", sglangAs("decode", port), g},
+		{"a bootstrap port that is none", "prefill", "", sglangAs("prefill", `"disaggregation_bootstrap_port":90010,`), g},
+		{"trtllm", "both", "", names(`{"id":"m","owned_by":"tensorrt_llm"}`), r},
 		{
-			name: "sglang by priority", faces: sglangAs("decode", `"enable_priority_scheduling":true,"schedule_low_priority_values_first":false,`), role: "decode",
-			want: with(g, func(w *pools.Worker) { w.Prioritizes = true }),
-		},
-		{
-			name: "sglang by priority, the other way", role: "decode", want: g,
-			faces: sglangAs("decode", `"enable_priority_scheduling":true,"schedule_low_priority_values_first":true,`),
-		},
-		{
-			name: "sglang's prefill mode, its bootstrap server given", faces: sglangAs("prefill", port), role: "prefill", options: ",transfer=10.0.0.9:9002",
-			want: with(g, func(w *pools.Worker) { w.Transfer = "10.0.0.9:9002" }),
-		},
-		{name: "a bootstrap port of no prefill worker", faces: sglangAs("decode", port), role: "decode", want: g},
-		{name: "a bootstrap port that is none", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":90010,`), role: "prefill", want: g},
-		{name: "trtllm", role: "both", faces: names(`{"id":"m","owned_by":"tensorrt_llm"}`), want: r},
-		{
-			name: "trtllm's release and context endpoint", role: "both", options: ",block-size=64",
-			faces: trtllm(`"1.2.0"`, `{"ctx_info_endpoint":["tcp://10.0.0.1:4711","tcp://10.0.0.1:4712"],"ctx_dp_rank":0}`),
-			want: with(r, func(w *pools.Worker) {
+			"trtllm's release and context endpoint", "both", ",block-size=64",
+			trtllm(`"1.2.0"`, `{"ctx_info_endpoint":["tcp://10.0.0.1:4711","tcp://10.0.0.1:4712"],"ctx_dp_rank":0}`), with(r, func(w *pools.Worker) {
 				w.BlockSize, w.EngineVersion, w.TransferIDs = 64, "1.2.0", []string{"tcp://10.0.0.1:4711"}
 			}),
 		},
 		{
-			name: "trtllm's context endpoint in text, of another rank", role: "both", faces: trtllm(`null`, `{"ctx_info_endpoint":"tcp://[::1]:4711","ctx_dp_rank":2}`),
-			want: with(r, func(w *pools.Worker) { w.TransferIDs = []string{"", "", "tcp://[::1]:4711"} }),
+			"trtllm's context endpoint in text, of another rank", "both", "", trtllm(`null`, `{"ctx_info_endpoint":"tcp://[::1]:4711","ctx_dp_rank":2}`),
+			with(r, func(w *pools.Worker) { w.TransferIDs = []string{"", "", "tcp://[::1]:4711"} }),
 		},
-		{name: "trtllm without a transceiver", role: "both", faces: trtllm(`7`, `null`), want: r},
-		{name: "trtllm with an endpoint that is none", role: "both", faces: trtllm(`"a\nb"`, `{"ctx_info_endpoint":["ipc:///tmp/x"],"ctx_dp_rank":0}`), want: r},
-		{name: "trtllm with a rank that is none", role: "both", faces: trtllm(`""`, `{"ctx_info_endpoint":["tcp://h:1"],"ctx_dp_rank":-1}`), want: r},
-		{
-			name: "nothing but health", role: "both", faces: map[string]string{"/health": ""}, options: ",model=m,engine=vllm",
-			want: pools.Worker{Model: "m", Engine: "vllm", BlockSize: 16},
-		},
+		{"trtllm without a transceiver", "both", "", trtllm(`7`, `null`), r},
+		{"trtllm with an endpoint that is none", "both", "", trtllm(`"a\nb"`, `{"ctx_info_endpoint":["ipc:///tmp/x"],"ctx_dp_rank":0}`), r},
+		{"trtllm with a rank that is none", "both", "", trtllm(`""`, `{"ctx_info_endpoint":["tcp://h:1"],"ctx_dp_rank":-1}`), r},
+		{"nothing but health", "both", ",model=m,engine=vllm", map[string]string{"/health": ""}, pools.Worker{Model: "m", Engine: "vllm", BlockSize: 16}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newStock(t, test.faces)
 			self := func(text string) string {
 				return strings.ReplaceAll(text, "SELF", strings.TrimPrefix(s.URL, "http://"))
 			}
-			r, _, _ := prober(t, test.cfg, test.role+" "+s.URL+",id=w1"+self(test.options))
+			var cfg ProberConfig
+			if test.want.PageSize > 0 { // pages of a token leave a block's size to the operator
+				cfg.BlockSize = test.want.BlockSize
+			}
+			r, _, _ := prober(t, cfg, test.role+" "+s.URL+",id=w1"+self(test.options))
 			want := test.want
 			want.Transfer = self(want.Transfer)
 			want.ID, want.Role, want.Address, want.ModelInput, want.KVEvents = "w1", pools.Role(test.role), s.URL, "text", "none"
@@ -318,34 +301,33 @@ func TestMooncakeJoinsWithItsEngineIDs(t *testing.T) {
 }
 
 func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
-	mode := func(mode string) map[string]string { return sglangAs(mode, "") }
+	names := func(data string) map[string]string {
+		return map[string]string{"/health": "", "/v1/models": `{"data":[` + data + `]}`}
+	}
 	for _, test := range []struct {
-		name, models, options, want string
-		faces                       map[string]string // beside a list of models
-		role                        string            // other than both
+		name, role string
+		faces      map[string]string
+		options    string
+		want       string
 	}{
-		{name: "two models", models: `{"data":[{"id":"a","owned_by":"vllm"},{"id":"b","owned_by":"vllm"}]}`, want: `serves "a", "b": set model= to one of them`},
-		{name: "another model", models: `{"data":[{"id":"a","owned_by":"vllm"}]}`, options: ",model=b", want: `serves "a", not model=b`},
-		{name: "a name of two lines", models: `{"data":[{"id":"a\r\nb","owned_by":"vllm"}]}`, want: `serves "a\r\nb": a model's name is`},
-		{name: "a long name", models: `{"data":[{"id":"` + strings.Repeat("a", 1<<20) + `","owned_by":"vllm"}]}`, want: "a model's name is 1 to 256"},
-		{name: "no list", models: `<html>`, want: "something else than a list of models"},
-		{name: "no model", models: `{"data":[]}`, want: "something else than a list of models"},
-		{name: "unknown engine", models: `{"data":[{"id":"a"}]}`, want: "unknown engine: set engine="},
-		{name: "decode as prefill", faces: mode("decode"), role: "prefill", want: "runs with --disaggregation-mode decode and is listed as prefill"},
-		{name: "prefill as both", faces: mode("prefill"), want: "runs with --disaggregation-mode prefill and is listed as both"},
+		{"two models", "both", names(`{"id":"a","owned_by":"vllm"},{"id":"b","owned_by":"vllm"}`), "", `serves "a", "b": set model= to one of them`},
+		{"another model", "both", names(`{"id":"a","owned_by":"vllm"}`), ",model=b", `serves "a", not model=b`},
+		{"a name of two lines", "both", names(`{"id":"a\r\nb","owned_by":"vllm"}`), "", `serves "a\r\nb": a model's name is`},
+		{"a long name", "both", names(`{"id":"` + strings.Repeat("a", 1<<20) + `","owned_by":"vllm"}`), "", "a model's name is 1 to 256"},
+		{"no list", "both", names(`<html>`), "", "something else than a list of models"},
+		{"no model", "both", names(``), "", "something else than a list of models"},
+		{"unknown engine", "both", names(`{"id":"a"}`), "", "unknown engine: set engine="},
+		{"decode as prefill", "prefill", sglangAs("decode", ""), "", "runs with --disaggregation-mode decode and is listed as prefill"},
+		{"prefill as both", "both", sglangAs("prefill", ""), "", "runs with --disaggregation-mode prefill and is listed as both"},
 		{
-			name: "both as prefill", faces: mode("null"), role: "prefill",
-			want: "runs without --disaggregation-mode and is listed as prefill: start it with --disaggregation-mode prefill, or list it as both",
+			"both as prefill", "prefill", sglangAs("null", ""), "",
+			"runs without --disaggregation-mode and is listed as prefill: start it with --disaggregation-mode prefill, or list it as both",
 		},
-		{name: "both as decode", faces: mode("null"), role: "decode", want: "runs without --disaggregation-mode and is listed as decode"},
+		{"both as decode", "decode", sglangAs("null", ""), "", "runs without --disaggregation-mode and is listed as decode"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			faces := test.faces
-			if faces == nil {
-				faces = map[string]string{"/health": "", "/v1/models": test.models}
-			}
-			s := newStock(t, faces)
-			r, _, logs := prober(t, ProberConfig{}, cmp.Or(test.role, "both")+" "+s.URL+",id=w1"+test.options)
+			s := newStock(t, test.faces)
+			r, _, logs := prober(t, ProberConfig{}, test.role+" "+s.URL+",id=w1"+test.options)
 			within(t, "refused", func() bool {
 				refused := r.Refused()
 				if len(refused) != 1 {
@@ -354,7 +336,7 @@ func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
 				_, typed := errors.AsType[*answerError](refused[0].Err)
 				return typed && refused[0].Source == "flags" && strings.Contains(refused[0].Err.Error(), test.want)
 			})
-			if test.faces != nil {
+			if test.faces["/server_info"] != "" {
 				return // another engine would be another worker
 			}
 			before := s.count("/v1/models")

@@ -25,7 +25,7 @@ import (
 // TestMain has parallel tests go side by side though there are fewer processors: they wait for leases to end.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	if err := flag.Set("test.parallel", "10"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
@@ -145,6 +145,7 @@ type site struct {
 	runs sync.WaitGroup
 
 	patience time.Duration // of one call
+	logs     logged        // of the watchers
 
 	clients []*clientv3.Client // to be closed when all that runs has ended
 }
@@ -231,7 +232,7 @@ func (s *site) watchWith(grace, probeEvery time.Duration) *recorder {
 func (s *site) watchBy(cfg WatcherConfig, probeEvery time.Duration) *recorder {
 	s.t.Helper()
 	r := &recorder{Roster: pools.NewRoster(pools.Config{}, quiet), t: s.t}
-	w := NewWatcher(s.gated(), r, cfg, quiet)
+	w := NewWatcher(s.gated(), r, cfg, slog.New(slog.NewTextHandler(&s.logs, nil)))
 	w.probeEvery, w.probeLimit, w.timeout, w.retry = probeEvery, s.patience, s.patience, soon
 	s.run(r.Run)
 	s.run(w.Run)

@@ -211,4 +211,3 @@ func FuzzDecodeBatch(f *testing.F) {
 		}
 	})
 }
-
