@@ -25,9 +25,8 @@ func TestServedNames(t *testing.T) {
 	}
 	assert.Equal(t, []string{"x"}, r.View().ServedNames("a"))
 	put("a1", "a")
-	if got, _ := r.Resolve("x"); got != "x" {
-		t.Errorf("a name that no worker has any more is still %s", got)
-	}
+	got, _ := r.Resolve("x")
+	assert.Equal(t, "x", got, "a name that no worker has any more")
 	for _, names := range [][]string{{"a"}, {"x", "x"}, {""}, {"\n"}, slices.Repeat([]string{"x"}, MaxServedNames+1)} {
 		assert.Error(t, r.Put(with("bad", func(w *Worker) { w.Model, w.ServedNames = "a", names })), "%q", names)
 	}
@@ -105,9 +104,8 @@ func TestPairsWithoutAHandOffAreRefused(t *testing.T) {
 	}
 	require.Len(t, r.Refused(), 4, "are refused, want 4")
 	w := *r.Refused()[0].Worker
-	if w.Role = Both; r.Put(w) != nil || len(r.Refused()) != 3 {
-		t.Error("with role both it does not come in")
-	}
+	w.Role = Both
+	assert.True(t, r.Put(w) == nil && len(r.Refused()) == 3, "with role both it does not come in")
 }
 
 // Prefill and decode may differ in block size where the hand-off converts; within
@@ -132,9 +130,8 @@ func TestPoolsOfDifferentBlockSizes(t *testing.T) {
 		r := NewRoster(Config{BlockSize: c.forced, MixesBlocks: func(w *Worker) bool { return w.Engine == "vllm" }}, quiet)
 		join(t, r, "a", func(w *Worker) { w.Role, w.Engine = c.role, c.engine })
 		err := r.Put(with("b", func(w *Worker) { w.Role, w.Engine, w.BlockSize, w.PageSize = c.otherRole, c.engine, 64, c.otherPage }))
-		if _, typed := errors.AsType[*RefusedError](err); (err == nil) != c.joins || !c.joins && !typed {
-			t.Errorf("%s: %v", c.name, err)
-		}
+		_, typed := errors.AsType[*RefusedError](err)
+		assert.True(t, (err == nil) == c.joins && (c.joins || typed), "%s: %v", c.name, err)
 	}
 }
 

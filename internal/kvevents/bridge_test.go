@@ -103,9 +103,8 @@ func TestBridgeOfNobody(t *testing.T) {
 	r := natsRig(t, memoryBus(t))
 	b := r.bridge(zmq.Address{Endpoint: "tcp://127.0.0.1:1"}, 1, 0)
 	r.until("predicted", func() bool { return r.status("w").State == follow.Predicted })
-	if s := b.Status()[0]; !s.Partial || b.Settled() {
-		t.Errorf("%+v", s)
-	}
+	s := b.Status()[0]
+	assert.True(t, s.Partial && !b.Settled(), "%+v", s)
 }
 
 // An engine that begins anew is told under a new epoch, with nothing left of the one before.
@@ -144,9 +143,8 @@ func TestBridgeTellsLosses(t *testing.T) {
 				e.pub.Send([]byte("\xc1 not a batch"))
 			}
 			r.until("predicted", func() bool { return b.caughtUp(e) && r.status("w").State == follow.Predicted })
-			if s := b.Status()[0]; !s.Partial || s.From.Losses == 0 {
-				t.Errorf("%+v", s)
-			}
+			s := b.Status()[0]
+			assert.True(t, s.Partial && s.From.Losses != 0, "%+v", s)
 			assert.LessOrEqual(t, r.idx.Of("w", 0).Blocks(), len(e.Blocks), "more is indexed than the engine holds")
 			// Who comes now is told the same by the snapshot.
 			late := natsRig(t, r.bus)
@@ -219,9 +217,8 @@ func TestBridgeUnderLossOnBothSides(t *testing.T) {
 		}
 	}
 	r.until("exact", func() bool { return b.holds(e) })
-	if s := b.Status()[0]; s.From.Losses != 0 || lossy.Losses() == 0 {
-		t.Errorf("%+v; %d messages were lost on the bus", s, lossy.Losses())
-	}
+	s := b.Status()[0]
+	assert.True(t, s.From.Losses == 0 && lossy.Losses() != 0, "%+v; %d messages were lost on the bus", s, lossy.Losses())
 }
 
 // TestOvergrownIsPredicted: over NATS and over a bridge as well, and neither index nor bridge keeps what was named.
@@ -267,8 +264,7 @@ func TestOvergrownIsPredicted(t *testing.T) {
 			e.tell(chain, wire.Event{Kind: wire.Removed, Hashes: chain.Hashes[:999]})
 		}
 		r.until("all was heard", func() bool { return b.caughtUp(e) })
-		if got := b.Status()[0]; got.Blocks > view.MostBlocks(1000) || !got.Partial {
-			t.Errorf("%+v", got)
-		}
+		got := b.Status()[0]
+		assert.True(t, got.Blocks <= view.MostBlocks(1000) && got.Partial, "%+v", got)
 	})
 }

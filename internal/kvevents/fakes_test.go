@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/view"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -159,7 +160,6 @@ func (x *fakeIndex) Drop(worker string) {
 // checkIndex fails the test unless the index is what the engine holds.
 func checkIndex(t *testing.T, g *eventstest.Engine, part *eventstest.Part) {
 	t.Helper()
-	if text := g.Mismatch(part, 16); text != "" {
-		t.Fatalf("%s: %d blocks in the engine, %d indexed", text, len(g.Blocks), part.Blocks())
-	}
+	text := g.Mismatch(part, 16)
+	require.Empty(t, text, "%d blocks in the engine, %d indexed", len(g.Blocks), part.Blocks())
 }

@@ -68,9 +68,8 @@ func readRecorded(t *testing.T) []recorded {
 	}
 	require.NoError(t, err)
 	var all []recorded
-	if err := json.Unmarshal(data, &all); err != nil || len(all) == 0 {
-		t.Fatalf("%d conversations, %v", len(all), err)
-	}
+	err = json.Unmarshal(data, &all)
+	require.True(t, err == nil && len(all) != 0, "%d conversations, %v", len(all), err)
 	for i := range all {
 		all[i].read(t)
 	}
@@ -231,9 +230,8 @@ func (r *recorded) followed(t *testing.T, losing bool) {
 		s := rig.status("w")
 		return s.Seq == last+1 && (s.State == follow.Live || gone && s.State == follow.Predicted)
 	})
-	if s := rig.status("w"); hole && s.Losses == 0 {
-		t.Errorf("a number was never sent, and nothing counts as lost: %+v", s)
-	}
+	s := rig.status("w")
+	assert.False(t, hole && s.Losses == 0, "a number was never sent, and nothing counts as lost: %+v", s)
 	if gone {
 		return
 	}

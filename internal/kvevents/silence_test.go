@@ -134,9 +134,8 @@ func TestBusAway(t *testing.T) {
 		away.away.Store(false)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if s := r.status("w"); !r.follows(p) || s.Repaired[follow.ByRing] != before+1 {
-			t.Errorf("not whole: %+v", s)
-		}
+		s := r.status("w")
+		assert.True(t, r.follows(p) && s.Repaired[follow.ByRing] == before+1, "not whole: %+v", s)
 	})
 }
 

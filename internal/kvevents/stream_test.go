@@ -136,9 +136,8 @@ func TestAwaySubscriberLosesNothing(t *testing.T) {
 	s.missing(func() { s.p.say(200) })
 	s.catchesUp(s.p, "it goes on where it was")
 	s.unasked(asked)
-	if now := s.status("w"); now.Gaps != before.Gaps || now.Repaired != before.Repaired {
-		t.Errorf("it cost %d gaps", now.Gaps-before.Gaps)
-	}
+	now := s.status("w")
+	assert.True(t, now.Gaps == before.Gaps && now.Repaired == before.Repaired, "it cost %d gaps", now.Gaps-before.Gaps)
 	if f := s.pub.Stats(); f.Failed != 0 || f.Acked != s.p.Stats().Seq {
 		t.Errorf("%d of %d messages taken, %d failed", f.Acked, s.p.Stats().Seq, f.Failed)
 	}
@@ -171,9 +170,8 @@ func TestTrimmedStreamTakesASnapshot(t *testing.T) {
 	if now := s.status("w"); now.Repaired[follow.BySnapshot] == before.Repaired[follow.BySnapshot] {
 		t.Errorf("healed without a snapshot: %v", now.Repaired)
 	}
-	if n := s.another().status("w").Repaired; n[follow.BySnapshot] != 1 || n[follow.ByStream] != 0 {
-		t.Errorf("%v", n)
-	}
+	n := s.another().status("w").Repaired
+	assert.True(t, n[follow.BySnapshot] == 1 && n[follow.ByStream] == 0, "%v", n)
 }
 
 // While a subscriber is away a worker is restarted twice. What the stream has of each process is passed through in order.
@@ -191,9 +189,8 @@ func TestStreamOfManyProcesses(t *testing.T) {
 	})
 	s.catchesUp(s.p, "the last process")
 	assert.EqualValues(t, 3, s.counted("kv_events_messages_total", "new epoch")-began, "processes began")
-	if now := s.status("w"); now.Repaired != before.Repaired || s.p.Stats().Snapshots != 0 {
-		t.Errorf("%+v", now)
-	}
+	now := s.status("w")
+	assert.True(t, now.Repaired == before.Repaired && s.p.Stats().Snapshots == 0, "%+v", now)
 	s.until("the stream has all of it", func() bool { return s.pub.Stats().Pending == 0 })
 	assert.EqualValues(t, 1, s.another().status("w").Repaired[follow.ByStream], "of the last process alone")
 
@@ -218,9 +215,8 @@ func TestDurableBusWithoutAStream(t *testing.T) {
 		}
 	}
 	r.catchesUp(p, "whole all the same")
-	if s := pub.Stats(); s.Failed == 0 || s.Acked != 0 || uint64(refused) > s.Failed {
-		t.Errorf("%+v, %d refused at once", s, refused)
-	}
+	s := pub.Stats()
+	assert.True(t, s.Failed != 0 && s.Acked == 0 && uint64(refused) <= s.Failed, "%+v, %d refused at once", s, refused)
 }
 
 // A durable publisher is understood by a subscriber that is not, and the other way about.

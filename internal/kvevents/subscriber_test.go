@@ -42,9 +42,8 @@ func TestAPanicLosesNoSource(t *testing.T) {
 		for _, p := range all {
 			within(t, 30*time.Minute, 50*time.Millisecond, p.worker+" settles", func() bool { return r.follows(p) })
 		}
-		if n := contain.Panics()["kv_events"] - before; n < 4 {
-			t.Errorf("%d panics", n)
-		}
+		n := contain.Panics()["kv_events"] - before
+		assert.True(t, n >= 4, "%d panics", n)
 	})
 }
 
@@ -78,9 +77,7 @@ func TestSubscriberStartsAfterPublisher(t *testing.T) {
 		assert.True(t, len(r.sub.Sources()) == 0 && r.idx.Of("w", 0).Blocks() == 0, "a worker is followed that is not tracked")
 		r.track("w")
 		synctest.Wait()
-		if !r.follows(p) || r.status("w").Snapshots != 1 {
-			t.Errorf("not live at once: %+v", r.status("w"))
-		}
+		assert.True(t, r.follows(p) && r.status("w").Snapshots == 1, "not live at once: %+v", r.status("w"))
 		r.sub.Untrack(eventstest.Pool, "w")
 		synctest.Wait()
 		assert.True(t, !r.idx.Has("w", 0) && len(r.sub.Sources()) == 0, "an untracked worker is still there")
@@ -95,9 +92,7 @@ func TestTrackedAgainIsEmpty(t *testing.T) {
 		p.say(100)
 		time.Sleep(10500 * time.Millisecond) // virtual, between two heartbeats: a snapshot that was requested too early is requested again
 		synctest.Wait()
-		if !r.follows(p) || r.idx.Of("w", 0).Blocks() == 0 {
-			t.Fatalf("not live: %+v", r.status("w"))
-		}
+		require.True(t, r.follows(p) && r.idx.Of("w", 0).Blocks() != 0, "not live: %+v", r.status("w"))
 		p.stop() // it has died: no message of it will come
 		synctest.Wait()
 		r.sub.Untrack(eventstest.Pool, "w")
@@ -114,12 +109,10 @@ func TestWorkerWithoutPublisherWaits(t *testing.T) {
 	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
 		r.track("w")
 		time.Sleep(59 * time.Second) // virtual: it has come to the longest pause between attempts
-		if s := r.status("w"); s.State != follow.Waiting || !s.Heard.IsZero() {
-			t.Errorf("%+v", s)
-		}
-		if asked := r.counted("kv_events_snapshots_total", "unanswered"); asked < 12 || asked > 40 {
-			t.Errorf("asked %v times in a minute", asked)
-		}
+		s := r.status("w")
+		assert.True(t, s.State == follow.Waiting && s.Heard.IsZero(), "%+v", s)
+		asked := r.counted("kv_events_snapshots_total", "unanswered")
+		assert.True(t, asked >= 12 && asked <= 40, "asked %v times in a minute", asked)
 		time.Sleep(3 * time.Second)
 		assert.Equal(t, follow.Predicted, r.status("w").State)
 		p := r.speaks(1, publish.Config{})
@@ -271,9 +264,7 @@ func TestBlockSizeThatDoesNotFitIsRefusedByName(t *testing.T) {
 		// One odd block among many is refused by itself.
 		p.tell(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 2, HasParent: true, Tokens: eventstest.IDs(64, 24), BlockSize: 24})
 		synctest.Wait()
-		if s := r.status("w"); s.State != follow.Live {
-			t.Errorf("blocks of 32 tokens beside the router's 16: %+v\n%s", s, lines)
-		}
+		assert.Equal(t, follow.Live, r.status("w").State, "blocks of 32 tokens beside the router's 16:\n%s", lines)
 		assert.Equal(t, 4, r.idx.Of("w", 0).Leading(tier.Device, tokens.SequenceHashes(nil, prompt, 16, tokens.Seed("", ""))),
 			"leading blocks, want 4")
 		assert.Equal(t, 1, lines.count("KV events repaired"), lines.String())

@@ -111,9 +111,8 @@ func TestTwoEnginesOfOneWorker(t *testing.T) {
 	old.publish(1)
 	old.clear()
 	r.until("the old one counts again", func() bool { return r.exact(old, "w") })
-	if n, lines := connections.Load(), log.count("KV events"); n != 2 || lines > 12 {
-		t.Errorf("%d connections, %d lines in the log:\n%s", n, lines, log)
-	}
+	n, lines := connections.Load(), log.count("KV events")
+	assert.True(t, n == 2 && lines <= 12, "%d connections, %d lines in the log:\n%s", n, lines, log)
 }
 
 func TestPortTwiceIsRefused(t *testing.T) {
@@ -127,9 +126,8 @@ func TestPortTwiceIsRefused(t *testing.T) {
 	require.NoError(t, track("a", at("*", 0, "")))
 	for _, bad := range []zmq.Address{at("*", 0, ""), at("0.0.0.0", 0, ""), at("*", 1, ""), at("*", -1, "")} {
 		err := track("b", bad)
-		if taken, ok := errors.AsType[*follow.PortError](err); !ok || taken.Worker != "a" || !strings.Contains(err.Error(), fmt.Sprint(taken.Port)) {
-			t.Errorf("%+v: %v", bad, err)
-		}
+		taken, ok := errors.AsType[*follow.PortError](err)
+		assert.True(t, ok && taken.Worker == "a" && strings.Contains(err.Error(), fmt.Sprint(taken.Port)), "%+v: %v", bad, err)
 	}
 	for worker, good := range map[string]zmq.Address{"a": at("*", 0, ""), "b": at("*", 0, "b"), "c": at("*", 2, ""), "d": at("127.0.0.1", 0, "")} {
 		assert.NoError(t, track(worker, good), "%+v", good)

@@ -59,9 +59,8 @@ func TestRecordsNameAllowedHostsOnly(t *testing.T) {
 				t.Errorf("%s: %q refused for %v", when, r.Worker.ID, r.Err)
 			}
 		}
-		if m, _ := known.Lookup("good"); m.Worker.Role != pools.Prefill {
-			t.Errorf("%s: the good worker is %+v", when, m.Worker)
-		}
+		m, _ := known.Lookup("good")
+		assert.True(t, m.Worker.Role == pools.Prefill, "%s: the good worker is %+v", when, m.Worker)
 	}
 	check("in the list")
 	for id := range refused {
@@ -169,9 +168,8 @@ func TestRecordsAreBounded(t *testing.T) {
 		m, found := known.Lookup("first")
 		return found && len(m.Worker.Taints) == 1
 	})
-	if members() != maxEndpoints || known.knows("late") {
-		t.Errorf("%d members, the late one among them: %v", members(), known.knows("late"))
-	}
+	assert.True(t, members() == maxEndpoints && !known.knows("late"),
+		"%d members, the late one among them: %v", members(), known.knows("late"))
 }
 
 func TestHosts(t *testing.T) {
@@ -197,9 +195,8 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "http://h", "h:1", "a*b", "*.*.x", "*.", "10.0.0.0/33", "a b", "user@h", "fe80::1%eth0"} {
-		if _, err := ParseHosts([]string{bad}); err == nil {
-			t.Errorf("%q is taken for a host", bad)
-		}
+		_, err := ParseHosts([]string{bad})
+		assert.Error(t, err, "%q is taken for a host", bad)
 	}
 	for host, want := range map[string]bool{"127.0.0.1": true, "127.9.9.9": true, "::1": true, "::ffff:127.0.0.1": true, "LocalHost": true, "10.0.0.1": false, "localhost.evil": false} {
 		assert.Equal(t, want, LoopbackHosts().Has(host), "loopback has %q: %v", host, !want)

@@ -83,9 +83,8 @@ func TestParseEndpointNamesTheField(t *testing.T) {
 		assert.True(t, err == nil || !strings.Contains(err.Error(), "s3cret"),
 			"%q: the error tells the password: %v", test.text, err)
 	}
-	if _, err := ParseEndpoint("", "http://h:1,role=mixed"); err == nil || !strings.Contains(err.Error(), "prefill, decode, both") {
-		t.Errorf("a role that is none: %v", err)
-	}
+	_, err := ParseEndpoint("", "http://h:1,role=mixed")
+	assert.ErrorContains(t, err, "prefill, decode, both", "a role that is none")
 }
 
 func TestCheckEndpoints(t *testing.T) {
@@ -143,9 +142,8 @@ func TestNewEndpoint(t *testing.T) {
 		"kv-replay":   {Address: "http://h:1", KVEvents: "zmq", KVEndpoint: "tcp://h:1", KVReplay: "tcp://*:1"},
 	} {
 		_, err := NewEndpoint(w)
-		if bad, ok := errors.AsType[*EndpointError](err); !ok || bad.Field != field {
-			t.Errorf("%s: error %v", field, err)
-		}
+		bad, ok := errors.AsType[*EndpointError](err)
+		assert.True(t, ok && bad.Field == field, "%s: error %v", field, err)
 	}
 }
 

@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -33,9 +32,8 @@ func TestRegisterWatchDeregister(t *testing.T) {
 	known.comes("late")
 	assert.True(t, late.Lodged(), "a watcher knows the record, and its worker says that none could")
 	m, _ := known.Lookup("late")
-	if want := testWorker("late"); !m.Worker.Equal(&want) {
-		t.Errorf("the record came as %+v", m.Worker)
-	}
+	want := testWorker("late")
+	assert.True(t, m.Worker.Equal(&want), "the record came as %+v", m.Worker)
 
 	began := time.Now()
 	require.NoError(t, late.Deregister(t.Context()))
@@ -82,9 +80,8 @@ func succeeds(t *testing.T, change func(w *pools.Worker)) {
 	require.NoError(t, old.Deregister(t.Context()))
 	s.register(testWorker("marker")) // whatever the above did has been reported when this is
 	known.comes("marker")
-	if removed, _ := known.reported(); len(removed) > 0 || !isNext() {
-		t.Errorf("removed %v", removed)
-	}
+	removed, _ := known.reported()
+	assert.True(t, len(removed) == 0 && isNext(), "removed %v", removed)
 }
 
 func TestSuccessorOutlivesDeregister(t *testing.T) {
@@ -253,9 +250,8 @@ func TestEmbeddedEtcdClosesUnderClients(t *testing.T) {
 	began := time.Now()
 	e.Close()
 	assert.LessOrEqual(t, time.Since(began), 2*time.Second, "took")
-	if _, err := os.Stat(e.temp.Path()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("its directory is still there: %v", err)
-	}
+	_, err = os.Stat(e.temp.Path())
+	assert.ErrorIs(t, err, os.ErrNotExist, "its directory is still there")
 }
 
 func TestBadRecordsAreSkipped(t *testing.T) {
@@ -291,9 +287,8 @@ func TestBadRecordsAreSkipped(t *testing.T) {
 	s.register(testWorker("marker")) // whatever the above did has been reported when this is
 	known.comes("marker")
 	removed, _ := known.reported()
-	if pool := known.Snapshot("org/model", pools.Prefill); len(pool.Members) != 2 || len(removed) > 0 {
-		t.Errorf("%d members, removed %v", len(pool.Members), removed)
-	}
+	pool := known.Snapshot("org/model", pools.Prefill)
+	assert.True(t, len(pool.Members) == 2 && len(removed) == 0, "%d members, removed %v", len(pool.Members), removed)
 }
 
 func TestKeys(t *testing.T) {

@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
@@ -35,9 +34,8 @@ func TestRemovalsAfterAnOutage(t *testing.T) {
 	s.record(direct, testWorker("w"))
 	s.record(direct, testWorker("marker"))
 	known.comes("marker")
-	if removed, _ := known.reported(); len(removed) > 0 || !known.knows("w") {
-		t.Errorf("removed %v, although it came back", removed)
-	}
+	removed, _ := known.reported()
+	assert.True(t, len(removed) == 0 && known.knows("w"), "removed %v, although it came back", removed)
 }
 
 // TestLeasesThatEndTogether: a worker whose lease was ended, by an etcd that stood still for longer, say, stays for a moment, in which it
@@ -55,17 +53,15 @@ func TestLeasesThatEndTogether(t *testing.T) {
 	require.NoError(t, err)
 	gone.forget(t)
 	known.reportedAfter(before)
-	if removed, _ := known.reported(); len(removed) > 0 || !known.knows("back") {
-		t.Errorf("removed %v", removed)
-	}
+	removed, _ := known.reported()
+	assert.True(t, len(removed) == 0 && known.knows("back"), "removed %v", removed)
 	known.goes("gone")
 	assert.True(t, known.knows("back") && known.lastGrace() <= probation,
 		"one that registered again is gone, or stays for %v", known.lastGrace())
 	require.NoError(t, back.Deregister(t.Context()))
 	known.goes("back")
-	if removed, _ := known.reported(); !slices.Equal(removed, []string{"back"}) {
-		t.Errorf("removed %v at once", removed)
-	}
+	removed, _ = known.reported()
+	assert.Equal(t, []string{"back"}, removed, "removed at once")
 	stop()
 }
 
@@ -73,9 +69,8 @@ func TestLeasesThatEndTogether(t *testing.T) {
 func TestCutOffLongerThanLeases(t *testing.T) {
 	for _, ttl := range []time.Duration{2 * time.Second, 3 * time.Second, 10 * time.Second, time.Hour} {
 		w := NewWatcher(nil, nil, WatcherConfig{Grace: ttl}, quiet)
-		if notices := w.probeEvery + w.probeLimit; notices >= ttl*2/3 || notices > 8*time.Second {
-			t.Errorf("TTL %v: a cut is noticed after %v", ttl, notices)
-		}
+		notices := w.probeEvery + w.probeLimit
+		assert.True(t, notices < ttl*2/3 && notices <= 8*time.Second, "TTL %v: a cut is noticed after %v", ttl, notices)
 	}
 }
 
@@ -89,7 +84,6 @@ func TestDeregisterWithoutEtcd(t *testing.T) {
 	s.gate.shut()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := r.Deregister(ctx); err == nil || ctx.Err() != nil {
-		t.Errorf("%v, and %v", err, ctx.Err())
-	}
+	err := r.Deregister(ctx)
+	assert.True(t, err != nil && ctx.Err() == nil, "%v, and %v", err, ctx.Err())
 }

@@ -292,9 +292,8 @@ func TestMooncakeJoinsWithItsEngineIDs(t *testing.T) {
 		s := newStock(t, mooncake(query))
 		r, _, _ := prober(t, ProberConfig{}, "prefill "+s.URL+",id=w1,connector=vllm-mooncake,transfer="+strings.TrimPrefix(s.URL, "http://"))
 		within(t, "it is asked again", func() bool { return s.count("/query") > 2 })
-		if _, ok := r.Lookup("w1"); ok {
-			t.Errorf("%s: joined", query)
-		}
+		_, ok := r.Lookup("w1")
+		assert.False(t, ok, "%s: joined", query)
 		s.set(func(s *stock) { s.faces["/query"] = `{"0":{"engine_id":"e"}}` })
 		member(t, r, "it joins once it answers", func(w *pools.Worker) bool { return len(w.TransferIDs) == 1 && w.TransferIDs[0] == "e" })
 	}
@@ -373,9 +372,8 @@ func TestAnotherProcessIsAnotherIncarnation(t *testing.T) {
 	asked := s.count("/metrics")
 	s.CloseClientConnections()
 	within(t, "asked everything over a new connection", func() bool { return s.count("/metrics") > asked })
-	if m, _ := r.Lookup("w1"); m.Worker.Incarnation != first {
-		t.Error("a lost connection alone made another incarnation")
-	}
+	m, _ := r.Lookup("w1")
+	assert.Equal(t, first, m.Worker.Incarnation, "a lost connection alone made another incarnation")
 	s.set(func(s *stock) {
 		s.faces["/metrics"] = strings.Replace(vllmMetrics, "1.7e+09", "1.8e+09", 1)
 	})
@@ -407,9 +405,8 @@ func TestSilentWorkersJoinNothing(t *testing.T) {
 		_, in := r.Lookup("w2")
 		return !in && r.Known("m", pools.Both)
 	})
-	if _, in := r.Lookup("w1"); in {
-		t.Error("a worker that never answered is in")
-	}
+	_, in := r.Lookup("w1")
+	assert.False(t, in, "a worker that never answered is in")
 	assert.Equal(t, 1, logs.count("w1"), "%s", logs)
 	p.Set(nil)
 	within(t, "gone", func() bool { return len(r.Models()) == 0 })
@@ -453,9 +450,8 @@ func TestAnswersAreBounded(t *testing.T) {
 	s := newStock(t, faces)
 	r, _, logs := prober(t, ProberConfig{}, "both "+s.URL+",id=w1")
 	within(t, "said", func() bool { return strings.Contains(logs.String(), "longer than") })
-	if _, in := r.Lookup("w1"); in {
-		t.Error("taken in")
-	}
+	_, in := r.Lookup("w1")
+	assert.False(t, in, "taken in")
 }
 
 func TestSetChangesTheList(t *testing.T) {
@@ -474,9 +470,8 @@ func TestSetChangesTheList(t *testing.T) {
 	})
 	p.Set(list(t, "both "+a.URL+",id=a"))
 	within(t, "b is out", func() bool { _, in := r.Lookup("b"); return !in })
-	if now, _ := r.Lookup("a"); now.Worker != kept.Worker {
-		t.Error("a was not left alone")
-	}
+	now, _ := r.Lookup("a")
+	assert.True(t, now.Worker == kept.Worker, "a was not left alone")
 }
 
 // The core by itself.
@@ -517,9 +512,8 @@ func FuzzFacts(f *testing.F) {
 			read(&reported)
 			w, _ := reported.record(pools.Worker{ID: "w", Role: pools.Both, Address: "http://h:1", Model: "m"}, 0)
 			// A block beyond all bounds is for the roster to refuse by name.
-			if invalid, ok := errors.AsType[*pools.InvalidError](w.Validate()); ok && invalid.Field != "block_size" {
-				t.Errorf("%q: %v", body, invalid)
-			}
+			invalid, ok := errors.AsType[*pools.InvalidError](w.Validate())
+			assert.False(t, ok && invalid.Field != "block_size", "%q: %v", body, invalid)
 		}
 	})
 }
@@ -547,9 +541,7 @@ func TestTheLatestSuspicionCounts(t *testing.T) {
 		for _, since := range order {
 			f.suspect(since)
 		}
-		if got := <-f.suspected; !got.Equal(late) {
-			t.Errorf("asked about %v of %v", got, order)
-		}
+		assert.Equal(t, late, <-f.suspected, "of %v", order)
 	}
 }
 
@@ -568,9 +560,8 @@ func TestAskFirst(t *testing.T) {
 	}}
 	r, _, _ := prober(t, cfg, "both "+s.URL+",id=w1,model=m")
 	within(t, "a failure is reported", func() bool { return failed.Load() > 0 })
-	if _, in := r.Lookup("w1"); in {
-		t.Error("it is in before it answered")
-	}
+	_, in := r.Lookup("w1")
+	assert.False(t, in, "it is in before it answered")
 	s.set(func(s *stock) { s.ill = 0 })
 	member(t, r, "in", anyWorker)
 	within(t, "an answer is reported", func() bool { return well.Load() > 0 })

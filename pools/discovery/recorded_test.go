@@ -118,11 +118,9 @@ vllm:cache_config_info{block_size="16",effective_attention_block_size="16",engin
 		{"not known", `vllm:cache_config_info{block_size="16",effective_attention_block_size="None",engine="0",kv_cache_size_tokens="None",num_gpu_blocks="None"} 1.0`, 0, 16, 0, 0},
 	} {
 		var got facts
-		if want := (facts{blockTokens: c.tokens, kvTokens: c.kv, ranks: c.ranked}); !got.readMetrics([]byte(c.metrics+"\n")) || got != want {
-			t.Errorf("%s: %+v, want %+v", c.name, got, want)
-		}
-		if w, _ := got.record(pools.Worker{Role: pools.Both}, 0); w.TotalKVBlocks != c.blocks {
-			t.Errorf("%s: %d blocks, want %d", c.name, w.TotalKVBlocks, c.blocks)
-		}
+		want := (facts{blockTokens: c.tokens, kvTokens: c.kv, ranks: c.ranked})
+		assert.True(t, got.readMetrics([]byte(c.metrics+"\n")) && got == want, "%s: %+v, want %+v", c.name, got, want)
+		w, _ := got.record(pools.Worker{Role: pools.Both}, 0)
+		assert.True(t, w.TotalKVBlocks == c.blocks, "%s: %d blocks, want %d", c.name, w.TotalKVBlocks, c.blocks)
 	}
 }

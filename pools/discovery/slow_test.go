@@ -150,14 +150,12 @@ func TestSGLangJoinsAtAnyInterval(t *testing.T) {
 		for _, old := range []bool{false, true} {
 			e := &forward{old: old}
 			probed(t, e, every, func(_ *Prober, up func() bool, _ func() string) {
-				if time.Sleep(2 * time.Second); !up() {
-					t.Errorf("every %v, old %t: not there", every, old)
-				}
+				time.Sleep(2 * time.Second)
+				assert.True(t, up(), "every %v, old %t: not there", every, old)
 				first := e.asked()
 				for range 300 {
-					if time.Sleep(time.Second); !up() {
-						t.Fatalf("every %v, old %t: taken out", every, old)
-					}
+					time.Sleep(time.Second)
+					require.True(t, up(), "every %v, old %t: taken out", every, old)
 				}
 				if n := e.asked() - first; n < 300/max(12, 2*int(every.Seconds())) || n > 31 {
 					t.Errorf("every %v, old %t: generated %d tokens in 300 s", every, old, n)
@@ -177,21 +175,17 @@ func TestSGLangForwardPasses(t *testing.T) {
 			first := id()
 			e.set(func(e *forward) { e.busy = time.Now().Add(19 * time.Second) })
 			for range 60 {
-				if time.Sleep(time.Second); !up() || id() != first {
-					t.Fatalf("every %v: taken out in a forward pass", every)
-				}
+				time.Sleep(time.Second)
+				require.True(t, up() && id() == first, "every %v: taken out in a forward pass", every)
 			}
 			e.set(func(e *forward) { e.busy = time.Now().Add(10 * time.Minute) })
-			if time.Sleep(45 * time.Second); up() {
-				t.Errorf("every %v: a scheduler that hangs is not found", every)
-			}
-			if time.Sleep(5 * time.Minute); up() {
-				t.Errorf("every %v: a scheduler that hangs is back", every)
-			}
+			time.Sleep(45 * time.Second)
+			assert.False(t, up(), "every %v: a scheduler that hangs is not found", every)
+			time.Sleep(5 * time.Minute)
+			assert.False(t, up(), "every %v: a scheduler that hangs is back", every)
 			e.set(func(e *forward) { e.busy = time.Now() })
-			if time.Sleep(every + 30*time.Second); !up() {
-				t.Errorf("every %v: not back", every)
-			}
+			time.Sleep(every + 30*time.Second)
+			assert.True(t, up(), "every %v: not back", every)
 		})
 	}
 }
@@ -208,16 +202,13 @@ func TestCrashedSGLangIsTakenOutAtOnce(t *testing.T) {
 		p.Ended("w1")
 		assert.True(t, up() && id() == first, "a worker that answers is not as it was")
 		e.set(func(e *forward) { e.crashed = time.Now() })
-		if p.Ended("w1"); up() {
-			t.Error("it gets requests before it has answered")
-		}
-		if time.Sleep(aliveWithin); id() != "" {
-			t.Error("it is still there")
-		}
+		p.Ended("w1")
+		assert.False(t, up(), "it gets requests before it has answered")
+		time.Sleep(aliveWithin)
+		assert.Empty(t, id(), "it is still there")
 		time.Sleep(10 * time.Second)
 		e.set(func(e *forward) { e.crashed, e.seed = time.Time{}, 1 })
-		if time.Sleep(6 * time.Second); !up() || id() == first {
-			t.Error("the next process is not there, as another")
-		}
+		time.Sleep(6 * time.Second)
+		assert.True(t, up() && id() != first, "the next process is not there, as another")
 	})
 }

@@ -31,9 +31,8 @@ func TestParseFile(t *testing.T) {
 		{ID: "d1", Role: pools.Decode, Address: "http://10.0.0.2:8000", Model: "org/m"},
 	}
 	assert.True(t, len(got) == 2 && got[0].Given.Equal(&want[0]) && got[1].Given.Equal(&want[1]), "got %+v", got)
-	if none, err := ParseFile("w.yaml", []byte("[]")); err != nil || len(none) != 0 {
-		t.Errorf("no workers: %v, %v", none, err)
-	}
+	none, err := ParseFile("w.yaml", []byte("[]"))
+	assert.True(t, err == nil && len(none) == 0, "no workers: %v, %v", none, err)
 }
 
 func TestParseFileSaysWhere(t *testing.T) {
@@ -60,9 +59,8 @@ func TestParseFileSaysWhere(t *testing.T) {
 		{strings.Repeat("#", maxFileBytes+1), "longer than"},
 	} {
 		_, err := ParseFile("w.yaml", []byte(test.data))
-		if _, ok := errors.AsType[*conf.Error](err); !ok || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%.60q: %v, want %q", test.data, err, test.want)
-		}
+		_, ok := errors.AsType[*conf.Error](err)
+		assert.True(t, ok && strings.Contains(err.Error(), test.want), "%.60q: %v, want %q", test.data, err, test.want)
 	}
 }
 
@@ -74,9 +72,8 @@ func FuzzParseFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		list, err := ParseFile("f", data)
 		if err != nil {
-			if _, ok := errors.AsType[*conf.Error](err); !ok {
-				t.Errorf("%T is no *conf.Error: %v", err, err)
-			}
+			_, ok := errors.AsType[*conf.Error](err)
+			assert.True(t, ok, "%T is no *conf.Error: %v", err, err)
 			return
 		}
 		assert.NoError(t, CheckEndpoints(list), "a list was taken that is none")
@@ -166,15 +163,13 @@ func TestBrokenFileKeepsTheLastGoodList(t *testing.T) {
 	}
 	is := func(times int, want ...string) {
 		t.Helper()
-		if got, n := o.last(); n != times || !slices.Equal(got, want) {
-			t.Errorf("reported %d times, last %v", n, got)
-		}
+		got, n := o.last()
+		assert.True(t, n == times && slices.Equal(got, want), "reported %d times, last %v", n, got)
 	}
 	is(1, "a")
 	assert.Equal(t, 1, logs.count(path+":3 role"), "%s", logs)
-	if err := file.Reload(); err == nil || !strings.Contains(err.Error(), ":3 role") {
-		t.Errorf("reloaded by hand: %v", err)
-	}
+	err = file.Reload()
+	assert.ErrorContains(t, err, ":3 role", "reloaded by hand")
 	require.NoError(t, os.Remove(path))
 	file.look()
 	file.look()

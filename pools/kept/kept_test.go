@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 var errAway = errors.New("away")
@@ -186,9 +187,8 @@ func TestOneChangesAllKnow(t *testing.T) {
 		want(t, two[1], map[string]string{"cordons/a": "1"})
 		late := hold(t, m, 1)[0]
 		for !late.Ready() {
-			if time.Sleep(time.Millisecond); time.Since(began) > patience {
-				t.Fatal("not ready")
-			}
+			time.Sleep(time.Millisecond)
+			require.True(t, time.Since(began) <= patience, "not ready")
 		}
 		want(t, late, map[string]string{"cordons/a": "1"})
 		assert.Equal(t, Yes, two[1].operate("cordons/a", ""))
@@ -211,21 +211,18 @@ func TestStoreAway(t *testing.T) {
 		two[0].operate("cordons/a", "1")
 		m.change(func() { m.away = true })
 		began := time.Now()
-		if got := two[0].operate("cordons/b", "1"); got != Later || time.Since(began) != patience {
-			t.Errorf("the answer is %s after %v", got, time.Since(began))
-		}
+		got := two[0].operate("cordons/b", "1")
+		assert.True(t, got == Later && time.Since(began) == patience, "the answer is %s after %v", got, time.Since(began))
 		assert.Equal(t, Later, two[1].operate("cordons/a", ""))
 		want(t, two[0], map[string]string{"cordons/a": "1", "cordons/b": "1"})
 		want(t, two[1], map[string]string{})
 		late := hold(t, m, 1)[0]
 		time.Sleep(patience - time.Millisecond)
-		if synctest.Wait(); late.Ready() {
-			t.Error("ready without the entries")
-		}
+		synctest.Wait()
+		assert.False(t, late.Ready(), "ready without the entries")
 		time.Sleep(2 * time.Millisecond)
-		if synctest.Wait(); !late.Ready() || !late.says("continuing without them") {
-			t.Error("not ready after a second")
-		}
+		synctest.Wait()
+		assert.True(t, late.Ready() && late.says("continuing without them"), "not ready after a second")
 		m.change(func() { m.away = false })
 		time.Sleep(retries.Max + time.Second)
 		synctest.Wait()
@@ -272,9 +269,8 @@ func TestNoStore(t *testing.T) {
 		if got := h.operate("cordons/a", "1"); got != No || !h.Ready() || time.Since(began) > 0 {
 			t.Errorf("the answer is %s after %v, ready %v", got, time.Since(began), h.Ready())
 		}
-		if alone := (*Board)(nil); alone.Set("cordons/a", nil) != No || !alone.Ready() {
-			t.Error("without a store something is kept")
-		}
+		alone := (*Board)(nil)
+		assert.True(t, alone.Set("cordons/a", nil) == No && alone.Ready(), "without a store something is kept")
 		// The server may be given JetStream later.
 		m.change(func() { m.none = false })
 		time.Sleep(2 * retries.Max)

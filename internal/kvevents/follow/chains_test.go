@@ -123,9 +123,8 @@ func TestToldAgainItIsWhole(t *testing.T) {
 			for c := range 81 {
 				g.hear(100*time.Millisecond, g.prompt(100+c, 0, 10))
 			}
-			if s := g.status(); s.State != Live || s.Repaired[ByChains] != 0 {
-				t.Errorf("a whole cache's worth was stored: %v", s.State)
-			}
+			s := g.status()
+			assert.True(t, s.State == Live && s.Repaired[ByChains] == 0, "a whole cache's worth was stored: %v", s.State)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,9 +25,8 @@ func page(epoch, seq uint64, cursor, status string, data ...byte) *nats.Msg {
 
 func TestHostileRuns(t *testing.T) {
 	for _, data := range [][]byte{{0}, {5, 1, 2}, {0xff}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 1}, {1, 1, 0}} {
-		if got, err := wire.ReadRun(nil, data); err == nil {
-			t.Errorf("%v is read as %v", data, got)
-		}
+		got, err := wire.ReadRun(nil, data)
+		assert.Error(t, err, "%v is read as %v", data, got)
 	}
 	message := wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{{Kind: wire.Cleared}}})
 	page := func(epoch, seq uint64, status string, data []byte) *nats.Msg {

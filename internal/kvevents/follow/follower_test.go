@@ -139,9 +139,8 @@ func TestHeartbeatsMayLagBehindAStream(t *testing.T) {
 			if durable {
 				m.Header.Set(wire.HeaderStream, wire.Position{Stream: 7, Seq: at}.String())
 			}
-			if _, err := f.take(m, now); err != nil {
-				t.Fatal(err)
-			}
+			_, err := f.take(m, now)
+			require.NoError(t, err)
 		}
 		beat(0, 1)
 		f.restore(f.flow.horizon(), &snapshot{epoch: 1, seq: 1000}, now)
@@ -154,8 +153,7 @@ func TestHeartbeatsMayLagBehindAStream(t *testing.T) {
 		beat(100, 1003)
 		assert.NotEqual(t, durable, f.wants(), "durable X: a repair is wanted within the time")
 		now = now.Add(2 * time.Second)
-		if beat(100, 1004); !f.wants() {
-			t.Errorf("durable %v: a publisher that stays behind is not asked", durable)
-		}
+		beat(100, 1004)
+		assert.True(t, f.wants(), "durable %v: a publisher that stays behind is not asked", durable)
 	}
 }

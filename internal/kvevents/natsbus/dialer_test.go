@@ -72,9 +72,8 @@ func TestDialerClosesWhatNoCallTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := &closed{}
 		d := slowDialer(time.Second, conn, nil)
-		if _, err := d.Dial("tcp", "nats:4222"); !errors.Is(err, errDialing) {
-			t.Error(err)
-		}
+		_, err := d.Dial("tcp", "nats:4222")
+		assert.ErrorIs(t, err, errDialing)
 		time.Sleep(time.Second + offerTimeout)
 		synctest.Wait()
 		assert.True(t, conn.yes && len(d.offers) == 0, "closed %v, %d attempts are left", conn.yes, len(d.offers))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tinylib/msgp/msgp"
@@ -72,9 +73,8 @@ func TestWhatIsNeverRemovedIsBounded(t *testing.T) {
 	v.Age(now)
 	_, kept := v.known.find(last)
 	stored := v.ages[medium{"cpu", ""}].stored
-	if v.Overgrown() || most > 4500 || v.Blocks() != 4000 || part.Blocks() != 4000 || !kept || cap(stored) > 4*4000 {
-		t.Errorf("%d blocks at most, %d now, %d indexed, the latest %v, %d ages", most, v.Blocks(), part.Blocks(), kept, cap(stored))
-	}
+	assert.True(t, !v.Overgrown() && most <= 4500 && v.Blocks() == 4000 && part.Blocks() == 4000 && kept && cap(stored) <= 4*4000,
+		"%d blocks at most, %d now, %d indexed, the latest %v, %d ages", most, v.Blocks(), part.Blocks(), kept, cap(stored))
 	for i := range 100 {
 		v.Apply([]wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1}, Medium: string(rune(100 + i))}})
 	}
@@ -158,9 +158,8 @@ func TestMessagesCostWhatTheyWeigh(t *testing.T) {
 		if len(payload) <= wire.MaxBatchBytes {
 			continue
 		}
-		if _, made, err := cost(payload); err == nil || made > 1<<20 {
-			t.Errorf("%s of %d bytes: %d bytes made, error %v", name, len(payload), made, err)
-		}
+		_, made, err := cost(payload)
+		assert.True(t, err != nil && made <= 1<<20, "%s of %d bytes: %d bytes made, error %v", name, len(payload), made, err)
 	}
 }
 
@@ -189,9 +188,8 @@ func TestOvergrownViews(t *testing.T) {
 		blocks := 0
 		for base := uint32(1); !v.Overgrown(); base++ {
 			v.Apply([]wire.Event{chain(base, step, c.size, c.medium)})
-			if blocks = max(blocks, v.Blocks()); blocks > c.most {
-				t.Fatalf("%s: %d blocks, want at most %d", c.name, blocks, c.most)
-			}
+			blocks = max(blocks, v.Blocks())
+			require.True(t, blocks <= c.most, "%s: %d blocks, want at most %d", c.name, blocks, c.most)
 		}
 		assert.GreaterOrEqual(t, blocks+step, c.most, "%s: overgrown after %d blocks", c.name, blocks)
 		for base := range uint32(100) {
@@ -208,7 +206,5 @@ func TestOvergrownViews(t *testing.T) {
 	v, _ := newTestView(4096)
 	v.Register(10)
 	v.Apply([]wire.Event{chain(1, 1<<20, 1, "GPU")})
-	if !v.Overgrown() {
-		t.Errorf("a million blocks of one token take %d MiB", v.known.bytes()>>20)
-	}
+	assert.True(t, v.Overgrown(), "a million blocks of one token take %d MiB", v.known.bytes()>>20)
 }

@@ -2,7 +2,6 @@ package view
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -71,13 +70,11 @@ func TestCopiesThatAreRefused(t *testing.T) {
 	v, _ := newTestView(16)
 	v.Apply([]wire.Event{eventstest.Chain(1, 2000)})
 	whole := v.Copy().Append(nil)
-	if _, err := ReadCopy(whole, 32); !errors.Is(err, errCopySize) {
-		t.Errorf("another block size: %v", err)
-	}
+	_, err := ReadCopy(whole, 32)
+	assert.ErrorIs(t, err, errCopySize, "another block size")
 	for _, bad := range [][]byte{nil, whole[:1], whole[:len(whole)-1], whole[:len(whole)/2], append(bytes.Clone(whole), 0), bytes.Repeat([]byte{0xff}, 100)} {
-		if _, err := ReadCopy(bad, 16); err == nil {
-			t.Errorf("%d of %d bytes are taken", len(bad), len(whole))
-		}
+		_, err := ReadCopy(bad, 16)
+		assert.Error(t, err, "%d of %d bytes are taken", len(bad), len(whole))
 	}
 	c, err := ReadCopy(whole, 16)
 	require.NoError(t, err)

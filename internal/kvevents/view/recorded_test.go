@@ -95,9 +95,8 @@ func TestRecordedTwins(t *testing.T) {
 	replayed(t, payloads, func(v *View, part *eventstest.Part, how string) {
 		for _, h := range about.Pool {
 			n, err := strconv.ParseUint(h, 10, 64)
-			if _, ok := v.known.find(wire.Hash(n)); !ok || err != nil {
-				t.Fatalf("%s: the engine holds %s, and the view does not (%v)", how, h, err)
-			}
+			_, ok := v.known.find(wire.Hash(n))
+			require.True(t, ok && err == nil, "%s: the engine holds %s, and the view does not (%v)", how, h, err)
 		}
 		assert.True(t, v.Blocks() == len(about.Pool) && part.Blocks() == len(about.Pool) && v.Tally().Unknown == 0,
 			"%s: %d blocks, %d indexed, want %d; %+v", how, v.Blocks(), part.Blocks(), len(about.Pool), v.Tally())

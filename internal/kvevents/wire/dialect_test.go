@@ -34,9 +34,8 @@ func TestDialectsWriteWhatEnginesWrite(t *testing.T) {
 				payload := v.payload(t)
 				require.NoError(t, wire.DecodeBatch(&b, payload))
 				got := d.Append(nil, &b)
-				if err := wire.DecodeBatch(&back, got); err != nil || back.Skipped != 0 {
-					t.Fatalf("%s: what was written does not read back: %v", v.ID, err)
-				}
+				err := wire.DecodeBatch(&back, got)
+				require.True(t, err == nil && back.Skipped == 0, "%s: what was written does not read back: %v", v.ID, err)
 				if bytes.Equal(got, shortHeaders(payload)) {
 					same++
 				} else {
@@ -111,12 +110,10 @@ func TestDialectsReadBackEqual(t *testing.T) {
 		}
 		want := wire.Batch{TS: 12.5, Rank: 3, Events: []wire.Event{stored, {Kind: wire.Removed, Hashes: []wire.Hash{7}, Medium: medium}, {Kind: wire.Cleared}}}
 		var got wire.Batch
-		if err := wire.DecodeBatch(&got, d.Append(nil, &want)); err != nil || got.Skipped != 0 || got.Rank != 3 {
-			t.Fatalf("%v: %v, %d skipped", d, err, got.Skipped)
-		}
+		err = wire.DecodeBatch(&got, d.Append(nil, &want))
+		require.True(t, err == nil && got.Skipped == 0 && got.Rank == 3, "%v: %v, %d skipped", d, err, got.Skipped)
 		assert.Equal(t, want.Events, got.Events, d)
 	}
-	if _, err := wire.ParseDialect("morse"); err == nil {
-		t.Error("no error")
-	}
+	_, err := wire.ParseDialect("morse")
+	assert.Error(t, err)
 }

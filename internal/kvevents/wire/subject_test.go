@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestSubjects(t *testing.T) {
@@ -24,9 +25,8 @@ func TestSubjects(t *testing.T) {
 	} {
 		assert.Equal(t, c.events, c.source.EventsSubject(), "events of %v", c.source)
 		assert.Equal(t, c.snapshot, c.source.SnapshotSubject(), "snapshot of %v", c.source)
-		if got, err := sourceOf(c.events); err != nil || got != c.source {
-			t.Errorf("%s: %v, %v", c.events, got, err)
-		}
+		got, err := sourceOf(c.events)
+		assert.True(t, err == nil && got == c.source, "%s: %v, %v", c.events, got, err)
 	}
 }
 
@@ -36,23 +36,18 @@ func FuzzSubject(f *testing.F) {
 	f.Fuzz(func(t *testing.T, pool, worker string, rank int) {
 		if pool != "" && worker != "" && rank >= 0 && rank < 1<<31 {
 			want := Source{pool, worker, rank}
-			if got, err := sourceOf(want.EventsSubject()); err != nil || got != want {
-				t.Fatalf("%q: %q, %v", want, got, err)
-			}
+			got, err := sourceOf(want.EventsSubject())
+			require.True(t, err == nil && got == want, "%q: %q, %v", want, got, err)
 		}
 	})
 }
 
 func TestPositions(t *testing.T) {
 	for _, p := range []Position{{1, 0}, {1 << 63, 1<<64 - 1}} {
-		if got := PositionOf(nats.Header{HeaderStream: {p.String()}}); got != p {
-			t.Errorf("%v is read as %v", p, got)
-		}
+		assert.Equal(t, p, PositionOf(nats.Header{HeaderStream: {p.String()}}))
 	}
 	for _, text := range []string{"", "x", "1", "1-", "-1", "1-x", strings.Repeat("9", 40) + "-1"} {
-		if got := PositionOf(nats.Header{HeaderStream: {text}}); got != (Position{}) {
-			t.Errorf("%q is read as %v", text, got)
-		}
+		assert.Zero(t, PositionOf(nats.Header{HeaderStream: {text}}), text)
 	}
 }
 

@@ -2,7 +2,6 @@ package wire_test
 
 import (
 	"bufio"
-	"bytes"
 	"compress/gzip"
 	"encoding/hex"
 	"encoding/json"
@@ -62,9 +61,8 @@ func TestDecodeBatchMeansWhatEnginesMeant(t *testing.T) {
 	for _, v := range readVectors(t) {
 		t.Run(v.ID, func(t *testing.T) {
 			err := wire.DecodeBatch(&b, v.payload(t))
-			if refused := errors.Is(err, wire.ErrNotBatch); refused != v.Refused || refused != (err != nil) {
-				t.Fatalf("error %v, want refused=%v", err, v.Refused)
-			}
+			refused := errors.Is(err, wire.ErrNotBatch)
+			require.True(t, refused == v.Refused && refused == (err != nil), "error %v, want refused=%v", err, v.Refused)
 			assert.Equal(t, foldHashes(v.Meaning), meaningOf(t, &b, v.Refused))
 		})
 	}
@@ -83,9 +81,7 @@ func TestAppendBatchWritesWhatVLLMWrites(t *testing.T) {
 		var b wire.Batch
 		payload := v.payload(t)
 		require.NoError(t, wire.DecodeBatch(&b, payload), "%s", v.ID)
-		if got := wire.AppendBatch(nil, &b); !bytes.Equal(got, payload) {
-			t.Errorf("%s:\n got %x\nwant %x", v.ID, got, payload)
-		}
+		assert.Equal(t, payload, wire.AppendBatch(nil, &b), v.ID)
 	}
 	assert.GreaterOrEqual(t, lines, 40, "only N vectors of vLLM's maps")
 }
@@ -108,9 +104,8 @@ func TestRecordedPublishersMean(t *testing.T) {
 			Frames []string
 		}
 	}
-	if err := json.Unmarshal(data, &all); err != nil || len(all) == 0 {
-		t.Fatalf("%d conversations, %v", len(all), err)
-	}
+	err = json.Unmarshal(data, &all)
+	require.True(t, err == nil && len(all) != 0, "%d conversations, %v", len(all), err)
 	var b wire.Batch
 	for _, r := range all {
 		i := 0

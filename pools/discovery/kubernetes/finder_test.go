@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -200,9 +199,8 @@ func TestPodsComeAndGo(t *testing.T) {
 	m.become("the ready one is there", "p1:prefill")
 	s.Put(d1)
 	m.become("the other is ready", "d1:decode p1:prefill")
-	if w := m.now().workers["p1"]; w.Address != "http://10.0.0.1:8000" || !strings.HasPrefix(w.Incarnation, "uid-") {
-		t.Errorf("%+v", w)
-	}
+	w := m.now().workers["p1"]
+	assert.True(t, w.Address == "http://10.0.0.1:8000" && strings.HasPrefix(w.Incarnation, "uid-"), "%+v", w)
 	m.eventually("it is up", func() bool { return m.metric("kubernetes_up") == 1 })
 	s.Put(with(p1, unready))
 	m.become("it is not ready", "d1:decode [p1:prefill]")
@@ -223,9 +221,8 @@ func TestPodsComeAndGo(t *testing.T) {
 	s.Put(engine("y", "both"))
 	m.become("a change that is none is passed over", "p1:prefill x:both y:both")
 	assert.LessOrEqual(t, m.now().sets-sets, 2, "set N times for two changes")
-	if lists, _, watches := s.Calls(); lists != 1 || watches != 1 {
-		t.Errorf("%d lists, %d watches", lists, watches)
-	}
+	lists, _, watches := s.Calls()
+	assert.True(t, lists == 1 && watches == 1, "%d lists, %d watches", lists, watches)
 }
 
 // A stream that breaks in the midst of a line is taken up where it was, without another list.
@@ -242,9 +239,8 @@ func TestABrokenStreamIsTakenUp(t *testing.T) {
 	m.become("all are there", "p0:prefill p1:prefill p2:prefill p3:prefill p4:prefill")
 	s.Delete("p2")
 	m.become("changes go on", "p0:prefill p1:prefill p3:prefill p4:prefill")
-	if lists, _, watches := s.Calls(); lists != 1 || watches < 2 {
-		t.Errorf("%d lists, %d watches", lists, watches)
-	}
+	lists, _, watches := s.Calls()
+	assert.True(t, lists == 1 && watches >= 2, "%d lists, %d watches", lists, watches)
 }
 
 // A compacted history means another list, and what has gone in between is gone.
@@ -276,13 +272,11 @@ func TestCompactedBetweenPages(t *testing.T) {
 	first, err := a.page(t.Context(), url.Values{"limit": {"2"}})
 	require.True(t, err == nil && len(first.Items) == 2 && first.Metadata.Continue != "", "%d items, %v", len(first.Items), err)
 	more := url.Values{"limit": {"2"}, "continue": {first.Metadata.Continue}}
-	if second, err := a.page(t.Context(), more); err != nil || len(second.Items) != 1 {
-		t.Errorf("%d items, %v", len(second.Items), err)
-	}
+	second, err := a.page(t.Context(), more)
+	assert.True(t, err == nil && len(second.Items) == 1, "%d items, %v", len(second.Items), err)
 	s.Compact(false)
-	if _, err := a.page(t.Context(), more); !errors.Is(err, errGone) {
-		t.Errorf("%v", err)
-	}
+	_, err = a.page(t.Context(), more)
+	assert.ErrorIs(t, err, errGone)
 }
 
 // While the API server refuses, or does not answer at all, the workers stay; a metric and one log line say so.
@@ -340,9 +334,8 @@ func TestCredentialsAreReadEachMinute(t *testing.T) {
 		after time.Duration
 		want  string
 	}{{59 * time.Second, "first"}, {time.Minute, "second"}} {
-		if err := a.credentials(now.Add(tt.after)); err != nil || a.token != tt.want {
-			t.Errorf("after %v: %q, %v", tt.after, a.token, err)
-		}
+		err := a.credentials(now.Add(tt.after))
+		assert.True(t, err == nil && a.token == tt.want, "after %v: %q, %v", tt.after, a.token, err)
 	}
 	assert.Same(t, client, a.client, "the same certificates made another client")
 	another := apitest.New(t)
@@ -362,16 +355,14 @@ func TestCredentialsAreReadEachMinute(t *testing.T) {
 		whole, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(path, tt.data, 0o600))
-		if err := a.credentials(now.Add(time.Hour)); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		err = a.credentials(now.Add(time.Hour))
+		assert.ErrorContains(t, err, tt.want, "%s: %v", name, err)
 		require.NoError(t, os.WriteFile(path, whole, 0o600))
 	}
 	assert.True(t, a.token == "second" && a.client == client, "broken files changed what is used")
 	require.NoError(t, os.WriteFile(filepath.Join(s.Account, "ca.crt"), bytes.Join([][]byte{ca, a.ca}, nil), 0o600))
-	if err := a.credentials(now.Add(time.Hour)); err != nil || a.client == client {
-		t.Errorf("other certificates made no other client: %v", err)
-	}
+	err = a.credentials(now.Add(time.Hour))
+	assert.True(t, err == nil && a.client != client, "other certificates made no other client: %v", err)
 }
 
 // Objects of the wrong types are passed over; the rest is followed. Lines that are no events end the watch, and it goes on.
@@ -474,9 +465,8 @@ func TestChaos(t *testing.T) {
 	}
 	m.become("all is as it is", strings.Join(want, " "))
 	for i := range 4 {
-		if w := m.now().workers[fmt.Sprintf("w%d-0", i)]; w.Incarnation != "last-"+w.ID {
-			t.Errorf("%s is %s", w.ID, w.Incarnation)
-		}
+		w := m.now().workers[fmt.Sprintf("w%d-0", i)]
+		assert.True(t, w.Incarnation == "last-"+w.ID, "%s is %s", w.ID, w.Incarnation)
 	}
 }
 

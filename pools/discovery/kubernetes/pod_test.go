@@ -48,9 +48,8 @@ func TestWhatAPodComesTo(t *testing.T) {
 		{``, ``, ``, "vllm-0 both http://10.1.2.3:9100"},
 	} {
 		now := judge(readied(t, tt.labels, tt.annotations, tt.ports), found{})
-		if shown(now) != tt.want || now.why != "" {
-			t.Errorf("%s %s: %q, %q, want %q", tt.labels, tt.annotations, shown(now), now.why, tt.want)
-		}
+		assert.True(t, shown(now) == tt.want && now.why == "",
+			"%s %s: %q, %q, want %q", tt.labels, tt.annotations, shown(now), now.why, tt.want)
 	}
 }
 
@@ -101,9 +100,8 @@ func TestAPodsOptions(t *testing.T) {
 	} {
 		p := readied(t, ``, `"tandem.dev/options":"model=m"`, `{"containerPort":8000}`)
 		spoil(p)
-		if now = judge(p, found{}); now.state != refused || strings.ContainsAny(now.why, "\r\n") {
-			t.Errorf("%+v", now)
-		}
+		now = judge(p, found{})
+		assert.True(t, now.state == refused && !strings.ContainsAny(now.why, "\r\n"), "%+v", now)
 	}
 }
 
@@ -150,9 +148,8 @@ func TestAPodsLife(t *testing.T) {
 			p := readied(t, `"tandem.dev/role":"prefill"`, ``, `{"containerPort":8000}`)
 			step.change(p)
 			before = judge(p, before)
-			if before.state != step.want || shown(before) != step.shown {
-				t.Errorf("%s, step %d: %s %q, want %s %q", name, i+1, before.state, shown(before), step.want, step.shown)
-			}
+			assert.True(t, before.state == step.want && shown(before) == step.shown,
+				"%s, step %d: %s %q, want %s %q", name, i+1, before.state, shown(before), step.want, step.shown)
 		}
 	}
 }
@@ -171,9 +168,8 @@ func FuzzReadEvent(f *testing.F) {
 		e.pod.Metadata.Annotations = map[string]string{keyOptions: options, keyPort: port}
 		now := judge(&e.pod, found{})
 		for _, w := range now.workers {
-			if raw, err := json.Marshal(w.Given); err != nil || w.Given.Role == "" || pools.Listens(w.Given.KVEndpoint) {
-				t.Errorf("%s, %v", raw, err)
-			}
+			raw, err := json.Marshal(w.Given)
+			assert.True(t, err == nil && w.Given.Role != "" && !pools.Listens(w.Given.KVEndpoint), "%s, %v", raw, err)
 		}
 	})
 }

@@ -55,9 +55,8 @@ func TestBrokenFrames(t *testing.T) {
 		"cut short":                {[]byte{0, 5, 1, 2}, io.ErrUnexpectedEOF},
 		"long and cut short":       {append(binary.BigEndian.AppendUint64([]byte{flagLong}, 1<<20), 1), io.ErrUnexpectedEOF},
 	} {
-		if _, err := read(c.bytes, 1<<21); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", name, err, c.want)
-		}
+		_, err := read(c.bytes, 1<<21)
+		assert.ErrorIs(t, err, c.want, "%s: %v, want %v", name, err, c.want)
 	}
 }
 
@@ -65,12 +64,10 @@ func TestTooBigIsReadPast(t *testing.T) {
 	b := appendMessage(nil, [][]byte{{1}, make([]byte, 5000), {2}})
 	b = appendMessage(b, [][]byte{{3}})
 	d := decoder{r: bufio.NewReader(bytes.NewReader(b)), max: 100}
-	if m, err := d.next(); err != nil || !m.TooBig || m.Frames != nil {
-		t.Fatalf("%+v, %v", m, err)
-	}
-	if m, err := d.next(); err != nil || m.TooBig || !bytes.Equal(m.Frames[0], []byte{3}) {
-		t.Fatalf("%+v, %v", m, err)
-	}
+	m, err := d.next()
+	require.True(t, err == nil && m.TooBig && m.Frames == nil, "%+v, %v", m, err)
+	m, err = d.next()
+	require.True(t, err == nil && !m.TooBig && bytes.Equal(m.Frames[0], []byte{3}), "%+v, %v", m, err)
 }
 
 // Whatever comes, nothing panics, limits hold, and what was read can be written so that it reads the same.
@@ -109,14 +106,12 @@ func FuzzDecode(f *testing.F) {
 
 func TestEndpoints(t *testing.T) {
 	for text, binds := range map[string]bool{"tcp://*:5557": true, "tcp://0.0.0.0:0": true, "tcp://[::]:1": true, "tcp://h:1": false, "tcp://[::1]:65535": false} {
-		if e, err := ParseEndpoint(text); err != nil || e.Binds() != binds {
-			t.Errorf("%s: %+v, %v", text, e, err)
-		}
+		e, err := ParseEndpoint(text)
+		assert.True(t, err == nil && e.Binds() == binds, "%s: %+v, %v", text, e, err)
 	}
 	for _, text := range []string{"", "tcp://", "tcp://h", "tcp://:1", "tcp://h:0", "tcp://h:65536", "tcp://h:x", "ipc://x", "http://h:1"} {
-		if e, err := ParseEndpoint(text); err == nil {
-			t.Errorf("%s is taken as %+v", text, e)
-		}
+		e, err := ParseEndpoint(text)
+		assert.Error(t, err, "%s is taken as %+v", text, e)
 	}
 }
 
@@ -183,10 +178,7 @@ func TestSilentPeerIsGivenUp(t *testing.T) {
 	c, err := Dial(t.Context(), ln.Addr().String(), SUB, Options{Heartbeat: 10 * time.Millisecond})
 	require.NoError(t, err)
 	defer c.Close()
-	if _, err := c.Read(); err == nil {
-		t.Error("no error")
-	}
-	if got := []string{<-asked, <-asked}; got[0] != "READY" || got[1] != "PING" {
-		t.Errorf("was asked %v", got)
-	}
+	_, err = c.Read()
+	assert.Error(t, err)
+	assert.Equal(t, [2]string{"READY", "PING"}, [2]string{<-asked, <-asked})
 }
