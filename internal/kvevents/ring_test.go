@@ -98,23 +98,6 @@ func (b plainBus) Request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	return b.Bus.Request(ctx, plain)
 }
 
-// A number that no publisher has used cannot be had: it is asked for, but not without end.
-func TestWhatDoesNotExistIsNotAskedForWithoutEnd(t *testing.T) {
-	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
-		p := r.speaks(1, publish.Config{})
-		r.track("w")
-		synctest.Wait()
-		forged := nats.NewMsg(source("w").EventsSubject())
-		wire.Stamp(forged, p.Epoch(), 1000)
-		asked := p.Stats().Messages
-		require.NoError(t, r.bus.Publish(forged))
-		time.Sleep(time.Minute) // virtual
-		synctest.Wait()
-		n := p.Stats().Messages - asked
-		assert.True(t, n <= 60+40, "%d messages in a minute, 60 of them heartbeats", n)
-	})
-}
-
 // A message of a process that has ended casts a doubt that can wait; messages that are missing meanwhile can not.
 func TestGapDoesNotWaitForADoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -415,14 +415,14 @@ func TestManyPods(t *testing.T) {
 	for i := range maxPods + 10 {
 		s.Put(engine(fmt.Sprintf("p%04d", i), "prefill"))
 	}
-	m := find(t, s, nil)
+	m := find(t, s, func(c *Config) { c.Length = 2 * time.Second })
 	last := fmt.Sprintf("p%04d", maxPods+9)
 	m.eventually("they are there", func() bool { return len(m.now().workers) == maxPods })
-	m.eventually("it is logged", func() bool { return m.logged("too many pods") })
+	m.eventually("it is logged, and they are watched", func() bool { return m.logged("too many pods") && m.metric("kubernetes_up") == 1 })
 	for i := range 10 {
 		s.Delete(fmt.Sprintf("p%04d", i))
 	}
-	s.Cut() // without that the list is read again when the watch's time is over
+	s.Cut() // the list is read again when a watch ends: sooner than after its time
 	m.eventually("the last are there", func() bool { now := m.now().workers; return now[last].ID == last && len(now) == maxPods })
 }
 
