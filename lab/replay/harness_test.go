@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -107,16 +108,7 @@ func endpointTo(t testing.TB, rt http.RoundTripper) *Endpoint {
 
 func newReplay(t testing.TB, cfg Config, w *Workload, e *Endpoint) *Replay {
 	t.Helper()
-	if cfg.Speed == 0 {
-		cfg.Speed = 1
-	}
-	if cfg.MaxInFlight == 0 {
-		cfg.MaxInFlight = 1000
-	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = time.Minute
-	}
-	r, err := New(cfg, w, e)
+	r, err := New(Config{cmp.Or(cfg.Speed, 1), cmp.Or(cfg.MaxInFlight, 1000), cmp.Or(cfg.Timeout, time.Minute)}, w, e)
 	require.NoError(t, err)
 	return r
 }

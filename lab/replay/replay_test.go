@@ -90,39 +90,34 @@ func TestSessionsRunOneAfterAnother(t *testing.T) {
 }
 
 func TestOutcomes(t *testing.T) {
-	parts := func(status int, p ...part) func(int, []byte) (int, []part) {
-		return func(int, []byte) (int, []part) { return status, p }
-	}
 	tests := []struct {
-		name    string
-		answer  func(int, []byte) (int, []part)
-		outcome string
-		detail  string
-		status  int
-		tokens  int
+		name            string
+		status          int
+		answer          []part
+		outcome, detail string
+		tokens          int
 	}{
-		{"no usage", parts(200, part{0, chunk("a") + chunk("b") + event("[DONE]")}), Answered, "", 200, 2},
-		{"overloaded", parts(529, part{0, `{"error":{"message":"the queue is full","code":"overloaded"}}`}), "http_529", "the queue is full", 529, 0},
-		{"not JSON", parts(502, part{0, "<html>Bad Gateway</html>"}), "http_502", "<html>Bad Gateway</html>", 502, 0},
-		{"a long error", parts(500, part{0, strings.Repeat("é", 500)}), "http_500", strings.Repeat("é", 100) + "…", 500, 0},
-		{"no connection", parts(0), Unreachable, "unexpected EOF", 0, 0},
-		{"an error event", parts(200, part{0, chunk("a") + event(`{"error":{"message":"decode worker lost"}}`)}), ErrorEvent, "decode worker lost", 200, 1},
-		{"no [DONE]", parts(200, part{0, chunk("a")}), Cut, "the stream ended without [DONE]", 200, 1},
-		{"a reset", parts(200, part{0, chunk("a")}, part{ms, reset}), Cut, "unexpected EOF", 200, 1},
-		{"a reset after [DONE]", parts(200, part{0, chunk("a") + event("[DONE]")}, part{ms, reset}), Answered, "", 200, 1},
-		{"no JSON in an event", parts(200, part{0, event("hello")}), Malformed, "an event is not a JSON object", 200, 0},
-		{"silence", parts(200, part{time.Hour, chunk("a")}), TimedOut, "", 200, 0},
-		{"silence after a token", parts(200, part{0, chunk("a")}, part{time.Hour, chunk("a")}), TimedOut, "", 200, 1},
+		{"no usage", 200, []part{{0, chunk("a") + chunk("b") + event("[DONE]")}}, Answered, "", 2},
+		{"overloaded", 529, []part{{0, `{"error":{"message":"the queue is full","code":"overloaded"}}`}}, "http_529", "the queue is full", 0},
+		{"not JSON", 502, []part{{0, "<html>Bad Gateway</html>"}}, "http_502", "<html>Bad Gateway</html>", 0},
+		{"a long error", 500, []part{{0, strings.Repeat("é", 500)}}, "http_500", strings.Repeat("é", 100) + "…", 0},
+		{"no connection", 0, []part{}, Unreachable, "unexpected EOF", 0},
+		{"an error event", 200, []part{{0, chunk("a") + event(`{"error":{"message":"decode worker lost"}}`)}}, ErrorEvent, "decode worker lost", 1},
+		{"no [DONE]", 200, []part{{0, chunk("a")}}, Cut, "the stream ended without [DONE]", 1},
+		{"a reset", 200, []part{{0, chunk("a")}, {ms, reset}}, Cut, "unexpected EOF", 1},
+		{"a reset after [DONE]", 200, []part{{0, chunk("a") + event("[DONE]")}, {ms, reset}}, Answered, "", 1},
+		{"no JSON in an event", 200, []part{{0, event("hello")}}, Malformed, "an event is not a JSON object", 0},
+		{"silence", 200, []part{{time.Hour, chunk("a")}}, TimedOut, "", 0},
+		{"silence after a token", 200, []part{{0, chunk("a")}, {time.Hour, chunk("a")}}, TimedOut, "", 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				got := newReplay(t, Config{}, oneRequest(), endpointTo(t, &transport{answer: tt.answer})).Run(t.Context())
+				rt := &transport{answer: func(int, []byte) (int, []part) { return tt.status, tt.answer }}
+				got := newReplay(t, Config{}, oneRequest(), endpointTo(t, rt)).Run(t.Context())
 				require.Len(t, got, 1, "samples")
 				s := got[0]
-				if s.Outcome != tt.outcome || s.Detail != tt.detail || s.Status != tt.status || s.OutputTokens != tt.tokens {
-					t.Errorf("%+v, want %+v", s, tt)
-				}
+				assert.Equal(t, []any{tt.outcome, tt.detail, tt.status, tt.tokens}, []any{s.Outcome, s.Detail, s.Status, s.OutputTokens})
 			})
 		})
 	}
@@ -209,8 +204,7 @@ func TestNvextIsDroppedWhereItIsRefused(t *testing.T) {
 
 func TestConfigRefuses(t *testing.T) {
 	for _, bad := range []Config{{0, 1, 1}, {1, 0, 1}, {1, 1, 0}} {
-		if _, err := New(bad, oneRequest(), nil); err == nil {
-			t.Errorf("%+v was taken", bad)
-		}
+		_, err := New(bad, oneRequest(), nil)
+		assert.Error(t, err, bad)
 	}
 }

@@ -58,28 +58,20 @@ func TestGeneratorIsPoissonAndDeterministic(t *testing.T) {
 }
 
 func TestGeneratorStops(t *testing.T) {
-	base := Generator{Rate: 10, InputTokens: 10, OutputTokens: 1}
-	byTime := base
-	byTime.Duration = 10 * time.Second
-	w, err := byTime.Workload()
-	require.NoError(t, err)
-	if n := len(w.Requests); n < 60 || n > 140 || w.Span() >= byTime.Duration {
-		t.Errorf("%d requests up to %v", n, w.Span())
+	made := func(g Generator) *Workload {
+		g.Rate, g.InputTokens, g.OutputTokens = 10, 10, 1
+		w, err := g.Workload()
+		require.NoError(t, err)
+		return w
 	}
-	both := byTime
-	both.Requests = 5
-	if w, err := both.Workload(); err != nil || len(w.Requests) != 5 {
-		t.Errorf("%v, error %v", w, err)
-	}
-	all := base
-	all.Requests, all.SharedPrefix = 2, 1
-	if w, err := all.Workload(); err != nil || !reflect.DeepEqual(w.Requests[1].Spans, []Span{{0, 10}}) {
-		t.Errorf("%v, error %v", w, err)
-	}
+	byTime := made(Generator{Duration: 10 * time.Second})
+	assert.InDelta(t, 100, len(byTime.Requests), 40)
+	assert.Less(t, byTime.Span(), 10*time.Second)
+	assert.Len(t, made(Generator{Duration: 10 * time.Second, Requests: 5}).Requests, 5)
+	assert.Equal(t, []Span{{0, 10}}, made(Generator{Requests: 2, SharedPrefix: 1}).Requests[1].Spans)
 }
 
 func TestGeneratorRefuses(t *testing.T) {
-	good := Generator{Rate: 1, InputTokens: 1, OutputTokens: 1, Requests: 1}
 	for name, spoil := range map[string]func(*Generator){
 		"no rate":        func(g *Generator) { g.Rate = 0 },
 		"no number":      func(g *Generator) { g.Rate = math.NaN() },
@@ -91,16 +83,10 @@ func TestGeneratorRefuses(t *testing.T) {
 		"too many":       func(g *Generator) { g.Rate, g.Requests, g.Duration = 1e9, 0, time.Hour },
 		"nobody in time": func(g *Generator) { g.Rate, g.Requests, g.Duration = 1e-9, 0, time.Second },
 	} {
-		t.Run(name, func(t *testing.T) {
-			g := good
-			spoil(&g)
-			if _, err := g.Workload(); err == nil {
-				t.Errorf("%+v was taken", g)
-			}
-		})
-	}
-	if _, err := good.Workload(); err != nil {
-		t.Error(err)
+		g := Generator{Rate: 1, InputTokens: 1, OutputTokens: 1, Requests: 1}
+		spoil(&g)
+		_, err := g.Workload()
+		assert.Error(t, err, name)
 	}
 }
 

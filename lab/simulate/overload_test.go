@@ -25,7 +25,7 @@ slo: {ttft: 2s}
 		givenUp                            bool
 	}{
 		{"enough", "2P1D", "2", "300s", "p50: 8000, p99: 16000", false},
-		{"a peak", "1P1D", "4", "300s", "p50: 8000, p99: 16000", false}, // needs 8 minutes more than it lasts
+		{"a peak", "1P1D", "4", "150s", "p50: 8000, p99: 16000", false}, // needs 4 minutes more than it lasts
 		{"far too few of role both", "1", "30", "300s", "p50: 8000, p99: 16000", true},
 		{"far too few for hours", "1P1D", "4", "2h", "p50: 40000, p99: 80000", true},
 	} {

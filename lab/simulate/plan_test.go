@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,12 +41,10 @@ func TestPlanErrorsNameFileLineAndSetting(t *testing.T) {
 		path, says     string
 	}{
 		{"an unknown key", "slo: {ttft: 2s}", "slo: {tttft: 2s}", 11, "slo.tttft", "no such key; the nearest is ttft"},
-		{"a key that is there twice", "router: {mode: kv}", "router: {mode: kv, mode: kv}", 10, "router.mode", "is given on line 10 already"},
 		{"a word for a number", "input_tokens: 100", "input_tokens: many", 3, "workload.input_tokens", "no whole number"},
 		{"a negative length", "input_tokens: 100", "input_tokens: -1", 3, "workload.input_tokens", "-1 is not between 1 and"},
 		{"no workers", "workers: 2", "workers: 6P", 7, "fleet.workers", `"6P" is neither`},
 		{"an unknown policy of one pool", "router.mode: kv, fleet", "router.decode.mode: best, fleet", 15, "router.decode", `"best" is not one of`},
-		{"an unknown policy in an arm", "router.mode: round-robin", "router.mode: robin", 14, "router.mode", `"robin" is not one of`},
 		{"a load model of Dynamo's", "router: {mode: kv}", "router: {mode: kv, prefill_load_model: aic}", 10, "router", "online learns the same"},
 		{"a path that is none", "router.mode: round-robin", "router.modus: kv", 14, "router.modus", "no such key; there are active_request_weight, "},
 		{"a fit that is none", "workers: 2", "workers: 2\n  fit: abacus", 8, "fleet.fit", "abacus"},
@@ -59,6 +58,13 @@ func TestPlanErrorsNameFileLineAndSetting(t *testing.T) {
 		{"a metric that is none", "seeds: [1, 2]", "published: [{arm: one, metric: fun, value: 1}]", 12, "published", `"fun" is not a metric`},
 		{"a fleet that decodes nowhere", "workers: 2", "workers: 2P0D", 7, "fleet", "no worker decodes"},
 		{"a list", good, "- a\n", 1, "", "a mapping"},
+		{"fewer than no gateways", "seeds: [1, 2]", "replicas: -1", 12, "replicas", "-1 is not between"},
+		{"shares that come soon", "seeds: [1, 2]", "staleness: soon", 12, "staleness", `"soon" is neither`},
+		{"all shares lost", "seeds: [1, 2]", "loss: 1", 12, "loss", "1 is not a share"},
+		{"a spread that is none", "seeds: [1, 2]", "spread: wide", 12, "spread", `"wide" is neither`},
+		{"a capacity at a share above 1", "seeds: [1, 2]", "capacity: {share: 2}", 12, "capacity.share", "2 is not above 0"},
+		{"a capacity from more than to", "seeds: [1, 2]", "capacity: {from: 2, to: 1}", 12, "capacity", ""},
+		{"a capacity without steps", "seeds: [1, 2]", "capacity: {step: 1}", 12, "capacity.step", "1 is not between"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			require.Contains(t, good, c.old, "the plan has no")
@@ -68,6 +74,16 @@ func TestPlanErrorsNameFileLineAndSetting(t *testing.T) {
 			assert.True(t, at.Line == c.line && at.Field == c.path && strings.Contains(err.Error(), c.says),
 				"%v (line %d, path %q), want line %d, path %q and %q", err, at.Line, at.Field, c.line, c.path, c.says)
 		})
+	}
+	for _, c := range []struct{ old, new, says string }{
+		{"{class: a, share: 1}", "{class: c, share: 1}", `workload.classes: number 1: "c" is neither`},
+		{"share: 9", "share: -4", "workload.classes: -4, the share of b"},
+		{"{class: a, share: 1}, {class: b, share: 9}", "{class: a, share: 0}", "all shares are 0"},
+		{"quantum: 1000", "quantum: 0", "policy_classes[0].quantum: is 0"},
+		{"default_policy_family: b", "default_policy_family: x", "default_policy_family"},
+	} {
+		_, err := ParsePlan("p.yaml", []byte(strings.Replace(fmt.Sprintf(classesPlan, "kv"), c.old, c.new, 1)))
+		assert.ErrorContains(t, err, c.says)
 	}
 }
 

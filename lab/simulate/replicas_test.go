@@ -108,15 +108,3 @@ func TestBoundSessions(t *testing.T) {
 		}
 	}
 }
-
-// TestReplicasBadPlans: mistakes are named by their path.
-func TestReplicasBadPlans(t *testing.T) {
-	for text, want := range map[string]string{
-		"replicas: -1": "replicas: -1 is not between", "replicas: 2\nstaleness: soon": "staleness: \"soon\" is neither",
-		"loss: 1": "loss: 1 is not a share", "spread: wide": "spread: \"wide\" is neither",
-	} {
-		if _, err := ParsePlan("p.yaml", []byte(base+text+"\n")); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %s", text, err, want)
-		}
-	}
-}
