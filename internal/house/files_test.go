@@ -2,6 +2,7 @@ package house
 
 import (
 	"go/ast"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -14,23 +15,9 @@ import (
 // tooLong is where a file is past reading in one sitting: split it by noun.
 const tooLong = 400
 
-// longer are the files that may be longer, and how long, each with its reason.
-var longer = map[string]int{}
-
 func TestFilesAreReadable(t *testing.T) {
-	seen := map[string]bool{}
 	for _, s := range load(t).sources {
-		if s.test {
-			continue
-		}
-		seen[s.path] = true
-		limit := max(tooLong, longer[s.path])
-		assert.LessOrEqual(t, s.lines, limit, "%s lines, %d more than it may: split it by noun", s.path, s.lines-limit)
-		assert.True(t, longer[s.path] == 0 || s.lines > tooLong,
-			"%s has %d lines and needs no allowance any more: strike it from longer", s.path, s.lines)
-	}
-	for name := range longer {
-		assert.True(t, seen[name], "%s is gone: strike it from longer", name)
+		assert.True(t, s.test || s.lines <= tooLong, "%s has %d lines: split it by noun", s.path, s.lines)
 	}
 }
 
@@ -41,31 +28,22 @@ func TestPackagesHaveOneComment(t *testing.T) {
 		if !s.code() {
 			continue
 		}
-		comments[s.room] = append(comments[s.room], introductions(s)...)
-	}
-	for room, places := range comments {
-		assert.Len(t, places, 1, "package %s package comments, not one: %s", room, strings.Join(places, ", "))
-	}
-	for _, s := range load(t).sources {
-		if !s.code() || s.ast.Doc == nil {
+		if _, seen := comments[s.room]; !seen {
+			comments[s.room] = nil
+		}
+		if s.ast.Doc == nil {
 			continue
 		}
+		comments[s.room] = append(comments[s.room], s.at(s.ast.Doc.Pos()))
 		want := "Package " + s.ast.Name.Name + " "
 		if s.ast.Name.Name == "main" {
 			want = "Command " + path.Base(s.room) + " "
 		}
-		if text := s.ast.Doc.Text(); !strings.HasPrefix(text, want) {
-			t.Errorf("%s: the package comment begins with %.30q, not with %q", s.path, text, want)
-		}
+		assert.True(t, strings.HasPrefix(s.ast.Doc.Text(), want), "%s: the package comment begins with %.30q, not with %q", s.path, s.ast.Doc.Text(), want)
 	}
-}
-
-// introductions are the places of a file's package comment: one or none.
-func introductions(s *source) []string {
-	if s.ast.Doc == nil || strings.TrimSpace(s.ast.Doc.Text()) == "" {
-		return nil
+	for room, places := range comments {
+		assert.Len(t, places, 1, "package comments of %s", room)
 	}
-	return []string{s.at(s.ast.Doc.Pos())}
 }
 
 // nameless are package names that say nothing, so that anything ends up there.
@@ -115,10 +93,7 @@ var unfinished = regexp.MustCompile(`(?i)\b(TO` + `DO|FIX` + `ME|X` + `XX|HA` + 
 
 func TestNothingIsLeftUnfinished(t *testing.T) {
 	tree := load(t)
-	texts := map[string]string{}
-	for name, text := range tree.texts {
-		texts[name] = text
-	}
+	texts := maps.Clone(tree.texts)
 	for _, s := range tree.sources {
 		texts[s.path] = s.text
 	}
