@@ -428,6 +428,7 @@ func operate(f *fleet.Fleet, path, body string) string {
 // TestChangesAreKept: what an operator changes at one gateway counts at the others, also with the server away
 // meanwhile, and after all have been restarted. What strangers write does no harm.
 func TestChangesAreKept(t *testing.T) {
+	t.Parallel()
 	for name, over := range map[string]func(*testing.T) *operated{"etcd": overEtcd, "JetStream": overJetStream} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // it waits for a server's restart

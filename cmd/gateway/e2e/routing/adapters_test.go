@@ -56,6 +56,7 @@ func refusedAs(f *fleet.Fleet, model string) string {
 // TestAdaptersGoWhereTheyAreLoaded: an adapter's requests are served by workers that have it loaded alone, both legs;
 // nowhere loaded it is no model, and with one leg's workers lacking it unavailable.
 func TestAdaptersGoWhereTheyAreLoaded(t *testing.T) {
+	t.Parallel()
 	f := fleet.New(t, fleet.Options{})
 	assert.Equal(t, "404 model_not_found", refusedAs(f, "sql"), "an adapter that no worker has")
 	loaded(f, "prefill-2", "load", "sql")
@@ -89,6 +90,7 @@ func TestAdaptersGoWhereTheyAreLoaded(t *testing.T) {
 // TestOverlapsOfAdaptersAndSalts: equal prompts under another adapter or salt share no block, and what the gateway
 // expects to be cached by the engines' events is what the engine then reports.
 func TestOverlapsOfAdaptersAndSalts(t *testing.T) {
+	t.Parallel()
 	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1})
 	for _, id := range []string{"prefill-1", "decode-1"} {
 		loaded(f, id, "load", "sql")

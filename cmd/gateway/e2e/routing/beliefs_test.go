@@ -83,6 +83,7 @@ var lies = map[string]struct {
 // them, counted, told in the log and predicted; and believed again once what it
 // says is true.
 func TestLyingEventsAreFound(t *testing.T) {
+	t.Parallel()
 	for name, lie := range lies {
 		fleet.VirtualRun(t, name, func(t *testing.T) {
 			var lying atomic.Bool

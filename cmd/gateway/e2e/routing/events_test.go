@@ -22,6 +22,7 @@ import (
 // for as long as a prediction lasts its view is relied on. Without asking it stays
 // predicted, as does an engine of a release that does not know how.
 func TestLostEventsAreToldAgain(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		role    pools.Role
@@ -93,6 +94,7 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 // A prompt whose tokens the gateway does not know, for it has tools, is known
 // again by its text, turn by turn; another salt is another conversation.
 func TestTextIsPredicted(t *testing.T) {
+	t.Parallel()
 	t.Run("without events", func(t *testing.T) { textIsPredicted(t, fleet.WithoutEvents) })
 	t.Run("beside events", func(t *testing.T) { textIsPredicted(t, nil) })
 }

@@ -126,6 +126,7 @@ func article(i int) string {
 // their indexes report. While no index answers, a gateway routes by what it has seen itself; one that is back answers
 // again, with what the workers publish.
 func TestIndexesComeAndGo(t *testing.T) {
+	t.Parallel()
 	x, y := reserveIndex(t), reserveIndex(t)
 	f := fleet.New(t, fleet.Options{Prefill: 3, Decode: 1, Gateway: asking(x, y)})
 	x.start(f, service.Config{})
@@ -187,6 +188,7 @@ func TestIndexesComeAndGo(t *testing.T) {
 // TestIndexIsRestoredFromAGateway starts a second gateway of a group: it has the first one's view of a worker's cache, and
 // the worker is not asked for a snapshot. With the first gone, a third asks the worker.
 func TestIndexIsRestoredFromAGateway(t *testing.T) {
+	t.Parallel()
 	url := fleet.StartNATS(t)
 	log := slog.New(slog.DiscardHandler)
 	over := func() wire.Bus {

@@ -16,6 +16,7 @@ import (
 // Whoever is named serves, in mode kv as in direct, named by the body or by a header, and
 // the header wins. Eight rounds: an unpinned choice would hit all but never.
 func TestPins(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"kv", "direct"} {
 		t.Run(mode, func(t *testing.T) {
 			f := fleet.New(t, fleet.Options{Prefill: 3, Decode: 3, Gateway: fleet.InMode(mode)})

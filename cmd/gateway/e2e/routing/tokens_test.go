@@ -36,6 +36,7 @@ func routingOf(f *fleet.Fleet, model, content string) (*fleet.Nvext, string) {
 // A template that is not the engine's is found out by the ids that engines report, and left; the workers are asked in its
 // place. A right one, read in its place, is used and proven.
 func TestWrongTemplatesAreFoundOut(t *testing.T) {
+	t.Parallel()
 	path := fleet.ModelFolder(t, "Some words of my own. "+chatML)
 	f := fleet.New(t, fleet.Options{Gateway: func(c *stack.GatewayConfig) {
 		c.Models.Tokenizers, c.Models.AskTimeout = []string{"tandem-sim=" + path}, 5*time.Second
