@@ -13,9 +13,8 @@ import (
 	"github.com/tandem-pd/tandem/router/index"
 )
 
-// hashChain appends the sequence hashes of ids' full blocks of 16 to dst, as
-// internal/tokens does, which this room does not import. Its links go the plain
-// way, through memory, which makes a benchmark of it an upper bound.
+// hashChain appends the sequence hashes of ids' full blocks of 16 to dst, as internal/tokens does, which this room does not
+// import. Its links go the plain way, through memory, which makes a benchmark of it an upper bound.
 func hashChain(dst []uint64, ids []uint32) []uint64 {
 	var link [16]byte
 	for i := 0; i+16 <= len(ids); i += 16 {
@@ -31,8 +30,7 @@ func hashChain(dst []uint64, ids []uint32) []uint64 {
 	return dst
 }
 
-// prompts returns n prompts of 512 blocks of 16 tokens, of which the first 64
-// blocks are the same.
+// prompts returns n prompts of 512 blocks of 16 tokens, of which the first 64 blocks are the same.
 func prompts(n int) [][]uint32 {
 	ps := make([][]uint32, n)
 	for i := range ps {
@@ -47,10 +45,9 @@ func prompts(n int) [][]uint32 {
 	return ps
 }
 
-// BenchmarkDecision is one choice of a worker: hash chain, match, cost and pick;
-// booking is BenchmarkReserve's. Every worker holds all of the 16 prompts that
-// are asked for in turn, so that every block matches on every worker, beside
-// 1,024 blocks of its own.
+// BenchmarkDecision is one choice of a worker: hash chain, match, cost and pick; booking is BenchmarkReserve's. Every worker
+// holds all of the 16 prompts that are asked for in turn, so that every block matches on every worker, beside 1,024 blocks
+// of its own.
 func BenchmarkDecision(b *testing.B) {
 	for _, workers := range []int{4, 64, 1000} {
 		b.Run(fmt.Sprintf("workers=%d/blocks=512", workers), func(b *testing.B) {
@@ -79,9 +76,8 @@ func BenchmarkDecision(b *testing.B) {
 	}
 }
 
-// BenchmarkReserve books a pair out of 64 prefill and 64 decode workers, for a
-// short prompt that is cached nowhere, tells both legs' course and releases
-// them.
+// BenchmarkReserve books a pair out of 64 prefill and 64 decode workers, for a short prompt that is cached nowhere, tells
+// both legs' course and releases them.
 func BenchmarkReserve(b *testing.B) {
 	idx := index.New(index.Config{})
 	prefill := newRouter(b, DefaultConfig().For(pools.Prefill), idx)

@@ -12,8 +12,7 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// TestCredit works the cost of router-semantics §2.1 out by hand, for a prompt of
-// 160 tokens in blocks of 16.
+// TestCredit works the cost of router-semantics §2.1 out by hand, for a prompt of 160 tokens in blocks of 16.
 func TestCredit(t *testing.T) {
 	to := func(edit func(*Config)) Config {
 		cfg := DefaultConfig()

@@ -11,6 +11,13 @@ import (
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // A frontend of one's own needs a list of workers, what they have cached, and a
 // router: no server, no message bus.
 func Example() {
@@ -20,37 +27,21 @@ func Example() {
 		{Worker: &pools.Worker{ID: "west", BlockSize: 16, KVEvents: "nats"}},
 	}}
 	cached := index.New(index.Config{})
-	r, err := router.New(router.DefaultConfig(), cached)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	r := must(router.New(router.DefaultConfig(), cached))
 
 	// west said that it holds the first three blocks of this prompt.
 	prompt := []uint64{0xa1, 0xa2, 0xa3, 0xa4}
 	cached.Store(cached.Owner("west", 0), index.Device, prompt[:3])
 
-	first, err := r.Reserve(pool, router.Request{ID: "first", ISL: 64, Hashes: prompt}, now)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	first := must(r.Reserve(pool, router.Request{ID: "first", ISL: 64, Hashes: prompt}, now))
 	fmt.Printf("first: %s, cost %.0f, %d blocks cached\n", first.Worker.ID, first.Cost, first.Overlap)
 
 	// A second one of the same prompt joins it: what west holds for the first takes
 	// no more room for the second. A third of another prompt finds west booked, and
 	// goes east.
-	second, err := r.Reserve(pool, router.Request{ID: "second", ISL: 64, Hashes: prompt}, now)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	second := must(r.Reserve(pool, router.Request{ID: "second", ISL: 64, Hashes: prompt}, now))
 	fmt.Printf("second: %s, cost %.0f, %d blocks cached\n", second.Worker.ID, second.Cost, second.Overlap)
-	third, err := r.Reserve(pool, router.Request{ID: "third", ISL: 64, Hashes: []uint64{0xb1, 0xb2, 0xb3, 0xb4}}, now)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	third := must(r.Reserve(pool, router.Request{ID: "third", ISL: 64, Hashes: []uint64{0xb1, 0xb2, 0xb3, 0xb4}}, now))
 	fmt.Printf("third: %s, cost %.0f, %d blocks cached\n", third.Worker.ID, third.Cost, third.Overlap)
 
 	first.PrefillDone(now) // its first token is here
@@ -81,16 +72,8 @@ func ExampleReservePair() {
 		{Worker: &pools.Worker{ID: "d0", BlockSize: 16, TotalKVBlocks: 600}},
 	}}
 	cfg := router.DefaultConfig()
-	prefill, err := router.New(cfg.For(pools.Prefill), nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	decode, err := router.New(cfg.For(pools.Decode), nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	prefill := must(router.New(cfg.For(pools.Prefill), nil))
+	decode := must(router.New(cfg.For(pools.Decode), nil))
 	for _, id := range []string{"first", "second"} {
 		p, d, err := router.ReservePair(prefill, decode, prefills, decodes, router.Request{ID: id, ISL: 5000}, router.Request{ID: id, ISL: 5000}, now)
 		if errors.Is(err, router.ErrBusy) || errors.Is(err, router.ErrNoRoom) {
@@ -111,21 +94,13 @@ func Example_remoteOverlap() {
 		{Worker: &pools.Worker{ID: "east", BlockSize: 16}},
 		{Worker: &pools.Worker{ID: "west", BlockSize: 16}},
 	}}
-	r, err := router.New(router.DefaultConfig(), nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	r := must(router.New(router.DefaultConfig(), nil))
 	// Made once for many answers that are about the same ranks.
 	layout := overlap.NewLayout([]overlap.Rank{{Worker: "east"}, {Worker: "west"}})
-	lease, err := r.Reserve(pool, router.Request{
+	lease := must(r.Reserve(pool, router.Request{
 		ID: "first", ISL: 64, Hashes: []uint64{11, 12, 13, 14},
 		RemoteOverlap: &overlap.Report{Layout: layout, Tiers: []overlap.Tiers{{Known: true, Device: 0}, {Known: true, Device: 3}}},
-	}, time.Now())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	}, time.Now()))
 	fmt.Printf("%s, %d blocks cached, %d tokens to compute\n", lease.Worker.ID, lease.Overlap, lease.PrefillTokens)
 	// Output:
 	// west, 3 blocks cached, 16 tokens to compute

@@ -21,8 +21,7 @@ func tainted(id string, taints ...string) *pools.Worker {
 	return w
 }
 
-// TestTaints: what is required filters, a pinned worker too; what is preferred
-// weighs, but for a pinned one.
+// TestTaints: what is required filters, a pinned worker too; what is preferred weighs, but for a pinned one.
 func TestTaints(t *testing.T) {
 	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	p := poolOf(pools.Decode, tainted("plain"), tainted("gold", "tier=gold"), tainted("both", "tier=gold", "eu"))
@@ -108,8 +107,7 @@ func TestThresholds(t *testing.T) {
 	assert.Error(t, set.SetThresholds("m", Thresholds{DecodeBlocks: 1.5}), "a share of 1.5 is taken")
 }
 
-// TestTiersAreCredited: what slower tiers hold counts under the cost credit, in
-// the choice and, in part, in what is booked.
+// TestTiersAreCredited: what slower tiers hold counts under the cost credit, in the choice and, in part, in what is booked.
 func TestTiersAreCredited(t *testing.T) {
 	hashes := chain(1, 10)
 	for cost, want := range map[string]struct {
@@ -135,8 +133,7 @@ func TestTiersAreCredited(t *testing.T) {
 	}
 }
 
-// TestPrefillLoadOnline: two workers with the same prompts booked differ once
-// the one is nearly done.
+// TestPrefillLoadOnline: two workers with the same prompts booked differ once the one is nearly done.
 func TestPrefillLoadOnline(t *testing.T) {
 	cfg := DefaultConfig().For(pools.Prefill)
 	cfg.PrefillLoad = online
@@ -160,9 +157,8 @@ func TestPrefillLoadOnline(t *testing.T) {
 	}
 }
 
-// TestOutputIsWeighed: blocks of an answer that nears its expected length count
-// for less, those of a pool that does not track output for nothing; room is
-// taken by all of them.
+// TestOutputIsWeighed: blocks of an answer that nears its expected length count for less, those of a pool that does not
+// track output for nothing; room is taken by all of them.
 func TestOutputIsWeighed(t *testing.T) {
 	for _, c := range []struct {
 		track bool
@@ -219,8 +215,7 @@ func TestOverridesBookNothing(t *testing.T) {
 	}
 }
 
-// TestReuseCanBeDenied: a request that assumes none is weighed as if nobody else held
-// any of its blocks.
+// TestReuseCanBeDenied: a request that assumes none is weighed as if nobody else held any of its blocks.
 func TestReuseCanBeDenied(t *testing.T) {
 	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	p := poolOf(pools.Decode, worker("a", 0, 0, 0))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,8 +21,7 @@ import (
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// worker is a registration with block size 16 and the given limits, of one that
-// publishes its KV events.
+// worker is a registration with block size 16 and the given limits, of one that publishes its KV events.
 func worker(id string, blocks, seqs, batch int) *pools.Worker {
 	return &pools.Worker{
 		ID: id, Model: "m", BlockSize: 16, TotalKVBlocks: blocks, MaxNumSeqs: seqs, MaxNumBatchedTokens: batch, KVEvents: "nats",
@@ -102,8 +102,7 @@ func chain(seed uint64, n int) []uint64 {
 	return hashes
 }
 
-// TestEligibility reserves once in a pool whose workers are down, draining or
-// excluded.
+// TestEligibility reserves once in a pool whose workers are down, draining or excluded.
 func TestEligibility(t *testing.T) {
 	a, b := worker("a", 0, 0, 0), worker("b", 0, 0, 0)
 	until := noon.Add(time.Second)
@@ -181,8 +180,7 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// TestRoom checks decode's room and the request that is too big: block size 16,
-// room for booked + prompt + 1 blocks.
+// TestRoom checks decode's room and the request that is too big: block size 16, room for booked + prompt + 1 blocks.
 func TestRoom(t *testing.T) {
 	small, large, endless := worker("small", 10, 0, 0), worker("large", 20, 0, 0), worker("endless", 0, 0, 0)
 	single := worker("single", 0, 1, 0)
@@ -218,8 +216,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestSeed: what was chosen can be chosen again, and another seed chooses
-// otherwise.
+// TestSeed: what was chosen can be chosen again, and another seed chooses otherwise.
 func TestSeed(t *testing.T) {
 	picks := func(seed uint64, model string) string {
 		cfg := DefaultConfig()
@@ -272,26 +269,32 @@ func TestDebugLog(t *testing.T) {
 	assert.True(t, len(l.Terms) == 1 && l.Terms[0].Cost == l.Cost, "terms %+v for cost %v", l.Terms, l.Cost)
 }
 
-// TestManyAtOnce reserves, grows and releases from many goroutines over pools
-// that change meanwhile: at the end every book is empty.
+// TestManyAtOnce reserves, grows and releases from many goroutines over pools that change meanwhile: at the end every book is
+// empty, and what is predicted is of workers that are there.
 func TestManyAtOnce(t *testing.T) {
 	idx := index.New(index.Config{})
 	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), idx)
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), idx)
-	ps, ds := fleet("p", 6), fleet("d", 6)
+	ps, ds := append(fleet("p", 5), silent("q0"), silent("q1")), fleet("d", 6)
 	for _, d := range ds {
 		d.MaxNumSeqs, d.TotalKVBlocks = 4, 200
+	}
+	snapshots := make([]*pools.Pool, 15) // each without another worker, and with another process of one that is predicted
+	for i := range snapshots {
+		ws, anew := slices.Clone(ps), *ps[6]
+		anew.Incarnation, ws[6] = fmt.Sprint(i), &anew
+		snapshots[i] = poolOf(pools.Prefill, slices.Delete(ws, i%6, i%6+1)...)
+		snapshots[i].Version = uint64(i)
 	}
 	var all sync.WaitGroup
 	for g := range 8 {
 		all.Go(func() {
 			for i := range 150 {
-				// Each goroutine sees snapshots with another worker missing.
 				gone := (g + i/10) % 6
-				pp := poolOf(pools.Prefill, append(append([]*pools.Worker{}, ps[:gone]...), ps[gone+1:]...)...)
-				dp := poolOf(pools.Decode, append(append([]*pools.Worker{}, ds[:gone]...), ds[gone+1:]...)...)
+				dp := poolOf(pools.Decode, slices.Delete(slices.Clone(ds), gone, gone+1)...)
 				req := Request{ID: fmt.Sprint(g, "/", i), ISL: 500, Hashes: chain(uint64(i%7), 31)}
-				p, d, err := ReservePair(prefill, decode, pp, dp, req, req, noon)
+				now := noon.Add(time.Duration(i) * 100 * time.Millisecond)
+				p, d, err := ReservePair(prefill, decode, snapshots[i/10], dp, req, req, now)
 				if err != nil {
 					assert.True(t, errors.Is(err, ErrNoRoom) || errors.Is(err, ErrBusy), err)
 					continue
@@ -299,8 +302,11 @@ func TestManyAtOnce(t *testing.T) {
 				idx.Store(idx.Owner(p.Worker.ID, p.Rank), index.Device, req.Hashes)
 				var legs sync.WaitGroup
 				for range 2 { // the holder, and one that is late
-					legs.Go(func() { p.PrefillDone(noon); p.Release(noon) })
-					legs.Go(func() { d.PrefillDone(noon); d.Grow(2, noon); d.Release(noon) })
+					legs.Go(func() { p.PrefillDone(now); p.Release(now) })
+					legs.Go(func() { d.PrefillDone(now); d.Grow(2, now); d.Release(now) })
+				}
+				if i%3 == 0 {
+					p.Invalidate()
 				}
 				if i%20 == 0 {
 					idx.Drop(p.Worker.ID)
@@ -310,14 +316,15 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	for _, books := range []struct {
-		router *Router
-		pool   *pools.Pool
-	}{{prefill, poolOf(pools.Prefill, ps...)}, {decode, poolOf(pools.Decode, ds...)}} {
-		assert.Zero(t, books.router.Open(), "%s: bookings", books.pool.Name())
-		for _, l := range books.router.Loads(books.pool) {
-			assert.True(t, l.ActiveBlocks == 0 && l.PrefillTokens == 0 && l.Requests == 0,
-				"%s: %+v is left", books.pool.Name(), l)
+	predicted := func() int { return prefill.Sources().Size().Predicted }
+	assert.True(t, predicted() > 0 && predicted() <= 2*7*31, "%d blocks are predicted of 7 prompts on two workers", predicted())
+	end := poolOf(pools.Prefill, ps[:5]...)
+	end.Version = 99
+	for pool, r := range map[*pools.Pool]*Router{end: prefill, poolOf(pools.Decode, ds...): decode} {
+		assert.Zero(t, r.Open(), "%s: bookings", pool.Name())
+		for _, l := range r.Loads(pool) {
+			assert.True(t, l.ActiveBlocks == 0 && l.PrefillTokens == 0 && l.Requests == 0, "%s: %+v is left", pool.Name(), l)
 		}
 	}
+	assert.Zero(t, predicted(), "blocks are predicted for nobody")
 }

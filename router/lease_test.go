@@ -10,8 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// TestBookings checks what each role books, for a prompt of 100 tokens of which
-// two blocks are cached.
+// TestBookings checks what each role books, for a prompt of 100 tokens of which two blocks are cached.
 func TestBookings(t *testing.T) {
 	for _, c := range []struct {
 		role                      pools.Role

@@ -12,8 +12,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// TestPair reserves a pair from pools in various states: both legs are booked,
-// or neither.
+// TestPair reserves a pair from pools in various states: both legs are booked, or neither.
 func TestPair(t *testing.T) {
 	down := pools.Member{Worker: worker("p", 0, 0, 0), Status: pools.Draining}
 	for _, c := range []struct {
@@ -60,8 +59,7 @@ func TestPair(t *testing.T) {
 
 func members(ws ...*pools.Worker) []pools.Member { return poolOf("", ws...).Members }
 
-// TestPairTooBig: what fits no decode worker is refused at once, also while
-// there is no prefill worker.
+// TestPairTooBig: what fits no decode worker is refused at once, also while there is no prefill worker.
 func TestPairTooBig(t *testing.T) {
 	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)

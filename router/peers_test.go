@@ -290,8 +290,7 @@ func TestCutOffGatewaysDivideTheWorkers(t *testing.T) {
 		"a gateway that knows of no other uses N of 4 workers")
 }
 
-// TestLastRoomIsItsOwners: two gateways that do not see each other's latest bookings never both grant a worker's last
-// room.
+// TestLastRoomIsItsOwners: two gateways that do not see each other's latest bookings never both grant a worker's last room.
 func TestLastRoomIsItsOwners(t *testing.T) {
 	cfg := DefaultConfig().For(pools.Decode)
 	p := poolOf(pools.Decode, worker("a", 100, 0, 0))

@@ -47,8 +47,7 @@ func choice(p policy, q *query, ws []candidate) string {
 	return fmt.Sprintf("%d at %.6g", i, cost)
 }
 
-// TestRegistry holds every policy to the rules of its interface: a new file is
-// tested by existing.
+// TestRegistry holds every policy to the rules of its interface: a new file is tested by existing.
 func TestRegistry(t *testing.T) {
 	for _, p := range (Config{}).Choices("") {
 		t.Run(p.Name, func(t *testing.T) {
@@ -120,8 +119,7 @@ func TestFormula(t *testing.T) {
 	}
 }
 
-// spread picks n times with different seeds and returns how often each
-// candidate was picked.
+// spread picks n times with different seeds and returns how often each candidate was picked.
 func spread(policy policy, ws []candidate, n int) []int {
 	counts := make([]int, len(ws))
 	pcg := rand.NewPCG(0, 0)
@@ -183,9 +181,8 @@ func TestDeviceAwareWeighted(t *testing.T) {
 	}
 }
 
-// TestSoftmax compares picks at a temperature with the softmax over
-// range-normalised costs. The bound is chi-square's 99.9th percentile at three
-// degrees of freedom; the seeds are fixed.
+// TestSoftmax compares picks at a temperature with the softmax over range-normalised costs. The bound is chi-square's 99.9th
+// percentile at three degrees of freedom; the seeds are fixed.
 func TestSoftmax(t *testing.T) {
 	for _, c := range []struct {
 		temperature float64
@@ -256,8 +253,7 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-// TestLMetric: the product decides, and a worker that serves nobody is weighed
-// by its tokens alone.
+// TestLMetric: the product decides, and a worker that serves nobody is weighed by its tokens alone.
 func TestLMetric(t *testing.T) {
 	req := &query{Request: &Request{ISL: 160}, BlockSize: 16}
 	ws := []candidate{
@@ -271,8 +267,7 @@ func TestLMetric(t *testing.T) {
 	assert.Equal(t, "1 at 480", choice(byCost(lmetric), req, ws))
 }
 
-// TestMinTTFT: the earliest first token wins; a worker of which nothing is known
-// counts as the mean of the others.
+// TestMinTTFT: the earliest first token wins; a worker of which nothing is known counts as the mean of the others.
 func TestMinTTFT(t *testing.T) {
 	req := &query{Request: &Request{ISL: 1600}, BlockSize: 16}
 	ws := []candidate{

@@ -2,7 +2,6 @@ package router
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,8 +26,7 @@ func book(t *testing.T, r *Router, p *pools.Pool, hashes []uint64, now time.Time
 	return l
 }
 
-// TestPrediction sends a prompt, finds it where it was sent until its time is
-// over, and finds it longer if it is sent again.
+// TestPrediction sends a prompt, finds it where it was sent until its time is over, and finds it longer if it is sent again.
 func TestPrediction(t *testing.T) {
 	for _, role := range []pools.Role{pools.Prefill, pools.Both} {
 		r := newRouter(t, DefaultConfig().For(role), nil)
@@ -76,48 +74,7 @@ func TestPredictionsEndWithTheWorker(t *testing.T) {
 	assert.True(t, r.Sources().Size().Predicted == 0, "%d blocks are predicted for nobody", r.Sources().Size().Predicted)
 }
 
-// TestPredictionsAtOnce books from many sides while workers start anew; the
-// predictions that are left are those of workers that are there.
-func TestPredictionsAtOnce(t *testing.T) {
-	r := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
-	snapshots := make([]*pools.Pool, 20)
-	for i := range snapshots {
-		a, b := silent("a"), silent("b")
-		a.Incarnation = fmt.Sprint(i)
-		snapshots[i] = poolOf(pools.Prefill, a, b)
-		snapshots[i].Version = uint64(i)
-	}
-	var group sync.WaitGroup
-	for g := range 4 {
-		group.Go(func() {
-			for i, p := range snapshots {
-				for k := range 20 {
-					hashes := chain(uint64(k%5), 30)
-					l, err := r.Reserve(p, Request{ID: fmt.Sprint(g, i, k), ISL: 480, Hashes: hashes}, noon.Add(time.Duration(i)*time.Second))
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if k%3 == 0 {
-						l.Invalidate()
-					}
-					l.Release(noon)
-					r.BestOverlap(p, Request{Hashes: hashes}, noon)
-				}
-			}
-		})
-	}
-	group.Wait()
-	got := r.Sources().Size().Predicted
-	assert.True(t, got != 0 && got <= 2*5*30, "%d blocks are predicted of 150 on two workers", got)
-	end := poolOf(pools.Prefill)
-	end.Version = 99
-	r.Fits(end, 1)
-	assert.True(t, r.Sources().Size().Predicted == 0, "%d blocks are predicted for nobody", r.Sources().Size().Predicted)
-}
-
-// A pin narrows the choice and nothing else: a pinned worker still has to be
-// there, up, and have room.
+// A pin narrows the choice and nothing else: a pinned worker still has to be there, up, and have room.
 func TestPins(t *testing.T) {
 	small := worker("small", 10, 0, 0)
 	wide := worker("wide", 0, 0, 0)

@@ -13,9 +13,8 @@ import (
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
-// siblings is a burst of 20 requests of one prompt of 40 blocks that nobody has
-// seen, at four workers that publish. It returns how many went to each, and how
-// many prompt tokens were booked in all.
+// siblings is a burst of 20 requests of one prompt of 40 blocks that nobody has seen, at four workers that publish. It
+// returns how many went to each, and how many prompt tokens were booked in all.
 func siblings(t *testing.T, cfg Config, afterFirst func(r *Router, first *Lease)) (r *Router, each map[string]int, tokens int) {
 	t.Helper()
 	idx := index.New(index.Config{})
@@ -38,8 +37,7 @@ func siblings(t *testing.T, cfg Config, afterFirst func(r *Router, first *Lease)
 	return r, each, tokens
 }
 
-// TestSiblingsLandTogether: before the first event arrives, what was sent is what
-// there is to go by.
+// TestSiblingsLandTogether: before the first event arrives, what was sent is what there is to go by.
 func TestSiblingsLandTogether(t *testing.T) {
 	classic, credit := DefaultConfig(), DefaultConfig()
 	credit.Cost, credit.Credit.Overlap = Credited, 2 // a hit makes up for a backlog as long as itself
@@ -78,8 +76,7 @@ func TestSiblingsLandTogether(t *testing.T) {
 	}
 }
 
-// aside is a router with predictions beside events of one worker with two ranks,
-// and a silent one.
+// aside is a router with predictions beside events of one worker with two ranks, and a silent one.
 func aside(t *testing.T) (*Router, *index.Index, *pools.Pool) {
 	idx := index.New(index.Config{})
 	cfg := DefaultConfig()
@@ -144,8 +141,7 @@ func TestSentIsBesideEvents(t *testing.T) {
 		"best overlap X, want the silent worker's 40")
 }
 
-// Slower tiers go on where the device's run has ended by what was said: what is
-// foreseen on the device covers them first.
+// Slower tiers go on where the device's run has ended by what was said: what is foreseen on the device covers them first.
 func TestForeseenCoversSlowerTiers(t *testing.T) {
 	r, idx, p := aside(t)
 	hashes := chain(1, 40)
@@ -189,8 +185,7 @@ func TestSentIsWithdrawnAndDoubted(t *testing.T) {
 	}
 }
 
-// With lru each rank is predicted to hold no more than it can, and for as long as
-// nothing else is sent there.
+// With lru each rank is predicted to hold no more than it can, and for as long as nothing else is sent there.
 func TestPredictionsBoundByTheWorker(t *testing.T) {
 	cfg := DefaultConfig().For(pools.Prefill)
 	cfg.Predictions.LRU, cfg.Predictions.MaxBlocks = true, 50

@@ -11,8 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
-// remoteReport is what a remote index answers of ranks: device blocks, -1 for a rank that nothing is
-// said of.
+// remoteReport is what a remote index answers of ranks: device blocks, -1 for a rank that nothing is said of.
 func remoteReport(device map[overlap.Rank]int32) *overlap.Report {
 	var ranks []overlap.Rank
 	for r := range device {
@@ -66,8 +65,7 @@ func TestToldIsPreferred(t *testing.T) {
 	}
 }
 
-// Told tiers count as the index's own do, together no more than the prompt, and
-// nonsense does no harm.
+// Told tiers count as the index's own do, together no more than the prompt, and nonsense does no harm.
 func TestToldTiers(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Cost = Credited

@@ -19,9 +19,8 @@ func TestSlotFitsALine(t *testing.T) {
 	assert.LessOrEqual(t, unsafe.Sizeof(slot{}), uintptr(64), "bytes of a slot")
 }
 
-// Where every worker is up and a request names none, no seat is looked at before
-// the lock. The choice must be the one that is made where each is looked at: in
-// the same pool beside a worker that is being drained.
+// Where every worker is up and a request names none, no seat is looked at before the lock. The choice must be the one that
+// is made where each is looked at: in the same pool beside a worker that is being drained.
 func TestSteadyPoolChoosesTheSame(t *testing.T) {
 	what := func(l *Lease, err error) string {
 		if err != nil {

@@ -19,9 +19,22 @@ import (
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
+// newFeed is a feed of these workers, whose events come over bus, and the routers that it feeds.
+func newFeed(t testing.TB, cfg Config, bus wire.Bus, log slog.Handler, workers ...pools.Worker) (*Feed, *pools.Roster, *router.Set) {
+	t.Helper()
+	roster := pools.NewRoster(pools.Config{}, slog.New(log))
+	routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, slog.New(log))
+	require.NoError(t, err)
+	f, err := New(cfg, bus, roster, routers, slog.New(log), prometheus.NewRegistry())
+	require.NoError(t, err)
+	for _, w := range workers {
+		roster.From("test").Put(w)
+	}
+	return f, roster, routers
+}
+
 // hub is a bus, and a feed of its events about one worker.
 type hub struct {
-	t       *testing.T
 	bus     *eventstest.Bus
 	roster  *pools.Roster
 	routers *router.Set
@@ -29,24 +42,11 @@ type hub struct {
 	worker  pools.Worker
 }
 
-func newHub(t *testing.T, bus *eventstest.Bus) *hub {
-	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	h := &hub{t: t, bus: bus, roster: pools.NewRoster(pools.Config{}, log), worker: vllm("w")}
-	var err error
-	h.routers, err = router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
-	require.NoError(t, err)
-	var events wire.Bus
-	if bus != nil {
-		t.Cleanup(bus.Close)
-		events = bus
-	}
-	h.feed, err = New(Config{Events: follow.Config{RetryMin: time.Millisecond}}, events, h.roster, h.routers, log, prometheus.NewRegistry())
-	require.NoError(t, err)
-	h.roster.From("test").Put(h.worker)
-	if bus != nil {
-		run(t, h.feed.Run)
-	}
+func newHub(t *testing.T) *hub {
+	h := &hub{bus: eventstest.NewBus(), worker: vllm("w")}
+	t.Cleanup(h.bus.Close)
+	h.feed, h.roster, h.routers = newFeed(t, Config{Events: follow.Config{RetryMin: time.Millisecond}}, h.bus, slog.DiscardHandler, h.worker)
+	run(t, h.feed.Run)
 	return h
 }
 
@@ -70,7 +70,7 @@ func publisher(t testing.TB, bus wire.Bus, worker string, e ...wire.Event) (p *p
 // A rank whose answers contradicted its events is marked; when its publisher begins again as another process, the mark goes
 // with the events that it was for.
 func TestAnotherEpochIsResynchronised(t *testing.T) {
-	h := newHub(t, eventstest.NewBus())
+	h := newHub(t)
 	start := func() (stop func()) {
 		p, stop := publisher(t, h.bus, "w", wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{1}})
 		within(t, "followed", func() bool {
@@ -113,7 +113,7 @@ func run(t testing.TB, f func(context.Context) error) (stop func()) {
 
 // The size of an engine's blocks is known from its events.
 func TestEngineBlockIsKnown(t *testing.T) {
-	h := newHub(t, eventstest.NewBus())
+	h := newHub(t)
 	publisher(t, h.bus, "w", wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: make([]uint32, 32), BlockSize: 32})
 	within(t, "32 tokens a block", func() bool { return h.feed.EngineBlock(&h.worker, 0) == 32 })
 	if none := (*Feed)(nil); none.EngineBlock(&h.worker, 0) != 0 || none.Sources() != nil || none.Reannounce(&h.worker, 0) {
@@ -123,20 +123,13 @@ func TestEngineBlockIsKnown(t *testing.T) {
 
 // A worker that joins before the feed runs is predicted where its events cannot come.
 func TestPredictedFromTheFirst(t *testing.T) {
-	h := newHub(t, nil)
-	assert.True(t, h.routers.For("m", pools.Both).Sources().Predicts(&h.worker, 0))
+	w := vllm("w")
+	_, _, routers := newFeed(t, Config{}, nil, slog.DiscardHandler, w)
+	assert.True(t, routers.For("m", pools.Both).Sources().Predicts(&w, 0))
 }
 
 // within waits for a condition.
 func within(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for limit := time.After(30 * time.Second); !condition(); {
-		select {
-		case <-limit:
-			t.Fatal("not within 30 s: " + what)
-		case <-tick.C:
-		}
-	}
+	require.Eventually(t, condition, 30*time.Second, time.Millisecond, what)
 }

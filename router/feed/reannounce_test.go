@@ -11,8 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
-// Requests ask while a rank is predicted, and not for long where nothing comes of
-// it.
+// Requests ask while a rank is predicted, and not for long where nothing comes of it.
 func TestReannouncingIsBounded(t *testing.T) {
 	source := wire.Source{Pool: "m/prefill", Worker: "w"}
 	status := follow.SourceStatus{Source: source, State: follow.Predicted, Losses: 1}

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -20,7 +19,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/index"
 )
 
@@ -74,16 +72,8 @@ func newSite(t testing.TB, workers, blocks int) *site {
 
 // feed starts one, which asks the others.
 func (s *site) feed(own string, others ...string) (f *Feed, at *index.Index, stop func()) {
-	log := slog.New(slog.DiscardHandler)
-	roster := pools.NewRoster(pools.Config{}, log)
-	routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
-	require.NoError(s.t, err)
 	group := &follow.Group{Bus: weighed{s.bus(), &s.bytes}, Join: func(context.Context) (string, []string) { return own, others }}
-	f, err = New(Config{Events: follow.Config{Group: group}}, s.bus(), roster, routers, log, prometheus.NewRegistry())
-	require.NoError(s.t, err)
-	for _, w := range s.workers {
-		roster.From("test").Put(w)
-	}
+	f, _, routers := newFeed(s.t, Config{Events: follow.Config{Group: group}}, s.bus(), slog.DiscardHandler, s.workers...)
 	return f, routers.Index("m", pools.Both), run(s.t, f.Run)
 }
 

@@ -9,15 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router"
 )
 
 // lines is a log that may be read meanwhile.
@@ -38,23 +34,15 @@ func (l *lines) count(s string) int {
 func TestSilentSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out lines
-		log := slog.New(slog.NewTextHandler(&out, nil))
 		bus := eventstest.NewBus()
 		t.Cleanup(bus.Close)
-		roster := pools.NewRoster(pools.Config{}, log)
-		routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
-		require.NoError(t, err)
-		computing := map[string]bool{"mute": true, "speaks": true}
-		f, err := New(Config{Computed: func(id string) time.Time {
-			if computing[id] {
-				return time.Now()
+		computed := func(id string) (at time.Time) {
+			if id != "idle" {
+				at = time.Now()
 			}
-			return time.Time{}
-		}}, bus, roster, routers, log, prometheus.NewRegistry())
-		require.NoError(t, err)
-		for _, id := range []string{"mute", "idle", "speaks"} {
-			roster.From("test").Put(vllm(id))
+			return at
 		}
+		f, _, _ := newFeed(t, Config{Computed: computed}, bus, slog.NewTextHandler(&out, nil), vllm("mute"), vllm("idle"), vllm("speaks"))
 		run(t, f.Run)
 		publisher(t, bus, "speaks")
 		const warning = "publishes no KV events"

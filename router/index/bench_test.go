@@ -11,9 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fleet is an index of prompts as a thousand workers would hold them: prompts of
-// 256 blocks begin with one of 16 system prompts of 64 blocks, which every worker
-// holds, and go on with blocks of their own, which one worker holds in three of
+// fleet is an index of prompts as a thousand workers would hold them: prompts of 256 blocks begin with one of 16 system
+// prompts of 64 blocks, which every worker holds, and go on with blocks of their own, which one worker holds in three of
 // four cases, and else two to four.
 type fleet struct {
 	*Index
@@ -95,9 +94,8 @@ func (f *fleet) ask(room []uint64, rng *rand.Rand, known int) Owner {
 	return q.owner
 }
 
-// BenchmarkMatch looks up one of all prompts in turn, at random, so that of a
-// prompt's 256 blocks the 64 of its system prompt are in the processor's caches,
-// and its own 192 are not.
+// BenchmarkMatch looks up one of all prompts in turn, at random, so that of a prompt's 256 blocks the 64 of its system
+// prompt are in the processor's caches, and its own 192 are not.
 //
 //	hot    all 256 are held
 //	cold   all are held, and the caches were swept before
@@ -249,10 +247,9 @@ func (f *fleet) churn() (stop func()) {
 	return func() { close(done); wg.Wait() }
 }
 
-// BenchmarkApply applies events of own hashes, see traffic, to the index of
-// BenchmarkMatch, with and without a reader on the other core. An op is a prompt
-// that comes and one that goes; an event is one block. From an engine's bytes to
-// here is BenchmarkApply of router/feed.
+// BenchmarkApply applies events of own hashes, see traffic, to the index of BenchmarkMatch, with and without a reader on the
+// other core. An op is a prompt that comes and one that goes; an event is one block. From an engine's bytes to here is
+// BenchmarkApply of router/feed.
 func BenchmarkApply(b *testing.B) {
 	f := newFleet(b)
 	for _, reading := range []string{"alone", "reader"} {

@@ -9,9 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBudgetIsStrict stores far more than there is room for, in many owners and
-// on two tiers. What is kept of each chain must be a prefix of it, and all that
-// is not kept must be counted.
+// TestBudgetIsStrict stores far more than there is room for, in many owners and on two tiers. What is kept of each chain
+// must be a prefix of it, and all that is not kept must be counted.
 func TestBudgetIsStrict(t *testing.T) {
 	const limit = 5000
 	x := New(Config{shards: 2, MaxBlocks: limit})
@@ -37,9 +36,8 @@ func TestBudgetIsStrict(t *testing.T) {
 	assert.GreaterOrEqual(t, s.Held, limit*9/10, "pairs are held although there is room for %d", limit)
 }
 
-// TestBudgetKeepsWhatIsUsed lets a stream of prompts through that nobody asks for
-// again. What is stored again now and then must stay, and what is matched, and the
-// beginnings that others follow on.
+// TestBudgetKeepsWhatIsUsed lets a stream of prompts through that nobody asks for again. What is stored again now and then
+// must stay, and what is matched, and the beginnings that others follow on.
 func TestBudgetKeepsWhatIsUsed(t *testing.T) {
 	x := New(Config{shards: 2, MaxBlocks: 10_000})
 	o := x.Owner("w", 0)
@@ -83,8 +81,7 @@ func TestBudgetAgainstRings(t *testing.T) {
 	assert.True(t, s.Held == 0 && s.Blocks == 0 && s.Holed == 0, "after a clear: %+v", s)
 }
 
-// TestBudgetShared has owners write at once, and one of them leave, in an index
-// that is full.
+// TestBudgetShared has owners write at once, and one of them leave, in an index that is full.
 func TestBudgetShared(t *testing.T) {
 	x := New(Config{shards: 2, MaxBlocks: 2000})
 	done := make(chan struct{})

@@ -90,8 +90,7 @@ func TestOwnersRunOut(t *testing.T) {
 	assert.Zero(t, x.Stats().Blocks, "no owner stored N blocks")
 }
 
-// TestMemoryComesBack fills and empties an index: its arrays must shrink again,
-// and a churning one must not grow.
+// TestMemoryComesBack fills and empties an index: its arrays must shrink again, and a churning one must not grow.
 func TestMemoryComesBack(t *testing.T) {
 	x := New(Config{})
 	empty := newTable(64)
@@ -114,9 +113,8 @@ func TestMemoryComesBack(t *testing.T) {
 	assert.LessOrEqual(t, x.Stats().Bytes, 2*floor, "bytes when emptied, %d when new", floor)
 }
 
-// TestPlaceFollowsTheOtherTier moves a prompt's blocks one by one to another tier,
-// as engines announce it: the owner has no holes there. A block that nobody knows
-// makes one until it is told again.
+// TestPlaceFollowsTheOtherTier moves a prompt's blocks one by one to another tier, as engines announce it: the owner has no
+// holes there. A block that nobody knows makes one until it is told again.
 func TestPlaceFollowsTheOtherTier(t *testing.T) {
 	x := New(Config{})
 	o := x.Owner("w", 0)
@@ -136,10 +134,9 @@ func TestPlaceFollowsTheOtherTier(t *testing.T) {
 	assert.Zero(t, x.Stats().Holed, "tiers have holes, want none")
 }
 
-// TestLeapNoticesAGap has an owner get a gap after a Match has noted that it has
-// none, and before it looks at the blocks: it must notice, also when the gap has
-// gone again, and be right the second time. On the further tier the owner joins
-// on the way.
+// TestLeapNoticesAGap has an owner get a gap after a Match has noted that it has none, and before it looks at the blocks: it
+// must notice, also when the gap has gone again, and be right the second time. On the further tier the owner joins on the
+// way.
 func TestLeapNoticesAGap(t *testing.T) {
 	for _, c := range []struct {
 		name              string

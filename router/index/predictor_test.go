@@ -2,7 +2,6 @@ package index
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -86,8 +85,7 @@ func (s *slowPredictor) bound(o Owner) int {
 // shared is how many blocks there may be of those that have no bound.
 func (s *slowPredictor) shared() int { return s.limit * (len(s.met) - len(s.bounds)) }
 
-// in are the places of the blocks in o's list: its own, or that of all who have
-// none.
+// in are the places of the blocks in o's list: its own, or that of all who have none.
 func (s *slowPredictor) in(o Owner) (places []int) {
 	_, alone := s.bounds[o]
 	for i, b := range s.blocks {
@@ -258,9 +256,8 @@ func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit i
 	}
 }
 
-// TestPredictorTwin compares the predictor with its twin over histories that
-// shrink, with a limit that is never, at times and always reached; by time, and
-// with bounds that come, change and go.
+// TestPredictorTwin compares the predictor with its twin over histories that shrink, with a limit that is never, at times
+// and always reached; by time, and with bounds that come, change and go.
 func TestPredictorTwin(t *testing.T) {
 	for _, lru := range []bool{false, true} {
 		for _, limit := range []int{1 << 20, 40, 5} {
@@ -270,16 +267,6 @@ func TestPredictorTwin(t *testing.T) {
 				})
 			})
 		}
-	}
-}
-
-func TestPredictorTwinLong(t *testing.T) {
-	for seed := range uint64(4) {
-		rng := rand.NewChaCha8([32]byte{byte(seed)})
-		history := make([]byte, 30_000)
-		_, _ = rng.Read(history)
-		t.Logf("seed %d", seed)
-		playPredictions(t, history, 60, seed%2 == 1)
 	}
 }
 

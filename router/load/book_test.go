@@ -73,8 +73,7 @@ func TestTwin(t *testing.T) {
 	})
 }
 
-// lives returns, of each booking that the history leaves open, the Add that
-// made it and the events since.
+// lives returns, of each booking that the history leaves open, the Add that made it and the events since.
 func lives(history []Event) [][]Event {
 	var open [][]Event
 	for _, e := range history {

@@ -66,8 +66,7 @@ func somePrompt(rng *rand.Rand, longest int) []uint64 {
 	return chain
 }
 
-// TestTreeTwin: whatever comes and goes, the tree counts as its twin does, and
-// nothing is left of it at the end.
+// TestTreeTwin: whatever comes and goes, the tree counts as its twin does, and nothing is left of it at the end.
 func TestTreeTwin(t *testing.T) {
 	t.Run("blocks", func(t *testing.T) { playTree(t, granule.Block, 12, 200_000) })
 	t.Run("granules of text", func(t *testing.T) { playTree(t, granule.Text, 150, 20_000) })

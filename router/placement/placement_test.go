@@ -34,11 +34,7 @@ func fleetOf(change func(m *pools.Member), ids ...string) pools.Fleet {
 
 func newPlacer(t testing.TB, fallback bool, permits Permits) *Placer {
 	t.Helper()
-	base, cfg := router.DefaultConfig(), map[pools.Role]router.Config{}
-	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
-		cfg[role] = base.For(role)
-	}
-	set, err := router.NewSet(cfg, slog.New(slog.DiscardHandler))
+	set, err := router.NewSet(router.DefaultConfig().ByRole(), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	return &Placer{Routers: set, Permits: permits, Fallback: fallback}
 }
@@ -117,6 +113,8 @@ func TestPlacement(t *testing.T) {
 			}
 		}
 	}
+	without := func(id string) func(a *Ask) { return func(a *Ask) { a.Exclude = []string{id} } }
+	retry := func(id string) func(a *Ask) { return func(a *Ask) { a.Attempt, a.Exclude = 2, []string{id} } }
 	var pin *PinError
 	var big *router.TooBigError
 	var alone *AloneError
@@ -144,26 +142,22 @@ func TestPlacement(t *testing.T) {
 		{name: "one leg alone", fleet: fleetOf(nil, "p", "b"), ask: func(a *Ask) { a.OneLeg = "n" }, placed: "- b aggregated"},
 		{name: "fallback", fleet: fleetOf(nil, "d"), fallback: true, placed: "- d no_prefill_worker"},
 		{name: "no fallback", fleet: fleetOf(nil, "d"), err: ErrNoPrefill},
-		{name: "fallback of a retry", fleet: fleetOf(nil, "p", "d"), fallback: true,
-			ask: func(a *Ask) { a.Attempt, a.Exclude = 2, []string{"p"} }, placed: "- d prefill_failed"},
-		{name: "no fallback of a retry", fleet: fleetOf(nil, "p", "d"), ask: func(a *Ask) { a.Attempt, a.Exclude = 2, []string{"p"} }, err: ErrNoPrefill},
-		{name: "prefill again", fleet: fleetOf(nil, "p1", "p2", "d"), want: Prefill, ask: func(a *Ask) { a.Exclude = []string{"p1"} }, placed: "p2 - "},
-		{name: "prefill again and none", fleet: fleetOf(nil, "p", "d"), want: Prefill, fallback: true,
-			ask: func(a *Ask) { a.Exclude = []string{"p"} }, placed: "- - prefill_failed"},
-		{name: "prefill again, none and no fallback", fleet: fleetOf(nil, "p", "d"), want: Prefill,
-			ask: func(a *Ask) { a.Exclude = []string{"p"} }, err: ErrNoPrefill},
-		{name: "decode again", fleet: fleetOf(nil, "p", "d1", "d2"), want: Decode, ask: func(a *Ask) { a.Exclude = []string{"d1"} }, placed: "- d2 "},
-		{name: "decode again and none", fleet: fleetOf(nil, "p", "d", "b"), want: Decode, ask: func(a *Ask) { a.Exclude = []string{"d"} }, err: ErrNoDecode},
+		{name: "fallback of a retry", fleet: fleetOf(nil, "p", "d"), fallback: true, ask: retry("p"), placed: "- d prefill_failed"},
+		{name: "no fallback of a retry", fleet: fleetOf(nil, "p", "d"), ask: retry("p"), err: ErrNoPrefill},
+		{name: "prefill again", fleet: fleetOf(nil, "p1", "p2", "d"), want: Prefill, ask: without("p1"), placed: "p2 - "},
+		{name: "prefill again and none", fleet: fleetOf(nil, "p", "d"), want: Prefill, fallback: true, ask: without("p"), placed: "- - prefill_failed"},
+		{name: "prefill again, none and no fallback", fleet: fleetOf(nil, "p", "d"), want: Prefill, ask: without("p"), err: ErrNoPrefill},
+		{name: "decode again", fleet: fleetOf(nil, "p", "d1", "d2"), want: Decode, ask: without("d1"), placed: "- d2 "},
+		{name: "decode again and none", fleet: fleetOf(nil, "p", "d", "b"), want: Decode, ask: without("d"), err: ErrNoDecode},
 		{name: "decode that takes no prompts: a pair", fleet: fleetOf(pairsOnly, "p", "d"), placed: "p d "},
 		{name: "decode that takes no prompts: one leg", fleet: fleetOf(pairsOnly, "p", "d"), fallback: true, ask: func(a *Ask) { a.OneLeg = "n" }, err: &alone},
 		{name: "decode that takes no prompts: one leg alone", fleet: fleetOf(pairsOnly, "p", "d", "b"), ask: func(a *Ask) { a.OneLeg = "n" }, placed: "- b aggregated"},
 		{name: "decode that takes no prompts: no prefill", fleet: fleetOf(pairsOnly, "d"), fallback: true, err: ErrNoPrefill},
 		{name: "decode that takes no prompts: alone as no prefill can", fleet: fleetOf(func(m *pools.Member) { pairsOnly(m); drain("p")(m) }, "p", "d", "b"),
 			fallback: true, placed: "- b aggregated"},
-		{name: "decode that takes no prompts: prefill failed", fleet: fleetOf(pairsOnly, "p", "d"), fallback: true,
-			ask: func(a *Ask) { a.Attempt, a.Exclude = 2, []string{"p"} }, err: ErrNoPrefill},
+		{name: "decode that takes no prompts: prefill failed", fleet: fleetOf(pairsOnly, "p", "d"), fallback: true, ask: retry("p"), err: ErrNoPrefill},
 		{name: "decode that takes no prompts: prefill again and none", fleet: fleetOf(pairsOnly, "p", "d"), want: Prefill, fallback: true,
-			ask: func(a *Ask) { a.Exclude = []string{"p"} }, err: ErrNoPrefill},
+			ask: without("p"), err: ErrNoPrefill},
 		{name: "nobody", fleet: fleetOf(nil), fallback: true, err: ErrNoDecode},
 		{name: "pinned", fleet: fleetOf(nil, "p1", "p2", "d1", "d2"), ask: func(a *Ask) { bind(a, "p2", "d1") }, placed: "p2 d1 "},
 		{name: "pinned prefill away", fleet: fleetOf(drain("p1"), "p1", "p2", "d"), fallback: true, ask: func(a *Ask) { bind(a, "p1", "") }, err: &pin},
