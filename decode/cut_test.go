@@ -100,9 +100,8 @@ func (g *got) take(t *testing.T, data []byte) {
 			TokenIDs     []uint32 `json:"token_ids"`
 		}
 	}
-	if err := json.Unmarshal(data, &e); err != nil || g.ended {
-		t.Fatalf("%v, or behind the end: %s", err, data)
-	}
+	require.NoError(t, json.Unmarshal(data, &e), "%s", data)
+	require.False(t, g.ended, "behind the end: %s", data)
 	c := e.Choices[0]
 	g.text += c.Text
 	g.ids = append(g.ids, c.TokenIDs...)
@@ -170,10 +169,7 @@ func cutEverywhere(t *testing.T, s aStream, tokenizer Tokenizer, body string) {
 		if s.engine == "sglang" && right(have.text) {
 			have.text = want.text
 		}
-		if have.text != want.text || have.stop != want.stop || !slices.Equal(have.ids, want.ids) {
-			t.Fatalf("%s, %d tokens an event, cut behind event %d of %q: %q by %q %v, want %q by %q %v", s.engine, s.most, i, events, have.text, have.stop, have.ids,
-				want.text, want.stop, want.ids)
-		}
+		require.Equal(t, want, have, "%s, %d tokens an event, cut behind event %d of %q", s.engine, s.most, i, events)
 	}
 }
 

@@ -89,9 +89,9 @@ func TestDraft(t *testing.T) {
 		if c.why != "" {
 			continue
 		}
-		if so := draft.Continue(); !slices.Equal(so.Prompt, append([]uint32{1, 2, 3, 4}, c.ids...)) || so.Generated != len(c.ids) {
-			t.Errorf("%s: %+v, want %v", c.name, so, c.ids)
-		}
+		so := draft.Continue()
+		assert.Equal(t, append([]uint32{1, 2, 3, 4}, c.ids...), so.Prompt, c.name)
+		assert.Equal(t, len(c.ids), so.Generated, c.name)
 	}
 }
 
@@ -163,25 +163,21 @@ func TestDraftGoesOn(t *testing.T) {
 	})
 	t.Run("a parser that lost its place", func(t *testing.T) {
 		sent, _, failed := play(t, begun(t, false), false, other(shownRole), other(shownOne), other(thought))
-		if failed == nil || failed.Class != fault.Rejected || !errors.Is(failed, ErrParser) || sent != plain(shownOne) {
-			t.Errorf("%v, sent %s", failed, sent)
-		}
+		assert.Equal(t, fault.Rejected, classOf(failed))
+		assert.ErrorIs(t, failed, ErrParser)
+		assert.Equal(t, plain(shownOne), sent)
 	})
 	t.Run("cut before it went on", func(t *testing.T) {
 		draft := begun(t, false)
 		sent, tr, failed := play(t, draft, false, other(shownRole), other(silent))
 		assert.True(t, failed != nil && sent == "" && !tr.Began && tr.Started && tr.Tokens == 2,
 			"%v, sent %s, %+v", failed, sent, tr)
-		if so := draft.Continue(); so.Generated != 2 {
-			t.Errorf("%+v", so)
-		}
+		assert.Equal(t, 2, draft.Continue().Generated)
 	})
 	t.Run("cut twice", func(t *testing.T) {
 		draft := begun(t, false)
 		_, _, _ = play(t, draft, false, other(shownRole), other(shownOne))
-		if so := draft.Continue(); !slices.Equal(so.Prompt, []uint32{1, 2, 3, 4, 10, 11, 11}) {
-			t.Errorf("%+v", so)
-		}
+		assert.Equal(t, []uint32{1, 2, 3, 4, 10, 11, 11}, draft.Continue().Prompt)
 	})
 }
 

@@ -21,15 +21,10 @@ func TestGapBuckets(t *testing.T) {
 		t.Helper()
 		b := gapBucket(d)
 		require.True(t, b >= 0 && b < gapBuckets, "seed %d: %v is in bucket %d", seed, d, b)
-		if b == gapBuckets-1 {
-			return
-		}
-		if above := gapAbove(b); above <= d || b > 3 && float64(above) > 1.25*float64(d)+1 {
-			t.Fatalf("seed %d: %v is in bucket %d, which ends at %v", seed, d, b, above)
-		}
-		if b > 0 && gapAbove(b-1) > d {
-			t.Fatalf("seed %d: %v is in bucket %d, but the one before ends at %v", seed, d, b, gapAbove(b-1))
-		}
+		above := gapAbove(b)
+		require.True(t, b == gapBuckets-1 || above > d && (b <= 3 || float64(above) <= 1.25*float64(d)+1),
+			"seed %d: %v is in bucket %d, which ends at %v", seed, d, b, above)
+		require.True(t, b == 0 || gapAbove(b-1) <= d, "seed %d: %v is in bucket %d, but the one before reaches it", seed, d, b)
 	}
 	for _, d := range []time.Duration{-1, 0, 1, time.Millisecond, 4 << 20, 4<<20 - 1, 1<<42 - 1, 1 << 42, math.MaxInt64} {
 		check(d)
@@ -52,9 +47,9 @@ func TestGapPercentile(t *testing.T) {
 		}
 		slices.Sort(all)
 		exact := all[n-1-n/100]
-		if got := g.p99(); got < exact || float64(got) > 1.26*float64(exact) {
-			t.Errorf("seed %d: p99 of %d gaps is %v, exactly %v", seed, n, got, exact)
-		}
+		got := g.p99()
+		assert.True(t, got >= exact && float64(got) <= 1.26*float64(exact),
+			"seed %d: p99 of %d gaps is %v, exactly %v", seed, n, got, exact)
 	}
 }
 
@@ -92,8 +87,7 @@ func TestWatchesThatFiredDoNotBeginAgain(t *testing.T) {
 	} {
 		w := watching(Config{}, &seen{})
 		c.fires(w) // a timer that was stopped reports what one that fired does
-		if w.stop(); w.still != c.still {
-			t.Errorf("%s: may begin again: %v", name, w.still)
-		}
+		w.stop()
+		assert.Equal(t, c.still, w.still, "%s: may begin again", name)
 	}
 }

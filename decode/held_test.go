@@ -39,9 +39,8 @@ func TestHeldOutputIsBounded(t *testing.T) {
 	}
 	// What an engine announces before its first token passes up to the bound.
 	all := strings.Repeat(role, maxHeldBytes/len(role)) + one + done
-	if sent, failed := served(t, stream(all), &Call{Stream: true, Choices: 1}); failed != nil || sent != all {
-		t.Errorf("%v; %d bytes left, want %d", failed, len(sent), len(all))
-	}
+	sent, failed := served(t, stream(all), &Call{Stream: true, Choices: 1})
+	assert.True(t, failed == nil && sent == all, "%v; %d bytes left, want %d", failed, len(sent), len(all))
 }
 
 // TestWholeAnswersAreBounded: an answer that is not streamed is held until its
@@ -51,12 +50,10 @@ func TestWholeAnswersAreBounded(t *testing.T) {
 	src := &endless{event: ": ping\n\n"}
 	sent, failed := served(t, &engine{status: 200, body: io.LimitReader(src, 300<<20)}, &Call{Choices: 2, PromptTokens: 8, Longest: 4})
 	assert.True(t, classOf(failed) == fault.Garbled && sent == "", "ended with %v after %d bytes", failed, len(sent))
-	if most := 4<<20 + 24*64<<10; src.taken > most+1<<10 {
-		t.Errorf("%d bytes were taken, want %d", src.taken, most)
-	}
-	if one := (&tap{call: &Call{Large: true}}); !one.fits(maxAnswerBytes) || one.fits(maxAnswerBytes+1) || !errors.Is(one.over, fault.ErrTooLarge) {
-		t.Errorf("an event over %d bytes: %v", maxAnswerBytes, one.over)
-	}
+	assert.LessOrEqual(t, src.taken, 4<<20+24*64<<10+1<<10, "bytes were taken")
+	one := &tap{call: &Call{Large: true}}
+	assert.True(t, one.fits(maxAnswerBytes) && !one.fits(maxAnswerBytes+1), "an event over %d bytes", maxAnswerBytes)
+	assert.ErrorIs(t, one.over, fault.ErrTooLarge)
 	for _, c := range []struct {
 		call   Call
 		want   int
@@ -67,9 +64,9 @@ func TestWholeAnswersAreBounded(t *testing.T) {
 		{Call{Longest: 1, Large: true}, maxAnswerBytes, fault.ErrTooLarge},
 		{Call{Longest: 1, Choices: 1}, answerBytes + tokenBytes, fault.ErrGarbled},
 	} {
-		if got, longer := c.call.mostBytes(); got != c.want || !errors.Is(longer, c.longer) {
-			t.Errorf("%d choices of %d tokens: %d bytes, else %v", c.call.Choices, c.call.Longest, got, longer)
-		}
+		got, longer := c.call.mostBytes()
+		assert.Equal(t, c.want, got, "%d choices of %d tokens", c.call.Choices, c.call.Longest)
+		assert.ErrorIs(t, longer, c.longer)
 	}
 }
 
@@ -111,9 +108,8 @@ func TestLargeAnswersAreTheRequests(t *testing.T) {
 		sent, failed := served(t, stream(c.body), &Call{Stream: c.stream, Choices: 1, Large: c.large, Memory: memory})
 		assert.True(t, classOf(failed) == c.want && (failed == nil || failed.Class.Blames() == (c.want == fault.Garbled)),
 			"%s: %v, want %v", c.name, failed, c.want)
-		if c.want == fault.None && (len(sent) < most || memory.most < 2*most) || c.want != fault.None && sent != "" {
-			t.Errorf("%s: %d bytes left, %d were counted", c.name, len(sent), memory.most)
-		}
+		assert.True(t, (c.want != fault.None || len(sent) >= most && memory.most >= 2*most) && (c.want == fault.None || sent == ""),
+			"%s: %d bytes left, %d were counted", c.name, len(sent), memory.most)
 		var says *openai.Error
 		assert.True(t, c.status <= 0 || errors.As(failed, &says) && says.Status == c.status && says.RetryAfter != 0,
 			"%s: %+v", c.name, says)

@@ -137,13 +137,11 @@ func TestStream(t *testing.T) {
 		tr := call.Sent
 		assert.True(t, classOf(failed) == c.want && strings.Join(out.writes, "") == c.sent && tr.Tokens == c.tokens,
 			"%s: %v, %d tokens, sent %q; want %s, %d, %q", c.name, failed, tr.Tokens, out.writes, c.want, c.tokens, c.sent)
-		if started := c.sent != "" || c.gone; tr.Started != started || (out.contentType != "") != started {
-			t.Errorf("%s: started %v with %q", c.name, tr.Started, out.contentType)
-		}
+		started := c.sent != "" || c.gone
+		assert.Equal(t, [2]bool{started, started}, [2]bool{tr.Started, out.contentType != ""}, "%s: started, with a type", c.name)
 		assert.True(t, tr.Started || tr.Events == 0, "%s: %d events are counted as sent, and none was", c.name, tr.Events)
-		if m := r.roster.Snapshot("m", pools.Decode).Members[0]; m.Eligible(time.Now()) == (c.want == fault.Refused) {
-			t.Errorf("%s: a worker is out of the choice where it refuses the connection, and nowhere else: %+v", c.name, m)
-		}
+		eligible := r.roster.Snapshot("m", pools.Decode).Members[0].Eligible(time.Now())
+		assert.Equal(t, c.want != fault.Refused, eligible, "%s: out of the choice is who refuses the connection", c.name)
 	}
 }
 
@@ -154,9 +152,9 @@ func TestAnEndIsAFirstToken(t *testing.T) {
 		first := 0
 		call := &Call{Stream: true, Choices: 1, First: func() { first++ }}
 		_, failed := served(t, stream(body), call)
-		if tr := call.Sent; classOf(failed) != want || first != 1 || !tr.Began || tr.First.IsZero() || tr.Last != tr.First || tr.Tokens != 0 {
-			t.Errorf("%q: %v, %d first tokens, %+v", body, failed, first, tr)
-		}
+		tr := call.Sent
+		assert.True(t, classOf(failed) == want && first == 1 && tr.Began && !tr.First.IsZero() && tr.Last == tr.First && tr.Tokens == 0,
+			"%q: %v, %d first tokens, %+v", body, failed, first, tr)
 	}
 }
 
@@ -193,12 +191,10 @@ func TestCountedStreams(t *testing.T) {
 	out, gaps, most := &client{}, 0, 0
 	call := &Call{Lease: lease, Stream: true, HideUsage: true, Choices: 1, Gap: func(time.Duration) { gaps++; most = max(most, load().ActiveBlocks) }}
 	failed := r.Run(t.Context(), call, out)
-	if want := role + one + two + two + end + done; failed != nil || strings.Join(out.writes, "") != want {
-		t.Errorf("%v\n got %q\nwant %q", failed, out.writes, want)
-	}
-	if tr := call.Sent; tr.Tokens != 12 || tr.Streamed != 9 || gaps != 8 || most == 0 {
-		t.Errorf("%d tokens, %d streamed, %d gaps, %d blocks", tr.Tokens, tr.Streamed, gaps, most)
-	}
+	assert.Nil(t, failed)
+	assert.Equal(t, role+one+two+two+end+done, strings.Join(out.writes, ""))
+	assert.Equal(t, [3]int{12, 9, 8}, [3]int{call.Sent.Tokens, call.Sent.Streamed, gaps}, "tokens, those streamed, and gaps")
+	assert.NotZero(t, most, "blocks")
 }
 
 // Head and first token leave in one write, though the engine announced the
@@ -208,9 +204,8 @@ func TestNothingLeavesBeforeTheFirstToken(t *testing.T) {
 		strings.NewReader(role), strings.NewReader(": ping\n\n"), strings.NewReader(one), strings.NewReader(end+done))})
 	out := &client{}
 	failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1}, out)
-	if want := role + ": ping\n\n" + one; failed != nil || len(out.writes) != 2 || out.writes[0] != want {
-		t.Errorf("%v, writes %q", failed, out.writes)
-	}
+	assert.Nil(t, failed)
+	assert.Equal(t, []string{role + ": ping\n\n" + one, end + done}, out.writes)
 }
 
 // The client is told prefill's cached tokens and, in the event that ends the last choice, what it asked about its own request;
@@ -232,9 +227,8 @@ func TestLastEvent(t *testing.T) {
 		c.call.Tail = func(*Transcript) []byte { return []byte(`{"x":1}`) }
 		sent, failed := served(t, stream(c.engine), &c.call)
 		assert.True(t, failed == nil && sent == c.want, "%s: %v\n got %q\nwant %q", c.name, failed, sent, c.want)
-		if tr := c.call.Sent; c.call.IncludeUsage && (tr.PromptTokens != 4 || tr.Tokens != 3) {
-			t.Errorf("%s: %+v", c.name, tr)
-		}
+		tr := c.call.Sent
+		assert.True(t, !c.call.IncludeUsage || tr.PromptTokens == 4 && tr.Tokens == 3, "%s: %+v", c.name, tr)
 	}
 }
 
@@ -244,13 +238,10 @@ func TestBookingsGrow(t *testing.T) {
 	r, lease, load := room(t, Config{}, stream(one+two+one+two+end+done))
 	before, firsts := load().ActiveBlocks, 0
 	failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1, First: func() { firsts++ }}, &client{})
-	if grown := load().ActiveBlocks - before; failed != nil || grown != 2 || firsts != 1 {
-		t.Errorf("%v; 5 tokens grew %d blocks, first token told %d times", failed, grown, firsts)
-	}
+	assert.Nil(t, failed)
+	assert.Equal(t, [2]int{2, 1}, [2]int{load().ActiveBlocks - before, firsts}, "blocks that 5 tokens grew, and first tokens told")
 	lease.Release(time.Now())
-	if l := load(); l.ActiveBlocks != 0 || l.Requests != 0 {
-		t.Errorf("%+v", l)
-	}
+	assert.Equal(t, [2]int{}, [2]int{load().ActiveBlocks, load().Requests})
 }
 
 func TestWholeAnswer(t *testing.T) {
@@ -267,8 +258,10 @@ func TestWholeAnswer(t *testing.T) {
 		failed := r.Run(t.Context(), call, out)
 		assert.True(t, classOf(failed) == want && (failed == nil || !call.Sent.Started),
 			"%s: %v, started %v", body, failed, call.Sent.Started)
-		if failed == nil && (out.contentType != "application/json" || !strings.Contains(out.writes[0], `"cached_tokens":3`) || call.Sent.Tokens != 2) {
-			t.Errorf("%s %q %+v", out.contentType, out.writes, call.Sent)
+		if failed == nil {
+			assert.Equal(t, "application/json", out.contentType)
+			assert.Contains(t, out.writes[0], `"cached_tokens":3`)
+			assert.Equal(t, 2, call.Sent.Tokens)
 		}
 	}
 }
@@ -293,9 +286,9 @@ func TestRunawaysAreEnded(t *testing.T) {
 	} {
 		call := &Call{Stream: true, Choices: c.choices, Longest: c.longest}
 		sent, failed := served(t, stream(c.body), call)
-		if classOf(failed) != c.want || call.Sent.Events != c.events || strings.Contains(sent, "[DONE]") != (c.want == fault.None) {
-			t.Errorf("%s: %v after %d events, want %s after %d", c.name, failed, call.Sent.Events, c.want, c.events)
-		}
+		assert.Equal(t, c.want, classOf(failed), c.name)
+		assert.Equal(t, c.events, call.Sent.Events, c.name)
+		assert.Equal(t, c.want == fault.None, strings.Contains(sent, "[DONE]"), c.name)
 	}
 }
 

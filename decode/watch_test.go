@@ -129,9 +129,8 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 			call := &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
 			took, failed := lasts(t, r, call, &slowly{takes: c.client})
 			tr := call.Sent
-			if classOf(failed) != c.want || took != c.after || tr.Tokens != c.tokens || tr.Started != (c.tokens > 0) {
-				t.Errorf("%v after %v, %+v; want %s after %v with %d tokens", failed, took, tr, c.want, c.after, c.tokens)
-			}
+			assert.True(t, classOf(failed) == c.want && took == c.after && tr.Tokens == c.tokens && tr.Started == (c.tokens > 0),
+				"%v after %v, %+v; want %s after %v with %d tokens", failed, took, tr, c.want, c.after, c.tokens)
 			assert.True(t, c.head != 0 || e.closed, "the worker's answer was not closed")
 			assert.True(t, !c.want.Blames() || e.err != nil, "the call was not cut")
 		})
@@ -160,9 +159,8 @@ func TestToolCallsMayBeSilent(t *testing.T) {
 		bubble(t, c.name, func(t *testing.T) {
 			r, lease, _ := room(t, c.cfg, &timed{script: c.script})
 			call := &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: c.tokens, Tools: c.tools}
-			if took, failed := lasts(t, r, call, &client{}); classOf(failed) != c.want || took != c.after {
-				t.Errorf("%v after %v; want %s after %v", failed, took, c.want, c.after)
-			}
+			took, failed := lasts(t, r, call, &client{})
+			assert.True(t, classOf(failed) == c.want && took == c.after, "%v after %v; want %s after %v", failed, took, c.want, c.after)
 		})
 	}
 }
@@ -216,17 +214,15 @@ func TestIdleLimitIsLearnt(t *testing.T) {
 			e := &timed{script: c.script}
 			r, lease, _ := room(t, Config{}, e)
 			call := &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
-			if failed := r.Run(t.Context(), call, &slowly{takes: c.client}); failed != nil || r.known("d1").gap() == 0 {
-				t.Fatalf("%v, or nothing was learnt", failed)
-			}
+			failed := r.Run(t.Context(), call, &slowly{takes: c.client})
+			require.True(t, failed == nil && r.known("d1").gap() != 0, "%v, or nothing was learnt", failed)
 			e.script = []beat{{0, one}, {forever, ""}}
-			if took, failed := lasts(t, r, call, &client{}); classOf(failed) != fault.Stalled || took < c.lo || took > c.hi {
-				t.Errorf("%v after %v, want from %v to %v", failed, took, c.lo, c.hi)
-			}
+			took, failed := lasts(t, r, call, &client{})
+			assert.True(t, classOf(failed) == fault.Stalled && took >= c.lo && took <= c.hi,
+				"%v after %v, want from %v to %v", failed, took, c.lo, c.hi)
 			r.roster.Remove("d1")
-			if r.Forget(); len(r.seen) != 0 {
-				t.Error("what was seen of the worker outlives the worker")
-			}
+			r.Forget()
+			assert.Empty(t, r.seen, "what was seen of the worker outlives the worker")
 		})
 	}
 }
@@ -245,9 +241,8 @@ func TestFirstTokenLimitIsLearnt(t *testing.T) {
 		}{{100, true, 30 * time.Second}, {2000, true, 100 * time.Second}, {2000, false, 30 * time.Second}} {
 			e.script = []beat{{forever, ""}}
 			call.PromptTokens, call.HandedOff = c.tokens, c.handedOff
-			if took, failed := lasts(t, r, &call, &client{}); classOf(failed) != fault.Timeout || took != c.want {
-				t.Errorf("%+v: %v after %v", c, failed, took)
-			}
+			took, failed := lasts(t, r, &call, &client{})
+			assert.True(t, classOf(failed) == fault.Timeout && took == c.want, "%+v: %v after %v", c, failed, took)
 		}
 	})
 }
@@ -272,9 +267,8 @@ func TestAPoolOfLongPromptsLearnsItsSpeed(t *testing.T) {
 			{[]beat{{forever, ""}}, fault.Timeout, 500 * time.Second}, // five times what the last one took
 		} {
 			e.script = c.script
-			if took, failed := lasts(t, r, &call, &client{}); classOf(failed) != c.want || took != c.after {
-				t.Fatalf("%v after %v, want %v after %v", failed, took, c.want, c.after)
-			}
+			took, failed := lasts(t, r, &call, &client{})
+			require.True(t, classOf(failed) == c.want && took == c.after, "%v after %v, want %v after %v", failed, took, c.want, c.after)
 		}
 		other := &pools.Worker{ID: "d2", Model: "m", Role: pools.Decode}
 		assert.Equal(t, 500*time.Second, r.first(other, r.known("d2"), prompt{tokens: 1000}),

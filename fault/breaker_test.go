@@ -129,9 +129,8 @@ func TestBreakerHalfOpensByOneCall(t *testing.T) {
 		trial(None) // the first byte
 		expectState(t, b, Closed)
 		trial(Truncated) // and the end of the same call
-		if got := b.States(); len(got) != 1 || got[0].Failures != 1 || got[0].Opened != 2 {
-			t.Errorf("%+v", got)
-		}
+		got := b.States()
+		assert.True(t, len(got) == 1 && got[0].Failures == 1 && got[0].Opened == 2, "%+v", got)
 		trial(None)
 		trial(ClientGone)
 		expectState(t, b, Closed)
@@ -153,9 +152,9 @@ func TestBreakersAreApart(t *testing.T) {
 	assert.Equal(t, []string{"w1"}, b.Blocked(pools.Prefill, ""))
 	_, err := b.Acquire("w1", "a", pools.Decode, "", false)
 	assert.NoError(t, err, "the other leg")
-	if _, err := b.Acquire("w1", "b", pools.Prefill, "", false); err != nil || b.State("w1", pools.Prefill) != Closed || b.Blocked(pools.Prefill, "") != nil {
-		t.Errorf("the next incarnation inherits: %v", err)
-	}
+	_, err = b.Acquire("w1", "b", pools.Prefill, "", false)
+	assert.True(t, err == nil && b.State("w1", pools.Prefill) == Closed && b.Blocked(pools.Prefill, "") == nil,
+		"the next incarnation inherits: %v", err)
 	assert.Equal(t, []string{
 		"breaker_opened_total w1 decode 0", "breaker_opened_total w1 prefill 0", "breaker_opened_total w2 decode 1",
 		"breaker_state w1 decode closed 1", "breaker_state w1 decode half_open 0", "breaker_state w1 decode open 0",
@@ -191,13 +190,11 @@ func TestAdaptersFailAlone(t *testing.T) {
 		}
 		blocked("sql")
 	}
-	if s := b.States(); len(s) != 3 || s[0].Failures != 0 || len(series(t, b)) != 4 {
-		t.Errorf("%+v", s)
-	}
+	assert.Zero(t, b.States()[0].Failures)
+	assert.Equal(t, [2]int{3, 4}, [2]int{len(b.States()), len(series(t, b))}, "circuits and series")
 	b.Forget(func(_, adapter string) bool { return adapter != "" })
-	if blocked(); len(b.States()) != 1 || len(b.tripped) != 0 {
-		t.Errorf("%+v", b.States())
-	}
+	blocked()
+	assert.True(t, len(b.States()) == 1 && len(b.tripped) == 0, "%+v", b.States())
 	for range 3 {
 		call("math", Refused) // nothing listens there
 	}

@@ -34,9 +34,9 @@ func TestBudgetWaits(t *testing.T) {
 		assert.Equal(t, -1, <-came)
 		b.Return()
 		b.Return()
-		if first, second := <-came, <-came; first+second != 2 || b.Stats().Retrying != 10 || b.Stats().Refused != 2 {
-			t.Errorf("%d, %d came; %+v", first, second, b.Stats())
-		}
+		first, second := <-came, <-came
+		assert.True(t, first+second == 2 && b.Stats().Retrying == 10 && b.Stats().Refused == 2,
+			"%d, %d came; %+v", first, second, b.Stats())
 		for range 10 {
 			b.Return()
 		}
@@ -48,9 +48,8 @@ func TestBudgetWaits(t *testing.T) {
 func TestBudgetAmongGateways(t *testing.T) {
 	var b Budget
 	for gateways, want := range map[int]int{0: 10, 1: 10, 3: 3, 4: 2, 20: 2} {
-		if b.Among(gateways); b.Stats().Limit != want {
-			t.Errorf("of %d gateways one may have %d retries, want %d", gateways, b.Stats().Limit, want)
-		}
+		b.Among(gateways)
+		assert.Equal(t, want, b.Stats().Limit, "retries of one of %d gateways", gateways)
 	}
 }
 
@@ -87,8 +86,7 @@ func TestBudget(t *testing.T) {
 		for range c.granted {
 			b.Return()
 		}
-		if got := b.Stats(); got.Live != 0 || got.Retrying != 0 {
-			t.Errorf("%s: at the end %+v", c.name, got)
-		}
+		got := b.Stats()
+		assert.True(t, got.Live == 0 && got.Retrying == 0, "%s: at the end %+v", c.name, got)
 	}
 }

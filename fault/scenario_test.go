@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -96,9 +97,8 @@ func TestParseScenarioRefuses(t *testing.T) {
 		})
 	}
 	many := "rules:\n" + strings.Repeat("- fault: refuse\n", maxRules+1)
-	if _, err := ParseScenario("f.yaml", []byte(many)); err == nil || !strings.Contains(err.Error(), "the limit is 1000") {
-		t.Errorf("%v", err)
-	}
+	_, err := ParseScenario("f.yaml", []byte(many))
+	assert.ErrorContains(t, err, "the limit is 1000")
 }
 
 // No file makes the parser panic; what it refuses it places, and what it
@@ -118,9 +118,8 @@ func FuzzScenario(f *testing.F) {
 		case err != nil && (!errors.As(err, &at) || s != nil):
 			t.Fatalf("%v, %v", s, err)
 		case err == nil:
-			if w := streamer(); Inject(w, s) == upstream.Transport(w) {
-				t.Fatal("accepted without a rule")
-			}
+			w := streamer()
+			require.True(t, Inject(w, s) != upstream.Transport(w), "accepted without a rule")
 		}
 	})
 }

@@ -2,7 +2,6 @@ package fault
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -36,14 +35,11 @@ func TestOneTrialInOpenFor(t *testing.T) {
 			}
 			group.Wait()
 			require.EqualValues(t, 1, through.Load(), "round %d got through", round)
-			if got := b.OnTrial(pools.Decode, ""); !slices.Equal(got, []string{"d1"}) {
-				t.Errorf("round %d: on trial: %q", round, got)
-			}
+			assert.Equal(t, []string{"d1"}, b.OnTrial(pools.Decode, ""), "round %d: on trial", round)
 			assert.False(t, try(t, b, None), "round %d: a second call beside the trial", round)
 			trial(Timeout)
-			if got := b.OnTrial(pools.Decode, ""); got != nil || b.State("d1", pools.Decode) != Open {
-				t.Errorf("round %d: on trial after its end: %q, %s", round, got, b.State("d1", pools.Decode))
-			}
+			assert.Nil(t, b.OnTrial(pools.Decode, ""), "round %d: on trial after its end", round)
+			assert.Equal(t, Open, b.State("d1", pools.Decode), "round %d", round)
 		}
 	})
 }
@@ -117,9 +113,8 @@ func TestSilentTrialsMakePlace(t *testing.T) {
 		require.Equal(t, []time.Duration{0, 100 * ms, 300 * ms, 700 * ms, 1500 * ms, 2500 * ms, 3500 * ms}, at, "when trials began")
 		assert.EqualValues(t, len(at), woken.Load()) // the last has the worker to itself still
 		trials[1](ClientGone)
-		if b.State("d1", pools.Decode) != HalfOpen || try(t, b, None) {
-			t.Errorf("a trial that left while others ran: %s", b.State("d1", pools.Decode))
-		}
+		assert.True(t, b.State("d1", pools.Decode) == HalfOpen && !try(t, b, None),
+			"a trial that left while others ran: %s", b.State("d1", pools.Decode))
 		trials[2](None) // a sign of life
 		expectState(t, b, Closed)
 		assert.Nil(t, b.OnTrial(pools.Decode, ""))
@@ -139,9 +134,8 @@ func TestSecondTrialFails(t *testing.T) {
 		expectState(t, b, Open)
 		first(None)
 		first(ClientGone)
-		if got := b.States()[0]; got.State != Open || got.Opened != 2 {
-			t.Errorf("%+v", got)
-		}
+		got := b.States()[0]
+		assert.True(t, got.State == Open && got.Opened == 2, "%+v", got)
 		time.Sleep(time.Second + 1)
 		assert.True(t, try(t, b, None))
 		expectState(t, b, Closed)

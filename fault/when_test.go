@@ -2,7 +2,6 @@ package fault
 
 import (
 	"io"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,9 +30,7 @@ func TestRulesHaveTheirTime(t *testing.T) {
 			}
 			<-time.After(5 * time.Second)
 		}
-		if want := []string{"refuse failed", "truncate", "truncate"}; !slices.Equal(hit, want) {
-			t.Errorf("hit %q, want %q", hit, want)
-		}
+		assert.Equal(t, []string{"refuse failed", "truncate", "truncate"}, hit)
 	})
 }
 

@@ -48,9 +48,8 @@ func TestOneTrialAmongMany(t *testing.T) {
 			for _, trial := range []string{"p1", "d1", "d2"} {
 				assert.LessOrEqual(t, chosen[trial], 1, "round %d: requests that try %s", round, trial)
 			}
-			if len(h.breakers.OnTrial(pools.Decode, "")) != chosen["d1"]+chosen["d2"] || chosen["d1"]+chosen["d2"]+chosen["p1"] == 0 {
-				t.Errorf("round %d: chosen %v, on trial %q", round, chosen, h.breakers.OnTrial(pools.Decode, ""))
-			}
+			assert.Len(t, h.breakers.OnTrial(pools.Decode, ""), chosen["d1"]+chosen["d2"], "round %d", round)
+			assert.NotZero(t, chosen["d1"]+chosen["d2"]+chosen["p1"], "round %d", round)
 			for _, g := range grants {
 				if g.Decode.Worker.ID != "d3" {
 					g.Decode.Done(fault.Timeout) // it is dead still

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"slices"
 	"sync"
 	"testing"
 
@@ -82,9 +81,9 @@ func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
 		a := connector.Round{ID: "x-1", Request: &openai.Request{Model: "m"}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1", Model: "m"}}
 		clean.abandon(connector.NIXL{}, a, prefill.KV{Params: []byte("{}")})
 		require.NoError(t, clean.wait(t.Context()))
-		if len(seen.ended) != 1 || (seen.ended[0] == nil) != c.released || !slices.Equal(calls.called, c.called) {
-			t.Errorf("%d, then %d: asked %q, ended %v, want %v and released %v", c.status, c.standIn, calls.called, seen.ended, c.called, c.released)
-		}
+		require.Len(t, seen.ended, 1)
+		assert.Equal(t, c.released, seen.ended[0] == nil, "%d, then %d: %v", c.status, c.standIn, seen.ended[0])
+		assert.Equal(t, c.called, calls.called, "%d, then %d", c.status, c.standIn)
 	}
 }
 

@@ -1,9 +1,9 @@
 package handoff
 
 import (
-	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/prefill"
@@ -26,13 +26,11 @@ func TestCleanupStackFreesOnceLastFirst(t *testing.T) {
 	p := s.push(say("prefill"))
 	s.free(p) // a failed prefill keeps decode's room
 	s.free(p)
-	require.True(t, slices.Equal(got, []string{"prefill"}), "freed prefill's: %v", got)
+	require.Equal(t, []string{"prefill"}, got)
 	s.push(say("kv"))
 	s.free(d) // another decode worker: the KV stays
 	s.push(say("decode 2"))
 	s.release()
 	s.release()
-	if want := []string{"prefill", "decode", "decode 2", "kv", "first"}; !slices.Equal(got, want) {
-		t.Errorf("freed %v, want %v", got, want)
-	}
+	assert.Equal(t, []string{"prefill", "decode", "decode 2", "kv", "first"}, got)
 }

@@ -52,8 +52,8 @@ func TestAnswersToComeBackAfter(t *testing.T) {
 	}
 	assert.NotZero(t, later, "no class is one to come back after")
 	for _, err := range []error{placement.ErrNoDecode, placement.ErrNoPrefill, queue.ErrClosed, router.ErrTaints} {
-		if e := requestOf(Call{Request: new(openai.Request)}, "").refusal(err); e.Status != http.StatusServiceUnavailable || e.RetryAfter <= 0 {
-			t.Errorf("%v: status %d, retry after %v", err, e.Status, e.RetryAfter)
-		}
+		e := requestOf(Call{Request: new(openai.Request)}, "").refusal(err)
+		assert.True(t, e.Status == http.StatusServiceUnavailable && e.RetryAfter > 0,
+			"%v: status %d, retry after %v", err, e.Status, e.RetryAfter)
 	}
 }

@@ -148,9 +148,8 @@ func TestLegsOfOneRound(t *testing.T) {
 			out := &written{}
 			took, err := h.serve(ctx, t, "", out)
 			assert.Equal(t, c.took, took)
-			if (err == nil) != (c.failed == fault.None) || c.failed == fault.ClientGone && !errors.Is(err, fault.ErrClientGone) {
-				t.Errorf("%v, want %v", err, c.failed)
-			}
+			assert.True(t, (err == nil) == (c.failed == fault.None) && (c.failed != fault.ClientGone || errors.Is(err, fault.ErrClientGone)),
+				"%v, want %v", err, c.failed)
 			if err == nil {
 				assert.Equal(t, c.reports, openai.Inspect([]byte(out.String())).CachedTokens, "cached tokens that are reported")
 			}

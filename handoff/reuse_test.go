@@ -34,9 +34,8 @@ func TestOnlyTheServedAreReused(t *testing.T) {
 		c.change(r)
 		assert.Equal(t, c.reused, f.reuse(r), "%s: alone", name)
 		assert.NotNil(t, r.calls.first, "%s: its callbacks are gone", name)
-		if blank := r.Call.Request == nil && r.ID == "" && r.now == nil && r.ids == nil && r.first.round.ID == "" && r.first.call.Answer == nil; blank != c.reused {
-			t.Errorf("%s: %+v", name, r.Record)
-		}
+		blank := r.Call.Request == nil && r.ID == "" && r.now == nil && r.ids == nil && r.first.round.ID == "" && r.first.call.Answer == nil
+		assert.Equal(t, c.reused, blank, "%s: %+v", name, r.Record)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -48,9 +49,8 @@ func TestOneRequestOpensNoCircuit(t *testing.T) {
 		h := build(t, c.workers, failing{c.broken}, nil)
 		for range 20 {
 			call := Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"`+c.prompt+`"}`), Arrival: time.Now()}
-			if err := h.Serve(t.Context(), &call, &written{}); (err != nil) != strings.HasPrefix(c.prompt, "bad") {
-				t.Fatalf("%s, broken %q: %v", c.prompt, c.broken, err)
-			}
+			err := h.Serve(t.Context(), &call, &written{})
+			require.Equal(t, strings.HasPrefix(c.prompt, "bad"), err != nil, "%s, broken %q: %v", c.prompt, c.broken, err)
 		}
 		open := ""
 		for _, is := range h.breakers.States() {

@@ -45,15 +45,12 @@ func TestTraceParents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := &request{Record: Record{Call: Call{TraceParent: tt.client}, ID: "r"}}
 			tt.f.trace(r)
-			if (r.traceParent == tt.client) != tt.same || !strings.HasSuffix(r.traceParent, tt.flags) || (r.Trace != nil) != tt.traced {
-				t.Errorf("engines get %q, traced %v", r.traceParent, r.Trace != nil)
-			}
+			assert.True(t, (r.traceParent == tt.client) == tt.same && strings.HasSuffix(r.traceParent, tt.flags) && (r.Trace != nil) == tt.traced,
+				"engines get %q, traced %v", r.traceParent, r.Trace != nil)
 			got, _ := tracecontext.Parse(r.traceParent)
 			client, given := tracecontext.Parse(tt.client)
 			assert.True(t, !given || got.Trace == client.Trace, "trace %s, the client's is %s", got.Trace, client.Trace)
-			if tt.traced && (r.Trace.Own != got || r.Trace.Parent != client.Span || r.TraceID() != got.Trace.String()) {
-				t.Errorf("own %s, parent %s", r.Trace.Own, r.Trace.Parent)
-			}
+			assert.True(t, !tt.traced || r.Trace.Own == got && r.Trace.Parent == client.Span && r.TraceID() == got.Trace.String(), "%+v", r.Trace)
 		})
 	}
 }
@@ -63,14 +60,12 @@ func TestTracesOffCostNothing(t *testing.T) {
 	f := new(Flow)
 	r := &request{Record: Record{Call: Call{TraceParent: sampledParent}, ID: "r"}}
 	leg, lease := Leg{Worker: &pools.Worker{ID: "d", Role: pools.Decode}}, new(router.Lease)
-	if n := testing.AllocsPerRun(100, func() {
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		f.trace(r)
 		r.traceWait(nil, time.Time{})
 		_ = f.traceLeg(r, &leg, lease)
 		r.Trace.end(leg.Span, time.Time{}, time.Time{}, failureOf(nil))
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	}))
 }
 
 // A request that is admitted again and again has a bounded number of steps.

@@ -24,9 +24,9 @@ func TestTurnWithoutADecodeWorker(t *testing.T) {
 		r.book(&placement.Placement{Prefill: placement.Booking{Lease: lease, Done: func(error) {}}}, nil)
 		require.True(t, r.takesTurn(), "a prefill worker alone is a turn")
 		h.drain(t, "d1")
-		if failed := h.turn(t.Context(), r); failed != nil || r.takesTurn() || r.turns != 0 || h.bookings() != [2]int{} {
-			t.Errorf("%v; %d turns, %v bookings, another turn %v", failed, r.turns, h.bookings(), r.takesTurn())
-		}
+		failed := h.turn(t.Context(), r)
+		assert.True(t, failed == nil && !r.takesTurn() && r.turns == 0 && h.bookings() == [2]int{},
+			"%v; %d turns, %v bookings, another turn %v", failed, r.turns, h.bookings(), r.takesTurn())
 		assert.ErrorIs(t, h.admit(t.Context(), r), placement.ErrNoDecode)
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
@@ -22,17 +24,14 @@ func TestForecastLearns(t *testing.T) {
 		call := func(tokens, ahead int, took time.Duration) {
 			t.Helper()
 			e.after = took
-			if _, failed := r.Run(t.Context(), &router.Lease{Choice: router.Choice{Worker: w}, PrefillTokens: tokens, BacklogTokens: tokens + ahead}, upstream.Leg{}); failed != nil {
-				t.Fatal(failed)
-			}
+			_, failed := r.Run(t.Context(), &router.Lease{Choice: router.Choice{Worker: w}, PrefillTokens: tokens, BacklogTokens: tokens + ahead}, upstream.Leg{})
+			require.Nil(t, failed)
 		}
-		if _, ok := r.Forecast(w, 0, 1000, 0); ok {
-			t.Error("something is predicted before any answer")
-		}
+		_, ok := r.Forecast(w, 0, 1000, 0)
+		assert.False(t, ok, "something is predicted before any answer")
 		call(1000, 0, time.Second)
-		if d, ok := r.Forecast(w, 1000, 1000, 0); !ok || (d-2*time.Second).Abs() > 20*time.Millisecond {
-			t.Errorf("by the rate %v, %v; want 2 s but for a hundredth", d, ok)
-		}
+		d, ok := r.Forecast(w, 1000, 1000, 0)
+		assert.True(t, ok && (d-2*time.Second).Abs() <= 20*time.Millisecond, "by the rate %v, %v; want 2 s but for a hundredth", d, ok)
 		// 100 ms a call and 1 s a thousand tokens; those with prompts ahead take longer.
 		for i := range 120 {
 			tokens := 100 + 50*(i%40)
@@ -44,9 +43,9 @@ func TestForecastLearns(t *testing.T) {
 			booked, uncached int
 			want             time.Duration
 		}{{0, 1000, 1100 * time.Millisecond}, {0, 100, 200 * time.Millisecond}, {1000, 100, 1300 * time.Millisecond}} {
-			if d, ok := r.Forecast(w, c.booked, c.uncached, 0); !ok || (d-c.want).Abs() > c.want/50 {
-				t.Errorf("%d tokens behind %d: %v, %v; want about %v", c.uncached, c.booked, d, ok, c.want)
-			}
+			d, ok := r.Forecast(w, c.booked, c.uncached, 0)
+			assert.True(t, ok && (d-c.want).Abs() <= c.want/50,
+				"%d tokens behind %d: %v, %v; want about %v", c.uncached, c.booked, d, ok, c.want)
 		}
 	})
 }

@@ -118,9 +118,8 @@ func TestTimeouts(t *testing.T) {
 			}
 			start := time.Now()
 			_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
-			if failed == nil || failed.Class != fault.Timeout || time.Since(start) != c.want {
-				t.Errorf("%s: %v after %v, want a timeout after %v", c.name, failed, time.Since(start), c.want)
-			}
+			assert.True(t, failed != nil && failed.Class == fault.Timeout && time.Since(start) == c.want,
+				"%s: %v after %v, want a timeout after %v", c.name, failed, time.Since(start), c.want)
 		})
 	}
 }
@@ -129,9 +128,8 @@ func TestTimeouts(t *testing.T) {
 func TestRunObservesTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, lease := room(t, Config{}, &engine{after: 2 * time.Second, status: 200, body: "{}"}, 40_000)
-		if _, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"}); failed != nil {
-			t.Fatal(failed)
-		}
+		_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
+		require.Nil(t, failed)
 		assert.EqualValues(t, 20_000, r.Rate("p1"), "rate N tokens/s")
 	})
 }
@@ -162,9 +160,8 @@ func TestAFleetOfLongPromptsLearnsItsSpeed(t *testing.T) {
 					start := time.Now()
 					_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
 					answered := i == len(c.tries)-1
-					if answered != (failed == nil) || !answered && (failed.Class != fault.Timeout || time.Since(start) != limit) {
-						t.Fatalf("try %d ended after %v with %v, want a limit of %v", i+1, time.Since(start), failed, limit)
-					}
+					require.True(t, answered == (failed == nil) && (answered || failed.Class == fault.Timeout && time.Since(start) == limit),
+						"try %d ended after %v with %v, want a limit of %v", i+1, time.Since(start), failed, limit)
 				}
 				assert.Equal(t, c.next, r.timeout(&pools.Worker{ID: "p2", Model: "m"}, 100_000), "another worker may take")
 			})

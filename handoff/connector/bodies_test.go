@@ -80,9 +80,8 @@ func raw(t *testing.T, object []byte) (text map[string]string, order []string) {
 	t.Helper()
 	text = map[string]string{}
 	d := json.NewDecoder(bytes.NewReader(object))
-	if _, err := d.Token(); err != nil {
-		t.Fatalf("%v in %s", err, object)
-	}
+	_, err := d.Token()
+	require.NoError(t, err, "in %s", object)
 	for d.More() {
 		from := d.InputOffset()
 		key, err := d.Token()
@@ -90,9 +89,7 @@ func raw(t *testing.T, object []byte) (text map[string]string, order []string) {
 		var v json.RawMessage
 		require.NoError(t, d.Decode(&v), "in %s", object)
 		name := key.(string)
-		if _, twice := text[name]; twice {
-			t.Fatalf("%s stands twice in %s", name, object)
-		}
+		require.NotContains(t, text, name, "it stands twice in %s", object)
 		text[name] = strings.TrimLeft(string(object[from:d.InputOffset()]), ", \t\r\n")
 		order = append(order, name)
 	}
@@ -219,9 +216,8 @@ func TestNullsOfTheGatewaysFields(t *testing.T) {
 		with, without := legs(scan(t, openai.Chat, body+nulls), pinned), legs(scan(t, openai.Chat, body+"}"), pinned)
 		for name, leg := range without {
 			want, _ := raw(t, leg)
-			if got, _ := raw(t, with[name]); !maps.Equal(got, want) {
-				t.Errorf("%s: %v\nwant %v", name, got, want)
-			}
+			got, _ := raw(t, with[name])
+			assert.Equal(t, want, got, name)
 		}
 	}
 }

@@ -61,9 +61,8 @@ func TestShowsIDs(t *testing.T) {
 		{"sim", "", true, true}, {"sglang", "0.5.23", true, false}, {"trtllm", "1.2.0", false, false}, {"other", "", false, false},
 	} {
 		w := &pools.Worker{Engine: c.engine, EngineVersion: c.version}
-		if a, b := ShowsIDs(w, openai.Completions), ShowsIDs(w, openai.Chat); a != c.completions || b != c.chat {
-			t.Errorf("%s %s: completions %v, chats %v", c.engine, c.version, a, b)
-		}
+		a, b := ShowsIDs(w, openai.Completions), ShowsIDs(w, openai.Chat)
+		assert.True(t, a == c.completions && b == c.chat, "%s %s: completions %v, chats %v", c.engine, c.version, a, b)
 	}
 }
 

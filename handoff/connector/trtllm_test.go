@@ -105,9 +105,8 @@ func TestTensorRTHandOff(t *testing.T) {
 	}
 	// Ids that fill a hand-off are made again by generation.
 	long := changed(`[1,2,3]`, `[1`+strings.Repeat(`,123456`, prefill.MaxKVBytes/7)+`]`)
-	if kv := took(t, TensorRT{}, tensorRTPair(), long, now); strings.Contains(string(kv.Params), "prompt_token_ids") || !strings.Contains(string(kv.Params), "generation_only") {
-		t.Errorf("%d bytes", len(kv.Params))
-	}
+	params := string(took(t, TensorRT{}, tensorRTPair(), long, now).Params)
+	assert.True(t, !strings.Contains(params, "prompt_token_ids") && strings.Contains(params, "generation_only"), "%d bytes", len(params))
 }
 
 // What generation would take and never finish is refused here.
@@ -138,10 +137,9 @@ func TestTensorRTMalformedHandOff(t *testing.T) {
 		assert.True(t, err != nil && !whole && (kv.Params != nil) == state,
 			"%s: %v, whole %v, %.200s", name, err, whole, kv.Params)
 		// With the state it can be released, under the id that the context worker was given.
-		if state && string(kv.Params) != `{"disaggregated_params":{"request_type":"generation_only","first_gen_tokens":[0],`+
-			`"ctx_request_id":4611686018427387905,"disagg_request_id":4611686018427387905,"encoded_opaque_state":"c3RhdGU="},"prompt_token_ids":[1,2,3]}` {
-			t.Errorf("%s: released with %s", name, kv.Params)
-		}
+		assert.True(t, !state || string(kv.Params) == `{"disaggregated_params":{"request_type":"generation_only","first_gen_tokens":[0],`+
+			`"ctx_request_id":4611686018427387905,"disagg_request_id":4611686018427387905,"encoded_opaque_state":"c3RhdGU="},"prompt_token_ids":[1,2,3]}`,
+			"%s: released with %s", name, kv.Params)
 		assert.True(t, err == nil || !strings.Contains(err.Error(), "c3RhdGU="), "%s: the error shows the state: %v", name, err)
 	}
 }
@@ -155,9 +153,8 @@ func TestTensorRTEarlyFinish(t *testing.T) {
 	for _, finish := range []string{"stop", "tool_calls", "content_filter"} {
 		for _, params := range []string{goodContext, `null`} {
 			for _, c := range []Connector{TensorRT{}, TensorRTGenerationFirst{}} {
-				if kv, whole, err := c.OnPrefill(tensorRTPair(), prefill.ReadAnswer(contextAnswered(params, finish)), time.Unix(0, 0)); !whole || err != nil || kv.Params != nil {
-					t.Errorf("%s: %v, %v", finish, whole, err)
-				}
+				kv, whole, err := c.OnPrefill(tensorRTPair(), prefill.ReadAnswer(contextAnswered(params, finish)), time.Unix(0, 0))
+				assert.True(t, whole && err == nil && kv.Params == nil, "%s: %v, %v", finish, whole, err)
 			}
 		}
 	}
@@ -168,9 +165,8 @@ func TestTensorRTAbandon(t *testing.T) {
 	r := tensorRTPair()
 	kv := took(t, TensorRT{}, r, string(contextAnswered(goodContext, "length")), time.Unix(0, 0))
 	legs := TensorRT{}.Abandon(r, kv)
-	if len(legs) != 1 || legs[0].Base != r.D.Address || legs[0].Path != "/v1/completions" || legs[0].Stream || legs[0].RequestID == r.ID {
-		t.Fatalf("%+v", legs)
-	}
+	require.True(t, len(legs) == 1 && !legs[0].Stream && legs[0].RequestID != r.ID, "%+v", legs)
+	assert.Equal(t, r.D.Address+"/v1/completions", legs[0].Base+legs[0].Path)
 	sameMembers(t, `{"model":"m","prompt":[1,2,3],"max_tokens":1,"disaggregated_params":`+goodGeneration+`}`, text(legs[0]), "release")
 	assert.Nil(t, TensorRT{}.Abandon(r, prefill.KV{}), "nothing is staged")
 }
@@ -207,10 +203,8 @@ func FuzzTensorRTOnPrefill(f *testing.F) {
 	f.Add([]byte(`{"choices":[{"finish_reason":"not_finished","disaggregated_params":{}}],"prompt_token_ids":{}}`))
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		kv, whole, err := TensorRT{}.OnPrefill(tensorRTPair(), prefill.ReadAnswer(answer), time.Unix(0, 0))
-		if err != nil || whole {
-			if kv.Params == nil {
-				return
-			}
+		if (err != nil || whole) && kv.Params == nil {
+			return
 		}
 		d := upstream.Leg{Path: openai.Chat.Path(), Body: upstream.Body{[]byte(`{"model":"m"}`)}}
 		TensorRT{}.Bind(&d, kv)
@@ -220,8 +214,7 @@ func FuzzTensorRTOnPrefill(f *testing.F) {
 				ID   int64  `json:"disagg_request_id"`
 			} `json:"disaggregated_params"`
 		}
-		if err := json.Unmarshal(d.Body.AppendTo(nil), &body); err != nil || body.Params.Type != "generation_only" || body.Params.ID != tensorRTID {
-			t.Fatalf("%v: %s", err, d.Body.AppendTo(nil))
-		}
+		require.NoError(t, json.Unmarshal(d.Body.AppendTo(nil), &body))
+		require.True(t, body.Params.Type == "generation_only" && body.Params.ID == tensorRTID, text(d))
 	})
 }

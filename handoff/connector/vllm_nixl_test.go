@@ -155,9 +155,9 @@ func TestNIXLOnPrefill(t *testing.T) {
 			}
 			var sent nixlParams
 			leg := text(NIXL{}.Abandon(r, kv)[0])
-			if json.Unmarshal([]byte(leg), &body) != nil || json.Unmarshal(body.KV, &sent) != nil || sent.check("pull") != nil || sent.RequestID != "cmpl-x-0-1a2b3c4d" {
-				t.Errorf("%s: released with %s", name, leg)
-			}
+			require.NoError(t, json.Unmarshal([]byte(leg), &body), name)
+			require.NoError(t, json.Unmarshal(body.KV, &sent), name)
+			assert.True(t, sent.check("pull") == nil && sent.RequestID == "cmpl-x-0-1a2b3c4d", "%s: released with %s", name, leg)
 		}
 	}
 }
@@ -205,7 +205,6 @@ func FuzzNIXLParams(f *testing.F) {
 
 // An ordinary hand-off is not read by encoding/json.
 func TestNIXLParamsAreReadOnce(t *testing.T) {
-	if _, plain := openai.ReadTransfer([]byte(goodParams)); !plain {
-		t.Errorf("%s is read the slow way", goodParams)
-	}
+	_, plain := openai.ReadTransfer([]byte(goodParams))
+	assert.True(t, plain, "%s is read the slow way", goodParams)
 }

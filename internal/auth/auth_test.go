@@ -88,15 +88,13 @@ func TestBearer(t *testing.T) {
 
 func TestReadFirst(t *testing.T) {
 	for file, want := range map[string]string{"# a\n\n one-key \r\ntwo": "one-key", "only": "only"} {
-		if got, err := ReadFirst(keyFile(t, file)); err != nil || got != want {
-			t.Errorf("%q: %q, %v, want %q", file, got, err, want)
-		}
+		got, err := ReadFirst(keyFile(t, file))
+		assert.True(t, err == nil && got == want, "%q: %q, %v, want %q", file, got, err, want)
 	}
 	for _, file := range []string{"", "# a\n\n", "two words", strings.Repeat("x", maxSentBytes+1)} {
 		var bad *FileError
-		if _, err := ReadFirst(keyFile(t, file)); !errors.As(err, &bad) || strings.Contains(err.Error(), "two words") {
-			t.Errorf("%.20q: %v", file, err)
-		}
+		_, err := ReadFirst(keyFile(t, file))
+		assert.True(t, errors.As(err, &bad) && !strings.Contains(err.Error(), "two words"), "%.20q: %v", file, err)
 	}
 	got, err := ReadOne(keyFile(t, "# a\nonly\n"))
 	assert.NoError(t, err)

@@ -25,7 +25,6 @@ func TestDelayIsUpToHalfShorterByChance(t *testing.T) {
 		d := b.Delay(1, rng)
 		least, most = min(least, d), max(most, d)
 	}
-	if least < time.Second || least > 1100*time.Millisecond || most > 2*time.Second || most < 1900*time.Millisecond {
-		t.Errorf("from %v to %v, want from 1 s to 2 s", least, most)
-	}
+	assert.True(t, least >= time.Second && least <= 1100*time.Millisecond && most <= 2*time.Second && most >= 1900*time.Millisecond,
+		"from %v to %v, want from 1 s to 2 s", least, most)
 }

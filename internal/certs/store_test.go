@@ -253,9 +253,9 @@ func TestClientsCertificates(t *testing.T) {
 		{"another authority's", client(&theirs), nil, "certificate"}, // which the client may know not to show
 	} {
 		_, atServer, atClient := handshake(t, k.Server(c.names, "http/1.1"), c.client)
-		if c.want == "" && (atServer != nil || atClient != nil) || c.want != "" && (atServer == nil || atClient == nil || !strings.Contains(atServer.Error(), c.want)) {
-			t.Errorf("%s: the server has %v, the client %v; want %q", c.name, atServer, atClient, c.want)
-		}
+		assert.Equal(t, c.want == "", atClient == nil, "%s: the client has %v", c.name, atClient)
+		assert.True(t, c.want == "" && atServer == nil || atServer != nil && c.want != "" && strings.Contains(atServer.Error(), c.want),
+			"%s: the server has %v; want %q", c.name, atServer, c.want)
 	}
 	certstest.Write(t, filepath.Join(k.dir, "ca.pem"), other.PEM)
 	require.NoError(t, k.store.Reload())

@@ -99,9 +99,8 @@ func TestErrorfFindsTheDeepestLine(t *testing.T) {
 	doc, err := Parse("f.yaml", []byte("# first\nrules:\n- {}\n- status: 1\n  delay: 2\n"))
 	require.NoError(t, err)
 	for path, line := range map[string]int{"": 2, "none": 2, "rules": 3, "rules[1]": 4, "rules[1].delay": 5, "rules[1].none": 4, "rules[7].x": 3, "rules[x]": 3} {
-		if got := doc.Errorf(path, "is wrong"); got.Line != line || got.Field != path {
-			t.Errorf("%q: %v, want line %d", path, got, line)
-		}
+		got := doc.Errorf(path, "is wrong")
+		assert.True(t, got.Line == line && got.Field == path, "%q: %v, want line %d", path, got, line)
 	}
 }
 
@@ -129,8 +128,7 @@ func FuzzDecode(f *testing.F) {
 		if err == nil {
 			err = doc.Decode(&plan{})
 		}
-		if _, ok := errors.AsType[*Error](err); err != nil && !ok {
-			t.Errorf("%T is no *Error: %v", err, err)
-		}
+		_, ok := errors.AsType[*Error](err)
+		assert.True(t, err == nil || ok, "%T is no *Error: %v", err, err)
 	})
 }

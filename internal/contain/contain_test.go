@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -23,12 +24,10 @@ func TestAPanicEndsOneHandlingAlone(t *testing.T) {
 		require.False(t, Do(log, "test", func() { _ = page[len(page)-1] }), "a panic counts as returned")
 		require.True(t, Do(log, "test", func() { handled++ }), "what returned counts as a panic")
 	}
-	if n := Panics()["test"] - before; n != 100 || handled != 100 {
-		t.Errorf("%d panics counted, %d handled", n, handled)
-	}
-	if n := strings.Count(text.String(), "level=ERROR"); n != 3 || !strings.Contains(text.String(), "index out of range [-1]") {
-		t.Errorf("%d lines: %.500s", n, &text)
-	}
+	assert.EqualValues(t, 100, Panics()["test"]-before)
+	assert.Equal(t, 100, handled)
+	assert.Equal(t, 3, strings.Count(text.String(), "level=ERROR"), "lines")
+	assert.Contains(t, text.String(), "index out of range [-1]")
 }
 
 // TestALoopThatPanicsBeginsAgain, more and more slowly, and ends with its context or by itself.
@@ -42,14 +41,13 @@ func TestALoopThatPanicsBeginsAgain(t *testing.T) {
 			}
 			return want
 		})
-		if took := time.Since(began); !errors.Is(err, want) || runs != 5 || took != 1500*time.Millisecond {
-			t.Errorf("%v after %d runs and %v", err, runs, took)
-		}
+		assert.ErrorIs(t, err, want)
+		assert.Equal(t, 5, runs)
+		assert.Equal(t, 1500*time.Millisecond, time.Since(began))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		runs = 0
-		if err := Run(ctx, log, "loop", func(context.Context) error { runs++; panic("on purpose") }); err != nil || runs < 60 || runs > 75 {
-			t.Errorf("%v after %d runs in an hour", err, runs)
-		}
+		err = Run(ctx, log, "loop", func(context.Context) error { runs++; panic("on purpose") })
+		assert.True(t, err == nil && runs >= 60 && runs <= 75, "%v after %d runs in an hour", err, runs)
 	})
 }

@@ -14,9 +14,8 @@ func TestGranules(t *testing.T) {
 	n := 0
 	for end := 0; end < 2<<20; n++ {
 		next := Blocks(n + 1)
-		if length := next - end; length < 1 || length > max(1, end/perOctave) {
-			t.Fatalf("granule %d has %d blocks, after %d", n, length, end)
-		}
+		length := next - end
+		require.True(t, length >= 1 && length <= max(1, end/perOctave), "granule %d has %d blocks, after %d", n, length, end)
 		for _, blocks := range []int{end, next - 1} {
 			require.Equal(t, n, Within(blocks), "granules within %d blocks", blocks)
 		}

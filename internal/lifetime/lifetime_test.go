@@ -95,23 +95,21 @@ func TestLimit(t *testing.T) {
 		parent, cancel := context.WithTimeout(context.WithValue(context.Background(), key{}, 1), time.Hour)
 		defer cancel()
 		c := begun(parent)
-		if by, ok := c.Deadline(); !ok || time.Until(by) != time.Hour || c.Value(key{}) != 1 {
-			t.Error(by, ok, c.Value(key{}))
-		}
+		by, ok := c.Deadline()
+		assert.True(t, ok && time.Until(by) == time.Hour && c.Value(key{}) == 1, "%v %v %v", by, ok, c.Value(key{}))
 		for range 3 { // again and again
 			began := time.Now()
 			c.Limit(time.Minute, errOver)
-			if by, _ := c.Deadline(); time.Until(by) != time.Minute {
-				t.Error(by)
-			}
+			by, _ := c.Deadline()
+			assert.Equal(t, time.Minute, time.Until(by))
 			time.Sleep(time.Minute - 1)
 			require.True(t, c.Err() == nil && c.Close(), "ended early %v", c.Err())
 			c.Begin(parent)
 			c.Limit(time.Second, errOver)
 			<-c.Done()
-			if d := time.Since(began); d != time.Minute-1+time.Second || !errors.Is(context.Cause(c), errOver) || c.Close() {
-				t.Error(d, context.Cause(c))
-			}
+			d := time.Since(began)
+			assert.True(t, d == time.Minute-1+time.Second && errors.Is(context.Cause(c), errOver) && !c.Close(),
+				"%v %v", d, context.Cause(c))
 			c = begun(parent)
 		}
 		c.Close()

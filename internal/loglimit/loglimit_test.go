@@ -35,7 +35,6 @@ func TestKindsAreBounded(t *testing.T) {
 			written++
 		}
 	}
-	if want := maxKinds + l.Burst; written != want || len(l.kinds) != maxKinds+1 {
-		t.Errorf("%d lines of %d kinds, want %d of %d", written, len(l.kinds), want, maxKinds+1)
-	}
+	assert.Equal(t, maxKinds+l.Burst, written, "lines")
+	assert.Len(t, l.kinds, maxKinds+1)
 }

@@ -31,16 +31,16 @@ func TestPostsLeaveAtTheEndOfATurn(t *testing.T) {
 		all.Go(func() {
 			b := make([]byte, 1)
 			for range rounds {
-				if _, err := s.Read(b); err != nil {
-					t.Error(err)
+				if _, err := s.Read(b); !assert.NoError(t, err) {
 					return
 				}
 				if s.Post([]byte{b[0], 'p'}) {
 					mu.Lock()
 					posted++
 					mu.Unlock()
-				} else if _, err := s.Write([]byte{b[0], 'w'}); err != nil {
-					t.Error(err)
+				} else {
+					_, err := s.Write([]byte{b[0], 'w'})
+					assert.NoError(t, err)
 				}
 			}
 		})
@@ -51,9 +51,9 @@ func TestPostsLeaveAtTheEndOfATurn(t *testing.T) {
 		}
 		for _, far := range fars {
 			var got [2]byte
-			if _, err := io.ReadFull(far, got[:]); err != nil || got[0] != round {
-				t.Fatalf("round %d: %v, %v", round, got, err)
-			}
+			_, err := io.ReadFull(far, got[:])
+			require.NoError(t, err)
+			require.Equal(t, round, got[0])
 		}
 	}
 	all.Wait()
@@ -123,9 +123,8 @@ func TestPostWithoutRoom(t *testing.T) {
 		s.Write(last)
 		s.CloseWrite()
 	}()
-	if got, err := io.ReadAll(far); !bytes.Equal(got, sent) || err != nil {
-		t.Fatalf("%d bytes of %d, %v", len(got), len(sent), err)
-	}
+	got, err := io.ReadAll(far)
+	assert.True(t, bytes.Equal(got, sent) && err == nil, "%d bytes of %d, %v", len(got), len(sent), err)
 }
 
 // TestPostToABrokenConnection has the reader learn that a post cannot be sent.
@@ -174,9 +173,8 @@ func TestOutboxIsBounded(t *testing.T) {
 	assert.False(t, s.Post(make([]byte, postedBytes+1)), "a long post was taken")
 	p, taken := make([]byte, 8<<10), 0
 	for s.Post(p) {
-		if taken += len(p); len(o.bytes) > postedBytes {
-			t.Fatalf("%d bytes wait, %d may", len(o.bytes), postedBytes)
-		}
+		taken += len(p)
+		require.LessOrEqual(t, len(o.bytes), postedBytes, "bytes wait")
 	}
 	assert.Greater(t, taken, postedBytes, "bytes were taken")
 	go func() {
@@ -184,9 +182,9 @@ func TestOutboxIsBounded(t *testing.T) {
 		s.Write([]byte("!")) // behind what found no room
 		s.CloseWrite()
 	}()
-	if n, err := io.Copy(io.Discard, far); n != int64(taken)+1 || err != nil {
-		t.Errorf("%d bytes came of %d, %v", n, taken+1, err)
-	}
+	n, err := io.Copy(io.Discard, far)
+	assert.NoError(t, err)
+	assert.EqualValues(t, taken+1, n, "bytes came")
 }
 
 // TestEventsAreHandedOnByGroups checks the order of what comes at one time.

@@ -81,9 +81,8 @@ func TestBothWaysWhole(t *testing.T) {
 		all.Go(func() { io.Copy(far, bytes.NewReader(data)); far.CloseWrite() })
 		for name, r := range map[string]io.Reader{"near": s, "far": far} {
 			all.Go(func() {
-				if got, err := io.ReadAll(r); !bytes.Equal(got, data) || err != nil {
-					t.Errorf("%s, seed %d: %d bytes, %v", name, seed, len(got), err)
-				}
+				got, err := io.ReadAll(r)
+				assert.True(t, bytes.Equal(got, data) && err == nil, "%s, seed %d: %d bytes, %v", name, seed, len(got), err)
 			})
 		}
 	}

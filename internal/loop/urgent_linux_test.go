@@ -36,9 +36,8 @@ func readUrgent(t *testing.T, l *Loops, script string) string {
 			if piece == "" {
 				continue
 			}
-			if raw.Control(func(fd uintptr) { err = unix.Sendto(int(fd), []byte(piece), i%2*unix.MSG_OOB, nil) }); err != nil {
-				t.Fatal(err)
-			}
+			raw.Control(func(fd uintptr) { err = unix.Sendto(int(fd), []byte(piece), i%2*unix.MSG_OOB, nil) })
+			require.NoError(t, err)
 		}
 		for want := strings.Count(script, "."); want > 0; {
 			n, err := near.Read(b)

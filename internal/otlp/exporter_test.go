@@ -110,22 +110,21 @@ func TestSpansArrive(t *testing.T) {
 				got[s.Name] = s
 			}
 			own, decode := got["own"], got["decode"]
-			if len(got) != 4 || own.Trace != ids.Trace.String() || own.ID != ids.Span.String() || own.Parent != parent.String() || own.Kind != "SERVER" || own.State != "vendor=1" ||
-				fmt.Sprint(own.Attributes) != "map[n:-1 text:a\ufffdb x:0.5 yes:true]" {
-				t.Errorf("%d spans, the own: %+v", len(got), own)
-			}
-			if decode.ID != decodeID.String() || decode.Parent != own.ID || decode.Kind != "CLIENT" || decode.Failed != "reset" || len(decode.Attributes["tandem.worker.id"].(string)) != 300 ||
-				fmt.Sprint(decode.Events, decode.Links) != fmt.Sprint([]string{"first_token"}, []string{prefill.String()}) || decode.Ended.Sub(decode.Began) != time.Millisecond || decode.Began.Unix() != 1e9 {
-				t.Errorf("%+v", decode)
-			}
+			assert.Len(t, got, 4)
+			assert.Equal(t, []string{ids.Trace.String(), ids.Span.String(), parent.String(), "SERVER", "vendor=1"},
+				[]string{own.Trace, own.ID, own.Parent, own.Kind, own.State})
+			assert.Equal(t, "map[n:-1 text:a\ufffdb x:0.5 yes:true]", fmt.Sprint(own.Attributes))
+			assert.Equal(t, []string{decodeID.String(), own.ID, "CLIENT", "reset", "[first_token]", "[" + prefill.String() + "]"},
+				[]string{decode.ID, decode.Parent, decode.Kind, decode.Failed, fmt.Sprint(decode.Events), fmt.Sprint(decode.Links)})
+			assert.Len(t, decode.Attributes["tandem.worker.id"], 300)
+			assert.Equal(t, [2]int64{1e9, 1e6}, [2]int64{decode.Began.Unix(), int64(decode.Ended.Sub(decode.Began))})
 			assert.True(t, own.Service == "test" && own.Process["zone"] == "z1" && own.Process["service.version"] == "9",
 				"the process: %v", own.Process)
 			for key, values := range c.Headers() {
 				assert.True(t, !strings.EqualFold(key, "x-key") || values[0] == "a b", "%s: %q", key, values)
 			}
-			if n := counted(t, reg); n["exported"] != 4 || n["failed"]+n["dropped"] != 0 {
-				t.Errorf("counted: %v", n)
-			}
+			n := counted(t, reg)
+			assert.Equal(t, [3]int{4, 0, 0}, [3]int{n["exported"], n["failed"], n["dropped"]})
 		})
 	}
 }
@@ -164,9 +163,9 @@ func TestWrongVariables(t *testing.T) {
 		t.Run(value[1], func(t *testing.T) {
 			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 			t.Setenv(value[0], value[1])
-			if _, err := New(Config{}, discard, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "swordfish") {
-				t.Errorf("error %v", err)
-			}
+			_, err := New(Config{}, discard, nil)
+			assert.True(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "swordfish"),
+				"error %v", err)
 		})
 	}
 	for name, value := range map[string]string{
@@ -178,9 +177,9 @@ func TestWrongVariables(t *testing.T) {
 			e, err := New(Config{Endpoint: "http://127.0.0.1:1"}, slog.New(slog.NewTextHandler(&log, nil)), nil)
 			require.NoError(t, err)
 			defer e.Close()
-			if ratio := defaultRatio * everything; e.room != 2048 || e.sampler.bound != uint64(ratio) || !e.sampler.byParent || !strings.Contains(log.String(), "variable="+name) {
-				t.Errorf("room %d, sampler %v: %s", e.room, e.sampler, &log)
-			}
+			ratio := defaultRatio * everything
+			assert.True(t, e.room == 2048 && e.sampler.bound == uint64(ratio) && e.sampler.byParent && strings.Contains(log.String(), "variable="+name),
+				"room %d, sampler %v: %s", e.room, e.sampler, &log)
 		})
 	}
 }
@@ -203,9 +202,7 @@ func TestCollectorsThatFail(t *testing.T) {
 				began := time.Now()
 				e.Emit(tree)
 				longest = max(longest, time.Since(began))
-				if n := e.queued.Load(); n > room {
-					its.Fatalf("%d spans wait", n)
-				}
+				require.LessOrEqual(its, int(e.queued.Load()), room, "spans wait")
 			}
 			if longest > 5*time.Second { // a call that waited for the collector would take 10
 				its.Errorf("a request waited %v", longest)
@@ -215,9 +212,8 @@ func TestCollectorsThatFail(t *testing.T) {
 				e.Close()
 				assert.LessOrEqual(t, time.Since(began), 5*closing, "%s: closed after", name)
 				n := counted(t, reg)
-				if n["exported"] != 0 || n["failed"]+n["dropped"] != 4*requests || n["dropped"] == 0 || n["failed"] == 0 {
-					t.Errorf("%s: counted: %v", name, n)
-				}
+				assert.True(t, n["exported"] == 0 && n["failed"]+n["dropped"] == 4*requests && n["dropped"] != 0 && n["failed"] != 0,
+					"%s: counted: %v", name, n)
 			})
 		})
 	}

@@ -37,9 +37,8 @@ func TestSamplersDecideAsTheSDK(t *testing.T) {
 					sampled++
 				}
 			}
-			if name == "traceidratio" && (float64(sampled) < 3000*ratio/2 || float64(sampled) > 3000*min(1, ratio*2)) {
-				t.Errorf("%d of 3000 sampled at %v", sampled, ratio)
-			}
+			assert.True(t, name != "traceidratio" || float64(sampled) >= 3000*ratio/2 && float64(sampled) <= 3000*min(1, ratio*2),
+				"%d of 3000 sampled at %v", sampled, ratio)
 		}
 	}
 }

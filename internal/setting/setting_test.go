@@ -52,9 +52,8 @@ func TestDefaultsAndGroups(t *testing.T) {
 		assert.NotContains(t, s.Name, "Inner")
 	}
 	partial := room{Port: 1, Part: part{Limit: 5}}
-	if Fill(&partial); partial.Port != 1 || partial.Part.Limit != 5 || partial.Wait != time.Minute {
-		t.Errorf("filled: %+v", partial)
-	}
+	Fill(&partial)
+	assert.True(t, partial.Port == 1 && partial.Part.Limit == 5 && partial.Wait == time.Minute, "filled: %+v", partial)
 }
 
 // What Get returns, Format writes, Parse reads and Set puts is the same value.
@@ -104,9 +103,8 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 			continue
 		}
-		if _, ok := errors.AsType[*Error](err); !ok {
-			t.Errorf("%T has no *Error", err)
-		}
+		_, ok := errors.AsType[*Error](err)
+		assert.True(t, ok, "%T has no *Error", err)
 	}
 	zeroBeat := Default[room]()
 	zeroBeat.Beat, zeroBeat.Mode, zeroBeat.Part, zeroBeat.Seed = 0, "a_b", part{}, math.MaxUint64

@@ -40,11 +40,9 @@ func TestAliases(t *testing.T) {
 	for _, l := range healed[0].GetLabel() {
 		labels[l.GetName()] = l.GetValue()
 	}
-	if len(healed) != 1 || healed[0].GetCounter().GetValue() != 2 || labels["pool"] != "m" || labels["way"] != "ring" || len(labels) != 2 {
-		t.Errorf("a renamed label: %v", healed)
-	}
-	if m := got["p_all_size"].GetMetric(); len(m) != 1 || len(m[0].GetLabel()) != 0 || m[0].GetGauge().GetValue() != 7 {
-		t.Errorf("a sum: %v", m)
-	}
+	assert.True(t, len(healed) == 1 && healed[0].GetCounter().GetValue() == 2 && labels["pool"] == "m" && labels["way"] == "ring" && len(labels) == 2,
+		"a renamed label: %v", healed)
+	m := got["p_all_size"].GetMetric()
+	assert.True(t, len(m) == 1 && len(m[0].GetLabel()) == 0 && m[0].GetGauge().GetValue() == 7, "a sum: %v", m)
 	assert.EqualValues(t, 1, got["p_old_seconds"].GetMetric()[0].GetHistogram().GetSampleCount(), "a histogram of N samples")
 }

@@ -17,15 +17,13 @@ import (
 func TestThousandths(t *testing.T) {
 	check := func(x float64) (short bool) {
 		got, short := appendThousandths(nil, x)
-		if want := strconv.FormatFloat(x, 'g', -1, 64); short && string(got) != want {
-			t.Fatalf("%s, want %s", got, want)
-		}
+		want := strconv.FormatFloat(x, 'g', -1, 64)
+		require.True(t, !short || string(got) == want, "%s, want %s", got, want)
 		return short
 	}
 	for n := 1; n < 1e9; n += 1 + n/5000 {
-		if x := float64(n) / 1000; !check(x) {
-			t.Fatalf("%v takes the long way", x)
-		}
+		x := float64(n) / 1000
+		require.True(t, check(x), "%v takes the long way", x)
 		check(math.Nextafter(float64(n)/1000, 0))
 		check(math.Nextafter(float64(n)/1000, 1e9))
 	}

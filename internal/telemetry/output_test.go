@@ -58,9 +58,9 @@ func TestRequestsLinesAreWrittenTogether(t *testing.T) {
 				had := len(lines())
 				request(log, slog.LevelInfo, "first")
 				at()
-				if got := lines()[had:]; len(got) == 0 || !strings.Contains(got[0], "first") || len(got) == 2 && !strings.Contains(got[1], "other") {
-					t.Errorf("%s: %q", format, got)
-				}
+				got := lines()[had:]
+				assert.True(t, len(got) != 0 && strings.Contains(got[0], "first") && (len(got) != 2 || strings.Contains(got[1], "other")),
+					"%s: %q", format, got)
 			}
 		})
 	}

@@ -45,8 +45,7 @@ func TestBuildOf(t *testing.T) {
 		{"", recorded("v1.2.0", commit, debug.BuildSetting{Key: "vcs.modified", Value: "false"}), "v1.2.0", "1d03e0b"},
 		{"v2", recorded("v1.2.0+dirty", commit, debug.BuildSetting{Key: "vcs.modified", Value: "true"}), "v2", "1d03e0b-dirty"},
 	} {
-		if b := buildOf(tt.linked, tt.info); b.Version != tt.version || b.Revision != tt.revision || b.Go != runtime.Version() {
-			t.Errorf("%q and %+v: %+v, want %s, %s", tt.linked, tt.info, b, tt.version, tt.revision)
-		}
+		b := buildOf(tt.linked, tt.info)
+		assert.Equal(t, [3]string{tt.version, tt.revision, runtime.Version()}, [3]string{b.Version, b.Revision, b.Go}, "%q and %+v", tt.linked, tt.info)
 	}
 }

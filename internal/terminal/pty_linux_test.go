@@ -16,9 +16,8 @@ func TestSizeOfATerminal(t *testing.T) {
 	defer pty.Close()
 	require.NoError(t, unix.IoctlSetWinsize(int(pty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: 97, Row: 31}))
 	t.Setenv("TERM", "xterm")
-	if columns, rows := Size(pty); columns != 97 || rows != 31 || !Is(pty) || !Rewrites(pty) {
-		t.Errorf("%d columns, %d rows", columns, rows)
-	}
+	columns, rows := Size(pty)
+	assert.True(t, columns == 97 && rows == 31 && Is(pty) && Rewrites(pty), "%d columns, %d rows", columns, rows)
 	t.Setenv("TERM", "dumb")
 	assert.True(t, !Rewrites(pty) && Is(pty), "a dumb terminal rewrites its lines")
 }

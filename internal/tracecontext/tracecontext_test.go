@@ -32,9 +32,8 @@ func TestParse(t *testing.T) {
 		"cc-" + trace + "-" + parent + "-01- x":                          false,
 	} {
 		c, got := Parse(text)
-		if _, same := Parse([]byte(text)); got != want || same != want {
-			t.Errorf("%q: %v, want %v", text, got, want)
-		}
+		_, same := Parse([]byte(text))
+		assert.True(t, got == want && same == want, "%q: %v, want %v", text, got, want)
 		assert.True(t, !got || c.String()[2:] == text[2:length], "%q is written as %s", text, c)
 	}
 }
@@ -69,8 +68,8 @@ func FuzzParse(f *testing.F) {
 	f.Add("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, ok := Parse(text)
-		if again, valid := Parse(c.String()); ok != valid || again.Trace != c.Trace || again.Span != c.Span {
-			t.Errorf("%q is read as %s: %v, which is read as %s: %v", text, c, ok, again, valid)
-		}
+		again, valid := Parse(c.String())
+		assert.True(t, ok == valid && again.Trace == c.Trace && again.Span == c.Span,
+			"%q is read as %s: %v, which is read as %s: %v", text, c, ok, again, valid)
 	})
 }

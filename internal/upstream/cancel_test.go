@@ -82,9 +82,8 @@ func TestLateEndsHurtNobodyElse(t *testing.T) {
 	}
 	group.Wait()
 	assert.True(t, whole.Load() != 0 && left.Load() != 0, "%d whole, %d left: nothing was tried", whole.Load(), left.Load())
-	if st := h.Stats()[0]; st.Open != st.Idle || st.Idle > 4 {
-		t.Errorf("%+v", st)
-	}
+	st := h.Stats()[0]
+	assert.True(t, st.Open == st.Idle && st.Idle <= 4, "%+v", st)
 }
 
 // Closing an answer from beside frees a read that waits in it.

@@ -141,9 +141,8 @@ func FuzzAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte, size uint8) {
 		h, got, headErr, bodyErr := read(bytes.NewReader(raw), int(size)+1)
 		h1, got1, headErr1, bodyErr1 := read(iotest.OneByteReader(bytes.NewReader(raw)), 3)
-		if h != h1 || !bytes.Equal(got, got1) || (headErr == nil) != (headErr1 == nil) || (bodyErr == nil) != (bodyErr1 == nil) {
-			t.Fatalf("byte by byte it is another answer: %+v %q %v %v, %+v %q %v %v", h, got, headErr, bodyErr, h1, got1, headErr1, bodyErr1)
-		}
+		require.True(t, h == h1 && bytes.Equal(got, got1) && (headErr == nil) == (headErr1 == nil) && (bodyErr == nil) == (bodyErr1 == nil),
+			"byte by byte it is another answer: %+v %q %v %v, %+v %q %v %v", h, got, headErr, bodyErr, h1, got1, headErr1, bodyErr1)
 		if headErr != nil || bytes.Contains(bytes.ToLower(raw), []byte("trailer")) {
 			return
 		}
@@ -154,9 +153,8 @@ func FuzzAnswer(f *testing.F) {
 		}
 		require.NoError(t, err, "taken with status %d; net/http", h.status)
 		want, err := io.ReadAll(twin.Body)
-		if h.status != twin.StatusCode || h.contentType != twin.Header.Get("Content-Type") {
-			t.Fatalf("status %d, type %q; net/http: %d, %q", h.status, h.contentType, twin.StatusCode, twin.Header.Get("Content-Type"))
-		}
+		require.True(t, h.status == twin.StatusCode && h.contentType == twin.Header.Get("Content-Type"),
+			"status %d, type %q; net/http: %d, %q", h.status, h.contentType, twin.StatusCode, twin.Header.Get("Content-Type"))
 		require.True(t, !h.keep || !twin.Close, "kept; net/http closes")
 		require.True(t, bodyErr != nil || err == nil && bytes.Equal(got, want), "body %q; net/http: %q, %v", got, want, err)
 		require.True(t, bodyErr == nil || bytes.HasPrefix(want, got), "body up to its break %q; net/http: %q", got, want)

@@ -68,9 +68,7 @@ func TestWhatIsNotKept(t *testing.T) {
 	} {
 		h := client(t, Config{})
 		finish(t, called(t, h, leg(canned(t, raw))))
-		if st := h.Stats()[0]; st.Open != kept || st.Idle != kept {
-			t.Errorf("%q: %+v", raw, st)
-		}
+		assert.Equal(t, [2]int{kept, kept}, [2]int{h.Stats()[0].Open, h.Stats()[0].Idle}, raw)
 	}
 }
 
@@ -91,9 +89,7 @@ func TestDeadIdleConnections(t *testing.T) {
 	srv.CloseClientConnections()
 	await(t, "the connections' end", func() bool { return !slices.ContainsFunc(idle, (*conn).sound) })
 	finish(t, called(t, h, leg(srv.URL)))
-	if st := h.Stats()[0]; st.Dialed != 4 || st.Reused != 0 || st.Open != 1 {
-		t.Errorf("%+v", st)
-	}
+	assert.Equal(t, Stats{Base: srv.URL, Open: 1, Idle: 1, Dialed: 4}, h.Stats()[0])
 	srv.CloseClientConnections()
 	await(t, "a sweep that finds the dead", func() bool {
 		p.sweep(time.Now(), time.Time{})
@@ -263,9 +259,7 @@ func TestSweep(t *testing.T) {
 		}{{59 * time.Second, 1}, {2*sweepEvery + time.Second, 0}} {
 			time.Sleep(c.after)
 			synctest.Wait()
-			if st := h.Stats()[0]; st.Idle != c.conns || st.Open != c.conns {
-				t.Errorf("%+v, want %d", st, c.conns)
-			}
+			assert.Equal(t, [2]int{c.conns, c.conns}, [2]int{h.Stats()[0].Open, h.Stats()[0].Idle})
 		}
 		time.Sleep(forgetAfter)
 		synctest.Wait()

@@ -113,9 +113,9 @@ func TestConfigValidate(t *testing.T) {
 	for field, c := range map[string]Config{
 		"DialTimeout": {DialTimeout: -1}, "IdlePerWorker": {IdlePerWorker: -1}, "IdleTimeout": {IdleTimeout: -1}, "BearerToken": {BearerToken: "a\r\nb"},
 	} {
-		if err := c.Validate(); err == nil || !strings.HasPrefix(strings.TrimPrefix(err.Error(), "upstream.Config."), field+": ") || strings.Contains(err.Error(), "a\r") {
-			t.Errorf("%s: %v", field, err)
-		}
+		err := c.Validate()
+		assert.True(t, err != nil && strings.HasPrefix(strings.TrimPrefix(err.Error(), "upstream.Config."), field+": ") && !strings.Contains(err.Error(), "a\r"),
+			"%s: %v", field, err)
 	}
 	assert.NoError(t, (Config{BearerToken: "abc", DialTimeout: time.Second}).Validate())
 }
@@ -139,13 +139,11 @@ func TestTLS(t *testing.T) {
 	for _, size := range []int{3, copiedBytesTLS + 1, 1 << 20} {
 		l := leg("https://example.com")
 		l.Body = Body{bytes.Repeat([]byte("x"), size-1), []byte("y")}
-		if got := finish(t, called(t, h, l)); got != string(l.Body.AppendTo(nil)) || sni != "example.com" || token != "Bearer key" {
-			t.Errorf("%d bytes of %d, SNI %q, token %q", len(got), size, sni, token)
-		}
+		got := finish(t, called(t, h, l))
+		assert.True(t, got == string(l.Body.AppendTo(nil)) && sni == "example.com" && token == "Bearer key",
+			"%d bytes of %d, SNI %q, token %q", len(got), size, sni, token)
 	}
-	if st := h.Stats()[0]; st.Dialed != 1 || st.Reused != 2 || st.Idle != 1 {
-		t.Errorf("%+v", st)
-	}
+	assert.Equal(t, Stats{Base: "https://example.com", Open: 1, Idle: 1, Dialed: 1, Reused: 2}, h.Stats()[0])
 	_, err := h.Call(t.Context(), leg("https://other.example.net"))
 	assertFailed(t, err, OpDial) // somebody else's certificate
 	assert.Zero(t, h.Stats()[1].Open)

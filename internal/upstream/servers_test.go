@@ -59,9 +59,7 @@ func TestRealServers(t *testing.T) {
 			assert.Equal(t, "text/event-stream", s.ContentType(), name)
 			assert.Equal(t, strings.Repeat(piece, 100), finish(t, s), name)
 		}
-		if st := h.Stats()[0]; st.Dialed != 1 || st.Reused != 19 {
-			t.Errorf("%s: %+v", name, st)
-		}
+		assert.Equal(t, Stats{Base: base, Open: 1, Idle: 1, Dialed: 1, Reused: 19}, h.Stats()[0])
 		h.CloseIdle()
 	}
 }
