@@ -44,16 +44,12 @@ func TestAnswersToComeBackAfter(t *testing.T) {
 	later := 0
 	for class := range messages {
 		e := answerTo(&fault.Error{Class: class, Leg: pools.Decode})
-		assert.Equal(t, (e.Status == http.StatusServiceUnavailable), (e.RetryAfter > 0),
-			"%v: status %d, retry after %v", class, e.Status, e.RetryAfter)
-		if e.RetryAfter > 0 {
-			later++
-		}
+		assert.Equal(t, e.Status == http.StatusServiceUnavailable, e.RetryAfter > 0, "%v: %+v", class, e)
+		later += int(e.RetryAfter)
 	}
 	assert.NotZero(t, later, "no class is one to come back after")
 	for _, err := range []error{placement.ErrNoDecode, placement.ErrNoPrefill, queue.ErrClosed, router.ErrTaints} {
 		e := requestOf(Call{Request: new(openai.Request)}, "").refusal(err)
-		assert.True(t, e.Status == http.StatusServiceUnavailable && e.RetryAfter > 0,
-			"%v: status %d, retry after %v", err, e.Status, e.RetryAfter)
+		assert.True(t, e.Status == http.StatusServiceUnavailable && e.RetryAfter > 0, "%v: %+v", err, e)
 	}
 }

@@ -13,52 +13,44 @@ import (
 
 // Workers of role both serve while no pair can: their being there is of use when
 // the only decode worker drains, has failed the request, lacks its taint or its
-// circuit is open.
+// circuit is open. With --no-decode-fallback no round lets decode compute a prompt, a retry neither.
 func TestWorkersThatServeAloneStandIn(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		fallback bool
 		happens  func(h *house, r *request)
 		want     string // who generates
+		err      error
 	}{
-		{"nothing", true, func(*house, *request) {}, "d"},
-		{"decode drains", true, func(h *house, _ *request) { h.drain(t, "d") }, "b"},
-		{"decode's circuit is open", true, func(h *house, _ *request) { h.open(t, pools.Decode, "d") }, "b"},
-		{"decode has failed it", true, func(_ *house, r *request) { r.tried = []string{"d"} }, "b"},
+		{"nothing", true, func(*house, *request) {}, "d", nil},
+		{"decode drains", true, func(h *house, _ *request) { h.drain(t, "d") }, "b", nil},
+		{"decode's circuit is open", true, func(h *house, _ *request) { h.open(t, pools.Decode, "d") }, "b", nil},
+		{"decode has failed it", true, func(_ *house, r *request) { r.tried = []string{"d"} }, "b", nil},
 		{"decode lacks the taint", true, func(h *house, r *request) {
 			h.change(t, "b", func(w *pools.Worker) { w.Taints = []string{"gold"} })
 			r.Call.Request.Nvext.RequiredTaints = []string{"gold"}
-		}, "b"},
+		}, "b", nil},
 		{"decode is too small", true, func(h *house, r *request) {
 			h.change(t, "d", func(w *pools.Worker) { w.TotalKVBlocks = 4 })
 			r.ISL = 100
-		}, "b"},
-		{"all drain", true, func(h *house, _ *request) { h.drain(t, "d"); h.drain(t, "b") }, ""},
-		{"prefill drains", true, func(h *house, _ *request) { h.drain(t, "p") }, "d"},
-		{"prefill drains, without fallback", false, func(h *house, _ *request) { h.drain(t, "p") }, "b"},
-		{"both pinned to decode", true, func(_ *house, r *request) { r.pins.decode.Worker = "d" }, "d"},
+		}, "b", nil},
+		{"all drain", true, func(h *house, _ *request) { h.drain(t, "d"); h.drain(t, "b") }, "", placement.ErrNoDecode},
+		{"prefill drains", true, func(h *house, _ *request) { h.drain(t, "p") }, "d", nil},
+		{"prefill drains, without fallback", false, func(h *house, _ *request) { h.drain(t, "p") }, "b", nil},
+		{"decode is left in a retry, without fallback", false, func(h *house, r *request) {
+			r.Attempts = 1
+			h.rooms.Roster.Remove("p")
+			h.rooms.Roster.Remove("b")
+		}, "", placement.ErrNoPrefill},
+		{"both pinned to decode", true, func(_ *house, r *request) { r.pins.decode.Worker = "d" }, "d", nil},
 	} {
 		h := newHouse(t, c.fallback, map[string]pools.Role{"p": pools.Prefill, "d": pools.Decode, "b": pools.Both})
 		r := h.ask()
 		c.happens(h, r)
 		held, err := h.reserve(r)
-		switch {
-		case c.want == "":
-			assert.ErrorIs(t, err, placement.ErrNoDecode, c.name)
-		case err != nil || held.Decode.Worker.ID != c.want:
-			t.Errorf("%s: %v, %v, want %s", c.name, held, err, c.want)
-		}
+		require.ErrorIs(t, err, c.err, c.name)
+		assert.True(t, err != nil || held.Decode.Worker.ID == c.want, "%s: %+v, want %s", c.name, held, c.want)
 	}
-}
-
-// With --no-decode-fallback no round lets decode compute a prompt, a retry neither.
-func TestNoFallbackInARetry(t *testing.T) {
-	h := newHouse(t, false, oneOfEach)
-	r := h.ask()
-	r.Attempts = 1
-	h.rooms.Roster.Remove("p1")
-	_, err := h.reserve(r)
-	assert.ErrorIs(t, err, placement.ErrNoPrefill)
 }
 
 // A circuit keeps a request off a worker only while another could serve that very

@@ -8,55 +8,34 @@ import (
 	"github.com/tandem-pd/tandem/models"
 )
 
-// What makes vLLM compute the probabilities of the prompt's own tokens takes one
-// leg, and nothing else does.
+// What makes vLLM compute the probabilities of the prompt's own tokens takes one leg, so does what generates nothing or several
+// choices, and nothing else does. What bounds an answer to a token is known as such.
 func TestWhatTakesOneLeg(t *testing.T) {
-	const completion, chat = openai.Completions, openai.Chat
+	const completion, chat = `{"model":"m","prompt":"hi"`, `{"model":"m","messages":[{"role":"user","content":"hi"}]`
 	for _, c := range []struct {
-		endpoint openai.Endpoint
-		fields   string
-		want     string
+		endpoint   openai.Endpoint
+		head, want string
+		fields     []string
 	}{
-		{completion, ``, ""},
-		{completion, `,"n":2`, reasonChoices},
-		{completion, `,"logprobs":3`, ""},
-		{completion, `,"prompt_logprobs":0`, reasonPrompt},
-		{completion, `,"prompt_logprobs":-1`, reasonPrompt},
-		{completion, `,"prompt_logprobs":null`, ""},
-		{completion, `,"echo":true`, ""},
-		{completion, `,"echo":true,"logprobs":0`, reasonPrompt},
-		{completion, `,"echo":true,"logprobs":null`, ""},
-		{completion, `,"echo":false,"logprobs":3`, ""},
-		{completion, `,"echo":"no","logprobs":3`, ""},
-		{completion, `,"echo":1,"logprobs":"3"`, reasonPrompt},
-		{completion, `,"echo":null,"logprobs":3`, ""},
-		{chat, `,"logprobs":true,"top_logprobs":2`, ""},
-		{chat, `,"prompt_logprobs":1`, reasonPrompt},
-		{chat, `,"echo":true`, reasonPrompt},
-		{chat, `,"echo":"on"`, reasonPrompt}, // vLLM reads that as true
-		{chat, `,"echo":false,"logprobs":true,"top_logprobs":2`, ""},
+		{openai.Completions, completion, "", []string{
+			``, `,"logprobs":3`, `,"prompt_logprobs":null`, `,"echo":true`, `,"echo":true,"logprobs":null`, `,"echo":false,"logprobs":3`,
+			`,"echo":"no","logprobs":3`, `,"echo":null,"logprobs":3`, `,"max_tokens":1`, `,"max_tokens":null`,
+		}},
+		{openai.Completions, completion, reasonPrompt, []string{
+			`,"prompt_logprobs":0`, `,"prompt_logprobs":-1`, `,"echo":true,"logprobs":0`, `,"echo":1,"logprobs":"3"`,
+		}},
+		{openai.Completions, completion, reasonChoices, []string{`,"n":2`}},
+		{openai.Completions, completion, reasonPromptOnly, []string{`,"max_tokens":0,"echo":true,"logprobs":1`}},
+		{openai.Chat, chat, "", []string{`,"logprobs":true,"top_logprobs":2`, `,"echo":false,"logprobs":true,"top_logprobs":2`}},
+		{openai.Chat, chat, reasonPrompt, []string{`,"prompt_logprobs":1`, `,"echo":true`, `,"echo":"on"`}}, // vLLM reads that as true
 	} {
-		body := `{"model":"m","prompt":"hi"` + c.fields + `}`
-		if c.endpoint == chat {
-			body = `{"model":"m","messages":[{"role":"user","content":"hi"}]` + c.fields + `}`
+		for _, fields := range c.fields {
+			r := requestOf(Call{Request: scanned(t, c.endpoint, c.head+fields+"}")}, "x")
+			r.card = models.Card{ContextTokens: 100}
+			assert.Equal(t, c.want, r.oneLeg(), c.head+fields)
+			bounded := r.Call.Request.PromptOnly || r.Call.Request.MaxTokens == 1
+			assert.Equal(t, bounded, r.longestAnswer() == 1, c.head+fields)
 		}
-		assert.Equal(t, c.want, requestOf(Call{Request: scanned(t, c.endpoint, body)}, "x").oneLeg(), body)
-	}
-}
-
-// What generates nothing has nothing to hand over.
-func TestPromptOnlyTakesOneLeg(t *testing.T) {
-	for body, want := range map[string]string{
-		`{"model":"m","prompt":"x","max_tokens":0,"echo":true,"logprobs":1}`: reasonPromptOnly,
-		`{"model":"m","prompt":"x","max_tokens":1}`:                          "",
-		`{"model":"m","prompt":"x","max_tokens":null}`:                       "",
-		`{"model":"m","prompt":"x"}`:                                         "",
-	} {
-		r := requestOf(Call{Request: scanned(t, openai.Completions, body)}, "x")
-		r.card = models.Card{ContextTokens: 100}
-		assert.Equal(t, want, r.oneLeg(), body)
-		bounded := r.Call.Request.PromptOnly || r.Call.Request.MaxTokens == 1
-		assert.Equal(t, bounded, r.longestAnswer() == 1, body)
 	}
 }
 

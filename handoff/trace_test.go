@@ -7,10 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/tracecontext"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -82,26 +80,4 @@ func TestStepsAreBounded(t *testing.T) {
 		assert.False(t, s.Ended.IsZero())
 	})
 	assert.Equal(t, maxSteps, n)
-}
-
-// BenchmarkSampled is what the flow notes of a sampled request: a wait and two legs. observe's BenchmarkTraced is the rest.
-func BenchmarkSampled(b *testing.B) {
-	f := sampling(true)
-	f.cfg.Queue, f.queues = setting.Default[queue.Config](), map[string]*waitingRoom{}
-	q, err := f.queue("m")
-	if err != nil {
-		b.Fatal(err)
-	}
-	worker, lease, now := &pools.Worker{ID: "d", Role: pools.Decode}, new(router.Lease), time.Now()
-	b.ReportAllocs()
-	for b.Loop() {
-		r := request{}
-		f.trace(&r)
-		r.Trace.end(r.traceWait(q, now), time.Time{}, now, "")
-		for range 2 {
-			leg := Leg{Worker: worker, Began: now}
-			_ = f.traceLeg(&r, &leg, lease)
-			r.Trace.end(leg.Span, now, now, "")
-		}
-	}
 }

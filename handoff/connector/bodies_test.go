@@ -117,12 +117,13 @@ func checkLegs(t *testing.T, r *openai.Request, pinned []byte) {
 		got, gotOrder := raw(t, body)
 		engine, role, _ := strings.Cut(name, " ")
 		may := func(field string) bool {
-			if field == "stream_options" && engineOf(engine) == "sglang" && r.Stream { // it counts tokens; see TestSGLangPlan
-				return true
-			}
 			switch field {
-			case "nvext", "vllm_xargs", "max_tokens", "max_completion_tokens", "stream_options":
-				return field != "max_tokens" && field != "max_completion_tokens" && field != "stream_options" || role == "prefill" || engineOf(engine) == "trtllm"
+			case "nvext", "vllm_xargs":
+				return true
+			case "max_tokens", "max_completion_tokens":
+				return role == "prefill" || engineOf(engine) == "trtllm"
+			case "stream_options": // SGLang counts tokens; see TestSGLangPlan
+				return role == "prefill" || engineOf(engine) == "trtllm" || engineOf(engine) == "sglang" && r.Stream
 			case "model":
 				return r.Model != "m"
 			case "messages":
@@ -173,13 +174,7 @@ func corpus(t testing.TB) map[string]*openai.Request {
 	for _, file := range files {
 		body, err := os.ReadFile(file)
 		require.NoError(t, err)
-		endpoint := openai.Chat
-		if !bytes.Contains(body, []byte(`"messages"`)) {
-			endpoint = openai.Completions
-		}
-		r, err := openai.Limits{}.Scan(endpoint, body)
-		require.NoError(t, err, "%s", file)
-		all[strings.TrimSuffix(filepath.Base(file), ".json")] = r
+		all[strings.TrimSuffix(filepath.Base(file), ".json")] = scan(t, string(body))
 	}
 	return all
 }
@@ -213,7 +208,7 @@ func TestNullsOfTheGatewaysFields(t *testing.T) {
 	const body = `{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":3`
 	const nulls = `,"kv_transfer_params":null,"priority":-7,"rid":false,"request_id":null,"bootstrap_room":0,"input_ids":null,"prompt_token_ids":null,"disaggregated_params":null,"data_parallel_rank":0}`
 	for _, pinned := range [][]byte{nil, []byte(`[7,8,9]`)} {
-		with, without := legs(scan(t, openai.Chat, body+nulls), pinned), legs(scan(t, openai.Chat, body+"}"), pinned)
+		with, without := legs(scan(t, body+nulls), pinned), legs(scan(t, body+"}"), pinned)
 		for name, leg := range without {
 			want, _ := raw(t, leg)
 			got, _ := raw(t, with[name])
@@ -238,11 +233,9 @@ func FuzzLegs(f *testing.F) {
 		if pin {
 			pinned = []byte(`[1,2,3]`)
 		}
-		r, err := openai.Limits{}.Scan(endpoint, body)
-		if err != nil {
-			return
+		if r, err := (openai.Limits{}).Scan(endpoint, body); err == nil {
+			checkLegs(t, r, pinned)
 		}
-		checkLegs(t, r, pinned)
 	})
 }
 
@@ -255,7 +248,7 @@ func TestPromptFieldsAreTheSameOnBothLegs(t *testing.T) {
 		"add_special_tokens": `true`, "truncate_prompt_tokens": `-1`, "truncation_side": `"right"`, "mm_processor_kwargs": `{"fps":1}`, "media_io_kwargs": `{"image":{}}`,
 		"cache_salt": `"s"`, "nvext": `{"cache_salt":"s"}`,
 	} {
-		r := scan(t, openai.Chat, `{"model":"other","messages":[{"role":"user","content":"hi"}],"`+field+`":`+value+`}`)
+		r := scan(t, `{"model":"other","messages":[{"role":"user","content":"hi"}],"`+field+`":`+value+`}`)
 		checkLegs(t, r, nil) // the same for prefill and decode
 		all := legs(r, nil)
 		for name := range connectors {
@@ -284,11 +277,7 @@ func TestPinnedIDs(t *testing.T) {
 		{"trtllm", "1.2.0rc4", text, "prompt_token_ids"}, {"trtllm", "1.1.0", text, ""},
 		{"vllm", "0.33.0", hi + `}`, ""},
 	} {
-		endpoint := openai.Chat
-		if strings.Contains(c.body, "prompt") {
-			endpoint = openai.Completions
-		}
-		r := roundOf(c.engine, scan(t, endpoint, c.body), ids)
+		r := roundOf(c.engine, scan(t, c.body), ids)
 		r.P, r.D.EngineVersion, r.D.Engine = nil, c.version, c.engine
 		got, _ := raw(t, planned(t, Local{}, r).Decode.Body.AppendTo(nil))
 		for _, field := range []string{"kv_transfer_params", "input_ids", "prompt_token_ids"} {
@@ -300,13 +289,13 @@ func TestPinnedIDs(t *testing.T) {
 			}
 			assert.Equal(t, want, got[field], "%s %s: %s", c.engine, c.version, field)
 		}
-		assert.True(t, endpoint != openai.Chat || got["messages"] != "", "%s %s: the messages are gone", c.engine, c.version)
+		assert.Equal(t, r.Request.Endpoint == openai.Chat, got["messages"] != "", "%s %s: there are messages", c.engine, c.version)
 	}
 }
 
 // TestPinnedIDsMergeWithTheHandOff: on vLLM the ids stand in the object that hands over, on both legs.
 func TestPinnedIDsMergeWithTheHandOff(t *testing.T) {
-	r := roundOf("vllm-nixl", scan(t, openai.Chat, ` `+hiChat+` } `), []byte(`[7,8]`))
+	r := roundOf("vllm-nixl", scan(t, ` `+hiChat+` } `), []byte(`[7,8]`))
 	plan := planned(t, NIXL{}, r)
 	before := text(plan.Prefill)
 	got, _ := raw(t, []byte(before))
@@ -328,7 +317,7 @@ func TestSaltsReachBothLegs(t *testing.T) {
 		{"a tenant's", `,"cache_salt":"a"`, "", true},
 		{"none", ``, "", false},
 	} {
-		r := scan(t, openai.Chat, hiChat+c.more+`}`)
+		r := scan(t, hiChat+c.more+`}`)
 		if c.isolated {
 			r.Isolate([32]byte{1})
 			c.want = `"cache_salt":"` + r.CacheSalt + `"`
@@ -342,7 +331,7 @@ func TestSaltsReachBothLegs(t *testing.T) {
 
 // TestAdaptersHaveTheirEnginesNames: vLLM lists an adapter as a model, SGLang has it behind its base model.
 func TestAdaptersHaveTheirEnginesNames(t *testing.T) {
-	r := scan(t, openai.Chat, strings.Replace(hiChat, `"m"`, `"sql"`, 1)+`}`)
+	r := scan(t, strings.Replace(hiChat, `"m"`, `"sql"`, 1)+`}`)
 	r.Model, r.Adapter = "m", "sql"
 	for name, body := range legs(r, nil) {
 		want := `"model":"sql"`

@@ -15,10 +15,15 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-func scan(t testing.TB, ep openai.Endpoint, body string) *openai.Request {
+// scan reads a chat, or a completion if there are no messages.
+func scan(t testing.TB, body string) *openai.Request {
 	t.Helper()
-	r, err := openai.Limits{}.Scan(ep, []byte(body))
-	require.NoError(t, err)
+	endpoint := openai.Completions
+	if strings.Contains(body, `"messages"`) {
+		endpoint = openai.Chat
+	}
+	r, err := openai.Limits{}.Scan(endpoint, []byte(body))
+	require.NoError(t, err, body)
 	return r
 }
 
@@ -28,12 +33,11 @@ const (
 	hiChat = `{"model":"m","messages":[{"role":"user","content":"hi"}]`
 )
 
+// pair is a round of two vLLM workers that take text or tokens.
 func pair(input string) Round {
-	worker := func(id string, role pools.Role) *pools.Worker {
-		return &pools.Worker{ID: id, Incarnation: "i", Role: role, Model: "m", Engine: "vllm", ModelInput: input,
-			Address: "http://10.0.0." + id[1:] + ":8000", Transfer: "10.0.0." + id[1:] + ":5600"}
-	}
-	return Round{ID: "0123456789abcdef-1", P: worker("p1", pools.Prefill), D: worker("d2", pools.Decode), TraceParent: "00-a-b-01"}
+	r := roundOf("", nil, nil)
+	r.P.ModelInput, r.D.ModelInput, r.TraceParent = input, input, "00-a-b-01"
+	return r
 }
 
 // carrying is the round of a request.
@@ -145,7 +149,7 @@ func TestPriorityOfLegs(t *testing.T) {
 		{trtllm, new(int32(math.MinInt32)), true, false, `"priority":0.0000000`},
 	} {
 		for _, name := range c.connectors {
-			r := roundOf(name, scan(t, openai.Completions, hi+"}"), nil)
+			r := roundOf(name, scan(t, hi+"}"), nil)
 			r.Priority, r.P.Prioritizes, r.D.Prioritizes = c.given, c.p, c.d
 			plan := planned(t, connectors[name], r)
 			for leg, schedules := range map[*upstream.Leg]bool{&plan.Prefill: c.p, &plan.Decode: c.d} {

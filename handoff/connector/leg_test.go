@@ -13,41 +13,19 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// legsOf makes both legs of a request with a prompt of n bytes, metadata bound.
-func legsOf(t testing.TB, n int) func() Plan {
-	t.Helper()
-	r := scan(t, openai.Completions, `{"model":"m","stream":true,"prompt":"`+strings.Repeat("x", n)+`","max_tokens":9}`)
-	a, kv := carrying(pair("text"), r, nil), prefill.KV{Params: json.RawMessage(goodParams)}
-	return func() Plan {
-		plan := planned(t, NIXL{}, a)
-		NIXL{}.Bind(&plan.Decode, kv)
-		return plan
-	}
-}
-
 // TestLegsShareTheClientsBody: what a round's legs cost does not grow with the
 // client's body, or many running requests hold several copies of each.
 func TestLegsShareTheClientsBody(t *testing.T) {
-	make := legsOf(t, 1<<20)
+	r := scan(t, `{"model":"m","stream":true,"prompt":"`+strings.Repeat("x", 1<<20)+`","max_tokens":9}`)
+	round, kv := carrying(pair("text"), r, nil), prefill.KV{Params: json.RawMessage(goodParams)}
 	cost := testing.Benchmark(func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			make()
+			plan := planned(b, NIXL{}, round)
+			NIXL{}.Bind(&plan.Decode, kv)
 		}
 	}).AllocedBytesPerOp()
-	assert.True(t, cost <= 16<<10, "the legs of a body of 1 MiB took %d bytes", cost)
-}
-
-func BenchmarkLegs(b *testing.B) {
-	for name, size := range map[string]int{"600B": 600, "1MiB": 1 << 20} {
-		b.Run(name, func(b *testing.B) {
-			make := legsOf(b, size)
-			b.ReportAllocs()
-			for b.Loop() {
-				make()
-			}
-		})
-	}
+	assert.LessOrEqual(t, cost, int64(16<<10), "bytes that the legs of a body of 1 MiB take")
 }
 
 // TestShowsIDs: whose streams can show their tokens. vLLM 0.26's completions do (its completion/serving.py); its chats do as
@@ -69,23 +47,15 @@ func TestShowsIDs(t *testing.T) {
 // TestFieldsThatNeedEachOther: a prefill leg of vLLM has no field whose other half it goes without, over which the engine
 // answers 400 (the validators of vllm/entrypoints/openai/*/protocol.py of 0.32.0).
 func TestFieldsThatNeedEachOther(t *testing.T) {
-	for _, c := range []struct {
-		endpoint           openai.Endpoint
-		members            string
-		field, needs, with string
-	}{
-		{openai.Completions, `"logprobs":1,"logprob_token_ids":[5]`, "logprob_token_ids", "logprobs", "1"},
-		{openai.Chat, `"logprobs":true,"logprob_token_ids":[5]`, "logprob_token_ids", "logprobs", "true"},
-		{openai.Chat, `"logprobs":true,"top_logprobs":2`, "top_logprobs", "logprobs", "true"},
-		{openai.Completions, `"stream":true,"stream_options":{"include_usage":true}`, "stream_options", "stream", "true"},
-		{openai.Completions, `"max_tokens":9,"min_tokens":3`, "min_tokens", "max_tokens", "9"},
-		{openai.Completions, `"stream":true,"stream_interval":3`, "stream_interval", "stream", "true"},
+	for _, c := range []struct{ head, members, field, needs, with string }{
+		{hi, `"logprobs":1,"logprob_token_ids":[5]`, "logprob_token_ids", "logprobs", "1"},
+		{hiChat, `"logprobs":true,"logprob_token_ids":[5]`, "logprob_token_ids", "logprobs", "true"},
+		{hiChat, `"logprobs":true,"top_logprobs":2`, "top_logprobs", "logprobs", "true"},
+		{hi, `"stream":true,"stream_options":{"include_usage":true}`, "stream_options", "stream", "true"},
+		{hi, `"max_tokens":9,"min_tokens":3`, "min_tokens", "max_tokens", "9"},
+		{hi, `"stream":true,"stream_interval":3`, "stream_interval", "stream", "true"},
 	} {
-		head := hi
-		if c.endpoint == openai.Chat {
-			head = hiChat
-		}
-		for name, leg := range legs(scan(t, c.endpoint, head+`,`+c.members+`}`), nil) {
+		for name, leg := range legs(scan(t, c.head+`,`+c.members+`}`), nil) {
 			if engine, _, _ := strings.Cut(name, " "); engineOf(engine) != "vllm" {
 				continue
 			}
@@ -104,12 +74,8 @@ func TestEnginesShowThePrompt(t *testing.T) {
 		{"vllm-nixl", chat, "return_token_ids"}, {"vllm-nixl", completion, "return_token_ids"}, {"vllm-mooncake", chat, "return_token_ids"},
 		{"sglang", chat, "return_prompt_token_ids"}, {"sglang", completion, "return_token_ids"}, {"trtllm", chat, ""},
 	} {
-		endpoint := openai.Chat
-		if c.body == completion {
-			endpoint = openai.Completions
-		}
 		for _, legs := range []int{1, 2} {
-			r := roundOf(c.engine, scan(t, endpoint, c.body), nil)
+			r := roundOf(c.engine, scan(t, c.body), nil)
 			speaks, shows := Connector(Local{}), 0
 			if r.ShowPrompt = true; legs == 2 {
 				speaks, _ = Of(r.P)
@@ -129,7 +95,7 @@ func TestEnginesShowThePrompt(t *testing.T) {
 			assert.Equal(t, min(1, len(c.field)), shows, "%s with %d legs are asked", c.engine, legs)
 		}
 	}
-	r := roundOf("vllm-nixl", scan(t, openai.Chat, chat), nil)
+	r := roundOf("vllm-nixl", scan(t, chat), nil)
 	plan := planned(t, NIXL{}, r)
 	d := &plan.Decode
 	Pin(d, r.D, []byte(`[7, 8]`))

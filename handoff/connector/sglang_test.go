@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
@@ -18,7 +17,7 @@ import (
 // TestSGLangDecodeNamesPrefill: decode ends its process over a leg with a room and no bootstrap_host (srt/disaggregation/decode.py
 // of 0.5.23, _bootstrap_addr). No plan has one, and decode alone has no plan.
 func TestSGLangDecodeNamesPrefill(t *testing.T) {
-	round := roundOf("sglang", scan(t, openai.Completions, hi+"}"), nil)
+	round := roundOf("sglang", scan(t, hi+"}"), nil)
 	for _, address := range []string{"http://10.0.0.1:8000", "http://[fd00::1]:8000", "http://p"} {
 		for _, transfer := range []string{"", ":8998", "10.0.0.1:8998", "127.0.0.1:8998", "[::1]:8998", "nonsense"} {
 			round.P.Address, round.P.Transfer = address, transfer
@@ -64,7 +63,7 @@ func TestSGLangPlan(t *testing.T) {
 	const sampling = `"seed":9007199254740993,"max_tokens":9,"min_tokens":3,"stop":["x"],"logprobs":true,"top_logprobs":2,"tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}],"x":{"b":1,"a":2}`
 	for _, stream := range []string{"", `,"stream":true,"stream_options":{"include_usage":true}`} {
 		body := hiChat + `,` + sampling + stream + `}`
-		plan := planned(t, SGLang{}, carrying(rooms(nil), scan(t, openai.Chat, body), nil))
+		plan := planned(t, SGLang{}, carrying(rooms(nil), scan(t, body), nil))
 		assert.True(t, plan.Order == Together && !plan.Prefill.Stream && plan.Decode.Stream == (stream != ""), "%+v", plan)
 		p, rest := sent(t, plan.Prefill)
 		sameMembers(t, hiChat+`,`+sampling+`,"stream":false}`, rest, "prefill")
@@ -94,14 +93,14 @@ func TestSGLangBootstrapAddress(t *testing.T) {
 		{"https://p1.example", "", `"p1.example"`, "8998"},
 	} {
 		r := rooms(func(r *Round) { r.P.Address, r.P.Transfer = c.address, c.transfer })
-		p, _ := sent(t, planned(t, SGLang{}, carrying(r, scan(t, openai.Completions, hi+"}"), nil)).Prefill)
+		p, _ := sent(t, planned(t, SGLang{}, carrying(r, scan(t, hi+"}"), nil)).Prefill)
 		assert.Equal(t, []string{c.host, c.port}, []string{p["bootstrap_host"], p["bootstrap_port"]}, "%s with %q", c.address, c.transfer)
 	}
 }
 
 // Whatever balances prefill's ranks, they compute on the rank that was chosen: by its field, or by the room.
 func TestSGLangRanks(t *testing.T) {
-	request := scan(t, openai.Completions, hi+"}")
+	request := scan(t, hi+"}")
 	for _, id := range []int64{1 << 42, 1<<42 | 1, 9007199254740993, math.MaxInt64 - 1, math.MaxInt64} {
 		for _, ranks := range []int{1, 2, 3, 8, 72, pools.MaxRanks} {
 			for _, rank := range []int{0, ranks / 2, ranks - 1} {
@@ -155,7 +154,7 @@ func TestSGLangOnPrefill(t *testing.T) {
 
 // A round that ends early is aborted at both workers, by the ids that its legs had and no others.
 func TestSGLangAbandon(t *testing.T) {
-	r := carrying(rooms(nil), scan(t, openai.Completions, hi+"}"), nil)
+	r := carrying(rooms(nil), scan(t, hi+"}"), nil)
 	plan := planned(t, SGLang{}, r)
 	called := map[string]string{}
 	for _, l := range (SGLang{}).Abandon(r, prefill.KV{}) {

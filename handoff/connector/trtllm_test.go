@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
-	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
 
@@ -20,12 +19,8 @@ const tensorRTID = 4611686018427387905
 
 // tensorRTPair is a round of two TensorRT-LLM workers.
 func tensorRTPair() Round {
-	r := pair("text")
-	r.TransferID = tensorRTID
-	for _, w := range []*pools.Worker{r.P, r.D} {
-		w.Engine, w.BlockSize = "trtllm", 32
-	}
-	r.P.TransferIDs = []string{"tcp://10.0.0.1:4711"}
+	r := roundOf("trtllm", nil, nil)
+	r.TransferID, r.P.TransferIDs = tensorRTID, []string{"tcp://10.0.0.1:4711"}
 	return r
 }
 
@@ -34,26 +29,14 @@ func TestTensorRTPlan(t *testing.T) {
 	const ask = `,"stream":false,"disaggregated_params":{"request_type":"context_only","disagg_request_id":4611686018427387905}}`
 	const tool = `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"`
 	const sampling = `,"max_tokens":9,"min_tokens":3,"stop":["x"]`
-	for _, c := range []struct {
-		name, head      string
-		client          string
-		prefill, decode string // the client's fields that are left there
-	}{
-		{
-			"completion", hi,
-			`, "seed":9007199254740993,"stream":true,"stream_options":{"include_usage":true}` + sampling,
-			`, "seed":9007199254740993` + sampling,
-			`, "seed":9007199254740993,"stream":true,"stream_options":{"include_usage":true}` + sampling,
-		},
+	const seed, stream = `, "seed":9007199254740993`, `,"stream":true,"stream_options":{"include_usage":true}`
+	for _, c := range []struct{ name, head, client, prefill, decode string }{ // the client's fields, and those that are left on each leg
+		{"completion", hi, seed + stream + sampling, seed + sampling, seed + stream + sampling},
 		{"a completion's newer limit means nothing", hi, `,"max_tokens":9,"max_completion_tokens":8`, `,"max_tokens":9`, `,"max_tokens":9`},
 		{"chat with both limits", hiChat, `,"max_tokens":7,"max_completion_tokens":9,"nvext":{}`, `,"max_completion_tokens":9`, `,"max_completion_tokens":9`},
 		{"chat whose newer limit is null", hiChat, `,"max_tokens":7,"max_completion_tokens":null` + tool, `,"max_tokens":7` + tool, `,"max_tokens":7` + tool},
 	} {
-		endpoint := openai.Completions
-		if c.head == hiChat {
-			endpoint = openai.Chat
-		}
-		plan := planned(t, TensorRT{}, carrying(tensorRTPair(), scan(t, endpoint, c.head+c.client+"}"), nil))
+		plan := planned(t, TensorRT{}, carrying(tensorRTPair(), scan(t, c.head+c.client+"}"), nil))
 		assert.True(t, plan.Order == PrefillFirst && !plan.Prefill.Stream && plan.Prefill.Parting >= time.Second,
 			"%s: %+v", c.name, plan)
 		sameMembers(t, c.head+c.prefill+ask, text(plan.Prefill), c.name)
@@ -173,7 +156,7 @@ func TestTensorRTAbandon(t *testing.T) {
 
 // Both legs of a generation-first pair carry one id, and generation's names where context is.
 func TestTensorRTGenerationFirstPlan(t *testing.T) {
-	r := carrying(tensorRTPair(), scan(t, openai.Chat, hiChat+`,"max_tokens":7,"stream":true}`), nil)
+	r := carrying(tensorRTPair(), scan(t, hiChat+`,"max_tokens":7,"stream":true}`), nil)
 	for _, c := range []struct {
 		endpoints []string
 		want      string

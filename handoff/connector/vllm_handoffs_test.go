@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/prefill"
 )
 
@@ -43,7 +42,7 @@ func TestVLLMHandOffs(t *testing.T) {
 		},
 		"push": {NIXLPush{}, string(prefillParams), pushed, pushed, 30 * time.Second, "0123456789abcdef-1", nil},
 	} {
-		r := carrying(mooncakePair(), scan(t, openai.Completions, hi+`,"stream":true,"max_tokens":9}`), nil)
+		r := carrying(mooncakePair(), scan(t, hi+`,"stream":true,"max_tokens":9}`), nil)
 		plan := planned(t, c.connector, r)
 		assert.Equal(t, PrefillFirst, plan.Order)
 		assert.Equal(t, hi+`,"stream":false,"max_tokens":1,"ignore_eos":true,"kv_transfer_params":`+c.prefill+`}`, text(plan.Prefill), name)
@@ -94,7 +93,7 @@ func TestVLLMHandOffsThatAreNone(t *testing.T) {
 
 // Through a store nothing is handed over: prefill's leg is one token, decode's is the client's, and nothing is to be freed.
 func TestLMCachePlan(t *testing.T) {
-	r := carrying(pair("text"), scan(t, openai.Completions, hi+`,"stream":true,"max_tokens":9,"stop":["x"]}`), nil)
+	r := carrying(pair("text"), scan(t, hi+`,"stream":true,"max_tokens":9,"stop":["x"]}`), nil)
 	plan := planned(t, LMCache{}, r)
 	assert.Equal(t, PrefillFirst, plan.Order)
 	assert.Equal(t, hi+`,"stream":false,"max_tokens":1,"ignore_eos":true}`, text(plan.Prefill))

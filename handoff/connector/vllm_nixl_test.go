@@ -21,47 +21,37 @@ import (
 func TestNIXLPlan(t *testing.T) {
 	const ask = `,"stream":false,"max_tokens":1,"ignore_eos":true,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,` +
 		`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`
-	const tools = `,"tools":[{"type":"function","function":{"name":"f"}}]`
-	for _, c := range []struct {
-		name, head      string
-		client          string
-		prefill, decode string // the client's fields that are left there
-	}{
-		{
-			"completion", hi,
-			`, "seed":9007199254740993,"stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"min_tokens":3,"x":{"b":1,"a":2}`,
-			`, "seed":9007199254740993,"x":{"b":1,"a":2}`,
-			`, "seed":9007199254740993,"stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"min_tokens":3,"x":{"b":1,"a":2}`,
-		},
+	const tools, shown = `,"tools":[{"type":"function","function":{"name":"f"}}]`, `,"logprobs":true,"top_logprobs":5,"return_token_ids":true`
+	const seed, unknown = `, "seed":9007199254740993`, `,"x":{"b":1,"a":2}`
+	const answer = `,"stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"min_tokens":3`
+	for _, c := range []struct{ name, head, client, prefill, decode string }{ // the client's fields, and those that are left on each leg
+		{"completion", hi, seed + answer + unknown, seed + unknown, seed + answer + unknown},
 		{
 			"chat with the newer limit, stop and nvext", hiChat,
 			`,"max_completion_tokens":9,"stop":["x"],"nvext":{"extra_fields":["timing"]}`, `,"max_completion_tokens":1`, `,"max_completion_tokens":9,"stop":["x"]`,
 		},
 		{"a tool call that must be", hiChat, `,"tool_choice":"required"` + tools, tools, `,"tool_choice":"required"` + tools},
 		{"other choices of tools", hiChat, `,"tool_choice":"auto"` + tools, `,"tool_choice":"auto"` + tools, `,"tool_choice":"auto"` + tools},
-		{
-			"more than the text", hiChat,
-			`,"logprobs":true,"top_logprobs":5,"return_token_ids":true`, ``, `,"logprobs":true,"top_logprobs":5,"return_token_ids":true`,
-		},
+		{"more than the text", hiChat, shown, ``, shown},
 		{"more than a completion's text", hi, `,"logprobs":3,"echo":true`, ``, `,"logprobs":3,"echo":true`},
 	} {
-		endpoint := openai.Completions
-		if c.head == hiChat {
-			endpoint = openai.Chat
-		}
-		a := carrying(pair("text"), scan(t, endpoint, c.head+c.client+"}"), nil)
+		a := carrying(pair("text"), scan(t, c.head+c.client+"}"), nil)
 		plan := planned(t, NIXL{}, a)
 		assert.Equal(t, PrefillFirst, plan.Order)
 		assert.Equal(t, c.head+c.decode+"}", text(plan.Decode), c.name)
 		sameMembers(t, c.head+c.prefill+ask, text(plan.Prefill), c.name)
 		for _, leg := range []upstream.Leg{plan.Prefill, plan.Decode} {
-			assert.Equal(t, []string{endpoint.Path(), a.ID, a.TraceParent}, []string{leg.Path, leg.RequestID, leg.TraceParent}, c.name)
+			assert.Equal(t, []string{a.Request.Endpoint.Path(), a.ID, a.TraceParent}, []string{leg.Path, leg.RequestID, leg.TraceParent}, c.name)
 		}
 		assert.False(t, plan.Prefill.Stream)
 	}
-	plan := planned(t, NIXL{}, carrying(pair("tokens"), scan(t, openai.Completions, hi+`,"max_tokens":9}`), []uint32{7, 8}))
+	plan := planned(t, NIXL{}, carrying(pair("tokens"), scan(t, hi+`,"max_tokens":9}`), []uint32{7, 8}))
 	sameMembers(t, `{"model":"m","prompt":[7,8]`+ask, text(plan.Prefill), "workers that take tokens")
 	assert.Equal(t, `{"model":"m","prompt":[7,8],"max_tokens":9}`, text(plan.Decode), "workers that take tokens")
+	plan = planned(t, NIXL{}, carrying(pair("tokens"), scan(t, hiChat+tools+"}"), []uint32{1, 2, 3}))
+	assert.Equal(t, []string{"/v1/chat/completions", hiChat + tools + "}"}, []string{plan.Decode.Path, text(plan.Decode)}, "a chat stays a chat")
+	_, err := NIXL{}.Plan(carrying(pair("tokens"), scan(t, hi+"}"), nil))
+	assert.Error(t, err, "a text whose tokens are not known, to workers that take tokens")
 }
 
 // An engine is asked to tell again what it uses: beside what the client put into
@@ -75,7 +65,7 @@ func TestNIXLReannounce(t *testing.T) {
 		{"the client's own", `,"vllm_xargs":{"kv_cache_report_mode":"incremental"}`, `,"vllm_xargs":{"kv_cache_report_mode":"incremental"}`},
 		{"the client's own, spelt otherwise", `,"vllm_xargs":{"kv_cache_report_m\u006fde":""}`, `,"vllm_xargs":{"kv_cache_report_m\u006fde":""}`},
 	} {
-		a := carrying(pair("text"), scan(t, openai.Completions, hi+c.said+"}"), nil)
+		a := carrying(pair("text"), scan(t, hi+c.said+"}"), nil)
 		a.PReannounce = true
 		plan := planned(t, NIXL{}, a)
 		assert.Equal(t, hi+c.said+"}", text(plan.Decode), c.name)
@@ -85,19 +75,10 @@ func TestNIXLReannounce(t *testing.T) {
 	}
 }
 
-// A chat stays a chat for workers that take tokens, and a text whose tokens are not known is refused.
-func TestNIXLTokens(t *testing.T) {
-	const chat = hiChat + `,"tools":[{"type":"function","function":{"name":"f"}}]}`
-	plan := planned(t, NIXL{}, carrying(pair("tokens"), scan(t, openai.Chat, chat), []uint32{1, 2, 3}))
-	assert.Equal(t, []string{"/v1/chat/completions", chat}, []string{plan.Decode.Path, text(plan.Decode)})
-	_, err := NIXL{}.Plan(carrying(pair("tokens"), scan(t, openai.Completions, hi+"}"), nil))
-	assert.Error(t, err, "what workers that take tokens cannot do")
-}
-
 // Both legs cut the prompt alike: -1 means another length to each of them.
 func TestNIXLTruncates(t *testing.T) {
 	for said, want := range map[string]string{`-1`: `40`, `7`: `7`} {
-		a := carrying(pair("text"), scan(t, openai.Completions, hi+`,"max_tokens":60,"truncate_prompt_tokens":`+said+`}`), nil)
+		a := carrying(pair("text"), scan(t, hi+`,"max_tokens":60,"truncate_prompt_tokens":`+said+`}`), nil)
 		a.Kept = 40
 		plan := planned(t, NIXL{}, a)
 		for _, leg := range []upstream.Leg{plan.Prefill, plan.Decode} {
@@ -167,7 +148,7 @@ func TestNIXLOnPrefill(t *testing.T) {
 func TestNIXLBindAndAbandon(t *testing.T) {
 	a := pair("text")
 	kv := prefill.KV{Params: json.RawMessage(goodParams)}
-	plan := planned(t, NIXL{}, carrying(a, scan(t, openai.Completions, hi+` } `), nil))
+	plan := planned(t, NIXL{}, carrying(a, scan(t, hi+` } `), nil))
 	NIXL{}.Bind(&plan.Decode, kv)
 	assert.Equal(t, hi+` ,"kv_transfer_params":`+goodParams+`} `, text(plan.Decode))
 	legs := NIXL{}.Abandon(a, kv)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -45,10 +46,7 @@ func TestLateEndsHurtNobodyElse(t *testing.T) {
 					yields := rng.IntN(400)
 					ender.Go(func() {
 						for range yields {
-							select {
-							case <-ctx.Done():
-							default:
-							}
+							runtime.Gosched()
 						}
 						cancel(errLeft)
 					})

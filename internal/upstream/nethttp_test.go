@@ -3,8 +3,6 @@ package upstream
 import (
 	"bytes"
 	"context"
-	"errors"
-	"io"
 	"net/http"
 	"strconv"
 )
@@ -18,10 +16,8 @@ func newNetHTTP() *netHTTP {
 }
 
 func (h *netHTTP) Call(ctx context.Context, leg Leg) (Stream, error) {
-	ctx, cancel := context.WithCancel(ctx)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, leg.Base+leg.Path, bytes.NewReader(leg.Body.AppendTo(nil)))
 	if err != nil {
-		cancel()
 		return nil, err
 	}
 	req.Header = http.Header{"Content-Type": {"application/json"}, "User-Agent": {"tandem"}, "X-Request-Id": {leg.RequestID}}
@@ -41,34 +37,14 @@ func (h *netHTTP) Call(ctx context.Context, leg Leg) (Stream, error) {
 		req.Header[f.Name] = append(req.Header[f.Name], f.Value)
 	}
 	res, err := h.transport.RoundTrip(req)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	return &netStream{res: res, cancel: cancel}, nil
+	return netStream{res}, err
 }
 
 func (h *netHTTP) CloseIdle() { h.transport.CloseIdleConnections() }
 
-type netStream struct {
-	res    *http.Response
-	cancel context.CancelFunc
-	ended  bool
-}
+type netStream struct{ *http.Response }
 
-func (s *netStream) Status() int         { return s.res.StatusCode }
-func (s *netStream) ContentType() string { return s.res.Header.Get("Content-Type") }
-
-func (s *netStream) Read(p []byte) (int, error) {
-	n, err := s.res.Body.Read(p)
-	s.ended = s.ended || errors.Is(err, io.EOF)
-	return n, err
-}
-
-func (s *netStream) Close() error {
-	if !s.ended {
-		s.cancel()
-	}
-	defer s.cancel()
-	return s.res.Body.Close()
-}
+func (s netStream) Status() int                { return s.StatusCode }
+func (s netStream) ContentType() string        { return s.Header.Get("Content-Type") }
+func (s netStream) Read(p []byte) (int, error) { return s.Body.Read(p) }
+func (s netStream) Close() error               { return s.Body.Close() }

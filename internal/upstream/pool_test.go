@@ -130,23 +130,15 @@ func (f *flaky) dial(context.Context, string, string) (net.Conn, error) {
 	return c, nil
 }
 
-// answerEach answers every request with an empty 200 until the other side leaves.
-func answerEach(_ int, c net.Conn) {
-	defer c.Close()
-	buf := make([]byte, 4<<10)
-	for {
-		if _, err := c.Read(buf); err != nil {
-			return
-		}
-		if _, err := io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"); err != nil {
-			return
-		}
-	}
-}
+// emptyAnswer is the least that a worker says.
+const emptyAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+// empty answers every request with an empty 200.
+func empty(_ int, c net.Conn) { answerEach(c, emptyAnswer) }
 
 // A connection that took no byte of a call is replaced by a new one, once.
 func TestRepeatsWhatCannotHaveBeenSeen(t *testing.T) {
-	f, h := network(t, answerEach)
+	f, h := network(t, empty)
 	finish(t, called(t, h, leg("http://w")))
 	long := leg("http://w") // written beside the reading
 	long.Body = Body{make([]byte, LeavesWhole+1)}
@@ -167,7 +159,7 @@ func keepAliveRace(after string) func(n int, c net.Conn) {
 		defer c.Close()
 		request := make([]byte, 4<<10)
 		_, _ = c.Read(request)
-		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+		_, _ = io.WriteString(c, emptyAnswer)
 		_, _ = c.Read(request) // the connection is taken for another call meanwhile
 		_, _ = io.WriteString(c, after)
 	}
@@ -204,15 +196,14 @@ func TestKeepAliveRace(t *testing.T) {
 // Once is all: where the new connection ends as well, it is the call's failure. So it
 // is where the worker does not take one any more: it may have died of the request.
 func TestKeepAliveRaceIsLostOnce(t *testing.T) {
-	lost := func(t *testing.T, conns int, serve func(n int, c net.Conn)) {
-		f, h := network(t, serve)
+	lost := func(t *testing.T, conns int, f *flaky, h *HTTP) {
 		finish(t, called(t, h, leg("http://w")))
 		_, err := h.Call(t.Context(), leg("http://w"))
-		assertFailed(t, err, OpHead)
+		assertFailed(t, err, OpHead) // a call that was sent is not one that no connection came about for
 		assert.Len(t, f.conns, conns)
 	}
 	t.Run("the new connection ends too", func(t *testing.T) {
-		lost(t, 2, func(n int, c net.Conn) {
+		f, h := network(t, func(n int, c net.Conn) {
 			if n == 1 {
 				keepAliveRace("")(n, c)
 				return
@@ -220,6 +211,7 @@ func TestKeepAliveRaceIsLostOnce(t *testing.T) {
 			_, _ = c.Read(make([]byte, 4<<10))
 			c.Close()
 		})
+		lost(t, 2, f, h)
 	})
 	t.Run("no new connection", func(t *testing.T) {
 		f := &flaky{serve: keepAliveRace("")}
@@ -229,20 +221,19 @@ func TestKeepAliveRaceIsLostOnce(t *testing.T) {
 			}
 			return f.dial(ctx, network, address)
 		}})
-		finish(t, called(t, h, leg("http://w")))
-		_, err := h.Call(t.Context(), leg("http://w"))
-		assertFailed(t, err, OpHead) // a call that was sent is not one that no connection came about for
+		lost(t, 1, f, h)
 	})
 	t.Run("long after", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			lost(t, 1, func(_ int, c net.Conn) {
+			f, h := network(t, func(_ int, c net.Conn) {
 				defer c.Close()
 				request := make([]byte, 4<<10)
 				_, _ = c.Read(request)
-				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				_, _ = io.WriteString(c, emptyAnswer)
 				_, _ = c.Read(request)
 				time.Sleep(raceFor + 1) // it works on the request, and dies of it
 			})
+			lost(t, 1, f, h)
 		})
 	})
 }
@@ -250,7 +241,7 @@ func TestKeepAliveRaceIsLostOnce(t *testing.T) {
 // Idle connections end at their time, and a worker that is gone is forgotten.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &flaky{serve: answerEach}
+		f := &flaky{serve: empty}
 		h := client(t, Config{Dial: f.dial, IdleTimeout: time.Minute})
 		finish(t, called(t, h, leg("http://w")))
 		for _, c := range []struct {
@@ -290,7 +281,7 @@ func network(t *testing.T, serve func(n int, c net.Conn)) (*flaky, *HTTP) {
 // moment and not to the next sweep.
 func TestIdleConnectionsAgeBeforeEngines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, h := network(t, answerEach)
+		f, h := network(t, empty)
 		for _, c := range []struct {
 			after time.Duration
 			conns int
@@ -305,7 +296,7 @@ func TestIdleConnectionsAgeBeforeEngines(t *testing.T) {
 // A connection that is never idle for long is replaced all the same: the worker's name may have moved.
 func TestBusyConnectionsAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, h := network(t, answerEach)
+		f, h := network(t, empty)
 		for range 150 {
 			finish(t, called(t, h, leg("http://w")))
 			time.Sleep(time.Second)
