@@ -170,8 +170,7 @@ func TestDraftGoesOn(t *testing.T) {
 	t.Run("cut before it went on", func(t *testing.T) {
 		draft := begun(t, false)
 		sent, tr, failed := play(t, draft, false, other(shownRole), other(silent))
-		assert.True(t, failed != nil && sent == "" && !tr.Began && tr.Started && tr.Tokens == 2,
-			"%v, sent %s, %+v", failed, sent, tr)
+		assert.True(t, failed != nil && sent == "" && !tr.Began && tr.Started && tr.Tokens == 2, "%v, sent %s, %+v", failed, sent, tr)
 		assert.Equal(t, 2, draft.Continue().Generated)
 	})
 	t.Run("cut twice", func(t *testing.T) {

@@ -2,6 +2,7 @@ package decode
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -128,69 +129,52 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 			r, lease, _ := room(t, c.cfg, e)
 			call := &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
 			took, failed := lasts(t, r, call, &slowly{takes: c.client})
-			tr := call.Sent
-			assert.True(t, classOf(failed) == c.want && took == c.after && tr.Tokens == c.tokens && tr.Started == (c.tokens > 0),
-				"%v after %v, %+v; want %s after %v with %d tokens", failed, took, tr, c.want, c.after, c.tokens)
+			assert.Equal(t, []any{c.want, c.after, c.tokens, c.tokens > 0}, []any{classOf(failed), took, call.Sent.Tokens, call.Sent.Started}, "%v", failed)
 			assert.True(t, c.head != 0 || e.closed, "the worker's answer was not closed")
 			assert.True(t, !c.want.Blames() || e.err != nil, "the call was not cut")
 		})
 	}
 }
 
-// Where tools are offered, a parser may hold a call back until it is whole, which
-// takes as long as the rest of the answer may.
-func TestToolCallsMayBeSilent(t *testing.T) {
-	const s = time.Second
+// Where tools are offered, a parser may hold a call back until it is whole, which takes as long as the rest of the answer may. An
+// answer that is not streamed may take as long as its longest form, within an hour.
+func TestLongSilences(t *testing.T) {
+	const s, none = time.Second, time.Hour + 30*time.Second
+	tools := func(tokens int) Call {
+		return Call{Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: tokens, Tools: true}
+	}
+	whole := func(tokens int) Call { return Call{PromptTokens: 4, MaxTokens: tokens} }
+	answer := func(after time.Duration) []beat {
+		return []beat{{after, `{"choices":[{"text":"hi","finish_reason":"stop"}]}`}}
+	}
+	stuck, held := []beat{{s, one}, {forever, ""}}, []beat{{s, one}, {11 * s, two}, {s, end}, {0, done}}
 	for _, c := range []struct {
 		name   string
 		cfg    Config
-		tools  bool
-		tokens int
+		call   Call
 		script []beat
 		want   fault.Class
 		after  time.Duration
 	}{
-		{"a call that a parser holds back", Config{}, true, 1000, []beat{{s, one}, {11 * s, two}, {s, end}, {0, done}}, fault.None, 13 * s},
-		{"a stuck worker", Config{}, true, 100_000, []beat{{s, one}, {forever, ""}}, fault.Stalled, 301 * s},
-		{"a stuck worker and a short answer", Config{}, true, 100, []beat{{s, one}, {forever, ""}}, fault.Stalled, 51 * s},
-		{"a limit that was set", Config{StreamIdleTimeout: 5 * s}, true, 1000, []beat{{s, one}, {forever, ""}}, fault.Stalled, 6 * s},
-		{"no tools", Config{}, false, 1000, []beat{{s, one}, {11 * s, two}}, fault.Stalled, 11 * s},
+		{"a call that a parser holds back", Config{}, tools(1000), held, fault.None, 13 * s},
+		{"a stuck worker", Config{}, tools(100_000), stuck, fault.Stalled, 301 * s},
+		{"a stuck worker and a short answer", Config{}, tools(100), stuck, fault.Stalled, 51 * s},
+		{"a limit that was set", Config{StreamIdleTimeout: 5 * s}, tools(1000), stuck, fault.Stalled, 6 * s},
+		{"no tools", Config{}, Call{Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: 1000}, held, fault.Stalled, 11 * s},
+		{"a short one, whole", Config{}, whole(1), answer(forever), fault.Timeout, 40 * s},
+		{"a long one", Config{}, whole(1000), answer(forever), fault.Timeout, (30 + 500) * s},
+		{"a long one in time", Config{}, whole(1000), answer(529 * s), fault.None, 529 * s},
+		{"no known length", Config{}, whole(0), answer(forever), fault.Timeout, none},
+		{"an absurd length", Config{}, whole(1 << 40), answer(forever), fault.Timeout, none},
+		{"limits near the end of time", Config{math.MaxInt64 - 1, math.MaxInt64 - 1}, whole(1), answer(time.Hour), fault.None, time.Hour},
+		{"a short idle limit", Config{StreamIdleTimeout: 500 * time.Millisecond}, whole(12), answer(forever), fault.Timeout, 31_500 * time.Millisecond},
+		{"as set", Config{FirstTokenTimeout: s, StreamIdleTimeout: time.Minute}, whole(1), answer(forever), fault.Timeout, 61 * s},
 	} {
 		bubble(t, c.name, func(t *testing.T) {
 			r, lease, _ := room(t, c.cfg, &timed{script: c.script})
-			call := &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: c.tokens, Tools: c.tools}
-			took, failed := lasts(t, r, call, &client{})
-			assert.True(t, classOf(failed) == c.want && took == c.after, "%v after %v; want %s after %v", failed, took, c.want, c.after)
-		})
-	}
-}
-
-// An answer that is not streamed may take as long as its longest form, within
-// an hour.
-func TestSilentWorkersWithoutStream(t *testing.T) {
-	const answer = `{"choices":[{"text":"hi","finish_reason":"stop"}]}`
-	for _, c := range []struct {
-		name   string
-		cfg    Config
-		tokens int
-		after  time.Duration // of the answer
-		want   fault.Class
-		limit  time.Duration
-	}{
-		{"a short one", Config{}, 1, forever, fault.Timeout, 40 * time.Second},
-		{"a long one", Config{}, 1000, forever, fault.Timeout, (30 + 500) * time.Second},
-		{"a long one in time", Config{}, 1000, 529 * time.Second, fault.None, 529 * time.Second},
-		{"no known length", Config{}, 0, forever, fault.Timeout, time.Hour + 30*time.Second},
-		{"an absurd length", Config{}, 1 << 40, forever, fault.Timeout, time.Hour + 30*time.Second},
-		{"limits near the end of time", Config{math.MaxInt64 - 1, math.MaxInt64 - 1}, 1, time.Hour, fault.None, time.Hour},
-		{"a short idle limit", Config{StreamIdleTimeout: 500 * time.Millisecond}, 12, forever, fault.Timeout, 31_500 * time.Millisecond},
-		{"as set", Config{FirstTokenTimeout: time.Second, StreamIdleTimeout: time.Minute}, 1, forever, fault.Timeout, 61 * time.Second},
-	} {
-		bubble(t, c.name, func(t *testing.T) {
-			r, lease, _ := room(t, c.cfg, &timed{script: []beat{{c.after, answer}}})
-			took, failed := lasts(t, r, &Call{Lease: lease, PromptTokens: 4, MaxTokens: c.tokens}, &client{})
-			assert.True(t, classOf(failed) == c.want && took == c.limit,
-				"%v after %v, want %s after %v", failed, took, c.want, c.limit)
+			c.call.Lease = lease
+			took, failed := lasts(t, r, &c.call, &client{})
+			assert.Equal(t, []any{c.want, c.after}, []any{classOf(failed), took}, "%v", failed)
 		})
 	}
 }
@@ -202,15 +186,14 @@ func TestIdleLimitIsLearnt(t *testing.T) {
 		return append(slices.Repeat([]beat{{gap, one}}, 200), beat{last, end}, beat{last, done})
 	}
 	for _, c := range []struct {
-		name   string
 		client time.Duration
 		script []beat
 		lo, hi time.Duration // of the next silence's limit
 	}{
-		{"a slow worker", 0, every(time.Second, 0), 20 * time.Second, 26 * time.Second},
-		{"a slow client", time.Second, every(20*time.Millisecond, 20*time.Millisecond), 10 * time.Second, 10 * time.Second},
+		{0, every(time.Second, 0), 20 * time.Second, 26 * time.Second},
+		{time.Second, every(20*time.Millisecond, 20*time.Millisecond), 10 * time.Second, 10 * time.Second},
 	} {
-		bubble(t, c.name, func(t *testing.T) {
+		bubble(t, fmt.Sprint("a client that takes ", c.client), func(t *testing.T) {
 			e := &timed{script: c.script}
 			r, lease, _ := room(t, Config{}, e)
 			call := &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
@@ -218,8 +201,8 @@ func TestIdleLimitIsLearnt(t *testing.T) {
 			require.True(t, failed == nil && r.known("d1").gap() != 0, "%v, or nothing was learnt", failed)
 			e.script = []beat{{0, one}, {forever, ""}}
 			took, failed := lasts(t, r, call, &client{})
-			assert.True(t, classOf(failed) == fault.Stalled && took >= c.lo && took <= c.hi,
-				"%v after %v, want from %v to %v", failed, took, c.lo, c.hi)
+			assert.Equal(t, fault.Stalled, classOf(failed))
+			assert.True(t, took >= c.lo && took <= c.hi, "after %v, want from %v to %v", took, c.lo, c.hi)
 			r.roster.Remove("d1")
 			r.Forget()
 			assert.Empty(t, r.seen, "what was seen of the worker outlives the worker")
@@ -271,8 +254,7 @@ func TestAPoolOfLongPromptsLearnsItsSpeed(t *testing.T) {
 			require.True(t, classOf(failed) == c.want && took == c.after, "%v after %v, want %v after %v", failed, took, c.want, c.after)
 		}
 		other := &pools.Worker{ID: "d2", Model: "m", Role: pools.Decode}
-		assert.Equal(t, 500*time.Second, r.first(other, r.known("d2"), prompt{tokens: 1000}),
-			"a worker that has not answered yet may take")
+		assert.Equal(t, 500*time.Second, r.first(other, r.known("d2"), prompt{tokens: 1000}), "a worker that has not answered yet may take")
 	})
 }
 

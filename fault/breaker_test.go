@@ -2,6 +2,8 @@ package fault
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/pools"
@@ -156,10 +159,12 @@ func TestBreakersAreApart(t *testing.T) {
 	assert.True(t, err == nil && b.State("w1", pools.Prefill) == Closed && b.Blocked(pools.Prefill, "") == nil,
 		"the next incarnation inherits: %v", err)
 	assert.Equal(t, []string{
-		"breaker_opened_total w1 decode 0", "breaker_opened_total w1 prefill 0", "breaker_opened_total w2 decode 1",
-		"breaker_state w1 decode closed 1", "breaker_state w1 decode half_open 0", "breaker_state w1 decode open 0",
-		"breaker_state w1 prefill closed 1", "breaker_state w1 prefill half_open 0", "breaker_state w1 prefill open 0",
-		"breaker_state w2 decode closed 0", "breaker_state w2 decode half_open 0", "breaker_state w2 decode open 1",
+		`breaker_opened_total{leg="decode",worker="w1"}=0`, `breaker_opened_total{leg="decode",worker="w2"}=1`, `breaker_opened_total{leg="prefill",worker="w1"}=0`,
+		`breaker_state{leg="decode",state="closed",worker="w1"}=1`, `breaker_state{leg="decode",state="closed",worker="w2"}=0`,
+		`breaker_state{leg="decode",state="half_open",worker="w1"}=0`, `breaker_state{leg="decode",state="half_open",worker="w2"}=0`,
+		`breaker_state{leg="decode",state="open",worker="w1"}=0`, `breaker_state{leg="decode",state="open",worker="w2"}=1`,
+		`breaker_state{leg="prefill",state="closed",worker="w1"}=1`, `breaker_state{leg="prefill",state="half_open",worker="w1"}=0`,
+		`breaker_state{leg="prefill",state="open",worker="w1"}=0`,
 	}, series(t, b))
 	b.Forget(func(w, _ string) bool { return w == "w2" })
 	assert.True(t, b.State("w2", pools.Decode) == Closed && b.Blocked(pools.Decode, "") == nil && len(b.States()) == 2,
@@ -179,8 +184,7 @@ func TestAdaptersFailAlone(t *testing.T) {
 	blocked := func(want ...string) {
 		t.Helper()
 		for _, adapter := range []string{"", "sql", "math"} {
-			assert.Equal(t, slices.Contains(want, adapter), len(b.Blocked(pools.Decode, adapter)) > 0,
-				"adapter %q: blocked", adapter)
+			assert.Equal(t, slices.Contains(want, adapter), len(b.Blocked(pools.Decode, adapter)) > 0, "adapter %q: blocked", adapter)
 		}
 	}
 	for _, c := range []Class{EngineError, Reset, Timeout, Garbled, Overloaded, Truncated, Stalled} {
@@ -202,24 +206,12 @@ func TestAdaptersFailAlone(t *testing.T) {
 }
 
 // series lists what breakers export, one line each.
-func series(t *testing.T, b *Breakers) (list []string) {
+func series(t *testing.T, b *Breakers) []string {
 	t.Helper()
-	reg := prometheus.NewPedanticRegistry()
+	reg, scrape := prometheus.NewPedanticRegistry(), httptest.NewRecorder()
 	b.Export(reg)
-	families, err := reg.Gather()
-	require.NoError(t, err)
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			label := map[string]string{}
-			for _, l := range m.GetLabel() {
-				label[l.GetName()] = l.GetValue()
-			}
-			words := strings.Fields(strings.Join([]string{family.GetName(), label["worker"], label["leg"], label["state"]}, " "))
-			list = append(list, fmt.Sprint(strings.Join(words, " "), " ", m.GetGauge().GetValue()+m.GetCounter().GetValue()))
-		}
-	}
-	slices.Sort(list)
-	return list
+	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(scrape, httptest.NewRequest(http.MethodGet, "/", nil))
+	return slices.DeleteFunc(strings.Fields(strings.ReplaceAll(scrape.Body.String(), "} ", "}=")), func(s string) bool { return !strings.Contains(s, "=") })
 }
 
 // A call that ends after its worker was forgotten changes nobody else's state.
@@ -266,31 +258,6 @@ func TestBreakersTogether(t *testing.T) {
 		assert.Equal(t, pools.Decode, c.Leg)
 		assert.Contains(t, []State{Closed, HalfOpen, Open}, c.State)
 	}
-}
-
-// What asking costs where nothing is wrong, and where one of a hundred
-// workers is.
-func BenchmarkBreakers(b *testing.B) {
-	all := NewBreakers(BreakerConfig{Consecutive: 1})
-	for i := range 100 {
-		done, _ := all.Acquire(fmt.Sprint("w", i), "a", pools.Decode, "", false)
-		done(None)
-	}
-	call := func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			all.Blocked(pools.Decode, "")
-			done, err := all.Acquire("w7", "a", pools.Decode, "", false)
-			if err != nil {
-				b.Fatal(err)
-			}
-			done(None)
-		}
-	}
-	b.Run("closed", call)
-	done, _ := all.Acquire("w8", "a", pools.Decode, "", false)
-	done(Reset)
-	b.Run("one open", call)
 }
 
 // begin is a call of decode worker d1 that its circuit lets through.

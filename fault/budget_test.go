@@ -22,11 +22,10 @@ func TestBudgetWaits(t *testing.T) {
 		defer cancel()
 		for i, ctx := range []context.Context{t.Context(), short, t.Context()} {
 			go func() {
-				if b.Wait(ctx) {
-					came <- i
-				} else {
-					came <- -i
+				if !b.Wait(ctx) {
+					i = -i
 				}
+				came <- i
 			}()
 			synctest.Wait()
 		}

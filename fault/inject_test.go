@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -27,11 +26,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // worker is a transport that answers every call alike and counts the streams
 // that were opened and closed.
 type worker struct {
-	contentType string
-	body        string
-	err         error
-	calls       atomic.Int64
-	closed      atomic.Int64
+	contentType, body string
+	err               error
+	calls, closed     atomic.Int64
 }
 
 func (w *worker) Call(_ context.Context, leg upstream.Leg) (upstream.Stream, error) {
@@ -79,21 +76,13 @@ func prefillLeg(i int) upstream.Leg {
 func sample(t *testing.T, f Registered) Rule {
 	t.Helper()
 	r := Rule{Fault: f.Name, Probability: 1}
+	set := map[string]func(){
+		"after_events": func() { r.AfterEvents = 1 }, "after_bytes": func() { r.AfterBytes = 5 }, "delay": func() { r.Delay = 3 * time.Second },
+		"status": func() { r.Status = 502 }, "rate": func() { r.Rate = 10 },
+	}
 	for _, field := range f.uses {
-		switch field {
-		case "after_events":
-			r.AfterEvents = 1
-		case "after_bytes":
-			r.AfterBytes = 5
-		case "delay":
-			r.Delay = 3 * time.Second
-		case "status":
-			r.Status = 502
-		case "rate":
-			r.Rate = 10
-		default:
-			t.Fatalf("%s uses %q, which no rule has", f.Name, field)
-		}
+		require.Contains(t, set, field, f.Name)
+		set[field]()
 	}
 	return r
 }
@@ -220,8 +209,8 @@ func TestFaultsKeepTheWorkersOwnError(t *testing.T) {
 
 // What each fault makes of an answer, read in whole and byte by byte.
 func TestFaults(t *testing.T) {
-	const first = "data: {\"n\":1}\n\n"
-	whole := &worker{contentType: "application/json", body: handOff}
+	const first, second = "data: {\"n\":1}\n\n", "data: {\"n\":2}\r\n\r\n"
+	whole, small := &worker{contentType: "application/json", body: handOff}, &worker{contentType: "application/json", body: `{"choices":[{"a":[]}]}`}
 	for _, c := range []struct {
 		name   string
 		rule   Rule
@@ -238,16 +227,10 @@ func TestFaults(t *testing.T) {
 		{"reset after the end", Rule{Fault: "reset", AfterBytes: 400}, streamer(), decodeLeg(1), streamed, 200, None, 1},
 		{"truncate at once", Rule{Fault: "truncate"}, streamer(), decodeLeg(1), "", 200, None, 1},
 		{"truncate", Rule{Fault: "truncate", AfterEvents: 1}, streamer(), decodeLeg(1), first, 200, None, 1},
-		{"truncate at other line ends", Rule{Fault: "truncate", AfterEvents: 2}, streamer(), decodeLeg(1), first + "data: {\"n\":2}\r\n\r\n", 200, None, 1},
+		{"truncate at other line ends", Rule{Fault: "truncate", AfterEvents: 2}, streamer(), decodeLeg(1), first + second, 200, None, 1},
 		{"truncate no stream", Rule{Fault: "truncate", AfterEvents: 9}, whole, prefillLeg(1), handOff[:wholeBytes], 200, None, 1},
-		{
-			"garble", Rule{Fault: "garble", AfterEvents: 2}, streamer(), decodeLeg(1),
-			first + "data: {\"n\":2}\r\n\r\ndata: #\"n\":3#\n\ndata: #DONE#\n\n", 200, None, 1,
-		},
-		{
-			"garble no stream", Rule{Fault: "garble"}, &worker{contentType: "application/json", body: `{"choices":[{"a":[]}]}`}, prefillLeg(1),
-			`{"choices":[`[:wholeBytes] + `#"a":#####`, 200, None, 1,
-		},
+		{"garble", Rule{Fault: "garble", AfterEvents: 2}, streamer(), decodeLeg(1), first + second + "data: #\"n\":3#\n\ndata: #DONE#\n\n", 200, None, 1},
+		{"garble no stream", Rule{Fault: "garble"}, small, prefillLeg(1), `{"choices":[`[:wholeBytes] + `#"a":#####`, 200, None, 1},
 		{"wrong status", Rule{Fault: "wrong_status", Status: 429}, streamer(), decodeLeg(1), `{"error":{"message":"injected status 429","type":"InjectedError","param":null,"code":429}}`, 429, None, 0},
 		{"kv gone without a hand-off", Rule{Fault: "kv_gone"}, streamer(), upstream.Leg{Purpose: string(pools.Decode), Body: upstream.Body{[]byte(`{"prompt":"kv_transfer_params"}`)}}, streamed, 200, None, 1},
 		{"delay", Rule{Fault: "delay", Delay: time.Minute}, streamer(), decodeLeg(1), streamed, 200, None, 1},
@@ -291,8 +274,7 @@ func TestKVGone(t *testing.T) {
 		s, err := in.Call(t.Context(), leg)
 		require.NoError(t, err)
 		body, _ := io.ReadAll(s)
-		require.True(t, strings.Contains(string(body), `{"error":`) && (s.Status() != 200 || leg.Stream),
-			"status %d: %s", s.Status(), body)
+		require.True(t, strings.Contains(string(body), `{"error":`) && (s.Status() != 200 || leg.Stream), "status %d: %s", s.Status(), body)
 		seen[s.Status()]++
 	}
 	assert.True(t, seen[200] >= 25 && seen[500] >= 125 && seen[200]+seen[500] == 200, "statuses %v", seen)
@@ -316,9 +298,9 @@ func TestLostHandoff(t *testing.T) {
 	assert.NotContains(t, seen, handOff)
 }
 
-// A stall without end is ended by its call's context, whose cause it gives, or
+// A stall without end and a delay are ended by their call's context, whose cause they give, and a stall
 // by Close from another goroutine, as a connection is.
-func TestStallEnds(t *testing.T) {
+func TestStallsAndDelaysEnd(t *testing.T) {
 	cause := errors.New("the client left")
 	for _, want := range []error{cause, errClosed} {
 		bubble(t, want.Error(), func(t *testing.T) {
@@ -343,16 +325,12 @@ func TestStallEnds(t *testing.T) {
 			assert.ErrorIs(t, <-ended, want)
 		})
 	}
-}
-
-// A delay ends with its call's context too.
-func TestDelayEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, ErrTimeout)
+	bubble(t, "a delay", func(t *testing.T) {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, cause)
 		defer cancel()
 		w := streamer()
 		_, err := always(w, Rule{Fault: "delay", Delay: time.Minute}).Call(ctx, decodeLeg(1))
-		assert.ErrorIs(t, err, ErrTimeout)
+		assert.ErrorIs(t, err, cause)
 		assert.Zero(t, w.calls.Load())
 	})
 }

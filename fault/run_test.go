@@ -34,17 +34,6 @@ func TestFailuresAfterASignOfLifeAreARow(t *testing.T) {
 	}
 }
 
-// A call that gave a sign of life and has not failed ends a row, though it runs on.
-func TestSignOfLifeEndsARow(t *testing.T) {
-	b := NewBreakers(BreakerConfig{})
-	for range 5 { // too few for the ratio
-		try(t, b, Reset)
-		try(t, b, Reset)
-		begin(t, b)(None)
-	}
-	expectState(t, b, Closed)
-}
-
 // The row is what a look at everything that happened would find, and holds no more
 // than the calls that are live.
 func TestRowTwin(t *testing.T) {

@@ -100,8 +100,7 @@ func TestStagedKVIsNotWaitedFor(t *testing.T) {
 		h := newHouse(t, true, map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode, "b": pools.Both})
 		abandoned := 0
 		r := h.admitted(t, h.staged(&abandoned, "d1"))
-		assert.True(t, r.KV == nil && abandoned == 1 && r.d.Worker.ID == "b",
-			"KV %v given up %d times, on %v", r.KV, abandoned, r.d)
+		assert.True(t, r.KV == nil && abandoned == 1 && r.d.Worker.ID == "b", "KV %v given up %d times, on %v", r.KV, abandoned, r.d)
 		r.stack.release()
 		h.drain(t, "b")
 		r = h.staged(&abandoned, "d1")

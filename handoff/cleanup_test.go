@@ -58,34 +58,30 @@ func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
 	decodes := workers(map[string]pools.Role{"d0": pools.Decode, "d2": pools.Decode})
 	prefills, producer := workers(map[string]pools.Role{"p1": pools.Prefill, "p2": pools.Prefill}), workers(map[string]pools.Role{"p1": pools.Prefill})
 	for _, c := range []struct {
-		roster          *pools.Roster
-		status, standIn int
-		called          []string
-		released        bool
+		roster   *pools.Roster
+		statuses []int
+		standIn  int
+		called   []string
+		released bool
 	}{
-		{decodes, http.StatusNotFound, 0, []string{"d1"}, true}, // vLLM: there is no such model
-		{decodes, http.StatusBadRequest, 0, []string{"d1"}, true},
-		{decodes, http.StatusUnprocessableEntity, 0, []string{"d1"}, true},
-		{decodes, http.StatusOK, 0, []string{"d1"}, true},
-		{decodes, 0, http.StatusNotFound, []string{"d1", "d2"}, true},
-		{decodes, http.StatusInternalServerError, http.StatusNotFound, []string{"d1", "d2"}, true},
-		{decodes, http.StatusUnauthorized, http.StatusNotFound, []string{"d1", "d2"}, true},
-		{decodes, http.StatusForbidden, http.StatusNotFound, []string{"d1", "d2"}, true},
-		{decodes, http.StatusRequestTimeout, http.StatusNotFound, []string{"d1", "d2"}, true},
-		{decodes, http.StatusTooManyRequests, http.StatusNotFound, []string{"d1", "d2"}, true},
-		{decodes, http.StatusInternalServerError, http.StatusBadGateway, []string{"d1", "d2"}, false},
-		{prefills, 0, http.StatusNotFound, []string{"d1", "p2"}, true},
-		{producer, 0, http.StatusNotFound, []string{"d1"}, false},
+		// The first is vLLM's, which has no such model.
+		{decodes, []int{http.StatusNotFound, http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusOK}, 0, []string{"d1"}, true},
+		{decodes, []int{0, 500, 401, 403, http.StatusRequestTimeout, http.StatusTooManyRequests}, http.StatusNotFound, []string{"d1", "d2"}, true},
+		{decodes, []int{500}, http.StatusBadGateway, []string{"d1", "d2"}, false},
+		{prefills, []int{0}, http.StatusNotFound, []string{"d1", "p2"}, true},
+		{producer, []int{0}, http.StatusNotFound, []string{"d1"}, false},
 	} {
-		calls := &releasers{status: map[string]int{"d1": c.status, "d2": c.standIn, "p1": c.standIn, "p2": c.standIn}}
-		seen := &releases{}
-		clean := newCleanup(Rooms{Transport: calls, Roster: c.roster, Between: connector.Between}, seen)
-		a := connector.Round{ID: "x-1", Request: &openai.Request{Model: "m"}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1", Model: "m"}}
-		clean.abandon(connector.NIXL{}, a, prefill.KV{Params: []byte("{}")})
-		require.NoError(t, clean.wait(t.Context()))
-		require.Len(t, seen.ended, 1)
-		assert.Equal(t, c.released, seen.ended[0] == nil, "%d, then %d: %v", c.status, c.standIn, seen.ended[0])
-		assert.Equal(t, c.called, calls.called, "%d, then %d", c.status, c.standIn)
+		for _, status := range c.statuses {
+			calls := &releasers{status: map[string]int{"d1": status, "d2": c.standIn, "p1": c.standIn, "p2": c.standIn}}
+			seen := &releases{}
+			clean := newCleanup(Rooms{Transport: calls, Roster: c.roster, Between: connector.Between}, seen)
+			a := connector.Round{ID: "x-1", Request: &openai.Request{Model: "m"}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1", Model: "m"}}
+			clean.abandon(connector.NIXL{}, a, prefill.KV{Params: []byte("{}")})
+			require.NoError(t, clean.wait(t.Context()))
+			require.Len(t, seen.ended, 1)
+			assert.Equal(t, c.released, seen.ended[0] == nil, "%d, then %d: %v", status, c.standIn, seen.ended[0])
+			assert.Equal(t, c.called, calls.called, "%d, then %d", status, c.standIn)
+		}
 	}
 }
 

@@ -4,35 +4,29 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
 )
 
 // The whole table: every class on either leg, before the first byte.
 func TestDecideBeforeTheFirstByte(t *testing.T) {
-	want := map[fault.Class]struct{ prefill, decode Action }{
-		fault.None:         {Fail, Fail},
-		fault.ClientGone:   {Fail, Fail},
-		fault.Shutdown:     {Fail, Fail},
-		fault.Rejected:     {Fail, Fail},
-		fault.TooLarge:     {Fail, Fail},
-		fault.GatewayError: {OtherPrefill, OtherDecode},
-		fault.Moved:        {OtherPrefill, Again},
-		fault.Refused:      {OtherPrefill, OtherDecode},
-		fault.Reset:        {OtherPrefill, Again},
-		fault.Timeout:      {OtherPrefill, Again},
-		fault.Stalled:      {OtherPrefill, Again},
-		fault.Overloaded:   {OtherPrefill, Again},
-		fault.NotServed:    {OtherPrefill, Again},
-		fault.EngineError:  {OtherPrefill, Again},
-		fault.Garbled:      {OtherPrefill, Again},
-		fault.Truncated:    {OtherPrefill, Again},
+	table := map[fault.Class][2]Action{}
+	for want, classes := range map[[2]Action][]fault.Class{ // of prefill's failure, and of decode's
+		{Fail, Fail}:                {fault.None, fault.ClientGone, fault.Shutdown, fault.Rejected, fault.TooLarge},
+		{OtherPrefill, OtherDecode}: {fault.GatewayError, fault.Refused},
+		{OtherPrefill, Again}: {
+			fault.Moved, fault.Reset, fault.Timeout, fault.Stalled, fault.Overloaded, fault.NotServed, fault.EngineError, fault.Garbled, fault.Truncated,
+		},
+	} {
+		for _, c := range classes {
+			table[c] = want
+		}
 	}
 	for c := fault.None; c <= fault.Truncated; c++ {
-		w, ok := want[c]
-		assert.True(t, ok, "class %s is not in the table", c)
-		assert.Equal(t, w.prefill, Decide(pools.Prefill, c, 1, 0, false, false), "prefill %s", c)
-		assert.Equal(t, w.decode, Decide(pools.Decode, c, 1, 0, false, false), "decode %s", c)
+		require.Contains(t, table, c)
+		got := [2]Action{Decide(pools.Prefill, c, 1, 0, false, false), Decide(pools.Decode, c, 1, 0, false, false)}
+		assert.Equal(t, table[c], got, c)
 	}
 }
 

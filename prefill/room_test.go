@@ -87,8 +87,7 @@ func TestRunNamesWhatCame(t *testing.T) {
 			leave(fault.ErrClientGone)
 		}
 		answer, failed := r.Run(ctx, lease, upstream.Leg{Worker: "p1"})
-		assert.True(t, (failed == nil) == (c.want == fault.None) && (failed == nil || failed.Class == c.want),
-			"%s: %v", c.name, failed)
+		assert.True(t, (failed == nil) == (c.want == fault.None) && (failed == nil || failed.Class == c.want), "%s: %v", c.name, failed)
 		assert.True(t, failed != nil || string(answer.Body) == c.engine.body, "%s: %q", c.name, answer.Body)
 		assert.Equal(t, (c.want != fault.Refused), r.pool("m").Members[0].Eligible(time.Now()), "%s: eligible", c.name)
 		leave(nil)
@@ -124,16 +123,6 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// Every answer teaches the worker's speed: what was booked over what it took.
-func TestRunObservesTheRate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, lease := room(t, Config{}, &engine{after: 2 * time.Second, status: 200, body: "{}"}, 40_000)
-		_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
-		require.Nil(t, failed)
-		assert.EqualValues(t, 20_000, r.Rate("p1"), "rate N tokens/s")
-	})
-}
-
 // A fleet that is only asked for prompts which take longer than the first limit finds
 // that out: each that ran into it gives the next one twice as long, until an answer
 // shows the speed, which then holds for workers that have not answered yet as well.
@@ -162,6 +151,9 @@ func TestAFleetOfLongPromptsLearnsItsSpeed(t *testing.T) {
 					answered := i == len(c.tries)-1
 					require.True(t, answered == (failed == nil) && (answered || failed.Class == fault.Timeout && time.Since(start) == limit),
 						"try %d ended after %v with %v, want a limit of %v", i+1, time.Since(start), failed, limit)
+					if answered {
+						assert.InDelta(t, 100_000/c.takes.Seconds(), r.Rate("p1"), .1, "tokens a second")
+					}
 				}
 				assert.Equal(t, c.next, r.timeout(&pools.Worker{ID: "p2", Model: "m"}, 100_000), "another worker may take")
 			})

@@ -37,8 +37,7 @@ func TestTensorRTPlan(t *testing.T) {
 		{"chat whose newer limit is null", hiChat, `,"max_tokens":7,"max_completion_tokens":null` + tool, `,"max_tokens":7` + tool, `,"max_tokens":7` + tool},
 	} {
 		plan := planned(t, TensorRT{}, carrying(tensorRTPair(), scan(t, c.head+c.client+"}"), nil))
-		assert.True(t, plan.Order == PrefillFirst && !plan.Prefill.Stream && plan.Prefill.Parting >= time.Second,
-			"%s: %+v", c.name, plan)
+		assert.True(t, plan.Order == PrefillFirst && !plan.Prefill.Stream && plan.Prefill.Parting >= time.Second, "%s: %+v", c.name, plan)
 		sameMembers(t, c.head+c.prefill+ask, text(plan.Prefill), c.name)
 		assert.Equal(t, c.head+c.decode+"}", text(plan.Decode), c.name)
 	}
@@ -117,8 +116,7 @@ func TestTensorRTMalformedHandOff(t *testing.T) {
 	} {
 		kv, whole, err := TensorRT{}.OnPrefill(tensorRTPair(), prefill.ReadAnswer([]byte(answer)), time.Unix(0, 0))
 		state := strings.Contains(answer, `"encoded_opaque_state":"c3RhdGU="`) && strings.Count(answer, "finish_reason\":\"length") == 1
-		assert.True(t, err != nil && !whole && (kv.Params != nil) == state,
-			"%s: %v, whole %v, %.200s", name, err, whole, kv.Params)
+		assert.True(t, err != nil && !whole && (kv.Params != nil) == state, "%s: %v, whole %v, %.200s", name, err, whole, kv.Params)
 		// With the state it can be released, under the id that the context worker was given.
 		assert.True(t, !state || string(kv.Params) == `{"disaggregated_params":{"request_type":"generation_only","first_gen_tokens":[0],`+
 			`"ctx_request_id":4611686018427387905,"disagg_request_id":4611686018427387905,"encoded_opaque_state":"c3RhdGU="},"prompt_token_ids":[1,2,3]}`,

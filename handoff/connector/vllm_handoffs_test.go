@@ -49,8 +49,7 @@ func TestVLLMHandOffs(t *testing.T) {
 		assert.Equal(t, hi+`,"stream":true,"max_tokens":9}`, text(plan.Decode), name)
 		now := time.Unix(1000, 0)
 		kv := took(t, c.connector, r, `{"choices":[],"kv_transfer_params":`+c.answers+`}`, now)
-		require.True(t, kv.Validate() == nil && kv.Producer == r.P.ID && kv.Expires.Equal(now.Add(c.lease)),
-			"%s: %+v", name, kv)
+		require.True(t, kv.Validate() == nil && kv.Producer == r.P.ID && kv.Expires.Equal(now.Add(c.lease)), "%s: %+v", name, kv)
 		again := r
 		again.P, again.ID = nil, "0123456789abcdef-2"
 		retry := planned(t, c.connector, again)

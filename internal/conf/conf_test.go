@@ -90,8 +90,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for _, text := range []string{"", "# only a comment\n", "~", "---\n"} {
 		doc, err := Parse("f.yaml", []byte(text))
-		assert.True(t, err == nil && doc.Root == nil && doc.Decode(&plan{}) == nil,
-			"%q: %+v, %v, want an empty document", text, doc, err)
+		assert.True(t, err == nil && doc.Root == nil && doc.Decode(&plan{}) == nil, "%q: %+v, %v, want an empty document", text, doc, err)
 	}
 }
 

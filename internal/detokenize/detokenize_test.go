@@ -49,8 +49,7 @@ func TestAsTheEngines(t *testing.T) {
 				got.Events = append(got.Events, [3]any{shown.Text, ids, shown.Held})
 				got.Stop = shown.Stop
 			}
-			assert.Equal(t, want, got,
-				"%s shows of %v in steps of %v, with %q", engine, c.IDs, c.Steps, c.Stops)
+			assert.Equal(t, want, got, "%s shows of %v in steps of %v, with %q", engine, c.IDs, c.Steps, c.Stops)
 		}
 	}
 }

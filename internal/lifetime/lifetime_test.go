@@ -53,8 +53,7 @@ func TestEndsReachAll(t *testing.T) {
 				var h, other lifetime.Hook
 				lifetime.After(c, &h, rings)
 				lifetime.After(c, &other, stopped)
-				require.True(t, c.Err() == nil && context.Cause(c) == nil && other.Stop() && !other.Stop(),
-					"ended before its end")
+				require.True(t, c.Err() == nil && context.Cause(c) == nil && other.Stop() && !other.Stop(), "ended before its end")
 				end(errOver)
 				<-rings
 				<-c.Done()

@@ -103,8 +103,7 @@ func TestAShortageClosesIdleConnections(t *testing.T) {
 		waiting, _ := accept(t, s, l)
 		s.next <- syscall.EMFILE
 		accept(t, s, l)
-		assert.True(t, evicted == 1 && ended(waiting) && !ended(working),
-			"%d connections closed; want the idle one alone", evicted)
+		assert.True(t, evicted == 1 && ended(waiting) && !ended(working), "%d connections closed; want the idle one alone", evicted)
 		busy.Close() // its client reads until then
 	})
 }
@@ -142,8 +141,7 @@ func TestTheBoundClosesTheLongestIdle(t *testing.T) {
 		ConnState(conns[0], http.StateIdle)
 		dial()
 		conns = append(conns, <-accepted)
-		assert.True(t, ended(clients[1]) && !ended(clients[0]) && !ended(clients[2]),
-			"another than the longest idle connection was closed")
+		assert.True(t, ended(clients[1]) && !ended(clients[0]) && !ended(clients[2]), "another than the longest idle connection was closed")
 		// All are busy: the next one waits, until one of them is idle or ends.
 		for _, i := range []int{0, 2, 3} {
 			conns[i].Busy()

@@ -1,32 +1,23 @@
 package metrics
 
 import (
-	"strings"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
 	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // exposed is what a scrape shows, without help and types.
 func exposed(t *testing.T, reg prometheus.Gatherer) string {
 	t.Helper()
-	families, err := reg.Gather()
-	require.NoError(t, err)
-	var text, series strings.Builder
-	for _, f := range families {
-		_, err := expfmt.MetricFamilyToText(&text, f)
-		require.NoError(t, err)
-	}
-	for line := range strings.Lines(text.String()) {
-		if !strings.HasPrefix(line, "#") {
-			series.WriteString(line)
-		}
-	}
-	return series.String()
+	scrape := httptest.NewRecorder()
+	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(scrape, httptest.NewRequest(http.MethodGet, "/", nil))
+	return regexp.MustCompile("(?m)^#.*\n").ReplaceAllString(scrape.Body.String(), "")
 }
 
 func TestSetRegisters(t *testing.T) {

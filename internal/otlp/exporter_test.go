@@ -3,11 +3,8 @@ package otlp
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -244,21 +241,5 @@ func TestCertificates(t *testing.T) {
 			e.Close()
 			assert.Equal(t, env != nil, counted(t, reg)["exported"] == 4)
 		})
-	}
-}
-
-// BenchmarkTree is what the spans of a request cost until they wait for the collector.
-func BenchmarkTree(b *testing.B) {
-	b.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "65536")
-	sink := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-	defer sink.Close()
-	e, err := New(Config{Endpoint: sink.URL, Sampler: "always_on"}, discard, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer e.Close()
-	b.ReportAllocs()
-	for b.Loop() {
-		emit(e)
 	}
 }

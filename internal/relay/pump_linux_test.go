@@ -55,6 +55,8 @@ func (s *polledSink) TryFlush() error {
 	return nil
 }
 
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
 // connected gives both ends of a connection, the first one in a loop.
 func connected(t testing.TB, l *loop.Loops) (loop.Socket, *net.TCPConn) {
 	t.Helper()
@@ -65,7 +67,9 @@ func connected(t testing.TB, l *loop.Loops) (loop.Socket, *net.TCPConn) {
 	require.NoError(t, err)
 	near, err := ln.Accept()
 	require.NoError(t, err)
-	return l.Take(near).(loop.Socket), far.(*net.TCPConn)
+	looped := l.Take(near).(loop.Socket)
+	t.Cleanup(func() { looped.Close(); far.Close() })
+	return looped, far.(*net.TCPConn)
 }
 
 // picky is a tap that waits for some events, holds some back, changes some, and fails at the word "fail".
@@ -148,15 +152,12 @@ func twins(t *testing.T, seed uint64) {
 	from.Close()
 	to.Close()
 	all.Wait()
-	client.Close()
-	assert.Equal(t, fmt.Sprint(wantErr), fmt.Sprint(err),
-		"seed %d: the loop ends with %v, the goroutine with %v", seed, err, wantErr)
+	assert.Equal(t, fmt.Sprint(wantErr), fmt.Sprint(err), "seed %d: the loop ends with %v, the goroutine with %v", seed, err, wantErr)
 	assert.Equal(t, want.all(), string(got),
 		"seed %d: %d bytes came through the loop, %d through the goroutine", seed, len(got), len(want.all()))
 }
 
 func TestLoopAndGoroutineAreTwins(t *testing.T) {
-	defer goleak.VerifyNone(t)
 	for seed := range uint64(20) {
 		twins(t, seed)
 	}
@@ -189,17 +190,15 @@ func (f until) Event(dst []byte, _ openai.Event, _ bool) ([]byte, error) { retur
 
 // TestAFloodHoldsUpNoOthers: while an engine sends without end, and nothing of it leaves, the loop serves other connections.
 func TestAFloodHoldsUpNoOthers(t *testing.T) {
-	defer goleak.VerifyNone(t)
 	l := loop.New()
 	from, engine := connected(t, l)
-	to, client := connected(t, l)
-	ends := []io.Closer{from, to, engine, client}
+	to, _ := connected(t, l)
 	var others []*net.TCPConn
 	var served atomic.Int32
 	for range runtime.GOMAXPROCS(0) { // which all loops share
 		near, far := connected(t, l)
 		near.OnReadable(func() { served.Add(1) })
-		others, ends = append(others, far), append(ends, near, far)
+		others = append(others, far)
 	}
 	_, err := engine.Write([]byte("\n"))
 	require.NoError(t, err)
@@ -219,14 +218,10 @@ func TestAFloodHoldsUpNoOthers(t *testing.T) {
 		return nil
 	}), nil)
 	assert.ErrorIs(t, err, errServed)
-	for _, c := range ends {
-		c.Close()
-	}
 }
 
 // TestEitherEndMayBreak closes one of the two connections in mid-stream: the relay ends at once, and names the end.
 func TestEitherEndMayBreak(t *testing.T) {
-	defer goleak.VerifyNone(t)
 	const event = "data: {\"token\":1}\n\n"
 	for name, c := range map[string]struct {
 		breaks func(engine, client *net.TCPConn, from, to loop.Socket)
@@ -253,9 +248,6 @@ func TestEitherEndMayBreak(t *testing.T) {
 			}
 			var gone *WriteError
 			assert.Equal(t, c.client, errors.As(<-ended, &gone))
-			for _, c := range []io.Closer{from, to, engine, client} {
-				c.Close()
-			}
 		})
 	}
 }

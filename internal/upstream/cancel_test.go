@@ -84,29 +84,6 @@ func TestLateEndsHurtNobodyElse(t *testing.T) {
 	assert.True(t, st.Open == st.Idle && st.Idle <= 4, "%+v", st)
 }
 
-// Closing an answer from beside frees a read that waits in it.
-func TestCloseFreesARead(t *testing.T) {
-	h := client(t, Config{})
-	s := called(t, h, leg(engine(t, func(w http.ResponseWriter, r *http.Request) {
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	})))
-	reading, failed := make(chan struct{}), make(chan error)
-	go func() {
-		close(reading)
-		_, err := s.Read(make([]byte, 1))
-		failed <- err
-	}()
-	<-reading
-	var twice sync.WaitGroup
-	for range 2 {
-		twice.Go(func() { s.Close() })
-	}
-	assertFailed(t, <-failed, OpBody)
-	twice.Wait()
-	assert.Zero(t, h.Stats()[0].Open)
-}
-
 // The end of a context reaches every stage of a call at once.
 func TestEndReachesEveryStage(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -75,8 +76,8 @@ func TestCallNamesHowFarItCame(t *testing.T) {
 	}
 }
 
-// Ending the context, or closing an unfinished answer, must reach the engine
-// as a closed connection: it frees its blocks on that.
+// Ending the context, or closing an unfinished answer from beside, frees a read that waits in it and reaches the engine as a
+// closed connection: it frees its blocks on that.
 func TestLeavingReachesTheWorker(t *testing.T) {
 	for name, leave := range map[string]func(cancel context.CancelCauseFunc, s Stream){
 		"context": func(cancel context.CancelCauseFunc, _ Stream) { cancel(errLeft) },
@@ -90,19 +91,27 @@ func TestLeavingReachesTheWorker(t *testing.T) {
 				<-r.Context().Done()
 				close(gone)
 			})
+			h := client(t, Config{})
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
-			s, err := client(t, Config{}).Call(ctx, leg(base))
+			s, err := h.Call(ctx, leg(base))
 			require.NoError(t, err)
-			defer s.Close()
-			leave(cancel, s)
-			select {
-			case <-gone:
-			case <-time.After(10 * time.Second):
-				t.Fatal("the worker never noticed")
+			reading, failed := make(chan struct{}), make(chan error)
+			go func() {
+				close(reading)
+				_, err := s.Read(make([]byte, 1))
+				failed <- err
+			}()
+			<-reading
+			var all sync.WaitGroup
+			for range 2 {
+				all.Go(func() { leave(cancel, s) })
 			}
-			_, err = s.Read(make([]byte, 1))
-			assert.Error(t, err, "read on after leaving")
+			assertFailed(t, <-failed, OpBody)
+			<-gone
+			all.Wait()
+			s.Close()
+			assert.Zero(t, h.Stats()[0].Open)
 		})
 	}
 }

@@ -100,8 +100,7 @@ func TestTarget(t *testing.T) {
 		{"http://user:secret@h:81", "h:81", "h:81", "h"},
 	} {
 		got, err := newTarget(c.base)
-		assert.True(t, err == nil && got.address == c.address && got.host == c.host && got.name == c.name,
-			"%s: %+v, %v", c.base, got, err)
+		assert.True(t, err == nil && got.address == c.address && got.host == c.host && got.name == c.name, "%s: %+v, %v", c.base, got, err)
 	}
 	for _, bad := range []string{"", "h:81", "ftp://h", "http://", "http://:80", "http://münchen", "http://user:secret@h:x", "http://user:secret@ä"} {
 		got, err := newTarget(bad)
