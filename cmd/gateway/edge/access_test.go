@@ -185,8 +185,7 @@ func TestCordonDrainUncordon(t *testing.T) {
 		cordoned      bool
 	}{{"cordon", "draining", true}, {"cordon", "draining", true}, {"drain", "draining", true}, {"uncordon", "up", false}, {"uncordon", "up", false}} {
 		c := sv.dial()
-		c.send(change("/workers/decode-1/" + tc.action))
-		resp, body := c.receive()
+		resp, body := c.ask(change("/workers/decode-1/" + tc.action))
 		assert.Equal(t, `{"id":"decode-1","model":"tandem-sim","role":"decode","state":"`+tc.state+`","requests":2,"active_blocks":7,"prefill_tokens":0,"kept":"yes"}`, body)
 		assert.Equal(t, tc.cordoned, sv.catalog.cordoned.Load())
 		line := ""
@@ -217,7 +216,7 @@ func (sv *served) administered() (admin *served, ended chan error) {
 // long as the others drain, and both end with a shutdown.
 func TestAdminAddress(t *testing.T) {
 	enough := make(chan struct{})
-	flow := func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+	flow := func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
 		out.Start("text/event-stream; charset=utf-8")
 		<-enough
 		return writeStream(out)
@@ -258,8 +257,7 @@ func TestAdminAddress(t *testing.T) {
 		return err != nil
 	})
 	c := admin.dial()
-	c.send(get("GET /health"), get("GET /workers"))
-	resp, body := c.receive()
+	resp, body := c.ask(get("GET /health"), get("GET /workers"))
 	assert.Equal(t, 503, resp.StatusCode, "/health while draining")
 	assert.Contains(t, body, "draining")
 	resp, _ = c.receive()
@@ -271,23 +269,4 @@ func TestAdminAddress(t *testing.T) {
 	assert.NoError(t, <-adminEnded)
 	_, err := http.ReadResponse(bufio.NewReader(c), nil)
 	assert.Error(t, err, "administration is still there")
-}
-
-func TestReloadKeys(t *testing.T) {
-	path := keyFile(t, clientKey)
-	sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.APIKeyFile = path })
-	holds := func(when, held, other string) {
-		t.Helper()
-		resp, _ := sv.ask(get("GET /v1/models", key(held)))
-		assert.Equal(t, 200, resp.StatusCode, when)
-		resp, _ = sv.ask(get("GET /v1/models", key(other)))
-		assert.Equal(t, 401, resp.StatusCode, when)
-	}
-	holds("before", clientKey, clientKey2)
-	writeFile(t, path, clientKey2+"\nsh0rt\n")
-	assert.ErrorContains(t, sv.ReloadKeys(), path+":2")
-	holds("after a broken file", clientKey, clientKey2)
-	writeFile(t, path, clientKey2)
-	require.NoError(t, sv.ReloadKeys())
-	holds("after a good file", clientKey2, clientKey)
 }

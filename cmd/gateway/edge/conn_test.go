@@ -112,7 +112,7 @@ func TestCloseDrainsWithinBounds(t *testing.T) {
 // connections give way like idle ones. A request whose head has come is kept.
 func TestHalfHeadsGiveWay(t *testing.T) {
 	running, end := make(chan struct{}), make(chan struct{})
-	sv := serve(t, loopback(t), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+	sv := serve(t, loopback(t), func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
 		close(running)
 		<-end
 		return answerJSON(ctx, c, out)
@@ -129,8 +129,7 @@ func TestHalfHeadsGiveWay(t *testing.T) {
 	})
 	for range 3 { // above the bound, each of them
 		c := sv.dial()
-		c.send(get("GET /live"))
-		resp, _ := c.receive()
+		resp, _ := c.ask(get("GET /live"))
 		assert.Equal(t, http.StatusOK, resp.StatusCode)
 	}
 	close(end)

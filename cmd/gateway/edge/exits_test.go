@@ -102,7 +102,7 @@ func (sv *served) leaveBy(rng *rand.Rand) {
 func TestEveryExitGivesBack(t *testing.T) {
 	t.Parallel()
 	keys, admin := keyFile(t, "client-key"), keyFile(t, "operator-key")
-	flow := func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+	flow := func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
 		v := ""
 		if len(c.Forward) > 0 {
 			v = c.Forward[0].Value
@@ -158,8 +158,7 @@ func TestEmptyChunkedBodiesTakeNothing(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.MaxBodyBytes, c.BodyBudgetBytes = 1<<20, 1<<20 })
 	c := sv.dial()
 	for range 2*sv.bodies.limit/firstBodyBytes + 1 {
-		c.send(get("POST /v1/completions", "Transfer-Encoding: chunked"), "0\r\n\r\n")
-		resp, body := c.receive()
+		resp, body := c.ask(get("POST /v1/completions", "Transfer-Encoding: chunked"), "0\r\n\r\n")
 		wantError(t, resp, body, 400, "")
 	}
 	sv.serves(post(goodBody))

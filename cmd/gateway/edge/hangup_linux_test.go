@@ -2,10 +2,8 @@ package edge
 
 import (
 	"context"
-	"io"
 	"net"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,7 +25,7 @@ func TestPipeliningClientsAreSeenToLeave(t *testing.T) {
 	} {
 		for _, early := range []string{"", "\r\n", strings.Repeat("x", stashBytes), strings.Repeat("x", stashBytes+1), strings.Repeat("x", 20_000)} {
 			begun, ended := make(chan struct{}), make(chan error, 2)
-			sv := serve(t, loopback(t), func(ctx context.Context, _ handoff.Call, out handoff.Sink) error {
+			sv := serve(t, loopback(t), func(ctx context.Context, _ *handoff.Call, out handoff.Sink) error {
 				close(begun)
 				<-ctx.Done()
 				ended <- context.Cause(ctx)
@@ -53,30 +51,6 @@ func TestPipeliningClientsAreSeenToLeave(t *testing.T) {
 	}
 }
 
-// TestPipelinedBytesSurviveTheWatch: a client that stays gets an answer to each
-// of many requests that it sent while the first ran.
-func TestPipelinedBytesSurviveTheWatch(t *testing.T) {
-	const requests = 50
-	begun, release := make(chan struct{}, requests+1), make(chan struct{})
-	sv := serve(t, loopback(t), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
-		begun <- struct{}{}
-		<-release
-		return answerJSON(ctx, c, out)
-	})
-	c := sv.dial()
-	c.send(post(goodBody))
-	<-begun
-	for range requests { // each wakes the watcher
-		c.send(post(goodBody))
-	}
-	close(release)
-	for range requests + 1 {
-		resp := c.head()
-		body, err := io.ReadAll(resp.Body)
-		require.True(t, err == nil && resp.StatusCode == 200, "status %d, %v: %s", resp.StatusCode, err, body)
-	}
-}
-
 // TestSocketOptions reads back what an accepted socket was set to.
 func TestSocketOptions(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.Loops = nil })
@@ -85,20 +59,11 @@ func TestSocketOptions(t *testing.T) {
 	c.receive()
 	raw, err := sv.main.conns.all()[0].Conn.(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
-	for _, opt := range []struct {
-		name         string
-		number, want int
-	}{
-		{"TCP_NODELAY", syscall.TCP_NODELAY, 1},
-		{"TCP_USER_TIMEOUT", unix.TCP_USER_TIMEOUT, int(sv.cfg.WriteStall.Milliseconds())},
-	} {
-		var got int
-		var optErr error
-		if err := raw.Control(func(fd uintptr) {
-			got, optErr = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, opt.number)
-		}); err != nil || optErr != nil {
-			t.Fatal(err, optErr)
-		}
-		assert.Equal(t, opt.want, got, "%s", opt.name)
+	for option, want := range map[int]int{unix.TCP_NODELAY: 1, unix.TCP_USER_TIMEOUT: int(sv.cfg.WriteStall.Milliseconds())} {
+		assert.NoError(t, raw.Control(func(fd uintptr) {
+			got, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option)
+			assert.NoError(t, err)
+			assert.Equal(t, want, got, "option %d", option)
+		}))
 	}
 }

@@ -11,18 +11,19 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/valyala/fasthttp"
 	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/handoff"
@@ -47,23 +48,13 @@ func TestMain(m *testing.M) {
 }
 
 func warm() {
-	s, err := New(DefaultConfig(), flowFunc(answerJSON), &catalog{}, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	go fasthttp.ServeConn(theirs, func(*fasthttp.RequestCtx) {})
+	go io.WriteString(ours, "GET / HTTP/1.1\r\nHost: t\r\n\r\n")
+	if _, err := http.ReadResponse(bufio.NewReader(ours), nil); err != nil {
+		panic(err)
 	}
-	ln := newPipes()
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ln) }()
-	c := ln.dial()
-	go io.WriteString(c, "GET /live HTTP/1.1\r\nHost: t\r\n\r\n")
-	if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	c.Close()
-	s.Shutdown(context.Background())
-	<-done
 }
 
 // loops keep the connections of tests over real sockets, unless -relay is goroutine; those in memory are served without.
@@ -72,28 +63,28 @@ var loops = loop.New()
 var relayed = flag.String("relay", "loop", "loop or goroutine: who moves the chunks of answers")
 
 // flowFunc is a Flow made of a function.
-type flowFunc func(ctx context.Context, c handoff.Call, out handoff.Sink) error
+type flowFunc func(ctx context.Context, c *handoff.Call, out handoff.Sink) error
 
 func (f flowFunc) Serve(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
-	return f(ctx, *c, out)
+	return f(ctx, c, out)
 }
 
 // answerJSON is the smallest answer.
-func answerJSON(_ context.Context, _ handoff.Call, out handoff.Sink) error {
+func answerJSON(_ context.Context, _ *handoff.Call, out handoff.Sink) error {
 	out.Start("application/json")
 	return out.Write([]byte(`{"ok":true}`))
 }
 
 // keeps is a flow that hands its calls over and answers.
 func keeps(calls chan<- handoff.Call) flowFunc {
-	return func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
-		calls <- c
+	return func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
+		calls <- *c
 		return answerJSON(ctx, c, out)
 	}
 }
 
 // answerStream streams three events and the end.
-func answerStream(_ context.Context, _ handoff.Call, out handoff.Sink) error {
+func answerStream(_ context.Context, _ *handoff.Call, out handoff.Sink) error {
 	out.Start(openai.EventStream)
 	return writeStream(out)
 }
@@ -207,11 +198,6 @@ type option func(*Config)
 // serve runs a server on ln until the test's end.
 func serve(t testing.TB, ln net.Listener, flow flowFunc, settings ...option) *served {
 	t.Helper()
-	return serveFlow(t, ln, flow, settings...)
-}
-
-func serveFlow(t testing.TB, ln net.Listener, flow Flow, settings ...option) *served {
-	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Host, cfg.AllowedHosts = "127.0.0.1", []string{"t"}
 	if *relayed == "loop" {
@@ -286,6 +272,13 @@ func (c *client) receive() (*http.Response, string) {
 	return resp, string(b)
 }
 
+// ask sends requests, and reads the first one's answer.
+func (c *client) ask(request ...string) (*http.Response, string) {
+	c.t.Helper()
+	c.send(request...)
+	return c.receive()
+}
+
 // failed reads a stream that must end without its last chunk, and then with the connection.
 func (c *client) failed() (*http.Response, string) {
 	c.t.Helper()
@@ -301,8 +294,7 @@ func (sv *served) ask(request ...string) (*http.Response, string) {
 	sv.t.Helper()
 	c := sv.dial()
 	defer c.Close()
-	c.send(request...)
-	return c.receive()
+	return c.ask(request...)
 }
 
 // serves reports an answer that is not 200, and returns its body.
@@ -407,6 +399,11 @@ func (sv *served) metric(name string, with ...string) float64 {
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	require.Eventually(t, ok, 10*time.Second, time.Millisecond, what)
+}
+
+// bubble is a subtest in virtual time.
+func bubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
 // pipes is a listener in memory, for bubbles.

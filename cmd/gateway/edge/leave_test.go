@@ -37,7 +37,7 @@ func TestLeavingClientsAreSeen(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			begun, ended := make(chan struct{}, clients), make(chan error, clients)
-			flow := func(ctx context.Context, _ handoff.Call, out handoff.Sink) error {
+			flow := func(ctx context.Context, _ *handoff.Call, out handoff.Sink) error {
 				if tc.start {
 					out.Start("text/event-stream; charset=utf-8")
 					if err := out.Write([]byte("data: 1\n\n")); err != nil {
@@ -94,7 +94,7 @@ func TestClientThatStopsReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var blocked time.Duration
 		var writeErr, cause error
-		sv := serve(t, newPipes(), func(ctx context.Context, _ handoff.Call, out handoff.Sink) error {
+		sv := serve(t, newPipes(), func(ctx context.Context, _ *handoff.Call, out handoff.Sink) error {
 			out.Start("text/event-stream; charset=utf-8")
 			begin := time.Now()
 			for writeErr == nil {
@@ -124,7 +124,7 @@ func TestSlowClientSlowsTheFlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const event = 1000
 		written := 0
-		sv := serve(t, newPipes(), func(_ context.Context, _ handoff.Call, out handoff.Sink) error {
+		sv := serve(t, newPipes(), func(_ context.Context, _ *handoff.Call, out handoff.Sink) error {
 			out.Start("text/event-stream; charset=utf-8")
 			for range 500 {
 				if err := out.Write(make([]byte, event)); err != nil {
@@ -152,7 +152,7 @@ func TestSlowClientSlowsTheFlow(t *testing.T) {
 // time, and streams that do not.
 func TestShutdown(t *testing.T) {
 	stream := func(d time.Duration) flowFunc {
-		return func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+		return func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
 			if c.Request.Stream {
 				out.Start("text/event-stream; charset=utf-8")
 				out.Write([]byte("data: 1\n\n"))
@@ -165,75 +165,66 @@ func TestShutdown(t *testing.T) {
 			}
 		}
 	}
-	t.Run("idle", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			sv := serve(t, newPipes(), answerJSON)
-			fresh, used := sv.dial(), sv.dial()
-			used.send(post(goodBody))
-			used.receive()
-			begin := time.Now()
-			assert.NoError(t, sv.Shutdown(t.Context()))
-			assert.LessOrEqual(t, time.Since(begin), time.Second)
-			fresh.closed()
-			used.closed()
-		})
+	bubble(t, "idle", func(t *testing.T) {
+		sv := serve(t, newPipes(), answerJSON)
+		fresh, used := sv.dial(), sv.dial()
+		used.send(post(goodBody))
+		used.receive()
+		begin := time.Now()
+		assert.NoError(t, sv.Shutdown(t.Context()))
+		assert.LessOrEqual(t, time.Since(begin), time.Second)
+		fresh.closed()
+		used.closed()
 	})
-	t.Run("in time", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			sv := serve(t, newPipes(), stream(10*time.Second))
-			c, health := sv.dial(), sv.dial()
-			c.send(post(streamBody))
-			body := c.head().Body
-			health.send("GET /health HTTP/1.1\r\n") // begun before, ended after
-			synctest.Wait()
-			done := make(chan error, 1)
-			begin := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			go func() { done <- sv.Shutdown(ctx) }()
-			synctest.Wait()
-			health.send("Host: t\r\n\r\n")
-			resp, text := health.receive()
-			assert.True(t, resp.StatusCode == 503 && strings.Contains(text, "draining") && resp.Close, "/health: %d %s", resp.StatusCode, text)
-			_, err := sv.ln.Accept()
-			assert.Error(t, err, "still accepting")
-			b, err := io.ReadAll(body)
-			assert.NoError(t, err)
-			assert.Equal(t, "data: 1\n\n"+wholeStream, string(b))
-			assert.NoError(t, <-done)
-			took := time.Since(begin)
-			assert.True(t, took >= 10*time.Second && took <= 11*time.Second, "took %v", took)
-		})
+	bubble(t, "in time", func(t *testing.T) {
+		sv := serve(t, newPipes(), stream(10*time.Second))
+		c, health := sv.dial(), sv.dial()
+		c.send(post(streamBody))
+		body := c.head().Body
+		health.send("GET /health HTTP/1.1\r\n") // begun before, ended after
+		synctest.Wait()
+		done := make(chan error, 1)
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		go func() { done <- sv.Shutdown(ctx) }()
+		synctest.Wait()
+		resp, text := health.ask("Host: t\r\n\r\n")
+		assert.True(t, resp.StatusCode == 503 && strings.Contains(text, "draining") && resp.Close, "/health: %d %s", resp.StatusCode, text)
+		_, err := sv.ln.Accept()
+		assert.Error(t, err, "still accepting")
+		b, err := io.ReadAll(body)
+		assert.NoError(t, err)
+		assert.Equal(t, "data: 1\n\n"+wholeStream, string(b))
+		assert.NoError(t, <-done)
+		took := time.Since(begin)
+		assert.True(t, took >= 10*time.Second && took <= 11*time.Second, "took %v", took)
 	})
-	t.Run("cut", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			sv := serve(t, newPipes(), stream(time.Hour))
-			streaming, waiting := sv.dial(), sv.dial()
-			streaming.send(post(streamBody))
-			body := streaming.head().Body
-			waiting.send(post(goodBody))
-			synctest.Wait()
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			done := make(chan error, 1)
-			begin := time.Now()
-			go func() { done <- sv.Shutdown(ctx) }()
-			resp, e := waiting.receive()
-			wantError(t, resp, e, 503, "shutting_down")
-			b, err := io.ReadAll(body)
-			if !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(string(b), `"code":"shutting_down"`) || strings.Contains(string(b), "[DONE]") {
-				t.Errorf("the stream: %q, %v", b, err)
-			}
-			assert.ErrorIs(t, <-done, context.DeadlineExceeded)
-			assert.LessOrEqual(t, time.Since(begin), 10*time.Second+cutGrace)
-			assert.Zero(t, sv.main.conns.len()+sv.live.len(), "connections or flows are left")
-		})
+	bubble(t, "cut", func(t *testing.T) {
+		sv := serve(t, newPipes(), stream(time.Hour))
+		streaming, waiting := sv.dial(), sv.dial()
+		streaming.send(post(streamBody))
+		body := streaming.head().Body
+		waiting.send(post(goodBody))
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		done := make(chan error, 1)
+		begin := time.Now()
+		go func() { done <- sv.Shutdown(ctx) }()
+		resp, e := waiting.receive()
+		wantError(t, resp, e, 503, "shutting_down")
+		b, err := io.ReadAll(body)
+		if !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(string(b), `"code":"shutting_down"`) || strings.Contains(string(b), "[DONE]") {
+			t.Errorf("the stream: %q, %v", b, err)
+		}
+		assert.ErrorIs(t, <-done, context.DeadlineExceeded)
+		assert.LessOrEqual(t, time.Since(begin), 10*time.Second+cutGrace)
+		assert.Zero(t, sv.main.conns.len()+sv.live.len(), "connections or flows are left")
 	})
-	t.Run("before serving", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := unserved(t, DefaultConfig())
-			assert.NoError(t, s.Shutdown(t.Context()))
-			assert.NoError(t, s.Serve(newPipes()), "serving after the shutdown")
-		})
+	bubble(t, "before serving", func(t *testing.T) {
+		s := unserved(t, DefaultConfig())
+		assert.NoError(t, s.Shutdown(t.Context()))
+		assert.NoError(t, s.Serve(newPipes()), "serving after the shutdown")
 	})
 }

@@ -68,8 +68,7 @@ func TestBodiesNobodyTakes(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON)
 	small := sv.dial()
 	for range 2 { // a short body is skipped, and the connection goes on
-		small.send(get("GET /live", "Content-Length: 3"), "abc")
-		resp, body := small.receive()
+		resp, body := small.ask(get("GET /live", "Content-Length: 3"), "abc")
 		require.Equal(t, http.StatusOK, resp.StatusCode, body)
 	}
 	smuggled := get("GET /health")
@@ -78,8 +77,7 @@ func TestBodiesNobodyTakes(t *testing.T) {
 		get("GET /live", "Transfer-Encoding: chunked") + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(smuggled), smuggled),
 	} {
 		c := sv.dial()
-		c.send(raw)
-		resp, body := c.receive()
+		resp, body := c.ask(raw)
 		assert.True(t, resp.StatusCode == http.StatusOK && resp.Close, "status %d, closed %v: %s", resp.StatusCode, resp.Close, body)
 		c.ends()
 	}
@@ -91,7 +89,7 @@ func TestBodiesNobodyTakes(t *testing.T) {
 func TestBodyBudget(t *testing.T) {
 	const size = 9 << 16 // of spare memory, which takes no more than the body
 	running, release := make(chan int64, 4), make(chan struct{})
-	sv := serve(t, loopback(t), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+	sv := serve(t, loopback(t), func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
 		running <- int64(cap(c.Request.Raw))
 		<-release
 		return answerJSON(ctx, c, out)
@@ -205,24 +203,15 @@ func TestBodiesGrowWithinTheBudget(t *testing.T) {
 	}
 }
 
-// aloneFlow says at its end whether the body is no other's.
-type aloneFlow struct {
-	flowFunc
-	alone *atomic.Bool
-}
-
-func (f *aloneFlow) Serve(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
-	err := f.flowFunc.Serve(ctx, c, out)
-	c.Alone = f.alone.Load()
-	return err
-}
-
 // TestBodiesMemoryIsUsedAgain where the flow says that it is alone with it, and is no other's before. The race detector has pools
 // forget some of what they get, so one of many tries has to show it.
 func TestBodiesMemoryIsUsedAgain(t *testing.T) {
 	var alone atomic.Bool
 	calls := make(chan handoff.Call, 1)
-	sv := serveFlow(t, loopback(t), &aloneFlow{keeps(calls), &alone})
+	sv := serve(t, loopback(t), func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
+		defer func() { c.Alone = alone.Load() }()
+		return keeps(calls)(ctx, c, out)
+	})
 	body := goodBody + strings.Repeat(" ", 50_000)
 	c := sv.dial()
 	seen := func() *byte {
@@ -249,7 +238,7 @@ func TestLongJSONLeavesAsItComes(t *testing.T) {
 	long := []byte(`{"a":"` + strings.Repeat("x", 16<<20) + `"}`)
 	for name, loops := range map[string]*loop.Loops{"loop": loops, "goroutine": nil} {
 		t.Run(name, func(t *testing.T) {
-			sv := serve(t, loopback(t), func(_ context.Context, c handoff.Call, out handoff.Sink) error {
+			sv := serve(t, loopback(t), func(_ context.Context, c *handoff.Call, out handoff.Sink) error {
 				if !c.Request.Memory.Take(len(long)) {
 					return openai.Internal()
 				}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -19,6 +20,7 @@ import (
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/certs/certstest"
+	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 // vouched is what a server with TLS needs, in a folder.
@@ -68,7 +70,7 @@ func (c *client) secured(config *tls.Config) *client {
 func TestAnswersOverTLS(t *testing.T) {
 	long := strings.Repeat("x", 3<<20)
 	g := newVouched(t)
-	sv := serve(t, loopback(t), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+	sv := serve(t, loopback(t), func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
 		if c.Request.Stream {
 			return answerStream(ctx, c, out)
 		}
@@ -77,15 +79,12 @@ func TestAnswersOverTLS(t *testing.T) {
 	}, g.option)
 	cl := sv.dial().secured(g.client(t, nil))
 	for range 3 {
-		cl.send(post(goodBody))
-		_, body := cl.receive()
+		_, body := cl.ask(post(goodBody))
 		require.True(t, body == long, "%d bytes", len(body))
-		cl.send(post(streamBody))
-		_, body = cl.receive()
+		_, body = cl.ask(post(streamBody))
 		require.Equal(t, wholeStream, body)
 	}
-	cl.send("NONSENSE\r\n\r\n")
-	resp, body := cl.receive()
+	resp, body := cl.ask("NONSENSE\r\n\r\n")
 	wantError(t, resp, body, 400, "malformed_request")
 	cl.closed()
 	_, err := tls.Dial("tcp", sv.ln.Addr().String(), &tls.Config{RootCAs: g.ca.Pool(), ServerName: "t", MaxVersion: tls.VersionTLS11})
@@ -94,28 +93,31 @@ func TestAnswersOverTLS(t *testing.T) {
 
 // A client that reads nothing is given up over TLS, and one that reads slowly is not.
 func TestSlowClientsOverTLS(t *testing.T) {
-	t.Parallel()
-	g := newVouched(t)
-	ended := make(chan error, 1)
-	sv := serve(t, loopback(t), func(_ context.Context, _ handoff.Call, out handoff.Sink) error {
-		out.Start("text/event-stream; charset=utf-8")
-		for event := []byte("data: " + strings.Repeat("x", 60<<10) + "\n\n"); ; {
-			if err := out.Write(event); err != nil {
-				ended <- err
-				return err
+	synctest.Test(t, func(t *testing.T) {
+		g := newVouched(t)
+		ended := make(chan error, 1)
+		sv := serve(t, newPipes(), func(_ context.Context, _ *handoff.Call, out handoff.Sink) error {
+			out.Start(openai.EventStream)
+			for event := []byte("data: " + strings.Repeat("x", 60<<10) + "\n\n"); ; {
+				if err := out.Write(event); err != nil {
+					ended <- err
+					return err
+				}
 			}
+		}, g.option)
+		cl := sv.dial().secured(g.client(t, nil))
+		cl.send(post(streamBody))
+		body := cl.head().Body
+		for range 10 {
+			time.Sleep(sv.cfg.WriteStall / 2)
+			_, err := io.ReadFull(body, make([]byte, 20<<10))
+			require.NoError(t, err)
 		}
-	}, g.option, func(c *Config) { c.WriteStall = time.Second })
-	cl := sv.dial().secured(g.client(t, nil))
-	cl.send(post(streamBody))
-	body := cl.head().Body
-	b := make([]byte, 256<<10)
-	for begin, pace := time.Now(), time.NewTicker(10*time.Millisecond); time.Since(begin) < 1200*time.Millisecond; <-pace.C {
-		_, err := io.ReadFull(body, b)
-		require.NoError(t, err)
-	}
-	require.Empty(t, ended, "a client that reads was given up")
-	assert.ErrorIs(t, <-ended, fault.ErrClientGone)
+		require.Empty(t, ended, "a client that reads was given up")
+		begin := time.Now()
+		assert.ErrorIs(t, <-ended, fault.ErrClientGone)
+		assert.WithinRange(t, time.Now(), begin.Add(sv.cfg.WriteStall*7/8), begin.Add(sv.cfg.WriteStall*9/8))
+	})
 }
 
 // The certificate is replaced 20 times under 200 requests a second, each on a connection of its own or on one that is
@@ -174,8 +176,7 @@ func TestPlainHTTPOnTheTLSPort(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON, g.option)
 	for _, request := range []string{post(goodBody), get("GET /health")} {
 		cl := sv.dial()
-		cl.send(request)
-		resp, body := cl.receive()
+		resp, body := cl.ask(request)
 		wantError(t, resp, body, 400, "tls_required")
 		cl.closed()
 		cl.Close()
@@ -197,8 +198,7 @@ func TestSilentHandshakes(t *testing.T) {
 		sv.dial().send("\x16\x03\x01")
 	}
 	cl := sv.dial().secured(g.client(t, nil))
-	cl.send(post(goodBody))
-	resp, _ := cl.receive()
+	resp, _ := cl.ask(post(goodBody))
 	assert.Equal(t, 200, resp.StatusCode)
 	cl.Close()
 	eventually(t, "the connections' end", func() bool { return sv.main.conns.len() == 0 })

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,8 +27,7 @@ func TestStreamPassesBytes(t *testing.T) {
 	sv := serve(t, loopback(t), answerStream)
 	c := sv.dial()
 	for range 3 {
-		c.send(post(streamBody))
-		resp, body := c.receive()
+		resp, body := c.ask(post(streamBody))
 		assert.Equal(t, 200, resp.StatusCode)
 		assert.Equal(t, wholeStream, body)
 		assert.Equal(t, "text/event-stream; charset=utf-8", resp.Header.Get("Content-Type"))
@@ -46,8 +44,9 @@ func TestStreamPassesBytes(t *testing.T) {
 // streams. Each stream leaves whole before the next has an answer, although fasthttp,
 // seeing another request, does not flush.
 func TestPipelinedRequests(t *testing.T) {
+	const later = 50
 	begun, proceed := make(chan struct{}, 1), make(chan struct{}, 1)
-	sv := serve(t, loopback(t), func(_ context.Context, _ handoff.Call, out handoff.Sink) error {
+	sv := serve(t, loopback(t), func(_ context.Context, _ *handoff.Call, out handoff.Sink) error {
 		out.Start(openai.EventStream)
 		out.Write([]byte(": begun\n\n"))
 		begun <- struct{}{}
@@ -61,22 +60,23 @@ func TestPipelinedRequests(t *testing.T) {
 	for range 2 {
 		<-begun
 		proceed <- struct{}{}
-		if _, body := c.receive(); body != want {
-			t.Errorf("in one segment: %q", body)
-		}
+		_, body := c.receive()
+		assert.Equal(t, want, body, "in one segment")
 	}
 
-	c.send(post(streamBody))
+	c.send(post(streamBody, "x-request-id: 0"))
 	<-begun
-	c.send(post(streamBody, "x-request-id: second"))
-	proceed <- struct{}{}
-	if _, body := c.receive(); body != want {
-		t.Errorf("while it streams, the first: %q", body)
+	for i := range later { // each wakes the watcher
+		c.send(post(streamBody, fmt.Sprint("x-request-id: ", i+1)))
 	}
-	<-begun
-	proceed <- struct{}{}
-	if resp, body := c.receive(); body != want || resp.Header.Get("X-Request-Id") != "second" {
-		t.Errorf("while it streams, the second: %q", body)
+	for i := range later + 1 {
+		proceed <- struct{}{}
+		resp, body := c.receive()
+		assert.Equal(t, want, body, "while the first streams: %d", i)
+		assert.Equal(t, fmt.Sprint(i), resp.Header.Get("X-Request-Id"))
+		if i < later {
+			<-begun
+		}
 	}
 }
 
@@ -121,7 +121,7 @@ func TestWritesOnTheWire(t *testing.T) {
 	events := func(n int) string { return strings.Repeat("data: 0123456789abcdef\n\n", n) }
 	step := make(chan string)
 	ln := &tally{Listener: loopback(t)}
-	sv := serve(t, ln, func(_ context.Context, c handoff.Call, out handoff.Sink) error {
+	sv := serve(t, ln, func(_ context.Context, c *handoff.Call, out handoff.Sink) error {
 		out.Start(openai.EventStream)
 		for s := range step {
 			if err := out.Write([]byte(s)); err != nil {
@@ -139,39 +139,33 @@ func TestWritesOnTheWire(t *testing.T) {
 			body = c.head().Body
 		}
 		got := make([]byte, len(batch))
-		if _, err := io.ReadFull(body, got); err != nil || string(got) != batch {
-			t.Fatalf("batch %d: %d bytes differ, %v", i, len(got), err)
-		}
+		_, err := io.ReadFull(body, got)
+		require.NoError(t, err)
+		require.Equal(t, batch, string(got))
 		w := ln.take()
 		assert.Len(t, w, 1, "batch %d of %d bytes left in N writes", i, len(batch))
 		assert.True(t, i != 0 || strings.HasPrefix(w[0], "HTTP/1.1 200 OK\r\n") && strings.Contains(w[0], events(1)),
 			"the first write is %q", w[0])
 	}
 	close(step)
-	if rest, err := io.ReadAll(body); err != nil || len(rest) != 0 {
-		t.Errorf("the rest is %q, %v", rest, err)
-	}
-	if w := ln.take(); !slices.Equal(w, []string{"0\r\n\r\n"}) {
-		t.Errorf("the end left as %q", w)
-	}
+	rest, err := io.ReadAll(body)
+	assert.NoError(t, err)
+	assert.Empty(t, rest)
+	assert.Equal(t, []string{"0\r\n\r\n"}, ln.take(), "the end")
 }
 
 // TestEndLeavesWithTheLastEvents when the flow knows them to be the last: with a short answer's head all is one write.
 func TestEndLeavesWithTheLastEvents(t *testing.T) {
 	ln := &tally{Listener: loopback(t)}
-	sv := serve(t, ln, func(_ context.Context, c handoff.Call, out handoff.Sink) error {
+	sv := serve(t, ln, func(_ context.Context, c *handoff.Call, out handoff.Sink) error {
 		out.Start(openai.EventStream)
 		return out.Last([]byte(wholeStream))
 	})
-	c := sv.dial()
-	c.send(post(streamBody))
-	if body, err := io.ReadAll(c.head().Body); string(body) != wholeStream || err != nil {
-		t.Errorf("%q, %v", body, err)
-	}
+	_, body := sv.ask(post(streamBody))
+	assert.Equal(t, wholeStream, body)
 	w := ln.take()
-	if len(w) != 1 || !strings.HasPrefix(w[0], "HTTP/1.1 200 OK\r\n") || !strings.HasSuffix(w[0], "data: [DONE]\n\n\r\n0\r\n\r\n") {
-		t.Errorf("the writes: %q", w)
-	}
+	require.Len(t, w, 1)
+	assert.Regexp(t, `(?s)^HTTP/1.1 200 OK\r\n.*data: \[DONE\]\n\n\r\n0\r\n\r\n$`, w[0])
 }
 
 // beats turns the heartbeat on.
@@ -181,7 +175,7 @@ func beats(c *Config) { c.Heartbeat = 15 * time.Second }
 // each interval.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sv := serve(t, newPipes(), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+		sv := serve(t, newPipes(), func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
 			time.Sleep(50 * time.Second)
 			out.Start(openai.EventStream)
 			out.Write([]byte("data: 1\n\n"))
@@ -264,25 +258,22 @@ func TestFailuresAroundTheFirstHeartbeat(t *testing.T) {
 		{"without an answer", streamBody, 31 * time.Second, nil, 200, "internal_error", true},
 		{"not streamed", goodBody, 31 * time.Second, full, 503, "no_worker", false},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				sv := serve(t, newPipes(), func(context.Context, handoff.Call, handoff.Sink) error {
-					time.Sleep(tc.fails)
-					return tc.err
-				}, beats)
-				c := sv.dial()
-				c.send(post(tc.body))
-				if !tc.event {
-					resp, body := c.receive()
-					wantError(t, resp, body, tc.status, tc.code)
-					return
-				}
-				resp, body := c.failed()
-				pings, event, ok := strings.Cut(body, "data: ")
-				if resp.StatusCode != tc.status || !ok || pings != ping+ping || !strings.Contains(event, `"code":"`+tc.code+`"`) || strings.Contains(body, "[DONE]") {
-					t.Errorf("status %d, body %q", resp.StatusCode, body)
-				}
-			})
+		bubble(t, tc.name, func(t *testing.T) {
+			sv := serve(t, newPipes(), func(context.Context, *handoff.Call, handoff.Sink) error {
+				time.Sleep(tc.fails)
+				return tc.err
+			}, beats)
+			c := sv.dial()
+			c.send(post(tc.body))
+			if !tc.event {
+				resp, body := c.receive()
+				wantError(t, resp, body, tc.status, tc.code)
+				return
+			}
+			resp, body := c.failed()
+			assert.Equal(t, tc.status, resp.StatusCode)
+			assert.Regexp(t, "^"+ping+ping+`data: .*"code":"`+tc.code+`"`, body)
+			assert.NotContains(t, body, "[DONE]")
 		})
 	}
 }
@@ -290,7 +281,7 @@ func TestFailuresAroundTheFirstHeartbeat(t *testing.T) {
 // TestOldClientsGetNoChunks: HTTP/1.0 has none, so that a body without a length
 // ends with its connection.
 func TestOldClientsGetNoChunks(t *testing.T) {
-	sv := serve(t, loopback(t), func(_ context.Context, c handoff.Call, out handoff.Sink) error {
+	sv := serve(t, loopback(t), func(_ context.Context, c *handoff.Call, out handoff.Sink) error {
 		if c.Request.Stream {
 			out.Start(openai.EventStream)
 			return writeStream(out)
@@ -321,7 +312,7 @@ func TestOldClientsGetNoChunks(t *testing.T) {
 func TestClientLeavesDuringHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan error, 1)
-		sv := serve(t, newPipes(), func(ctx context.Context, _ handoff.Call, _ handoff.Sink) error {
+		sv := serve(t, newPipes(), func(ctx context.Context, _ *handoff.Call, _ handoff.Sink) error {
 			<-ctx.Done()
 			ended <- context.Cause(ctx)
 			return context.Cause(ctx)
@@ -341,7 +332,7 @@ func TestClientLeavesDuringHeartbeats(t *testing.T) {
 func TestAnswersThatAreNotStreams(t *testing.T) {
 	var size int
 	var fail error
-	sv := serve(t, loopback(t), func(_ context.Context, _ handoff.Call, out handoff.Sink) error {
+	sv := serve(t, loopback(t), func(_ context.Context, _ *handoff.Call, out handoff.Sink) error {
 		out.Start("application/json")
 		for range size / 100 {
 			if err := out.Write([]byte(strings.Repeat("x", 100))); err != nil {
@@ -367,7 +358,7 @@ func TestStreamsThatFail(t *testing.T) {
 		"error": func() error { return errors.New("told already") },
 		"panic": func() error { panic("ouch") },
 	} {
-		sv := serve(t, loopback(t), func(_ context.Context, _ handoff.Call, out handoff.Sink) error {
+		sv := serve(t, loopback(t), func(_ context.Context, _ *handoff.Call, out handoff.Sink) error {
 			out.Start(openai.EventStream)
 			if err := out.Write([]byte("data: 1\n\n")); err != nil {
 				return err
@@ -392,7 +383,7 @@ func TestStreamsThatFail(t *testing.T) {
 // and a connection that stays.
 func BenchmarkStream(b *testing.B) {
 	event := fmt.Appendf(nil, "data: %s\n\n", strings.Repeat("x", 250))
-	sv := serve(b, loopback(b), func(_ context.Context, _ handoff.Call, out handoff.Sink) error {
+	sv := serve(b, loopback(b), func(_ context.Context, _ *handoff.Call, out handoff.Sink) error {
 		out.Start(openai.EventStream)
 		for range 8 {
 			if err := out.Write(event); err != nil {
@@ -427,8 +418,7 @@ func TestRefusalsBehindAStreamAreAnswered(t *testing.T) {
 		{get("POST /v1/completions", "Content-Type: application/json", "Content-Length: 99999999999"), 413, "request_too_large"},
 	} {
 		c := serve(t, loopback(t), answerStream).dial()
-		c.send(post(streamBody))
-		_, body := c.receive()
+		_, body := c.ask(post(streamBody))
 		require.Equal(t, wholeStream, body)
 		c.send(tc.request)
 		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
