@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -23,7 +21,7 @@ func TestInspect(t *testing.T) {
 	content := ChunkInfo{Valid: true, Content: true, Tokens: 1, CachedTokens: -1}
 	nothing := ChunkInfo{Valid: true, CachedTokens: -1}
 	failed := ChunkInfo{Valid: true, CachedTokens: -1, Error: true}
-	tests := []struct {
+	for _, tt := range []struct {
 		data string
 		want ChunkInfo
 	}{
@@ -62,8 +60,7 @@ func TestInspect(t *testing.T) {
 		{`null`, ChunkInfo{}},
 		{chatChunk[:len(chatChunk)-1], ChunkInfo{}},
 		{chatChunk + "x", ChunkInfo{}},
-	}
-	for _, tt := range tests {
+	} {
 		got := Inspect([]byte(tt.data))
 		got.Said, got.Thought, got.Called, got.IDs, got.text, got.shows, got.showed, got.ids, got.Choices, got.thought = false, false, false, nil, text{}, [2]span{}, 0, span{}, 0, text{} // TestInspectWhatIsShown's
 		got.usage, got.usageValue = span{}, span{}                                                                                                                                         // TestContinuousUsage's
@@ -73,7 +70,7 @@ func TestInspect(t *testing.T) {
 
 // TestInspectWhatIsShown holds what kind of content a chunk has, and that ids can be hidden wherever they stand.
 func TestInspectWhatIsShown(t *testing.T) {
-	for _, tt := range []struct{ data, kinds, text, ids, hidden string }{
+	for _, tt := range []struct{ data, kind, text, ids, hidden string }{
 		{`{"choices":[{"index":0,"text":"a\n","token_ids":[1,2]}]}`, "said", "a\n", "[1,2]", `{"choices":[{"index":0,"text":"a\n"}]}`},
 		{`{"choices":[{"token_ids":[7],"index":0,"text":"a"}]}`, "said", "a", "[7]", `{"choices":[{"index":0,"text":"a"}]}`},
 		{`{"choices":[{"token_ids":[7]}]}`, "", "", "[7]", `{"choices":[{}]}`},
@@ -84,9 +81,7 @@ func TestInspectWhatIsShown(t *testing.T) {
 	} {
 		data := []byte(tt.data)
 		got := Inspect(data)
-		kinds := strings.Join(slices.DeleteFunc([]string{map[bool]string{true: "said"}[got.Said], map[bool]string{true: "thought"}[got.Thought],
-			map[bool]string{true: "called"}[got.Called]}, func(s string) bool { return s == "" }), " ")
-		assert.Equal(t, tt.kinds, kinds, tt.data)
+		assert.Equal(t, []bool{tt.kind == "said", tt.kind == "thought", tt.kind == "called"}, []bool{got.Said, got.Thought, got.Called}, tt.data)
 		assert.Equal(t, tt.text, string(got.AppendText(nil, data)), tt.data)
 		assert.Equal(t, tt.ids, string(got.IDs), tt.data)
 		assert.Equal(t, tt.hidden, string(got.HideIDs(nil, data)), tt.data)
@@ -110,18 +105,14 @@ func TestInspectOfAPinnedPrompt(t *testing.T) {
 }
 
 func TestParseIDs(t *testing.T) {
-	for _, ids := range [][]uint32{{}, {0}, {1, 22, 1<<32 - 1}} {
-		if got, ok := ParseIDs(nil, AppendIDs(nil, ids)); !ok || !slices.Equal(got, ids) {
-			t.Errorf("%v: %v, %v", ids, got, ok)
-		}
-	}
-	if got, ok := ParseIDs([]uint32{9}, []byte("[1, 2]")); !ok || !slices.Equal(got, []uint32{9, 1, 2}) {
-		t.Errorf("%v, %v", got, ok)
+	for text, want := range map[string][]uint32{"[]": {9}, "[0]": {9, 0}, "[1,22,4294967295]": {9, 1, 22, 1<<32 - 1}, "[1, 2]": {9, 1, 2}} {
+		got, ok := ParseIDs([]uint32{9}, []byte(text))
+		assert.True(t, ok, text)
+		assert.Equal(t, want, got)
 	}
 	for _, bad := range []string{"", "[", "]", "[1", "[1,]", "[,1]", "[4294967296]", "[-1]", "[1]]", `["1"]`, "[1.5]"} {
-		if got, ok := ParseIDs(nil, []byte(bad)); ok {
-			t.Errorf("%s: %v", bad, got)
-		}
+		_, ok := ParseIDs(nil, []byte(bad))
+		assert.False(t, ok, bad)
 	}
 }
 
@@ -133,7 +124,7 @@ func TestInspectAllocatesNothing(t *testing.T) {
 }
 
 func TestRewriteTail(t *testing.T) {
-	tests := []struct {
+	for _, tt := range []struct {
 		name, data string
 		cached     int
 		nvext      string
@@ -155,8 +146,7 @@ func TestRewriteTail(t *testing.T) {
 		{"a member of another place", `{"choices":7,"disaggregated_params":1,"prompt_token_ids":[1]}`, -1, "", `{"choices":7,"disaggregated_params":1,"prompt_token_ids":[1]}`},
 		{"no object", Done, 5, `{"a":1}`, Done},
 		{"no JSON", `{"usage":`, 5, `{"a":1}`, `{"usage":`},
-	}
-	for _, tt := range tests {
+	} {
 		var nvext []byte
 		if tt.nvext != "" {
 			nvext = []byte(tt.nvext)

@@ -3,7 +3,6 @@ package openai
 import (
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -33,10 +32,8 @@ func TestDocumentsFields(t *testing.T) {
 	for _, set := range []*fieldSet{chatFields, completionFields, streamOptionFields, nvextFields, hintFields, constraintFields, targetFields, overrideFields} {
 		for _, f := range set.fields {
 			read = append(read, f.param)
-			assert.True(t, slices.Contains(documented, f.param), "docs/reference/api.md lacks %s", f.param)
 		}
 	}
-	for _, name := range documented {
-		assert.True(t, slices.Contains(read, name), "docs/reference/api.md has %s, which is not read", name)
-	}
+	assert.Subset(t, documented, read, "docs/reference/api.md lacks some")
+	assert.Subset(t, read, documented, "docs/reference/api.md has some that are not read")
 }

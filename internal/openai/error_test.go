@@ -21,7 +21,7 @@ func TestErrorAppend(t *testing.T) {
 
 // TestErrorKinds holds each constructor's status, type and code.
 func TestErrorKinds(t *testing.T) {
-	tests := []struct {
+	for _, tt := range []struct {
 		e          *Error
 		status     int
 		kind, code string
@@ -41,10 +41,9 @@ func TestErrorKinds(t *testing.T) {
 		{GatewayTimeout("c", "m"), 504, "timeout_error", "c"},
 		{Overloaded(time.Second, "m"), 503, "overloaded_error", "server_is_overloaded"},
 		{SlowDown(time.Second, "m"), 429, "rate_limit_error", "slow_down"},
-	}
-	for _, tt := range tests {
-		assert.True(t, tt.e.Status == tt.status && tt.e.kind() == tt.kind && tt.e.Code == tt.code && tt.e.Message != "",
-			"got %d %s %q %q, want %d %s %q", tt.e.Status, tt.e.kind(), tt.e.Code, tt.e.Message, tt.status, tt.kind, tt.code)
+	} {
+		assert.Equal(t, []any{tt.status, tt.kind, tt.code}, []any{tt.e.Status, tt.e.kind(), tt.e.Code}, tt.e.Message)
+		assert.NotEmpty(t, tt.e.Message)
 	}
 }
 

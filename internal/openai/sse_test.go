@@ -2,7 +2,6 @@ package openai
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -160,25 +159,6 @@ func FuzzSplitter(f *testing.F) {
 		lines := strings.ReplaceAll(strings.ReplaceAll(stream, "\r\n", "\n"), "\r", "\n")
 		require.True(t, err == nil && len(again) == 1 && again[0] == lines, "%q came back as %q, %v", stream, again, err)
 	})
-}
-
-func BenchmarkSplitter(b *testing.B) {
-	var stream []byte
-	for i := range 16 {
-		stream = AppendEvent(stream, fmt.Appendf(nil, `{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":" word%d"},"logprobs":null,"finish_reason":null}]}`, i))
-	}
-	s := NewSplitter(1 << 20)
-	b.SetBytes(int64(len(stream)))
-	b.ReportAllocs()
-	for b.Loop() {
-		s.Write(stream)
-		for n := 0; ; n++ {
-			if _, ok := s.Next(); !ok {
-				require.Equal(b, 16, n)
-				break
-			}
-		}
-	}
 }
 
 func TestEventsReadsAWholeStream(t *testing.T) {
