@@ -111,6 +111,8 @@ func TestLeavingReachesTheWorker(t *testing.T) {
 			<-gone
 			all.Wait()
 			s.Close()
+			_, err = s.Read(make([]byte, 1))
+			assert.Error(t, err, "read on after leaving")
 			assert.Zero(t, h.Stats()[0].Open)
 		})
 	}
