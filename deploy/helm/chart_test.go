@@ -1,13 +1,17 @@
 package helm
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
@@ -29,21 +33,15 @@ func TestLinks(t *testing.T) {
 	}
 	for own, of := range map[string]string{"alerts.yaml": "alerts.yaml", "dashboard.json": "tandem.json"} {
 		want, err := os.ReadFile(filepath.Join("..", "grafana", of))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if found["files/"+own] != string(want) {
-			t.Errorf("files/%s is not deploy/grafana/%s", own, of)
-		}
+		require.NoError(t, err)
+		assert.Equal(t, string(want), found["files/"+own], "files/%s is not deploy/grafana/%s", own, of)
 	}
 }
 
 func load(t *testing.T) *chart.Chart {
 	t.Helper()
 	c, err := loader.LoadDir(chartFolder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return c
 }
 
@@ -55,7 +53,7 @@ func render(t *testing.T, values map[string]any) (string, error) {
 		return "", err
 	}
 	var b strings.Builder
-	for _, name := range sorted(files) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if text := strings.TrimSpace(files[name]); strings.HasSuffix(name, ".yaml") && text != "" {
 			fmt.Fprintf(&b, "---\n# Source: %s\n%s\n", name, strings.TrimSpace(strings.TrimPrefix(text, "---")))
 		}
@@ -67,9 +65,7 @@ func render(t *testing.T, values map[string]any) (string, error) {
 func manifest(t *testing.T, values map[string]any) string {
 	t.Helper()
 	text, err := render(t, values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return text
 }
 
@@ -84,15 +80,6 @@ func rendered(t *testing.T, values map[string]any) (map[string]string, error) {
 	return engine.Render(c, top)
 }
 
-func sorted(files map[string]string) []string {
-	var names []string
-	for name := range files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // examples are the values files that ship with the chart, by name, and the chart's own values as "default".
 func examples(t *testing.T) map[string]map[string]any {
 	t.Helper()
@@ -103,9 +90,7 @@ func examples(t *testing.T) map[string]map[string]any {
 	all := map[string]map[string]any{"default": {}}
 	for _, file := range files {
 		values, err := chartutil.ReadValuesFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		all[strings.TrimSuffix(filepath.Base(file), ".yaml")] = values
 	}
 	return all
@@ -166,12 +151,8 @@ func TestExamples(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			text := manifest(t, values)
 			found, printed := settingsWrongs(t, text)
-			for _, wrong := range append(wrongs(text), found...) {
-				t.Error(wrong)
-			}
-			if valueOf(printed, "http-host") != "0.0.0.0" {
-				t.Errorf("the gateway printed\n%s", printed)
-			}
+			assert.Empty(t, append(wrongs(text), found...))
+			assert.Equal(t, "0.0.0.0", valueOf(printed, "http-host"), "the gateway printed\n%s", printed)
 			wants(t, text, "demo-tandem", expected[name].objects, expected[name].starts, expected[name].has)
 		})
 	}
@@ -194,27 +175,18 @@ func wants(t *testing.T, text, prefix, named string, starts, has []string) {
 			}
 		}
 	}
-	want := strings.Split(named, ", ")
-	slices.Sort(want)
-	if slices.Sort(got); !slices.Equal(got, want) {
-		t.Errorf("objects\n%q\nwant\n%q", got, want)
-	}
+	assert.ElementsMatch(t, strings.Split(named, ", "), got, "objects")
 	for _, line := range has {
-		if !strings.Contains(text, line) {
-			t.Errorf("it lacks %q", line)
-		}
+		assert.Contains(t, text, line)
 	}
 }
 
 // set is values with one more, at a path with dots.
 func set(values map[string]any, path string, value any) map[string]any {
-	raw, err := yaml.Marshal(values)
-	if err != nil {
-		panic(err) // it was YAML
-	}
 	copied := map[string]any{}
-	if err := yaml.Unmarshal(raw, &copied); err != nil {
-		panic(err)
+	raw, err := yaml.Marshal(values)
+	if err := errors.Join(err, yaml.Unmarshal(raw, &copied)); err != nil {
+		panic(err) // it was YAML
 	}
 	at := copied
 	keys := strings.Split(path, ".")
@@ -329,9 +301,7 @@ func TestValues(t *testing.T) {
 		if tt.path == "serviceAccount" {
 			continue // which is not the chart's then
 		}
-		for _, wrong := range wrongs(text) {
-			t.Errorf("%s with %s: %v: %s", tt.example, tt.path, tt.value, wrong)
-		}
+		assert.Empty(t, wrongs(text), "%s with %s: %v", tt.example, tt.path, tt.value)
 	}
 }
 
@@ -372,12 +342,9 @@ func sharing(values map[string]any, path string) map[string]any {
 func TestMistakesAreFound(t *testing.T) {
 	texts := map[string]string{}
 	for _, name := range []string{"production", "replicas", "certificates"} {
-		text := manifest(t, examples(t)[name])
-		texts[name] = text
+		texts[name] = manifest(t, examples(t)[name])
 	}
-	if strings.Contains(texts["production"], "replicas: 1") {
-		t.Error("a deployment that is scaled has replicas")
-	}
+	assert.NotContains(t, texts["production"], "replicas: 1", "a deployment that is scaled has replicas")
 	for _, tt := range []struct{ example, old, new, want string }{
 		{"production", "kind: PodDisruptionBudget", "kind: PodDisruptionBudgets", "none of the kinds"},
 		{"production", "automountServiceAccountToken: true", "automountServiceAccountTokn: true", "automountServiceAccountTokn"},
@@ -400,16 +367,12 @@ func TestMistakesAreFound(t *testing.T) {
 		{"certificates", "        cert: {secret: {name: tandem-scrape, key: tls.crt}}\n", "", "shows no certificate"},
 		{"certificates", "mountPath: /etc/tandem/etcd-auth", "mountPath: /etc/tandem/etcd", "/etc/tandem/etcd-auth/password is not mounted"},
 	} {
-		if !strings.Contains(texts[tt.example], tt.old) {
-			t.Errorf("nothing in %s has %q", tt.example, tt.old)
-		}
+		assert.Contains(t, texts[tt.example], tt.old, tt.example)
 		text := strings.Replace(texts[tt.example], tt.old, tt.new, 1)
 		found := wrongs(text)
 		if !strings.Contains(strings.Join(found, "\n"), tt.want) {
 			found, _ = settingsWrongs(t, text)
 		}
-		if got := strings.Join(found, "\n"); !strings.Contains(got, tt.want) {
-			t.Errorf("%q: %q does not say %q", tt.new, got, tt.want)
-		}
+		assert.Contains(t, strings.Join(found, "\n"), tt.want, tt.new)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -74,9 +75,7 @@ func wrongs(manifest string) []string {
 func objects(t *testing.T, manifest string) *cluster {
 	t.Helper()
 	all, err := decode(manifest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &cluster{all: all}
 }
 

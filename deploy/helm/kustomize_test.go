@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
@@ -15,13 +17,9 @@ const kubernetesFolder = "../kubernetes"
 func kustomized(t *testing.T, folder string) string {
 	t.Helper()
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
-	if err != nil {
-		t.Fatalf("%s: %v", folder, err)
-	}
+	require.NoError(t, err, folder)
 	text, err := built.AsYaml()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(text)
 }
 
@@ -47,29 +45,19 @@ func TestKustomize(t *testing.T) {
 		"replicas": {"TANDEM_REPLICA_PEERS: tandem-gateway-peers:6222", "replicas: 3", "maxUnavailable: 0", "scheme: HTTPS", "topologyKey: topology.kubernetes.io/zone"},
 	}
 	folders, err := filepath.Glob(filepath.Join(kubernetesFolder, "overlays", "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	combined, err := filepath.Glob(filepath.Join("testdata", "kustomize", "*")) // overlays with components next to them
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	folders = append(append(folders, combined...), filepath.Join(kubernetesFolder, "base"))
-	if len(folders) != len(objects) {
-		t.Errorf("%d folders, want %d", len(folders), len(objects))
-	}
+	assert.Len(t, folders, len(objects))
 	for _, folder := range folders {
 		name := filepath.Base(folder)
 		t.Run(name, func(t *testing.T) {
 			text := kustomized(t, folder)
 			wants(t, text, "tandem-", objects[name], nil, has[name])
 			found, _ := settingsWrongs(t, text)
-			for _, wrong := range append(wrongs(text), found...) {
-				t.Error(wrong)
-			}
-			if at := strings.Index(text, "tandem-workers"); name != "base" && at >= 0 {
-				t.Errorf("the workers file is left: %s", text[at:min(at+80, len(text))])
-			}
+			assert.Empty(t, append(wrongs(text), found...))
+			assert.Equal(t, name == "base", strings.Contains(text, "tandem-workers"), "the workers file")
 		})
 	}
 }

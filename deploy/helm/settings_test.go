@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -45,9 +46,7 @@ func TestMain(m *testing.M) {
 func run(t *testing.T, environ []string, args ...string) (string, error) {
 	t.Helper()
 	path, err := gateway()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
@@ -77,9 +76,7 @@ func settingsWrongs(t *testing.T, manifest string) (found []string, printed stri
 				found, printed = append(found, wrong...), printed+text
 			case len(one.Args) > 0 && one.Args[0] == "attach":
 				help, err := run(t, nil, "attach", "--help-all")
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				found = append(found, unmounted(strings.Join(one.Args, " "), one)...)
 				known := flagOf.FindAllStringSubmatch(help, -1)
 				for _, arg := range one.Args[1:] {

@@ -24,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -65,21 +66,15 @@ func unasked(settings string, c *cluster, one corev1.Container) (found []string)
 func pair(t *testing.T, name string) (cert, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	leaf := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, leaf, leaf, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	encoded, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})
 }
 
@@ -97,12 +92,8 @@ func secrets(t *testing.T, settings string) string {
 			content = []byte("a-secret-of-one-line\n")
 		}
 		path := filepath.Join(folder, strings.TrimPrefix(name, "/etc/tandem/"))
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, content, 0o600))
 	}
 	return strings.ReplaceAll(settings, "/etc/tandem/", folder+"/")
 }
@@ -115,21 +106,15 @@ func TestGatewaysStartWithTheSecrets(t *testing.T) {
 			c := objects(t, manifest(t, examples(t)[example]))
 			config := filepath.Join(t.TempDir(), "gateway.yaml")
 			ln, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			port := fmt.Sprint(ln.Addr().(*net.TCPAddr).Port)
 			settings := secrets(t, find[*corev1.ConfigMap](c, "demo-tandem-gateway").Data["gateway.yaml"])
 			for old, now := range map[string]string{"http-port: 8000": "http-port: " + port, "0.0.0.0:9090": "127.0.0.1:0", "kubernetes-selector:": "worker-url: http://127.0.0.1:1,model=m #"} {
 				settings = strings.Replace(settings, old, now, 1)
 			}
-			if err := errors.Join(ln.Close(), os.WriteFile(config, []byte(settings+"\nreplica-port: 0\n"), 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, errors.Join(ln.Close(), os.WriteFile(config, []byte(settings+"\nreplica-port: 0\n"), 0o600)))
 			path, err := gateway()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, path, "serve", "--config="+config)
@@ -137,12 +122,8 @@ func TestGatewaysStartWithTheSecrets(t *testing.T) {
 			var logs strings.Builder
 			cmd.Stderr = &logs
 			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
+			require.NoError(t, cmd.Start())
 			lines, listens := bufio.NewScanner(out), false
 			for !listens && lines.Scan() {
 				listens = lines.Text() == "listening https://127.0.0.1:"+port
