@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -386,4 +387,26 @@ func TestEFTSlicesLongPrompts(t *testing.T) {
 			f.Idle()
 		})
 	}
+}
+
+// TestQueueFull: a full queue is a 503 at once, with the time to retry.
+func TestQueueFull(t *testing.T) {
+	fleet.Virtual(t, func(t *testing.T) {
+		f := narrow(t, 1, time.Minute)
+		leave := occupy(f)
+		var group sync.WaitGroup
+		var waited fleet.Answer
+		group.Go(func() { waited = f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2)) })
+		f.Eventually("one request waits", func() bool { return waitingAt(f) == 1 })
+		a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))
+		e := f.Parse(a.Body).Error
+		after, err := strconv.Atoi(a.Header.Get("Retry-After"))
+		if a.Status != http.StatusServiceUnavailable || e == nil || *e.Code != "server_is_overloaded" || err != nil || after < 1 {
+			t.Errorf("status %d, Retry-After %q: %s", a.Status, a.Header.Get("Retry-After"), a.Body)
+		}
+		leave()
+		group.Wait()
+		assert.Equal(t, http.StatusOK, waited.Status, "who waited: %s", waited.Body)
+		f.Idle()
+	})
 }

@@ -5,14 +5,17 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -494,4 +497,45 @@ func TestPoisonNamesTheDead(t *testing.T) {
 		t.Error(log)
 	}
 	f.Idle()
+}
+
+// A gateway whose own descriptors, ports or resolver are at their end holds it
+// against no worker: clients get a 503 that says so, and the first request after
+// it is served.
+func TestOwnWantBlamesNoWorker(t *testing.T) {
+	for name, want := range map[string]error{
+		"descriptors": os.NewSyscallError("socket", syscall.EMFILE),
+		"ports":       os.NewSyscallError("connect", syscall.EADDRNOTAVAIL),
+		"resolver":    &net.DNSError{Err: "server misbehaving", Name: "worker"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var lacks atomic.Bool
+			lacks.Store(true)
+			f := fleet.New(t, fleet.Options{Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
+				c.Upstream.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+					if lacks.Load() {
+						return nil, &net.OpError{Op: "dial", Net: network, Err: want}
+					}
+					return new(net.Dialer).DialContext(ctx, network, address)
+				}
+			}})
+			for range 5 {
+				a := f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))
+				f.Refused(a, http.StatusServiceUnavailable, "gateway_error", "")
+				assert.True(t, a.Header.Get("Retry-After") != "" && !strings.Contains(string(a.Body), "decode worker failed"),
+					"%v %s", a.Header, a.Body)
+			}
+			assert.LessOrEqual(t, len(f.Circuits()), 0, "circuits")
+			for _, p := range f.Gateway.Fleet.Report() {
+				for _, w := range p.Workers {
+					assert.Equal(t, pools.Up.String(), w.State, "%s", w.ID)
+				}
+			}
+			lacks.Store(false)
+			if p, d := f.Served(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 2))); p == "" || d == "" {
+				t.Errorf("after it: served by %q and %q", p, d)
+			}
+			f.Idle()
+		})
+	}
 }

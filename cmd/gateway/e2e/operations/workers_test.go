@@ -41,8 +41,9 @@ func TestWorkersFile(t *testing.T) {
 	}
 	rewrite("[]\n")
 	cfg := fleet.GatewayConfig()
-	cfg.Workers.File = path
+	cfg.Workers.File, cfg.Workers.MinInitial = path, 2
 	f := fleet.NewStatic(t, cfg)
+	f.Refused(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 6)), http.StatusServiceUnavailable, "starting", "", "0 of 2 workers")
 	entry := func(role pools.Role, id string) string {
 		return fmt.Sprintf("- url: %s\n  role: %s\n  id: %s\n", f.Serve(role, id, 0), role, id)
 	}

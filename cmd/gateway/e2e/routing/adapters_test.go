@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
 // adapters loads an adapter into a worker's engine, or unloads it, and gives the roster the worker as a look at
@@ -115,4 +116,24 @@ func TestOverlapsOfAdaptersAndSalts(t *testing.T) {
 		}
 	}
 	f.Idle()
+}
+
+// TestUnloadedAdapters: an adapter that the engines have lost since the roster read their lists is tried wherever it is listed, then no
+// model; no circuit opens by it, and the base model keeps every worker.
+func TestUnloadedAdapters(t *testing.T) {
+	for engine, o := range map[string]fleet.Options{"": {}, "sglang": {Both: 2}} {
+		o.Worker = func(c *devfleet.WorkerConfig) { c.Engine.Engine = engine }
+		f := fleet.New(t, o)
+		for id := range f.Workers {
+			loaded(f, id, "load", "sql")
+			m, _ := f.Gateway.Roster.Lookup(id)
+			loaded(f, id, "unload", "sql")
+			f.Put(*m.Worker) // as it was read before
+		}
+		for range 8 {
+			require.Equal(t, "404 model_not_found", refusedAs(f, "tandem-sim:sql"), "%s", engine)
+		}
+		assert.LessOrEqual(t, len(f.Circuits()), 0, "%s: circuits", engine)
+		f.Idle()
+	}
 }
