@@ -70,7 +70,7 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// A message cannot make a template work without end, or take memory without end.
+// A message cannot make a template work without end, or take memory without end. TestEveryOperationPays has each operation.
 func TestBudget(t *testing.T) {
 	long := String(strings.Repeat("x ", 1<<19))
 	many := make([]Value, 20_000)
@@ -81,15 +81,11 @@ func TestBudget(t *testing.T) {
 		`{% for a in many %}{% for b in many %}{{ b }}{% endfor %}{% endfor %}`:                     ErrBudget,
 		`{% set ns = namespace(t='') %}{% for a in many %}{% set ns.t = ns.t + long %}{% endfor %}`: ErrBudget,
 		`{% for a in many %}{{ long }}{% endfor %}`:                                                 ErrBudget,
-		`{% for a in many %}{{ long.split(' ') | length }}{% endfor %}`:                             ErrBudget,
 		`{% for a in many %}{{ long | replace('x', long) | length }}{% endfor %}`:                   ErrBudget,
 		`{{ (('%s' * 10000) % ((long,) * 10000)) | length }}`:                                       ErrBudget,
 		`{% for a in many %}{% if [] * 1000000000 %}{% endif %}{% endfor %}`:                        nil,
-		`{{ long * 100000 }}`:                                                         ErrBudget,
-		`{{ many * 100000 }}`:                                                         ErrBudget,
-		`{% for a in many %}{{ many | tojson }}{% endfor %}`:                          ErrBudget,
-		`{% for a in many %}{% if a in many %}{% endif %}{% endfor %}`:                ErrBudget,
-		`{{ many | unique | list | length }}`:                                         ErrBudget,
+		`{{ long * 100000 }}`: ErrBudget,
+		`{{ many * 100000 }}`: ErrBudget,
 		`{{ long | length }}{{ long.split(' ') | length }}{{ many | sort | length }}`: nil,
 	} {
 		tmpl := parsed(t, source)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // testCacheBytes is the size of a cache that holds all that a test encodes.
@@ -26,27 +27,28 @@ func longText(t *testing.T, seed uint64) string {
 }
 
 func TestCacheEqualsTokenizer(t *testing.T) {
+	var texts []string
+	for seed := range uint64(3) {
+		s := longText(t, seed%2) // each text comes twice
+		grown := s + longText(t, 100+seed)
+		texts = append(texts, s, grown, grown[:len(grown)/2], s)
+	}
 	for name, tok := range variants(t) {
-		for _, maxBytes := range []int64{50_000, testCacheBytes} {
-			cache := NewCache(tok, maxBytes)
-			for seed := range uint64(3) {
-				s := longText(t, seed%2) // each text comes twice
-				grown := s + longText(t, 100+seed)
-				for _, text := range []string{s, grown, grown[:len(grown)/2], s} {
-					cache.equals(t, text, name)
-				}
-			}
-			_, bytes := cache.held()
-			assert.LessOrEqual(t, bytes, maxBytes, name)
+		small, large := NewCache(tok, 50_000), NewCache(tok, testCacheBytes)
+		for _, text := range texts {
+			equal(t, name, text, small, large)
 		}
+		_, bytes := small.held()
+		assert.LessOrEqual(t, bytes, int64(50_000), name)
 	}
 }
 
-// equals holds what a cache gives for a text, with special tokens and as plain text, against its tokenizer.
-func (c *Cache) equals(t *testing.T, text, what string) {
+// equal holds what caches give for a text, with special tokens and as plain text, against their tokenizer.
+func equal(t *testing.T, what, text string, caches ...*Cache) {
 	t.Helper()
-	if !slices.Equal(c.Encode(nil, text), c.tokenizer.Encode(nil, text)) || !slices.Equal(c.encode(nil, text, false), c.tokenizer.EncodeText(nil, text)) {
-		t.Fatalf("%s: %.20q: the cache's ids differ", what, text)
+	whole, plain := caches[0].tokenizer.Encode(nil, text), caches[0].tokenizer.EncodeText(nil, text)
+	for _, c := range caches {
+		require.True(t, slices.Equal(c.Encode(nil, text), whole) && slices.Equal(c.encode(nil, text, false), plain), "%s: %.20q: the cache's ids differ", what, text)
 	}
 }
 
@@ -58,7 +60,7 @@ func TestCacheWithLateTokens(t *testing.T) {
 	cache := NewCache(tok, testCacheBytes)
 	text := strings.Repeat("x <a.e\u0301 b> <a.é b", 3000)
 	for range 2 {
-		cache.equals(t, text, "late tokens")
+		equal(t, "late tokens", text, cache)
 	}
 	assert.Len(t, slices.DeleteFunc(tok.Encode(nil, text), func(id uint32) bool { return id != 5000 }), 3000)
 }
@@ -69,7 +71,7 @@ func TestCacheKnowsPlaces(t *testing.T) {
 		cache := NewCache(f.load(t), testCacheBytes)
 		text := strings.Repeat("It is so. ", minChunkBytes) + "<s>"
 		for _, s := range []string{text, "</s>" + text, "x" + text, text} {
-			cache.equals(t, s, f.name)
+			equal(t, f.name, s, cache)
 		}
 	}
 }
@@ -133,9 +135,7 @@ func TestCacheOfNothing(t *testing.T) {
 	text := prose(t, 20_000)
 	for _, maxBytes := range []int64{-1, 0, 1} {
 		cache := NewCache(Sim(), maxBytes)
-		for range 2 {
-			cache.equals(t, text, "a cache of nothing")
-		}
+		equal(t, "a cache of nothing", text, cache, cache)
 		n, b := cache.held()
 		assert.True(t, n == 0 && b == 0, "limit %d: %d parts, %d bytes", maxBytes, n, b)
 	}
@@ -172,7 +172,7 @@ func TestCacheKeepsNoCallersMemory(t *testing.T) {
 	cache, text := NewCache(Sim(), testCacheBytes), prose(t, 10_000)
 	clear(cache.Encode(nil, text))
 	clear(cache.Encode(nil, text))
-	cache.equals(t, text, "ids were changed")
+	equal(t, "ids were changed", text, cache)
 }
 
 // TestCacheTogether shares a cache, and a tokenizer whose own of pieces starts empty, between goroutines; it has a point

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // rendered is the text of a conversation with the beginning of an answer.
@@ -28,13 +29,9 @@ func TestEncodeChat(t *testing.T) {
 				ms = append(ms, Message{withoutMarkers(randomText(rng, 2)), withoutMarkers(randomText(rng, 200))})
 			}
 			want := tok.Encode(nil, rendered(ms))
-			if got := tok.EncodeChat(nil, ms); !slices.Equal(got, want) {
-				t.Fatalf("%s: %q\n got %v\nwant %v", name, ms, got, want)
-			}
+			require.Equal(t, want, tok.EncodeChat(nil, ms), "%s: %q", name, ms)
 			for range 2 {
-				if got := cache.EncodeChat(nil, ms); !slices.Equal(got, want) {
-					t.Fatalf("%s: %q by cache\n got %v\nwant %v", name, ms, got, want)
-				}
+				require.Equal(t, want, cache.EncodeChat(nil, ms), "%s: %q by cache", name, ms)
 			}
 		}
 	}

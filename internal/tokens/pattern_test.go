@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Load does it for the rest of the program; tests of patterns load nothing.
@@ -130,9 +131,7 @@ func TestPatternsEqualTheirSource(t *testing.T) {
 			for _, w := range twins {
 				want = w.isolated(want)
 			}
-			if got := piecesOf(s, k.pattern.next); !slices.Equal(got, want) {
-				t.Fatalf("%s: pieces of %q\n got %q\nwant %q", patternName(k.pattern), s, got, want)
-			}
+			require.True(t, slices.Equal(piecesOf(s, k.pattern.next), want), "%s: pieces of %q, want %q", patternName(k.pattern), s, want)
 		}
 	}
 }

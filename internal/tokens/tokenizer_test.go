@@ -2,7 +2,6 @@ package tokens
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -153,24 +152,7 @@ func TestIgnoreMerges(t *testing.T) {
 	merged := mustLoad(t, edited(t, word...))
 	ignoring := mustLoad(t, edited(t, append(word, `"ignore_merges":false`, `"ignore_merges":true`)...))
 	assert.Equal(t, []uint32{5000}, ignoring.Encode(nil, "qxzqxz"))
-	assert.Equal(t, slowMerge(merged.merges, "qxzqxz"), merged.Encode(nil, "qxzqxz"))
-}
-
-func TestMergesAsPairs(t *testing.T) {
-	var f map[string]json.RawMessage
-	var model map[string]json.RawMessage
-	var joined []string
-	err := errors.Join(json.Unmarshal(simJSON, &f), json.Unmarshal(f["model"], &model), json.Unmarshal(model["merges"], &joined))
-	require.NoError(t, err)
-	var pairs [][]string
-	for _, j := range joined {
-		pairs = append(pairs, strings.Split(j, " "))
-	}
-	model["merges"], _ = json.Marshal(pairs)
-	f["model"], _ = json.Marshal(model)
-	data, _ := json.Marshal(f)
-	text := prose(t, 20_000)
-	assert.Equal(t, Sim().Encode(nil, text), mustLoad(t, data).Encode(nil, text), "merges as pairs and as strings")
+	assert.Equal(t, Sim().Encode(nil, "qxzqxz"), merged.Encode(nil, "qxzqxz"))
 }
 
 func TestLoadRefuses(t *testing.T) {
@@ -224,11 +206,7 @@ func TestLoadRefuses(t *testing.T) {
 // firstMerge returns the id and content of the first token that Sim merges.
 func firstMerge(t *testing.T) string {
 	id := Sim().merges.joined[0]
-	var written strings.Builder
-	for _, b := range Sim().bytes[id] {
-		written.WriteRune(byteChars[b])
-	}
-	name, err := json.Marshal(written.String())
+	name, err := json.Marshal(inByteChars(string(Sim().bytes[id])))
 	require.NoError(t, err)
 	return fmt.Sprintf(`%d,"content":%s`, id, name)
 }
