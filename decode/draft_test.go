@@ -211,39 +211,3 @@ func TestTheEndIsMade(t *testing.T) {
 		assert.Equal(t, c.class, classOf(failed), c.name)
 	}
 }
-
-// BenchmarkEvent is what an event costs on its way, of an answer that nothing is kept of, and of one that shows its tokens for a
-// draft.
-func BenchmarkEvent(b *testing.B) {
-	const chunk = `{"id":"chatcmpl-44e79feb3ca2d0f8-1","object":"chat.completion.chunk","created":1795411826,"model":"m","choices":[{"index":0,"delta":{"content":%q},"logprobs":null,"finish_reason":null%s}]}`
-	word := tokens.Sim().Encode(nil, " token")[0]
-	text := string(tokens.Sim().DecodeText(nil, []uint32{word}))
-	for name, draft := range map[string]*Draft{
-		"plain": nil, "draft": {HideIDs: true, Prompt: []uint32{1}}, "tokenizer": {HideIDs: true, Prompt: []uint32{1}, Tokenizer: tokens.Sim()},
-	} {
-		b.Run(name, func(b *testing.B) {
-			ids := ""
-			if draft != nil {
-				draft.Request, ids = &openai.Request{}, fmt.Sprintf(`,"token_ids":[%d]`, word)
-			}
-			r, lease, _ := room(b, Config{}, &engine{})
-			known := r.known("d1")
-			w := watching(r.cfg, known)
-			defer w.stop()
-			t := &tap{room: r, call: &Call{Lease: lease, Choices: 1, Draft: draft}, out: &client{}, watch: w}
-			raw := []byte("data: " + fmt.Sprintf(chunk, text, ids) + "\n\n")
-			ev := openai.Event{Raw: raw, Data: raw[len("data: ") : len(raw)-2]}
-			if _, err := t.Event(nil, ev, true); err != nil {
-				b.Fatal(err)
-			}
-			var out []byte
-			b.ReportAllocs()
-			for b.Loop() {
-				out, _ = t.Event(out[:0], ev, false)
-				if draft != nil && len(draft.ids) > 4096 {
-					draft.ids, draft.cut, t.came = draft.ids[:0], cut{}, 0
-				}
-			}
-		})
-	}
-}

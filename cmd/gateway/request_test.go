@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
@@ -36,25 +34,7 @@ import (
 // they take when they speak to each other without the gateway. The figures named gateway
 // are the difference. CPU times are of the kernel's clock tick, and of client,
 // engines and gateway on the same cores: `go run ./bench` separates them.
-func BenchmarkRequest(b *testing.B) { benchmarkRequest(b) }
-
-// BenchmarkTracedRequest is BenchmarkRequest where every request is traced, and a collector takes the spans. Unsampled is
-// where none is, of which the engines are informed. The collector reads and drops, in this process: what it takes counts as the
-// gateway's, as does the encoding of the spans.
-func BenchmarkTracedRequest(b *testing.B) {
-	sink := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-	defer sink.Close()
-	b.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "65536") // or what is dropped would look cheap
-	b.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-	for _, sampler := range []string{"always_on", "always_off"} {
-		b.Run(sampler, func(b *testing.B) {
-			b.Setenv("OTEL_TRACES_SAMPLER", sampler)
-			benchmarkRequest(b, "--otlp-endpoint", sink.URL)
-		})
-	}
-}
-
-func benchmarkRequest(b *testing.B, flags ...string) {
+func BenchmarkRequest(b *testing.B) {
 	var engines [2]*wire.Engine
 	for i := range engines {
 		e, err := wire.NewEngine(0)
@@ -63,7 +43,7 @@ func benchmarkRequest(b *testing.B, flags ...string) {
 		engines[i] = e
 	}
 	prefill, decode := engines[0], engines[1]
-	address, stop := serveInside(b, append(flags, "--prefill-url", prefill.Worker("p", wire.Model), "--decode-url", decode.Worker("d", wire.Model))...)
+	address, stop := serveInside(b, "--prefill-url", prefill.Worker("p", wire.Model), "--decode-url", decode.Worker("d", wire.Model))
 	defer stop()
 	for serving := false; !serving; { // probes of the workers come first
 		c := newCaller(b, address, "")

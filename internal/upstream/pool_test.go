@@ -35,7 +35,7 @@ func await(t *testing.T, what string, ok func() bool) {
 
 // The connection used last is used first; no more are kept than is allowed.
 func TestPoolIsLastInFirstOut(t *testing.T) {
-	base := canned(t, prefillAnswer)
+	base := canned(t, emptyAnswer)
 	h := client(t, Config{IdlePerWorker: 2})
 	var open []*stream
 	for range 4 {
@@ -128,6 +128,37 @@ func (f *flaky) dial(context.Context, string, string) (net.Conn, error) {
 	f.conns = append(f.conns, c)
 	go f.serve(len(f.conns), theirs)
 	return c, nil
+}
+
+// canned is a worker that answers every request on a connection with the same bytes, written in one piece.
+func canned(t *testing.T, answer string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go answerEach(c, answer)
+		}
+	}()
+	return "http://" + l.Addr().String()
+}
+
+// answerEach answers every request, which comes in one piece, until the other side leaves.
+func answerEach(c net.Conn, answer string) {
+	defer c.Close()
+	for request := make([]byte, 4<<10); ; {
+		if _, err := c.Read(request); err != nil {
+			return
+		}
+		if _, err := io.WriteString(c, answer); err != nil {
+			return
+		}
+	}
 }
 
 // emptyAnswer is the least that a worker says.

@@ -13,6 +13,8 @@ import (
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
 )
 
 // small is a worker that a few requests can fill.
@@ -207,5 +209,20 @@ func TestChainsAreAsEqualAsPrompts(t *testing.T) {
 			shared++
 		}
 		require.LessOrEqual(t, same, shared/8, "%v and %v sh hashes and %d tokens", a, b, shared)
+	}
+}
+
+func arm(w *replay.Workload, block int, mode string, fleet ...Group) Config {
+	base := router.DefaultConfig()
+	base.Mode, base.Seed, base.QueueThreshold = mode, 1, -1
+	routers := map[pools.Role]router.Config{}
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
+		routers[role] = base.For(role)
+	}
+	return Config{
+		Stages:  []Stage{{Name: "trace", Requests: w.Requests, Chains: NewChains(w.Requests, block)}},
+		Fleet:   fleet,
+		Routers: routers,
+		Queue:   queue.Config{Policy: "fcfs", Limit: 1 << 20, Timeout: 24 * time.Hour, Bytes: 1 << 40},
 	}
 }

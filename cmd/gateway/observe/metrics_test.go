@@ -95,14 +95,3 @@ func TestMetricsForgetWorkers(t *testing.T) {
 	m.forget([]*pools.Pool{{Members: []pools.Member{{Worker: &pools.Worker{ID: "here"}}}}})
 	assert.True(t, m.worker("here").isl.Load() == 2 && m.seen.Len() == 1, "%d workers seen", m.seen.Len())
 }
-
-// BenchmarkToken is what every token of every stream costs here. The goal is
-// 50 ns.
-func BenchmarkToken(b *testing.B) {
-	m, r := counted(b)
-	token := m.LegStarted(r, handoff.Leg{Worker: &pools.Worker{ID: "d", Role: pools.Decode}, Began: time.Now()})
-	b.ReportAllocs()
-	for b.Loop() {
-		token(23 * time.Millisecond)
-	}
-}
