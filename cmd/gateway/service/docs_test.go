@@ -37,7 +37,7 @@ func TestDocumentedExamples(t *testing.T) {
 			return "```http\n" + m[1] + " " + m[2] + "\n" + m[3] + "```\n\n```json\n" + got + "```\n"
 		})
 	}
-	index, sel := newIndex(t, Config{}), newSelect(t, Config{}, SelectConfig{})
+	index, sel := newIndex(t, Config{}), newSelect(t, SelectConfig{})
 	rewritten := replay(text[:at], index) + replay(text[at:], sel)
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(rewritten), 0o644))

@@ -23,7 +23,7 @@ import (
 // nil, over ZMQ alone.
 func following(t *testing.T, bus wire.Bus) *Server {
 	t.Helper()
-	s := newSelectOver(t, bus, prometheus.NewRegistry(), Config{}, SelectConfig{Events: soon})
+	s := newSelectOver(t, bus, prometheus.NewRegistry(), SelectConfig{Events: soon})
 	start(t, s)
 	return s
 }
@@ -135,19 +135,11 @@ func over(t *testing.T, bus wire.Bus) *Server {
 // comesTo waits until a request is answered 200 with a body that says so.
 func comesTo(t *testing.T, s *Server, method, path, query, says string) {
 	t.Helper()
-	deadline, tick := time.After(20*time.Second), time.NewTicker(2*time.Millisecond)
-	defer tick.Stop()
-	for {
-		body := must(t, s, 200, method, path, query)
-		if strings.Contains(body, says) {
-			return
-		}
-		select {
-		case <-deadline:
-			t.Fatalf("%s %s %s is answered %s, without %s", method, path, query, body, says)
-		case <-tick.C:
-		}
-	}
+	require.Eventually(t, func() bool {
+		res := ask(t, s, method, path, query)
+		assert.Equal(t, 200, res.Code, "%s %s: %s", method, path, res.Body)
+		return strings.Contains(res.Body.String(), says)
+	}, 20*time.Second, 2*time.Millisecond, "%s %s %s is answered without %s", method, path, query, says)
 }
 
 // What publishers say of themselves comes over the bus, to a service that starts later too.

@@ -52,7 +52,7 @@ func TestIndexBudget(t *testing.T) {
 // The router as a service has the same metrics, of what its workers publish.
 func TestSelectIndexSize(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	s := newSelectIn(t, reg, Config{}, SelectConfig{})
+	s := newSelectOver(t, nil, reg, SelectConfig{})
 	must(t, s, 201, "POST", "/workers", workerP)
 	must(t, s, 201, "POST", "/workers", workerD)
 	routers := s.backend.(*chooser).routers

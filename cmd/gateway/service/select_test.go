@@ -17,7 +17,7 @@ const workerB = `{"id": "w1", "model": "m", "role": "both", "engine": "vllm", "a
 
 // Whatever is wrong with a request, its field is named.
 func TestBadInput(t *testing.T) {
-	index, sel := newIndex(t, Config{}), newSelect(t, Config{}, SelectConfig{})
+	index, sel := newIndex(t, Config{}), newSelect(t, SelectConfig{})
 	must(t, index, 201, "POST", "/register", `{"id": "w1", "model": "m", "block_size": 2}`)
 	must(t, sel, 201, "POST", "/workers", workerB)
 	must(t, sel, 201, "POST", "/select_and_reserve", `{"id": "open", "model": "m", "prompt_tokens": 3}`)
@@ -92,7 +92,7 @@ func TestBadInput(t *testing.T) {
 
 // Who finds no room is told to come again, and comes in when there is some.
 func TestNoRoom(t *testing.T) {
-	s := newSelect(t, Config{}, SelectConfig{})
+	s := newSelect(t, SelectConfig{})
 	must(t, s, 201, "POST", "/workers", workerB)
 	for _, id := range []string{"a", "b"} {
 		must(t, s, 201, "POST", "/select_and_reserve", `{"id": "`+id+`", "model": "m", "prompt_tokens": 3}`)
@@ -108,7 +108,7 @@ func TestNoRoom(t *testing.T) {
 // Many reserve and release at once, of the same ids as well: each id is held by
 // one at a time, and nothing is left.
 func TestManyReserveAtOnce(t *testing.T) {
-	s := newSelect(t, Config{}, SelectConfig{})
+	s := newSelect(t, SelectConfig{})
 	must(t, s, 201, "POST", "/workers", strings.Replace(workerB, `"max_num_seqs": 2`, `"max_num_seqs": 64`, 1))
 	var wg sync.WaitGroup
 	for g := range 8 {
@@ -137,7 +137,7 @@ func TestManyReserveAtOnce(t *testing.T) {
 // A frontend that dies leaks nothing; one that speaks keeps what it has.
 func TestReservationsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSelect(t, Config{}, SelectConfig{ReservationTTL: time.Minute})
+		s := newSelect(t, SelectConfig{ReservationTTL: time.Minute})
 		c := s.backend.(*chooser)
 		ended := make(chan error, 1)
 		go func() { ended <- c.run(t.Context()) }()

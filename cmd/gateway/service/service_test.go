@@ -35,19 +35,13 @@ func newIndex(t testing.TB, cfg Config) *Server {
 }
 
 // newSelect is the same of the other service.
-func newSelect(t *testing.T, cfg Config, sel SelectConfig) *Server {
+func newSelect(t *testing.T, sel SelectConfig) *Server {
 	t.Helper()
-	return newSelectIn(t, prometheus.NewRegistry(), cfg, sel)
+	return newSelectOver(t, nil, prometheus.NewRegistry(), sel)
 }
 
-// newSelectIn is newSelect with its metrics in reg.
-func newSelectIn(t *testing.T, reg *prometheus.Registry, cfg Config, sel SelectConfig) *Server {
-	t.Helper()
-	return newSelectOver(t, nil, reg, cfg, sel)
-}
-
-// newSelectOver is newSelectIn with events over bus.
-func newSelectOver(t *testing.T, bus wire.Bus, reg *prometheus.Registry, cfg Config, sel SelectConfig) *Server {
+// newSelectOver is newSelect with events over bus, and its metrics in reg.
+func newSelectOver(t *testing.T, bus wire.Bus, reg *prometheus.Registry, sel SelectConfig) *Server {
 	t.Helper()
 	base := router.DefaultConfig()
 	base.Seed = 7
@@ -55,7 +49,7 @@ func newSelectOver(t *testing.T, bus wire.Bus, reg *prometheus.Registry, cfg Con
 	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
 		sel.Routers[role] = base.For(role)
 	}
-	s, err := NewSelect(cfg, sel, bus, http.NotFoundHandler(), quiet, reg)
+	s, err := NewSelect(Config{}, sel, bus, http.NotFoundHandler(), quiet, reg)
 	require.NoError(t, err)
 	return s
 }
@@ -89,22 +83,14 @@ func start(t testing.TB, s *Server) (url string) {
 	go func() { ended <- s.Run(ctx, ln) }()
 	t.Cleanup(func() { stop(); assert.NoError(t, <-ended) })
 	url = "http://" + ln.Addr().String()
-	deadline := time.After(20 * time.Second)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if res, err := client.Get(url + "/ready"); err == nil {
+	require.Eventually(t, func() bool {
+		res, err := client.Get(url + "/ready")
+		if err == nil {
 			res.Body.Close()
-			if res.StatusCode == http.StatusOK {
-				return url
-			}
 		}
-		select {
-		case <-deadline:
-			t.Fatal("it does not become ready")
-		case <-tick.C:
-		}
-	}
+		return err == nil && res.StatusCode == http.StatusOK
+	}, 20*time.Second, 2*time.Millisecond, "it becomes ready")
+	return url
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -137,7 +123,7 @@ func TestTokens(t *testing.T) {
 // TestEveryEndpointHasItsChecks walks both services' endpoints: no token or a
 // compressed body, and nothing of the body is read; a web page is not served.
 func TestEveryEndpointHasItsChecks(t *testing.T) {
-	for name, s := range map[string]*Server{"index": newIndex(t, Config{}), "select": newSelect(t, Config{}, SelectConfig{})} {
+	for name, s := range map[string]*Server{"index": newIndex(t, Config{}), "select": newSelect(t, SelectConfig{})} {
 		assert.GreaterOrEqual(t, len(s.patterns), 6, "%s endpoints", name)
 		for _, pattern := range append([]string{"GET /metrics", "GET /nothing"}, s.patterns...) {
 			method, path, _ := strings.Cut(pattern, " ")

@@ -27,15 +27,7 @@ import (
 // until waits for a condition.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	limit := time.NewTimer(20 * time.Second)
-	defer limit.Stop()
-	for tick := time.NewTicker(5 * time.Millisecond); !ok(); {
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			t.Fatalf("not in time: %s", what)
-		}
-	}
+	require.Eventually(t, ok, 20*time.Second, 5*time.Millisecond, what)
 }
 
 // link connects until the test's end.

@@ -39,15 +39,6 @@ type browser struct {
 	sent int      // requests
 }
 
-// browse starts a fleet and a browser; nil where there is no Chromium. What the pages say without a script is in TestPages.
-func browse(t *testing.T, keys bool) *browser {
-	t.Helper()
-	if *chromium == "" {
-		return nil
-	}
-	return newFleet(t, keys).open(t)
-}
-
 // open starts the browser.
 func (f *fleet) open(t *testing.T) *browser {
 	t.Helper()
@@ -120,6 +111,13 @@ func (b *browser) as(width int64, theme string) {
 	})
 }
 
+// see opens a page and waits until it is live.
+func (b *browser) see(path string) {
+	b.f.T.Helper()
+	b.do(chromedp.Navigate(b.f.URL + path))
+	b.live()
+}
+
 // live waits until the stream is open.
 func (b *browser) live() {
 	b.f.T.Helper()
@@ -170,14 +168,32 @@ const audit = `(() => {
   return [...new Set(found)];
 })()`
 
-// In a browser every page renders within 300 ms in both themes and at both widths, readably, without an error, and with
-// no request to another host.
-func TestBrowserPages(t *testing.T) {
-	t.Parallel()
-	b := browse(t, false)
-	if b == nil {
+func TestMain(m *testing.M) {
+	if flag.Parse(); *chromium == "" {
+		_ = flag.Set("test.parallel", "8") // they wait for the stream, which has one event a second
+	}
+	os.Exit(m.Run())
+}
+
+// In a browser pages are quick, readable and live, for the keyboard too. TestPages has what they say without a script.
+func TestBrowser(t *testing.T) {
+	if *chromium == "" {
 		return
 	}
+	for name, look := range map[string]func(*testing.T, *browser){
+		"pages": lookAtPages, "killed worker": lookAtKilledWorker, "keyboard": lookByKeyboard, "hidden tab": lookAtHiddenTab, "sign-in": lookAtSignIn,
+		"screenshots": lookAtScreenshots,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			look(t, newFleet(t, name == "sign-in").open(t))
+		})
+	}
+}
+
+// In a browser every page renders within 300 ms in both themes and at both widths, readably, without an error, and with
+// no request to another host.
+func lookAtPages(t *testing.T, b *browser) {
 	f := b.f
 	stop := f.load(6)
 	f.Eventually("requests flow", func() bool { return f.sent.Load() > 40 })
@@ -217,18 +233,12 @@ func TestBrowserPages(t *testing.T) {
 
 // A killed worker reddens on the open page within two seconds, dots move on their ways, and the page stays clean. Over
 // plain HTTP TestKilledWorker looks at the same.
-func TestBrowserKilledWorker(t *testing.T) {
-	t.Parallel()
-	b := browse(t, false)
-	if b == nil {
-		return
-	}
+func lookAtKilledWorker(t *testing.T, b *browser) {
 	f := b.f
 	stop := f.load(24)
 	f.Eventually("requests flow", func() bool { return f.sent.Load() > 100 })
 	b.as(1280, "light")
-	b.do(chromedp.Navigate(f.URL + "/"))
-	b.live()
+	b.see("/")
 	for _, kind := range []string{"queue", "prefill", "transfer", "decode"} {
 		b.until("a dot is in "+kind, `!!document.querySelector(".diagram.wide .flights circle.`+kind+`")`)
 	}
@@ -247,19 +257,13 @@ func TestBrowserKilledWorker(t *testing.T) {
 }
 
 // The keyboard opens pages, requests and the search; the waterfall is drawn.
-func TestBrowserKeyboardAndWaterfall(t *testing.T) {
-	t.Parallel()
-	b := browse(t, false)
-	if b == nil {
-		return
-	}
+func lookByKeyboard(t *testing.T, b *browser) {
 	f := b.f
 	for range 12 {
 		require.NoError(t, f.ask(t.Context(), "req-7f3a"))
 	}
 	b.as(1280, "light")
-	b.do(chromedp.Navigate(f.URL + "/"))
-	b.live()
+	b.see("/")
 	at := func(path string) {
 		t.Helper()
 		f.Eventually("the keyboard leads to "+path, func() bool {
@@ -288,14 +292,9 @@ func TestBrowserKeyboardAndWaterfall(t *testing.T) {
 }
 
 // A hidden tab holds no connection, and one that is seen again is live.
-func TestBrowserHiddenTab(t *testing.T) {
-	b := browse(t, false)
-	if b == nil {
-		return
-	}
+func lookAtHiddenTab(t *testing.T, b *browser) {
 	b.as(1280, "light")
-	b.do(chromedp.Navigate(b.f.URL + "/console/now"))
-	b.live()
+	b.see("/console/now")
 	hide := func(hidden string) {
 		look[bool](b, `Object.defineProperty(document, "hidden", { value: `+hidden+`, configurable: true }) && document.dispatchEvent(new Event("visibilitychange"))`)
 	}
@@ -308,11 +307,7 @@ func TestBrowserHiddenTab(t *testing.T) {
 }
 
 // With an operator's key the browser signs in once, and out again.
-func TestBrowserSignsIn(t *testing.T) {
-	b := browse(t, true)
-	if b == nil {
-		return
-	}
+func lookAtSignIn(t *testing.T, b *browser) {
 	b.as(390, "light")
 	b.do(chromedp.Navigate(b.f.URL + "/"))
 	for _, problem := range look[[]string](b, audit) {
@@ -334,26 +329,22 @@ func TestBrowserSignsIn(t *testing.T) {
 }
 
 // Screenshots for the documents: a page under load at both widths.
-func TestBrowserScreenshots(t *testing.T) {
+func lookAtScreenshots(t *testing.T, b *browser) {
 	if !*e2e.Update {
 		return
 	}
-	b := browse(t, false)
 	f := b.f
 	stop := f.load(20)
 	<-time.After(2 * time.Minute) // the charts have something to show: points of five seconds each
 	b.as(1280, "dark")
-	b.do(chromedp.Navigate(f.URL + "/console/now"))
-	b.live()
+	b.see("/console/now")
 	b.until("the charts are drawn", `document.querySelectorAll(".charts canvas").length === 6`)
 	shot(b, "console-now.png", 1280, 900, `/\d/.test(document.querySelector('[data-live="m.tandem-sim.ttft50"]').textContent)`)
 	b.as(1280, "light")
-	b.do(chromedp.Navigate(f.URL + "/console/cache"))
-	b.live()
+	b.see("/console/cache")
 	shot(b, "console-cache.png", 1280, 560, "true")
 	b.as(390, "light")
-	b.do(chromedp.Navigate(f.URL + "/"))
-	b.live()
+	b.see("/")
 	shot(b, "console-narrow.png", 390, 844, everywhere(".narrow"))
 	assert.NoError(t, stop())
 }

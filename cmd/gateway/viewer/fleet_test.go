@@ -104,12 +104,8 @@ func (f *fleet) load(n int) (stop func() error) {
 	once := sync.OnceValue(func() error {
 		cancel()
 		group.Wait()
-		select {
-		case err := <-failures:
-			return err
-		default:
-			return nil
-		}
+		close(failures)
+		return <-failures
 	})
 	f.T.Cleanup(func() { _ = once() })
 	return once
