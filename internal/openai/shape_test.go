@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -75,21 +74,4 @@ func FuzzShape(f *testing.F) {
 			require.Equal(t, Inspect([]byte(data)), got, "%q after %q", data, s.event)
 		}
 	})
-}
-
-// BenchmarkShape reads the events of a stream, of which each is like the one before.
-func BenchmarkShape(b *testing.B) {
-	events := [2][]byte{}
-	for i := range events {
-		events[i] = fmt.Appendf(nil, `{"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,`+
-			`"delta":{"content":" word%d"},"logprobs":null,"finish_reason":null,"token_ids":[%d]}]}`, i, i)
-	}
-	var s Shape
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		var info ChunkInfo
-		if s.Inspect(&info, events[i%2], nil); !info.Content {
-			b.Fatal("no content")
-		}
-	}
 }

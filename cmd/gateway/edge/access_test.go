@@ -41,11 +41,11 @@ func TestWhoMayAsk(t *testing.T) {
 	for _, request := range []string{
 		get("GET /health"), get("GET /live"), get("GET /v1/models", key(clientKey)), get("GET /workers", key(adminKey)),
 		post(goodBody, key(clientKey)), post(goodBody, key(clientKey2)), post(goodBody, "authorization: BEARER  "+clientKey), post(goodBody, key(adminKey)),
-		change("/workers/decode-1/cordon", key(adminKey)),
+		change("/workers/decode-1/cordon", key(adminKey)), change("/workers/lost-1/forget", key(adminKey)),
 	} {
 		sv.serves(request)
 	}
-	secrets := []string{clientKey, clientKey2, adminKey, "sk-nobody", clientKey[:10]}
+	c, secrets := sv.dial(), []string{clientKey, clientKey2, adminKey, "sk-nobody", clientKey[:10]}
 	for _, tc := range []struct {
 		request, code string
 		status        int
@@ -66,10 +66,15 @@ func TestWhoMayAsk(t *testing.T) {
 		{get("GET /workers", key(clientKey)), "invalid_admin_key", 401, ""},
 		{change("/workers/decode-1/cordon", key(clientKey)), "invalid_admin_key", 401, ""},
 		{change("/workers/decode-9/cordon", key(adminKey)), "worker_not_found", 404, ""},
+		{change("/workers/decode-9/forget", key(adminKey)), "worker_not_found", 404, ""},
 		{change("/workers/decode-1/explode", key(adminKey)), "not_found", 404, ""},
 	} {
-		resp, body := sv.ask(tc.request)
+		resp, body := c.ask(tc.request)
 		wantError(t, resp, body, tc.status, tc.code)
+		assert.Equal(t, strings.HasPrefix(tc.request, "POST /v1/"), resp.Close, "without a body a client may try again on its connection: %s", tc.request)
+		if resp.Close {
+			c = sv.dial()
+		}
 		assert.Contains(t, body, tc.says)
 		assert.Equal(t, map[bool]string{true: "Bearer"}[tc.status == 401], resp.Header.Get("WWW-Authenticate"), tc.request)
 		for _, secret := range secrets {
@@ -80,26 +85,6 @@ func TestWhoMayAsk(t *testing.T) {
 		assert.NotContains(t, sv.logs.String(), secret)
 	}
 	assert.Contains(t, sv.logs.String(), "client_keys=2 admin_keys=1")
-}
-
-// TestNoKeyNoBody: who has no key is answered before the body has come, however
-// it is announced. TestTooLargeBodyIsAnswered has clients that go on sending.
-func TestNoKeyNoBody(t *testing.T) {
-	sv := guarded(t)
-	for path, code := range map[string]string{"/v1/completions": "invalid_api_key", "/busy_threshold": "invalid_admin_key", "/workers/decode-1/drain": "invalid_admin_key"} {
-		for _, framing := range []string{
-			"Content-Length: 1000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n100\r\n",
-			"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n", "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n",
-		} {
-			c := sv.dial()
-			c.send("POST "+path+" HTTP/1.1\r\nHost: t\r\n", framing) // and not a byte of it
-			resp, body := c.receive()
-			wantError(t, resp, body, 401, code)
-			assert.True(t, resp.Close, "%s, %q: the connection stays open with a body on its way", path, framing)
-			c.ends()
-		}
-	}
-	eventually(t, "the connections' end", func() bool { return sv.main.conns.len() == 0 })
 }
 
 // TestAGetWaitsForNoBody: a GET takes no body, so that a long one which is declared
@@ -119,16 +104,6 @@ func TestAGetWaitsForNoBody(t *testing.T) {
 		}
 	}
 	assert.EqualValues(t, 6, sv.metric("tandem_frontend_http_responses_total", "live", "200"))
-}
-
-// TestConnectionOutlivesARefusal: without a body to come, a client may try again on the same connection.
-func TestConnectionOutlivesARefusal(t *testing.T) {
-	c := guarded(t).dial()
-	c.send(get("GET /v1/models"), get("GET /v1/models", key(clientKey)), post(goodBody, key(clientKey)))
-	for i, want := range []int{401, 200, 200} {
-		resp, body := c.receive()
-		assert.True(t, resp.StatusCode == want && !resp.Close, "answer %d: %d, closes %v: %s", i, resp.StatusCode, resp.Close, body)
-	}
 }
 
 func TestWithoutKeysOnlyThisMachineChanges(t *testing.T) {
@@ -166,15 +141,6 @@ func TestStrangersChangeNothing(t *testing.T) {
 		&net.TCPAddr{}: false, &net.UnixAddr{Name: "@"}: false, nil: false,
 	} {
 		assert.Equal(t, want, loopbackPeer(addr), "%v", addr)
-	}
-}
-
-// A worker that is lost can be forgotten, and no other.
-func TestForget(t *testing.T) {
-	sv := serve(t, loopback(t), answerJSON)
-	for id, want := range map[string]int{"lost-1": http.StatusOK, "decode-1": http.StatusConflict, "unknown": http.StatusNotFound} {
-		resp, body := sv.ask(change("/workers/" + id + "/forget"))
-		assert.Equal(t, want, resp.StatusCode, body)
 	}
 }
 

@@ -31,9 +31,18 @@ func TestEveryRouteHasItsChecks(t *testing.T) {
 				assert.Contains(t, answer, says, "%s with %q", name, headers)
 			}
 			own := map[access][]string{clients: {key(clientKey)}, viewers: {key(adminKey)}, operators: {key(adminKey)}, changes: {key(adminKey)}}[r.access]
-			if r.access != anybody {
-				// The body is announced and never sent: an answer means that it was not waited for.
-				answers(401, map[bool]string{true: "invalid_api_key", false: "invalid_admin_key"}[r.access == clients], 1000, "")
+			for _, framing := range []string{ // and not a byte of the body: an answer means that it was not waited for
+				"Content-Length: 1000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n100\r\n",
+				"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n", "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n",
+			} {
+				if r.access == anybody {
+					break
+				}
+				c := sv.dial()
+				resp, answer := c.ask(name+" HTTP/1.1\r\nHost: t\r\n", framing)
+				wantError(t, resp, answer, 401, map[bool]string{true: "invalid_api_key", false: "invalid_admin_key"}[r.access == clients])
+				assert.True(t, resp.Close, "%s, %q: the connection stays open with a body on its way", name, framing)
+				c.ends()
 			}
 			answers(415, "", 3, "\x1f\x8b\x08", append(own, "Content-Encoding: gzip")...)
 			if r.method != http.MethodPost {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 // TestLeavingClientsAreSeen: clients leave before the first byte, in mid-stream, over TLS with and without a farewell, and behind
@@ -50,11 +51,7 @@ func TestLeavingClientsAreSeen(t *testing.T) {
 				return ctx.Err()
 			}
 			v := newVouched(t)
-			sv := serve(t, loopback(t), flow, func(c *Config) {
-				if tc.secure {
-					v.option(c)
-				}
-			})
+			sv := serve(t, loopback(t), flow, v.where(tc.secure))
 			var took []time.Duration
 			for range clients {
 				c := sv.dial()
@@ -88,34 +85,42 @@ func TestLeavingClientsAreSeen(t *testing.T) {
 	}
 }
 
-// TestClientThatStopsReading is given up after WriteStall; the flow, which
-// waits for room, gets to know.
+// TestClientThatStopsReading: a client that takes a part of a write now and then is kept, plain and over TLS; one that takes
+// nothing is given up after WriteStall, and the flow, which waits for room, gets to know.
 func TestClientThatStopsReading(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var blocked time.Duration
-		var writeErr, cause error
-		sv := serve(t, newPipes(), func(ctx context.Context, _ *handoff.Call, out handoff.Sink) error {
-			out.Start("text/event-stream; charset=utf-8")
-			begin := time.Now()
-			for writeErr == nil {
-				writeErr = out.Write([]byte("data: " + strings.Repeat("x", 1000) + "\n\n"))
+	for _, secure := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			v, ended := newVouched(t), make(chan error, 2)
+			sv := serve(t, newPipes(), func(ctx context.Context, _ *handoff.Call, out handoff.Sink) error {
+				out.Start(openai.EventStream)
+				for {
+					if err := out.Write([]byte("data: " + strings.Repeat("x", 60<<10) + "\n\n")); err != nil {
+						ended <- err
+						ended <- context.Cause(ctx)
+						return err
+					}
+				}
+			}, v.where(secure))
+			c := v.dial(sv, secure)
+			c.send(post(streamBody))
+			body := c.head().Body
+			for range 10 {
+				time.Sleep(sv.cfg.WriteStall / 2)
+				_, err := io.ReadFull(body, make([]byte, 20<<10))
+				require.NoError(t, err)
 			}
-			blocked = time.Since(begin)
-			cause = context.Cause(ctx)
-			return writeErr
+			require.Empty(t, ended, "a client that reads was given up")
+			begin := time.Now()
+			assert.ErrorIs(t, <-ended, fault.ErrClientGone)
+			assert.WithinRange(t, time.Now(), begin.Add(sv.cfg.WriteStall*7/8), begin.Add(sv.cfg.WriteStall*9/8), "TLS: %t", secure)
+			cause := <-ended
+			assert.ErrorIs(t, cause, fault.ErrClientGone)
+			assert.ErrorContains(t, cause, "stopped reading")
+			<-sv.main.conns.empty()
+			<-sv.live.empty()
+			assert.EqualValues(t, 1, sv.metric("tandem_frontend_disconnected_clients"))
 		})
-		c := sv.dial()
-		c.send(post(streamBody))
-		c.head()
-		<-sv.main.conns.empty()
-		<-sv.live.empty()
-		least := sv.cfg.WriteStall
-		assert.True(t, blocked >= least && blocked <= least+least/8, "given up after %v, want %v or up to an eighth more", blocked, least)
-		assert.ErrorIs(t, writeErr, fault.ErrClientGone)
-		assert.ErrorIs(t, cause, fault.ErrClientGone)
-		assert.ErrorContains(t, cause, "stopped reading")
-		assert.EqualValues(t, 1, sv.metric("tandem_frontend_disconnected_clients"))
-	})
+	}
 }
 
 // TestSlowClientSlowsTheFlow: what is queued for a client that reads slowly

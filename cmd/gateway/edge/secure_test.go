@@ -10,17 +10,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/certs/certstest"
-	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 // vouched is what a server with TLS needs, in a folder.
@@ -61,63 +58,73 @@ func (g *vouched) client(t testing.TB, by *certstest.Authority, names ...string)
 	return c
 }
 
+// where is option, where TLS is wanted.
+func (g *vouched) where(secure bool) option {
+	if secure {
+		return g.option
+	}
+	return func(*Config) {}
+}
+
+// dial connects over TLS, or without.
+func (g *vouched) dial(sv *served, secure bool) *client {
+	sv.t.Helper()
+	if secure {
+		return sv.dial().secured(g.client(sv.t, nil))
+	}
+	return sv.dial()
+}
+
 // secured is the client over TLS.
 func (c *client) secured(config *tls.Config) *client {
 	return newClient(c.t, tls.Client(c.Conn, config))
 }
 
-// Requests, streams, further requests on one connection and long answers pass over TLS as without.
-func TestAnswersOverTLS(t *testing.T) {
+// TestAnswers: streams, long answers and further requests on one connection pass over TLS as without. A request that is refused
+// by its head, or cannot be read, is answered behind a stream too: it was not, and one that could not be read was read again
+// and again.
+func TestAnswers(t *testing.T) {
 	long := strings.Repeat("x", 3<<20)
 	g := newVouched(t)
-	sv := serve(t, loopback(t), func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
-		if c.Request.Stream {
-			return answerStream(ctx, c, out)
-		}
-		out.Start("application/json")
-		return out.Write([]byte(long))
-	}, g.option)
-	cl := sv.dial().secured(g.client(t, nil))
-	for range 3 {
-		_, body := cl.ask(post(goodBody))
-		require.True(t, body == long, "%d bytes", len(body))
-		_, body = cl.ask(post(streamBody))
-		require.Equal(t, wholeStream, body)
-	}
-	resp, body := cl.ask("NONSENSE\r\n\r\n")
-	wantError(t, resp, body, 400, "malformed_request")
-	cl.closed()
-	_, err := tls.Dial("tcp", sv.ln.Addr().String(), &tls.Config{RootCAs: g.ca.Pool(), ServerName: "t", MaxVersion: tls.VersionTLS11})
-	assert.Error(t, err, "TLS 1.1")
-}
-
-// A client that reads nothing is given up over TLS, and one that reads slowly is not.
-func TestSlowClientsOverTLS(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newVouched(t)
-		ended := make(chan error, 1)
-		sv := serve(t, newPipes(), func(_ context.Context, _ *handoff.Call, out handoff.Sink) error {
-			out.Start(openai.EventStream)
-			for event := []byte("data: " + strings.Repeat("x", 60<<10) + "\n\n"); ; {
-				if err := out.Write(event); err != nil {
-					ended <- err
-					return err
-				}
+	for _, secure := range []bool{false, true} {
+		sv := serve(t, loopback(t), func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
+			if c.Request.Stream {
+				return answerStream(ctx, c, out)
 			}
-		}, g.option)
-		cl := sv.dial().secured(g.client(t, nil))
-		cl.send(post(streamBody))
-		body := cl.head().Body
-		for range 10 {
-			time.Sleep(sv.cfg.WriteStall / 2)
-			_, err := io.ReadFull(body, make([]byte, 20<<10))
-			require.NoError(t, err)
+			out.Start("application/json")
+			return out.Write([]byte(long))
+		}, g.where(secure))
+		for _, refused := range []struct {
+			request string
+			status  int
+			code    string
+		}{
+			{"NONSENSE\r\n\r\n", 400, "malformed_request"},
+			{get("POST /v1/completions", "Content-Type: application/json", "Content-Length: 99999999999"), 413, "request_too_large"},
+		} {
+			cl := g.dial(sv, secure)
+			for range 3 {
+				_, body := cl.ask(post(goodBody))
+				require.True(t, body == long, "%d bytes", len(body))
+				resp, body := cl.ask(post(streamBody))
+				require.Equal(t, wholeStream, body)
+				assert.Equal(t, 200, resp.StatusCode)
+				assert.Equal(t, "text/event-stream; charset=utf-8", resp.Header.Get("Content-Type"))
+				assert.Equal(t, []string{"chunked"}, resp.TransferEncoding)
+				assert.Equal(t, "no-cache", resp.Header.Get("Cache-Control"))
+			}
+			_ = cl.SetReadDeadline(time.Now().Add(10 * time.Second))
+			resp, body := cl.ask(refused.request)
+			wantError(t, resp, body, refused.status, refused.code)
+			cl.closed()
 		}
-		require.Empty(t, ended, "a client that reads was given up")
-		begin := time.Now()
-		assert.ErrorIs(t, <-ended, fault.ErrClientGone)
-		assert.WithinRange(t, time.Now(), begin.Add(sv.cfg.WriteStall*7/8), begin.Add(sv.cfg.WriteStall*9/8))
-	})
+		eventually(t, "all answers counted and no stream open", func() bool {
+			return sv.metric("tandem_frontend_http_responses_total", "completions", "200") == 12 && sv.metric("tandem_frontend_open_streams") == 0
+		})
+		assert.Zero(t, sv.metric("tandem_frontend_disconnected_clients"))
+		_, err := tls.Dial("tcp", sv.ln.Addr().String(), &tls.Config{RootCAs: g.ca.Pool(), ServerName: "t", MaxVersion: tls.VersionTLS11})
+		assert.Error(t, err, "TLS 1.1")
+	}
 }
 
 // The certificate is replaced 20 times under 200 requests a second, each on a connection of its own or on one that is

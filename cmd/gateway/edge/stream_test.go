@@ -21,25 +21,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// TestStreamPassesBytes checks head and body of a stream, and that the
-// connection serves on afterwards.
-func TestStreamPassesBytes(t *testing.T) {
-	sv := serve(t, loopback(t), answerStream)
-	c := sv.dial()
-	for range 3 {
-		resp, body := c.ask(post(streamBody))
-		assert.Equal(t, 200, resp.StatusCode)
-		assert.Equal(t, wholeStream, body)
-		assert.Equal(t, "text/event-stream; charset=utf-8", resp.Header.Get("Content-Type"))
-		assert.Equal(t, []string{"chunked"}, resp.TransferEncoding)
-		assert.Equal(t, "no-cache", resp.Header.Get("Cache-Control"))
-	}
-	eventually(t, "three answers counted and no stream open", func() bool {
-		return sv.metric("tandem_frontend_http_responses_total", "completions", "200") == 3 && sv.metric("tandem_frontend_open_streams") == 0
-	})
-	assert.Zero(t, sv.metric("tandem_frontend_disconnected_clients"))
-}
-
 // TestPipelinedRequests come with a streamed one in one segment, and while it
 // streams. Each stream leaves whole before the next has an answer, although fasthttp,
 // seeing another request, does not flush.
@@ -403,26 +384,5 @@ func BenchmarkStream(b *testing.B) {
 		if n, err := io.Copy(io.Discard, resp.Body); err != nil || n != int64(8*len(event)) {
 			b.Fatal(n, err)
 		}
-	}
-}
-
-// A request that is refused by its head, or cannot be read, is answered also behind a stream on the same connection: it
-// was not, and one that could not be read was read again and again.
-func TestRefusalsBehindAStreamAreAnswered(t *testing.T) {
-	for _, tc := range []struct {
-		request string
-		status  int
-		code    string
-	}{
-		{"NONSENSE\r\n\r\n", 400, "malformed_request"},
-		{get("POST /v1/completions", "Content-Type: application/json", "Content-Length: 99999999999"), 413, "request_too_large"},
-	} {
-		c := serve(t, loopback(t), answerStream).dial()
-		_, body := c.ask(post(streamBody))
-		require.Equal(t, wholeStream, body)
-		c.send(tc.request)
-		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
-		resp, body := c.receive()
-		wantError(t, resp, body, tc.status, tc.code)
 	}
 }
