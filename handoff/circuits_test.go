@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
@@ -62,57 +61,6 @@ func TestOneTrialAmongMany(t *testing.T) {
 			assert.Zero(t, h.bookings(), "round %d", round)
 		}
 	})
-}
-
-// What becomes of a request by the state of the pools' circuits.
-func TestChoiceByCircuits(t *testing.T) {
-	one, two := oneOfEach, twoDecode
-	for _, c := range []struct {
-		name     string
-		workers  map[string]pools.Role
-		prefills []string // circuits opened
-		decodes  []string
-		half     bool // and half-open by now
-		trials   int  // requests that came before, each a trial
-		fallback bool
-		tried    []string
-		p, d     string // who is chosen; "" for none
-		err      error
-	}{
-		{"all closed", one, nil, nil, false, 0, false, nil, "p1", "d1", nil},
-		{"one is open", two, nil, []string{"d1"}, false, 0, false, nil, "p1", "d2", nil},
-		{"all are open: asked all the same", one, nil, []string{"d1"}, false, 0, false, nil, "p1", "d1", nil},
-		{"prefill is open: asked all the same", one, []string{"p1"}, nil, false, 0, true, nil, "p1", "d1", nil},
-		{"the trial", one, nil, []string{"d1"}, true, 0, false, nil, "p1", "d1", nil},
-		{"beside the trial: waits", one, nil, []string{"d1"}, true, 1, false, nil, "", "", queue.ErrWait},
-		{"beside the trial: elsewhere", two, nil, []string{"d1"}, true, 1, false, []string{"d1"}, "p1", "d2", nil},
-		{"beside two trials: waits", two, nil, []string{"d1", "d2"}, true, 2, false, nil, "", "", queue.ErrWait},
-		{"beside prefill's trial: decode prefills", one, []string{"p1"}, nil, true, 1, true, nil, "", "d1", nil},
-		{"beside prefill's trial: waits", one, []string{"p1"}, nil, true, 1, false, nil, "", "", queue.ErrWait},
-		{"tried and none left", one, nil, nil, false, 0, false, []string{"d1"}, "", "", placement.ErrNoDecode},
-	} {
-		bubble(t, c.name, func(t *testing.T) {
-			h := newHouse(t, c.fallback, c.workers)
-			h.open(t, pools.Prefill, c.prefills...)
-			h.open(t, pools.Decode, c.decodes...)
-			if c.half {
-				time.Sleep(openFor + 1)
-			}
-			for range c.trials {
-				h.take(t)
-			}
-			g, err := h.reserve(h.ask(c.tried...))
-			require.ErrorIs(t, err, c.err)
-			var got [2]string
-			if g != nil && g.Prefill.Lease != nil {
-				got[0] = g.Prefill.Worker.ID
-			}
-			if g != nil && g.Decode.Lease != nil {
-				got[1] = g.Decode.Worker.ID
-			}
-			assert.Equal(t, [2]string{c.p, c.d}, got)
-		})
-	}
 }
 
 // While one worker is open and the other on its trial, what must go somewhere

@@ -113,6 +113,18 @@ func TestPlacement(t *testing.T) {
 			}
 		}
 	}
+	gold := func(ids ...string) func(m *pools.Member) {
+		return func(m *pools.Member) {
+			if slices.Contains(ids, m.Worker.ID) {
+				m.Worker.Taints = []string{"gold"}
+			}
+		}
+	}
+	needsGold := func(a *Ask) { a.Required = []string{"gold"} }
+	small := func(id string) func(m *pools.Member) {
+		return func(m *pools.Member) { m.Worker.TotalKVBlocks = map[string]int{id: 4}[m.Worker.ID] }
+	}
+	large := func(a *Ask) { a.ISL = 100 }
 	without := func(id string) func(a *Ask) { return func(a *Ask) { a.Exclude = []string{id} } }
 	retry := func(id string) func(a *Ask) { return func(a *Ask) { a.Attempt, a.Exclude = 2, []string{id} } }
 	var pin *PinError
@@ -135,6 +147,10 @@ func TestPlacement(t *testing.T) {
 		{name: "alone as no pair can", fleet: fleetOf(drain("d"), "p", "d", "b"), fallback: true, placed: "- b aggregated"},
 		{name: "alone as no prefill can", fleet: fleetOf(drain("p"), "p", "d", "b"), placed: "- b aggregated"},
 		{name: "decode as no prefill can", fleet: fleetOf(drain("p"), "p", "d", "b"), fallback: true, placed: "- d no_prefill_worker"},
+		{name: "alone as decode has failed it", fleet: fleetOf(nil, "p", "d", "b"), fallback: true, ask: without("d"), placed: "- b aggregated"},
+		{name: "alone as decode is blocked", fleet: fleetOf(nil, "p", "d", "b"), fallback: true, permits: permits{blocked: []string{"d"}}, placed: "- b aggregated"},
+		{name: "alone as decode lacks the taint", fleet: fleetOf(gold("b"), "p", "d", "b"), fallback: true, ask: needsGold, placed: "- b aggregated"},
+		{name: "alone as decode is too small", fleet: fleetOf(small("d"), "p", "d", "b"), fallback: true, ask: large, placed: "- b aggregated"},
 		{name: "wanted alone", fleet: fleetOf(nil, "p", "d", "b"), want: Alone, placed: "- b aggregated"},
 		{name: "wanted alone and none", fleet: fleetOf(nil, "p", "d"), want: Alone, err: ErrNoDecode},
 		{name: "a pair and nothing else", fleet: fleetOf(drain("d"), "p", "d", "b"), want: Pair, err: ErrNoDecode},
@@ -165,11 +181,18 @@ func TestPlacement(t *testing.T) {
 		{name: "pinned and blocked", fleet: fleetOf(nil, "p", "d"), ask: func(a *Ask) { bind(a, "", "d") }, permits: permits{blocked: []string{"d"}}, err: &pin},
 		{name: "taints", fleet: fleetOf(func(m *pools.Member) { m.Worker.Taints = []string{m.Worker.ID} }, "p", "d"), fallback: true,
 			ask: func(a *Ask) { a.Required = []string{"d"} }, placed: "- d no_prefill_worker"},
-		{name: "no taints", fleet: fleetOf(nil, "p", "d"), ask: func(a *Ask) { a.Required = []string{"gold"} }, err: router.ErrTaints},
+		{name: "no taints", fleet: fleetOf(nil, "p", "d"), ask: needsGold, err: router.ErrTaints},
 		{name: "too big", fleet: fleetOf(func(m *pools.Member) { m.Worker.TotalKVBlocks = 4 }, "p", "d"), ask: func(a *Ask) { a.ISL = 1000 }, err: &big},
 		{name: "one is blocked", fleet: fleetOf(nil, "p", "d1", "d2"), permits: permits{blocked: []string{"d1"}}, placed: "p d2 "},
 		{name: "all are blocked", fleet: fleetOf(nil, "p", "d"), permits: permits{blocked: []string{"d"}}, placed: "p d "},
+		{name: "prefill is blocked", fleet: fleetOf(nil, "p", "d"), permits: permits{blocked: []string{"p"}}, placed: "p d "},
+		{name: "the one with the taint is blocked", fleet: fleetOf(gold("p", "d1"), "p", "d1", "d2"), ask: needsGold, permits: permits{blocked: []string{"d1"}}, placed: "p d1 "},
+		{name: "the large one is blocked", fleet: fleetOf(small("d2"), "p", "d1", "d2"), ask: large, permits: permits{blocked: []string{"d1"}}, placed: "p d1 "},
+		{name: "the one with the rank is blocked", fleet: fleetOf(func(m *pools.Member) {
+			m.Worker.DataParallelRanks = map[string]int{"d1": 2}[m.Worker.ID]
+		}, "p", "d1", "d2"), ask: func(a *Ask) { a.DecodePin = &router.Pin{Ranked: true, Rank: 1} }, permits: permits{blocked: []string{"d1"}}, placed: "p d1 "},
 		{name: "on trial", fleet: fleetOf(nil, "p", "d"), permits: permits{blocked: []string{"d"}, trials: []string{"d"}}, err: ErrOnTrial},
+		{name: "beside the trial", fleet: fleetOf(nil, "p", "d1", "d2"), permits: permits{blocked: []string{"d1"}, trials: []string{"d1"}}, placed: "p d2 "},
 		{name: "prefill on trial", fleet: fleetOf(nil, "p", "d"), permits: permits{blocked: []string{"p"}, trials: []string{"p"}}, err: ErrOnTrial},
 		{name: "decode beside prefill's trial", fleet: fleetOf(nil, "p", "d"), permits: permits{blocked: []string{"p"}, trials: []string{"p"}},
 			fallback: true, placed: "- d no_prefill_worker"},
