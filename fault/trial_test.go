@@ -1,7 +1,6 @@
 package fault
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,6 +21,7 @@ func TestOneTrialInOpenFor(t *testing.T) {
 		try(t, b, Reset)
 		for round := range rounds {
 			time.Sleep(openFor + 1)
+			assert.Empty(t, b.OnTrial(pools.Decode, ""), "round %d: on trial before a call", round)
 			var through atomic.Int64
 			var trial func(error)
 			var group sync.WaitGroup
@@ -35,54 +35,13 @@ func TestOneTrialInOpenFor(t *testing.T) {
 			}
 			group.Wait()
 			require.EqualValues(t, 1, through.Load(), "round %d got through", round)
-			assert.Equal(t, []string{"d1"}, b.OnTrial(pools.Decode, ""), "round %d: on trial", round)
+			onTrial := [2][]string{b.OnTrial(pools.Prefill, ""), b.OnTrial(pools.Decode, "")}
+			assert.Equal(t, [2][]string{nil, {"d1"}}, onTrial, "round %d: on trial by leg", round)
 			assert.False(t, try(t, b, None), "round %d: a second call beside the trial", round)
 			trial(Timeout)
 			assert.Nil(t, b.OnTrial(pools.Decode, ""), "round %d: on trial after its end", round)
 			assert.Equal(t, Open, b.State("d1", pools.Decode), "round %d", round)
 		}
-	})
-}
-
-// A trial that says nothing makes place for exactly one other.
-func TestTrialThatSaysNothing(t *testing.T) {
-	for _, class := range classes() {
-		if class.Blames() || class == None {
-			continue
-		}
-		bubble(t, class.String(), func(t *testing.T) {
-			b := halfOpen(t)
-			for i := range 5 {
-				done := begin(t, b)
-				require.False(t, try(t, b, None), "two at once after trial %d", i)
-				done(class)
-				done(class) // a permit that is returned after its call ended
-			}
-			assert.True(t, try(t, b, None))
-			expectState(t, b, Closed)
-		})
-	}
-}
-
-func TestOnTrialIsPerLeg(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := NewBreakers(BreakerConfig{Consecutive: 1, OpenFor: time.Second})
-		onTrial := func() [2][]string { return [2][]string{b.OnTrial(pools.Prefill, ""), b.OnTrial(pools.Decode, "")} }
-		for i := range 3 {
-			for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {
-				done, err := b.Acquire(fmt.Sprint("w", i), "i", leg, "", false)
-				require.NoError(t, err)
-				done(Stalled)
-			}
-		}
-		time.Sleep(time.Second + 1)
-		assert.Equal(t, [2][]string{}, onTrial(), "nobody has begun one")
-		done, err := b.Acquire("w1", "i", pools.Prefill, "", false)
-		require.NoError(t, err)
-		assert.Equal(t, [2][]string{{"w1"}, nil}, onTrial())
-		done(None)
-		assert.Equal(t, [2][]string{}, onTrial(), "after its success")
-		assert.Empty(t, b.Blocked(pools.Prefill, ""))
 	})
 }
 

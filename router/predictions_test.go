@@ -109,16 +109,3 @@ func TestPins(t *testing.T) {
 		})
 	}
 }
-
-// Held has every worker's overlap, those of workers that cannot be chosen as well, and books nothing.
-func TestHeld(t *testing.T) {
-	r := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
-	p := poolOf(pools.Prefill, silent("a"), silent("b"), silent("c"))
-	hashes := chain(1, 20)
-	sent := book(t, r, p, hashes, noon).Worker.ID
-	held := r.Held(p, Request{Hashes: hashes[:8]}, noon)
-	for i, m := range p.Members {
-		assert.Equal(t, map[bool]int{true: 8}[m.Worker.ID == sent], held[i], "%s holds N blocks", m.Worker.ID)
-	}
-	assert.Zero(t, r.Open(), "something is booked")
-}

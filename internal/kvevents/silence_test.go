@@ -64,27 +64,6 @@ func (r *rig) is(worker string, want follow.State, when string) {
 	assert.Equal(r.t, want, r.status(worker).State, when)
 }
 
-func TestPublisherDiesWithoutAWord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, p, _, _ := quietRig(t, follow.Config{})
-		p.stop()
-		heard := r.status("w").Heard
-		time.Sleep(4 * time.Second)
-		r.is("w", follow.Live, "after four seconds")
-		time.Sleep(3 * time.Second)
-		r.is("w", follow.Silent, "after seven seconds")
-		assert.Equal(t, heard, r.status("w").Heard)
-		checkIndex(t, p.Engine, r.idx.Of("w", 0)) // routing goes on with what is known
-		time.Sleep(time.Minute)
-		r.is("w", follow.Predicted, "after a minute")
-
-		next := r.speaks(2, publish.Config{})
-		next.tell(next.Store(2))
-		synctest.Wait()
-		assert.True(t, r.follows(next), "the next process is not followed: %+v", r.status("w"))
-	})
-}
-
 func TestStateHoldsUntilThePublisherSpeaks(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -93,7 +72,8 @@ func TestStateHoldsUntilThePublisherSpeaks(t *testing.T) {
 		state  follow.State
 		ring   uint64
 	}{
-		{"silent, nothing missed", 20 * time.Second, 0, follow.Silent, 0},
+		{"soon after, nothing missed", 4 * time.Second, 0, follow.Live, 0},
+		{"late, nothing missed", 7 * time.Second, 0, follow.Silent, 0},
 		{"silent, and messages missed", 20 * time.Second, 3, follow.Silent, 1},
 		{"predicted, nothing missed", 2 * time.Minute, 0, follow.Predicted, 0},
 		{"predicted, and messages missed", 2 * time.Minute, 3, follow.Predicted, 1},
@@ -106,6 +86,8 @@ func TestStateHoldsUntilThePublisherSpeaks(t *testing.T) {
 			time.Sleep(c.silent)
 			synctest.Wait()
 			r.is("w", c.state, c.name)
+			assert.Equal(t, before.Heard, r.status("w").Heard)
+			assert.Equal(t, before.Blocks, r.idx.Of("w", 0).Blocks(), "routing goes on with what is known: %s", c.name)
 			assert.Equal(t, asked, away.asked.Load(), "requests: %s", c.name)
 			drop.drop.Store(false)
 			time.Sleep(time.Second) // the next heartbeat

@@ -69,21 +69,6 @@ func TestPublisherRestartDropsOldView(t *testing.T) {
 	})
 }
 
-func TestSubscriberStartsAfterPublisher(t *testing.T) {
-	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
-		p := r.speaks(3, publish.Config{MaxBytes: 4096}) // a snapshot takes pages
-		p.say(100)
-		synctest.Wait()
-		assert.True(t, len(r.sub.Sources()) == 0 && r.idx.Of("w", 0).Blocks() == 0, "a worker is followed that is not tracked")
-		r.track("w")
-		synctest.Wait()
-		assert.True(t, r.follows(p) && r.status("w").Snapshots == 1, "not live at once: %+v", r.status("w"))
-		r.sub.Untrack(eventstest.Pool, "w")
-		synctest.Wait()
-		assert.True(t, !r.idx.Has("w", 0) && len(r.sub.Sources()) == 0, "an untracked worker is still there")
-	})
-}
-
 // A worker that is tracked again at once is another process, of which nothing was heard yet.
 func TestTrackedAgainIsEmpty(t *testing.T) {
 	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
@@ -121,8 +106,16 @@ func TestWorkerWithoutPublisherWaits(t *testing.T) {
 	})
 }
 
+// A worker is followed while it is tracked, a publisher that was there before at once, of the ranks that were named last.
 func TestTrackAgainChangesRanks(t *testing.T) {
 	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
+		p := r.speaks(3, publish.Config{MaxBytes: 4096}) // a snapshot takes pages
+		p.say(100)
+		synctest.Wait()
+		assert.Zero(t, r.idx.Of("w", 0).Blocks(), "a worker is followed that is not tracked")
+		r.track("w")
+		synctest.Wait()
+		assert.True(t, r.follows(p) && r.status("w").Snapshots == 1, "not live at once: %+v", r.status("w"))
 		for _, want := range [][]int{{0}, {0, 1, 2}, {0, 1, 2}, {1}} {
 			r.sub.Track(eventstest.Pool, "w", want, 16, 0)
 			synctest.Wait()
@@ -133,6 +126,9 @@ func TestTrackAgainChangesRanks(t *testing.T) {
 			assert.ElementsMatch(t, want, got)
 		}
 		assert.False(t, r.idx.Has("w", 0), "rank 0 is still indexed")
+		r.sub.Untrack(eventstest.Pool, "w")
+		synctest.Wait()
+		assert.Empty(t, r.sub.Sources(), "an untracked worker is still there")
 	})
 }
 
