@@ -114,8 +114,6 @@ func gaps(answers []streamed) (all []time.Duration) {
 func BenchmarkFaults(b *testing.B) {
 	const rounds = 10
 	b.Run("decode killed", func(b *testing.B) { decodeKilled(b, rounds) })
-	b.Run("decode frozen", decodeFrozen)
-	b.Run("rolling restart", rollingRestart)
 	for name, c := range map[string]struct{ kill, lose bool }{
 		"prefill killed": {true, false}, "hand-off lost": {false, true}, "prefill killed, hand-off lost": {true, true},
 	} {
@@ -143,70 +141,6 @@ func decodeKilled(b *testing.B, rounds int) {
 	assert.True(b, !*fleet.Update || p50 <= ttft+50*time.Millisecond && p99 <= time.Second,
 		"the gap's p50 may be %v and its p99 1s", ttft+50*time.Millisecond)
 	f.report("decode killed in mid-answer", fmt.Sprintf("%d of %[1]d streams exact; TTFT of their cached prompts %v", len(silent), ttft.Round(time.Millisecond)), "none", silent)
-}
-
-func decodeFrozen(b *testing.B) {
-	f := startFleet(b, "--prefill", "1", "--decode", "2", "--lease-ttl", "60s")
-	silent := gaps(f.breakDecode("Frozen", 100, syscall.SIGSTOP))
-	f.signal("decode-1", syscall.SIGCONT)
-	f.nothingHeld(false)
-	if longest, limit := quantile(silent, 1), 10*time.Second; *fleet.Update && (longest < limit-time.Second || longest > limit+2*time.Second) {
-		b.Errorf("the longest gap is %v: the automatic limit is %v", longest, limit)
-	}
-	f.report("decode frozen in mid-answer", fmt.Sprintf("%d of %[1]d streams exact", len(silent)), "none", silent)
-	f.stop()
-}
-
-// every calls do once a period until the context ends.
-func every(ctx context.Context, period time.Duration, do func()) {
-	tick := time.NewTicker(period)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			do()
-		}
-	}
-}
-
-// rollingRestart drains and restarts every worker of 2P2D, one after the other, under 20 requests a second.
-func rollingRestart(b *testing.B) {
-	f := startFleet(b, "--prefill", "2", "--decode", "2")
-	ctx, enough := context.WithCancel(b.Context())
-	var guard sync.Mutex
-	var answers []streamed
-	var group sync.WaitGroup
-	defer group.Wait()
-	defer enough()
-	group.Go(func() {
-		asked := 0
-		every(ctx, 50*time.Millisecond, func() {
-			asked++
-			i := asked
-			group.Go(func() {
-				s := f.stream(b.Context(), prompts(fmt.Sprint("Rolling ", i), 1)[0], 20+i%80, func() {})
-				assert.Empty(b, s.wrong(), "request %d", i)
-				guard.Lock()
-				defer guard.Unlock()
-				answers = append(answers, s)
-			})
-		})
-	})
-	for range 3 {
-		for _, id := range []string{"prefill-1", "prefill-2", "decode-1", "decode-2"} {
-			f.order("drain", id, "--move")
-			f.signal(id, syscall.SIGKILL)
-			f.restarted(id)
-			f.order("uncordon", id)
-		}
-	}
-	enough()
-	group.Wait()
-	f.nothingHeld(false)
-	f.report("every worker drained and restarted", fmt.Sprintf("%d of %[1]d streams exact", len(answers)), "none", gaps(answers))
-	f.stop()
 }
 
 // prefillBreaks kills a prefill worker under streams, loses three hand-offs of ten, or both: no answer is lost.

@@ -2,10 +2,8 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -128,147 +126,56 @@ func TestOperatingErrorCodes(t *testing.T) {
 	assert.Equal(t, want, got, "codes and statuses that the sources answer, and those of docs/operating.md")
 }
 
-// errorCodes collects, from the sources in folders, each code that an
-// openai.Error is made with and its status; "4xx" is an engine's own.
+var (
+	// maker finds a func of internal/openai that makes an error, with its status.
+	maker = regexp.MustCompile(`(?m)^func (\w+)\(.*\) \*Error \{\n(?:\t.*\n)*?\t.*Error\{Status: (http\.\w+)`)
+	// made finds an error as it is made, by a literal or by such a func, and a code that it is given later.
+	made = regexp.MustCompile(`\bError\{\s*Status:\s*([\w.]+)(?:\(\))?,\s*(?:Type:\s*"\w+",\s*(?://.*\s*)?)?(?:Code:\s*"(\w+)")?` +
+		`|\b(\w+)\((?:"(\w+)",\s)?|\.Code = "(\w+)"`)
+)
+
+// errorCodes collects, from the sources in folders, each code that an openai.Error is made with and its status; "4xx" is an engine's
+// own. Codes that are no literals are fault classes, or another error's.
 func errorCodes(t *testing.T, folders ...string) map[string]string {
 	t.Helper()
-	c := codes{t: t, makers: map[string]string{}, found: map[string]string{}}
-	var funcs []*ast.FuncDecl
+	var sources strings.Builder
 	for _, folder := range folders {
 		paths, err := filepath.Glob(filepath.Join(folder, "*.go"))
 		require.True(t, err == nil && len(paths) != 0, "no sources in %s: %v", folder, err)
 		for _, path := range paths {
-			if strings.HasSuffix(path, "_test.go") {
-				continue
-			}
-			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			text, err := os.ReadFile(path)
 			require.NoError(t, err)
-			for _, d := range file.Decls {
-				if f, ok := d.(*ast.FuncDecl); ok {
-					funcs = append(funcs, f)
-				}
+			if !strings.HasSuffix(path, "_test.go") {
+				sources.Write(text)
 			}
 		}
 	}
-	for _, f := range funcs { // first those that make errors, for their statuses
-		c.maker(f)
-	}
-	for _, f := range funcs {
-		c.collect(f)
-	}
-	require.GreaterOrEqual(t, len(c.found), 20, "only N codes were found in the sources")
-	return c.found
-}
-
-type codes struct {
-	t      *testing.T
-	makers map[string]string // status by the func of internal/openai that makes an error
-	found  map[string]string // status by code
-}
-
-// maker notes the status of the error that f returns, if it makes one.
-func (c *codes) maker(f *ast.FuncDecl) {
-	ast.Inspect(f, func(n ast.Node) bool {
-		if lit, ok := n.(*ast.CompositeLit); ok && isError(lit.Type) && c.makers[f.Name.Name] == "" {
-			c.makers[f.Name.Name] = statusOf(member(lit, "Status"))
-		}
-		return true
-	})
-}
-
-// collect finds the codes in f: in literals, in assignments to an error that a
-// func made, and in calls of those funcs that take a code.
-func (c *codes) collect(f *ast.FuncDecl) {
-	made := map[string]string{} // status by the variable's name
-	ast.Inspect(f, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.CompositeLit:
-			if isError(n.Type) {
-				c.note(member(n, "Code"), statusOf(member(n, "Status")))
-			}
-		case *ast.CallExpr:
-			if name := nameOf(n); slices.Contains([]string{"BadGateway", "Unavailable", "GatewayTimeout"}, name) && len(n.Args) > 0 {
-				c.note(n.Args[0], c.makers[name])
-			}
-		case *ast.AssignStmt:
-			for i, left := range n.Lhs {
-				if i >= len(n.Rhs) {
-					break
-				}
-				switch left := left.(type) {
-				case *ast.Ident:
-					if call, ok := n.Rhs[i].(*ast.CallExpr); ok {
-						made[left.Name] = c.makers[nameOf(call)]
-					}
-				case *ast.SelectorExpr:
-					if of, ok := left.X.(*ast.Ident); ok && left.Sel.Name == "Code" {
-						c.note(n.Rhs[i], made[of.Name])
-					}
-				}
-			}
-		}
-		return true
-	})
-}
-
-// note takes in a code that is a literal. Codes that come from elsewhere are
-// fault classes, or another error's.
-func (c *codes) note(code ast.Expr, status string) {
-	lit, ok := code.(*ast.BasicLit)
-	if !ok || lit.Kind != token.STRING {
-		return
-	}
-	name, err := strconv.Unquote(lit.Value)
-	require.NoError(c.t, err)
-	if status == "" {
-		status = "4xx" // an engine's own
-	}
-	if before := c.found[name]; before != "" && before != status {
-		c.t.Errorf("the code %s has the statuses %s and %s", name, before, status)
-	}
-	c.found[name] = status
-}
-
-// isError reports whether a literal's type is openai.Error, by whatever name its
-// package has it.
-func isError(of ast.Expr) bool {
-	if of, ok := of.(*ast.SelectorExpr); ok && nameOf(of.X) != "openai" {
-		return false
-	}
-	return nameOf(of) == "Error"
-}
-
-// member is the value of a literal's field; nil where it is absent.
-func member(lit *ast.CompositeLit, name string) ast.Expr {
-	for _, e := range lit.Elts {
-		if kv, ok := e.(*ast.KeyValueExpr); ok && nameOf(kv.Key) == name {
-			return kv.Value
-		}
-	}
-	return nil
-}
-
-// nameOf is the last name of what is used or called.
-func nameOf(e ast.Expr) string {
-	switch e := e.(type) {
-	case *ast.Ident:
-		return e.Name
-	case *ast.SelectorExpr:
-		return e.Sel.Name
-	case *ast.CallExpr:
-		return nameOf(e.Fun)
-	}
-	return ""
-}
-
-// statusOf is the number behind http.StatusX; empty for anything else.
-func statusOf(e ast.Expr) string {
+	statuses, makers, found := map[string]string{}, map[string]string{}, map[string]string{}
 	for n := 100; n < 600; n++ {
-		if text := http.StatusText(n); text != "" && nameOf(e) == "Status"+strings.ReplaceAll(text, " ", "") {
-			return strconv.Itoa(n)
+		statuses["http.Status"+strings.ReplaceAll(http.StatusText(n), " ", "")] = strconv.Itoa(n)
+	}
+	for _, m := range maker.FindAllStringSubmatch(sources.String(), -1) {
+		makers[m[1]] = statuses[m[2]]
+	}
+	status := ""
+	for _, m := range made.FindAllStringSubmatch(sources.String(), -1) {
+		literal, code, name := m[1], m[2]+m[5], m[3]
+		switch {
+		case literal != "":
+			status = cmp.Or(statuses[literal], "4xx")
+		case makers[name] != "":
+			status = makers[name]
+			if slices.Contains([]string{"BadGateway", "Unavailable", "GatewayTimeout"}, name) {
+				code = m[4]
+			}
+		}
+		if code != "" {
+			assert.Equal(t, status, cmp.Or(found[code], status), "the code %s has two statuses", code)
+			found[code] = status
 		}
 	}
-	return ""
+	require.GreaterOrEqual(t, len(found), 20, "only N codes were found in the sources")
+	return found
 }
 
 // set is the command's settings.

@@ -45,15 +45,8 @@ func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
 			},
 			`TTFT +0 +0`,
 		},
-		{"two answers", 2, answer(3), "", []string{"2 answered, 0 failed", "Goodput: 2 of 2 requests came with"}, `Goodput[^.]*%`},
 		{"answers without a token", 3, answer(0), "", []string{"Goodput: 0 of 3 requests", "fewer tokens than were asked for: 3"}, `TTFT +[0-9]+ +0`},
 		{"one token each", 3, answer(1), "--osl 1", []string{"3 answered"}, `ITL +[0-9]+ +0`},
-		{"a stream that ends in an error", 3, func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprint(w, "data: {\"error\":{\"message\":\"it waited for 1m0s\",\"code\":\"queue_timeout\"}}\n\n")
-		}, "", []string{"0 answered, 3 refused, 0 failed", "3 error_event queue_timeout: it waited for 1m0s"}, ``},
-		{"another form of error", 2, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no such\n thing", http.StatusNotFound) }, "",
-			[]string{"2 http_404: no such thing"}, ``},
-		{"no limits", 2, answer(3), "--slo-ttft 0s --slo-itl 0s", []string{"Goodput: no limits are set."}, ``},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newOpenAI(t)

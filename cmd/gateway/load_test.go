@@ -110,22 +110,6 @@ func TestLoadMakesAWorkloadAndReports(t *testing.T) {
 	assert.Contains(t, read(page), "<title>Forty</title>", "the HTML report has no title")
 }
 
-func TestLoadReplaysATrace(t *testing.T) {
-	s := newOpenAI(t)
-	trace := written(t, "trace.jsonl", `{"timestamp":0,"input_length":10,"output_length":2,"hash_ids":[1]}
-{"session_id":"a","timestamp":5,"input_length":10,"output_length":1}
-{"session_id":"a","delay":5,"input_length":10,"output_length":1}
-{"timestamp":3600000,"input_length":10,"output_length":1}`)
-	status, stdout, stderr := loading(t, "--url", s.URL, "--model", "the-model", "--trace", trace, "--limit", "3", "--speed", "2", "--prompt", "text")
-	require.True(t, status == exitOK && strings.Contains(stdout, "3 answered, 0 failed"),
-		"status %d\n%s%s", status, stdout, stderr)
-	for _, p := range s.prompts {
-		if text, ok := p.(string); !ok || strings.Count(text, " ") != 10 {
-			t.Errorf("not ten words: %q", p)
-		}
-	}
-}
-
 // Ctrl-C in the middle ends with a report of what ran.
 func TestLoadIsEndedByItsContext(t *testing.T) {
 	s := newOpenAI(t)

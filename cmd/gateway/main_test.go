@@ -38,6 +38,7 @@ func TestCommandLine(t *testing.T) {
 		{"dev --fault-scenario f.yaml --allow-faults", exitUsage, "no such file"},
 		{"dev --router-policy-config classes.yaml", exitUsage, "no such file"},
 		{"serve --router-policy-config classes.yaml", exitUsage, "router-policy-config"},
+		{"select --token-file missing", exitUsage, "token-file"},
 		{"worker --role both --block-size 0", exitUsage, "block-size"},
 		{"config --router-mode fastest", exitUsage, "router-mode"},
 		{"config --client-hints some", exitUsage, "client-hints (flag): "},

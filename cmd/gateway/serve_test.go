@@ -131,6 +131,7 @@ func TestServeWithoutATemporaryFolder(t *testing.T) {
 
 func TestServeRefusesWhatDoesNotGoTogether(t *testing.T) {
 	t.Parallel()
+	keys := written(t, "keys", clientKey+"\nsh0rt\n")
 	lines(t, nil, "serve --http-port 0", []line{
 		{"--nats-url nats://h:1", exitUsage, "nats-url alone finds none"},
 		{"--etcd-endpoints h:1", exitUsage, "nats-url: KV events pass through NATS"},
@@ -146,6 +147,7 @@ func TestServeRefusesWhatDoesNotGoTogether(t *testing.T) {
 		},
 		{"--worker-allow http://10.0.0.1", exitUsage, `worker-allow (flag): "http://10.0.0.1" is no host`},
 		{"--worker-url http://h:1 --worker-api-key-file " + written(t, "key", "two\nlines\n"), exitUsage, "worker-api-key-file (flag)"},
+		{"--worker-url http://h:1 --admin-key-file " + keys, exitUsage, "admin-key-file: " + keys + ":2"},
 		{"--remote-index-url index:8090", exitUsage, "remote-index-url"},
 		{"--remote-index-url http://me:pw@index:8090", exitUsage, "remote-index-token-file has the token"},
 		{"--remote-index-url http://index:8090 --remote-index-token-file missing", exitUsage, "remote-index-token-file"},
@@ -155,5 +157,5 @@ func TestServeRefusesWhatDoesNotGoTogether(t *testing.T) {
 		{"--replica-peers h --prefill-url http://h:1", exitUsage, "HOST:PORT"},
 		{"--replica-peers h:1 --prefill-url http://h:1 --durable-kv-events", exitUsage, "durable-kv-events"},
 		{"--replica-peers h:1 --prefill-url http://h:1 --embed-listen 0.0.0.0", exitUsage, "embed-password-file"},
-	}, "lines")
+	}, "lines", "sh0rt")
 }

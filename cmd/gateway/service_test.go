@@ -83,13 +83,3 @@ func TestServices(t *testing.T) {
 		})
 	}
 }
-
-func TestServiceCommandLines(t *testing.T) {
-	lines(t, nil, "", []line{
-		{"index --help", exitOK, "/query_by_hash"},
-		{"index --help", exitOK, "--kv-index-max-blocks"},
-		{"select --help", exitOK, "--reservation-ttl"},
-		{"select --help-all", exitOK, "--kv-index-max-blocks"},
-		{"select --token-file missing", exitUsage, "token-file"},
-	})
-}

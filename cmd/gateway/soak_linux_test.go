@@ -25,17 +25,13 @@ import (
 )
 
 var (
-	soakFor  = flag.Duration("soak", 10*time.Second, "how long BenchmarkSoak puts load on a gateway; with -update and 1m or more it writes docs/soak.svg and the figures in docs/faults.md")
+	soakFor  = flag.Duration("soak", time.Minute, "how long BenchmarkSoak puts load on a gateway; with -update it writes docs/soak.svg and the figures in docs/faults.md")
 	soakSeed = flag.Uint64("soak-seed", 0, "seed of BenchmarkSoak's faults, prompts and kills; 0 draws one")
 )
 
 const (
 	soakRate    = 100 // requests a second, whatever the answers take
 	soakPrompts = 120 // different ones
-	// soakLong is from how long a soak on is one whose figures count. A shorter one shares the machine with other tests,
-	// the race detector's too: it has a lower rate, and no limit for what the gateway holds meanwhile.
-	soakLong      = time.Minute
-	soakShortRate = 30
 )
 
 // soakRules are the shapes in which the soak injects a fault; one that is not here is injected without parameters.
@@ -129,7 +125,7 @@ func BenchmarkSoak(b *testing.B) {
 	}
 	s.asked, s.right = 0, 0
 	// The gateway closes a connection to a worker that has been idle for 4 s; those of clients are closed here.
-	settle := min(6*time.Second, *soakFor/10)
+	const settle = 6 * time.Second
 	rest := func() sample {
 		transport.CloseIdleConnections()
 		return s.sample()
@@ -137,15 +133,11 @@ func BenchmarkSoak(b *testing.B) {
 	wait(b.Context(), settle)
 	before := rest()
 
-	rate := soakRate
-	if *soakFor < soakLong {
-		rate = soakShortRate
-	}
 	s.start = time.Now()
 	ctx, enough := context.WithTimeout(b.Context(), *soakFor)
 	defer enough()
 	var group sync.WaitGroup
-	group.Go(func() { s.load(ctx, rate, rand.New(rand.NewPCG(seed, 1))) })
+	group.Go(func() { s.load(ctx, rand.New(rand.NewPCG(seed, 1))) })
 	var samples []sample
 	group.Go(func() {
 		every(ctx, time.Second, func() {
@@ -154,8 +146,8 @@ func BenchmarkSoak(b *testing.B) {
 		})
 	})
 	kills := 0
-	rng, pause := rand.New(rand.NewPCG(seed, 2)), min(10*time.Second, *soakFor/4)
-	for wait(ctx, pause/2+time.Duration(rng.Int64N(int64(pause)))) {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	for wait(ctx, 5*time.Second+time.Duration(rng.Int64N(int64(10*time.Second)))) {
 		id := ids[rng.IntN(len(ids))]
 		workers[id].kill()
 		kills++
@@ -167,12 +159,12 @@ func BenchmarkSoak(b *testing.B) {
 	s.readLog()
 
 	var after sample
-	s.eventually("no request is in flight", func() bool { after = s.sample(); return after.inFlight == 0 })
+	s.eventually("no request is in flight", func() bool { after = s.sample(); return after.held[inFlight] == 0 })
 	transport.CloseIdleConnections()
 	wait(b.Context(), settle)
 	s.eventually("descriptors and goroutines are back", func() bool {
 		after = rest()
-		return after.descriptors <= before.descriptors+10 && after.goroutines <= before.goroutines+20
+		return after.held[descriptors] <= before.held[descriptors]+10 && after.held[goroutines] <= before.held[goroutines]+20
 	})
 	s.nothingHeld(true)
 	resumes := s.total("tandem_frontend_model_migration_total", `migration_type="ongoing_request"`)
@@ -180,7 +172,7 @@ func BenchmarkSoak(b *testing.B) {
 	gone := s.total("tandem_frontend_disconnected_clients", "")
 
 	first, middle, last := thirds(samples)
-	figures := s.figures(rate, kills, int(resumes), int(retries), before, first, middle, last, after)
+	figures := s.figures(kills, int(resumes), int(retries), before, first, middle, last, after)
 	b.Logf("\n%s", figures)
 	b.Logf("%d clients left, the gateway counts %.0f; faults injected: %v", s.left, gone, s.hits)
 	for _, wrong := range s.wrong {
@@ -190,29 +182,35 @@ func BenchmarkSoak(b *testing.B) {
 		b.Errorf("%d answers of %d were neither the undisturbed one nor one typed error", s.lost, s.asked)
 	}
 	// A refused connection takes its worker out for 5 s, so that those that are injected leave none of a role at times.
-	if s.right < s.asked/2 || *soakFor >= soakLong && s.right < s.asked*3/4 {
-		b.Errorf("%d answers of %d were right", s.right, s.asked)
+	assert.GreaterOrEqual(b, s.right, s.asked*3/4, "right answers of %d", s.asked)
+	assert.LessOrEqual(b, last.held[memory], middle.held[memory]*1.05+4, "memory grows from the middle third to the last, MiB")
+	for _, kind := range []int{descriptors, goroutines} {
+		assert.LessOrEqual(b, last.held[kind], middle.held[kind]*1.1+20, "%s grow from the middle third to the last", held[kind])
 	}
-	if *soakFor >= soakLong {
-		if last.rss > middle.rss*1.05+4 {
-			b.Errorf("memory grows: %.1f MiB in the middle third, %.1f MiB in the last", middle.rss, last.rss)
-		}
-		if last.descriptors > middle.descriptors*1.1+20 || last.goroutines > middle.goroutines*1.1+20 {
-			b.Errorf("descriptors or goroutines grow: %+v, then %+v", middle, last)
-		}
-		for _, f := range fault.Faults() {
-			if s.hits[f.Name] == 0 {
-				b.Errorf("%s was never injected", f.Name)
-			}
-		}
+	for _, f := range fault.Faults() {
+		assert.NotZero(b, s.hits[f.Name], "how often %s was injected", f.Name)
 	}
 	if b.Failed() {
 		b.Logf("the gateway's log ends:\n%s", s.logTail)
 	}
-	if *fleet.Update && *soakFor >= soakLong && !b.Failed() {
+	if *fleet.Update && !b.Failed() {
 		writeSoak(b, figures, samples)
 	}
 	s.stop()
+}
+
+// every calls do once a period until the context ends.
+func every(ctx context.Context, period time.Duration, do func()) {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			do()
+		}
+	}
 }
 
 // wait reports whether the context lasted that long.
@@ -225,13 +223,13 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// load sends rate requests a second until the context ends, and returns once each has ended. Of fifty clients one
+// load sends soakRate requests a second until the context ends, and returns once each has ended. Of fifty clients one
 // leaves in the middle of its answer.
-func (s *soaking) load(ctx context.Context, rate int, rng *rand.Rand) {
+func (s *soaking) load(ctx context.Context, rng *rand.Rand) {
 	var group sync.WaitGroup
 	begun, n := time.Now(), 0
-	every(ctx, time.Second/time.Duration(rate), func() {
-		for ; n < int(time.Since(begun).Seconds()*float64(rate)); n++ { // a tick that came late is made up for
+	every(ctx, time.Second/soakRate, func() {
+		for ; n < int(time.Since(begun).Seconds()*soakRate); n++ { // a tick that came late is made up for
 			q, leaves := s.questions[rng.IntN(len(s.questions))], 0
 			if rng.IntN(50) == 0 {
 				leaves = 1 + rng.IntN(q.tokens)
@@ -288,12 +286,22 @@ func (s *soaking) readLog() {
 	s.logTail = s.logTail[max(0, len(s.logTail)-20_000):]
 }
 
+// What a gateway holds.
+const (
+	memory = iota
+	heap
+	descriptors
+	goroutines
+	inFlight
+)
+
+// held are the names of it.
+var held = [...]string{"resident memory, MiB", "heap in use, MiB", "descriptors", "goroutines", "requests in flight"}
+
 // sample is what the gateway's process holds at a moment, or on average over some.
 type sample struct {
-	at                      time.Duration // since the start
-	rss, heap               float64       // MiB
-	descriptors, goroutines float64
-	inFlight                float64 // requests
+	at   time.Duration // since the start
+	held [len(held)]float64
 }
 
 // sample reads one, from the kernel and from /metrics.
@@ -303,16 +311,16 @@ func (s *soaking) sample() sample {
 	for line := range strings.Lines(string(status)) {
 		var kib float64
 		if n, _ := fmt.Sscanf(line, "VmRSS: %f kB", &kib); n == 1 {
-			now.rss = kib / 1024
+			now.held[memory] = kib / 1024
 		}
 	}
 	open, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
-	now.descriptors = float64(len(open))
+	now.held[descriptors] = float64(len(open))
 	_, metrics := get(s.url + "/metrics")
-	now.goroutines = totalOf(metrics, "go_goroutines", "")
-	now.heap = totalOf(metrics, "go_memstats_heap_inuse_bytes", "") / (1 << 20)
-	now.inFlight = totalOf(metrics, "tandem_frontend_active_requests", "")
-	assert.True(s.t, now.rss != 0 && now.goroutines != 0,
+	now.held[goroutines] = totalOf(metrics, "go_goroutines", "")
+	now.held[heap] = totalOf(metrics, "go_memstats_heap_inuse_bytes", "") / (1 << 20)
+	now.held[inFlight] = totalOf(metrics, "tandem_frontend_active_requests", "")
+	assert.True(s.t, now.held[memory] != 0 && now.held[goroutines] != 0,
 		"%v after the start the gateway could not be sampled: %+v", now.at, now)
 	return now
 }
@@ -327,9 +335,9 @@ func (s *soaking) total(metric, label string) float64 {
 func thirds(all []sample) (first, middle, last sample) {
 	mean := func(of []sample) (m sample) {
 		for _, s := range of {
-			n := float64(len(of))
-			m.rss, m.heap, m.inFlight = m.rss+s.rss/n, m.heap+s.heap/n, m.inFlight+s.inFlight/n
-			m.descriptors, m.goroutines = m.descriptors+s.descriptors/n, m.goroutines+s.goroutines/n
+			for kind, n := range s.held {
+				m.held[kind] += n / float64(len(of))
+			}
 		}
 		return m
 	}
@@ -337,20 +345,8 @@ func thirds(all []sample) (first, middle, last sample) {
 	return mean(all[:n/3]), mean(all[n/3 : n*2/3]), mean(all[n*2/3:])
 }
 
-// held is what is reported of the gateway.
-var held = []struct {
-	name  string
-	value func(sample) float64
-}{
-	{"resident memory, MiB", func(s sample) float64 { return s.rss }},
-	{"heap in use, MiB", func(s sample) float64 { return s.heap }},
-	{"descriptors", func(s sample) float64 { return s.descriptors }},
-	{"goroutines", func(s sample) float64 { return s.goroutines }},
-	{"requests in flight", func(s sample) float64 { return s.inFlight }},
-}
-
 // figures are the soak's result as docs/faults.md has it.
-func (s *soaking) figures(rate, kills, resumes, retries int, before, first, middle, last, after sample) string {
+func (s *soaking) figures(kills, resumes, retries int, before, first, middle, last, after sample) string {
 	var codes []string
 	all := 0
 	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
@@ -361,15 +357,15 @@ func (s *soaking) figures(rate, kills, resumes, retries int, before, first, midd
 		hits += n
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "| %s at %d requests a second | |\n|---|---|\n", fmt.Sprintf("%g min", math.Round(soakFor.Minutes()*100)/100), rate)
+	fmt.Fprintf(&b, "| %s at %d requests a second | |\n|---|---|\n", fmt.Sprintf("%g min", math.Round(soakFor.Minutes()*100)/100), soakRate)
 	fmt.Fprintf(&b, "| requests | %d |\n| undisturbed, token for token | %d |\n| one typed error | %d: %s |\n", s.asked, s.right, all, strings.Join(codes, ", "))
 	fmt.Fprintf(&b, "| clients that left in mid-answer | %d |\n| neither | %d |\n", s.left, s.lost)
 	fmt.Fprintf(&b, "| faults injected, of %d kinds | %d |\n| workers killed | %d |\n| streams that moved | %d |\n| requests tried again before their first token | %d |\n", len(s.hits), hits, kills, resumes, retries)
 	b.WriteString("\n| gateway | before | first third | middle third | last third | after |\n|---|---|---|---|---|---|\n")
-	for _, row := range held {
-		fmt.Fprintf(&b, "| %s |", row.name)
+	for kind, name := range held {
+		fmt.Fprintf(&b, "| %s |", name)
 		for _, at := range []sample{before, first, middle, last, after} {
-			fmt.Fprintf(&b, " %.0f |", row.value(at))
+			fmt.Fprintf(&b, " %.0f |", at.held[kind])
 		}
 		b.WriteByte('\n')
 	}

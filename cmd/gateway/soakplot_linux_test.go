@@ -43,17 +43,17 @@ func plotSoak(samples []sample) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d"><title>A gateway under load and faults</title><style>%s</style><rect class="page" width="100%%" height="100%%"/>`,
 		2*wide, 2*high, soakStyle)
-	for i, of := range held[:4] {
+	for i, name := range held[:inFlight] {
 		var s plot.Series
 		for n := min(places, len(samples)); len(s.X) < n; {
 			share := samples[len(s.X)*len(samples)/n : (len(s.X)+1)*len(samples)/n]
 			most := 0.
 			for _, at := range share {
-				most = max(most, of.value(at))
+				most = max(most, at.held[i])
 			}
 			s.X, s.Y = append(s.X, share[0].at.Minutes()), append(s.Y, most)
 		}
-		p := plot.Plot{Title: of.name, X: plot.Axis{Name: "time", Unit: "min"}, Y: plot.Axis{Name: of.name}, Series: []plot.Series{s}}
+		p := plot.Plot{Title: name, X: plot.Axis{Name: "time", Unit: "min"}, Y: plot.Axis{Name: name}, Series: []plot.Series{s}}
 		at := fmt.Sprintf(`<svg x="%d" y="%d" width="%d" height="%d" `, i%2*wide, i/2*high, wide, high)
 		b.WriteString(strings.Replace(string(p.SVG()), "<svg ", at, 1))
 	}

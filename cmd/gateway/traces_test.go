@@ -32,9 +32,12 @@ func TestFirstCommandsNeedNothing(t *testing.T) {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 	s := newOpenAI(t)
-	status, stdout, stderr = inside(t, nil, "load", "--url", s.URL, "--limit", "5", "--speed", "1000")
+	status, stdout, stderr = inside(t, nil, "load", "--url", s.URL, "--limit", "5", "--speed", "1000", "--prompt", "text")
 	if status != exitOK || !strings.Contains(stderr, "No --trace and no --rate: this is the built-in trace") || !strings.Contains(stdout, "5 answered") {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
+	}
+	for _, p := range s.prompts {
+		assert.IsType(t, "", p, "a prompt")
 	}
 	plan := written(t, "p.yaml", "workload: {trace: conversation_trace.jsonl}\nfleet: {workers: 2}\n")
 	absent := filepath.Join(filepath.Dir(plan), "conversation_trace.jsonl")

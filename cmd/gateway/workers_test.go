@@ -115,14 +115,6 @@ func TestKeysAreReadAgain(t *testing.T) {
 	assert.Contains(t, s.logs.String(), "client_keys=1")
 }
 
-// A file of keys that is wrong is a mistake of the command line's: status 2,
-// file and line, and nothing of what stands there.
-func TestBrokenKeyFile(t *testing.T) {
-	t.Parallel()
-	path := written(t, "keys", clientKey+"\nsh0rt\n")
-	lines(t, nil, "dev --in-process --http-port 0", []line{{"--admin-key-file " + path, exitUsage, "admin-key-file: " + path + ":2"}}, "sh0rt")
-}
-
 // A drain says about how long it still takes, once it has a pace.
 func TestDrainLeft(t *testing.T) {
 	for _, tt := range []struct {

@@ -166,15 +166,11 @@ type unread struct{ read bool }
 
 func (u *unread) Read([]byte) (int, error) { u.read = true; return 0, io.EOF }
 
-// A worker or a reservation is small: only what has prompts in it may be large.
-func TestAdministrationIsSmall(t *testing.T) {
-	s := newIndex(t, Config{})
-	long := strings.Repeat(" ", small)
-	must(t, s, 413, "POST", "/register", `{"id": "w1"}`+long)
-	must(t, s, 400, "POST", "/query", `{}`+long)
-}
-
+// What is too large is refused: of administration, whose bodies have no prompts in them, early.
 func TestStoppingAndTooLarge(t *testing.T) {
+	long := strings.Repeat(" ", small)
+	must(t, newIndex(t, Config{}), 413, "POST", "/register", `{"id": "w1"}`+long)
+	must(t, newIndex(t, Config{}), 400, "POST", "/query", `{}`+long)
 	s := newIndex(t, Config{MaxBodyBytes: 32})
 	assert.Contains(t, must(t, s, 413, "POST", "/query", `{"model": "`+strings.Repeat("m", 64)+`"}`), "body_too_large")
 	must(t, s, 405, "GET", "/query", "")

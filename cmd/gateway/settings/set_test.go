@@ -122,32 +122,6 @@ func TestUsageOfATopic(t *testing.T) {
 	assert.True(t, err != nil && strings.Contains(err.Error(), "the nearest is --help router-mode"), "a wrong topic: %v", err)
 }
 
-// A command of an example that is too long goes on after a backslash, and can still be pasted.
-func TestProseKeepsExamples(t *testing.T) {
-	var b bytes.Buffer
-	Prose(&b, 40, "one two three four five six seven eight nine\nten\n\n  gateway x --long-flag VALUE --another-one VALUE\nend")
-	if want := "one two three four five six seven eight\nnine ten\n\n  gateway x --long-flag VALUE \\\n      --another-one VALUE\nend\n"; b.String() != want {
-		t.Errorf("%q, want %q", b.String(), want)
-	}
-}
-
-// What another command has too is not explained twice.
-func TestReference(t *testing.T) {
-	var whole, shared bytes.Buffer
-	gatewaySet().Reference(&whole, nil)
-	New(new(all)).Reference(&shared, gatewaySet())
-	for _, want := range []string{
-		"\n### HTTP\n\n| flag | default | what it does | change it when |\n|---|---|---|---|\n| `--http-host` | 127.0.0.1 |",
-		"| `--http-port` | 8000 | TCP port to listen on. 0 picks a free one and prints it. From 0 to 65535. | it is taken |\n",
-		"| `--no-router-kv-events` | on | On: follow events. Older name: `--no-kv-events`. |  |\n",
-	} {
-		assert.Contains(t, whole.String(), want)
-		assert.NotContains(t, shared.String(), want)
-	}
-	assert.Contains(t, shared.String(), "| `--role` | both |")
-	assert.Contains(t, shared.String(), "\nAs for `gateway serve`: `--http-host`, ")
-}
-
 // panicOf is what f panics with, as text; empty when it does not.
 func panicOf(f func()) (text string) {
 	defer func() {

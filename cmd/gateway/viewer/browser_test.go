@@ -231,8 +231,8 @@ func lookAtPages(t *testing.T, b *browser) {
 	assert.NoError(t, stop())
 }
 
-// A killed worker reddens on the open page within two seconds, dots move on their ways, and the page stays clean. Over
-// plain HTTP TestKilledWorker looks at the same.
+// A killed worker reddens on the open page within two seconds, dots move on their ways, and the page stays clean; its
+// requests move.
 func lookAtKilledWorker(t *testing.T, b *browser) {
 	f := b.f
 	stop := f.load(24)
@@ -251,6 +251,10 @@ func lookAtKilledWorker(t *testing.T, b *browser) {
 	assert.NotEqual(t, "up", look[string](b, `document.querySelector('[data-live="w.tandem-sim.decode-2.word"]').textContent`),
 		"its state")
 	b.clean("the fleet")
+	f.Eventually("a request that was moved is listed", func() bool {
+		_, body := f.get("/console/requests?all=1")
+		return strings.Contains(body, "resume") || strings.Contains(body, `<td class="n">2</td>`)
+	})
 	b.until("the figures are there", `"ttft50 itl50 hits".split(" ").every((name) => /\d/.test(document.querySelector('.figures [data-live="m.tandem-sim.' + name + '"]').textContent))`)
 	shot(b, "console-fleet.png", 1280, 880, everywhere(".wide"))
 	require.NoError(t, stop(), "every request is answered")

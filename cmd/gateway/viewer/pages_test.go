@@ -108,32 +108,6 @@ func (f *fleet) watch(within time.Duration, each func(live map[string]string, ra
 	return false
 }
 
-// A worker that dies under load is shown as down, its requests move, and every one is answered.
-func TestKilledWorker(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, false)
-	stop := f.load(24)
-	f.Eventually("requests flow", func() bool { return f.sent.Load() > 100 })
-	killed := false
-	found := f.watch(20*time.Second, func(live map[string]string, _ string) bool {
-		if !killed {
-			killed = true
-			f.Workers["decode-2"].Kill()
-			return false
-		}
-		return live["w.tandem-sim.decode-2.tone"] == "bad"
-	})
-	assert.True(t, found, "the killed worker did not turn red")
-	if _, body := f.get("/"); !strings.Contains(body, `data-node="decode-2" data-role="decode" data-tone="bad"`) {
-		t.Error("the page does not show the worker as down")
-	}
-	f.Eventually("a request that was moved is listed", func() bool {
-		_, body := f.get("/console/requests?all=1")
-		return strings.Contains(body, "resume") || strings.Contains(body, `<td class="n">2</td>`)
-	})
-	assert.NoError(t, stop(), "a request was not answered")
-}
-
 // The page of a request has its steps, and every candidate with the terms of its cost. An answer that is not streamed has no first
 // token to show: one bar for decode's call, and dashes.
 func TestRequestPages(t *testing.T) {
