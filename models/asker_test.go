@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -79,15 +78,14 @@ const threeTokens = `{"count":3,"max_model_len":4096,"tokens":[7,8,9],"token_str
 // askingLibrary returns a library without languages whose model m is served by these workers.
 func askingLibrary(t *testing.T, engine string, workers speaking) (*Library, *engines) {
 	t.Helper()
-	log, e := slog.New(slog.DiscardHandler), &engines{answers: workers}
-	roster := pools.NewRoster(pools.Config{}, log)
+	var all []*pools.Worker
 	for id := range workers {
 		w := process(id, "1")
 		w.Engine = engine
-		require.NoError(t, roster.Put(*w))
+		all = append(all, w)
 	}
-	l, err := NewLibrary(Config{AskTimeout: time.Second, CacheBytes: 4 << 10}, roster, e, log, nil)
-	require.NoError(t, err)
+	e := &engines{answers: workers}
+	l, _ := library(t, Config{AskTimeout: time.Second, CacheBytes: 4 << 10}, e, all...)
 	return l, e
 }
 

@@ -11,14 +11,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
 
-func library(t *testing.T, cfg Config) *Library {
+// library returns a library whose models these workers serve, and its log.
+func library(t *testing.T, cfg Config, by upstream.Transport, workers ...*pools.Worker) (*Library, *strings.Builder) {
 	t.Helper()
-	l, err := NewLibrary(cfg, pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler)), nil, slog.New(slog.DiscardHandler), nil)
+	roster, log := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler)), &strings.Builder{}
+	for _, w := range workers {
+		require.NoError(t, roster.Put(*w))
+	}
+	l, err := NewLibrary(cfg, roster, by, slog.New(slog.NewTextHandler(log, nil)), nil)
 	require.NoError(t, err)
-	return l
+	return l, log
 }
 
 const says = `{"model":"m","messages":[{"role":"user","content":"a"}]}`
@@ -53,7 +59,7 @@ func TestModelsAreFound(t *testing.T) {
 		put(t, filepath.Join(root, path), template)
 	}
 	write(t, filepath.Join(root, "shelf/models--org--cached/refs/main"), "abc\n")
-	l := library(t, Config{ModelPaths: []string{filepath.Join(root, "shelf")}})
+	l, _ := library(t, Config{ModelPaths: []string{filepath.Join(root, "shelf")}}, nil)
 	for model, want := range map[string]string{
 		"org/whole": "whole", "any/last": "last", "last": "last", "org/cached": "abc", "org/unnamed": "only",
 		"../secret": "", "org/../../secret": "", filepath.Join(root, "secret"): "", "absent": "", "broken": "", "": "",
@@ -67,7 +73,7 @@ func TestModelsAreFound(t *testing.T) {
 func TestReload(t *testing.T) {
 	a, b := folder(t, map[string]string{"chat_template.jinja": "a1"}), folder(t, map[string]string{"chat_template.jinja": "b1"})
 	shelf := t.TempDir()
-	l := library(t, Config{Tokenizers: []string{"a=" + a, "b=" + filepath.Join(b, "tokenizer.json")}, ModelPaths: []string{shelf}})
+	l, _ := library(t, Config{Tokenizers: []string{"a=" + a, "b=" + filepath.Join(b, "tokenizer.json")}, ModelPaths: []string{shelf}}, nil)
 	l.find("c")
 	write(t, filepath.Join(a, "chat_template.jinja"), "a2")
 	write(t, filepath.Join(b, "chat_template.jinja"), "{{ broken")
@@ -75,9 +81,9 @@ func TestReload(t *testing.T) {
 	l.find("c") // it was looked for
 	assert.Empty(t, rendered(t, l, "c"), "before the reload")
 	err := l.Reload()
-	if err == nil || strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), `"b"`) || !strings.Contains(err.Error(), "chat_template.jinja") {
-		t.Errorf("the error is %v", err)
-	}
+	assert.ErrorContains(t, err, `"b"`)
+	assert.ErrorContains(t, err, "chat_template.jinja")
+	assert.NotContains(t, err.Error(), `"a"`)
 	l.find("c")
 	for model, want := range map[string]string{"a": "a2", "b": "b1", "c": "c1"} {
 		assert.Equal(t, want, rendered(t, l, model), model)
@@ -87,7 +93,7 @@ func TestReload(t *testing.T) {
 // A tokenizer without a model is the only served model's, whichever that is, also read again, and no model's while several are.
 func TestTheOnlyModelNeedsNoName(t *testing.T) {
 	path := folder(t, map[string]string{"chat_template.jinja": "1"})
-	l := library(t, Config{Tokenizers: []string{path}})
+	l, _ := library(t, Config{Tokenizers: []string{path}}, nil)
 	l.Put("a", Sim(0))
 	check := func(when string, want map[string]string, served ...string) {
 		t.Helper()

@@ -1,7 +1,6 @@
 package models
 
 import (
-	"log/slog"
 	"strings"
 	"testing"
 
@@ -20,14 +19,8 @@ func process(id, life string) *pools.Worker {
 // trusting is a library with a language for m, and a way to its prompts.
 func trusting(t *testing.T, template string, workers ...*pools.Worker) (l *Library, prompt func(more string) (Prompt, Source), log *strings.Builder) {
 	t.Helper()
-	roster := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))
-	for _, w := range workers {
-		require.NoError(t, roster.Put(*w))
-	}
-	log = &strings.Builder{}
 	path := folder(t, map[string]string{"chat_template.jinja": template})
-	l, err := NewLibrary(Config{Tokenizers: []string{"m=" + path}}, roster, &engines{}, slog.New(slog.NewTextHandler(log, nil)), nil)
-	require.NoError(t, err)
+	l, log = library(t, Config{Tokenizers: []string{"m=" + path}}, &engines{}, workers...)
 	card := Card{BlockSize: 16, Engine: "vllm"}
 	return l, func(more string) (Prompt, Source) {
 		t.Helper()

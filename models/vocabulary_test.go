@@ -2,7 +2,6 @@ package models
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/pools"
 )
 
 // The bound of token ids is the engine's own where it is reported, then the rows of the embedding, then what the tokenizer
@@ -56,21 +54,16 @@ func TestVocabularySize(t *testing.T) {
 // says so.
 func TestUnknownVocabulary(t *testing.T) {
 	for engine, refused := range map[string]bool{"sglang": true, "vllm": false} {
-		log := &strings.Builder{}
-		logger := slog.New(slog.NewTextHandler(log, nil))
-		roster := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))
-		l, err := NewLibrary(Config{}, roster, nil, logger, nil)
-		require.NoError(t, err)
 		w := process("w", "")
 		w.Engine = engine
-		require.NoError(t, roster.Put(*w))
+		l, log := library(t, Config{}, nil, w)
 		for range 2 {
 			l.reportUnsized("m")
 		}
 		if strings.Count(log.String(), "vocabulary size unknown") != 1 || strings.Contains(log.String(), "refused") != refused {
 			t.Errorf("%s: %s", engine, log)
 		}
-		card, _ := CardOf(roster, "m")
+		card, _ := CardOf(l.roster, "m")
 		for _, c := range []struct{ members, param string }{
 			{`"prompt":[1]`, "prompt"},
 			{`"prompt":"a","stop_token_ids":[1],"min_tokens":1`, "stop_token_ids"},
@@ -93,8 +86,8 @@ func TestUnknownVocabulary(t *testing.T) {
 			}
 		}
 		w.VocabSize = 1
-		require.NoError(t, roster.Put(*w))
-		card, _ = CardOf(roster, "m")
+		require.NoError(t, l.roster.Put(*w))
+		card, _ = CardOf(l.roster, "m")
 		assert.Contains(t, fmt.Sprint(card.CheckIDs(scanned(t, openai.Completions, `{"model":"m","prompt":[1]}`), nil)), "ends at 0", engine)
 	}
 }

@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"net/http"
@@ -79,21 +78,18 @@ func TestSignIn(t *testing.T) {
 	sv.refuses(get("POST /signin", "Content-Type: text/plain", "Content-Length: 3")+"key", 415, "unsupported_media_type")
 
 	resp, _ = sv.ask(form(adminKey, "Origin: http://t", "Sec-Fetch-Site: same-origin"))
-	if resp.StatusCode != 303 || resp.Header.Get("Location") != "/" {
-		t.Fatalf("signed in with %d to %q", resp.StatusCode, resp.Header.Get("Location"))
-	}
+	require.Equal(t, 303, resp.StatusCode)
+	require.Equal(t, "/", resp.Header.Get("Location"))
 	cookie := resp.Cookies()[0]
-	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "/" || cookie.Secure || cookie.MaxAge != 43200 {
-		t.Errorf("the cookie is %s", cookie)
-	}
+	assert.True(t, cookie.HttpOnly && cookie.SameSite == http.SameSiteStrictMode && cookie.Path == "/" && !cookie.Secure && cookie.MaxAge == 43200, cookie)
 	assert.NotContains(t, cookie.Value, adminKey)
 	resp, _ = sv.ask(form(adminKey, "Origin: https://t"))
 	assert.True(t, resp.Cookies()[0].Secure, "behind TLS the cookie is sent without it, too")
 	carried := "Cookie: other=1; " + cookie.Name + "=" + cookie.Value
-	if resp, body := sv.ask(get("GET /console/now?x=1", carried)); resp.StatusCode != 200 || body != "page /console/now?x=1" ||
-		!strings.Contains(resp.Header.Get("Content-Security-Policy"), "default-src 'self'") || resp.Header.Get("Cache-Control") != "no-store" {
-		t.Errorf("with the cookie: %d %s %v", resp.StatusCode, body, resp.Header)
-	}
+	resp, body = sv.ask(get("GET /console/now?x=1", carried))
+	assert.True(t, resp.StatusCode == 200 && body == "page /console/now?x=1", "with the cookie: %d %s", resp.StatusCode, body)
+	assert.Contains(t, resp.Header.Get("Content-Security-Policy"), "default-src 'self'")
+	assert.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
 	// The ticket opens the console and nothing else.
 	for _, other := range []string{get("GET /workers", carried), get("GET /metrics", carried), change("/workers/decode-1/cordon", carried)} {
 		sv.refuses(other, 401, "invalid_admin_key")
@@ -111,12 +107,10 @@ func TestAssetsAreAskedForByTag(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.Console = newPaper() })
 	c := sv.dial()
 	c.send(get("GET /static/a.js"), get("GET /static/a.js", `If-None-Match: "1"`))
-	if resp, body := c.receive(); resp.StatusCode != 200 || resp.Header.Get("ETag") != `"1"` || body == "" {
-		t.Errorf("%d %v", resp.StatusCode, resp.Header)
-	}
-	if resp, body := c.receive(); resp.StatusCode != 304 || body != "" {
-		t.Errorf("asked for again: %d %s", resp.StatusCode, body)
-	}
+	resp, body := c.receive()
+	assert.True(t, resp.StatusCode == 200 && resp.Header.Get("ETag") == `"1"` && body != "", "%d %v", resp.StatusCode, resp.Header)
+	resp, body = c.receive()
+	assert.True(t, resp.StatusCode == 304 && body == "", "asked for again: %d %s", resp.StatusCode, body)
 }
 
 // A viewer gets the events as they come until it leaves. A shutdown does not wait for it.
@@ -128,13 +122,12 @@ func TestWatch(t *testing.T) {
 	resp := c.head()
 	require.True(t, resp.StatusCode == 200 && resp.Header.Get("Content-Type") == "text/event-stream; charset=utf-8",
 		"%d %v", resp.StatusCode, resp.Header)
-	events := bufio.NewReader(resp.Body)
 	for _, text := range []string{"one", "two"} {
 		p.events <- text
-		line, err := events.ReadString('\n')
-		if blank, _ := events.ReadString('\n'); err != nil || line != "data: "+text+"\n" || blank != "\n" {
-			t.Errorf("got %q, %v", line, err)
-		}
+		event := make([]byte, len("data: one\n\n"))
+		_, err := io.ReadFull(resp.Body, event)
+		assert.NoError(t, err)
+		assert.Equal(t, "data: "+text+"\n\n", string(event))
 	}
 	c.Close()
 	eventually(t, "the viewer has left", func() bool { return p.viewers.Load() == 0 })
@@ -143,11 +136,7 @@ func TestWatch(t *testing.T) {
 	sv.refuses(get("GET /console/stream"), 503, "too_many_viewers")
 	// A page of another origin gets no place among the viewers.
 	sv.refuses(get("GET /console/stream", "Sec-Fetch-Site: cross-site"), 403, "origin_not_allowed")
-	c = sv.dial()
-	c.send(get("HEAD /console/stream"))
-	resp, err := http.ReadResponse(c.br, &http.Request{Method: http.MethodHead})
-	require.NoError(t, err)
-	assert.Equal(t, 200, resp.StatusCode)
+	sv.serves(get("HEAD /console/stream"))
 
 	p.full.Store(false)
 	c = sv.dial()

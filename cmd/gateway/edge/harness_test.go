@@ -236,8 +236,9 @@ func loopback(t testing.TB) net.Listener {
 // client is a raw connection to a server under test.
 type client struct {
 	net.Conn
-	t  testing.TB
-	br *bufio.Reader
+	t    testing.TB
+	br   *bufio.Reader
+	last http.Request // a HEAD's answer has no body
 }
 
 // dial connects over whatever the server listens on.
@@ -259,6 +260,7 @@ func newClient(t testing.TB, c net.Conn) *client {
 // send writes parts in one write.
 func (c *client) send(parts ...string) {
 	c.t.Helper()
+	c.last.Method, _, _ = strings.Cut(parts[0], " ")
 	_, err := io.WriteString(c, strings.Join(parts, ""))
 	require.NoError(c.t, err, "sending")
 }
@@ -315,7 +317,7 @@ func (sv *served) refuses(request string, status int, code string) map[string]an
 // head reads an answer's head only; the body follows in resp.Body.
 func (c *client) head() *http.Response {
 	c.t.Helper()
-	resp, err := http.ReadResponse(c.br, nil)
+	resp, err := http.ReadResponse(c.br, &c.last)
 	require.NoError(c.t, err, "receiving")
 	return resp
 }

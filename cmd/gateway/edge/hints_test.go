@@ -7,27 +7,29 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 func TestParseHints(t *testing.T) {
-	for text, want := range map[string]Hints{
-		"none": {}, "all": {All: true}, "priority<=0": {}, "priority<=7": {Priority: 7}, "priority<=2147483647": {Priority: 1<<31 - 1},
+	for _, c := range []struct {
+		text string
+		keys bool
+		want Hints
+	}{
+		{"none", true, Hints{}}, {"all", true, Hints{All: true}}, {"auto", true, Hints{}}, {"auto", false, Hints{All: true}},
+		{"priority<=0", true, Hints{}}, {"priority<=7", true, Hints{Priority: 7}}, {"priority<=2147483647", true, Hints{Priority: 1<<31 - 1}},
 	} {
-		if got, err := ParseHints(text, true); err != nil || got != want {
-			t.Errorf("%s: %+v, %v, want %+v", text, got, err, want)
-		}
-	}
-	for keys, want := range map[bool]Hints{true: {}, false: {All: true}} {
-		if got, err := ParseHints("auto", keys); err != nil || got != want {
-			t.Errorf("auto, keys %t: %+v, %v, want %+v", keys, got, err, want)
-		}
+		got, err := ParseHints(c.text, c.keys)
+		assert.NoError(t, err, c.text)
+		assert.Equal(t, c.want, got, "%s, keys %t", c.text, c.keys)
 	}
 	for _, text := range []string{"", "some", "priority", "priority<5", "priority<=", "priority<=-1", "priority<=2147483648", "priority<=1.5", "ALL"} {
-		if got, err := ParseHints(text, false); err == nil || got.All {
-			t.Errorf("%q: %+v, %v", text, got, err)
-		}
+		got, err := ParseHints(text, false)
+		assert.Error(t, err, text)
+		assert.False(t, got.All, text)
 	}
 }
 
@@ -94,24 +96,22 @@ func TestHintsByPrivilege(t *testing.T) {
 			t.Run(s.name+"/"+h.name, func(t *testing.T) {
 				resp, text := sv.ask(post(hinting(h.nvext), h.header, s.key))
 				if !s.all && h.refused != "" {
-					if e := wantError(t, resp, text, 403, "hint_forbidden"); e["param"] != h.refused || !strings.Contains(text, "--client-hints") {
-						t.Errorf("the refusal names %v: %s", e["param"], text)
-					}
+					assert.Equal(t, h.refused, wantError(t, resp, text, 403, "hint_forbidden")["param"])
+					assert.Contains(t, text, "--client-hints")
 					return
 				}
 				got, want := <-calls, h.ignored
 				if s.all && want != "priority" { // which counts for nobody
 					want = ""
 				}
-				if sign := resp.Header.Get("X-Tandem-Ignored-Hints"); resp.StatusCode != 200 || sign != want || strings.Join(got.IgnoredHints, ",") != want {
-					t.Errorf("status %d, %q ignored, and %q to the log; want %q: %s", resp.StatusCode, sign, got.IgnoredHints, want, text)
-				}
+				assert.Equal(t, 200, resp.StatusCode, text)
+				assert.Equal(t, want, resp.Header.Get("X-Tandem-Ignored-Hints"))
+				assert.Equal(t, want, strings.Join(got.IgnoredHints, ","), "to the log")
 				x := &got.Request.Nvext
 				high := func(p *int32) bool { return p != nil && *p > 0 }
 				strict := func(p *uint32) bool { return p != nil && *p > 0 }
-				if counts := high(got.Priority) || high(x.Priority) || strict(got.StrictPriority) || strict(x.StrictPriority) || x.OSL != nil || x.TTFTTarget > 0 || got.PolicyClass != ""; counts != (s.all && h.ignored != "" && h.ignored != "priority") {
-					t.Errorf("the hint counts: %t", counts)
-				}
+				counts := high(got.Priority) || high(x.Priority) || strict(got.StrictPriority) || strict(x.StrictPriority) || x.OSL != nil || x.TTFTTarget > 0 || got.PolicyClass != ""
+				assert.Equal(t, s.all && h.ignored != "" && h.ignored != "priority", counts, "the hint counts")
 			})
 		}
 	}

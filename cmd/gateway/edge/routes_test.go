@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -14,36 +13,24 @@ import (
 
 func TestRoutesAnswer(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON)
-	for _, tc := range []struct {
-		method, path string
-		status       int
-		contains     string
-	}{
-		{"GET", "/v1/models", 200, `{"object":"list","data":[{"id":"tandem-sim"`},
-		{"GET", "/v1/models/", 200, `{"object":"list"`},
-		{"GET", "/v1/models/tandem-sim", 200, `{"id":"tandem-sim"`},
-		{"GET", "/v1/models/org/name", 200, `{"id":"org/name"`},
-		{"GET", "/v1/models/org%2Fname", 200, `{"id":"org/name"`},
-		{"HEAD", "/v1/models", 200, ""},
-		{"GET", "/workers", 200, `{"pools":[]}`},
-		{"GET", "/health", 200, `{"status":"healthy","detail":{"workers":2}}`},
-		{"HEAD", "/health", 200, ""},
-		{"GET", "/live", 200, `{"status":"live"}`},
-		{"GET", "/metrics", 200, "tandem_frontend_open_connections 1"},
+	c := sv.dial()
+	for line, contains := range map[string]string{
+		"GET /v1/models":            `{"object":"list","data":[{"id":"tandem-sim"`,
+		"GET /v1/models/":           `{"object":"list"`,
+		"GET /v1/models/tandem-sim": `{"id":"tandem-sim"`,
+		"GET /v1/models/org/name":   `{"id":"org/name"`,
+		"GET /v1/models/org%2Fname": `{"id":"org/name"`,
+		"HEAD /v1/models":           "",
+		"GET /workers":              `{"pools":[]}`,
+		"GET /health":               `{"status":"healthy","detail":{"workers":2}}`,
+		"HEAD /health":              "",
+		"GET /live":                 `{"status":"live"}`,
+		"GET /metrics":              "tandem_frontend_open_connections 1",
 	} {
-		req, err := http.NewRequest(tc.method, "http://"+sv.ln.Addr().String()+tc.path, nil)
-		require.NoError(t, err)
-		c := sv.dial()
-		require.NoError(t, req.Write(c))
-		resp, err := http.ReadResponse(c.br, req)
-		require.NoError(t, err)
-		body, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		assert.Equal(t, tc.status, resp.StatusCode, tc.path)
-		assert.Contains(t, string(body), tc.contains, tc.path)
-		assert.NotEmpty(t, resp.Header.Get("X-Request-Id"), tc.path)
-		c.Close()
-		eventually(t, "the connection's end", func() bool { return sv.main.conns.len() == 0 })
+		resp, body := c.ask(get(line))
+		assert.Equal(t, 200, resp.StatusCode, line)
+		assert.Contains(t, body, contains, line)
+		assert.NotEmpty(t, resp.Header.Get("X-Request-Id"), line)
 	}
 	sv.catalog.unready.Store(true)
 	resp, body := sv.ask(get("GET /health"))
