@@ -19,9 +19,10 @@ var (
 	fence   = regexp.MustCompile("(?ms)^```.*?^```")
 	named   = regexp.MustCompile(`\b((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]*)(…?)`)
 	scheme  = regexp.MustCompile(`^[a-z][a-z0-9+.-]*:`)
+	runbook = regexp.MustCompile(`runbook_url: https://github\.com/tandem-pd/tandem/blob/main/(\S+)`)
 )
 
-// Links lead to what is there, and the index of docs to each of its pages.
+// Links lead to what is there, those of alerts to their runbooks too, and the index of docs to each of its pages.
 func TestLinksLeadSomewhere(t *testing.T) {
 	tree := load(t)
 	require.NotEmpty(t, documents(tree), "no document in the tree")
@@ -34,6 +35,9 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			t.Errorf("%s links to %s, which is not there", name, broken)
 		}
 	}
+	runbooks := runbook.ReplaceAllString(tree.texts["deploy/grafana/alerts.yaml"], "]($1)")
+	require.Contains(t, runbooks, "](docs/")
+	assert.Empty(t, brokenLinks(tree, "README.md", runbooks), "runbooks of alerts")
 }
 
 // brokenLinks returns the relative links of a document that lead to no file, or

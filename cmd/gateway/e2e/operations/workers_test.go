@@ -425,27 +425,15 @@ func TestWorkersInPods(t *testing.T) {
 
 	// The API server is away: what is known serves, and a worker that dies is taken out all the same.
 	c.api.Refuse(http.StatusInternalServerError)
-	c.Eventually("the API server is missed", func() bool { return c.gauge("tandem_kubernetes_up") == 0 })
+	c.Eventually("the API server is missed", func() bool { return c.Value("tandem_kubernetes_up") == 0 })
 	by("p1 p2 " + other)
 	c.Workers["p2"].Kill()
 	c.standing("p1:up " + other + ":up")
 	by("p1 " + other)
 	c.api.Refuse(0)
-	c.Eventually("it is back", func() bool { return c.gauge("tandem_kubernetes_up") == 1 })
+	c.Eventually("it is back", func() bool { return c.Value("tandem_kubernetes_up") == 1 })
 	c.pod(pools.Decode, gone) // another pod of the name
 	c.standing("p1:up d1:up d2:up")
 	by("p1 d1 d2")
 	c.Idle()
-}
-
-// gauge is the value of a gauge without labels, -1 where there is none.
-func (c *cluster) gauge(name string) float64 {
-	families, err := c.Reg.Gather()
-	require.NoError(c.T, err)
-	for _, f := range families {
-		if f.GetName() == name {
-			return f.GetMetric()[0].GetGauge().GetValue()
-		}
-	}
-	return -1
 }
