@@ -14,22 +14,6 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// TestSGLangDecodeNamesPrefill: decode ends its process over a leg with a room and no bootstrap_host (srt/disaggregation/decode.py
-// of 0.5.23, _bootstrap_addr). No plan has one, and decode alone has no plan.
-func TestSGLangDecodeNamesPrefill(t *testing.T) {
-	round := roundOf("sglang", scan(t, hi+"}"), nil)
-	for _, address := range []string{"http://10.0.0.1:8000", "http://[fd00::1]:8000", "http://p"} {
-		for _, transfer := range []string{"", ":8998", "10.0.0.1:8998", "127.0.0.1:8998", "[::1]:8998", "nonsense"} {
-			round.P.Address, round.P.Transfer = address, transfer
-			d, _ := sent(t, planned(t, SGLang{}, round).Decode)
-			assert.True(t, d["bootstrap_host"] != "" && d["bootstrap_host"] != `""`, "%s, %q: %v", address, transfer, d)
-		}
-	}
-	round.P = nil
-	_, err := SGLang{}.Plan(round)
-	assert.Error(t, err, "decode alone")
-}
-
 // rooms is a round between two SGLang workers.
 func rooms(change func(r *Round)) Round {
 	r := pair("text")
@@ -78,7 +62,8 @@ func TestSGLangPlan(t *testing.T) {
 	}
 }
 
-// Decode is given an address at which it can reach prefill.
+// Decode is given an address at which it can reach prefill, always: it ends its process over a leg with a room and no bootstrap_host
+// (srt/disaggregation/decode.py of 0.5.23, _bootstrap_addr). Decode alone has no plan.
 func TestSGLangBootstrapAddress(t *testing.T) {
 	for _, c := range []struct{ address, transfer, host, port string }{
 		{"http://10.0.0.1:8000", "10.0.0.9:9001", `"10.0.0.9"`, "9001"},
@@ -91,11 +76,18 @@ func TestSGLangBootstrapAddress(t *testing.T) {
 		{"http://[fd00::1]:8000", "", `"[fd00::1]"`, "8998"},
 		{"http://p1.example:8000", "[fd00::2]:9001", `"[fd00::2]"`, "9001"},
 		{"https://p1.example", "", `"p1.example"`, "8998"},
+		{"http://p", ":8998", `"p"`, "8998"},
+		{"http://10.0.0.1:8000", "nonsense", `"10.0.0.1"`, "8998"},
 	} {
 		r := rooms(func(r *Round) { r.P.Address, r.P.Transfer = c.address, c.transfer })
-		p, _ := sent(t, planned(t, SGLang{}, carrying(r, scan(t, hi+"}"), nil)).Prefill)
-		assert.Equal(t, []string{c.host, c.port}, []string{p["bootstrap_host"], p["bootstrap_port"]}, "%s with %q", c.address, c.transfer)
+		plan := planned(t, SGLang{}, carrying(r, scan(t, hi+"}"), nil))
+		for _, leg := range []upstream.Leg{plan.Prefill, plan.Decode} {
+			got, _ := sent(t, leg)
+			assert.Equal(t, []string{c.host, c.port}, []string{got["bootstrap_host"], got["bootstrap_port"]}, "%s with %q", c.address, c.transfer)
+		}
 	}
+	_, err := SGLang{}.Plan(rooms(func(r *Round) { r.P, r.Request = nil, scan(t, hi+"}") }))
+	assert.Error(t, err, "decode alone")
 }
 
 // Whatever balances prefill's ranks, they compute on the rank that was chosen: by its field, or by the room.

@@ -40,6 +40,10 @@ func TestVLLMHandOffs(t *testing.T) {
 			Mooncake{}, `{"do_remote_decode":true,"do_remote_prefill":false,` + xfer + `}`, `null`, pulls, 480 * time.Second, "0123456789abcdef-2",
 			[]string{`release at d2: {"model":"tandem-release","prompt":"-","max_tokens":1,"kv_transfer_params":` + pulls + `}`},
 		},
+		"pull": {
+			NIXL{}, string(prefillParams), goodParams, goodParams, 30 * time.Second, "0123456789abcdef-2",
+			[]string{`release at d2: {"model":"tandem-release","prompt":"-","max_tokens":1,"kv_transfer_params":` + goodParams + `}`},
+		},
 		"push": {NIXLPush{}, string(prefillParams), pushed, pushed, 30 * time.Second, "0123456789abcdef-1", nil},
 	} {
 		r := carrying(mooncakePair(), scan(t, hi+`,"stream":true,"max_tokens":9}`), nil)
@@ -60,6 +64,7 @@ func TestVLLMHandOffs(t *testing.T) {
 		var released []string
 		for _, l := range c.connector.Abandon(r, kv) {
 			released = append(released, l.Purpose+" at "+l.Worker+": "+text(l))
+			assert.True(t, l.Base == r.D.Address && l.RequestID != r.ID && !l.Stream, "%s: %+v", name, l)
 		}
 		assert.Equal(t, c.released, released, name)
 	}

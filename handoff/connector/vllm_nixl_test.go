@@ -143,25 +143,6 @@ func TestNIXLOnPrefill(t *testing.T) {
 	}
 }
 
-// The hand-off reaches decode verbatim, and an abandoned one is released by a
-// request that no engine serves.
-func TestNIXLBindAndAbandon(t *testing.T) {
-	a := pair("text")
-	kv := prefill.KV{Params: json.RawMessage(goodParams)}
-	plan := planned(t, NIXL{}, carrying(a, scan(t, hi+` } `), nil))
-	NIXL{}.Bind(&plan.Decode, kv)
-	assert.Equal(t, hi+` ,"kv_transfer_params":`+goodParams+`} `, text(plan.Decode))
-	legs := NIXL{}.Abandon(a, kv)
-	require.True(t, len(legs) == 1 && legs[0].Base == a.D.Address && legs[0].RequestID != a.ID && !legs[0].Stream, "%+v", legs)
-	var sent struct {
-		Model string          `json:"model"`
-		KV    json.RawMessage `json:"kv_transfer_params"`
-	}
-	require.NoError(t, json.Unmarshal(legs[0].Body.AppendTo(nil), &sent))
-	assert.NotEqual(t, "m", sent.Model)
-	assert.Equal(t, goodParams, string(sent.KV))
-}
-
 // What is read the fast way is what encoding/json reads.
 func FuzzNIXLParams(f *testing.F) {
 	for _, params := range []string{

@@ -2,39 +2,11 @@ package index
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// TestBudgetIsStrict stores far more than there is room for, in many owners and on two tiers. What is kept of each chain
-// must be a prefix of it, and all that is not kept must be counted.
-func TestBudgetIsStrict(t *testing.T) {
-	const limit = 5000
-	x := New(Config{shards: 2, MaxBlocks: limit})
-	rng := rand.New(rand.NewPCG(1, 2))
-	var stored, removed int
-	for i := range 3000 {
-		o := x.Owner(fmt.Sprint("w", rng.IntN(20)), 0)
-		p := chain(uint64(i), 1+rng.IntN(60))
-		x.Store(o, Tier(rng.IntN(2)), p)
-		stored += len(p)
-		if i%7 == 0 {
-			before := x.Stats().Held
-			x.Remove(o, Device, p)
-			x.Remove(o, Host, p)
-			removed += before - x.Stats().Held
-		}
-		if s := x.Stats(); s.Held > limit || s.Holed > 0 {
-			t.Fatalf("%d pairs are held, %d owners have holes; want at most %d and none", s.Held, s.Holed, limit)
-		}
-	}
-	s := x.Stats()
-	assert.Equal(t, stored-removed-s.Held, int(s.Evicted), "pairs were evicted")
-	assert.GreaterOrEqual(t, s.Held, limit*9/10, "pairs are held although there is room for %d", limit)
-}
 
 // TestBudgetKeepsWhatIsUsed lets a stream of prompts through that nobody asks for again. What is stored again now and then
 // must stay, and what is matched, and the beginnings that others follow on.
@@ -63,7 +35,7 @@ func TestBudgetKeepsWhatIsUsed(t *testing.T) {
 		assert.Equal(t, c.want, m.Leading(o), "%s blocks are left", c.name)
 	}
 	s := x.Stats()
-	assert.True(t, s.Evicted != 0 && s.Held <= 10_000, "%d evicted, %d held", s.Evicted, s.Held)
+	assert.True(t, s.Evicted != 0 && s.Held >= 9000 && s.Held <= 10_000, "%d evicted, %d held", s.Evicted, s.Held)
 }
 
 // TestBudgetAgainstRings stores what no chain of hashes can be: blocks that follow

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -304,10 +306,11 @@ func TestTwinBudget(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 8))
 		t.Logf("seed %d", seed)
 		w := newTwin(t, New(Config{shards: 1, MaxBlocks: limit}), newForest(seed), "w", 6)
-		w.play(func(op int) bool { return op < longHistory/30 }, rng.IntN, 1)
-		if s := w.x.Stats(); s.Evicted == 0 || s.Held > limit {
-			t.Errorf("%d pairs are held of %d, %d were evicted", s.Held, limit, s.Evicted)
-		}
+		w.play(func(op int) bool {
+			require.LessOrEqual(t, w.x.Stats().Held, limit, "pairs are held after %d operations", op)
+			return op < longHistory/30
+		}, rng.IntN, 1)
+		assert.NotZero(t, w.x.Stats().Evicted, "pairs were evicted")
 	}
 }
 

@@ -321,29 +321,6 @@ func TestBookingsAreShared(t *testing.T) {
 	})
 }
 
-// TestJoinsSoon starts a gateway among two that have 5,000 bookings open. What it counts on each worker once it is ready is what the
-// others count there.
-func TestJoinsSoon(t *testing.T) {
-	inGroup(t, func(t *testing.T, join func(string) *gateway) {
-		a, b := join("a"), join("b")
-		for i := range 5000 {
-			[]*gateway{a, b}[i%2].book().PrefillDone(time.Now())
-		}
-		for _, g := range []*gateway{a, b} {
-			g.eventually("it knows all bookings", func() bool { return g.requests() == 5000 })
-		}
-		began := time.Now()
-		c := join("c")
-		assert.LessOrEqual(t, time.Since(began), 110*time.Millisecond, "ready after")
-		theirs := a.routers.For("m", pools.Both).Loads(a.pool)
-		for i, own := range c.routers.For("m", pools.Both).Loads(c.pool) {
-			if want := theirs[i]; own.Requests != want.Requests || own.ActiveBlocks != want.ActiveBlocks || own.PrefillTokens != want.PrefillTokens {
-				t.Errorf("ready, and it counts %+v, another gateway %+v", own, want)
-			}
-		}
-	})
-}
-
 // TestPredictionsAreShared: where workers publish no KV events, a prompt that one gateway has sent is predicted at the others too.
 func TestPredictionsAreShared(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
