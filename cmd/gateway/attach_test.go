@@ -115,7 +115,6 @@ func checkAttachDocument(t *testing.T, at string) {
 func TestAttachCommandLine(t *testing.T) {
 	t.Parallel()
 	lines(t, nil, "attach", []line{
-		{"--help", exitOK, "gateway attach --url http://gpu-1:8000 --role prefill"},
 		{"", exitUsage, "url: the engine's address is missing"},
 		{"--url http://127.0.0.1:1", exitUsage, "etcd-endpoints: the worker registers in etcd"},
 	})

@@ -57,6 +57,8 @@ var (
 	codeSpan     = regexp.MustCompile("`gateway ([^`]+)`")
 	continued    = regexp.MustCompile(`\\\n\s*`)
 	beforeIt     = regexp.MustCompile(`^(\$|[A-Z_]+=.*)$`) // a prompt, a variable
+	shellToken   = regexp.MustCompile(`#[^\n]*|[\n;&|]|(?:'[^']*'|"[^"]*"|[^\s;&|'"])+`)
+	quotes       = strings.NewReplacer("'", "", `"`, "")
 	redirections = regexp.MustCompile(`^[0-9]?>`)
 )
 
@@ -85,35 +87,15 @@ func documentedCommands(text string) (blocks, spans [][]string) {
 // shortens.
 func shellCommands(script string) (commands [][]string) {
 	var words []string
-	var word strings.Builder
-	quote, begun, comment := rune(0), false, false
-	end := func() {
-		if begun && word.String() != "…" {
-			words = append(words, word.String())
-		}
-		word.Reset()
-		begun = false
-	}
-	for _, r := range continued.ReplaceAllString(script, " ") + "\n" {
+	for _, token := range shellToken.FindAllString(continued.ReplaceAllString(script, " ")+"\n", -1) {
 		switch {
-		case comment && r != '\n':
-		case quote != 0 && r == quote:
-			quote = 0
-		case quote == 0 && (r == '\'' || r == '"'):
-			quote, begun = r, true
-		case quote == 0 && r == '#' && !begun:
-			comment = true
-		case quote == 0 && r == ' ':
-			end()
-		case quote == 0 && strings.ContainsRune("\n;&|", r):
-			end()
+		case strings.Contains("\n;&|", token):
 			if i := slices.IndexFunc(words, redirections.MatchString); i >= 0 {
 				words = words[:i]
 			}
-			commands, words, comment = append(commands, words), nil, false
-		default:
-			word.WriteRune(r)
-			begun = true
+			commands, words = append(commands, words), nil
+		case token[0] != '#' && token != "…":
+			words = append(words, quotes.Replace(token))
 		}
 	}
 	return commands

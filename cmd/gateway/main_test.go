@@ -18,7 +18,6 @@ func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	lines(t, nil, "", []line{
 		{"", exitUsage, "Usage: gateway"},
-		{"--help", exitOK, "gateway dev"},
 		{"--version", exitOK, "(revision "},
 		{"version", exitOK, "(revision "},
 		{"dve", exitUsage, `no command "dve"; the nearest is dev`},
@@ -26,9 +25,7 @@ func TestCommandLine(t *testing.T) {
 		{"help", exitOK, "gateway help COMMAND"},
 		{"help dev", exitOK, "--speedup"},
 		{"help version", exitOK, "(revision "},
-		{"help --help", exitOK, "Usage: gateway"},
 		{"help dve", exitUsage, `no command "dve"`},
-		{"dev --help", exitOK, "--speedup"},
 		{"dev --speedpu 2", exitUsage, "--speedup"},
 		{"dev now", exitUsage, `"now"`},
 		{"dev --etcd-endpoints 127.0.0.1:2379", exitUsage, "etcd-endpoints"},

@@ -34,35 +34,16 @@ func (p *proc) ask(method, path, token, body string) (int, string) {
 	return res.StatusCode, string(answer)
 }
 
-// A real process of each service answers who bears the token, and no others. A token file that has changed is read again on SIGHUP, and
+// A real process of each service answers who bears the token, and no others; TestDocumentedExamples has its endpoints. A token file that has changed is read again on SIGHUP, and
 // one with a mistake leaves the tokens as they were.
 func TestServices(t *testing.T) {
-	type call struct {
-		method, path, body string
-		status             int
-		says               string
-	}
-	for name, calls := range map[string][]call{
-		"index": {
-			{"POST", "/register", `{"id": "w1", "model": "m", "block_size": 2}`, 201, ""},
-			{"POST", "/events", `{"worker": "w1", "events": [{"type": "stored", "block_hashes": [1], "token_ids": [7, 8], "block_size": 2}]}`, 200, ""},
-			{"POST", "/query", `{"model": "m", "token_ids": [7, 8, 9]}`, 200, `"device":1`},
-		},
-		"select": {
-			{"POST", "/workers", `{"id": "w1", "model": "m", "role": "both", "engine": "vllm", "address": "http://10.0.0.1:8000", "block_size": 2}`, 201, ""},
-			{"POST", "/select_and_reserve", `{"id": "r1", "model": "m", "token_ids": [7, 8, 9]}`, 201, `"worker":"w1"`},
-			{"POST", "/reservations/r1/prefill_complete", ``, 204, ""},
-		},
-	} {
+	for _, name := range []string{"index", "select"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := written(t, "tokens", "# of both\nthe-first-token\n")
 			s := startService(t, name, "the-first-token", "--token-file", file)
-			for _, c := range calls {
-				code, body := s.ask(c.method, c.path, "the-first-token", c.body)
-				assert.Equal(t, c.status, code, c.path)
-				assert.Contains(t, body, c.says)
-			}
+			code, _ := s.ask("GET", "/workers", "the-first-token", "")
+			assert.Equal(t, http.StatusOK, code)
 			for _, step := range []struct{ file, says string }{
 				{"the-second-token\n", "files reloaded"},
 				{"short\n", "tokens:1: the key has 5 bytes; it must have at least 8"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,11 +43,7 @@ func TestDocumentedExamples(t *testing.T) {
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(rewritten), 0o644))
 	}
-	for _, pattern := range []string{
-		"POST /register", "POST /unregister", "GET /workers", "POST /events", "POST /query", "POST /query_by_hash", "GET /ready",
-		"POST /workers", "DELETE /workers/{id}", "POST /select", "POST /select_and_reserve", "POST /reservations/{id}/prefill_complete",
-		"POST /reservations/{id}/output_block", "DELETE /reservations/{id}", "GET /loads", "POST /potential_loads", "POST /overlap_scores",
-	} {
+	for _, pattern := range slices.Concat(index.patterns, sel.patterns) {
 		assert.True(t, seen[pattern], "docs/services.md has no example of %s", pattern)
 	}
 }

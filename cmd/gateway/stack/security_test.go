@@ -2,7 +2,6 @@ package stack
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"log/slog"
 	"path/filepath"
@@ -234,51 +233,4 @@ func TestAccessSettings(t *testing.T) {
 	} {
 		wrongSetting(t, &c.d, c.name)
 	}
-}
-
-// Where NATS or etcd shows a certificate that has expired, the log says so, and that it is theirs.
-func TestExpiredServersAreNamed(t *testing.T) {
-	dir, ca := t.TempDir(), certstest.New(t, "ca")
-	old := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}, From: -2 * time.Hour, For: -time.Hour})
-	pair, err := tls.X509KeyPair(old.Cert, old.Key)
-	require.NoError(t, err)
-	shown := &tls.Config{Certificates: []tls.Certificate{pair}}
-	bus := startNATS(t, natsd.Options{TLS: true, TLSConfig: shown, TLSTimeout: 5})
-	registry, err := tls.Listen("tcp", "127.0.0.1:0", shown)
-	require.NoError(t, err)
-	var calls sync.WaitGroup
-	calls.Go(func() {
-		for {
-			conn, err := registry.Accept()
-			if err != nil {
-				return
-			}
-			calls.Go(func() {
-				_ = conn.(*tls.Conn).HandshakeContext(t.Context())
-				_ = conn.Close()
-			})
-		}
-	})
-	t.Cleanup(func() { _ = registry.Close(); calls.Wait() })
-
-	var log locked
-	l := link(t, &Discovery{
-		EtcdEndpoints: []string{"https://" + registry.Addr().String()}, EtcdAccess: EtcdAccess{EtcdCA: ca.Bundle(dir)},
-		NATSURL: strings.Replace(bus.ClientURL(), "nats://", "tls://", 1), NATSAccess: NATSAccess{NATSCA: ca.Bundle(dir)},
-	}, slog.New(slog.NewTextHandler(&log, nil)))
-	ctx, cancel := context.WithCancel(t.Context())
-	asked := make(chan error, 1)
-	go func() { _, err := l.Etcd.Get(ctx, "/tandem/x"); asked <- err }()
-	for _, who := range []string{"NATS", "etcd"} {
-		until(t, "the log names the expired certificate of "+who, func() bool {
-			for line := range strings.Lines(log.String()) {
-				if strings.Contains(line, who) && strings.Contains(line, "it is the other side's certificate, of 127.0.0.1, in force from ") {
-					return true
-				}
-			}
-			return false
-		})
-	}
-	cancel()
-	assert.True(t, <-asked != nil && !connected(l), "a server with an expired certificate is used")
 }
