@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -9,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -119,7 +117,6 @@ func BenchmarkFaults(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) { prefillBreaks(b, name, rounds, c.kill, c.lose) })
 	}
-	b.Run("clients leave", func(b *testing.B) { clientsLeave(b, rounds) })
 }
 
 func decodeKilled(b *testing.B, rounds int) {
@@ -178,36 +175,4 @@ func prefillBreaks(b *testing.B, name string, rounds int, kill, lose bool) {
 		f.stop()
 	}
 	f.report(name, fmt.Sprintf("%d of %[1]d streams exact", len(ttfts)), left, ttfts)
-}
-
-// clientsLeave has fifty clients leave at once: the books of both workers' processes are zero within 20 ms.
-func clientsLeave(b *testing.B, rounds int) {
-	const clients, leave = 50, 20 * time.Millisecond
-	f := startFleet(b, "--prefill", "1", "--decode", "1")
-	workers := f.rows()
-	var took []time.Duration
-	for round := range rounds {
-		ctx, gone := context.WithCancel(b.Context())
-		var there atomic.Int32
-		var group sync.WaitGroup
-		for _, prompt := range prompts(fmt.Sprint("Leave ", round), clients) {
-			group.Go(func() {
-				assert.ErrorIs(b, f.stream(ctx, prompt, 2000, sync.OnceFunc(func() { there.Add(1) })).err, context.Canceled,
-					"a client that left")
-			})
-		}
-		f.eventually("every stream has begun", func() bool { return there.Load() == clients })
-		left := time.Now()
-		gone()
-		for id, w := range workers {
-			f.eventually(id+" holds nothing", func() bool { b, ok := books(w.Address); return ok && b.Idle() })
-		}
-		took = append(took, time.Since(left))
-		group.Wait()
-	}
-	if p99 := quantile(took, .99); *fleet.Update && p99 > leave {
-		b.Errorf("the books were zero after %v, the limit is %v", p99, leave)
-	}
-	f.report("clients leave", "nothing: 50 of them leave at once", "none", took)
-	f.stop()
 }

@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"path"
@@ -18,8 +16,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
@@ -70,29 +66,10 @@ func TestKubernetesManifests(t *testing.T) {
 	}
 	asked := probed.FindAllStringSubmatch(deployment, -1)
 	require.Len(t, asked, 4, "three probes and the metrics")
-	address := idleGateway(t)
+	address, stop := serveInside(t, "--worker-url", "http://127.0.0.1:1,model=m")
+	defer stop()
 	for _, m := range asked {
 		status, _ := get("http://" + address + m[1])
 		assert.Contains(t, []int{http.StatusOK, http.StatusServiceUnavailable}, status, m[1])
 	}
-}
-
-// idleGateway starts a gateway without workers in this process, and returns its address.
-func idleGateway(t *testing.T) string {
-	t.Helper()
-	cfg, err := configured("--http-port=0", "--shutdown-grace=0s")
-	require.NoError(t, err)
-	g, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.DiscardHandler), telemetry.NewRegistry())
-	require.NoError(t, err)
-	addr, err := g.Listen()
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- g.Run(ctx) }()
-	t.Cleanup(func() {
-		http.DefaultClient.CloseIdleConnections()
-		stop()
-		assert.NoError(t, <-ended)
-	})
-	return addr.String()
 }

@@ -73,8 +73,8 @@ func BenchmarkRequest(b *testing.B) {
 }
 
 // serveInside runs `gateway serve` in this process and returns its address.
-func serveInside(b *testing.B, flags ...string) (address string, stop func()) {
-	b.Helper()
+func serveInside(t testing.TB, flags ...string) (address string, stop func()) {
+	t.Helper()
 	out, in := io.Pipe()
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan error, 1)
@@ -89,12 +89,12 @@ func serveInside(b *testing.B, flags ...string) (address string, stop func()) {
 			go func() { _, _ = io.Copy(io.Discard, out) }()
 			return url, func() {
 				cancel()
-				assert.NoError(b, <-over)
+				assert.NoError(t, <-over)
 			}
 		}
 	}
 	cancel()
-	b.Fatal(<-over)
+	t.Fatal(<-over)
 	return "", nil
 }
 

@@ -42,9 +42,7 @@ func TestServeNotifiesItsSupervisor(t *testing.T) {
 	assert.Equal(t, "READY=1", heard(t, conn))
 	s.stop()
 	assert.Equal(t, "STOPPING=1", heard(t, conn))
-}
 
-func TestNotifyWithoutASupervisor(t *testing.T) {
 	assert.NoError(t, notify([]string{"A=b"}, "READY=1"), "without a socket")
 	assert.Error(t, notify([]string{"NOTIFY_SOCKET=/nowhere/s"}, "READY=1"), "a socket that is not there is no mistake")
 }
