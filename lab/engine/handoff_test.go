@@ -60,30 +60,6 @@ func TestHandOffFieldByField(t *testing.T) {
 	})
 }
 
-func TestDecodePullsAndAnswersAsOneEngineWould(t *testing.T) {
-	pair(t, Config{}, func(b *bench, p, d *Server) {
-		prompt := ids(1, 12_000)
-		params := b.prefill("p", prompt)
-		start := time.Now()
-		all := b.events(b.send(b.t.Context(), "d", completions, body(prompt, 20, "stream", true,
-			"stream_options", map[string]bool{"include_usage": true}, "kv_transfer_params", params)))
-		assert.Equal(b.t, d.core.transferTime(12_000)+Qwen3Latency().Step(1, 12_000, 0), all[0].at.Sub(start),
-			"first token after X, want transfer and one step")
-		var text strings.Builder
-		for _, e := range all {
-			for _, c := range e.Choices {
-				text.WriteString(c.Text)
-			}
-		}
-		assert.Equal(b.t, textOf(expected(prompt, 0, 20)), text.String(), "text")
-		usage := all[len(all)-2].Usage
-		assert.True(b.t, usage != nil && usage.Details.Cached == 11_999, "usage %+v, want 11,999 tokens called cached", usage)
-		synctest.Wait()
-		pb, db := p.Books(), d.Books()
-		assert.True(b.t, pb.Idle() && db.Idle() && len(pb.Pinned) == 0, "left behind: p %+v, d %+v", pb, db)
-	})
-}
-
 func TestDecodeFailsAsVLLMDoesWithoutTheBlocks(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

@@ -153,26 +153,13 @@ func TestClassesTakeTurns(t *testing.T) {
 			t.Errorf("the log names no class, or not the header that was no class's: %s", logs)
 		}
 		f.Idle()
-		families, err := f.Reg.Gather()
-		require.NoError(t, err)
-		tokens, waits := map[string]float64{}, map[string]uint64{}
-		for _, family := range families {
-			for _, m := range family.GetMetric() {
-				for _, l := range m.GetLabel() {
-					switch {
-					case l.GetName() != "policy_class":
-					case family.GetName() == "tandem_frontend_router_queue_class_granted_tokens_total":
-						tokens[l.GetValue()] = m.GetCounter().GetValue()
-					case family.GetName() == "tandem_frontend_router_queue_class_wait_seconds":
-						waits[l.GetValue()] = m.GetHistogram().GetSampleCount()
-					}
-				}
-			}
+		tokens := func(class string) float64 {
+			return f.Value("tandem_frontend_router_queue_class_granted_tokens_total", class)
 		}
-		if tokens["regular_all"] <= tokens["premium_all"] || tokens["premium_all"] == 0 || waits["regular_all"] != 6 ||
-			waits["premium_all"] != 2 {
-			t.Errorf("tokens %v, waits %v", tokens, waits)
-		}
+		assert.Greater(t, tokens("regular_all"), tokens("premium_all"), "tokens of the classes")
+		assert.NotZero(t, tokens("premium_all"))
+		assert.EqualValues(t, 6, f.Value("tandem_frontend_router_queue_class_wait_seconds", "regular_all"), "regular requests that waited")
+		assert.EqualValues(t, 2, f.Value("tandem_frontend_router_queue_class_wait_seconds", "premium_all"), "premium ones")
 	})
 }
 

@@ -186,7 +186,6 @@ func TestAttachEveryEngine(t *testing.T) {
 
 // A process that was replaced between two looks, and reports the same of itself, is known by its KV events: it is another, whose
 // cache begins empty. When attach stops, the worker leaves the gateways first, and the engine's events are passed on for a while.
-// That a death is withdrawn is TestAttachBesideARealWorker's.
 func TestAttachedEngineRestarts(t *testing.T) {
 	f, links := fleet.NewRegistry(t)
 	s := stock(t, "w", "vllm", "0.31.0", wire.VLLM)
@@ -242,6 +241,8 @@ func TestAttachSaysWhatIsMissing(t *testing.T) {
 		[3]string{w.KVEvents, w.KVEndpoint, w.KVReplay})
 	compute(t, d, 1000, 32)
 	f.Eventually("it is followed", func() bool { src := f.Sources()["direct"]; return src.Transport == "zmq" && src.Blocks == 2 })
+	f.Workers["direct"].Kill()
+	f.Eventually("it is withdrawn", func() bool { _, ok := f.Gateway.Roster.Lookup("direct"); return !ok })
 	// Events that the engine no longer keeps are reported as missing: gateways predict the worker until it is whole again.
 	lost := stock(t, "lost", "vllm", "0.31.0", wire.VLLM)
 	lost.KVEvents.ZMQ.BufferSteps = 2

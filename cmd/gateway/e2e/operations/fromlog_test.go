@@ -53,30 +53,17 @@ func TestLogToTrace(t *testing.T) {
 		t.Fatalf("%d rows of %d, blocks of %d: %v", len(got.Requests), logged.Named, logged.BlockTokens, err)
 	}
 	// A busy machine may have requests overtake one another on their way.
-	slices.SortFunc(got.Requests, func(a, b replay.Request) int { return cmp.Compare(a.InputTokens(), b.InputTokens()) })
-	slices.SortFunc(sent.Requests, func(a, b replay.Request) int { return cmp.Compare(a.InputTokens(), b.InputTokens()) })
+	for _, w := range []*replay.Workload{got, sent} {
+		slices.SortFunc(w.Requests, func(a, b replay.Request) int { return cmp.Compare(a.InputTokens(), b.InputTokens()) })
+		for i := range w.Requests {
+			w.Requests[i].Index, w.Requests[i].At = i, time.Duration(i)
+		}
+	}
+	gotShared, sentShared := got.Shared(), sent.Shared()
 	for i := range got.Requests {
 		a, b := &got.Requests[i], &sent.Requests[i]
 		assert.True(t, a.InputTokens() == b.InputTokens() && a.OutputTokens == b.OutputTokens,
 			"request %d: %d and %d tokens, sent %d and %d", i, a.InputTokens(), a.OutputTokens, b.InputTokens(), b.OutputTokens)
-		for j := range i {
-			assert.Equal(t, alike(b, &sent.Requests[j])/512*512, alike(a, &got.Requests[j]),
-				"tokens that requests %d and %d share", j, i)
-		}
+		assert.Equal(t, sentShared[i]/512*512, gotShared[i], "tokens that request %d shares with one before it", i)
 	}
-}
-
-// alike is how many tokens two prompts share from their beginning.
-func alike(a, b *replay.Request) (n int) {
-	for i := range min(len(a.Spans), len(b.Spans)) {
-		if a.Spans[i].ID != b.Spans[i].ID {
-			return n
-		}
-		shared := min(a.Spans[i].Tokens, b.Spans[i].Tokens)
-		n += shared
-		if a.Spans[i].Tokens != b.Spans[i].Tokens {
-			return n
-		}
-	}
-	return n
 }

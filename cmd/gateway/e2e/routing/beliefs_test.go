@@ -25,25 +25,12 @@ import (
 // many ranks are marked.
 func compared(t *testing.T, reg *prometheus.Registry, pool string) (verdicts map[string]int, marked int) {
 	t.Helper()
-	families, err := reg.Gather()
-	require.NoError(t, err)
-	verdicts, marked = map[string]int{}, -1
-	for _, family := range families {
-		for _, m := range family.Metric {
-			labels := map[string]string{}
-			for _, l := range m.Label {
-				labels[l.GetName()] = l.GetValue()
-			}
-			switch {
-			case labels["pool"] != pool:
-			case family.GetName() == "tandem_kv_parity_samples_total":
-				verdicts[labels["verdict"]] = int(m.Counter.GetValue())
-			case family.GetName() == "tandem_kv_parity_marked_ranks":
-				marked = int(m.Gauge.GetValue())
-			}
-		}
+	f := &fleet.Fleet{T: t, Reg: reg}
+	verdicts = map[string]int{}
+	for _, verdict := range []string{"right", "over", "under"} {
+		verdicts[verdict] = int(f.Value("tandem_kv_parity_samples_total", pool, verdict))
 	}
-	return verdicts, marked
+	return verdicts, int(f.Value("tandem_kv_parity_marked_ranks", pool))
 }
 
 // lies are events as they are changed on the way.
