@@ -117,26 +117,6 @@ func TestTrialsEndWakesTheQueue(t *testing.T) {
 	}
 }
 
-// Requests that wait for a worker's room go to another one as soon as its circuit
-// half-opens, though nothing else happens.
-func TestHalfOpenCircuitWakesTheQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t, true, map[string]pools.Role{"d1": pools.Both, "d2": pools.Both})
-		for _, id := range []string{"d1", "d2"} {
-			h.change(t, id, func(w *pools.Worker) { w.TotalKVBlocks = 4 })
-		}
-		h.open(t, pools.Decode, "d2")
-		first, waits := h.ask(), h.ask()
-		first.ISL, waits.ISL = 48, 48
-		require.Equal(t, "d1", h.admitted(t, first).d.Worker.ID)
-		began := time.Now()
-		assert.Equal(t, "d2", h.admitted(t, waits).d.Worker.ID)
-		assert.LessOrEqual(t, time.Since(began), openFor+time.Millisecond)
-		first.stack.release()
-		waits.stack.release()
-	})
-}
-
 // A broken adapter takes no worker from the model: its own requests go elsewhere, all others do not.
 func TestAdaptersCircuits(t *testing.T) {
 	h := newHouse(t, true, map[string]pools.Role{"d1": pools.Both, "d2": pools.Both})
