@@ -121,9 +121,8 @@ func TestDistrust(t *testing.T) {
 	expect("three in a row", FromText, 1)
 	_, source := prompt(`,"reasoning_effort":"low"`)
 	assert.Equal(t, FromOwn, source, "another kind")
-	if r := l.Report()["m"]; !r.Distrusted || r.Agreed != 1 || r.Disagreed != 11 {
-		t.Errorf("the report is %+v", r)
-	}
+	r := l.Report()["m"]
+	assert.True(t, r.Distrusted && r.Agreed == 1 && r.Disagreed == 11, "the report is %+v", r)
 	l.meet("m")
 	expect("the same workers", FromText, 1)
 	require.NoError(t, l.roster.Put(*process("a", "2")))
@@ -159,13 +158,12 @@ func TestUnprovenCountsRefuseNothing(t *testing.T) {
 	l := language(t, `{{ messages[0].content }} and so on and so on and so on`)
 	card := Card{BlockSize: 16, ContextTokens: 8, Engine: "vllm"}
 	req := scanned(t, openai.Chat, chatOf(1))
-	if p, source, err := card.Tokens(req, l); p.IDs != nil || source != FromText || err != nil {
-		t.Errorf("%v from %s, %v", p.IDs, source, err)
-	}
+	p, source, err := card.Tokens(req, l)
+	assert.True(t, p.IDs == nil && source == FromText && err == nil, "%v from %s, %v", p.IDs, source, err)
 	for range provenBy {
 		l.compare(process("a", "1"), l.kind(req, "vllm"), true)
 	}
-	_, _, err := card.Tokens(req, l)
+	_, _, err = card.Tokens(req, l)
 	assert.Error(t, err, "a prompt that is too long by proven tokens")
 }
 
@@ -195,9 +193,7 @@ func TestKinds(t *testing.T) {
 		{user + `,{"role":"assistant","content":"b","tool_calls":[]},` + user, ""}, {user + "," + said + `,{"role":"tool","content":"c","tool_call_id":"1"}`, ""},
 	} {
 		body := c[0] + c[1]
-		if before, ok := seen[of(c[0], c[1])]; ok {
-			t.Errorf("of one kind: %s and %s", before, body)
-		}
+		assert.Empty(t, seen[of(c[0], c[1])], "of one kind with %s", body)
 		seen[of(c[0], c[1])] = body
 	}
 	for _, c := range [][2]string{

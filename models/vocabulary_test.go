@@ -60,9 +60,8 @@ func TestUnknownVocabulary(t *testing.T) {
 		for range 2 {
 			l.reportUnsized("m")
 		}
-		if strings.Count(log.String(), "vocabulary size unknown") != 1 || strings.Contains(log.String(), "refused") != refused {
-			t.Errorf("%s: %s", engine, log)
-		}
+		assert.Equal(t, 1, strings.Count(log.String(), "vocabulary size unknown"), "%s: %s", engine, log)
+		assert.Equal(t, refused, strings.Contains(log.String(), "refused"), "%s: %s", engine, log)
 		card, _ := CardOf(l.roster, "m")
 		for _, c := range []struct{ members, param string }{
 			{`"prompt":[1]`, "prompt"},

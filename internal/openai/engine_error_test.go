@@ -18,16 +18,16 @@ func TestReadEngineError(t *testing.T) {
 		want       EngineError
 	}{
 		{"vLLM", `{"error":{"message":"no","type":"BadRequestError","param":"n","code":400}}`, EngineError{Status: 400, Message: "no", Param: "n"}},
-		{"older vLLM", `{"object":"error","message":"no","type":"BadRequestError","param":null,"code":400}`, EngineError{Status: 400, Message: "no", Param: ""}},
-		{"a code in a string", `{"error":{"message":"no","code":"422"}}`, EngineError{Status: 422, Message: "no", Param: ""}},
-		{"a code in a word", `{"error":{"message":"no","type":"invalid_request_error","code":"context_length_exceeded"}}`, EngineError{Status: 400, Message: "no", Param: ""}},
-		{"the code wins over the type", `{"error":{"type":"BadRequestError","code":500}}`, EngineError{Status: 500, Message: "", Param: ""}},
+		{"older vLLM", `{"object":"error","message":"no","type":"BadRequestError","param":null,"code":400}`, EngineError{Status: 400, Message: "no"}},
+		{"a code in a string", `{"error":{"message":"no","code":"422"}}`, EngineError{Status: 422, Message: "no"}},
+		{"a code in a word", `{"error":{"message":"no","type":"invalid_request_error","code":"context_length_exceeded"}}`, EngineError{Status: 400, Message: "no"}},
+		{"the code wins over the type", `{"error":{"type":"BadRequestError","code":500}}`, EngineError{Status: 500}},
 		{"SGLang, an adapter that was unloaded", `{"object":"error","message":"Got LoRA adapter that has never been loaded: sql\nAll loaded adapters: dict_keys([]).","type":"BadRequestError","param":null,"code":400}`,
 			EngineError{Status: 404, Message: "Got LoRA adapter that has never been loaded: sql\nAll loaded adapters: dict_keys([]).", NotLoaded: true}},
-		{"no code", `{"error":{"message":"no","type":"NotFoundError"}}`, EngineError{Status: 404, Message: "no", Param: ""}},
-		{"a code that is no error's", `{"error":{"message":"no","code":200}}`, EngineError{Status: 0, Message: "no", Param: ""}},
-		{"a code out of bounds", `{"error":{"message":"no","code":99999999999999999999}}`, EngineError{Status: 0, Message: "no", Param: ""}},
-		{"neither code nor type", `{"error":{"message":"no"}}`, EngineError{Status: 0, Message: "no", Param: ""}},
+		{"no code", `{"error":{"message":"no","type":"NotFoundError"}}`, EngineError{Status: 404, Message: "no"}},
+		{"a code that is no error's", `{"error":{"message":"no","code":200}}`, EngineError{Message: "no"}},
+		{"a code out of bounds", `{"error":{"message":"no","code":99999999999999999999}}`, EngineError{Message: "no"}},
+		{"neither code nor type", `{"error":{"message":"no"}}`, EngineError{Message: "no"}},
 		{"an unknown type", `{"error":{"type":"Strange"}}`, EngineError{}},
 		{"a word", `{"error":"Unauthorized"}`, EngineError{Message: "Unauthorized"}},
 		{"TensorRT-LLM's checks", `{"error":"1 validation error:\n  {'type': 'extra_forbidden', 'loc': ('body', 'x'), 'msg': 'Extra inputs are not permitted', 'input': 1}\n"}`,
@@ -38,7 +38,7 @@ func TestReadEngineError(t *testing.T) {
 			EngineError{Status: 500, Message: "Error in kv cache transfer for generation requests", Failed: true}},
 		{"vLLM's checks", `{"error":{"message":"1 validation error:\n  {'loc': 'body.prompt'}","type":"Bad Request","param":"body.messages.0.role","code":400}}`,
 			EngineError{Status: 400, Message: "1 validation error:\n  {'loc': 'body.prompt'}", Param: "messages[0].role"}},
-		{"a message of another type", `{"error":{"message":{"a":1},"code":400}}`, EngineError{Status: 400, Message: "", Param: ""}},
+		{"a message of another type", `{"error":{"message":{"a":1},"code":400}}`, EngineError{Status: 400}},
 		{"a core that died", `{"error":{"message":"EngineCore encountered an issue. See","code":400}}`, EngineError{Status: 400, Message: "EngineCore encountered an issue. See", Died: true}},
 		{"a client that says so", `{"error":{"message":"no 'EngineCore encountered an issue'","code":400}}`, EngineError{Status: 400, Message: "no 'EngineCore encountered an issue'"}},
 		{"FastAPI", `{"detail":"Not Found"}`, EngineError{Message: "Not Found"}},
@@ -49,9 +49,7 @@ func TestReadEngineError(t *testing.T) {
 		{"no JSON", `<html>`, EngineError{}},
 		{"null", `{"error":null}`, EngineError{}},
 	} {
-		if got := ReadEngineError([]byte(c.data)); got != c.want {
-			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
-		}
+		assert.Equal(t, c.want, ReadEngineError([]byte(c.data)), c.name)
 	}
 }
 

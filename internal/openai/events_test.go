@@ -59,8 +59,7 @@ func TestAppendEvents(t *testing.T) {
 		})
 	}
 	for _, bad := range []string{``, `[]`, `{}`, `{"choices":[]}`, `{"choices":[1]}`, `{"choices":[{"index":0}]}`, `{"choices":[{"message":{"tool_calls":[1]}}]}`, `{"choices":[{"message":[]}]}`} {
-		if got, err := AppendEvents(nil, []byte(bad), Chat, true); err == nil {
-			t.Errorf("%s becomes %s", bad, got)
-		}
+		_, err := AppendEvents(nil, []byte(bad), Chat, true)
+		assert.Error(t, err, bad)
 	}
 }

@@ -63,9 +63,8 @@ func TestFit(t *testing.T) {
 				"%s, %s: %v", c.engine, c.description, err)
 			continue
 		}
-		if want := `{"model":"m",` + prompt + c.want + `}`; err != nil || string(e.Bytes()) != want {
-			t.Errorf("%s, %s: %v, got %s, want %s", c.engine, c.description, err, e.Bytes(), want)
-		}
+		assert.NoError(t, err, "%s, %s", c.engine, c.description)
+		assert.Equal(t, `{"model":"m",`+prompt+c.want+`}`, string(e.Bytes()), "%s, %s", c.engine, c.description)
 	}
 }
 
@@ -99,17 +98,15 @@ func TestNameMedia(t *testing.T) {
 		"another salt, in nvext": {image, `,"nvext":{"cache_salt":"t"}`},
 		"sound":                  {`{"type":"input_audio","input_audio":{"data":"AAAA","format":"wav"}}`, ""},
 	} {
-		if got, _ := names(other[0], other[1]); len(got) != 1 || got[0] == one[0] {
-			t.Errorf("%s is called %v, the image %v", what, got, one)
-		}
+		got, _ := names(other[0], other[1])
+		assert.True(t, len(got) == 1 && got[0] != one[0], "%s is called %v, the image %v", what, got, one)
 	}
 	for _, content := range []string{
 		`{"type":"text","text":"data:,x"}`, `{"type":"image_url","image_url":{"url":"https://h/i.png"}}`, `{"type":"image_url","image_url":{"url":7}}`,
 		`{"type":"image_url","image_url":null}`, `{"type":"refusal","refusal":"data:,"}`,
 	} {
-		if got, body := names(content, ""); got != nil {
-			t.Errorf("%s is named: %s", content, body)
-		}
+		got, body := names(content, "")
+		assert.Empty(t, got, "%s is named: %s", content, body)
 	}
 	two, body := names(image+`,`+strings.Replace(image, "AAAA", strings.Repeat("B", 3*flatBytes), 1), `,"n":1`)
 	r := scanned(t, Chat, strings.ReplaceAll(body, `,"uuid":"`, `,"id":"`))

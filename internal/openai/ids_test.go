@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestAppendIDs(t *testing.T) {
@@ -47,9 +48,8 @@ func TestAppendMoreIDs(t *testing.T) {
 	for n := range 20_000 {
 		common, had, more := list(1+rng.IntN(9)), list(rng.IntN(4)), list(rng.IntN(6))
 		want := AppendIDs([]byte("> "), slices.Concat(common, more))
-		if got := AppendMoreIDs([]byte("> "), AppendIDs(nil, slices.Concat(common, had)), had, more); !bytes.Equal(got, want) {
-			t.Fatalf("seed %d, %d: %v, %v and %v: %s", seed, n, common, had, more, got)
-		}
+		got := AppendMoreIDs([]byte("> "), AppendIDs(nil, slices.Concat(common, had)), had, more)
+		require.True(t, bytes.Equal(got, want), "seed %d, %d: %v, %v and %v: %s", seed, n, common, had, more, got)
 	}
 }
 

@@ -35,16 +35,12 @@ func TestParametersOfTheEngines(t *testing.T) {
 		assert.GreaterOrEqual(t, len(fields), 60, "%s fields", file)
 		for _, name := range fields {
 			delete(unseen, name)
-			if p := parameterOf[name]; p == nil {
-				t.Errorf("%s: %s has no row in parameters", file, name)
-			} else if own := p.use == gateways; own != gatewayField([]byte(name)) {
-				t.Errorf("%s: a client may send it: %v, and its row says %v", name, own, !own)
-			}
+			p := parameterOf[name]
+			require.NotNil(t, p, "%s: %s has no row in parameters", file, name)
+			assert.Equal(t, p.use == gateways, gatewayField([]byte(name)), "%s: a client may not send it", name)
 		}
 	}
-	for name := range unseen {
-		t.Errorf("%s is in no schema", name)
-	}
+	assert.Empty(t, unseen, "in no schema")
 }
 
 // What an engine has counted or begun over the tokens that it generated is lost where another one takes them for the prompt.

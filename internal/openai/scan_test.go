@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -49,9 +48,7 @@ func TestScanPrompts(t *testing.T) {
 		{`[[7, 8]]`, PromptIDs, "", []uint32{7, 8}, 2},
 	} {
 		p := &scanned(t, Completions, `{"model":"m","prompt":`+tt.prompt+`}`).Prompt
-		if p.Kind != tt.kind || p.Text() != tt.text || !reflect.DeepEqual(p.IDs, tt.ids) || p.TokensAtLeast(4) != tt.least {
-			t.Errorf("%s: kind %d text %q ids %v least %d", tt.prompt, p.Kind, p.Text(), p.IDs, p.TokensAtLeast(4))
-		}
+		assert.Equal(t, []any{tt.kind, tt.text, tt.ids, tt.least}, []any{p.Kind, p.Text(), p.IDs, p.TokensAtLeast(4)}, tt.prompt)
 	}
 }
 
@@ -216,14 +213,10 @@ func TestScanRefuses(t *testing.T) {
 		tests = append(tests, refused{Completions, completion(`"` + field + `":{"a":1}`), field, "set by the gateway"})
 	}
 	for _, tt := range tests {
-		r, err := scanBody(tt.ep, []byte(tt.body))
-		var e *Error
-		if !errors.As(err, &e) {
-			t.Errorf("%s: accepted as %+v", tt.body, r)
-			continue
-		}
-		assert.True(t, e.Status == 400 && e.Param == tt.param && strings.Contains(e.Message, tt.says),
-			"%s:\ngot  %d %q %s\nwant 400 %q X%sX", tt.body, e.Status, e.Param, e.Message, tt.param, tt.says)
+		_, err := scanBody(tt.ep, []byte(tt.body))
+		e, refused := errors.AsType[*Error](err)
+		assert.True(t, refused && e.Status == 400 && e.Param == tt.param && strings.Contains(e.Message, tt.says),
+			"%s:\ngot  %+v\nwant 400 %q X%sX", tt.body, e, tt.param, tt.says)
 	}
 }
 
@@ -445,8 +438,7 @@ func TestVocabulary(t *testing.T) {
 			}
 		}
 		_, err := Limits{}.Scan(Completions, body(c.wrong))
-		if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusBadRequest || e.Param != c.field {
-			t.Errorf("%s %s: %v", c.field, c.wrong, err)
-		}
+		e, refused := errors.AsType[*Error](err)
+		assert.True(t, refused && e.Status == http.StatusBadRequest && e.Param == c.field, "%s %s: %v", c.field, c.wrong, err)
 	}
 }

@@ -1,10 +1,10 @@
 package openai
 
 import (
-	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -35,10 +35,8 @@ func TestShapeReadsAlikeEvents(t *testing.T) {
 					data = []byte(string(data[:at.start]) + ids + string(data[at.end:]))
 				}
 				var got ChunkInfo
-				ok := s.like(&got, data)
-				if want := Inspect(data); !ok || !reflect.DeepEqual(got, want) {
-					t.Errorf("%s\n%v %+v\nwant %+v", data, ok, got, want)
-				}
+				assert.True(t, s.like(&got, data), string(data))
+				assert.Equal(t, Inspect(data), got, string(data))
 			}
 		}
 	}

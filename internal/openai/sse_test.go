@@ -24,11 +24,9 @@ func split(maxBytes int, chunks ...string) (data []string, raw string, err error
 			if !ok {
 				break
 			}
-			raw += string(ev.Raw)
+			raw, data = raw+string(ev.Raw), append(data, string(ev.Data))
 			if ev.Data == nil {
-				data = append(data, "-")
-			} else {
-				data = append(data, string(ev.Data))
+				data[len(data)-1] = "-"
 			}
 		}
 	}
@@ -42,14 +40,12 @@ func TestSplitterCopiesOnlyWhatIsCut(t *testing.T) {
 	ev, ok := s.Next()
 	assert.True(t, ok && &ev.Raw[0] == &chunk[0] && &ev.Data[0] == &chunk[6],
 		"an event that lies in one chunk was copied: %q", ev.Raw)
-	if _, ok := s.Next(); ok {
-		t.Error("half an event was returned")
-	}
+	_, ok = s.Next()
+	assert.False(t, ok, "half an event was returned")
 	copy(chunk, "################")
 	s.Write([]byte("\n\n"))
-	if ev, ok := s.Next(); !ok || string(ev.Raw) != "data: b\n\n" || string(ev.Data) != "b" {
-		t.Errorf("got %q", ev.Raw)
-	}
+	ev, ok = s.Next()
+	assert.True(t, ok && string(ev.Raw) == "data: b\n\n" && string(ev.Data) == "b", "got %q", ev.Raw)
 }
 
 func TestSplitterBounds(t *testing.T) {

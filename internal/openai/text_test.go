@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -25,14 +26,11 @@ func TestTextsEqualEncodingJSON(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(quoted), &want))
 		c := newCursor([]byte(quoted), deepest)
 		at, ok := c.str()
-		if !ok || !c.finish() || at.decoded != len(want) || at.decode(c.data) != want {
-			t.Fatalf("seed %d: %s is %q (%d bytes), want %q (%d)", seed, quoted, at.decode(c.data), at.decoded, want, len(want))
-		}
+		require.True(t, ok && c.finish() && at.decoded == len(want) && at.decode(c.data) == want, "seed %d: %s, want %q", seed, quoted, want)
 		for cut := 1; cut < len(quoted); cut++ {
 			c := newCursor([]byte(quoted[:cut]), deepest)
-			if _, ok := c.str(); ok {
-				t.Fatalf("seed %d: accepted %s", seed, quoted[:cut])
-			}
+			_, ok := c.str()
+			require.False(t, ok, "seed %d: accepted %s", seed, quoted[:cut])
 		}
 		var back string
 		require.True(t, json.Unmarshal(appendQuoted(nil, want), &back) == nil && back == want,
@@ -43,8 +41,7 @@ func TestTextsEqualEncodingJSON(t *testing.T) {
 func TestBadEscapes(t *testing.T) {
 	for _, s := range []string{`\a`, `\u12`, `\u123g`, `\U0041`, `\ud800`, `\ud800x`, `\ud800\n`, `\ud800\u0041`, `\udc00`, `\udc00\ud800`, `\`, `\'`, `\x41`} {
 		c := newCursor([]byte(`"`+s+`"`), deepest)
-		if _, ok := c.str(); ok && c.finish() {
-			t.Errorf("%s: accepted", s)
-		}
+		_, ok := c.str()
+		assert.False(t, ok && c.finish(), s)
 	}
 }

@@ -109,13 +109,11 @@ func TestCacheHoldsParts(t *testing.T) {
 	assert.True(t, first >= 20 && first <= 25 && bytes >= 100_000, "after a first text: %d parts, %d bytes", first, bytes)
 	cache.Encode(nil, text)
 	cache.Encode(nil, "short")
-	if n, b := cache.held(); n != first || b != bytes {
-		t.Errorf("after the same text and a short one: %d parts, %d bytes, not %d and %d", n, b, first, bytes)
-	}
+	n, b := cache.held()
+	assert.True(t, n == first && b == bytes, "after the same text and a short one: %d parts, %d bytes, not %d and %d", n, b, first, bytes)
 	cache.Encode(nil, text+" and some more of it, "+text[:2000])
-	if n, _ := cache.held(); n > first+2 {
-		t.Errorf("after it grew: %d parts, not %d and two more at most", n, first)
-	}
+	n, _ = cache.held()
+	assert.LessOrEqual(t, n, first+2, "parts after it grew: two more at most")
 }
 
 // TestShortInputsAreNotKept has a chat of short messages as well: it counts as a whole.
@@ -151,9 +149,8 @@ func TestCacheForgetsTheOldest(t *testing.T) {
 		s.put(key(n), ids)
 	}
 	s.put(key(3), ids) // there already
-	if _, ok := s.get(key(1)); !ok {
-		t.Fatal("1 is gone before there was need")
-	}
+	_, ok := s.get(key(1))
+	require.True(t, ok, "1 is gone before there was need")
 	s.put(key(4), ids) // 2 is now the oldest
 	s.put(key(5), make([]uint32, 1000))
 	var held []int
@@ -191,10 +188,4 @@ func TestCacheTogether(t *testing.T) {
 		})
 	}
 	group.Wait()
-}
-
-func TestSeenAllocatesNothing(t *testing.T) {
-	cache, text := NewCache(Sim(), testCacheBytes), prose(t, 100_000)
-	ids := cache.Encode(nil, text)
-	assert.Zero(t, testing.AllocsPerRun(10, func() { ids = cache.Encode(ids[:0], text) }), "allocations")
 }

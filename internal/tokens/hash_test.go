@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"os"
-	"slices"
 	"strconv"
 	"testing"
 
@@ -103,15 +102,11 @@ func TestHashForms(t *testing.T) {
 		}
 		size, seed := 1+rng.IntN(70), rng.Uint64()
 		local := LocalHashes([]uint64{7}, ids, size, seed)
-		if local[0] != 7 || len(local) != 1+len(ids)/size {
-			t.Fatalf("LocalHashes of %d ids in blocks of %d: %d hashes, want %d after the one there", len(ids), size, len(local), len(ids)/size)
-		}
+		require.True(t, local[0] == 7 && len(local) == 1+len(ids)/size, "%d hashes of %d ids in blocks of %d, behind the one there", len(local), len(ids), size)
 		for i := 2; i < len(local); i++ {
 			local[i] = Chain(local[i-1], local[i])
 		}
-		if sequence := SequenceHashes([]uint64{7}, ids, size, seed); !slices.Equal(sequence, local) {
-			t.Fatalf("SequenceHashes %d, LocalHashes chained %d", sequence, local)
-		}
+		require.Equal(t, local, SequenceHashes([]uint64{7}, ids, size, seed), "LocalHashes chained, SequenceHashes")
 		a, b := rng.Uint64(), rng.Uint64()
 		words := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, a), b)
 		require.Equal(t, xxh3.HashSeed(words, hashSeed), Chain(a, b), "Chain(%d, %d)", a, b)
@@ -123,12 +118,4 @@ func TestHashNoBlock(t *testing.T) {
 		ids := []uint32{1, 2, 3}
 		assert.Empty(t, append(LocalHashes(nil, ids, size, 1), SequenceHashes(nil, ids, size, 1)...), "3 ids in blocks of %d", size)
 	}
-}
-
-func TestHashAllocatesNothing(t *testing.T) {
-	ids, dst := make([]uint32, 1000), make([]uint64, 0, 100)
-	assert.Zero(t, testing.AllocsPerRun(20, func() {
-		LocalHashes(dst, ids, 16, 1)
-		SequenceHashes(dst, ids, 16, 1)
-	}), "allocations")
 }

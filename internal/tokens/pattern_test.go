@@ -117,9 +117,8 @@ func (w twin) isolated(pieces []string) (cut []string) {
 
 func TestPatternsEqualTheirSource(t *testing.T) {
 	for _, k := range known {
-		if p, ok := patternOf(k.sources); !ok || p != k.pattern {
-			t.Fatalf("%s is not known by its own source", patternName(k.pattern))
-		}
+		p, ok := patternOf(k.sources)
+		require.True(t, ok && p == k.pattern, "%s is not known by its own source", patternName(k.pattern))
 		var twins []twin
 		for _, source := range k.sources {
 			twins = append(twins, newTwin(source))
@@ -191,9 +190,7 @@ func TestSafeCuts(t *testing.T) {
 					cuts++
 				}
 			}
-			if got = tok.encode(got, s[from:], at, true); !slices.Equal(got, want) {
-				t.Fatalf("%s: %q cut at safe places\n got %v\nwant %v", name, s, got, want)
-			}
+			require.True(t, slices.Equal(tok.encode(got, s[from:], at, true), want), "%s: %q cut at safe places, want %v", name, s, want)
 		}
 		assert.GreaterOrEqual(t, cuts, 1500, "%s: safe cuts in 3,000 texts", name)
 	}

@@ -34,9 +34,8 @@ func TestPieceSlot(t *testing.T) {
 			"%s: %v, %t, want 7 and %v, %t", c.name, got, ok, c.want, c.ok)
 	}
 	var empty pieceSlot
-	if _, ok := empty.append(nil, keyOf("a", 0, 1)); ok {
-		t.Error("an empty slot has a piece")
-	}
+	_, ok := empty.append(nil, keyOf("a", 0, 1))
+	assert.False(t, ok, "an empty slot has a piece")
 }
 
 // TestPieceSlotTogether has writers of pieces that share a slot: whoever reads
@@ -65,9 +64,7 @@ func TestKeyOf(t *testing.T) {
 	for i := range text {
 		for end := i + 1; end <= min(len(text), i+maxKey); end++ {
 			piece := text[i:end]
-			if got, want := keyOf(text, i, end), keyOf(piece, 0, len(piece)); got != want {
-				t.Errorf("%q: %v in the middle of a text, %v alone", piece, got, want)
-			}
+			assert.Equal(t, keyOf(piece, 0, len(piece)), keyOf(text, i, end), "%q alone, and in the middle of a text", piece)
 		}
 	}
 }

@@ -36,9 +36,7 @@ func TestWordsAreStable(t *testing.T) {
 		text := string(tok.Decode(nil, []uint32{id}))
 		assert.True(t, len(text) >= 3 && text[0] == ' ' && strings.Trim(text[1:], "abcdefghijklmnopqrstuvwxyz") == "",
 			"word %d is %q", id, text)
-		if got := tok.Encode(nil, text); !slices.Equal(got, []uint32{id}) {
-			t.Errorf("%q encodes to %v, want %d", text, got, id)
-		}
+		assert.Equal(t, []uint32{id}, tok.Encode(nil, text), text)
 	}
 	for range 2000 {
 		before := randomText(rng, 5)
@@ -48,9 +46,7 @@ func TestWordsAreStable(t *testing.T) {
 			want = append(want, words[rng.IntN(len(words))])
 		}
 		text := before + string(tok.Decode(nil, want[from:]))
-		if got := tok.Encode(nil, text); !slices.Equal(got, want) {
-			t.Fatalf("%q encodes to\n%v, want\n%v", text, got, want)
-		}
+		require.Equal(t, want, tok.Encode(nil, text), text)
 	}
 }
 
@@ -224,10 +220,16 @@ func TestLoadAccepts(t *testing.T) {
 	}
 }
 
-func TestEncodeAllocatesNothing(t *testing.T) {
-	tok, text := Sim(), prose(t, 50_000)
-	ids := tok.Encode(nil, text)
-	assert.Zero(t, testing.AllocsPerRun(10, func() { ids = tok.Encode(ids[:0], text) }), "allocations")
+func TestNothingIsAllocated(t *testing.T) {
+	tok, cache, text := Sim(), NewCache(Sim(), testCacheBytes), prose(t, 100_000)
+	ids, hashes := cache.Encode(nil, text), make([]uint64, 0, 100_000)
+	for name, run := range map[string]func(){
+		"encoding":    func() { ids = tok.Encode(ids[:0], text) },
+		"seen before": func() { ids = cache.Encode(ids[:0], text) },
+		"hashing":     func() { LocalHashes(hashes, ids, 16, 1); SequenceHashes(hashes, ids, 16, 1) },
+	} {
+		assert.Zero(t, testing.AllocsPerRun(10, run), name)
+	}
 }
 
 // TestQwenExact compares with the ids that Hugging Face's own library gives for
