@@ -63,8 +63,8 @@ func TestGapIsHealedOutOfTheRing(t *testing.T) {
 			}
 			r := newRig(t, follow.Config{}, bus, of)
 			p := r.speaks(1, c.cfg)
+			synctest.Wait() // it has subscribed
 			r.track("w")
-			synctest.Wait()
 			p.tell(p.Store(3))
 			synctest.Wait()
 			require.True(t, r.follows(p), "%+v", r.status("w"))
