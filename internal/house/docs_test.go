@@ -18,6 +18,7 @@ var (
 	heading = regexp.MustCompile(`(?m)^#{1,6} +(.+?) *$`)
 	fence   = regexp.MustCompile("(?ms)^```.*?^```")
 	named   = regexp.MustCompile(`\b((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]*)(…?)`)
+	bench   = regexp.MustCompile(`-bench[= ]'?([A-Z][A-Za-z0-9|$]*)`)
 	scheme  = regexp.MustCompile(`^[a-z][a-z0-9+.-]*:`)
 	runbook = regexp.MustCompile(`runbook_url: https://github\.com/tandem-pd/tandem/blob/main/(\S+)`)
 )
@@ -95,6 +96,12 @@ func TestNamedTestsExist(t *testing.T) {
 			}
 			if !slices.ContainsFunc(tests, exists) {
 				t.Errorf("%s names %s, and there is no such test", name, m[0])
+			}
+		}
+		for _, m := range bench.FindAllStringSubmatch(text, -1) {
+			for part := range strings.SplitSeq(m[1], "|") {
+				matches := regexp.MustCompile("^Benchmark.*" + part).MatchString
+				assert.True(t, slices.ContainsFunc(tests, matches), "%s names the benchmark %s, and there is none", name, part)
 			}
 		}
 	}
