@@ -99,14 +99,6 @@ func (p *proc) breakDecode(name string, tokens int, by syscall.Signal) []streame
 	})
 }
 
-// gaps are the longest silences of answers.
-func gaps(answers []streamed) (all []time.Duration) {
-	for _, a := range answers {
-		all = append(all, a.gap)
-	}
-	return all
-}
-
 // BenchmarkFaults breaks real processes again and again and measures how long that is felt: `make faults` writes docs/faults.md with it,
 // and holds it to limits of time.
 func BenchmarkFaults(b *testing.B) {
@@ -129,7 +121,9 @@ func decodeKilled(b *testing.B, rounds int) {
 		for _, a := range f.streams(prompts(name, atOnce), 4, 0, nil) { // the prompts are cached now
 			cached = append(cached, a.ttft)
 		}
-		silent = append(silent, gaps(f.breakDecode(name, 100, syscall.SIGKILL))...)
+		for _, a := range f.breakDecode(name, 100, syscall.SIGKILL) {
+			silent = append(silent, a.gap)
+		}
 		f.restarted("decode-1")
 		f.nothingHeld(false)
 		f.stop()

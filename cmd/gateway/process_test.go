@@ -15,7 +15,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -81,38 +80,12 @@ func written(t testing.TB, name, text string) string {
 	return path
 }
 
-// text is what a process writes, while it writes it.
-type text struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (x *text) Write(p []byte) (int, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.b.Write(p)
-}
-
-func (x *text) String() string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.b.String()
-}
-
-// take returns what has been written, and forgets it.
-func (x *text) take() string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	defer x.b.Reset()
-	return x.b.String()
-}
-
 // proc is a gateway, a worker or a whole fleet in processes of their own.
 type proc struct {
 	t         testing.TB
 	cmd       *exec.Cmd
 	ended     chan struct{}
-	out, logs text
+	out, logs fleet.LogBuffer
 	url       string         // where it answers
 	admin     string         // the address for administration, where it has one of its own
 	pids      map[string]int // of a fleet's workers

@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -65,18 +64,15 @@ func soakScenario(seed uint64) string {
 	return b.String()
 }
 
-// question is a prompt, and how many tokens are asked for.
-type question struct {
-	prompt string
-	tokens int
-}
+// tokensOf is how many tokens are asked for with the prompt of that number.
+func tokensOf(prompt int) int { return 10 + prompt%30 }
 
 // soaking is one soak: its gateway, its workers, and what came of the requests.
 type soaking struct {
 	*proc
-	questions []question
-	start     time.Time
-	logTail   string // the end of what the gateway logged
+	prompts []string
+	start   time.Time
+	logTail string // the end of what the gateway logged
 
 	mu     sync.Mutex // guards the tally
 	asked  int
@@ -98,12 +94,9 @@ func BenchmarkSoak(b *testing.B) {
 		seed = uint64(time.Now().UnixNano())
 	}
 	b.Logf("seed %d, %v", seed, *soakFor)
-	s := &soaking{errors: map[string]int{}, hits: map[string]int{}}
+	s := &soaking{prompts: prompts("Soak", soakPrompts), errors: map[string]int{}, hits: map[string]int{}}
 	transport := http.DefaultTransport.(*http.Transport)
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost, transport.IdleConnTimeout = 0, 1000, 30*time.Second
-	for i, prompt := range prompts("Soak", soakPrompts) {
-		s.questions = append(s.questions, question{prompt, 10 + i%30})
-	}
 	inside, err := stack.Embed(stack.EmbedConfig{})
 	require.NoError(b, err)
 	defer inside.Close()
@@ -121,7 +114,7 @@ func BenchmarkSoak(b *testing.B) {
 		"--allow-faults", "--fault-scenario", written(b, "soak.yaml", soakScenario(seed)), "--stream-idle-timeout", "3s", "--prefill-timeout", "3s", "--decode-first-token-timeout", "5s")
 	s.up(ids...)
 	for range 10 {
-		s.ask(b.Context(), s.questions[0], 0)
+		s.ask(b.Context(), 0, 0)
 	}
 	s.asked, s.right = 0, 0
 	// The gateway closes a connection to a worker that has been idle for 4 s; those of clients are closed here.
@@ -167,9 +160,10 @@ func BenchmarkSoak(b *testing.B) {
 		return after.held[descriptors] <= before.held[descriptors]+10 && after.held[goroutines] <= before.held[goroutines]+20
 	})
 	s.nothingHeld(true)
-	resumes := s.total("tandem_frontend_model_migration_total", `migration_type="ongoing_request"`)
-	retries := s.total("tandem_frontend_model_migration_total", `migration_type="new_request"`)
-	gone := s.total("tandem_frontend_disconnected_clients", "")
+	_, metrics := get(s.url + "/metrics")
+	resumes := totalOf(metrics, "tandem_frontend_model_migration_total", `migration_type="ongoing_request"`)
+	retries := totalOf(metrics, "tandem_frontend_model_migration_total", `migration_type="new_request"`)
+	gone := totalOf(metrics, "tandem_frontend_disconnected_clients", "")
 
 	first, middle, last := thirds(samples)
 	figures := s.figures(kills, int(resumes), int(retries), before, first, middle, last, after)
@@ -230,22 +224,22 @@ func (s *soaking) load(ctx context.Context, rng *rand.Rand) {
 	begun, n := time.Now(), 0
 	every(ctx, time.Second/soakRate, func() {
 		for ; n < int(time.Since(begun).Seconds()*soakRate); n++ { // a tick that came late is made up for
-			q, leaves := s.questions[rng.IntN(len(s.questions))], 0
+			i, leaves := rng.IntN(len(s.prompts)), 0
 			if rng.IntN(50) == 0 {
-				leaves = 1 + rng.IntN(q.tokens)
+				leaves = 1 + rng.IntN(tokensOf(i))
 			}
-			group.Go(func() { s.ask(s.t.Context(), q, leaves) })
+			group.Go(func() { s.ask(s.t.Context(), i, leaves) })
 		}
 	})
 	group.Wait()
 }
 
-// ask makes one request, whose client leaves after so many events where leaves is not 0, and counts what came of it.
-func (s *soaking) ask(ctx context.Context, q question, leaves int) {
+// ask makes the request of a prompt, whose client leaves after so many events where leaves is not 0, and counts what came of it.
+func (s *soaking) ask(ctx context.Context, prompt, leaves int) {
 	ctx, leave := context.WithTimeout(ctx, 2*time.Minute) // longer than every limit of the gateway together
 	defer leave()
 	events := 0
-	a := s.stream(ctx, q.prompt, q.tokens, func() {
+	a := s.stream(ctx, s.prompts[prompt], tokensOf(prompt), func() {
 		if events++; events == leaves {
 			leave()
 		}
@@ -255,7 +249,7 @@ func (s *soaking) ask(ctx context.Context, q question, leaves int) {
 	defer s.mu.Unlock()
 	s.asked++
 	switch {
-	case leaves > 0 && events >= leaves && strings.HasPrefix(fleet.Answered(q.prompt, q.tokens), a.text):
+	case leaves > 0 && events >= leaves && strings.HasPrefix(fleet.Answered(a.prompt, a.n), a.text):
 		s.left++
 	case whole:
 		s.right++
@@ -274,7 +268,7 @@ var injected = regexp.MustCompile(`msg="fault injected" fault=(\w+)`)
 
 // readLog counts the faults that the gateway has logged since the last call, and keeps only the end of its warnings.
 func (s *soaking) readLog() {
-	text := s.logs.take()
+	text := s.logs.Take()
 	for _, m := range injected.FindAllStringSubmatch(text, -1) {
 		s.hits[m[1]]++
 	}
@@ -304,31 +298,18 @@ type sample struct {
 	held [len(held)]float64
 }
 
-// sample reads one, from the kernel and from /metrics.
+// sample reads one from /metrics.
 func (s *soaking) sample() sample {
-	now := sample{at: time.Since(s.start)}
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
-	for line := range strings.Lines(string(status)) {
-		var kib float64
-		if n, _ := fmt.Sscanf(line, "VmRSS: %f kB", &kib); n == 1 {
-			now.held[memory] = kib / 1024
-		}
-	}
-	open, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
-	now.held[descriptors] = float64(len(open))
 	_, metrics := get(s.url + "/metrics")
-	now.held[goroutines] = totalOf(metrics, "go_goroutines", "")
-	now.held[heap] = totalOf(metrics, "go_memstats_heap_inuse_bytes", "") / (1 << 20)
-	now.held[inFlight] = totalOf(metrics, "tandem_frontend_active_requests", "")
+	now := sample{at: time.Since(s.start)}
+	for kind, series := range [len(held)]string{"process_resident_memory_bytes", "go_memstats_heap_inuse_bytes", "process_open_fds", "go_goroutines", "tandem_frontend_active_requests"} {
+		now.held[kind] = totalOf(metrics, series, "")
+	}
+	now.held[memory] /= 1 << 20
+	now.held[heap] /= 1 << 20
 	assert.True(s.t, now.held[memory] != 0 && now.held[goroutines] != 0,
 		"%v after the start the gateway could not be sampled: %+v", now.at, now)
 	return now
-}
-
-// total adds up a metric's series now that have the label.
-func (s *soaking) total(metric, label string) float64 {
-	_, metrics := get(s.url + "/metrics")
-	return totalOf(metrics, metric, label)
 }
 
 // thirds are the means of the samples' thirds.

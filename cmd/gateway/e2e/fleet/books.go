@@ -97,6 +97,14 @@ func (b *LogBuffer) String() string {
 	return b.buf.String()
 }
 
+// Take returns what there is, and forgets it.
+func (b *LogBuffer) Take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.buf.Reset()
+	return b.buf.String()
+}
+
 // Value sums a metric's series whose labels' values include all of with.
 func (f *Fleet) Value(name string, with ...string) float64 {
 	f.T.Helper()
