@@ -13,7 +13,7 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 	c := NewRecorder(deaf{})
 	c.Watch(true)
 	r := newRecord(1)
-	way := func() { serveTwoLegs(c, r) }
+	way := func() { serve(c, r, 0, 0, 0, 0) }
 	for range 1000 {
 		way()
 	}
@@ -25,6 +25,6 @@ func BenchmarkRecorder(b *testing.B) {
 	c := NewRecorder(deaf{})
 	r := newRecord(1)
 	for b.Loop() {
-		serveTwoLegs(c, r)
+		serve(c, r, 0, 0, 0, 0)
 	}
 }

@@ -51,8 +51,13 @@ func newRecord(i int) *handoff.Record {
 	}
 }
 
-// serve takes a request through both legs, with the first token after so long.
+// staged is what prefill left for decode.
+var staged = &handoff.StagedKV{Cached: 80}
+
+// serve takes a request through both legs, again where it has been through them, with the first token after so long.
 func serve(c *Recorder, r *handoff.Record, queued, prefills, transfers, decodes time.Duration) {
+	r.Mark, r.KV = nil, nil
+	c.Explains(0)
 	c.Arrived(r)
 	c.Understood(r)
 	c.Queued(r, 100)
@@ -66,7 +71,7 @@ func serve(c *Recorder, r *handoff.Record, queued, prefills, transfers, decodes 
 	p.First = time.Now()
 	c.FirstToken(r, p)
 	c.LegEnded(r, p)
-	r.KV = &handoff.StagedKV{Cached: 80}
+	r.KV = staged
 	d := handoff.Leg{Worker: decoder, Began: time.Now()}
 	r.HandedOver = d.Began
 	c.LegStarted(r, d)
@@ -111,7 +116,7 @@ func TestWayOfAWholeAnswer(t *testing.T) {
 			c.Arrived(r)
 			r.Attempts = 1
 			if handed {
-				r.KV = &handoff.StagedKV{Cached: 80}
+				r.KV = staged
 			}
 			d := handoff.Leg{Worker: decoder, Began: time.Now()}
 			r.HandedOver = d.Began
@@ -392,27 +397,4 @@ func TestFamilies(t *testing.T) {
 	if w := f.hot()[0].weight; w > 5_003 {
 		t.Errorf("its weight is %v a minute later", w)
 	}
-}
-
-// leg is a call that has had its first token at once.
-func leg(w *pools.Worker) handoff.Leg {
-	now := time.Now()
-	return handoff.Leg{Worker: w, Began: now, First: now}
-}
-
-// serveTwoLegs takes a request through both legs at once, again where it has been through them.
-func serveTwoLegs(c *Recorder, r *handoff.Record) {
-	r.Mark, r.Attempts, r.KV, r.Outcome = nil, 0, nil, fault.None.String()
-	c.Explains(0)
-	c.Arrived(r)
-	c.Queued(r, 1)
-	r.Spent.Queued++
-	r.Attempts = 1
-	c.LegStarted(r, leg(prefiller))
-	c.FirstToken(r, leg(prefiller))
-	c.LegEnded(r, leg(prefiller))
-	c.LegStarted(r, leg(decoder))
-	c.FirstToken(r, leg(decoder))
-	c.LegEnded(r, leg(decoder))
-	c.Ended(r, nil)
 }

@@ -134,7 +134,7 @@ func BenchmarkTick(b *testing.B) {
 		b.StopTimer()
 		for range 500 {
 			n++
-			serveTwoLegs(c.recorder, newRecord(n))
+			serve(c.recorder, newRecord(n), 0, 0, 0, 0)
 		}
 		b.StartTimer()
 		c.sample(time.Now())
@@ -146,7 +146,7 @@ func BenchmarkTick(b *testing.B) {
 func BenchmarkPage(b *testing.B) {
 	c, _ := consoleOf(b, 3)
 	for i := range 1000 {
-		serveTwoLegs(c.recorder, newRecord(i))
+		serve(c.recorder, newRecord(i), 0, 0, 0, 0)
 	}
 	for _, tab := range tabs {
 		b.Run(tab.Name, func(b *testing.B) {
