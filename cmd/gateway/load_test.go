@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -127,6 +128,61 @@ func TestLoadIsEndedByItsContext(t *testing.T) {
 	status, stdout, stderr := runIn(ctx, nil, "load", "--url", s.URL, "--trace", trace)
 	if status != exitOK || !strings.Contains(stdout, "ended before its time: 4 of 5 requests were due") || strings.Contains(stdout, " 1 failed") {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
+	}
+}
+
+// Where each request is refused, the report has no figure of no value, and repeats the endpoint's own sentence.
+func TestLoadOfAnEndpointThatRefuses(t *testing.T) {
+	t.Parallel()
+	s := newOpenAI(t)
+	s.answer = func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(503)
+		fmt.Fprint(w, `{"error":{"message":"the queue is full; try again in 1 s","type":"overloaded_error","code":"server_is_overloaded"}}`)
+	}
+	status, stdout, stderr := loading(t, "--url", s.URL, "--rate", "1000", "--requests", "107", "--isl", "5", "--osl", "3")
+	assert.Equal(t, exitFailed, status)
+	for _, want := range []string{
+		"0 answered, 107 refused, 0 failed", "107 http_503 server_is_overloaded: the queue is full; try again in 1 s",
+		"Goodput: 0 of 107 requests, since none was answered.", "107 of 107 requests were not answered, 107 of them: http_503 server_is_overloaded: the queue is full",
+	} {
+		assert.Contains(t, stdout+stderr, want)
+	}
+	assert.NotRegexp(t, `It lacks|would tell|over seeds|NaN|Inf|Take |TTFT +0 +0`, stdout)
+}
+
+// TestLoadDrawsASeed: two runs ask different prompts, the seed that is printed
+// repeats one, and a run that finds another's prompts cached says so.
+func TestLoadDrawsASeed(t *testing.T) {
+	t.Parallel()
+	s := newOpenAI(t)
+	known := map[string]bool{}
+	s.cached = func(ids []any) (cached int) {
+		prompt := fmt.Sprint(ids)
+		if known[prompt] {
+			cached = len(ids)
+		}
+		known[prompt] = true
+		return cached
+	}
+	const warns = "the caches held prompts of an earlier run"
+	one := func(args ...string) (seed, stdout string) {
+		status, stdout, stderr := loading(t, append([]string{"--url", s.URL, "--rate", "1000", "--requests", "5", "--isl", "20", "--osl", "1"}, args...)...)
+		m := regexp.MustCompile(`seed ([0-9]+) \(--seed ([0-9]+) repeats them\)`).FindStringSubmatch(stderr)
+		require.True(t, status == exitOK && m != nil && m[1] == m[2], "status %d\n%s%s", status, stdout, stderr)
+		return m[1], stdout
+	}
+	first, out := one()
+	assert.True(t, !strings.Contains(out, warns) && first != "0", "the first run, of seed %s, warns:\n%s", first, out)
+	second, out := one()
+	assert.True(t, first != second && !strings.Contains(out, warns) && len(known) == 10,
+		"seeds %s and %s, %d prompts:\n%s", first, second, len(known), out)
+	if _, out = one("--seed", first); !strings.Contains(out, warns) || !strings.Contains(out, "100 of 100 prompt tokens were cached, and this workload repeats only 0") || len(known) != 10 {
+		t.Errorf("%d prompts:\n%s", len(known), out)
+	}
+	// What a workload repeats by itself is no other run's.
+	if _, out = one("--shared-prefix", "1"); strings.Contains(out, warns) || !strings.Contains(out, "hit rate 80.0 %") {
+		t.Errorf("one prompt five times:\n%s", out)
 	}
 }
 

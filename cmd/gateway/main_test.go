@@ -37,17 +37,12 @@ func TestCommandLine(t *testing.T) {
 		{"serve --router-policy-config classes.yaml", exitUsage, "router-policy-config"},
 		{"select --token-file missing", exitUsage, "token-file"},
 		{"worker --role both --block-size 0", exitUsage, "block-size"},
-		{"config --router-mode fastest", exitUsage, "router-mode"},
-		{"config --client-hints some", exitUsage, "client-hints (flag): "},
-		{"config --no-kv-events", exitOK, "router-kv-events: false  # flag"},
 	})
 	for environ, of := range map[string]line{
-		"TANDEM_ROUTER_MOD=kv":                             {"config", exitUsage, "TANDEM_ROUTER_MODE"},
 		"DYN_SOMETHING_ELSE=1 DYN_ROUTER_MODE=round_robin": {"config", exitOK, "router-mode: round-robin  # env DYN_ROUTER_MODE"},
 		"DYN_SOMETHING_ELSE=1":                             {"config", exitOK, "DYN_SOMETHING_ELSE is no setting here"},
 		"DYN_ROUTER_MOD=kv":                                {"config", exitOK, "DYN_ROUTER_MOD (the nearest is DYN_ROUTER_MODE)"},
 		"DYN_TCP_TLS_CA_PATH=ca.pem":                       {"config", exitUsage, "DYN_TCP_TLS_CA_PATH: there is no such setting here"},
-		"TANDEM_SPEEDUP=2":                                 {"config", exitOK, "http-port: 8000  # default"},
 	} {
 		lines(t, strings.Fields(environ), "", []line{of})
 	}
@@ -70,7 +65,7 @@ func TestSmokeOfEachEngine(t *testing.T) {
 	for _, name := range engines {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			lines(t, nil, "dev --smoke --in-process --speedup 50 --prefill 1 --decode 1", []line{{"--engine " + name, exitOK, "all well"}})
+			lines(t, nil, "dev --smoke --in-process --durable-kv-events --speedup 50 --prefill 1 --decode 1", []line{{"--engine " + name, exitOK, "all well"}})
 		})
 	}
 }

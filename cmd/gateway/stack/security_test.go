@@ -72,9 +72,10 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 	for _, password := range []string{"first secret", "second"} {
 		password = strings.ReplaceAll(password, " ", "-")
 		inside, err := Embed(EmbedConfig{
-			Listen: "0.0.0.0", Dir: filepath.Join(dir, "data"), PasswordFile: file("password", password+"\n"), TLS: &edge.TLS{CertFile: cert, KeyFile: key},
+			Listen: "0.0.0.0", Dir: filepath.Join(dir, "data"), JetStream: true, PasswordFile: file("password", password+"\n"), TLS: &edge.TLS{CertFile: cert, KeyFile: key},
 		})
 		require.NoError(t, err)
+		assert.DirExists(t, filepath.Join(dir, "data", "nats", "jetstream"), "where streams outlive the gateway")
 		stop := sync.OnceFunc(inside.Close)
 		t.Cleanup(stop)
 		quiet := slog.New(slog.DiscardHandler)
