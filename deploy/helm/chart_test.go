@@ -338,10 +338,10 @@ func sharing(values map[string]any, path string) map[string]any {
 }
 
 // Each mistake that a cluster or the gateway would object to is found: a name that is wrong, a reference that leads nowhere, a way of asking
-// the gateway in which it does not answer, a file that is not mounted.
+// the gateway in which it does not answer, a file that is not mounted, a setting or a flag that is made up.
 func TestMistakesAreFound(t *testing.T) {
 	texts := map[string]string{}
-	for _, name := range []string{"production", "replicas", "certificates"} {
+	for _, name := range []string{"production", "replicas", "certificates", "registry"} {
 		texts[name] = manifest(t, examples(t)[name])
 	}
 	assert.NotContains(t, texts["production"], "replicas: 1", "a deployment that is scaled has replicas")
@@ -365,6 +365,9 @@ func TestMistakesAreFound(t *testing.T) {
 		{"replicas", "{name: peers, mountPath: /etc/tandem/peers, readOnly: true}", "{name: peers, mountPath: /elsewhere, readOnly: true}", "/etc/tandem/peers/password is not mounted"},
 		{"certificates", "exec: {command: [/gateway, health, --config=/etc/tandem/gateway/gateway.yaml]}", "httpGet: {path: /health, port: http, scheme: HTTPS}", "without a certificate"},
 		{"certificates", "        cert: {secret: {name: tandem-scrape, key: tls.crt}}\n", "", "shows no certificate"},
+		{"production", "    client-hints: ", "    client-hint: ", "the nearest is client-hints"},
+		{"production", "--config=", "--confg=", "the nearest is --config"},
+		{"registry", "--attach-drain=", "--attach-drein=", "is no flag of gateway attach"},
 		{"certificates", "mountPath: /etc/tandem/etcd-auth", "mountPath: /etc/tandem/etcd", "/etc/tandem/etcd-auth/password is not mounted"},
 	} {
 		assert.Contains(t, texts[tt.example], tt.old, tt.example)

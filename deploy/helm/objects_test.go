@@ -15,109 +15,83 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What follows is of other projects' kinds the part that the manifests use: a key that is not here is a mistake in a manifest, or one
-// to be added.
+// What follows is of other projects' kinds the part that the manifests use, by the names of their keys: a key that is not here is a
+// mistake in a manifest, or one to be added.
 
 type custom struct {
-	metav1.TypeMeta   `json:",inline"`
+	metav1.TypeMeta
 	metav1.ObjectMeta `json:"metadata"`
 }
 
 type serviceMonitor struct {
 	custom
 	Spec struct {
-		Selector  metav1.LabelSelector `json:"selector"`
+		Selector  metav1.LabelSelector
 		Endpoints []struct {
-			Port      string `json:"port"`
-			Path      string `json:"path"`
-			Interval  string `json:"interval"`
-			Scheme    string `json:"scheme"`
-			TLSConfig *struct {
-				ServerName string `json:"serverName"`
-				CA, Cert   *struct {
-					Secret corev1.SecretKeySelector `json:"secret"`
-				}
-				KeySecret *corev1.SecretKeySelector `json:"keySecret"`
-			} `json:"tlsConfig"`
-			Authorization *struct {
-				Credentials corev1.SecretKeySelector `json:"credentials"`
-			} `json:"authorization"`
-		} `json:"endpoints"`
-	} `json:"spec"`
+			Port, Path, Interval, Scheme string
+			TLSConfig                    *struct {
+				ServerName string
+				CA, Cert   *struct{ Secret corev1.SecretKeySelector }
+				KeySecret  *corev1.SecretKeySelector
+			}
+			Authorization *struct{ Credentials corev1.SecretKeySelector }
+		}
+	}
 }
 
 type prometheusRule struct {
 	custom
 	Spec struct {
 		Groups []struct {
-			Name  string `json:"name"`
+			Name  string
 			Rules []struct {
-				Alert       string            `json:"alert"`
-				Expr        string            `json:"expr"`
-				For         string            `json:"for"`
-				Labels      map[string]string `json:"labels"`
-				Annotations map[string]string `json:"annotations"`
-			} `json:"rules"`
-		} `json:"groups"`
-	} `json:"spec"`
+				Alert, Expr, For    string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
 }
 
 type httpRoute struct {
 	custom
 	Spec struct {
-		ParentRefs []struct {
-			Name      string `json:"name"`
-			Namespace string `json:"namespace"`
-		} `json:"parentRefs"`
-		Hostnames []string `json:"hostnames"`
-		Rules     []struct {
-			Matches []struct {
-				Path struct {
-					Type  string `json:"type"`
-					Value string `json:"value"`
-				} `json:"path"`
-			} `json:"matches"`
-			Timeouts struct {
-				Request string `json:"request"`
-			} `json:"timeouts"`
+		ParentRefs []struct{ Name, Namespace string }
+		Hostnames  []string
+		Rules      []struct {
+			Matches     []struct{ Path struct{ Type, Value string } }
+			Timeouts    struct{ Request string }
 			BackendRefs []struct {
-				Name string `json:"name"`
-				Port int32  `json:"port"`
-			} `json:"backendRefs"`
-		} `json:"rules"`
-	} `json:"spec"`
+				Name string
+				Port int32
+			}
+		}
+	}
 }
 
 type scaledObject struct {
 	custom
 	Spec struct {
-		ScaleTargetRef struct {
-			Name string `json:"name"`
-		} `json:"scaleTargetRef"`
-		MinReplicaCount int32 `json:"minReplicaCount"`
-		MaxReplicaCount int32 `json:"maxReplicaCount"`
-		PollingInterval int32 `json:"pollingInterval"`
-		Triggers        []struct {
-			Type       string                         `json:"type"`
-			MetricType autoscalingv2.MetricTargetType `json:"metricType"`
-			Metadata   map[string]string              `json:"metadata"`
-		} `json:"triggers"`
+		ScaleTargetRef                                    struct{ Name string }
+		MinReplicaCount, MaxReplicaCount, PollingInterval int32
+		Triggers                                          []struct {
+			Type       string
+			MetricType autoscalingv2.MetricTargetType
+			Metadata   map[string]string
+		}
 		Advanced struct {
-			HPA struct {
-				Behavior autoscalingv2.HorizontalPodAutoscalerBehavior `json:"behavior"`
-			} `json:"horizontalPodAutoscalerConfig"`
-		} `json:"advanced"`
-	} `json:"spec"`
+			HorizontalPodAutoscalerConfig struct {
+				Behavior autoscalingv2.HorizontalPodAutoscalerBehavior
+			}
+		}
+	}
 }
 
 // kinds are those that the manifests may have, by version and kind.
 var kinds = map[string]func() metav1.Object{
-	"v1 ConfigMap":      func() metav1.Object { return &corev1.ConfigMap{} },
-	"v1 Service":        func() metav1.Object { return &corev1.Service{} },
-	"v1 ServiceAccount": func() metav1.Object { return &corev1.ServiceAccount{} },
-	"apps/v1 Deployment": func() metav1.Object {
-		return &appsv1.Deployment{}
-	},
+	"v1 ConfigMap":                             func() metav1.Object { return &corev1.ConfigMap{} },
+	"v1 Service":                               func() metav1.Object { return &corev1.Service{} },
+	"v1 ServiceAccount":                        func() metav1.Object { return &corev1.ServiceAccount{} },
+	"apps/v1 Deployment":                       func() metav1.Object { return &appsv1.Deployment{} },
 	"rbac.authorization.k8s.io/v1 Role":        func() metav1.Object { return &rbacv1.Role{} },
 	"rbac.authorization.k8s.io/v1 RoleBinding": func() metav1.Object { return &rbacv1.RoleBinding{} },
 	"policy/v1 PodDisruptionBudget":            func() metav1.Object { return &policyv1.PodDisruptionBudget{} },

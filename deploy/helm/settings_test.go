@@ -174,21 +174,3 @@ func durationOf(printed, name string) time.Duration {
 	d, _ := time.ParseDuration(valueOf(printed, name))
 	return d
 }
-
-// A setting or a flag that is made up is found.
-func TestMadeUpSettingsAreFound(t *testing.T) {
-	for _, tt := range []struct {
-		example, path string
-		value         any
-		want          string
-	}{
-		{"vllm", "gateway.config", map[string]any{"router-mood": "kv"}, "router-mode"},
-		{"vllm", "gateway.extraArgs", []any{"--http-prt=1"}, "http-port"},
-		{"registry", "pools.vllm-prefill.attach", map[string]any{"extraArgs": []any{"--engin=vllm"}}, "--engin=vllm is no flag"},
-	} {
-		text := manifest(t, set(examples(t)[tt.example], tt.path, tt.value))
-		if found, _ := settingsWrongs(t, text); !strings.Contains(strings.Join(found, "\n"), tt.want) {
-			t.Errorf("%s: %v gives %q", tt.path, tt.value, found)
-		}
-	}
-}

@@ -100,16 +100,6 @@ func TestQuestionsDiffer(t *testing.T) {
 	}
 }
 
-// says checks that an error has a text, or that there is none where the text is empty.
-func says(t *testing.T, err error, text string) {
-	t.Helper()
-	if text == "" {
-		assert.NoError(t, err)
-	} else {
-		assert.ErrorContains(t, err, text)
-	}
-}
-
 // A scenario fails for what it does not allow, and only for that.
 func TestCheck(t *testing.T) {
 	outcomeOf := func(v verdict, took time.Duration) outcome {
@@ -121,16 +111,14 @@ func TestCheck(t *testing.T) {
 		outcomes []outcome
 		says     string
 	}{
-		{"all right", []outcome{outcomeOf(right, 0), outcomeOf(right, time.Second)}, ""},
+		{"all right", []outcome{outcomeOf(right, 0), outcomeOf(right, time.Second)}, "<nil>"},
 		{"too slow", []outcome{outcomeOf(right, 1500*time.Millisecond)}, "took 1.5 s"},
 		{"broken off", []outcome{outcomeOf(right, 0), outcomeOf(brokenOff, 0)}, "broken off: detail"},
 		{"refused", []outcome{outcomeOf(refused, 0)}, "refused: detail"},
 		{"wrong", []outcome{outcomeOf(wrong, 0)}, "wrong: detail"},
 		{"many", make([]outcome, 20), "and 12 more"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			says(t, s.check(c.outcomes), c.says)
-		})
+		assert.Contains(t, fmt.Sprint(s.check(c.outcomes)), c.says, c.name)
 	}
 	cutShort := outcome{judged: judged{brokenOff, "detail"}, silent: 500 * time.Millisecond, lost: 7}
 	line := figures([]outcome{outcomeOf(right, time.Second), cutShort, outcomeOf(wrong, 0)}, 2)
@@ -163,16 +151,14 @@ func TestAGatewayTakesItsOwnAnswersAlone(t *testing.T) {
 func TestServersUp(t *testing.T) {
 	const head = "# pxname,svname,status,check_status,\n"
 	for _, c := range []struct{ name, table, says string }{
-		{"up", head + "stats,FRONTEND,OPEN,,\ngateways,a,UP,L7OK,\ngateways,b,UP,L7OK,\n", ""},
+		{"up", head + "stats,FRONTEND,OPEN,,\ngateways,a,UP,L7OK,\ngateways,b,UP,L7OK,\n", "<nil>"},
 		{"not asked yet", head + "gateways,a,UP,L7OK,\ngateways,b,UP,INI,\n", "b is UP, its check INI"},
 		{"down", head + "gateways,a,DOWN,L4TOUT,\ngateways,b,UP,L7OK,\n", "a is DOWN"},
 		{"absent", head + "gateways,a,UP,L7OK,\n", "no b"},
 		{"other columns", "# pxname,svname\n", "columns"},
 		{"nothing", "", "empty"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			says(t, serversUp(c.table, []string{"a", "b"}), c.says)
-		})
+		assert.Contains(t, fmt.Sprint(serversUp(c.table, []string{"a", "b"})), c.says, c.name)
 	}
 }
 

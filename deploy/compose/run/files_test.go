@@ -17,50 +17,30 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// composeFile is as much of Compose's format as the files here use. What it
+// composeFile is as much of Compose's format as the files here use, by the names of its keys. What it
 // lacks they must not use before both Compose 1.29 and 2 are known to take it.
 type composeFile struct {
-	Version  string              `yaml:"version"`
-	Ours     any                 `yaml:"x-ours"`
-	Worker   any                 `yaml:"x-worker"`
-	Fleet    any                 `yaml:"x-fleet"`
-	Engine   any                 `yaml:"x-engine"`
-	Traces   any                 `yaml:"x-traces"`
-	Servers  any                 `yaml:"x-servers"`
-	Gateway  any                 `yaml:"x-gateway"`
-	NATS     any                 `yaml:"x-nats"`
-	Etcd     any                 `yaml:"x-etcd"`
-	Services map[string]service  `yaml:"services"`
-	Networks map[string]struct{} `yaml:"networks"`
-	Volumes  map[string]struct{} `yaml:"volumes"`
+	Version           string
+	Shared            map[string]any `yaml:",inline"` // x-NAME: what services have in common
+	Services          map[string]service
+	Networks, Volumes map[string]struct{}
 }
 
 type service struct {
-	Image       string            `yaml:"image"`
-	Build       build             `yaml:"build"`
-	Hostname    string            `yaml:"hostname"`
-	Entrypoint  []string          `yaml:"entrypoint"`
-	Command     []string          `yaml:"command"`
-	Environment map[string]string `yaml:"environment"`
-	Networks    networks          `yaml:"networks"`
-	DependsOn   []string          `yaml:"depends_on"`
-	Ports       []string          `yaml:"ports"`
-	Volumes     []string          `yaml:"volumes"`
-	Tmpfs       []string          `yaml:"tmpfs"`
-	Restart     string            `yaml:"restart"`
-	ReadOnly    bool              `yaml:"read_only"`
-	CapDrop     []string          `yaml:"cap_drop"`
-	SecurityOpt []string          `yaml:"security_opt"`
-	StopGrace   string            `yaml:"stop_grace_period"`
-	StopSignal  string            `yaml:"stop_signal"`
-	Profiles    []string          `yaml:"profiles"`
+	Image, Hostname, Restart                             string
+	Build                                                build
+	Entrypoint, Command, Ports, Volumes, Tmpfs, Profiles []string
+	Environment                                          map[string]string
+	Networks                                             networks
+	DependsOn                                            []string `yaml:"depends_on"`
+	ReadOnly                                             bool     `yaml:"read_only"`
+	CapDrop                                              []string `yaml:"cap_drop"`
+	SecurityOpt                                          []string `yaml:"security_opt"`
+	StopGrace                                            string   `yaml:"stop_grace_period"`
+	StopSignal                                           string   `yaml:"stop_signal"`
 }
 
-type build struct {
-	Context    string `yaml:"context"`
-	Dockerfile string `yaml:"dockerfile"`
-	Target     string `yaml:"target"`
-}
+type build struct{ Context, Dockerfile, Target string }
 
 // networks are a service's, by name, with the names that it has there besides its own.
 type networks map[string][]string
@@ -100,6 +80,9 @@ func read(t *testing.T, name string) composeFile {
 	decoder.KnownFields(true)
 	var f composeFile
 	require.NoError(t, decoder.Decode(&f), "%s", name)
+	for key := range f.Shared {
+		assert.Regexp(t, "^x-", key, name)
+	}
 	return f
 }
 
