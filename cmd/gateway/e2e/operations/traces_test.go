@@ -145,7 +145,9 @@ func TestTracesAreTrees(t *testing.T) {
 				seen := map[string]bool{}
 				for _, s := range tr.below {
 					seen[s.Name] = true
-					assert.True(t, s.Attributes["tandem.attempt"] == 1 && s.Failed == "", "%+v", s)
+					// A prefill leg beside decode's is cut 50 ms after the answer's end, on a machine that stood still.
+					cut := s.Name == "tandem.prefill" && engine == "sglang" && s.Failed == "client_gone"
+					assert.True(t, s.Attributes["tandem.attempt"] == 1 && (s.Failed == "" || cut), "%+v", s)
 					if s.Kind == "INTERNAL" {
 						continue
 					}
