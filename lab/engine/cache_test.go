@@ -7,27 +7,6 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestPrefixIsReusedButItsLastTokenIsComputed(t *testing.T) {
-	for _, tc := range []struct {
-		first, second []uint32
-		cached        int
-	}{
-		{prompt(1, 64), prompt(1, 64), 60},
-		{prompt(1, 64), prompt(1, 65), 64},
-		{prompt(1, 64), prompt(1, 63), 60},
-		{prompt(1, 64), append(prompt(1, 32), prompt(9, 32)...), 32},
-		{prompt(1, 64), prompt(9, 64), 0},
-		{prompt(1, 3), prompt(1, 3), 0},
-	} {
-		c := newTestCore(t, smallConfig())
-		mustAdd(t, c, Request{ID: "a", Prompt: tc.first, MaxTokens: 1})
-		_, now := drive(t, c, epoch)
-		mustAdd(t, c, Request{ID: "b", Prompt: tc.second, MaxTokens: 1})
-		outs, _ := drive(t, c, now)
-		assert.Equal(t, tc.cached, outs[0].Cached, "%d tokens after %d cached", len(tc.second), len(tc.first))
-	}
-}
-
 func TestEvictionTakesTheLongestUnusedLeaf(t *testing.T) {
 	cfg := smallConfig()
 	cfg.TotalKVBlocks, cfg.ContextLength = 10, 40

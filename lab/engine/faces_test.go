@@ -101,6 +101,7 @@ func TestStopStringsNeverShow(t *testing.T) {
 			{"held back, then not it", []any{"stop", stop[:3] + "\x00"}, text, 10, nil},
 			{"too early to count", []any{"stop", stop, "min_tokens", 6}, text, 10, nil},
 			{"a stop token", []any{"stop_token_ids", answer[3:4]}, textOf(answer[:3]), 4, float64(answer[3])},
+			{"a stop token too early to count", []any{"stop_token_ids", answer[3:4], "min_tokens", 4}, text, 10, nil},
 		} {
 			_, w := b.ask("e", completions, body(prompt, 10, tc.more...))
 			c := w.Choices[0]
@@ -118,55 +119,6 @@ func TestStopStringsNeverShow(t *testing.T) {
 			assert.Equal(b.t, tc.text, streamed.String(), "%s: streamed", tc.name)
 			b.idle(s)
 		}
-	})
-}
-
-func TestRefusals(t *testing.T) {
-	alone(t, func(b *bench, s *Server) {
-		p := ids(1, 4)
-		long := fmt.Sprint(slices.Repeat([]int{260}, 262_144))
-		long = strings.ReplaceAll(long, " ", ",")
-		for _, tc := range []struct {
-			path   string
-			body   any
-			status int
-			param  string
-		}{
-			{completions, `{`, 400, ""},
-			{completions, `{"model":"other","prompt":"x"}`, 404, "model"},
-			{completions, `{"model":7,"prompt":"x"}`, 400, "model"},
-			{completions, `{}`, 400, "prompt"},
-			{completions, `{"prompt":[]}`, 400, "prompt"},
-			{completions, `{"prompt":[1,-2]}`, 400, "prompt"},
-			{completions, `{"prompt":[4000000000]}`, 400, "prompt"},
-			{completions, `{"prompt":[[1],7]}`, 400, "prompt"},
-			{completions, `{"prompt":` + long + `}`, 400, "prompt"},
-			{completions, body(p, 262_144), 400, "max_tokens"},
-			{completions, body(p, 0), 400, "max_tokens"},
-			{completions, body(p, 5, "n", 0), 400, "n"},
-			{completions, body(p, 5, "n", 1.5), 400, "n"},
-			{completions, `{"prompt":7}`, 400, "prompt"},
-			{completions, body(p, 5, "min_tokens", 6), 400, "min_tokens"},
-			{completions, body(p, 5, "temperature", -1), 400, "temperature"},
-			{completions, body(p, 5, "top_p", 0), 400, "top_p"},
-			{completions, body(p, 5, "stream", "perhaps"), 400, "stream"},
-			{completions, body(p, 5, "stop", []int{1}), 400, "stop"},
-			{completions, body(p, 5, "stop_token_ids", "x"), 400, "stop_token_ids"},
-			{completions, body(p, 5, "stream_options", map[string]bool{"include_usage": false}), 400, "stream_options"},
-			{completions, body(p, 5, "stream", true, "stream_options", map[string]any{"include_usage": []int{}}), 400, "stream_options"},
-			{completions, body(p, 5, "echo", true), 400, "echo"},
-			{completions, body(p, 5, "suffix", "x"), 400, "suffix"},
-			{chats, `{"messages":[]}`, 400, "messages"},
-			{chats, `{"messages":[{"role":"user","content":7}]}`, 400, "messages[0].content"},
-			{"/tokenize", `{}`, 400, "prompt"},
-			{"/tokenize", `{"messages":7}`, 400, "messages"},
-		} {
-			status, w := b.ask("e", tc.path, tc.body)
-			if w.Error == nil || status != tc.status || w.Error.Code != tc.status || w.Error.Param != tc.param || w.Error.Message == "" || w.Error.Type == "" {
-				b.t.Errorf("%s %.80v: %d %+v, want %d about %q", tc.path, tc.body, status, w.Error, tc.status, tc.param)
-			}
-		}
-		b.idle(s)
 	})
 }
 

@@ -44,7 +44,6 @@ const promptly = 50 * time.Millisecond
 type pairing struct {
 	connector string
 	engine    string
-	worker    func(c *devfleet.WorkerConfig) // more of both workers; nil for nothing
 	// together: both legs run at once.
 	together bool
 	// decodeFirst: prefill is called once decode's call has left.
@@ -577,9 +576,6 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 		c.Engine.Engine, c.Engine.Connector = p.engine, p.connector
 		if p.connector == "lmcache" {
 			c.Engine.Store = store
-		}
-		if p.worker != nil {
-			p.worker(c)
 		}
 		if config != nil {
 			config(c)

@@ -2,7 +2,6 @@ package engines
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -78,7 +77,11 @@ func freed(f *fleet.Fleet, t *testing.T, what string) {
 func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		f := sglangFleet(t, 1, 1, nil, nil)
-		alone := sglangAlone(t)
+		one := fleet.NewStock(t, engine.Config{Engine: "sglang", Role: "both", ID: "alone", Speedup: 50}, 0, "")
+		one.KVEvents.Off = true
+		f.Launch(one)
+		alone := &fleet.Fleet{T: t, URL: "http://" + addressOf(one)} // without a gateway
+		alone.Healthy()
 		const tools = `,"tools":[{"type":"function","function":{"name":"look","parameters":{}}}],"tool_choice":"required"`
 		for name, c := range map[string]struct{ path, body string }{
 			"completion": {fleet.CompletionPath, `"prompt":%q,"max_tokens":20`},
@@ -98,7 +101,7 @@ func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
 			fleet.Within(t, name, func(t *testing.T) {
 				for _, stream := range []string{`,"stream":false`, `,"stream":true,"stream_options":{"include_usage":true}`} {
 					body := `{"model":"tandem-sim",` + fmt.Sprintf(c.body, strings.Repeat(name+" "+fleet.Long, 2)) + stream + `}`
-					want, got := f.Read(alone(c.path, body)), f.Read(f.Post(c.path, body))
+					want, got := f.Read(alone.Post(c.path, body)), f.Read(f.Post(c.path, body))
 					assert.True(t, got.Cached >= 0 && (stream == `,"stream":false` || got.Cached == want.Cached),
 						"%d cached tokens, one engine had %d", got.Cached, want.Cached)
 					if want.Cached = got.Cached; got != want {
@@ -109,24 +112,6 @@ func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
 		}
 		freed(f, t, "at the end")
 	})
-}
-
-// sglangAlone runs one SGLang engine without a gateway.
-func sglangAlone(t *testing.T) (post func(path, body string) fleet.Answer) {
-	t.Helper()
-	w, err := fleet.NewWorker(t, devfleet.WorkerConfig{
-		Engine: engine.Config{Engine: "sglang", ID: "alone", Speedup: 50}, Host: "127.0.0.1", Drain: time.Second,
-		KVEvents: devfleet.WorkerEvents{Off: true},
-	})
-	require.NoError(t, err)
-	f := &fleet.Fleet{T: t, Workers: map[string]*fleet.Worker{}, URL: w.Record().Address}
-	f.Run("alone", w)
-	t.Cleanup(func() {
-		f.Workers["alone"].Kill()
-		f.Group.Wait()
-	})
-	f.Eventually("it serves", func() bool { return f.Status("/health") == http.StatusOK })
-	return func(path, body string) fleet.Answer { return f.Post(path, body) }
 }
 
 // A client that leaves frees both workers at once, in every phase: aborts do not wait for the engines to notice.
@@ -197,56 +182,6 @@ func TestSGLangRoomsOfSeveralGateways(t *testing.T) {
 	}
 	all.Wait()
 	freed(f, t, "at the end")
-}
-
-// KV events of every release end in overlaps: in a conversation of ten turns, with a system prompt and a salt, what the
-// router knows of prefill's cache is what prefill then reports as cached.
-func TestSGLangConversations(t *testing.T) {
-	for _, c := range []struct{ release, salt string }{
-		{"0.5.8", ""}, {"0.5.17", ""}, {"0.5.19", "tenant"}, {"0.5.20", "tenant"}, {"0.5.23", "tenant"},
-	} {
-		fleet.VirtualRun(t, c.release+c.salt, func(t *testing.T) {
-			f := sglangFleet(t, 2, 1, func(w *devfleet.WorkerConfig) { w.Engine.EngineVersion = c.release }, nil)
-			if w, _ := f.Gateway.Roster.Lookup("prefill-1"); w.Worker.EngineVersion != c.release {
-				t.Errorf("the release is %q", w.Worker.EngineVersion)
-			}
-			messages := []map[string]string{{"role": "system", "content": strings.Repeat("You are terse. ", 20)}}
-			for turn := range 10 {
-				messages = append(messages, map[string]string{"role": "user", "content": fmt.Sprintf("Turn %d. %s", turn, fleet.Long)})
-				body := map[string]any{"model": "tandem-sim", "messages": messages, "max_tokens": 30, "stream": turn%2 == 0,
-					"stream_options": map[string]bool{"include_usage": true}}
-				if turn%2 == 1 {
-					delete(body, "stream_options")
-				}
-				if c.salt != "" {
-					body["cache_salt"] = c.salt
-				}
-				raw, err := json.Marshal(body)
-				require.NoError(t, err)
-				id := fmt.Sprint("turn-", turn, "-", c.release)
-				a := f.Post(fleet.ChatPath, string(raw), "x-request-id", id)
-				got := f.Read(a)
-				f.Eventually("the request is logged", func() bool { return f.OverlapOf(id) != "" })
-				if overlap := f.OverlapOf(id); overlap != fmt.Sprint(got.Cached/16) || turn > 0 && got.Cached == 0 {
-					t.Errorf("turn %d: the router knew of %s blocks, prefill had %d tokens cached", turn, overlap, got.Cached)
-				}
-				messages = append(messages, map[string]string{"role": "assistant", "content": got.Text})
-				f.Eventually("the prompt's events have come", func() bool {
-					blocks := 0
-					for _, s := range f.Sources() {
-						blocks = max(blocks, s.Blocks)
-					}
-					for id, w := range f.Workers {
-						if strings.HasPrefix(id, "prefill") && w.Engine.Books().Blocks.Cached > blocks {
-							return false
-						}
-					}
-					return true
-				})
-			}
-			freed(f, t, "at the end")
-		})
-	}
 }
 
 // A prefill worker whose bootstrap server no decode worker reaches costs its requests an attempt, and is soon left out;

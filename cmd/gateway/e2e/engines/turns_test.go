@@ -55,33 +55,46 @@ var published = map[string]wire.Dialect{"vllm": wire.VLLM, "sglang": wire.SGLang
 
 // Ten turns of a conversation with a system prompt and tools, to a pair of each engine: the blocks that the router counts
 // on are, in each turn, those that the engine then reports as cached. The gateway makes the tokens with the model's
-// tokenizer and template, as the engine does, and knows the engine's cache by its KV events alone.
+// tokenizer and template, as the engine does, and knows the engine's cache by its KV events alone. So it is of every release of
+// SGLang, with a salt where its engine hashes it.
 func TestTenTurns(t *testing.T) {
 	for model, folder := range map[string]func(*testing.T) string{"qwen2.5": qwenModel,
 		"own": func(t *testing.T) string { return fleet.ModelFolder(t, smallTemplate) }} {
 		for name := range published {
-			fleet.VirtualRun(t, model+"/"+name, func(t *testing.T) { tenTurns(t, folder(t), name) })
+			fleet.VirtualRun(t, model+"/"+name, func(t *testing.T) { tenTurns(t, folder(t), name, "", "") })
 		}
+	}
+	for release, salt := range map[string]string{"0.5.8": "", "0.5.17": "", "0.5.19": "tenant", "0.5.20": "tenant", "0.5.23": "tenant"} {
+		fleet.VirtualRun(t, "own/sglang "+release+salt, func(t *testing.T) {
+			tenTurns(t, fleet.ModelFolder(t, smallTemplate), "sglang", release, salt)
+		})
 	}
 }
 
-func tenTurns(t *testing.T, folder, name string) {
+func tenTurns(t *testing.T, folder, name, release, salt string) {
 	language, err := models.Load(folder, 1<<20)
 	require.NoError(t, err)
 	cfg := fleet.GatewayConfig()
 	cfg.Models.Tokenizers = []string{stack.SimModel + "=" + folder}
 	var pair []*fleet.Stock
 	for id, role := range map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode} {
-		s := fleet.NewStock(t, engine.Config{Role: string(role), ID: id, Engine: name, Speedup: 20, BlockSize: 16,
-			Language: language}, published[name], "")
+		s := fleet.NewStock(t, engine.Config{Role: string(role), ID: id, Engine: name, EngineVersion: release, Speedup: 20,
+			BlockSize: 16, Language: language}, published[name], "kv-events")
 		pair = append(pair, s)
-		cfg.Workers.Static = append(cfg.Workers.Static, s.Endpoint(t, s.Published()))
+		where := s.Published()
+		if release != "" { // it reports that by itself
+			where = ""
+		}
+		cfg.Workers.Static = append(cfg.Workers.Static, s.Endpoint(t, where))
 	}
 	f := fleet.NewStatic(t, cfg)
 	for _, s := range pair {
 		f.Launch(s)
 	}
 	f.Followed("p1", "d1")
+	if w, _ := f.Gateway.Roster.Lookup("p1"); release != "" {
+		assert.Equal(t, release, w.Worker.EngineVersion)
+	}
 
 	type message map[string]any
 	messages := []message{{"role": "system", "content": "You are a patient guide to the weather. " + strings.Repeat(fleet.Long, 3)}}
@@ -95,10 +108,12 @@ func tenTurns(t *testing.T, folder, name string) {
 	for turn := range 10 {
 		messages = append(messages, message{"role": "user",
 			"content": fmt.Sprintf("Turn %d: what is it like in Ærø? %s", turn, fleet.Long[:20+7*turn])})
-		body, err := json.Marshal(message{
-			"model": stack.SimModel, "max_tokens": 40, "messages": messages, "tools": tools,
-			"nvext": message{"extra_fields": []string{"routing", "worker_id"}},
-		})
+		asked := message{"model": stack.SimModel, "max_tokens": 40, "messages": messages, "tools": tools,
+			"nvext": message{"extra_fields": []string{"routing", "worker_id"}}}
+		if salt != "" {
+			asked["cache_salt"] = salt
+		}
+		body, err := json.Marshal(asked)
 		require.NoError(t, err)
 		a := f.Good(fleet.ChatPath, string(body))
 		got, nvext := f.Read(a), f.Nvext(a)

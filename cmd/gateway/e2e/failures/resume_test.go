@@ -50,7 +50,7 @@ func TestAnswersAreResumed(t *testing.T) {
 			body := `{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"ignore_eos":true,` +
 				`"temperature":0,` + c.asks + "," + c.more + `}`
 			undisturbed := f.Post(path, body)
-			a := f.Cut(path, body, 30)
+			a, _ := f.Cut(path, body, 30)
 			got, want := f.Read(a), f.Read(undisturbed)
 			if got.Cached = want.Cached; got != want || got.Finish != "length" || got.Prompt != len(prompt) || got.Completion != 120 {
 				t.Errorf("it is %+v\nwant  %+v", got, want)
@@ -111,7 +111,8 @@ func TestStopStringsAcrossTheCut(t *testing.T) {
 			require.True(t, want.Finish == "stop" && strings.Contains(strings.Join(undisturbed.Events, ""), named),
 				"undisturbed it ends by %q: %v", want.Finish, undisturbed.Events)
 			for _, after := range c.cuts {
-				a := generatingAfter(f, c.path, body, after, o)
+				a, killed := f.Cut(c.path, body, after)
+				f.Start(pools.Decode, killed, o, f.Log)
 				got := f.Read(a)
 				if got.Cached = want.Cached; got != want || !strings.Contains(strings.Join(a.Events, ""), named) {
 					t.Errorf("cut after %d events it is %+v, want %+v\n%v", after, got, want, a.Events)
@@ -120,23 +121,6 @@ func TestStopStringsAcrossTheCut(t *testing.T) {
 			f.Idle()
 		})
 	}
-}
-
-// generatingAfter is cut, with a worker that comes back.
-func generatingAfter(f *fleet.Fleet, path, body string, after int, o fleet.Options) fleet.Answer {
-	var id string
-	n := 0
-	a, err := f.Try(context.Background(), path, body, func(string) {
-		if n++; n == after {
-			id = f.Generating()
-			f.Workers[id].Kill()
-		}
-	})
-	require.NoError(f.T, err)
-	if id != "" {
-		f.Start(pools.Decode, id, o, slog.New(slog.DiscardHandler))
-	}
-	return a
 }
 
 // resumeFile has the table of what can be resumed, between two lines.
@@ -230,7 +214,7 @@ func resumeCell(t *testing.T, name, path, more, engine, version string) string {
 	if undisturbed.Status != http.StatusOK {
 		return "refused"
 	}
-	a := f.Cut(path, body, 15)
+	a, _ := f.Cut(path, body, 15)
 	defer f.Idle()
 	if last := a.Events[len(a.Events)-1]; last != "[DONE]" {
 		e := f.Parse([]byte(last)).Error
@@ -256,7 +240,7 @@ func TestWhatIsNotToBeResumed(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2,
 				Gateway: func(g *stack.GatewayConfig) { g.Flow.Resume.Mode = mode }})
-			a := f.Cut(fleet.CompletionPath, fleet.Ask(fleet.Long, 150), 20)
+			a, _ := f.Cut(fleet.CompletionPath, fleet.Ask(fleet.Long, 150), 20)
 			last := f.Parse([]byte(a.Events[len(a.Events)-1])).Error
 			assert.True(t, last != nil && last.Code != nil && *last.Code == c.code && strings.Contains(last.Message, c.says),
 				"it ended with %q", a.Events[len(a.Events)-1])

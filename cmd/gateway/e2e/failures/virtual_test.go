@@ -188,20 +188,7 @@ func traced(w *replay.Workload, p *replay.Prompter, i int) fleet.Question {
 		spans[j] = replay.Span{ID: s.ID, Tokens: (s.Tokens + troubledShrink - 1) / troubledShrink}
 	}
 	text := string(p.AppendText(nil, spans))
-	n := min(r.OutputTokens, troubledTokens)
-	q := fleet.Question{Path: fleet.CompletionPath, Stream: i%3 != 0}
-	content, prompt := fmt.Sprintf(`"prompt":"%s"`, text), fleet.TextPrompt(text)
-	if i%2 == 0 {
-		q.Path = fleet.ChatPath
-		content, prompt = fmt.Sprintf(`"messages":[{"role":"user","content":"%s"}]`, text), fleet.ChatPrompt(text)
-	}
-	options := ""
-	if q.Stream {
-		options = `"stream_options":{"include_usage":true},`
-	}
-	q.Body = fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"stream":%v,%s%s}`, n, q.Stream, options, content)
-	q.Want = fleet.Expected(prompt, n)
-	return q
+	return fleet.Asked(text, i%2 == 0, i%3 != 0, min(r.OutputTokens, troubledTokens))
 }
 
 // due is when that request leaves; no two leave at one instant.

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -318,16 +319,9 @@ func (c *wireConn) LocalAddr() net.Addr { return c.local }
 func (c *wireConn) RemoteAddr() net.Addr { return c.remote }
 
 func (c *wireConn) SetDeadline(t time.Time) error {
-	return firstError(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
 func (c *wireConn) SetReadDeadline(t time.Time) error { return c.in.setRead(t) }
 
 func (c *wireConn) SetWriteDeadline(t time.Time) error { return c.out.setWrite(t) }
-
-func firstError(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
-}

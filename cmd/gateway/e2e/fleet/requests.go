@@ -34,15 +34,20 @@ func IthQuestion(i int) Question {
 }
 
 // QuestionOf asks text in the form of the i-th question.
-func QuestionOf(i int, text string) Question {
-	const tokens = 12
-	q := Question{Path: CompletionPath, Stream: i%3 != 0}
+func QuestionOf(i int, text string) Question { return Asked(text, i%4 < 2, i%3 != 0, 12) }
+
+// Asked asks text for so many tokens, with the usage where it is a stream.
+func Asked(text string, chat, stream bool, tokens int) Question {
+	q := Question{Path: CompletionPath, Stream: stream}
 	content, prompt := fmt.Sprintf(`"prompt":%q`, text), TextPrompt(text)
-	if i%4 < 2 {
+	if chat {
 		q.Path = ChatPath
 		content, prompt = fmt.Sprintf(`"messages":[{"role":"user","content":%q}]`, text), ChatPrompt(text)
 	}
-	q.Body = fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"stream":%v,%s}`, tokens, q.Stream, content)
+	if stream {
+		content += `,"stream_options":{"include_usage":true}`
+	}
+	q.Body = fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"stream":%v,%s}`, tokens, stream, content)
 	q.Want = Expected(prompt, tokens)
 	return q
 }
@@ -247,16 +252,17 @@ func InMode(mode string) func(c *stack.GatewayConfig) {
 }
 
 // Cut asks for an answer and kills the decode worker that generates it after so many events.
-func (f *Fleet) Cut(path, body string, after int, headers ...string) Answer {
+func (f *Fleet) Cut(path, body string, after int, headers ...string) (a Answer, killed string) {
 	f.T.Helper()
 	n := 0
 	a, err := f.Try(context.Background(), path, body, func(string) {
 		if n++; n == after {
-			f.Workers[f.Generating()].Kill()
+			killed = f.Generating()
+			f.Workers[killed].Kill()
 		}
 	}, headers...)
 	require.NoError(f.T, err)
-	return a
+	return a, killed
 }
 
 // Generating is the decode worker that has a running request.

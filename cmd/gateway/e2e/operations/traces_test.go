@@ -225,7 +225,7 @@ func TestRetriesAreSiblings(t *testing.T) {
 // TestResumedStreamsAreLinked: the leg that goes on with an answer names the one that was cut.
 func TestResumedStreamsAreLinked(t *testing.T) {
 	f, c := tracing(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2})
-	a := f.Cut(fleet.CompletionPath, `{"model":"tandem-sim","stream":true,"temperature":0,"ignore_eos":true,"max_tokens":120,`+
+	a, _ := f.Cut(fleet.CompletionPath, `{"model":"tandem-sim","stream":true,"temperature":0,"ignore_eos":true,"max_tokens":120,`+
 		`"prompt":"`+fleet.Long+`"}`, 30)
 	f.Read(a)
 	var decodes []otlptest.Span
