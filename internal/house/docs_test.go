@@ -113,22 +113,3 @@ func documents(tree *tree) map[string]string {
 	maps.DeleteFunc(found, func(name, _ string) bool { return path.Ext(name) != ".md" })
 	return found
 }
-
-func TestBrokenLinksFindsThem(t *testing.T) {
-	tree := &tree{
-		paths: map[string]bool{"a/b.md": true, "c.md": true, "a": true},
-		texts: map[string]string{"c.md": "# What `it` is, then\n", "a/b.md": "## Here\n"},
-	}
-	tests := []struct{ text, want string }{
-		{"[x](../c.md)", ""},
-		{"[x](../c.md#what-it-is-then)", ""},
-		{"[x](#here)", ""},
-		{"[x](https://example.com/none)", ""},
-		{"```\n[x](none.md)\n```\n", ""},
-		{"[x](../c.md#elsewhere)", "../c.md#elsewhere"},
-		{"[x](#there) and [y](none/)", "#there none/"},
-	}
-	for _, tt := range tests {
-		assert.Equal(t, tt.want, strings.Join(brokenLinks(tree, "a/b.md", tt.text), " "), "%q", tt.text)
-	}
-}

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/stretchr/testify/assert"
 )
 
 // twiceLimit is from how many equal lines on a block counts as standing twice.
@@ -100,22 +98,4 @@ func twice(files [][]codeLine, limit int) []string {
 		}
 	}
 	return found
-}
-
-func TestTwiceFindsBlocks(t *testing.T) {
-	file := func(name, body string) []codeLine {
-		return codeLines(mustParse(t, name, "package p\n\nimport \"fmt\"\n\nfunc f() {\n"+body+"}\n"))
-	}
-	block := "a := 1\nb := 2\nc := 3\nfmt.Print(a, b, c)\n"
-	tests := []struct{ name, a, b, want string }{
-		{"the same", block, block, "b.go:5 repeats 6 lines of a.go:5"},
-		{"other indentation and comments", block, "a  :=  1 // one\n\n// two\n  b := 2\nc := 3\nfmt.Print(a, b, c)\nreturn\n", "b.go:5 repeats 5 lines of a.go:5"},
-		{"other names", block, "d := 1\nb := 2\nd := 3\n", ""},
-		{"in one file", block + "x()\n" + block, "", "a.go:11 repeats 4 lines of a.go:6"},
-		{"lines that repeat themselves", strings.Repeat("f()\n", 7), "", ""},
-	}
-	for _, tt := range tests {
-		got := strings.Join(twice([][]codeLine{file("a.go", tt.a), file("b.go", tt.b)}, 4), "; ")
-		assert.Equal(t, tt.want, got, "%s", tt.name)
-	}
 }

@@ -190,18 +190,19 @@ func TestVLLMDecodeThatLeavesKeepsItsBlocks(t *testing.T) {
 type said struct{ content, reasoning, tool, arguments, finish string }
 
 func (s said) with(m message, finish string) said {
-	s.content, s.reasoning, s.finish = s.content+m.Content, s.reasoning+m.Reasoning, s.finish+finish
+	s.content, s.reasoning, s.finish = s.content+m.Content, s.reasoning+m.Reasoning+m.Thought, s.finish+finish
 	for _, t := range m.ToolCalls {
 		s.tool, s.arguments = s.tool+t.Function.Name, s.arguments+t.Function.Arguments
 	}
 	return s
 }
 
-// A thought is called reasoning, a call's arguments are JSON, and a stream adds up to the whole answer. An empty list of
-// tools is refused, and usage says nothing of cached tokens where that is not switched on.
-func TestVLLMChats(t *testing.T) {
+// A thought has its engine's name, a call's arguments are JSON, and a stream adds up to the whole answer. vLLM refuses an empty list of
+// tools, and usage says nothing of cached tokens where that is not switched on.
+func TestChats(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
-		b.engine(Config{ID: "e", Engine: "vllm"})
+		b.engine(Config{ID: "vllm", Engine: "vllm"})
+		b.engine(Config{ID: "sglang", Engine: "sglang"})
 		b.engine(Config{ID: "quiet", Engine: "vllm", NoCacheReport: true})
 		tools := []any{map[string]any{"type": "function", "function": map[string]any{"name": "look"}}}
 		named := map[string]any{"type": "function", "function": map[string]any{"name": "look"}}
@@ -209,36 +210,42 @@ func TestVLLMChats(t *testing.T) {
 		for name, c := range map[string]struct {
 			more                   []any
 			tool, thought, content bool
-			finish                 string
+			vllm, sglang           string // finish_reason
 		}{
-			"plain":              {nil, false, false, true, "stop"},
-			"a thought":          {[]any{"chat_template_kwargs", thinks}, false, true, true, "stop"},
-			"a required call":    {[]any{"tools", tools, "tool_choice", "required"}, true, false, false, "tool_calls"},
-			"a named call":       {[]any{"tools", tools, "tool_choice", named}, true, false, false, "stop"},
-			"a thought and call": {[]any{"tools", tools, "tool_choice", "required", "chat_template_kwargs", thinks}, true, true, false, "tool_calls"},
-			"tools not called":   {[]any{"tools", tools, "tool_choice", "auto"}, false, false, true, "stop"},
+			"plain":              {nil, false, false, true, "stop", "stop"},
+			"a thought":          {[]any{"chat_template_kwargs", thinks}, false, true, true, "stop", "stop"},
+			"a thought as text":  {[]any{"chat_template_kwargs", thinks, "separate_reasoning", false}, false, false, true, "", "stop"},
+			"a required call":    {[]any{"tools", tools, "tool_choice", "required"}, true, false, false, "tool_calls", "tool_calls"},
+			"a named call":       {[]any{"tools", tools, "tool_choice", named}, true, false, false, "stop", "tool_calls"},
+			"a thought and call": {[]any{"tools", tools, "tool_choice", "required", "chat_template_kwargs", thinks}, true, true, false, "tool_calls", "tool_calls"},
+			"tools not called":   {[]any{"tools", tools, "tool_choice", "auto"}, false, false, true, "stop", "stop"},
 		} {
-			ask := chat(1000, append(c.more, "ignore_eos", false)...)
-			status, w := b.ask("e", chats, ask)
-			require.Equal(t, http.StatusOK, status, "%s %+v", name, w.Error)
-			m := w.Choices[0].Message
-			got := said{}.with(m, w.Choices[0].FinishReason)
-			if (got.tool == "look") != c.tool || (m.Reasoning != "") != c.thought || (m.Content != "") != c.content || got.finish != c.finish || c.tool && !json.Valid([]byte(got.arguments)) {
-				t.Errorf("%s: %+v", name, got)
-			}
-			ask["stream"] = true
-			streamed := said{}
-			for _, e := range b.events(b.send(t.Context(), "e", chats, ask)) {
-				for _, ch := range e.Choices {
-					streamed = streamed.with(ch.Delta, ch.FinishReason)
+			for engine, finish := range map[string]string{"vllm": c.vllm, "sglang": c.sglang} {
+				if finish == "" {
+					continue
 				}
+				ask := chat(1000, append(c.more, "ignore_eos", false)...)
+				status, w := b.ask(engine, chats, ask)
+				require.Equal(t, http.StatusOK, status, "%s, %s %+v", engine, name, w.Error)
+				m := w.Choices[0].Message
+				got := said{}.with(m, w.Choices[0].FinishReason)
+				assert.Equal(t, []any{c.tool, c.thought, c.content, finish, c.tool, ""},
+					[]any{got.tool == "look", got.reasoning != "", m.Content != "", got.finish, json.Valid([]byte(got.arguments)),
+						map[string]string{"vllm": m.Thought, "sglang": m.Reasoning}[engine]}, "%s, %s: %+v", engine, name, got)
+				ask["stream"] = true
+				streamed := said{}
+				for _, e := range b.events(b.send(t.Context(), engine, chats, ask)) {
+					for _, ch := range e.Choices {
+						streamed = streamed.with(ch.Delta, ch.FinishReason)
+					}
+				}
+				assert.Equal(t, got, streamed, "%s, %s, streamed", engine, name)
 			}
-			assert.True(t, streamed == got, "%s, streamed:\n%+v\n%+v", name, streamed, got)
 		}
 		if status, raw := b.post("quiet", chats, chat(3)); status != http.StatusOK || strings.Contains(string(raw), "prompt_tokens_details") {
 			t.Errorf("%d %s", status, raw)
 		}
-		b.wants("e", chats, chat(3, "tools", []any{}), http.StatusBadRequest, `"tools"`)
+		b.wants("vllm", chats, chat(3, "tools", []any{}), http.StatusBadRequest, `"tools"`)
 	})
 }
 

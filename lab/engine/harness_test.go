@@ -170,6 +170,7 @@ func (b *bench) wants(engine, path string, v any, status int, parts ...string) {
 // message is what a chat's answer says; null is nothing.
 type message struct {
 	Role, Content, Reasoning string
+	Thought                  string `json:"reasoning_content"` // SGLang's name
 	ToolCalls                []struct {
 		Function struct{ Name, Arguments string }
 	} `json:"tool_calls"`

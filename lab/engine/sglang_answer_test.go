@@ -1,78 +1,46 @@
 package engine
 
 import (
-	"encoding/json"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// A stream's chunks: the role, words, a thought and a call apart, the end by itself, then the usage.
+// A stream's chunks: the role, words, a thought and a call, the end by itself, then the usage. TestChats adds them up.
 func TestSGLangStreams(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		sglangPair(b, nil)
+		tools := []any{map[string]any{"type": "function", "function": map[string]any{"name": "look"}}, map[string]any{"type": "function", "function": map[string]any{"name": "go"}}}
 		ask := func(more ...any) map[string]any {
 			return chat(12, append([]any{"model", "anything", "stream", true, "stream_options", map[string]any{"include_usage": true}, "unknown", 1}, more...)...)
 		}
-		stream := func(v map[string]any) (lines []string, words string) {
-			for _, e := range b.events(b.send(t.Context(), "alone", chats, v)) {
-				lines = append(lines, string(e.data))
-				for _, ch := range e.Choices {
-					words += ch.Delta.Content
-				}
+		for _, c := range []struct {
+			more  []any
+			at    int // from the end where it is below 0
+			parts []string
+		}{
+			{nil, 0, []string{`"delta":{"role":"assistant","content":"","reasoning_content":null,"tool_calls":null}`, `"finish_reason":null,"matched_stop":null`}},
+			{nil, -3, []string{`"delta":{"role":null,"content":null,"reasoning_content":null,"tool_calls":null}`, `"finish_reason":"length"`}},
+			{nil, -2, []string{`"choices":[]`, `"completion_tokens":12`, `"reasoning_tokens":0`}},
+			{[]any{"chat_template_kwargs", map[string]any{"enable_thinking": true}}, 1, []string{`"content":null,"reasoning_content":"`}},
+			{[]any{"tools", tools, "tool_choice", map[string]any{"type": "function", "function": map[string]any{"name": "go"}}}, 1,
+				[]string{`"tool_calls":[{`, `"name":"go"`, `"id":"call_`}},
+		} {
+			events := b.events(b.send(t.Context(), "alone", chats, ask(c.more...)))
+			for _, part := range c.parts {
+				assert.Contains(t, string(events[(len(events)+c.at)%len(events)].data), part)
 			}
-			return lines, words
+			assert.True(t, c.more != nil || len(events) == 1+12+3 && string(events[15].data) == "[DONE]", "%d events", len(events))
 		}
-		has := func(line string, parts ...string) {
-			t.Helper()
-			for _, part := range parts {
-				assert.Contains(t, line, part, "no N in")
-			}
-		}
-		plain, words := stream(ask())
-		n := len(plain)
-		has(plain[0], `"delta":{"role":"assistant","content":"","reasoning_content":null,"tool_calls":null}`, `"finish_reason":null,"matched_stop":null`)
-		has(plain[n-3], `"delta":{"role":null,"content":null,"reasoning_content":null,"tool_calls":null}`, `"finish_reason":"length"`)
-		has(plain[n-2], `"choices":[]`, `"completion_tokens":12`, `"reasoning_tokens":0`)
-		assert.True(t, plain[n-1] == "[DONE]" && n == 1+12+3, "%d events: %v", n, plain)
-
-		thought, rest := stream(ask("chat_template_kwargs", map[string]any{"enable_thinking": true}))
-		has(thought[1], `"content":null,"reasoning_content":"`)
-		assert.True(t, strings.HasSuffix(words, rest) && len(rest) < len(words), "%q behind the thought of %q", rest, words)
-		if together, all := stream(ask("chat_template_kwargs", map[string]any{"enable_thinking": true}, "separate_reasoning", false)); all != words {
-			t.Errorf("%q in %v", all, together)
-		}
-
-		tools := []map[string]any{{"type": "function", "function": map[string]any{"name": "look"}}, {"type": "function", "function": map[string]any{"name": "go"}}}
-		call, none := stream(ask("tools", tools, "tool_choice", map[string]any{"type": "function", "function": map[string]any{"name": "go"}}))
-		has(call[1], `"tool_calls":[{`, `"name":"go"`, `"id":"call_`)
-		assert.Empty(t, none, "a call has the content")
-		arguments := ""
-		for _, line := range call[1 : len(call)-3] {
-			var w whole
-			require.NoError(t, json.Unmarshal([]byte(line), &w))
-			for _, c := range w.Choices[0].Delta.ToolCalls {
-				arguments += c.Function.Arguments
-			}
-		}
-		assert.Equal(t, argumentsOf(words), arguments, "arguments")
-		status, raw := b.post("alone", chats, ask("tools", tools, "tool_choice", "required", "stream", false))
-		has(string(raw), `"name":"look"`, `"content":null`)
-		if auto, all := stream(ask("tools", tools)); status != 200 || all != words {
-			t.Errorf("a tool that is only offered: %v", auto)
-		}
-
+		b.wants("alone", chats, ask("tools", tools, "tool_choice", "required", "stream", false), http.StatusOK, `"name":"look"`, `"content":null`)
 		for name, more := range map[string][]any{
 			"return_token_ids":        {"return_token_ids", true},
 			"return_prompt_token_ids": {"return_prompt_token_ids", true},
 			"LoRA":                    {"model", "base:adapter"},
 		} {
-			status, raw := b.post("alone", chats, ask(more...))
-			has(string(raw), name)
-			assert.Equal(t, http.StatusBadRequest, status, "%s %s", name, raw)
+			b.wants("alone", chats, ask(more...), http.StatusBadRequest, name)
 		}
 	})
 }
