@@ -119,15 +119,8 @@ func TestCachedTokensOfTheWorkerThatComputed(t *testing.T) {
 			require.NotZero(t, again.Usage.Details.Cached, "the second time nothing was cached")
 			f.Eventually("both requests are counted", func() bool { return f.Value("tandem_frontend_cached_tokens") == 2 })
 			id, _, _ := strings.Cut(strings.TrimPrefix(again.ID, "cmpl-"), "-")
-			line := ""
-			for l := range strings.Lines(f.Logs.String()) {
-				if strings.Contains(l, "msg=request ") && strings.Contains(l, "engine_request_id="+id+" ") {
-					line = l
-				}
-			}
-			_, after, _ := strings.Cut(line, "cached_tokens=")
-			if logged, _, _ := strings.Cut(after, " "); logged == "" || logged == "0" {
-				t.Errorf("the answer says that %d tokens were cached, the log %q", again.Usage.Details.Cached, line)
+			if logged := f.Logged("engine_request_id="+id, "cached_tokens"); logged == "" || logged == "0" {
+				t.Errorf("the answer says that %d tokens were cached, the log %q", again.Usage.Details.Cached, logged)
 			}
 		})
 	}

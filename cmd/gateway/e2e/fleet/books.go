@@ -133,12 +133,14 @@ func WithoutEvents(c *stack.GatewayConfig) {
 	c.Router.KVEvents = false
 }
 
-// OverlapOf is the overlap that the router believed in for the latest request,
-// as its log line says.
-func (f *Fleet) OverlapOf(id string) string {
+// OverlapOf is the overlap that the router believed in for a request, as its log line says.
+func (f *Fleet) OverlapOf(id string) string { return f.Logged("request_id="+id, "overlap_blocks") }
+
+// Logged is a field of the log line of the request that has so, as in request_id=x.
+func (f *Fleet) Logged(so, field string) string {
 	for line := range strings.Lines(f.Logs.String()) {
-		if strings.Contains(line, "request_id="+id+" ") {
-			_, after, _ := strings.Cut(line, "overlap_blocks=")
+		if strings.Contains(line, so+" ") {
+			_, after, _ := strings.Cut(line, field+"=")
 			n, _, _ := strings.Cut(after, " ")
 			return n
 		}
