@@ -282,11 +282,13 @@ func TestServersKilledUnderLoad(t *testing.T) {
 			require.NoError(t, err, outage.name)
 			require.NotZero(t, asked, outage.name)
 			l.Idle()
-			if l.exact(ids...) {
-				return true
+			for end := time.Now().Add(2 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+				if l.exact(ids...) {
+					return true
+				}
 			}
 			stop = l.load() // a view that was stale under the last answers is trusted again after others
-			<-time.After(100 * time.Millisecond)
+			<-time.After(500 * time.Millisecond)
 			return false
 		})
 	}
