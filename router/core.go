@@ -2,6 +2,7 @@ package router
 
 import (
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -94,6 +95,9 @@ func (k *core) candidates(c *scratch, now time.Time) ([]candidate, error) {
 	return ws, err
 }
 
+// none is in place of a prefill candidate where decode's worker computes the prompt, and of decode's where that is chosen later.
+const none = -1
+
 // pickPair is pick in two pools.
 func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, err error) {
 	var perr, derr error
@@ -116,9 +120,24 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 		return 0, 0, cd.refuse(derr)
 	}
 
-	pairs := cp.req.Pairs
+	pairs, alone := cp.req.Pairs, func(*candidate) bool { return false }
 	if pairs != nil {
-		if cp.keep(func(p *candidate) bool { return cd.any(func(d *candidate) bool { return pairs(p.Worker, d.Worker) }) }); len(cp.ws) == 0 {
+		if cp.req.StandIn {
+			cd.alone = cd.alone[:0]
+			for k := range cd.ws {
+				if d := &cd.ws[k]; !cp.any(func(p *candidate) bool { return pairs(p.Worker, d.Worker) }) {
+					cd.alone = append(cd.alone, d.slot)
+				}
+			}
+			alone = func(d *candidate) bool { return slices.Contains(cd.alone, d.slot) }
+		}
+		if cp.keep(func(p *candidate) bool { return cd.any(func(d *candidate) bool { return pairs(p.Worker, d.Worker) }) }); len(cp.ws) == 0 && cd.any(alone) {
+			cd.keep(alone)
+			cd.query.Turn = decode.turn
+			cd.shuffle()
+			j, err = decode.finish(cd, now)
+			return none, j, err
+		} else if len(cp.ws) == 0 {
 			if cp.view.meets(cd.view, pairs, now) {
 				return 0, 0, cd.refuse(ErrNoRoom) // the partners are full
 			}
@@ -136,19 +155,27 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 		return 0, 0, cp.refuse(err)
 	}
 	if later {
-		return i, 0, nil
+		return i, none, nil
 	}
 	cd.pcg = cp.pcg // the pair's draws follow on each other
 	if pairs != nil {
 		p := cp.ws[i].Worker
-		cd.keep(func(d *candidate) bool { return pairs(p, d.Worker) })
+		cd.keep(func(d *candidate) bool { return pairs(p, d.Worker) || alone(d) })
 	}
-	j, cost, ok = decode.choose(cd, now)
+	if j, err = decode.finish(cd, now); err == nil && alone(&cd.ws[j]) {
+		i = none
+	}
+	return i, j, err
+}
+
+// finish has the policy choose among the candidates that are left of a pair's pool.
+func (k *core) finish(c *scratch, now time.Time) (int, error) {
+	i, cost, ok := k.choose(c, now)
 	if !ok {
-		return 0, 0, cd.refuse(ErrDeclined)
+		return 0, c.refuse(ErrDeclined)
 	}
-	cd.settle(j, cost)
-	return i, j, nil
+	c.settle(i, cost)
+	return i, nil
 }
 
 // grant books candidate i, as l.
@@ -201,11 +228,18 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 	return nil
 }
 
-// grantPair books candidate i of one choice and j of the other, or neither.
+// grantPair books candidate i of one choice and j of the other, or neither. Where one of them is none, it books the other alone.
 func grantPair(prefill, decode *core, cp, cd *scratch, i, j int, now time.Time) (p, d *Lease, err error) {
-	if cp.req.DecodeLater && cp.query.late {
+	if j == none {
 		p, err = grantPrefill(prefill, decode, cp, cd, i, now)
 		return p, nil, err
+	}
+	if i == none {
+		d = new(Lease)
+		if err = decode.grant(d, cd, j, now); err != nil {
+			return nil, nil, cd.refuse(err)
+		}
+		return nil, d, nil
 	}
 	before, leases := prefill.overlaps, new([2]Lease)
 	p, d = &leases[0], &leases[1]

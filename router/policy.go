@@ -33,7 +33,10 @@ type Request struct {
 	// Only is what a worker must meet to be chosen, nil for any. It must always say the same of one worker.
 	Only func(w *pools.Worker) bool
 	// Pairs reports whether two workers can hand a prompt over, nil where any two can. It counts in a choice of a pair.
-	Pairs    func(p, d *pools.Worker) bool
+	Pairs func(p, d *pools.Worker) bool
+	// StandIn has a decode worker to which no prefill worker that can be chosen hands over compute the prompt itself, where it is
+	// the one that its policy chooses: no prefill worker is booked then.
+	StandIn  bool
 	Required []string // taints that a worker must have to be chosen, a pinned one too
 	Adapter  string   // the LoRA adapter that a worker must have loaded, likewise; empty for none
 	// Ahead is what earlier requests wait for: the ranks that they claim are full for

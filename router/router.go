@@ -79,7 +79,7 @@ func (r *Router) Reserve(p *pools.Pool, req Request, now time.Time) (*Lease, err
 // ReservePair picks a worker of pp for preq and one of dp for dreq, which are the prefill and the decode part of one
 // request, and books both or neither. Each is picked by its own pool's policy, prefill first. The error is as of
 // [Router.Reserve]; where both pools refuse, it is that of the refusal which waiting changes least; [ErrNoPrefill] is
-// the prefill pool's ErrNoWorkers. The two routers must be different.
+// the prefill pool's ErrNoWorkers. With [Request.StandIn] p may be nil. The two routers must be different.
 func ReservePair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request, now time.Time) (p, d *Lease, err error) {
 	if prefill == decode {
 		return nil, nil, errOneRouter
@@ -100,8 +100,10 @@ func ReservePair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request
 	prefill.core.explain(cp)
 	decode.core.explain(cd)
 	if err == nil {
-		p.sentTo(prefill, cp, now)
-		prefill.booked(true)
+		if p != nil {
+			p.sentTo(prefill, cp, now)
+			prefill.booked(true)
+		}
 		if d != nil {
 			d.sentTo(decode, cd, now)
 			decode.booked(true)
@@ -123,7 +125,8 @@ func (r *Router) Pick(p *pools.Pool, req Request, now time.Time) (Choice, error)
 	return c.choice(i), nil
 }
 
-// PickPair makes the choice that [ReservePair] would make now, and books nothing.
+// PickPair makes the choice that [ReservePair] would make now, and books nothing. p has no worker where no prefill worker would
+// be booked.
 func PickPair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request, now time.Time) (p, d Choice, err error) {
 	if prefill == decode {
 		return p, d, errOneRouter
@@ -140,7 +143,10 @@ func PickPair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request, n
 	if err != nil {
 		return p, d, err
 	}
-	return cp.choice(i), cd.choice(j), nil
+	if d = cd.choice(j); i != none {
+		p = cp.choice(i)
+	}
+	return p, d, nil
 }
 
 // errOneRouter refuses a pair of one router.

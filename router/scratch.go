@@ -24,6 +24,7 @@ type scratch struct {
 	ws       []candidate     // behind the last one, what earlier choices left
 	of       uint64          // the number of the view whose workers ws knows
 	tiers    bool            // slower tiers count
+	alone    []int32         // slots to which no prefill worker hands over
 	planned  []time.Duration // of the drain, by slot; nil outside of one
 	mode     Mode            // by which the choice is made
 	turned   bool            // it is another than that of the choice before

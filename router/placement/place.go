@@ -33,6 +33,7 @@ func (p *Placer) Book(fleet pools.Fleet, ask *Ask, ahead []*Ask, now time.Time) 
 			break
 		}
 		if p.acquire(&out.Prefill, pools.Prefill, ask.Adapter, &look) == nil && p.acquire(&out.Decode, pools.Decode, ask.Adapter, &look) == nil {
+			r.placed(&out, now)
 			return out, nil
 		}
 		out.Release(now)
@@ -79,14 +80,42 @@ func (p *Placer) Pick(fleet pools.Fleet, ask *Ask, now time.Time) (Placement, er
 	return out, nil
 }
 
-// place is the one switch over the ways in which an ask can be served. It books the workers, or only picks them.
+// placed notes which pair was booked.
+func (r *Route) placed(out *Placement, now time.Time) {
+	if !r.shut || r.ask.Want == Prefill || r.ask.Want == Decode && r.ask.Partner == nil {
+		return
+	}
+	p := r.ask.Partner
+	if out.Prefill.Lease != nil {
+		p = out.Prefill.Worker
+	}
+	r.placer.Transfers.Placed(p, out.Decode.Worker, r.ask.ISL, now)
+}
+
+// place is choose; where every pair that the ask could have is shut and decode may not stand in, one of those is taken.
 func (r *Route) place(exclude []string, ahead []router.Claim, book bool, now time.Time) (Placement, error) {
 	if err := r.checkPins(now); err != nil {
 		return Placement{}, err
 	}
+	out, err := r.choose(exclude, ahead, book, now)
+	if err == nil || Waits(err) || !r.shut || r.standsIn() {
+		return out, err
+	}
+	all := *r
+	all.shut = false
+	return all.choose(exclude, ahead, book, now)
+}
+
+// standsIn reports whether decode computes the prompt where no pair is open.
+func (r *Route) standsIn() bool {
+	return r.ask.Want != Decode && r.placer.Fallback && servesAlone(r.Decode)
+}
+
+// choose is the one switch over the ways in which an ask can be served. It books the workers, or only picks them.
+func (r *Route) choose(exclude []string, ahead []router.Claim, book bool, now time.Time) (Placement, error) {
 	req, reason := r.ask.Request, r.Reason
 	req.Exclude, req.Ahead = exclude, ahead
-	r.match(&req)
+	r.match(&req, now)
 	switch want := r.ask.Want; {
 	case want == Prefill:
 		p, err := r.one(r.Prefill, req, book, now)
@@ -96,6 +125,11 @@ func (r *Route) place(exclude []string, ahead []router.Claim, book bool, now tim
 		return Placement{Prefill: Booking{Lease: p}}, err
 	case want != Decode && reason == "":
 		p, d, err := r.pair(req, book, now)
+		if err == nil && p == nil && d != nil {
+			out := Placement{Decode: Booking{Lease: d}}
+			out.Reason, out.Price = r.placer.Transfers.Why(r.Prefill, d.Worker, req.ISL, now)
+			return out, nil
+		}
 		if pool, ok := errors.AsType[*router.PoolError](err); !ok || pool.Role != pools.Prefill || !errors.Is(err, router.ErrNoWorkers) {
 			return Placement{Prefill: Booking{Lease: p}, Decode: Booking{Lease: d}}, refused(err)
 		}
@@ -116,18 +150,35 @@ func (r *Route) place(exclude []string, ahead []router.Claim, book bool, now tim
 	return Placement{Decode: Booking{Lease: d}, Reason: reason}, refused(err)
 }
 
-// match keeps workers apart that cannot hand over to each other.
-func (r *Route) match(req *router.Request) {
-	pairs, partner := r.placer.Pairs, r.ask.Partner
+// match keeps workers apart that cannot hand over to each other, and those of pairs that are shut.
+func (r *Route) match(req *router.Request, now time.Time) {
+	pairs, partner := r.pairs(now), r.ask.Partner
+	if r.shut {
+		req.StandIn, req.DecodeLater, req.Sliced = r.standsIn(), false, false
+	}
 	switch {
-	case pairs == nil || !r.Mixed:
+	case pairs == nil:
 	case r.ask.Want == Any, r.ask.Want == Pair:
-		req.Pairs = func(p, d *pools.Worker) bool { return pairs(p, d) == nil }
+		req.Pairs = pairs
 	case partner == nil:
 	case r.ask.Want == Prefill:
-		req.Only = func(p *pools.Worker) bool { return pairs(p, partner) == nil }
+		req.Only = func(p *pools.Worker) bool { return pairs(p, partner) }
 	case r.ask.Want == Decode:
-		req.Only = func(d *pools.Worker) bool { return pairs(partner, d) == nil }
+		req.Only = func(d *pools.Worker) bool { return pairs(partner, d) }
+	}
+}
+
+// pairs reports which workers the ask may be handed over between, nil: any.
+func (r *Route) pairs(now time.Time) func(p, d *pools.Worker) bool {
+	able := r.placer.Pairs
+	if able == nil || !r.Mixed {
+		able = func(_, _ *pools.Worker) error { return nil }
+		if !r.shut {
+			return nil
+		}
+	}
+	return func(p, d *pools.Worker) bool {
+		return able(p, d) == nil && (!r.shut || r.placer.Transfers.Opens(p, d, r.ask.ISL, now))
 	}
 }
 
@@ -148,7 +199,10 @@ func (r *Route) pair(req router.Request, book bool, now time.Time) (p, d *router
 		return router.ReservePair(prefill, decode, r.Prefill, r.Decode, req, r.ask.generating(r.Decode, req), now)
 	}
 	pc, dc, err := router.PickPair(prefill, decode, r.Prefill, r.Decode, req, r.ask.generating(r.Decode, req), now)
-	return &router.Lease{Choice: pc}, &router.Lease{Choice: dc}, err
+	if p, d = (&router.Lease{Choice: pc}), (&router.Lease{Choice: dc}); pc.Worker == nil && err == nil {
+		p = nil
+	}
+	return p, d, err
 }
 
 // fallback is nil where decode may compute the prompt, because no prefill worker can for the reason err.

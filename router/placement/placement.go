@@ -23,6 +23,8 @@ const (
 	ReasonNoPrefill     = "no_prefill_worker"  // none was left to choose
 	ReasonNoPartner     = "no_common_protocol" // no prefill worker can hand over to a decode worker
 	ReasonPrefillFailed = "prefill_failed"     // every other worker had failed
+	ReasonSlow          = "slow_transfer"      // the prompt's KV would move slower than decode computes it
+	ReasonFailing       = "failing_transfer"   // the latest hand-offs to the decode worker failed
 )
 
 // Why nothing was placed. The routers' own errors come through as well: see [Waits].
@@ -60,6 +62,8 @@ type Placement struct {
 	Decode Booking
 	// Reason says why there is no prefill leg, empty where there is one or none is lacking.
 	Reason string
+	// Price is what handing over was predicted to cost, where that is why there is no prefill leg.
+	Price Price
 	// Took is the time that the choice took, for its caller to set.
 	Took time.Duration
 }

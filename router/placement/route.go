@@ -23,6 +23,16 @@ type Placer struct {
 	Pairs func(p, d *pools.Worker) error
 	// Fallback lets decode compute a prompt where no prefill worker can.
 	Fallback bool
+	// Transfers say which pairs are shut; nil: none is.
+	Transfers Transfers
+}
+
+// Transfers say which pairs of workers prompts should not be handed over in. [*Links] are such.
+type Transfers interface {
+	Shut(model string, tokens int, now time.Time) bool
+	Opens(p, d *pools.Worker, tokens int, now time.Time) bool
+	Placed(p, d *pools.Worker, tokens int, now time.Time)
+	Why(prefill *pools.Pool, d *pools.Worker, tokens int, now time.Time) (reason string, price Price)
 }
 
 // Route is where a request may go, as of one snapshot of its model's pools. It holds for one step.
@@ -35,6 +45,7 @@ type Route struct {
 
 	placer *Placer
 	ask    *Ask
+	shut   bool // a pair of the model is, for such a prompt, and the ask need not have it
 }
 
 // Route finds the pools for an ask. Workers of role both generate where the model has no decode worker, where the ask
@@ -49,6 +60,7 @@ func (p *Placer) Route(fleet pools.Fleet, ask *Ask, now time.Time) Route {
 	case ask.Want == Any && len(fleet.Prefill.Members) == 0 && ask.pinned(pools.Prefill) == "":
 		r.Reason = ask.withoutPrefill()
 	}
+	r.shut = p.Transfers != nil && ask.Want != Pair && ask.pinned(pools.Prefill) == "" && r.Decode.Role == pools.Decode && p.Transfers.Shut(ask.Model, ask.ISL, now)
 	return r
 }
 

@@ -1,0 +1,388 @@
+package placement
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+const (
+	// few is how many transfers in a row, each too slow, or how many failures in a row shut a pair: one may be a first
+	// handshake, two a coincidence.
+	few = 3
+	// worth is how many times what computing a prompt takes its transfer may take: computed there, it delays the answers that
+	// are decoded there.
+	worth = 2
+	// patient is how long a transfer may take that is not known to be too slow: decode may have as much else to do.
+	patient = 500 * time.Millisecond
+	// leastOwn is what decode takes to its first event besides the transfer: a step or two, and the way there.
+	leastOwn = 50 * time.Millisecond
+	// probeOf is of how many placed requests of a model one at most is a probe. A probe costs about twice what decode takes
+	// to compute its prompt, so that all of them cost 2 % of it.
+	probeOf = 64
+	// recent is what the latest prompt weighs that decode has computed, against all before it.
+	recent = .2
+	// typical is of how many tokens the prompt is that a pair must be open for to be called so.
+	typical = 4096
+	// probeLost is after how long a probe that never began its transfer is given up.
+	probeLost = time.Minute
+)
+
+// Computes predicts how long prefill worker p takes to compute so many tokens, and false where nothing is known.
+type Computes func(p *pools.Worker, tokens int) (time.Duration, bool)
+
+// Links know how fast KV moves within each pair of a prefill and a decode worker, and which pairs are shut: handing a prompt
+// over costs more there than decode takes to compute it,
+//
+//	b · (tokens under way + tokens of the prompt) > worth · what computing the prompt takes,
+//
+// or the latest hand-offs failed. b is the time that a token takes at least. A transfer bounds it from below and from above,
+//
+//	(to the first event − decode's own time) / n ≤ b ≤ (to the first token) / n
+//
+// where n is the tokens that the pair has moved meanwhile; one that is still under way has taken its age, at least. b is the
+// least of the three highest lower bounds since a transfer that contradicts them: three slow transfers shut a pair, a quick
+// one opens it, and short prompts neither hide nor exaggerate what long ones take. A shut pair gets a probe now and then.
+//
+// Waiting for a transfer until it has cost what the computation costs, and no longer, costs twice the better choice at most
+// (ski rental: Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988).
+//
+// Links is a core: its owner guards it.
+type Links struct {
+	// OnChange is called when a pair is shut, and why, or opens, which has no reason; nil is nothing. It must not call the Links.
+	OnChange func(p, d *pools.Worker, reason string)
+
+	computes Computes
+	models   map[string]*modelLinks
+}
+
+// modelLinks are the pairs of one model.
+type modelLinks struct {
+	links  map[pair]*link
+	placed uint64 // requests
+	probed uint64 // placed when the latest probe was
+}
+
+// pair names the processes of one.
+type pair struct{ p, pIncarnation, d, dIncarnation string }
+
+// link is what is known of a pair.
+type link struct {
+	p, d     *pools.Worker
+	bounds   [few]float64 // seconds a token takes at least, ascending
+	slower   float64      // logarithm of how much longer d takes to compute a prompt than p
+	moved    int          // tokens, in all
+	under    []*Transfer  // way, the oldest first
+	failures int          // in a row
+	reason   string       // why it was shut when something came of it last
+	probing  time.Time    // since when a probe is to come, or is under way; zero for none
+}
+
+// Transfer is one prompt's KV on its way. Its zero value is none.
+type Transfer struct {
+	link   *link
+	tokens int
+	began  time.Time
+	before int           // what the pair had moved then
+	own    time.Duration // what decode takes besides
+	price  time.Duration // what computing the prompt takes; 0 unknown
+	limit  time.Duration // what the transfer may take
+	gone   bool          // it was left for its price
+}
+
+// Price is what handing a prompt over was predicted to cost, and what computing it where it is decoded.
+type Price struct{ Transfer, Compute time.Duration }
+
+// NewLinks knows no pair.
+func NewLinks(computes Computes) *Links {
+	return &Links{computes: computes, models: map[string]*modelLinks{}}
+}
+
+// Shut reports whether any pair of a model is shut for a prompt of so many tokens, in time proportional to their number.
+func (l *Links) Shut(model string, tokens int, now time.Time) bool {
+	if m := l.models[model]; m != nil {
+		for _, k := range m.links {
+			if l.shut(k, tokens, now) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Opens reports whether a prompt of so many tokens may be handed over from p to d, be it as a probe.
+func (l *Links) Opens(p, d *pools.Worker, tokens int, now time.Time) bool {
+	m, k := l.find(p, d)
+	if k == nil || !l.shut(k, tokens, now) {
+		return true
+	}
+	return m.placed-m.probed >= probeOf && len(k.under) == 0 && (k.probing.IsZero() || now.Sub(k.probing) > probeLost)
+}
+
+// Placed takes in that a request goes to d, its prompt of so many tokens computed by p; p is nil where d does that itself.
+func (l *Links) Placed(p, d *pools.Worker, tokens int, now time.Time) {
+	m := l.models[d.Model]
+	if m == nil {
+		return
+	}
+	m.placed++
+	if p == nil {
+		return
+	}
+	if _, k := l.find(p, d); k != nil && l.shut(k, tokens, now) {
+		m.probed, k.probing = m.placed, now
+	}
+}
+
+// Why is why no worker of a pool hands over to d, and the lowest price of those that could.
+func (l *Links) Why(prefill *pools.Pool, d *pools.Worker, tokens int, now time.Time) (reason string, price Price) {
+	reason = ReasonNoPartner
+	for i := range prefill.Members {
+		p := prefill.Members[i].Worker
+		_, k := l.find(p, d)
+		switch {
+		case k == nil:
+		case k.failures >= few:
+			reason = ReasonFailing
+		default:
+			if reason == ReasonNoPartner {
+				reason = ReasonSlow
+			}
+			computed, _, _ := l.limit(k, tokens)
+			if moved := k.takes(tokens, now); price.Transfer == 0 || moved < price.Transfer {
+				price = Price{moved, computed}
+			}
+		}
+	}
+	return reason, price
+}
+
+// Begin begins the transfer t of a prompt's tokens from p to d, which takes own besides.
+func (l *Links) Begin(t *Transfer, p, d *pools.Worker, tokens int, own time.Duration, now time.Time) {
+	m, k := l.find(p, d)
+	if k == nil {
+		if m == nil {
+			m = &modelLinks{links: map[pair]*link{}}
+			l.models[d.Model] = m
+		}
+		k = &link{p: p, d: d}
+		m.links[nameOf(p, d)] = k
+	}
+	*t = Transfer{link: k, tokens: tokens, began: now, before: k.moved, own: max(own, leastOwn)}
+	t.price, t.limit, _ = l.limit(k, tokens)
+	k.under = append(k.under, t)
+}
+
+// Patience is how long to wait before [Links.Leave] is asked for t, and between two times; 0: it need not be.
+func (t *Transfer) Patience() time.Duration {
+	if t.link == nil || t.price == 0 {
+		return 0
+	}
+	return max(t.price, leastOwn)
+}
+
+// Leave reports whether it is time for decode to compute the prompt itself: t has taken as long as that takes, and another one
+// was too slow, or it has taken too long already.
+func (l *Links) Leave(t *Transfer, now time.Time) bool {
+	k, age := t.link, now.Sub(t.began)
+	if k == nil || t.price == 0 || age <= t.price {
+		return false
+	}
+	t.gone = age > max(t.limit, patient) || k.known(now, t)[few-1]*float64(t.tokens) > t.limit.Seconds()
+	return t.gone
+}
+
+// Arrived ends t: decode's first event came at event, and its first token has come now.
+func (l *Links) Arrived(t *Transfer, event, now time.Time) {
+	k := t.link
+	if k == nil {
+		return
+	}
+	k.moved, k.failures = k.moved+t.tokens, 0
+	n := float64(max(1, k.moved-t.before))
+	low, high := (event.Sub(t.began)-t.own).Seconds()/n, now.Sub(t.began).Seconds()/n
+	for i, b := range k.bounds {
+		if high < b {
+			k.bounds[i] = max(0, low)
+		}
+	}
+	slices.Sort(k.bounds[:])
+	raise(&k.bounds, low)
+	if m := l.models[k.d.Model]; m != nil && !k.probing.IsZero() && now.Sub(t.began) < t.limit {
+		m.probed -= min(m.probed, probeOf) // the next pair's may follow: this one cost nothing
+	}
+	l.end(t, now)
+}
+
+// Left ends t before decode's first event: it was given up, or has failed. One that was given up for its price is taken to be half
+// done, and to be twice as slow as the ones before it: when it would have arrived is not known.
+func (l *Links) Left(t *Transfer, now time.Time) {
+	k := t.link
+	switch {
+	case k == nil:
+		return
+	case t.gone:
+		raise(&k.bounds, min(1, 2*max(k.bounds[0], now.Sub(t.began).Seconds()/float64(max(1, t.tokens)))))
+	default:
+		raise(&k.bounds, k.least(t, k.ahead(), now))
+	}
+	l.end(t, now)
+}
+
+// Computed takes in that d took so long to the first token of a prompt that it computed itself.
+func (l *Links) Computed(d *pools.Worker, tokens int, took time.Duration) {
+	m := l.models[d.Model]
+	if m == nil || took <= 0 {
+		return
+	}
+	for _, k := range m.links {
+		if expected, known := l.computes(k.p, tokens); known && k.d.ID == d.ID && expected > 0 {
+			k.slower += recent * (math.Log(took.Seconds()/expected.Seconds()) - k.slower)
+		}
+	}
+}
+
+// Failed takes in that a hand-off of a pair has failed.
+func (l *Links) Failed(p, d *pools.Worker, now time.Time) {
+	if _, k := l.find(p, d); k != nil {
+		k.failures++
+		k.probing = time.Time{}
+		l.judge(k, now)
+	}
+}
+
+// Works reports whether p hands over to another decode worker than d: the latest that it did went well.
+func (l *Links) Works(p, d *pools.Worker) bool {
+	if m := l.models[p.Model]; m != nil {
+		for _, k := range m.links {
+			if k.p.ID == p.ID && k.d.ID != d.ID && k.moved > 0 && k.failures == 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Pairs is how many pairs of each model are shut: too slow for a prompt of [typical] tokens, or failing.
+func (l *Links) Pairs(emit func(model string, slow, failing int)) {
+	for model, m := range l.models {
+		n := map[string]int{}
+		for _, k := range m.links {
+			n[k.reason]++
+		}
+		emit(model, n[ReasonSlow], n[ReasonFailing])
+	}
+}
+
+// Forget drops the pairs of workers that have gone.
+func (l *Links) Forget(gone func(worker, incarnation string) bool) {
+	for model, m := range l.models {
+		maps.DeleteFunc(m.links, func(n pair, _ *link) bool {
+			return gone(n.p, n.pIncarnation) || gone(n.d, n.dIncarnation)
+		})
+		if len(m.links) == 0 {
+			delete(l.models, model)
+		}
+	}
+}
+
+func nameOf(p, d *pools.Worker) pair { return pair{p.ID, p.Incarnation, d.ID, d.Incarnation} }
+
+// find returns what is known of a pair, nil for nothing.
+func (l *Links) find(p, d *pools.Worker) (*modelLinks, *link) {
+	m := l.models[d.Model]
+	if m == nil {
+		return nil, nil
+	}
+	return m, m.links[nameOf(p, d)]
+}
+
+// shut reports whether k hands such a prompt over worse than d computes it.
+func (l *Links) shut(k *link, tokens int, now time.Time) bool {
+	if k.failures >= few {
+		return true
+	}
+	moved := k.takes(tokens, now)
+	if moved == 0 {
+		return false
+	}
+	_, limit, known := l.limit(k, tokens)
+	return known && moved > limit
+}
+
+// limit is how long a transfer may take: worth times what prefill takes to compute the prompt or, where it is longer, what decode
+// took of late. That decode has too much to do is in it, so that a pair opens which was shut for nothing else.
+func (l *Links) limit(k *link, tokens int) (computed, limit time.Duration, known bool) {
+	computed, known = l.computes(k.p, tokens)
+	return computed, time.Duration(float64(computed) * max(worth, math.Exp(k.slower))), known
+}
+
+// takes is how long a prompt's transfer takes at least, behind those under way. While one is, the highest bound counts as well: a
+// pair that may be slow is tried by one at a time.
+func (k *link) takes(tokens int, now time.Time) time.Duration {
+	bounds := k.known(now, nil)
+	seconds := bounds[0] * float64(k.ahead()+tokens)
+	if len(k.under) > 0 {
+		seconds = max(seconds, bounds[few-1]*float64(tokens))
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
+// known are the bounds, those of transfers under way but one included.
+func (k *link) known(now time.Time, but *Transfer) [few]float64 {
+	bounds, ahead := k.bounds, k.ahead()
+	for _, t := range k.under {
+		if t != but {
+			raise(&bounds, k.least(t, ahead, now))
+		}
+	}
+	return bounds
+}
+
+// ahead is the tokens under way.
+func (k *link) ahead() (tokens int) {
+	for _, t := range k.under {
+		tokens += t.tokens
+	}
+	return tokens
+}
+
+// least is the seconds that a token takes at least by the age of t, if all that is under way had been moved by now.
+func (k *link) least(t *Transfer, ahead int, now time.Time) float64 {
+	return (now.Sub(t.began) - t.own).Seconds() / float64(max(1, k.moved-t.before+ahead))
+}
+
+// raise puts a lower bound in place of the least of those that are known, if it is higher.
+func raise(bounds *[few]float64, low float64) {
+	if low > bounds[0] {
+		bounds[0] = low
+		slices.Sort(bounds[:])
+	}
+}
+
+// end takes t from its pair.
+func (l *Links) end(t *Transfer, now time.Time) {
+	k := t.link
+	k.under = slices.DeleteFunc(k.under, func(other *Transfer) bool { return other == t })
+	k.probing = time.Time{}
+	t.link = nil
+	l.judge(k, now)
+}
+
+// judge reports whether a pair was shut or opened.
+func (l *Links) judge(k *link, now time.Time) {
+	reason := ""
+	switch {
+	case k.failures >= few:
+		reason = ReasonFailing
+	case l.shut(k, typical, now):
+		reason = ReasonSlow
+	}
+	if changed := reason != k.reason; changed && l.OnChange != nil {
+		l.OnChange(k.p, k.d, reason)
+	}
+	k.reason = reason
+}
