@@ -109,6 +109,12 @@ type Call struct {
 	Gap func(d time.Duration)
 	// First is called once, after the first token was booked.
 	First func()
+	// Leave is asked, of a stream, when nothing has come for Patience and then again and again, on another goroutine. An error that is
+	// not nil ends the call with it. Without patience, 0, it is not asked.
+	Leave    func() error
+	Patience time.Duration
+	// Taken is the time to the answer's first event, once First is called.
+	Taken time.Duration
 
 	// Sent is what left for the client, whatever the end, once Run has returned. By value it would lie on the stack for as long
 	// as a stream runs.
@@ -167,6 +173,7 @@ func (r *Room) begin(in *run, call *Call, out Sink) (first time.Duration) {
 	}
 	first = r.first(worker, known, waits)
 	limit := r.cfg.limits(known, first, call.MaxTokens, call.Tools)
+	limit.patience, limit.leave = call.Patience, call.Leave
 	if !call.Stream {
 		limit = limits{first: r.cfg.whole(known, first, call.MaxTokens)}
 	}
@@ -261,6 +268,9 @@ func (r *Room) Move(worker string, on bool) { r.known(worker).moves.Store(on) }
 // Rate is the speed in tokens a second at which the worker was seen to compute prompts for itself, as one of role
 // both does; 0 while unknown.
 func (r *Room) Rate(worker string) float64 { return r.computing.PerSecond(worker) }
+
+// Gap is a time that 99 of 100 gaps between the worker's tokens stay below, 0 while too few were seen.
+func (r *Room) Gap(worker string) time.Duration { return r.known(worker).gap() }
 
 // Latest is when the latest token of a worker came, up to 100 ms before that; zero for one without.
 func (r *Room) Latest(worker string) (at time.Time) {

@@ -355,7 +355,7 @@ func (t *tap) first(now time.Time) {
 		t.transcript.First, t.transcript.Streamed = now, 1
 	}
 	t.call.Lease.PrefillDone(now)
-	if t.call.First != nil {
+	if t.call.Taken = t.watch.took; t.call.First != nil {
 		t.call.First()
 	}
 }

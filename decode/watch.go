@@ -41,10 +41,11 @@ type watch struct {
 
 	life   *lifetime.Context // of the call
 	mu     sync.Mutex
-	timer  *time.Timer // kept for the next call
-	taken  bool        // an event came: the engine has taken the call up
-	begun  bool        // the first token came
-	ending bool        // the end marker came: only the connection's end is awaited
+	timer  *time.Timer   // kept for the next call
+	taken  bool          // an event came: the engine has taken the call up
+	took   time.Duration // until then
+	begun  bool          // the first token came
+	ending bool          // the end marker came: only the connection's end is awaited
 	ended  bool
 	fired  bool // the timer was set again after it had fired: that look may still be to come
 	still  bool // no look is to come: the watch may begin again
@@ -59,6 +60,9 @@ type limits struct {
 	first  time.Duration // to the first token, where no event came
 	role   time.Duration // to the first token, since the latest event; 0 where first holds all the same
 	tokens time.Duration // between events after it; 0 for what is learnt of the worker
+
+	patience time.Duration // see Call
+	leave    func() error
 }
 
 // begins starts the clock. It ends life with fault.ErrTimeout when the first token does not come within its limits, and
@@ -67,10 +71,14 @@ func (w *watch) begins(cfg Config, known *seen, l limits, life *lifetime.Context
 	*w = watch{cfg: cfg, seen: known, start: time.Now(), limits: l, life: life, timer: w.timer}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	next := l.first
+	if l.patience > 0 {
+		next = min(next, l.patience)
+	}
 	if w.timer == nil {
-		w.timer = time.AfterFunc(l.first, w.look)
+		w.timer = time.AfterFunc(next, w.look)
 	} else {
-		w.timer.Reset(l.first)
+		w.timer.Reset(next)
 	}
 }
 
@@ -121,7 +129,7 @@ func (w *watch) event() {
 	}
 	if !w.taken { // only this goroutine writes it, and begun
 		w.mu.Lock()
-		w.taken = true
+		w.taken, w.took = true, w.now
 		w.mu.Unlock()
 	}
 	if w.begun {
@@ -194,7 +202,16 @@ func (w *watch) look() {
 		limit, waited = w.role, w.silence(now)
 	}
 	if waited < limit {
-		w.timer.Reset(limit - waited)
+		next := limit - waited
+		if w.patience > 0 && !w.taken {
+			if err := w.leave(); err != nil {
+				w.ended = true
+				w.life.End(err)
+				return
+			}
+			next = min(next, w.patience)
+		}
+		w.timer.Reset(next)
 		return
 	}
 	w.ended = true

@@ -19,7 +19,7 @@ func takes(plan *connector.Plan, r *request, failed *fault.Error, sent *atomic.B
 	switch {
 	case openai.ReadEngineError(failed.Detail).Failed:
 		return true
-	case failed.Class != fault.ClientGone:
+	case failed.Class != fault.ClientGone && failed.Class != fault.Moved:
 		return false
 	case plan.Attach > 0:
 		return !r.Call.Request.Stream

@@ -16,6 +16,8 @@ import (
 type attempt struct {
 	// Reason says why there is no prefill leg, empty if there is one.
 	Reason string
+	// Price is what a hand-off was predicted to cost, where that is the reason.
+	Price placement.Price
 	// KV is what a prefill worker keeps for the decode leg, nil if there is none.
 	KV *StagedKV
 
@@ -61,7 +63,7 @@ func bindSession(l *router.Lease, failed *fault.Error) {
 
 // book adds a placement's bookings, which q granted.
 func (a *attempt) book(g *placement.Placement, q *waitingRoom) {
-	a.Reason, a.stack.queue = g.Reason, q
+	a.Reason, a.Price, a.stack.queue = g.Reason, g.Price, q
 	if d := g.Decode; d.Lease != nil {
 		a.d, a.dPlace = d, a.stack.push(held{booking: d})
 	}

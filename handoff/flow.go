@@ -75,6 +75,9 @@ type Rooms struct {
 	// Look has a worker asked at once what it serves and hands over by: it turned out to have no such model or adapter, its connection
 	// broke, or its KV could not be pulled. A Mooncake prefill that has started again has another engine id. It may be nil.
 	Look func(worker string)
+	// PairChanged is called when a pair of workers hands over no prompts any more, and why, or does so again, without a reason. It must not
+	// wait; nil is nothing.
+	PairChanged func(p, d *pools.Worker, reason string)
 	// Starting is the error of a request that comes before the gateway is ready, nil once it is. Starting is nil if
 	// requests are taken from the start.
 	Starting func() *openai.Error
@@ -91,6 +94,7 @@ type Flow struct {
 	budget   *fault.Budget
 	ids      ids
 	slices   sliceGuard
+	links    links
 	requests sync.Pool // of *request
 
 	mu     sync.RWMutex
@@ -110,7 +114,12 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 	f.ids.seed = cfg.Seed
 	f.requests.New = func() any { return f.blank() }
 	f.abandon = func(kv *StagedKV) { f.cleanup.abandon(kv.connector, *kv.round, kv.KV) }
-	f.placer = placement.Placer{Routers: rooms.Routers, Permits: rooms.Breakers, Pairs: func(p, d *pools.Worker) error { _, err := f.rooms.Between(p, d); return err }, Fallback: cfg.DecodeFallback}
+	f.placer = placement.Placer{Routers: rooms.Routers, Permits: rooms.Breakers, Pairs: func(p, d *pools.Worker) error { _, err := f.rooms.Between(p, d); return err }, Fallback: cfg.DecodeFallback, Transfers: &f.links}
+	f.links.core = placement.NewLinks(func(p *pools.Worker, tokens int) (time.Duration, bool) {
+		return rooms.Prefill.Forecast(p, 0, tokens, 0)
+	})
+	f.links.core.OnChange = rooms.PairChanged
+	rooms.Roster.OnChange(f.forgetLinks)
 	rooms.Roster.OnChange(f.wakeAll)
 	rooms.Breakers.OnAvailable(f.wakeAll)
 	return f, nil
@@ -146,7 +155,7 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 	defer r.stopWaiting()
 	defer func() {
 		r.suspected.permit.end()
-		r.settle(false)
+		r.settle(nil)
 	}()
 	for {
 		if err := f.admit(ctx, r); err != nil {
@@ -212,10 +221,10 @@ func (f *Flow) again(ctx context.Context, r *request, failed *fault.Error, out S
 }
 
 // waitsForRetry reports whether the request waits for its place in the retry budget where none is free: what one worker's death
-// meets, that of the worker which held its KV too, and answers that have begun. A death is met by those that the worker had, and
+// meets, that of the worker which held its KV too, answers that have begun, and prompts whose KV comes too slowly. A death is met by those that the worker had, and
 // by those whose connection it refuses before that is known.
 func (f *Flow) waitsForRetry(r *request, failed *fault.Error, action Action) bool {
-	return action == Resume || len(r.Dead) == 1 || r.suspected.decode != "" || failed.Class == fault.Refused && len(r.tried) == 0
+	return action == Resume || r.slow || len(r.Dead) == 1 || r.suspected.decode != "" || failed.Class == fault.Refused && len(r.tried) == 0
 }
 
 // awaitRetry takes that place when it is the request's turn. Its error is the cause of ctx's end, or that it took too long.

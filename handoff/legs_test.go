@@ -39,7 +39,9 @@ func TestRunningRequestsCostTheirBodies(t *testing.T) {
 func costOfRunning(t *testing.T, sim *models.Language) {
 	const requests, size = 16, 1 << 20
 	net := holding{make(chan struct{})}
-	f := build(t, oneOfEach, net, func(_ *Config, rooms *Rooms) { rooms.Languages = languages(t, sim) })
+	f := build(t, oneOfEach, net, func(c *Config, rooms *Rooms) {
+		c.DecodeFallback, rooms.Languages = false, languages(t, sim) // decode waits for the KV
+	})
 	ctx, leave := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	body := `{"model":"m","stream":true,"max_tokens":9,"prompt":"` + strings.Repeat("hello world ", size/12) + `"}` // one, so that a cache is predicted once

@@ -89,6 +89,11 @@ type Routing struct {
 	Actual    *int `json:"actual_cached_tokens,omitempty"`
 	// Tokens is where the prompt's tokens come from: request, own, engine, or text where they are not known.
 	Tokens models.Source `json:"prompt_tokens_source"`
+	// OneLeg is why there was no prefill leg, absent if there was one. Where a hand-off would have been too slow, Transfer is what
+	// it was predicted to take at least, and Compute what computing the prompt again takes, in milliseconds.
+	OneLeg   string  `json:"one_leg,omitempty"`
+	Transfer float64 `json:"predicted_transfer_ms,omitempty"`
+	Compute  float64 `json:"predicted_compute_ms,omitempty"`
 	// Remote is the outcome of asking a remote index, absent if none was asked.
 	Remote string `json:"remote_index,omitempty"`
 }
@@ -123,7 +128,8 @@ func (c *Choice) routing() *legRouting {
 
 // Routing shows how the request's workers were chosen, nil if that was not explained. t is nil if nothing ran.
 func (r *Record) Routing(t *decode.Transcript) *Routing {
-	out := &Routing{Prefill: r.Prefill.routing(), Decode: r.Decode.routing(), Tokens: r.Source, Remote: r.Remote}
+	out := &Routing{Prefill: r.Prefill.routing(), Decode: r.Decode.routing(), Tokens: r.Source, Remote: r.Remote,
+		OneLeg: r.Reason, Transfer: ms(r.Price.Transfer), Compute: ms(r.Price.Compute)}
 	if out.Prefill == nil && out.Decode == nil {
 		return nil
 	}

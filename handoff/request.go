@@ -47,7 +47,10 @@ type request struct {
 	suspected suspicion     // of the latest round
 	disputes  []dispute     // errors that may be the request's own
 	leg       Leg           // the latest decode call
-	retrying  bool          // it has a place in the retry budget
+	transfer  placement.Transfer
+	leaves    bool // decode may give it up and compute the prompt itself
+	slow      bool // it did
+	retrying  bool // it has a place in the retry budget
 
 	turns       int         // of its prompt, computed before the decode worker was chosen
 	done        router.Done // what slices have computed of it
@@ -85,6 +88,8 @@ func (r *request) oneLeg() string {
 		return reasonPrompt
 	case r.Reason == placement.ReasonPrefillFailed:
 		return placement.ReasonPrefillFailed
+	case r.slow:
+		return placement.ReasonSlow
 	}
 	return ""
 }
@@ -118,6 +123,15 @@ func (r *request) take(g *placement.Placement, q *waitingRoom) {
 	if computes != nil && r.turns == 0 {
 		r.Overlap, r.OverlapTokens = computes.Overlap, r.reusable(computes.Overlap, computes.Worker.BlockSize)
 	}
+}
+
+// prefilled takes in that the prefill leg has ended.
+func (r *request) prefilled(came *prefilled) {
+	r.Spent.Prefill += came.took
+	if came.failed != nil {
+		r.dispute(came.failed, came.permit, nil)
+	}
+	r.p = placement.Booking{}
 }
 
 // reusable is how many of the prompt's tokens a worker that holds so many of its leading blocks can use again. Engines

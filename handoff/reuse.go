@@ -62,6 +62,7 @@ type callbacks struct {
 	mayMove      func() bool
 	prompt       func(ids []byte)
 	first        func()
+	leave        func() error
 }
 
 // bodies are reused: they are full while the legs of a round are sent, and an open stream has none.
@@ -91,6 +92,7 @@ func (f *Flow) blank() *request {
 			}
 		},
 		first: func() { f.firstToken(r) },
+		leave: func() error { return f.links.leave(f, r) },
 	}
 	return r
 }

@@ -255,6 +255,7 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, leg *ups
 	f.callInto(&m.call, r, w, leg, answer)
 	failed := f.rooms.Decode.Run(ctx, &m.call, out)
 	r.Sent = m.call.Sent
+	f.links.ended(r, w, failed)
 	f.decoded(ctx, r, failed)
 	return failed
 }
@@ -265,7 +266,7 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, leg *ups
 func (f *Flow) decoded(ctx context.Context, r *request, failed *fault.Error) {
 	if !r.now.given && context.Cause(ctx) != errSibling { // else nothing is known of the worker
 		if disputed(failed) && !r.Sent.Began {
-			r.dispute(failed, r.stack.keepPermit(r.dPlace))
+			r.dispute(failed, r.stack.keepPermit(r.dPlace), r.leg.Worker)
 		} else {
 			r.d.Done(failed)
 		}
@@ -303,6 +304,8 @@ func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *ups
 		Memory:    req.Memory, Large: req.ShowsMore(),
 		PromptTokens: r.length(), MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
 	}
+	f.links.begin(f, r, w, answer != nil)
+	call.Patience, call.Leave = f.links.patience(r), r.calls.leave
 }
 
 // firstToken takes in decode's first token. It proves the worker: a long answer must not hold a half-open circuit for as
@@ -312,12 +315,13 @@ func (f *Flow) firstToken(r *request) {
 	if !m.sibling.begin(r) {
 		return
 	}
+	f.links.arrived(r)
+	others := r.settle(&f.links)
 	if !m.given {
 		r.d.Done(nil)
 		bindSession(r.d.Lease, nil)
-		r.cleared(m.worker)
+		r.cleared(m.worker, others)
 	}
-	r.settle(true)
 	f.endRetries(r) // a long answer must not keep others from a retry
 	r.stopWaiting()
 	r.leg.First = time.Now()
@@ -368,7 +372,7 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 		// It may be prefill that decode cannot reach: the failure counts for both, and of the two the one that is to blame
 		// goes on failing. The next round leaves prefill's worker out too, where there is another.
 		end(errPartner)
-		if f.hasOtherPrefill(r, a.P) {
+		if f.hasOther(r, a.P) {
 			r.tried = append(r.tried, a.P.ID)
 		}
 	}
@@ -387,13 +391,4 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 		return came.failed
 	}
 	return failed
-}
-
-// prefilled takes in that the prefill leg has ended.
-func (r *request) prefilled(came *prefilled) {
-	r.Spent.Prefill += came.took
-	if came.failed != nil {
-		r.dispute(came.failed, came.permit)
-	}
-	r.p = placement.Booking{}
 }

@@ -46,11 +46,13 @@ func (f *Flow) suspect(r *request, d *pools.Worker, failed *fault.Error) {
 		r.tried = slices.DeleteFunc(r.tried, func(id string) bool { return id == before.producer })
 	case kv == nil || kv.producer == nil || r.pins.prefill.Worker != "":
 	case failed.Class == fault.Timeout: // it may have pulled in silence, and is left out for that
-		if f.hasOtherPrefill(r, kv.producer) {
+		if f.hasOther(r, kv.producer) {
 			r.tried = append(r.tried, kv.producer.ID)
+		} else if !f.hasOther(r, d) && f.cfg.DecodeFallback && d.ServesAlone() { // it is asked again, without the KV
+			r.Reason, r.suspected = placement.ReasonPrefillFailed, suspicion{decode: d.ID}
 		}
 	case failed.Class != fault.EngineError:
-	case f.hasOtherPrefill(r, kv.producer):
+	case f.hasOther(r, kv.producer):
 		r.tried = append(r.tried, kv.producer.ID)
 		r.suspected = f.suspicion(r, kv, d)
 	case f.cfg.DecodeFallback && d.ServesAlone():
@@ -83,8 +85,9 @@ func (f *Flow) look(worker string) {
 }
 
 // cleared takes in a decode worker's first token: one that reported an error with another's KV was not to blame for it.
-func (r *request) cleared(decode string) {
-	if before := r.suspected; before.decode == decode && before.permit != nil {
+// Nor was the producer, where others can use its KV.
+func (r *request) cleared(decode string, others bool) {
+	if before := r.suspected; before.decode == decode && before.permit != nil && !others {
 		before.permit(errNotPulled)
 	}
 	r.suspected.permit.end()
@@ -98,6 +101,7 @@ func (r *request) cleared(decode string) {
 type dispute struct {
 	failed *fault.Error
 	permit permit
+	p, d   *pools.Worker // of the hand-off that failed; nil for none
 }
 
 // disputed reports whether a leg's failure may be the request's own. A 4xx of this class is between gateway and worker.
@@ -105,31 +109,41 @@ func disputed(failed *fault.Error) bool {
 	return failed != nil && failed.Class == fault.EngineError && failed.Status/100 != 4
 }
 
-// dispute keeps the permit of a call that ended in one; nil is none.
-func (r *request) dispute(failed *fault.Error, p permit) {
-	if p != nil {
-		r.disputes = append(r.disputes, dispute{failed, p})
+// dispute keeps the permit of a call that ended in one; nil is none. It was decode worker d's, nil for a prefill worker's.
+func (r *request) dispute(failed *fault.Error, p permit, d *pools.Worker) {
+	if p == nil {
+		return
+	}
+	r.disputes = append(r.disputes, dispute{failed: failed, permit: p})
+	if d != nil && r.KV != nil {
+		last := &r.disputes[len(r.disputes)-1]
+		last.p, last.d = r.KV.producer, d
 	}
 }
 
-// settle ends all disputes: where the request was answered, by the workers of the round at hand, the others are to blame.
-func (r *request) settle(answered bool) {
+// settle ends all disputes: where the request was answered, by the workers of the round at hand, the others are to blame, and
+// links take in which pairs failed; nil where it was not answered. It reports whether others can use the KV that they could not.
+func (r *request) settle(in *links) (others bool) {
 	for _, d := range r.disputes {
+		if in != nil && d.p != nil {
+			others = in.failed(d.p, d.d) || others
+		}
 		switch id := d.failed.Worker; {
-		case !answered, id == r.now.worker, r.KV != nil && id == r.Prefill.Worker:
+		case in == nil, id == r.now.worker, r.KV != nil && id == r.Prefill.Worker:
 			d.permit.end()
 		default:
 			d.permit(d.failed)
 		}
 	}
 	r.disputes = nil
+	return others
 }
 
-// hasOtherPrefill reports whether a prefill worker other than p, that has not failed the request yet, can be chosen.
-func (f *Flow) hasOtherPrefill(r *request, p *pools.Worker) bool {
+// hasOther reports whether a worker of w's pool other than w, that has not failed the request yet, can be chosen.
+func (f *Flow) hasOther(r *request, w *pools.Worker) bool {
 	now := time.Now()
-	return slices.ContainsFunc(f.rooms.Roster.Snapshot(p.Model, pools.Prefill).Members, func(m pools.Member) bool {
-		return m.Worker.ID != p.ID && m.Eligible(now) && !slices.Contains(r.tried, m.Worker.ID)
+	return slices.ContainsFunc(f.rooms.Roster.Snapshot(w.Model, w.Role).Members, func(m pools.Member) bool {
+		return m.Worker.ID != w.ID && m.Eligible(now) && !slices.Contains(r.tried, m.Worker.ID)
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/placement"
 )
 
 // Expose registers the metrics whose values others keep: queues, bookings, workers. They are read at each scrape. o is the
@@ -22,6 +23,7 @@ func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Obse
 	set := metrics.In(reg).Snapshot()
 	queues, pool, budget := exposeQueues(set), exposePools(set, fleet, o), exposeBudget(set)
 	migrations := set.Gauge("frontend_model_migration_limit", "Times that an answer which has begun may move to another worker.", "model")
+	shut := set.Gauge("frontend_router_shut_pairs", "Pairs of a prefill and a decode worker that hand over no prompts, by reason: slow_transfer (the KV of one of 4,096 tokens would take over twice as long to move as to compute), failing_transfer.", "model", "reason")
 	panics := set.Counter("handler_panics_total", "Panics that ended the handling of one message or the run of one loop, by handler: nats, stream, zmq, kv_events, kv_snapshot, replica, probe, etcd, kubernetes, workers_file, kept, remote_index. Each is a fault of the gateway, and a line in its log.", "handler")
 	set.Read(func() {
 		for handler, n := range contain.Panics() {
@@ -38,6 +40,10 @@ func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Obse
 		for _, model := range fleet.rooms.Roster.Models() {
 			migrations.Set(float64(flow.MigrationLimit()), model)
 		}
+		flow.Links(func(model string, slow, failing int) {
+			shut.Set(float64(slow), model, placement.ReasonSlow)
+			shut.Set(float64(failing), model, placement.ReasonFailing)
+		})
 		budget(flow.Retries())
 	})
 }

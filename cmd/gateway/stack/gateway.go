@@ -165,6 +165,13 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		Languages:  g.languages,
 		Reannounce: func(w *pools.Worker, rank int) bool { return g.feed.Reannounce(w, rank) },
 		Starting:   g.starting,
+		PairChanged: func(p, d *pools.Worker, reason string) {
+			if reason == "" {
+				log.Info("pair open", "model", d.Model, "prefill", p.ID, "decode", d.ID)
+				return
+			}
+			log.Warn("pair shut", "model", d.Model, "prefill", p.ID, "decode", d.ID, "reason", reason)
+		},
 		Look: func(worker string) {
 			for _, p := range g.given.probers {
 				p.Look(worker)
