@@ -354,6 +354,9 @@ func (c *Core) carry(earliest time.Time, tokens int) time.Time {
 	return begin
 }
 
+// SetBandwidth changes the rate of the engine's NIC for transfers that begin from now on, in bytes a second.
+func (c *Core) SetBandwidth(perSecond float64) { c.cfg.BandwidthBytesPerSecond = perSecond }
+
 // transferTime is how long so many tokens occupy a NIC.
 func (c *Core) transferTime(tokens int) time.Duration {
 	bytes := float64(tokens) * float64(c.cfg.BytesPerToken)

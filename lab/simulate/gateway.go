@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"log/slog"
 
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -19,8 +20,10 @@ type gateway struct {
 	placer   placement.Placer
 	queue    *queue.Core[int32]
 	slicing  placement.Slicing
+	links    *placement.Links
 	member   *member   // nil where nothing is shared
 	learned  *learned  // nil where predictions are the engines' own model
+	speeds   *learned  // of prefill, by which transfers are priced
 	indexed  []indexed // by machine
 	wakeAt   int64     // of the queue, on the agenda
 	wakeTurn uint32
@@ -40,7 +43,9 @@ func (r *run) addGateway(number int32) (err error) {
 	if g.routers, err = router.NewSet(g.sharing(g.forecasting(r.cfg.Routers)), slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
-	g.placer = placement.Placer{Routers: g.routers, Fallback: true}
+	g.speeds = cmp.Or(g.learned, newLearned())
+	g.links = placement.NewLinks(g.computes)
+	g.placer = placement.Placer{Routers: g.routers, Fallback: true, Transfers: g.links}
 	for i, m := range r.machines {
 		if m.worker.Role != pools.Decode {
 			to := g.routers.Index(Model, m.worker.Role)

@@ -4,12 +4,13 @@ package simulate
 type occasion uint8
 
 const (
-	arrive  occasion = iota // a request comes
-	step                    // an engine's own next step
-	tell                    // KV events reach the index
-	renew                   // a decode engine renews its leases
-	expire                  // a request has waited too long
-	observe                 // the series take a reading
+	arrive    occasion = iota // a request comes
+	step                      // an engine's own next step
+	tell                      // KV events reach the index
+	renew                     // a decode engine renews its leases
+	expire                    // a request has waited too long
+	observe                   // the series take a reading
+	impatient                 // a request may have waited long enough for its KV
 
 	hear // a letter reaches a gateway: this and what follows is between gateways
 	say  // a gateway says what has changed

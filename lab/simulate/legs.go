@@ -34,7 +34,10 @@ func (r *run) ask(i int32) placement.Ask {
 		ask.Hashes, ask.Sliced = r.chain(i), q.slices
 	}
 	if q.remote != nil {
-		ask.Want = placement.Decode
+		ask.Want, ask.Partner = placement.Decode, r.machines[r.byWorker[q.remote.EngineID]].worker
+	}
+	if q.slow {
+		ask.OneLeg = placement.ReasonSlow
 	}
 	return ask
 }
@@ -202,7 +205,17 @@ func (r *run) output(machine int32, o *engine.Output) {
 		r.prefilled(i, machine, o)
 		return
 	}
+	r.machines[machine].latest = r.now
+	links := r.gateways[q.gateway].links
+	if o.Reason == engine.Aborted && q.slow && q.remote != nil {
+		links.Left(&q.transfer, r.at(r.now))
+		q.remote = nil
+		r.release(q)
+		r.wait(i, true)
+		return
+	}
 	if o.Reason == engine.LoadFailed || o.Reason == engine.Aborted {
+		links.Left(&q.transfer, r.at(r.now))
 		r.release(q)
 		r.end(i, loadLost)
 		return
@@ -211,8 +224,9 @@ func (r *run) output(machine int32, o *engine.Output) {
 	if q.tokens == 0 {
 		q.first = r.now
 		r.pay(q, false)
-		if q.remote == nil {
+		if links.Arrived(&q.transfer, now, now); q.remote == nil {
 			q.cached = o.Cached
+			links.Computed(q.d.Worker, q.isl, time.Duration(r.now-q.sent))
 		}
 		q.d.PrefillDone(now)
 		q.d.Bind(now)
@@ -245,9 +259,7 @@ func (r *run) prefilled(i, machine int32, o *engine.Output) {
 	}
 	if o.Reason != engine.Aborted {
 		q.p.Bind(r.at(r.now))
-		if l := r.gateways[q.gateway].learned; l != nil {
-			l.observe(q.p, o.Cached, time.Duration(r.now-q.sent), r.at(r.now))
-		}
+		r.gateways[q.gateway].speeds.observe(q.p, o.Cached, time.Duration(r.now-q.sent), r.at(r.now))
 	}
 	stayed := q.done.Tokens > 0 && q.done.Worker == q.p.Worker.ID
 	if stayed && o.Reason != engine.Aborted {
@@ -279,11 +291,32 @@ func (r *run) prefilled(i, machine int32, o *engine.Output) {
 // pull has decode pull what prefill has computed.
 func (r *run) pull(i int32) {
 	q := &r.requests[i]
+	g, p := r.gateways[q.gateway], r.machines[r.byWorker[q.remote.EngineID]].worker
+	g.links.Begin(&q.transfer, p, q.d.Worker, q.isl, 0, r.at(r.now))
+	q.pulls, q.pulled = q.pulls+1, r.now
+	if patience := q.transfer.Patience(); patience > 0 {
+		r.agenda.add(event{at: r.now + int64(patience), what: impatient, who: i, turn: q.pulls})
+	}
 	r.add(i, q.decode, engine.Request{MaxTokens: q.OutputTokens, Remote: q.remote})
 	if d := r.machines[q.decode]; !d.beats {
 		d.beats = true
 		r.agenda.add(event{at: r.now + int64(d.core.Config().HeartbeatInterval), what: renew, who: q.decode})
 	}
+}
+
+// impatient has a request's decode worker compute the prompt itself if that is better than to wait on.
+func (r *run) impatient(i int32, pull uint32) {
+	q := &r.requests[i]
+	if q.over || q.pulls != pull || q.tokens > 0 || q.slow || q.remote == nil {
+		return
+	}
+	alive := r.machines[q.decode].latest >= q.pulled // else it may hang
+	if links := r.gateways[q.gateway].links; !alive || !links.Leave(&q.transfer, r.at(r.now)) {
+		r.agenda.add(event{at: r.now + int64(q.transfer.Patience()), what: impatient, who: i, turn: pull})
+		return
+	}
+	q.slow = r.machines[q.decode].core.Abort(q.id)
+	r.soil(q.decode)
 }
 
 // renew has a decode engine renew the leases that its sequences depend on.

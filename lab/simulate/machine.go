@@ -26,10 +26,11 @@ type machine struct {
 	core   *engine.Core
 	worker *pools.Worker
 
-	wake  int64  // when its next step is on the agenda; −1 for never
-	turn  uint32 // of that entry: an older one is void
-	dirty bool   // it was called, and has not stepped since
-	beats bool   // its next renewal is on the agenda
+	wake   int64  // when its next step is on the agenda; −1 for never
+	turn   uint32 // of that entry: an older one is void
+	dirty  bool   // it was called, and has not stepped since
+	latest int64  // output
+	beats  bool   // its next renewal is on the agenda
 }
 
 // vocabulary is what engines draw tokens from when no caller reads them.

@@ -93,6 +93,11 @@ func (r *run) compute(w *pools.Worker, booked, uncached, cached int) (time.Durat
 	return r.predicted(ms), true
 }
 
+// computes is a placement.Computes.
+func (g *gateway) computes(w *pools.Worker, tokens int) (time.Duration, bool) {
+	return g.speeds.forecast(w, 0, tokens, 0)
+}
+
 // transfer is what decode takes from a prompt's end to the first token, without what it waits for: the KV's way and a step.
 func (r *run) transfer(w *pools.Worker, tokens int) time.Duration {
 	cfg := r.machines[r.byWorker[w.ID]].core.Config()

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/placement"
 )
 
 // request is one request on its way.
@@ -26,7 +27,11 @@ type request struct {
 	done     router.Done    // what slices have computed of its prompt
 	sliced   int            // tokens that the latest of them computed
 	slices   bool           // its prompt may be computed in slices
-	promoted bool           // it goes before the order, for its next turn too
+	transfer placement.Transfer
+	pulls    uint32 // transfers begun
+	pulled   int64  // when the latest was
+	slow     bool   // one took too long: decode computes the prompt itself
+	promoted bool   // it goes before the order, for its next turn too
 
 	arrived, granted int64
 	sent             int64 // its latest leg

@@ -250,6 +250,8 @@ func (r *run) handle(e *event) {
 		r.free = append(r.free, e.who)
 	case renew:
 		r.renew(e.who)
+	case impatient:
+		r.impatient(e.who, e.turn)
 	case expire:
 		r.gateways[e.who].expire(e.turn)
 	case hear:

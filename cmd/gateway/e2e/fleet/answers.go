@@ -260,6 +260,7 @@ type Nvext struct {
 		Actual          *int          `json:"actual_cached_tokens"`
 		Tokens          models.Source `json:"prompt_tokens_source"`
 		Remote          string        `json:"remote_index"`
+		OneLeg          string        `json:"one_leg"`
 		Prefill, Decode struct {
 			Worker  string `json:"worker_id"`
 			Cost    float64
