@@ -152,7 +152,7 @@ func TestOrphanIsMendedOnce(t *testing.T) {
 func TestSnapshotPages(t *testing.T) {
 	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
 		p := r.speaks(1, publish.Config{})
-		synctest.Wait() // it has subscribed
+		synctest.Wait()             // it has subscribed
 		for i := range uint32(40) { // some 3 MB
 			p.tell(eventstest.Chain(i, 800))
 		}
