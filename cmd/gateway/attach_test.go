@@ -61,7 +61,7 @@ func TestAttachBesideARealWorker(t *testing.T) {
 		s := known()
 		return s.Worker == "w1" && s.Transport == "nats" && s.State == "live"
 	})
-	assert.True(t, ready(), "registered")
+	eventually(t, "it is registered", ready)
 	ask := func() {
 		t.Helper()
 		_, _, err := gateway.complete("", strings.Repeat("the quick brown fox ", 40), 2)

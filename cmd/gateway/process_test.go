@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asGateway) != "" {
 		main()
 	}
-	_ = flag.Set("test.parallel", "12") // most of them wait for processes and leases
+	_ = flag.Set("test.parallel", "6") // most of them wait for processes and leases
 	os.Exit(m.Run())
 }
 

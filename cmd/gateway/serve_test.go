@@ -43,7 +43,7 @@ func TestServeOnWorkersByURL(t *testing.T) {
 	t.Parallel()
 	path := written(t, "workers.yaml", "- url: http://127.0.0.1:1\n  role: prefill\n  id: p\n  model: tandem-sim\n  engine: sim\n  block-size: 16\n") // is taken for up at once
 	s := startServe(t, "--decode-url", loneWorker(t, "decode", "d", 20)+",id=d", "--workers-file", path,
-		"--worker-health-interval", "100ms", "--router-min-initial-workers", "1")
+		"--router-min-initial-workers", "1")
 	s.eventually("it prints what it waits for", func() bool {
 		return strings.Contains(s.out.String(), "waiting for workers: 1 of 2 up; tandem-sim has no prefill worker\n")
 	})
