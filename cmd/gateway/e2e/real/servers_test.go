@@ -135,6 +135,7 @@ type linked struct {
 	endpoints  []string
 	url        string
 	ttl        time.Duration
+	loads      int
 }
 
 // newLinked starts both servers and a gateway without workers.
@@ -212,11 +213,12 @@ func (l *linked) load() (stop func() (asked int64, err error)) {
 	var wrong []error
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
+	l.loads++ // of new prompts, which reach all workers
 	for lane := range 4 {
 		all.Go(func() {
 			for n := 0; n == 0 || ctx.Err() == nil; n++ {
 				<-time.After(5 * time.Millisecond)
-				prompt := fmt.Sprintf("lane %d, talk %d: %s", lane, n/4, strings.Repeat("and so on ", 20+10*(n%4)))
+				prompt := fmt.Sprintf("load %d, lane %d, talk %d: %s", l.loads, lane, n/4, strings.Repeat("and so on ", 20+10*(n%4)))
 				a, err := l.Try(context.Background(), fleet.CompletionPath, fleet.Ask(prompt, 8), nil)
 				if err == nil && a.Status != http.StatusOK {
 					err = fmt.Errorf("status %d: %s", a.Status, a.Body)
