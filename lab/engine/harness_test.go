@@ -17,20 +17,54 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/test/bufconn"
-
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
 // network is servers' listeners in memory, by address: it takes no time, and a closed connection is noticed at once.
 type network struct{ sync.Map }
 
-func (n *network) dial(ctx context.Context, _, address string) (net.Conn, error) {
-	if l, ok := n.Load(address); ok {
-		return l.(*bufconn.Listener).DialContext(ctx)
-	}
-	return nil, &net.OpError{Op: "dial", Net: "memory", Err: errors.New("connection refused")}
+// listener is a server's.
+type listener struct {
+	conns chan net.Conn
+	open  context.Context
+	close context.CancelFunc
 }
+
+func (n *network) listen(address string) *listener {
+	l := &listener{conns: make(chan net.Conn)}
+	l.open, l.close = context.WithCancel(context.Background())
+	n.Store(address, l)
+	return l
+}
+
+func (n *network) dial(ctx context.Context, _, address string) (net.Conn, error) {
+	refused := &net.OpError{Op: "dial", Net: "memory", Err: errors.New("connection refused")}
+	l, ok := n.Load(address)
+	if !ok {
+		return nil, refused
+	}
+	here, there := net.Pipe()
+	select {
+	case l.(*listener).conns <- there:
+		return here, nil
+	case <-l.(*listener).open.Done():
+		return nil, refused
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.open.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *listener) Close() error   { l.close(); return nil }
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{} }
 
 // bench is engines on a network in memory, and a client.
 type bench struct {
@@ -82,8 +116,7 @@ func (b *bench) engine(cfg Config) (*Server, context.CancelFunc) {
 
 // serve has the server reachable under the address when it returns.
 func (b *bench) serve(s *http.Server, address string) {
-	l := bufconn.Listen(1 << 16)
-	b.network.Store(address, l)
+	l := b.network.listen(address)
 	go func() { _ = s.Serve(l) }()
 }
 
