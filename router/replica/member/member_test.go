@@ -436,16 +436,18 @@ func TestRoutersKnowOfTheOthers(t *testing.T) {
 
 // TestEndsAreSaidAtOnce: while a request waits at another gateway, a release is not kept to go with a booking.
 func TestEndsAreSaidAtOnce(t *testing.T) {
-	m := New(setting.Default[Config](), nil, Rooms{Hear: func(string, string, []replica.Head) bool { return false }}, slog.New(slog.DiscardHandler))
-	defer m.tail.Stop()
-	m.Booked(false)
-	assert.Empty(t, m.wake, "said at once though nothing waits")
-	(*books)(m).HearHeads("a", "m", nil, time.Now())
-	m.Booked(false)
-	assert.Empty(t, m.wake, "said at once though nothing waits any more")
-	(*books)(m).HearHeads("a", "m", []replica.Head{{Strict: 1}}, time.Now())
-	m.Booked(false)
-	assert.Len(t, m.wake, 1, "kept though a request waits for it")
+	synctest.Test(t, func(t *testing.T) {
+		m := New(setting.Default[Config](), nil, Rooms{Hear: func(string, string, []replica.Head) bool { return false }}, slog.New(slog.DiscardHandler))
+		defer m.tail.Stop()
+		m.Booked(false)
+		assert.Empty(t, m.wake, "said at once though nothing waits")
+		(*books)(m).HearHeads("a", "m", nil, time.Now())
+		m.Booked(false)
+		assert.Empty(t, m.wake, "said at once though nothing waits any more")
+		(*books)(m).HearHeads("a", "m", []replica.Head{{Strict: 1}}, time.Now())
+		m.Booked(false)
+		assert.Len(t, m.wake, 1, "kept though a request waits for it")
+	})
 }
 
 // bound starts NATS with the users and permissions of the file that is shipped, known by passwords in the place of certificates.
