@@ -109,8 +109,8 @@ type Call struct {
 	Gap func(d time.Duration)
 	// First is called once, after the first token was booked.
 	First func()
-	// Leave is asked, of a stream, when nothing has come for Patience and then again and again, on another goroutine. An error that is
-	// not nil ends the call with it. Without patience, 0, it is not asked.
+	// Leave is called, for a stream from which nothing has come, each time that Patience has passed, on another goroutine. The call
+	// ends with its error, if there is one. Without patience, 0, it is not called.
 	Leave    func() error
 	Patience time.Duration
 	// Taken is the time to the answer's first event, once First is called.

@@ -75,8 +75,7 @@ type Rooms struct {
 	// Look has a worker asked at once what it serves and hands over by: it turned out to have no such model or adapter, its connection
 	// broke, or its KV could not be pulled. A Mooncake prefill that has started again has another engine id. It may be nil.
 	Look func(worker string)
-	// PairChanged is called when a pair of workers hands over no prompts any more, and why, or does so again, without a reason. It must not
-	// wait; nil is nothing.
+	// PairChanged is called when a pair of workers is shut, with the reason, or opens again, with none. It must not wait; it may be nil.
 	PairChanged func(p, d *pools.Worker, reason string)
 	// Starting is the error of a request that comes before the gateway is ready, nil once it is. Starting is nil if
 	// requests are taken from the start.
@@ -156,6 +155,7 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 	defer func() {
 		r.suspected.permit.end()
 		r.settle(nil)
+		f.links.left(r)
 	}()
 	for {
 		if err := f.admit(ctx, r); err != nil {

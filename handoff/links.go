@@ -46,8 +46,7 @@ func (l *links) Why(prefill *pools.Pool, d *pools.Worker, tokens int, now time.T
 	return l.core.Why(prefill, d, tokens, now)
 }
 
-// begin begins the transfer of r's prompt to w, if there is one whose end will show: an answer that is not streamed shows only
-// its own.
+// begin begins the transfer of r's prompt to w, if its end can be seen: an answer that is not streamed shows only its own end.
 func (l *links) begin(f *Flow, r *request, w *pools.Worker, given bool) {
 	if r.KV == nil || r.KV.producer == nil || given || !r.Call.Request.Stream {
 		return
@@ -67,7 +66,7 @@ func (l *links) begin(f *Flow, r *request, w *pools.Worker, given bool) {
 	r.leaves = f.cfg.DecodeFallback && w.ServesAlone() && r.pins.prefill.Worker == "" && m.plan.Attach == 0 && m.sibling == nil
 }
 
-// patience is how long decode waits for the KV before it asks leave.
+// patience is how long decode waits for the KV before it calls leave; 0 where it may not give up.
 func (l *links) patience(r *request) time.Duration {
 	if !r.leaves {
 		return 0
@@ -75,8 +74,8 @@ func (l *links) patience(r *request) time.Duration {
 	return r.transfer.Patience()
 }
 
-// leave is why decode's call is to be given up, nil while it is not. A worker that has shown no sign of life since the call may hang:
-// its time-out decides.
+// leave returns the error with which decode's call is given up, nil while it is not. A worker without a sign of life since the call
+// may hang: its time-out decides.
 func (l *links) leave(f *Flow, r *request) error {
 	if f.rooms.Decode.Latest(r.leg.Worker.ID).Before(r.leg.Began) {
 		return nil
@@ -89,7 +88,7 @@ func (l *links) leave(f *Flow, r *request) error {
 	return nil
 }
 
-// arrived takes in r's first token, of a prompt that was handed over or computed by the worker itself.
+// arrived records r's first token, of a prompt that was handed over or computed by the worker itself.
 func (l *links) arrived(r *request) {
 	now := time.Now()
 	l.mu.Lock()
@@ -100,7 +99,7 @@ func (l *links) arrived(r *request) {
 	}
 }
 
-// ended takes in the end of a decode call of w, which has not had its first token if the transfer is still under way.
+// ended records the end of a decode call of w. A transfer that is still under way then has not come.
 func (l *links) ended(r *request, w *pools.Worker, failed *fault.Error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +113,14 @@ func (l *links) ended(r *request, w *pools.Worker, failed *fault.Error) {
 	}
 }
 
-// failed takes in that a hand-off failed, and not by the request's own fault. It reports whether p hands over to others, so
+// left ends r's transfer where one is still under way at the request's end: after a panic.
+func (l *links) left(r *request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.core.Left(&r.transfer, time.Now())
+}
+
+// failed records that a hand-off failed, and not by the request's own fault. It reports whether p hands over to others, so
 // that the pair alone is to blame.
 func (l *links) failed(p, d *pools.Worker) (others bool) {
 	l.mu.Lock()

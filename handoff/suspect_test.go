@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/placement"
 )
 
 // failing answers a prompt "bad", and every prompt on the broken worker, as vLLM 0.32 does a grammar that does not compile: it starts,
@@ -78,4 +79,25 @@ func TestAProducerIsAskedAgain(t *testing.T) {
 		assert.Equal(t, want, looked, class)
 		assert.Equal(t, want != nil, slices.Contains(r.tried, "p1"), class)
 	}
+}
+
+// panicking ends prefill's leg well, and panics in decode's.
+type panicking struct{ holding }
+
+func (p panicking) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	if pools.Role(leg.Purpose) == pools.Decode {
+		panic("on purpose")
+	}
+	return p.holding.Call(ctx, leg)
+}
+
+// TestPanicsLeaveNoTransfer: transfers that never ended would age, and shut their pair for ever.
+func TestPanicsLeaveNoTransfer(t *testing.T) {
+	h := build(t, oneOfEach, panicking{}, nil)
+	h.links.core = placement.NewLinks(func(*pools.Worker, int) (time.Duration, bool) { return time.Millisecond, true })
+	for range 5 {
+		call := Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"a","stream":true}`), Arrival: time.Now()}
+		assert.Panics(t, func() { _ = h.Serve(t.Context(), &call, &written{}) })
+	}
+	assert.False(t, h.links.Shut("m", 4000, time.Now().Add(time.Hour)))
 }

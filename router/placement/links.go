@@ -34,12 +34,12 @@ const (
 // Computes predicts how long prefill worker p takes to compute so many tokens, and false where nothing is known.
 type Computes func(p *pools.Worker, tokens int) (time.Duration, bool)
 
-// Links know how fast KV moves within each pair of a prefill and a decode worker, and which pairs are shut: handing a prompt
-// over costs more there than decode takes to compute it,
+// Links measures how fast KV moves within each pair of a prefill and a decode worker, and decides which pairs are shut: those in
+// which handing a prompt over costs more than decode takes to compute it,
 //
 //	b · (tokens under way + tokens of the prompt) > worth · what computing the prompt takes,
 //
-// or the latest hand-offs failed. b is the time that a token takes at least. A transfer bounds it from below and from above,
+// or whose latest hand-offs failed. b is the time that a token takes at least. A transfer bounds it from below and from above,
 //
 //	(to the first event − decode's own time) / n ≤ b ≤ (to the first token) / n
 //
@@ -62,14 +62,15 @@ type Links struct {
 // modelLinks are the pairs of one model.
 type modelLinks struct {
 	links  map[pair]*link
-	placed uint64 // requests
-	probed uint64 // placed when the latest probe was
+	doubts map[*link]struct{} // those that may be shut: looked at for each request, so they have to be few
+	placed uint64             // requests
+	probed uint64             // placed when the latest probe was
 }
 
 // pair names the processes of one.
 type pair struct{ p, pIncarnation, d, dIncarnation string }
 
-// link is what is known of a pair.
+// link is what was measured of a pair.
 type link struct {
 	p, d     *pools.Worker
 	bounds   [few]float64 // seconds a token takes at least, ascending
@@ -96,15 +97,16 @@ type Transfer struct {
 // Price is what handing a prompt over was predicted to cost, and what computing it where it is decoded.
 type Price struct{ Transfer, Compute time.Duration }
 
-// NewLinks knows no pair.
+// NewLinks returns Links without a pair.
 func NewLinks(computes Computes) *Links {
 	return &Links{computes: computes, models: map[string]*modelLinks{}}
 }
 
-// Shut reports whether any pair of a model is shut for a prompt of so many tokens, in time proportional to their number.
+// Shut reports whether any pair of a model is shut for a prompt of so many tokens, in time proportional to the number of pairs that
+// transfer now or were slow of late.
 func (l *Links) Shut(model string, tokens int, now time.Time) bool {
 	if m := l.models[model]; m != nil {
-		for _, k := range m.links {
+		for k := range m.doubts {
 			if l.shut(k, tokens, now) {
 				return true
 			}
@@ -122,7 +124,7 @@ func (l *Links) Opens(p, d *pools.Worker, tokens int, now time.Time) bool {
 	return m.placed-m.probed >= probeOf && len(k.under) == 0 && (k.probing.IsZero() || now.Sub(k.probing) > probeLost)
 }
 
-// Placed takes in that a request goes to d, its prompt of so many tokens computed by p; p is nil where d does that itself.
+// Placed records that a request goes to d, its prompt of so many tokens computed by p; p is nil where d does that itself.
 func (l *Links) Placed(p, d *pools.Worker, tokens int, now time.Time) {
 	m := l.models[d.Model]
 	if m == nil {
@@ -137,7 +139,7 @@ func (l *Links) Placed(p, d *pools.Worker, tokens int, now time.Time) {
 	}
 }
 
-// Why is why no worker of a pool hands over to d, and the lowest price of those that could.
+// Why returns the reason that no worker of a pool hands over to d, and the lowest price of those that could.
 func (l *Links) Why(prefill *pools.Pool, d *pools.Worker, tokens int, now time.Time) (reason string, price Price) {
 	reason = ReasonNoPartner
 	for i := range prefill.Members {
@@ -165,7 +167,7 @@ func (l *Links) Begin(t *Transfer, p, d *pools.Worker, tokens int, own time.Dura
 	m, k := l.find(p, d)
 	if k == nil {
 		if m == nil {
-			m = &modelLinks{links: map[pair]*link{}}
+			m = &modelLinks{links: map[pair]*link{}, doubts: map[*link]struct{}{}}
 			l.models[d.Model] = m
 		}
 		k = &link{p: p, d: d}
@@ -174,9 +176,10 @@ func (l *Links) Begin(t *Transfer, p, d *pools.Worker, tokens int, own time.Dura
 	*t = Transfer{link: k, tokens: tokens, began: now, before: k.moved, own: max(own, leastOwn)}
 	t.price, t.limit, _ = l.limit(k, tokens)
 	k.under = append(k.under, t)
+	m.note(k)
 }
 
-// Patience is how long to wait before [Links.Leave] is asked for t, and between two times; 0: it need not be.
+// Patience is how long to wait before a call of [Links.Leave] for t, and between two; 0 where none is needed.
 func (t *Transfer) Patience() time.Duration {
 	if t.link == nil || t.price == 0 {
 		return 0
@@ -232,7 +235,7 @@ func (l *Links) Left(t *Transfer, now time.Time) {
 	l.end(t, now)
 }
 
-// Computed takes in that d took so long to the first token of a prompt that it computed itself.
+// Computed records that d took so long to the first token of a prompt that it computed itself.
 func (l *Links) Computed(d *pools.Worker, tokens int, took time.Duration) {
 	m := l.models[d.Model]
 	if m == nil || took <= 0 {
@@ -245,7 +248,7 @@ func (l *Links) Computed(d *pools.Worker, tokens int, took time.Duration) {
 	}
 }
 
-// Failed takes in that a hand-off of a pair has failed.
+// Failed records that a hand-off of a pair has failed.
 func (l *Links) Failed(p, d *pools.Worker, now time.Time) {
 	if _, k := l.find(p, d); k != nil {
 		k.failures++
@@ -280,8 +283,12 @@ func (l *Links) Pairs(emit func(model string, slow, failing int)) {
 // Forget drops the pairs of workers that have gone.
 func (l *Links) Forget(gone func(worker, incarnation string) bool) {
 	for model, m := range l.models {
-		maps.DeleteFunc(m.links, func(n pair, _ *link) bool {
-			return gone(n.p, n.pIncarnation) || gone(n.d, n.dIncarnation)
+		maps.DeleteFunc(m.links, func(n pair, k *link) bool {
+			left := gone(n.p, n.pIncarnation) || gone(n.d, n.dIncarnation)
+			if left {
+				delete(m.doubts, k)
+			}
+			return left
 		})
 		if len(m.links) == 0 {
 			delete(l.models, model)
@@ -291,7 +298,7 @@ func (l *Links) Forget(gone func(worker, incarnation string) bool) {
 
 func nameOf(p, d *pools.Worker) pair { return pair{p.ID, p.Incarnation, d.ID, d.Incarnation} }
 
-// find returns what is known of a pair, nil for nothing.
+// find returns a pair's model and link, nil for none.
 func (l *Links) find(p, d *pools.Worker) (*modelLinks, *link) {
 	m := l.models[d.Model]
 	if m == nil {
@@ -320,49 +327,6 @@ func (l *Links) limit(k *link, tokens int) (computed, limit time.Duration, known
 	return computed, time.Duration(float64(computed) * max(worth, math.Exp(k.slower))), known
 }
 
-// takes is how long a prompt's transfer takes at least, behind those under way. While one is, the highest bound counts as well: a
-// pair that may be slow is tried by one at a time.
-func (k *link) takes(tokens int, now time.Time) time.Duration {
-	bounds := k.known(now, nil)
-	seconds := bounds[0] * float64(k.ahead()+tokens)
-	if len(k.under) > 0 {
-		seconds = max(seconds, bounds[few-1]*float64(tokens))
-	}
-	return time.Duration(seconds * float64(time.Second))
-}
-
-// known are the bounds, those of transfers under way but one included.
-func (k *link) known(now time.Time, but *Transfer) [few]float64 {
-	bounds, ahead := k.bounds, k.ahead()
-	for _, t := range k.under {
-		if t != but {
-			raise(&bounds, k.least(t, ahead, now))
-		}
-	}
-	return bounds
-}
-
-// ahead is the tokens under way.
-func (k *link) ahead() (tokens int) {
-	for _, t := range k.under {
-		tokens += t.tokens
-	}
-	return tokens
-}
-
-// least is the seconds that a token takes at least by the age of t, if all that is under way had been moved by now.
-func (k *link) least(t *Transfer, ahead int, now time.Time) float64 {
-	return (now.Sub(t.began) - t.own).Seconds() / float64(max(1, k.moved-t.before+ahead))
-}
-
-// raise puts a lower bound in place of the least of those that are known, if it is higher.
-func raise(bounds *[few]float64, low float64) {
-	if low > bounds[0] {
-		bounds[0] = low
-		slices.Sort(bounds[:])
-	}
-}
-
 // end takes t from its pair.
 func (l *Links) end(t *Transfer, now time.Time) {
 	k := t.link
@@ -372,8 +336,22 @@ func (l *Links) end(t *Transfer, now time.Time) {
 	l.judge(k, now)
 }
 
-// judge reports whether a pair was shut or opened.
+// note keeps k among those that may be shut, or takes it from them: without bounds, transfers and failures it is open.
+func (m *modelLinks) note(k *link) {
+	if k.failures >= few || k.bounds[0] > 0 || len(k.under) > 0 {
+		m.doubts[k] = struct{}{}
+	} else {
+		delete(m.doubts, k)
+	}
+}
+
+// judge calls OnChange where a pair was shut or opened. A pair that was forgotten meanwhile is not judged.
 func (l *Links) judge(k *link, now time.Time) {
+	m, current := l.find(k.p, k.d)
+	if current != k {
+		return
+	}
+	m.note(k)
 	reason := ""
 	switch {
 	case k.failures >= few:

@@ -42,6 +42,50 @@ func (l *linked) opens(p, d string, tokens int) bool {
 	return l.Opens(l.workers[p], l.workers[d], tokens, l.now)
 }
 
+// A request's look at the pairs costs nothing for those that are quick, however many there are: 64 prefill by 64 decode workers.
+func TestQuickPairsAreNotLookedAt(t *testing.T) {
+	looked := 0
+	l := NewLinks(func(_ *pools.Worker, tokens int) (time.Duration, bool) {
+		looked++
+		return time.Duration(tokens) * 25 * time.Microsecond, true
+	})
+	move := func(p, d int, took time.Duration) {
+		var t Transfer
+		l.Begin(&t, &pools.Worker{ID: fmt.Sprint("p", p), Model: "m"}, &pools.Worker{ID: fmt.Sprint("d", d), Model: "m"}, 4000, 0, start)
+		l.Arrived(&t, start.Add(took), start.Add(took))
+	}
+	for p := range 64 {
+		for d := range 64 {
+			move(p, d, leastOwn)
+		}
+	}
+	looked = 0
+	assert.False(t, l.Shut("m", 4000, start))
+	assert.Zero(t, looked)
+	for range few {
+		move(7, 9, time.Second)
+	}
+	looked = 0
+	assert.True(t, l.Shut("m", 4000, start))
+	assert.Equal(t, 1, looked)
+}
+
+// A transfer that ends after its pair's worker has gone leaves nothing behind.
+func TestTransfersOfThoseThatAreGone(t *testing.T) {
+	l := newLinked()
+	l.OnChange = func(p, d *pools.Worker, reason string) { t.Errorf("%s to %s, which has gone: %q", p.ID, d.ID, reason) }
+	var under [few]Transfer
+	for i := range under {
+		l.Begin(&under[i], l.workers["p1"], l.workers["d1"], 4000, 0, l.now)
+	}
+	l.Forget(func(worker, _ string) bool { return worker == "d1" })
+	for i := range under {
+		l.Arrived(&under[i], l.now.Add(time.Minute), l.now.Add(time.Minute))
+	}
+	assert.False(t, l.Shut(l.workers["d1"].Model, 4000, l.now))
+	assert.True(t, l.opens("p1", "d1", 4000))
+}
+
 // A pair is shut by three transfers that cost more than the computation, never by one or two, whatever comes between; for
 // prompts alone that are dearer to move; and no other pair is. A quick one opens it. (Expected: 4,000 tokens are computed in
 // 110 ms, 64 in 12 ms.)
