@@ -110,9 +110,9 @@ func TestLargeAnswersAreTheRequests(t *testing.T) {
 			"%s: %v, want %v", c.name, failed, c.want)
 		assert.True(t, (c.want != fault.None || len(sent) >= most && memory.most >= 2*most) && (c.want == fault.None || sent == ""),
 			"%s: %d bytes left, %d were counted", c.name, len(sent), memory.most)
-		var says *openai.Error
-		assert.True(t, c.status <= 0 || errors.As(failed, &says) && says.Status == c.status && says.RetryAfter != 0,
-			"%s: %+v", c.name, says)
+		var contains *openai.Error
+		assert.True(t, c.status <= 0 || errors.As(failed, &contains) && contains.Status == c.status && contains.RetryAfter != 0,
+			"%s: %+v", c.name, contains)
 		assert.True(t, memory.used == 0 && memory.most <= c.limit,
 			"%s: %d bytes are still counted, %d were", c.name, memory.used, memory.most)
 	}

@@ -159,7 +159,7 @@ func TestSpecialTokensAround(t *testing.T) {
 		assert.NoError(t, err)
 		assert.Equal(t, want, got, body)
 	}
-	got, err := l.Encode(nil, scanned(t, openai.Chat, says), "vllm")
+	got, err := l.Encode(nil, scanned(t, openai.Chat, contains), "vllm")
 	assert.NoError(t, err)
 	assert.Equal(t, t5.Encode(nil, "<s>x"), got)
 }
@@ -178,7 +178,7 @@ func TestTemplatesOfAFolder(t *testing.T) {
 		"more":      {map[string]string{"chat_template.jinja": "own", "additional_chat_templates/tool_use.jinja": "tools"}, "own", "tools"},
 	} {
 		l := loaded(t, 1<<20, tt.files)
-		l.renders(t, "vllm", says, tt.plain)
+		l.renders(t, "vllm", contains, tt.plain)
 		l.renders(t, "vllm", withTools, tt.tool)
 	}
 	l, err := Load(filepath.Join(folder(t, nil), "tokenizer.json"), 1<<20)

@@ -27,7 +27,7 @@ func library(t *testing.T, cfg Config, by upstream.Transport, workers ...*pools.
 	return l, log
 }
 
-const says = `{"model":"m","messages":[{"role":"user","content":"a"}]}`
+const contains = `{"model":"m","messages":[{"role":"user","content":"a"}]}`
 
 // rendered is what the model's template makes of a short chat.
 func rendered(t *testing.T, l *Library, model string) string {
@@ -36,7 +36,7 @@ func rendered(t *testing.T, l *Library, model string) string {
 	if language == nil {
 		return ""
 	}
-	text, err := language.Render(nil, scanned(t, openai.Chat, says), "vllm")
+	text, err := language.Render(nil, scanned(t, openai.Chat, contains), "vllm")
 	require.NoError(t, err)
 	return string(text)
 }

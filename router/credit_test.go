@@ -24,13 +24,13 @@ func TestCredit(t *testing.T) {
 	}
 	one := 1.0
 	for _, c := range []struct {
-		name   string
-		cfg    Config
-		over   *Override
-		cand   candidate
-		others int // prefill tokens booked on another candidate, which nobody prefers
-		want   float64
-		says   string
+		name     string
+		cfg      Config
+		over     *Override
+		cand     candidate
+		others   int // prefill tokens booked on another candidate, which nobody prefers
+		want     float64
+		contains string
 	}{
 		// (320 + 160) / 16 = 30 blocks, less 4; 5 held and 10 own.
 		{"a hit", to(nil), nil, candidate{Overlap: 4, Load: load.Account{PrefillTokens: 320, ActiveBlocks: 5, Requests: 3}}, 320, 30 - 4 + 15,
@@ -71,7 +71,7 @@ func TestCredit(t *testing.T) {
 			got := why.Terms[0].Cost
 			assert.True(t, math.Abs(got-c.want) <= 1e-9, "costs %v, want %v: %s", got, c.want, why.Terms[0])
 			assert.Equal(t, why.Terms[i].Cost, cost, "cost, its term says")
-			assert.True(t, c.says == "" || why.Terms[0].String() == c.says, "got  %s\nwant %s", why.Terms[0], c.says)
+			assert.True(t, c.contains == "" || why.Terms[0].String() == c.contains, "got  %s\nwant %s", why.Terms[0], c.contains)
 		})
 	}
 }

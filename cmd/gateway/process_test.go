@@ -53,9 +53,9 @@ func runIn(ctx context.Context, environ []string, args ...string) (status int, s
 
 // line is a command line and what has to come of it.
 type line struct {
-	args   string // separated by blanks
-	status int
-	says   string
+	args     string // separated by blanks
+	status   int
+	contains string
 }
 
 // lines runs each of them in this process, behind the words before. None shows one of the secrets.
@@ -63,8 +63,8 @@ func lines(t *testing.T, environ []string, before string, all []line, secrets ..
 	t.Helper()
 	for _, l := range all {
 		status, stdout, stderr := inside(t, environ, strings.Fields(before+" "+l.args)...)
-		if status != l.status || !strings.Contains(stdout+stderr, l.says) {
-			t.Errorf("%s %s: status %d, want %d; it does not say %q:\n%.600s%s", before, l.args, status, l.status, l.says, stdout, stderr)
+		if status != l.status || !strings.Contains(stdout+stderr, l.contains) {
+			t.Errorf("%s %s: status %d, want %d; it does not say %q:\n%.600s%s", before, l.args, status, l.status, l.contains, stdout, stderr)
 		}
 		for _, secret := range secrets {
 			assert.NotContains(t, stdout+stderr, secret, l.args)

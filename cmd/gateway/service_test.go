@@ -44,14 +44,14 @@ func TestServices(t *testing.T) {
 			s := startService(t, name, "the-first-token", "--token-file", file)
 			code, _ := s.ask("GET", "/workers", "the-first-token", "")
 			assert.Equal(t, http.StatusOK, code)
-			for _, step := range []struct{ file, says string }{
+			for _, step := range []struct{ file, contains string }{
 				{"the-second-token\n", "files reloaded"},
 				{"short\n", "tokens:1: the key has 5 bytes; it must have at least 8"},
 				{"", "tokens: there is no key in it"},
 			} {
 				require.NoError(t, os.WriteFile(file, []byte(step.file), 0o600))
 				s.send(syscall.SIGHUP)
-				s.logged(step.says)
+				s.logged(step.contains)
 				for token, want := range map[string]int{"the-first-token": http.StatusUnauthorized, "the-second-token": http.StatusOK} {
 					code, _ := s.ask("GET", "/workers", token, "")
 					assert.Equal(t, want, code, token)

@@ -26,11 +26,11 @@ func TestWorkersByHand(t *testing.T) {
 	f := startFleet(t, "--prefill", "1", "--decode", "2", "--speedup", "20", "--admin-address", "127.0.0.1:0", "--admin-key-file", admin)
 	require.NotEmpty(t, f.admin, "the address for administration")
 	env := []string{"TANDEM_ADMIN_URL=" + f.admin, "TANDEM_ADMIN_KEY_FILE=" + admin}
-	hand := func(args string, want int, says string) (stdout string) {
+	hand := func(args string, want int, contains string) (stdout string) {
 		t.Helper()
 		status, stdout, stderr := inside(t, env, append([]string{"workers"}, strings.Fields(args)...)...)
-		require.True(t, status == want && strings.Contains(stdout+stderr, says),
-			"%s: status %d, without %q\n%s%s", args, status, says, stdout, stderr)
+		require.True(t, status == want && strings.Contains(stdout+stderr, contains),
+			"%s: status %d, without %q\n%s%s", args, status, contains, stdout, stderr)
 		return stdout
 	}
 

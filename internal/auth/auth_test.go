@@ -27,8 +27,8 @@ func keyFile(t *testing.T, content string) string {
 
 func TestKeyFiles(t *testing.T) {
 	for _, tc := range []struct {
-		name, content, says string
-		line, keys          int
+		name, content, contains string
+		line, keys              int
 	}{
 		{"one", clientKey, "", 0, 1},
 		{"several with comments", "# of January\n" + clientKey + "\r\n\n  \t\n  " + clientKey2 + "  \n#" + adminKey + "\n", "", 0, 2},
@@ -45,7 +45,7 @@ func TestKeyFiles(t *testing.T) {
 	} {
 		path := keyFile(t, tc.content)
 		ks, err := ReadKeys(path)
-		if tc.says == "" {
+		if tc.contains == "" {
 			require.NoError(t, err, tc.name)
 			assert.Len(t, ks, tc.keys, tc.name)
 			continue
@@ -54,7 +54,7 @@ func TestKeyFiles(t *testing.T) {
 		require.ErrorAs(t, err, &bad, tc.name)
 		assert.Equal(t, tc.line, bad.Line, tc.name)
 		assert.Equal(t, path, bad.Path, tc.name)
-		assert.ErrorContains(t, err, tc.says, tc.name)
+		assert.ErrorContains(t, err, tc.contains, tc.name)
 		for _, secret := range []string{"sh0rt", "secret", "geheim", "xxxx", clientKey} {
 			assert.NotContains(t, err.Error(), secret, "the error quotes the file")
 		}

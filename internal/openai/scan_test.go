@@ -92,7 +92,7 @@ func TestScanRefuses(t *testing.T) {
 	type refused struct {
 		ep          Endpoint
 		body, param string
-		says        string // a part of the message
+		contains    string // a part of the message
 	}
 	tests := []refused{
 		{Completions, nvext(`"token_data":[1,2]`), "nvext.token_data", "send the token ids as prompt"},
@@ -215,8 +215,8 @@ func TestScanRefuses(t *testing.T) {
 	for _, tt := range tests {
 		_, err := scanBody(tt.ep, []byte(tt.body))
 		e, refused := errors.AsType[*Error](err)
-		assert.True(t, refused && e.Status == 400 && e.Param == tt.param && strings.Contains(e.Message, tt.says),
-			"%s:\ngot  %+v\nwant 400 %q X%sX", tt.body, e, tt.param, tt.says)
+		assert.True(t, refused && e.Status == 400 && e.Param == tt.param && strings.Contains(e.Message, tt.contains),
+			"%s:\ngot  %+v\nwant 400 %q X%sX", tt.body, e, tt.param, tt.contains)
 	}
 }
 
@@ -306,12 +306,12 @@ func TestScanLimits(t *testing.T) {
 		return `{"model":"m","messages":[{"role":"a","content":[{"type":"image"}` + strings.Repeat(`,{"type":"image"}`, n-1) + `]}]}`
 	}
 	for _, tt := range []struct {
-		name   string
-		ep     Endpoint
-		limits Limits
-		body   string
-		status int    // 0: accepted
-		says   string // a part of the message
+		name     string
+		ep       Endpoint
+		limits   Limits
+		body     string
+		status   int    // 0: accepted
+		contains string // a part of the message
 	}{
 		{"as deep as may be", Completions, Limits{}, nested(128), 0, ""},
 		{"deeper", Completions, Limits{}, nested(129), 400, ""},
@@ -339,7 +339,7 @@ func TestScanLimits(t *testing.T) {
 			continue
 		}
 		e, _ := errors.AsType[*Error](err)
-		assert.True(t, e != nil && e.Status == tt.status && strings.Contains(e.Message, tt.says), "%s: %v", tt.name, err)
+		assert.True(t, e != nil && e.Status == tt.status && strings.Contains(e.Message, tt.contains), "%s: %v", tt.name, err)
 	}
 }
 

@@ -72,7 +72,7 @@ func TestSGLangWrongHandOffs(t *testing.T) {
 		members      []any
 		status       int
 		after        time.Duration
-		says         string
+		contains     string
 	}{
 		{"no room at decode", "d", nil, 400, 0, "without bootstrap room id"},
 		{"no room at prefill", "p", nil, 400, 0, "without bootstrap room id"},
@@ -94,7 +94,7 @@ func TestSGLangWrongHandOffs(t *testing.T) {
 				began := time.Now()
 				status, raw := b.post(c.engine, completions, body(prompt, 4, c.members...))
 				took := time.Since(began)
-				if status != c.status || took < c.after || took > c.after+time.Second || !strings.Contains(string(raw), c.says) {
+				if status != c.status || took < c.after || took > c.after+time.Second || !strings.Contains(string(raw), c.contains) {
 					t.Errorf("%d after %v, want %d after %v: %s", status, took, c.status, c.after, raw)
 				}
 				assert.True(t, status == 200 || strings.HasPrefix(string(raw), `{"object":"error","message":`),

@@ -40,8 +40,8 @@ func TestFetchVerifies(t *testing.T) {
 	text := strings.Repeat("{}\n", 100)
 	sum := sha256.Sum256([]byte(text))
 	for _, c := range []struct {
-		status      int
-		sends, says string
+		status          int
+		sends, contains string
 	}{
 		{http.StatusOK, text[1:] + "x", "has the SHA-256"}, {http.StatusOK, text + text, "has the SHA-256"}, {http.StatusOK, text[:20], "has the SHA-256"}, {http.StatusNotFound, text, "answers 404"},
 	} {
@@ -50,8 +50,8 @@ func TestFetchVerifies(t *testing.T) {
 			_, _ = io.WriteString(w, c.sends)
 		}))
 		trace := PublicTrace{File: "t.jsonl", Bytes: int64(len(text)), SHA256: hex.EncodeToString(sum[:]), URL: s.URL}
-		if _, err := trace.Fetch(t.Context(), http.DefaultClient, func(int64) {}); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%d, %d bytes: %v, want an error with %q", c.status, len(c.sends), err, c.says)
+		if _, err := trace.Fetch(t.Context(), http.DefaultClient, func(int64) {}); err == nil || !strings.Contains(err.Error(), c.contains) {
+			t.Errorf("%d, %d bytes: %v, want an error with %q", c.status, len(c.sends), err, c.contains)
 		}
 		s.Close()
 	}

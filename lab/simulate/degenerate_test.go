@@ -28,9 +28,9 @@ func written(t *testing.T, r *Report) (text, page string) {
 }
 
 // saysAndNot checks what a text holds.
-func saysAndNot(t *testing.T, text string, says, not []string) {
+func saysAndNot(t *testing.T, text string, contains, not []string) {
 	t.Helper()
-	for _, want := range says {
+	for _, want := range contains {
 		assert.Contains(t, text, want, "no X")
 	}
 	for _, never := range not {
@@ -53,9 +53,9 @@ arms:
 // tables state nothing that its figures do not show.
 func TestAdviceSaysWhatRunsShow(t *testing.T) {
 	for _, c := range []struct {
-		name      string
-		replace   []string // pairs
-		says, not []string
+		name          string
+		replace       []string // pairs
+		contains, not []string
 	}{
 		{"one seed", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [7]"},
 			[]string{"One seed ranks no arm", "Goodput of this one run: one "}, []string{"Take ", "First is", "Next is", "every seed"}},
@@ -84,7 +84,7 @@ func TestAdviceSaysWhatRunsShow(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text, page := written(t, reported(t, strings.NewReplacer(c.replace...).Replace(base), ""))
-			saysAndNot(t, text, c.says, c.not)
+			saysAndNot(t, text, c.contains, c.not)
 			saysAndNot(t, page, nil, []string{"lacks", "would tell"})
 		})
 	}
@@ -173,9 +173,9 @@ func TestObservedCountsRefusals(t *testing.T) {
 		t.Errorf("shed %v, failed %v, goodput %v", s["shed"], s["failed"], s["goodput"])
 	}
 	for _, c := range []struct {
-		samples []replay.Sample
-		slo     SLO
-		says    string
+		samples  []replay.Sample
+		slo      SLO
+		contains string
 	}{
 		{samples, slo, "Goodput: 1 of 6 requests came with a TTFT of at most 1s and an ITL of at most 1s. Of the 2 answered, 1 met the limit of TTFT and 1 that of ITL."},
 		{samples, SLO{TTFT: time.Second}, "Goodput: 1 of 6 requests came with a TTFT of at most 1s."},
@@ -183,7 +183,7 @@ func TestObservedCountsRefusals(t *testing.T) {
 		{samples[:4], slo, "Goodput: 0 of 4 requests, since none was answered."},
 		{nil, slo, "Goodput: no request was due."},
 	} {
-		assert.Equal(t, c.says, KeptOf(c.samples, c.slo).Sentence(c.slo))
+		assert.Equal(t, c.contains, KeptOf(c.samples, c.slo).Sentence(c.slo))
 	}
 	written(t, Observed("nothing", nil, slo))
 	cancelled := append(samples[4:6:6], replay.Sample{Outcome: replay.Cancelled})

@@ -38,7 +38,7 @@ func TestPlanErrorsNameFileLineAndSetting(t *testing.T) {
 	for _, c := range []struct {
 		name, old, new string
 		line           int
-		path, says     string
+		path, contains string
 	}{
 		{"an unknown key", "slo: {ttft: 2s}", "slo: {tttft: 2s}", 11, "slo.tttft", "no such key; the nearest is ttft"},
 		{"a word for a number", "input_tokens: 100", "input_tokens: many", 3, "workload.input_tokens", "no whole number"},
@@ -71,11 +71,11 @@ func TestPlanErrorsNameFileLineAndSetting(t *testing.T) {
 			_, err := ParsePlan("t.yaml", []byte(strings.Replace(good, c.old, c.new, 1)))
 			var at *conf.Error
 			require.True(t, errors.As(err, &at), "%v is no conf.Error", err)
-			assert.True(t, at.Line == c.line && at.Field == c.path && strings.Contains(err.Error(), c.says),
-				"%v (line %d, path %q), want line %d, path %q and %q", err, at.Line, at.Field, c.line, c.path, c.says)
+			assert.True(t, at.Line == c.line && at.Field == c.path && strings.Contains(err.Error(), c.contains),
+				"%v (line %d, path %q), want line %d, path %q and %q", err, at.Line, at.Field, c.line, c.path, c.contains)
 		})
 	}
-	for _, c := range []struct{ old, new, says string }{
+	for _, c := range []struct{ old, new, contains string }{
 		{"{class: a, share: 1}", "{class: c, share: 1}", `workload.classes: number 1: "c" is neither`},
 		{"share: 9", "share: -4", "workload.classes: -4, the share of b"},
 		{"{class: a, share: 1}, {class: b, share: 9}", "{class: a, share: 0}", "all shares are 0"},
@@ -83,7 +83,7 @@ func TestPlanErrorsNameFileLineAndSetting(t *testing.T) {
 		{"default_policy_family: b", "default_policy_family: x", "default_policy_family"},
 	} {
 		_, err := ParsePlan("p.yaml", []byte(strings.Replace(fmt.Sprintf(classesPlan, "kv"), c.old, c.new, 1)))
-		assert.ErrorContains(t, err, c.says)
+		assert.ErrorContains(t, err, c.contains)
 	}
 }
 

@@ -94,7 +94,7 @@ func TestPublishedErrors(t *testing.T) {
 	absent := reported(t, staged, "")
 	assert.Len(t, absent.Published, 2)
 	assert.Contains(t, absent.Notes[0], "theirs.csv is absent")
-	for _, c := range []struct{ name, old, new, csv, says string }{
+	for _, c := range []struct{ name, old, new, csv, contains string }{
 		{"no arm to be against", "against: one", "against: three", theirs, `published: there is no arm "three"`},
 		{"no stage", "stage: 3/s", "stage: 4/s", theirs, `published: there is no stage "4/s"`},
 		{"no arm to compare", "them: [one, two]", "them: [one, three]", theirs, `published_csv.arms: them is compared with "three"`},
@@ -107,8 +107,8 @@ func TestPublishedErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := study(t, strings.Replace(staged, c.old, c.new, 1), c.csv)
 			var at *conf.Error
-			assert.True(t, errors.As(err, &at) && strings.Contains(err.Error(), c.says),
-				"%v, want a conf.Error with %q", err, c.says)
+			assert.True(t, errors.As(err, &at) && strings.Contains(err.Error(), c.contains),
+				"%v, want a conf.Error with %q", err, c.contains)
 		})
 	}
 }

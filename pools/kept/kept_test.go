@@ -143,7 +143,7 @@ func (h *holder) operate(name, value string) Answer {
 	return h.Set(name, []byte(value))
 }
 
-func (h *holder) says(text string) bool {
+func (h *holder) contains(text string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return strings.Contains(h.logs.String(), text)
@@ -222,7 +222,7 @@ func TestStoreAway(t *testing.T) {
 		assert.False(t, late.Ready(), "ready without the entries")
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
-		assert.True(t, late.Ready() && late.says("continuing without them"), "not ready after a second")
+		assert.True(t, late.Ready() && late.contains("continuing without them"), "not ready after a second")
 		m.change(func() { m.away = false })
 		time.Sleep(retries.Max + time.Second)
 		synctest.Wait()

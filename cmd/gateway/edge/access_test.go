@@ -49,7 +49,7 @@ func TestWhoMayAsk(t *testing.T) {
 	for _, tc := range []struct {
 		request, code string
 		status        int
-		says          string
+		contains      string
 	}{
 		{post(goodBody), "invalid_api_key", 401, ""},
 		{post(goodBody, key("sk-nobody-0123456789")), "invalid_api_key", 401, ""},
@@ -75,7 +75,7 @@ func TestWhoMayAsk(t *testing.T) {
 		if resp.Close {
 			c = sv.dial()
 		}
-		assert.Contains(t, body, tc.says)
+		assert.Contains(t, body, tc.contains)
 		assert.Equal(t, map[bool]string{true: "Bearer"}[tc.status == 401], resp.Header.Get("WWW-Authenticate"), tc.request)
 		for _, secret := range secrets {
 			assert.NotContains(t, body, secret)

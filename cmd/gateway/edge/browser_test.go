@@ -24,11 +24,11 @@ func TestEveryRouteHasItsChecks(t *testing.T) {
 			walked++
 			path := strings.NewReplacer(":id", "decode-1", "*", "tandem-sim").Replace(r.path)
 			name := r.method + " " + path
-			answers := func(status int, says string, length int, body string, headers ...string) {
+			answers := func(status int, contains string, length int, body string, headers ...string) {
 				t.Helper()
 				resp, answer := sv.ask(get(name, append(headers, fmt.Sprintf("Content-Length: %d", length))...), body)
 				assert.Equal(t, status, resp.StatusCode, "%s with %d bytes and %q: %s", name, length, headers, answer)
-				assert.Contains(t, answer, says, "%s with %q", name, headers)
+				assert.Contains(t, answer, contains, "%s with %q", name, headers)
 			}
 			own := map[access][]string{clients: {key(clientKey)}, viewers: {key(adminKey)}, operators: {key(adminKey)}, changes: {key(adminKey)}}[r.access]
 			for _, framing := range []string{ // and not a byte of the body: an answer means that it was not waited for

@@ -44,7 +44,7 @@ func TestRouteErrors(t *testing.T) {
 	for _, tc := range []struct {
 		line, code, allow string
 		status            int
-		says              string
+		contains          string
 	}{
 		{"GET /v1/models/none", "model_not_found", "", 404, ""},
 		{"GET /v1/models/%zz", "", "", 400, ""},
@@ -65,7 +65,7 @@ func TestRouteErrors(t *testing.T) {
 	} {
 		resp, body := sv.ask(tc.line, " HTTP/1.1\r\nHost: t\r\n\r\n")
 		wantError(t, resp, body, tc.status, tc.code)
-		assert.Contains(t, body, tc.says)
+		assert.Contains(t, body, tc.contains)
 		assert.Equal(t, tc.allow, resp.Header.Get("Allow"), tc.line)
 	}
 }

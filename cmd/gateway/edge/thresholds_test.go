@@ -11,10 +11,10 @@ import (
 func TestReadThreshold(t *testing.T) {
 	all := []BusyThreshold{{Model: "m", DecodeBlocks: new(0.5), PrefillTokens: new(900)}, {Model: "other"}}
 	for _, c := range []struct {
-		body          string
-		blocks        *float64
-		tokens        *int
-		refused, says string
+		body              string
+		blocks            *float64
+		tokens            *int
+		refused, contains string
 	}{
 		{`{"model":"m"}`, new(0.5), new(900), "", ""},
 		{`{"model":"m","active_decode_blocks_threshold":0.85}`, new(0.85), new(900), "", ""},
@@ -32,9 +32,9 @@ func TestReadThreshold(t *testing.T) {
 		{``, nil, nil, "", "one object"},
 	} {
 		got, e := readThreshold([]byte(c.body), all)
-		if c.says != "" {
-			assert.True(t, e != nil && e.Param == c.refused && strings.Contains(e.Message, c.says),
-				"%s: %v, want %s refused: %s", c.body, e, c.refused, c.says)
+		if c.contains != "" {
+			assert.True(t, e != nil && e.Param == c.refused && strings.Contains(e.Message, c.contains),
+				"%s: %v, want %s refused: %s", c.body, e, c.refused, c.contains)
 			continue
 		}
 		require.Nil(t, e, c.body)

@@ -21,12 +21,12 @@ func (s *fakeSidecar) Registered() (bool, string) { return s.awaits == "", s.awa
 func TestBeside(t *testing.T) {
 	of := &fakeSidecar{awaits: "the engine at http://h:1"}
 	h := NewSidecar(of, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("metrics")) }))
-	ask := func(method, path string, status int, says string) {
+	ask := func(method, path string, status int, contains string) {
 		t.Helper()
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
-		assert.True(t, w.Code == status && strings.Contains(w.Body.String(), says),
-			"%s %s: %d %s, want %d and %q", method, path, w.Code, w.Body, status, says)
+		assert.True(t, w.Code == status && strings.Contains(w.Body.String(), contains),
+			"%s %s: %d %s, want %d and %q", method, path, w.Code, w.Body, status, contains)
 	}
 	ask("GET", "/live", 200, `"live"`)
 	ask("GET", "/metrics", 200, "metrics")

@@ -133,13 +133,13 @@ func over(t *testing.T, bus wire.Bus) *Server {
 }
 
 // comesTo waits until a request is answered 200 with a body that says so.
-func comesTo(t *testing.T, s *Server, method, path, query, says string) {
+func comesTo(t *testing.T, s *Server, method, path, query, contains string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		res := ask(t, s, method, path, query)
 		assert.Equal(t, 200, res.Code, "%s %s: %s", method, path, res.Body)
-		return strings.Contains(res.Body.String(), says)
-	}, 20*time.Second, 2*time.Millisecond, "%s %s %s is answered without %s", method, path, query, says)
+		return strings.Contains(res.Body.String(), contains)
+	}, 20*time.Second, 2*time.Millisecond, "%s %s %s is answered without %s", method, path, query, contains)
 }
 
 // What publishers say of themselves comes over the bus, to services that start later too, and select chooses by it.

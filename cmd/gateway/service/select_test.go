@@ -26,7 +26,7 @@ func TestBadInput(t *testing.T) {
 		s          *Server
 		path, body string
 		status     int
-		says       string // code or param, quoted
+		contains   string // code or param, quoted
 	}{
 		{index, "/register", ``, 400, "invalid_request"},
 		{index, "/register", `{"id": "a\r\nb", "model": "m", "block_size": 2}`, 400, `"param":"id"`},
@@ -82,7 +82,7 @@ func TestBadInput(t *testing.T) {
 		{sel, "/reservations/open/output_block", `{"blocks": 0}`, 400, `"param":"blocks"`},
 		{sel, "/reservations/nobody/output_block", ``, 404, "unknown_reservation"},
 	} {
-		assert.Contains(t, must(t, tt.s, tt.status, "POST", tt.path, tt.body), tt.says,
+		assert.Contains(t, must(t, tt.s, tt.status, "POST", tt.path, tt.body), tt.contains,
 			"%s %.120s is answered X, without", tt.path, tt.body)
 	}
 	must(t, sel, 404, "DELETE", "/reservations/nobody", "")

@@ -109,7 +109,7 @@ func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		outcomes []outcome
-		says     string
+		contains string
 	}{
 		{"all right", []outcome{outcomeOf(right, 0), outcomeOf(right, time.Second)}, "<nil>"},
 		{"too slow", []outcome{outcomeOf(right, 1500*time.Millisecond)}, "took 1.5 s"},
@@ -118,7 +118,7 @@ func TestCheck(t *testing.T) {
 		{"wrong", []outcome{outcomeOf(wrong, 0)}, "wrong: detail"},
 		{"many", make([]outcome, 20), "and 12 more"},
 	} {
-		assert.Contains(t, fmt.Sprint(s.check(c.outcomes)), c.says, c.name)
+		assert.Contains(t, fmt.Sprint(s.check(c.outcomes)), c.contains, c.name)
 	}
 	cutShort := outcome{judged: judged{brokenOff, "detail"}, silent: 500 * time.Millisecond, lost: 7}
 	line := figures([]outcome{outcomeOf(right, time.Second), cutShort, outcomeOf(wrong, 0)}, 2)
@@ -150,7 +150,7 @@ func TestAGatewayTakesItsOwnAnswersAlone(t *testing.T) {
 
 func TestServersUp(t *testing.T) {
 	const head = "# pxname,svname,status,check_status,\n"
-	for _, c := range []struct{ name, table, says string }{
+	for _, c := range []struct{ name, table, contains string }{
 		{"up", head + "stats,FRONTEND,OPEN,,\ngateways,a,UP,L7OK,\ngateways,b,UP,L7OK,\n", "<nil>"},
 		{"not asked yet", head + "gateways,a,UP,L7OK,\ngateways,b,UP,INI,\n", "b is UP, its check INI"},
 		{"down", head + "gateways,a,DOWN,L4TOUT,\ngateways,b,UP,L7OK,\n", "a is DOWN"},
@@ -158,7 +158,7 @@ func TestServersUp(t *testing.T) {
 		{"other columns", "# pxname,svname\n", "columns"},
 		{"nothing", "", "empty"},
 	} {
-		assert.Contains(t, fmt.Sprint(serversUp(c.table, []string{"a", "b"})), c.says, c.name)
+		assert.Contains(t, fmt.Sprint(serversUp(c.table, []string{"a", "b"})), c.contains, c.name)
 	}
 }
 

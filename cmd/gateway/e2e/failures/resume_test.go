@@ -220,8 +220,8 @@ func resumeCell(t *testing.T, name, path, more, engine, version string) string {
 	if last := a.Events[len(a.Events)-1]; last != "[DONE]" {
 		e := f.Parse([]byte(last)).Error
 		require.True(t, e != nil && e.Code != nil && *e.Code == "not_resumable", "it ended with %q", last)
-		for reason, says := range handoff.NotResumable {
-			if strings.HasSuffix(e.Message, says) {
+		for reason, contains := range handoff.NotResumable {
+			if strings.HasSuffix(e.Message, contains) {
 				return "`" + reason + "`"
 			}
 		}
@@ -234,7 +234,7 @@ func resumeCell(t *testing.T, name, path, more, engine, version string) string {
 
 // TestWhatIsNotToBeResumed: with --resume off a stream ends as its worker failed; with exact one that is drawn does not move.
 func TestWhatIsNotToBeResumed(t *testing.T) {
-	for mode, c := range map[string]struct{ code, says string }{
+	for mode, c := range map[string]struct{ code, contains string }{
 		handoff.ResumeOff:   {"reset", "the connection broke"},
 		handoff.ResumeExact: {"not_resumable", "not greedy"},
 	} {
@@ -243,7 +243,7 @@ func TestWhatIsNotToBeResumed(t *testing.T) {
 				Gateway: func(g *stack.GatewayConfig) { g.Flow.Resume.Mode = mode }})
 			a, _ := f.Cut(fleet.CompletionPath, fleet.Ask(fleet.Long, 150), 20)
 			last := f.Parse([]byte(a.Events[len(a.Events)-1])).Error
-			assert.True(t, last != nil && last.Code != nil && *last.Code == c.code && strings.Contains(last.Message, c.says),
+			assert.True(t, last != nil && last.Code != nil && *last.Code == c.code && strings.Contains(last.Message, c.contains),
 				"it ended with %q", a.Events[len(a.Events)-1])
 			if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); got == "" ||
 				!strings.HasPrefix(fleet.Answered(fleet.Long, 150), got) {

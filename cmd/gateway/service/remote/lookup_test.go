@@ -45,7 +45,7 @@ func TestLookupOfABadIndex(t *testing.T) {
 	status := func(code int) func(http.ResponseWriter, *http.Request) {
 		return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", code) }
 	}
-	says := func(kind string, body []byte) func(http.ResponseWriter, *http.Request) {
+	contains := func(kind string, body []byte) func(http.ResponseWriter, *http.Request) {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", kind)
 			_, _ = w.Write(body)
@@ -76,14 +76,14 @@ func TestLookupOfABadIndex(t *testing.T) {
 		{"redirected", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
 		}, Refused, false},
-		{"JSON", says("application/json", []byte(`{"workers":[]}`)), Garbled, true},
-		{"short", says(AnswerType, []byte{1, 2}), Garbled, true},
-		{"another list", says(AnswerType, AppendAnswer(nil, 0, nil)), Unplaced, false},
-		{"no ranks", says(AnswerType, about()), Garbled, true},
-		{"half a rank", says(AnswerType, about(2, 0, 0)), Garbled, true},
-		{"more than its ranks", says(AnswerType, about(2, 0, 0, 0, 7)), Garbled, true},
-		{"a number without an end", says(AnswerType, about(bytes.Repeat([]byte{0xff}, 12)...)), Garbled, true},
-		{"huge", says(AnswerType, make([]byte, maxAnswerBytes+1)), Garbled, true},
+		{"JSON", contains("application/json", []byte(`{"workers":[]}`)), Garbled, true},
+		{"short", contains(AnswerType, []byte{1, 2}), Garbled, true},
+		{"another list", contains(AnswerType, AppendAnswer(nil, 0, nil)), Unplaced, false},
+		{"no ranks", contains(AnswerType, about()), Garbled, true},
+		{"half a rank", contains(AnswerType, about(2, 0, 0)), Garbled, true},
+		{"more than its ranks", contains(AnswerType, about(2, 0, 0, 0, 7)), Garbled, true},
+		{"a number without an end", contains(AnswerType, about(bytes.Repeat([]byte{0xff}, 12)...)), Garbled, true},
+		{"huge", contains(AnswerType, make([]byte, maxAnswerBytes+1)), Garbled, true},
 		{"endless", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", AnswerType)
 			for r.Context().Err() == nil {

@@ -97,15 +97,15 @@ func TestIndexComesLater(t *testing.T) {
 		http.Error(w, "restoring", http.StatusServiceUnavailable)
 	}
 	c, _ := running(t, Config{URLs: []string{f.URL}, Every: 10 * time.Millisecond}, "a")
-	for _, tt := range []struct{ body, says string }{
+	for _, tt := range []struct{ body, contains string }{
 		{"", "it answered 503"}, {"<html>", errGarbled.Error()}, {`{"workers":[{"id":"x","data_parallel_ranks":1000000000}]}`, errGarbled.Error()},
 	} {
 		if tt.body != "" {
 			f.set(func() { f.lists = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, tt.body) } })
 		}
-		eventually(t, tt.says, func() bool { return c.States()[0].Error == tt.says })
+		eventually(t, tt.contains, func() bool { return c.States()[0].Error == tt.contains })
 		if _, out := c.Lookup(t.Context(), "m", 16, prompt); out != UnknownModel {
-			t.Errorf("%s: %s", tt.says, out)
+			t.Errorf("%s: %s", tt.contains, out)
 		}
 	}
 	f.set(func() { f.lists = nil })
@@ -143,8 +143,8 @@ func TestTokenIsReloaded(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	for _, tt := range []struct {
-		cfg  Config
-		says string
+		cfg      Config
+		contains string
 	}{
 		{Config{}, "remote-index-url"},
 		{Config{URLs: []string{"index:8090"}}, "remote-index-url"},
@@ -154,7 +154,7 @@ func TestNewRefuses(t *testing.T) {
 		{Config{URLs: []string{"http://index:8090"}, ReadToken: func() (string, error) { return "", fmt.Errorf("no such file") }}, "remote-index-token-file: no such file"},
 	} {
 		_, err := New(tt.cfg, pools.NewRoster(pools.Config{}, quiet), quiet, nil)
-		assert.True(t, err != nil && strings.Contains(err.Error(), tt.says) && !strings.Contains(err.Error(), "secret"),
+		assert.True(t, err != nil && strings.Contains(err.Error(), tt.contains) && !strings.Contains(err.Error(), "secret"),
 			"%+v: %v", tt.cfg.URLs, err)
 	}
 }

@@ -46,7 +46,7 @@ func TestCommandsOfReplicas(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	for _, c := range []struct{ args, says string }{
+	for _, c := range []struct{ args, contains string }{
 		{"--discovery=http://x", "discovery"},
 		{"extra", `"extra" is not a flag`},
 		{"--listen-client-urls=http://0.0.0.0:2379", "both or neither"},
@@ -54,8 +54,8 @@ func TestRefusals(t *testing.T) {
 		{"--listen-client-urls=etcd:2379 --advertise-client-urls=http://etcd:2379", "is not an http or https URL"},
 		{"--auto-compaction-mode=never --auto-compaction-retention=1", "auto-compaction-mode"},
 	} {
-		if _, err := configure(strings.Fields(c.args)); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want …%s…", c.args, err, c.says)
+		if _, err := configure(strings.Fields(c.args)); err == nil || !strings.Contains(err.Error(), c.contains) {
+			t.Errorf("%s: %v, want …%s…", c.args, err, c.contains)
 		}
 	}
 }
