@@ -71,7 +71,7 @@ func TestWhoMayAsk(t *testing.T) {
 	} {
 		resp, body := c.ask(tc.request)
 		wantError(t, resp, body, tc.status, tc.code)
-		assert.Equal(t, strings.HasPrefix(tc.request, "POST /v1/"), resp.Close, "without a body a client may try again on its connection: %s", tc.request)
+		assert.Equal(t, strings.HasPrefix(tc.request, "POST /v1/"), resp.Close, "closed, except where no body can follow: %s", tc.request)
 		if resp.Close {
 			c = sv.dial()
 		}

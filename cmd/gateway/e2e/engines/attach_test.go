@@ -34,7 +34,7 @@ func stock(t *testing.T, id, name, release string, d wire.Dialect) *fleet.Stock 
 
 func addressOf(s *fleet.Stock) string { return fmt.Sprintf("127.0.0.1:%d", s.Port) }
 
-// compute has the engine compute, and cache, a prompt of n tokens from id on, of which a gateway knows nothing.
+// compute sends the engine a prompt of n tokens from id on, past every gateway: it computes and caches it.
 func compute(t *testing.T, s *fleet.Stock, id, n int) {
 	t.Helper()
 	alone := &fleet.Fleet{T: t, URL: "http://" + addressOf(s)}
@@ -158,7 +158,8 @@ func TestAttachEveryEngine(t *testing.T) {
 		r:   {Engine: "trtllm", TransferIDs: f.Workers["r"].Record().TransferIDs},
 	} {
 		got := isKnown(f, e.Engine.ID, "is registered", anyone)
-		want.ID, want.Incarnation, want.Model, want.Role, want.Address = e.Engine.ID, got.Incarnation, "tandem-sim", pools.Both, "http://"+addressOf(e)
+		want.ID, want.Incarnation, want.Address = e.Engine.ID, got.Incarnation, "http://"+addressOf(e)
+		want.Model, want.Role = "tandem-sim", pools.Both
 		want.EngineVersion, want.BlockSize, want.TotalKVBlocks, want.ModelInput, want.KVEvents = e.Engine.EngineVersion, 16, 64, "text", "nats"
 		assert.True(t, got.Equal(&want) && got.Incarnation != "", "%s: registered %+v, want %+v", e.Engine.ID, got, want)
 	}

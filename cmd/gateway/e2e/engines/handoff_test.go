@@ -120,7 +120,7 @@ func TestCachedTokensOfTheWorkerThatComputed(t *testing.T) {
 			f.Eventually("both requests are counted", func() bool { return f.Value("tandem_frontend_cached_tokens") == 2 })
 			id, _, _ := strings.Cut(strings.TrimPrefix(again.ID, "cmpl-"), "-")
 			if logged := f.Logged("engine_request_id="+id, "cached_tokens"); logged == "" || logged == "0" {
-				t.Errorf("the answer says that %d tokens were cached, the log %q", again.Usage.Details.Cached, logged)
+				t.Errorf("%d cached tokens in the answer, %q in the log", again.Usage.Details.Cached, logged)
 			}
 		})
 	}

@@ -499,9 +499,8 @@ func TestPoisonNamesTheDead(t *testing.T) {
 	f.Idle()
 }
 
-// A gateway whose own descriptors, ports or resolver are at their end holds it
-// against no worker: clients get a 503 that says so, and the first request after
-// it is served.
+// A gateway that runs out of descriptors or ports, or whose resolver fails, counts that against no worker: clients get a 503
+// that names the cause, and the first request afterwards is served.
 func TestOwnWantBlamesNoWorker(t *testing.T) {
 	for name, want := range map[string]error{
 		"descriptors": os.NewSyscallError("socket", syscall.EMFILE),

@@ -95,8 +95,8 @@ func (f *Fleet) Read(a Answer) (s Content) {
 	s.Cached = -1
 	roles, id := 0, ""
 	for i, c := range f.chunks(a) {
-		if id = cmp.Or(id, c.ID); c.ID != id || c.Error != nil || strings.Contains(c.raw, "kv_transfer_params") || strings.Contains(c.raw, "disaggregated_params") || i > 0 &&
-			strings.Contains(c.raw, "prompt_token_ids") {
+		has := func(field string) bool { return strings.Contains(c.raw, field) }
+		if id = cmp.Or(id, c.ID); c.ID != id || c.Error != nil || has("kv_transfer_params") || has("disaggregated_params") || i > 0 && has("prompt_token_ids") {
 			f.T.Errorf("%s is no event of %s, or shows what it must not", c.raw, id)
 		}
 		for _, ch := range c.Choices {

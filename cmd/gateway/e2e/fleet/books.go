@@ -133,7 +133,7 @@ func WithoutEvents(c *stack.GatewayConfig) {
 	c.Router.KVEvents = false
 }
 
-// OverlapOf is the overlap that the router believed in for a request, as its log line says.
+// OverlapOf is a request's predicted overlap in its log line.
 func (f *Fleet) OverlapOf(id string) string { return f.Logged("request_id="+id, "overlap_blocks") }
 
 // Logged is a field of the log line of the request that has so, as in request_id=x.

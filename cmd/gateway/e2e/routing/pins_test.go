@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// Whoever is named serves, in mode kv as in direct, named by the body or by a header, and
-// the header wins. Eight rounds: an unpinned choice would hit all but never.
+// The worker that the body or a header names serves the request, in mode kv as in direct; the header wins. Eight rounds, in which
+// an unpinned choice would hardly ever be the same.
 func TestPins(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"kv", "direct"} {
