@@ -119,6 +119,13 @@ func TestLatencyFollowsTheFit(t *testing.T) {
 		assert.LessOrEqual(t, (got - milliseconds(tc.want)).Abs(), time.Nanosecond,
 			"%s: %v, want %.4f ms", tc.name, got, tc.want)
 	}
+	l.Floor = 24
+	for want, got := range map[time.Duration]time.Duration{
+		milliseconds(24): l.Step(3, 3000, l.ChunkMillis(16, 0)), l.Step(3, 3000, 0): Qwen3Latency().Step(3, 3000, 0),
+		milliseconds(45.5 + 0.715): l.Step(0, 0, l.ChunkMillis(1000, 0)),
+	} {
+		assert.Equal(t, want, got, "the floor is that of steps with a chunk")
+	}
 }
 
 func TestRunningSequencesShareTheBudgetWithChunksOfNewOnes(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 //	chunk   = Prefill·N + Quad·N·(P + N/2)
 //	step    = decode + chunks       when anything decodes
 //	        = max(A, chunks)        when nothing does
+//	        ≥ Floor                 with any chunk
 //
 // The form and the default's coefficients were fitted to NVIDIA's measured
 // silicon points (AIConfigurator, silicon_sample.csv, Apache-2.0: 25 points of
@@ -25,6 +26,7 @@ type Latency struct {
 	Ctx     float64 // ms a thousand tokens of decoding context
 	Prefill float64 // ms a thousand new prompt tokens
 	Quad    float64 // ms a thousand new tokens times a thousand before them
+	Floor   float64 // ms: the least of a step with any chunk, where decode alone runs as a CUDA graph
 }
 
 // Qwen3Latency is Qwen3-32B on two H100s under vLLM.
@@ -46,19 +48,23 @@ func (l Latency) ChunkMillis(newTokens, prefixTokens int) float64 {
 // Step is the duration of a step at speed 1, given its decoding sequences,
 // the sum of their contexts in tokens and the sum of its chunks' milliseconds.
 func (l Latency) Step(decodes, contextTokens int, chunksMillis float64) time.Duration {
-	if decodes == 0 {
-		return millis(max(l.A, chunksMillis))
+	ms := max(l.A, chunksMillis)
+	if decodes > 0 {
+		sequences := float64(l.B * float64(decodes))
+		context := float64(l.Ctx * kilo(contextTokens))
+		ms = l.A + sequences + context + chunksMillis
 	}
-	sequences := float64(l.B * float64(decodes))
-	context := float64(l.Ctx * kilo(contextTokens))
-	return millis(l.A + sequences + context + chunksMillis)
+	if chunksMillis > 0 {
+		ms = max(ms, l.Floor)
+	}
+	return millis(ms)
 }
 
 func (l Latency) validate() error {
 	for _, f := range []struct {
 		name string
 		x    float64
-	}{{"A", l.A}, {"B", l.B}, {"Ctx", l.Ctx}, {"Prefill", l.Prefill}, {"Quad", l.Quad}} {
+	}{{"A", l.A}, {"B", l.B}, {"Ctx", l.Ctx}, {"Prefill", l.Prefill}, {"Quad", l.Quad}, {"Floor", l.Floor}} {
 		if !(f.x >= 0) || math.IsInf(f.x, 0) {
 			return fmt.Errorf("engine: Latency.%s is %g, want 0 or more", f.name, f.x)
 		}

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+const resultsPage = "../../docs/results.md"
+
 // resultsHead begins the table of docs/results.md that compares mode auto.
 const resultsHead = "\n| recipe: arm | seeds | "
 
@@ -87,12 +89,11 @@ func resultRows(t *testing.T, file string) (rows []string) {
 // TestResultsTable: docs/results.md has each recipe, as a rule in the table that compares mode auto; -update writes its rows from
 // bench/recipes/results, which `make recipes` writes, and keeps those of recipes that have none.
 func TestResultsTable(t *testing.T) {
-	const page = "../../docs/results.md"
-	text, err := os.ReadFile(page)
+	text, err := os.ReadFile(resultsPage)
 	require.NoError(t, err)
 	before, table, ok := strings.Cut(string(text), resultsHead)
 	table, after, ended := strings.Cut(table, "\n\n")
-	require.True(t, ok && ended, "%s has no such table", page)
+	require.True(t, ok && ended, "%s has no such table", resultsPage)
 	lines := strings.Split(table, "\n")
 	head, rows := lines[:2], lines[2:]
 	recipes, err := filepath.Glob("../../bench/recipes/*.yaml")
@@ -112,14 +113,14 @@ func TestResultsTable(t *testing.T) {
 			}
 		}
 		if len(own) == 0 && !strings.Contains(string(text), name+".yaml") {
-			t.Errorf("%s has no row of recipe %s and does not mention it: make recipes, and go test ./lab/simulate -run TestResultsTable -update", page, name)
+			t.Errorf("%s has no row of recipe %s and does not mention it: make recipes, and go test ./lab/simulate -run TestResultsTable -update", resultsPage, name)
 		}
 		all = append(all, own...)
 	}
 	written := before + resultsHead + strings.Join(append(head, all...), "\n") + "\n\n" + after
 	if *update {
-		require.NoError(t, os.WriteFile(page, []byte(written), 0o644))
+		require.NoError(t, os.WriteFile(resultsPage, []byte(written), 0o644))
 	} else if written != string(text) {
-		t.Errorf("%s has rows of no recipe, or not in their order", page)
+		t.Errorf("%s has rows of no recipe, or not in their order", resultsPage)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/plot"
 )
 
-var update = flag.Bool("update", false, "draw docs/scheduling-*.svg from the table in docs/scheduling.md, and write the table of docs/results.md from bench/recipes/results")
+var update = flag.Bool("update", false, "draw docs/scheduling-*.svg from the table in docs/scheduling.md, and write the tables of docs/results.md from bench/recipes")
 
 // The plots of docs/scheduling.md show its table of goodput: what late binding, order, slices and promotion bring.
 func TestSchedulingPlots(t *testing.T) {
