@@ -95,23 +95,24 @@ func TestReplicas(t *testing.T) {
 	a, b, c := r.join("a"), r.join("b"), r.join("c")
 	know(2, a, b, c)
 	ofA := a.open(3)
-	ofB := b.open(5)
 	sum := func(requests map[string]int) (n int) {
 		for _, k := range requests {
 			n += k
 		}
 		return n
 	}
-	for _, s := range []*proc{a, b, c} {
-		s.eventually("each counts all that decode", func() bool {
-			requests := s.requests()
-			return requests["decode-1"]+requests["decode-2"] == 8 && sum(requests) == 8
-		})
+	decoding := func(s *proc, n int) bool {
+		requests := s.requests()
+		return requests["decode-1"]+requests["decode-2"] == n && sum(requests) == n
 	}
-	// What both booked before either had heard of the other is left to chance.
+	b.eventually("b counts what a has booked", func() bool { return decoding(b, 3) })
+	ofB := b.open(5)
+	for _, s := range []*proc{a, b, c} {
+		s.eventually("each counts all that decode", func() bool { return decoding(s, 8) })
+	}
 	_, theirs := c.peers()
 	assert.Equal(t, 8, theirs, "requests of the others")
-	assert.InDelta(t, 4, c.requests()["decode-1"], 2, "of 8 requests of two gateways, on the first of two workers")
+	assert.InDelta(t, 4, c.requests()["decode-1"], 1, "of 8 requests of two gateways, on the first of two workers")
 
 	_, page := get(c.url + "/")
 	assert.Contains(t, page, "Other gateways")
