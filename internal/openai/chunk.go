@@ -21,7 +21,7 @@ type ChunkInfo struct {
 	Reason string
 	// Aborted: one of them ends because the engine gave it up (abort, error).
 	Aborted bool
-	// Usage: there is a usage object. CachedTokens is −1 where it has none.
+	// Usage: there is a usage object. CachedTokens is −1 where neither it nor KVParams has them.
 	Usage                                        bool
 	PromptTokens, CompletionTokens, CachedTokens int
 	// ReasoningTokens is how many of CompletionTokens the model thought in, 0 where the engine does not say.
@@ -60,7 +60,7 @@ func InspectOf(data, pinned []byte) ChunkInfo {
 	if c.peek() != '{' {
 		return ChunkInfo{}
 	}
-	info := ChunkInfo{Valid: true, CachedTokens: -1}
+	info, cached := ChunkInfo{Valid: true, CachedTokens: -1}, -1
 	m := c.members()
 	for before := 0; m.next(); before = c.pos {
 		switch string(m.name()) {
@@ -89,9 +89,10 @@ func InspectOf(data, pinned []byte) ChunkInfo {
 		case "prompt_token_ids":
 			info.promptIDs(&c, m.key, before, pinned)
 		case "kv_transfer_params":
-			object := c.peek() == '{'
-			if v, ok := c.value(); ok && object {
-				info.KVParams = v.of(data)
+			object, start := c.peek() == '{', c.pos
+			c.readTokens("remote_prefill_cached_tokens", &cached)
+			if object {
+				info.KVParams = data[start:c.pos]
 			}
 		default:
 			c.value()
@@ -99,6 +100,11 @@ func InspectOf(data, pinned []byte) ChunkInfo {
 	}
 	if !c.finish() {
 		return ChunkInfo{}
+	}
+	if info.CachedTokens < 0 {
+		// vLLM's usage has them with --enable-prompt-tokens-details alone, its hand-off always (update_from_output in 0.32's
+		// v1/core/sched/scheduler.py).
+		info.CachedTokens = cached
 	}
 	return info
 }

@@ -11,26 +11,24 @@ func (info *ChunkInfo) readUsage(c *cursor) {
 		case "completion_tokens":
 			c.tokens(&info.CompletionTokens)
 		case "prompt_tokens_details":
-			m := c.members()
-			for m.next() {
-				if string(m.name()) == "cached_tokens" {
-					c.tokens(&info.CachedTokens)
-				} else {
-					c.value()
-				}
-			}
+			c.readTokens("cached_tokens", &info.CachedTokens)
 		case "reasoning_tokens": // SGLang's
 			c.tokens(&info.ReasoningTokens)
 		case "completion_tokens_details":
-			m := c.members()
-			for m.next() {
-				if string(m.name()) == "reasoning_tokens" {
-					c.tokens(&info.ReasoningTokens)
-				} else {
-					c.value()
-				}
-			}
+			c.readTokens("reasoning_tokens", &info.ReasoningTokens)
 		default:
+			c.value()
+		}
+	}
+}
+
+// readTokens reads an object that has a number of tokens under a name.
+func (c *cursor) readTokens(name string, dst *int) {
+	m := c.members()
+	for m.next() {
+		if string(m.name()) == name {
+			c.tokens(dst)
+		} else {
 			c.value()
 		}
 	}

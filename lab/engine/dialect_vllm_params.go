@@ -29,6 +29,7 @@ type kvParams struct {
 	NumTokens       int       `json:"remote_num_tokens"`
 	ExpiryTime      *float64  `json:"remote_blocks_expiry_time"`
 	TransferMode    string    `json:"transfer_mode"`
+	Cached          *int      `json:"remote_prefill_cached_tokens,omitempty"`
 
 	TransferID string `json:"transfer_id,omitempty"`           // Mooncake's
 	Bootstrap  string `json:"remote_bootstrap_addr,omitempty"` // Mooncake's: http://HOST:PORT
@@ -70,7 +71,9 @@ func (nixlPull) decode(_ *vllm, _ *call, p *kvParams) (Remote, []string) {
 	if p.blocks() == 0 {
 		missing = append(missing, "remote_block_ids")
 	}
-	return Remote{EngineID: p.EngineID, RequestID: p.RequestID, Host: p.Host, Port: p.Port, BlockIDs: p.BlockIDs, Lingers: Endless}, missing
+	return Remote{
+		EngineID: p.EngineID, RequestID: p.RequestID, Host: p.Host, Port: p.Port, BlockIDs: p.BlockIDs, Cached: p.Cached, Lingers: Endless,
+	}, missing
 }
 
 func (nixlPull) params(d *vllm, p *Pinned) *kvParams {
@@ -79,7 +82,7 @@ func (nixlPull) params(d *vllm, p *Pinned) *kvParams {
 		BlockIDs:        [][]int32{p.BlockIDs},
 		EngineID:        d.s.cfg.EngineID(), RequestID: p.RequestID,
 		Host: d.s.cfg.TransferHost, Port: d.s.cfg.TransferPort,
-		TPSize: 1, NumTokens: p.Tokens, TransferMode: "pull",
+		TPSize: 1, NumTokens: p.Tokens, TransferMode: "pull", Cached: &p.Cached,
 	}
 }
 
@@ -97,7 +100,7 @@ func (nixlPush) prefill(d *vllm, c *call, _ *kvParams) (Hold, bool) {
 
 func (nixlPush) decode(d *vllm, c *call, p *kvParams) (Remote, []string) {
 	return Remote{
-		EngineID: p.EngineID, RequestID: c.id + "-0", Host: p.Host, Port: p.Port,
+		EngineID: p.EngineID, RequestID: c.id + "-0", Host: p.Host, Port: p.Port, Cached: p.Cached,
 		// The watchdog (push_registration_timeout) drops decode's registration; what the
 		// request still waits for then will never come.
 		Shared: true, Registered: d.s.cfg.AbortTimeout, Lingers: Endless,

@@ -53,6 +53,7 @@ func TestHandOffFieldByField(t *testing.T) {
 			"remote_block_ids": []any{[]any{0.0, 1.0, 2.0}}, "remote_engine_id": "p/1",
 			"remote_request_id": books.Pinned[0].Request, "remote_host": "p-kv", "remote_port": 5600.0,
 			"tp_size": 1.0, "remote_num_tokens": 48.0, "remote_blocks_expiry_time": nil, "transfer_mode": "pull",
+			"remote_prefill_cached_tokens": 0.0,
 		}
 		assert.Equal(b.t, fmt.Sprint(want), fmt.Sprint(got), "got  %v\nwant %v", got, want)
 		assert.True(b.t, strings.HasPrefix(books.Pinned[0].Request, "cmpl-req-0-"),

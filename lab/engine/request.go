@@ -71,6 +71,7 @@ type Remote struct {
 	Host      string    // of that engine's side channel
 	Port      int       // of that engine's side channel
 	BlockIDs  [][]int32 // that engine's numbers of the blocks, by KV-cache group
+	Cached    *int      // prompt tokens that it had cached, which count as the request's; nil: all whose KV comes count
 
 	// Shared: RequestID is an id that prefill was given too (Hold.Shared), and the
 	// blocks may not be there yet. No lease is renewed.

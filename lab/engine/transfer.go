@@ -28,6 +28,7 @@ type Pinned struct {
 	RequestID string
 	BlockIDs  []int32
 	Tokens    int
+	Cached    int // prompt tokens that were not computed here
 }
 
 // Fetch is a pull to begin: the shell asks the producer, then calls Fetched or
@@ -217,7 +218,11 @@ func (c *Core) land(now time.Time) {
 		case len(s.First) > 0:
 			s.computed++
 		}
-		if !s.handed {
+		switch {
+		case s.handed:
+		case s.Remote != nil && s.Remote.Cached != nil:
+			s.cached = *s.Remote.Cached
+		default:
 			s.cached = s.computed
 		}
 		c.stats.ExternalHits += uint64(s.computed - held)
@@ -276,7 +281,7 @@ func (c *Core) pin(s *sequence, now time.Time) *Pinned {
 			c.serve(m, now)
 		}
 	}
-	return &Pinned{RequestID: p.id, BlockIDs: slices.Clone(p.blocks), Tokens: p.tokens}
+	return &Pinned{RequestID: p.id, BlockIDs: slices.Clone(p.blocks), Tokens: p.tokens, Cached: s.cached}
 }
 
 // key is what a sequence's blocks are pinned under.

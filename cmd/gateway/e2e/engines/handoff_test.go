@@ -109,7 +109,12 @@ func TestCachedTokensOfAPair(t *testing.T) {
 
 // The log and the metric say what the worker that computed the prompt had cached, whether another decodes or not.
 func TestCachedTokensOfTheWorkerThatComputed(t *testing.T) {
-	for name, o := range map[string]fleet.Options{"two legs": {Prefill: 1, Decode: 1}, "one leg": {Both: 1}} {
+	for name, o := range map[string]fleet.Options{
+		"two legs": {Prefill: 1, Decode: 1}, "one leg": {Both: 1},
+		"prefill's usage has no details": {Prefill: 1, Decode: 1, Worker: func(w *devfleet.WorkerConfig) {
+			w.Engine.Engine, w.Engine.NoCacheReport = "vllm", w.Engine.Role == "prefill"
+		}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			o.Gateway = func(c *stack.GatewayConfig) { c.Flow.Seed = 19 } // names the second request 1ddb4fcdd7c6d93a: its answer's id has -1 twice
 			f := fleet.New(t, o)
