@@ -109,7 +109,8 @@ func TestLint(t *testing.T) {
 // How engines are started, as their documents have it.
 const (
 	vllm       = "vllm serve Qwen/Qwen3-32B --port=8000 --enable-prompt-tokens-details "
-	vllmNIXL   = `--kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"kv_both","kv_load_failure_policy":"fail"} `
+	vllmP      = `--kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"kv_producer","kv_load_failure_policy":"fail"} `
+	vllmD      = `--kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"kv_consumer","kv_load_failure_policy":"fail"} `
 	vllmEvents = `--kv-events-config={"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}`
 	sglang     = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B --host=0.0.0.0 --port=30000 --page-size=64 --enable-cache-report --disaggregation-mode="
 	sglangP    = "prefill --disaggregation-transfer-backend=nixl --disaggregation-bootstrap-port=8998 --kv-events-config=" +
@@ -132,19 +133,19 @@ func TestExamples(t *testing.T) {
 	}{
 		"default":           {gateway + pods, nil, []string{"replicas: 1", "kubernetes-selector: tandem.dev/fleet=demo-tandem"}},
 		"engines-elsewhere": {gateway + pods, nil, []string{"kubernetes-selector: llm-d.ai/inference-serving=true", "kubernetes-namespace: models"}},
-		"vllm": {gateway + pods + pools, []string{vllm + vllmNIXL + vllmEvents + " --tensor-parallel-size=2"}, []string{"tandem.dev/role: decode", "name: VLLM_NIXL_SIDE_CHANNEL_HOST",
+		"vllm": {gateway + pods + pools, []string{vllm + vllmP + vllmEvents + " --tensor-parallel-size=2", vllm + vllmD + vllmEvents + " --tensor-parallel-size=2"}, []string{"tandem.dev/role: decode", "name: VLLM_NIXL_SIDE_CHANNEL_HOST",
 			"{name: shm, mountPath: /dev/shm}", `preStop: {exec: {command: [sleep, "30"]}}`, "failureThreshold: 360", "terminationGracePeriodSeconds: 90"}},
 		"sglang": {gateway + pods + pools, []string{sglang + sglangP, sglang + "decode --disaggregation-transfer-backend=nixl"}, nil},
 		"trtllm": {gateway + pods + pools + ", ConfigMap -decode, ConfigMap -prefill", []string{trtllm}, []string{"disable_overlap_scheduler: true", "max_tokens_in_buffer: 32768",
 			`tandem.dev/options: "block-size=32,context-length=40960,kv-events=none"`}},
 		"registry": {gateway + ", Deployment -etcd, Service -etcd, Deployment -nats, Service -nats, Deployment -sglang-both, Deployment -vllm-prefill, " +
 			"PodDisruptionBudget -sglang-both, PodDisruptionBudget -vllm-prefill, NetworkPolicy -etcd, NetworkPolicy -gateway, NetworkPolicy -nats, NetworkPolicy -pools", nil, nil},
-		"replicas": {gateway + pods + pools + ", Service -peers, Service -metrics, ServiceMonitor -gateway, NetworkPolicy -gateway, NetworkPolicy -pools", []string{vllm + vllmNIXL + vllmEvents},
+		"replicas": {gateway + pods + pools + ", Service -peers, Service -metrics, ServiceMonitor -gateway, NetworkPolicy -gateway, NetworkPolicy -pools", []string{vllm + vllmP + vllmEvents, vllm + vllmD + vllmEvents},
 			[]string{"replicas: 3", "publishNotReadyAddresses: true"}},
 		"certificates": {gateway + ", Service -metrics, ServiceMonitor -gateway, Deployment -vllm, PodDisruptionBudget -vllm", nil, []string{
 			"tcpSocket: {port: http}", "--url=https://$(POD_IP):8000", "--etcd-user=worker", "--nats-key-file=/etc/tandem/nats-tls/tls.key"}},
 		"production": {gateway + pods + pools + ", Service -peers, Service -metrics, HorizontalPodAutoscaler -decode, HorizontalPodAutoscaler -gateway, HTTPRoute , NetworkPolicy -gateway, " +
-			"NetworkPolicy -pools, PrometheusRule , ScaledObject -prefill, ServiceMonitor -gateway", []string{vllm + vllmNIXL + vllmEvents + " --tensor-parallel-size=2"},
+			"NetworkPolicy -pools, PrometheusRule , ScaledObject -prefill, ServiceMonitor -gateway", []string{vllm + vllmP + vllmEvents + " --tensor-parallel-size=2", vllm + vllmD + vllmEvents + " --tensor-parallel-size=2"},
 			[]string{"@sha256:0000", "client-hints: priority<=100", "timeouts: {request: 0s}", "terminationGracePeriodSeconds: 325", `query: sum(tandem_desired_workers{namespace="serving",model="Qwen/Qwen3-32B",role="prefill"})`}},
 	}
 	for name, values := range examples(t) {

@@ -10,7 +10,7 @@ args:
   - --port=8000
   - --enable-prompt-tokens-details
   {{- if $split }}
-  - --kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"kv_both","kv_load_failure_policy":"fail"}
+  - --kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"kv_{{ ternary "producer" "consumer" (eq $p.role "prefill") }}","kv_load_failure_policy":"fail"}
   {{- end }}
   - --kv-events-config={{ $events }}
 env:
