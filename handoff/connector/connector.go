@@ -144,6 +144,7 @@ var connectors = map[string]Connector{
 	"vllm-nixl":      NIXL{},
 	"vllm-nixl-push": NIXLPush{},
 	"vllm-mooncake":  Mooncake{},
+	"vllm-offload":   Offload{},
 
 	"trtllm":           TensorRT{},
 	"trtllm-gen-first": TensorRTGenerationFirst{},

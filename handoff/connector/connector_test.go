@@ -90,7 +90,7 @@ func TestBetween(t *testing.T) {
 
 // Pairs that could not exchange a block are refused where they are chosen, with the reason.
 func TestPairs(t *testing.T) {
-	vllm, trtllm := []string{"vllm-mooncake", "vllm-nixl-push"}, []string{"trtllm", "trtllm-gen-first"}
+	vllm, trtllm := []string{"vllm-mooncake", "vllm-nixl-push", "vllm-offload"}, []string{"trtllm", "trtllm-gen-first"}
 	for _, c := range []struct {
 		name       string
 		connectors []string

@@ -51,7 +51,7 @@ func (s SGLang) Plan(r Round) (Plan, error) {
 	if r.P == nil {
 		return Plan{}, openai.BadRequest("", "decode workers of SGLang take no prompt without a prefill worker's")
 	}
-	host, port := bootstrap(r.P)
+	host, port := sideChannel(r.P, bootstrapPort)
 	edit := func(role pools.Role, w *pools.Worker, rank int) func(*openai.Edit) {
 		return func(e *openai.Edit) {
 			e.SetString("bootstrap_host", urlHost(host))
@@ -142,9 +142,10 @@ func (s SGLang) Abandon(r Round, _ prefill.KV) []upstream.Leg {
 // RepeatAfter is when aborts are sent again: one that overtakes its request finds nothing to abort.
 func (SGLang) RepeatAfter() time.Duration { return 250 * time.Millisecond }
 
-// bootstrap is where decode reaches prefill's bootstrap server, or its side channel. A loopback address is prefill's own view of itself.
-func bootstrap(p *pools.Worker) (host string, port int) {
-	host, port = transferHost(p), bootstrapPort
+// sideChannel is where decode reaches prefill's bootstrap server or side channel, at port where its record names none. A loopback
+// address is prefill's own view of itself.
+func sideChannel(p *pools.Worker, port int) (host string, _ int) {
+	host = transferHost(p)
 	if _, text, err := net.SplitHostPort(p.Transfer); err == nil {
 		if n, err := strconv.Atoi(text); err == nil {
 			port = n

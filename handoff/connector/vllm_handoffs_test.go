@@ -27,7 +27,7 @@ const pushed = `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block
 // What prefill and decode carry so that they find each other, byte for byte: decode's leg has nothing of it before prefill has
 // answered. A retry of decode is known to prefill's engine as the round that prefilled.
 func TestVLLMHandOffs(t *testing.T) {
-	const xfer = `"transfer_id":"xfer-4611686018427387905"`
+	const xfer, request = `"transfer_id":"xfer-4611686018427387905"`, `"kv_request_id":"xfer-4611686018427387905"`
 	const pulls = `{"do_remote_decode":false,"do_remote_prefill":true,` + xfer + `,"remote_engine_id":"e_dp1","remote_bootstrap_addr":"http://10.0.0.1:8998"}`
 	for name, c := range map[string]struct {
 		connector                Connector
@@ -43,6 +43,10 @@ func TestVLLMHandOffs(t *testing.T) {
 		"pull": {
 			NIXL{}, string(prefillParams), goodParams, goodParams, 30 * time.Second, "0123456789abcdef-2",
 			[]string{`release at d2: {"model":"tandem-release","prompt":"-","max_tokens":1,"kv_transfer_params":` + goodParams + `}`},
+		},
+		"offload": { // the forms of https://docs.vllm.ai/en/v0.32.0/features/kv_offloading_usage/, of the rank's own port
+			Offload{}, `{"remote_decoder":{` + request + `}}`, `null`, `{"remote_prefiller":{` + request + `,"remote_host":"10.0.0.1","remote_port":8999}}`,
+			time.Minute, "0123456789abcdef-2", nil,
 		},
 		"push": {NIXLPush{}, string(prefillParams), pushed, pushed, 30 * time.Second, "0123456789abcdef-1", nil},
 	} {
@@ -83,6 +87,7 @@ func TestVLLMHandOffsThatAreNone(t *testing.T) {
 		"push without params":   {NIXLPush{}, `{"choices":[]}`},
 		"mooncake's abort":      {Mooncake{}, `{"choices":[{"index":0,"text":"","finish_reason":"abort"}]}`},
 		"mooncake's nothing":    {Mooncake{}, ``},
+		"offload's abort":       {Offload{}, `{"choices":[{"index":0,"text":"","finish_reason":"abort"}]}`},
 	} {
 		_, _, err := c.connector.OnPrefill(r, prefill.ReadAnswer([]byte(c.answer)), time.Now())
 		assert.Error(t, err, name)
@@ -93,6 +98,8 @@ func TestVLLMHandOffsThatAreNone(t *testing.T) {
 	assert.Contains(t, string(kv.Params), `"remote_host":"10.0.0.1"`)
 	r.P.Address, r.P.Transfer = "http://10.0.0.5:8000", "localhost:9000"
 	assert.Contains(t, string(took(t, Mooncake{}, r, `{"choices":[]}`, time.Now()).Params), `"http://10.0.0.5:9000"`)
+	r.P.Transfer = ""
+	assert.Contains(t, string(took(t, Offload{}, r, `{"choices":[]}`, time.Now()).Params), `"remote_host":"10.0.0.5","remote_port":5711}`)
 }
 
 // Through a store nothing is handed over: prefill's leg is one token, decode's is the client's, and nothing is to be freed.

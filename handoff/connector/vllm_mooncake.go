@@ -58,7 +58,7 @@ func mooncakeDecode(r Round) []byte {
 	params, _ := openai.NewEdit([]byte(`{"do_remote_decode":false,"do_remote_prefill":true}`))
 	params.SetString("transfer_id", transferID(r))
 	params.SetString("remote_engine_id", r.P.TransferIDs[r.PRank])
-	host, port := bootstrap(r.P)
+	host, port := sideChannel(r.P, bootstrapPort)
 	params.SetString("remote_bootstrap_addr", "http://"+net.JoinHostPort(host, strconv.Itoa(port)))
 	return params.Bytes()
 }

@@ -44,20 +44,22 @@ var prefillParams = []byte(`{"do_remote_decode":true,"do_remote_prefill":false,`
 func (NIXL) Pairs(p, d *pools.Worker) error { return sameRelease(p, d) }
 
 // Plan edits the body into the two legs, or the decode leg of staged KV.
-func (NIXL) Plan(r Round) (Plan, error) {
+func (NIXL) Plan(r Round) (Plan, error) { return vllmPlan(r, prefillParams) }
+
+// vllmPlan has prefill keep the blocks as params say.
+func vllmPlan(r Round, params []byte) (plan Plan, err error) {
+	plan.Order = PrefillFirst
 	if r.Slice > 0 {
-		return Plan{Order: PrefillFirst, Prefill: vllmSlice(r)}, nil
+		plan.Prefill = vllmSlice(r)
+		return plan, nil
 	}
-	if r.DecodeLater {
-		prefill, err := vllmPrefill(r, []byte(prefillParams))
-		return Plan{Order: PrefillFirst, Prefill: prefill}, err
+	if !r.DecodeLater {
+		plan.Decode, err = leg(r, pools.Decode, nil)
 	}
-	decode, err := leg(r, pools.Decode, nil)
-	if err != nil || r.P == nil {
-		return Plan{Order: PrefillFirst, Decode: decode}, err
+	if err == nil && r.P != nil {
+		plan.Prefill, err = vllmPrefill(r, params)
 	}
-	prefill, err := vllmPrefill(r, prefillParams)
-	return Plan{Order: PrefillFirst, Prefill: prefill, Decode: decode}, err
+	return plan, err
 }
 
 // DecodeLater: decode's engine comes for the blocks, wherever it is.

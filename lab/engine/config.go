@@ -23,8 +23,8 @@ type Config struct {
 	// KV events follow it. Default: a recent one.
 	EngineVersion string `flag:"engine-version" help:"The release of the engine to imitate: fields, refusals and the form of KV events follow it. Empty for a recent one."`
 	// Connector is the hand-off protocol, by the gateway's name of it, where the engine
-	// has several: for vLLM "vllm-nixl" (the default), "vllm-nixl-push" or
-	// "vllm-mooncake".
+	// has several: for vLLM "vllm-nixl" (the default), "vllm-nixl-push",
+	// "vllm-mooncake" or "vllm-offload".
 	Connector string `flag:"connector" help:"The protocol of KV hand-offs, by the name that it has among the gateway's connectors, as registered. Empty for the engine's own."`
 	// Model is the one model name that the engine serves. Default "tandem-sim".
 	Model string
@@ -93,7 +93,8 @@ type Config struct {
 
 	// AbortTimeout is how long one half of a rendezvous waits for the other
 	// (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT; SGLang's bootstrap and waiting timeouts,
-	// 300 s by default; TensorRT-LLM's kv_transfer_timeout_ms, 60 s). Default 480 s.
+	// 300 s by default; TensorRT-LLM's kv_transfer_timeout_ms and the p2p tier's
+	// unbound_store_timeout_s, 60 s). Default 480 s.
 	AbortTimeout time.Duration
 
 	// The fields below are the shell's; a bare Core ignores them.
@@ -258,6 +259,9 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.HeartbeatInterval, 5*time.Second)
 	if c.Engine == "vllm" && c.HashSeed == 0 && c.Store == "" && len(numbers(c.EngineVersion)) > 1 && slices.Compare(numbers(c.EngineVersion), []int{0, 29, 0}) < 0 {
 		c.HashSeed = xxh3.HashString(c.Incarnation) // each process draws its own, until 0.29.0
+	}
+	if c.Connector == "vllm-offload" { // unbound_store_timeout_s
+		orNumber(&c.AbortTimeout, 60*time.Second)
 	}
 	if c.Engine == "trtllm" {
 		orNumber(&c.AbortTimeout, 60*time.Second)

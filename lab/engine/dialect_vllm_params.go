@@ -10,13 +10,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 // kvParams is kv_transfer_params as vLLM's connectors read and write it: the
-// NixlConnector (nixl/pull_scheduler.py), the NixlPushConnector and the
-// MooncakeConnector (mooncake/mooncake_connector.py).
+// NixlConnector (nixl/pull_scheduler.py), the NixlPushConnector, the
+// MooncakeConnector (mooncake/mooncake_connector.py) and the
+// OffloadingConnector's p2p tier (v1/kv_offload/tiering/p2p/manager.py).
 type kvParams struct {
 	DoRemotePrefill bool      `json:"do_remote_prefill"`
 	DoRemoteDecode  bool      `json:"do_remote_decode"`
@@ -33,6 +35,16 @@ type kvParams struct {
 
 	TransferID string `json:"transfer_id,omitempty"`           // Mooncake's
 	Bootstrap  string `json:"remote_bootstrap_addr,omitempty"` // Mooncake's: http://HOST:PORT
+
+	Decoder   peer `json:"remote_decoder,omitzero"`   // the p2p tier's
+	Prefiller peer `json:"remote_prefiller,omitzero"` // the p2p tier's
+}
+
+// peer is what the p2p tier is given of the other engine.
+type peer struct {
+	ID   string `json:"kv_request_id"`
+	Host string `json:"remote_host"` // with the port, of a prefiller
+	Port int    `json:"remote_port"`
 }
 
 // vllmConnector is one of vLLM's connectors, as --kv-transfer-config chooses it.
@@ -59,6 +71,7 @@ var vllmConnectors = map[string]vllmConnector{
 	"vllm-nixl":      nixlPull{},
 	"vllm-nixl-push": nixlPush{},
 	"vllm-mooncake":  mooncake{},
+	"vllm-offload":   offload{},
 }
 
 // nixlPull is NixlConnector: decode pulls named blocks under a lease.
@@ -153,6 +166,31 @@ func (mooncake) enforcesRoles() bool { return true }
 // a request that was refused left them where they were (vLLM #50425).
 func (mooncake) frees() bool { return true }
 
+// offload is OffloadingConnector with a p2p tier: decode asks prefill for the blocks of an id that both legs have, and
+// computes what does not come. The real one holds them in the host's memory, prefill's and decode's; here it is the cache's.
+type offload struct{ mooncake }
+
+// offloadPatience is how long decode waits for the blocks (_LOAD_TIMEOUT_S of session/client.py).
+const offloadPatience = 30 * time.Second
+
+// read takes the keys that the tier has of its own. A source that lacks something is none (_parse_source).
+func (offload) read(p *kvParams) {
+	p.DoRemoteDecode = p.Decoder.ID != ""
+	p.DoRemotePrefill = p.Prefiller.ID != "" && p.Prefiller.Host != "" && p.Prefiller.Port > 0
+}
+
+func (offload) prefill(d *vllm, _ *call, p *kvParams) (Hold, bool) {
+	return Hold{Shared: p.Decoder.ID, For: d.s.cfg.AbortTimeout}, true
+}
+
+func (offload) decode(_ *vllm, _ *call, p *kvParams) (r Remote, missing []string) {
+	from := p.Prefiller
+	return Remote{RequestID: from.ID, Host: from.Host, Port: from.Port, Shared: true, Patience: offloadPatience, Recomputes: true}, nil
+}
+
+func (offload) enforcesRoles() bool { return false }
+func (offload) frees() bool         { return false }
+
 // query is Mooncake's bootstrap server: which engine has which rank.
 func (d *vllm) query(w http.ResponseWriter, _ *http.Request) {
 	type entry struct {
@@ -212,6 +250,9 @@ func (d *vllm) handOff(c *call, _ *http.Request, f *fields) *apiError {
 			return nil
 		}
 		return newError(http.StatusInternalServerError, "", "invalid kv_transfer_params")
+	}
+	if o, is := d.connector.(offload); is {
+		o.read(&p)
 	}
 	var wrong error
 	switch {

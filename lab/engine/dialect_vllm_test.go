@@ -52,6 +52,9 @@ func legsOf(connector string) (p, d map[string]any) {
 	case "vllm-mooncake":
 		return map[string]any{"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": "xfer-1"},
 			map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "transfer_id": "xfer-1", "remote_engine_id": "p/1", "remote_bootstrap_addr": "http://p-kv:5600"}
+	case "vllm-offload":
+		return map[string]any{"remote_decoder": map[string]any{"kv_request_id": "xfer-1"}},
+			map[string]any{"remote_prefiller": map[string]any{"kv_request_id": "xfer-1", "remote_host": "p-kv", "remote_port": 5600}}
 	default:
 		return map[string]any{"do_remote_decode": true, "do_remote_prefill": false},
 			map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "remote_engine_id": "p/1", "remote_request_id": "a", "remote_host": "p-kv", "remote_port": 5600, "tp_size": 1, "pp_size": 1}
@@ -70,6 +73,9 @@ type handOff struct {
 func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 	const hangs = time.Hour
 	prompt := ids(1, 100)
+	source := func(field string, value any) func(h *handOff) { // of what vllm-offload's decode fetches
+		return func(h *handOff) { h.d["remote_prefiller"].(map[string]any)[field] = value }
+	}
 	type row struct {
 		connector, name string
 		spoil           func(h *handOff)
@@ -89,6 +95,13 @@ func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 		{"vllm-mooncake", "prefill runs as decode", func(h *handOff) { h.p["do_remote_decode"], h.p["do_remote_prefill"] = false, true }, 500, 0, "p", 0},
 		{"vllm-mooncake", "decode runs as prefill", func(h *handOff) { h.d["do_remote_decode"], h.d["do_remote_prefill"] = true, false }, 500, 0, "d", 480 * time.Second},
 		{"vllm-mooncake", "refused before the core", func(h *handOff) { h.model = "unknown" }, 404, 0, "", 0},
+		{"vllm-offload", "no id in prefill", func(h *handOff) { delete(h.p, "remote_decoder") }, 200, 30 * time.Second, "", 0},
+		{"vllm-offload", "another id in prefill", func(h *handOff) { h.p["remote_decoder"] = map[string]any{"kv_request_id": "xfer-2"} }, 200, 30 * time.Second, "", time.Minute},
+		{"vllm-offload", "nothing listens", source("remote_port", 5601), 200, 30 * time.Second, "", time.Minute},
+		{"vllm-offload", "no id", source("kv_request_id", ""), 200, 0, "", time.Minute},
+		{"vllm-offload", "no host", source("remote_host", nil), 200, 0, "", time.Minute},
+		{"vllm-offload", "no port", source("remote_port", nil), 200, 0, "", time.Minute},
+		{"vllm-offload", "refused before the core", func(h *handOff) { h.model = "unknown" }, 404, 0, "", time.Minute},
 		{"vllm-nixl", "refused before the core", func(h *handOff) { h.model = "unknown" }, 404, 0, "", 0},
 		{"vllm-nixl-push", "refused before the core", func(h *handOff) { h.model = "unknown" }, 404, 0, "", 30 * time.Second},
 	}

@@ -88,12 +88,14 @@ type Remote struct {
 	// its KV has come or its load has failed), 30 s for SGLang, whose prefill is asked to confirm that it writes no more
 	// (SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT). 0: not at all.
 	Lingers time.Duration
+	// Recomputes: blocks that do not come are computed here instead.
+	Recomputes bool
 	// Drained is, in a release, the sequence whose blocks are freed with the producer's answer.
 	Drained string
 	// Registered is how long prefill's engine knows of a Shared request; 0 for Patience.
 	Registered time.Duration
 	// Patience is how long a sequence with its blocks allocated waits for the
-	// producer's answer; after that it ends with LoadFailed and ErrNoPrefill. 0 is for ever.
+	// producer's answer; after that it ends with LoadFailed and ErrNoPrefill, or Recomputes. 0 is for ever.
 	Patience time.Duration
 }
 

@@ -155,11 +155,16 @@ func (c *Core) reserve(s *sequence, n int) bool {
 func (c *Core) preempt(s *sequence) {
 	c.running[len(c.running)-1] = nil
 	c.running = c.running[:len(c.running)-1]
+	c.again(s)
+	c.stats.Preemptions++
+}
+
+// again has a sequence that is in no list wait for its turn, as the next one, with nothing computed.
+func (c *Core) again(s *sequence) {
 	c.cache.release(s.blocks)
 	s.blocks = s.blocks[:0]
 	s.computed, s.indexed, s.phase = 0, 0, waiting
 	c.waiting.pushFront(s)
-	c.stats.Preemptions++
 }
 
 // duration is what the batch takes at speed 1. A single token behind all that

@@ -25,6 +25,9 @@ const (
 	pathMeet      = "/kv/meet"
 )
 
+// errUnreachable: nothing listens where the producer should be.
+var errUnreachable = errors.New("engine: the producer cannot be reached")
+
 // maxSideBytes bounds a message: the block ids of a whole cache fit.
 const maxSideBytes = 8 << 20
 
@@ -195,9 +198,10 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 	err := s.tell(ctx, limit, f.Remote, path, sideMessage{
 		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PageTokens: f.Remote.PageTokens, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
 	}, &answer)
-	if f.Remote.Registered > 0 && errors.Is(err, ErrNoPrefill) || f.Remote.Shared && f.Remote.Lingers == Endless && errors.Is(err, ErrBrokeOff) {
+	if f.Remote.Registered > 0 && errors.Is(err, ErrNoPrefill) || f.Remote.Shared && f.Remote.Lingers == Endless && errors.Is(err, ErrBrokeOff) ||
+		f.Remote.Recomputes && errors.Is(err, errUnreachable) {
 		// The registration is forgotten, or prefill has died, which neither NIXL's notifications nor Mooncake's ZMQ socket
-		// reports: the request still waits.
+		// reports: the request still waits. The p2p tier waits for a handshake as long as for blocks (VLLM_P2P_HANDSHAKE_TIMEOUT_S).
 		return
 	}
 	s.mu.Lock()
@@ -254,7 +258,7 @@ func (s *Server) tell(ctx context.Context, limit time.Duration, r Remote, path s
 	resp, err := s.client.Do(req)
 	if err != nil {
 		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-			return fmt.Errorf("engine: the producer cannot be reached: %w", err)
+			return fmt.Errorf("%w: %w", errUnreachable, err)
 		}
 		return fmt.Errorf("%w: %w", ErrBrokeOff, err)
 	}

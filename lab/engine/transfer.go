@@ -111,7 +111,7 @@ func (c *Core) Fetched(id string, wait time.Duration, now time.Time) {
 }
 
 // FetchFailed ends a fetching sequence: its blocks cannot be pulled. (This is
-// vLLM's kv_load_failure_policy "fail", its default.)
+// vLLM's kv_load_failure_policy "fail", its default.) One that Recomputes waits for its turn again.
 func (c *Core) FetchFailed(id string, err error) {
 	s, ok := c.seqs[id]
 	switch {
@@ -123,6 +123,11 @@ func (c *Core) FetchFailed(id string, err error) {
 		}
 	case s.gone:
 		c.bury(s)
+	case s.Remote.Recomputes:
+		c.drop(s)
+		c.stats.FailedLoads++
+		c.letGo(s)
+		c.again(s)
 	default:
 		c.fail(s, err)
 	}

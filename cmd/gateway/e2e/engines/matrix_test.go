@@ -99,6 +99,7 @@ var pairings = []pairing{
 	{connector: "vllm-multi", engine: "vllm", waits: leased, moves: true, malform: without("remote_block_ids")},
 	{connector: "vllm-nixl-push", engine: "vllm", waits: leased, moves: true, keeps: restarted, malform: without("remote_block_ids")},
 	{connector: "vllm-mooncake", engine: "vllm", waits: awaiting, moves: true},
+	{connector: "vllm-offload", engine: "vllm", waits: []wait{{"until its engine's time-out, 60 s", time.Minute}}},
 	{connector: "lmcache", engine: "vllm", apart: true},
 	{
 		connector: "sglang", engine: "sglang", together: true,

@@ -17,7 +17,7 @@ import (
 // A client that leaves frees both engines, in every phase and with every connector; what is being transferred, at its end or
 // its lease's.
 func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
-	for _, name := range []string{"vllm-nixl", "vllm-nixl-push", "vllm-mooncake"} { // vllm-multi releases as vllm-nixl does
+	for _, name := range []string{"vllm-nixl", "vllm-nixl-push", "vllm-mooncake", "vllm-offload"} { // vllm-multi releases as vllm-nixl does
 		for _, c := range []struct {
 			phase   string
 			options fleet.Options
