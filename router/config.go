@@ -60,6 +60,9 @@ type Config struct {
 	DefaultMaxBatchedTokens int `default:"8192" range:"1.."`
 	// Room demands that a worker has blocks and a sequence left for the request.
 	Room bool `default:"true"`
+	// RestOnly has an overlap count with workers that fetch the rest of a prompt alone ([pools.Worker.FetchesRest]), and as blocks
+	// that they need not take in.
+	RestOnly bool
 	// Parity is when events that answers contradict are not believed; its zero value
 	// compares nothing. It needs Predictions to fall back to.
 	Parity overlap.ParityConfig
@@ -114,8 +117,8 @@ func DefaultConfig() Config { return setting.Default[Config]() }
 
 // For returns c for a pool of the given role. Prefill workers are chosen for overlap and hold a request only until
 // their answer, so their blocks are not tracked and room is not demanded. Decode workers are chosen for load: prompt
-// tokens are not tracked and overlap does not count, which leaves the active blocks as the cost. A pool of both keeps
-// all of it.
+// tokens are not tracked and overlap counts only where it spares blocks of a hand-off, which leaves the active blocks as
+// the cost. A pool of both keeps all of it.
 func (c Config) For(role pools.Role) Config {
 	switch role {
 	case pools.Prefill:
@@ -123,7 +126,7 @@ func (c Config) For(role pools.Role) Config {
 		c.Credit.ActiveRequests = 0
 		c.Room = false
 	case pools.Decode:
-		c.OverlapWeight = 0
+		c.RestOnly, c.OverlapWeight = c.OverlapWeight > 0, 0
 		c.TrackPrefillTokens = false
 		c.QueueThreshold = -1
 		c.Predictions, c.PredictedTTL = index.PredictorConfig{}, 0
@@ -152,8 +155,8 @@ func (c *Config) ignoresOverlap() bool { return c.OverlapWeight == 0 && !c.Track
 // sources is what c says of the sources of overlaps.
 func (c *Config) sources() overlap.Config {
 	o := overlap.Config{
-		Ignored: c.ignoresOverlap(), Events: c.KVEvents, RemoteIndex: c.RemoteIndex, Predictions: c.Predictions,
-		Parity: c.Parity, OnMarking: c.OnMarking, EngineBlock: c.EngineBlock,
+		Ignored: c.ignoresOverlap() && !c.RestOnly, RestOnly: c.RestOnly, Events: c.KVEvents, RemoteIndex: c.RemoteIndex,
+		Predictions: c.Predictions, Parity: c.Parity, OnMarking: c.OnMarking, EngineBlock: c.EngineBlock,
 	}
 	if c.PredictedTTL > 0 {
 		o.Recent = c.Predictions

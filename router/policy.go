@@ -194,6 +194,8 @@ type candidate struct {
 	Load    load.Account // what is booked on it, this request not included
 	// Reused is how many leading blocks of the prompt requests booked on it hold already: they take no more room.
 	Reused int
+	// Spared is how many leading blocks a decode worker has cached, so that a hand-off need not bring them; see [Config.RestOnly].
+	Spared int
 	// Host, Disk and Shared are the blocks that slower tiers of its cache add to Overlap, Shared being a store that
 	// several workers reach; 0 unless the pool's cost is "credit". All four together are at most ISL / block size.
 	Host, Disk, Shared int32

@@ -26,8 +26,9 @@ func init() {
 //
 // where potential_prefill_blocks are the tokens to compute before this request's first one, those booked by others
 // and its own uncached ones, in blocks; and potential_active_blocks the booked blocks and the request's own, those
-// counted once that requests booked on the worker share with it. With [Config.Cost] "credit" the cost is that of
-// [Credit]. A request may override the weights, and prefer workers by their taints.
+// counted once that requests booked on the worker share with it, and those not that a hand-off need not bring
+// ([Config.RestOnly]). With [Config.Cost] "credit" the cost is that of [Credit]. A request may override the weights, and
+// prefer workers by their taints.
 type pricing struct {
 	credit       bool    // the cost credit, by w; else classic, by weight
 	trackPrefill bool    // booked prefill tokens count
@@ -212,7 +213,7 @@ func (p *pricing) active(c *candidate) float64 {
 	if !p.trackActive {
 		return 0
 	}
-	own := p.blocks - c.Reused
+	own := p.blocks - max(c.Reused, c.Spared)
 	if c.Load.Faded != 0 {
 		return c.Load.Weight() + float64(own)
 	}

@@ -2,7 +2,12 @@ package router
 
 func init() {
 	register("lmetric", "least prompt to compute times requests in flight; knows what is cached where, and has no weights to tune",
-		func(Config) policy { return byCost(lmetric) })
+		func(c Config) policy {
+			if c.ignoresOverlap() {
+				return byCost(inFlight)
+			}
+			return byCost(lmetric)
+		})
 }
 
 // lmetric is the product of what a worker has yet to compute and how many it serves:

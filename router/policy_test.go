@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/load"
 )
 
@@ -250,6 +251,49 @@ func TestConfigValidate(t *testing.T) {
 			c.want = "<nil>"
 		}
 		assert.Contains(t, got, c.want, "%s", c.name)
+	}
+}
+
+// A decode worker that fetches only the rest of a prompt is the better one by the blocks that it has, whatever the mode's cost: SGLang's
+// prefill sends what is behind decode_prefix_len, and decode allocates room for that (pop_preallocated in 0.5.23's
+// srt/disaggregation/decode.py). It takes no more load for it than that, and other workers' caches do not count.
+func TestDecodeFetchesTheRest(t *testing.T) {
+	prompt := chain(1, 8)
+	for _, c := range []struct {
+		name          string
+		cost          string
+		weight        float64
+		rest          bool
+		held          int // leading blocks that a has
+		booked        int // blocks of others on a
+		want          string
+		overlap       int
+		blocks, other float64 // the costs of a and b
+	}{
+		{"it has all", Classic, 1, true, 8, 0, "a", 8, 0, 8},
+		{"the credit's cost", Credited, 1, true, 8, 0, "a", 8, 0, 8},
+		{"and others", Classic, 1, true, 6, 5, "a", 6, 7, 8},
+		{"more others than it has", Classic, 1, true, 6, 7, "b", 0, 9, 8},
+		{"it fetches all", Classic, 1, false, 8, 1, "b", 0, 9, 8},
+		{"overlaps are ignored", Classic, 0, true, 8, 1, "b", 0, 9, 8},
+	} {
+		cfg := DefaultConfig()
+		cfg.Cost, cfg.OverlapWeight = c.cost, c.weight
+		idx := index.New(index.Config{})
+		a, b := worker("a", 0, 0, 0), worker("b", 0, 0, 0)
+		a.FetchesRest, b.FetchesRest = c.rest, c.rest
+		idx.Store(idx.Owner("a", 0), index.Device, prompt[:c.held])
+		r, p := newRouter(t, cfg.For(pools.Decode), idx), poolOf(pools.Decode, a, b)
+		if c.booked > 0 {
+			reserve(t, r, poolOf(pools.Decode, a), Request{ID: "others", ISL: c.booked * 16, Hashes: chain(2, c.booked)}, noon)
+		}
+		why := pick(t, r, p, Request{ID: "r", ISL: 8 * 16, Hashes: prompt, Explain: true}, noon)
+		costs := map[string]float64{}
+		for _, term := range why.Terms {
+			costs[term.Worker] = term.Cost
+		}
+		assert.True(t, why.Worker.ID == c.want && why.Overlap == c.overlap && costs["a"] == c.blocks && costs["b"] == c.other,
+			"%s: %s for an overlap of %d, at %v", c.name, why.Worker.ID, why.Overlap, costs)
 	}
 }
 

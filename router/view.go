@@ -26,6 +26,7 @@ type view struct {
 	overlaps  *overlap.Slots   // the same for the sources of overlaps
 	roomiest  int              // the largest of the slots' limits of blocks
 	steady    bool             // every slot stands
+	restOnly  bool             // the pool's overlaps spare hand-offs
 	first     map[uint64]int32 // each worker's first slot, by the hash of its id; nil where no session is bound
 }
 
@@ -70,7 +71,7 @@ func (v *view) eligible(s *slot, now time.Time) bool {
 // view works out the view of p.
 func (k *core) view(p *pools.Pool) *view {
 	k.views++
-	v := &view{pool: p, number: k.views, seed: xxh3.HashStringSeed(p.Name(), k.cfg.Seed), blockSize: 1, steady: true}
+	v := &view{pool: p, number: k.views, seed: xxh3.HashStringSeed(p.Name(), k.cfg.Seed), blockSize: 1, steady: true, restOnly: k.cfg.RestOnly}
 	v.overlaps = k.sources.Bind(p)
 	k.book.Prune(func(worker string) bool {
 		_, stays := p.Member(worker)
@@ -242,7 +243,10 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		w.Predicted = int32(w.Overlap - min(int(reported[i]), cached))
 		w.Load = page.Account
 		w.Load.PrefillTokens = prefill
-		w.Reused = reused
+		w.Reused, w.Spared = reused, 0
+		if v.restOnly {
+			w.Spared = w.Overlap
+		}
 		if w.Left, w.Delays = 0, 0; c.query.late {
 			w.Left = page.Left(now)
 			if c.planned != nil {

@@ -57,8 +57,10 @@ type Config struct {
 	// full attention. 0 is none.
 	SlidingWindow int
 	// NoPrefixCache has no block used again, and none announced: SGLang's decode mode
-	// without --disaggregation-decode-enable-radix-cache.
+	// without DecodeRadixCache.
 	NoPrefixCache bool
+	// DecodeRadixCache is SGLang's --disaggregation-decode-enable-radix-cache: prefill sends what it lacks.
+	DecodeRadixCache bool
 	// HashSeed starts every chain of block hashes. Hashes mean nothing outside
 	// of the engine; two seeds prove that no reader relies on them. Default 0.
 	HashSeed uint64
@@ -271,7 +273,7 @@ func (c Config) withDefaults() Config {
 		orNumber(&c.AbortTimeout, sglangTimeout)
 		orNumber(&c.NoticeAfter, sglangNotice)
 		orNumber(&c.CrashSilence, 5*time.Second)
-		c.NoPrefixCache = c.NoPrefixCache || c.Role == "decode"
+		c.NoPrefixCache = c.NoPrefixCache || c.Role == "decode" && !c.DecodeRadixCache
 	}
 	orNumber(&c.AbortTimeout, 480*time.Second)
 	orNumber(&c.CallTimeout, 5*time.Second)

@@ -46,7 +46,8 @@ func (d *sglang) serverInfo(w http.ResponseWriter, r *http.Request) {
 		"tp_size": 1, "dp_size": 1, "attn_dp_size": 1, "enable_dp_attention": false, "dcp_size": 1, "pp_size": 1, "page_size": c.BlockSize, "context_length": c.ContextLength,
 		"max_total_num_tokens": c.TotalKVBlocks * c.BlockSize, "max_running_requests": c.MaxNumSeqs, "chunked_prefill_size": c.MaxNumBatchedTokens,
 		"max_queued_requests": nil, "disaggregation_mode": d.mode(), "disaggregation_bootstrap_port": c.TransferPort, "disaggregation_transfer_backend": "mooncake",
-		"enable_cache_report": !c.NoCacheReport, "enable_priority_scheduling": false, "kv_events": nil,
+		"disaggregation_decode_enable_radix_cache": c.DecodeRadixCache,
+		"enable_cache_report":                      !c.NoCacheReport, "enable_priority_scheduling": false, "kv_events": nil,
 		"internal_states": []map[string]any{{"effective_max_running_requests_per_dp": c.MaxNumSeqs}},
 	}
 	if c.MaxQueued > 0 {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -43,6 +44,26 @@ func (b *bench) both(path string, p, d map[string]any) (heads [2]int, bodies [2]
 	heads[1], bodies[1] = status, string(raw)
 	<-done
 	return heads, bodies
+}
+
+// With a prefix cache decode takes in what that lacks, without one all of it (pop_preallocated in 0.5.23's srt/disaggregation/decode.py).
+func TestSGLangDecodeFetchesTheRest(t *testing.T) {
+	for cached, want := range map[bool]uint64{false: 200, true: 100} {
+		bubble(t, func(t *testing.T, b *bench) {
+			_, d := sglangPair(b, func(c *Config) { c.BlockSize, c.DecodeRadixCache = 10, cached })
+			for room, n := range []int{100, 200} {
+				before := d.core.Stats().ExternalHits
+				leg := body(ids(1, n), 1, rendezvous(room+1)...)
+				heads, bodies := b.both(completions, leg, leg)
+				assert.Equal(t, [2]int{200, 200}, heads, bodies)
+				if n == 200 {
+					assert.Equal(t, want, d.core.Stats().ExternalHits-before, "a cache: %v", cached)
+				}
+			}
+			_, info := b.get("d", "/server_info")
+			assert.Contains(t, string(info), fmt.Sprintf(`"disaggregation_decode_enable_radix_cache":%v,`, cached))
+		})
+	}
 }
 
 // Of an IPv6 address decode makes a URL only where it stands in brackets, as releases before NetworkAddress do.

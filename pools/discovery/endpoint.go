@@ -56,12 +56,8 @@ var options = []option{
 	{"taints", "taints", text(func(w *pools.Worker, s string) {
 		w.Taints = strings.FieldsFunc(s, func(r rune) bool { return r == ';' || r == ' ' })
 	})},
-	{"prioritizes", "prioritizes", func(w *pools.Worker, s string) (err error) {
-		if w.Prioritizes, err = strconv.ParseBool(s); err != nil {
-			return errors.New("must be true or false")
-		}
-		return nil
-	}},
+	{"prioritizes", "prioritizes", yes(func(w *pools.Worker) *bool { return &w.Prioritizes })},
+	{"fetches-rest", "fetches_rest", yes(func(w *pools.Worker) *bool { return &w.FetchesRest })},
 	{"model-input", "model_input", text(func(w *pools.Worker, s string) { w.ModelInput = s })},
 	{"transfer", "transfer_endpoint", text(func(w *pools.Worker, s string) { w.Transfer = s })},
 	{"transfer-ids", "transfer_ids", text(func(w *pools.Worker, s string) {
@@ -84,6 +80,15 @@ func text(set func(w *pools.Worker, s string)) func(*pools.Worker, string) error
 			return errors.New("is empty: leave it out to have the worker asked")
 		}
 		set(w, s)
+		return nil
+	}
+}
+
+func yes(field func(w *pools.Worker) *bool) func(*pools.Worker, string) error {
+	return func(w *pools.Worker, s string) (err error) {
+		if *field(w), err = strconv.ParseBool(s); err != nil {
+			return errors.New("must be true or false")
+		}
 		return nil
 	}
 }

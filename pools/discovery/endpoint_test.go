@@ -33,10 +33,10 @@ func TestParseEndpoint(t *testing.T) {
 			},
 		},
 		{
-			pools.Prefill, "http://h:1,connector=vllm-nixl-push,transfer=h:5600,transfer-ids=e_dp0;e_dp1,tensor-parallel=4,pipeline-parallel=2,prioritizes=true",
+			pools.Prefill, "http://h:1,connector=vllm-nixl-push,transfer=h:5600,transfer-ids=e_dp0;e_dp1,tensor-parallel=4,pipeline-parallel=2,prioritizes=true,fetches-rest=true",
 			pools.Worker{
 				ID: "h-1", Role: pools.Prefill, Address: "http://h:1", Connector: "vllm-nixl-push", Transfer: "h:5600",
-				TransferIDs: []string{"e_dp0", "e_dp1"}, TensorParallel: 4, PipelineParallel: 2, Prioritizes: true,
+				TransferIDs: []string{"e_dp0", "e_dp1"}, TensorParallel: 4, PipelineParallel: 2, Prioritizes: true, FetchesRest: true,
 			},
 		},
 	} {

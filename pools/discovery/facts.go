@@ -39,6 +39,7 @@ type facts struct {
 	bootstrapAt     string // HOST:PORT of Mooncake's bootstrap server
 	engineIDs       string // by rank, a line each, as that reports them
 	prioritizes     bool   // it schedules by priority, the higher first
+	fetchesRest     bool   // of SGLang's decode mode
 	version         string // the engine's release
 	contextEndpoint string // of TensorRT-LLM, tcp://HOST:PORT, where generation workers ask about contexts
 	contextRank     int    // the data-parallel rank that it belongs to
@@ -84,7 +85,7 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	w.ContextLength = cmp.Or(given.ContextLength, f.contextTokens)
 	w.DataParallelRanks = cmp.Or(given.DataParallelRanks, f.ranks)
 	w.ModelInput = cmp.Or(given.ModelInput, "text")
-	w.Prioritizes = given.Prioritizes || f.prioritizes
+	w.Prioritizes, w.FetchesRest = given.Prioritizes || f.prioritizes, given.FetchesRest || f.fetchesRest
 	if u, err := url.Parse(w.Address); err == nil && f.bootstrapPort > 0 {
 		w.Transfer = cmp.Or(given.Transfer, net.JoinHostPort(u.Hostname(), strconv.Itoa(f.bootstrapPort)))
 	}
@@ -255,6 +256,9 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 	var priority, lowFirst bool // each is false when it is another type
 	_, _ = json.Unmarshal(fields["enable_priority_scheduling"], &priority), json.Unmarshal(fields["schedule_low_priority_values_first"], &lowFirst)
 	f.prioritizes = priority && !lowFirst
+	if f.disaggregatesAs == "decode" {
+		_ = json.Unmarshal(fields["disaggregation_decode_enable_radix_cache"], &f.fetchesRest)
+	}
 	f.readVersion(body)
 	f.kv = readKVEvents(fields["kv_events"])
 	f.pageTokens = number("page_size")

@@ -204,6 +204,7 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 	r := pools.Worker{Model: "m", Engine: "trtllm", BlockSize: 32}
 	with := func(w pools.Worker, change func(w *pools.Worker)) pools.Worker { change(&w); return w }
 	const port, priority = `"disaggregation_bootstrap_port":9001,`, `"enable_priority_scheduling":true,"schedule_low_priority_values_first":`
+	const radix = `"disaggregation_decode_enable_radix_cache":true,` // as server_info of 0.5.23 spells it (../shared/vectors/sglang-0.5.23)
 	names := func(data string) map[string]string { return map[string]string{"/v1/models": `{"data":[` + data + `]}`} }
 	old := names(`{"id":"m","owned_by":"sglang"}`)
 	old["/get_server_info"] = `{"page_size":1,"max_total_num_tokens":12800,"max_running_requests":null,"dp_size":4,"disaggregation_mode":"null"}`
@@ -243,6 +244,8 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 		{"sglang's prefill mode", "prefill", "", sglangAs("prefill", port), with(g, func(w *pools.Worker) { w.Transfer = "127.0.0.1:9001" })},
 		{"sglang by priority", "decode", "", sglangAs("decode", priority+"false,"), with(g, func(w *pools.Worker) { w.Prioritizes = true })},
 		{"sglang by priority, the other way", "decode", "", sglangAs("decode", priority+"true,"), g},
+		{"sglang's decode mode with a prefix cache", "decode", "", sglangAs("decode", radix), with(g, func(w *pools.Worker) { w.FetchesRest = true })},
+		{"its prefill mode, which has one anyway", "prefill", "", sglangAs("prefill", radix), g},
 		{"its bootstrap server given", "prefill", ",transfer=10.0.0.9:9002", sglangAs("prefill", port), with(g, func(w *pools.Worker) { w.Transfer = "10.0.0.9:9002" })},
 		{"a bootstrap port of no prefill worker", "decode", "", sglangAs("decode", port), g},
 		{"a bootstrap port that is none", "prefill", "", sglangAs("prefill", `"disaggregation_bootstrap_port":90010,`), g},

@@ -17,6 +17,7 @@ type Slots struct {
 	// By slot, its owner in each source's index; NoOwner where the source knows nothing of it.
 	events, predicted, recent []index.Owner
 	text                      []index.Owner // in that of predictions, for prompts of text
+	counted                   []index.Owner // events, of the slots whose overlap counts
 
 	followed     bool // prompts are looked up in the events' index
 	anyPredicted bool

@@ -114,7 +114,7 @@ func (e events) Add(l *Lookup) {
 		return
 	}
 	e.idx.Match(l.prompt.Hashes, &l.events)
-	l.events.Raise(l.Blocks, l.slots.events)
+	l.events.Raise(l.Blocks, l.slots.counted)
 	l.matched = true
 }
 

@@ -13,6 +13,7 @@ import (
 // Config of a pool's [Sources].
 type Config struct {
 	Ignored     bool                  // overlaps change no choice: nothing is looked up
+	RestOnly    bool                  // but those that events report of workers that fetch the rest of a prompt alone
 	Events      bool                  // the index is fed by what workers publish. Without it every slot is predicted.
 	RemoteIndex bool                  // prompts come with a remote index's report
 	Predictions index.PredictorConfig // how long and how much is predicted; MaxBlocks 0 predicts nothing
@@ -53,6 +54,9 @@ func New(cfg Config, idx *index.Index) *Sources {
 	}
 	if idx != nil {
 		s.reported = append(s.reported, events{idx})
+	}
+	if cfg.RestOnly {
+		return s
 	}
 	s.reported = append(s.reported, remote{})
 	if cfg.Predictions.MaxBlocks > 0 {
@@ -112,12 +116,16 @@ func (s *Sources) bind(v *Slots, w *pools.Worker, rank int) {
 	if s.recent != nil && s.recents(w, rank) {
 		sent = s.recent.owner(w, rank)
 	}
+	counted, counts := known, !s.cfg.RestOnly || w.FetchesRest
+	if !counts {
+		counted = index.NoOwner
+	}
 	v.ranks = append(v.ranks, Rank{w.ID, rank})
 	v.events, v.predicted = append(v.events, known), append(v.predicted, guess)
-	v.text, v.recent = append(v.text, text), append(v.recent, sent)
+	v.text, v.recent, v.counted = append(v.text, text), append(v.recent, sent), append(v.counted, counted)
 	v.anyPredicted = v.anyPredicted || predicted
 	v.anyRecent = v.anyRecent || sent != index.NoOwner
-	v.followed = v.followed || !predicted || s.compares(w, rank)
+	v.followed = v.followed || !predicted && counts || s.compares(w, rank)
 }
 
 // Current reports whether v is what Bind would return for the same snapshot now.

@@ -169,8 +169,7 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 		for _, word := range words {
 			count.Set(float64(in[word]), p.Model, role, word)
 		}
-		if r := fleet.router(p); !r.IgnoresOverlap() {
-			blocks := r.Overlaps()
+		if r, blocks := fleet.router(p), fleet.router(p).Overlaps(); !r.IgnoresOverlap() || blocks.Events > 0 {
 			overlap.Set(float64(blocks.Events), p.Model, role, "events")
 			overlap.Set(float64(blocks.Predicted), p.Model, role, "predicted")
 			overlap.Set(float64(blocks.Recent), p.Model, role, "sent")

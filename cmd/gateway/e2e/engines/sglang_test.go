@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
@@ -112,6 +114,44 @@ func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
 		}
 		freed(f, t, "at the end")
 	})
+}
+
+// Decode workers that keep a prefix cache report it, and events of what is in it: the next turn goes where the last was.
+func TestSGLangConversationsStayAtTheirDecodeWorker(t *testing.T) {
+	var published sync.Map
+	f := sglangFleet(t, 1, 3, func(w *devfleet.WorkerConfig) {
+		w.Engine.DecodeRadixCache = w.Engine.Role == "decode"
+		n := new(atomic.Uint64)
+		published.Store(w.Engine.ID, n)
+		w.KVEvents.Alter = func(events []wire.Event) []wire.Event { n.Add(1); return events }
+	}, nil)
+	homes := map[int]string{}
+	for turn := 1; turn <= 3; turn++ {
+		for conversation := range 6 {
+			var prompt strings.Builder
+			for i := range turn * 160 {
+				fmt.Fprintf(&prompt, ",%d", 3+(conversation*31+i*7)%200)
+			}
+			r := f.Nvext(f.Good(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"nvext":{"extra_fields":["routing"]},"prompt":[`+
+				prompt.String()[1:]+`]}`)).Routing
+			f.Idle()
+			f.Eventually("what came of it is known", func() bool {
+				for id, s := range f.Sources() {
+					if n, _ := published.Load(id); s.Seq != n.(*atomic.Uint64).Load() {
+						return false
+					}
+				}
+				return true
+			})
+			if turn == 1 {
+				homes[conversation] = r.Decode.Worker
+			}
+			if want := (turn - 1) * 10; r.Decode.Worker != homes[conversation] || r.Decode.Overlap != want {
+				t.Errorf("turn %d of %d is at %s for %d blocks, want %s for %d",
+					turn, conversation, r.Decode.Worker, r.Decode.Overlap, homes[conversation], want)
+			}
+		}
+	}
 }
 
 // A client that leaves frees both workers at once, in every phase: aborts do not wait for the engines to notice.
