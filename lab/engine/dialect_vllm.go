@@ -208,8 +208,9 @@ func (d *vllm) measure(began time.Time) *counters {
 		[]float64{.001, .0025, .005, .01, .015, .02, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10}).WithLabelValues()
 	// One sample a data-parallel rank, all alike: the blocks are the ranks' sum, the tokens one rank's (v1/engine/core_client.py).
 	size, blocks := d.s.cfg.BlockSize, d.s.cfg.TotalKVBlocks
-	m.plain.Gauge("vllm:cache_config_info", "The KV cache's geometry, as labels.", "engine", "block_size", "effective_attention_block_size", "kv_cache_size_tokens", "num_gpu_blocks").
-		WithLabelValues("0", strconv.Itoa(size), strconv.Itoa(size), strconv.Itoa(size*blocks), strconv.Itoa(blocks)).Set(1)
+	m.plain.Gauge("vllm:cache_config_info", "The KV cache's geometry, as labels.",
+		"engine", "block_size", "effective_attention_block_size", "kv_cache_size_tokens", "num_gpu_blocks", "enable_prefix_caching").
+		WithLabelValues("0", strconv.Itoa(size), strconv.Itoa(size), strconv.Itoa(size*blocks), strconv.Itoa(blocks), "True").Set(1)
 	m.plain.Gauge("process_start_time_seconds", "When the engine began, in Unix time.").WithLabelValues().Set(float64(began.UnixMilli()) / 1e3)
 	return m
 }

@@ -145,7 +145,7 @@ func TestReports(t *testing.T) {
 			"/health": nil, "/version": {`"version":"tandem-sim"`}, "/v1/models": {`"id":"tandem-sim"`, `"max_model_len":262144`}, "/debug/books": {`"total":41937`},
 			"/metrics": {
 				"\nprocess_start_time_seconds ",
-				`vllm:cache_config_info{block_size="16",effective_attention_block_size="16",engine="0",kv_cache_size_tokens="670992",num_gpu_blocks="41937"} 1`,
+				`vllm:cache_config_info{block_size="16",effective_attention_block_size="16",enable_prefix_caching="True",engine="0",kv_cache_size_tokens="670992",num_gpu_blocks="41937"} 1`,
 			},
 		} {
 			status, text := b.get("p", path)

@@ -39,7 +39,7 @@ type facts struct {
 	bootstrapAt     string // HOST:PORT of Mooncake's bootstrap server
 	engineIDs       string // by rank, a line each, as that reports them
 	prioritizes     bool   // it schedules by priority, the higher first
-	fetchesRest     bool   // of SGLang's decode mode
+	fetchesRest     bool   // as decode worker
 	version         string // the engine's release
 	contextEndpoint string // of TensorRT-LLM, tcp://HOST:PORT, where generation workers ask about contexts
 	contextRank     int    // the data-parallel rank that it belongs to
@@ -85,7 +85,7 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	w.ContextLength = cmp.Or(given.ContextLength, f.contextTokens)
 	w.DataParallelRanks = cmp.Or(given.DataParallelRanks, f.ranks)
 	w.ModelInput = cmp.Or(given.ModelInput, "text")
-	w.Prioritizes, w.FetchesRest = given.Prioritizes || f.prioritizes, given.FetchesRest || f.fetchesRest
+	w.Prioritizes, w.FetchesRest = given.Prioritizes || f.prioritizes, given.FetchesRest || f.fetchesRest && given.Role == pools.Decode
 	if u, err := url.Parse(w.Address); err == nil && f.bootstrapPort > 0 {
 		w.Transfer = cmp.Or(given.Transfer, net.JoinHostPort(u.Hostname(), strconv.Itoa(f.bootstrapPort)))
 	}
@@ -225,6 +225,8 @@ func (f *facts) readMetrics(body []byte) (isVLLM bool) {
 		// Of hybrid caches a token takes blocks in several groups; only the tokens count those.
 		blocks, tokens = countOf(values["num_gpu_blocks"]), countOf(values["kv_cache_size_tokens"])
 		ranks[values["engine"]] = true
+		// Of whatever connector, decode asks for unhashed blocks alone (get_unhashed_block_ids_all_groups in 0.32's kv_connector/v1).
+		f.fetchesRest = values["enable_prefix_caching"] == "True"
 	}
 	f.kvTokens = cmp.Or(tokens, bounded(float64(blocks)*float64(f.blockTokens)/float64(max(1, len(ranks)))))
 	if len(ranks) > 1 {
@@ -256,9 +258,7 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 	var priority, lowFirst bool // each is false when it is another type
 	_, _ = json.Unmarshal(fields["enable_priority_scheduling"], &priority), json.Unmarshal(fields["schedule_low_priority_values_first"], &lowFirst)
 	f.prioritizes = priority && !lowFirst
-	if f.disaggregatesAs == "decode" {
-		_ = json.Unmarshal(fields["disaggregation_decode_enable_radix_cache"], &f.fetchesRest)
-	}
+	_ = json.Unmarshal(fields["disaggregation_decode_enable_radix_cache"], &f.fetchesRest)
 	f.readVersion(body)
 	f.kv = readKVEvents(fields["kv_events"])
 	f.pageTokens = number("page_size")

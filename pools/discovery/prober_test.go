@@ -204,6 +204,8 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 	r := pools.Worker{Model: "m", Engine: "trtllm", BlockSize: 32}
 	with := func(w pools.Worker, change func(w *pools.Worker)) pools.Worker { change(&w); return w }
 	const port, priority = `"disaggregation_bootstrap_port":9001,`, `"enable_priority_scheduling":true,"schedule_low_priority_values_first":`
+	caching := vllm("m") // as CacheConfig.metrics_info of vLLM 0.32 spells it
+	caching["/metrics"] = strings.ReplaceAll(vllmMetrics, `cache_dtype=`, `enable_prefix_caching="True",cache_dtype=`)
 	const radix = `"disaggregation_decode_enable_radix_cache":true,` // as server_info of 0.5.23 spells it (../shared/vectors/sglang-0.5.23)
 	names := func(data string) map[string]string { return map[string]string{"/v1/models": `{"data":[` + data + `]}`} }
 	old := names(`{"id":"m","owned_by":"sglang"}`)
@@ -246,6 +248,8 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 		{"sglang by priority, the other way", "decode", "", sglangAs("decode", priority+"true,"), g},
 		{"sglang's decode mode with a prefix cache", "decode", "", sglangAs("decode", radix), with(g, func(w *pools.Worker) { w.FetchesRest = true })},
 		{"its prefill mode, which has one anyway", "prefill", "", sglangAs("prefill", radix), g},
+		{"vllm's decode with a prefix cache", "decode", "", caching, with(v, func(w *pools.Worker) { w.FetchesRest = true })},
+		{"vllm's prefill with one", "prefill", "", caching, v},
 		{"its bootstrap server given", "prefill", ",transfer=10.0.0.9:9002", sglangAs("prefill", port), with(g, func(w *pools.Worker) { w.Transfer = "10.0.0.9:9002" })},
 		{"a bootstrap port of no prefill worker", "decode", "", sglangAs("decode", port), g},
 		{"a bootstrap port that is none", "prefill", "", sglangAs("prefill", `"disaggregation_bootstrap_port":90010,`), g},
