@@ -25,7 +25,7 @@ func (r *request) pin(a *connector.Round) {
 	case r.KV != nil && r.KV.round != nil:
 		a.PinnedIDs = r.KV.round.PinnedIDs
 		return
-	case req.HasMedia(), len(r.ids) > mostShown, r.ids == nil && len(req.Raw) > 2*mostShown:
+	case req.HasMedia(), echoes(req), len(r.ids) > mostShown, r.ids == nil && len(req.Raw) > 2*mostShown:
 		return
 	}
 	w, role, hidden := a.P, pools.Prefill, true
@@ -40,6 +40,13 @@ func (r *request) pin(a *connector.Round) {
 	default: // prefill reports them for decode's sake too, whose own might be others
 		a.ShowPrompt = r.Source == models.FromOwn || a.P != nil && req.Endpoint == openai.Chat && connector.TakesPrompt(a.D)
 	}
+}
+
+// echoes reports whether a completion's answer begins with its prompt: vLLM leaves that out where it is asked for ids
+// (0.32.0's completion/serving.py).
+func echoes(req *openai.Request) bool {
+	echo, _ := req.Bool("echo")
+	return echo && req.Endpoint == openai.Completions
 }
 
 // compareTokens reports to the model's language what the worker that computed the prompt made of it, as its answer says.

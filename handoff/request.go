@@ -84,7 +84,7 @@ func (r *request) oneLeg() string {
 		return reasonChoices
 	case r.Call.Request.PromptOnly:
 		return reasonPromptOnly
-	case showsPrompt(r.Call.Request):
+	case showsPrompt(r.Call.Request, r.card.Engine):
 		return reasonPrompt
 	case r.Reason == placement.ReasonPrefillFailed:
 		return placement.ReasonPrefillFailed
@@ -97,13 +97,16 @@ func (r *request) oneLeg() string {
 // showsPrompt says whether the client wants the probabilities of the prompt's own tokens. A decode worker that takes
 // the prompt's KV over has none, and releases of vLLM fail an assertion in its core, which ends the engine. In
 // addition to prompt_logprobs itself, echo asks for them: with logprobs in a completion, and always in a chat, whose
-// top_logprobs is 0 where it is absent (vLLM's to_sampling_params).
-func showsPrompt(req *openai.Request) bool {
+// top_logprobs is 0 where it is absent (vLLM's to_sampling_params). SGLang reads echo alone, and of completions alone.
+func showsPrompt(req *openai.Request, engine string) bool {
 	asks := func(field string) bool {
 		v, ok := req.Field(field)
 		return ok && string(v) != "null"
 	}
 	echo, _ := req.Bool("echo")
+	if engine == "sglang" {
+		return echo && req.Endpoint == openai.Completions && asks("logprobs")
+	}
 	return asks("prompt_logprobs") || echo && (req.Endpoint == openai.Chat || asks("logprobs"))
 }
 

@@ -16,22 +16,27 @@ func TestWhatTakesOneLeg(t *testing.T) {
 		endpoint   openai.Endpoint
 		head, want string
 		fields     []string
+		engine     string
 	}{
 		{openai.Completions, completion, "", []string{
 			``, `,"logprobs":3`, `,"prompt_logprobs":null`, `,"echo":true`, `,"echo":true,"logprobs":null`, `,"echo":false,"logprobs":3`,
 			`,"echo":"no","logprobs":3`, `,"echo":null,"logprobs":3`, `,"max_tokens":1`, `,"max_tokens":null`,
-		}},
+		}, ""},
 		{openai.Completions, completion, reasonPrompt, []string{
 			`,"prompt_logprobs":0`, `,"prompt_logprobs":-1`, `,"echo":true,"logprobs":0`, `,"echo":1,"logprobs":"3"`,
-		}},
-		{openai.Completions, completion, reasonChoices, []string{`,"n":2`}},
-		{openai.Completions, completion, reasonPromptOnly, []string{`,"max_tokens":0,"echo":true,"logprobs":1`}},
-		{openai.Chat, chat, "", []string{`,"logprobs":true,"top_logprobs":2`, `,"echo":false,"logprobs":true,"top_logprobs":2`}},
-		{openai.Chat, chat, reasonPrompt, []string{`,"prompt_logprobs":1`, `,"echo":true`, `,"echo":"on"`}}, // vLLM reads that as true
+		}, ""},
+		{openai.Completions, completion, reasonChoices, []string{`,"n":2`}, ""},
+		{openai.Completions, completion, reasonPromptOnly, []string{`,"max_tokens":0,"echo":true,"logprobs":1`}, ""},
+		{openai.Chat, chat, "", []string{`,"logprobs":true,"top_logprobs":2`, `,"echo":false,"logprobs":true,"top_logprobs":2`}, ""},
+		{openai.Chat, chat, reasonPrompt, []string{`,"prompt_logprobs":1`, `,"echo":true`, `,"echo":"on"`}, ""}, // vLLM reads that as true
+		// What SGLang ignores is no reason (cmd/gateway/e2e/conformance/testdata/sglang.json, chat echo and prompt_logprobs).
+		{openai.Chat, chat, "", []string{`,"prompt_logprobs":1`, `,"echo":true`}, "sglang"},
+		{openai.Completions, completion, "", []string{`,"prompt_logprobs":1`, `,"echo":true`}, "sglang"},
+		{openai.Completions, completion, reasonPrompt, []string{`,"echo":true,"logprobs":1`}, "sglang"},
 	} {
 		for _, fields := range c.fields {
 			r := requestOf(Call{Request: scanned(t, c.endpoint, c.head+fields+"}")}, "x")
-			r.card = models.Card{ContextTokens: 100}
+			r.card = models.Card{ContextTokens: 100, Engine: c.engine}
 			assert.Equal(t, c.want, r.oneLeg(), c.head+fields)
 			bounded := r.Call.Request.PromptOnly || r.Call.Request.MaxTokens == 1
 			assert.Equal(t, bounded, r.longestAnswer() == 1, c.head+fields)

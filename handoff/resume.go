@@ -80,18 +80,18 @@ func (f *Flow) draft(r *request) *decode.Draft {
 		return nil
 	}
 	r.draft = decode.NewDraft(req)
-	r.draft.HideIDs, r.draft.Context = !asksIDs(req), r.card.ContextTokens
+	r.draft.HideIDs, r.draft.Context = !asksIDs(req, r.card.Engine), r.card.ContextTokens
 	if language := f.rooms.Languages.Of(req.Model); language != nil {
 		r.draft.Tokenizer = language.Tokenizer().Tokenizer()
 	}
 	return r.draft
 }
 
-// asksIDs reports whether the client itself asks for token ids.
-func asksIDs(req *openai.Request) bool {
+// asksIDs reports whether the client itself asks an engine for token ids.
+func asksIDs(req *openai.Request, engine string) bool {
 	all, _ := req.Bool("return_token_ids")
 	prompts, _ := req.Bool("return_prompt_token_ids")
-	return all || prompts
+	return all || prompts && engine == "sglang" && req.Endpoint == openai.Chat // the others do not read it
 }
 
 // resumable finds out whether another worker may go on with r's answer after this failure. If not, r.NotResumable says why.

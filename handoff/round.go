@@ -297,7 +297,7 @@ func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *ups
 	req := r.Call.Request
 	*call = decode.Call{
 		Lease: r.d.Lease, Leg: *leg, Answer: answer,
-		Stream: req.Stream, Draft: r.draft, HideIDs: r.computesAndShows() && !asksIDs(req), IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
+		Stream: req.Stream, Draft: r.draft, HideIDs: r.computesAndShows() && !asksIDs(req, w.Engine), IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
 		CachedTokens: r.calls.cachedTokens, MayMove: r.calls.mayMove, Prompt: r.calls.prompt, First: r.calls.first,
 		Tail: r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
 		HideUsage: answer == nil && connector.Counts(w, req, r.showsIDs(w)),

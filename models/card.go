@@ -59,6 +59,7 @@ func CardOf(roster *pools.Roster, model string) (c Card, ok bool) {
 // (truncate_prompt_tokens). A number above any prompt's length says that nothing is known to be cut.
 func (c *Card) Kept(req *openai.Request) int {
 	switch {
+	case c.Engine == "sglang": // it does not read the field
 	case req.Truncate > 0:
 		return req.Truncate
 	case req.Truncate < 0 && c.ContextTokens > 0:
