@@ -46,10 +46,12 @@ type call struct {
 
 	promptTokens int // of all prompts together
 	stream       bool
-	usage        bool    // a stream ends with its usage
-	counts       bool    // each event has the usage so far
-	tokenIDs     bool    // answers show token ids
-	promptIDs    bool    // answers show the prompt's, which SGLang's chats may do alone
+	usage        bool // a stream ends with its usage
+	counts       bool // each event has the usage so far
+	tokenIDs     bool // answers show token ids
+	promptIDs    bool // answers show the prompt's, which SGLang's chats may do alone
+	logprobs     bool // answers show log-probabilities, of so many alternatives to each token
+	alternatives int
 	request      Request // what all of its sequences have in common
 	remote       *Remote // to be released if the request is refused
 	parsed       parsing
@@ -68,6 +70,7 @@ type choice struct {
 	generated int
 	cached    int
 	begun     bool     // its first chunk is out
+	offset    int      // bytes of its text that are out
 	behind    string   // of what is to come with the next chunk
 	behindIDs []uint32 // the same, as ids
 	finish    string   // why it ended; empty while it goes on
@@ -147,6 +150,8 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 		Strings: f.strings("stop"), MinTokens: template.MinTokens,
 		Include: f.flag("include_stop_str_in_output") || s.cfg.Engine == "sglang" && f.flag("no_stop_trim"),
 	}
+	// vLLM echoes no text where ids are shown (entrypoints/openai/completion/serving.py of 0.32.0).
+	echo := f.flag("echo") && c.endpoint == openai.Completions && (s.cfg.Engine == "sglang" || !c.tokenIDs)
 	for _, p := range prompts {
 		if failure := s.checkLength(p, template.MaxTokens); failure != nil {
 			return c, failure
@@ -156,8 +161,12 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 			request := *template
 			request.Prompt, request.Choice = p, k
 			request.Prepare(&s.cfg) // here, and not under everybody's lock
-			detok := detokenize.New(s.cfg.Engine, s.tokenizer.Tokenizer(), p, stops)
-			c.choices = append(c.choices, choice{request: request, first: k == 0, detok: detok})
+			one := choice{request: request, first: k == 0, detok: detokenize.New(s.cfg.Engine, s.tokenizer.Tokenizer(), p, stops)}
+			if echo {
+				one.text = s.tokenizer.Tokenizer().Decode(nil, p)
+				one.behind = string(one.text)
+			}
+			c.choices = append(c.choices, one)
 		}
 	}
 	return c, f.err
@@ -183,10 +192,10 @@ func (s *Server) settings(c *call, f *fields) (n int) {
 	if raw := f.get("stop_token_ids"); raw != nil && raw[0] == '[' {
 		var err error
 		if r.StopTokens, err = parseIDs(raw, math.MaxInt32); err != nil {
-			f.fail("stop_token_ids", "stop_token_ids: %v", err)
+			f.wrong("stop_token_ids.0", "stop_token_ids: %v", err)
 		}
 	} else if raw != nil {
-		f.fail("stop_token_ids", "stop_token_ids must be a list of token ids")
+		f.wrong("stop_token_ids", "stop_token_ids must be a list of token ids")
 	}
 	for _, stop := range f.strings("stop") {
 		if stop == "" {
@@ -210,6 +219,7 @@ func (s *Server) settings(c *call, f *fields) (n int) {
 		}
 	}
 
+	c.readLogprobs(f)
 	f.number("temperature", 1, 0, math.MaxFloat64)
 	f.number("top_p", 1, math.SmallestNonzeroFloat64, 1)
 	f.number("min_p", 0, 0, 1)
@@ -219,10 +229,7 @@ func (s *Server) settings(c *call, f *fields) (n int) {
 	f.number("repetition_penalty", 1, math.SmallestNonzeroFloat64, math.MaxFloat64)
 	f.number("seed", 0, math.MinInt64, math.MaxInt64)
 	f.number("priority", 0, math.MinInt32, math.MaxInt32)
-	if f.flag("echo") {
-		f.fail("echo", "echo is not supported")
-	}
-	if f.text("suffix") != "" {
+	if c.endpoint == openai.Completions && f.text("suffix") != "" {
 		f.fail("suffix", "suffix is not supported")
 	}
 	return n

@@ -68,6 +68,7 @@ func (d *sglang) routes(mux *http.ServeMux) {
 		mux.HandleFunc("GET "+path, d.modelInfo)
 	}
 	mux.HandleFunc("GET /v1/models", d.models)
+	mux.HandleFunc("GET /v1/models/{id}", d.model)
 	s.adapterRoutes(mux, "")
 	mux.HandleFunc("GET /v1/loads", d.loads)
 	mux.Handle("GET /metrics", s.metricsHandler())
@@ -186,11 +187,28 @@ func (d *sglang) settings(c *call, f *fields) int {
 	if c.endpoint == openai.Chat {
 		c.parsed.read(f)
 	}
+	if f.number("top_k", 0, -math.MaxFloat64, math.MaxFloat64) < 0 {
+		delete(f.raw, "top_k")
+	}
+	delete(f.raw, "suffix")
 	n := d.s.settings(c, f)
+	if f.err != nil && f.err.Param != nil && c.endpoint == openai.Completions && *f.err.Param == "max_tokens" {
+		f.err.place = "body.max_tokens"
+	}
+	if format := f.formatOf(); f.get("response_format") != nil && !slices.Contains(formats, format) {
+		f.wrong("response_format.ResponseFormat.type", "Input should be 'text', 'json_object' or 'json_schema'")
+	}
+	if choice := f.get("tool_choice"); c.endpoint == openai.Chat && choice != nil && choice[0] == '"' && !slices.Contains([]string{`"none"`, `"auto"`, `"required"`}, string(choice)) {
+		f.wrong("tool_choice", "Input should be 'auto', 'required' or 'none'")
+	}
 	for _, name := range []string{"return_token_ids", "return_prompt_token_ids"} {
-		if c.endpoint == openai.Chat && c.stream && f.flag(name) {
-			f.fail(name, "%s is not supported with stream=true", name)
+		if c.endpoint == openai.Chat && c.stream && f.flag(name) && f.err == nil {
+			f.fail(name, "%s is not supported with streaming", name)
+			f.err.Type = "BadRequest"
 		}
+	}
+	if f.err != nil && f.err.Param != nil && *f.err.Param == "n" {
+		f.err.Type = "BadRequest"
 	}
 	c.promptIDs = c.endpoint == openai.Chat && f.flag("return_prompt_token_ids")
 	if d.mode() == "prefill" { // whatever the request asks for; decode has it too
@@ -242,6 +260,9 @@ func (d *sglang) unchecked(f *fields) {
 // for that; else they become the user's.
 func (d *sglang) prompts(c *call, f *fields) [][]uint32 {
 	if c.endpoint != openai.Chat {
+		if f.get("prompt") == nil {
+			f.wrong("prompt", "Field required")
+		}
 		return d.s.prompts(f)
 	}
 	if !f.flag("continue_final_message") {

@@ -15,11 +15,11 @@ type sglangError struct {
 	Code    int     `json:"code"`
 }
 
-// failure words what is wrong with a field as srt/entrypoints/http_server.py does in 0.5.23 (validation_exception_handler):
-// FastAPI's text with the place in the source, and the same once more.
+// failure has the types of SGLang 0.5.23, and no places: of a field of a wrong type FastAPI's text with the place in the source,
+// and the same once more (validation_exception_handler of srt/entrypoints/http_server.py).
 func (d *sglang) failure(e *apiError) any {
 	said := sglangError{Object: "error", Message: e.Message, Type: e.Type, Code: e.Code}
-	if e.Param != nil {
+	if e.place != "" {
 		check := validation(e)
 		said.Type, said.Message = "Bad Request", "1 validation error:\n  "+check+
 			"\n\n  File \"/site-packages/sglang/srt/entrypoints/http_server.py\", line 1870, in openai_v1_chat_completions\n    POST /v1/chat/completions ["+check+"]"
@@ -29,12 +29,13 @@ func (d *sglang) failure(e *apiError) any {
 
 // sglangAnswer is an answer, or a chunk of one, in either form.
 type sglangAnswer struct {
-	ID      string         `json:"id"`
-	Object  string         `json:"object"`
-	Created int64          `json:"created"`
-	Model   string         `json:"model"`
-	Choices []sglangChoice `json:"choices"`
-	Usage   *sglangUsage   `json:"usage"`
+	ID       string         `json:"id"`
+	Object   string         `json:"object"`
+	Created  int64          `json:"created"`
+	Model    string         `json:"model"`
+	Choices  []sglangChoice `json:"choices"`
+	Usage    any            `json:"usage,omitempty"`    // absent in chats' events, and null in completions'
+	Metadata map[string]any `json:"metadata,omitempty"` // of whole answers
 }
 
 // sglangUsage reports cached tokens only with --enable-cache-report.
@@ -44,6 +45,7 @@ type sglangUsage struct {
 	CompletionTokens    int                         `json:"completion_tokens"`
 	PromptTokensDetails *openai.PromptTokensDetails `json:"prompt_tokens_details"`
 	ReasoningTokens     int                         `json:"reasoning_tokens"`
+	Details             absent                      `json:"completion_tokens_details,omitempty"`
 }
 
 type sglangChoice struct {
@@ -51,7 +53,7 @@ type sglangChoice struct {
 	Text         *string        `json:"text,omitempty"`
 	Message      *sglangMessage `json:"message,omitempty"`
 	Delta        *sglangMessage `json:"delta,omitempty"`
-	Logprobs     *struct{}      `json:"logprobs"`
+	Logprobs     any            `json:"logprobs"`
 	FinishReason *string        `json:"finish_reason"`
 	MatchedStop  any            `json:"matched_stop"`
 	TokenIDs     []uint32       `json:"token_ids,omitempty"`          // of completions
@@ -61,10 +63,10 @@ type sglangChoice struct {
 
 // sglangMessage is a message, or what a chunk adds to one.
 type sglangMessage struct {
-	Role      *string          `json:"role"`
-	Content   *string          `json:"content"`
+	Role      *string          `json:"role,omitempty"`
+	Content   any              `json:"content,omitempty"`
 	Reasoning *string          `json:"reasoning_content"`
-	ToolCalls []map[string]any `json:"tool_calls"`
+	ToolCalls []map[string]any `json:"tool_calls,omitempty"`
 }
 
 // parsing is what a chat's answer is parsed into.
@@ -128,7 +130,7 @@ func (d *sglang) object(c *call, kind string) sglangAnswer {
 
 func (d *sglang) usage(c *call) *sglangUsage {
 	u := c.total()
-	out := &sglangUsage{PromptTokens: u.PromptTokens, TotalTokens: u.TotalTokens, CompletionTokens: u.CompletionTokens}
+	out := &sglangUsage{PromptTokens: u.PromptTokens, TotalTokens: u.TotalTokens, CompletionTokens: u.CompletionTokens, Details: absent(!c.stream || c.endpoint == openai.Chat)}
 	if !d.s.cfg.NoCacheReport {
 		out.PromptTokensDetails = u.PromptTokensDetails
 	}
@@ -148,10 +150,11 @@ func (one *sglangChoice) ended(c *call, ch *choice) {
 func (d *sglang) whole(c *call) any {
 	a := d.object(c, c.object)
 	a.Usage = d.usage(c)
+	a.Metadata = map[string]any{"weight_version": "default", "weight_versions": []map[string]any{{"version": "default", "start": 0, "end": d.usage(c).CompletionTokens}}}
 	for i := range c.choices {
 		ch := &c.choices[i]
 		text := string(ch.text)
-		one := sglangChoice{Index: i}
+		one := sglangChoice{Index: i, Logprobs: d.s.probabilities(c, ch.ids, 0)}
 		one.ended(c, ch)
 		if c.tokenIDs || c.promptIDs { // ../shared/vectors/sglang-0.5.23/answers_unified.json, chat_return_token_ids
 			one.PromptIDs = ch.request.Prompt
@@ -175,9 +178,9 @@ func (d *sglang) whole(c *call) any {
 			text, one.Message.Reasoning = text[len(thought):], &thought
 		}
 		if c.parsed.tool != "" {
-			one.Message.ToolCalls = []map[string]any{toolDelta(c.parsed.tool, argumentsOf(text))}
+			one.Message.ToolCalls, one.Message.Content = []map[string]any{toolDelta(c.parsed.tool, argumentsOf(text))}, null
 		} else {
-			one.Message.Content = &text
+			one.Message.Content = text
 		}
 		a.Choices = append(a.Choices, one)
 	}
@@ -206,16 +209,23 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 	ch := &c.choices[i]
 	event := func(fill func(one *sglangChoice)) {
 		a, one := d.object(c, c.chunk), sglangChoice{Index: i}
-		fill(&one)
-		if c.counts { // 0.5.23's serving_chat.py and serving_completions.py, with include_usage or without
-			a.Usage = d.usage(c)
+		if fill(&one); c.endpoint != openai.Chat {
+			a.Usage = null
+		}
+		if c.counts && (c.endpoint != openai.Chat || one.FinishReason == nil && one.Delta.Role == nil) {
+			// 0.5.23's serving_chat.py and serving_completions.py, with include_usage or without
+			u := d.usage(c)
+			if a.Usage = u; c.endpoint != openai.Chat {
+				u.PromptTokensDetails, u.Details = nil, true
+			}
 		}
 		a.Choices = append(a.Choices, one)
 		out = appendJSON(out, a)
 	}
 	if c.endpoint != openai.Chat {
 		event(func(one *sglangChoice) {
-			one.Text = &text
+			one.Text, one.Logprobs = &text, d.s.probabilities(c, ids, ch.offset)
+			ch.offset += len(text)
 			if c.tokenIDs {
 				one.TokenIDs = ids
 				if !ch.begun { // completion_stream_return_token_ids of the same recording
@@ -229,11 +239,18 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 		})
 		return out
 	}
-	delta := func(m sglangMessage) { event(func(one *sglangChoice) { one.Delta = &m }) }
+	shown := d.s.probabilities(c, ids, 0)
+	delta := func(m sglangMessage) {
+		event(func(one *sglangChoice) {
+			if one.Delta = &m; m.Role == nil {
+				one.Logprobs, shown = shown, nil
+			}
+		})
+	}
 	tool := c.parsed.tool
 	if !ch.begun {
 		ch.begun = true
-		delta(sglangMessage{Role: new("assistant"), Content: new(string)})
+		delta(sglangMessage{Role: new("assistant"), Content: ""})
 		if tool != "" {
 			delta(sglangMessage{ToolCalls: []map[string]any{toolDelta(tool, `{"text":"`)}})
 		}
@@ -246,7 +263,7 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 		quoted, _ := json.Marshal(text) // cannot fail: a string
 		delta(sglangMessage{ToolCalls: []map[string]any{toolDelta("", string(quoted[1:len(quoted)-1]))}})
 	default:
-		delta(sglangMessage{Content: &text})
+		delta(sglangMessage{Content: text})
 	}
 	if ch.finish == "" {
 		return out

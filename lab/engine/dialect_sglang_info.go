@@ -81,7 +81,29 @@ func (d *sglang) modelInfo(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (d *sglang) models(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, d.s.modelList("sglang"))
+	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": d.modelList()})
+}
+
+func (d *sglang) modelList() (all []map[string]any) {
+	for _, m := range d.s.modelList("sglang").Data {
+		one := map[string]any{"id": m.ID, "object": "model", "created": m.Created, "owned_by": m.OwnedBy, "root": m.ID, "parent": nil, "max_model_len": m.MaxModelLen}
+		if m.Parent != "" {
+			one["parent"], one["max_model_len"] = m.Parent, nil
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+func (d *sglang) model(w http.ResponseWriter, r *http.Request) {
+	for _, m := range d.modelList() {
+		if m["id"] == r.PathValue("id") {
+			writeJSON(w, http.StatusOK, m)
+			return
+		}
+	}
+	writeJSON(w, http.StatusNotFound, map[string]any{"error": map[string]any{"message": "The model '" + r.PathValue("id") + "' does not exist",
+		"type": "invalid_request_error", "param": "model", "code": "model_not_found"}})
 }
 
 // loads is GET /v1/loads, one entry a rank.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http"
 	"slices"
@@ -63,7 +64,23 @@ func (d *vllm) models(w http.ResponseWriter, _ *http.Request) {
 	if d.strict {
 		owner = "vllm"
 	}
-	writeJSON(w, http.StatusOK, d.s.modelList(owner))
+	list := d.s.modelList(owner)
+	if !d.strict {
+		writeJSON(w, http.StatusOK, list)
+		return
+	}
+	var all []map[string]any
+	for _, m := range list.Data {
+		one := map[string]any{"id": m.ID, "object": "model", "created": m.Created, "owned_by": owner, "root": m.ID, "parent": nil, "max_model_len": m.MaxModelLen,
+			"permission": []map[string]any{{"id": "modelperm-0", "object": "model_permission", "created": m.Created, "allow_create_engine": false,
+				"allow_sampling": true, "allow_logprobs": true, "allow_search_indices": false, "allow_view": true, "allow_fine_tuning": false,
+				"organization": "*", "group": nil, "is_blocking": false}}}
+		if m.Parent != "" {
+			one["parent"], one["max_model_len"] = m.Parent, nil
+		}
+		all = append(all, one)
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": all})
 }
 
 // version is vLLM's release, or which engine this is instead.
@@ -95,10 +112,10 @@ func (d *vllm) settings(c *call, f *fields) int {
 		}
 		c.parsed.read(f)
 	}
-	if d.strict && f.number("priority", 0, math.MinInt32, math.MaxInt32) != 0 {
-		f.fail("priority", "priority needs --scheduling-policy priority")
-	}
 	n := d.s.settings(c, f)
+	if d.strict {
+		d.check(c, f, n)
+	}
 	if logprobs := f.get("logprobs"); logprobs == nil || string(logprobs) == "false" { // check_logprobs of 0.32.0's protocol.py, both of them
 		if ids := f.get("logprob_token_ids"); ids != nil && firstOf(ids) != ']' {
 			f.fail("logprob_token_ids", "when using `logprob_token_ids`, `logprobs` must be set")
@@ -175,7 +192,56 @@ func (d *vllm) handOffFailed(err error) *apiError {
 	return newError(http.StatusInternalServerError, "", "KV cache load failed: %v", err)
 }
 
-func (d *vllm) failure(e *apiError) any { return map[string]*apiError{"error": e} }
+// unplaced are the fields whose values SamplingParams checks, which does not name them, and what is found wrong with a prompt.
+var unplaced = []string{"n", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "messages"}
+
+// failure has the types and places of vLLM 0.32.0 (testdata of cmd/gateway/e2e/conformance); the words are this engine's.
+func (d *vllm) failure(e *apiError) any {
+	shown := *e
+	switch {
+	case !d.strict:
+	case e.place != "":
+		shown.Type, shown.Param = "Bad Request", &shown.place
+		shown.Message = fmt.Sprintf("1 validation error:\n  {'type': 'value_error', 'loc': '%s', 'msg': '%s'}", e.place, e.Message)
+	case e.Param != nil && slices.Contains(unplaced, *e.Param):
+		shown.Param = nil
+	}
+	return map[string]*apiError{"error": &shown}
+}
+
+// check finds what vLLM 0.32.0 does not take (the protocol.py of chats and completions, sampling_params.py).
+func (d *vllm) check(c *call, f *fields, n int) {
+	if n > 1 && f.get("temperature") != nil && f.number("temperature", 1, 0, math.MaxFloat64) == 0 {
+		f.fail("n", "n must be 1 when using greedy sampling, got %d.", n)
+	}
+	f.number("priority", 0, math.MinInt32, math.MaxInt32)
+	if f.get("prompt_logprobs") != nil && c.stream {
+		f.fail("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`. (parameter=prompt_logprobs)")
+	}
+	if c.endpoint == openai.Chat && f.get("tool_choice") != nil && string(f.get("tool_choice")) != `"none"` && f.get("tools") == nil {
+		f.fail("tool_choice", "When using `tool_choice`, `tools` must be set. (parameter=tool_choice)")
+	}
+	var bias map[string]json.RawMessage
+	f.decode("logit_bias", &bias, "an object")
+	for key := range bias {
+		if _, err := strconv.Atoi(key); err != nil {
+			f.fail("logit_bias", "logit_bias contains key(s) that cannot be converted to integer token IDs: ['%s'] (parameter=logit_bias, value=['%s'])", key, key)
+		}
+	}
+	if format := f.formatOf(); f.get("response_format") != nil && !slices.Contains(formats, format) {
+		f.wrong("response_format.type", "Input should be 'text', 'json_object', 'json_schema' or 'structural_tag'")
+	}
+}
+
+// formats are the types of response_format.
+var formats = []string{"text", "json_object", "json_schema", "structural_tag"}
+
+// formatOf is the type of response_format.
+func (f *fields) formatOf() string {
+	format := &fields{}
+	f.decode("response_format", &format.raw, "an object")
+	return format.text("type")
+}
 
 // measure makes the metrics under vLLM's names.
 func (d *vllm) measure(began time.Time) *counters {

@@ -6,17 +6,23 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// answerObject is an answer, or a chunk of one, in either form, with the fields
-// that vLLM adds to OpenAI's.
+// answerObject is an answer, or a chunk of one, in either form, with the fields that vLLM adds to OpenAI's. What is null in
+// every answer of a kind is absent; an engine that is not strict leaves it out.
 type answerObject struct {
-	ID               string          `json:"id"`
-	Object           string          `json:"object"`
-	Created          int64           `json:"created"`
-	Model            string          `json:"model"`
-	Choices          []answerChoice  `json:"choices"`
-	Usage            *openai.Usage   `json:"usage,omitempty"`
-	PromptTokenIDs   []uint32        `json:"prompt_token_ids,omitempty"` // of chats
-	KVTransferParams json.RawMessage `json:"kv_transfer_params,omitempty"`
+	ID             string          `json:"id"`
+	Object         string          `json:"object"`
+	Created        int64           `json:"created"`
+	Model          string          `json:"model"`
+	Choices        []answerChoice  `json:"choices"`
+	ServiceTier    absent          `json:"service_tier,omitempty"`
+	Fingerprint    string          `json:"system_fingerprint,omitempty"`
+	Usage          any             `json:"usage,omitempty"` // openai.Usage or vllmUsage
+	PromptLogprobs absent          `json:"prompt_logprobs,omitempty"`
+	PromptTokenIDs any             `json:"prompt_token_ids,omitempty"` // of chats
+	PromptText     absent          `json:"prompt_text,omitempty"`
+	KVTransfer     json.RawMessage `json:"kv_transfer_params,omitempty"`
+	ECTransfer     absent          `json:"ec_transfer_params,omitempty"`
+	Metrics        absent          `json:"metrics,omitempty"`
 }
 
 // answerChoice has Text in completions, Message in whole chats and Delta in
@@ -26,21 +32,39 @@ type answerChoice struct {
 	Text           *string      `json:"text,omitempty"`
 	Message        *vllmMessage `json:"message,omitempty"`
 	Delta          *vllmMessage `json:"delta,omitempty"`
-	Logprobs       *struct{}    `json:"logprobs"`
+	Logprobs       any          `json:"logprobs"`
 	FinishReason   *string      `json:"finish_reason"`
-	StopReason     any          `json:"stop_reason"`
-	PromptTokenIDs []uint32     `json:"prompt_token_ids,omitempty"` // of completions
-	TokenIDs       []uint32     `json:"token_ids,omitempty"`
+	StopReason     any          `json:"stop_reason,omitempty"`
+	PromptLogprobs absent       `json:"prompt_logprobs,omitempty"`  // of completions
+	PromptTokenIDs any          `json:"prompt_token_ids,omitempty"` // of completions
+	TokenIDs       any          `json:"token_ids,omitempty"`
+	RoutedExperts  absent       `json:"routed_experts,omitempty"`
 }
 
 // vllmMessage is a message, or what a chunk adds to one. A thought is its reasoning, which SGLang calls
 // reasoning_content.
 type vllmMessage struct {
-	Role      string           `json:"role,omitempty"`
-	Content   *string          `json:"content,omitempty"`
-	Reasoning *string          `json:"reasoning,omitempty"`
-	ToolCalls []map[string]any `json:"tool_calls,omitempty"`
+	Role         string           `json:"role,omitempty"`
+	Content      any              `json:"content,omitempty"`
+	Refusal      absent           `json:"refusal,omitempty"`
+	Annotations  absent           `json:"annotations,omitempty"`
+	Audio        absent           `json:"audio,omitempty"`
+	FunctionCall absent           `json:"function_call,omitempty"`
+	Reasoning    any              `json:"reasoning,omitempty"`
+	ToolCalls    []map[string]any `json:"tool_calls,omitempty"`
 }
+
+// vllmUsage is a strict engine's usage.
+type vllmUsage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	TotalTokens      int `json:"total_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+	Prompt           any `json:"prompt_tokens_details,omitempty"`
+	Completion       any `json:"completion_tokens_details,omitempty"`
+}
+
+// null is a member that is there without a value.
+var null = json.RawMessage("null")
 
 // ended sets why a choice has ended. A required call ends as one; a named function's
 // ends as any other answer.
@@ -50,41 +74,58 @@ func (d *vllm) ended(c *call, one *answerChoice, ch *choice) {
 		reason = "tool_calls"
 	}
 	one.FinishReason, one.StopReason = &reason, ch.reason
+	if one.StopReason == nil {
+		one.StopReason = null
+	}
 }
 
 // message is a whole answer's, with its thought and its call apart.
 func (d *vllm) message(c *call, ch *choice) *vllmMessage {
 	m, text := &vllmMessage{Role: "assistant"}, string(ch.text)
+	if d.strict {
+		m.Content, m.Reasoning = null, null
+		m.Refusal, m.Annotations, m.Audio, m.FunctionCall = true, true, true, true
+	}
 	if c.parsed.thinks {
 		thought := string(d.s.tokenizer.Tokenizer().Decode(nil, ch.ids[:c.parsed.thought(len(ch.ids))]))
 		thought = thought[:min(len(thought), len(text))]
-		text, m.Reasoning = text[len(thought):], &thought
+		text, m.Reasoning = text[len(thought):], thought
 	}
 	if c.parsed.tool != "" {
 		m.ToolCalls = []map[string]any{toolDelta(c.parsed.tool, argumentsOf(text))}
 	} else {
-		m.Content = &text
+		m.Content = text
 	}
 	return m
 }
 
 // whole is every choice with its text.
 func (d *vllm) whole(c *call) any {
-	a := d.object(c, c.object)
-	a.Usage = d.usage(c)
+	a, strict := d.object(c, c.object), absent(d.strict)
+	a.Usage = d.usage(c, true)
+	a.ServiceTier, a.ECTransfer, a.Metrics = strict, strict, strict
+	if d.strict {
+		a.Fingerprint, a.KVTransfer = d.fingerprint(), null
+	}
+	if c.endpoint == openai.Chat {
+		a.PromptLogprobs, a.PromptText = strict, strict
+		a.PromptTokenIDs = orNull(nil, d.strict)
+	}
 	for i := range c.choices {
 		ch := &c.choices[i]
 		if ch.pinned != nil {
-			a.KVTransferParams = d.handedOver(ch.pinned) // there is but one choice when it is set
+			a.KVTransfer = d.handedOver(ch.pinned) // there is but one choice when it is set
 		}
 		text := string(ch.text)
-		one := answerChoice{Index: i}
+		one := answerChoice{Index: i, Logprobs: d.s.probabilities(c, ch.ids, 0), RoutedExperts: strict}
 		d.ended(c, &one, ch)
 		if c.endpoint == openai.Chat {
 			one.Message = d.message(c, ch)
 		} else {
-			one.Text = &text
+			one.Text, one.PromptLogprobs = &text, strict
+			one.PromptTokenIDs = orNull(nil, d.strict)
 		}
+		one.TokenIDs = orNull(nil, d.strict)
 		c.showIDs(&a, &one, ch, ch.ids, true)
 		a.Choices = append(a.Choices, one)
 	}
@@ -101,9 +142,14 @@ func (d *vllm) appendChunk(out []byte, c *call, i int, text string, ids []uint32
 	if c.endpoint == openai.Chat {
 		if first {
 			role := a
-			one.Delta = &vllmMessage{Role: "assistant", Content: new(string)}
+			one.Delta = &vllmMessage{Role: "assistant", Content: ""}
+			role.PromptTokenIDs, role.PromptText = orNull(nil, d.strict), absent(d.strict)
 			c.showIDs(&role, &one, ch, nil, true)
+			one.TokenIDs = nil
 			role.Choices = []answerChoice{one}
+			if c.counts && d.strict {
+				role.Usage = d.usageSoFar(c)
+			}
 			out = appendJSON(out, role)
 			first = false
 			if c.parsed.tool != "" {
@@ -114,12 +160,21 @@ func (d *vllm) appendChunk(out []byte, c *call, i int, text string, ids []uint32
 		}
 		one.Delta = d.delta(c, ch, text)
 	} else {
-		one.Text = &text
+		one.Text, one.StopReason = &text, null
+		one.PromptTokenIDs = orNull(nil, d.strict)
 	}
+	one.Logprobs = d.s.probabilities(c, ids, ch.offset)
+	ch.offset += len(text)
+	one.TokenIDs = orNull(nil, d.strict)
 	if ch.finish != "" {
-		d.ended(c, &one, ch)
+		if d.ended(c, &one, ch); d.strict && !c.usage && c.done() {
+			a.Fingerprint = d.fingerprint()
+		}
 	}
 	c.showIDs(&a, &one, ch, ids, first)
+	if c.counts && d.strict {
+		a.Usage = d.usageSoFar(c)
+	}
 	a.Choices = []answerChoice{one}
 	return appendJSON(out, a)
 }
@@ -130,9 +185,9 @@ func (d *vllm) delta(c *call, ch *choice, text string) *vllmMessage {
 	thinking := c.parsed.thinking(ch.generated)
 	switch {
 	case thinking:
-		m.Reasoning = &text
+		m.Reasoning = text
 	case c.parsed.tool == "":
-		m.Content = &text
+		m.Content = text
 	}
 	if c.parsed.tool == "" || thinking && ch.finish == "" {
 		return m
@@ -155,13 +210,18 @@ func (d *vllm) appendEnd(out []byte, c *call) []byte {
 		return out
 	}
 	a := d.object(c, c.chunk)
-	a.Usage = d.usage(c)
+	if a.Usage = d.usage(c, false); d.strict {
+		a.Fingerprint = d.fingerprint()
+	}
 	return appendJSON(out, a)
 }
 
-// usage has no details without --enable-prompt-tokens-details, and says of its own tokens alone how many are a thought
-// (chat_completion/serving.py, _make_completion_tokens_details).
-func (d *vllm) usage(c *call) *openai.Usage {
+// fingerprint names a strict engine's release and settings.
+func (d *vllm) fingerprint() string { return "vllm-" + d.s.cfg.EngineVersion + "-00000000" }
+
+// usage has no details without --enable-prompt-tokens-details, and has how many of its tokens are a thought
+// (chat_completion/serving.py, _make_completion_tokens_details). In streams what is null is left out.
+func (d *vllm) usage(c *call, whole bool) any {
 	u := c.total()
 	if c.parsed.thinks {
 		u.CompletionTokensDetails = &openai.CompletionTokensDetails{}
@@ -172,7 +232,41 @@ func (d *vllm) usage(c *call) *openai.Usage {
 	if d.s.cfg.NoCacheReport {
 		u.PromptTokensDetails = nil
 	}
-	return u
+	if !d.strict {
+		return u
+	}
+	v := vllmUsage{PromptTokens: u.PromptTokens, TotalTokens: u.TotalTokens, CompletionTokens: u.CompletionTokens}
+	if u.CompletionTokensDetails != nil {
+		v.Completion = u.CompletionTokensDetails
+	} else if whole {
+		v.Completion = null
+	}
+	switch {
+	case u.PromptTokensDetails != nil:
+		details := map[string]any{"cached_tokens": u.PromptTokensDetails.CachedTokens}
+		if c.endpoint == openai.Chat {
+			details["created_cache_tokens"] = 0
+		} else if whole {
+			details["created_cache_tokens"] = nil
+		}
+		if whole {
+			details["multimodal_tokens"] = nil
+		}
+		v.Prompt = details
+	case whole:
+		v.Prompt = null
+	}
+	return v
+}
+
+// usageSoFar is the usage in each event of a stream, without details.
+func (d *vllm) usageSoFar(c *call) any {
+	u := c.total()
+	v := vllmUsage{PromptTokens: u.PromptTokens, TotalTokens: u.TotalTokens, CompletionTokens: u.CompletionTokens}
+	if c.endpoint == openai.Chat {
+		v.Completion = null
+	}
+	return v
 }
 
 // object is an answer without choices.

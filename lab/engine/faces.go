@@ -7,12 +7,31 @@ import (
 )
 
 // newFaces is the engine's HTTP surface: its dialect's, and /debug/books.
-func (s *Server) newFaces() *http.ServeMux {
+func (s *Server) newFaces() http.Handler {
 	mux := http.NewServeMux()
 	s.dialect.routes(mux)
 	mux.HandleFunc("GET /debug/books", s.showBooks)
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h, pattern := mux.Handler(r)
+		if pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		refusal := statusOnly{w.Header(), http.StatusOK}
+		h.ServeHTTP(&refusal, r)
+		writeJSON(w, refusal.status, map[string]string{"detail": http.StatusText(refusal.status)}) // as FastAPI does
+	})
 }
+
+// statusOnly is the status of an answer.
+type statusOnly struct {
+	header http.Header
+	status int
+}
+
+func (s *statusOnly) Header() http.Header         { return s.header }
+func (s *statusOnly) Write(b []byte) (int, error) { return len(b), nil }
+func (s *statusOnly) WriteHeader(status int)      { s.status = status }
 
 // metricsHandler serves the engine's metrics in Prometheus's text form.
 func (s *Server) metricsHandler() http.Handler {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -18,6 +19,9 @@ type apiError struct {
 	Code    int     `json:"code"` // the HTTP status
 
 	dies bool // the engine's process ends, and its connections with it
+	// place is where the request's model found something of a wrong type, "body.temperature" for one, before the engine
+	// checked anything itself.
+	place string
 }
 
 // newError is an error of this status, about a parameter if param is not empty.
@@ -41,7 +45,11 @@ func newError(status int, param, format string, args ...any) *apiError {
 
 // validation is the error as Python prints one of pydantic's.
 func validation(e *apiError) string {
-	return fmt.Sprintf("{'type': 'value_error', 'loc': ('body', '%s'), 'msg': '%s'}", *e.Param, e.Message)
+	place := e.place
+	if e.Param != nil {
+		place = cmp.Or(place, "body."+*e.Param)
+	}
+	return fmt.Sprintf("{'type': 'value_error', 'loc': ('%s'), 'msg': '%s'}", strings.ReplaceAll(place, ".", "', '"), e.Message)
 }
 
 // fields reads a JSON object's members as loosely as vLLM's request models do:
@@ -57,7 +65,11 @@ type fields struct {
 func parseFields(body []byte) (*fields, *apiError) {
 	f := &fields{}
 	if err := json.Unmarshal(body, &f.raw); err != nil || f.raw == nil {
-		return nil, newError(http.StatusBadRequest, "", "the body is not a JSON object")
+		failure := newError(http.StatusBadRequest, "", "the body is not a JSON object")
+		if failure.place = "body"; !json.Valid(body) {
+			failure.place = "body.1"
+		}
+		return nil, failure
 	}
 	return f, nil
 }
@@ -79,7 +91,7 @@ func (f *fields) number(name string, def, least, most float64) float64 {
 	}
 	x, ok := looseNumber(v)
 	if !ok || math.IsNaN(x) {
-		f.fail(name, "%s must be a number", name)
+		f.wrong(name, "%s must be a number", name)
 	} else if x < least || x > most {
 		f.fail(name, "%s must be from %g to %g", name, least, most)
 	}
@@ -94,7 +106,7 @@ func (f *fields) integer(name string, def, least, most int) int {
 	}
 	x, ok := looseNumber(v)
 	if !ok || x != math.Trunc(x) {
-		f.fail(name, "%s must be a whole number", name)
+		f.wrong(name, "%s must be a whole number", name)
 		return def
 	}
 	if x < float64(least) || x > float64(most) {
@@ -111,7 +123,7 @@ func (f *fields) flag(name string) bool {
 		return true
 	case "", "false", "0", "0.0", "f", "no", "n", "off":
 	default:
-		f.fail(name, "%s must be true or false", name)
+		f.wrong(name, "%s must be true or false", name)
 	}
 	return false
 }
@@ -134,13 +146,21 @@ func (f *fields) strings(name string) (list []string) {
 // decode reads a member into v, which is left alone when it is absent.
 func (f *fields) decode(name string, v any, want string) {
 	if raw := f.get(name); raw != nil && json.Unmarshal(raw, v) != nil {
-		f.fail(name, "%s must be %s", name, want)
+		f.wrong(name, "%s must be %s", name, want)
 	}
 }
 
 func (f *fields) fail(param, format string, args ...any) {
 	if f.err == nil {
 		f.err = newError(http.StatusBadRequest, param, format, args...)
+	}
+}
+
+// wrong is a failure about a field's type.
+func (f *fields) wrong(param, format string, args ...any) {
+	if f.err == nil {
+		f.fail(param, format, args...)
+		f.err.place = "body." + param
 	}
 }
 

@@ -58,7 +58,7 @@ func (s *Server) prompts(f *fields) [][]uint32 {
 		}
 		return all
 	}
-	f.fail("prompt", "prompt must be text, token ids, or a list of either, and not empty")
+	f.wrong("prompt", "prompt must be text, token ids, or a list of either, and not empty")
 	return nil
 }
 
@@ -126,12 +126,17 @@ func (s *Server) chatPrompt(f *fields) []uint32 {
 		Content json.RawMessage `json:"content"`
 	}
 	if f.get("messages") == nil {
-		f.fail("messages", "messages is required")
+		f.wrong("messages", "messages is required")
 		return nil
 	}
 	f.decode("messages", &messages, "a list of messages")
 	if f.err == nil && len(messages) == 0 {
 		f.fail("messages", "messages is empty")
+	}
+	for i, m := range messages {
+		if m.Role == "" {
+			f.wrong(fmt.Sprintf("messages.%d.role", i), "Field required")
+		}
 	}
 	if s.cfg.Language != nil && f.err == nil {
 		return s.rendered(f)
@@ -140,7 +145,7 @@ func (s *Server) chatPrompt(f *fields) []uint32 {
 	for i, m := range messages {
 		content, ok := messageText(m.Content)
 		if !ok {
-			f.fail(fmt.Sprintf("messages[%d].content", i), "messages[%d].content must be text or a list of parts", i)
+			f.wrong(fmt.Sprintf("messages.%d.ChatCompletionDeveloperMessageParam.content", i), "messages[%d].content must be text or a list of parts", i)
 		}
 		chat = append(chat, tokens.Message{Role: m.Role, Content: content})
 	}

@@ -25,7 +25,7 @@ type Server struct {
 	tokenizer *tokens.Cache
 	dialect   dialect
 	metrics   *counters
-	faces     *http.ServeMux
+	faces     http.Handler
 	transfer  *http.ServeMux
 	client    *http.Client
 	ownClient bool

@@ -21,10 +21,10 @@ func TestSGLangStreams(t *testing.T) {
 			at    int // from the end where it is below 0
 			parts []string
 		}{
-			{nil, 0, []string{`"delta":{"role":"assistant","content":"","reasoning_content":null,"tool_calls":null}`, `"finish_reason":null,"matched_stop":null`}},
-			{nil, -3, []string{`"delta":{"role":null,"content":null,"reasoning_content":null,"tool_calls":null}`, `"finish_reason":"length"`}},
+			{nil, 0, []string{`"delta":{"role":"assistant","content":"","reasoning_content":null}`, `"finish_reason":null,"matched_stop":null`}},
+			{nil, -3, []string{`"delta":{"reasoning_content":null}`, `"finish_reason":"length"`}},
 			{nil, -2, []string{`"choices":[]`, `"completion_tokens":12`, `"reasoning_tokens":0`}},
-			{[]any{"chat_template_kwargs", map[string]any{"enable_thinking": true}}, 1, []string{`"content":null,"reasoning_content":"`}},
+			{[]any{"chat_template_kwargs", map[string]any{"enable_thinking": true}}, 1, []string{`"delta":{"reasoning_content":"`}},
 			{[]any{"tools", tools, "tool_choice", map[string]any{"type": "function", "function": map[string]any{"name": "go"}}}, 1,
 				[]string{`"tool_calls":[{`, `"name":"go"`, `"id":"call_`}},
 		} {
