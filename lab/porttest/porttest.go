@@ -2,6 +2,7 @@
 package porttest
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -18,24 +19,33 @@ var (
 	taken = map[int]bool{} // by this process, for as long as it runs
 )
 
-// Free returns a TCP port that is free on all addresses, and never the same one twice.
+// Free returns a port as Find does, or ends the test.
 func Free(t testing.TB) int {
 	t.Helper()
+	port, err := Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// Find returns a TCP port that is free on all addresses, and never the same one twice.
+func Find() (int, error) {
 	mu.Lock()
 	defer mu.Unlock()
+	var err error
 	for range 1000 {
 		port := lowest + rand.IntN(beyond-lowest) // by chance, so that tests of several packages seldom meet
 		if taken[port] {
 			continue
 		}
-		ln, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
-		if err != nil {
+		var ln net.Listener
+		if ln, err = net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port))); err != nil {
 			continue
 		}
 		_ = ln.Close()
 		taken[port] = true
-		return port
+		return port, nil
 	}
-	t.Fatal("no port is free")
-	return 0
+	return 0, fmt.Errorf("no port is free: %w", err)
 }
