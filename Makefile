@@ -7,10 +7,11 @@ FUZZFROM ?= origin/main
 BENCH ?= .
 BENCHTIME ?= 1s
 SOAK ?= 30m
+ENGINE ?= vllm,sglang
 DIST ?= dist
 
 .DEFAULT_GOAL := build
-.PHONY: build install release release-check image test race lint fuzz bench bench-wire smoke screenshots scenarios faults soak recipes ci clean help
+.PHONY: build install release release-check image test race lint fuzz bench bench-wire smoke screenshots scenarios faults soak recipes try-vllm try-sglang try-vllm-routing conformance ci clean help
 
 # How a binary is built that runs anywhere, and knows what it was built from.
 RELEASE = -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))'
@@ -79,6 +80,18 @@ recipes: build ## simulate every plan of bench/recipes and write results next to
 		../../bin/gateway simulate $$plan --advise --json results/$$name.json > results/$$name.txt || exit 1; \
 		sed -n '/^Mode auto/,/^$$/p' results/$$name.txt; \
 	done
+
+try-vllm: ## the gateway before a real vLLM pair on this machine's CPU, and its console; docs/real-engines.md
+	go run ./lab/tryreal vllm
+
+try-sglang: ## the same before SGLang
+	go run ./lab/tryreal sglang
+
+try-vllm-routing: ## compare routing modes on two real vLLM workers
+	go run ./lab/tryreal -routing vllm
+
+conformance: ## the gateway against real engines (ENGINE=vllm,sglang), request by request; RECORD=-record stores what they answer
+	go test -tags engines -count=1 -v -timeout 60m ./cmd/gateway/e2e/conformance -run TestRealEngines -engine=$(ENGINE) $(RECORD)
 
 ci: ## what a change has to pass
 	.ci/run

@@ -42,11 +42,12 @@ func (r *request) pin(a *connector.Round) {
 	}
 }
 
-// echoes reports whether a completion's answer begins with its prompt: vLLM leaves that out where it is asked for ids
-// (0.32.0's completion/serving.py).
+// echoes reports whether the answer has the prompt's text. vLLM leaves it out of completions where it is asked for ids
+// (0.32.0's completion/serving.py), and of chats that come with ids, which it does not render.
 func echoes(req *openai.Request) bool {
 	echo, _ := req.Bool("echo")
-	return echo && req.Endpoint == openai.Completions
+	text, _ := req.Bool("return_prompt_text")
+	return echo && req.Endpoint == openai.Completions || text
 }
 
 // compareTokens reports to the model's language what the worker that computed the prompt made of it, as its answer says.

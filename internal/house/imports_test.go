@@ -114,6 +114,8 @@ var lab = storey{
 	"lab/plot":                   {"lab/plot/plottest"}, // its tests
 	"lab/plot/plottest":          {},
 	"lab/gobuild":                {"internal/progress"},
+	"lab/realtest":               {"lab/gobuild", "lab/porttest"},
+	"lab/tryreal":                {"lab/realtest"},
 	"lab/etcdusers":              {}, // runs deploy/compose/security/etcd-users.sh, for tests and compose
 	"lab/porttest":               {},
 	"lab/linktest":               {},
@@ -131,7 +133,7 @@ var lab = storey{
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
 	"cmd/gateway":              {below, telemetry, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/linktest", "lab/plot", "lab/porttest", "lab/wire"},
-	"cmd/gateway/e2e":          {below, "cmd/gateway/e2e/fleet", telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "lab/porttest", "lab/linktest", "lab/etcdusers"},
+	"cmd/gateway/e2e":          {below, "cmd/gateway/e2e/fleet", telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "lab/porttest", "lab/linktest", "lab/etcdusers", "lab/realtest"},
 	"internal/kvevents":        {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens", "lab/engine", "lab/zmqpub", "router/feed", "router/index"}, // tests of KV events from engine to index
 	"cmd/gateway/viewer":       {below, "cmd/gateway/e2e/fleet", "lab/devfleet", "lab/replay", "lab/simulate"},                                                                                                                                                                                                                                                                                      // whose reports it looks at
 	"cmd/gateway/openaiclient": {below, "cmd/gateway/e2e/fleet"},

@@ -50,6 +50,7 @@ type call struct {
 	counts       bool // each event has the usage so far
 	tokenIDs     bool // answers show token ids
 	promptIDs    bool // answers show the prompt's, which SGLang's chats may do alone
+	promptText   bool // answers show the prompt as it was rendered
 	logprobs     bool // answers show log-probabilities, of so many alternatives to each token
 	alternatives int
 	request      Request // what all of its sequences have in common

@@ -214,6 +214,7 @@ func (d *vllm) check(c *call, f *fields, n int) {
 	if n > 1 && f.get("temperature") != nil && f.number("temperature", 1, 0, math.MaxFloat64) == 0 {
 		f.fail("n", "n must be 1 when using greedy sampling, got %d.", n)
 	}
+	c.promptText = c.endpoint == openai.Chat && f.flag("return_prompt_text") && d.pinned(f) == nil
 	f.number("priority", 0, math.MinInt32, math.MaxInt32)
 	if f.get("prompt_logprobs") != nil && c.stream {
 		f.fail("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`. (parameter=prompt_logprobs)")

@@ -19,7 +19,7 @@ type answerObject struct {
 	Usage          any             `json:"usage,omitempty"` // openai.Usage or vllmUsage
 	PromptLogprobs absent          `json:"prompt_logprobs,omitempty"`
 	PromptTokenIDs any             `json:"prompt_token_ids,omitempty"` // of chats
-	PromptText     absent          `json:"prompt_text,omitempty"`
+	PromptText     any             `json:"prompt_text,omitempty"`
 	KVTransfer     json.RawMessage `json:"kv_transfer_params,omitempty"`
 	ECTransfer     absent          `json:"ec_transfer_params,omitempty"`
 	Metrics        absent          `json:"metrics,omitempty"`
@@ -108,7 +108,7 @@ func (d *vllm) whole(c *call) any {
 		a.Fingerprint, a.KVTransfer = d.fingerprint(), null
 	}
 	if c.endpoint == openai.Chat {
-		a.PromptLogprobs, a.PromptText = strict, strict
+		a.PromptLogprobs, a.PromptText = strict, d.promptText(c)
 		a.PromptTokenIDs = orNull(nil, d.strict)
 	}
 	for i := range c.choices {
@@ -143,7 +143,7 @@ func (d *vllm) appendChunk(out []byte, c *call, i int, text string, ids []uint32
 		if first {
 			role := a
 			one.Delta = &vllmMessage{Role: "assistant", Content: ""}
-			role.PromptTokenIDs, role.PromptText = orNull(nil, d.strict), absent(d.strict)
+			role.PromptTokenIDs, role.PromptText = orNull(nil, d.strict), d.promptText(c)
 			c.showIDs(&role, &one, ch, nil, true)
 			one.TokenIDs = nil
 			role.Choices = []answerChoice{one}
@@ -214,6 +214,17 @@ func (d *vllm) appendEnd(out []byte, c *call) []byte {
 		a.Fingerprint = d.fingerprint()
 	}
 	return appendJSON(out, a)
+}
+
+// promptText is what was rendered of the messages, where that was asked for.
+func (d *vllm) promptText(c *call) any {
+	switch {
+	case c.promptText:
+		return string(d.s.tokenizer.Tokenizer().Decode(nil, c.choices[0].request.Prompt))
+	case d.strict:
+		return null
+	}
+	return nil
 }
 
 // fingerprint names a strict engine's release and settings.

@@ -1,0 +1,188 @@
+//go:build engines
+
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/lab/porttest"
+	"github.com/tandem-pd/tandem/lab/realtest"
+)
+
+var (
+	engines   = flag.String("engine", "vllm,sglang", "the real engines to run, with a comma between them")
+	record    = flag.Bool("record", false, "store what the engines answer as the judge of the simulated ones")
+	tokenizer = flag.String("tokenizer", "../../../../../shared/vectors/tokenizer/qwen2.5", "folder of tokenizer.json and tokenizer_config.json")
+)
+
+// rig is an engine's host, and the workers that all tests of its kind share.
+type rig struct {
+	*realtest.Host
+	bin string // the gateway's binary
+	// alone serves whole requests; the others are roles of a pair, with two decode workers.
+	alone, prefill, decode, second *realtest.Engine
+	rec                            recording
+}
+
+// found records and prints what a run came to.
+func (r *rig) found(t *testing.T, what, format string, args ...any) {
+	result := fmt.Sprintf(format, args...)
+	t.Logf("%s: %s", what, result)
+	connector := map[string]string{"vllm": "vllm-nixl", "sglang": "sglang"}[r.Kind]
+	r.rec.Runs = append(r.rec.Runs, run{connector, what, result})
+}
+
+// TestRealEngines runs engines as their makers ship them. `make conformance` is the whole run; with -short, which is a
+// stage of .ci/run, each sixteenth row of the table is sent, and fewer streams are cut. docs/real-engines.md describes both.
+func TestRealEngines(t *testing.T) {
+	for kind := range strings.SplitSeq(*engines, ",") {
+		t.Run(kind, func(t *testing.T) {
+			if testing.Short() {
+				t.Parallel()
+			}
+			r := newRig(t, kind)
+			t.Run("answers", r.answers)
+			t.Run("clients leave", r.clientsLeave)
+			t.Run("decode killed", r.decodeKilled)
+			t.Run("events", r.events)
+			if testing.Short() {
+				return
+			}
+			t.Run("decode frozen", r.decodeFrozen)
+			t.Run("prefill killed", r.prefillKilled)
+			t.Run("drained", r.drained)
+			t.Run("speculating", r.speculating)
+			t.Run("templates", r.templates)
+			t.Run("events of other caches", r.otherCaches)
+			t.Run("modes", r.modes)
+			if *record {
+				r.store(t)
+			}
+		})
+	}
+}
+
+// newRig starts an engine's host and its workers, and builds the gateway.
+func newRig(t *testing.T, kind string) *rig {
+	dir := t.ArtifactDir()
+	h, err := realtest.Start(t.Context(), kind, *tokenizer, dir, os.Stderr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = h.Close() })
+	r := &rig{Host: h}
+	r.bin, err = realtest.Build(t.Context(), "../../../..", dir, io.Discard)
+	require.NoError(t, err)
+	es := r.launch(t, realtest.Spec{Name: "alone"}, realtest.Spec{Name: "prefill", Role: "prefill"},
+		realtest.Spec{Name: "decode-1", Role: "decode"}, realtest.Spec{Name: "decode-2", Role: "decode"})
+	r.alone, r.prefill, r.decode, r.second = es[0], es[1], es[2], es[3]
+	return r
+}
+
+// launch starts engines and waits until all are ready.
+func (r *rig) launch(t *testing.T, specs ...realtest.Spec) (es []*realtest.Engine) {
+	t.Helper()
+	for _, s := range specs {
+		e, err := r.Launch(s)
+		require.NoError(t, err)
+		es = append(es, e)
+	}
+	ready(t, es...)
+	return es
+}
+
+// ready waits until engines answer.
+func ready(t *testing.T, es ...*realtest.Engine) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	for _, e := range es {
+		require.NoError(t, e.Ready(ctx))
+	}
+}
+
+// serve runs the gateway in front of engines until the test ends. Its limits of time are those of a slow machine.
+func (r *rig) serve(t *testing.T, name string, engines []*realtest.Engine, args ...string) *realtest.Gateway {
+	t.Helper()
+	port, err := porttest.Find()
+	require.NoError(t, err)
+	args = append([]string{"--sse-heartbeat", "0", "--stream-idle-timeout", "5m", "--decode-first-token-timeout", "5m"}, args...)
+	g, err := realtest.Serve(t.Context(), r.bin, name, port, engines, args...)
+	require.NoError(t, err)
+	t.Cleanup(g.Close)
+	return g
+}
+
+// answers sends each row of the table to an engine alone, and through the gateway to a whole worker and to a pair, whole
+// and streamed.
+func (r *rig) answers(t *testing.T) {
+	rows := table("tiny", "9707", "151645")
+	if testing.Short() {
+		var few []row
+		for i := 0; i < len(rows); i += 16 {
+			few = append(few, rows[i])
+		}
+		rows = few
+	}
+	// SGLang's server closes the connection after an exception.
+	r.rec = conform(t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, r.Kind, r.alone.URL, rows, []target{
+		{"whole", r.serve(t, "gateway-whole", []*realtest.Engine{r.alone}).URL},
+		{"pair", r.serve(t, "gateway-pair", []*realtest.Engine{r.prefill, r.decode}).URL}})
+	r.found(t, fmt.Sprintf("%d requests to a whole worker and to a pair, against the engine alone", len(rows)), "no difference but those of known_test.go")
+}
+
+// store writes the recording.
+func (r *rig) store(t *testing.T) {
+	var err error
+	r.rec.Date = time.Now().UTC().Format(time.DateOnly)
+	r.rec.Engine, err = release(t.Context(), r.alone)
+	require.NoError(t, err)
+	r.rec.Parameters, err = parameters(t.Context(), r.alone.URL)
+	require.NoError(t, err)
+	var text bytes.Buffer
+	require.NoError(t, r.rec.write(&text))
+	at := recordingOf(r.Kind)
+	if t.Failed() {
+		at = filepath.Join(t.ArtifactDir(), r.Kind+".json")
+	}
+	require.NoError(t, os.WriteFile(at, text.Bytes(), 0o644))
+}
+
+// release is the engine's kind and release, as its own facts have it.
+func release(ctx context.Context, e *realtest.Engine) (string, error) {
+	var v struct{ Version string }
+	if e.Host().Kind == "sglang" {
+		err := realtest.Get(ctx, e.URL+"/server_info", &v)
+		return "sglang " + v.Version, err
+	}
+	err := realtest.Get(ctx, e.URL+"/version", &v)
+	return "vllm " + v.Version, err
+}
+
+// modes compares routing modes as make try-vllm-routing does: auto has to find 1.3 times what round-robin finds.
+func (r *rig) modes(t *testing.T) {
+	if r.Kind != "vllm" {
+		return
+	}
+	for _, e := range []*realtest.Engine{r.prefill, r.decode, r.second} { // their memory, and what they spend when idle
+		require.NoError(t, e.Kill())
+	}
+	cached := map[string]float64{}
+	err := realtest.CompareModes(t.Context(), r.Host, r.bin, []string{"round-robin", "auto"}, func(m realtest.Mode) {
+		cached[m.Name] = m.Cached
+		t.Logf("%s: %.0f of %.0f prompt tokens cached, TTFT mean %.0f, p50 %.0f, p90 %.0f, p99 %.0f ms", m.Name, m.Cached, m.Prompt, m.Mean, m.P50, m.P90, m.P99)
+	})
+	require.NoError(t, err)
+	r.found(t, "prompt tokens found in caches, auto against round-robin", "%.2f ×", cached["auto"]/cached["round-robin"])
+	require.GreaterOrEqual(t, cached["auto"], 1.3*cached["round-robin"])
+}
