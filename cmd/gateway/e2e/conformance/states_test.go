@@ -241,9 +241,10 @@ func (r *rig) idle(t *testing.T, es ...*realtest.Engine) {
 	}, 2*time.Minute, 200*time.Millisecond, "what engines still hold")
 }
 
-// pair serves with prefill and both decode workers.
+// pair serves with prefill and both decode workers. Prompts go through both legs, though a hand-off is slower here than decode's own
+// prefill would be.
 func (r *rig) pair(t *testing.T, name string, args ...string) (*realtest.Gateway, string) {
-	g := r.serve(t, name, []*realtest.Engine{r.prefill, r.decode, r.second}, args...)
+	g := r.serve(t, name, []*realtest.Engine{r.prefill, r.decode, r.second}, append(args, "--no-decode-fallback")...)
 	return g, g.URL
 }
 
@@ -352,7 +353,8 @@ func (r *rig) decodeFrozen(t *testing.T) {
 // prefillKilled kills the only prefill worker while it computes. Answers are the engine's, or the error is typed: with vLLM
 // decode computes the prompts itself, SGLang's decode workers cannot. Started again, prefill serves again.
 func (r *rig) prefillKilled(t *testing.T) {
-	g, url := r.pair(t, "gateway-prefill")
+	g := r.serve(t, "gateway-prefill", []*realtest.Engine{r.prefill, r.decode, r.second})
+	url := g.URL
 	l := begin(t, url, 5000, 8, 1200, 16)
 	require.Eventually(t, func() bool {
 		var err error
