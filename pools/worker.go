@@ -104,7 +104,7 @@ type Worker struct {
 	PipelineParallel int `json:"pipeline_parallel_size,omitempty"`
 	// Prioritizes says that the engine schedules by priority, so that requests may carry one.
 	Prioritizes bool `json:"prioritizes,omitempty"`
-	// FetchesRest says that a decode engine keeps a prefix cache and fetches what that lacks of a prompt, no more.
+	// FetchesRest reports whether a decode engine keeps a prefix cache and fetches only the blocks that it lacks.
 	FetchesRest bool `json:"fetches_rest,omitempty"`
 	// ModelInput is what the worker takes as a completion's prompt: "tokens" (ids) or "text". Empty means "text". Chats
 	// go as messages to both.

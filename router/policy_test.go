@@ -256,7 +256,7 @@ func TestConfigValidate(t *testing.T) {
 
 // A decode worker that fetches only the rest of a prompt is the better one by the blocks that it has, whatever the mode's cost: SGLang's
 // prefill sends what is behind decode_prefix_len, and decode allocates room for that (pop_preallocated in 0.5.23's
-// srt/disaggregation/decode.py). It takes no more load for it than that, and other workers' caches do not count.
+// srt/disaggregation/decode.py). Load above that outweighs the cache, and caches of other workers do not count.
 func TestDecodeFetchesTheRest(t *testing.T) {
 	prompt := chain(1, 8)
 	for _, c := range []struct {

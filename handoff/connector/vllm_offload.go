@@ -10,13 +10,13 @@ import (
 
 // Offload is vLLM's OffloadingConnector with a p2p tier: prefill leaves the prompt's blocks in its host's memory under an id, and a
 // decode engine that is given the id fetches those that it lacks (remote_decoder and remote_prefiller in 0.32's
-// v1/kv_offload/tiering/p2p/manager.py). What does not come it computes, so that no hand-off fails.
+// v1/kv_offload/tiering/p2p/manager.py). It computes the blocks that do not arrive, so that no hand-off fails.
 //
 // Decode is called when prefill has answered. It could fetch blocks while prefill computes, but of a prefill that fails it waits for
 // them for 30 s (_LOAD_TIMEOUT_S in p2p/session/client.py).
 //
-// As with [NIXLPush] block sizes and releases are the same, and no call frees the blocks: of a request that decode refuses the tier
-// learns nothing.
+// As with [NIXLPush] block sizes and releases are the same, and no call frees the blocks: the tier is not
+// informed of a request that decode refuses.
 type Offload struct{ NIXLPush }
 
 var _ Connector = Offload{}
@@ -35,7 +35,7 @@ func (Offload) Plan(r Round) (Plan, error) {
 	return plan, err
 }
 
-// OnPrefill hands over where prefill's engine is, and the round's id. The answer itself says nothing.
+// OnPrefill hands over the address of prefill's engine and the round's id. Prefill's answer has neither.
 func (Offload) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
 	if err := answered(answer); err != nil || r.Slice > 0 {
 		return kv, false, err

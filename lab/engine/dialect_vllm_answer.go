@@ -109,7 +109,7 @@ func (d *vllm) whole(c *call) any {
 	}
 	if c.endpoint == openai.Chat {
 		a.PromptLogprobs, a.PromptText = strict, d.promptText(c)
-		a.PromptTokenIDs = orNull(nil, d.strict)
+		a.PromptTokenIDs = d.null()
 	}
 	for i := range c.choices {
 		ch := &c.choices[i]
@@ -123,9 +123,9 @@ func (d *vllm) whole(c *call) any {
 			one.Message = d.message(c, ch)
 		} else {
 			one.Text, one.PromptLogprobs = &text, strict
-			one.PromptTokenIDs = orNull(nil, d.strict)
+			one.PromptTokenIDs = d.null()
 		}
-		one.TokenIDs = orNull(nil, d.strict)
+		one.TokenIDs = d.null()
 		c.showIDs(&a, &one, ch, ch.ids, true)
 		a.Choices = append(a.Choices, one)
 	}
@@ -143,7 +143,7 @@ func (d *vllm) appendChunk(out []byte, c *call, i int, text string, ids []uint32
 		if first {
 			role := a
 			one.Delta = &vllmMessage{Role: "assistant", Content: ""}
-			role.PromptTokenIDs, role.PromptText = orNull(nil, d.strict), d.promptText(c)
+			role.PromptTokenIDs, role.PromptText = d.null(), d.promptText(c)
 			c.showIDs(&role, &one, ch, nil, true)
 			one.TokenIDs = nil
 			role.Choices = []answerChoice{one}
@@ -161,11 +161,11 @@ func (d *vllm) appendChunk(out []byte, c *call, i int, text string, ids []uint32
 		one.Delta = d.delta(c, ch, text)
 	} else {
 		one.Text, one.StopReason = &text, null
-		one.PromptTokenIDs = orNull(nil, d.strict)
+		one.PromptTokenIDs = d.null()
 	}
 	one.Logprobs = d.s.probabilities(c, ids, ch.offset)
 	ch.offset += len(text)
-	one.TokenIDs = orNull(nil, d.strict)
+	one.TokenIDs = d.null()
 	if ch.finish != "" {
 		if d.ended(c, &one, ch); d.strict && !c.usage && c.done() {
 			a.Fingerprint = d.fingerprint()
@@ -218,10 +218,15 @@ func (d *vllm) appendEnd(out []byte, c *call) []byte {
 
 // promptText is what was rendered of the messages, where that was asked for.
 func (d *vllm) promptText(c *call) any {
-	switch {
-	case c.promptText:
+	if c.promptText {
 		return string(d.s.tokenizer.Tokenizer().Decode(nil, c.choices[0].request.Prompt))
-	case d.strict:
+	}
+	return d.null()
+}
+
+// null is a member that a strict engine writes without a value, and others leave out.
+func (d *vllm) null() any {
+	if d.strict {
 		return null
 	}
 	return nil

@@ -1,10 +1,6 @@
 package engine
 
-import (
-	"encoding/json"
-
-	"github.com/tandem-pd/tandem/internal/openai"
-)
+import "github.com/tandem-pd/tandem/internal/openai"
 
 // absent is a member that an engine writes as null. A false one is left out.
 type absent bool
@@ -73,15 +69,4 @@ func (s *Server) probabilities(c *call, ids []uint32, at int) any {
 		return map[string]any{"content": chat}
 	}
 	return text
-}
-
-// orNull is v as a member that is written as null where v is empty and the engine writes it so, and left out elsewhere.
-func orNull(v []uint32, written bool) any {
-	switch {
-	case v != nil:
-		return v
-	case written:
-		return json.RawMessage("null")
-	}
-	return nil
 }

@@ -46,7 +46,7 @@ func (b *bench) both(path string, p, d map[string]any) (heads [2]int, bodies [2]
 	return heads, bodies
 }
 
-// With a prefix cache decode takes in what that lacks, without one all of it (pop_preallocated in 0.5.23's srt/disaggregation/decode.py).
+// Decode receives only the blocks that its prefix cache lacks, and all of them without a cache (pop_preallocated in 0.5.23's srt/disaggregation/decode.py).
 func TestSGLangDecodeFetchesTheRest(t *testing.T) {
 	for cached, want := range map[bool]uint64{false: 200, true: 100} {
 		bubble(t, func(t *testing.T, b *bench) {

@@ -27,13 +27,13 @@ func Cache() (string, error) {
 	return filepath.Join(dir, "tandem", "engines"), err
 }
 
-// source is a file, or a folder, of which something is made.
+// source is a file or folder whose content is part of a cached folder's name.
 type source struct {
 	fs.FS
 	path string
 }
 
-// once makes a folder of the cache whose name has a hash of what it is made of, unless it is there.
+// once builds a folder of the cache, unless it exists. Its name has a hash of the sources.
 func once(cache, name string, build func(dir string) error, of ...source) (string, error) {
 	sum := sha256.New()
 	for _, s := range of {

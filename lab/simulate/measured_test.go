@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/engine"
 )
 
-// h200 are the runs before a real vLLM 0.26.0 on one NVIDIA H200, 26 November 2026, by name. docs/results.md says how they were made.
+// h200 reads the runs with a real vLLM 0.26.0 on one NVIDIA H200 of 26 November 2026, by name. docs/results.md describes them.
 func h200(t *testing.T) map[string]json.RawMessage {
 	t.Helper()
 	text, err := os.ReadFile("../../bench/recipes/h200.jsonl")

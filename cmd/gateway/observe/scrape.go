@@ -169,7 +169,8 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 		for _, word := range words {
 			count.Set(float64(in[word]), p.Model, role, word)
 		}
-		if r, blocks := fleet.router(p), fleet.router(p).Overlaps(); !r.IgnoresOverlap() || blocks.Events > 0 {
+		r := fleet.router(p)
+		if blocks := r.Overlaps(); !r.IgnoresOverlap() || blocks.Events > 0 {
 			overlap.Set(float64(blocks.Events), p.Model, role, "events")
 			overlap.Set(float64(blocks.Predicted), p.Model, role, "predicted")
 			overlap.Set(float64(blocks.Recent), p.Model, role, "sent")

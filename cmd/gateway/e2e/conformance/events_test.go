@@ -79,7 +79,8 @@ func (b *believer) ask(name, path, body string) (cached int, text string) {
 	b.asked++
 	if *routing.Actual != routing.Predicted {
 		b.differs++
-		b.t.Logf("%s: %d tokens were predicted to be cached, and %d were (tokens from: %s)", name, routing.Predicted, *routing.Actual, routing.Source)
+		b.t.Logf("%s: %d tokens were predicted to be cached, and %d were (tokens from: %s)",
+			name, routing.Predicted, *routing.Actual, routing.Source)
 	}
 	return *routing.Actual, a.Choices[0].Text + a.Choices[0].Message.Content
 }
@@ -104,19 +105,20 @@ func words(i, n int) string {
 	return s.String()
 }
 
-func chatOf(messages, more string) string {
-	return `{"model":"tiny","max_tokens":4,"temperature":0` + more + `,"messages":[` + messages + `]}`
+func completionOf(model, prompt string) string {
+	return fmt.Sprintf(`{"model":"%s","max_tokens":2,"prompt":"%s"}`, model, prompt)
 }
 
 // conversation asks turn by turn, with the answers of the model in between.
-func (b *believer) conversation(i, turns int, more string) {
+func (b *believer) conversation(i, turns int) {
 	messages, before := "", 0
 	for turn := range turns {
 		if turn > 0 {
 			messages += ","
 		}
 		messages += fmt.Sprintf(`{"role":"user","content":"%s"}`, words(100*i+turn, 60))
-		cached, text := b.ask(fmt.Sprintf("conversation %d, turn %d", i, turn), chatPath, chatOf(messages, more))
+		cached, text := b.ask(fmt.Sprintf("conversation %d, turn %d", i, turn), chatPath,
+			`{"model":"tiny","max_tokens":4,"temperature":0,"messages":[`+messages+`]}`)
 		if turn > 0 {
 			assert.GreaterOrEqual(b.t, cached, before, "conversation %d, turn %d", i, turn)
 		}
@@ -136,13 +138,13 @@ func quoted(text string) string {
 // common asks what any cache must get right: conversations, prompts that begin alike, salts.
 func (b *believer) common() {
 	for i := range 2 {
-		b.conversation(i, 4, "")
+		b.conversation(i, 4)
 	}
 	for i := range 4 {
-		b.ask(fmt.Sprint("beginning alike ", i), completionPath, fmt.Sprintf(`{"model":"tiny","max_tokens":2,"prompt":"%s %s"}`, words(7, 200), words(50+i, 40)))
+		b.ask(fmt.Sprint("beginning alike ", i), completionPath, completionOf("tiny", words(7, 200)+words(50+i, 40)))
 	}
 	for i, salt := range []string{`"a"`, `"b"`, `"a"`, `"b"`, `null`} {
-		cached, _ := b.ask("salt "+salt, completionPath, fmt.Sprintf(`{"model":"tiny","max_tokens":2,"cache_salt":%s,"prompt":"%s"}`, salt, words(8, 120)))
+		cached, _ := b.ask("salt "+salt, completionPath, put(completionOf("tiny", words(8, 120)), "cache_salt", salt))
 		if i < 2 {
 			assert.Zero(b.t, cached, "salt %s", salt)
 		}
@@ -159,7 +161,8 @@ func (r *rig) events(t *testing.T) {
 	if testing.Short() {
 		return
 	}
-	late := map[string]int{"vllm": 1}[r.Kind] // vLLM publishes that its cache was cleared with its next step
+	// One: vLLM queues that its cache was cleared (reset_prefix_cache of 0.32's v1/core/block_pool.py), and publishes it with its next step.
+	late := map[string]int{"vllm": 1}[r.Kind]
 	r.part(t, "cleared", g.URL, late, func(b *believer) {
 		path := map[string]string{"vllm": "/reset_prefix_cache", "sglang": "/flush_cache"}[r.Kind]
 		res, err := http.Post(r.alone.URL+path, "", nil)
@@ -167,7 +170,7 @@ func (r *rig) events(t *testing.T) {
 		require.NoError(t, res.Body.Close())
 		require.Equal(t, http.StatusOK, res.StatusCode)
 		b.quiet()
-		b.conversation(0, 3, "")
+		b.conversation(0, 3)
 	})
 	r.part(t, "started again", g.URL, 0, func(b *believer) {
 		require.NoError(t, r.alone.Kill())
@@ -175,7 +178,7 @@ func (r *rig) events(t *testing.T) {
 		ready(t, r.alone)
 		require.NoError(t, g.Await(t.Context(), 1))
 		b.quiet()
-		b.conversation(0, 3, "")
+		b.conversation(0, 3)
 	})
 	g.Close()
 	for i := range 3 { // what the gateway does not see
@@ -190,7 +193,7 @@ func (r *rig) events(t *testing.T) {
 			cached, _ := b.ask("asked before", completionPath, fmt.Sprintf(`{"model":"tiny","max_tokens":2,"prompt":%s}`, ids))
 			assert.NotZero(t, cached)
 		}
-		b.conversation(0, 4, "")
+		b.conversation(0, 4)
 	})
 }
 
@@ -198,14 +201,15 @@ func (r *rig) events(t *testing.T) {
 func (r *rig) otherCaches(t *testing.T) {
 	small := realtest.Spec{Name: "small", Args: []string{"--max-total-tokens", "4096"}}
 	if r.Kind == "vllm" {
-		small.Args = []string{"--num-gpu-blocks-override", "40", "--max-model-len", "4096", "--enable-lora", "--max-lora-rank", "8", "--lora-modules", "adapter=" + r.Models + "/lora"}
+		small.Args = []string{"--num-gpu-blocks-override", "40", "--max-model-len", "4096", "--enable-lora", "--max-lora-rank", "8",
+			"--lora-modules", "adapter=" + r.Models + "/lora"}
 	}
 	es := r.launch(t, small)
 	g := r.serve(t, "gateway-small", es)
 	r.part(t, "evictions", g.URL, 3, func(b *believer) { // of 110 that were tried by hand, vLLM evicted 3 after the choice
 		for round := range 2 {
 			for i := range 18 {
-				b.ask(fmt.Sprintf("round %d, prompt %d", round, i), completionPath, fmt.Sprintf(`{"model":"tiny","max_tokens":2,"prompt":"%s %s"}`, words(i%6, 40), words(100+i, 80)))
+				b.ask(fmt.Sprintf("round %d, prompt %d", round, i), completionPath, completionOf("tiny", words(i%6, 40)+words(100+i, 80)))
 			}
 		}
 	})
@@ -214,7 +218,7 @@ func (r *rig) otherCaches(t *testing.T) {
 	}
 	r.part(t, "adapters", g.URL, 0, func(b *believer) {
 		for _, model := range []string{"tiny", "adapter", "tiny", "adapter"} {
-			b.ask("model "+model, completionPath, fmt.Sprintf(`{"model":"%s","max_tokens":2,"prompt":"%s"}`, model, words(300, 150)))
+			b.ask("model "+model, completionPath, completionOf(model, words(300, 150)))
 		}
 	})
 	require.NoError(t, es[0].Kill())

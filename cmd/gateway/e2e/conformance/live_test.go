@@ -24,7 +24,8 @@ import (
 var (
 	engines   = flag.String("engine", "vllm,sglang", "the real engines to run, with a comma between them")
 	record    = flag.Bool("record", false, "store what the engines answer as the judge of the simulated ones")
-	tokenizer = flag.String("tokenizer", "../../../../../shared/vectors/tokenizer/qwen2.5", "folder of tokenizer.json and tokenizer_config.json")
+	tokenizer = flag.String("tokenizer", "../../../../../shared/vectors/tokenizer/qwen2.5",
+		"folder of tokenizer.json and tokenizer_config.json")
 )
 
 // rig is an engine's host, and the workers that all tests of its kind share.
@@ -135,10 +136,13 @@ func (r *rig) answers(t *testing.T) {
 		rows = few
 	}
 	// SGLang's server closes the connection after an exception.
-	r.rec = conform(t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, r.Kind, r.alone.URL, rows, []target{
+	var unexplained int
+	r.rec, unexplained = conform(t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, r.Kind, r.alone.URL, rows, []target{
 		{"whole", r.serve(t, "gateway-whole", []*realtest.Engine{r.alone}).URL},
-		{"pair", r.serve(t, "gateway-pair", []*realtest.Engine{r.prefill, r.decode}, "--no-decode-fallback").URL}}) // two legs, though one would be faster here
-	r.found(t, fmt.Sprintf("%d requests to a whole worker and to a pair, against the engine alone", len(rows)), "no difference but those of known_test.go")
+		// Two legs, though one would be faster here.
+		{"pair", r.serve(t, "gateway-pair", []*realtest.Engine{r.prefill, r.decode}, "--no-decode-fallback").URL}})
+	r.found(t, fmt.Sprintf("%d requests to a whole worker and to a pair, against the engine alone", len(rows)),
+		"%d differences that known_test.go does not list", unexplained)
 }
 
 // store writes the recording.
@@ -180,7 +184,8 @@ func (r *rig) modes(t *testing.T) {
 	cached := map[string]float64{}
 	err := realtest.CompareModes(t.Context(), r.Host, r.bin, []string{"round-robin", "auto"}, func(m realtest.Mode) {
 		cached[m.Name] = m.Cached
-		t.Logf("%s: %.0f of %.0f prompt tokens cached, TTFT mean %.0f, p50 %.0f, p90 %.0f, p99 %.0f ms", m.Name, m.Cached, m.Prompt, m.Mean, m.P50, m.P90, m.P99)
+		t.Logf("%s: %.0f of %.0f prompt tokens cached, TTFT mean %.0f, p50 %.0f, p90 %.0f, p99 %.0f ms",
+			m.Name, m.Cached, m.Prompt, m.Mean, m.P50, m.P90, m.P99)
 	})
 	require.NoError(t, err)
 	r.found(t, "prompt tokens found in caches, auto against round-robin", "%.2f ×", cached["auto"]/cached["round-robin"])

@@ -25,7 +25,7 @@ func TestSimulatedEngines(t *testing.T) {
 			f := fleet.New(t, whole)
 			client, alone := fleet.Client(t), f.Workers["both-1"].Record().Address
 			rows := table("tandem-sim", "970", "4095")
-			got := conform(t, client, kind, alone, rows, []target{{"whole", f.URL}, {"pair", fleet.New(t, pair).URL}})
+			got, _ := conform(t, client, kind, alone, rows, []target{{"whole", f.URL}, {"pair", fleet.New(t, pair).URL}})
 			want := readRecording(t, kind)
 			require.Equal(t, len(want.Rows), len(got.Rows), "rows; record again: make record")
 			for _, r := range rows {

@@ -121,7 +121,7 @@ func (c *crawling) stream(n int) served {
 
 // A link that passes a sixth of what the load needs costs at most 1.2 times the TTFT of a whole worker, and no answer, whatever the
 // router mode; decode computes the prompts, and answers carry the reason. Hand-offs come back when the link is fast. (On an H200 302
-// of 341 requests failed behind such a link, each of which a worker could have served alone in 0.1 s.)
+// of 341 requests failed behind such a link; one worker would have served each in 0.1 s.)
 func TestACrawlingLinkCostsLittle(t *testing.T) {
 	var whole served
 	fleet.VirtualRun(t, "whole", func(t *testing.T) { whole = newCrawling(t, fleet.Options{Both: 1}).stream(300) })
