@@ -144,15 +144,16 @@ func (r *report) promptRows() []row {
 
 // goals is the table of what was to be reached, with nginx and HAProxy of the same run.
 func (r *report) goals() (table, bool) {
-	gateway, nginx, haproxy := r.find(gateway2Key), r.find(nginxKey), r.find(haproxyKey)
+	gateway, nginx, haproxy, bare := r.find(gateway2Key), r.find(nginxKey), r.find(haproxyKey), r.find(bareKey)
 	t := table{
 		title: "Goals",
-		rows:  [][]string{{"what", "goal", "reached", "gateway, two legs", "× nginx", "nginx, one leg", "HAProxy, one leg"}},
+		rows:  [][]string{{"what", "goal", "reached", "gateway, two legs", "× nginx", "nginx, one leg", "HAProxy, one leg", "bare minimum, two legs"}},
 		notes: []string{
-			"Medians of the rounds, the least and the most in brackets; ratios are of the same round. CPU time is that of the measured process alone, to the nanosecond by the kernel's schedstat, less what it takes idle. " +
-				"User time is the share of it that the kernel's clock tick sees (250 samples a second): right to about 3 % of the whole in a saturated second. Where a round has fewer than 20 ticks it is one figure from all rounds.",
-			fmt.Sprintf("Short: a prompt of %d tokens and an answer whose %d chunks come in one piece; saturated by %d connections that ask again at once. "+
-				"A lone chunk: of streams that were open before. nginx and HAProxy see a long prompt as bytes: new and seen are one figure.", r.Plan.PromptTokens, r.Plan.Chunks, r.Plan.Connections),
+			"Medians of the rounds, the least and the most in brackets. CPU time is that of the measured process by the kernel's schedstat, less what it takes idle. " +
+				"User time is the share that the clock tick samples, 250 times a second.",
+			fmt.Sprintf("Short: a prompt of %d tokens and an answer whose %d chunks come in one piece; saturated by %d connections that send again at once. "+
+				"A lone chunk: of streams that were open before. nginx and HAProxy see a long prompt as bytes: new and seen are one figure. "+
+				"To a long chat the bare minimum adds as many token ids as the gateway does.", r.Plan.PromptTokens, r.Plan.Chunks, r.Plan.Connections),
 		},
 	}
 	if gateway == nil {
@@ -163,7 +164,7 @@ func (r *report) goals() (table, bool) {
 		if !ok {
 			continue
 		}
-		cells := []string{w.label, w.goal.text(w.unit), "", w.cell(s), "", "", ""}
+		cells := []string{w.label, w.goal.text(w.unit), "", w.cell(s), "", "", "", ""}
 		var theirs, times spread
 		if nginx != nil {
 			if theirs, ok = nginx.Of[w.compared()]; ok {
@@ -178,6 +179,9 @@ func (r *report) goals() (table, bool) {
 			if theirs, ok := haproxy.Of[w.compared()]; ok {
 				cells[6] = w.cell(theirs)
 			}
+		}
+		if bare != nil && len(bare.Rounds[w.bound()]) > 0 {
+			cells[7] = w.cell(bare.Of[w.bound()])
 		}
 		if cells[1] != "" {
 			reached, ok := w.goal.reached(s.Median/w.per, theirs.Median/w.per, times.Median)

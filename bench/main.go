@@ -159,12 +159,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 	if o.markdown != "" {
-		if err := os.WriteFile(o.markdown, []byte(r.tables()), 0o644); err != nil {
+		if err := os.WriteFile(o.markdown, []byte(r.markdown(r.lists()...)), 0o644); err != nil {
 			return err
 		}
 	}
 	if o.write {
-		return writeDocument(o.document, r.tables())
+		return writeDocument(o.document, r.page())
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -26,9 +27,6 @@ func (r *report) lists() []table {
 		if t, ok := make(); ok {
 			all = append(all, t)
 		}
-	}
-	if r.Others > quiet && len(all) > 0 {
-		all[0].notes = append(all[0].notes, fmt.Sprintf("**Other processes took %s of the machine meanwhile: the latencies, p99 above all, are as much theirs. Run it again when it is quiet.**", percent(r.Others)))
 	}
 	return all
 }
@@ -172,21 +170,31 @@ func (r *report) where() string {
 	if r.Pinned {
 		pinned = "the measured process alone on one core, engines and client on the rest"
 	}
-	flags := ""
+	more := ""
 	if r.Flags != "" {
-		flags = " Flags of the gateway: " + r.Flags + "."
+		more = " Flags of the gateway: " + r.Flags + "."
+	}
+	if r.Others > quiet {
+		more += fmt.Sprintf("\n**Other processes took %s of the machine meanwhile: the latencies, p99 above all, are as much theirs. Run it again when it is quiet.**", percent(r.Others))
 	}
 	return fmt.Sprintf("%s, tree at %s, %s, Linux %s, %d cores (%s); %s; %s with one worker process, %s with one thread and option http-no-delay. "+
 		"Prompts of %d tokens and a chat template, each another; answers of %d chunks, %v apart; %d rounds, seed %d.%s",
 		r.Began.Format(time.DateOnly), r.Version, r.Go, r.Kernel, r.Cores, r.CPU, pinned, version("nginx", r.Nginx), version("HAProxy", r.HAProxy),
-		r.Plan.PromptTokens, r.Plan.Chunks, r.Plan.Pace, r.Plan.Rounds, r.Plan.Seed, flags)
+		r.Plan.PromptTokens, r.Plan.Chunks, r.Plan.Pace, r.Plan.Rounds, r.Plan.Seed, more)
 }
 
-// tables is the run in Markdown.
-func (r *report) tables() string {
+// page is the run as docs/performance.md has it: the figures that have goals.
+func (r *report) page() string {
+	t, _ := r.goals()
+	t.rows = slices.DeleteFunc(t.rows, func(row []string) bool { return row[1] == "" })
+	return r.markdown(t)
+}
+
+// markdown is the run with some of its tables.
+func (r *report) markdown(tables ...table) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", r.where())
-	for _, t := range r.lists() {
+	for _, t := range tables {
 		fmt.Fprintf(&b, "\n### %s\n\n", t.title)
 		for i, row := range t.rows {
 			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
