@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
@@ -89,16 +88,11 @@ func TestAttachBesideARealWorker(t *testing.T) {
 	assert.Equal(t, http.StatusOK, code, "the engine's health")
 }
 
-// checkAttachDocument holds docs/kv-events.md to the flags and metrics of attach.
+// checkAttachDocument compares the metrics that docs/kv-events.md names with those of attach.
 func checkAttachDocument(t *testing.T, at string) {
 	t.Helper()
 	raw, err := os.ReadFile("../../docs/kv-events.md")
 	require.NoError(t, err)
-	document := string(raw)
-	for _, s := range setting.Of(attachSettings{}) {
-		assert.True(t, strings.Contains(document, "`--"+s.Name+"`") || s.Group == "Logging",
-			"docs/kv-events.md does not name --%s", s.Name)
-	}
 	_, text := get(at + "/metrics")
 	find := func(pattern, in string) (names []string) {
 		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(in, -1) {
@@ -107,7 +101,7 @@ func checkAttachDocument(t *testing.T, at string) {
 		slices.Sort(names)
 		return slices.Compact(names)
 	}
-	named := find("`(tandem_(?:attach|kv_bridge)_[a-z_]+)`", document)
+	named := find("`(tandem_(?:attach|kv_bridge)_[a-z_]+)`", string(raw))
 	assert.Greater(t, len(named), 9)
 	assert.Equal(t, find(`(?m)^(tandem_(?:attach|kv_bridge)_\w+)`, text), named, "the metrics that are exposed, and those that docs/kv-events.md names")
 }
