@@ -23,7 +23,7 @@ import (
 const reportTo = "../../docs/faults.md"
 
 // report has the row of that fault say what came of it, where it is to be written and nothing failed.
-func (f *proc) report(fault, saw, left string, recovery []time.Duration) {
+func (f *proc) report(fault, saw string, recovery []time.Duration) {
 	f.t.Helper()
 	p50, p99 := quantile(recovery, .5).Round(time.Millisecond), quantile(recovery, .99).Round(time.Millisecond)
 	f.t.Logf("%s: %s; p50 %v, p99 %v", fault, saw, p50, p99)
@@ -34,7 +34,7 @@ func (f *proc) report(fault, saw, left string, recovery []time.Duration) {
 	require.NoError(f.t, err)
 	row := regexp.MustCompile(`(?m)^\| ` + fault + ` \|.*$`)
 	require.True(f.t, row.Match(text), "%s has no row of %s", reportTo, fault)
-	text = row.ReplaceAll(text, fmt.Appendf(nil, "| %s | %s | %v | %v | 0 | %s |", fault, saw, p50, p99, left))
+	text = row.ReplaceAll(text, fmt.Appendf(nil, "| %s | %s | %v | %v |", fault, saw, p50, p99))
 	require.NoError(f.t, os.WriteFile(reportTo, text, 0o600))
 }
 
@@ -131,15 +131,14 @@ func decodeKilled(b *testing.B, rounds int) {
 	p50, p99, ttft := quantile(silent, .5), quantile(silent, .99), quantile(cached, .5)
 	assert.True(b, !*fleet.Update || p50 <= ttft+50*time.Millisecond && p99 <= time.Second,
 		"the gap's p50 may be %v and its p99 1s", ttft+50*time.Millisecond)
-	f.report("decode killed in mid-answer", fmt.Sprintf("%d of %[1]d streams exact; TTFT of their cached prompts %v", len(silent), ttft.Round(time.Millisecond)), "none", silent)
+	f.report("decode killed in mid-answer", fmt.Sprintf("%d of %[1]d streams exact; TTFT of their cached prompts %v", len(silent), ttft.Round(time.Millisecond)), silent)
 }
 
 // prefillBreaks kills a prefill worker under streams, loses three hand-offs of ten, or both: no answer is lost.
 func prefillBreaks(b *testing.B, name string, rounds int, kill, lose bool) {
-	args, left := []string{"--prefill", "2", "--decode", "2"}, "none"
+	args := []string{"--prefill", "2", "--decode", "2"}
 	if lose {
 		args = append(args, "--allow-faults", "--fault-scenario", written(b, "lost.yaml", "seed: 3\nrules:\n  - fault: lost_handoff\n    probability: 0.3\n"))
-		left = "that of lost hand-offs, until its lease ends"
 	}
 	var ttfts []time.Duration
 	var f *proc
@@ -168,5 +167,5 @@ func prefillBreaks(b *testing.B, name string, rounds int, kill, lose bool) {
 		f.nothingHeld(lose)
 		f.stop()
 	}
-	f.report(name, fmt.Sprintf("%d of %[1]d streams exact", len(ttfts)), left, ttfts)
+	f.report(name, fmt.Sprintf("%d of %[1]d streams exact", len(ttfts)), ttfts)
 }
