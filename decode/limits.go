@@ -20,7 +20,7 @@ type Config struct {
 	// connection alive goes on where the one that generates is stuck. Where tools are offered, an engine may show
 	// nothing of a call before it is whole: automatic is then at least five times the predicted time of the answer
 	// (its tokens times that percentile), up to 5 min.
-	StreamIdleTimeout time.Duration `flag:"stream-idle-timeout" default:"0s" range:"0s.." group:"Faults" help:"How long a stream that has begun may bring nothing before its worker is given up and the client gets an error event. 0 is automatic: the greater of 10s and 20 times the 99th percentile of that worker's gaps. Shorter informs clients of a stuck worker sooner; too short cuts good answers." when:"healthy workers have failures of class stalled"`
+	StreamIdleTimeout time.Duration `flag:"stream-idle-timeout" default:"0s" range:"0s.." group:"Faults" help:"Silence after which a begun stream's worker is given up. 0 is automatic: the greater of 10s and 20 times the worker's p99 gap."`
 	// FirstTokenTimeout is how long a worker may take from the call to the first token. Automatic is the greater of
 	// 30 s and five times the prediction: the prompt's tokens over the worker's observed speed at taking prompts over
 	// or, where it computes them, the tokens booked on it over its speed at that (see [pace.Limits]). After an event
@@ -30,7 +30,7 @@ type Config struct {
 	// An answer that is not streamed may take this limit and then the greater of the stream's idle limit and five times
 	// the predicted time of its longest form, up to 1 h. While the worker's gaps are unknown, the prediction takes 100 ms
 	// a token, or a 20th of a stream's idle limit that was set below 2 s.
-	FirstTokenTimeout time.Duration `flag:"decode-first-token-timeout" default:"0s" range:"0s.." group:"Faults" help:"How long a decode worker may take to the first token before another one is tried. 0 is automatic: the greater of 30s and five times the prediction. Shorter leaves a stuck worker sooner; too short does long prompts twice." when:"healthy decode workers have leg failures of class timeout"`
+	FirstTokenTimeout time.Duration `flag:"decode-first-token-timeout" default:"0s" range:"0s.." group:"Faults" help:"How long decode may take to the first token before another worker is tried. 0 is automatic: the greater of 30s and five times the prediction."`
 }
 
 // Validate returns every setting that is out of range.

@@ -30,7 +30,7 @@ import (
 // Config is the flow's settings.
 type Config struct {
 	// DecodeFallback lets decode do its own prefill when no prefill worker is left.
-	DecodeFallback bool `flag:"decode-fallback" default:"true" group:"Faults" help:"On: when no prefill worker is left, a decode worker with room does the prefill itself; its other streams stutter meanwhile. Off: answer 503." when:"ITL matters more than answering"`
+	DecodeFallback bool `flag:"decode-fallback" default:"true" group:"Faults" help:"On: without a prefill worker a decode worker prefills, and its streams stutter. Off: answer 503."`
 	// Resume is what becomes of streams whose worker fails.
 	Resume Resuming `group:"Faults"`
 	// Queue is the waiting room of each model.

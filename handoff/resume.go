@@ -21,11 +21,11 @@ type Resuming struct {
 	// Mode: engines are asked for the tokens of a stream's answer, and when its worker fails the prompt and these tokens
 	// go to other workers. A greedy answer (temperature 0) then is what it would have been. One that is drawn goes on as
 	// another draw.
-	Mode string `flag:"resume" default:"continue" oneof:"continue=another worker goes on with a stream|exact=only with one that is greedy, which then is token for token what it would have been|off=the stream ends with an error event" help:"What becomes of a stream whose worker fails after its first token."`
+	Mode string `flag:"resume" default:"continue" oneof:"continue=another worker continues it|exact=only a greedy one, which stays token for token the same|off=it ends with an error event" help:"What happens to a stream whose worker fails after the first token."`
 	// Limit is how many times an answer may move.
 	Limit int `flag:"migration-limit" default:"3" range:"0..100" help:"How often one answer may move to another worker."`
 	// LongestTokens bounds prompt and answer together, which are computed again, in tokens.
-	LongestTokens int `flag:"migration-max-seq-len" default:"0" range:"0.." help:"The longest prompt and answer together, in tokens, that may move: they are computed again. 0 sets no limit."`
+	LongestTokens int `flag:"migration-max-seq-len" default:"0" range:"0.." help:"Longest prompt and answer, in tokens, that may move; they are computed again. 0 sets no limit."`
 	// Within is how long the client's stream may stand still for one move.
 	Within time.Duration `default:"30s" range:"1ms.."`
 }

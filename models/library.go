@@ -24,8 +24,8 @@ import (
 
 // Config is the languages' settings.
 type Config struct {
-	Tokenizers []string      `flag:"tokenizer" sep:"space" group:"Models" help:"A model's tokenizer and chat template, as MODEL=PATH: a Hugging Face folder, or a tokenizer.json with tokenizer_config.json next to it. Repeat the flag for each model; in a variable blanks separate them, in a file a list does. PATH alone is for the only model that is served, and is not used while several are. With it prompts are routed by the engine's own tokens; without it the workers are asked for them, or prompts are predicted by their text. SIGHUP reads the files again." when:"an engine's model is served"`
-	ModelPaths []string      `flag:"model-path" sep:"space" group:"Models" help:"A folder in which the tokenizer of each served model is looked for: as MODEL, as the part of MODEL after its last slash, or in the layout of the Hugging Face cache. Repeat the flag for several; the first that has the model wins. --tokenizer wins over all." when:"models stand in one folder"`
+	Tokenizers []string      `flag:"tokenizer" sep:"space" group:"Models" help:"A model's tokenizer and chat template, as MODEL=PATH: a Hugging Face folder or a tokenizer.json. Repeat it; PATH alone is for a single model. Read again on SIGHUP."`
+	ModelPaths []string      `flag:"model-path" sep:"space" group:"Models" help:"A folder with the models' tokenizers: as MODEL, its last part, or in Hugging Face's cache layout. Repeat it. --tokenizer wins."`
 	AskTimeout time.Duration `default:"500ms" range:"0s..10s"`
 	CacheBytes int64         `default:"32MiB" unit:"bytes" range:"0.."`
 }

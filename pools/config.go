@@ -22,9 +22,9 @@ const lastDownFor = 500 * time.Millisecond
 type Config struct {
 	// BlockSize in tokens that every worker must have registered, at most [MaxBlockSize]; 0 takes what a model's first
 	// worker registered, of each pool where MixesBlocks allows it.
-	BlockSize int `flag:"kv-cache-block-size" default:"0" range:"0..4096" group:"Router" help:"Tokens in a KV cache block. 0 takes what the first worker of a model registers; of vLLM's prefill and decode workers, the first of each role. Any other number refuses workers that registered another. Larger blocks make events fewer and the prefixes that can be shared coarser." when:"a worker with the wrong block size came first"`
+	BlockSize int `flag:"kv-cache-block-size" default:"0" range:"0..4096" group:"Router" help:"Tokens in a KV block; workers with another are refused. 0 uses the first worker's of a model."`
 	// Aliases are other names for models, each as ALIAS=MODEL.
-	Aliases []string `flag:"model-alias" sep:"space" group:"Models" help:"Another name that clients may give a model, as ALIAS=MODEL; workers are asked for MODEL. Repeat the flag for each; in a variable blanks separate them, in a file a list does. MODEL may be a name that a worker serves its model under. A model of the alias's own name wins over the alias." when:"clients use a name of their own"`
+	Aliases []string `flag:"model-alias" sep:"space" group:"Models" help:"Another name of a model, as ALIAS=MODEL. Repeat it. A model of that name wins."`
 	// DownFor is how long a worker stays down after a failure; 0 means [defaultDownFor].
 	DownFor time.Duration
 	// HandsOver reports why a worker's KV cache cannot be handed over at all. Such a worker of role prefill or decode is

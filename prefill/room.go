@@ -25,7 +25,7 @@ import (
 type Config struct {
 	// Timeout is how long a worker may take to answer. Automatic is the greater of 30 s and five times the
 	// prediction: the uncached tokens booked on the worker over its observed speed; see [pace.Limits].
-	Timeout time.Duration `flag:"prefill-timeout" default:"0s" range:"0s.." group:"Faults" help:"How long a prefill may take before it is tried on another worker. 0 is automatic: the greater of 30s and five times the prediction. Shorter leaves a stuck worker sooner; too short prefills long prompts twice." when:"healthy workers have leg failures of class timeout"`
+	Timeout time.Duration `flag:"prefill-timeout" default:"0s" range:"0s.." group:"Faults" help:"How long a prefill may take before another worker is tried. 0 is automatic: the greater of 30s and five times the prediction."`
 }
 
 // Validate returns every setting that is out of range.

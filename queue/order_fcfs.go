@@ -3,7 +3,7 @@ package queue
 import "time"
 
 func init() {
-	register("fcfs", "first come, first served; a point of priority is worth a second of waiting: the least longest wait",
+	register("fcfs", "first come, first served; a point of priority is worth a second of waiting: least longest wait",
 		func(epoch time.Time) Order { return fcfs{epoch} })
 }
 

@@ -3,7 +3,7 @@ package queue
 import "time"
 
 func init() {
-	register("hrrn", "response ratio: the uncached prompt over an age that grows by one each 5 s: short prompts first, and none starves",
+	register("hrrn", "uncached prompt over an age that grows by one each 5 s: short prompts first, none starves",
 		func(time.Time) Order { return hrrn{} })
 }
 

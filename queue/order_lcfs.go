@@ -3,7 +3,7 @@ package queue
 import "time"
 
 func init() {
-	register("lcfs", "last come, first served; a point of priority is worth a second of arriving later: a control to compare with",
+	register("lcfs", "last come, first served, as a control",
 		func(epoch time.Time) Order { return lcfs{epoch} })
 }
 

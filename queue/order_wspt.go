@@ -3,7 +3,7 @@ package queue
 import "time"
 
 func init() {
-	register("wspt", "weighted shortest processing time: most priority per uncached prompt token first: the least mean wait",
+	register("wspt", "least uncached prompt for its priority first: least mean wait",
 		func(time.Time) Order { return wspt{} })
 }
 

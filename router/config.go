@@ -15,47 +15,47 @@ import (
 // Config of a [Router]. Start from [DefaultConfig], and let [Config.For] make of it what a pool's role needs.
 type Config struct {
 	// Mode names the policy.
-	Mode string `flag:"router-mode" default:"kv" oneof:"-" help:"How the worker of a request is chosen among those that can take it. \"-\" and \"_\" are the same in its values." when:"comparing, or clients choose their workers: direct"`
+	Mode string `flag:"router-mode" default:"kv" oneof:"-" help:"How a request's worker is chosen. \"-\" and \"_\" are the same."`
 	// OverlapWeight weighs prefill against decode in the classic cost.
-	OverlapWeight float64 `flag:"router-kv-overlap-score-weight,kv-overlap-score-weight" default:"1.0" range:"0.." help:"Weight of the blocks a worker would have to prefill against the blocks it is decoding, in mode kv. Higher favours workers that hold the prompt's prefix: better TTFT. Lower spreads decoding evenly: better ITL. 0 ignores caches." when:"one worker gets everything, or cache hits are low"`
+	OverlapWeight float64 `flag:"router-kv-overlap-score-weight,kv-overlap-score-weight" default:"1.0" range:"0.." help:"Mode kv: weight of blocks to prefill against blocks in use. Higher improves TTFT, lower ITL. 0 ignores caches."`
 	// Cost is what mode kv compares workers by.
-	Cost   string `flag:"router-cost" default:"classic" oneof:"classic=router-kv-overlap-score-weight times the blocks to prefill, plus the blocks held|credit=all blocks to prefill less a credit for cached ones, by tier; plus the blocks held and the requests" help:"The cost of mode kv. With classic a hit saves no more than the prompt. With credit it counts against the backlog too, and caches in host memory and on disk count. The weights below belong to credit." when:"workers cache in host memory, or agents have long conversations"`
+	Cost   string `flag:"router-cost" default:"classic" oneof:"classic=router-kv-overlap-score-weight times the blocks to prefill, plus the blocks held|credit=blocks to prefill less a credit for cached ones, by tier, plus blocks held and requests" help:"The cost of mode kv. credit also counts caches in host memory and on disk, and a hit against the backlog."`
 	Credit Credit
 	// TrackOutputBlocks counts blocks of output in the cost as they grow, less as an answer nears the length that its
 	// request expects. Without it they take room and weigh nothing.
-	TrackOutputBlocks bool `flag:"router-track-output-blocks" default:"true" help:"On: the blocks that answers fill as they grow weigh in the choice; they weigh less the nearer the end that the request gave (nvext.agent_hints.osl). Off: they take room and weigh nothing." when:"comparing with Dynamo's default"`
+	TrackOutputBlocks bool `flag:"router-track-output-blocks" default:"true" help:"On: the growing blocks of answers count as load, less towards the end given by nvext.agent_hints.osl."`
 	// PrefillLoad is the model by which booked prefill tokens decay, by what Forecast says a prompt takes.
-	PrefillLoad string `flag:"router-prefill-load-model" default:"none" help:"none counts a prompt's tokens whole until its first token. online decreases the running prompt's tokens over its expected prefill time, so a nearly finished prefill weighs less than a new one. aic, Dynamo's table of engines, is refused." when:"prompts are long, and a worker that is nearly done is passed over"`
+	PrefillLoad string `flag:"router-prefill-load-model" default:"none" help:"none counts a prompt whole until its first token; online lets it shrink over its expected prefill time. aic is refused."`
 	// Slice is into how long parts a prompt is cut that is computed in mode eft.
 	Slice      int        `default:"4096" range:"0..1048576"`
 	Thresholds Thresholds // take loaded workers out of the choice
 	// Temperature of mode kv. 0 takes the lowest cost.
-	Temperature float64 `flag:"router-temperature" default:"0.0" range:"0.." help:"Randomness of the choice in mode kv. 0 takes the cheapest worker, ties drawn by lot. Higher spreads requests more evenly over workers of higher cost, and loses cache hits." when:"one popular prefix floods one worker"`
+	Temperature float64 `flag:"router-temperature" default:"0.0" range:"0.." help:"Mode kv: randomness of the choice. 0 takes the cheapest; higher spreads one popular prefix."`
 	// GPUWeight is how many requests a worker on a GPU takes for each that one on a CPU takes.
-	GPUWeight float64 `flag:"encoder-cuda-to-cpu-ratio" default:"8" range:"0.001.." help:"How many requests a GPU worker takes for each that a CPU worker takes, in mode device-aware-weighted. A worker is on a CPU when it registered the device class cpu." when:"the fleet mixes CPU and GPU workers"`
+	GPUWeight float64 `flag:"encoder-cuda-to-cpu-ratio" default:"8" range:"0.001.." help:"Mode device-aware-weighted: requests of a GPU worker for each of a worker of device class cpu."`
 	// Seed of all random choices. The same seed, pool, request and attempt, over
 	// the same workers and loads, make the same choice.
-	Seed uint64 `flag:"router-seed" default:"0" range:"0.." help:"Seed of every random choice, and of the names that engines know requests by. The same seed and requests in the same order give the same choices and the same injected faults. Gateways of a group mix their names in; others of one fleet must not share a seed. 0 draws one at the start." when:"replaying a problem"`
+	Seed uint64 `flag:"router-seed" default:"0" range:"0.." help:"Seed of every random choice and of engines' request ids; repeats choices and injected faults. 0 draws one."`
 	// KVEvents says that what workers publish of their KV caches reaches the
 	// router's index. Those that publish nothing are predicted; without it, all.
-	KVEvents bool `flag:"router-kv-events,kv-events" default:"true" help:"On: follow the KV events of workers that publish them. Off: predict every cache from the prompts sent; that needs no NATS, but misses early evictions and what other gateways send. Off when remote-index-url is given, unless set explicitly." when:"there is no NATS"`
+	KVEvents bool `flag:"router-kv-events,kv-events" default:"true" help:"On: follow workers' KV events. Off: predict every cache; needs no NATS. Off with remote-index-url, unless set."`
 	// Predictions is how long and how much is predicted. With a MaxBlocks of 0, and in a pool that computes no
 	// prompts, nothing is, and workers without events count as holding nothing.
 	Predictions index.PredictorConfig
 	// PredictedTTL is how long a prompt counts as cached on a worker that publishes KV events, from when it was last
 	// sent there, in addition to what the events report: siblings of a prompt that come before the first event then
 	// go where it is being computed.
-	PredictedTTL time.Duration `flag:"router-predicted-ttl-secs" default:"0" unit:"s" range:"0..31536000" help:"Seconds for which a prompt counts as cached on a worker that publishes KV events, from when it was last sent there, before an event reports it. A burst of siblings then goes where the first is being computed; 2 suits. Higher trusts blocks that were evicted. 0 is off." when:"bursts of one new prompt are computed on every worker"`
+	PredictedTTL time.Duration `flag:"router-predicted-ttl-secs" default:"0" unit:"s" range:"0..31536000" help:"Seconds for which a sent prompt counts as cached before an event reports it; 2 suits bursts of one prompt. 0 is off."`
 	// IndexMaxBlocks bounds the index that a [Set] makes for a pool, as
 	// [index.Config] has it: 0 means 2^26 pairs of block and rank.
-	IndexMaxBlocks int `flag:"kv-index-max-blocks" default:"67108864" range:"1024..1073741824" help:"Most pairs of KV block and rank in the index of published events, for each model and role; a pair takes about 40 bytes. Above it the pairs that were stored and looked up longest ago are dropped. Keep it above what the workers' caches hold together, or hits are missed." when:"tandem_component_router_index_evicted_blocks_total grows, or memory is short"`
+	IndexMaxBlocks int `flag:"kv-index-max-blocks" default:"67108864" range:"1024..1073741824" help:"Most pairs of KV block and rank in the index, for each model and role, about 40 bytes each. The least recently used are dropped."`
 	// TrackPrefillTokens books prompt tokens yet to be computed, and weighs those of other requests.
-	TrackPrefillTokens bool `flag:"router-track-prefill-tokens" default:"true" help:"On: prompt tokens that a worker has yet to prefill count as its load. Off sends bursts of long prompts to one worker. Decode pools of prefill and decode never count them." when:"pools never prefill"`
+	TrackPrefillTokens bool `flag:"router-track-prefill-tokens" default:"true" help:"On: prompt tokens yet to prefill count as a worker's load."`
 	// TrackActiveBlocks books the blocks of prompts and of output, and weighs them.
 	TrackActiveBlocks bool `default:"true"`
 	// QueueThreshold times a worker's max_num_batched_tokens is the booked prefill tokens above which it is busy;
 	// requests wait while all eligible workers are. Below 0: no worker is ever busy.
-	QueueThreshold float64 `flag:"router-queue-threshold" default:"4.0" group:"Queue" help:"Requests wait while every prefill worker has more than this many times its max_num_batched_tokens (8192 where unknown) yet to prefill. Lower keeps the order in the queue, where priority counts; higher keeps engines fed and lets their own queues decide. Below 0 never waits for prefill." when:"GPUs idle while requests wait, or priority has no effect"`
+	QueueThreshold float64 `flag:"router-queue-threshold" default:"4.0" group:"Queue" help:"Requests wait while every prefill worker has more than this many times its max_num_batched_tokens to prefill. Below 0 never waits."`
 	// DefaultMaxBatchedTokens stands for max_num_batched_tokens where a worker did not say.
 	DefaultMaxBatchedTokens int `default:"8192" range:"1.."`
 	// Room demands that a worker has blocks and a sequence left for the request.

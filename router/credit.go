@@ -18,13 +18,13 @@ const (
 // blocks that each tier of the worker's cache adds to those of the faster ones. A hit so discounts the backlog of
 // others too. Where prefill tokens are not tracked, prefill is 0.
 type Credit struct {
-	Overlap        float64 `flag:"router-kv-overlap-score-credit" default:"1.0" range:"0.." help:"Blocks credited for each block of the prompt that the worker's device holds. Above 1 a hit also makes up for the backlog of other requests: better TTFT of conversations, less even load. 0 ignores the device's cache." when:"conversations change workers"`
-	Decay          float64 `flag:"router-kv-overlap-score-credit-decay" default:"0" range:"0.." help:"How fast that credit falls on a worker whose prefill backlog is longer than the shortest one. 1 halves it when the backlog is longer by the prompt's length; 0 leaves it." when:"one worker's queue grows because of its cache"`
-	Host           float64 `flag:"router-host-cache-hit-weight" default:"0.75" range:"0.." help:"Credit of a block in a worker's host memory: the share of its computation that loading saves." when:"loading is slower or faster than that"`
-	Disk           float64 `flag:"router-disk-cache-hit-weight" default:"0.25" range:"0.." help:"Credit of a block on a worker's disk." when:"loading is slower or faster than that"`
-	Shared         float64 `flag:"router-shared-cache-multiplier" default:"0" range:"0.." help:"Credit of a block in a store that workers share, as their KV events report it. 0 leaves it out." when:"workers have such a store"`
-	PrefillScale   float64 `flag:"router-prefill-load-scale" default:"1.0" range:"0.." help:"Weight of a block to prefill against a block held. Higher favours TTFT, lower ITL." when:"one of the two suffers"`
-	ActiveRequests float64 `flag:"router-decode-active-request-weight" default:"0" range:"0.." help:"Cost of each request in flight, in blocks, on workers that decode. Higher spreads many short requests that hold few blocks each." when:"a worker has many short requests"`
+	Overlap        float64 `flag:"router-kv-overlap-score-credit" default:"1.0" range:"0.." help:"Blocks credited for each cached block of the prompt. Above 1 a hit outweighs backlog; 0 ignores caches."`
+	Decay          float64 `flag:"router-kv-overlap-score-credit-decay" default:"0" range:"0.." help:"How fast the credit falls with a worker's backlog. 1 halves it at one prompt's length; 0 keeps it."`
+	Host           float64 `flag:"router-host-cache-hit-weight" default:"0.75" range:"0.." help:"Credit of a block in a worker's host memory."`
+	Disk           float64 `flag:"router-disk-cache-hit-weight" default:"0.25" range:"0.." help:"Credit of a block on a worker's disk."`
+	Shared         float64 `flag:"router-shared-cache-multiplier" default:"0" range:"0.." help:"Credit of a block in a store that workers share. 0 ignores it."`
+	PrefillScale   float64 `flag:"router-prefill-load-scale" default:"1.0" range:"0.." help:"Weight of a block to prefill against a block held. Higher improves TTFT, lower ITL."`
+	ActiveRequests float64 `flag:"router-decode-active-request-weight" default:"0" range:"0.." help:"Cost of each request in flight, in blocks, on workers that decode. Higher spreads short requests."`
 }
 
 // lower is what the tiers below the device save of a prompt, in blocks.

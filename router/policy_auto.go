@@ -1,7 +1,7 @@
 package router
 
 func init() {
-	register("auto", "eft; kv in a prefill pool until the first prompt has shown how fast its workers are",
+	register("auto", "eft; kv until the first prompt has shown how fast prefill is",
 		func(c Config) policy {
 			eft, kv := policies["eft"].make(c), policies["kv"].make(c)
 			if !c.BindsLate() {

@@ -8,7 +8,7 @@ import (
 )
 
 func init() {
-	register("eft", "earliest predicted finish of the prompt, bound late: it waits in the queue until that worker is free, and holds up none behind it; where workers prefill and decode it is bound at once, and the answers that it delays count",
+	register("eft", "earliest predicted finish of the prompt; it waits for that worker, and holds up none behind it",
 		func(c Config) policy {
 			switch {
 			case c.ignoresOverlap():

@@ -6,7 +6,7 @@ import (
 )
 
 func init() {
-	register("kv", "lowest cost of prompt to compute and blocks in use; knows what is cached where", func(c Config) policy {
+	register("kv", "lowest cost of blocks to prefill and blocks in use; uses caches", func(c Config) policy {
 		weights := pricing{
 			credit:       c.Cost == Credited,
 			weight:       c.OverlapWeight,

@@ -1,7 +1,7 @@
 package router
 
 func init() {
-	register("lmetric", "least prompt to compute times requests in flight; knows what is cached where, and has no weights to tune",
+	register("lmetric", "least prompt to compute times requests in flight; uses caches, without weights",
 		func(c Config) policy {
 			if c.ignoresOverlap() {
 				return byCost(inFlight)

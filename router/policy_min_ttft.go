@@ -7,7 +7,7 @@ import (
 )
 
 func init() {
-	register("min-ttft", "earliest predicted first token: queue, uncached prompt and transfer, at the rates workers were seen to have",
+	register("min-ttft", "earliest predicted first token: queue, uncached prompt, transfer",
 		func(c Config) policy {
 			if c.ignoresOverlap() {
 				// Workers that compute no prompts delay no first token: the blocks they hold decide, as in mode kv.

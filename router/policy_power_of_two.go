@@ -1,7 +1,7 @@
 package router
 
 func init() {
-	register("power-of-two", "the one with fewer requests in flight of two workers drawn at random", func(Config) policy { return powerOfTwo })
+	register("power-of-two", "the less loaded of two random workers", func(Config) policy { return powerOfTwo })
 }
 
 // powerOfTwo draws two different candidates, all pairs equally likely, and takes the one with fewer requests in flight

@@ -1,7 +1,7 @@
 package router
 
 func init() {
-	register("random", "any worker, all equally likely", func(Config) policy { return random })
+	register("random", "any worker", func(Config) policy { return random })
 }
 
 // random takes any candidate.

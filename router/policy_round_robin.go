@@ -1,7 +1,7 @@
 package router
 
 func init() {
-	register("round-robin", "one worker after the other", func(Config) policy { return roundRobin })
+	register("round-robin", "one after the other", func(Config) policy { return roundRobin })
 }
 
 // roundRobin takes the candidates in turn. The turn comes with the query, so that choosing twice for one request

@@ -10,10 +10,10 @@ import (
 type Thresholds struct {
 	// DecodeBlocks is the share of a rank's KV blocks that requests hold, above 0 and at most 1. It counts where
 	// active blocks are tracked and the worker said how many it has: not in prefill pools.
-	DecodeBlocks float64 `flag:"active-decode-blocks-threshold" default:"0" range:"0..1" help:"Share of a worker's KV blocks above which it is not chosen; when all workers are above it, requests get 503 instead of waiting. 0 is off. POST /busy_threshold changes it while the gateway runs." when:"another gateway or region can take what this one refuses"`
+	DecodeBlocks float64 `flag:"active-decode-blocks-threshold" default:"0" range:"0..1" help:"Share of a worker's KV blocks above which it is not chosen; with all above it, 503. 0 is off. POST /busy_threshold changes it."`
 	// PrefillTokens is the prompt tokens yet to be computed, at least 1. It counts
 	// where they are tracked: not in decode pools.
-	PrefillTokens int `flag:"active-prefill-tokens-threshold" default:"0" range:"0..2147483647" help:"Prompt tokens yet to prefill above which a worker is not chosen; when all workers are above it, requests get 503 instead of waiting. 0 is off." when:"another gateway or region can take what this one refuses"`
+	PrefillTokens int `flag:"active-prefill-tokens-threshold" default:"0" range:"0..2147483647" help:"Prompt tokens yet to prefill above which a worker is not chosen; with all above it, 503. 0 is off."`
 }
 
 // Validate returns every threshold that is out of range.

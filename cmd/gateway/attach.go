@@ -27,18 +27,18 @@ import (
 
 // attachSettings are those of what runs next to an engine.
 type attachSettings struct {
-	URL             string          `flag:"url" form:"url http https" group:"Engine" help:"The engine's HTTP server as it is reached from here, as http://127.0.0.1:8000. It must be given."`
-	Engine          string          `flag:"engine" default:"auto" oneof:"auto=by what the engine calls itself|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM|sim=a simulated worker" group:"Engine" help:"What the engine is. Set it only where a proxy in front of the engine hides it."`
+	URL             string          `flag:"url" form:"url http https" group:"Engine" help:"The engine's HTTP server, as http://127.0.0.1:8000. Required."`
+	Engine          string          `flag:"engine" default:"auto" oneof:"auto=by what the engine reports|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM|sim=a simulated worker" group:"Engine" help:"The engine. Set it only where a proxy hides it."`
 	Role            string          `flag:"role" default:"both" oneof:"prefill=computes prompts and keeps their KV for a decode worker|decode=pulls KV and generates|both=serves requests alone" group:"Engine" help:"The pool that the engine joins."`
-	Advertise       string          `flag:"advertise-url" form:"url http https" group:"Engine" help:"URL by which gateways reach the engine, where that is not url: next to it in a pod, url is http://127.0.0.1:8000 and this has the pod's address."`
-	Transfer        string          `flag:"transfer-endpoint" group:"Engine" help:"HOST:PORT of the engine's KV side channel, where a prefill worker needs one to be found."`
+	Advertise       string          `flag:"advertise-url" form:"url http https" group:"Engine" help:"URL at which gateways reach the engine. Empty is url; in a pod give its address."`
+	Transfer        string          `flag:"transfer-endpoint" group:"Engine" help:"HOST:PORT of the KV side channel of a prefill worker that needs one."`
 	Worker          attachedWorker  `group:"Worker"`
 	Events          attachedEvents  `group:"KV events"`
 	Every           time.Duration   `flag:"worker-health-interval" group:"Life"`
 	KeyFile         string          `flag:"worker-api-key-file" group:"Life"`
 	TLS             stack.WorkerTLS `group:"Life"`
-	Failures        int             `flag:"health-failures" default:"3" range:"1..100" group:"Life" help:"Failures in a row after which the worker is deregistered; the health checks come in quicker succession then. Fewer deregister sooner, and for a hiccup."`
-	Drain           time.Duration   `flag:"attach-drain" default:"10s" range:"0s..1h" group:"Life" help:"On SIGTERM, after the worker has deregistered, how long its KV events are still forwarded, for requests that it finishes. The engine is not stopped: give it at least as long."`
+	Failures        int             `flag:"health-failures" default:"3" range:"1..100" group:"Life" help:"Failed health checks in a row, in quick succession, that deregister the worker."`
+	Drain           time.Duration   `flag:"attach-drain" default:"10s" range:"0s..1h" group:"Life" help:"On SIGTERM, how long KV events are still forwarded after deregistering. Stop the engine no sooner."`
 	Address         string          `flag:"attach-address" form:"hostport" group:"Life" help:"HOST:PORT for GET /live, /ready (200 while registered) and /metrics. Port 0 picks a free one and prints it. Empty has none."`
 	stack.Discovery `group:"Discovery"`
 	Stream          stack.KVStream    `group:"KV stream"`
@@ -47,15 +47,15 @@ type attachSettings struct {
 
 // attachedWorker is what may be set about the engine instead of asking it.
 type attachedWorker struct {
-	ID          string   `flag:"id" help:"The worker's name in its fleet, of letters, digits, dots, dashes and underscores. Unique. Empty takes host and port of advertise-url, or of url."`
-	Model       string   `flag:"model" help:"Model to register, where the engine serves several or reports none. Empty asks the engine."`
-	Connector   string   `flag:"connector" help:"The protocol by which this engine hands KV caches over, where it is not its engine's usual one: vllm-mooncake, say. docs/engines.md lists them."`
-	BlockSize   int      `flag:"block-size" default:"0" range:"0..4096" help:"Tokens in a KV block. All workers of a model must agree. 0 asks the engine."`
-	KVBlocks    int      `flag:"total-kv-blocks" default:"0" range:"0..2147483647" help:"Size of one rank's KV cache in blocks. TensorRT-LLM does not report it: without it the worker is never full, and lost KV events are repaired by a restart only. 0 asks the engine."`
-	MaxSeqs     int      `flag:"max-num-seqs" default:"0" range:"0..2147483647" help:"Most sequences that one rank runs at once. 0 asks the engine."`
-	BatchTokens int      `flag:"max-num-batched-tokens" default:"0" range:"0..2147483647" help:"Token budget of one engine step. 0 asks the engine."`
-	Context     int      `flag:"context-length" default:"0" range:"0..2147483647" help:"Longest prompt and answer together, in tokens. 0 asks the engine."`
-	Ranks       int      `flag:"ranks" default:"0" range:"0..4096" help:"Data-parallel ranks behind the URL. 0 asks the engine."`
+	ID          string   `flag:"id" help:"The worker's unique name: letters, digits, dots, dashes, underscores. Empty is host and port of advertise-url, or of url."`
+	Model       string   `flag:"model" help:"Model to register, if the engine serves several or reports none. Empty uses the reported one."`
+	Connector   string   `flag:"connector" help:"The engine's KV transfer protocol, if not its usual one: vllm-mooncake, say. docs/engines.md lists them."`
+	BlockSize   int      `flag:"block-size" default:"0" range:"0..4096" help:"Tokens in a KV block, the same for all workers of a model. 0 uses the engine's."`
+	KVBlocks    int      `flag:"total-kv-blocks" default:"0" range:"0..2147483647" help:"One rank's KV cache in blocks. 0 uses the engine's; TensorRT-LLM reports none and is then never full."`
+	MaxSeqs     int      `flag:"max-num-seqs" default:"0" range:"0..2147483647" help:"Sequences that one rank runs at once. 0 uses the engine's."`
+	BatchTokens int      `flag:"max-num-batched-tokens" default:"0" range:"0..2147483647" help:"Token budget of one engine step. 0 uses the engine's."`
+	Context     int      `flag:"context-length" default:"0" range:"0..2147483647" help:"Longest prompt and answer together, in tokens. 0 uses the engine's."`
+	Ranks       int      `flag:"ranks" default:"0" range:"0..4096" help:"Data-parallel ranks behind the URL. 0 uses the engine's."`
 	ModelInput  string   `flag:"model-input"`
 	DeviceClass string   `flag:"device-class" help:"What the engine computes on, for policies that distinguish classes."`
 	Topology    []string `flag:"topology" help:"Labels of where the engine is, as rack=r7,zone=a."`
@@ -64,9 +64,9 @@ type attachedWorker struct {
 
 // attachedEvents is where the engine's KV events are, instead of asking it.
 type attachedEvents struct {
-	Endpoint string `flag:"engine-kv-events" help:"tcp://HOST:PORT where the engine's rank 0 publishes its KV events over ZeroMQ; each further rank has the next port. With a host of * attach listens on that port, for engines that connect. none does not follow them. Empty asks the engine, which vLLM answers from 0.31.0 on and SGLang in its server_info."`
-	Replay   string `flag:"engine-kv-replay" help:"tcp://HOST:PORT where rank 0 replays earlier events. It goes with engine-kv-events."`
-	Topic    string `flag:"engine-kv-topic" help:"Beginning of the events' topic; empty takes all. It goes with engine-kv-events."`
+	Endpoint string `flag:"engine-kv-events" help:"tcp://HOST:PORT of rank 0's KV events over ZeroMQ; further ranks use the next ports. Host * listens; none ignores them; empty uses what the engine reports."`
+	Replay   string `flag:"engine-kv-replay" help:"tcp://HOST:PORT where rank 0 replays earlier events. Needs engine-kv-events."`
+	Topic    string `flag:"engine-kv-topic" help:"Beginning of the events' topic; empty takes all. Needs engine-kv-events."`
 }
 
 // attachFlags are the flags by discovery's names of the same.

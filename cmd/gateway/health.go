@@ -12,7 +12,7 @@ import (
 
 // healthSettings are those of `gateway health`.
 type healthSettings struct {
-	URL     string        `flag:"url" form:"url http https" group:"Health" help:"The gateway to ask, as http://HOST:PORT. Empty is this machine, by http-host and http-port: in the gateway's own container nothing has to be set."`
+	URL     string        `flag:"url" form:"url http https" group:"Health" help:"The gateway's URL, as http://HOST:PORT. Empty is this machine, by http-host and http-port."`
 	Timeout time.Duration `flag:"timeout" default:"2s" range:"1ms.." group:"Health" help:"How long the answer may take."`
 	Local   local         `group:"Gateway on this machine"`
 }

@@ -27,7 +27,7 @@ type local struct {
 	Cert string `flag:"tls-cert-file"`
 	Key  string `flag:"tls-key-file"`
 	// CA holds the authorities that vouch for a gateway elsewhere.
-	CA string `flag:"ca-file" help:"PEM file of the certificate authorities that vouch for the gateway, besides those of this machine. A gateway on this machine needs none: its certificate is compared with tls-cert-file."`
+	CA string `flag:"ca-file" help:"PEM authorities of the gateway's certificate, besides the system's. On its own machine tls-cert-file is enough."`
 }
 
 // url is where to reach it from the same machine.

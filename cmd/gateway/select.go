@@ -22,7 +22,7 @@ import (
 // selectSettings are those of `gateway select`.
 type selectSettings struct {
 	Port    int               `flag:"select-port" default:"8092" range:"0..65535" group:"Select" help:"Port to listen on; 0 picks a free one and prints it."`
-	TTL     time.Duration     `flag:"reservation-ttl" default:"5m" range:"1ms..24h" group:"Select" help:"How long a reservation lives without a call; prefill_complete and output_block renew it. Shorter frees a dead frontend's bookings sooner; it must be longer than a prompt's wait and prefill, or a running request counts as gone."`
+	TTL     time.Duration     `flag:"reservation-ttl" default:"5m" range:"1ms..24h" group:"Select" help:"How long a reservation lives without prefill_complete or output_block. Keep it longer than a prompt's wait and prefill."`
 	Service serviceSettings   `group:"Service"`
 	NATSURL string            `flag:"nats-url" group:"Events"`
 	NATS    stack.NATSAccess  `group:"Events"`

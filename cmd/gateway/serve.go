@@ -24,7 +24,7 @@ import (
 // serveSettings are the gateway's, and of the servers that it may bring.
 type serveSettings struct {
 	stack.GatewayConfig
-	Embed    bool              `flag:"embed" default:"false" group:"Embedding" help:"On: run etcd and NATS inside the gateway, on the loopback address. That also happens when neither etcd-endpoints nor nats-url nor any worker by URL nor kubernetes-selector is given. For one machine: workers elsewhere cannot reach them." when:"you want to set it explicitly"`
+	Embed    bool              `flag:"embed" default:"false" group:"Embedding" help:"On: run etcd and NATS inside the gateway, on loopback. Also on when no etcd, NATS, worker URL or kubernetes-selector is given."`
 	Embedded stack.EmbedConfig `group:"Embedding"`
 }
 

@@ -24,8 +24,8 @@ import (
 
 // serviceSettings is what the standalone services have in common.
 type serviceSettings struct {
-	Host      string `flag:"service-host" default:"127.0.0.1" form:"host" help:"Address to listen on. With 0.0.0.0 every client that reaches the port may book and unregister workers: give it a token-file."`
-	TokenFile string `flag:"token-file" help:"File of the tokens of which a request must bear one, one a line, as Authorization: Bearer TOKEN; blank lines and lines that begin with # do not count. A token is 8 to 1024 visible ASCII bytes. /ready and /live never ask. SIGHUP reads it again; a file with a mistake leaves the tokens as they were. Empty asks for none."`
+	Host      string `flag:"service-host" default:"127.0.0.1" form:"host" help:"Address to listen on. Before 0.0.0.0 set a token-file: every client may book and unregister workers."`
+	TokenFile string `flag:"token-file" help:"File of bearer tokens that requests need, in the form of api-key-file; /ready and /live need none. Read again on SIGHUP. Empty needs none."`
 	service.Config
 }
 

@@ -24,13 +24,13 @@ import (
 
 // workersSettings are those of `gateway workers`.
 type workersSettings struct {
-	AdminURL string        `flag:"admin-url" form:"url http https" group:"Administration" help:"Where the gateway's administration is, as http://HOST:PORT. Empty is this machine: admin-address, or http-host and http-port without one."`
-	KeyFile  string        `flag:"admin-key-file" group:"Administration" help:"File whose first key is sent; the gateway's own file serves."`
+	AdminURL string        `flag:"admin-url" form:"url http https" group:"Administration" help:"URL of the gateway's administration. Empty is this machine: admin-address, or http-host and http-port."`
+	KeyFile  string        `flag:"admin-key-file" group:"Administration" help:"File whose first key is sent."`
 	JSON     bool          `flag:"json" default:"false" group:"Administration" help:"On: print the gateway's answer as JSON."`
-	Watch    bool          `flag:"watch" default:"false" group:"Administration" help:"On: list looks once a second until Ctrl-C. A terminal shows the latest table in place; elsewhere each change is printed."`
-	Wait     bool          `flag:"wait" default:"true" group:"Administration" help:"On: drain waits until nothing is booked on the worker. Off: it returns at once."`
-	Move     bool          `flag:"move" default:"false" group:"Administration" help:"On: drain has the worker's streams go on on other workers, those that can, in place of waiting for their ends."`
-	Timeout  time.Duration `flag:"timeout" default:"10m" range:"0s.." group:"Administration" help:"How long drain waits; after it the exit status is 1, and the worker stays cordoned. 0 waits for as long as it takes."`
+	Watch    bool          `flag:"watch" default:"false" group:"Administration" help:"On: list refreshes once a second until Ctrl-C."`
+	Wait     bool          `flag:"wait" default:"true" group:"Administration" help:"On: drain waits until nothing is booked on the worker."`
+	Move     bool          `flag:"move" default:"false" group:"Administration" help:"On: drain moves the worker's streams to other workers where possible."`
+	Timeout  time.Duration `flag:"timeout" default:"10m" range:"0s.." group:"Administration" help:"How long drain waits; then exit code 1, and the worker stays cordoned. 0 waits without end."`
 	Address  string        `flag:"admin-address" group:"Administration"`
 	Local    local         `group:"Gateway on this machine"`
 }

@@ -19,7 +19,7 @@ import (
 
 // Config is where spans go. What else can be set is read from the variables that OpenTelemetry defines.
 type Config struct {
-	Endpoint string `flag:"otlp-endpoint" form:"url http https" group:"Traces" help:"Base URL of the OpenTelemetry collector that gets one trace a sampled request, as http://HOST:4318. Empty: the variable OTEL_EXPORTER_OTLP_ENDPOINT, and without that no request is traced. The other OTEL_* variables count too; without OTEL_TRACES_SAMPLER one request in a hundred is traced, and every one whose client traces it." when:"you want to see where the time of single requests goes"`
+	Endpoint string `flag:"otlp-endpoint" form:"url http https" group:"Traces" help:"OpenTelemetry collector for traces, as http://HOST:4318. Empty is OTEL_EXPORTER_OTLP_ENDPOINT, or no traces. Other OTEL_* variables apply."`
 	// Service names the program where OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES do not, and Version is its release.
 	Service, Version string
 	// Sampler is OTEL_TRACES_SAMPLER where that is not set; empty is parentbased_traceidratio.

@@ -18,8 +18,7 @@
 //	unit     "bytes" of an int or int64; "s" of a time.Duration that is given in seconds
 //	sep      "space" where the items of a list are separated by blanks, not by commas
 //	mask     "user" where addresses may have USER:PASSWORD@, which is not printed
-//	help     one or two sentences: what it does, and what a higher and a lower value cost
-//	when     when to change it, to complete "Change it when …"
+//	help     one or two short sentences: what it does, its unit, what 0 or empty means
 //	group    the heading it stands under. On a struct: that of all its fields
 //
 // A field with a default and no flag is not a user's to set; [Default], [Fill] and [Check] know it. A field with a
@@ -46,7 +45,6 @@ type Setting struct {
 	Min, Max string // empty: unbounded
 	OneOf    []Choice
 	Help     string
-	When     string
 	Group    string
 	Masked   bool // addresses that may hold a password
 
@@ -116,7 +114,7 @@ func read(field reflect.StructField, names string, chooser Chooser) (*Setting, e
 	tag := field.Tag
 	all := strings.Split(names, ",")
 	s := &Setting{
-		Name: all[0], Aliases: all[1:], Default: tag.Get("default"), Help: tag.Get("help"), When: tag.Get("when"),
+		Name: all[0], Aliases: all[1:], Default: tag.Get("default"), Help: tag.Get("help"),
 		Masked: tag.Get("mask") != "", form: tag.Get("form"),
 	}
 	var err error
@@ -253,23 +251,21 @@ func (s *Setting) DefaultText() string {
 	return s.kind.format(s.kind.mustParse(s.Default))
 }
 
-// Range says in words which values are allowed; empty where all are.
+// Range is which values are allowed, as "1..64" or "≥ 1s"; empty where all are.
 func (s *Setting) Range() string {
-	text := ""
+	text := s.Min + ".." + s.Max
 	switch {
-	case s.Min != "" && s.Max != "":
-		text = "From " + s.Min + " to " + s.Max
-	case s.Min != "":
-		text = "At least " + s.Min
-	case s.Max != "":
-		text = "At most " + s.Max
-	default:
+	case s.Min == "" && s.Max == "":
 		return ""
+	case s.Max == "":
+		text = "≥ " + s.Min
+	case s.Min == "":
+		text = "≤ " + s.Max
 	}
 	if s.orZero {
-		text += ", or 0"
+		return "0 or " + text
 	}
-	return text + "."
+	return text
 }
 
 // Parse turns a user's text into a value, checked. Format turns it back.

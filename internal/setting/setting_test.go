@@ -15,7 +15,7 @@ import (
 
 // room stands for a room's Config.
 type room struct {
-	Port  int           `flag:"port,old-port" default:"8000" range:"0..65535" help:"h" when:"it is taken"`
+	Port  int           `flag:"port,old-port" default:"8000" range:"0..65535" help:"h"`
 	Wait  time.Duration `flag:"wait" default:"60s" range:"1ms.." help:"h" group:"Own"`
 	Beat  time.Duration `flag:"beat" default:"15s" range:"0|100ms.." help:"h"`
 	TTL   time.Duration `flag:"ttl-secs" default:"120" unit:"s" range:"0.001..1000" help:"h"`

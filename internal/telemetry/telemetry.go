@@ -22,8 +22,8 @@ import (
 
 // Logging is what is written to standard error.
 type Logging struct {
-	Level  string `flag:"log-level" default:"info" oneof:"debug=also every candidate's cost at every choice; several lines a request|info=one line a request, and what changes|warn=what needs a look|error=what failed" help:"Least severe message that is logged. No level logs prompts or answers." when:"asking why a worker was chosen: debug"`
-	Format string `flag:"log-format" default:"auto" oneof:"auto=text at a terminal, else json|text=a short line a request, for people; it lacks most fields|logfmt=key=value, with every field|json=an object a line, with every field, for collectors" help:"Form of a log line." when:"a collector reads it: json, whatever standard error is"`
+	Level  string `flag:"log-level" default:"info" oneof:"debug=also every candidate's cost|info=one line a request, and changes|warn=what needs a look|error=what failed" help:"Least severe message that is logged."`
+	Format string `flag:"log-format" default:"auto" oneof:"auto=text at a terminal, else json|text=short lines without most fields|logfmt=key=value, all fields|json=objects, all fields" help:"Form of a log line."`
 }
 
 // NewLogger makes a logger that writes to w.

@@ -18,13 +18,13 @@ import (
 
 // Settings are the fleet's, and the gateway's own.
 type Settings struct {
-	Prefill    int     `flag:"prefill" default:"2" range:"0..64" group:"Fleet" help:"Number of prefill workers. With none, decode workers prefill for themselves."`
+	Prefill    int     `flag:"prefill" default:"2" range:"0..64" group:"Fleet" help:"Number of prefill workers. With none, decode workers prefill."`
 	Decode     int     `flag:"decode" default:"2" range:"1..64" group:"Fleet" help:"Number of decode workers."`
-	Engine     string  `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM" group:"Fleet" help:"The inference engine that the workers imitate. Each refuses, or hangs, where the real one does."`
+	Engine     string  `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM" group:"Fleet" help:"The engine that the workers imitate, with its refusals and hangs."`
 	Speedup    float64 `flag:"speedup" group:"Fleet"`
-	InProcess  bool    `flag:"in-process" default:"false" group:"Fleet" help:"On: run the workers inside this process. Off: as processes of their own, which can be killed one by one."`
-	Restart    bool    `flag:"restart" default:"true" group:"Fleet" help:"On: a worker process that was killed is started again after a second, as an orchestrator would. Off: it stays away. One that ends by SIGTERM stays away either way."`
-	Smoke      bool    `flag:"smoke" default:"false" group:"Fleet" help:"On: send one request of each kind, print how each went, and exit with 0 or 1."`
+	InProcess  bool    `flag:"in-process" default:"false" group:"Fleet" help:"On: run the workers inside this process. Off: as processes of their own."`
+	Restart    bool    `flag:"restart" default:"true" group:"Fleet" help:"On: a killed worker process is started again after a second. One that ends by SIGTERM is not."`
+	Smoke      bool    `flag:"smoke" default:"false" group:"Fleet" help:"On: send one request of each kind, print the results, and exit with 0 or 1."`
 	ModelInput string  `flag:"model-input" group:"Fleet"`
 	stack.GatewayConfig
 }

@@ -24,18 +24,18 @@ import (
 // WorkerSettings are those of a simulated worker.
 type WorkerSettings struct {
 	Engine          engine.Config `group:"Worker"`
-	Host            string        `flag:"worker-host" default:"127.0.0.1" group:"Worker" help:"Address to listen on, for requests and for the KV side channel."`
-	Port            int           `flag:"worker-port" default:"0" range:"0..65535" group:"Worker" help:"Port for requests; 0 picks a free one. The side channel always takes a free one."`
-	Advertise       string        `flag:"advertise-host" group:"Worker" help:"Host by which the gateway and other workers reach this one, where that is not worker-host: a container's name, for example."`
-	ModelInput      string        `flag:"model-input" default:"text" oneof:"text=the client's text or messages as they came|tokens=token ids in the place of a completion's text" group:"Worker" help:"What the gateway sends as a prompt."`
-	Tokenizers      []string      `flag:"tokenizer" sep:"space" group:"Worker" help:"A tokenizer and chat template for the simulated model, as tandem-sim=PATH or PATH: a Hugging Face folder; those of other models are left out. Prompts are then made by them, and answers of their words, as an engine of that model does."`
+	Host            string        `flag:"worker-host" default:"127.0.0.1" group:"Worker" help:"Address to listen on, for requests and the KV side channel."`
+	Port            int           `flag:"worker-port" default:"0" range:"0..65535" group:"Worker" help:"Port for requests; 0 picks a free one. The side channel always uses a free one."`
+	Advertise       string        `flag:"advertise-host" group:"Worker" help:"Host at which the gateway and other workers reach this one, if not worker-host."`
+	ModelInput      string        `flag:"model-input" default:"text" oneof:"text=the client's text or messages|tokens=token ids" group:"Worker" help:"What the gateway sends as a prompt."`
+	Tokenizers      []string      `flag:"tokenizer" sep:"space" group:"Worker" help:"The simulated model's tokenizer and chat template: a Hugging Face folder, as PATH or tandem-sim=PATH."`
 	DeviceClass     string        `flag:"device-class" default:"sim" group:"Worker" help:"What the worker computes on, as registered."`
 	Taints          []string      `flag:"taints" group:"Worker" help:"Names that requests may require of a worker or prefer."`
 	Bandwidth       float64       `flag:"bandwidth-gbs" default:"50" range:"0.001.." group:"Worker" help:"Speed of KV transfers in GB/s: 50 is NDR400, 12.5 is 100 Gb Ethernet."`
-	Grace           time.Duration `flag:"worker-grace" default:"1s" range:"0s.." group:"Worker" help:"On SIGTERM, how long requests are still accepted after the worker has deregistered, for gateways that chose it a moment before."`
+	Grace           time.Duration `flag:"worker-grace" default:"1s" range:"0s.." group:"Worker" help:"On SIGTERM, how long requests are still accepted after deregistering."`
 	Drain           time.Duration `flag:"worker-drain" default:"30s" range:"0s.." group:"Worker" help:"After the grace, how long running requests may take."`
 	Events          workerEvents  `group:"Worker"`
-	ExitWithStdin   bool          `flag:"exit-with-stdin" default:"false" group:"Worker" help:"On: end at once when standard input closes, so that a worker never outlives the process that started it."`
+	ExitWithStdin   bool          `flag:"exit-with-stdin" default:"false" group:"Worker" help:"On: end when standard input closes."`
 	stack.Discovery `group:"Discovery"`
 	Stream          stack.KVStream    `group:"KV stream"`
 	Logging         telemetry.Logging `group:"Logging"`
@@ -117,12 +117,12 @@ const tokenizerCacheBytes = 16 << 20
 
 // workerEvents is how a simulated worker publishes its KV events.
 type workerEvents struct {
-	How      string `flag:"worker-kv-events,kv-events" default:"nats" oneof:"nats=over NATS, where nats-url is given|zmq-vllm=over ZeroMQ, as vLLM does|zmq-sglang=over ZeroMQ, as SGLang does|zmq-trtllm=over ZeroMQ, as TensorRT-LLM does|none=not at all" help:"How the KV events are published."`
-	Endpoint string `flag:"kv-events-endpoint" default:"tcp://*:5557" help:"With a zmq form of worker-kv-events: where they are published. Bound as the engine binds: * and ::, with SGLang 0.0.0.0 too, with TensorRT-LLM any; another host is connected to. Port 0 picks a free one."`
-	Replay   string `flag:"kv-events-replay-endpoint" help:"With a zmq form of worker-kv-events: where the last messages can be requested again, as tcp://*:5558. Empty keeps none."`
-	Topic    string `flag:"kv-events-topic" help:"With a zmq form of worker-kv-events: the topic before each message."`
-	Steps    int    `flag:"kv-events-buffer-steps" default:"10000" range:"1..10000000" help:"With a zmq form of worker-kv-events: how many messages are kept for such requests."`
-	Encoding string `flag:"kv-events-encoding" default:"maps" oneof:"maps=as vLLM since 0.24.0 and SGLang since 0.5.20|arrays=as their releases before" help:"With a zmq form of worker-kv-events: how events are encoded. Of an engine other than sim, engine and engine-version say it."`
+	How      string `flag:"worker-kv-events,kv-events" default:"nats" oneof:"nats=over NATS, with nats-url|zmq-vllm=over ZeroMQ, as vLLM|zmq-sglang=over ZeroMQ, as SGLang|zmq-trtllm=over ZeroMQ, as TensorRT-LLM|none=not at all" help:"How KV events are published."`
+	Endpoint string `flag:"kv-events-endpoint" default:"tcp://*:5557" help:"ZeroMQ: where events are published; * and :: are bound (SGLang 0.0.0.0, TensorRT-LLM any), other hosts connected to. Port 0 picks a free one."`
+	Replay   string `flag:"kv-events-replay-endpoint" help:"ZeroMQ: where past messages can be requested, as tcp://*:5558. Empty keeps none."`
+	Topic    string `flag:"kv-events-topic" help:"ZeroMQ: the topic of each message."`
+	Steps    int    `flag:"kv-events-buffer-steps" default:"10000" range:"1..10000000" help:"ZeroMQ: past messages that are kept."`
+	Encoding string `flag:"kv-events-encoding" default:"maps" oneof:"maps=as vLLM since 0.24.0 and SGLang since 0.5.20|arrays=as earlier releases" help:"ZeroMQ: how events of engine sim are encoded."`
 }
 
 // Validate checks the endpoints.

@@ -18,14 +18,14 @@ type Config struct {
 	// Engine is whose HTTP it speaks: "vllm", "sglang" and "trtllm" as strictly as the
 	// real ones, hanging where they hang; "sim" (the default) is vLLM's, but answers
 	// a malformed hand-off with an error.
-	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM" help:"The inference engine to imitate, and to register as."`
+	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM" help:"The engine to imitate and to register as."`
 	// EngineVersion is its release, such as "0.24.0": fields, refusals and the form of
 	// KV events follow it. Default: a recent one.
-	EngineVersion string `flag:"engine-version" help:"The release of the engine to imitate: fields, refusals and the form of KV events follow it. Empty for a recent one."`
+	EngineVersion string `flag:"engine-version" help:"The release to imitate. Empty is a recent one."`
 	// Connector is the hand-off protocol, by the gateway's name of it, where the engine
 	// has several: for vLLM "vllm-nixl" (the default), "vllm-nixl-push",
 	// "vllm-mooncake" or "vllm-offload".
-	Connector string `flag:"connector" help:"The protocol of KV hand-offs, by the name that it has among the gateway's connectors, as registered. Empty for the engine's own."`
+	Connector string `flag:"connector" help:"The KV transfer protocol, by connector name. Empty is the engine's own."`
 	// Model is the one model name that the engine serves. Default "tandem-sim".
 	Model string
 	// Role is "prefill", "decode" or "both" (the default). As in vLLM's NIXL
@@ -36,18 +36,18 @@ type Config struct {
 	// Together they are the engine id of every hand-off, so that a restarted
 	// engine never answers for the blocks of the one before. Defaults "engine"
 	// and "0": a process should draw a random incarnation.
-	ID          string `flag:"id" default:"worker-1" help:"The worker's name in its fleet, of letters, digits, dots, dashes and underscores. Unique; a second worker of the same id replaces the first."`
+	ID          string `flag:"id" default:"worker-1" help:"The worker's unique name: letters, digits, dots, dashes, underscores. A second one of the same id replaces the first."`
 	Incarnation string
 
 	// BlockSize is the tokens of one KV block. Default 16.
-	BlockSize int `flag:"block-size" default:"16" range:"1..4096" help:"Tokens in a KV block. All workers of a model must agree."`
+	BlockSize int `flag:"block-size" default:"16" range:"1..4096" help:"Tokens in a KV block, the same for all workers of a model."`
 	// TotalKVBlocks is the size of the KV cache in blocks. At least one sequence of
 	// ContextLength tokens must fit.
-	TotalKVBlocks int `flag:"total-kv-blocks" default:"0" range:"0..100000000" help:"Size of the KV cache in blocks; 0 is 671,000 tokens' worth, what two H200s leave for Qwen3-32B. Fewer evict sooner."`
+	TotalKVBlocks int `flag:"total-kv-blocks" default:"0" range:"0..100000000" help:"KV cache in blocks; 0 is 671,000 tokens, what two H200s leave for Qwen3-32B."`
 	// MaxNumSeqs bounds the sequences that run or load blocks. Default 256.
-	MaxNumSeqs int `flag:"max-num-seqs" default:"256" range:"1..100000" help:"Most sequences that run at once."`
+	MaxNumSeqs int `flag:"max-num-seqs" default:"256" range:"1..100000" help:"Sequences that run at once."`
 	// MaxNumBatchedTokens is the token budget of one step. Default 8,192.
-	MaxNumBatchedTokens int `flag:"max-num-batched-tokens" default:"8192" range:"1..1000000" help:"Token budget of one step. More prefills faster and delays the decodes in the same step."`
+	MaxNumBatchedTokens int `flag:"max-num-batched-tokens" default:"8192" range:"1..1000000" help:"Token budget of one step."`
 	// ContextLength bounds prompt and answer together, in tokens. Default 262,144.
 	ContextLength int `flag:"context-length" default:"262144" range:"2..100000000" help:"Longest prompt and answer together, in tokens."`
 	// Reannounces has requests that ask for it (vllm_xargs.kv_cache_report_mode "full")
@@ -69,7 +69,7 @@ type Config struct {
 	Latency Latency
 	// Speedup divides every modelled duration: steps and transfers. Leases and
 	// heartbeats belong to the protocol and stay as they are. Default 1.
-	Speedup float64 `flag:"speedup" default:"1" range:"0.001..100000" help:"Divides every modelled time of the simulated engines. 1 is Qwen3-32B on 2×H100; 10 shows the same queues ten times as fast. Far up, the gateway's own work begins to show."`
+	Speedup float64 `flag:"speedup" default:"1" range:"0.001..100000" help:"Divides every modelled time. 1 is Qwen3-32B on 2×H100."`
 
 	// BandwidthBytesPerSecond is the rate of the engine's NIC, which carries
 	// one transfer at a time. Default 50e9.
@@ -91,7 +91,7 @@ type Config struct {
 	HeartbeatInterval time.Duration
 
 	// Store is the directory of the KV store that engines with the connector "lmcache" share.
-	Store string `flag:"kv-store" help:"With the connector lmcache: the directory by which workers share computed KV, the same for all. Chunks of 256 tokens are kept."`
+	Store string `flag:"kv-store" help:"With connector lmcache: the directory of shared KV, in chunks of 256 tokens."`
 
 	// AbortTimeout is how long one half of a rendezvous waits for the other
 	// (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT; SGLang's bootstrap and waiting timeouts,

@@ -29,37 +29,37 @@ import (
 // Settings are those of a load.
 type Settings struct {
 	Workload struct {
-		Trace        string        `flag:"trace" help:"Trace to replay: JSON lines in Mooncake's form, gzipped or not; lines with session_id and delay run one after another. Without it and without a rate, the built-in trace; gateway traces lists others."`
-		BlockTokens  int           `flag:"trace-block-size" default:"512" range:"1..1000000" help:"Tokens of each hash id of the trace. Not the engines' block size."`
-		FromLog      string        `flag:"from-log" help:"Send nothing: make a trace of this log of a gateway, gzipped or not. It has when requests came, how long they and their answers were, and, of a gateway with --log-blocks, which prompts began alike; no text of them."`
-		TraceOut     string        `flag:"trace-out" help:"With --from-log: the file to write, JSON lines in Mooncake's form. Without it, standard output."`
-		Lenient      bool          `flag:"lenient" default:"false" help:"With --from-log: skip lines that are wrong, and count them."`
+		Trace        string        `flag:"trace" help:"Trace to replay: JSON lines in Mooncake's form, gzipped or not. Without it and without a rate, the built-in one; gateway traces lists others."`
+		BlockTokens  int           `flag:"trace-block-size" default:"512" range:"1..1000000" help:"Tokens of each hash id of the trace."`
+		FromLog      string        `flag:"from-log" help:"Make a trace of a gateway's log, and send nothing. With --log-blocks it has which prompts began alike; it has no text."`
+		TraceOut     string        `flag:"trace-out" help:"With --from-log: the file to write. Empty is standard output."`
+		Lenient      bool          `flag:"lenient" default:"false" help:"With --from-log: skip and count wrong lines."`
 		Rate         float64       `flag:"rate" default:"0" range:"0.." help:"Without a trace: requests a second, arriving at random (Poisson)."`
 		InputTokens  int           `flag:"isl" default:"1000" range:"1..10000000" help:"Without a trace: tokens of each prompt."`
 		OutputTokens int           `flag:"osl" default:"100" range:"1..10000000" help:"Without a trace: tokens of each answer."`
-		SharedPrefix float64       `flag:"shared-prefix" default:"0" range:"0..1" help:"Without a trace: the share of each prompt, from its beginning, that all prompts have in common. 0.5 is a long system prompt."`
-		Requests     int           `flag:"requests" default:"0" range:"0..10000000" help:"Without a trace: stop after this many requests. Where only this is set, the duration does not count."`
+		SharedPrefix float64       `flag:"shared-prefix" default:"0" range:"0..1" help:"Without a trace: the share of each prompt that all have in common, from its beginning."`
+		Requests     int           `flag:"requests" default:"0" range:"0..10000000" help:"Without a trace: stop after this many requests. Set alone, the duration does not count."`
 		Duration     time.Duration `flag:"duration" default:"60s" range:"0s.." help:"Without a trace: stop after this time, answers not counted."`
-		Limit        int           `flag:"limit" default:"0" range:"0.." help:"Send only this many first requests of the workload; 0 sends all."`
-		Speed        float64       `flag:"speed" default:"1" range:"0.000001..1000000" help:"Divides all times between requests. 2 is twice the load."`
-		Seed         int           `flag:"seed" default:"0" range:"0.." help:"Seed of the prompts' tokens, and of the arrivals where there is no trace. 0 draws one and prints it, so that a second run does not find the first one's prompts cached; another number repeats a run."`
+		Limit        int           `flag:"limit" default:"0" range:"0.." help:"Send only this many first requests; 0 sends all."`
+		Speed        float64       `flag:"speed" default:"1" range:"0.000001..1000000" help:"Divides all times between requests: 2 is twice the load."`
+		Seed         int           `flag:"seed" default:"0" range:"0.." help:"Seed of prompts and arrivals. 0 draws one and prints it; a repeated seed finds prompts cached."`
 	} `group:"Workload"`
 	Target struct {
 		URL         string        `flag:"url" default:"http://127.0.0.1:8000" form:"url http https" help:"Root of the OpenAI API to put under load."`
-		Model       string        `flag:"model" help:"Model to ask for. Empty takes the first that the endpoint lists."`
-		APIKeyFile  string        `flag:"api-key-file" help:"File whose first key is sent; the gateway's own file serves."`
-		Prompt      string        `flag:"prompt" default:"ids" oneof:"ids=token ids: exactly as long and as shared as the workload asks|text=words, each a token; for endpoints that accept no ids. As long as the tokenizer is the model's" help:"Form of the prompts, to /v1/completions."`
-		Tokenizer   string        `flag:"tokenizer" help:"The model's tokenizer.json. Empty takes the simulated model's 4,096 tokens; their ids are ordinary tokens in most vocabularies."`
-		Nvext       bool          `flag:"nvext" default:"true" help:"On: ask which workers served; left out where the endpoint answers 400 to it."`
-		IgnoreEOS   bool          `flag:"ignore-eos" default:"true" help:"On: ask for answers of full length. Engines know the field; OpenAI's own API refuses it."`
-		Timeout     time.Duration `flag:"request-timeout" default:"10m" range:"1ms.." help:"Longest time that a request may take, from its sending."`
-		MaxInFlight int           `flag:"max-in-flight" default:"4096" range:"1..1000000" help:"Most requests in flight. A request that is due beyond is not sent and counts as failed; the report shows it. Each is a connection."`
+		Model       string        `flag:"model" help:"Model to request. Empty is the first one listed."`
+		APIKeyFile  string        `flag:"api-key-file" help:"File whose first key is sent."`
+		Prompt      string        `flag:"prompt" default:"ids" oneof:"ids=token ids, exactly as long and shared as requested|text=words, each a token of the model's tokenizer" help:"Form of the prompts, to /v1/completions."`
+		Tokenizer   string        `flag:"tokenizer" help:"The model's tokenizer.json. Empty uses the simulated model's 4,096 tokens."`
+		Nvext       bool          `flag:"nvext" default:"true" help:"On: request the workers' names; left out where the endpoint answers 400."`
+		IgnoreEOS   bool          `flag:"ignore-eos" default:"true" help:"On: request answers of full length. Engines accept it; OpenAI's API refuses it."`
+		Timeout     time.Duration `flag:"request-timeout" default:"10m" range:"1ms.." help:"Longest time of a request, from its sending."`
+		MaxInFlight int           `flag:"max-in-flight" default:"4096" range:"1..1000000" help:"Most requests in flight. One that is due beyond is not sent and counts as failed."`
 	} `group:"Target"`
 	Report struct {
 		Title   string `flag:"title" default:"Load" help:"Heading of the report."`
 		Samples string `flag:"out" help:"File for a JSON line a request."`
 		JSON    string `flag:"json" help:"File for the summary as JSON."`
-		HTML    string `flag:"html" help:"File for the report with plots, which needs no other file."`
+		HTML    string `flag:"html" help:"File for the report with plots."`
 
 		TTFT time.Duration `flag:"slo-ttft" default:"2s" range:"0s.." help:"A request is good when its first token comes within this. 0 does not count it."`
 		ITL  time.Duration `flag:"slo-itl" default:"25ms" range:"0s.." help:"A request is good when its mean time between tokens is at most this. 0 does not count it."`

@@ -15,9 +15,9 @@ import (
 // Settings are the settings outside the plan.
 type Settings struct {
 	JSON   string `flag:"json" group:"Simulation" help:"File for every arm's figures as JSON."`
-	HTML   string `flag:"html" group:"Simulation" help:"File for the report with plots, which needs no other file."`
-	Seeds  int    `flag:"seeds" default:"0" range:"0..1000" group:"Simulation" help:"Run each arm with this many seeds, 1 and up, in place of the plan's. More take longer and distinguish luck from difference; one run is no result."`
-	Advise bool   `flag:"advise" default:"false" group:"Simulation" help:"On: print in a few sentences which arm to take, and why."`
+	HTML   string `flag:"html" group:"Simulation" help:"File for the report with plots."`
+	Seeds  int    `flag:"seeds" default:"0" range:"0..1000" group:"Simulation" help:"Seeds to run each arm with, in place of the plan's. More distinguish luck from difference."`
+	Advise bool   `flag:"advise" default:"false" group:"Simulation" help:"On: print which arm to take, and why."`
 }
 
 // Manual is what --help says before the settings.

@@ -12,14 +12,14 @@ import (
 // PredictorConfig of a [Predictor].
 type PredictorConfig struct {
 	// TTL is how long a block is predicted after it was last sent.
-	TTL time.Duration `flag:"router-ttl-secs,router-ttl" default:"120" unit:"s" range:"0.001..31536000" help:"Seconds for which a prompt counts as cached on a worker without KV events, from when it was last sent there. Higher finds conversations again that pause; too high sends them to workers that have evicted them." when:"workers publish no KV events"`
+	TTL time.Duration `flag:"router-ttl-secs,router-ttl" default:"120" unit:"s" range:"0.001..31536000" help:"Seconds for which a sent prompt counts as cached on a worker without KV events."`
 	// MaxBlocks times the owners bounds the pairs of block and owner. Above it the least recently
 	// predicted ones go, down to PruneRatio of it.
-	MaxBlocks  int     `flag:"router-max-tree-size" default:"65536" range:"1..1073741824" help:"Most blocks that are predicted for a worker's rank, on average over the ranks of a pool; above it the least recent are dropped. 65536 blocks of 16 tokens are a million tokens, and take up to 7 MB. More than the ranks' own KV blocks is no use." when:"workers without KV events have very large caches"`
-	PruneRatio float64 `flag:"router-prune-target-ratio" default:"0.8" range:"0.01..1" help:"Share of router-max-tree-size that is kept when there are more. Lower drops more at a time, less often." when:"you measured that it matters"`
+	MaxBlocks  int     `flag:"router-max-tree-size" default:"65536" range:"1..1073741824" help:"Most predicted blocks for a rank, on average over a pool; the least recent are dropped. 65536 take up to 7 MB."`
+	PruneRatio float64 `flag:"router-prune-target-ratio" default:"0.8" range:"0.01..1" help:"Share of router-max-tree-size that pruning keeps."`
 	// LRU predicts a block without an end in time, until its owner has been given
 	// more since than it can hold: see [Predictor.Bound].
-	LRU bool `flag:"router-approximate-cache-policy" default:"ttl" oneof:"ttl=when it was not sent again within router-ttl-secs|lru=when the rank was sent more than the KV blocks it registered, least recent first" help:"When a block is no longer predicted on a worker without KV events. lru finds conversations again however long they pause. A worker that registered no number of blocks shares router-max-tree-size with its like." when:"conversations pause for long, and engines evict for want of room alone"`
+	LRU bool `flag:"router-approximate-cache-policy" default:"ttl" oneof:"ttl=after router-ttl-secs|lru=when the rank's KV blocks are full, least recent first" help:"When a predicted block is dropped, without KV events."`
 }
 
 // Validate returns every setting that is out of range.

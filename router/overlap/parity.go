@@ -10,7 +10,7 @@ import (
 
 // ParityConfig is when a rank's KV events count as wrong: see [Sources.Compare].
 type ParityConfig struct {
-	On bool `flag:"kv-parity" default:"true" group:"KV events" help:"On: compare how many prompt tokens a worker reports as cached with what its KV events let the router believe. A rank of which more than a quarter of the last 32 answers disagree is predicted as though it had no events, until they agree again. Off believes every event." when:"an offloading connector caches what no event reports"`
+	On bool `flag:"kv-parity" default:"true" group:"KV events" help:"On: a rank whose KV events disagree with over a quarter of its last 32 answers is predicted until they agree again."`
 	// Window is how many of a rank's latest comparisons count, at most 64.
 	Window int `default:"32"`
 	// Least is how many there must be before a rank is marked, 1 to Window.

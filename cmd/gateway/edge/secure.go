@@ -21,12 +21,12 @@ import (
 
 // TLS is how clients are served over TLS.
 type TLS struct {
-	CertFile string `flag:"tls-cert-file,tls-cert-path" help:"PEM file of the certificate that clients are shown, with the chain behind it; the clients' address and admin-address then speak TLS alone. It is read again within 10 s of a change, and at once on SIGHUP; files that cannot be used leave the certificate as it was. Empty serves without TLS." when:"clients reach the gateway over a network that is not yours"`
-	KeyFile  string `flag:"tls-key-file,tls-key-path" help:"PEM file of the private key of tls-cert-file." when:"with tls-cert-file"`
-	ClientCA string `flag:"tls-client-ca-file" help:"PEM file of the authorities that vouch for clients. Every client must then show a certificate of one of them, before any key is looked at; health probes too. Read again as tls-cert-file is. Empty asks clients for none." when:"only known machines may connect"`
+	CertFile string `flag:"tls-cert-file,tls-cert-path" help:"PEM certificate chain for clients and operators, who must then use TLS. Read again within 10 s of a change. Empty serves without TLS."`
+	KeyFile  string `flag:"tls-key-file,tls-key-path" help:"PEM private key of tls-cert-file."`
+	ClientCA string `flag:"tls-client-ca-file" help:"PEM authorities of clients' certificates, which all must then show, health probes too. Read again on change. Empty requires none."`
 	// Names are read by [certs.Named].
-	Names   []string `flag:"tls-client-names" help:"Names of which a client's certificate must bear one among its alternative names: a DNS name, *.DOMAIN, or a URI such as spiffe://DOMAIN/ns/NAME/sa/NAME, where /* at the end takes all below. Empty takes every certificate of tls-client-ca-file." when:"the authority issues certificates to others as well"`
-	AdminCA string   `flag:"admin-tls-client-ca-file" help:"PEM file of the authorities that vouch for operators on admin-address, where those are not the clients'. Empty has tls-client-ca-file and tls-client-names count there too." when:"operators have certificates of their own"`
+	Names   []string `flag:"tls-client-names" help:"Names of which a client's certificate must have one: a DNS name, *.DOMAIN, or a URI, /* at the end for all below. Empty takes any."`
+	AdminCA string   `flag:"admin-tls-client-ca-file" help:"PEM authorities of operators' certificates on admin-address. Empty applies the clients' rules."`
 }
 
 // validate returns what does not go together. admin says that administration has an address of its own.

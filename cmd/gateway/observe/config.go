@@ -7,6 +7,6 @@ package observe
 type Config struct {
 	// Utilization of 0 means [DefaultUtilization].
 	Utilization float64 `default:"0.8" range:"0|0.1..1"`
-	LogBlocks   bool    `flag:"log-blocks" default:"false" group:"Request log" help:"On: each request's log line names the 512-token blocks of its prompt, 8 letters a block, for gateway load --from-log. Equal names in one run are equal beginnings, and reveal nothing more: they are made with a key that is drawn at the start. Lines of long prompts grow." when:"you want a trace of real traffic"`
-	LogRouting  bool    `flag:"log-routing" default:"false" group:"Request log" help:"On: each request's log line names up to 64 candidates of each role with each term of their cost, and what was predicted to be cached next to what was. Lines grow by about 200 bytes a candidate." when:"a choice of workers is not understood"`
+	LogBlocks   bool    `flag:"log-blocks" default:"false" group:"Request log" help:"On: the request's log line names its prompt's 512-token blocks, for gateway load --from-log. Names are keyed and reveal no text."`
+	LogRouting  bool    `flag:"log-routing" default:"false" group:"Request log" help:"On: the request's log line has up to 64 candidates of each role with their costs, and the cache predicted and found."`
 }

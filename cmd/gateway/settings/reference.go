@@ -20,10 +20,10 @@ func (s *Set) Reference(b *bytes.Buffer, shared *Set) {
 				continue
 			}
 			if !begun {
-				fmt.Fprintf(b, "\n### %s\n\n| flag | default | what it does | change it when |\n|---|---|---|---|\n", g.Title)
+				fmt.Fprintf(b, "\n### %s\n\n| flag | default | what it does |\n|---|---|---|\n", g.Title)
 				begun = true
 			}
-			fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", Flag(row, row.Name), row.DefaultText(), cell(whole(row)), cell(row.When))
+			fmt.Fprintf(b, "| `%s` | %s | %s |\n", Flag(row, row.Name), defaultAndRange(row), cell(whole(row)))
 		}
 	}
 	if len(named) > 0 {
@@ -31,17 +31,24 @@ func (s *Set) Reference(b *bytes.Buffer, shared *Set) {
 	}
 }
 
-// whole is all that the tags say of a setting, but for its default.
+// whole is a setting's help with its choices and older names.
 func whole(row *setting.Setting) string {
 	text := row.Help
 	for _, c := range row.OneOf {
 		text += fmt.Sprintf(" `%s`: %s.", c.Name, strings.TrimSuffix(c.Help, "."))
 	}
-	text = strings.TrimSpace(text + " " + row.Range())
 	for _, a := range row.Aliases {
 		text += " Older name: `" + Flag(row, a) + "`."
 	}
 	return text
+}
+
+// defaultAndRange is "8000 (0..65535)".
+func defaultAndRange(row *setting.Setting) string {
+	if r := row.Range(); r != "" {
+		return row.DefaultText() + " (" + r + ")"
+	}
+	return row.DefaultText()
 }
 
 // cell is text inside a table.

@@ -10,7 +10,7 @@ import (
 type sample struct {
 	HTTP struct {
 		Host         string        `flag:"http-host" default:"127.0.0.1" form:"host" help:"Address to listen on."`
-		Port         int           `flag:"http-port" default:"8000" range:"0..65535" help:"TCP port to listen on. 0 picks a free one and prints it." when:"it is taken"`
+		Port         int           `flag:"http-port" default:"8000" range:"0..65535" help:"TCP port to listen on. 0 picks a free one and prints it."`
 		AdminAddress string        `flag:"admin-address" form:"hostport" help:"HOST:PORT of administration."`
 		ReadTimeout  time.Duration `flag:"read-timeout" default:"60s" range:"100ms.." help:"How long a request may take to arrive."`
 		IdleTimeout  time.Duration `flag:"idle-timeout" default:"120s" range:"1s.." help:"How long a connection is kept."`

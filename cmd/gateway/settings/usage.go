@@ -241,10 +241,7 @@ func (h *page) whole(row *setting.Setting) {
 	for _, c := range row.OneOf {
 		Paragraph(h, "      "+c.Name, 6+longest+2, h.width, c.Help)
 	}
-	say(strings.TrimSpace("Default: " + row.DefaultText() + ". " + row.Range()))
-	if row.When != "" {
-		say("Change it when " + row.When + ".")
-	}
+	say("Default: " + defaultAndRange(row) + ".")
 	if len(row.Aliases) > 0 {
 		var older []string
 		for _, a := range row.Aliases {

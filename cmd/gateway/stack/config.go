@@ -36,14 +36,14 @@ import (
 type GatewayConfig struct {
 	Edge edge.Config
 	// Grace and Drain are the two parts of a stop.
-	Grace time.Duration `flag:"shutdown-grace" default:"5s" range:"0s.." group:"HTTP" help:"On SIGTERM, how long requests are still accepted while /health answers 503, so that a load balancer stops sending here first. Keep it above the balancer's probe interval; longer makes every restart slower. 0 stops accepting requests at once." when:"requests are lost at restarts"`
-	Drain time.Duration `flag:"drain-timeout" default:"30s" range:"0s..24h" group:"HTTP" help:"After the grace, how long running requests may take before they are cut off. Longer loses fewer long answers. Keep grace and drain together, and 5s more, below the time after which the supervisor kills." when:"answers are longer than that"`
+	Grace time.Duration `flag:"shutdown-grace" default:"5s" range:"0s.." group:"HTTP" help:"On SIGTERM, how long requests are still accepted while /health answers 503. Keep it above the balancer's probe interval."`
+	Drain time.Duration `flag:"drain-timeout" default:"30s" range:"0s..24h" group:"HTTP" help:"After the grace, how long running requests may take. Keep both and 5s more below the supervisor's limit."`
 	// Relay is who moves a stream's chunks.
-	Relay string `flag:"relay" default:"auto" oneof:"auto=loop where the system has it|loop=an event loop of the gateway's own keeps the connections (Linux)|goroutine=a goroutine a connection, through Go's network poller" group:"HTTP" help:"Who moves the chunks of answers. The loop takes less CPU a chunk and less memory a stream. Connections with TLS are always the goroutines'." when:"the loop is suspected of a fault"`
+	Relay string `flag:"relay" default:"auto" oneof:"auto=loop on Linux|loop=an event loop: less CPU a chunk and memory a stream|goroutine=a goroutine a connection" group:"HTTP" help:"What moves the chunks of answers. Connections with TLS always use goroutines."`
 	// Router is made into what each role's router needs by [router.Config.For].
 	Router router.Config `group:"Router"`
 	// SessionTTL is [router.Config.SessionTTL] of all pools.
-	SessionTTL time.Duration `flag:"router-session-affinity-ttl-secs" default:"0" unit:"s" group:"Router" range:"0..31536000" help:"Seconds for which a session stays with the worker that served it, from its latest request on: on one prefill and one decode worker each, whatever their load and caches, while the worker can be chosen and is neither full nor busy. Gateways of one group share the bindings. 0 binds no session: where only load tells workers apart, each still has a worker of its own." when:"engines keep more of a session than the gateway sees"`
+	SessionTTL time.Duration `flag:"router-session-affinity-ttl-secs" default:"0" unit:"s" group:"Router" range:"0..31536000" help:"Seconds for which a session stays with the workers that served it last, whatever load and caches, while they have room. 0 binds no session."`
 	Pools      pools.Config
 	Models     models.Config `group:"Models"`
 	Prefill    prefill.Config
@@ -53,7 +53,7 @@ type GatewayConfig struct {
 	// Events is how KV events are followed.
 	Events follow.Config `group:"KV events"`
 	// Reannounce has requests ask engines whose events were lost to announce again what of their caches they use.
-	Reannounce bool              `flag:"kv-cache-report-mode" default:"auto" oneof:"off=no request asks|auto=requests to a vLLM rank whose events were lost ask" group:"KV events" help:"Whether requests ask their engine to announce the whole cached prefix that they use (vllm_xargs.kv_cache_report_mode full, vLLM from 0.26.0), which repairs a view that lost events. Each such announcement is as long as the prompt. A client's own value stands." when:"an engine refuses the field"`
+	Reannounce bool              `flag:"kv-cache-report-mode" default:"auto" oneof:"off=never|auto=requests to a rank whose events were lost" group:"KV events" help:"Whether requests make vLLM (from 0.26.0) re-announce the cached prefix they use, which repairs a view that lost events."`
 	Stream     KVStream          `group:"KV stream"`
 	Workers    WorkersConfig     `group:"Workers by URL"`
 	Remote     remote.Config     `group:"Remote index"` // without URLs there is none
@@ -65,7 +65,7 @@ type GatewayConfig struct {
 	// Traces is where the spans of requests go.
 	Traces otlp.Config `group:"Traces"`
 	// MetricsPrefix goes before the names of the gateway's own metrics.
-	MetricsPrefix string `flag:"metrics-prefix" default:"tandem_" group:"Metrics" help:"What the names of the gateway's metrics begin with: letters, digits, _ and :, no digit first. A prefix that ends in neither _ nor : gets an _; empty is no prefix. Metrics of the Go runtime and the process keep their names." when:"dashboards were made for Dynamo: dynamo_"`
+	MetricsPrefix string `flag:"metrics-prefix" default:"tandem_" group:"Metrics" help:"Prefix of the gateway's metrics; dynamo_ keeps Dynamo's dashboards. An _ is added where it ends in neither _ nor :. Empty is none."`
 
 	// InForce is the settings as the console shows them; nil shows none.
 	InForce []console.Setting
@@ -81,18 +81,18 @@ type GatewayConfig struct {
 
 // Faults is which faults are injected into calls to workers.
 type Faults struct {
-	Scenario    string `flag:"fault-scenario" group:"Faults" help:"YAML file of faults to inject into calls to workers, to see what clients would see: seed, and rules of fault, at, for, where, probability. The calls that are hit depend on the seed and the request, and on the clock only where a rule has a time. Refused unless allow-faults is on." when:"testing"`
-	AllowFaults bool   `flag:"allow-faults" default:"false" group:"Faults" help:"On: a fault-scenario may be used. It is a separate switch so that no file alone can break a fleet." when:"testing"`
+	Scenario    string `flag:"fault-scenario" group:"Faults" help:"YAML file of faults to inject into calls to workers; see docs/operating.md. Refused without allow-faults."`
+	AllowFaults bool   `flag:"allow-faults" default:"false" group:"Faults" help:"On: a fault-scenario may be used."`
 }
 
 // Discovery is where workers register and where their KV events pass.
 type Discovery struct {
-	EtcdEndpoints []string `flag:"etcd-endpoints" form:"address http https" mask:"user" help:"Members of the etcd cluster in which workers register, as http://HOST:PORT, https://HOST:PORT or HOST:PORT, with USER:PASSWORD@ before the host where etcd asks for them. One that answers is enough; name them all." when:"workers register"`
-	Prefix        string   `flag:"discovery-prefix" default:"/tandem/workers" form:"path" help:"Prefix of the workers' keys in etcd. Gateways and workers that share it find each other; give every deployment on one etcd its own." when:"two deployments share an etcd"`
+	EtcdEndpoints []string `flag:"etcd-endpoints" form:"address http https" mask:"user" help:"etcd members, as http://HOST:PORT, https://HOST:PORT or HOST:PORT, with USER:PASSWORD@ before the host where needed. One that answers is enough."`
+	Prefix        string   `flag:"discovery-prefix" default:"/tandem/workers" form:"path" help:"Prefix of workers' keys in etcd. Gateways and workers that share it find each other."`
 	// LeaseTTL is also how long a missing worker may take to come back after etcd was away.
-	LeaseTTL time.Duration `flag:"lease-ttl" default:"10s" range:"2s..1h" help:"How long a silent worker stays registered. Shorter forgets a dead machine sooner; longer keeps workers through pauses of the network or of etcd. A worker whose connections are refused is avoided at once either way." when:"etcd takes longer to restart"`
+	LeaseTTL time.Duration `flag:"lease-ttl" default:"10s" range:"2s..1h" help:"How long a silent worker stays registered. Longer survives pauses of network or etcd."`
 	EtcdAccess
-	NATSURL string `flag:"nats-url" form:"address nats tls ws wss" mask:"user" help:"NATS server through which workers publish KV events, as nats://HOST:4222; several separated by commas. Not needed with --no-router-kv-events." when:"workers register and publish KV events"`
+	NATSURL string `flag:"nats-url" form:"address nats tls ws wss" mask:"user" help:"NATS for KV events, as nats://HOST:4222; several separated by commas. Not needed with --no-router-kv-events."`
 	NATSAccess
 
 	inside *Embedded // where both are this process's own
@@ -100,7 +100,7 @@ type Discovery struct {
 
 // KVStream is whether, and how, KV events are kept in JetStream.
 type KVStream struct {
-	Durable bool `flag:"durable-kv-events,router-durable-kv-events" default:"false" help:"On: keep KV events in a JetStream stream, TANDEM_KV. A reconnecting gateway resumes where it stopped; a starting one requests no snapshot from workers whose events are all in the stream. Costs disk and some latency of events. NATS needs JetStream; set it on gateways and workers alike." when:"gateways or NATS restart often"`
+	Durable bool `flag:"durable-kv-events,router-durable-kv-events" default:"false" help:"On: keep KV events in the JetStream stream TANDEM_KV, so that gateways resume without snapshots. Set it on gateways and workers."`
 	natsbus.StreamConfig
 }
 
@@ -115,15 +115,15 @@ func (s *KVStream) Config() *natsbus.StreamConfig {
 // WorkersConfig is which workers the gateway is given, instead of finding them
 // in a registry, and how many it waits for.
 type WorkersConfig struct {
-	PrefillURLs []string `flag:"prefill-url" sep:"space" form:"url http https" help:"A prefill worker that does not register in etcd, as http://HOST:PORT. Repeat the flag for each; in a variable blanks separate workers, in a file a list does. Model and limits are asked of the worker, or given behind the URL: http://HOST:PORT,model=NAME with model, id, engine (vllm, sglang, trtllm, sim), block-size, kv-blocks, max-num-seqs, max-num-batched-tokens, context-length, ranks, device, taints (semicolons between them), model-input, transfer, kv-events, kv-replay, kv-topic. With model= it is used at once, else as soon as it answers." when:"there is no etcd"`
-	DecodeURLs  []string `flag:"decode-url" sep:"space" form:"url http https" help:"A decode worker, in the form of prefill-url." when:"there is no etcd"`
-	URLs        []string `flag:"worker-url,static-endpoint" sep:"space" form:"url http https" help:"A worker that serves requests alone, prefill and decode, in the form of prefill-url. role=prefill or role=decode may stand behind it." when:"there is no etcd"`
-	File        string   `flag:"workers-file" help:"YAML file with a list of workers, each with url, role (prefill, decode, both) and the keys that may stand behind a prefill-url. It is read again within two seconds of a change, and at once on SIGHUP; a file with a mistake leaves the workers as they were." when:"workers come and go without etcd"`
+	PrefillURLs []string `flag:"prefill-url" sep:"space" form:"url http https" help:"A prefill worker by URL: http://HOST:PORT,model=NAME,…. Repeat it. Keys: model, id, engine, block-size, kv-blocks, max-num-seqs, max-num-batched-tokens, context-length, ranks, device, taints, model-input, transfer, kv-events, kv-replay, kv-topic."`
+	DecodeURLs  []string `flag:"decode-url" sep:"space" form:"url http https" help:"A decode worker, in the form of prefill-url."`
+	URLs        []string `flag:"worker-url,static-endpoint" sep:"space" form:"url http https" help:"A worker that serves alone, in the form of prefill-url, or with role=prefill or role=decode."`
+	File        string   `flag:"workers-file" help:"YAML list of workers: url, role and the keys of prefill-url. Read again within 2 s of a change; a mistake keeps the old ones."`
 	Probe       discovery.ProberConfig
-	APIKeyFile  string   `flag:"worker-api-key-file" help:"File with one line: the API key that the workers ask for, sent as Authorization: Bearer to workers given by URL and to registered ones whose host worker-allow names. It is read once, at the start." when:"engines run with an API key"`
-	AllowHosts  []string `flag:"worker-allow" help:"Hosts of which workers may register in etcd, each as NAME, *.DOMAIN, ADDRESS, a network such as 10.0.0.0/8, or * for any. A record that names another host, for requests or for KV events, is refused: it gets neither prompts nor the workers' key. Empty allows every host, or with worker-api-key-file this machine alone." when:"registered workers have an API key, or others can write to etcd"`
+	APIKeyFile  string   `flag:"worker-api-key-file" help:"File with the API key of workers given by URL and of registered ones in worker-allow. Read once."`
+	AllowHosts  []string `flag:"worker-allow" help:"Hosts that may register in etcd: NAME, *.DOMAIN, ADDRESS, 10.0.0.0/8 or *. Empty allows all, with worker-api-key-file only this machine."`
 	TLS         WorkerTLS
-	MinInitial  int `flag:"router-min-initial-workers" default:"0" range:"0..4096" help:"Workers that must have been ready at once before the first request is accepted; until then /health and requests are answered 503. It keeps a starting fleet from sending everything to its first worker. 0 accepts requests at once." when:"a starting fleet sends everything to its first worker"`
+	MinInitial  int `flag:"router-min-initial-workers" default:"0" range:"0..4096" help:"Workers that must be ready before the first request is accepted. 0 accepts at once."`
 
 	// Static are the workers by URL, and Allow the hosts of AllowHosts: see Parse. A
 	// nil Allow is every host, or, where the workers are sent a key, this machine

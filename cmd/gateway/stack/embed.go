@@ -23,13 +23,13 @@ import (
 
 // EmbedConfig is how the embedded servers run. Port 0 picks a free one.
 type EmbedConfig struct {
-	Listen       string   `flag:"embed-listen" default:"127.0.0.1" form:"host" help:"Address on which the embedded etcd and NATS listen. Any other than the loopback needs tls-cert-file, which both then show, and embed-password-file, or the gateway does not start." when:"workers on other machines register, and there is no etcd and NATS of your own"`
-	PasswordFile string   `flag:"embed-password-file" help:"File with one line: the password that the embedded etcd and NATS ask of user tandem, who may read and write everything there. It needs tls-cert-file. It is read once, at the start." when:"embed-listen is not the loopback"`
-	Dir          string   `flag:"embed-dir" help:"Folder in which the embedded etcd keeps its data, and the embedded NATS its stream of KV events with durable-kv-events. Empty is a temporary folder, of which nothing outlives the gateway; that is enough for workers, which register again within their lease; cordons and thresholds changed at run time are lost." when:"the temporary folder is not writable, or cordons or the stream must outlive the gateway"`
-	EtcdPort     int      `flag:"embed-etcd-port" default:"2379" range:"0..65535" help:"Port of the embedded etcd, by which workers find a restarted gateway. 0 picks a free one, another at every start: workers of the last start are lost." when:"another gateway or an etcd runs on the machine"`
-	NATSPort     int      `flag:"embed-nats-port" default:"4222" range:"0..65535" help:"Port of the embedded NATS; 0 as for embed-etcd-port." when:"another gateway or a NATS runs on the machine"`
-	Peers        []string `flag:"replica-peers" form:"hostport" group:"Replicas" help:"HOST:PORT of the other gateways of the group, which each run a NATS inside: all of these are then one, and no other NATS is needed to share bookings. A name may stand for all of them, such as a headless Service's. This gateway's own address may be among them. Between machines it needs embed-listen, tls-cert-file, the same for all, and embed-password-file." when:"there are several gateways, and no NATS"`
-	PeersPort    int      `flag:"replica-port" default:"6222" range:"0..65535" group:"Replicas" help:"Port on which this gateway's NATS is reached by those of replica-peers. 0 picks a free one." when:"two gateways run on one machine"`
+	Listen       string   `flag:"embed-listen" default:"127.0.0.1" form:"host" help:"Address of the embedded etcd and NATS. Other than loopback needs tls-cert-file and embed-password-file."`
+	PasswordFile string   `flag:"embed-password-file" help:"File with the password of user tandem in the embedded etcd and NATS. Needs tls-cert-file. Read once."`
+	Dir          string   `flag:"embed-dir" help:"Directory of the embedded etcd and NATS. Empty uses a temporary one: cordons, thresholds and the event stream end with the gateway."`
+	EtcdPort     int      `flag:"embed-etcd-port" default:"2379" range:"0..65535" help:"Port of the embedded etcd. 0 picks a free one at every start; workers then do not find a restarted gateway."`
+	NATSPort     int      `flag:"embed-nats-port" default:"4222" range:"0..65535" help:"Port of the embedded NATS; 0 picks a free one."`
+	Peers        []string `flag:"replica-peers" form:"hostport" group:"Replicas" help:"HOST:PORT, or a headless Service, of the other gateways' embedded NATS, which then form one. Needs embed-listen, one tls-cert-file for all, embed-password-file."`
+	PeersPort    int      `flag:"replica-port" default:"6222" range:"0..65535" group:"Replicas" help:"Port of this gateway's NATS for replica-peers. 0 picks a free one."`
 	JetStream    bool     // NATS keeps streams
 	OnlyNATS     bool     // no etcd
 

@@ -20,11 +20,11 @@ import (
 
 // EtcdAccess is how etcd knows us, and we it.
 type EtcdAccess struct {
-	EtcdUser         string `flag:"etcd-user" help:"Name under which etcd knows this process, in place of USER:PASSWORD@ in etcd-endpoints. It needs etcd-password-file; where etcd takes the name of the client's certificate, give neither." when:"etcd has auth enabled"`
-	EtcdPasswordFile string `flag:"etcd-password-file" help:"File with one line: the password of etcd-user. It is read once, at the start." when:"etcd has auth enabled"`
-	EtcdCA           string `flag:"etcd-ca-file" help:"PEM file of the authorities that vouch for etcd. Empty takes the machine's own. Read again within 10 s of a change." when:"etcd's certificate is from an authority of your own"`
-	EtcdCert         string `flag:"etcd-cert-file" help:"PEM file of the certificate that etcd is shown. Read again within 10 s of a change." when:"etcd asks for client certificates"`
-	EtcdKey          string `flag:"etcd-key-file" help:"PEM file of the private key of etcd-cert-file." when:"etcd asks for client certificates"`
+	EtcdUser         string `flag:"etcd-user" help:"etcd's user, in place of USER:PASSWORD@ in etcd-endpoints. Needs etcd-password-file."`
+	EtcdPasswordFile string `flag:"etcd-password-file" help:"File with the password of etcd-user. Read once."`
+	EtcdCA           string `flag:"etcd-ca-file" help:"PEM authorities of etcd's certificate. Empty uses the system's. Read again on change."`
+	EtcdCert         string `flag:"etcd-cert-file" help:"PEM client certificate for etcd. Read again on change."`
+	EtcdKey          string `flag:"etcd-key-file" help:"PEM private key of etcd-cert-file."`
 }
 
 func (a *EtcdAccess) files() certs.Files {
@@ -60,10 +60,10 @@ func (a *EtcdAccess) access(endpoints []string, store *certs.Store, log *slog.Lo
 
 // NATSAccess is how NATS knows us, and we it.
 type NATSAccess struct {
-	NATSCreds string `flag:"nats-creds" help:"Credentials file of a NATS user, as nsc makes it. A name and a password stand in nats-url instead, as nats://USER:PASSWORD@HOST:4222. Read at every connection." when:"NATS asks for credentials"`
-	NATSCA    string `flag:"nats-ca-file" help:"PEM file of the authorities that vouch for NATS; the connection is then always over TLS. Empty takes the machine's own. Read again within 10 s of a change." when:"NATS's certificate is from an authority of your own"`
-	NATSCert  string `flag:"nats-cert-file" help:"PEM file of the certificate that NATS is shown. Read again within 10 s of a change." when:"NATS asks for client certificates"`
-	NATSKey   string `flag:"nats-key-file" help:"PEM file of the private key of nats-cert-file." when:"NATS asks for client certificates"`
+	NATSCreds string `flag:"nats-creds" help:"NATS credentials file, as nsc makes it. Read at every connection. A name and password go into nats-url."`
+	NATSCA    string `flag:"nats-ca-file" help:"PEM authorities of NATS's certificate; requires TLS. Empty uses the system's. Read again on change."`
+	NATSCert  string `flag:"nats-cert-file" help:"PEM client certificate for NATS. Read again on change."`
+	NATSKey   string `flag:"nats-key-file" help:"PEM private key of nats-cert-file."`
 }
 
 // options are the client's options of what the settings name.
@@ -134,9 +134,9 @@ func (r *reasons) note(what string, err error) {
 
 // WorkerTLS is how workers know the gateway, and it them.
 type WorkerTLS struct {
-	CA   string `flag:"worker-ca-file" help:"PEM file of the authorities that vouch for workers whose URL is https://. Empty takes the machine's own. Read again within 10 s of a change. A worker's certificate must bear the host of its URL." when:"workers' certificates are from an authority of your own"`
-	Cert string `flag:"worker-cert-file" help:"PEM file of the certificate that https:// workers are shown. Read again within 10 s of a change." when:"workers ask for client certificates, so that only gateways reach them"`
-	Key  string `flag:"worker-key-file" help:"PEM file of the private key of worker-cert-file." when:"workers ask for client certificates, so that only gateways reach them"`
+	CA   string `flag:"worker-ca-file" help:"PEM authorities of https:// workers, whose certificates must name the URL's host. Empty uses the system's. Read again on change."`
+	Cert string `flag:"worker-cert-file" help:"PEM client certificate for https:// workers. Read again on change."`
+	Key  string `flag:"worker-key-file" help:"PEM private key of worker-cert-file."`
 }
 
 // Open reads the files and keeps them up to date in store.

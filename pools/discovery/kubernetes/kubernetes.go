@@ -28,8 +28,8 @@ import (
 
 // Config is which pods are workers. The zero value finds none; the zero value of each other field means its default.
 type Config struct {
-	Selector  string `flag:"kubernetes-selector" group:"Discovery" help:"Labels of the pods that are workers, in Kubernetes' form of a selector: tandem.dev/pool=qwen,app!=test. The gateway, itself in a pod, watches them at the API server; its service account needs get, list and watch of pods. A ready pod is used, one that is not ready or is being deleted finishes what it has. Its role is the label tandem.dev/role, else llm-d's or AIBrix's. Empty looks for no pods." when:"workers run in the same cluster"`
-	Namespace string `flag:"kubernetes-namespace" group:"Discovery" help:"Namespace of the pods that kubernetes-selector names. Empty is the gateway's own." when:"workers run in another namespace"`
+	Selector  string `flag:"kubernetes-selector" group:"Discovery" help:"Label selector of worker pods, as tandem.dev/pool=qwen. Needs get, list and watch of pods. Roles: label tandem.dev/role, llm-d's or AIBrix's. Empty is off."`
+	Namespace string `flag:"kubernetes-namespace" group:"Discovery" help:"Namespace of those pods. Empty is the gateway's own."`
 
 	// Server is the URL of the API server, https; by default the one that every pod is given by variables.
 	Server string

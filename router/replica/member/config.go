@@ -14,9 +14,9 @@ import (
 // Config is which group a gateway belongs to. The zero value is none.
 type Config struct {
 	// Group is the group's name; see [Config.Shares].
-	Group string `flag:"replica-group" default:"auto" help:"Name of the group of gateways that choose among the same workers. They share over NATS what each has booked, so that they choose as one. auto is the discovery-prefix, so that gateways with one registry find each other; off shares nothing. Letters, digits, - and _." when:"gateways with different workers share a NATS"`
+	Group string `flag:"replica-group" default:"auto" help:"Group of gateways that share bookings over NATS. auto is the discovery-prefix; off shares nothing. Letters, digits, - and _."`
 	// Name is this gateway's, in the group.
-	Name string `flag:"replica-name" help:"Name of this gateway in its group. Empty is the host's name and the port. Of two gateways with one name the others count the bookings of the later alone." when:"two hosts have one name"`
+	Name string `flag:"replica-name" help:"This gateway's unique name in its group. Empty is host name and port."`
 	replica.Config
 }
 

@@ -25,14 +25,14 @@ import (
 // Config is where the index is and how it is asked. The zero value of a field means its default.
 type Config struct {
 	// URLs are siblings. A look-up goes to the first whose circuit lets it; workers are registered at all of them.
-	URLs []string `flag:"remote-index-url" form:"url http https" help:"A gateway index that is asked what workers hold of each prompt, as http://HOST:PORT; several siblings in the order in which they are tried. The gateway registers its workers there. It follows no KV events itself unless router-kv-events is given too; without an answer it uses those, or predicts. Costs each request a look-up's time." when:"several gateways serve one fleet, and one index should take memory and events instead of each"`
+	URLs []string `flag:"remote-index-url" form:"url http https" help:"A gateway index to look prompts up in, as http://HOST:PORT; several in the order to try. Replaces following KV events, unless router-kv-events is set."`
 	// TokenFile is for ReadToken to read.
-	TokenFile string `flag:"remote-index-token-file" help:"File with the token that the remote index asks for: its first line that is neither blank nor begins with #. The index's own token-file will do. SIGHUP reads it again." when:"the index has a token-file"`
+	TokenFile string `flag:"remote-index-token-file" help:"File with the remote index's token: the first line that is not a comment. Read again on SIGHUP."`
 	// ReadToken gives the token that they ask for, empty for none; nil is none. It is
 	// called by New, and by [Client.Reload].
 	ReadToken func() (string, error)
 	// Timeout is how long a look-up may take in all, by default [defaultTimeout].
-	Timeout time.Duration `flag:"remote-index-timeout" default:"20ms" range:"100us..10s" help:"How long a look-up in the remote index may take before the request is routed without it. Too short routes without an answer that was on its way, which may cost a prefill; while an index hangs, three requests wait as long before its circuit opens." when:"tandem_kv_remote_index_lookups_total{outcome=\"timeout\"} grows"`
+	Timeout time.Duration `flag:"remote-index-timeout" default:"20ms" range:"100us..10s" help:"How long a look-up in the remote index may take; then the request is routed without it."`
 	// InFlight is how many lookups there may be at once, by default 256. One more is
 	// answered at once, as [Saturated].
 	InFlight int
