@@ -32,7 +32,8 @@ type zmqEngine struct {
 
 	deaf   atomic.Int64 // a port whose connections end at once
 	losing atomic.Bool
-	lost   atomic.Int64 // messages
+	lost   atomic.Int64     // messages
+	drops  func(n int) bool // whether the nth message of a replay is dropped; nil for none
 
 	mu    sync.Mutex // guards conns
 	conns map[net.Conn]struct{}
@@ -68,17 +69,23 @@ func (n *noted) Accept() (net.Conn, error) {
 	n.e.mu.Lock()
 	n.e.conns[c] = struct{}{}
 	n.e.mu.Unlock()
-	return &lossy{c, n.e}, nil
+	replay := 0
+	if n.e.drops != nil {
+		_, replay = n.e.pub.Ports()
+	}
+	return &lossy{c, n.e, portOf(n) == replay, 0}, nil
 }
 
 // lossy is a connection on which an engine's messages can be lost: each is one Write.
 type lossy struct {
 	net.Conn
-	e *zmqEngine
+	e      *zmqEngine
+	replay bool
+	n      int // messages of the replay
 }
 
 func (c *lossy) Write(p []byte) (int, error) {
-	if c.e.losing.Load() {
+	if c.n++; c.e.losing.Load() || c.replay && c.e.drops(c.n) {
 		c.e.lost.Add(1)
 		return len(p), nil
 	}
@@ -246,6 +253,33 @@ func TestReplayTellsTheBeginning(t *testing.T) {
 	// Quiet engines are asked on, which mends nothing.
 	r.until("asked on", func() bool { return r.counted("kv_events_snapshots_total", "replayed") >= 8 })
 	assert.Equal(t, [len(follow.Methods)]uint64{follow.ByReplay: 1}, r.status("late").Repaired)
+}
+
+// A ROUTER socket drops what it cannot hold for its peer, more than 1,000 messages where nothing is set (zmq_socket(3), ZMQ_SNDHWM in
+// zmq_setsockopt(3)), and vLLM 0.32 and SGLang 0.5.23 set the mark of their PUB sockets alone. What a long replay lacks is asked for
+// again: nothing is lost for good.
+func TestWhatAReplayDropsIsAskedForAgain(t *testing.T) {
+	for name, drops := range map[string]func(n int) bool{
+		"a part":                        func(n int) bool { return n > 60 && n <= 80 },
+		"all from one on, with the end": func(n int) bool { return n > 60 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, cfg := newZMQEngine(t, 1, replays), zmqConfig()
+			e.drops, cfg.PageTimeout, cfg.QuietCheck = drops, 50*time.Millisecond, time.Minute
+			e.publish(300)
+			r := newRig(t, cfg, nil, nil)
+			r.trackZMQ("w", e, 0)
+			r.until("exact", func() bool { return r.exact(e, "w") })
+			before := e.lost.Load()
+			e.losing.Store(true)
+			e.publish(300)
+			r.until("they are lost", func() bool { return e.lost.Load() == before+300 })
+			e.losing.Store(false)
+			e.publish(1)
+			r.until("exact again", func() bool { return r.exact(e, "w") })
+			assert.Zero(t, r.status("w").Losses)
+		})
+	}
 }
 
 // An engine that dies and comes back, most likely before anybody has, is told from its predecessor though no number fell

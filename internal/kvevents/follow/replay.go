@@ -2,7 +2,9 @@ package follow
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"os"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -19,14 +21,16 @@ func (e *engine) request(s *Subscriber) func(context.Context) func(time.Time) {
 	return func(ctx context.Context) func(time.Time) {
 		got, err := zmq.Replay(ctx, at.Offset(e.name.Rank), max(last, 1)-1, s.cfg.ZMQ, limits)
 		return func(now time.Time) {
-			if err != nil {
+			// Of a replay that does not end, what is new counts, and the rest is asked for again.
+			short := errors.Is(err, os.ErrDeadlineExceeded) && len(got) > 0 && got[len(got)-1].Seq >= e.flow.seq
+			if err != nil && !short {
 				e.replayFailed(turn, err, now, s.rng)
 				return
 			}
 			if len(got) > 0 {
 				e.hear(now)
 			}
-			e.replayed(turn, last, got, now)
+			e.replayed(turn, last, got, short, now)
 			e.log.Debug("KV events replayed", "source", e.name, "known", last, "messages", len(got), "blocks", e.view.Blocks())
 		}
 	}
@@ -42,8 +46,8 @@ func (e *engine) since() uint64 {
 }
 
 // replayed takes in what the engine gave, or that it gave nothing. turn and last are what turn and since were when it was
-// asked.
-func (e *engine) replayed(turn, last uint64, got []zmq.Message, now time.Time) {
+// asked. A short replay has no end.
+func (e *engine) replayed(turn, last uint64, got []zmq.Message, short bool, now time.Time) {
 	defer e.publish()
 	e.asked = now
 	e.retry(now)
@@ -53,7 +57,7 @@ func (e *engine) replayed(turn, last uint64, got []zmq.Message, now time.Time) {
 	}
 	e.count.asked("replayed")
 	losses := e.losses.Load()
-	e.check, e.quiet, e.failing = false, false, false
+	e.check, e.quiet, e.failing = short, false, false
 	moved := last != e.flow.seq // while a quiet engine was asked, it sent something
 	switch {
 	case len(got) == 0 && last == 0: // it had sent nothing when it was asked; what came since is held, or is asked for again
@@ -68,17 +72,16 @@ func (e *engine) replayed(turn, last uint64, got []zmq.Message, now time.Time) {
 	case got[0].Seq > e.flow.seq:
 		e.tooShort(got[0].Seq)
 	}
-	from := e.flow.seq
-	e.replay(got)
-	if e.flow.seq > from && e.losses.Load() == losses {
-		e.repaired(ByReplay)
-	}
-	if e.catchUp(); !e.flow.behind() {
+	more := e.replay(got)
+	if e.catchUp(); more || !e.flow.behind() {
 		e.empty = 0
 	} else if e.empty++; e.empty < maxRepairAttempts {
 		e.retryAt = now.Add(e.cfg.RetryMin)
 	} else {
 		e.giveUp()
+	}
+	if more && !short && !e.flow.behind() && e.losses.Load() == losses {
+		e.repaired(ByReplay)
 	}
 }
 
@@ -103,19 +106,25 @@ func (e *engine) tooShort(first uint64) {
 	e.flow.move(first)
 }
 
-// replay applies messages that a replay gave, those that are not in the view yet.
-func (e *engine) replay(got []zmq.Message) {
+// replay applies messages that a replay gave, those that are not in the view yet, and reports whether there were any. What is missing
+// behind them was dropped on its way and is asked for again; what is missing before them the engine has lost itself.
+func (e *engine) replay(got []zmq.Message) (more bool) {
 	for _, m := range got {
 		n := m.Seq + 1
-		if n <= e.flow.seq {
+		switch {
+		case n <= e.flow.seq:
 			continue
-		}
-		if n != e.flow.seq+1 {
-			e.clear() // the engine has lost it itself
+		case n > e.flow.seq+1 && more:
+			e.flow.beacon(e.flow.epoch, n)
+			return more
+		case n > e.flow.seq+1:
+			e.clear()
 		}
 		e.flow.move(n)
 		e.apply(m.Payload)
+		more = true
 	}
+	return more
 }
 
 // replayFailed notes that a replay failed. After some attempts it goes on without.

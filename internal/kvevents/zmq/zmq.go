@@ -84,7 +84,9 @@ type ReplayLimits struct {
 // errOrder is a replay that jumps back: its engine was replaced in the middle of it.
 var errOrder = errors.New("the replay's numbers do not ascend")
 
-// Replay asks an engine for the messages from a number on that it still keeps.
+// Replay asks an engine for the messages from a number on that it still keeps. Some may be missing, the end too, which is then
+// [os.ErrDeadlineExceeded] with what came: the ROUTER sockets of vLLM 0.32 and SGLang 0.5.23 drop what they cannot hold for their peer,
+// above 1,000 messages.
 func Replay(ctx context.Context, at zmtp.Endpoint, from uint64, opts zmtp.Options, limits ReplayLimits) ([]Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Whole)
 	defer cancel()
@@ -105,7 +107,7 @@ func Replay(ctx context.Context, at zmtp.Endpoint, from uint64, opts zmtp.Option
 			return nil, fmt.Errorf("the replay took longer than %v", limits.Whole)
 		}
 		if err != nil {
-			return nil, err
+			return got, err
 		}
 		// Newer engines put their topic before the number, so the last two frames count.
 		n := len(m.Frames)
