@@ -101,9 +101,10 @@ func startReady(ctx context.Context, cores cores, name, dir, binary string, args
 	return nil, err
 }
 
-// startGateway runs a gateway with more flags.
+// startGateway runs a gateway with more flags. It hands every prompt over: on a busy machine its own engines' transfers may look
+// slower than computing.
 func startGateway(ctx context.Context, cores cores, name, dir, binary string, flags ...string) (*process, error) {
-	args := append([]string{"serve", "--http-port", "0", "--shutdown-grace", "0s", "--drain-timeout", "1s"}, flags...)
+	args := append([]string{"serve", "--http-port", "0", "--shutdown-grace", "0s", "--drain-timeout", "1s", "--no-decode-fallback"}, flags...)
 	return startReady(ctx, cores, name, dir, binary, args...)
 }
 

@@ -37,7 +37,7 @@ type Computes func(p *pools.Worker, tokens int) (time.Duration, bool)
 // Links measures how fast KV moves within each pair of a prefill and a decode worker, and decides which pairs are shut: those in
 // which handing a prompt over costs more than decode takes to compute it,
 //
-//	b · (tokens under way + tokens of the prompt) > worth · what computing the prompt takes,
+//	b · (tokens under way + tokens of the prompt) > max(leastOwn, worth · what computing the prompt takes),
 //
 // or whose latest hand-offs failed. b is the time that a token takes at least. A transfer bounds it from below and from above,
 //
@@ -321,10 +321,11 @@ func (l *Links) shut(k *link, tokens int, now time.Time) bool {
 }
 
 // limit is how long a transfer may take: worth times what prefill takes to compute the prompt or, where it is longer, what decode
-// took of late. That decode has too much to do is in it, so that a pair opens which was shut for nothing else.
+// took of late, and leastOwn at least: less is not worth the delay of the answers that decode generates. That decode has too much
+// to do is in it, so that a pair opens which was shut for nothing else.
 func (l *Links) limit(k *link, tokens int) (computed, limit time.Duration, known bool) {
 	computed, known = l.computes(k.p, tokens)
-	return computed, time.Duration(float64(computed) * max(worth, math.Exp(k.slower))), known
+	return computed, max(leastOwn, time.Duration(float64(computed)*max(worth, math.Exp(k.slower)))), known
 }
 
 // end takes t from its pair.
