@@ -13,7 +13,7 @@ var States = []string{string(Closed), string(HalfOpen), string(Open)}
 // The series of a worker end when Forget drops it.
 func (b *Breakers) Export(reg prometheus.Registerer) {
 	scrape := metrics.In(reg).Snapshot()
-	state := scrape.Gauge("breaker_state", "State of a worker's circuit, by worker and leg: 1 for the state it is in, 0 for the others.", "worker", "leg", "state")
+	state := scrape.Gauge("breaker_state", "1 for the state of a worker's circuit.", "worker", "leg", "state")
 	opened := scrape.Counter("breaker_opened_total", "Times that a worker's circuit opened, by worker and leg.", "worker", "leg")
 	scrape.Read(func() {
 		for _, c := range b.States() {

@@ -89,11 +89,11 @@ func NewLibrary(cfg Config, roster *pools.Roster, t upstream.Transport, log *slo
 	l := &Library{
 		cfg: cfg, log: log, given: given, roster: roster, asker: newAsker(t, cfg.AskTimeout, cfg.CacheBytes), seed: rand.Uint64(), kick: make(chan struct{}, 1),
 		unsized: map[string]bool{}, shelf: map[string]*Language{}, missing: map[string]bool{},
-		calls:  set.Counter("tokenize_calls_total", "Prompts whose tokens workers were asked for, by model and outcome.", "model", "outcome"),
-		checks: set.Counter("tokenizer_checks_total", "Prompts whose tokens, as the engine computed them, were compared with the gateway's own, by model and result.", "model", "result"),
+		calls:  set.Counter("tokenize_calls_total", "Prompts sent to workers' /tokenize, by outcome.", "model", "outcome"),
+		checks: set.Counter("tokenizer_checks_total", "Comparisons of the gateway's ids with the engine's.", "model", "result"),
 	}
 	group := set.Snapshot()
-	distrusted := group.Gauge("tokenizer_distrusted", "1 for a model whose tokenizer or chat template disagreed with its workers about a kind of prompts and is not used for those, else 0.", "model")
+	distrusted := group.Gauge("tokenizer_distrusted", "1 while the tokenizer is not used for some prompts, because engines disagree.", "model")
 	group.Read(func() {
 		for _, model := range l.Models() {
 			distrusted.Set(metrics.Bool(l.Of(model).Trust().Distrusted), model)

@@ -14,12 +14,12 @@ type EmitIndex func(model, role string, s index.Stats)
 func ExportIndexes(reg prometheus.Registerer, read func(EmitIndex)) {
 	labels := []string{"model", "role"}
 	scrape := metrics.In(reg).Snapshot()
-	held := scrape.Gauge("component_router_index_held_blocks", "Pairs of block and rank in an index, by model and role; each tier counts separately. --kv-index-max-blocks is the limit.", labels...)
+	held := scrape.Gauge("component_router_index_held_blocks", "Pairs of block and rank in the index; limit --kv-index-max-blocks.", labels...)
 	blocks := scrape.Gauge("component_router_index_blocks", "Distinct blocks in an index, by model and role.", labels...)
 	owners := scrape.Gauge("component_router_index_owners", "Ranks of workers in an index, by model and role.", labels...)
-	holed := scrape.Gauge("component_router_index_holed", "Pairs of rank and tier whose blocks have gaps, by model and role: the index looks these up block by block.", labels...)
+	holed := scrape.Gauge("component_router_index_holed", "Pairs of rank and tier whose blocks have gaps.", labels...)
 	bytes := scrape.Gauge("component_router_index_bytes", "Memory of an index in bytes, by model and role.", labels...)
-	evicted := scrape.Counter("component_router_index_evicted_blocks_total", "Pairs of block and rank that an index evicted because of --kv-index-max-blocks, by model and role.", labels...)
+	evicted := scrape.Counter("component_router_index_evicted_blocks_total", "Pairs of block and rank that the index evicted.", labels...)
 	scrape.Read(func() {
 		read(func(model, role string, s index.Stats) {
 			held.Set(float64(s.Held), model, role)

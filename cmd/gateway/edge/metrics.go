@@ -51,7 +51,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) *counters {
 	}
 	scrape := set.Snapshot()
 	open := scrape.Gauge("frontend_open_connections", "Open client connections, idle ones included.")
-	bodies := scrape.Gauge("frontend_body_bytes", "Memory of request bodies in bytes, until each request ends, and of what is made of them. --body-budget-bytes is the limit.")
+	bodies := scrape.Gauge("frontend_body_bytes", "Bytes of request bodies and what is made of them; limit --body-budget-bytes.")
 	health := scrape.Gauge("frontend_healthy", "1 while GET /health is 200, 0 while it is 503.")
 	scrape.Read(func() {
 		status, _ := s.condition()

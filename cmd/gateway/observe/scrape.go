@@ -23,8 +23,8 @@ func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Obse
 	set := metrics.In(reg).Snapshot()
 	queues, pool, budget := exposeQueues(set), exposePools(set, fleet, o), exposeBudget(set)
 	migrations := set.Gauge("frontend_model_migration_limit", "Times that an answer which has begun may move to another worker.", "model")
-	shut := set.Gauge("frontend_router_shut_pairs", "Pairs of a prefill and a decode worker that hand over no prompts, by reason: slow_transfer (the KV of one of 4,096 tokens would take over twice as long to move as to compute), failing_transfer.", "model", "reason")
-	panics := set.Counter("handler_panics_total", "Panics that ended the handling of one message or the run of one loop, by handler: nats, stream, zmq, kv_events, kv_snapshot, replica, probe, etcd, kubernetes, workers_file, kept, remote_index. Each is a fault of the gateway, and a line in its log.", "handler")
+	shut := set.Gauge("frontend_router_shut_pairs", "Pairs of workers that get no hand-offs: slow_transfer, failing_transfer.", "model", "reason")
+	panics := set.Counter("handler_panics_total", "Recovered panics. Each is a bug, and a line in the log.", "handler")
 	set.Read(func() {
 		for handler, n := range contain.Panics() {
 			panics.Set(float64(n), handler)
@@ -64,9 +64,9 @@ func exposeBudget(set *metrics.Snapshot) func(b fault.BudgetStats) {
 func exposeQueues(set *metrics.Snapshot) func(model string, q queue.Stats) {
 	pending := set.Gauge("frontend_router_queue_pending_requests", "Requests waiting for workers.", "model")
 	isl := set.Gauge("frontend_router_queue_pending_isl_tokens", "Prompt tokens of the waiting requests.", "model")
-	cached := set.Gauge("frontend_router_queue_pending_cached_tokens", "Those of the waiting requests' prompt tokens that some worker has cached.", "model")
+	cached := set.Gauge("frontend_router_queue_pending_cached_tokens", "Prompt tokens waiting that a worker has cached.", "model")
 	bytes := set.Gauge("frontend_router_queue_pending_bytes", "Bytes of the waiting requests' bodies.", "model")
-	ended := set.Counter("frontend_router_queue_ended_total", "Requests that left the queue, by how: granted, refused, expired, cancelled, failed.", "model", "result")
+	ended := set.Counter("frontend_router_queue_ended_total", "Requests that left the queue, by result.", "model", "result")
 	classes := exposeClasses(set)
 	return func(model string, q queue.Stats) {
 		for i := range q.Classes {
@@ -85,10 +85,10 @@ func exposeQueues(set *metrics.Snapshot) func(model string, q queue.Stats) {
 }
 
 func exposeClasses(set *metrics.Snapshot) func(model string, c *queue.ClassStats) {
-	pending := set.Gauge("frontend_router_queue_class_pending_requests", "Requests waiting for workers, by policy class.", "model", "policy_class")
-	uncached := set.Gauge("frontend_router_queue_class_pending_uncached_tokens", "Those of the waiting requests' prompt tokens that have to be computed, by policy class.", "model", "policy_class")
-	granted := set.Counter("frontend_router_queue_class_granted_tokens_total", "Prompt tokens to compute of the requests that got their workers, by policy class.", "model", "policy_class")
-	refused := set.Counter("frontend_router_queue_class_refused_total", "Requests refused because their policy class had its share of the queue.", "model", "policy_class")
+	pending := set.Gauge("frontend_router_queue_class_pending_requests", "Requests of a policy class that wait.", "model", "policy_class")
+	uncached := set.Gauge("frontend_router_queue_class_pending_uncached_tokens", "Uncached prompt tokens of a policy class that wait.", "model", "policy_class")
+	granted := set.Counter("frontend_router_queue_class_granted_tokens_total", "Prompt tokens to compute of granted requests.", "model", "policy_class")
+	refused := set.Counter("frontend_router_queue_class_refused_total", "Requests refused because their class had its share.", "model", "policy_class")
 	return func(model string, c *queue.ClassStats) {
 		pending.Set(float64(c.Waiting), model, c.Name)
 		uncached.Set(float64(c.WaitingUncachedTokens), model, c.Name)
@@ -115,13 +115,13 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 	known := func(name, help string, value func(w *pools.Worker) float64) {
 		gauge(true, name, help, func(w *pools.Worker, _ *router.WorkerLoad) float64 { return value(w) })
 	}
-	booked("frontend_worker_active_decode_blocks", "KV blocks booked on a worker.", func(l *router.WorkerLoad) int { return l.ActiveBlocks })
+	booked("frontend_worker_active_decode_blocks", "Booked KV blocks.", func(l *router.WorkerLoad) int { return l.ActiveBlocks })
 	booked("frontend_worker_active_prefill_tokens", "Prefill tokens booked on a worker.",
 		func(l *router.WorkerLoad) int { return l.PrefillTokens })
 	booked("frontend_worker_requests", "Requests booked on a worker.", func(l *router.WorkerLoad) int { return l.Requests })
 	booked("frontend_worker_cached_blocks", "KV blocks that the index knows a worker to hold.",
 		func(l *router.WorkerLoad) int { return l.CachedBlocks })
-	booked("frontend_worker_sent_blocks", "KV blocks sent to a worker within router-predicted-ttl-secs and assumed to be cached in addition to those its events reported.",
+	booked("frontend_worker_sent_blocks", "KV blocks assumed cached because they were sent within router-predicted-ttl-secs.",
 		func(l *router.WorkerLoad) int { return l.RecentBlocks })
 	known("frontend_worker_prefill_tokens_per_second", "Observed speed of a prefill worker.", func(w *pools.Worker) float64 {
 		if w.Role != pools.Prefill {
@@ -145,11 +145,11 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 		func(w *pools.Worker) float64 { return float64(w.ContextLength) })
 	known("frontend_model_kv_cache_block_size", "Tokens in a KV block.", func(w *pools.Worker) float64 { return float64(w.BlockSize) })
 
-	states := set.Gauge("frontend_router_worker_state", "1 for the state that a worker is in, 0 for the others.", "model", "role", "worker", "state")
+	states := set.Gauge("frontend_router_worker_state", "1 for a worker's state.", "model", "role", "worker", "state")
 	count := set.Gauge("frontend_router_workers", "Workers of a pool, by state.", "model", "role", "state")
-	registered := set.Gauge("component_router_worker_registered", "1 for each rank of a worker that the router knows.", "model", "role", "worker", "rank")
+	registered := set.Gauge("component_router_worker_registered", "1 for each rank of a worker.", "model", "role", "worker", "rank")
 	desired := set.Gauge("desired_workers", "Workers that the present load asks for.", "model", "role")
-	overlap := set.Counter("component_router_overlap_blocks_total", "Blocks that bookings took to be cached on their worker, by why: events, predicted, sent.", "model", "role", "source")
+	overlap := set.Counter("component_router_overlap_blocks_total", "Blocks assumed cached at booking: events, predicted, sent.", "model", "role", "source")
 	sessions := exposeSessions(set)
 	words := stateWords()
 	return func(p *pools.Pool, q queue.Stats, now time.Time) {
@@ -182,8 +182,8 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 
 // exposeSessions registers what is read of a pool whose sessions are bound to workers.
 func exposeSessions(set *metrics.Snapshot) func(model, role string, r *router.Router, now time.Time) {
-	bindings := set.Gauge("router_session_bindings", "Sessions that are bound to a worker of a pool; absent without router-session-affinity-ttl-secs.", "model", "role")
-	events := set.Counter("router_session_events_total", "What has happened to the bindings of sessions: sessions bound; requests on their session's worker (hit), or on another one because theirs was full, busy or not what they required (elsewhere); bindings moved because their worker could not be chosen, dropped because it failed, evicted because there were too many.", "model", "role", "event")
+	bindings := set.Gauge("router_session_bindings", "Sessions bound to a worker.", "model", "role")
+	events := set.Counter("router_session_events_total", "Bindings: bound, hit, elsewhere, moved, dropped, evicted.", "model", "role", "event")
 	return func(model, role string, r *router.Router, now time.Time) {
 		if !r.BindsSessions() {
 			return

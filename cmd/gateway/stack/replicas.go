@@ -54,17 +54,17 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 		Addr: func() string { return scheme + reached(g.listener.Addr(), link.IP()) },
 	}, g.log)
 	s := metrics.In(reg).Snapshot()
-	peers := s.Gauge("replica_peers", "Other gateways of the group, by what is known of each: whole, waiting for its bookings, silent though it lives, unreachable.", "state")
+	peers := s.Gauge("replica_peers", "Other gateways: whole, waiting, silent, unreachable.", "state")
 	age := s.Gauge("replica_word_age_seconds", "Age of the latest word of each other gateway of the group.", "replica")
-	theirs := s.Gauge("replica_requests", "Requests that each other gateway of the group has booked, over all workers; a silent one's count for less and less.", "replica")
+	theirs := s.Gauge("replica_requests", "Requests that another gateway has booked.", "replica")
 	delay := s.Gauge("replica_delay_seconds", "How long words of the slowest gateway of the group take.")
-	unseen := s.Gauge("replica_unseen_bookings", "Bookings of the other gateways that are made and not known here, on average: their rate times the delay.")
-	cutOff := s.Gauge("replica_cut_off", "1 while the bookings of others are not seen: NATS is away, or no other gateway is heard and none has died.")
-	imbalance := s.Gauge("replica_imbalance", "How unevenly all gateways together have used the workers of a pool in the last one to two minutes: the most bookings of one less the fewest, over the mean; 0 below 10 a worker.", "model", "role")
+	unseen := s.Gauge("replica_unseen_bookings", "Others' bookings not yet known here, on average.")
+	cutOff := s.Gauge("replica_cut_off", "1 while no other gateway's bookings arrive.")
+	imbalance := s.Gauge("replica_imbalance", "Bookings of the most used worker less the least, over the mean.", "model", "role")
 	used := map[string]*uneven{}
-	events := s.Counter("replica_events_total", "What has happened between gateways: messages heard, doubled or malformed; gaps, mismatches of digests, pages of shares; gateways that died, expired or left.", "event")
-	yielded := s.Counter("replica_yielded_total", "Requests that left room for a moment to one of a higher strict priority which waits at another gateway: held, each once; unused, times when that took nothing of it.", "model", "result")
-	draws := s.Counter("replica_spread_draws_total", "Bookings whose worker was drawn by water filling, because bookings of other gateways were not known yet, rather than chosen by the least cost.", "model", "role")
+	events := s.Counter("replica_events_total", "Messages and events between gateways.", "event")
+	yielded := s.Counter("replica_yielded_total", "Requests that left room to a higher strict priority elsewhere.", "model", "result")
+	draws := s.Counter("replica_spread_draws_total", "Workers drawn because others' bookings were not known yet.", "model", "role")
 	s.Read(func() {
 		for model, q := range g.Flow.Waiting() {
 			yielded.Set(float64(q.YieldedTotal), model, "held")

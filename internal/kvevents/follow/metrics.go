@@ -44,13 +44,13 @@ func newMetrics(reg prometheus.Registerer, sources func() []SourceStatus) *count
 	return &counters{
 		applied: set.Counter("component_kv_cache_events_applied_total",
 			"KV events that reached the index, by pool, event_type and status: ok, parent_block_not_found or invalid_block.", "pool", "event_type", "status"),
-		blocks:    set.Counter("kv_events_blocks_total", "KV blocks that workers reported, by pool and kind: stored or removed.", "pool", "kind"),
-		messages:  set.Counter("kv_events_messages_total", "KV event messages received, by pool and the verdict on their number.", "pool", "verdict"),
+		blocks:    set.Counter("kv_events_blocks_total", "KV blocks that workers stored or removed.", "pool", "kind"),
+		messages:  set.Counter("kv_events_messages_total", "Messages by what their number showed.", "pool", "verdict"),
 		snapshots: set.Counter("kv_events_snapshots_total", "Requests made to repair a gap, by pool and result.", "pool", "result"),
-		repaired:  set.Counter("kv_events_repaired_total", "Gaps in a worker's KV events that were repaired, by pool and method.", "pool", "method"),
-		skipped:   set.Counter("kv_events_skipped_total", "KV events, fields, blocks and messages that were not applied, by pool and reason.", "pool", "reason"),
-		untracked: set.Counter("kv_events_untracked_total", "KV event messages without a number, or from workers that are not followed.").WithLabelValues(),
-		dropped:   set.Counter("kv_events_dropped_total", "KV event messages dropped because they arrived faster than they were applied.").WithLabelValues(),
+		repaired:  set.Counter("kv_events_repaired_total", "Gaps repaired, by method.", "pool", "method"),
+		skipped:   set.Counter("kv_events_skipped_total", "Events, fields, blocks and messages not applied.", "pool", "reason"),
+		untracked: set.Counter("kv_events_untracked_total", "Messages without a number, or of unknown workers.").WithLabelValues(),
+		dropped:   set.Counter("kv_events_dropped_total", "Messages that came faster than they were applied.").WithLabelValues(),
 	}
 }
 

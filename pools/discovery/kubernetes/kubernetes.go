@@ -110,9 +110,9 @@ func New(cfg Config, set func([]discovery.Endpoint), sink Sink, log *slog.Logger
 	return &Finder{
 		cfg: cfg, api: server, set: set, sink: sink, log: log, rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
 		strange: loglimit.Limiter{Burst: 10, Window: time.Minute},
-		up:      m.Gauge("kubernetes_up", "1 while the workers' pods are watched at the API server, 0 while it cannot be used and the workers known are kept.").WithLabelValues(),
+		up:      m.Gauge("kubernetes_up", "1 while workers' pods are watched at the API server.").WithLabelValues(),
 		lists:   m.Counter("kubernetes_lists_total", "Full lists of the workers' pods that the API server has answered.").WithLabelValues(),
-		counts:  m.Gauge("kubernetes_pods", "Pods that kubernetes-selector names, by state: taken, cordoned, waiting, refused or ignored.", "state"),
+		counts:  m.Gauge("kubernetes_pods", "Pods of kubernetes-selector: taken, cordoned, waiting, refused, ignored.", "state"),
 	}, nil
 }
 

@@ -32,7 +32,7 @@ func newMetrics(reg prometheus.Registerer, states func() []State) *counters {
 		m.registrations.WithLabelValues(result)
 	}
 	scrape := set.Snapshot()
-	circuit := scrape.Gauge("kv_remote_index_circuit", "State of a remote index's circuit, by index: 1 for the state it is in, 0 for the others.", "index", "state")
+	circuit := scrape.Gauge("kv_remote_index_circuit", "1 for the state of an index's circuit.", "index", "state")
 	ranks := scrape.Gauge("kv_remote_index_ranks", "Ranks of workers that a remote index lists, by index.", "index")
 	registered := scrape.Gauge("kv_remote_index_registered",
 		"1 while a remote index lists the gateway's workers, 0 while the gateway cannot check or update the list, by index.", "index")
