@@ -23,18 +23,18 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 )
 
-// docs/reference/settings.md is made of the tags of every command's settings.
+// docs/reference/settings.md is made of the tags of settings.
 func TestSettingsReference(t *testing.T) {
 	golden(t, "../../docs/reference/settings.md", settingsReference())
 }
 
-// settingsReference is docs/reference/settings.md: the settings of every command.
+// settingsReference is docs/reference/settings.md: the settings of the commands that operators run.
 func settingsReference() string {
 	var b bytes.Buffer
-	b.WriteString("# Settings\n\nEvery setting of every command, made of the program's own help by `go test ./cmd/gateway -run TestSettingsReference -update`.\n" +
-		"[Operating](../operating.md#settings) explains how flags, variables and files go together.\n")
+	b.WriteString("# Settings\n\nMade of the program's help by `go test ./cmd/gateway -run TestSettingsReference -update`. `--help-all` explains those of\n" +
+		"`gateway worker`, `load` and `simulate`. [Operating](../operating.md#settings) explains flags, variables and files.\n")
 	shared := settings.New(new(serveSettings))
-	for _, name := range documented {
+	for _, name := range forOperators {
 		fmt.Fprintf(&b, "\n## gateway %s\n", name)
 		if set := commandNamed(name).set(); name == "serve" {
 			set.Reference(&b, nil)
