@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/index"
 )
 
 // The router stands behind the queue: each drain asks it for a worker on behalf of

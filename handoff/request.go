@@ -10,9 +10,9 @@ import (
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/overlap"
 	"github.com/tandem-pd/tandem/router/placement"
 )
 

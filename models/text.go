@@ -5,9 +5,9 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/kv/index"
 )
 
 // textDomain is added to the seed of blocks of text, so that they are never taken for blocks of tokens.
@@ -59,10 +59,10 @@ func estimate(req *openai.Request) int {
 
 // textHashes stands for the block hashes of a prompt whose tokens are not known. It chains hashes of the request's
 // own bytes, four to a token, which say the same of two prompts that begin alike, and nothing of what an engine
-// holds: they are good for predictions only. Each is of a granule of blocks ([granule.Blocks]). A conversation that
+// holds: they are good for predictions only. Each is of a granule of blocks ([index.GranuleBlocks]). A conversation that
 // goes on keeps the hashes it had. A part that is no text takes as many blocks as its tokens do.
 func textHashes(req *openai.Request, blockSize int) []uint64 {
-	longest := granule.Within(min(len(req.Raw), maxTextBytes) / (blockSize * bytesPerToken))
+	longest := index.GranulesWithin(min(len(req.Raw), maxTextBytes) / (blockSize * bytesPerToken))
 	c := textChain{hashes: make([]uint64, 0, longest), blockBytes: blockSize * bytesPerToken, seed: tokens.Seed(req.Adapter, req.CacheSalt) + textDomain, left: maxTextBytes}
 	c.next()
 	for m, piece := range req.Pieces() {
@@ -97,7 +97,7 @@ type textChain struct {
 // next goes on to the next granule.
 func (c *textChain) next() {
 	n := len(c.hashes)
-	c.size = (granule.Blocks(n+1) - granule.Blocks(n)) * c.blockBytes
+	c.size = (index.GranuleBlocks(n+1) - index.GranuleBlocks(n)) * c.blockBytes
 }
 
 func (c *textChain) write(text []byte) {

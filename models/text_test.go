@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/kv/index"
 )
 
 func scanned(t testing.TB, ep openai.Endpoint, body string) *openai.Request {
@@ -44,7 +44,7 @@ func TestTextHashesOfAGrowingConversation(t *testing.T) {
 				if tools != "" {
 					bytes += len(tools) - len(`"tools":,`)
 				}
-				require.Len(t, hashes, granule.Within(bytes/(4*blockSize)), "block size %d, turn %d: %d bytes", blockSize, turn, bytes)
+				require.Len(t, hashes, index.GranulesWithin(bytes/(4*blockSize)), "block size %d, turn %d: %d bytes", blockSize, turn, bytes)
 				require.Equal(t, len(before), shared(before, hashes), "block size %d, turn %d: granules of the last turn", blockSize, turn)
 				before = hashes
 				messages += fmt.Sprintf(`,{"role":"user","content":"turn %d, %s"}`, turn, strings.Repeat("x", turn))
@@ -87,7 +87,7 @@ func TestTextHashesOfPromptsThatPart(t *testing.T) {
 		for _, common := range []int{100, 5_000, 40_000, 400_000} {
 			short := textHashes(scanned(t, openai.Completions, `{"model":"m","prompt":"`+text[:common]+`~"}`), blockSize)
 			long := textHashes(scanned(t, openai.Completions, `{"model":"m","prompt":"`+text[:common]+text[:90_000]+`"}`), blockSize)
-			got := granule.Blocks(shared(short, long)) * block
+			got := index.GranuleBlocks(shared(short, long)) * block
 			lost := common - got
 			assert.True(t, lost >= -2 && lost < common/32+block+2, "block size %d: %d bytes are shared of %d", blockSize, got, common) // the quote, and the tilde
 		}
@@ -96,7 +96,7 @@ func TestTextHashesOfPromptsThatPart(t *testing.T) {
 
 func TestTextHashesAreBounded(t *testing.T) {
 	body := `{"model":"m","prompt":"` + strings.Repeat("z", 5<<20) + `"}`
-	assert.Len(t, textHashes(scanned(t, openai.Completions, body), 16), granule.Within(maxTextBytes/64))
+	assert.Len(t, textHashes(scanned(t, openai.Completions, body), 16), index.GranulesWithin(maxTextBytes/64))
 }
 
 // An image is booked by what its model makes of it, not by its base64's bytes:
@@ -126,7 +126,7 @@ func TestEstimateByModality(t *testing.T) {
 		req := scanned(t, openai.Chat, chat(tt.parts))
 		got := estimate(req)
 		assert.Contains(t, []int{tt.more, tt.more + 1}, got-text, "%s, and the commas", name)
-		assert.Contains(t, []int{granule.Within(got / 16), granule.Within(got/16 - 1)}, len(textHashes(req, 16)), "%s: granules", name)
+		assert.Contains(t, []int{index.GranulesWithin(got / 16), index.GranulesWithin(got/16 - 1)}, len(textHashes(req, 16)), "%s: granules", name)
 	}
 	outside := `{"model":"m","max_tokens":7,"user":"` + big + `","messages":[{"role":"user","content":"x"}]}`
 	assert.Equal(t, 7, estimate(scanned(t, openai.Chat, outside)), "a field that is not in the prompt")

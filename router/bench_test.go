@@ -9,8 +9,8 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
 )
 
 // hashChain appends the sequence hashes of ids' full blocks of 16 to dst, as internal/tokens does, which this room does not

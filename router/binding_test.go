@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/affinity"
-	"github.com/tandem-pd/tandem/router/index"
 )
 
 // bindingRouter has sessions bound for a minute.

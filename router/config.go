@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // Config of a [Router]. Start from [DefaultConfig], and let [Config.For] make of it what a pool's role needs.

@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/granule"
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // core makes the choices for one pool and keeps its bookings, for one caller at a time.
@@ -203,7 +203,7 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 		}
 	}
 	if k.cfg.TrackActiveBlocks {
-		e.Chain, e.Unit = q.held(&k.cfg), granule.Unit(q.Text)
+		e.Chain, e.Unit = q.held(&k.cfg), index.Unit(q.Text)
 		e.Blocks = q.blocks() - e.Unit.Blocks(len(e.Chain))
 		switch {
 		case !k.cfg.TrackOutputBlocks:

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
 )
 
 // waitingLine is a pair of pools in mode eft whose prefill workers are all busy, and n prompts that wait for them: a drain asks

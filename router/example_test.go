@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/index"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 func must[T any](v T, err error) T {

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
 )
 
 func tainted(id string, taints ...string) *pools.Worker {

@@ -3,8 +3,8 @@ package router
 import (
 	"time"
 
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/router/load"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // Lease is a worker booked for one part of one attempt. It lasts until Release, which its holder owes whatever

@@ -4,8 +4,8 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // logTo returns c with hooks that write to log: each candidate's formula at debug

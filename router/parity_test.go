@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // parityRig is a router over one worker, whose events store what it is told.

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/granule"
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/load"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // Request is what a choice is made for.
@@ -22,7 +22,7 @@ type Request struct {
 	ISL     int // the length of the prompt in tokens
 	// Hashes are the sequence hashes of the prompt's full blocks. A lease keeps them; they must not be written to.
 	Hashes []uint64
-	// Text means that Hashes name granules of the prompt's text ([granule.Blocks]), because its tokens are not known.
+	// Text means that Hashes name granules of the prompt's text ([index.GranuleBlocks]), because its tokens are not known.
 	// No KV event names them: overlaps are predicted for every worker, also for one that publishes events.
 	Text bool
 	// RemoteOverlap is what a remote index reported of the prompt, nil where none was
@@ -182,7 +182,7 @@ func (q *query) held(cfg *Config) []uint64 {
 	if !cfg.TrackActiveBlocks || q.BlockSize < 1 {
 		return nil
 	}
-	return q.Hashes[:min(len(q.Hashes), granule.Unit(q.Text).Within(q.ISL/q.BlockSize))]
+	return q.Hashes[:min(len(q.Hashes), index.Unit(q.Text).Within(q.ISL/q.BlockSize))]
 }
 
 // candidate is one (worker, rank) that may be chosen.

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // siblings is a burst of 20 requests of one prompt of 40 blocks that nobody has seen, at four workers that publish. It

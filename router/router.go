@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/affinity"
-	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/load"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // Router makes the choices for one pool and keeps its bookings. It is safe for concurrent use.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/tandem-pd/tandem/router/overlap"
+	"github.com/tandem-pd/tandem/kv/overlap"
 )
 
 // scratch is the working memory of one choice. It is used again for others.

@@ -5,8 +5,8 @@ import (
 	"maps"
 	"sync"
 
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
 )
 
 // Set gives each pool a router and an index of its own, made when the pool is

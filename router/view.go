@@ -8,10 +8,10 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // view is what a core works out once for each snapshot of its pool. It is immutable

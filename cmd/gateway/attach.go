@@ -14,15 +14,16 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/zmq"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"golang.org/x/sync/errgroup"
 )
 
 // attachSettings are those of what runs next to an engine.
@@ -180,7 +181,7 @@ func (s *attachSettings) config(r *settings.Resolved) (stack.AttachConfig, error
 		return c, refuseEngine(r, "url", err)
 	}
 	// NewEndpoint has seen that it can be read.
-	if at, err := zmtp.ParseEndpoint(given.KVEndpoint); err == nil && at.Binds() && s.NATSURL == "" {
+	if at, err := zmq.ParseEndpoint(given.KVEndpoint); err == nil && at.Binds() && s.NATSURL == "" {
 		return c, r.Refuse("engine-kv-events", errors.New("attach listens for this engine and forwards its events over NATS: give nats-url too, or the engine's host"))
 	}
 	return c, nil

@@ -3,15 +3,15 @@ package main
 import (
 	"context"
 	"math/rand/v2"
-
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/wire"
 )
 
 // indexSettings are those of `gateway index`.

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/certs/certstest"
-	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+	"github.com/tandem-pd/tandem/internal/natsbus"
 )
 
 // serve with TLS is asked by `gateway health` and `gateway workers` with the settings of its own environment, takes a new

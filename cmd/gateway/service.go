@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/auth"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/kv/wire"
 )
 
 // serviceSettings is what the standalone services have in common.

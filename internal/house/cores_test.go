@@ -39,9 +39,9 @@ var cores = []struct {
 	{files: "queue/*.go", shells: []string{"queue.go"}},
 	{files: "router/*.go", shells: []string{"log.go", "set.go"}, locked: []string{"router.go"}},
 	{files: "router/placement/*.go"},
-	{files: "router/overlap/*.go", locked: []string{"sources.go"}},
+	{files: "kv/overlap/*.go", locked: []string{"sources.go"}},
 	{
-		files:  "router/index/*.go",
+		files:  "kv/index/*.go",
 		shells: []string{"huge_linux.go"}, // advises the kernel on pages: changes no result
 		locked: []string{"index.go", "owner.go", "budget.go", "table.go"},
 	},

@@ -26,7 +26,7 @@ var ground = storey{
 	"internal/openai":     {},
 	"internal/tokens":     {},
 	"internal/detokenize": {"internal/tokens"}, // in its tests
-	"internal/granule":    {},
+	"kv/index":            {"internal/setting", "kv/wire"},
 	"internal/jinja":      {},
 	"internal/loop":       {},
 	"internal/lifetime":   {},
@@ -53,44 +53,39 @@ var ground = storey{
 	"internal/otlp":          {"internal/loglimit", "internal/metrics", "internal/otlp/otlptest", "internal/setting", "internal/tracecontext"},
 	"internal/otlp/otlptest": {},
 	// KV events, from the bytes up.
-	"internal/tier":                {},
-	"internal/kvevents/wire":       {},
-	"internal/kvevents/zmq/zmtp":   {"internal/backoff"},
-	"internal/kvevents/eventstest": kv,
-	"internal/kvevents/zmq":        append(kv, "internal/kvevents/zmq/zmtp"),
-	"internal/kvevents/natsbus":    append(kv, "internal/scratch", "internal/setting", "internal/backoff", "internal/contain"),
-	"internal/kvevents/view":       append(kv, "internal/kvevents/eventstest"),
-	"internal/kvevents/publish":    append(kv, "internal/kvevents/view", "internal/kvevents/eventstest"),
-	"internal/kvevents/follow":     append(kv, "internal/kvevents/view", "internal/kvevents/eventstest", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/metrics", "internal/setting", "internal/backoff", "internal/contain"),
-	"internal/kvevents/bridge":     append(kv, "internal/kvevents/view", "internal/kvevents/publish", "internal/kvevents/follow", "internal/kvevents/zmq", "internal/metrics"),
-	"internal/listen":              {"internal/backoff", "internal/loglimit"},
-	"internal/relay":               {"internal/openai", "internal/loop"},
+	"kv/wire":          {},
+	"kv/zmq":           append(kv, "internal/backoff"),
+	"kv/kvtest":        kv,
+	"internal/natsbus": append(kv, "internal/scratch", "internal/setting", "internal/backoff", "internal/contain"),
+	"kv/view":          append(kv, "kv/kvtest"),
+	"kv/follow":        append(kv, "kv/view", "kv/kvtest", "kv/zmq", "internal/metrics", "internal/setting", "internal/backoff", "internal/contain"),
+	"internal/listen":  {"internal/backoff", "internal/loglimit"},
+	"internal/relay":   {"internal/openai", "internal/loop"},
 }
 
 // rooms are the parts of a request's way.
 var rooms = storey{
 	"pools":           {"internal/setting"},
 	"queue":           {"internal/conf", "internal/setting"}, // conf reads the file of policy classes
-	"router/index":    {"internal/granule", "internal/setting", "internal/tier"},
-	"router/load":     {"internal/granule"},
+	"router/load":     {"kv/index"},
 	"router/affinity": {},
-	"router/overlap":  {"internal/granule", "internal/setting", "pools", "router/index"},
+	"kv/overlap":      {"kv/index", "internal/setting", "pools"},
 	"fault":           {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/upstream"},                                         // injects failures into transports
 	"pools/discovery": {"internal/setting", "pools", "internal/backoff", "internal/contain", "internal/conf", "internal/scratch", "internal/upstream"}, // upstream separates this machine's shortages from a worker's failures
-	"pools/kept":      {"internal/backoff", "internal/contain", "internal/kvevents/natsbus"},                                                           // natsbus in its tests
+	"pools/kept":      {"internal/backoff", "internal/contain", "internal/natsbus"},                                                                    // natsbus in its tests
 	// Pods, in a package of its own: etcd's client is no part of it.
 	"pools/discovery/kubernetes":         {"internal/setting", "pools", "pools/discovery", "internal/backoff", "internal/conf", "internal/loglimit", "internal/metrics", "pools/discovery/kubernetes/apitest"},
 	"pools/discovery/kubernetes/apitest": {},
-	"router":                             {"internal/granule", "internal/setting", "pools", "router/affinity", "router/index", "router/load", "router/overlap"},
+	"router":                             {"kv/index", "internal/setting", "pools", "router/affinity", "router/load", "kv/overlap"},
 	"router/placement":                   {"pools", "router"}, // permits and orders come in as interfaces
 	"router/replica":                     {"internal/setting", "pools", "router/affinity", "router/load"},
-	"router/replica/member":              {below, "pools", "router", "router/affinity", "router/load", "router/replica"},                                                                     // over NATS
-	"router/feed":                        {below, "pools", "router", "router/index", "router/overlap"},                                                                                       // what KV events report, into indexes and routers
-	"models":                             {"internal/granule", "internal/openai", "internal/jinja", "internal/metrics", "internal/setting", "internal/tokens", "internal/upstream", "pools"}, // upstream carries what engines are asked to tokenize
+	"router/replica/member":              {below, "pools", "router", "router/affinity", "router/load", "router/replica"},                                                             // over NATS
+	"router/feed":                        {below, "pools", "router", "kv/index", "kv/overlap"},                                                                                       // what KV events report, into indexes and routers
+	"models":                             {"kv/index", "internal/openai", "internal/jinja", "internal/metrics", "internal/setting", "internal/tokens", "internal/upstream", "pools"}, // upstream carries what engines are asked to tokenize
 	"prefill":                            legs,
 	"decode":                             legs,
 	"handoff/connector":                  {below, "fault", "pools", "prefill"},
-	"handoff":                            {below, "decode", "fault", "handoff/connector", "models", "pools", "prefill", "queue", "router", "router/index", "router/overlap", "router/placement"},
+	"handoff":                            {below, "decode", "fault", "handoff/connector", "models", "pools", "prefill", "queue", "router", "kv/index", "kv/overlap", "router/placement"},
 }
 
 // roof is what clients and operators see, and the composition of the product.
@@ -98,7 +93,7 @@ var roof = storey{
 	"cmd/gateway/settings":       {"internal/setting", "internal/conf"},
 	"cmd/gateway/edge":           {below},
 	"cmd/gateway/service":        {below, "cmd/gateway/service/remote"},
-	"cmd/gateway/service/remote": {"internal/contain", "internal/setting", "pools", "router/overlap", "fault", "internal/metrics"},                                           // the client of the index service, and their wire types
+	"cmd/gateway/service/remote": {"internal/contain", "internal/setting", "pools", "kv/overlap", "fault", "internal/metrics"},                                               // the client of the index service, and their wire types
 	"cmd/gateway/observe":        {below, telemetry},                                                                                                                         // the lines that it writes itself
 	"cmd/gateway/console":        {below, "cmd/gateway/edge", "cmd/gateway/observe"},                                                                                         // the edge's Page, and what the observer counts
 	"cmd/gateway/stack":          {below, telemetry, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service/remote", "cmd/gateway/settings"}, // settings in force, for the console
@@ -110,7 +105,7 @@ var lab = storey{
 	"lab/engine":                 {"internal/detokenize", "internal/setting", "fault", "internal/metrics", "internal/openai", "internal/tokens"},
 	"lab/replay":                 {"lab/plot", "lab/plot/plottest", "internal/openai", "internal/progress", "internal/setting", "internal/tokens"},
 	"lab/load":                   {"lab/replay", "lab/simulate", "internal/auth", "internal/progress", "internal/setting", "internal/tokens"},
-	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/affinity", "router/index", "router/load", "router/replica", "lab/engine", "lab/plot", "lab/plot/plottest", "lab/replay", "internal/conf", "internal/pace", "internal/progress", "internal/tokens"},
+	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/affinity", "kv/index", "router/load", "router/replica", "lab/engine", "lab/plot", "lab/plot/plottest", "lab/replay", "internal/conf", "internal/pace", "internal/progress", "internal/tokens"},
 	"lab/plot":                   {"lab/plot/plottest"}, // its tests
 	"lab/plot/plottest":          {},
 	"lab/gobuild":                {"internal/progress"},
@@ -120,7 +115,7 @@ var lab = storey{
 	"lab/porttest":               {},
 	"lab/linktest":               {},
 	"lab/wire":                   {},
-	"lab/zmqpub":                 {"internal/backoff", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp"},
+	"lab/zmqpub":                 {"internal/backoff", "kv/wire", "kv/zmq"},
 	"lab/devfleet":               {below, telemetry, "lab/engine", "lab/zmqpub"}, // the product's own composition, with simulated workers
 	"bench":                      {below, telemetry, "lab/replay", "lab/wire"},
 	"deploy/helm":                {},                                                                                                        // a module of its own: tests of the chart and of deploy/kubernetes
@@ -134,8 +129,7 @@ var lab = storey{
 var command = storey{
 	"cmd/gateway":              {below, telemetry, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/linktest", "lab/plot", "lab/porttest", "lab/wire"},
 	"cmd/gateway/e2e":          {below, "cmd/gateway/e2e/fleet", telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "lab/porttest", "lab/linktest", "lab/etcdusers", "lab/realtest"},
-	"internal/kvevents":        {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens", "lab/engine", "lab/zmqpub", "router/feed", "router/index"}, // tests of KV events from engine to index
-	"cmd/gateway/viewer":       {below, "cmd/gateway/e2e/fleet", "lab/devfleet", "lab/replay", "lab/simulate"},                                                                                                                                                                                                                                                                                      // whose reports it looks at
+	"cmd/gateway/viewer":       {below, "cmd/gateway/e2e/fleet", "lab/devfleet", "lab/replay", "lab/simulate"}, // whose reports it looks at
 	"cmd/gateway/openaiclient": {below, "cmd/gateway/e2e/fleet"},
 }
 
@@ -172,7 +166,7 @@ func inLab(name string) bool {
 var labUsers = []string{"lab.go"}
 
 // kv is what every package of KV events may import.
-var kv = []string{"internal/tier", "internal/tokens", "internal/kvevents/wire"}
+var kv = []string{"kv/wire", "kv/index", "internal/tokens"}
 
 // legs is what prefill and decode share. Tests cut streams as engines' detokenizers write them.
 var legs = []string{"internal/detokenize", "internal/tokens", "internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/upstream", "internal/relay", "internal/lifetime", "internal/loop", "internal/pace"}
@@ -259,7 +253,7 @@ func TestTheProductNeedsNoLab(t *testing.T) {
 		}
 		for _, p := range s.imports() {
 			to, ok := ours(p)
-			if ok && slices.Contains([]string{"internal/certs/certstest", "internal/detokenize", "internal/kvevents/eventstest", "internal/otlp/otlptest"}, to) && s.room != to {
+			if ok && slices.Contains([]string{"internal/certs/certstest", "internal/detokenize", "kv/kvtest", "internal/otlp/otlptest"}, to) && s.room != to {
 				t.Errorf("%s imports %s, which is there for tests", s.path, to)
 			}
 			if !ok || !inLab(to) {
@@ -302,7 +296,7 @@ func TestAllowedRefuses(t *testing.T) {
 // libraries are the rooms that other programs may use without taking the
 // gateway's dependencies over, and transports are those dependencies.
 var (
-	libraries  = []string{"router", "router/affinity", "router/index", "router/load", "router/overlap", "pools", "queue", "fault"}
+	libraries  = []string{"router", "router/affinity", "kv/index", "router/load", "kv/overlap", "pools", "queue", "fault"}
 	transports = []string{"go.etcd.io/", "github.com/nats-io/", "github.com/gofiber/", "github.com/valyala/fasthttp", "google.golang.org/grpc"}
 )
 

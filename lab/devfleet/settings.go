@@ -11,11 +11,11 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
 	"github.com/tandem-pd/tandem/internal/otlp"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/kv/wire"
+	"github.com/tandem-pd/tandem/kv/zmq"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/models"
@@ -131,7 +131,7 @@ func (s *WorkerSettings) Validate() error {
 		if e.value == "" {
 			continue
 		}
-		if _, err := zmtp.ParseEndpoint(e.value); err != nil {
+		if _, err := zmq.ParseEndpoint(e.value); err != nil {
 			return setting.Errorf(e.flag, "%w", err)
 		}
 	}

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/kvevents/publish"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/listen"
 	"github.com/tandem-pd/tandem/internal/otlp"
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
@@ -188,7 +188,7 @@ func (w *Worker) build() error {
 		return nil
 	}
 	pool := &pools.Pool{Model: w.record.Model, Role: w.record.Role}
-	w.publisher, err = publish.New(publish.Config{
+	w.publisher, err = view.NewPublisher(view.PublisherConfig{
 		Source: wire.Source{Pool: pool.Name(), Worker: w.record.ID, Rank: 0},
 	}, w.links.Bus, w.log)
 	return err

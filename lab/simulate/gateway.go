@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"log/slog"
 
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/placement"
 )
 

@@ -14,9 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
+	"github.com/tandem-pd/tandem/kv/wire"
+	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
 // Config is how a [Publisher] works. The zero value of each field but Endpoint means its default.
@@ -29,7 +28,7 @@ type Config struct {
 	Dialect        wire.Dialect // the form of the batches, by default [wire.VLLM]
 	BufferSteps    int          // batches kept for replays, by default 10,000
 	HighWater      int          // messages that wait at most for one subscriber, by default 100,000
-	Options        zmtp.Options // of the connections
+	Options        zmq.Options  // of the connections
 }
 
 // validate names the first field that is out of range.
@@ -38,7 +37,7 @@ func (c *Config) validate() error {
 		if e.endpoint == "" && e.field != "endpoint" {
 			continue
 		}
-		at, err := zmtp.ParseEndpoint(e.endpoint)
+		at, err := zmq.ParseEndpoint(e.endpoint)
 		if err == nil && at.Offset(c.Rank).Port > math.MaxUint16 {
 			err = fmt.Errorf("must have a port for rank %d, begins at %d", c.Rank, at.Port)
 		}
@@ -68,7 +67,7 @@ func (c *Config) binds() bool {
 // a buffer of the last ones to ask for and nothing else.
 type Publisher struct {
 	cfg    Config
-	at     zmtp.Endpoint
+	at     zmq.Endpoint
 	pub    *Socket
 	events net.Listener // nil where it connects
 	replay net.Listener // nil without a replay endpoint
@@ -85,7 +84,7 @@ func New(cfg Config) (*Publisher, error) {
 	}
 	cfg.BufferSteps = cmp.Or(cfg.BufferSteps, 10_000)
 	p := &Publisher{cfg: cfg, pub: NewSocket(SocketConfig{Options: cfg.Options, HighWater: cfg.HighWater})}
-	base, _ := zmtp.ParseEndpoint(cfg.Endpoint) // validate has seen that it can be read
+	base, _ := zmq.ParseEndpoint(cfg.Endpoint) // validate has seen that it can be read
 	p.at = base.Offset(cfg.Rank)
 	listen := cfg.Options.Listen
 	if listen == nil {
@@ -98,7 +97,7 @@ func New(cfg Config) (*Publisher, error) {
 		}
 	}
 	if cfg.ReplayEndpoint != "" {
-		at, _ := zmtp.ParseEndpoint(cfg.ReplayEndpoint)
+		at, _ := zmq.ParseEndpoint(cfg.ReplayEndpoint)
 		if p.replay, err = listen(context.Background(), "tcp", at.Offset(cfg.Rank).Address()); err != nil {
 			return nil, errors.Join(fmt.Errorf("KV events replay endpoint: %w", err), p.Close())
 		}
@@ -171,7 +170,7 @@ func (p *Publisher) Next() uint64 {
 func (p *Publisher) Subscribers() int { return p.pub.Subscribers() }
 
 // answer gives what is kept from the number asked for on. What is no question as engines take it gets no answer.
-func (p *Publisher) answer(question [][]byte, to *zmtp.Conn) error {
+func (p *Publisher) answer(question [][]byte, to *zmq.Conn) error {
 	if len(question) != 2 || len(question[0]) != 0 || len(question[1]) > 8 {
 		return nil
 	}

@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/backoff"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
+	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
 // SocketConfig is how a [Socket] works. The zero value of each field means its default.
 type SocketConfig struct {
-	zmtp.Options
+	zmq.Options
 	// HighWater is how many messages wait at most for one subscriber, by default 100,000, and HighWaterBytes how many
 	// bytes, by default 64 MiB. What does not fit is dropped for that subscriber.
 	HighWater      int
@@ -31,7 +31,7 @@ type Socket struct {
 
 // peer is one subscriber.
 type peer struct {
-	conn *zmtp.Conn
+	conn *zmq.Conn
 
 	mu     sync.Mutex // guards all below
 	topics map[string]int
@@ -81,13 +81,13 @@ var reconnect = backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Secon
 
 // Serve has subscribers connect to ln, until ctx ends; it closes ln.
 func (p *Socket) Serve(ctx context.Context, ln net.Listener) {
-	zmtp.Serve(ctx, ln, zmtp.PUB, p.cfg.Options, p.talk, func(error) {})
+	zmq.Serve(ctx, ln, zmq.PUB, p.cfg.Options, p.talk, func(error) {})
 }
 
 // Connect sends to a subscriber that awaits publishers at address, connecting again until ctx ends.
 func (p *Socket) Connect(ctx context.Context, address string) {
 	for failures := 0; ctx.Err() == nil; failures++ {
-		if c, err := zmtp.Dial(ctx, address, zmtp.PUB, p.cfg.Options); err == nil {
+		if c, err := zmq.Dial(ctx, address, zmq.PUB, p.cfg.Options); err == nil {
 			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 			p.talk(ctx, c)
 			stop()
@@ -102,7 +102,7 @@ func (p *Socket) Connect(ctx context.Context, address string) {
 }
 
 // talk serves one subscriber until its connection ends.
-func (p *Socket) talk(ctx context.Context, c *zmtp.Conn) {
+func (p *Socket) talk(ctx context.Context, c *zmq.Conn) {
 	q := &peer{conn: c, topics: map[string]int{}, more: make(chan struct{}, 1)}
 	p.mu.Lock()
 	p.peers[q] = struct{}{}
@@ -192,8 +192,8 @@ func (q *peer) send(ctx context.Context) {
 // ServeRouter answers questions that come to ln until ctx ends, and closes ln. answer is called for each message, with
 // the connection to write what is said to it; those of one peer come one after another, those of several at once. When
 // it fails, that peer's connection ends.
-func ServeRouter(ctx context.Context, ln net.Listener, opts zmtp.Options, answer func(question [][]byte, to *zmtp.Conn) error) {
-	zmtp.Serve(ctx, ln, zmtp.ROUTER, opts, func(_ context.Context, c *zmtp.Conn) {
+func ServeRouter(ctx context.Context, ln net.Listener, opts zmq.Options, answer func(question [][]byte, to *zmq.Conn) error) {
+	zmq.Serve(ctx, ln, zmq.ROUTER, opts, func(_ context.Context, c *zmq.Conn) {
 		for {
 			m, err := c.Read()
 			if err != nil {

@@ -3,10 +3,10 @@ package feed
 import (
 	"testing"
 
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
-	"github.com/tandem-pd/tandem/internal/kvevents/view"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/wire"
 )
 
 // BenchmarkApply goes from an engine's bytes to the index: prompts of 128 blocks come, and the one that came 256
@@ -15,7 +15,7 @@ func BenchmarkApply(b *testing.B) {
 	const prompts, blocks = 512, 128
 	var stored, removed [prompts][]byte
 	for i := range prompts {
-		e := eventstest.Chain(uint32(i), blocks)
+		e := kvtest.Chain(uint32(i), blocks)
 		stored[i] = wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{e}})
 		removed[i] = wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{{Kind: wire.Removed, Hashes: e.Hashes, Medium: "GPU"}}})
 	}

@@ -3,10 +3,10 @@ package feed_test
 import (
 	"fmt"
 
-	"github.com/tandem-pd/tandem/internal/kvevents/view"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/tokens"
-	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/wire"
 )
 
 // An index fed by what an engine says: its hashes are its own, and the tokens

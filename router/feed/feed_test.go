@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/publish"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/kv/overlap"
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // newFeed is a feed of these workers, whose events come over bus, and the routers that it feeds.
@@ -35,7 +35,7 @@ func newFeed(t testing.TB, cfg Config, bus wire.Bus, log slog.Handler, workers .
 
 // hub is a bus, and a feed of its events about one worker.
 type hub struct {
-	bus     *eventstest.Bus
+	bus     *kvtest.Bus
 	roster  *pools.Roster
 	routers *router.Set
 	feed    *Feed
@@ -43,7 +43,7 @@ type hub struct {
 }
 
 func newHub(t *testing.T) *hub {
-	h := &hub{bus: eventstest.NewBus(), worker: vllm("w")}
+	h := &hub{bus: kvtest.NewBus(), worker: vllm("w")}
 	t.Cleanup(h.bus.Close)
 	h.feed, h.roster, h.routers = newFeed(t, Config{Events: follow.Config{RetryMin: time.Millisecond}}, h.bus, slog.DiscardHandler, h.worker)
 	run(t, h.feed.Run)
@@ -56,9 +56,9 @@ func vllm(id string) pools.Worker {
 }
 
 // publisher starts a worker's, which publishes one event.
-func publisher(t testing.TB, bus wire.Bus, worker string, e ...wire.Event) (p *publish.Publisher, stop func()) {
+func publisher(t testing.TB, bus wire.Bus, worker string, e ...wire.Event) (p *view.Publisher, stop func()) {
 	t.Helper()
-	p, err := publish.New(publish.Config{Source: wire.Source{Pool: "m/both", Worker: worker}}, bus, slog.New(slog.DiscardHandler))
+	p, err := view.NewPublisher(view.PublisherConfig{Source: wire.Source{Pool: "m/both", Worker: worker}}, bus, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	stop = run(t, p.Run)
 	if len(e) > 0 {

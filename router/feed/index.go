@@ -1,9 +1,9 @@
 package feed
 
 import (
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/view"
-	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/view"
 )
 
 // Into has a subscriber to KV events write into the indexes of pools, which of gives by the pool's name ("model/role").

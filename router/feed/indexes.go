@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/internal/metrics"
-	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/kv/index"
 )
 
 // EmitIndex gives a scrape the size of one index. role is empty for an index that the pools of a model share.

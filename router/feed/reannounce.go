@@ -3,10 +3,10 @@ package feed
 import (
 	"sync/atomic"
 
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/overlap"
+	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // Bounds on the requests that ask an engine after one loss: while no sign shows that it understands, and in all. Each

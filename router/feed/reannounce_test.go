@@ -5,10 +5,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/overlap"
+	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // Requests ask while a rank is predicted, and not for long where nothing comes of it.

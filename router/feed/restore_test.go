@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
-	"github.com/tandem-pd/tandem/internal/kvevents/publish"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
 )
 
 // weighed is a bus that counts the bytes of the answers to its requests.
@@ -41,7 +41,7 @@ type site struct {
 	t       testing.TB
 	url     string
 	workers []pools.Worker
-	sends   []*publish.Publisher
+	sends   []*view.Publisher
 	bytes   atomic.Int64 // of answers to feeds' requests of each other
 }
 
@@ -63,7 +63,7 @@ func newSite(t testing.TB, workers, blocks int) *site {
 		w := vllm(fmt.Sprintf("w%d", i))
 		p, _ := publisher(t, bus, w.ID)
 		for j := range blocks / 100 {
-			require.NoError(t, p.Publish([]wire.Event{eventstest.Chain(uint32(i*blocks/100+j), 100)}))
+			require.NoError(t, p.Publish([]wire.Event{kvtest.Chain(uint32(i*blocks/100+j), 100)}))
 		}
 		s.workers, s.sends = append(s.workers, w), append(s.sends, p)
 	}
@@ -81,7 +81,7 @@ func (s *site) feed(own string, others ...string) (f *Feed, at *index.Index, sto
 func (s *site) knows(f *Feed) bool {
 	all := f.Sources()
 	return len(all) == len(s.sends) && !slices.ContainsFunc(all, func(is follow.SourceStatus) bool {
-		return is.State != follow.Live || !slices.ContainsFunc(s.sends, func(p *publish.Publisher) bool { return p.Epoch() == is.Epoch && p.Stats().Seq == is.Seq })
+		return is.State != follow.Live || !slices.ContainsFunc(s.sends, func(p *view.Publisher) bool { return p.Epoch() == is.Epoch && p.Stats().Seq == is.Seq })
 	})
 }
 
@@ -108,7 +108,7 @@ func TestRestoredIndexAnswersAlike(t *testing.T) {
 		a, b := from.Stats(), to.Stats()
 		assert.True(t, a.Held == b.Held && a.Blocks == b.Blocks && a.Holed == b.Holed, "restored %+v, of %+v", b, a)
 		for base := range uint32(40) {
-			prompt := tokens.SequenceHashes(nil, eventstest.Chain(base, 100).Tokens, 16, tokens.Seed("", ""))
+			prompt := tokens.SequenceHashes(nil, kvtest.Chain(base, 100).Tokens, 16, tokens.Seed("", ""))
 			var a, b index.Matches
 			from.Match(prompt, &a)
 			to.Match(prompt, &b)
@@ -120,9 +120,9 @@ func TestRestoredIndexAnswersAlike(t *testing.T) {
 	}
 	alike()
 	for i, p := range s.sends {
-		chain := eventstest.Chain(uint32(i*10), 100)
+		chain := kvtest.Chain(uint32(i*10), 100)
 		gone := wire.Event{Kind: wire.Removed, Medium: "GPU", Hashes: chain.Hashes[40:]}
-		more := eventstest.Chain(uint32(100+i), 7)
+		more := kvtest.Chain(uint32(100+i), 7)
 		more.Parent, more.HasParent = chain.Hashes[39], true
 		require.NoError(t, p.Publish([]wire.Event{gone, more}))
 	}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/wire"
 )
 
 const (

@@ -11,9 +11,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/kv/wire"
 )
 
 // lines is a log that may be read meanwhile.
@@ -34,7 +34,7 @@ func (l *lines) count(s string) int {
 func TestSilentSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out lines
-		bus := eventstest.NewBus()
+		bus := kvtest.NewBus()
 		t.Cleanup(bus.Close)
 		computed := func(id string) (at time.Time) {
 			if id != "idle" {

@@ -8,7 +8,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/granule"
+	"github.com/tandem-pd/tandem/kv/index"
 )
 
 // Kind is what happened to a booking.
@@ -41,7 +41,7 @@ type Event struct {
 	// Chain are the sequence hashes of the prompt's full blocks (Add). Blocks that several bookings of one account
 	// name count once on it. It is kept until the booking ends, and must not be written to.
 	Chain []uint64
-	Unit  granule.Unit // what Chain's hashes name
+	Unit  index.Unit // what Chain's hashes name
 }
 
 // Unweighed as [Event.Expected] has a booking's output take room on its account

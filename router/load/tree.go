@@ -3,7 +3,7 @@ package load
 import (
 	"sort"
 
-	"github.com/tandem-pd/tandem/internal/granule"
+	"github.com/tandem-pd/tandem/kv/index"
 )
 
 // tree is the chains of blocks that open bookings hold, merged where they begin alike, so that a prefix which many
@@ -26,7 +26,7 @@ type node struct {
 	place      int      // among the parent's children
 	chain      []uint64 // of a request that came this way; never written to
 	start, end int
-	unit       granule.Unit
+	unit       index.Unit
 	ends       int // bookings whose chain ends with this node
 	refs       []ref
 }
@@ -39,7 +39,7 @@ type ref struct {
 
 // enter holds chain, which is not empty, for a page. It returns the node in which the chain ends and how many of its
 // blocks the page did not hold before. The chain must not be written to again.
-func (t *tree) enter(chain []uint64, unit granule.Unit, p *Page) (last *node, fresh int) {
+func (t *tree) enter(chain []uint64, unit index.Unit, p *Page) (last *node, fresh int) {
 	if t.from == nil {
 		t.from = map[uint64]*node{}
 	}
@@ -111,7 +111,7 @@ func (n *node) count(p *Page) int {
 }
 
 // node returns one without holders.
-func (t *tree) node(chain []uint64, unit granule.Unit, start, end int) *node {
+func (t *tree) node(chain []uint64, unit index.Unit, start, end int) *node {
 	last := len(t.spare) - 1
 	if last < 0 {
 		return &node{chain: chain, unit: unit, start: start, end: end}

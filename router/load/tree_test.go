@@ -7,12 +7,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/granule"
+	"github.com/tandem-pd/tandem/kv/index"
 )
 
 // slowTree is tree's twin: it counts block by block.
 type slowTree struct {
-	unit granule.Unit
+	unit index.Unit
 	held map[*Page]map[uint64]int
 }
 
@@ -68,11 +68,11 @@ func somePrompt(rng *rand.Rand, longest int) []uint64 {
 
 // TestTreeTwin: whatever comes and goes, the tree counts as its twin does, and nothing is left of it at the end.
 func TestTreeTwin(t *testing.T) {
-	t.Run("blocks", func(t *testing.T) { playTree(t, granule.Block, 12, 200_000) })
-	t.Run("granules of text", func(t *testing.T) { playTree(t, granule.Text, 150, 20_000) })
+	t.Run("blocks", func(t *testing.T) { playTree(t, index.UnitBlock, 12, 200_000) })
+	t.Run("granules of text", func(t *testing.T) { playTree(t, index.UnitText, 150, 20_000) })
 }
 
-func playTree(t *testing.T, unit granule.Unit, longest, turns int) {
+func playTree(t *testing.T, unit index.Unit, longest, turns int) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))

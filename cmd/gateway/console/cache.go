@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/granule"
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -74,7 +74,7 @@ func (c *Console) computes(model string) bool {
 
 // row asks the router who has how much of the family's beginning.
 func (f *namedFamily) row(r *router.Router, p *pools.Pool, most float64, now time.Time) familyRow {
-	unit := granule.Unit(f.text)
+	unit := index.Unit(f.text)
 	blocks := unit.Blocks(f.shared)
 	row := familyRow{
 		Name: f.Name, Requests: f.requests, Tokens: blocks * f.blockSize, Share: int(100 * f.weight / max(most, 1e-9)),

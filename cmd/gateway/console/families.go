@@ -12,7 +12,7 @@ import (
 	"sync"
 
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/granule"
+	"github.com/tandem-pd/tandem/kv/index"
 )
 
 const (
@@ -67,7 +67,7 @@ func (f *families) count(r *handoff.Record, s *summary, model string) uint64 {
 	if len(r.Hashes) == 0 || r.BlockSize < 1 || r.Resumes > 0 { // after a move the hashes are of the answer too
 		return 0
 	}
-	unit, key := granule.Unit(!r.Tokenized), uint64(0)
+	unit, key := index.Unit(!r.Tokenized), uint64(0)
 	for i, tokens := range familyTokens {
 		first := max(1, unit.Within(tokens/r.BlockSize))
 		if first > len(r.Hashes) {

@@ -7,7 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 
-	"github.com/tandem-pd/tandem/internal/granule"
+	"github.com/tandem-pd/tandem/kv/index"
 )
 
 // blockNames names the blocks of prompts in the log, so that a trace can be made of it that says which prompts begin
@@ -39,7 +39,7 @@ func newBlockNames() *blockNames {
 // text names the prompt's leading blocks of so many tokens each: the most whole blocks of the router's that
 // namedTokens hold. Hashes are of blockSize tokens, or of granules of text: there a block has the name of the granule in
 // which it ends, with its place.
-func (b *blockNames) text(hashes []uint64, unit granule.Unit, blockSize int) (names string, tokens int) {
+func (b *blockNames) text(hashes []uint64, unit index.Unit, blockSize int) (names string, tokens int) {
 	each := max(1, namedTokens/blockSize)
 	all := unit.Blocks(len(hashes))
 	raw := make([]byte, 0, all/each*nameBytes)

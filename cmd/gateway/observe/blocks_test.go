@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/tandem-pd/tandem/internal/granule"
+	"github.com/tandem-pd/tandem/kv/index"
 )
 
 // split is the names in a text of them.
@@ -41,23 +41,23 @@ func TestBlockNames(t *testing.T) {
 		{"no hashes", 0, 16, 0, 512},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			text, tokens := b.text(chain(c.hashes, 7), granule.Block, c.blockSize)
+			text, tokens := b.text(chain(c.hashes, 7), index.UnitBlock, c.blockSize)
 			assert.True(t, len(text) == 8*c.names && tokens == c.tokens,
 				"%q of %d tokens each, want %d names of %d", text, tokens, c.names, c.tokens)
 		})
 	}
-	one, _ := b.text(chain(96, 7), granule.Block, 16)
-	other, _ := b.text(append(chain(64, 7), chain(32, 900)...), granule.Block, 16)
+	one, _ := b.text(chain(96, 7), index.UnitBlock, 16)
+	other, _ := b.text(append(chain(64, 7), chain(32, 900)...), index.UnitBlock, 16)
 	a, o := split(one), split(other)
 	assert.True(t, slices.Equal(a[:2], o[:2]) && a[2] != o[2], "prompts alike for 1,024 tokens have the names %q and %q", a, o)
 	// The hashes of text name granules: of 4,000 blocks all that end in the 193 that are whole have a name, each its own.
-	text, _ := b.text(chain(granule.Within(4000), 7), granule.Text, 16)
+	text, _ := b.text(chain(index.GranulesWithin(4000), 7), index.UnitText, 16)
 	names := split(text)
 	slices.Sort(names)
-	if want := granule.Blocks(granule.Within(4000)) / 32; len(names) != want || len(slices.Compact(names)) != want {
+	if want := index.GranuleBlocks(index.GranulesWithin(4000)) / 32; len(names) != want || len(slices.Compact(names)) != want {
 		t.Errorf("%d names of text, want %d", len(names), want)
 	}
-	if again, _ := newBlockNames().text(chain(96, 7), granule.Block, 16); slices.ContainsFunc(split(again), func(s string) bool { return slices.Contains(a, s) }) {
+	if again, _ := newBlockNames().text(chain(96, 7), index.UnitBlock, 16); slices.ContainsFunc(split(again), func(s string) bool { return slices.Contains(a, s) }) {
 		t.Errorf("another run has the same names: %q, %q", a, split(again))
 	}
 }

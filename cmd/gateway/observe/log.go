@@ -8,9 +8,9 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -112,7 +112,7 @@ func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handof
 		}
 	}
 	if l.blocks != nil && r.ISL > 0 {
-		names, tokens := l.blocks.text(r.Hashes, granule.Unit(!r.Tokenized), r.BlockSize)
+		names, tokens := l.blocks.text(r.Hashes, index.Unit(!r.Tokenized), r.BlockSize)
 		line.String("blocks", names)
 		line.Int("block_tokens", tokens)
 	}

@@ -12,11 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/publish"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
+
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/wire"
+	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
 // following is a `gateway select` that follows events, with a bus or, where it is
@@ -38,7 +39,7 @@ func zmqEngine(t *testing.T) (endpoint string) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		zmtp.Serve(ctx, ln, zmtp.PUB, zmtp.Options{}, func(_ context.Context, c *zmtp.Conn) {
+		zmq.Serve(ctx, ln, zmq.PUB, zmq.Options{}, func(_ context.Context, c *zmq.Conn) {
 			for {
 				m, err := c.Read()
 				if err != nil {
@@ -62,7 +63,7 @@ const (
 // Workers whose events do not come, because nobody publishes at the endpoint or
 // there is no NATS, are predicted.
 func TestSelectPredictsWhomItDoesNotHear(t *testing.T) {
-	bus := eventstest.NewBus()
+	bus := kvtest.NewBus()
 	t.Cleanup(bus.Close)
 	for _, tt := range []struct {
 		name, record string
@@ -108,7 +109,7 @@ func TestServicesFollowEnginesOverZMQ(t *testing.T) {
 // published runs a worker's publisher until stop is called.
 func published(t *testing.T, bus wire.Bus, worker string) (stop func()) {
 	t.Helper()
-	p, err := publish.New(publish.Config{Source: wire.Source{Pool: "m/both", Worker: worker}}, bus, quiet)
+	p, err := view.NewPublisher(view.PublisherConfig{Source: wire.Source{Pool: "m/both", Worker: worker}}, bus, quiet)
 	require.NoError(t, err)
 	require.NoError(t, p.Publish([]wire.Event{twoBlocks}))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -144,7 +145,7 @@ func comesTo(t *testing.T, s *Server, method, path, query, contains string) {
 
 // What publishers say of themselves comes over the bus, to services that start later too, and select chooses by it.
 func TestPublishedIsIndexed(t *testing.T) {
-	bus := eventstest.NewBus()
+	bus := kvtest.NewBus()
 	t.Cleanup(bus.Close)
 	for _, worker := range []string{"stays", "goes"} {
 		defer published(t, bus, worker)()

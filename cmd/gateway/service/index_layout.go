@@ -4,10 +4,10 @@ import (
 	"slices"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/router/index"
-	"github.com/tandem-pd/tandem/router/overlap"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/overlap"
+	"github.com/tandem-pd/tandem/kv/wire"
 )
 
 // layout is a model's registered ranks in the order of answers, and where each is in the indexes. It is immutable,

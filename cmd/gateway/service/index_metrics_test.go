@@ -9,7 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+
+	"github.com/tandem-pd/tandem/kv/follow"
 )
 
 // gathered are the values of a registry's metrics of one series.

@@ -7,11 +7,11 @@ import (
 	"slices"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
-	"github.com/tandem-pd/tandem/internal/kvevents/view"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/zmq"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
 )
 
 // registered is a registration at work.

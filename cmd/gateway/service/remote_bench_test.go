@@ -8,9 +8,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
 )
 
 // filled is a running index of one model, of which every worker holds the whole

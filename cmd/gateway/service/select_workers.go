@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/index"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // addWorker takes a registration record, the same that workers put in etcd.

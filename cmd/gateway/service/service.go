@@ -1,7 +1,7 @@
 // Package service is the router for programs that are not the gateway: the HTTP servers of `gateway index`, an index
 // of KV blocks that several routers share, and of `gateway select`, which chooses and books workers for any frontend.
 //
-// Both are plain net/http around rooms that decide: router/index, internal/kvevents, router and router/load. [Server]
+// Both are plain net/http around rooms that decide: kv/index, kv, router and router/load. [Server]
 // is what they have in common: the token, the bounds of a request, errors, metrics, readiness, and a stop that lets
 // requests finish. docs/services.md shows every endpoint.
 package service

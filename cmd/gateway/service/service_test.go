@@ -14,12 +14,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
 	"github.com/tandem-pd/tandem/internal/auth"
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
-	"go.uber.org/goleak"
 )
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

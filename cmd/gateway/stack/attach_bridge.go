@@ -6,9 +6,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/internal/kvevents/bridge"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/internal/metrics"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/zmq"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -28,7 +28,7 @@ func bridgedAt(w *pools.Worker) bridged {
 
 // bridging is a running bridge.
 type bridging struct {
-	*bridge.Bridge
+	*follow.Bridge
 	at  bridged
 	end func() // and awaits its end
 }
@@ -39,17 +39,17 @@ func (a *Attach) follows(at bridged) error {
 		return nil
 	}
 	a.unbridge()
-	follow := a.cfg.Follow
-	follow.OnCut = a.prober.Ended
-	follow.OnState = func() {
+	settings := a.cfg.Follow
+	settings.OnCut = a.prober.Ended
+	settings.OnState = func() {
 		select {
 		case a.moved <- struct{}{}:
 		default:
 		}
 	}
 	counted := prometheus.NewRegistry() // its metrics go with it
-	b, err := bridge.New(bridge.Config{
-		Pool: at.pool, Worker: at.worker, Ranks: at.ranks, BlockSize: at.blockSize, KVBlocks: at.kvBlocks, From: at.from, Follow: follow,
+	b, err := follow.NewBridge(follow.BridgeConfig{
+		Pool: at.pool, Worker: at.worker, Ranks: at.ranks, BlockSize: at.blockSize, KVBlocks: at.kvBlocks, From: at.from, Follow: settings,
 		OnRestart: func(cut time.Time) {
 			select {
 			case a.restarts <- cut:

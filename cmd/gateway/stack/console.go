@@ -5,7 +5,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/console"
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/kv/follow"
 )
 
 // Settings are the settings in force, as the console shows them.

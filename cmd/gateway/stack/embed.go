@@ -10,15 +10,16 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/auth"
 	"github.com/tandem-pd/tandem/internal/browser"
 	"github.com/tandem-pd/tandem/internal/certs"
-	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/scratch"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"golang.org/x/sync/errgroup"
 )
 
 // EmbedConfig is how the embedded servers run. Port 0 picks a free one.

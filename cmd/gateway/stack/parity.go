@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/internal/metrics"
-	"github.com/tandem-pd/tandem/router/overlap"
+	"github.com/tandem-pd/tandem/kv/overlap"
 )
 
 // exportParity registers the metrics that compare KV events with answers.

@@ -20,9 +20,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/contain"
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
-	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/affinity"
@@ -73,14 +73,14 @@ const workers = 16
 // inGroup runs a test in virtual time, in which messages pass within the process; join starts a gateway.
 func inGroup(t *testing.T, test func(t *testing.T, join func(name string) *gateway)) {
 	synctest.Test(t, func(t *testing.T) {
-		bus := eventstest.NewBus()
+		bus := kvtest.NewBus()
 		t.Cleanup(bus.Close)
 		test(t, func(name string) *gateway { return joinOver(t, wired{bus}, name, "nowhere") })
 	})
 }
 
 // wired is a link within the process. A message to all takes as long as one over a network.
-type wired struct{ *eventstest.Bus }
+type wired struct{ *kvtest.Bus }
 
 func (wired) Connected() bool { return true }
 

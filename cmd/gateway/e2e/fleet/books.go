@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/router/overlap"
+	"github.com/tandem-pd/tandem/kv/overlap"
 )
 
 // Idle waits until nothing is held: the gateway's bookings and the engines' own books. In virtual time it waits for less than an

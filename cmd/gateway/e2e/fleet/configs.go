@@ -11,8 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
@@ -96,7 +97,7 @@ func NewStatic(t *testing.T, cfg stack.GatewayConfig) *Fleet {
 	t.Helper()
 	cfg.Workers.Probe.Every, cfg.Workers.Probe.Timeout = 50*time.Millisecond, 5*time.Second
 	f := Bare(t, cfg, stack.Links{}, slog.LevelInfo)
-	f.Bus = eventstest.NewBus()
+	f.Bus = kvtest.NewBus()
 	f.RunGateway()
 	return f
 }

@@ -25,11 +25,11 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/certs"
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
-	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/models"
@@ -45,7 +45,7 @@ type Fleet struct {
 	URL      string
 	Gateway  *stack.Gateway
 	Workers  map[string]*Worker
-	Bus      *eventstest.Bus
+	Bus      *kvtest.Bus
 	Logs     *LogBuffer
 	Log      *slog.Logger // that the gateway writes to Logs
 	Reg      *prometheus.Registry
@@ -158,7 +158,7 @@ func New(t testing.TB, o Options) *Fleet {
 	if o.Speedup == 0 {
 		o.Speedup = 20
 	}
-	cfg, bus := GatewayConfig(), eventstest.NewBus()
+	cfg, bus := GatewayConfig(), kvtest.NewBus()
 	if o.Gateway != nil {
 		o.Gateway(&cfg)
 	}

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/queue"
-	"github.com/tandem-pd/tandem/router/index"
 )
 
 // jump is the moment at as a process reads it whose system's clock was set by d, whole seconds, since it started: the wall

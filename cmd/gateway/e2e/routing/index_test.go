@@ -21,11 +21,11 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
-	"github.com/tandem-pd/tandem/internal/kvevents/follow"
-	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
-	"github.com/tandem-pd/tandem/internal/kvevents/publish"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/natsbus"
+	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -199,7 +199,7 @@ func TestIndexIsRestoredFromAGateway(t *testing.T) {
 	}
 	w := pools.Worker{ID: "w", Incarnation: "1", Model: "org/model", Role: pools.Both, Engine: "sim", Address: "http://127.0.0.1:9",
 		BlockSize: 16, KVEvents: "nats"}
-	p, err := publish.New(publish.Config{Source: wire.Source{Pool: "org/model/both", Worker: w.ID}}, over(), log)
+	p, err := view.NewPublisher(view.PublisherConfig{Source: wire.Source{Pool: "org/model/both", Worker: w.ID}}, over(), log)
 	require.NoError(t, err)
 	start := func(name string) (f *fleet.Fleet, stop func()) {
 		cfg := fleet.GatewayConfig()
@@ -222,7 +222,7 @@ func TestIndexIsRestoredFromAGateway(t *testing.T) {
 		assert.NoError(t, <-ended)
 	})
 	for base := range uint32(3) {
-		require.NoError(t, p.Publish([]wire.Event{eventstest.Chain(base, 100)}))
+		require.NoError(t, p.Publish([]wire.Event{kvtest.Chain(base, 100)}))
 	}
 	_, stopFirst := start("first")
 	asked := p.Stats()

@@ -25,9 +25,9 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/replay"
@@ -248,7 +248,7 @@ func telling(s *replay.Sample) string {
 // bubble.
 func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *replay.Prompter) []replay.Sample {
 	net := fleet.NewNetwork()
-	bus := eventstest.NewBus()
+	bus := kvtest.NewBus()
 	log := slog.New(slog.DiscardHandler)
 	cfg := fleet.GatewayConfig()
 	cfg.Router = f.router()

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/router/overlap"
+	"github.com/tandem-pd/tandem/kv/overlap"
 )
 
 // Outcome is the result of a lookup, in a word for metrics and logs.

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 const (

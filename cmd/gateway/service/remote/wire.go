@@ -5,8 +5,9 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/tandem-pd/tandem/router/overlap"
 	"github.com/zeebo/xxh3"
+
+	"github.com/tandem-pd/tandem/kv/overlap"
 )
 
 // The paths that gateways call. [Registration] is the body of a registration, [Removal]

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/router/overlap"
+	"github.com/tandem-pd/tandem/kv/overlap"
 )
 
 func TestWire(t *testing.T) {

@@ -1,0 +1,247 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/wire"
+	"github.com/tandem-pd/tandem/kv/zmq"
+)
+
+// Config is how a [Bridge] works.
+type BridgeConfig struct {
+	// Pool ("model/role") and Worker are the names under which the events are published.
+	Pool, Worker string
+	// Ranks is how many data-parallel ranks the engine has, at least 1.
+	Ranks int
+	// BlockSize is the engine's, in tokens. KVBlocks is how many of its blocks the cache of one rank has; with 0, not known,
+	// only a restart or a cleared cache repairs a loss.
+	BlockSize, KVBlocks int
+	// From is where the engine publishes.
+	From zmq.Address
+	// Follow is how the engine is followed.
+	Follow Config
+	// Publish is how its events are published; Source and Epoch are the Bridge's own.
+	Publish view.PublisherConfig
+	// OnRestart is called by Run when a rank's engine has restarted, with the time at which the connection to the process
+	// before was lost. It must not wait.
+	OnRestart func(lost time.Time)
+}
+
+// Bridge carries an engine's own KV events on to NATS. It follows each rank over ZMQ, by its numbers and replays, and
+// publishes them by a [view.Publisher]. After a loss the messages carry [wire.HeaderPartial] until the rank's state is
+// known again.
+type Bridge struct {
+	cfg   BridgeConfig
+	bus   wire.Bus
+	log   *slog.Logger
+	sub   *Subscriber
+	ranks []*lane
+	most  int // blocks that a rank is mirrored with
+	runs  sync.WaitGroup
+	ctx   context.Context // Run's
+}
+
+// lane is one rank of a Bridge.
+type lane struct {
+	source wire.Source
+	pub    atomic.Pointer[view.Publisher]
+	end    func() // ends pub's Run and awaits it; Run's own
+
+	unsure             atomic.Bool // what is published is not all; see HeaderPartial
+	restarts, failures atomic.Uint64
+	sent, failed       atomic.Uint64 // messages of publishers before pub
+}
+
+// Status is the state of one rank.
+type BridgeStatus struct {
+	From             SourceStatus // the rank as the Bridge follows it
+	Epoch, Seq       uint64       // of the last message to NATS
+	Blocks           int          // of the engine's, in the snapshot for subscribers
+	Messages, Failed uint64       // sent to NATS, heartbeats and snapshots included; not taken by it
+	Restarts         uint64       // of the engine
+	Partial          bool         // the events are marked as incomplete
+}
+
+// New returns a Bridge that has not begun. reg may be nil. The error is the config's.
+func NewBridge(cfg BridgeConfig, bus wire.Bus, log *slog.Logger, reg prometheus.Registerer) (*Bridge, error) {
+	if cfg.Ranks < 1 || cfg.BlockSize < 1 || cfg.KVBlocks < 0 || bus == nil {
+		return nil, errors.New("KV events bridge: ranks and block size must be above 0, and there must be a bus")
+	}
+	b := &Bridge{cfg: cfg, bus: bus, log: log, most: view.MostBlocks(cfg.KVBlocks)}
+	following := cfg.Follow
+	following.Tap = b
+	var err error
+	if b.sub, err = New(following, nil, func(string) Index { return nowhere{} }, log, reg); err != nil {
+		return nil, fmt.Errorf("KV events bridge: %w", err)
+	}
+	ranks := make([]int, cfg.Ranks)
+	for i := range ranks {
+		ranks[i] = i
+		l := &lane{source: wire.Source{Pool: cfg.Pool, Worker: cfg.Worker, Rank: i}, end: func() {}}
+		l.unsure.Store(true) // nothing was heard
+		b.ranks = append(b.ranks, l)
+		if err := b.publisher(l); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.sub.TrackZMQ(cfg.Pool, cfg.Worker, ranks, cfg.BlockSize, cfg.KVBlocks, cfg.From); err != nil {
+		return nil, fmt.Errorf("KV events bridge: %w", err)
+	}
+	export(reg, b.Status)
+	return b, nil
+}
+
+// Run carries until ctx ends, when it returns nil. It may be called once.
+func (b *Bridge) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer b.runs.Wait()
+	defer cancel()
+	b.ctx = ctx
+	for _, l := range b.ranks {
+		b.start(l)
+	}
+	return b.sub.Run(ctx)
+}
+
+// Status returns the state of each rank, in their order.
+func (b *Bridge) Status() []BridgeStatus {
+	from := map[int]SourceStatus{}
+	for _, s := range b.sub.Sources() {
+		from[s.Source.Rank] = s
+	}
+	all := make([]BridgeStatus, 0, len(b.ranks))
+	for _, l := range b.ranks {
+		p := l.pub.Load()
+		stats := p.Stats()
+		s := BridgeStatus{
+			From: from[l.source.Rank], Epoch: p.Epoch(), Seq: stats.Seq, Blocks: stats.Blocks,
+			Messages: l.sent.Load() + stats.Messages, Failed: l.failed.Load() + stats.Failed,
+			Restarts: l.restarts.Load(), Partial: l.unsure.Load(),
+		}
+		s.From.Source = l.source
+		all = append(all, s)
+	}
+	return all
+}
+
+// Settled reports whether every rank is either followed or known to have lost events.
+func (b *Bridge) Settled() bool {
+	sources := b.sub.Sources()
+	return len(sources) == len(b.ranks) && !slices.ContainsFunc(sources, func(s SourceStatus) bool {
+		return s.State != Live && s.State != Predicted
+	})
+}
+
+// publisher gives a rank a new one: another epoch, and nothing stored.
+func (b *Bridge) publisher(l *lane) error {
+	cfg := b.cfg.Publish
+	cfg.Source, cfg.Epoch, cfg.Partial = l.source, 0, l.unsure.Load()
+	p, err := view.NewPublisher(cfg, b.bus, b.log)
+	if err != nil {
+		return err
+	}
+	l.pub.Store(p)
+	return nil
+}
+
+// start has a rank's publisher answer, until l.end is called or Run ends.
+func (b *Bridge) start(l *lane) {
+	ctx, cancel := context.WithCancel(b.ctx)
+	done := make(chan struct{})
+	p := l.pub.Load()
+	b.runs.Go(func() {
+		defer close(done)
+		if err := p.Run(ctx); err != nil {
+			b.log.Warn("requests for KV snapshots cannot be received", "source", l.source, "error", err)
+		}
+	})
+	l.end = func() { cancel(); <-done }
+}
+
+// Began implements follow.Tap: a new epoch begins, so that subscribers empty their views.
+func (b *Bridge) Began(s wire.Source) {
+	l := b.ranks[s.Rank]
+	old := l.pub.Load()
+	stats := old.Stats()
+	if stats.Seq == 0 {
+		return // nothing was published that would have to be taken back
+	}
+	l.end() // before the new one listens: only one may answer
+	stats = old.Stats()
+	l.sent.Add(stats.Messages)
+	l.failed.Add(stats.Failed)
+	if err := b.publisher(l); err != nil {
+		panic(err) // the same config was good
+	}
+	b.start(l)
+}
+
+// Restarted implements follow.Tap.
+func (b *Bridge) Restarted(s wire.Source, cut time.Time) {
+	b.ranks[s.Rank].restarts.Add(1)
+	b.log.Info("engine restarted: its KV events are published under a new epoch", "source", s)
+	if b.cfg.OnRestart != nil {
+		b.cfg.OnRestart(cut)
+	}
+}
+
+// Lost implements follow.Tap: subscribers empty their views, and count what follows as incomplete.
+func (b *Bridge) Lost(s wire.Source) {
+	l := b.ranks[s.Rank]
+	l.unsure.Store(true)
+	p := l.pub.Load()
+	p.SetPartial(true)
+	b.publish(l, p, []wire.Event{{Kind: wire.Cleared}})
+}
+
+// Applied implements follow.Tap.
+func (b *Bridge) Applied(s wire.Source, events []wire.Event) {
+	l := b.ranks[s.Rank]
+	p := l.pub.Load()
+	b.publish(l, p, events)
+	if p.Blocks() > b.most { // removed blocks are kept that others follow on: more than there can be
+		b.Lost(s)
+	}
+}
+
+// StateChanged implements follow.Tap: the events are incomplete while nothing was received, or something is missing.
+func (b *Bridge) StateChanged(s wire.Source, state State) {
+	l := b.ranks[s.Rank]
+	l.unsure.Store(state == Waiting || state == Predicted)
+	l.pub.Load().SetPartial(l.unsure.Load())
+}
+
+func (b *Bridge) publish(l *lane, p *view.Publisher, events []wire.Event) {
+	if err := p.Publish(events); err != nil {
+		if l.failures.Add(1) == 1 {
+			b.log.Warn("KV events not published: subscribers will see a gap and request a snapshot", "source", l.source, "error", err)
+		}
+		return
+	}
+	l.failures.Store(0)
+}
+
+// nowhere is a Bridge's index. It keeps nothing: the views are needed for what they count.
+type nowhere struct{}
+
+func (n nowhere) Part(string, int) view.Part        { return n }
+func (nowhere) Drop(string)                         {}
+func (nowhere) Store(index.Tier, []uint64)          {}
+func (nowhere) Extend(index.Tier, uint64, []uint64) {}
+func (nowhere) Place(index.Tier, []uint64)          {}
+func (nowhere) Remove(index.Tier, []uint64)         {}
+func (nowhere) Clear()                              {}
+
+// Parent implements [view.Part].
+func (nowhere) Parent(index.Tier, uint64) (parent uint64, first, known bool) { return 0, false, false }

@@ -1,0 +1,234 @@
+package follow
+
+import (
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/zmq"
+)
+
+// engine follows a rank over ZeroMQ, where the engine itself publishes: numbers, but neither epochs nor snapshots nor
+// heartbeats, and maybe a socket that replays its last messages. Numbers begin at 0 (vLLM, SGLang) or at 1; the flow's are
+// one higher, so that it stands at 0 before all. Epochs are counted here: a new one begins when the engine is found to
+// have started again.
+type engine struct {
+	*source
+	replays bool // the engine has a replay socket
+
+	epochs    uint64
+	turn      uint64 // counts connections and epochs: what was asked in another turn counts no more
+	connected bool
+	highest   uint64    // number received live in this epoch, 0 none
+	sum       uint64    // of the payload last applied: it tells an engine from its successor, who uses the number again
+	last      time.Time // when something was received
+	cut       time.Time // when the last connection was lost
+
+	// check: the connection is new. Until a replay has shown whether the engine is the one known before, and what was
+	// missed, messages are held.
+	check   bool
+	quiet   bool // no message came for a while: whether the last one was lost is to be asked
+	failing bool // replays fail: it goes on as though there were none, and tries now and then
+	empty   int  // replays that did not bring what was missing, one after another
+	asked   time.Time
+
+	// guess: no replay could show whether the stream goes on from where it was, or begins with the first message received. A
+	// block that is not known is then the sign of a loss.
+	guess    bool
+	fromZero bool // the engine is known to number from 0
+
+	// resumed is the number at which the view was taken over from another gateway, where no replay can show whether the
+	// engine is the one that the other followed; 0 once a message has, or without one.
+	resumed uint64
+
+	lost recovery
+}
+
+func newEngine(s *source) *engine {
+	e := &engine{source: s, replays: s.how.zmq.Replay != ""}
+	s.applied = e.notice
+	return e
+}
+
+// wants reports whether a replay is wanted.
+func (e *engine) wants() bool {
+	return e.replays && e.connected && (e.flow.behind() || e.check || e.quiet || e.failing)
+}
+
+// due is when a replay is to be asked for: because something is missing, or because the engine has been quiet.
+func (e *engine) due(now time.Time) (at time.Time, ok bool) {
+	if e.restoring {
+		return now, e.connected // what comes from now on is held
+	}
+	if e.wants() {
+		return e.retryAt, true
+	}
+	if !e.replays || !e.connected {
+		return time.Time{}, false
+	}
+	at = e.last
+	if e.asked.After(at) {
+		at = e.asked
+	}
+	if at = at.Add(e.cfg.QuietCheck); !at.After(now) {
+		e.quiet, e.retryAt = true, now
+	}
+	return at, true
+}
+
+// alone reports whether live messages are all there is.
+func (e *engine) alone() bool { return !e.replays || e.failing }
+
+func (e *engine) publish() {
+	state := Live
+	switch {
+	case e.lost.open:
+		state = Predicted
+	case e.flow.epoch == 0 || e.flow.seq == 0 && (e.check || e.failing):
+		state = Waiting
+	case !e.connected || e.check || e.flow.behind():
+		state = Recovering
+	}
+	e.source.publish(state)
+}
+
+func (e *engine) reason() string {
+	switch {
+	case !e.replays:
+		return "events were missed, and the engine has no replay socket"
+	case e.failing:
+		return "events were missed, and the replay socket does not answer"
+	}
+	return "events were missed that the engine no longer keeps, or could not be read"
+}
+
+// connect notes a new connection. Messages are held until a replay has shown whether it is the engine known before, and
+// what was missed.
+func (e *engine) connect(now time.Time) {
+	if e.flow.epoch == 0 {
+		e.begin()
+	}
+	e.flow.forget() // what was held may be another process's; a replay brings all of it again
+	e.turn++
+	e.connected, e.check, e.last = true, true, now
+	e.retry(now)
+	e.publish()
+}
+
+// disconnect notes the connection's end.
+func (e *engine) disconnect(now time.Time) {
+	e.connected, e.cut = false, now
+	e.publish()
+}
+
+// begin empties the view for an engine's first message.
+func (e *engine) begin() {
+	e.epochs++
+	e.turn++
+	e.flow.begin(e.epochs)
+	e.view.Clear()
+	e.highest, e.sum, e.guess, e.empty, e.resumed, e.lost = 0, 0, false, 0, 0, recovery{}
+	if e.cfg.Tap != nil {
+		e.cfg.Tap.Began(e.name)
+	}
+}
+
+// restart begins for an engine that started again.
+func (e *engine) restart() {
+	e.count.verdicts[newEpoch].Inc()
+	e.begin()
+	if e.cfg.Tap != nil {
+		e.cfg.Tap.Restarted(e.name, e.cut)
+	}
+}
+
+// live takes one message in and reports whether a replay is wanted now that was not before.
+func (e *engine) live(m zmq.Message, now time.Time) bool {
+	n, wanted := m.Seq+1, e.wants()
+	e.last, e.quiet = now, false
+	defer e.publish()
+	if e.highest != 0 && n <= e.highest {
+		if n == e.flow.seq && xxh3.Hash(m.Payload) == e.sum {
+			e.count.verdicts[stale].Inc()
+			return false
+		}
+		e.restart()
+	}
+	e.highest = n
+	if e.resumed != 0 && e.before(n, m.Payload) {
+		return false
+	}
+	if e.check && (e.restoring || !e.alone()) {
+		if e.flow.judge(e.flow.epoch, n) == apply {
+			e.flow.hold(n, m.Payload)
+		}
+		return e.wants() && !wanted
+	}
+	if e.alone() {
+		e.guess = e.guess || e.check && e.flow.seq > 0
+		e.countFromOne(n)
+	}
+	e.check = false
+	behind := e.flow.behind()
+	v := e.observe(e.flow.epoch, n, m.Payload)
+	e.count.verdicts[v].Inc()
+	if v == gap {
+		if !behind {
+			e.gaps.Add(1)
+		}
+		if e.alone() {
+			e.giveUp()
+		}
+	}
+	if e.lost.relearned(now, e.cfg.Relearn) {
+		e.repaired(ByChains)
+	}
+	return e.wants() && !wanted
+}
+
+// countFromOne takes n for the first number of all if it is the engine's 1, where no replay can tell and the engine was
+// not seen to begin at 0.
+func (e *engine) countFromOne(n uint64) {
+	e.fromZero = e.fromZero || n == 1
+	if e.flow.seq == 0 && n == 2 && !e.fromZero {
+		e.flow.move(1)
+		e.guess = true
+	}
+}
+
+// notice takes note of one message that was applied, of which before is the tally.
+func (e *engine) notice(payload []byte, before view.Tally, ok bool) {
+	e.sum = xxh3.Hash(payload)
+	after := e.view.Tally()
+	if e.lost.open {
+		e.view.Uncount()
+	}
+	switch {
+	case !ok:
+		e.clear()
+	case after.Cleared > before.Cleared:
+		e.lost.open, e.guess = false, false // what came before does not matter any more
+	case !e.lost.open && e.guess && (after.Orphans > before.Orphans || after.Unknown > before.Unknown):
+		e.clear()
+	default:
+		e.lost.notice(before, after, e.how.capacity)
+	}
+}
+
+// clear empties the view because what it lacks is lost: it then holds less than is true and never more.
+func (e *engine) clear() {
+	e.view.Clear()
+	e.guess, e.lost = false, recovery{open: true}
+	e.lose()
+}
+
+// giveUp goes on without what is missing.
+func (e *engine) giveUp() {
+	for e.flow.behind() {
+		e.clear()
+		e.flow.skip()
+		e.catchUp()
+	}
+	e.empty = 0
+}

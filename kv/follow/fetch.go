@@ -1,0 +1,195 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tandem-pd/tandem/kv/wire"
+)
+
+// want is what is asked of a publisher: the messages from one number to another of an epoch, or, as the zero value, a
+// snapshot.
+type want struct {
+	epoch, from, until uint64
+	// all says that nothing is known of the source yet, so that a stream's memory will do as well.
+	all bool
+}
+
+// answer is what a publisher gave: messages, or a snapshot in their place; or what a stream has of it.
+type answer struct {
+	snapshot *snapshot
+	run      *wire.Run
+	history  *wire.Run // what a stream has, from number 1 on
+}
+
+// snapshot is what a publisher's engine held after message seq, as pages of events.
+type snapshot struct {
+	epoch, seq uint64
+	partial    bool // see HeaderPartial
+	pages      [][]byte
+	at         wire.Position // how far the stream had come, if there is one
+}
+
+// maxRestarts is how often a fetch starts again because the publisher dropped the snapshot.
+const maxRestarts = 3
+
+var (
+	errGone     = errors.New("the snapshot was dropped while it was fetched")
+	errChanged  = errors.New("the snapshot's pages are of different snapshots")
+	errNotAsked = errors.New("the publisher gave messages that were not asked for")
+	errNone     = errors.New("it does not know the source itself")
+)
+
+// Limits of what is read of a stream to rebuild one view: above them a snapshot is the quicker way.
+const (
+	historyTimeout = 10 * time.Second
+	historyBytes   = 64 << 20
+)
+
+// fetcher asks publishers for what is missing, each page within timeout.
+type fetcher struct {
+	bus      wire.Bus
+	timeout  time.Duration
+	maxBytes int // of one answer
+	log      *slog.Logger
+}
+
+// fetch gets w of source: from the stream if there is one that has all, which leaves the publisher alone, else from the
+// publisher. One that cannot give the messages gives a snapshot.
+func (f fetcher) fetch(ctx context.Context, source wire.Source, w want) (answer, error) {
+	if h, ok := f.bus.(Historian); ok && w.all {
+		limited, cancel := context.WithTimeout(ctx, historyTimeout)
+		r, err := h.History(limited, source, min(f.maxBytes, historyBytes))
+		cancel()
+		if err == nil && r != nil {
+			return answer{history: r}, nil
+		}
+		if ctx.Err() != nil {
+			return answer{}, ctx.Err()
+		}
+		if err != nil {
+			f.log.Warn("KV events not read from the stream; requesting a snapshot from the publisher", "source", source, "error", err)
+		}
+	}
+	if w.from == 0 {
+		s, err := f.snapshot(ctx, source.SnapshotSubject(), nil, nil)
+		return answer{snapshot: s}, err
+	}
+	r, page, err := f.run(ctx, source, w)
+	if page == nil {
+		return answer{run: r}, err
+	}
+	s, err := f.snapshot(ctx, source.SnapshotSubject(), nil, page)
+	return answer{snapshot: s}, err
+}
+
+// run asks for messages, page by page. Where the answer is the first page of a snapshot, it returns that.
+func (f fetcher) run(ctx context.Context, source wire.Source, w want) (*wire.Run, *nats.Msg, error) {
+	r := &wire.Run{Epoch: w.epoch, First: w.from}
+	for bytes := 0; ; {
+		request := nats.NewMsg(source.SnapshotSubject())
+		wire.Stamp(request, w.epoch, r.Next())
+		if w.until != 0 {
+			request.Header.Set(wire.HeaderUntil, strconv.FormatUint(w.until, 10))
+		}
+		m, err := f.page(ctx, request)
+		if err != nil {
+			return nil, nil, err
+		}
+		if m.Header.Get(wire.HeaderStatus) != wire.StatusRing {
+			return nil, m, nil
+		}
+		epoch, first, err := wire.Numbers(m.Header)
+		if err != nil {
+			return nil, nil, err
+		}
+		if epoch != w.epoch || first != r.Next() {
+			return nil, nil, errNotAsked
+		}
+		had := len(r.Messages)
+		if r.Messages, err = wire.ReadRun(r.Messages, m.Data); err != nil {
+			return nil, nil, err
+		}
+		if bytes += len(m.Data) + wire.MessageOverhead*(len(r.Messages)-had); bytes > f.maxBytes {
+			return nil, nil, fmt.Errorf("the messages take more than %d bytes", f.maxBytes)
+		}
+		if r.Ended = len(m.Data) == 0; r.Ended || w.until != 0 && r.Next() > w.until {
+			return r, nil, nil
+		}
+	}
+}
+
+// snapshot asks at a subject for a snapshot, page by page. of is the requests' data. page is its first, if it is there
+// already.
+func (f fetcher) snapshot(ctx context.Context, subject string, of []byte, page *nats.Msg) (*snapshot, error) {
+	for restart := 0; ; restart++ {
+		s, err := f.pages(ctx, subject, of, page)
+		if !errors.Is(err, errGone) || restart == maxRestarts {
+			return s, err
+		}
+		page = nil
+	}
+}
+
+func (f fetcher) pages(ctx context.Context, subject string, of []byte, m *nats.Msg) (*snapshot, error) {
+	s := &snapshot{}
+	cursor := ""
+	for bytes := 0; ; m = nil {
+		if m == nil {
+			request := nats.NewMsg(subject)
+			request.Data = of
+			if cursor != "" {
+				request.Header.Set(wire.HeaderCursor, cursor)
+			}
+			var err error
+			if m, err = f.page(ctx, request); err != nil {
+				return nil, err
+			}
+		}
+		switch m.Header.Get(wire.HeaderStatus) {
+		case wire.StatusGone:
+			return nil, errGone
+		case wire.StatusNone:
+			return nil, errNone
+		}
+		epoch, seq, err := wire.Numbers(m.Header)
+		if err != nil {
+			return nil, err
+		}
+		if cursor == "" {
+			s.epoch, s.seq, s.partial, s.at = epoch, seq, wire.Partial(m.Header), wire.PositionOf(m.Header)
+		} else if s.epoch != epoch || s.seq != seq {
+			return nil, errChanged
+		}
+		if len(m.Data) > 0 {
+			s.pages = append(s.pages, m.Data)
+		}
+		if bytes += len(m.Data) + wire.MessageOverhead; bytes > f.maxBytes {
+			return nil, fmt.Errorf("the snapshot takes more than %d bytes", f.maxBytes)
+		}
+		if cursor = m.Header.Get(wire.HeaderCursor); cursor == "" {
+			return s, nil
+		}
+		if len(m.Data) == 0 { // else a publisher could keep us going for ever
+			return nil, errChanged
+		}
+	}
+}
+
+// page sends one request and waits for its answer.
+func (f fetcher) page(ctx context.Context, request *nats.Msg) (*nats.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	return f.bus.Request(ctx, request)
+}
+
+// Historian is a Bus that keeps messages, a durable stream.
+type Historian interface {
+	History(ctx context.Context, source wire.Source, maxBytes int) (*wire.Run, error)
+}

@@ -1,0 +1,165 @@
+package follow
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/metrics"
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/wire"
+)
+
+// counters are a Subscriber's metrics, without the prefix, which is the registerer's.
+// The metrics of one source are read from its [SourceStatus].
+type counters struct {
+	applied   *prometheus.CounterVec // pool, event_type, status
+	blocks    *prometheus.CounterVec // pool, kind
+	messages  *prometheus.CounterVec // pool, verdict
+	snapshots *prometheus.CounterVec // pool, result
+	repaired  *prometheus.CounterVec // pool, method
+	skipped   *prometheus.CounterVec // pool, reason
+	untracked prometheus.Counter
+	dropped   prometheus.Counter
+}
+
+// newMetrics registers the counters, and what sources returns, with reg, which may be nil.
+func newMetrics(reg prometheus.Registerer, sources func() []SourceStatus) *counters {
+	set := metrics.In(reg)
+	scrape := set.Snapshot()
+	state := scrape.Gauge("kv_events_source_state",
+		"State of a worker's view, by pool, worker and rank: 1 for the state it is in, 0 for the others.", "pool", "worker", "rank", "state")
+	gaps := scrape.Counter("kv_events_source_gaps_total",
+		"Gaps found in a worker's messages since it is followed, by pool, worker and rank.", "pool", "worker", "rank")
+	blocks := scrape.Gauge("kv_events_source_blocks",
+		"Blocks of the engine in a worker's view, by pool, worker and rank.", "pool", "worker", "rank")
+	scrape.Read(func() {
+		for _, s := range sources() {
+			of := []string{s.Source.Pool, s.Source.Worker, strconv.Itoa(s.Source.Rank)}
+			state.OneOf(stateNames, s.State.String(), of...)
+			gaps.Set(float64(s.Gaps), of...)
+			blocks.Set(float64(s.Blocks), of...)
+		}
+	})
+	return &counters{
+		applied: set.Counter("component_kv_cache_events_applied_total",
+			"KV events that reached the index, by pool, event_type and status: ok, parent_block_not_found or invalid_block.", "pool", "event_type", "status"),
+		blocks:    set.Counter("kv_events_blocks_total", "KV blocks that workers stored or removed.", "pool", "kind"),
+		messages:  set.Counter("kv_events_messages_total", "Messages by what their number showed.", "pool", "verdict"),
+		snapshots: set.Counter("kv_events_snapshots_total", "Requests made to repair a gap, by pool and result.", "pool", "result"),
+		repaired:  set.Counter("kv_events_repaired_total", "Gaps repaired, by method.", "pool", "method"),
+		skipped:   set.Counter("kv_events_skipped_total", "Events, fields, blocks and messages not applied.", "pool", "reason"),
+		untracked: set.Counter("kv_events_untracked_total", "Messages without a number, or of unknown workers.").WithLabelValues(),
+		dropped:   set.Counter("kv_events_dropped_total", "Messages that came faster than they were applied.").WithLabelValues(),
+	}
+}
+
+// What came of one event. The words are those of Dynamo's indexer.
+const (
+	eventOK      = iota
+	eventOrphan  // its parent is unknown
+	eventInvalid // none or not all of its blocks could be taken in
+	eventStatuses
+)
+
+var (
+	eventKinds       = [...]wire.Kind{wire.Stored, wire.Removed, wire.Cleared}
+	eventStatusNames = [eventStatuses]string{"ok", "parent_block_not_found", "invalid_block"}
+)
+
+// What is not applied, and what comes of a request for a repair, as the metrics name it.
+var (
+	skipReasons   = []string{"orphan", "unhashable", "block_size", "ignored", "unreadable", "malformed", "field", "unframed"}
+	repairResults = []string{"restored", "outdated", "failed", "unanswered", "ring", "recalled", "replayed", "too_short"}
+)
+
+// poolCounters are the counters of one pool. All exist from the start, so that a scrape shows zeros.
+type poolCounters struct {
+	name            string
+	of              *counters
+	verdicts        [newEpoch + 1]prometheus.Counter
+	applied         [len(eventKinds)][eventStatuses]prometheus.Counter // by place in eventKinds
+	stored, removed prometheus.Counter
+	methods         [len(Methods)]prometheus.Counter
+}
+
+// skipped counts what was not applied, for one of skipReasons.
+func (c *poolCounters) skipped(reason string, n uint64) {
+	if n > 0 {
+		c.of.skipped.WithLabelValues(c.name, reason).Add(float64(n))
+	}
+}
+
+// asked counts a request for a repair, by one of repairResults.
+func (c *poolCounters) asked(result string) { c.of.snapshots.WithLabelValues(c.name, result).Inc() }
+
+func (m *counters) pool(name string) *poolCounters {
+	c := &poolCounters{
+		name: name, of: m, stored: m.blocks.WithLabelValues(name, "stored"), removed: m.blocks.WithLabelValues(name, "removed"),
+	}
+	for _, reason := range skipReasons {
+		m.skipped.WithLabelValues(name, reason)
+	}
+	for _, result := range repairResults {
+		m.snapshots.WithLabelValues(name, result)
+	}
+	for v := range c.verdicts {
+		c.verdicts[v] = m.messages.WithLabelValues(name, verdict(v).String())
+	}
+	for w := range c.methods {
+		c.methods[w] = m.repaired.WithLabelValues(name, Method(w).String())
+	}
+	for i, kind := range eventKinds {
+		for status, word := range eventStatusNames {
+			if kind == wire.Stored || status == eventOK {
+				c.applied[i][status] = m.applied.WithLabelValues(name, kind.String(), word)
+			}
+		}
+	}
+	return c
+}
+
+// apply applies a batch to v and counts its events by what came of each.
+func (c *poolCounters) apply(v *view.View, events []wire.Event) {
+	var counts [len(eventKinds)][eventStatuses]int
+	for i := range events {
+		before := v.Tally()
+		v.Apply(events[i : i+1])
+		switch events[i].Kind {
+		case wire.Stored:
+			counts[0][statusOf(before, v.Tally())]++
+		case wire.Removed:
+			counts[1][eventOK]++
+		case wire.Cleared:
+			counts[2][eventOK]++
+		}
+	}
+	for kind := range counts {
+		for status, n := range counts[kind] {
+			if n > 0 {
+				c.applied[kind][status].Add(float64(n))
+			}
+		}
+	}
+}
+
+// statusOf says what came of one Stored event.
+func statusOf(before, after view.Tally) int {
+	switch {
+	case after.Orphans > before.Orphans:
+		return eventOrphan
+	case after.BadSize > before.BadSize, after.Ignored > before.Ignored, after.Unhashable > before.Unhashable:
+		return eventInvalid
+	}
+	return eventOK
+}
+
+// count adds what a tally grew by.
+func (c *poolCounters) count(before, after view.Tally) {
+	c.stored.Add(float64(after.Stored - before.Stored))
+	c.removed.Add(float64(after.Removed - before.Removed))
+	c.skipped("orphan", after.Orphans-before.Orphans)
+	c.skipped("unhashable", after.Unhashable-before.Unhashable)
+	c.skipped("block_size", after.BadSize-before.BadSize)
+	c.skipped("ignored", after.Ignored-before.Ignored)
+}

@@ -1,0 +1,67 @@
+package follow
+
+import (
+	"encoding/hex"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/wire"
+)
+
+// Each event of a batch is counted once, by what came of it; and a batch that is
+// counted leaves the view as one that is not.
+func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
+	v := view.New(&kvtest.Part{}, 4)
+	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus {
+		return []SourceStatus{{Source: wire.Source{Pool: "m/prefill", Worker: "w", Rank: 0}, State: Recovering, Gaps: 2, Blocks: 3}}
+	})
+	m.pool("m/prefill").apply(v, []wire.Event{
+		{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: kvtest.IDs(1, 4), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{2}, Parent: 1, HasParent: true, Tokens: kvtest.IDs(5, 4), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 99, HasParent: true, Tokens: kvtest.IDs(5, 4), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{4}, Tokens: kvtest.IDs(1, 3), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Removed, Hashes: []wire.Hash{2}, Medium: "GPU"},
+		{Kind: wire.Cleared},
+		{Kind: wire.Stored, Hashes: []wire.Hash{5}, Tokens: kvtest.IDs(1, 4), BlockSize: 4, Medium: "GPU"},
+	})
+	for labels, want := range map[[2]string]float64{
+		{"stored", "ok"}: 3, {"stored", "parent_block_not_found"}: 1, {"stored", "invalid_block"}: 1, {"removed", "ok"}: 1, {"cleared", "ok"}: 1,
+	} {
+		assert.Equal(t, want, valueOf(m.applied.WithLabelValues("m/prefill", labels[0], labels[1])), labels)
+	}
+	assert.Equal(t, 1, v.Blocks(), "blocks in the view, want the last")
+}
+
+// What an engine sends that is not known here is counted, and costs neither its event nor its batch.
+func TestUnknownTypesAndFieldsAreCounted(t *testing.T) {
+	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus { return nil })
+	f := newPublished(sourced(&kvtest.Part{}, 4, 0, Config{}, m))
+	const (
+		cleared  = "81a474797065b0416c6c426c6f636b73436c6561726564"
+		withMore = "82a474797065b0416c6c426c6f636b73436c6561726564a178c3" // x: true
+		another  = "81a474797065a3416263"                                 // Abc
+	)
+	payload, err := hex.DecodeString("930093" + another + withMore + cleared + "00")
+	require.NoError(t, err)
+	f.message(1, 1, payload, false, time.Now())
+	for reason, want := range map[string]float64{"unreadable": 1, "field": 1, "malformed": 0} {
+		assert.Equal(t, want, valueOf(m.skipped.WithLabelValues(kvtest.Pool, reason)), reason)
+	}
+	assert.EqualValues(t, 2, f.view.Tally().Cleared, "of the two events that are known were applied")
+}
+
+// valueOf reads a counter.
+func valueOf(c prometheus.Metric) float64 {
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		panic(err)
+	}
+	return m.GetCounter().GetValue()
+}

@@ -1,0 +1,199 @@
+package follow
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/wire"
+	"github.com/tandem-pd/tandem/kv/zmq"
+)
+
+// A gateway that is asked for its view of a source answers with a line of JSON, a [standing], and the encoded
+// [view.Copy] behind it, in pages as a publisher's snapshot.
+
+// standing is where a source's view stands: what else is to be known to follow on.
+type standing struct {
+	Version  int           `json:"version"`
+	Epoch    uint64        `json:"epoch,omitempty"` // over NATS
+	Seq      uint64        `json:"seq"`
+	At       wire.Position `json:"at"`
+	Sum      uint64        `json:"sum,omitempty"` // over ZMQ, as the fields below; see engine
+	Guess    bool          `json:"guess,omitempty"`
+	FromZero bool          `json:"from_zero,omitempty"`
+}
+
+// standingVersion is raised when an older gateway would read a view wrongly.
+const standingVersion = 2
+
+// question asks for a source. Gateways that follow it otherwise, by another address for example, do not answer it.
+type question struct {
+	Source    wire.Source `json:"source"`
+	BlockSize int         `json:"block_size"`
+	ZMQ       zmq.Address `json:"zmq"`
+
+	answer chan *taken // of one; nil where the source is not known well enough
+}
+
+// taken is what the loop takes of a source, to be encoded outside.
+type taken struct {
+	standing
+	copy *view.Copy
+}
+
+// question is what is asked of other gateways.
+func (s *source) question() []byte {
+	data, _ := json.Marshal(question{Source: s.name, BlockSize: s.how.blockSize, ZMQ: s.how.zmq}) // strings and numbers can be encoded
+	return data
+}
+
+// view answers a question, in the loop.
+func (s *Subscriber) view(q *question) *taken {
+	f := s.followers[q.Source.EventsSubject()]
+	if f == nil || f.base().how.blockSize != q.BlockSize || f.base().how.zmq != q.ZMQ {
+		return nil
+	}
+	at, ok := f.stand()
+	if !ok {
+		return nil
+	}
+	at.Version = standingVersion
+	return &taken{at, f.base().view.Copy()}
+}
+
+var errStanding = errors.New("the view of the gateway is malformed")
+
+// readRestored reads what a gateway answered, which may be anything.
+func readRestored(s *snapshot, how tracked) (*restored, error) {
+	data := slices.Concat(s.pages...)
+	end := bytes.IndexByte(data, '\n')
+	if end < 0 {
+		return nil, errStanding
+	}
+	r := &restored{}
+	if json.Unmarshal(data[:end], &r.standing) != nil || r.Version != standingVersion || r.Seq > wire.MaxNumber {
+		return nil, errStanding
+	}
+	var err error
+	r.view, err = view.ReadCopy(data[end+1:], how.blockSize)
+	return r, err
+}
+
+// Bounds of what is kept for gateways that fetch page by page.
+const (
+	answerPage  = 512 << 10
+	keptAnswers = 16
+	keepAnswers = 30 * time.Second
+)
+
+// server answers other gateways, one page at a time. It costs the loop a copy of one source's arrays.
+type server struct {
+	sub *Subscriber
+	ctx context.Context // Run's
+
+	mu   sync.Mutex // guards what follows
+	made uint64
+	kept []*answerPages // the latest last
+}
+
+// answerPages is a view that did not fit one page.
+type answerPages struct {
+	id, seq uint64
+	data    []byte
+}
+
+func newServer(ctx context.Context, s *Subscriber) *server { return &server{sub: s, ctx: ctx} }
+
+// reply answers one request.
+func (v *server) reply(m *nats.Msg) {
+	answer := nats.NewMsg(m.Reply)
+	if set, page := v.page(m.Header.Get(wire.HeaderCursor), m.Data); set != nil {
+		wire.Stamp(answer, set.id, set.seq)
+		from, until := page*answerPage, min((page+1)*answerPage, len(set.data))
+		if answer.Data = set.data[from:until]; until < len(set.data) {
+			answer.Header.Set(wire.HeaderCursor, fmt.Sprintf("%d-%d", set.id, page+1))
+		} else {
+			v.drop(set.id)
+		}
+	} else if m.Header.Get(wire.HeaderCursor) == "" {
+		answer.Header.Set(wire.HeaderStatus, wire.StatusNone)
+	} else {
+		answer.Header.Set(wire.HeaderStatus, wire.StatusGone)
+	}
+	if err := v.sub.cfg.Group.Bus.Publish(answer); err != nil {
+		v.sub.log.Debug("view not sent to another gateway", "error", err)
+	}
+}
+
+// page finds the page that cursor names, or takes a view for no cursor; nil where there is none.
+func (v *server) page(cursor string, what []byte) (*answerPages, int) {
+	if cursor == "" {
+		return v.take(what), 0
+	}
+	left, right, _ := strings.Cut(cursor, "-")
+	id, err1 := strconv.ParseUint(left, 10, 64)
+	page, err2 := strconv.Atoi(right)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, set := range v.kept {
+		if err1 == nil && err2 == nil && set.id == id && page > 0 && page <= (len(set.data)-1)/answerPage {
+			return set, page
+		}
+	}
+	return nil, 0
+}
+
+// take has the loop take a view, and encodes it.
+func (v *server) take(what []byte) *answerPages {
+	q := &question{answer: make(chan *taken, 1)}
+	if json.Unmarshal(what, q) != nil {
+		return nil
+	}
+	var got *taken
+	select {
+	case v.sub.asked <- q:
+		got = <-q.answer
+	case <-v.ctx.Done():
+	}
+	if got == nil {
+		return nil
+	}
+	head, err := json.Marshal(got.standing)
+	if err != nil {
+		return nil
+	}
+	set := &answerPages{seq: got.Seq, data: got.copy.Append(append(head, '\n'))}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.made++
+	if set.id = v.made; len(set.data) <= answerPage {
+		return set
+	}
+	v.kept = append(v.kept, set)
+	size := 0
+	for i := len(v.kept) - 1; i >= 0; i-- {
+		if size += len(v.kept[i].data); i < len(v.kept)-1 && (size > maxRestoreBytes || len(v.kept)-i > keptAnswers) {
+			v.kept = slices.Delete(v.kept, 0, i+1)
+			break
+		}
+	}
+	time.AfterFunc(keepAnswers, func() { v.drop(set.id) })
+	return set
+}
+
+// drop keeps a view no longer.
+func (v *server) drop(id uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.kept = slices.DeleteFunc(v.kept, func(set *answerPages) bool { return set.id == id })
+}

@@ -1,0 +1,132 @@
+package overlap
+
+import (
+	"github.com/tandem-pd/tandem/kv/index"
+)
+
+// Source is one place where overlaps come from.
+type Source interface {
+	// Add adds what the source knows about l's prompt to l.Blocks. Sources are asked
+	// one after another; each sees what the earlier ones added.
+	Add(l *Lookup)
+}
+
+// Prompt is what overlaps are looked up for.
+type Prompt struct {
+	Hashes []uint64 // the sequence hashes of its full blocks
+	// Text means that Hashes name granules of its text ([index.GranuleBlocks]), because its tokens are not known. No
+	// KV event names such blocks: overlaps are predicted for every slot.
+	Text   bool
+	Remote *Report // what a remote index reported of it, nil where none was asked
+}
+
+// Lookup is one prompt's overlaps with the slots of a pool. Its memory is used again: the zero value is ready.
+type Lookup struct {
+	Blocks   []uint32 // how many leading blocks of the prompt each slot is taken to have cached on its device
+	Reported []uint32 // the part of Blocks that workers or a remote index reported
+
+	prompt   Prompt
+	granules []uint64 // of the prompt, where something is assumed
+	room     []uint64 // memory of granules
+	slots    *Slots
+	base     []uint32 // memory of Reported
+
+	tiers []Tiers // of the remote index; nil where none was asked
+	at    []int32 // by slot: its place in tiers, -1 none
+	whole bool    // the remote index reported every slot
+
+	matched                   bool // the prompt was looked up in the events' index
+	events, predicted, recent index.Matches
+}
+
+// start begins the lookup of p.
+func (l *Lookup) start(slots *Slots, p Prompt) {
+	l.prompt, l.slots = p, slots
+	l.tiers, l.at, l.whole, l.matched = nil, nil, false, false
+	if n := len(slots.ranks); cap(l.Blocks) < n {
+		l.Blocks = make([]uint32, n)
+	} else {
+		l.Blocks = l.Blocks[:n]
+		clear(l.Blocks)
+	}
+	l.Reported = l.Blocks
+}
+
+// End lets go of the prompt and the slots. Blocks stays the memory of the next lookup.
+func (l *Lookup) End() {
+	l.prompt, l.granules, l.slots, l.Reported, l.tiers, l.at = Prompt{}, nil, nil, nil, nil, nil
+}
+
+// cut makes the prompt's granules.
+func (l *Lookup) cut() {
+	l.granules = l.prompt.Hashes
+	if !l.prompt.Text {
+		l.room = index.AppendGranules(l.room[:0], l.prompt.Hashes)
+		l.granules = l.room
+	}
+}
+
+// place takes in what a remote index reported.
+func (l *Lookup) place() {
+	r := l.prompt.Remote
+	if r == nil || r.Layout == nil || len(r.Tiers) != r.Layout.Len() {
+		return
+	}
+	l.tiers, l.at, l.whole = r.Tiers, l.slots.place(r.Layout), true
+	for _, at := range l.at {
+		if at < 0 || !l.tiers[at].Known {
+			l.whole = false
+			return
+		}
+	}
+}
+
+// report is what the remote index reported of slot i, nil where it knows nothing.
+func (l *Lookup) report(i int) *Tiers {
+	if l.at == nil {
+		return nil
+	}
+	if at := l.at[i]; at >= 0 && l.tiers[at].Known {
+		return &l.tiers[at]
+	}
+	return nil
+}
+
+// Slower returns how many blocks each tier below the device adds to slot i's run,
+// as workers or a remote index reported.
+func (l *Lookup) Slower(i int) (host, disk, shared int32) {
+	if r := l.report(i); r != nil {
+		return r.Host, r.Disk, r.Shared
+	}
+	if o := l.slots.events[i]; o != index.NoOwner && l.matched {
+		m := &l.events
+		return int32(m.Tier(o, index.Host)), int32(m.Tier(o, index.Disk)), int32(m.Tier(o, index.Shared))
+	}
+	return 0, 0, 0
+}
+
+// events is what workers publish about their caches.
+type events struct{ idx *index.Index }
+
+func (e events) Add(l *Lookup) {
+	if l.whole || l.prompt.Text || !l.slots.followed {
+		return
+	}
+	e.idx.Match(l.prompt.Hashes, &l.events)
+	l.events.Raise(l.Blocks, l.slots.counted)
+	l.matched = true
+}
+
+// remote is what a remote index reported with the request. It replaces the events.
+type remote struct{}
+
+func (remote) Add(l *Lookup) {
+	if l.place(); l.at == nil {
+		return
+	}
+	for i := range l.Blocks {
+		if r := l.report(i); r != nil {
+			l.Blocks[i] = uint32(max(0, r.Device))
+		}
+	}
+}
