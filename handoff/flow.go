@@ -199,7 +199,8 @@ func (f *Flow) again(ctx context.Context, r *request, failed *fault.Error, out S
 	if action == LocalPrefill && (!f.cfg.DecodeFallback || r.d.Lease != nil && !r.d.Worker.ServesAlone()) {
 		action = Fail
 	}
-	if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.waitsForRetry(r, failed, action) && !f.mayRetry(r)) {
+	stays := r.suspected.decode == failed.Worker // another's KV is to blame, or it is asked once more
+	if action != Fail && (r.pins.of(failed.Leg).Worker != "" && !stays || !f.waitsForRetry(r, failed, action) && !f.mayRetry(r)) {
 		action = Fail
 	}
 	f.observer.Failed(&r.Record, failed, action)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -134,6 +136,20 @@ func TestPinnedWorkerDead(t *testing.T) {
 		}
 	}
 	f.Good(fleet.CompletionPath, fleet.Pinned(`"prefill_worker_id":"prefill-2","decode_worker_id":"decode-2"`))
+	f.Idle()
+}
+
+// A pinned decode worker that cannot load a prompt's KV computes the prompt: six of six answers were errors when a real vLLM 0.32
+// prefill worker was killed before decode had fetched.
+func TestPinnedDecodeWithoutItsKV(t *testing.T) {
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Gateway: func(c *stack.GatewayConfig) {
+		c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+			return fault.Inject(inner, &fault.Scenario{Rules: []fault.Rule{{Fault: "kv_gone", Probability: 1}}})
+		}
+	}})
+	w := f.Parse(f.Good(fleet.CompletionPath, fleet.Pinned(`"decode_worker_id":"decode-1"`)).Body).Nvext.WorkerID
+	assert.True(t, w.Decode == "decode-1" && w.Prefill == "", "served by %+v", w)
+	f.Refused(f.Post(fleet.CompletionPath, fleet.Pinned(`"decode_worker_id":"decode-1","prefill_worker_id":"prefill-1"`)), http.StatusBadGateway, "engine_error", "")
 	f.Idle()
 }
 
