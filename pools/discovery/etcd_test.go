@@ -249,7 +249,7 @@ func TestEmbeddedEtcdClosesUnderClients(t *testing.T) {
 	<-c.Watch(t.Context(), "/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
 	began := time.Now()
 	e.Close()
-	assert.LessOrEqual(t, time.Since(began), 2*time.Second, "took")
+	assert.LessOrEqual(t, time.Since(began), 30*time.Second, "took")
 	_, err = os.Stat(e.temp.Path())
 	assert.ErrorIs(t, err, os.ErrNotExist, "its directory is still there")
 }
