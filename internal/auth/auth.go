@@ -1,4 +1,4 @@
-// Package auth checks who may call: sets of bearer keys, read from files, of which only the digests stay in memory.
+// Package auth checks bearer keys. Sets are read from files, and only digests stay in memory.
 package auth
 
 import (
@@ -21,8 +21,7 @@ const (
 	maxFileBytes = 1 << 20
 )
 
-// FileError says what is wrong with a file of keys. It names the file and the
-// line and never quotes what stands there.
+// FileError is an invalid file of keys. It names the file and line and never quotes the content.
 type FileError struct {
 	Path string
 	Line int // from 1; 0 means the whole file
@@ -43,8 +42,8 @@ func (e *FileError) Unwrap() error { return e.Err }
 // Digest is the SHA-256 digest of a key.
 type Digest [sha256.Size]byte
 
-// Bearer returns the digest of the key in a request's Authorization values:
-// that of nothing, which no set holds, without a key or with several values.
+// Bearer returns the digest of the key in a request's Authorization values. Without a key, or with several values, the
+// digest is in no set.
 func Bearer(authorization ...string) Digest {
 	if len(authorization) == 1 {
 		if scheme, key, _ := strings.Cut(authorization[0], " "); strings.EqualFold(scheme, "Bearer") {

@@ -12,9 +12,8 @@ import (
 // ticketBytes is a ticket's length before it is written in hexadecimal: until when it is valid, and who vouches for it.
 const ticketBytes = 8 + sha256.Size
 
-// Ticket stands in for the key of that digest until a time, in seconds. It shows nothing of the key, and is worth
-// nothing once the key is in no set any more. Gateways with the same keys take each other's tickets, so that a restart
-// takes none away.
+// Ticket returns a token that stands in for the digest's key until a time, in seconds. It reveals nothing of the key,
+// and expires with the key's removal. Gateways with the same keys accept each other's tickets, across restarts.
 func (d Digest) Ticket(until time.Time) string {
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, ticketBytes), uint64(until.Unix()))
 	return hex.EncodeToString(append(b, d.vouch(b)...))

@@ -1,5 +1,5 @@
-// Package browser knows requests that a web page may have caused: its reader's browser reaches listeners of the
-// reader's own machine, which strangers do not. What asks for a key needs none of this: a page does not have it.
+// Package browser detects requests that a web page may have caused: a browser reaches loopback listeners, which
+// strangers do not. Endpoints that require a key need none of this: a page does not have it.
 package browser
 
 import (
@@ -14,10 +14,9 @@ func Loopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && addr.Unmap().IsLoopback()
 }
 
-// OwnHost reports whether a request's Host header names this machine: by localhost, by an address of the loopback, or
-// by one of the names, of which "*" is every one. A page whose own name was made to resolve to the loopback sends
-// that name. That is a public name: those below .localhost and .internal, as host.docker.internal, cannot be a
-// stranger's. A browser always sends a Host.
+// OwnHost reports whether a request's Host header names this machine: localhost, a loopback address, or one of the
+// names ("*" is any). A page whose own public name resolves to loopback sends that name; names below .localhost and
+// .internal, as host.docker.internal, are never a stranger's. A browser always sends a Host.
 func OwnHost(header string, names []string) bool {
 	host := header
 	if h, _, err := net.SplitHostPort(header); err == nil {
@@ -40,9 +39,8 @@ func below(host, domain string) bool {
 	return len(host) > len(domain) && strings.EqualFold(host[len(host)-len(domain):], domain)
 }
 
-// JSON reports whether a body's Content-Type is application/json, with any parameters, or is absent. A page of
-// another origin may send any body without a type, or with that of a form, and none as JSON unless it is asked for
-// first; so a request with an Origin must say that it is JSON.
+// JSON reports whether a body's Content-Type is application/json, with any parameters, or is absent. A page of another
+// origin can send no JSON type without a preflight, so a request with an Origin must have it.
 func JSON(contentType string, hasOrigin bool) bool {
 	media, _, _ := strings.Cut(contentType, ";")
 	media = strings.TrimSpace(media)

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Named is the error of a certificate that bears none of the names, nil where there are no names. A name is compared
-// with the certificate's alternative names: with its URIs where it has a scheme, and otherwise with its DNS names. A
-// URI that ends in /* takes all that go on from there, *.DOMAIN all names of one label more.
+// Named returns an error if a certificate has none of the names; no names allow any. A name with a scheme is compared
+// with
+// the certificate's URIs, another with its DNS names. A URI ending in /* matches by prefix, *.DOMAIN one more label.
 func Named(c *x509.Certificate, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -30,7 +30,7 @@ func Named(c *x509.Certificate, names []string) error {
 	return fmt.Errorf("the client's certificate bears %.200q, which is not listed", strings.Join(borne, ", "))
 }
 
-// takes reports whether name is, or covers, what a certificate bears.
+// takes reports whether name equals or covers a name of a certificate.
 func takes(name, borne string) bool {
 	if strings.Contains(name, "://") {
 		folder, all := strings.CutSuffix(name, "*")
@@ -46,7 +46,7 @@ func takes(name, borne string) bool {
 	return strings.EqualFold(name, borne)
 }
 
-// CheckName is what is wrong with a name of [Named]'s.
+// CheckName returns why [Named] cannot use a name.
 func CheckName(name string) error {
 	rest := name
 	if scheme, after, ok := strings.Cut(name, "://"); ok {

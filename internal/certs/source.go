@@ -21,12 +21,12 @@ import (
 // File is a file, and the setting that names it, for errors. A Path of "" is no file.
 type File struct{ Setting, Path string }
 
-// Files are what a side of a connection proves itself by, and whom it believes. Each part may be absent; a certificate
-// and its key come together.
+// Files are a certificate with its key and the CA bundle for the other side. Each part may be absent; certificate and
+// key belong together.
 type Files struct {
-	Use       string // what they are for, as metrics and the log have it: clients, admin, workers, nats, etcd
-	Cert, Key File   // of our own, in PEM; Cert with the chain behind it
-	CA        File   // who vouches for the other side, in PEM; of a client without it, the system's authorities
+	Use       string // their purpose, in metrics and the log: clients, admin, workers, nats, etcd
+	Cert, Key File   // our own, in PEM; Cert includes the chain
+	CA        File   // authorities that vouch for the other side, in PEM; a client without it uses the system's
 }
 
 // Given reports whether any file is named.
@@ -35,7 +35,7 @@ func (f *Files) Given() bool { return f.Cert.Path+f.Key.Path+f.CA.Path != "" }
 // maxFileBytes bounds a file, so that a path given by mistake is an error and not a gigabyte in memory.
 const maxFileBytes = 4 << 20
 
-// contents are the files as they were read; empty where there is none.
+// contents are the files' bytes; empty where there is no file.
 type contents struct{ cert, key, ca []byte }
 
 // read reads the files. Its error names the setting.
@@ -86,7 +86,7 @@ type material struct {
 	client *tls.Config      // see Source.Client
 }
 
-// parse makes contents usable. Its error names the setting and what is wrong with the file.
+// parse decodes contents. Its error names the setting and the reason.
 func (f *Files) parse(c *contents, now time.Time) (*material, error) {
 	m := &material{digest: c.digest()}
 	if f.Cert.Path != "" {
@@ -134,7 +134,7 @@ func valid(leaf *x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// bundle reads certificates of authorities, of which at least one must be in force: the old one may stay in the bundle.
+// bundle reads CA certificates, at least one of them in force: an expired one may stay in the bundle.
 func bundle(text []byte, now time.Time) (*x509.CertPool, error) {
 	found := blocks(text, "CERTIFICATE")
 	if len(found) == 0 {
@@ -167,12 +167,12 @@ func blocks(text []byte, kind string) (found [][]byte) {
 	}
 }
 
-// Source is what some files hold, as last read whole. It is safe for concurrent use.
+// Source holds the last good contents of some files. It is safe for concurrent use.
 type Source struct {
 	files Files
 	now   atomic.Pointer[material]
 
-	copies []string // where the pair is kept; the store's, under its lock
+	copies []string // paths of copies of the pair; guarded by the store's lock
 	failed string   // why the files could not be used when they were last read; the store's, under its lock
 }
 
@@ -180,10 +180,10 @@ type Source struct {
 // caller clones it to add to it. Each reload gives another pointer.
 func (s *Source) Client() *tls.Config { return s.now.Load().client }
 
-// Roots are the authorities of the bundle as they are now; nil without one.
+// Roots returns the current authorities of the bundle; nil without one.
 func (s *Source) Roots() *x509.CertPool { return s.now.Load().roots }
 
-// Pair is our certificate as it is now; without one it is empty, which a handshake takes for none.
+// Pair returns our current certificate, or an empty one, which a handshake treats as none.
 func (s *Source) Pair() tls.Certificate {
 	if m := s.now.Load(); m.pair != nil {
 		return *m.pair
@@ -191,9 +191,8 @@ func (s *Source) Pair() tls.Certificate {
 	return tls.Certificate{}
 }
 
-// Server is the configuration of a listener, which takes the certificate of each moment. With a bundle clients must
-// show a certificate that one of its authorities vouches for, and that bears one of names, where there are any; see
-// [Named]. protocols are those of ALPN.
+// Server returns the configuration of a listener, which reads the certificate at each handshake. With a bundle, clients
+// must show a certificate of one of its authorities with one of names, if any; see [Named]. protocols are for ALPN.
 func (s *Source) Server(names []string, protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: protocols,
@@ -203,7 +202,7 @@ func (s *Source) Server(names []string, protocols ...string) *tls.Config {
 			m := s.now.Load()
 			c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, Certificates: []tls.Certificate{*m.pair}}
 			if m.roots != nil {
-				// A resumed session would bring a client in whose authority has left the bundle.
+				// A resumed session would admit a client whose authority has left the bundle.
 				c.ClientCAs, c.ClientAuth, c.SessionTicketsDisabled = m.roots, tls.RequireAndVerifyClientCert, true
 				c.VerifyConnection = func(state tls.ConnectionState) error { return Named(state.PeerCertificates[0], names) }
 			}
@@ -212,9 +211,9 @@ func (s *Source) Server(names []string, protocols ...string) *tls.Config {
 	}
 }
 
-// Itself is the configuration of a connection to a server of this process, whose certificate is this source's: it is
-// believed for being the same one, whatever name it bears.
-func (s *Source) Itself() *tls.Config {
+// ServerConfig returns the configuration of a connection to a server of this process that shows this source's
+// certificate. It accepts exactly that certificate, whatever its names.
+func (s *Source) ServerConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection compares
@@ -227,10 +226,10 @@ func (s *Source) Itself() *tls.Config {
 	}
 }
 
-// Among is the configuration, for both sides, of connections between processes that all show this source's certificate: each
-// believes the other for showing the same one.
-func (s *Source) Among() *tls.Config {
-	c := s.Itself()
+// PeerConfig returns the configuration, for both sides, of connections between processes that share this source's
+// certificate: each accepts exactly that one.
+func (s *Source) PeerConfig() *tls.Config {
+	c := s.ServerConfig()
 	c.ClientAuth = tls.RequireAnyClientCert
 	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { pair := s.Pair(); return &pair, nil }
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { pair := s.Pair(); return &pair, nil }
@@ -264,7 +263,7 @@ func (s *Source) Explain(err error) error {
 	return err
 }
 
-// bearer is what a certificate calls the side that shows it: its first name, else its subject.
+// bearer names the side that shows a certificate: by its first name, else its subject.
 func bearer(c *x509.Certificate) string {
 	switch {
 	case len(c.DNSNames) > 0:
@@ -275,9 +274,9 @@ func bearer(c *x509.Certificate) string {
 	return c.Subject.String()
 }
 
-// refused reports whether the other side refused our certificate, or the want of one, by an alert: handshake_failure,
-// bad_certificate to certificate_unknown, unknown_ca, access_denied, certificate_required. crypto/tls gives an alert that
-// was received no type of its own.
+// refused reports whether the other side rejected our certificate, or its absence, by an alert: handshake_failure,
+// bad_certificate to certificate_unknown, unknown_ca, access_denied, certificate_required. crypto/tls has no type for a
+// received alert.
 func refused(err error) bool {
 	remote, ok := errors.AsType[*net.OpError](err)
 	return ok && remote.Op == "remote error" && slices.ContainsFunc([]tls.AlertError{40, 42, 43, 44, 45, 46, 48, 49, 116}, func(a tls.AlertError) bool {

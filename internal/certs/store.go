@@ -17,7 +17,8 @@ import (
 // Every is how often files are read again by default.
 const Every = 10 * time.Second
 
-// Store holds sources and reads their files again. Its methods may be called concurrently, and on nil, which holds none.
+// Store holds sources and reads their files again. Its methods may be called concurrently, and on nil, which holds
+// none.
 type Store struct {
 	log   *slog.Logger
 	every time.Duration
@@ -35,8 +36,8 @@ func NewStore(every time.Duration, log *slog.Logger) *Store {
 	return &Store{log: log, every: every, reloads: metrics.In(nil).Counter("tls_reloads_total", "", "use", "result")}
 }
 
-// Open reads files and keeps them up to date from there on. The same files are one source. Its error is a [*setting.Error]: of a file that cannot be
-// read, of a pair that does not go together, of a certificate that is not in force.
+// Open reads files and keeps them up to date. Equal files share one source. Its error is a [*setting.Error]: an
+// unreadable file, a key that does not match, a certificate not in force.
 func (s *Store) Open(f Files) (*Source, error) {
 	switch {
 	case f.Cert.Path != "" && f.Key.Path == "":
@@ -68,8 +69,8 @@ func (s *Store) Open(f Files) (*Source, error) {
 	return source, nil
 }
 
-// Keep writes a source's certificate and key, as they are in force, to one file, and again whenever they change. It is for servers that read
-// files at each handshake: the file never holds half a pair.
+// Keep writes a source's certificate and key to one file, and again whenever they change: for servers that read the
+// file at each handshake. Each write replaces the whole file.
 func (s *Store) Keep(source *Source, path string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +81,7 @@ func (s *Store) Keep(source *Source, path string) error {
 	return nil
 }
 
-// replace puts a file in the place of the one before, at once.
+// replace atomically replaces a file.
 func replace(path string, text []byte) error {
 	next := path + ".next"
 	if err := os.WriteFile(next, text, 0o600); err != nil {
@@ -156,7 +157,7 @@ func (s *Store) reload(source *Source, now time.Time) error {
 	return nil
 }
 
-// show has the counter show a source before anything is counted of it. The caller holds mu.
+// show creates the counter's series of a source. The caller holds mu.
 func (s *Store) show(source *Source) {
 	for _, result := range []string{"ok", "failed"} {
 		s.reloads.WithLabelValues(source.files.Use, result)

@@ -328,9 +328,9 @@ func TestExplain(t *testing.T) {
 			assert.ErrorContains(t, err, c.want, c.name)
 		}
 	}
-	_, _, err := handshake(t, keep(t, nil, own).Server(nil), k.Itself())
+	_, _, err := handshake(t, keep(t, nil, own).Server(nil), k.ServerConfig())
 	assert.Error(t, err, "another server passes for this process's own")
-	_, _, err = handshake(t, keep(t, nil, own).Server(nil), keep(t, nil, own).Itself())
+	_, _, err = handshake(t, keep(t, nil, own).Server(nil), keep(t, nil, own).ServerConfig())
 	assert.NoError(t, err)
 }
 

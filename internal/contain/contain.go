@@ -1,5 +1,5 @@
-// Package contain keeps a fault in what handles the messages of others from ending the process: a panic ends the handling of one
-// message, or one run of a loop that is begun again, and shows in the log and in a metric.
+// Package contain recovers panics of message handlers and of loops, which are restarted. Each shows in the log and in a
+// metric.
 package contain
 
 import (
@@ -34,8 +34,8 @@ func Panics() map[string]uint64 {
 	return all
 }
 
-// Do calls f, and reports whether it returned. A panic of f ends there. What f holds it must let go of by defer. Handlers come from a
-// fixed set of names.
+// Do calls f, recovers its panic, and reports whether it returned. f releases what it holds by defer. Handler names are
+// a fixed set.
 func Do(log *slog.Logger, handler string, f func()) (returned bool) {
 	defer func() {
 		if returned {
@@ -60,7 +60,7 @@ func Do(log *slog.Logger, handler string, f func()) (returned bool) {
 // again is how long the next run of a loop waits that has panicked.
 var again = backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Minute}
 
-// Run calls f, which ends with ctx, and again where it panics, ever more slowly. It returns what f returns.
+// Run calls f, which ends with ctx, and restarts it with backoff if it panics. It returns the result of f.
 func Run(ctx context.Context, log *slog.Logger, handler string, f func(context.Context) error) (err error) {
 	for failures := 0; ; failures++ {
 		if Do(log, handler, func() { err = f(ctx) }) {

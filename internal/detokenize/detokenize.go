@@ -1,6 +1,6 @@
-// Package detokenize has the incremental detokenizers of the engines as doubles: what their streams show of an answer's
-// tokens, and where a stop string ends it. The simulated engine shows its answers by them, and tests cut streams where an
-// engine's would be cut. They were compared with the engines' own code, whose results are in testdata.
+// Package detokenize imitates the engines' incremental detokenizers: the text that a stream shows for tokens, and where
+// a stop string ends it. Simulated engines and tests use it. It was compared with the engines' own code; testdata has
+// the results.
 package detokenize
 
 import (
@@ -20,17 +20,17 @@ const (
 	Last
 )
 
-// Detokenizer makes text of an answer's tokens as they come, and finds its stop strings, as an engine does.
+// Detokenizer decodes an answer's tokens as they arrive, and finds its stop strings, as an engine does.
 type Detokenizer interface {
-	// Step takes in the tokens of one step: several with speculative decoding, none where the answer is cut off. end says
-	// whether the answer ends with them: Stopped by the last of them, a stop token.
+	// Step adds the tokens of one step: several with speculative decoding, none where the answer is cut off. end
+	// reports whether the answer ends with them: Stopped by the last of them, a stop token.
 	Step(ids []uint32, end End) Shown
 }
 
-// Shown is what an engine's stream shows of a step.
+// Shown is the output of an engine's stream for one step.
 type Shown struct {
 	Text string
-	IDs  []uint32 // those that come with it
+	IDs  []uint32 // the tokens of Text
 	Held bool     // nothing yet, not even an event
 	Stop string   // the stop string that ends the answer, empty for none
 }
@@ -72,7 +72,7 @@ func New(engine string, coder Coder, prompt []uint32, stops Stops) Detokenizer {
 	return d
 }
 
-// vllmBefore is as many of the prompt's tokens as matter to text behind them where they end with a whole character.
+// vllmBefore is how many of the prompt's tokens affect the text after them if they end with a whole character.
 const vllmBefore = 16
 
 // vllmText is vLLM 0.32's FastIncrementalDetokenizer (vllm/v1/engine/detokenizer.py).
@@ -158,9 +158,9 @@ func (d *vllmText) Step(ids []uint32, end End) Shown {
 // sglangBefore is INIT_INCREMENTAL_DETOKENIZATION_OFFSET.
 const sglangBefore = 5
 
-// sglangText is what the scheduler and the detokenizer of SGLang 0.5.23 make of a streamed answer (srt/managers:
-// schedule_batch.py, scheduler_components/output_streamer.py, detokenizer_manager.py). Its tokens count from the first one,
-// whatever MinTokens is. Recordings: stop_…_stream and half_utf8_stream of shared/vectors/sglang-0.5.23.
+// sglangText imitates the scheduler and the detokenizer of SGLang 0.5.23 for a streamed answer (srt/managers:
+// schedule_batch.py, scheduler_components/output_streamer.py, detokenizer_manager.py). Its tokens count from the first
+// one, whatever MinTokens is. Recordings: stop_…_stream and half_utf8_stream of shared/vectors/sglang-0.5.23.
 type sglangText struct {
 	coder Coder
 	Stops
@@ -233,7 +233,7 @@ func (d *sglangText) window(accepted int) int {
 	return min(d.longest+1+max(accepted-1, 0), len(d.out))
 }
 
-// locate is _locate_str_stop_finished_len: the tokens behind the one that completes the stop string are dropped.
+// locate is _locate_str_stop_finished_len: tokens after the one that completes the stop string are dropped.
 func (d *sglangText) locate(stop string, accepted int) {
 	begin := len(d.out) - d.window(accepted)
 	for n := max(1, len(d.out)-begin-accepted+1); n < len(d.out)-begin; n++ {
@@ -275,8 +275,8 @@ func isCJK(r rune) bool {
 		r >= 0x2B740 && r <= 0x2B81F || r >= 0x2B820 && r <= 0x2CEAF || r >= 0xF900 && r <= 0xFAFF || r >= 0x2F800 && r <= 0x2FA1F
 }
 
-// lossy is the text of bytes with one U+FFFD for every longest part that begins a character and does not end it, as Rust's
-// from_utf8_lossy and Python's errors="replace" have it.
+// lossy is the text of bytes with one U+FFFD for every longest part that begins a character and does not end it, as
+// Rust's from_utf8_lossy and Python's errors="replace" have it.
 func lossy(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)

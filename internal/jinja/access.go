@@ -164,7 +164,7 @@ func (s *state) slice(v Value, parts [3]Value) Value {
 		case (p.kind == whole || p.kind == boolean) && !p.isBig():
 			return p.int()
 		}
-		s.fail("a slice's bounds must be whole numbers")
+		s.fail("a slice's bounds must be integers")
 		return 0
 	}
 	step := bound(2, 1)

@@ -2,9 +2,9 @@ package jinja
 
 import "slices"
 
-// LoopsOverContent reports whether the template loops over the content of a message, and so wants contents as lists
-// of parts. It looks where vLLM's detection does (vllm/renderers/hf.py): at loops over the content of a variable of a
-// loop over messages, or over a variable that was given messages, with filters, tests and slices left aside.
+// LoopsOverContent reports whether the template loops over the content of a message, and so wants contents as lists of
+// parts. Like vLLM's detection (vllm/renderers/hf.py) it looks at loops over the content of a variable of a loop over
+// messages, or over a variable that was given messages, ignoring filters, tests and slices.
 func (t *Template) LoopsOverContent() bool {
 	lists := []string{"messages"}
 	for i := 0; i < len(lists); i++ {
@@ -25,8 +25,8 @@ func (t *Template) LoopsOverContent() bool {
 	return t.loopsOver(items)
 }
 
-// LoopsOverContentOf is LoopsOverContent for the variables of these names, whatever they hold, as SGLang's detection
-// has it (sglang/srt/parser/jinja_template_utils.py).
+// LoopsOverContentOf is LoopsOverContent for variables of these names, whatever they hold, as in SGLang's detection
+// (sglang/srt/parser/jinja_template_utils.py).
 func (t *Template) LoopsOverContentOf(names ...string) bool { return t.loopsOver(names) }
 
 func (t *Template) loopsOver(names []string) bool {
@@ -40,8 +40,7 @@ func (t *Template) loopsOver(names []string) bool {
 	return false
 }
 
-// refers reports whether an expression is the variable, or its element of the key, or a filter, test or slice of
-// that.
+// refers reports whether an expression is the variable, or its element of the key, or a filter, test or slice of that.
 func refers(e expr, name, key string) bool {
 	switch e := e.(type) {
 	case *filterNode:

@@ -87,7 +87,7 @@ func (e *concatExpr) eval(s *state) Value {
 	return String(own(b))
 }
 
-// joinHoles goes on after a text and a hole, at a part.
+// joinHoles continues after a text and a hole, at a part.
 func (e *concatExpr) joinHoles(s *state, before string, v Value, at int) Value {
 	all := []Value{String(before), v}
 	for _, p := range e.parts[at:] {
@@ -135,7 +135,7 @@ func (s *state) repeat(v Value, n int64) Value {
 	return Value{kind: sequence, num: v.num, ref: &all}
 }
 
-// arithmetic is that of numbers. What needs more than 64 bits fails.
+// arithmetic computes with numbers. Results beyond 64 bits fail.
 func (s *state) arithmetic(op string, a, b Value) Value {
 	if !a.isNumber() || !b.isNumber() || a.isBig() || b.isBig() {
 		s.fail("%s %s %s is not possible here", a.kindName(), op, b.kindName())
@@ -148,7 +148,7 @@ func (s *state) arithmetic(op string, a, b Value) Value {
 		s.fail("division by zero")
 	}
 	const most = 1 << 62
-	fits := func(f float64) { // of what may be too large
+	fits := func(f float64) { // for results that may be too large
 		if math.Abs(f) > most {
 			s.fail("a number is too large")
 		}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Every filter, method, test and operator pays for the text or the list that it reads: in a loop each ends with the budget,
-// or is named here as one whose work does not grow with the value.
+// Every filter, method, test and operator pays for the text or the list that it reads: in a loop each ends with the
+// budget, or is named here as one whose work does not grow with the value.
 func TestEveryOperationPays(t *testing.T) {
 	const size = 1 << 20
 	list := make([]Value, 50_000)

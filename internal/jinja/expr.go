@@ -289,7 +289,7 @@ func (p *parser) call(of expr, line int) *callNode {
 			}
 		}
 		if p.is("*") || p.is("**") {
-			p.fail("unpacked arguments are not known here")
+			p.fail("unpacked arguments are not supported")
 		}
 		if p.peek().kind == tokenName && p.tokens[p.pos+1].kind == tokenOperator && p.tokens[p.pos+1].text == "=" {
 			name := p.name()
@@ -298,7 +298,7 @@ func (p *parser) call(of expr, line int) *callNode {
 			continue
 		}
 		if len(c.names) > 0 {
-			p.fail("an argument without a name stands after one with a name")
+			p.fail("positional argument after keyword argument")
 		}
 		c.args = append(c.args, p.expression())
 	}
@@ -331,7 +331,7 @@ func (p *parser) filter(f *filterNode) {
 	}
 	var ok bool
 	if f.apply, ok = filters[name]; !ok {
-		p.fail("the filter %q is not known here", name)
+		p.fail("the filter %q is not supported", name)
 	}
 	f.trims = name == "trim"
 	if p.is("(") {
@@ -346,7 +346,7 @@ func (p *parser) test(e expr, line int) expr {
 	n := &testExpr{of: e, line: line}
 	var ok bool
 	if n.apply, ok = tests[name]; !ok {
-		p.fail("the test %q is not known here", name)
+		p.fail("the test %q is not supported", name)
 	}
 	t := p.peek()
 	switch {

@@ -85,7 +85,7 @@ func (s *state) size(v Value) int {
 
 var escaped = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;").Replace
 
-// cloned is a list of its own of what a loop over the value yields.
+// cloned returns a new list of the items of a value.
 func (s *state) cloned(v Value) []Value {
 	items := s.iterate(v)
 	s.pay(48 * len(items))
@@ -160,11 +160,11 @@ func mapped(s *state, v Value, a *args) Value {
 		return List(items)
 	}
 	if len(a.pos) == 0 || a.pos[0].kind != text {
-		s.fail("map wants an attribute or a filter's name")
+		s.fail("map needs an attribute or a filter's name")
 	}
 	f, ok := filters[a.pos[0].str]
 	if !ok {
-		s.fail("the filter %q is not known here", a.pos[0].str)
+		s.fail("the filter %q is not supported", a.pos[0].str)
 	}
 	for i := range items {
 		s.step()
@@ -192,7 +192,7 @@ func selected(keep, byAttr bool) method {
 		if len(rest) > 0 {
 			f, ok := tests[rest[0].str]
 			if !ok || rest[0].kind != text {
-				s.fail("the test %q is not known here", s.str(rest[0]))
+				s.fail("the test %q is not supported", s.str(rest[0]))
 			}
 			test = func(v Value) bool { return f(s, v, rest[1:]) }
 		}
@@ -224,7 +224,7 @@ func reversed(s *state, v Value, _ *args) Value {
 	return List(items)
 }
 
-// sortKey is what an element is compared by: small letters, unless case counts.
+// sortKey returns the key by which an element is compared: lower-case, unless case counts.
 func (s *state) sortKey(v Value, exact bool) Value {
 	if v.kind == text && !exact {
 		s.pay(8 * len(v.str))

@@ -71,7 +71,8 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// A message cannot make a template work without end, or take memory without end. TestEveryOperationPays has each operation.
+// A message cannot make a template work without end, or take memory without end. TestEveryOperationPays has each
+// operation.
 func TestBudget(t *testing.T) {
 	long := String(strings.Repeat("x ", 1<<19))
 	many := make([]Value, 20_000)

@@ -1,10 +1,10 @@
-// Package jinja renders the chat templates of language models: Jinja as Hugging Face's transformers sets it up
-// (trim_blocks, lstrip_blocks, a sandbox without mutation, loop controls, raise_exception, tojson that keeps the order
-// and escapes nothing but what JSON demands), with Python's values and their text. What it does not know it refuses
-// when the template is parsed, as far as that can be seen there, rather than rendering something else.
+// Package jinja renders the chat templates of language models: Jinja as Hugging Face's transformers configures it
+// (trim_blocks, lstrip_blocks, an immutable sandbox, loop controls, raise_exception, tojson that keeps the order and
+// escapes only what JSON demands), with Python's values and their text. Unsupported syntax is an error, of the parser
+// where possible.
 //
-// A template is the operator's, the values in it are clients'. A render therefore has a budget of work, counted in
-// evaluated expressions and copied bytes, and ends with [ErrBudget] when that is spent. It reads no clock.
+// A template is the operator's, its values are clients'. So a render has a budget of evaluated expressions and copied
+// bytes, and fails with [ErrBudget] beyond it. It reads no clock.
 package jinja
 
 import (
@@ -15,7 +15,7 @@ import (
 // ErrBudget ends a render that evaluates or copies more than its budget allows.
 var ErrBudget = errors.New("jinja: the render takes too much work")
 
-// Error is a template that cannot be parsed or rendered, with the line of its source.
+// Error is a failure to parse or render a template, with the line of its source.
 type Error struct {
 	Line    int
 	Problem string
@@ -56,8 +56,8 @@ func Parse(source string) (t *Template, err error) {
 	return t, nil
 }
 
-// Bounds of a render: about 0.2 s of evaluation, and of copying; and the bytes of its text, which are more than the largest body has
-// by default. Text is copied again as it grows, and memory that is touched for the first time may cost more than the copying.
+// Bounds of a render: about 0.2 s of evaluation, and of copying; and the bytes of its text, more than the default
+// largest body. Text is copied again as it grows.
 const (
 	maxSteps = 4 << 20
 	maxBytes = 256 << 20
@@ -65,8 +65,8 @@ const (
 )
 
 // Render appends the text that the template makes of the variables to dst. The error is an [*Error], [ErrBudget], or
-// [ErrMemory]: m, unless it is nil, counts the memory of the text. The variables are not changed; they may hold strings that
-// share memory with a body, which the result does not.
+// [ErrMemory]: m, unless it is nil, counts the memory of the text. The variables are not changed; they may hold strings
+// that share memory with a body, which the result does not.
 func (t *Template) Render(dst []byte, vars map[string]Value, m Memory) (out []byte, err error) {
 	s := t.begin(dst, vars)
 	s.memory = m
@@ -86,7 +86,7 @@ func (t *Template) begin(dst []byte, vars map[string]Value) *state {
 
 // state is one render.
 type state struct {
-	outline *Outline // where holes are written; nil while all is known
+	outline *Outline // where holes are written; nil without holes
 	vars    map[string]Value
 	out     []byte
 	frame   *frame
@@ -140,7 +140,7 @@ func (s *state) fail(format string, args ...any) {
 	panic(&Error{Line: s.line, Problem: fmt.Sprintf(format, args...)})
 }
 
-// recovered is the error that a panic of this package stands for. Others go on.
+// recovered returns the error of a panic of this package. Other panics continue.
 func recovered(p any) error {
 	switch p := p.(type) {
 	case nil:

@@ -37,7 +37,8 @@ func parsed(t testing.TB, source string) *Template {
 	return tmpl
 }
 
-// goldenCase is what Python's jinja2 makes of a template, set up as transformers sets it up; testdata/golden.py makes the file.
+// goldenCase is what Python's jinja2 makes of a template, set up as transformers sets it up; testdata/golden.py makes
+// the file.
 type goldenCase struct {
 	Template    string
 	Vars        json.RawMessage
@@ -57,8 +58,8 @@ func golden(t testing.TB) (all []goldenCase) {
 	return all
 }
 
-// What Python's jinja2 renders: the same text, and an error where it has one. Qwen's own template over shared conversations is
-// TestQwenConversations' of models.
+// What Python's jinja2 renders: the same text, and an error where it has one. Qwen's own template over shared
+// conversations is TestQwenConversations' of models.
 func TestGolden(t *testing.T) {
 	for _, c := range golden(t) {
 		var out []byte

@@ -13,27 +13,28 @@ import (
 	"unsafe"
 )
 
-// ErrJSON is what FromJSON returns for what is no JSON.
+// ErrJSON is FromJSON's error for invalid JSON.
 var ErrJSON = errors.New("jinja: not JSON")
 
-// ErrMemory is what FromJSON and Render return where their [Memory] gives no more.
+// ErrMemory is the error of FromJSON and Render if their [Memory] is exhausted.
 var ErrMemory = errors.New("jinja: the values take too much memory")
 
-// Memory counts the memory of values and of what is rendered of them.
+// Memory counts the memory of values and of rendered text.
 type Memory interface {
 	// Take counts n more bytes, and reports whether they may be taken. A refusal counts nothing.
 	Take(n int) bool
 }
 
-// indexBytes is what a key in a dict's index takes, and boxBytes what a list, a dict or a number takes in addition to what is in it.
+// indexBytes is the memory of a key in a dict's index, and boxBytes that of a list, a dict or a number without its
+// content.
 const indexBytes, boxBytes = 128, 48
 
 // maxNesting bounds the nesting of values.
 const maxNesting = 512
 
-// FromJSON reads a value as Python's json.loads does: whole numbers stay whole however long, an object keeps the
-// order of its keys and the last value of each. Texts without escapes share memory with data, which must not change
-// while the value is in use. What the value takes beyond data is counted by m, unless that is nil.
+// FromJSON parses a value as Python's json.loads does: integers of any length are exact, an object keeps the order of
+// its keys and the last value of each. Texts without escapes share memory with data, which must not change while the
+// value is in use. m, unless nil, counts the memory beyond data.
 func FromJSON(data []byte, m Memory) (Value, error) {
 	r := &reader{data: data, memory: m}
 	v := r.value(0)
@@ -55,7 +56,7 @@ type reader struct {
 	memory Memory
 }
 
-// room returns s with room for one more, and reports whether there was memory for it. It doubles what it grows.
+// room returns s with room for one more, and reports whether there was memory for it. It doubles the capacity.
 func room[T any](r *reader, s []T) ([]T, bool) {
 	if len(s) < cap(s) {
 		return s, true
@@ -67,7 +68,7 @@ func room[T any](r *reader, s []T) ([]T, bool) {
 	return append(make([]T, 0, n), s...), true
 }
 
-// pay reports whether there is memory for n bytes. Without it the reading ends.
+// pay reports whether there is memory for n bytes. Without it the parsing fails.
 func (r *reader) pay(n int) bool {
 	if r.memory == nil || r.memory.Take(n) {
 		return true
@@ -94,7 +95,7 @@ func (r *reader) fail() Value {
 	return Value{}
 }
 
-// take skips white space and takes the byte if it comes next.
+// take skips white space and consumes the byte if it is next.
 func (r *reader) take(c byte) bool {
 	r.space()
 	if r.pos < len(r.data) && r.data[r.pos] == c {
@@ -254,7 +255,7 @@ func (r *reader) str() string {
 	}
 }
 
-// unescape appends what the escape at the beginning of s stands for, and returns its length, 0 where it is none.
+// unescape appends the character of the escape at the beginning of s, and returns its length, 0 for an invalid one.
 func unescape(b, s []byte) ([]byte, int) {
 	const plain, means = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 	if i := strings.IndexByte(plain, s[1]); i >= 0 {
@@ -284,7 +285,7 @@ func unescape(b, s []byte) ([]byte, int) {
 	return utf8.AppendRune(b, r), 12
 }
 
-// stringEnd is the place of the first quote or backslash, −1 where there is none. It looks at eight bytes at a time: a
+// stringEnd returns the index of the first quote or backslash, −1 without one. It examines eight bytes at a time: a
 // zero byte in w^pattern is found by the borrow of a subtraction.
 func stringEnd(s []byte) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080

@@ -47,7 +47,7 @@ type lexer struct {
 	pos    int
 	line   int
 	tokens []token
-	// starting: what stands at pos begins a line.
+	// starting: pos is at the beginning of a line.
 	starting bool
 }
 
@@ -134,7 +134,7 @@ func (l *lexer) data() {
 	}
 }
 
-// after takes what follows a tag's end and goes with it.
+// after consumes the whitespace that a tag's end trims.
 func (l *lexer) after(sign byte, trims bool) {
 	switch {
 	case sign == '-':
@@ -200,7 +200,7 @@ func (l *lexer) raw() bool {
 	}
 }
 
-// tag returns the words of the block's tag that goes on at byte at, the length to its end and the sign there.
+// tag returns the words of the block tag that continues at byte at, the length to its end and the sign there.
 func (l *lexer) tag(at int) (inner string, n int, sign byte) {
 	n = strings.Index(l.source[at:], "%}")
 	if n < 0 {
@@ -303,7 +303,7 @@ func (l *lexer) str(rest string) {
 	l.fail("a string does not end")
 }
 
-// escape writes what the escape means that goes on with s, and returns how many bytes of s it takes.
+// escape writes the character of the escape that continues with s, and returns how many bytes of s it has.
 func (l *lexer) escape(b *strings.Builder, s string) int {
 	digits := 0
 	switch s[0] {
@@ -337,7 +337,7 @@ func (l *lexer) escape(b *strings.Builder, s string) int {
 		digits = 4
 	case 'U':
 		digits = 8
-	default: // Python keeps the backslash of an escape that it does not know
+	default: // Python keeps the backslash of an unknown escape
 		b.WriteByte('\\')
 		b.WriteByte(s[0])
 	}

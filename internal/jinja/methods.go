@@ -35,14 +35,14 @@ func (s *state) textArg(a *args, i int, name, otherwise string) string {
 	return v.str
 }
 
-// intArg is the i-th argument, which must be a whole number; otherwise where it is absent or None.
+// intArg returns the i-th argument, which must be an integer, or otherwise if it is absent or None.
 func (s *state) intArg(a *args, i int, name string, otherwise int) int {
 	v, ok := a.get(i, name)
 	if !ok || v.kind == none {
 		return otherwise
 	}
 	if v.kind != whole && v.kind != boolean || v.isBig() {
-		s.fail("%s must be a whole number", name)
+		s.fail("%s must be an integer", name)
 	}
 	return int(v.int())
 }
@@ -66,7 +66,7 @@ func onText(f func(string) string) method {
 	}
 }
 
-// isText makes a method of a test of each character, of which some must be wanted and all allowed.
+// isText makes a method that tests each character: some must be wanted and all allowed.
 func isText(wanted, allowed func(rune) bool) method {
 	return func(s *state, v Value, _ *args) Value {
 		some := false
@@ -131,7 +131,7 @@ func fix(f func(t, part string) bool) method {
 func found(f func(t, part string) int, must bool) method {
 	return func(s *state, v Value, a *args) Value {
 		if len(a.pos) != 1 || a.pos[0].kind != text {
-			s.fail("find with bounds is not known here")
+			s.fail("find with bounds is not supported")
 		}
 		s.pay(len(v.str) + len(a.pos[0].str))
 		at := f(v.str, a.pos[0].str)

@@ -6,7 +6,7 @@ type (
 	expr interface{ eval(s *state) Value }
 )
 
-// jump is how a statement ends: jumpNone goes on.
+// jump is how a statement ends: jumpNone continues.
 type jump uint8
 
 const (
@@ -32,7 +32,7 @@ func (n *dataNode) run(s *state) jump {
 	return jumpNone
 }
 
-// outputNode writes a value: the parts of a sum of texts, one by one, without making the sum.
+// outputNode writes a value: the parts of a concatenation, one by one, without joining them.
 type outputNode struct {
 	parts []expr
 	line  int
@@ -156,7 +156,7 @@ func (n *forNode) run(s *state) jump {
 	return jumpNone
 }
 
-// bind begins a pass of the loop: what the last one set is gone.
+// bind begins an iteration of the loop: variables of the last one are cleared.
 func (n *forNode) bind(s *state, slots []Value, item Value) {
 	for _, slot := range n.scope.all {
 		slots[slot] = Value{}

@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// Outline is what a template writes for all values that differ in nothing but some texts: its own text, with holes where
-// those are written. It holds for texts that are not empty, contain, begin and end with nothing that the template asked
-// for, and have no white space around them if it trims them. It is immutable and safe for concurrent use.
+// Outline is a template's output with holes for some texts, valid for every value of those texts that is not empty,
+// contains and begins and ends with nothing that the template tested, and has no surrounding white space if the
+// template trims it. It is immutable and safe for concurrent use.
 type Outline struct {
 	pieces []piece
 	absent []absence
@@ -27,17 +27,17 @@ type absence struct {
 	part string
 }
 
-// Hole returns the value of a text that is not known when a template's [Outline] is made.
+// Hole returns a placeholder for a text that is unknown when a template's [Outline] is made.
 func Hole(i int) Value { return Value{kind: hole, ref: []piece{{hole: i}}} }
 
-// IsHole reports whether the value is a text that is not known.
+// IsHole reports whether the value is a placeholder.
 func (v Value) IsHole() bool { return v.kind == hole }
 
-// errHole ends the making of an outline for which a text would have to be known.
+// errHole reports a template whose output depends on a text in another way than writing it.
 var errHole = errors.New("jinja: the template looks into a text")
 
-// Outline renders the template for variables that hold so many holes, numbered from 0. The error is that of a render, or
-// says that the template looks into one of the texts or leaves one out.
+// Outline renders the template for variables with so many holes, numbered from 0. It fails as a render does, or if the
+// template examines one of the texts or omits one.
 func (t *Template) Outline(vars map[string]Value, holes int) (o *Outline, err error) {
 	s := t.begin(nil, vars)
 	s.outline = new(Outline)
@@ -55,15 +55,15 @@ func (t *Template) Outline(vars map[string]Value, holes int) (o *Outline, err er
 		}
 	}
 	for _, is := range written {
-		if !is { // nothing would be known of its text
+		if !is { // its text would be unknown
 			return nil, errHole
 		}
 	}
 	return s.outline, nil
 }
 
-// Append appends what the template writes for the texts that fill appends for holes. ok is false, and dst as it was,
-// where the outline does not hold for one of them.
+// Append appends the template's output with the texts that fill appends for holes. ok is false, and dst unchanged, if
+// the outline is invalid for one of them.
 func (o *Outline) Append(dst []byte, fill func(dst []byte, hole int) []byte) (out []byte, ok bool) {
 	out = dst
 	for i := range o.pieces {
@@ -97,7 +97,7 @@ func trims(text, _ string) bool { return !dark(text[0]) || !dark(text[len(text)-
 
 func dark(b byte) bool { return b > ' ' && b < 0x7f }
 
-// known ends the making of an outline if one of the values is a hole.
+// known fails the outline if one of the values is a hole.
 func known(values ...Value) {
 	for i := range values {
 		if values[i].kind == hole {
@@ -135,7 +135,7 @@ func (s *state) trimmed(v Value) Value {
 	return v
 }
 
-// holeMethod calls a method of a hole: what a text without white space around it keeps or lacks.
+// holeMethod calls a method of a hole that does not change a text without surrounding white space.
 func (s *state) holeMethod(v Value, name string, a *args) Value {
 	switch {
 	case name == "strip" && len(a.pos)+len(a.named) == 0:
@@ -148,7 +148,7 @@ func (s *state) holeMethod(v Value, name string, a *args) Value {
 	panic(errHole)
 }
 
-// joinedHoles is the sum of texts of which some are holes.
+// joinedHoles concatenates texts, some of them holes.
 func joinedHoles(values []Value) Value {
 	var all []piece
 	for _, v := range values {

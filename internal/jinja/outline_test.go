@@ -71,8 +71,8 @@ func TestOutlinesEqualRenders(t *testing.T) {
 	assert.GreaterOrEqual(t, n, 10*len(texts), "outlines that were filled")
 }
 
-// TestOutlinesRefuse has a template look into a text in every way: it has no outline, or one that holds where it did not
-// find what it looked for.
+// TestOutlinesRefuse has a template look into a text in every way: it has no outline, or one that holds where it did
+// not find what it looked for.
 func TestOutlinesRefuse(t *testing.T) {
 	const chat = `{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"n":3,"t":"a"}`
 	for _, of := range []string{

@@ -73,7 +73,7 @@ func (p *parser) endBlock() {
 	}
 }
 
-// enter bounds the nesting of what recursion reads.
+// enter bounds the depth of recursion.
 func (p *parser) enter() {
 	if p.depth++; p.depth > maxDepth {
 		p.fail("nested too deeply")
@@ -150,7 +150,7 @@ func (p *parser) statement() node {
 	case "call":
 		return p.callBlock(line)
 	default:
-		p.fail("the tag %q is not known here", word)
+		p.fail("the tag %q is not supported", word)
 		return nil
 	}
 }
@@ -206,7 +206,7 @@ func (p *parser) forStatement(line int) node {
 		n.filter = p.expression()
 	}
 	if p.is("recursive") {
-		p.fail("recursive loops are not known here")
+		p.fail("recursive loops are not supported")
 	}
 	p.endBlock()
 	n.body = p.statements("endfor", "else")
@@ -257,7 +257,7 @@ func (p *parser) setStatement(line int) node {
 	return n
 }
 
-// filterChain reads filters up to the tag's end; the first may stand without a bar where there is no value.
+// filterChain parses filters up to the tag's end; the first may have no bar if there is no value.
 func (p *parser) filterChain(chain []*filterNode) []*filterNode {
 	for p.peek().kind == tokenName || p.skip("|") {
 		f := &filterNode{line: p.peek().line}
@@ -308,7 +308,7 @@ func (p *parser) endFunction(m *macroNode) {
 func (p *parser) callBlock(line int) node {
 	m := &macroNode{name: "caller", line: line}
 	c := &callBlockNode{macro: m, line: line}
-	// The parameters stand before the call, in parentheses of their own.
+	// The parameters precede the call, in their own parentheses.
 	outer, loops := p.scope, p.loops
 	m.outer, m.loops = outer, loops
 	m.scope = newScope(outer, nil)

@@ -162,7 +162,7 @@ func appendRepr(dst []byte, t string) []byte {
 	return append(dst, quote)
 }
 
-// iterate lists what a loop over the value yields.
+// iterate returns the items of a loop over the value.
 func (s *state) iterate(v Value) []Value {
 	switch v.kind {
 	case sequence:
@@ -226,7 +226,7 @@ func (s *state) format(t string, v Value) Value {
 		case t[i] == 'f' && value.isNumber() && !value.isBig():
 			b = strconv.AppendFloat(b, value.number(), 'f', 6, 64)
 		default:
-			s.fail("the format %%%c is not known here", t[i])
+			s.fail("the format %%%c is not supported", t[i])
 		}
 		s.pay(2 * (len(b) - from))
 	}

@@ -10,7 +10,7 @@ type scope struct {
 	slots    int   // of a function: how many its frame has
 }
 
-// newScope opens a scope inside parent; without a function it is one.
+// newScope opens a scope inside parent; a nil function makes it a function's scope.
 func newScope(parent, function *scope) *scope {
 	s := &scope{parent: parent, function: function, vars: map[string]int{}}
 	if function == nil {

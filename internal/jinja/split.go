@@ -60,7 +60,7 @@ func rsplit(s *state, v Value, a *args) Value {
 	most := s.intArg(a, 1, "maxsplit", -1)
 	sep := s.textArg(a, 0, "sep", "")
 	if sep == "" {
-		s.fail("rsplit without a separator is not known here")
+		s.fail("rsplit without a separator is not supported")
 	}
 	s.pay(len(v.str) + len(sep))
 	list := s.texts(func(yield func(string) bool) {
@@ -118,7 +118,7 @@ func partition(s *state, v Value, a *args) Value {
 	return tuple(String(before), String(sep), String(after))
 }
 
-// join joins the texts of what a list holds; strict takes texts only, as Python does.
+// join joins a list's texts; strict accepts only texts, as Python does.
 func (s *state) join(list Value, sep string, strict bool) Value {
 	var b []byte
 	for i, item := range s.iterate(list) {

@@ -1,6 +1,6 @@
 package jinja
 
-// tests are what may stand after is.
+// tests are the tests after is.
 var tests map[string]func(s *state, v Value, args []Value) bool
 
 func init() {
@@ -18,7 +18,7 @@ func init() {
 	compared := func(op string) test {
 		return func(s *state, v Value, args []Value) bool {
 			if len(args) != 1 {
-				s.fail("a test wants one value to compare with")
+				s.fail("a test needs one value to compare with")
 			}
 			return s.compare(op, v, args[0])
 		}
@@ -62,7 +62,7 @@ func init() {
 		},
 		"divisibleby": func(s *state, v Value, args []Value) bool {
 			if len(args) != 1 {
-				s.fail("divisibleby wants a number")
+				s.fail("divisibleby needs a number")
 			}
 			return modulo(s, v, args[0]) == 0
 		},

@@ -141,7 +141,7 @@ func (e *encoder) end(n, depth int, closing byte) {
 	e.out = append(e.out, closing)
 }
 
-// str appends a text as a JSON string: what JSON demands is escaped, and beyond ASCII nothing unless ascii is set.
+// str appends a text as a JSON string, escaping what JSON demands, and everything beyond ASCII if ascii is set.
 func (e *encoder) str(dst []byte, t string) []byte {
 	const hex = "0123456789abcdef"
 	u := func(dst []byte, c rune) []byte {

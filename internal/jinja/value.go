@@ -20,7 +20,7 @@ const (
 	mapping
 	object // a namespace, a loop
 	callable
-	hole // a text that is not known yet
+	hole // a placeholder for a text
 )
 
 // Value is one of Python's values as a template sees it. The zero Value is undefined.
@@ -43,16 +43,16 @@ func Bool(b bool) Value {
 	return v
 }
 
-// Int is a whole number.
+// Int returns an integer.
 func Int(i int64) Value { return Value{kind: whole, num: uint64(i)} }
 
-// Float is a number that is not whole.
+// Float returns a floating-point number.
 func Float(f float64) Value { return Value{kind: float, num: math.Float64bits(f)} }
 
 // String is a text, which must be UTF-8.
 func String(s string) Value { return Value{kind: text, str: s} }
 
-// List is a list. It keeps items, which must not change.
+// List returns a list. It keeps items, which must not change.
 func List(items []Value) Value { return Value{kind: sequence, ref: &items} }
 
 func tuple(items ...Value) Value { return Value{kind: sequence, num: 1, ref: &items} }
@@ -71,7 +71,7 @@ func Func(f func(args []Value) (Value, error)) Value {
 	})}
 }
 
-// function is what a call calls.
+// function is a callable.
 type function func(s *state, a *args) Value
 
 // args are a call's arguments.
@@ -167,7 +167,7 @@ func (v Value) truth() bool {
 	return true
 }
 
-// Dict is Python's dict: it keeps the order in which keys came.
+// Dict is Python's dict: it keeps the order of insertion.
 type Dict struct {
 	entries []entry
 	index   map[string]int // of the text keys, once there are many
@@ -195,7 +195,7 @@ func (d *Dict) Get(key string) (Value, bool) {
 // At is the i-th key and value.
 func (d *Dict) At(i int) (key string, value Value) { return d.entries[i].key.str, d.entries[i].value }
 
-// Set gives a text key a value. A key that is there keeps its place.
+// Set sets a text key's value. An existing key keeps its position.
 func (d *Dict) Set(key string, v Value) {
 	if i := d.find(key); i >= 0 {
 		d.entries[i].value = v

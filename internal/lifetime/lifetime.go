@@ -1,5 +1,5 @@
-// Package lifetime has a context whose holder embeds it: beginning one, ending it and having something done at its end
-// allocate nothing. A request has three of them, two within the other, and most end without having been waited for.
+// Package lifetime has a context that its holder embeds: beginning, ending and hooks on its end allocate nothing. A
+// request has three, one within the other.
 package lifetime
 
 import (
@@ -9,20 +9,20 @@ import (
 )
 
 // Context is a [context.Context] that its holder begins and closes, and may begin again. Its Err and its cause
-// ([context.Cause]) are one: what it was ended with. Before Begin it must not be used. It is safe for concurrent use, but
-// for Begin, Limit and Close, which belong to its holder.
+// ([context.Cause]) are the same. It must not be used before Begin. It is safe for concurrent use, except Begin, Limit
+// and Close, which belong to its holder.
 type Context struct {
 	parent context.Context
 	link   Hook // in the parent's list
 
 	mu       sync.Mutex
 	cause    error         // of the end, nil before it
-	done     chan struct{} // nil until it is asked for
-	hooks    *Hook         // what follows the end
+	done     chan struct{} // nil until Done is called
+	hooks    *Hook         // to run at the end
 	deadline time.Time
 	timer    *time.Timer // of Limit; kept for the next one
 	limited  bool        // the timer was set
-	late     error       // what it ends c with
+	late     error       // its cause
 }
 
 // Begin begins c, which ends with parent at the latest.
@@ -97,7 +97,7 @@ func (c *Context) Done() <-chan struct{} {
 	return c.done
 }
 
-// Err is what c was ended with, nil before.
+// Err returns the cause of c's end, nil before.
 func (c *Context) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +115,7 @@ func (c *Context) Deadline() (time.Time, bool) {
 	return own, !own.IsZero()
 }
 
-// Value is the parent's, but for what package context keeps of its own contexts: c has an end of its own.
+// Value returns the parent's value, except for package context's own keys: c has its own end.
 func (c *Context) Value(key any) any {
 	if key == ownKey {
 		return nil
@@ -123,14 +123,14 @@ func (c *Context) Value(key any) any {
 	return c.parent.Value(key)
 }
 
-// ownKey is the key by which [context.Cause] asks a context for one of its own package.
+// ownKey is the key by which [context.Cause] finds a context of its own package.
 var ownKey = func() any {
 	a := &asked{Context: context.Background()}
 	_ = context.Cause(a)
 	return a.key
 }()
 
-// asked notes for which key it is asked.
+// asked records the requested key.
 type asked struct {
 	context.Context
 	key any
@@ -141,8 +141,8 @@ func (a *asked) Value(key any) any {
 	return nil
 }
 
-// AfterFunc has f run on a goroutine of its own when c has ended; stop takes that back and reports whether it did. It is
-// how [context.AfterFunc] and contexts derived from c hear of its end.
+// AfterFunc runs f on a goroutine of its own when c has ended; stop cancels that and reports whether it did.
+// [context.AfterFunc] and contexts derived from c use it.
 func (c *Context) AfterFunc(f func()) (stop func() bool) {
 	h := new(Hook)
 	After(c, h, funcEnder(f))
@@ -166,8 +166,8 @@ type Hook struct {
 	stop       func() bool // where of is nil; nil where the context has no end
 }
 
-// After has does.Ended run on a goroutine of its own when ctx has ended, with the hook h, which must be in no other use
-// until Stop has reported true.
+// After runs does.Ended on a goroutine of its own when ctx has ended. The hook h must be in no other use until Stop has
+// reported true.
 func After(ctx context.Context, h *Hook, does Ender) { after(ctx, h, does, nil) }
 
 func after(ctx context.Context, h *Hook, does Ender, child *Context) {
@@ -199,7 +199,7 @@ func after(ctx context.Context, h *Hook, does Ender, child *Context) {
 	of.mu.Unlock()
 }
 
-// run does what was to be done.
+// run runs the hook.
 func (h *Hook) run() {
 	if h.child != nil {
 		h.child.End(h.of.Err())
@@ -208,8 +208,7 @@ func (h *Hook) run() {
 	go h.does.Ended()
 }
 
-// Stop takes back what After asked for. It reports false where that was done, or is about to be, and where Stop was called
-// before.
+// Stop cancels After. It reports false if the hook has run or is about to, or Stop was called before.
 func (h *Hook) Stop() bool {
 	if h.of == nil {
 		return h.stop == nil || h.stop()

@@ -16,14 +16,14 @@ type Conn struct {
 	older, newer *Conn // its neighbours among the idle, or the list's ends; nil while it is busy
 }
 
-// Busy says that a request is in hand: the connection is not closed to make room.
+// Busy marks the connection as having a request: it is not closed to make room.
 func (c *Conn) Busy() {
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
 	c.busy()
 }
 
-// Idle says that no request is in hand, as of now.
+// Idle marks the connection as having no request, as of now.
 func (c *Conn) Idle() {
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()

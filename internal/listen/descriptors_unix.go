@@ -4,7 +4,7 @@ package listen
 
 import "syscall"
 
-// Descriptors is how many files and connections the process may have open; ok is false where that is not known.
+// Descriptors returns how many files and connections the process may have open; ok is false if unknown.
 func Descriptors() (uint64, bool) {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {

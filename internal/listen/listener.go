@@ -1,6 +1,6 @@
-// Package listen accepts connections for servers that outlive a shortage. A [Listener] bounds the connections that
-// are open at once, makes room by closing the one that has been idle longest, and goes on when the system has no
-// descriptors or no memory for another connection, which ends a plain server.
+// Package listen accepts connections for servers that survive a shortage. A [Listener] limits open connections, makes
+// room by closing the one that has been idle longest, and continues when the system has no descriptors or memory for
+// another connection, which ends a plain server.
 package listen
 
 import (
@@ -133,7 +133,7 @@ func (l *Listener) accept() (net.Conn, error) {
 	}
 }
 
-// enter counts c, once there is room. It reports false when the listener was closed before.
+// enter counts c, once there is room. It reports false if the listener was closed before.
 func (l *Listener) enter(c *Conn) bool {
 	for paused := false; ; {
 		l.mu.Lock()

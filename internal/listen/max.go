@@ -5,14 +5,13 @@ const (
 	// client, one for its prefill worker and one for its decode worker.
 	shareOfDescriptors = 3
 
-	// leastMax and mostMax bound [DefaultMax]; mostMax is also what stands where the system has no limit.
+	// leastMax and mostMax bound [DefaultMax]; mostMax is also its value on a system without a limit.
 	leastMax = 8
 	mostMax  = 1 << 18
 )
 
-// DefaultMax is how many connections a listener has open at once unless its configuration says otherwise: a third of
-// the descriptors that the process may have, between 8 and 262144. Go raises the soft limit of descriptors to the
-// hard one when a process starts.
+// DefaultMax is the default limit of a listener's open connections: a third of the process's descriptors, between 8 and
+// 262144. Go raises the soft limit of descriptors to the hard one at start.
 func DefaultMax() int {
 	n, ok := Descriptors()
 	if !ok || n/shareOfDescriptors > mostMax {

@@ -25,8 +25,8 @@ type count struct {
 	suppressed int       // lines since the last one written
 }
 
-// Allow reports whether a line of that kind may be written at now, and how many of its kind were suppressed since the
-// last one that was. Kinds come from a fixed set of names, never from a request's text.
+// Allow reports whether a line of that kind may be written at now, and how many were suppressed since the last one.
+// Kinds are a fixed set of names, never a request's text.
 func (l *Limiter) Allow(kind string, now time.Time) (suppressed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

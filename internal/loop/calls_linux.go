@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reads and writes do not tell Go's scheduler that they may take long: they never wait. Each call that does tell it starts
-// the scheduler's monitor, which then wakes every 50 µs or so for 4 ms and more.
+// Reads and writes bypass Go's scheduler: they never wait. A call that notifies the scheduler starts its monitor, which
+// then wakes every 50 µs or so for 4 ms and more.
 
 func read(fd int, p []byte) (int, syscall.Errno) {
 	n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
@@ -22,7 +22,7 @@ func write(fd int, p []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// writev writes pieces, of which none is empty.
+// writev writes pieces, none of them empty.
 func writev(fd int, pieces [][]byte) (int, syscall.Errno) {
 	var few [8]unix.Iovec
 	list := few[:0]

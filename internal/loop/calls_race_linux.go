@@ -20,7 +20,7 @@ func write(fd int, p []byte) (int, syscall.Errno) {
 	return max(0, n), errno(err)
 }
 
-// writev writes a part of pieces, of which none is empty.
+// writev writes a part of pieces, none of them empty.
 func writev(fd int, pieces [][]byte) (sent int, _ syscall.Errno) {
 	for _, p := range pieces {
 		n, failed := write(fd, p)

@@ -1,8 +1,7 @@
-// Package loop keeps sockets in epoll loops of the gateway's own, where Go's runtime would keep them in its poller. A
-// [Socket] is a net.Conn that can also be asked without waiting, and calls a function when there is something to ask
-// for: a stream that is only passed on then needs no goroutine, and a chunk of it costs one wait, one read and one
-// write (docs/performance.md has the figures). Where the system has no epoll, and for connections that are more than a
-// TCP socket, everything stays as Go has it: [Loops.Take] gives the connection back as it came.
+// Package loop keeps sockets in epoll loops of its own instead of Go's poller. A [Socket] is a net.Conn with calls that
+// do not wait, and with callbacks for readiness: a relayed stream then needs no goroutine, and a chunk costs one wait,
+// one read and one write (docs/performance.md has the figures). Without epoll, and for connections that are more than a
+// TCP socket, [Loops.Take] returns the connection unchanged.
 package loop
 
 import (
@@ -10,7 +9,7 @@ import (
 	"net"
 )
 
-// ErrWouldBlock is the error of a Try that found nothing to do: nothing has come, or nothing can be sent.
+// ErrWouldBlock is the error of a Try that found nothing to read, or no room to write.
 var ErrWouldBlock = errors.New("the socket is not ready")
 
 // Groups is how many groups of sockets a loop has; see [Socket].
@@ -24,30 +23,30 @@ const Groups = 3
 type Socket interface {
 	net.Conn
 
-	// TryRead is Read without waiting. Its error is [ErrWouldBlock] if nothing has come.
+	// TryRead is Read without waiting. Its error is [ErrWouldBlock] if nothing has arrived.
 	TryRead(p []byte) (int, error)
 	// TryWrite is Write without waiting: it may write a part of p without an error. Its error is [ErrWouldBlock] if
 	// nothing could be sent.
 	TryWrite(p []byte) (int, error)
-	// Post is Write of a short p, which leaves when what the events that came at one time lead to is done, together with
-	// what was posted meanwhile. It keeps a copy. Its error shows in what is read, and Close drops what has not left. It
-	// reports false, and has taken nothing, if p is better written at once.
+	// Post is Write of a short p, sent together with other posts once the present events are handled. It copies p. Its
+	// error shows in reads, and Close drops what was not sent. It reports false, and does nothing, if p is better
+	// written at once.
 	Post(p []byte) bool
 	// TryWritev is TryWrite of several pieces in one call to the system.
 	TryWritev(p [][]byte) (int, error)
 
-	// OnReadable has f called once, as soon as TryRead has something to say: bytes, an end, an error, a deadline that has
-	// passed. It reports false, and forgets f, if that is so already. nil takes f back.
+	// OnReadable schedules one call of f, as soon as TryRead has a result: bytes, an end, an error, a passed deadline.
+	// It reports false, and drops f, if it has one already. nil cancels f.
 	OnReadable(f func()) bool
 	// OnWritable is OnReadable for TryWrite.
 	OnWritable(f func()) bool
-	// OnHangup has f called once the peer has closed its side, whole or half, or the connection has broken, even while
-	// bytes wait to be read. It reports false, and forgets f, if that is so already. nil takes f back.
+	// OnHangup schedules one call of f for when the peer has closed its side, fully or half, or the connection has
+	// broken, even while bytes wait to be read. It reports false, and drops f, if that has happened. nil cancels f.
 	OnHangup(f func()) bool
 
-	// Group puts the socket into a group, below [Groups]; it begins in group 0. Of the events that come at one time the loop
-	// hands on those of the highest group first, and those of one group one after another: what they lead to runs the same
-	// code, which the processor's caches then hold.
+	// Group puts the socket into a group, below [Groups]; the first one is 0. Of simultaneous events the loop delivers
+	// those of the highest group first, and those of one group together: they run the same code, which stays in the
+	// processor's caches.
 	Group(n uint8)
 	// Quiet reports that, as far as the loop has seen, the peer has neither sent anything nor closed its side.
 	Quiet() bool

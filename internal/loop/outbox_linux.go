@@ -18,9 +18,9 @@ const (
 	postedFor = 2 * time.Millisecond
 )
 
-// outbox holds what sockets post during a loop's turn until those that its events woke have run. Posts that leave in a row
-// find the kernel's code in the processor's caches, and wake a worker once that would go back to sleep between two. It is
-// open during turns of many events where Go has one thread: with more, the turn ends while others still run.
+// outbox holds sockets' posts during a loop's turn until the goroutines that its events woke have run. Sent in a row,
+// posts find the kernel's code in the processor's caches, and a worker wakes once instead of sleeping between two. It
+// is open during turns of many events if Go has one thread: with more, the turn ends while others still run.
 type outbox struct {
 	open atomic.Bool // a turn that posts; closed under mu
 
@@ -30,7 +30,7 @@ type outbox struct {
 	posts []post
 }
 
-// post is what a socket posted: the bytes from where those of the post before end.
+// post is one socket's post: its bytes begin at the end of the previous one's.
 type post struct {
 	s   *socket
 	end int
@@ -62,7 +62,7 @@ func (o *outbox) take(s *socket, p []byte) bool {
 // begin opens the outbox, for a turn.
 func (o *outbox) begin() { o.open.Store(true) }
 
-// end closes the outbox and sends what waits.
+// end closes the outbox and sends its posts.
 func (o *outbox) end() {
 	if !o.open.Load() {
 		return
@@ -74,7 +74,7 @@ func (o *outbox) end() {
 	broke(broken)
 }
 
-// flush sends what waits.
+// flush sends the posts.
 func (o *outbox) flush() {
 	o.mu.Lock()
 	broken := o.send()
@@ -82,7 +82,7 @@ func (o *outbox) flush() {
 	broke(broken)
 }
 
-// send sends what waits, and returns the sockets whose connections have broken. The caller holds mu.
+// send sends the posts, and returns the sockets whose connections have broken. The caller holds mu.
 func (o *outbox) send() (broken []*socket) {
 	begin := 0
 	for i, p := range o.posts {
@@ -134,10 +134,10 @@ func (s *socket) posted(p []byte) bool {
 	return errno == 0
 }
 
-// sendRest sends what is left of posts, and reports whether nothing is left any more. The caller holds mu.
+// sendRest sends the rest of posts, and reports whether all was sent. The caller holds mu.
 func (s *socket) sendRest() bool {
 	if len(s.rest) > 0 {
-		s.rest, _ = s.send(s.rest) // its error shows in what is read
+		s.rest, _ = s.send(s.rest) // its error shows in reads
 	}
 	if len(s.rest) > 0 {
 		return false
@@ -146,7 +146,7 @@ func (s *socket) sendRest() bool {
 	return true
 }
 
-// send sends p as far as there is room and returns what is left, nothing if the connection has broken. The caller holds mu.
+// send sends p as far as there is room and returns the rest, none if the connection has broken. The caller holds mu.
 func (s *socket) send(p []byte) (left []byte, errno syscall.Errno) {
 	for len(p) > 0 {
 		var n int

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPostsLeaveAtTheEndOfATurn has many calls answered at one time, whose goroutines post: none of it leaves before the
-// turn's end, all of it then.
+// TestPostsLeaveAtTheEndOfATurn has many calls answered at one time, whose goroutines post: none of it leaves before
+// the turn's end, all of it then.
 func TestPostsLeaveAtTheEndOfATurn(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	l := New()
@@ -140,7 +140,8 @@ func TestPostToABrokenConnection(t *testing.T) {
 	assert.False(t, s.Quiet(), "it is taken for sound")
 }
 
-// TestClosedSocketPostsNothing closes between the post and the end of the turn. The descriptor may be another's by then.
+// TestClosedSocketPostsNothing closes between the post and the end of the turn. The descriptor may be another's by
+// then.
 func TestClosedSocketPostsNothing(t *testing.T) {
 	s, far, o := ownTurns(t)
 	o.begin()
@@ -151,7 +152,8 @@ func TestClosedSocketPostsNothing(t *testing.T) {
 	reads(t, "", far)
 }
 
-// TestPostsDoNotWaitForALongTurn has a turn go on for longer than posts wait: what was posted leaves with the next post.
+// TestPostsDoNotWaitForALongTurn has a turn go on for longer than posts wait: what was posted leaves with the next
+// post.
 func TestPostsDoNotWaitForALongTurn(t *testing.T) {
 	s, far, o := ownTurns(t)
 	o.begin()

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// outsideFor is how long the loop sleeps in Go's poller instead of lingering when a connection outside is about to be
-	// ready.
+	// outsideFor is how long the loop sleeps in Go's poller instead of lingering when a connection outside is about to
+	// be ready.
 	outsideFor = time.Millisecond
-	// outsideEvery is how often the loop sleeps in Go's poller while Go has one thread and connections outside are open. What
-	// comes on one waits for so long at most; the loop spends a twentieth of a busy thread on it.
+	// outsideEvery is how often the loop sleeps in Go's poller while Go has one thread and connections outside are
+	// open. Their bytes wait for so long at most; the loop spends a twentieth of a busy thread on it.
 	outsideEvery = 200 * time.Microsecond
 )
 
@@ -28,8 +28,8 @@ func (l *Loops) Expect() {
 	}
 }
 
-// Watch has a loop notice that a connection comes to the listener, which stays in Go's poller, and lets that poller
-// have its turn. It does nothing where it cannot: ln is no TCP listener, or l is nil.
+// Watch makes a loop notice connections to the listener, which stays in Go's poller, and yield to that poller. It does
+// nothing if ln is no TCP listener, or l is nil.
 func (l *Loops) Watch(ln net.Listener) {
 	tcp, ok := ln.(*net.TCPListener)
 	if !ok || l == nil {
@@ -59,7 +59,7 @@ func (l *Loops) Outside() (gone func()) {
 	return sync.OnceFunc(func() { l.outside.conns.Add(-1) })
 }
 
-// outside is what the loops know of connections that Go's poller watches.
+// outside is the state of connections that Go's poller watches.
 type outside struct {
 	until atomic.Int64 // one will soon be ready, until then
 	conns atomic.Int64 // that are open, where the loop has the only thread

@@ -18,12 +18,12 @@ import (
 type Loops struct {
 	all     []*poller
 	next    atomic.Uint32
-	alone   bool // Go has one thread, which a loop that waits keeps from all others
+	alone   bool // Go has one thread, which a waiting loop would block
 	outside outside
 }
 
-// New makes loops: one for every two threads that Go may run at once, and at least one, so that the goroutines which
-// the loops wake find a thread of their own.
+// New makes one loop for every two threads of Go, and at least one, so that woken goroutines find a thread of their
+// own.
 func New() *Loops {
 	l := &Loops{alone: runtime.GOMAXPROCS(0) == 1}
 	for range max(1, runtime.GOMAXPROCS(0)/2) {
@@ -45,7 +45,7 @@ func (l *Loops) Take(c net.Conn) net.Conn {
 		return c
 	}
 	fd := -1
-	// Go's poller forgets a descriptor only when it is closed, so the loop gets one of its own.
+	// Go's poller drops a descriptor only when it is closed, so the loop gets a duplicate.
 	if raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }) != nil || err != nil {
 		return c
 	}
@@ -59,8 +59,8 @@ func (l *Loops) Take(c net.Conn) net.Conn {
 }
 
 const (
-	// lookEvery is how often deadlines are looked at, at the least, while there are sockets. One that comes sooner has
-	// the loop look then.
+	// lookEvery is how often deadlines are checked, at least, while there are sockets. An earlier one schedules an
+	// earlier check.
 	lookEvery = time.Second
 	// lingerFor is how long the loop waits for the next event before it sleeps in Go's poller. Until
 	// then the next event finds the loop awake: neither the scheduler nor its monitor has to be woken. Where Go has one
@@ -69,7 +69,7 @@ const (
 	// sleepEvery is how often the loop, however busy, sleeps in Go's poller, so that connections outside the loops are
 	// looked after.
 	sleepEvery = 5 * time.Millisecond
-	// batch is how many events one wait may bring.
+	// batch is the maximum of events of one wait.
 	batch = 256
 )
 
@@ -83,7 +83,7 @@ type poller struct {
 	look atomic.Int64 // when to look at the deadlines; 0 for never
 
 	// The loop's own, while it runs.
-	ready  []ready         // of the events in hand
+	ready  []ready         // the present events
 	file   *os.File        // the epoll descriptor, as Go's poller has it
 	events syscall.RawConn // the same
 	slept  int64           // when it last slept in Go's poller
@@ -206,7 +206,7 @@ func (p *poller) lookAt(t int64) {
 	}
 }
 
-// bring has the loop look at the deadlines at t, and reports false if it will do so before.
+// bring schedules a check of the deadlines at t, and reports false if one is scheduled before.
 func (p *poller) bring(t int64) bool {
 	for {
 		at := p.look.Load()
@@ -237,7 +237,7 @@ func (p *poller) run() {
 	}
 }
 
-// handOn hands on the events in hand, group by group.
+// handOn delivers the present events, group by group.
 func (p *poller) handOn() {
 	for group := Groups; group > 0; {
 		group--
@@ -250,8 +250,8 @@ func (p *poller) handOn() {
 	}
 }
 
-// wait gives the next events. Goroutines that the last ones woke run first, and those that these wake. Events that are there
-// meanwhile end linger at once.
+// wait returns the next events. Goroutines that the last ones woke run first, and those that these wake. Events that
+// arrive meanwhile end linger at once.
 func (p *poller) wait(events *[batch]unix.EpollEvent) int {
 	runtime.Gosched()
 	runtime.Gosched()
@@ -287,8 +287,8 @@ func (p *poller) sleep(events *[batch]unix.EpollEvent) (n int) {
 	return n
 }
 
-// nap sleeps in Go's poller although there are events, so that what is waited for there is not forgotten: Go asks its
-// poller when it has nothing to run.
+// nap sleeps in Go's poller although there are events, so that connections there are served: Go polls only when it has
+// nothing to run.
 func (p *poller) nap(at int64) {
 	p.slept = at
 	napped := false
@@ -302,7 +302,7 @@ func (p *poller) nap(at int64) {
 	})
 }
 
-// peek gives the events that there are.
+// peek returns the events at hand.
 func peek(epoll int, events *[batch]unix.EpollEvent) int {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epoll), uintptr(unsafe.Pointer(events)), batch, 0, 0, 0)
 	if errno != 0 {
@@ -311,11 +311,11 @@ func peek(epoll int, events *[batch]unix.EpollEvent) int {
 	return int(n)
 }
 
-// noPwait2 says that the system has no wait of less than a millisecond (before Linux 5.11).
+// noPwait2 is set on systems without a wait of less than a millisecond (before Linux 5.11).
 var noPwait2 atomic.Bool
 
-// linger waits for lingerFor at most and keeps the thread. In the race detector's view it is no synchronisation, as no
-// system call is.
+// linger waits for lingerFor at most and keeps the thread. As a system call, it is no synchronisation for the race
+// detector.
 func linger(epoll int, events *[batch]unix.EpollEvent) int {
 	if noPwait2.Load() {
 		return 0

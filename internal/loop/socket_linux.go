@@ -13,12 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a Socket on Linux. Its readiness is edge-triggered: an event says that something may have come since, and
-// a call that found nothing, or less than there was room for, that it has all been taken. Both happen under mu, so
-// that no event is lost between them.
+// socket is a Socket on Linux. Its readiness is edge-triggered: an event means that bytes may have arrived since, and a
+// call that found less than it had room for means that none are left. Both happen under mu, so that no event is lost.
 type socket struct {
 	fd            int
-	serial        int32 // which tells it from others that had its descriptor
+	serial        int32 // distinguishes it from earlier sockets of its descriptor
 	poller        *poller
 	local, remote net.Addr
 	group         atomic.Uint32
@@ -34,7 +33,7 @@ type socket struct {
 	readLate   bool // the read deadline has passed
 	writeLate  bool
 	closed     bool
-	rest       []byte // of what was posted, which found no room; writable is false meanwhile
+	rest       []byte // of posts, not sent yet; writable is false meanwhile
 	onReadable func()
 	onWritable func()
 	onHangup   func()
@@ -48,7 +47,7 @@ type waiter struct {
 	wake  func()
 }
 
-// ready makes what a goroutine waits by.
+// ready arms the waiter.
 func (w *waiter) ready() {
 	if w.woken == nil {
 		woken := make(chan struct{}, 1)
@@ -58,7 +57,7 @@ func (w *waiter) ready() {
 
 var _ Socket = (*socket)(nil)
 
-// happened takes in an event of the loop.
+// happened handles an event of the loop.
 func (s *socket) happened(is uint32) {
 	var read, write, hangup func()
 	s.mu.Lock()
@@ -107,7 +106,7 @@ func (s *socket) expire(at int64) {
 	run(read, write)
 }
 
-// TryRead reads what is there.
+// TryRead reads the bytes at hand.
 func (s *socket) TryRead(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,15 +132,15 @@ func (s *socket) TryRead(p []byte) (int, error) {
 		case n == 0:
 			return 0, io.EOF
 		default:
-			// Less than there was room for is all there was, but for what follows a mark. An end that was announced is still
-			// to be read.
+			// A short read took all there was, but for bytes after an urgent mark. An announced end is still to be
+			// read.
 			s.readable = n == len(p) || s.hungUp || s.urgent
 			return n, nil
 		}
 	}
 }
 
-// TryWrite writes what there is room for.
+// TryWrite writes as far as there is room.
 func (s *socket) TryWrite(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -152,7 +151,7 @@ func (s *socket) TryWrite(p []byte) (int, error) {
 // maxPieces is how many pieces one call writes.
 const maxPieces = 64
 
-// TryWritev writes what there is room for.
+// TryWritev writes as far as there is room.
 func (s *socket) TryWritev(p [][]byte) (int, error) {
 	var few [8][]byte
 	pieces, size := few[:0], 0
@@ -207,7 +206,7 @@ func (s *socket) failed(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: s.local, Addr: s.remote, Err: err}
 }
 
-// OnReadable asks for one call of f.
+// OnReadable schedules one call of f.
 func (s *socket) OnReadable(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +217,7 @@ func (s *socket) OnReadable(f func()) bool {
 	return true
 }
 
-// OnWritable asks for one call of f.
+// OnWritable schedules one call of f.
 func (s *socket) OnWritable(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,7 +228,7 @@ func (s *socket) OnWritable(f func()) bool {
 	return true
 }
 
-// OnHangup asks for one call of f.
+// OnHangup schedules one call of f.
 func (s *socket) OnHangup(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,14 +242,14 @@ func (s *socket) OnHangup(f func()) bool {
 // Group puts the socket into a group.
 func (s *socket) Group(n uint8) { s.group.Store(uint32(min(n, Groups-1))) }
 
-// Quiet says that nothing has come.
+// Quiet reports that nothing has arrived.
 func (s *socket) Quiet() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.hungUp {
 		return false
 	}
-	if s.readable { // or all that came was taken by a read that it just filled
+	if s.readable { // or the last read took everything and just filled its buffer
 		var one [1]byte
 		_, _, err := unix.Recvfrom(s.fd, one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		s.readable = !errors.Is(err, unix.EAGAIN)
@@ -286,7 +285,7 @@ func (s *socket) Write(p []byte) (int, error) {
 	}
 }
 
-// awaitRoom waits until a write has something to say.
+// awaitRoom waits until a write has a result.
 func (s *socket) awaitRoom() {
 	s.writer.ready()
 	if s.OnWritable(s.writer.wake) {
@@ -319,7 +318,7 @@ func (s *socket) CloseWrite() error {
 	return s.control("close", func() error { return unix.Shutdown(s.fd, unix.SHUT_WR) })
 }
 
-// SetLinger says what becomes of what is not sent when the connection is closed.
+// SetLinger sets what Close does with unsent bytes.
 func (s *socket) SetLinger(sec int) error {
 	l := unix.Linger{}
 	if sec >= 0 {

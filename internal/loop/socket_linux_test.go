@@ -221,7 +221,8 @@ func busy(b *testing.B, l *Loops) (stop func()) {
 	}
 }
 
-// BenchmarkNewConnection is a dial and its acceptance while a loop is busy with other connections and Go has one thread.
+// BenchmarkNewConnection is a dial and its acceptance while a loop is busy with other connections and Go has one
+// thread.
 func BenchmarkNewConnection(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	l, ln := New(), listening(b)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A read stops at the mark of urgent data. What follows is read all the same, wherever the mark stands, and is what package
-// net reads, which leaves out the marked byte.
+// A read stops at the mark of urgent data. What follows is read all the same, wherever the mark stands, and is what
+// package net reads, which leaves out the marked byte.
 func TestUrgentData(t *testing.T) {
 	l := New()
 	for _, script := range []string{ // the pieces sent, every second one as urgent data, whose last byte is marked

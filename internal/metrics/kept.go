@@ -5,14 +5,14 @@ import (
 	"sync"
 )
 
-// Kept is what was made for each key, such as the series of a metric by their labels, which WithLabelValues would look
-// up label by label. The zero value is ready, and safe for concurrent use.
+// Kept caches one value per key, such as a metric's series by their labels, which WithLabelValues would look up label
+// by label. The zero value is ready, and safe for concurrent use.
 type Kept[K comparable, V any] struct {
 	mu sync.RWMutex
 	by map[K]V
 }
 
-// Get returns what was made for key, or makes it. Calls of make never run at the same time.
+// Get returns the value of key, or makes it. Calls of make never overlap.
 func (k *Kept[K, V]) Get(key K, make func() V) V {
 	k.mu.RLock()
 	v, ok := k.by[key]
@@ -33,7 +33,7 @@ func (k *Kept[K, V]) Get(key K, make func() V) V {
 	return v
 }
 
-// Len is how many keys there are.
+// Len returns the number of keys.
 func (k *Kept[K, V]) Len() int {
 	k.mu.RLock()
 	defer k.mu.RUnlock()

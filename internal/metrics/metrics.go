@@ -1,5 +1,5 @@
-// Package metrics makes a package's Prometheus metrics and registers them. Values
-// that another part of the program keeps are read at the scrape: see [Snapshot].
+// Package metrics makes and registers a package's Prometheus metrics. Values of other parts are read at the scrape: see
+// [Snapshot].
 package metrics
 
 import "github.com/prometheus/client_golang/prometheus"

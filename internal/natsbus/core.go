@@ -11,12 +11,12 @@ import (
 	"github.com/tandem-pd/tandem/internal/contain"
 )
 
-// PendingLimits bound what a subscription holds that was not handled yet. Zero keeps the client's defaults (500,000
-// messages, 64 MiB), negative is no limit.
+// PendingLimits bounds the messages of a subscription that are not handled yet. Zero keeps the client's defaults
+// (500,000 messages, 64 MiB); negative means no limit.
 type PendingLimits struct{ Messages, Bytes int }
 
-// OverNATS returns the bus, a [wire.Bus], of a NATS connection, which stays the caller's to close. The connection should be made
-// with nats.MaxReconnects(-1): what is lost while it is away shows as a gap.
+// OverNATS returns the bus, a [wire.Bus], of a NATS connection, which the caller closes. Make the connection with
+// nats.MaxReconnects(-1): messages lost during a reconnect show as a gap.
 func OverNATS(nc *nats.Conn, limits PendingLimits, log *slog.Logger) *Core {
 	return &Core{nc, limits, log}
 }
@@ -28,7 +28,8 @@ type Core struct {
 	log    *slog.Logger
 }
 
-// Connected reports whether messages pass now: a follow.Subscriber tells silent publishers from a lost server by it.
+// Connected reports whether messages pass now. A follow.Subscriber needs it to tell silent publishers from a lost
+// server.
 func (b *Core) Connected() bool { return b.nc.IsConnected() }
 
 func (b *Core) Publish(m *nats.Msg) error { return b.nc.PublishMsg(m) }

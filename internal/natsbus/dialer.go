@@ -12,18 +12,17 @@ import (
 const (
 	// dialPatience is how long the client waits for a connection to one server; servers that are there take less.
 	dialPatience = 100 * time.Millisecond
-	// dialTimeout is how long an attempt goes on behind the client's back, and offerTimeout how long what it brought is
-	// offered. NATS closes connections that say nothing for two seconds.
+	// dialTimeout bounds an attempt in the background, and offerTimeout how long its connection is offered. NATS
+	// closes connections that send nothing for two seconds.
 	dialTimeout  = 2 * time.Second
 	offerTimeout = 2 * time.Second
 )
 
-// errDialing reports a server that has not answered yet. The attempt goes on.
+// errDialing reports a server that has not answered yet. The attempt continues.
 var errDialing = errors.New("no connection yet; still trying")
 
-// DialInBackground is the option of a connection whose servers may be gone with their machines. The client holds its lock
-// while it looks a name up and dials, and every Publish waits for that lock: for the seconds that both take to time out,
-// without this option.
+// DialInBackground is the option of a connection whose servers may disappear with their machines. Without it the client
+// holds its lock during a lookup and a dial, and every Publish waits for both to time out.
 func DialInBackground() nats.Option {
 	return func(o *nats.Options) error {
 		o.CustomDialer, o.SkipHostLookup = newDialer(), true
@@ -48,8 +47,8 @@ func newDialer() *dialer {
 	return &dialer{dial: (&net.Dialer{Timeout: dialTimeout}).Dial, offers: map[string]chan dialed{}}
 }
 
-// Dial connects, or fails within dialPatience while the attempt goes on. The next call with that address takes what the
-// attempt brought. Attempts end by themselves, within dialTimeout and offerTimeout.
+// Dial connects, or fails within dialPatience while the attempt continues. The next call with that address gets its
+// result. Attempts end by themselves, within dialTimeout and offerTimeout.
 func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	d.mu.Lock()
 	offer, underWay := d.offers[address]
@@ -75,7 +74,7 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	}
 }
 
-// attempt dials once and offers what came of it: a connection for offerTimeout, an error to the call that began it alone.
+// attempt dials once and offers the result: a connection for offerTimeout, an error only to the call that started it.
 func (d *dialer) attempt(offer chan<- dialed, network, address string) {
 	conn, err := d.dial(network, address)
 	limit := offerTimeout

@@ -23,28 +23,28 @@ type ServerConfig struct {
 	// Host to listen on, by default 127.0.0.1, and Port; 0 picks a free one.
 	Host string
 	Port int
-	// TLS is what clients are served with; nil without. User and Password are what they must give, where there are any.
+	// TLS is the TLS configuration for clients, nil for none. User and Password are their credentials, if any.
 	TLS            *tls.Config
 	User, Password string
-	// JetStream keeps streams as well, in Dir. Empty means a temporary folder that Close removes: what is kept there
-	// outlives clients, but not the server.
+	// JetStream stores streams as well, in Dir. Empty means a temporary folder, removed by Close: its contents
+	// outlive clients, but not the server.
 	JetStream bool
 	Dir       string
-	// Routes is the other servers of which this one makes one NATS, nil for none.
+	// Routes lists the other servers of a cluster, nil for none.
 	Routes *Routes
 }
 
 // Routes is how servers find each other. They use the User and Password of their clients.
 type Routes struct {
 	Port int // to listen on for other servers, at Host; 0 picks a free one
-	// Peers are HOST:PORT of other servers; the server's own may be among them. A name is looked up again at each try, and one of
-	// several addresses stands for all: servers learn of each other.
+	// Peers are HOST:PORT of other servers; the server's own may be among them. A name is looked up again at each
+	// try, and one of several addresses is enough: servers discover each other.
 	Peers []string
 	TLS   *tls.Config // of both sides; nil without
 }
 
-// Server is a NATS server within the process, without logs: for `gateway dev`, one machine and tests on the loopback
-// address without authentication, and beyond it with TLS and a password.
+// Server is a NATS server within the process, without logs: for `gateway dev`, one machine and tests on loopback
+// without authentication, and for other addresses with TLS and a password.
 type Server struct {
 	server *server.Server
 	temp   *scratch.Dir // nil for a folder that stays
@@ -96,7 +96,7 @@ func StartServer(cfg ServerConfig) (*Server, error) {
 	return e, nil
 }
 
-// routes has options say how other servers are reached.
+// routes sets the options that connect the server to others.
 func (cfg *ServerConfig) routes(options *server.Options) {
 	options.ServerName += "-" + nuid.Next() // in containers every process is number 1
 	options.Cluster = server.ClusterOpts{Name: "tandem", Host: options.Host, Port: cfg.Routes.Port, Username: cfg.User, Password: cfg.Password}
@@ -123,7 +123,7 @@ func (e *Server) RoutesAddr() string {
 	return ""
 }
 
-// free is the error of a port that is taken. The server itself would try it until startTimeout, and not say why.
+// free returns an error if a port is in use. The server itself would retry until startTimeout without a reason.
 func free(host string, port int) error {
 	ln, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {

@@ -19,12 +19,12 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// StreamConfig is the JetStream stream that keeps KV events. The zero value of each field means its default.
+// StreamConfig is the JetStream stream that stores KV events. Zero fields mean their defaults.
 type StreamConfig struct {
 	// Name of the stream, by default TANDEM_KV.
 	Name string
-	// MaxAge and MaxBytes are how long and how many events a stream keeps that is made here, by default an hour and
-	// 1 GiB; the oldest go first. One that is there already stays as it is.
+	// MaxAge and MaxBytes limit a stream that is created here, by default to an hour and 1 GiB; the oldest events go
+	// first. An existing stream stays as it is.
 	MaxAge     time.Duration `default:"1h" range:"1m..8760h"`
 	MaxBytes   int64         `default:"1GiB" unit:"bytes" range:"1MiB.."`
 	MaxPending int           // messages that may wait for the stream to take them, 4,096; one more is not sent
@@ -42,11 +42,11 @@ func (c *StreamConfig) Validate() error {
 	return nil
 }
 
-// errStreamUnfit is what a stream of the configured name is that does not keep KV events, or more than them.
+// errStreamUnfit reports a stream of the configured name that does not store KV events, or stores more than them.
 var errStreamUnfit = errors.New("the stream cannot keep KV events")
 
-// Stream is the durable [wire.Bus]: events go through a JetStream stream, so that a gateway that was away resumes where it
-// stopped. Heartbeats and requests stay on NATS Core: they describe the present.
+// Stream is the durable [wire.Bus]: events go through a JetStream stream, so that a gateway resumes where it stopped.
+// Heartbeats and requests stay on NATS Core: they describe the present.
 type Stream struct {
 	*Core
 	cfg StreamConfig
@@ -63,20 +63,20 @@ type Stream struct {
 	at      wire.Position // the last message that the stream took of this process, or had when it was found
 	found   chan struct{}
 	flights map[string][]uint64 // numbers that the stream has not taken yet, by subject, in the order of sending
-	failing time.Time           // when the log last said that messages were not taken
+	failing time.Time           // when the log last reported rejected messages
 	follow  *following
 }
 
-// StreamStats counts what a Stream did.
+// StreamStats are counters of a Stream.
 type StreamStats struct {
 	Acked   uint64 // messages that the stream took
-	Failed  uint64 // messages that it did not, or not known to have: gaps to subscribers
+	Failed  uint64 // messages that were not stored, or not acknowledged: gaps to subscribers
 	Pending int    // messages under way
-	Found   bool   // the stream has been found, or made
+	Found   bool   // the stream was found or created
 }
 
-// OverStream is the durable Bus of a NATS connection, which stays the caller's to close, after the Stream. It need not
-// be connected yet. The stream is made where there is none. Its error is the config's.
+// OverStream returns the durable Bus of a NATS connection, which the caller closes after the Stream. It need not be
+// connected yet. A missing stream is created. The error is the config's.
 func OverStream(nc *nats.Conn, cfg StreamConfig, limits PendingLimits, log *slog.Logger) (*Stream, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("KV events stream: %w", err)
@@ -103,7 +103,7 @@ func OverStream(nc *nats.Conn, cfg StreamConfig, limits PendingLimits, log *slog
 	return s, nil
 }
 
-// Close ends what runs for the Stream, subscriptions excepted, and waits for it.
+// Close ends the Stream's goroutines, subscriptions excepted, and waits for them.
 func (s *Stream) Close() {
 	s.stop()
 	s.ended.Wait()
@@ -117,14 +117,14 @@ func (s *Stream) Stats() StreamStats {
 	return StreamStats{Acked: s.acked.Load(), Failed: s.failed.Load(), Pending: s.js.PublishAsyncPending(), Found: found}
 }
 
-// streamTimeout is how long one question about the stream may take. One that a starting server loses is asked again well
-// before heartbeats lose their patience.
+// streamTimeout bounds one request about the stream. A request that a starting server loses is repeated well before
+// beatPatience ends.
 const streamTimeout = beatPatience * 2 / 5
 
 // streamRetry is the time between attempts to find the stream.
 var streamRetry = backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 
-// keep finds the stream, or makes it, at each connection.
+// keep finds or creates the stream at each connection.
 func (s *Stream) keep(ctx context.Context) {
 	changed := s.nc.StatusChanged(nats.CONNECTED)
 	defer s.nc.RemoveStatusListener(changed)
@@ -149,7 +149,7 @@ func (s *Stream) keep(ctx context.Context) {
 		case <-changed:
 			failures, again = 0, true
 		case <-s.lost:
-			select { // it is said of each message
+			select { // for each message
 			case <-ctx.Done():
 				return
 			case <-time.After(streamRetry.Min):
@@ -193,7 +193,7 @@ func (s *Stream) find(ctx context.Context, again bool) error {
 // make makes the stream.
 func (s *Stream) make(ctx context.Context) (jetstream.Stream, error) {
 	stream, err := s.js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: s.cfg.Name, Description: "What Tandem's workers say of their KV caches", Subjects: []string{wire.AllEvents},
+		Name: s.cfg.Name, Description: "KV cache events of Tandem's workers", Subjects: []string{wire.AllEvents},
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage,
 		MaxAge: s.cfg.MaxAge, MaxBytes: s.cfg.MaxBytes, AllowDirect: true,
 	})
@@ -203,7 +203,7 @@ func (s *Stream) make(ctx context.Context) (jetstream.Stream, error) {
 	return stream, err
 }
 
-// fit says what keeps a stream from keeping KV events.
+// fit returns why a stream cannot store KV events.
 func fit(c jetstream.StreamConfig) error {
 	sample := wire.Source{Pool: "pool", Worker: "worker", Rank: 0}
 	takes := func(subject string) bool {
@@ -218,9 +218,9 @@ func fit(c jetstream.StreamConfig) error {
 		// It would answer requests that are a publisher's to answer.
 		return fmt.Errorf("%w: %s takes %s, more than %s", errStreamUnfit, c.Name, strings.Join(c.Subjects, ", "), wire.AllEvents)
 	case c.Retention != jetstream.LimitsPolicy:
-		return fmt.Errorf("%w: %s lets go of what was read, its retention must be by limits", errStreamUnfit, c.Name)
+		return fmt.Errorf("%w: %s drops what was read; its retention must be limits", errStreamUnfit, c.Name)
 	case c.NoAck || c.Sealed:
-		return fmt.Errorf("%w: %s takes no messages, or does not say that it did", errStreamUnfit, c.Name)
+		return fmt.Errorf("%w: %s accepts no messages, or does not acknowledge them", errStreamUnfit, c.Name)
 	}
 	return nil
 }

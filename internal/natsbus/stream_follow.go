@@ -14,18 +14,18 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// errFollowed is what a [Stream] answers to a second subscription to its events.
+// errFollowed rejects a second subscription to a [Stream]'s events.
 var errFollowed = errors.New("the stream is followed already")
 
-// following is a subscription to the stream's events. A heartbeat, which is not in the stream, is handed on when the
-// stream has been read as far as its sender knew it: else it would overtake events, and processes before its own.
+// following is a subscription to the stream's events. A heartbeat, which is not in the stream, is delivered after the
+// stream up to the sender's position: else it would overtake its own process's events.
 type following struct {
 	mu     sync.Mutex // guards all below, and is held while handle works: one message at a time
 	handle func(*nats.Msg)
 	beat   func(*nats.Msg)
 	read   wire.Position
 	early  map[string]earlyBeat // by subject, at most maxEarly
-	swept  time.Time            // when those that waited too long were last let go
+	swept  time.Time            // when heartbeats that waited too long were last dropped
 }
 
 type earlyBeat struct {
@@ -34,14 +34,14 @@ type earlyBeat struct {
 	since time.Time
 }
 
-// beatPatience is how long a heartbeat waits for a stream that does not come as far: it may have been purged.
+// beatPatience is how long a heartbeat waits for its position in the stream, which may have been purged.
 const beatPatience = 5 * time.Second
 
 // maxEarly is how many heartbeats wait at a time: a sender may name any source.
 const maxEarly = 1 << 14
 
-// Subscribe implements [wire.Bus]. [wire.AllEvents] is read from the stream: from what it held when it was first found, and after
-// an absence from where it was left.
+// Subscribe implements [wire.Bus]. [wire.AllEvents] is read from the stream: from its beginning when first found, and
+// from the last position after a reconnect.
 func (s *Stream) Subscribe(subject string, handle func(*nats.Msg), slow func(int)) (func(), error) {
 	switch subject {
 	case wire.AllEvents:
@@ -118,7 +118,7 @@ func (s *Stream) run(ctx context.Context, f *following) {
 	}
 }
 
-// search has keep look for the stream again.
+// search makes keep look for the stream again.
 func (s *Stream) search() {
 	select {
 	case s.lost <- struct{}{}:
@@ -180,7 +180,7 @@ func (f *following) message(made uint64, jm jetstream.Msg) {
 	f.release()
 }
 
-// take hands a heartbeat on, or keeps it until the stream was read as far.
+// take delivers a heartbeat, or holds it until the stream has been read up to its position.
 func (f *following) take(m *nats.Msg) {
 	at, now := wire.PositionOf(m.Header), time.Now()
 	f.mu.Lock()
@@ -201,7 +201,7 @@ func (f *following) take(m *nats.Msg) {
 	f.beat(m)
 }
 
-// release hands on the heartbeats whose time has come. The caller holds f.mu.
+// release delivers the heartbeats that are due. The caller holds f.mu.
 func (f *following) release() {
 	for subject, b := range f.early {
 		if !f.read.Before(b.at) {
@@ -211,11 +211,11 @@ func (f *following) release() {
 	}
 }
 
-// historyPatience is how long a stream is waited for that was not found yet, before a worker is asked instead.
+// historyPatience is how long a history request waits for a stream that was not found yet, before it goes to a worker.
 const historyPatience = 2 * time.Second
 
-// History returns the stream's messages of a source's present or last process, at most maxBytes of them; nil where those
-// from the first number on are not all there.
+// History returns the stream's messages of a source's present or last process, at most maxBytes of them; nil where
+// those from the first number on are not all there.
 func (s *Stream) History(ctx context.Context, source wire.Source, maxBytes int) (*wire.Run, error) {
 	s.mu.Lock()
 	stream, found := s.handle, s.found
@@ -249,7 +249,7 @@ func (s *Stream) History(ctx context.Context, source wire.Source, maxBytes int) 
 		return nil, err
 	}
 	if e, seq, err := wire.Numbers(first.Header); err != nil || e == epoch && seq > 1 {
-		return nil, err // the beginning was let go of
+		return nil, err // the beginning was dropped
 	}
 	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: first.Sequence,

@@ -11,9 +11,9 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// Publish implements [wire.Bus]. Events are sent into the stream without waiting for it to take them; that too many are on
-// the way already is an error, jetstream.ErrTooManyStalledMsgs. A heartbeat tells the last number that is settled, taken
-// or lost, and how far the stream had come with it.
+// Publish implements [wire.Bus]. Events are sent without waiting for the acknowledgement; too many unacknowledged ones
+// are an error, jetstream.ErrTooManyStalledMsgs. A heartbeat carries the last settled number, stored or lost, and the
+// stream's position at it.
 func (s *Stream) Publish(m *nats.Msg) error {
 	switch {
 	case !strings.HasPrefix(m.Subject, wire.EventsPrefix):
@@ -31,7 +31,7 @@ func (s *Stream) Publish(m *nats.Msg) error {
 	s.mu.Lock()
 	s.flights[m.Subject] = append(s.flights[m.Subject], seq)
 	s.mu.Unlock()
-	// A message that is tried again comes after those behind it, so none is.
+	// A retried message would arrive after later ones, so none is retried.
 	_, err = s.js.PublishMsgAsync(m, jetstream.WithRetryAttempts(0), jetstream.WithStallWait(time.Nanosecond))
 	if err != nil {
 		s.land(m)
@@ -40,7 +40,7 @@ func (s *Stream) Publish(m *nats.Msg) error {
 	return err
 }
 
-// beat sends a heartbeat, unless the connection is away.
+// beat sends a heartbeat, unless the connection is down.
 func (s *Stream) beat(m *nats.Msg) error {
 	epoch, seq, err := wire.Numbers(m.Header)
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *Stream) beat(m *nats.Msg) error {
 	return s.Core.Publish(m)
 }
 
-// mark writes how far the stream has come.
+// mark writes the stream's position.
 func (s *Stream) mark(m *nats.Msg) {
 	s.mu.Lock()
 	at := s.at
@@ -101,7 +101,7 @@ func (s *Stream) land(m *nats.Msg) {
 	}
 }
 
-// complainEvery is how often the log says that messages are not taken.
+// complainEvery is how often the log reports rejected messages.
 const complainEvery = 10 * time.Second
 
 // lose counts a message that the stream has not.
@@ -109,12 +109,12 @@ func (s *Stream) lose(err error) {
 	failed := s.failed.Add(1)
 	s.mu.Lock()
 	now := time.Now()
-	say := now.Sub(s.failing) > complainEvery
-	if say {
+	report := now.Sub(s.failing) > complainEvery
+	if report {
 		s.failing = now
 	}
 	s.mu.Unlock()
-	if say {
+	if report {
 		s.log.Warn("KV events not stored in the stream; subscribers will request them", "stream", s.cfg.Name, "failed", failed, "error", err)
 	}
 	s.search() // it may have been deleted

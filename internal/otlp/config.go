@@ -1,6 +1,6 @@
-// Package otlp sends spans to a collector over the OpenTelemetry protocol. The standard OTEL_* variables set it up; without
-// an endpoint there is nothing of it. Whether a request is traced is known before any span exists ([Exporter.Sample]),
-// and its spans are made when it has ended ([Exporter.Emit]): a request that is not sampled costs a draw.
+// Package otlp exports spans over the OpenTelemetry protocol. The standard OTEL_* variables configure it; without an
+// endpoint it is off. Sampling is decided before any span exists ([Exporter.Sample]), and spans are made when the
+// request has ended ([Exporter.Emit]): an unsampled request costs a random number.
 package otlp
 
 import (
@@ -17,10 +17,11 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// Config is where spans go. What else can be set is read from the variables that OpenTelemetry defines.
+// Config is the exporter's endpoint. OpenTelemetry's environment variables set the rest.
 type Config struct {
-	Endpoint string `flag:"otlp-endpoint" form:"url http https" group:"Traces" help:"OpenTelemetry collector for traces, as http://HOST:4318. Empty is OTEL_EXPORTER_OTLP_ENDPOINT, or no traces. Other OTEL_* variables apply."`
-	// Service names the program where OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES do not, and Version is its release.
+	Endpoint string `flag:"otlp-endpoint" form:"url http https" group:"Traces" help:"OTLP collector, as http://HOST:4318. Empty: OTEL_* variables."`
+	// Service names the program where OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES do not, and Version is its
+	// release.
 	Service, Version string
 	// Sampler is OTEL_TRACES_SAMPLER where that is not set; empty is parentbased_traceidratio.
 	Sampler string
@@ -32,7 +33,7 @@ const defaultRatio = 0.01
 // maxQueue is the most spans that may wait for the collector.
 const maxQueue = 1 << 16
 
-// environment is what the variables say.
+// environment is the variables' values.
 type environment struct {
 	endpoint string // base URL of the flag; empty leaves it to the exporter's own variables
 	grpc     bool
@@ -41,8 +42,8 @@ type environment struct {
 	batch    int // spans that leave together
 }
 
-// read returns what the variables and c say; nil if no request is traced. Values that OpenTelemetry does not know are
-// logged and passed over, as its specification asks.
+// read returns the values of the variables and c; nil if no request is traced. Unknown values are logged and ignored,
+// as the specification demands.
 func (c Config) read(log *slog.Logger) (*environment, error) {
 	endpoint := cmp.Or(c.Endpoint, variable("ENDPOINT"))
 	if endpoint == "" {
@@ -88,7 +89,7 @@ func count(log *slog.Logger, name string, def, most int) int {
 	return n
 }
 
-// readSampler is what decides which requests are traced.
+// readSampler returns the configured sampler.
 func (c Config) readSampler(log *slog.Logger) sampler {
 	name := cmp.Or(os.Getenv("OTEL_TRACES_SAMPLER"), c.Sampler, "parentbased_traceidratio")
 	ratio := defaultRatio
@@ -111,12 +112,12 @@ func variable(name string) string {
 	return cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_"+name), os.Getenv("OTEL_EXPORTER_OTLP_"+name))
 }
 
-// checkSecrets refuses what the exporter would report together with its value, or leave out.
+// checkSecrets rejects what the SDK would report together with its value, or drop.
 func checkSecrets() error {
 	for item := range strings.SplitSeq(variable("HEADERS"), ",") {
 		name, value, ok := strings.Cut(item, "=")
 		if _, err := url.PathUnescape(value); item != "" && (!ok || strings.TrimSpace(name) == "" || err != nil) {
-			return fmt.Errorf("OTEL_EXPORTER_OTLP_HEADERS is not NAME=VALUE,NAME=VALUE with percent-encoded values") // which are not shown: they may be keys
+			return fmt.Errorf("OTEL_EXPORTER_OTLP_HEADERS is not NAME=VALUE,NAME=VALUE with percent-encoded values") // not shown: they may be keys
 		}
 	}
 	for _, name := range []string{"CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"} {

@@ -39,13 +39,13 @@ type Exporter struct {
 	exported, failed, dropped prometheus.Counter
 }
 
-// Scope names what made the spans, in every one of them.
+// Scope names the instrumentation, in every span.
 const Scope = "github.com/tandem-pd/tandem"
 
 // spansARequest is how many spans most requests have. They leave the queue together.
 const spansARequest = 4
 
-// New makes an exporter as cfg and the environment say, nil where no request is traced. Spans are counted in reg.
+// New makes an exporter from cfg and the environment, nil if no request is traced. reg counts spans.
 func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Exporter, error) {
 	env, err := cfg.read(log)
 	if env == nil {
@@ -97,8 +97,7 @@ func (e *Exporter) Sample(id tracecontext.TraceID, parent tracecontext.Context) 
 // closing bounds how long Close waits for the collector.
 const closing = 3 * time.Second
 
-// Close sends what waits and ends the exporter, within 3 s. What the collector has not taken by then is lost. A nil
-// Exporter is closed.
+// Close sends queued spans and ends the exporter, within 3 s; the rest is lost. A nil Exporter is closed.
 func (e *Exporter) Close() {
 	if e == nil {
 		return
@@ -109,8 +108,8 @@ func (e *Exporter) Close() {
 	_ = e.processor.Shutdown(context.Background()) // ends when the exports do, which e.end ends; they count and log their failures
 }
 
-// Emit queues a tree, which is not to be used again. All of its spans are dropped, and counted, where the queue has no room
-// for all: half a tree misleads.
+// Emit queues a tree, which must not be used again. If the queue lacks room for all of its spans, all are dropped and
+// counted: half a tree misleads.
 func (e *Exporter) Emit(t *Tree) {
 	defer t.done()
 	t.close()
@@ -123,20 +122,19 @@ func (e *Exporter) Emit(t *Tree) {
 	e.processor.OnEnd(&item{spans: bytes.Clone(t.out), n: n})
 }
 
-// item is a tree on its way through the SDK's processor, which asks it for its context alone.
+// item is a tree in the SDK's processor, which uses only its context.
 type item struct {
 	sdk.ReadOnlySpan // nil: it cannot be implemented otherwise
 	spans            []byte
 	n                int64
 }
 
-// SpanContext says that the item is to be exported.
+// SpanContext returns a sampled context.
 func (*item) SpanContext() trace.SpanContext { return sampled }
 
 var sampled = trace.NewSpanContext(trace.SpanContextConfig{TraceFlags: trace.FlagsSampled})
 
-// batches is the client of the collector as the SDK's processor sees it: it counts what leaves the queue, and what
-// became of it.
+// batches is the collector's client for the SDK's processor: it counts what leaves the queue, and the results.
 type batches struct {
 	client otlptrace.Client
 	of     *Exporter

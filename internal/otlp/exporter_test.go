@@ -181,8 +181,8 @@ func TestWrongVariables(t *testing.T) {
 	}
 }
 
-// A collector that answers nothing, or is not there, holds up no request: what finds no room in the queue is dropped and
-// counted, and the exporter ends in time all the same.
+// A collector that answers nothing, or is not there, holds up no request: what finds no room in the queue is dropped
+// and counted, and the exporter ends in time all the same.
 func TestCollectorsThatFail(t *testing.T) {
 	refuses, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -231,7 +231,8 @@ func TestTreesAreWhole(t *testing.T) {
 	assert.Len(t, c.Spans(), 4)
 }
 
-// Certificates of the variables are used: a collector with a certificate of its own is reached with it, and not without.
+// Certificates of the variables are used: a collector with a certificate of its own is reached with it, and not
+// without.
 func TestCertificates(t *testing.T) {
 	c := otlptest.StartTLS(t)
 	for _, env := range [][]string{{"OTEL_EXPORTER_OTLP_CERTIFICATE", c.CertificateFile}, nil} {

@@ -9,14 +9,14 @@ import (
 
 // sampler decides which requests are traced, as the SDK's samplers of the same names do, and without a span.
 type sampler struct {
-	byParent bool   // a client's decision stands
+	byParent bool   // a client's decision is kept
 	bound    uint64 // traces whose id has less in its last 63 bits are sampled
 }
 
 // everything is the bound of all traces.
 const everything = 1 << 63
 
-// newSampler finds a sampler of OTEL_TRACES_SAMPLER. Where there is none of that name, it is the default's.
+// newSampler returns the sampler of an OTEL_TRACES_SAMPLER; an unknown name gives the default.
 func newSampler(name string, ratio float64) (s sampler, ok bool) {
 	root, byParent := strings.CutPrefix(name, "parentbased_")
 	s = sampler{byParent: byParent}

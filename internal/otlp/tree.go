@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/tracecontext"
 )
 
-// Kind says on which side of a call a span stands.
+// Kind is the side of a call that a span measures.
 type Kind byte
 
 // The kinds of spans, as OTLP numbers them.
@@ -29,14 +29,13 @@ type Span struct {
 	Kind   Kind
 	ID     tracecontext.SpanID
 	Parent tracecontext.SpanID // zero of a trace's first
-	// Remote says that Parent is another process's.
+	// Remote marks a Parent in another process.
 	Remote       bool
 	Began, Ended time.Time
 }
 
-// Tree is the spans of one request, written as OTLP has them while they are named. The SDK's own spans would cost several
-// times as much: 250 allocations a request where these cost four. Each span begins with Add; what follows is its own. A Tree
-// belongs to one goroutine, and ends with Emit.
+// Tree is the spans of one request, encoded as OTLP while they are added: 4 allocations a request instead of the SDK's
+// 250. Each span begins with Add; the calls after it add to it. A Tree belongs to one goroutine, and ends with Emit.
 type Tree struct {
 	own   tracecontext.Context
 	state string    // tracestate
@@ -45,7 +44,7 @@ type Tree struct {
 	spans int
 	out   []byte // spans, each as a field of ScopeSpans
 	span  []byte // the one begun
-	part  []byte // of it
+	part  []byte // a part of it
 }
 
 var trees = sync.Pool{New: func() any { return new(Tree) }}
@@ -82,7 +81,7 @@ const (
 	flagKnown, flagRemote                                        uint32 = 0x100, 0x200
 )
 
-// Add begins a span; the one before it is whole.
+// Add begins a span and completes the one before.
 func (t *Tree) Add(s Span) {
 	t.close()
 	if t.spans++; t.spans == 1 {
@@ -107,7 +106,7 @@ func (t *Tree) Add(s Span) {
 	t.span = protowire.AppendFixed32(protowire.AppendTag(b, spanFlags, protowire.Fixed32Type), flags)
 }
 
-// String adds an attribute. What is no UTF-8 in its value is replaced: a collector refuses all spans that come with it.
+// String adds an attribute. Invalid UTF-8 is replaced: a collector would refuse the whole batch.
 func (t *Tree) String(key, value string) { t.span = appendTextPair(t.span, spanAttributes, key, value) }
 
 // Strings adds an attribute that is a list, of one text.
@@ -139,20 +138,20 @@ func (t *Tree) Float(key string, value float64) {
 	t.span = protowire.AppendFixed64(protowire.AppendTag(b, valueDouble, protowire.Fixed64Type), math.Float64bits(value))
 }
 
-// Event adds what happened at a time within the span.
+// Event adds an event within the span.
 func (t *Tree) Event(name string, at time.Time) {
 	t.part = appendText(t.appendTime(t.part[:0], eventTime, at), eventName, name)
 	t.span = appendBytes(t.span, spanEvents, t.part)
 }
 
-// Link adds a span of the same trace that this one goes on from, with one attribute.
+// Link adds a link to a span of the same trace, with one attribute.
 func (t *Tree) Link(to tracecontext.SpanID, key, value string) {
 	t.part = appendBytes(appendBytes(t.part[:0], linkTrace, t.own.Trace[:]), linkSpan, to[:])
 	t.part = appendTextPair(t.part, linkAttributes, key, value)
 	t.span = appendBytes(t.span, spanLinks, t.part)
 }
 
-// Fail says in a word why the span failed.
+// Fail sets an error status with a short reason.
 func (t *Tree) Fail(why string) {
 	t.part = appendNumber(appendText(t.part[:0], statusMessage, why), statusCode, statusError)
 	t.span = appendBytes(t.span, spanStatus, t.part)
@@ -186,7 +185,7 @@ func appendTextPair(b []byte, field protowire.Number, key, value string) []byte 
 	return protowire.AppendString(protowire.AppendTag(b, valueString, protowire.BytesType), value)
 }
 
-// valid is a text with what is no UTF-8 replaced.
+// valid replaces invalid UTF-8.
 func valid(text string) string {
 	if utf8.ValidString(text) {
 		return text
@@ -206,8 +205,8 @@ func appendNumber(b []byte, field protowire.Number, value uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), value)
 }
 
-// appendTime appends a date, which lies as far from the first span's as the monotonic clock says: none of a trace's spans
-// is wrong because the system's clock was set meanwhile.
+// appendTime appends a time, at the monotonic distance from the first span's: setting the system's clock meanwhile does
+// not distort a trace.
 func (t *Tree) appendTime(b []byte, field protowire.Number, at time.Time) []byte {
 	return protowire.AppendFixed64(protowire.AppendTag(b, field, protowire.Fixed64Type), uint64(t.date+int64(at.Sub(t.base))))
 }

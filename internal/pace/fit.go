@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// Fits predict how long workers take to compute a prompt of n tokens behind cached ones, as
+// Fits predicts how long workers take to prefill n tokens behind cached ones, as
 //
 //	(c₀ + c₁·n + c₂·n·(cached + n/2)) · f
 //
-// whose coefficients belong to a kind of worker, and f to the one worker. The terms are a step's own time, the layers' work
-// on each token, and attention to all before it. They are fitted to answers by least squares with forgetting, of relative
-// errors, so that short prompts count as much as long ones; none is below 0. Fits is safe for concurrent use.
+// The coefficients belong to a kind of worker, f to the one worker. The terms are a step's overhead, the layers' work
+// on each token, and attention. They are fitted to answers by least squares of relative errors with forgetting, so that
+// short prompts count as much as long ones; none is below 0. Fits is safe for concurrent use.
 type Fits struct {
 	mu      sync.Mutex // guards all below
 	kinds   map[Kind]*fit
 	workers map[string]*own
 }
 
-// Kind is what workers that compute prompts alike have in common.
+// Kind groups workers with equal prefill speed.
 type Kind struct {
 	Model, Engine, Device string
 	BatchedTokens         int
 }
 
 const (
-	// warmAnswers and warmTime are what an engine takes to warm up: neither its first answers nor its first time are fitted.
+	// warmAnswers and warmTime are an engine's warm-up: its first answers and its first time are not fitted.
 	warmAnswers = 20
 	warmTime    = time.Minute
 	// leastFitted is how many answers a kind's fit takes.
 	leastFitted = 30
-	// forget is what an older answer weighs against the one after it: about the last 200 count.
+	// forget is the weight of an answer relative to the next one: about the last 200 count.
 	forget = .995
 	// steady is the same for a worker's own factor: about the last ten.
 	steady = .9
@@ -39,7 +39,7 @@ const (
 	outlier = 4
 )
 
-// own is what is known of one worker.
+// own is the fit of one worker.
 type own struct {
 	kind        Kind
 	incarnation string
@@ -48,11 +48,11 @@ type own struct {
 	log         float64 // of its factor
 }
 
-// NewFits knows no worker.
+// NewFits returns Fits without workers.
 func NewFits() *Fits { return &Fits{kinds: map[Kind]*fit{}, workers: map[string]*own{}} }
 
-// Observe takes in that a worker's process, with nothing else to compute, took so long for a prompt of which it had cached
-// tokens and computed uncached.
+// Observe records how long a worker's process, with nothing else to compute, took for a prompt with so many cached and
+// uncached tokens.
 func (f *Fits) Observe(kind Kind, worker, incarnation string, uncached, cached int, took time.Duration, now time.Time) {
 	if uncached <= 0 || cached < 0 || took <= 0 {
 		return
@@ -80,7 +80,7 @@ func (f *Fits) Observe(kind Kind, worker, incarnation string, uncached, cached i
 	k.observe(uncached, cached, seconds/math.Exp(w.log))
 }
 
-// Predict is how long the worker should take, and false while too little is known of its kind.
+// Predict returns how long the worker should take, and false while its kind has too few observations.
 func (f *Fits) Predict(kind Kind, worker string, uncached, cached int) (time.Duration, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -95,7 +95,7 @@ func (f *Fits) Predict(kind Kind, worker string, uncached, cached int) (time.Dur
 	return Bounded(factor * k.seconds(uncached, cached)), true
 }
 
-// Forget drops the workers for which gone returns true, and the kinds of which none is left.
+// Forget drops the workers for which gone returns true, and the kinds without workers.
 func (f *Fits) Forget(gone func(worker string) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,7 +122,7 @@ type fit struct {
 	answers int
 }
 
-// terms are what the coefficients multiply, in thousands of tokens.
+// terms returns the factors of the coefficients, in thousands of tokens.
 func terms(uncached, cached int) [3]float64 {
 	n := float64(uncached) / 1000
 	return [3]float64{1, n, n * (float64(cached)/1000 + n/2)}
@@ -169,8 +169,8 @@ func (k *fit) solve() {
 	}
 }
 
-// with solves for the coefficients whose bit is set in free, by Gaussian elimination; false if one of them is below 0 or
-// not determined.
+// with solves for the coefficients whose bit is set in free, by Gaussian elimination; false if one of them is below 0
+// or not determined.
 func (k *fit) with(free int) (c [3]float64, ok bool) {
 	var rows [3][4]float64
 	var at [3]int

@@ -6,22 +6,21 @@ import (
 	"time"
 )
 
-// Limits are how long workers may take to compute a prompt, each by its own observed speed. A worker of which no
-// speed is known goes by the slowest of its pool. While none of the pool is known either, the limit is [Least], and
-// twice as long, up to 8 min, after each prompt that took longer: the limit itself may be what keeps a speed from
-// becoming known. Limits is safe for concurrent use.
+// Limits bounds how long workers may take to compute a prompt, each by its own observed speed. A worker without
+// observations uses the slowest of its pool. A pool without observations uses [Least], doubled up to 8 min after each
+// prompt that exceeds it: the limit itself may prevent an observation. Limits is safe for concurrent use.
 type Limits struct {
 	mu       sync.Mutex               // guards all below
 	rates    map[string]*Rate         // by worker
-	patience map[string]time.Duration // by model: the limit while no speed is known
+	patience map[string]time.Duration // by model: the limit without an observed speed
 }
 
-// NewLimits knows no worker.
+// NewLimits returns Limits without workers.
 func NewLimits() *Limits {
 	return &Limits{rates: map[string]*Rate{}, patience: map[string]time.Duration{}}
 }
 
-// For is how long the worker may take to that many tokens. pool is the workers of its pool.
+// For returns how long the worker may take for that many tokens. pool is the workers of its pool.
 func (l *Limits) For(model, worker string, pool iter.Seq[string], tokens int) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,7 +33,7 @@ func (l *Limits) For(model, worker string, pool iter.Seq[string], tokens int) ti
 	return max(Least, l.patience[model])
 }
 
-// Observe takes in that the worker computed tokens within took.
+// Observe records that the worker computed tokens within took.
 func (l *Limits) Observe(model, worker string, tokens int, took time.Duration) {
 	if tokens <= 0 || took <= 0 {
 		return
@@ -50,7 +49,7 @@ func (l *Limits) Observe(model, worker string, tokens int, took time.Duration) {
 	delete(l.patience, model)
 }
 
-// Exceeded takes in that a prompt took longer than the limit.
+// Exceeded records that a prompt took longer than the limit.
 func (l *Limits) Exceeded(model string, pool iter.Seq[string], limit time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +84,7 @@ func (l *Limits) Forget(worker, model func(name string) bool) {
 	}
 }
 
-// slowest is the lowest known speed of the pool, nil while none is known. The caller holds mu.
+// slowest returns the lowest observed speed of the pool, nil without any. The caller holds mu.
 func (l *Limits) slowest(pool iter.Seq[string]) (slowest *Rate) {
 	for id := range pool {
 		if known := l.rates[id]; known != nil && (slowest == nil || known.PerSecond() < slowest.PerSecond()) {

@@ -1,4 +1,4 @@
-// Package pace knows how fast workers compute prompts, and how long one may take before it counts as lost.
+// Package pace observes how fast workers compute prompts, and derives how long one may take before it counts as lost.
 package pace
 
 import (
@@ -8,14 +8,14 @@ import (
 
 // Rate is the speed observed at one worker, in tokens a second. It is a pure value; its owner guards it.
 //
-// Sums decay by a fixed factor with each answer, so that the quotient weighs answers by their length: a long prompt
-// says much about the speed, a short one measures little more than one step's overhead.
+// Sums decay by a fixed factor with each answer, so that the quotient weighs answers by their length: a short prompt
+// measures little more than one step's overhead.
 type Rate struct{ tokens, seconds float64 }
 
 // decay keeps about the last ten answers.
 const decay = 0.9
 
-// Observe takes in that tokens were computed within took.
+// Observe records that tokens were computed within took.
 func (r *Rate) Observe(tokens int, took time.Duration) {
 	if tokens <= 0 || took <= 0 {
 		return
@@ -34,12 +34,11 @@ func (r *Rate) PerSecond() float64 {
 
 // Limits of the time that a worker may take.
 const (
-	// Least is the least that a prompt may take before its worker counts as lost, and what it may take at first while
-	// no speed is known.
+	// Least is the lowest limit of a prompt, and the first one without an observed speed.
 	Least = 30 * time.Second
-	// maxPatience is the most that it may take while no speed is known.
+	// maxPatience is the highest limit without an observed speed.
 	maxPatience = 16 * Least
-	// Longest is the most that it may take, whatever speed was observed.
+	// Longest is the highest limit at any speed.
 	Longest = 24 * time.Hour
 	// predictions is how many times the predicted time it may take.
 	predictions = 5
@@ -54,7 +53,7 @@ func (r *Rate) Limit(tokens int) time.Duration {
 	return max(Least, Bounded(predictions*float64(tokens)*r.seconds/r.tokens))
 }
 
-// Predicted is how long so many tokens take at a rate in tokens a second, and false where that is not known: 0.
+// Predicted returns how long so many tokens take at a rate in tokens a second, and false for the rate 0.
 func Predicted(perSecond float64, tokens int) (time.Duration, bool) {
 	if perSecond <= 0 {
 		return 0, false
@@ -62,8 +61,8 @@ func Predicted(perSecond float64, tokens int) (time.Duration, bool) {
 	return Bounded(float64(tokens) / coarse(math.Log(perSecond))), true
 }
 
-// coarse is e to the power of a logarithm, in steps of two percent. Workers that differ by less are alike: otherwise chance
-// would always have the same one of several idle workers look the fastest.
+// coarse is e to the power of a logarithm, in steps of two percent. Workers that differ by less are alike: otherwise
+// chance would always have the same one of several idle workers look the fastest.
 func coarse(log float64) float64 {
 	const step = .02
 	return math.Exp(math.Round(log/step) * step)

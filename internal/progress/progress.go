@@ -1,5 +1,5 @@
-// Package progress shows how far a long job is and about when it ends: on a terminal a bar on one line, elsewhere a
-// line now and then. A job that is over at once shows nothing.
+// Package progress shows the progress of a long job: on a terminal as a bar, elsewhere as a line now and then. A short
+// job shows nothing.
 package progress
 
 import (
@@ -14,16 +14,16 @@ import (
 
 // State is how far a job is.
 type State struct {
-	// Share is what is done of the job, from 0 to 1. Below 0 it is not known, and no time left is shown.
+	// Share is the finished part of the job, from 0 to 1. Below 0 it is unknown, and no time left is shown.
 	Share float64
-	// Left is how long the job still takes where that is known by other means; 0 estimates it from Share.
+	// Left is the time that remains, if known; 0 estimates it from Share.
 	Left time.Duration
-	// Text says what is being done, in a few words.
+	// Text describes the present step, in a few words.
 	Text string
 }
 
-// When progress is shown: not in the first moments of a job, which last longer in a log; then so often on a terminal, and so
-// often in a log.
+// When progress is shown: not in the first moments of a job, which last longer in a log; then so often on a terminal,
+// and so often in a log.
 const (
 	quiet     = time.Second
 	firstLine = 2 * time.Second
@@ -99,7 +99,7 @@ func (s State) when(taken time.Duration) string {
 	return fmt.Sprintf("%2.0f %%, %s, about %s left", 100*min(1, s.Share), short(taken), short(left))
 }
 
-// least is the share below which no time left is estimated of it: the first hundredth of a job says little of the rest.
+// least is the lowest share from which the time left is estimated.
 const least = 0.01
 
 // remaining is how long the job still takes.
@@ -114,7 +114,7 @@ func (s State) remaining(taken time.Duration) (left time.Duration, known bool) {
 	return time.Duration(math.Round(seconds)) * time.Second, true
 }
 
-// short is a duration in whole seconds, as 42s or 3m05s.
+// short formats a duration in whole seconds, as 42s or 3m05s.
 func short(d time.Duration) string {
 	seconds := int(d.Round(time.Second) / time.Second)
 	switch {
@@ -126,7 +126,7 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%dh%02dm", seconds/3600, seconds/60%60)
 }
 
-// Reader counts what is read of a download, for Show.
+// Reader counts the bytes read of a download, for Show.
 type Reader struct {
 	io.Reader
 	report func(read int64)

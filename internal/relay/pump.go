@@ -8,14 +8,14 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// pump is a stream between two ends of a loop. It belongs to one goroutine at a time: the caller's, or, between step's
-// arming and its next call, the loop's. The owner reads until nothing is there, writes until the client takes no more, and
-// leaves a function with the end that is waited for.
+// pump is a stream between two sockets of loops. It belongs to one goroutine at a time: the caller's, or, between
+// step's arming and its next call, the loop's. The owner reads all bytes at hand, writes as far as there is room, and
+// registers a callback with the end it waits for.
 type pump struct {
 	from Source
 	to   Sink
 	tap  Tap
-	b    *buffer // nil while nothing is in hand
+	b    *buffer // nil while it holds no bytes
 	over chan struct{}
 
 	longer func(n int) bool
@@ -25,10 +25,10 @@ type pump struct {
 	ended  error        // why the loop's part is over
 	held   openai.Event // the event for which the tap would have to wait
 	holds  bool
-	reader error // what src said last
+	reader error // the last error of src
 }
 
-// pumps are reused: nothing calls a pump whose stream is over, since step has itself called once at a time.
+// pumps are reused: a finished stream has no pending callback, since step registers one at a time.
 var pumps = sync.Pool{New: func() any {
 	p := &pump{over: make(chan struct{}, 1)}
 	p.again = p.step
@@ -40,7 +40,7 @@ func (p *pump) release() {
 	pumps.Put(p)
 }
 
-// relay is the caller's part: it sleeps while the loop relays, and does what may wait.
+// relay is the caller's part: it sleeps while the loop relays, and does what may block.
 func (p *pump) relay() error {
 	for {
 		p.step()
@@ -67,12 +67,11 @@ func (p *pump) relay() error {
 	}
 }
 
-// mostReads is how many reads in a row the loop makes for one stream. The caller goes on with one that brings more: the
-// scheduler divides its time with the loop, which has others' connections to see to.
+// mostReads is how many reads in a row the loop makes for one stream. The caller continues with one that has more: the
+// scheduler shares its time with the loop, which serves other connections.
 const mostReads = 4
 
-// step relays what is there, and has itself called when there is more. It never waits, and comes to an end however much there
-// is.
+// step relays the bytes at hand, and registers itself for more. It never waits, and is bounded.
 func (p *pump) step() {
 	for reads := 0; ; {
 		if p.slow {
@@ -116,8 +115,7 @@ func (p *pump) step() {
 	}
 }
 
-// pass feeds n bytes that were read through the tap, and writes what it made of them. It reports false when the caller
-// has to go on.
+// pass feeds n bytes through the tap, and writes its output. It reports false when the caller has to continue.
 func (p *pump) pass(n int) bool {
 	var failed error
 	if n > 0 {
@@ -133,7 +131,7 @@ func (p *pump) pass(n int) bool {
 			p.held, p.holds = ev, true
 		}
 	}
-	if p.holds || failed != nil || p.reader != nil { // and what was made leaves with the rest
+	if p.holds || failed != nil || p.reader != nil { // and the output leaves with the rest
 		p.end(failed)
 		return false
 	}

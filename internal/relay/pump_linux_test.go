@@ -188,7 +188,8 @@ type until func() error
 
 func (f until) Event(dst []byte, _ openai.Event, _ bool) ([]byte, error) { return dst, f() }
 
-// TestAFloodHoldsUpNoOthers: while an engine sends without end, and nothing of it leaves, the loop serves other connections.
+// TestAFloodHoldsUpNoOthers: while an engine sends without end, and nothing of it leaves, the loop serves other
+// connections.
 func TestAFloodHoldsUpNoOthers(t *testing.T) {
 	l := loop.New()
 	from, engine := connected(t, l)

@@ -1,6 +1,6 @@
-// Package relay moves an engine's event stream to a client. It is handed the upstream's bytes, the client's sink and
-// a tap that sees each event. Where both connections are kept in an event loop (internal/loop), the stream is moved by
-// the loop while its caller sleeps; otherwise the caller's goroutine reads and writes. The bytes are the same.
+// Package relay moves an engine's event stream to a client, through a tap that sees each event. If both connections are
+// in an event loop (internal/loop), the loop moves the stream while its caller sleeps; otherwise the caller's goroutine
+// reads and writes. The bytes are the same.
 package relay
 
 import (
@@ -12,14 +12,14 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// Writer is the client's end. Write copies p and waits while the client is slow. Last is Write of the last bytes, which
-// may be kept back for the stream's end.
+// Writer is the client's side. Write copies p and waits while the client is slow. Last is Write of the last bytes,
+// which may be held until the stream's end.
 type Writer interface {
 	Write(p []byte) error
 	Last(p []byte) error
 }
 
-// Source is an engine's end that can be asked without waiting; see loop.Socket. Polls reports whether it can.
+// Source is an engine's side with reads that do not wait; see loop.Socket. Polls reports whether they are available.
 type Source interface {
 	io.Reader
 	Polls() bool
@@ -27,8 +27,8 @@ type Source interface {
 	OnReadable(f func()) bool
 }
 
-// Sink is a client's end that can be written to without waiting; see loop.Socket. Polls reports whether it can. TryWrite
-// takes p whole; its error is loop.ErrWouldBlock while a part of what it took is not yet sent, and TryFlush sends more.
+// Sink is a client's side with writes that do not wait; see loop.Socket. Polls reports whether they are available.
+// TryWrite accepts p whole; its error is loop.ErrWouldBlock while a part is unsent, and TryFlush sends more.
 type Sink interface {
 	Writer
 	Polls() bool
@@ -37,9 +37,9 @@ type Sink interface {
 	OnWritable(f func()) bool
 }
 
-// Tap sees every event of a stream in order and appends to dst what the client is to get for it: ev.Raw for an event
-// that passes as it came, nothing for one that is held back. Its error ends the stream. Where it may not wait and would
-// have to, its error is ErrWaits, and it is asked again for the same event where it may.
+// Tap sees every event of a stream in order and appends the client's bytes to dst: ev.Raw for an unchanged event,
+// nothing for one that is held back. Its error ends the stream. Where it may not wait but must, it returns ErrWaits,
+// and is called again for the same event where it may.
 type Tap interface {
 	Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error)
 }
@@ -50,16 +50,16 @@ var ErrWaits = errors.New("the tap would have to wait")
 // WriteError is a failure of the client's end, as opposed to the engine's.
 type WriteError struct{ Err error }
 
-// Error says that the client's end failed.
+// Error reports the client side's failure.
 func (e *WriteError) Error() string { return fmt.Sprintf("writing to the client: %v", e.Err) }
 
 // Unwrap gives the sink's error.
 func (e *WriteError) Unwrap() error { return e.Err }
 
-// Stream relays src to dst until src ends, a tap's error or a failed write. All events that one read brought leave in
-// one write, so that a burst stays a burst. It returns nil at the clean end of src, a *WriteError, the tap's error as
-// it is, openai.ErrEventTooBig or openai.ErrEventCut, or src's error as it is. An end marker needs no blank line
-// behind it: some engines end with it. longer is the splitter's of events of more than 8 MiB; see openai.Splitter.
+// Stream relays src to dst until src ends, the tap fails or a write fails. All events of one read leave in one write,
+// so that a burst stays a burst. It returns nil at the clean end of src, a *WriteError, the tap's or src's error
+// unchanged, openai.ErrEventTooBig or openai.ErrEventCut. An end marker needs no blank line after it: some engines omit
+// it. longer is the splitter's of events of more than 8 MiB; see openai.Splitter.
 func Stream(src io.Reader, dst Writer, tap Tap, longer func(n int) bool) error {
 	from, ok := src.(Source)
 	to, both := dst.(Sink)
@@ -98,7 +98,7 @@ func copied(src io.Reader, dst Writer, tap Tap, longer func(n int) bool) error {
 	}
 }
 
-// buffer is what one stream needs while something of it is in hand; they are pooled.
+// buffer is the memory of one stream while it holds bytes; buffers are pooled.
 type buffer struct {
 	in    []byte
 	out   []byte
@@ -112,8 +112,8 @@ var buffers = sync.Pool{New: func() any {
 	return &buffer{in: make([]byte, readBytes), split: openai.NewSplitter(maxEventBytes)}
 }}
 
-// maxEventBytes bounds one event: a token with the log-probabilities of many alternatives is a few KB. The caller may let
-// longer ones pass.
+// maxEventBytes bounds one event: a token with the log-probabilities of many alternatives is a few KB. The caller may
+// allow longer ones.
 const maxEventBytes = 8 << 20
 
 func take(longer func(n int) bool) *buffer {
@@ -132,8 +132,7 @@ func (b *buffer) release() {
 	buffers.Put(b)
 }
 
-// pass feeds one read's bytes through the tap. What the tap appends to out before an error leaves all the same: the
-// client gets every event up to the one that failed.
+// pass feeds one read's bytes through the tap. The tap's output before an error is sent all the same.
 func (b *buffer) pass(p []byte, tap Tap) error {
 	if len(p) == 0 {
 		return nil
@@ -142,7 +141,7 @@ func (b *buffer) pass(p []byte, tap Tap) error {
 	return b.rest(tap)
 }
 
-// rest feeds what the splitter has left through the tap.
+// rest feeds the splitter's remainder through the tap.
 func (b *buffer) rest(tap Tap) error {
 	for {
 		ev, ok := b.split.Next()
@@ -156,7 +155,7 @@ func (b *buffer) rest(tap Tap) error {
 	}
 }
 
-// end takes in why src ended, and writes what is left.
+// end handles the end of src, and writes the rest.
 func (b *buffer) end(err error, dst Writer, tap Tap) error {
 	if errors.Is(err, io.EOF) {
 		if ev, ok := b.split.Rest(); ok && ev.Done() {
@@ -175,7 +174,7 @@ func (b *buffer) end(err error, dst Writer, tap Tap) error {
 	return err
 }
 
-// write sends what the tap made.
+// write sends the tap's output.
 func (b *buffer) write(send func([]byte) error) error {
 	if len(b.out) == 0 {
 		return nil

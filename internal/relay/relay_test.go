@@ -135,8 +135,7 @@ func TestEndsAreToldApart(t *testing.T) {
 	}
 }
 
-// What one more chunk costs between the upstream's read and the sink's write:
-// a lone event of the size a token has.
+// What one more chunk costs between the upstream's read and the sink's write: a lone event of the size a token has.
 func BenchmarkRelayChunk(b *testing.B) {
 	event := []byte("data: {\"id\":\"chatcmpl-0123456789abcdef-1\",\"object\":\"chat.completion.chunk\",\"created\":1790000000," +
 		"\"model\":\"tandem-sim\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n")

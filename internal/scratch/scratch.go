@@ -1,9 +1,7 @@
-// Package scratch gives a process temporary folders, and removes those of
-// processes that ended without removing them, as after kill -9.
+// Package scratch gives a process temporary folders, and removes those of dead processes.
 //
-// A folder is called tandem-KIND-PID-RANDOM and holds a file that its process keeps locked: the kernel gives the lock
-// up with the process, whatever its end. A lock, unlike a pid, is never another process's later, and is seen from
-// containers that share the file system.
+// A folder is called tandem-KIND-PID-RANDOM and holds a file that its process keeps locked: the kernel releases the
+// lock with the process. Unlike a pid, a lock is never reused, and containers that share the file system see it.
 package scratch
 
 import (
@@ -25,8 +23,8 @@ const (
 	dataName = "data"
 )
 
-// New makes a folder for data of a kind, a lower-case word, and removes the
-// folders of that kind that dead processes of the same user have left behind.
+// New makes a folder for data of a kind, a lower-case word, and removes folders of that kind that dead processes of the
+// same user left.
 func New(kind string) (*Dir, error) {
 	sweep(os.TempDir(), kind)
 	root, err := os.MkdirTemp("", prefix(kind)+strconv.Itoa(os.Getpid())+"-")
@@ -47,7 +45,7 @@ func New(kind string) (*Dir, error) {
 // Path is where the data goes: an empty folder at first.
 func (d *Dir) Path() string { return filepath.Join(d.root, dataName) }
 
-// Remove removes the folder. What cannot be removed stays for a later sweep.
+// Remove removes the folder. A later sweep removes the rest after an error.
 func (d *Dir) Remove() {
 	_ = os.RemoveAll(d.Path())
 	_ = os.RemoveAll(d.root)
@@ -76,7 +74,7 @@ func claim(root string) (*os.File, error) {
 	return f, nil
 }
 
-// sweep removes the folders of a kind below parent whose process is dead. It leaves alone what it is not sure about.
+// sweep removes the folders of a kind below parent whose process is dead, and none in an unclear state.
 func sweep(parent, kind string) {
 	all, err := os.ReadDir(parent)
 	if err != nil {

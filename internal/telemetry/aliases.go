@@ -13,7 +13,7 @@ type Alias struct {
 	Old, Name string
 	// Labels gives the old name of each label that was renamed.
 	Labels map[string]string
-	// Sum says that the old metric had no labels: it is the sum of all series.
+	// Sum marks an old metric without labels: it is the sum of all series.
 	Sum bool
 }
 

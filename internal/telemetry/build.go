@@ -8,9 +8,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Build says which program runs. What the build did not record is "unknown".
+// Build is the program's version. What the build did not record is "unknown".
 type Build struct {
-	Version string // "v1.2.0", or what Go makes of a commit without a tag
+	Version string // "v1.2.0", or Go's pseudo-version
 	// Revision is the commit's hash; it ends in "-dirty" where the tree had changes that were not committed.
 	Revision string
 	Go       string // the release of Go that built it: "go1.26.0"
@@ -18,18 +18,17 @@ type Build struct {
 
 const unknown = "unknown"
 
-// commit is set where a release is built, which does not let Go look at the repository: Go records other things of a
-// clone than of a worktree of the same commit. -ldflags "-X github.com/tandem-pd/tandem/internal/telemetry.commit=…"
+// commit is set for a release, whose build hides the repository from Go, since Go records other values in a clone than
+// in a worktree. -ldflags "-X github.com/tandem-pd/tandem/internal/telemetry.commit=…"
 var commit string
 
-// ReadBuild is this program's Build. version is the one that the linker was
-// given; without it, it is the one that Go recorded.
+// ReadBuild returns this program's Build. version is the linker's, or empty for the one that Go recorded.
 func ReadBuild(version string) Build {
 	info, _ := debug.ReadBuildInfo()
 	return buildOf(version, info)
 }
 
-// buildOf reads what Go recorded; nil is nothing.
+// buildOf converts Go's build info; it may be nil.
 func buildOf(version string, info *debug.BuildInfo) Build {
 	revision, dirty := commit, ""
 	if info != nil {
@@ -55,7 +54,7 @@ func buildOf(version string, info *debug.BuildInfo) Build {
 // Info is the metric build_info: always 1, with the build as labels.
 func (b Build) Info() prometheus.Collector {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "build_info", Help: "1; the labels say what is running.",
+		Name: "build_info", Help: "1; the labels name version and build.",
 		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.Go},
 	})
 	info.Set(1)

@@ -15,8 +15,7 @@ import (
 	"unicode/utf8"
 )
 
-// handler is slog's, and what a [Line] has to know of it. Handlers made of it by WithAttrs and WithGroup are slog's
-// own.
+// handler is slog's with the state of a [Line]. WithAttrs and WithGroup return slog's own.
 type handler struct {
 	slog.Handler
 	out  *output
@@ -32,9 +31,8 @@ const (
 	asText              // for people, see people
 )
 
-// Line is a log line that is written as its fields come, byte for byte as [slog.Logger.LogAttrs] writes it: for a line
-// of every request, of which slog's attributes cost twice as much as the bytes. It belongs to one goroutine. Keys must
-// be letters, digits and underscores.
+// Line is a log line written field by field, byte for byte as [slog.Logger.LogAttrs] writes it, at half the cost: for
+// lines of every request. It belongs to one goroutine. Keys must be letters, digits and underscores.
 type Line struct {
 	to    *handler
 	buf   []byte
@@ -95,16 +93,15 @@ func (l *Line) End() {
 	}
 }
 
-// Text reports whether the line is for people, who are shown little of it: the caller then adds [Line.Phrase]s in place
-// of fields.
+// Text reports whether the line is for people: the caller then adds [Line.Phrase]s in place of fields.
 func (l *Line) Text() bool { return l.to != nil && l.to.form == asText }
 
-// Phrase adds words to a line for people. What a client has a say in must have gone through [Plain].
+// Phrase adds words to a line for people. Clients' text must have gone through [Plain].
 func (l *Line) Phrase(format string, args ...any) {
 	l.buf = fmt.Appendf(append(l.buf, ' '), format, args...)
 }
 
-// Plain is a text as a line of words can have it: in quotes where it has blanks, or what a terminal would obey.
+// Plain quotes a text that has blanks or control characters.
 func Plain(s string) string {
 	if quoted(s) {
 		return strconv.Quote(s)
@@ -112,7 +109,7 @@ func Plain(s string) string {
 	return s
 }
 
-// Open begins a group; it has one field at least, and no group of its own.
+// Open begins a group of at least one field and no nested group.
 func (l *Line) Open(group string) {
 	if l.to != nil && l.to.form == asJSON {
 		l.key(group)
@@ -179,8 +176,8 @@ func (l *Line) Float(key string, value float64) {
 	}
 }
 
-// appendThousandths appends a number of whole thousandths below a million, as most durations in milliseconds are, in the shortest
-// form: a tenth of what package strconv takes. It reports false of any other.
+// appendThousandths appends a number of whole thousandths below a million, as most durations in milliseconds are, in
+// the shortest form: ten times as fast as strconv. It reports false for any other.
 func appendThousandths(dst []byte, value float64) ([]byte, bool) {
 	if !(value >= 0.001 && value < 1e6) {
 		return dst, false
@@ -214,7 +211,7 @@ func (l *Line) field(key string, value slog.Value) bool {
 	return false
 }
 
-// key writes a field's key, after what separates it from the field before.
+// key writes a field's key, after the separator.
 func (l *Line) key(key string) {
 	switch {
 	case l.to.form != asJSON:
@@ -245,7 +242,7 @@ func (l *Line) string(s string) {
 	}
 }
 
-// plain reports whether a text stands in JSON as it is; false of some that do.
+// plain reports whether a text needs no escape in JSON; it may miss some.
 func plain(s string) bool {
 	for i := range len(s) {
 		if b := s[i]; b < ' ' || b == '"' || b == '\\' || b >= utf8.RuneSelf {
@@ -287,8 +284,8 @@ func quoted(s string) bool {
 	return s == ""
 }
 
-// appendMillis writes a time as slog's text has it: RFC 3339 with three digits of the second's parts. Go's own form
-// drops zeros at the end, so that a tenth of a millisecond keeps them until it is cut off.
+// appendMillis writes a time as slog's text handler does: RFC 3339 with three digits of the second. Go drops trailing
+// zeros, so a tenth of a millisecond is added and cut off.
 func appendMillis(b []byte, t time.Time) []byte {
 	end := len(b) + len("2006-01-02T15:04:05.000")
 	b = t.Truncate(time.Millisecond).Add(time.Millisecond/10).AppendFormat(b, time.RFC3339Nano)

@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// heldFor is how long lines of requests wait for others, to be written together: a write costs what a tenth of a
-	// short request does, and starts the scheduler's monitor besides.
+	// heldFor is how long lines of requests wait to be written together: a write costs a tenth of a short request,
+	// and starts the scheduler's monitor.
 	heldFor = 50 * time.Millisecond
 	// heldBytes is how many of them wait at most.
 	heldBytes = 32 << 10
 )
 
-// output is where whole lines go, one at a time or several together.
+// output receives whole lines, one at a time or several together.
 type output struct {
 	w       io.Writer
 	colours bool // w is a terminal that shows them
 	holds   bool // lines may wait: w is a file or a pipe, and each write a system call
 
 	mu    sync.Mutex
-	held  []byte // lines that wait, in the order in which they came
+	held  []byte // lines that wait, in order
 	timer *time.Timer
 }
 
@@ -32,7 +32,7 @@ func newOutput(w io.Writer, people bool) *output {
 	return &output{w: w, holds: file && !people}
 }
 
-// Write writes a line, behind those that wait.
+// Write writes a line, after those that wait.
 func (o *output) Write(line []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -40,7 +40,7 @@ func (o *output) Write(line []byte) (int, error) {
 	return o.w.Write(line)
 }
 
-// line writes a line, at once unless it waits.
+// line writes a line, at once unless it may wait.
 func (o *output) line(line []byte, waits bool) {
 	if !waits || !o.holds {
 		_, _ = o.Write(line)
@@ -76,7 +76,7 @@ func (o *output) flush() {
 	}
 }
 
-// Flush writes what waits of a log that NewLogger made. A program calls it before it ends.
+// Flush writes the held lines of a log that NewLogger made. Call it before the program ends.
 func Flush(log *slog.Logger) {
 	if h, ok := log.Handler().(*handler); ok {
 		h.out.mu.Lock()

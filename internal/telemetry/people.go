@@ -39,7 +39,7 @@ func (p *people) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &more
 }
 
-// WithGroup puts the group's name before the keys of what follows.
+// WithGroup prefixes later keys with the group's name.
 func (p *people) WithGroup(name string) slog.Handler {
 	more := *p
 	if name != "" {
@@ -73,7 +73,7 @@ const (
 	uncolour = "\x1b[0m"
 )
 
-// appendHead writes what every line begins with. A message is the program's own, and safe.
+// appendHead writes the beginning of a line. message is the program's own, and safe.
 func (o *output) appendHead(line []byte, at time.Time, level slog.Level, message string) []byte {
 	line = at.AppendFormat(line, "15:04:05.000")
 	if level != slog.LevelInfo {

@@ -1,5 +1,6 @@
-// Package telemetry makes the two things that every room is handed: a structured logger and a metrics registry. Only
-// cmd/gateway knows it; rooms take a *slog.Logger and a prometheus.Registerer.
+// Package telemetry makes the structured logger and the metrics registry. Only cmd/gateway uses it; other packages
+// take a
+// *slog.Logger and a prometheus.Registerer.
 package telemetry
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/terminal"
 )
 
-// Logging is what is written to standard error.
+// Logging configures the log on standard error.
 type Logging struct {
 	Level  string `flag:"log-level" default:"info" oneof:"debug=also every candidate's cost|info=one line a request, and changes|warn=what needs a look|error=what failed" help:"Least severe message that is logged."`
 	Format string `flag:"log-format" default:"auto" oneof:"auto=text at a terminal, else json|text=short lines without most fields|logfmt=key=value, all fields|json=objects, all fields" help:"Form of a log line."`
@@ -50,8 +51,8 @@ func NewLogger(w io.Writer, l Logging) (*slog.Logger, error) {
 	return slog.New(&handler{&people{out: out, level: level}, out, asText}), nil
 }
 
-// forPrograms is a field as collectors take it: a duration is a number of milliseconds under a key with the unit, and a
-// struct is its text instead of its fields under their names in Go.
+// forPrograms formats a field for collectors: a duration is a number of milliseconds under a key with the unit, and a
+// struct is its text instead of its Go fields.
 func forPrograms(_ []string, a slog.Attr) slog.Attr {
 	switch a.Value.Kind() {
 	case slog.KindDuration:
@@ -75,14 +76,13 @@ func NewRegistry() *prometheus.Registry {
 // Prefix is the default prefix of our own metrics' names.
 const Prefix = "tandem_"
 
-// Handler serves a registry to Prometheus, with the [Aliases], and more, of metrics
-// whose names begin with the prefix.
+// Handler serves a registry to Prometheus, with the [Aliases], and more, of metrics whose names begin with the prefix.
 func Handler(reg *prometheus.Registry, prefix string, more ...Alias) http.Handler {
 	return promhttp.HandlerFor(withAliases(reg, prefix, slices.Concat(Aliases, more)), promhttp.HandlerOpts{})
 }
 
-// ExemplarHandler is a Handler that answers in OpenMetrics where a scrape asks for it: the one form that shows exemplars.
-// It writes whole numbers as bounds of buckets in another way (le="1.0"), so that it is for those who want exemplars.
+// ExemplarHandler is a Handler that answers in OpenMetrics on request: the one format with exemplars. It writes integer
+// bucket bounds differently (le="1.0"), so it is not the default.
 func ExemplarHandler(reg *prometheus.Registry, prefix string) http.Handler {
 	return promhttp.HandlerFor(withAliases(reg, prefix, Aliases), promhttp.HandlerOpts{EnableOpenMetrics: true})
 }

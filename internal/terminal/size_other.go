@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// size knows no size here; a character device counts as a terminal.
+// size returns no size on this system; a character device counts as a terminal.
 func size(out io.Writer) (columns, rows int, ok bool) {
 	f := file(out)
 	if f == nil {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// size asks the system; ok is false where out is no terminal. The call goes through the file's own guard: Fd would
-// make a file blocking.
+// size returns the system's answer; ok is false where out is no terminal. The call goes through the file's own guard:
+// Fd would make a file blocking.
 func size(out io.Writer) (columns, rows int, ok bool) {
 	f := file(out)
 	if f == nil {

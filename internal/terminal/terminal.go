@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// Columns is the width that is assumed where there is no terminal to ask.
+// Columns is the assumed width without a terminal.
 const Columns = 80
 
 // Is reports whether out is a terminal.
@@ -19,8 +19,8 @@ func Is(out io.Writer) bool {
 // Rewrites reports whether out is a terminal on which a line can be erased and written again. TERM=dumb is none.
 func Rewrites(out io.Writer) bool { return Is(out) && os.Getenv("TERM") != "dumb" }
 
-// Size is the terminal's width and height in characters; Columns and 0 where out is no terminal, or one that does not
-// know its size.
+// Size returns the terminal's width and height in characters; Columns and 0 where out is no terminal, or one without a
+// known size.
 func Size(out io.Writer) (columns, rows int) {
 	columns, rows, ok := size(out)
 	if !ok || columns <= 0 {

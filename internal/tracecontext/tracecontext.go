@@ -39,7 +39,7 @@ const (
 	Random  = 0x02 // the trace's id is random (level 2)
 )
 
-// Context is one span's place: what a traceparent says. The zero Context is none.
+// Context is the content of a traceparent. The zero Context is none.
 type Context struct {
 	Trace TraceID
 	Span  SpanID
@@ -55,7 +55,7 @@ const (
 	length  = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 )
 
-// maxBytes bounds a traceparent of a later version, which may say more.
+// maxBytes bounds a traceparent of a later version, which may be longer.
 const maxBytes = 256
 
 // String is the context as a traceparent of version 00.
@@ -67,8 +67,8 @@ func (c Context) String() string {
 	return string(hex.AppendEncode(out, []byte{c.Flags & (Sampled | Random)}))
 }
 
-// Parse reads a traceparent by W3C Trace Context §3.2.2: version, trace id, parent id and flags in lower-case hexadecimal
-// digits. A version above 00 may say more after them. ok is false of anything else.
+// Parse parses a traceparent by W3C Trace Context §3.2.2: version, trace id, parent id and flags in lower-case
+// hexadecimal digits. A version above 00 may have more after them. ok is false for anything else.
 func Parse[T string | []byte](header T) (c Context, ok bool) {
 	if len(header) < length || len(header) > maxBytes || header[2] != '-' || header[35] != '-' || header[52] != '-' {
 		return Context{}, false
@@ -104,7 +104,7 @@ func decode[T string | []byte](dst []byte, digits T) bool {
 	return true
 }
 
-// digit is a lower-case hexadecimal digit's value, above 15 of what is none.
+// digit returns the value of a lower-case hexadecimal digit, above 15 for any other character.
 func digit(c byte) byte {
 	switch {
 	case '0' <= c && c <= '9':

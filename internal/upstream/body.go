@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/loop"
 )
 
-// body reads an answer's body. A read gives what is there: it waits for the first byte and never for another one.
+// body reads an answer's body. A read returns the bytes at hand: it waits for the first byte, never for another one.
 type body struct {
 	reader
 	framing framing
@@ -29,12 +29,12 @@ const (
 	atTrailer
 )
 
-// Bounds of what is no data in a chunked body; net/http's are wider.
+// Bounds of a chunked body's framing; net/http's are wider.
 const (
 	maxChunkLine  = 256 // bounds the line of a chunk's size, extensions included
 	maxSizeDigits = 15  // bounds a chunk's size to 2^60
-	// maxExcess bounds what chunks' lines hold beyond 16 bytes a chunk and
-	// twice its data: short chunks are legitimate, long extensions are not.
+	// maxExcess bounds the chunks' lines beyond 16 bytes a chunk and twice its data: short chunks are legitimate, long
+	// extensions are not.
 	maxExcess       = 4 << 10
 	maxTrailerLine  = 256 // of trailers, which are skipped
 	maxTrailerLines = 8
@@ -65,7 +65,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 	return n, b.err
 }
 
-// tryRead is Read of what is there: its error is loop.ErrWouldBlock if that is nothing.
+// tryRead is Read without waiting: its error is loop.ErrWouldBlock if nothing is at hand.
 func (b *body) tryRead(s loop.Socket, p []byte) (int, error) {
 	b.try = s
 	defer func() { b.try = nil }()

@@ -137,8 +137,7 @@ func TestEndReachesEveryStage(t *testing.T) {
 	}
 }
 
-// A worker that refuses a request before it has read it is heard, and the rest
-// of the request is not waited for.
+// A worker that refuses a request before it has read it is heard, and the rest of the request is not waited for.
 func TestEarlyAnswer(t *testing.T) {
 	for _, closes := range []bool{true, false} {
 		t.Run(fmt.Sprintf("closes %t", closes), func(t *testing.T) {
@@ -171,8 +170,7 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 }
 
-// With Parting a TLS engine sees its client gone as well, while its answer is
-// still read.
+// With Parting a TLS engine sees its client gone as well, while its answer is still read.
 func TestPartingOverTLS(t *testing.T) {
 	gone := make(chan struct{})
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -10,21 +10,21 @@ import (
 	"github.com/tandem-pd/tandem/internal/loop"
 )
 
-// conn is a connection to a worker. It carries one call at a time, or lies idle in its pool.
+// conn is a connection to a worker. It carries one call at a time, or is idle in its pool.
 type conn struct {
-	net.Conn             // what is written to and read from: TLS where there is TLS
-	under    net.Conn    // what is closed; the same without TLS
-	socket   loop.Socket // the same, where it is kept in a loop; nil otherwise
+	net.Conn             // for reads and writes: TLS where there is TLS
+	under    net.Conn    // the TCP connection; the same without TLS
+	socket   loop.Socket // the same, if it is kept in a loop; nil otherwise
 	pool     *pool
 	dialed   time.Time
 	since    time.Time // idle since
 	carried  bool      // a whole call already
 	closed   atomic.Bool
-	outside  func() // the loops forget it; nil without TLS
+	outside  func() // removes it from the loops' count; nil without TLS
 
 	raw   syscall.RawConn // nil where the network has none
 	look  func(fd uintptr) bool
-	alive bool // what look saw
+	alive bool // the result of look
 }
 
 func newConn(c net.Conn, p *pool) *conn {
@@ -44,8 +44,8 @@ func newConn(c net.Conn, p *pool) *conn {
 	return out
 }
 
-// sound says whether an idle connection may carry a call: the worker has neither closed it nor sent anything. It asks
-// the loop or the kernel, and does not wait. Where neither can be asked, it is believed to be sound.
+// sound reports whether an idle connection may carry a call: the worker has neither closed it nor sent anything. It
+// checks with the loop or the kernel, without waiting. Where neither can tell, it counts as sound.
 func (c *conn) sound() bool {
 	if c.socket != nil {
 		return c.socket.Quiet()
@@ -63,14 +63,14 @@ func (c *conn) halfClose() bool {
 	return ok && half.CloseWrite() == nil
 }
 
-// cut closes the connection at once, in both directions; on TLS without a
-// farewell, for which it might have to wait. It may be called more than once.
+// cut closes the connection at once, in both directions; on TLS without close_notify, which might block. It may be
+// called more than once.
 func (c *conn) cut() {
 	if c.closed.CompareAndSwap(false, true) {
-		c.pool.gone() // before anyone whom the end wakes up asks
+		c.pool.gone() // before a goroutine that the end wakes checks
 		if c.outside != nil {
 			c.outside()
 		}
-		_ = c.under.Close() // whatever it says, the connection is gone
+		_ = c.under.Close() // closed in any case
 	}
 }

@@ -6,21 +6,20 @@ import (
 	"fmt"
 )
 
-// Op says how far a call had come when it failed.
+// Op is how far a call had progressed when it failed.
 type Op string
 
 // The stages of a call, in order.
 const (
-	OpDial Op = "dial" // no connection came about: the worker has seen nothing
-	OpHead Op = "head" // the request may have been seen, no answer's head came
-	OpBody Op = "body" // the head came, the body broke off
+	OpDial Op = "dial" // no connection: the worker has seen nothing
+	OpHead Op = "head" // the worker may have seen the request; no response header arrived
+	OpBody Op = "body" // the body broke off
 )
 
-// ErrProtocol is in every error that says an answer is not HTTP/1.1 as this
-// package takes it. What the answer held is never part of the text.
+// ErrProtocol is wrapped by errors about answers that are not valid HTTP/1.1. Their text never quotes the answer.
 var ErrProtocol = errors.New("answer is not the HTTP/1.1 that is taken here")
 
-// errClosed is what a read of a closed answer gives.
+// errClosed is the error of a read of a closed answer.
 var errClosed = errors.New("answer is closed")
 
 // Error is a call that failed in transport. It holds the raw cause for fault.Classify and never any part of a body.
@@ -46,5 +45,5 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// malformed says what is wrong with an answer.
+// malformed returns an ErrProtocol with a reason.
 func malformed(what string) error { return fmt.Errorf("%w: %s", ErrProtocol, what) }

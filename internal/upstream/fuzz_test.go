@@ -13,8 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// answers are whole connections' worth of what a worker may send, and whether
-// it is taken.
+// answers are whole connections' worth of what a worker may send, and whether it is taken.
 var answers = []struct {
 	name, raw string
 	status    int // 0: refused
@@ -127,13 +126,10 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// What is taken, net/http takes as well, with the same status, type and body.
-// We are stricter, and refuse what it takes, in this: lines that end in a bare
-// LF; folded lines; a length beside chunks; a
-// transfer coding in HTTP/1.0; 101; statuses under 100; control characters;
-// the bounds on lines, heads, extensions and trailers. One thing is the other
-// way round: it refuses a Trailer header that announces framing fields, which
-// we skip with all trailers.
+// What is taken, net/http takes as well, with the same status, type and body. We are stricter, and refuse what it
+// takes, in this: lines that end in a bare LF; folded lines; a length beside chunks; a transfer coding in HTTP/1.0;
+// 101; statuses under 100; control characters; the bounds on lines, heads, extensions and trailers. One thing is the
+// other way round: it refuses a Trailer header that announces framing fields, which we skip with all trailers.
 func FuzzAnswer(f *testing.F) {
 	for _, c := range answers {
 		f.Add([]byte(c.raw), uint8(7))

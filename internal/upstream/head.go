@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// head is what the gateway takes from an answer's head.
+// head is the part of a response header that the gateway uses.
 type head struct {
 	status      int
 	contentType string
@@ -14,7 +14,7 @@ type head struct {
 	keep        bool  // the connection may carry another call
 }
 
-// framing says how an answer's body ends.
+// framing is how an answer's body ends.
 type framing uint8
 
 const (
@@ -23,7 +23,7 @@ const (
 	untilClose                // with the connection
 )
 
-// Bounds of a head, informational ones before it included: what an engine sends is a few hundred bytes in ten lines.
+// Bounds of a head with informational ones before it: engines send a few hundred bytes in ten lines.
 const (
 	maxHeadBytes = 64 << 10
 	maxHeadLines = 100
@@ -146,7 +146,7 @@ func (f *fields) field(line []byte) error {
 	return nil
 }
 
-// contentLength takes a length; the same one may come again.
+// contentLength sets the length; a repeated equal one is valid.
 func (f *fields) contentLength(value []byte) error {
 	if len(value) == 0 {
 		return malformed("its content length is not a number")
@@ -184,7 +184,7 @@ func (f *fields) head() (head, error) {
 	case f.chunked && f.length >= 0:
 		return head{}, malformed("a content length with chunks")
 	case f.status == 204 || f.status == 304:
-		h.keep = h.keep && !f.chunked && f.length <= 0 // a body may come all the same
+		h.keep = h.keep && !f.chunked && f.length <= 0 // a body may follow all the same
 	case f.chunked:
 		h.framing = chunked
 	case f.length >= 0:
@@ -208,7 +208,7 @@ func typeOf(value []byte) string {
 	return string(value)
 }
 
-// is compares without regard to case; want is in small letters of ASCII.
+// is compares ignoring case; want is lower-case ASCII.
 func is(value []byte, want string) bool {
 	if len(value) != len(want) {
 		return false
@@ -224,7 +224,7 @@ func is(value []byte, want string) bool {
 	return true
 }
 
-// visible says that there is no control character but the tab.
+// visible reports whether text has no control character but the tab.
 func visible(text []byte) bool {
 	for _, c := range text {
 		if c < ' ' && c != '\t' || c == 0x7f {

@@ -22,7 +22,7 @@ type Config struct {
 	// IdlePerWorker is how many idle connections are kept to each worker.
 	IdlePerWorker int `default:"512" range:"0.."`
 	// IdleTimeout is how long an idle connection is kept: less than uvicorn's 5 s (vLLM, SGLang, TensorRT-LLM), since
-	// the side that closes first is sure that no request is on its way.
+	// the side that closes first knows that no request is on its way.
 	IdleTimeout time.Duration `default:"4s" range:"0s.."`
 	BearerToken string        // sent to every worker as Authorization: Bearer where not empty. It appears in no error.
 	// Trust is the certificates of connections to https workers. Nil takes the system's authorities and shows none.
@@ -33,12 +33,12 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Trust is whom https workers are believed by, and what we prove ourselves by. It is safe for concurrent use.
+// Trust verifies https workers and holds the client certificate. It is safe for concurrent use.
 type Trust interface {
 	// Client is the configuration as it is now, never changed; another one is another pointer. It is copied, the host's
 	// name is sent as SNI, and ALPN is always http/1.1.
 	Client() *tls.Config
-	// Explain adds to an error of TLS what an operator can do about it.
+	// Explain adds advice for the operator to a TLS error.
 	Explain(err error) error
 }
 
@@ -57,14 +57,13 @@ func (c Config) Validate() error {
 	return err
 }
 
-// HTTP is the Transport over HTTP/1.1, a client of our own: a call is one write, and its answer is read by the caller's
-// goroutine. It is safe for concurrent use.
+// HTTP is the Transport over HTTP/1.1: a call is one write, and the caller's goroutine reads its answer. It is safe for
+// concurrent use.
 //
-// A call takes the connection to its worker that was used last, if the kernel says that the worker has neither closed
-// it nor sent anything, or dials. A worker may close a connection just as a request is on its way. So a call is made
-// once more, on a new connection, where one that had carried a call before took nothing of this one, or ended within
-// raceFor before a byte of an answer came. Any other broken connection is an error: an engine may have begun. Whether
-// to try again is the caller's decision.
+// A call takes the connection that its worker used last, if the worker has neither closed it nor sent anything, or
+// dials. A worker may close a connection while a request is on its way. So a call on a reused connection is repeated
+// once, on a new one, if nothing of it was sent, or the connection ended within raceFor before the first byte of an
+// answer. Any other broken connection is an error: an engine may have begun. The caller decides whether to try again.
 type HTTP struct {
 	cfg   Config
 	pools atomic.Pointer[map[string]*pool] // by base URL; replaced, never changed
@@ -75,7 +74,7 @@ type HTTP struct {
 
 var _ Transport = (*HTTP)(nil)
 
-// NewHTTP makes a transport. It never asks for compression: a decoder would buffer an SSE stream. cfg must be valid.
+// NewHTTP makes a transport. It requests no compression: a decoder would buffer an SSE stream. cfg must be valid.
 func NewHTTP(cfg Config) *HTTP {
 	setting.Fill(&cfg)
 	if cfg.Dial == nil {
@@ -89,7 +88,7 @@ func NewHTTP(cfg Config) *HTTP {
 	return h
 }
 
-// Call posts leg.Body to the worker and returns when the answer's head came.
+// Call posts leg.Body to the worker and returns after the response header.
 func (h *HTTP) Call(ctx context.Context, leg Leg) (Stream, error) {
 	p, err := h.pool(leg.Base)
 	if err == nil && ctx.Err() != nil {
@@ -103,7 +102,7 @@ func (h *HTTP) Call(ctx context.Context, leg Leg) (Stream, error) {
 		before := failed
 		s, _, failed = h.try(ctx, &leg, p, true)
 		if again == raced && failed != nil && failed.Op == OpDial {
-			failed = before // the worker had the request and takes no other: it may have died of it
+			failed = before // the worker had the request and accepts no other: it may have died of it
 		}
 	}
 	if failed != nil {
@@ -113,24 +112,24 @@ func (h *HTTP) Call(ctx context.Context, leg Leg) (Stream, error) {
 	return s, nil
 }
 
-// repeat says whether a call that failed is made once more.
+// repeat is whether a failed call is repeated.
 type repeat uint8
 
 const (
 	never  repeat = iota
-	unseen        // not a byte of it left
-	raced         // the connection ended before a byte of an answer came
+	unseen        // not a byte of it was sent
+	raced         // the connection ended before the first byte of an answer
 )
 
-// raceFor is how soon after a request was sent the end of its connection counts as
-// one that was on its way already: many times a round trip.
+// raceFor is how soon after a request the end of its connection counts as a race with an idle time-out: many times a
+// round trip.
 const raceFor = time.Second
 
 // errIdled is a 408 on a connection that had been idle: the worker gave up waiting
 // for a request, and this one was too late.
 var errIdled = errors.New("worker closed an idle connection with a 408")
 
-// try makes the call, on a new connection if fresh. again says whether a new connection may take it.
+// try makes the call, on a new connection if fresh. again reports whether to repeat it on a new one.
 func (h *HTTP) try(ctx context.Context, leg *Leg, p *pool, fresh bool) (s *stream, again repeat, failed *Error) {
 	r, err := newRequest(p.target, leg, h.cfg.BearerToken)
 	if err != nil {
@@ -175,7 +174,7 @@ func (h *HTTP) CloseIdle() {
 	h.sweep(now, now)
 }
 
-// How often idle connections are looked after, and when a worker without any connection is forgotten.
+// How often idle connections are checked, and when a worker without any connection is dropped.
 const (
 	sweepEvery  = 5 * time.Second
 	sweepPause  = 100 * time.Millisecond // at the least, however short the idle timeout
@@ -214,8 +213,7 @@ func (h *HTTP) tick() {
 	h.sweep(now, now.Add(-forgetAfter))
 }
 
-// sweep looks after every pool, drops those unused since forget, and sees to
-// it that the next sweep comes while there are pools.
+// sweep checks every pool, drops those unused since forget, and schedules the next sweep while there are pools.
 func (h *HTTP) sweep(now, forget time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -76,8 +76,8 @@ func TestCallNamesHowFarItCame(t *testing.T) {
 	}
 }
 
-// Ending the context, or closing an unfinished answer from beside, frees a read that waits in it and reaches the engine as a
-// closed connection: it frees its blocks on that.
+// Ending the context, or closing an unfinished answer from beside, frees a read that waits in it and reaches the engine
+// as a closed connection: it frees its blocks on that.
 func TestLeavingReachesTheWorker(t *testing.T) {
 	for name, leave := range map[string]func(cancel context.CancelCauseFunc, s Stream){
 		"context": func(cancel context.CancelCauseFunc, _ Stream) { cancel(errLeft) },
@@ -118,8 +118,8 @@ func TestLeavingReachesTheWorker(t *testing.T) {
 	}
 }
 
-// A call with Parting: an engine that still works sees its client gone at once;
-// an answer that was sent already is read all the same. A call that had ended before it began ends by its cause, with Parting or without.
+// A call with Parting: an engine that still works sees its client gone at once; an answer that was sent already is read
+// all the same. A call that had ended before it began ends by its cause, with Parting or without.
 func TestParting(t *testing.T) {
 	working, gone := make(chan struct{}), make(chan struct{})
 	answer := make(chan struct{})

@@ -1,8 +1,8 @@
-// Package upstream makes one call to a worker: a Leg goes in, a Stream comes out. It owns the connections to workers,
-// their limits and their cancellation, and knows nothing of retries, breakers or what the bytes mean.
+// Package upstream makes one call to a worker: it sends a Leg and returns a Stream. It owns the connections to workers,
+// their limits and their cancellation; retries, breakers and the meaning of the bytes belong to its callers.
 //
-// Transport is the seam between the gateway and an engine: fault injection wraps it, and tests replace it by an
-// in-memory network.
+// Transport separates the gateway from an engine: fault injection wraps it, and tests replace it with an in-memory
+// network.
 package upstream
 
 import (
@@ -13,7 +13,7 @@ import (
 
 // Leg is one call to a worker, ready to be sent.
 type Leg struct {
-	Purpose   string // the role of the leg, or "release"; not sent: fault injection knows the call by it
+	Purpose   string // the role of the leg, or "release"; not sent, for fault injection
 	Worker    string // the worker's id, for errors
 	Base      string // the worker's base URL, http://host:port
 	Path      string // of the request, such as /v1/completions
@@ -23,23 +23,21 @@ type Leg struct {
 	TraceParent string // the W3C traceparent header, unless empty
 	TraceState  string // the W3C tracestate header, unless empty
 
-	// Forward is further header fields that the operator wants engines to see, sent as they are after all others. No
-	// other field of the client's is sent.
+	// Forward is further header fields for engines, sent unchanged after all others. No other client field is sent.
 	Forward []Field
 
-	// Parting is how long the answer is awaited after the call's context has ended, for calls whose answer names what
-	// has to be released. The sending side is closed at once, which is how the engine learns of it; 0 cuts the
-	// connection both ways.
+	// Parting is how long the answer is awaited after the end of the call's context, for calls whose answer names what
+	// to release. The sending side is closed at once, which stops the engine; 0 closes both sides.
 	Parting time.Duration
 
-	Sent func() // unless nil, called when the whole call has left, at least once. It must not wait.
+	Sent func() // unless nil, called when the whole call was sent, at least once. It must not wait.
 
 	Stream bool // the answer is wanted as server-sent events
 	Body   Body // the JSON sent; it must not change while the call runs
 }
 
-// Body is a request's body: segments that are sent one after another. Legs of one request share the segments of the
-// client's body, so that a leg costs what it changes and not what it carries.
+// Body is a request's body: segments, sent in order. Legs of one request share the segments of the client's body, so
+// that a leg allocates only its changes.
 type Body [][]byte
 
 // AppendTo appends the whole body to dst.
@@ -63,7 +61,7 @@ func (b Body) Len() int {
 // (X-Tenant) and is none that a Leg sets itself; its value has no control byte.
 type Field struct{ Name, Value string }
 
-// Stream is a worker's answer: its status at once, its body as it comes.
+// Stream is a worker's answer: its status at once, its body as it arrives.
 type Stream interface {
 	Status() int         // of HTTP
 	ContentType() string // as sent
@@ -71,8 +69,8 @@ type Stream interface {
 	// Read reads the body. An error other than io.EOF is an *Error.
 	io.Reader
 
-	// Close gives the connection back when the body was read to its end, and cuts it otherwise: the engine then knows
-	// that its client has gone.
+	// Close returns the connection to its pool if the body was read to its end, and closes it otherwise, which the
+	// engine sees as a client that left.
 	io.Closer
 }
 

@@ -7,12 +7,11 @@ import (
 	"syscall"
 )
 
-// exhausted are the errors by which a machine says that it lacks what a new
-// connection takes: descriptors, local ports, buffers, memory.
+// exhausted are the errors of a machine that lacks a connection's resources: descriptors, local ports, buffers, memory.
 var exhausted = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS, syscall.ENOMEM}
 
-// LocalFailure says that a connection failed to come about by a want of this
-// machine, or by its resolver, so that nothing is known of the worker.
+// LocalFailure reports whether a connection failed because of this machine or its resolver, which proves nothing about
+// the worker.
 func LocalFailure(err error) bool {
 	var resolver *net.DNSError
 	if errors.As(err, &resolver) {

@@ -7,8 +7,7 @@ import (
 	"strconv"
 )
 
-// netHTTP is the same call by net/http's client: the yardstick of what ours
-// sends and costs.
+// netHTTP is the same call by net/http's client: the yardstick of what ours sends and costs.
 type netHTTP struct{ transport *http.Transport }
 
 func newNetHTTP() *netHTTP {

@@ -22,7 +22,7 @@ type pool struct {
 	open   int     // idle or not
 	dialed uint64
 	used   time.Time // a connection was last dialed or given back
-	left   bool      // forgotten: nothing is kept any more
+	left   bool      // dropped: no connection is kept any longer
 }
 
 func newPool(t *target, cfg *Config, now time.Time) *pool {
@@ -104,8 +104,8 @@ func (p *pool) dial(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// maxAge is how long after it was dialed a connection is kept. Under load one is never idle for long, and would go on to
-// an address that the worker's name has left.
+// maxAge is how long a connection is kept after its dial. Under load one is never idle for long, and would stay on an
+// address that the worker's name no longer has.
 const maxAge = time.Minute
 
 // give takes a connection back whose call has ended cleanly.
@@ -135,8 +135,8 @@ func (p *pool) gone() {
 // which die first. It bounds how long the pool is locked to some 10 µs.
 const soundAtOnce = 32
 
-// sweep closes the connections that have been idle for too long, and of the oldest others those that are dead. It
-// says whether the pool has been without a connection since before the time given, and is then to be forgotten.
+// sweep closes connections that were idle for too long, and dead ones among the oldest others. It reports whether the
+// pool has had no connection since forget, and is to be dropped.
 func (p *pool) sweep(now, forget time.Time) bool {
 	p.mu.Lock()
 	old := now.Add(-p.cfg.IdleTimeout)

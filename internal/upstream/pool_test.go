@@ -182,9 +182,8 @@ func TestRepeatsWhatCannotHaveBeenSeen(t *testing.T) {
 	}
 }
 
-// keepAliveRace is a worker that answers a connection's first request and ends
-// with the second, as one whose keep-alive time is just over; what it says then is
-// after.
+// keepAliveRace is a worker that answers a connection's first request and ends with the second, as one whose keep-alive
+// time is just over; what it says then is after.
 func keepAliveRace(after string) func(n int, c net.Conn) {
 	return func(_ int, c net.Conn) {
 		defer c.Close()
@@ -196,9 +195,8 @@ func keepAliveRace(after string) func(n int, c net.Conn) {
 	}
 }
 
-// A connection that had carried a call and ends before any byte of an answer came is
-// replaced by a new one, once: the worker closed it as the request was on its way.
-// A 408 on it is the same, said in words.
+// A connection that had carried a call and ends before any byte of an answer came is replaced by a new one, once: the
+// worker closed it as the request was on its way. A 408 on it is the same, said in words.
 func TestKeepAliveRace(t *testing.T) {
 	for after, repeated := range map[string]bool{
 		"": true,
@@ -308,8 +306,7 @@ func network(t *testing.T, serve func(n int, c net.Conn)) (*flaky, *HTTP) {
 	return f, client(t, Config{Dial: f.dial})
 }
 
-// Idle connections are kept for less than engines keep them, uvicorn's 5 s, to the
-// moment and not to the next sweep.
+// Idle connections are kept for less than engines keep them, uvicorn's 5 s, to the moment and not to the next sweep.
 func TestIdleConnectionsAgeBeforeEngines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, h := network(t, empty)

@@ -12,9 +12,9 @@ import (
 	"github.com/tandem-pd/tandem/internal/loop"
 )
 
-// TestPostedCallsOutliveTheirConnections has many calls answered at one moment and, in the loop's same turn, as many made on the
-// connections that they leave: those are posted, and the worker ends each connection in place of a second answer, before
-// the request or with it. Every call is made again on a new connection.
+// TestPostedCallsOutliveTheirConnections has many calls answered at one moment and, in the loop's same turn, as many
+// made on the connections that they leave: those are posted, and the worker ends each connection in place of a second
+// answer, before the request or with it. Every call is made again on a new connection.
 func TestPostedCallsOutliveTheirConnections(t *testing.T) {
 	for name, reads := range map[string]bool{"before the request": false, "with it": true} {
 		t.Run(name, func(t *testing.T) {

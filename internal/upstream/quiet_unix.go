@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// quiet says that a connection is open and has nothing to read. Go's sockets never block, so neither does looking.
+// quiet reports whether a connection is open and has nothing to read. Go's sockets never block, so neither does this.
 func quiet(fd uintptr) bool {
 	var b [1]byte
 	_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK)

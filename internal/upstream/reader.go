@@ -9,19 +9,19 @@ import (
 	"github.com/tandem-pd/tandem/internal/loop"
 )
 
-// reader is the buffered reading side of one answer. It reads no more than one buffer ahead, and not at all while it
-// holds bytes that were not read: a slow reader slows the worker, and never the memory.
+// reader is the buffered reading side of one answer. It reads one buffer ahead at most, and never while it holds unread
+// bytes: a slow reader slows the worker and takes no memory.
 type reader struct {
 	src  io.Reader
 	try  loop.Socket // reads do not wait; nil: they do
 	page *page
-	buf  []byte // page's bytes; nil while there is none
+	buf  []byte // page's bytes; nil without a page
 	r, w int    // buf[r:w] is read from src and not yet taken
 	came bool   // a byte was read
 	over bool   // nothing more is read
 }
 
-// page is a pooled buffer. An idle connection holds none, nor does an answer of which nothing has come for a while.
+// page is a pooled buffer. Idle connections and silent answers hold none.
 type page [pageBytes]byte
 
 // pageBytes is one read's size, and the longest line of a head. A lone token's
@@ -49,11 +49,10 @@ func (b *reader) drop() {
 	}
 }
 
-// buffered is what was read and not yet taken.
+// buffered returns the bytes that were read and not consumed.
 func (b *reader) buffered() []byte { return b.buf[b.r:b.w] }
 
-// fill reads once, behind what is buffered. An end of src is an unexpected
-// one: a caller that may expect it reads by itself.
+// fill reads once, after the buffered bytes. An end of src is unexpected here: a caller that allows it reads by itself.
 func (b *reader) fill() error {
 	if b.page == nil {
 		b.page = pages.Get().(*page)
@@ -70,7 +69,7 @@ func (b *reader) fill() error {
 	b.w += n
 	if n > 0 {
 		b.came = true
-		return nil // an error that came with bytes comes again with the next read
+		return nil // an error with bytes is returned again by the next read
 	}
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -91,11 +90,11 @@ func (b *reader) read(p []byte) (int, error) {
 	return 0, io.ErrNoProgress
 }
 
-// hasLine says that a whole line is buffered.
+// hasLine reports whether a whole line is buffered.
 func (b *reader) hasLine() bool { return bytes.IndexByte(b.buffered(), '\n') >= 0 }
 
-// line takes a line of at most limit bytes without its CRLF, reading what is
-// missing. It is valid until the next read. limit is at most pageBytes.
+// line returns a line of at most limit bytes without its CRLF, reading as needed. It is valid until the next read.
+// limit is at most pageBytes.
 func (b *reader) line(limit int) ([]byte, error) {
 	for seen := 0; ; {
 		have := b.buffered()

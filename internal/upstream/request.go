@@ -10,32 +10,32 @@ import (
 	"github.com/tandem-pd/tandem/internal/loop"
 )
 
-// request is a call's bytes on their way: the head, and the body next to it or, where it is short, behind it.
-// Requests are pooled; none is touched by two goroutines at a time.
+// request is a call's bytes: the head, and the body in addition or, if short, copied after it. Requests are pooled;
+// none is used by two goroutines at a time.
 type request struct {
 	head []byte
-	body Body        // what of the body is not in head
+	body Body        // the part of the body that is not in head
 	size int         // its bytes
 	vec  [][]byte    // head and body, while they are written
-	rest net.Buffers // of vec, what is not yet written
+	rest net.Buffers // the unwritten part of vec
 }
 
-// Bounds of what is written how.
+// Sizes that decide how a body is written.
 const (
-	// A body up to here is copied behind the head: below it, a copy is cheaper than a vectored write.
+	// A body up to here is copied after the head: below it, a copy is cheaper than a vectored write.
 	copiedBytes    = 4 << 10
 	copiedBytesTLS = 16 << 10 // on TLS each write is a record of its own, which costs more than copying
 
-	// LeavesWhole is the longest body that has left when [HTTP.Call] returns. It fits in the kernel's buffers whatever
-	// the worker does, so the caller's own goroutine writes it. A longer one is written during the reading, since an
-	// engine may refuse a request that it has not read, and waits for no reader.
+	// LeavesWhole is the longest body that was sent whole when [HTTP.Call] returns: it fits in the kernel's buffers, so
+	// the caller's goroutine writes it. A longer one is written while the answer is read, since an engine may refuse a
+	// request before it has read it.
 	LeavesWhole = 32 << 10
 )
 
 var requests = sync.Pool{New: func() any { return &request{head: make([]byte, 0, 1<<10)} }}
 
-// newRequest makes the bytes of a call. The headers, their order and their
-// spelling are those net/http would send; what is forwarded comes after them.
+// newRequest makes the bytes of a call. The headers, their order and their spelling are net/http's; forwarded ones
+// follow.
 func newRequest(t *target, leg *Leg, token string) (*request, error) {
 	r := requests.Get().(*request)
 	if err := r.build(t, leg, token); err != nil {
@@ -98,7 +98,7 @@ func (r *request) build(t *target, leg *Leg, token string) error {
 	return nil
 }
 
-// writeTo writes the request and says how many bytes left.
+// writeTo writes the request and returns how many bytes were sent.
 func (r *request) writeTo(c net.Conn) (int64, error) {
 	if r.size == 0 {
 		if socket, ok := c.(loop.Socket); ok && socket.Post(r.head) {
@@ -147,7 +147,7 @@ func (r *request) release() {
 	requests.Put(r)
 }
 
-// validFields says what of the leg could end its header, or be another's.
+// validFields returns an error for a field of the leg that could end its header, or add another.
 func (l *Leg) validFields() error {
 	if !validValue(l.RequestID) || !validValue(l.TraceParent) || !validValue(l.TraceState) {
 		return errors.New("a control character in X-Request-Id, traceparent or tracestate")
@@ -160,7 +160,7 @@ func (l *Leg) validFields() error {
 	return nil
 }
 
-// validName says that a header's name is one, and none that frames the request.
+// validName reports whether a header's name is valid, and does not frame the request.
 func validName(name string) bool {
 	for i := range len(name) {
 		if !tokenChars[name[i]] {
@@ -178,7 +178,7 @@ func validName(name string) bool {
 // ownNames frame a request; only this package sets them.
 var ownNames = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection"}
 
-// validValue says that a header's value holds nothing that could end it.
+// validValue reports whether a header's value has no byte that could end it.
 func validValue(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {

@@ -65,8 +65,7 @@ func TestRequestIsNetHTTPs(t *testing.T) {
 	}
 }
 
-// A value that could end its header, or a path that is none, is never sent,
-// and is not said to be the worker's refusal.
+// A value that could end its header, or a path that is none, is never sent, and is not said to be the worker's refusal.
 func TestRequestIsRefusedBeforeItIsSent(t *testing.T) {
 	h := client(t, Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 		t.Error("dialed")

@@ -13,8 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Servers of other making: each answers a sized and a streamed call, in turn,
-// on one connection.
+// Servers of other making: each answers a sized and a streamed call, in turn, on one connection.
 func TestRealServers(t *testing.T) {
 	const piece = "data: {\"token\": 1}\n\n"
 	long := bytes.Repeat([]byte("0123456789abcdef"), 20_000)

@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/loop"
 )
 
-// stream is one call on one connection: the request on its way out, then the answer in progress. A call belongs to its
-// connection from newStream to Close; after that, the end of its context leaves the connection alone.
+// stream is one call on one connection: the request being sent, then the answer. It owns the connection from newStream
+// to Close; after that, the end of its context leaves the connection alone.
 type stream struct {
 	worker  string
 	ctx     context.Context // the caller's
@@ -21,7 +21,7 @@ type stream struct {
 	hook    lifetime.Hook // the watch over ctx
 
 	head  head
-	wrote chan sent // of a request written by a goroutine of its own; nil otherwise
+	wrote chan sent // the result of a request written by another goroutine; nil otherwise
 
 	reading sync.Mutex // one read at a time; Close waits for it
 	body    body
@@ -38,7 +38,8 @@ type stream struct {
 // streams are reused; see End.
 var streams = sync.Pool{New: func() any { return new(stream) }}
 
-// End closes a stream for good: unlike after Close, it must not be touched again, because its memory may be another call's.
+// End closes a stream for good: unlike after Close, it must not be touched again, because its memory may be another
+// call's.
 func End(s Stream) {
 	_ = s.Close()
 	if own, ok := s.(*stream); ok && own.alone && own.wrote == nil {
@@ -67,8 +68,8 @@ func newStream(ctx context.Context, leg *Leg, c *conn) *stream {
 	return s
 }
 
-// group is the loop's group of the calls of one purpose, whose answers lead to the same code. A client's connection is in
-// group 0, and decode, which ends a request, comes before what begins one.
+// group is the loop's group for calls of one purpose, whose answers run the same code. Client connections are in group
+// 0; decode, which ends requests, precedes prefill, which begins them.
 func group(purpose string) uint8 {
 	switch purpose {
 	case "decode":
@@ -79,8 +80,8 @@ func group(purpose string) uint8 {
 	return 0
 }
 
-// Ended ends the call because its context has ended: it closes the connection, or its sending side only, so that the
-// engine sees its client gone and stops, while an answer that was sent already can still be read.
+// Ended ends the call because its context has ended: it closes the connection, or only its sending side, so that the
+// engine stops while an answer that is already on its way can still be read.
 func (s *stream) Ended() {
 	s.mu.Lock()
 	if s.closed {
@@ -97,12 +98,11 @@ func (s *stream) Ended() {
 	}
 }
 
-// afterWriteFailed bounds the reading of an answer that may have come before
-// the connection broke: it is here already, or it never comes.
+// afterWriteFailed bounds the reading of an answer that may have arrived before the connection broke.
 const afterWriteFailed = time.Second
 
-// send writes the request and reads the answer's head. untouched says that
-// not a byte of the request left. The request is released in any case.
+// send writes the request and reads the response header. untouched reports that not a byte of the request was sent. The
+// request is released in any case.
 func (s *stream) send(r *request) (untouched bool, err error) {
 	var w sent
 	if r.size > LeavesWhole {
@@ -131,7 +131,7 @@ func (s *stream) send(r *request) (untouched bool, err error) {
 			return true, w.err
 		}
 	} else if w.err != nil {
-		return false, w.err // which came first
+		return false, w.err // which was the first
 	}
 	return false, err
 }
@@ -155,7 +155,7 @@ func (s *stream) Status() int { return s.head.status }
 // ContentType is the answer's content type as sent.
 func (s *stream) ContentType() string { return s.head.contentType }
 
-// Read reads the body as it comes.
+// Read reads the body as it arrives.
 func (s *stream) Read(p []byte) (int, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -165,7 +165,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	return s.took(s.body.Read(p))
 }
 
-// TryRead is Read without waiting: its error is loop.ErrWouldBlock if nothing has come. See OnReadable.
+// TryRead is Read without waiting: its error is loop.ErrWouldBlock if nothing has arrived. See OnReadable.
 func (s *stream) TryRead(p []byte) (int, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -175,14 +175,14 @@ func (s *stream) TryRead(p []byte) (int, error) {
 	return s.took(s.body.tryRead(s.conn.socket, p))
 }
 
-// OnReadable has f called once, as soon as TryRead has something to say. It reports false, and forgets f, if that is
-// so already. nil takes f back. See loop.Socket.
+// OnReadable schedules one call of f, as soon as TryRead has a result. It reports false, and drops f, if it has one
+// already. nil cancels f. See loop.Socket.
 func (s *stream) OnReadable(f func()) bool { return s.conn.socket.OnReadable(f) }
 
-// Polls reports whether TryRead and OnReadable may be called: the connection is kept in a loop.
+// Polls reports whether TryRead and OnReadable may be called: the connection is in a loop.
 func (s *stream) Polls() bool { return s.conn.socket != nil }
 
-// took takes in what a read of the body gave.
+// took handles the result of a read of the body.
 func (s *stream) took(n int, err error) (int, error) {
 	switch {
 	case err == nil:
@@ -236,7 +236,7 @@ func (s *stream) Close() error {
 // is answered: the worker has read it, so it is a matter of microseconds.
 const unwrittenFor = 50 * time.Millisecond
 
-// written says that the request was written whole.
+// written reports whether the request was written whole.
 func (s *stream) written() bool {
 	if s.wrote == nil {
 		return true // before the answer was read

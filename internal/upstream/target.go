@@ -52,7 +52,7 @@ func newTarget(base string) (*target, error) {
 	return t, nil
 }
 
-// withoutUser cuts credentials out of what may be no URL at all.
+// withoutUser removes credentials from what may be no URL at all.
 func withoutUser(base string) string {
 	if at := strings.LastIndexByte(base, '@'); at >= 0 {
 		return "…" + base[at:]
@@ -62,7 +62,7 @@ func withoutUser(base string) string {
 
 var errPath = errors.New("the path of a call must begin with /")
 
-// appendPath appends what the request line says: path below the base URL's.
+// appendPath appends the request line's path: path below the base URL's.
 func (t *target) appendPath(dst []byte, path string) ([]byte, error) {
 	if t.path == "" && !strings.HasPrefix(path, "/") {
 		return dst, errPath
@@ -76,7 +76,7 @@ func (t *target) appendPath(dst []byte, path string) ([]byte, error) {
 	return append(dst, t.query...), nil
 }
 
-// plain says that a path is sent as it is.
+// plain reports whether a path needs no escape.
 func plain(path string) bool {
 	for i := range len(path) {
 		c := path[i]

@@ -93,7 +93,7 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	if len(cfg.Peers) > 0 {
 		bus.Routes = &natsbus.Routes{Port: cfg.PeersPort, Peers: cfg.Peers}
 		if e.certs != nil {
-			bus.Routes.TLS = e.trust.Trust.(itself).Among()
+			bus.Routes.TLS = e.trust.Trust.(itself).PeerConfig()
 		}
 	}
 	var starting errgroup.Group
@@ -148,7 +148,7 @@ func (e *Embedded) protect(cfg *EmbedConfig, etcd *discovery.EtcdConfig, bus *na
 		etcd.KeyFile, etcd.User, etcd.Password = etcd.CertFile, embedUser, e.password
 	}
 	bus.TLS, bus.User, bus.Password = source.Server(nil), embedUser, e.password
-	e.trust = discovery.Access{User: embedUser, Password: e.password, Trust: itself{source, source.Itself()}, Log: log}
+	e.trust = discovery.Access{User: embedUser, Password: e.password, Trust: itself{source, source.ServerConfig()}, Log: log}
 	return nil
 }
 

@@ -27,7 +27,7 @@ type Authority struct {
 	t    testing.TB
 }
 
-// Leaf is what a certificate says.
+// Leaf describes a certificate.
 type Leaf struct {
 	Names  []string      // DNS names, IP addresses and URIs
 	Common string        // the subject's common name

@@ -1,4 +1,4 @@
-// Package otlptest is a collector for tests: it takes spans over OTLP, by HTTP and by gRPC, and keeps them.
+// Package otlptest is a collector for tests: it receives spans over OTLP, by HTTP and by gRPC, and keeps them.
 package otlptest
 
 import (
@@ -27,7 +27,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Span is a span that came.
+// Span is a received span.
 type Span struct {
 	Service           string // of the process that sent it
 	Trace, ID, Parent string // in hexadecimal digits; Parent is empty of a trace's first
@@ -36,12 +36,12 @@ type Span struct {
 	Attributes        map[string]any
 	Events            []string
 	Links             []string // ids of spans
-	Failed            string   // what its status says, empty unless that is an error
+	Failed            string   // its status message, empty unless an error
 	Began, Ended      time.Time
 	Process           map[string]any // attributes of the process
 }
 
-// Collector keeps what comes. Its methods may be called concurrently.
+// Collector keeps received spans. Its methods may be called concurrently.
 type Collector struct {
 	collector.UnimplementedTraceServiceServer
 	// URL is where it takes spans over HTTP, and GRPC over gRPC.
@@ -52,7 +52,7 @@ type Collector struct {
 	mu      sync.Mutex
 	spans   []Span
 	headers http.Header // of the latest call
-	raw     []byte      // every message that came over HTTP
+	raw     []byte      // every message received over HTTP
 }
 
 // Start starts a collector, which ends with the test.
@@ -181,7 +181,7 @@ func values(all []*common.KeyValue) map[string]any {
 	return out
 }
 
-// Spans are those that have come so far, in the order of their beginnings.
+// Spans returns the spans so far, in the order of their starts.
 func (c *Collector) Spans() []Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,7 +195,7 @@ func (c *Collector) Headers() http.Header {
 	return maps.Clone(c.headers)
 }
 
-// Raw is every byte that came over HTTP.
+// Raw returns every byte received over HTTP.
 func (c *Collector) Raw() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
