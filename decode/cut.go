@@ -127,7 +127,7 @@ func (d *Draft) rest(data []byte, info *openai.ChunkInfo, before int) (out []byt
 	if thought, again = d.strip(thought); again {
 		rest.Thought = thought
 	}
-	if len(d.stopper.Stops) > 0 && (info.Said || info.Finished > 0) {
+	if len(d.stopper.Stops) > 0 && (info.HasText || info.Finished > 0) {
 		text = append(append([]byte{}, d.unsaid...), d.stop(&rest, text, info, before)...)
 		d.unsaid, rest.Text = nil, text
 	}

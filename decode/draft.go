@@ -203,7 +203,7 @@ func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped b
 	if info.PromptIDs != nil && d.Prompt == nil {
 		d.see(info.PromptIDs)
 	}
-	if info.Thought && d.said && d.moved {
+	if info.HasReasoning && d.said && d.moved {
 		return nil, false, ErrParser
 	}
 	before := len(d.ids)
@@ -218,10 +218,10 @@ func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped b
 		}
 	}
 	d.blind = d.blind || info.Content && info.IDs == nil
-	d.said, d.thought, d.called = d.said || info.Said, d.thought || info.Thought, d.called || info.Called
+	d.said, d.thought, d.called = d.said || info.HasText, d.thought || info.HasReasoning, d.called || info.HasToolCall
 	d.finished = d.finished || info.Finished > 0
 	if info.Content {
-		d.reason(info.Thought, before)
+		d.reason(info.HasReasoning, before)
 	}
 	if d.moved {
 		return d.rest(data, info, before)
@@ -229,7 +229,7 @@ func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped b
 	if info.Content {
 		d.mark(data, info)
 	}
-	if info.Said && len(d.Request.Stop) > 0 {
+	if info.HasText && len(d.Request.Stop) > 0 {
 		d.text = info.AppendText(d.text, data)
 	}
 	d.told = len(d.ids)

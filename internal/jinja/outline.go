@@ -27,10 +27,10 @@ type absence struct {
 	part string
 }
 
-// Hole returns a placeholder for a text that is unknown when a template's [Outline] is made.
+// Hole returns a hole for a text that is unknown when a template's [Outline] is made.
 func Hole(i int) Value { return Value{kind: hole, ref: []piece{{hole: i}}} }
 
-// IsHole reports whether the value is a placeholder.
+// IsHole reports whether the value is a hole.
 func (v Value) IsHole() bool { return v.kind == hole }
 
 // errHole reports a template whose output depends on a text in another way than writing it.

@@ -20,7 +20,7 @@ const (
 	mapping
 	object // a namespace, a loop
 	callable
-	hole // a placeholder for a text
+	hole // a text to be filled in
 )
 
 // Value is one of Python's values as a template sees it. The zero Value is undefined.

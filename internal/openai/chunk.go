@@ -5,15 +5,15 @@ import (
 	"strconv"
 )
 
-// ChunkInfo is what the data of a stream's event, or a whole answer, holds, for OpenAI's shape as vLLM and SGLang
-// write it. Its slices are parts of the data.
+// ChunkInfo is the content of a stream event's data, or of a whole answer, in OpenAI's shape as vLLM and SGLang write
+// it. Its slices are parts of the data.
 type ChunkInfo struct {
 	// Valid: the data is a JSON object. All else is zero where it is not.
 	Valid bool
-	// Content: a choice has text, reasoning, a refusal or a tool call; Said, Thought and Called say which.
-	Content, Said, Thought, Called bool
-	// Tokens is how many new tokens it brings: those in choices[].token_ids where engines were asked for them
-	// (return_token_ids), else 1 for each choice with content.
+	// Content: a choice has text, reasoning, a refusal or a tool call; the three below name them.
+	Content, HasText, HasReasoning, HasToolCall bool
+	// Tokens counts the new tokens: those in choices[].token_ids if requested (return_token_ids), else 1 for each
+	// choice with content.
 	Tokens int
 	// Finished is how many choices end here.
 	Finished int
@@ -21,40 +21,40 @@ type ChunkInfo struct {
 	Reason string
 	// Aborted: one of them ends because the engine gave it up (abort, error).
 	Aborted bool
-	// Usage: there is a usage object. CachedTokens is −1 where neither it nor KVParams has them.
+	// Usage: there is a usage object. CachedTokens is −1 if neither it nor KVParams has them.
 	Usage                                        bool
 	PromptTokens, CompletionTokens, CachedTokens int
-	// ReasoningTokens is how many of CompletionTokens the model thought in, 0 where the engine does not say.
+	// ReasoningTokens is how many of CompletionTokens are reasoning, 0 if the engine does not report it.
 	ReasoningTokens int
 	// Error: the engine reports an error where an answer should be, in vLLM's form, {"error":…}, or the older
 	// {"object":"error",…}.
 	Error bool
-	// PromptIDs is the array prompt_token_ids, nil where there is none: the prompt as the engine tokenized it. A chat has it
-	// for the whole answer, a completion for each choice.
+	// PromptIDs is the array prompt_token_ids, nil without one: the prompt as the engine tokenized it. A chat has one
+	// for the whole answer, a completion one for each choice.
 	PromptIDs []byte
 	// IDs is the array token_ids of the latest choice that has one, nil where none has.
 	IDs []byte
-	// KVParams is the object kv_transfer_params, nil where there is none. It may not be UTF-8.
+	// KVParams is the object kv_transfer_params, nil without one. It may not be UTF-8.
 	KVParams []byte
 
-	// Choices is how many choices there are.
+	// Choices is the number of choices.
 	Choices int
 
 	shows   [2]span // the members that show token ids, with one comma each
-	showed  int     // how many there are
+	showed  int     // number of hidden
 	text    text    // of the latest choice that has some
 	thought text    // its reasoning
-	ids     span    // where IDs lies
+	ids     span    // of IDs
 
 	usage, usageValue span // the member usage with the comma before it, and its value
 }
 
-// Inspect reads an event's data or a whole answer without allocating. Anything that is not a JSON object, [DONE] too,
-// gives a ChunkInfo that is not Valid.
+// Inspect reads an event's data or a whole answer without allocating. Anything but a JSON object, [DONE] too, gives an
+// invalid ChunkInfo.
 func Inspect(data []byte) ChunkInfo { return InspectOf(data, nil) }
 
-// InspectOf is Inspect of the answer to a prompt whose ids, as a JSON array, are pinned: where the answer repeats these
-// bytes, they are not read again. pinned is nil where they are not known.
+// InspectOf is Inspect of the answer to a prompt with known ids, pinned as a JSON array: the answer's copy of these
+// bytes is not parsed again. pinned may be nil.
 func InspectOf(data, pinned []byte) ChunkInfo {
 	c := newCursor(data, deepest)
 	if c.peek() != '{' {
@@ -102,18 +102,17 @@ func InspectOf(data, pinned []byte) ChunkInfo {
 		return ChunkInfo{}
 	}
 	if info.CachedTokens < 0 {
-		// vLLM's usage has them with --enable-prompt-tokens-details alone, its hand-off always (update_from_output in 0.32's
-		// v1/core/sched/scheduler.py).
+		// vLLM's usage has them with --enable-prompt-tokens-details alone, its hand-off always (update_from_output in
+		// 0.32's v1/core/sched/scheduler.py).
 		info.CachedTokens = cached
 	}
 	return info
 }
 
-// RewriteTail appends to dst an engine's answer, or the data of a stream's event, as the client shall see it. Where
-// it has a usage object and cachedTokens is not negative, usage.prompt_tokens_details.cached_tokens becomes
-// cachedTokens. Where nvext is not nil, that raw JSON becomes the member nvext. What steers a hand-off is dropped:
-// kv_transfer_params and, of TensorRT-LLM, the choices' disaggregated_params with the prompt's ids. All other bytes
-// stay; data that is no JSON object stays whole.
+// RewriteTail appends to dst an engine's answer, or the data of a stream's event, as the client gets it. If it has a
+// usage object and cachedTokens is not negative, it sets usage.prompt_tokens_details.cached_tokens. If nvext is not
+// nil, that raw JSON becomes the member nvext. Members of the hand-off are dropped: kv_transfer_params and
+// TensorRT-LLM's disaggregated_params with the prompt's ids. All other bytes stay, as does data that is no JSON object.
 func RewriteTail(dst, data []byte, cachedTokens int, nvext []byte) []byte {
 	e, ok := NewEdit(data)
 	if !ok {
@@ -143,8 +142,7 @@ func RewriteTail(dst, data []byte, cachedTokens int, nvext []byte) []byte {
 // tensorRTKey is the member of a choice in which TensorRT-LLM hands over.
 var tensorRTKey = []byte(`"disaggregated_params"`)
 
-// dropTensorRT takes disaggregated_params out of the choices and, where one had it, the ids of the prompt that
-// come with it.
+// dropTensorRT deletes disaggregated_params from the choices and, with one, the ids of the prompt.
 func (e *Edit) dropTensorRT() {
 	for _, m := range e.members {
 		if string(m.name) != "choices" {
@@ -197,7 +195,7 @@ func (info *ChunkInfo) choice(c *cursor, pinned []byte) {
 	for before := 0; m.next(); before = c.pos {
 		switch string(m.name()) {
 		case "text":
-			content = info.said(c) || content
+			content = info.readText(c) || content
 		case "delta", "message":
 			content = info.message(c) || content
 		case "finish_reason":
@@ -233,32 +231,32 @@ func (info *ChunkInfo) choice(c *cursor, pinned []byte) {
 
 // message reads a delta or a message and reports whether it has content.
 func (info *ChunkInfo) message(c *cursor) bool {
-	said, thought, called := false, false, false
+	text, reasoning, toolCall := false, false, false
 	m := c.members()
 	for m.next() {
 		switch string(m.name()) {
 		case "content":
-			said = info.said(c) || said
+			text = info.readText(c) || text
 		case "refusal":
-			said = c.something() || said
+			text = c.something() || text
 		case "reasoning_content", "reasoning":
 			if c.peek() != '"' {
 				c.value()
-			} else if t, ok := c.str(); ok && t.decoded > 0 && !thought { // some engines write it under both names
-				thought, info.thought = true, t
+			} else if t, ok := c.str(); ok && t.decoded > 0 && !reasoning { // some engines write it under both names
+				reasoning, info.thought = true, t
 			}
 		case "tool_calls", "function_call":
-			called = c.something() || called
+			toolCall = c.something() || toolCall
 		default:
 			c.value()
 		}
 	}
-	info.Said, info.Thought, info.Called = info.Said || said, info.Thought || thought, info.Called || called
-	return said || thought || called
+	info.HasText, info.HasReasoning, info.HasToolCall = info.HasText || text, info.HasReasoning || reasoning, info.HasToolCall || toolCall
+	return text || reasoning || toolCall
 }
 
-// said reads a text, or a message's content, and reports whether it has one.
-func (info *ChunkInfo) said(c *cursor) bool {
+// readText reads a text, or a message's content, and reports whether it has one.
+func (info *ChunkInfo) readText(c *cursor) bool {
 	if c.peek() != '"' {
 		return c.something()
 	}
@@ -266,7 +264,7 @@ func (info *ChunkInfo) said(c *cursor) bool {
 	if !ok || t.decoded == 0 {
 		return false
 	}
-	info.Said, info.text = true, t
+	info.HasText, info.text = true, t
 	return true
 }
 
@@ -283,8 +281,8 @@ func (info *ChunkInfo) promptIDs(c *cursor, key text, before int, pinned []byte)
 	}
 }
 
-// show notes a member that shows token ids, which has just been read. before is where the member before it ends, 0 for
-// none: of the two commas around it the first goes with it, or the second where there is no other.
+// show notes a member with token ids that was just read. before is the end of the member before it, 0 for none: it is
+// deleted with the comma before it or, without one, after it.
 func (info *ChunkInfo) show(c *cursor, key text, before int) {
 	at := span{before, c.pos}
 	if before == 0 {
@@ -299,8 +297,8 @@ func (info *ChunkInfo) show(c *cursor, key text, before int) {
 	info.showed++
 }
 
-// HideIDs appends data, that c was read from, without the members that show token ids, of one choice at most, for a
-// client that did not ask for them.
+// HideIDs appends data, from which info was read, without members with token ids, of one choice at most, for a client
+// that did not request them.
 func (info *ChunkInfo) HideIDs(dst, data []byte) []byte {
 	from := 0
 	for _, at := range info.shows[:min(info.showed, len(info.shows))] {
@@ -318,8 +316,8 @@ func (info *ChunkInfo) HideIDs(dst, data []byte) []byte {
 // Counts reports whether the usage is of the answer so far, in an event of a choice: continuous_usage_stats.
 func (info *ChunkInfo) Counts() bool { return info.Usage && info.Choices == 1 && info.usage.start > 0 }
 
-// HideUsage appends data, that c was read from and which Counts, as its engine writes it for a client that did not ask for
-// continuous_usage_stats: without the member or, if null, with null in its place.
+// HideUsage appends data, from which info was read and which Counts, for a client without continuous_usage_stats:
+// without the member or, if null, with null in its place.
 func (info *ChunkInfo) HideUsage(dst, data []byte, null bool) []byte {
 	if null {
 		dst = append(append(dst, data[:info.usageValue.start]...), "null"...)
@@ -332,13 +330,13 @@ func (info *ChunkInfo) HideUsage(dst, data []byte, null bool) []byte {
 // data.
 func (info *ChunkInfo) AppendText(dst, data []byte) []byte { return info.text.appendTo(dst, data) }
 
-// AppendThought is AppendText of its reasoning.
+// AppendThought is AppendText for the reasoning.
 func (info *ChunkInfo) AppendThought(dst, data []byte) []byte {
 	return info.thought.appendTo(dst, data)
 }
 
-// ParseIDs reads a JSON array of token ids, as engines show them, and appends them to dst. It reports false for anything
-// else.
+// ParseIDs reads a JSON array of token ids, as engines show them, and appends them to dst. It reports false for
+// anything else.
 func ParseIDs(dst []uint32, raw []byte) ([]uint32, bool) {
 	if len(raw) < 2 || raw[0] != '[' {
 		return dst, false
@@ -365,7 +363,7 @@ func ParseIDs(dst []uint32, raw []byte) ([]uint32, bool) {
 	}
 }
 
-// ShowsIDs reports whether there is anything for HideIDs to hide.
+// ShowsIDs reports whether HideIDs would change the data.
 func (info *ChunkInfo) ShowsIDs() bool { return info.showed > 0 }
 
 // something reads a value and reports whether it is a string, an array or an object that is not empty.

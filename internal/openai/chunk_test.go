@@ -66,8 +66,8 @@ func TestInspect(t *testing.T) {
 		{chatChunk + "x", ChunkInfo{}},
 	} {
 		got := Inspect([]byte(tt.data))
-		got.Said, got.Thought, got.Called, got.IDs, got.text, got.shows, got.showed, got.ids, got.Choices, got.thought = false, false, false, nil, text{}, [2]span{}, 0, span{}, 0, text{} // TestInspectWhatIsShown's
-		got.usage, got.usageValue = span{}, span{}                                                                                                                                         // TestContinuousUsage's
+		got.HasText, got.HasReasoning, got.HasToolCall, got.IDs, got.text, got.shows, got.showed, got.ids, got.Choices, got.thought = false, false, false, nil, text{}, [2]span{}, 0, span{}, 0, text{} // TestInspectWhatIsShown's
+		got.usage, got.usageValue = span{}, span{}                                                                                                                                                      // TestContinuousUsage's
 		assert.Equal(t, tt.want, got, tt.data)
 	}
 }
@@ -75,25 +75,25 @@ func TestInspect(t *testing.T) {
 // TestInspectWhatIsShown holds what kind of content a chunk has, and that ids can be hidden wherever they stand.
 func TestInspectWhatIsShown(t *testing.T) {
 	for _, tt := range []struct{ data, kind, text, ids, hidden string }{
-		{`{"choices":[{"index":0,"text":"a\n","token_ids":[1,2]}]}`, "said", "a\n", "[1,2]", `{"choices":[{"index":0,"text":"a\n"}]}`},
-		{`{"choices":[{"token_ids":[7],"index":0,"text":"a"}]}`, "said", "a", "[7]", `{"choices":[{"index":0,"text":"a"}]}`},
+		{`{"choices":[{"index":0,"text":"a\n","token_ids":[1,2]}]}`, "text", "a\n", "[1,2]", `{"choices":[{"index":0,"text":"a\n"}]}`},
+		{`{"choices":[{"token_ids":[7],"index":0,"text":"a"}]}`, "text", "a", "[7]", `{"choices":[{"index":0,"text":"a"}]}`},
 		{`{"choices":[{"token_ids":[7]}]}`, "", "", "[7]", `{"choices":[{}]}`},
-		{`{"choices":[{"prompt_token_ids":[1], "token_ids":[7], "text":"a"}]}`, "said", "a", "[7]", `{"choices":[{ "text":"a"}]}`},
+		{`{"choices":[{"prompt_token_ids":[1], "token_ids":[7], "text":"a"}]}`, "text", "a", "[7]", `{"choices":[{ "text":"a"}]}`},
 		{`{"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1,2]}`, "", "", "", `{"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`},
-		{`{"prompt_token_ids":[1,2],"choices":[{"delta":{"reasoning":"hm"},"token_ids":[]}]}`, "thought", "", "[]", `{"choices":[{"delta":{"reasoning":"hm"}}]}`},
-		{`{"choices":[{"delta":{"tool_calls":[{"index":0}]},"token_ids":null}]}`, "called", "", "", `{"choices":[{"delta":{"tool_calls":[{"index":0}]},"token_ids":null}]}`},
+		{`{"prompt_token_ids":[1,2],"choices":[{"delta":{"reasoning":"hm"},"token_ids":[]}]}`, "reasoning", "", "[]", `{"choices":[{"delta":{"reasoning":"hm"}}]}`},
+		{`{"choices":[{"delta":{"tool_calls":[{"index":0}]},"token_ids":null}]}`, "tool call", "", "", `{"choices":[{"delta":{"tool_calls":[{"index":0}]},"token_ids":null}]}`},
 	} {
 		data := []byte(tt.data)
 		got := Inspect(data)
-		assert.Equal(t, []bool{tt.kind == "said", tt.kind == "thought", tt.kind == "called"}, []bool{got.Said, got.Thought, got.Called}, tt.data)
+		assert.Equal(t, []bool{tt.kind == "text", tt.kind == "reasoning", tt.kind == "tool call"}, []bool{got.HasText, got.HasReasoning, got.HasToolCall}, tt.data)
 		assert.Equal(t, tt.text, string(got.AppendText(nil, data)), tt.data)
 		assert.Equal(t, tt.ids, string(got.IDs), tt.data)
 		assert.Equal(t, tt.hidden, string(got.HideIDs(nil, data)), tt.data)
 	}
 }
 
-// TestInspectOfAPinnedPrompt: what is pinned changes no answer's reading, whether the engine repeats it, something that begins
-// like it, or something else.
+// TestInspectOfAPinnedPrompt: what is pinned changes no answer's reading, whether the engine repeats it, something that
+// begins like it, or something else.
 func TestInspectOfAPinnedPrompt(t *testing.T) {
 	for _, data := range []string{
 		`{"id":"x","choices":[{"index":0,"delta":{"content":"a"},"token_ids":[7]}],"prompt_token_ids":[1,22,3]}`,
@@ -189,8 +189,8 @@ func FuzzInspect(f *testing.F) {
 	})
 }
 
-// BenchmarkShownPrompt measures what a stream's first event costs that shows its prompt of 100,000 tokens: to inspect it, to
-// keep its envelope, and to read the ids where the gateway has none of its own.
+// BenchmarkShownPrompt measures what a stream's first event costs that shows its prompt of 100,000 tokens: to inspect
+// it, to keep its envelope, and to read the ids where the gateway has none of its own.
 func BenchmarkShownPrompt(b *testing.B) {
 	ids := make([]uint32, 100_000)
 	for i := range ids {

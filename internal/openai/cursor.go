@@ -5,25 +5,25 @@ import (
 	"math/bits"
 )
 
-// deepest bounds how many containers of one JSON text may be open at once, whatever limit a caller sets: skip keeps
-// one bit for each, on the stack.
+// deepest bounds the open containers of one JSON text, whatever limit a caller sets: skip keeps one bit for each, on
+// the stack.
 const deepest = 512
 
-// cursor reads one JSON text from front to back, strictly (RFC 8259), without recursion and without allocation. Its
-// methods leave pos behind what they read. The first fault ends the reading: from then on every method fails.
+// cursor parses one JSON text strictly (RFC 8259), without recursion and allocation. Methods leave pos after what they
+// read. After the first fault every method fails.
 type cursor struct {
 	data  []byte
 	pos   int
 	depth int    // containers open around pos
 	limit int    // most containers that may be open, at most deepest
-	fault string // what was wrong, empty while all is well
+	fault string // the reason of the failure, or empty
 	wide  bool   // a string was read that may hold more than ASCII
 }
 
-// text is where a string lies: the bytes between its quotes, and how many bytes it has once its escapes are resolved.
+// text is the position of a string: the bytes between its quotes, and its length with its escapes resolved.
 type text struct{ start, end, decoded int }
 
-// span is where a value lies.
+// span is the position of a value.
 type span struct{ start, end int }
 
 // of returns the value as a part of data.
@@ -56,7 +56,7 @@ func (c *cursor) space() {
 	}
 }
 
-// peek skips white space and returns the next byte without taking it, 0 at the end.
+// peek skips white space and returns the next byte without consuming it, 0 at the end.
 func (c *cursor) peek() byte {
 	if c.pos < len(c.data) && c.data[c.pos] > ' ' {
 		return c.data[c.pos]
@@ -101,7 +101,7 @@ func (c *cursor) in(bracket byte) bool {
 	return c.open()
 }
 
-// members walks the members of an object, of which the loop reads each value. A value that is no object is skipped.
+// members iterates over the members of an object; the loop reads each value. Any other value is skipped.
 type members struct {
 	*cursor
 	more, begun bool
@@ -122,8 +122,8 @@ func (m *members) next() bool {
 // name returns the name of the member at hand, until next is called.
 func (m *members) name() []byte { return m.key.resolve(m.data, &m.buf) }
 
-// member moves to the value of an open object's next member and returns where its key lies, or takes the closing
-// brace and returns false.
+// member moves to the value of an open object's next member and returns the position of its key, or consumes the
+// closing brace and returns false.
 func (c *cursor) member(first bool) (key text, more bool) {
 	if !c.next('}', first) {
 		return text{}, false
@@ -152,7 +152,7 @@ func (c *cursor) element(first bool) bool {
 	return true
 }
 
-// next takes what separates two items of a container, or its end.
+// next consumes the separator of two items of a container, or its end.
 func (c *cursor) next(closing byte, first bool) bool {
 	if !c.ok() {
 		return false
@@ -199,11 +199,11 @@ func (c *cursor) str() (t text, ok bool) {
 	return c.longStr(t, i)
 }
 
-// longStr goes on from i with the string t, which has no escape before it.
+// longStr continues at i with the string t, which has no escape before it.
 func (c *cursor) longStr(t text, i int) (_ text, ok bool) {
 	saved := 0
 	for {
-		if i < len(c.data) && c.data[i] != '\\' { // escapes come in rows
+		if i < len(c.data) && c.data[i] != '\\' { // escapes often follow one another
 			var wide uint64
 			i, wide = plainRun(c.data, i)
 			c.wide = c.wide || wide != 0
@@ -315,7 +315,7 @@ func (c *cursor) scalar() bool {
 	return c.fail("expected a value")
 }
 
-// value takes any value and returns where it lies.
+// value reads any value and returns its position.
 func (c *cursor) value() (s span, ok bool) {
 	if !c.ok() {
 		return s, false
@@ -354,7 +354,7 @@ func (c *cursor) container() bool {
 		} else if !c.scalar() {
 			return false
 		}
-		// Here a value or an opening bracket has ended: close what ends.
+		// A value or an opening bracket has ended: close the containers that end.
 		for more := false; !more; {
 			if c.depth == outside {
 				return true

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Edit changes members of a JSON object's top level by splicing bytes: all that it does not touch comes out as it
-// was. The last word on a key counts. Release gives its memory to the next edit.
+// Edit changes members of a JSON object's top level by splicing bytes: everything else stays as it was. The last change
+// of a key counts. Release recycles its memory.
 type Edit struct {
 	raw     []byte
 	members []member
@@ -21,7 +21,7 @@ type insertion struct {
 	text []byte
 }
 
-// change is what becomes of one key: it gets a value, or goes where that is nil.
+// change is the new value of one key; nil deletes it.
 type change struct {
 	key   string
 	value []byte
@@ -59,8 +59,8 @@ func (r *Request) Edit() *Edit {
 // Has reports whether the object, before the edit, has the key.
 func (e *Edit) Has(key string) bool { return has(e.members, key) }
 
-// Set gives key the value rawJSON, which must be valid JSON and is kept, not copied: in place where the object has
-// the key, else at its end.
+// Set gives key the value rawJSON, which must be valid JSON and is kept, not copied: in place if the object has the
+// key, else at its end.
 func (e *Edit) Set(key string, rawJSON []byte) { e.change(change{key, rawJSON}) }
 
 // SetString gives key a string, quoted as JSON needs it.
@@ -68,7 +68,7 @@ func (e *Edit) SetString(key, value string) {
 	e.Set(key, appendQuoted(make([]byte, 0, len(value)+2), value))
 }
 
-// SetInt gives key a whole number.
+// SetInt sets key to an integer.
 func (e *Edit) SetInt(key string, value int64) { e.Set(key, strconv.AppendInt(nil, value, 10)) }
 
 // SetIDs gives key an array of token ids.
@@ -85,7 +85,7 @@ func (e *Edit) Take(key string) (rawJSON []byte) {
 	return rawJSON
 }
 
-// keep deletes the members whose names are not known, and reports whether there were any.
+// keep deletes the members with unknown names, and reports whether there were any.
 func (e *Edit) keep(known map[string]bool) (deleted bool) {
 	for i := range e.members {
 		if name := string(e.members[i].name); !known[name] {
@@ -96,13 +96,13 @@ func (e *Edit) keep(known map[string]bool) (deleted bool) {
 	return deleted
 }
 
-// insert puts text between the bytes of a member's value, at an offset of the object. Offsets must grow from call to
-// call, and lie in values that are neither set nor deleted.
+// insert inserts text into a member's value, at an offset of the object. Offsets must grow from call to call, in values
+// that are neither set nor deleted.
 func (e *Edit) insert(at int, text []byte) {
 	e.inserts = append(e.inserts, insertion{at, text})
 }
 
-// Bytes returns the edited object, in memory of its own. The edit can go on afterwards.
+// Bytes returns the edited object, in memory of its own. The edit may continue afterwards.
 func (e *Edit) Bytes() []byte {
 	return e.Append(make([]byte, 0, len(e.raw)+e.added()))
 }
@@ -121,10 +121,9 @@ const (
 	sharedBytes = 512
 )
 
-// AppendSegments appends the edited object to dst as segments to be sent one after another. Long pieces of the object and
-// long values given to Set are referred to, not copied: an edit of a large object costs what it changes. A short object
-// is one segment, which is appended to memory; memory is returned as it is then. Neither the segments nor what they refer
-// to may be changed.
+// AppendSegments appends the edited object to dst as segments, in order. Long pieces of the object and long values
+// given to Set are referenced, not copied: an edit of a large object costs only its changes. A short object is one
+// segment, appended to memory, which is returned. Neither the segments nor what they refer to may be changed.
 func (e *Edit) AppendSegments(dst [][]byte, memory []byte) (segments [][]byte, _ []byte) {
 	if size := len(e.raw) + e.added(); size <= flatBytes {
 		start := len(memory)
@@ -151,12 +150,12 @@ func (e *Edit) added() int {
 
 // splice collects an edited object.
 type splice struct {
-	own      []byte   // what was copied or made, from the latest cut on
+	own      []byte   // copied and new bytes since the last cut
 	share    bool     // refer to long pieces
 	segments [][]byte // complete ones
 }
 
-// keep adds bytes that do not change as long as the object is in use.
+// keep adds bytes that do not change while the object is in use.
 func (s *splice) keep(b []byte) {
 	if !s.share || len(b) < sharedBytes {
 		s.own = append(s.own, b...)
@@ -176,8 +175,7 @@ func (s *splice) cut() {
 
 // write writes the edited object to out.
 func (e *Edit) write(out *splice) {
-	// What follows the last member that stays is removed from the end of that one, what comes before it up to the
-	// next one's begin: a comma each.
+	// After the last remaining member, members go with the comma before them; before it, with the comma after them.
 	last := len(e.members) - 1
 	for last >= 0 && e.removed(last) {
 		last--
@@ -228,7 +226,7 @@ func (e *Edit) write(out *splice) {
 	e.copy(out, copied, len(e.raw))
 }
 
-// copy writes the object's bytes from start to end as they are, with what was inserted between them.
+// copy writes the object's bytes from start to end with the insertions between them.
 func (e *Edit) copy(out *splice, start, end int) {
 	for i := range e.inserts {
 		if in := &e.inserts[i]; start <= in.at && in.at < end {

@@ -62,8 +62,7 @@ func TestEditBytesAllocatesOnce(t *testing.T) {
 	}
 }
 
-// editBoth makes the same random changes to raw by an Edit and by maps, and
-// compares.
+// editBoth makes the same random changes to raw by an Edit and by maps, and compares.
 func editBoth(t *testing.T, raw []byte, seed uint64) {
 	t.Helper()
 	e, ok := NewEdit(raw)

@@ -13,22 +13,22 @@ import (
 // EngineError is an error as an engine words it, in the body of a 4xx or 5xx or in an event of a stream. Its message
 // may quote the prompt.
 type EngineError struct {
-	// Status is the HTTP status that the error's code or type stands for, 400 to 599; 0 where neither says one.
+	// Status is the HTTP status of the error's code or type, 400 to 599; 0 if neither has one.
 	Status int
-	// Message says what is wrong, and Param names the field; empty where absent.
+	// Message is the reason, and Param names the field; empty where absent.
 	Message, Param string
-	// Died says that the engine's core has died and its server is about to follow, whatever the status: releases of
-	// vLLM call that a 400.
+	// Died: the engine's core has died and its server is about to follow, whatever the status: releases of vLLM call
+	// that a 400.
 	Died bool
-	// Failed says that the engine itself failed, whatever the answer's status: TensorRT-LLM calls any exception a 400.
-	// Status is 500 then.
+	// Failed: the engine itself failed, whatever the answer's status: TensorRT-LLM calls any exception a 400. Status is
+	// 500 then.
 	Failed bool
-	// NotLoaded says that the engine has no LoRA adapter of the name that was asked for: SGLang calls that a 400. Status is 404 then.
+	// NotLoaded: the engine lacks the requested LoRA adapter: SGLang calls that a 400. Status is 404 then.
 	NotLoaded bool
 }
 
-// sglangNotLoaded is how SGLang words it (srt/managers/tokenizer_manager.py and srt/lora/lora_registry.py in 0.5.23): of an adapter that
-// was never loaded or was unloaded, and of one that goes in the same moment.
+// sglangNotLoaded is how SGLang words it (srt/managers/tokenizer_manager.py and srt/lora/lora_registry.py in 0.5.23):
+// of an adapter that was never loaded or was unloaded, and of one that goes in the same moment.
 var sglangNotLoaded = []string{"Got LoRA adapter that has never been loaded: ", "The following requested LoRA adapters are not loaded: "}
 
 // tensorRTFailed is how TensorRT-LLM words a transfer that failed (_torch/pyexecutor/py_executor.py). A client cannot
@@ -39,10 +39,9 @@ const tensorRTFailed = "Error in kv cache transfer"
 // like that, by a field that it quotes.
 const vllmDied = "EngineCore encountered an issue"
 
-// ReadEngineError reads an error in vLLM's form, {"error":{"message","type","param","code"}}, in SGLang's, with those
-// members at the top, in TensorRT-LLM's for a field that it refuses, {"error": "text"}, or in FastAPI's,
-// {"detail": "text"} or {"detail":[{"loc","msg"}]}, of which the first counts.
-// Anything else gives the zero EngineError.
+// ReadEngineError parses an error in vLLM's form, {"error":{"message","type","param","code"}}, in SGLang's, with those
+// members at the top, in TensorRT-LLM's for an invalid field, {"error": "text"}, or in FastAPI's, {"detail": "text"} or
+// {"detail":[{"loc","msg"}]}, whose first item counts. Anything else gives the zero EngineError.
 func ReadEngineError(data []byte) EngineError {
 	type fields struct {
 		Message string          `json:"message"`
@@ -50,19 +49,19 @@ func ReadEngineError(data []byte) EngineError {
 		Param   string          `json:"param"`
 		Code    json.RawMessage `json:"code"`
 	}
-	var said struct {
+	var body struct {
 		fields
 		Error  json.RawMessage `json:"error"`
 		Detail json.RawMessage `json:"detail"`
 	}
-	_ = json.Unmarshal(data, &said) // a member of another type is as good as absent
-	inner := said.fields
-	if len(said.Error) > 0 {
-		_ = json.Unmarshal(said.Error, &inner) // a number says nothing more
-		_ = json.Unmarshal(said.Error, &inner.Message)
+	_ = json.Unmarshal(data, &body) // a member of another type is as good as absent
+	inner := body.fields
+	if len(body.Error) > 0 {
+		_ = json.Unmarshal(body.Error, &inner) // a number has no message
+		_ = json.Unmarshal(body.Error, &inner.Message)
 	}
-	if len(said.Error) == 0 && inner.Message == "" {
-		inner.Message, inner.Param = readDetail(said.Detail)
+	if len(body.Error) == 0 && inner.Message == "" {
+		inner.Message, inner.Param = readDetail(body.Detail)
 	}
 	// SGLang sends FastAPI's RequestValidationError as text, which names the place in the server's source at its end.
 	inner.Message, _, _ = strings.Cut(inner.Message, "\n\n  File \"")
@@ -85,7 +84,7 @@ func ReadEngineError(data []byte) EngineError {
 	return e
 }
 
-// readDetail reads what FastAPI says of a request that it refuses.
+// readDetail parses FastAPI's error.
 func readDetail(detail json.RawMessage) (message, param string) {
 	if json.Unmarshal(detail, &message) == nil {
 		return message, ""
@@ -106,11 +105,11 @@ func readDetail(detail json.RawMessage) (message, param string) {
 	return checks[0].Text, fieldOf(parts)
 }
 
-// placePart is one part of a place as Python prints it, and what stands behind it. The name of a kind may hold commas.
+// placePart is one part of a place as Python prints it, and the separator. A type's name may contain commas.
 var placePart = regexp.MustCompile(`^(?:'([^']*)'|"([^"]*)"|(\d+))(, |,?\))`)
 
-// readPlace finds where the first of pydantic's errors is, as Python prints them, "… 'loc': ('body', 'messages', 0, 'role') …":
-// nil where there is none.
+// readPlace returns the place of the first pydantic error, as Python prints it, "… 'loc': ('body', 'messages', 0,
+// 'role') …": nil without one.
 func readPlace(text string) (parts []string) {
 	_, place, _ := strings.Cut(text, "'loc': ('body', ")
 	for {
@@ -125,9 +124,8 @@ func readPlace(text string) (parts []string) {
 	}
 }
 
-// fieldOf joins a place's parts to a path, messages[0].role. What pydantic names on the way to say which form of a field it
-// tried, list[int], function-after[…], int or the name of a class, is no part of the body. A place in no field, the number of a
-// byte, is empty.
+// fieldOf joins a place's parts to a path, messages[0].role. The names of the types that pydantic tried, list[int],
+// function-after[…], int or the name of a class, are left out. A place in no field, the number of a byte, is empty.
 func fieldOf(parts []string) (field string) {
 	for _, part := range parts {
 		_, err := strconv.Atoi(part)
@@ -142,11 +140,11 @@ func fieldOf(parts []string) (field string) {
 	return strings.TrimPrefix(field, ".")
 }
 
-// pythonKinds are the kinds of values that pydantic names without brackets.
+// pythonKinds are the types that pydantic names without brackets.
 var pythonKinds = []string{"bool", "bytes", "dict", "float", "int", "list", "none", "nullable", "set", "str", "tuple"}
 
-// statusOf is the status that a code stands for, a number or a string of one. Where the code is a word or absent, the
-// type decides.
+// statusOf returns the status of a code, a number or a string of one. If the code is a word or absent, the type
+// decides.
 func statusOf(code, kind string) int {
 	if n, err := strconv.Atoi(strings.Trim(code, `"`)); err == nil && n >= 400 && n <= 599 {
 		return n
@@ -154,8 +152,7 @@ func statusOf(code, kind string) int {
 	return errorTypes[kind]
 }
 
-// errorTypes are the types that engines give to errors, in vLLM's spelling and in OpenAI's, as far as they stand for
-// one status.
+// errorTypes are the engines' error types that stand for one status, in vLLM's spelling and in OpenAI's.
 var errorTypes = map[string]int{
 	"BadRequestError": 400, "invalid_request_error": 400,
 	"NotFoundError": 404, "not_found_error": 404,

@@ -13,7 +13,7 @@ import (
 type Error struct {
 	// Status is the HTTP status, 400 to 599.
 	Status int
-	// Message says what is wrong, naming the field.
+	// Message is the reason and names the field.
 	Message string
 	// Type is the class of error, as OpenAI names them; empty: the status's.
 	Type string
@@ -22,14 +22,14 @@ type Error struct {
 	// Param is the path of the field that is to blame, such as nvext.agent_hints.priority or messages[2].content;
 	// empty: null.
 	Param string
-	// RetryAfter is when to try again, 0 where that is not known.
+	// RetryAfter is when to try again, 0 if unknown.
 	RetryAfter time.Duration
-	// Final asks client libraries not to try again by themselves.
+	// Final makes client libraries not retry by themselves.
 	Final bool
 }
 
-// BadRequest is a 400 for the field at param, empty where it is the whole request. The message must not repeat what
-// the client sent but for its keys.
+// BadRequest is a 400 for the field at param, empty for the whole request. The message must not repeat the client's
+// values, only its keys.
 func BadRequest(param, format string, args ...any) *Error {
 	return &Error{Status: http.StatusBadRequest, Param: param, Message: fmt.Sprintf(format, args...)}
 }
@@ -49,10 +49,10 @@ func (r *Request) PromptField() string {
 	return "prompt"
 }
 
-// TooLong is the 400 for a request whose prompt and answer are longer than the context together; atLeast means that the prompt
-// may be longer than promptTokens. Agents compact their history when they recognise the message: its words are OpenAI's and
-// vLLM's, which LiteLLM, LangChain and pi match, and it ends in the code for libraries that hide the body. Where the prompt
-// alone fits, max_tokens is to blame.
+// TooLong is the 400 for a request whose prompt and answer are longer than the context together; atLeast means that the
+// prompt may be longer than promptTokens. Agents compact their history when they recognise the message: its words are
+// OpenAI's and vLLM's, which LiteLLM, LangChain and pi match, and it ends in the code for libraries that hide the body.
+// Where the prompt alone fits, max_tokens is to blame.
 func (r *Request) TooLong(promptTokens, context int, atLeast bool) *Error {
 	param, approx, answer := r.PromptField(), "", max(1, r.MaxTokens)
 	if promptTokens < context {
@@ -95,7 +95,7 @@ func NotFoundModel(model string) *Error {
 		Message: fmt.Sprintf("the model %q does not exist; GET /v1/models lists those that do", shown([]byte(model)))}
 }
 
-// NotFound is the 404 for a path without a route; meant is one that the client may have meant, empty where none is near.
+// NotFound is the 404 for a path without a route; meant is a similar one, or empty.
 func NotFound(method, path, meant string) *Error {
 	e := &Error{Status: http.StatusNotFound, Code: "not_found",
 		Message: fmt.Sprintf("there is no %s %s here", shown([]byte(method)), shown([]byte(path)))}
@@ -111,7 +111,7 @@ func MethodNotAllowed(method, path string) *Error {
 		Message: fmt.Sprintf("%s does not take %s", shown([]byte(path)), shown([]byte(method)))}
 }
 
-// RequestTimeout is the 408 for a body that came too slowly.
+// RequestTimeout is the 408 for a body that arrived too slowly.
 func RequestTimeout(limit time.Duration) *Error {
 	return &Error{Status: http.StatusRequestTimeout, Code: "request_timeout",
 		Message: fmt.Sprintf("the request was not complete after %s", limit)}
@@ -123,7 +123,7 @@ func TooLarge(limit int) *Error {
 		Message: fmt.Sprintf("the body is larger than %d bytes", limit)}
 }
 
-// UnsupportedMedia is the 415 for a body in another form than plain JSON; what names the header that says so.
+// UnsupportedMedia is the 415 for a body that is not plain JSON; what names the header that declares it.
 func UnsupportedMedia(what string) *Error {
 	return &Error{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type",
 		Message: fmt.Sprintf("the body must be JSON without compression; it came with %s", shown([]byte(what)))}
@@ -140,13 +140,13 @@ func BadGateway(code, message string) *Error {
 	return &Error{Status: http.StatusBadGateway, Code: code, Message: message}
 }
 
-// Loop is the 508 for a request that came back to a gateway that it came from.
+// Loop is the 508 for a request that returns to a gateway on its way.
 func Loop() *Error {
 	return &Error{Status: http.StatusLoopDetected, Code: "gateway_loop", Final: true,
 		Message: "the request has come through this gateway before: a gateway is listed as another's worker"}
 }
 
-// UnavailableRetry is when to try again after a 503: as long as a worker that refused a connection is left alone.
+// UnavailableRetry is the Retry-After of a 503: as long as a worker that refused a connection is avoided.
 const UnavailableRetry = 5 * time.Second
 
 // Unavailable is the 503 for a request that no worker can serve at present, but may serve after UnavailableRetry.
@@ -154,13 +154,13 @@ func Unavailable(code, message string) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Code: code, Message: message, RetryAfter: UnavailableRetry}
 }
 
-// GatewayTimeout is the 504 for what took too long.
+// GatewayTimeout is the 504 for a time-out.
 func GatewayTimeout(code, message string) *Error {
 	return &Error{Status: http.StatusGatewayTimeout, Code: code, Message: message}
 }
 
-// Overloaded is the 503 for a fleet that has no room, by the code that OpenAI's clients retry. Balancers retry a 503 and
-// pass the 529 of Anthropic's dialect on.
+// Overloaded is the 503 for a fleet that has no room, by the code that OpenAI's clients retry. Balancers retry a 503
+// and pass the 529 of Anthropic's dialect on.
 func Overloaded(retryAfter time.Duration, message string) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: "overloaded_error", Code: "server_is_overloaded", Message: message, RetryAfter: retryAfter}
 }
@@ -194,8 +194,8 @@ func (e *Error) kind() string {
 }
 
 // SetRetry sets the headers Retry-After (whole seconds, at least 1) and Retry-After-Ms, which OpenAI's and Anthropic's
-// libraries prefer. Both lie between RetryAfter and half as much again, at random: libraries wait exactly as long as they
-// are advised, and would all return in one moment. random is in [0, 1).
+// libraries prefer. Both are random between RetryAfter and 1.5 times as much: libraries wait exactly that long, and
+// would all return at the same moment. random is in [0, 1).
 func (e *Error) SetRetry(set func(name, value string), random func() float64) {
 	if e.RetryAfter > 0 {
 		wait := e.RetryAfter.Seconds() * (1 + random()/2)
@@ -215,8 +215,8 @@ func (e *Error) Error() string {
 }
 
 // Append appends the error as a response's body, or a stream's last event, to dst:
-// {"error":{"message","type","code","param","request_id"}}. It is valid JSON whatever the fields hold; empty code,
-// param and requestID are null.
+// {"error":{"message","type","code","param","request_id"}}. It is always valid JSON; empty code, param and requestID
+// are null.
 func (e *Error) Append(dst []byte, requestID string) []byte {
 	dst = append(dst, `{"error":{"message":`...)
 	dst = appendQuoted(dst, e.Message)

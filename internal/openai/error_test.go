@@ -104,8 +104,7 @@ func TestRetriesAreSpread(t *testing.T) {
 	BadRequest("", "m").SetRetry(func(name, _ string) { t.Errorf("%s without a time", name) }, rand.Float64)
 }
 
-// FuzzError holds that an error is valid JSON with its five members, and gives
-// back its texts, whatever they are.
+// FuzzError holds that an error is valid JSON with its five members, and gives back its texts, whatever they are.
 func FuzzError(f *testing.F) {
 	f.Add("plain", "code", "param", "id")
 	f.Add("a\x00\x1f\"\\\n\u2028é😀\x7f", "\xff", "\xed\xa0\x80", "")

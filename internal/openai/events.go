@@ -9,12 +9,11 @@ import (
 // errNoChoices is an answer that has none to make events of.
 var errNoChoices = errors.New("openai: the answer has no choices")
 
-// AppendEvents appends to dst the stream that stands for a whole answer, for a client that asked for events and whose
-// answer is complete before the first: for each choice one event with all that it holds and one with its finish
-// reason, then, if usage is wanted, one with the usage and no choices, then the end marker. What the answer holds in
-// addition to the choices and the usage is in every event, byte for byte.
+// AppendEvents appends a whole answer to dst as a stream, for a client that requested events: for each choice one event
+// with its content and one with its finish reason, then, if usage is set, one with the usage and no choices, then the
+// end marker. All other members are in every event, byte for byte.
 func AppendEvents(dst, answer []byte, endpoint Endpoint, usage bool) ([]byte, error) {
-	answer = RewriteTail(nil, answer, -1, nil) // without what steers a hand-off
+	answer = RewriteTail(nil, answer, -1, nil) // without members of the hand-off
 	var whole struct {
 		Choices []json.RawMessage `json:"choices"`
 		Usage   json.RawMessage   `json:"usage"`
@@ -39,11 +38,11 @@ func AppendEvents(dst, answer []byte, endpoint Endpoint, usage bool) ([]byte, er
 		dst = AppendEvent(dst, envelope.Bytes())
 	}
 	for _, raw := range whole.Choices {
-		said, end, err := splitChoice(raw, endpoint)
+		content, end, err := splitChoice(raw, endpoint)
 		if err != nil {
 			return dst, err
 		}
-		event(said)
+		event(content)
 		event(end)
 	}
 	if usage && len(whole.Usage) > 0 {
@@ -53,8 +52,8 @@ func AppendEvents(dst, answer []byte, endpoint Endpoint, usage bool) ([]byte, er
 	return AppendEvent(dst, []byte(Done)), nil
 }
 
-// splitChoice is a choice of a whole answer as two of a stream: what it says, and how it ends.
-func splitChoice(raw []byte, endpoint Endpoint) (said, end []byte, err error) {
+// splitChoice splits a choice of a whole answer into two of a stream: its content and its end.
+func splitChoice(raw []byte, endpoint Endpoint) (content, end []byte, err error) {
 	var c struct {
 		Index   json.RawMessage `json:"index"`
 		Message json.RawMessage `json:"message"`
@@ -90,7 +89,7 @@ func splitChoice(raw []byte, endpoint Endpoint) (said, end []byte, err error) {
 	return e.Bytes(), last.Bytes(), nil
 }
 
-// deltaOf is a message as what one event adds: the same, with the place of each tool call, which only a stream names.
+// deltaOf converts a message to a delta: the same, with each tool call's index, which only a stream has.
 func deltaOf(message []byte) ([]byte, error) {
 	var m struct {
 		Calls []json.RawMessage `json:"tool_calls"`

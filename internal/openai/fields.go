@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// field is one known member of an object: its path from the body's top, for errors, and how its value is read when it
-// is not null.
+// field is a known member of an object: its path from the body's top, for errors, and its reader for values that are
+// not null.
 type field struct {
 	param string
 	read  reader
@@ -138,7 +138,7 @@ func gatewayField(name []byte) bool {
 	return bytes.HasPrefix(name, []byte("bootstrap_"))
 }
 
-// integer reads a whole number from lo to hi and hands it to set, if any.
+// integer reads an integer from lo to hi and passes it to set, if any.
 func integer(lo, hi int64, set func(*scan, int64)) reader {
 	return func(s *scan) bool {
 		v, ok := s.int(lo, hi)
@@ -257,8 +257,8 @@ func (s *scan) truncationSide() bool {
 	return true
 }
 
-// xargs looks for the gateway's fields among vLLM's extra arguments, which reach the engine as if they stood at the
-// top level.
+// xargs reads the gateway's fields among vLLM's extra arguments, which reach the engine as if they were at the top
+// level.
 func (s *scan) xargs() bool {
 	if s.peek() != '{' {
 		return s.wrong("an object")
@@ -273,8 +273,8 @@ func (s *scan) xargs() bool {
 	return s.ok()
 }
 
-// samplingParams refuses extra_args in what vLLM's token endpoint takes as sampling_params: hand-offs are steered
-// there (vllm/v1/request.py). The endpoints here ignore the object.
+// samplingParams rejects extra_args in sampling_params of vLLM's token endpoint, which control hand-offs
+// (vllm/v1/request.py). The endpoints here ignore the object.
 func (s *scan) samplingParams() bool {
 	m := s.members()
 	for m.next() {

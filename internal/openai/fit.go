@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 )
 
-// Fit makes e, an edit of r's body, one that an engine takes which would refuse it as the client wrote it, where that
-// changes nothing of the answer's meaning. Its error is the 400 for a field whose loss would change it.
+// Fit adapts e, an edit of r's body, to an engine that would reject it, where that keeps the answer's meaning. Its
+// error is the 400 for a field whose loss would change it.
 //
-// An empty list of tools goes: vLLM refuses it, and clients' libraries send it (clients.md §0.7). TensorRT-LLM refuses
-// every field that it does not know.
+// An empty list of tools is dropped: vLLM rejects it, and clients' libraries send it (clients.md §0.7). TensorRT-LLM
+// rejects every unknown field.
 func (r *Request) Fit(e *Edit, engine string) error {
 	r.dropNoTools(e)
 	switch engine {
@@ -21,15 +21,16 @@ func (r *Request) Fit(e *Edit, engine string) error {
 	return nil
 }
 
-// fitSGLang refuses template arguments with the names of those that SGLang itself calls the template with (apply_chat_template in
-// srt/entrypoints/openai/serving_chat.py of 0.5.23). A real one of that release answered each of them with 500, as if it had failed.
+// fitSGLang refuses template arguments with the names of those that SGLang itself calls the template with
+// (apply_chat_template in srt/entrypoints/openai/serving_chat.py of 0.5.23). A real one of that release answered each
+// of them with 500, as if it had failed.
 func (r *Request) fitSGLang() error {
 	raw, ok := r.Field("chat_template_kwargs")
 	if !ok || r.Endpoint != Chat {
 		return nil
 	}
 	var kwargs map[string]json.RawMessage
-	_ = json.Unmarshal(raw, &kwargs) // what is no object is the engine's to refuse
+	_ = json.Unmarshal(raw, &kwargs) // the engine rejects anything but an object
 	for _, name := range []string{"tokenize", "return_dict", "tools", "messages"} {
 		if _, given := kwargs[name]; given {
 			field := "chat_template_kwargs." + name
@@ -39,8 +40,7 @@ func (r *Request) fitSGLang() error {
 	return nil
 }
 
-// dropNoTools leaves empty lists of tools out, and with them a choice that says nothing without tools: engines refuse
-// that too.
+// dropNoTools drops empty lists of tools, and with them a tool_choice without effect: engines reject both.
 func (r *Request) dropNoTools(e *Edit) {
 	if r.Endpoint != Chat {
 		return
@@ -57,8 +57,8 @@ func (r *Request) dropNoTools(e *Edit) {
 }
 
 // The fields of TensorRT-LLM's requests (tensorrt_llm/serve/openai_protocol.py, ChatCompletionRequest and
-// CompletionRequest), as far as clients may send them: those of releases from 1.2 on, with those of later ones that
-// change the answer, which an earlier one refuses by itself.
+// CompletionRequest) that clients may send: those of releases from 1.2 on, and later ones that change the answer, which
+// an earlier release rejects by itself.
 var (
 	tensorRTCommon = []string{
 		"model", "best_of", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty", "seed", "stop",
@@ -76,9 +76,9 @@ var (
 		Completions: known(tensorRTCommon, []string{"prompt", "suffix", "return_context_logits", "detokenize"}),
 	}
 
-	// changing are the fields of other engines and of OpenAI without which the answer would be another: they choose its
-	// tokens, bind it to a grammar, belong to the prompt, or decide what it shows. All other unknown fields (store,
-	// metadata, prompt_cache_key, …) say nothing about the answer.
+	// changing are the fields of other engines and of OpenAI that change the answer: they choose its tokens, constrain
+	// it to a grammar, belong to the prompt, or decide what it contains. All other unknown fields (store, metadata,
+	// prompt_cache_key, …) do not.
 	changing = known([]string{
 		"guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_json_object", "structured_outputs", "structural_tag",
 		"json_schema", "regex", "ebnf", "grammar",
@@ -109,7 +109,7 @@ func known(lists ...[]string) map[string]bool {
 	return all
 }
 
-// fitTensorRT leaves out what TensorRT-LLM does not know, or refuses it.
+// fitTensorRT drops fields that TensorRT-LLM does not accept, or returns an error.
 func (r *Request) fitTensorRT(e *Edit) error {
 	fields, limit := tensorRTFields[r.Endpoint], "max_tokens"
 	if newer, ok := r.Field("max_completion_tokens"); ok && r.Endpoint == Chat && string(newer) != "null" {

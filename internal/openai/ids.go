@@ -62,10 +62,10 @@ func EqualIDs(array []byte, ids []uint32) bool {
 	return string(array[at:]) == "]" || len(ids) == 0 && string(array) == "[]"
 }
 
-// AppendMoreIDs appends the JSON array of a list of ids to dst that begins as another does, whose array is text. They have
-// one or more ids in common; behind those come had in the other list, and more in this one.
+// AppendMoreIDs appends the JSON array of a list of ids to dst. It shares one or more leading ids with the list of
+// text, where had follow; more follow in this one.
 func AppendMoreIDs(dst, text []byte, had, more []uint32) []byte {
-	end := len(text) - len("]") // of what they have in common
+	end := len(text) - len("]") // of the shared ids
 	for _, id := range had {
 		end -= len(",") + digitCount(id)
 	}
@@ -80,8 +80,8 @@ func AppendMoreIDs(dst, text []byte, had, more []uint32) []byte {
 	return dst
 }
 
-// leading and following are the numbers below 1,000 as text, the first digit in the lowest byte: without zeros in front,
-// and the number of digits in the highest byte; and with them, as three digits.
+// leading and following are the numbers below 1,000 as text, the first digit in the lowest byte: without leading zeros,
+// with the number of digits in the highest byte; and as three digits.
 var leading, following = func() (leading, following [1000]uint32) {
 	for v := range uint32(1000) {
 		text := '0' + v/100 | ('0'+v/10%10)<<8 | ('0'+v%10)<<16
@@ -100,9 +100,9 @@ func idsSize(ids []uint32) int {
 	return n
 }
 
-// digitCount returns how many decimal digits v has. The entry for v's bit length holds, in its upper half, the digits
-// of numbers of that length and, in its lower half, what lets those that have one digit more carry into it (D. Lemire
-// and K. Willets, "Computing the number of digits of an integer even faster", 2021).
+// digitCount returns the number of decimal digits of v. The entry for v's bit length has, in its upper half, the digits
+// of numbers of that length and, in its lower half, what makes those with one digit more carry into it (D. Lemire and
+// K. Willets, "Computing the number of digits of an integer even faster", 2021).
 func digitCount(v uint32) int {
 	return int((uint64(v) + digitTable[bits.Len32(v)]) >> 32)
 }

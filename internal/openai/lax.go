@@ -7,10 +7,9 @@ import (
 	"strings"
 )
 
-// vLLM and SGLang read their requests with pydantic in lax mode, which takes one scalar for another where nothing is
-// lost. The gateway reads its fields in the same way and leaves the bytes as they are. The rules are those of
-// https://docs.pydantic.dev/latest/concepts/conversion_table/; testdata/lax.txt has what pydantic makes of
-// each form.
+// vLLM and SGLang parse requests with pydantic in lax mode, which converts scalars without loss. The gateway does the
+// same and leaves the bytes unchanged. The rules are those of
+// https://docs.pydantic.dev/latest/concepts/conversion_table/; testdata/lax.txt has pydantic's result for each form.
 
 // wholeText is an integer in a string: pydantic-core's str_as_int (src/input/shared.rs).
 var wholeText = regexp.MustCompile(`^[+-]?[0-9]+(_[0-9]+)*(\.0+)?$`)
@@ -80,7 +79,7 @@ func unquote(raw []byte) string {
 	return t.decode(raw)
 }
 
-// lax takes a number, a string, true or false. ok is false where there is none of these, or none that is JSON.
+// lax reads a number, a string, true or false. ok is false for anything else.
 func (s *scan) lax() (raw []byte, ok bool) {
 	switch b := s.peek(); b {
 	case '"', '-', 't', 'f':

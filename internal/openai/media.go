@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Modality is what a piece of a prompt holds.
+// Modality is the content type of a piece of a prompt.
 type Modality uint8
 
 // The modalities. Reasoning and refusals of earlier answers are Other: no template of the gateway's renders them.
@@ -27,7 +27,7 @@ type media struct {
 	where    span
 }
 
-// modalityOf names the modality of a part by its type: image_url, input_audio, video_url and what else engines have.
+// modalityOf returns the modality of a part by its type: image_url, input_audio, video_url and engines' own.
 func modalityOf(kind []byte) Modality {
 	switch {
 	case string(kind) == "text":
@@ -45,11 +45,10 @@ func modalityOf(kind []byte) Modality {
 // HasMedia reports whether a message holds a part that is no text.
 func (r *Request) HasMedia() bool { return len(r.media) > 0 }
 
-// NameMedia has e, an edit of r's body, give each image, audio or video that the body holds itself (as a data: URL, or
-// input_audio's base64) a uuid: a digest of its bytes and of the cache salt. vLLM takes a part's uuid for the hash of
-// what the part holds (vllm/multimodal/processing/inputs.py), so that equal media have one name in every engine's
-// cache, and those of another salt another. What the engine is to fetch from elsewhere gets none: it may be another
-// image by the next request.
+// NameMedia makes e, an edit of r's body, give each inline image, audio or video (a data: URL, or input_audio's base64)
+// a uuid: a digest of its bytes and of the cache salt. vLLM uses a part's uuid as its hash
+// (vllm/multimodal/processing/inputs.py), so that equal media of one salt have one name in every engine's cache. Media
+// that the engine fetches get none: they may differ by the next request.
 func (r *Request) NameMedia(e *Edit) {
 	if r.mediaNames == nil && len(r.media) > 0 {
 		r.mediaNames = make([][]byte, len(r.media))
@@ -75,9 +74,8 @@ func nameOf(held []byte, salt string) []byte {
 	return append(hex.AppendEncode([]byte(`,"uuid":"`), h.Sum(nil)), '"')
 }
 
-// NamesFiles reports whether an image, audio or video is to be fetched from neither http nor https, and is not in the body
-// either: SGLang takes what is there for a path of the worker's (srt/utils/common.py of 0.5.23, load_image). vLLM opens
-// files only where its operator allows them.
+// NamesFiles reports whether an image, audio or video is neither inline nor an http or https URL: SGLang opens it as a
+// path on the worker (srt/utils/common.py of 0.5.23, load_image). vLLM opens files only if its operator allows them.
 func (r *Request) NamesFiles() bool {
 	for _, m := range r.media {
 		if _, local := heldIn(m.where.of(r.Raw)); local {
@@ -87,8 +85,8 @@ func (r *Request) NamesFiles() bool {
 	return false
 }
 
-// heldIn is the media that a part holds, as it stands in the JSON; nil for one that says where it is to be fetched, and
-// for one of another form. local: that is no URL of http or https.
+// heldIn returns the inline media of a part, as raw JSON; nil for a URL or another form. local: that is no URL of http
+// or https.
 func heldIn(part []byte) (held []byte, local bool) {
 	c := newCursor(part, deepest)
 	parts := c.members()
@@ -117,7 +115,7 @@ func heldIn(part []byte) (held []byte, local bool) {
 	return held, local
 }
 
-// dataURL takes a string and returns what it holds where it is a data: URL, nil of any other. local is as in heldIn.
+// dataURL reads a string and returns the content of a data: URL, nil of any other. local is as in heldIn.
 func dataURL(c *cursor) (held []byte, local bool) {
 	t, _ := c.str()
 	url := c.data[t.start:t.end]
@@ -128,9 +126,9 @@ func dataURL(c *cursor) (held []byte, local bool) {
 	return nil, !strings.HasPrefix(plain, "http://") && !strings.HasPrefix(plain, "https://")
 }
 
-// Pieces yields the raw JSON of what becomes the prompt, in the order that templates have it: the tools, then the
-// prompt or the messages, cut into text and parts of other modalities. What closes the prompt's string or arrays is
-// left out: it is elsewhere once a conversation has grown.
+// Pieces yields the raw JSON of what becomes the prompt, in the templates' order: the tools, then the prompt or the
+// messages, split into text and parts of other modalities. The closing quote or brackets of the prompt are left out:
+// they move as a conversation grows.
 func (r *Request) Pieces() iter.Seq2[Modality, []byte] {
 	return func(yield func(Modality, []byte) bool) {
 		if r.Endpoint != Chat {
@@ -164,8 +162,7 @@ func (r *Request) messages() (start, end int) {
 	return 0, 0
 }
 
-// openEnded returns the end of a JSON value without what closes it: the bracket of an array, and the quote of a
-// string.
+// openEnded returns the end of a JSON value without an array's closing bracket or a string's closing quote.
 func openEnded(value []byte) []byte {
 	if v, ok := bytes.CutSuffix(value, []byte("]")); ok {
 		value = bytes.TrimRight(v, " \t\r\n")

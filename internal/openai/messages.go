@@ -8,22 +8,22 @@ import (
 	"slices"
 )
 
-// Message is one message of a chat. Content is empty where it was null or absent; text parts that are not empty are joined
-// by a line feed, as vLLM does for templates that take strings (vllm/renderers/chat_utils.py), and other parts left out.
+// Message is one message of a chat. Content is empty where it was null or absent; text parts that are not empty are
+// joined by a line feed, as vLLM does for templates that take strings (vllm/renderers/chat_utils.py), and other parts
+// left out.
 type Message struct{ Role, Content string }
 
-// messageSpan is where a message's role and content lie. Content that is an array of parts is walked again when it is
-// decoded.
+// messageSpan is the position of a message's role and content. An array of parts is parsed again when it is decoded.
 type messageSpan struct {
 	role, content text
 	parts         span
 	bytes         int    // decoded length of the content's text
 	plain         bool   // nothing but a role and a text
 	speaker       uint8  // its role's place in speakers
-	form          uint16 // what it has besides a role and a text, one bit each
+	form          uint16 // its other members, one bit each
 }
 
-// speakers are the roles that templates know; any other's place is behind them, and one more is for no message.
+// speakers are the roles of templates; all others share the next index, and one more is for no message.
 var speakers = [...]string{"system", "developer", "user", "assistant", "tool", "function"}
 
 const (
@@ -40,8 +40,8 @@ const (
 	fieldForm
 )
 
-// AppendForm appends what a chat's messages are but for their texts, in a few bytes whatever their number: which roles
-// follow which, and what the messages of each role have besides a text. Templates decide by both.
+// AppendForm appends a chat's form without its texts, in a few bytes whatever its length: the sequence of roles, and
+// the other members of each role's messages. Templates depend on both.
 func (p *Prompt) AppendForm(dst []byte) []byte {
 	if p.Kind != PromptMessages {
 		return append(dst, byte(p.Kind))
@@ -62,7 +62,7 @@ func (p *Prompt) AppendForm(dst []byte) []byte {
 	return dst
 }
 
-// textForm is the forms of the message's text, as it stands in the body.
+// textForm returns the form bits of the message's raw text.
 func (m *messageSpan) textForm(raw []byte) (form uint16) {
 	text := raw[m.content.start:m.content.end]
 	if m.parts.end > 0 {
@@ -117,9 +117,9 @@ type part struct {
 	named bool     // it has a uuid
 }
 
-// part reads one content part: a string, or an object with a type, or with an image, audio or video and no type. vLLM takes
-// all of these (vllm/renderers/chat_utils.py of 0.32.0), though some of them in certain lists only; SGLang refuses what
-// has no type. A kind of 0 with no fault means that it has not that shape.
+// part reads one content part: a string, or an object with a type, or with an image, audio or video and no type. vLLM
+// accepts all of these (vllm/renderers/chat_utils.py of 0.32.0), some only in certain lists; SGLang rejects those
+// without a type. A kind of 0 without a fault means another shape.
 func (c *cursor) part() part {
 	if c.peek() == '"' {
 		t, _ := c.str()
@@ -160,8 +160,8 @@ func (c *cursor) part() part {
 	return p
 }
 
-// messages reads a chat's messages: checks their shape, notes where role and content lie and which of them hold more
-// than text.
+// messages reads a chat's messages: checks their shape, and notes the positions of role and content and which contents
+// are more than text.
 func (s *scan) messages() bool {
 	if !s.enter('[', "an array of messages") {
 		return false
@@ -270,7 +270,7 @@ func (s *scan) content(m *messageSpan) bool {
 		begin := s.pos
 		p := s.part()
 		if p.named && !s.handOff && s.ok() {
-			// vLLM takes it for the hash of what the part holds, so that it may name another client's image.
+			// vLLM uses it as the part's hash, so it could name another client's image.
 			return s.misplaced(fmt.Sprintf(".content[%d].uuid", i), "is set by the gateway and cannot be sent by a client")
 		}
 		switch p.kind {
@@ -299,7 +299,7 @@ func (s *scan) content(m *messageSpan) bool {
 	return s.ok()
 }
 
-// misplaced refuses a message for what is at path inside it.
+// misplaced rejects a message for the value at path inside it.
 func (s *scan) misplaced(path, what string) bool {
 	if s.pos == len(s.data) {
 		return s.fail("unexpected end")

@@ -26,13 +26,12 @@ type Nvext struct {
 	// TTFTTarget is router.ttft_target, the time to first token that the request is to have; 0 is none.
 	TTFTTarget time.Duration
 
-	// BackendInstanceID, DecodeWorkerID and PrefillWorkerID pin workers, empty where absent. Worker ids are strings;
-	// a client that sends a whole number means its decimal text.
+	// BackendInstanceID, DecodeWorkerID and PrefillWorkerID pin workers, empty where absent. Worker ids are strings; an
+	// integer means its decimal text.
 	BackendInstanceID, DecodeWorkerID, PrefillWorkerID string
 	// DPRank and PrefillDPRank pin data-parallel ranks.
 	DPRank, PrefillDPRank *uint32
-	// RequiredTaints and PreferredTaints are routing_constraints'; the latter with their weights, 1 where they came
-	// as a plain array.
+	// RequiredTaints and PreferredTaints are routing_constraints'; the latter with their weights, 1 in a plain array.
 	RequiredTaints  []string
 	PreferredTaints map[string]float64
 	// Override is router_config_override, nil where absent.
@@ -42,7 +41,7 @@ type Nvext struct {
 	CacheSalt string
 }
 
-// Wants reports whether the client asked for the extra field name.
+// Wants reports whether the client requested the extra field name.
 func (x *Nvext) Wants(name string) bool { return slices.Contains(x.ExtraFields, name) }
 
 // extraFields are the names that extra_fields may hold. Answers carry worker_id, timing and routing. The others are
@@ -119,7 +118,7 @@ func (s *scan) priority() bool {
 	return ok
 }
 
-// uint32 reads a whole number from 0 to 2^32−1.
+// uint32 reads an integer from 0 to 2^32−1.
 func (s *scan) uint32(dst **uint32) bool {
 	v, ok := s.int(0, math.MaxUint32)
 	u := uint32(v)
@@ -127,7 +126,7 @@ func (s *scan) uint32(dst **uint32) bool {
 	return ok
 }
 
-// longestTarget bounds a target; what is longer means the same.
+// longestTarget bounds a target; longer ones are equivalent.
 const longestTarget = 24 * time.Hour
 
 // target reads milliseconds.
@@ -137,8 +136,7 @@ func (s *scan) target() bool {
 	return ok
 }
 
-// hint checks a number of Dynamo's that has no effect here. Such a hint may be ignored: the answer is the same
-// without it.
+// hint checks a number of Dynamo's that has no effect here. The answer is the same without it.
 func (s *scan) hint() bool {
 	_, ok := s.float(0, math.Inf(1))
 	return ok
@@ -155,8 +153,8 @@ func (s *scan) unless(instead string) bool {
 	return s.bool(&on) && (!on || s.unsupported(instead))
 }
 
-// workerID reads a worker's id: a string, or a whole number that stands for its decimal text. Dynamo's ids are 63-bit
-// numbers, so it is never rounded.
+// workerID reads a worker's id: a string, or an integer in decimal. Dynamo's ids are 63-bit numbers, so it is never
+// rounded.
 func (s *scan) workerID(dst *string) bool {
 	const want = "a worker id: a string, or a whole number that is not negative"
 	b := s.peek()

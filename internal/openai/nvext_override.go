@@ -14,7 +14,7 @@ type RouterOverride struct {
 	AssumeKVReuse         *bool
 }
 
-// maxWeight bounds what a request may weigh by: far beyond use, and far from where sums of products end to be finite.
+// maxWeight bounds a request's weights: far beyond use, and far below the overflow of sums of products.
 const maxWeight = 1e6
 
 var overrideFields = newFieldSet(true, []field{
@@ -51,8 +51,7 @@ func choice(of func(*RouterOverride) **bool) reader {
 	}
 }
 
-// QueryOnly reports whether the client asked, by the annotation query_instance_id, for the choice of workers instead
-// of an answer.
+// QueryOnly reports whether the annotation query_instance_id requests the choice of workers instead of an answer.
 func (x *Nvext) QueryOnly() bool {
 	for _, a := range x.Annotations {
 		if a == "query_instance_id" || a == "query_instance_id:" {

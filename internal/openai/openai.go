@@ -1,13 +1,12 @@
-// Package openai speaks the OpenAI API's wire: it scans request bodies, edits them in place, reads and rewrites
-// answers, splits event streams and writes errors.
+// Package openai implements the OpenAI API on the wire: it scans request bodies, edits them in place, reads and
+// rewrites answers, splits event streams and writes errors.
 //
-// Bytes pass through. Nothing here decodes a body into maps and marshals it again: Scan walks a body once, checks it
-// and remembers where each top-level member lies; an Edit splices new values between the bytes that were there. Key
-// order, unknown fields, 64-bit integers and white space survive as the client wrote them. Answers are treated the
-// same way.
+// Bytes pass through: Scan walks a body once, checks it and records the position of each top-level member; an Edit
+// splices new values between the original bytes. Key order, unknown fields, 64-bit integers and white space survive.
+// Answers are treated the same way.
 //
-// All JSON is read by one strict, non-recursive cursor (RFC 8259). What it accepts, encoding/json accepts; beyond
-// that it refuses \u escapes of lone surrogates, which stand for no text, and nesting deeper than a limit.
+// One strict, non-recursive cursor parses all JSON (RFC 8259). It accepts a subset of encoding/json: no \u escapes of
+// lone surrogates, and no nesting deeper than a limit.
 package openai
 
 // Endpoint is one of the two generating endpoints.

@@ -5,31 +5,31 @@ import (
 	"strconv"
 )
 
-// parameter is a field of an engine's request where the gateway changes what an engine gets: the body of a prefill leg, and
-// that of an answer that another worker goes on with.
+// parameter is an engine's request field that the gateway changes: in the body of a prefill leg, or in that of an
+// answer that another worker continues.
 type parameter struct {
 	name string
 	use  use
-	// reason is the word for why an answer with this field cannot go on elsewhere: the engine counts or keeps something over
-	// the tokens that it has generated, and takes those of another one for the prompt. Empty: it goes on, since the field
-	// says nothing about such tokens, the engine finds its place by the prompt (vLLM's thinking_token_budget, whose
-	// v1/sample/thinking_budget_state.py looks for the thinking's beginning there), or Resume sets what is left of it.
+	// reason is why an answer with this field cannot continue elsewhere: the engine's state covers generated tokens,
+	// and counts those of another engine as prompt. Empty: the answer continues, since the field does not depend on
+	// such tokens, the engine finds its place by the prompt (vLLM's thinking_token_budget, whose
+	// v1/sample/thinking_budget_state.py looks for the start of the reasoning there), or Resume sets the rest.
 	reason string
-	// unless is the value with which it asks for nothing, in addition to null.
+	// unless is a value without effect, in addition to null.
 	unless string
 	// only is the engine that the reason holds for, empty for all.
 	only string
 }
 
-// use is what a field is about.
+// use is the effect of a field.
 type use uint8
 
 const (
 	prompting use = iota // the prompt: both legs have it alike
-	choosing             // which token comes next: both legs have it alike
-	// ending is about when an answer ends, or asks for more of it than its text. A prefill leg of vLLM goes without all of
-	// these: they concern a token that decode computes again, and may need each other (logprob_token_ids needs logprobs:
-	// check_logprobs in entrypoints/openai/chat_completion/protocol.py of 0.32).
+	choosing             // which token is next: the same on both legs
+	// ending is when an answer ends, or additional output. A prefill leg of vLLM has none of these: they concern a
+	// token that decode computes again, and may depend on each other (logprob_token_ids needs logprobs: check_logprobs
+	// in entrypoints/openai/chat_completion/protocol.py of 0.32).
 	ending
 	other    // nothing of these
 	gateways // only the gateway sends it
@@ -173,7 +173,7 @@ var parameterOf = func() map[string]*parameter {
 	return all
 }()
 
-// EndFields are the fields that a prefill leg of vLLM goes without.
+// EndFields returns the fields that a prefill leg of vLLM omits.
 func EndFields() (names []string) {
 	for _, p := range parameters {
 		if p.use == ending {
@@ -183,7 +183,7 @@ func EndFields() (names []string) {
 	return names
 }
 
-// binds reports whether a value of the field keeps an answer of an engine where it is.
+// binds reports whether a value of the field ties an answer to its engine.
 func (p *parameter) binds(engine string, value []byte) bool {
 	if p.unless != "" && len(value) > 2 && value[0] == '"' { // "1" is 1 to engines
 		value = value[1 : len(value)-1]

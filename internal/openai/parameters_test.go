@@ -10,13 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// earlier are rows of the table for fields that the releases in testdata/schemas do not have: of earlier ones and of OpenAI.
+// earlier are rows of the table for fields that the releases in testdata/schemas do not have: of earlier ones and of
+// OpenAI.
 const earlier = "functions logits_processors logit_processors guided_json guided_regex guided_choice guided_grammar guided_json_object " +
 	"structural_tag grammar min_completion_tokens"
 
-// Every field of an engine's request has its row, and no row is without a field; the gateway's own are those that it refuses
-// of clients. A field of a new release is to be read in its source before it gets a row: what it does on a prefill leg, and
-// with the tokens that another engine has generated.
+// Every field of an engine's request has its row, and no row is without a field; the gateway's own are those that it
+// refuses of clients. A field of a new release is to be read in its source before it gets a row: what it does on a
+// prefill leg, and with the tokens that another engine has generated.
 func TestParametersOfTheEngines(t *testing.T) {
 	files, err := filepath.Glob("testdata/schemas/*.txt")
 	require.True(t, err == nil && len(files) == 2, "%v, %v", files, err)
@@ -43,9 +44,9 @@ func TestParametersOfTheEngines(t *testing.T) {
 	assert.Empty(t, unseen, "in no schema")
 }
 
-// What an engine has counted or begun over the tokens that it generated is lost where another one takes them for the prompt.
-// Which those are is read in their sources: v1/sample/logits_processor and v1/core/sched/utils.py of vLLM 0.32 see
-// output_token_ids alone, sampling/penaltylib of SGLang 0.5.23 accumulates them.
+// What an engine has counted or begun over the tokens that it generated is lost where another one takes them for the
+// prompt. Which those are is read in their sources: v1/sample/logits_processor and v1/core/sched/utils.py of vLLM 0.32
+// see output_token_ids alone, sampling/penaltylib of SGLang 0.5.23 accumulates them.
 func TestUnresumable(t *testing.T) {
 	for _, c := range []struct{ members, vllm, sglang string }{
 		{`"a":1`, "", ""},

@@ -7,7 +7,7 @@ import (
 	"math/bits"
 )
 
-// PromptKind is the form a prompt came in.
+// PromptKind is the form of a prompt.
 type PromptKind uint8
 
 const (
@@ -21,8 +21,8 @@ const (
 	PromptMessages
 )
 
-// Prompt is what a request asks to be continued. Text and Messages decode from the body at each call: what they give
-// is as large as the body, and a request that runs for minutes need not keep it.
+// Prompt is a request's prompt. Text and Messages decode the body at each call: the result is as large as the body, and
+// a request that runs for minutes need not keep it.
 type Prompt struct {
 	Kind PromptKind
 	// IDs is the prompt of kind PromptIDs, never empty then.
@@ -71,10 +71,9 @@ func (p *Prompt) AppendContent(dst []byte, i int) []byte {
 	return p.spans[i].content.appendTo(dst, p.raw)
 }
 
-// TokensAtLeast returns how many tokens the prompt has at the least, as far as its length proves it, so that one far
-// over a model's context is refused before it is tokenized. Token ids are counted. Text takes at least its bytes
-// divided by longestToken (above 0), the most bytes one token stands for; true of tokenizers that do not shorten the
-// text first, which byte-level ones do not.
+// TokensAtLeast returns a lower bound of the prompt's tokens, so that one far over a model's context is rejected before
+// tokenization. Token ids are counted. Text has at least its bytes divided by longestToken (above 0), the most bytes of
+// one token; valid for tokenizers that do not shorten the text first, as byte-level ones.
 func (p *Prompt) TokensAtLeast(longestToken int) int {
 	total := 0
 	switch p.Kind {
@@ -164,8 +163,8 @@ func (s *scan) ids(dst *[]uint32) bool {
 	if !s.enter('[', want) {
 		return false
 	}
-	// Valid ids end at the first bracket, so their number is known before they are read. A digit and a comma each
-	// bounds what a list of commas can ask for.
+	// Valid ids end at the first bracket, so their number is known before they are parsed. At least a digit and a comma
+	// each bound the memory for a list of commas.
 	list := s.data[s.pos:]
 	if end := bytes.IndexByte(list, ']'); end >= 0 {
 		list = list[:end]
@@ -187,9 +186,9 @@ func (s *scan) ids(dst *[]uint32) bool {
 	return s.ok()
 }
 
-// shortIDs appends the ids at d[i:] that have at most seven digits and a comma behind them, and returns where the
-// first value lies that is not such. Eight bytes are read at a time: the digits' number follows from the first byte
-// that is none, their value from three multiplications that join neighbours.
+// shortIDs appends the ids at d[i:] that have at most seven digits and a comma after them, and returns the position of
+// the first other value. It reads eight bytes at a time: the number of digits follows from the first byte that is none,
+// their value from three multiplications that join neighbours.
 func shortIDs(ids []uint32, d []byte, i int) ([]uint32, int) {
 	for i+8 <= len(d) {
 		x := binary.LittleEndian.Uint64(d[i:]) ^ ones*'0'

@@ -8,55 +8,55 @@ import (
 	"unsafe"
 )
 
-// Request is what a request body says, as far as routing needs it. Scan makes it; the rest of the body stays in Raw
-// and is reached by Field and Edit.
+// Request is the part of a request body that routing needs. Scan makes it; the rest of the body stays in Raw, for Field
+// and Edit.
 type Request struct {
 	Endpoint Endpoint
-	// Raw is the body as it came. It must not change.
+	// Raw is the original body. It must not change.
 	Raw []byte
 	// Model is the model's name, empty where the client leaves it to the gateway.
 	Model string
-	// Adapter is the LoRA adapter of Model that the answer is to be made with, empty for none. Scan leaves it empty:
-	// which names are adapters' is not known from the body.
+	// Adapter is the LoRA adapter of Model for the answer, empty for none. Scan leaves it empty: the body alone does
+	// not reveal adapters.
 	Adapter string
-	// Prompt is the text, the token ids or the messages to go on from.
+	// Prompt is the text, the token ids or the messages.
 	Prompt Prompt
-	// Stream asks for server-sent events.
+	// Stream requests server-sent events.
 	Stream bool
-	// IncludeUsage asks for a last chunk with the usage (stream_options).
+	// IncludeUsage requests a last chunk with the usage (stream_options).
 	IncludeUsage bool
-	// ContinuousUsage asks for the usage so far in each chunk (stream_options).
+	// ContinuousUsage requests the usage so far in each chunk (stream_options).
 	ContinuousUsage bool
-	// MaxTokens is the most tokens to generate, 1 to 2^31−1, 0 where the client set no limit. On chat it is
-	// max_completion_tokens where that is given, whatever the older max_tokens says, as OpenAI and vLLM have it; on
-	// completions max_completion_tokens means nothing.
+	// MaxTokens is the most tokens to generate, 1 to 2^31−1, 0 without a limit. On chat max_completion_tokens takes
+	// precedence over the older max_tokens, as with OpenAI and vLLM; on completions it has no effect.
 	MaxTokens int
 	// PromptOnly: nothing is generated (a completion's max_tokens of 0), which with echo shows the prompt and its
 	// probabilities.
 	PromptOnly bool
 	// MinTokens is the fewest tokens to generate, 0 to 2^31−1.
 	MinTokens int
-	// N is how many answers are asked for, 1 to 128.
+	// N is the number of answers, 1 to 128.
 	N int
-	// BeamSearch asks for the best of several answers, which vLLM computes as requests of their own, without a hand-off
+	// BeamSearch requests the best of several answers, which vLLM computes as separate requests, without a hand-off
 	// (entrypoints/generate/beam_search).
 	BeamSearch bool
 	// Stop is the strings that end an answer, none of them empty.
 	Stop []string
-	// IgnoreEOS asks to generate past the end-of-sequence token.
+	// IgnoreEOS continues past the end-of-sequence token.
 	IgnoreEOS bool
-	// Logprobs asks for the tokens' probabilities, and TopLogprobs for those of as many others in each one's place, −1 for all.
+	// Logprobs requests the tokens' probabilities, and TopLogprobs those of so many alternatives, −1 for all.
 	Logprobs    bool
 	TopLogprobs int
-	// LargestID is the largest token id that a field other than the prompt names, and LargestIn that field; empty for none.
+	// LargestID is the largest token id that a field other than the prompt names, and LargestIn that field; empty for
+	// none.
 	LargestID uint32
 	LargestIn string
-	// Truncate cuts the prompt to so many tokens: its last ones, or its first where TruncateRight is set. 0 leaves it
-	// whole, below 0 stands for as many as the context has room for (truncate_prompt_tokens, truncation_side).
+	// Truncate cuts the prompt to so many tokens: its last ones, or its first if TruncateRight is set. 0 keeps it
+	// whole, below 0 fills the context (truncate_prompt_tokens, truncation_side).
 	Truncate      int
 	TruncateRight bool
-	// CacheSalt separates this request's cached prefixes from others'. It is the body's cache_salt or, where that is
-	// absent, nvext's. Engines read only the former: one that came in nvext must be set in their body.
+	// CacheSalt separates this request's cached prefixes from others'. It is the body's cache_salt or, without one,
+	// nvext's. Engines read only the former: nvext's must be set in their body.
 	CacheSalt string
 	// Isolated: CacheSalt is not the client's own; see Isolate.
 	Isolated bool
@@ -68,9 +68,9 @@ type Request struct {
 	ToolRequired bool
 	// HasToolMessages: a message calls a tool or is a tool's answer.
 	HasToolMessages bool
-	// Nvext is the extensions the request came with.
+	// Nvext is the request's extensions.
 	Nvext Nvext
-	// Memory counts what is made of the request beyond its body; nil counts nothing. Scan leaves it nil.
+	// Memory counts the request's memory beyond its body; nil counts nothing. Scan leaves it nil.
 	Memory Memory
 
 	// OwnPriority: the body has a priority of the client's own, which counts nowhere.
@@ -80,7 +80,7 @@ type Request struct {
 	unsent  []string // the members that engines do not get
 	media   []media  // in the order of the body
 
-	// mediaNames are the members that name the media, nil of those that have no name; made by NameMedia.
+	// mediaNames are the members that name the media, nil without a name; made by NameMedia.
 	mediaNames [][]byte
 }
 
@@ -88,18 +88,17 @@ type Request struct {
 type Memory interface {
 	// Take counts n more bytes, and reports whether they may be taken. A refusal counts nothing.
 	Take(n int) bool
-	// Give counts n bytes no more.
+	// Give returns n bytes.
 	Give(n int)
 }
 
-// Extra is how many bytes the request takes beyond Raw, of a body of many tiny items; 0 for what is less than Raw itself.
+// Extra returns the request's bytes beyond Raw, for a body of many tiny items; 0 if less than Raw.
 func (r *Request) Extra() int {
 	all := len(r.Prompt.spans)*int(unsafe.Sizeof(messageSpan{})) + 4*len(r.Prompt.IDs) + len(r.media)*int(unsafe.Sizeof(media{}))
 	return max(0, all-len(r.Raw))
 }
 
-// member is where one member of an object lies: its name with escapes resolved, the quote its key begins with, its
-// value.
+// member is the position of an object's member: its name with escapes resolved, its key's opening quote, its value.
 type member struct {
 	name  []byte
 	start int
@@ -133,8 +132,8 @@ func (r *Request) Has(name string) bool {
 	return ok
 }
 
-// ShowsMore reports whether the request has a field by which engines add more to an answer than its text: the prompt, log
-// probabilities, ids, the experts of each token. One token then takes as much as the client asks for.
+// ShowsMore reports whether a field makes engines add more than text to an answer: the prompt, log probabilities, ids,
+// the experts of each token. One token then takes as much as the client requests.
 func (r *Request) ShowsMore() bool {
 	for i := range r.members {
 		name := r.members[i].name
@@ -145,8 +144,8 @@ func (r *Request) ShowsMore() bool {
 	return false
 }
 
-// Isolate keeps the request's cached prefixes apart from those of other tenants: CacheSalt becomes a digest of the
-// tenant and of the salt that the client sent. Equal ones of one tenant stay equal.
+// Isolate separates the request's cached prefixes from other tenants': CacheSalt becomes a digest of the tenant and of
+// the client's salt. Equal salts of one tenant stay equal.
 func (r *Request) Isolate(tenant [32]byte) {
 	h := sha256.Sum256(append(tenant[:], r.CacheSalt...))
 	r.CacheSalt, r.Isolated = hex.EncodeToString(h[:16]), true

@@ -6,20 +6,20 @@ import (
 	"strconv"
 )
 
-// Resume is what an answer that another worker goes on with has so far.
+// Resume is the state so far of an answer that another worker continues.
 type Resume struct {
-	// Prompt is the prompt's tokens with those generated so far behind them, and Generated how many the latter are.
+	// Prompt is the prompt's tokens followed by the generated ones, and Generated the number of the latter.
 	Prompt    []uint32
 	Generated int
 	// OwnStop: the gateway looks for the stop strings itself, since one may have begun before the cut.
 	OwnStop bool
 }
 
-// completionTokens is the max_tokens of a completion that does not say any (vLLM's and SGLang's CompletionRequest).
+// completionTokens is the default max_tokens of a completion (vLLM's and SGLang's CompletionRequest).
 const completionTokens = 16
 
-// Left is how many tokens an answer of which generated tokens are there may still have, below 0 for as many as the context
-// has room for.
+// Left returns how many more tokens an answer with so many generated ones may have, below 0 for as many as fit in the
+// context.
 func (r *Request) Left(generated int) int {
 	switch {
 	case r.MaxTokens > 0:
@@ -30,8 +30,8 @@ func (r *Request) Left(generated int) int {
 	return -1
 }
 
-// Resume makes e, an edit of r's body, ask for the rest of an answer. A completion's prompt becomes the tokens; a chat's
-// stay with the caller, who gives them as the engine takes them.
+// Resume makes e, an edit of r's body, request the rest of an answer. A completion's prompt becomes the tokens; the
+// caller passes a chat's in the engine's form.
 func (r *Request) Resume(e *Edit, so Resume) {
 	if r.Endpoint == Completions {
 		e.SetIDs("prompt", so.Prompt)
@@ -56,9 +56,8 @@ func (r *Request) Resume(e *Edit, so Resume) {
 	}
 }
 
-// Unresumable says by one word what of the request keeps its answer from being continued by another engine of its kind from
-// the tokens generated so far, empty where nothing does: see parameters, and clients.md §4.2. exact asks for an answer that
-// is token for token what it would have been.
+// Unresumable returns in one word why another engine of the kind cannot continue the request's answer from its
+// generated tokens, or empty: see parameters, and clients.md §4.2. exact demands the same tokens as without a failure.
 func (r *Request) Unresumable(engine string, exact bool) string {
 	switch {
 	case r.HasMedia():
@@ -93,13 +92,13 @@ func (r *Request) Unresumable(engine string, exact bool) string {
 	return ""
 }
 
-// isText reports whether a response_format asks for no form.
+// isText reports whether a response_format demands no form.
 func isText(v []byte) bool {
 	e, ok := NewEdit(v)
 	return ok && e.plain("type") == "text"
 }
 
-// plain returns a member's value, without its quotes where it is a string, empty where the object has none.
+// plain returns a member's value, a string without its quotes; empty without the member.
 func (e *Edit) plain(key string) string {
 	for i := range e.members {
 		if m := &e.members[i]; string(m.name) == key {
@@ -109,8 +108,8 @@ func (e *Edit) plain(key string) string {
 	return ""
 }
 
-// Envelope is what all chunks of one stream have in common: their id, time, model and kind, as members of an object
-// without its braces. It is made by [AppendEnvelope].
+// Envelope is the part that all chunks of one stream share: their id, time, model and kind, as members of an object
+// without its braces. [AppendEnvelope] makes it.
 type Envelope []byte
 
 // enveloped reports whether a chunk's member is one of the envelope's.
@@ -122,7 +121,8 @@ func enveloped(name []byte) bool {
 	return false
 }
 
-// AppendEnvelope appends to own, which is empty, the envelope of the stream whose chunk data is, that info was read from.
+// AppendEnvelope appends to own, which is empty, the envelope of the stream whose chunk data is, that info was read
+// from.
 func AppendEnvelope(own Envelope, data []byte, info *ChunkInfo) Envelope {
 	c := newCursor(data, deepest)
 	own = slices.Grow(own, 160)
@@ -145,25 +145,25 @@ func AppendEnvelope(own Envelope, data []byte, info *ChunkInfo) Envelope {
 	return own
 }
 
-// Rest is how a chunk of a resumed answer differs from what its engine wrote, who knows nothing of what came before.
+// Rest is how a chunk of a resumed answer differs from its engine's, which has only the rest of the answer.
 type Rest struct {
 	// Generated is how many tokens the client had before: the engine counts them as the prompt's.
 	Generated int
-	// HideIDs: the client did not ask for token ids. Those of the prompt it had before in any case.
+	// HideIDs: the client did not request token ids. The prompt's were sent before in any case.
 	HideIDs bool
-	// Reasoned is how many tokens of the whole answer so far are a thought's.
+	// Reasoned is how many tokens of the whole answer so far are reasoning.
 	Reasoned int
-	// Text and Thought take the place of the choice's text and reasoning, and IDs of its token ids, unless they are nil.
+	// Text and Thought replace the choice's text and reasoning, and IDs its token ids, unless nil.
 	Text, Thought, IDs []byte
-	// Stop is the stop string that ends the answer here, empty for none. SGLang: it is named as SGLang does.
-	// Dropped is how many of the engine's tokens come behind it.
+	// Stop is the stop string that ends the answer here, or empty. SGLang: named as SGLang does. Dropped is how many of
+	// the engine's tokens follow it.
 	Stop    string
 	SGLang  bool
 	Dropped int
 }
 
-// AppendRest appends the data of a chunk of a resumed answer in the envelope of the answer's first engine: without a role,
-// which the client has, and with the usage of the whole. It appends nothing where data is no object.
+// AppendRest appends the data of a chunk of a resumed answer in the envelope of the answer's first engine: without a
+// role, which was sent, and with the usage of the whole. It appends nothing if data is no object.
 func (v Envelope) AppendRest(dst, data []byte, rest Rest) []byte {
 	e, ok := NewEdit(data)
 	if !ok {
@@ -190,7 +190,7 @@ func (v Envelope) AppendRest(dst, data []byte, rest Rest) []byte {
 	return append(dst, '}')
 }
 
-// AppendEnd appends the data of a chunk that ends the only choice of an answer, whose engine did not come to that.
+// AppendEnd appends the data of a chunk that ends the only choice of an answer, in place of its engine's.
 func (v Envelope) AppendEnd(dst []byte, to Endpoint, reason string) []byte {
 	empty := `"text":""`
 	if to == Chat {

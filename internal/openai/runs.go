@@ -11,8 +11,8 @@ const (
 )
 
 // plainRun returns the index of the first quote, backslash or control character at or after i, or len(data). wide is 0
-// if all bytes before it are ASCII. It goes by 32 bytes as long as they are plain ASCII; what stops that is in the next
-// 32 bytes, or they are the last ones.
+// if all bytes before it are ASCII. It reads 32 bytes at a time while they are plain ASCII; the first other byte is in
+// the next 32 bytes, or they are the last ones.
 func plainRun(data []byte, i int) (end int, wide uint64) {
 	for {
 		i = asciiRun(data, i)
@@ -30,9 +30,9 @@ func plainRun(data []byte, i int) (end int, wide uint64) {
 	}
 }
 
-// stops has high bits set in w's first byte that is a quote, a backslash or a control character, and perhaps in bytes
-// behind it; it is 0 if none is. A zero byte in w^pattern is found by the borrow of a subtraction, whose false alarms lie
-// only above the first true one.
+// stops returns high bits in w's first byte that is a quote, a backslash or a control character, and perhaps in later
+// bytes; 0 without one. The borrow of a subtraction finds a zero byte in w^pattern; false alarms are only above the
+// first true one.
 func stops(w uint64) uint64 {
 	q := w ^ ones*'"'
 	b := w ^ ones*'\\'
@@ -51,8 +51,8 @@ func lastRun(data []byte, i int, wide uint64) (int, uint64) {
 	return i, wide
 }
 
-// asciiRun goes on from i by 32 bytes as long as they are ASCII without a quote, a backslash and control characters. In
-// such bytes no subtraction of stops borrows, so that nothing need be masked.
+// asciiRun advances i by 32 bytes while they are ASCII without a quote, a backslash and control characters. In such
+// bytes no subtraction of stops borrows, so nothing need be masked.
 func asciiRun(data []byte, i int) int {
 	for i+32 <= len(data) {
 		b := data[i : i+32 : i+32]
@@ -71,9 +71,9 @@ func special(w uint64) uint64 {
 	return ((w ^ ones*'"') - ones) | ((w ^ ones*'\\') - ones) | (w - ones*0x20) | w
 }
 
-// integers goes on from i, where an element of an array begins, over whole numbers without a sign, each with a comma right
-// behind it. It returns where the last of these commas is, or i. It looks at eight bytes at a time: all are digits and
-// commas, no number begins with a comma, and one that begins with a zero ends with it.
+// integers advances from i, the start of an array's element, over unsigned integers, each directly followed by a comma.
+// It returns the index of the last such comma, or i. It examines eight bytes at a time: all are digits and commas, no
+// number begins with a comma, and one that begins with a zero ends with it.
 func integers(data []byte, i int) int {
 	end, commaBefore, zeroBefore := i, uint64(0x80), uint64(0)
 	for ; i+8 <= len(data); i += 8 {

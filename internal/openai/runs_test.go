@@ -26,8 +26,8 @@ func integersTwin(data []byte, i int) (last int) {
 	}
 }
 
-// TestIntegers holds integers against its twin, on seeded texts: it ends at a comma that the twin passes, and where what
-// follows is long it gets as far as whole words can.
+// TestIntegers holds integers against its twin, on seeded texts: it ends at a comma that the twin passes, and where
+// what follows is long it gets as far as whole words can.
 func TestIntegers(t *testing.T) {
 	const seed = 11
 	rng := rand.New(rand.NewPCG(seed, seed))

@@ -16,9 +16,8 @@ type Limits struct {
 	// MaxDepth is how many objects and arrays may be nested, the body's own braces included; 128 by default, 512 at
 	// most.
 	MaxDepth int
-	// HandOff accepts kv_transfer_params and the other fields that engines get from a gateway only. It is for
-	// engines; a gateway refuses them from its clients, who could otherwise point a worker at another client's
-	// blocks.
+	// HandOff accepts kv_transfer_params and the other fields that engines get from a gateway only. It is for engines;
+	// a gateway refuses them from its clients, who could otherwise point a worker at another client's blocks.
 	HandOff bool
 }
 
@@ -29,20 +28,20 @@ const (
 	// maxFields bounds a body's top-level members. Unknown ones are compared pairwise to find duplicates.
 	maxFields = 512
 
-	// maxStrings bounds every list of strings, maxMessages a chat and maxMedia its parts that are no text: what a
-	// body of many tiny items takes in memory is several times its size. So many messages are beyond any context, at
-	// three tokens each, and so are so many images.
+	// maxStrings bounds every list of strings, maxMessages a chat and maxMedia its media: many tiny items take several
+	// times a body's size in memory. So many messages exceed any context, at three tokens each, and so do so many
+	// images.
 	maxStrings  = 1024
 	maxMessages = 1 << 18
 	maxMedia    = 1 << 14
 )
 
-// Scan walks body once. It checks that it is strict JSON (RFC 8259, valid UTF-8, no lone surrogates, no key twice at
-// the top level or in nvext, not nested too deeply), checks the types and ranges of the fields it knows, and decodes
-// those that routing needs. Fields it does not know pass.
+// Scan walks body once. It checks that it is strict JSON (RFC 8259, valid UTF-8, no lone surrogates, no duplicate key
+// at the top level or in nvext, not nested too deeply), checks the types and ranges of known fields, and decodes those
+// that routing needs. Unknown fields pass.
 //
-// The error is always an *Error: status 413 for a body over MaxBytes, else 400, with the field's path as Param where
-// one field is to blame. The request keeps body, without a byte order mark, as Raw and reads from it later: it must not
+// The error is always an *Error: status 413 for a body over MaxBytes, else 400, with the field's path as Param if one
+// field is invalid. The request keeps body, without a byte order mark, as Raw and reads from it later: it must not
 // change while the request is in use.
 func (l Limits) Scan(ep Endpoint, body []byte) (*Request, error) {
 	if l.MaxBytes == 0 {
@@ -66,7 +65,7 @@ func (l Limits) Scan(ep Endpoint, body []byte) (*Request, error) {
 	if s.body(set) && s.finish() {
 		s.settle()
 	}
-	// What was read is ASCII but for strings. What was not read may be anything.
+	// The part read is ASCII except for strings. The rest may be anything.
 	if (s.wide || s.err != nil || s.fault != "") && !utf8.Valid(body) {
 		return nil, badJSON("the body is not valid UTF-8 at byte %d", invalidAt(body))
 	}
@@ -107,10 +106,10 @@ type scan struct {
 	cacheKey                       string // its prompt_cache_key
 
 	came  []member      // the members of the body; the request gets a copy of their own size
-	spans []messageSpan // of its messages, as well
+	spans []messageSpan // of its messages
 }
 
-// body reads the whole request, remembering where each member lies.
+// body reads the whole request and records the position of each member.
 func (s *scan) body(set *fieldSet) bool {
 	if s.peek() != '{' {
 		if s.pos == len(s.data) {
@@ -154,7 +153,7 @@ func (s *scan) body(set *fieldSet) bool {
 	return s.ok()
 }
 
-// settle checks what concerns several fields, once all were read.
+// settle checks what concerns several fields, after all were read.
 func (s *scan) settle() {
 	r := s.req
 	switch {
@@ -188,7 +187,7 @@ func (s *scan) settle() {
 	}
 }
 
-// field reads the value of a known field. A null is as good as no value.
+// field reads the value of a known field. null means no value.
 func (s *scan) field(f *field) bool {
 	if s.peek() == 'n' {
 		return s.literal("null")
@@ -202,8 +201,8 @@ func (s *scan) field(f *field) bool {
 	return ok
 }
 
-// object reads an object. Each known member goes to its reader, none may come twice. Unknown ones are skipped, or
-// refused where the set is strict.
+// object reads an object. Each known member is passed to its reader, at most once. Unknown ones are skipped, or
+// rejected if the set is strict.
 func (s *scan) object(set *fieldSet) bool {
 	if s.peek() != '{' {
 		return s.wrong("an object")
@@ -275,7 +274,7 @@ func (s *scan) refuse(e *Error) bool {
 	return false
 }
 
-// enter takes the bracket or brace that begins what is wanted.
+// enter consumes the opening bracket or brace of the wanted value.
 func (s *scan) enter(bracket byte, want string) bool {
 	if s.peek() != bracket {
 		return s.wrong(want)
@@ -302,7 +301,7 @@ func (s *scan) twice(object string, name []byte) bool {
 	return s.refuse(BadRequest(path, "%s appears more than once", path))
 }
 
-// shown cuts a client's key down to what an error message may repeat.
+// shown shortens a client's key for an error message.
 func shown(name []byte) string {
 	if len(name) <= longestKey {
 		return string(name)
@@ -322,7 +321,7 @@ func (s *scan) bool(dst *bool) bool {
 	return ok || s.wrong("true or false")
 }
 
-// int reads a whole number from lo to hi.
+// int reads an integer from lo to hi.
 func (s *scan) int(lo, hi int64) (v int64, ok bool) {
 	raw, ok := s.lax()
 	if ok {

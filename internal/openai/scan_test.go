@@ -220,8 +220,8 @@ func TestScanRefuses(t *testing.T) {
 	}
 }
 
-// TestScanReadsAsEnginesDo: the values are those that vLLM 0.32.0 and SGLang 0.5.23 made of such bodies. The body goes on as
-// it came, but for what only a gateway sends.
+// TestScanReadsAsEnginesDo: the values are those that vLLM 0.32.0 and SGLang 0.5.23 made of such bodies. The body goes
+// on as it came, but for what only a gateway sends.
 func TestScanReadsAsEnginesDo(t *testing.T) {
 	const chat = `"messages":[{"role":"user","content":"x"}]`
 	parts := func(parts string) string { return `"messages":[{"role":"user","content":[` + parts + `]}]` }
@@ -356,7 +356,8 @@ func TestScanErrorsRepeatLittle(t *testing.T) {
 // scanBody scans under the default limits.
 func scanBody(ep Endpoint, body []byte) (*Request, error) { return Limits{}.Scan(ep, body) }
 
-// A schema that an engine would unroll into a grammar without end is refused, wherever it may stand and however it is written.
+// A schema that an engine would unroll into a grammar without end is refused, wherever it may stand and however it is
+// written.
 func TestSchemasThatEnginesUnroll(t *testing.T) {
 	for _, c := range []struct {
 		endpoint       Endpoint
@@ -393,9 +394,9 @@ func TestSchemasThatEnginesUnroll(t *testing.T) {
 	}
 }
 
-// Every field that names token ids is compared with the vocabulary, at its edge, and ids below 0 are refused whatever its
-// size: SGLang 0.5.23 ends with an IndexError over those of a prompt and of stop_token_ids. Values that are infinite in the
-// 32 bits of an engine's logits are refused too.
+// Every field that names token ids is compared with the vocabulary, at its edge, and ids below 0 are refused whatever
+// its size: SGLang 0.5.23 ends with an IndexError over those of a prompt and of stop_token_ids. Values that are
+// infinite in the 32 bits of an engine's logits are refused too.
 func TestVocabulary(t *testing.T) {
 	const size = 1000
 	for _, c := range []struct{ field, good, outside, wrong string }{

@@ -2,14 +2,14 @@ package openai
 
 import "strconv"
 
-// mostRepeats bounds what a JSON schema may say of the number of an array's items and of an object's members. Engines unroll
-// it into a grammar: over minItems 1000000000 the API server of vLLM 0.32 stands still, and everything behind it.
+// mostRepeats bounds the numbers of items and members in a JSON schema. Engines unroll them into a grammar: minItems
+// 1000000000 blocks the API server of vLLM 0.32.
 const mostRepeats = 10_000
 
 // unrolled are the keywords that it bounds.
 var unrolled = known([]string{"minItems", "maxItems", "minContains", "maxContains", "minProperties", "maxProperties"})
 
-// grammar reads what an answer is bound to: an object with schemas in it somewhere, or the text of one.
+// grammar reads an answer's constraint: an object that contains schemas, or a schema's text.
 func (s *scan) grammar() bool {
 	s.peek()
 	v, ok := s.value()
@@ -39,8 +39,8 @@ func (s *scan) schema(raw []byte) bool {
 	return s.refuse(BadRequest(s.param, "%s: %s of a schema must not be above %d", s.param, keyword, mostRepeats))
 }
 
-// tooMany walks the value at hand and returns the first keyword whose number is above mostRepeats, empty for none. It ends at
-// what is no JSON.
+// tooMany walks the value at hand and returns the first keyword whose number exceeds mostRepeats, empty for none. It
+// ends at invalid JSON.
 func (c *cursor) tooMany() (keyword string) {
 	switch c.peek() {
 	case '{':

@@ -2,19 +2,18 @@ package openai
 
 import "bytes"
 
-// Shape is what the events of one stream have in common. An engine writes hundreds that differ only in a text and in its
-// tokens' ids: those that are like the one before are compared with it, and not read member by member. The zero Shape knows
-// no event.
+// Shape is the common form of one stream's events. An engine writes hundreds that differ only in a text and in its
+// tokens' ids: those that match the last one are compared with it instead of parsed. The zero Shape matches none.
 type Shape struct {
-	event     []byte // the one to be like; empty where none is known
-	text, ids span   // where its text lies, between the quotes, and the array of ids, empty where it has none
+	event     []byte // the event to match, or empty
+	text, ids span   // the position of its text, between the quotes, and of its array of ids, empty without one
 	info      ChunkInfo
 }
 
-// longestShape bounds what a stream keeps of an event.
+// longestShape bounds the event that a stream keeps.
 const longestShape = 4 << 10
 
-// Inspect sets info to what InspectOf finds, and is the faster the more events of the stream are alike.
+// Inspect sets info to the result of InspectOf, faster if the stream's events are alike.
 func (s *Shape) Inspect(info *ChunkInfo, data, pinned []byte) {
 	if !s.like(info, data) {
 		*info = InspectOf(data, pinned)
@@ -22,17 +21,17 @@ func (s *Shape) Inspect(info *ChunkInfo, data, pinned []byte) {
 	}
 }
 
-// Reset forgets the event and keeps its memory.
+// Reset drops the event and keeps its memory.
 func (s *Shape) Reset() { *s = Shape{event: s.event[:0]} }
 
-// learn keeps an event of one choice with a text, and with ids behind it or none: what InspectOf finds in one that has
-// another text that is not empty, and other ids, depends on these alone.
+// learn keeps an event of one choice with a text, and with ids after it or none: InspectOf of one with another text
+// that is not empty, and other ids, depends on these alone.
 func (s *Shape) learn(data []byte, info *ChunkInfo) {
 	text := span{info.text.start, info.text.end}
 	switch {
 	case info.Usage && (info.usageValue.start < max(text.end, info.ids.end) || bytes.Count(data, usageName) > 1):
 		return
-	case info.Choices != 1, info.Thought, text.end == text.start, info.PromptIDs != nil, info.KVParams != nil, len(data) > longestShape:
+	case info.Choices != 1, info.HasReasoning, text.end == text.start, info.PromptIDs != nil, info.KVParams != nil, len(data) > longestShape:
 		return
 	case info.IDs == nil && info.showed == 0:
 		s.ids = span{len(data), len(data)}
@@ -91,8 +90,8 @@ func (s *Shape) like(info *ChunkInfo, data []byte) bool {
 	return c.ok() && bytes.Equal(data[c.pos:], s.event[s.info.usageValue.end:])
 }
 
-// idsEnd returns the end of the array at start, and how many ids it has: 0 where it holds none, or anything but whole
-// numbers with a comma between two.
+// idsEnd returns the end of the array at start, and its number of ids: 0 if it is empty or has anything but integers
+// with a comma between two.
 func idsEnd(data []byte, start int) (end, n int) {
 	before := byte('[')
 	for i := start; i+1 < len(data) && data[i] == before; n++ {

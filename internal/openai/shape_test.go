@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// plainEvents are engines' events with a text: vLLM's with and without ids, its completions', SGLang's, and one of two texts.
+// plainEvents are engines' events with a text: vLLM's with and without ids, its completions', SGLang's, and one of two
+// texts.
 var plainEvents = []string{
 	`{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"a"},"logprobs":null,"finish_reason":null,"token_ids":[7]}]}`,
 	`{"id":"c","choices":[{"index":0,"delta":{"content":" b"},"finish_reason":null}],"usage":null}`,
@@ -21,7 +22,8 @@ var plainEvents = []string{
 	`{"choices":[{"text":"end","finish_reason":"stop","token_ids":[0]}]}`,
 }
 
-// TestShapeReadsAlikeEvents checks that events which are like the one before are found to be, and are read as any other.
+// TestShapeReadsAlikeEvents checks that events which are like the one before are found to be, and are read as any
+// other.
 func TestShapeReadsAlikeEvents(t *testing.T) {
 	for _, form := range []string{plainEvents[0], plainEvents[1], plainEvents[3], plainEvents[4], plainEvents[5], plainEvents[8]} {
 		var s Shape

@@ -8,7 +8,7 @@ var (
 	scans = sync.Pool{New: func() any { return new(scan) }}
 )
 
-// The most members, changes and messages of which the memory is kept.
+// The most members, changes and messages whose memory is kept.
 const (
 	keptEdits = 64
 	keptScans = 256
@@ -16,8 +16,8 @@ const (
 
 func takeEdit() *Edit { return edits.Get().(*Edit) }
 
-// Release gives the edit's memory to the next one. Nothing of the edit may be used afterwards, but what it has returned
-// may. An edit that is not released is the collector's.
+// Release recycles the edit's memory. The edit must not be used afterwards; results stay valid. Without Release the
+// garbage collector frees it.
 func (e *Edit) Release() {
 	if cap(e.own) > keptEdits || cap(e.changes) > keptEdits {
 		return

@@ -9,7 +9,7 @@ import (
 )
 
 // EventStream is the content type of a streamed answer, as vLLM, SGLang and TensorRT-LLM send it (Starlette appends the
-// charset). Python's requests reads text without a charset as Latin-1.
+// charset). Python's requests decodes text without a charset as Latin-1.
 const EventStream = "text/event-stream; charset=utf-8"
 
 // Done is the data of the event that ends an OpenAI stream.
@@ -24,19 +24,17 @@ var (
 
 // Event is one server-sent event. Its slices are valid until the splitter's next call.
 type Event struct {
-	// Raw is the event as it came, with the blank line that ends it. The Raws of a stream's events, one after
-	// another, are the stream.
+	// Raw is the unchanged event with its final blank line. The concatenated Raws of a stream's events are the stream.
 	Raw []byte
-	// Data is the event's data lines joined by line feeds, nil where it has none: a comment, or a blank line of its
-	// own.
+	// Data is the event's data lines joined by line feeds, nil without any: a comment, or a lone blank line.
 	Data []byte
 }
 
 // Done reports whether the event ends an OpenAI stream.
 func (e Event) Done() bool { return string(e.Data) == Done }
 
-// Splitter finds the events in a stream of server-sent events (WHATWG HTML, "Server-sent events") however it is cut
-// into chunks. Lines end in LF, CR or CRLF. Write gives it a chunk, Next takes the events out of it:
+// Splitter splits a stream of server-sent events (WHATWG HTML, "Server-sent events") that arrives in any chunks. Lines
+// end in LF, CR or CRLF. Write adds a chunk, Next returns its events:
 //
 //	s.Write(chunk)
 //	for {
@@ -48,10 +46,10 @@ func (e Event) Done() bool { return string(e.Data) == Done }
 //	}
 //	if err := s.Err(); err != nil { … }
 //
-// An event that lies in one chunk is not copied. A CR at the very end of a chunk ends its line at once; should the LF
-// of a CRLF follow in the next chunk, it goes with the next event's Raw.
+// An event within one chunk is not copied. A CR at the end of a chunk ends its line at once; the LF of a CRLF that
+// follows in the next chunk is part of the next event's Raw.
 type Splitter struct {
-	// Longer is asked whether an event of n bytes, more than the splitter allows, may be held all the same; nil allows none.
+	// Longer reports whether an event of n bytes, more than the splitter allows, may be held; nil allows none.
 	Longer func(n int) bool
 
 	maxBytes int
@@ -126,8 +124,8 @@ func (s *Splitter) Next() (Event, bool) {
 // Err returns ErrEventTooBig, wrapped, once an event was too big.
 func (s *Splitter) Err() error { return s.err }
 
-// End returns what is wrong when the stream ends here: ErrEventCut, wrapped, in mid-event, or Err. Call it after Next
-// has returned false.
+// End returns the error of a stream that ends here: ErrEventCut, wrapped, in mid-event, or Err. Call it after Next has
+// returned false.
 func (s *Splitter) End() error {
 	if s.err != nil {
 		return s.err
@@ -144,8 +142,8 @@ func (s *Splitter) Idle() bool {
 	return len(s.held) == 0 && len(s.chunk) == 0 && !s.inLine && !s.afterCR && s.err == nil
 }
 
-// Rest returns the event that the stream's end has cut off, if there is one, as though a blank line had ended it.
-// Call it after Next has returned false, and nothing but Reset after it.
+// Rest returns the event that the stream's end cut off, if any, as though a blank line had ended it. Call it after Next
+// has returned false, and nothing but Reset after it.
 func (s *Splitter) Rest() (Event, bool) {
 	if s.End() == nil || s.err != nil {
 		return Event{}, false
@@ -171,7 +169,7 @@ func (s *Splitter) event() (Event, bool) {
 	return Event{Raw: raw, Data: s.data(raw)}, true
 }
 
-// hold keeps the beginning of an event whose end is yet to come.
+// hold keeps the beginning of an incomplete event.
 func (s *Splitter) hold() (Event, bool) {
 	rest := s.chunk[s.start:]
 	s.chunk, s.start, s.pos = nil, 0, 0
@@ -239,8 +237,8 @@ func dataField(line []byte) ([]byte, bool) {
 	return value, true
 }
 
-// Events returns the data of each event of a whole stream, in order; comments have none. Its error is that of a
-// stream cut in the middle of an event.
+// Events returns the data of each event of a whole stream, in order; comments have none. It fails if the stream ends
+// within an event.
 func Events(r io.Reader, maxBytes int) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		s, chunk := NewSplitter(maxBytes), make([]byte, 16<<10)
@@ -268,7 +266,7 @@ func Events(r io.Reader, maxBytes int) iter.Seq2[[]byte, error] {
 	}
 }
 
-// AppendEvent appends an event with this data to dst, a data line for each of its lines.
+// AppendEvent appends an event with this data to dst, with one data line for each line.
 func AppendEvent(dst, data []byte) []byte {
 	ends := noLineEnds
 	for pos := 0; ; {

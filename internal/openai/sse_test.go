@@ -12,9 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// split runs a stream through a splitter, cut at the given places, and returns
-// the data of its events (nil ones as "-"), their Raws joined, and what End
-// says.
+// split runs a stream through a splitter, cut at the given places, and returns the data of its events (nil ones as
+// "-"), their Raws joined, and what End says.
 func split(maxBytes int, chunks ...string) (data []string, raw string, err error) {
 	s := NewSplitter(maxBytes)
 	for _, c := range chunks {
@@ -88,8 +87,7 @@ func TestAppendEvent(t *testing.T) {
 	assert.True(t, (&Event{Data: []byte(Done)}).Done())
 }
 
-// splitSlowly is the splitter's twin: it reads the whole stream line by line,
-// as the standard words it.
+// splitSlowly is the splitter's twin: it reads the whole stream line by line, as the standard words it.
 func splitSlowly(stream string) (data []string, cut bool) {
 	stream = strings.ReplaceAll(stream, "\r\n", "\n")
 	stream = strings.ReplaceAll(stream, "\r", "\n")

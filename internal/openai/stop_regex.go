@@ -31,10 +31,10 @@ func (s *scan) stopRegex() bool {
 	return true
 }
 
-// boundedPattern reports whether a pattern is one for Python's re too, and takes it a bounded time. SGLang matches it in its
-// scheduler, with backtracking, against the text of one answer at each of its tokens, while all others wait: 0.5.23 stood
-// still over (a|a|aa)*b, and answers 500 over a pattern that is none (srt/managers/schedule_batch.py,
-// _check_str_based_finish; srt/sampling/sampling_params.py, normalize).
+// boundedPattern reports whether a pattern is valid in Python's re, and matches in bounded time. SGLang matches it in
+// its scheduler, with backtracking, against one answer's text at each token, and blocks all others: 0.5.23 hung on
+// (a|a|aa)*b, and answers 500 for an invalid pattern (srt/managers/schedule_batch.py, _check_str_based_finish;
+// srt/sampling/sampling_params.py, normalize).
 func boundedPattern(p string) bool {
 	if _, err := syntax.Parse(p, syntax.Perl); err != nil {
 		return false

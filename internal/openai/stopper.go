@@ -2,22 +2,22 @@ package openai
 
 import "strings"
 
-// Stopper finds the stop string that ends an answer which another engine goes on with, as engines do: it counts where it is
-// complete in new text, though it may begin in what the client has already.
+// Stopper finds the stop string that ends an answer that another engine continues, as engines do: it is complete in new
+// text, and may begin in text that was already sent.
 type Stopper struct {
 	// Stops are the stop strings, none of them empty. Include shows the one that ends the answer.
 	Stops   []string
 	Include bool
-	// InOrder: of several in the same text the first of Stops counts (SGLang), else the one that is complete first (vLLM).
+	// InOrder: of several in the same text the first of Stops counts (SGLang), else the one that is complete first
+	// (vLLM).
 	InOrder bool
 
 	text string // the end of the answer's text, as much as matters
-	held int    // how much of its end is not shown yet
+	held int    // bytes at its end that are held back
 }
 
-// Push adds text and returns what can be shown of the answer now: all but what may still become a stop string that is not to
-// be shown. When one is complete, stop is that string, everything behind it is gone, and dropped is how many bytes of text
-// came behind it.
+// Push adds text and returns what can be sent now: all but a possible start of a stop string to hide. When one is
+// complete, stop is that string, everything after it is dropped, and dropped is how many bytes of text followed it.
 func (s *Stopper) Push(text string) (shown, stop string, dropped int) {
 	if len(s.Stops) == 0 {
 		return text, "", 0
@@ -50,7 +50,7 @@ func (s *Stopper) Skip(text string) (shown string) {
 	return s.show(len(s.text) - len(text) - s.held)
 }
 
-// show returns the text from begin on but for what is held back of it.
+// show returns the text from begin on except what is held back.
 func (s *Stopper) show(begin int) string {
 	s.held = 0
 	for _, candidate := range s.Stops {
@@ -63,7 +63,7 @@ func (s *Stopper) show(begin int) string {
 	return shown
 }
 
-// Pass adds text that the client has, or gets whatever it is, and returns it with all that was held back.
+// Pass adds text that is sent in any case, and returns it with all that was held back.
 func (s *Stopper) Pass(text string) string {
 	s.text += text
 	shown := s.text[len(s.text)-len(text)-s.held:]
@@ -84,8 +84,7 @@ func (s *Stopper) forget() {
 	s.text = s.text[max(0, len(s.text)-keep):]
 }
 
-// stopBegins is the length of the longest end of text that begins stop without
-// being all of it.
+// stopBegins returns the length of text's longest suffix that is a proper prefix of stop.
 func stopBegins(text, stop string) int {
 	for n := min(len(text), len(stop)-1); n > 0; n-- {
 		if strings.HasSuffix(text, stop[:n]) {

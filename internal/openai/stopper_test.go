@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestStopper: what is shown of each piece, and by which stop string the answer ends. had is what the client has before.
+// TestStopper: what is shown of each piece, and by which stop string the answer ends. had is what the client has
+// before.
 func TestStopper(t *testing.T) {
 	for _, c := range []struct {
 		had  string

@@ -12,7 +12,7 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
-// short is what \ and one byte stand for, 0 where they are no escape; \u is none of them.
+// short maps the byte after \ to its character, 0 for none; \u is not in it.
 var short = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // hexValue is one more than a hexadecimal digit's value, 0 for other bytes.
@@ -61,7 +61,7 @@ func hex4(b []byte) rune {
 	return rune(p-1)<<12 | rune(q-1)<<8 | rune(r-1)<<4 | rune(s-1)
 }
 
-// runeLen is utf8.RuneLen for characters known to be valid.
+// runeLen is utf8.RuneLen for valid characters.
 func runeLen(r rune) int {
 	switch {
 	case r < 0x80:
@@ -86,7 +86,7 @@ func (t text) appendTo(dst, data []byte) []byte {
 	return dst
 }
 
-// unescape resolves the escapes of a string the cursor has accepted; out is as long as the result.
+// unescape resolves the escapes of a string that the cursor accepted; out is as long as the result.
 func unescape(out, raw []byte) {
 	i, o := 0, 0
 	for i < len(raw) {
@@ -102,8 +102,7 @@ func unescape(out, raw []byte) {
 			o += utf8.EncodeRune(out[o:], r)
 			continue
 		}
-		// Short runs are copied as one word, which may hold too much; what is too much is overwritten. Long ones as a
-		// block.
+		// Short runs are copied as one word, whose excess is overwritten, long ones as a block.
 		n := 8
 		if i+8 <= len(raw) && o+8 <= len(out) {
 			w := binary.LittleEndian.Uint64(raw[i:])
@@ -123,7 +122,7 @@ func unescape(out, raw []byte) {
 	}
 }
 
-// decode returns t's text as a string of its own.
+// decode returns t's text as a new string.
 func (t text) decode(data []byte) string {
 	if !t.escaped() {
 		return string(data[t.start:t.end])
@@ -142,11 +141,11 @@ func (t text) of(data []byte) []byte {
 	return t.appendTo(nil, data)
 }
 
-// longestKey bounds the keys this package knows, in bytes, with room to spare.
+// longestKey bounds the known keys, in bytes, with room to spare.
 const longestKey = 64
 
-// resolve returns the key at t with its escapes resolved: a part of data where it has none, else in buf. Keys too
-// long for buf cannot be known ones and are returned as they are.
+// resolve returns the key at t with its escapes resolved: a part of data without escapes, else in buf. Keys too long
+// for buf are unknown and returned unchanged.
 func (t text) resolve(data []byte, buf *[longestKey]byte) []byte {
 	if !t.escaped() || t.decoded > len(buf) {
 		return data[t.start:t.end]

@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTextsEqualEncodingJSON decodes random strings, made of runs and escapes
-// of all kinds and lengths, by both.
+// TestTextsEqualEncodingJSON decodes random strings, made of runs and escapes of all kinds and lengths, by both.
 func TestTextsEqualEncodingJSON(t *testing.T) {
 	pieces := []string{"a", "plain run", "a run of more than sixteen bytes", "é", "日本語", "😀", "\x7f",
 		`\n`, `\"`, `\\`, `\/`, `\b`, `\f`, `\r`, `\t`, `\u0000`, `\u00e9`, `\uFFFD`, `\u2028`, `\ud83d\ude00`, `\uDBFF\uDFFF`}

@@ -1,19 +1,19 @@
 package openai
 
-// Transfer is what the gateway reads of a NIXL hand-off (vLLM's kv_transfer_params).
+// Transfer is the part of a NIXL hand-off (vLLM's kv_transfer_params) that the gateway reads.
 type Transfer struct {
 	DoRemotePrefill, DoRemoteDecode bool
 	// Blocks is how many blocks remote_block_ids lists, in lists of groups or in one list.
 	Blocks int
-	// EngineID, RequestID, Host and Port, a number, are empty where they are missing. They are parts of what was read.
+	// EngineID, RequestID, Host and Port, a number, are empty where absent. They are parts of the input.
 	EngineID, RequestID, Host, Port string
 	// Mode is transfer_mode, nil where it is missing.
 	Mode *string
 }
 
-// ReadTransfer reads a hand-off that has the ordinary form: each key once and as it is spelled, each value of its own
-// type, strings without escapes. Of any other it reports false: encoding/json, which forgives more, has the last word.
-// raw must not change as long as the transfer is in use.
+// ReadTransfer parses a hand-off in the ordinary form: each key once, each value of its own type, strings without
+// escapes. It reports false for any other, which encoding/json, more lenient, must parse. raw must not change while the
+// transfer is in use.
 func ReadTransfer(raw []byte) (t Transfer, plain bool) {
 	c := newCursor(raw, deepest)
 	seen := 0
@@ -82,7 +82,7 @@ func (c *cursor) boolean() (value, ok bool) {
 	return false, c.peek() == 'f' && c.literal("false")
 }
 
-// plainString takes a string without escapes, in ASCII.
+// plainString reads a string without escapes, in ASCII.
 func (c *cursor) plainString() (string, bool) {
 	if c.peek() != '"' {
 		return "", false

@@ -34,7 +34,7 @@ func (c *cursor) readTokens(name string, dst *int) {
 	}
 }
 
-// tokens reads a value and, where it is a whole number of tokens that is not absurd, stores it.
+// tokens reads a value and stores it if it is a plausible number of tokens.
 func (c *cursor) tokens(dst *int) {
 	v, ok := c.value()
 	if !ok || v.end-v.start > 10 {
@@ -50,7 +50,7 @@ func (c *cursor) tokens(dst *int) {
 	*dst = n
 }
 
-// reasonOf is a reason to end a choice as one of OpenAI's words, so that no text of an answer is kept for it.
+// reasonOf maps a finish reason to one of OpenAI's words, so that no answer's text is retained.
 func reasonOf(reason []byte) string {
 	for _, r := range [...]string{"stop", "length", "tool_calls", "content_filter", "function_call"} {
 		if string(reason) == r {

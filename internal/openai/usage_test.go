@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What SGLang adds to each event for continuous_usage_stats is found, read alike whether the event is like the one before or not, and
-// taken out again to the byte: of every event of every recorded stream.
+// What SGLang adds to each event for continuous_usage_stats is found, read alike whether the event is like the one
+// before or not, and taken out again to the byte: of every event of every recorded stream.
 func TestContinuousUsage(t *testing.T) {
 	raw, err := os.ReadFile("../../../shared/vectors/sglang-0.5.23/answers_unified.json")
 	if os.IsNotExist(err) {

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Bounds of what is multiplied with logits, or added to them. Engines compute these in 32 bits: beyond such values, at a low
-// temperature, they are infinite and no probability is a number any more. vLLM cuts biases to ±100, which is OpenAI's range.
+// Bounds of factors and biases of logits. Engines compute these in 32 bits: beyond, at a low temperature, they are
+// infinite and probabilities are NaN. vLLM clips biases to ±100, which is OpenAI's range.
 const (
 	mostBias     = 1e6
 	leastPenalty = 1e-6
 )
 
-// OutsideVocabulary is the 400 for a token id of the request that is not below size, the tokens of the model's vocabulary,
-// and for more probabilities than these. It is nil where there is neither.
+// OutsideVocabulary returns the 400 for a token id of the request that is not below size, the model's vocabulary, and
+// for more probabilities than that. It is nil without either.
 func (r *Request) OutsideVocabulary(size int) *Error {
 	if r.TopLogprobs > size {
 		return BadRequest(r.topLogprobsField(), "%s is %d, and the model's vocabulary has %d tokens", r.topLogprobsField(), r.TopLogprobs, size)
@@ -31,9 +31,9 @@ func (r *Request) OutsideVocabulary(size int) *Error {
 	return BadRequest(param, "%s holds the token id %d, and the model's vocabulary ends at %d", param, id, size-1)
 }
 
-// Unchecked names a field that SGLang 0.5.23 takes unchecked though a value outside of the vocabulary ends its process, empty
-// where there is none: token ids of the prompt, those of stop_token_ids with min_tokens, and more probabilities than any
-// vocabulary is sure to have, which is OpenAI's limit.
+// Unchecked names a field that SGLang 0.5.23 does not check though a value outside of the vocabulary ends its process,
+// empty without one: token ids of the prompt, those of stop_token_ids with min_tokens, and more probabilities than
+// OpenAI's limit.
 func (r *Request) Unchecked() (param string) {
 	const safeLogprobs = 20
 	switch {
@@ -91,7 +91,7 @@ func (s *scan) names(id uint32) {
 	}
 }
 
-// logitBias reads an object of token ids and what is added to their logits.
+// logitBias reads an object of token ids and their biases.
 func (s *scan) logitBias() bool {
 	const want = "an object whose keys are token ids (whole numbers from 0 to 4294967295)"
 	if s.peek() != '{' {

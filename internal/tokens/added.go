@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is a token that is matched in the text as it stands, before pieces are cut: a special one such as
-// <|im_end|>, or an ordinary one such as <tool_call>.
+// addedToken is a token that is matched in the text before it is split: a special one such as <|im_end|>, or an
+// ordinary one such as <tool_call>.
 type addedToken struct {
 	id             uint32
 	special        bool
@@ -21,7 +21,7 @@ type addedMatcher struct {
 	nodes  []addedNode
 	tokens []addedToken
 	first  [256]bool // bytes with which a token begins
-	only   int       // the one such byte, or -1 when there are several
+	only   int       // the one such byte, or -1 for several
 }
 
 type addedNode struct {

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// config is Hugging Face's tokenizer_config.json, as far as it bears on encoding.
+// config is the part of Hugging Face's tokenizer_config.json that affects encoding.
 type config struct {
 	Class  string               `json:"tokenizer_class"`
 	AddBOS *bool                `json:"add_bos_token"`
@@ -31,9 +31,9 @@ func (t *configToken) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*string)(t))
 }
 
-// ownAffixes are the tokenizer classes of transformers 4 that put the begin and end of a sequence around a prompt by
-// add_bos_token (default: true) and add_eos_token (default: false), whatever the post-processor in tokenizer.json says;
-// with the contents of the two where tokenizer_config.json has none. All other classes follow the post-processor.
+// ownAffixes are the tokenizer classes of transformers 4 that add the begin and end of a sequence by add_bos_token
+// (default: true) and add_eos_token (default: false), overriding tokenizer.json's post-processor, with the two tokens'
+// defaults. All other classes follow the post-processor.
 var ownAffixes = map[string][2]configToken{
 	"LlamaTokenizer":         {"<s>", "</s>"},
 	"LlamaTokenizerFast":     {"<s>", "</s>"},
@@ -43,7 +43,7 @@ var ownAffixes = map[string][2]configToken{
 	"GemmaTokenizerFast":     {"<bos>", "<eos>"},
 }
 
-// loadConfig reads tokenizer_config.json over what tokenizer.json says about added tokens.
+// loadConfig applies tokenizer_config.json to the added tokens of tokenizer.json.
 func (f *file) loadConfig(data []byte) error {
 	if data == nil {
 		return nil
@@ -70,7 +70,7 @@ func (f *file) loadConfig(data []byte) error {
 	return nil
 }
 
-// loadAffixes finds what stands around a prompt that is encoded with add_special_tokens.
+// loadAffixes finds the tokens around a prompt that is encoded with add_special_tokens.
 func (t *Tokenizer) loadAffixes(f *file) error {
 	defaults, own := ownAffixes[f.config.Class]
 	if !own {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// byteChars is the alphabet of byte-level BPE: the character that stands for each byte in a vocabulary. Printable
-// bytes stand for themselves, the others for U+0100 and up.
+// byteChars is the alphabet of byte-level BPE: the character of each byte in a vocabulary. Printable bytes are
+// themselves, the others U+0100 and up.
 var byteChars = func() (chars [256]rune) {
 	next := rune(0x100)
 	for b := range chars {
@@ -38,7 +38,7 @@ func (t *Tokenizer) byteToken(b byte) string {
 	return string(byteChars[b])
 }
 
-// byteOf returns the byte that a token of SentencePiece's family stands for, if it is one of those.
+// byteOf returns the byte of a SentencePiece byte token.
 func (t *Tokenizer) byteOf(token string) (byte, bool) {
 	if len(token) != len("<0x00>") {
 		return 0, false
@@ -47,8 +47,8 @@ func (t *Tokenizer) byteOf(token string) (byte, bool) {
 	return byte(b), err == nil && token == t.byteToken(byte(b))
 }
 
-// appendBytes appends what a vocabulary's token decodes to: the bytes its characters stand for, or the token itself if
-// it has others. SentencePiece's are themselves with spaces for ▁, but for the tokens of bytes.
+// appendBytes appends the decoded token: the bytes of its characters, or the token itself if it has others.
+// SentencePiece's are themselves with spaces for ▁, except byte tokens.
 func (t *Tokenizer) appendBytes(dst []byte, token string) []byte {
 	if t.sentence != nil {
 		if b, ok := t.byteOf(token); ok {
@@ -65,7 +65,7 @@ func (t *Tokenizer) appendBytes(dst []byte, token string) []byte {
 	return dst
 }
 
-// isByteLevel reports whether every character of the token stands for a byte.
+// isByteLevel reports whether every character of the token is a byte's.
 func isByteLevel(token string) bool {
 	for _, c := range token {
 		if int(c) >= len(charBytes) || charBytes[c] == 0 {

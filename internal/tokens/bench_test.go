@@ -35,8 +35,8 @@ func chinese(tb testing.TB) string {
 	return ""
 }
 
-// benchmarked are tokenizers by name: Sim's vocabulary of 4,096, and Qwen's of 151,643, byte-level and as SentencePiece's
-// families would have it.
+// benchmarked are tokenizers by name: Sim's vocabulary of 4,096, and Qwen's of 151,643, byte-level and as
+// SentencePiece's families would have it.
 var benchmarked = map[string]func(testing.TB) *Tokenizer{
 	"sim":     func(tb testing.TB) *Tokenizer { return mustLoad(tb, simJSON) },
 	"qwen2.5": qwen,
@@ -159,8 +159,7 @@ func BenchmarkHostile(b *testing.B) {
 	}
 }
 
-// BenchmarkHashChain hashes a prompt's blocks of 16 into sequence hashes; ns/op
-// is for the whole prompt.
+// BenchmarkHashChain hashes a prompt's blocks of 16 into sequence hashes; ns/op is for the whole prompt.
 func BenchmarkHashChain(b *testing.B) {
 	b.Run("tokens=8192", func(b *testing.B) {
 		ids, hashes := make([]uint32, 8192), make([]uint64, 0, 8192/16)

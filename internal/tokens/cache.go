@@ -9,13 +9,14 @@ import (
 )
 
 const (
-	// chunkBytes is where a long text is cut next, counted from the last cut. Half of it is encoded again, on
-	// average, each time a prompt grows.
+	// chunkBytes is the distance of cuts in a long text. Half of it is encoded again, on average, each time a prompt
+	// grows.
 	chunkBytes = 4 << 10
 	// minChunkBytes is the least text worth remembering: encoding less takes about a microsecond.
 	minChunkBytes = 128
 	// minInputBytes is the least input of which anything is remembered: encoding less takes at most 20 µs, and so many
-	// short prompts would take the place of long ones.
+	// short prompts would take the place of long ones. minInputBytes is the least cached input: encoding less takes at
+	// most 20 µs, and many short prompts would evict long ones.
 	minInputBytes = 2 << 10
 	// entryBytes is the memory of an entry without its ids.
 	entryBytes = 176
@@ -23,20 +24,20 @@ const (
 	shardCount = 16
 )
 
-// Cache remembers the ids of text. It cuts what it is given at special tokens (messages of a chat), and longer text
-// at safe places every few kB from there, so that a conversation or a prompt that grows is encoded from about where it
-// grew. It always gives the ids that its Tokenizer gives.
+// Cache caches the ids of text. It cuts its input at special tokens (messages of a chat), and longer text at safe
+// places every few kB from there, so that a growing conversation or prompt is encoded from about where it grew. It
+// always returns the ids of its Tokenizer.
 //
-// The text itself is not kept. A part is known by its length and a 128-bit hash, seeded at random for each Cache and salt.
-// Cache is safe for concurrent use.
+// The text itself is not kept. The key of a part is its length and a 128-bit hash, seeded at random for each Cache and
+// salt. Cache is safe for concurrent use.
 type Cache struct {
 	tokenizer *Tokenizer
 	seed      uint64
 	shards    *[shardCount]shard
 }
 
-// NewCache returns a cache in front of t that holds at most maxBytes: 64 MiB hold the ids of about 30 MB of prose. Inputs under 2 kB are not kept.
-// With 0 or less it remembers nothing.
+// NewCache returns a cache of t of at most maxBytes: 64 MiB hold the ids of about 30 MB of prose. Inputs under 2 kB are
+// not cached. With 0 or less it caches nothing.
 func NewCache(t *Tokenizer, maxBytes int64) *Cache {
 	c := &Cache{tokenizer: t, shards: new([shardCount]shard)}
 	var seed [8]byte
@@ -48,8 +49,8 @@ func NewCache(t *Tokenizer, maxBytes int64) *Cache {
 	return c
 }
 
-// For returns the cache, in the same memory, for requests of one cache salt: it finds nothing that another salt's requests
-// left there.
+// For returns the cache, in the same memory, for requests of one cache salt: it finds nothing that another salt's
+// requests left there.
 func (c *Cache) For(salt string) *Cache {
 	if salt == "" {
 		return c
@@ -57,7 +58,7 @@ func (c *Cache) For(salt string) *Cache {
 	return &Cache{tokenizer: c.tokenizer, seed: xxh3.HashStringSeed(salt, c.seed), shards: c.shards}
 }
 
-// Tokenizer returns the tokenizer behind the cache.
+// Tokenizer returns the cache's tokenizer.
 func (c *Cache) Tokenizer() *Tokenizer { return c.tokenizer }
 
 // EncodePrompt appends the ids that an engine gives the `prompt` text of /v1/completions with add_special_tokens=true,
@@ -68,9 +69,9 @@ func (c *Cache) EncodePrompt(dst []uint32, text string) []uint32 {
 	return append(dst, c.tokenizer.suffix...)
 }
 
-// Encode is Tokenizer.Encode: of a rendered chat, or of a prompt with add_special_tokens=false. Give it the whole text
-// each time. What it costs is a hash of the text, and encoding what is new: a conversation of 400 kB whose end grew takes
-// about 0.1 ms and the time for its last message.
+// Encode is Tokenizer.Encode: of a rendered chat, or of a prompt with add_special_tokens=false. Pass the whole text
+// each time. It costs a hash of the text and the encoding of what is new: about 0.1 ms and the last message for a
+// conversation of 400 kB.
 func (c *Cache) Encode(dst []uint32, text string) []uint32 {
 	return c.encode(dst, text, true)
 }
@@ -95,7 +96,7 @@ func (c *Cache) encode(dst []uint32, text string, specials bool) []uint32 {
 	return c.parts(dst, text, specials)
 }
 
-// parts encodes a text, or a part of an input, through what is remembered.
+// parts encodes a text, or a part of an input, through the cache.
 func (c *Cache) parts(dst []uint32, text string, specials bool) []uint32 {
 	at := first
 	for from := 0; ; {
@@ -138,7 +139,7 @@ func (c *Cache) stretch(dst []uint32, text string, at place, specials bool) []ui
 	return t.encode(dst, text, at, specials)
 }
 
-// partKey names a part of text, and what else its ids follow from.
+// partKey identifies a part of text and everything else that its ids depend on.
 type partKey struct {
 	xxh3.Uint128
 	length   int
@@ -183,8 +184,8 @@ func (s *shard) get(key partKey) ([]uint32, bool) {
 	return e.ids, true
 }
 
-// put keeps a copy of a part's ids, and drops the least recently used parts until there is room. A part larger than
-// the shard is not kept.
+// put stores a copy of a part's ids, and evicts the least recently used parts for it. A part larger than the shard is
+// not stored.
 func (s *shard) put(key partKey, ids []uint32) {
 	if entryBytes+4*int64(len(ids)) > s.limit {
 		return

@@ -52,8 +52,7 @@ func equal(t *testing.T, what, text string, caches ...*Cache) {
 	}
 }
 
-// TestCacheWithLateTokens has added tokens that are matched after
-// normalisation, and could be cut through.
+// TestCacheWithLateTokens has added tokens that are matched after normalisation, and could be cut through.
 func TestCacheWithLateTokens(t *testing.T) {
 	tok := mustLoad(t, edited(t, `"normalizer":null`, `"normalizer":{"type":"NFC"}`,
 		`"added_tokens":[`, `"added_tokens":[{"id":5000,"content":"<a.é b>","normalized":true},`))
@@ -99,8 +98,7 @@ func TestSaltsShareNothing(t *testing.T) {
 	}
 }
 
-// A text is kept in parts, and one that grew shares all but the last with the text
-// before: the cuts do not move.
+// A text is kept in parts, and one that grew shares all but the last with the text before: the cuts do not move.
 func TestCacheHoldsParts(t *testing.T) {
 	cache := NewCache(Sim(), testCacheBytes)
 	text := prose(t, 100_000)
@@ -172,8 +170,8 @@ func TestCacheKeepsNoCallersMemory(t *testing.T) {
 	equal(t, "ids were changed", text, cache)
 }
 
-// TestCacheTogether shares a cache, and a tokenizer whose own of pieces starts empty, between goroutines; it has a point
-// under the race detector.
+// TestCacheTogether shares a cache, and a tokenizer whose own of pieces starts empty, between goroutines; it has a
+// point under the race detector.
 func TestCacheTogether(t *testing.T) {
 	cache := NewCache(mustLoad(t, simJSON), 200_000)
 	texts := []string{longText(t, 1), longText(t, 2), prose(t, 50_000), prose(t, 60_000)}

@@ -20,9 +20,9 @@ type Message struct{ Role, Content string }
 //	<|im_start|>role
 //	content<|im_end|>
 //
-// with a line break after each, and then the beginning of the assistant's answer. Gateway and engine both render with
-// it. Only the template's own markers become special tokens: one that a role or content spells out is encoded as
-// plain text. A vocabulary without ChatML's markers gets them as plain text.
+// with a line break after each, and then the beginning of the assistant's answer. Gateway and engine both use it. Only
+// the template's own markers become special tokens: one in a role or content is plain text. A vocabulary without
+// ChatML's markers gets them as plain text.
 func (t *Tokenizer) EncodeChat(dst []uint32, ms []Message) []uint32 {
 	return t.encodeChat(dst, ms, t.EncodeText)
 }
@@ -35,7 +35,7 @@ func (t *Tokenizer) encodeChat(dst []uint32, ms []Message, plain func(dst []uint
 	for _, m := range ms {
 		dst = t.appendMarker(dst, imStart)
 		*body = m.appendBody((*body)[:0])
-		// The string is read before the buffer is written again, and nothing keeps it.
+		// The string is read before the buffer is written again, and not retained.
 		dst = plain(dst, unsafe.String(unsafe.SliceData(*body), len(*body)))
 		dst = t.appendMarker(dst, imEnd)
 		dst = t.EncodeText(dst, "\n")
@@ -54,7 +54,7 @@ func (t *Tokenizer) appendMarker(dst []uint32, marker string) []uint32 {
 	return t.EncodeText(dst, marker)
 }
 
-// appendBody appends what stands between a message's markers.
+// appendBody appends the text between a message's markers.
 func (m Message) appendBody(dst []byte) []byte {
 	dst = append(dst, m.Role...)
 	dst = append(dst, '\n')

@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// class says to which bracket expressions of the known split patterns a character belongs. A character without a bit of
-// word is a symbol, which [^\s\p{L}\p{N}] matches.
+// class is the set of bracket expressions of the known split patterns that match a character. A character without a bit
+// of word is a symbol, which [^\s\p{L}\p{N}] matches.
 type class uint8
 
 const (
@@ -17,7 +17,7 @@ const (
 	space                     // \s, which is Unicode's White_Space
 	newline                   // [\r\n], in addition to space
 	point                     // [\p{P}\p{S}]: punctuation and symbols
-	eastern                   // [一-龥぀-ゟ゠-ヿ], in addition to what else it is
+	eastern                   // [一-龥぀-ゟ゠-ヿ], in addition to its other bits
 
 	cased = upper | lower // [\p{L}\p{M}]: a letter or a mark
 	word  = letter | number | space

@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// seams say where an input may be taken apart without a look at the rest: what a Cache cuts by.
+// seams are the places at which an input can be split without looking at the rest: a Cache uses them.
 type seams struct {
-	marks          *addedMatcher  // tokens at which a text is cut: found wherever they stand, and taking nothing along
+	marks          *addedMatcher  // tokens at which a text is cut: found anywhere, and without stripping around them
 	inside         [256][4]uint64 // pairs of bytes that are neighbours in some added token, a bit for the second
 	last           [256]bool      // bytes with which one ends
 	lstrip, rstrip bool           // one takes along white space before, after it
@@ -47,8 +47,8 @@ func (s *seams) through(text string, i int) bool {
 	return s.inside[text[i-1]][b>>6]>>(b&63)&1 != 0
 }
 
-// seam finds the next special token at or after from that is found whatever stands around it. start is the text's length
-// when there is none.
+// seam finds the next special token at or after from that matches regardless of its neighbours. start is the text's
+// length without one.
 func (t *Tokenizer) seam(text string, from int) (start, stop int, id uint32) {
 	for at := from; ; {
 		m := t.seams.marks.find(text, at, at, true)
@@ -63,9 +63,8 @@ func (t *Tokenizer) seam(text string, from int) (start, stop int, id uint32) {
 	}
 }
 
-// cut returns the length of the first part of s, at least size bytes long, that may be encoded apart from the rest:
-// up to the first safe cut from size on, or all of s where there is none. Where it falls depends on nothing but the
-// part and one character after it.
+// cut returns the length of the first part of s, at least size bytes long, that may be encoded apart from the rest: up
+// to the first safe cut from size on, or all of s. It depends only on the part and one character after it.
 func (t *Tokenizer) cut(s string, size int) int {
 	if t.seams.alone {
 		return len(s)
@@ -106,15 +105,14 @@ func endsBlank(s string) bool {
 	return unicode.IsSpace(r)
 }
 
-// safeCut reports whether s[:i] and s[i:], encoded apart by a byte-level family, give the tokens of s. It says yes
-//   - after a letter, before what is no letter, mark or apostrophe;
-//   - after a number, before what is no number or mark.
+// safeCut reports whether s[:i] and s[i:], encoded apart by a byte-level family, give the tokens of s. It is true
+//   - after a letter, before anything but a letter, mark or apostrophe;
+//   - after a number, before anything but a number or mark.
 //
-// In every known pattern a piece with a letter in it ends with the run of letters (and marks), but for the
-// contraction that o200k takes along; a piece with a number in it ends with the run of numbers at the latest. So a
-// piece ends here; nothing before was decided by looking further, because the only look-ahead is for white space; and
-// the next begins as at the start of a text. Normalisation must not reach across either, so that characters beyond
-// ASCII have to be inert on both sides.
+// In every known pattern a piece with a letter ends with the run of letters (and marks), except for o200k's
+// contraction; a piece with a number ends with the run of numbers at the latest. So a piece ends here; no earlier match
+// looked further, because only white space has look-ahead; and the next begins as at the start of a text. Normalisation
+// must not cross the cut either, so characters beyond ASCII have to be inert on both sides.
 func safeCut(s string, i int) bool {
 	next, before := s[i], class(0)
 	if c := s[i-1]; c < utf8.RuneSelf {

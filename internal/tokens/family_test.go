@@ -143,9 +143,9 @@ func v3(v vocabulary) vocabulary {
 	return v
 }
 
-// sentenceVocabulary is a byte-level tokenizer's as SentencePiece would write it, from characters, with bytes to fall back on; and a few
-// tokens that have what Sim lacks: Chinese, accents, runs of spaces and line breaks, one across a space, and, if forging
-// is set, a special one and one of a byte that are also made by merges.
+// sentenceVocabulary is a byte-level tokenizer's as SentencePiece would write it, from characters, with bytes to fall
+// back on; and a few tokens that have what Sim lacks: Chinese, accents, runs of spaces and line breaks, one across a
+// space, and, if forging is set, a special one and one of a byte that are also made by merges.
 func sentenceVocabulary(of *Tokenizer, forging bool) vocabulary {
 	v := vocabulary{tokens: make(map[string]uint32), fallback: true}
 	put := func(token string) {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// file is Hugging Face's tokenizer.json, as far as it bears on encoding. Truncation and padding do not: engines set
-// them for each call.
+// file is the part of Hugging Face's tokenizer.json that affects encoding. Engines set truncation and padding for
+// each call.
 type file struct {
 	AddedTokens  []fileAdded `json:"added_tokens"`
 	Normalizer   *fileStep   `json:"normalizer"`
@@ -50,7 +50,7 @@ type fileStep struct {
 	} `json:"pattern"`
 }
 
-// fileProcessor is what comes after the model: the tokens before and after a prompt.
+// fileProcessor adds the tokens before and after a prompt.
 type fileProcessor struct {
 	Type       string          `json:"type"`
 	Processors []fileProcessor `json:"processors"`

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzEncode: every family gives the ids of its slow twin, and a cache the same, from wherever the text was known before.
+// FuzzEncode: every family gives the ids of its slow twin, and a cache the same, from wherever the text was known
+// before.
 func FuzzEncode(f *testing.F) {
 	for _, s := range scraps {
 		f.Add(s, uint16(1))

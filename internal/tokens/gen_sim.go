@@ -82,8 +82,8 @@ type piece struct {
 
 type pair [2]int
 
-// train merges the commonest pair of neighbours until there are size tokens. It returns the tokens' bytes by id, and
-// the merges in order.
+// train merges the most frequent pair of neighbours until there are size tokens. It returns the tokens' bytes by id,
+// and the merges in order.
 func train(counts map[string]int, size int) (names []string, merges []pair) {
 	idOf := make(map[byte]int)
 	for _, b := range byteOrder() {
@@ -164,7 +164,7 @@ func (c candidate) before(d candidate) bool {
 	return c.count > d.count || c.count == d.count && slices.Compare(c.pair[:], d.pair[:]) < 0
 }
 
-// byteOrder lists the bytes in the order of the characters that stand for them: the printable ones first.
+// byteOrder lists the bytes in the order of their characters: the printable ones first.
 func byteOrder() []byte {
 	var printable, others []byte
 	for b := range 256 {

@@ -9,8 +9,8 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// hashSeed is the seed of every block hash without LoRA and salt, and of the hashes that chain blocks. Dynamo's
-// lib/tokens and lib/kv-router have it.
+// hashSeed is the seed of block hashes without LoRA and salt, and of the hashes that chain blocks, as in Dynamo's
+// lib/tokens and lib/kv-router.
 const hashSeed = 1337
 
 // Seed returns the seed of the local hashes of a prompt for the given LoRA adapter and cache salt, each of which may
@@ -30,9 +30,8 @@ func Seed(lora, salt string) uint64 {
 	return seed
 }
 
-// LocalHashes appends to dst the hash of each full block of blockSize ids, the ids as little-endian 32-bit words:
-// XXH3-64 with the seed given. What is left over has none, and a blockSize below 1 makes no block. Nothing is
-// allocated if dst has room.
+// LocalHashes appends to dst the hash of each full block of blockSize ids, as little-endian 32-bit words: XXH3-64 with
+// the seed. An incomplete block has none, and a blockSize below 1 makes no block. It allocates nothing if dst has room.
 func LocalHashes(dst []uint64, ids []uint32, blockSize int, seed uint64) []uint64 {
 	if blockSize < 1 {
 		return dst
@@ -50,8 +49,7 @@ func SequenceHashes(dst []uint64, ids []uint32, blockSize int, seed uint64) []ui
 	if blockSize < 1 || len(ids) < blockSize {
 		return dst
 	}
-	// Chained as they come: a block is hashed while the chain, each link of which waits for the one before, lags
-	// behind.
+	// Chained on the way: a block is hashed while the chain, a sequence of dependent steps, lags behind.
 	dst = slices.Grow(dst, len(ids)/blockSize)
 	last := xxh3.HashSeed(bytesOf(ids[:blockSize]), seed)
 	dst = append(dst, last)
@@ -85,8 +83,7 @@ const (
 
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// bytesOf returns ids, of which there is one at least, as little-endian 32-bit words: what they are in memory, but on
-// big-endian machines.
+// bytesOf returns one or more ids as little-endian 32-bit words: their memory, except on big-endian machines.
 func bytesOf(ids []uint32) []byte {
 	if littleEndian {
 		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(ids))), 4*len(ids))

@@ -23,8 +23,7 @@ type hashVector struct {
 	Sequence  []string `json:"sequence"`
 }
 
-// TestHashGolden keeps the hashes what they are: the first rows are the
-// values that Dynamo's tests publish.
+// TestHashGolden keeps the hashes what they are: the first rows are the values that Dynamo's tests publish.
 func TestHashGolden(t *testing.T) {
 	data, err := os.ReadFile("testdata/hash.json")
 	require.NoError(t, err)
@@ -68,9 +67,8 @@ func TestHashPublished(t *testing.T) {
 	assert.Equal(t, sequence, SequenceHashes(nil, ids, v.BlockSize, Seed("", "")))
 }
 
-// TestHashDynamo compares with Dynamo's own library: LoRA names and salts. Vectors
-// with image hashes or Eagle windows are left out: the gateway makes no such hashes. It
-// reads ../../../shared and is skipped where that is absent.
+// TestHashDynamo compares with Dynamo's own library: LoRA names and salts. Vectors with image hashes or Eagle windows
+// are left out: the gateway makes no such hashes. It reads ../../../shared and is skipped where that is absent.
 func TestHashDynamo(t *testing.T) {
 	type vector struct {
 		Tokens    []uint32   `json:"tokens"`

@@ -30,8 +30,8 @@ func hostileTexts(tb testing.TB, size int) map[string]string {
 	return all
 }
 
-// TestNoTextIsQuadratic encodes hostile texts of one length and of sixteen times the length, and compares the CPU time of
-// the process, which does not depend on what else the machine does. The least of several measurements counts.
+// TestNoTextIsQuadratic encodes hostile texts of one length and of sixteen times the length, and compares the CPU time
+// of the process, which does not depend on what else the machine does. The least of several measurements counts.
 func TestNoTextIsQuadratic(t *testing.T) {
 	const size, times, limit = 2 << 10, 16, 64 // linear takes 16 times as long, quadratic 256 times
 	short, long := hostileTexts(t, size), hostileTexts(t, times*size)

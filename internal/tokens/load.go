@@ -7,22 +7,20 @@ import (
 	"strings"
 )
 
-// ErrUnsupported is what Load's error wraps when a tokenizer.json asks for something outside the BPE
-// families as this package knows them.
+// ErrUnsupported is wrapped by Load's error for a valid tokenizer.json outside the supported BPE families.
 var ErrUnsupported = errors.New("tokens: not a supported BPE tokenizer.json")
 
-// maxTokenID bounds ids, and so what a false id in a file can make Load allocate. The largest vocabularies in use
-// have about 260,000.
+// maxTokenID bounds ids, and so the memory that a false id in a file takes. The largest vocabularies in use have about
+// 260,000.
 const maxTokenID = 1 << 22
 
-// Load reads a tokenizer.json. The error wraps ErrUnsupported where the file is well-formed JSON but asks for
-// something unknown here: another model than BPE, an unknown split pattern, a normaliser other than NFC, and so on.
-// It names the field.
+// Load reads a tokenizer.json. The error wraps ErrUnsupported and names the field if the file is well-formed JSON with
+// something unsupported: another model than BPE, an unknown split pattern, a normaliser other than NFC, and so on.
 func Load(data []byte) (*Tokenizer, error) { return LoadWith(data, nil) }
 
-// LoadWith is Load with the tokenizer_config.json that stands next to the tokenizer.json, nil for none. The config has
-// a say in added tokens (added_tokens_decoder) and in what stands around a prompt (add_bos_token and add_eos_token of
-// the classes that Llama, DeepSeek and Gemma name); see Prefix.
+// LoadWith is Load with the tokenizer_config.json next to the tokenizer.json, nil for none. The config sets added
+// tokens (added_tokens_decoder) and the tokens around a prompt (add_bos_token and add_eos_token of the classes that
+// Llama, DeepSeek and Gemma name); see Prefix.
 func LoadWith(data, config []byte) (*Tokenizer, error) {
 	fillPlane0()
 	var f file
@@ -102,8 +100,8 @@ func (t *Tokenizer) loadModel(f *file) error {
 	return nil
 }
 
-// loadAdded reads the added tokens. A special one that merging could make would let a client's text forge it, and is
-// refused.
+// loadAdded reads the added tokens. It rejects a special one that merges could make, since a client's text could
+// forge it.
 func (t *Tokenizer) loadAdded(f *file) error {
 	t.added, t.ids = newAddedMatcher(), make(map[string]uint32)
 	late := newAddedMatcher()
@@ -155,9 +153,9 @@ func (t *Tokenizer) loadAdded(f *file) error {
 	return nil
 }
 
-// fillVocab enters the tokens that a piece may be looked up as, and marks those that stand for a whole piece: the
-// ones that merging their bytes yields, or all where the model ignores merges for them. An added token that no merge
-// makes, every special one among them, is not to come out of plain text.
+// fillVocab enters the tokens that a piece may be looked up as, and marks those that equal a whole piece: those that
+// merging their bytes yields, or all if the model ignores merges for them. Plain text never gives an added token that
+// no merge makes, as every special one.
 func (t *Tokenizer) fillVocab(m *fileModel) {
 	t.vocab = newVocab(len(m.Vocab))
 	var ids []uint32
@@ -175,7 +173,7 @@ func (t *Tokenizer) fillVocab(m *fileModel) {
 	}
 }
 
-// inText reports whether a vocabulary's token can stand for text as it is looked up.
+// inText reports whether a vocabulary's token can match text in a lookup.
 func (t *Tokenizer) inText(token string) bool {
 	if t.sentence == nil {
 		return isByteLevel(token)

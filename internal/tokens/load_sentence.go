@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// loadSentenceMerges reads characters and merges of SentencePiece's family. A merge that makes a special token is left
-// out: such a token is found in the text before anything is merged, and where it is to be plain text none may come out.
-// One that is not found wherever it stands, because of single_word or of what normalizer Prepend makes of it, is refused.
+// loadSentenceMerges reads characters and merges of SentencePiece's family. It omits merges that make a special token:
+// such a token is matched before merging, and plain text must not give it. It rejects one that does not match
+// everywhere, because of single_word or of normalizer Prepend.
 func (t *Tokenizer) loadSentenceMerges(f *file) error {
 	m := &f.Model
 	t.merges.chars = newChars()
@@ -59,7 +59,7 @@ func (t *Tokenizer) loadSentenceMerges(f *file) error {
 	return nil
 }
 
-// longestMarked returns the greatest length of a token with each ▁ as it may stand in a text.
+// longestMarked returns the greatest length of a token with each ▁ in any of its forms.
 func longestMarked(m *fileModel) int {
 	longest := 0
 	for token := range m.Vocab {

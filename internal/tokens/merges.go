@@ -2,15 +2,15 @@ package tokens
 
 import "math/bits"
 
-// noRank stands for a pair that no merge joins. It is above every rank.
+// noRank marks a pair that no merge joins. It is above every rank.
 const noRank = ^uint32(0)
 
 // maxShort is the greatest length, in bytes, of a piece that is merged by looking for the best pair in a plain array,
 // step by step. That is quadratic, and faster than a heap up to about here.
 const maxShort = 48
 
-// merges knows which two tokens join into which third, and in what order: the pair with the lowest rank first, and of
-// equal pairs the leftmost. It is a flat table with open addressing, at most half full.
+// merges maps two tokens to their merged one and its rank: the pair with the lowest rank is merged first, and of equal
+// pairs the leftmost. It is a flat table with open addressing, at most half full.
 type merges struct {
 	pairs  []mergedPair
 	shift  uint8
@@ -31,7 +31,7 @@ func newMerges(n int) *merges {
 	return m
 }
 
-// add appends a merge, which ranks after all before it. A pair given twice keeps its later rank.
+// add appends a merge, ranked after all before it. A repeated pair keeps its later rank.
 func (m *merges) add(left, right, id uint32) {
 	p := &m.pairs[m.find(left, right)]
 	*p = mergedPair{left, right, uint32(len(m.joined))}
@@ -101,8 +101,8 @@ func (m *merges) append(dst []uint32, piece string) []uint32 {
 	return append(dst, ids[:n]...)
 }
 
-// appendLong is append for pieces of any length, in n log n steps: the pieces lie in a doubly linked list, the pairs
-// in a heap ordered by rank and then by place. A pair that has changed since it was pushed is known by its rank.
+// appendLong is append for pieces of any length, in n log n steps: the pieces are a doubly linked list, the pairs a
+// heap ordered by rank and position. The rank identifies a pair that has changed since it was pushed.
 func (m *merges) appendLong(dst []uint32, piece string) []uint32 {
 	w := workspaces.Get().(*workspace)
 	defer workspaces.Put(w)

@@ -119,7 +119,7 @@ func makeInert() {
 	}
 }
 
-// inert reports whether normalisation leaves the character r alone, whatever stands before it.
+// inert reports whether normalisation keeps the character r, whatever precedes it.
 func inert(r rune) bool {
 	if r < 1<<16 {
 		return inertPlane0[r/64]>>(r%64)&1 != 0
@@ -127,15 +127,15 @@ func inert(r rune) bool {
 	return inertBy(r)
 }
 
-// inertBy asks Unicode's tables.
+// inertBy uses Unicode's tables.
 func inertBy(r rune) bool {
 	var b [utf8.UTFMax]byte
 	c := utf8.AppendRune(b[:0], r)
 	return norm.NFC.IsNormal(c) && norm.NFC.Properties(c).BoundaryBefore()
 }
 
-// allInert reports whether the text's characters are all inert: then it is in normal form. That is soon said of most
-// text, Chinese say.
+// allInert reports whether the text's characters are all inert: then it is in normal form. Most text, Chinese included,
+// is decided quickly.
 func allInert(s string) bool {
 	for _, r := range s {
 		if !inert(r) {

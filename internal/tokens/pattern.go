@@ -6,10 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// pattern is one of the regular expressions, or the several in turn, that cut a text into pieces before byte pairs are
-// merged. Each is known by its exact source and matched by a scanner written for it, because the expressions need a
-// look-ahead that Go's regexp does not have, and because the scanner is some thirty times as fast. Every scanner walks a
-// text in linear time.
+// pattern is one regular expression, or several in turn, that split a text into pieces before byte pairs are merged.
+// Each is identified by its exact source and matched by a scanner written for it: the expressions need a look-ahead
+// that Go's regexp lacks, and the scanner is some thirty times as fast. Every scanner takes linear time.
 type pattern uint8
 
 const (
@@ -66,8 +65,7 @@ func patternOf(sources []string) (pattern, bool) {
 	return 0, false
 }
 
-// next returns the end of the piece of s that begins at byte i < len(s). Where pieces end depends on nothing before
-// i.
+// next returns the end of the piece of s that begins at byte i < len(s). Where pieces end depends on nothing before i.
 func (p pattern) next(s string, i int) int {
 	switch p {
 	case gpt2:
@@ -114,7 +112,7 @@ func nextGPT2(s string, i int) int {
 // nextCl100k cuts numbers after the given count of digits; words are of characters of the given class.
 func nextCl100k(s string, i, digits int, words class) int {
 	if s[i] == ' ' && i+1 < len(s) && s[i+1] < utf8.RuneSelf && plane0[s[i+1]]&letter != 0 {
-		return skip(s, i+2, words) // what most of any prose is
+		return skip(s, i+2, words) // most of any prose
 	}
 	k, w := classAt(s, i)
 	switch {
@@ -164,7 +162,7 @@ func nextTekken(s string, i int) int {
 	return afterCasedWord(s, i, k, 1)
 }
 
-// afterCasedWord matches what o200k has after its first two alternatives at i, where a character of class k stands.
+// afterCasedWord matches the rest of o200k after its first two alternatives at i, at a character of class k.
 func afterCasedWord(s string, i int, k class, digits int) int {
 	switch {
 	case k&number != 0:
@@ -181,10 +179,9 @@ func afterCasedWord(s string, i int, k class, digits int) int {
 	}
 }
 
-// casedWord matches the first two alternatives of o200k, without the contraction that may follow, at i, where a
-// character of class k and width w stands. It returns 0 where neither matches. The alternatives are tried in the
-// order in which a backtracking matcher tries them: the lower-case-ending form before the upper-case one, each with
-// the leading character before without it.
+// casedWord matches the first two alternatives of o200k, without the contraction that may follow, at i, at a character
+// of class k and width w. It returns 0 without a match. It tries the alternatives in the order of a backtracking
+// matcher: the lower-case-ending form before the upper-case one, each with the leading character before without it.
 func casedWord(s string, i int, k class, w int) int {
 	lead := k&(letter|number|newline) == 0
 	if lead {
@@ -208,9 +205,9 @@ func casedWord(s string, i int, k class, w int) int {
 	return 0
 }
 
-// lowerEnding matches U*L+ at i, where U is upper and L is lower; marks and letters without case are both. It returns
-// 0 where there is no match. When no L follows the longest run of U, a backtracking matcher gives characters of the
-// run back until L+ can begin with one that is both.
+// lowerEnding matches U*L+ at i, where U is upper and L is lower; marks and letters without case are both. It returns 0
+// without a match. If no L follows the longest run of U, it backtracks until L+ can begin with a character that is
+// both.
 func lowerEnding(s string, i int) int {
 	both := 0
 	for i < len(s) {
@@ -238,8 +235,8 @@ func symbolsAndSlashes(s string, i int) int {
 	return i
 }
 
-// contraction matches (?i:'s|'t|'re|'ve|'m|'ll|'d) at the apostrophe at i, or returns 0. The long s folds to s, as
-// Unicode says.
+// contraction matches (?i:'s|'t|'re|'ve|'m|'ll|'d) at the apostrophe at i, or returns 0. As in Unicode, the long s
+// folds to s.
 func contraction(s string, i int) int {
 	if i+1 >= len(s) {
 		return 0
@@ -263,7 +260,7 @@ func contraction(s string, i int) int {
 	return 0
 }
 
-// digitGroup returns the end of at most n numbers, the first of which is at i.
+// digitGroup returns the end of at most n numbers, the first at i.
 func digitGroup(s string, i, n int) int {
 	for ; n > 0 && i < len(s); n-- {
 		k, w := classAt(s, i)
@@ -290,8 +287,8 @@ func blank(s string, i int, newlines bool) int {
 	}
 }
 
-// blanks measures the run of white space at i: where it ends, where its last character begins, and where its last line
-// break ends, 0 without one.
+// blanks measures the run of white space at i: its end, the begin of its last character, and the end of its last line
+// break, 0 without one.
 func blanks(s string, i int) (end, last, broken int) {
 	end, last = i, i
 	for end < len(s) {

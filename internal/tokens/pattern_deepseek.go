@@ -2,7 +2,7 @@ package tokens
 
 import "unicode/utf8"
 
-// The three Splits of DeepSeek V3 and R1, each of which cuts what the ones before have left whole.
+// The three Splits of DeepSeek V3 and R1, each applied to the pieces that the ones before left whole.
 const (
 	deepSeekNumbers = `\p{N}{1,3}`
 	deepSeekEastern = `[一-龥぀-ゟ゠-ヿ]+`
@@ -10,9 +10,11 @@ const (
 		`|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*` + tail
 )
 
-// nextDeepSeek cuts within a stretch, which ends before a number and where eastern characters begin or end: nothing that
-// the third expression matches or looks at reaches beyond it. What no expression matches, such as control characters,
-// is a piece up to the next match.
+// nextDeepSeek splits within a stretch, which ends before a number and where eastern characters begin or end: no
+// match or
+// look-ahead of the third expression crosses that. Unmatched characters, such as control characters, are a piece up
+// to the
+// next match.
 func nextDeepSeek(s string, i int) int {
 	k, w := classAt(s, i)
 	if k&number != 0 {
@@ -31,8 +33,7 @@ func nextDeepSeek(s string, i int) int {
 	return i
 }
 
-// deepSeekWord matches the third expression at i, where a character of class k and width w stands, and returns 0 where
-// it does not match.
+// deepSeekWord matches the third expression at i, at a character of class k and width w, and returns 0 without a match.
 func deepSeekWord(s string, i int, k class, w int) int {
 	side := k & eastern
 	after, aw := class(0), 0

@@ -2,10 +2,10 @@ package tokens
 
 import "sync/atomic"
 
-// pieceCache remembers how pieces of at most maxKey bytes that are not one token were merged. It holds 1 MB whatever
-// is thrown at it: a new piece takes the place of whatever had the slot. Each slot is one cache line, guarded by its
-// own sequence number, so that readers neither lock nor wait; a reader that meets a writer simply merges the piece
-// itself. It halves the time that prose takes with a vocabulary of 4,096.
+// pieceCache caches the merges of pieces of at most maxKey bytes that are not one token. It always has 1 MB: a new
+// piece replaces the one in its slot. Each slot is one cache line, guarded by its own sequence number, so that readers
+// neither lock nor wait; a reader that meets a writer merges the piece itself. It halves the time of prose with a
+// vocabulary of 4,096.
 type pieceCache [1 << 14]pieceSlot
 
 // pieceSlot's words are: the sequence, odd while it is written, over the piece's length and the count of its tokens;
@@ -37,7 +37,7 @@ func (s *pieceSlot) append(dst []uint32, k pieceKey) ([]uint32, bool) {
 	return dst, true
 }
 
-// put remembers the tokens of the piece, unless another writer has the slot or there are too many.
+// put stores the tokens of the piece, unless another writer has the slot or there are too many.
 func (s *pieceSlot) put(k pieceKey, ids []uint32) {
 	head := s[0].Load()
 	if len(ids) > maxPieceTokens || head>>16&1 != 0 || !s[0].CompareAndSwap(head, head+1<<16) {

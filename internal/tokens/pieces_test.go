@@ -8,8 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestPieceSlot puts one piece in the place of another, as pieces do that
-// share a slot.
+// TestPieceSlot puts one piece in the place of another, as pieces do that share a slot.
 func TestPieceSlot(t *testing.T) {
 	const text = "sixteen_letters_"
 	ten := []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 1 << 31}
@@ -38,8 +37,7 @@ func TestPieceSlot(t *testing.T) {
 	assert.False(t, ok, "an empty slot has a piece")
 }
 
-// TestPieceSlotTogether has writers of pieces that share a slot: whoever reads
-// gets all of one or nothing.
+// TestPieceSlotTogether has writers of pieces that share a slot: whoever reads gets all of one or nothing.
 func TestPieceSlotTogether(t *testing.T) {
 	var slot pieceSlot
 	var group sync.WaitGroup

@@ -5,22 +5,22 @@ import (
 	"unicode/utf8"
 )
 
-// spaceMark is what SentencePiece writes for a space.
+// spaceMark is SentencePiece's character for a space.
 const spaceMark = "▁"
 
-// sentence is what is particular to SentencePiece's family: a text is merged as a whole, from its characters, with ▁ for
-// a space. Here it is the other way round, and a space stands for either: then a text need not be copied, and words are
-// shorter. No token has a space of its own that could match.
+// sentence is specific to SentencePiece's family: a text is merged as a whole, from its characters, with ▁ for a space.
+// Here a space stands for either instead: then a text need not be copied, and words are shorter. No token has a space
+// of its own that could match.
 //
-// A text is cut between two characters wherever no merge reaches across, which leaves its merges as they are.
+// A text is cut between two characters that no merge spans, which does not change its merges.
 type sentence struct {
 	lead  lead
 	early bool // spaces become ▁ before late added tokens are looked for
 	apart bool // a word begins at each ▁: no merge reaches across
 
-	// The pairs of neighbours that a merge reaches across: the last character of its left part, the first of its right.
+	// The pairs of neighbours that a merge spans: the last character of its left part, the first of its right.
 	ascii  [utf8.RuneSelf][2]uint64 // a bit for the second
-	others map[[2]rune]struct{}     // of which one is beyond ASCII
+	others map[[2]rune]struct{}     // pairs with one beyond ASCII
 }
 
 // join enters the neighbours of a merge.
@@ -148,7 +148,7 @@ func (c *chars) add(r rune, id uint32) {
 	}
 }
 
-// append appends the ids that a piece of text is merged from: of its characters, and of the bytes of those that the
+// append appends the unmerged ids of a piece of text: of its characters, and of the bytes of those that the
 // vocabulary lacks.
 func (c *chars) append(dst []uint32, bytes *[256]uint32, piece string) []uint32 {
 	for i := 0; i < len(piece); {

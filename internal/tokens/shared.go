@@ -2,8 +2,7 @@ package tokens
 
 import "sync"
 
-// What calls share: tables that are made at their first use, and memory that the next call uses again. Neither
-// changes a result.
+// State that calls share: tables made at their first use, and recycled memory. Neither changes a result.
 var (
 	fillPlane0 = sync.OnceFunc(func() { makePlane0(); makeInert() })
 

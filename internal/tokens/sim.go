@@ -14,9 +14,8 @@ var simJSON []byte
 func Sim() *Tokenizer { return simTokenizer() }
 
 // Words returns the ids of Sim's tokens that decode to a space and two or more of the letters a to z and that are
-// stable: any sequence of them, after any text whatever, decodes to text that encodes to the ids of the text before
-// and then the same ids again. There are about a thousand, in rising order. The slice is shared and must not be
-// changed.
+// stable: any sequence of them, after any text, decodes to text that encodes to the ids of the text before and then the
+// same ids again. There are about a thousand, in rising order. The slice is shared and must not be changed.
 func Words() []uint32 { return simWords() }
 
 // EOS returns the id of <|im_end|>, with which Sim's model ends its answers.
@@ -25,9 +24,8 @@ func EOS() uint32 {
 	return id
 }
 
-// Words finds the tokens that the function Words describes in any tokenizer of bytes. It looks at the whole vocabulary.
-// A space before a letter begins a piece wherever it stands, so what is
-// stable alone is stable after anything.
+// Words finds the tokens that the function Words describes in any tokenizer of bytes. It examines the whole vocabulary.
+// A space before a letter always begins a piece, so what is stable alone is stable after anything.
 func (t *Tokenizer) Words() []uint32 {
 	var words, again []uint32
 	for id, b := range t.bytes {

@@ -1,7 +1,7 @@
 package tokens
 
-// loadText reads the steps before and after the model, which say what family the tokenizer is of: byte-level, where
-// ByteLevel writes each byte as a character of its own, or SentencePiece's, where ▁ is written for a space.
+// loadText reads the steps before and after the model, which determine the family: byte-level, where ByteLevel maps
+// each byte to a character, or SentencePiece's, which writes ▁ for a space.
 func (t *Tokenizer) loadText(f *file) error {
 	normalizers := flattened(f.Normalizer, func(s *fileStep) []fileStep { return s.Normalizers })
 	cuts := flattened(f.PreTokenizer, func(s *fileStep) []fileStep { return s.PreTokenizers })
@@ -59,7 +59,7 @@ func (t *Tokenizer) loadByteLevel(f *file, normalizers, cuts []fileStep) error {
 		if s.Type != "Split" || s.Pattern.String != nil {
 			return unsupported("pre_tokenizer of type %q is not a Split by a regular expression", s.Type)
 		}
-		// A pattern of one Split matches every character, so to keep the pieces between matches or to drop them is the
+		// A pattern of one Split matches every character, so keeping or dropping the pieces between matches is the
 		// same.
 		removed := s.Behavior == "Removed" && s.Invert && len(splits) == 1
 		if isolated := s.Behavior == "Isolated" && !s.Invert; !isolated && !removed {
@@ -74,7 +74,7 @@ func (t *Tokenizer) loadByteLevel(f *file, normalizers, cuts []fileStep) error {
 	return nil
 }
 
-// lead says to which texts a ▁ is prepended.
+// lead is the set of texts that get a leading ▁.
 type lead uint8
 
 const (
@@ -84,8 +84,8 @@ const (
 	leadFirst      // Metaspace, first: only at the very beginning of the input, unless it begins with a space
 )
 
-// loadSentence reads the steps of SentencePiece's family: spaces become ▁ by a normaliser (Gemma; Llama 2 and Mistral 7B,
-// which prepend another) or by Metaspace (the same two in their younger form).
+// loadSentence reads the steps of SentencePiece's family: spaces become ▁ by a normaliser (Gemma; Llama 2 and Mistral
+// 7B, which prepend another) or by Metaspace (the same two in their younger form).
 func (t *Tokenizer) loadSentence(f *file, normalizers, cuts []fileStep) error {
 	s := new(sentence)
 	for i, n := range normalizers {

@@ -1,10 +1,10 @@
-// Package tokens turns text into token ids and token ids into the hashes by which a prefix is found again.
+// Package tokens encodes text into token ids and hashes token ids into block hashes.
 //
 // A Tokenizer reads Hugging Face's tokenizer.json of the byte-level BPE families (GPT-2, Llama 3, Qwen, gpt-oss,
-// DeepSeek, Mistral's tekken) and of SentencePiece's BPE with byte fall-back (Llama 2, Mistral 7B, Gemma), and gives the
-// ids the reference library gives; what it does not know it refuses to load, rather than route by wrong ids. Sim is the tokenizer of the simulated model, and ships in the binary. A Cache in
-// front of a Tokenizer remembers the ids of text seen before. ChatML renders conversations for the simulated model.
-// LocalHashes and SequenceHashes name the blocks of a prompt.
+// DeepSeek, Mistral's tekken) and of SentencePiece's BPE with byte fall-back (Llama 2, Mistral 7B, Gemma), and gives
+// the reference library's ids; it rejects unsupported files rather than give wrong ids. Sim is the tokenizer of the
+// simulated model, and ships in the binary. A Cache caches a Tokenizer's ids. ChatML renders conversations for the
+// simulated model. LocalHashes and SequenceHashes identify the blocks of a prompt.
 //
 // Everything here is a plain computation: no goroutine, no clock, no I/O.
 package tokens
@@ -14,19 +14,19 @@ import (
 	"strings"
 )
 
-// Tokenizer encodes text by byte-pair encoding. It is immutable but for an internal cache of pieces of fixed size (1 MB),
-// and safe for concurrent use. Load makes one.
+// Tokenizer encodes text by byte-pair encoding. It is immutable but for an internal cache of pieces of fixed size (1
+// MB), and safe for concurrent use. Load makes one.
 type Tokenizer struct {
 	pattern  pattern // of a byte-level family
 	nfc      bool
 	sentence *sentence     // of SentencePiece's family, nil otherwise
-	added    *addedMatcher // matched in the text as it came
-	late     *addedMatcher // matched after normalisation; nil when there are none
+	added    *addedMatcher // matched in the original text
+	late     *addedMatcher // matched after normalisation; nil without any
 	seams    seams
 	ids      map[string]uint32
 	vocab    *vocab
 	merges   *merges
-	bytes    [][]byte // what each id decodes to, nil where there is no such token
+	bytes    [][]byte // the decoded bytes of each id, nil without such a token
 	special  map[uint32]bool
 	pieces   *pieceCache
 	longest  int
@@ -41,9 +41,8 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	return t.encode(dst, text, first, true)
 }
 
-// EncodeText appends the ids of text to dst and takes special tokens for plain text, so that none can come out. Added
-// tokens that are not special, such as Qwen's <tool_call>, are recognised still, as the reference library does with
-// encode_special_tokens set.
+// EncodeText appends the ids of text to dst and treats special tokens as plain text. Added tokens that are not special,
+// such as Qwen's <tool_call>, are still matched, as in the reference library with encode_special_tokens set.
 func (t *Tokenizer) EncodeText(dst []uint32, text string) []uint32 {
 	return t.encode(dst, text, first, false)
 }
@@ -57,8 +56,8 @@ func (t *Tokenizer) EncodeText(dst []uint32, text string) []uint32 {
 // add_bos_token where its tokenizer_class goes by that.
 func (t *Tokenizer) Prefix() []uint32 { return t.prefix }
 
-// Suffix returns the ids that follow the text in the same case: none in most models, EOS where add_eos_token asks for
-// it. The slice is shared and must not be changed.
+// Suffix returns the ids that follow the text in the same case: none in most models, EOS with add_eos_token. The slice
+// is shared and must not be changed.
 func (t *Tokenizer) Suffix() []uint32 { return t.suffix }
 
 // Decode appends the bytes of the tokens to dst, special tokens included. A character may be spread over several
@@ -95,9 +94,9 @@ func (t *Tokenizer) ID(token string) (uint32, bool) {
 // VocabSize returns the highest id plus one.
 func (t *Tokenizer) VocabSize() int { return len(t.bytes) }
 
-// MinTokens returns a lower bound of how many tokens a text of the given length in bytes has, without looking at it:
-// its length over that of the longest token, and a third of that where the text is normalised first, which shrinks it
-// threefold at most (three Hangul jamo to one syllable).
+// MinTokens returns a lower bound of the tokens of a text of the given length in bytes: its length over that of the
+// longest token, and a third of that if the text is normalised first, which shrinks it threefold at most (three Hangul
+// jamo to one syllable).
 func (t *Tokenizer) MinTokens(textBytes int) int {
 	if t.longest == 0 {
 		return 0 // an added token takes along any amount of white space
@@ -105,17 +104,16 @@ func (t *Tokenizer) MinTokens(textBytes int) int {
 	return (textBytes + t.longest - 1) / t.longest
 }
 
-// place is where a text stands in the input, as far as it decides on a ▁ before it.
+// place is a text's position in the input, which decides on a leading ▁.
 type place uint8
 
 const (
-	within place = iota // it goes on a text
+	within place = iota // it continues a text
 	after               // an added token is before it
 	first               // it begins the input
 )
 
-// encode appends the ids of a text: of the added tokens in it, special ones only if specials is set, and of what lies
-// between.
+// encode appends the ids of a text: of the added tokens in it, special ones only if specials is set, and of the rest.
 func (t *Tokenizer) encode(dst []uint32, text string, at place, specials bool) []uint32 {
 	for taken, from := 0, 0; ; {
 		m := t.added.find(text, from, taken, specials)
@@ -130,8 +128,7 @@ func (t *Tokenizer) encode(dst []uint32, text string, at place, specials bool) [
 	}
 }
 
-// behind returns the place of a part of a text that begins after so many bytes of it, behind an added token if there
-// are any.
+// behind returns the place of a part of a text after so many bytes of it, and after an added token if there are any.
 func (p place) behind(bytes int) place {
 	if bytes > 0 {
 		return after
@@ -161,8 +158,8 @@ func (t *Tokenizer) encodeLate(dst []uint32, text string, at place, specials boo
 	}
 }
 
-// normalized returns the form of a text between added tokens in which late ones are looked for. prepended says that no
-// more ▁ is to go before any part of it.
+// normalized returns the normalised text between added tokens, for matching late ones. prepended reports that no part
+// of it gets another ▁.
 func (t *Tokenizer) normalized(text string, lead bool) (normal string, prepended bool) {
 	switch {
 	case t.nfc:
@@ -177,7 +174,7 @@ func (t *Tokenizer) normalized(text string, lead bool) (normal string, prepended
 	return text, true
 }
 
-// form is what is known of a text between added tokens.
+// form describes a text between added tokens.
 type form struct {
 	normal bool // it is in its normal form already
 	lead   bool // a ▁ goes before it

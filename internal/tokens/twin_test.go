@@ -14,9 +14,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// slow is a tokenizer.json taken at its word: each step of Hugging Face's
-// pipeline on the text as it stands, by plain search over strings, with nothing
-// of this package's own but what reads the patterns.
+// slow is a tokenizer.json taken at its word: each step of Hugging Face's pipeline on the text as it stands, by plain
+// search over strings, with nothing of this package's own but what reads the patterns.
 type slow struct {
 	file struct {
 		AddedTokens  []fileAdded `json:"added_tokens"`

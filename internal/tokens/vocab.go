@@ -42,7 +42,7 @@ func (k pieceKey) hash() uint64 {
 	return (h ^ h>>32) * 0x9fb21c651e98df25
 }
 
-// vocab finds a token by its bytes. Short tokens lie in a flat table with open addressing, at most half full; the few
+// vocab finds a token by its bytes. Short tokens are in a flat table with open addressing, at most half full; the few
 // long ones in a map.
 type vocab struct {
 	short []vocabSlot

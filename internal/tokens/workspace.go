@@ -4,20 +4,20 @@ import (
 	"slices"
 )
 
-// workspace is what merging one long piece needs, kept between calls.
+// workspace is the memory for merging one long piece, kept between calls.
 type workspace struct {
-	ids   []uint32 // what the piece is merged from
+	ids   []uint32 // the unmerged ids of the piece
 	links []link
 	heap  []uint64 // rank<<32 | place, least first
 }
 
-// link is one token of the piece, standing at the place among what the piece is merged from.
+// link is one token of the piece, at its position among the unmerged ids.
 type link struct {
 	id, rank   uint32 // rank is of the pair this link begins
 	prev, next int32  // -1 before the first, the piece's length after the last
 }
 
-// maxKept bounds the piece, in tokens that it is merged from, whose workspace is kept: about 1.8 MB.
+// maxKept bounds the piece, in unmerged ids, whose workspace is kept: about 1.8 MB.
 const maxKept = 64 << 10
 
 // reset makes room for a piece of n tokens.
