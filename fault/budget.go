@@ -99,8 +99,8 @@ func (b *Budget) Return() {
 	}
 }
 
-// Among says of how many gateways of a group this one is.
-func (b *Budget) Among(gateways int) {
+// SetReplicaCount sets the number of gateways in the group, this one included.
+func (b *Budget) SetReplicaCount(gateways int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.among = gateways

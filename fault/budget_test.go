@@ -47,7 +47,7 @@ func TestBudgetWaits(t *testing.T) {
 func TestBudgetAmongGateways(t *testing.T) {
 	var b Budget
 	for gateways, want := range map[int]int{0: 10, 1: 10, 3: 3, 4: 2, 20: 2} {
-		b.Among(gateways)
+		b.SetReplicaCount(gateways)
 		assert.Equal(t, want, b.Stats().Limit, "retries of one of %d gateways", gateways)
 	}
 }

@@ -272,8 +272,8 @@ func (f *Flow) Close(ctx context.Context) error {
 // Retries is the state of the retry budget.
 func (f *Flow) Retries() fault.BudgetStats { return f.budget.Stats() }
 
-// Among says of how many gateways of a group this one is: they share the floor of the retry budget.
-func (f *Flow) Among(gateways int) { f.budget.Among(gateways) }
+// SetReplicaCount sets the number of gateways in the group, this one included.
+func (f *Flow) SetReplicaCount(gateways int) { f.budget.SetReplicaCount(gateways) }
 
 // Waiting is the state of every model's queue.
 func (f *Flow) Waiting() map[string]queue.Stats {
@@ -348,13 +348,13 @@ func (f *Flow) Heads() map[string][]queue.Head {
 	return all
 }
 
-// Elsewhere takes in the heads of another gateway's queue of a model. A model without a queue here has none to leave room. It reports whether
+// UpdatePeerHeads takes in the heads of another gateway's queue of a model. A model without a queue here has none to leave room. It reports whether
 // the queue is to be woken.
-func (f *Flow) Elsewhere(gateway, model string, heads []queue.Head) (wake bool) {
+func (f *Flow) UpdatePeerHeads(gateway, model string, heads []queue.Head) (wake bool) {
 	f.mu.RLock()
 	q := f.queues[model]
 	f.mu.RUnlock()
-	return q != nil && q.Elsewhere(gateway, heads)
+	return q != nil && q.UpdatePeerHeads(gateway, heads)
 }
 
 func (f *Flow) wakeAll() {

@@ -136,11 +136,11 @@ func (q *Queue[R, G]) Heads() []Head {
 	return q.core.Heads()
 }
 
-// Elsewhere takes in the heads of another gateway's queue, nil for none. It reports whether the queue is to be woken.
-func (q *Queue[R, G]) Elsewhere(name string, heads []Head) (wake bool) {
+// UpdatePeerHeads takes in the heads of another gateway's queue, nil for none. It reports whether the queue is to be woken.
+func (q *Queue[R, G]) UpdatePeerHeads(name string, heads []Head) (wake bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.core.Elsewhere(name, heads, time.Now())
+	return q.core.UpdatePeerHeads(name, heads, time.Now())
 }
 
 // Close ends every waiting request, and all that come later, with ErrClosed.

@@ -69,9 +69,9 @@ func (c *Core[V]) Heads() []Head {
 	return all
 }
 
-// Elsewhere puts the heads of another gateway's queue, of which it keeps a copy, in the place of those that it had. It reports
+// UpdatePeerHeads puts the heads of another gateway's queue, of which it keeps a copy, in the place of those that it had. It reports
 // whether another one is the first there while room is left here: what that was left for may be taken, and a drain is due.
-func (c *Core[V]) Elsewhere(name string, heads []Head, now time.Time) (gone bool) {
+func (c *Core[V]) UpdatePeerHeads(name string, heads []Head, now time.Time) (gone bool) {
 	i := slices.IndexFunc(c.others, func(o peer) bool { return o.name == name })
 	if i < 0 {
 		i = len(c.others)

@@ -49,7 +49,7 @@ func (r *rooms) push(items ...Item) {
 }
 
 // elsewhere says what waits at another gateway.
-func (r *rooms) elsewhere(heads ...Head) (gone bool) { return r.core.Elsewhere("b", heads, r.now) }
+func (r *rooms) elsewhere(heads ...Head) (gone bool) { return r.core.UpdatePeerHeads("b", heads, r.now) }
 
 // pass lets time go by, with a drain at each due moment and word of the other gateway each 20 ms.
 func (r *rooms) pass(d time.Duration, heads ...Head) {
@@ -177,7 +177,7 @@ func TestLiarsAreBounded(t *testing.T) {
 		for range rng.IntN(3) {
 			heads = append(heads, Head{Lane: uint64(rng.IntN(2)) * laneID("A"), Retry: rng.IntN(2) == 0, Key: rng.Uint64N(3), Strict: uint32(rng.IntN(5)), Tokens: rng.IntN(3)})
 		}
-		gone := r.core.Elsewhere(fmt.Sprint("liar ", rng.IntN(4)), heads, r.now)
+		gone := r.core.UpdatePeerHeads(fmt.Sprint("liar ", rng.IntN(4)), heads, r.now)
 		if wake := r.core.NextWake(); gone || !wake.IsZero() && !r.now.Before(wake) {
 			r.core.Drain(r.now, r.reserve)
 		}
@@ -270,7 +270,7 @@ func TestCallersYield(t *testing.T) {
 			}
 			return r.reserve(now, ahead)
 		}
-		r.q.Elsewhere("b", []Head{{Strict: 10, Tokens: 1}})
+		r.q.UpdatePeerHeads("b", []Head{{Strict: 10, Tokens: 1}})
 		began := time.Now()
 		first := r.admitWith(t.Context(), Item{}, leaves)
 		got := <-first
@@ -282,13 +282,13 @@ func TestCallersYield(t *testing.T) {
 		if heads := r.q.Heads(); headed != 1 || len(heads) != 1 || heads[0] != (Head{Strict: 10, Key: 3, Tokens: 7}) {
 			t.Errorf("%v, and the hook was called %d times", heads, headed)
 		}
-		r.q.Elsewhere("b", []Head{{Strict: 10, Tokens: 1}})
+		r.q.UpdatePeerHeads("b", []Head{{Strict: 10, Tokens: 1}})
 		got.release(t)
 		(<-third).release(t) // no lower than the other's
 		assert.True(t, headed == 2 && r.q.Heads() == nil, "%v, and the hook was called %d times", r.q.Heads(), headed)
 		began = time.Now()
 		time.Sleep(5 * time.Millisecond)
-		assert.True(t, r.q.Elsewhere("b", nil), "the queue is not to be woken")
+		assert.True(t, r.q.UpdatePeerHeads("b", nil), "the queue is not to be woken")
 		r.q.Wake()
 		(<-second).release(t)
 		assert.Equal(t, 5*time.Millisecond, time.Since(began), "it waited")

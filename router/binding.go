@@ -93,10 +93,10 @@ func (r *Router) Bindings(now time.Time) (c affinity.Counts) {
 	return c
 }
 
-// SayBindings calls visit with all bindings that other gateways are to hear, some at a time: see [affinity.Table.Say].
-func (r *Router) SayBindings(now time.Time, visit func(clock int64, all []affinity.Binding)) {
+// BindingDeltas calls visit with all bindings that other gateways are to hear, some at a time: see [affinity.Table.Delta].
+func (r *Router) BindingDeltas(now time.Time, visit func(clock int64, all []affinity.Binding)) {
 	r.bindings(func(t *affinity.Table) {
-		for clock, all := t.Say(now); len(all) > 0; clock, all = t.Say(now) {
+		for clock, all := t.Delta(now); len(all) > 0; clock, all = t.Delta(now) {
 			visit(clock, all)
 		}
 	})
@@ -108,19 +108,19 @@ func (r *Router) BindingsClock(now time.Time) (clock int64) {
 	return clock
 }
 
-// HearBindings takes in those of another gateway: see [affinity.Table.Hear].
-func (r *Router) HearBindings(clock int64, all []affinity.Binding, now time.Time) {
-	r.bindings(func(t *affinity.Table) { t.Hear(clock, all, now) })
+// ApplyBindings takes in those of another gateway: see [affinity.Table.Apply].
+func (r *Router) ApplyBindings(clock int64, all []affinity.Binding, now time.Time) {
+	r.bindings(func(t *affinity.Table) { t.Apply(clock, all, now) })
 }
 
-// GreetBindings has all bindings be said again, because another gateway has joined, some at each RepeatBindings.
-func (r *Router) GreetBindings(now time.Time) {
-	r.bindings(func(t *affinity.Table) { t.Greet(now) })
+// ResendBindings has all bindings be said again, because another gateway has joined, some at each ResendNextBindings.
+func (r *Router) ResendBindings(now time.Time) {
+	r.bindings(func(t *affinity.Table) { t.Resend(now) })
 }
 
-// RepeatBindings has some more bindings be said again, and reports whether there were any.
-func (r *Router) RepeatBindings() (any bool) {
-	r.bindings(func(t *affinity.Table) { any = t.Repeat() })
+// ResendNextBindings has some more bindings be said again, and reports whether there were any.
+func (r *Router) ResendNextBindings() (any bool) {
+	r.bindings(func(t *affinity.Table) { any = t.ResendNext() })
 	return any
 }
 

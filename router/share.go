@@ -19,16 +19,16 @@ func (r *Router) Changes(now time.Time, visit func(load.Shared)) {
 	}
 }
 
-// Hear puts the shares that another gateway has of the pool's accounts in the place of those that it had, and reports whether any of
+// ApplyShares puts the shares that another gateway has of the pool's accounts in the place of those that it had, and reports whether any of
 // them fell. It holds the router's lock for as long as all of them take: some hundred at most should come at a time.
-func (r *Router) Hear(peer string, shares []load.Shared, now time.Time) (fell bool) {
+func (r *Router) ApplyShares(peer string, shares []load.Shared, now time.Time) (fell bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range shares {
 		if s := &shares[i]; s.Worker == "" {
-			fell = r.core.hearPromised(peer, int64(s.ActiveBlocks)) || fell
+			fell = r.core.applyPromised(peer, int64(s.ActiveBlocks)) || fell
 		} else {
-			fell = r.core.book.Hear(peer, *s, now) || fell
+			fell = r.core.book.ApplyShare(peer, *s, now) || fell
 		}
 	}
 	return fell
@@ -63,8 +63,8 @@ func (r *Router) Sends() []Sent {
 	return all
 }
 
-// HearSent predicts for p what another gateway does that has sent the prompt. It keeps nothing of s.
-func (r *Router) HearSent(p *pools.Pool, s Sent, now time.Time) {
+// ApplySent predicts for p what another gateway does that has sent the prompt. It keeps nothing of s.
+func (r *Router) ApplySent(p *pools.Pool, s Sent, now time.Time) {
 	if m, here := p.Member(s.Worker); here {
 		r.see(p)
 		r.sources.Sent(m.Worker, s.Rank, s.Hashes, s.Text, now)
@@ -85,8 +85,8 @@ type heard struct {
 	said   int // of this gateway's own, in the last [Router.Changes]
 }
 
-// hearPromised enters what another gateway has promised, and reports whether it is less than before.
-func (k *core) hearPromised(peer string, blocks int64) bool {
+// applyPromised enters what another gateway has promised, and reports whether it is less than before.
+func (k *core) applyPromised(peer string, blocks int64) bool {
 	h := &k.heard
 	more := blocks - h.by[peer]
 	h.blocks += more

@@ -25,7 +25,7 @@ func TestSharesCountInTheChoice(t *testing.T) {
 		if blocks > 0 {
 			s.Share = load.Share{Account: load.Account{ActiveBlocks: blocks, Requests: 1}}
 		}
-		return r.Hear("peer", []load.Shared{s}, noon)
+		return r.ApplyShares("peer", []load.Shared{s}, noon)
 	}
 	assert.False(t, hear(50), "more is booked, and it fell")
 	said := map[string]load.Account{}
@@ -65,14 +65,14 @@ func TestPromisesAreShared(t *testing.T) {
 		return []load.Shared{{Share: load.Share{Account: load.Account{ActiveBlocks: blocks}}}}
 	}
 	own := r.core.promise(30)
-	r.Hear("x", promised(20), noon)
-	r.Hear("y", promised(20), noon)
+	r.ApplyShares("x", promised(20), noon)
+	r.ApplyShares("y", promised(20), noon)
 	assert.True(t, r.core.keeps(v, 30, noon) && !r.core.keeps(v, 31, noon),
 		"of 100 blocks 70 are promised, and 30 are not free")
 	r.Changes(noon, func(s load.Shared) {
 		assert.True(t, s.Worker == "" && s.ActiveBlocks == 30, "said %+v of its own promise", s)
 	})
-	assert.True(t, r.Hear("x", promised(0), noon) && !r.Hear("x", promised(0), noon), "one promise ended once")
+	assert.True(t, r.ApplyShares("x", promised(0), noon) && !r.ApplyShares("x", promised(0), noon), "one promise ended once")
 	own.end()
 	assert.True(t, r.core.keeps(v, 80, noon) && !r.core.keeps(v, 81, noon), "20 blocks are promised, and 80 are not free")
 }

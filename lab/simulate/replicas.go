@@ -65,7 +65,7 @@ type member struct {
 	gateway *gateway
 	plan    *Replicas
 	group   router.Group
-	own     *replica.Own
+	own     *replica.Local
 	peers   *replica.Peers
 	rng     *rand.Rand // of what gets lost
 	booked  map[pools.Role]float64
@@ -101,7 +101,7 @@ func (g *gateway) sharing(configs map[pools.Role]router.Config) map[pools.Role]r
 		m.group.Names = append(m.group.Names, "gateway-"+strconv.Itoa(i))
 	}
 	m.group.Own = m.group.Names[g.number]
-	m.own = replica.NewOwn(m.group.Own, 1)
+	m.own = replica.NewLocal(m.group.Own, 1)
 	m.peers = replica.NewPeers(replica.Config{Join: time.Second, Expire: 10 * time.Second}, m.own, m, r.epoch)
 	g.member = m
 	for role, c := range configs { // a copy of this run's own
@@ -114,26 +114,26 @@ func (g *gateway) sharing(configs map[pools.Role]router.Config) map[pools.Role]r
 }
 
 // Hear implements [replica.Books].
-func (m *member) Hear(peer, model string, role pools.Role, shares []load.Shared, now time.Time) {
-	m.fell = m.gateway.routers.For(model, role).Hear(peer, shares, now) || m.fell
+func (m *member) ApplyShares(peer, model string, role pools.Role, shares []load.Shared, now time.Time) {
+	m.fell = m.gateway.routers.For(model, role).ApplyShares(peer, shares, now) || m.fell
 }
 
-// HearSent implements [replica.Books].
-func (m *member) HearSent(s replica.SlotSent, now time.Time) {
+// ApplySent implements [replica.Books].
+func (m *member) ApplySent(s replica.SlotSent, now time.Time) {
 	fleet := &m.gateway.run.fleet
 	pool := map[pools.Role]*pools.Pool{pools.Prefill: fleet.Prefill, pools.Decode: fleet.Decode, pools.Both: fleet.Both}[s.Role]
-	m.gateway.routers.For(s.Model, s.Role).HearSent(pool, router.Sent{Worker: s.Worker, Rank: s.Rank, Text: s.Text, Hashes: s.Hashes}, now)
+	m.gateway.routers.For(s.Model, s.Role).ApplySent(pool, router.Sent{Worker: s.Worker, Rank: s.Rank, Text: s.Text, Hashes: s.Hashes}, now)
 }
 
-// HearOpened implements [replica.Books]: no simulated worker fails.
-func (m *member) HearOpened(string, replica.Slot) {}
+// ApplyOpened implements [replica.Books]: no simulated worker fails.
+func (m *member) ApplyOpened(string, replica.Slot) {}
 
-// HearHeads implements [replica.Books]: no simulated request has a strict priority.
-func (m *member) HearHeads(string, string, []replica.Head, time.Time) {}
+// ApplyHeads implements [replica.Books]: no simulated request has a strict priority.
+func (m *member) ApplyHeads(string, string, []replica.Head, time.Time) {}
 
-// HearBound implements [replica.Books].
-func (m *member) HearBound(b replica.PoolBound, now time.Time) {
-	m.gateway.routers.For(b.Model, b.Role).HearBindings(b.Clock, b.Bindings, now)
+// ApplyBound implements [replica.Books].
+func (m *member) ApplyBound(b replica.PoolBound, now time.Time) {
+	m.gateway.routers.For(b.Model, b.Role).ApplyBindings(b.Clock, b.Bindings, now)
 }
 
 // Unseen implements [router.Peers]: the peers' bookings fall on pools as this gateway's do.
@@ -189,12 +189,12 @@ func (m *member) speak() {
 		for _, s := range in.Sends() {
 			m.own.Sent(replica.Slot{Model: Model, Role: role, Worker: s.Worker, Rank: s.Rank}, s.Text, s.Hashes)
 		}
-		in.SayBindings(now, func(clock int64, all []affinity.Binding) { m.own.Bound(Model, role, clock, all) })
+		in.BindingDeltas(now, func(clock int64, all []affinity.Binding) { m.own.Bound(Model, role, clock, all) })
 		in.Changes(now, func(s load.Shared) {
 			m.own.Set(replica.Slot{Model: Model, Role: role, Worker: s.Worker, Rank: s.Rank}, s.Share)
 		})
 	}
-	for text := m.own.Say(); text != nil; text = m.own.Say() {
+	for text := m.own.Delta(); text != nil; text = m.own.Delta() {
 		m.publish(slices.Clone(text))
 	}
 }
@@ -241,7 +241,7 @@ func (m *member) tick() {
 func (m *member) beat() {
 	m.speak()
 	now := m.gateway.run.at(m.gateway.run.now)
-	m.publish(m.own.Beat(m.group.Own, m.peers.Stamp(now), m.peers.Echoes(now)))
+	m.publish(m.own.Heartbeat(m.group.Own, m.peers.Stamp(now), m.peers.Echoes(now)))
 }
 
 // deliver has a gateway hear a letter. What ends there may make room here.
@@ -255,7 +255,7 @@ func (r *run) deliver(at int32) {
 		m.send(letter{from: l.to, to: l.from, data: m.own.Page(l.after)})
 		return
 	}
-	m.effects, _ = m.peers.Hear(m.group.Names[l.from], l.data, r.at(r.now), m.effects[:0]) // what a gateway sends can be read
+	m.effects, _ = m.peers.Receive(m.group.Names[l.from], l.data, r.at(r.now), m.effects[:0]) // what a gateway sends can be read
 	m.follow()
 	if m.fell {
 		m.fell = false
@@ -267,9 +267,9 @@ func (r *run) deliver(at int32) {
 func (m *member) follow() {
 	for _, e := range m.effects {
 		switch e.Do {
-		case replica.AskPage:
+		case replica.RequestPage:
 			m.send(letter{from: m.gateway.number, to: int32(slices.Index(m.group.Names, e.Peer)), asks: true, after: e.After})
-		case replica.Greet:
+		case replica.Welcome:
 			m.beat()
 		case replica.Dial:
 			m.peers.Dialled(e.Peer, replica.Answered, m.gateway.run.at(m.gateway.run.now), nil)

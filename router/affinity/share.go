@@ -4,7 +4,7 @@ import "time"
 
 // The table's part of messages is bounded. What finds no place is reported with a later use of its session.
 const (
-	// Batch is how many bindings [Table.Say] returns at the most.
+	// Batch is how many bindings [Table.Delta] returns at the most.
 	Batch = 256
 	// maxPending is how many rows may wait for it.
 	maxPending = 4096
@@ -44,9 +44,9 @@ func (t *Table) note(i int32) {
 	}
 }
 
-// Say returns bindings that other gateways are to hear, [Batch] at the most, and the clock that their times are of. The slice is the
+// Delta returns bindings that other gateways are to hear, [Batch] at the most, and the clock that their times are of. The slice is the
 // table's, until the next call.
-func (t *Table) Say(now time.Time) (clock int64, all []Binding) {
+func (t *Table) Delta(now time.Time) (clock int64, all []Binding) {
 	at := t.at(now)
 	t.out = t.out[:0]
 	n := 0
@@ -64,16 +64,16 @@ func (t *Table) Say(now time.Time) (clock int64, all []Binding) {
 	return t.clock(at), t.out
 }
 
-// Greet has every binding be reported again, because another gateway has joined: see [Table.Repeat].
-func (t *Table) Greet(now time.Time) {
+// Resend has every binding be reported again, because another gateway has joined: see [Table.ResendNext].
+func (t *Table) Resend(now time.Time) {
 	if t.shared {
 		t.repeat, t.repeated = int32(len(t.rows)-1), t.at(now)
 	}
 }
 
-// Repeat has as many more of them be reported as a message holds, and reports whether there were any. A binding that any gateway has
-// reported since Greet is left out.
-func (t *Table) Repeat() bool {
+// ResendNext has as many more of them be reported as a message holds, and reports whether there were any. A binding that any gateway has
+// reported since Resend is left out.
+func (t *Table) ResendNext() bool {
 	before := len(t.pending)
 	for ; t.repeat > 0 && len(t.pending)-before < Batch && len(t.pending) < maxPending; t.repeat-- {
 		if r := &t.rows[t.repeat]; r.Session != 0 && r.said < t.repeated {
@@ -83,9 +83,9 @@ func (t *Table) Repeat() bool {
 	return len(t.pending) > before
 }
 
-// Hear takes in what another gateway reports, and keeps nothing of the slice. Where the table has a binding that wins over the
+// Apply takes in what another gateway reports, and keeps nothing of the slice. Where the table has a binding that wins over the
 // reported one, it reports that.
-func (t *Table) Hear(clock int64, all []Binding, now time.Time) {
+func (t *Table) Apply(clock int64, all []Binding, now time.Time) {
 	at := t.at(now)
 	t.follow(clock, at)
 	t.expire(at)

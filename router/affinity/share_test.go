@@ -13,11 +13,11 @@ import (
 
 // report has others hear what a table reports, and returns how many bindings that were.
 func (c *clocked) report(others ...*clocked) (n int) {
-	for clock, all := c.Say(c.now); len(all) > 0; clock, all = c.Say(c.now) {
+	for clock, all := c.Delta(c.now); len(all) > 0; clock, all = c.Delta(c.now) {
 		n += len(all)
 		for _, o := range others {
 			o.now = c.now
-			o.Hear(clock, all, o.now)
+			o.Apply(clock, all, o.now)
 		}
 	}
 	return n
@@ -91,17 +91,17 @@ func TestAJoiningGatewayLearns(t *testing.T) {
 	c.use("s2999", "wrong", false)
 	assert.True(t, c.Clock(c.now) < a.Clock(a.now) && newClocked(true).Clock(noon) == 0,
 		"a gateway that starts has the group's clock")
-	c.Hear(a.Clock(a.now), nil, c.now)
+	c.Apply(a.Clock(a.now), nil, c.now)
 	c.report(a, b)
 	a.want(t, "s2999", "w3")
-	a.Greet(a.now)
-	b.Greet(b.now)
+	a.Resend(a.now)
+	b.Resend(b.now)
 	reported, pieces := 0, 0
 	for goesOn := true; goesOn; pieces++ {
 		together(a.now.Add(50*time.Millisecond), a, b, c)
-		goesOn = a.Repeat()
+		goesOn = a.ResendNext()
 		reported += a.report(b, c)
-		goesOn = b.Repeat() || goesOn
+		goesOn = b.ResendNext() || goesOn
 		reported += b.report(a, c)
 	}
 	t.Logf("%d reports in %d pieces", reported, pieces)
@@ -130,7 +130,7 @@ func TestAFloodOfAnother(t *testing.T) {
 	for i := range 3 * Most {
 		flood = append(flood, Binding{Session: Hash(fmt.Sprint("theirs", i)), Worker: 1, Born: MaxMillis, Idle: int64(i % 3)})
 	}
-	c.Hear(MaxMillis, flood, c.now)
+	c.Apply(MaxMillis, flood, c.now)
 	if got := c.counts(); got.Bindings != Most || got.Evicted != 3*Most-Most/2 || len(c.index) != Most {
 		t.Errorf("counts %+v, %d rows", got, len(c.index))
 	}
@@ -141,15 +141,15 @@ func TestAFloodOfAnother(t *testing.T) {
 	calm.use("s", "w", false)
 	calm.report()
 	for range 100 {
-		calm.Hear(1, []Binding{{Session: Hash("s"), Worker: 2, Born: MaxMillis}}, calm.now)
+		calm.Apply(1, []Binding{{Session: Hash("s"), Worker: 2, Born: MaxMillis}}, calm.now)
 	}
 	assert.Equal(t, 1, calm.report(), "answers to a hundred times the same")
-	c.Hear(-5, []Binding{{Session: 0, Worker: 1}, {Session: 1, Worker: 1, Idle: -1}, {Session: 1, Worker: 1, Idle: ttl.Milliseconds()}}, c.now)
+	c.Apply(-5, []Binding{{Session: 0, Worker: 1}, {Session: 1, Worker: 1, Idle: -1}, {Session: 1, Worker: 1, Idle: ttl.Milliseconds()}}, c.now)
 	_, _, ok := c.Find(1, c.now)
 	assert.False(t, ok, "a binding that has expired is taken in")
-	c.Hear(0, []Binding{{Session: Hash("own1"), Worker: 9, Moves: 1<<32 - 1}}, c.now)
+	c.Apply(0, []Binding{{Session: Hash("own1"), Worker: 9, Moves: 1<<32 - 1}}, c.now)
 	c.use("own1", "w", true)
-	clock, _ := c.Say(c.now)
+	clock, _ := c.Delta(c.now)
 	assert.True(t, clock == MaxMillis, "the clock is %d", clock)
 }
 
@@ -170,7 +170,7 @@ func TestTablesAgree(t *testing.T) {
 		var under []letter
 		say := func(from int, lost float64) {
 			c := tables[from]
-			for clock, all := c.Say(c.now); len(all) > 0; clock, all = c.Say(c.now) {
+			for clock, all := c.Delta(c.now); len(all) > 0; clock, all = c.Delta(c.now) {
 				for to := range tables {
 					for range rng.IntN(2) + 1 {
 						if to != from && rng.Float64() >= lost {
@@ -185,7 +185,7 @@ func TestTablesAgree(t *testing.T) {
 				i := rng.IntN(len(under))
 				l := under[i]
 				under = slices.Delete(under, i, i+1)
-				tables[l.to].Hear(l.clock, l.all, tables[l.to].now)
+				tables[l.to].Apply(l.clock, l.all, tables[l.to].now)
 			}
 		}
 		now := noon

@@ -46,7 +46,7 @@ type Counts struct {
 	Evicted   uint64 // live bindings that others took the place of, or, of other gateways, for which there was no place
 }
 
-// New returns an empty table. ttl counts in whole milliseconds; shared has it note what other gateways are to hear, for [Table.Say].
+// New returns an empty table. ttl counts in whole milliseconds; shared has it note what other gateways are to hear, for [Table.Delta].
 func New(ttl time.Duration, shared bool) *Table {
 	return &Table{ttl: ttl.Milliseconds(), most: Most, shared: shared, rows: make([]row, 1), index: map[uint64]int32{}}
 }

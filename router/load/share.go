@@ -111,9 +111,9 @@ func (p *Page) own(now time.Time) Share {
 	return s
 }
 
-// Hear puts another gateway's share in the place of the one that the book had of it, and reports whether the account fell:
+// ApplyShare puts another gateway's share in the place of the one that the book had of it, and reports whether the account fell:
 // who waits for room there may find it. An empty share ends it.
-func (b *Book) Hear(peer string, s Shared, now time.Time) (fell bool) {
+func (b *Book) ApplyShare(peer string, s Shared, now time.Time) (fell bool) {
 	p := b.Page(s.Worker, s.Rank)
 	l := p.line
 	i := slices.IndexFunc(l.others, func(o other) bool { return o.peer == peer })

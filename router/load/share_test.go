@@ -46,7 +46,7 @@ func TestSharesAddUp(t *testing.T) {
 			from.Changes(now, func(s Shared) {
 				for j, to := range books {
 					if i != j {
-						to.Hear(names[i], s, now)
+						to.ApplyShare(names[i], s, now)
 					}
 				}
 			})
@@ -86,7 +86,7 @@ func TestSharesAddUp(t *testing.T) {
 		books[i].Changes(now, func(s Shared) {
 			for j, to := range books {
 				if i != j {
-					to.Hear(names[i], s, now)
+					to.ApplyShare(names[i], s, now)
 				}
 			}
 		})

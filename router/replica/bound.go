@@ -8,11 +8,11 @@ import (
 	"github.com/tandem-pd/tandem/router/affinity"
 )
 
-// PoolBound is bindings of a pool's sessions. Like a prompt that was sent they may be lost.
+// PoolBound holds bindings of a pool's sessions. Like a sent prompt it may be lost.
 type PoolBound struct {
 	Model    string
 	Role     pools.Role
-	Clock    int64 // see [affinity.Table.Say]
+	Clock    int64 // see [affinity.Table.Delta]
 	Bindings []affinity.Binding
 }
 

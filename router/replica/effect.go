@@ -2,9 +2,9 @@ package replica
 
 import "time"
 
-// happened is an effect that says what has happened to a peer.
+// happened returns an effect that reports an event of a peer.
 func happened(what Do, p *peer, now time.Time) Effect {
-	e := Effect{Do: what, Peer: p.name, Age: now.Sub(p.heard)}
+	e := Effect{Do: what, Peer: p.name, Age: now.Sub(p.lastSeen)}
 	for _, w := range p.shares {
 		e.Requests += w.Requests
 		e.ActiveBlocks += w.ActiveBlocks
@@ -12,7 +12,7 @@ func happened(what Do, p *peer, now time.Time) Effect {
 	return e
 }
 
-// once appends an effect that others can cause at will, at most once a minute: latest is when it was last.
+// once appends an effect that others can cause at will, at most once a minute. latest is the time of the last one.
 func once(latest *time.Time, e Effect, now time.Time, do []Effect) []Effect {
 	if now.Sub(*latest) < time.Minute {
 		return do
@@ -21,13 +21,13 @@ func once(latest *time.Time, e Effect, now time.Time, do []Effect) []Effect {
 	return append(do, e)
 }
 
-// Effect is what the shell is to do, or to log.
+// Effect is an action or a log entry for the shell.
 type Effect struct {
 	Do    Do
 	Peer  string
 	Addr  string // Dial
-	After Slot   // AskPage
-	// Of Quiet, Back, Died, Expired and Left: how old the peer's latest word was, and what it had booked.
+	After Slot   // RequestPage
+	// Of Quiet, Back, Died, Expired and Left: the time since the peer's last message, and its bookings.
 	Age                    time.Duration
 	Requests, ActiveBlocks int
 }
@@ -35,16 +35,16 @@ type Effect struct {
 // Do is the kind of an effect.
 type Do uint8
 
-// The effects. The last seven only say what has happened.
+// The effects. The last seven only report events.
 const (
-	AskPage  Do = iota + 1 // ask the peer for the page after a slot, and have Hear take the answer
-	Dial                   // connect to its address, and have Dialled take the answer
-	Greet                  // a gateway is new, and should hear of this one at once: send a beat
-	SameName               // another process sends under this gateway's name, and the others take the later one for it
-	Misnamed               // the peer sends under another gateway's name
+	RequestPage Do = iota + 1 // request the page after a slot from the peer; Receive applies the answer
+	Dial                      // connect to its address and pass the verdict to Dialled
+	Welcome                   // a gateway is new: send a heartbeat at once
+	SameName                  // another process uses this gateway's name; the others count the later one
+	Misnamed                  // the peer uses another gateway's name
 	Joined
-	Quiet // it has said nothing for a second
-	Back  // it speaks again
+	Quiet // no message for a second
+	Back  // messages arrive again
 	Died
 	Expired
 	Left

@@ -2,14 +2,14 @@ package replica
 
 import "time"
 
-// ended is the latest process of a name that has ended, and when that was.
+// ended is the latest process of a name that ended, and the time.
 type ended struct {
 	epoch uint64
 	at    time.Time
 }
 
-// bury notes that a process has said goodbye, or that a later one has its name. One whose address has only refused a connection may speak
-// again: a firewall may have been it that refused.
+// bury records that a process left or was replaced by a later one of its name. A process whose address refused a
+// connection may come back: a firewall may have refused it.
 func (p *Peers) bury(name string, epoch uint64, now time.Time) {
 	if len(p.gone) >= maxGone {
 		clear(p.gone)
@@ -17,7 +17,7 @@ func (p *Peers) bury(name string, epoch uint64, now time.Time) {
 	p.gone[name] = ended{epoch, now}
 }
 
-// drop ends a peer's process and its shares.
+// drop removes a peer's process and its shares.
 func (p *Peers) drop(from *peer, why Do, now time.Time, do []Effect) []Effect {
 	do = append(do, happened(why, from, now))
 	for slot := range from.shares {
@@ -37,8 +37,8 @@ func (p *Peers) drop(from *peer, why Do, now time.Time, do []Effect) []Effect {
 	return do
 }
 
-// renumber begins the numbers again where what was received as the peer's has numbers that it has not reached: all its shares are
-// requested again, and take the place of those.
+// renumber resets the sequence numbers when received ones are higher than the peer's own. All shares are requested
+// again.
 func (from *peer) renumber(seq uint64) {
 	clear(from.ahead)
 	from.seq, from.top, from.whole, from.gap = 0, seq, false, time.Time{}

@@ -8,31 +8,32 @@ import (
 	"time"
 )
 
-// Head is a request of a strict priority above 0 that is the first to wait in a lane of a gateway's queue. Others leave room to it.
+// Head is the first waiting request of a lane with a strict priority above 0. Other gateways leave room for it.
 type Head struct {
 	Model  string
-	Lane   uint64 // hash of the lane's name; 0 of requests that take any worker
-	Retry  bool   // whether it goes before all that are no retries
+	Lane   uint64 // hash of the lane's name; 0: takes any worker
+	Retry  bool   // a retry, which goes before all others
 	Strict uint32 // its strict priority
-	Key    uint64 // which request of its queue it is
-	Tokens int    // of its prompt: what it needs room for
+	Key    uint64 // identifies the request in its queue
+	Tokens int    // prompt tokens
 }
 
 const (
-	// headApart is the least between two messages with heads.
+	// headApart is the minimum time between two messages with heads.
 	headApart = 5 * time.Millisecond
-	// headAgain is how often heads are said that have not changed. What was heard counts for 50 ms, so that one message may be
-	// lost, and the next be 10 ms late.
+	// headAgain is how often unchanged heads are repeated. Heads count for 50 ms, so one message may be lost and the
+	// next be 10 ms late.
 	headAgain = 20 * time.Millisecond
-	// maxHeads bounds the heads of one gateway; those of the highest strict priorities are said.
+	// maxHeads bounds the heads of one gateway. The highest strict priorities are sent.
 	maxHeads = 64
 )
 
-// Heads returns a message of all heads that this gateway's queues have now; nil when none is due. again is when to ask next, zero
-// when that need not be before there is a change. The memory is Own's, until the next call.
-func (o *Own) Heads(heads []Head, now time.Time) (data []byte, again time.Time) {
+// Heads returns a message with all heads of this gateway's queues, nil when none is due. again is when the next is due,
+// zero without a deadline. The memory is valid until the next call.
+func (o *Local) Heads(heads []Head, now time.Time) (data []byte, again time.Time) {
 	slices.SortFunc(heads, func(a, b Head) int {
-		return cmp.Or(-cmp.Compare(a.Strict, b.Strict), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Lane, b.Lane), cmp.Compare(boolByte(a.Retry), boolByte(b.Retry)))
+		return cmp.Or(-cmp.Compare(a.Strict, b.Strict), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Lane, b.Lane),
+			cmp.Compare(boolByte(a.Retry), boolByte(b.Retry)))
 	})
 	heads = heads[:min(len(heads), maxHeads)]
 	if len(heads)+len(o.heads) == 0 {
@@ -55,7 +56,7 @@ func (o *Own) Heads(heads []Head, now time.Time) (data []byte, again time.Time) 
 	return o.buf, again
 }
 
-// heads takes in all heads of a peer's queues; an earlier message that comes late counts for nothing.
+// heads replaces the heads of a peer's queues. It ignores an older message that arrives late.
 func (p *Peers) heads(from *peer, m *Message, now time.Time) {
 	if m.Seq > from.headSeq || now.Sub(from.headAt) >= silence {
 		from.headSeq, from.headAt = m.Seq, now
@@ -63,7 +64,7 @@ func (p *Peers) heads(from *peer, m *Message, now time.Time) {
 	}
 }
 
-// head hands the heads of a peer over, model by model, those that have lost all of theirs too.
+// head passes the heads of a peer to the books, model by model, including models without heads now.
 func (p *Peers) head(from *peer, heads []Head, now time.Time) {
 	slices.SortStableFunc(heads, func(a, b Head) int { return cmp.Compare(a.Model, b.Model) })
 	models := from.models
@@ -74,13 +75,13 @@ func (p *Peers) head(from *peer, heads []Head, now time.Time) {
 		if n < 0 {
 			n = len(heads)
 		}
-		p.books.HearHeads(from.name, model, heads[:n], now)
+		p.books.ApplyHeads(from.name, model, heads[:n], now)
 		from.models = append(from.models, model)
 		heads = heads[n:]
 	}
 	for _, model := range models {
 		if !slices.Contains(from.models, model) {
-			p.books.HearHeads(from.name, model, nil, now)
+			p.books.ApplyHeads(from.name, model, nil, now)
 		}
 	}
 }
@@ -96,5 +97,8 @@ func appendHead(b []byte, h *Head) []byte {
 }
 
 func (r *reader) head() Head {
-	return Head{Model: r.name(), Lane: r.uint64(), Retry: r.byte() != 0, Strict: uint32(r.uvarint(math.MaxUint32)), Key: r.uvarint(math.MaxUint64), Tokens: int(r.uvarint(math.MaxInt32))}
+	return Head{
+		Model: r.name(), Lane: r.uint64(), Retry: r.byte() != 0, Strict: uint32(r.uvarint(math.MaxUint32)),
+		Key: r.uvarint(math.MaxUint64), Tokens: int(r.uvarint(math.MaxInt32)),
+	}
 }

@@ -17,12 +17,12 @@ import (
 // hearsay is books that list the heads that they receive, by peer and model.
 type hearsay map[string][]Head
 
-func (hearsay) Hear(string, string, pools.Role, []load.Shared, time.Time) {}
-func (hearsay) HearSent(SlotSent, time.Time)                              {}
-func (hearsay) HearOpened(string, Slot)                                   {}
-func (hearsay) HearBound(PoolBound, time.Time)                            {}
+func (hearsay) ApplyShares(string, string, pools.Role, []load.Shared, time.Time) {}
+func (hearsay) ApplySent(SlotSent, time.Time)                                    {}
+func (hearsay) ApplyOpened(string, Slot)                                         {}
+func (hearsay) ApplyBound(PoolBound, time.Time)                                  {}
 
-func (h hearsay) HearHeads(peer, model string, heads []Head, _ time.Time) {
+func (h hearsay) ApplyHeads(peer, model string, heads []Head, _ time.Time) {
 	if key := peer + " " + model; len(heads) == 0 {
 		delete(h, key)
 	} else {
@@ -33,7 +33,7 @@ func (h hearsay) HearHeads(peer, model string, heads []Head, _ time.Time) {
 // TestHeadsAreSaid has heads come, change, stay and go: nothing is said while there are none, the messages are 5 ms apart at least, and
 // what stays is said each 20 ms.
 func TestHeadsAreSaid(t *testing.T) {
-	own := NewOwn("a", 1)
+	own := NewLocal("a", 1)
 	var m Message
 	var script strings.Builder
 	high, low := Head{"m", 0, false, 10, 0, 100}, Head{"m", 7, false, 1, 0, 5}
@@ -64,7 +64,7 @@ func TestHeadsAreSaid(t *testing.T) {
 // one that says more than it may has those that it may.
 func TestHeadsComeAndGo(t *testing.T) {
 	h := hearsay{}
-	p := NewPeers(Config{Join: time.Second, Expire: 10 * time.Second}, NewOwn("me", 1), h, noon)
+	p := NewPeers(Config{Join: time.Second, Expire: 10 * time.Second}, NewLocal("me", 1), h, noon)
 	hear := func(from string, epoch, seq uint64, kind Kind, heads ...Head) {
 		t.Helper()
 		m := Message{Kind: kind, From: from, Epoch: epoch, Seq: seq, Heads: heads}
@@ -88,7 +88,7 @@ func TestHeadsComeAndGo(t *testing.T) {
 	is("map[a m:[{m 9 false 3 0 3}] b n:[{n 0 false 5 0 2}]]")
 	hear("a", 6, 1, Heads, x) // of the next
 	is("map[a m:[{m 0 false 10 0 1}] b n:[{n 0 false 5 0 2}]]")
-	hear("b", 1, 0, Bye)
+	hear("b", 1, 0, Leave)
 	hear("b", 1, 2, Heads, y)
 	is("map[a m:[{m 0 false 10 0 1}]]")
 	hear("me", 1, 1, Heads, x) // its own words
@@ -104,7 +104,7 @@ func TestHeadsComeAndGo(t *testing.T) {
 		hear("a", 6, 3, kind)
 	}
 	is("map[]")
-	data, _ := NewOwn("b", 1).Heads(flood, noon)
+	data, _ := NewLocal("b", 1).Heads(flood, noon)
 	assert.True(t, len(data) <= 100*maxHeads, "%d bytes are said", len(data))
 	hear("c", 1, 1, Heads, x)
 	for range 3 { // it cannot be reached

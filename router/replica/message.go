@@ -11,23 +11,23 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// version of the messages. A gateway hears no message of another version.
+// version is the version of the messages. Messages of other versions are ignored.
 const version = 1
 
-// Kind is what a message is for.
+// Kind is the kind of a message.
 type Kind uint8
 
 // The kinds of messages.
 const (
-	Say   Kind = iota + 1 // shares that have changed
-	Beat                  // the gateway is there, and all its shares have come to this digest
-	Page                  // all shares, or a part of them, for who asked
-	Bye                   // the gateway has drained, and has no shares any more
-	Heads                 // all heads of its queues
+	Delta     Kind = iota + 1 // shares that have changed
+	Heartbeat                 // liveness, and a digest of all shares
+	Page                      // the requested part of all shares
+	Leave                     // the gateway has drained and has no shares
+	Heads                     // all heads of its queues
 )
 
-// Slot is the place of an account: a rank of a worker in a pool. The room that a pool keeps for prompts which are computed
-// elsewhere has a slot without a worker.
+// Slot identifies an account: a worker's rank in a pool. A slot without a worker is the room that a pool keeps for
+// prompts computed elsewhere.
 type Slot struct {
 	Model  string
 	Role   pools.Role
@@ -35,29 +35,29 @@ type Slot struct {
 	Rank   int
 }
 
-// Message is what one gateway says to the others. Which fields count, Kind says.
+// Message is a message to the other gateways. Kind decides which fields count.
 type Message struct {
 	Kind  Kind
 	From  string
-	Epoch uint64 // of From's process: a later process has a higher one
-	Seq   uint64 // Say, Heads: its number among those of the kind, from 1; else the number of the latest Say
+	Epoch uint64 // of From's process; higher for later ones
+	Seq   uint64 // Delta, Heads: sequence number of the kind, from 1; else that of the latest Delta
 
-	Shares []SlotShare // Say, Page
-	Sends  []SlotSent  // Say
-	Opened []Slot      // Say: ranks of workers whose circuit has opened at From, as they are called in the slot's role
+	Shares []SlotShare // Delta, Page
+	Sends  []SlotSent  // Delta
+	Opened []Slot      // Delta: worker ranks whose circuit opened at From, by the slot's role
 	Heads  []Head      // Heads
-	Bound  []PoolBound // Say: bindings; Beat: the clocks alone
+	Bound  []PoolBound // Delta: bindings; Heartbeat: clocks only
 
-	// Beat:
-	Digest uint64        // of all shares as they were said up to Seq
-	Addr   string        // HOST:PORT where it takes requests; behind https:// where over TLS
-	Booked uint64        // bookings that it has made
-	Stamp  time.Duration // its own clock, since its process began
+	// Heartbeat:
+	Digest uint64        // of all shares sent up to Seq
+	Addr   string        // HOST:PORT that takes requests, behind https:// for TLS
+	Booked uint64        // bookings made
+	Stamp  time.Duration // time since its process began
 	Echoes []Echo
 
 	// Page:
-	After Slot // the page has all shares of the slots after this one,
-	Last  bool // to the end, or to the page's last
+	After Slot // the page has all shares after this slot,
+	Last  bool // up to the end, or to the page's last share
 }
 
 // SlotShare is a share of an account.
@@ -66,37 +66,37 @@ type SlotShare struct {
 	load.Share
 }
 
-// SlotSent is a prompt that was sent to a slot's worker: a prediction of what it has cached. Unlike a share it may be lost.
+// SlotSent is a prompt that was sent to a worker, to predict its cache. It may be lost.
 type SlotSent struct {
 	Slot
 	Text   bool
 	Hashes []uint64
 }
 
-// maxHashes is how much of a prompt is said: its beginning.
+// maxHashes bounds the sent part of a prompt, its beginning.
 const maxHashes = 4096
 
-// Echo returns a beat's stamp to its gateway, which thereby knows how long words take.
+// Echo returns a heartbeat's stamp to its sender, to measure the delay.
 type Echo struct {
 	Name  string
-	Stamp time.Duration // of the latest beat heard of it
-	Held  time.Duration // since that was heard
+	Stamp time.Duration // of the latest heartbeat received
+	Held  time.Duration // since it arrived
 }
 
 // maxName bounds names, in bytes: of gateways, models, workers and addresses.
 const maxName = 1024
 
-// roles are the roles by their number in messages.
+// roles maps role numbers in messages to roles.
 var roles = []pools.Role{pools.Prefill, pools.Decode, pools.Both}
 
-// Append appends the encoded message to b. All numbers are unsigned varints, and names have their length before them.
+// Append appends the encoded message to b. Numbers are unsigned varints, names are length-prefixed.
 func (m *Message) Append(b []byte) []byte {
 	b = append(b, version, byte(m.Kind))
 	b = appendName(b, m.From)
 	b = binary.AppendUvarint(b, m.Epoch)
 	b = binary.AppendUvarint(b, m.Seq)
 	switch m.Kind {
-	case Beat:
+	case Heartbeat:
 		b = binary.LittleEndian.AppendUint64(b, m.Digest)
 		b = appendName(b, m.Addr)
 		b = binary.AppendUvarint(b, m.Booked)
@@ -131,7 +131,7 @@ func (m *Message) Append(b []byte) []byte {
 	return b
 }
 
-// The kinds of what follows a message's head, each with its length, so that what a gateway does not know it can skip.
+// The kinds of items after a message's header. Each has a length, so unknown kinds can be skipped.
 const (
 	itemShare = iota + 1
 	itemSent
@@ -140,7 +140,7 @@ const (
 	itemBound
 )
 
-// begin begins an item, whose length, in two bytes, end fills in: what is in one is bounded.
+// begin starts an item. end fills in its two-byte length.
 func begin(b []byte, kind byte) ([]byte, int) {
 	b = append(b, kind, 0, 0)
 	return b, len(b)
@@ -202,27 +202,29 @@ func boolByte(v bool) byte {
 	return 0
 }
 
-// errMessage is what is wrong with every message that cannot be decoded.
+// errMessage reports a message that cannot be decoded.
 var errMessage = errors.New("malformed replica message")
 
-// reader decodes a message. After the first mistake it returns zeros.
+// reader decodes a message. After the first error it returns zeros.
 type reader struct {
 	b     []byte
-	names map[string]string // those seen before, so that a name is allocated once
+	names map[string]string // seen before, to allocate a name once
 	bad   bool
 }
 
-// Read decodes a message into m, whose memory it uses again. names keeps the names of earlier messages.
+// read decodes a message into m and reuses its memory. names caches names of earlier messages.
 func (m *Message) read(b []byte, names map[string]string) error {
-	*m = Message{Shares: m.Shares[:0], Sends: m.Sends[:0], Opened: m.Opened[:0], Heads: m.Heads[:0], Bound: m.Bound[:0], Echoes: m.Echoes[:0]}
+	*m = Message{
+		Shares: m.Shares[:0], Sends: m.Sends[:0], Opened: m.Opened[:0], Heads: m.Heads[:0], Bound: m.Bound[:0], Echoes: m.Echoes[:0],
+	}
 	r := reader{b: b, names: names}
 	if v := r.byte(); v != version {
 		return fmt.Errorf("%w: version %d, not %d", errMessage, v, version)
 	}
 	m.Kind, m.From, m.Epoch, m.Seq = Kind(r.byte()), r.name(), r.uvarint(math.MaxUint64), r.uvarint(math.MaxUint64)
 	switch m.Kind {
-	case Say, Bye, Heads:
-	case Beat:
+	case Delta, Leave, Heads:
+	case Heartbeat:
 		m.Digest, m.Addr, m.Booked, m.Stamp = r.uint64(), r.name(), r.uvarint(math.MaxUint64), r.duration()
 		for n := r.uvarint(uint64(len(r.b))); n > 0 && !r.bad; n-- {
 			m.Echoes = append(m.Echoes, Echo{r.name(), r.duration(), r.duration()})
@@ -260,8 +262,7 @@ func (m *Message) read(b []byte, names map[string]string) error {
 	return nil
 }
 
-// leads reports whether a page has shares after those that it was asked for to go on from: without them the next would be asked for
-// without end.
+// leads reports whether a page goes beyond the slot it was requested after. Otherwise requests would never end.
 func (m *Message) leads() bool {
 	return len(m.Shares) > 0 && compare(m.Shares[len(m.Shares)-1].Slot, m.After) > 0
 }
@@ -328,7 +329,7 @@ func (r *reader) uvarint(limit uint64) uint64 {
 	return v
 }
 
-// longest bounds durations: no predicted time is longer.
+// longest bounds durations.
 const longest = 24 * time.Hour * 365
 
 func (r *reader) duration() time.Duration {
@@ -353,5 +354,5 @@ func (r *reader) name() string {
 	return fresh
 }
 
-// maxNames bounds the names that are kept: more than there are workers and models in any fleet.
+// maxNames bounds the cached names, above the workers and models of any fleet.
 const maxNames = 1 << 16

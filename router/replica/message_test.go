@@ -18,13 +18,13 @@ func messages() []Message {
 	}}
 	promised := SlotShare{Slot{"model", pools.Decode, "", 0}, load.Share{Account: load.Account{ActiveBlocks: 77}}}
 	return []Message{
-		{Kind: Say, From: "a", Epoch: 1 << 60, Seq: 7, Shares: []SlotShare{share, promised}, Sends: []SlotSent{{share.Slot, true, []uint64{1, 1 << 63}}}, Opened: []Slot{share.Slot}, Bound: []PoolBound{
+		{Kind: Delta, From: "a", Epoch: 1 << 60, Seq: 7, Shares: []SlotShare{share, promised}, Sends: []SlotSent{{share.Slot, true, []uint64{1, 1 << 63}}}, Opened: []Slot{share.Slot}, Bound: []PoolBound{
 			{"model", pools.Decode, 1 << 40, []affinity.Binding{{Session: 1 << 63, Worker: 2, Rank: 3, Moves: 4, Born: 5, Idle: 6}, {Session: 7, Moves: math.MaxInt32, Born: affinity.MaxMillis}}},
 		}},
-		{Kind: Beat, From: "a", Epoch: 1, Seq: 7, Digest: 1 << 63, Addr: "a:8080", Booked: 9, Stamp: time.Second, Echoes: []Echo{{"b", time.Second, time.Millisecond}}, Bound: []PoolBound{{Model: "model", Role: pools.Both, Clock: 9}}},
+		{Kind: Heartbeat, From: "a", Epoch: 1, Seq: 7, Digest: 1 << 63, Addr: "a:8080", Booked: 9, Stamp: time.Second, Echoes: []Echo{{"b", time.Second, time.Millisecond}}, Bound: []PoolBound{{Model: "model", Role: pools.Both, Clock: 9}}},
 		{Kind: Page, From: "a", Epoch: 1, After: share.Slot, Last: true, Shares: []SlotShare{share}},
 		{Kind: Page, From: "a", Epoch: 1, Seq: 7, After: Slot{Role: pools.Prefill}, Shares: []SlotShare{share}},
-		{Kind: Bye, From: "a", Epoch: 1},
+		{Kind: Leave, From: "a", Epoch: 1},
 		{Kind: Heads, From: "a", Epoch: 1, Seq: 3, Heads: []Head{{"model", 0, false, 10, 77, 4096}, {"model", 1 << 63, true, math.MaxUint32, math.MaxUint64, math.MaxInt32}, {"other", 5, false, 1, 1, 0}}},
 	}
 }
@@ -36,7 +36,7 @@ func TestMessagesComeAsTheyWere(t *testing.T) {
 		assert.Equal(t, want, got)
 	}
 	after := Slot{"m", pools.Both, "w", 2}
-	got, err := ReadAsk(Ask(after))
+	got, err := ReadPageRequest(PageRequest(after))
 	assert.True(t, err == nil && got == after, "asked for what comes after %v, %v", got, err)
 }
 
@@ -68,9 +68,9 @@ func TestPagesThatLeadNowhere(t *testing.T) {
 		page.Kind, page.From, page.Epoch, page.Seq = Page, "a", 1, 1
 		leads := page.Last || name == "one of several"
 		heard := ledger{}
-		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("me", 1), heard, noon)
-		say := Message{Kind: Say, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}}
-		if do, _ := hear(p, say.Append(nil), noon, nil); len(do) == 0 || do[len(do)-1] != (Effect{Do: AskPage, Peer: "a", After: first}) {
+		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1), heard, noon)
+		say := Message{Kind: Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}}
+		if do, _ := hear(p, say.Append(nil), noon, nil); len(do) == 0 || do[len(do)-1] != (Effect{Do: RequestPage, Peer: "a", After: first}) {
 			t.Fatalf("a new gateway is asked for no page: %+v", do)
 		}
 		_, err := hear(p, page.Append(nil), noon, nil)
@@ -94,7 +94,7 @@ func FuzzMessage(f *testing.F) {
 			assert.NoError(t, again.read(m.Append(nil), names), "%+v cannot be read again", m)
 			assert.Equal(t, again, m, "became")
 		}
-		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("me", 1), books{ledger{}, affinity.New(bindingTTL, true)}, noon)
+		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1), books{ledger{}, affinity.New(bindingTTL, true)}, noon)
 		said := messages()[0]
 		do, _ := hear(p, said.Append(nil), noon, nil) // which has a page asked for
 		for range 2 {
@@ -102,6 +102,6 @@ func FuzzMessage(f *testing.F) {
 		}
 		do = p.Tick(noon.Add(time.Hour), true, do)
 		p.Tick(noon.Add(2*time.Hour), true, do)
-		_, _ = ReadAsk(data)
+		_, _ = ReadPageRequest(data)
 	})
 }

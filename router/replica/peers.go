@@ -9,133 +9,133 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// What is kept of others is bounded.
+// Bounds of the state of other gateways.
 const (
 	maxPeers  = 256     // gateways
-	maxPools  = 256     // pools that were heard of
-	maxGone   = 4096    // names of processes that have ended
+	maxPools  = 256     // with shares, bindings or prompts
+	maxGone   = 4096    // names of ended processes
 	maxShared = 1 << 17 // accounts of one gateway
-	maxAhead  = 4096    // messages that came after one that is missing; a page is asked for long before
-	batch     = 64      // shares for the books at a time, for which they hold their lock
+	maxAhead  = 4096    // messages ahead of a gap; a page is requested long before
+	batch     = 64      // shares applied at a time, under the books' lock
 )
 
-// Books are where the shares of other gateways count.
+// Books are where the shares of other gateways count. They must not retain arguments.
 type Books interface {
-	// Hear puts shares that a peer has in a pool in the place of those it had: see [router.Router.Hear].
-	Hear(peer, model string, role pools.Role, shares []load.Shared, now time.Time)
-	// HearSent takes in that a peer has sent a prompt, and keeps nothing of it: see [router.Router.HearSent].
-	HearSent(sent SlotSent, now time.Time)
-	// HearOpened takes in that a worker has failed a peer so often that its circuit there has opened.
-	HearOpened(peer string, slot Slot)
-	// HearHeads puts the heads of a peer's queue of a model, none or some, in the place of those that it had. It keeps nothing of them.
-	HearHeads(peer, model string, heads []Head, now time.Time)
-	// HearBound takes in to which workers sessions are bound, and keeps nothing of it: see [router.Router.HearBindings].
-	HearBound(bound PoolBound, now time.Time)
+	// ApplyShares replaces a peer's shares in a pool: see [router.Router.ApplyShares].
+	ApplyShares(peer, model string, role pools.Role, shares []load.Shared, now time.Time)
+	// ApplySent records a prompt that a peer sent: see [router.Router.ApplySent].
+	ApplySent(sent SlotSent, now time.Time)
+	// ApplyOpened records that a worker's circuit opened at a peer.
+	ApplyOpened(peer string, slot Slot)
+	// ApplyHeads replaces the heads of a peer's queue of a model.
+	ApplyHeads(peer, model string, heads []Head, now time.Time)
+	// ApplyBound applies bindings of sessions: see [router.Router.ApplyBindings].
+	ApplyBound(bound PoolBound, now time.Time)
 }
 
-// Config is how long other gateways are waited for.
+// Config bounds the waits for other gateways.
 type Config struct {
-	// Join is how long a gateway that starts waits for the shares of the others before it takes requests without them.
+	// Join is how long a starting gateway waits for the shares of the others before it takes requests.
 	Join time.Duration `default:"1s" range:"0s..1m"`
-	// Expire is how long the shares of a gateway count that cannot be reached.
+	// Expire is how long the shares of an unreachable gateway count.
 	Expire time.Duration `default:"10s" range:"1s..10m"`
 }
 
-// Peers knows the other gateways of a group, and what they have booked.
+// Peers tracks the other gateways of a group and their bookings.
 type Peers struct {
 	cfg       Config
 	name      string
 	epoch     uint64
 	books     Books
 	began     time.Time
-	connected time.Time // since when messages pass; zero while they do not
-	cut       time.Time // since when they do not
+	connected time.Time // when messages began to pass; zero while they do not
+	cut       time.Time // when they stopped
 	peers     map[string]*peer
-	gone      map[string]ended // processes that have ended: their late messages count for nothing
-	named     time.Time        // when the latest SameName was reported
-	misnamed  time.Time        // and the latest Misnamed
+	gone      map[string]ended // ended processes; their late messages are ignored
+	named     time.Time        // when SameName was last reported
+	misnamed  time.Time        // when Misnamed was last reported
 	pools     map[poolKey]struct{}
 	names     map[string]string // in messages
 	msg       Message
-	pending   []SlotShare // for the books
+	pending   []SlotShare // not yet applied to the books
 	pool      []load.Shared
 	counts    Counts
 }
 
-// Counts is what has happened so far.
+// Counts are the events so far.
 type Counts struct {
-	Heard      uint64 // messages with shares that counted
-	Doubled    uint64 // those that had been heard before
+	Heard      uint64 // messages with shares that were applied
+	Doubled    uint64 // duplicates
 	Malformed  uint64
-	Gaps       uint64 // times when a message did not come
-	Mismatches uint64 // digests that were not equal though all messages had come
-	Pages      uint64 // that were heard
-	Died       uint64 // gateways whose address refused the connection, or that started again
-	Expired    uint64 // gateways that could not be reached for long enough
-	Left       uint64 // gateways that had drained
+	Gaps       uint64 // lost messages
+	Mismatches uint64 // digests that differed without a gap
+	Pages      uint64 // pages received
+	Died       uint64 // gateways that refused the connection or restarted
+	Expired    uint64 // gateways unreachable for too long
+	Left       uint64 // gateways that drained
 	SameName   uint64 // messages under this gateway's name with a later epoch
 }
 
-// poolKey is a pool that was heard of.
+// poolKey is a pool of received messages.
 type poolKey struct {
 	model string
 	role  pools.Role
 }
 
-// peer is one other gateway.
+// peer is another gateway.
 type peer struct {
-	name   string
-	epoch  uint64
-	addr   string
-	heard  time.Time // the latest message
-	shares map[Slot]word
-	digest uint64
+	name     string
+	epoch    uint64
+	addr     string
+	lastSeen time.Time // when the latest message arrived
+	shares   map[Slot]versioned
+	digest   uint64
 
-	whole bool                // all its shares have been heard once
-	seq   uint64              // all messages up to it have come, or a page in their place
-	top   uint64              // the largest number of a message or page
-	ahead map[uint64]struct{} // messages that came after one that is missing
-	gap   time.Time           // since when one is missing; zero: none is
+	whole bool                // all its shares arrived once
+	seq   uint64              // all messages up to it arrived, or a page in their place
+	top   uint64              // highest number of a message or page
+	ahead map[uint64]struct{} // messages after a gap
+	gap   time.Time           // when the gap appeared; zero: none
 
-	asked   time.Time // for a page; zero: not
-	from    Slot      // the page that is asked for
+	asked   time.Time // when a page was requested; zero: not
+	from    Slot      // the requested page
 	pageSeq uint64    // of the first page of the answer
 
-	dialled time.Time // zero: not since it was heard
-	lives   bool      // its address answered, though it is silent
-	quiet   bool      // it has said nothing for longer than silence
+	dialled time.Time // zero: not since its last message
+	lives   bool      // silent, but its address answered
+	quiet   bool      // silent for longer than silence
 	faded   bool      // its shares count in part
 
 	booked   uint64
 	bookedAt time.Time
 	rate     float64       // bookings a second
-	stamp    time.Duration // of its latest beat
+	stamp    time.Duration // of its latest heartbeat
 	stamped  time.Time
-	delay    time.Duration // of its words
-	others   []string      // the gateways that its latest beat answers
+	delay    time.Duration // of its messages
+	others   []string      // the gateways that its latest heartbeat echoes
 
 	models  []string // whose queues have heads
-	headSeq uint64   // of the latest message with them
+	headSeq uint64   // of its latest message with heads
 	headAt  time.Time
 }
 
-// word is a share, with the number of the message it came with.
-type word struct {
+// versioned is a share with the number of its message.
+type versioned struct {
 	load.Share
 	seq uint64
 }
 
-// NewPeers returns the other gateways, none yet, of the gateway o.
-func NewPeers(cfg Config, o *Own, books Books, now time.Time) *Peers {
+// NewPeers returns the peers of gateway o, none yet.
+func NewPeers(cfg Config, o *Local, books Books, now time.Time) *Peers {
 	return &Peers{
 		cfg: cfg, name: o.name, epoch: o.epoch, books: books, began: now, cut: now,
 		peers: map[string]*peer{}, gone: map[string]ended{}, pools: map[poolKey]struct{}{}, names: map[string]string{},
 	}
 }
 
-// Hear takes in a message that the gateway sender has sent, and appends what is to be done to do. The error is that it cannot be decoded, or
-// bears another gateway's name.
-func (p *Peers) Hear(sender string, data []byte, now time.Time, do []Effect) ([]Effect, error) {
+// Receive applies a message of the gateway sender, and appends the effects to do. It fails if the message cannot be
+// decoded or has another gateway's name.
+func (p *Peers) Receive(sender string, data []byte, now time.Time, do []Effect) ([]Effect, error) {
 	m := &p.msg
 	if err := m.read(data, p.names); err != nil {
 		p.counts.Malformed++
@@ -158,19 +158,19 @@ func (p *Peers) Hear(sender string, data []byte, now time.Time, do []Effect) ([]
 	}
 	from := p.peers[m.From]
 	if e, known := p.gone[m.From]; known && m.Epoch <= e.epoch && now.Sub(e.at) < late {
-		return do, nil // of a process that has ended
+		return do, nil // of an ended process
 	}
 	if from != nil && m.Epoch != from.epoch {
 		switch {
 		case m.Epoch > from.epoch:
 			p.bury(m.From, from.epoch, now)
-		case now.Sub(from.heard) < late:
+		case now.Sub(from.lastSeen) < late:
 			return do, nil // of an earlier process
 		}
 		do = p.drop(from, Died, now, do)
 		from = nil
 	}
-	if m.Kind == Bye {
+	if m.Kind == Leave {
 		p.bury(m.From, m.Epoch, now)
 		if from != nil {
 			do = p.drop(from, Left, now, do)
@@ -181,23 +181,23 @@ func (p *Peers) Hear(sender string, data []byte, now time.Time, do []Effect) ([]
 		if len(p.peers) >= maxPeers {
 			return do, nil
 		}
-		from = &peer{name: m.From, epoch: m.Epoch, shares: map[Slot]word{}, ahead: map[uint64]struct{}{}}
+		from = &peer{name: m.From, epoch: m.Epoch, shares: map[Slot]versioned{}, ahead: map[uint64]struct{}{}}
 		p.peers[m.From] = from
-		do = append(do, Effect{Do: Joined, Peer: m.From}, Effect{Do: Greet, Peer: m.From})
+		do = append(do, Effect{Do: Joined, Peer: m.From}, Effect{Do: Welcome, Peer: m.From})
 	}
 	if from.quiet {
 		from.quiet = false
 		do = append(do, happened(Back, from, now))
 	}
-	from.heard, from.lives, from.dialled = now, false, time.Time{}
+	from.lastSeen, from.lives, from.dialled = now, false, time.Time{}
 	if from.faded {
 		p.restore(from)
 	}
 	switch m.Kind {
-	case Say:
-		p.say(from, m, now)
-	case Beat:
-		p.beat(from, m, now)
+	case Delta:
+		p.delta(from, m, now)
+	case Heartbeat:
+		p.heartbeat(from, m, now)
 	case Page:
 		p.page(from, m, now)
 	case Heads:
@@ -205,15 +205,15 @@ func (p *Peers) Hear(sender string, data []byte, now time.Time, do []Effect) ([]
 	}
 	for _, b := range m.Bound {
 		if p.admits(Slot{Model: b.Model, Role: b.Role}) {
-			p.books.HearBound(b, now)
+			p.books.ApplyBound(b, now)
 		}
 	}
 	p.enter(from, now)
 	return p.ask(from, now, do), nil
 }
 
-// say takes shares in that have changed.
-func (p *Peers) say(from *peer, m *Message, now time.Time) {
+// delta applies changed shares.
+func (p *Peers) delta(from *peer, m *Message, now time.Time) {
 	if _, here := from.ahead[m.Seq]; here || m.Seq <= from.seq {
 		p.counts.Doubled++
 		return
@@ -225,11 +225,11 @@ func (p *Peers) say(from *peer, m *Message, now time.Time) {
 	}
 	for _, s := range m.Sends {
 		if p.admits(s.Slot) {
-			p.books.HearSent(s, now)
+			p.books.ApplySent(s, now)
 		}
 	}
 	for _, s := range m.Opened {
-		p.books.HearOpened(from.name, s)
+		p.books.ApplyOpened(from.name, s)
 	}
 	if len(from.ahead) < maxAhead {
 		from.ahead[m.Seq] = struct{}{}
@@ -237,7 +237,7 @@ func (p *Peers) say(from *peer, m *Message, now time.Time) {
 	p.settle(from, now)
 }
 
-// settle moves on the number up to which all messages have come.
+// settle advances the number up to which all messages have arrived.
 func (p *Peers) settle(from *peer, now time.Time) {
 	for {
 		if _, here := from.ahead[from.seq+1]; !here {
@@ -251,11 +251,11 @@ func (p *Peers) settle(from *peer, now time.Time) {
 		p.misses(from, now)
 	case !from.gap.IsZero():
 		from.gap = time.Time{}
-		maps.DeleteFunc(from.shares, func(_ Slot, w word) bool { return w.Account == load.Account{} })
+		maps.DeleteFunc(from.shares, func(_ Slot, w versioned) bool { return w.Account == load.Account{} })
 	}
 }
 
-// misses notes that a message has not come.
+// misses records a gap.
 func (p *Peers) misses(from *peer, now time.Time) {
 	if from.gap.IsZero() {
 		from.gap = now
@@ -263,7 +263,7 @@ func (p *Peers) misses(from *peer, now time.Time) {
 	}
 }
 
-// set replaces a share, unless a later word of it has come.
+// set replaces a share, unless a later value has arrived.
 func (p *Peers) set(from *peer, slot Slot, s load.Share, seq uint64) {
 	was, known := from.shares[slot]
 	if known && was.seq > seq || !known && (len(from.shares) >= maxShared || !p.admits(slot)) {
@@ -271,14 +271,14 @@ func (p *Peers) set(from *peer, slot Slot, s load.Share, seq uint64) {
 	}
 	from.digest ^= mix(&slot, &was.Account) ^ mix(&slot, &s.Account)
 	if s.Account == (load.Account{}) && seq <= from.seq+1 {
-		delete(from.shares, slot) // no earlier word of it can come any more
+		delete(from.shares, slot) // no earlier value can arrive any longer
 	} else {
-		from.shares[slot] = word{s, seq}
+		from.shares[slot] = versioned{s, seq}
 	}
 	p.pending = append(p.pending, SlotShare{slot, s})
 }
 
-// admits reports whether a slot's pool is known, or one more may be: each is a router and an index.
+// admits reports whether a slot's pool is known or one more may be added: each costs a router and an index.
 func (p *Peers) admits(slot Slot) bool {
 	key := poolKey{slot.Model, slot.Role}
 	if _, known := p.pools[key]; known {
@@ -291,8 +291,8 @@ func (p *Peers) admits(slot Slot) bool {
 	return true
 }
 
-// beat compares what has been heard with what was said.
-func (p *Peers) beat(from *peer, m *Message, now time.Time) {
+// heartbeat compares the received shares with the digest.
+func (p *Peers) heartbeat(from *peer, m *Message, now time.Time) {
 	from.addr = m.Addr
 	if passed := now.Sub(from.bookedAt); !from.bookedAt.IsZero() && passed > 0 && m.Booked >= from.booked {
 		from.rate += (float64(m.Booked-from.booked)/passed.Seconds() - from.rate) / 2
@@ -311,19 +311,19 @@ func (p *Peers) beat(from *peer, m *Message, now time.Time) {
 	switch {
 	case m.Seq > from.seq && len(from.ahead) == 0:
 		p.misses(from, now) // the latest one
-	case m.Seq != from.seq || len(from.ahead) > 0: // later ones have come, or a gap is known
+	case m.Seq != from.seq || len(from.ahead) > 0: // later ones arrived, or a gap is known
 	case m.Digest == from.digest:
 		from.whole = true
 	case from.whole:
-		from.whole = false // so that it is asked for all of them
+		from.whole = false // requests all of them
 		p.counts.Mismatches++
 	}
 }
 
-// page takes in all shares that a peer has of a range of slots.
+// page replaces a peer's shares of a range of slots.
 func (p *Peers) page(from *peer, m *Message, now time.Time) {
 	if from.asked.IsZero() || m.After != from.from {
-		return // not what was asked for last
+		return // not the page last requested
 	}
 	p.counts.Pages++
 	from.top = max(from.top, m.Seq)
@@ -347,7 +347,7 @@ func (p *Peers) page(from *peer, m *Message, now time.Time) {
 		return
 	}
 	from.whole, from.asked, from.from = true, time.Time{}, Slot{}
-	from.gap = now // until settle has seen that there is none
+	from.gap = now // until settle has checked
 	for seq := range from.ahead {
 		if seq <= from.pageSeq {
 			delete(from.ahead, seq)
@@ -357,7 +357,7 @@ func (p *Peers) page(from *peer, m *Message, now time.Time) {
 	p.settle(from, now)
 }
 
-// ask has a page asked for where shares are missing.
+// ask requests a page where shares are missing.
 func (p *Peers) ask(from *peer, now time.Time, do []Effect) []Effect {
 	goesOn := from.from != Slot{}
 	if !goesOn && from.whole && (from.gap.IsZero() || now.Sub(from.gap) < reorder) {
@@ -370,10 +370,10 @@ func (p *Peers) ask(from *peer, now time.Time, do []Effect) []Effect {
 		from.from = Slot{Role: roles[0]} // the first in order
 	}
 	from.asked = now
-	return append(do, Effect{Do: AskPage, Peer: from.name, After: from.from})
+	return append(do, Effect{Do: RequestPage, Peer: from.name, After: from.from})
 }
 
-// enter hands the shares that have changed to the books.
+// enter applies the changed shares to the books.
 func (p *Peers) enter(from *peer, now time.Time) {
 	for rest := p.pending; len(rest) > 0; {
 		first := &rest[0].Slot
@@ -385,7 +385,7 @@ func (p *Peers) enter(from *peer, now time.Time) {
 			p.pool = append(p.pool, load.Shared{Worker: s.Worker, Rank: s.Rank, Share: s.Share})
 		}
 		rest = rest[len(p.pool):]
-		p.books.Hear(from.name, first.Model, first.Role, p.pool, now)
+		p.books.ApplyShares(from.name, first.Model, first.Role, p.pool, now)
 	}
 	p.pending = p.pending[:0]
 }

@@ -23,7 +23,7 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 // ledger is books of which each share can be looked at.
 type ledger map[string]map[Slot]load.Account
 
-func (l ledger) Hear(peer, model string, role pools.Role, shares []load.Shared, _ time.Time) {
+func (l ledger) ApplyShares(peer, model string, role pools.Role, shares []load.Shared, _ time.Time) {
 	if l[peer] == nil {
 		l[peer] = map[Slot]load.Account{}
 	}
@@ -37,9 +37,9 @@ func (l ledger) Hear(peer, model string, role pools.Role, shares []load.Shared, 
 	}
 }
 
-func (ledger) HearSent(SlotSent, time.Time)   {}
-func (ledger) HearOpened(string, Slot)        {}
-func (ledger) HearBound(PoolBound, time.Time) {}
+func (ledger) ApplySent(SlotSent, time.Time)   {}
+func (ledger) ApplyOpened(string, Slot)        {}
+func (ledger) ApplyBound(PoolBound, time.Time) {}
 
 // books is a ledger and the bindings of one pool's sessions.
 type books struct {
@@ -47,9 +47,9 @@ type books struct {
 	bindings *affinity.Table
 }
 
-func (b books) HearBound(p PoolBound, now time.Time) { b.bindings.Hear(p.Clock, p.Bindings, now) }
+func (b books) ApplyBound(p PoolBound, now time.Time) { b.bindings.Apply(p.Clock, p.Bindings, now) }
 
-func (ledger) HearHeads(string, string, []Head, time.Time) {}
+func (ledger) ApplyHeads(string, string, []Head, time.Time) {}
 
 // group is gateways on a network in virtual time.
 type group struct {
@@ -66,7 +66,7 @@ type group struct {
 }
 
 type member struct {
-	own    *Own
+	own    *Local
 	peers  *Peers
 	books  ledger
 	bound  *affinity.Table
@@ -93,7 +93,7 @@ func (g *group) after(d time.Duration, do func()) {
 
 // join starts a gateway. One of a name that was there takes its place.
 func (g *group) join(name string, epoch uint64) *member {
-	own := NewOwn(name, epoch)
+	own := NewLocal(name, epoch)
 	m := &member{own: own, books: ledger{}, truth: map[Slot]load.Account{}, bound: affinity.New(bindingTTL, true)}
 	m.peers = NewPeers(Config{Join: time.Second, Expire: 10 * time.Second}, own, books{m.books, m.bound}, g.now)
 	g.members = append(g.members, m)
@@ -101,7 +101,7 @@ func (g *group) join(name string, epoch uint64) *member {
 	tick = func() {
 		if !m.dead {
 			g.effects(m, m.peers.Tick(g.now, !g.cut[name], nil))
-			if m.bound.Repeat() {
+			if m.bound.ResendNext() {
 				g.say(m)
 			}
 			g.after(50*time.Millisecond, tick)
@@ -119,10 +119,10 @@ func (g *group) join(name string, epoch uint64) *member {
 }
 
 func (g *group) say(m *member) {
-	for clock, all := m.bound.Say(g.now); len(all) > 0; clock, all = m.bound.Say(g.now) {
+	for clock, all := m.bound.Delta(g.now); len(all) > 0; clock, all = m.bound.Delta(g.now) {
 		m.own.Bound("m", pools.Both, clock, all)
 	}
-	for data := m.own.Say(); data != nil; data = m.own.Say() {
+	for data := m.own.Delta(); data != nil; data = m.own.Delta() {
 		g.publish(m, data)
 	}
 }
@@ -130,7 +130,7 @@ func (g *group) say(m *member) {
 func (g *group) beat(m *member) {
 	g.say(m)
 	m.own.Clock("m", pools.Both, m.bound.Clock(g.now))
-	g.publish(m, m.own.Beat(m.own.name+":8080", m.peers.Stamp(g.now), m.peers.Echoes(g.now)))
+	g.publish(m, m.own.Heartbeat(m.own.name+":8080", m.peers.Stamp(g.now), m.peers.Echoes(g.now)))
 }
 
 func (g *group) publish(m *member, data []byte) {
@@ -181,7 +181,7 @@ func (g *group) effects(m *member, do []Effect) {
 	for _, e := range do {
 		of := g.member(e.Peer)
 		switch e.Do {
-		case AskPage:
+		case RequestPage:
 			if g.rng.Float64() >= g.dropped && !of.dead {
 				g.say(of)
 				g.send(of, m, of.own.Page(e.After))
@@ -196,9 +196,9 @@ func (g *group) effects(m *member, do []Effect) {
 				v = Unreachable
 			}
 			g.after(time.Millisecond, func() { g.effects(m, m.peers.Dialled(e.Peer, v, g.now, nil)) })
-		case Greet:
+		case Welcome:
 			g.beat(m)
-			m.bound.Greet(g.now)
+			m.bound.Resend(g.now)
 		case SameName:
 			m.stops++
 		case Joined, Quiet, Back, Died, Expired, Left:
@@ -355,7 +355,7 @@ func TestSilence(t *testing.T) {
 		g.run(300 * time.Millisecond)
 		assert.True(t, maps.Equal(a.books["b"], again.truth),
 			"the shares of the process that has ended are left: %v", a.books["b"])
-		do, err := hear(a.peers, (&Message{Kind: Say, From: "b", Epoch: 1, Seq: 9999, Shares: []SlotShare{{Slot{"m", pools.Both, "w", 0}, load.Share{Account: load.Account{Requests: 1}}}}}).Append(nil), g.now, nil)
+		do, err := hear(a.peers, (&Message{Kind: Delta, From: "b", Epoch: 1, Seq: 9999, Shares: []SlotShare{{Slot{"m", pools.Both, "w", 0}, load.Share{Account: load.Account{Requests: 1}}}}}).Append(nil), g.now, nil)
 		assert.True(t, err == nil && len(do) == 0 && maps.Equal(a.books["b"], again.truth),
 			"a late word of a process that has ended counts")
 	})
@@ -423,7 +423,7 @@ func TestSilence(t *testing.T) {
 	})
 	t.Run("drained", func(t *testing.T) {
 		g, a, b := start(t)
-		g.publish(b, b.own.Bye())
+		g.publish(b, b.own.Leave())
 		b.dead = true
 		g.run(time.Millisecond)
 		assert.True(t, len(a.books["b"]) == 0 && len(a.peers.All(g.now)) == 0 && a.events[len(a.events)-1] == "left b",
@@ -437,12 +437,12 @@ func TestNoNumberCountsForEver(t *testing.T) {
 	forged := []SlotShare{{Slot{"m", pools.Both, "w0", 0}, load.Share{Account: load.Account{Requests: 7}}}}
 	epoch := Epoch(noon, 1)
 	for name, m := range map[string]*Message{
-		"a bye of the end of time":    {Kind: Bye, Epoch: math.MaxUint64},
-		"a share of the end of time":  {Kind: Say, Epoch: math.MaxUint64, Seq: 1, Shares: forged},
-		"a share of a later process":  {Kind: Say, Epoch: epoch + 1<<20, Seq: 1, Shares: forged},
-		"a beat of a later process":   {Kind: Beat, Epoch: epoch + 1<<20, Seq: 1, Addr: "b:8080"},
-		"a bye of a later process":    {Kind: Bye, Epoch: epoch + 1<<20},
-		"the largest number":          {Kind: Say, Epoch: epoch, Seq: math.MaxUint64, Shares: forged},
+		"a bye of the end of time":    {Kind: Leave, Epoch: math.MaxUint64},
+		"a share of the end of time":  {Kind: Delta, Epoch: math.MaxUint64, Seq: 1, Shares: forged},
+		"a share of a later process":  {Kind: Delta, Epoch: epoch + 1<<20, Seq: 1, Shares: forged},
+		"a beat of a later process":   {Kind: Heartbeat, Epoch: epoch + 1<<20, Seq: 1, Addr: "b:8080"},
+		"a bye of a later process":    {Kind: Leave, Epoch: epoch + 1<<20},
+		"the largest number":          {Kind: Delta, Epoch: epoch, Seq: math.MaxUint64, Shares: forged},
 		"heads of the largest number": {Kind: Heads, Epoch: epoch, Seq: math.MaxUint64, Heads: []Head{{Model: "m", Tokens: 1}}},
 		"a clock that is set back":    nil,
 	} {
@@ -452,7 +452,7 @@ func TestNoNumberCountsForEver(t *testing.T) {
 			g.book(b)
 			g.run(time.Second)
 			if m == nil {
-				g.publish(b, b.own.Bye())
+				g.publish(b, b.own.Leave())
 				b.dead = true
 				g.run(time.Second)
 				b = g.join("b", Epoch(noon.Add(-24*time.Hour), 1))
@@ -484,7 +484,7 @@ func TestNoNumberCountsForEver(t *testing.T) {
 func hear(p *Peers, data []byte, now time.Time, do []Effect) ([]Effect, error) {
 	var m Message
 	_ = m.read(data, map[string]string{}) // p reports it
-	return p.Hear(m.From, data, now, do)
+	return p.Receive(m.From, data, now, do)
 }
 
 // TestANameIsItsSenders: a message that bears another gateway's name counts for nothing, neither of its sender nor of the other, and is reported
@@ -497,9 +497,9 @@ func TestANameIsItsSenders(t *testing.T) {
 	g.run(time.Second)
 	reports := 0
 	for i := range 120 {
-		for _, kind := range []Kind{Say, Beat, Heads, Bye} {
+		for _, kind := range []Kind{Delta, Heartbeat, Heads, Leave} {
 			for _, victim := range []string{"b", "a", "nobody"} {
-				do, err := a.peers.Hear("c", (&Message{Kind: kind, From: victim, Epoch: 9, Seq: 1}).Append(nil), g.now.Add(time.Duration(i)*time.Second), nil)
+				do, err := a.peers.Receive("c", (&Message{Kind: kind, From: victim, Epoch: 9, Seq: 1}).Append(nil), g.now.Add(time.Duration(i)*time.Second), nil)
 				if reports += len(do); err == nil || len(do) > 1 || len(do) == 1 && do[0] != (Effect{Do: Misnamed, Peer: "c"}) {
 					t.Fatalf("%v, %v", do, err)
 				}
@@ -525,16 +525,16 @@ func TestTwoOfOneName(t *testing.T) {
 
 // TestEqualSumsAreSaid: a share whose prompts are others is said though its sums are the same.
 func TestEqualSumsAreSaid(t *testing.T) {
-	o := NewOwn("a", 1)
+	o := NewLocal("a", 1)
 	slot := Slot{"m", pools.Prefill, "w", 0}
 	share := load.Share{Account: load.Account{Requests: 1, PrefillTokens: 4096}, Left: time.Second, First: time.Second, Turn: 1}
 	o.Set(slot, share)
-	assert.True(t, o.Say() != nil, "a new share is not said")
+	assert.True(t, o.Delta() != nil, "a new share is not said")
 	o.Set(slot, share)
-	assert.True(t, o.Say() == nil, "the same share is said twice")
+	assert.True(t, o.Delta() == nil, "the same share is said twice")
 	share.Turn = 2
 	o.Set(slot, share)
-	assert.True(t, o.Say() != nil, "another prompt of the same length is not said")
+	assert.True(t, o.Delta() != nil, "another prompt of the same length is not said")
 }
 
 // TestUnseen: what is on its way is the rate of bookings times the time that words take.
@@ -552,11 +552,11 @@ func TestUnseen(t *testing.T) {
 // TestPoolsOfOthersAreBounded: each pool that is heard of is a router and an index here.
 func TestPoolsOfOthersAreBounded(t *testing.T) {
 	heard := map[string]bool{}
-	p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("me", 1), pooled(heard), noon)
+	p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1), pooled(heard), noon)
 	var do []Effect
 	for i := range 3 * maxPools {
 		slot := Slot{fmt.Sprint("model-", i), pools.Both, "w", 0}
-		m := Message{Kind: Say, From: "b", Epoch: 1, Seq: uint64(i + 1), Shares: []SlotShare{{slot, load.Share{Account: load.Account{Requests: 1}}}}, Sends: []SlotSent{{slot, false, []uint64{1}}},
+		m := Message{Kind: Delta, From: "b", Epoch: 1, Seq: uint64(i + 1), Shares: []SlotShare{{slot, load.Share{Account: load.Account{Requests: 1}}}}, Sends: []SlotSent{{slot, false, []uint64{1}}},
 			Bound: []PoolBound{{Model: fmt.Sprint("bound-", i), Role: pools.Both}}}
 		var err error
 		do, err = hear(p, m.Append(nil), noon, do[:0])
@@ -568,11 +568,13 @@ func TestPoolsOfOthersAreBounded(t *testing.T) {
 // pooled notes the models that are heard of.
 type pooled map[string]bool
 
-func (p pooled) Hear(_, model string, _ pools.Role, _ []load.Shared, _ time.Time) { p[model] = true }
-func (p pooled) HearSent(s SlotSent, _ time.Time)                                 { p[s.Model] = true }
-func (p pooled) HearOpened(string, Slot)                                          {}
-func (p pooled) HearHeads(string, string, []Head, time.Time)                      {}
-func (p pooled) HearBound(b PoolBound, _ time.Time)                               { p[b.Model] = true }
+func (p pooled) ApplyShares(_, model string, _ pools.Role, _ []load.Shared, _ time.Time) {
+	p[model] = true
+}
+func (p pooled) ApplySent(s SlotSent, _ time.Time)            { p[s.Model] = true }
+func (p pooled) ApplyOpened(string, Slot)                     {}
+func (p pooled) ApplyHeads(string, string, []Head, time.Time) {}
+func (p pooled) ApplyBound(b PoolBound, _ time.Time)          { p[b.Model] = true }
 
 // TestAnotherDigestIsFound spoils what is known of a peer: the next beat shows it.
 func TestAnotherDigestIsFound(t *testing.T) {

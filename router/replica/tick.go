@@ -10,39 +10,39 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// The times of the protocol.
+// The protocol's times.
 const (
-	// BeatEvery is how often each gateway sends a beat.
+	// BeatEvery is the interval of heartbeats.
 	BeatEvery = 250 * time.Millisecond
-	// settled is how long a gateway that starts listens before it is ready, once it has the shares of all gateways that the others
-	// name. It listens for BeatEvery where none has answered or one of those named has not: each sends a beat by then.
+	// settled is how long a starting gateway listens before it is ready, once it has the shares of all gateways that
+	// the others list. If one of those has not sent a heartbeat, it listens for BeatEvery.
 	settled = 100 * time.Millisecond
-	// silence is how long a gateway may say nothing before its address is dialled, and how long until that is done again.
+	// silence is how long a gateway may be silent before its address is dialled, and the interval of repeats.
 	silence = time.Second
-	// reorder is how long a message that is missing may be on its way yet.
+	// reorder is how long a missing message may still arrive.
 	reorder = 20 * time.Millisecond
-	// late is how long a process that has ended, or is silent, keeps earlier ones of its name from counting: a clock may be set back.
+	// late is how long an ended or silent process outranks earlier epochs of its name: a clock may be set back.
 	late = 10 * time.Second
-	// skew is how far the clock of another gateway may be ahead.
+	// skew bounds how far the clock of another gateway may be ahead.
 	skew = 24 * time.Hour
-	// patience is how long a page may take before it is asked for again.
+	// patience is how long a page may take before it is requested again.
 	patience = 250 * time.Millisecond
 )
 
-// Tick does what is due, and appends what the shell is to do to do. It should be called some times in each BeatEvery. connected
-// is whether messages pass at all.
+// Tick runs what is due and appends the effects to do. Call it several times in each BeatEvery. connected is whether
+// messages pass at all.
 func (p *Peers) Tick(now time.Time, connected bool, do []Effect) []Effect {
 	switch {
 	case connected && p.connected.IsZero():
 		p.connected = now
 		for _, from := range p.peers {
-			from.whole = false // what has passed meanwhile is not known
+			from.whole = false // messages may have been missed
 		}
 	case !connected && !p.connected.IsZero():
 		p.connected, p.cut = time.Time{}, now
 	}
 	for _, from := range p.inOrder() {
-		silent := now.Sub(from.heard)
+		silent := now.Sub(from.lastSeen)
 		if silent < silence {
 			do = p.ask(from, now, do)
 			continue
@@ -66,14 +66,14 @@ func (p *Peers) Tick(now time.Time, connected bool, do []Effect) []Effect {
 	return do
 }
 
-// inOrder is the peers by name, so that the same messages always have the same effects in the same order.
+// inOrder returns the peers by name, to make effects deterministic.
 func (p *Peers) inOrder() []*peer {
 	return slices.SortedFunc(maps.Values(p.peers), func(a, b *peer) int { return cmp.Compare(a.name, b.name) })
 }
 
-// fade has the shares of a peer count for less the longer it is silent, though it lives: they are as old as its last word.
+// fade reduces the weight of a silent peer's shares with their age.
 func (p *Peers) fade(from *peer, now time.Time) {
-	weight := max(0, 1-float64(now.Sub(from.heard)-silence)/float64(p.cfg.Expire))
+	weight := max(0, 1-float64(now.Sub(from.lastSeen)-silence)/float64(p.cfg.Expire))
 	for slot, w := range from.shares {
 		p.pending = append(p.pending, SlotShare{slot, part(w.Share, weight)})
 	}
@@ -81,7 +81,7 @@ func (p *Peers) fade(from *peer, now time.Time) {
 	from.faded = true
 }
 
-// part is a part of a share.
+// part returns a part of a share.
 func part(s load.Share, weight float64) load.Share {
 	for _, n := range [...]*int{&s.ActiveBlocks, &s.PrefillTokens, &s.Requests, &s.Faded, &s.Computed, &s.FirstTokens} {
 		*n = int(math.Round(weight * float64(*n)))
@@ -92,7 +92,7 @@ func part(s load.Share, weight float64) load.Share {
 	return s
 }
 
-// restore has the shares of a peer count whole again.
+// restore gives the shares of a peer their full weight again.
 func (p *Peers) restore(from *peer) {
 	from.faded = false
 	for slot, w := range from.shares {
@@ -100,21 +100,21 @@ func (p *Peers) restore(from *peer) {
 	}
 }
 
-// Verdict is what came of dialling a gateway.
+// Verdict is the result of dialling a gateway.
 type Verdict uint8
 
 // The verdicts.
 const (
-	Answered    Verdict = iota // it lives
-	Refused                    // nothing listens there: its process has ended
-	Unreachable                // nothing is known
+	Answered    Verdict = iota // the process lives
+	Refused                    // nothing listens: the process ended
+	Unreachable                // unknown
 )
 
-// Dialled takes in what came of [Dial].
+// Dialled applies the result of [Dial].
 func (p *Peers) Dialled(name string, v Verdict, now time.Time, do []Effect) []Effect {
 	from := p.peers[name]
 	if from == nil || from.dialled.IsZero() {
-		return do // it has been heard since
+		return do // a message has arrived since
 	}
 	if from.lives = v == Answered; v == Refused {
 		do = p.drop(from, Died, now, do)
@@ -122,7 +122,7 @@ func (p *Peers) Dialled(name string, v Verdict, now time.Time, do []Effect) []Ef
 	return do
 }
 
-// Ready reports whether what the others have booked is known, or has been waited for long enough.
+// Ready reports whether the others' bookings arrived, or the wait for them is over.
 func (p *Peers) Ready(now time.Time) bool {
 	if now.Sub(p.began) >= p.cfg.Join {
 		return true
@@ -144,24 +144,24 @@ func (p *Peers) knows(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return name != p.name && p.peers[name] == nil })
 }
 
-// CutOff reports whether no message has passed for longer than silence allows: what others book is not seen. A network that is cut
-// leaves the connection to NATS as it is for a while; then every other gateway is silent, and has not died by the time it could be called.
+// CutOff reports whether no message has passed for longer than silence. A partition may leave the NATS connection up
+// for a while; then every other gateway is silent.
 func (p *Peers) CutOff(now time.Time) bool {
 	if p.connected.IsZero() {
 		return now.Sub(p.cut) >= silence
 	}
 	for _, from := range p.peers {
-		if !from.quiet || !from.lives && now.Sub(from.heard) < silence*3/2 {
+		if !from.quiet || !from.lives && now.Sub(from.lastSeen) < silence*3/2 {
 			return false
 		}
 	}
 	return len(p.peers) > 0
 }
 
-// Stamp is the process's clock.
+// Stamp returns the process's clock.
 func (p *Peers) Stamp(now time.Time) time.Duration { return now.Sub(p.began) }
 
-// Echoes are what a beat returns to the others.
+// Echoes returns the echoes of the next heartbeat.
 func (p *Peers) Echoes(now time.Time) []Echo {
 	var all []Echo
 	for _, from := range p.inOrder() {
@@ -172,7 +172,7 @@ func (p *Peers) Echoes(now time.Time) []Echo {
 	return all
 }
 
-// Delay is how long words take: the mean of the others', as half of the way there and back; 0 where none is known.
+// Delay returns the mean delay of messages, half the round trip; 0 unknown.
 func (p *Peers) Delay() time.Duration {
 	sum, n := time.Duration(0), 0
 	for _, from := range p.peers {
@@ -183,8 +183,7 @@ func (p *Peers) Delay() time.Duration {
 	return sum / time.Duration(max(1, n))
 }
 
-// Unseen is how many bookings of others are made, on average, that are not known here yet: the rate of each times the delay of
-// its words.
+// Unseen returns the mean number of others' bookings that have not arrived yet: each one's rate times its delay.
 func (p *Peers) Unseen() float64 {
 	sum := 0.0
 	for _, from := range p.inOrder() {
@@ -196,16 +195,16 @@ func (p *Peers) Unseen() float64 {
 // Counts returns the counts so far.
 func (p *Peers) Counts() Counts { return p.counts }
 
-// Len is how many other gateways are known.
+// Len returns the number of other gateways.
 func (p *Peers) Len() int { return len(p.peers) }
 
-// Peer is what is known of another gateway.
+// Peer is the state of another gateway.
 type Peer struct {
 	Name  string
-	State string        // whole, waiting: for its shares, silent: but alive, or unreachable
-	Age   time.Duration // of its latest word
-	Delay time.Duration // of its words, on average half a way there and back; 0 unknown
-	// What it has booked, over all pools.
+	State string        // whole, waiting (for its shares), silent (but alive), or unreachable
+	Age   time.Duration // time since its last message
+	Delay time.Duration // of its messages, half the round trip on average; 0 unknown
+	// Its bookings over all pools.
 	Requests, ActiveBlocks, PrefillTokens int
 }
 
@@ -213,7 +212,7 @@ type Peer struct {
 func (p *Peers) All(now time.Time) []Peer {
 	var all []Peer
 	for _, from := range p.peers {
-		one := Peer{Name: from.name, State: "whole", Age: now.Sub(from.heard), Delay: from.delay}
+		one := Peer{Name: from.name, State: "whole", Age: now.Sub(from.lastSeen), Delay: from.delay}
 		switch {
 		case from.lives:
 			one.State = "silent"

@@ -117,7 +117,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if links.Group != nil {
 		cfg.Router.OnBooking = func(made bool) { g.member.Booked(made) }
 		cfg.Router.Peers = others{g}
-		cfg.Flow.Queue.OnHead = func() { g.member.Headed() }
+		cfg.Flow.Queue.OnHead = func() { g.member.HeadsChanged() }
 		if cfg.Flow.Seed != 0 { // one was given, maybe to all gateways
 			seed := seedAmong(cfg.Flow.Seed, cfg.Replicas.Name, cfg.Edge.Port)
 			cfg.Flow.Seed, cfg.Router.Seed = seed, seed

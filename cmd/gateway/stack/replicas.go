@@ -23,7 +23,7 @@ type others struct{ g *Gateway }
 
 func (p others) Unseen(in *pools.Pool) float64 { return p.g.member.UnseenIn(in) }
 func (p others) Delay() time.Duration          { return p.g.member.Delay() }
-func (p others) Group() *router.Group          { return p.g.member.Among() }
+func (p others) Group() *router.Group          { return p.g.member.Group() }
 func (p others) CutOff() bool                  { return p.g.member.CutOff() }
 
 // addMember makes the gateway a member of its group, where it has one.
@@ -43,13 +43,13 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 			}
 		},
 		Heads: g.heads,
-		Among: func(gateways int) { g.Flow.Among(gateways) },
-		Hear: func(gateway, model string, heads []replica.Head) bool {
+		SetReplicaCount: func(gateways int) { g.Flow.SetReplicaCount(gateways) },
+		ApplyHeads: func(gateway, model string, heads []replica.Head) bool {
 			all := make([]queue.Head, len(heads))
 			for i, h := range heads {
 				all[i] = queue.Head{Lane: h.Lane, Retry: h.Retry, Strict: h.Strict, Key: h.Key, Tokens: h.Tokens}
 			}
-			return g.Flow.Elsewhere(gateway, model, all)
+			return g.Flow.UpdatePeerHeads(gateway, model, all)
 		},
 		Addr: func() string { return scheme + reached(g.listener.Addr(), link.IP()) },
 	}, g.log)

@@ -13,15 +13,14 @@ import (
 	"github.com/tandem-pd/tandem/router/replica"
 )
 
-// patience is how long a gateway's address has to answer.
+// patience bounds the wait for an answer of a gateway's address.
 const patience = time.Second
 
-// secure stands before the address of a gateway whose clients use TLS.
+// secure prefixes the address of a gateway that serves TLS.
 const secure = "https://"
 
-// dial asks whether the process behind an address lives: HOST:PORT, behind https:// where it speaks TLS. Anything that it says
-// shows that. That a connection is made does not: a stopped process's system takes it. The process is spoken to as its
-// clients do, and counts no failed handshake.
+// dial probes HOST:PORT, or https://HOST:PORT for TLS. Only an answer shows that the process lives: the kernel accepts
+// connections of a stopped process too. The probe uses the clients' protocol, so no failed handshake is counted.
 func dial(ctx context.Context, addr string) replica.Verdict {
 	addr, speaksTLS := strings.CutPrefix(addr, secure)
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -46,9 +45,8 @@ func dial(ctx context.Context, addr string) replica.Verdict {
 	return replica.Answered
 }
 
-// unanswered is what the error of a connection shows. Only a refused one shows that the process has ended: its system is there, and
-// nothing listens. That a host or network cannot be reached is also what a gateway sees that is cut off from another one, which
-// lives, and whose requests run on.
+// unanswered classifies a connection error. Only a refused connection shows that the process ended. An unreachable host
+// or network may also be a partition with the gateway alive behind it.
 func unanswered(err error) replica.Verdict {
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return replica.Refused
@@ -56,7 +54,7 @@ func unanswered(err error) replica.Verdict {
 	return replica.Unreachable
 }
 
-// plainly reports whether anything is answered to a request.
+// plainly reports whether a plain request gets any answer.
 func plainly(conn net.Conn) bool {
 	if _, err := conn.Write([]byte("GET /live HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n")); err != nil {
 		return false
@@ -65,22 +63,21 @@ func plainly(conn net.Conn) bool {
 	return n > 0
 }
 
-// overTLS reports whether anything is answered to the first message of a handshake. The handshake goes no further: nothing secret is
-// sent, no certificate is verified, and one that the other side asks for is not owed yet. A connection that ends there is one of a client
-// that just went.
+// overTLS reports whether the first message of a handshake gets any answer. The handshake stops there: no secret is
+// sent, no certificate verified.
 func overTLS(conn net.Conn) bool {
 	hello := &firstByte{Conn: conn}
 	_ = tls.Client(hello, &tls.Config{InsecureSkipVerify: true}).Handshake() //nolint:gosec // it ends before there is anything to verify
 	return hello.answered
 }
 
-// firstByte is a connection that ends, for who reads from it, where the other side's first byte comes.
+// firstByte is a connection that fails reads once the other side's first byte arrives.
 type firstByte struct {
 	net.Conn
 	answered bool
 }
 
-// Read returns no byte: [io.EOF] in the place of the first, or what kept it from coming.
+// Read returns [io.EOF] at the first byte, or the error of the read, and never a byte.
 func (c *firstByte) Read([]byte) (int, error) {
 	n, err := c.Conn.Read(make([]byte, 1))
 	if c.answered = n > 0; c.answered {
@@ -89,7 +86,7 @@ func (c *firstByte) Read([]byte) (int, error) {
 	return 0, err
 }
 
-// port is the port of an address.
+// port returns the port of an address.
 func port(addr string) string {
 	_, p, err := net.SplitHostPort(strings.TrimPrefix(addr, secure))
 	if err != nil {

@@ -14,26 +14,26 @@ import (
 	"github.com/tandem-pd/tandem/router/replica"
 )
 
-// effect does what the core asks for. The caller holds m.mu.
+// effect carries out an effect. The caller holds m.mu.
 func (m *Member) effect(ctx context.Context, e replica.Effect) {
 	switch e.Do {
-	case replica.AskPage:
+	case replica.RequestPage:
 		m.call(func() { m.ask(ctx, e.Peer, e.After) })
 	case replica.Dial:
 		m.call(func() {
 			v := dial(ctx, e.Addr)
 			m.with(ctx, func(do []replica.Effect) []replica.Effect { return m.peers.Dialled(e.Peer, v, time.Now(), do) })
 		})
-	case replica.Greet:
-		m.beatLocked()
-		m.rooms.Routers.Each(func(_ string, _ pools.Role, r *router.Router) { r.GreetBindings(time.Now()) })
+	case replica.Welcome:
+		m.heartbeatLocked()
+		m.rooms.Routers.Each(func(_ string, _ pools.Role, r *router.Router) { r.ResendBindings(time.Now()) })
 	case replica.SameName:
 		m.log.Error("replica name in use by another gateway; the others count the later one's bookings (set --replica-name)", "replica", e.Peer)
 	case replica.Misnamed:
 		m.log.Warn("messages of a gateway dropped: they bear another gateway's name", "replica", e.Peer)
 	case replica.Joined:
 		m.alone.Store(false)
-		m.Headed() // it has not heard what waits
+		m.HeadsChanged() // the new gateway has none of them
 		m.log.Info("gateway joined the group", "replica", e.Peer)
 	case replica.Quiet:
 		m.log.Warn("no message from a gateway; probing its address", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
@@ -49,7 +49,7 @@ func (m *Member) effect(ctx context.Context, e replica.Effect) {
 	}
 }
 
-// call runs f, for whose end Run waits.
+// call runs f in a goroutine that Run waits for.
 func (m *Member) call(f func()) {
 	m.calls.Add(1)
 	go func() {
@@ -58,21 +58,21 @@ func (m *Member) call(f func()) {
 	}()
 }
 
-// ask asks a gateway for a page of what it has booked.
+// ask requests a page of a gateway's bookings.
 func (m *Member) ask(ctx context.Context, name string, after replica.Slot) {
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
-	page, err := m.link.Request(ctx, &nats.Msg{Subject: m.cfg.asked(m.token(), token(name)), Data: replica.Ask(after)})
+	page, err := m.link.Request(ctx, &nats.Msg{Subject: m.cfg.pageRequests(m.token(), token(name)), Data: replica.PageRequest(after)})
 	if err != nil {
 		m.log.Debug("bookings of another gateway not received", "replica", name, "error", err)
-		return // the core asks again
+		return // the core requests it again
 	}
-	m.hear(ctx, name, page.Data)
+	m.receive(ctx, name, page.Data)
 }
 
-// reply answers who asks for a page.
+// reply answers a request for a page.
 func (m *Member) reply(msg *nats.Msg) {
-	after, err := replica.ReadAsk(msg.Data)
+	after, err := replica.ReadPageRequest(msg.Data)
 	if err != nil || msg.Reply == "" {
 		return
 	}
@@ -82,41 +82,41 @@ func (m *Member) reply(msg *nats.Msg) {
 	}
 }
 
-// page is what this gateway has booked, from a slot on.
+// page returns this gateway's bookings after a slot.
 func (m *Member) page(after replica.Slot) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sayLocked()
+	m.publishDeltaLocked()
 	return m.own.Page(after)
 }
 
-// books is where a member's core puts what it hears. The caller of its method holds m.mu.
+// books applies messages of other gateways. Callers of its methods hold m.mu.
 type books Member
 
-func (b *books) Hear(peer, model string, role pools.Role, shares []load.Shared, now time.Time) {
-	if b.rooms.Routers.For(model, role).Hear(peer, shares, now) && !slices.Contains(b.woken, model) {
+func (b *books) ApplyShares(peer, model string, role pools.Role, shares []load.Shared, now time.Time) {
+	if b.rooms.Routers.For(model, role).ApplyShares(peer, shares, now) && !slices.Contains(b.woken, model) {
 		b.woken = append(b.woken, model)
 	}
 }
 
-func (b *books) HearSent(s replica.SlotSent, now time.Time) {
-	b.rooms.Routers.For(s.Model, s.Role).HearSent(b.rooms.Pool(s.Model, s.Role), router.Sent{Worker: s.Worker, Rank: s.Rank, Text: s.Text, Hashes: s.Hashes}, now)
+func (b *books) ApplySent(s replica.SlotSent, now time.Time) {
+	b.rooms.Routers.For(s.Model, s.Role).ApplySent(b.rooms.Pool(s.Model, s.Role), router.Sent{Worker: s.Worker, Rank: s.Rank, Text: s.Text, Hashes: s.Hashes}, now)
 }
 
-func (b *books) HearOpened(peer string, slot replica.Slot) {
+func (b *books) ApplyOpened(peer string, slot replica.Slot) {
 	b.log.Info("another gateway reports failures of a worker; its next failure here opens its circuit", "worker", slot.Worker, "leg", string(slot.Role), "replica", peer)
 	b.rooms.Warn(slot.Worker, slot.Role)
 }
 
-func (b *books) HearHeads(peer, model string, heads []replica.Head, _ time.Time) {
+func (b *books) ApplyHeads(peer, model string, heads []replica.Head, _ time.Time) {
 	if len(heads) > 0 {
 		b.leaves.Store(2)
 	}
-	if b.rooms.Hear(peer, model, heads) && !slices.Contains(b.woken, model) {
+	if b.rooms.ApplyHeads(peer, model, heads) && !slices.Contains(b.woken, model) {
 		b.woken = append(b.woken, model)
 	}
 }
 
-func (b *books) HearBound(bound replica.PoolBound, now time.Time) {
-	b.rooms.Routers.For(bound.Model, bound.Role).HearBindings(bound.Clock, bound.Bindings, now)
+func (b *books) ApplyBound(bound replica.PoolBound, now time.Time) {
+	b.rooms.Routers.For(bound.Model, bound.Role).ApplyBindings(bound.Clock, bound.Bindings, now)
 }

@@ -20,14 +20,14 @@ import (
 
 // The shell's times.
 const (
-	// tail is how long the end of a booking may wait to be said with the beginning of another: until then the others
-	// know less room than there is, never more.
+	// tail is how long a release may be batched with the next booking. Until then the others see less room than there
+	// is, never more.
 	tail = 5 * time.Millisecond
-	// tick is how often silence and gaps are looked for.
+	// tick is how often silence and gaps are checked.
 	tick = 50 * time.Millisecond
-	// joinTick is how often a gateway that starts looks whether it is ready.
+	// joinTick is how often a starting gateway checks whether it is ready.
 	joinTick = 2 * time.Millisecond
-	// answer is how long another gateway has to send a page.
+	// answer bounds the wait for a page.
 	answer = 250 * time.Millisecond
 )
 
@@ -38,56 +38,56 @@ type Link interface {
 	Connected() bool
 }
 
-// Rooms are what a member shares, and whom it wakes.
+// Rooms are what a member shares, and its callbacks.
 type Rooms struct {
 	Routers *router.Set
-	// Pool is a model's workers of a role, empty where there are none.
+	// Pool returns a model's workers of a role, empty for none.
 	Pool func(model string, role pools.Role) *pools.Pool
-	// Wake is called where the other gateways hold less of a model's workers than before: who waits may find room.
+	// Wake runs when other gateways released bookings of a model: waiting requests may fit.
 	Wake func(model string)
-	// Warn is called where a worker has failed another gateway so often that its circuit there has opened.
+	// Warn runs when the circuit of a worker opened at another gateway.
 	Warn func(worker string, leg pools.Role)
-	// Heads is which requests with a strict priority are the first to wait here, and Hear takes in those of another gateway's queue
-	// of a model, to keep nothing of them. It reports whether the queue is to be woken, and must not do so itself.
-	Heads func() []replica.Head
-	Hear  func(gateway, model string, heads []replica.Head) (wake bool)
-	// Among is called with how many gateways the group has, where that changes, unless it is nil.
-	Among func(gateways int)
-	// Addr is HOST:PORT where this gateway takes requests, as the others reach it; behind https:// where it takes TLS alone.
+	// Heads returns the first waiting requests with a strict priority. ApplyHeads replaces the heads of another
+	// gateway's queue of a model, and must not retain them or wake the queue. It reports whether to wake the queue.
+	Heads      func() []replica.Head
+	ApplyHeads func(gateway, model string, heads []replica.Head) (wake bool)
+	// SetReplicaCount runs when the size of the group changes. It may be nil.
+	SetReplicaCount func(gateways int)
+	// Addr returns the HOST:PORT that the others reach this gateway at, behind https:// if it serves TLS only.
 	Addr func() string
 }
 
-// Member is a gateway in its group. A nil one is alone. Its methods may be called concurrently.
+// Member is a gateway in its group; nil is a gateway without a group. It is safe for concurrent use.
 type Member struct {
 	cfg   Config
 	link  Link
 	rooms Rooms
 	log   *slog.Logger
 
-	alone  atomic.Bool   // in the group: what is booked need not be said at once
-	made   atomic.Int64  // bookings that have not been counted
-	ended  atomic.Bool   // the tail's timer runs
-	wake   chan struct{} // there is something to say
-	head   chan struct{} // and of the queues' heads
+	alone  atomic.Bool   // no other gateway in the group: bookings need not be sent at once
+	made   atomic.Int64  // bookings not counted yet
+	ended  atomic.Bool   // the timer of tail runs
+	wake   chan struct{} // a message is due
+	head   chan struct{} // heads changed
 	tail   *time.Timer
 	ready  atomic.Bool
 	joined chan struct{} // closed with ready
-	named  chan struct{} // closed when own is there
+	named  chan struct{} // closed once own is set
 	cutOff atomic.Bool
-	leaves atomic.Int32          // ticks for which the end of a booking is said at once: a request of another gateway waits for it
+	leaves atomic.Int32          // ticks for which releases are sent at once: a request waits at another gateway
 	sight  atomic.Pointer[sight] // nil at first
 	calls  sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
-	own     *replica.Own
+	own     *replica.Local
 	peers   *replica.Peers // nil before Run
-	woken   []string       // models whose queues are to be woken
+	woken   []string       // models whose queues to wake
 	do      []replica.Effect
 	began   time.Time
 	stopped bool // Run has ended
 }
 
-// New returns a member that has not joined. Its Booked is to be the routers' [router.Config.OnBooking].
+// New returns a member that has not joined. Pass its Booked as the routers' [router.Config.OnBooking].
 func New(cfg Config, link Link, rooms Rooms, log *slog.Logger) *Member {
 	m := &Member{
 		joined: make(chan struct{}), named: make(chan struct{}),
@@ -99,7 +99,7 @@ func New(cfg Config, link Link, rooms Rooms, log *slog.Logger) *Member {
 	return m
 }
 
-// Booked says that a booking was made, or else that one has ended or changed.
+// Booked notes that a booking was made, or that one ended or changed.
 func (m *Member) Booked(made bool) {
 	switch {
 	case m == nil:
@@ -115,7 +115,7 @@ func (m *Member) Booked(made bool) {
 	}
 }
 
-// Opened says that the circuit of a model's worker has opened here.
+// Opened notes that the circuit of a model's worker opened here.
 func (m *Member) Opened(model, worker string, leg pools.Role) {
 	if m == nil || m.alone.Load() {
 		return
@@ -128,8 +128,8 @@ func (m *Member) Opened(model, worker string, leg pools.Role) {
 	}
 }
 
-// Headed says that the heads of this gateway's queues may have changed.
-func (m *Member) Headed() {
+// HeadsChanged notes that the heads of this gateway's queues may have changed.
+func (m *Member) HeadsChanged() {
 	if m != nil && !m.alone.Load() {
 		poke(m.head)
 	}
@@ -140,24 +140,24 @@ func (m *Member) poke() { poke(m.wake) }
 func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it is awake
+	default: // already awake
 	}
 }
 
-// Ready reports whether what the others have booked is known, or has been waited for long enough.
+// Ready reports whether the others' bookings arrived, or the wait for them is over.
 func (m *Member) Ready() bool { return m == nil || m.ready.Load() }
 
-// Wait waits until Ready, or until Run has ended.
+// Wait blocks until Ready, or until Run ends.
 func (m *Member) Wait() {
 	if !m.Ready() {
 		<-m.joined
 	}
 }
 
-// CutOff reports whether nothing is heard of the other gateways: NATS is away, or the network to it is cut.
+// CutOff reports whether no message of other gateways arrives: NATS is disconnected or the network partitioned.
 func (m *Member) CutOff() bool { return m != nil && m.cutOff.Load() }
 
-// Peers are the other gateways.
+// Peers returns the other gateways.
 func (m *Member) Peers() []replica.Peer {
 	if m == nil {
 		return nil
@@ -170,7 +170,7 @@ func (m *Member) Peers() []replica.Peer {
 	return m.peers.All(time.Now())
 }
 
-// Counts is what has happened so far.
+// Counts returns the counts so far.
 func (m *Member) Counts() replica.Counts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,7 +180,7 @@ func (m *Member) Counts() replica.Counts {
 	return m.peers.Counts()
 }
 
-// Name is the gateway's in its group; empty before Run.
+// Name returns the gateway's name in its group, empty before Run.
 func (m *Member) Name() string {
 	if m == nil {
 		return ""
@@ -193,10 +193,10 @@ func (m *Member) Name() string {
 	return m.own.Name()
 }
 
-// token is the gateway's name in subjects, once join has made the cores.
+// token returns the gateway's name in subjects. join must have run.
 func (m *Member) token() string { return token(m.own.Name()) }
 
-// join makes the cores.
+// join creates the cores.
 func (m *Member) join(now time.Time) {
 	name := m.cfg.Name
 	if name == "" {
@@ -208,14 +208,13 @@ func (m *Member) join(now time.Time) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.own = replica.NewOwn(name, replica.Epoch(now, os.Getpid()))
+	m.own = replica.NewLocal(name, replica.Epoch(now, os.Getpid()))
 	m.peers, m.began = replica.NewPeers(m.cfg.Config, m.own, (*books)(m), now), now
 	close(m.named)
 }
 
-// JoinViews waits until the other gateways are known, at most for the time of [replica.Config.Join], and returns the
-// subject at which this one is asked for its views of workers' caches, and those of the others. It returns early, with
-// nothing, when ctx ends.
+// JoinViews waits until the other gateways are known, for [replica.Config.Join] at most. It returns the subjects at
+// which this gateway and the others serve views of caches, or nothing when ctx ends first.
 func (m *Member) JoinViews(ctx context.Context) (own string, others []string) {
 	select {
 	case <-m.named:
@@ -235,8 +234,8 @@ func (m *Member) JoinViews(ctx context.Context) (own string, others []string) {
 	return m.cfg.views(anyone, m.token()), others
 }
 
-// Run shares until ctx ends, and says goodbye. It may be called once. Its error is that the group's subjects cannot be
-// subscribed to.
+// Run shares bookings until ctx ends, and then leaves the group. It may be called once. It fails if the group's
+// subjects cannot be subscribed to.
 func (m *Member) Run(ctx context.Context) error {
 	if m == nil {
 		return nil
@@ -248,19 +247,19 @@ func (m *Member) Run(ctx context.Context) error {
 		if cancel(); !m.ready.Swap(true) {
 			close(m.joined)
 		}
-		m.mu.Lock() // what runs under it may begin a call yet, what comes later does not
+		m.mu.Lock() // no call starts after this
 		m.stopped = true
 		m.mu.Unlock()
 		m.calls.Wait()
 	}()
-	stopSaid, err := m.link.Subscribe(m.cfg.said(anyone), func(msg *nats.Msg) { m.hear(ctx, m.cfg.sender(msg.Subject), msg.Data) }, func(dropped int) {
+	stopDeltas, err := m.link.Subscribe(m.cfg.deltas(anyone), func(msg *nats.Msg) { m.receive(ctx, m.cfg.sender(msg.Subject), msg.Data) }, func(dropped int) {
 		m.log.Warn("messages of other gateways dropped: too many; requesting their bookings again", "dropped", dropped)
 	})
 	if err != nil {
 		return fmt.Errorf("replica-group: %w", err)
 	}
-	defer stopSaid()
-	stopAsked, err := m.link.Subscribe(m.cfg.asked(anyone, m.token()), m.reply, func(int) {})
+	defer stopDeltas()
+	stopAsked, err := m.link.Subscribe(m.cfg.pageRequests(anyone, m.token()), m.reply, func(int) {})
 	if err != nil {
 		return fmt.Errorf("replica-group: %w", err)
 	}
@@ -273,21 +272,21 @@ func (m *Member) Run(ctx context.Context) error {
 	defer heads.Stop()
 	defer joins.Stop()
 	m.tick(ctx, time.Now())
-	m.beat()
+	m.heartbeat()
 	for {
 		select {
 		case <-ctx.Done():
-			m.say()
-			m.publish(m.own.Bye())
+			m.publishDelta()
+			m.publish(m.own.Leave())
 			return nil
 		case <-m.wake:
-			m.say()
+			m.publishDelta()
 		case <-m.head:
-			m.sayHeads(heads)
+			m.publishHeads(heads)
 		case <-heads.C:
-			m.sayHeads(heads)
+			m.publishHeads(heads)
 		case <-beats.C:
-			m.beat()
+			m.heartbeat()
 		case now := <-ticks.C:
 			m.tick(ctx, now)
 		case now := <-joins.C:
@@ -298,7 +297,7 @@ func (m *Member) Run(ctx context.Context) error {
 	}
 }
 
-// tick does what is due.
+// tick runs what is due.
 func (m *Member) tick(ctx context.Context, now time.Time) {
 	m.with(ctx, func(do []replica.Effect) []replica.Effect {
 		do = m.peers.Tick(now, m.link.Connected(), do)
@@ -308,9 +307,9 @@ func (m *Member) tick(ctx context.Context, now time.Time) {
 		}
 		m.look(now)
 		repeats := false
-		m.rooms.Routers.Each(func(_ string, _ pools.Role, r *router.Router) { repeats = r.RepeatBindings() || repeats })
+		m.rooms.Routers.Each(func(_ string, _ pools.Role, r *router.Router) { repeats = r.ResendNextBindings() || repeats })
 		if repeats {
-			m.sayLocked()
+			m.publishDeltaLocked()
 		}
 		if cutOff := m.peers.CutOff(now); cutOff != m.cutOff.Swap(cutOff) {
 			switch {
@@ -328,7 +327,7 @@ func (m *Member) tick(ctx context.Context, now time.Time) {
 	})
 }
 
-// becomeReady looks whether what the others have booked is known, or has been waited for long enough, and returns [Member.Ready].
+// becomeReady updates and returns [Member.Ready].
 func (m *Member) becomeReady(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -340,10 +339,10 @@ func (m *Member) becomeReady(now time.Time) bool {
 	return m.ready.Load()
 }
 
-// hear takes in a message that a gateway has sent.
-func (m *Member) hear(ctx context.Context, sender string, data []byte) {
+// receive applies a message of another gateway.
+func (m *Member) receive(ctx context.Context, sender string, data []byte) {
 	m.with(ctx, func(do []replica.Effect) []replica.Effect {
-		do, err := m.peers.Hear(sender, data, time.Now(), do)
+		do, err := m.peers.Receive(sender, data, time.Now(), do)
 		if err != nil {
 			m.log.Debug("message of another gateway ignored", "error", err)
 		}
@@ -351,14 +350,14 @@ func (m *Member) hear(ctx context.Context, sender string, data []byte) {
 	})
 }
 
-// with calls f under the lock, does what it asks for, and wakes the queues of models whose workers have more room.
+// with calls f under the lock, carries out its effects, and wakes the queues of models with more room.
 func (m *Member) with(ctx context.Context, f func(do []replica.Effect) []replica.Effect) {
 	for _, model := range m.locked(ctx, f) {
 		m.rooms.Wake(model)
 	}
 }
 
-// locked calls f and does what it asks for, and returns the models whose queues are to be woken. A panic there leaves the lock free.
+// locked calls f, carries out its effects, and returns the models whose queues to wake. A panic in f releases the lock.
 func (m *Member) locked(ctx context.Context, f func(do []replica.Effect) []replica.Effect) (woken []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

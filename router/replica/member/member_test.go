@@ -123,7 +123,7 @@ func joinOver(t testing.TB, link Link, name, addr string) *gateway {
 		Warn:    func(worker string, leg pools.Role) { g.warned <- worker + " " + string(leg) },
 		Routers: g.routers, Pool: func(string, pools.Role) *pools.Pool { return g.pool }, Addr: func() string { return addr },
 		Heads: func() []replica.Head { return slices.Clone(*g.heads.Load()) },
-		Hear: func(gateway, model string, heads []replica.Head) bool {
+		ApplyHeads: func(gateway, model string, heads []replica.Head) bool {
 			g.heard <- fmt.Sprint(gateway, " ", model, " ", heads)
 			return len(heads) == 0
 		},
@@ -206,7 +206,7 @@ func TestAPanicEndsOneMessageAlone(t *testing.T) {
 		close(b.heard) // the next heads panic
 		before := contain.Panics()["replica"]
 		a.heads.Store(&[]replica.Head{{Model: "m", Strict: 1, Key: 1}})
-		a.member.Headed()
+		a.member.HeadsChanged()
 		b.eventually("it has panicked", func() bool { return contain.Panics()["replica"] > before })
 		a.book()
 		b.eventually("b knows of a's booking", func() bool { return b.requests() == 1 })
@@ -230,18 +230,18 @@ func (q quiet) Request(context.Context, *nats.Msg) (*nats.Msg, error) {
 func FuzzMember(f *testing.F) {
 	share := replica.SlotShare{Slot: replica.Slot{Model: "m", Role: pools.Both, Worker: "w00", Rank: 1}, Share: load.Share{Account: load.Account{Requests: 1, ActiveBlocks: 9}, Left: time.Second}}
 	for _, m := range []replica.Message{
-		{Kind: replica.Say, From: "a", Epoch: 1, Seq: 1, Shares: []replica.SlotShare{share}, Sends: []replica.SlotSent{{Slot: share.Slot, Hashes: []uint64{1, 2}}},
+		{Kind: replica.Delta, From: "a", Epoch: 1, Seq: 1, Shares: []replica.SlotShare{share}, Sends: []replica.SlotSent{{Slot: share.Slot, Hashes: []uint64{1, 2}}},
 			Opened: []replica.Slot{share.Slot},
 			Bound:  []replica.PoolBound{{Model: "m", Role: pools.Both, Clock: 9, Bindings: []affinity.Binding{{Session: 1, Worker: 2, Born: 3}}}}},
-		{Kind: replica.Beat, From: "a", Epoch: 1, Seq: 1, Digest: 1, Addr: "127.0.0.1:1", Echoes: []replica.Echo{{Name: "me"}}},
+		{Kind: replica.Heartbeat, From: "a", Epoch: 1, Seq: 1, Digest: 1, Addr: "127.0.0.1:1", Echoes: []replica.Echo{{Name: "me"}}},
 		{Kind: replica.Page, From: "a", Epoch: 1, Seq: 1, After: replica.Slot{Role: pools.Prefill}, Shares: []replica.SlotShare{share}},
 		{Kind: replica.Heads, From: "a", Epoch: 1, Seq: 1, Heads: []replica.Head{{Model: "m", Strict: 1}}},
-		{Kind: replica.Bye, From: "a", Epoch: 1},
+		{Kind: replica.Leave, From: "a", Epoch: 1},
 	} {
 		f.Add(m.Append(nil))
 	}
-	f.Add(replica.Ask(share.Slot))
-	first := replica.Message{Kind: replica.Say, From: "a", Epoch: 1, Seq: 1, Shares: []replica.SlotShare{share}}
+	f.Add(replica.PageRequest(share.Slot))
+	first := replica.Message{Kind: replica.Delta, From: "a", Epoch: 1, Seq: 1, Shares: []replica.SlotShare{share}}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		pool := &pools.Pool{Model: "m", Role: pools.Both, Members: []pools.Member{{Worker: &pools.Worker{ID: "w00", BlockSize: 16, TotalKVBlocks: 100}}}}
 		base := router.DefaultConfig()
@@ -253,21 +253,21 @@ func FuzzMember(f *testing.F) {
 		m := New(cfg, quiet{page: data}, Rooms{
 			Routers: routers, Pool: func(string, pools.Role) *pools.Pool { return pool }, Addr: func() string { return "" },
 			Warn: func(string, pools.Role) {}, Wake: func(string) {}, Heads: func() []replica.Head { return nil },
-			Hear: func(string, string, []replica.Head) bool { return true },
+			ApplyHeads: func(string, string, []replica.Head) bool { return true },
 		}, slog.New(slog.DiscardHandler))
 		before := contain.Panics()["replica"]
 		ctx := t.Context()
 		m.join(time.Now())
 		m.tick(ctx, time.Now())
-		m.hear(ctx, "a", first.Append(nil)) // which has a page asked for
-		for _, handle := range []func(*nats.Msg){func(msg *nats.Msg) { m.hear(ctx, "a", msg.Data) }, m.reply} {
+		m.receive(ctx, "a", first.Append(nil)) // which has a page asked for
+		for _, handle := range []func(*nats.Msg){func(msg *nats.Msg) { m.receive(ctx, "a", msg.Data) }, m.reply} {
 			for range 2 {
-				handle(&nats.Msg{Subject: cfg.said("a"), Reply: "r", Data: data})
+				handle(&nats.Msg{Subject: cfg.deltas("a"), Reply: "r", Data: data})
 			}
 		}
 		m.tick(ctx, time.Now().Add(time.Minute))
 		m.calls.Wait()
-		m.say()
+		m.publishDelta()
 		_, _ = routers.For("m", pools.Both).Reserve(pool, router.Request{ID: "r", ISL: 160}, time.Now()) // room or not
 		assert.Equal(t, before, contain.Panics()["replica"], "panics")
 	})
@@ -381,7 +381,7 @@ func TestHeadsAreKnown(t *testing.T) {
 		a, b := join("a"), join("b")
 		set := func(heads ...replica.Head) {
 			a.heads.Store(&heads)
-			a.member.Headed()
+			a.member.HeadsChanged()
 		}
 		set()
 		set(replica.Head{Model: "m", Strict: 10, Tokens: 100})
@@ -416,35 +416,35 @@ func TestRoutersKnowOfTheOthers(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
 		a, b := join("a"), join("b")
 		b.eventually("a knows b", func() bool {
-			return slices.Equal(a.member.Among().Names, []string{"a", "b"}) && a.member.Among().Own == "a"
+			return slices.Equal(a.member.Group().Names, []string{"a", "b"}) && a.member.Group().Own == "a"
 		})
-		group := a.member.Among()
+		group := a.member.Group()
 		a.eventually("bookings of b are on their way", func() bool {
 			a.book().Release(time.Now())
 			b.book().Release(time.Now())
 			return a.member.Unseen() > 0 && a.member.UnseenIn(a.pool) > 0
 		})
 		assert.Len(t, a.member.Peers(), 1)
-		assert.Same(t, group, a.member.Among(), "an unchanged group")
+		assert.Same(t, group, a.member.Group(), "an unchanged group")
 		assert.Zero(t, a.member.UnseenIn(&pools.Pool{Model: "m", Role: pools.Prefill}), "unseen bookings in a pool that none is made in")
 		b.leave()
-		a.eventually("b has left", func() bool { return slices.Equal(a.member.Among().Names, []string{"a"}) })
+		a.eventually("b has left", func() bool { return slices.Equal(a.member.Group().Names, []string{"a"}) })
 		var alone *Member
-		assert.True(t, alone.Among() == nil && alone.UnseenIn(a.pool) == 0, "a gateway alone knows of others")
+		assert.True(t, alone.Group() == nil && alone.UnseenIn(a.pool) == 0, "a gateway alone knows of others")
 	})
 }
 
 // TestEndsAreSaidAtOnce: while a request waits at another gateway, a release is not kept to go with a booking.
 func TestEndsAreSaidAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := New(setting.Default[Config](), nil, Rooms{Hear: func(string, string, []replica.Head) bool { return false }}, slog.New(slog.DiscardHandler))
+		m := New(setting.Default[Config](), nil, Rooms{ApplyHeads: func(string, string, []replica.Head) bool { return false }}, slog.New(slog.DiscardHandler))
 		defer m.tail.Stop()
 		m.Booked(false)
 		assert.Empty(t, m.wake, "said at once though nothing waits")
-		(*books)(m).HearHeads("a", "m", nil, time.Now())
+		(*books)(m).ApplyHeads("a", "m", nil, time.Now())
 		m.Booked(false)
 		assert.Empty(t, m.wake, "said at once though nothing waits any more")
-		(*books)(m).HearHeads("a", "m", []replica.Head{{Strict: 1}}, time.Now())
+		(*books)(m).ApplyHeads("a", "m", []replica.Head{{Strict: 1}}, time.Now())
 		m.Booked(false)
 		assert.Len(t, m.wake, 1, "kept though a request waits for it")
 	})
@@ -490,10 +490,10 @@ func TestANameIsBound(t *testing.T) {
 			require.NoError(t, err)
 			defer forger.Close()
 			cfg, victim := &a.member.cfg, "gateway-2:8000"
-			bye := replica.NewOwn(victim, replica.Epoch(time.Now().Add(time.Hour), 1)).Bye()
-			require.NoError(t, forger.Publish(cfg.said("gateway-3:8000"), bye))
+			bye := replica.NewLocal(victim, replica.Epoch(time.Now().Add(time.Hour), 1)).Leave()
+			require.NoError(t, forger.Publish(cfg.deltas("gateway-3:8000"), bye))
 			if knows {
-				for _, subject := range []string{cfg.said(victim), cfg.asked(victim, "gateway-1:8000")} {
+				for _, subject := range []string{cfg.deltas(victim), cfg.pageRequests(victim, "gateway-1:8000")} {
 					require.NoError(t, forger.Publish(subject, bye))
 					assert.ErrorIs(t, <-complaints, nats.ErrPermissionViolation, subject)
 				}
@@ -517,7 +517,7 @@ func TestNames(t *testing.T) {
 		"gateway-1:8000": "gateway-1:8000", "gw.example:8000": "gw%2Eexample:8000", "[::1]:80": "%5B::1%5D:80", "gw%2Eexample": "gw%252Eexample",
 		"*": "%2A", ">": "%3E", "a b\r\n\t": "a%20b%0D%0A%09", "é\xff\x00": "%C3%A9%FF%00", "..": "%2E%2E",
 	} {
-		subject := c.said(token(name))
+		subject := c.deltas(token(name))
 		if got := token(name); got != want || c.sender(subject) != name || strings.Count(subject, ".") != 4 {
 			t.Errorf("%q is %q, in %q of %q", name, got, subject, c.sender(subject))
 		}

@@ -8,13 +8,13 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// sight is what the routers are answered about the other gateways. It is not written to once it is there.
+// sight is an immutable summary of the other gateways for the routers.
 type sight struct {
 	group  *router.Group
-	delay  time.Duration     // of the others' words
-	unseen float64           // bookings of the others that are made and not known here, on average
-	pools  map[pool]bookings // of this gateway's own
-	all    float64           // the sum of their latest
+	delay  time.Duration     // of the others' messages
+	unseen float64           // mean number of the others' bookings that have not arrived yet
+	pools  map[pool]bookings // this gateway's own
+	all    float64           // the sum of latest
 }
 
 type pool struct {
@@ -24,10 +24,10 @@ type pool struct {
 
 type bookings struct {
 	made   uint64
-	latest float64 // those long ago for less
+	latest float64 // weighted by age
 }
 
-// Unseen is how many bookings of the other gateways are made in all pools, on average, that are not known here yet.
+// Unseen returns the mean number of the others' bookings, in all pools, that have not arrived yet.
 func (m *Member) Unseen() float64 {
 	if s := m.seen(); s != nil {
 		return s.unseen
@@ -35,7 +35,7 @@ func (m *Member) Unseen() float64 {
 	return 0
 }
 
-// UnseenIn is the part of [Member.Unseen] in p: the others' bookings fall on pools as this gateway's own lately did.
+// UnseenIn returns the part of [Member.Unseen] in p, in proportion to this gateway's own recent bookings.
 func (m *Member) UnseenIn(p *pools.Pool) float64 {
 	s := m.seen()
 	if s == nil || s.all == 0 {
@@ -44,7 +44,7 @@ func (m *Member) UnseenIn(p *pools.Pool) float64 {
 	return s.unseen * s.pools[pool{p.Model, p.Role}].latest / s.all
 }
 
-// Delay is how long words of the other gateways take.
+// Delay returns how long messages of the other gateways take.
 func (m *Member) Delay() time.Duration {
 	if s := m.seen(); s != nil {
 		return s.delay
@@ -52,8 +52,8 @@ func (m *Member) Delay() time.Duration {
 	return 0
 }
 
-// Among is the gateways last known; nil before any was looked for.
-func (m *Member) Among() *router.Group {
+// Group returns the gateways last known, nil before the first tick.
+func (m *Member) Group() *router.Group {
 	if s := m.seen(); s != nil {
 		return s.group
 	}
@@ -67,10 +67,10 @@ func (m *Member) seen() *sight {
 	return m.sight.Load()
 }
 
-// fading is what a tick leaves of how much earlier bookings count: half of them after two seconds.
+// fading is the factor per tick for earlier bookings: half after two seconds.
 const fading = 0.983
 
-// look renews what the routers are answered. The caller holds m.mu.
+// look renews the sight. The caller holds m.mu.
 func (m *Member) look(now time.Time) {
 	was, next := m.sight.Load(), &sight{unseen: m.peers.Unseen(), delay: m.peers.Delay(), pools: map[pool]bookings{}}
 	names := []string{m.own.Name()}
@@ -82,8 +82,8 @@ func (m *Member) look(now time.Time) {
 	}
 	if next.group = was.group; was.group == nil || !slices.Equal(was.group.Names, names) {
 		next.group = &router.Group{Names: names, Own: m.own.Name()}
-		if m.rooms.Among != nil {
-			m.rooms.Among(len(names))
+		if m.rooms.SetReplicaCount != nil {
+			m.rooms.SetReplicaCount(len(names))
 		}
 	}
 	m.rooms.Routers.Each(func(model string, role pools.Role, r *router.Router) {

@@ -129,7 +129,7 @@ func afterTraffic(t *testing.T) exposition {
 	require.NoError(t, err)
 	defer other.Close()
 	f.Eventually("another gateway is known", func() bool { // once it has spoken, as it does here
-		require.NoError(t, other.Publish("tandem.replica.auto.other.say", replica.NewOwn("other", 1).Beat("", time.Second, nil)))
+		require.NoError(t, other.Publish("tandem.replica.auto.other.say", replica.NewLocal("other", 1).Heartbeat("", time.Second, nil)))
 		_, known := scrapeOf(t, f)["tandem_replica_requests"]
 		return known
 	})

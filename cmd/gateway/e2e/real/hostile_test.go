@@ -275,7 +275,7 @@ func (h *hostile) join(host string, log *slog.Logger) *sharing {
 	s.Member = member.New(cfg, group, member.Rooms{
 		Routers: s.routers, Pool: func(string, pools.Role) *pools.Pool { return s.pool }, Wake: func(string) {},
 		Warn:  func(string, pools.Role) {},
-		Heads: func() []replica.Head { return nil }, Hear: func(string, string, []replica.Head) bool { return false },
+		Heads: func() []replica.Head { return nil }, ApplyHeads: func(string, string, []replica.Head) bool { return false },
 		Addr: func() string { return "127.0.0.1:1" },
 	}, log)
 	ctx, leave := context.WithCancel(context.Background())

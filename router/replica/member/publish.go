@@ -13,14 +13,14 @@ import (
 	"github.com/tandem-pd/tandem/router/replica"
 )
 
-// say says what has changed.
-func (m *Member) say() {
+// publishDelta sends what has changed.
+func (m *Member) publishDelta() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sayLocked()
+	m.publishDeltaLocked()
 }
 
-func (m *Member) sayLocked() {
+func (m *Member) publishDeltaLocked() {
 	m.ended.Store(false)
 	m.own.Booked(int(m.made.Swap(0)))
 	now := time.Now()
@@ -30,7 +30,7 @@ func (m *Member) sayLocked() {
 				m.own.Sent(replica.Slot{Model: model, Role: role, Worker: s.Worker, Rank: s.Rank}, s.Text, s.Hashes)
 			}
 		}
-		r.SayBindings(now, func(clock int64, all []affinity.Binding) {
+		r.BindingDeltas(now, func(clock int64, all []affinity.Binding) {
 			if !m.alone.Load() {
 				m.own.Bound(model, role, clock, all)
 			}
@@ -39,18 +39,18 @@ func (m *Member) sayLocked() {
 			m.own.Set(replica.Slot{Model: model, Role: role, Worker: s.Worker, Rank: s.Rank}, s.Share)
 		})
 	})
-	for data := m.own.Say(); data != nil; data = m.own.Say() {
+	for data := m.own.Delta(); data != nil; data = m.own.Delta() {
 		m.publish(data)
 	}
 }
 
-// sayHeads says which requests wait here, where that is due, and sets the time when it may be due again. What is booked is said before: who
-// hears that a request waits no longer has to know what it has got.
-func (m *Member) sayHeads(next *time.Timer) {
+// publishHeads sends the heads of the queues if due, and sets the timer of the next. Bookings go first: a peer that
+// sees a request leave the queue must know what it got.
+func (m *Member) publishHeads(next *time.Timer) {
 	heads := m.rooms.Heads()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sayLocked()
+	m.publishDeltaLocked()
 	data, again := m.own.Heads(heads, time.Now())
 	if data != nil {
 		m.publish(data)
@@ -62,22 +62,22 @@ func (m *Member) sayHeads(next *time.Timer) {
 	}
 }
 
-// beat says what has changed, and that all has been said.
-func (m *Member) beat() {
+// heartbeat sends what has changed, and then a digest of all.
+func (m *Member) heartbeat() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.beatLocked()
+	m.heartbeatLocked()
 }
 
-func (m *Member) beatLocked() {
-	m.sayLocked()
+func (m *Member) heartbeatLocked() {
+	m.publishDeltaLocked()
 	now := time.Now()
 	m.rooms.Routers.Each(func(model string, role pools.Role, r *router.Router) { m.own.Clock(model, role, r.BindingsClock(now)) })
-	m.publish(m.own.Beat(m.rooms.Addr(), m.peers.Stamp(now), m.peers.Echoes(now)))
+	m.publish(m.own.Heartbeat(m.rooms.Addr(), m.peers.Stamp(now), m.peers.Echoes(now)))
 }
 
-// publish sends a message to all. While none passes it is not kept: the others ask for what they have missed.
-func (m *Member) publish(data []byte) { m.send(m.cfg.said(m.token()), data) }
+// publish sends a message to all. It is not kept while NATS is disconnected: the others request what they missed.
+func (m *Member) publish(data []byte) { m.send(m.cfg.deltas(m.token()), data) }
 
 // send sends a message.
 func (m *Member) send(subject string, data []byte) {
