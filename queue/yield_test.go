@@ -49,7 +49,9 @@ func (r *rooms) push(items ...Item) {
 }
 
 // elsewhere says what waits at another gateway.
-func (r *rooms) elsewhere(heads ...Head) (gone bool) { return r.core.UpdatePeerHeads("b", heads, r.now) }
+func (r *rooms) elsewhere(heads ...Head) (gone bool) {
+	return r.core.UpdatePeerHeads("b", heads, r.now)
+}
 
 // pass lets time go by, with a drain at each due moment and word of the other gateway each 20 ms.
 func (r *rooms) pass(d time.Duration, heads ...Head) {

@@ -42,7 +42,7 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 				breakers.Warn(worker, m.Worker.Incarnation, leg)
 			}
 		},
-		Heads: g.heads,
+		Heads:           g.heads,
 		SetReplicaCount: func(gateways int) { g.Flow.SetReplicaCount(gateways) },
 		ApplyHeads: func(gateway, model string, heads []replica.Head) bool {
 			all := make([]queue.Head, len(heads))
