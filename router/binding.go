@@ -8,16 +8,16 @@ import (
 	"github.com/tandem-pd/tandem/router/affinity"
 )
 
-// sessionOf is what a choice found out about the request's session.
+// sessionOf is the session state of a choice.
 type sessionOf struct {
-	hash    uint64 // 0: the request has none, or no session is bound
-	from    uint64 // the worker that it is bound to, if that cannot be chosen
+	hash    uint64 // 0: no session, or sessions are not bound
+	from    uint64 // the worker it is bound to, if that cannot be chosen
 	counted bool   // its use
 }
 
-// bound returns the candidate that the request's session is bound to, −1 where there is none. A worker that is up and that the
-// request cannot have now, because it is full, busy or not what the request requires, keeps its session: the next request finds it
-// there. One that is down, cordoned, blocked by its circuit or was tried by this request does not.
+// bound returns the candidate that the request's session is bound to, −1 for none. A worker that is up but full, busy
+// or not what the request requires keeps its session. One that is down, cordoned, blocked by its circuit or already
+// tried does not.
 func (k *core) bound(c *scratch, now time.Time) int {
 	if c.session = (sessionOf{}); k.bindings == nil || c.query.Session == "" {
 		return -1
@@ -47,8 +47,8 @@ func (k *core) bound(c *scratch, now time.Time) int {
 	return -1
 }
 
-// overdue reports whether candidate i has more prompt tokens to compute than the queue's threshold allows. Where prompts wait for
-// their worker in the queue, those count that are planned for it, by the time that they should take.
+// overdue reports whether candidate i has more prompt tokens to compute than the queue's threshold. Where prompts wait
+// for their worker in the queue, prompts planned for it count too, by their predicted time.
 func (k *core) overdue(c *scratch, i int) bool {
 	w := &c.ws[i]
 	limit := c.view.slots[w.slot].busyAbove
@@ -58,9 +58,9 @@ func (k *core) overdue(c *scratch, i int) bool {
 	return limit < math.MaxInt32 && w.Left > k.cfg.Forecast.takes(w.Worker, int(limit), 0)
 }
 
-// Bind takes in that the lease's worker has begun to serve the request: a prefill worker has computed the prompt, another one has
-// sent the first token. The request's session is bound to it from then on, if it was not bound yet or its worker could not be
-// chosen. Where the request names no session, or none is bound, Bind does nothing. It may be called again, at the end of an answer.
+// Bind records that the lease's worker began to serve the request: the prompt is computed, or the first token sent. It
+// binds the request's session to the worker unless the session is bound to one that can be chosen. It may be called
+// again at the end of an answer.
 func (l *Lease) Bind(now time.Time) {
 	if l.session.hash == 0 {
 		return
@@ -73,7 +73,7 @@ func (l *Lease) Bind(now time.Time) {
 	r.booked(false)
 }
 
-// Unbind takes in that the lease's worker has failed the request: the session is bound to it no longer.
+// Unbind ends the session's binding to the lease's worker, which failed the request.
 func (l *Lease) Unbind(now time.Time) {
 	if l.session.hash == 0 {
 		return
@@ -87,13 +87,13 @@ func (l *Lease) Unbind(now time.Time) {
 // BindsSessions reports whether sessions are bound to workers.
 func (r *Router) BindsSessions() bool { return r.core.bindings != nil }
 
-// Bindings is what has happened to the pool's bindings of sessions.
+// Bindings returns the counts of the pool's bindings.
 func (r *Router) Bindings(now time.Time) (c affinity.Counts) {
 	r.bindings(func(t *affinity.Table) { c = t.Counts(now) })
 	return c
 }
 
-// BindingDeltas calls visit with all bindings that other gateways are to hear, some at a time: see [affinity.Table.Delta].
+// BindingDeltas calls visit with bindings to publish, in batches: see [affinity.Table.Delta].
 func (r *Router) BindingDeltas(now time.Time, visit func(clock int64, all []affinity.Binding)) {
 	r.bindings(func(t *affinity.Table) {
 		for clock, all := t.Delta(now); len(all) > 0; clock, all = t.Delta(now) {
@@ -102,23 +102,23 @@ func (r *Router) BindingDeltas(now time.Time, visit func(clock int64, all []affi
 	})
 }
 
-// BindingsClock is what other gateways hear without a binding, 0 for nothing: see [affinity.Table.Clock].
+// BindingsClock returns the clock to publish without a binding, 0 for none: see [affinity.Table.Clock].
 func (r *Router) BindingsClock(now time.Time) (clock int64) {
 	r.bindings(func(t *affinity.Table) { clock = t.Clock(now) })
 	return clock
 }
 
-// ApplyBindings takes in those of another gateway: see [affinity.Table.Apply].
+// ApplyBindings applies another gateway's bindings: see [affinity.Table.Apply].
 func (r *Router) ApplyBindings(clock int64, all []affinity.Binding, now time.Time) {
 	r.bindings(func(t *affinity.Table) { t.Apply(clock, all, now) })
 }
 
-// ResendBindings has all bindings be said again, because another gateway has joined, some at each ResendNextBindings.
+// ResendBindings marks all bindings to be published again, because a gateway joined.
 func (r *Router) ResendBindings(now time.Time) {
 	r.bindings(func(t *affinity.Table) { t.Resend(now) })
 }
 
-// ResendNextBindings has some more bindings be said again, and reports whether there were any.
+// ResendNextBindings queues the next batch of them, and reports whether there was one.
 func (r *Router) ResendNextBindings() (any bool) {
 	r.bindings(func(t *affinity.Table) { any = t.ResendNext() })
 	return any

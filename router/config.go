@@ -12,21 +12,21 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Config of a [Router]. Start from [DefaultConfig], and let [Config.For] make of it what a pool's role needs.
+// Config configures a [Router]. Start from [DefaultConfig] and adapt it to a pool's role with [Config.For].
 type Config struct {
 	// Mode names the policy.
 	Mode string `flag:"router-mode" default:"kv" oneof:"-" help:"How a request's worker is chosen. \"-\" and \"_\" are the same."`
 	// OverlapWeight weighs prefill against decode in the classic cost.
 	OverlapWeight float64 `flag:"router-kv-overlap-score-weight,kv-overlap-score-weight" default:"1.0" range:"0.." help:"Mode kv: weight of blocks to prefill against blocks in use. Higher improves TTFT, lower ITL. 0 ignores caches."`
-	// Cost is what mode kv compares workers by.
+	// Cost names the cost function of mode kv.
 	Cost   string `flag:"router-cost" default:"classic" oneof:"classic=router-kv-overlap-score-weight times the blocks to prefill, plus the blocks held|credit=blocks to prefill less a credit for cached ones, by tier, plus blocks held and requests" help:"The cost of mode kv. credit also counts caches in host memory and on disk, and a hit against the backlog."`
 	Credit Credit
-	// TrackOutputBlocks counts blocks of output in the cost as they grow, less as an answer nears the length that its
-	// request expects. Without it they take room and weigh nothing.
+	// TrackOutputBlocks weighs the growing output in the cost, less as an answer nears its expected length. Off, output
+	// takes room but no weight.
 	TrackOutputBlocks bool `flag:"router-track-output-blocks" default:"true" help:"On: the growing blocks of answers count as load, less towards the end given by nvext.agent_hints.osl."`
-	// PrefillLoad is the model by which booked prefill tokens decay, by what Forecast says a prompt takes.
+	// PrefillLoad names how booked prefill tokens decay: none, or by Forecast.
 	PrefillLoad string `flag:"router-prefill-load-model" default:"none" help:"none counts a prompt whole until its first token; online lets it shrink over its expected prefill time. aic is refused."`
-	// Slice is into how long parts a prompt is cut that is computed in mode eft.
+	// Slice is the length of prompt slices in mode eft, in tokens.
 	Slice      int        `default:"4096" range:"0..1048576"`
 	Thresholds Thresholds // take loaded workers out of the choice
 	// Temperature of mode kv. 0 takes the lowest cost.
@@ -36,15 +36,13 @@ type Config struct {
 	// Seed of all random choices. The same seed, pool, request and attempt, over
 	// the same workers and loads, make the same choice.
 	Seed uint64 `flag:"router-seed" default:"0" range:"0.." help:"Seed of every random choice and of engines' request ids; repeats choices and injected faults. 0 draws one."`
-	// KVEvents says that what workers publish of their KV caches reaches the
-	// router's index. Those that publish nothing are predicted; without it, all.
+	// KVEvents enables the index of workers' KV events. Workers without events are predicted; without it, all are.
 	KVEvents bool `flag:"router-kv-events,kv-events" default:"true" help:"On: follow workers' KV events. Off: predict every cache; needs no NATS. Off with remote-index-url, unless set."`
-	// Predictions is how long and how much is predicted. With a MaxBlocks of 0, and in a pool that computes no
-	// prompts, nothing is, and workers without events count as holding nothing.
+	// Predictions bounds predicted caches. If MaxBlocks is 0, or the pool computes no prompts, nothing is predicted and
+	// workers without events count as empty.
 	Predictions index.PredictorConfig
-	// PredictedTTL is how long a prompt counts as cached on a worker that publishes KV events, from when it was last
-	// sent there, in addition to what the events report: siblings of a prompt that come before the first event then
-	// go where it is being computed.
+	// PredictedTTL is how long a sent prompt counts as cached on a worker that publishes KV events, besides those
+	// events. Prompts with the same prefix then follow it before the first event.
 	PredictedTTL time.Duration `flag:"router-predicted-ttl-secs" default:"0" unit:"s" range:"0..31536000" help:"Seconds for which a sent prompt counts as cached before an event reports it; 2 suits bursts of one prompt. 0 is off."`
 	// IndexMaxBlocks bounds the index that a [Set] makes for a pool, as
 	// [index.Config] has it: 0 means 2^26 pairs of block and rank.
@@ -56,39 +54,37 @@ type Config struct {
 	// QueueThreshold times a worker's max_num_batched_tokens is the booked prefill tokens above which it is busy;
 	// requests wait while all eligible workers are. Below 0: no worker is ever busy.
 	QueueThreshold float64 `flag:"router-queue-threshold" default:"4.0" group:"Queue" help:"Requests wait while every prefill worker has more than this many times its max_num_batched_tokens to prefill. Below 0 never waits."`
-	// DefaultMaxBatchedTokens stands for max_num_batched_tokens where a worker did not say.
+	// DefaultMaxBatchedTokens replaces a missing max_num_batched_tokens.
 	DefaultMaxBatchedTokens int `default:"8192" range:"1.."`
 	// Room demands that a worker has blocks and a sequence left for the request.
 	Room bool `default:"true"`
-	// RestOnly has an overlap count with workers that fetch the rest of a prompt alone ([pools.Worker.FetchesRest]), and as blocks
-	// that they need not take in.
+	// RestOnly counts overlap only for workers that fetch just the missing blocks of a prompt
+	// ([pools.Worker.FetchesRest]), as blocks not to transfer.
 	RestOnly bool
-	// Parity is when events that answers contradict are not believed; its zero value
-	// compares nothing. It needs Predictions to fall back to.
+	// Parity sets when KV events that contradict answers are distrusted. Its zero value compares nothing; it needs
+	// Predictions.
 	Parity overlap.ParityConfig
 	// EngineBlock, OnMarking: see [overlap.Config].
 	EngineBlock func(w *pools.Worker, rank int) int
 	OnMarking   func(overlap.Marking)
-	// OnChoice is called with each candidate's terms after each choice of Reserve and [ReservePair], which keeps none
-	// of its arguments; nil is nothing. It must be safe for concurrent use.
+	// OnChoice runs with each candidate's terms after each choice of Reserve and [ReservePair]. It must not retain its
+	// arguments and must be safe for concurrent use. It may be nil.
 	OnChoice func(p *pools.Pool, req *Request, terms []Term)
-	// Peers are the other gateways that book on the pool's workers; nil where this is the only one.
+	// Peers are the other gateways that book on the pool's workers, nil for none.
 	Peers Peers
-	// OnMode is called when mode auto has chosen another policy for a pool, and with its first one; nil is nothing. It
-	// must be safe for concurrent use.
+	// OnMode runs when mode auto chooses a policy for a pool. It must be safe for concurrent use and may be nil.
 	OnMode func(p *pools.Pool, m Mode)
-	// RemoteIndex says that requests come with a [Request.RemoteOverlap]: recent
-	// sends count in addition to what it reports, KVEvents or not.
+	// RemoteIndex: requests have a [Request.RemoteOverlap]. Recent sends count besides it, whatever KVEvents is.
 	RemoteIndex bool
-	// Forecast is what mode min-ttft and the prefill load model online predict times by; nil knows nothing.
+	// Forecast predicts times for mode min-ttft and the online prefill load model. It may be nil.
 	Forecast Forecast
-	// OnBooking is called after each change of the bookings, made being true where one was made; nil keeps no note of changes for
-	// [Router.Changes]. It must be safe for concurrent use, and return at once.
+	// OnBooking runs after each change of the bookings; made is set for a new one. It must be safe for concurrent use
+	// and return at once. If nil, [Router.Changes] has nothing to report.
 	OnBooking func(made bool)
-	// SessionTTL is how long a session stays bound to its worker after its latest request, in whole milliseconds; 0 binds none. In a
-	// pool that prefills and in one that decodes a session is bound by itself.
+	// SessionTTL is how long a session stays bound after its latest request, in whole milliseconds; 0 binds none.
+	// Prefill and decode pools bind separately.
 	SessionTTL time.Duration
-	// Transfer predicts the time from a prompt's end on a prefill worker to the answer's first token; nil: none.
+	// Transfer predicts the time from a prompt's end on a prefill worker to the first token. It may be nil.
 	Transfer func(w *pools.Worker, tokens int) time.Duration
 }
 
@@ -116,9 +112,8 @@ const online = "online"
 func DefaultConfig() Config { return setting.Default[Config]() }
 
 // For returns c for a pool of the given role. Prefill workers are chosen for overlap and hold a request only until
-// their answer, so their blocks are not tracked and room is not demanded. Decode workers are chosen for load: prompt
-// tokens are not tracked and overlap counts only where it spares blocks of a hand-off, which leaves the active blocks as
-// the cost. A pool of both keeps all of it.
+// their answer: neither blocks nor room count. Decode workers are chosen for load: prompt tokens do not count, and
+// overlap only if it saves transferred blocks. A pool of both uses all of it.
 func (c Config) For(role pools.Role) Config {
 	switch role {
 	case pools.Prefill:
@@ -134,14 +129,14 @@ func (c Config) For(role pools.Role) Config {
 	return c
 }
 
-// BindsLate reports whether prompts may wait in the queue for their worker: those of a pool that only computes prompts. Where
-// answers are generated too, when a worker is done with prompts says little.
+// BindsLate reports whether prompts wait in the queue for their worker: only in pools that do not generate, since
+// answers make the end of a prompt unpredictable.
 func (c *Config) BindsLate() bool {
 	mode := Canonical(c.Mode)
 	return (mode == "eft" || mode == "auto") && !c.ignoresOverlap() && !c.TrackActiveBlocks
 }
 
-// QueuePolicy is the order of waiting requests that suits the mode: what the queue policy auto stands for.
+// QueuePolicy returns the order of waiting requests that queue policy auto uses for the mode.
 func (c *Config) QueuePolicy() string {
 	if mode := Canonical(c.Mode); mode == "eft" || mode == "auto" {
 		return "hrrn"
@@ -149,10 +144,10 @@ func (c *Config) QueuePolicy() string {
 	return "fcfs"
 }
 
-// ignoresOverlap reports whether what is cached changes no choice and no booking.
+// ignoresOverlap reports whether cached blocks affect no choice and no booking.
 func (c *Config) ignoresOverlap() bool { return c.OverlapWeight == 0 && !c.TrackPrefillTokens }
 
-// sources is what c says of the sources of overlaps.
+// sources returns the configuration of the overlap sources.
 func (c *Config) sources() overlap.Config {
 	o := overlap.Config{
 		Ignored: c.ignoresOverlap() && !c.RestOnly, RestOnly: c.RestOnly, Events: c.KVEvents, RemoteIndex: c.RemoteIndex,

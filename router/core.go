@@ -12,32 +12,32 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// core makes the choices for one pool and keeps its bookings, for one caller at a time.
+// core chooses for one pool and keeps its bookings. It is not safe for concurrent use.
 type core struct {
-	cfg      Config
-	policy   policy
-	sources  *overlap.Sources
-	book     *load.Book
-	turn     uint64       // bookings made
-	views    uint64       // made of its pool
-	overlaps Overlaps     // what the bookings' overlaps rested on
-	plan     *plan        // nil where prompts are bound at once, whatever is known
-	latest   Mode         // by which the latest choice was made
-	promised atomic.Int64 // blocks kept for prompts that are computed elsewhere, those that other gateways keep included
-	heard    heard
-	typical  typical         // of its bookings
-	owned    owned           // in its view
-	moments  moments         // of its bookings
-	sent     []Sent          // not yet known to other gateways
-	bindings *affinity.Table // of sessions; nil where none are bound
-	draws    uint64          // bookings whose worker was drawn by water filling
+	cfg          Config
+	policy       policy
+	sources      *overlap.Sources
+	book         *load.Book
+	turn         uint64       // bookings made
+	views        uint64       // made of its pool
+	overlaps     Overlaps     // of the bookings
+	plan         *plan        // nil if prompts are bound at once
+	latest       Mode         // of the latest choice
+	promised     atomic.Int64 // blocks kept for prompts that are computed elsewhere, by all gateways
+	peerPromises peerPromises
+	typical      typical         // of its bookings
+	owned        owned           // in its view
+	moments      moments         // of its bookings
+	sent         []Sent          // not yet published
+	bindings     *affinity.Table // of sessions; nil: none
+	draws        uint64          // bookings drawn by water filling
 }
 
-// Overlaps count the blocks that bookings took to be cached on their worker, by source.
+// Overlaps count the blocks assumed cached by bookings, by source.
 type Overlaps struct {
-	Events    uint64 // the worker reported them, here or to a remote index
-	Predicted uint64 // they were sent there, and the worker reports nothing or its events are stale
-	Recent    uint64 // they were sent there a moment ago, and the worker has not reported them yet
+	Events    uint64 // reported by the worker, here or to a remote index
+	Predicted uint64 // sent there, to a worker without events or with stale ones
+	Recent    uint64 // sent there recently and not reported yet
 }
 
 // add counts a booking on w.
@@ -51,7 +51,7 @@ func (b *Overlaps) add(w *candidate, predicted bool) {
 	}
 }
 
-// begin readies c for a choice for req: all that reads no booking.
+// begin prepares c for a choice: everything that reads no booking.
 func (k *core) begin(c *scratch, v *view, req Request, limits *Thresholds, now time.Time) {
 	c.start(v, req)
 	c.limits, c.tiers = limits, k.cfg.Cost == Credited
@@ -76,7 +76,7 @@ func (k *core) pick(c *scratch, now time.Time) (int, error) {
 	return i, k.bind(c, i, now)
 }
 
-// candidates are the slots that may be chosen.
+// candidates returns the slots that may be chosen.
 func (k *core) candidates(c *scratch, now time.Time) ([]candidate, error) {
 	c.mode = k.mode(c.view)
 	c.turned = c.mode != k.latest && c.mode.Reason != ""
@@ -95,10 +95,11 @@ func (k *core) candidates(c *scratch, now time.Time) ([]candidate, error) {
 	return ws, err
 }
 
-// none is in place of a prefill candidate where decode's worker computes the prompt, and of decode's where that is chosen later.
+// none replaces the prefill candidate when decode computes the prompt, and the decode candidate when it is chosen
+// later.
 const none = -1
 
-// pickPair is pick in two pools.
+// pickPair is pick for two pools.
 func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, err error) {
 	var perr, derr error
 	cp.ws, perr = prefill.candidates(cp, now)
@@ -157,7 +158,7 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 	if later {
 		return i, none, nil
 	}
-	cd.pcg = cp.pcg // the pair's draws follow on each other
+	cd.pcg = cp.pcg // the pair shares one random sequence
 	if pairs != nil {
 		p := cp.ws[i].Worker
 		cd.keep(func(d *candidate) bool { return pairs(p, d.Worker) || alone(d) })
@@ -168,7 +169,7 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 	return i, j, err
 }
 
-// finish has the policy choose among the candidates that are left of a pair's pool.
+// finish picks among the remaining candidates of a pair's pool.
 func (k *core) finish(c *scratch, now time.Time) (int, error) {
 	i, cost, ok := k.choose(c, now)
 	if !ok {
@@ -178,7 +179,7 @@ func (k *core) finish(c *scratch, now time.Time) (int, error) {
 	return i, nil
 }
 
-// grant books candidate i, as l.
+// grant books candidate i as l.
 func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 	w, q := &c.ws[i], &c.query
 	l.Choice, l.request, l.attempt, l.session = c.choice(i), q.ID, q.Attempt, c.session
@@ -186,7 +187,7 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 	e.Worker, e.Rank = w.Worker.ID, int(w.Rank)
 	if k.cfg.TrackPrefillTokens {
 		cached := w.Overlap * q.BlockSize
-		if c.tiers { // what a slower tier holds is loaded instead of computed, in part of the time
+		if c.tiers { // blocks of a slower tier are loaded, in part of the time
 			cached += int(k.cfg.Credit.lower(w) * float64(q.BlockSize))
 		}
 		l.PrefillTokens = max(0, q.ISL-cached)
@@ -228,7 +229,7 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 	return nil
 }
 
-// grantPair books candidate i of one choice and j of the other, or neither. Where one of them is none, it books the other alone.
+// grantPair books candidates i and j, or neither. If one is none, it books the other alone.
 func grantPair(prefill, decode *core, cp, cd *scratch, i, j int, now time.Time) (p, d *Lease, err error) {
 	if j == none {
 		p, err = grantPrefill(prefill, decode, cp, cd, i, now)
@@ -255,14 +256,14 @@ func grantPair(prefill, decode *core, cp, cd *scratch, i, j int, now time.Time) 
 	return p, d, nil
 }
 
-// explain hands each candidate's terms to the hook.
+// explain passes each candidate's terms to OnChoice.
 func (k *core) explain(c *scratch) {
 	if k.cfg.OnChoice != nil && len(c.why.Terms) > 0 {
 		k.cfg.OnChoice(c.view.pool, &c.req, c.why.Terms)
 	}
 }
 
-// WorkerLoad is what a router knows of one worker, over all its ranks.
+// WorkerLoad is the load of a worker over all its ranks.
 type WorkerLoad struct {
 	Worker        string `json:"id"`
 	ActiveBlocks  int    `json:"active_blocks"`
@@ -273,8 +274,8 @@ type WorkerLoad struct {
 	Booked uint64 `json:"-"`
 	// Others is the part of it that other gateways have booked.
 	Others load.Account `json:"-"`
-	// RecentBlocks is how many blocks it was sent within [Config.PredictedTTL]: they
-	// are assumed to be cached in addition to CachedBlocks; the two may overlap.
+	// RecentBlocks is the blocks sent to it within [Config.PredictedTTL]. They count as cached; they may overlap with
+	// CachedBlocks.
 	RecentBlocks int `json:"sent_blocks,omitempty"`
 }
 

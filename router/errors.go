@@ -10,24 +10,23 @@ import (
 
 // Why no worker was chosen. They come wrapped in a [*PoolError].
 var (
-	// ErrNoWorkers: no worker is up that has not been tried. Waiting may help
-	// where the pool's workers are down, and not where all are excluded.
+	// ErrNoWorkers: no untried worker is up. Waiting helps if workers are down, not if all are excluded.
 	ErrNoWorkers = errors.New("no eligible worker")
 	// ErrNoPrefill is the ErrNoWorkers of a pair's prefill pool: decode alone may still serve the request.
 	ErrNoPrefill = fmt.Errorf("prefill: %w", ErrNoWorkers)
-	// ErrNoPartner is the ErrNoPrefill of a pair where no prefill worker that is up can hand over to a decode worker
-	// that is up.
+	// ErrNoPartner is the ErrNoPrefill of a pair: no prefill worker that is up can hand over to a decode worker that is
+	// up.
 	ErrNoPartner = fmt.Errorf("no pair that can hand over: %w", ErrNoPrefill)
 	// ErrTaints: no eligible worker has the taints, or the adapter, that the request requires. It is an ErrNoWorkers.
 	ErrTaints = fmt.Errorf("required taints: %w", ErrNoWorkers)
-	// errNoPrefillTaints is ErrTaints of a pair's prefill pool, and an ErrNoPrefill.
+	// errNoPrefillTaints is both ErrTaints and ErrNoPrefill, of a pair's prefill pool.
 	errNoPrefillTaints = fmt.Errorf("%w: %w", ErrTaints, ErrNoPrefill)
 	// ErrBusy: every eligible worker has more prefill tokens booked than the
 	// queue threshold allows. Wait for a first token.
 	ErrBusy = errors.New("all workers are busy with prefill")
 	// ErrNoRoom: no eligible worker has the blocks and a sequence left. Wait for a request to end.
 	ErrNoRoom = errors.New("no worker has room")
-	// ErrBooked: this attempt at the request holds a booking in this pool already, which is a mistake of the caller.
+	// ErrBooked: the attempt has a booking in this pool already: a bug of the caller.
 	ErrBooked   = errors.New("attempt already booked")
 	ErrDeclined = errors.New("policy chose no worker") // the policy picked none of the candidates
 )
@@ -45,10 +44,10 @@ func (e *TooBigError) Error() string {
 // LaterError: in mode eft, the worker that would finish first is not free yet. Others may be booked before the request.
 type LaterError struct {
 	Slot   int           // the worker's rank, among its pool's
-	Starts time.Duration // from now, behind what the worker has and what waits for it ahead of this request
+	Starts time.Duration // from now, after the prompts ahead
 	Takes  time.Duration // the prompt, there
-	Then   time.Duration // from the end of that to the first token
-	Free   time.Duration // from now, until the first of all workers that can be chosen has nothing left to compute
+	Then   time.Duration // from that end to the first token
+	Free   time.Duration // from now until the first eligible worker is idle
 
 	pool PoolError
 }
@@ -57,7 +56,7 @@ var errNotFree = errors.New("the worker that would finish first is not free yet"
 
 func (e *LaterError) Error() string { return e.pool.Error() }
 
-// Later returns the times in e, in the fields' order: a queue plans by them.
+// Later returns the times in e, in the fields' order, for the queue's plan.
 func (e *LaterError) Later() (starts, takes, then, free time.Duration) {
 	return e.Starts, e.Takes, e.Then, e.Free
 }
@@ -79,7 +78,7 @@ func (e *PoolError) Error() string {
 // Unwrap returns the reason.
 func (e *PoolError) Unwrap() error { return e.Err }
 
-// finality orders reasons by how little waiting would change them.
+// finality orders reasons by how little waiting would help.
 func finality(err error) int {
 	var big *TooBigError
 	var over *OverloadedError

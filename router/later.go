@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// grantPrefill books candidate i for a prompt whose decode worker is chosen later, or for a slice of one.
+// grantPrefill books candidate i for a prompt, or a slice, whose decode worker is chosen later.
 func grantPrefill(prefill, decode *core, cp, cd *scratch, i int, now time.Time) (*Lease, error) {
 	w, whole := &cp.ws[i], prefill.cfg.Forecast.own(&cp.query, &cp.ws[i])
 	l := &Lease{Slice: prefill.cut(cp, i)}
@@ -29,8 +29,8 @@ func grantPrefill(prefill, decode *core, cp, cd *scratch, i int, now time.Time) 
 	return l, nil
 }
 
-// cut returns where the slice of the prompt ends that candidate i is to compute now, in tokens, and has the choice be of
-// that slice; 0 where it computes all of it. The last slice is up to one and a half of them long.
+// cut limits the choice to the slice of the prompt that candidate i is to compute, and returns its end in tokens, 0 for
+// the whole prompt. The last slice is up to 1.5 slices long.
 func (k *core) cut(c *scratch, i int) int {
 	q, slice := &c.query, k.cfg.Slice
 	if !q.Sliced || slice == 0 || 2*q.uncached(&c.ws[i]) <= 3*slice || q.Done.Slices*slice >= q.ISL {
@@ -44,7 +44,7 @@ func (k *core) cut(c *scratch, i int) int {
 	return c.req.ISL
 }
 
-// SliceTokens is how many tokens of a longer prompt are computed at a time; 0 where none is computed in slices.
+// SliceTokens returns the length of a slice, 0 if prompts are not sliced.
 func (r *Router) SliceTokens() int {
 	if !r.core.cfg.BindsLate() {
 		return 0
@@ -52,7 +52,7 @@ func (r *Router) SliceTokens() int {
 	return r.core.cfg.Slice
 }
 
-// promise is room that a pool keeps for a prompt while it is computed.
+// promise is room kept for a prompt while it is computed.
 type promise struct {
 	of     *atomic.Int64 // the pool's promised blocks
 	blocks int64
@@ -63,14 +63,14 @@ func (k *core) promise(blocks int) promise {
 	return promise{&k.promised, int64(blocks)}
 }
 
-// end gives the room back. It is called once.
+// end releases the room. It is called once.
 func (p promise) end() {
 	if p.of != nil {
 		p.of.Add(-p.blocks)
 	}
 }
 
-// keeps reports whether the workers of v together have room for so many blocks in addition to those that are promised.
+// keeps reports whether the workers of v have room for more blocks beyond the promised ones.
 func (k *core) keeps(v *view, blocks int, now time.Time) bool {
 	free := -k.promised.Load()
 	for i := range v.slots {

@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// logTo returns c with hooks that write to log: each candidate's formula at debug
-// level, what mode auto chooses, and the ranks whose KV events stop or start to agree with their answers.
+// logTo returns c with hooks that log each candidate's formula (debug), the mode that auto chooses, and ranks whose KV
+// events disagree with reported cache hits.
 func (c Config) logTo(log *slog.Logger) Config {
 	if log.Enabled(context.Background(), slog.LevelDebug) {
 		c.OnChoice = func(p *pools.Pool, req *Request, terms []Term) {

@@ -12,26 +12,26 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// Peers is what a router asks about the other gateways that book on its pool's workers. Its methods are called under
-// the router's lock, allocate nothing and answer at once.
+// Peers is a router's view of the other gateways. Its methods run under the router's lock, do not allocate and return
+// at once.
 type Peers interface {
-	// Unseen is how many bookings the peers have probably made on workers of p that this gateway does not know of
-	// yet: their rate times the delay of their messages. It is 0 where nothing is shared.
+	// Unseen estimates the peers' bookings on workers of p that have not arrived here yet: their rate times the message
+	// delay. It is 0 without peers.
 	Unseen(p *pools.Pool) float64
-	// Delay is how long their messages take.
+	// Delay returns the delay of their messages.
 	Delay() time.Duration
-	// Group is the gateways last known, this one among them; nil where they are not known yet. It is another pointer
-	// after each change, and what it points to is never written to.
+	// Group returns the gateways last known, this one included; nil if unknown. A change returns a new pointer to an
+	// immutable value.
 	Group() *Group
-	// CutOff reports that there are peers and none can be heard.
+	// CutOff reports that there are peers and none is reachable.
 	CutOff() bool
 }
 
-// fewUnseen is how many unseen bookings change no choice.
+// fewUnseen is the number of unseen bookings that affects no choice.
 const fewUnseen = 0.5
 
-// divide leaves a gateway that hears no peer the workers that it owns. Others stay where they hold more than half of
-// the prompt, and all stay where no own one has room: nothing is refused because peers are silent.
+// divide limits a gateway that is cut off to the workers that it owns. Workers with more than half of the prompt stay,
+// and all stay if no owned one has room: silent peers refuse no request.
 func (k *core) divide(c *scratch) {
 	owns, half := k.owns(c.view), c.query.blocks()/2
 	if owns == nil || !c.any(func(w *candidate) bool {
@@ -42,9 +42,9 @@ func (k *core) divide(c *scratch) {
 	c.keep(func(w *candidate) bool { return w.Overlap > half || owns[w.slot] })
 }
 
-// unseen is how many bookings the peers have probably made that are not known here yet: their rate times the delay of their
-// messages, or, where that is more, what this gateway itself has booked within the delay, for each of them. A burst that a
-// balancer deals out comes to all of them in one moment, when their rate says nothing of it yet.
+// unseen estimates the peers' bookings that have not arrived: rate times delay, or this gateway's own bookings within
+// the delay times the number of peers, if that is more. The latter covers a burst that a load balancer spreads over all
+// gateways at once.
 func (k *core) unseen(p *pools.Pool, now time.Time) float64 {
 	burst := 0
 	if group := k.cfg.Peers.Group(); group != nil {
@@ -64,7 +64,7 @@ func (m *moments) add(now time.Time) {
 	m.next = (m.next + 1) % len(m.at)
 }
 
-// since counts those after a time, as far as they are known.
+// since counts the bookings after a time.
 func (m *moments) since(t time.Time) int {
 	n := 0
 	for n < len(m.at) && m.at[(m.next-1-n+2*len(m.at))%len(m.at)].After(t) {
@@ -73,7 +73,7 @@ func (m *moments) since(t time.Time) int {
 	return n
 }
 
-// typical is the mean of a pool's bookings, the latest weighing most.
+// typical is an exponential mean of a pool's bookings.
 type typical struct {
 	bookings float64 // counted, up to memory
 	prefill  float64 // tokens
@@ -81,10 +81,10 @@ type typical struct {
 	takes    float64 // nanoseconds of prefill
 }
 
-// memory is over how many bookings the mean goes.
+// memory is the number of bookings in the mean.
 const memory = 64
 
-// add counts a booking of so many blocks.
+// add counts a booking of some blocks.
 func (t *typical) add(e *load.Event, blocks int) {
 	t.bookings = min(t.bookings+1, memory)
 	part := 1 / t.bookings
@@ -93,7 +93,7 @@ func (t *typical) add(e *load.Event, blocks int) {
 	t.takes += float64(part * (float64(e.PrefillTime) - t.takes))
 }
 
-// put adds n typical bookings, or takes them off, to what the candidates are compared by.
+// put adds or removes n typical bookings in the compared loads.
 func (t *typical) put(ws []candidate, n int) {
 	prefill, blocks, takes := n*int(math.Round(t.prefill)), n*int(math.Round(t.blocks)), time.Duration(n)*time.Duration(math.Round(t.takes))
 	for i := range ws {
@@ -105,9 +105,9 @@ func (t *typical) put(ws []candidate, n int) {
 	}
 }
 
-// reserve readies c for workers of which a part is their owner's to book, so that two gateways do not grant the last
-// room twice: the blocks that the unseen bookings should take, and a tenth of the worker at most. A gateway that hears no
-// peer keeps none: it would wait for room of which it cannot hear.
+// reserve keeps room for the owners of workers, so that two gateways do not grant the last room twice: the blocks of
+// unseen bookings, at most a tenth of the worker. A gateway that is cut off keeps none: it would not learn of released
+// room.
 func (k *core) reserve(c *scratch) {
 	if k.cfg.Peers == nil || k.cfg.Peers.CutOff() {
 		return
@@ -117,30 +117,29 @@ func (k *core) reserve(c *scratch) {
 	}
 }
 
-// withheld reports whether slot i has a peer for its owner, and would have no more than its reserve left. An idle worker has
-// no last room.
+// withheld reports whether slot i is owned by a peer and would have only its reserve left. An idle worker has no
+// reserve.
 func (c *scratch) withheld(i, left int) bool {
 	s := &c.view.slots[i]
 	return left < min(c.reserved, s.blocks/10) && s.page.Requests > 0 && !c.owns[i]
 }
 
-// Group is the names of the gateways that share workers.
+// Group names the gateways that share workers.
 type Group struct {
-	Names []string // each once
+	Names []string // unique
 	Own   string   // one of them
 }
 
-// owned is which slots of a view belong to this gateway.
+// owned is the slots of a view that this gateway owns.
 type owned struct {
 	group *Group
 	view  uint64
 	slots []bool // nil: all of them
 }
 
-// owns returns which slots of v are this gateway's. Each worker has one owner, which every gateway of the group finds
-// by itself: workers are dealt in the order of their hashes, each to the gateway that ranks first for it by rendezvous
-// hashing of those whose share is not full. Shares differ by one worker at the most; by the hashes alone they would
-// differ by so much that a division of the load along them overloads some.
+// owns returns the slots of v that this gateway owns. Each worker has one owner, on which all gateways agree: in the
+// order of their hashes, workers go to the gateway that ranks first by rendezvous hashing and has a free share. Shares
+// differ by one worker at most; plain hashing would overload some.
 func (k *core) owns(v *view) []bool {
 	group := k.cfg.Peers.Group()
 	if k.owned.group == group && k.owned.view == v.number {

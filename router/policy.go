@@ -13,74 +13,70 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// Request is what a choice is made for.
+// Request is the input of a choice.
 type Request struct {
-	// ID is the gateway's own id of the request, unique among those it serves at
-	// one time. A client's id is not: it would let one request book for another.
+	// ID is the gateway's own unique id of the request. A client's id would let one request book for another.
 	ID      string
-	Attempt int // of the attempts at the request, from 0. Each has its own bookings and its own luck.
-	ISL     int // the length of the prompt in tokens
-	// Hashes are the sequence hashes of the prompt's full blocks. A lease keeps them; they must not be written to.
+	Attempt int // of the request, from 0. Each has its own bookings and random numbers.
+	ISL     int // prompt length in tokens
+	// Hashes are the sequence hashes of the prompt's full blocks. A lease keeps them; read-only.
 	Hashes []uint64
-	// Text means that Hashes name granules of the prompt's text ([index.GranuleBlocks]), because its tokens are not known.
-	// No KV event names them: overlaps are predicted for every worker, also for one that publishes events.
+	// Text means that Hashes name granules of the prompt's text ([index.GranuleBlocks]), since its tokens are unknown.
+	// KV events do not match them: all overlaps are predicted.
 	Text bool
-	// RemoteOverlap is what a remote index reported of the prompt, nil where none was
-	// asked. A router that [Router.IgnoresOverlap] ignores it.
+	// RemoteOverlap is the report of a remote index, nil for none. A router that [Router.IgnoresOverlap] ignores it.
 	RemoteOverlap *overlap.Report
-	Exclude       []string // workers, by id, that must not be chosen: those already tried
-	Pin           *Pin     // the worker, or rank, that must be chosen, nil for any
-	// Only is what a worker must meet to be chosen, nil for any. It must always say the same of one worker.
+	Exclude       []string // ids of workers that were tried and must not be chosen
+	Pin           *Pin     // the worker or rank to choose, nil for any
+	// Only filters workers, nil for none. It must be deterministic.
 	Only func(w *pools.Worker) bool
-	// Pairs reports whether two workers can hand a prompt over, nil where any two can. It counts in a choice of a pair.
+	// Pairs reports whether two workers can hand a prompt over, nil if any two can. It applies to pairs.
 	Pairs func(p, d *pools.Worker) bool
-	// StandIn has a decode worker to which no prefill worker that can be chosen hands over compute the prompt itself, where it is
-	// the one that its policy chooses: no prefill worker is booked then.
+	// StandIn lets a chosen decode worker compute the prompt itself if no eligible prefill worker can hand over to it.
+	// Then no prefill worker is booked.
 	StandIn  bool
 	Required []string // taints that a worker must have to be chosen, a pinned one too
-	Adapter  string   // the LoRA adapter that a worker must have loaded, likewise; empty for none
-	// Ahead is what earlier requests wait for: the ranks that they claim are full for
-	// this one. It must not be written to.
+	Adapter  string   // the LoRA adapter that a worker must have loaded; empty for none
+	// Ahead are the claims of earlier waiting requests: those ranks count as full. Read-only.
 	Ahead []Claim
-	// Preferred are weights of taints, > 0 for workers that have them and < 0 against: the cost of mode kv is
-	// multiplied by exp(−tanh(their sum)). They do not count where the worker is pinned. It must not be written to.
+	// Preferred are weights of taints, > 0 for and < 0 against workers that have them: mode kv multiplies the cost by
+	// exp(−tanh(sum)). They do not apply to a pinned worker. Read-only.
 	Preferred map[string]float64
 	Override  *Override // the request's own weights, nil for none
-	// Drain numbers the drain of the queue in which the request is asked for, from 1; 0 outside of one. In mode eft what the
-	// requests asked before it in the same drain wait for counts as booked.
+	// Drain numbers the queue's drain, from 1; 0 outside of one. In mode eft, what earlier requests of the drain wait
+	// for counts as booked.
 	Drain uint64
-	OSL   int // how many tokens of output to expect, 0 unknown
-	// DecodeLater asks for the prefill worker of a pair alone, in mode eft: the decode pool keeps room for the prompt, and the
-	// decode worker is chosen once it is computed.
+	OSL   int // expected output tokens, 0 unknown
+	// DecodeLater books only the prefill worker of a pair, in mode eft. The decode pool keeps room, and the decode
+	// worker is chosen once the prompt is computed.
 	DecodeLater bool
-	// Sliced allows, with DecodeLater, that a long prompt is computed in slices: see [Lease.Slice].
+	// Sliced allows, with DecodeLater, to compute a long prompt in slices: see [Lease.Slice].
 	Sliced bool
-	// Done is what slices have computed of the prompt so far.
+	// Done is what slices have computed so far.
 	Done Done
-	// PlanOnly asks in mode eft for which worker the request would wait: the answer is always a [*LaterError].
+	// PlanOnly returns the worker to wait for in mode eft, always as a [*LaterError].
 	PlanOnly bool
-	// Session names the conversation that the request belongs to, empty for none. Where nothing but load tells the workers
-	// apart it decides, the same way in every gateway, unless that worker has too much to do.
+	// Session names the conversation, empty for none. If only load separates the workers it decides, alike in every
+	// gateway, unless that worker is overloaded.
 	Session string
-	// Later is memory for the [*LaterError] that answers the request, which is asked for often; nil takes new memory.
+	// Later is memory for the returned [*LaterError]; nil allocates.
 	Later   *LaterError
-	Explain bool // asks for every candidate's terms in [Why.Terms]
+	Explain bool // fills [Why.Terms]
 }
 
-// Done is the part of a prompt that slices have computed, on the worker's rank that computed the latest of them. Events may
-// not report it yet.
+// Done is the part of a prompt computed in slices, on the rank of the latest slice. Events may not report it yet.
 type Done struct {
 	Worker string
 	Rank   int
 	Tokens int // from the prompt's beginning
 	Slices int
 
-	router *Router    // of the worker; nil where the rest is not awaited
-	rest   *load.Rest // that comes back there
+	router *Router    // of the worker; nil if nothing is left
+	rest   *load.Rest // reserved there
 }
 
-// End has the worker no longer be wanted for the rest of the prompt. A caller that gives up the prompt before its next part is booked
-// owes it; it may be called at any time.
+// End releases the worker from the rest of the prompt. A caller that gives up the prompt must call it; it may be called
+// at any time.
 func (d *Done) End() {
 	if d.router != nil {
 		d.router.mu.Lock()
@@ -89,7 +85,7 @@ func (d *Done) End() {
 	}
 }
 
-// count has the part that is computed count as cached where it is.
+// count counts the computed part as cached on its rank.
 func (d *Done) count(ws []candidate, blockSize int) {
 	if d.Tokens == 0 {
 		return
@@ -105,20 +101,20 @@ func (d *Done) count(ws []candidate, blockSize int) {
 
 // query is a request as a policy sees it.
 type query struct {
-	*Request         // the caller's, which must not be written to
+	*Request         // the caller's; read-only
 	BlockSize int    // the pool's, in tokens
 	Turn      uint64 // bookings that the pool has made so far
 
 	rng   *rand.Rand // of this choice
-	costs []float64  // where a policy that has costs puts every candidate's; nil where they are not asked for
-	why   *Why       // where it is explained
+	costs []float64  // the costs of all candidates, if the policy has costs; nil if not requested
+	why   *Why       // nil unless explained
 	late  bool       // prompts are bound late
 }
 
-// blocks is how many blocks the prompt takes, the last one perhaps in part.
+// blocks returns the blocks of the prompt, rounded up.
 func (q *query) blocks() int { return blocksOf(q.ISL, q.BlockSize) }
 
-// blocksOf is how many blocks a number of tokens takes.
+// blocksOf returns the blocks of some tokens, rounded up.
 func blocksOf(tokens, blockSize int) int {
 	if blockSize < 1 {
 		return 0
@@ -126,16 +122,15 @@ func blocksOf(tokens, blockSize int) int {
 	return (tokens + blockSize - 1) / blockSize
 }
 
-// Pin narrows a choice to one worker, one rank or both. Its zero value does not.
-// A pinned worker must still be eligible, and is waited for where it is busy.
+// Pin narrows a choice to a worker, a rank or both; the zero value does not. A pinned worker must be eligible, and a
+// busy one is waited for.
 type Pin struct {
 	Worker string // an id; empty: any
 	Ranked bool   // Rank counts
 	Rank   int
 }
 
-// Claim is the ranks of a pool's workers that a waiting request could be booked on:
-// those that its pin, its required taints and its adapter leave, and that it has not tried.
+// Claim is the ranks that a waiting request could be booked on, by its pin, required taints, adapter and tried workers.
 type Claim struct {
 	Role     pools.Role // the pool's
 	Pin      *Pin       // nil for any
@@ -164,11 +159,11 @@ func (p *Pin) admits(s *slot) bool {
 	return (p.Worker == "" || p.Worker == s.worker.ID) && (!p.Ranked || p.Rank == int(s.rank))
 }
 
-// uncached is how many of the prompt's tokens a candidate would have to compute.
+// uncached returns the prompt tokens that a candidate would have to compute.
 func (q *query) uncached(c *candidate) int { return max(0, q.ISL-c.Overlap*q.BlockSize) }
 
-// shares are the prompt's blocks that count as held where other requests hold them,
-// for the choice: all that would be booked, unless the request assumes no reuse.
+// shares returns the prompt's blocks that may be shared with other requests, for the choice: all to be booked, unless
+// the request assumes no reuse.
 func (q *query) shares(cfg *Config) []uint64 {
 	if q.Override != nil && q.Override.AssumeReuse != nil && !*q.Override.AssumeReuse {
 		return nil
@@ -176,8 +171,8 @@ func (q *query) shares(cfg *Config) []uint64 {
 	return q.held(cfg)
 }
 
-// held are the prompt's full blocks, as a pool books them that tracks active
-// blocks: what several requests of one worker share is held once.
+// held returns the prompt's full blocks as booked in a pool that tracks active blocks: shared blocks of a worker count
+// once.
 func (q *query) held(cfg *Config) []uint64 {
 	if !cfg.TrackActiveBlocks || q.BlockSize < 1 {
 		return nil
@@ -192,27 +187,25 @@ type candidate struct {
 	slot    int32        // its place in the view
 	Overlap int          // leading blocks of the prompt it has cached, at most ISL / block size
 	Load    load.Account // what is booked on it, this request not included
-	// Reused is how many leading blocks of the prompt requests booked on it hold already: they take no more room.
+	// Reused is the leading blocks that booked requests hold already: they take no more room.
 	Reused int
-	// Spared is how many leading blocks a decode worker has cached, so that a hand-off need not bring them; see [Config.RestOnly].
+	// Spared is the leading blocks that a decode worker has cached and a transfer can skip: see [Config.RestOnly].
 	Spared int
-	// Host, Disk and Shared are the blocks that slower tiers of its cache add to Overlap, Shared being a store that
-	// several workers reach; 0 unless the pool's cost is "credit". All four together are at most ISL / block size.
+	// Host, Disk and Shared are the blocks that slower tiers add to Overlap; Shared is a store of several workers. They
+	// are 0 unless the pool's cost is "credit". All four are at most ISL / block size.
 	Host, Disk, Shared int32
-	// Predicted is how many blocks at the end of Overlap are not reported: they are
-	// assumed to be there because the prompt was sent there.
+	// Predicted is the blocks at the end of Overlap that are predicted, not reported.
 	Predicted int32
-	// Left is how long its prompts should take from now on, with those that wait for it ahead of this one. Mode eft alone
-	// looks at it.
+	// Left is the remaining time of its prompts and of those waiting for it ahead of this one. Only mode eft uses it.
 	Left time.Duration
-	// Delays is how long this request, and the rests of others in slices that come back to the worker, delay each other, likewise.
+	// Delays is how long this request and returning slices delay each other. Only mode eft uses it.
 	Delays time.Duration
 	Favour float64 // the sum of the weights of the preferred taints it has
 }
 
-// policy returns the index of the candidate it picks and its cost, lower being better; not ok where it picks none. It
-// changes nothing that it is given but q.rng, q.costs and q.why, to which it adds a [Term] for each candidate with [Why.Explain]
-// set. It keeps none of it, and allocates nothing.
+// policy returns the index and cost of its pick, lower being better; ok is false for none. It may change only q.rng,
+// q.costs and q.why, to which it adds a [Term] for each candidate if [Why.Explain] is set. It retains nothing and does
+// not allocate.
 type policy func(q *query, ws []candidate) (index int, cost float64, ok bool)
 
 // Choice is the rank that was chosen, and why.
@@ -230,16 +223,15 @@ type Why struct {
 	Predicted  int     // those of Overlap that are assumed because the prompt was sent there
 	Candidates int     // how many there were to choose from
 	Explain    bool    // asks the policy for Terms
-	// Terms has an element for each candidate, in their order, if asked for. Of more than MaxTerms a booking and a
-	// [Router.Pick] keep as many: the chosen and, behind it, those of the lowest cost.
+	// Terms has an element for each candidate, if requested. A booking and a [Router.Pick] keep MaxTerms: the chosen
+	// one, then the lowest costs.
 	Terms []Term
 }
 
-// MaxTerms bounds what is kept to explain one choice.
+// MaxTerms bounds the terms kept of one choice.
 const MaxTerms = 64
 
-// Term is a candidate's cost and what it is made of. A policy without a formula
-// leaves its parts zero, CachedBlocks apart.
+// Term is a candidate's cost and its parts. A policy without a formula sets only CachedBlocks.
 type Term struct {
 	Worker        string  `json:"worker_id"`
 	Rank          int     `json:"dp_rank"`
@@ -260,7 +252,7 @@ type Term struct {
 	SharedBlocks     int     `json:"shared_blocks,omitempty"`
 }
 
-// String is the term as the KV router's documents log it, or only the cost where there is no formula.
+// String formats the term as the KV router's documents log it.
 func (t Term) String() string {
 	if t.OverlapWeight == 0 && t.PrefillBlocks == 0 && t.ActiveBlocks == 0 {
 		return fmt.Sprintf("Cost of %s: %.1f (cached_blocks: %d)", t.Worker, t.Cost, t.CachedBlocks)
@@ -274,7 +266,7 @@ func (t Term) String() string {
 		t.Worker, t.Cost, t.OverlapWeight, t.PrefillBlocks, t.ActiveBlocks, t.CachedBlocks) + t.favour()
 }
 
-// favour is what the cost was multiplied by, empty for nothing.
+// favour formats the factor of the cost, empty for none.
 func (t Term) favour() string {
 	if t.Favour == 0 {
 		return ""
@@ -291,7 +283,7 @@ type maker struct {
 // policies by canonical name; filled by the init functions of policy_*.go, and not written later.
 var policies = map[string]maker{}
 
-// register makes a policy known under a name. It is called from init functions, and panics on a name that is taken.
+// register adds a policy. Only init functions call it. It panics on a duplicate name.
 func register(name, help string, make func(Config) policy) {
 	if _, taken := policies[name]; taken {
 		panic("router: policy " + name + " is registered twice")
@@ -315,8 +307,8 @@ func byCost(cost func(q *query, c *candidate) float64) policy {
 	return func(q *query, ws []candidate) (int, float64, bool) { return q.cheapest(ws, cost) }
 }
 
-// cheapest picks the candidate of the lowest cost, ties at random, and explains it. Costs are computed again for a tie:
-// that takes less time than memory would.
+// cheapest picks the candidate of the lowest cost, ties at random, and explains it. It recomputes tied costs, which is
+// faster than memory.
 func (q *query) cheapest(ws []candidate, cost func(*query, *candidate) float64) (int, float64, bool) {
 	q.explain(ws, cost)
 	var best lowest
@@ -336,8 +328,7 @@ func (q *query) cheapest(ws []candidate, cost func(*query, *candidate) float64) 
 	return i, best.cost, best.ties > 0
 }
 
-// lowest is the minimum of the costs offered to it. Ties are counted, and broken
-// by [lowest.nth], which makes all of them equally likely with one draw.
+// lowest is the minimum of the offered costs. [lowest.nth] breaks ties at random with one draw.
 type lowest struct {
 	index int     // of the first of that cost
 	cost  float64 // meaningless until ties is above 0
@@ -353,7 +344,7 @@ func (l *lowest) offer(index int, cost float64) {
 	}
 }
 
-// nth draws which of the tied offers to take, counted from 0.
+// nth draws one of the ties, from 0.
 func (l *lowest) nth(rng *rand.Rand) int {
 	if l.ties < 2 {
 		return 0
@@ -361,7 +352,7 @@ func (l *lowest) nth(rng *rand.Rand) int {
 	return rng.IntN(l.ties)
 }
 
-// explain adds the terms of candidates whose cost is a plain number.
+// explain adds terms that have only a cost.
 func (q *query) explain(ws []candidate, cost func(*query, *candidate) float64) {
 	if !q.why.Explain {
 		return

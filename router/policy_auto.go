@@ -16,13 +16,13 @@ func init() {
 		})
 }
 
-// Mode is the policy that a pool's choices are made by, and why it is that one.
+// Mode is the policy in force for a pool, and the reason.
 type Mode struct {
 	Policy string
 	Reason string // empty where the settings name the policy
 }
 
-// mode is the policy in force in a view: mode auto depends on what is known there.
+// mode returns the policy in force for a view.
 func (k *core) mode(v *view) Mode {
 	switch {
 	case k.cfg.Mode != "auto":
@@ -37,7 +37,7 @@ func (k *core) mode(v *view) Mode {
 	return Mode{"kv", "the speed of no prefill worker is known yet"}
 }
 
-// knows reports whether it can predict for a worker of v.
+// knows reports whether it has a prediction for a worker of v.
 func (f Forecast) knows(v *view) bool {
 	for i := range v.slots {
 		if f == nil {

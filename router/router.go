@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// Router makes the choices for one pool and keeps its bookings. It is safe for concurrent use.
+// Router chooses for one pool and keeps its bookings. It is safe for concurrent use.
 type Router struct {
 	sources   *overlap.Sources
 	serial    uint64 // the order in which routers are locked together
@@ -28,9 +28,8 @@ type Router struct {
 // serials numbers the routers of the process.
 var serials atomic.Uint64
 
-// New returns a router without bookings. The index may be nil, and may be shared with other routers. Where the
-// settings weigh no overlap and track no prefill tokens, as in a decode pool, prompts are not looked up and every
-// overlap is 0. The error is [Config.Validate]'s.
+// New returns a router without bookings. idx may be nil or shared. If the settings weigh no overlap and track no
+// prefill tokens, as in a decode pool, prompts are not looked up. The error is [Config.Validate]'s.
 func New(cfg Config, idx *index.Index) (*Router, error) {
 	policy, err := newPolicy(cfg)
 	if err != nil {
@@ -53,9 +52,9 @@ func New(cfg Config, idx *index.Index) (*Router, error) {
 	return r, nil
 }
 
-// Reserve picks a worker of p for req and books it there, for a request that runs on one worker, or one part of it.
-// The error is a [*PoolError] around [ErrNoWorkers], [ErrTaints], [ErrBusy], [ErrNoRoom], [ErrBooked], [ErrDeclined]
-// or a [*TooBigError]; nothing is booked then. At steady state it allocates the Lease and nothing else.
+// Reserve picks a worker of p for req and books it, for a request or leg that runs on one worker. The error is a
+// [*PoolError] around [ErrNoWorkers], [ErrTaints], [ErrBusy], [ErrNoRoom], [ErrBooked], [ErrDeclined] or a
+// [*TooBigError]; then nothing is booked. It allocates only the Lease.
 func (r *Router) Reserve(p *pools.Pool, req Request, now time.Time) (*Lease, error) {
 	c := r.begin(p, req, now)
 	defer r.end(c)
@@ -76,10 +75,10 @@ func (r *Router) Reserve(p *pools.Pool, req Request, now time.Time) (*Lease, err
 	return l, nil
 }
 
-// ReservePair picks a worker of pp for preq and one of dp for dreq, which are the prefill and the decode part of one
-// request, and books both or neither. Each is picked by its own pool's policy, prefill first. The error is as of
-// [Router.Reserve]; where both pools refuse, it is that of the refusal which waiting changes least; [ErrNoPrefill] is
-// the prefill pool's ErrNoWorkers. With [Request.StandIn] p may be nil. The two routers must be different.
+// ReservePair picks and books a prefill worker of pp and a decode worker of dp, or neither, each by its own pool's
+// policy, prefill first. Errors are those of [Router.Reserve]. If both pools refuse, it returns the error that waiting
+// helps least; [ErrNoPrefill] is the prefill pool's ErrNoWorkers. With [Request.StandIn] p may be nil. The routers must
+// differ.
 func ReservePair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request, now time.Time) (p, d *Lease, err error) {
 	if prefill == decode {
 		return nil, nil, errOneRouter
@@ -112,7 +111,7 @@ func ReservePair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request
 	return p, d, err
 }
 
-// Pick makes the choice that Reserve would make now, and books nothing.
+// Pick returns the choice that Reserve would make now, and books nothing.
 func (r *Router) Pick(p *pools.Pool, req Request, now time.Time) (Choice, error) {
 	c := r.begin(p, req, now)
 	defer r.end(c)
@@ -125,8 +124,8 @@ func (r *Router) Pick(p *pools.Pool, req Request, now time.Time) (Choice, error)
 	return c.choice(i), nil
 }
 
-// PickPair makes the choice that [ReservePair] would make now, and books nothing. p has no worker where no prefill worker would
-// be booked.
+// PickPair returns the choice that [ReservePair] would make now, and books nothing. p has no worker if no prefill
+// worker would be booked.
 func PickPair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request, now time.Time) (p, d Choice, err error) {
 	if prefill == decode {
 		return p, d, errOneRouter
@@ -152,16 +151,16 @@ func PickPair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request, n
 // errOneRouter refuses a pair of one router.
 var errOneRouter = errors.New("router: a pair needs two routers")
 
-// BestOverlap returns the most leading blocks of req's prompt that any worker of p which may be chosen now has
-// cached. A queue needs it to know how much of a request is left to compute.
+// BestOverlap returns the most leading blocks of req's prompt cached by an eligible worker of p. The queue uses it to
+// compute the rest.
 func (r *Router) BestOverlap(p *pools.Pool, req Request, now time.Time) int {
 	c := r.begin(p, req, now)
 	defer r.end(c)
 	return c.best(now)
 }
 
-// Held returns how many leading blocks of req's prompt each worker of p has cached, in the pool's order; of a worker
-// of several ranks, the most that one of them has. It is 0 everywhere where overlaps are ignored.
+// Held returns the leading blocks of req's prompt that each worker of p has cached, in the pool's order: its best
+// rank's. It is all 0 if overlaps are ignored.
 func (r *Router) Held(p *pools.Pool, req Request, now time.Time) []int {
 	c := r.begin(p, req, now)
 	defer r.end(c)
@@ -173,11 +172,11 @@ func (r *Router) Held(p *pools.Pool, req Request, now time.Time) []int {
 	return held
 }
 
-// Fits returns a [*TooBigError] when a prompt of isl tokens would not fit any worker of p, empty as it may be: a
-// request that can never be served need not wait in the queue.
+// Fits returns a [*TooBigError] if a prompt of isl tokens fits no worker of p, even an empty one: such a request need
+// not wait.
 func (r *Router) Fits(p *pools.Pool, isl int) error { return r.see(p).fits(isl) }
 
-// Sources are where the pool's overlaps come from.
+// Sources returns the sources of the pool's overlaps.
 func (r *Router) Sources() *overlap.Sources { return r.sources }
 
 // Loads returns the load of each worker of p, in the pool's order.
@@ -188,7 +187,7 @@ func (r *Router) Loads(p *pools.Pool) []WorkerLoad {
 	return r.core.loads(v)
 }
 
-// Overlaps are those of all bookings so far.
+// Overlaps returns those of all bookings so far.
 func (r *Router) Overlaps() Overlaps {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -202,7 +201,7 @@ func (r *Router) Bookings() uint64 {
 	return r.core.turn
 }
 
-// Draws returns how many bookings went to a worker that was drawn by water filling rather than chosen by the least cost.
+// Draws returns the number of bookings drawn by water filling.
 func (r *Router) Draws() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,40 +220,38 @@ func (r *Router) BindsLate(p *pools.Pool) bool {
 	return r.core.plan != nil && r.Mode(p).Policy == "eft"
 }
 
-// Mode is the policy by which the next choice in p is made. It looks at every worker of p at most.
+// Mode returns the policy of the next choice in p.
 func (r *Router) Mode(p *pools.Pool) Mode { return r.core.mode(r.see(p)) }
 
-// Thresholds are those in force.
+// Thresholds returns those in force.
 func (r *Router) Thresholds() Thresholds { return *r.limits.Load() }
 
-// SetThresholds puts t in force for all choices from now on, which must be valid.
+// SetThresholds sets t, which must be valid, for later choices.
 func (r *Router) SetThresholds(t Thresholds) { r.limits.Store(&t) }
 
-// IgnoresOverlap reports whether what is cached changes no choice and no booking of
-// this router: nothing need be looked up for it.
+// IgnoresOverlap reports whether cached blocks affect no choice and no booking: nothing need be looked up.
 func (r *Router) IgnoresOverlap() bool { return r.core.cfg.ignoresOverlap() }
 
-// Predicts reports whether any worker of p is predicted rather than known by its KV events.
+// Predicts reports whether any worker of p is predicted rather than tracked by KV events.
 func (r *Router) Predicts(p *pools.Pool) bool { return r.see(p).overlaps.Predicted() }
 
-// NeedsPin reports whether the policy is for requests alone that name a worker: the caller has to see to it.
+// NeedsPin reports whether the policy requires requests to name a worker. The caller enforces it.
 func (r *Router) NeedsPin() bool { return r.core.cfg.Mode == "direct" }
 
-// Suits reports whether w could serve req if it took requests and were empty: a rank
-// of it that the pin names, the taints that are required, and room for the prompt.
+// Suits reports whether w could serve req if it were up and empty: pin, taints and room.
 func (r *Router) Suits(w *pools.Worker, req *Request) bool { return r.core.cfg.suits(w, req) }
 
-// Cost is the name of the cost that mode kv compares workers by: [Classic] or [Credited].
+// Cost returns the cost function of mode kv: [Classic] or [Credited].
 func (r *Router) Cost() string { return r.core.cfg.Cost }
 
-// begin does what needs no lock: it sees the pool, looks the prompt up and filters.
+// begin does what needs no lock: view, look-up and filters.
 func (r *Router) begin(p *pools.Pool, req Request, now time.Time) *scratch {
 	c := r.scratches.Get().(*scratch)
 	r.core.begin(c, r.see(p), req, r.limits.Load(), now)
 	return c
 }
 
-// end gives a scratch back.
+// end returns a scratch to the pool.
 func (r *Router) end(c *scratch) {
 	if c.turned && r.core.cfg.OnMode != nil {
 		r.core.cfg.OnMode(c.view.pool, c.mode)
@@ -263,7 +260,7 @@ func (r *Router) end(c *scratch) {
 	r.scratches.Put(c)
 }
 
-// see returns the view of p, the same one until the pool has changed or its sources know other slots.
+// see returns the view of p, cached until the pool or its sources' slots change.
 func (r *Router) see(p *pools.Pool) *view {
 	if v := r.view.Load(); v != nil && v.pool == p && r.sources.Current(v.overlaps) {
 		return v
@@ -275,7 +272,7 @@ func (r *Router) see(p *pools.Pool) *view {
 	return v
 }
 
-// has reports whether w is the process that the pool has under its name.
+// has reports whether w is the current process of its name in the pool.
 func (r *Router) has(w *pools.Worker) bool {
 	v := r.view.Load()
 	if v == nil {
@@ -293,7 +290,7 @@ func (r *Router) enter(l *Lease, e load.Event, now time.Time) {
 	r.booked(false)
 }
 
-// lockBoth locks two routers, always the older first, so that pairs never wait for each other in a ring.
+// lockBoth locks two routers in a fixed order to avoid deadlock.
 func lockBoth(a, b *Router) {
 	if b.serial < a.serial {
 		a, b = b, a

@@ -11,30 +11,30 @@ import (
 	"github.com/tandem-pd/tandem/kv/overlap"
 )
 
-// scratch is the working memory of one choice. It is used again for others.
+// scratch is the reusable memory of one choice.
 type scratch struct {
 	req      Request // the caller's, with an ISL of at least 0
 	query    query   // the same for the policy
 	view     *view
 	found    overlap.Lookup // the prompt's overlaps
-	kept     []int32        // the slots that the request leaves, unless it leaves all
+	kept     []int32        // the slots that the request leaves; unset if it leaves all
 	all      bool
 	met      passed
 	largest  int             // total_kv_blocks of the largest worker that it names
-	ws       []candidate     // behind the last one, what earlier choices left
-	of       uint64          // the number of the view whose workers ws knows
+	ws       []candidate     // beyond its length: candidates of earlier choices
+	of       uint64          // the view of the workers in ws
 	tiers    bool            // slower tiers count
-	alone    []int32         // slots to which no prefill worker hands over
+	alone    []int32         // slots that no prefill worker can hand over to
 	planned  []time.Duration // of the drain, by slot; nil outside of one
 	mode     Mode            // by which the choice is made
-	turned   bool            // it is another than that of the choice before
+	turned   bool            // the mode changed since the choice before
 	limits   *Thresholds
 	owns     []bool // by slot; nil: all
 	drawn    bool   // by water filling
-	reserved int    // blocks of a worker that are its owner's to book
+	reserved int    // blocks of a worker reserved for its owner
 	session  sessionOf
-	costs    []float64 // of the candidates, where they were kept
-	raised   []float64 // the same with a booking more
+	costs    []float64 // of the candidates, if kept
+	raised   []float64 // with one more booking
 	lots     []lot     // of a draw
 	why      Why
 	pcg      rand.PCG
@@ -59,14 +59,14 @@ func (c *scratch) start(v *view, req Request) {
 	}
 }
 
-// end lets go of the request and its pool.
+// end drops references to the request and its pool.
 func (c *scratch) end() {
 	c.req, c.query, c.view, c.limits, c.planned, c.owns, c.reserved, c.turned = Request{}, query{}, nil, nil, nil, nil, 0, false
 	c.drawn = false
 	c.found.End()
 }
 
-// best is the most leading blocks that any slot which may be chosen has cached.
+// best returns the most leading blocks cached by a slot that may be chosen.
 func (c *scratch) best(now time.Time) int {
 	best := 0
 	for i := range c.view.slots {
@@ -77,11 +77,10 @@ func (c *scratch) best(now time.Time) int {
 	return best
 }
 
-// able reports whether a worker could take the request were it empty, and no threshold takes workers out: what a pool of which
-// none is chosen yet need know.
+// able reports whether a worker could serve the request if it were empty and no threshold applied.
 func (c *scratch) able() bool { return c.met&able != 0 && *c.limits == Thresholds{} }
 
-// keep drops the candidates that do not meet ok. Those behind the last one stay in memory for later choices.
+// keep drops the candidates that do not meet ok. Their memory stays for later choices.
 func (c *scratch) keep(ok func(w *candidate) bool) {
 	n := 0
 	for i := range c.ws {
@@ -103,7 +102,7 @@ func (c *scratch) any(ok func(w *candidate) bool) bool {
 	return false
 }
 
-// shuffle makes the choice's randomness that of the pool, request and attempt.
+// shuffle seeds the choice's randomness from the pool, request and attempt.
 func (c *scratch) shuffle() {
 	c.pcg.Seed(xxh3.HashStringSeed(c.req.ID, c.view.seed), uint64(c.req.Attempt))
 }
@@ -115,8 +114,7 @@ func (c *scratch) settle(i int, cost float64) {
 	c.why.Candidates = len(c.ws)
 }
 
-// choice returns that candidate i was chosen, and why, with the terms only if the
-// request asks for them: the memory of c is used again.
+// choice returns that candidate i was chosen, and why. Terms are copied only on request, since c is reused.
 func (c *scratch) choice(i int) Choice {
 	w := c.why
 	w.Terms = nil
@@ -125,16 +123,16 @@ func (c *scratch) choice(i int) Choice {
 		if len(w.Terms) > MaxTerms {
 			w.Terms[0], w.Terms[i] = w.Terms[i], w.Terms[0]
 			slices.SortStableFunc(w.Terms[1:], func(a, b Term) int { return cmp.Compare(a.Cost, b.Cost) })
-			w.Terms = slices.Clone(w.Terms[:MaxTerms]) // lets go of the others
+			w.Terms = slices.Clone(w.Terms[:MaxTerms]) // releases the others
 		}
 	}
 	return Choice{c.ws[i].Worker, int(c.ws[i].Rank), w}
 }
 
-// refuse names the choice's pool in an error.
+// refuse wraps an error with the choice's pool.
 func (c *scratch) refuse(err error) error {
 	if _, later := err.(*LaterError); later {
-		return err // names it already
+		return err // already wrapped
 	}
 	return &PoolError{c.view.pool.Model, c.view.pool.Role, err}
 }

@@ -6,11 +6,10 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// crowded is how many times the mean cost a session's own worker may cost.
+// crowded bounds the cost of a session's own worker, in multiples of the mean.
 const crowded = 1.25
 
-// alike reports whether nothing but their load tells the candidates apart: where one holds more of the prompt than
-// another, or is preferred, that decides.
+// alike reports whether the candidates differ in load only, and not in cached blocks or preference.
 func alike(ws []candidate) bool {
 	for i := range ws {
 		a, b := &ws[i], &ws[0]
@@ -21,9 +20,9 @@ func alike(ws []candidate) bool {
 	return true
 }
 
-// home is the candidate that ranks first for the request's session, by rendezvous hashing, of those that cost no more
-// than [crowded] times the mean. Every gateway ranks alike, and a worker that comes or goes moves only the sessions
-// that rank it first. Where the policy has no costs, the requests in flight are what is compared.
+// home returns the candidate that ranks first for the session by rendezvous hashing, among those that cost at most
+// [crowded] times the mean. All gateways rank alike, and a joining or leaving worker moves only its own sessions. A
+// policy without costs compares requests in flight.
 func (c *scratch) home() int {
 	if math.IsNaN(c.costs[0]) {
 		for i := range c.ws {

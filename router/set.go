@@ -9,8 +9,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Set gives each pool a router and an index of its own, made when the pool is
-// first asked for. It is safe for concurrent use.
+// Set holds a router and an index for each pool, made on first use. It is safe for concurrent use.
 type Set struct {
 	configs map[pools.Role]Config
 
@@ -29,8 +28,8 @@ type setEntry struct {
 	index  *index.Index
 }
 
-// NewSet makes a set whose routers write to log: see [Config.logTo]. configs holds
-// one Config for each role; the error is the first one's that Validate refuses.
+// NewSet returns a set whose routers write to log. configs holds one Config for each role. It returns the first error
+// of Validate.
 func NewSet(configs map[pools.Role]Config, log *slog.Logger) (*Set, error) {
 	configs = maps.Clone(configs)
 	for role, cfg := range configs {
@@ -42,10 +41,10 @@ func NewSet(configs map[pools.Role]Config, log *slog.Logger) (*Set, error) {
 	return &Set{configs: configs, pools: map[setKey]setEntry{}, limits: map[string]Thresholds{}}, nil
 }
 
-// For is the router of that model's pool of that role.
+// For returns the router of a model's pool of a role.
 func (s *Set) For(model string, role pools.Role) *Router { return s.entry(model, role).router }
 
-// Index is the index of that model's pool of that role.
+// Index returns the index of a model's pool of a role.
 func (s *Set) Index(model string, role pools.Role) *index.Index { return s.entry(model, role).index }
 
 func (s *Set) entry(model string, role pools.Role) setEntry {
@@ -70,7 +69,7 @@ func (s *Set) entry(model string, role pools.Role) setEntry {
 	return e
 }
 
-// Each calls f with the router of each pool that was asked for.
+// Each calls f with the router of each pool in use.
 func (s *Set) Each(f func(model string, role pools.Role, r *Router)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -79,7 +78,7 @@ func (s *Set) Each(f func(model string, role pools.Role, r *Router)) {
 	}
 }
 
-// IndexStats calls emit with the size of the index of each of the pools in which cached blocks count.
+// IndexStats calls emit with the size of each index in which cached blocks count.
 func (s *Set) IndexStats(pools []*pools.Pool, emit func(model, role string, size index.Stats)) {
 	for _, p := range pools {
 		if events := s.For(p.Model, p.Role).sources.Size().Events; events != nil {

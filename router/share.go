@@ -7,20 +7,20 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// Changes calls visit with this gateway's share of each account that its bookings have changed since the last call. The room that
-// the pool keeps for prompts which are computed elsewhere comes as the blocks of a worker without a name.
+// Changes calls visit with this gateway's share of each account that changed since the last call. Room kept for prompts
+// computed elsewhere is a share without a worker.
 func (r *Router) Changes(now time.Time, visit func(load.Shared)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.core.book.Changes(now, visit)
-	if promised := int(r.core.promised.Load() - r.core.heard.blocks); promised != r.core.heard.said {
-		r.core.heard.said = promised
+	if promised := int(r.core.promised.Load() - r.core.peerPromises.blocks); promised != r.core.peerPromises.published {
+		r.core.peerPromises.published = promised
 		visit(load.Shared{Share: load.Share{Account: load.Account{ActiveBlocks: promised}}})
 	}
 }
 
-// ApplyShares puts the shares that another gateway has of the pool's accounts in the place of those that it had, and reports whether any of
-// them fell. It holds the router's lock for as long as all of them take: some hundred at most should come at a time.
+// ApplyShares replaces another gateway's shares of the pool's accounts, and reports whether any fell. It holds the
+// router's lock throughout: pass at most a few hundred.
 func (r *Router) ApplyShares(peer string, shares []load.Shared, now time.Time) (fell bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -34,15 +34,15 @@ func (r *Router) ApplyShares(peer string, shares []load.Shared, now time.Time) (
 	return fell
 }
 
-// Sent is a prompt that was sent to a worker of whose cache that is a prediction.
+// Sent is a prompt sent to a worker, to predict its cache.
 type Sent struct {
 	Worker string
 	Rank   int
 	Text   bool     // see [Request.Text]
-	Hashes []uint64 // of the prompt's full blocks, or its granules; they must not be written to
+	Hashes []uint64 // of the prompt's full blocks, or its granules; read-only
 }
 
-// maxSent bounds the prompts that wait for [Router.Sends]. Those that come after go without being known to others.
+// maxSent bounds the prompts that wait for [Router.Sends]. Others are not published.
 const maxSent = 256
 
 // noteSent keeps a prompt for [Router.Sends].
@@ -54,7 +54,7 @@ func (r *Router) noteSent(s Sent) {
 	}
 }
 
-// Sends returns the prompts that this gateway's bookings have sent since the last call, where they predict a cache.
+// Sends returns the prompts sent by this gateway's bookings since the last call, if they predict a cache.
 func (r *Router) Sends() []Sent {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +63,7 @@ func (r *Router) Sends() []Sent {
 	return all
 }
 
-// ApplySent predicts for p what another gateway does that has sent the prompt. It keeps nothing of s.
+// ApplySent predicts the effect of another gateway's sent prompt on p. It does not retain s.
 func (r *Router) ApplySent(p *pools.Pool, s Sent, now time.Time) {
 	if m, here := p.Member(s.Worker); here {
 		r.see(p)
@@ -71,23 +71,23 @@ func (r *Router) ApplySent(p *pools.Pool, s Sent, now time.Time) {
 	}
 }
 
-// booked calls the hook.
+// booked calls OnBooking.
 func (r *Router) booked(made bool) {
 	if f := r.core.cfg.OnBooking; f != nil {
 		f(made)
 	}
 }
 
-// heard is the part of a pool's promised blocks that other gateways have promised.
-type heard struct {
-	blocks int64
-	by     map[string]int64
-	said   int // of this gateway's own, in the last [Router.Changes]
+// peerPromises is the part of a pool's promised blocks that other gateways promised.
+type peerPromises struct {
+	blocks    int64
+	by        map[string]int64
+	published int // this gateway's own, in the last [Router.Changes]
 }
 
-// applyPromised enters what another gateway has promised, and reports whether it is less than before.
+// applyPromised sets what another gateway promised, and reports whether it fell.
 func (k *core) applyPromised(peer string, blocks int64) bool {
-	h := &k.heard
+	h := &k.peerPromises
 	more := blocks - h.by[peer]
 	h.blocks += more
 	k.promised.Add(more)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// choose has the policy pick among the candidates, unless the request's session is bound to one of them; or, where their
-// costs do not say which of them is best, the request's session or a draw.
+// choose returns the candidate that the request's session is bound to, or the policy's pick. If costs do not separate
+// the candidates, the session or a draw decides.
 func (k *core) choose(c *scratch, now time.Time) (int, float64, bool) {
 	if i := k.bound(c, now); i >= 0 {
 		_, cost, ok := c.price(k.policy, &c.costs)
@@ -21,7 +21,7 @@ func (k *core) choose(c *scratch, now time.Time) (int, float64, bool) {
 	switch {
 	case k.cfg.Peers == nil:
 	case k.cfg.Peers.CutOff():
-		k.divide(c) // the peers have workers of their own
+		k.divide(c) // the peers own other workers
 	default:
 		unseen = k.unseen(c.view.pool, now)
 	}
@@ -44,7 +44,7 @@ func (k *core) choose(c *scratch, now time.Time) (int, float64, bool) {
 	return i, cost, ok
 }
 
-// price has the policy pick and keeps what it computes of each candidate, NaN where it has no costs.
+// price runs the policy and keeps each candidate's cost, NaN without costs.
 func (c *scratch) price(pick policy, costs *[]float64) (int, float64, bool) {
 	*costs = slices.Grow((*costs)[:0], len(c.ws))[:len(c.ws)]
 	if len(c.ws) > 0 {
@@ -56,14 +56,14 @@ func (c *scratch) price(pick policy, costs *[]float64) (int, float64, bool) {
 	return i, cost, ok
 }
 
-// widest is among how many candidates at the most a draw is made, those of the lowest cost.
+// widest bounds the candidates of a draw, lowest cost first.
 const widest = 64
 
 // lot is a candidate in a draw.
 type lot struct {
 	index int
 	cost  float64
-	each  float64 // what a booking more adds to the cost
+	each  float64 // cost of one more booking
 }
 
 // fill draws a candidate by Tidal Water Filling (Goren, Vargaftik and Moses, "Distributed Dispatching in the Parallel
@@ -72,14 +72,13 @@ type lot struct {
 //
 //	Σ max(0, level − cost_i) / each_i = unseen,   p_i ∝ max(0, level − cost_i) / each_i
 //
-// each_i is what a booking more would add to the candidate's cost, in the policy's own unit: the policy is asked again
-// with the pool's mean booking on every candidate. fill is not ok where the policy has no costs, or a booking changes
-// none.
+// each_i is the cost of one more booking, from a second run of the policy with the pool's mean booking on every
+// candidate. fill is not ok where the policy has no costs or a booking changes none.
 func (k *core) fill(c *scratch, unseen float64) (int, bool) {
 	if len(c.costs) < 2 || math.IsNaN(c.costs[0]) {
 		return 0, false
 	}
-	explain, tossed := c.why.Explain, c.pcg // nothing is picked by the second asking
+	explain, tossed := c.why.Explain, c.pcg // the second run picks nothing
 	c.why.Explain = false
 	k.typical.put(c.ws, 1)
 	_, _, ok := c.price(k.policy, &c.raised)
@@ -108,7 +107,7 @@ func (k *core) fill(c *scratch, unseen float64) (int, bool) {
 	return lots[0].index, true
 }
 
-// lowest sorts the candidates of the lowest costs.
+// lowest sorts the candidates of lowest cost.
 func (c *scratch) lowest() []lot {
 	lots := c.lots[:0]
 	for i, cost := range c.costs {
@@ -132,5 +131,5 @@ func (c *scratch) lowest() []lot {
 	return lots
 }
 
-// byLot orders by cost, equal ones as they came.
+// byLot orders by cost, then by index.
 func byLot(a, b lot) int { return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(a.index, b.index)) }

@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// bears reports whether a worker has all the taints that are required, and the adapter unless that is empty.
+// bears reports whether a worker has all required taints, and the adapter unless it is empty.
 func bears(w *pools.Worker, required []string, adapter string) bool {
 	if adapter != "" && !slices.Contains(w.Adapters, adapter) {
 		return false
@@ -20,8 +20,7 @@ func bears(w *pools.Worker, required []string, adapter string) bool {
 	return true
 }
 
-// suits reports whether w could serve req if it took requests and were empty: a rank
-// of it that the pin names, the taints and the adapter that are required, and room for the prompt.
+// suits reports whether w could serve req if it were up and empty: pin, taints, adapter and room.
 func (c *Config) suits(w *pools.Worker, req *Request) bool {
 	if p := req.Pin; p != nil && (p.Worker != "" && p.Worker != w.ID || p.Ranked && p.Rank >= w.Ranks()) {
 		return false
@@ -30,17 +29,16 @@ func (c *Config) suits(w *pools.Worker, req *Request) bool {
 	return bears(w, req.Required, req.Adapter) && (req.Only == nil || req.Only(w)) && (!c.Room || w.TotalKVBlocks <= 0 || blocks < w.TotalKVBlocks)
 }
 
-// favour is the sum of the weights of the preferred taints that w has.
+// favour returns the sum of the weights of the preferred taints of w.
 func favour(w *pools.Worker, preferred map[string]float64) float64 {
 	var sum float64
-	for _, taint := range w.Taints { // in this order: a map's order would change how the sum is rounded
+	for _, taint := range w.Taints { // in this order: a map's order would change the rounding
 		sum += preferred[taint]
 	}
 	return sum
 }
 
-// favoured is a cost as the request's preferences leave it: times
-// exp(−tanh(sum of weights)), from 0.368 to 2.718 (router-semantics §2.1).
+// favoured returns the cost times exp(−tanh(sum of weights)), from 0.368 to 2.718 (router-semantics §2.1).
 func (c *candidate) favoured(cost float64) float64 {
 	if c.Favour == 0 {
 		return cost
@@ -48,5 +46,5 @@ func (c *candidate) favoured(cost float64) float64 {
 	return weighed(cost, c.Favour)
 }
 
-// weighed is apart so that favoured is inlined: few requests prefer anything.
+// weighed is separate to keep favoured inlinable: few requests have preferences.
 func weighed(cost, favour float64) float64 { return cost * math.Exp(-math.Tanh(favour)) }

@@ -5,14 +5,13 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Thresholds are the loads above which a worker's rank is taken out of the choice. Zero fields take no rank out.
-// Where all that may be chosen are out, a request is refused with an [*OverloadedError] instead of waiting.
+// Thresholds exclude the ranks of workers with a higher load from the choice. Zero is off. If all are excluded, the
+// request fails with an [*OverloadedError] instead of waiting.
 type Thresholds struct {
-	// DecodeBlocks is the share of a rank's KV blocks that requests hold, above 0 and at most 1. It counts where
-	// active blocks are tracked and the worker said how many it has: not in prefill pools.
+	// DecodeBlocks is the share of a rank's KV blocks in use, up to 1. It applies where active blocks are tracked and
+	// the worker registered its total: not in prefill pools.
 	DecodeBlocks float64 `flag:"active-decode-blocks-threshold" default:"0" range:"0..1" help:"Share of a worker's KV blocks above which it is not chosen; with all above it, 503. 0 is off. POST /busy_threshold changes it."`
-	// PrefillTokens is the prompt tokens yet to be computed, at least 1. It counts
-	// where they are tracked: not in decode pools.
+	// PrefillTokens is the prompt tokens yet to compute. It applies where they are tracked: not in decode pools.
 	PrefillTokens int `flag:"active-prefill-tokens-threshold" default:"0" range:"0..2147483647" help:"Prompt tokens yet to prefill above which a worker is not chosen; with all above it, 503. 0 is off."`
 }
 
@@ -25,9 +24,9 @@ const (
 	OverPrefillTokens = "active_prefill_tokens"
 )
 
-// OverloadedError refuses a request because every worker that may be chosen is above one of the [Thresholds].
+// OverloadedError refuses a request because every eligible worker is above one of the [Thresholds].
 type OverloadedError struct {
-	Reason string // the threshold that most of them are above
+	Reason string // the threshold that excluded most of them
 }
 
 func (e *OverloadedError) Error() string {
@@ -58,7 +57,7 @@ func (n over) err() error {
 	return &OverloadedError{OverPrefillTokens}
 }
 
-// Thresholds are those in force for a model's pools.
+// Thresholds returns those in force for a model's pools.
 func (s *Set) Thresholds(model string) Thresholds {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -68,10 +67,10 @@ func (s *Set) Thresholds(model string) Thresholds {
 	return s.Configured()
 }
 
-// Configured is the thresholds of the settings, which are in force where [Set.SetThresholds] has set no others.
+// Configured returns the thresholds of the settings, the default for models without [Set.SetThresholds].
 func (s *Set) Configured() Thresholds { return s.configs[pools.Decode].Thresholds }
 
-// SetThresholds puts t in force for all pools of a model, those not yet made too. The error is t's own.
+// SetThresholds sets t for all current and future pools of a model. It returns t's validation error.
 func (s *Set) SetThresholds(model string, t Thresholds) error {
 	if err := t.Validate(); err != nil {
 		return err

@@ -14,8 +14,7 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// view is what a core works out once for each snapshot of its pool. It is immutable
-// but for the accounts it points to, which are the core's.
+// view is precomputed for each snapshot of a pool. It is immutable but for the accounts, which are the core's.
 type view struct {
 	pool      *pools.Pool
 	number    uint64           // of the router's views, from 1
@@ -26,12 +25,12 @@ type view struct {
 	overlaps  *overlap.Slots   // the same for the sources of overlaps
 	roomiest  int              // the largest of the slots' limits of blocks
 	steady    bool             // every slot stands
-	restOnly  bool             // the pool's overlaps spare hand-offs
-	first     map[uint64]int32 // each worker's first slot, by the hash of its id; nil where no session is bound
+	restOnly  bool             // the pool's overlaps save transfers
+	first     map[uint64]int32 // each worker's first slot by the hash of its id; nil if sessions are not bound
 }
 
-// slot is one (worker, rank) of a pool. A choice reads every one of them, so it
-// has what the choice needs and fits one line of the processor's cache.
+// slot is one (worker, rank) of a pool. Every choice reads all of them, so it has just what that needs and fits one
+// cache line.
 type slot struct {
 	page      *load.Page // its bookings
 	worker    *pools.Worker
@@ -43,13 +42,13 @@ type slot struct {
 	standing  standing
 }
 
-// standing is whether a slot may be chosen while its pool's snapshot is in force.
+// standing tells whether a slot may be chosen under the pool's snapshot.
 type standing uint8
 
 const (
-	stands standing = iota // as long as the snapshot is in force
-	waits                  // from a time on: ask the member
-	barred                 // not while the snapshot is in force
+	stands standing = iota // as long as the snapshot is valid
+	waits                  // from a time on: check the member
+	barred                 // not under this snapshot
 )
 
 // standingOf is the standing of m's ranks.
@@ -68,7 +67,7 @@ func (v *view) eligible(s *slot, now time.Time) bool {
 	return s.standing == stands || s.standing == waits && v.pool.Members[s.member].Eligible(now)
 }
 
-// view works out the view of p.
+// view computes the view of p.
 func (k *core) view(p *pools.Pool) *view {
 	k.views++
 	v := &view{pool: p, number: k.views, seed: xxh3.HashStringSeed(p.Name(), k.cfg.Seed), blockSize: 1, steady: true, restOnly: k.cfg.RestOnly}
@@ -111,7 +110,7 @@ func (v *view) fits(tokens int) error {
 	return &TooBigError{NeedBlocks: need, LargestBlocks: v.largest}
 }
 
-// slot works out what stays the same about a worker's rank.
+// slot computes the fixed properties of a worker's rank.
 func (k *core) slot(m *pools.Member, rank int) slot {
 	w := m.Worker
 	s := slot{
@@ -127,7 +126,7 @@ func (k *core) slot(m *pools.Member, rank int) slot {
 	return s
 }
 
-// busyAbove is the booked prefill tokens above which a rank of w is busy.
+// busyAbove returns the booked prefill tokens above which a rank of w is busy.
 func (c *Config) busyAbove(w *pools.Worker) float64 {
 	if c.QueueThreshold < 0 {
 		return math.Inf(1)
@@ -135,9 +134,8 @@ func (c *Config) busyAbove(w *pools.Worker) float64 {
 	return c.QueueThreshold * float64(cmp.Or(w.MaxNumBatchedTokens, c.DefaultMaxBatchedTokens))
 }
 
-// narrow finds the slots that the request leaves in the choice, by all that needs no booking. Filters go in the order
-// of router-semantics §2.2: the worker that the request names, the taints and the adapter that it requires, the workers that are up;
-// choices goes on with the thresholds.
+// narrow applies the filters that need no booking, in the order of router-semantics §2.2: the pinned worker, required
+// taints and adapter, workers that are up. choices applies the thresholds.
 func (v *view) narrow(c *scratch, now time.Time) {
 	req := &c.query
 	need := req.blocks() + 1
@@ -179,20 +177,19 @@ func (v *view) narrow(c *scratch, now time.Time) {
 	}
 }
 
-// meets reports whether a worker of v that is up can hand over to one of d that is up, whatever is booked on them.
+// meets reports whether a worker of v that is up can hand over to one of d that is up, whatever their load.
 func (v *view) meets(d *view, pairs func(p, d *pools.Worker) bool, now time.Time) bool {
 	return slices.ContainsFunc(v.slots, func(s slot) bool {
 		return v.eligible(&s, now) && slices.ContainsFunc(d.slots, func(t slot) bool { return d.eligible(&t, now) && pairs(s.worker, t.worker) })
 	})
 }
 
-// choices returns the candidates in the memory of c.ws, or why there are none. The pool is busy while all slots that
-// narrow and the thresholds leave are busy; once one is not, all of them with room are candidates, the busy ones too:
-// their cost shows it.
+// choices returns the candidates in c.ws, or the reason for none. The pool is busy while all remaining slots are busy.
+// Once one is not, all with room are candidates: the cost of busy ones shows it.
 func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate, error) {
 	req := &c.query
 	need := req.blocks() + 1
-	cached := req.ISL / v.blockSize // no more than this can count as overlap
+	cached := req.ISL / v.blockSize // overlap cannot exceed this
 	left := len(c.kept)
 	if c.all {
 		left = len(v.slots)
@@ -213,7 +210,7 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		}
 		s := &v.slots[i]
 		if need > s.blocks {
-			continue // its load does not count: it cannot hold the prompt
+			continue // excluded from the load: it cannot hold the prompt
 		}
 		page := s.page
 		prefill := page.Prefill(now)
@@ -234,8 +231,7 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		if withholds && c.withheld(i, s.blocks-page.ActiveBlocks-need+reused) {
 			continue
 		}
-		// In place, and every field: what an earlier choice left is there. A candidate
-		// made elsewhere and appended takes twice as long.
+		// In place, and every field: appending a candidate takes twice as long.
 		w := &ws[n]
 		n++
 		w.Worker, w.Rank, w.slot = s.worker, s.rank, int32(i)
@@ -284,7 +280,7 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 	return ws, nil
 }
 
-// passed is the filters that at least one slot has passed.
+// passed has the filters that at least one slot passed.
 type passed uint8
 
 const (

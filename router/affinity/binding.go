@@ -6,7 +6,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Binding ties a session to a rank of a worker, as gateways report it to each other.
+// Binding binds a session to a worker's rank, as gateways publish it.
 type Binding struct {
 	Session uint64 // [Hash] of its name
 	Worker  uint64 // [Hash] of the worker's id; 0: the binding was dropped
@@ -16,22 +16,21 @@ type Binding struct {
 	Idle    int64  // since the session's latest request, in milliseconds
 }
 
-// MaxMillis bounds times in reports, in milliseconds: no clock comes near it.
+// MaxMillis bounds times in messages, in milliseconds.
 const MaxMillis = 1 << 50
 
-// maxMoves bounds [Binding.Moves]. One that has come to it stays there.
+// maxMoves bounds [Binding.Moves], which stays at it.
 const maxMoves = 1<<31 - 1
 
-// Hash is the hash of a session's name or of a worker's id. It is never 0.
+// Hash returns the hash of a session's name or a worker's id, never 0.
 func Hash(name string) uint64 { return max(1, xxh3.HashString(name)) }
 
-// compare is below 0 where a wins over b, above 0 where b wins. All gateways order two bindings of a session alike, whatever they
-// hear first. One that was moved more often knows of a failure that the other does not know of; of two that were bound without
-// knowledge of each other the first one wins.
+// compare is below 0 if a wins over b. All gateways agree, whatever the order of messages: the binding moved more often
+// wins, since it reflects a failure that the other does not; of two independent ones the earlier wins.
 func (a *Binding) compare(b *Binding) int {
 	return cmp.Or(
 		cmp.Compare(b.Moves, a.Moves),
-		cmp.Compare(min(1, b.Worker), min(1, a.Worker)), // a dropped one is none
+		cmp.Compare(min(1, b.Worker), min(1, a.Worker)), // dropped
 		cmp.Compare(a.Born, b.Born),
 		cmp.Compare(a.Worker, b.Worker),
 		cmp.Compare(a.Rank, b.Rank),

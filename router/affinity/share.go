@@ -2,19 +2,19 @@ package affinity
 
 import "time"
 
-// The table's part of messages is bounded. What finds no place is reported with a later use of its session.
+// Bounds of a message. A binding that does not fit is published with a later use of its session.
 const (
-	// Batch is how many bindings [Table.Delta] returns at the most.
+	// Batch is the most bindings that [Table.Delta] returns.
 	Batch = 256
-	// maxPending is how many rows may wait for it.
+	// maxPending bounds the rows that wait for it.
 	maxPending = 4096
 )
 
-// clock is the group's clock, in milliseconds: the clock of the gateway that is furthest. It is there to order bindings, and none of
-// the gateways' wall clocks counts for it.
+// clock converts to the group's clock in milliseconds: that of the gateway furthest ahead. It orders bindings,
+// independently of wall clocks.
 func (t *Table) clock(at int64) int64 { return min(at+t.ahead, MaxMillis) }
 
-// Clock returns the group's clock, for other gateways to hear without a binding; 0 where the table has no session.
+// Clock returns the group's clock to publish without a binding; 0 for a table without sessions.
 func (t *Table) Clock(now time.Time) int64 {
 	if len(t.index) == 0 {
 		return 0
@@ -22,8 +22,8 @@ func (t *Table) Clock(now time.Time) int64 {
 	return t.clock(t.at(now))
 }
 
-// follow has the table's clock follow another gateway's. What was bound before any was heard counts as that much later: a gateway
-// that starts must not have the earliest bindings.
+// follow advances the table's clock to another gateway's. Bindings made before the first message move along: a gateway
+// that starts must not have the earliest ones.
 func (t *Table) follow(clock, at int64) {
 	more := max(0, min(clock, MaxMillis)-at-t.ahead)
 	t.ahead += more
@@ -36,7 +36,7 @@ func (t *Table) follow(clock, at int64) {
 	}
 }
 
-// note has a row be reported.
+// note queues a row for publishing.
 func (t *Table) note(i int32) {
 	if r := &t.rows[i]; t.shared && !r.pending && len(t.pending) < maxPending {
 		r.pending = true
@@ -44,8 +44,8 @@ func (t *Table) note(i int32) {
 	}
 }
 
-// Delta returns bindings that other gateways are to hear, [Batch] at the most, and the clock that their times are of. The slice is the
-// table's, until the next call.
+// Delta returns at most [Batch] bindings to publish, and the clock of their times. The slice is valid until the next
+// call.
 func (t *Table) Delta(now time.Time) (clock int64, all []Binding) {
 	at := t.at(now)
 	t.out = t.out[:0]
@@ -54,7 +54,7 @@ func (t *Table) Delta(now time.Time) (clock int64, all []Binding) {
 		r := &t.rows[t.pending[n]]
 		r.pending = false
 		if idle := at - r.used; r.Session != 0 && idle < t.ttl {
-			r.said = at
+			r.published = at
 			b := r.Binding
 			b.Idle = max(0, idle)
 			t.out = append(t.out, b)
@@ -64,27 +64,27 @@ func (t *Table) Delta(now time.Time) (clock int64, all []Binding) {
 	return t.clock(at), t.out
 }
 
-// Resend has every binding be reported again, because another gateway has joined: see [Table.ResendNext].
+// Resend marks every binding to be published again, because a gateway joined: see [Table.ResendNext].
 func (t *Table) Resend(now time.Time) {
 	if t.shared {
 		t.repeat, t.repeated = int32(len(t.rows)-1), t.at(now)
 	}
 }
 
-// ResendNext has as many more of them be reported as a message holds, and reports whether there were any. A binding that any gateway has
-// reported since Resend is left out.
+// ResendNext queues the next batch of them, and reports whether there was one. It skips bindings that any gateway has
+// published since Resend.
 func (t *Table) ResendNext() bool {
 	before := len(t.pending)
 	for ; t.repeat > 0 && len(t.pending)-before < Batch && len(t.pending) < maxPending; t.repeat-- {
-		if r := &t.rows[t.repeat]; r.Session != 0 && r.said < t.repeated {
+		if r := &t.rows[t.repeat]; r.Session != 0 && r.published < t.repeated {
 			t.note(t.repeat)
 		}
 	}
 	return len(t.pending) > before
 }
 
-// Apply takes in what another gateway reports, and keeps nothing of the slice. Where the table has a binding that wins over the
-// reported one, it reports that.
+// Apply applies another gateway's bindings, and does not retain the slice. A binding of its own that wins over a
+// received one is published again.
 func (t *Table) Apply(clock int64, all []Binding, now time.Time) {
 	at := t.at(now)
 	t.follow(clock, at)
@@ -100,7 +100,7 @@ func (t *Table) hear(b *Binding, at int64) {
 	i := t.live(b.Session, at)
 	if i == 0 {
 		if len(t.index) >= t.most && t.rows[t.rows[0].next].own {
-			t.counts.Evicted++ // a gateway that floods ends no binding of this one's clients
+			t.counts.Evicted++ // a gateway that floods evicts no binding of this one's clients
 			return
 		}
 		i = t.add(b.Session, at)
@@ -115,14 +115,14 @@ func (t *Table) hear(b *Binding, at int64) {
 		t.note(i)
 	}
 	if b.Worker == r.Worker && b.Rank == r.Rank {
-		r.said = at
+		r.published = at
 	}
 	if used := at - b.Idle; used > r.used {
 		t.touch(i, used)
 	}
 }
 
-// take puts a reported binding in the place of a row's own.
+// take replaces a row's binding with a received one.
 func (t *Table) take(r *row, b *Binding) {
 	t.set(r, b.Worker)
 	r.Rank, r.Moves, r.Born = b.Rank, min(b.Moves, maxMoves), b.Born

@@ -2,63 +2,63 @@ package affinity
 
 import "time"
 
-// Most is how many sessions a table keeps. A session takes about 120 bytes.
+// Most bounds the sessions of a table, at about 120 bytes each.
 const Most = 100_000
 
-// Table is the bindings of one pool's sessions. A binding lasts until its session has not been used for the table's time to live.
-// No method takes longer for more sessions: each removes only those that have expired since, the oldest first.
+// Table holds the bindings of one pool's sessions. A binding expires once its session is unused for the time to live.
+// Methods take the same time for any number of sessions.
 type Table struct {
 	ttl    int64 // milliseconds
 	most   int
 	shared bool
-	began  time.Time // of its own clock; zero before its first use
-	ahead  int64     // what the group's clock is ahead of its own
-	heard  bool      // another gateway's clock
-	rows   []row     // in a ring by use through the one at 0, which is none
+	began  time.Time // start of its own clock; zero before its first use
+	ahead  int64     // the group's clock less its own
+	heard  bool      // another gateway's clock was received
+	rows   []row     // a ring by last use; row 0 is its head
 	index  map[uint64]int32
-	free   int32 // the first row not in use; 0: none
+	free   int32 // first unused row; 0: none
 	bound  int
 	counts Counts
 
 	pending  []int32 // rows to report
-	repeat   int32   // those up to this one are to be reported again
+	repeat   int32   // rows up to this one are to be published again
 	repeated int64   // since when
 	out      []Binding
 }
 
-// row is a binding, of which Idle is 0. Session is 0 in a row that is not in use.
+// row is a binding, without Idle. Session is 0 in an unused row.
 type row struct {
 	Binding
-	used, said int64 // by the table's clock; said: here, or by another gateway
-	next, prev int32 // next is used later
-	own        bool  // this gateway has used it
-	pending    bool
+	used, published int64 // by the table's clock; published: here, or by another gateway
+	next, prev      int32 // next is used later
+	own             bool  // this gateway has used it
+	pending         bool
 }
 
-// Counts is what has happened to a table's bindings.
+// Counts counts the events of a table's bindings.
 type Counts struct {
-	Bindings  int    // there are now
+	Bindings  int    // current
 	Bound     uint64 // sessions that had none
-	Hits      uint64 // requests on the worker that their session is bound to
-	Elsewhere uint64 // requests that went to another worker because theirs was full or busy, or not what they required
-	Moved     uint64 // bindings whose worker could not be chosen any more
+	Hits      uint64 // requests on the worker their session is bound to
+	Elsewhere uint64 // requests on another worker, since theirs was full, busy or not what they required
+	Moved     uint64 // bindings whose worker could not be chosen any longer
 	Dropped   uint64 // bindings whose worker failed a request of the session
-	Evicted   uint64 // live bindings that others took the place of, or, of other gateways, for which there was no place
+	Evicted   uint64 // live bindings replaced, or received ones without a place
 }
 
-// New returns an empty table. ttl counts in whole milliseconds; shared has it note what other gateways are to hear, for [Table.Delta].
+// New returns an empty table. ttl counts in whole milliseconds. shared queues bindings for [Table.Delta].
 func New(ttl time.Duration, shared bool) *Table {
 	return &Table{ttl: ttl.Milliseconds(), most: Most, shared: shared, rows: make([]row, 1), index: map[uint64]int32{}}
 }
 
-// Find returns to which rank of which worker a session is bound.
+// Find returns the worker and rank that a session is bound to.
 func (t *Table) Find(session uint64, now time.Time) (worker uint64, rank int32, ok bool) {
 	r := &t.rows[t.live(session, t.at(now))]
 	return r.Worker, r.Rank, r.Worker != 0
 }
 
-// Use takes in that a worker has begun to serve a request of a session. A session without a binding is bound to it, and so is one that
-// is bound to the worker from, which could not be chosen; 0: no such. counts is false where the request was counted before.
+// Use records that a worker began to serve a request of a session. It binds a session that has no binding, or whose
+// worker from could not be chosen (0: none). counts is false if the request was counted before.
 func (t *Table) Use(session, worker uint64, rank int32, from uint64, counts bool, now time.Time) {
 	at := t.at(now)
 	t.expire(at)
@@ -84,13 +84,13 @@ func (t *Table) Use(session, worker uint64, rank int32, from uint64, counts bool
 		*count++
 	}
 	r := &t.rows[i]
-	if r.own = true; at-r.said >= t.ttl/4 {
+	if r.own = true; at-r.published >= t.ttl/4 {
 		t.note(i)
 	}
 	t.touch(i, at)
 }
 
-// Drop takes in that a worker failed a request of a session. It ends the session's binding, if that is to this worker.
+// Drop ends a session's binding to a worker that failed its request.
 func (t *Table) Drop(session, worker uint64, rank int32, now time.Time) {
 	at := t.at(now)
 	if i := t.live(session, at); i != 0 && t.rows[i].Worker == worker && t.rows[i].Rank == rank {
@@ -99,7 +99,7 @@ func (t *Table) Drop(session, worker uint64, rank int32, now time.Time) {
 	}
 }
 
-// Counts returns what has happened up to now.
+// Counts returns the counts so far.
 func (t *Table) Counts(now time.Time) Counts {
 	t.expire(t.at(now))
 	c := t.counts
@@ -107,7 +107,7 @@ func (t *Table) Counts(now time.Time) Counts {
 	return c
 }
 
-// at is the time by the table's clock, in milliseconds from 1.
+// at returns the table's clock in milliseconds, from 1.
 func (t *Table) at(now time.Time) int64 {
 	if t.began.IsZero() {
 		t.began = now
@@ -115,7 +115,7 @@ func (t *Table) at(now time.Time) int64 {
 	return max(1, now.Sub(t.began).Milliseconds()+1)
 }
 
-// live returns the row of a session; 0 where it has none, or one that has expired.
+// live returns the row of a session, 0 for none or an expired one.
 func (t *Table) live(session uint64, at int64) int32 {
 	i := t.index[session]
 	if i != 0 && at-t.rows[i].used >= t.ttl {
@@ -125,14 +125,14 @@ func (t *Table) live(session uint64, at int64) int32 {
 	return i
 }
 
-// expire removes the rows that have expired, from the oldest on. One that is out of order is found once it is asked for.
+// expire removes expired rows, oldest first. One out of order is found when it is looked up.
 func (t *Table) expire(at int64) {
 	for i := t.rows[0].next; i != 0 && at-t.rows[i].used >= t.ttl; i = t.rows[0].next {
 		t.remove(i)
 	}
 }
 
-// bind has a row's binding be to a worker, or to none.
+// bind binds a row to a worker, or to none.
 func (t *Table) bind(i int32, worker uint64, rank int32, again bool, at int64) {
 	r := &t.rows[i]
 	if again {
@@ -143,7 +143,7 @@ func (t *Table) bind(i int32, worker uint64, rank int32, again bool, at int64) {
 	t.note(i)
 }
 
-// set changes a row's worker.
+// set sets a row's worker.
 func (t *Table) set(r *row, worker uint64) {
 	if r.Worker != 0 {
 		t.bound--
@@ -153,14 +153,14 @@ func (t *Table) set(r *row, worker uint64) {
 	}
 }
 
-// touch has a row be the one that was used last.
+// touch makes a row the last used.
 func (t *Table) touch(i int32, at int64) {
 	t.rows[i].used = at
 	t.unlink(i)
 	t.link(i)
 }
 
-// add makes a row for a session, in the oldest one's place where there are too many.
+// add makes a row for a session, replacing the oldest when full.
 func (t *Table) add(session uint64, at int64) int32 {
 	if len(t.index) >= t.most {
 		t.counts.Evicted++
@@ -173,13 +173,13 @@ func (t *Table) add(session uint64, at int64) int32 {
 		i = int32(len(t.rows))
 		t.rows = append(t.rows, row{})
 	}
-	t.rows[i] = row{Binding: Binding{Session: session}, used: at, said: at, pending: t.rows[i].pending}
+	t.rows[i] = row{Binding: Binding{Session: session}, used: at, published: at, pending: t.rows[i].pending}
 	t.index[session] = i
 	t.link(i)
 	return i
 }
 
-// remove ends a row. It may still be among the pending ones.
+// remove frees a row. It may remain in pending.
 func (t *Table) remove(i int32) {
 	t.unlink(i)
 	r := &t.rows[i]
