@@ -26,7 +26,7 @@ var calendar = map[string]string{
 	"pools/kept/jetstream.go":             "a bucket's date of creation names it",
 	"models/load.go":                      "the newest of some files",
 	"models/strftime.go":                  "a chat template prints the date",
-	"router/replica/local.go":               "a later process of a gateway has a higher number",
+	"router/replica/local.go":             "a later process of a gateway has a higher number",
 }
 
 // dates are what loses a time's monotonic reading. A span between two such times is wrong once the system's clock is set.
