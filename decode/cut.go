@@ -7,19 +7,19 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// cut is a place in an answer from which another worker can go on: the text of its tokens ends with a whole character, so
-// that both engines' detokenizers begin again behind it, and the client has all of it. An engine shows what comes between two
-// such places as it likes: SGLang the blank of " 😀" with its first token, whose other bytes it keeps; vLLM of several tokens
-// at once the text of those before a part of a character.
+// cut is a place in an answer from which another worker can continue: the text of its tokens ends with a whole
+// character, and the client has all of it. Engines differ in what they send between two such places: SGLang sends the
+// blank of " 😀" with its first token and holds its other bytes; vLLM may send several tokens without the last partial
+// character.
 type cut struct {
-	tokens   int // before it
-	reasoned int // of them, tokens thought in
+	tokens   int // before the cut
+	reasoned int // of them, reasoning tokens
 }
 
-// most is how many bytes beyond a cut are kept to be made again where no tokenizer finds the next one.
+// mostAhead is how many bytes beyond a cut are kept for regeneration where no tokenizer finds the next one.
 const mostAhead = 1 << 10
 
-// mark takes in an event with content: the cut moves behind it, or the client has its text beyond the cut.
+// mark records an event with content: the cut moves behind it, or the client has its text beyond the cut.
 func (d *Draft) mark(data []byte, info *openai.ChunkInfo) {
 	if d.Tokenizer == nil && d.shownWhole(info) {
 		d.cut, d.ahead, d.repeated = cut{len(d.ids), d.reasoned}, d.ahead[:0], 0
@@ -30,7 +30,7 @@ func (d *Draft) mark(data []byte, info *openai.ChunkInfo) {
 	d.reach(info)
 }
 
-// reach moves the cut behind the latest token, if the text up to there is shown.
+// reach moves the cut behind the latest token if all text up to it was sent.
 func (d *Draft) reach(info *openai.ChunkInfo) {
 	if d.whole(info) {
 		d.cut = cut{len(d.ids), d.reasoned}
@@ -38,13 +38,13 @@ func (d *Draft) reach(info *openai.ChunkInfo) {
 	}
 }
 
-// whole reports whether all text of the tokens up to the latest event's last one is shown, as far as that is known.
+// whole reports whether all text of the tokens so far was sent, as far as that can be seen.
 func (d *Draft) whole(info *openai.ChunkInfo) bool {
 	shown, fresh := d.ahead[:d.repeated], d.ids[d.cut.tokens:]
 	if d.Tokenizer == nil {
 		return d.wholeBySight(info, shown)
 	}
-	if len(fresh) == 1 { // as most events have it
+	if len(fresh) == 1 { // the usual case
 		d.scratch = d.decode(d.scratch[:0], fresh)
 		if n := len(d.scratch); n > 0 && d.scratch[n-1] < utf8.RuneSelf {
 			return len(d.Request.Stop) > 0 || n <= len(shown) || !bytes.HasPrefix(d.scratch, shown)
@@ -54,15 +54,16 @@ func (d *Draft) whole(info *openai.ChunkInfo) bool {
 	case !d.endsWhole():
 		return false
 	case len(d.Request.Stop) > 0:
-		return true // what is held back for a stop string is found when the answer moves
+		return true // text held back for a stop string is found when the answer moves
 	}
 	d.scratch = d.decode(d.scratch[:0], fresh)
 	return len(d.scratch) <= len(shown) || !bytes.HasPrefix(d.scratch, shown) // else a parser holds some back
 }
 
-// endsWhole reports whether the tokens end with a whole character. U+FFFD is none: engines take it for the place of a part.
+// endsWhole reports whether the tokens end with a whole character. U+FFFD is not one: engines use it for a partial
+// character.
 func (d *Draft) endsWhole() bool {
-	const longest = 8 // tokens of a character, special ones between them
+	const longest = 8 // tokens of a character, special tokens between them
 	for n := 1; n <= min(longest, len(d.ids)); n++ {
 		d.scratch = d.decode(d.scratch[:0], d.ids[len(d.ids)-n:])
 		if r, _ := utf8.DecodeLastRune(d.scratch); r != utf8.RuneError {
@@ -72,9 +73,9 @@ func (d *Draft) endsWhole() bool {
 	return false
 }
 
-// wholeBySight is whole without a tokenizer. Where SGLang shows a part of what it has, that ends with a blank or a character
-// of Chinese (find_printable_text); vLLM shows one token's text whole. Of several tokens of vLLM's nothing is known: a greedy
-// answer is made again from an earlier place, for as long as that is near; one that is drawn goes on from here.
+// wholeBySight is whole without a tokenizer. A partial text of SGLang ends with a blank or a Chinese character
+// (find_printable_text); vLLM sends the text of one token whole. Several tokens of vLLM are undecidable: a greedy
+// answer restarts from a near earlier cut, a sampled one continues from here.
 func (d *Draft) wholeBySight(info *openai.ChunkInfo, shown []byte) bool {
 	last, _ := utf8.DecodeLastRune(shown)
 	if d.SGLang && last != ' ' && last < 0x2E80 || d.shownWhole(info) {
@@ -83,10 +84,10 @@ func (d *Draft) wholeBySight(info *openai.ChunkInfo, shown []byte) bool {
 	return len(shown) > mostAhead || d.Request.Unresumable("", true) != ""
 }
 
-// shownWhole reports whether an event is one of vLLM's that shows one token.
+// shownWhole reports whether an event is vLLM's and has one token.
 func (d *Draft) shownWhole(info *openai.ChunkInfo) bool { return !d.SGLang && info.Tokens == 1 }
 
-// decode makes text of tokens as the engine shows it.
+// decode returns the text of tokens as the engine sends it.
 func (d *Draft) decode(dst []byte, ids []uint32) []byte {
 	if skip, given := d.Request.Bool("skip_special_tokens"); given && !skip {
 		return d.Tokenizer.Decode(dst, ids)
@@ -94,15 +95,14 @@ func (d *Draft) decode(dst []byte, ids []uint32) []byte {
 	return d.Tokenizer.DecodeText(dst, ids)
 }
 
-// agrees reports whether what was said is the text of the tokens up to the cut, less what is held back of it or more by
-// what the client has beyond it.
+// agrees reports whether the text sent matches the tokens up to the cut, apart from text held back or sent beyond it.
 func (d *Draft) agrees() bool {
 	whole := d.decode(nil, d.ids[:d.cut.tokens])
 	return bytes.HasPrefix(whole, d.text) || bytes.HasPrefix(d.text, whole)
 }
 
-// reason counts the tokens of an event with content, of which before were there: those of a thought, with any that showed
-// nothing within it.
+// reason counts the reasoning tokens of an event with content, after which there were before tokens. Silent tokens
+// within a thought count.
 func (d *Draft) reason(thought bool, before int) {
 	if !thought {
 		d.thinking = 0
@@ -115,7 +115,7 @@ func (d *Draft) reason(thought bool, before int) {
 	d.thinking = len(d.ids)
 }
 
-// rest is take of an answer that has moved. before is how many tokens there were.
+// rest is take for an answer that has moved. before is the token count before the event.
 func (d *Draft) rest(data []byte, info *openai.ChunkInfo, before int) (out []byte, stopped bool, _ error) {
 	if info.Choices == 0 && !info.Usage {
 		return nil, false, nil
@@ -128,8 +128,8 @@ func (d *Draft) rest(data []byte, info *openai.ChunkInfo, before int) (out []byt
 		rest.Thought = thought
 	}
 	if len(d.stopper.Stops) > 0 && (info.HasText || info.Finished > 0) {
-		text = append(append([]byte{}, d.unsaid...), d.stop(&rest, text, info, before)...)
-		d.unsaid, rest.Text = nil, text
+		text = append(append([]byte{}, d.heldBack...), d.stop(&rest, text, info, before)...)
+		d.heldBack, rest.Text = nil, text
 	}
 	if text, again = d.strip(text); again {
 		rest.Text = text
@@ -141,26 +141,26 @@ func (d *Draft) rest(data []byte, info *openai.ChunkInfo, before int) (out []byt
 		d.text = append(d.text, text...)
 	}
 	shows = shows || len(thought)+len(text) > 0 || info.Finished > 0 || rest.Stop != ""
-	var fresh []uint32 // ids that the client lacks; those of tokens whose text may turn out to lie behind a stop string wait for it
+	// The client lacks these ids. Those of tokens whose text may lie behind a stop string wait for it.
+	var fresh []uint32
 	if !d.HideIDs && info.IDs != nil && (shows || len(d.stopper.Stops) == 0) {
-		told := len(d.ids)
+		shownIDs := len(d.ids)
 		if len(d.stopper.Stops) > 0 && rest.Stop == "" && info.Finished == 0 {
-			for has := len(d.decode(nil, d.ids)); told > d.told && has > d.pushed; told-- {
-				has -= len(d.decode(nil, d.ids[told-1:told]))
+			for has := len(d.decode(nil, d.ids)); shownIDs > d.shownIDs && has > d.pushed; shownIDs-- {
+				has -= len(d.decode(nil, d.ids[shownIDs-1:shownIDs]))
 			}
 		}
-		fresh = d.ids[min(d.told, told):told]
-		rest.IDs, d.told = openai.AppendIDs(nil, fresh), max(d.told, told)
+		fresh = d.ids[min(d.shownIDs, shownIDs):shownIDs]
+		rest.IDs, d.shownIDs = openai.AppendIDs(nil, fresh), max(d.shownIDs, shownIDs)
 	}
 	if info.Choices > 0 && !shows && len(fresh) == 0 {
-		return nil, false, nil // its role, or what the client has already
+		return nil, false, nil // its role, or what the client already has
 	}
 	d.event = d.envelope.AppendRest(append(d.event[:0], dataField...), data, rest)
 	return d.framed(), rest.Stop != "", nil
 }
 
-// strip takes from text what the client has of it already, and notes what it gets. An answer that is drawn may go on in
-// another way.
+// strip removes from text what the client already has, and records the rest. A sampled answer may diverge.
 func (d *Draft) strip(text []byte) (more []byte, stripped bool) {
 	n, has := 0, d.ahead[d.repeated:]
 	for n < min(len(has), len(text)) && has[n] == text[n] {
@@ -180,7 +180,7 @@ func (d *Draft) strip(text []byte) (more []byte, stripped bool) {
 	return more, n > 0
 }
 
-// stop looks for stop strings in more of the answer, and returns what can be shown of it. The tokens behind the one that
+// stop searches more of the answer for stop strings and returns what can be sent. Tokens behind the one that
 // completes a stop string are dropped, as engines do.
 func (d *Draft) stop(rest *openai.Rest, more []byte, info *openai.ChunkInfo, before int) []byte {
 	var text string

@@ -13,89 +13,92 @@ import (
 	"github.com/tandem-pd/tandem/internal/relay"
 )
 
-// Draft is what a client has of a streamed answer of one choice, in a form with which another worker can go on: the tokens,
-// and what the stream's events have in common. Run keeps it; between two calls it is the caller's.
+// Draft holds what a client has of a streamed answer of one choice so that another worker can continue it: the
+// tokens, and what the stream's events have in common. Run updates it; between two calls it is the caller's.
 type Draft struct {
-	// Request is the client's.
+	// Request is the client's request.
 	Request *openai.Request
-	// HideIDs: engines are asked for token ids, and the client did not ask for them.
+	// HideIDs removes token ids from the answer: the gateway requested them, not the client.
 	HideIDs bool
-	// Prompt is the prompt's tokens as its engine has them, nil while they are not known.
+	// Prompt is the prompt's tokens in the engine, nil while unknown.
 	Prompt []uint32
-	// Pinned is the JSON of the ids that its engine gets in place of the prompt, which it repeats; nil where it gets none.
+	// Pinned is the JSON of the ids that the engine gets instead of the prompt, and repeats; nil if it gets none.
 	Pinned []byte
-	// Context is the most tokens that prompt and answer have together, 0 where that is not known: what an engine shows beyond
-	// it is not kept.
+	// Context is the most tokens of prompt plus answer, 0 if unknown. Anything beyond is not kept.
 	Context int
-	// Tokenizer is the model's, nil where none is known. Without it, answers with stop strings do not move, and of an event of
-	// several tokens it is not known whether it shows the text of them all.
+	// Tokenizer is the model's, nil if unknown. Without it, answers with stop strings do not move, and an event of
+	// several tokens may not show all of their text.
 	Tokenizer Tokenizer
-	// SGLang: the engine of the present call is SGLang, else it is vLLM.
+	// SGLang reports that the current call's engine is SGLang, not vLLM.
 	SGLang bool
 
 	progress
-	began progress // as the present call found it
-	moved bool     // it has gone on from another worker
-	given int      // how many tokens the present call was given
-	event []byte   // the latest event as the client gets it, where that is not as it came
-	seen  []uint32 // memory for a prompt that its engine shows
+	began progress // at the start of the current call
+	moved bool     // another worker has continued it
+	given int      // tokens that the current call was given
+	event []byte   // the latest event for the client, if it was changed
+	seen  []uint32 // memory for a prompt reported by the engine
 	shape openai.Shape
 
 	framing openai.Envelope // memory of the envelope
-	scratch []byte          // memory of what is compared
+	scratch []byte          // memory for comparisons
 }
 
-// Tokenizer makes text of tokens: all of it, or without special tokens, as engines show it unless they are asked not to.
+// Tokenizer decodes tokens: with Decode all of them, with DecodeText without special tokens, as engines do by
+// default.
 type Tokenizer interface {
 	Decode(dst []byte, ids []uint32) []byte
 	DecodeText(dst []byte, ids []uint32) []byte
 }
 
-// drafts keep the memory of drafts that are no longer in use: nearly every stream has one, and nearly none needs it.
+// drafts pools drafts: nearly every stream has one, and nearly none needs it.
 var drafts = sync.Pool{New: func() any { return new(Draft) }}
 
-// NewDraft is the empty draft of a request, which its caller releases.
+// NewDraft returns the empty draft of a request. The caller releases it.
 func NewDraft(req *openai.Request) *Draft {
 	d := drafts.Get().(*Draft)
 	d.Request = req
 	return d
 }
 
-// Release gives the draft's memory back; nil has none. Neither it nor what it returned of its own may be used afterwards.
+// Release recycles the draft; d may be nil. Neither d nor what it returned may be used afterwards.
 func (d *Draft) Release() {
 	if d == nil || cap(d.ids)+cap(d.seen) > mostPooled {
 		return
 	}
 	d.shape.Reset()
-	*d = Draft{progress: progress{ids: d.ids[:0], text: d.text[:0], ahead: d.ahead[:0]}, scratch: d.scratch[:0], event: d.event[:0], seen: d.seen[:0], framing: d.framing[:0], shape: d.shape}
+	*d = Draft{
+		progress: progress{ids: d.ids[:0], text: d.text[:0], ahead: d.ahead[:0]},
+		scratch:  d.scratch[:0], event: d.event[:0], seen: d.seen[:0], framing: d.framing[:0], shape: d.shape,
+	}
 	drafts.Put(d)
 }
 
-// mostPooled is the tokens of the longest prompt and answer whose memory is kept.
+// mostPooled is the longest prompt and answer, in tokens, whose memory is kept.
 const mostPooled = 4096
 
-// progress is how far an answer is.
+// progress is the state of an answer.
 type progress struct {
 	sent     Transcript
 	envelope openai.Envelope
 	ids      []uint32 // of the tokens generated so far
-	told     int      // how many of them the client was shown the ids of, at the most
-	cut      cut      // from where another worker can go on
+	shownIDs int      // at most how many of their ids the client has
+	cut      cut      // where another worker can continue
 	ahead    []byte   // the text that the client has beyond the cut
-	repeated int      // how much of it the present call's engine has made again
+	repeated int      // how much of it the current call's engine has repeated
 
-	blind                 bool // an event showed content without its ids
-	said, thought, called bool
-	finished              bool
-	reasoned, thinking    int // tokens thought in; the tokens at the latest event if it was a thought, 0 if it was none
+	blind                      bool // an event had content but no ids
+	hasText, thought, toolCall bool
+	finished                   bool
+	reasoned, thinking         int // reasoning tokens; the token count at the latest event if that was a thought, else 0
 
-	text    []byte         // what was said, where stop strings are looked for
-	unsaid  []byte         // what the engine had held back of it when the answer moved, and can be shown
-	stopper openai.Stopper // looks for them in what another worker generates
-	pushed  int            // how much text it has seen
+	text     []byte         // the answer's text, if there are stop strings
+	heldBack []byte         // text that the engine held back when the answer moved, and that can be sent
+	stopper  openai.Stopper // searches what another worker generates
+	pushed   int            // how many bytes it has searched
 }
 
-// transcript is that of a call which is about to be made.
+// transcript returns the transcript to start the next call with.
 func (d *Draft) transcript() Transcript {
 	if d == nil || !d.moved {
 		return Transcript{PromptTokens: -1, CachedTokens: -1}
@@ -103,7 +106,7 @@ func (d *Draft) transcript() Transcript {
 	return d.sent
 }
 
-// Undo forgets what came of the present call: none of it has left. It returns the transcript of what had left before.
+// Undo drops the current call's part of the answer, which was not sent, and returns the transcript before it.
 func (d *Draft) Undo() Transcript {
 	if d != nil {
 		d.progress = d.began
@@ -111,7 +114,7 @@ func (d *Draft) Undo() Transcript {
 	return d.transcript()
 }
 
-// inspect reads the data of an event.
+// inspect parses the data of an event.
 func (d *Draft) inspect(info *openai.ChunkInfo, data []byte) {
 	if d == nil {
 		*info = openai.Inspect(data)
@@ -120,7 +123,7 @@ func (d *Draft) inspect(info *openai.ChunkInfo, data []byte) {
 	d.shape.Inspect(info, data, d.Pinned)
 }
 
-// had is how many tokens the client had before the present call.
+// had returns how many tokens the client had before the current call.
 func (d *Draft) had() int {
 	if d == nil {
 		return 0
@@ -128,14 +131,14 @@ func (d *Draft) had() int {
 	return d.given
 }
 
-// Unresumable says by one word why no other worker can go on with the draft, empty where one can.
+// Unresumable returns a one-word reason why no other worker can continue the draft, or empty.
 func (d *Draft) Unresumable() string {
 	switch {
 	case d == nil:
 		return "engine"
 	case d.blind, d.Prompt == nil, len(d.ids) == 0 && d.envelope == nil:
 		return "engine"
-	case d.called:
+	case d.toolCall:
 		return "tool_call"
 	case len(d.Request.Stop) > 0 && (d.Tokenizer == nil || d.thought || !d.agrees()):
 		return "stop"
@@ -143,9 +146,9 @@ func (d *Draft) Unresumable() string {
 	return ""
 }
 
-// Continue has the next call begin where the client's answer ends, and returns what it is to ask for. Tokens that have
-// shown nothing, or not all of their text (a part of a character, the beginning of what a parser holds back), are generated
-// again; what the client has of their text, and of their ids, is left out. The caller has asked Unresumable.
+// Continue sets the draft up for the next call and returns what to request. Tokens whose text was not sent in full (a
+// partial character, text held back by a parser) are generated again; what the client already has of them is removed.
+// Call it only if Unresumable returns empty.
 func (d *Draft) Continue() openai.Resume {
 	d.ids, d.reasoned = d.ids[:d.cut.tokens], d.cut.reasoned
 	d.given, d.moved, d.repeated, d.thinking = len(d.ids), true, 0, 0
@@ -158,7 +161,7 @@ func (d *Draft) Continue() openai.Resume {
 		has := min(len(whole), len(d.text))
 		d.pushed = len(whole)
 		d.stopper.Pass(string(whole[:has]))
-		d.unsaid = []byte(d.stopper.Skip(string(whole[has:]))) // a stop string that is complete in it would have ended the answer
+		d.heldBack = []byte(d.stopper.Skip(string(whole[has:]))) // a complete stop string in it would have ended the answer
 		d.ahead = append(d.ahead[:0], d.text[has:]...)
 	}
 	d.began = d.progress
@@ -166,7 +169,7 @@ func (d *Draft) Continue() openai.Resume {
 	return openai.Resume{Prompt: append(append(prompt, d.Prompt...), d.ids...), Generated: d.given, OwnStop: own}
 }
 
-// includesStop reports whether the engine shows the stop string that ends the answer.
+// includesStop reports whether the engine sends the stop string that ends the answer.
 func (d *Draft) includesStop() bool {
 	name := "include_stop_str_in_output"
 	if d.SGLang {
@@ -176,25 +179,26 @@ func (d *Draft) includesStop() bool {
 	return string(v) == "true"
 }
 
-// ends reports whether the answer to call lacks its end alone, whose stream has ended with err: its last event has come, or
-// its last token. counted: its usage has come.
+// ends reports whether a stream that ended with err lacks only its end: its last event or its last token was sent.
+// counted reports whether its usage was.
 func (d *Draft) ends(call *Call, err error, counted bool) bool {
 	var gone *relay.WriteError
 	if d == nil || errors.As(err, &gone) || d.envelope == nil || call.IncludeUsage && !counted && (d.blind || d.Prompt == nil) {
 		return false
 	}
-	return d.finished || !errors.Is(err, fault.ErrRunaway) && !d.blind && len(d.ids) > 0 && d.cut.tokens == len(d.ids) && d.Request.MaxTokens == len(d.ids)
+	return d.finished || !errors.Is(err, fault.ErrRunaway) && !d.blind && len(d.ids) > 0 &&
+		d.cut.tokens == len(d.ids) && d.Request.MaxTokens == len(d.ids)
 }
 
-// mayStop reports whether the gateway itself may end the answer.
+// mayStop reports whether the gateway may end the answer at a stop string.
 func (d *Draft) mayStop() bool { return d != nil && d.stopper.Stops != nil }
 
-// ErrParser ends a resumed answer whose engine takes it for another kind of text than the first one did. Its model's parser
-// does not find its place by the tokens: that is no fault of the worker.
-var ErrParser = fmt.Errorf("%w: what was said goes on as a thought", fault.ErrEngine)
+// ErrParser ends a resumed answer that switches from text to reasoning: the model's parser cannot find its place by
+// the tokens. The worker is not at fault.
+var ErrParser = fmt.Errorf("%w: text continues as reasoning", fault.ErrEngine)
 
-// take notes an event, and returns its data as the client is to get it, nil for nothing. The data of an event that is not
-// to be as it came lies in d.event. stopped says that a stop string ends the answer with it.
+// take records an event and returns its data for the client, nil for nothing. Changed data is in d.event. stopped
+// reports that a stop string ends the answer.
 func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped bool, _ error) {
 	if d.envelope == nil {
 		d.envelope = openai.AppendEnvelope(d.framing[:0], data, info)
@@ -203,7 +207,7 @@ func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped b
 	if info.PromptIDs != nil && d.Prompt == nil {
 		d.see(info.PromptIDs)
 	}
-	if info.HasReasoning && d.said && d.moved {
+	if info.HasReasoning && d.hasText && d.moved {
 		return nil, false, ErrParser
 	}
 	before := len(d.ids)
@@ -218,7 +222,8 @@ func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped b
 		}
 	}
 	d.blind = d.blind || info.Content && info.IDs == nil
-	d.said, d.thought, d.called = d.said || info.HasText, d.thought || info.HasReasoning, d.called || info.HasToolCall
+	d.hasText, d.thought = d.hasText || info.HasText, d.thought || info.HasReasoning
+	d.toolCall = d.toolCall || info.HasToolCall
 	d.finished = d.finished || info.Finished > 0
 	if info.Content {
 		d.reason(info.HasReasoning, before)
@@ -232,25 +237,25 @@ func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped b
 	if info.HasText && len(d.Request.Stop) > 0 {
 		d.text = info.AppendText(d.text, data)
 	}
-	d.told = len(d.ids)
+	d.shownIDs = len(d.ids)
 	switch {
 	case !d.HideIDs || !info.ShowsIDs():
 		return data, false, nil
 	case !info.Content && info.Finished == 0 && !info.Usage && len(info.IDs) > len("[]"):
-		return nil, false, nil // without ids engines write no such event
+		return nil, false, nil // without ids, engines send no such event
 	}
 	d.event = info.HideIDs(append(d.event[:0], dataField...), data)
 	return d.framed(), false, nil
 }
 
-// mostTokens are kept of a prompt or an answer whose model's context is not known.
+// mostTokens bounds a prompt or an answer whose model's context is unknown.
 const mostTokens = 2 << 20
 
-// see takes the prompt's tokens as its engine shows them.
+// see parses the prompt's tokens from the engine.
 func (d *Draft) see(ids []byte) {
 	n := bytes.Count(ids, []byte{','}) + 1
 	if n > cmp.Or(d.Context, mostTokens) {
-		return // it is no prompt of this model: the answer stays where it is
+		return // not a prompt of this model: the answer cannot move
 	}
 	if prompt, ok := openai.ParseIDs(slices.Grow(d.seen[:0], n), ids); ok {
 		d.Prompt, d.seen = prompt, prompt
@@ -260,7 +265,7 @@ func (d *Draft) see(ids []byte) {
 // dataField begins a line of an event's data.
 const dataField = "data: "
 
-// framed ends the event in d.event, whose data it returns.
+// framed completes the event in d.event and returns its data.
 func (d *Draft) framed() (data []byte) {
 	data = d.event[len(dataField):]
 	if bytes.IndexByte(data, '\n') >= 0 || bytes.IndexByte(data, '\r') >= 0 { // a field of several lines

@@ -20,7 +20,7 @@ const (
 	thought   = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"reasoning":" hm"},"finish_reason":null,"token_ids":[10]}]}` + "\n\n"
 	shownOne  = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"content":" one"},"finish_reason":null,"token_ids":[11]}]}` + "\n\n"
 	silent    = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{},"finish_reason":null,"token_ids":[12]}]}` + "\n\n"
-	called    = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]},"finish_reason":null,"token_ids":[13]}]}` + "\n\n"
+	toolCall  = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]},"finish_reason":null,"token_ids":[13]}]}` + "\n\n"
 	blind     = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"content":" x"},"finish_reason":null}]}` + "\n\n"
 	shownEnd  = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"content":" end"},"finish_reason":"length","token_ids":[14]}]}` + "\n\n"
 )
@@ -75,7 +75,7 @@ func TestDraft(t *testing.T) {
 		{"a thought and text", "", []string{shownRole, thought, shownOne}, plain(shownRole, thought, shownOne), []uint32{10, 11}, ""},
 		{"tokens that show nothing are made again", "", []string{shownRole, shownOne, silent, silent}, plain(shownRole, shownOne), []uint32{11}, ""},
 		{"tokens that showed nothing at first", "", []string{shownRole, silent, shownOne}, plain(shownRole, shownOne), []uint32{12, 11}, ""},
-		{"a call has begun", "", []string{shownRole, shownOne, called}, plain(shownRole, shownOne) + strings.Replace(called, `,"token_ids":[13]`, "", 1), nil, "tool_call"},
+		{"a call has begun", "", []string{shownRole, shownOne, toolCall}, plain(shownRole, shownOne) + strings.Replace(toolCall, `,"token_ids":[13]`, "", 1), nil, "tool_call"},
 		{"content without its tokens", "", []string{shownRole, shownOne, blind}, plain(shownRole, shownOne, blind), nil, "engine"},
 		{"a prompt that is not known", "", []string{shownOne}, plain(shownOne), nil, "engine"},
 		{"a stop string, and no tokenizer", `,"stop":"x"`, []string{shownRole, shownOne}, plain(shownRole, shownOne), nil, "stop"},

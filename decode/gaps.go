@@ -5,12 +5,11 @@ import (
 	"time"
 )
 
-// gaps is what is known of how long a worker's streams are silent between two reads that bring events. It is a pure
+// gaps is a histogram of how long a worker's streams are silent between two reads that bring events. It is a pure
 // value; its owner guards it.
 //
-// It is a histogram over the logarithm of the gap, four buckets an octave from about 4 ms up, so that a quantile is
-// exact to a quarter. All counts are halved whenever gapMemory gaps were taken in: what was seen before the last
-// twice as many weighs next to nothing, whatever the rate at which they came, and no clock is asked.
+// It has four buckets an octave from about 4 ms up, so a quantile is exact to a quarter. All counts are halved after
+// every gapMemory gaps, so old gaps weigh next to nothing at any rate, without a clock.
 type gaps struct {
 	counts [gapBuckets]uint32
 	total  uint32
@@ -19,10 +18,10 @@ type gaps struct {
 const (
 	gapBuckets = 88      // up to 2^42 ns, 73 minutes; longer ones count as that
 	gapMemory  = 1 << 14 // gaps, about 16 s of a worker that generates 1,000 events a second
-	gapLeast   = 100     // gaps before a 99th percentile is one
+	gapLeast   = 100     // gaps needed for a 99th percentile
 )
 
-// gapBucket is the bucket of a gap.
+// gapBucket returns the bucket of a gap.
 func gapBucket(d time.Duration) int {
 	u := uint64(max(d, 0)) >> 20 // 1.05 ms
 	if u < 4 {
@@ -32,7 +31,7 @@ func gapBucket(d time.Duration) int {
 	return min((e-1)<<2|int(u>>(e-2)&3), gapBuckets-1)
 }
 
-// gapAbove is the end of a bucket: every gap in it is shorter.
+// gapAbove returns the end of a bucket: every gap in it is shorter.
 func gapAbove(bucket int) time.Duration {
 	if bucket++; bucket < 4 {
 		return time.Duration(bucket) << 20
@@ -41,7 +40,7 @@ func gapAbove(bucket int) time.Duration {
 	return time.Duration(4+bucket&3) << (e - 2 + 20)
 }
 
-// observe takes in n gaps of one bucket.
+// observe adds n gaps of one bucket.
 func (g *gaps) observe(bucket uint8, n uint32) {
 	g.counts[bucket] += n
 	g.total += n
@@ -55,7 +54,7 @@ func (g *gaps) observe(bucket uint8, n uint32) {
 	}
 }
 
-// p99 is a length that 99 of 100 gaps stay below, 0 while too few were seen.
+// p99 returns a length that 99 of 100 gaps stay below, 0 if too few were observed.
 func (g *gaps) p99() time.Duration {
 	if g.total < gapLeast {
 		return 0

@@ -1,5 +1,5 @@
-// Package decode is the decode leg: it makes the call, relays the token stream and keeps the transcript of what was sent.
-// Workers of role both are called from here too.
+// Package decode is the decode leg: it calls the worker, relays the token stream and records what was sent. It calls
+// workers of role both, too.
 package decode
 
 import (
@@ -27,7 +27,7 @@ type Room struct {
 	cfg       Config
 	roster    *pools.Roster
 	transport upstream.Transport
-	computing *pace.Limits // of prompts that a worker computes itself
+	computing *pace.Limits // for prompts that a worker computes itself
 
 	runs sync.Pool // of *run
 
@@ -35,21 +35,21 @@ type Room struct {
 	seen map[string]*seen // by worker id
 }
 
-// New makes the room.
+// New returns a room.
 func New(cfg Config, roster *pools.Roster, transport upstream.Transport) *Room {
 	r := &Room{cfg: cfg, roster: roster, transport: transport, computing: pace.NewLimits(), seen: map[string]*seen{}}
 	r.runs.New = func() any { return new(run) }
 	return r
 }
 
-// run is what one call needs while it lasts; they are used again.
+// run is the pooled state of one call.
 type run struct {
 	life  lifetime.Context
 	watch watch
 	tap   tap
 }
 
-// end ends a call, whose watch has stopped, and keeps its memory, unless something may still be about to end it.
+// end ends a call whose watch has stopped, and recycles its memory unless a timer may still fire.
 func (r *Room) end(in *run) {
 	if in.life.Close() && in.watch.still {
 		in.tap = tap{}
@@ -57,79 +57,76 @@ func (r *Room) end(in *run) {
 	}
 }
 
-// Call is one decode call and how its answer reaches the client.
+// Call is one decode call and how to relay its answer to the client.
 type Call struct {
-	// Lease is the booking of the worker called. Run books the first token and of grown blocks; it stays the caller's
-	// to release.
+	// Lease is the booking of the called worker. Run books the first token and growth; the caller releases it.
 	Lease *router.Lease
-	// Leg is the call.
+	// Leg is the request to the worker.
 	Leg upstream.Leg
-	// Answer is relayed instead of making the call, unless it is nil: prefill gave the whole answer. It has the form
-	// that the client wants. The worker is not judged by it.
+	// Answer, if not nil, is relayed instead of making the call: prefill gave the whole answer, in the client's
+	// format. It does not affect the worker.
 	Answer []byte
-	// Stream says that the client wants events.
+	// Stream reports that the client wants events.
 	Stream bool
-	// Draft keeps what another worker needs to go on with a stream, nil where none could.
+	// Draft keeps what another worker needs to continue the stream; nil if none could.
 	Draft *Draft
-	// HideIDs says, of an answer that is not streamed, that its engine was asked for token ids, and its client did not ask.
+	// HideIDs removes token ids from an answer that is not streamed: the gateway requested them, not the client.
 	HideIDs bool
-	// IncludeUsage says that the client asked for a usage event, which then is the last one.
+	// IncludeUsage reports that the client requested a final usage event.
 	IncludeUsage bool
-	// HideUsage says that the engine was asked for the usage so far in each event, and the client did not ask for it.
+	// HideUsage removes the running usage that the gateway requested and the client did not.
 	HideUsage bool
-	// Choices is how many answers were asked for (n), at least 1.
+	// Choices is the number of answers (n), at least 1.
 	Choices int
-	// PromptTokens is the prompt's length, MaxTokens that of the longest answer the engine may give, 0 where it is
-	// not known. They bound how long it may take.
+	// PromptTokens is the prompt's length, MaxTokens that of the longest answer the engine may give; 0 if unknown.
+	// They bound the call's time.
 	PromptTokens, MaxTokens int
-	// Memory counts what is held of an answer; nil counts nothing. Large: the client asks for more than text, so that one token may
-	// take any number of bytes, and an event as many as an answer.
+	// Memory accounts for held parts of an answer; nil does not count. Large reports that the client wants more than
+	// text, so a token or event may have any number of bytes.
 	Memory openai.Memory
 	Large  bool
-	// Longest is how many tokens each answer can have at the very most: what the client asked for, or the model's
-	// context; 0 where neither is known. A stream that goes on well past it is ended.
+	// Longest is an upper bound of each answer's tokens: the client's limit or the model's context; 0 if unknown. A
+	// stream well past it is ended.
 	Longest int
-	// MayMove is asked, of a stream whose worker an operator clears, whether another worker can take it over now. It is asked
-	// again at the next event while it says no. nil never lets it go.
+	// MayMove reports whether another worker can take over the stream of a worker that is being drained. It is called
+	// at each event until it returns true. nil never moves.
 	MayMove func() bool
-	// Prompt is called with the prompt's token ids, a JSON array, where the answer shows them; nil where they are not wanted. It keeps
-	// no part of them.
+	// Prompt is called with the prompt's token ids, a JSON array, if the answer has them. It must not retain them. It
+	// may be nil.
 	Prompt func(ids []byte)
-	// Tools says that tools are offered, so that the engine may show nothing of what it generates for a while.
+	// Tools reports that tools are offered, so the engine may be silent for a while.
 	Tools bool
-	// HandedOff says that the prompt's KV is taken over and not computed here.
+	// HandedOff reports that the prompt's KV is taken over, not computed.
 	HandedOff bool
-	// CachedTokens is prefill's count of cached tokens, which the client gets in place of decode's: a decode worker
-	// calls transferred tokens cached. Negative or nil leaves the engine's figure.
+	// CachedTokens returns prefill's count of cached tokens, which replaces decode's: decode counts transferred
+	// tokens as cached. If nil or negative, decode's stays.
 	CachedTokens func() int
-	// Tail makes the client's nvext object for the last event; nil for none. It is called once, when that event is at
-	// hand.
+	// Tail returns the client's nvext object for the last event; it may be nil. It is called once, at that event.
 	Tail func(t *Transcript) []byte
-	// Gap gets each time between two tokens, for the ITL histogram.
+	// Gap receives each time between two tokens, for the ITL histogram.
 	Gap func(d time.Duration)
-	// First is called once, after the first token was booked.
+	// First is called once, after the first token is booked.
 	First func()
-	// Leave is called, for a stream from which nothing has come, each time that Patience has passed, on another goroutine. The call
-	// ends with its error, if there is one. Without patience, 0, it is not called.
+	// Leave is called on another goroutine each time Patience passes before the first event. An error ends the call.
+	// It is not called if Patience is 0.
 	Leave    func() error
 	Patience time.Duration
-	// Taken is the time to the answer's first event, once First is called.
+	// Taken is the time to the first event, set when First is called.
 	Taken time.Duration
 
-	// Sent is what left for the client, whatever the end, once Run has returned. By value it would lie on the stack for as long
-	// as a stream runs.
+	// Sent is what was sent to the client, set when Run returns. By value it would take stack while a stream runs.
 	Sent Transcript
 }
 
-// maxDetailBytes bounds what is kept of an engine's error.
+// maxDetailBytes bounds the stored part of an engine's error.
 const maxDetailBytes = 64 << 10
 
-// Run makes the call, relays the answer to out and writes call.Sent. The error names the failure, nil at the answer's proper
-// end. When Sent was started, the failure comes after the first byte: the caller must not try again as if nothing had been
-// sent, and may have another worker go on with the call's Draft.
+// Run makes the call, relays the answer to out and writes call.Sent. The error names the failure, nil after a
+// complete answer. If Sent.Started is set, the caller must not retry from the start, but another worker may continue
+// the call's Draft.
 //
-// A worker that is silent for longer than Config allows is left: the call is cut, which frees the engine, and has
-// failed with fault.Timeout before the first token and fault.Stalled after it.
+// A call that exceeds its silence limit is cut, which frees the engine, and fails with fault.Timeout before the first
+// token and fault.Stalled after it.
 func (r *Room) Run(ctx context.Context, call *Call, out Sink) *fault.Error {
 	in := r.runs.Get().(*run)
 	in.life.Begin(ctx)
@@ -142,7 +139,7 @@ func (r *Room) Run(ctx context.Context, call *Call, out Sink) *fault.Error {
 	if err != nil {
 		return r.unopened(call, err)
 	}
-	call.Leg.Body = nil // it has left
+	call.Leg.Body = nil // it was sent
 	defer upstream.End(stream)
 	if fault.Classify(nil, stream.Status()) != fault.None {
 		return reported(call, stream)
@@ -157,18 +154,18 @@ func (r *Room) Run(ctx context.Context, call *Call, out Sink) *fault.Error {
 	return in.ended(err)
 }
 
-// Run's frame lies on the stack for as long as a stream runs. What comes before and after has frames of its own.
+// Run's frame stays on the stack while a stream runs. What comes before and after has frames of its own.
 
-// begin sets the call's limits and starts its clock. It returns how long the first token may take.
+// begin sets the call's limits and starts its clock. It returns the limit to the first token.
 //
 //go:noinline
 func (r *Room) begin(in *run, call *Call, out Sink) (first time.Duration) {
 	worker := call.Lease.Worker
 	known, waits := r.known(worker.ID), prompt{call.PromptTokens, call.HandedOff}
 	if call.Answer != nil {
-		known, waits.handedOff = &seen{}, true // nothing is learnt of the worker
+		known, waits.handedOff = &seen{}, true // nothing is learned about the worker
 	}
-	if !call.HandedOff { // those booked before it come first
+	if !call.HandedOff { // tokens booked before it come first
 		waits.tokens = cmp.Or(call.Lease.BacklogTokens, call.PromptTokens)
 	}
 	first = r.first(worker, known, waits)
@@ -183,14 +180,14 @@ func (r *Room) begin(in *run, call *Call, out Sink) (first time.Duration) {
 	return first
 }
 
-// exceeded notes that a worker took longer than first to the first token of a prompt that it computed.
+// exceeded records that a worker took longer than first to the first token of a prompt it computed.
 func (r *Room) exceeded(in *run, call *Call, first time.Duration) {
 	if worker := call.Lease.Worker; !call.HandedOff && errors.Is(context.Cause(&in.life), fault.ErrTimeout) {
 		r.computing.Exceeded(worker.Model, r.roster.Snapshot(worker.Model, worker.Role).IDs(), first)
 	}
 }
 
-// unopened names the failure of a call that got no answer, and takes a worker that refused the connection out of the choice.
+// unopened returns the failure of a call without an answer, and reports a worker that refused the connection as down.
 func (r *Room) unopened(call *Call, err error) *fault.Error {
 	worker := call.Lease.Worker
 	e := fault.New(pools.Decode, worker.ID, err, 0)
@@ -200,25 +197,25 @@ func (r *Room) unopened(call *Call, err error) *fault.Error {
 	return e
 }
 
-// reported names a failure that the engine reported in place of an answer.
+// reported returns the failure that the engine reported instead of an answer.
 //
 //go:noinline
 func reported(call *Call, stream upstream.Stream) *fault.Error {
 	detail, _ := io.ReadAll(io.LimitReader(stream, maxDetailBytes))
 	var err error
 	status := stream.Status()
-	switch said := openai.ReadEngineError(detail); {
-	case said.Died:
+	switch e := openai.ReadEngineError(detail); {
+	case e.Died:
 		err = fault.ErrEngineDied
-	case said.Failed, said.NotLoaded:
-		err, status = fault.ErrEngine, said.Status
+	case e.Failed, e.NotLoaded:
+		err, status = fault.ErrEngine, e.Status
 	}
 	e := fault.New(pools.Decode, call.Lease.Worker.ID, err, status)
 	e.Detail = detail
 	return e
 }
 
-// ended names why an answer that was relayed until err has failed, nil where it is whole.
+// ended returns the failure of a relayed answer, nil if it is complete.
 //
 //go:noinline
 func (in *run) ended(err error) *fault.Error {
@@ -237,14 +234,14 @@ func (in *run) ended(err error) *fault.Error {
 		err = context.Cause(&in.life)
 	}
 	if !t.transcript.Started {
-		t.transcript.Events = 0 // they were held back, and go nowhere
+		t.transcript.Events = 0 // they were held back and not sent
 	}
 	e := fault.New(pools.Decode, t.call.Lease.Worker.ID, err, t.status)
 	e.Detail = t.detail
 	return e
 }
 
-// open makes the call, or opens the answer that is there.
+// open makes the call, or opens the given answer.
 //
 //go:noinline
 func (r *Room) open(ctx context.Context, call *Call) (upstream.Stream, error) {
@@ -254,25 +251,24 @@ func (r *Room) open(ctx context.Context, call *Call) (upstream.Stream, error) {
 	return given{bytes.NewReader(call.Answer)}, nil
 }
 
-// given is an answer that needs no call.
+// given is an answer without a call.
 type given struct{ *bytes.Reader }
 
 func (given) Status() int         { return http.StatusOK }
 func (given) ContentType() string { return "" }
 func (given) Close() error        { return nil }
 
-// Move has the worker's streams go on on other workers, those that can, as soon as their calls' MayMove lets them; or, with
-// on false, no longer.
+// Move moves the worker's streams to other workers as soon as their calls' MayMove allows; with on false it stops
+// that.
 func (r *Room) Move(worker string, on bool) { r.known(worker).moves.Store(on) }
 
-// Rate is the speed in tokens a second at which the worker was seen to compute prompts for itself, as one of role
-// both does; 0 while unknown.
+// Rate returns the worker's observed prefill speed in tokens a second, for role both; 0 while unknown.
 func (r *Room) Rate(worker string) float64 { return r.computing.PerSecond(worker) }
 
-// Gap is a time that 99 of 100 gaps between the worker's tokens stay below, 0 while too few were seen.
+// Gap returns a time that 99 of 100 gaps between the worker's tokens stay below, 0 if unknown.
 func (r *Room) Gap(worker string) time.Duration { return r.known(worker).gap() }
 
-// Latest is when the latest token of a worker came, up to 100 ms before that; zero for one without.
+// Latest returns when the worker's latest token arrived, up to 100 ms early; zero for none.
 func (r *Room) Latest(worker string) (at time.Time) {
 	if latest := r.known(worker).latest.Load(); latest != nil {
 		at = *latest
@@ -280,7 +276,7 @@ func (r *Room) Latest(worker string) (at time.Time) {
 	return at
 }
 
-// Forget drops what is known of workers that are no longer in the roster.
+// Forget drops the observations of workers that left the roster.
 func (r *Room) Forget() {
 	gone := func(worker string) bool { _, known := r.roster.Lookup(worker); return !known }
 	r.computing.Forget(gone, func(model string) bool {
@@ -291,7 +287,7 @@ func (r *Room) Forget() {
 	maps.DeleteFunc(r.seen, func(worker string, _ *seen) bool { return gone(worker) })
 }
 
-// first is how long worker may take to the first token of an answer to p.
+// first returns the limit to the first token of an answer to p.
 func (r *Room) first(worker *pools.Worker, known *seen, p prompt) time.Duration {
 	switch {
 	case r.cfg.FirstTokenTimeout > 0:
@@ -304,7 +300,7 @@ func (r *Room) first(worker *pools.Worker, known *seen, p prompt) time.Duration 
 	return r.computing.For(worker.Model, worker.ID, r.roster.Snapshot(worker.Model, worker.Role).IDs(), p.tokens)
 }
 
-// began takes in that the first token of an answer to p took that long.
+// began records how long the first token of an answer to p took.
 func (r *Room) began(worker *pools.Worker, known *seen, p prompt, took time.Duration) {
 	if !p.handedOff {
 		r.computing.Observe(worker.Model, worker.ID, p.tokens, took)
@@ -315,7 +311,7 @@ func (r *Room) began(worker *pools.Worker, known *seen, p prompt, took time.Dura
 	known.taken.Observe(p.tokens, took)
 }
 
-// known is what was observed of a worker.
+// known returns the observations of a worker.
 func (r *Room) known(worker string) *seen {
 	r.mu.Lock()
 	defer r.mu.Unlock()

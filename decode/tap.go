@@ -12,35 +12,34 @@ import (
 	"github.com/tandem-pd/tandem/internal/relay"
 )
 
-// tap sees every event of one answer on its way to the client.
+// tap processes every event of one answer.
 type tap struct {
 	room       *Room
 	call       *Call
 	out        Sink
-	polled     relay.Sink // the same, where it can be written to without waiting
+	polled     relay.Sink // out, if it can be written to without waiting
 	watch      *watch
 	waits      prompt
 	transcript Transcript
-	held       []byte // events kept back until there is something to say
-	finished   int    // choices that have a finish reason
-	had        int    // tokens that the client had before this round
+	held       []byte // events held back before the first token
+	finished   int    // choices with a finish reason
+	had        int    // tokens before this round
 	blocks     int    // grown blocks booked on the lease
-	began      bool   // the first token came, or the end of an answer without any
+	began      bool   // the first token, or the end of an answer without any, arrived
 	done       bool   // the end marker was seen
-	came       int    // events of this call, whatever became of them
-	comments   int    // since the latest of them
+	events     int    // events of this call
+	comments   int    // since the latest event
 	after      int    // events behind the one that finished the last choice
-	taken      int    // of the call's memory, for what is long
-	over       error  // why the answer is too long, of a request that asks for it
-	counted    bool   // the usage was one of them
-	summed     bool   // the usage of the whole came, in an event of its own
-	plain      []byte // the latest event, where its usage is hidden
+	taken      int    // bytes reserved of the call's memory
+	over       error  // why the answer is too long, if the request is at fault
+	counted    bool   // one of them was the usage
+	summed     bool   // the total usage arrived in an event of its own
+	plain      []byte // the latest event without its usage
 	detail     []byte // the error inside the answer
-	status     int    // and the HTTP status that it stands for
+	status     int    // its HTTP status
 }
 
-// maxHeldBytes bounds what is kept of an answer before its first token: an announced role, keep-alives, a prompt's
-// own probabilities.
+// maxHeldBytes bounds an answer before its first token: a role, keep-alives, a prompt's own probabilities.
 const maxHeldBytes = 4 << 20
 
 // stream relays events until the end marker.
@@ -58,20 +57,19 @@ func (t *tap) stream() error {
 	case errors.As(err, &gone):
 		return fmt.Errorf("%w: %w", fault.ErrClientGone, gone)
 	case t.done:
-		return nil // whatever the engine did with the connection after its end marker
-	case err == nil, errors.Is(err, openai.ErrEventCut): // the engine ended it; a connection that breaks is another error
+		return nil // the connection does not matter after the end marker
+	case err == nil, errors.Is(err, openai.ErrEventCut): // the engine ended it; a broken connection is another error
 		return fault.ErrTruncated
-	case t.over != nil: // the request asks for it
+	case t.over != nil: // the request is at fault
 		return t.over
-	case errors.Is(err, openai.ErrEventTooBig): // the worker is alive, and writes on
+	case errors.Is(err, openai.ErrEventTooBig): // the worker is alive, and sends more
 		return fmt.Errorf("%w: %w", fault.ErrGarbled, err)
 	default:
 		return err
 	}
 }
 
-// Write passes relayed bytes on. The answer starts with the first of them, so that its head and its first event leave
-// together.
+// Write relays p. The first call starts the answer, so that head and first event are sent together.
 func (t *tap) Write(p []byte) error {
 	if !t.transcript.Started {
 		t.transcript.Started = true
@@ -80,7 +78,7 @@ func (t *tap) Write(p []byte) error {
 	return t.out.Write(p)
 }
 
-// Last is Write of the last bytes.
+// Last is Write for the last bytes.
 func (t *tap) Last(p []byte) error {
 	if !t.transcript.Started {
 		t.transcript.Started = true
@@ -89,24 +87,21 @@ func (t *tap) Last(p []byte) error {
 	return t.out.Last(p)
 }
 
-// Polls reports whether the client's end can be written to without waiting; see relay.Sink. TryWrite, TryFlush and
-// OnWritable are the client's.
+// Polls reports whether the client's end can be written to without waiting; see relay.Sink, which TryWrite, TryFlush
+// and OnWritable implement too.
 func (t *tap) Polls() bool {
 	t.polled, _ = t.out.(relay.Sink)
 	return t.polled != nil && t.polled.Polls()
 }
 
-// TryWrite is called only once the answer has started: what starts it may wait.
+// TryWrite requires that the answer has started: starting may wait.
 func (t *tap) TryWrite(p []byte) error  { return t.polled.TryWrite(p) }
 func (t *tap) TryFlush() error          { return t.polled.TryFlush() }
 func (t *tap) OnWritable(f func()) bool { return t.polled.OnWritable(f) }
 
-// Event decides what becomes of one event. Nothing leaves before the first token: an engine announces the assistant's
-// role, or fails, before it has computed anything, and until the client has seen a byte another worker can still take
-// over.
-//
-// What follows the end marker is no part of the answer and goes nowhere. An event that begins or ends something may
-// wait: for the lock of a queue, for the other leg, for what is written of the answer.
+// Event processes one event. Nothing is sent before the first token: until then another worker can still take over.
+// What follows the end marker is dropped. An event that begins or ends something may wait, for a queue's lock, the
+// other leg, or the client.
 func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	if t.done {
 		return dst, t.goesOn()
@@ -114,7 +109,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	if len(t.held) > maxHeldBytes && !t.fits(len(t.held)) {
 		return dst, fmt.Errorf("%w: over %d bytes before its first token", fault.ErrGarbled, maxHeldBytes)
 	}
-	if len(ev.Data) == 0 { // a comment: an engine's keep-alive, and no sign of life
+	if len(ev.Data) == 0 { // a comment, an engine's keep-alive, is no sign of life
 		if t.comments++; t.began && t.comments > mostComments {
 			return dst, fmt.Errorf("%w: %d comments and no event", fault.ErrRunaway, mostComments)
 		}
@@ -128,7 +123,8 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		t.call.Draft.inspect(&info, ev.Data)
 	}
 	counts, hides := t.counts(&info)
-	if !mayWait && (!info.Valid || info.Error || info.Finished > 0 || info.Usage || info.KVParams != nil || info.PromptIDs != nil || t.call.Draft.mayStop()) {
+	if !mayWait && (!info.Valid || info.Error || info.Finished > 0 || info.Usage || info.KVParams != nil ||
+		info.PromptIDs != nil || t.call.Draft.mayStop()) {
 		return dst, relay.ErrWaits
 	}
 	t.watch.event()
@@ -137,7 +133,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		t.watch.end()
 		return t.pass(dst, ev.Raw, true), nil
 	}
-	if !info.Valid { // passing it on would lose its token silently
+	if !info.Valid { // relaying it would lose its token silently
 		return dst, fmt.Errorf("%w: an event is no JSON object", fault.ErrGarbled)
 	}
 	if info.Error {
@@ -148,14 +144,14 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	if moves && !mayWait {
 		return dst, relay.ErrWaits
 	}
-	if info.Aborted && (!info.Content && !t.began || t.began && draft.Unresumable() == "") { // given up: another may do better
+	if info.Aborted && (!info.Content && !t.began || t.began && draft.Unresumable() == "") { // aborted: another worker may do better
 		return dst, fault.ErrEngine
 	}
-	t.came, t.comments = t.came+1, 0
-	if most := t.call.mostEvents(); t.came > most {
+	t.events, t.comments = t.events+1, 0
+	if most := t.call.mostEvents(); t.events > most {
 		return dst, fmt.Errorf("%w: over %d events", fault.ErrRunaway, most)
 	}
-	if t.finished >= max(1, t.call.Choices) { // of the events behind the last of its tokens
+	if t.finished >= max(1, t.call.Choices) { // after the last choice has finished
 		if err := t.goesOn(); err != nil || info.Content || info.Finished > 0 || info.Usage && t.counted {
 			return dst, err
 		}
@@ -169,7 +165,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		t.watch.begin()
 	}
 	if info.Finished > 0 && !info.Content {
-		t.arrived() // an end token, which shows nothing
+		t.arrived() // an end token without text
 	}
 	t.tokens(&info, counts)
 	data, stopped := ev.Data, false
@@ -177,11 +173,11 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		var err error
 		if data, stopped, err = draft.take(ev.Data, &info); err != nil {
 			if errors.Is(err, ErrParser) {
-				t.status = http.StatusUnprocessableEntity // about the request, as Classify has it
+				t.status = http.StatusUnprocessableEntity // counts as the request's own in Classify
 			}
 			return dst, err
 		}
-		if data == nil { // nothing in it is for the client
+		if data == nil { // nothing for the client
 			return dst, nil
 		}
 	}
@@ -215,20 +211,19 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	return dst, nil
 }
 
-// errStopped ends a stream whose answer the gateway itself has found to be whole.
+// errStopped ends a stream at a stop string that the gateway found.
 var errStopped = errors.New("a stop string ends the answer")
 
-// mostAfter is how many events may come behind the one that finishes an answer: its usage, its end marker, and whatever an
-// engine has to add.
+// mostAfter bounds the events behind the one that finishes an answer: usage, end marker and extras.
 const mostAfter = 64
 
-// mostComments is how many comments may come without an event between them: at one a second, those of an hour.
+// mostComments bounds the comments without an event between them: at one a second, an hour.
 const mostComments = 3600
 
-// longEvent is how long an event may be, in bytes, that is read where nothing may wait: others' streams do meanwhile.
+// longEvent bounds an event, in bytes, that is parsed on the event loop, where it delays other streams.
 const longEvent = 64 << 10
 
-// goesOn takes in an event behind the end of the answer. Its error cuts a stream that goes on without one.
+// goesOn counts an event behind the answer's end. Its error cuts a stream without an end marker.
 func (t *tap) goesOn() error {
 	if t.after++; t.after > mostAfter {
 		return fmt.Errorf("%w: %d events behind its end", fault.ErrRunaway, mostAfter)
@@ -236,7 +231,7 @@ func (t *tap) goesOn() error {
 	return nil
 }
 
-// finish writes the end of an answer whose engine did not come to it.
+// finish writes the end of an answer that its engine did not send.
 func (t *tap) finish() error {
 	var out []byte
 	if t.finished == 0 {
@@ -249,8 +244,7 @@ func (t *tap) finish() error {
 	return nil
 }
 
-// appendEnd appends the events behind the one that finishes an answer: its usage, where it was asked for and has not come,
-// and the end marker.
+// appendEnd appends the final events: the usage, if requested and missing, and the end marker.
 func (t *tap) appendEnd(dst []byte) []byte {
 	if d := t.call.Draft; t.call.IncludeUsage && !t.summed {
 		t.transcript.PromptTokens, t.transcript.Tokens = len(d.Prompt), len(d.ids)
@@ -260,7 +254,7 @@ func (t *tap) appendEnd(dst []byte) []byte {
 	return openai.AppendEvent(dst, []byte(openai.Done))
 }
 
-// cachedTokens is CachedTokens, −1 for the engine's figure.
+// cachedTokens returns CachedTokens's value, −1 for the engine's figure.
 func (c *Call) cachedTokens() int {
 	if c.CachedTokens == nil {
 		return -1
@@ -268,17 +262,17 @@ func (c *Call) cachedTokens() int {
 	return c.CachedTokens()
 }
 
-// failed takes in an error that came where an answer should be.
-func (t *tap) failed(said []byte) error {
-	e := openai.ReadEngineError(said)
-	t.status, t.detail = e.Status, bytes.Clone(said[:min(len(said), maxDetailBytes)])
+// failed records an error event.
+func (t *tap) failed(data []byte) error {
+	e := openai.ReadEngineError(data)
+	t.status, t.detail = e.Status, bytes.Clone(data[:min(len(data), maxDetailBytes)])
 	if e.Died {
 		return fault.ErrEngineDied
 	}
 	return fault.ErrEngine
 }
 
-// pass appends raw to what leaves now, or keeps it back while nothing of weight has come.
+// pass appends raw to what is sent now, or holds it back before the first token.
 func (t *tap) pass(dst, raw []byte, weighty bool) []byte {
 	if !weighty && !t.transcript.Started && !t.began {
 		t.held = append(t.held, raw...)
@@ -291,8 +285,8 @@ func (t *tap) pass(dst, raw []byte, weighty bool) []byte {
 	return append(dst, raw...)
 }
 
-// last says whether this event is the one to carry nvext: the usage event where the client asked for it, else the one
-// that finishes the last choice.
+// last reports whether this event carries nvext: the usage event if requested, else the one that finishes the last
+// choice.
 func (t *tap) last(info *openai.ChunkInfo) bool {
 	if t.call.IncludeUsage {
 		return info.Usage && t.finished >= t.call.Choices && !info.Content
@@ -300,7 +294,7 @@ func (t *tap) last(info *openai.ChunkInfo) bool {
 	return info.Finished > 0 && t.finished >= t.call.Choices
 }
 
-// rewrite gives the event its changed form.
+// rewrite returns the changed event.
 func (t *tap) rewrite(data []byte, info *openai.ChunkInfo, last bool) []byte {
 	var nvext []byte
 	if last && t.call.Tail != nil {
@@ -335,7 +329,7 @@ func (t *tap) token(n int) {
 	}
 }
 
-// arrived takes in that a token is here, or the end of an answer without any.
+// arrived records a token, or the end of an answer without any.
 func (t *tap) arrived() {
 	if t.transcript.Began {
 		return

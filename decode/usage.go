@@ -10,13 +10,13 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// ends counts the choices that an event ends, and keeps why.
+// ends counts the choices that an event finishes, and stores the reason.
 func (t *tap) ends(info *openai.ChunkInfo) {
 	t.finished += info.Finished
 	t.transcript.Reason = cmp.Or(info.Reason, t.transcript.Reason)
 }
 
-// usage takes the engine's own figures over, where there are any, and shows the prompt's ids where they are there.
+// usage stores the engine's usage, if reported, and passes on the prompt's ids.
 func (t *tap) usage(info *openai.ChunkInfo) {
 	d, given := t.call.Draft, t.call.Draft.had()
 	moved := d != nil && d.moved
@@ -26,7 +26,7 @@ func (t *tap) usage(info *openai.ChunkInfo) {
 	if !info.Usage {
 		return
 	}
-	t.transcript.PromptTokens = max(0, info.PromptTokens-given) // the engine takes what was generated before for the prompt's
+	t.transcript.PromptTokens = max(0, info.PromptTokens-given) // the engine counts earlier output as prompt
 	t.transcript.CachedTokens, t.transcript.ReasoningTokens = info.CachedTokens, info.ReasoningTokens
 	if moved {
 		t.transcript.CachedTokens, t.transcript.ReasoningTokens = min(info.CachedTokens, t.transcript.PromptTokens), d.reasoned
@@ -37,7 +37,7 @@ func (t *tap) usage(info *openai.ChunkInfo) {
 	}
 }
 
-// counts reports whether an event has the usage so far, and whether the client is not to see that. Hidden usage is none to the rest.
+// counts reports whether an event has the running usage, and whether to hide it. Hidden usage is cleared in info.
 func (t *tap) counts(info *openai.ChunkInfo) (counts, hides bool) {
 	counts = info.Counts()
 	hides = counts && t.call.HideUsage
@@ -45,7 +45,7 @@ func (t *tap) counts(info *openai.ChunkInfo) (counts, hides bool) {
 	return counts, hides
 }
 
-// tokens books the tokens of an event. One that counts may bring several, or more of the text of those that came before.
+// tokens books the tokens of an event. With running usage an event may have several, or more text of earlier ones.
 func (t *tap) tokens(info *openai.ChunkInfo, counts bool) {
 	if !counts {
 		if info.Content {
@@ -57,22 +57,22 @@ func (t *tap) tokens(info *openai.ChunkInfo, counts bool) {
 	switch n := info.CompletionTokens + t.call.Draft.had() - t.transcript.Tokens; {
 	case info.Content && (n > 0 || !t.transcript.Began):
 		t.token(max(1, n))
-	case info.Finished > 0: // what is no text
+	case info.Finished > 0: // tokens without text
 		t.transcript.Tokens += max(0, n)
 	}
 }
 
-// nothing reports whether an answer that ends, by its usage, has not even an end token though its prompt's KV was taken over: the
-// hand-off has failed within an engine that reports no error.
+// nothing reports whether an answer ends without any token although its prompt's KV was taken over: the hand-off
+// failed within an engine that reports no error.
 func (t *tap) nothing(info *openai.ChunkInfo) bool {
 	return t.call.HandedOff && !info.Content && info.PromptTokens > 0 && info.CompletionTokens == 0
 }
 
-// errNoTokens is the end of an answer of nothing.
+// errNoTokens ends an answer without tokens.
 var errNoTokens = fmt.Errorf("%w: it took the prompt's KV over and generated no token", fault.ErrEngine)
 
-// hide gives an event the form that it has without continuous_usage_stats, in t.plain, and returns its data: SGLang's completions
-// have null then, and its chats nothing.
+// hide writes an event without continuous_usage_stats to t.plain and returns its data: SGLang's completions then have
+// null, its chats nothing.
 func (t *tap) hide(info *openai.ChunkInfo, data []byte) []byte {
 	t.plain = info.HideUsage(append(t.plain[:0], dataField...), data, strings.HasSuffix(t.call.Leg.Path, "/v1/completions"))
 	data = t.plain[len(dataField):]

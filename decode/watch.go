@@ -14,59 +14,59 @@ import (
 	"github.com/tandem-pd/tandem/internal/relay"
 )
 
-// watch ends a call whose worker stops responding. It stands between the worker's stream and its reader and counts
-// only the time spent in Read: while the reader is held up by a slow client, the engine owes nothing.
+// watch ends a call whose worker stops responding. It wraps the worker's stream and counts only the time in Read, not
+// that of a slow client.
 //
-// An event costs two looks at the clock and two atomic stores. The call's one timer is set again when the first token
-// comes and when it fires too early, not with every event.
+// An event costs two clock reads and two atomic stores. The call's one timer is reset at the first token and when it
+// fires early.
 //
 // Read, event and flush belong to the goroutine that relays the stream.
 type watch struct {
 	src    io.Reader
-	polled relay.Source // the same, where it can be read without waiting
+	polled relay.Source // src, if it can be read without waiting
 	cfg    Config
 	seen   *seen
 	start  time.Time
 	limits
 
-	// since is when the silence that lasts began, in nanoseconds after start and moved by what the client took
-	// meanwhile; 0 while no read is running.
+	// since is when the current silence began, in nanoseconds after start and shifted by the client's delays; 0 while
+	// no read is running.
 	since atomic.Int64
-	now   time.Duration // of the latest read's return, after start
+	now   time.Duration // when the latest read returned, after start
 	quiet time.Duration // the silence before it
-	fresh bool          // quiet was not taken in yet
+	fresh bool          // quiet was not recorded yet
 
-	pending [16]uint8 // buckets of gaps not yet taken in
+	pending [16]uint8 // buckets of gaps to record
 	held    int
 
 	life   *lifetime.Context // of the call
 	mu     sync.Mutex
 	timer  *time.Timer   // kept for the next call
-	taken  bool          // an event came: the engine has taken the call up
-	took   time.Duration // until then
-	begun  bool          // the first token came
-	ending bool          // the end marker came: only the connection's end is awaited
+	taken  bool          // an event arrived: the engine has begun
+	took   time.Duration // time until then
+	begun  bool          // the first token arrived
+	ending bool          // the end marker arrived: only the connection's end is awaited
 	ended  bool
-	fired  bool // the timer was set again after it had fired: that look may still be to come
-	still  bool // no look is to come: the watch may begin again
+	fired  bool // the timer was reset after it had fired: a look may be pending
+	still  bool // no look is pending: the watch may be reused
 }
 
-// closing is how long an engine may take to end a stream after its end marker. The client has its whole answer by
-// then and waits only for the stream's end; a connection that does not come to it carries no other call.
+// closing is how long an engine may take to end a stream after its end marker. A connection that does not end is not
+// reused.
 const closing = 20 * time.Millisecond
 
-// limits is how long a stream may be silent.
+// limits are how long a stream may be silent.
 type limits struct {
-	first  time.Duration // to the first token, where no event came
-	role   time.Duration // to the first token, since the latest event; 0 where first holds all the same
-	tokens time.Duration // between events after it; 0 for what is learnt of the worker
+	first  time.Duration // to the first token, before any event
+	role   time.Duration // to the first token, since the latest event; 0 to keep first
+	tokens time.Duration // between later events; 0 to derive it from the worker's gaps
 
 	patience time.Duration // see Call
 	leave    func() error
 }
 
-// begins starts the clock. It ends life with fault.ErrTimeout when the first token does not come within its limits, and
-// with fault.ErrStalled when a stream is silent for longer than between tokens. stop must be called.
+// begins starts the clock. It ends life with fault.ErrTimeout when the first token exceeds its limits, and with
+// fault.ErrStalled when a stream is silent for too long. Call stop afterwards.
 func (w *watch) begins(cfg Config, known *seen, l limits, life *lifetime.Context) {
 	*w = watch{cfg: cfg, seen: known, start: time.Now(), limits: l, life: life, timer: w.timer}
 	w.mu.Lock()
@@ -100,7 +100,7 @@ func (w *watch) Polls() bool {
 	return w.polled != nil && w.polled.Polls()
 }
 
-// TryRead is Read without waiting. The silence counts from the call that found nothing.
+// TryRead is Read without waiting. Silence counts from the call that found nothing.
 func (w *watch) TryRead(p []byte) (int, error) {
 	n, err := w.polled.TryRead(p)
 	now, since := time.Since(w.start), w.since.Load()
@@ -118,11 +118,10 @@ func (w *watch) TryRead(p []byte) (int, error) {
 	return n, err
 }
 
-// OnReadable is the worker's stream's.
+// OnReadable registers f with the worker's stream.
 func (w *watch) OnReadable(f func()) bool { return w.polled.OnReadable(f) }
 
-// event says that the engine has made a step: the silence is over. The first event of a read takes it in; those that
-// came along do not.
+// event records a step of the engine, which ends the silence. Only the first event of a read counts.
 func (w *watch) event() {
 	if !w.fresh {
 		return
@@ -141,16 +140,16 @@ func (w *watch) event() {
 	w.quiet, w.fresh = 0, false
 }
 
-// at is when the latest read returned: when what it brought arrived.
+// at returns when the latest read returned.
 func (w *watch) at() time.Time { return w.start.Add(w.now) }
 
-// begin says that the first token is here: from now on the idle limit holds.
+// begin records the first token: from now on the idle limit applies.
 func (w *watch) begin() { w.set(&w.begun, w.idle()) }
 
-// idle is how long the stream may be silent between two events.
+// idle returns how long the stream may be silent between two events.
 func (w *watch) idle() time.Duration { return max(w.tokens, w.cfg.idle(w.seen)) }
 
-// end says that the answer is whole.
+// end records that the answer is complete.
 func (w *watch) end() { w.set(&w.ending, closing) }
 
 func (w *watch) set(phase *bool, limit time.Duration) {
@@ -162,7 +161,7 @@ func (w *watch) set(phase *bool, limit time.Duration) {
 	}
 }
 
-// flush takes the gaps in.
+// flush records the pending gaps.
 func (w *watch) flush() {
 	if w.held == 0 {
 		return
@@ -175,7 +174,7 @@ func (w *watch) flush() {
 	w.held = 0
 }
 
-// stop ends the watch. What was seen is taken in.
+// stop ends the watch and records what it observed.
 func (w *watch) stop() {
 	w.flush()
 	w.mu.Lock()
@@ -184,7 +183,7 @@ func (w *watch) stop() {
 	w.src, w.polled, w.seen = nil, nil, nil
 }
 
-// look is the timer's: it ends the call, or finds out when to look again.
+// look runs on the timer: it ends the call, or schedules the next look.
 func (w *watch) look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -218,7 +217,7 @@ func (w *watch) look() {
 	w.life.End(fmt.Errorf("%w: %v", cause, limit.Round(time.Millisecond)))
 }
 
-// silence is how long the engine has brought nothing, 0 while no read is running.
+// silence returns how long the engine has sent nothing, 0 while no read is running.
 func (w *watch) silence(now time.Duration) time.Duration {
 	if since := w.since.Load(); since > 0 {
 		return now - time.Duration(since)

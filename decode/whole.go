@@ -11,9 +11,9 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// maxAnswerBytes bounds an answer that is not streamed, and one event of a stream whose client asks for more than text. Where the
-// length of a text in tokens is known, so do answerBytes for the whole and tokenBytes for each token, echoed ones too. What is
-// longer than freeBytes is counted in the call's memory.
+// maxAnswerBytes bounds an answer that is not streamed, and one event of a stream with more than text. If the token
+// limit of a text is known, answerBytes plus tokenBytes for each token bound it. More than freeBytes counts in the
+// call's memory.
 const (
 	maxAnswerBytes = 256 << 20
 	answerBytes    = 4 << 20
@@ -21,12 +21,12 @@ const (
 	freeBytes      = 64 << 10
 )
 
-// mostEvents is how many events a call may bring, whatever becomes of them. Engines write one event a token, some two where
-// a parser takes a token apart, and a few about the answer as a whole.
+// mostEvents bounds the events of a call. Engines send one event a token, some two where a parser splits a token, and
+// a few about the whole answer.
 func (c *Call) mostEvents() int { return 2*cmp.Or(c.Longest, mostTokens)*max(1, c.Choices) + 64 }
 
-// mostBytes is how many bytes an answer that is not streamed may have, and what a longer one is: more than the client asked for,
-// which is the worker's failure, or more than the gateway relays.
+// mostBytes bounds an answer that is not streamed. longer is the error beyond: the worker's failure, or more than the
+// gateway relays.
 func (c *Call) mostBytes() (most int, longer error) {
 	most = answerBytes + tokenBytes*(c.Longest+c.PromptTokens)*max(1, c.Choices)
 	if c.Large || c.Longest == 0 || most >= maxAnswerBytes {
@@ -35,7 +35,7 @@ func (c *Call) mostBytes() (most int, longer error) {
 	return most, fault.ErrGarbled
 }
 
-// longer is what the stream's splitter asks of a long event, nil where none may come.
+// longer returns the stream splitter's check for long events, nil if none are allowed.
 func (t *tap) longer() func(n int) bool {
 	if !t.call.Large {
 		return nil
@@ -43,8 +43,8 @@ func (t *tap) longer() func(n int) bool {
 	return t.fits
 }
 
-// fits reports whether an event of n bytes may be held, of which there are up to three copies on its way to the client. If not,
-// and if the request asks for it, it sets over.
+// fits reports whether an event of n bytes, of which there are up to three copies, may be held. If not, and if the
+// request is at fault, it sets over.
 func (t *tap) fits(n int) bool {
 	switch {
 	case !t.call.Large:
@@ -57,21 +57,22 @@ func (t *tap) fits(n int) bool {
 	return t.over == nil
 }
 
-// take counts n bytes, of which some may be counted already. Its error is that of a gateway without room for them.
+// take reserves memory up to a total of n bytes. Its error is that of a gateway without memory.
 func (t *tap) take(n int) error {
 	if n <= t.taken || t.call.Memory == nil {
 		return nil
 	}
-	more := max(n-t.taken, t.taken/4) // it is asked again and again
+	more := max(n-t.taken, t.taken/4) // fewer calls
 	if !t.call.Memory.Take(more) {
-		e := openai.Unavailable("body_budget_exhausted", "the gateway's memory for long answers, a part of body-budget-bytes, is taken; try again later")
+		e := openai.Unavailable("body_budget_exhausted",
+			"the gateway's memory for long answers, a part of body-budget-bytes, is taken; try again later")
 		return fmt.Errorf("%w: %w", fault.ErrTooLarge, e)
 	}
 	t.taken += more
 	return nil
 }
 
-// give gives back what the call has taken.
+// give returns the reserved memory.
 func (t *tap) give() {
 	if t.taken > 0 {
 		t.call.Memory.Give(t.taken)
@@ -79,7 +80,7 @@ func (t *tap) give() {
 	}
 }
 
-// read reads an answer that is not streamed. It is counted twice: with the memory out of which it grows, or with its changed form.
+// read reads an answer that is not streamed. It counts twice: for growing, or for its changed form.
 func (t *tap) read() ([]byte, error) {
 	most, longer := t.call.mostBytes()
 	body := make([]byte, 0, 512)

@@ -21,9 +21,8 @@ var errLeaseOver = errors.New("the lease on the prefilled KV is over")
 // waitingRoom is the queue of one model's requests.
 type waitingRoom = queue.Queue[*placement.Ask, placement.Placement]
 
-// admit books what the next round lacks: both legs at first, the failed leg's after a failure. KV whose lease is
-// over, before or after the wait, is given up, because its blocks may hold another prompt's by then; so is what was
-// held of a pair when only workers that serve alone are left.
+// admit books what the next round lacks: both legs at first, then the leg that failed. It drops KV whose lease
+// expired, since the blocks may hold another prompt, and half a pair when only workers that serve alone are left.
 func (f *Flow) admit(ctx context.Context, r *request) error {
 	for {
 		if r.KV != nil && !r.KV.Bindable(time.Now()) {
@@ -40,10 +39,10 @@ func (f *Flow) admit(ctx context.Context, r *request) error {
 		case errors.Is(err, errLeaseOver) && ctx.Err() == nil:
 		case errors.Is(err, placement.ErrNoDecode) && r.KV != nil && f.servedAlone(r):
 		case errors.Is(err, placement.ErrNoDecode) && r.suspected.others != nil:
-			r.suspected.others = nil // the suspected pair's decode worker has gone meanwhile
+			r.suspected.others = nil // the suspected pair's decode worker is gone
 		case err != nil:
 			if r.turns > 0 {
-				f.Wake(r.Call.Request.Model) // what a slice has freed
+				f.Wake(r.Call.Request.Model) // a slice freed capacity
 			}
 			return err
 		}
@@ -56,8 +55,8 @@ func (f *Flow) servedAlone(r *request) bool {
 	return f.placer.Alone(f.rooms.Roster.Fleet(ask.Model), &ask, time.Now())
 }
 
-// enter waits in the model's queue until what the next round lacks is booked. A retry goes to the head; one that has
-// KV waits no longer than the KV is bindable.
+// enter waits in the model's queue until the next round's workers are booked. A retry goes to the head. A request
+// with KV waits no longer than the KV is bindable.
 func (f *Flow) enter(ctx context.Context, r *request) error {
 	if r.KV != nil {
 		within, cancel := context.WithDeadlineCause(ctx, r.KV.BindBy(), errLeaseOver)
@@ -65,12 +64,12 @@ func (f *Flow) enter(ctx context.Context, r *request) error {
 		ctx = within
 	}
 	ask := &r.asks
-	if r.Attempts > 0 || r.turns > 0 { // the queue may look at an earlier one still, whose wait was cut short
+	if r.Attempts > 0 || r.turns > 0 { // the queue may still read the previous Ask, whose wait was cut short
 		ask = new(placement.Ask)
 	}
 	*ask = f.ask(r)
 	if ask.DecodeLater, ask.Sliced = f.decodesLater(r, ask); ask.DecodeLater {
-		ask.Later = new(router.LaterError) // of every drain in which it waits on
+		ask.Later = new(router.LaterError) // shared by every drain of this wait
 	}
 	if wants := f.rooms.Explains; wants != nil && !ask.Explain {
 		ask.Explain = wants(r.Attempts)
@@ -113,7 +112,7 @@ func (f *Flow) enter(ctx context.Context, r *request) error {
 	return nil
 }
 
-// class is the policy class that r waits in. A client's name that is none of the gateway's is noted as an ignored hint.
+// class returns r's policy class. An unknown class name from the client is recorded as an ignored hint.
 func (f *Flow) class(r *request, uncached int) int {
 	classes, asked := f.cfg.Queue.Classes, r.Call.PolicyClass
 	class, known := classes.Find(asked, uncached)
@@ -124,8 +123,8 @@ func (f *Flow) class(r *request, uncached int) int {
 	return class
 }
 
-// reserve is the drain step of one request: it books what the round lacks, or says why the request must wait or
-// cannot be served.
+// reserve is the drain step of one request: it books what the round lacks, or returns why the request must wait or
+// fails.
 func (f *Flow) reserve(ask *placement.Ask, ahead []*placement.Ask, now time.Time) (placement.Placement, error) {
 	placed, err := f.placer.Book(f.rooms.Roster.Fleet(ask.Model), ask, ahead, now)
 	if errors.Is(err, placement.ErrYield) {
@@ -142,9 +141,9 @@ func (f *Flow) reserve(ask *placement.Ask, ahead []*placement.Ask, now time.Time
 	return placed, err
 }
 
-// comesBack reports whether an ask that waits for room waits on although the last worker that could serve it has gone: that may be
-// restarted, or was slow to show that it is alive. One that comes when there is no worker and no queue is refused, so that its client can
-// go elsewhere at once; so is one that has tried workers, of which the failure says more.
+// comesBack reports whether a waiting request keeps waiting although no worker is left, since a worker may restart. A
+// request that arrives then is refused, so its client can go elsewhere; one that has tried workers ends with their
+// failure.
 func (f *Flow) comesBack(ask *placement.Ask, err error, now time.Time) bool {
 	lacks := errors.Is(err, placement.ErrNoDecode) || errors.Is(err, placement.ErrNoPrefill)
 	unloaded := ask.Adapter != "" && errors.Is(err, router.ErrTaints)
@@ -152,15 +151,17 @@ func (f *Flow) comesBack(ask *placement.Ask, err error, now time.Time) bool {
 		(ask.Want == placement.Any || !f.placer.Alone(f.rooms.Roster.Fleet(ask.Model), ask, now))
 }
 
-// ask is what the next round of r asks of the choice of its workers.
+// ask returns the placement query of r's next round.
 func (f *Flow) ask(r *request) placement.Ask {
 	x := &r.Call.Request.Nvext
 	ask := placement.Ask{
 		Model: r.Call.Request.Model, OneLeg: r.oneLeg(), DecodePin: r.pins.decode.asked(), DecodeHashes: r.decodeHashes,
 		Request: router.Request{
 			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.length(), Hashes: r.Hashes, Text: r.ids == nil, RemoteOverlap: r.remoteOverlap,
-			Exclude: slices.Concat(r.tried, r.suspected.others), Pin: r.pins.prefill.asked(), Required: x.RequiredTaints, Adapter: r.Call.Request.Adapter, Preferred: x.PreferredTaints,
-			OSL: int(given(x.OSL)), Override: r.override, Session: cmp.Or(r.Call.Session, r.Call.Request.Session), Explain: f.cfg.Explain || x.Wants("routing"),
+			Exclude: slices.Concat(r.tried, r.suspected.others), Pin: r.pins.prefill.asked(),
+			Required: x.RequiredTaints, Preferred: x.PreferredTaints, Adapter: r.Call.Request.Adapter,
+			OSL: int(given(x.OSL)), Override: r.override, Session: cmp.Or(r.Call.Session, r.Call.Request.Session),
+			Explain: f.cfg.Explain || x.Wants("routing"),
 		},
 	}
 	switch {
@@ -175,7 +176,7 @@ func (f *Flow) ask(r *request) placement.Ask {
 	return ask
 }
 
-// route is where r may go now.
+// route returns where r may go now.
 func (f *Flow) route(r *request) placement.Route {
 	ask := f.ask(r)
 	return f.placer.Route(f.rooms.Roster.Fleet(ask.Model), &ask, time.Now())
@@ -197,9 +198,11 @@ func (r *request) refusal(err error) *openai.Error {
 	case errors.As(err, &over):
 		return openai.Overloaded(time.Second, over.Error())
 	case errors.Is(err, router.ErrTaints) && r.Call.Request.Adapter != "":
-		return openai.Unavailable("no_adapter_worker", "no worker that can be chosen has the adapter "+Shown(r.Call.Request.Adapter)+" loaded, and the taints that the request requires")
+		return openai.Unavailable("no_adapter_worker", "no worker that can be chosen has the adapter "+
+			Shown(r.Call.Request.Adapter)+" loaded, and the taints that the request requires")
 	case errors.Is(err, router.ErrTaints):
-		return openai.Unavailable("no_tainted_worker", "no worker that can be chosen has the taints in nvext.routing_constraints.required_taints")
+		return openai.Unavailable("no_tainted_worker",
+			"no worker that can be chosen has the taints in nvext.routing_constraints.required_taints")
 	case errors.As(err, &full):
 		if full.Class != "" {
 			return openai.SlowDown(full.RetryAfter, "the queue has no more room for requests of the policy class "+full.Class)
@@ -213,12 +216,13 @@ func (r *request) refusal(err error) *openai.Error {
 		return r.Call.Request.TooLong(max(r.ISL, (big.LargestBlocks-1)*size), (big.LargestBlocks-1)*size, false)
 	case errors.Is(err, queue.ErrExpired):
 		return openai.GatewayTimeout("queue_timeout", "the request waited longer than queue-timeout for a worker")
-	case placement.Waits(err): // of a query
+	case placement.Waits(err): // a query
 		return openai.Overloaded(time.Second, "every worker is busy now: the request would wait")
 	case errors.Is(err, placement.ErrNoDecode):
 		return openai.Unavailable("no_worker", placement.ErrNoDecode.Error())
 	case errors.As(err, &alone):
-		return openai.BadRequest(alone.Reason, "this model's workers serve in pairs only, and a request with %s has no prefill leg", oneLegs[alone.Reason])
+		return openai.BadRequest(alone.Reason,
+			"this model's workers serve in pairs only, and a request with %s has no prefill leg", oneLegs[alone.Reason])
 	case errors.Is(err, placement.ErrNoPrefill):
 		return openai.Unavailable("no_worker", placement.ErrNoPrefill.Error())
 	case errors.Is(err, queue.ErrClosed):

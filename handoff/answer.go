@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// answerTo turns a leg's failure into the client's error. Of an engine's own words only those about the client's
-// mistake are passed on: others may name hosts and paths of the fleet.
+// answerTo turns a leg's failure into the client's error. An engine's own text is passed on only for client errors:
+// other texts may name hosts and paths of the fleet.
 func answerTo(failed *fault.Error) *openai.Error {
 	var answer *openai.Error
 	if errors.As(failed.Err, &answer) {
@@ -23,7 +23,8 @@ func answerTo(failed *fault.Error) *openai.Error {
 		e.Code = failed.Class.String()
 		return e
 	case fault.GatewayError:
-		return openai.Unavailable("gateway_error", "the gateway could not connect to a worker: its own machine lacks descriptors, ports or memory, or its resolver fails")
+		return openai.Unavailable("gateway_error",
+			"the gateway could not connect to a worker: its own machine lacks descriptors, ports or memory, or its resolver fails")
 	}
 	message := messages[failed.Class]
 	if errors.Is(failed.Err, fault.ErrRunaway) {
@@ -41,7 +42,7 @@ func answerTo(failed *fault.Error) *openai.Error {
 	return e
 }
 
-// answerTo is answerTo for r, whose adapter may be loaded nowhere any more.
+// answerTo is answerTo for r: a request for an adapter that no worker serves gets 404.
 func (r *request) answerTo(failed *fault.Error) *openai.Error {
 	if failed.Class == fault.NotServed && r.Call.Request.Adapter != "" {
 		return openai.NotFoundModel(r.Call.Request.Adapter)
@@ -49,7 +50,7 @@ func (r *request) answerTo(failed *fault.Error) *openai.Error {
 	return answerTo(failed)
 }
 
-// messages say a class in a sentence for people.
+// messages describe each class to the client.
 var messages = map[fault.Class]string{
 	fault.Shutdown:    "the gateway is shutting down",
 	fault.Refused:     "it refused the connection",
@@ -65,12 +66,13 @@ var messages = map[fault.Class]string{
 
 // poisoned is the answer to a request that is suspected of killing workers.
 func poisoned() *openai.Error {
-	e := openai.BadGateway("suspected_poison", "workers died while they had this request; it was tried on no other, and trying it again may cost more of them")
+	e := openai.BadGateway("suspected_poison",
+		"workers died while they had this request; it was tried on no other, and trying it again may cost more of them")
 	e.Final = true
 	return e
 }
 
-// rejected passes an engine's 4xx on with its message, in the one shape.
+// rejected passes on an engine's 4xx and its message as an OpenAI error.
 func rejected(failed *fault.Error) *openai.Error {
 	answer := &openai.Error{
 		Status: failed.Status, Type: "invalid_request_error", Code: "rejected_by_engine",
@@ -79,8 +81,8 @@ func rejected(failed *fault.Error) *openai.Error {
 	if answer.Status == 0 {
 		answer.Status = failed.Class.Status()
 	}
-	if said := openai.ReadEngineError(failed.Detail); said.Message != "" {
-		answer.Message, answer.Param = said.Message, said.Param
+	if detail := openai.ReadEngineError(failed.Detail); detail.Message != "" {
+		answer.Message, answer.Param = detail.Message, detail.Param
 		answer.NameOverflow()
 	}
 	return answer

@@ -11,10 +11,9 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// takes reports whether decode's engine has the KV in hand although its call ended before its first token was seen:
-// one that reports a failed transfer has, and so has one whose call was cut. Where it was given time to ask for the KV,
-// only an answer that is not streamed leaves open whether it has. sent is set when a call has left that may ask once; nil if it may
-// ask again.
+// takes reports whether decode's engine owns the KV although its call ended before the first token: it reported a
+// failed transfer, or its call was cut. With plan.Attach, only a cut answer that is not streamed leaves this open.
+// sent is set once a call that may ask only once has left; nil if it may ask again.
 func takes(plan *connector.Plan, r *request, failed *fault.Error, sent *atomic.Bool) bool {
 	switch {
 	case openai.ReadEngineError(failed.Detail).Failed:
@@ -27,8 +26,7 @@ func takes(plan *connector.Plan, r *request, failed *fault.Error, sent *atomic.B
 	return r.Sent.Accepted || sent != nil && sent.Load()
 }
 
-// letAttach is a context for a decode call that goes on for a while after ctx has ended, or until the answer begins,
-// and the sink that tells it; end ends it.
+// letAttach returns a context that outlives ctx by limit, or until the answer begins, and the sink that detects that.
 func letAttach(ctx context.Context, limit time.Duration, out Sink) (_ context.Context, _ Sink, end func()) {
 	if limit == 0 {
 		return ctx, out, func() {}
@@ -48,13 +46,13 @@ func letAttach(ctx context.Context, limit time.Duration, out Sink) (_ context.Co
 	return call, &attaching{Front: decode.Front{Sink: out}, begun: begun}, func() { stop(); cancel(nil) }
 }
 
-// attaching is a client's sink that reports the beginning of the answer.
+// attaching wraps the client's sink to signal the start of the answer.
 type attaching struct {
 	decode.Front
 	begun chan struct{}
 }
 
-// Start is called once.
+// Start must be called once.
 func (a *attaching) Start(contentType string) {
 	close(a.begun)
 	a.Sink.Start(contentType)

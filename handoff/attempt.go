@@ -11,12 +11,12 @@ import (
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
-// attempt is what a request holds of workers. Each round books what is lacking; after a failure, prepare frees what
-// the next round must not have.
+// attempt is what a request holds of workers. Each round books what it lacks; prepare frees what the next round must
+// not keep.
 type attempt struct {
-	// Reason says why there is no prefill leg, empty if there is one.
+	// Reason is why there is no prefill leg, empty if there is one.
 	Reason string
-	// Price is what a hand-off was predicted to cost, where that is the reason.
+	// Price is the predicted cost of the hand-off, where that is the reason.
 	Price placement.Price
 	// KV is what a prefill worker keeps for the decode leg, nil if there is none.
 	KV *StagedKV
@@ -29,29 +29,28 @@ type attempt struct {
 // StagedKV is KV that a prefill worker keeps until a decode worker takes it over.
 type StagedKV struct {
 	prefill.KV
-	// Cached is the prompt's tokens that the prefill worker had cached, −1 if it did not report it.
+	// Cached is how many prompt tokens the prefill worker had cached, −1 if unreported.
 	Cached int
 
-	connector connector.Connector // which binds it
-	producer  *pools.Worker       // which holds it
-	permit    permit              // of the call that made it
-	round     *connector.Round    // whose prefill leg made it
-	taken     bool                // decode has it: there is nothing to abandon
+	connector connector.Connector // binds it
+	producer  *pools.Worker       // holds it
+	permit    permit              // of the prefill call
+	round     *connector.Round    // of that prefill leg
+	taken     bool                // by decode: nothing to abandon
 }
 
-// reported says that decode's own figure of cached tokens is prefill's.
+// reported reports whether decode repeats prefill's count of cached tokens.
 func (kv *StagedKV) reported() bool {
 	_, ok := kv.connector.(connector.ReportsCached)
 	return ok
 }
 
-// complete reports whether nothing is lacking for a round, or for a turn.
+// complete reports whether everything for a round, or for a turn, is booked.
 func (a *attempt) complete() bool {
 	return a.p.Lease != nil || a.d.Lease != nil && (a.KV != nil || a.Reason != "")
 }
 
-// bindSession binds the request's session to the worker of a call that has shown a sign of success, or drops its binding to one
-// that has failed.
+// bindSession binds the request's session to the worker of a call that succeeds, or unbinds it from one that failed.
 func bindSession(l *router.Lease, failed *fault.Error) {
 	switch {
 	case failed == nil:
@@ -61,7 +60,7 @@ func bindSession(l *router.Lease, failed *fault.Error) {
 	}
 }
 
-// book adds a placement's bookings, which q granted.
+// book adds the bookings that q granted.
 func (a *attempt) book(g *placement.Placement, q *waitingRoom) {
 	a.Reason, a.Price, a.stack.queue = g.Reason, g.Price, q
 	if d := g.Decode; d.Lease != nil {
@@ -72,7 +71,7 @@ func (a *attempt) book(g *placement.Placement, q *waitingRoom) {
 	}
 }
 
-// dropPrefill gives up what was booked or staged for decode: the round has one leg.
+// dropPrefill releases the prefill booking and staged KV: the round has one leg.
 func (a *attempt) dropPrefill(reason string) {
 	if a.p.Lease != nil {
 		a.p.Invalidate()
@@ -85,10 +84,10 @@ func (a *attempt) dropPrefill(reason string) {
 	a.Reason = reason
 }
 
-// stage takes responsibility for KV, which is abandoned if no decode worker takes it.
+// stage takes ownership of KV, which is abandoned if no decode worker takes it.
 func (a *attempt) stage(kv *StagedKV) { a.KV, a.kvPlace = kv, a.stack.push(held{kv: kv}) }
 
-// dropKV gives staged KV up.
+// dropKV abandons the staged KV.
 func (a *attempt) dropKV() {
 	a.stack.free(a.kvPlace)
 	a.KV = nil
@@ -119,7 +118,7 @@ func (a *attempt) startOver() {
 	}
 }
 
-// letGo gives a booking back, or KV up that no decode worker took.
+// letGo releases a booking, or abandons KV that no decode worker took.
 func (s *cleanupStack) letGo(h *held) {
 	switch {
 	case h.booking.Lease != nil:

@@ -16,9 +16,8 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// cleanup makes the calls that free what an engine still holds for a request that has ended. They outlive the
-// request: each has its own time limit, and a shutdown waits for them. An attempt's id names what they free, so a
-// late call can never hurt a later attempt.
+// cleanup calls engines to free what they still hold for ended requests. Each call has its own time limit, and a
+// shutdown waits for them. The attempt's id names what to free, so a late call cannot affect a later attempt.
 type cleanup struct {
 	transport upstream.Transport
 	roster    *pools.Roster
@@ -28,22 +27,25 @@ type cleanup struct {
 	slots     chan struct{}
 }
 
-// Bounds of clean-up: a release is a rejected request, answered in milliseconds; what cannot be freed in time ends
+// Bounds of clean-up: a release is a rejected request, answered in milliseconds. What cannot be freed in time ends
 // with the engine's lease.
 const (
 	cleanupTimeout = 5 * time.Second
-	cleanupTry     = cleanupTimeout / 2 // of one worker: the round's own may be why there is something to clean up
+	cleanupTry     = cleanupTimeout / 2 // of one worker: the round's own may be the broken one
 	cleanupAtOnce  = 256
 )
 
 func newCleanup(rooms Rooms, o Observer) *cleanup {
-	return &cleanup{transport: rooms.Transport, roster: rooms.Roster, between: rooms.Between, observer: o, slots: make(chan struct{}, cleanupAtOnce)}
+	return &cleanup{
+		transport: rooms.Transport, roster: rooms.Roster, between: rooms.Between, observer: o,
+		slots: make(chan struct{}, cleanupAtOnce),
+	}
 }
 
-// abandon frees what engines hold of a round, through the round's decode worker or, where that cannot be reached,
-// through another of its model.
+// abandon frees what engines hold of a round, through the round's decode worker or, if that is unreachable, another
+// of its model.
 func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv prefill.KV) {
-	r.Memory = nil // the round's own may be another's by now
+	r.Memory = nil // the round's own may be in use by another
 	calls := speaks.Abandon(r, kv)
 	if len(calls) == 0 {
 		return
@@ -69,15 +71,15 @@ func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv pref
 		if again, ok := speaks.(connector.Repeater); ok {
 			select {
 			case <-time.After(again.RepeatAfter()):
-				_ = c.call(ctx, calls) // what came of it was observed above
+				_ = c.call(ctx, calls) // the first result was observed above
 			case <-ctx.Done():
 			}
 		}
 	})
 }
 
-// standIn finds another worker of the round's model and protocol that may be called now, nil if there is none: one that
-// decodes or, where the connector's release may come from any, another one that prefills.
+// standIn finds another eligible worker of the round's model and protocol: one that decodes or, where the connector
+// allows, prefills. It returns nil if there is none.
 func (c *cleanup) standIn(r connector.Round, speaks connector.Connector) *pools.Worker {
 	roles := []pools.Role{pools.Decode}
 	if _, any := speaks.(connector.ReleasedByAny); any {
@@ -97,7 +99,7 @@ func (c *cleanup) standIn(r connector.Round, speaks connector.Connector) *pools.
 	return nil
 }
 
-// call makes the calls at once: a worker that is gone must not keep another one from being freed.
+// call makes the calls in parallel: a dead worker must not delay the release on another.
 func (c *cleanup) call(ctx context.Context, legs []upstream.Leg) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTry)
 	defer cancel()
@@ -116,8 +118,8 @@ func (c *cleanup) free(ctx context.Context, leg upstream.Leg) error {
 	if err != nil {
 		return err
 	}
-	_, broken := io.Copy(io.Discard, io.LimitReader(stream, 64<<10)) // read to its end, the connection is kept
-	if err := errors.Join(broken, stream.Close()); err != nil {      // an engine that hangs after its head has let nothing go
+	_, broken := io.Copy(io.Discard, io.LimitReader(stream, 64<<10)) // reading to the end keeps the connection
+	if err := errors.Join(broken, stream.Close()); err != nil {      // an engine that hangs after its head has released nothing
 		return err
 	}
 	if !releasing(stream.Status()) {
@@ -126,12 +128,11 @@ func (c *cleanup) free(ctx context.Context, leg upstream.Leg) error {
 	return nil
 }
 
-// errNotReleased is a release that the engine answered and did not carry out.
+// errNotReleased reports a release that the engine answered but did not carry out.
 var errNotReleased = errors.New("engine did not look at the release")
 
-// releasing reports whether an engine that answers with status has read the request and what it carries. It refuses
-// it, since no engine serves its model; but one that failed, has no room, or was not let near the request by its own
-// server has let nothing go.
+// releasing reports whether an answer with status shows that the engine read the release. It refuses the request,
+// since it does not serve its model; one that failed, has no room, or was blocked by its own server released nothing.
 func releasing(status int) bool {
 	switch fault.Classify(nil, status) {
 	case fault.None, fault.Rejected:
@@ -141,7 +142,7 @@ func releasing(status int) bool {
 	}
 }
 
-// wait returns when no call is in flight, or with ctx's error.
+// wait returns when no call is in flight, or ctx's error.
 func (c *cleanup) wait(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {

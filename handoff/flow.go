@@ -1,7 +1,6 @@
 // Package handoff takes a request through the gateway: tokens, admission with both bookings, prefill, hand-off,
-// decode, stream, release. Flow.Serve is that way, top to bottom; a retry is the next round of its loop. How an
-// engine's transfer protocol looks is the business of handoff/connector; what to do after a failure is a pure
-// table in decide.go.
+// decode, stream, release. Flow.Serve is that path, top to bottom; a retry is the next round of its loop. Transfer
+// protocols are in handoff/connector; decide.go is the table of what follows a failure.
 package handoff
 
 import (
@@ -31,54 +30,53 @@ import (
 type Config struct {
 	// DecodeFallback lets decode do its own prefill when no prefill worker is left.
 	DecodeFallback bool `flag:"decode-fallback" default:"true" group:"Faults" help:"On: without a prefill worker a decode worker prefills, and its streams stutter. Off: answer 503."`
-	// Resume is what becomes of streams whose worker fails.
+	// Resume configures streams whose worker fails.
 	Resume Resuming `group:"Faults"`
 	// Queue is the waiting room of each model.
 	Queue queue.Config `group:"Queue"`
-	// Seed of the names that engines know requests by: the same seed and order of requests give the same names. They
-	// are unique within one gateway only; 0 draws them, unique everywhere.
+	// Seed makes the request names that engines see reproducible: same seed and order, same names. They are unique
+	// within one gateway only; 0 draws names that are unique everywhere.
 	Seed uint64
-	// Explain has the router record the candidates of each choice with each term of their cost, as the request log
-	// wants them (--log-routing).
+	// Explain records the candidates of each choice with each term of their cost (--log-routing).
 	Explain bool
 }
 
-// Rooms are the parts that a flow leads a request through.
+// Rooms are the components that a flow uses.
 type Rooms struct {
 	Roster  *pools.Roster
 	Prefill *prefill.Room
 	Decode  *decode.Room
 	// Routers choose among the workers of each pool.
 	Routers *router.Set
-	// Breakers know which workers to leave alone; nil knows none.
+	// Breakers are the workers' circuits; nil has none.
 	Breakers *fault.Breakers
 	// Transport carries the clean-up calls that outlive a request.
 	Transport upstream.Transport
-	// Languages make the tokens of prompts. A request whose tokens are not known is routed by its text.
+	// Languages tokenize prompts. A request without known tokens is routed by its text.
 	Languages *models.Library
-	// Remote asks a remote index which blocks of a prompt the workers of a model hold. The outcome is one word:
-	// "answered", or why the report is nil. It must not take long. Remote is nil without a remote index.
+	// Remote queries a remote index for the blocks of a prompt that the workers of a model hold. outcome is
+	// "answered", or why report is nil. It must be quick. nil without a remote index.
 	Remote func(ctx context.Context, model string, blockSize int, hashes []uint64) (report *overlap.Report, outcome string)
-	// Reannounce reports whether requests to a worker's rank ask its engine to announce the cached blocks they use:
-	// events were lost that only the engine can repeat. nil asks no engine.
+	// Reannounce reports whether requests to a worker's rank ask its engine to announce the cached blocks they use,
+	// after lost events. It may be nil.
 	Reannounce func(w *pools.Worker, rank int) bool
-	// Between finds the connector of a prefill and a decode worker, or says why there is none; nil is
+	// Between finds the connector of a prefill and a decode worker, or returns why there is none; nil is
 	// [connector.Between].
 	Between func(p, d *pools.Worker) (connector.Connector, error)
-	// Sample reports whether the request of a trace is traced. parent is the client's span, zero without one. nil traces
-	// none, and engines get the client's traceparent as it came.
+	// Sample reports whether to trace the request of a trace. parent is the client's span, zero without one. nil
+	// traces none, and engines get the client's traceparent unchanged.
 	Sample func(id tracecontext.TraceID, parent tracecontext.Context) bool
-	// Explains reports whether the choice for a request, which has begun that many rounds, is recorded with every
-	// candidate's terms although neither the request nor Config.Explain asks for that. It is asked once a choice; nil
-	// never wants it.
+	// Explains reports whether to record every candidate's terms for a request that has begun this many rounds,
+	// although neither the request nor Config.Explain requests it. It is called once per choice and may be nil.
 	Explains func(rounds int) bool
-	// Look has a worker asked at once what it serves and hands over by: it turned out to have no such model or adapter, its connection
-	// broke, or its KV could not be pulled. A Mooncake prefill that has started again has another engine id. It may be nil.
+	// Look probes a worker at once: it lacks a model or adapter, its connection broke, or its KV could not be pulled.
+	// It may be nil.
 	Look func(worker string)
-	// PairChanged is called when a pair of workers is shut, with the reason, or opens again, with none. It must not wait; it may be nil.
+	// PairChanged is called when a pair of workers is shut, with the reason, or reopens, with none. It must not
+	// block; it may be nil.
 	PairChanged func(p, d *pools.Worker, reason string)
-	// Starting is the error of a request that comes before the gateway is ready, nil once it is. Starting is nil if
-	// requests are taken from the start.
+	// Starting returns the error for requests before the gateway is ready, nil afterwards. A nil Starting serves from
+	// the start.
 	Starting func() *openai.Error
 }
 
@@ -89,7 +87,7 @@ type Flow struct {
 	placer   placement.Placer
 	observer Observer
 	cleanup  *cleanup
-	abandon  func(kv *StagedKV) // cleanup's, made once
+	abandon  func(kv *StagedKV) // bound once
 	budget   *fault.Budget
 	ids      ids
 	slices   sliceGuard
@@ -97,11 +95,11 @@ type Flow struct {
 	requests sync.Pool // of *request
 
 	mu     sync.RWMutex
-	queues map[string]*waitingRoom // by model: one model's full pool never holds another's requests
+	queues map[string]*waitingRoom // by model: a full pool of one model never blocks another's requests
 }
 
-// New makes a flow. It wakes its queues on changes of the roster and the circuits, since a worker that comes, or may
-// be called again, is room for waiting requests.
+// New makes a flow. Changes of the roster and the circuits wake its queues, since a worker that joins or recovers has
+// room.
 func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 	if err := cfg.Queue.Validate(); err != nil {
 		return nil, err
@@ -109,11 +107,17 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 	if rooms.Between == nil {
 		rooms.Between = connector.Between
 	}
-	f := &Flow{cfg: cfg, rooms: rooms, observer: observer, cleanup: newCleanup(rooms, observer), budget: new(fault.Budget), queues: map[string]*waitingRoom{}}
+	f := &Flow{
+		cfg: cfg, rooms: rooms, observer: observer, cleanup: newCleanup(rooms, observer), budget: new(fault.Budget),
+		queues: map[string]*waitingRoom{},
+	}
 	f.ids.seed = cfg.Seed
 	f.requests.New = func() any { return f.blank() }
 	f.abandon = func(kv *StagedKV) { f.cleanup.abandon(kv.connector, *kv.round, kv.KV) }
-	f.placer = placement.Placer{Routers: rooms.Routers, Permits: rooms.Breakers, Pairs: func(p, d *pools.Worker) error { _, err := f.rooms.Between(p, d); return err }, Fallback: cfg.DecodeFallback, Transfers: &f.links}
+	f.placer = placement.Placer{
+		Routers: rooms.Routers, Permits: rooms.Breakers, Fallback: cfg.DecodeFallback, Transfers: &f.links,
+		Pairs: func(p, d *pools.Worker) error { _, err := f.rooms.Between(p, d); return err },
+	}
 	f.links.core = placement.NewLinks(func(p *pools.Worker, tokens int) (time.Duration, bool) {
 		return rooms.Prefill.Forecast(p, 0, tokens, 0)
 	})
@@ -125,11 +129,10 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 }
 
 // Serve answers one request. It returns nil when the client got its whole answer. An error before out was started is
-// an *openai.Error for the edge to write; after that the stream has ended with an error event, and the error is only
-// the caller's to know.
+// an *openai.Error for the edge to write; after that the stream has ended with an error event.
 //
-// Each round of the loop starts from what the client was already sent and ends finished or with a named failure. What
-// is held (bookings, staged KV) is released in one place, the latest first, whatever the end. It takes a copy of call.
+// Each round of the loop starts from what the client already has and ends finished or with a named failure. Bookings
+// and staged KV are released in one place, latest first, in every case. Serve copies call.
 func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 	r := f.newRequest(call)
 	f.trace(r)
@@ -141,7 +144,7 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 		r.end(err)
 		f.observer.Ended(&r.Record, err)
 		r.draft.Release()
-		call.Alone = f.reuse(r)
+		call.BodyReleased = f.reuse(r)
 	}()
 	if err := f.understand(ctx, r); err != nil {
 		return err
@@ -168,7 +171,8 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 			}
 		} else if failed = f.round(ctx, r, out); failed == nil {
 			if r.computesAndShows() && !r.shown {
-				f.compareTokens(r.prompt, r.leg.Worker, &openai.ChunkInfo{Usage: r.Sent.PromptTokens >= 0, PromptTokens: r.Sent.PromptTokens})
+				f.compareTokens(r.prompt, r.leg.Worker,
+					&openai.ChunkInfo{Usage: r.Sent.PromptTokens >= 0, PromptTokens: r.Sent.PromptTokens})
 			}
 			r.served = true
 			return nil
@@ -181,7 +185,8 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 	}
 }
 
-// again takes in how a round failed and gives the context of the next one, or nil with the request's end, which may be no error.
+// again handles a failed round. It returns the next round's context, or nil and the request's error, which may be
+// nil.
 //
 //go:noinline
 func (f *Flow) again(ctx context.Context, r *request, failed *fault.Error, out Sink) (next context.Context, err error) {
@@ -199,7 +204,7 @@ func (f *Flow) again(ctx context.Context, r *request, failed *fault.Error, out S
 	if action == LocalPrefill && (!f.cfg.DecodeFallback || r.d.Lease != nil && !r.d.Worker.ServesAlone()) {
 		action = Fail
 	}
-	stays := r.suspected.decode == failed.Worker // another's KV is to blame, or it is asked once more
+	stays := r.suspected.decode == failed.Worker // another's KV is to blame, or it is called once more
 	if action != Fail && (r.pins.of(failed.Leg).Worker != "" && !stays || !f.waitsForRetry(r, failed, action) && !f.mayRetry(r)) {
 		action = Fail
 	}
@@ -221,30 +226,30 @@ func (f *Flow) again(ctx context.Context, r *request, failed *fault.Error, out S
 	return ctx, nil
 }
 
-// waitsForRetry reports whether the request waits for its place in the retry budget where none is free: what one worker's death
-// meets, that of the worker which held its KV too, answers that have begun, and prompts whose KV comes too slowly. A death is met by those that the worker had, and
-// by those whose connection it refuses before that is known.
+// waitsForRetry reports whether the request waits for the retry budget instead of failing when it is exhausted. That
+// holds for requests that one worker's death hits, begun answers, and prompts whose KV transfers too slowly.
 func (f *Flow) waitsForRetry(r *request, failed *fault.Error, action Action) bool {
-	return action == Resume || r.slow || len(r.Dead) == 1 || r.suspected.decode != "" || failed.Class == fault.Refused && len(r.tried) == 0
+	return action == Resume || r.slow || len(r.Dead) == 1 || r.suspected.decode != "" ||
+		failed.Class == fault.Refused && len(r.tried) == 0
 }
 
-// awaitRetry takes that place when it is the request's turn. Its error is the cause of ctx's end, or that it took too long.
+// awaitRetry waits for a place in the retry budget. Its error is the cause of ctx's end, or a time-out.
 func (f *Flow) awaitRetry(ctx context.Context, r *request) error {
 	if r.retrying {
 		return nil
 	}
-	within, cancel := context.WithTimeoutCause(ctx, f.cfg.Resume.Within, errStandsStill)
+	within, cancel := context.WithTimeoutCause(ctx, f.cfg.Resume.Within, errResumeTimeout)
 	defer cancel()
 	if r.retrying = f.budget.Wait(within); r.retrying {
 		return nil
 	}
-	if r.Sent.Started && errors.Is(context.Cause(within), errStandsStill) {
+	if r.Sent.Started && errors.Is(context.Cause(within), errResumeTimeout) {
 		r.NotResumable = "budget"
 	}
 	return context.Cause(within)
 }
 
-// mayRetry takes the request's place in the retry budget, once for all its retries: an outage must not be multiplied
+// mayRetry takes one place in the retry budget for all of the request's retries, so that an outage is not multiplied
 // by those it hits.
 func (f *Flow) mayRetry(r *request) bool {
 	if !r.retrying {
@@ -253,7 +258,7 @@ func (f *Flow) mayRetry(r *request) bool {
 	return r.retrying
 }
 
-// endRetries gives that place back, if it was taken.
+// endRetries returns the place, if one was taken.
 func (f *Flow) endRetries(r *request) {
 	if r.retrying {
 		r.retrying = false
@@ -261,7 +266,7 @@ func (f *Flow) endRetries(r *request) {
 	}
 }
 
-// Close refuses new requests, ends the waiting ones, and waits for the clean-up calls in flight until ctx ends.
+// Close refuses new requests, ends waiting ones, and waits for clean-up calls until ctx ends.
 func (f *Flow) Close(ctx context.Context) error {
 	for _, q := range f.all() {
 		q.Close()
@@ -269,13 +274,13 @@ func (f *Flow) Close(ctx context.Context) error {
 	return f.cleanup.wait(ctx)
 }
 
-// Retries is the state of the retry budget.
+// Retries returns the state of the retry budget.
 func (f *Flow) Retries() fault.BudgetStats { return f.budget.Stats() }
 
-// SetReplicaCount sets the number of gateways in the group, this one included.
+// SetReplicaCount sets how many gateways, this one included, share the floor of the retry budget.
 func (f *Flow) SetReplicaCount(gateways int) { f.budget.SetReplicaCount(gateways) }
 
-// Waiting is the state of every model's queue.
+// Waiting returns the state of every model's queue.
 func (f *Flow) Waiting() map[string]queue.Stats {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -286,7 +291,7 @@ func (f *Flow) Waiting() map[string]queue.Stats {
 	return all
 }
 
-// Lines is who waits in every model's queue.
+// Lines returns the waiting requests of every model's queue.
 func (f *Flow) Lines() map[string]queue.Line {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -297,7 +302,7 @@ func (f *Flow) Lines() map[string]queue.Line {
 	return all
 }
 
-// queue finds a model's waiting room.
+// queue returns a model's queue, made on first use.
 func (f *Flow) queue(model string) (*waitingRoom, error) {
 	f.mu.RLock()
 	q := f.queues[model]
@@ -308,7 +313,7 @@ func (f *Flow) queue(model string) (*waitingRoom, error) {
 	return f.newQueue(model)
 }
 
-// newQueue makes a model's waiting room, unless another request was faster.
+// newQueue makes a model's queue, unless another request was faster.
 func (f *Flow) newQueue(model string) (q *waitingRoom, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -325,7 +330,7 @@ func (f *Flow) newQueue(model string) (q *waitingRoom, err error) {
 	return q, err
 }
 
-// Wake makes a model's queue look at its waiting requests again: what the router allows has changed.
+// Wake makes a model's queue retry its waiting requests: capacity has changed.
 func (f *Flow) Wake(model string) {
 	f.mu.RLock()
 	q := f.queues[model]
@@ -335,7 +340,7 @@ func (f *Flow) Wake(model string) {
 	}
 }
 
-// Heads is which requests with a strict priority go first in every model's queue, for other gateways: see [queue.Core.Heads].
+// Heads returns the strict-priority head of every model's queue, for other gateways: see [queue.Core.Heads].
 func (f *Flow) Heads() map[string][]queue.Head {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -348,8 +353,8 @@ func (f *Flow) Heads() map[string][]queue.Head {
 	return all
 }
 
-// UpdatePeerHeads takes in the heads of another gateway's queue of a model. A model without a queue here has none to leave room. It reports whether
-// the queue is to be woken.
+// UpdatePeerHeads stores the heads of another gateway's queue of a model, if there is a queue here. It reports whether
+// to wake the queue.
 func (f *Flow) UpdatePeerHeads(gateway, model string, heads []queue.Head) (wake bool) {
 	f.mu.RLock()
 	q := f.queues[model]

@@ -9,15 +9,14 @@ import (
 	"sync/atomic"
 )
 
-// ids names requests to engines. With a seed the names follow from it and from the requests' order, so that what
-// hangs on a name (a tie's draw, a fault scenario's choice of calls) happens again; without one they are drawn, so
-// that several gateways never share one.
+// ids names requests for engines. With a seed the names follow from it and the order of requests, so ties and
+// injected faults repeat; without one they are random, so gateways never share one.
 type ids struct {
 	seed uint64
 	made atomic.Uint64
 }
 
-// next returns a name of 16 hexadecimal digits, a new one each time.
+// next returns a new name of 16 hexadecimal digits.
 func (s *ids) next() string {
 	if s.seed == 0 {
 		var raw [8]byte
@@ -27,17 +26,15 @@ func (s *ids) next() string {
 	return SeededID(s.seed, s.made.Add(1))
 }
 
-// transferID is a number that names one attempt to engines, from 2^42 to 2^63−1: they ask for no less (TensorRT-LLM's
-// snowflakes) and no more (SGLang's rooms are signed). It is drawn, with a seed too: two requests of one number would
-// be given each other's KV, and two gateways may have one seed.
+// transferID returns a random number that names one attempt, from 2^42 (TensorRT-LLM's snowflakes) to 2^63−1
+// (SGLang's rooms are signed). It ignores the seed: two requests of one number would get each other's KV.
 func transferID() int64 {
 	var raw [8]byte
 	_, _ = rand.Read(raw[:]) // crypto/rand never fails on the supported systems
 	return int64(binary.LittleEndian.Uint64(raw[:])&math.MaxInt64 | 1<<42)
 }
 
-// SeededID is the name that a flow with this Config.Seed, not 0, gives to the n-th request that it serves, counted
-// from 1: for a replay of a gateway's choices without one.
+// SeededID returns the name that a flow with this Config.Seed, not 0, gives to its n-th request, from 1.
 func SeededID(seed, n uint64) string {
 	// SplitMix64 (Steele, Lea and Flood, 2014): its output function is one to one, so that no two numbers make the
 	// same name.

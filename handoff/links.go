@@ -11,10 +11,11 @@ import (
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
-// errSlowTransfer ends a decode call whose KV comes more slowly than decode computes the prompt. No worker is to blame.
+// errSlowTransfer ends a decode call whose KV transfers more slowly than decode computes the prompt. It blames no
+// worker.
 var errSlowTransfer = fmt.Errorf("the KV comes more slowly than it is computed: %w", fault.ErrMoved)
 
-// links are a placement.Links that several goroutines may use.
+// links guards a placement.Links for concurrent use.
 type links struct {
 	mu   sync.Mutex
 	core *placement.Links
@@ -46,7 +47,8 @@ func (l *links) Why(prefill *pools.Pool, d *pools.Worker, tokens int, now time.T
 	return l.core.Why(prefill, d, tokens, now)
 }
 
-// begin begins the transfer of r's prompt to w, if its end can be seen: an answer that is not streamed shows only its own end.
+// begin starts measuring the transfer of r's prompt to w. An answer that is not streamed is not measured: only its
+// end is visible.
 func (l *links) begin(f *Flow, r *request, w *pools.Worker, given bool) {
 	if r.KV == nil || r.KV.producer == nil || given || !r.Call.Request.Stream {
 		return
@@ -62,11 +64,11 @@ func (l *links) begin(f *Flow, r *request, w *pools.Worker, given bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.core.Begin(&r.transfer, r.KV.producer, w, r.length()-r.d.Lease.Overlap*w.BlockSize, own, r.leg.Began)
-	m := r.now // KV that decode alone can free, or that prefill still computes, is not left
+	m := r.now // KV that decode alone can free, or that prefill still computes, is not abandoned
 	r.leaves = f.cfg.DecodeFallback && w.ServesAlone() && r.pins.prefill.Worker == "" && m.plan.Attach == 0 && m.sibling == nil
 }
 
-// patience is how long decode waits for the KV before it calls leave; 0 where it may not give up.
+// patience returns how long decode waits for the KV before it calls leave; 0 if it must not give up.
 func (l *links) patience(r *request) time.Duration {
 	if !r.leaves {
 		return 0
@@ -74,8 +76,8 @@ func (l *links) patience(r *request) time.Duration {
 	return r.transfer.Patience()
 }
 
-// leave returns the error with which decode's call is given up, nil while it is not. A worker without a sign of life since the call
-// may hang: its time-out decides.
+// leave returns the error that ends decode's call, nil to keep waiting. A worker without a sign of life since the
+// call may hang: its time-out decides.
 func (l *links) leave(f *Flow, r *request) error {
 	if f.rooms.Decode.Latest(r.leg.Worker.ID).Before(r.leg.Began) {
 		return nil
@@ -88,7 +90,7 @@ func (l *links) leave(f *Flow, r *request) error {
 	return nil
 }
 
-// arrived records r's first token, of a prompt that was handed over or computed by the worker itself.
+// arrived records r's first token, of a prompt that was handed over or computed locally.
 func (l *links) arrived(r *request) {
 	now := time.Now()
 	l.mu.Lock()
@@ -99,7 +101,7 @@ func (l *links) arrived(r *request) {
 	}
 }
 
-// ended records the end of a decode call of w. A transfer that is still under way then has not come.
+// ended records the end of a decode call of w. A transfer still in flight then has failed.
 func (l *links) ended(r *request, w *pools.Worker, failed *fault.Error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,15 +115,15 @@ func (l *links) ended(r *request, w *pools.Worker, failed *fault.Error) {
 	}
 }
 
-// left ends r's transfer where one is still under way at the request's end: after a panic.
+// left ends r's transfer after a panic.
 func (l *links) left(r *request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.core.Left(&r.transfer, time.Now())
 }
 
-// failed records that a hand-off failed, and not by the request's own fault. It reports whether p hands over to others, so
-// that the pair alone is to blame.
+// failed records a failed hand-off that was not the request's own fault. It reports whether p hands over to others,
+// so that the pair alone is to blame.
 func (l *links) failed(p, d *pools.Worker) (others bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,15 +131,14 @@ func (l *links) failed(p, d *pools.Worker) (others bool) {
 	return l.core.Works(p, d)
 }
 
-// Links calls emit with how many pairs of each model hand over no prompts now, because they are too slow, or because hand-offs
-// failed.
+// Links calls emit with the count of each model's pairs that are shut, because they are too slow or failing.
 func (f *Flow) Links(emit func(model string, slow, failing int)) {
 	f.links.mu.Lock()
 	defer f.links.mu.Unlock()
 	f.links.core.Pairs(emit)
 }
 
-// forgetLinks drops the pairs of processes that have gone.
+// forgetLinks drops the pairs of processes that are gone.
 func (f *Flow) forgetLinks() {
 	f.links.mu.Lock()
 	defer f.links.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// nvext makes the nvext object that the client asked for; nil if it asked for none.
+// nvext returns a func that builds the nvext object of the answer; nil if the client requested none.
 func (r *request) nvext() func(t *decode.Transcript) []byte {
 	fields := r.Call.Request.Nvext.ExtraFields
 	worker, timing := slices.Contains(fields, "worker_id"), slices.Contains(fields, "timing")
@@ -32,7 +32,7 @@ func (r *request) nvext() func(t *decode.Transcript) []byte {
 			}
 		}
 		if timing || routed {
-			r.now.sibling.settle(r) // prefill's answer has its times and what it had cached
+			r.now.sibling.settle(r) // prefill's answer has its times and cached tokens
 		}
 		if timing {
 			timings := r.Timings(t, time.Now())
@@ -49,14 +49,13 @@ func (r *request) nvext() func(t *decode.Transcript) []byte {
 // workerID is nvext.worker_id: the workers that served the request.
 type workerID struct {
 	Prefill     string `json:"prefill_worker_id,omitempty"`
-	PrefillRank *int   `json:"prefill_dp_rank,omitempty"` // of a query alone, as DecodeRank
+	PrefillRank *int   `json:"prefill_dp_rank,omitempty"` // of a query only, like DecodeRank
 	Decode      string `json:"decode_worker_id"`
 	DecodeRank  *int   `json:"decode_dp_rank,omitempty"`
 }
 
 // Timings is nvext.timing, in milliseconds with microseconds kept. Transfer is the time from prefill's answer to
-// decode's first token: the pull and one decode step. It and TTFT are left out of an answer that is not streamed: when its
-// first token came is not known.
+// decode's first token: the pull and one decode step. It and TTFT are absent from answers that are not streamed.
 type Timings struct {
 	Queue    float64 `json:"queue_ms"`
 	Prefill  float64 `json:"prefill_ms"`
@@ -65,7 +64,7 @@ type Timings struct {
 	Total    float64 `json:"total_ms"`
 }
 
-// Timings are the request's as of now; t is what the client was sent.
+// Timings returns the request's times so far; t is what the client was sent.
 func (r *Record) Timings(t *decode.Transcript, now time.Time) Timings {
 	out := Timings{Queue: ms(r.Spent.Queued), Prefill: ms(r.Spent.Prefill), Total: ms(now.Sub(r.Call.Arrival))}
 	if !t.First.IsZero() && r.Call.Request.Stream {
@@ -79,22 +78,22 @@ func (r *Record) Timings(t *decode.Transcript, now time.Time) Timings {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 
-// Routing is nvext.routing: how the workers were chosen, and what came of it.
+// Routing is nvext.routing: how the workers were chosen, with predictions and results.
 type Routing struct {
 	Prefill *legRouting `json:"prefill,omitempty"`
 	Decode  *legRouting `json:"decode,omitempty"`
-	// Predicted is the prompt tokens that the router predicted to be cached on the worker that computes it, Actual
-	// the number which that worker reported; absent if it reported none.
+	// Predicted is the prompt tokens that the router expected in the cache of the worker that computes the prompt;
+	// Actual is what that worker reported, absent if it reported none.
 	Predicted int  `json:"predicted_cached_tokens"`
 	Actual    *int `json:"actual_cached_tokens,omitempty"`
-	// Tokens is where the prompt's tokens come from: request, own, engine, or text where they are not known.
+	// Tokens is the source of the prompt's tokens: request, own, engine, or text where they are unknown.
 	Tokens models.Source `json:"prompt_tokens_source"`
-	// OneLeg is why there was no prefill leg, absent if there was one. Where a hand-off would have been too slow, Transfer is what
-	// it was predicted to take at least, and Compute what computing the prompt again takes, in milliseconds.
+	// OneLeg is why there was no prefill leg, absent if there was one. If the hand-off would have been too slow,
+	// Transfer is its predicted minimum and Compute the time to compute the prompt again, in milliseconds.
 	OneLeg   string  `json:"one_leg,omitempty"`
 	Transfer float64 `json:"predicted_transfer_ms,omitempty"`
 	Compute  float64 `json:"predicted_compute_ms,omitempty"`
-	// Remote is the outcome of asking a remote index, absent if none was asked.
+	// Remote is the outcome of the remote index query, absent without one.
 	Remote string `json:"remote_index,omitempty"`
 }
 
@@ -104,11 +103,11 @@ type legRouting struct {
 	Worker     string        `json:"worker_id"`
 	Cost       float64       `json:"cost"`
 	Overlap    int           `json:"overlap_blocks"`
-	Considered int           `json:"candidates"` // of which Terms has router.MaxTerms at most
+	Considered int           `json:"candidates"` // Terms has at most router.MaxTerms of them
 	Terms      []router.Term `json:"terms"`
 }
 
-// routing shows a choice, nil if it was not explained.
+// routing returns a choice, nil if it was not explained.
 func (c *Choice) routing() *legRouting {
 	if len(c.Why.Terms) == 0 {
 		return nil
@@ -126,7 +125,7 @@ func (c *Choice) routing() *legRouting {
 	return &legRouting{c.Why.Policy, c.Worker, c.Why.Cost, c.Why.Overlap, c.Why.Candidates, terms}
 }
 
-// Routing shows how the request's workers were chosen, nil if that was not explained. t is nil if nothing ran.
+// Routing returns how the request's workers were chosen, nil if not explained. t is nil if nothing ran.
 func (r *Record) Routing(t *decode.Transcript) *Routing {
 	out := &Routing{Prefill: r.Prefill.routing(), Decode: r.Decode.routing(), Tokens: r.Source, Remote: r.Remote,
 		OneLeg: r.Reason, Transfer: ms(r.Price.Transfer), Compute: ms(r.Price.Compute)}
@@ -140,5 +139,5 @@ func (r *Record) Routing(t *decode.Transcript) *Routing {
 	return out
 }
 
-// String is one line of JSON, for the log.
+// String returns one line of JSON, for the log.
 func (o *Routing) String() string { return marshalled(o) }

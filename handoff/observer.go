@@ -9,32 +9,30 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// Observer is notified of the moments of every request's way: metrics, the request log and the demand for workers are
-// observers. Its methods run on the request's goroutine (Released on the clean-up's), must not wait, and keep nothing
-// of what they are given.
+// Observer is notified of every request's steps, for metrics, the request log and the demand for workers. Its methods
+// run on the request's goroutine (Released on the clean-up's), must not block, and retain none of their arguments.
 type Observer interface {
-	// Arrived: the request's model is known. Understood and Ended follow in any case.
+	// Arrived: the request's model was found. Understood and Ended always follow.
 	Arrived(r *Record)
 	// Understood: the prompt has been read, or refused.
 	Understood(r *Record)
-	// Queued: the request waits for its workers. No worker has more cached of its prompt than all but uncached
-	// tokens. Granted follows in any case.
+	// Queued: the request waits for its workers. The best worker lacks uncached tokens of its prompt. Granted always
+	// follows.
 	Queued(r *Record, uncached int)
-	// Granted: the workers are booked, or err says why they are not.
+	// Granted: the workers are booked, or err is why they are not.
 	Granted(r *Record, err error)
-	// LegStarted: a worker is called. The function returned is called for each token after the first, with the time
-	// since the one before; nil if none is needed.
+	// LegStarted: a worker is called. The returned func, which may be nil, is called for each token after the first,
+	// with the time since the one before.
 	LegStarted(r *Record, leg Leg) (token func(gap time.Duration))
-	// FirstToken: decode's first token, or prefill's whole answer, has come.
+	// FirstToken: decode's first token, or prefill's whole answer, has arrived.
 	FirstToken(r *Record, leg Leg)
-	// LegEnded: the call is over. Of decode, r.Sent says what came of it.
+	// LegEnded: the call is over. For decode, r.Sent has the result.
 	LegEnded(r *Record, leg Leg)
 	// Failed: a leg has failed, and action is what follows. Any action but Fail is another round.
 	Failed(r *Record, failed *fault.Error, action Action)
-	// Ended: the request is over. It was not Known to the other moments if its model was not found.
+	// Ended: the request is over. No other step precedes it if its model was not found.
 	Ended(r *Record, err error)
-	// Released: the KV that was staged for a decode which never came is freed, or err says why it stays until its
-	// lease ends.
+	// Released: staged KV that no decode took is freed, or err is why it stays until its lease ends.
 	Released(kv prefill.KV, attempt string, err error)
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// query answers with the workers that the request would go to now. It books nothing, does not queue and asks no
+// query answers with the workers that the request would go to now. It books nothing, does not queue and calls no
 // worker.
 func (f *Flow) query(r *request, out Sink) error {
 	ask := f.ask(r)
@@ -34,10 +34,10 @@ func (f *Flow) query(r *request, out Sink) error {
 	return out.Write(body)
 }
 
-// queryAnswer is the body that answers a query for a request's workers: a completion without choices, whose nvext
-// says who would serve it and, for a client that then tokenizes no more, the prompt's tokens where they are known.
+// queryAnswer builds the answer to a query: a completion without choices, whose nvext names the workers and has the
+// prompt's token ids where they are known, so that the client need not tokenize.
 func queryAnswer(r *request, chosen *workerID) []byte {
-	type said struct {
+	type nvext struct {
 		WorkerID *workerID `json:"worker_id"`
 		TokenIDs []uint32  `json:"token_ids,omitempty"`
 		Routing  *Routing  `json:"routing,omitempty"`
@@ -54,10 +54,10 @@ func queryAnswer(r *request, chosen *workerID) []byte {
 		Created int64      `json:"created"`
 		Model   string     `json:"model"`
 		Choices []struct{} `json:"choices"`
-		Nvext   said       `json:"nvext"`
+		Nvext   nvext      `json:"nvext"`
 	}{
 		r.Call.ID, object, r.Call.Arrival.Unix(), r.Call.Request.Model, []struct{}{},
-		said{WorkerID: chosen, TokenIDs: r.ids},
+		nvext{WorkerID: chosen, TokenIDs: r.ids},
 	}
 	if r.Call.Request.Nvext.Wants("routing") {
 		answer.Nvext.Routing = r.Routing(nil)
@@ -65,7 +65,7 @@ func queryAnswer(r *request, chosen *workerID) []byte {
 	return []byte(marshalled(answer))
 }
 
-// marshalled is v in JSON; strings and finite numbers cannot fail.
+// marshalled returns v, of strings and finite numbers only, as JSON.
 func marshalled(v any) string {
 	raw, _ := json.Marshal(v)
 	return string(raw)

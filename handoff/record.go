@@ -12,62 +12,61 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// Record is what is known of one request, for its observers and for the client's nvext. The flow writes it on the
-// request's goroutine; an observer reads it during a call and keeps no part of it.
+// Record is the state of one request for its observers and the client's nvext. The flow writes it on the request's
+// goroutine; observers read it during a call and retain no part of it.
 type Record struct {
 	// Call is the client's call.
 	Call Call
 	// ID is the gateway's own name for the request. Engines see it with the attempt's number.
 	ID string
-	// Trace is the request's place in its trace, and its steps; nil unless it is traced.
+	// Trace is the request's span and steps; nil unless it is traced.
 	Trace *Trace
-	// Known says that some worker serves the model. The name of any other is a client's text and must not become a
+	// Known reports that some worker serves the model. Any other model name is client input and must not become a
 	// label.
 	Known bool
 
-	// ISL is the length in tokens of the prompt as it is kept, an estimate unless Tokenized.
+	// ISL is the prompt's length in tokens, an estimate unless Tokenized.
 	ISL       int
 	Tokenized bool
-	// Source is where the prompt's tokens come from.
+	// Source is the source of the prompt's tokens.
 	Source models.Source
-	// Hashes are the sequence hashes of the prompt's full blocks, and BlockSize the tokens of a block. They are
-	// hashes of its text unless Tokenized.
+	// Hashes are the sequence hashes of the prompt's full blocks of BlockSize tokens; hashes of its text unless
+	// Tokenized.
 	Hashes    []uint64
 	BlockSize int
 	// PolicyClass is the class that the request waits in, empty without classes.
 	PolicyClass string
-	// Remote is the outcome of asking the remote index, empty if it was not asked.
+	// Remote is the outcome of the remote index query, empty without one.
 	Remote string
 
 	// Attempts counts the rounds begun.
 	Attempts int
-	// Resumes counts the moves of an answer that had begun to another worker. Hashes then are those of the prompt and
-	// of what was generated before the latest move.
+	// Resumes counts the moves of a begun answer to another worker. Hashes then cover the prompt and what was
+	// generated before the latest move.
 	Resumes int
-	// CachedBefore is what the client is to get as its cached tokens since an answer has moved, −1 if it is not known.
+	// CachedBefore is the cached-token count to report to the client after a move, −1 if unknown.
 	CachedBefore int
-	// NotResumable says by one word why no other worker can go on with the answer, empty where one can or none was
-	// asked to.
+	// NotResumable is a one-word reason why no other worker can continue the answer, or empty.
 	NotResumable string
 	// Dead are the workers that died while they had this request.
 	Dead []string
-	// NoneLeft: there is no worker left that could serve it.
+	// NoneLeft reports that no worker is left that could serve the request.
 	NoneLeft bool
 	// Prefill and Decode are the latest choice of each leg's worker.
 	Prefill, Decode Choice
-	// Overlap is the blocks of the prompt that the router predicted to be cached on the worker that computes it, and
+	// Overlap is the prompt blocks that the router expects in the cache of the worker that computes the prompt, and
 	// OverlapTokens the same in tokens.
 	Overlap, OverlapTokens int
-	// attempt has Reason, why there is no prefill leg, and KV, what was handed over.
+	// attempt has Reason, why there is no prefill leg, and KV, the KV handed over.
 	attempt
-	// HandedOver is when the KV was there and the latest decode call was made, and Sent what came of it.
+	// HandedOver is when the KV was ready and the latest decode call was made; Sent is that call's result.
 	HandedOver time.Time
 	Sent       decode.Transcript
 	// Spent is the time that each step took.
 	Spent Spent
 	// Outcome is how the request ended: ok, a fault class or an error's code.
 	Outcome string
-	// Mark is an observer's own, to find at a later moment what it keeps of the request. The flow never reads it.
+	// Mark is for an observer's own use. The flow never reads it.
 	Mark any
 }
 
@@ -77,26 +76,26 @@ type Choice struct {
 	Why    router.Why
 }
 
-// Spent is the time that a request's steps took. Queued and Prefill are of all rounds, the others of the latest.
+// Spent is the time of each step. Queued and Prefill sum all rounds; the others are of the latest.
 type Spent struct {
 	Tokenizing, Hashing, Asking, Matching, Scheduling time.Duration
 	Queued, Prefill                                   time.Duration
 }
 
-// Found is how many prompt tokens the worker that computed the prompt had cached, as it reported; below 0 if it did
-// not, or if nothing ran. t is the decode leg's, nil if there was none.
+// Found returns how many prompt tokens the worker that computed the prompt had cached, as it reported; below 0 if
+// unknown. t is the decode leg's, nil if there was none.
 func (r *Record) Found(t *decode.Transcript) int {
 	switch {
 	case r.KV != nil && (r.KV.Cached >= 0 || t == nil || !r.KV.reported()):
 		return r.KV.Cached
-	case t != nil && !t.First.IsZero(): // it was computed where it was decoded, or decode reports prefill's number
+	case t != nil && !t.First.IsZero(): // computed by decode, or decode reports prefill's number
 		return t.CachedTokens
 	}
 	return -1
 }
 
-// Poison reports whether the request is suspected of killing workers: MaxDeaths have died while they had it, or all there
-// are. It is tried on no other.
+// Poison reports whether the request is suspected of killing workers: MaxDeaths died while they had it, or all there
+// are. It is not retried.
 func (r *Record) Poison() bool { return len(r.Dead) >= MaxDeaths || r.NoneLeft && len(r.Dead) > 0 }
 
 // end sets the outcome of a request that ends with err.
@@ -105,7 +104,7 @@ func (r *Record) end(err error) {
 	case err == nil:
 		r.Outcome = fault.None.String()
 		return
-	case r.Outcome != "": // named when it failed
+	case r.Outcome != "": // set when it failed
 		return
 	}
 	if answer, ok := errors.AsType[*openai.Error](err); ok {
@@ -115,8 +114,8 @@ func (r *Record) end(err error) {
 	r.Outcome = fault.Classify(err, 0).String()
 }
 
-// CodeOf is an error's code; an error without one is the client's mistake.
+// CodeOf returns an error's code; an error without one is the client's mistake.
 func CodeOf(e *openai.Error) string { return cmp.Or(e.Code, fault.Rejected.String()) }
 
-// Shown bounds what a client can write into the log by asking for a model.
+// Shown truncates a client's model name for logs and errors.
 func Shown(model string) string { return model[:min(len(model), 128)] }

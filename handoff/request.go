@@ -18,58 +18,58 @@ import (
 
 // Reasons why a request is served without a prefill leg, besides placement's; metric labels.
 const (
-	reasonChoices    = "n"               // siblings, and a search's beams, would share the handed-off blocks
+	reasonChoices    = "n"               // sibling answers, and beams, would share the handed-off blocks
 	reasonPromptOnly = "max_tokens"      // nothing is decoded
-	reasonPrompt     = "prompt_logprobs" // the prompt's own probabilities cross no hand-off
+	reasonPrompt     = "prompt_logprobs" // the prompt's own probabilities are not handed over
 )
 
-// request is one request on its way. It belongs to Serve's goroutine; the drain step reads its Ask while that
+// request is one request in flight. It belongs to Serve's goroutine; the drain step reads its Ask while that
 // goroutine waits.
 type request struct {
 	Record
 
-	// What the request asks for. It is fixed once understood; a retry changes nothing of it.
+	// What the request asks for: fixed once understood.
 	card     models.Card
-	pins     pins             // the workers that the client names
-	override *router.Override // the weights that the client wants, nil for the pools'
+	pins     pins             // named by the client
+	override *router.Override // the client's weights, nil for the pools'
 	prompt   models.Prompt    // the prompt's tokens
 	ids      []uint32         // the same, nil if unknown
-	// decodeHashes are Hashes in decode's blocks, nil if they are of one size.
+	// decodeHashes are Hashes in decode's block size, nil if it is the same.
 	decodeHashes  []uint64
-	remoteOverlap *overlap.Report // the overlap that a remote index answered
+	remoteOverlap *overlap.Report // from the remote index
 
-	traceParent string // what engines get as traceparent, unless a leg has a span of its own
+	traceParent string // for engines, unless a leg has its own span
 
-	asks      placement.Ask // of the first round; those of later ones are their own
-	shown     bool          // decode's engine has shown the prompt's ids, which it computed itself
+	asks      placement.Ask // of the first round; later rounds have their own
+	shown     bool          // decode's engine reported the ids of the prompt it computed
 	tried     []string      // workers that failed this request
 	last      *fault.Error  // why the latest round ended
 	suspected suspicion     // of the latest round
 	disputes  []dispute     // errors that may be the request's own
 	leg       Leg           // the latest decode call
 	transfer  placement.Transfer
-	leaves    bool // decode may give it up and compute the prompt itself
-	slow      bool // it did
-	retrying  bool // it has a place in the retry budget
+	leaves    bool // decode may abandon it and compute the prompt itself
+	slow      bool // it did so
+	retrying  bool // it holds a place in the retry budget
 
-	turns       int         // of its prompt, computed before the decode worker was chosen
-	done        router.Done // what slices have computed of it
-	sliced      int         // tokens that the latest of them computed
-	cachedFirst int         // tokens that the first of them found cached
-	promoted    bool        // it goes before the queue's order, for its next turn too
+	turns       int         // of its prompt, computed before the decode worker is chosen
+	done        router.Done // what slices have computed
+	sliced      int         // tokens that the latest slice computed
+	cachedFirst int         // tokens that the first slice found cached
+	promoted    bool        // its next turn skips the queue's order
 
-	draft  *decode.Draft // what the client has of a stream, nil where no other worker could go on with it
-	goesOn openai.Resume // what the round goes on with; nothing until the answer has moved
-	before int           // rounds until then
-	still  *time.Timer   // ends a move that takes too long
+	draft       *decode.Draft // what the client has of a stream, nil if it cannot be resumed
+	resumeFrom  openai.Resume // what the round continues; empty until the answer has moved
+	before      int           // rounds before the latest move
+	resumeTimer *time.Timer   // ends a move that takes too long
 
-	now    *roundMemory // of the round at hand
+	now    *roundMemory // of the current round
 	first  roundMemory
 	calls  callbacks
 	served bool // the client got its whole answer
 }
 
-// given is the first of the values that was given, or zero: a header wins over the body.
+// given returns the first non-nil value, or zero: a header overrides the body.
 func given[T any](values ...*T) (v T) {
 	if first := cmp.Or(values...); first != nil {
 		v = *first
@@ -77,7 +77,7 @@ func given[T any](values ...*T) (v T) {
 	return v
 }
 
-// oneLeg is the reason why this request is decoded without hand-off by any worker, empty when it is not.
+// oneLeg returns why any worker must decode this request without a hand-off, or empty.
 func (r *request) oneLeg() string {
 	switch {
 	case r.Call.Request.N > 1, r.Call.Request.BeamSearch:
@@ -94,10 +94,10 @@ func (r *request) oneLeg() string {
 	return ""
 }
 
-// showsPrompt says whether the client wants the probabilities of the prompt's own tokens. A decode worker that takes
-// the prompt's KV over has none, and releases of vLLM fail an assertion in its core, which ends the engine. In
-// addition to prompt_logprobs itself, echo asks for them: with logprobs in a completion, and always in a chat, whose
-// top_logprobs is 0 where it is absent (vLLM's to_sampling_params). SGLang reads echo alone, and of completions alone.
+// showsPrompt reports whether the client requests the probabilities of the prompt's own tokens. A decode worker that
+// takes over the prompt's KV has none, and some releases of vLLM crash on an assertion in the core. In vLLM,
+// prompt_logprobs requests them, echo with logprobs in completions, and echo always in chats, whose top_logprobs
+// defaults to 0 (to_sampling_params). SGLang reads echo of completions only.
 func showsPrompt(req *openai.Request, engine string) bool {
 	asks := func(field string) bool {
 		v, ok := req.Field(field)
@@ -110,7 +110,7 @@ func showsPrompt(req *openai.Request, engine string) bool {
 	return asks("prompt_logprobs") || echo && (req.Endpoint == openai.Chat || asks("logprobs"))
 }
 
-// take makes a placement's bookings the request's own.
+// take adds a placement's bookings to the request.
 func (r *request) take(g *placement.Placement, q *waitingRoom) {
 	r.book(g, q)
 	computes := g.Prefill.Lease
@@ -128,26 +128,26 @@ func (r *request) take(g *placement.Placement, q *waitingRoom) {
 	}
 }
 
-// prefilled takes in that the prefill leg has ended.
-func (r *request) prefilled(came *prefilled) {
-	r.Spent.Prefill += came.took
-	if came.failed != nil {
-		r.dispute(came.failed, came.permit, nil)
+// prefilled records the end of the prefill leg.
+func (r *request) prefilled(result *prefilled) {
+	r.Spent.Prefill += result.took
+	if result.failed != nil {
+		r.dispute(result.failed, result.permit, nil)
 	}
 	r.p = placement.Booking{}
 }
 
-// reusable is how many of the prompt's tokens a worker that holds so many of its leading blocks can use again. Engines
-// compute the last token, and with it its block, however much is cached (max_cache_hit_length in vLLM 0.32's
+// reusable returns how many of the prompt's tokens a worker with so many of its leading blocks cached can reuse.
+// Engines always compute the last token, and with it its block (max_cache_hit_length in vLLM 0.32's
 // v1/core/kv_cache_manager.py; max_prefix_len in SGLang 0.5.23's srt/managers/schedule_batch.py).
 func (r *request) reusable(blocks, blockSize int) int {
 	return min(blocks, max(0, r.ISL-1)/blockSize) * blockSize
 }
 
-// failed notes why a round ended, and which worker to leave out.
+// failed records why a round ended, and the worker to exclude.
 func (r *request) failed(failed *fault.Error) {
 	r.last = failed
-	if failed.Class == fault.Moved { // it may come back to the worker, restarted
+	if failed.Class == fault.Moved { // the restarted worker may serve it
 		return
 	}
 	if r.suspected.decode == failed.Worker { // it may not be to blame
@@ -158,8 +158,8 @@ func (r *request) failed(failed *fault.Error) {
 	}
 }
 
-// cachedTokens is the count of cached tokens that the client gets, −1 to leave decode's figure: most decode workers call
-// every transferred token cached. Of a prefill worker that did not report it nothing is known to have been.
+// cachedTokens returns the cached-token count for the client, −1 for decode's own: most decode workers count every
+// transferred token as cached. It is 0 if the prefill worker reported none.
 func (r *request) cachedTokens() int {
 	switch {
 	case r.Resumes > 0:
@@ -170,31 +170,31 @@ func (r *request) cachedTokens() int {
 	return max(0, r.KV.Cached)
 }
 
-// compare gives the router the tokens that the worker which computed the prompt had cached, below 0 where it did not
-// say. A later attempt finds what an earlier one left behind; several answers add up; an engine that shows the
-// prompt's own probabilities computes all of it; and a prompt without tokens was looked up by its text. None of these
-// measures the worker's events.
+// compare reports to the router how many tokens the worker that computed the prompt had cached, below 0 if unknown.
+// It skips what does not measure the worker's KV events: a later attempt, several answers, the prompt's own
+// probabilities, and prompts looked up by text.
 func (r *request) compare(l *router.Lease, cached int) {
-	if r.Attempts > 1 || r.turns > 0 || r.ids == nil || r.Call.Request.N > 1 || r.Call.Request.Has("prompt_logprobs") || r.Call.Request.Has("echo") {
+	req := r.Call.Request
+	if r.Attempts > 1 || r.turns > 0 || r.ids == nil || req.N > 1 || req.Has("prompt_logprobs") || req.Has("echo") {
 		return
 	}
 	l.Compare(cached)
 }
 
-// longestAnswer is how many tokens each answer may have: what the client asked for, or the rest of the model's
-// context; 0 where neither is known.
+// longestAnswer returns the most tokens left to each answer: the client's limit, or the rest of the model's context;
+// 0 if neither is known.
 func (r *request) longestAnswer() int {
 	switch req := r.Call.Request; {
 	case req.MaxTokens > 0:
-		return req.MaxTokens - r.goesOn.Generated
+		return req.MaxTokens - r.resumeFrom.Generated
 	case req.PromptOnly:
-		return 1 // vLLM computes a token and does not show it
+		return 1 // vLLM computes a token and does not return it
 	}
 	return max(0, r.card.ContextTokens-r.length())
 }
 
-// mostTokens is how many tokens each answer can have at the very most, 0 where that is not known. The prompt's length
-// may be an estimate, and is left out of it.
+// mostTokens returns an upper bound of each answer's tokens, 0 if unknown. It ignores the prompt's length, which may
+// be an estimate.
 func (r *request) mostTokens() int {
 	if n := r.Call.Request.MaxTokens; n > 0 {
 		return n
@@ -202,10 +202,10 @@ func (r *request) mostTokens() int {
 	return r.card.ContextTokens
 }
 
-// refuse is the end of a request that was not admitted.
+// refuse ends a request that was not admitted.
 func (r *request) refuse(ctx context.Context, err error, out Sink) error {
 	cause := context.Cause(ctx)
-	if cause == nil && errors.Is(err, errStandsStill) {
+	if cause == nil && errors.Is(err, errResumeTimeout) {
 		cause = err
 	}
 	if cause != nil {
@@ -219,7 +219,7 @@ func (r *request) refuse(ctx context.Context, err error, out Sink) error {
 	answer := r.refusal(err)
 	noDecode := errors.Is(err, placement.ErrNoDecode)
 	r.NoneLeft = noDecode || errors.Is(err, placement.ErrNoPrefill)
-	switch { // every worker was tried: the last one's failure says more
+	switch { // every worker was tried: the last one's failure is more specific
 	case r.Poison():
 		answer = poisoned()
 	case noDecode && r.last != nil:
@@ -230,26 +230,26 @@ func (r *request) refuse(ctx context.Context, err error, out Sink) error {
 	return answer
 }
 
-// endStream ends a stream that has begun by an error event.
+// endStream ends a begun stream with an error event.
 func (r *request) endStream(answer *openai.Error, out Sink) {
 	if r.Sent.Started && r.Call.Request.Stream {
-		_ = out.Write(openai.AppendEvent(nil, r.endsUnresumed(answer).Append(nil, r.Call.ID))) // the client may be gone as well
+		_ = out.Write(openai.AppendEvent(nil, r.endsUnresumed(answer).Append(nil, r.Call.ID))) // the client may be gone
 	}
 }
 
-// stopWaiting ends the timer of a move.
+// stopWaiting stops the timer of a move.
 func (r *request) stopWaiting() {
-	if r.still != nil {
-		r.still.Stop()
+	if r.resumeTimer != nil {
+		r.resumeTimer.Stop()
 	}
 }
 
-// fail is the end of a request whose last round failed: an error to answer with, or, after the first byte, an error
-// event that ends the stream without its end marker.
+// fail ends a request whose last round failed: with an error or, after the first byte, an error event that ends the
+// stream without its end marker.
 func (r *request) fail(failed *fault.Error, out Sink) error {
 	r.Outcome = failed.Class.String()
 	if r.Poison() {
-		failed.Err = errors.Join(poisoned(), failed.Err) // so that the client's library does not try again by itself
+		failed.Err = errors.Join(poisoned(), failed.Err) // so that client libraries do not retry
 	}
 	if failed.Class == fault.ClientGone {
 		return failed

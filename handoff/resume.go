@@ -16,17 +16,16 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// Resuming is the settings of answers that another worker goes on with.
+// Resuming configures answers that another worker continues.
 type Resuming struct {
-	// Mode: engines are asked for the tokens of a stream's answer, and when its worker fails the prompt and these tokens
-	// go to other workers. A greedy answer (temperature 0) then is what it would have been. One that is drawn goes on as
-	// another draw.
+	// Mode: engines report the tokens of a stream; when its worker fails, prompt and tokens go to other workers. A
+	// greedy answer (temperature 0) stays the same; a sampled one continues as another sample.
 	Mode string `flag:"resume" default:"continue" oneof:"continue=another worker continues it|exact=only a greedy one, which stays token for token the same|off=it ends with an error event" help:"What happens to a stream whose worker fails after the first token."`
-	// Limit is how many times an answer may move.
+	// Limit is how often one answer may move.
 	Limit int `flag:"migration-limit" default:"3" range:"0..100" help:"How often one answer may move to another worker."`
-	// LongestTokens bounds prompt and answer together, which are computed again, in tokens.
+	// LongestTokens bounds prompt plus answer, in tokens, which are computed again.
 	LongestTokens int `flag:"migration-max-seq-len" default:"0" range:"0.." help:"Longest prompt and answer, in tokens, that may move; they are computed again. 0 sets no limit."`
-	// Within is how long the client's stream may stand still for one move.
+	// Within bounds how long a move may stall the client's stream.
 	Within time.Duration `default:"30s" range:"1ms.."`
 }
 
@@ -37,10 +36,10 @@ const (
 	ResumeOff      = "off"
 )
 
-// errStandsStill ends a move that takes too long.
-var errStandsStill = fmt.Errorf("the answer did not go on in time: %w", fault.ErrTimeout)
+// errResumeTimeout ends a move that takes too long.
+var errResumeTimeout = fmt.Errorf("the answer did not resume in time: %w", fault.ErrTimeout)
 
-// NotResumable says in a sentence what each reason means. They are labels of a metric and stand in docs/faults.md.
+// NotResumable explains each reason, a label of a metric. docs/faults.md lists them.
 var NotResumable = map[string]string{
 	"n":          "several answers were asked for",
 	"logprobs":   "its probabilities were asked for",
@@ -67,7 +66,7 @@ var NotResumable = map[string]string{
 	"runaway":    "it does not end",
 }
 
-// draft is where the decode leg keeps what another worker needs to go on with the answer, nil where none could.
+// draft returns the draft in which decode keeps what another worker needs to continue the answer, nil if none could.
 func (f *Flow) draft(r *request) *decode.Draft {
 	req := r.Call.Request
 	if r.draft != nil || r.NotResumable != "" || f.cfg.Resume.Mode == ResumeOff {
@@ -94,7 +93,7 @@ func asksIDs(req *openai.Request, engine string) bool {
 	return all || prompts && engine == "sglang" && req.Endpoint == openai.Chat // the others do not read it
 }
 
-// resumable finds out whether another worker may go on with r's answer after this failure. If not, r.NotResumable says why.
+// resumable reports whether another worker may continue r's answer after this failure. If not, r.NotResumable is why.
 func (f *Flow) resumable(r *request, failed *fault.Error) bool {
 	cfg := &f.cfg.Resume
 	switch {
@@ -117,8 +116,8 @@ func (f *Flow) resumable(r *request, failed *fault.Error) bool {
 	return r.NotResumable == ""
 }
 
-// mayMove reports whether r's answer, whose worker an operator clears, can go on on another one now. Moves take places in
-// the retry budget, so that those of many streams come one after another.
+// mayMove reports whether r's answer can move now from a worker that an operator drains. Moves take places in the
+// retry budget, so that many streams move one after another.
 func (f *Flow) mayMove(r *request) bool {
 	now, from := time.Now(), r.leg.Worker
 	return r.Resumes < f.cfg.Resume.Limit && r.pins.decode.Worker == "" && r.pins.prefill.Worker == "" &&
@@ -127,14 +126,14 @@ func (f *Flow) mayMove(r *request) bool {
 		}) && f.mayRetry(r)
 }
 
-// resume has the next round begin where the client's answer ends: with the prompt and what was generated behind it. The
-// context that it returns ends if the answer does not go on in time.
+// resume sets up the next round with the prompt and what was generated. The returned context ends if the answer does
+// not resume in time.
 func (f *Flow) resume(ctx context.Context, r *request) context.Context {
-	if r.still == nil {
+	if r.resumeTimer == nil {
 		within, cancel := context.WithCancelCause(ctx)
-		ctx, r.still = within, time.AfterFunc(f.cfg.Resume.Within, func() { cancel(errStandsStill) })
+		ctx, r.resumeTimer = within, time.AfterFunc(f.cfg.Resume.Within, func() { cancel(errResumeTimeout) })
 	} else {
-		r.still.Reset(f.cfg.Resume.Within)
+		r.resumeTimer.Reset(f.cfg.Resume.Within)
 	}
 	if r.Trace != nil {
 		r.Trace.cut = r.leg.Span
@@ -143,14 +142,14 @@ func (f *Flow) resume(ctx context.Context, r *request) context.Context {
 	r.Resumes++
 	r.before = r.Attempts
 	r.done = router.Done{}
-	r.goesOn = r.draft.Continue()
-	r.ids = r.goesOn.Prompt
+	r.resumeFrom = r.draft.Continue()
+	r.ids = r.resumeFrom.Prompt
 	r.prompt = models.Prompt{IDs: r.ids}
 	r.Hashes, r.decodeHashes = r.card.Hashes(r.Call.Request, r.prompt)
 	return ctx
 }
 
-// length is how many tokens the next round's prompt has.
+// length returns the tokens of the next round's prompt.
 func (r *request) length() int {
 	if r.Resumes > 0 {
 		return len(r.ids)
@@ -158,7 +157,7 @@ func (r *request) length() int {
 	return r.ISL
 }
 
-// endsUnresumed makes answer, the client's error, say why nothing went on with its stream.
+// endsUnresumed adds to the client's error why its stream was not resumed.
 func (r *request) endsUnresumed(answer *openai.Error) *openai.Error {
 	if r.NotResumable == "" || answer.Final {
 		return answer
@@ -166,10 +165,10 @@ func (r *request) endsUnresumed(answer *openai.Error) *openai.Error {
 	return openai.BadGateway("not_resumable", answer.Message+"; the answer cannot move to another worker: "+NotResumable[r.NotResumable])
 }
 
-// MigrationLimit is how many times an answer may move.
+// MigrationLimit returns how often an answer may move.
 func (f *Flow) MigrationLimit() int { return f.cfg.Resume.Limit }
 
-// showsIDs reports whether the answer of worker w is to show its tokens.
+// showsIDs reports whether worker w is to return the answer's token ids.
 func (r *request) showsIDs(w *pools.Worker) bool {
 	return r.draft != nil && connector.ShowsIDs(w, r.Call.Request.Endpoint)
 }

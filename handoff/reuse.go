@@ -12,22 +12,22 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// roundMemory is what one round needs for as long as it lasts: what it hands over by reference. A request has that of its
-// first round in itself, which for most is the only one.
+// roundMemory holds what one round passes by reference. A request embeds that of its first round, for most the only
+// one.
 type roundMemory struct {
 	round  connector.Round
-	bodies *connector.Memory // of the legs; nil once they have left
+	bodies *connector.Memory // of the legs; nil once they were sent
 	plan   connector.Plan
-	came   prefilled
+	result prefilled
 	kv     StagedKV
 	call   decode.Call
 
-	sibling *sibling // the prefill leg that runs at the same time as decode, nil if none does
+	sibling *sibling // the prefill leg that runs in parallel with decode, or nil
 	worker  string   // that decodes
 	given   bool     // the answer is prefill's
 }
 
-// nextRound opens a round.
+// nextRound begins a round.
 func (r *request) nextRound() *connector.Round {
 	r.Attempts++
 	r.Sent.Accepted, r.Sent.Began = false, false
@@ -40,7 +40,7 @@ func (r *request) nextRound() *connector.Round {
 	return a
 }
 
-// roundOf is the round that engines know as id, whose decode worker is d, in the memory at hand.
+// roundOf fills the round with id, its name for engines, and decode worker d.
 func (r *request) roundOf(id string, d *pools.Worker, rank int) *connector.Round {
 	a := &r.now.round
 	*a = connector.Round{
@@ -48,7 +48,7 @@ func (r *request) roundOf(id string, d *pools.Worker, rank int) *connector.Round
 		TraceParent: r.traceParent, TraceState: r.Call.TraceState, Forward: r.Call.Forward,
 		Priority: cmp.Or(r.Call.Priority, r.Call.Request.Nvext.Priority),
 		IDs:      r.ids, Kept: r.card.Kept(r.Call.Request), D: d, DRank: rank,
-		Resume: r.goesOn,
+		Resume: r.resumeFrom,
 	}
 	if r.p.Lease != nil {
 		a.P, a.PRank = r.p.Worker, r.p.Rank
@@ -56,7 +56,7 @@ func (r *request) roundOf(id string, d *pools.Worker, rank int) *connector.Round
 	return a
 }
 
-// callbacks are a request's own functions as decode is given them, made once for all requests that use its memory.
+// callbacks are a request's funcs for decode, bound once per request memory.
 type callbacks struct {
 	cachedTokens func() int
 	mayMove      func() bool
@@ -65,11 +65,11 @@ type callbacks struct {
 	leave        func() error
 }
 
-// bodies are reused: they are full while the legs of a round are sent, and an open stream has none.
+// bodies are pooled: they are in use only while a round's legs are sent.
 var bodies = sync.Pool{New: func() any { return new(connector.Memory) }}
 
-// sent gives back what the legs' bodies were written to, now that decode has begun its answer: they have left, unless one
-// is so long that its worker may answer before it has read all of it, or prefill runs at the same time.
+// sent returns the legs' body memory to the pool once decode has begun its answer. It keeps bodies so long that a
+// worker may answer before reading all, and those of parallel legs.
 func (m *roundMemory) sent() {
 	if m.sibling != nil || m.bodies == nil || m.plan.Decode.Body.Len() > upstream.LeavesWhole {
 		return
@@ -79,7 +79,7 @@ func (m *roundMemory) sent() {
 	m.bodies, m.round.Memory, m.plan.Decode.Body = nil, nil, nil
 }
 
-// blank makes the memory of a request.
+// blank allocates a request's memory.
 func (f *Flow) blank() *request {
 	r := new(request)
 	r.calls = callbacks{
@@ -97,7 +97,7 @@ func (f *Flow) blank() *request {
 	return r
 }
 
-// newRequest begins a request, in the memory of one that has ended where there is one.
+// newRequest begins a request, in reused memory if possible.
 func (f *Flow) newRequest(call *Call) *request {
 	r := f.requests.Get().(*request)
 	r.Record.Call = *call
@@ -106,9 +106,8 @@ func (f *Flow) newRequest(call *Call) *request {
 	return r
 }
 
-// reuse gives the memory of a request that has ended to the next one, if it was served in its first round: then no queue,
-// no clean-up and no leg refers to it, or to its body, any more. (KV may be given up before the first round, too.) It reports
-// whether that is so.
+// reuse recycles the memory of a request that was served in its first round: no queue, clean-up call or leg still
+// refers to it or its body. It reports whether it did. (KV may also be abandoned before the first round.)
 func (f *Flow) reuse(r *request) bool {
 	if !r.served || r.Attempts > 1 || r.stack.abandoned {
 		return false

@@ -3,7 +3,6 @@ package handoff
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,10 +12,7 @@ import (
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
-	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/prefill"
-	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
@@ -30,7 +26,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	}
 	a.TransferID = transferID()
 	r.pin(a)
-	if ask := f.rooms.Reannounce; ask != nil && r.KV == nil { // of the worker that computes the prompt
+	if ask := f.rooms.Reannounce; ask != nil && r.KV == nil { // on the worker that computes the prompt
 		a.PReannounce = a.P != nil && ask(a.P, a.PRank)
 		a.DReannounce = a.P == nil && ask(a.D, a.DRank)
 	}
@@ -65,8 +61,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	}
 	failed = f.decode(call, r, a.D, &plan.Decode, nil, nil, out)
 	if r.KV != nil && (failed == nil || r.Sent.Began || takes(plan, r, failed, sent)) {
-		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
-		// prefill's, which lets go.
+		// Decode used the KV, or was cut while it waited for it. Either way its engine makes prefill's release it.
 		r.KV.taken = true
 	}
 	if failed != nil {
@@ -75,9 +70,9 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	return failed
 }
 
-// Serve and what it calls wait while a stream runs, with their frames on the goroutine's stack. Together they are to stay
-// well below 7 kB, so that the stack takes 8. Where large values pass by copy, a function of its own copies them, whose
-// frame is gone by then.
+// Serve and its callees wait while a stream runs, so their frames stay on the stack. Together they must stay well
+// below 7 kB to fit a stack of 8. Functions that copy large values are separate, so that their frames are gone by
+// then.
 
 // planInto writes the round's plan into p.
 //
@@ -87,7 +82,7 @@ func planInto(p *connector.Plan, speaks connector.Connector, a *connector.Round)
 	return err
 }
 
-// bindKV adds to the leg of decode worker w what prefill handed over.
+// bindKV adds prefill's hand-off to the leg of decode worker w.
 //
 //go:noinline
 func bindKV(d *upstream.Leg, w *pools.Worker, speaks connector.Connector, kv *StagedKV) {
@@ -98,25 +93,27 @@ func bindKV(d *upstream.Leg, w *pools.Worker, speaks connector.Connector, kv *St
 }
 
 // prefillFirst calls the prefill leg and stages its KV, unless its answer is the whole one.
-func (f *Flow) prefillFirst(ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, plan *connector.Plan) (whole *prefilled, _ *fault.Error) {
-	came := &r.now.came
-	*came = f.prefill(ctx, r, speaks, a, plan.Prefill, nil)
-	plan.Prefill.Body = nil // it is not needed while decode runs
-	r.prefilled(came)
+func (f *Flow) prefillFirst(
+	ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, plan *connector.Plan,
+) (whole *prefilled, _ *fault.Error) {
+	result := &r.now.result
+	*result = f.prefill(ctx, r, speaks, a, plan.Prefill, nil)
+	plan.Prefill.Body = nil // unused while decode runs
+	r.prefilled(result)
 	switch {
-	case came.failed != nil:
-		return nil, came.failed
-	case came.whole != nil:
-		came.permit.end()
-		return came, nil
+	case result.failed != nil:
+		return nil, result.failed
+	case result.whole != nil:
+		result.permit.end()
+		return result, nil
 	}
-	r.now.kv = StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P, permit: came.permit, round: a}
+	r.now.kv = StagedKV{KV: result.kv, Cached: result.cached, connector: speaks, producer: a.P, permit: result.permit, round: a}
 	r.stage(&r.now.kv)
 	return nil, nil
 }
 
-// connect finds how the round's workers hand over. If they speak different protocols, decode computes the prompt
-// itself, where that is allowed.
+// connect finds the round's connector. If the workers speak different protocols, decode computes the prompt itself,
+// where that is allowed.
 func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connector, _ *fault.Error) {
 	var why error
 	switch {
@@ -146,110 +143,11 @@ func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connect
 	return connector.Local{}, nil
 }
 
-// prefilled is what came of a prefill leg.
-type prefilled struct {
-	kv     prefill.KV
-	whole  []byte // prefill's answer, where it is the whole one
-	cached int    // prompt tokens that the worker had cached, −1 if it did not report it
-	ended  time.Time
-	took   time.Duration
-	permit permit // of the leg that has ended well, or whose failure is disputed; its owner ends it
-	failed *fault.Error
-	done   router.Done // of a slice, with it
-	first  bool        // it failed while nothing else had ended the round
-	// panicked is what the leg's own goroutine panicked with.
-	panicked any
-}
-
-// prefill calls the prefill leg and gives its booking back. It changes nothing else of r, so that a decode leg may
-// run at the same time: begun is set when that has had its first token, from which on prefill's end does not matter;
-// nil if decode is not running.
-func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, call upstream.Leg, s *sibling) prefilled {
-	leg, booking := Leg{Worker: a.P, Began: time.Now()}, r.p
-	call.TraceParent = f.traceLeg(r, &leg, booking.Lease)
-	f.observer.LegStarted(&r.Record, leg)
-	answer, failed := f.rooms.Prefill.Run(ctx, booking.Lease, call)
-	out := prefilled{cached: -1}
-	if failed == nil {
-		out.cached = answer.Said.CachedTokens
-		var whole bool
-		if out.kv, whole, failed = f.handedOver(ctx, r.prompt, speaks, a, answer); whole {
-			out.whole = answer.Body
-		}
-		if failed != nil && out.kv.Params != nil { // it cannot be bound, and names what is to be released
-			f.cleanup.abandon(speaks, *a, out.kv)
-		}
-	}
-	out.ended, out.failed, out.first = time.Now(), failed, failed != nil && ctx.Err() == nil
-	out.took = out.ended.Sub(leg.Began)
-	if failed == nil {
-		leg.First = out.ended
-		f.observer.FirstToken(&r.Record, leg)
-	}
-	r.Trace.end(leg.Span, leg.First, out.ended, failureOf(failed))
-	f.observer.LegEnded(&r.Record, leg)
-	if disputed(failed) || failed == nil && s == nil {
-		if failed == nil {
-			booking.Done(nil)
-		}
-		out.permit = r.stack.keepPermit(r.pPlace)
-	} else {
-		booking.Done(failed)
-	}
-	bindSession(booking.Lease, failed)
-	if failed != nil && (s == nil || s.outcome.Load() != decodeBegan) {
-		booking.Invalidate() // it may not hold the prompt
-	}
-	if a.Slice > 0 && failed == nil { // no other request gets the worker before r comes back, at once, for the next slice
-		r.stack.disown(r.pPlace)
-		out.done = booking.Lease.Computed(r.done, out.ended)
-	} else {
-		r.stack.free(r.pPlace)
-		f.Wake(r.Call.Request.Model)
-	}
-	if failed == nil {
-		r.compare(booking.Lease, out.cached)
-	}
-	return out
-}
-
-// handedOver reads what prefill's answer hands over. Of one that cannot be bound the KV's Params, where they are not
-// nil, name what is to be released. whole says that it is the client's whole answer.
-func (f *Flow) handedOver(ctx context.Context, prompt models.Prompt, speaks connector.Connector, a *connector.Round, answer prefill.Answer) (kv prefill.KV, whole bool, _ *fault.Error) {
-	kv, whole, err := speaks.OnPrefill(*a, answer, time.Now())
-	if a.ShowPrompt {
-		kv.Prompt = f.compareTokens(prompt, a.P, &answer.Said)
-	}
-	switch {
-	case err == nil:
-		return kv, whole, nil
-	case ctx.Err() != nil: // an engine that was left in mid-prefill owes no hand-off
-		return kv, false, fault.New(pools.Prefill, a.P.ID, context.Cause(ctx), 0)
-	default:
-		return kv, false, garbled(a, err)
-	}
-}
-
-func garbled(a *connector.Round, err error) *fault.Error {
-	return fault.New(pools.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
-}
-
-// answered relays prefill's answer, which is the whole one. Decode's worker was booked for nothing.
-func (f *Flow) answered(ctx context.Context, r *request, a *connector.Round, came *prefilled, decodes *upstream.Leg, out Sink) *fault.Error {
-	req, answer := r.Call.Request, came.whole
-	if req.Stream {
-		var err error
-		if answer, err = openai.AppendEvents(nil, answer, req.Endpoint, req.IncludeUsage); err != nil {
-			return garbled(a, err)
-		}
-	}
-	r.stage(&StagedKV{Cached: came.cached, taken: true}) // nothing is held; what was cached is the client's to know
-	return f.decode(ctx, r, a.D, decodes, answer, nil, out)
-}
-
-// decode calls the decode leg and relays its answer, or relays the answer that prefill gave, unless that is nil. s is the
-// prefill leg that runs at the same time, nil if none does.
-func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, leg *upstream.Leg, answer []byte, s *sibling, out Sink) *fault.Error {
+// decode calls the decode leg, or takes prefill's answer if that is not nil, and relays it. s is the prefill leg that
+// runs in parallel, or nil.
+func (f *Flow) decode(
+	ctx context.Context, r *request, w *pools.Worker, leg *upstream.Leg, answer []byte, s *sibling, out Sink,
+) *fault.Error {
 	m := r.now
 	m.sibling, m.worker, m.given = s, w.ID, answer != nil
 	f.callInto(&m.call, r, w, leg, answer)
@@ -260,11 +158,11 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, leg *ups
 	return failed
 }
 
-// decoded takes in how the decode leg has ended.
+// decoded records how the decode leg ended.
 //
 //go:noinline
 func (f *Flow) decoded(ctx context.Context, r *request, failed *fault.Error) {
-	if !r.now.given && context.Cause(ctx) != errSibling { // else nothing is known of the worker
+	if !r.now.given && context.Cause(ctx) != errSibling { // else nothing was learned about the worker
 		if disputed(failed) && !r.Sent.Began {
 			r.dispute(failed, r.stack.keepPermit(r.dPlace), r.leg.Worker)
 		} else {
@@ -297,7 +195,8 @@ func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *ups
 	req := r.Call.Request
 	*call = decode.Call{
 		Lease: r.d.Lease, Leg: *leg, Answer: answer,
-		Stream: req.Stream, Draft: r.draft, HideIDs: r.computesAndShows() && !asksIDs(req, w.Engine), IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
+		Stream: req.Stream, Draft: r.draft, HideIDs: r.computesAndShows() && !asksIDs(req, w.Engine),
+		IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
 		CachedTokens: r.calls.cachedTokens, MayMove: r.calls.mayMove, Prompt: r.calls.prompt, First: r.calls.first,
 		Tail: r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
 		HideUsage: answer == nil && connector.Counts(w, req, r.showsIDs(w)),
@@ -308,8 +207,8 @@ func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *ups
 	call.Patience, call.Leave = f.links.patience(r), r.calls.leave
 }
 
-// firstToken takes in decode's first token. It proves the worker: a long answer must not hold a half-open circuit for as
-// long as it lasts. A failure after it counts.
+// firstToken records decode's first token, which proves the worker: a long answer must not keep a circuit half-open.
+// A later failure still counts.
 func (f *Flow) firstToken(r *request) {
 	m := r.now
 	if !m.sibling.begin(r) {
@@ -322,7 +221,7 @@ func (f *Flow) firstToken(r *request) {
 		bindSession(r.d.Lease, nil)
 		r.cleared(m.worker, others)
 	}
-	f.endRetries(r) // a long answer must not keep others from a retry
+	f.endRetries(r) // a long answer must not block other retries
 	r.stopWaiting()
 	r.leg.First = time.Now()
 	f.observer.FirstToken(&r.Record, r.leg)
@@ -330,10 +229,11 @@ func (f *Flow) firstToken(r *request) {
 	m.sent()
 }
 
-// pair calls both legs of a round, which run at the same time and find each other by what the plan put into them.
-// They are one unit: the first failure ends the other leg, unless decode has had its first token, from which on it
-// has the KV. pair returns when both have ended.
-func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, plan *connector.Plan, out Sink) *fault.Error {
+// pair calls both legs in parallel; they find each other by the plan. The first failure ends the other leg, unless
+// decode has had its first token and so has the KV. pair returns when both have ended.
+func (f *Flow) pair(
+	ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, plan *connector.Plan, out Sink,
+) *fault.Error {
 	r.stage(&StagedKV{Cached: -1, connector: speaks, producer: a.P, round: a})
 	both, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -341,54 +241,54 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	if plan.Decode.Sent = sync.OnceFunc(func() { close(sent) }); plan.Order == connector.Together {
 		plan.Decode.Sent()
 	}
-	s := &sibling{came: make(chan prefilled, 1)}
+	s := &sibling{result: make(chan prefilled, 1)}
 	go func() {
-		came := prefilled{first: true}
+		result := prefilled{first: true}
 		defer func() {
-			if came.panicked = recover(); came.first {
+			if result.panicked = recover(); result.first {
 				end(errSibling)
 			}
-			s.came <- came
+			s.result <- result
 		}()
 		select {
 		case <-sent:
-			came = f.prefill(both, r, speaks, a, plan.Prefill, s)
+			result = f.prefill(both, r, speaks, a, plan.Prefill, s)
 		case <-both.Done(): // decode ended before it was sent
-			came = prefilled{failed: fault.New(pools.Prefill, a.P.ID, context.Cause(both), 0)}
+			result = prefilled{failed: fault.New(pools.Prefill, a.P.ID, context.Cause(both), 0)}
 		}
-		came.first = came.first && s.decide(prefillEnded)
-		if came.whole != nil && s.decide(prefillEnded) { // there is nothing to decode
+		result.first = result.first && s.decide(prefillEnded)
+		if result.whole != nil && s.decide(prefillEnded) { // nothing to decode
 			end(errSibling)
 		}
 	}()
 	failed := f.decode(both, r, a.D, &plan.Decode, nil, s, &pairSink{decode.Front{Sink: out}, s})
-	if s.outcome.Load() == prefillEnded { // a token that came in the same moment went nowhere
+	if s.outcome.Load() == prefillEnded { // a token of the same moment was not sent
 		accepted := r.Sent.Accepted
 		r.Sent = r.draft.Undo()
 		r.Sent.Accepted = accepted
 	}
 	if failed != nil && failed.Class == fault.EngineError && !r.Sent.Began {
-		s.settle(r) // a prefill that died is why decode fails, and may be noticed a moment later
-		// It may be prefill that decode cannot reach: the failure counts for both, and of the two the one that is to blame
-		// goes on failing. The next round leaves prefill's worker out too, where there is another.
+		s.settle(r) // a prefill that died is why decode fails, and may show a moment later
+		// Decode may be unable to reach prefill: the failure counts for both, and the culprit will fail again. The
+		// next round excludes prefill's worker too if there is another.
 		end(errPartner)
 		if f.hasOther(r, a.P) {
 			r.tried = append(r.tried, a.P.ID)
 		}
 	}
-	end(fault.ErrClientGone) // prefill has nothing more to do
-	came := s.wait(r)
-	if came.whole != nil && !r.Sent.Began {
+	end(fault.ErrClientGone) // prefill is done
+	result := s.wait(r)
+	if result.whole != nil && !r.Sent.Began {
 		r.dropKV()
-		return f.answered(ctx, r, a, came, &plan.Decode, out)
+		return f.answered(ctx, r, a, result, &plan.Decode, out)
 	}
 	if failed == nil {
 		r.KV.taken = true
-	} else { // decode's engine may take a while to notice that its caller has left
+	} else { // decode's engine may notice late that its caller has left
 		r.dropKV()
 	}
-	if failed != nil && came.first {
-		return came.failed
+	if failed != nil && result.first {
+		return result.failed
 	}
 	return failed
 }

@@ -9,37 +9,35 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 )
 
-// errSibling ends a decode leg whose prefill has failed or has given the whole answer. To the engine it is a client
-// that left.
+// errSibling ends a decode leg whose prefill failed or gave the whole answer. The engine sees a departed client.
 var errSibling = fmt.Errorf("the prefill leg ended: %w", fault.ErrClientGone)
 
-// sibling is a prefill leg that runs at the same time as decode.
+// sibling is a prefill leg that runs in parallel with decode.
 type sibling struct {
 	outcome atomic.Int32
-	came    chan prefilled
-	got     *prefilled // what came, once it was collected
+	result  chan prefilled
+	got     *prefilled // the result, once collected
 
-	settled bool // it was awaited
+	settled bool // settle has waited
 }
 
-// trailing is how long the usage of an answer waits for prefill's, which knows what was cached: of a short answer the
-// two end at the same moment.
+// trailing is how long a short answer's usage waits for prefill's, which has the cached tokens.
 const trailing = 50 * time.Millisecond
 
-// The outcomes of two legs: which of the two ends the other's say.
+// The outcomes of two parallel legs.
 const (
 	undecided    int32 = iota
 	decodeBegan        // decode has had its first token: prefill's end does not matter
-	prefillEnded       // prefill failed, or has given the whole answer: decode is cut, and none of it leaves
+	prefillEnded       // prefill failed or gave the whole answer: decode is cut, and nothing of it is sent
 )
 
-// decide settles the outcome, unless it is settled, and reports whether it is this one now.
+// decide sets the outcome unless one is set, and reports whether it is this one.
 func (s *sibling) decide(outcome int32) bool {
 	s.outcome.CompareAndSwap(undecided, outcome)
 	return s.outcome.Load() == outcome
 }
 
-// begin notes decode's first token, and reports whether it counts.
+// begin records decode's first token, and reports whether it counts.
 func (s *sibling) begin(r *request) bool {
 	if s == nil {
 		return true
@@ -48,20 +46,20 @@ func (s *sibling) begin(r *request) bool {
 	return s.decide(decodeBegan)
 }
 
-// pairSink is a client's sink that takes nothing of a decode leg which is being cut.
+// pairSink drops the output of a decode leg that is being cut.
 type pairSink struct {
 	decode.Front
 	s *sibling
 }
 
-// Start commits the answer, unless there is to be another.
+// Start begins the answer, unless prefill's replaces it.
 func (p *pairSink) Start(contentType string) {
 	if p.s.outcome.Load() != prefillEnded {
 		p.Sink.Start(contentType)
 	}
 }
 
-// Write passes p on.
+// Write passes b on.
 func (p *pairSink) Write(b []byte) error {
 	if p.s.outcome.Load() == prefillEnded {
 		return errSibling
@@ -77,19 +75,19 @@ func (p *pairSink) Last(b []byte) error {
 	return p.Sink.Last(b)
 }
 
-// collect takes what came of prefill into r, if it has ended.
+// collect records prefill's result in r, if it has ended.
 func (s *sibling) collect(r *request) {
 	if s == nil || s.got != nil {
 		return
 	}
 	select {
-	case came := <-s.came:
-		s.take(r, came)
+	case result := <-s.result:
+		s.take(r, result)
 	default:
 	}
 }
 
-// settle is collect within trailing, once.
+// settle waits once, up to trailing, for prefill's result.
 func (s *sibling) settle(r *request) {
 	if s == nil || s.got != nil || s.settled {
 		return
@@ -98,27 +96,27 @@ func (s *sibling) settle(r *request) {
 	late := time.NewTimer(trailing)
 	defer late.Stop()
 	select {
-	case came := <-s.came:
-		s.take(r, came)
+	case result := <-s.result:
+		s.take(r, result)
 	case <-late.C:
 	}
 }
 
-// wait is collect when prefill has ended.
+// wait waits for prefill's result.
 func (s *sibling) wait(r *request) *prefilled {
 	if s.got == nil {
-		s.take(r, <-s.came)
+		s.take(r, <-s.result)
 	}
 	return s.got
 }
 
-func (s *sibling) take(r *request, came prefilled) {
-	if came.panicked != nil {
-		panic(came.panicked) // on the request's goroutine, which reports it
+func (s *sibling) take(r *request, result prefilled) {
+	if result.panicked != nil {
+		panic(result.panicked) // on the request's goroutine, which reports it
 	}
-	s.got = &came
-	r.prefilled(&came)
-	if came.failed == nil {
-		r.KV.Cached, r.HandedOver = came.cached, came.ended
+	s.got = &result
+	r.prefilled(&result)
+	if result.failed == nil {
+		r.KV.Cached, r.HandedOver = result.cached, result.ended
 	}
 }

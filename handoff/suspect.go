@@ -11,31 +11,30 @@ import (
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
-// permit takes how a call ended that has shown a sign of life: a [placement.Booking]'s Done. nil is none.
+// permit records how a call ended that has shown a sign of life: a [placement.Booking]'s Done, or nil.
 type permit func(err error)
 
-// end ends a call that has not failed.
+// end records a call that has not failed.
 func (p permit) end() {
 	if p != nil {
 		p(context.Canceled)
 	}
 }
 
-// suspicion is that a prefill worker is to blame for a decode worker's error: its KV cannot be pulled. The zero suspicion
-// is none.
+// suspicion is that a decode worker's error is a prefill worker's fault: its KV cannot be pulled. The zero value is
+// none.
 type suspicion struct {
-	decode   string   // the worker that reported the error, and may be tried again with another's KV
-	producer string   // that holds the KV
+	decode   string   // the worker that reported the error; it may be retried with another's KV
+	producer string   // holds the KV
 	permit   permit   // of the call that made the KV
-	others   []string // decode workers that the next round leaves out, so that it shows which one is to blame
+	others   []string // decode workers that the next round excludes, to find the culprit
 }
 
-// errNotPulled is a prefill whose KV a decode worker could not use, though it can use another's.
+// errNotPulled blames a prefill worker whose KV decode could not use, though it can use another's.
 var errNotPulled = fmt.Errorf("decode could not pull its KV: %w", fault.ErrEngine)
 
-// suspect keeps KV that decode cannot pull from being what every further round is given. One round does not show which of
-// the two workers is to blame: the next one leaves the producer out, or has decode prefill itself where there is no other,
-// and goes to the same decode worker. If that fails again, it is to blame.
+// suspect finds the culprit when decode cannot pull KV. The next round excludes the producer, or has decode prefill
+// if there is no other, on the same decode worker. If that fails again, decode is to blame.
 func (f *Flow) suspect(r *request, d *pools.Worker, failed *fault.Error) {
 	before := r.suspected
 	r.suspected = suspicion{}
@@ -45,10 +44,10 @@ func (f *Flow) suspect(r *request, d *pools.Worker, failed *fault.Error) {
 	case before.decode == d.ID:
 		r.tried = slices.DeleteFunc(r.tried, func(id string) bool { return id == before.producer })
 	case kv == nil || kv.producer == nil || r.pins.prefill.Worker != "":
-	case failed.Class == fault.Timeout: // it may have pulled in silence, and is left out for that
+	case failed.Class == fault.Timeout: // it may have pulled without an answer; exclude it
 		if f.hasOther(r, kv.producer) {
 			r.tried = append(r.tried, kv.producer.ID)
-		} else if !f.hasOther(r, d) && f.cfg.DecodeFallback && d.ServesAlone() { // it is asked again, without the KV
+		} else if !f.hasOther(r, d) && f.cfg.DecodeFallback && d.ServesAlone() { // call it again, without the KV
 			r.Reason, r.suspected = placement.ReasonPrefillFailed, suspicion{decode: d.ID}
 		}
 	case failed.Class != fault.EngineError:
@@ -61,7 +60,7 @@ func (f *Flow) suspect(r *request, d *pools.Worker, failed *fault.Error) {
 	}
 }
 
-// suspicion is that of the KV which d could not use. The next round is d's, if it may be called.
+// suspicion suspects the producer of kv, which d could not use. The next round is d's, if it may be called.
 func (f *Flow) suspicion(r *request, kv *StagedKV, d *pools.Worker) suspicion {
 	s := suspicion{decode: d.ID, producer: kv.producer.ID, permit: kv.permit}
 	kv.permit = nil
@@ -77,15 +76,15 @@ func (f *Flow) suspicion(r *request, kv *StagedKV, d *pools.Worker) suspicion {
 	return s
 }
 
-// look has a worker asked at once what it is now.
+// look probes a worker at once.
 func (f *Flow) look(worker string) {
 	if f.rooms.Look != nil {
 		f.rooms.Look(worker)
 	}
 }
 
-// cleared takes in a decode worker's first token: one that reported an error with another's KV was not to blame for it.
-// Nor was the producer, where others can use its KV.
+// cleared records a decode worker's first token: an error that it reported with another's KV was not its fault. It
+// was not the producer's either if others can use its KV.
 func (r *request) cleared(decode string, others bool) {
 	if before := r.suspected; before.decode == decode && before.permit != nil && !others {
 		before.permit(errNotPulled)
@@ -94,22 +93,23 @@ func (r *request) cleared(decode string, others bool) {
 	r.suspected = suspicion{}
 }
 
-// dispute is an error of a worker's own before its first token, which counts only once another worker has answered the request: engines
-// report a client's mistake so too. vLLM 0.32 answers 500 to a grammar that does not compile (grammar_compile_error_reqs in
-// v1/core/sched/scheduler.py, _raise_if_error in entrypoints/generate/base/serving.py), SGLang 0.5.23 to a stop_regex that does
-// not parse. One client could open every circuit with it.
+// dispute is a worker's own error before its first token. It counts only once another worker has answered the
+// request, since engines report client mistakes in the same way, and one client could open every circuit. vLLM 0.32
+// answers 500 to a grammar that does not compile (grammar_compile_error_reqs in v1/core/sched/scheduler.py,
+// _raise_if_error in entrypoints/generate/base/serving.py), SGLang 0.5.23 to a stop_regex that does not parse.
 type dispute struct {
 	failed *fault.Error
 	permit permit
-	p, d   *pools.Worker // of the hand-off that failed; nil for none
+	p, d   *pools.Worker // of the failed hand-off, or nil
 }
 
-// disputed reports whether a leg's failure may be the request's own. A 4xx of this class is between gateway and worker.
+// disputed reports whether a failure may be the request's own. A 4xx of this class concerns gateway and worker only.
 func disputed(failed *fault.Error) bool {
 	return failed != nil && failed.Class == fault.EngineError && failed.Status/100 != 4
 }
 
-// dispute keeps the permit of a call that ended in one; nil is none. It was decode worker d's, nil for a prefill worker's.
+// dispute keeps the permit, which may be nil, of a call that failed so. d is its decode worker, nil for a prefill
+// call.
 func (r *request) dispute(failed *fault.Error, p permit, d *pools.Worker) {
 	if p == nil {
 		return
@@ -121,8 +121,8 @@ func (r *request) dispute(failed *fault.Error, p permit, d *pools.Worker) {
 	}
 }
 
-// settle ends all disputes: where the request was answered, by the workers of the round at hand, the others are to blame, and
-// links take in which pairs failed; nil where it was not answered. It reports whether others can use the KV that they could not.
+// settle ends all disputes. If the request was answered, the workers outside the current round are to blame, and in
+// records which pairs failed; in is nil otherwise. It reports whether others can use the disputed KV.
 func (r *request) settle(in *links) (others bool) {
 	for _, d := range r.disputes {
 		if in != nil && d.p != nil {
@@ -139,7 +139,7 @@ func (r *request) settle(in *links) (others bool) {
 	return others
 }
 
-// hasOther reports whether a worker of w's pool other than w, that has not failed the request yet, can be chosen.
+// hasOther reports whether w's pool has another eligible worker that has not failed the request.
 func (f *Flow) hasOther(r *request, w *pools.Worker) bool {
 	now := time.Now()
 	return slices.ContainsFunc(f.rooms.Roster.Snapshot(w.Model, w.Role).Members, func(m pools.Member) bool {
@@ -147,5 +147,5 @@ func (f *Flow) hasOther(r *request, w *pools.Worker) bool {
 	})
 }
 
-// errPartner ends a prefill leg whose decode worker reported an error of its own before its first token.
+// errPartner ends a prefill leg whose decode worker reported an error before its first token.
 var errPartner = fmt.Errorf("decode reported an error: %w", fault.ErrEngine)

@@ -24,11 +24,11 @@ func (n failing) Call(_ context.Context, leg upstream.Leg) (upstream.Stream, err
 	body := string(leg.Body.AppendTo(nil))
 	switch {
 	case leg.Worker == n.broken, strings.Contains(body, `"bad"`):
-		const said = `{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}`
+		const named = `{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}`
 		if strings.Contains(body, `"stream":true`) {
-			return answered{strings.NewReader("data: " + said + "\n\ndata: [DONE]\n\n"), 200, "text/event-stream"}, nil
+			return answered{strings.NewReader("data: " + named + "\n\ndata: [DONE]\n\n"), 200, "text/event-stream"}, nil
 		}
-		return answer(500, said), nil
+		return answer(500, named), nil
 	case pools.Role(leg.Purpose) == pools.Prefill:
 		return holding{}.Call(context.Background(), leg)
 	}

@@ -12,55 +12,54 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// Trace is a traced request's place in its trace, and its steps, of which an observer makes spans. A request that is not
-// sampled has none.
+// Trace is a sampled request's span and its steps, from which an observer makes spans.
 type Trace struct {
 	// Own is the request's own span.
 	Own tracecontext.Context
 	// Parent is the client's span, zero without one.
 	Parent tracecontext.SpanID
 
-	cut tracecontext.SpanID // the decode call whose answer went on elsewhere
+	cut tracecontext.SpanID // the decode call whose answer moved
 
-	mu    sync.Mutex // guards steps: the legs of a pair run at the same time
+	mu    sync.Mutex // guards steps: two legs may run in parallel
 	steps []Step     // in the order they began
 }
 
 // Step is a wait for workers or a call to one.
 type Step struct {
-	// ID is the step's span. An engine gets it as the parent of its own.
+	// ID is the step's span, the parent of the engine's own.
 	ID tracecontext.SpanID
-	// Role is the leg's, empty of a wait.
+	// Role is the leg's, empty for a wait.
 	Role pools.Role
 	// Attempt is the round, counted from 1.
 	Attempt int
-	// Began and Ended bound the step. First is when a leg's first token came, or prefill's whole answer; zero if none did.
+	// First is when a leg's first token, or prefill's whole answer, arrived; zero if none did.
 	Began, First, Ended time.Time
-	// Ahead is how many requests of the model waited when a wait began.
+	// Ahead is how many requests of the model were waiting when a wait began.
 	Ahead int
-	// Worker and Rank are the leg's, with the choice that led there.
+	// Worker and Rank are the leg's; Why is how they were chosen.
 	Worker *pools.Worker
 	Rank   int
 	Why    *router.Why
-	// Prediction is how long the worker was expected to take for all prompt tokens booked on it, this leg's included; 0
-	// where its rate is not known.
+	// Prediction is the expected time for all prompt tokens booked on the worker, this leg's included; 0 if its rate
+	// is unknown.
 	Prediction time.Duration
-	// From is the decode leg whose answer this one goes on with, zero where it begins one.
+	// From is the decode leg whose answer this one continues, or zero.
 	From tracecontext.SpanID
-	// Failure is why the step failed: a fault class. Empty if it did not.
+	// Failure is the fault class of a failed step, or empty.
 	Failure string
 }
 
-// NewTrace is the trace of a request that has had these steps.
+// NewTrace returns the trace of a request with these steps.
 func NewTrace(own tracecontext.Context, parent tracecontext.SpanID, steps ...Step) *Trace {
 	return &Trace{Own: own, Parent: parent, steps: steps}
 }
 
-// maxSteps bounds a request's steps: retries and moves are bounded, but an admission may be repeated.
+// maxSteps bounds a request's steps: an admission may repeat without limit.
 const maxSteps = 64
 
-// trace decides whether the request is traced, and what engines get as its traceparent while they are called for none of
-// its legs. Without Rooms.Sample they get the client's.
+// trace decides whether the request is traced, and which traceparent engines get outside of its legs: the client's
+// without Rooms.Sample.
 func (f *Flow) trace(r *request) {
 	r.traceParent = r.Call.TraceParent
 	if f.rooms.Sample == nil {
@@ -80,12 +79,11 @@ func (f *Flow) trace(r *request) {
 		own.Flags |= tracecontext.Sampled
 		r.Trace = NewTrace(own, parent.Span)
 	}
-	// Without one, an engine that traces would begin a trace of its own.
+	// Otherwise an engine would begin a trace of its own.
 	r.traceParent = own.String()
 }
 
-// TraceID is the id of the trace that the request belongs to, 32 hexadecimal digits: its own or, where it is not traced,
-// the client's; empty without either.
+// TraceID returns the request's trace id, 32 hexadecimal digits: its own or, if not traced, the client's, or empty.
 func (r *Record) TraceID() string {
 	if r.Trace != nil {
 		return r.Trace.Own.Trace.String()
@@ -93,7 +91,7 @@ func (r *Record) TraceID() string {
 	return r.Call.TraceID()
 }
 
-// OwnSpan is the request's own span, zero unless it is traced.
+// OwnSpan returns the request's own span, zero unless it is traced.
 func (r *Record) OwnSpan() (id tracecontext.SpanID) {
 	if r.Trace != nil {
 		id = r.Trace.Own.Span
@@ -101,13 +99,16 @@ func (r *Record) OwnSpan() (id tracecontext.SpanID) {
 	return id
 }
 
-// traceLeg begins the span of a leg and returns the traceparent that its engine gets. lease is the leg's.
+// traceLeg begins the span of a leg and returns the traceparent for its engine.
 func (f *Flow) traceLeg(r *request, leg *Leg, lease *router.Lease) string {
 	t := r.Trace
 	if t == nil {
 		return r.traceParent
 	}
-	s := Step{ID: tracecontext.NewSpanID(), Role: leg.Worker.Role, Attempt: r.Attempts, Began: leg.Began, Worker: leg.Worker, Rank: lease.Rank, Why: &lease.Why}
+	s := Step{
+		ID: tracecontext.NewSpanID(), Role: leg.Worker.Role, Attempt: r.Attempts, Began: leg.Began,
+		Worker: leg.Worker, Rank: lease.Rank, Why: &lease.Why,
+	}
 	rate := 0.
 	switch {
 	case s.Role == pools.Prefill:
@@ -121,7 +122,7 @@ func (f *Flow) traceLeg(r *request, leg *Leg, lease *router.Lease) string {
 	if s.Role != pools.Prefill {
 		s.From = t.cut
 	}
-	if r.takesTurn() { // before its round begins
+	if r.takesTurn() { // its round has not begun
 		s.Attempt++
 	}
 	leg.Span = s.ID
@@ -129,7 +130,7 @@ func (f *Flow) traceLeg(r *request, leg *Leg, lease *router.Lease) string {
 	return tracecontext.Context{Trace: t.Own.Trace, Span: s.ID, Flags: t.Own.Flags}.String()
 }
 
-// traceWait begins the span of a wait in the queue, if the request is traced.
+// traceWait begins the span of a wait in the queue of a traced request.
 func (r *request) traceWait(q *waitingRoom, now time.Time) (id tracecontext.SpanID) {
 	if t := r.Trace; t != nil {
 		id = tracecontext.NewSpanID()
@@ -143,14 +144,14 @@ func (t *Trace) begin(s Step) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.steps == nil {
-		t.steps = make([]Step, 0, 4) // what most requests need
+		t.steps = make([]Step, 0, 4) // enough for most requests
 	}
 	if len(t.steps) < maxSteps {
 		t.steps = append(t.steps, s)
 	}
 }
 
-// end notes how a step ended; a nil trace notes nothing.
+// end records how a step ended. t may be nil.
 func (t *Trace) end(id tracecontext.SpanID, first, ended time.Time, failure string) {
 	if t == nil {
 		return
@@ -164,7 +165,7 @@ func (t *Trace) end(id tracecontext.SpanID, first, ended time.Time, failure stri
 	}
 }
 
-// Each calls f with every step, in the order they began. f must keep nothing of it.
+// Each calls f with every step, in the order they began. f must not retain it.
 func (t *Trace) Each(f func(s *Step)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -173,7 +174,7 @@ func (t *Trace) Each(f func(s *Step)) {
 	}
 }
 
-// waitFailure names why a wait for workers ended without them, empty where it ended with them.
+// waitFailure names why a wait ended without workers, or empty.
 func (r *request) waitFailure(ctx context.Context, err error) string {
 	switch cause := context.Cause(ctx); {
 	case err == nil:
@@ -186,7 +187,7 @@ func (r *request) waitFailure(ctx context.Context, err error) string {
 	return CodeOf(r.refusal(err))
 }
 
-// failureOf names a leg's failure for its span, empty for none.
+// failureOf returns a failure's class, or empty.
 func failureOf(failed *fault.Error) string {
 	if failed == nil {
 		return ""

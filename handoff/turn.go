@@ -12,19 +12,19 @@ import (
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
-// turn computes the prompt, or a slice of it, on the prefill worker that is booked alone: in mode eft the decode worker is
-// chosen once the whole of it is computed. The KV of the whole is staged; that of a slice stays in the worker's prefix cache.
+// turn computes the prompt, or a slice of it, on a prefill worker booked alone: in mode eft decode is chosen
+// afterwards. The KV of a whole prompt is staged; that of a slice stays in the worker's prefix cache.
 func (f *Flow) turn(ctx context.Context, r *request) *fault.Error {
 	speaks, standIn := f.handsOverLater(r.p.Worker)
-	if speaks == nil { // the decode workers have gone since the choice: the next admission knows
+	if speaks == nil { // the decode workers are gone
 		r.startOver()
 		return nil
 	}
-	r.now = new(roundMemory) // which has the KV when the request's own is decode's
+	r.now = new(roundMemory) // it keeps the KV while the request's own serves decode
 	a := r.roundOf(r.ID+"-"+strconv.Itoa(r.Attempts+1)+"p"+strconv.Itoa(r.turns), standIn, 0)
 	a.DecodeLater, a.Slice = true, r.p.Slice
 	a.TransferID = transferID()
-	if r.pin(a); a.Slice > 0 { // which is no chat
+	if r.pin(a); a.Slice > 0 { // sent as a completion
 		a.ShowPrompt = false
 	}
 	if ask := f.rooms.Reannounce; ask != nil {
@@ -37,14 +37,14 @@ func (f *Flow) turn(ctx context.Context, r *request) *fault.Error {
 	}
 	var failed *fault.Error
 	if a.Slice > 0 {
-		came := f.prefill(ctx, r, speaks, a, plan.Prefill, nil)
-		r.prefilled(&came)
-		failed = came.failed
+		result := f.prefill(ctx, r, speaks, a, plan.Prefill, nil)
+		r.prefilled(&result)
+		failed = result.failed
 		if failed == nil {
-			came.permit.end()
-			f.found(r, a.P.ID, a.PRank, came.cached)
-			r.sliced = a.Slice - max(0, came.cached)
-			r.done = came.done
+			result.permit.end()
+			f.found(r, a.P.ID, a.PRank, result.cached)
+			r.sliced = a.Slice - max(0, result.cached)
+			r.done = result.done
 		}
 	} else if _, failed = f.prefillFirst(ctx, r, speaks, a, plan); failed == nil {
 		r.KV.Cached = f.found(r, r.KV.producer.ID, a.PRank, r.KV.Cached)
@@ -57,12 +57,11 @@ func (f *Flow) turn(ctx context.Context, r *request) *fault.Error {
 	return nil
 }
 
-// takesTurn reports whether a prefill worker is booked alone.
+// takesTurn reports whether only a prefill worker is booked.
 func (r *request) takesTurn() bool { return r.p.Lease != nil && r.d.Lease == nil }
 
-// found takes in how many of the prompt's tokens a turn found cached, below 0 where the worker did not say. It returns how
-// many were cached before the first turn. A turn that went to another worker than the slice before it found nothing of that
-// there, as was known when it was chosen: nothing is lost.
+// found records how many prompt tokens a turn found cached, below 0 if unknown, and returns how many were cached
+// before the first turn. A turn on another worker than the slice before it loses nothing.
 func (f *Flow) found(r *request, worker string, rank, cached int) int {
 	if r.done.Tokens > 0 && cached >= 0 && r.done.Worker == worker && r.done.Rank == rank {
 		f.slices.note(r.sliced, max(0, r.done.Tokens-cached))
@@ -73,8 +72,8 @@ func (f *Flow) found(r *request, worker string, rank, cached int) int {
 	return r.cachedFirst
 }
 
-// decodesLater reports whether the decode worker of r may be chosen once its prompt is computed, and whether that may be
-// computed in slices. A request that names its workers gets both at once.
+// decodesLater reports whether decode may be chosen once the prompt is computed, and whether slices may compute it. A
+// request that names its workers books both at once.
 func (f *Flow) decodesLater(r *request, ask *placement.Ask) (later, sliced bool) {
 	if ask.Want != placement.Any || ask.Pin != nil || ask.DecodePin != nil {
 		return false, false
@@ -91,7 +90,7 @@ func (f *Flow) decodesLater(r *request, ask *placement.Ask) (later, sliced bool)
 	return true, exact && r.Resumes == 0 && f.slices.on()
 }
 
-// handsOverLater is the protocol by which p hands over to a decode worker that it need not know before, and one such worker;
+// handsOverLater returns the protocol by which p hands over to a decode worker chosen later, with one such worker;
 // nil if it has none.
 func (f *Flow) handsOverLater(p *pools.Worker) (connector.Connector, *pools.Worker) {
 	now := time.Now()
@@ -108,7 +107,7 @@ func (f *Flow) handsOverLater(p *pools.Worker) (connector.Connector, *pools.Work
 	return nil, nil
 }
 
-// sliceGuard is a placement.Slicing that several goroutines may use.
+// sliceGuard guards a placement.Slicing for concurrent use.
 type sliceGuard struct {
 	mu      sync.Mutex
 	slicing placement.Slicing

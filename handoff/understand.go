@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// understand finds the model, its limits, the workers and weights that the client names, and the prompt's tokens and
-// block hashes. Its error is an *openai.Error.
+// understand finds the model, its limits, the client's workers and weights, and the prompt's tokens and hashes. Its
+// error is an *openai.Error.
 func (f *Flow) understand(ctx context.Context, r *request) error {
 	req := r.Call.Request
 	if f.rooms.Starting != nil {
@@ -23,10 +23,10 @@ func (f *Flow) understand(ctx context.Context, r *request) error {
 	} else if req.Model == "" && len(all) > 1 {
 		return openai.BadRequest("model", "model is required where several are served; GET /v1/models lists them")
 	}
-	req.Model, req.Adapter = f.rooms.Roster.Resolve(req.Model) // a worker is asked for the model by its own name
+	req.Model, req.Adapter = f.rooms.Roster.Resolve(req.Model) // workers serve the model under its own name
 	var ok bool
 	if r.card, ok = models.CardOf(f.rooms.Roster, req.Model); !ok {
-		if len(f.rooms.Roster.Models()) == 0 { // a client gives up on a 404, and this one's model may come
+		if len(f.rooms.Roster.Models()) == 0 { // clients give up on a 404, and the model may join
 			return openai.Unavailable("no_worker", "no worker has joined yet")
 		}
 		return openai.NotFoundModel(req.Model)
@@ -63,7 +63,7 @@ func (f *Flow) understand(ctx context.Context, r *request) error {
 	return nil
 }
 
-// tokenize finds the prompt's tokens at the best source that has them, and returns their number. Its error is an
+// tokenize returns the number of the prompt's tokens, from the best source that has them. Its error is an
 // *openai.Error.
 func (f *Flow) tokenize(ctx context.Context, r *request) (n int, err error) {
 	req, language := r.Call.Request, f.rooms.Languages.Of(r.Call.Request.Model)
@@ -73,7 +73,7 @@ func (f *Flow) tokenize(ctx context.Context, r *request) (n int, err error) {
 	}
 	route := f.route(r)
 	if pool, computes := route.Computes(); len(pool.Members) == 0 || computes.IgnoresOverlap() {
-		return 0, nil // what is cached where does not matter, and an engine's time is not free
+		return 0, nil // no choice depends on the cache, and an engine's time is not free
 	}
 	asked := f.rooms.Languages.Ask(ctx, req, r.card.Engine, r.ID)
 	if asked == nil {
@@ -85,8 +85,8 @@ func (f *Flow) tokenize(ctx context.Context, r *request) (n int, err error) {
 	return len(r.ids), err
 }
 
-// constrain reads the request's own weights. Its error is an *openai.Error: 400 for a weight of a cost that this
-// gateway does not use.
+// constrain reads the request's own weights. Its error is an *openai.Error: 400 for a weight of a cost function that
+// this gateway does not use.
 func (f *Flow) constrain(r *request) error {
 	o := r.Call.Request.Nvext.Override
 	if o == nil {
@@ -118,12 +118,11 @@ func (f *Flow) constrain(r *request) error {
 	return nil
 }
 
-// askRemote asks the remote index, if there is one, which blocks of the prompt workers hold. It runs after the prompt
-// is hashed and before anything is booked. Without an answer the request is served all the same. A retry uses the
-// first round's answer.
+// askRemote queries the remote index, if any, for the prompt's blocks that workers hold. It runs between hashing and
+// booking. A failed query does not fail the request. Retries reuse the first round's result.
 func (f *Flow) askRemote(ctx context.Context, r *request) {
 	if f.rooms.Remote == nil || r.ids == nil || len(r.Hashes) == 0 {
-		return // text is hashed for predictions alone
+		return // text is hashed for predictions only
 	}
 	route, began := f.route(r), time.Now()
 	if pool, computes := route.Computes(); len(pool.Members) == 0 || computes.IgnoresOverlap() {

@@ -1,5 +1,5 @@
-// Package prefill is the prefill leg: it makes the call and returns the worker's answer, hand-off metadata included, which
-// a connector reads.
+// Package prefill is the prefill leg: it calls the worker and returns its answer, whose hand-off metadata a connector
+// reads.
 package prefill
 
 import (
@@ -23,8 +23,8 @@ import (
 
 // Config is the prefill leg's settings.
 type Config struct {
-	// Timeout is how long a worker may take to answer. Automatic is the greater of 30 s and five times the
-	// prediction: the uncached tokens booked on the worker over its observed speed; see [pace.Limits].
+	// Timeout bounds a worker's answer. Automatic is the greater of 30 s and five times the prediction: the uncached
+	// tokens booked on the worker over its observed speed; see [pace.Limits].
 	Timeout time.Duration `flag:"prefill-timeout" default:"0s" range:"0s.." group:"Faults" help:"How long a prefill may take before another worker is tried. 0 is automatic: the greater of 30s and five times the prediction."`
 }
 
@@ -39,31 +39,33 @@ type Room struct {
 	limits    *pace.Limits
 	fits      *pace.Fits
 	runs      sync.Pool // of *run
-	ended     sync.Map  // by worker, when its latest prefill ended well: a time.Time
+	ended     sync.Map  // by worker, when its latest prefill succeeded: a time.Time
 }
 
-// New makes the room.
+// New returns a room.
 func New(cfg Config, roster *pools.Roster, transport upstream.Transport) *Room {
-	return &Room{cfg: cfg, roster: roster, transport: transport, limits: pace.NewLimits(), fits: pace.NewFits(), runs: sync.Pool{New: func() any { return new(run) }}}
+	return &Room{
+		cfg: cfg, roster: roster, transport: transport, limits: pace.NewLimits(), fits: pace.NewFits(),
+		runs: sync.Pool{New: func() any { return new(run) }},
+	}
 }
 
-// pool is the model's prefill pool as it is now.
+// pool returns the model's current prefill pool.
 func (r *Room) pool(model string) *pools.Pool { return r.roster.Snapshot(model, pools.Prefill) }
 
-// maxAnswerBytes bounds a prefill answer: one token of text and the hand-off metadata, whose block ids are a few
-// bytes a block.
+// maxAnswerBytes bounds a prefill answer: one token of text and the hand-off metadata, a few bytes per block.
 const maxAnswerBytes = 8 << 20
 
-// run is what one call needs while it lasts; they are used again.
+// run is the pooled state of one call.
 type run struct {
 	life lifetime.Context
 	read []byte // of the answer
 }
 
-// keptBytes is the longest answer of which the memory is kept.
+// keptBytes is the longest answer whose memory is kept.
 const keptBytes = 16 << 10
 
-// end ends a call and keeps its memory, unless something may still be about to end it.
+// end ends a call, and recycles its memory unless a timer may still fire.
 func (r *Room) end(in *run) {
 	if !in.life.Close() {
 		return
@@ -74,7 +76,7 @@ func (r *Room) end(in *run) {
 	r.runs.Put(in)
 }
 
-// answer reads a whole answer, or a byte more than one may have.
+// answer reads a whole answer, or one byte more than allowed.
 func (in *run) answer(from io.Reader) ([]byte, error) {
 	body := in.read[:0]
 	for len(body) <= maxAnswerBytes {
@@ -93,16 +95,16 @@ func (in *run) answer(from io.Reader) ([]byte, error) {
 	return slices.Clone(body), nil
 }
 
-// Answer is what a prefill worker answered, and what that says.
+// Answer is a prefill worker's answer, parsed.
 type Answer struct {
 	Body []byte
-	Said openai.ChunkInfo
+	Info openai.ChunkInfo
 }
 
-// ReadAnswer reads a worker's answer, once for all who want to know something of it.
+// ReadAnswer parses a worker's answer.
 func ReadAnswer(body []byte) Answer { return Answer{body, openai.Inspect(body)} }
 
-// Run calls the worker that lease holds and reads its whole answer. The lease stays the caller's.
+// Run calls the leased worker and reads its whole answer. The caller keeps the lease.
 func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (answer Answer, _ *fault.Error) {
 	worker := lease.Worker
 	booked := lease.BacklogTokens
@@ -126,7 +128,7 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (
 	body, err := in.answer(stream)
 	refused := fault.Classify(nil, stream.Status()) != fault.None
 	if err == nil && refused && ctx.Err() != nil {
-		err = context.Cause(ctx) // an engine's answer to a client that left is not its failure
+		err = context.Cause(ctx) // the client left: the engine's answer is not its failure
 	}
 	switch {
 	case err != nil:
@@ -137,17 +139,17 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (
 		return answer, reported(worker, nil, stream.Status(), body)
 	}
 	answer = ReadAnswer(body)
-	if answer.Said.Error {
+	if answer.Info.Error {
 		return answer, reported(worker, fault.ErrEngine, openai.ReadEngineError(body).Status, body)
 	}
 	took := time.Since(start)
 	r.ended.Store(worker.ID, start.Add(took))
 	r.limits.Observe(worker.Model, worker.ID, booked, took)
-	r.fit(lease, answer.Said.CachedTokens, took)
+	r.fit(lease, answer.Info.CachedTokens, took)
 	return answer, nil
 }
 
-// fit has a prefill that had its worker to itself from the start tell how long such prompts take there.
+// fit records how long a prefill took that had its worker to itself.
 func (r *Room) fit(lease *router.Lease, cached int, took time.Duration) {
 	w, expected := lease.Worker, lease.Overlap*lease.Worker.BlockSize
 	if lease.BacklogTokens != lease.PrefillTokens {
@@ -163,14 +165,13 @@ func kindOf(w *pools.Worker) pace.Kind {
 	return pace.Kind{Model: w.Model, Engine: w.Engine, Device: w.DeviceClass, BatchedTokens: w.MaxNumBatchedTokens}
 }
 
-// Forecast is a [router.Forecast] of prefill workers: by the fit of the worker's kind or, while there is none, by the
-// worker's rate.
+// Forecast is a [router.Forecast] of prefill workers: by the fit of the worker's kind, else by the worker's rate.
 func (r *Room) Forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
 	if own, ok := r.fits.Predict(kindOf(w), w.ID, uncached, cached); ok {
 		if booked == 0 {
 			return own, true
 		}
-		before, _ := r.fits.Predict(kindOf(w), w.ID, booked, 0) // as one prompt: their prefixes are not known
+		before, _ := r.fits.Predict(kindOf(w), w.ID, booked, 0) // as one prompt: their prefixes are unknown
 		return before + own, true
 	}
 	return pace.Predicted(r.Rate(w.ID), booked+uncached)
@@ -179,14 +180,14 @@ func (r *Room) Forecast(w *pools.Worker, booked, uncached, cached int) (time.Dur
 // Rate is the worker's observed prefill speed in tokens a second, 0 while unknown.
 func (r *Room) Rate(worker string) float64 { return r.limits.PerSecond(worker) }
 
-// Latest is when the latest prefill of a worker ended well, zero for one without.
+// Latest returns when the worker's latest prefill succeeded, zero for none.
 func (r *Room) Latest(worker string) time.Time {
 	at, _ := r.ended.Load(worker)
 	t, _ := at.(time.Time)
 	return t
 }
 
-// Forget drops what is known of workers that are no longer in the roster.
+// Forget drops the observations of workers that left the roster.
 func (r *Room) Forget() {
 	gone := func(worker string) bool { _, known := r.roster.Lookup(worker); return !known }
 	r.fits.Forget(gone)
@@ -201,7 +202,7 @@ func (r *Room) Forget() {
 		func(model string) bool { return len(r.pool(model).Members) == 0 })
 }
 
-// timeout is how long worker may take to so many tokens.
+// timeout returns the limit of a prefill of so many tokens by worker.
 func (r *Room) timeout(worker *pools.Worker, bookedTokens int) time.Duration {
 	if r.cfg.Timeout > 0 {
 		return r.cfg.Timeout
@@ -209,20 +210,20 @@ func (r *Room) timeout(worker *pools.Worker, bookedTokens int) time.Duration {
 	return r.limits.For(worker.Model, worker.ID, r.pool(worker.Model).IDs(), bookedTokens)
 }
 
-// reported names a failure that the engine reported itself.
+// reported returns a failure that the engine reported.
 func reported(worker *pools.Worker, err error, status int, body []byte) *fault.Error {
-	switch said := openai.ReadEngineError(body); {
-	case said.Died:
+	switch e := openai.ReadEngineError(body); {
+	case e.Died:
 		err = fault.ErrEngineDied
-	case said.Failed, said.NotLoaded:
-		err, status = fault.ErrEngine, said.Status
+	case e.Failed, e.NotLoaded:
+		err, status = fault.ErrEngine, e.Status
 	}
 	e := fault.New(pools.Prefill, worker.ID, err, status)
 	e.Detail = body
 	return e
 }
 
-// failed names a failed call and takes a worker that refused the connection out of the choice.
+// failed returns the failure of a call, and reports a worker that refused the connection as down.
 func (r *Room) failed(worker *pools.Worker, err error) *fault.Error {
 	var up *upstream.Error
 	if errors.As(err, &up) {

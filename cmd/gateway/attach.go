@@ -26,7 +26,7 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// attachSettings are those of what runs next to an engine.
+// attachSettings are the settings of `gateway attach`.
 type attachSettings struct {
 	URL             string          `flag:"url" form:"url http https" group:"Engine" help:"The engine's HTTP server, as http://127.0.0.1:8000. Required."`
 	Engine          string          `flag:"engine" default:"auto" oneof:"auto=by what the engine reports|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM|sim=a simulated worker" group:"Engine" help:"The engine. Set it only where a proxy hides it."`
@@ -46,7 +46,7 @@ type attachSettings struct {
 	Logging         telemetry.Logging `group:"Logging"`
 }
 
-// attachedWorker is what may be set about the engine instead of asking it.
+// attachedWorker overrides what the engine reports about itself.
 type attachedWorker struct {
 	ID          string   `flag:"id" help:"The worker's unique name: letters, digits, dots, dashes, underscores. Empty is host and port of advertise-url, or of url."`
 	Model       string   `flag:"model" help:"Model to register, if the engine serves several or reports none. Empty uses the reported one."`
@@ -63,20 +63,20 @@ type attachedWorker struct {
 	Taints      []string `flag:"taints"`
 }
 
-// attachedEvents is where the engine's KV events are, instead of asking it.
+// attachedEvents overrides where the engine publishes KV events.
 type attachedEvents struct {
 	Endpoint string `flag:"engine-kv-events" help:"tcp://HOST:PORT of rank 0's KV events over ZeroMQ; further ranks use the next ports. Host * listens; none ignores them; empty uses what the engine reports."`
 	Replay   string `flag:"engine-kv-replay" help:"tcp://HOST:PORT where rank 0 replays earlier events. Needs engine-kv-events."`
 	Topic    string `flag:"engine-kv-topic" help:"Beginning of the events' topic; empty takes all. Needs engine-kv-events."`
 }
 
-// attachFlags are the flags by discovery's names of the same.
+// attachFlags maps discovery's fields to flags, where they differ.
 var attachFlags = map[string]string{
 	"kv-blocks": "total-kv-blocks", "device": "device-class", "transfer": "transfer-endpoint",
 	"kv-events": "engine-kv-events", "kv-replay": "engine-kv-replay", "kv-topic": "engine-kv-topic",
 }
 
-// attach runs next to a stock engine until SIGTERM.
+// attach runs next to an unmodified engine until SIGTERM.
 func attach(ctx context.Context, args []string, p process) error {
 	var s attachSettings
 	r, err := resolve(&s, "attach", args, p)
@@ -122,7 +122,7 @@ func attach(ctx context.Context, args []string, p process) error {
 		return fmt.Errorf("attach-address: %w", err)
 	}
 	fmt.Fprintf(p.stdout, "attach http://%s\n", stack.LocalAddr(ln.Addr()))
-	// The listener stays until the rest has ended, so that a drain can be watched.
+	// The listener outlives the rest, so that a drain can be watched.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, failed := errgroup.WithContext(ctx)
@@ -136,7 +136,7 @@ func attach(ctx context.Context, args []string, p process) error {
 	return group.Wait()
 }
 
-// here reports whether a URL leads to this machine alone.
+// here reports whether a URL leads to this machine only.
 func here(address string) bool {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -146,7 +146,7 @@ func here(address string) bool {
 	return err == nil && at.IsLoopback() || u.Hostname() == "localhost"
 }
 
-// config is the stack's part of the settings.
+// config returns the stack's part of the settings.
 func (s *attachSettings) config(r *settings.Resolved) (stack.AttachConfig, error) {
 	c := stack.AttachConfig{
 		Advertise: strings.TrimSuffix(s.Advertise, "/"),
@@ -161,14 +161,15 @@ func (s *attachSettings) config(r *settings.Resolved) (stack.AttachConfig, error
 	}
 	for _, e := range []struct{ flag, value string }{{"engine-kv-replay", s.Events.Replay}, {"engine-kv-topic", s.Events.Topic}} {
 		if e.value != "" && (s.Events.Endpoint == "" || s.Events.Endpoint == "none") {
-			return c, r.Refuse(e.flag, errors.New("goes with engine-kv-events tcp://HOST:PORT: give both, or neither to have the engine asked"))
+			return c, r.Refuse(e.flag,
+				errors.New("goes with engine-kv-events tcp://HOST:PORT: give both, or neither to use what the engine reports"))
 		}
 	}
 	given, err := s.given(r)
 	if err != nil {
 		return c, err
 	}
-	if c.Advertise != "" { // by which it is also named
+	if c.Advertise != "" { // it also names the worker
 		far := given
 		far.Address = c.Advertise
 		e, err := discovery.NewEndpoint(far)
@@ -180,14 +181,15 @@ func (s *attachSettings) config(r *settings.Resolved) (stack.AttachConfig, error
 	if c.Engine, err = discovery.NewEndpoint(given); err != nil {
 		return c, refuseEngine(r, "url", err)
 	}
-	// NewEndpoint has seen that it can be read.
+	// NewEndpoint has checked the endpoint.
 	if at, err := zmq.ParseEndpoint(given.KVEndpoint); err == nil && at.Binds() && s.NATSURL == "" {
-		return c, r.Refuse("engine-kv-events", errors.New("attach listens for this engine and forwards its events over NATS: give nats-url too, or the engine's host"))
+		return c, r.Refuse("engine-kv-events", errors.New("attach listens for this engine and forwards its events over NATS: "+
+			"give nats-url too, or the engine's host"))
 	}
 	return c, nil
 }
 
-// refuseEngine names the flag of what discovery finds wrong; address is the one of the address.
+// refuseEngine names the flag of a discovery error; address is the flag of the URL.
 func refuseEngine(r *settings.Resolved, address string, err error) error {
 	bad, ok := errors.AsType[*discovery.EndpointError](err)
 	if !ok {
@@ -200,7 +202,7 @@ func refuseEngine(r *settings.Resolved, address string, err error) error {
 	return r.Refuse(flag, errors.New(bad.Problem))
 }
 
-// given is the engine as the flags describe it.
+// given returns the engine as described by the flags.
 func (s *attachSettings) given(r *settings.Resolved) (pools.Worker, error) {
 	w := pools.Worker{
 		ID: s.Worker.ID, Model: s.Worker.Model, Role: pools.Role(s.Role), Address: s.URL, Connector: s.Worker.Connector,

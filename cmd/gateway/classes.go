@@ -5,7 +5,7 @@ import (
 	"github.com/tandem-pd/tandem/queue"
 )
 
-// readClasses reads the file of policy classes, where one is named.
+// readClasses reads the file of policy classes, if any.
 func readClasses(cfg *queue.Config, r *settings.Resolved, p process) error {
 	if cfg.ClassesFile == "" {
 		return nil

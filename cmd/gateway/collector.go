@@ -8,21 +8,21 @@ import (
 )
 
 const (
-	// heapRoom is how many bytes at least the heap grows between two collections.
+	// heapRoom is the least growth of the heap between two collections, in bytes.
 	heapRoom = 6 << 20
-	// heapShare is how far at least it grows, in percent of what is live; Go's own default is 100.
+	// heapShare is the least growth of the heap in percent of the live bytes; Go's default is 100.
 	heapShare = 40
 )
 
-// collector paces Go's garbage collector by what was live at the last collection.
+// collector paces Go's garbage collector by the bytes live at the last collection.
 type collector struct {
-	percent int              // that is set
-	live    []metrics.Sample // what the percent is of
+	percent int              // currently set
+	live    []metrics.Sample // the bytes it is a percentage of
 	ended   atomic.Bool
 }
 
-// paceCollector lets the heap grow by heapRoom or heapShare, whichever is more, before each collection, in place of
-// doubling. It changes nothing where the environment sets GOGC or GOMEMLIMIT. The func that it returns puts back what was.
+// paceCollector lets the heap grow by the greater of heapRoom and heapShare before each collection, instead of
+// doubling. It does nothing if GOGC or GOMEMLIMIT is set. undo restores the old percentage.
 func paceCollector(environ func(string) string) (undo func()) {
 	if environ("GOGC") != "" || environ("GOMEMLIMIT") != "" {
 		return func() {}
@@ -39,7 +39,7 @@ func paceCollector(environ func(string) string) (undo func()) {
 	}
 }
 
-// watch sets the percent after the next collection, and so on.
+// watch sets the percentage after each collection.
 func (c *collector) watch() {
 	runtime.AddCleanup(&[64]byte{}, func(c *collector) {
 		if c.ended.Load() {
@@ -50,7 +50,7 @@ func (c *collector) watch() {
 		for _, s := range c.live {
 			live += s.Value.Uint64()
 		}
-		// To set it stops the program for some microseconds, so small differences do not count.
+		// Setting it stops the program for microseconds, so small differences are ignored.
 		if want := percentOf(live); want > c.percent*9/8 || want < c.percent*7/8 {
 			c.percent = want
 			debug.SetGCPercent(want)
@@ -59,7 +59,7 @@ func (c *collector) watch() {
 	}, c)
 }
 
-// percentOf returns Go's GC percent for so many live bytes. Go takes 4 MiB times the percent as the least heap.
+// percentOf returns Go's GC percentage for live bytes. Go uses 4 MiB times the percentage as the least heap.
 func percentOf(live uint64) int {
 	return int(max(heapShare, heapRoom*100/max(live, 4<<20)))
 }

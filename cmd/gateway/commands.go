@@ -13,15 +13,15 @@ type command struct {
 	run  func(ctx context.Context, args []string, p process) error
 	of   any      // a pointer to the struct of its settings
 	text string   // its manual, see settings.Manual
-	most []string // the settings that most people need; nil for all
+	most []string // the most common settings; nil for all
 }
 
-// manual is what --help says of the command.
+// manual returns the command's help.
 func (c *command) manual() settings.Manual {
 	return settings.Manual{Name: c.name, Text: c.text, First: c.most}
 }
 
-// commandNamed returns the command, nil where there is none.
+// commandNamed returns the command, or nil.
 func commandNamed(name string) *command {
 	for _, c := range commands() {
 		if c.name == name {
@@ -31,7 +31,7 @@ func commandNamed(name string) *command {
 	return nil
 }
 
-// commands are the subcommands in the order in which people meet them. Help is made of them.
+// commands returns the subcommands, in the order of the help.
 func commands() []command {
 	lab := labCommands()
 	return []command{
@@ -57,7 +57,7 @@ func commands() []command {
 			of: new(indexSettings), text: indexText,
 		},
 		{
-			name: "select", help: "run the router as a service: any frontend asks it for workers", run: runSelect,
+			name: "select", help: "run the router as a service for any frontend", run: runSelect,
 			of: new(selectSettings), text: selectText, most: selectFirst,
 		},
 		{
@@ -71,12 +71,13 @@ func commands() []command {
 	}
 }
 
-const serveText = "gateway serve [FLAGS]: run the gateway in front of workers that registered in etcd, are given by their URL, or are pods.\n" +
-	"With none of --etcd-endpoints, --nats-url, workers by URL and --kubernetes-selector it runs etcd and NATS inside itself and prints how a worker can join.\n\n" +
+const serveText = "gateway serve [FLAGS]: run the gateway in front of workers that registered in etcd, are given by URL, or are pods.\n" +
+	"With none of --etcd-endpoints, --nats-url, workers by URL and --kubernetes-selector it runs etcd and NATS inside itself " +
+	"and prints how a worker can join.\n\n" +
 	"  gateway serve --prefill-url http://P1:8000 --decode-url http://D1:8000\n" +
 	"  gateway serve --etcd-endpoints http://ETCD:2379 --nats-url nats://NATS:4222"
 
-// serveFirst are the settings that most people need.
+// serveFirst are the most common settings.
 var serveFirst = []string{
 	"http-host", "http-port", "api-key-file", "admin-key-file", "router-mode", "router-kv-events", "queue-limit", "queue-timeout",
 	"prefill-url", "decode-url", "worker-url", "workers-file", "etcd-endpoints", "nats-url", "log-level",
@@ -87,27 +88,32 @@ const configText = "gateway config [FLAGS]: print every setting of `gateway serv
 
 const healthText = "gateway health [FLAGS]: exit with 0 when the gateway is healthy, with 1 and the reason when it is not."
 
-const workersText = "gateway workers list | cordon ID | drain ID | uncordon ID | forget ID [FLAGS]: see the workers, and take one out of the choice or back in.\n" +
-	"A cordoned worker finishes what it has and takes no more, also after a restart; drain cordons and waits until nothing is booked on it; " +
-	"with --move its streams go on on other workers at once, as before a restart. A worker that is lost (gone without deregistering) is listed for a day, or until it is forgotten.\n\n" +
+const workersText = "gateway workers list | cordon ID | drain ID | uncordon ID | forget ID [FLAGS]: list the workers, " +
+	"and take one out of the choice or back in.\n" +
+	"A cordoned worker finishes its requests and gets no new ones, also after a restart; drain cordons and waits until nothing is " +
+	"booked on it; with --move its streams move to other workers at once. A lost worker (gone without deregistering) is listed " +
+	"for a day, or until it is forgotten.\n\n" +
 	"  gateway workers list --watch\n  gateway workers drain decode-1 --move"
 
-const attachText = "gateway attach --url http://HOST:PORT --etcd-endpoints … [FLAGS]: run next to an unmodified vLLM, SGLang or TensorRT-LLM.\n" +
-	"It waits until the engine is healthy, asks it for its model, its limits and where it publishes KV events, registers it in etcd, forwards " +
-	"its KV events over NATS with snapshots for subscribers that come late, deregisters it on failure and registers it again when it has " +
-	"recovered. On SIGTERM it deregisters first; the engine runs on. Gateways find the engine as any worker: `gateway serve --etcd-endpoints …`.\n\n" +
-	"  vllm serve MODEL --port 8000 --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5558\"}'\n" +
+const attachText = "gateway attach --url http://HOST:PORT --etcd-endpoints … [FLAGS]: run next to an unmodified vLLM, SGLang or " +
+	"TensorRT-LLM.\nIt waits until the engine is healthy, reads its model, limits and KV event endpoints, registers it in etcd, " +
+	"forwards its KV events over NATS with snapshots for late subscribers, deregisters it on failure and registers it again on " +
+	"recovery. On SIGTERM it deregisters first; the engine keeps running. Gateways find the engine like any worker: " +
+	"`gateway serve --etcd-endpoints …`.\n\n" +
+	"  vllm serve MODEL --port 8000 --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\"," +
+	"\"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5558\"}'\n" +
 	"  gateway attach --url http://gpu-1:8000 --role prefill --etcd-endpoints http://etcd:2379 --nats-url nats://nats:4222\n\n" +
 	"docs/kv-events.md has the flags of each engine."
 
 var attachFirst = []string{
-	"url", "engine", "role", "advertise-url", "id", "model", "engine-kv-events", "worker-api-key-file", "attach-address", "etcd-endpoints", "nats-url", "log-level",
+	"url", "engine", "role", "advertise-url", "id", "model", "engine-kv-events", "worker-api-key-file", "attach-address",
+	"etcd-endpoints", "nats-url", "log-level",
 }
 
 const indexText = "gateway index [FLAGS]: run an index of which worker holds which KV blocks, for several routers to share.\n\n" +
 	"  register a worker  POST /register\n" +
 	"    {\"id\": \"w1\", \"model\": \"m\", \"block_size\": 16, \"kv_events\": \"nats\"}\n" +
-	"  ask for a prompt   POST /query {\"model\": \"m\", \"token_ids\": [1, 2, …]}\n" +
+	"  look up a prompt   POST /query {\"model\": \"m\", \"token_ids\": [1, 2, …]}\n" +
 	"                     or POST /query_by_hash\n" +
 	"  without NATS       POST /events\n" +
 	"  also               POST /unregister, GET /workers, /ready, /metrics\n\n" +
@@ -125,5 +131,6 @@ const selectText = "gateway select [FLAGS]: run the router as a service, for a f
 	"docs/services.md shows each."
 
 var selectFirst = []string{
-	"select-port", "reservation-ttl", "service-host", "token-file", "nats-url", "router-mode", "router-cost", "router-kv-events", "router-ttl-secs", "kv-cache-block-size", "log-level",
+	"select-port", "reservation-ttl", "service-host", "token-file", "nats-url", "router-mode", "router-cost", "router-kv-events",
+	"router-ttl-secs", "kv-cache-block-size", "log-level",
 }

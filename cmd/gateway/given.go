@@ -50,7 +50,7 @@ func onHangup(ctx context.Context, p process, reload func() error, log *slog.Log
 	}
 }
 
-// remoteToken reads the token that the remote index asks for, again at each call; nil without a file.
+// remoteToken returns a func that reads the remote index's token; nil without a file.
 func remoteToken(path string) func() (string, error) {
 	if path == "" {
 		return nil

@@ -10,15 +10,14 @@ import (
 	"time"
 )
 
-// healthSettings are those of `gateway health`.
+// healthSettings are the settings of `gateway health`.
 type healthSettings struct {
-	URL     string        `flag:"url" form:"url http https" group:"Health" help:"The gateway's URL, as http://HOST:PORT. Empty is this machine, by http-host and http-port."`
+	URL     string        `flag:"url" form:"url http https" group:"Health" help:"The gateway's URL. Empty is this machine, by http-host and http-port."`
 	Timeout time.Duration `flag:"timeout" default:"2s" range:"1ms.." group:"Health" help:"How long the answer may take."`
 	Local   local         `group:"Gateway on this machine"`
 }
 
-// health asks a gateway for its health, for containers without an HTTP client:
-// exit status 0 means that it serves.
+// health reports a gateway's health as the exit status, for containers without an HTTP client.
 func health(ctx context.Context, args []string, p process) error {
 	var s healthSettings
 	if _, err := resolve(&s, "health", args, p); err != nil {
@@ -39,11 +38,11 @@ func health(ctx context.Context, args []string, p process) error {
 		return fmt.Errorf("%s: %w", base, err)
 	}
 	var answer healthAnswer
-	_ = json.Unmarshal(body, &answer) // without one the status says enough
+	_ = json.Unmarshal(body, &answer) // otherwise the status suffices
 	return fmt.Errorf("%s: %d %.64q%s", base, status, answer.Status, answer.why())
 }
 
-// healthAnswer is what GET /health says.
+// healthAnswer is the answer of GET /health.
 type healthAnswer struct {
 	Status string
 	Detail struct {
@@ -55,8 +54,7 @@ type healthAnswer struct {
 	}
 }
 
-// why is the reason for a status other than healthy, behind a colon; empty for
-// the answer of what is no gateway.
+// why returns the reason for a status other than healthy, after a colon; empty if the answer is not a gateway's.
 func (a *healthAnswer) why() string {
 	switch {
 	case a.Status == "draining":

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// indexSettings are those of `gateway index`.
+// indexSettings are the settings of `gateway index`.
 type indexSettings struct {
 	Port    int               `flag:"index-port" default:"8090" range:"0..65535" group:"Index" help:"Port to listen on; 0 picks a free one and prints it."`
 	Blocks  int               `flag:"kv-index-max-blocks" group:"Index"`
@@ -24,7 +24,7 @@ type indexSettings struct {
 	Logging telemetry.Logging `group:"Logging"`
 }
 
-// runIndex runs an index that several routers share, until SIGTERM.
+// runIndex runs an index for several routers until SIGTERM.
 func runIndex(ctx context.Context, args []string, p process) error {
 	var s indexSettings
 	r, err := resolve(&s, "index", args, p)

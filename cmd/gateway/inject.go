@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
-// inject puts the faults of a scenario between the gateway and its workers, where one was named and that is allowed.
+// inject injects the faults of a scenario into calls to workers, if one is named and allowed.
 func inject(cfg *stack.GatewayConfig, r *settings.Resolved, p process, log *slog.Logger) error {
 	s := cfg.Faults
 	if s.Scenario == "" {

@@ -10,12 +10,12 @@ import (
 	"github.com/tandem-pd/tandem/lab/simulate"
 )
 
-// labSettings is a struct of each command that simulates, by its name.
+// labSettings returns the settings of each command that simulates.
 func labSettings() []any {
 	return []any{new(devfleet.Settings), new(devfleet.WorkerSettings), new(load.Settings), new(simulate.Settings)}
 }
 
-// labCommands are the commands that simulate and measure, by name.
+// labCommands returns the commands that simulate and measure, by name.
 func labCommands() map[string]command {
 	return map[string]command{
 		"dev": {
@@ -106,7 +106,7 @@ func traces(ctx context.Context, args []string, p process) error {
 	return replay.Traces(ctx, p.stdout, p.stderr, words...)
 }
 
-// joinLine is the command by which a simulated worker joins the servers inside.
+// joinLine returns the command that starts a simulated worker for the embedded servers.
 func joinLine(p process, role, id string, inside *stack.Embedded, cfg *stack.GatewayConfig) string {
 	return devfleet.JoinLine(p.program, role, id, inside, cfg, nil)
 }

@@ -25,7 +25,7 @@ import (
 )
 
 func main() {
-	runtime.MemProfileRate = 0 // nothing shows the profile, whose table takes 1.4 MiB
+	runtime.MemProfileRate = 0 // no profile is served, and its table takes 1.4 MiB
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-ctx.Done()
@@ -37,25 +37,23 @@ func main() {
 	}))
 }
 
-// version is set when a release is built: -ldflags "-X main.version=…". Without
-// it the version is the one that Go records.
+// version is set in releases by -ldflags "-X main.version=…"; otherwise Go's build info is used.
 var version string
 
-// process is what a command gets of the process it runs in.
+// process is a command's view of its process.
 type process struct {
-	// program is how the process was started, for lines that people paste.
+	// program is how the process was started, for lines to paste.
 	program  string
 	stdin    io.Reader
 	stdout   io.Writer
 	stderr   io.Writer
 	environ  []string
 	readFile func(path string) ([]byte, error)
-	// hangups takes SIGHUP over from the system, which would end the process,
-	// until stop is called; nil where there are no signals.
+	// hangups takes over SIGHUP, which would end the process, until stop is called; nil without signals.
 	hangups func() (got <-chan os.Signal, stop func())
 }
 
-// programName is the program as its user can start it again: the binary that `go run` makes goes with it.
+// programName returns how to start the program again: `go run` deletes its binary.
 func programName(arg0 string) string {
 	if strings.Contains(filepath.ToSlash(arg0), "/go-build") {
 		return "go run ./cmd/gateway"
@@ -63,7 +61,7 @@ func programName(arg0 string) string {
 	return arg0
 }
 
-// hangups is that of a real process.
+// hangups subscribes to SIGHUP of the real process.
 func hangups() (<-chan os.Signal, func()) {
 	got := make(chan os.Signal, 1)
 	signal.Notify(got, syscall.SIGHUP)
@@ -136,19 +134,19 @@ func run(ctx context.Context, args []string, p process) int {
 
 func usage(w io.Writer) {
 	columns, _ := terminal.Size(w)
-	say := func(text string) { settings.Paragraph(w, "", 0, columns, text) }
-	say("Tandem serves LLM inference with prefill and decode on separate pools of workers.")
+	para := func(text string) { settings.Paragraph(w, "", 0, columns, text) }
+	para("Tandem serves LLM inference with prefill and decode on separate pools of workers.")
 	fmt.Fprint(w, "\nUsage: gateway COMMAND [FLAGS]\n\n")
 	for _, c := range commands() {
 		settings.Paragraph(w, "  "+c.name, 14, columns, c.help)
 	}
 	settings.Paragraph(w, "  version", 14, columns, "print the version and the revision that the program was built from")
 	fmt.Fprintln(w)
-	say("`gateway COMMAND --help`, or `gateway help COMMAND`, lists a command's flags; `gateway COMMAND --help FLAG` explains one. To begin: gateway dev")
+	para("`gateway COMMAND --help`, or `gateway help COMMAND`, lists a command's flags; " +
+		"`gateway COMMAND --help FLAG` explains one. To begin: gateway dev")
 }
 
-// resolve reads a command's settings into the struct at dst, or prints its
-// help. Words that are left on the command line are a mistake.
+// resolve reads a command's settings into dst, or prints its help. Other words on the command line are an error.
 func resolve(dst any, name string, args []string, p process) (*settings.Resolved, error) {
 	r, words, err := resolveWords(dst, name, args, p)
 	if err == nil && len(words) > 0 {
@@ -157,7 +155,7 @@ func resolve(dst any, name string, args []string, p process) (*settings.Resolved
 	return r, err
 }
 
-// resolveWords is resolve for a command that takes words as well as flags.
+// resolveWords is resolve for a command with words besides flags.
 func resolveWords(dst any, name string, args []string, p process) (*settings.Resolved, []string, error) {
 	set := settings.New(dst, everySettings()...)
 	r, words, err := set.Resolve(args, p.environ, p.readFile)
@@ -168,16 +166,15 @@ func resolveWords(dst any, name string, args []string, p process) (*settings.Res
 	return r, words, err
 }
 
-// everySettings is a struct of each command: one environment and one file may
-// serve them all, so each passes over what is another's.
+// everySettings returns the settings of all commands: they share one environment and file, and each ignores the
+// others'.
 func everySettings() []any {
 	return append([]any{
 		new(serveSettings), new(attachSettings), new(workersSettings), new(indexSettings), new(selectSettings), new(healthSettings),
 	}, labSettings()...)
 }
 
-// newLogger makes a command's logger, whose first line may be a warning: a variable
-// of Dynamo that is ignored is seldom meant to be.
+// newLogger returns a command's logger, after a warning about ignored variables of Dynamo.
 func newLogger(p process, r *settings.Resolved, l telemetry.Logging) (*slog.Logger, error) {
 	log, err := telemetry.NewLogger(p.stderr, l)
 	if err != nil {

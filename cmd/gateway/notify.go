@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// notify sends a state of the service to the supervisor that NOTIFY_SOCKET names, as sd_notify(3) does; without one
-// it does nothing.
+// notify sends a service state to the supervisor at NOTIFY_SOCKET, as sd_notify(3) does, if there is one.
 func notify(environ []string, state string) error {
 	address := ""
 	for _, entry := range environ {
@@ -18,7 +17,7 @@ func notify(environ []string, state string) error {
 	if address == "" {
 		return nil
 	}
-	// An address that begins with @ is in the abstract namespace, which net knows by the same letter.
+	// A leading @ is the abstract namespace, in net as well.
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: address, Net: "unixgram"})
 	if err != nil {
 		return err

@@ -19,21 +19,21 @@ import (
 	"github.com/tandem-pd/tandem/internal/auth"
 )
 
-// local is where a gateway with the same environment or file listens.
+// local is how to reach a gateway configured by the same environment or file.
 type local struct {
 	Host string `flag:"http-host"`
 	Port int    `flag:"http-port"`
-	// Cert and Key are the gateway's own, or an operator's.
+	// Cert and Key are the gateway's, or an operator's.
 	Cert string `flag:"tls-cert-file"`
 	Key  string `flag:"tls-key-file"`
-	// CA holds the authorities that vouch for a gateway elsewhere.
-	CA string `flag:"ca-file" help:"PEM authorities of the gateway's certificate, besides the system's. On its own machine tls-cert-file is enough."`
+	// CA holds the authorities of a remote gateway's certificate.
+	CA string `flag:"ca-file" help:"PEM authorities of the gateway's certificate, besides the system's. On its machine tls-cert-file is enough."`
 }
 
-// url is where to reach it from the same machine.
+// url returns the gateway's URL on the same machine.
 func (l local) url() string { return l.reachable(l.Host, strconv.Itoa(l.Port)) }
 
-// reachable is the URL of a listener as this machine reaches it: one on every address by loopback.
+// reachable returns a listener's URL on this machine: loopback if it listens on every address.
 func (l local) reachable(host, port string) string {
 	switch host {
 	case "", "0.0.0.0":
@@ -48,8 +48,8 @@ func (l local) reachable(host, port string) string {
 	return scheme + net.JoinHostPort(host, port)
 }
 
-// tls is how the gateway at base is asked, nil without certificates: it is believed if it shows our own one, which is
-// then that of the gateway on this machine, or if the machine's authorities vouch for it. Ours is shown where it asks.
+// tls returns the TLS settings for the gateway at base, nil without certificates. It trusts our own certificate,
+// which the gateway on this machine shares, and the known authorities. Our certificate is sent on request.
 func (l local) tls(base string) (*tls.Config, error) {
 	if l.Cert == "" && l.CA == "" {
 		return nil, nil
@@ -95,7 +95,7 @@ func (l local) tls(base string) (*tls.Config, error) {
 	}, nil
 }
 
-// operator asks a gateway for administration.
+// operator sends administration requests to a gateway.
 type operator struct {
 	url     string
 	key     string // empty: none
@@ -103,13 +103,13 @@ type operator struct {
 	client  *http.Client
 }
 
-// askLimit bounds one question to the gateway, maxAskBytes its answer.
+// askLimit bounds one request's time, maxAskBytes its answer.
 const (
 	askLimit    = 10 * time.Second
 	maxAskBytes = 64 << 20
 )
 
-// newOperator makes an operator, with the first key of keyFile where one is named, and with l's certificate.
+// newOperator returns an operator with the first key of keyFile, if any, and l's certificate.
 func newOperator(l local, base, keyFile string) (*operator, error) {
 	secure, err := l.tls(base)
 	if err != nil {
@@ -129,10 +129,10 @@ func newOperator(l local, base, keyFile string) (*operator, error) {
 	return o, nil
 }
 
-// close lets the connections go.
+// close closes idle connections.
 func (o *operator) close() { o.client.CloseIdleConnections() }
 
-// send sends one question and returns the answer, whatever its status.
+// send sends a request and returns the answer, whatever its status.
 func (o *operator) send(ctx context.Context, method, path string) (status int, body []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, o.url+path, nil)
 	if err != nil {
@@ -143,7 +143,7 @@ func (o *operator) send(ctx context.Context, method, path string) (status int, b
 	}
 	res, err := o.client.Do(req)
 	if sent, ok := errors.AsType[*url.Error](err); ok {
-		return 0, nil, sent.Err // without the address, which callers name
+		return 0, nil, sent.Err // without the address, which callers add
 	}
 	if err != nil {
 		return 0, nil, err
@@ -153,13 +153,13 @@ func (o *operator) send(ctx context.Context, method, path string) (status int, b
 	return res.StatusCode, body, err
 }
 
-// refusal is what the gateway answers in place of a result.
+// refusal is an error answered by the gateway.
 type refusal struct{ code, message string }
 
 func (r *refusal) Error() string { return r.message }
 
-// ask sends one question and reads the answer's JSON into into. The error is a
-// sentence for the operator, and wraps a *refusal where the gateway answered.
+// ask sends a request and decodes the answer into into. The error is for the operator, and wraps a *refusal if the
+// gateway answered.
 func (o *operator) ask(ctx context.Context, method, path string, into any) error {
 	status, body, err := o.send(ctx, method, path)
 	switch {
@@ -168,7 +168,7 @@ func (o *operator) ask(ctx context.Context, method, path string, into any) error
 	case err != nil && status != 0:
 		return fmt.Errorf("the answer of %s broke off: %w", o.url, err)
 	case err != nil:
-		return fmt.Errorf("cannot reach the gateway at %s: %w; --admin-url says where it is", o.url, err)
+		return fmt.Errorf("cannot reach the gateway at %s: %w; --admin-url sets its address", o.url, err)
 	case status != http.StatusOK:
 		return o.explain(status, body)
 	}
@@ -178,12 +178,12 @@ func (o *operator) ask(ctx context.Context, method, path string, into any) error
 	return nil
 }
 
-// explain says what to do about an answer other than 200.
+// explain returns an error with advice for an answer other than 200.
 func (o *operator) explain(status int, body []byte) error {
 	var answer struct {
 		Error struct{ Message, Code string }
 	}
-	_ = json.Unmarshal(body, &answer) // of what is no gateway, the status is all there is
+	_ = json.Unmarshal(body, &answer) // if it is not a gateway, only the status helps
 	r := &refusal{answer.Error.Code, answer.Error.Message}
 	if r.message == "" {
 		r.message = fmt.Sprintf("it answered %d %s", status, http.StatusText(status))
@@ -196,7 +196,7 @@ func (o *operator) explain(status int, body []byte) error {
 	case status == http.StatusForbidden:
 		return fmt.Errorf("%s refuses: %w; then --admin-key-file FILE or --admin-url URL here", o.url, r)
 	case status == http.StatusNotFound && r.code != "worker_not_found":
-		return fmt.Errorf("there is no administration at %s: the gateway may have an --admin-address, which --admin-url names here (%w)", o.url, r)
+		return fmt.Errorf("no administration at %s: if the gateway has an --admin-address, set --admin-url to it (%w)", o.url, r)
 	default:
 		return fmt.Errorf("%s: %w", o.url, r)
 	}

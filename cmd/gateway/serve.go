@@ -21,22 +21,21 @@ import (
 	"github.com/tandem-pd/tandem/internal/telemetry"
 )
 
-// serveSettings are the gateway's, and of the servers that it may bring.
+// serveSettings are the settings of the gateway and its embedded servers.
 type serveSettings struct {
 	stack.GatewayConfig
 	Embed    bool              `flag:"embed" default:"false" group:"Embedding" help:"On: run etcd and NATS inside the gateway, on loopback. Also on when no etcd, NATS, worker URL or kubernetes-selector is given."`
 	Embedded stack.EmbedConfig `group:"Embedding"`
 }
 
-// serve runs the gateway until SIGTERM, then lets everybody finish.
+// serve runs the gateway until SIGTERM, then drains it.
 func serve(ctx context.Context, args []string, p process) error {
 	var s serveSettings
 	r, err := resolve(&s, "serve", args, p)
 	if err != nil {
 		return err
 	}
-	// KV events are left to the remote index, where there is one and the user did
-	// not set that the gateway follows them too.
+	// With a remote index, the gateway follows KV events only if the user sets that.
 	alone := len(s.Remote.URLs) > 0 && !r.IsSet("router-kv-events")
 	s.Router.KVEvents = s.Router.KVEvents && !alone
 	if err := s.together(r); err != nil {
@@ -112,7 +111,7 @@ func serve(ctx context.Context, args []string, p process) error {
 		events.NATSURL = ""
 	}
 	if alone {
-		log.Info("KV events are followed by the remote index alone (set --router-kv-events to follow them here too)", "index", s.Remote.URLs)
+		log.Info("KV events are followed by the remote index only (set --router-kv-events to follow them here too)", "index", s.Remote.URLs)
 	}
 	links, unlink, err := stack.Connect(&events, s.Stream.Config(), log, nats.Name("tandem gateway"))
 	if _, wrong := errors.AsType[*setting.Error](err); wrong {
@@ -123,7 +122,7 @@ func serve(ctx context.Context, args []string, p process) error {
 	}
 	defer unlink()
 	if embedded && len(s.Embedded.Peers) == 0 {
-		cfg.Replicas.Join = 0 // no gateway has used this NATS before
+		cfg.Replicas.Join = 0 // the embedded NATS is new: there is no group to join
 	}
 	if d.NATSURL != "" && cfg.Replicas.Shares() {
 		links.Group, err = stack.JoinGroup(d, links.Certs, log)
@@ -161,7 +160,7 @@ func serve(ctx context.Context, args []string, p process) error {
 	if err := notify(p.environ, "READY=1"); err != nil {
 		log.Warn("supervisor not notified; it may stop this process as one that did not start", "error", err)
 	}
-	defer context.AfterFunc(ctx, func() { _ = notify(p.environ, "STOPPING=1") })() // it is a courtesy
+	defer context.AfterFunc(ctx, func() { _ = notify(p.environ, "STOPPING=1") })() // optional
 	var announcing sync.WaitGroup
 	defer announcing.Wait()
 	running, stop := context.WithCancel(ctx)
@@ -172,8 +171,8 @@ func serve(ctx context.Context, args []string, p process) error {
 	return g.Run(ctx)
 }
 
-// announce prints ready once waiting returns nothing, and ends. What a start waits for longer than a second is printed
-// each time that it changes.
+// announce prints ready once waiting returns nothing, and ends. After a second it prints each change of what is
+// missing.
 func announce(ctx context.Context, out io.Writer, waiting func() string, ready string) {
 	ticks := time.NewTicker(100 * time.Millisecond)
 	defer ticks.Stop()
@@ -194,18 +193,18 @@ func announce(ctx context.Context, out io.Writer, waiting func() string, ready s
 	}
 }
 
-// embed starts the servers inside. A port that is taken is most often another gateway's.
+// embed starts the embedded servers. A port in use is most often another gateway's.
 func embed(e stack.EmbedConfig, durable bool) (*stack.Embedded, error) {
 	e.JetStream = durable
 	inside, err := stack.Embed(e)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		err = fmt.Errorf("%w\nAnother gateway, etcd or NATS on this machine has the port. To share its workers, give --etcd-endpoints and --nats-url; "+
-			"for a fleet apart, give --embed-etcd-port and --embed-nats-port other ports (0 picks free ones)", err)
+		err = fmt.Errorf("%w\nAnother gateway, etcd or NATS on this machine has the port. To share its workers, give --etcd-endpoints and "+
+			"--nats-url; for a fleet apart, give --embed-etcd-port and --embed-nats-port other ports (0 picks free ones)", err)
 	}
 	return inside, err
 }
 
-// together refuses settings that do not go together.
+// together refuses settings that exclude each other.
 func (s *serveSettings) together(r *settings.Resolved) error {
 	etcd, byURL := len(s.EtcdEndpoints) > 0, s.Workers.Given()
 	switch {
@@ -216,7 +215,8 @@ func (s *serveSettings) together(r *settings.Resolved) error {
 	case len(s.Embedded.Peers) > 0 && s.Stream.Durable:
 		return r.Refuse("durable-kv-events", errors.New("the NATS inside several gateways keeps no stream; name one outside by nats-url"))
 	case len(s.Embedded.Peers) > 0 && !etcd && !byURL:
-		return r.Refuse("replica-peers", errors.New("all gateways must find the same workers: give workers by URL, kubernetes-selector or etcd-endpoints"))
+		return r.Refuse("replica-peers",
+			errors.New("all gateways must find the same workers: give workers by URL, kubernetes-selector or etcd-endpoints"))
 	case s.NATSURL != "" && !etcd && !byURL:
 		return errors.New("etcd-endpoints: workers register in etcd; nats-url alone finds none")
 	case etcd && s.NATSURL == "" && s.Router.KVEvents && len(s.Embedded.Peers) == 0:
@@ -225,7 +225,7 @@ func (s *serveSettings) together(r *settings.Resolved) error {
 	return nil
 }
 
-// config prints the gateway's settings. Its output is a file for --config.
+// config prints the gateway's settings as a file for --config.
 func config(_ context.Context, args []string, p process) error {
 	var s serveSettings
 	r, err := resolve(&s, "config", args, p)

@@ -21,14 +21,14 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// serviceSettings is what the standalone services have in common.
+// serviceSettings are the settings common to the standalone services.
 type serviceSettings struct {
 	Host      string `flag:"service-host" default:"127.0.0.1" form:"host" help:"Address to listen on. Before 0.0.0.0 set a token-file: every client may book and unregister workers."`
 	TokenFile string `flag:"token-file" help:"File of bearer tokens that requests need, in the form of api-key-file; /ready and /live need none. Read again on SIGHUP. Empty needs none."`
 	service.Config
 }
 
-// config is the service's part of the settings.
+// config returns the service's part of the settings.
 func (s *serviceSettings) config(r *settings.Resolved) (service.Config, error) {
 	c := s.Config
 	if s.TokenFile == "" {

@@ -12,18 +12,18 @@ import (
 	"github.com/tandem-pd/tandem/internal/terminal"
 )
 
-// watchEvery is how often `workers list --watch` looks.
+// watchEvery is the refresh interval of `workers list --watch`.
 const watchEvery = time.Second
 
-// watch shows a text that changes: on a terminal in place, elsewhere each change under its time.
+// watch shows a changing text: in place on a terminal, else each change with its time.
 type watch struct {
 	out      io.Writer
 	rewrites bool
 	last     string
 }
 
-// run looks until ctx ends, which is no error. Where the first look fails it returns that error; later ones are shown,
-// since a gateway that is restarted comes back. A gateway that refuses will go on refusing.
+// run refreshes until ctx ends, which is no error. It returns an error of the first look, and of a gateway that
+// refuses; others are shown, since a gateway may restart.
 func (w *watch) run(ctx context.Context, look func(context.Context) (string, error)) error {
 	ticks := time.NewTicker(watchEvery)
 	defer ticks.Stop()
@@ -36,7 +36,7 @@ func (w *watch) run(ctx context.Context, look func(context.Context) (string, err
 		case err != nil && (first || refused):
 			return err
 		case err != nil:
-			text = fmt.Sprintf("%v\nlooking again every second; Ctrl-C ends this\n", err)
+			text = fmt.Sprintf("%v\nretrying every second; Ctrl-C ends this\n", err)
 		}
 		if err := w.show(text, time.Now()); err != nil {
 			return err
@@ -49,7 +49,7 @@ func (w *watch) run(ctx context.Context, look func(context.Context) (string, err
 	}
 }
 
-// columns is how wide a text may be: a terminal cuts it, a file takes any.
+// columns returns the width of a text: a terminal's, or unlimited.
 func (w *watch) columns() int {
 	if !w.rewrites {
 		return math.MaxInt
@@ -58,15 +58,15 @@ func (w *watch) columns() int {
 	return columns
 }
 
-// Terminal codes: to the upper left, empty the rest of the line, empty the rest of the screen.
+// Terminal codes: to the upper left, clear the rest of the line, clear the rest of the screen.
 const (
 	toTop     = "\x1b[H"
 	emptyLine = "\x1b[K"
 	emptyRest = "\x1b[J"
 )
 
-// show shows the text as of now. A terminal is written over from its top, so that nothing flickers; what does not fit
-// is counted in its last line.
+// show shows the text as of now. It overwrites a terminal from the top, without flicker; the last line counts what
+// does not fit.
 func (w *watch) show(text string, now time.Time) error {
 	if !w.rewrites {
 		if text == w.last {
@@ -86,9 +86,10 @@ func (w *watch) show(text string, now time.Time) error {
 	return err
 }
 
-// screen is the text cut to a terminal's size, each line with the code that empties its rest. rows below 4 are unknown.
+// screen cuts the text to a terminal's size, with a code in each line to clear its rest. rows below 4 are unknown.
 func screen(text string, now time.Time, columns, rows int) string {
-	lines := append([]string{now.Format(time.TimeOnly) + " · every second · Ctrl-C ends"}, strings.Split(strings.TrimRight(text, "\n"), "\n")...)
+	lines := append([]string{now.Format(time.TimeOnly) + " · every second · Ctrl-C ends"},
+		strings.Split(strings.TrimRight(text, "\n"), "\n")...)
 	if room := rows - 1; rows >= 4 && len(lines) > room {
 		lines = append(lines[:room-1:room-1], fmt.Sprintf("… and %d lines more", len(lines)-room+1))
 	}

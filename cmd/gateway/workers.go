@@ -22,7 +22,7 @@ import (
 	"github.com/tandem-pd/tandem/pools/kept"
 )
 
-// workersSettings are those of `gateway workers`.
+// workersSettings are the settings of `gateway workers`.
 type workersSettings struct {
 	AdminURL string        `flag:"admin-url" form:"url http https" group:"Administration" help:"URL of the gateway's administration. Empty is this machine: admin-address, or http-host and http-port."`
 	KeyFile  string        `flag:"admin-key-file" group:"Administration" help:"File whose first key is sent."`
@@ -35,7 +35,7 @@ type workersSettings struct {
 	Local    local         `group:"Gateway on this machine"`
 }
 
-// workersReport is what is shown of GET /workers.
+// workersReport is the displayed part of GET /workers.
 type workersReport struct {
 	Pools []struct {
 		Model   string
@@ -61,7 +61,7 @@ type workerRow struct {
 	LostFor                     *float64 `json:"lost_seconds"`
 }
 
-// find returns the worker of that id; nil when it is not there.
+// find returns the worker with that id, or nil.
 func (r *workersReport) find(id string) *workerRow {
 	for _, p := range r.Pools {
 		for i := range p.Workers {
@@ -73,7 +73,7 @@ func (r *workersReport) find(id string) *workerRow {
 	return nil
 }
 
-// workers shows the workers, takes one out of the choice or back in.
+// workers lists the workers, or takes one out of the choice or back in.
 func workers(ctx context.Context, args []string, p process) error {
 	var s workersSettings
 	_, words, err := resolveWords(&s, "workers", args, p)
@@ -119,7 +119,7 @@ func verbAndID(words []string) (verb, id string, err error) {
 	verb, id = words[0], words[1]
 	switch {
 	case verb == "":
-		err = errors.New("say what to do: list, cordon ID, drain ID, uncordon ID or forget ID")
+		err = errors.New("want a verb: list, cordon ID, drain ID, uncordon ID or forget ID")
 	case !slices.Contains(verbs, verb):
 		err = fmt.Errorf("%q: %w", verb, conf.Unknown("verb", verb, verbs))
 	case verb == "list" && id != "":
@@ -132,8 +132,7 @@ func verbAndID(words []string) (verb, id string, err error) {
 	return verb, id, err
 }
 
-// look is what `workers list` shows: a table of at most so many columns, as far as that goes, or the gateway's answer as
-// it is.
+// look returns the output of `workers list`: a table of at most columns where possible, or the raw answer.
 func (o *operator) look(ctx context.Context, raw bool, columns int) (string, error) {
 	var answer json.RawMessage
 	if err := o.ask(ctx, http.MethodGet, "/workers", &answer); err != nil || raw {
@@ -150,7 +149,7 @@ func (o *operator) look(ctx context.Context, raw bool, columns int) (string, err
 	return text, err
 }
 
-// table is the report for people, with the workers' addresses or, to be narrower, without.
+// table returns the report as a table, with or without the workers' addresses.
 func (r *workersReport) table(addresses bool) (string, error) {
 	b := strings.Builder{}
 	address := func(text string) string {
@@ -161,14 +160,16 @@ func (r *workersReport) table(addresses bool) (string, error) {
 	}
 	for _, p := range r.Pools {
 		for _, w := range p.Workers {
-			if w.State == "down" || w.State == "lost" { // nothing of the rest is so now
+			if w.State == "down" || w.State == "lost" { // the rest does not apply
 				if w.LostFor != nil {
 					w.State += " for " + time.Duration(*w.LostFor*float64(time.Second)).Round(time.Second).String()
 				}
-				fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%s%d\t-\t-\t-\t-\t-\n", cmp.Or(p.Model, "-"), p.Role, w.ID, w.State, address(w.Address), w.Requests)
+				fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%s%d\t-\t-\t-\t-\t-\n",
+					cmp.Or(p.Model, "-"), p.Role, w.ID, w.State, address(w.Address), w.Requests)
 				continue
 			}
-			fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%s%d\t%d/%d\t%d\t%d\t%s\t%s\n", p.Model, p.Role, w.ID, w.State, address(w.Address), w.Requests,
+			fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%s%d\t%d/%d\t%d\t%d\t%s\t%s\n",
+				p.Model, p.Role, w.ID, w.State, address(w.Address), w.Requests,
 				w.ActiveBlocks, w.TotalBlocks, w.PrefillTokens, w.CachedBlocks, r.events(p.Model+"/"+p.Role, w.ID), w.Circuit)
 		}
 	}
@@ -193,8 +194,7 @@ func (r *workersReport) table(addresses bool) (string, error) {
 	return out.String(), err
 }
 
-// events is the state of what is known of a worker's cache: those of its ranks
-// that differ, joined.
+// events returns the distinct states of a worker's KV events over its ranks, joined.
 func (r *workersReport) events(pool, id string) string {
 	var states []string
 	for _, s := range r.Events[pool] {
@@ -205,7 +205,7 @@ func (r *workersReport) events(pool, id string) string {
 	return cmp.Or(strings.Join(states, "+"), "-")
 }
 
-// cordon changes a worker's standing and, to drain it, waits.
+// cordon changes a worker's state and, for a drain, waits.
 func (o *operator) cordon(ctx context.Context, verb, id string, s workersSettings, p process) error {
 	var got edge.Standing
 	action := verb
@@ -229,9 +229,9 @@ func (o *operator) cordon(ctx context.Context, verb, id string, s workersSetting
 	text := fmt.Sprintf("%s is cordoned; requests on it: %d", id, got.Requests)
 	switch {
 	case verb == "uncordon":
-		text = fmt.Sprintf("%s is cordoned no more; state: %s", id, got.State)
+		text = fmt.Sprintf("%s is no longer cordoned; state: %s", id, got.State)
 	case verb == "forget":
-		text = id + " is listed no more by this gateway, unless it registers again"
+		text = id + " is no longer listed by this gateway, unless it registers again"
 		got.Kept = ""
 	case wait:
 		text = id + " is drained: nothing is booked on it"
@@ -241,16 +241,16 @@ func (o *operator) cordon(ctx context.Context, verb, id string, s workersSetting
 	return err
 }
 
-// fates is what a person should know of a change that is not kept.
+// fates explains changes that are not persisted.
 var fates = map[kept.Answer]string{
 	kept.Later: "\nThe other gateways do not know it yet: etcd or NATS does not answer. It is written when that is back.",
 	kept.No:    "\nIt ends with this gateway: there is no etcd, and no group on NATS with JetStream.",
 }
 
-// unknown is the error for an id that no worker has.
+// unknown returns the error for an unknown id.
 func (o *operator) unknown(ctx context.Context, id string) error {
 	var r workersReport
-	_ = o.ask(ctx, http.MethodGet, "/workers", &r) // without an answer there is no name to suggest
+	_ = o.ask(ctx, http.MethodGet, "/workers", &r) // without an answer there is nothing to suggest
 	ids := r.Cordoned
 	for _, p := range r.Pools {
 		for _, w := range p.Workers {
@@ -263,14 +263,14 @@ func (o *operator) unknown(ctx context.Context, id string) error {
 	return fmt.Errorf("there is no worker %q; `gateway workers list` shows their ids", id)
 }
 
-// drainLook is how often a drain looks.
+// drainLook is how often a drain checks its worker.
 const drainLook = 250 * time.Millisecond
 
-// errDrainLimit is the cause when --timeout has passed.
+// errDrainLimit is the cause of a drain that exceeds --timeout.
 var errDrainLimit = errors.New("the timeout has passed")
 
-// drainLeft says about how long a drain still takes at the pace so far, in which of first requests left are left; nothing
-// before one has ended, and in the first second.
+// drainLeft estimates the rest of a drain by its pace so far: left of first requests are left. It is empty until one
+// has ended, and in the first second.
 func drainLeft(first, left int, taken time.Duration) string {
 	if left >= first || left == 0 || taken < time.Second {
 		return ""
@@ -279,8 +279,7 @@ func drainLeft(first, left int, taken time.Duration) string {
 	return fmt.Sprintf(", about %v left", (time.Duration(left) * pace).Round(time.Second))
 }
 
-// drained waits until nothing is booked on a worker, and writes its progress to
-// out. It keeps got, the worker's standing, up to date.
+// drained waits until nothing is booked on a worker, writes its progress to out, and updates got.
 func (o *operator) drained(ctx context.Context, got *edge.Standing, limit time.Duration, out io.Writer) error {
 	if limit > 0 {
 		var cancel context.CancelFunc
@@ -293,7 +292,8 @@ func (o *operator) drained(ctx context.Context, got *edge.Standing, limit time.D
 	for got.Requests > 0 || got.ActiveBlocks > 0 || got.PrefillTokens > 0 {
 		if got.Requests != shown {
 			shown = got.Requests
-			fmt.Fprintf(out, "%s: requests left: %d, blocks: %d%s\n", got.Worker, got.Requests, got.ActiveBlocks, drainLeft(first, got.Requests, time.Since(began)))
+			fmt.Fprintf(out, "%s: requests left: %d, blocks: %d%s\n",
+				got.Worker, got.Requests, got.ActiveBlocks, drainLeft(first, got.Requests, time.Since(began)))
 		}
 		var r workersReport
 		var err error
@@ -311,7 +311,7 @@ func (o *operator) drained(ctx context.Context, got *edge.Standing, limit time.D
 			return err
 		}
 		row := r.find(got.Worker)
-		if row == nil { // it has left, with all that was on it
+		if row == nil { // it has left
 			row = &workerRow{State: "absent"}
 		}
 		got.State, got.Requests, got.ActiveBlocks, got.PrefillTokens = row.State, row.Requests, row.ActiveBlocks, row.PrefillTokens

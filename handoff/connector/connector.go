@@ -1,6 +1,6 @@
-// Package connector has the transfer protocols of engines, one file each: what the legs of a round carry so that the KV
-// cache that prefill computes reaches decode, what prefill's answer must hold, and which calls free what engines still
-// hold. All of it is pure: the flow in handoff makes the calls.
+// Package connector implements engines' transfer protocols, one file each: what a round's legs carry so that
+// prefill's KV cache reaches decode, what prefill's answer must have, and which calls free what engines still hold.
+// It is pure: handoff makes the calls.
 package connector
 
 import (
@@ -18,91 +18,88 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// Connector speaks one transfer protocol of engines. All methods are pure: they write and read calls, they do not make
-// them. Connectors are comparable values: two workers hand over if theirs are equal.
+// Connector is one transfer protocol. All methods are pure: they write and read calls without making them. Connectors
+// are comparable: two workers hand over if theirs are equal.
 type Connector interface {
-	// Pairs reports why a prefill and a decode worker that both speak the protocol cannot hand over all the same:
-	// block sizes, releases. nil says that they can.
+	// Pairs reports why a prefill and a decode worker of the protocol cannot hand over, as block sizes or releases;
+	// nil if they can.
 	Pairs(p, d *pools.Worker) error
 
-	// Plan edits the client's body into the round's legs. With r.P nil, the KV is staged already and only the decode
-	// leg is needed. Its error is an *openai.Error: the request asks for what these workers cannot do.
+	// Plan edits the client's body into the round's legs. If r.P is nil, the KV is already staged and only the decode
+	// leg is needed. Its error is an *openai.Error for requests that these workers cannot serve.
 	Plan(r Round) (Plan, error)
 
-	// OnPrefill reads prefill's answer. Its error says what makes the hand-off unusable; a malformed one must never
-	// reach an engine, which may wait for it forever. The KV has Params all the same if they say enough to free the
-	// blocks: it is to be abandoned, and never bound.
+	// OnPrefill reads prefill's answer. Its error is why the hand-off is unusable; a malformed one must never reach
+	// an engine, which may wait for it forever. The KV then has Params if they suffice to free the blocks: abandon
+	// it, never bind it.
 	//
-	// whole says that prefill's answer is the whole answer, because generation ended with its first token: the client
-	// gets it, and decode is not called. There is no KV then.
+	// whole reports that prefill's answer is the whole answer: the client gets it, decode is not called, and there is
+	// no KV.
 	OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error)
 
-	// Bind adds the hand-off metadata to the decode leg of a plan that is PrefillFirst, once. It changes the list of the
-	// body's segments, which is that leg's own, and no segment. Other plans carry what the legs need to find each other.
+	// Bind adds the hand-off metadata to the decode leg of a PrefillFirst plan, once. It changes the leg's own list
+	// of segments, but no segment.
 	Bind(d *upstream.Leg, kv prefill.KV)
 
-	// Abandon makes the calls that free what engines may still hold of a round whose decode never began, or, of a plan
-	// that calls both legs at once, of one that did not end well. They are made at once. kv is empty unless the plan is
-	// PrefillFirst.
+	// Abandon returns the calls, to be made at once, that free what engines may still hold of a round whose decode
+	// never began or, if both legs run in parallel, did not end well. kv is empty unless the plan is PrefillFirst.
 	Abandon(r Round, kv prefill.KV) []upstream.Leg
 }
 
-// Repeater is a connector whose Abandon names requests that an engine may not have read yet, and would run then: a call
-// on a connection of its own may overtake them. The calls are made once more after a while.
+// Repeater is a connector whose Abandon names requests that an engine may not have read yet, as calls on other
+// connections can overtake them. The calls are repeated once after a while.
 type Repeater interface{ RepeatAfter() time.Duration }
 
-// ReleasedByAny is a connector whose release is passed on to prefill's worker by any engine that speaks the protocol, one
-// that prefills too: when no decode worker is left, another prefill worker makes it.
+// ReleasedByAny is a connector whose release any engine of the protocol passes on to prefill's worker: with no decode
+// worker left, another prefill worker makes it.
 type ReleasedByAny interface{ ReleasedByAny() }
 
-// ReportsCached is a connector whose decode engines report how many of the prompt's tokens prefill's had cached; others count
-// what was transferred.
+// ReportsCached is a connector whose decode engines report prefill's count of cached tokens; others count what was
+// transferred.
 type ReportsCached interface{ ReportsCached() }
 
-// DecodeLater is a connector whose prefill leg needs no decode worker: that may be chosen once the prompt is computed.
+// DecodeLater is a connector whose decode worker may be chosen once the prompt is computed.
 type DecodeLater interface{ DecodeLater() }
 
-// Round is one attempt at a request, as a connector sees it.
+// Round is one attempt at a request.
 type Round struct {
-	// ID is what engines see as the request's id, fresh in every round: an engine may keep an earlier round's id alive
-	// until a lease ends.
+	// ID is the request id for engines, fresh in every round: an engine may keep an earlier id alive until a lease
+	// ends.
 	ID string
-	// TransferID is the same as a number from 2^42 to 2^63−1, which no client can guess.
+	// TransferID is a random number from 2^42 to 2^63−1 with the same purpose.
 	TransferID int64
-	// Request is the client's.
+	// Request is the client's request.
 	Request *openai.Request
-	// TraceParent and TraceState are the client's W3C trace headers, and Forward the fields of its head that engines
-	// shall see.
+	// TraceParent and TraceState are W3C trace headers; Forward is the header fields to forward to engines.
 	TraceParent, TraceState string
 	Forward                 []upstream.Field
 	// IDs are the prompt's tokens, for workers that take tokens; nil if unknown.
 	IDs []uint32
-	// PinnedIDs are a chat's IDs as a JSON array, where the worker that computes the prompt was seen to make the same:
-	// engines that take them render no template. nil leaves that to the engines. The legs of all rounds share it.
+	// PinnedIDs are a chat's IDs as a JSON array if the worker that computes the prompt is known to produce the same:
+	// engines that accept them render no template. nil leaves it to the engines. The legs of all rounds share it.
 	PinnedIDs []byte
-	// ShowPrompt asks the worker that computes the prompt to report its ids; see [ShowsPrompt].
+	// ShowPrompt requests the prompt's ids from the worker that computes it; see [ShowsPrompt].
 	ShowPrompt bool
-	// Priority is the request's where it has one: the higher is served first. Only workers whose record says that they
-	// prioritize may be sent one.
+	// Priority is the request's, the higher first, or nil. Only workers whose record says so prioritize.
 	Priority *int32
-	// Resume is what the round goes on with, where an answer has moved: IDs, and PinnedIDs of a chat, then have what was
-	// generated of it behind the prompt. Its Prompt is nil otherwise.
+	// Resume is what the round continues after a move: IDs, and a chat's PinnedIDs, then have the generated tokens
+	// behind the prompt. Otherwise its Prompt is nil.
 	Resume openai.Resume
-	// ShowIDs asks decode's engine to show the tokens that it generates.
+	// ShowIDs requests the generated token ids from decode's engine.
 	ShowIDs bool
-	// Kept is how many tokens of the prompt the engines keep; see [models.Card.Kept].
+	// Kept is how many of the prompt's tokens the engines keep; see [models.Card.Kept].
 	Kept int
-	// P and D are the workers of the round, with their data-parallel ranks; P is nil if there is no prefill leg.
+	// P and D are the round's workers, with their data-parallel ranks; P is nil without a prefill leg.
 	P, D         *pools.Worker
 	PRank, DRank int
-	// DecodeLater says that the round is prefill's alone: the plan's decode leg is not used, and D stands in for the one to
-	// come where something is to be released. Slice is how many of the prompt's tokens, from its beginning, are computed
-	// for prefill's own cache, with nothing to hand over; 0: all, for decode.
+	// DecodeLater reports that the round is prefill's alone: the plan's decode leg is not used, and D stands in for
+	// releases. Slice is how many leading tokens of the prompt are computed for prefill's own cache, without a
+	// hand-off; 0: all, for decode.
 	DecodeLater bool
 	Slice       int
-	// Memory is what the legs' bodies are written to; nil for memory of their own.
+	// Memory is where the legs' bodies are written; nil allocates.
 	Memory *Memory
-	// PReannounce and DReannounce ask their engines to announce the cached blocks of the prompt that they use again.
+	// PReannounce and DReannounce make the engines announce the cached blocks that the prompt reuses.
 	PReannounce, DReannounce bool
 }
 
@@ -111,36 +108,34 @@ type Plan struct {
 	Order Order
 	// Prefill is empty if the order is Alone.
 	Prefill, Decode upstream.Leg
-	// Attach is how long decode's call goes on after the client has left, until its answer begins: prefill's engine
-	// lets its KV go only to a decode engine that has asked for it, and a call that is cut before has not. 0 cuts it at
-	// once.
+	// Attach is how long decode's call continues after the client has left, until its answer begins, since prefill's
+	// engine releases its KV only to a decode engine that requests it. 0 cuts the call at once.
 	Attach time.Duration
-	// Once: a decode engine whose call is cut may have asked for the KV, and sees to it that prefill's lets go. Asked for
-	// again, the KV that it has taken would be waited for.
+	// Once reports that a cut decode call may have requested the KV, and its engine releases prefill's; a second
+	// request would wait for it.
 	Once bool
 }
 
 // Order is the order of a plan's steps.
 type Order uint8
 
-// The orders that plans can have.
+// The orders of a plan's calls.
 const (
-	// Alone: decode is called and computes the prompt itself.
+	// Alone calls decode, which computes the prompt itself.
 	Alone Order = iota
-	// PrefillFirst: prefill is called; when it has answered, what it hands over is bound to decode, and decode is
-	// called.
+	// PrefillFirst calls prefill, binds its hand-off to decode, and calls decode.
 	PrefillFirst
-	// Together: both are called at once, and find each other.
+	// Together calls both at once; they find each other.
 	Together
-	// DecodeFirst: decode is called; when the call is sent, prefill is called.
+	// DecodeFirst calls prefill when decode's call has been sent.
 	DecodeFirst
 )
 
-// connectors by the name that a worker's record has in its field connector. One file each.
+// connectors by the name in a worker's record. One file each.
 var connectors = map[string]Connector{
 	"lmcache":        LMCache{},
 	"sglang":         SGLang{},
-	"vllm-multi":     NIXL{}, // MultiConnector: of its children NIXL hands over, any others keep KV elsewhere; their params pass along
+	"vllm-multi":     NIXL{}, // MultiConnector: its NIXL child hands over; the params of others pass along
 	"vllm-nixl":      NIXL{},
 	"vllm-nixl-push": NIXLPush{},
 	"vllm-mooncake":  Mooncake{},
@@ -150,7 +145,7 @@ var connectors = map[string]Connector{
 	"trtllm-gen-first": TensorRTGenerationFirst{},
 }
 
-// engines are the connectors of workers whose record names none. The simulated engine speaks vLLM's protocol.
+// engines are the default connectors by engine. The simulated engine has vLLM's protocol.
 var engines = map[string]string{
 	"sglang": "sglang",
 	"sim":    "vllm-nixl",
@@ -158,11 +153,10 @@ var engines = map[string]string{
 	"vllm":   "vllm-nixl",
 }
 
-// Names are the connectors there are, in alphabetical order.
+// Names returns the connectors, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(connectors)) }
 
-// Of is the connector of a worker: the one that its record names, or else its engine's. The error says why it has
-// none.
+// Of returns a worker's connector: the one in its record, or else its engine's. The error is why it has none.
 func Of(w *pools.Worker) (Connector, error) {
 	name := cmp.Or(w.Connector, engines[w.Engine])
 	if c, ok := connectors[name]; ok {
@@ -174,13 +168,13 @@ func Of(w *pools.Worker) (Connector, error) {
 	return nil, fmt.Errorf("there is no connector %q: want %s", name, strings.Join(Names(), ", "))
 }
 
-// Check reports why a worker could not hand over to, or take over from, any other: its connector is unknown.
+// Check returns an error if the worker's connector is unknown.
 func Check(w *pools.Worker) error {
 	_, err := Of(w)
 	return err
 }
 
-// Between finds the connector for a pair. The error says why prefill and decode cannot hand over.
+// Between returns the connector of a pair, or why the pair cannot hand over.
 func Between(p, d *pools.Worker) (Connector, error) {
 	c, err := Of(p)
 	if err != nil {
@@ -191,12 +185,13 @@ func Between(p, d *pools.Worker) (Connector, error) {
 	case err != nil:
 		return nil, err
 	case other != c:
-		return nil, fmt.Errorf("%s speaks %s and %s speaks %s", p.ID, cmp.Or(p.Connector, p.Engine), d.ID, cmp.Or(d.Connector, d.Engine))
+		return nil, fmt.Errorf("%s speaks %s and %s speaks %s",
+			p.ID, cmp.Or(p.Connector, p.Engine), d.ID, cmp.Or(d.Connector, d.Engine))
 	}
 	return c, c.Pairs(p, d)
 }
 
-// MixesBlocks reports whether workers like this one may have another block size as prefill than as decode.
+// MixesBlocks reports whether prefill and decode workers like w may have different block sizes.
 func MixesBlocks(w *pools.Worker) bool {
 	c, err := Of(w)
 	if err != nil {

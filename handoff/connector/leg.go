@@ -14,9 +14,9 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// leg edits the body for the round's worker of a role: as the client sent it less nvext and what the engine refuses
-// though it means nothing, and with token ids in the place of a completion's text for a worker that takes tokens. A chat
-// stays a chat, with the ids of its prompt added where the engine takes them. more makes the protocol's own edits.
+// leg edits the body for the round's worker of a role: without nvext and meaningless fields that the engine refuses,
+// and with token ids instead of a completion's text if the worker takes tokens. A chat stays a chat, plus the ids of
+// its prompt if the engine accepts them. more makes the protocol's edits.
 func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg, error) {
 	w, rank, again := round.D, round.DRank, round.DReannounce
 	if role == pools.Prefill {
@@ -39,7 +39,8 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 		r.Resume(e, round.Resume)
 	} else if w.ModelInput == "tokens" && r.Prompt.Kind == openai.PromptText {
 		if round.IDs == nil {
-			return l, openai.BadRequest("prompt", "this model's workers take token ids, and the gateway cannot make them of this prompt: send the prompt as token ids")
+			return l, openai.BadRequest("prompt",
+				"this model's workers take token ids, and the gateway cannot make them of this prompt: send the prompt as token ids")
 		}
 		e.SetIDs("prompt", round.IDs)
 	}
@@ -47,18 +48,18 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 		return l, err
 	}
 	own := ownName(w, r.Adapter)
-	if name, _ := r.Field("model"); string(name) != `"`+own+`"` { // another name that it serves under
+	if name, _ := r.Field("model"); string(name) != `"`+own+`"` { // the client used another served name
 		e.SetString("model", own)
 	}
 	e.Delete("nvext")
 	if given, ok := r.Field("cache_salt"); r.CacheSalt != "" && (r.Isolated || !ok || string(given) == "null") {
-		e.SetString("cache_salt", r.CacheSalt) // engines read only the body's
+		e.SetString("cache_salt", r.CacheSalt) // engines read only the body
 	}
 	if role == pools.Decode && round.ShowIDs {
 		e.Set("return_token_ids", jsonTrue)
 	}
 	if r.Truncate < 0 && round.Kept < math.MaxInt && round.Resume.Prompt == nil {
-		// The engine would reckon by max_tokens, which the legs have not in common.
+		// The engine would count by max_tokens, which differs between the legs.
 		e.SetInt("truncate_prompt_tokens", int64(round.Kept))
 	}
 	if again {
@@ -78,12 +79,12 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 	if how == ofVLLM {
 		r.NameMedia(e)
 		if round.Priority != nil && w.Prioritizes {
-			e.SetInt("priority", -int64(*round.Priority)) // the lower first, other than in the gateway
+			e.SetInt("priority", -int64(*round.Priority)) // the lower first, unlike the gateway
 		}
 	}
 	pinned := round.PinnedIDs
 	if l.Path != openai.Chat.Path() || r.HasMedia() || !takesIDs(w) {
-		pinned = nil // every engine loses images where it is given the ids
+		pinned = nil // every engine drops images if given the ids
 	}
 	switch {
 	case pinned == nil:
@@ -99,7 +100,7 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 		switch {
 		case how == ofSGLang && r.Endpoint == openai.Chat:
 			e.Set("return_prompt_token_ids", jsonTrue)
-		case how != ofTensorRT: // a context worker reports them unasked
+		case how != ofTensorRT: // context workers always report them
 			e.Set("return_token_ids", jsonTrue)
 		}
 	}
@@ -115,20 +116,20 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 	return l, nil
 }
 
-// mostSegments is how many segments a leg of a short body has that pins its ids, with the metadata that is bound to it.
+// mostSegments is the segments of a short body with pinned ids and bound metadata.
 const mostSegments = 6
 
-// Memory is what the bodies of one round's legs are written to, where they are short. It may be used again once both legs
-// have been sent. A nil Memory is new each time.
+// Memory holds the short bodies of one round's legs. It may be reused once both were sent. A nil Memory allocates
+// each time.
 type Memory struct {
 	bytes           []byte
 	prefill, decode [mostSegments][]byte
 }
 
-// Reset has the memory used again.
+// Reset empties the memory for reuse.
 func (m *Memory) Reset() { *m = Memory{bytes: m.bytes[:0]} }
 
-// body is the edited body of a role's leg.
+// body returns the edited body of a role's leg.
 func (m *Memory) body(e *openai.Edit, role pools.Role) (body upstream.Body) {
 	if m == nil {
 		m = new(Memory)
@@ -141,7 +142,7 @@ func (m *Memory) body(e *openai.Edit, role pools.Role) (body upstream.Body) {
 	return body
 }
 
-// ownName is how a worker's engine calls the model, or the adapter of it that is asked for (clients.md §5.1).
+// ownName returns the engine's name of the model, or of the requested adapter (clients.md §5.1).
 func ownName(w *pools.Worker, adapter string) string {
 	switch {
 	case adapter == "":
@@ -152,7 +153,7 @@ func ownName(w *pools.Worker, adapter string) string {
 	return adapter
 }
 
-// dialect is whose fields an engine reads.
+// dialect is the family of fields that an engine reads.
 type dialect uint8
 
 const (
@@ -161,7 +162,7 @@ const (
 	ofTensorRT
 )
 
-// speech is the dialect of a worker's engine, 0 for an unknown one. The simulated engine speaks vLLM's.
+// speech returns a worker's dialect, 0 if unknown. The simulated engine has vLLM's.
 func speech(w *pools.Worker) dialect {
 	switch w.Engine {
 	case "vllm", "sim":
@@ -174,15 +175,15 @@ func speech(w *pools.Worker) dialect {
 	return 0
 }
 
-// pinsSince is the first release of an engine that takes a chat together with its prompt's token ids: vLLM #48145;
-// SGLang #23751, of which 0.5.20 is the first release that is known to have it; TensorRT-LLM's ChatCompletionRequest,
-// which has the field in 1.2. A release that does not know it refuses it (TensorRT-LLM) or makes the ids again.
+// pinsSince is the first release of an engine that accepts a chat together with its prompt's token ids: vLLM #48145;
+// SGLang #23751, known to be in 0.5.20; TensorRT-LLM's ChatCompletionRequest since 1.2. Older releases refuse the
+// field (TensorRT-LLM) or ignore it.
 var pinsSince = map[string]string{"vllm": "0.27.0", "sglang": "0.5.20", "trtllm": "1.2.0"}
 
-// ErrTakesNoIDs is a plan that would go on with a chat whose worker does not take its tokens.
+// ErrTakesNoIDs fails a plan that would resume a chat on a worker that does not accept its tokens.
 var ErrTakesNoIDs = errors.New("the engine takes no tokens of a chat")
 
-// takesIDs reports whether a worker takes a chat's token ids. Of a release that is not known it is not assumed.
+// takesIDs reports whether a worker accepts a chat's token ids. An unknown release does not.
 func takesIDs(w *pools.Worker) bool {
 	since, ok := pinsSince[w.Engine]
 	if !ok {
@@ -191,9 +192,9 @@ func takesIDs(w *pools.Worker) bool {
 	return w.EngineVersion != "" && !older(w.EngineVersion, since)
 }
 
-// ShowsIDs reports whether a worker's stream can show the tokens that it generates, so that another one can go on with
-// them: completions of vLLM and SGLang, whose prompt every release takes as ids, and chats of the releases of vLLM that take
-// a chat's (clients.md §4.3). A release that does not know return_token_ids ignores it (vLLM's OpenAIBaseModel).
+// ShowsIDs reports whether a worker's stream can report the generated tokens so that another can resume it:
+// completions of vLLM and SGLang, and chats of vLLM releases that accept a chat's ids (clients.md §4.3). Others
+// ignore return_token_ids (vLLM's OpenAIBaseModel).
 func ShowsIDs(w *pools.Worker, endpoint openai.Endpoint) bool {
 	switch speech(w) {
 	case ofVLLM:
@@ -204,15 +205,15 @@ func ShowsIDs(w *pools.Worker, endpoint openai.Endpoint) bool {
 	return false
 }
 
-// Counts reports whether decode's engine is asked to count the tokens of its stream, though the client did not ask for that: an event
-// may bring several, where the engine speculates or its server falls behind, and shows no ids that count them. SGLang writes the
-// usage so far into each event then, whatever include_usage says (should_include_usage in 0.5.23's entrypoints/openai/utils.py).
+// Counts reports whether the gateway requests decode's running token count: an event without ids may have several
+// tokens with speculation or a slow server. SGLang then writes the usage into each event, regardless of include_usage
+// (should_include_usage in 0.5.23's entrypoints/openai/utils.py).
 func Counts(w *pools.Worker, r *openai.Request, showIDs bool) bool {
 	return speech(w) == ofSGLang && r.Stream && !showIDs && r.N <= 1 && !r.ContinuousUsage
 }
 
-// ShowsPrompt reports whether a worker can report the ids of the prompt that it computes: SGLang's chats do in whole answers
-// alone, TensorRT-LLM's context workers always, and its others never.
+// ShowsPrompt reports whether a worker can report the ids of the prompt it computes: SGLang's chats only in whole
+// answers, TensorRT-LLM's context workers always, its others never.
 func ShowsPrompt(w *pools.Worker, endpoint openai.Endpoint, role pools.Role, stream bool) bool {
 	switch speech(w) {
 	case ofVLLM:
@@ -225,18 +226,18 @@ func ShowsPrompt(w *pools.Worker, endpoint openai.Endpoint, role pools.Role, str
 	return false
 }
 
-// TakesPrompt reports whether a decode worker takes, with the KV of a chat, the ids that prefill's engine reported of it.
+// TakesPrompt reports whether a decode worker accepts a chat's prompt ids, as reported by prefill, with the KV.
 func TakesPrompt(w *pools.Worker) bool { return speech(w) == ofVLLM && takesIDs(w) }
 
-// Pin adds to a decode leg, before anything is bound to it, the ids that prefill's engine reported of the prompt, a JSON
-// array: KV that was computed of these goes with no others.
+// Pin adds the prompt ids reported by prefill, a JSON array, to a decode leg before its metadata is bound: the KV
+// fits no other ids.
 func Pin(d *upstream.Leg, w *pools.Worker, ids []byte) {
 	if TakesPrompt(w) && d.Path == openai.Chat.Path() {
 		d.Body = withMember(d.Body, openIDs, ids, closeIDs)
 	}
 }
 
-// older reports whether a version's leading dotted numbers, 0, 27 and 1 of "v0.27.1rc2", come before another's.
+// older reports whether a version's leading dotted numbers (0, 27, 1 of "v0.27.1rc2") precede another's.
 func older(version, than string) bool {
 	version, than = strings.TrimPrefix(version, "v"), strings.TrimPrefix(than, "v")
 	for than != "" {
@@ -249,7 +250,7 @@ func older(version, than string) bool {
 	return false
 }
 
-// leading is the number at the beginning of dotted ones, −1 for none, and those behind it.
+// leading splits off the first of dotted numbers, −1 for none.
 func leading(version string) (n int, rest string) {
 	digits := 0
 	for ; digits < len(version) && version[digits] >= '0' && version[digits] <= '9'; digits++ {
@@ -264,18 +265,17 @@ func leading(version string) (n int, rest string) {
 	return n, ""
 }
 
-// paramsField is vLLM's object of what concerns the hand-off, and of the ids that pin a chat's prompt.
+// paramsField is vLLM's object for hand-offs and for ids that pin a chat's prompt.
 const paramsField = "kv_transfer_params"
 
-// The segments before and behind the ids of a leg that pins them. They stand right before the body's last segment, so
-// that withParams finds them.
+// The segments around a leg's pinned ids. They precede the body's last segment, where withParams finds them.
 var (
 	openIDs  = []byte(`,"` + paramsField + `":{"prompt_token_ids":`)
 	closeIDs = []byte(`}`)
 )
 
-// withMember puts segments that begin with a comma before the brace that closes a body, in the place of the body's own
-// list of segments. The segments are shared with other legs and stay as they are.
+// withMember inserts segments that begin with a comma before the brace that closes a body. It edits the list of
+// segments; the shared segments stay unchanged.
 func withMember(body upstream.Body, member ...[]byte) upstream.Body {
 	last := len(body) - 1
 	whole := body[last]
@@ -284,8 +284,8 @@ func withMember(body upstream.Body, member ...[]byte) upstream.Body {
 	return append(append(body, member...), whole[end:])
 }
 
-// withParams gives a leg params as its kv_transfer_params, in addition to the ids where it pins them. The body has that
-// member in no other way: the scan refuses it of clients. params is an object that is not empty.
+// withParams sets a leg's kv_transfer_params, merged with pinned ids. The scan refuses that field from clients.
+// params is a non-empty object.
 func withParams(body upstream.Body, params []byte) upstream.Body {
 	if at := len(body) - 2; at >= 2 && bytes.Equal(body[at], closeIDs) && bytes.Equal(body[at-2], openIDs) {
 		body[at] = comma
@@ -306,18 +306,18 @@ var (
 	jsonOne   = []byte("1")
 )
 
-// firstToken edits the body of a prefill leg of vLLM: one token, not streamed, that no stop can end. Blocks are kept
+// firstToken edits the body of a vLLM prefill leg: one token, not streamed, that no stop ends, since blocks are kept
 // only when prefill ends by length (engines.md §1.1). What changes the prompt stays (clients.md §2.4).
 func firstToken(e *openai.Edit, r *openai.Request) {
 	e.Set("stream", jsonFalse)
 	e.Set("max_tokens", jsonOne)
 	if r.Has("max_completion_tokens") {
-		e.Set("max_completion_tokens", jsonOne) // it counts before max_tokens
+		e.Set("max_completion_tokens", jsonOne) // overrides max_tokens
 	}
 	e.Set("ignore_eos", jsonTrue)
 	if r.ToolRequired {
-		// One token is no tool call, and releases answer 400 or 500 to that. Where the prompt's ids are pinned no
-		// template reads the choice.
+		// One token is no tool call, which some releases answer with 400 or 500. With pinned ids no template reads
+		// the choice.
 		e.Delete("tool_choice")
 	}
 	for _, name := range endFields {
@@ -325,24 +325,23 @@ func firstToken(e *openai.Edit, r *openai.Request) {
 	}
 }
 
-// endFields say when an answer ends, or ask for more of it than its text: both concern a token that decode computes
-// again.
+// endFields end an answer or request more than its text: they do not apply to a token that decode computes again.
 var endFields = openai.EndFields()
 
-// answered reports a prefill answer that is none, though its status is 200: nothing, which is what an engine's server
-// writes when its caller has closed its half of the connection, or an aborted request.
+// answered rejects a prefill answer of status 200 that is empty, as engines send when the caller has half closed, or
+// an aborted request.
 func answered(a prefill.Answer) error {
 	switch {
-	case !a.Said.Valid:
+	case !a.Info.Valid:
 		return errors.New("prefill's answer is not a JSON object")
-	case a.Said.Aborted:
+	case a.Info.Aborted:
 		return errors.New("prefill's engine aborted the request")
 	}
 	return nil
 }
 
-// reannounce asks the engine to announce the cached blocks of the prompt that it uses again
-// (vllm_xargs.kv_cache_report_mode, vLLM 0.26.0; older ones take no notice), unless the client has set that itself.
+// reannounce makes the engine announce the cached blocks that the prompt reuses (vllm_xargs.kv_cache_report_mode,
+// vLLM 0.26.0; older ones ignore it), unless the client has set it.
 func reannounce(e *openai.Edit, r *openai.Request) {
 	const field, mode = "vllm_xargs", "kv_cache_report_mode"
 	given, ok := r.Field(field)
@@ -356,7 +355,7 @@ func reannounce(e *openai.Edit, r *openai.Request) {
 	}
 }
 
-// sameRelease reports two engines of different releases. What is not known is not compared.
+// sameRelease rejects engines of different known releases.
 func sameRelease(p, d *pools.Worker) error {
 	if a, b := p.EngineVersion, d.EngineVersion; a != "" && b != "" && a != b {
 		return fmt.Errorf("%s is %s %s and %s is %s %s: a hand-off takes the same release", p.ID, p.Engine, a, d.ID, d.Engine, b)

@@ -8,8 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// Local is one leg: decode computes the prompt itself, and nothing is handed over. Every engine of OpenAI's API can
-// serve it.
+// Local is one leg: decode computes the prompt itself. It suits every engine of OpenAI's API.
 type Local struct{}
 
 var _ Connector = Local{}
@@ -20,7 +19,7 @@ func (Local) Plan(r Round) (Plan, error) {
 	return Plan{Order: Alone, Decode: decode}, err
 }
 
-// Pairs is true of any two workers.
+// Pairs accepts any two workers.
 func (Local) Pairs(_, _ *pools.Worker) error { return nil }
 
 // OnPrefill hands nothing over.

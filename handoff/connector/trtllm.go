@@ -19,42 +19,43 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// TensorRT is TensorRT-LLM's context-first hand-off: the context worker runs first and answers with its first token,
-// the prompt's ids and an opaque state; the generation worker gets all three and pulls the KV. Fields and order as in
+// TensorRT is TensorRT-LLM's context-first hand-off: the context worker answers with its first token, the prompt's
+// ids and an opaque state; the generation worker gets all three and pulls the KV. Fields and order as in
 // tensorrt_llm/serve/openai_disagg_service.py.
 type TensorRT struct{}
 
 var _ Connector = TensorRT{}
 
 const (
-	// transferTimeout is how long a context worker keeps KV that no generation worker has asked for: the default of
-	// cache_transceiver_config.kv_transfer_timeout_ms. Nothing ends the wait sooner but a generation worker that asks.
+	// transferTimeout is how long a context worker keeps KV that no generation worker requests: the default of
+	// cache_transceiver_config.kv_transfer_timeout_ms. Only such a request ends it sooner.
 	transferTimeout = 60 * time.Second
 
-	// attachLimit is how long a generation worker may take to ask for KV whose client has left. One that is busier
-	// than that leaves the context worker to its time-out.
+	// attachLimit is how long a generation worker may take to request KV whose client has left. A busier one leaves
+	// it to the context worker's time-out.
 	attachLimit = 5 * time.Second
 
-	// contextParting is how long the context worker's answer is awaited after the client has left. The server looks
-	// for departed clients once a second (await_disconnected); an answer that is complete before names the KV, which
-	// only a generation worker can have it let go.
+	// contextParting is how long the context worker's answer is awaited after the client has left. The server checks
+	// for departed clients once a second (await_disconnected); a complete answer names KV that only a generation
+	// worker can release.
 	contextParting = 1250 * time.Millisecond
 
-	// mostFirstTokens bounds the tokens that a context worker hands over: one, or with speculation a few.
+	// mostFirstTokens bounds the tokens that a context worker hands over: one, or a few with speculation.
 	mostFirstTokens = 64
 )
 
 // generationFirst is the schedule style of [TensorRTGenerationFirst] (tensorrt_llm/disaggregated_params.py).
-// Context-first is what an engine assumes; it is not written, for releases that do not know the field.
+// Context-first is the default and not written, for releases without the field.
 const generationFirst = 1
 
-// Pairs reports different releases or block sizes: the transceivers of both sides exchange whole blocks.
+// Pairs requires equal releases and block sizes: the transceivers exchange whole blocks.
 func (TensorRT) Pairs(p, d *pools.Worker) error { return sameEngines(p, d) }
 
-// sameEngines reports what two TensorRT-LLM workers must have in common and have not.
+// sameEngines checks what two TensorRT-LLM workers must have in common.
 func sameEngines(p, d *pools.Worker) error {
 	if p.BlockSize != d.BlockSize {
-		return fmt.Errorf("%s has blocks of %d tokens and %s of %d: TensorRT-LLM takes the same tokens_per_block", p.ID, p.BlockSize, d.ID, d.BlockSize)
+		return fmt.Errorf("%s has blocks of %d tokens and %s of %d: TensorRT-LLM takes the same tokens_per_block",
+			p.ID, p.BlockSize, d.ID, d.BlockSize)
 	}
 	return sameRelease(p, d)
 }
@@ -69,8 +70,8 @@ func (TensorRT) Plan(r Round) (Plan, error) {
 	return plan, err
 }
 
-// tensorRTPriority gives the request's priority to an engine that schedules by it: a number from 0 to 1, the higher the
-// sooner, and 0.5 for requests without one.
+// tensorRTPriority maps the request's priority to a number from 0 to 1, the higher the sooner, for an engine that
+// schedules by it; 0.5 is neutral.
 func tensorRTPriority(e *openai.Edit, r Round, w *pools.Worker) {
 	if r.Priority == nil || !w.Prioritizes {
 		return
@@ -79,8 +80,8 @@ func tensorRTPriority(e *openai.Edit, r Round, w *pools.Worker) {
 	e.Set("priority", strconv.AppendFloat(nil, 0.5+p/(2*(1+math.Abs(p))), 'f', -1, 64))
 }
 
-// contextLeg edits the body for the context worker: not streamed, all else as it came. The worker generates one token
-// whatever max_tokens says, and by max_tokens it knows whether there is more to come.
+// contextLeg edits the body for the context worker, not streamed. The worker generates one token whatever max_tokens
+// is, and learns from max_tokens whether more follows.
 func contextLeg(r Round, generatesFirst bool) (upstream.Leg, error) {
 	l, err := leg(r, pools.Prefill, func(e *openai.Edit) {
 		tensorRTPriority(e, r, r.P)
@@ -94,13 +95,13 @@ func contextLeg(r Round, generatesFirst bool) (upstream.Leg, error) {
 		e.Set("disaggregated_params", params.Bytes())
 	})
 	l.Stream = false
-	if !generatesFirst { // else its answer names nothing that has to be released, and decode's refusal waits for its end
+	if !generatesFirst { // else its answer holds nothing to release, and decode's refusal waits for its end
 		l.Parting = contextParting
 	}
 	return l, err
 }
 
-// contextAnswer is what the gateway reads of a context worker's answer.
+// contextAnswer is the part of a context worker's answer that the gateway reads.
 type contextAnswer struct {
 	Choices []struct {
 		FinishReason string          `json:"finish_reason"`
@@ -110,7 +111,7 @@ type contextAnswer struct {
 	PromptTokenIDs json.RawMessage `json:"prompt_token_ids"`
 }
 
-// contextParams are the fields of disaggregated_params that are checked. The rest passes as it came.
+// contextParams are the checked fields of disaggregated_params. The rest passes unchanged.
 type contextParams struct {
 	FirstTokens   []json.Number   `json:"first_gen_tokens"`
 	ContextID     *json.Number    `json:"ctx_request_id"`
@@ -121,8 +122,9 @@ type contextParams struct {
 	ScheduleStyle json.RawMessage `json:"schedule_style"`
 }
 
-// OnPrefill takes the hand-off out of the context worker's answer: disaggregated_params of its one choice, the prompt's
-// ids and its usage. A finish reason other than "length" and "not_finished" says that the first token ended the answer.
+// OnPrefill reads the hand-off from the context worker's answer: disaggregated_params of its one choice, the prompt's
+// ids and its usage. A finish reason other than "length" and "not_finished" means that the first token ended the
+// answer.
 func (TensorRT) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
 	a, whole, err := readContext(answer.Body)
 	if err != nil || whole {
@@ -138,7 +140,7 @@ func (TensorRT) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv pre
 	}
 	kv.Params = handOff(params, a.PromptTokenIDs)
 	if len(kv.Params) > prefill.MaxKVBytes && len(params) < prefill.MaxKVBytes {
-		kv.Params = handOff(params, nil) // the generation worker makes them again
+		kv.Params = handOff(params, nil) // the generation worker tokenizes again
 	}
 	if err = kv.Validate(); err != nil {
 		kv.Params = nil
@@ -146,7 +148,7 @@ func (TensorRT) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv pre
 	return kv, false, err
 }
 
-// readContext reads a context worker's answer; whole says that there is no more to come.
+// readContext reads a context worker's answer; whole reports that no more follows.
 func readContext(answer []byte) (a contextAnswer, whole bool, err error) {
 	switch err := json.Unmarshal(answer, &a); {
 	case err != nil:
@@ -163,7 +165,7 @@ func readContext(answer []byte) (a contextAnswer, whole bool, err error) {
 	return a, true, nil
 }
 
-// generationParams checks what the context worker hands over and turns it into what the generation worker gets.
+// generationParams checks the context worker's hand-off and returns the generation worker's params.
 func generationParams(r Round, a contextAnswer) ([]byte, error) {
 	raw := a.Choices[0].Params
 	e, object := openai.NewEdit(raw)
@@ -178,7 +180,7 @@ func generationParams(r Round, a contextAnswer) ([]byte, error) {
 		return nil, err
 	}
 	e.SetString("request_type", "generation_only")
-	if p.ContextUsage != nil && len(a.Usage) > 0 && a.Usage[0] == '{' { // the release knows the field
+	if p.ContextUsage != nil && len(a.Usage) > 0 && a.Usage[0] == '{' { // the release has the field
 		e.Set("ctx_usage", a.Usage)
 	}
 	if p.Endpoint != nil {
@@ -187,8 +189,8 @@ func generationParams(r Round, a contextAnswer) ([]byte, error) {
 	return e.Bytes(), nil
 }
 
-// releaseParams is a hand-off that is good for having the context worker let go, where the one that came cannot be
-// bound: its state, and the id that the worker was given. nil if there is no state.
+// releaseParams returns params that only release the context worker's KV, for a hand-off that cannot be bound: its
+// state and the request's id. nil without a state.
 func releaseParams(r Round, a contextAnswer) []byte {
 	var p struct {
 		State string `json:"encoded_opaque_state"`
@@ -203,7 +205,7 @@ func releaseParams(r Round, a contextAnswer) []byte {
 	return handOff(e.Bytes(), a.PromptTokenIDs)
 }
 
-// check refuses what the generation worker would take and never finish.
+// check refuses params that the generation worker would accept and never finish.
 func (p *contextParams) check(id int64) error {
 	switch own, ok := positive(p.HandOffID); {
 	case !ok:
@@ -225,7 +227,7 @@ func (p *contextParams) check(id int64) error {
 	return nil
 }
 
-// positive is n as an id.
+// positive parses n as an id.
 func positive(n *json.Number) (int64, bool) {
 	if n == nil {
 		return 0, false
@@ -234,8 +236,8 @@ func positive(n *json.Number) (int64, bool) {
 	return id, err == nil && id > 0
 }
 
-// reachableEndpoint is the context worker's information endpoint, tcp://HOST:PORT, with the worker's own host where
-// the worker names one that means each machine itself.
+// reachableEndpoint returns the context worker's information endpoint, tcp://HOST:PORT, with a wildcard or loopback
+// host replaced by the worker's.
 func reachableEndpoint(endpoint string, w *pools.Worker) string {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Port() == "" || u.Hostname() != "*" && !loopback(u.Hostname()) {
@@ -244,7 +246,7 @@ func reachableEndpoint(endpoint string, w *pools.Worker) string {
 	return u.Scheme + "://" + net.JoinHostPort(transferHost(w), u.Port())
 }
 
-// handOff is the members that the generation worker's body gets.
+// handOff returns the members to add to the generation worker's body.
 func handOff(params, ids []byte) []byte {
 	out := append([]byte(`{"disaggregated_params":`), params...)
 	if len(ids) > 0 && ids[0] == '[' {
@@ -253,8 +255,8 @@ func handOff(params, ids []byte) []byte {
 	return append(out, '}')
 }
 
-// Bind puts the hand-off into the generation worker's body: the prompt's ids stand in a completion's prompt, and in
-// addition to a chat's messages.
+// Bind adds the hand-off to the generation worker's body: the prompt's ids replace a completion's prompt, and are
+// added to a chat's messages.
 func (TensorRT) Bind(d *upstream.Leg, kv prefill.KV) {
 	var handed struct {
 		Params json.RawMessage `json:"disaggregated_params"`
@@ -276,8 +278,8 @@ func (TensorRT) Bind(d *upstream.Leg, kv prefill.KV) {
 	d.Body, _ = e.AppendSegments(nil, nil)
 }
 
-// Abandon has a generation worker pull the KV for an answer of one token, which the hand-off holds already: once a
-// context worker has computed, an abort does nothing, and only a transfer or kv_transfer_timeout_ms ends its hold.
+// Abandon makes a generation worker pull the KV for one token, which the hand-off already holds: after a context
+// worker has computed, an abort has no effect, and only a transfer or kv_transfer_timeout_ms frees the KV.
 func (TensorRT) Abandon(r Round, kv prefill.KV) []upstream.Leg {
 	if kv.Params == nil {
 		return nil

@@ -12,14 +12,14 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// Mooncake is vLLM's MooncakeConnector: both legs have one transfer id. Decode asks prefill's bootstrap server where its engine
-// is, and that engine for the blocks. Fields as in vLLM's
+// Mooncake is vLLM's MooncakeConnector: both legs have one transfer id. Decode looks up prefill's engine at its
+// bootstrap server and requests the blocks from it. Fields as in vLLM's
 // examples/disaggregated/mooncake_connector/mooncake_connector_proxy.py, which calls both legs at once.
 //
-// Here decode is called when prefill has answered. Engines hang rather than fail: a decode engine that has asked and whose
-// prefill ends otherwise than by length, or not at all, waits for VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT, 480 s, and keeps its
-// blocks for as long though the request has ended (finish_requests in v1/core/sched/scheduler.py); each one that waits takes
-// one of the 20 senders of prefill's engine (num_sender_tasks in mooncake_connector.py).
+// Here decode is called after prefill has answered, because engines hang rather than fail. If prefill ends otherwise
+// than by length, a waiting decode engine keeps its blocks for VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT, 480 s, even after
+// the request has ended (finish_requests in v1/core/sched/scheduler.py), and occupies one of the 20 senders of
+// prefill's engine (num_sender_tasks in mooncake_connector.py).
 type Mooncake struct{}
 
 var _ Connector = Mooncake{}
@@ -27,7 +27,8 @@ var _ Connector = Mooncake{}
 // mooncakeLease is how long prefill's engine holds the blocks for decode (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT).
 const mooncakeLease = 480 * time.Second
 
-// Pairs reports different releases or block sizes, and a prefill worker of which decode could not know where it is.
+// Pairs requires equal releases and block sizes, and a prefill worker whose transfer endpoint and engine ids are
+// known.
 func (Mooncake) Pairs(p, d *pools.Worker) error {
 	switch {
 	case p.BlockSize != d.BlockSize:
@@ -53,7 +54,7 @@ func (Mooncake) Plan(r Round) (Plan, error) {
 	return plan, err
 }
 
-// mooncakeDecode is the hand-off of a decode leg. [Mooncake.Pairs] has seen that the record has it all.
+// mooncakeDecode returns the params of a decode leg, whose parts [Mooncake.Pairs] has checked.
 func mooncakeDecode(r Round) []byte {
 	params, _ := openai.NewEdit([]byte(`{"do_remote_decode":false,"do_remote_prefill":true}`))
 	params.SetString("transfer_id", transferID(r))
@@ -63,22 +64,25 @@ func mooncakeDecode(r Round) []byte {
 	return params.Bytes()
 }
 
-// transferID names the round to both engines. It is fresh in every round, and no client can guess it.
+// transferID names the round for both engines. It is fresh in every round and unguessable.
 func transferID(r Round) string { return "xfer-" + strconv.FormatInt(r.TransferID, 10) }
 
-// OnPrefill hands over where prefill's engine is, and the round's transfer id. The answer itself says nothing.
+// OnPrefill hands over prefill's engine and the round's transfer id, which the answer does not contain.
 func (Mooncake) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
 	if err := answered(answer); err != nil {
 		return kv, false, err
 	}
-	return prefill.KV{Params: mooncakeDecode(r), Producer: r.P.ID, Incarnation: r.P.Incarnation, Expires: now.Add(mooncakeLease)}, false, nil
+	return prefill.KV{
+		Params: mooncakeDecode(r), Producer: r.P.ID, Incarnation: r.P.Incarnation, Expires: now.Add(mooncakeLease),
+	}, false, nil
 }
 
 // Bind adds the metadata to the body.
 func (Mooncake) Bind(d *upstream.Leg, kv prefill.KV) { d.Body = withParams(d.Body, kv.Params) }
 
-// Abandon frees prefill's blocks through a decode worker that refuses a request, as [NIXL.Abandon] does: its engine asks for
-// none of them (request_finished in mooncake_connector.py). Releases before vLLM #41269 keep them for 480 s (#50425).
+// Abandon frees prefill's blocks through a decode worker that refuses a request, as [NIXL.Abandon] does: its engine
+// requests none of them (request_finished in mooncake_connector.py). Releases before vLLM #41269 keep them for 480 s
+// (#50425).
 func (Mooncake) Abandon(r Round, kv prefill.KV) []upstream.Leg {
 	d := vllmRelease(r)
 	Mooncake{}.Bind(&d, kv)

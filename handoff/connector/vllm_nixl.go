@@ -18,8 +18,8 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// NIXL is vLLM's NixlConnector in pull mode: prefill runs first, for one token, and answers with where its blocks
-// lie; decode gets that answer and pulls them. Fields as in vLLM's
+// NIXL is vLLM's NixlConnector in pull mode: prefill computes one token and answers with the location of its blocks;
+// decode gets that answer and pulls them. Fields as in vLLM's
 // tests/v1/kv_connector/nixl_integration/toy_proxy_server.py and
 // distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py.
 type NIXL struct{}
@@ -30,23 +30,23 @@ var _ Connector = NIXL{}
 // (kv_lease_duration).
 const LeaseDuration = 30 * time.Second
 
-// parting is how long prefill's answer is awaited after the client has left. An engine that still computes stops at
-// once and closes; one that had just finished has sent where its blocks lie, and only that answer lets them be
-// released before their lease ends.
+// parting is how long prefill's answer is awaited after the client has left. A computing engine stops at once and
+// closes; one that has just finished has sent the location of its blocks, without which they stay until their lease
+// ends.
 const parting = 250 * time.Millisecond
 
-// prefillParams asks the prefill engine to keep the blocks for a decode worker.
+// prefillParams make the prefill engine keep the blocks for a decode worker.
 var prefillParams = []byte(`{"do_remote_decode":true,"do_remote_prefill":false,` +
 	`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`)
 
-// Pairs is true of any two workers: NixlConnector converts between block sizes and tensor-parallel ranks. Releases must
-// be the same, as its compatibility hash demands (nixl/metadata.py).
+// Pairs requires equal releases, as the compatibility hash does (nixl/metadata.py). NixlConnector converts between
+// block sizes and tensor-parallel ranks.
 func (NIXL) Pairs(p, d *pools.Worker) error { return sameRelease(p, d) }
 
 // Plan edits the body into the two legs, or the decode leg of staged KV.
 func (NIXL) Plan(r Round) (Plan, error) { return vllmPlan(r, prefillParams) }
 
-// vllmPlan has prefill keep the blocks as params say.
+// vllmPlan plans a prefill with params, and decode.
 func vllmPlan(r Round, params []byte) (plan Plan, err error) {
 	plan.Order = PrefillFirst
 	if r.Slice > 0 {
@@ -62,11 +62,11 @@ func vllmPlan(r Round, params []byte) (plan Plan, err error) {
 	return plan, err
 }
 
-// DecodeLater: decode's engine comes for the blocks, wherever it is.
+// DecodeLater: any decode engine can pull the blocks.
 func (NIXL) DecodeLater() {}
 
-// vllmSlice asks for a completion of the prompt's first tokens: it leaves their blocks in the prefix cache, whose hashes
-// depend on tokens, adapter and salt alone.
+// vllmSlice requests a completion of the prompt's first tokens, which leaves their blocks in the prefix cache, whose
+// hashes depend on tokens, adapter and salt only.
 func vllmSlice(r Round) upstream.Leg {
 	l := upstream.Leg{
 		Purpose: string(pools.Prefill), Worker: r.P.ID, Base: r.P.Address, Path: openai.Completions.Path(), RequestID: r.ID,
@@ -93,7 +93,8 @@ func vllmSlice(r Round) upstream.Leg {
 	return l
 }
 
-// vllmPrefill edits the body for a vLLM worker that computes the prompt and one token, and keeps the blocks as params say.
+// vllmPrefill edits the body for a vLLM worker that computes the prompt and one token, and keeps the blocks by
+// params.
 func vllmPrefill(r Round, params []byte) (upstream.Leg, error) {
 	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit) {
 		firstToken(e, r.Request)
@@ -103,7 +104,7 @@ func vllmPrefill(r Round, params []byte) (upstream.Leg, error) {
 	return prefill, err
 }
 
-// nixlParams are the fields of vLLM's hand-off object that the gateway reads. The rest passes as it came.
+// nixlParams are the fields of vLLM's hand-off object that the gateway reads. The rest passes unchanged.
 type nixlParams struct {
 	DoRemotePrefill bool        `json:"do_remote_prefill"`
 	DoRemoteDecode  bool        `json:"do_remote_decode"`
@@ -115,11 +116,11 @@ type nixlParams struct {
 	TransferMode    *string     `json:"transfer_mode"`
 }
 
-// blockCount is how many blocks remote_block_ids lists: one list for each group of KV caches, or, in releases before
-// March 2026, one list. Decode runs the same release as prefill, so that either form passes as it came.
+// blockCount is the number of blocks in remote_block_ids: one list per group of KV caches or, before March 2026, one
+// list. Decode runs the same release as prefill, so either form passes unchanged.
 type blockCount int
 
-// UnmarshalJSON counts the ids of either form, none in anything else.
+// UnmarshalJSON counts the ids of either form, 0 for anything else.
 func (n *blockCount) UnmarshalJSON(raw []byte) error {
 	var groups [][]json.Number
 	var flat []json.Number
@@ -134,10 +135,13 @@ func (n *blockCount) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// readNIXL reads a hand-off. Its error is that of the first field that cannot be read; the others have been.
+// readNIXL reads a hand-off. Its error is of the first unreadable field; the others are set.
 func readNIXL(raw []byte) (p nixlParams, err error) {
 	if t, plain := openai.ReadTransfer(raw); plain {
-		return nixlParams{t.DoRemotePrefill, t.DoRemoteDecode, blockCount(t.Blocks), t.EngineID, t.RequestID, t.Host, json.Number(t.Port), t.Mode}, nil
+		return nixlParams{
+			t.DoRemotePrefill, t.DoRemoteDecode, blockCount(t.Blocks), t.EngineID, t.RequestID, t.Host,
+			json.Number(t.Port), t.Mode,
+		}, nil
 	}
 	return slowNIXL(raw)
 }
@@ -148,19 +152,19 @@ func slowNIXL(raw []byte) (p nixlParams, err error) {
 	return p, err
 }
 
-// OnPrefill takes kv_transfer_params from prefill's answer. vLLM does not check them: with a field missing decode
-// logs a line and waits forever, with no blocks it fails an assertion inside its core, so they are checked here.
+// OnPrefill reads and checks kv_transfer_params from prefill's answer. vLLM does not check them: with a field missing
+// decode waits forever, and without blocks it fails an assertion in its core.
 func (NIXL) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
 	kv, err = onPrefill(r, answer, now, "pull")
 	return kv, false, err
 }
 
-// onPrefill is OnPrefill of engines that move blocks in a mode.
+// onPrefill is OnPrefill for engines of a transfer mode.
 func onPrefill(r Round, answer prefill.Answer, now time.Time, mode string) (kv prefill.KV, err error) {
 	if r.Slice > 0 {
 		return kv, nil
 	}
-	raw := answer.Said.KVParams
+	raw := answer.Info.KVParams
 	if raw == nil || !utf8.Valid(raw) {
 		return kv, errors.New("prefill's answer has no kv_transfer_params")
 	}
@@ -171,10 +175,10 @@ func onPrefill(r Round, answer prefill.Answer, now time.Time, mode string) (kv p
 	if kv = nixlKV(r, raw, now); err == nil && !loopback(p.Host) && kv.Validate() == nil {
 		return kv, nil
 	}
-	e, _ := openai.NewEdit(raw) // an object, as Inspect found it
+	e, _ := openai.NewEdit(raw) // an object, as Inspect checked
 	defer e.Release()
 	if loopback(p.Host) {
-		// vLLM's side channel is "localhost" by default, which decode would look for on its own machine.
+		// vLLM's side channel defaults to "localhost", which decode would look up on its own machine.
 		e.SetString("remote_host", transferHost(r.P))
 	}
 	kv.Params = nil
@@ -186,8 +190,8 @@ func onPrefill(r Round, answer prefill.Answer, now time.Time, mode string) (kv p
 		kv.Params = nil
 	}
 	if p.reachable() == nil {
-		// Enough to tell prefill that its blocks are not needed, in the form that a decode engine acts on. It reads
-		// none of the ids for that.
+		// Enough to make prefill release its blocks, in the form that a decode engine acts on. It reads none of the
+		// ids for that.
 		e.Set("do_remote_prefill", jsonTrue)
 		e.Set("do_remote_decode", jsonFalse)
 		e.Set("remote_block_ids", []byte("[[0]]"))
@@ -199,7 +203,7 @@ func onPrefill(r Round, answer prefill.Answer, now time.Time, mode string) (kv p
 	return kv, fmt.Errorf("kv_transfer_params: %w", err)
 }
 
-// nixlKV is what the round's prefill worker keeps for as long as its lease lasts.
+// nixlKV returns the KV that the round's prefill worker keeps until its lease ends.
 func nixlKV(r Round, params []byte, now time.Time) prefill.KV {
 	return prefill.KV{Params: params, Producer: r.P.ID, Incarnation: r.P.Incarnation, Expires: now.Add(LeaseDuration)}
 }
@@ -219,7 +223,7 @@ func (p *nixlParams) check(mode string) error {
 	return nil
 }
 
-// reachable says what is missing to reach prefill's engine about the request.
+// reachable reports what is missing to contact prefill's engine about the request.
 func (p *nixlParams) reachable() error {
 	port, portErr := strconv.Atoi(p.Port.String())
 	switch {
@@ -241,20 +245,20 @@ func (NIXL) Bind(d *upstream.Leg, kv prefill.KV) { d.Body = withParams(d.Body, k
 // releaseModel is a model name that no engine serves.
 const releaseModel = "tandem-release"
 
-// Abandon frees prefill's blocks through a decode worker: a request that carries the hand-off and fails validation
-// after parsing, here for its model, makes the engine notify prefill at once that no decode will come
-// (_with_kv_transfer_rejection_cleanup, vLLM #41269). Without it the blocks stay pinned for the whole lease.
+// Abandon frees prefill's blocks through a decode worker: a request with the hand-off that fails validation after
+// parsing, here by its model, makes the engine notify prefill at once (_with_kv_transfer_rejection_cleanup, vLLM
+// #41269). Otherwise the blocks stay for the whole lease.
 func (NIXL) Abandon(r Round, kv prefill.KV) []upstream.Leg {
 	d := vllmRelease(r)
 	NIXL{}.Bind(&d, kv)
 	return []upstream.Leg{d}
 }
 
-// ReleasedByAny: any engine with a NixlConnector notifies the one that holds the blocks.
+// ReleasedByAny: any engine with a NixlConnector can notify the holder of the blocks.
 func (NIXL) ReleasedByAny() {}
 
-// vllmRelease is a request to the round's decode worker that fails validation after parsing. The hand-off is to be
-// bound to it. What the endpoint requires is there: without it the request ends before its hand-off is read.
+// vllmRelease returns a request to the round's decode worker that fails validation after parsing; the caller binds
+// the hand-off. It has the endpoint's required fields, without which the hand-off would not be read.
 func vllmRelease(r Round) upstream.Leg {
 	d := upstream.Leg{
 		Purpose: fault.Release, Worker: r.D.ID, Base: r.D.Address, Path: openai.Completions.Path(), RequestID: r.ID + "-release", Rank: -1,
@@ -275,7 +279,7 @@ func loopback(host string) bool {
 	return err == nil && (addr.IsLoopback() || addr.IsUnspecified())
 }
 
-// transferHost is where a worker's side channel is reached from outside.
+// transferHost returns the host of a worker's side channel as seen from outside.
 func transferHost(w *pools.Worker) string {
 	if host, _, err := net.SplitHostPort(w.Transfer); err == nil && host != "" {
 		return host

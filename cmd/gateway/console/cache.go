@@ -13,7 +13,7 @@ import (
 // shownFamilies is how many families the map shows.
 const shownFamilies = 20
 
-// overlapMap is which worker has how much of the beginnings that a model's prompts share.
+// overlapMap shows how much of the shared beginnings of a model's prompts each worker has.
 type overlapMap struct {
 	Model    string
 	Role     pools.Role
@@ -26,22 +26,22 @@ type overlapMap struct {
 type familyRow struct {
 	Name           string
 	Requests       uint64
-	Tokens         int // of the beginning that its prompts share
+	Tokens         int // of the shared beginning
 	Share          int // of the hottest family's weight, in percent
 	Held           []held
 	Predicted, Hit float64
 }
 
-// held is how much of a family's beginning one worker has, in percent.
+// held is one worker's part of a family's beginning, in percent.
 type held struct {
 	Worker  string
 	Percent int
 }
 
-// Step is the percentage in quarters, for the colour.
+// Step returns the percentage in quarters, for the colour.
 func (h held) Step() int { return (h.Percent + 12) / 25 }
 
-// cacheData is the overlap map of each pool that computes prompts.
+// cacheData returns the overlap map of each pool that computes prompts.
 func (c *Console) cacheData(url.Values) (any, string) {
 	revision := c.recorder.families.revision()
 	now, hot := time.Now(), c.recorder.families.hot()
@@ -67,12 +67,12 @@ func (c *Console) cacheData(url.Values) (any, string) {
 	return struct{ Maps []overlapMap }{maps}, revision
 }
 
-// computes reports whether a model has workers that prefill for others.
+// computes reports whether a model has prefill workers.
 func (c *Console) computes(model string) bool {
 	return len(c.src.Rooms.Roster.Snapshot(model, pools.Prefill).Members) > 0
 }
 
-// row asks the router who has how much of the family's beginning.
+// row looks up the family's beginning on each worker.
 func (f *namedFamily) row(r *router.Router, p *pools.Pool, most float64, now time.Time) familyRow {
 	unit := index.Unit(f.text)
 	blocks := unit.Blocks(f.shared)
@@ -87,6 +87,6 @@ func (f *namedFamily) row(r *router.Router, p *pools.Pool, most float64, now tim
 	return row
 }
 
-// HitRate and PredictedRate are those of the last quarter of an hour.
+// HitRate and PredictedRate are of the last quarter of an hour.
 func (m *overlapMap) HitRate() string       { return percent(m.hitRate()) }
 func (m *overlapMap) PredictedRate() string { return percent(m.predictedRate()) }

@@ -11,30 +11,30 @@ import (
 )
 
 const (
-	// tickEvery is how often open pages get what has changed.
+	// tickEvery is how often open pages get changes.
 	tickEvery = time.Second
-	// maxViewers bounds the pages that are open at a time.
+	// maxViewers bounds the open pages.
 	maxViewers = 50
-	// goneFor is how long a worker that has left its pool is still shown.
+	// goneFor is how long a worker that left its pool is still shown.
 	goneFor = time.Minute
 )
 
-// Sources is what the page reads.
+// Sources are the inputs of the page.
 type Sources struct {
 	Fleet *observe.Fleet
 	Flow  *handoff.Flow
 	Rooms handoff.Rooms
-	// Streams is what was generated for a model: see [observe.Observer.Streams].
+	// Streams counts what was generated for a model: see [observe.Observer.Streams].
 	Streams func(model string) observe.Streams
-	// Events is the state of each worker's KV events, in a word, by worker id; of several ranks that of the worst.
+	// Events is the state of KV events by worker id: the worst of its ranks.
 	Events func() map[string]string
-	// Peers is the other gateways of the group.
+	// Peers returns the other gateways of the group.
 	Peers func() []replica.Peer
-	// Settings are those in force.
+	// Settings are the settings in force.
 	Settings []Setting
-	// Keys says that viewers sign in.
+	// Keys reports whether viewers sign in.
 	Keys bool
-	// Version is that of the program.
+	// Version is the program's version.
 	Version string
 }
 
@@ -47,20 +47,20 @@ type Console struct {
 	recorder *Recorder
 	began    time.Time
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards all below
 	viewers int
 	latest  *tick
 	known   map[string]seen // workers, by pool and id
 	pages   map[string]*rendering
 }
 
-// seen is a worker that was there.
+// seen is a worker and when it was last there.
 type seen struct {
 	worker
 	at time.Time // the last time
 }
 
-// New makes a console of what recorder keeps. Nothing runs before Run.
+// New returns a console for recorder. Nothing runs before Run.
 func New(src Sources, recorder *Recorder) *Console {
 	return &Console{
 		src: src, recorder: recorder, began: time.Now(),
@@ -68,7 +68,7 @@ func New(src Sources, recorder *Recorder) *Console {
 	}
 }
 
-// Run samples the figures, and reports changes to open pages, until ctx ends.
+// Run samples the figures and sends changes to open pages until ctx ends.
 func (c *Console) Run(ctx context.Context) error {
 	t := time.NewTicker(tickEvery)
 	defer t.Stop()
@@ -90,7 +90,7 @@ func (c *Console) Run(ctx context.Context) error {
 	}
 }
 
-// sample makes a point of every model's figures.
+// sample adds a point to every model's charts.
 func (c *Console) sample(now time.Time) {
 	waiting := c.src.Flow.Waiting()
 	r := c.recorder

@@ -12,13 +12,13 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// shownLatest and shownSlowest are how many requests the lists show unless all are asked for.
+// shownLatest and shownSlowest are the default lengths of the lists.
 const (
 	shownLatest  = 30
 	shownSlowest = 20
 )
 
-// requestsData is the requests that are kept.
+// requestsData returns the stored requests.
 func (c *Console) requestsData(q url.Values) (any, string) {
 	revision := c.recorder.families.revision()
 	latest, slowest := c.recorder.Latest(), c.recorder.Slowest()
@@ -49,7 +49,7 @@ type bar struct {
 	Attempt             int
 	X, W                float64
 	Took, From          time.Duration
-	Lasts               bool // it has not ended
+	Lasts               bool // still running
 	Failed, Action      string
 }
 
@@ -58,10 +58,10 @@ type choice struct {
 	Role   pools.Role
 	Worker string
 	router.Why
-	Credited bool // the cost is of the kind that credits what is cached
+	Credited bool // the cost function credits cached blocks
 }
 
-// requestPage is the page of one request.
+// requestPage renders one request.
 func (c *Console) requestPage(name string) edge.Page {
 	if text, err := url.PathUnescape(name); err == nil {
 		name = text
@@ -93,11 +93,14 @@ func (c *Console) requestPage(name string) edge.Page {
 		d.Choices = append(d.Choices, choice{leg.role, leg.of.Worker, why, credited})
 		d.Unexplained = d.Unexplained || len(why.Terms) == 0
 	}
-	return edge.Page{Status: http.StatusOK, ContentType: html, Body: c.render("page-request", frameData{Tab: tabs[2], Title: "Request " + r.ID}, &d)}
+	return edge.Page{
+		Status: http.StatusOK, ContentType: html,
+		Body: c.render("page-request", frameData{Tab: tabs[2], Title: "Request " + r.ID}, &d),
+	}
 }
 
-// bars are the request's steps; a decode call is its transfer, or its own prefill, and the decode behind it. Where the
-// answer is not streamed, the two are one bar.
+// bars returns the request's steps. A decode call is split into transfer, or its own prefill, and decode, unless the
+// answer is not streamed.
 func (r *Request) bars(now time.Time) []bar {
 	total := r.Total
 	if r.Phase != Over {
@@ -154,10 +157,10 @@ func (r *Request) OK() bool { return r.Phase != Over || r.ok() }
 // Ended reports whether the request is over.
 func (r *Request) Ended() bool { return r.Phase == Over }
 
-// Clock is when the request arrived.
+// Clock returns when the request arrived.
 func (r *Request) Clock() string { return date(r.Arrived, "15:04:05.000") }
 
-// Hit is the share of the prompt that was cached, as the worker reported; NaN where it did not.
+// Hit returns the cached share of the prompt as the worker reported it, or NaN.
 func (r *Request) Hit() float64 {
 	if r.Actual < 0 {
 		return ratio(0, 0)
@@ -165,7 +168,7 @@ func (r *Request) Hit() float64 {
 	return ratio(r.Actual, r.ISL)
 }
 
-// Expected is the share that the router predicted.
+// Expected returns the share that the router predicted.
 func (r *Request) Expected() float64 { return ratio(r.Predicted, r.ISL) }
 
 // HitPercent and ExpectedPercent are the same for bars.

@@ -6,10 +6,10 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// maxDrawnWorkers bounds the workers of a pool in the picture; the table has them all.
+// maxDrawnWorkers bounds the drawn workers of a pool; the table has them all.
 const maxDrawnWorkers = 12
 
-// diagram is the picture of one model's fleet: client, queue and the pools, joined by the ways of requests.
+// diagram is the picture of one model's fleet: client, queue, pools and the paths between them.
 type diagram struct {
 	Narrow        bool
 	Width, Height int
@@ -20,7 +20,7 @@ type diagram struct {
 
 type node struct{ X, Y, W, H int }
 
-// Right, Bottom, CX and CY place what belongs to a node.
+// Right, Bottom, CX and CY position a node's parts.
 func (n node) Right() int  { return n.X + n.W }
 func (n node) CX() int     { return n.X + n.W/2 }
 func (n node) CY() int     { return n.Y + n.H/2 }
@@ -30,7 +30,7 @@ type column struct {
 	Title string
 	X, Y  int
 	Nodes []workerNode
-	More  int // workers that are not drawn
+	More  int // workers not drawn
 	MoreY int
 }
 
@@ -39,7 +39,7 @@ type workerNode struct {
 	*worker
 }
 
-// BarX, BarY and BarW place the bar in the node.
+// BarX, BarY and BarW position the bar in the node.
 func (n workerNode) BarX() int { return n.X + 12 }
 func (n workerNode) BarY() int { return n.Bottom() - 12 }
 func (n workerNode) BarW() int { return n.W - 24 }
@@ -47,7 +47,7 @@ func (n workerNode) BarW() int { return n.W - 24 }
 // way is a curve between two nodes.
 type way struct{ Path, From, To string }
 
-// Diagrams are the two forms of the picture: for wide and for narrow screens.
+// Diagrams are the picture for wide and for narrow screens.
 func (m *model) Diagrams() []diagram { return []diagram{m.diagram(false), m.diagram(true)} }
 
 // titles of the pools.
@@ -104,8 +104,8 @@ func (m *model) diagram(narrow bool) diagram {
 	return d
 }
 
-// join draws the ways: client to queue, queue to the first pool, each pool to the next. On a narrow screen there is room
-// for one way down from the queue, and for one between neighbours.
+// join draws the paths: client to queue, queue to the first pool, each pool to the next. A narrow screen has room for
+// one path down from the queue, and one between neighbours.
 func (d *diagram) join() {
 	add := func(a, b string, format string, at ...any) {
 		d.Ways = append(d.Ways, way{fmt.Sprintf(format, at...), a, b})

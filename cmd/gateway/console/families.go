@@ -16,55 +16,55 @@ import (
 )
 
 const (
-	// maxFamilies is how many families of prompts are counted at a time; the least used one is replaced.
+	// maxFamilies is how many families of prompts are counted; the least used one is replaced.
 	maxFamilies = 64
-	// maxShared is how many hashes of a beginning are kept, to ask which worker has how much of it.
+	// maxShared is how many hashes of a beginning are stored, to look it up on workers.
 	maxShared = 128
 )
 
-// family is the prompts that begin alike. Only hashes are kept of them.
+// family is prompts with the same beginning. Only hashes are stored.
 type family struct {
 	model     string
 	text      bool // the hashes are of text
 	blockSize int
-	requests  uint64  // ever
-	weight    float64 // the same, halved every minute
-	isl       uint64  // prompt tokens of the requests whose workers reported what they had cached
+	requests  uint64  // since the start
+	weight    float64 // requests, halved every minute
+	isl       uint64  // prompt tokens of requests whose workers reported their cached tokens
 	predicted uint64
 	actual    uint64
 	chain     [maxShared]uint64 // the latest prompt's
 	length    int               // of chain
-	shared    int               // how much of it the prompt before had too
-	within    uint64            // the key of the family of the level above
+	shared    int               // the part that the previous prompt shared
+	within    uint64            // the key of the enclosing family
 }
 
-// familyTokens is how much of a prompt's beginning says which family it is of, at each level: the system prompt, as a
-// rule, and what follows it. A prompt that is shorter is of no family of the second level, and of the first by what it has.
+// familyTokens is how many leading tokens identify a family at each level: usually the system prompt, and what
+// follows it. A shorter prompt has no family at the second level, and its own length at the first.
 var familyTokens = [...]int{128, 1024}
 
-// level is the families by so many tokens.
+// level is the families of one prefix length.
 type level struct {
 	key [maxFamilies]uint64
 	of  [maxFamilies]family
 }
 
-// families counts requests by how their prompts begin.
+// families counts requests by the beginnings of their prompts.
 type families struct {
-	secret [32]byte // names are made with it; it is drawn at the start
+	secret [32]byte // keys the names; random per start
 
-	mu     sync.Mutex // guards the rest
-	all    uint64     // requests, of no family too
+	mu     sync.Mutex // guards all below
+	all    uint64     // requests, also those without a family
 	levels [len(familyTokens)]level
 }
 
 func (f *families) init() { _, _ = rand.Read(f.secret[:]) } // never fails
 
-// count adds a request for a model, by the name that is kept of it, and returns its family's key, 0 for none.
+// count adds a request for a model and returns its family's key, 0 for none.
 func (f *families) count(r *handoff.Record, s *summary, model string) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.all++
-	if len(r.Hashes) == 0 || r.BlockSize < 1 || r.Resumes > 0 { // after a move the hashes are of the answer too
+	if len(r.Hashes) == 0 || r.BlockSize < 1 || r.Resumes > 0 { // after a move the hashes include the answer
 		return 0
 	}
 	unit, key := index.Unit(!r.Tokenized), uint64(0)
@@ -86,7 +86,7 @@ func (f *families) count(r *handoff.Record, s *summary, model string) uint64 {
 	return key
 }
 
-// find is the family of that key, or the least used one, emptied.
+// find returns the family of that key, or the least used one, reset.
 func (l *level) find(key uint64) *family {
 	i := slices.Index(l.key[:], key)
 	if i >= 0 && l.of[i].requests > 0 {
@@ -122,7 +122,7 @@ func (k *family) add(hashes []uint64, s *summary) {
 	k.length = copy(k.chain[:], hashes)
 }
 
-// fade halves what is hot. It is called every minute.
+// fade halves the weights. Call it every minute.
 func (f *families) fade() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,8 +133,8 @@ func (f *families) fade() {
 	}
 }
 
-// hot are the families that count, the most used first: those of the second level only where several requests, and not
-// all of the family around them, are of it.
+// hot returns the most used families: of the second level only those with several, but not all, requests of their
+// enclosing family.
 func (f *families) hot() (all []namedFamily) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,7 +168,7 @@ type namedFamily struct {
 	family
 }
 
-// name is what people call a family. It is made with a secret, so that no reader can test a guess at a prompt.
+// name returns a family's display name, keyed by the secret so that guesses at a prompt cannot be tested.
 func (f *families) name(key uint64) string {
 	if key == 0 {
 		return ""
@@ -178,7 +178,7 @@ func (f *families) name(key uint64) string {
 	return strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil))[:6])
 }
 
-// revision changes with every request that ends.
+// revision changes with every finished request.
 func (f *families) revision() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -22,7 +22,7 @@ type snapshot struct {
 	Models []model
 	phases [Over]int
 	drawn  []Request
-	ended  string // the revision of what has ended
+	ended  string // revision of the finished requests
 	Peers  []peer // the other gateways
 }
 
@@ -39,10 +39,10 @@ type model struct {
 // peer is another gateway of the group.
 type peer struct{ replica.Peer }
 
-// Heard is how long ago it said something.
+// Heard returns the age of its latest message.
 func (p *peer) Heard() string { return fmt.Sprintf("%.1f s ago", p.Age.Seconds()) }
 
-// Key is the name under which events carry a figure.
+// Key returns the name of a figure in events.
 func (p *peer) Key(field string) string { return "g." + p.Name + "." + field }
 
 // pool is the workers of one role.
@@ -51,7 +51,7 @@ type pool struct {
 	Workers []worker
 }
 
-// worker is one worker, as the page shows it.
+// worker is one worker's row.
 type worker struct {
 	observe.WorkerReport
 	Model  string
@@ -60,7 +60,7 @@ type worker struct {
 	Gone   bool   // it has left its pool
 }
 
-// Word is the worker's state in a word: its own, or that of its circuit where that says more.
+// Word returns the worker's state, or its circuit's if that is more specific.
 func (w *worker) Word() string {
 	switch {
 	case w.Gone:
@@ -71,7 +71,7 @@ func (w *worker) Word() string {
 	return w.State
 }
 
-// Tone is how the state looks: good, busy, warn, bad.
+// Tone returns the state's style: good, busy, warn, bad.
 func (w *worker) Tone() string {
 	switch w.Word() {
 	case "gone", "lost", pools.Down.String(), "circuit " + string(fault.Open):
@@ -85,17 +85,17 @@ func (w *worker) Tone() string {
 	return "warn"
 }
 
-// Mark is the sign next to the word, so that colour is not all that says it.
+// Mark returns a sign for the state, besides its colour.
 func (w *worker) Mark() string {
 	return map[string]string{"good": "●", "busy": "◆", "warn": "▲", "bad": "✕"}[w.Tone()]
 }
 
 func (w *worker) slots() int { return w.MaxNumSeqs * max(1, w.Ranks) }
 
-// total is the worker's KV blocks, over its ranks; 0 unknown.
+// total returns the worker's KV blocks over its ranks; 0 if unknown.
 func (w *worker) total() int { return w.TotalBlocks * max(1, w.Ranks) }
 
-// Used is the share of its KV blocks that is booked, in percent.
+// Used returns the booked share of its KV blocks, in percent.
 func (w *worker) Used() int {
 	if w.total() == 0 {
 		return 0
@@ -103,7 +103,7 @@ func (w *worker) Used() int {
 	return min(100, w.ActiveBlocks*100/w.total())
 }
 
-// Filled is the share of its KV blocks that are cached, in percent.
+// Filled returns the cached share of its KV blocks, in percent.
 func (w *worker) Filled() int {
 	if w.total() == 0 {
 		return 0
@@ -111,7 +111,7 @@ func (w *worker) Filled() int {
 	return min(100, w.CachedBlocks*100/w.total())
 }
 
-// Text is a figure as the page shows it. Every page and every event takes it from here.
+// Text returns a figure as text, for pages and events.
 func (w *worker) Text(field string) string {
 	switch field {
 	case "tone":
@@ -154,13 +154,13 @@ func (w *worker) Text(field string) string {
 	return "" // "short"
 }
 
-// fields are those that change while a page is open.
+// fields are the figures that change while a page is open.
 var fields = []string{"tone", "word", "mark", "requests", "tokens", "used", "usedText", "filled", "cached", "circuit", "events", "rate"}
 
-// Key is the name under which events carry a figure.
+// Key returns the name of a figure in events.
 func (w *worker) Key(field string) string { return "w." + w.Model + "." + w.ID + "." + field }
 
-// count is a number that fits a narrow column.
+// count formats a number for a narrow column.
 func count(n int) string {
 	switch {
 	case n >= 10_000_000:
@@ -173,7 +173,7 @@ func count(n int) string {
 	return strconv.Itoa(n)
 }
 
-// look reads the fleet. flights are for events alone: those that are over are returned once.
+// look reads the fleet. With flights, for events, finished flights are returned once.
 func (c *Console) look(now time.Time, flights bool) *snapshot {
 	s, byModel := &snapshot{at: now}, c.workers(now)
 	waiting, lines, r := c.src.Flow.Waiting(), c.src.Flow.Lines(), c.recorder
@@ -202,7 +202,7 @@ func (c *Console) look(now time.Time, flights bool) *snapshot {
 	return s
 }
 
-// workers are the pools by model, with the workers that have left them a moment ago.
+// workers returns the pools by model, with workers that left them recently.
 func (c *Console) workers(now time.Time) map[string]*model {
 	events := map[string]string{}
 	if c.src.Events != nil {
@@ -222,7 +222,7 @@ func (c *Console) workers(now time.Time) map[string]*model {
 		for _, r := range p.Workers {
 			w := worker{WorkerReport: r, Model: p.Model, Role: p.Role, Events: events[r.ID]}
 			if r.State == pools.Down.String() || r.LostFor != nil {
-				w.Events, w.Circuit = "–", "" // nothing of that is so now
+				w.Events, w.Circuit = "–", "" // no longer valid
 			}
 			own.Workers = append(own.Workers, w)
 			present[w.Key("")] = true
@@ -253,7 +253,7 @@ func rank(role pools.Role) int {
 	return slices.Index([]pools.Role{pools.Prefill, pools.Decode, pools.Both}, role)
 }
 
-// live is every text that changes while a page is open.
+// live returns every text that changes while a page is open.
 func (s *snapshot) live() map[string]string {
 	all := map[string]string{}
 	for p, n := range s.phases {
@@ -281,7 +281,7 @@ func (s *snapshot) live() map[string]string {
 	return all
 }
 
-// Phase is how many requests are in a phase.
+// Phase returns how many requests are in a phase.
 func (s *snapshot) Phase(name string) int {
 	for p, n := range s.phases {
 		if Phase(p).String() == name {
@@ -291,13 +291,13 @@ func (s *snapshot) Phase(name string) int {
 	return 0
 }
 
-// Text is one of the model's figures.
+// Text returns one of the model's figures.
 func (m *model) Text(field string) string { return m.texts()[field] }
 
-// Key is the name under which events carry a figure.
+// Key returns the name of a figure in events.
 func (m *model) Key(field string) string { return "m." + m.Name + "." + field }
 
-// texts are the model's figures as the page shows them.
+// texts returns the model's figures as text.
 func (m *model) texts() map[string]string {
 	p := &m.Latest
 	var oldest time.Duration
@@ -305,11 +305,13 @@ func (m *model) texts() map[string]string {
 		oldest = max(oldest, class.Oldest)
 	}
 	all := map[string]string{
-		"waiting": strconv.Itoa(m.Queue.Waiting), "waitingTokens": count(int(m.Queue.WaitingTokens)), "uncached": count(int(m.Queue.WaitingUncachedTokens)),
+		"waiting": strconv.Itoa(m.Queue.Waiting), "waitingTokens": count(int(m.Queue.WaitingTokens)),
+		"uncached":   count(int(m.Queue.WaitingUncachedTokens)),
 		"retryAfter": fmt.Sprintf("%d s", int(m.Line.RetryAfter.Seconds())), "oldest": short(oldest.Seconds()),
 		"granted": fmt.Sprintf("%.1f/s", m.Queue.GrantedPerSecond), "bytes": count(int(m.Queue.WaitingBytes)),
 		"refusedTotal": count(int(m.Queue.RefusedTotal)), "expiredTotal": count(int(m.Queue.ExpiredTotal)),
-		"ttft50": "–", "ttft99": "–", "itl50": "–", "itl99": "–", "requests": "–", "tokens": "–", "refused": "–", "failed": "–", "hits": "–", "predicted": "–",
+		"ttft50": "–", "ttft99": "–", "itl50": "–", "itl99": "–", "requests": "–", "tokens": "–",
+		"refused": "–", "failed": "–", "hits": "–", "predicted": "–",
 	}
 	if m.Active {
 		all["ttft50"], all["ttft99"], all["itl50"], all["itl99"] = short(p.ttft50), short(p.ttft99), short(p.itl50), short(p.itl99)
@@ -320,7 +322,7 @@ func (m *model) texts() map[string]string {
 	return all
 }
 
-// revisions change with what a page is made of.
+// revisions returns a revision per page, which changes with its contents.
 func (s *snapshot) revisions() map[string]string {
 	h := fnv.New32a()
 	queues := fnv.New32a()
@@ -341,10 +343,13 @@ func (s *snapshot) revisions() map[string]string {
 		fmt.Fprintln(h, s.Peers[i].Name)
 	}
 	fleet := strconv.FormatUint(uint64(h.Sum32()), 36)
-	return map[string]string{"fleet": fleet, "now": fleet, "queue": strconv.FormatUint(uint64(queues.Sum32()), 36), "requests": s.ended, "cache": s.ended}
+	return map[string]string{
+		"fleet": fleet, "now": fleet, "queue": strconv.FormatUint(uint64(queues.Sum32()), 36),
+		"requests": s.ended, "cache": s.ended,
+	}
 }
 
-// flights are the drawn requests' ways.
+// flights returns the paths of drawn requests.
 func (s *snapshot) flights() []flight {
 	var all []flight
 	for i := range s.drawn {

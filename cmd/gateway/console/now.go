@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// modelNow is one model's figures on the page: the latest of them, and those of the last quarter of an hour.
+// modelNow is one model's latest figures, and those of the last quarter of an hour.
 type modelNow struct {
 	model
 	figures
 }
 
-// nowData is the figures of every model, those without a worker as well.
+// nowData returns the figures of every model, including models without a worker.
 func (c *Console) nowData(url.Values) (any, string) {
 	s := c.look(time.Now(), false)
 	var all []modelNow
@@ -31,7 +31,7 @@ func (c *Console) nowData(url.Values) (any, string) {
 	return struct{ Models []modelNow }{all}, s.revisions()["now"]
 }
 
-// Of is a figure of the last quarter of an hour.
+// Of returns a figure of the last quarter of an hour.
 func (m *modelNow) Of(field string) string {
 	f := &m.figures
 	switch field {

@@ -28,7 +28,7 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"plural": plural,
 }).ParseFS(files, "templates/*.html"))
 
-// assets are the files that the pages load, with their ETags.
+// assets are the static files, with their ETags.
 var assets = func() map[string]edge.Page {
 	all := map[string]edge.Page{}
 	entries, err := fs.ReadDir(files, "assets")
@@ -39,11 +39,14 @@ var assets = func() map[string]edge.Page {
 		}
 		h := fnv.New64a()
 		h.Write(body)
-		kind := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8"}[path.Ext(entry.Name())]
+		kind := map[string]string{
+			".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
+			".txt": "text/plain; charset=utf-8",
+		}[path.Ext(entry.Name())]
 		all[entry.Name()] = edge.Page{Status: http.StatusOK, ContentType: kind, Body: body, Tag: fmt.Sprintf(`"%x"`, h.Sum64())}
 	}
 	if err != nil {
-		panic(err) // what is embedded can be read
+		panic(err) // embedded files can be read
 	}
 	return all
 }()
@@ -51,8 +54,8 @@ var assets = func() map[string]edge.Page {
 // tab is one page of the console.
 type tab struct {
 	Name, Path, Title, Key string
-	every                  time.Duration // how long a rendering is shown to all viewers
-	// data is what the page shows, and its revision: see [message.Revision].
+	every                  time.Duration // how long all viewers share a rendering
+	// data returns the page's data and revision: see [message.Revision].
 	data func(c *Console, q url.Values) (data any, revision string)
 }
 
@@ -70,7 +73,7 @@ func init() {
 	}
 }
 
-// frameData is what the frame around a page shows.
+// frameData is the data of the frame around a page.
 type frameData struct {
 	Tab      *tab
 	Tabs     []*tab
@@ -78,11 +81,11 @@ type frameData struct {
 	Version  string
 	Time     string
 	Revision string
-	Keys     bool // a viewer can sign out
+	Keys     bool // viewers can sign out
 	Data     any
 }
 
-// rendering is a page as it was at a moment. All viewers get the same until it is too old.
+// rendering is a rendered page, shared by all viewers until it expires.
 type rendering struct {
 	at   time.Time
 	body []byte
@@ -98,7 +101,7 @@ func (c *Console) Page(path, query string) edge.Page {
 		}
 		return c.missing("There is no such file.")
 	}
-	q, _ := url.ParseQuery(query) // what cannot be read is not asked for
+	q, _ := url.ParseQuery(query) // an unreadable query counts as empty
 	for _, t := range tabs {
 		if t.Path == path {
 			return c.tabPage(t, q)
@@ -113,7 +116,7 @@ func (c *Console) Page(path, query string) edge.Page {
 	return c.missing("There is no such page.")
 }
 
-// tabPage renders a page, or takes the latest rendering.
+// tabPage renders a page, or returns the latest rendering.
 func (c *Console) tabPage(t *tab, q url.Values) edge.Page {
 	if name := q.Get("id"); t.Name == "requests" && name != "" {
 		return c.requestPage(name)
@@ -142,18 +145,21 @@ func (c *Console) render(name string, frame frameData, data any) []byte {
 	err := templates.ExecuteTemplate(&main, name, data)
 	if err == nil {
 		frame.Tabs, frame.Version, frame.Time, frame.Keys = tabs, c.src.Version, date(time.Now(), clock), c.src.Keys
-		frame.Data = template.HTML(main.Bytes()) // which the template above has escaped
+		frame.Data = template.HTML(main.Bytes()) // escaped by the template above
 		err = templates.ExecuteTemplate(&whole, "frame", frame)
 	}
 	if err != nil {
-		panic(err) // a template asks for what is not there: the edge answers 500 and logs it
+		panic(err) // a template uses a missing field: the edge answers 500 and logs it
 	}
 	return whole.Bytes()
 }
 
-// missing is the page of a path that there is not.
+// missing returns the 404 page.
 func (c *Console) missing(text string) edge.Page {
-	return edge.Page{Status: http.StatusNotFound, ContentType: html, Body: c.render("page-missing", frameData{Tab: &tab{}, Title: "Not found"}, text)}
+	return edge.Page{
+		Status: http.StatusNotFound, ContentType: html,
+		Body: c.render("page-missing", frameData{Tab: &tab{}, Title: "Not found"}, text),
+	}
 }
 
 // SignIn implements [edge.Console].
@@ -163,7 +169,7 @@ func (c *Console) SignIn(wrong bool) edge.Page {
 	return edge.Page{Status: http.StatusUnauthorized, ContentType: html, Body: b.Bytes()}
 }
 
-// fleetData and queueData are the fleet at this moment.
+// fleetData and queueData return the present fleet.
 func (c *Console) fleetData(url.Values) (any, string) { return c.seenAs("fleet") }
 func (c *Console) queueData(url.Values) (any, string) { return c.seenAs("queue") }
 
@@ -172,7 +178,7 @@ func (c *Console) seenAs(page string) (any, string) {
 	return s, s.revisions()[page]
 }
 
-// settingsData is the settings in force, by group.
+// settingsData returns the settings in force, by group.
 func (c *Console) settingsData(url.Values) (any, string) {
 	type group struct {
 		Name string
@@ -198,7 +204,7 @@ func (c *Console) settingsData(url.Values) (any, string) {
 	}{groups, set, len(c.src.Settings), date(c.began, "2006-01-02 15:04:05 UTC")}, ""
 }
 
-// points is the charts' data.
+// points returns the charts' data.
 func (c *Console) points() edge.Page {
 	r := c.recorder
 	all := map[string][][]*float64{}

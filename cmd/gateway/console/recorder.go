@@ -16,45 +16,44 @@ import (
 )
 
 const (
-	// keptLatest and keptSlowest are how many requests are kept that are over.
+	// keptLatest and keptSlowest are how many finished requests are stored.
 	keptLatest  = 200
 	keptSlowest = 50
-	// slowFor is how long a slow request is kept before any newer one replaces it.
+	// slowFor is how long a slow request is stored before any newer one replaces it.
 	slowFor = 15 * time.Minute
-	// maxLive bounds how many requests are followed at a time. Those beyond are counted, and not kept.
+	// maxLive bounds the followed requests. More are counted, but not stored.
 	maxLive = 4096
-	// maxDrawn bounds how many requests' ways the page draws at a time.
+	// maxDrawn bounds the requests that the page draws at once.
 	maxDrawn = 32
-	// drawnEvery is the least time between two that are drawn, so that of many requests some of the whole second are, and not
-	// the first after each event alone.
+	// drawnEvery is the least time between two drawn requests, which spreads them over the interval between events.
 	drawnEvery = 30 * time.Millisecond
-	// drawnFor is how long a request is drawn at the most, so that long answers leave room for new requests.
+	// drawnFor is the longest time a request is drawn, so that long answers leave room for new requests.
 	drawnFor = 15 * time.Second
-	// termsPerSecond is how many candidates a second are recorded with the terms of their cost. A request, whose terms
-	// take two allocations, counts as leastTerms of them at least: up to 200 requests a second are explained, each one.
+	// termsPerSecond is how many candidates a second are recorded with their cost terms. A request counts as at least
+	// leastTerms: up to 200 requests a second are explained.
 	termsPerSecond = 5000
 	leastTerms     = 25
 )
 
-// Recorder is the observer that keeps what the page shows of requests. It passes each moment on to the observer that it
-// was made with. Records are used again: nothing is allocated for a request that meets no failure.
+// Recorder is an observer that stores what the page shows of requests, and forwards every call to the next observer.
+// It recycles records: a request without failures allocates nothing.
 type Recorder struct {
 	next     handoff.Observer
-	terms    atomic.Int64 // candidates that may be explained until the next second
+	terms    atomic.Int64 // candidates that may still be explained this second
 	watched  atomic.Bool  // some page is open
 	families families
 
 	mu      sync.Mutex // guards all below
 	free    []*trace
-	made    int      // traces in all
-	live    []*trace // in the gateway now
+	made    int      // traces allocated
+	live    []*trace // requests in the gateway
 	latest  [keptLatest]*trace
-	cursor  int // in latest: the next place
+	cursor  int // next index in latest
 	slowest [keptSlowest]slow
-	floor   time.Duration // no request that took less is one of the slowest
-	until   time.Time     // when the oldest of them makes room, whatever it took
+	floor   time.Duration // no faster request is one of the slowest
+	until   time.Time     // when the oldest of them may be replaced by any
 	drawn   []*trace
-	drew    time.Time // when the latest of them arrived
+	drew    time.Time // arrival of the latest drawn one
 	models  map[string]*modelStats
 }
 
@@ -65,12 +64,12 @@ type slow struct {
 	at   time.Time
 }
 
-// maxTraces is how many requests are live, kept or drawn at the most.
+// maxTraces bounds the requests that are live, stored or drawn.
 const maxTraces = maxLive + keptLatest + keptSlowest + maxDrawn
 
 var _ handoff.Observer = (*Recorder)(nil)
 
-// NewRecorder keeps what it observes and passes it on to next.
+// NewRecorder returns a recorder in front of next.
 func NewRecorder(next handoff.Observer) *Recorder {
 	r := &Recorder{next: next, models: map[string]*modelStats{}}
 	r.families.init()
@@ -78,7 +77,7 @@ func NewRecorder(next handoff.Observer) *Recorder {
 	return r
 }
 
-// Explains implements [handoff.Rooms.Explains]: retries are explained, and as many first choices as termsPerSecond
+// Explains implements [handoff.Rooms.Explains]: it explains retries, and as many first choices as termsPerSecond
 // allows.
 func (c *Recorder) Explains(rounds int) bool { return rounds > 0 || c.terms.Load() > 0 }
 
@@ -90,7 +89,7 @@ func (c *Recorder) Arrived(r *handoff.Record) {
 	}
 }
 
-// take finds memory for a request, nil where too many are in the gateway.
+// take returns memory for a request, nil if too many are in the gateway.
 func (c *Recorder) take(r *handoff.Record) *trace {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,10 +118,10 @@ func (c *Recorder) take(r *handoff.Record) *trace {
 	return t
 }
 
-// Understood passes the moment on.
+// Understood forwards to the next observer.
 func (c *Recorder) Understood(r *handoff.Record) { c.next.Understood(r) }
 
-// Queued notes that the request waits.
+// Queued records that the request waits.
 func (c *Recorder) Queued(r *handoff.Record, uncached int) {
 	c.next.Queued(r, uncached)
 	if t, ok := r.Mark.(*trace); ok {
@@ -130,10 +129,10 @@ func (c *Recorder) Queued(r *handoff.Record, uncached int) {
 	}
 }
 
-// Granted passes the moment on: a call, or the request's end, follows at once.
+// Granted forwards to the next observer: a call, or the request's end, follows at once.
 func (c *Recorder) Granted(r *handoff.Record, err error) { c.next.Granted(r, err) }
 
-// LegStarted notes a call. Tokens are not counted here: see [observe.Observer.Tokens].
+// LegStarted records a call. Tokens are counted elsewhere: see [observe.Observer.Streams].
 func (c *Recorder) LegStarted(r *handoff.Record, leg handoff.Leg) (token func(gap time.Duration)) {
 	if t, ok := r.Mark.(*trace); ok {
 		t.called(r, &leg)
@@ -141,7 +140,7 @@ func (c *Recorder) LegStarted(r *handoff.Record, leg handoff.Leg) (token func(ga
 	return c.next.LegStarted(r, leg)
 }
 
-// FirstToken notes when it came.
+// FirstToken records its time.
 func (c *Recorder) FirstToken(r *handoff.Record, leg handoff.Leg) {
 	c.next.FirstToken(r, leg)
 	if t, ok := r.Mark.(*trace); ok {
@@ -149,7 +148,7 @@ func (c *Recorder) FirstToken(r *handoff.Record, leg handoff.Leg) {
 	}
 }
 
-// LegEnded notes the end of a call.
+// LegEnded records the end of a call.
 func (c *Recorder) LegEnded(r *handoff.Record, leg handoff.Leg) {
 	c.next.LegEnded(r, leg)
 	if t, ok := r.Mark.(*trace); ok {
@@ -157,7 +156,7 @@ func (c *Recorder) LegEnded(r *handoff.Record, leg handoff.Leg) {
 	}
 }
 
-// Failed notes why a call failed, and what was done about it.
+// Failed records why a call failed, and what followed.
 func (c *Recorder) Failed(r *handoff.Record, failed *fault.Error, action handoff.Action) {
 	c.next.Failed(r, failed, action)
 	if t, ok := r.Mark.(*trace); ok {
@@ -165,10 +164,10 @@ func (c *Recorder) Failed(r *handoff.Record, failed *fault.Error, action handoff
 	}
 }
 
-// Ended keeps the request, as far as it is one to keep, and counts it.
+// Ended counts the request, and stores it if it is followed.
 func (c *Recorder) Ended(r *handoff.Record, err error) {
 	c.next.Ended(r, err)
-	if !r.Known { // its model is a client's text
+	if !r.Known { // its model is client input
 		return
 	}
 	now := time.Now()
@@ -187,18 +186,18 @@ func (c *Recorder) Ended(r *handoff.Record, err error) {
 	}
 }
 
-// refused reports whether the gateway had no room for the request: no worker was called, and a later try may be served.
+// refused reports whether the gateway had no room for the request: no worker was called, and a retry may succeed.
 func refused(r *handoff.Record, err error) bool {
 	answer, ok := errors.AsType[*openai.Error](err)
 	return ok && r.Attempts == 0 && answer.Status >= http.StatusInternalServerError
 }
 
-// Released passes the moment on.
+// Released forwards to the next observer.
 func (c *Recorder) Released(kv prefill.KV, attempt string, err error) {
 	c.next.Released(kv, attempt, err)
 }
 
-// keep moves t from the live requests to the latest, and among the slowest if it is one. The caller holds mu.
+// keep moves t from the live requests to the latest, and to the slowest if it qualifies. The caller holds mu.
 func (c *Recorder) keep(t *trace, s *summary, now time.Time) {
 	last := len(c.live) - 1
 	c.live[last].at = t.at
@@ -208,7 +207,7 @@ func (c *Recorder) keep(t *trace, s *summary, now time.Time) {
 	if old := c.latest[c.cursor]; old != nil {
 		c.drop(old)
 	}
-	c.latest[c.cursor] = t // which takes the live ones' hold over
+	c.latest[c.cursor] = t // it takes over the live list's reference
 	c.cursor = (c.cursor + 1) % keptLatest
 
 	if took := s.slowness(); took > c.floor || now.After(c.until) {
@@ -216,7 +215,7 @@ func (c *Recorder) keep(t *trace, s *summary, now time.Time) {
 	}
 }
 
-// keepSlow puts t among the slowest in the place of the least slow, or of one that is too old. The caller holds mu.
+// keepSlow replaces the least slow, or an expired, request by t. The caller holds mu.
 func (c *Recorder) keepSlow(t *trace, took time.Duration, now time.Time) {
 	least := 0
 	for i := range c.slowest {
@@ -245,14 +244,14 @@ func (c *Recorder) keepSlow(t *trace, took time.Duration, now time.Time) {
 	}
 }
 
-// drop gives one hold of t up. The caller holds mu.
+// drop releases one reference to t. The caller holds mu.
 func (c *Recorder) drop(t *trace) {
 	if t.holds--; t.holds == 0 {
 		c.free = append(c.free, t)
 	}
 }
 
-// model is the figures of a model that some worker serves. The caller holds mu.
+// model returns the figures of a served model. The caller holds mu.
 func (c *Recorder) model(name string) *modelStats {
 	if m := c.models[name]; m != nil {
 		return m
@@ -263,13 +262,13 @@ func (c *Recorder) model(name string) *modelStats {
 			return m
 		}
 	}
-	name = strings.Clone(name) // it is a part of the client's body
+	name = strings.Clone(name) // it points into the client's body
 	m := &modelStats{name: name}
 	c.models[name] = m
 	return m
 }
 
-// Latest are the requests that ended last, the latest first.
+// Latest returns the requests that ended last, latest first.
 func (c *Recorder) Latest() []Request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -282,7 +281,7 @@ func (c *Recorder) Latest() []Request {
 	return all
 }
 
-// Slowest are the slowest requests of the last quarter of an hour, the slowest first.
+// Slowest returns the slowest requests of the last quarter of an hour, slowest first.
 func (c *Recorder) Slowest() []Request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -296,7 +295,7 @@ func (c *Recorder) Slowest() []Request {
 	return all
 }
 
-// Find is the request of that name: the gateway's, or the client's, of which several may have it and the latest counts.
+// Find returns the request of that name: the gateway's or the client's, of which the latest is returned.
 func (c *Recorder) Find(name string) (found Request, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -323,10 +322,10 @@ func (c *Recorder) Find(name string) (found Request, ok bool) {
 	return found, ok
 }
 
-// Watch says whether some page is open: only then ways are drawn.
+// Watch sets whether some page is open: only then are requests drawn.
 func (c *Recorder) Watch(open bool) { c.watched.Store(open) }
 
-// flights are the requests that are drawn. Those that are over are returned once.
+// flights returns the drawn requests, finished ones once.
 func (c *Recorder) flights() []Request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -343,7 +342,7 @@ func (c *Recorder) flights() []Request {
 	return all
 }
 
-// phases counts the followed requests by where they are.
+// phases counts the followed requests by phase.
 func (c *Recorder) phases() (n [Over]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

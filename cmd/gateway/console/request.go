@@ -8,25 +8,25 @@ import (
 	"github.com/tandem-pd/tandem/handoff"
 )
 
-// summary is what is known of a request at its end.
+// summary is a finished request.
 type summary struct {
 	Outcome         string // ok, a fault class or an error's code
 	Endpoint        string
 	Stream          bool
 	ISL, OSL        int // prompt and answer, in tokens
 	Tokenized       bool
-	Predicted       int // prompt tokens that the router took to be cached where the prompt was computed
-	Actual          int // the same as that worker reported; below 0 if it did not
+	Predicted       int // prompt tokens that the router expected in the cache
+	Actual          int // the worker's reported count; below 0 if unknown
 	Attempts        int
 	Resumes         int
-	OneLeg          string // why there was no prefill leg, empty if there was one
+	OneLeg          string // why there was no prefill leg, or empty
 	Prefill, Decode handoff.Choice
-	TTFT            time.Duration // 0 without a first token, and of an answer that is not streamed
+	TTFT            time.Duration // 0 without a first token, or if not streamed
 	ITL             time.Duration // the mean between two tokens; 0 with fewer than two
 	Total           time.Duration
 	Queued          time.Duration
-	Transfer        time.Duration // from prefill's answer to decode's first token; 0 without a hand-off, or a TTFT
-	Family          uint64        // of the prompt's beginning; 0 for a prompt that has none
+	Transfer        time.Duration // from prefill's answer to decode's first token; 0 without a hand-off or TTFT
+	Family          uint64        // of the prompt's beginning; 0 for none
 }
 
 // summarize reads r, which ended at now.
@@ -50,8 +50,8 @@ func summarize(r *handoff.Record, now time.Time) summary {
 	return s
 }
 
-// slowness is what the slowest requests are kept by: how long the first token took, or, where none came, the end. Of
-// an answer that came whole the first token is not known: it is none of them.
+// slowness orders the slowest requests: TTFT or, without a first token, the total time. Answers that are not streamed
+// have none.
 func (s *summary) slowness() time.Duration {
 	if s.TTFT > 0 || s.ok() && !s.Stream {
 		return s.TTFT
@@ -62,18 +62,18 @@ func (s *summary) slowness() time.Duration {
 // ok reports whether the client got its whole answer.
 func (s *summary) ok() bool { return s.Outcome == fault.None.String() }
 
-// Request is one request as the page shows it: a copy of a trace.
+// Request is a copy of a trace for the page.
 type Request struct {
 	summary
-	ID, Name string // the client's and the gateway's names of it
+	ID, Name string // the client's and the gateway's
 	Model    string
 	Arrived  time.Time
 	Phase    Phase
 	Steps    []Step
-	Dropped  int // steps that were not kept
+	Dropped  int // steps not stored
 }
 
-// copied is t as it is now.
+// copied returns a copy of t.
 func (t *trace) copied() Request {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// pointEvery is the time between two points of a chart, and maxPoints how many are kept: a quarter of an hour.
+	// pointEvery is the time between two points of a chart, and maxPoints how many are stored: a quarter of an hour.
 	pointEvery = 5 * time.Second
 	maxPoints  = 180
-	// minutes is how many of the last are summed up, and perMinute the points in each.
+	// minutes is how many of the last are summed, and perMinute the points in each.
 	minutes   = 15
 	perMinute = int(time.Minute / pointEvery)
-	// maxModels bounds the models with figures of their own; all others are one.
+	// maxModels bounds the models with figures of their own; all others share one.
 	maxModels   = 32
 	otherModels = "other models"
 )
 
-// latencies counts times in buckets that grow by a quarter of an octave: a quantile is right within 9 %. The first
-// begins at half a millisecond, the last has all above 27 s.
+// latencies counts times in buckets that grow by a quarter of an octave, from half a millisecond to 27 s: a quantile
+// is accurate to 9 %.
 type latencies [64]uint32
 
 const (
@@ -43,7 +43,7 @@ func (l *latencies) merge(o *latencies) {
 	}
 }
 
-// quantile is in seconds, NaN of nothing.
+// quantile returns seconds, NaN if empty.
 func (l *latencies) quantile(q float64) float64 {
 	var all uint32
 	for _, n := range l {
@@ -53,33 +53,34 @@ func (l *latencies) quantile(q float64) float64 {
 	for i, n := range l {
 		if left -= float64(n); left <= 0 && n > 0 {
 			edge := leastLatency.Seconds() * math.Exp2(float64(i)/perOctave)
-			return edge * math.Exp2((1+left/float64(n))/perOctave) // where in the bucket
+			return edge * math.Exp2((1+left/float64(n))/perOctave) // position within the bucket
 		}
 	}
 	return math.NaN()
 }
 
-// figures are counted over some time.
+// figures are counts over some time.
 type figures struct {
 	arrived, ended, failed, refused, left int
-	isl                                   int // prompt tokens of the requests whose workers reported what they had cached
-	predicted, actual                     int // of those: the tokens taken to be cached, and found cached
+	isl                                   int // prompt tokens of requests whose workers reported their cached tokens
+	predicted, actual                     int // of those: tokens expected and found in caches
 	ttft                                  latencies
 	tokens                                float64 // generated
 	gaps                                  observe.Gaps
 }
 
 func (f *figures) merge(o *figures) {
-	f.arrived, f.ended, f.failed, f.refused, f.left = f.arrived+o.arrived, f.ended+o.ended, f.failed+o.failed, f.refused+o.refused, f.left+o.left
+	f.arrived, f.ended, f.failed = f.arrived+o.arrived, f.ended+o.ended, f.failed+o.failed
+	f.refused, f.left = f.refused+o.refused, f.left+o.left
 	f.isl, f.predicted, f.actual, f.tokens = f.isl+o.isl, f.predicted+o.predicted, f.actual+o.actual, f.tokens+o.tokens
 	f.ttft.merge(&o.ttft)
 	f.gaps = f.gaps.Plus(o.gaps)
 }
 
-// hitRate is the share of prompt tokens that workers had cached, NaN while none reported it.
+// hitRate returns the cached share of prompt tokens, NaN if unreported.
 func (f *figures) hitRate() float64 { return ratio(f.actual, f.isl) }
 
-// predictedRate is the share that the router predicted of the same prompts.
+// predictedRate returns the predicted share of the same prompts.
 func (f *figures) predictedRate() float64 { return ratio(f.predicted, f.isl) }
 
 func ratio(part, all int) float64 {
@@ -93,11 +94,11 @@ func ratio(part, all int) float64 {
 type point struct {
 	at                                                 time.Time
 	ttft50, ttft99, itl50, itl99                       float64 // seconds
-	requests, tokens, refused, failed, hits, predicted float64 // the first four a second, the others shares
+	requests, tokens, refused, failed, hits, predicted float64 // the first four per second, the others shares
 	waiting                                            int
 }
 
-// modelStats are one model's figures. The recorder's mu guards it, but for points, which are the console's.
+// modelStats are one model's figures. The recorder's mu guards them, except points, which the console owns.
 type modelStats struct {
 	name   string
 	now    figures         // since the latest point
@@ -107,7 +108,7 @@ type modelStats struct {
 	taken  int
 }
 
-// count adds a request that is over.
+// count adds a finished request.
 func (m *modelStats) count(s *summary, refused bool) {
 	n := &m.now
 	n.ended++
@@ -130,7 +131,7 @@ func (m *modelStats) count(s *summary, refused bool) {
 	}
 }
 
-// sample makes the point of the time since the one before. streams is what was generated ever.
+// sample adds a point since the previous one. streams is the total generated.
 func (m *modelStats) sample(streams observe.Streams, waiting int, now time.Time) {
 	n := &m.now
 	n.tokens, n.gaps = streams.Tokens-m.last.Tokens, streams.Gaps.Minus(m.last.Gaps)
@@ -155,7 +156,7 @@ func (m *modelStats) sample(streams observe.Streams, waiting int, now time.Time)
 	*n = figures{}
 }
 
-// quarter is the last 14 to 15 minutes.
+// quarter returns the figures of the last 14 to 15 minutes.
 func (m *modelStats) quarter() (sum figures) {
 	for i := range m.recent {
 		sum.merge(&m.recent[i])

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// clock is the form of a time of day.
+// clock is the format of a time of day.
 const clock = "15:04:05"
 
-// date is a moment for people to read, in UTC, as all operators' other tools have it.
+// date formats a time in UTC.
 func date(t time.Time, form string) string { return t.UTC().Format(form) }
 
-// seconds is a moment for the charts' axis.
+// seconds returns a time for the charts' axis.
 func seconds(t time.Time) float64 { return float64(t.Unix()) }
 
-// short is a time in seconds, to three digits, in a unit that fits; a dash where it is not known.
+// short formats seconds to three digits in a fitting unit; a dash if unknown.
 func short(seconds float64) string {
 	switch {
 	case math.IsNaN(seconds):
@@ -34,7 +34,7 @@ func short(seconds float64) string {
 	return fmt.Sprintf("%.1f ms", seconds*1e3)
 }
 
-// percent is a share of 1.
+// percent formats a share of 1.
 func percent(share float64) string {
 	if math.IsNaN(share) {
 		return "–"
@@ -42,7 +42,7 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.0f %%", share*100)
 }
 
-// perSecond is a rate.
+// perSecond formats a rate.
 func perSecond(rate float64) string {
 	if rate >= 100 {
 		return count(int(rate)) + "/s"
@@ -50,7 +50,7 @@ func perSecond(rate float64) string {
 	return fmt.Sprintf("%.1f/s", rate)
 }
 
-// plural is n of something.
+// plural formats n of something.
 func plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

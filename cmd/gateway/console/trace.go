@@ -9,65 +9,65 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Phase is where a request is on its way.
+// Phase is the present phase of a request.
 type Phase uint8
 
 // The phases, in the order of an undisturbed request.
 const (
-	Reading Phase = iota // the prompt's tokens are made
+	Reading Phase = iota // tokenizing the prompt
 	Waiting              // in the queue
 	Prefilling
 	Transferring // decode was called, and its first token is awaited
-	Decoding     // of an answer that is not streamed: decode was called
+	Decoding     // if not streamed: decode was called
 	Over
 )
 
-// String is the phase's word on the page.
+// String returns the phase's name on the page.
 func (p Phase) String() string {
 	return [...]string{"read", "queue", "prefill", "transfer", "decode", "over"}[p]
 }
 
 const (
-	// maxSteps bounds what is kept of one request's way. A retry takes three steps, so that a request of four attempts is
-	// kept whole; of what comes behind only the number is.
+	// maxSteps bounds the stored steps of a request. A retry takes three, so four attempts fit; further steps are
+	// only counted.
 	maxSteps = 12
-	// undisturbed is the steps of a request that nothing disturbs: queue, prefill, decode.
+	// undisturbed is the steps of a request without failures: queue, prefill, decode.
 	undisturbed = 3
 )
 
-// Step is one part of a request's way. Its times count from the request's arrival.
+// Step is one step of a request. Its times count from the request's arrival.
 type Step struct {
 	Phase    Phase
 	Role     pools.Role // of the worker; empty in the queue
 	Worker   string
 	Attempt  int
-	From, To time.Duration // To is below 0 while the step lasts
+	From, To time.Duration // To is below 0 while the step is running
 	First    time.Duration // a decode call's first token; 0 before
-	Handed   bool          // a decode call took over KV, so that From to First is the transfer
-	Whole    bool          // a decode call whose answer is not streamed, so that its first token is not seen
-	Failed   string        // the class of its failure, empty for none
-	Action   string        // what was done about it
+	Handed   bool          // a decode call took over KV: From to First is the transfer
+	Whole    bool          // a decode call that is not streamed: its first token is not visible
+	Failed   string        // its fault class, or empty
+	Action   string        // what followed the failure
 }
 
-// trace is one request in the gateway, or one that is kept. Its memory is used again for others.
+// trace is a live or stored request. Its memory is recycled.
 type trace struct {
-	at    int // its place among the live ones; the recorder's
-	holds int // how many lists of the recorder have it; at 0 its memory is free
+	at    int // its index among the live ones; owned by the recorder
+	holds int // references from the recorder's lists; at 0 its memory is free
 
 	mu      sync.Mutex // guards all below
-	id      string     // the client's name for it
-	name    string     // the gateway's
-	model   string     // as some worker has registered it: a client's spelling would keep its body in memory
+	id      string     // the client's id
+	name    string     // the gateway's id
+	model   string     // as registered: a client's spelling would retain its body
 	arrived time.Time
 	phase   Phase
-	queued  time.Duration // of Spent.Queued, what has a step already
+	queued  time.Duration // the part of Spent.Queued that is already a step
 	first   [undisturbed]Step
-	steps   []Step // in first, or in memory of their own if there are more
-	count   int    // of steps; those beyond maxSteps are not kept
+	steps   []Step // in first, or allocated if there are more
+	count   int    // of steps, including those beyond maxSteps
 	sum     summary
 }
 
-// begin makes t that of a request which has arrived.
+// begin resets t to an arrived request.
 func (t *trace) begin(r *handoff.Record, model string) {
 	t.mu.Lock()
 	t.id, t.name, t.model, t.arrived = r.Call.ID, r.ID, model, r.Call.Arrival
@@ -76,7 +76,7 @@ func (t *trace) begin(r *handoff.Record, model string) {
 	t.mu.Unlock()
 }
 
-// enter notes a phase that has no call yet.
+// enter records a phase without a call.
 func (t *trace) enter(p Phase) {
 	t.mu.Lock()
 	t.phase = p
@@ -91,7 +91,7 @@ func (t *trace) push(s Step) {
 	t.count++
 }
 
-// waited adds the wait that ended at now, if there was one. The caller holds mu.
+// waited adds the wait that ended at now, if any. The caller holds mu.
 func (t *trace) waited(r *handoff.Record, now time.Duration) {
 	if d := r.Spent.Queued - t.queued; d > 0 {
 		t.queued = r.Spent.Queued
@@ -99,7 +99,7 @@ func (t *trace) waited(r *handoff.Record, now time.Duration) {
 	}
 }
 
-// called notes that a worker is called.
+// called records the call of a worker.
 func (t *trace) called(r *handoff.Record, leg *handoff.Leg) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,12 +118,12 @@ func (t *trace) called(r *handoff.Record, leg *handoff.Leg) {
 	t.push(s)
 }
 
-// answered notes decode's first token, or the end of prefill. A whole answer comes with its end, and its first token
-// is not known.
+// answered records decode's first token, or the end of prefill. An answer that is not streamed has no visible first
+// token.
 func (t *trace) answered(leg *handoff.Leg) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.open(leg.Worker.ID); s != nil && !s.Whole {
+	if s := t.openStep(leg.Worker.ID); s != nil && !s.Whole {
 		s.First = leg.First.Sub(t.arrived)
 	}
 	if leg.Worker.Role != pools.Prefill {
@@ -131,11 +131,11 @@ func (t *trace) answered(leg *handoff.Leg) {
 	}
 }
 
-// ended notes that a call is over. A prefill that has answered ended then; any other call ends now.
+// ended records the end of a call. A prefill that has answered ended then; any other call ends now.
 func (t *trace) ended(leg *handoff.Leg) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.open(leg.Worker.ID)
+	s := t.openStep(leg.Worker.ID)
 	switch {
 	case s == nil:
 	case s.Role == pools.Prefill && s.First > 0:
@@ -145,7 +145,7 @@ func (t *trace) ended(leg *handoff.Leg) {
 	}
 }
 
-// failed notes what became of the latest call to the worker that failed.
+// failed records the failure of the latest call to its worker.
 func (t *trace) failed(f *fault.Error, action handoff.Action) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,12 +155,12 @@ func (t *trace) failed(f *fault.Error, action handoff.Action) {
 			return
 		}
 	}
-	at := time.Since(t.arrived) // it failed before it was called
+	at := time.Since(t.arrived) // it failed before the call
 	t.push(Step{Phase: Prefilling, Role: f.Leg, Worker: f.Worker, From: at, To: at, Failed: f.Class.String(), Action: action.String()})
 }
 
-// open is the latest step of the worker that lasts, nil for none. The caller holds mu.
-func (t *trace) open(worker string) *Step {
+// openStep returns the worker's latest step that is still running, or nil. The caller holds mu.
+func (t *trace) openStep(worker string) *Step {
 	for i := len(t.steps) - 1; i >= 0; i-- {
 		if s := &t.steps[i]; s.Worker == worker && s.To < 0 {
 			return s
@@ -169,7 +169,7 @@ func (t *trace) open(worker string) *Step {
 	return nil
 }
 
-// finish notes the end of the request.
+// finish records the end of the request.
 func (t *trace) finish(r *handoff.Record, s *summary, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

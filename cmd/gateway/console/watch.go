@@ -8,47 +8,47 @@ import (
 	"time"
 )
 
-// tick is what pages know at one moment. All viewers share it: one that has the tick before gets what has changed, any
-// other all of it.
+// tick is the state sent to pages at one moment. Viewers that had the previous tick get the changes, others
+// everything.
 type tick struct {
 	number  uint64
 	next    chan struct{} // closed when there is a later one
 	live    map[string]string
-	changed []byte // events, as text/event-stream has them
+	changed []byte // as text/event-stream
 	whole   []byte
 }
 
 // message is a tick's event.
 type message struct {
-	// Live is the texts that have changed, by the name under which the page shows them.
+	// Live is the changed texts, by their names on the page.
 	Live map[string]string `json:"live,omitempty"`
-	// Flights are requests whose way is drawn.
+	// Flights are the drawn requests.
 	Flights []flight `json:"flights,omitempty"`
-	// Revision changes with what a page is made of: it is fetched again then.
+	// Revision changes with a page's contents, which it then fetches again.
 	Revision map[string]string `json:"revision"`
 	// Points are the newest of each model's charts, every five seconds.
 	Points map[string][]*float64 `json:"points,omitempty"`
 }
 
-// flight is a request that is drawn: the nodes that it passed, and when it set out for each.
+// flight is a drawn request: its nodes, and when it left each.
 type flight struct {
 	Name  string  `json:"name"`
 	Model string  `json:"model"`
-	Ago   int64   `json:"ago"` // when it arrived, in milliseconds before the event
+	Ago   int64   `json:"ago"` // milliseconds since its arrival
 	Way   []event `json:"way"`
 	Over  bool    `json:"over,omitempty"`
 	Bad   bool    `json:"bad,omitempty"`
 }
 
-// event is one hop of a flight, in milliseconds: when it began, after the request's arrival, and how long the KV took
-// that was handed over.
+// event is one hop of a flight, in milliseconds: its start after the request's arrival, and the time of its KV
+// transfer.
 type event struct {
 	Node string `json:"node"`
 	At   int64  `json:"at"`
 	Took int64  `json:"took,omitempty"`
 }
 
-// Watch implements [edge.Console]: see there.
+// Watch implements [edge.Console].
 func (c *Console) Watch() (next func(ctx context.Context) ([]byte, error), leave func(), ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,13 +83,13 @@ func (c *Console) Watch() (next func(ctx context.Context) ([]byte, error), leave
 		}, true
 }
 
-// advance makes the next tick, where some page is open.
+// advance makes the next tick if some page is open.
 func (c *Console) advance(now time.Time, sampled bool) {
 	c.mu.Lock()
 	watched := c.viewers > 0
 	c.mu.Unlock()
 	if !watched {
-		c.workers(now) // so that those that leave are known
+		c.workers(now) // records those that leave
 		return
 	}
 	s := c.look(now, true)
@@ -112,7 +112,7 @@ func (c *Console) advance(now time.Time, sampled bool) {
 	c.latest = t
 }
 
-// frame is m as an event.
+// frame encodes m as an event.
 func frame(m message) []byte {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -121,7 +121,7 @@ func frame(m message) []byte {
 	return append(append([]byte("data: "), b...), "\n\n"...)
 }
 
-// newest are the latest points of all models.
+// newest returns the latest points of all models.
 func (c *Recorder) newest() map[string][]*float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,11 +134,13 @@ func (c *Recorder) newest() map[string][]*float64 {
 	return all
 }
 
-// values are a point's figures in the order of the charts, the time in seconds first; nil stands for unknown.
+// values returns a point's figures in the order of the charts, the time in seconds first; unknown ones are nil.
 func (p *point) values() []*float64 {
 	at := seconds(p.at)
 	all := []*float64{&at}
-	for _, v := range []float64{p.ttft50, p.ttft99, p.itl50, p.itl99, p.requests, p.tokens, p.refused, p.failed, p.hits, p.predicted, float64(p.waiting)} {
+	for _, v := range []float64{
+		p.ttft50, p.ttft99, p.itl50, p.itl99, p.requests, p.tokens, p.refused, p.failed, p.hits, p.predicted, float64(p.waiting),
+	} {
 		if math.IsNaN(v) {
 			all = append(all, nil)
 			continue

@@ -14,32 +14,31 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// access is who may ask for a route.
+// access is who may use a route.
 type access uint8
 
 const (
-	// anybody: no key.
+	// anybody needs no key.
 	anybody access = iota
-	// clients need a client's or an operator's key, where clients need any.
+	// clients need a client's or an operator's key if there are clients' keys.
 	clients
-	// viewers need an operator's key, where there are any, or the ticket that the console's browser has for one: to look.
+	// viewers need an operator's key, if there are any, or the console's ticket for one. They only read.
 	viewers
-	// operators need an operator's key, where there are any: to look.
+	// operators need an operator's key, if there are any. They only read.
 	operators
-	// changes need an operator's key. Without any they are taken on the address for administration, or from this
-	// machine.
+	// changes need an operator's key. Without any they are accepted on the admin address, or from this machine.
 	changes
 )
 
 const headerAuthorization = "Authorization"
 
-// areaOf is the area of a request's target: its access can be checked before the body is read, and where there is no
-// route. What is unsure is open here: each route checks its own access.
+// areaOf returns the area of a request's target, whose access can be checked before the body is read. Unclear targets
+// are open here: each route checks its own access.
 func (f *frontend) areaOf(h *fasthttp.RequestHeader) area {
 	return f.areas[string(firstSegment(h.RequestURI()))]
 }
 
-// firstSegment is the first segment of a target's path.
+// firstSegment returns the first segment of a target's path.
 func firstSegment(target []byte) []byte {
 	if i := bytes.IndexAny(target, "?#"); i >= 0 {
 		target = target[:i]
@@ -48,7 +47,7 @@ func firstSegment(target []byte) []byte {
 	return first
 }
 
-// admit returns why a request is refused: a 401 or a 403, or nil. peer is who sent it; nil is unknown.
+// admit returns a 401 or 403 for a request that is refused, or nil. A nil peer is unknown.
 func (f *frontend) admit(d access, h *fasthttp.RequestHeader, peer net.Addr) *openai.Error {
 	ring := f.s.keys.Load()
 	switch {
@@ -65,20 +64,22 @@ func (f *frontend) admit(d access, h *fasthttp.RequestHeader, peer net.Addr) *op
 		}
 		if !ring.admin.Hold(bearer(h)) {
 			e := openai.Unauthorized(keyElsewhere(h))
-			e.Code, e.Message = "invalid_admin_key", strings.Replace(e.Message, "a valid API key is needed", "administration needs an operator's key", 1)
+			e.Code = "invalid_admin_key"
+			e.Message = strings.Replace(e.Message, "a valid API key is needed", "administration needs an operator's key", 1)
 			return e
 		}
 		return nil
 	case f.loopback && !f.own(h.Host()):
 		return &openai.Error{Status: http.StatusForbidden, Code: "host_not_allowed",
-			Message: "the Host header names another machine than this one, as that of a web page would; allowed-hosts adds names, and with keys any is taken"}
+			Message: "the Host header names another machine than this one, as that of a web page would; " +
+				"allowed-hosts adds names, and with keys any is taken"}
 	case d == changes:
 		return f.trust(h, peer)
 	}
 	return nil
 }
 
-// own reports whether a Host header names this machine, or a name that is allowed. Most requests have the one before's.
+// own reports whether a Host header names this machine or an allowed name. The latest one is cached.
 func (f *frontend) own(host []byte) bool {
 	if last := f.host.Load(); last != nil && *last == string(host) {
 		return true
@@ -91,7 +92,7 @@ func (f *frontend) own(host []byte) bool {
 	return true
 }
 
-// plain refuses a body that is compressed: what it becomes has no bound.
+// plain refuses a compressed body: its decompressed size has no bound.
 func plain(h *fasthttp.RequestHeader) *openai.Error {
 	for _, enc := range h.PeekAll("Content-Encoding") {
 		if len(enc) > 0 && !bytes.EqualFold(enc, []byte("identity")) {
@@ -101,7 +102,7 @@ func plain(h *fasthttp.RequestHeader) *openai.Error {
 	return nil
 }
 
-// isJSON refuses a body that says to be something else than JSON, and one that a web page may have sent.
+// isJSON refuses a body that is not declared as JSON, and one that a web page may have sent.
 func isJSON(h *fasthttp.RequestHeader) *openai.Error {
 	given := string(h.ContentType())
 	switch {
@@ -114,15 +115,15 @@ func isJSON(h *fasthttp.RequestHeader) *openai.Error {
 	}
 }
 
-// trust lets in changes that come without a key. A page in an operator's browser reaches this machine too, and a
-// proxy on it hides who asks: both give themselves away by a header.
+// trust accepts changes without a key, except from a browser's page or through a proxy, which reveal themselves by a
+// header.
 func (f *frontend) trust(h *fasthttp.RequestHeader, peer net.Addr) *openai.Error {
 	e := &openai.Error{Status: http.StatusForbidden, Code: "admin_forbidden"}
 	switch {
 	case has(h, "Origin"):
 		e.Message = "without admin-key-file, changes are not taken from a browser"
 	case !f.serves:
-		return nil // the address is for administration alone
+		return nil // the address is for administration only
 	case !loopbackPeer(peer):
 		e.Message = "changes are taken from the gateway's own machine only; set admin-key-file or admin-address to allow others"
 	case has(h, "X-Forwarded-For") || has(h, "Forwarded") || has(h, "X-Real-Ip"):
@@ -133,13 +134,13 @@ func (f *frontend) trust(h *fasthttp.RequestHeader, peer net.Addr) *openai.Error
 	return e
 }
 
-// shut is why a request is turned away by what its head alone says, or nil.
+// shut returns why a request is refused by its head alone, or nil.
 func (f *frontend) shut(h *fasthttp.RequestHeader) *openai.Error {
 	return f.admit(f.areaOf(h).access, h, nil)
 }
 
-// unwanted is why a request's body is not to be read, as far as its head alone says, or nil: it lacks the key,
-// declares too much, or finds the budget taken.
+// unwanted returns why a request's body must not be read, judging by its head, or nil: no key, too long, or no budget
+// left.
 func (f *frontend) unwanted(h *fasthttp.RequestHeader) *openai.Error {
 	s, a := f.s, f.areaOf(h)
 	limit := cmp.Or(a.body, s.cfg.MaxBodyBytes)
@@ -155,11 +156,11 @@ func (f *frontend) unwanted(h *fasthttp.RequestHeader) *openai.Error {
 	return nil
 }
 
-// skipped reports whether a request is answered without its body, because no route takes one with its method. A short
-// body is read all the same, so that the connection can go on.
+// skipped reports whether a request is answered without reading its body, because no route of its method reads one. A
+// short body is still read to keep the connection.
 func skipped(h *fasthttp.RequestHeader) bool { return (h.IsGet() || h.IsHead()) && left(h) }
 
-// bearer is the digest of the key that a request carries.
+// bearer returns the digest of the request's key.
 func bearer(h *fasthttp.RequestHeader) auth.Digest {
 	var values []string
 	for _, v := range h.PeekAll(headerAuthorization) {
@@ -168,7 +169,7 @@ func bearer(h *fasthttp.RequestHeader) auth.Digest {
 	return auth.Bearer(values...)
 }
 
-// keyElsewhere names the header in which clients of other services send a key, empty where there is none.
+// keyElsewhere returns the header in which clients of other services send a key, or empty.
 func keyElsewhere(h *fasthttp.RequestHeader) string {
 	for _, name := range [...]string{"X-Api-Key", "Api-Key"} { // Anthropic's and Azure's
 		if has(h, name) {

@@ -15,8 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/pools/kept"
 )
 
-// Standing is how a worker stands, as the answer of a POST below /workers has it: whether it can be chosen, and what
-// is still booked on it.
+// Standing is a worker's state in answers to POST below /workers: whether it can be chosen, and what is booked on it.
 type Standing struct {
 	Worker        string     `json:"id"`
 	Model         string     `json:"model"`
@@ -25,27 +24,27 @@ type Standing struct {
 	Requests      int        `json:"requests"`
 	ActiveBlocks  int        `json:"active_blocks"`
 	PrefillTokens int        `json:"prefill_tokens"`
-	// Kept is whether the change outlives the gateway.
+	// Kept reports whether the change outlives the gateway.
 	Kept kept.Answer `json:"kept"`
 }
 
-// workers shows the pools.
+// workers lists the pools.
 func (s *Server) workers(c *fiber.Ctx) error { return writeJSON(c, http.StatusOK, s.cat.Workers()) }
 
-// cordon takes a worker out of the choice, or back in. Saying it twice changes nothing. Each is a line in the log,
-// whatever comes of it: who, what, whom.
+// cordon takes a worker out of the choice, or back in. It is idempotent. Each call is logged.
 func (s *Server) cordon(c *fiber.Ctx, action string, on bool) error {
-	id := strings.Clone(c.Params("id")) // it outlives the request in the roster
+	id := strings.Clone(c.Params("id")) // the roster keeps it beyond the request
 	standing, err := s.cat.Cordon(id, on, action == "move")
 	e := explainCordon(err)
-	s.administered(c.Context(), action, e, slog.String("worker", id[:min(len(id), pools.MaxIDBytes)]), slog.Int("requests", standing.Requests), slog.String("kept", string(standing.Kept)))
+	s.administered(c.Context(), action, e, slog.String("worker", id[:min(len(id), pools.MaxIDBytes)]),
+		slog.Int("requests", standing.Requests), slog.String("kept", string(standing.Kept)))
 	if e != nil {
 		return e
 	}
 	return writeJSON(c, http.StatusOK, standing)
 }
 
-// forget takes a lost worker off the list of this gateway.
+// forget removes a lost worker from this gateway's list.
 func (s *Server) forget(c *fiber.Ctx) error {
 	id := strings.Clone(c.Params("id"))
 	e := explainCordon(s.cat.Forget(id))
@@ -56,7 +55,7 @@ func (s *Server) forget(c *fiber.Ctx) error {
 	return writeJSON(c, http.StatusOK, Standing{Worker: id, State: "forgotten", Kept: kept.No})
 }
 
-// administered logs a change that an operator asked for.
+// administered logs an operator's change.
 func (s *Server) administered(ctx *fasthttp.RequestCtx, action string, e *openai.Error, whom ...slog.Attr) {
 	outcome, level := "done", slog.LevelInfo
 	if e != nil {
@@ -67,7 +66,7 @@ func (s *Server) administered(ctx *fasthttp.RequestCtx, action string, e *openai
 		slog.String("request_id", ctx.Conn().(*conn).request.id))...)
 }
 
-// explainCordon turns the catalog's error into the one that is sent.
+// explainCordon returns the client's error for the catalog's.
 func explainCordon(err error) *openai.Error {
 	switch {
 	case err == nil:

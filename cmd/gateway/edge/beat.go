@@ -7,21 +7,21 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// ping shows a silent event stream to be alive: a line of a field that there is not, which readers ignore. A comment fails the
+// ping keeps a silent event stream alive: a line with an unknown field, which readers ignore. A comment breaks the
 // benchmarks of vLLM and SGLang, and a blank line openai-go up to 3.42; see TestReadersOutliveTheHeartbeat.
 const ping = " \n"
 
-// looks is how often the heartbeat looks at a stream before it calls it silent.
+// looks is how many checks per heartbeat interval detect a silent stream.
 const looks = 8
 
-// startBeats has silent streams looked for while there are calls.
+// startBeats checks for silent streams while there are calls.
 func (s *Server) startBeats() {
 	if s.cfg.Heartbeat > 0 && !s.beating.Swap(true) {
 		time.AfterFunc(s.cfg.Heartbeat/looks, s.beat)
 	}
 }
 
-// beat sends a line on every event stream that has been silent for the time of a heartbeat.
+// beat sends a line on every event stream that was silent for the heartbeat's interval.
 func (s *Server) beat() {
 	running := s.live.all()
 	for _, x := range running {
@@ -33,8 +33,8 @@ func (s *Server) beat() {
 	}
 }
 
-// beat looks whether the stream is silent. One that the flow has not begun begins with a line: what waits in the
-// queue or for its prefill is kept alive too. From there on a failure is an event of the stream.
+// beat checks whether the stream is silent. Before the flow begins it, a ping starts the answer, so that calls in the
+// queue or in prefill stay alive. From then on a failure is an event of the stream.
 func (x *exchange) beat() {
 	if !x.stream || x.active.Swap(false) {
 		x.quiet = 0
@@ -45,13 +45,13 @@ func (x *exchange) beat() {
 	}
 	x.quiet = 0
 	if x.conn.socket == nil {
-		go x.sendPing() // which may wait for the client
+		go x.sendPing() // it may wait for the client
 		return
 	}
 	x.sendPing()
 }
 
-// sendPing sends a line between two events, unless a write waits already.
+// sendPing sends a line between two events, unless a write is waiting.
 func (x *exchange) sendPing() {
 	if !x.mu.TryLock() {
 		return
@@ -66,18 +66,18 @@ func (x *exchange) sendPing() {
 		_ = x.queue([]byte(ping))
 		x.tail = tail // a whole line between two events
 	}
-	_ = x.push() // what fails shows at the next write
+	_ = x.push() // an error shows at the next write
 	x.active.Store(false)
 }
 
-// betweenEvents reports whether nothing was written yet or the last event is complete, that is, ends in a blank line.
+// betweenEvents reports whether nothing was written yet or the last event is complete, ending in a blank line.
 func (x *exchange) betweenEvents() bool {
 	t := string(x.tail[:])
 	return t == "\x00\x00\x00\x00" || t[2:] == "\n\n" || t[2:] == "\r\r" || t == "\r\n\r\n"
 }
 
-// errorEvent is e as the last event of a stream, set off from the half event that may stand before it. Between events
-// it begins at once: openai-go up to 3.42 fails on blank lines there. The caller holds mu.
+// errorEvent returns e as the last event of a stream, separated from an incomplete event. Between events it starts at
+// once: openai-go up to 3.42 fails on blank lines there. The caller holds mu.
 func (x *exchange) errorEvent(e *openai.Error) []byte {
 	event := openai.AppendEvent(nil, e.Append(nil, x.conn.request.id))
 	if x.betweenEvents() {

@@ -9,18 +9,18 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// budgetRetry is after how long a request that found the budget taken may be worth another try.
+// budgetRetry is the Retry-After of requests beyond the budget.
 const budgetRetry = time.Second
 
-// budget counts the bytes of memory that request bodies take, of those that are being read and of those whose
-// requests wait or run. What long bodies took is used again. It is safe for concurrent use.
+// budget counts the memory of request bodies while they are read and while their requests wait or run. It recycles
+// that of long bodies. It is safe for concurrent use.
 type budget struct {
 	limit int64
 	used  atomic.Int64
-	spare [spareSizes]sync.Pool // of *[]byte, each pool's of one size; what is in them is not counted
+	spare [spareSizes]sync.Pool // of *[]byte, one size per pool; unused memory is not counted
 }
 
-// take counts n more bytes and reports whether they are within the limit; if not, nothing is counted.
+// take counts n more bytes and reports whether they are within the limit; otherwise it counts nothing.
 func (b *budget) take(n int) bool {
 	if b.used.Add(int64(n)) <= b.limit {
 		return true
@@ -32,16 +32,16 @@ func (b *budget) take(n int) bool {
 // give returns n bytes.
 func (b *budget) give(n int) { b.used.Add(-int64(n)) }
 
-// release gives back what the body of r has taken. A second call gives nothing.
+// release returns what r's body has taken. A second call returns nothing.
 func (b *budget) release(r *request) {
 	b.give(r.held)
 	r.held = 0
 }
 
-// making counts what is made of an exchange's request beyond its body. It implements [openai.Memory].
+// making counts memory derived from an exchange's request body. It implements [openai.Memory].
 type making exchange
 
-// Take implements [openai.Memory]. Half of the budget is for bodies alone: where much is made of some, others are not refused.
+// Take implements [openai.Memory]. Half of the budget is for bodies only, so that derived memory cannot block them.
 func (m *making) Take(n int) bool {
 	m.mu.Lock() // a stream's loop takes memory too
 	defer m.mu.Unlock()
@@ -62,10 +62,10 @@ func (m *making) Give(n int) {
 	m.conn.request.held -= n
 }
 
-// fits reports whether n more bytes would be within the limit just now.
+// fits reports whether n more bytes are within the limit now.
 func (b *budget) fits(n int) bool { return b.used.Load()+int64(n) <= b.limit }
 
-// exhausted is the error for a request whose body is beyond the budget.
+// exhausted returns the error for a request beyond the budget.
 func (b *budget) exhausted() *openai.Error {
 	e := openai.Unavailable("body_budget_exhausted",
 		"the bodies of other requests take the memory that body-budget-bytes allows; try again later")
@@ -73,8 +73,8 @@ func (b *budget) exhausted() *openai.Error {
 	return e
 }
 
-// grow moves body to memory of size bytes, or somewhat more, and counts all of it in place of what body had. It reports
-// false, and body stays where it is, if that is beyond the limit.
+// grow moves body to memory of at least size bytes and counts that instead of the old. Beyond the limit it returns
+// body and false.
 func (b *budget) grow(body []byte, size int) ([]byte, bool) {
 	pool, whole := spareSize(size)
 	if !b.take(whole - cap(body)) {
@@ -96,7 +96,7 @@ func (b *budget) grow(body []byte, size int) ([]byte, bool) {
 	return grown, true
 }
 
-// keep has the memory of body, to which nothing refers any more, used again.
+// keep recycles the memory of body, which nothing may refer to.
 func (b *budget) keep(body []byte) {
 	body = body[:0]
 	spoil(body[:cap(body)])
@@ -107,8 +107,8 @@ func (b *budget) keep(body []byte) {
 	b.spare[pool].Put(&body)
 }
 
-// Spare memory is kept in sizes that are an eighth of a power of two apart. What is shorter is cheap to make, and what is longer
-// too large to lie idle.
+// Spare memory is kept in sizes an eighth of a power of two apart. Shorter memory is cheap to allocate, longer too
+// large to keep idle.
 const (
 	minSpareBits, maxSpareBits = 12, 21 // 4 KiB, 2 MiB
 
@@ -116,13 +116,13 @@ const (
 	spareSizes = (maxSpareBits-minSpareBits)*spareSteps + 1
 )
 
-// spareSize returns the pool for size bytes, and the size of what is in it. Without one it returns -1, and size as it is.
+// spareSize returns the pool for size bytes and its size, or -1 and size.
 func spareSize(size int) (pool, whole int) {
 	if size < 1<<minSpareBits || size > 1<<maxSpareBits {
 		return -1, size
 	}
 	octave := bits.Len(uint(size)) - 1
 	step := 1 << octave / spareSteps
-	n := (size - 1<<octave + step - 1) / step // 8 is the next octave's first
+	n := (size - 1<<octave + step - 1) / step // 8 is the first of the next octave
 	return (octave-minSpareBits)*spareSteps + n, 1<<octave + n*step
 }

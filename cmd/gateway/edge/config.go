@@ -11,20 +11,20 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// Config is what an operator sets about the edge.
+// Config is the edge's settings.
 type Config struct {
 	HTTP   `group:"HTTP"`
 	Access `group:"Access"`
 	TLS    TLS `group:"TLS"`
-	// Certs holds the certificates of TLS; nil makes a store of its own, which reads no file again.
+	// Certs holds the certificates of TLS; nil uses a store that does not reload files.
 	Certs *certs.Store
-	// Loops keep clients' connections; nil leaves them to Go's poller.
+	// Loops poll clients' connections; nil uses Go's poller.
 	Loops *loop.Loops
-	// Console is the operators' page; nil has none.
+	// Console is the operators' page; nil for none.
 	Console Console
 }
 
-// HTTP is how clients are listened to.
+// HTTP is the settings of the listener.
 type HTTP struct {
 	Host            string   `flag:"http-host" default:"127.0.0.1" form:"host" help:"Address to listen on. 0.0.0.0 or :: is every address, which a container needs."`
 	Port            int      `flag:"http-port" default:"8000" range:"0..65535" help:"TCP port to listen on. 0 picks a free one and prints it."`
@@ -40,12 +40,12 @@ type HTTP struct {
 	ForwardHeaders []string      `flag:"forward-headers" help:"Request headers that engines get, such as x-tenant. Credentials, cookies and headers that steer an engine are refused."`
 }
 
-// Access is which requests are served, by key and by address.
+// Access is which requests are served, by key and address.
 type Access struct {
 	APIKeyFile   string `flag:"api-key-file" help:"File of clients' keys for /v1, one a line, 8 to 1024 visible ASCII bytes; # begins a comment. Read again on SIGHUP. Empty needs no key."`
 	SaltByKey    bool   `flag:"cache-salt-by-key" default:"false" help:"On: engines cache prefixes for each client key apart (cache_salt), so that no tenant can infer another's prompts. Needs an api-key-file."`
 	AdminKeyFile string `flag:"admin-key-file" help:"File of operators' keys for the console, /metrics and /workers, in the form of api-key-file. They open /v1 too. Empty: open; changes from this machine only."`
-	// AdminAddress of "" has administration on the clients' address.
+	// AdminAddress, if empty, serves administration on the clients' address.
 	AdminAddress string `flag:"admin-address" form:"hostport" help:"HOST:PORT for the console, /metrics and /workers instead of the clients' address. Port 0 picks a free one. Without admin-key-file all who reach it may change workers."`
 	// ClientHints is read by [ParseHints].
 	ClientHints string `flag:"client-hints" default:"auto" help:"Hints of clients that count: none (pins and taints get 403, others are ignored), priority<=N, or all. auto is none with an api-key-file, else all."`
@@ -68,8 +68,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// hints are those that count where c is in force.
+// hints returns the hints that c allows.
 func (c Config) hints() (Hints, error) { return ParseHints(c.ClientHints, c.APIKeyFile != "") }
 
-// addr is where to listen.
+// addr returns the address to listen on.
 func (c Config) addr() string { return net.JoinHostPort(c.Host, strconv.Itoa(c.Port)) }

@@ -12,62 +12,59 @@ import (
 	"github.com/tandem-pd/tandem/internal/loop"
 )
 
-const (
-	// stashBytes is how much of a pipelined request the watcher takes in. From there on it asks the kernel whether
-	// the client has left, which not every system can say.
-	stashBytes = 64
-)
+// stashBytes is how much of a pipelined request the watcher reads. Beyond that it polls the kernel for the client's
+// hangup, which not every system supports.
+const stashBytes = 64
 
-// errGone is what a write gets once the client was seen to leave.
+// errGone fails writes after the client has left.
 var errGone = errors.New("the client has left")
 
-// longAgo is a deadline that has passed on any clock.
+// longAgo is a deadline in the past.
 var longAgo = time.Unix(1, 0)
 
-// conn is a client's connection. It adds to net.Conn what a server for streams needs: it notices that the client left
-// while no handler reads (onLeave), it gives a client up that takes nothing of an answer for too long, and it drains
-// what the client still sends before it closes (linger).
+// conn is a client's connection. It adds to net.Conn what a streaming server needs: it detects that the client left
+// while no handler reads (onLeave), drops a client that reads nothing for too long, and drains the client's rest
+// before it closes (linger).
 //
-// Read and Write belong to the goroutine that serves the connection; onLeave and unwatch bracket the time in which the
-// watcher reads in its place. Close and leave may be called from anywhere. In a loop there is no watcher, and while no
-// request is in hand no goroutine either: park gives the connection to the loop.
+// Read and Write belong to the serving goroutine; between onLeave and unwatch the watcher reads instead. Close and
+// leave may be called from anywhere. In a loop there is no watcher and, between requests, no goroutine: park gives
+// the connection to the loop.
 type conn struct {
 	net.Conn
-	socket   loop.Socket  // the same, where it is kept in a loop; nil otherwise
-	secure   *tls.Conn    // the same, where there is TLS; nil otherwise
-	slot     *listen.Conn // its place among the listener's connections; nil without a listener
+	socket   loop.Socket  // the same, if a loop polls it; else nil
+	secure   *tls.Conn    // the same, with TLS; else nil
+	slot     *listen.Conn // its place in the listener's limit; nil without a listener
 	frontend *frontend
 	stall    time.Duration // longest time without progress of a write
-	forget   func(*conn)   // takes it off the listener's list
+	forget   func(*conn)   // removes it from the frontend's set
 
-	// The serving goroutine's, or the watcher's between onLeave and unwatch.
+	// Owned by the serving goroutine, or by the watcher between onLeave and unwatch.
 	stash    [stashBytes]byte
 	stashed  int       // bytes in stash
-	late     bool      // the latest read ran out of time
-	from     time.Time // when the first byte of the request in hand came
+	late     bool      // the latest read timed out
+	from     time.Time // when the current request's first byte arrived
 	watching bool
-	watched  chan struct{} // the watcher's farewell; made once, holds one
+	watched  chan struct{} // signals the watcher's end; buffered, made once
 
-	// The serving goroutine's.
-	idles   bool // no request is in hand: in a loop, Read does not wait
+	// Owned by the serving goroutine.
+	idles   bool // between requests: in a loop, Read does not wait
 	served  bool // a request was answered
 	limited bool // the socket has a read deadline
 	request request
 	turn    *turn         // while requests are served
 	client  string        // see ends
-	own     string        // likewise
-	resume  func()        // has the connection attended again; made once
-	room    chan struct{} // wakes a write that waits; made once, holds one
+	own     string        // see ends
+	resume  func()        // resumes serving; bound once
+	room    chan struct{} // wakes a waiting write; buffered, made once
 
 	drain  atomic.Int64 // bytes to drain at Close; 0: close at once
 	stalls atomic.Bool  // the socket has a write deadline
-	busy   atomic.Bool  // a request began to arrive and is not yet answered
+	busy   atomic.Bool  // a request has begun to arrive and is not answered
 	gone   atomic.Bool  // the client left: writes fail
 	closed atomic.Bool
 }
 
-// Read gives what the watcher stashed, then what the socket brings, and notes when the request in hand began to
-// arrive.
+// Read returns the stash, then reads the socket, and records when the current request began to arrive.
 func (c *conn) Read(p []byte) (n int, err error) {
 	if c.stashed > 0 {
 		n = copy(p, c.stash[:c.stashed])
@@ -83,7 +80,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// read reads from the socket. In a loop a read that need not wait needs no deadline.
+// read reads from the socket. In a loop, a read without waiting needs no deadline.
 func (c *conn) read(p []byte) (int, error) {
 	if c.socket == nil {
 		return c.Conn.Read(p)
@@ -101,7 +98,7 @@ func (c *conn) read(p []byte) (int, error) {
 	return c.socket.Read(p)
 }
 
-// waitBy bounds how long the next request is waited for, where reads wait for it.
+// waitBy bounds the wait for the next request, where reads wait for it.
 func (c *conn) waitBy() error {
 	if c.socket != nil {
 		return nil
@@ -109,7 +106,7 @@ func (c *conn) waitBy() error {
 	return c.Conn.SetReadDeadline(time.Now().Add(c.patience()))
 }
 
-// readBy bounds how long the request that begins to come may take.
+// readBy bounds how long the current request may take to arrive.
 func (c *conn) readBy() error {
 	if c.socket != nil {
 		return c.unlimit() // see read
@@ -117,7 +114,7 @@ func (c *conn) readBy() error {
 	return c.Conn.SetReadDeadline(time.Now().Add(c.frontend.s.cfg.ReadTimeout))
 }
 
-// unlimit takes the socket's read deadline back.
+// unlimit clears the socket's read deadline.
 func (c *conn) unlimit() error {
 	if !c.limited {
 		return nil
@@ -126,7 +123,7 @@ func (c *conn) unlimit() error {
 	return c.socket.SetReadDeadline(time.Time{})
 }
 
-// patience is how long a connection may be silent without a request.
+// patience returns how long a connection may be silent between requests.
 func (c *conn) patience() time.Duration {
 	if c.served {
 		return c.frontend.s.cfg.IdleTimeout
@@ -134,26 +131,26 @@ func (c *conn) patience() time.Duration {
 	return c.frontend.s.cfg.ReadTimeout
 }
 
-// park leaves the connection to its loop until the next request begins to come, or the connection ends. It reports
-// false if that is so already. Otherwise the connection is another goroutine's from here on.
+// park leaves the connection to its loop until the next request arrives or the connection ends. It reports false if
+// that has happened already. Otherwise the caller gives up ownership.
 func (c *conn) park() bool {
 	if c.resume == nil {
 		c.resume = func() { c.frontend.crew.take(c) }
 	}
 	c.limited = true
-	_ = c.socket.SetReadDeadline(time.Now().Add(c.patience())) // what fails shows when it is attended
+	_ = c.socket.SetReadDeadline(time.Now().Add(c.patience())) // an error shows when it is served
 	return c.socket.OnReadable(c.resume)
 }
 
-// arriving notes that a request begins to arrive. Until begin its connection gives way like an idle one, as the
-// youngest of them: half a head must not keep other clients out.
+// arriving records that a request begins to arrive. Until begin its connection may be evicted like an idle one: half
+// a head must not block other clients.
 func (c *conn) arriving() {
 	if !c.busy.Swap(true) && c.slot != nil {
 		c.slot.Idle()
 	}
 }
 
-// begin notes that a request's head has come: it is in hand. A pipelined one comes without a Read.
+// begin records that a request's head has arrived. A pipelined one arrives without a Read.
 func (c *conn) begin() {
 	c.busy.Store(true)
 	if c.slot != nil {
@@ -161,7 +158,7 @@ func (c *conn) begin() {
 	}
 }
 
-// rest notes that no request is in hand.
+// rest records that the connection is between requests.
 func (c *conn) rest() {
 	c.busy.Store(false)
 	c.served = true
@@ -170,19 +167,19 @@ func (c *conn) rest() {
 	}
 }
 
-// arrival returns when the first byte of the request in hand came and starts over. It is zero for a request that came
-// along with the one before it.
+// arrival returns and clears when the current request's first byte arrived: zero if together with the previous
+// request.
 func (c *conn) arrival() time.Time {
 	t := c.from
 	c.from = time.Time{}
 	return t
 }
 
-// onLeave calls leave, once and on a goroutine of its own, as soon as the client closes its side, whole or half, or
-// the connection breaks. Until unwatch returns, no other code may read from c.
+// onLeave calls leave once, on its own goroutine, when the client closes its side, whole or half, or the connection
+// breaks. Until unwatch returns, no other code may read from c.
 func (c *conn) onLeave(leave func()) {
 	if c.socket != nil {
-		_ = c.unlimit() // it fails where the connection is closed, which is seen now
+		_ = c.unlimit() // fails on a closed connection, which OnHangup detects
 		c.watching = true
 		gone := func() { c.leave(); leave() }
 		if !c.socket.OnHangup(gone) {
@@ -190,7 +187,7 @@ func (c *conn) onLeave(leave func()) {
 		}
 		return
 	}
-	// The request's read deadline stands; with it the watch would quietly end when that passes.
+	// The request's read deadline is still set and would end the watch.
 	if c.Conn.SetReadDeadline(time.Time{}) != nil {
 		c.leave()
 		leave()
@@ -203,8 +200,7 @@ func (c *conn) onLeave(leave func()) {
 	go c.watch(leave)
 }
 
-// watch reads until the client leaves or unwatch stops it. Once the stash is full it reads no more and waits for the
-// end of the connection alone.
+// watch reads until the client leaves or unwatch stops it. With a full stash it only waits for the connection's end.
 func (c *conn) watch(leave func()) {
 	defer func() { c.watched <- struct{}{} }()
 	var err error
@@ -223,7 +219,7 @@ func (c *conn) watch(leave func()) {
 	leave()
 }
 
-// unwatch ends the watch and returns when the watcher reads no more. Without a watch it does nothing.
+// unwatch ends the watch and returns when the watcher has stopped reading. It may be called without a watch.
 func (c *conn) unwatch() {
 	if !c.watching {
 		return
@@ -239,13 +235,13 @@ func (c *conn) unwatch() {
 	_ = c.Conn.SetReadDeadline(time.Time{})
 }
 
-// leave marks the client as gone: a write in progress ends, later ones fail.
+// leave marks the client as gone: writes fail from now on.
 func (c *conn) leave() {
 	c.gone.Store(true)
 	_ = c.Conn.SetWriteDeadline(longAgo)
 }
 
-// Write sends p. It fails when the client takes nothing for the stall time, or has left.
+// Write sends p. It fails when the client reads nothing for the stall time, or has left.
 func (c *conn) Write(p []byte) (int, error) {
 	for sent := 0; ; {
 		n, err := c.trySend(p[sent:])
@@ -263,7 +259,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	}
 }
 
-// trySend sends what there is room for, in a loop, and otherwise p whole.
+// trySend sends without waiting in a loop, and otherwise all of p.
 func (c *conn) trySend(p []byte) (int, error) {
 	if c.gone.Load() {
 		return 0, errGone
@@ -277,14 +273,14 @@ func (c *conn) trySend(p []byte) (int, error) {
 	return c.socket.TryWrite(p)
 }
 
-// progress notes that a write got through: the stall time counts from the next one that waits.
+// progress restarts the stall time after a write.
 func (c *conn) progress() {
 	if c.stalls.Swap(false) && !c.gone.Load() {
 		_ = c.socket.SetWriteDeadline(time.Time{})
 	}
 }
 
-// awaitRoom waits until the socket takes more, or for the stall time: then writes fail from there on.
+// awaitRoom waits until the socket is writable, or for the stall time, after which writes fail.
 func (c *conn) awaitRoom() {
 	if c.room == nil {
 		c.room = make(chan struct{}, 1)
@@ -294,7 +290,7 @@ func (c *conn) awaitRoom() {
 	}
 }
 
-// onWritable is the socket's OnWritable, within the stall time.
+// onWritable is the socket's OnWritable with the stall time.
 func (c *conn) onWritable(f func()) bool {
 	if f == nil {
 		return c.socket.OnWritable(nil)
@@ -303,20 +299,20 @@ func (c *conn) onWritable(f func()) bool {
 		return false
 	}
 	c.stalls.Store(true)
-	_ = c.socket.SetWriteDeadline(time.Now().Add(c.stall)) // what fails shows at the next write
-	if c.gone.Load() {                                     // leave may have come before the deadline above
+	_ = c.socket.SetWriteDeadline(time.Now().Add(c.stall)) // an error shows at the next write
+	if c.gone.Load() {                                     // leave may have set its deadline before
 		_ = c.socket.SetWriteDeadline(longAgo)
 	}
 	return c.socket.OnWritable(f)
 }
 
-// peer is the client's address.
+// peer returns the client's address.
 func (c *conn) peer() string {
 	client, _ := c.ends()
 	return client
 }
 
-// ends are the addresses of both ends.
+// ends returns the addresses of both ends.
 func (c *conn) ends() (client, own string) {
 	if c.client == "" {
 		c.client, c.own = c.RemoteAddr().String(), c.LocalAddr().String()
@@ -324,15 +320,15 @@ func (c *conn) ends() (client, own string) {
 	return c.client, c.own
 }
 
-// reset makes Close break the connection off, where it is one of TCP.
+// reset makes Close reset a TCP connection.
 func (c *conn) reset() {
 	if tcp, ok := c.raw().(interface{ SetLinger(sec int) error }); ok {
-		_ = tcp.SetLinger(0) // an error means that it has ended already
+		_ = tcp.SetLinger(0) // an error means that it has ended
 	}
 }
 
-// send writes p whole. Only a client that takes nothing at all is given up, for which the stall time is looked at in
-// eighths: after one of them in which a part of p got through, it counts from there.
+// send writes all of p. It fails only when the client reads nothing for the stall time, measured in eighths since the
+// last progress.
 func (c *conn) send(p []byte) error {
 	if c.secure != nil {
 		return c.sendSecure(p)
@@ -342,7 +338,7 @@ func (c *conn) send(p []byte) error {
 		if err := c.Conn.SetWriteDeadline(time.Now().Add(c.stall / looks)); err != nil {
 			return err
 		}
-		if c.gone.Load() { // leave may have come before the deadline above
+		if c.gone.Load() { // leave may have set its deadline before
 			return errGone
 		}
 		n, err := c.Conn.Write(p)
@@ -359,14 +355,14 @@ func (c *conn) send(p []byte) error {
 	return os.ErrDeadlineExceeded
 }
 
-// Close closes the connection, after draining it where lingerFor asked for that. The second call only makes sure.
+// Close closes the connection, after draining it if lingerFor was called. A second call closes the raw connection.
 func (c *conn) Close() error {
 	if !c.closed.CompareAndSwap(false, true) {
 		return c.raw().Close()
 	}
 	over := c.Conn
 	if c.gone.Load() {
-		over = c.raw() // without a farewell, for which TLS might have to wait
+		over = c.raw() // without a close-notify, for which TLS might wait
 	} else if n := c.drain.Load(); n > 0 {
 		c.linger(n)
 	}
@@ -375,10 +371,10 @@ func (c *conn) Close() error {
 	return err
 }
 
-// cut closes the socket, whatever is going on there; the serving goroutine finds out and closes c.
+// cut closes the socket; the serving goroutine then closes c.
 func (c *conn) cut() { _ = c.raw().Close() }
 
-// raw is what lies below TLS, where there is TLS.
+// raw returns the connection below TLS.
 func (c *conn) raw() net.Conn {
 	if c.secure != nil {
 		return c.secure.NetConn()

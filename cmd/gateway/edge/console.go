@@ -15,15 +15,14 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// Console is the operators' live page. All methods are called concurrently.
+// Console is the operators' live page. It is safe for concurrent use.
 type Console interface {
-	// Page is what a path, with its query, shows now.
+	// Page renders a path with its query.
 	Page(path, query string) Page
-	// SignIn is the page that asks for an operator's key; wrong says that the last one was none.
+	// SignIn renders the page that requests an operator's key; wrong reports that the last key was invalid.
 	SignIn(wrong bool) Page
-	// Watch opens a stream of events. next waits for the next ones and returns them as text/event-stream has them,
-	// valid until it is called again; its error is ctx's. leave must be called at the end. It is not ok where too many
-	// watch already.
+	// Watch opens a stream of events. next waits for the next ones and returns them as text/event-stream, valid until
+	// its next call; its error is ctx's. Call leave at the end. ok is false if too many viewers watch.
 	Watch() (next func(ctx context.Context) ([]byte, error), leave func(), ok bool)
 }
 
@@ -32,18 +31,18 @@ type Page struct {
 	Status      int
 	ContentType string
 	Body        []byte
-	Tag         string // an ETag where the page may be kept and asked for again, empty where it may not
+	Tag         string // an ETag if the page may be cached, or empty
 }
 
 const (
-	// ticketCookie holds the ticket that signing in gives, for ticketTime.
+	// ticketCookie holds the ticket of a sign-in, for ticketTime.
 	ticketCookie = "tandem_console"
 	ticketTime   = 12 * time.Hour
-	// maxFormBytes bounds the form with a key in it.
+	// maxFormBytes bounds the sign-in form.
 	maxFormBytes = 4 << 10
 )
 
-// consoleRoutes are the rows of the console.
+// consoleRoutes returns the console's routes.
 func (f *frontend) consoleRoutes() []route {
 	page := func(c *fiber.Ctx) error {
 		return writePage(c, f.s.cfg.Console.Page(string(c.Context().Path()), string(c.Context().URI().QueryString())))
@@ -59,10 +58,10 @@ func (f *frontend) consoleRoutes() []route {
 	}
 }
 
-// takesForm reports whether the row takes a form, and not JSON.
+// takesForm reports whether the route reads a form instead of JSON.
 func (r *route) takesForm() bool { return r.path == "/signin" && r.method == http.MethodPost }
 
-// isForm refuses a body that is no form, and one that a page of another origin has sent.
+// isForm refuses a body that is not a form, or from a page of another origin.
 func isForm(h *fasthttp.RequestHeader) *openai.Error {
 	media, _, _ := bytes.Cut(h.ContentType(), []byte(";"))
 	if !bytes.EqualFold(bytes.TrimSpace(media), []byte("application/x-www-form-urlencoded")) {
@@ -71,30 +70,31 @@ func isForm(h *fasthttp.RequestHeader) *openai.Error {
 	return sameOrigin(h)
 }
 
-// sameOrigin refuses what a page of another origin has its reader's browser send.
+// sameOrigin refuses requests from pages of another origin.
 func sameOrigin(h *fasthttp.RequestHeader) *openai.Error {
 	site := string(h.Peek("Sec-Fetch-Site"))
 	u, err := url.Parse(string(h.Peek("Origin")))
 	foreign := has(h, "Origin") && (err != nil || !strings.EqualFold(u.Host, string(h.Host())))
 	if foreign || site != "" && site != "same-origin" && site != "none" {
-		return &openai.Error{Status: http.StatusForbidden, Code: "origin_not_allowed", Message: "the request comes from a page of another origin"}
+		return &openai.Error{Status: http.StatusForbidden, Code: "origin_not_allowed",
+			Message: "the request comes from a page of another origin"}
 	}
 	return nil
 }
 
-// signedIn reports whether a request carries an operator's key, or the ticket that the console gives for one.
+// signedIn reports whether a request carries an operator's key, or the console's ticket for one.
 func signedIn(keys auth.Keys, h *fasthttp.RequestHeader) bool {
 	return keys.Hold(bearer(h)) || keys.HoldTicket(h.Cookie(ticketCookie), time.Now())
 }
 
-// signIn gives a ticket for an operator's key.
+// signIn sets a ticket for an operator's key.
 func (f *frontend) signIn(c *fiber.Ctx) error {
 	s, ctx := f.s, c.Context()
 	body, err := s.readBody(ctx, maxFormBytes)
 	if err != nil {
 		return err
 	}
-	form, _ := url.ParseQuery(string(body)) // what cannot be read is no key
+	form, _ := url.ParseQuery(string(body)) // an unreadable form has no key
 	digest, ring := auth.Bearer("Bearer "+form.Get("key")), s.keys.Load()
 	if ring.admin != nil && !ring.admin.Hold(digest) {
 		e := openai.Unauthorized("")
@@ -110,7 +110,7 @@ func (f *frontend) signIn(c *fiber.Ctx) error {
 	return nil
 }
 
-// signOut takes the ticket from the browser.
+// signOut clears the ticket.
 func (f *frontend) signOut(c *fiber.Ctx) error {
 	setTicket(c.Context(), "", -time.Second)
 	page := f.s.cfg.Console.SignIn(false)
@@ -118,24 +118,25 @@ func (f *frontend) signOut(c *fiber.Ctx) error {
 	return writePage(c, page)
 }
 
-// setTicket puts a ticket into the browser. It is sent to this gateway alone, by its own pages alone.
+// setTicket sets the ticket as a cookie for this gateway's own pages only.
 func setTicket(ctx *fasthttp.RequestCtx, ticket string, valid time.Duration) {
 	cookie := http.Cookie{
 		Name: ticketCookie, Value: ticket, Path: "/", MaxAge: int(valid.Seconds()), HttpOnly: true, SameSite: http.SameSiteStrictMode,
-		Secure: bytes.HasPrefix(ctx.Request.Header.Peek("Origin"), []byte("https:")), // over TLS, the gateway's or a proxy's
+		Secure: bytes.HasPrefix(ctx.Request.Header.Peek("Origin"), []byte("https:")), // with TLS, ours or a proxy's
 	}
 	ctx.Response.Header.Add("Set-Cookie", cookie.String())
 }
 
-// policy is what the browser lets the console's pages do: load what this gateway serves, and nothing else.
-const policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+// policy restricts the console's pages to what this gateway serves.
+const policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; " +
+	"form-action 'self'; frame-ancestors 'none'"
 
 // writePage answers with a page.
 func writePage(c *fiber.Ctx, p Page) error {
 	h := &c.Context().Response.Header
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "same-origin") // with less, browsers send the sign-in with Origin: null
+	h.Set("Referrer-Policy", "same-origin") // stricter policies make browsers send the sign-in with Origin: null
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.SetContentType(p.ContentType)
 	switch {
@@ -147,7 +148,7 @@ func writePage(c *fiber.Ctx, p Page) error {
 		return nil
 	default:
 		h.Set("ETag", p.Tag)
-		h.Set("Cache-Control", "no-cache") // asked for again each time, by the tag
+		h.Set("Cache-Control", "no-cache") // revalidated each time by the tag
 	}
 	if p.Status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
@@ -161,7 +162,7 @@ func writePage(c *fiber.Ctx, p Page) error {
 func (f *frontend) watch(c *fiber.Ctx) error {
 	ctx := c.Context()
 	cn := ctx.Conn().(*conn)
-	if e := sameOrigin(&ctx.Request.Header); e != nil { // a page of another origin could take every place
+	if e := sameOrigin(&ctx.Request.Header); e != nil { // a page of another origin could use up all viewers
 		return e
 	}
 	h := &ctx.Response.Header
@@ -177,9 +178,9 @@ func (f *frontend) watch(c *fiber.Ctx) error {
 	}
 	defer leave()
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // nginx in front of us
+	h.Set("X-Accel-Buffering", "no") // for nginx in front of us
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.SetContentLength(-2) // up to the connection's end, which every version of HTTP/1 understands
+	h.SetContentLength(-2) // until the connection's end, which every version of HTTP/1 supports
 	h.SetConnectionClose()
 	cn.request.streamed = true
 	cn.turn.shed()
@@ -202,11 +203,11 @@ func (f *frontend) watch(c *fiber.Ctx) error {
 	return nil
 }
 
-// mayPage answers with the page that asks for a key, where a browser asks for a page without one, and reports whether
-// it did.
+// mayPage answers a browser's request without a key with the sign-in page, and reports whether it did.
 func (f *frontend) mayPage(c *fiber.Ctx, r *route, e *openai.Error) (bool, error) {
 	ctx := c.Context()
-	if r.access != viewers || e.Status != http.StatusUnauthorized || !strings.Contains(string(ctx.Request.Header.Peek("Accept")), "text/html") {
+	html := strings.Contains(string(ctx.Request.Header.Peek("Accept")), "text/html")
+	if r.access != viewers || e.Status != http.StatusUnauthorized || !html {
 		return false, nil
 	}
 	return true, writePage(c, f.s.cfg.Console.SignIn(false))

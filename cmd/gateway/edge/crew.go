@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// crew is goroutines that attend connections. Those that have nothing to do are kept for a while, with the stack that
-// they have grown; the last one to have finished is the first one to be used.
+// crew is a pool of goroutines that serve connections. Idle ones are kept for a while, with their grown stacks; the
+// last one to finish is the first to be reused.
 type crew struct {
 	attend func(*conn)
 
 	mu      sync.Mutex
 	idle    []chan *conn
-	spare   int  // of idle, those that were not needed since the last look
+	spare   int  // of idle, those unused since the last look
 	looking bool // a look is due
 	closed  bool // none is kept
 }
 
-// spareFor is how long a goroutine is kept that is not needed, at most twice.
+// spareFor is how long an unused goroutine is kept, up to twice that.
 const spareFor = time.Second
 
-// take has c attended.
+// take serves c on a goroutine.
 func (w *crew) take(c *conn) {
 	w.mu.Lock()
 	last := len(w.idle) - 1
@@ -36,7 +36,7 @@ func (w *crew) take(c *conn) {
 	job <- c
 }
 
-// work is one goroutine's: it ends when it is given nil.
+// work runs one goroutine. It ends when it receives nil.
 func (w *crew) work(job chan *conn, c *conn) {
 	for ; c != nil; c = <-job {
 		w.attend(c)
@@ -54,7 +54,7 @@ func (w *crew) work(job chan *conn, c *conn) {
 	}
 }
 
-// look ends the goroutines that were not needed since the last look, the longest idle first.
+// look ends the goroutines unused since the last look, the longest idle first.
 func (w *crew) look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,7 +68,7 @@ func (w *crew) look() {
 	}
 }
 
-// close ends those that have nothing to do, and the others when they have.
+// close ends idle goroutines now and the others when they finish.
 func (w *crew) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

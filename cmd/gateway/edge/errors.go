@@ -18,14 +18,14 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// refuse answers a request that never reached the flow and logs it; the flow logs those that did. Strangers cause
-// such lines, so that their number is bounded for each kind; the metrics count all of them.
+// refuse answers and logs a request that never reached the flow, which logs its own. Log lines are limited per kind,
+// since anyone can cause them; the metrics count all.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, r *request, e *openai.Error) {
 	s.logRefusal(ctx, r, e)
 	s.writeError(&ctx.Response, r.id, e)
 }
 
-// logRefusal is refuse without the answer.
+// logRefusal logs a refusal without answering.
 func (s *Server) logRefusal(ctx *fasthttp.RequestCtx, r *request, e *openai.Error) {
 	if suppressed, ok := s.refusals.Allow(r.endpoint+" "+e.Code, time.Now()); ok {
 		s.log.LogAttrs(context.Background(), slog.LevelInfo, "request refused",
@@ -36,7 +36,7 @@ func (s *Server) logRefusal(ctx *fasthttp.RequestCtx, r *request, e *openai.Erro
 	}
 }
 
-// writeError makes e the answer.
+// writeError makes e the response.
 func (s *Server) writeError(r *fasthttp.Response, id string, e *openai.Error) {
 	r.ResetBody()
 	r.SetStatusCode(e.Status)
@@ -46,33 +46,33 @@ func (s *Server) writeError(r *fasthttp.Response, id string, e *openai.Error) {
 	}
 	e.SetRetry(r.Header.Set, rand.Float64)
 	if e.Final {
-		r.Header.Set("X-Should-Retry", "false") // OpenAI's and Anthropic's libraries obey it
+		r.Header.Set("X-Should-Retry", "false") // respected by OpenAI's and Anthropic's libraries
 	}
 	r.SetBody(e.Append(nil, id))
 }
 
-// hangUp closes the connection after the answer, draining what is unread.
+// hangUp closes the connection after the response, draining unread bytes.
 func (s *Server) hangUp(ctx *fasthttp.RequestCtx, c *conn) {
 	ctx.SetConnectionClose()
 	c.lingerFor(2 * int64(s.cfg.MaxBodyBytes))
 }
 
-// broken answers what fasthttp could not read as a request; the connection is closed afterwards. The errors'
-// texts quote the request, so none is sent.
+// broken answers bytes that are not an HTTP request, and closes the connection. The errors quote the request, so none
+// is sent.
 func (s *Server) broken(ctx *fasthttp.RequestCtx, err error) {
 	c := ctx.Conn().(*conn)
 	silent := c.from.IsZero()
 	var r request
 	r.begin(ctx, c)
 	if silent && lost(err) {
-		c.leave() // not a byte came: there is no request to answer
+		c.leave() // no byte arrived: there is no request to answer
 		return
 	}
 	s.unreadable(ctx, c, &r, err)
 	s.metrics.count(r.endpoint, ctx.Response.StatusCode())
 }
 
-// unreadable ends a request that could not be read whole.
+// unreadable ends a request that could not be read completely.
 func (s *Server) unreadable(ctx *fasthttp.RequestCtx, c *conn, r *request, err error) {
 	var network net.Error
 	if lost(err) && !(errors.As(err, &network) && network.Timeout()) {
@@ -85,13 +85,13 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, c *conn, r *request, err e
 	s.refuse(ctx, r, s.explainBroken(err, c.late))
 }
 
-// lost reports whether err is the connection's, and not the request's.
+// lost reports whether err is the connection's rather than the request's.
 func lost(err error) bool {
 	var network net.Error
 	return errors.As(err, &network)
 }
 
-// explainBroken names what was wrong; late says that reading ran out of time, which the error does not always say.
+// explainBroken returns the client's error; late reports a read time-out, which err may not show.
 func (s *Server) explainBroken(err error, late bool) *openai.Error {
 	var timeout net.Error
 	switch {
@@ -107,8 +107,7 @@ func (s *Server) explainBroken(err error, late bool) *openai.Error {
 	}
 }
 
-// routeError is Fiber's error handler: an *openai.Error of a handler's own, or Fiber's for a path or method without a
-// route.
+// routeError is Fiber's error handler: for a handler's *openai.Error, or for a path or method without a route.
 func (s *Server) routeError(c *fiber.Ctx, err error) error {
 	ctx := c.Context()
 	cn := ctx.Conn().(*conn)
@@ -120,7 +119,7 @@ func (s *Server) routeError(c *fiber.Ctx, err error) error {
 		return nil
 	}
 	if !errors.As(err, &e) {
-		// Who may not ask does not learn what there is.
+		// A client without access must not learn which paths exist.
 		if e = cn.frontend.shut(&ctx.Request.Header); e == nil {
 			e = s.explainRoute(ctx, cn.frontend, r, err)
 		}

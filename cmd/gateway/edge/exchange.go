@@ -23,45 +23,43 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// statusClientLeft stands in metrics and logs for a client that left before its answer was complete. It is never
-// sent.
+// statusClientLeft is the status, in metrics and logs, of a client that left early. It is never sent.
 const statusClientLeft = 499
 
-// errNoAnswer is a flow's that ended without an error and without an answer.
+// errNoAnswer is the error of a flow that ended without an error or an answer.
 var errNoAnswer = errors.New("the flow ended without an answer")
 
-// exchange is one call of the flow and its answer: the Sink that the flow writes to. The flow runs on the connection's
-// goroutine. A JSON answer is collected and becomes the response; an event stream leaves as it comes, by the
-// exchange's own writes. Others meet them here: the loop that relays a stream and sees the client leave, the heartbeat,
-// and a shutdown.
+// exchange is one call of the flow and its answer, the flow's Sink. The flow runs on the connection's goroutine. A
+// JSON answer is collected and becomes the response; an event stream is written as it is produced. The loop that
+// relays a stream, the heartbeat and a shutdown use it concurrently.
 type exchange struct {
 	s      *Server
 	conn   *conn
 	ctx    *fasthttp.RequestCtx
 	call   handoff.Call
-	stream bool             // the client asked for events
-	plain  bool             // no chunks: the answer ends with the connection
+	stream bool             // the client requested events
+	plain  bool             // no chunks: the connection's end ends the answer
 	life   lifetime.Context // of the call
 
 	left   atomic.Bool // the client is gone
-	active atomic.Bool // something was written since the heartbeat looked
-	quiet  int         // how often it has looked since; its own
+	active atomic.Bool // written since the heartbeat's last check
+	quiet  int         // the heartbeat's checks since then; owned by it
 
 	mu          sync.Mutex
 	started     bool // status 200 is committed
-	begun       bool // by the flow, and not by the heartbeat
+	begun       bool // by the flow, not the heartbeat
 	contentType string
 	body        []byte  // of a JSON answer
-	long        bool    // it is one, and leaves piece by piece
-	out         []byte  // of a stream, framed: what is to be sent
-	lent        *[]byte // out's memory; nil while nothing is to be sent
+	long        bool    // a long JSON answer, sent piece by piece
+	out         []byte  // framed bytes of a stream to send
+	lent        *[]byte // out's memory; nil if there is nothing to send
 	sent        int     // of out
-	tail        [4]byte // the last bytes of the stream, to know where an event ends
-	over        error   // why nothing more is taken
+	tail        [4]byte // the last bytes of the stream, to detect an event's end
+	over        error   // why nothing more is accepted
 	cutBy       *openai.Error
 }
 
-// serve calls the flow and makes of its end the response, or the stream's end.
+// serve calls the flow and turns its end into the response, or ends the stream.
 func (x *exchange) serve() {
 	s, c := x.s, x.conn
 	x.stream = x.call.Request.Stream
@@ -74,7 +72,7 @@ func (x *exchange) serve() {
 	err, panicked := x.run()
 	c.unwatch()
 	s.live.remove(x)
-	if s.bodies.release(&c.request); x.call.Alone {
+	if s.bodies.release(&c.request); x.call.BodyReleased {
 		s.bodies.keep(body)
 	}
 	x.life.Close()
@@ -93,7 +91,7 @@ func (x *exchange) run() (err error, panicked bool) {
 	return x.s.flow.Serve(&x.life, &x.call, x), false
 }
 
-// Start commits status 200 and the content type. A second call changes nothing.
+// Start sets status 200 and the content type. A second call has no effect.
 func (x *exchange) Start(contentType string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -112,7 +110,7 @@ func (x *exchange) start(contentType string) {
 	}
 }
 
-// open begins an answer that leaves as it comes. The caller holds mu.
+// open begins a streamed answer. The caller holds mu.
 func (x *exchange) open() {
 	x.conn.turn.shed()
 	x.s.metrics.openStreams.Inc()
@@ -120,10 +118,10 @@ func (x *exchange) open() {
 	x.out = x.head(x.out)
 }
 
-// streams reports whether the answer leaves as it comes. The caller holds mu.
+// streams reports whether the answer is streamed. The caller holds mu.
 func (x *exchange) streams() bool { return x.long || x.events() }
 
-// The fields of every streamed answer: no cache keeps it, and nginx in front of us holds nothing back.
+// The fields of every streamed answer: no caching, and no buffering by nginx in front of us.
 var (
 	cacheControl, noCache = []byte("Cache-Control"), []byte("no-cache")
 	accelBuffering, off   = []byte("X-Accel-Buffering"), []byte("no")
@@ -138,7 +136,7 @@ func (x *exchange) head(dst []byte) []byte {
 	x.conn.request.streamed = true
 	switch {
 	case x.plain:
-		h.SetContentLength(-2) // the connection's end
+		h.SetContentLength(-2) // until the connection's end
 	default:
 		h.SetContentLength(-1) // chunks
 		if x.ctx.Request.Header.ConnectionClose() || x.conn.request.unread || x.conn.frontend.closing.Load() {
@@ -152,7 +150,7 @@ func (x *exchange) head(dst []byte) []byte {
 // Write sends a part of the answer; see handoff.Sink.
 func (x *exchange) Write(p []byte) error { return x.take(p, true) }
 
-// Last queues the last part of the answer, which leaves together with its end.
+// Last queues the last part of the answer, which is sent together with its end.
 func (x *exchange) Last(p []byte) error { return x.take(p, false) }
 
 func (x *exchange) take(p []byte, now bool) error {
@@ -177,11 +175,11 @@ func (x *exchange) take(p []byte, now bool) error {
 	return x.flush()
 }
 
-// pieceBytes is how much of a long answer is framed at a time; a JSON answer that is longer leaves while the flow holds it.
+// pieceBytes is how much of a long answer is framed at a time. A longer JSON answer is streamed.
 const pieceBytes = 256 << 10
 
-// TryWrite queues p and sends what the client takes at once. Its error is loop.ErrWouldBlock while something of what
-// was queued waits; TryFlush sends more of it.
+// TryWrite queues p and sends what it can without waiting. Its error is loop.ErrWouldBlock while queued bytes remain;
+// TryFlush sends more.
 func (x *exchange) TryWrite(p []byte) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -191,17 +189,17 @@ func (x *exchange) TryWrite(p []byte) error {
 	return x.push()
 }
 
-// TryFlush sends what the client takes now; see TryWrite.
+// TryFlush sends what it can without waiting; see TryWrite.
 func (x *exchange) TryFlush() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.push()
 }
 
-// OnWritable has f called once the client may take more, or has taken nothing for too long; see loop.Socket.
+// OnWritable calls f once the client can receive more, or has stalled; see loop.Socket.
 func (x *exchange) OnWritable(f func()) bool { return x.conn.onWritable(f) }
 
-// Polls reports whether TryWrite and OnWritable may be called: the client's connection is kept in a loop.
+// Polls reports whether TryWrite and OnWritable may be called: a loop polls the connection.
 func (x *exchange) Polls() bool { return x.conn.socket != nil }
 
 // queue frames p. The caller holds mu.
@@ -232,8 +230,8 @@ func (x *exchange) queue(p []byte) error {
 	return nil
 }
 
-// push sends what can be sent now. Without a loop that is everything, and may take long. Its error is
-// loop.ErrWouldBlock if something is left. The caller holds mu.
+// push sends what it can; without a loop everything, which may block. Its error is loop.ErrWouldBlock if bytes
+// remain. The caller holds mu.
 func (x *exchange) push() error {
 	if x.sent < len(x.out) {
 		n, err := x.conn.trySend(x.out[x.sent:])
@@ -258,13 +256,13 @@ func (x *exchange) push() error {
 	return nil
 }
 
-// outs holds what streams are framed in. One that has nothing to send has none.
+// outs pools the buffers of streams. A stream without bytes to send has none.
 var outs = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
 
-// keptOutBytes is the largest that is kept there.
+// keptOutBytes is the largest pooled buffer.
 const keptOutBytes = 64 << 10
 
-// borrow makes room for what is to be sent. The caller holds mu.
+// borrow takes a buffer for bytes to send. The caller holds mu.
 func (x *exchange) borrow() {
 	if x.lent == nil {
 		x.lent = outs.Get().(*[]byte)
@@ -272,7 +270,7 @@ func (x *exchange) borrow() {
 	}
 }
 
-// flush sends what is queued, and waits while the client is slow. The caller holds mu, which others may have meanwhile.
+// flush sends what is queued, and waits for a slow client. The caller holds mu, which flush releases while waiting.
 func (x *exchange) flush() error {
 	for {
 		err := x.push()
@@ -290,7 +288,7 @@ func (x *exchange) flush() error {
 	}
 }
 
-// end makes of the flow's end the response, or ends the stream.
+// end turns the flow's end into the response, or ends the stream.
 func (x *exchange) end(err error, panicked bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -305,7 +303,7 @@ func (x *exchange) end(err error, panicked bool) {
 		ctx.SetStatusCode(statusClientLeft) // for the metrics: writes fail
 		ctx.SetConnectionClose()
 	case err != nil || !x.started:
-		// No client needs the first half of a JSON answer early: a late failure has its own status.
+		// No client needs half a JSON answer: a late failure has its own status.
 		x.s.writeError(&ctx.Response, x.conn.request.id, x.explain(cmp.Or(err, errNoAnswer)))
 	default:
 		ctx.Response.Header.SetContentType(x.contentType)
@@ -314,8 +312,8 @@ func (x *exchange) end(err error, panicked bool) {
 	x.over = io.ErrClosedPipe
 }
 
-// endStream ends an event stream. One that failed ends without its last chunk: clients that do not read error events
-// (curl, load tools) see from HTTP that the body is incomplete. The caller holds mu.
+// endStream ends a stream. A failed one lacks its last chunk, so that clients that ignore error events (curl, load
+// tools) detect an incomplete body. The caller holds mu.
 func (x *exchange) endStream(err error, panicked bool) {
 	if x.over == nil && !x.left.Load() {
 		if !x.begun {
@@ -336,7 +334,7 @@ func (x *exchange) endStream(err error, panicked bool) {
 		status = statusClientLeft
 		x.conn.request.next = false
 		if x.plain {
-			x.conn.reset() // half an answer must not look whole
+			x.conn.reset() // half an answer must not look complete
 		}
 	}
 	x.s.metrics.openStreams.Dec()
@@ -351,7 +349,7 @@ func (x *exchange) finish() {
 	}
 }
 
-// leave gives the exchange up for a client that is gone: cause is fault.ErrClientGone or wraps it.
+// leave abandons the exchange when its client is gone: cause is fault.ErrClientGone or wraps it.
 func (x *exchange) leave(cause error) {
 	if !x.left.Swap(true) {
 		x.s.metrics.disconnected.Inc()
@@ -359,10 +357,10 @@ func (x *exchange) leave(cause error) {
 	}
 }
 
-// cut ends the exchange for a shutdown whose time is up. The client gets to know, as far as it reads.
+// cut ends the exchange when a shutdown's time is up, with an error for a client that reads.
 func (x *exchange) cut() {
 	defer x.life.End(fault.ErrShutdown)
-	if !x.mu.TryLock() { // a write waits: the client does not read
+	if !x.mu.TryLock() { // a write is waiting: the client does not read
 		return
 	}
 	defer x.mu.Unlock()
@@ -381,16 +379,16 @@ func (x *exchange) cut() {
 	}
 }
 
-// explain turns the flow's error into the one that is sent.
+// explain returns the client's error for the flow's.
 func (x *exchange) explain(err error) *openai.Error {
 	if e := (*openai.Error)(nil); errors.As(err, &e) {
 		return e
 	}
-	x.s.log.Error("request failed without a status", "request_id", x.conn.request.id, "error", err)
+	x.s.log.Error("internal error", "request_id", x.conn.request.id, "error", err)
 	return openai.Internal()
 }
 
-// leaveCause names why a client is given up whose connection failed with err.
+// leaveCause returns why a client counts as gone when its connection failed with err.
 func leaveCause(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("%w: it stopped reading", fault.ErrClientGone)

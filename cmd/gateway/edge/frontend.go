@@ -15,12 +15,12 @@ import (
 	"github.com/tandem-pd/tandem/internal/loop"
 )
 
-// frontend is one address of the server: its routes, and the connections that came there.
+// frontend is one address of the server: its routes and connections.
 type frontend struct {
 	s        *Server
-	serves   bool            // clients
+	serves   bool            // clients' routes
 	operates bool            // administration
-	loopback bool            // only this machine reaches it
+	loopback bool            // reachable from this machine only
 	areas    map[string]area // by a path's first segment
 	paths    map[string]bool // of the routes
 	app      *fiber.App
@@ -28,16 +28,16 @@ type frontend struct {
 	tls      *tls.Config // nil serves without
 	conns    *set[*conn]
 	crew     crew
-	host     atomic.Pointer[string] // the latest that was taken for this machine's
+	host     atomic.Pointer[string] // the latest accepted Host header
 	closing  atomic.Bool
-	ending   context.Context // ends when a shutdown begins here: the console's streams do
+	ending   context.Context // ends when a shutdown begins here, and with it the console's streams
 	end      func()
 
 	mu sync.Mutex
 	ln net.Listener // being served; nil before
 }
 
-// newFrontend makes a frontend without routes.
+// newFrontend returns a frontend without routes.
 func newFrontend(s *Server, serves, operates bool) *frontend {
 	f := &frontend{s: s, serves: serves, operates: operates, loopback: browser.Loopback(s.cfg.Host), conns: newSet[*conn]()}
 	f.crew.attend = f.attend
@@ -50,19 +50,19 @@ func newFrontend(s *Server, serves, operates bool) *frontend {
 		DisableStartupMessage:        true,
 		DisablePreParseMultipartForm: true,
 		CaseSensitive:                true,
-		StreamRequestBody:            true, // readBody reads it, as far as it is wanted
+		StreamRequestBody:            true, // readBody reads it with limits
 		ErrorHandler:                 s.routeError,
 	})
 	return f
 }
 
-// ready takes the routes as they are.
+// ready freezes the routes.
 func (f *frontend) ready() { f.routed = f.app.Handler() }
 
-// serve serves the clients that ln accepts until shutdown, or until accepting fails. It closes ln.
+// serve serves the clients of ln until shutdown, or until accepting fails. It closes ln.
 func (f *frontend) serve(ln net.Listener) error {
 	bounded := f.bounded(ln)
-	defer bounded.Close() // for the ways out that do not; twice is harmless
+	defer bounded.Close() // for other exits; closing twice is harmless
 	f.mu.Lock()
 	if f.closing.Load() {
 		f.mu.Unlock()
@@ -83,7 +83,7 @@ func (f *frontend) serve(ln net.Listener) error {
 	}
 }
 
-// welcome has a new connection attended.
+// welcome sets up a new connection and serves it.
 func (f *frontend) welcome(slot *listen.Conn) {
 	c := &conn{Conn: slot.Conn, slot: slot, frontend: f, stall: f.s.cfg.WriteStall}
 	c.socket, _ = slot.Conn.(loop.Socket)
@@ -96,11 +96,11 @@ func (f *frontend) welcome(slot *listen.Conn) {
 	c.forget = func(c *conn) {
 		gone()
 		f.conns.remove(c)
-		_ = slot.Close() // c is closed: this makes room for another
+		_ = slot.Close() // makes room for another
 	}
 	f.conns.add(c)
 	if f.closing.Load() {
-		_ = c.Close() // it was accepted while the listener closed
+		_ = c.Close() // accepted while the listener closed
 		return
 	}
 	if c.socket == nil || !c.park() {
@@ -108,7 +108,7 @@ func (f *frontend) welcome(slot *listen.Conn) {
 	}
 }
 
-// shutdown stops accepting and waits for the requests in flight here until ctx ends. Its error is that of closing the
+// shutdown stops accepting and waits for requests in flight until ctx ends. Its error is that of closing the
 // listener.
 func (f *frontend) shutdown(ctx context.Context) error {
 	f.closing.Store(true)
@@ -120,7 +120,7 @@ func (f *frontend) shutdown(ctx context.Context) error {
 		return nil
 	}
 	err := ln.Close()
-	for _, c := range f.conns.all() { // those that have no request in hand, as yet
+	for _, c := range f.conns.all() { // without a request yet
 		if !c.busy.Load() {
 			c.cut()
 		}

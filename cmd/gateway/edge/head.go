@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/handoff"
 )
 
-// head are the fields of a request by which its client steers the call, each as it first appears; nil where it does not.
+// head is the header fields that control a call, each by its first value; nil if absent.
 type head [heads][]byte
 
 const (
@@ -26,7 +26,7 @@ const (
 	heads
 )
 
-// steering is where they lie in a head, by canonical name.
+// steering maps canonical names to their index in head.
 var steering = map[string]int{
 	headerSession:                        headSession,
 	headerDynamoSession:                  headDynamoSession,
@@ -43,7 +43,7 @@ var steering = map[string]int{
 
 func canonical(name string) string { return textproto.CanonicalMIMEHeaderKey(name) }
 
-// read looks at each field of a request once: to ask fasthttp for one takes it 600 instructions, whether it is there or not.
+// read visits each field of a request once: a look-up in fasthttp takes 600 instructions, found or not.
 func (h *head) read(from *fasthttp.RequestHeader) {
 	for name, value := range from.All() {
 		if i, known := steering[string(name)]; known && h[i] == nil {

@@ -18,12 +18,11 @@ const (
 	headerTraceParent = "Traceparent"
 	headerTraceState  = "Tracestate"
 
-	// maxTraceStateBytes is the longest tracestate that is passed on. The recommendation asks for 512 at least.
+	// maxTraceStateBytes is the longest tracestate passed on. The recommendation requires at least 512.
 	maxTraceStateBytes = 1024
 )
 
-// ownFields are the fields that a call to an engine has from the gateway, that belong to one connection, or that are
-// a client's secret.
+// ownFields are header fields that the gateway sets, that belong to one connection, or that are a client's secret.
 var ownFields = map[string]string{
 	"Authorization":       "it is the client's key to the gateway",
 	"Proxy-Authorization": "it is the client's key to a proxy",
@@ -35,7 +34,7 @@ var ownFields = map[string]string{
 	"Accept":              "the gateway sets it",
 	"Accept-Encoding":     "the gateway reads answers as they are",
 	"X-Request-Id":        "the gateway sets it",
-	// The name under which engines take a rank; see upstream.Leg.
+	// Engines read the rank from it; see upstream.Leg.
 	"X-Data-Parallel-Rank": "the router sets it",
 	"X-Vllm-Priority":      "a client would jump the engine's queue",
 	"X-Session-Id":         "a client would name another's session to the engine",
@@ -53,7 +52,7 @@ var ownFields = map[string]string{
 	"Expect":               "it belongs to one connection",
 }
 
-// checkForward says why a field of that name may not be forwarded.
+// checkForward returns why a field must not be forwarded.
 func checkForward(name string) error {
 	const token = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 	if name == "" || len(name) > 128 || strings.Trim(name, token) != "" {
@@ -65,9 +64,9 @@ func checkForward(name string) error {
 	case own:
 	case strings.HasPrefix(canonical, "Content-"):
 		why, own = "the gateway writes the body", true
-	case strings.HasPrefix(canonical, "X-Override-"): // SGLang's, for what bodies say of hand-offs and ranks
+	case strings.HasPrefix(canonical, "X-Override-"): // SGLang's overrides of hand-offs and ranks
 		why, own = "a client would steer a hand-off", true
-	case strings.HasPrefix(canonical, "X-Smg-"): // of SGLang's router, to its workers
+	case strings.HasPrefix(canonical, "X-Smg-"): // from SGLang's router to its workers
 		why, own = "a client would steer a hand-off", true
 	}
 	if own {
@@ -76,8 +75,7 @@ func checkForward(name string) error {
 	return nil
 }
 
-// forwarded returns the names of the fields to forward in canonical form, each
-// once.
+// forwarded returns the distinct canonical names of fields to forward.
 func forwarded(names []string) []string {
 	var out []string
 	for _, name := range names {
@@ -88,7 +86,7 @@ func forwarded(names []string) []string {
 	return out
 }
 
-// passTrace notes in call the trace that a request carries, which goes on to engines.
+// passTrace sets call's trace headers from the request's.
 func passTrace(call *handoff.Call, h *fasthttp.RequestHeader) {
 	if all := h.PeekAll(headerTraceParent); len(all) == 1 {
 		if _, ok := tracecontext.Parse(all[0]); ok {
@@ -98,7 +96,7 @@ func passTrace(call *handoff.Call, h *fasthttp.RequestHeader) {
 	}
 }
 
-// passFields notes in call the fields called names, which go on to engines. Values with a control byte are left out.
+// passFields adds the named fields to call for engines, except values with control bytes.
 func passFields(call *handoff.Call, h *fasthttp.RequestHeader, names []string) {
 	for _, name := range names {
 		for _, v := range h.PeekAll(name) {
@@ -109,8 +107,7 @@ func passFields(call *handoff.Call, h *fasthttp.RequestHeader, names []string) {
 	}
 }
 
-// traceState joins the lines of a tracestate, which are one list. One that is
-// too long is left out, as the recommendation allows.
+// traceState joins the lines of a tracestate. It drops one that is too long, as the recommendation allows.
 func traceState(lines [][]byte) string {
 	var parts []string
 	size := 0
@@ -128,8 +125,7 @@ func traceState(lines [][]byte) string {
 	return strings.Join(parts, ",")
 }
 
-// printable reports whether b can stand as a field's value: no control byte but
-// the tab.
+// printable reports whether b has no control byte except tabs.
 func printable(b []byte) bool {
 	for _, c := range b {
 		if c < ' ' && c != '\t' || c == 0x7f {

@@ -12,21 +12,19 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// headerIgnoredHints names, in an answer, the hints of its request that did not count as they were sent.
+// headerIgnoredHints lists, in the answer, hints of the request that were lowered or ignored.
 const headerIgnoredHints = "X-Tandem-Ignored-Hints"
 
-// Hints is which of a client's hints count: how its requests wait, and which workers serve them. The zero value is
-// none.
+// Hints is which of a client's hints count, for waiting and for the choice of workers. The zero value is none.
 type Hints struct {
-	// All is every hint, of header and body alike.
+	// All allows every hint, of header and body.
 	All bool
-	// Priority is the highest priority that counts, from 0, where All is false. A strict priority, which goes before
-	// any priority, and a policy class need All.
+	// Priority is the highest allowed priority, from 0, if All is false. A strict priority and a policy class need
+	// All.
 	Priority int32
 }
 
-// ParseHints reads the setting client-hints: none, priority<=N or all; auto is none where clients need keys and all
-// where they do not.
+// ParseHints parses client-hints: none, priority<=N or all; auto is none if clients need keys, else all.
 func ParseHints(text string, keys bool) (Hints, error) {
 	switch bound, ok := strings.CutPrefix(text, "priority<="); {
 	case ok:
@@ -43,7 +41,7 @@ func ParseHints(text string, keys bool) (Hints, error) {
 	return Hints{}, fmt.Errorf("%.64q is none of auto, none, priority<=N with N from 0 to 2147483647, and all", text)
 }
 
-// hold applies the setting to a call that was read from ctx. An operator's key may use every hint.
+// hold applies the setting to a call. Operators' keys may use every hint.
 func (s *Server) hold(call *handoff.Call, ctx *fasthttp.RequestCtx) *openai.Error {
 	if call.Request.OwnPriority {
 		call.IgnoredHints = append(call.IgnoredHints, "priority")
@@ -59,9 +57,9 @@ func (s *Server) hold(call *handoff.Call, ctx *fasthttp.RequestCtx) *openai.Erro
 	return nil
 }
 
-// apply holds call to the hints that count. What only says how long a request may wait, or what to expect of it, is
-// lowered or left out, and named in call.IgnoredHints; what says which workers serve it, or asks about them, is
-// refused with 403, because the client would get something else than it asked for.
+// apply restricts call to the allowed hints. Hints about waiting or expectations are lowered or dropped, and listed
+// in call.IgnoredHints. Hints that choose or report workers get 403, because the client would not get what it
+// requested.
 func (hs Hints) apply(call *handoff.Call) *openai.Error {
 	if hs.All {
 		return nil

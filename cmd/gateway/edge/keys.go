@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/auth"
 )
 
-// keyring is the keys of clients and of operators. They have none in common.
+// keyring is the keys of clients and operators, which share none.
 type keyring struct{ client, admin auth.Keys }
 
 // readKeyring reads the key files. Its error wraps an *auth.FileError.
@@ -20,7 +20,8 @@ func readKeyring(cfg Config) (*keyring, error) {
 	admin, err := auth.ReadKeys(cfg.AdminKeyFile)
 	for _, digest := range admin {
 		if client.Hold(digest) {
-			err = &auth.FileError{Path: cfg.AdminKeyFile, Err: errors.New("it shares a key with api-key-file; a key is a client's or an operator's")}
+			err = &auth.FileError{Path: cfg.AdminKeyFile,
+				Err: errors.New("it shares a key with api-key-file; a key is a client's or an operator's")}
 		}
 	}
 	if err != nil {
@@ -29,8 +30,8 @@ func readKeyring(cfg Config) (*keyring, error) {
 	return &keyring{client, admin}, nil
 }
 
-// ReloadKeys reads the key files again. On an error, which wraps an *auth.FileError, the keys stay as they were.
-// Requests that were already let in are not checked again.
+// ReloadKeys reads the key files again. On an error, which wraps an *auth.FileError, the keys stay unchanged.
+// Admitted requests are not checked again.
 func (s *Server) ReloadKeys() error {
 	if s.cfg.APIKeyFile == "" && s.cfg.AdminKeyFile == "" {
 		return nil

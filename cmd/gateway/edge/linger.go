@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// lingerTime bounds how long a connection closed by the server is drained, so that a client that is still sending
-// can read the answer.
+// lingerTime bounds how long a connection closed by the server is drained, so that a client that is still sending can
+// read the answer.
 const lingerTime = 5 * time.Second
 
-// lingerFor makes Close drain up to n bytes of what the client still sends, within lingerTime: a socket closed with
-// unread bytes resets the connection, and the client may lose the answer it was sent.
+// lingerFor makes Close drain up to n bytes within lingerTime: closing a socket with unread bytes resets the
+// connection, and the client may lose the answer.
 func (c *conn) lingerFor(n int64) { c.drain.Store(n) }
 
-// linger says that no more is coming and reads up to n bytes of the client's rest.
+// linger closes the sending side and reads up to n bytes.
 func (c *conn) linger(n int64) {
 	if c.Conn.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
 		drain(c.Conn, n)

@@ -8,32 +8,32 @@ import (
 	"github.com/tandem-pd/tandem/internal/loop"
 )
 
-// maxAdminConns bounds the connections of the address that administration has for itself.
+// maxAdminConns bounds the connections of the admin address.
 const maxAdminConns = 64
 
-// prepared sets the options of each connection that is accepted, and leaves it to a loop, where there are any.
+// prepared sets the options of accepted connections and hands them to a loop, if there are any.
 type prepared struct {
 	net.Listener
 	loops *loop.Loops
 	stall time.Duration
 }
 
-// Accept waits for the next client. An event must not wait for the acknowledgement of the one before it, so Nagle's
-// algorithm is off; Go's default is the same, but a stream that starts 40 ms late is too dear to leave to a default.
+// Accept waits for the next client. It turns Nagle's algorithm off explicitly: an event must not wait for the
+// acknowledgement of the one before it.
 func (l prepared) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
 	if tcp, ok := c.(*net.TCPConn); ok {
-		// An error means that the client has gone already: reading shows it.
+		// On an error the client is gone, which reading shows.
 		_ = tcp.SetNoDelay(true)
 		setUserTimeout(tcp, l.stall)
 	}
 	return l.loops.Take(c), nil
 }
 
-// bounded has ln go on through shortages and bounds its connections.
+// bounded makes ln survive shortages and limits its connections.
 func (f *frontend) bounded(ln net.Listener) *listen.Listener {
 	limit := f.s.cfg.MaxConnections
 	if limit == 0 {
@@ -45,7 +45,7 @@ func (f *frontend) bounded(ln net.Listener) *listen.Listener {
 	loops := f.s.cfg.Loops
 	loops.Watch(ln)
 	if f.tls != nil {
-		loops = nil // a loop reads and writes the socket, TLS goes through a goroutine
+		loops = nil // loops use the raw socket, TLS needs a goroutine
 	}
 	return listen.New(prepared{ln, loops, f.s.cfg.WriteStall}, listen.Config{
 		Max: limit, Log: f.s.log,

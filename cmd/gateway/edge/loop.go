@@ -10,22 +10,21 @@ import (
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
-// headerGateway is in every answer, with the gateway's id, so that a gateway is not taken for a worker; and in every
-// call to a worker, with the ids of the gateways that the request came through, so that each knows its own again.
+// headerGateway is in every answer, with the gateway's id, so that a gateway is not mistaken for a worker; and in
+// every call to a worker, with the ids of the gateways on the request's path, to detect loops.
 const headerGateway = "Tandem-Gateway"
 
-// maxGateways is how many gateways a request may come through.
+// maxGateways is how many gateways a request may pass.
 const maxGateways = 8
 
-// newGatewayID draws the id of this process.
+// newGatewayID returns a random id for this process.
 func newGatewayID() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 
-// hop notes in call which gateways the request came through, this one included. Its error is a 508: it was here
-// before, or came through too many.
+// hop adds this gateway to the request's path in call. It returns a 508 for a loop or a path that is too long.
 func (s *Server) hop(call *handoff.Call, came []byte) error {
 	if len(came) == 0 {
 		call.Forward = s.hops

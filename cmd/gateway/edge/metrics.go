@@ -9,19 +9,18 @@ import (
 	"github.com/tandem-pd/tandem/internal/metrics"
 )
 
-// counters are the edge's metrics, without the prefix, which is the registerer's. The flow records times and tokens
-// itself.
+// counters are the edge's metrics, without the registerer's prefix. The flow records times and tokens itself.
 type counters struct {
 	requests     *prometheus.CounterVec // by endpoint and status
 	responses    metrics.Kept[response, prometheus.Counter]
-	disconnected prometheus.Gauge // only grows: a gauge because dashboards know it as one
+	disconnected prometheus.Gauge // never decreases: a gauge because dashboards expect one
 	openStreams  prometheus.Gauge
 	pauses       *prometheus.CounterVec // by reason
 	evicted      prometheus.Counter
-	handshakes   *prometheus.CounterVec // that failed, by reason
+	handshakes   *prometheus.CounterVec // failed ones, by reason
 }
 
-// response is the labels of one.
+// response is the labels of one response.
 type response struct {
 	endpoint string
 	status   int
@@ -37,12 +36,14 @@ func newMetrics(reg prometheus.Registerer, s *Server) *counters {
 			"Clients that left, or stopped reading, before their answer was complete, since the start.").WithLabelValues(),
 		openStreams: set.Gauge("frontend_open_streams", "Answers being streamed to clients.").WithLabelValues(),
 		pauses: set.Counter("frontend_accept_pauses_total",
-			"Times that new connections had to wait, by reason: bound (--max-connections are open and none is idle) or shortage (the system has no descriptors or no memory).", "reason"),
+			"Times that new connections had to wait, by reason: bound (--max-connections are open and none is idle) "+
+				"or shortage (the system has no descriptors or no memory).", "reason"),
 		evicted: set.Counter("frontend_idle_connections_closed_total",
 			"Idle client connections closed to make room for new ones.").WithLabelValues(),
 	}
 	m.handshakes = set.Counter("frontend_tls_failures_total",
-		"TLS handshakes with clients that failed, by reason: plain_http (HTTP without TLS), client_certificate (none, or one that is refused), handshake (all others).", "reason")
+		"TLS handshakes with clients that failed, by reason: plain_http (HTTP without TLS), "+
+			"client_certificate (none, or one that is refused), handshake (all others).", "reason")
 	for _, reason := range handshakeReasons {
 		m.handshakes.WithLabelValues(reason)
 	}

@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// prefetchBytes is how much of a body with a length fasthttp reads before it calls the handler.
+	// prefetchBytes is how much of a body with a length fasthttp reads before the handler.
 	prefetchBytes = 8 << 10
 
-	// firstBodyBytes is the largest buffer that a body gets before its bytes have come.
+	// firstBodyBytes is the largest buffer of a body before its bytes have arrived.
 	firstBodyBytes = 32 << 10 // a size of spare memory
 
-	// declaredGrowth is how many times its size a full buffer gets where the body's length is declared, and no more than
-	// that: most long bodies are copied once. Without a length it doubles.
+	// declaredGrowth is the growth factor of a full buffer if the body's length is declared, up to that length: most
+	// long bodies are copied once. Otherwise it doubles.
 	declaredGrowth = 16
 )
 
-// errUnreadable wraps why a body could not be read to its end; the connection carries no other request.
+// errUnreadable wraps why a body could not be read completely; the connection carries no other request.
 type errUnreadable struct{ error }
 
-// readBody reads the request's body of at most limit bytes into memory that is taken from the budget as bytes arrive,
-// and that the route gives back. The error is an *openai.Error, or an errUnreadable.
+// readBody reads the request's body of at most limit bytes into memory from the budget, which the route releases. The
+// error is an *openai.Error, or an errUnreadable.
 func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err error) {
 	c := ctx.Conn().(*conn)
 	stream := ctx.RequestBodyStream()
@@ -33,7 +33,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 	if stream == nil || declared == 0 {
 		return nil, nil
 	}
-	most, growth := limit+1, 2 // of a chunked body: one more shows that it is too large
+	most, growth := limit+1, 2 // chunked: one more byte detects a body that is too large
 	if declared > limit {
 		return nil, openai.TooLarge(limit)
 	} else if declared > 0 {
@@ -52,11 +52,11 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 		switch {
 		case len(body) == declared, len(body) <= limit && errors.Is(err, io.EOF) && declared < 0:
 			c.request.unread = false
-			c.arrival() // what came of the body is no part of the next request
+			c.arrival() // the body's bytes do not begin the next request
 			return body, nil
 		case len(body) > limit:
 			return nil, openai.TooLarge(limit)
-		case errors.Is(err, io.EOF): // fasthttp calls a connection's end an EOF, too
+		case errors.Is(err, io.EOF): // fasthttp reports a closed connection as EOF, too
 			return nil, errUnreadable{io.ErrUnexpectedEOF}
 		case err != nil:
 			return nil, errUnreadable{err}
@@ -64,8 +64,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 	}
 }
 
-// left reports whether the request has a body of which more than fasthttp's part is still on the connection when the
-// handler is called.
+// left reports whether part of the request's body is still on the connection when the handler is called.
 func left(h *fasthttp.RequestHeader) bool {
 	n := h.ContentLength()
 	return n == -1 || n > prefetchBytes

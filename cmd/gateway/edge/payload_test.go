@@ -209,7 +209,7 @@ func TestBodiesMemoryIsUsedAgain(t *testing.T) {
 	var alone atomic.Bool
 	calls := make(chan handoff.Call, 1)
 	sv := serve(t, loopback(t), func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
-		defer func() { c.Alone = alone.Load() }()
+		defer func() { c.BodyReleased = alone.Load() }()
 		return keeps(calls)(ctx, c, out)
 	})
 	body := goodBody + strings.Repeat(" ", 50_000)

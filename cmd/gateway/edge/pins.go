@@ -7,10 +7,10 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// maxWorkerIDBytes bounds an id in a header, as registrations are bounded.
+// maxWorkerIDBytes bounds an id in a header, as in registrations.
 const maxWorkerIDBytes = 128
 
-// readPins reads the headers that name workers and ranks. Whether there are such workers is the flow's to say.
+// readPins reads the headers that name workers and ranks. The flow checks whether they exist.
 func readPins(h *head, pins *handoff.Pins) error {
 	for _, id := range [...]struct {
 		name  string

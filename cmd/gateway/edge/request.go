@@ -25,29 +25,28 @@ const (
 	maxRequestIDBytes = 128
 )
 
-// request is what the edge notes of the request in hand on a connection.
+// request is the edge's state of the current request on a connection.
 type request struct {
 	id       string
 	arrival  time.Time
 	endpoint string // for the metrics
-	unread   bool   // a part of the body is still on the connection
+	unread   bool   // part of the body is still on the connection
 	held     int    // bytes of the budget that the body takes
-	streamed bool   // the answer has left by itself
+	streamed bool   // the answer was streamed
 	next     bool   // and another request may follow
 }
 
-// begin notes what the head says, as far as it could be read, and puts the request's id and the gateway's into the
-// answer.
+// begin reads what it can from the head, and puts the request's and the gateway's id into the answer.
 func (r *request) begin(ctx *fasthttp.RequestCtx, c *conn) {
 	*r = request{id: requestID(ctx.Request.Header.Peek(headerRequestID)), arrival: c.arrival(), endpoint: "other"}
-	if r.arrival.IsZero() { // it came along with the request before it
+	if r.arrival.IsZero() { // it arrived together with the request before
 		r.arrival = time.Now()
 	}
 	ctx.Response.Header.Set(headerRequestID, r.id)
 	ctx.Response.Header.Set(headerGateway, c.frontend.s.id)
 }
 
-// requestID takes the client's id when it has 1 to 128 visible ASCII bytes, and makes one otherwise.
+// requestID returns the client's id if it has 1 to 128 visible ASCII bytes, or a new one.
 func requestID(given []byte) string {
 	if len(given) > 0 && len(given) <= maxRequestIDBytes && visible(given) {
 		return string(given)
@@ -69,7 +68,7 @@ func visible(b []byte) bool {
 	return true
 }
 
-// takeCall reads a call into call and lets it have what its client may ask for.
+// takeCall reads a call and applies the limits of its client.
 func (s *Server) takeCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *request, call *handoff.Call) error {
 	if err := s.readCall(ctx, ep, r, call); err != nil {
 		return err
@@ -80,8 +79,7 @@ func (s *Server) takeCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 	return nil
 }
 
-// readCall checks a request to one of the generating endpoints and reads its body. Nothing in the Call refers to
-// fasthttp's memory.
+// readCall checks a request to a generating endpoint and reads its body. Nothing in call refers to fasthttp's memory.
 func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *request, call *handoff.Call) error {
 	client, own := ctx.Conn().(*conn).ends()
 	*call = handoff.Call{ID: r.id, Arrival: r.arrival, Client: client, Server: own}
@@ -137,10 +135,9 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 	return nil
 }
 
-// malformed refuses a head that proxies may read in another way than fasthttp, which is how requests are smuggled
-// past them: one that gives its body's length in two ways, of which fasthttp hides one; a Transfer-Encoding that is
-// not chunked, which fasthttp takes for a request without a body; and a field that goes on over a line's end. So this
-// reads the raw lines.
+// malformed refuses a head that proxies may parse differently than fasthttp, which allows request smuggling: two
+// declarations of the body's length, of which fasthttp hides one; a Transfer-Encoding other than chunked, which
+// fasthttp treats as no body; and folded fields. It reads the raw lines.
 func malformed(raw []byte) *openai.Error {
 	length, coding, recoded := false, false, false
 	for line := range bytes.Lines(raw) {

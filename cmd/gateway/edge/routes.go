@@ -13,27 +13,27 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// maxAdminBytes bounds a body of administration.
+// maxAdminBytes bounds an admin request's body.
 const maxAdminBytes = 64 << 10
 
-// route is one row of a frontend's table: what answers a path, for whom, and what of a body it takes. Nothing is
-// served that has no row, and the checks of a head follow from the rows, so that a new path cannot forget them.
+// route is one row of a frontend's table. Nothing without a row is served, and the checks of a request's head follow
+// from the rows, so a new path cannot miss them.
 type route struct {
 	method, path string
 	endpoint     string // for the metrics
 	access       access
-	body         int // bytes of a body at most; 0 takes none
+	body         int // largest body in bytes; 0 for none
 	serve        fiber.Handler
 }
 
-// area is what the routes that share a path's first segment have in common: the strictest of their accesses, as far
-// as it is known before their handlers, and the most that any of them takes of a body.
+// area is what the routes of one first segment have in common: the strictest access known before their handlers, and
+// the largest body.
 type area struct {
 	access access
 	body   int
 }
 
-// table is what the frontend serves.
+// table returns the frontend's routes.
 func (f *frontend) table(metrics http.Handler) []route {
 	s := f.s
 	rows := []route{
@@ -67,7 +67,7 @@ func (f *frontend) table(metrics http.Handler) []route {
 	return rows
 }
 
-// register has the rows served, HEAD wherever there is a GET. Fiber answers the other methods with 405 and Allow.
+// register adds the routes, with HEAD for every GET. Fiber answers other methods with 405 and Allow.
 func (f *frontend) register(rows []route) {
 	f.areas, f.paths = map[string]area{}, map[string]bool{}
 	for _, r := range rows {
@@ -82,8 +82,8 @@ func (f *frontend) register(rows []route) {
 	}
 }
 
-// meant is the path that a client may have meant by one that has no route: client libraries append theirs to a base URL that
-// ends in a slash, lacks /v1 or has it already, or is another service's. Empty where no route is near.
+// meant returns a route close to a path without one, or empty: client libraries append theirs to a base URL that ends
+// in a slash, lacks /v1 or already has it, or is another service's.
 func (f *frontend) meant(path string) string {
 	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 	for i := range min(len(parts), 8) {
@@ -97,8 +97,8 @@ func (f *frontend) meant(path string) string {
 	return ""
 }
 
-// handle checks a request's head, then serves it. serve reads a body by readBody, if at all: nothing else bounds it.
-// Whatever the end, what the body has taken of the budget is given back.
+// handle checks a request's head, then serves it. Handlers must read bodies with readBody, which bounds them. The
+// body's budget is always released.
 func (r route) handle(f *frontend) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		ctx := c.Context()
@@ -116,7 +116,7 @@ func (r route) handle(f *frontend) fiber.Handler {
 			return e
 		}
 		if r.body == 0 {
-			ctx.Request.ResetBody() // the adaptor of /metrics would read it
+			ctx.Request.ResetBody() // else the adaptor of /metrics would read it
 		} else if e := r.media(h); e != nil {
 			return e
 		}
@@ -124,7 +124,7 @@ func (r route) handle(f *frontend) fiber.Handler {
 	}
 }
 
-// media refuses a body that is not what the row takes.
+// media refuses a body of the wrong type.
 func (r *route) media(h *fasthttp.RequestHeader) *openai.Error {
 	if r.takesForm() {
 		return isForm(h)
@@ -144,7 +144,7 @@ func (s *Server) generate(c *fiber.Ctx, ep openai.Endpoint) error {
 	return err
 }
 
-// models lists the models that can be asked for.
+// models lists the served models.
 func (s *Server) models(c *fiber.Ctx) error {
 	list := openai.ModelList{Object: "list", Data: s.cat.Models()}
 	if list.Data == nil {
@@ -167,8 +167,7 @@ func (s *Server) model(c *fiber.Ctx) error {
 	return openai.NotFoundModel(id)
 }
 
-// health says whether requests can be served: 503 until each pool that is needed has a worker, and again once a
-// shutdown has begun.
+// health reports whether requests can be served: 503 until each required pool has a worker, and during a shutdown.
 func (s *Server) health(c *fiber.Ctx) error {
 	status, detail := s.condition()
 	code := http.StatusOK
@@ -184,7 +183,7 @@ func (s *Server) health(c *fiber.Ctx) error {
 // healthy is the status of a gateway that serves.
 const healthy = "healthy"
 
-// condition is the status of health, and what it counts.
+// condition returns the health status and its details.
 func (s *Server) condition() (status string, detail any) {
 	ready, detail := s.cat.Ready()
 	switch {
@@ -196,7 +195,7 @@ func (s *Server) condition() (status string, detail any) {
 	return healthy, detail
 }
 
-// alive says that the process runs.
+// alive reports that the process runs.
 func (s *Server) alive(c *fiber.Ctx) error {
 	return writeJSON(c, http.StatusOK, struct {
 		Status string `json:"status"`

@@ -19,7 +19,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// TLS is how clients are served over TLS.
+// TLS is the settings of TLS for clients.
 type TLS struct {
 	CertFile string `flag:"tls-cert-file,tls-cert-path" help:"PEM certificate chain for clients and operators, who must then use TLS. Read again within 10 s of a change. Empty serves without TLS."`
 	KeyFile  string `flag:"tls-key-file,tls-key-path" help:"PEM private key of tls-cert-file."`
@@ -29,7 +29,7 @@ type TLS struct {
 	AdminCA string   `flag:"admin-tls-client-ca-file" help:"PEM authorities of operators' certificates on admin-address. Empty applies the clients' rules."`
 }
 
-// validate returns what does not go together. admin says that administration has an address of its own.
+// validate checks settings that depend on each other. admin reports an admin address of its own.
 func (t *TLS) validate(admin bool) error {
 	var errs []error
 	need := func(name string, missing bool, what string) {
@@ -51,12 +51,15 @@ func (t *TLS) validate(admin bool) error {
 	return errors.Join(errs...)
 }
 
-// Files are the certificate and its key, for a use.
+// Files returns the certificate and its key, for a use.
 func (t *TLS) Files(use string) certs.Files {
-	return certs.Files{Use: use, Cert: certs.File{Setting: "tls-cert-file", Path: t.CertFile}, Key: certs.File{Setting: "tls-key-file", Path: t.KeyFile}}
+	return certs.Files{
+		Use:  use,
+		Cert: certs.File{Setting: "tls-cert-file", Path: t.CertFile}, Key: certs.File{Setting: "tls-key-file", Path: t.KeyFile},
+	}
 }
 
-// secure gives the frontends their TLS, where there is any.
+// secure sets up the frontends' TLS, if configured.
 func (s *Server) secure() error {
 	cfg := &s.cfg
 	if cfg.TLS.CertFile == "" {
@@ -88,12 +91,12 @@ func (s *Server) secure() error {
 // handshakeTime bounds a handshake.
 const handshakeTime = 10 * time.Second
 
-// greet makes the handshake with a new client, where there is TLS, and reports whether requests may follow.
+// greet performs the TLS handshake, if any, with a new client, and reports whether requests may follow.
 func (f *frontend) greet(c *conn) bool {
 	if c.secure == nil || c.secure.ConnectionState().HandshakeComplete {
 		return true
 	}
-	_ = c.secure.SetDeadline(time.Now().Add(min(handshakeTime, f.s.cfg.ReadTimeout))) // an error means that it has ended already
+	_ = c.secure.SetDeadline(time.Now().Add(min(handshakeTime, f.s.cfg.ReadTimeout))) // an error means that it has ended
 	err := c.secure.Handshake()
 	if err == nil {
 		return c.secure.SetDeadline(time.Time{}) == nil
@@ -104,7 +107,8 @@ func (f *frontend) greet(c *conn) bool {
 	}
 	f.s.metrics.handshakes.WithLabelValues(reason).Inc()
 	if suppressed, ok := f.s.refusals.Allow("handshake "+reason, time.Now()); ok {
-		f.s.log.Warn("TLS handshake with a client failed", "reason", reason, "peer", c.peer(), slog.Any("error", err), slog.Int("suppressed", suppressed))
+		f.s.log.Warn("TLS handshake with a client failed", "reason", reason, "peer", c.peer(), slog.Any("error", err),
+			slog.Int("suppressed", suppressed))
 	}
 	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && reason == "plain_http" {
 		f.answerPlain(plain.Conn)
@@ -112,10 +116,10 @@ func (f *frontend) greet(c *conn) bool {
 	return false
 }
 
-// The reasons for which a handshake fails, as the metric has them.
+// The values of the metric's label reason.
 var handshakeReasons = []string{"plain_http", "client_certificate", "handshake"}
 
-// handshakeFailure is the reason of an error, empty for a client that just went.
+// handshakeFailure returns the reason of an error, empty for a client that just left.
 func handshakeFailure(err error) string {
 	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil && isHTTP(plain.RecordHeader) {
 		return "plain_http"
@@ -127,25 +131,26 @@ func handshakeFailure(err error) string {
 	case remote != nil && remote.Op == "remote error":
 		return "handshake"
 	case remote != nil:
-		return "" // the network's
-	case strings.Contains(err.Error(), "certificate"): // that a client showed none has no type of its own
+		return "" // a network error
+	case strings.Contains(err.Error(), "certificate"): // a missing client certificate has no error type
 		return "client_certificate"
 	}
 	return "handshake"
 }
 
-// isHTTP reports whether the first bytes on a connection begin a request without TLS.
+// isHTTP reports whether a connection's first bytes are HTTP without TLS.
 func isHTTP(first [5]byte) bool {
 	return slices.Contains([]string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "DELET", "PATCH"}, string(first[:]))
 }
 
-// answerPlain tells a client that speaks HTTP without TLS what is wrong, and drains what it still sends.
+// answerPlain answers a client that uses HTTP without TLS with a 400, and drains what it still sends.
 func (f *frontend) answerPlain(c net.Conn) {
 	var res fasthttp.Response
 	id := requestID(nil)
 	res.Header.Set(headerRequestID, id)
 	f.s.writeError(&res, id, &openai.Error{
-		Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "tls_required", Message: "the request came without TLS: this address takes https:// only",
+		Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "tls_required",
+		Message: "the request came without TLS: this address takes https:// only",
 	})
 	res.SetConnectionClose()
 	if c.SetDeadline(time.Now().Add(lingerTime)) != nil {
@@ -156,17 +161,17 @@ func (f *frontend) answerPlain(c net.Conn) {
 	}
 }
 
-// secureBytes is how much one write of TLS takes: a record.
+// secureBytes is the size of one TLS write: a record.
 const secureBytes = 16 << 10
 
-// sendSecure is send over TLS. A write that runs out of time breaks a connection with TLS, so each record has the whole
-// stall time.
+// sendSecure is send over TLS. A TLS write that times out breaks the connection, so each record has the whole stall
+// time.
 func (c *conn) sendSecure(p []byte) error {
 	for len(p) > 0 {
 		if err := c.secure.SetWriteDeadline(time.Now().Add(c.stall)); err != nil {
 			return err
 		}
-		if c.gone.Load() { // leave may have come before the deadline above
+		if c.gone.Load() { // leave may have set its deadline before
 			return errGone
 		}
 		n, err := c.secure.Write(p[:min(len(p), secureBytes)])

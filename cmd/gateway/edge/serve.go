@@ -17,21 +17,20 @@ const (
 	// headBytes bounds a request's head; a larger one gets 431.
 	headBytes = 32 << 10
 
-	// readBytes is what a connection's requests are read through; a head that needs more gets headBytes.
+	// readBytes is the read buffer of a connection; a longer head gets headBytes.
 	readBytes = 4 << 10
 
-	// writeBytes is what an answer is collected in: most of them leave in one write.
+	// writeBytes is the write buffer of an answer: most are sent in one write.
 	writeBytes = 4 << 10
 )
 
-// turn is what the requests that have come on a connection are served with. One that waits for its next request has
-// none in a loop.
+// turn is the state to serve requests on a connection. Between requests, a connection in a loop has none.
 type turn struct {
 	f    *frontend
 	conn *conn
 	ctx  fasthttp.RequestCtx
-	in   *bufio.Reader // nil until it is needed
-	long bool          // in was made for a long head, and is not kept
+	in   *bufio.Reader // nil until needed
+	long bool          // in is for a long head, and not pooled
 }
 
 var (
@@ -49,7 +48,7 @@ func newTurn(f *frontend, c *conn) *turn {
 	return t
 }
 
-// fiberLog takes what fasthttp would log. Its own server is not used, and what goes wrong here is logged by the edge.
+// fiberLog drops fasthttp's log: its server is not used, and the edge logs errors.
 type fiberLog struct{}
 
 func (fiberLog) Printf(string, ...any) {}
@@ -61,7 +60,7 @@ func (t *turn) release() {
 	turns.Put(t)
 }
 
-// reader is what requests are read through.
+// reader returns the read buffer.
 func (t *turn) reader() *bufio.Reader {
 	if t.in == nil {
 		t.in = readers.Get().(*bufio.Reader)
@@ -70,7 +69,7 @@ func (t *turn) reader() *bufio.Reader {
 	return t.in
 }
 
-// drop gives the reader back. What it holds is lost.
+// drop releases the read buffer and its contents.
 func (t *turn) drop() {
 	if t.in != nil && !t.long {
 		t.in.Reset(nil)
@@ -79,15 +78,14 @@ func (t *turn) drop() {
 	t.in, t.long = nil, false
 }
 
-// shed gives the reader back if it holds nothing: an answer may be streamed for long.
+// shed releases an empty read buffer: an answer may be streamed for long.
 func (t *turn) shed() {
 	if t.in != nil && t.in.Buffered() == 0 {
 		t.drop()
 	}
 }
 
-// attend serves what comes on c until c is closed or, in a loop, says nothing for the moment: then c is attended again
-// once it does.
+// attend serves requests on c until c closes or, in a loop, has no request now: the loop then resumes c.
 func (f *frontend) attend(c *conn) {
 	if !f.greet(c) {
 		c.leave()
@@ -100,7 +98,7 @@ func (f *frontend) attend(c *conn) {
 		t.release()
 		if errors.Is(err, loop.ErrWouldBlock) {
 			if c.park() {
-				return // and c may be attended elsewhere already
+				return // c may be served elsewhere already
 			}
 			continue
 		}
@@ -109,8 +107,8 @@ func (f *frontend) attend(c *conn) {
 	}
 }
 
-// requests serves one request after the other. It returns loop.ErrWouldBlock where the next one is to be waited for, and
-// any other error, or nil, where there is none.
+// requests serves one request after another. It returns loop.ErrWouldBlock to wait for the next one; after any other
+// error, or nil, none follows.
 func (t *turn) requests() error {
 	for {
 		if err := t.await(); err != nil {
@@ -120,13 +118,13 @@ func (t *turn) requests() error {
 			return nil
 		}
 		t.conn.rest()
-		if t.f.closing.Load() { // shutdown may have seen the connection busy
+		if t.f.closing.Load() { // shutdown may have seen the connection as busy
 			return nil
 		}
 	}
 }
 
-// await waits for the first byte of a request, without a loop.
+// await waits for the first byte of a request, except in a loop.
 func (t *turn) await() error {
 	if t.in != nil && t.in.Buffered() > 0 {
 		return nil
@@ -146,7 +144,7 @@ func (t *turn) await() error {
 // request reads and answers one request, and reports whether another one may follow.
 func (t *turn) request() (next bool) {
 	f, c, ctx := t.f, t.conn, &t.ctx
-	c.request.streamed = false // as the one before may have been
+	c.request.streamed = false // set by the previous request
 	defer func() {
 		ctx.Request.Reset()
 		ctx.Response.Reset()
@@ -183,7 +181,7 @@ func (t *turn) request() (next bool) {
 	return t.answer()
 }
 
-// turnAway refuses a request whose body is not to be read.
+// turnAway refuses a request without reading its body.
 func (t *turn) turnAway(e *openai.Error) (next bool) {
 	var r request
 	r.begin(&t.ctx, t.conn)
@@ -193,7 +191,7 @@ func (t *turn) turnAway(e *openai.Error) (next bool) {
 	return t.answer()
 }
 
-// head reads a request's head, through a larger buffer where it needs one.
+// head reads a request's head, with a larger buffer if needed.
 func (t *turn) head() error {
 	err := t.ctx.Request.Header.Read(t.reader())
 	if err == nil || t.long || !errors.As(err, new(*fasthttp.ErrSmallBuffer)) {
@@ -206,9 +204,9 @@ func (t *turn) head() error {
 	return t.ctx.Request.Header.Read(long)
 }
 
-// broken answers what could not be read as a request. No other request follows.
+// broken answers bytes that are not a request. No other request follows.
 func (t *turn) broken(err error) bool {
-	if err == io.EOF { //nolint:errorlint // in mid-request it is wrapped
+	if err == io.EOF { //nolint:errorlint // within a request it is wrapped
 		return false // the client left
 	}
 	t.f.s.broken(&t.ctx, err)
@@ -216,7 +214,7 @@ func (t *turn) broken(err error) bool {
 	return t.answer()
 }
 
-// answer sends the response, unless the exchange has done so, and reports whether another request may follow.
+// answer sends the response, unless the exchange has, and reports whether another request may follow.
 func (t *turn) answer() (next bool) {
 	ctx, c := &t.ctx, t.conn
 	if c.request.streamed {
@@ -227,7 +225,7 @@ func (t *turn) answer() (next bool) {
 	case last:
 		ctx.SetConnectionClose()
 	case !ctx.Request.Header.IsHTTP11():
-		ctx.Response.Header.Set("Connection", "keep-alive") // which 1.1 takes for granted
+		ctx.Response.Header.Set("Connection", "keep-alive") // the default of 1.1
 	}
 	ctx.Response.SkipBody = ctx.Response.SkipBody || ctx.IsHead()
 	out := writers.Get().(*bufio.Writer)
@@ -237,7 +235,7 @@ func (t *turn) answer() (next bool) {
 	return ctx.Response.Write(out) == nil && out.Flush() == nil && !last
 }
 
-// last reports whether no other request is to follow on the connection.
+// last reports whether no other request may follow on the connection.
 func (t *turn) last() bool {
 	return t.ctx.Request.Header.ConnectionClose() || t.ctx.Response.ConnectionClose() || t.f.closing.Load()
 }

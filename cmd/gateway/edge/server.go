@@ -25,36 +25,32 @@ import (
 	"github.com/tandem-pd/tandem/pools/kept"
 )
 
-const (
-	// cutGrace is how long streams that a shutdown cuts may take to say so.
-	cutGrace = time.Second
-)
+// cutGrace bounds how long a shutdown waits to send errors on the streams it cuts.
+const cutGrace = time.Second
 
-// Flow serves calls. Before it has called Start it may fail with an *openai.Error, or an error that wraps one, which
-// becomes the answer. After Start any error just ends the body: the flow has reported it to the client in the stream.
-// ctx ends when the client leaves, with fault.ErrClientGone as its cause, and when a shutdown runs out of time, with
-// fault.ErrShutdown.
+// Flow serves calls. Before it calls Start it may fail with an error that is or wraps an *openai.Error, which becomes
+// the answer. After Start an error only ends the body: the flow has reported it in the stream. ctx ends when the
+// client leaves, with cause fault.ErrClientGone, and when a shutdown runs out of time, with fault.ErrShutdown.
 type Flow interface {
 	Serve(ctx context.Context, c *handoff.Call, out handoff.Sink) error
 }
 
-// Catalog is what the edge shows of the gateway's state. All methods are called concurrently.
+// Catalog is the gateway's state as the edge serves it. It is safe for concurrent use.
 type Catalog interface {
-	// Models lists the models that are served.
+	// Models lists the served models.
 	Models() []openai.Model
-	// Workers is marshalled as the answer of GET /workers.
+	// Workers is marshalled into the answer of GET /workers.
 	Workers() any
-	// Cordon takes a worker out of the choice (on), or back in, and returns how it then stands; with move its streams
-	// go on on other workers, those that can. Its errors are pools.ErrUnknownWorker and pools.ErrTooManyCordons.
+	// Cordon takes a worker out of the choice (on), or back in, and returns its state; with move its streams move to
+	// other workers where possible. Its errors are pools.ErrUnknownWorker and pools.ErrTooManyCordons.
 	Cordon(id string, on, move bool) (Standing, error)
-	// Forget takes a worker that had registered and is lost off the list.
+	// Forget removes a lost worker from the list.
 	Forget(id string) error
-	// Thresholds are the busy thresholds of each model that is served, and SetThreshold changes one model's and returns
-	// whether that is kept; its error is what is answered.
+	// Thresholds returns the busy thresholds of each served model. SetThreshold changes one model's and returns
+	// whether it was persisted, or the error to answer.
 	Thresholds() []BusyThreshold
 	SetThreshold(t BusyThreshold) (kept.Answer, *openai.Error)
-	// Ready reports whether each pool that is needed has a worker; detail is marshalled into the answer of GET
-	// /health.
+	// Ready reports whether each required pool has a worker; detail is marshalled into the answer of GET /health.
 	Ready() (ok bool, detail any)
 }
 
@@ -67,24 +63,24 @@ type Server struct {
 	metrics *counters
 	keys    atomic.Pointer[keyring]
 	forward []string // names of header fields, canonical
-	hints   Hints    // of clients
+	hints   Hints    // allowed to clients
 	id      string   // of this process; see headerGateway
 	hops    []upstream.Field
 	main    *frontend
-	admin   *frontend       // of its own address; nil when main has its routes
-	live    *set[*exchange] // flows that run
-	bodies  budget          // of request bodies
+	admin   *frontend       // nil if main has its routes
+	live    *set[*exchange] // running flows
+	bodies  budget          // memory of request bodies
 
-	refusals loglimit.Limiter // of the log's lines about them, by kind
+	refusals loglimit.Limiter // of their log lines, by kind
 
-	beating  atomic.Bool // a look at silent streams is due
-	leaving  atomic.Bool // Leave was called: /health says so
+	beating  atomic.Bool // a check of silent streams is due
+	leaving  atomic.Bool // Leave was called: /health returns 503
 	draining atomic.Bool // a shutdown has begun
 	cutting  atomic.Bool // its time is up
 }
 
-// New makes a server; metrics answers GET /metrics. It fails on a Config that Validate refuses, on a file of keys
-// (*auth.FileError), and when reg refuses the edge's metrics.
+// New returns a server; metrics serves GET /metrics. It fails on an invalid Config, on a key file (*auth.FileError),
+// and if reg refuses the edge's metrics.
 func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Logger, reg prometheus.Registerer) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -93,7 +89,7 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 		refusals: loglimit.Limiter{Burst: 10, Window: 10 * time.Second},
 		forward:  forwarded(cfg.ForwardHeaders), id: newGatewayID()}
 	s.hops = []upstream.Field{{Name: headerGateway, Value: s.id}}
-	s.bodies.limit = max(cfg.BodyBudgetBytes, int64(cfg.MaxBodyBytes)+1) // one more byte shows that a body is too large
+	s.bodies.limit = max(cfg.BodyBudgetBytes, int64(cfg.MaxBodyBytes)+1) // one more byte detects a body that is too large
 	s.metrics = newMetrics(reg, s)
 	var err error
 	if s.hints, err = cfg.hints(); err != nil {
@@ -118,24 +114,26 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 	return s, nil
 }
 
-// reservedDescriptors are those that workers' connections and files need in addition to clients', at the least.
+// reservedDescriptors are the least left for workers' connections and files.
 const reservedDescriptors = 64
 
-// warn logs what is open to other machines, and limits that cannot be kept.
+// warn logs what other machines can access, and limits that cannot be kept.
 func (s *Server) warn() {
-	if n, ok := listen.Descriptors(); ok && s.cfg.MaxConnections > 0 && uint64(s.cfg.MaxConnections)+reservedDescriptors > n {
-		s.log.Warn("max-connections leaves too few descriptors (ulimit -n) for connections to workers", "max_connections", s.cfg.MaxConnections, "descriptors", n)
+	n, ok := listen.Descriptors()
+	if ok && s.cfg.MaxConnections > 0 && uint64(s.cfg.MaxConnections)+reservedDescriptors > n {
+		s.log.Warn("max-connections leaves too few descriptors (ulimit -n) for connections to workers",
+			"max_connections", s.cfg.MaxConnections, "descriptors", n)
 	}
 	if s.cfg.APIKeyFile == "" && s.cfg.TLS.ClientCA == "" && !browser.Loopback(s.cfg.Host) {
 		s.log.Warn("no api-key-file: every client that reaches the address is served", "http_host", s.cfg.Host)
 	}
-	if host, _, err := net.SplitHostPort(s.cfg.AdminAddress); err == nil && s.cfg.AdminKeyFile == "" && s.cfg.TLS.ClientCA+s.cfg.TLS.AdminCA == "" && !browser.Loopback(host) {
+	host, _, err := net.SplitHostPort(s.cfg.AdminAddress)
+	if err == nil && s.cfg.AdminKeyFile == "" && s.cfg.TLS.ClientCA+s.cfg.TLS.AdminCA == "" && !browser.Loopback(host) {
 		s.log.Warn("no admin-key-file: every client that reaches the address may cordon workers", "admin_address", s.cfg.AdminAddress)
 	}
 }
 
-// Listen opens the configured address, for Serve. The listener's Addr has the port that was chosen where the
-// configured one is 0.
+// Listen opens the configured address, for Serve. The listener's Addr has the chosen port if the configured one is 0.
 func (s *Server) Listen() (net.Listener, error) { return open("http-host, http-port", s.cfg.addr()) }
 
 func open(settings, addr string) (net.Listener, error) {
@@ -151,12 +149,10 @@ func open(settings, addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// Serve serves the clients that ln accepts until Shutdown, which makes it return nil, or until accepting fails. It
-// closes ln.
+// Serve serves the clients of ln until Shutdown, which makes it return nil, or until accepting fails. It closes ln.
 func (s *Server) Serve(ln net.Listener) error { return s.main.serve(ln) }
 
-// ListenAdmin opens the address for administration, for ServeAdmin; nil without an error when there is none of its
-// own.
+// ListenAdmin opens the admin address, for ServeAdmin; nil without an error if there is none.
 func (s *Server) ListenAdmin() (net.Listener, error) {
 	if s.admin == nil {
 		return nil, nil
@@ -167,13 +163,12 @@ func (s *Server) ListenAdmin() (net.Listener, error) {
 // ServeAdmin is Serve for ListenAdmin's listener.
 func (s *Server) ServeAdmin(ln net.Listener) error { return s.admin.serve(ln) }
 
-// Leave turns /health to 503 and changes nothing else, so that a load balancer can look away before Shutdown stops
-// accepting.
+// Leave turns /health to 503 only, so that a load balancer can remove the gateway before Shutdown stops accepting.
 func (s *Server) Leave() { s.leaving.Store(true) }
 
-// Shutdown stops accepting, turns /health to 503 and waits for the requests in flight. When ctx ends first, their
+// Shutdown stops accepting, turns /health to 503 and waits for requests in flight. When ctx ends first, their
 // contexts end with fault.ErrShutdown, event streams get an error event, connections are closed, and ctx's error is
-// returned. A flow that ignores its context is left behind.
+// returned. It does not wait for a flow that ignores its context.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.draining.Store(true)
 	err := s.main.shutdown(ctx)
@@ -185,7 +180,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	s.cutting.Store(true)
 	for _, x := range s.live.all() {
-		go x.cut() // which may wait for its client, until that is cut off below
+		go x.cut() // it may wait for its client, until that is cut off below
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutGrace)
 	defer cancel()
@@ -200,7 +195,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// frontends are those that there are.
+// frontends returns the server's frontends.
 func (s *Server) frontends() []*frontend {
 	if s.admin == nil {
 		return []*frontend{s.main}
@@ -208,17 +203,17 @@ func (s *Server) frontends() []*frontend {
 	return []*frontend{s.main, s.admin}
 }
 
-// InFlight is how many requests run.
+// InFlight returns the number of running requests.
 func (s *Server) InFlight() int { return s.live.len() }
 
-// handle answers a request that could be read.
+// handle answers a parsed request.
 func (f *frontend) handle(ctx *fasthttp.RequestCtx) {
 	s, c := f.s, ctx.Conn().(*conn)
 	c.begin()
 	c.request.begin(ctx, c)
 	c.request.unread = left(&ctx.Request.Header)
 	s.dispatch(ctx, c, f.routed)
-	ctx.Request.ResetBody() // what is left of it must not be read as a body
+	ctx.Request.ResetBody() // its rest must not be read as a body
 	if c.request.unread {
 		s.hangUp(ctx, c) // nor as the next request
 	}
@@ -235,10 +230,10 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, c *conn, routed fasthttp.Req
 		return
 	}
 	s.refuse(ctx, &c.request, e)
-	s.hangUp(ctx, c) // where the body ends is not known, and what follows may be no HTTP/1.1, as behind HTTP/2's PRI
+	s.hangUp(ctx, c) // the body's end is unknown, and what follows may not be HTTP/1.1, as after HTTP/2's PRI
 }
 
-// unroutable refuses what Fiber is not to see.
+// unroutable refuses requests that Fiber must not see.
 //
 //go:noinline
 func unroutable(ctx *fasthttp.RequestCtx) *openai.Error {

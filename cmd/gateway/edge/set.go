@@ -2,7 +2,7 @@ package edge
 
 import "sync"
 
-// set is a concurrent set that reports when it is empty.
+// set is a concurrent set that signals when it is empty.
 type set[T comparable] struct {
 	mu      sync.Mutex
 	in      map[T]struct{}
@@ -11,14 +11,14 @@ type set[T comparable] struct {
 
 func newSet[T comparable]() *set[T] { return &set[T]{in: make(map[T]struct{})} }
 
-// add puts v in.
+// add inserts v.
 func (s *set[T]) add(v T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.in[v] = struct{}{}
 }
 
-// remove takes v out.
+// remove deletes v.
 func (s *set[T]) remove(v T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -26,14 +26,14 @@ func (s *set[T]) remove(v T) {
 	s.signal()
 }
 
-// len returns how many are in.
+// len returns the number of elements.
 func (s *set[T]) len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.in)
 }
 
-// all returns a copy of what is in.
+// all returns a copy of the elements.
 func (s *set[T]) all() []T {
 	s.mu.Lock()
 	defer s.mu.Unlock()

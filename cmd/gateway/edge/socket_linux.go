@@ -9,10 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awaitHangup waits until the client closes its side, whole or half, or the connection breaks, and leaves unread what
-// the client sent. It returns nil then, os.ErrDeadlineExceeded at the read deadline, and errors.ErrUnsupported where
-// the connection is no socket. A client that has filled the kernel's buffers is not seen to close: its end waits
-// behind its bytes.
+// awaitHangup waits until the client closes its side, whole or half, or the connection breaks, without reading. It
+// returns nil then, os.ErrDeadlineExceeded at the read deadline, and errors.ErrUnsupported if c is not a socket. It
+// cannot detect the close of a client that has filled the kernel's buffers.
 func awaitHangup(c net.Conn) error {
 	socket, ok := c.(syscall.Conn)
 	if !ok {
@@ -22,7 +21,7 @@ func awaitHangup(c net.Conn) error {
 	if err != nil {
 		return err
 	}
-	// The runtime wakes a reader at each arrival, that of the end included.
+	// The runtime wakes a reader at each arrival, including the end.
 	return raw.Read(func(fd uintptr) bool {
 		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 		n, err := unix.Poll(p[:], 0)
@@ -30,15 +29,14 @@ func awaitHangup(c net.Conn) error {
 	})
 }
 
-// setUserTimeout makes the kernel give a connection up when what was sent on it stays unacknowledged for d: a peer
-// that vanished is then noticed at the next keep-alive probe or write instead of after some fifteen minutes of
-// retransmission.
+// setUserTimeout makes the kernel drop a connection with bytes unacknowledged for d: a vanished peer is then detected
+// at the next keep-alive probe or write, not after fifteen minutes of retransmission.
 func setUserTimeout(c *net.TCPConn, d time.Duration) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return
 	}
-	// Best effort: without it the peer is noticed later.
+	// Best effort: otherwise the peer is detected later.
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
 	})

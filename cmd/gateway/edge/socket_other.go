@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// awaitHangup knows no way to see a client leave behind bytes that are not read.
+// awaitHangup is not supported.
 func awaitHangup(net.Conn) error { return errors.ErrUnsupported }
 
 // setUserTimeout does nothing where the kernel has no such limit.

@@ -2,7 +2,7 @@
 
 package edge
 
-// spoil overwrites memory that is to be used again: who still reads it is found, by what it says or as a race.
+// spoil overwrites memory before reuse: a stale reader shows in its output or as a race.
 func spoil(b []byte) {
 	for i := range b {
 		b[i] = '!'

@@ -13,15 +13,15 @@ import (
 	"github.com/tandem-pd/tandem/pools/kept"
 )
 
-// BusyThreshold is the loads above which a model's workers are out of the choice, as /busy_threshold takes and
-// returns them; nil for none.
+// BusyThreshold is the loads above which a model's workers are not chosen, in the form of /busy_threshold; nil for
+// none.
 type BusyThreshold struct {
 	Model         string   `json:"model"`
 	DecodeBlocks  *float64 `json:"active_decode_blocks_threshold"`
 	PrefillTokens *int     `json:"active_prefill_tokens_threshold"`
 }
 
-// thresholds lists those of each model.
+// thresholds lists the thresholds of each model.
 func (s *Server) thresholds(c *fiber.Ctx) error {
 	all := s.cat.Thresholds()
 	if all == nil {
@@ -32,8 +32,8 @@ func (s *Server) thresholds(c *fiber.Ctx) error {
 	}{all})
 }
 
-// setThresholds changes those of the model that the body names, and answers with what is then in force. A field that
-// is left out stays, null takes it away.
+// setThresholds changes the thresholds of the body's model, and answers with the result. An absent field stays, null
+// removes it.
 func (s *Server) setThresholds(c *fiber.Ctx) error {
 	body, err := s.readBody(c.Context(), maxAdminBytes)
 	if err != nil {
@@ -44,7 +44,8 @@ func (s *Server) setThresholds(c *fiber.Ctx) error {
 	if e == nil {
 		answer, e = s.cat.SetThreshold(asked)
 	}
-	s.administered(c.Context(), "busy_threshold", e, slog.String("model", asked.Model[:min(len(asked.Model), 128)]), slog.String("kept", string(answer)))
+	s.administered(c.Context(), "busy_threshold", e, slog.String("model", asked.Model[:min(len(asked.Model), 128)]),
+		slog.String("kept", string(answer)))
 	if e != nil {
 		return e
 	}
@@ -54,41 +55,46 @@ func (s *Server) setThresholds(c *fiber.Ctx) error {
 	}{asked, answer})
 }
 
-// readThreshold reads a body against what is in force.
-func readThreshold(body []byte, all []BusyThreshold) (BusyThreshold, *openai.Error) {
-	var said struct {
+// readThreshold applies a body to the current thresholds.
+func readThreshold(raw []byte, all []BusyThreshold) (BusyThreshold, *openai.Error) {
+	var body struct {
 		Model         string          `json:"model"`
 		DecodeBlocks  json.RawMessage `json:"active_decode_blocks_threshold"`
 		PrefillTokens json.RawMessage `json:"active_prefill_tokens_threshold"`
 	}
-	d := json.NewDecoder(bytes.NewReader(body))
+	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&said); err != nil || d.More() {
-		return BusyThreshold{}, openai.BadRequest("", "the body is not one object of model, active_decode_blocks_threshold and active_prefill_tokens_threshold")
+	if err := d.Decode(&body); err != nil || d.More() {
+		return BusyThreshold{}, openai.BadRequest("",
+			"the body is not one object of model, active_decode_blocks_threshold and active_prefill_tokens_threshold")
 	}
-	if said.Model == "" {
+	if body.Model == "" {
 		return BusyThreshold{}, openai.BadRequest("model", "model is missing")
 	}
-	out := BusyThreshold{Model: said.Model}
+	out := BusyThreshold{Model: body.Model}
 	known := false
 	for _, t := range all {
-		if t.Model == said.Model {
+		if t.Model == body.Model {
 			out, known = t, true
 		}
 	}
 	if !known {
-		return out, openai.NotFoundModel(said.Model)
+		return out, openai.NotFoundModel(body.Model)
 	}
-	if said.DecodeBlocks != nil {
+	if body.DecodeBlocks != nil {
 		out.DecodeBlocks = nil
-		if err := json.Unmarshal(said.DecodeBlocks, &out.DecodeBlocks); err != nil || out.DecodeBlocks != nil && !(*out.DecodeBlocks > 0 && *out.DecodeBlocks <= 1) {
-			return out, openai.BadRequest("active_decode_blocks_threshold", "active_decode_blocks_threshold is a share above 0 and at most 1, or null for none")
+		err := json.Unmarshal(body.DecodeBlocks, &out.DecodeBlocks)
+		if share := out.DecodeBlocks; err != nil || share != nil && !(*share > 0 && *share <= 1) {
+			return out, openai.BadRequest("active_decode_blocks_threshold",
+				"active_decode_blocks_threshold is a share above 0 and at most 1, or null for none")
 		}
 	}
-	if said.PrefillTokens != nil {
+	if body.PrefillTokens != nil {
 		out.PrefillTokens = nil
-		if err := json.Unmarshal(said.PrefillTokens, &out.PrefillTokens); err != nil || out.PrefillTokens != nil && (*out.PrefillTokens < 1 || *out.PrefillTokens > math.MaxInt32) {
-			return out, openai.BadRequest("active_prefill_tokens_threshold", "active_prefill_tokens_threshold is a number of tokens from 1, or null for none")
+		err := json.Unmarshal(body.PrefillTokens, &out.PrefillTokens)
+		if n := out.PrefillTokens; err != nil || n != nil && (*n < 1 || *n > math.MaxInt32) {
+			return out, openai.BadRequest("active_prefill_tokens_threshold",
+				"active_prefill_tokens_threshold is a number of tokens from 1, or null for none")
 		}
 	}
 	return out, nil

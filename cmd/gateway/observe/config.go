@@ -1,9 +1,8 @@
-// Package observe is what an operator sees of the gateway's requests and workers: metrics, one log line a request,
-// desired_workers, and the pools as GET /workers shows them. Its observers are called by handoff.Flow; what other
-// rooms keep is read when it is asked for.
+// Package observe is the operator's view of requests and workers: metrics, a log line per request, desired_workers,
+// and the pools of GET /workers. handoff.Flow notifies its observers; other state is read on request.
 package observe
 
-// Config is what is observed, and how.
+// Config is the settings of logs and desired_workers.
 type Config struct {
 	// Utilization of 0 means [DefaultUtilization].
 	Utilization float64 `default:"0.8" range:"0|0.1..1"`

@@ -11,13 +11,13 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// demand reckons desired_workers: how many workers of each pool the present load asks for. It observes how many
-// prompt tokens come that no worker has cached, and reads the rest when it is asked.
+// demand computes desired_workers: how many workers of each pool the present load needs. It observes the arrival of
+// uncached prompt tokens, and reads the rest on request.
 type demand struct {
 	utilization float64
 
 	mu       sync.Mutex           // guards all below
-	uncached map[string]float64   // prompt tokens that had to be computed, by model
+	uncached map[string]float64   // prompt tokens to compute, by model
 	arrivals map[string]*arrivals // their rate
 	scalers  map[poolKey]*scaler
 }
@@ -34,7 +34,7 @@ func newDemand(cfg Config) *demand {
 	}
 }
 
-// queued counts the tokens of a prompt that have to be computed, once a request.
+// queued counts a prompt's tokens to compute, once per request.
 func (d *demand) queued(r *handoff.Record, uncached int) {
 	if r.Attempts > 0 {
 		return
@@ -44,7 +44,7 @@ func (d *demand) queued(r *handoff.Record, uncached int) {
 	d.uncached[r.Call.Request.Model] += float64(uncached)
 }
 
-// workers is how many workers the pool's load asks for at this moment.
+// workers returns how many workers the pool's load needs now.
 func (d *demand) workers(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad, q queue.Stats, now time.Time) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -55,8 +55,8 @@ func (d *demand) workers(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad,
 	return d.scalers[key].read(d.load(fleet, p, loads, q, now), d.utilization, now)
 }
 
-// load puts together what a pool is asked for through this gateway: the answers of several are added up. The caller holds mu. A capacity is the mean over the workers that have
-// one. The waiting will generate on the decode pool, where there is one, else on that of role both.
+// load sums up a pool's load through this gateway. The caller holds mu. A capacity is the mean over workers that have
+// one. Waiting requests will generate on the decode pool or, without one, on role both.
 func (d *demand) load(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad, q queue.Stats, now time.Time) poolLoad {
 	var l poolLoad
 	var blocks, seqs, rate mean
@@ -94,7 +94,7 @@ func (d *demand) load(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad, q 
 	return l
 }
 
-// mean is the mean of what is known.
+// mean is the mean of known values.
 type mean struct{ sum, n float64 }
 
 func (m *mean) add(v float64) {
@@ -103,5 +103,5 @@ func (m *mean) add(v float64) {
 	}
 }
 
-// value is 0 while nothing is known.
+// value returns 0 while nothing is known.
 func (m *mean) value() float64 { return m.sum / max(1, m.n) }

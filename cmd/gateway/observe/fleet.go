@@ -10,18 +10,17 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// PoolReport is one pool as GET /workers shows it.
+// PoolReport is one pool in GET /workers.
 type PoolReport struct {
 	Model string     `json:"model"`
 	Role  pools.Role `json:"role"`
-	// Mode is the router mode by which the pool's workers are chosen now, and ModeReason why mode auto has chosen it; absent
-	// where the settings name the mode.
+	// Mode is the router mode in force, and ModeReason why mode auto chose it; absent if the settings name the mode.
 	Mode       string         `json:"router_mode"`
 	ModeReason string         `json:"router_mode_reason,omitempty"`
 	Workers    []WorkerReport `json:"workers"`
 }
 
-// WorkerReport is one worker: what it registered, whether it is in the choice, and what is booked on it now.
+// WorkerReport is one worker: its registration, its state, and what is booked on it now.
 type WorkerReport struct {
 	ID           string `json:"id"`
 	Address      string `json:"address"`
@@ -30,12 +29,12 @@ type WorkerReport struct {
 	ActiveBlocks int    `json:"active_blocks"`
 	TotalBlocks  int    `json:"total_blocks"`
 	CachedBlocks int    `json:"cached_blocks"`
-	// SentBlocks are assumed cached in addition to CachedBlocks: they were sent there within the router's
-	// PredictedTTL; 0 where that is off.
+	// SentBlocks are assumed cached in addition to CachedBlocks, from prompts sent within the router's PredictedTTL;
+	// 0 if that is off.
 	SentBlocks    int `json:"sent_blocks,omitempty"`
 	PrefillTokens int `json:"prefill_tokens"`
 	Requests      int `json:"requests"`
-	// OthersRequests are those of Requests that other gateways of the group have booked.
+	// OthersRequests are the part of Requests that other gateways have booked.
 	OthersRequests int               `json:"others_requests,omitempty"`
 	BlockSize      int               `json:"block_size"`
 	Ranks          int               `json:"data_parallel_ranks"`
@@ -48,16 +47,16 @@ type WorkerReport struct {
 	Transfer       string            `json:"transfer_endpoint,omitempty"`
 	// PrefillRate is the observed prefill speed in tokens a second, 0 while unknown.
 	PrefillRate float64 `json:"prefill_tokens_per_second,omitempty"`
-	// Circuit is the worker's breaker for the leg that its pool serves, absent of one that is lost.
+	// Circuit is the worker's breaker for its pool's leg, absent for a lost worker.
 	Circuit fault.State `json:"circuit,omitempty"`
-	// LostFor is for how many seconds a worker that is lost, or configured and down, has not responded; absent of others.
+	// LostFor is how many seconds a lost, or configured and down, worker has not responded; else absent.
 	LostFor *float64 `json:"lost_seconds,omitempty"`
 }
 
 // Fleet reads the pools, their bookings and their circuits.
 type Fleet struct{ rooms handoff.Rooms }
 
-// NewFleet reads what the rooms of a flow keep.
+// NewFleet returns the fleet of a flow's rooms.
 func NewFleet(rooms handoff.Rooms) *Fleet { return &Fleet{rooms} }
 
 // Report describes every pool and worker.
@@ -83,7 +82,7 @@ func (f *Fleet) Report() []PoolReport {
 			}
 			wr.Circuit = f.rooms.Breakers.State(w.ID, leg)
 			if wr.State == pools.Down.String() {
-				wr.PrefillRate = 0 // nothing of that is so now
+				wr.PrefillRate = 0 // no longer valid
 			}
 			rep.Workers = append(rep.Workers, wr)
 		}
@@ -92,14 +91,17 @@ func (f *Fleet) Report() []PoolReport {
 	return addLost(out, f.rooms.Roster.View().Lost(), now)
 }
 
-// lost is the state of a worker that had registered and has gone without leaving.
+// lost is the state of a registered worker that has gone without leaving.
 const lost = "lost"
 
-// addLost adds the workers that have gone without leaving to their pools.
+// addLost adds the lost workers to their pools.
 func addLost(out []PoolReport, all []pools.Lost, now time.Time) []PoolReport {
 	for _, l := range all {
 		w, ago := l.Worker, now.Sub(l.Since).Round(time.Millisecond).Seconds()
-		row := WorkerReport{ID: w.ID, Address: w.Address, Engine: w.Engine, State: lost, TotalBlocks: w.TotalKVBlocks, BlockSize: w.BlockSize, Ranks: w.Ranks(), LostFor: &ago}
+		row := WorkerReport{
+			ID: w.ID, Address: w.Address, Engine: w.Engine, State: lost, TotalBlocks: w.TotalKVBlocks, BlockSize: w.BlockSize,
+			Ranks: w.Ranks(), LostFor: &ago,
+		}
 		if l.Configured {
 			row.State = pools.Down.String()
 		}
@@ -116,7 +118,7 @@ func addLost(out []PoolReport, all []pools.Lost, now time.Time) []PoolReport {
 // probation is the state of a worker that was down and may be tried again.
 const probation = "probation"
 
-// stateOf is a member's state in a word.
+// stateOf returns a member's state.
 func stateOf(m *pools.Member, now time.Time) string {
 	if m.Status == pools.Down && m.Eligible(now) {
 		return probation
@@ -124,7 +126,7 @@ func stateOf(m *pools.Member, now time.Time) string {
 	return m.Status.String()
 }
 
-// stateWords lists every word of stateOf.
+// stateWords lists every result of stateOf.
 func stateWords() []string {
 	words := []string{probation}
 	for s := pools.Up; s.String() != "unknown"; s++ {
@@ -133,8 +135,8 @@ func stateWords() []string {
 	return words
 }
 
-// loads reads a pool's bookings off its router, in the pool's order.
+// loads returns the bookings of a pool's workers, in the pool's order.
 func (f *Fleet) loads(p *pools.Pool) []router.WorkerLoad { return f.router(p).Loads(p) }
 
-// router is a pool's router.
+// router returns a pool's router.
 func (f *Fleet) router(p *pools.Pool) *router.Router { return f.rooms.Routers.For(p.Model, p.Role) }

@@ -15,12 +15,12 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// requestLog writes one wide line for each request, and one for each failure that is not the client's. Nothing in
-// them comes from a prompt or an answer.
+// requestLog writes one wide line per request, and one per failure that is not the client's. Neither contains text of
+// a prompt or an answer.
 type requestLog struct {
 	log     *slog.Logger
 	routing bool
-	blocks  *blockNames // nil unless they are logged
+	blocks  *blockNames // nil unless logged
 }
 
 func newRequestLog(cfg Config, log *slog.Logger) *requestLog {
@@ -31,7 +31,7 @@ func newRequestLog(cfg Config, log *slog.Logger) *requestLog {
 	return l
 }
 
-// failed logs a failure that blames a worker or the gateway's machine.
+// failed logs a failure of a worker or of the gateway's machine.
 func (l *requestLog) failed(r *handoff.Record, failed *fault.Error, action handoff.Action) {
 	if failed.Class.Blames() || failed.Class == fault.GatewayError {
 		l.log.Warn("leg failed", "request_id", r.Call.ID, "attempt", r.Attempts, "leg", failed.Leg,
@@ -130,7 +130,7 @@ func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handof
 	}
 }
 
-// logChoice logs how a worker was chosen, without the terms.
+// logChoice logs the choice of a worker, without the terms.
 func logChoice(line *telemetry.Line, group string, w *router.Why) {
 	if w.Policy == "" {
 		return
@@ -143,8 +143,8 @@ func logChoice(line *telemetry.Line, group string, w *router.Why) {
 	line.Close()
 }
 
-// errorText is what the log may say of an error. An *openai.Error may quote an engine, which may quote the prompt:
-// its code stands for it.
+// errorText is the loggable text of an error: an *openai.Error may quote an engine, which may quote the prompt, so
+// only its code is logged.
 func errorText(err error) string {
 	if answer, ok := errors.AsType[*openai.Error](err); ok {
 		return handoff.CodeOf(answer)

@@ -10,11 +10,12 @@ import (
 	"github.com/tandem-pd/tandem/internal/telemetry"
 )
 
-// textLine writes what a person at a terminal wants of a request: what became of it, how long it was, how long it
-// took, who served it. The ids stand in it only where there is something to look up.
+// textLine writes a request's line for a terminal: outcome, length, times and workers. Ids are included only if there
+// is something to look up.
 func textLine(line *telemetry.Line, r *handoff.Record, err error, t handoff.Timings) {
 	req := r.Call.Request
-	line.Phrase("%s %s %s · %s→%s tokens", r.Outcome, req.Endpoint, telemetry.Plain(handoff.Shown(req.Model)), grouped(r.ISL), grouped(r.Sent.Tokens))
+	line.Phrase("%s %s %s · %s→%s tokens", r.Outcome, req.Endpoint, telemetry.Plain(handoff.Shown(req.Model)),
+		grouped(r.ISL), grouped(r.Sent.Tokens))
 	if found := r.Found(&r.Sent); found > 0 {
 		line.Phrase("(%s cached)", grouped(found))
 	}
@@ -48,7 +49,7 @@ func textLine(line *telemetry.Line, r *handoff.Record, err error, t handoff.Timi
 	}
 }
 
-// grouped writes a count with a comma between thousands.
+// grouped formats a count with a comma between thousands.
 func grouped(n int) string {
 	text := strconv.Itoa(n)
 	for at := len(text) - 3; at > 0; at -= 3 {
@@ -57,7 +58,7 @@ func grouped(n int) string {
 	return text
 }
 
-// millis writes milliseconds as people read them: 4.2 ms, 312 ms, 1.21 s, 2m5s.
+// millis formats milliseconds: 4.2 ms, 312 ms, 1.21 s, 2m5s.
 func millis(ms float64) string {
 	switch {
 	case ms < 10:

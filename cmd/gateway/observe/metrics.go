@@ -16,8 +16,7 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// requestMetrics counts requests. Names are Dynamo's without their prefix, which is the registerer's, wherever they mean
-// the same.
+// requestMetrics counts requests. Names are Dynamo's, without the registerer's prefix, wherever they mean the same.
 type requestMetrics struct {
 	requests, sources, oneLeg, failures, releases, migrations, rejected, cancelled, backpressure, overloaded *prometheus.CounterVec
 
@@ -33,7 +32,9 @@ type requestMetrics struct {
 }
 
 var (
-	latencyBuckets  = []float64{.001, .0025, .005, .01, .02, .03, .04, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 1.5, 2, 3, 5, 10, 30, 60, 120}
+	latencyBuckets = []float64{
+		.001, .0025, .005, .01, .02, .03, .04, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 1.5, 2, 3, 5, 10, 30, 60, 120,
+	}
 	gapBuckets      = []float64{.001, .0025, .005, .01, .015, .02, .025, .03, .04, .05, .075, .1, .25, .5, 1, 5}
 	tokenBuckets    = prometheus.ExponentialBuckets(16, 2, 15) // 16 … 262,144
 	ratioBuckets    = prometheus.LinearBuckets(0, .1, 11)
@@ -49,7 +50,7 @@ func (m *requestMetrics) Arrived(r *handoff.Record) {
 	s.preprocess.Inc()
 }
 
-// Understood counts the time to make the prompt's tokens.
+// Understood records the tokenizing time.
 func (m *requestMetrics) Understood(r *handoff.Record) {
 	s := m.model(r)
 	s.preprocess.Dec()
@@ -66,8 +67,8 @@ func (m *requestMetrics) Understood(r *handoff.Record) {
 // Queued counts a request that waits for its workers.
 func (m *requestMetrics) Queued(r *handoff.Record, _ int) { m.model(r).route.Inc() }
 
-// Granted counts how long the choice of workers took, or the limit that refused the request. Only the first of a
-// request's choices looks its prompt up.
+// Granted records how long the choice of workers took, or the limit that refused the request. Only a request's first
+// choice looks its prompt up.
 func (m *requestMetrics) Granted(r *handoff.Record, err error) {
 	m.model(r).route.Dec()
 	if err != nil {
@@ -82,7 +83,7 @@ func (m *requestMetrics) Granted(r *handoff.Record, err error) {
 	}
 }
 
-// refused counts a request that met a limit; other errors are no refusal.
+// refused counts a request that met a limit; other errors do not count.
 func (m *requestMetrics) refused(r *handoff.Record, err error) {
 	model, endpoint := r.Call.Request.Model, r.Call.Request.Endpoint.String()
 	if over, ok := errors.AsType[*router.OverloadedError](err); ok {
@@ -94,7 +95,7 @@ func (m *requestMetrics) refused(r *handoff.Record, err error) {
 	}
 }
 
-// LegStarted counts a call, and each of its later tokens.
+// LegStarted counts a call, and its later tokens.
 func (m *requestMetrics) LegStarted(r *handoff.Record, leg handoff.Leg) (token func(gap time.Duration)) {
 	s := m.model(r)
 	l := s.legs[leg.Worker.Role]
@@ -125,8 +126,8 @@ func (m *requestMetrics) FirstToken(r *handoff.Record, leg handoff.Leg) {
 	}
 }
 
-// LegEnded counts the end of a call, and the tokens of an answer that were not counted as they came: it was not
-// streamed, or an event held several.
+// LegEnded counts the end of a call, and tokens that were not counted on arrival: the answer was not streamed, or an
+// event held several.
 func (m *requestMetrics) LegEnded(r *handoff.Record, leg handoff.Leg) {
 	s := m.model(r)
 	l, sent := s.legs[leg.Worker.Role], &r.Sent
@@ -146,8 +147,8 @@ func (m *requestMetrics) LegEnded(r *handoff.Record, leg handoff.Leg) {
 	}
 }
 
-// Failed counts a failed call by what follows. Of a request that is tried again nothing had left for the client: that
-// is Dynamo's migration of a new request.
+// Failed counts a failed call by the next action. A retry before the first token is Dynamo's migration of a new
+// request.
 func (m *requestMetrics) Failed(r *handoff.Record, failed *fault.Error, action handoff.Action) {
 	m.failures.WithLabelValues(string(failed.Leg), failed.Class.String(), action.String()).Inc()
 	switch {
@@ -160,7 +161,7 @@ func (m *requestMetrics) Failed(r *handoff.Record, failed *fault.Error, action h
 	}
 }
 
-// ended counts a request that is over and took t.
+// ended counts a finished request that took t.
 func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
 	if r.Poison() {
 		m.poison.Inc()
@@ -170,7 +171,7 @@ func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
 		status = "success"
 	}
 	endpoint, kind := req.Endpoint.String(), requestType(req.Stream)
-	if !r.Known { // a client's text must not become a label
+	if !r.Known { // client input must not become a label
 		m.requests.WithLabelValues("", endpoint, kind, status, r.Outcome).Inc()
 		return
 	}
@@ -208,7 +209,7 @@ func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
 		return
 	}
 	s.osl.Observe(float64(r.Sent.Tokens))
-	if t.TTFT == 0 { // not even an end came, or the answer is not streamed: its end is not its first token
+	if t.TTFT == 0 { // no token at all, or the answer is not streamed: its end is not its first token
 		return
 	}
 	s.ttft.observe(t.TTFT/1e3, r, r.OwnSpan())
@@ -229,18 +230,18 @@ func (m *requestMetrics) Released(_ prefill.KV, _ string, err error) {
 	m.releases.WithLabelValues(result).Inc()
 }
 
-// model is the series of the request's model, which some worker serves.
+// model returns the series of the request's model, which some worker serves.
 func (m *requestMetrics) model(r *handoff.Record) *series {
 	name := r.Call.Request.Model
 	return m.models.Get(name, func() *series { return m.newSeries(name) })
 }
 
-// worker is what was last seen of a worker.
+// worker returns the latest observations of a worker.
 func (m *requestMetrics) worker(id string) *lastSeen {
 	return m.seen.Get(id, func() *lastSeen { return &lastSeen{} })
 }
 
-// forget drops what was seen of workers that are in no pool any more.
+// forget drops the observations of workers that left all pools.
 func (m *requestMetrics) forget(all []*pools.Pool) {
 	m.seen.Drop(func(id string) bool {
 		return !slices.ContainsFunc(all, func(p *pools.Pool) bool {
@@ -257,7 +258,7 @@ const (
 	migrationOngoing = "ongoing_request"
 )
 
-// backpressureReason is Dynamo's word for a limit of the queue, where it has one.
+// backpressureReason returns Dynamo's name for a limit of the queue, if it has one.
 func backpressureReason(limit string) string {
 	if limit == "queue-bytes" {
 		return "byte_limit"

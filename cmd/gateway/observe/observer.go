@@ -12,18 +12,18 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// Observer is what a flow notifies: metrics of every moment, log lines, traces and the demand for workers of some.
+// Observer implements handoff.Observer: metrics, log lines, traces and the demand for workers.
 type Observer struct {
 	*requestMetrics
 	log    *requestLog
 	demand *demand
-	traces *otlp.Exporter // nil where no request is traced
+	traces *otlp.Exporter // nil if no request is traced
 }
 
 var _ handoff.Observer = (*Observer)(nil)
 
-// New registers the request metrics with reg and writes to log. The spans of traced requests go to traces, which is nil
-// where none is.
+// New registers the request metrics with reg and logs to log. Spans of traced requests go to traces, which may be
+// nil.
 func New(cfg Config, reg prometheus.Registerer, log *slog.Logger, traces *otlp.Exporter) *Observer {
 	return &Observer{newRequestMetrics(reg), newRequestLog(cfg, log), newDemand(cfg), traces}
 }
@@ -40,7 +40,7 @@ func (o *Observer) Failed(r *handoff.Record, failed *fault.Error, action handoff
 	o.log.failed(r, failed, action)
 }
 
-// Ended counts, logs and traces a request that is over.
+// Ended counts, logs and traces a finished request.
 func (o *Observer) Ended(r *handoff.Record, err error) {
 	now := time.Now()
 	t := r.Timings(&r.Sent, now)

@@ -5,55 +5,52 @@ import (
 	"time"
 )
 
-// DefaultUtilization is the share of a worker's capacity that desired_workers plans with where nothing else is said.
+// DefaultUtilization is the share of a worker's capacity that desired_workers plans with by default.
 const DefaultUtilization = 0.8
 
 const (
-	// scaleHorizon is the time in which a pool should have worked off what waits for it now.
+	// scaleHorizon is the time in which a pool should work off its backlog.
 	scaleHorizon = 10 * time.Second
-	// scaleUp and scaleDown are the time constants with which desired_workers follows a demand that grows and one
-	// that falls: after one of them it has gone 63 % of the way. A burst asks for workers within seconds; a lull has
-	// to last for minutes before they are let go.
+	// scaleUp and scaleDown are the time constants, to reach 63 % of a change, for a growing and a falling demand. A
+	// burst adds workers within seconds; a lull must last minutes before they are removed.
 	scaleUp   = 15 * time.Second
 	scaleDown = 5 * time.Minute
-	// scaleMargin is how much below a whole number of workers the demand must be before that number is enough. Rising
-	// has no such margin, so a demand that trembles about a whole number leaves the answer where it is.
+	// scaleMargin is how far demand must fall below a whole number before that number suffices. Rising has no margin,
+	// so a demand that fluctuates around a whole number does not flap.
 	scaleMargin = 0.1
-	// scaleStep bounds the answer to so many times the present workers: what more they would do is not known before
-	// these are there.
+	// scaleStep bounds the result to a multiple of the present workers: the effect of more is unknown until they are
+	// there.
 	scaleStep = 4
 	// arrivalTime is the time constant of the observed arrival rate.
 	arrivalTime = 30 * time.Second
-	// scaleLeast is the least time between two readings, and scaleMost what a reading counts for after a longer
-	// pause.
+	// scaleLeast is the least time between two readings, and scaleMost the most that a longer pause counts.
 	scaleLeast = time.Second
 	scaleMost  = time.Minute
 )
 
-// poolLoad is what one pool is asked for at one moment, and what one of its workers can do. A capacity of 0 is
-// unknown, and what it bounds not counted.
+// poolLoad is the present load of a pool, and the capacity of one of its workers. An unknown capacity is 0, and its
+// load not counted.
 type poolLoad struct {
-	Present int // workers of the pool that are not draining
+	Present int // not draining
 
-	BacklogTokens   float64 // uncached prompt tokens: of those that wait, and booked
-	ArrivalTokens   float64 // uncached prompt tokens that come in a second
-	TokensPerSecond float64 // that one worker computes
+	BacklogTokens   float64 // uncached prompt tokens, waiting and booked
+	ArrivalTokens   float64 // uncached prompt tokens per second
+	TokensPerSecond float64 // computed by one worker
 
-	Blocks       float64 // KV blocks booked, and those that the waiting will need
-	WorkerBlocks float64 // that one worker has
+	Blocks       float64 // KV blocks booked, and needed by waiting requests
+	WorkerBlocks float64 // of one worker
 
 	Requests   float64 // booked and waiting
-	WorkerSeqs float64 // requests that one worker runs at a time
+	WorkerSeqs float64 // running at once on one worker
 }
 
-// demand is how many workers the load fills to utilization (0 to 1), in fractions of a worker: the greatest of
+// demand returns how many workers the load fills to utilization (0 to 1), in fractions of a worker: the greatest of
 //
 //	compute   (BacklogTokens / scaleHorizon + ArrivalTokens) / (TokensPerSecond × utilization)
 //	memory    Blocks / (WorkerBlocks × utilization)
 //	batch     Requests / (WorkerSeqs × utilization)
 //
-// Compute is time over time: the seconds of one worker that a second's arrivals take, and those that the backlog
-// takes in each second of the horizon. It is not known, and ok false, while no capacity is.
+// ok is false while no capacity is known.
 func (l poolLoad) demand(utilization float64) (workers float64, ok bool) {
 	part := func(need, capacity float64) {
 		if capacity > 0 {
@@ -66,17 +63,17 @@ func (l poolLoad) demand(utilization float64) (workers float64, ok bool) {
 	return workers, ok
 }
 
-// scaler turns readings of one pool's load into a number of workers that does not flap. It is a pure value; its owner
-// guards it.
+// scaler smooths readings of one pool's load into a number of workers that does not flap. It is a pure value; its
+// owner guards it.
 type scaler struct {
-	smooth  float64 // demand, smoothed
+	smooth  float64 // smoothed demand
 	workers int
 	at      time.Time // of the latest reading
 }
 
-// read takes a reading in and returns the desired number: at least 1, at most scaleStep times the present one. It
-// begins with the present number, so that a gateway that starts does not ask for a smaller fleet; and it is the
-// present number while the demand is not known. A reading within scaleLeast of the one before changes nothing.
+// read adds a reading and returns the desired number, from 1 to scaleStep times the present one. It starts with the
+// present number, so that a new gateway does not shrink the fleet, and returns it while demand is unknown. A reading
+// within scaleLeast of the last changes nothing.
 func (s *scaler) read(l poolLoad, utilization float64, now time.Time) int {
 	present := max(1, l.Present)
 	demand, known := l.demand(utilization)
@@ -105,14 +102,14 @@ func (s *scaler) read(l poolLoad, utilization float64, now time.Time) int {
 	return s.workers
 }
 
-// arrivals is the rate at which a running total grows, smoothed. It is a pure value; its owner guards it.
+// arrivals is the smoothed growth rate of a total. It is a pure value; its owner guards it.
 type arrivals struct {
 	total     float64
 	perSecond float64
 	at        time.Time
 }
 
-// read takes the total at now in and returns the rate, 0 at the first reading.
+// read adds the total at now and returns the rate, 0 at the first reading.
 func (a *arrivals) read(total float64, now time.Time) float64 {
 	since := now.Sub(a.at)
 	switch {
@@ -126,10 +123,10 @@ func (a *arrivals) read(total float64, now time.Time) float64 {
 	return a.perSecond
 }
 
-// follow is the share of the way to a new value that an exponential average goes in a time.
+// follow returns the weight of a new value in an exponential average after a time.
 func follow(since, constant time.Duration) float64 {
 	return 1 - math.Exp(-min(since, scaleMost).Seconds()/constant.Seconds())
 }
 
-// whole is the least whole number that is enough, less what is no more than an error of rounding.
+// whole returns the least whole number that suffices, ignoring rounding errors.
 func whole(x float64) int { return int(math.Ceil(x - 1e-9)) }

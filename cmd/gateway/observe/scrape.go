@@ -17,13 +17,13 @@ import (
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
-// Expose registers the metrics whose values others keep: queues, bookings, workers. They are read at each scrape. o is the
-// flow's observer.
+// Expose registers the metrics that are read at each scrape: queues, bookings, workers. o is the flow's observer.
 func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Observer) {
 	set := metrics.In(reg).Snapshot()
 	queues, pool, budget := exposeQueues(set), exposePools(set, fleet, o), exposeBudget(set)
 	migrations := set.Gauge("frontend_model_migration_limit", "Times that an answer which has begun may move to another worker.", "model")
-	shut := set.Gauge("frontend_router_shut_pairs", "Pairs of workers that get no hand-offs: slow_transfer, failing_transfer.", "model", "reason")
+	shut := set.Gauge("frontend_router_shut_pairs",
+		"Pairs of workers that get no hand-offs: slow_transfer, failing_transfer.", "model", "reason")
 	panics := set.Counter("handler_panics_total", "Recovered panics. Each is a bug, and a line in the log.", "handler")
 	set.Read(func() {
 		for handler, n := range contain.Panics() {
@@ -86,9 +86,12 @@ func exposeQueues(set *metrics.Snapshot) func(model string, q queue.Stats) {
 
 func exposeClasses(set *metrics.Snapshot) func(model string, c *queue.ClassStats) {
 	pending := set.Gauge("frontend_router_queue_class_pending_requests", "Requests of a policy class that wait.", "model", "policy_class")
-	uncached := set.Gauge("frontend_router_queue_class_pending_uncached_tokens", "Uncached prompt tokens of a policy class that wait.", "model", "policy_class")
-	granted := set.Counter("frontend_router_queue_class_granted_tokens_total", "Prompt tokens to compute of granted requests.", "model", "policy_class")
-	refused := set.Counter("frontend_router_queue_class_refused_total", "Requests refused because their class had its share.", "model", "policy_class")
+	uncached := set.Gauge("frontend_router_queue_class_pending_uncached_tokens",
+		"Uncached prompt tokens of a policy class that wait.", "model", "policy_class")
+	granted := set.Counter("frontend_router_queue_class_granted_tokens_total",
+		"Prompt tokens to compute of granted requests.", "model", "policy_class")
+	refused := set.Counter("frontend_router_queue_class_refused_total",
+		"Requests refused because their class had its share.", "model", "policy_class")
 	return func(model string, c *queue.ClassStats) {
 		pending.Set(float64(c.Waiting), model, c.Name)
 		uncached.Set(float64(c.WaitingUncachedTokens), model, c.Name)
@@ -97,10 +100,10 @@ func exposeClasses(set *metrics.Snapshot) func(model string, c *queue.ClassStats
 	}
 }
 
-// exposePools registers what is read of a pool and its workers.
+// exposePools registers the metrics of pools and workers.
 func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools.Pool, q queue.Stats, now time.Time) {
 	var perWorker []func(w *pools.Worker, l *router.WorkerLoad, labels []string)
-	// known is a gauge that is absent while its value is 0, for it is not known then.
+	// known is a gauge that is absent while its value is 0, unknown.
 	gauge := func(known bool, name, help string, value func(w *pools.Worker, l *router.WorkerLoad) float64) {
 		of := set.Gauge(name, help, "model", "role", "worker")
 		perWorker = append(perWorker, func(w *pools.Worker, l *router.WorkerLoad, labels []string) {
@@ -149,7 +152,8 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 	count := set.Gauge("frontend_router_workers", "Workers of a pool, by state.", "model", "role", "state")
 	registered := set.Gauge("component_router_worker_registered", "1 for each rank of a worker.", "model", "role", "worker", "rank")
 	desired := set.Gauge("desired_workers", "Workers that the present load asks for.", "model", "role")
-	overlap := set.Counter("component_router_overlap_blocks_total", "Blocks assumed cached at booking: events, predicted, sent.", "model", "role", "source")
+	overlap := set.Counter("component_router_overlap_blocks_total",
+		"Blocks assumed cached at booking: events, predicted, sent.", "model", "role", "source")
 	sessions := exposeSessions(set)
 	words := stateWords()
 	return func(p *pools.Pool, q queue.Stats, now time.Time) {
@@ -180,7 +184,7 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 	}
 }
 
-// exposeSessions registers what is read of a pool whose sessions are bound to workers.
+// exposeSessions registers the metrics of session bindings.
 func exposeSessions(set *metrics.Snapshot) func(model, role string, r *router.Router, now time.Time) {
 	bindings := set.Gauge("router_session_bindings", "Sessions bound to a worker.", "model", "role")
 	events := set.Counter("router_session_events_total", "Bindings: bound, hit, elsewhere, moved, dropped, evicted.", "model", "role", "event")

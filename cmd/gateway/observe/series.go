@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// series are one model's, looked up together: a request needs about ten of them, and a token two.
+// series are one model's series, looked up together: a request needs about ten of them, a token two.
 type series struct {
 	inflight, active, queued    prometheus.Gauge
 	preprocess, route           prometheus.Gauge
@@ -31,7 +31,7 @@ type series struct {
 	ends                        metrics.Kept[end, prometheus.Counter]
 }
 
-// end is the labels of a request that is over, but its model.
+// end is the labels of a finished request besides its model.
 type end struct{ endpoint, kind, status, outcome string }
 
 // legSeries are the series of one model's calls to one role.
@@ -42,7 +42,7 @@ type legSeries struct {
 	itl, isl, osl  prometheus.Observer
 }
 
-// phases are Dynamo's words for what a worker of each role is called for.
+// phases are Dynamo's names of the roles' work.
 var phases = map[pools.Role]string{pools.Prefill: "prefill", pools.Decode: "decode", pools.Both: "aggregated"}
 
 // newRequestMetrics registers a gateway's request metrics.
@@ -53,7 +53,8 @@ func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 	}
 	m.requests = set.Counter("frontend_requests_total", "Requests ended.",
 		"model", "endpoint", "request_type", "status", "outcome")
-	m.sources = set.Counter("frontend_prompt_tokens_source_total", "Requests by source of the prompt's tokens: request, own, engine, text.", "model", "source")
+	m.sources = set.Counter("frontend_prompt_tokens_source_total",
+		"Requests by source of the prompt's tokens: request, own, engine, text.", "model", "source")
 	m.oneLeg = set.Counter("frontend_not_disaggregated_total", "Requests decoded without a prefill leg, by reason.", "model", "reason")
 	m.failures = set.Counter("frontend_leg_failures_total", "Failed calls, by failure class and action taken.", "leg", "class", "action")
 	m.poison = set.Counter("frontend_suspected_poison_total", "Requests ended because two workers died with them.").WithLabelValues()
@@ -65,8 +66,10 @@ func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 	m.rejected = set.Counter("frontend_model_rejection_total", "Requests refused because the queue was full.", "model", "endpoint")
 	m.cancelled = set.Counter("frontend_model_cancellation_total", "Requests whose client left early.", "model", "endpoint", "request_type")
 	m.backpressure = set.Counter("frontend_router_queue_backpressure_total", "Requests refused by a limit of the queue.", "model", "reason")
-	m.overloaded = set.Counter("frontend_router_overloaded_total", "Requests refused because all workers exceeded a busy threshold.", "model", "reason")
-	m.tokenizing = set.Histogram("frontend_tokenizer_latency_seconds", "Time to tokenize a prompt.", overheadBuckets, "operation").WithLabelValues("tokenize")
+	m.overloaded = set.Counter("frontend_router_overloaded_total",
+		"Requests refused because all workers exceeded a busy threshold.", "model", "reason")
+	m.tokenizing = set.Histogram("frontend_tokenizer_latency_seconds",
+		"Time to tokenize a prompt.", overheadBuckets, "operation").WithLabelValues("tokenize")
 	m.hashing = overhead("block_hashing", "Time to compute the hashes of a prompt's blocks, chained.")
 	m.matching = overhead("indexer_find_matches", "Time to look a prompt's blocks up in the index, before it queues.")
 	m.scheduling = overhead("scheduling", "Time of the step that picks and books a request's workers.")
@@ -78,7 +81,7 @@ func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 	return m
 }
 
-// perModel registers the metrics that every model has, and makes those of one model.
+// perModel registers the metrics by model, and makes the series of one.
 func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
 	outputTokens := set.Counter("frontend_output_tokens_total", "Tokens generated, counted as they come.", "model")
 	inflight := set.Gauge("frontend_inflight_requests", "Requests in the gateway, waiting ones included.", "model")
@@ -88,10 +91,12 @@ func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
 	ttft := set.Histogram("frontend_time_to_first_token_seconds", "From arrival to the first token; streams only.", latencyBuckets, "model")
 	itl := set.Histogram("frontend_inter_token_latency_seconds", "Time between two tokens of a stream.", gapBuckets, "model")
 	duration := set.Histogram("frontend_request_duration_seconds", "Time from the request's arrival to its end.", latencyBuckets, "model")
-	classWait := set.Histogram("frontend_router_queue_class_wait_seconds", "Wait for workers, by policy class.", latencyBuckets, "model", "policy_class")
+	classWait := set.Histogram("frontend_router_queue_class_wait_seconds",
+		"Wait for workers, by policy class.", latencyBuckets, "model", "policy_class")
 	queueWait := set.Histogram("frontend_queue_wait_seconds", "Time a request waited for its workers.", latencyBuckets, "model")
 	prefill := set.Histogram("frontend_prefill_seconds", "Time of a request's prefill legs.", latencyBuckets, "model")
-	transfer := set.Histogram("component_router_kv_transfer_estimated_latency_seconds", "Prefill's answer to decode's first token.", latencyBuckets, "model")
+	transfer := set.Histogram("component_router_kv_transfer_estimated_latency_seconds",
+		"Prefill's answer to decode's first token.", latencyBuckets, "model")
 	isl := set.Histogram("frontend_input_sequence_tokens", "Prompt tokens (ISL).", tokenBuckets, "model")
 	osl := set.Histogram("frontend_output_sequence_tokens", "Generated tokens (OSL).", tokenBuckets, "model")
 	cached := set.Histogram("frontend_cached_tokens", "Prompt tokens reported as cached.", tokenBuckets, "model")
@@ -145,7 +150,7 @@ func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
 	}
 }
 
-// token counts a token that came gap after the one before it. Every token of every stream passes here.
+// token counts a token that came gap after the previous one. It runs for every token of every stream.
 func (s *series) token(seen *lastSeen) func(gap time.Duration) {
 	return func(gap time.Duration) {
 		seconds := gap.Seconds()
@@ -155,13 +160,13 @@ func (s *series) token(seen *lastSeen) func(gap time.Duration) {
 	}
 }
 
-// lastSeen is what the latest requests saw of a worker, NaN-free bits of float64; a count of 0 is nothing yet.
+// lastSeen is the latest observations of a worker, as bits of float64; a count of 0 is none.
 type lastSeen struct {
 	ttft, gap atomic.Uint64 // seconds
-	isl       atomic.Int64  // of the request that saw ttft
+	isl       atomic.Int64  // of the request that set ttft
 }
 
-// firstToken notes a request's TTFT on the worker that computed its prompt.
+// firstToken records a request's TTFT on the worker that computed its prompt.
 func (l *lastSeen) firstToken(seconds float64, isl int) {
 	l.ttft.Store(math.Float64bits(seconds))
 	l.isl.Store(int64(isl))

@@ -7,19 +7,18 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Streams is what was generated for a model, ever.
+// Streams counts what was generated for a model since the start.
 type Streams struct {
 	Tokens float64
 	Gaps   Gaps
 }
 
-// Gaps counts the times between two tokens, in the buckets of the metric.
+// Gaps counts the times between two tokens, in the metric's buckets.
 type Gaps struct {
-	counts [17]float64 // by bucket; the last has all above the greatest bound
+	counts [17]float64 // by bucket; the last is above the greatest bound
 }
 
-// Streams reads the counters of a model that some worker serves. They are those of the metrics, so that a token is counted
-// once.
+// Streams reads the counters of a model from the metrics, so that a token is counted once.
 func (o *Observer) Streams(model string) (s Streams) {
 	of := o.models.Get(model, func() *series { return o.newSeries(model) })
 	var m dto.Metric
@@ -39,7 +38,7 @@ func (o *Observer) Streams(model string) (s Streams) {
 	return s
 }
 
-// Plus is the sum of both.
+// Plus returns the sum of both.
 func (g Gaps) Plus(o Gaps) Gaps {
 	for i, n := range o.counts {
 		g.counts[i] += n
@@ -47,7 +46,7 @@ func (g Gaps) Plus(o Gaps) Gaps {
 	return g
 }
 
-// Minus is what came since o.
+// Minus returns the growth since o.
 func (g Gaps) Minus(o Gaps) Gaps {
 	for i, n := range o.counts {
 		g.counts[i] -= n
@@ -55,7 +54,7 @@ func (g Gaps) Minus(o Gaps) Gaps {
 	return g
 }
 
-// Quantile is in seconds, NaN of nothing. Between two bounds it is interpolated, as PromQL's histogram_quantile does.
+// Quantile returns seconds, NaN if empty. It interpolates within a bucket, as PromQL's histogram_quantile does.
 func (g Gaps) Quantile(q float64) float64 {
 	all := 0.
 	for _, n := range g.counts {

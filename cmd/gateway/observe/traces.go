@@ -18,9 +18,9 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// traced exports the spans of a request that is over at now, unless it is not traced: its own, and below it one for each
-// wait and each call, so that retries are siblings. Nothing in them comes from a prompt or an answer. Names are those of
-// OpenTelemetry's conventions (semconv 1.41) where they have one, and begin with tandem. elsewhere.
+// traced exports the spans of a traced request that ended at now: its own, with one child for each wait and each
+// call, so that retries are siblings. They contain no text of prompts or answers. Names follow OpenTelemetry's
+// conventions (semconv 1.41), else they begin with tandem.
 func traced(to *otlp.Exporter, r *handoff.Record, err error, now time.Time) {
 	if to == nil || r.Trace == nil {
 		return
@@ -31,10 +31,13 @@ func traced(to *otlp.Exporter, r *handoff.Record, err error, now time.Time) {
 	to.Emit(spans)
 }
 
-// addOwn adds the request's own span, for which its client waits.
+// addOwn adds the request's own span, the client's wait.
 func addOwn(to *otlp.Tree, r *handoff.Record, err error, now time.Time) {
 	req, status, path := r.Call.Request, statusOf(r, err), r.Call.Request.Endpoint.Path()
-	to.Add(otlp.Span{Name: "POST " + path, Kind: otlp.Server, ID: r.Trace.Own.Span, Parent: r.Trace.Parent, Remote: true, Began: r.Call.Arrival, Ended: now})
+	to.Add(otlp.Span{
+		Name: "POST " + path, Kind: otlp.Server, ID: r.Trace.Own.Span, Parent: r.Trace.Parent, Remote: true,
+		Began: r.Call.Arrival, Ended: now,
+	})
 	to.String("http.request.method", http.MethodPost)
 	to.String("http.route", path)
 	to.String("url.path", path)
@@ -72,7 +75,7 @@ func addOwn(to *otlp.Tree, r *handoff.Record, err error, now time.Time) {
 		}
 		to.Int("tandem.overlap_blocks", r.Overlap)
 	}
-	if req.Stream && !r.Sent.First.IsZero() { // of a whole answer it is not known
+	if req.Stream && !r.Sent.First.IsZero() { // unknown for whole answers
 		to.Float("gen_ai.response.time_to_first_chunk", r.Sent.First.Sub(r.Call.Arrival).Seconds())
 	}
 	to.String("tandem.request.id", r.Call.ID)
@@ -96,7 +99,7 @@ func addOwn(to *otlp.Tree, r *handoff.Record, err error, now time.Time) {
 // maxConversation bounds the name of a conversation in a span, in bytes.
 const maxConversation = 128
 
-// addAnswer adds what was asked for, in which conversation, and what came.
+// addAnswer adds the request's parameters, conversation and results.
 func addAnswer(to *otlp.Tree, r *handoff.Record) {
 	req, sent := r.Call.Request, &r.Sent
 	if session := cmp.Or(r.Call.Session, req.Session); session != "" && len(session) <= maxConversation {
@@ -116,7 +119,7 @@ func addAnswer(to *otlp.Tree, r *handoff.Record) {
 		return
 	}
 	to.String("gen_ai.response.model", handoff.Shown(req.Model))
-	if sent.Reason != "" && req.N <= 1 { // of several choices one alone is known
+	if sent.Reason != "" && req.N <= 1 { // with several choices only one reason is known
 		to.Strings("gen_ai.response.finish_reasons", sent.Reason)
 	}
 	if sent.ReasoningTokens > 0 && r.Resumes == 0 {
@@ -124,10 +127,10 @@ func addAnswer(to *otlp.Tree, r *handoff.Record) {
 	}
 }
 
-// samplingFields are the members of a body that say how tokens are drawn, all of them numbers.
+// samplingFields are the numeric sampling parameters of a body.
 var samplingFields = [...]string{"temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed"}
 
-// addSampling adds those that a request has.
+// addSampling adds the request's sampling parameters.
 func addSampling(to *otlp.Tree, req *openai.Request) {
 	for _, name := range samplingFields {
 		raw, ok := req.Field(name)
@@ -140,7 +143,7 @@ func addSampling(to *otlp.Tree, req *openai.Request) {
 	}
 }
 
-// statusOf is the status that the client got, 0 if it left before it got one.
+// statusOf returns the client's status, 0 if it left before.
 func statusOf(r *handoff.Record, err error) int {
 	switch {
 	case err == nil, r.Sent.Started && r.Call.Request.Stream:
@@ -179,7 +182,7 @@ func addStep(to *otlp.Tree, r *handoff.Record, s *handoff.Step, now time.Time) {
 	}
 }
 
-// addLeg adds what a call's span has.
+// addLeg adds the attributes of a call's span.
 func addLeg(to *otlp.Tree, r *handoff.Record, s *handoff.Step) {
 	host, port := serverOf(s.Worker.Address)
 	to.String("http.request.method", http.MethodPost)
@@ -205,7 +208,7 @@ func addLeg(to *otlp.Tree, r *handoff.Record, s *handoff.Step) {
 	}
 }
 
-// serverOf is the host and port of a worker's address.
+// serverOf returns the host and port of a worker's address.
 func serverOf(address string) (host string, port int) {
 	scheme, rest, _ := strings.Cut(address, "://")
 	rest, _, _ = strings.Cut(rest, "/")

@@ -10,14 +10,14 @@ import (
 	"github.com/tandem-pd/tandem/internal/listen"
 )
 
-// Sidecar is the state of a process that runs next to an engine, as its HTTP shows it.
+// Sidecar is the state of a process next to an engine, for its HTTP server.
 type Sidecar interface {
-	// Registered reports whether gateways see the engine's worker now; if not, awaits says what is missing.
+	// Registered reports whether gateways see the engine's worker; if not, awaits is what is missing.
 	Registered() (ok bool, awaits string)
 }
 
-// NewSidecar is the HTTP handler of `gateway attach`: /live, /ready (200 while the worker is registered, else 503 with what is
-// missing) and /metrics. Nothing of it changes anything.
+// NewSidecar returns the HTTP handler of `gateway attach`: /live, /ready (200 while the worker is registered, else
+// 503 with what is missing) and /metrics. It is read-only.
 func NewSidecar(of Sidecar, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /live", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, status{"live", ""}) })
@@ -32,7 +32,7 @@ func NewSidecar(of Sidecar, metrics http.Handler) http.Handler {
 	return mux
 }
 
-// ServeSidecar serves h on ln until ctx ends, when it returns nil.
+// ServeSidecar serves h on ln until ctx ends, and then returns nil.
 func ServeSidecar(ctx context.Context, ln net.Listener, h http.Handler, log *slog.Logger) error {
 	server := httpServer(h, log)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

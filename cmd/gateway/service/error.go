@@ -13,21 +13,22 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// invalid is the 400 of a field.
+// invalid returns the 400 for a field.
 func invalid(param, format string, args ...any) error {
 	e := openai.BadRequest(param, format, args...)
 	e.Code = "invalid_request"
 	return e
 }
 
-// conflict is the 409 of a field.
+// conflict returns the 409 for a field.
 func conflict(code, param, message string) error {
 	return &openai.Error{Status: http.StatusConflict, Code: code, Param: param, Message: message}
 }
 
-// tooLarge is the 413 of a body above the limit.
+// tooLarge returns the 413 for a body above the limit.
 func tooLarge(limit int64) *openai.Error {
-	return &openai.Error{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Message: fmt.Sprintf("the body may have %d bytes", limit)}
+	return &openai.Error{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large",
+		Message: fmt.Sprintf("the body may have %d bytes", limit)}
 }
 
 // refuse answers with err and returns the status.
@@ -52,8 +53,8 @@ func readAll(body io.Reader) ([]byte, error) {
 	return raw, nil
 }
 
-// decode reads a request's body, one JSON object without unknown fields, into
-// dst. An empty body is an empty object where that is allowed.
+// decode reads a request's body, one JSON object without unknown fields, into dst. An empty body is an empty object
+// where that is allowed.
 func decode(body io.Reader, dst any, emptyAllowed bool) error {
 	raw, err := readAll(body)
 	if err != nil || len(bytes.TrimSpace(raw)) == 0 && emptyAllowed {

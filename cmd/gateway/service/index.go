@@ -19,45 +19,50 @@ import (
 	"github.com/tandem-pd/tandem/router/feed"
 )
 
-// maxModels bounds the models that were ever registered at one index.
+// maxModels bounds the models ever registered at one index.
 const maxModels = 1024
 
-// shared is the index that several routers share. Workers are registered by
-// HTTP; their events come over NATS or ZMQ, or are posted.
+// shared is the index for several routers. Workers register by HTTP; their events arrive over NATS or ZMQ, or are
+// posted.
 type shared struct {
 	budget     index.Config // of each index
 	log        *slog.Logger
 	subscriber *follow.Subscriber
 	nats       bool          // there is a bus
-	changes    atomic.Uint64 // of who is registered, and of what is known of them
+	changes    atomic.Uint64 // of registrations and ranks' states
 	looks      sync.Pool     // of *looked
 
-	mu      sync.RWMutex // guards what follows
+	mu      sync.RWMutex // guards all below
 	models  map[string]*indexed
 	workers map[string]*registered
 }
 
-// indexed is one model's blocks. Those that come over NATS and those that are
-// posted are kept apart, because the subscriber drops workers in its own time.
+// indexed is one model's blocks. Those from subscriptions and posted ones are separate, because the subscriber drops
+// workers at its own time.
 type indexed struct {
 	published, posted *index.Index
 	workers           int
-	blockSize         int // tokens; of its workers, 0 without any
+	blockSize         int // in tokens; 0 without workers
 	layout            atomic.Pointer[layout]
 }
 
 // posted is a rank whose events are posted.
 type posted struct {
 	limit int        // blocks
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards all below
 	view  *view.View
 	spoke bool // something was posted
 }
 
-// NewIndex returns the service of `gateway index`. bus may be nil: events come over
-// ZMQ then, or are posted. scrape answers /metrics.
-func NewIndex(cfg Config, events follow.Config, bus wire.Bus, scrape http.Handler, log *slog.Logger, reg prometheus.Registerer) (*Server, error) {
-	x := &shared{log: log, budget: index.Config{MaxBlocks: cfg.IndexMaxBlocks}, nats: bus != nil, models: map[string]*indexed{}, workers: map[string]*registered{}}
+// NewIndex returns the service of `gateway index`. Without a bus, events arrive over ZMQ or are posted. scrape serves
+// /metrics.
+func NewIndex(
+	cfg Config, events follow.Config, bus wire.Bus, scrape http.Handler, log *slog.Logger, reg prometheus.Registerer,
+) (*Server, error) {
+	x := &shared{
+		log: log, budget: index.Config{MaxBlocks: cfg.IndexMaxBlocks}, nats: bus != nil,
+		models: map[string]*indexed{}, workers: map[string]*registered{},
+	}
 	x.looks.New = func() any { return new(looked) }
 	events.OnState = func() { x.changes.Add(1) }
 	var err error
@@ -79,7 +84,7 @@ func (x *shared) routes(s *Server) {
 
 func (x *shared) run(ctx context.Context) error { return x.subscriber.Run(ctx) }
 
-// list says which workers there are, and what each holds.
+// list returns the registered workers and what each holds.
 func (x *shared) list(*http.Request) (int, any, error) {
 	type rank struct {
 		Rank   int    `json:"rank"`
@@ -109,7 +114,7 @@ func (x *shared) list(*http.Request) (int, any, error) {
 	return http.StatusOK, answer, nil
 }
 
-// all returns the workers of a model, or of all where it is empty, by id.
+// all returns the workers of a model, or all if it is empty, by id.
 func (x *shared) all(model string) []*registered {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -123,14 +128,14 @@ func (x *shared) all(model string) []*registered {
 	return ws
 }
 
-// indexFor gives the subscriber the index of a pool.
+// indexFor returns the index of a pool for the subscriber.
 func (x *shared) indexFor(pool string) *index.Index {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.models[pool[:strings.LastIndexByte(pool, '/')]].published
 }
 
-// sizes emits the size of each model's indexes together.
+// sizes emits the total size of each model's indexes.
 func (x *shared) sizes(emit feed.EmitIndex) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// postedEvents is a body of /events in JSON.
+// postedEvents is a JSON body of /events.
 type postedEvents struct {
 	Worker string        `json:"worker"`
 	Rank   int           `json:"rank"`
@@ -29,8 +29,7 @@ type postedEvent struct {
 // maxEvents bounds the events of one post.
 const maxEvents = 1 << 16
 
-// post applies events in their order. They are JSON, or an engine's own batch in
-// msgpack, whose worker and rank are then in the query.
+// post applies events in order: JSON, or an engine's msgpack batch with worker and rank in the query.
 func (x *shared) post(r *http.Request) (int, any, error) {
 	var reported []wire.Event
 	var worker string
@@ -89,7 +88,7 @@ func (x *shared) post(r *http.Request) (int, any, error) {
 	}{len(reported), skipped}, nil
 }
 
-// event checks an event; at goes before the names of its fields.
+// event checks an event; at prefixes the names of its fields.
 func (p *postedEvent) event(at string) (wire.Event, error) {
 	e := wire.Event{LoraName: p.LoraName, CacheSalt: p.CacheSalt, Medium: p.Medium, BlockSize: p.BlockSize, Tokens: p.TokenIDs}
 	switch {
@@ -108,7 +107,7 @@ func (p *postedEvent) event(at string) (wire.Event, error) {
 	case "stored":
 		e.Kind = wire.Stored
 		switch {
-		case len(p.TokenIDs) == 0: // a further place of blocks reported before
+		case len(p.TokenIDs) == 0: // more blocks of the same hash chain
 		case p.BlockSize < 1 || p.BlockSize > 1<<16-1:
 			return e, invalid(at+"block_size", "must be 1 to 65535 tokens")
 		case len(p.TokenIDs) != len(p.Hashes)*p.BlockSize:
@@ -124,7 +123,7 @@ func (p *postedEvent) event(at string) (wire.Event, error) {
 	return e, nil
 }
 
-// rank finds the rank of a worker whose events are posted.
+// rank returns the rank of a worker whose events are posted.
 func (x *shared) rank(worker string, rank int) (*posted, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -140,10 +139,10 @@ func (x *shared) rank(worker string, rank int) (*posted, error) {
 	return w.ranks[rank], nil
 }
 
-// maxPosted bounds the blocks that are kept of a rank whose events are posted.
+// maxPosted bounds the blocks of a rank whose events are posted.
 const maxPosted = 1 << 22
 
-// apply takes events in, unless there would be more blocks than are kept, and reports whether they are the first.
+// apply applies events, unless they exceed the limit of blocks, and reports whether they are the first.
 func (p *posted) apply(reported []wire.Event) (took, first bool) {
 	stored := 0
 	for i := range reported {
@@ -161,7 +160,7 @@ func (p *posted) apply(reported []wire.Event) (took, first bool) {
 	return true, first
 }
 
-// heard reports whether anything was posted of the rank.
+// heard reports whether anything was posted for the rank.
 func (p *posted) heard() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

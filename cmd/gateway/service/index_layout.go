@@ -10,26 +10,26 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// layout is a model's registered ranks in the order of answers, and where each is in the indexes. It is immutable,
-// and replaced when the registrations, what is known of them or the indexes' owners have changed.
+// layout is a model's registered ranks in the order of answers, with their place in the indexes. It is immutable, and
+// replaced when registrations, ranks' states or the indexes' owners change.
 type layout struct {
-	changes, published, posted uint64 // counts of what it was made from
-	blockSize                  int    // tokens; 0 where the model has no worker
+	changes, published, posted uint64 // versions of its inputs
+	blockSize                  int    // in tokens; 0 if the model has no worker
 	sum                        uint64 // of ranks, see [remote.Sum]
 	ranks                      *overlap.Layout
 	places                     []place
-	// follows and posts say that some are in the one index, or in the other.
+	// follows and posts report whether some ranks are in each index.
 	follows, posts bool
 }
 
-// place is where to find one rank.
+// place is one rank's position in the indexes.
 type place struct {
 	posted bool
-	known  bool // the index is what the rank has said of itself
+	known  bool // the index reflects the rank's own events
 	owner  index.Owner
 }
 
-// see returns the model's layout as it is now, nil of a model that no worker was ever registered for.
+// see returns the model's current layout, nil if no worker was ever registered.
 func (x *shared) see(model string) (*indexed, *layout) {
 	x.mu.RLock()
 	m := x.models[model]
@@ -65,7 +65,7 @@ func (x *shared) see(model string) (*indexed, *layout) {
 	return m, l
 }
 
-// states is how far each followed rank is.
+// states returns each followed rank's state.
 func (x *shared) states() map[wire.Source]follow.State {
 	all := x.subscriber.Sources()
 	states := make(map[wire.Source]follow.State, len(all))
@@ -79,7 +79,7 @@ func (w *registered) source(rank int) wire.Source {
 	return wire.Source{Pool: w.pool(), Worker: w.ID, Rank: rank}
 }
 
-// looked is the working memory of one lookup. It is used again for others.
+// looked is the pooled memory of one lookup.
 type looked struct {
 	published, posted index.Matches
 	held              []overlap.Tiers

@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-pd/tandem/kv/overlap"
 )
 
-// held is how many leading blocks of a prompt one worker's rank holds: on its
-// device, and how many each slower tier adds to that run.
+// held is how many leading blocks of a prompt a worker's rank holds: on its device, and how many each slower tier
+// adds.
 type held struct {
 	Worker string `json:"worker"`
 	Rank   int    `json:"rank"`
@@ -45,8 +45,8 @@ func (x *shared) query(r *http.Request) (int, any, error) {
 	return x.find(q.Model, &q.prompt)
 }
 
-// queryByHash looks a prompt up by its sequence hashes, in JSON or in the compact
-// form of gateways: see [remote.HashesType].
+// queryByHash looks a prompt up by its sequence hashes, as JSON or in gateways' compact form: see
+// [remote.HashesType].
 func (x *shared) queryByHash(w http.ResponseWriter, r *http.Request) int {
 	if r.Header.Get("Content-Type") == remote.HashesType {
 		return x.compact(w, r)
@@ -68,8 +68,8 @@ func (x *shared) queryByHash(w http.ResponseWriter, r *http.Request) int {
 	return write(w, code, answer)
 }
 
-// compact answers a gateway. Names cost more than the lookup where a thousand workers hold a prompt, so none are
-// sent: both sides know who is registered, and the answer says of which list it is.
+// compact answers a gateway without names, which cost more than the lookup if a thousand workers hold a prompt: both
+// sides know the registrations, and the answer identifies the list.
 func (x *shared) compact(w http.ResponseWriter, r *http.Request) int {
 	raw, err := readAll(r.Body)
 	if err != nil {
@@ -80,7 +80,7 @@ func (x *shared) compact(w http.ResponseWriter, r *http.Request) int {
 		return refuse(w, invalid("", "the body must be 1 to %d hashes of 8 bytes", maxBlockHashes))
 	}
 	query := r.URL.Query()
-	m, l, err := x.asked(query.Get("model"))
+	m, l, err := x.lookup(query.Get("model"))
 	if err != nil {
 		return refuse(w, err)
 	}
@@ -96,18 +96,19 @@ func (x *shared) compact(w http.ResponseWriter, r *http.Request) int {
 	into.wire = remote.AppendAnswer(into.wire[:0], l.sum, into.held)
 	w.Header().Set("Content-Type", remote.AnswerType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(into.wire)))
-	_, _ = w.Write(into.wire) // a client that has left gets nothing
+	_, _ = w.Write(into.wire) // fails only if the client has left
 	return http.StatusOK
 }
 
-// asked finds a model that a query names.
-func (x *shared) asked(model string) (*indexed, *layout, error) {
+// lookup returns the model of a query.
+func (x *shared) lookup(model string) (*indexed, *layout, error) {
 	if err := checkModel(model); err != nil {
 		return nil, nil, err
 	}
 	m, l := x.see(model)
 	if m == nil || l.blockSize == 0 {
-		return nil, nil, &openai.Error{Status: http.StatusNotFound, Code: "unknown_model", Param: "model", Message: "no worker of this model is registered"}
+		return nil, nil, &openai.Error{Status: http.StatusNotFound, Code: "unknown_model", Param: "model",
+			Message: "no worker of this model is registered"}
 	}
 	return m, l, nil
 }
@@ -116,7 +117,7 @@ func (x *shared) find(model string, p *prompt) (int, any, error) {
 	if err := p.check(false); err != nil {
 		return 0, nil, err
 	}
-	m, l, err := x.asked(model)
+	m, l, err := x.lookup(model)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -131,12 +132,12 @@ func (x *shared) find(model string, p *prompt) (int, any, error) {
 	return http.StatusOK, answer, nil
 }
 
-// heldBy is a rank's part of an answer.
+// heldBy returns a rank's part of an answer.
 func heldBy(r overlap.Rank, t overlap.Tiers) held {
 	return held{r.Worker, r.Rank, int(t.Device), int(t.Host), int(t.Disk), int(t.Shared)}
 }
 
-// tiersOf is what an owner holds of the blocks that were looked up.
+// tiersOf returns how many of the looked-up blocks an owner holds by tier.
 func tiersOf(m *index.Matches, o index.Owner) (t overlap.Tiers) {
 	if o != index.NoOwner {
 		t.Device, t.Host = int32(m.Leading(o)), int32(m.Tier(o, index.Host))

@@ -14,14 +14,14 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// registered is a registration at work.
+// registered is a registration in force.
 type registered struct {
 	remote.Registration
 	idx   *index.Index
-	ranks []*posted // of one whose events are posted
+	ranks []*posted // if its events are posted
 }
 
-// register takes a worker in; one whose record has changed starts empty.
+// register adds a worker; a changed record starts empty.
 func (x *shared) register(r *http.Request) (int, any, error) {
 	var reg remote.Registration
 	if err := decode(r.Body, &reg, false); err != nil {
@@ -75,8 +75,10 @@ func (x *shared) add(reg *remote.Registration) (fresh bool, err error) {
 			w.ranks = append(w.ranks, &posted{limit: maxPosted, view: view.New(m.posted.Part(reg.ID, rank), reg.BlockSize)})
 		}
 	case "zmq":
-		if err := x.subscriber.TrackZMQ(w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize, reg.TotalBlocks, zmqOf(reg)); err != nil {
-			return false, invalid("kv_events_endpoint", "%s", err) // of a port, another's: check has seen the rest
+		err := x.subscriber.TrackZMQ(
+			w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize, reg.TotalBlocks, zmqOf(reg))
+		if err != nil {
+			return false, invalid("kv_events_endpoint", "%s", err) // check has verified all but the port's use
 		}
 	default:
 		x.subscriber.Track(w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize, reg.TotalBlocks)
@@ -88,12 +90,13 @@ func (x *shared) add(reg *remote.Registration) (fresh bool, err error) {
 	return true, nil
 }
 
-// check finds what is wrong with a registration by itself, by the rules of a worker's record, and fills in defaults.
+// check validates a registration by the rules of a worker's record, and fills in defaults.
 func (x *shared) check(reg *remote.Registration) error {
 	reg.Role, reg.KVEvents, reg.Ranks = cmp.Or(reg.Role, pools.Both), cmp.Or(reg.KVEvents, "post"), cmp.Or(reg.Ranks, 1)
 	w := pools.Worker{
-		ID: reg.ID, Model: reg.Model, Role: reg.Role, Engine: "sim", Address: "http://none", BlockSize: reg.BlockSize, DataParallelRanks: reg.Ranks,
-		TotalKVBlocks: reg.TotalBlocks, KVEvents: reg.KVEvents, KVEndpoint: reg.Endpoint, KVReplay: reg.Replay, KVTopic: reg.Topic,
+		ID: reg.ID, Model: reg.Model, Role: reg.Role, Engine: "sim", Address: "http://none", BlockSize: reg.BlockSize,
+		DataParallelRanks: reg.Ranks,
+		TotalKVBlocks:     reg.TotalBlocks, KVEvents: reg.KVEvents, KVEndpoint: reg.Endpoint, KVReplay: reg.Replay, KVTopic: reg.Topic,
 	}
 	switch reg.KVEvents {
 	case "nats":
@@ -112,7 +115,7 @@ func (x *shared) check(reg *remote.Registration) error {
 	return opensNoPort(reg.Endpoint)
 }
 
-// unregister takes a worker out, with all that it held.
+// unregister removes a worker and its blocks.
 func (x *shared) unregister(r *http.Request) (int, any, error) {
 	var who remote.Removal
 	if err := decode(r.Body, &who, false); err != nil {
@@ -129,7 +132,7 @@ func (x *shared) unregister(r *http.Request) (int, any, error) {
 	return http.StatusNoContent, nil, nil
 }
 
-// remove takes w out. The caller holds x.mu.
+// remove removes w. The caller holds x.mu.
 func (x *shared) remove(w *registered) {
 	delete(x.workers, w.ID)
 	m := x.models[w.Model]
@@ -146,7 +149,7 @@ func (x *shared) remove(w *registered) {
 
 func (w *registered) pool() string { return w.Model + "/" + string(w.Role) }
 
-// opensNoPort refuses an endpoint at which the service would have to listen, which no registration may cause.
+// opensNoPort refuses an endpoint at which the service would have to listen.
 func opensNoPort(endpoint string) error {
 	if pools.Listens(endpoint) {
 		return invalid("kv_events_endpoint", "must name the engine's host: a registration opens no port here")

@@ -14,11 +14,11 @@ const (
 	maxBlockHashes = 1 << 20 // of a prompt, or of one posted event
 )
 
-// Hash is a block's hash in JSON: an integer of 64 bits, with a sign or without,
-// or the same in a string for clients whose numbers have fewer.
+// Hash is a block's hash in JSON: a signed or unsigned integer of 64 bits, or the same as a string for clients with
+// smaller numbers.
 type Hash uint64
 
-// UnmarshalJSON reads a number or a string of one, decimal or with 0x.
+// UnmarshalJSON reads a number, or a string of one, decimal or with 0x.
 func (h *Hash) UnmarshalJSON(raw []byte) error {
 	text := string(bytes.Trim(raw, `"`))
 	if n, err := strconv.ParseUint(text, 0, 64); err == nil {
@@ -32,12 +32,12 @@ func (h *Hash) UnmarshalJSON(raw []byte) error {
 	return invalid("", "a hash must be an integer of 64 bits, or a string of one")
 }
 
-// prompt is what a request says of a prompt: its tokens, or their hashes.
+// prompt is a request's prompt: its tokens, or their hashes.
 type prompt struct {
 	TokenIDs  []uint32 `json:"token_ids"`
 	LoraName  string   `json:"lora_name"`
 	CacheSalt string   `json:"cache_salt"`
-	// Hashes are sequence hashes of the full blocks, in the place of tokens.
+	// Hashes are sequence hashes of the full blocks, instead of tokens.
 	Hashes []Hash `json:"sequence_hashes"`
 }
 
@@ -49,7 +49,7 @@ func (p *prompt) chain(blockSize int) []uint64 {
 	return plain(p.Hashes)
 }
 
-// check finds what is wrong with a prompt by itself. empty says that it may say nothing.
+// check validates a prompt. empty allows one without tokens and hashes.
 func (p *prompt) check(empty bool) error {
 	switch {
 	case len(p.TokenIDs) > 0 && len(p.Hashes) > 0:
@@ -80,7 +80,7 @@ func plain(hs []Hash) []uint64 {
 	return out
 }
 
-// checkModel finds what is wrong with a model's name.
+// checkModel validates a model's name.
 func checkModel(model string) error {
 	if model == "" || len(model) > pools.MaxModelBytes {
 		return invalid("model", "must have 1 to %d bytes", pools.MaxModelBytes)

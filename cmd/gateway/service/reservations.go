@@ -8,14 +8,14 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// reservations are the bookings that frontends hold. One that is not heard of for the time to live ends by itself, so
-// that a frontend that dies leaks nothing. It has no clock; it is safe for concurrent use.
+// reservations are the bookings that frontends hold. One without a call for its time to live expires, so a frontend
+// that dies leaks nothing. It has no clock; it is safe for concurrent use.
 type reservations struct {
 	ttl time.Duration
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards all below
 	byID  map[string]*reservation
-	order *list.List // of *reservation, those that end first in front
+	order *list.List // of *reservation, by expiry
 }
 
 // reservation is one request's bookings.
@@ -23,7 +23,7 @@ type reservation struct {
 	id     string
 	leases []*router.Lease // one for each leg, the generating one last
 
-	// What follows is guarded by reservations.mu.
+	// Guarded by reservations.mu.
 	deadline time.Time
 	at       *list.Element
 }
@@ -32,7 +32,7 @@ func newReservations(ttl time.Duration) *reservations {
 	return &reservations{ttl: ttl, byID: map[string]*reservation{}, order: list.New()}
 }
 
-// claim takes an id for a reservation to be kept or given up; false where it is taken.
+// claim reserves an id until keep or giveUp; false if it is taken.
 func (rs *reservations) claim(id string) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -52,7 +52,7 @@ func (rs *reservations) giveUp(id string) {
 	}
 }
 
-// keep takes in the reservation of a claimed id.
+// keep stores the reservation of a claimed id.
 func (rs *reservations) keep(r *reservation, now time.Time) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -61,7 +61,7 @@ func (rs *reservations) keep(r *reservation, now time.Time) {
 	r.at = rs.order.PushBack(r)
 }
 
-// prefillComplete ends the booking of the prompt's tokens; false where there is no such reservation.
+// prefillComplete ends the booking of the prompt's tokens; false without such a reservation.
 func (rs *reservations) prefillComplete(id string, now time.Time) bool {
 	r := rs.touch(id, now)
 	if r == nil {
@@ -73,7 +73,7 @@ func (rs *reservations) prefillComplete(id string, now time.Time) bool {
 	return true
 }
 
-// grow books output blocks on the leg that generates; false where there is no such reservation.
+// grow books output blocks on the generating leg; false without such a reservation.
 func (rs *reservations) grow(id string, blocks int, now time.Time) bool {
 	r := rs.touch(id, now)
 	if r == nil {
@@ -83,7 +83,7 @@ func (rs *reservations) grow(id string, blocks int, now time.Time) bool {
 	return true
 }
 
-// touch finds a reservation and has it live on.
+// touch returns a reservation and renews it.
 func (rs *reservations) touch(id string, now time.Time) *reservation {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -96,7 +96,7 @@ func (rs *reservations) touch(id string, now time.Time) *reservation {
 	return r
 }
 
-// release ends a reservation; false where there is none.
+// release ends a reservation; false if there is none.
 func (rs *reservations) release(id string, now time.Time) bool {
 	rs.mu.Lock()
 	r := rs.byID[id]
@@ -111,7 +111,7 @@ func (rs *reservations) release(id string, now time.Time) bool {
 	return true
 }
 
-// expire ends those whose time is over, and says how many they were and when the next one's is.
+// expire ends expired reservations, and returns their number and when the next one expires.
 func (rs *reservations) expire(now time.Time) (ended int, next time.Time) {
 	rs.mu.Lock()
 	var over []*reservation
@@ -134,14 +134,14 @@ func (rs *reservations) expire(now time.Time) (ended int, next time.Time) {
 	return len(over), next
 }
 
-// open is how many there are.
+// open returns the number of reservations.
 func (rs *reservations) open() int {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return rs.order.Len()
 }
 
-// forget takes r out. The caller holds rs.mu, and releases r afterwards.
+// forget removes r. The caller holds rs.mu, and releases r afterwards.
 func (rs *reservations) forget(r *reservation) {
 	delete(rs.byID, r.id)
 	rs.order.Remove(r.at)

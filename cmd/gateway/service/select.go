@@ -21,7 +21,7 @@ import (
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
-// fromHTTP is the roster's source of workers that are registered here.
+// fromHTTP is the roster's source of workers registered here.
 const fromHTTP = "http"
 
 // chooser chooses and books workers for any frontend.
@@ -37,21 +37,23 @@ type chooser struct {
 	expired    prometheus.Counter
 }
 
-// SelectConfig is how `gateway select` chooses.
+// SelectConfig is the settings of `gateway select`.
 type SelectConfig struct {
 	// Routers has one Config for each role.
 	Routers map[pools.Role]router.Config
 	// Pools are the roster's settings.
 	Pools pools.Config
-	// Events is how KV events are followed.
+	// Events configures how KV events are followed.
 	Events follow.Config
 	// ReservationTTL is how long a reservation lives without a call; 0 means 5 minutes.
 	ReservationTTL time.Duration
 }
 
-// NewSelect returns the service of `gateway select`. What workers hold that publish nothing, or over NATS where there
-// is no bus, is predicted from what was reserved on them. scrape answers /metrics.
-func NewSelect(cfg Config, sel SelectConfig, bus wire.Bus, scrape http.Handler, log *slog.Logger, reg prometheus.Registerer) (*Server, error) {
+// NewSelect returns the service of `gateway select`. The caches of workers whose events it cannot follow are
+// predicted from reservations. scrape serves /metrics.
+func NewSelect(
+	cfg Config, sel SelectConfig, bus wire.Bus, scrape http.Handler, log *slog.Logger, reg prometheus.Registerer,
+) (*Server, error) {
 	routers, err := router.NewSet(sel.Routers, log)
 	if err != nil {
 		return nil, err
@@ -59,9 +61,11 @@ func NewSelect(cfg Config, sel SelectConfig, bus wire.Bus, scrape http.Handler, 
 	roster, set := pools.NewRoster(sel.Pools, log), metrics.In(reg)
 	c := &chooser{
 		log: log, roster: roster, source: roster.From(fromHTTP), routers: routers, placer: placement.Placer{Routers: routers, Pairs: pairs},
-		held:       newReservations(cmp.Or(sel.ReservationTTL, 5*time.Minute)),
-		selections: set.Counter("service_selections_total", "Selections, by outcome: reserved (booked), selected (answered and not booked) or refused.", "outcome"),
-		expired:    set.Counter("service_reservations_expired_total", "Reservations that ended because no call renewed them within --reservation-ttl.").WithLabelValues(),
+		held: newReservations(cmp.Or(sel.ReservationTTL, 5*time.Minute)),
+		selections: set.Counter("service_selections_total",
+			"Selections, by outcome: reserved (booked), selected (answered and not booked) or refused.", "outcome"),
+		expired: set.Counter("service_reservations_expired_total",
+			"Reservations that ended because no call renewed them within --reservation-ttl.").WithLabelValues(),
 	}
 	group := set.Snapshot()
 	open := group.Gauge("service_reservations", "Open reservations.")
@@ -114,7 +118,7 @@ func (c *chooser) expire(ctx context.Context) error {
 	}
 }
 
-// choose answers with the choice, and books nothing.
+// choose returns a choice without booking it.
 func (c *chooser) choose(r *http.Request) (int, any, error) {
 	q, fleet, err := c.read(r, false)
 	if err != nil {
@@ -180,7 +184,8 @@ func (c *chooser) release(r *http.Request) (int, any, error) {
 // noted answers a call about a reservation.
 func (c *chooser) noted(known bool) (int, any, error) {
 	if !known {
-		return 0, nil, &openai.Error{Status: http.StatusNotFound, Code: "unknown_reservation", Param: "id", Message: "no such reservation is open: it was released, or expired"}
+		return 0, nil, &openai.Error{Status: http.StatusNotFound, Code: "unknown_reservation", Param: "id",
+			Message: "no such reservation is open: it was released, or expired"}
 	}
 	return http.StatusNoContent, nil, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// addWorker takes a registration record, the same that workers put in etcd.
+// addWorker adds a registration record, as workers put it in etcd.
 func (c *chooser) addWorker(r *http.Request) (int, any, error) {
 	raw, err := readAll(r.Body)
 	if err != nil {
@@ -90,7 +90,7 @@ func (c *chooser) loads(r *http.Request) (int, any, error) {
 	return http.StatusOK, answer, nil
 }
 
-// potentialLoads lists what each candidate would have booked, were it chosen.
+// potentialLoads lists what each candidate would have booked if chosen.
 func (c *chooser) potentialLoads(r *http.Request) (int, any, error) {
 	q, fleet, err := c.read(r, false)
 	if err != nil {
@@ -115,8 +115,7 @@ func (c *chooser) potentialLoads(r *http.Request) (int, any, error) {
 	return http.StatusOK, answer, nil
 }
 
-// overlapScores lists how much of a prompt each worker's rank holds, as far as
-// is known by its events, or else predicted.
+// overlapScores lists how much of a prompt each worker's rank holds, by its events or else predicted.
 func (c *chooser) overlapScores(r *http.Request) (int, any, error) {
 	q, fleet, err := c.read(r, false)
 	if err != nil {

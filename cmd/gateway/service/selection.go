@@ -16,22 +16,22 @@ const (
 	maxExclude = 1024
 )
 
-// selection is what a request to choose says.
+// selection is a request to choose workers.
 type selection struct {
-	// ID names the reservation; of a choice that is not booked it seeds the draws.
+	// ID names the reservation; without a booking it seeds the draws.
 	ID    string `json:"id"`
 	Model string `json:"model"`
-	// Legs is which pools to choose from: "both", "prefill", "decode", "pair" for prefill and decode together, or
-	// empty: a pair where both pools have workers, else both.
+	// Legs is the pools to choose from: "both", "prefill", "decode", "pair" for prefill and decode, or empty: a pair
+	// if both pools have workers, else both.
 	Legs string `json:"legs"`
 	prompt
-	// PromptTokens is the prompt's length; 0 takes that of token_ids.
+	// PromptTokens is the prompt's length; 0 is that of token_ids.
 	PromptTokens int      `json:"prompt_tokens"`
 	Exclude      []string `json:"exclude"`
-	// Worker must be chosen, of a pair for prefill; DecodeWorker for decode.
+	// Worker pins the choice, of a pair the prefill worker; DecodeWorker pins decode.
 	Worker       *wanted `json:"worker"`
 	DecodeWorker *wanted `json:"decode_worker"`
-	Explain      bool    `json:"explain"` // every candidate's terms
+	Explain      bool    `json:"explain"` // return every candidate's terms
 }
 
 // wanted is a worker, a rank, or a worker's rank.
@@ -40,7 +40,7 @@ type wanted struct {
 	Rank *int   `json:"rank"`
 }
 
-// leg is a worker that was chosen.
+// leg is a chosen worker.
 type leg struct {
 	Role          pools.Role  `json:"role"`
 	Worker        string      `json:"worker"`
@@ -54,7 +54,7 @@ type leg struct {
 	Terms         []candidate `json:"terms,omitempty"`
 }
 
-// candidate is what a worker's rank would have, were it chosen.
+// candidate is what a worker's rank would have booked if chosen.
 type candidate struct {
 	Worker        string  `json:"worker"`
 	Rank          int     `json:"rank"`
@@ -75,12 +75,13 @@ func (c *chooser) read(r *http.Request, named bool) (*selection, pools.Fleet, er
 	}
 	fleet := c.roster.Fleet(q.Model)
 	if fleet.Empty() {
-		return nil, fleet, &openai.Error{Status: http.StatusNotFound, Code: "unknown_model", Param: "model", Message: "no worker of this model is registered"}
+		return nil, fleet, &openai.Error{Status: http.StatusNotFound, Code: "unknown_model", Param: "model",
+			Message: "no worker of this model is registered"}
 	}
 	return &q, fleet, nil
 }
 
-// check finds what is wrong with a request by itself, and fills in defaults.
+// check validates a request, and fills in defaults.
 func (q *selection) check(named bool) error {
 	if err := checkModel(q.Model); err != nil {
 		return err
@@ -114,12 +115,12 @@ func (q *selection) check(named bool) error {
 	return nil
 }
 
-// wants is what legs asks for.
+// wants maps legs to placements.
 var wants = map[string]placement.Want{
 	"": placement.Any, "pair": placement.Pair, "prefill": placement.Prefill, "decode": placement.Decode, "both": placement.Alone,
 }
 
-// want is what the request asks of a fleet: without legs, a pair where both pools have workers.
+// want returns the placement for a fleet: without legs, a pair if both pools have workers.
 func (q *selection) want(fleet pools.Fleet) placement.Want {
 	if q.Legs == "" && (len(fleet.Prefill.Members) == 0 || len(fleet.Decode.Members) == 0) {
 		return placement.Alone
@@ -127,7 +128,7 @@ func (q *selection) want(fleet pools.Fleet) placement.Want {
 	return wants[q.Legs]
 }
 
-// poolsOf are the pools in which a want is looked for.
+// poolsOf returns the pools of a placement.
 func poolsOf(fleet pools.Fleet, want placement.Want) []*pools.Pool {
 	switch want {
 	case placement.Prefill:
@@ -140,11 +141,12 @@ func poolsOf(fleet pools.Fleet, want placement.Want) []*pools.Pool {
 	return []*pools.Pool{fleet.Prefill, fleet.Decode}
 }
 
-// ask is what the request asks of the choice of its workers. The prompt is hashed in blocks of each pool's size.
+// ask returns the placement query. The prompt is hashed in each pool's block size.
 func (q *selection) ask(fleet pools.Fleet, want placement.Want) *placement.Ask {
 	ps := poolsOf(fleet, want)
 	a := &placement.Ask{Model: q.Model, Want: want, DecodePin: q.DecodeWorker.pin(), Request: router.Request{
-		ID: q.ID, Attempt: 1, ISL: q.PromptTokens, Hashes: q.chain(blockSize(ps[0])), Exclude: q.Exclude, Pin: q.Worker.pin(), Explain: q.Explain,
+		ID: q.ID, Attempt: 1, ISL: q.PromptTokens, Hashes: q.chain(blockSize(ps[0])), Exclude: q.Exclude,
+		Pin: q.Worker.pin(), Explain: q.Explain,
 	}}
 	switch {
 	case len(ps) == 2 && blockSize(ps[1]) != blockSize(ps[0]):
@@ -155,7 +157,7 @@ func (q *selection) ask(fleet pools.Fleet, want placement.Want) *placement.Ask {
 	return a
 }
 
-// blockSize is that of a pool's workers, in tokens.
+// blockSize returns the block size of a pool's workers, in tokens.
 func blockSize(p *pools.Pool) int {
 	if len(p.Members) == 0 {
 		return 1
@@ -174,7 +176,7 @@ func (w *wanted) pin() *router.Pin {
 	return p
 }
 
-// legsOf are the legs of a placement.
+// legsOf returns the legs of a placement.
 func legsOf(p *placement.Placement) (legs []leg) {
 	for _, l := range p.Leases() {
 		legs = append(legs, leg{
@@ -193,7 +195,7 @@ func candidatesOf(why router.Why) []candidate {
 	return cs
 }
 
-// refusal is a placement's error as an answer. Statuses are the gateway's own.
+// refusal returns a placement's error as an answer, with the gateway's statuses.
 func refusal(err error) error {
 	var big *router.TooBigError
 	var pool *router.PoolError
@@ -213,7 +215,8 @@ func refusal(err error) error {
 		e.Status, e.Code, e.Param = http.StatusBadRequest, "pairs_only", alone.Reason
 	case placement.Waits(err), errors.As(err, &over):
 		e.Status, e.Code, e.RetryAfter = http.StatusServiceUnavailable, "server_is_overloaded", time.Second
-	case errors.Is(err, placement.ErrNoDecode), errors.Is(err, placement.ErrNoPrefill), errors.As(err, &pin), errors.Is(err, router.ErrDeclined):
+	case errors.Is(err, placement.ErrNoDecode), errors.Is(err, placement.ErrNoPrefill), errors.As(err, &pin),
+		errors.Is(err, router.ErrDeclined):
 		e.Status, e.Code, e.RetryAfter = http.StatusServiceUnavailable, "no_workers", time.Second
 	default:
 		return err

@@ -1,9 +1,8 @@
-// Package service is the router for programs that are not the gateway: the HTTP servers of `gateway index`, an index
-// of KV blocks that several routers share, and of `gateway select`, which chooses and books workers for any frontend.
+// Package service is the router for other programs: the HTTP servers of `gateway index`, an index of KV blocks for
+// several routers, and of `gateway select`, which chooses and books workers for any frontend.
 //
-// Both are plain net/http around rooms that decide: kv/index, kv, router and router/load. [Server]
-// is what they have in common: the token, the bounds of a request, errors, metrics, readiness, and a stop that lets
-// requests finish. docs/services.md shows every endpoint.
+// [Server] is what both share: token, limits, errors, metrics, readiness, and a graceful stop. docs/services.md shows
+// every endpoint.
 package service
 
 import (
@@ -30,16 +29,16 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// Config is what both services have in common.
+// Config is the settings of both services.
 type Config struct {
-	// Tokens are the keys of which a request must bear one; /ready and /live need none.
+	// Tokens are the accepted bearer tokens; /ready and /live need none.
 	Tokens auth.Keys
 	// MaxBodyBytes bounds a request's body; 0 means 16 MiB.
 	MaxBodyBytes int64 `default:"16MiB" unit:"bytes" range:"1KiB..1GiB"`
-	// IndexMaxBlocks bounds each index of the index service, as [index.Config] has it; 0 means 2^26. A model has one
-	// of what is published and one of what is posted.
+	// IndexMaxBlocks bounds each index, as in [index.Config]; 0 means 2^26. A model has one index of followed and one
+	// of posted events.
 	IndexMaxBlocks int
-	// Drain is how long requests under way may take when the service stops; 0 means 10 s.
+	// Drain is how long running requests may take when the service stops; 0 means 10 s.
 	Drain time.Duration `default:"10s" range:"0s.."`
 }
 
@@ -47,7 +46,7 @@ type Config struct {
 type backend interface {
 	// routes adds the service's endpoints.
 	routes(s *Server)
-	// run does what the service does by itself until ctx ends.
+	// run does background work until ctx ends.
 	run(ctx context.Context) error
 }
 
@@ -60,7 +59,7 @@ type Server struct {
 	tokens  atomic.Pointer[auth.Keys] // replaced, never changed
 	leaving atomic.Bool
 
-	loopback atomic.Bool // only this machine reaches the listener
+	loopback atomic.Bool // the listener is reachable from this machine only
 	patterns []string    // of the endpoints
 
 	requests *prometheus.CounterVec   // by endpoint and status
@@ -72,7 +71,8 @@ func newServer(cfg Config, b backend, scrape http.Handler, log *slog.Logger, reg
 	set := metrics.In(reg)
 	s := &Server{
 		cfg: cfg, backend: b, log: log, mux: http.NewServeMux(),
-		requests: set.Counter("service_requests_total", "Requests to the standalone service, by endpoint and HTTP status.", "endpoint", "status"),
+		requests: set.Counter("service_requests_total",
+			"Requests to the standalone service, by endpoint and HTTP status.", "endpoint", "status"),
 		seconds: set.Histogram("service_request_seconds", "Time from a request's head to the end of its answer, by endpoint.",
 			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .25, 1, 5}, "endpoint"),
 	}
@@ -90,20 +90,19 @@ func newServer(cfg Config, b backend, scrape http.Handler, log *slog.Logger, reg
 // status is the answer of /live and /ready.
 type status struct {
 	Status string `json:"status"`
-	Awaits string `json:"awaits,omitempty"` // what is missing, of a sidecar
+	Awaits string `json:"awaits,omitempty"` // what a sidecar lacks
 }
 
-// SetTokens replaces the keys of which a request must bear one. Requests that
-// were already let in are not checked again.
+// SetTokens replaces the accepted tokens. Admitted requests are not checked again.
 func (s *Server) SetTokens(tokens auth.Keys) { s.tokens.Store(&tokens) }
 
-// Handler is the whole service.
+// Handler returns the whole service.
 func (s *Server) Handler() http.Handler { return s.mux }
 
-// Ready reports whether the service is not about to stop.
+// Ready reports whether the service is not stopping.
 func (s *Server) Ready() bool { return !s.leaving.Load() }
 
-// Run serves on ln until ctx ends, then lets requests under way finish.
+// Run serves on ln until ctx ends, then lets running requests finish.
 func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 	inner, stop := context.WithCancel(ctx)
 	defer stop()
@@ -139,7 +138,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 	return failed
 }
 
-// httpServer bounds how long a client may take to send.
+// httpServer returns a server that bounds how long a client may take to send.
 func httpServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
@@ -147,7 +146,7 @@ func httpServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// answerReady answers an orchestrator whether to send requests here.
+// answerReady answers a readiness probe.
 func (s *Server) answerReady(w http.ResponseWriter, _ *http.Request) {
 	if s.Ready() {
 		write(w, http.StatusOK, status{"ready", ""})
@@ -156,14 +155,13 @@ func (s *Server) answerReady(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusServiceUnavailable, status{"stopping", ""})
 }
 
-// How many bytes an endpoint takes of a body, within Config.MaxBodyBytes: for a
-// worker or a reservation, and for what grows with prompts.
+// The largest bodies by endpoint, within Config.MaxBodyBytes: for a worker or a reservation, and for prompts.
 const (
 	small = 64 << 10
 	large = math.MaxInt64
 )
 
-// handle adds an endpoint that answers with JSON what f returns.
+// handle adds an endpoint that answers with f's result as JSON.
 func (s *Server) handle(pattern string, bytes int64, f func(r *http.Request) (code int, answer any, err error)) {
 	s.endpoint(pattern, bytes, func(w http.ResponseWriter, r *http.Request) int {
 		code, answer, err := f(r)
@@ -174,8 +172,7 @@ func (s *Server) handle(pattern string, bytes int64, f func(r *http.Request) (co
 	})
 }
 
-// endpoint adds an endpoint that answers by itself and returns its status. f
-// reads r.Body, which is bounded and not compressed.
+// endpoint adds an endpoint that answers by itself and returns its status. r.Body is bounded and not compressed.
 func (s *Server) endpoint(pattern string, bytes int64, f func(w http.ResponseWriter, r *http.Request) int) {
 	limit := min(s.cfg.MaxBodyBytes, bytes)
 	s.patterns = append(s.patterns, pattern)
@@ -185,7 +182,8 @@ func (s *Server) endpoint(pattern string, bytes int64, f func(w http.ResponseWri
 		var code int
 		switch {
 		case compressed(r):
-			code = refuse(w, &openai.Error{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type", Message: "the body must come without Content-Encoding"})
+			code = refuse(w, &openai.Error{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type",
+				Message: "the body must come without Content-Encoding"})
 		case r.ContentLength > limit:
 			code = refuse(w, tooLarge(limit))
 		default:
@@ -196,7 +194,7 @@ func (s *Server) endpoint(pattern string, bytes int64, f func(w http.ResponseWri
 	})))
 }
 
-// guarded lets only those through that bear a token, where there are any.
+// guarded requires a token, if there are any.
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		tokens := *s.tokens.Load()
@@ -211,20 +209,20 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 		}
 		if !tokens.Hold(auth.Bearer(r.Header.Values("Authorization")...)) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			refuse(w, &openai.Error{Status: http.StatusUnauthorized, Code: "unauthorized", Message: "send Authorization: Bearer TOKEN with a token of --token-file"})
+			refuse(w, &openai.Error{Status: http.StatusUnauthorized, Code: "unauthorized",
+				Message: "send Authorization: Bearer TOKEN with a token of --token-file"})
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// fromPage reports whether a web page may have caused a request, which reaches
-// the loopback through its reader's browser.
+// fromPage reports whether a web page may have caused a request, through its reader's browser.
 func (s *Server) fromPage(r *http.Request) bool {
 	return r.Header.Get("Origin") != "" || s.loopback.Load() && !browser.OwnHost(r.Host, nil)
 }
 
-// compressed reports whether a body comes in another form than its own.
+// compressed reports whether a body has a content coding.
 func compressed(r *http.Request) bool {
 	for _, encoding := range r.Header.Values("Content-Encoding") {
 		if encoding != "" && !strings.EqualFold(encoding, "identity") {
@@ -234,7 +232,7 @@ func compressed(r *http.Request) bool {
 	return false
 }
 
-// unknown is what is wrong with a request that no endpoint takes.
+// unknown returns the error for a request without an endpoint.
 func (s *Server) unknown(r *http.Request) error {
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
 		other := r.Clone(r.Context())
@@ -253,13 +251,13 @@ func write(w http.ResponseWriter, code int, answer any) int {
 		return code
 	}
 	body, err := json.Marshal(answer)
-	if err != nil { // an answer of ours that is no JSON
+	if err != nil { // our own answer cannot be encoded
 		return refuse(w, fmt.Errorf("answer: %w", err))
 	}
 	return send(w, code, body)
 }
 
-// send answers with a body of JSON.
+// send answers with a JSON body.
 func send(w http.ResponseWriter, code int, body []byte) int {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

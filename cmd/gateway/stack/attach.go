@@ -19,27 +19,25 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// AttachConfig configures what runs next to an unmodified engine.
+// AttachConfig configures `gateway attach`.
 type AttachConfig struct {
-	// Engine is the engine's address and what its operator set about it; the rest is asked of it.
+	// Engine is the engine's address and its operator's overrides; the engine reports the rest.
 	Engine discovery.Endpoint
-	// Advertise is the URL by which gateways reach the engine; empty is the engine's address as it was given.
+	// Advertise is the engine's URL for gateways; empty is the engine's address.
 	Advertise string
 	Probe     discovery.ProberConfig // AskFirst and OnBeat are set here
 	Prefix    string                 // of the registry
 	LeaseTTL  time.Duration
 	Follow    follow.Config
-	// Settle is how long a healthy worker waits for its KV events before it registers without them. By default 5 s.
+	// Settle is how long a healthy worker waits for KV events before it registers without them. The default is 5 s.
 	Settle time.Duration
-	// Report is how often the log names what is still missing. By default 15 s.
+	// Report is how often the log names what is missing. The default is 15 s.
 	Report time.Duration
-	// Drain is how long KV events are still forwarded after the worker has deregistered, for the requests that it
-	// finishes.
+	// Drain is how long KV events are forwarded after deregistering, for the worker's last requests.
 	Drain time.Duration
 }
 
-// Attach registers an engine and forwards its KV events while the engine is healthy. It neither starts nor stops the
-// engine.
+// Attach registers a healthy engine and forwards its KV events. It neither starts nor stops the engine.
 type Attach struct {
 	cfg    AttachConfig
 	links  Links
@@ -48,26 +46,26 @@ type Attach struct {
 	prober *discovery.Prober
 
 	news     chan news       // from the prober
-	restarts chan time.Time  // from the bridge: when the engine that was replaced was lost
-	moved    chan struct{}   // holds at most one: the bridge's state has changed
-	inner    context.Context // Run's, of what it runs
-	runs     *errgroup.Group // of what lives as long as Run
-	ends     sync.WaitGroup  // of what ends by itself
+	restarts chan time.Time  // from the bridge: when the replaced engine was lost
+	moved    chan struct{}   // buffered: the bridge's state has changed
+	inner    context.Context // the context of Run's goroutines
+	runs     *errgroup.Group // goroutines that live as long as Run
+	ends     sync.WaitGroup  // goroutines that end by themselves
 	metrics  *attachMetrics
 
-	// Run's own.
-	waiting *pools.Worker    // is to be registered when its KV events have settled
-	settle  <-chan time.Time // when that is not waited for any longer
+	// Owned by Run.
+	waiting *pools.Worker    // to be registered when its KV events have settled
+	settle  <-chan time.Time // ends that wait
 	bridge  *bridging        // nil without KV events over NATS
 	current *registration    // nil while deregistered
 	hinted  bool
 
 	mu     sync.Mutex           // guards all below
 	awaits string               // what is missing; empty while registered
-	holds  *discovery.Registrar // of what is registered; nil for nothing
+	holds  *discovery.Registrar // of the registered worker; or nil
 }
 
-// news is the prober's: the engine's worker, nil when it failed, or why it cannot be used.
+// news is from the prober: the engine's worker, nil when it failed, or why it cannot be used.
 type news struct {
 	worker  *pools.Worker
 	refused error
@@ -84,8 +82,8 @@ type registration struct {
 	done      chan struct{}
 }
 
-// NewAttach makes an Attach for one engine. links.Etcd must be there. Without links.Bus the record names where the
-// engine publishes its KV events, and gateways follow them themselves. Nothing runs before Run.
+// NewAttach returns an Attach for one engine. links.Etcd is required. Without links.Bus the record names the engine's
+// KV event endpoint, and gateways connect to it. Nothing runs before Run.
 func NewAttach(cfg AttachConfig, links Links, log *slog.Logger, reg prometheus.Registerer) (*Attach, error) {
 	if links.Etcd == nil {
 		return nil, errors.New("attach: there is no etcd to register in")
@@ -110,7 +108,7 @@ func NewAttach(cfg AttachConfig, links Links, log *slog.Logger, reg prometheus.R
 	return a, nil
 }
 
-// Registered reports whether gateways see the worker now; if not, awaits says what is missing.
+// Registered reports whether gateways see the worker; if not, awaits is what is missing.
 func (a *Attach) Registered() (ok bool, awaits string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -120,25 +118,25 @@ func (a *Attach) Registered() (ok bool, awaits string) {
 	return a.awaits == "", a.awaits
 }
 
-// awaitsEtcd is what is missing while the record is to be in etcd, and is not.
+// awaitsEtcd is reported while the record cannot be written to etcd.
 const awaitsEtcd = "etcd, to register in"
 
-// Put takes that the engine is healthy.
+// Put reports a healthy engine.
 func (s proberSink) Put(w pools.Worker) error { s.send(news{worker: &w}); return nil }
 
-// Remove takes that the engine has failed.
+// Remove reports a failed engine.
 func (s proberSink) Remove(string) { s.send(news{}) }
 
-// Refuse takes that the engine answers, but cannot be used.
+// Refuse reports an engine that responds but cannot be used.
 func (s proberSink) Refuse(_ pools.Worker, reason error) { s.send(news{refused: reason}) }
 
-// Lose takes that the engine does not respond.
+// Lose reports an engine that does not respond.
 func (s proberSink) Lose(pools.Worker) { s.send(news{}) }
 
-// Suspend does nothing: gateways find out by themselves.
+// Suspend does nothing: gateways detect it themselves.
 func (proberSink) Suspend(string, bool) {}
 
-// Resync does nothing: a prober has no list that it might lose.
+// Resync does nothing: a prober has no list to lose.
 func (proberSink) Resync([]pools.Worker, time.Duration) {}
 
 func (s proberSink) send(n news) {
@@ -148,7 +146,7 @@ func (s proberSink) send(n news) {
 	}
 }
 
-// beat takes the result of each health check.
+// beat records the result of each health check.
 func (a *Attach) beat(_ string, err error) {
 	if err == nil {
 		return
@@ -161,15 +159,15 @@ func (a *Attach) beat(_ string, err error) {
 	}
 }
 
-// await notes what is missing, empty for nothing.
+// await sets what is missing, empty for nothing.
 func (a *Attach) await(what string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.awaits = what
 }
 
-// Run serves the engine until ctx ends; then it deregisters the worker,
-// forwards its KV events for the drain time, and ends.
+// Run serves the engine until ctx ends. It then deregisters the worker, forwards its KV events for the drain time,
+// and returns.
 func (a *Attach) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -185,14 +183,14 @@ func (a *Attach) Run(ctx context.Context) error {
 	a.log.Info("waiting for the engine", "url", a.cfg.Engine.Given.Address, "role", string(a.cfg.Engine.Given.Role))
 	a.follow(ctx)
 	stopAsking()
-	for asking := true; asking; { // it may be about to say something
+	for asking := true; asking; { // it may be sending news
 		select {
 		case <-asked:
 			asking = false
 		case <-a.news:
 		}
 	}
-	registered := a.current != nil && a.current.registrar.Lodged() // a gateway may have seen it before we heard that it is there
+	registered := a.current != nil && a.current.registrar.Lodged() // a gateway may see it before we do
 	a.withdraw("it is being detached")
 	if registered && a.bridge != nil && a.cfg.Drain > 0 {
 		a.log.Info("draining: KV events are still forwarded", "worker", a.cfg.Engine.Given.ID, "drain", a.cfg.Drain)
@@ -209,7 +207,7 @@ func (a *Attach) Run(ctx context.Context) error {
 	return err
 }
 
-// follow does what the engine's state asks for, until ctx ends.
+// follow reacts to the engine's state until ctx ends.
 func (a *Attach) follow(ctx context.Context) {
 	report := time.NewTicker(a.cfg.Report)
 	defer report.Stop()
@@ -246,7 +244,7 @@ func (a *Attach) follow(ctx context.Context) {
 	}
 }
 
-// take registers the engine's worker as it is now, once its KV events are followed.
+// take registers the engine's worker once its KV events are followed.
 func (a *Attach) take(w *pools.Worker) {
 	record := *w
 	if a.cfg.Advertise != "" {
@@ -273,7 +271,7 @@ func (a *Attach) take(w *pools.Worker) {
 	a.await("KV events of " + a.bridge.at.from.Endpoint)
 }
 
-// settled registers what waits for that.
+// settled registers the waiting worker.
 func (a *Attach) settled(ok bool) {
 	if !ok || a.waiting == nil {
 		return
@@ -283,7 +281,7 @@ func (a *Attach) settled(ok bool) {
 	a.register(*record)
 }
 
-// register puts the record into etcd. One that was there before stays until the new one has taken its place.
+// register puts the record into etcd. The old record stays until the new one has replaced it.
 func (a *Attach) register(record pools.Worker) {
 	old := a.current
 	registrar, err := discovery.NewRegistrar(a.links.Etcd, record, a.cfg.Prefix, a.cfg.LeaseTTL, a.log)
@@ -294,7 +292,7 @@ func (a *Attach) register(record pools.Worker) {
 	}
 	if old != nil {
 		old.cancel()
-		<-old.done // else it might put the old record back
+		<-old.done // else it might restore the old record
 		if old.record.Model != record.Model {
 			a.deregister(old)
 			old = nil
@@ -307,11 +305,11 @@ func (a *Attach) register(record pools.Worker) {
 	a.await(awaitsEtcd)
 	a.ends.Go(func() {
 		defer close(now.done)
-		_ = registrar.Run(ctx) // it only ever ends by ctx
+		_ = registrar.Run(ctx) // it ends only by ctx
 	})
 	a.ends.Go(func() {
 		select {
-		case <-registrar.Registered(): // the old lease holds no key any more, and ends by itself
+		case <-registrar.Registered(): // the old lease holds no key and expires
 			a.mu.Lock()
 			if ctx.Err() == nil {
 				a.awaits, a.holds = "", registrar
@@ -325,7 +323,7 @@ func (a *Attach) register(record pools.Worker) {
 	})
 }
 
-// withdraw takes the worker out of etcd: gateways see it go at once.
+// withdraw removes the worker from etcd, which gateways see at once.
 func (a *Attach) withdraw(why string) {
 	a.waiting, a.settle = nil, nil
 	if a.current != nil {
@@ -337,30 +335,35 @@ func (a *Attach) withdraw(why string) {
 	a.await(why)
 }
 
-// deregister ends a registration that runs no more.
+// deregister removes the record of an ended registration.
 func (a *Attach) deregister(r *registration) {
 	if err := r.registrar.Deregister(context.WithoutCancel(a.inner)); err != nil {
 		a.log.Warn("deregistration failed; the registration expires with its lease", "worker", r.record.ID, "error", err)
 	}
 }
 
-// hint logs once how an engine is configured to publish its KV events.
+// hint logs once how to make an engine publish KV events.
 func (a *Attach) hint(w *pools.Worker) {
 	if w.KVEvents != "none" || a.cfg.Engine.Given.KVEvents != "" || a.hinted {
 		return
 	}
 	a.hinted = true
 	how := map[string]string{
-		"vllm":   `start vLLM with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'; before 0.31.0 also set --engine-kv-events tcp://HOST:5557 --engine-kv-replay tcp://HOST:5558 here`,
-		"sglang": `start SGLang with --kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'; a release that does not report it in /server_info needs --engine-kv-events tcp://HOST:5557 here as well`,
-		"trtllm": `set kv_events_config in TensorRT-LLM's configuration and --engine-kv-events tcp://HOST:PORT here: it cannot report it by itself`,
-		"sim":    `start the worker with --kv-events zmq-vllm`,
+		"vllm": `start vLLM with --kv-events-config ` +
+			`'{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'; ` +
+			`before 0.31.0 also set --engine-kv-events tcp://HOST:5557 --engine-kv-replay tcp://HOST:5558 here`,
+		"sglang": `start SGLang with --kv-events-config ` +
+			`'{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'; ` +
+			`a release that does not report it in /server_info needs --engine-kv-events tcp://HOST:5557 here as well`,
+		"trtllm": `set kv_events_config in TensorRT-LLM's configuration and --engine-kv-events tcp://HOST:PORT here: ` +
+			`it cannot report it by itself`,
+		"sim": `start the worker with --kv-events zmq-vllm`,
 	}[w.Engine]
-	a.log.Warn("engine publishes no KV events; predicting its cache from the prompts sent to it", "worker", w.ID, "engine", w.Engine, "to_change", how)
+	a.log.Warn("engine publishes no KV events; predicting its cache from the prompts sent to it",
+		"worker", w.ID, "engine", w.Engine, "to_change", how)
 }
 
-// advertised is an endpoint at the host by which others reach the engine, where
-// it was at the one by which it is reached from here.
+// advertised returns an endpoint with the engine's host as seen by others, if it has the host as seen from here.
 func advertised(endpoint, here, there string) string {
 	from, err1 := url.Parse(here)
 	to, err2 := url.Parse(there)

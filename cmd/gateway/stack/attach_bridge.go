@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// bridged is what a bridge is made for; when it changes, the bridge is replaced.
+// bridged is the key of a bridge, which is replaced when it changes.
 type bridged struct {
 	pool, worker               string
 	ranks, blockSize, kvBlocks int
@@ -30,7 +30,7 @@ func bridgedAt(w *pools.Worker) bridged {
 type bridging struct {
 	*follow.Bridge
 	at  bridged
-	end func() // and awaits its end
+	end func() // ends the bridge and waits for it
 }
 
 // follows starts forwarding the engine's KV events.
@@ -53,7 +53,7 @@ func (a *Attach) follows(at bridged) error {
 		OnRestart: func(cut time.Time) {
 			select {
 			case a.restarts <- cut:
-			default: // enough ranks have reported it
+			default: // the buffer already has a report
 			}
 		},
 	}, a.links.Bus, a.log, counted)
@@ -73,7 +73,7 @@ func (a *Attach) follows(at bridged) error {
 	return nil
 }
 
-// unbridge ends the bridge, if there is one.
+// unbridge ends the bridge, if any.
 func (a *Attach) unbridge() {
 	if a.bridge != nil {
 		a.bridge.end()
@@ -81,7 +81,7 @@ func (a *Attach) unbridge() {
 	}
 }
 
-// attachMetrics are those of an engine's registration.
+// attachMetrics are the metrics of an engine's registration.
 type attachMetrics struct {
 	failures, registrations, withdrawals prometheus.Counter
 }

@@ -20,12 +20,12 @@ import (
 
 var _ edge.Catalog = (*Gateway)(nil)
 
-// Models lists the models that have workers now, each under all its names, and their adapters.
+// Models lists the models that have workers, under all their names, and their adapters.
 func (g *Gateway) Models() []openai.Model {
 	all := []openai.Model{}
 	view := g.Roster.View()
 	for _, name := range view.Models() {
-		card, _ := models.CardOf(g.Roster, name) // admission's own limit
+		card, _ := models.CardOf(g.Roster, name) // admission's limit
 		m := openai.Model{ID: name, Object: "model", OwnedBy: "tandem", Created: g.began.Unix(), MaxModelLen: card.ContextTokens}
 		all = append(all, m)
 		for _, m.ID = range view.ServedNames(name) {
@@ -45,11 +45,11 @@ type workersReport struct {
 	Queues  map[string]queueReport    `json:"queues"`
 	Refused []refusedReport           `json:"refused,omitempty"`
 	Events  map[string][]sourceReport `json:"kv_events,omitempty"`
-	// Remote is how the remote indexes are doing, in the order in which they are asked.
+	// Remote is the state of the remote indexes, in the order of lookups.
 	Remote []remote.State `json:"remote_index,omitempty"`
-	// Models is the tokenizers and chat templates of the models that have one.
+	// Models is the tokenizers and chat templates by model.
 	Models map[string]models.LanguageReport `json:"models"`
-	// Cordoned is the ids that an operator keeps out, of workers here or away.
+	// Cordoned is the ids of cordoned workers, here or away.
 	Cordoned []string `json:"cordoned,omitempty"`
 	// Replicas is the other gateways of the group.
 	Replicas []replicaReport `json:"replicas,omitempty"`
@@ -77,20 +77,23 @@ type sourceReport struct {
 	Reason string `json:"reason,omitempty"`
 	Seq    uint64 `json:"seq"`
 	Gaps   uint64 `json:"gaps"`
-	// Losses is how often events were lost for good.
+	// Losses counts unrepaired losses of events.
 	Losses uint64 `json:"losses"`
-	// Repaired counts the gaps that were repaired, by method.
+	// Repaired counts repaired gaps, by method.
 	Repaired map[string]uint64 `json:"healed"`
-	// Heard is how many seconds ago something was heard of it; absent for never.
+	// Heard is the seconds since its latest message; absent for never.
 	Heard  *float64 `json:"heard_seconds,omitempty"`
 	Blocks int      `json:"blocks"`
-	// Parity is how its events compare with what its answers say, absent where nothing was compared yet.
+	// Parity compares its events with its answers; absent before the first comparison.
 	Parity *overlap.RankParity `json:"parity,omitempty"`
 }
 
 // Workers is the answer of GET /workers.
 func (g *Gateway) Workers() any {
-	out := workersReport{Pools: g.Fleet.Report(), Queues: map[string]queueReport{}, Models: g.languages.Report(), Cordoned: g.Roster.Cordoned(), Replicas: replicaReports(g.member.Peers())}
+	out := workersReport{
+		Pools: g.Fleet.Report(), Queues: map[string]queueReport{}, Models: g.languages.Report(),
+		Cordoned: g.Roster.Cordoned(), Replicas: replicaReports(g.member.Peers()),
+	}
 	for model, s := range g.Flow.Waiting() {
 		out.Queues[model] = queueReport{Waiting: s.Waiting, WaitingTokens: s.WaitingTokens, WaitingBytes: s.WaitingBytes}
 	}
@@ -109,7 +112,7 @@ func (g *Gateway) Workers() any {
 	return out
 }
 
-// sourceReport is how the router stands with one source.
+// sourceReport returns the state of one source of overlaps.
 func (g *Gateway) sourceReport(s follow.SourceStatus) sourceReport {
 	r := sourceReport{
 		Worker: s.Source.Worker, Rank: s.Source.Rank, Transport: s.Transport, State: s.State.String(),
@@ -138,8 +141,8 @@ func (g *Gateway) sourceReport(s follow.SourceStatus) sourceReport {
 	return r
 }
 
-// Cordon takes a worker out of the choice, or back in, and keeps that. With move, its streams go on on other workers, those of
-// all gateways.
+// Cordon takes a worker out of the choice, or back in, and persists that. With move, its streams on all gateways move
+// to other workers where possible.
 func (g *Gateway) Cordon(id string, on, move bool) (edge.Standing, error) {
 	if err := g.Roster.Drain(id, on); err != nil {
 		return edge.Standing{}, err
@@ -154,10 +157,10 @@ func (g *Gateway) Cordon(id string, on, move bool) (edge.Standing, error) {
 	return standing, nil
 }
 
-// Forget takes a worker that had registered and is lost off the list.
+// Forget removes a lost worker from the list.
 func (g *Gateway) Forget(id string) error { return g.Roster.Forget(id) }
 
-// standing is how a worker stands.
+// standing returns a worker's state.
 func (g *Gateway) standing(id string) edge.Standing {
 	for _, p := range g.Fleet.Report() {
 		for _, w := range p.Workers {
@@ -169,7 +172,7 @@ func (g *Gateway) standing(id string) edge.Standing {
 			}
 		}
 	}
-	// It left in this moment, or is cordoned for when it comes back.
+	// It has just left, or is cordoned for its return.
 	return edge.Standing{Worker: id, State: "absent"}
 }
 
@@ -178,7 +181,7 @@ type readiness struct {
 	Status string          `json:"status"`
 	Awaits string          `json:"awaits,omitempty"` // while the gateway starts: what is missing
 	Pools  []poolReadiness `json:"pools"`
-	// Refused is the workers that came and cannot serve with the others.
+	// Refused is the workers that cannot serve with the others.
 	Refused []refusedReport `json:"refused,omitempty"`
 }
 
@@ -188,16 +191,16 @@ type poolReadiness struct {
 	Workers int        `json:"workers"`
 }
 
-// prefillPatience is how long after the start Ready waits for the first worker of a prefill pool. A fleet that has
-// none is ready then, degraded.
+// prefillPatience is how long after the start Ready waits for a prefill pool's first worker. A fleet without one is
+// then ready, degraded.
 const prefillPatience = 10 * time.Second
 
-// Ready reports whether every model that has workers can be served: by a pool of role both, or by a prefill and a
-// decode pool. A prefill pool that has emptied after it was there is not needed while decode may stand in for it: the
-// gateway then serves degraded, and says so.
+// Ready reports whether every model that has workers can be served: by role both, or by prefill and decode. An
+// emptied prefill pool is not required while decode may replace it: the gateway then serves degraded, and reports it.
 func (g *Gateway) Ready() (bool, any) { return g.readiness(nil) }
 
-// readiness is as [Gateway.Ready], or, with responds, of a gateway that starts: a worker counts once responds is true of it.
+// readiness is [Gateway.Ready] or, with responds, that of a starting gateway: a worker counts once responds returns
+// true.
 func (g *Gateway) readiness(responds func(*pools.Member) bool) (bool, readiness) {
 	now := time.Now()
 	out := readiness{Status: "ok", Pools: []poolReadiness{}}
@@ -227,7 +230,7 @@ func (g *Gateway) readiness(responds func(*pools.Member) bool) (bool, readiness)
 	}
 	for _, r := range view.Refused() {
 		switch r.Err.(type) {
-		case *pools.RefusedError, *pools.NoHandOffError: // the others' words name addresses, and anybody may ask
+		case *pools.RefusedError, *pools.NoHandOffError: // other errors name addresses, and /health is open
 			out.Refused = append(out.Refused, refusedReport{ID: r.Worker.ID, Source: r.Source, Reason: r.Err.Error()})
 		}
 	}
@@ -240,8 +243,8 @@ func (g *Gateway) readiness(responds func(*pools.Member) bool) (bool, readiness)
 	return ok, out
 }
 
-// Waiting is a line on what is missing until every model that has workers can be served, empty when nothing is. A worker by URL counts
-// once it has answered.
+// Waiting returns what is missing until every model that has workers can be served, or empty. A worker by URL counts
+// once it has responded.
 func (g *Gateway) Waiting() string {
 	responds := func(m *pools.Member) bool {
 		given := func(p *discovery.Prober) bool { return p.Responds(m.Worker.ID) }

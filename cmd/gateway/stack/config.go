@@ -31,16 +31,16 @@ import (
 	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
-// GatewayConfig is what a gateway is made of: each room's own Config, and what
-// lies between rooms. The fields with tags are the settings of `gateway serve`.
+// GatewayConfig is each room's Config, and what lies between rooms. Tagged fields are the settings of `gateway
+// serve`.
 type GatewayConfig struct {
 	Edge edge.Config
 	// Grace and Drain are the two parts of a stop.
 	Grace time.Duration `flag:"shutdown-grace" default:"5s" range:"0s.." group:"HTTP" help:"On SIGTERM, how long requests are still accepted while /health answers 503. Keep it above the balancer's probe interval."`
 	Drain time.Duration `flag:"drain-timeout" default:"30s" range:"0s..24h" group:"HTTP" help:"After the grace, how long running requests may take. Keep both and 5s more below the supervisor's limit."`
-	// Relay is who moves a stream's chunks.
+	// Relay is what moves a stream's chunks.
 	Relay string `flag:"relay" default:"auto" oneof:"auto=loop on Linux|loop=an event loop: less CPU a chunk and memory a stream|goroutine=a goroutine a connection" group:"HTTP" help:"What moves the chunks of answers. Connections with TLS always use goroutines."`
-	// Router is made into what each role's router needs by [router.Config.For].
+	// Router is split by role with [router.Config.For].
 	Router router.Config `group:"Router"`
 	// SessionTTL is [router.Config.SessionTTL] of all pools.
 	SessionTTL time.Duration `flag:"router-session-affinity-ttl-secs" default:"0" unit:"s" group:"Router" range:"0..31536000" help:"Seconds for which a session stays with the workers that served it last, whatever load and caches, while they have room. 0 binds no session."`
@@ -50,61 +50,60 @@ type GatewayConfig struct {
 	Decode     decode.Config
 	Faults
 	Discovery `group:"Discovery"`
-	// Events is how KV events are followed.
+	// Events configures how KV events are followed.
 	Events follow.Config `group:"KV events"`
-	// Reannounce has requests ask engines whose events were lost to announce again what of their caches they use.
+	// Reannounce makes requests ask engines with lost events to announce the cached blocks they use.
 	Reannounce bool              `flag:"kv-cache-report-mode" default:"auto" oneof:"off=never|auto=requests to a rank whose events were lost" group:"KV events" help:"Whether requests make vLLM (from 0.26.0) re-announce the cached prefix they use, which repairs a view that lost events."`
 	Stream     KVStream          `group:"KV stream"`
 	Workers    WorkersConfig     `group:"Workers by URL"`
-	Remote     remote.Config     `group:"Remote index"` // without URLs there is none
+	Remote     remote.Config     `group:"Remote index"` // off without URLs
 	Logging    telemetry.Logging `group:"Logging"`
 	Flow       handoff.Config
 	Observe    observe.Config
-	// Replicas is the group of gateways that share their bookings.
+	// Replicas is the group of gateways that share bookings.
 	Replicas member.Config `group:"Replicas"`
-	// Traces is where the spans of requests go.
+	// Traces is where spans are sent.
 	Traces otlp.Config `group:"Traces"`
-	// MetricsPrefix goes before the names of the gateway's own metrics.
+	// MetricsPrefix prefixes the gateway's own metrics.
 	MetricsPrefix string `flag:"metrics-prefix" default:"tandem_" group:"Metrics" help:"Prefix of the gateway's metrics; dynamo_ keeps Dynamo's dashboards. An _ is added where it ends in neither _ nor :. Empty is none."`
 
-	// InForce is the settings as the console shows them; nil shows none.
+	// InForce is the settings for the console; nil shows none.
 	InForce []console.Setting
-	// Build is what build_info says of the program.
+	// Build is for the metric build_info.
 	Build    telemetry.Build
 	Upstream upstream.Config
-	// Breakers is when a worker that fails is left alone, and for how long.
+	// Breakers configures the circuits of failing workers.
 	Breakers fault.BreakerConfig
-	// WrapTransport puts something between the rooms and the workers, such as
-	// fault.Inject; nil for nothing. Clean-up calls pass through it too.
+	// WrapTransport wraps all calls to workers, clean-up included, such as by fault.Inject; it may be nil.
 	WrapTransport func(upstream.Transport) upstream.Transport
 }
 
-// Faults is which faults are injected into calls to workers.
+// Faults configures injected faults.
 type Faults struct {
 	Scenario    string `flag:"fault-scenario" group:"Faults" help:"YAML file of faults to inject into calls to workers; see docs/operating.md. Refused without allow-faults."`
 	AllowFaults bool   `flag:"allow-faults" default:"false" group:"Faults" help:"On: a fault-scenario may be used."`
 }
 
-// Discovery is where workers register and where their KV events pass.
+// Discovery is where workers register and publish KV events.
 type Discovery struct {
 	EtcdEndpoints []string `flag:"etcd-endpoints" form:"address http https" mask:"user" help:"etcd members, as http://HOST:PORT, https://HOST:PORT or HOST:PORT, with USER:PASSWORD@ before the host where needed. One that answers is enough."`
 	Prefix        string   `flag:"discovery-prefix" default:"/tandem/workers" form:"path" help:"Prefix of workers' keys in etcd. Gateways and workers that share it find each other."`
-	// LeaseTTL is also how long a missing worker may take to come back after etcd was away.
+	// LeaseTTL is also how long a missing worker may take to return after an outage of etcd.
 	LeaseTTL time.Duration `flag:"lease-ttl" default:"10s" range:"2s..1h" help:"How long a silent worker stays registered. Longer survives pauses of network or etcd."`
 	EtcdAccess
 	NATSURL string `flag:"nats-url" form:"address nats tls ws wss" mask:"user" help:"NATS for KV events, as nats://HOST:4222; several separated by commas. Not needed with --no-router-kv-events."`
 	NATSAccess
 
-	inside *Embedded // where both are this process's own
+	inside *Embedded // set if both are embedded
 }
 
-// KVStream is whether, and how, KV events are kept in JetStream.
+// KVStream configures KV events in JetStream.
 type KVStream struct {
 	Durable bool `flag:"durable-kv-events,router-durable-kv-events" default:"false" help:"On: keep KV events in the JetStream stream TANDEM_KV, so that gateways resume without snapshots. Set it on gateways and workers."`
 	natsbus.StreamConfig
 }
 
-// Config is the stream's; nil for none.
+// Config returns the stream's config; nil for none.
 func (s *KVStream) Config() *natsbus.StreamConfig {
 	if !s.Durable {
 		return nil
@@ -112,8 +111,7 @@ func (s *KVStream) Config() *natsbus.StreamConfig {
 	return &s.StreamConfig
 }
 
-// WorkersConfig is which workers the gateway is given, instead of finding them
-// in a registry, and how many it waits for.
+// WorkersConfig is the workers given to the gateway instead of a registry, and how many it waits for.
 type WorkersConfig struct {
 	PrefillURLs []string `flag:"prefill-url" sep:"space" form:"url http https" help:"A prefill worker by URL: http://HOST:PORT,model=NAME,…. Repeat it. Keys: model, id, engine, block-size, kv-blocks, max-num-seqs, max-num-batched-tokens, context-length, ranks, device, taints, model-input, transfer, kv-events, kv-replay, kv-topic."`
 	DecodeURLs  []string `flag:"decode-url" sep:"space" form:"url http https" help:"A decode worker, in the form of prefill-url."`
@@ -125,22 +123,21 @@ type WorkersConfig struct {
 	TLS         WorkerTLS
 	MinInitial  int `flag:"router-min-initial-workers" default:"0" range:"0..4096" help:"Workers that must be ready before the first request is accepted. 0 accepts at once."`
 
-	// Static are the workers by URL, and Allow the hosts of AllowHosts: see Parse. A
-	// nil Allow is every host, or, where the workers are sent a key, this machine
-	// alone: every client that writes to etcd could have the key sent to it.
+	// Static are the workers by URL, and Allow the hosts of AllowHosts: see Parse. A nil Allow is every host or, if
+	// workers get a key, this machine only: any client that writes to etcd could have the key sent to it.
 	Static []discovery.Endpoint
 	Allow  *discovery.Hosts
 
-	// Kubernetes is which pods are workers.
+	// Kubernetes selects the pods that are workers.
 	Kubernetes kubernetes.Config
 }
 
-// Given reports whether any worker is given by its URL, or may be, or is a pod.
+// Given reports whether workers may come from URLs, a file or pods.
 func (c *WorkersConfig) Given() bool {
 	return len(c.PrefillURLs)+len(c.DecodeURLs)+len(c.URLs) > 0 || c.File != "" || c.Kubernetes.Selector != ""
 }
 
-// Parse reads the URLs and the hosts. Files are not read.
+// Parse parses the URLs and hosts. It reads no files.
 func (c *WorkersConfig) Parse() error {
 	if len(c.AllowHosts) > 0 {
 		var err error
@@ -172,7 +169,7 @@ func (c *WorkersConfig) Parse() error {
 	return nil
 }
 
-// Complete derives what follows from the settings, and draws the seed where none was given.
+// Complete derives dependent settings, and draws the seed if there is none.
 func (c *GatewayConfig) Complete() error {
 	c.Flow.Seed = c.Router.Seed // 0: names that are unique everywhere
 	c.Router.Seed = cmp.Or(c.Router.Seed, rand.Uint64())
@@ -186,16 +183,17 @@ func (c *GatewayConfig) Complete() error {
 	return errors.Join(c.Workers.Parse(), c.Validate())
 }
 
-// maxPrefixBytes keeps a prefix from being a text.
+// maxPrefixBytes bounds the metrics prefix.
 const maxPrefixBytes = 64
 
 // metricName is the form of a Prometheus metric's name.
 var metricName = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]*$`)
 
-// Validate asks each room, and checks what crosses rooms.
+// Validate validates each room, and settings across rooms.
 func (c *GatewayConfig) Validate() error {
 	problems := []error{
-		c.Edge.Validate(), c.Router.Validate(), c.Pools.Validate(), c.Models.Validate(), c.Flow.Queue.Validate(), c.Prefill.Validate(), c.Decode.Validate(),
+		c.Edge.Validate(), c.Router.Validate(), c.Pools.Validate(), c.Models.Validate(), c.Flow.Queue.Validate(),
+		c.Prefill.Validate(), c.Decode.Validate(),
 		c.Events.Validate(), c.Remote.Validate(), c.Upstream.Validate(), c.Workers.Kubernetes.Validate(), c.Replicas.Validate(),
 	}
 	if c.Relay == "loop" && loop.New() == nil {
@@ -206,17 +204,19 @@ func (c *GatewayConfig) Validate() error {
 	case len(c.MetricsPrefix) > maxPrefixBytes:
 		problems = append(problems, setting.Errorf("metrics-prefix", "it is longer than %d bytes", maxPrefixBytes))
 	case !metricName.MatchString(c.MetricsPrefix):
-		problems = append(problems, setting.Errorf("metrics-prefix", "a metric's name may hold letters, digits, _ and :, and not begin with a digit"))
+		problems = append(problems, setting.Errorf("metrics-prefix",
+			"a metric's name may hold letters, digits, _ and :, and not begin with a digit"))
 	}
-	if hints, err := edge.ParseHints(c.Edge.ClientHints, c.Edge.APIKeyFile != ""); err == nil && !hints.All && c.Edge.AdminKeyFile == "" &&
-		router.Canonical(c.Router.Mode) == "direct" {
-		problems = append(problems, setting.Errorf("router-mode", "direct serves only requests that name a worker, and client-hints keeps clients from it: "+
-			"set client-hints to all, or admin-key-file for the keys of those who may"))
+	hints, err := edge.ParseHints(c.Edge.ClientHints, c.Edge.APIKeyFile != "")
+	if err == nil && !hints.All && c.Edge.AdminKeyFile == "" && router.Canonical(c.Router.Mode) == "direct" {
+		problems = append(problems, setting.Errorf("router-mode",
+			"direct serves only requests that name a worker, and client-hints keeps clients from it: "+
+				"set client-hints to all, or admin-key-file for the keys of those who may"))
 	}
 	return errors.Join(problems...)
 }
 
-// routers is a router's Config for each role, with what only the stack has.
+// routers returns a router's Config for each role, with the stack's additions.
 func (c *GatewayConfig) routers(forecast router.Forecast, engineBlock func(*pools.Worker, int) int) map[pools.Role]router.Config {
 	base := c.Router
 	base.Forecast, base.EngineBlock, base.RemoteIndex, base.SessionTTL = forecast, engineBlock, len(c.Remote.URLs) > 0, c.SessionTTL

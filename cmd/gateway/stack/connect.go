@@ -13,17 +13,17 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// pingEvery is how often NATS is asked whether it is there. Two questions without an answer end the connection, so
-// that a server behind a dead link is known to be away before workers are taken for silent too long.
+// pingEvery is the interval of NATS pings. Two unanswered pings end the connection, so that a server behind a dead
+// link is detected before workers count as silent for too long.
 const pingEvery = 5 * time.Second
 
-// stuck is how long one write to NATS may take. Whatever publishes waits for it, in an engine's worker the engine itself:
-// a dead link whose buffers are full must not hold it up. Longer than a link that is only slow needs for 32 KiB.
+// stuck bounds one write to NATS. Publishers wait for it, even the engine itself in its worker: a dead link with full
+// buffers must not block them. It suffices for 32 KiB on a slow link.
 const stuck = time.Second
 
-// Connect makes the links that were named, and a func that ends them. Neither server need be there yet: both clients
-// go on trying. KV events go through stream unless it is nil. Its error is a *setting.Error where a setting is wrong.
-// The certificates of Links.Certs are read again by its Run, which is the caller's to call.
+// Connect returns the links that are configured, and a func that ends them. Servers may be down: the clients keep
+// trying. KV events use stream if it is not nil. Its error is a *setting.Error for a wrong setting. The caller runs
+// Links.Certs.Run to reload certificates.
 func Connect(d *Discovery, stream *natsbus.StreamConfig, log *slog.Logger, name nats.Option) (Links, func(), error) {
 	links := Links{Certs: certs.NewStore(0, log)}
 	if d.inside.Secured() {
@@ -47,7 +47,7 @@ func Connect(d *Discovery, stream *natsbus.StreamConfig, log *slog.Logger, name 
 		if conn, err = d.dialNATS(links.Certs, log, append(watched(log), name)...); err != nil {
 			return links, unlink, err
 		}
-		if !conn.IsConnected() { // the client says so later on, but not of its first attempt
+		if !conn.IsConnected() { // the client logs later failures, but not the first
 			log.Warn("NATS unreachable; retrying", "servers", withoutUsers(d.NATSURL))
 		}
 		links.Bus = natsbus.OverNATS(conn, natsbus.PendingLimits{}, log)
@@ -72,21 +72,23 @@ func Connect(d *Discovery, stream *natsbus.StreamConfig, log *slog.Logger, name 
 	return links, unlink, nil
 }
 
-// dialNATS makes a connection that goes on trying.
+// dialNATS connects to NATS, with endless retries.
 func (d *Discovery) dialNATS(store *certs.Store, log *slog.Logger, options ...nats.Option) (*nats.Conn, error) {
 	access, err := d.natsOptions(store, log)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := nats.Connect(d.NATSURL, append(append(access, options...), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(time.Second),
-		nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(stuck), nats.ReconnectOnFlusherError(), natsbus.DialInBackground())...)
+	options = append(append(access, options...), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
+		nats.ReconnectWait(time.Second), nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(stuck),
+		nats.ReconnectOnFlusherError(), natsbus.DialInBackground())
+	conn, err := nats.Connect(d.NATSURL, options...)
 	if err != nil {
 		return nil, fmt.Errorf("nats-url: %w", err)
 	}
 	return conn, nil
 }
 
-// natsOptions are those by which NATS is reached.
+// natsOptions returns the options to access NATS.
 func (d *Discovery) natsOptions(store *certs.Store, log *slog.Logger) ([]nats.Option, error) {
 	if d.inside == nil {
 		return d.NATSAccess.options(d.NATSURL, store, log)
@@ -97,7 +99,7 @@ func (d *Discovery) natsOptions(store *certs.Store, log *slog.Logger) ([]nats.Op
 	return []nats.Option{nats.UserInfo(embedUser, d.inside.password), nats.Secure(d.inside.trust.Trust.Client())}, nil
 }
 
-// etcdAccess is how etcd is reached.
+// etcdAccess returns how to access etcd.
 func (d *Discovery) etcdAccess(store *certs.Store, log *slog.Logger) (discovery.Access, error) {
 	if d.inside != nil && d.inside.etcd != nil {
 		return d.inside.trust, nil
@@ -105,8 +107,8 @@ func (d *Discovery) etcdAccess(store *certs.Store, log *slog.Logger) (discovery.
 	return d.EtcdAccess.access(d.EtcdEndpoints, store, log)
 }
 
-// watched are the options that log when the connection to NATS breaks and returns, and its errors, which the client
-// would otherwise print to standard error. Addresses are left out where they carry a password.
+// watched returns options that log disconnects, reconnects and errors of NATS, which the client would print to
+// standard error. Addresses are redacted.
 func watched(log *slog.Logger) []nats.Option {
 	return []nats.Option{
 		nats.ConnectHandler(func(c *nats.Conn) { log.Info("NATS connected", "url", c.ConnectedUrlRedacted()) }),
@@ -126,7 +128,7 @@ func watched(log *slog.Logger) []nats.Option {
 	}
 }
 
-// withoutUsers is addresses separated by commas, without what stands before their @.
+// withoutUsers returns addresses separated by commas, without user and password.
 func withoutUsers(addresses string) string {
 	list := strings.Split(addresses, ",")
 	for i, a := range list {

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/follow"
 )
 
-// Settings are the settings in force, as the console shows them.
+// Settings returns the settings in force for the console.
 func Settings(r *settings.Resolved) []console.Setting {
 	var all []console.Setting
 	for _, row := range r.Rows() {
@@ -17,7 +17,7 @@ func Settings(r *settings.Resolved) []console.Setting {
 	return all
 }
 
-// eventStates is the state of each worker's KV events by its id: of several ranks, that of the one that is worst off.
+// eventStates returns the state of KV events by worker id: the worst of its ranks.
 func (g *Gateway) eventStates() map[string]string {
 	worst := []follow.State{follow.Live, follow.Waiting, follow.Recovering, follow.Silent, follow.Predicted}
 	states, at := map[string]string{}, map[string]int{}

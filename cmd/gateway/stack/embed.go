@@ -22,7 +22,7 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// EmbedConfig is how the embedded servers run. Port 0 picks a free one.
+// EmbedConfig configures the embedded servers. Port 0 picks a free one.
 type EmbedConfig struct {
 	Listen       string   `flag:"embed-listen" default:"127.0.0.1" form:"host" help:"Address of the embedded etcd and NATS. Other than loopback needs tls-cert-file and embed-password-file."`
 	PasswordFile string   `flag:"embed-password-file" help:"File with the password of user tandem in the embedded etcd and NATS. Needs tls-cert-file. Read once."`
@@ -31,26 +31,28 @@ type EmbedConfig struct {
 	NATSPort     int      `flag:"embed-nats-port" default:"4222" range:"0..65535" help:"Port of the embedded NATS; 0 picks a free one."`
 	Peers        []string `flag:"replica-peers" form:"hostport" group:"Replicas" help:"HOST:PORT, or a headless Service, of the other gateways' embedded NATS, which then form one. Needs embed-listen, one tls-cert-file for all, embed-password-file."`
 	PeersPort    int      `flag:"replica-port" default:"6222" range:"0..65535" group:"Replicas" help:"Port of this gateway's NATS for replica-peers. 0 picks a free one."`
-	JetStream    bool     // NATS keeps streams
+	JetStream    bool     // enables JetStream
 	OnlyNATS     bool     // no etcd
 
-	// TLS is the certificate that both show with a PasswordFile: the one that the gateway's clients see.
+	// TLS is the gateway's own certificate, which both use with a PasswordFile.
 	TLS *edge.TLS
-	// Log gets what goes wrong with certificates; nil for none.
+	// Log logs certificate errors; it may be nil.
 	Log *slog.Logger
 }
 
-// embedUser is whom the embedded servers ask for a password.
+// embedUser is the user of the embedded servers.
 const embedUser = "tandem"
 
-// Validate returns what is missing for others to be kept out.
+// Validate returns what is missing to protect the servers.
 func (c *EmbedConfig) Validate() error {
 	own := edge.TLS{}
 	if c.TLS != nil {
 		own = *c.TLS
 	}
 	var missing []string
-	for _, f := range []struct{ flag, value string }{{"tls-cert-file", own.CertFile}, {"tls-key-file", own.KeyFile}, {"embed-password-file", c.PasswordFile}} {
+	for _, f := range []struct{ flag, value string }{
+		{"tls-cert-file", own.CertFile}, {"tls-key-file", own.KeyFile}, {"embed-password-file", c.PasswordFile},
+	} {
 		if f.value == "" {
 			missing = append(missing, f.flag)
 		}
@@ -59,31 +61,33 @@ func (c *EmbedConfig) Validate() error {
 	case len(missing) == 0:
 		return nil
 	case c.Listen != "" && !browser.Loopback(c.Listen):
-		return setting.Errorf("embed-listen", "other machines reach %s: give %s too, or leave etcd and NATS on the loopback", c.Listen, strings.Join(missing, ", "))
+		return setting.Errorf("embed-listen", "other machines reach %s: give %s too, or leave etcd and NATS on the loopback",
+			c.Listen, strings.Join(missing, ", "))
 	case c.PasswordFile != "":
 		return setting.Errorf("embed-password-file", "a password must not pass without TLS: give %s too", strings.Join(missing, ", "))
 	}
 	return nil
 }
 
-// Embedded is an etcd and a NATS inside the process.
+// Embedded is an etcd and a NATS in this process.
 type Embedded struct {
 	etcd     *discovery.EmbeddedEtcd
 	nats     *natsbus.Server
-	certs    *certs.Store // nil where they are open
-	copied   *scratch.Dir // of the certificate and its key, for etcd; nil without
+	certs    *certs.Store // nil without TLS
+	copied   *scratch.Dir // etcd's copy of the certificate and its key; nil without
 	trust    discovery.Access
 	password string
 	peers    []string
 }
 
-// Embed starts both at once, since an etcd takes its time. With a PasswordFile they ask for its password, over TLS.
+// Embed starts both at once, since etcd takes a while. With a PasswordFile they require its password, over TLS.
 func Embed(cfg EmbedConfig) (*Embedded, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	e := &Embedded{peers: cfg.Peers}
-	etcd, bus := discovery.EtcdConfig{Dir: cfg.Dir, Host: cfg.Listen, Port: cfg.EtcdPort, Sync: cfg.Dir != ""}, natsbus.ServerConfig{Host: cfg.Listen, Port: cfg.NATSPort, JetStream: cfg.JetStream}
+	etcd := discovery.EtcdConfig{Dir: cfg.Dir, Host: cfg.Listen, Port: cfg.EtcdPort, Sync: cfg.Dir != ""}
+	bus := natsbus.ServerConfig{Host: cfg.Listen, Port: cfg.NATSPort, JetStream: cfg.JetStream}
 	if cfg.PasswordFile != "" {
 		if err := e.protect(&cfg, &etcd, &bus); err != nil {
 			e.Close()
@@ -116,7 +120,7 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	return e, nil
 }
 
-// named blames the setting for a port that is taken; a server may fail to start for other reasons.
+// named blames the port's setting for a port in use; a server may fail for other reasons.
 func named(setting string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%s: %w", setting, err)
@@ -124,7 +128,7 @@ func named(setting string, err error) error {
 	return err
 }
 
-// protect has both servers ask for the password, over TLS.
+// protect makes both servers require the password, over TLS.
 func (e *Embedded) protect(cfg *EmbedConfig, etcd *discovery.EtcdConfig, bus *natsbus.ServerConfig) error {
 	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	var err error
@@ -137,7 +141,7 @@ func (e *Embedded) protect(cfg *EmbedConfig, etcd *discovery.EtcdConfig, bus *na
 	if err != nil {
 		return err
 	}
-	if !cfg.OnlyNATS { // etcd reads files at each handshake: of its own, which hold the pair that was last read whole
+	if !cfg.OnlyNATS { // etcd reads files at each handshake: it gets copies of the latest consistent pair
 		if e.copied, err = scratch.New("certs"); err != nil {
 			return err
 		}
@@ -152,7 +156,7 @@ func (e *Embedded) protect(cfg *EmbedConfig, etcd *discovery.EtcdConfig, bus *na
 	return nil
 }
 
-// itself is an [upstream.Trust] in a server of this process.
+// itself is an [upstream.Trust] for servers in this process.
 type itself struct {
 	*certs.Source
 	config *tls.Config
@@ -160,10 +164,10 @@ type itself struct {
 
 func (i itself) Client() *tls.Config { return i.config }
 
-// Secured reports whether both ask for a password, over TLS.
+// Secured reports whether both require a password, over TLS.
 func (e *Embedded) Secured() bool { return e != nil && e.certs != nil }
 
-// Join has d lead to what runs inside.
+// Join points d to the embedded servers.
 func (e *Embedded) Join(d *Discovery) {
 	d.NATSURL, d.inside = e.NATSURL(), e
 	if e.etcd != nil {
@@ -171,13 +175,13 @@ func (e *Embedded) Join(d *Discovery) {
 	}
 }
 
-// EtcdURL is where etcd's clients connect.
+// EtcdURL returns the URL for etcd's clients.
 func (e *Embedded) EtcdURL() string { return e.etcd.URL() }
 
-// NATSURL is where NATS's clients connect.
+// NATSURL returns the URL for NATS's clients.
 func (e *Embedded) NATSURL() string { return e.nats.URL() }
 
-// Close ends both. Clients should have gone before.
+// Close ends both. Close clients first.
 func (e *Embedded) Close() {
 	if e.etcd != nil {
 		e.etcd.Close()

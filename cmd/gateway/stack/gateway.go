@@ -1,5 +1,5 @@
-// Package stack composes the rooms into things that run: the gateway, and what runs next to an engine. It connects
-// them, starts them in order and ends them in the reverse.
+// Package stack composes the rooms into the gateway and `gateway attach`: it connects them, starts them in order, and
+// stops them in reverse.
 package stack
 
 import (
@@ -46,23 +46,23 @@ import (
 	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
-// Links are the gateway's connections to the rest of the fleet. Each may be nil: without Bus there are no KV
-// events, without Etcd workers come by Gateway.Roster alone, and without Group nothing is shared with other gateways.
+// Links are the gateway's connections to the fleet. Each may be nil: without Bus there are no KV events, without Etcd
+// workers come only from Gateway.Roster, and without Group nothing is shared with other gateways.
 type Links struct {
 	Bus   wire.Bus
 	Etcd  *clientv3.Client
 	Group *Group
-	// Certs holds the certificates of all; nil for none. A gateway adds its own.
+	// Certs holds all certificates; it may be nil. A gateway adds its own.
 	Certs *certs.Store
 }
 
-// Gateway is a whole gateway.
+// Gateway is a complete gateway.
 type Gateway struct {
-	// Roster is who the workers are.
+	// Roster holds the workers.
 	Roster *pools.Roster
 	// Flow serves the requests.
 	Flow *handoff.Flow
-	// Fleet is the workers and what is booked on them.
+	// Fleet reports workers and bookings.
 	Fleet *observe.Fleet
 
 	cfg       GatewayConfig
@@ -74,21 +74,21 @@ type Gateway struct {
 	prefill   *prefill.Room
 	decode    *decode.Room
 	transport *upstream.HTTP
-	feed      *feed.Feed // nil where no router follows KV events
+	feed      *feed.Feed // nil if no router follows KV events
 	watcher   *discovery.Watcher
-	remote    *remote.Client // nil without one
+	remote    *remote.Client // nil without a remote index
 	languages *models.Library
-	traces    *otlp.Exporter // nil where no request is traced
-	member    *member.Member // nil where nothing is shared with other gateways
-	kept      *kept.Board    // nil where what operators change ends with the process
+	traces    *otlp.Exporter // nil if no request is traced
+	member    *member.Member // nil if nothing is shared with other gateways
+	kept      *kept.Board    // nil if operators' changes are not persisted
 	given     given
 	certs     *certs.Store
 	listener  net.Listener
-	admin     net.Listener // nil without an address of its own
+	admin     net.Listener // nil without an admin address
 }
 
-// NewGateway connects the rooms. Nothing runs before Run. The gateway's own
-// metrics go into reg under the prefix; what is there already keeps its names.
+// NewGateway connects the rooms. Nothing runs before Run. The gateway's metrics are registered in reg under the
+// prefix; existing ones keep their names.
 func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheus.Registry) (_ *Gateway, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		cfg.Router.OnBooking = func(made bool) { g.member.Booked(made) }
 		cfg.Router.Peers = others{g}
 		cfg.Flow.Queue.OnHead = func() { g.member.HeadsChanged() }
-		if cfg.Flow.Seed != 0 { // one was given, maybe to all gateways
+		if cfg.Flow.Seed != 0 { // it may be the same for all gateways
 			seed := seedAmong(cfg.Flow.Seed, cfg.Replicas.Name, cfg.Edge.Port)
 			cfg.Flow.Seed, cfg.Router.Seed = seed, seed
 		}
@@ -207,7 +207,9 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		scrape = telemetry.ExemplarHandler(reg, cfg.MetricsPrefix)
 	}
 	g.console = console.New(console.Sources{
-		Fleet: g.Fleet, Flow: g.Flow, Rooms: rooms, Streams: observer.Streams, Events: g.eventStates, Peers: func() []replica.Peer { return g.member.Peers() }, Settings: cfg.InForce, Keys: cfg.Edge.AdminKeyFile != "", Version: cfg.Build.Version,
+		Fleet: g.Fleet, Flow: g.Flow, Rooms: rooms, Streams: observer.Streams, Events: g.eventStates,
+		Peers:    func() []replica.Peer { return g.member.Peers() },
+		Settings: cfg.InForce, Keys: cfg.Edge.AdminKeyFile != "", Version: cfg.Build.Version,
 	}, recorder)
 	cfg.Edge.Console = g.console
 	if g.edge, err = edge.New(cfg.Edge, g.Flow, g, scrape, log, own); err != nil {
@@ -228,14 +230,13 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	return g, g.addGiven(own)
 }
 
-// forecast predicts first tokens by what the legs have observed.
+// forecast predicts TTFT by what the legs have observed.
 type forecast struct {
 	prefill router.Forecast
-	both    func(worker string) float64 // tokens a second, 0 unknown
+	both    func(worker string) float64 // tokens a second, 0 if unknown
 }
 
-// of is a router.Forecast. What is transferred afterwards takes as long from one
-// worker as from another, as far as is known here.
+// of is a router.Forecast. It ignores the transfer, which counts as equal for all workers.
 func (f *forecast) of(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
 	if w.Role == pools.Prefill {
 		return f.prefill(w, booked, uncached, cached)
@@ -243,7 +244,7 @@ func (f *forecast) of(w *pools.Worker, booked, uncached, cached int) (time.Durat
 	return pace.Predicted(f.both(w.ID), booked+uncached)
 }
 
-// addFeed follows KV events, where there is a bus or a router that wants them.
+// addFeed follows KV events, if there is a bus or a router needs them.
 func (g *Gateway) addFeed(links Links, reg prometheus.Registerer) (err error) {
 	if links.Bus == nil && !g.cfg.Router.KVEvents {
 		return nil
@@ -257,14 +258,15 @@ func (g *Gateway) addFeed(links Links, reg prometheus.Registerer) (err error) {
 			p.Ended(worker)
 		}
 	}
-	g.feed, err = feed.New(feed.Config{Events: events, Reannounce: g.cfg.Reannounce, Computed: g.latest}, links.Bus, g.Roster, g.routers, g.log, reg)
+	config := feed.Config{Events: events, Reannounce: g.cfg.Reannounce, Computed: g.latest}
+	g.feed, err = feed.New(config, links.Bus, g.Roster, g.routers, g.log, reg)
 	if err == nil {
 		g.exportParity(reg)
 	}
 	return err
 }
 
-// breakers makes the circuits of all workers, which go with them.
+// breakers returns the circuits of all workers.
 func (g *Gateway) breakers(reg prometheus.Registerer) *fault.Breakers {
 	cfg := g.cfg.Breakers
 	cfg.OnChange = func(c fault.Circuit, from fault.State) {
@@ -288,7 +290,7 @@ func (g *Gateway) breakers(reg prometheus.Registerer) *fault.Breakers {
 	return b
 }
 
-// Listen opens the gateway's address, so that it is known before Run.
+// Listen opens the gateway's address before Run.
 func (g *Gateway) Listen() (net.Addr, error) {
 	ln, err := g.edge.Listen()
 	if err != nil {
@@ -301,7 +303,7 @@ func (g *Gateway) Listen() (net.Addr, error) {
 	return ln.Addr(), nil
 }
 
-// AdminAddr is the address that administration has for itself; nil when it has none, and before Listen.
+// AdminAddr returns the admin address; nil if there is none, and before Listen.
 func (g *Gateway) AdminAddr() net.Addr {
 	if g.admin == nil {
 		return nil
@@ -309,11 +311,11 @@ func (g *Gateway) AdminAddr() net.Addr {
 	return g.admin.Addr()
 }
 
-// UseListener takes ln in Listen's place, for tests in memory.
+// UseListener uses ln instead of Listen, for tests in memory.
 func (g *Gateway) UseListener(ln net.Listener) { g.listener = ln }
 
-// Run serves until ctx ends, then lets requests in flight finish within the drain time. What feeds the flow (roster,
-// watcher, events) ends after what it serves.
+// Run serves until ctx ends, then lets requests in flight finish within the drain time. The flow's inputs (roster,
+// watcher, events) end after the flow.
 func (g *Gateway) Run(ctx context.Context) error {
 	defer telemetry.Flush(g.log)
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -354,8 +356,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.cfg.Drain)
 		defer cancel()
 		err := g.edge.Shutdown(drain)
-		// What the drain's end cut off has staged KV to release. Each of these calls
-		// has its own limit, 5 s, and the drain's is over.
+		// Requests cut off by the drain's end have staged KV to release. Each of these calls has its own limit of 5
+		// s.
 		err = errors.Join(err, g.Flow.Close(context.WithoutCancel(ctx)))
 		g.transport.CloseIdle()
 		g.traces.Close()
@@ -368,7 +370,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// LocalAddr is an address that a client on this machine can use: of one that listens everywhere, the loopback.
+// LocalAddr returns an address for clients on this machine: loopback for a listener on every address.
 func LocalAddr(addr net.Addr) string {
 	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
 		return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))

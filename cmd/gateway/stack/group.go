@@ -14,22 +14,23 @@ import (
 	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
-// Group is a connection for what gateways share. It is apart from that of the KV events, behind whose bursts bookings would
-// wait, and hears none of its own words.
+// Group is the connection for what gateways share. It is separate from KV events, whose bursts would delay bookings,
+// and does not receive its own messages.
 type Group struct {
 	member.Link
 	conn  *nats.Conn
-	peers []string // HOST:PORT of other gateways, where they are known
+	peers []string // HOST:PORT of known gateways
 }
 
-// JoinGroup connects to NATS, which need not be there yet. That NATS refuses a subject is logged at most once a minute.
+// JoinGroup connects to NATS, which may be down. It logs at most once a minute that NATS refuses a subject.
 func JoinGroup(d *Discovery, store *certs.Store, log *slog.Logger) (*Group, error) {
 	var refused time.Time
 	conn, err := d.dialNATS(store, log, nats.Name("tandem gateway, its group"), nats.NoEcho(), nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(*nats.Conn, error) {}), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrPermissionViolation) && time.Since(refused) >= time.Minute {
 				refused = time.Now()
-				log.Error("NATS refuses a subject of the gateway's group; its permissions must name this gateway (docs/security.md)", "error", err)
+				log.Error("NATS refuses a subject of the gateway's group; its permissions must name this gateway (docs/security.md)",
+					"error", err)
 			}
 		}))
 	if err != nil {
@@ -42,15 +43,15 @@ func JoinGroup(d *Discovery, store *certs.Store, log *slog.Logger) (*Group, erro
 	return g, nil
 }
 
-// Close ends the connection, once what was sent is on its way.
+// Close flushes and ends the connection.
 func (g *Group) Close() {
 	if g != nil {
 		g.conn.Close()
 	}
 }
 
-// IP is this machine's address as NATS sees it, empty while that is not known. A NATS on this machine, such as the one inside, sees the
-// loopback: then it is the address from which this machine reaches the others.
+// IP returns this machine's address as seen by NATS, empty while unknown. If NATS sees the loopback, it is the
+// address by which this machine reaches the others.
 func (g *Group) IP() string {
 	ip, err := g.conn.GetClientIP()
 	if err != nil {
@@ -62,8 +63,8 @@ func (g *Group) IP() string {
 	return ip.String()
 }
 
-// outward is the address of this machine on its way to others: to the first of peers that is an address and not the loopback, or, of
-// names, on the default route. It asks the system for the route, sends nothing, and looks no name up. Empty: there is no way.
+// outward returns this machine's address on the route to the first of peers with a non-loopback address, or on the
+// default route; empty without one. It sends nothing and resolves no names.
 func outward(peers []string) string {
 	var to []string
 	for _, peer := range peers {

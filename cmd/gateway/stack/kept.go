@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/pools/kept"
 )
 
-// What an entry is of; the worker's id or the model's name follows.
+// Prefixes of entries; the worker's id or the model's name follows.
 const (
 	cordonOf     = "cordons/"
 	thresholdsOf = "thresholds/"
@@ -38,7 +38,7 @@ type keptThresholds struct {
 	signature
 }
 
-// addKept keeps what operators change where there is etcd, or else a group over NATS.
+// addKept persists operators' changes in etcd or, without it, in a group over NATS.
 func (g *Gateway) addKept(links Links) error {
 	switch {
 	case links.Etcd != nil:
@@ -53,13 +53,13 @@ func (g *Gateway) addKept(links Links) error {
 	return nil
 }
 
-// sign is this gateway's signature.
+// sign returns this gateway's signature.
 func (g *Gateway) sign() signature {
 	host, _ := os.Hostname()
 	return signature{By: cmp.Or(g.cfg.Replicas.Name, host), At: time.Now()}
 }
 
-// keep keeps an entry's value, nil for none.
+// keep persists an entry's value, nil for none.
 func (g *Gateway) keep(name string, value any) kept.Answer {
 	if value == nil {
 		return g.kept.Set(name, nil)
@@ -72,7 +72,7 @@ func (g *Gateway) keep(name string, value any) kept.Answer {
 	return g.kept.Set(name, text)
 }
 
-// putKept puts an entry in force, nil for none. What cannot be read leaves things as they are.
+// putKept applies an entry, nil for none. An unreadable one is ignored.
 func (g *Gateway) putKept(name string, value []byte) {
 	kind, of, _ := strings.Cut(name, "/")
 	var err error
@@ -87,7 +87,7 @@ func (g *Gateway) putKept(name string, value []byte) {
 	}
 }
 
-// putCordon puts a worker's cordon in force. The worker need not have joined yet.
+// putCordon applies a worker's cordon, also before the worker joins.
 func (g *Gateway) putCordon(id string, value []byte) error {
 	var c keptCordon
 	if value != nil {
@@ -102,7 +102,7 @@ func (g *Gateway) putCordon(id string, value []byte) error {
 	return nil
 }
 
-// putThresholds puts a model's thresholds in force, nil for the settings'.
+// putThresholds applies a model's thresholds, nil for the settings'.
 func (g *Gateway) putThresholds(model string, value []byte) error {
 	if model == "" || len(model) > pools.MaxModelBytes {
 		return fmt.Errorf("a model's name has 1 to %d bytes", pools.MaxModelBytes)

@@ -11,7 +11,8 @@ import (
 func (g *Gateway) exportParity(reg prometheus.Registerer) {
 	scrape := metrics.In(reg).Snapshot()
 	samples := scrape.Counter("kv_parity_samples_total",
-		"Answers whose cached tokens were compared with the worker's KV events, by pool and verdict: right, over, under or moved.", "pool", "verdict")
+		"Answers whose cached tokens were compared with the worker's KV events, by pool and verdict: right, over, under or moved.",
+		"pool", "verdict")
 	marked := scrape.Gauge("kv_parity_marked_ranks",
 		"Ranks whose cache is predicted because their KV events disagree with their answers, by pool.", "pool")
 	scrape.Read(func() {
@@ -20,7 +21,9 @@ func (g *Gateway) exportParity(reg prometheus.Registerer) {
 			if !ok {
 				continue
 			}
-			for v, n := range map[overlap.Verdict]uint64{overlap.Right: seen.Right, overlap.Over: seen.Over, overlap.Under: seen.Under, overlap.Moved: seen.Moved} {
+			for v, n := range map[overlap.Verdict]uint64{
+				overlap.Right: seen.Right, overlap.Over: seen.Over, overlap.Under: seen.Under, overlap.Moved: seen.Moved,
+			} {
 				samples.Set(float64(n), p.Name(), v.String())
 			}
 			marked.Set(float64(seen.Marked), p.Name())

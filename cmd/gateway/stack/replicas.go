@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
-// others is what the routers ask about the other gateways.
+// others is the routers' view of the other gateways.
 type others struct{ g *Gateway }
 
 func (p others) Unseen(in *pools.Pool) float64 { return p.g.member.UnseenIn(in) }
@@ -26,12 +26,12 @@ func (p others) Delay() time.Duration          { return p.g.member.Delay() }
 func (p others) Group() *router.Group          { return p.g.member.Group() }
 func (p others) CutOff() bool                  { return p.g.member.CutOff() }
 
-// addMember makes the gateway a member of its group, where it has one.
+// addMember joins the gateway to its group, if any.
 func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheus.Registerer) {
 	if link == nil {
 		return
 	}
-	scheme := "" // with TLS the others are not to ask without it
+	scheme := "" // with TLS the others must use it
 	if g.cfg.Edge.TLS.CertFile != "" {
 		scheme = "https://"
 	}
@@ -97,7 +97,8 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 		})
 		c := g.member.Counts()
 		for event, n := range map[string]uint64{
-			"heard": c.Heard, "doubled": c.Doubled, "malformed": c.Malformed, "gap": c.Gaps, "mismatch": c.Mismatches, "same_name": c.SameName, "page": c.Pages,
+			"heard": c.Heard, "doubled": c.Doubled, "malformed": c.Malformed, "gap": c.Gaps, "mismatch": c.Mismatches,
+			"same_name": c.SameName, "page": c.Pages,
 			"died": c.Died, "expired": c.Expired, "left": c.Left,
 		} {
 			events.Set(float64(n), event)
@@ -105,17 +106,17 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 	})
 }
 
-// seedAmong mixes a gateway's name in its group, else its machine's and its port, into its seed: gateways with one seed would make the same choices at
-// the same moment, and give engines the same names of requests.
+// seedAmong mixes a gateway's name in its group, else its machine and port, into its seed: gateways with one seed
+// would make the same choices at the same moment, and give engines the same request names.
 func seedAmong(seed uint64, name string, port int) uint64 {
 	if name == "" {
-		host, _ := os.Hostname() // without one the port alone tells two apart
+		host, _ := os.Hostname() // otherwise only the port distinguishes two
 		name = net.JoinHostPort(host, strconv.Itoa(port))
 	}
 	return max(1, xxh3.HashStringSeed(name, seed))
 }
 
-// heads is which requests with a strict priority are the first to wait.
+// heads returns the strict-priority heads of the queues.
 func (g *Gateway) heads() (all []replica.Head) {
 	for model, heads := range g.Flow.Heads() {
 		for _, h := range heads {
@@ -125,8 +126,8 @@ func (g *Gateway) heads() (all []replica.Head) {
 	return all
 }
 
-// reached is HOST:PORT by which other machines reach a listener: its own, or, where it listens everywhere, seen, this machine's
-// address.
+// reached returns a listener's HOST:PORT for other machines: its own or, if it listens on every address, with seen,
+// this machine's address.
 func reached(addr net.Addr, seen string) string {
 	host, port, err := net.SplitHostPort(addr.String())
 	if err != nil {
@@ -145,10 +146,10 @@ func reached(addr net.Addr, seen string) string {
 type replicaReport struct {
 	Name  string `json:"name"`
 	State string `json:"state"`
-	// Heard is how many seconds ago it said something, and Delay how many its words take.
+	// Heard is the age of its latest message in seconds, and Delay its messages' delay.
 	Heard float64 `json:"heard_seconds"`
 	Delay float64 `json:"delay_seconds"`
-	// What it has booked, over all pools.
+	// Its bookings over all pools.
 	Requests      int `json:"requests"`
 	ActiveBlocks  int `json:"active_blocks"`
 	PrefillTokens int `json:"prefill_tokens"`
@@ -156,7 +157,9 @@ type replicaReport struct {
 
 func replicaReports(peers []replica.Peer) (all []replicaReport) {
 	for _, p := range peers {
-		all = append(all, replicaReport{p.Name, p.State, p.Age.Round(time.Millisecond).Seconds(), p.Delay.Seconds(), p.Requests, p.ActiveBlocks, p.PrefillTokens})
+		all = append(all, replicaReport{
+			p.Name, p.State, p.Age.Round(time.Millisecond).Seconds(), p.Delay.Seconds(), p.Requests, p.ActiveBlocks, p.PrefillTokens,
+		})
 	}
 	return all
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// EtcdAccess is how etcd knows us, and we it.
+// EtcdAccess is credentials and trust for etcd.
 type EtcdAccess struct {
 	EtcdUser         string `flag:"etcd-user" help:"etcd's user, in place of USER:PASSWORD@ in etcd-endpoints. Needs etcd-password-file."`
 	EtcdPasswordFile string `flag:"etcd-password-file" help:"File with the password of etcd-user. Read once."`
@@ -34,12 +34,13 @@ func (a *EtcdAccess) files() certs.Files {
 	}
 }
 
-// access reads what the settings name.
+// access reads the files of the settings.
 func (a *EtcdAccess) access(endpoints []string, store *certs.Store, log *slog.Logger) (discovery.Access, error) {
 	out := discovery.Access{User: a.EtcdUser, Log: log}
 	switch {
 	case a.EtcdUser != "" && a.EtcdPasswordFile == "":
-		return out, setting.Errorf("etcd-password-file", "it is missing: etcd-user needs a password; without both, etcd can take the name of etcd-cert-file")
+		return out, setting.Errorf("etcd-password-file",
+			"it is missing: etcd-user needs a password; without both, etcd can take the name of etcd-cert-file")
 	case a.EtcdUser == "" && a.EtcdPasswordFile != "":
 		return out, setting.Errorf("etcd-user", "it is missing: etcd-password-file is a user's")
 	case a.EtcdPasswordFile != "":
@@ -58,7 +59,7 @@ func (a *EtcdAccess) access(endpoints []string, store *certs.Store, log *slog.Lo
 	return out, nil
 }
 
-// NATSAccess is how NATS knows us, and we it.
+// NATSAccess is credentials and trust for NATS.
 type NATSAccess struct {
 	NATSCreds string `flag:"nats-creds" help:"NATS credentials file, as nsc makes it. Read at every connection. A name and password go into nats-url."`
 	NATSCA    string `flag:"nats-ca-file" help:"PEM authorities of NATS's certificate; requires TLS. Empty uses the system's. Read again on change."`
@@ -66,9 +67,9 @@ type NATSAccess struct {
 	NATSKey   string `flag:"nats-key-file" help:"PEM private key of nats-cert-file."`
 }
 
-// options are the client's options of what the settings name.
+// options returns the client options of the settings.
 func (a *NATSAccess) options(url string, store *certs.Store, log *slog.Logger) ([]nats.Option, error) {
-	files := certs.Files{ // none where NATS is this process's own
+	files := certs.Files{ // none for the embedded NATS
 		Use: "nats", CA: certs.File{Setting: "nats-ca-file", Path: a.NATSCA},
 		Cert: certs.File{Setting: "nats-cert-file", Path: a.NATSCert}, Key: certs.File{Setting: "nats-key-file", Path: a.NATSKey},
 	}
@@ -78,7 +79,7 @@ func (a *NATSAccess) options(url string, store *certs.Store, log *slog.Logger) (
 	}
 	failed := &reasons{log: log}
 	options := []nats.Option{
-		// A password that is changed on one side first must not end the connection for good.
+		// A password changed on one side first must not end the connection for good.
 		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
 			failed.note("NATS unreachable; retrying", source.Explain(err))
@@ -98,7 +99,7 @@ func (a *NATSAccess) options(url string, store *certs.Store, log *slog.Logger) (
 	return options, nil
 }
 
-// checkCreds is what is wrong with a file of credentials. The error quotes nothing of it.
+// checkCreds validates a credentials file. The error quotes nothing of it.
 func checkCreds(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -115,7 +116,7 @@ func checkCreds(path string) error {
 	return nil
 }
 
-// reasons logs an error again only when it is another one than before.
+// reasons logs an error only when it differs from the previous one.
 type reasons struct {
 	log *slog.Logger
 
@@ -132,7 +133,7 @@ func (r *reasons) note(what string, err error) {
 	}
 }
 
-// WorkerTLS is how workers know the gateway, and it them.
+// WorkerTLS is credentials and trust for workers.
 type WorkerTLS struct {
 	CA   string `flag:"worker-ca-file" help:"PEM authorities of https:// workers, whose certificates must name the URL's host. Empty uses the system's. Read again on change."`
 	Cert string `flag:"worker-cert-file" help:"PEM client certificate for https:// workers. Read again on change."`

@@ -26,7 +26,7 @@ func (g *Gateway) Thresholds() []edge.BusyThreshold {
 	return all
 }
 
-// SetThreshold puts a model's busy thresholds in force, and keeps them. The settings' own need not be kept.
+// SetThreshold applies and persists a model's busy thresholds. Those of the settings need no persistence.
 func (g *Gateway) SetThreshold(b edge.BusyThreshold) (kept.Answer, *openai.Error) {
 	if !slices.Contains(g.Roster.Models(), b.Model) {
 		return kept.No, openai.NotFoundModel(b.Model)

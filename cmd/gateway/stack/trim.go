@@ -8,25 +8,23 @@ import (
 	"time"
 )
 
-// trimmer gives memory back to the system after a load. Without requests the gateway allocates next to nothing, so
-// that Go's collector, which works by allocation, leaves the garbage, the pooled buffers and the pages of the load's
-// peak where they are: the next collections come after two and four minutes, and pages are kept for as much as the
-// peak needed.
+// trimmer returns memory to the system after a load. Without requests the gateway allocates almost nothing, so Go's
+// collector would leave the garbage, pools and pages of the peak for minutes.
 type trimmer struct {
 	running  func() int    // requests in flight
-	resident func() uint64 // bytes that the heap has of the system
+	resident func() uint64 // bytes that the heap has from the system
 	free     func()
 }
 
 const (
-	// trimLook is how often the trimmer looks.
+	// trimLook is how often the trimmer checks.
 	trimLook = time.Second
-	// trimAfter is how long no request may have been in flight, so that a pause
-	// between two requests costs no collection.
+	// trimAfter is how long no request may have been in flight, so that a pause between two requests costs no
+	// collection.
 	trimAfter = 5 * time.Second
 	// trimEvery is the least time between two trims.
 	trimEvery = time.Minute
-	// trimBytes is what a heap may have that is not worth a trim.
+	// trimBytes is the largest heap that is not worth a trim.
 	trimBytes = 64 << 20
 )
 
@@ -38,7 +36,7 @@ func newTrimmer(running func() int) trimmer {
 func (t trimmer) Run(ctx context.Context) error {
 	tick := time.NewTicker(trimLook)
 	defer tick.Stop()
-	var busy, trimmed time.Time // when a request was seen last, when it was trimmed last
+	var busy, trimmed time.Time // the latest request, the latest trim
 	for {
 		select {
 		case <-ctx.Done():
@@ -56,14 +54,14 @@ func (t trimmer) Run(ctx context.Context) error {
 	}
 }
 
-// residentBytes is the memory that the heap has of the system, in use or not.
+// residentBytes returns the heap's memory from the system, used or not.
 func residentBytes() uint64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(samples)
 	return samples[0].Value.Uint64() - samples[1].Value.Uint64()
 }
 
-// freeMemory collects garbage twice, which empties the pools, and gives free pages back.
+// freeMemory collects twice, which empties the pools, and returns free pages.
 func freeMemory() {
 	runtime.GC()
 	debug.FreeOSMemory()

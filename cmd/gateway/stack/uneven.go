@@ -6,19 +6,20 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// How unevenly workers are used is known of so much.
+// Limits of the measure of uneven use.
 const (
 	unevenWindow = time.Minute
 	unevenLeast  = 10 // bookings a worker, on average: fewer are uneven by chance
 )
 
-// uneven is how unevenly a pool's workers have been used in the last one or two windows.
+// uneven measures how unevenly a pool's workers were used in the last one or two windows.
 type uneven struct {
-	from, next map[string]uint64 // bookings by worker when the window before this one began, and when this one did
-	since      time.Time         // this one
+	from, next map[string]uint64 // bookings by worker when the previous and the present window began
+	since      time.Time         // the present window's
 }
 
-// of returns the most bookings of a worker less the fewest, over their mean; 0 where there were too few. It is to be asked at least once in a window.
+// of returns the most bookings of a worker minus the fewest, over their mean; 0 if there were too few. Call it at
+// least once a window.
 func (u *uneven) of(loads []router.WorkerLoad, now time.Time) float64 {
 	if u.from == nil || now.Sub(u.since) >= unevenWindow {
 		counts := make(map[string]uint64, len(loads))
@@ -34,10 +35,10 @@ func (u *uneven) of(loads []router.WorkerLoad, now time.Time) float64 {
 	for _, l := range loads {
 		before, known := u.from[l.Worker]
 		if !known {
-			continue // it has not been there for all of the window
+			continue // not present for the whole window
 		}
 		if before > l.Booked {
-			before = 0 // its bookings were forgotten meanwhile
+			before = 0 // its bookings were reset
 		}
 		n := l.Booked - before
 		workers++

@@ -19,7 +19,7 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery/kubernetes"
 )
 
-// The sources of workers, as the roster and its refusals name them.
+// The sources of workers, in the roster and its refusals.
 const (
 	fromEtcd  = "etcd"
 	fromFlags = "the command line"
@@ -27,20 +27,20 @@ const (
 	fromPods  = "Kubernetes"
 )
 
-// given is what looks after workers that do not register, and what is asked again on a hangup.
+// given manages workers that do not register, and what is reloaded on SIGHUP.
 type given struct {
 	probers []*discovery.Prober
 	file    *discovery.File
 	pods    *kubernetes.Finder
 	started atomic.Bool // MinInitial workers were there
 
-	predicted atomic.Bool // the log has that some workers are
+	predicted atomic.Bool // logged that some workers are predicted
 
 	mu        sync.Mutex // guards reloaders
 	reloaders []func() error
 }
 
-// allowed are the hosts of which workers may register; nil for every host.
+// allowed returns the hosts whose workers may register; nil for every host.
 func (c *GatewayConfig) allowed() *discovery.Hosts {
 	if c.Workers.Allow == nil && c.Upstream.BearerToken != "" {
 		return discovery.LoopbackHosts()
@@ -48,7 +48,7 @@ func (c *GatewayConfig) allowed() *discovery.Hosts {
 	return c.Workers.Allow
 }
 
-// addGiven makes what looks after workers by URL and in pods. Its error may be a *conf.Error.
+// addGiven sets up workers by URL and in pods. Its error may be a *conf.Error.
 func (g *Gateway) addGiven(reg prometheus.Registerer) error {
 	cfg := g.cfg.Workers
 	g.Roster.OnChange(func() { g.Awaits() })
@@ -93,12 +93,13 @@ func (g *Gateway) addGiven(reg prometheus.Registerer) error {
 	return nil
 }
 
-// latest is when a worker last computed a prompt or generated a token, zero for never.
+// latest returns when a worker last computed a prompt or generated a token, zero for never.
 func (g *Gateway) latest(id string) time.Time {
 	return slices.MaxFunc([]time.Time{g.prefill.Latest(id), g.decode.Latest(id)}, time.Time.Compare)
 }
 
-// logPredicted logs once that some workers' caches are predicted. Those whose events have not come yet are the feed's to log.
+// logPredicted logs once that some workers' caches are predicted. The feed logs workers whose events have not
+// arrived.
 func (g *Gateway) logPredicted() {
 	for _, p := range g.Roster.Pools() {
 		if p.Role == pools.Decode || g.given.predicted.Load() {
@@ -116,7 +117,7 @@ func (g *Gateway) logPredicted() {
 	}
 }
 
-// runGiven looks after workers by URL and in pods until ctx ends.
+// runGiven manages workers by URL and in pods until ctx ends.
 func (g *Gateway) runGiven(ctx context.Context, group *errgroup.Group) {
 	for _, p := range g.given.probers {
 		group.Go(func() error { return p.Run(ctx) })
@@ -129,15 +130,14 @@ func (g *Gateway) runGiven(ctx context.Context, group *errgroup.Group) {
 	}
 }
 
-// OnReload has f called by Reload. f must leave things as they were when it fails.
+// OnReload adds f to Reload. f must change nothing when it fails.
 func (g *Gateway) OnReload(f func() error) {
 	g.given.mu.Lock()
 	defer g.given.mu.Unlock()
 	g.given.reloaders = append(g.given.reloaders, f)
 }
 
-// Reload reads again, now, what the gateway was given in files. What cannot be
-// read stays as it was; the error says what and why.
+// Reload reads all files again now. What fails stays unchanged; the error names it.
 func (g *Gateway) Reload() error {
 	g.given.mu.Lock()
 	reloaders := g.given.reloaders
@@ -149,7 +149,7 @@ func (g *Gateway) Reload() error {
 	return errors.Join(errs...)
 }
 
-// Awaits is what is still missing before the first request is accepted, empty when nothing is. Once empty it stays empty.
+// Awaits returns what is missing before the first request is accepted, or empty, which is final.
 func (g *Gateway) Awaits() string {
 	if !g.kept.Ready() {
 		return "the list of cordoned workers is read from etcd or NATS"
@@ -179,7 +179,7 @@ func (g *Gateway) Awaits() string {
 
 // starting refuses a request while workers are awaited; nil afterwards.
 func (g *Gateway) starting() *openai.Error {
-	g.member.Wait() // a moment: see member.Config.Join
+	g.member.Wait() // briefly: see member.Config.Join
 	what := g.Awaits()
 	if what == "" {
 		return nil

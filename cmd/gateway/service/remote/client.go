@@ -22,28 +22,26 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Config is where the index is and how it is asked. The zero value of a field means its default.
+// Config is the settings of the client. Zero values mean defaults.
 type Config struct {
-	// URLs are siblings. A look-up goes to the first whose circuit lets it; workers are registered at all of them.
+	// URLs are sibling indexes. A lookup goes to the first whose circuit allows it; workers are registered at all.
 	URLs []string `flag:"remote-index-url" form:"url http https" help:"A gateway index to look prompts up in, as http://HOST:PORT; several in the order to try. Replaces following KV events, unless router-kv-events is set."`
 	// TokenFile is for ReadToken to read.
 	TokenFile string `flag:"remote-index-token-file" help:"File with the remote index's token: the first line that is not a comment. Read again on SIGHUP."`
-	// ReadToken gives the token that they ask for, empty for none; nil is none. It is
-	// called by New, and by [Client.Reload].
+	// ReadToken returns the token, empty for none; it may be nil. New and [Client.Reload] call it.
 	ReadToken func() (string, error)
-	// Timeout is how long a look-up may take in all, by default [defaultTimeout].
+	// Timeout bounds a lookup, by default [defaultTimeout].
 	Timeout time.Duration `flag:"remote-index-timeout" default:"20ms" range:"100us..10s" help:"How long a look-up in the remote index may take; then the request is routed without it."`
-	// InFlight is how many lookups there may be at once, by default 256. One more is
-	// answered at once, as [Saturated].
+	// InFlight bounds concurrent lookups, by default 256. More end at once as [Saturated].
 	InFlight int
-	// Every is how often the lists of registered workers are read again, by default
-	// 10 s. They are read at once where an answer shows that they have changed.
+	// Every is how often the lists of workers are read, by default 10 s. They are read at once when an answer shows a
+	// change.
 	Every time.Duration
-	// Breaker is when the circuit of a sibling that fails opens, and for how long.
+	// Breaker configures the circuit of a failing sibling.
 	Breaker fault.BreakerConfig
 }
 
-// Validate refuses URLs that are not an index's base, have a password, or are given twice.
+// Validate refuses URLs that are not an index's base, have a password, or are duplicates.
 func (c *Config) Validate() error {
 	seen := map[string]bool{}
 	for _, text := range c.URLs {
@@ -61,12 +59,11 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// defaultTimeout is what a lookup may take: a hundred times what it takes on an idle machine, several times what it
-// takes on one that is short of processors, and little compared with the prefill that a wrong prediction may cost.
-// Three requests wait that long for an index that hangs; then the circuit opens.
+// defaultTimeout bounds a lookup: a hundred times its time on an idle machine, and little compared with the prefill
+// that a wrong prediction may cost. Three requests wait that long for a hanging index; then the circuit opens.
 const defaultTimeout = 20 * time.Millisecond
 
-// Client asks an index elsewhere. It is safe for concurrent use.
+// Client queries remote indexes. It is safe for concurrent use.
 type Client struct {
 	cfg      Config
 	roster   *pools.Roster
@@ -81,7 +78,7 @@ type Client struct {
 
 // sibling is one of the indexes.
 type sibling struct {
-	base string // its URL, without a slash at the end
+	base string // without a slash at the end
 	name string // HOST:PORT
 	kick chan struct{}
 
@@ -90,11 +87,11 @@ type sibling struct {
 	layouts atomic.Pointer[map[string]*listed] // by model; replaced, never changed
 
 	mu     sync.Mutex // guards failed
-	failed string     // why its list could not be read or written the last time, empty
+	failed string     // why the latest sync of its list failed, or empty
 }
 
-// New returns a client that knows no list of workers yet: [Client.Run] reads them.
-// reg may be nil. Errors name the setting's flag, and never the token.
+// New returns a client without lists of workers, which [Client.Run] reads. reg may be nil. Errors name the setting's
+// flag, and never the token.
 func New(cfg Config, roster *pools.Roster, log *slog.Logger, reg prometheus.Registerer) (*Client, error) {
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	cfg.InFlight = cmp.Or(cfg.InFlight, 256)
@@ -119,7 +116,7 @@ func New(cfg Config, roster *pools.Roster, log *slog.Logger, reg prometheus.Regi
 	c := &Client{cfg: cfg, roster: roster, log: log, slots: make(chan struct{}, cfg.InFlight)}
 	c.buffers.New = func() any { return new(bytes.Buffer) }
 	for _, text := range cfg.URLs {
-		u, _ := url.Parse(text) // Validate has seen that it can be read
+		u, _ := url.Parse(text) // Validate has checked it
 		c.siblings = append(c.siblings, &sibling{
 			base: strings.TrimRight(text, "/"), name: u.Host, kick: make(chan struct{}, 1), circuit: fault.NewBreaker(u.Host, breaker),
 		})
@@ -131,13 +128,13 @@ func New(cfg Config, roster *pools.Roster, log *slog.Logger, reg prometheus.Regi
 		DialContext:         (&net.Dialer{Timeout: time.Second, KeepAlive: 15 * time.Second}).DialContext,
 		TLSHandshakeTimeout: time.Second, DisableCompression: true,
 		MaxIdleConns: cfg.InFlight * len(c.siblings), MaxIdleConnsPerHost: cfg.InFlight,
-		IdleConnTimeout: time.Minute, // less than the services': they never close one that is about to be used
+		IdleConnTimeout: time.Minute, // shorter than the services', which then never close a connection about to be used
 	}
 	c.metrics = newMetrics(reg, c.States)
 	return c, nil
 }
 
-// Reload reads the token again. On an error the one there was stays.
+// Reload reads the token again. On an error the old one stays.
 func (c *Client) Reload() error {
 	token := ""
 	if c.cfg.ReadToken != nil {
@@ -150,18 +147,18 @@ func (c *Client) Reload() error {
 	return nil
 }
 
-// State is how one of the indexes is doing.
+// State is the state of one index.
 type State struct {
 	Index string `json:"index"` // HOST:PORT
-	// Circuit of its lookups.
+	// Circuit is that of its lookups.
 	Circuit fault.State `json:"circuit"`
-	// Ranks is how many it lists, of the models that workers here serve.
+	// Ranks is how many ranks it lists, of the models that workers here serve.
 	Ranks int `json:"ranks"`
-	// Error is why its list of workers could not be kept the last time, empty.
+	// Error is why the latest sync of its list failed, or empty.
 	Error string `json:"error,omitempty"`
 }
 
-// States is the state of each index, in the order in which they are asked.
+// States returns the state of each index, in the order of lookups.
 func (c *Client) States() []State {
 	var all []State
 	for _, s := range c.siblings {

@@ -1,7 +1,7 @@
-// Package remote is the client of `gateway index`, the index service of package service, and the types of the
-// protocol between the two: registrations, hashes and overlaps.
+// Package remote is the client of `gateway index`, the index service of package service, and the types of their
+// protocol: registrations, hashes and overlaps.
 //
-// The client asks what workers hold of a prompt, and registers the workers of its roster. A lookup is one short call
-// that may fail: it is bounded in time and number and never retried; where it fails, the router uses its own index.
-// The prompt never leaves the process, only its blocks' hashes.
+// The client looks up what workers hold of a prompt, and registers its roster's workers. A lookup is bounded in time
+// and number and never retried; if it fails, the router uses its own index. Only hashes of the prompt's blocks leave
+// the process.
 package remote

@@ -13,22 +13,22 @@ import (
 	"github.com/tandem-pd/tandem/kv/overlap"
 )
 
-// Outcome is the result of a lookup, in a word for metrics and logs.
+// Outcome is the result of a lookup, for metrics and logs.
 type Outcome string
 
-// The outcomes. After all but Answered the router uses its own index.
+// The outcomes. After any but Answered the router uses its own index.
 const (
 	Answered     Outcome = "answered"
-	Timeout      Outcome = "timeout"       // not within the time that it may take
+	Timeout      Outcome = "timeout"       // not within the limit
 	Unreachable  Outcome = "unreachable"   // no connection, or it broke
-	Unauthorized Outcome = "unauthorized"  // it refuses the token
-	NotReady     Outcome = "not_ready"     // it answered 503
+	Unauthorized Outcome = "unauthorized"  // the token was refused
+	NotReady     Outcome = "not_ready"     // status 503
 	UnknownModel Outcome = "unknown_model" // no index lists a worker of the model
-	Refused      Outcome = "refused"       // any other status: another block size, say
-	Garbled      Outcome = "garbled"       // an answer that cannot be read, or is too long
+	Refused      Outcome = "refused"       // any other status, for example another block size
+	Garbled      Outcome = "garbled"       // an unreadable or oversized answer
 	Unplaced     Outcome = "unplaced"      // its list of workers has changed and is being read
 	CircuitOpen  Outcome = "circuit_open"  // all of them have failed too often
-	Saturated    Outcome = "saturated"     // too many lookups at once
+	Saturated    Outcome = "saturated"     // too many concurrent lookups
 	Cancelled    Outcome = "cancelled"     // the client left
 )
 
@@ -39,7 +39,7 @@ func outcomes() []Outcome {
 	}
 }
 
-// class is how the circuit counts the outcome. An index that works and knows too little is not blamed for it.
+// class returns how the circuit counts the outcome. It does not blame a working index without the data.
 func (o Outcome) class() fault.Class {
 	switch o {
 	case Answered, UnknownModel, Refused, Unplaced:
@@ -56,11 +56,11 @@ func (o Outcome) class() fault.Class {
 	return fault.Garbled
 }
 
-// maxAnswerBytes bounds an answer: those of some hundred thousand ranks have as many.
+// maxAnswerBytes bounds an answer: enough for some hundred thousand ranks.
 const maxAnswerBytes = 4 << 20
 
-// Lookup asks what the workers of a model hold of a prompt, by the sequence hashes of its full blocks. It takes no
-// longer than [Config.Timeout], ends with ctx and is not retried. The report is nil unless the outcome is [Answered].
+// Lookup returns what the workers of a model hold of a prompt, by the sequence hashes of its full blocks. It takes at
+// most [Config.Timeout], ends with ctx and is not retried. The report is nil unless the outcome is [Answered].
 func (c *Client) Lookup(ctx context.Context, model string, blockSize int, hashes []uint64) (r *overlap.Report, out Outcome) {
 	defer func() { c.metrics.lookups.WithLabelValues(string(out)).Inc() }()
 	select {
@@ -72,7 +72,7 @@ func (c *Client) Lookup(ctx context.Context, model string, blockSize int, hashes
 	unknown := true
 	for _, s := range c.siblings {
 		if s.lists()[model] == nil {
-			continue // it knows no such model
+			continue // it has no such model
 		}
 		unknown = false
 		done, err := s.circuit.Acquire()
@@ -94,14 +94,14 @@ func (c *Client) Lookup(ctx context.Context, model string, blockSize int, hashes
 	return nil, CircuitOpen
 }
 
-// ask asks one index.
+// ask queries one index.
 func (c *Client) ask(ctx context.Context, s *sibling, model string, blockSize int, hashes []uint64) (*overlap.Report, Outcome) {
 	limited, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	target := s.base + PathQueryByHash + "?model=" + url.QueryEscape(model) + "&block_size=" + strconv.Itoa(blockSize)
 	req, err := http.NewRequestWithContext(limited, http.MethodPost, target, bytes.NewReader(appendHashes(nil, hashes)))
 	if err != nil {
-		return nil, Refused // New has read the URL
+		return nil, Refused // New has checked the URL
 	}
 	req.Header.Set("Content-Type", HashesType)
 	c.authorize(req)
@@ -111,7 +111,7 @@ func (c *Client) ask(ctx context.Context, s *sibling, model string, blockSize in
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		_, _ = io.CopyN(io.Discard, res.Body, 4<<10) // the connection serves again if that was all
+		_, _ = io.CopyN(io.Discard, res.Body, 4<<10) // a drained connection is reused
 		return nil, outcomeOf(res.StatusCode)
 	}
 	if res.Header.Get("Content-Type") != AnswerType || res.ContentLength > maxAnswerBytes {
@@ -129,7 +129,7 @@ func (c *Client) ask(ctx context.Context, s *sibling, model string, blockSize in
 	return s.place(model, answer.Bytes())
 }
 
-// ended is the outcome of a call that failed.
+// ended returns the outcome of a failed call.
 func ended(client, limited context.Context) Outcome {
 	switch {
 	case client.Err() != nil:
@@ -155,7 +155,7 @@ func outcomeOf(status int) Outcome {
 	return Refused
 }
 
-// place reads an answer about the list that its sum names.
+// place decodes an answer against the list that its sum identifies.
 func (s *sibling) place(model string, answer []byte) (*overlap.Report, Outcome) {
 	sum, err := sumOf(answer)
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *sibling) place(model string, answer []byte) (*overlap.Report, Outcome) 
 	return &overlap.Report{Layout: l.layout, Tiers: held}, Answered
 }
 
-// wake has the list read again.
+// wake reads the list again.
 func (s *sibling) wake() {
 	select {
 	case s.kick <- struct{}{}:

@@ -7,14 +7,14 @@ import (
 	"github.com/tandem-pd/tandem/internal/metrics"
 )
 
-// counters are a client's metrics, without the prefix, which is the registerer's.
+// counters are a client's metrics, without the registerer's prefix.
 type counters struct {
 	lookups       *prometheus.CounterVec // by outcome
 	seconds       prometheus.Observer
 	registrations *prometheus.CounterVec // by result
 }
 
-// newMetrics registers them, and the states of the indexes, with reg, which may be nil.
+// newMetrics registers them, and the indexes' states, with reg, which may be nil.
 func newMetrics(reg prometheus.Registerer, states func() []State) *counters {
 	set := metrics.In(reg)
 	m := &counters{

@@ -44,11 +44,11 @@ func (s *sibling) lists() map[string]*listed {
 	return nil
 }
 
-// Run registers the roster's workers at every sibling, takes out those that leave it, and reads the list of
-// registered workers, until ctx ends. Workers stay registered then: other gateways may ask about them.
+// Run registers the roster's workers at every sibling, unregisters those that leave, and reads the list of workers
+// until ctx ends. Workers stay registered then: other gateways may use them.
 //
-// Any number of gateways may do so at once. Where they know a worker differently, the one that learnt of it last
-// counts; a worker that one gateway took out and another still has is registered again by that one.
+// Any number of gateways may do so. The latest registration of a worker wins; a worker that one gateway unregisters
+// and another still has is registered again.
 func (c *Client) Run(ctx context.Context) error {
 	c.roster.OnChange(func() {
 		for _, s := range c.siblings {
@@ -66,7 +66,7 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// keep keeps one sibling's list up to date.
+// keep syncs one sibling's list.
 func (c *Client) keep(ctx context.Context, s *sibling) {
 	k := keeper{client: c, sibling: s, known: map[string]Registration{}}
 	timer := time.NewTimer(0)
@@ -93,14 +93,14 @@ func (c *Client) keep(ctx context.Context, s *sibling) {
 	}
 }
 
-// keeper keeps the list of one sibling.
+// keeper syncs the list of one sibling.
 type keeper struct {
 	client  *Client
 	sibling *sibling
-	known   map[string]Registration // by id: the roster's workers that it got, or had already
+	known   map[string]Registration // by id: the roster's workers that it has
 }
 
-// sync compares a sibling's list with the roster, sends what it lacks, and takes its list over.
+// sync compares a sibling's list with the roster, sends what it lacks, and stores its list.
 func (k *keeper) sync(ctx context.Context) error {
 	list, err := k.read(ctx)
 	if err != nil {
@@ -116,7 +116,7 @@ func (k *keeper) sync(ctx context.Context) error {
 	for _, id := range slices.Sorted(maps.Keys(wanted)) {
 		want := wanted[id]
 		is, listed := there[id]
-		if listed && (is == want || k.known[id] == want) { // another gateway's later registration counts
+		if listed && (is == want || k.known[id] == want) { // another gateway's later registration wins
 			k.known[id] = want
 			continue
 		}
@@ -148,7 +148,7 @@ func (k *keeper) sync(ctx context.Context) error {
 	return refused
 }
 
-// wanted are the workers that an index should know.
+// wanted returns the workers to register at an index.
 func (c *Client) wanted() map[string]Registration {
 	all := map[string]Registration{}
 	for _, p := range c.roster.Pools() {
@@ -164,7 +164,7 @@ func (c *Client) wanted() map[string]Registration {
 	return all
 }
 
-// take makes a list's layouts, and keeps those of models whose ranks are unchanged.
+// take builds a list's layouts, reusing those of models with unchanged ranks.
 func (s *sibling) take(list []Registration) {
 	ranks := map[string][]overlap.Rank{}
 	for _, r := range list {
@@ -183,7 +183,7 @@ func (s *sibling) take(list []Registration) {
 	s.layouts.Store(&layouts)
 }
 
-// read asks for the list of workers.
+// read reads the list of workers.
 func (k *keeper) read(ctx context.Context) ([]Registration, error) {
 	var list List
 	if err := k.call(ctx, http.MethodGet, PathWorkers, nil, &list); err != nil {
@@ -197,7 +197,7 @@ func (k *keeper) read(ctx context.Context) ([]Registration, error) {
 	return list.Workers, nil
 }
 
-// send registers a worker, or takes it out, and counts the result. A worker that is out already is what was wanted.
+// send registers or unregisters a worker, and counts the result. It is no error if a worker is already unregistered.
 func (k *keeper) send(ctx context.Context, path string, body any, done string) error {
 	raw, err := json.Marshal(body)
 	if err != nil {
@@ -229,7 +229,7 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("it answered %d: %s", e.code, e.message)
 }
 
-// call makes one call and reads its answer's JSON into dst, if there is one.
+// call makes one call and decodes the answer's JSON into dst, if not nil.
 func (k *keeper) call(ctx context.Context, method, path string, body []byte, dst any) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -255,7 +255,7 @@ func (k *keeper) call(ctx context.Context, method, path string, body []byte, dst
 		var refusal struct {
 			Error struct{ Param, Message string }
 		}
-		_ = json.Unmarshal(raw, &refusal) // a server that is no index sends a status alone
+		_ = json.Unmarshal(raw, &refusal) // other servers send only a status
 		message := strings.TrimPrefix(refusal.Error.Param+": "+refusal.Error.Message, ": ")
 		return &statusError{res.StatusCode, strings.ToValidUTF8(message[:min(len(message), 256)], "")}
 	}
@@ -265,7 +265,7 @@ func (k *keeper) call(ctx context.Context, method, path string, body []byte, dst
 	return nil
 }
 
-// note keeps why a sync failed, and logs it when that changes.
+// note stores why a sync failed, and logs changes.
 func (k *keeper) note(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -282,8 +282,9 @@ func (k *keeper) note(ctx context.Context, err error) {
 	switch {
 	case text == was:
 	case text == "":
-		k.client.log.Info("workers are registered at the remote index again", "index", s.name)
+		k.client.log.Info("workers registered at the remote index again", "index", s.name)
 	default:
-		k.client.log.Warn("workers not registered at the remote index; routing them by the gateway's own index", "index", s.name, "error", text)
+		k.client.log.Warn("workers not registered at the remote index; using the gateway's own index",
+			"index", s.name, "error", text)
 	}
 }

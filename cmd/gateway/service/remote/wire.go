@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-pd/tandem/kv/overlap"
 )
 
-// The paths that gateways call. [Registration] is the body of a registration, [Removal]
-// that of its end, and [List] the answer with all of them.
+// The paths that gateways call. [Registration] is the body of a registration, [Removal] that of its end, and [List]
+// the answer with all of them.
 const (
 	PathRegister    = "/register"
 	PathUnregister  = "/unregister"
@@ -19,17 +19,17 @@ const (
 	PathQueryByHash = "/query_by_hash"
 )
 
-// The content types of the compact form of POST /query_by_hash: the prompt's
-// hashes, 8 bytes each, little endian; and the answer that [AppendAnswer] makes.
+// The content types of the compact form of POST /query_by_hash: the prompt's hashes, 8 bytes each, little endian; and
+// the answer of [AppendAnswer].
 const (
 	HashesType = "application/vnd.tandem.hashes"
 	AnswerType = "application/vnd.tandem.overlaps"
 )
 
-// errGarbled says that bytes are no answer, or no hashes.
+// errGarbled reports bytes that are no answer, or no hashes.
 var errGarbled = errors.New("not in the compact form")
 
-// appendHashes appends hashes as a compact query's body has them.
+// appendHashes appends hashes in the form of a compact query.
 func appendHashes(dst []byte, hashes []uint64) []byte {
 	dst = slices.Grow(dst, 8*len(hashes))
 	for _, h := range hashes {
@@ -50,8 +50,8 @@ func Hashes(body []byte) ([]uint64, error) {
 	return hashes, nil
 }
 
-// Sum names a layout by its content: client and service get the same number for the
-// same ranks, so that an answer need not name them.
+// Sum identifies a layout by its content: client and service compute the same number for the same ranks, so an answer
+// need not name them.
 func Sum(l *overlap.Layout) uint64 {
 	h := xxh3.New()
 	var buf [binary.MaxVarintLen64]byte
@@ -64,12 +64,11 @@ func Sum(l *overlap.Layout) uint64 {
 	return h.Sum64()
 }
 
-// maxHeld bounds the blocks of a tier of a rank in an answer.
+// maxHeld bounds the blocks of a rank's tier in an answer.
 const maxHeld = 1 << 30
 
-// AppendAnswer appends an answer: the layout's sum in 8 bytes, little endian; then
-// for each rank, in varints, 0 where nothing is known of it, else 1 more than the
-// blocks on its device, and the blocks of its host, disk and shared tiers.
+// AppendAnswer appends an answer: the layout's sum in 8 bytes, little endian; then for each rank, in varints, 0 if
+// unknown, else 1 plus the blocks on its device, and the blocks of its host, disk and shared tiers.
 func AppendAnswer(dst []byte, sum uint64, held []overlap.Tiers) []byte {
 	dst = binary.LittleEndian.AppendUint64(slices.Grow(dst, 8+5*len(held)), sum)
 	for i := range held {
@@ -86,7 +85,7 @@ func AppendAnswer(dst []byte, sum uint64, held []overlap.Tiers) []byte {
 	return dst
 }
 
-// sumOf reads which layout an answer is about.
+// sumOf reads an answer's layout sum.
 func sumOf(answer []byte) (uint64, error) {
 	if len(answer) < 8 {
 		return 0, errGarbled
@@ -123,7 +122,7 @@ func readAnswer(answer []byte, n int) ([]overlap.Tiers, error) {
 	return held, nil
 }
 
-// take reads a number off b.
+// take reads a number from b.
 func take(b *[]byte) (int32, bool) {
 	n, size := binary.Uvarint(*b)
 	if size <= 0 || n > maxHeld {
