@@ -11,6 +11,7 @@ import (
 // A Way is what happens to the bytes of one direction. The zero Way lets them pass.
 type Way struct {
 	Hole bool // nothing passes, and connections stay open; what was held up passes once the hole is closed
+	Drop bool // what comes is lost, and connections stay open
 }
 
 // State is what a link does. The zero State passes everything.
@@ -146,8 +147,12 @@ func (l *Link) pass(p *pair, to, from *net.TCPConn, of func(State) Way) {
 	buf := make([]byte, 16<<10)
 	for {
 		n, err := from.Read(buf)
-		if !l.through(p, of) {
+		drop, open := l.through(p, of)
+		if !open {
 			return
+		}
+		if drop {
+			n = 0
 		}
 		if _, broken := to.Write(buf[:n]); broken != nil {
 			p.end()
@@ -164,19 +169,19 @@ func (l *Link) pass(p *pair, to, from *net.TCPConn, of func(State) Way) {
 	}
 }
 
-// through waits while the direction is a hole, and reports whether the connection still lives.
-func (l *Link) through(p *pair, of func(State) Way) bool {
+// through waits while the direction is a hole, and reports whether what passes is to be dropped, and whether the connection still lives.
+func (l *Link) through(p *pair, of func(State) Way) (drop, open bool) {
 	for {
 		l.mu.Lock()
 		way, changed := of(l.state), l.changed
 		l.mu.Unlock()
 		if !way.Hole {
-			return true
+			return way.Drop, true
 		}
 		select {
 		case <-changed:
 		case <-p.ended:
-			return false
+			return false, false
 		}
 	}
 }

@@ -113,9 +113,15 @@ func counters(ctx context.Context, engines []*Engine) (cached, all float64, err 
 	return cached, all, err
 }
 
-// Metric returns the sum of a metric's series, 0 where there is none. A failure is left in err.
-func (e *Engine) Metric(ctx context.Context, name string, err *error) (sum float64) {
-	req, failure := http.NewRequestWithContext(ctx, http.MethodGet, e.URL+"/metrics", nil)
+// Metric returns the sum of a metric's series. A failure is left in err.
+func (e *Engine) Metric(ctx context.Context, name string, err *error) float64 {
+	return Metric(ctx, e.URL, name, err)
+}
+
+// Metric returns the sum of a metric's series at a server, or the value of one series with its labels; 0 where there is none. A
+// failure is left in err.
+func Metric(ctx context.Context, base, name string, err *error) (sum float64) {
+	req, failure := http.NewRequestWithContext(ctx, http.MethodGet, base+"/metrics", nil)
 	if failure != nil {
 		*err = failure
 		return 0
@@ -129,7 +135,7 @@ func (e *Engine) Metric(ctx context.Context, name string, err *error) (sum float
 	s := bufio.NewScanner(res.Body)
 	for s.Scan() {
 		series, value, ok := strings.Cut(s.Text(), " ")
-		if base, _, _ := strings.Cut(series, "{"); !ok || base != name {
+		if all, _, _ := strings.Cut(series, "{"); !ok || all != name && series != name {
 			continue
 		}
 		v, failure := strconv.ParseFloat(value, 64)

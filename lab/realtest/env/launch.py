@@ -53,6 +53,26 @@ if ENGINE == "vllm":
             super().__setattr__(name, 1000 if name == "pthrDelay" else value)
 
     nixl._bindings.nixlAgentConfig = AgentConfig
+
+    # SIGUSR1 has an engine write the hashes of its cached blocks by their KV-cache group, each with how many blocks have it.
+    from vllm.v1.core.block_pool import BlockPool, get_block_hash, get_group_id, maybe_convert_block_hash
+
+    make_pool = BlockPool.__init__
+
+    def init(pool, *args, **kwargs):
+        make_pool(pool, *args, **kwargs)
+        signal.signal(signal.SIGUSR1, lambda *_: write_blocks(pool))
+
+    def write_blocks(pool):
+        path, groups = os.environ["BLOCKS"], {}
+        for key, of in pool.cached_block_hash_to_block._cache.items():
+            group = groups.setdefault(get_group_id(key), {})
+            group[maybe_convert_block_hash(get_block_hash(key))] = len(of) if isinstance(of, dict) else 1
+        with open(path + "-", "w") as f:
+            json.dump(groups, f)
+        os.rename(path + "-", path)
+
+    BlockPool.__init__ = init
 if ENGINE == "sglang":
     set_method = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
@@ -68,7 +88,8 @@ def serve(order):
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ.update(order.get("env") or {})
+    os.environ.update(order.get("env") or {}, BLOCKS=order["log"] + ".blocks")
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # but for vLLM's process that has the blocks
     if ENGINE == "vllm":
         from vllm.entrypoints.cli.main import main
 

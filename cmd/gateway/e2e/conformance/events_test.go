@@ -25,6 +25,19 @@ type believer struct {
 	r              *rig
 	url            string // the gateway's
 	asked, differs int
+	last           routing // of the last answer
+}
+
+// routing is nvext.routing of an answer.
+type routing struct {
+	Predicted int    `json:"predicted_cached_tokens"`
+	Actual    *int   `json:"actual_cached_tokens"`
+	Source    string `json:"prompt_tokens_source"`
+	Decode    struct {
+		Worker  string `json:"worker_id"`
+		Overlap int    `json:"overlap_blocks"`
+	}
+	prompt int // tokens, of the usage
 }
 
 // quiet waits until the views of the gateway have not changed for half a second: the events of what was asked are in.
@@ -64,25 +77,27 @@ func (b *believer) ask(name, path, body string) (cached int, text string) {
 			Text    string
 			Message struct{ Content string }
 		}
-		Nvext struct {
-			Routing struct {
-				Predicted int    `json:"predicted_cached_tokens"`
-				Actual    *int   `json:"actual_cached_tokens"`
-				Source    string `json:"prompt_tokens_source"`
-			}
+		Usage struct {
+			Prompt  int `json:"prompt_tokens"`
+			Details struct {
+				Cached int `json:"cached_tokens"`
+			} `json:"prompt_tokens_details"`
 		}
+		Nvext struct{ Routing routing }
 	}
 	require.NoError(b.t, json.NewDecoder(bytes.NewReader(answer)).Decode(&a))
 	b.quiet()
-	routing := a.Nvext.Routing
-	require.NotNil(b.t, routing.Actual, "%s: %s", name, answer)
+	b.last = a.Nvext.Routing
+	b.last.prompt = a.Usage.Prompt
+	require.NotNil(b.t, b.last.Actual, "%s: %s", name, answer)
+	assert.Equal(b.t, *b.last.Actual, a.Usage.Details.Cached, "%s: the usage's cached tokens", name)
 	b.asked++
-	if *routing.Actual != routing.Predicted {
+	if *b.last.Actual != b.last.Predicted {
 		b.differs++
 		b.t.Logf("%s: %d tokens were predicted to be cached, and %d were (tokens from: %s)",
-			name, routing.Predicted, *routing.Actual, routing.Source)
+			name, b.last.Predicted, *b.last.Actual, b.last.Source)
 	}
-	return *routing.Actual, a.Choices[0].Text + a.Choices[0].Message.Content
+	return *b.last.Actual, a.Choices[0].Text + a.Choices[0].Message.Content
 }
 
 // part is a subtest: each of its predictions must be right, but for as many as may differ.
@@ -164,13 +179,10 @@ func (r *rig) events(t *testing.T) {
 	// One: vLLM queues that its cache was cleared (reset_prefix_cache of 0.32's v1/core/block_pool.py), and publishes it with its next step.
 	late := map[string]int{"vllm": 1}[r.Kind]
 	r.part(t, "cleared", g.URL, late, func(b *believer) {
-		path := map[string]string{"vllm": "/reset_prefix_cache", "sglang": "/flush_cache"}[r.Kind]
-		res, err := http.Post(r.alone.URL+path, "", nil)
-		require.NoError(t, err)
-		require.NoError(t, res.Body.Close())
-		require.Equal(t, http.StatusOK, res.StatusCode)
+		r.clearCache(t, r.alone)
 		b.quiet()
 		b.conversation(0, 3)
+		r.viewIsPool(t, g.URL, r.alone, 0)
 	})
 	r.part(t, "started again", g.URL, 0, func(b *believer) {
 		require.NoError(t, r.alone.Kill())
@@ -188,10 +200,7 @@ func (r *rig) events(t *testing.T) {
 	again := r.serve(t, "gateway-events-again", []*realtest.Engine{r.alone})
 	r.part(t, "gateway away", again.URL, 0, func(b *believer) {
 		for i := range 3 {
-			ids, err := json.Marshal(promptOf(9000+i, 200))
-			require.NoError(t, err)
-			cached, _ := b.ask("asked before", completionPath, fmt.Sprintf(`{"model":"tiny","max_tokens":2,"prompt":%s}`, ids))
-			assert.NotZero(t, cached)
+			assert.NotZero(t, b.askIDs(promptOf(9000+i, 200)))
 		}
 		b.conversation(0, 4)
 	})
@@ -212,6 +221,7 @@ func (r *rig) otherCaches(t *testing.T) {
 				b.ask(fmt.Sprintf("round %d, prompt %d", round, i), completionPath, completionOf("tiny", words(i%6, 40)+words(100+i, 80)))
 			}
 		}
+		r.viewIsPool(t, g.URL, es[0], 0)
 	})
 	if r.Kind != "vllm" {
 		return // adapters and hybrid caches of SGLang need kernels that no CPU has
@@ -226,6 +236,9 @@ func (r *rig) otherCaches(t *testing.T) {
 	hybrid := r.serve(t, "gateway-hybrid", es)
 	// One: the first prompt's sliding-window layers keep the blocks before its end alone (reachable_block_mask of vLLM 0.32's
 	// v1/core/single_type_kv_cache_manager.py), so that the second one finds nothing of a beginning that is cached in full.
-	r.part(t, "hybrid", hybrid.URL, 1, (*believer).common)
+	r.part(t, "hybrid", hybrid.URL, 1, func(b *believer) {
+		b.common()
+		r.viewIsPool(t, hybrid.URL, es[0], 5)
+	})
 	require.NoError(t, es[0].Kill())
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/lab/realtest"
 )
 
@@ -34,6 +35,11 @@ type tokens struct {
 
 // stream sends a completion for prompt, n tokens long, and calls each with what has come so far.
 func stream(ctx context.Context, base string, prompt []uint32, n int, each func(t *tokens)) (t tokens, err error) {
+	return streamAt(ctx, base, "", prompt, n, each)
+}
+
+// streamAt is stream at a decode worker of a gateway; "" for any.
+func streamAt(ctx context.Context, base, worker string, prompt []uint32, n int, each func(t *tokens)) (t tokens, err error) {
 	ids, err := json.Marshal(prompt)
 	if err != nil {
 		return t, err
@@ -44,6 +50,9 @@ func stream(ctx context.Context, base string, prompt []uint32, n int, each func(
 		return t, err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if worker != "" {
+		req.Header.Set(handoff.HeaderWorker, worker)
+	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return t, err
@@ -368,6 +377,7 @@ func (r *rig) prefillKilled(t *testing.T) {
 		running := r.prefill.Metric(t.Context(), map[string]string{"vllm": "vllm:num_requests_running", "sglang": "sglang:num_running_reqs"}[r.Kind], &err)
 		return err == nil && running > 0 || l.begun.Load() > 0
 	}, time.Minute, time.Millisecond)
+	noticed := r.notice(t)
 	require.NoError(t, r.prefill.Kill())
 	l.all.Wait()
 	served, typed := 0, 0
@@ -382,17 +392,28 @@ func (r *rig) prefillKilled(t *testing.T) {
 		}
 	}
 	r.found(t, "`kill -9` of the only prefill worker", "%d of %d served, %d ended with a typed error", served, len(l.got), typed)
-	for _, e := range []*realtest.Engine{r.decode, r.second} {
-		require.Eventually(t, func() bool { // see docs/engines.md, sglang
-			log, err := os.ReadFile(e.Log)
-			return err == nil && (r.Kind == "vllm" || bytes.Contains(log, []byte("Lost connection with prefill")))
-		}, 2*time.Minute, 100*time.Millisecond, "%s noticed that prefill is gone", e.Name)
-	}
+	noticed()
 	require.NoError(t, r.prefill.Again())
 	ready(t, r.prefill)
 	require.NoError(t, g.Await(t.Context(), 3))
 	r.equal(t, begin(t, url, 5100, 6, 48, 24))
 	r.idle(t, r.prefill, r.decode, r.second)
+}
+
+// notice returns a func that waits until decode workers have noticed that prefill, which is alive now, is gone: started again before that,
+// SGLang's is not found (see docs/engines.md).
+func (r *rig) notice(t *testing.T) func() {
+	deaths := func(e *realtest.Engine) int {
+		log, err := os.ReadFile(e.Log)
+		require.NoError(t, err)
+		return bytes.Count(log, []byte("Lost connection with prefill"))
+	}
+	was := [2]int{deaths(r.decode), deaths(r.second)}
+	return func() {
+		for i, e := range []*realtest.Engine{r.decode, r.second} {
+			require.Eventually(t, func() bool { return r.Kind == "vllm" || deaths(e) > was[i] }, 2*time.Minute, 100*time.Millisecond, e.Name)
+		}
+	}
 }
 
 // drained drains a decode worker in the middle of streams: each answer is whole, and the worker is free at the end.
