@@ -28,7 +28,7 @@ func (r *rig) abandoned(t *testing.T) {
 		worker string           // that decodes; "" for either
 		dies   *realtest.Engine // nil: the clients leave
 		served bool
-		// leases: nobody is left that can tell prefill.
+		// leases: no worker is left through which prefill's blocks can be released.
 		leases bool
 	}{
 		{"clients leave before decode, which hangs, fetches", pair, "decode-1", nil, false, false},
@@ -64,13 +64,14 @@ func (r *rig) abandoned(t *testing.T) {
 			}
 			l.all.Wait()
 			for k := range n {
-				assert.Equal(t, c.served, errs[k] == nil && l.got[k].failed == "", "stream %d ended with %d tokens, %v, %q", k, len(l.got[k].ids), errs[k], l.got[k].failed)
+				assert.Equal(t, c.served, errs[k] == nil && l.got[k].failed == "", "stream %d ended with %d tokens, %v, %q",
+					k, len(l.got[k].ids), errs[k], l.got[k].failed)
 			}
 			if c.dies != r.prefill {
 				r.idle(t, r.prefill)
 				after := r.counted(t)
-				r.found(t, c.name, "prefill holds nothing after %.0f s; %.0f released by the gateway, %.0f by the end of their lease", time.Since(since).Seconds(),
-					r.released(t, c.at)-released, after.expired-before.expired)
+				r.found(t, c.name, "prefill holds nothing after %.0f s; %.0f released by the gateway, %.0f by the end of their lease",
+					time.Since(since).Seconds(), r.released(t, c.at)-released, after.expired-before.expired)
 				assert.Equal(t, c.leases, after.expired > before.expired, "%v leases have ended", after.expired-before.expired)
 			}
 			r.equal(t, undisturbed)
