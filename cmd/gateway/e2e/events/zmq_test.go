@@ -410,7 +410,9 @@ func TestIndexEqualsEnginesUnderLossOverZMQ(t *testing.T) {
 	const seed, engines = 11, int(wire.SGLangFirst) + 1
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	r := newRig(t, zmqConfig(), nil, nil)
+	cfg := zmqConfig() // as patient as a busy machine needs: a replay that is given up is a loss
+	cfg.RetryMin, cfg.RetryMax, cfg.PageTimeout = 50*time.Millisecond, 2*time.Second, 10*time.Second
+	r := newRig(t, cfg, nil, nil)
 	all := map[string]*zmqEngine{}
 	for i := range engines {
 		name := fmt.Sprintf("w%d", i)

@@ -159,7 +159,7 @@ func TestIndexesComeAndGo(t *testing.T) {
 	}
 	f.Eventually("the circuit opens", func() bool {
 		chooseBy(f, article(7))
-		return f.Value("tandem_kv_remote_index_circuit", x.addr, "open") == 1 && f.Value("tandem_kv_remote_index_registered", x.addr) == 0
+		return f.Value("tandem_kv_remote_index_circuit", x.addr, "closed") == 0 && f.Value("tandem_kv_remote_index_registered", x.addr) == 0
 	})
 
 	x.start(f, service.Config{}) // empty: the gateways register, the workers tell it all
