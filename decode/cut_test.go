@@ -188,7 +188,7 @@ func TestCutsLoseNoCharacter(t *testing.T) {
 	})
 }
 
-// cutText cuts a text's tokens, those of a long one in pieces that go on from each other.
+// cutText cuts a text's tokens, those of a long one in consecutive pieces.
 func cutText(t *testing.T, tokenizer *tokens.Tokenizer, text string, rng *rand.Rand) {
 	const piece, most = 8, 64
 	ids := tokenizer.Encode(nil, text)

@@ -53,8 +53,8 @@ func play(t *testing.T, draft *Draft, usage bool, events ...string) (sent string
 	return sent, call.Sent, failed
 }
 
-// goesOn has an engine go on with a draft, and checks what the client gets.
-func goesOn(t *testing.T, draft *Draft, usage bool, want string, events ...string) Transcript {
+// continued makes an engine continue a draft, and checks what the client gets.
+func continued(t *testing.T, draft *Draft, usage bool, want string, events ...string) Transcript {
 	t.Helper()
 	sent, tr, failed := play(t, draft, usage, events...)
 	assert.Nil(t, failed)
@@ -62,7 +62,7 @@ func goesOn(t *testing.T, draft *Draft, usage bool, want string, events ...strin
 	return tr
 }
 
-// TestDraft: what is known of an answer that is cut off, and why another worker could not go on with it.
+// TestDraft: the state of a cut answer, and why another worker could not continue it.
 func TestDraft(t *testing.T) {
 	for _, c := range []struct {
 		name, more string
@@ -95,8 +95,8 @@ func TestDraft(t *testing.T) {
 	}
 }
 
-// TestDraftGoesOn: another engine's stream is the first one's to the client.
-func TestDraftGoesOn(t *testing.T) {
+// TestDraftContinues: another engine's stream is the first one's to the client.
+func TestDraftContinues(t *testing.T) {
 	begun := func(t *testing.T, usage bool) *Draft {
 		draft := &Draft{Request: chat(t, ""), HideIDs: true}
 		play(t, draft, usage, shownRole, thought, shownOne)
@@ -110,10 +110,10 @@ func TestDraftGoesOn(t *testing.T) {
 	t.Run("whole", func(t *testing.T) {
 		draft := begun(t, true)
 		want := plain(shownOne, shownEnd) + `data: {"id":"a","created":7,"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":5,"total_tokens":9}}` + "\n\n" + done
-		tr := goesOn(t, draft, true, want, other(shownRole), other(shownOne), other(silent), other(shownEnd), used, done)
+		tr := continued(t, draft, true, want, other(shownRole), other(shownOne), other(silent), other(shownEnd), used, done)
 		assert.True(t, tr.Tokens == 5 && tr.PromptTokens == 4 && tr.Began, "%+v", tr)
 	})
-	t.Run("events without end of which nothing is the client's", func(t *testing.T) {
+	t.Run("endless events without output", func(t *testing.T) {
 		for name, event := range map[string]string{"roles": shownRole, "what it has": shownOne, "no choices": `data: {"id":"b","choices":[]}` + "\n\n"} {
 			draft := begun(t, false)
 			_, failed := served(t, stream(strings.Repeat(other(event), 10_000)), &Call{Stream: true, Choices: 1, Draft: draft, Longest: 4})
@@ -134,7 +134,7 @@ func TestDraftGoesOn(t *testing.T) {
 		const whole = `data: {"id":"b","created":9,"system_fingerprint":"v","choices":[],`
 		want := plain(thought) + plain(with(shownOne, used(4, 4, 4, 3))) + plain(shownEnd) +
 			`data: {"id":"a","created":7,"system_fingerprint":"v","choices":[],` + used(4, 5, 4, 3) + "}\n\n" + done
-		tr := goesOn(t, draft, true, want, with(other(shownRole), used(6, 0, 5, 0)), other(thought), with(other(shownOne), used(6, 2, 5, 1)),
+		tr := continued(t, draft, true, want, with(other(shownRole), used(6, 0, 5, 0)), other(thought), with(other(shownOne), used(6, 2, 5, 1)),
 			other(shownEnd), whole+used(6, 3, 5, 1)+"}\n\n", done)
 		assert.Equal(t, []int{3, 4}, []int{tr.ReasoningTokens, tr.CachedTokens})
 	})
@@ -151,7 +151,7 @@ func TestDraftGoesOn(t *testing.T) {
 		kept := len(tokens.Sim().Encode(nil, " c"))
 		want := fmt.Sprintf(`data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"content":""},"token_ids":%s,"finish_reason":"stop","stop_reason":"b c"}],"usage":{"prompt_tokens":4,"completion_tokens":%d,"total_tokens":%d}}`+"\n\n",
 			ids(" c"), had+kept, 4+had+kept) + done
-		assert.Equal(t, had+kept, goesOn(t, draft, false, want, more).Tokens)
+		assert.Equal(t, had+kept, continued(t, draft, false, want, more).Tokens)
 	})
 	t.Run("ids that the client has", func(t *testing.T) {
 		draft := &Draft{Request: chat(t, `,"return_token_ids":true`)}
@@ -159,7 +159,7 @@ func TestDraftGoesOn(t *testing.T) {
 		draft.Continue()
 		two := strings.Replace(silent, "[12]", "[12,12]", 1)
 		want := strings.Replace(two, "[12,12]", "[12]", 1) + shownEnd + done
-		goesOn(t, draft, false, want, other(shownRole), other(silent), other(two), other(shownEnd), done)
+		continued(t, draft, false, want, other(shownRole), other(silent), other(two), other(shownEnd), done)
 	})
 	t.Run("a parser that lost its place", func(t *testing.T) {
 		sent, _, failed := play(t, begun(t, false), false, other(shownRole), other(shownOne), other(thought))
@@ -180,7 +180,7 @@ func TestDraftGoesOn(t *testing.T) {
 	})
 }
 
-// TestTheEndIsMade: an answer that lacks its end alone gets it from the gateway; one that goes on past its end is no answer.
+// TestTheEndIsMade: an answer that lacks only its end gets it from the gateway; one that continues past its end is an error.
 func TestTheEndIsMade(t *testing.T) {
 	const used = `data: {"id":"a","created":7,"choices":[],"usage":{"prompt_tokens":4,"total_tokens":%d,"completion_tokens":%d}}` + "\n\n"
 	for _, c := range []struct {

@@ -34,7 +34,7 @@ func TestGapBuckets(t *testing.T) {
 	}
 }
 
-// The estimate is at or just above what sorting says.
+// The estimate is at or just above the sorted one.
 func TestGapPercentile(t *testing.T) {
 	const seed = 12
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -53,7 +53,7 @@ func TestGapPercentile(t *testing.T) {
 	}
 }
 
-// Too few gaps say nothing, and old ones are forgotten.
+// Too few gaps give no estimate, and old ones fade.
 func TestGapsForget(t *testing.T) {
 	var g gaps
 	after := func(gap time.Duration, n int) time.Duration {

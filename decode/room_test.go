@@ -84,7 +84,7 @@ const (
 	bad   = `data: {"error":{"message":"no","code":500}}` + "\n\n"
 	done  = "data: [DONE]\n\n"
 
-	// what vLLM says of a request that its engine refuses after the head has left
+	// vLLM's error for a request that its engine refuses after the head has left
 	mistake  = `data: {"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}` + "\n\n"
 	noModel  = `data: {"error":{"message":"no","type":"NotFoundError"}}` + "\n\n"
 	wordless = `data: {"error":"no"}` + "\n\n"
@@ -178,7 +178,7 @@ func TestAnswersOfNothing(t *testing.T) {
 	}
 }
 
-// An event that says how many tokens there are brings as many as it says, whatever its text, and is the client's without that number.
+// An event with running usage counts its tokens by that, whatever its text; the client gets it without the usage.
 func TestCountedStreams(t *testing.T) {
 	counted := func(event string, n int) string {
 		return strings.Replace(event, "]}", fmt.Sprintf(`],"usage":{"prompt_tokens":4,"total_tokens":%d,"completion_tokens":%d}}`, 4+n, n), 1)
@@ -204,7 +204,7 @@ func TestNothingLeavesBeforeTheFirstToken(t *testing.T) {
 	assert.Equal(t, []string{role + ": ping\n\n" + one, end + done}, out.writes)
 }
 
-// The client is told prefill's cached tokens and, in the event that ends the last choice, what it asked about its own request;
+// The client gets prefill's cached tokens and, in the event that ends the last choice, what it asked about its own request;
 // every other event passes as it came.
 func TestLastEvent(t *testing.T) {
 	const ended = `{"index":0,"delta":{"content":" end"},"finish_reason":"length"}`
@@ -229,13 +229,13 @@ func TestLastEvent(t *testing.T) {
 }
 
 // Bookings follow the stream: a block more for each two tokens here, and what
-// is told of the first token comes once.
+// is notified of the first token comes once.
 func TestBookingsGrow(t *testing.T) {
 	r, lease, load := room(t, Config{}, stream(one+two+one+two+end+done))
 	before, firsts := load().ActiveBlocks, 0
 	failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1, First: func() { firsts++ }}, &client{})
 	assert.Nil(t, failed)
-	assert.Equal(t, [2]int{2, 1}, [2]int{load().ActiveBlocks - before, firsts}, "blocks that 5 tokens grew, and first tokens told")
+	assert.Equal(t, [2]int{2, 1}, [2]int{load().ActiveBlocks - before, firsts}, "blocks that 5 tokens grew, and first tokens reported")
 	lease.Release(time.Now())
 	assert.Equal(t, [2]int{}, [2]int{load().ActiveBlocks, load().Requests})
 }

@@ -24,7 +24,7 @@ type beat struct {
 	data  string
 }
 
-// forever is a silence that nobody waits out.
+// forever is a silence beyond every limit.
 const forever = 1 << 60
 
 // timed is a Transport whose worker keeps to a script and then closes.

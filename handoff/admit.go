@@ -205,7 +205,7 @@ func (r *request) refusal(err error) *openai.Error {
 			"no worker that can be chosen has the taints in nvext.routing_constraints.required_taints")
 	case errors.As(err, &full):
 		if full.Class != "" {
-			return openai.SlowDown(full.RetryAfter, "the queue has no more room for requests of the policy class "+full.Class)
+			return openai.SlowDown(full.RetryAfter, "the queue is full for the policy class "+full.Class)
 		}
 		return openai.Overloaded(full.RetryAfter, "the queue is full")
 	case errors.As(err, &big):

@@ -28,7 +28,7 @@ func answerTo(failed *fault.Error) *openai.Error {
 	}
 	message := messages[failed.Class]
 	if errors.Is(failed.Err, fault.ErrRunaway) {
-		message = "it did not stop at the end of the longest answer that was asked for"
+		message = "it did not stop at the requested length"
 	}
 	e := &openai.Error{
 		Status:  failed.Class.Status(),

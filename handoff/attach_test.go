@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 )
 
-// A call goes on after its client has left until its answer begins, or the limit; with an answer that has begun it ends
+// A call continues after its client has left until its answer begins, or the limit; with an answer that has begun it ends
 // with the client.
 func TestLetAttach(t *testing.T) {
 	const limit = 5 * time.Second
@@ -46,6 +46,6 @@ func TestLetAttach(t *testing.T) {
 		synctest.Wait()
 		end()
 		synctest.Wait()
-		assert.Error(t, call.Err(), "it goes on")
+		assert.Error(t, call.Err(), "it continues")
 	})
 }

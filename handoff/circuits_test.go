@@ -15,7 +15,7 @@ import (
 
 // Many requests that choose at once: each half-open worker gets exactly one of
 // them, booked, and the others go where a circuit is closed.
-func TestOneTrialAmongMany(t *testing.T) {
+func TestOneTrialOfMany(t *testing.T) {
 	const asking = 100
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t, true, map[string]pools.Role{
@@ -89,7 +89,7 @@ func TestFailOpenSparesTheTrial(t *testing.T) {
 	})
 }
 
-// A request that waits for a trial goes on when it ends. A trial whose answer is not streamed is silent until its end: it holds the
+// A request that waits for a trial continues when it ends. A trial whose answer is not streamed is silent until its end: it holds the
 // next request up for a tenth of the time that a circuit is open, and no longer.
 func TestTrialsEndWakesTheQueue(t *testing.T) {
 	for name, ends := range map[string]error{"never": nil, "ok": fault.None, "reset": fault.Reset, "client gone": fault.ClientGone} {

@@ -100,22 +100,22 @@ func TestWaitForReleasesEnds(t *testing.T) {
 func TestCleanupStackFreesOnceLastFirst(t *testing.T) {
 	var got []string
 	s := cleanupStack{abandon: func(kv *StagedKV) { got = append(got, kv.Producer) }}
-	say := func(what string) held {
+	note := func(what string) held {
 		if what == "kv" {
 			return held{kv: &StagedKV{KV: prefill.KV{Producer: what}}}
 		}
 		return held{booking: placement.Booking{Lease: new(router.Lease), Done: func(error) { got = append(got, what) }}}
 	}
-	s.push(say("first"))
-	d := s.push(say("decode"))
+	s.push(note("first"))
+	d := s.push(note("decode"))
 	s.push(held{kv: &StagedKV{taken: true}}) // decode has it: nothing is owed
-	p := s.push(say("prefill"))
+	p := s.push(note("prefill"))
 	s.free(p) // a failed prefill keeps decode's room
 	s.free(p)
 	require.Equal(t, []string{"prefill"}, got)
-	s.push(say("kv"))
+	s.push(note("kv"))
 	s.free(d) // another decode worker: the KV stays
-	s.push(say("decode 2"))
+	s.push(note("decode 2"))
 	s.release()
 	s.release()
 	assert.Equal(t, []string{"prefill", "decode", "decode 2", "kv", "first"}, got)

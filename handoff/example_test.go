@@ -28,7 +28,7 @@ func Example_routerBehindQueue() {
 		return
 	}
 
-	// Whoever leaves the queue is told so: with nil when there is a booking for it.
+	// A request that leaves the queue gets a result: nil when there is a booking for it.
 	line, err := queue.NewCore(setting.Default[queue.Config](), now, func(t *queue.Ticket[*router.Lease], err error) {
 		if err != nil {
 			fmt.Println(t.ID, "is refused:", err)

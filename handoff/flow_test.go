@@ -39,7 +39,7 @@ func TestWhoWaitsForARetry(t *testing.T) {
 	}
 }
 
-// A client that can be served later is told when to come back, and no other.
+// Only a client that can be served later gets a Retry-After.
 func TestAnswersToComeBackAfter(t *testing.T) {
 	later := 0
 	for class := range messages {

@@ -63,9 +63,9 @@ func TestOneRequestOpensNoCircuit(t *testing.T) {
 	}
 }
 
-// TestAProducerIsAskedAgain: decode cannot find the engine whose KV it is to pull: a Mooncake prefill that has started again draws another
+// TestAProducerIsRetried: decode cannot find the engine whose KV it is to pull: a Mooncake prefill that has started again draws another
 // engine id (MooncakeConnector in vLLM 0.32). The worker is asked at once, and the next round leaves it out.
-func TestAProducerIsAskedAgain(t *testing.T) {
+func TestAProducerIsRetried(t *testing.T) {
 	h := newHouse(t, true, map[string]pools.Role{"p1": pools.Prefill, "p2": pools.Prefill, "d1": pools.Decode})
 	var looked []string
 	h.rooms.Look = func(worker string) { looked = append(looked, worker) }

@@ -43,6 +43,6 @@ func TestATurnThatMovesLosesNothing(t *testing.T) {
 		for range 100 {
 			f.found(r, c.worker, c.rank, 0)
 		}
-		assert.Equal(t, c.on, f.slices.on(), "slices of p's rank 0 that go on at %s's rank %d: on", c.worker, c.rank)
+		assert.Equal(t, c.on, f.slices.on(), "slices of p's rank 0 that continue at %s's rank %d: on", c.worker, c.rank)
 	}
 }

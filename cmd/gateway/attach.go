@@ -28,17 +28,17 @@ import (
 
 // attachSettings are the settings of `gateway attach`.
 type attachSettings struct {
-	URL             string          `flag:"url" form:"url http https" group:"Engine" help:"The engine's HTTP server, as http://127.0.0.1:8000. Required."`
+	URL             string          `flag:"url" form:"url http https" group:"Engine" help:"URL of the engine's HTTP server. Required."`
 	Engine          string          `flag:"engine" default:"auto" oneof:"auto=by what the engine reports|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM|sim=a simulated worker" group:"Engine" help:"The engine. Set it only where a proxy hides it."`
 	Role            string          `flag:"role" default:"both" oneof:"prefill=computes prompts and keeps their KV for a decode worker|decode=pulls KV and generates|both=serves requests alone" group:"Engine" help:"The pool that the engine joins."`
 	Advertise       string          `flag:"advertise-url" form:"url http https" group:"Engine" help:"URL at which gateways reach the engine. Empty is url; in a pod give its address."`
-	Transfer        string          `flag:"transfer-endpoint" group:"Engine" help:"HOST:PORT of the KV side channel of a prefill worker that needs one."`
+	Transfer        string          `flag:"transfer-endpoint" group:"Engine" help:"HOST:PORT of a prefill worker's KV side channel."`
 	Worker          attachedWorker  `group:"Worker"`
 	Events          attachedEvents  `group:"KV events"`
 	Every           time.Duration   `flag:"worker-health-interval" group:"Life"`
 	KeyFile         string          `flag:"worker-api-key-file" group:"Life"`
 	TLS             stack.WorkerTLS `group:"Life"`
-	Failures        int             `flag:"health-failures" default:"3" range:"1..100" group:"Life" help:"Failed health checks in a row, in quick succession, that deregister the worker."`
+	Failures        int             `flag:"health-failures" default:"3" range:"1..100" group:"Life" help:"Failed checks that deregister it."`
 	Drain           time.Duration   `flag:"attach-drain" default:"10s" range:"0s..1h" group:"Life" help:"On SIGTERM, how long KV events are still forwarded after deregistering. Stop the engine no sooner."`
 	Address         string          `flag:"attach-address" form:"hostport" group:"Life" help:"HOST:PORT for GET /live, /ready (200 while registered) and /metrics. Port 0 picks a free one and prints it. Empty has none."`
 	stack.Discovery `group:"Discovery"`
@@ -48,14 +48,14 @@ type attachSettings struct {
 
 // attachedWorker overrides what the engine reports about itself.
 type attachedWorker struct {
-	ID          string   `flag:"id" help:"The worker's unique name: letters, digits, dots, dashes, underscores. Empty is host and port of advertise-url, or of url."`
+	ID          string   `flag:"id" help:"The worker's unique name, of letters, digits, . - and _. Empty is host and port of its URL."`
 	Model       string   `flag:"model" help:"Model to register, if the engine serves several or reports none. Empty uses the reported one."`
-	Connector   string   `flag:"connector" help:"The engine's KV transfer protocol, if not its usual one: vllm-mooncake, say. docs/engines.md lists them."`
-	BlockSize   int      `flag:"block-size" default:"0" range:"0..4096" help:"Tokens in a KV block, the same for all workers of a model. 0 uses the engine's."`
+	Connector   string   `flag:"connector" help:"The engine's KV transfer protocol, if not its usual one; see docs/engines.md."`
+	BlockSize   int      `flag:"block-size" default:"0" range:"0..4096" help:"Tokens in a KV block, equal within a model. 0: the engine's."`
 	KVBlocks    int      `flag:"total-kv-blocks" default:"0" range:"0..2147483647" help:"One rank's KV cache in blocks. 0 uses the engine's; TensorRT-LLM reports none and is then never full."`
-	MaxSeqs     int      `flag:"max-num-seqs" default:"0" range:"0..2147483647" help:"Sequences that one rank runs at once. 0 uses the engine's."`
-	BatchTokens int      `flag:"max-num-batched-tokens" default:"0" range:"0..2147483647" help:"Token budget of one engine step. 0 uses the engine's."`
-	Context     int      `flag:"context-length" default:"0" range:"0..2147483647" help:"Longest prompt and answer together, in tokens. 0 uses the engine's."`
+	MaxSeqs     int      `flag:"max-num-seqs" default:"0" range:"0..2147483647" help:"Sequences one rank runs at once. 0 uses the engine's."`
+	BatchTokens int      `flag:"max-num-batched-tokens" default:"0" range:"0..2147483647" help:"Tokens in one engine step. 0: the engine's."`
+	Context     int      `flag:"context-length" default:"0" range:"0..2147483647" help:"Most tokens of prompt plus answer. 0: the engine's."`
 	Ranks       int      `flag:"ranks" default:"0" range:"0..4096" help:"Data-parallel ranks behind the URL. 0 uses the engine's."`
 	ModelInput  string   `flag:"model-input"`
 	DeviceClass string   `flag:"device-class" help:"What the engine computes on, for policies that distinguish classes."`

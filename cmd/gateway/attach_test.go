@@ -18,7 +18,7 @@ import (
 )
 
 // Real processes: a worker that registers nowhere and publishes as vLLM does, `gateway attach` beside it, and a gateway that
-// knows of etcd and NATS alone. Prompts are known where they are cached; a death is withdrawn, a come-back is taken in,
+// has only etcd and NATS. Cached prompts are found; a dead worker is withdrawn, a restarted one registered,
 // and SIGTERM detaches and leaves the engine alone.
 func TestAttachBesideARealWorker(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ type composeService struct {
 }
 
 // Every command line and variable in deploy/compose, with each overlay and
-// without, is one that its command takes. What is right is told by the one
+// without, is one that its command takes. What is right is marked by the one
 // mistake that is added, so that nothing is started.
 func TestComposeFilesAreAccepted(t *testing.T) {
 	t.Parallel()
@@ -71,9 +71,9 @@ func TestComposeFilesAreAccepted(t *testing.T) {
 				}
 				const mistake = "--no-such-flag"
 				status, stdout, stderr := inside(t, environ, append(slices.Clone(s.Command), mistake)...)
-				said, _, _ := strings.Cut(stderr, "\n\n")
-				assert.True(t, status == exitUsage && !strings.Contains(said, "\n") && strings.Contains(said, mistake),
-					"%s: status %d; besides the mistake that was made on purpose:\n%s%s", id, status, stdout, said)
+				text, _, _ := strings.Cut(stderr, "\n\n")
+				assert.True(t, status == exitUsage && !strings.Contains(text, "\n") && strings.Contains(text, mistake),
+					"%s: status %d; besides the mistake that was made on purpose:\n%s%s", id, status, stdout, text)
 			}
 			assert.Equal(t, want, ours, "services that run the gateway's image")
 		})

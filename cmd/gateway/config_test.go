@@ -64,7 +64,7 @@ func TestDirectModeNeedsHints(t *testing.T) {
 	}
 }
 
-// A flag offers what its room takes, and no more.
+// A flag offers exactly what its room accepts.
 func TestSettingsAreChecked(t *testing.T) {
 	for arg, refused := range map[string]string{
 		"--kv-cache-block-size=4096": "", "--kv-cache-block-size=4097": "flag --kv-cache-block-size: 4097 is above 4096",

@@ -89,7 +89,7 @@ func quantile(of []time.Duration, q float64) time.Duration {
 // atOnce is how many streams one death meets: as many as may be tried again at once, so that none waits for its turn.
 const atOnce = 10
 
-// breakDecode sends a signal to the decode worker of ten streams in mid-answer: each has to go on on the other one, token for token.
+// breakDecode sends a signal to the decode worker of ten streams in mid-answer: each must continue on the other one, token for token.
 func (p *proc) breakDecode(name string, tokens int, by syscall.Signal) []streamed {
 	p.t.Helper()
 	p.order("cordon", "decode-2")

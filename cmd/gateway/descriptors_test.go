@@ -21,12 +21,12 @@ func underLimit(t *testing.T, descriptors int, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// etcd wants more than 150 descriptors, and says so by ending the process.
-func TestEmbeddedEtcdSaysThatDescriptorsAreFew(t *testing.T) {
+// etcd needs more than 150 descriptors, and otherwise ends the process.
+func TestEmbeddedEtcdReportsFewDescriptors(t *testing.T) {
 	t.Parallel()
 	out, err := underLimit(t, 100, "--embed").CombinedOutput()
 	assert.True(t, err != nil && strings.Contains(string(out), "embedded etcd: file descriptor limit"),
-		"it ended with %v and said %q", err, out)
+		"it ended with %v and printed %q", err, out)
 }
 
 // fresh is a client that dials for each request.

@@ -104,7 +104,7 @@ func shellCommands(script string) (commands [][]string) {
 	return commands
 }
 
-// misused says what the program would refuse of a command; empty for nothing. Without values only the names count:
+// misused returns what the program would refuse of a command, or empty. Without values only the names count:
 // running text has MODE for a mode.
 func misused(args []string, values bool) string {
 	if len(args) == 0 {
@@ -170,7 +170,7 @@ var (
 	alertRow  = regexp.MustCompile("(?m)^\\| `(Tandem\\w+)` \\| (\\w+) \\|")
 )
 
-// deploy/grafana/README.md says of every alert what to do, and has no other.
+// deploy/grafana/README.md has advice for every alert, and no others.
 func TestAlertsAreExplained(t *testing.T) {
 	read := func(name string, row *regexp.Regexp) []string {
 		raw, err := os.ReadFile("../../deploy/grafana/" + name)
@@ -187,7 +187,7 @@ func TestAlertsAreExplained(t *testing.T) {
 	assert.Equal(t, rules, rows, "what alerts.yaml has, and README.md")
 }
 
-// The worked example of docs/sizing.md: its plan is the recipe's, and a shorter run of it says what the page says. Five
+// The worked example of docs/sizing.md: its plan is the recipe's, and a shorter run of it agrees with the page. Five
 // prefill workers are enough for that load, and three are not.
 func TestSizingExample(t *testing.T) {
 	t.Parallel()

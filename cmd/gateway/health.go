@@ -12,7 +12,7 @@ import (
 
 // healthSettings are the settings of `gateway health`.
 type healthSettings struct {
-	URL     string        `flag:"url" form:"url http https" group:"Health" help:"The gateway's URL. Empty is this machine, by http-host and http-port."`
+	URL     string        `flag:"url" form:"url http https" group:"Health" help:"The gateway's URL. Empty is http-host and http-port here."`
 	Timeout time.Duration `flag:"timeout" default:"2s" range:"1ms.." group:"Health" help:"How long the answer may take."`
 	Local   local         `group:"Gateway on this machine"`
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/certs/certstest"
 )
 
-// What is not healthy says why, in one line.
-func TestHealthSaysWhy(t *testing.T) {
+// An unhealthy gateway reports the reason in one line.
+func TestHealthReportsTheReason(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
 		`{"status":"unhealthy","detail":{"status":"unavailable","pools":[]}}`:                                                                                     `503 "unhealthy": no worker has joined`,

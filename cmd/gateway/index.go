@@ -16,7 +16,7 @@ import (
 
 // indexSettings are the settings of `gateway index`.
 type indexSettings struct {
-	Port    int               `flag:"index-port" default:"8090" range:"0..65535" group:"Index" help:"Port to listen on; 0 picks a free one and prints it."`
+	Port    int               `flag:"index-port" default:"8090" range:"0..65535" group:"Index" help:"Port to listen on; 0 picks a free one."`
 	Blocks  int               `flag:"kv-index-max-blocks" group:"Index"`
 	Service serviceSettings   `group:"Service"`
 	NATSURL string            `flag:"nats-url" group:"Events"`

@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
-// TestLinksBreak resets and half-closes the connections between a gateway's process and that of a worker: streams go on on the
+// TestLinksBreak resets and half-closes the connections between a gateway's process and that of a worker: streams continue on the
 // other decode worker, token for token. cmd/gateway/e2e/failures has the same in virtual time, with links that are silent and those of prefill.
 func TestLinksBreak(t *testing.T) {
 	t.Parallel()
@@ -67,7 +67,7 @@ func linkTo(t *testing.T, server string) (l *linktest.Link, through string) {
 	return l, at.Scheme + "://" + l.Addr()
 }
 
-// TestLinksToServersBreak silences the links to NATS and etcd for longer than the gateway's lease: the gateway goes on with what it
+// TestLinksToServersBreak silences the links to NATS and etcd for longer than the gateway's lease: the gateway continues with what it
 // knows. Once they are back, a worker that has come meanwhile is found.
 func TestLinksToServersBreak(t *testing.T) {
 	t.Parallel()

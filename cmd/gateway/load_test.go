@@ -88,7 +88,7 @@ func TestLoadMakesAWorkloadAndReports(t *testing.T) {
 	if status != exitOK || !strings.Contains(stdout, "40 answered, 0 failed") || !strings.Contains(stdout, "hit rate 50.0 %") {
 		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
 	}
-	assert.Contains(t, stderr, "model the-model, seed 1 (--seed 1 repeats them)", "it does not say what it does")
+	assert.Contains(t, stderr, "model the-model, seed 1 (--seed 1 repeats them)", "the model and the seed are missing")
 	assert.True(t, len(s.prompts) == 40 && s.keys["Bearer secret"] && len(s.keys) == 1,
 		"%d prompts, keys %v", len(s.prompts), s.keys)
 	first, second := s.prompts[0].([]any), s.prompts[1].([]any)
@@ -152,7 +152,7 @@ func TestLoadOfAnEndpointThatRefuses(t *testing.T) {
 }
 
 // TestLoadDrawsASeed: two runs ask different prompts, the seed that is printed
-// repeats one, and a run that finds another's prompts cached says so.
+// repeats one, and a run that finds another's prompts cached reports it.
 func TestLoadDrawsASeed(t *testing.T) {
 	t.Parallel()
 	s := newOpenAI(t)

@@ -95,7 +95,7 @@ func TestRealDeaths(t *testing.T) {
 		})
 	}
 
-	// A worker that stops well finishes what it has, and nobody gets an error.
+	// A worker that stops well finishes what it has, and no client gets an error.
 	f.streams(prompts("Long", 4), 1000, 1, func() {
 		f.signal("prefill-2", syscall.SIGTERM)
 		f.eventually("the stopped worker has deregistered", func() bool { return f.state("prefill-2") == "" })
@@ -107,7 +107,7 @@ func TestRealDeaths(t *testing.T) {
 	}
 }
 
-// Streams in mid-answer go on on the other decode worker, token for token, where theirs is frozen and where it is killed. A frozen one
+// Streams in mid-answer continue on the other decode worker, token for token, where theirs is frozen and where it is killed. A frozen one
 // keeps its connections and sends nothing; when it wakes, it finds them closed and forgets its requests. A killed one is down at once,
 // and back a moment later as another process, which the table says. One that was asked to stop stays away, and another joins by
 // the line that dev printed.

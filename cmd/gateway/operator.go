@@ -27,7 +27,7 @@ type local struct {
 	Cert string `flag:"tls-cert-file"`
 	Key  string `flag:"tls-key-file"`
 	// CA holds the authorities of a remote gateway's certificate.
-	CA string `flag:"ca-file" help:"PEM authorities of the gateway's certificate, besides the system's. On its machine tls-cert-file is enough."`
+	CA string `flag:"ca-file" help:"PEM authorities of the gateway's certificate, besides the system's. Locally tls-cert-file suffices."`
 }
 
 // url returns the gateway's URL on the same machine.

@@ -142,7 +142,7 @@ func startWorker(t testing.TB, args ...string) *proc {
 	return start(t, asProcess(t, append([]string{"worker"}, args...)...), "")
 }
 
-// read takes in what it has printed: its address behind a word, and the table of its workers, whose last row counts.
+// read parses its output: its address behind a word, and the table of its workers, whose last row counts.
 func (p *proc) read(word string) {
 	for line := range strings.Lines(p.out.String()) {
 		fields := strings.Fields(line)

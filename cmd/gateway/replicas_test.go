@@ -56,11 +56,11 @@ func (p *proc) peers() (states map[string]string, requests int) {
 	return states, requests
 }
 
-// know waits until each of the gateways has so many others, all of which it hears.
+// know waits until each of the gateways has so many live peers.
 func know(others int, gateways ...*proc) {
 	for _, s := range gateways {
 		s.t.Helper()
-		s.eventually("each knows the others", func() bool {
+		s.eventually("each has the others as peers", func() bool {
 			states, _ := s.peers()
 			return s.healthy() && len(states) == others && !slices.ContainsFunc(slices.Collect(maps.Values(states)), func(state string) bool { return state != "whole" })
 		})
@@ -87,8 +87,8 @@ func (p *proc) open(n int) (end func() []error) {
 }
 
 // TestReplicas has three gateways book on the same workers. Each counts what the others have booked; what a killed one had booked
-// ends, and its clients alone lose anything; one that starts again knows the others' bookings before it is
-// healthy; and one that stops says so.
+// ends, and its clients alone lose anything; one that restarts has the others' bookings before it is
+// healthy; and one that stops leaves.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	r := newReplicas(t, 2, 2)
@@ -144,7 +144,7 @@ func TestReplicas(t *testing.T) {
 	a.stop()
 }
 
-// TestReplicasWithoutANATS has three gateways make one NATS of those inside them: any two of them go on when the third is killed.
+// TestReplicasWithoutANATS has three gateways make one NATS of those inside them: any two of them continue when the third is killed.
 func TestReplicasWithoutANATS(t *testing.T) {
 	t.Parallel()
 	var ports, peers []string

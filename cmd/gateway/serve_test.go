@@ -72,7 +72,7 @@ func (p *proc) joins() map[string][]string {
 }
 
 // With nothing given serve brings etcd and NATS, and its own words let workers of both roles join. One that is killed and started again
-// finds the workers that it had: its etcd and NATS are where they were. --embed says the same outright, beside a worker by URL too.
+// finds the workers that it had: its etcd and NATS are where they were. --embed does the same explicitly, also with a worker by URL.
 func TestServeAloneComesBack(t *testing.T) {
 	t.Parallel()
 	ports := []string{"--http-port", fmt.Sprint(porttest.Free(t)), "--embed-etcd-port", fmt.Sprint(porttest.Free(t)), "--embed-nats-port", fmt.Sprint(porttest.Free(t))}
@@ -99,7 +99,7 @@ func TestServeAloneComesBack(t *testing.T) {
 
 // The ports of the servers inside are the same at every start, and none that
 // the kernel hands out to connections: a client that dials such a port of its own
-// machine while nobody listens can end up connected to itself.
+// machine without a listener can end up connected to itself.
 func TestEmbeddedPortsStay(t *testing.T) {
 	e := setting.Default[stack.EmbedConfig]()
 	for name, port := range map[string]int{"embed-etcd-port": e.EtcdPort, "embed-nats-port": e.NATSPort} {

@@ -23,7 +23,7 @@ import (
 
 // serviceSettings are the settings common to the standalone services.
 type serviceSettings struct {
-	Host      string `flag:"service-host" default:"127.0.0.1" form:"host" help:"Address to listen on. Before 0.0.0.0 set a token-file: every client may book and unregister workers."`
+	Host      string `flag:"service-host" default:"127.0.0.1" form:"host" help:"Address to listen on. For other machines set a token-file."`
 	TokenFile string `flag:"token-file" help:"File of bearer tokens that requests need, in the form of api-key-file; /ready and /live need none. Read again on SIGHUP. Empty needs none."`
 	service.Config
 }

@@ -57,13 +57,13 @@ func (s streamed) verdict() (whole bool, err error) {
 	if !whole {
 		return false, err
 	}
-	if said := s.by.Read(s.Answer); said.Finish != "length" || said.Completion != s.n {
-		return false, fmt.Errorf("it ends by %q with a usage of %d tokens, not by length with %d", said.Finish, said.Completion, s.n)
+	if got := s.by.Read(s.Answer); got.Finish != "length" || got.Completion != s.n {
+		return false, fmt.Errorf("it ends by %q with a usage of %d tokens, not by length with %d", got.Finish, got.Completion, s.n)
 	}
 	return true, nil
 }
 
-// wrong says what of the answer is not as it would have been undisturbed; empty: nothing.
+// wrong returns how the answer differs from the undisturbed one, or empty.
 func (s streamed) wrong() string {
 	switch whole, err := s.verdict(); {
 	case err != nil:

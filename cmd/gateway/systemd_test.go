@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// heard is the next state that a supervisor is sent.
-func heard(t *testing.T, conn *net.UnixConn) string {
+// nextState returns the next state sent to the supervisor.
+func nextState(t *testing.T, conn *net.UnixConn) string {
 	t.Helper()
 	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	buf := make([]byte, 256)
@@ -39,9 +39,9 @@ func TestServeNotifiesItsSupervisor(t *testing.T) {
 	cmd := asProcess(t, serveArgs()...)
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+path)
 	s := start(t, cmd, "")
-	assert.Equal(t, "READY=1", heard(t, conn))
+	assert.Equal(t, "READY=1", nextState(t, conn))
 	s.stop()
-	assert.Equal(t, "STOPPING=1", heard(t, conn))
+	assert.Equal(t, "STOPPING=1", nextState(t, conn))
 
 	assert.NoError(t, notify([]string{"A=b"}, "READY=1"), "without a socket")
 	assert.Error(t, notify([]string{"NOTIFY_SOCKET=/nowhere/s"}, "READY=1"), "a socket that is not there is no mistake")

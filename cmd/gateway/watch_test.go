@@ -85,7 +85,7 @@ func TestWorkersTableByWidth(t *testing.T) {
 			t.Errorf("%v\n%s", err, text)
 		}
 		if strings.Count(text, "live") != 0 || strings.Count(text, "closed") != 1 || !strings.Contains(text, "lost for 1h2m3s") {
-			t.Errorf("what is so no more is shown:\n%s", text)
+			t.Errorf("stale text is shown:\n%s", text)
 		}
 		for line := range strings.Lines(text) {
 			assert.Equal(t, columns, len(regexp.MustCompile(`\S( ?\S)*`).FindAllString(line, -1)), "columns: %s", line)

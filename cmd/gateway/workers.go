@@ -29,8 +29,8 @@ type workersSettings struct {
 	JSON     bool          `flag:"json" default:"false" group:"Administration" help:"On: print the gateway's answer as JSON."`
 	Watch    bool          `flag:"watch" default:"false" group:"Administration" help:"On: list refreshes once a second until Ctrl-C."`
 	Wait     bool          `flag:"wait" default:"true" group:"Administration" help:"On: drain waits until nothing is booked on the worker."`
-	Move     bool          `flag:"move" default:"false" group:"Administration" help:"On: drain moves the worker's streams to other workers where possible."`
-	Timeout  time.Duration `flag:"timeout" default:"10m" range:"0s.." group:"Administration" help:"How long drain waits; then exit code 1, and the worker stays cordoned. 0 waits without end."`
+	Move     bool          `flag:"move" default:"false" group:"Administration" help:"On: drain moves streams to other workers."`
+	Timeout  time.Duration `flag:"timeout" default:"10m" range:"0s.." group:"Administration" help:"How long drain waits; 0: no limit."`
 	Address  string        `flag:"admin-address" group:"Administration"`
 	Local    local         `group:"Gateway on this machine"`
 }
@@ -243,7 +243,7 @@ func (o *operator) cordon(ctx context.Context, verb, id string, s workersSetting
 
 // fates explains changes that are not persisted.
 var fates = map[kept.Answer]string{
-	kept.Later: "\nThe other gateways do not know it yet: etcd or NATS does not answer. It is written when that is back.",
+	kept.Later: "\nOther gateways do not have it yet: etcd or NATS is down. It is written on recovery.",
 	kept.No:    "\nIt ends with this gateway: there is no etcd, and no group on NATS with JetStream.",
 }
 

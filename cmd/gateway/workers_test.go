@@ -19,7 +19,7 @@ const (
 	adminKey  = "op-admin-abcdefghij"
 )
 
-// The operator's hands: look, cordon, drain while an answer runs, uncordon; and what is said when something is wrong.
+// The operator's hands: look, cordon, drain while an answer runs, uncordon; and the errors.
 func TestWorkersByHand(t *testing.T) {
 	t.Parallel()
 	admin, client := written(t, "admin", "# operators\n"+adminKey+"\n"), written(t, "client", clientKey+"\n")
@@ -47,7 +47,7 @@ func TestWorkersByHand(t *testing.T) {
 		{"list --admin-url " + f.url, exitFailed, "--admin-address"},
 		{"list --admin-url http://127.0.0.1:1", exitFailed, "cannot reach the gateway at http://127.0.0.1:1"},
 		{"cordon decode-11", exitFailed, "the nearest is decode-1"},
-		{"", exitUsage, "say what to do"},
+		{"", exitUsage, "want a verb"},
 		{"lits", exitUsage, "the nearest is list"},
 		{"drain", exitUsage, "drain which worker?"},
 		{"drain decode-1 decode-2", exitUsage, `"decode-2" is too much`},
@@ -115,7 +115,7 @@ func TestKeysAreReadAgain(t *testing.T) {
 	assert.Contains(t, s.logs.String(), "client_keys=1")
 }
 
-// A drain says about how long it still takes, once it has a pace.
+// A drain estimates its rest, once it has a pace.
 func TestDrainLeft(t *testing.T) {
 	for _, tt := range []struct {
 		first, left int

@@ -110,7 +110,7 @@ var ending = slices.Concat(endFields, []string{"stream", "max_tokens", "max_comp
 // order, none is lost that matters, and both legs of a pair have the same prompt.
 func checkLegs(t *testing.T, r *openai.Request, pinned []byte) {
 	t.Helper()
-	said, order := raw(t, r.Raw)
+	sent, order := raw(t, r.Raw)
 	all := legs(r, pinned)
 	for name, body := range all {
 		require.True(t, json.Valid(body), "%s: no JSON: %s", name, body)
@@ -139,8 +139,8 @@ func checkLegs(t *testing.T, r *openai.Request, pinned []byte) {
 			return engineOf(engine) == "trtllm" && got[field] == "" && !tensorRTKeeps(r.Endpoint, field)
 		}
 		for _, field := range order {
-			require.True(t, got[field] == said[field] || may(field),
-				"%s: %s became %q, the client wrote %q\nin %s", name, field, got[field], said[field], body)
+			require.True(t, got[field] == sent[field] || may(field),
+				"%s: %s became %q, the client wrote %q\nin %s", name, field, got[field], sent[field], body)
 		}
 		kept := slices.DeleteFunc(slices.Clone(order), func(field string) bool { return got[field] == "" })
 		require.True(t, slices.Equal(kept, gotOrder[:len(kept)]),
@@ -155,7 +155,7 @@ func checkLegs(t *testing.T, r *openai.Request, pinned []byte) {
 	}
 }
 
-// tensorRTKeeps reports whether TensorRT-LLM gets a field: of those that clients send here, all that it knows.
+// tensorRTKeeps reports whether TensorRT-LLM gets a field: of those that clients send here, all that it has.
 func tensorRTKeeps(endpoint openai.Endpoint, field string) bool {
 	if endpoint == openai.Completions && slices.Contains([]string{"prompt", "model", "add_special_tokens", "truncate_prompt_tokens", "response_format"}, field) {
 		return true

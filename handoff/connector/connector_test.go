@@ -100,7 +100,7 @@ func TestPairs(t *testing.T) {
 		{"alike", slices.Concat(vllm, trtllm, []string{"sglang"}), func(p, d *pools.Worker) {}, ""},
 		{"decode's are not", vllm, func(p, d *pools.Worker) { d.Transfer, d.TransferIDs = "", nil }, ""},
 		{"no endpoint", vllm[:1], func(p, d *pools.Worker) { p.Transfer = "" }, "transfer"},
-		{"prefill's answer says where it is", vllm[1:], func(p, d *pools.Worker) { p.Transfer, p.TransferIDs = "", nil }, ""},
+		{"prefill's answer has its location", vllm[1:], func(p, d *pools.Worker) { p.Transfer, p.TransferIDs = "", nil }, ""},
 		{"a rank unknown", vllm[:1], func(p, d *pools.Worker) { p.DataParallelRanks = 2 }, "1 of its 2 ranks"},
 		{"block sizes", vllm, func(p, d *pools.Worker) { p.BlockSize = 32 }, "blocks of 32"},
 		{"block sizes", trtllm, func(_, d *pools.Worker) { d.BlockSize = 64 }, "tokens_per_block"},

@@ -29,7 +29,7 @@ func TestLegsShareTheClientsBody(t *testing.T) {
 }
 
 // TestShowsIDs: whose streams can show their tokens. vLLM 0.26's completions do (its completion/serving.py); its chats do as
-// well, but it takes no tokens of a chat to go on from.
+// well, but it accepts no tokens of a chat to continue.
 func TestShowsIDs(t *testing.T) {
 	for _, c := range []struct {
 		engine, version   string

@@ -78,7 +78,7 @@ func TestTensorRTHandOff(t *testing.T) {
 			sameMembers(t, c.want, text(d), finish)
 		}
 	}
-	// An older release knows no ctx_usage, and refuses unknown fields.
+	// An older release lacks ctx_usage, and refuses unknown fields.
 	assert.NotContains(t, string(take(strings.Replace(goodContext, `"ctx_usage":null,`, ``, 1), "length").Params), "ctx_usage")
 	// An address that means each machine itself is the context worker's.
 	for _, host := range []string{"127.0.0.1", "localhost", "0.0.0.0", "*", "[::1]"} {

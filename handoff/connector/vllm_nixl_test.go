@@ -54,21 +54,21 @@ func TestNIXLPlan(t *testing.T) {
 	assert.Error(t, err, "a text whose tokens are not known, to workers that take tokens")
 }
 
-// An engine is asked to tell again what it uses: beside what the client put into
+// An engine is asked to re-announce what it uses: besides what the client put into
 // vllm_xargs, byte for byte, never against it, and only the engine that is meant.
 func TestNIXLReannounce(t *testing.T) {
-	for _, c := range []struct{ name, said, want string }{
-		{"nothing was said", ``, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`},
+	for _, c := range []struct{ name, given, want string }{
+		{"nothing was given", ``, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`},
 		{"null", `,"vllm_xargs":null`, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`},
 		{"empty", `,"vllm_xargs":{}`, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`},
 		{"other things", `,"vllm_xargs": {"b":9007199254740993, "a":"x"}`, `,"vllm_xargs": {"b":9007199254740993, "a":"x","kv_cache_report_mode":"full"}`},
 		{"the client's own", `,"vllm_xargs":{"kv_cache_report_mode":"incremental"}`, `,"vllm_xargs":{"kv_cache_report_mode":"incremental"}`},
 		{"the client's own, spelt otherwise", `,"vllm_xargs":{"kv_cache_report_m\u006fde":""}`, `,"vllm_xargs":{"kv_cache_report_m\u006fde":""}`},
 	} {
-		a := carrying(pair("text"), scan(t, hi+c.said+"}"), nil)
+		a := carrying(pair("text"), scan(t, hi+c.given+"}"), nil)
 		a.PReannounce = true
 		plan := planned(t, NIXL{}, a)
-		assert.Equal(t, hi+c.said+"}", text(plan.Decode), c.name)
+		assert.Equal(t, hi+c.given+"}", text(plan.Decode), c.name)
 		assert.Contains(t, text(plan.Prefill), hi+c.want, c.name)
 		a.P, a.PReannounce, a.DReannounce = nil, false, true
 		assert.Equal(t, hi+c.want+"}", text(planned(t, Local{}, a).Decode), "%s: alone", c.name)
@@ -77,12 +77,12 @@ func TestNIXLReannounce(t *testing.T) {
 
 // Both legs cut the prompt alike: -1 means another length to each of them.
 func TestNIXLTruncates(t *testing.T) {
-	for said, want := range map[string]string{`-1`: `40`, `7`: `7`} {
-		a := carrying(pair("text"), scan(t, hi+`,"max_tokens":60,"truncate_prompt_tokens":`+said+`}`), nil)
+	for given, want := range map[string]string{`-1`: `40`, `7`: `7`} {
+		a := carrying(pair("text"), scan(t, hi+`,"max_tokens":60,"truncate_prompt_tokens":`+given+`}`), nil)
 		a.Kept = 40
 		plan := planned(t, NIXL{}, a)
 		for _, leg := range []upstream.Leg{plan.Prefill, plan.Decode} {
-			assert.Contains(t, text(leg), `"truncate_prompt_tokens":`+want, said)
+			assert.Contains(t, text(leg), `"truncate_prompt_tokens":`+want, given)
 		}
 	}
 }

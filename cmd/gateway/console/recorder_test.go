@@ -249,7 +249,7 @@ func TestExplains(t *testing.T) {
 	assert.True(t, c.Explains(0), "the first choice is not explained")
 	r.Prefill.Why.Terms = make([]router.Term, termsPerSecond)
 	c.Ended(r, nil)
-	assert.True(t, !c.Explains(0) && c.Explains(1), "choices go on being explained, or retries do not")
+	assert.True(t, !c.Explains(0) && c.Explains(1), "choices are still explained, or retries are not")
 }
 
 // Ways are drawn only while a page is open, and a request that is over is handed out once more.
@@ -281,7 +281,7 @@ func TestDrawnRequests(t *testing.T) {
 	})
 }
 
-// A drawn way has each place once, and says when the request set out for it and how long its KV took.
+// A drawn path has each node once, with when the request left for it and how long its KV took.
 func TestDrawnWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewRecorder(deaf{})
@@ -382,7 +382,7 @@ func TestFamilies(t *testing.T) {
 	if name := f.name(8); name != hot[0].Name || len(name) != 6 || restarted.name(8) == name || strings.Contains(name, "8") && name == "8" {
 		t.Errorf("its name is %q", name)
 	}
-	for i := range 10_000 { // unlike prompts take no more memory, and the hot family stays
+	for i := range 10_000 { // distinct prompts need no extra memory, and the hot family stays
 		r := newRecord(i)
 		for k := range r.Hashes {
 			r.Hashes[k] = uint64(i*1000 + k + 100)

@@ -69,7 +69,7 @@ func TestGoneWorkers(t *testing.T) {
 	assert.Nil(t, find(now.Add(goneFor+time.Second)), "it is shown for longer than a minute")
 }
 
-// The other gateways of a group stand on the Fleet page, and the stream says what changes of them.
+// The Fleet page lists the other gateways of a group, and the stream updates them.
 func TestOtherGateways(t *testing.T) {
 	c, _ := consoleOf(t, 1)
 	peers := []replica.Peer{

@@ -36,7 +36,7 @@ func change(path string, headers ...string) string {
 }
 
 // What is a key is internal/auth's; that every route asks for its own is TestEveryRouteHasItsChecks'.
-func TestWhoMayAsk(t *testing.T) {
+func TestAccess(t *testing.T) {
 	sv := guarded(t)
 	for _, request := range []string{
 		get("GET /health"), get("GET /live"), get("GET /v1/models", key(clientKey)), get("GET /workers", key(adminKey)),
@@ -45,14 +45,14 @@ func TestWhoMayAsk(t *testing.T) {
 	} {
 		sv.serves(request)
 	}
-	c, secrets := sv.dial(), []string{clientKey, clientKey2, adminKey, "sk-nobody", clientKey[:10]}
+	c, secrets := sv.dial(), []string{clientKey, clientKey2, adminKey, "sk-unknown", clientKey[:10]}
 	for _, tc := range []struct {
 		request, code string
 		status        int
 		contains      string
 	}{
 		{post(goodBody), "invalid_api_key", 401, ""},
-		{post(goodBody, key("sk-nobody-0123456789")), "invalid_api_key", 401, ""},
+		{post(goodBody, key("sk-unknown-0123456789")), "invalid_api_key", 401, ""},
 		{post(goodBody, key(clientKey[:10])), "invalid_api_key", 401, ""},
 		{post(goodBody, key(clientKey), key(clientKey)), "invalid_api_key", 401, ""},
 		{post(goodBody, "X-Api-Key: "+clientKey), "invalid_api_key", 401, `: Authorization: Bearer KEY; X-Api-Key is not read"`},
@@ -87,9 +87,9 @@ func TestWhoMayAsk(t *testing.T) {
 	assert.Contains(t, sv.logs.String(), "client_keys=2 admin_keys=1")
 }
 
-// TestAGetWaitsForNoBody: a GET takes no body, so that a long one which is declared
+// TestAGetDoesNotWaitForItsBody: a GET takes no body, so that a long one which is declared
 // and does not come does not delay the answer.
-func TestAGetWaitsForNoBody(t *testing.T) {
+func TestAGetDoesNotWaitForItsBody(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON)
 	for path, want := range map[string]int{"/live": 200, "/health": 200, "/v1/models": 200, "/workers": 200, "/nothing": 404} {
 		for _, method := range []string{"GET", "HEAD"} {

@@ -11,7 +11,7 @@ import (
 
 // TestEveryRouteHasItsChecks walks the tables: whoever adds a route is held to
 // what every route keeps. Without the key, no body is read; with it, none that is
-// compressed, and none that is larger than the row says.
+// compressed, and none larger than in the row.
 func TestEveryRouteHasItsChecks(t *testing.T) {
 	client, admin := keyFile(t, clientKey), keyFile(t, adminKey)
 	keys := func(c *Config) { c.APIKeyFile, c.AdminKeyFile, c.Console = client, admin, newPaper() }

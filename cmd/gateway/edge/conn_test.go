@@ -62,7 +62,7 @@ func TestWatchKeepsPipelinedBytes(t *testing.T) {
 	}
 }
 
-// TestCloseDrainsWithinBounds: a client that goes on sending is read up to the
+// TestCloseDrainsWithinBounds: a client that keeps sending is read up to the
 // limit, one that sends nothing is waited for lingerTime.
 func TestCloseDrainsWithinBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

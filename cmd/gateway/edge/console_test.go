@@ -104,7 +104,7 @@ func TestSignIn(t *testing.T) {
 }
 
 // What may be kept is asked for again by its tag.
-func TestAssetsAreAskedForByTag(t *testing.T) {
+func TestAssetsAreRevalidatedByTag(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.Console = newPaper() })
 	c := sv.dial()
 	c.send(get("GET /static/a.js"), get("GET /static/a.js", `If-None-Match: "1"`))

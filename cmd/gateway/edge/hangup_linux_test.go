@@ -16,7 +16,7 @@ import (
 )
 
 // TestPipeliningClientsAreSeenToLeave: a client that leaves before its answer is noticed in every way that there is, also one
-// that sent a stray line end, or more than the watcher takes in; and nothing more is written to it.
+// that sent a stray line end, or more than the watcher reads; and nothing more is written to it.
 func TestPipeliningClientsAreSeenToLeave(t *testing.T) {
 	for name, leave := range map[string]func(*net.TCPConn){
 		"close":      func(c *net.TCPConn) { c.Close() },

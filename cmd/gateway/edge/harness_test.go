@@ -120,7 +120,7 @@ func (c *catalog) Workers() any {
 	return map[string]any{"pools": []string{}}
 }
 
-// Forget knows one worker that is lost.
+// Forget has one lost worker.
 func (c *catalog) Forget(id string) error {
 	switch id {
 	case "decode-1":
@@ -131,7 +131,7 @@ func (c *catalog) Forget(id string) error {
 	return pools.ErrUnknownWorker
 }
 
-// Cordon knows one worker, with two requests on it.
+// Cordon has one worker, with two requests on it.
 func (c *catalog) Cordon(id string, on, _ bool) (Standing, error) {
 	if id != "decode-1" {
 		return Standing{}, pools.ErrUnknownWorker

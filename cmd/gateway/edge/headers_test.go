@@ -60,7 +60,7 @@ func TestOnlyListedFieldsReachTheFlow(t *testing.T) {
 	}
 }
 
-// TestRequestsThatComeBackAreRefused: each gateway knows its own id again, and says it in every answer.
+// TestRequestsThatComeBackAreRefused: each gateway recognizes its own id, and sends it in every answer.
 func TestRequestsThatComeBackAreRefused(t *testing.T) {
 	calls := make(chan handoff.Call, 1)
 	sv := serve(t, loopback(t), keeps(calls))

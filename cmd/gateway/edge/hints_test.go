@@ -101,7 +101,7 @@ func TestHintsByPrivilege(t *testing.T) {
 					return
 				}
 				got, want := <-calls, h.ignored
-				if s.all && want != "priority" { // which counts for nobody
+				if s.all && want != "priority" { // which has no effect
 					want = ""
 				}
 				assert.Equal(t, 200, resp.StatusCode, text)

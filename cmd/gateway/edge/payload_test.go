@@ -62,12 +62,12 @@ func TestDeclaredBodiesTakeNoMemory(t *testing.T) {
 	}
 }
 
-// TestBodiesNobodyTakes: a path that takes no body answers without it, and what
+// TestUnreadBodies: a path that takes no body answers without it, and what
 // follows on the connection is never taken for a request.
-func TestBodiesNobodyTakes(t *testing.T) {
+func TestUnreadBodies(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON)
 	small := sv.dial()
-	for range 2 { // a short body is skipped, and the connection goes on
+	for range 2 { // a short body is skipped, and the connection is kept
 		resp, body := small.ask(get("GET /live", "Content-Length: 3"), "abc")
 		require.Equal(t, http.StatusOK, resp.StatusCode, body)
 	}

@@ -31,7 +31,7 @@ func TestBadRequests(t *testing.T) {
 		return nil
 	}
 	sv := serve(t, loopback(t), flow, func(c *Config) { c.MaxBodyBytes = 4096 })
-	const secret = "a prompt that nobody may log"
+	const secret = "a prompt that must not be logged"
 	big := `{"prompt":"` + strings.Repeat("x", 5000) + `"}`
 	head := "POST /v1/completions HTTP/1.1\r\nHost: t\r\n"
 	for _, tc := range []struct {
@@ -137,7 +137,7 @@ func TestSlowSendersGetTimeout(t *testing.T) {
 	}
 }
 
-// TestSilentConnectionsAreClosed, without an answer that nobody asked for.
+// TestSilentConnectionsAreClosed, without an unsolicited answer.
 func TestSilentConnectionsAreClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sv := serve(t, newPipes(), answerJSON)
@@ -280,7 +280,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// unserved is a server that serves nobody.
+// unserved is a server without a listener.
 func unserved(t *testing.T, cfg Config) *Server {
 	t.Helper()
 	s, err := New(cfg, flowFunc(answerJSON), &catalog{}, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())

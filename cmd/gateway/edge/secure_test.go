@@ -177,7 +177,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	})
 }
 
-// HTTP without TLS gets an answer that says so, and the connection's end.
+// HTTP without TLS gets an error that names TLS, and the connection is closed.
 func TestPlainHTTPOnTheTLSPort(t *testing.T) {
 	g := newVouched(t)
 	sv := serve(t, loopback(t), answerJSON, g.option)
@@ -197,7 +197,7 @@ func TestPlainHTTPOnTheTLSPort(t *testing.T) {
 	eventually(t, "the connections' end", func() bool { return sv.main.conns.len() == 0 })
 }
 
-// A handshake that does not go on ends, and holds no place that a client needs.
+// A stalled handshake ends, and does not block other clients.
 func TestSilentHandshakes(t *testing.T) {
 	g := newVouched(t)
 	sv := serve(t, loopback(t), answerJSON, g.option, func(c *Config) { c.ReadTimeout, c.MaxConnections = 200*time.Millisecond, 4 })
@@ -248,7 +248,7 @@ func TestClientCertificatesByAddress(t *testing.T) {
 		return sv.metric("tandem_frontend_tls_failures_total", "client_certificate") == 5
 	})
 	eventually(t, "the refusals' log lines", func() bool {
-		said := sv.logs.String()
-		return strings.Contains(said, "client didn't provide a certificate") && strings.Contains(said, "spiffe://td/other")
+		lines := sv.logs.String()
+		return strings.Contains(lines, "client didn't provide a certificate") && strings.Contains(lines, "spiffe://td/other")
 	})
 }

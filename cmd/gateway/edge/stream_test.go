@@ -336,7 +336,7 @@ func TestAnswersThatAreNotStreams(t *testing.T) {
 // the body without its last chunk: vllm bench, AIPerf, hey and curl count a whole one as a success.
 func TestStreamsThatFail(t *testing.T) {
 	for name, fail := range map[string]func() error{
-		"error": func() error { return errors.New("told already") },
+		"error": func() error { return errors.New("reported already") },
 		"panic": func() error { panic("ouch") },
 	} {
 		sv := serve(t, loopback(t), func(_ context.Context, _ *handoff.Call, out handoff.Sink) error {

@@ -38,7 +38,7 @@ func TestCallMetricsCountEachTokenOnce(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	tests := []struct {
 		name    string
-		gaps    int // as told by the tap, after the first token
+		gaps    int // reported by the tap, after the first token
 		sent    decode.Transcript
 		started bool
 		tokens  float64

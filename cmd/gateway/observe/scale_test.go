@@ -18,7 +18,7 @@ func TestDemand(t *testing.T) {
 		known bool
 	}{
 		{"nothing is known", poolLoad{Present: 3, BacklogTokens: 1e6, ArrivalTokens: 1e4, Blocks: 100, Requests: 9}, 0, false},
-		{"nobody is there", poolLoad{TokensPerSecond: 1000, WorkerBlocks: 100, WorkerSeqs: 10}, 0, true},
+		{"no workers", poolLoad{TokensPerSecond: 1000, WorkerBlocks: 100, WorkerSeqs: 10}, 0, true},
 		{"arrivals alone: one worker's second a second, at 80 %", poolLoad{ArrivalTokens: 1000, TokensPerSecond: 1000}, 1.25, true},
 		{"a backlog is worked off within ten seconds", poolLoad{BacklogTokens: 10_000, TokensPerSecond: 1000}, 1.25, true},
 		{"both add up", poolLoad{BacklogTokens: 10_000, ArrivalTokens: 3000, TokensPerSecond: 1000}, 5, true},

@@ -122,7 +122,7 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 	booked("frontend_worker_active_prefill_tokens", "Prefill tokens booked on a worker.",
 		func(l *router.WorkerLoad) int { return l.PrefillTokens })
 	booked("frontend_worker_requests", "Requests booked on a worker.", func(l *router.WorkerLoad) int { return l.Requests })
-	booked("frontend_worker_cached_blocks", "KV blocks that the index knows a worker to hold.",
+	booked("frontend_worker_cached_blocks", "KV blocks that a worker holds by the index.",
 		func(l *router.WorkerLoad) int { return l.CachedBlocks })
 	booked("frontend_worker_sent_blocks", "KV blocks assumed cached because they were sent within router-predicted-ttl-secs.",
 		func(l *router.WorkerLoad) int { return l.RecentBlocks })
@@ -151,7 +151,7 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 	states := set.Gauge("frontend_router_worker_state", "1 for a worker's state.", "model", "role", "worker", "state")
 	count := set.Gauge("frontend_router_workers", "Workers of a pool, by state.", "model", "role", "state")
 	registered := set.Gauge("component_router_worker_registered", "1 for each rank of a worker.", "model", "role", "worker", "rank")
-	desired := set.Gauge("desired_workers", "Workers that the present load asks for.", "model", "role")
+	desired := set.Gauge("desired_workers", "Workers that the present load needs.", "model", "role")
 	overlap := set.Counter("component_router_overlap_blocks_total",
 		"Blocks assumed cached at booking: events, predicted, sent.", "model", "role", "source")
 	sessions := exposeSessions(set)

@@ -49,7 +49,7 @@ func spanOf(t *testing.T, c *otlptest.Collector, r *handoff.Record, ended error)
 	return all[i]
 }
 
-// The span of a request says what its client got: the status, and an error where that is the gateway's or a worker's.
+// The span of a request has what its client got: the status, and an error where that is the gateway's or a worker's.
 func TestOwnSpans(t *testing.T) {
 	c := otlptest.Start(t)
 	for name, tt := range map[string]struct {

@@ -78,9 +78,9 @@ func TestModelsAndErrors(t *testing.T) {
 	assert.True(t, err == nil && len(models.Data) == 1 && models.Data[0].ID == stack.SimModel,
 		"models %+v, error %v", models, err)
 	_, err = c.Completions.New(t.Context(), openai.CompletionNewParams{
-		Model: "nobody", Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("x")},
+		Model: "unknown", Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("x")},
 	})
-	var told *openai.Error
-	assert.True(t, errors.As(err, &told) && told.StatusCode == 404 && told.Code == "model_not_found" && told.Param == "model",
+	var refused *openai.Error
+	assert.True(t, errors.As(err, &refused) && refused.StatusCode == 404 && refused.Code == "model_not_found" && refused.Param == "model",
 		err)
 }

@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the answers into docs/services.md
 // An example is a request in a fence of its own, and the answer in the next.
 var example = regexp.MustCompile("(?s)```http\n([A-Z]+) (\\S+)\n(.*?)```\n(?:\n```json\n([0-9]{3})\n(.*?)```\n)?")
 
-// Every example of docs/services.md, replayed in order, is answered as it says.
+// Every example of docs/services.md, replayed in order, is answered as documented.
 func TestDocumentedExamples(t *testing.T) {
 	const path = "../../../docs/services.md"
 	raw, err := os.ReadFile(path)

@@ -62,7 +62,7 @@ const (
 
 // Workers whose events do not come, because nobody publishes at the endpoint or
 // there is no NATS, are predicted.
-func TestSelectPredictsWhomItDoesNotHear(t *testing.T) {
+func TestSelectPredictsSilentWorkers(t *testing.T) {
 	bus := kvtest.NewBus()
 	t.Cleanup(bus.Close)
 	for _, tt := range []struct {
@@ -133,7 +133,7 @@ func over(t *testing.T, bus wire.Bus) *Server {
 	return s
 }
 
-// comesTo waits until a request is answered 200 with a body that says so.
+// comesTo waits until a request is answered 200 with that body.
 func comesTo(t *testing.T, s *Server, method, path, query, contains string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -143,7 +143,7 @@ func comesTo(t *testing.T, s *Server, method, path, query, contains string) {
 	}, 20*time.Second, 2*time.Millisecond, "%s %s %s is answered without %s", method, path, query, contains)
 }
 
-// What publishers say of themselves comes over the bus, to services that start later too, and select chooses by it.
+// Publishers' own state arrives over the bus, also at services that start later, and select uses it.
 func TestPublishedIsIndexed(t *testing.T) {
 	bus := kvtest.NewBus()
 	t.Cleanup(bus.Close)

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// filled is a running index of one model, of which every worker holds the whole
+// filled is a running index of one model, whose workers each hold the whole
 // chain.
 func filled(t testing.TB, workers int, chain []uint64) (url string) {
 	s := newIndex(t, Config{})
@@ -43,7 +43,7 @@ func asking(t testing.TB, cfg remote.Config) *remote.Client {
 	return c
 }
 
-// BenchmarkLookup is one lookup of 256 blocks over loopback, of which every worker
+// BenchmarkLookup is one lookup of 256 blocks over loopback, where every worker
 // holds all, in the compact form and by the client that gateways use.
 func BenchmarkLookup(b *testing.B) {
 	chain := make([]uint64, 256)

@@ -42,8 +42,8 @@ func TestBadInput(t *testing.T) {
 		{index, "/register", `{"id": "w", "model": "m", "block_size": 2, "kv_events": "pigeon"}`, 400, `"param":"kv_events"`},
 		{index, "/register", `{"id": "w", "model": "m", "block_size": 2, "kv_events": "nats"}`, 400, `--nats-url`},
 		{index, "/register", `{"id": "w", "model": "m", "block_size": 4}`, 409, "block_size_differs"},
-		{index, "/unregister", `{"id": "nobody"}`, 404, "unknown_worker"},
-		{index, "/events", `{"worker": "nobody", "events": []}`, 404, "unknown_worker"},
+		{index, "/unregister", `{"id": "unknown"}`, 404, "unknown_worker"},
+		{index, "/events", `{"worker": "unknown", "events": []}`, 404, "unknown_worker"},
 		{index, "/events", `{"worker": "w1", "rank": 1, "events": []}`, 400, `"param":"rank"`},
 		{index, "/events", `{"worker": "w1", "events": [{"type": "eaten"}]}`, 400, `"param":"events[0].type"`},
 		{index, "/events", `{"worker": "w1", "events": [{"type": "cleared"}, {"type": "stored", "block_hashes": [1], "token_ids": [1], "block_size": 2}]}`, 400, `"param":"events[1].token_ids"`},
@@ -77,20 +77,20 @@ func TestBadInput(t *testing.T) {
 		{sel, "/select", `{"model": "m", "prompt_tokens": 3, "exclude": ["w1"]}`, 503, "no_workers"},
 		{sel, "/select", `{"model": "m", "prompt_tokens": 3, "worker": {"rank": -1}}`, 400, `"param":"worker.rank"`},
 		{sel, "/select", `{"model": "m", "prompt_tokens": 3, "decode_worker": {"rank": 9999}}`, 400, `"param":"decode_worker.rank"`},
-		{sel, "/select", `{"model": "m", "prompt_tokens": 3, "worker": {"id": "nobody"}}`, 503, "no_workers"},
-		{sel, "/reservations/nobody/prefill_complete", ``, 404, "unknown_reservation"},
+		{sel, "/select", `{"model": "m", "prompt_tokens": 3, "worker": {"id": "unknown"}}`, 503, "no_workers"},
+		{sel, "/reservations/unknown/prefill_complete", ``, 404, "unknown_reservation"},
 		{sel, "/reservations/open/output_block", `{"blocks": 0}`, 400, `"param":"blocks"`},
-		{sel, "/reservations/nobody/output_block", ``, 404, "unknown_reservation"},
+		{sel, "/reservations/unknown/output_block", ``, 404, "unknown_reservation"},
 	} {
 		assert.Contains(t, must(t, tt.s, tt.status, "POST", tt.path, tt.body), tt.contains,
 			"%s %.120s is answered X, without", tt.path, tt.body)
 	}
-	must(t, sel, 404, "DELETE", "/reservations/nobody", "")
-	must(t, sel, 404, "DELETE", "/workers/nobody", "")
+	must(t, sel, 404, "DELETE", "/reservations/unknown", "")
+	must(t, sel, 404, "DELETE", "/workers/unknown", "")
 	assert.Contains(t, must(t, sel, 200, "GET", "/loads", ""), `"reservations":1,`, "refusals left bookings behind")
 }
 
-// Who finds no room is told to come again, and comes in when there is some.
+// A request without room gets a Retry-After, and succeeds once there is room.
 func TestNoRoom(t *testing.T) {
 	s := newSelect(t, SelectConfig{})
 	must(t, s, 201, "POST", "/workers", workerB)

@@ -80,7 +80,7 @@ type GatewayConfig struct {
 
 // Faults configures injected faults.
 type Faults struct {
-	Scenario    string `flag:"fault-scenario" group:"Faults" help:"YAML file of faults to inject into calls to workers; see docs/operating.md. Refused without allow-faults."`
+	Scenario    string `flag:"fault-scenario" group:"Faults" help:"YAML file of faults to inject (docs/operating.md). Needs allow-faults."`
 	AllowFaults bool   `flag:"allow-faults" default:"false" group:"Faults" help:"On: a fault-scenario may be used."`
 }
 
@@ -89,7 +89,7 @@ type Discovery struct {
 	EtcdEndpoints []string `flag:"etcd-endpoints" form:"address http https" mask:"user" help:"etcd members, as http://HOST:PORT, https://HOST:PORT or HOST:PORT, with USER:PASSWORD@ before the host where needed. One that answers is enough."`
 	Prefix        string   `flag:"discovery-prefix" default:"/tandem/workers" form:"path" help:"Prefix of workers' keys in etcd. Gateways and workers that share it find each other."`
 	// LeaseTTL is also how long a missing worker may take to return after an outage of etcd.
-	LeaseTTL time.Duration `flag:"lease-ttl" default:"10s" range:"2s..1h" help:"How long a silent worker stays registered. Longer survives pauses of network or etcd."`
+	LeaseTTL time.Duration `flag:"lease-ttl" default:"10s" range:"2s..1h" help:"How long a silent worker stays registered, as in outages."`
 	EtcdAccess
 	NATSURL string `flag:"nats-url" form:"address nats tls ws wss" mask:"user" help:"NATS for KV events, as nats://HOST:4222; several separated by commas. Not needed with --no-router-kv-events."`
 	NATSAccess
@@ -118,10 +118,10 @@ type WorkersConfig struct {
 	URLs        []string `flag:"worker-url,static-endpoint" sep:"space" form:"url http https" help:"A worker that serves alone, in the form of prefill-url, or with role=prefill or role=decode."`
 	File        string   `flag:"workers-file" help:"YAML list of workers: url, role and the keys of prefill-url. Read again within 2 s of a change; a mistake keeps the old ones."`
 	Probe       discovery.ProberConfig
-	APIKeyFile  string   `flag:"worker-api-key-file" help:"File with the API key of workers given by URL and of registered ones in worker-allow. Read once."`
+	APIKeyFile  string   `flag:"worker-api-key-file" help:"File with the API key of workers by URL and of those in worker-allow. Read once."`
 	AllowHosts  []string `flag:"worker-allow" help:"Hosts that may register in etcd: NAME, *.DOMAIN, ADDRESS, 10.0.0.0/8 or *. Empty allows all, with worker-api-key-file only this machine."`
 	TLS         WorkerTLS
-	MinInitial  int `flag:"router-min-initial-workers" default:"0" range:"0..4096" help:"Workers that must be ready before the first request is accepted. 0 accepts at once."`
+	MinInitial  int `flag:"router-min-initial-workers" default:"0" range:"0..4096" help:"Ready workers before requests are accepted."`
 
 	// Static are the workers by URL, and Allow the hosts of AllowHosts: see Parse. A nil Allow is every host or, if
 	// workers get a key, this machine only: any client that writes to etcd could have the key sent to it.

@@ -40,7 +40,7 @@ func TestNATSAwayAtStartIsLogged(t *testing.T) {
 	_, unlink, err := Connect(&Discovery{NATSURL: "nats://user:s3cret@" + address}, nil, slog.New(slog.NewTextHandler(&log, nil)), nats.Name("test"))
 	require.NoError(t, err)
 	defer unlink()
-	if said := log.String(); !strings.Contains(said, "NATS unreachable") || !strings.Contains(said, address) || strings.Contains(said, "s3cret") {
-		t.Errorf("the log says %q", said)
+	if lines := log.String(); !strings.Contains(lines, "NATS unreachable") || !strings.Contains(lines, address) || strings.Contains(lines, "s3cret") {
+		t.Errorf("log: %q", lines)
 	}
 }

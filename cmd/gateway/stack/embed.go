@@ -25,12 +25,12 @@ import (
 // EmbedConfig configures the embedded servers. Port 0 picks a free one.
 type EmbedConfig struct {
 	Listen       string   `flag:"embed-listen" default:"127.0.0.1" form:"host" help:"Address of the embedded etcd and NATS. Other than loopback needs tls-cert-file and embed-password-file."`
-	PasswordFile string   `flag:"embed-password-file" help:"File with the password of user tandem in the embedded etcd and NATS. Needs tls-cert-file. Read once."`
+	PasswordFile string   `flag:"embed-password-file" help:"File with user tandem's password in embedded etcd and NATS. Needs tls-cert-file."`
 	Dir          string   `flag:"embed-dir" help:"Directory of the embedded etcd and NATS. Empty uses a temporary one: cordons, thresholds and the event stream end with the gateway."`
 	EtcdPort     int      `flag:"embed-etcd-port" default:"2379" range:"0..65535" help:"Port of the embedded etcd. 0 picks a free one at every start; workers then do not find a restarted gateway."`
 	NATSPort     int      `flag:"embed-nats-port" default:"4222" range:"0..65535" help:"Port of the embedded NATS; 0 picks a free one."`
 	Peers        []string `flag:"replica-peers" form:"hostport" group:"Replicas" help:"HOST:PORT, or a headless Service, of the other gateways' embedded NATS, which then form one. Needs embed-listen, one tls-cert-file for all, embed-password-file."`
-	PeersPort    int      `flag:"replica-port" default:"6222" range:"0..65535" group:"Replicas" help:"Port of this gateway's NATS for replica-peers. 0 picks a free one."`
+	PeersPort    int      `flag:"replica-port" default:"6222" range:"0..65535" group:"Replicas" help:"Port for replica-peers. 0 picks a free one."`
 	JetStream    bool     // enables JetStream
 	OnlyNATS     bool     // no etcd
 

@@ -119,7 +119,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		cfg.Router.Peers = others{g}
 		cfg.Flow.Queue.OnHead = func() { g.member.HeadsChanged() }
 		if cfg.Flow.Seed != 0 { // it may be the same for all gateways
-			seed := seedAmong(cfg.Flow.Seed, cfg.Replicas.Name, cfg.Edge.Port)
+			seed := gatewaySeed(cfg.Flow.Seed, cfg.Replicas.Name, cfg.Edge.Port)
 			cfg.Flow.Seed, cfg.Router.Seed = seed, seed
 		}
 	}

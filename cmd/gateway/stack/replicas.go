@@ -106,9 +106,9 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 	})
 }
 
-// seedAmong mixes a gateway's name in its group, else its machine and port, into its seed: gateways with one seed
+// gatewaySeed mixes a gateway's name in its group, else its machine and port, into its seed: gateways with one seed
 // would make the same choices at the same moment, and give engines the same request names.
-func seedAmong(seed uint64, name string, port int) uint64 {
+func gatewaySeed(seed uint64, name string, port int) uint64 {
 	if name == "" {
 		host, _ := os.Hostname() // otherwise only the port distinguishes two
 		name = net.JoinHostPort(host, strconv.Itoa(port))

@@ -61,8 +61,8 @@ func (a *EtcdAccess) access(endpoints []string, store *certs.Store, log *slog.Lo
 
 // NATSAccess is credentials and trust for NATS.
 type NATSAccess struct {
-	NATSCreds string `flag:"nats-creds" help:"NATS credentials file, as nsc makes it. Read at every connection. A name and password go into nats-url."`
-	NATSCA    string `flag:"nats-ca-file" help:"PEM authorities of NATS's certificate; requires TLS. Empty uses the system's. Read again on change."`
+	NATSCreds string `flag:"nats-creds" help:"NATS credentials file of nsc, read at every connection. A password goes into nats-url."`
+	NATSCA    string `flag:"nats-ca-file" help:"PEM authorities of NATS's certificate; needs TLS. Empty: the system's. Read again on change."`
 	NATSCert  string `flag:"nats-cert-file" help:"PEM client certificate for NATS. Read again on change."`
 	NATSKey   string `flag:"nats-key-file" help:"PEM private key of nats-cert-file."`
 }
@@ -135,7 +135,7 @@ func (r *reasons) note(what string, err error) {
 
 // WorkerTLS is credentials and trust for workers.
 type WorkerTLS struct {
-	CA   string `flag:"worker-ca-file" help:"PEM authorities of https:// workers, whose certificates must name the URL's host. Empty uses the system's. Read again on change."`
+	CA   string `flag:"worker-ca-file" help:"PEM authorities of https:// workers. Empty uses the system's. Read again on change."`
 	Cert string `flag:"worker-cert-file" help:"PEM client certificate for https:// workers. Read again on change."`
 	Key  string `flag:"worker-key-file" help:"PEM private key of worker-cert-file."`
 }

@@ -62,7 +62,7 @@ func startNATS(t *testing.T, o natsd.Options) *natsd.Server {
 }
 
 // The embedded servers listen beyond the loopback with TLS and a password only. The gateway and a worker with the
-// password work with them, also after a restart in the same folder; others are refused, and the log says why.
+// password work with them, also after a restart in the same folder; others are refused, and the reason is logged.
 func TestEmbeddedForOtherMachines(t *testing.T) {
 	dir := t.TempDir()
 	ca, other := certstest.New(t, "ca"), certstest.New(t, "other")
@@ -193,7 +193,7 @@ func TestNATSCredentials(t *testing.T) {
 		t.Errorf("not let in: %s", log.String())
 	}
 	wrong := link(t, &Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: creds(stranger)}}, slog.New(slog.NewTextHandler(&log, nil)))
-	until(t, "the log says why", func() bool { return strings.Contains(log.String(), "Authorization Violation") })
+	until(t, "the reason is logged", func() bool { return strings.Contains(log.String(), "Authorization Violation") })
 	assert.False(t, connected(wrong), "another account's user is let in")
 	for _, bad := range []string{path, path + ".not"} {
 		wrongSetting(t, &Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: bad}}, "nats-creds")

@@ -175,7 +175,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// In a browser pages are quick, readable and live, for the keyboard too. TestPages has what they say without a script.
+// In a browser pages are quick, readable and live, for the keyboard too. TestPages checks them without a script.
 func TestBrowser(t *testing.T) {
 	if *chromium == "" {
 		return
@@ -303,7 +303,7 @@ func lookAtHiddenTab(t *testing.T, b *browser) {
 		look[bool](b, `Object.defineProperty(document, "hidden", { value: `+hidden+`, configurable: true }) && document.dispatchEvent(new Event("visibilitychange"))`)
 	}
 	hide("true")
-	b.until("the page says as of when it is", `document.getElementById("link").dataset.state === "still" && document.getElementById("link-text").textContent === "as of"`)
+	b.until("the page shows its time", `document.getElementById("link").dataset.state === "still" && document.getElementById("link-text").textContent === "as of"`)
 	b.until("the stream is closed", `performance.getEntriesByType("resource").some((e) => e.name.endsWith("/console/stream") && e.responseEnd > 0)`)
 	hide("false")
 	b.live()

@@ -27,7 +27,7 @@ type Config struct {
 	// URLs are sibling indexes. A lookup goes to the first whose circuit allows it; workers are registered at all.
 	URLs []string `flag:"remote-index-url" form:"url http https" help:"A gateway index to look prompts up in, as http://HOST:PORT; several in the order to try. Replaces following KV events, unless router-kv-events is set."`
 	// TokenFile is for ReadToken to read.
-	TokenFile string `flag:"remote-index-token-file" help:"File with the remote index's token: the first line that is not a comment. Read again on SIGHUP."`
+	TokenFile string `flag:"remote-index-token-file" help:"File with the remote index's token (first line without #). Read again on SIGHUP."`
 	// ReadToken returns the token, empty for none; it may be nil. New and [Client.Reload] call it.
 	ReadToken func() (string, error)
 	// Timeout bounds a lookup, by default [defaultTimeout].

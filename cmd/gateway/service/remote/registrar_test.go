@@ -76,13 +76,13 @@ func TestLaggingGatewaysDoNotFight(t *testing.T) {
 	})
 }
 
-// What an index does not take is said, and does not keep the others from it.
+// What an index refuses is reported, and does not block other registrations.
 func TestRefusedWorkers(t *testing.T) {
 	f := newFake(t)
 	f.refuses["b"] = true
 	c, _ := running(t, Config{URLs: []string{f.URL}, Every: 10 * time.Millisecond}, "a", "b", "c")
 	ranks(t, c, 2)
-	eventually(t, "it is said", func() bool {
+	eventually(t, "it is reported", func() bool {
 		return strings.Contains(c.States()[0].Error, "worker b: it answered 400: kv_events: the service was")
 	})
 	f.set(func() { delete(f.refuses, "b") })
@@ -112,7 +112,7 @@ func TestIndexComesLater(t *testing.T) {
 	ranks(t, c, 1)
 }
 
-// The token is sent, and read again when it is said to; one that cannot be read
+// The token is sent, and read again on reload; one that cannot be read
 // leaves the old one.
 func TestTokenIsReloaded(t *testing.T) {
 	f := newFake(t)
