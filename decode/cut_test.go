@@ -42,7 +42,8 @@ type aStream struct {
 func (s *aStream) events() (events []string) {
 	for {
 		events, text := s.draw()
-		if all := string(s.coder.DecodeText(nil, s.ids)); s.engine != "sglang" || len(s.stops.Strings) > 0 || text == all || !utf8.ValidString(all) {
+		if all := string(s.coder.DecodeText(nil, s.ids)); s.engine != "sglang" || len(s.stops.Strings) > 0 || text == all ||
+			!utf8.ValidString(all) {
 			return events
 		}
 	}
@@ -132,7 +133,8 @@ func (g *got) feed(t *testing.T, d *Draft, events []string) {
 // cutEverywhere cuts an answer behind each of its events, and once more on its further way: the client has the same text, ids
 // and end.
 func cutEverywhere(t *testing.T, s aStream, tokenizer Tokenizer, body string) {
-	req, err := openai.Limits{}.Scan(openai.Completions, []byte(`{"model":"m","stream":true,"temperature":0,"prompt":"x","return_token_ids":true,"max_tokens":100000`+body+`}`))
+	req, err := openai.Limits{}.Scan(openai.Completions,
+		[]byte(`{"model":"m","stream":true,"temperature":0,"prompt":"x","return_token_ids":true,"max_tokens":100000`+body+`}`))
 	require.NoError(t, err)
 	events := s.events()
 	var want got
@@ -143,7 +145,8 @@ func cutEverywhere(t *testing.T, s aStream, tokenizer Tokenizer, body string) {
 	all := string(s.coder.DecodeText(nil, s.ids))
 	at := strings.Index(all, want.stop)
 	right := func(text string) bool {
-		return want.stop != "" && len(text) >= at && strings.HasPrefix(all[:at+len(want.stop)], text) && (!s.stops.Include || len(text) == at+len(want.stop))
+		return want.stop != "" && len(text) >= at && strings.HasPrefix(all[:at+len(want.stop)], text) &&
+			(!s.stops.Include || len(text) == at+len(want.stop))
 	}
 	if s.engine == "sglang" && want.stop != "" && !right(want.text) {
 		return

@@ -75,7 +75,8 @@ func TestDraft(t *testing.T) {
 		{"a thought and text", "", []string{shownRole, thought, shownOne}, plain(shownRole, thought, shownOne), []uint32{10, 11}, ""},
 		{"tokens that show nothing are made again", "", []string{shownRole, shownOne, silent, silent}, plain(shownRole, shownOne), []uint32{11}, ""},
 		{"tokens that showed nothing at first", "", []string{shownRole, silent, shownOne}, plain(shownRole, shownOne), []uint32{12, 11}, ""},
-		{"a call has begun", "", []string{shownRole, shownOne, toolCall}, plain(shownRole, shownOne) + strings.Replace(toolCall, `,"token_ids":[13]`, "", 1), nil, "tool_call"},
+		{"a call has begun", "", []string{shownRole, shownOne, toolCall}, plain(shownRole, shownOne) +
+			strings.Replace(toolCall, `,"token_ids":[13]`, "", 1), nil, "tool_call"},
 		{"content without its tokens", "", []string{shownRole, shownOne, blind}, plain(shownRole, shownOne, blind), nil, "engine"},
 		{"a prompt that is not known", "", []string{shownOne}, plain(shownOne), nil, "engine"},
 		{"a stop string, and no tokenizer", `,"stop":"x"`, []string{shownRole, shownOne}, plain(shownRole, shownOne), nil, "stop"},
@@ -109,12 +110,14 @@ func TestDraftContinues(t *testing.T) {
 	const used = `data: {"id":"b","created":9,"choices":[],"usage":{"prompt_tokens":6,"completion_tokens":3,"total_tokens":9}}` + "\n\n"
 	t.Run("whole", func(t *testing.T) {
 		draft := begun(t, true)
-		want := plain(shownOne, shownEnd) + `data: {"id":"a","created":7,"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":5,"total_tokens":9}}` + "\n\n" + done
+		want := plain(shownOne, shownEnd) +
+			`data: {"id":"a","created":7,"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":5,"total_tokens":9}}` + "\n\n" + done
 		tr := continued(t, draft, true, want, other(shownRole), other(shownOne), other(silent), other(shownEnd), used, done)
 		assert.True(t, tr.Tokens == 5 && tr.PromptTokens == 4 && tr.Began, "%+v", tr)
 	})
 	t.Run("endless events without output", func(t *testing.T) {
-		for name, event := range map[string]string{"roles": shownRole, "what it has": shownOne, "no choices": `data: {"id":"b","choices":[]}` + "\n\n"} {
+		for name, event := range map[string]string{"roles": shownRole, "what it has": shownOne, "no choices": `data: {"id":"b","choices":[]}` +
+			"\n\n"} {
 			draft := begun(t, false)
 			_, failed := served(t, stream(strings.Repeat(other(event), 10_000)), &Call{Stream: true, Choices: 1, Draft: draft, Longest: 4})
 			assert.True(t, failed != nil && errors.Is(failed, fault.ErrRunaway), "%s: %v", name, failed)
@@ -191,20 +194,26 @@ func TestTheEndIsMade(t *testing.T) {
 		class      fault.Class
 	}{
 		{"no marker", "", false, []string{shownRole, shownOne, shownEnd}, plain(shownRole, shownOne, shownEnd) + done, fault.None},
-		{"no usage", "", true, []string{shownRole, shownOne, shownEnd}, plain(shownRole, shownOne, shownEnd) + fmt.Sprintf(used, 6, 2) + done, fault.None},
+		{"no usage", "", true, []string{shownRole, shownOne, shownEnd}, plain(shownRole, shownOne, shownEnd) + fmt.Sprintf(used, 6, 2) + done,
+			fault.None},
 		{"no reason", `,"max_tokens":2`, false, []string{shownRole, shownOne, shownOne},
-			plain(shownRole, shownOne, shownOne) + `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}]}` + "\n\n" + done, fault.None},
-		{"more than was asked for", `,"max_tokens":2`, false, []string{shownRole, shownOne, shownOne, shownOne}, plain(shownRole, shownOne, shownOne), fault.EngineError},
-		{"more than the context", "", false, []string{shownRole, strings.Replace(shownOne, "[11]", "[1"+strings.Repeat(",1", 32)+"]", 1)}, plain(shownRole)[:0], fault.EngineError},
+			plain(shownRole, shownOne, shownOne) +
+				`data: {"id":"a","created":7,"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}]}` + "\n\n" + done, fault.None},
+		{"more than was asked for", `,"max_tokens":2`, false, []string{shownRole, shownOne, shownOne, shownOne},
+			plain(shownRole, shownOne, shownOne), fault.EngineError},
+		{"more than the context", "", false, []string{shownRole, strings.Replace(shownOne, "[11]", "[1"+strings.Repeat(",1", 32)+"]", 1)},
+			plain(shownRole)[:0], fault.EngineError},
 		{"garbled behind its last token", "", true, []string{shownRole, shownOne, shownEnd, "data: {]\n\n"},
 			plain(shownRole, shownOne, shownEnd) + fmt.Sprintf(used, 6, 2) + done, fault.None},
 		{"its last event again and again", "", false, append([]string{shownRole, shownOne}, slices.Repeat([]string{shownEnd}, 100)...),
 			plain(shownRole, shownOne, shownEnd) + done, fault.None},
-		{"its usage again and again", "", true, append([]string{shownRole, shownOne, shownEnd}, slices.Repeat([]string{fmt.Sprintf(used, 6, 2)}, 100)...),
+		{"its usage again and again", "", true, append([]string{shownRole, shownOne, shownEnd}, slices.Repeat([]string{fmt.Sprintf(used, 6, 2)},
+			100)...),
 			plain(shownRole, shownOne, shownEnd) + fmt.Sprintf(used, 6, 2) + done, fault.None},
 		{"its marker again and again", "", false, append([]string{shownRole, shownOne, shownEnd}, slices.Repeat([]string{done}, 100)...),
 			plain(shownRole, shownOne, shownEnd) + done, fault.None},
-		{"not at its end", `,"max_tokens":3`, false, []string{shownRole, shownOne, shownOne}, plain(shownRole, shownOne, shownOne), fault.Truncated},
+		{"not at its end", `,"max_tokens":3`, false, []string{shownRole, shownOne, shownOne}, plain(shownRole, shownOne, shownOne),
+			fault.Truncated},
 	} {
 		sent, _, failed := play(t, &Draft{Request: chat(t, c.more), HideIDs: true, Context: 32}, c.usage, c.events...)
 		assert.Equal(t, c.want, sent, c.name)

@@ -103,7 +103,9 @@ func TestStream(t *testing.T) {
 		{"whole", stream(role + one + two + end + done), false, fault.None, role + one + two + end + done, 3},
 		{"no content at all", stream(role + done), false, fault.None, role + done, 0},
 		{"events after the end marker", stream(role + one + end + done + two + ": ping\n\n" + done), false, fault.None, role + one + end + done, 2},
-		{"events after the end marker, one by one", &engine{status: 200, body: iotest.OneByteReader(strings.NewReader(one + end + done + "data: #no#\n\n"))}, false, fault.None, one + end + done, 2},
+		{"events after the end marker, one by one",
+			&engine{status: 200, body: iotest.OneByteReader(strings.NewReader(one + end + done + "data: #no#\n\n"))}, false, fault.None, one +
+				end + done, 2},
 		{"no blank line at the end", stream(one + end + "data: [DONE]"), false, fault.None, one + end + done, 2},
 		{"given up before a token", stream(role + abort + done), false, fault.EngineError, "", 0},
 		{"given up after a token", stream(role + one + abort + done), false, fault.None, role + one + abort + done, 1},
@@ -111,7 +113,8 @@ func TestStream(t *testing.T) {
 		{"refused", &engine{err: refused}, false, fault.Refused, "", 0},
 		{"engine's 500", &engine{status: 500, body: strings.NewReader("boom")}, false, fault.EngineError, "", 0},
 		{"engine's 400", &engine{status: 400, body: strings.NewReader("{}")}, false, fault.Rejected, "", 0},
-		{"an engine that failed and calls that a 400", &engine{status: 400, body: strings.NewReader(`{"object":"error","message":"Error in kv cache transfer for generation requests","code":400}`)}, false, fault.EngineError, "", 0},
+		{"an engine that failed and calls that a 400",
+			&engine{status: 400, body: strings.NewReader(`{"object":"error","message":"Error in kv cache transfer for generation requests","code":400}`)}, false, fault.EngineError, "", 0},
 		{"error before the first token", stream(role + bad + done), false, fault.EngineError, "", 0},
 		{"client's mistake before the first token", stream(role + mistake + done), false, fault.Rejected, "", 0},
 		{"an adapter that the engine has not, by its type", stream(noModel + done), false, fault.NotServed, "", 0},
@@ -125,7 +128,8 @@ func TestStream(t *testing.T) {
 		{"ends inside an event", stream(role + one + "data: {"), false, fault.Truncated, role + one, 1},
 		{"no event stream", stream(`{"object":"text_completion"}`), false, fault.Truncated, "", 0},
 		{"one event without end", stream(role + "data: " + strings.Repeat("x", 8<<20) + "\n\n" + done), false, fault.Garbled, "", 0},
-		{"breaks", &engine{status: 200, body: io.MultiReader(strings.NewReader(role+one), iotest.ErrReader(&upstream.Error{Op: upstream.OpBody, Err: io.ErrUnexpectedEOF}))}, false, fault.Reset, role + one, 1},
+		{"breaks", &engine{status: 200, body: io.MultiReader(strings.NewReader(role+one),
+			iotest.ErrReader(&upstream.Error{Op: upstream.OpBody, Err: io.ErrUnexpectedEOF}))}, false, fault.Reset, role + one, 1},
 		{"client gone", stream(role + one + end + done), true, fault.ClientGone, "", 2},
 	} {
 		r, lease, _ := room(t, Config{}, c.engine)
@@ -185,7 +189,8 @@ func TestCountedStreams(t *testing.T) {
 	}
 	r, lease, load := room(t, Config{}, stream(counted(role, 1)+counted(one, 4)+counted(two, 4)+counted(two, 9)+counted(end, 12)+done))
 	out, gaps, most := &client{}, 0, 0
-	call := &Call{Lease: lease, Stream: true, HideUsage: true, Choices: 1, Gap: func(time.Duration) { gaps++; most = max(most, load().ActiveBlocks) }}
+	call := &Call{Lease: lease, Stream: true, HideUsage: true, Choices: 1,
+		Gap: func(time.Duration) { gaps++; most = max(most, load().ActiveBlocks) }}
 	failed := r.Run(t.Context(), call, out)
 	assert.Nil(t, failed)
 	assert.Equal(t, role+one+two+two+end+done, strings.Join(out.writes, ""))

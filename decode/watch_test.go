@@ -106,21 +106,25 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 		{"a head and nothing else", Config{}, s, []beat{{forever, ""}}, 0, fault.Timeout, 30 * s, 0},
 		{"a role and nothing else", Config{}, s, []beat{{s, role}, {forever, ""}}, 0, fault.Timeout, 302 * s, 0},
 		{"reasoning that is hidden", Config{}, s, []beat{{s, role}, {32 * s, one}, {s, end}, {0, done}}, 0, fault.None, 35 * s, 2},
-		{"events before the first token", Config{}, s, []beat{{28 * s, role}, {299 * s, role}, {299 * s, one}, {s, end}, {0, done}}, 0, fault.None, 628 * s, 2},
+		{"events before the first token", Config{}, s, []beat{{28 * s, role}, {299 * s, role}, {299 * s, one}, {s, end}, {0, done}}, 0,
+			fault.None, 628 * s, 2},
 		{"a role, and a limit that was set", Config{FirstTokenTimeout: 20 * s}, 0, []beat{{s, role}, {forever, ""}}, 0, fault.Timeout, 20 * s, 0},
 		{"keep-alives before the first token", Config{}, 0, pings(100), 0, fault.Timeout, 30 * s, 0},
 		{"a first token just in time", Config{}, 0, []beat{{29 * s, one}, {s, end}, {0, done}}, 0, fault.None, 30 * s, 2},
 		{"a limit that was set", Config{FirstTokenTimeout: 2 * s}, s, []beat{{2 * s, one}}, 0, fault.Timeout, 2 * s, 0},
 		{"between tokens", Config{}, 0, []beat{{s, one}, {9 * s, two}, {forever, ""}}, 0, fault.Stalled, 20 * s, 2},
-		{"between tokens, as set", Config{StreamIdleTimeout: 20 * ms}, 0, []beat{{s, one}, {19 * ms, two}, {21 * ms, end}}, 0, fault.Stalled, 1039 * ms, 2},
+		{"between tokens, as set", Config{StreamIdleTimeout: 20 * ms}, 0, []beat{{s, one}, {19 * ms, two}, {21 * ms, end}}, 0, fault.Stalled,
+			1039 * ms, 2},
 		{"keep-alives between tokens", Config{}, 0, append([]beat{{0, one}}, pings(100)...), 0, fault.Stalled, 10 * s, 1},
 		{"half an event", Config{}, 0, []beat{{0, one}, {6 * s, two[:9]}, {forever, ""}}, 0, fault.Stalled, 10 * s, 1},
-		{"an event in two halves", Config{}, 0, []beat{{0, one}, {4 * s, two[:9]}, {5 * s, two[9:]}, {9 * s, end}, {0, done}}, 0, fault.None, 18 * s, 3},
+		{"an event in two halves", Config{}, 0, []beat{{0, one}, {4 * s, two[:9]}, {5 * s, two[9:]}, {9 * s, end}, {0, done}}, 0, fault.None,
+			18 * s, 3},
 		{"events without a token", Config{}, 0, []beat{{0, one}, {9 * s, role}, {9 * s, role}, {9 * s, end}, {0, done}}, 0, fault.None, 27 * s, 2},
 		{"after the last token", Config{}, 0, []beat{{0, one}, {0, end}, {forever, ""}}, 0, fault.Stalled, 10 * s, 2},
 		{"a late usage", Config{}, 0, []beat{{0, one}, {0, end}, {9 * s, usage}, {9 * s, done}}, 0, fault.None, 18 * s, 3},
 		{"a usage that is too late", Config{}, 0, []beat{{0, one}, {0, end}, {11 * s, usage}, {0, done}}, 0, fault.Stalled, 10 * s, 2},
-		{"a connection that stays open after its end", Config{}, 0, []beat{{0, one}, {0, end}, {0, done}, {forever, ""}}, 0, fault.None, closing, 2},
+		{"a connection that stays open after its end", Config{}, 0, []beat{{0, one}, {0, end}, {0, done}, {forever, ""}}, 0, fault.None,
+			closing, 2},
 		{"a slow client", Config{}, 0, append(many, beat{9 * s, end}, beat{0, done}), 60 * s, fault.None, (52*60 + 9) * s, 51},
 		{"a slow client of a worker that stalls", Config{}, 0, []beat{{0, one}, {0, two}, {forever, ""}}, 60 * s, fault.Stalled, 130 * s, 2},
 	} {
@@ -129,7 +133,8 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 			r, lease, _ := room(t, c.cfg, e)
 			call := &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
 			took, failed := lasts(t, r, call, &slowly{takes: c.client})
-			assert.Equal(t, []any{c.want, c.after, c.tokens, c.tokens > 0}, []any{classOf(failed), took, call.Sent.Tokens, call.Sent.Started}, "%v", failed)
+			assert.Equal(t, []any{c.want, c.after, c.tokens, c.tokens > 0}, []any{classOf(failed), took, call.Sent.Tokens, call.Sent.Started},
+				"%v", failed)
 			assert.True(t, c.head != 0 || e.closed, "the worker's answer was not closed")
 			assert.True(t, !c.want.Blames() || e.err != nil, "the call was not cut")
 		})
@@ -167,7 +172,8 @@ func TestLongSilences(t *testing.T) {
 		{"no known length", Config{}, whole(0), answer(forever), fault.Timeout, none},
 		{"an absurd length", Config{}, whole(1 << 40), answer(forever), fault.Timeout, none},
 		{"limits near the end of time", Config{math.MaxInt64 - 1, math.MaxInt64 - 1}, whole(1), answer(time.Hour), fault.None, time.Hour},
-		{"a short idle limit", Config{StreamIdleTimeout: 500 * time.Millisecond}, whole(12), answer(forever), fault.Timeout, 31_500 * time.Millisecond},
+		{"a short idle limit", Config{StreamIdleTimeout: 500 * time.Millisecond}, whole(12), answer(forever), fault.Timeout,
+			31_500 * time.Millisecond},
 		{"as set", Config{FirstTokenTimeout: s, StreamIdleTimeout: time.Minute}, whole(1), answer(forever), fault.Timeout, 61 * s},
 	} {
 		bubble(t, c.name, func(t *testing.T) {

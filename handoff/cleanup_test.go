@@ -56,7 +56,8 @@ func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
 		return h.rooms.Roster
 	}
 	decodes := workers(map[string]pools.Role{"d0": pools.Decode, "d2": pools.Decode})
-	prefills, producer := workers(map[string]pools.Role{"p1": pools.Prefill, "p2": pools.Prefill}), workers(map[string]pools.Role{"p1": pools.Prefill})
+	prefills, producer := workers(map[string]pools.Role{"p1": pools.Prefill, "p2": pools.Prefill}),
+		workers(map[string]pools.Role{"p1": pools.Prefill})
 	for _, c := range []struct {
 		roster   *pools.Roster
 		statuses []int

@@ -16,7 +16,8 @@ func TestDecideBeforeTheFirstByte(t *testing.T) {
 		{Fail, Fail}:                {fault.None, fault.ClientGone, fault.Shutdown, fault.Rejected, fault.TooLarge},
 		{OtherPrefill, OtherDecode}: {fault.GatewayError, fault.Refused},
 		{OtherPrefill, Again}: {
-			fault.Moved, fault.Reset, fault.Timeout, fault.Stalled, fault.Overloaded, fault.NotServed, fault.EngineError, fault.Garbled, fault.Truncated,
+			fault.Moved, fault.Reset, fault.Timeout, fault.Stalled, fault.Overloaded, fault.NotServed, fault.EngineError, fault.Garbled,
+			fault.Truncated,
 		},
 	} {
 		for _, c := range classes {

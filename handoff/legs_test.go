@@ -44,7 +44,8 @@ func costOfRunning(t *testing.T, sim *models.Language) {
 	})
 	ctx, leave := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	body := `{"model":"m","stream":true,"max_tokens":9,"prompt":"` + strings.Repeat("hello world ", size/12) + `"}` // one, so that a cache is predicted once
+	body := `{"model":"m","stream":true,"max_tokens":9,"prompt":"` + strings.Repeat("hello world ", size/12) +
+		`"}` // one, so that a cache is predicted once
 	start := func() {
 		r := scanned(t, openai.Completions, body)
 		running.Go(func() {

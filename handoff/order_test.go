@@ -127,13 +127,17 @@ func TestLegsOfOneRound(t *testing.T) {
 			[]string{"decode called", "prefill called"}, 0, 2 * time.Second, fault.None, 3},
 		{"prefill's answer trails", connector.Together, &theatre{prefill: []act{forever}, decode: []act{good}}, 0,
 			[]string{"decode called", "prefill called", "prefill cut"}, 0, 2*time.Second + trailing, fault.None, 0},
-		{"prefill fails, then another serves", connector.Together, &theatre{prefill: []act{{after: time.Second, err: io.EOF}, prompt}, decode: []act{forever, good}}, 0,
+		{"prefill fails, then another serves", connector.Together, &theatre{prefill: []act{{after: time.Second, err: io.EOF}, prompt},
+			decode: []act{forever, good}}, 0,
 			[]string{"decode called", "prefill called", "decode cut", "decode called", "prefill called"}, 1, 3 * time.Second, fault.None, 3},
-		{"decode fails, then both again", connector.Together, &theatre{prefill: []act{forever, prompt}, decode: []act{{after: time.Second, err: io.EOF}, good}}, 0,
+		{"decode fails, then both again", connector.Together, &theatre{prefill: []act{forever, prompt},
+			decode: []act{{after: time.Second, err: io.EOF}, good}}, 0,
 			[]string{"decode called", "prefill called", "prefill cut", "decode called", "prefill called"}, 1, 3 * time.Second, fault.None, 3},
-		{"decode is never sent", connector.DecodeFirst, &theatre{prefill: []act{prompt}, decode: []act{{after: time.Second, err: io.EOF, mute: true}, good}}, 0,
+		{"decode is never sent", connector.DecodeFirst,
+			&theatre{prefill: []act{prompt}, decode: []act{{after: time.Second, err: io.EOF, mute: true}, good}}, 0,
 			[]string{"decode called", "decode called", "prefill called"}, 1, 3 * time.Second, fault.None, 3},
-		{"the client's own mistake", connector.Together, &theatre{prefill: []act{{after: time.Second, body: `{"error":{"message":"no","code":400}}`}}, decode: []act{forever}}, 0,
+		{"the client's own mistake", connector.Together,
+			&theatre{prefill: []act{{after: time.Second, body: `{"error":{"message":"no","code":400}}`}}, decode: []act{forever}}, 0,
 			[]string{"decode called", "prefill called", "decode cut"}, 1, time.Second, fault.Rejected, 0},
 		{"the client leaves", connector.DecodeFirst, &theatre{prefill: []act{forever}, decode: []act{forever}}, time.Second,
 			[]string{"decode called", "prefill called", "decode cut", "prefill cut"}, 1, time.Second, fault.ClientGone, 0},
@@ -168,7 +172,8 @@ func TestPrefillsAnswerMayBeTheWholeOne(t *testing.T) {
 	const used = `"usage":{"prompt_tokens":1,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}}`
 	const whole = `{"object":"text_completion","choices":[{"index":0,"text":"hi","finish_reason":"stop"}],` + used
 	const event = `data: {"object":"text_completion","choices":`
-	const streamed = event + `[{"index":0,"text":"hi","finish_reason":null}]}` + "\n\n" + event + `[{"index":0,"text":"","finish_reason":"stop"}]}` + "\n\n"
+	const streamed = event + `[{"index":0,"text":"hi","finish_reason":null}]}` + "\n\n" + event +
+		`[{"index":0,"text":"","finish_reason":"stop"}]}` + "\n\n"
 	for more, want := range map[string]string{
 		``:               whole,
 		`,"stream":true`: streamed + "data: [DONE]\n\n",

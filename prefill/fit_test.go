@@ -24,7 +24,8 @@ func TestForecastLearns(t *testing.T) {
 		call := func(tokens, ahead int, took time.Duration) {
 			t.Helper()
 			e.after = took
-			_, failed := r.Run(t.Context(), &router.Lease{Choice: router.Choice{Worker: w}, PrefillTokens: tokens, BacklogTokens: tokens + ahead}, upstream.Leg{})
+			_, failed := r.Run(t.Context(), &router.Lease{Choice: router.Choice{Worker: w}, PrefillTokens: tokens, BacklogTokens: tokens + ahead},
+				upstream.Leg{})
 			require.Nil(t, failed)
 		}
 		_, ok := r.Forecast(w, 0, 1000, 0)

@@ -55,7 +55,8 @@ func room(t *testing.T, cfg Config, e *engine, isl int) (*Room, *router.Lease) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	roster := pools.NewRoster(pools.Config{}, log)
-	require.NoError(t, roster.Put(pools.Worker{ID: "p1", Incarnation: "i", Model: "m", Role: pools.Prefill, Engine: "vllm", Address: "http://h:1", BlockSize: 16}))
+	require.NoError(t, roster.Put(pools.Worker{ID: "p1", Incarnation: "i", Model: "m", Role: pools.Prefill, Engine: "vllm",
+		Address: "http://h:1", BlockSize: 16}))
 	set, err := router.NewSet(map[pools.Role]router.Config{pools.Prefill: router.DefaultConfig().For(pools.Prefill)}, log)
 	require.NoError(t, err)
 	r := New(cfg, roster, e)
@@ -134,10 +135,13 @@ func TestAFleetOfLongPromptsLearnsItsSpeed(t *testing.T) {
 		tries []time.Duration // how long each may take; the last one is answered
 		next  time.Duration   // the limit of another worker behind it
 	}{
-		{"two minutes", 2*time.Minute - time.Second, Config{}, []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute}, 595 * time.Second},
+		{"two minutes", 2*time.Minute - time.Second, Config{}, []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute},
+			595 * time.Second},
 		{"in time", 20 * time.Second, Config{}, []time.Duration{30 * time.Second}, 100 * time.Second},
-		{"a limit that was set stays", time.Minute, Config{Timeout: 10 * time.Second}, []time.Duration{10 * time.Second, 10 * time.Second, 10 * time.Second, 0}, 10 * time.Second},
-		{"never answered", -1, Config{}, []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 8 * time.Minute, 0}, 8 * time.Minute},
+		{"a limit that was set stays", time.Minute, Config{Timeout: 10 * time.Second}, []time.Duration{10 * time.Second, 10 * time.Second,
+			10 * time.Second, 0}, 10 * time.Second},
+		{"never answered", -1, Config{}, []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute,
+			8 * time.Minute, 0}, 8 * time.Minute},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -31,8 +31,10 @@ func TestAttachBesideARealWorker(t *testing.T) {
 			"--kv-events-endpoint", fmt.Sprintf("tcp://*:%d", events), "--kv-events-replay-endpoint", fmt.Sprintf("tcp://*:%d", replay))
 	}
 	engine := fmt.Sprintf("http://127.0.0.1:%d", port)
-	beside := start(t, asProcess(t, "attach", "--url", engine, "--id", "w1", "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(),
-		"--worker-health-interval", "200ms", "--attach-drain", "100ms", "--attach-address", "127.0.0.1:0", "--taints", "a", "--topology", "rack=r1"), "attach")
+	beside := start(t, asProcess(t, "attach", "--url", engine, "--id", "w1", "--etcd-endpoints", inside.EtcdURL(),
+		"--nats-url", inside.NATSURL(),
+		"--worker-health-interval", "200ms", "--attach-drain", "100ms", "--attach-address", "127.0.0.1:0", "--taints", "a",
+		"--topology", "rack=r1"), "attach")
 	if code, body := get(beside.url + "/ready"); code != http.StatusServiceUnavailable || !strings.Contains(body, engine) {
 		t.Errorf("before there is an engine: %d %s", code, body)
 	}
@@ -68,7 +70,8 @@ func TestAttachBesideARealWorker(t *testing.T) {
 	}
 	ask()
 	eventually(t, "what it computed is known", func() bool { return known().Blocks > 0 })
-	if _, body := get(beside.url + "/metrics"); !strings.Contains(body, "tandem_attach_registered 1") || !strings.Contains(body, `tandem_kv_bridge_blocks{pool="tandem-sim/both",rank="0",worker="w1"}`) {
+	if _, body := get(beside.url + "/metrics"); !strings.Contains(body, "tandem_attach_registered 1") ||
+		!strings.Contains(body, `tandem_kv_bridge_blocks{pool="tandem-sim/both",rank="0",worker="w1"}`) {
 		t.Errorf("metrics:\n%s", body)
 	}
 	checkAttachDocument(t, beside.url)
@@ -103,7 +106,8 @@ func checkAttachDocument(t *testing.T, at string) {
 	}
 	named := find("`(tandem_(?:attach|kv_bridge)_[a-z_]+)`", string(raw))
 	assert.Greater(t, len(named), 9)
-	assert.Equal(t, find(`(?m)^(tandem_(?:attach|kv_bridge)_\w+)`, text), named, "the metrics that are exposed, and those that docs/kv-events.md names")
+	assert.Equal(t, find(`(?m)^(tandem_(?:attach|kv_bridge)_\w+)`, text), named,
+		"the metrics that are exposed, and those that docs/kv-events.md names")
 }
 
 func TestAttachCommandLine(t *testing.T) {

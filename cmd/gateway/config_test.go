@@ -70,8 +70,10 @@ func TestSettingsAreChecked(t *testing.T) {
 		"--kv-cache-block-size=4096": "", "--kv-cache-block-size=4097": "flag --kv-cache-block-size: 4097 is above 4096",
 		"--client-hints=none": "", "--client-hints=all": "", "--client-hints=priority<=0": "", "--client-hints=priority<=2147483647": "",
 		"--client-hints=": "client-hints", "--client-hints=some": "client-hints", "--client-hints=priority<=": "client-hints",
-		"--client-hints=priority<=-1": "client-hints", "--client-hints=priority<=2147483648": "client-hints", "--client-hints=priority<5": "client-hints",
-		"--metrics-prefix=7up_": "not begin with a digit", "--metrics-prefix=a-b_": "letters, digits", "--metrics-prefix=tándem_": "letters, digits",
+		"--client-hints=priority<=-1": "client-hints", "--client-hints=priority<=2147483648": "client-hints",
+		"--client-hints=priority<5": "client-hints",
+		"--metrics-prefix=7up_":     "not begin with a digit", "--metrics-prefix=a-b_": "letters, digits",
+		"--metrics-prefix=tándem_":   "letters, digits",
 		"--metrics-prefix=tandem_\n": "letters, digits", "--metrics-prefix=" + strings.Repeat("a", 65): "longer than 64 bytes",
 	} {
 		_, err := configured(arg)

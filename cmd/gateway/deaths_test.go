@@ -131,14 +131,16 @@ func decodeKilled(b *testing.B, rounds int) {
 	p50, p99, ttft := quantile(silent, .5), quantile(silent, .99), quantile(cached, .5)
 	assert.True(b, !*fleet.Update || p50 <= ttft+50*time.Millisecond && p99 <= time.Second,
 		"the gap's p50 may be %v and its p99 1s", ttft+50*time.Millisecond)
-	f.report("decode killed in mid-answer", fmt.Sprintf("%d of %[1]d streams exact; TTFT of their cached prompts %v", len(silent), ttft.Round(time.Millisecond)), silent)
+	f.report("decode killed in mid-answer", fmt.Sprintf("%d of %[1]d streams exact; TTFT of their cached prompts %v", len(silent),
+		ttft.Round(time.Millisecond)), silent)
 }
 
 // prefillBreaks kills a prefill worker under streams, loses three hand-offs of ten, or both: no answer is lost.
 func prefillBreaks(b *testing.B, name string, rounds int, kill, lose bool) {
 	args := []string{"--prefill", "2", "--decode", "2"}
 	if lose {
-		args = append(args, "--allow-faults", "--fault-scenario", written(b, "lost.yaml", "seed: 3\nrules:\n  - fault: lost_handoff\n    probability: 0.3\n"))
+		args = append(args, "--allow-faults", "--fault-scenario", written(b, "lost.yaml",
+			"seed: 3\nrules:\n  - fault: lost_handoff\n    probability: 0.3\n"))
 	}
 	var ttfts []time.Duration
 	var f *proc

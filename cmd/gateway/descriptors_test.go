@@ -44,7 +44,8 @@ func TestServeOutlivesALackOfDescriptors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			workers := []string{"--decode-url", loneWorker(t, "decode", "d", 2) + ",id=d", "--prefill-url", loneWorker(t, "prefill", "p", 2) + ",id=p"}
+			workers := []string{"--decode-url", loneWorker(t, "decode", "d", 2) + ",id=d", "--prefill-url", loneWorker(t, "prefill", "p", 2) +
+				",id=p"}
 			s := start(t, underLimit(t, descriptors, append(args, workers...)...), "listening")
 			s.eventually("the fleet is whole", s.healthy)
 			http.DefaultClient.CloseIdleConnections()
@@ -66,7 +67,8 @@ func TestServeOutlivesALackOfDescriptors(t *testing.T) {
 			})
 			log := s.logs.String()
 			assert.LessOrEqual(t, strings.Count(log, "new connections wait"), 2, "lines about a shortage")
-			assert.Equal(t, name == "no bound to speak of", strings.Contains(log, "max-connections leaves too few descriptors"), "a bound that cannot be kept")
+			assert.Equal(t, name == "no bound to speak of", strings.Contains(log, "max-connections leaves too few descriptors"),
+				"a bound that cannot be kept")
 			if name == "default bound" {
 				assert.Contains(t, log, "closing idle connections to make room")
 			}

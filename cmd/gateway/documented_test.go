@@ -160,7 +160,8 @@ func TestDocumentedCommandsAreFound(t *testing.T) {
 	for _, args := range blocks {
 		got = append(got, strings.Join(args, " ")+": "+misused(args, true))
 	}
-	want := []string{"serve --router-mode kv --worker-url http://h:1: ", "load --rate x: flag --rate", "health: ", "frob: there is no such command"}
+	want := []string{"serve --router-mode kv --worker-url http://h:1: ", "load --rate x: flag --rate", "health: ",
+		"frob: there is no such command"}
 	assert.True(t, slices.EqualFunc(got, want, strings.HasPrefix) && len(spans) == 1 && misused(spans[0], false) != "",
 		"got %q and %q, want %q", got, spans, want)
 }

@@ -59,7 +59,8 @@ func TestKubernetesManifests(t *testing.T) {
 
 	deployment := string(manifest(t, "deployment.yaml"))
 	for _, part := range []string{
-		fmt.Sprintf("containerPort: %d}", s.Edge.Port), fmt.Sprintf("prometheus.io/port: %q", fmt.Sprint(s.Edge.Port)), "mountPath: " + path.Dir(s.Workers.File) + ",",
+		fmt.Sprintf("containerPort: %d}", s.Edge.Port), fmt.Sprintf("prometheus.io/port: %q", fmt.Sprint(s.Edge.Port)), "mountPath: " +
+			path.Dir(s.Workers.File) + ",",
 		"runAsNonRoot: true", "seccompProfile: {type: RuntimeDefault}",
 	} {
 		assert.Contains(t, deployment, part)

@@ -18,7 +18,7 @@ import (
 )
 
 // TestLinksBreak resets and half-closes the connections between a gateway's process and that of a worker: streams continue on the
-// other decode worker, token for token. cmd/gateway/e2e/failures has the same in virtual time, with links that are silent and those of prefill.
+// other decode worker, token for token. cmd/gateway/e2e/failures has more in virtual time.
 func TestLinksBreak(t *testing.T) {
 	t.Parallel()
 	port := porttest.Free(t)
@@ -90,7 +90,8 @@ func TestLinksToServersBreak(t *testing.T) {
 	for began, round := time.Now(), 0; time.Since(began) < 3*time.Second; round++ {
 		s.streams(prompts(fmt.Sprint("Round ", round), atOnce), 100, 0, nil)
 	}
-	assert.Equal(t, []string{"up", "up", ""}, []string{s.state("prefill-1"), s.state("decode-1"), s.state("decode-2")}, "what is known behind links that pass nothing")
+	assert.Equal(t, []string{"up", "up", ""}, []string{s.state("prefill-1"), s.state("decode-1"), s.state("decode-2")},
+		"what is known behind links that pass nothing")
 	etcd.Set(linktest.State{})
 	bus.Set(linktest.State{})
 	s.up("decode-2")

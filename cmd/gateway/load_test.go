@@ -83,8 +83,10 @@ func TestLoadMakesAWorkloadAndReports(t *testing.T) {
 	s := newOpenAI(t)
 	folder := t.TempDir()
 	out, summary, page := filepath.Join(folder, "r.jsonl"), filepath.Join(folder, "r.json"), filepath.Join(folder, "r.html")
-	status, stdout, stderr := loading(t, "--url", s.URL+"/v1/", "--rate", "500", "--requests", "40", "--seed", "1", "--isl", "50", "--osl", "3",
-		"--shared-prefix", "0.5", "--api-key-file", written(t, "key", "secret\nother\n"), "--title", "Forty", "--out", out, "--json", summary, "--html", page)
+	status, stdout, stderr := loading(t, "--url", s.URL+"/v1/", "--rate", "500", "--requests", "40", "--seed", "1", "--isl", "50",
+		"--osl", "3",
+		"--shared-prefix", "0.5", "--api-key-file", written(t, "key", "secret\nother\n"), "--title", "Forty", "--out", out, "--json", summary,
+		"--html", page)
 	if status != exitOK || !strings.Contains(stdout, "40 answered, 0 failed") || !strings.Contains(stdout, "hit rate 50.0 %") {
 		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
 	}
@@ -105,7 +107,8 @@ func TestLoadMakesAWorkloadAndReports(t *testing.T) {
 	}
 	assert.Equal(t, 40, strings.Count(read(out), "\n"), "lines, want 40")
 	var report replay.Report
-	if err := json.Unmarshal([]byte(read(summary)), &report); err != nil || report.Summary.Answered != 40 || report.Summary.TTFT.Count != 40 || report.Seed != 1 {
+	if err := json.Unmarshal([]byte(read(summary)), &report); err != nil || report.Summary.Answered != 40 ||
+		report.Summary.TTFT.Count != 40 || report.Seed != 1 {
 		t.Errorf("%+v, error %v", report, err)
 	}
 	assert.Contains(t, read(page), "<title>Forty</title>", "the HTML report has no title")
@@ -126,7 +129,8 @@ func TestLoadIsEndedByItsContext(t *testing.T) {
 	trace := written(t, "trace.jsonl", strings.Repeat(`{"timestamp":0,"session_id":"a","input_length":10,"output_length":1}`+"\n", 4)+
 		`{"timestamp":0,"session_id":"a","delay":3600000,"input_length":10,"output_length":1}`)
 	status, stdout, stderr := runIn(ctx, nil, "load", "--url", s.URL, "--trace", trace)
-	if status != exitOK || !strings.Contains(stdout, "ended before its time: 4 of 5 requests were due") || strings.Contains(stdout, " 1 failed") {
+	if status != exitOK || !strings.Contains(stdout, "ended before its time: 4 of 5 requests were due") ||
+		strings.Contains(stdout, " 1 failed") {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 }
@@ -144,7 +148,8 @@ func TestLoadOfAnEndpointThatRefuses(t *testing.T) {
 	assert.Equal(t, exitFailed, status)
 	for _, want := range []string{
 		"0 answered, 107 refused, 0 failed", "107 http_503 server_is_overloaded: the queue is full; try again in 1 s",
-		"Goodput: 0 of 107 requests, since none was answered.", "107 of 107 requests were not answered, 107 of them: http_503 server_is_overloaded: the queue is full",
+		"Goodput: 0 of 107 requests, since none was answered.",
+		"107 of 107 requests were not answered, 107 of them: http_503 server_is_overloaded: the queue is full",
 	} {
 		assert.Contains(t, stdout+stderr, want)
 	}
@@ -167,7 +172,8 @@ func TestLoadDrawsASeed(t *testing.T) {
 	}
 	const warns = "the caches held prompts of an earlier run"
 	one := func(args ...string) (seed, stdout string) {
-		status, stdout, stderr := loading(t, append([]string{"--url", s.URL, "--rate", "1000", "--requests", "5", "--isl", "20", "--osl", "1"}, args...)...)
+		status, stdout, stderr := loading(t, append([]string{"--url", s.URL, "--rate", "1000", "--requests", "5", "--isl", "20", "--osl", "1"},
+			args...)...)
 		m := regexp.MustCompile(`seed ([0-9]+) \(--seed ([0-9]+) repeats them\)`).FindStringSubmatch(stderr)
 		require.True(t, status == exitOK && m != nil && m[1] == m[2], "status %d\n%s%s", status, stdout, stderr)
 		return m[1], stdout
@@ -177,7 +183,8 @@ func TestLoadDrawsASeed(t *testing.T) {
 	second, out := one()
 	assert.True(t, first != second && !strings.Contains(out, warns) && len(known) == 10,
 		"seeds %s and %s, %d prompts:\n%s", first, second, len(known), out)
-	if _, out = one("--seed", first); !strings.Contains(out, warns) || !strings.Contains(out, "100 of 100 prompt tokens were cached, and this workload repeats only 0") || len(known) != 10 {
+	if _, out = one("--seed", first); !strings.Contains(out, warns) ||
+		!strings.Contains(out, "100 of 100 prompt tokens were cached, and this workload repeats only 0") || len(known) != 10 {
 		t.Errorf("%d prompts:\n%s", len(known), out)
 	}
 	// What a workload repeats by itself is no other run's.

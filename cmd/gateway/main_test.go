@@ -65,7 +65,8 @@ func TestSmokeOfEachEngine(t *testing.T) {
 	for _, name := range engines {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			lines(t, nil, "dev --smoke --in-process --durable-kv-events --speedup 50 --prefill 1 --decode 1", []line{{"--engine " + name, exitOK, "all well"}})
+			lines(t, nil, "dev --smoke --in-process --durable-kv-events --speedup 50 --prefill 1 --decode 1",
+				[]line{{"--engine " + name, exitOK, "all well"}})
 		})
 	}
 }

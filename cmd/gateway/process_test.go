@@ -47,7 +47,8 @@ func inside(t testing.TB, environ []string, args ...string) (status int, stdout,
 
 func runIn(ctx context.Context, environ []string, args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	status = run(ctx, args, process{program: "gateway", stdin: strings.NewReader(""), stdout: &out, stderr: &errs, environ: environ, readFile: os.ReadFile})
+	status = run(ctx, args, process{program: "gateway", stdin: strings.NewReader(""), stdout: &out, stderr: &errs, environ: environ,
+		readFile: os.ReadFile})
 	return status, out.String(), errs.String()
 }
 
@@ -304,7 +305,8 @@ func (p *proc) complete(session, prompt string, tokens int) (prefill, decode str
 		headers = []string{"X-Dynamo-Session-ID", session}
 	}
 	c := p.client()
-	body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"prompt":%q,"nvext":{"extra_fields":["worker_id"]}}`, tokens, prompt)
+	body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"prompt":%q,"nvext":{"extra_fields":["worker_id"]}}`,
+		tokens, prompt)
 	a, err := c.Try(context.Background(), fleet.CompletionPath, body, nil, headers...)
 	switch {
 	case err != nil:

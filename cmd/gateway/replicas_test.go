@@ -62,7 +62,8 @@ func know(others int, gateways ...*proc) {
 		s.t.Helper()
 		s.eventually("each has the others as peers", func() bool {
 			states, _ := s.peers()
-			return s.healthy() && len(states) == others && !slices.ContainsFunc(slices.Collect(maps.Values(states)), func(state string) bool { return state != "whole" })
+			return s.healthy() && len(states) == others && !slices.ContainsFunc(slices.Collect(maps.Values(states)),
+				func(state string) bool { return state != "whole" })
 		})
 	}
 }
@@ -152,10 +153,12 @@ func TestReplicasWithoutANATS(t *testing.T) {
 		port := fmt.Sprint(porttest.Free(t))
 		ports, peers = append(ports, port), append(peers, "127.0.0.1:"+port)
 	}
-	workers := []string{"--prefill-url", loneWorker(t, "prefill", "p", 20) + ",id=p", "--decode-url", loneWorker(t, "decode", "d", 20) + ",id=d"}
+	workers := []string{"--prefill-url", loneWorker(t, "prefill", "p", 20) + ",id=p", "--decode-url", loneWorker(t, "decode", "d", 20) +
+		",id=d"}
 	var gateways []*proc
 	for i, port := range ports {
-		s := startServe(t, append(workers, "--replica-peers", strings.Join(peers, ","), "--replica-port", port, "--replica-name", fmt.Sprint(i))...)
+		s := startServe(t, append(workers, "--replica-peers", strings.Join(peers, ","), "--replica-port", port,
+			"--replica-name", fmt.Sprint(i))...)
 		assert.NotContains(t, s.out.String(), "run inside", "workers are invited to a NATS that is for gateways")
 		gateways = append(gateways, s)
 	}

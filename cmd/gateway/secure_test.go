@@ -28,7 +28,8 @@ func TestServeWithTLS(t *testing.T) {
 	first := issue()
 	cert, key := first.Write(t, dir, "gateway")
 	bundle := ca.Bundle(dir)
-	s := startServe(t, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-client-ca-file", bundle, "--worker-url", "http://127.0.0.1:1,model=m")
+	s := startServe(t, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-client-ca-file", bundle,
+		"--worker-url", "http://127.0.0.1:1,model=m")
 	require.True(t, strings.HasPrefix(s.url, "https://"), s.url)
 	port := s.url[strings.LastIndexByte(s.url, ':')+1:]
 	own := []string{"TANDEM_HTTP_PORT=" + port, "TANDEM_TLS_CERT_FILE=" + cert, "TANDEM_TLS_KEY_FILE=" + key}
@@ -39,7 +40,8 @@ func TestServeWithTLS(t *testing.T) {
 	serial := func() *big.Int {
 		pair, err := tls.X509KeyPair(first.Cert, first.Key)
 		require.NoError(t, err)
-		c, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway.example", Certificates: []tls.Certificate{pair}})
+		c, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway.example",
+			Certificates: []tls.Certificate{pair}})
 		require.NoError(t, err)
 		defer c.Close()
 		return c.ConnectionState().PeerCertificates[0].SerialNumber
@@ -68,12 +70,15 @@ func TestServeRefusesBadCertificates(t *testing.T) {
 	oldCert, oldKey := old.Write(t, dir, "old")
 	lines(t, nil, "serve --http-port 0 --worker-url http://127.0.0.1:1,model=m", []line{
 		{"--tls-cert-file " + cert, exitUsage, "tls-cert-file (flag): it needs tls-key-file"},
-		{"--tls-cert-file " + oldCert + " --tls-key-file " + oldKey, exitUsage, "tls-cert-file (flag): " + oldCert + ": the certificate expired on "},
+		{"--tls-cert-file " + oldCert + " --tls-key-file " + oldKey, exitUsage, "tls-cert-file (flag): " + oldCert +
+			": the certificate expired on "},
 		{"--tls-cert-file " + cert + " --tls-key-file " + oldKey, exitUsage, "tls-key-file (flag): "},
-		{"--tls-cert-file " + cert + " --tls-key-file " + key + " --admin-tls-client-ca-file " + cert, exitUsage, "admin-tls-client-ca-file (flag): it needs admin-address"},
+		{"--tls-cert-file " + cert + " --tls-key-file " + key + " --admin-tls-client-ca-file " + cert, exitUsage,
+			"admin-tls-client-ca-file (flag): it needs admin-address"},
 		{"--worker-ca-file " + key, exitUsage, "worker-ca-file (flag): " + key + ": there is no whole certificate in it"},
 		{"--worker-cert-file " + cert, exitUsage, "worker-key-file: it is missing"},
-		{"--embed --embed-listen 0.0.0.0", exitUsage, "embed-listen (flag): other machines reach 0.0.0.0: give tls-cert-file, tls-key-file, embed-password-file too"},
+		{"--embed --embed-listen 0.0.0.0", exitUsage,
+			"embed-listen (flag): other machines reach 0.0.0.0: give tls-cert-file, tls-key-file, embed-password-file too"},
 		{"--etcd-endpoints https://127.0.0.1:1 --etcd-ca-file " + key + " --no-router-kv-events", exitUsage, "etcd-ca-file (flag): "},
 		{"--etcd-endpoints https://127.0.0.1:1 --nats-url nats://127.0.0.1:1 --nats-creds " + key, exitUsage, "nats-creds (flag): "},
 	})
@@ -92,7 +97,8 @@ func TestReplicasOverTLS(t *testing.T) {
 	cert, key := pair.Write(t, dir, "gateway")
 	own, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	require.NoError(t, err)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway.example", Certificates: []tls.Certificate{own}}}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway.example",
+		Certificates: []tls.Certificate{own}}}}
 	defer client.CloseIdleConnections()
 	metrics := func(s *proc) string {
 		_, text := getBy(client, s.url+"/metrics")
@@ -100,7 +106,8 @@ func TestReplicasOverTLS(t *testing.T) {
 	}
 	var gateways []*proc
 	for _, name := range []string{"a", "b", "c"} {
-		gateways = append(gateways, startServe(t, "--replica-name", name, "--replica-group", "test", "--nats-url", bus.URL(), "--worker-url", "http://127.0.0.1:1,model=m",
+		gateways = append(gateways, startServe(t, "--replica-name", name, "--replica-group", "test", "--nats-url", bus.URL(),
+			"--worker-url", "http://127.0.0.1:1,model=m",
 			"--tls-cert-file", cert, "--tls-key-file", key, "--tls-client-ca-file", ca.Bundle(dir)))
 	}
 	are := func(s *proc, state string, n int) {

@@ -41,7 +41,8 @@ func loneWorker(t testing.TB, role, id string, speedup float64) string {
 // its file on SIGHUP, and ends well on SIGTERM.
 func TestServeOnWorkersByURL(t *testing.T) {
 	t.Parallel()
-	path := written(t, "workers.yaml", "- url: http://127.0.0.1:1\n  role: prefill\n  id: p\n  model: tandem-sim\n  engine: sim\n  block-size: 16\n") // is taken for up at once
+	path := written(t, "workers.yaml",
+		"- url: http://127.0.0.1:1\n  role: prefill\n  id: p\n  model: tandem-sim\n  engine: sim\n  block-size: 16\n") // is taken for up at once
 	s := startServe(t, "--decode-url", loneWorker(t, "decode", "d", 20)+",id=d", "--workers-file", path,
 		"--router-min-initial-workers", "1")
 	s.eventually("it prints what it waits for", func() bool {
@@ -75,7 +76,8 @@ func (p *proc) joins() map[string][]string {
 // finds the workers that it had: its etcd and NATS are where they were. --embed does the same explicitly, also with a worker by URL.
 func TestServeAloneComesBack(t *testing.T) {
 	t.Parallel()
-	ports := []string{"--http-port", fmt.Sprint(porttest.Free(t)), "--embed-etcd-port", fmt.Sprint(porttest.Free(t)), "--embed-nats-port", fmt.Sprint(porttest.Free(t))}
+	ports := []string{"--http-port", fmt.Sprint(porttest.Free(t)), "--embed-etcd-port", fmt.Sprint(porttest.Free(t)),
+		"--embed-nats-port", fmt.Sprint(porttest.Free(t))}
 	s := startServe(t, ports...)
 	joins := s.joins()
 	require.Len(t, joins, 2, s.out.String())

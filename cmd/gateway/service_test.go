@@ -34,7 +34,7 @@ func (p *proc) ask(method, path, token, body string) (int, string) {
 	return res.StatusCode, string(answer)
 }
 
-// A real process of each service answers who bears the token, and no others; TestDocumentedExamples has its endpoints. A token file that has changed is read again on SIGHUP, and
+// A real process of each service answers only with the token; TestDocumentedExamples has its endpoints. A changed token file is read again on SIGHUP, and
 // one with a mistake leaves the tokens as they were.
 func TestServices(t *testing.T) {
 	for _, name := range []string{"index", "select"} {

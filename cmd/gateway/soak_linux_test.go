@@ -24,7 +24,8 @@ import (
 )
 
 var (
-	soakFor  = flag.Duration("soak", time.Minute, "how long BenchmarkSoak puts load on a gateway; with -update it writes docs/soak.svg and the figures in docs/faults.md")
+	soakFor = flag.Duration("soak", time.Minute,
+		"how long BenchmarkSoak puts load on a gateway; with -update it writes docs/soak.svg and the figures in docs/faults.md")
 	soakSeed = flag.Uint64("soak-seed", 0, "seed of BenchmarkSoak's faults, prompts and kills; 0 draws one")
 )
 
@@ -111,7 +112,8 @@ func BenchmarkSoak(b *testing.B) {
 		work(id)
 	}
 	s.proc = startServe(b, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(), "--lease-ttl", "5s",
-		"--allow-faults", "--fault-scenario", written(b, "soak.yaml", soakScenario(seed)), "--stream-idle-timeout", "3s", "--prefill-timeout", "3s", "--decode-first-token-timeout", "5s")
+		"--allow-faults", "--fault-scenario", written(b, "soak.yaml", soakScenario(seed)), "--stream-idle-timeout", "3s",
+		"--prefill-timeout", "3s", "--decode-first-token-timeout", "5s")
 	s.up(ids...)
 	for range 10 {
 		s.ask(b.Context(), 0, 0)
@@ -302,7 +304,8 @@ type sample struct {
 func (s *soaking) sample() sample {
 	_, metrics := get(s.url + "/metrics")
 	now := sample{at: time.Since(s.start)}
-	for kind, series := range [len(held)]string{"process_resident_memory_bytes", "go_memstats_heap_inuse_bytes", "process_open_fds", "go_goroutines", "tandem_frontend_active_requests"} {
+	for kind, series := range [len(held)]string{"process_resident_memory_bytes", "go_memstats_heap_inuse_bytes", "process_open_fds",
+		"go_goroutines", "tandem_frontend_active_requests"} {
 		now.held[kind] = totalOf(metrics, series, "")
 	}
 	now.held[memory] /= 1 << 20
@@ -339,7 +342,8 @@ func (s *soaking) figures(kills, resumes, retries int, before, first, middle, la
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s at %d requests a second | |\n|---|---|\n", fmt.Sprintf("%g min", math.Round(soakFor.Minutes()*100)/100), soakRate)
-	fmt.Fprintf(&b, "| requests | %d |\n| undisturbed, token for token | %d |\n| one typed error | %d: %s |\n", s.asked, s.right, all, strings.Join(codes, ", "))
+	fmt.Fprintf(&b, "| requests | %d |\n| undisturbed, token for token | %d |\n| one typed error | %d: %s |\n", s.asked, s.right, all,
+		strings.Join(codes, ", "))
 	fmt.Fprintf(&b, "| clients that left in mid-answer | %d |\n| neither | %d |\n", s.left, s.lost)
 	fmt.Fprintf(&b, "| faults injected, of %d kinds | %d |\n| workers killed | %d |\n| streams that moved | %d |\n| requests tried again before their first token | %d |\n", len(s.hits), hits, kills, resumes, retries)
 	b.WriteString("\n| gateway | before | first third | middle third | last third | after |\n|---|---|---|---|---|---|\n")

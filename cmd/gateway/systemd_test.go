@@ -65,7 +65,10 @@ func TestSystemdUnit(t *testing.T) {
 	yaml, err := os.ReadFile("../../deploy/systemd/gateway.yaml")
 	require.NoError(t, err)
 	var s serveSettings
-	if _, _, err := settings.New(&s, everySettings()...).Resolve(command[2:], nil, func(string) ([]byte, error) { return yaml, nil }); err != nil {
+	if _, _, err := settings.New(&s, everySettings()...).Resolve(command[2:], nil, func(string) ([]byte, error) {
+		return yaml,
+			nil
+	}); err != nil {
 		t.Error(err)
 	}
 	assert.True(t, s.Edge.APIKeyFile != "" || s.Edge.Host == "127.0.0.1", "without keys it listens on %s", s.Edge.Host)

@@ -14,7 +14,8 @@ import (
 
 func TestTraces(t *testing.T) {
 	status, stdout, _ := inside(t, nil, "traces")
-	for _, want := range []string{"built-in trace", "conversation_trace.jsonl", "https://raw.githubusercontent.com/", "SHA-256 b8cbb061", "Apache-2.0", "gateway traces fetch bench/traces/"} {
+	for _, want := range []string{"built-in trace", "conversation_trace.jsonl", "https://raw.githubusercontent.com/", "SHA-256 b8cbb061",
+		"Apache-2.0", "gateway traces fetch bench/traces/"} {
 		assert.True(t, status == exitOK && strings.Contains(stdout, want), "status %d, no %q in\n%s", status, want, stdout)
 	}
 	lines(t, nil, "traces", []line{{"get", exitUsage, ""}, {"fetch", exitUsage, ""}, {"fetch mine.jsonl", exitUsage, ""}})
@@ -33,7 +34,8 @@ func TestFirstCommandsNeedNothing(t *testing.T) {
 	}
 	s := newOpenAI(t)
 	status, stdout, stderr = inside(t, nil, "load", "--url", s.URL, "--limit", "5", "--speed", "1000", "--prompt", "text")
-	if status != exitOK || !strings.Contains(stderr, "No --trace and no --rate: this is the built-in trace") || !strings.Contains(stdout, "5 answered") {
+	if status != exitOK || !strings.Contains(stderr, "No --trace and no --rate: this is the built-in trace") ||
+		!strings.Contains(stdout, "5 answered") {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 	for _, p := range s.prompts {
@@ -42,7 +44,8 @@ func TestFirstCommandsNeedNothing(t *testing.T) {
 	plan := written(t, "p.yaml", "workload: {trace: conversation_trace.jsonl}\nfleet: {workers: 2}\n")
 	absent := filepath.Join(filepath.Dir(plan), "conversation_trace.jsonl")
 	status, _, stderr = inside(t, nil, "simulate", plan)
-	if status != exitUsage || !strings.Contains(stderr, "p.yaml:1 workload.trace: "+absent+" is absent; `gateway traces fetch "+absent+"` downloads it") {
+	if status != exitUsage || !strings.Contains(stderr,
+		"p.yaml:1 workload.trace: "+absent+" is absent; `gateway traces fetch "+absent+"` downloads it") {
 		t.Errorf("status %d\n%s", status, stderr)
 	}
 	// So it is for the recipes themselves, and each trace that they name is known.

@@ -43,7 +43,8 @@ func TestWatchPrintsChanges(t *testing.T) {
 // A gateway that is not there at the beginning, and one that refuses, end the watch.
 func TestWatchEndsWhereItCannotSucceed(t *testing.T) {
 	absent := errors.New("cannot reach the gateway")
-	if err := (&watch{out: new(bytes.Buffer)}).run(t.Context(), func(context.Context) (string, error) { return "", absent }); !errors.Is(err, absent) {
+	if err := (&watch{out: new(bytes.Buffer)}).run(t.Context(), func(context.Context) (string, error) { return "", absent }); !errors.Is(err,
+		absent) {
 		t.Errorf("absent: %v", err)
 	}
 	synctest.Test(t, func(t *testing.T) {

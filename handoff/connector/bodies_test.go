@@ -42,7 +42,8 @@ func roundOf(name string, r *openai.Request, pinned []byte) Round {
 		engine := engineOf(name)
 		return &pools.Worker{
 			ID: id, Incarnation: "i", Role: role, Model: "m", Engine: engine, EngineVersion: newest[engine], Connector: name, BlockSize: 16,
-			Address: "http://10.0.0." + id[1:] + ":8000", Transfer: "10.0.0." + id[1:] + ":5600", TransferIDs: []string{"10.0.0." + id[1:] + ":5601"},
+			Address: "http://10.0.0." + id[1:] + ":8000", Transfer: "10.0.0." + id[1:] + ":5600", TransferIDs: []string{"10.0.0." + id[1:] +
+				":5601"},
 		}
 	}
 	return Round{
@@ -98,7 +99,8 @@ func raw(t *testing.T, object []byte) (text map[string]string, order []string) {
 
 // prompting are the fields that change the prompt's tokens or its blocks' names (clients.md §2.4).
 var prompting = []string{
-	"messages", "prompt", "tools", "functions", "tool_choice", "function_call", "response_format", "reasoning_effort", "thinking", "chat_template",
+	"messages", "prompt", "tools", "functions", "tool_choice", "function_call", "response_format", "reasoning_effort", "thinking",
+	"chat_template",
 	"chat_template_kwargs", "documents", "add_generation_prompt", "continue_final_message", "add_special_tokens", "truncate_prompt_tokens",
 	"truncation_side", "mm_processor_kwargs", "media_io_kwargs", "model", "cache_salt", "input_ids", "prompt_token_ids",
 }
@@ -157,11 +159,13 @@ func checkLegs(t *testing.T, r *openai.Request, pinned []byte) {
 
 // tensorRTKeeps reports whether TensorRT-LLM gets a field: of those that clients send here, all that it has.
 func tensorRTKeeps(endpoint openai.Endpoint, field string) bool {
-	if endpoint == openai.Completions && slices.Contains([]string{"prompt", "model", "add_special_tokens", "truncate_prompt_tokens", "response_format"}, field) {
+	if endpoint == openai.Completions && slices.Contains([]string{"prompt", "model", "add_special_tokens", "truncate_prompt_tokens",
+		"response_format"}, field) {
 		return true
 	}
 	return endpoint == openai.Chat && field != "prompt" && field != "continue_final_message" && slices.Contains(prompting, field) ||
-		slices.Contains([]string{"temperature", "top_p", "top_k", "min_p", "seed", "stop", "user", "logit_bias", "frequency_penalty", "repetition_penalty"}, field)
+		slices.Contains([]string{"temperature", "top_p", "top_k", "min_p", "seed", "stop", "user", "logit_bias", "frequency_penalty",
+			"repetition_penalty"}, field)
 }
 
 // corpus is small bodies of the forms that clients send: the field shapes of OpenAI's Agents SDK, Codex, LangChain,
@@ -242,11 +246,15 @@ func FuzzLegs(f *testing.F) {
 // TestPromptFieldsAreTheSameOnBothLegs goes through every field that changes a prompt, one by one.
 func TestPromptFieldsAreTheSameOnBothLegs(t *testing.T) {
 	for field, value := range map[string]string{
-		"tools": `[{"type":"function","function":{"name":"b"}}, {"type":"function","function":{"name":"a"}}]`, "tool_choice": `{"type":"function","function":{"name":"a"}}`,
-		"response_format": `{"type":"json_object"}`, "reasoning_effort": `"high"`, "thinking": `{"type":"enabled"}`, "chat_template": `"{{ messages }}"`,
-		"chat_template_kwargs": `{"b":1, "a":2}`, "documents": `[{"text":"x"}]`, "add_generation_prompt": `false`, "continue_final_message": `true`,
-		"add_special_tokens": `true`, "truncate_prompt_tokens": `-1`, "truncation_side": `"right"`, "mm_processor_kwargs": `{"fps":1}`, "media_io_kwargs": `{"image":{}}`,
-		"cache_salt": `"s"`, "nvext": `{"cache_salt":"s"}`,
+		"tools":           `[{"type":"function","function":{"name":"b"}}, {"type":"function","function":{"name":"a"}}]`,
+		"tool_choice":     `{"type":"function","function":{"name":"a"}}`,
+		"response_format": `{"type":"json_object"}`, "reasoning_effort": `"high"`, "thinking": `{"type":"enabled"}`,
+		"chat_template":        `"{{ messages }}"`,
+		"chat_template_kwargs": `{"b":1, "a":2}`, "documents": `[{"text":"x"}]`, "add_generation_prompt": `false`,
+		"continue_final_message": `true`,
+		"add_special_tokens":     `true`, "truncate_prompt_tokens": `-1`, "truncation_side": `"right"`, "mm_processor_kwargs": `{"fps":1}`,
+		"media_io_kwargs": `{"image":{}}`,
+		"cache_salt":      `"s"`, "nvext": `{"cache_salt":"s"}`,
 	} {
 		r := scan(t, `{"model":"other","messages":[{"role":"user","content":"hi"}],"`+field+`":`+value+`}`)
 		checkLegs(t, r, nil) // the same for prefill and decode
@@ -270,7 +278,8 @@ func TestPinnedIDs(t *testing.T) {
 	const image = `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://h/i.png"}}]}]}`
 	ids := []byte(`[` + strings.Repeat("1,", 3000) + `2]`)
 	for _, c := range []struct{ engine, version, body, field string }{
-		{"vllm", "0.33.0", text, "kv_transfer_params"}, {"vllm", "v0.27.0", text, "kv_transfer_params"}, {"vllm", "0.27.0rc1", text, "kv_transfer_params"},
+		{"vllm", "0.33.0", text, "kv_transfer_params"}, {"vllm", "v0.27.0", text, "kv_transfer_params"},
+		{"vllm", "0.27.0rc1", text, "kv_transfer_params"},
 		{"vllm", "0.26.9", text, ""}, {"vllm", "", text, ""}, {"vllm", "nightly", text, ""}, {"vllm", "0.33.0", image, ""},
 		{"sim", "", text, "kv_transfer_params"},
 		{"sglang", "0.5.20", text, "input_ids"}, {"sglang", "0.5.19", text, ""}, {"sglang", "0.6", image, ""},

@@ -52,12 +52,14 @@ func TestSGLangPlan(t *testing.T) {
 		p, rest := sent(t, plan.Prefill)
 		sameMembers(t, hiChat+`,`+sampling+`,"stream":false}`, rest, "prefill")
 		d, rest := sent(t, plan.Decode)
-		assert.Equal(t, strings.Replace(body, `"include_usage":true}`, `"include_usage":true,"continuous_usage_stats":true}`, 1), rest, "decode gets")
+		assert.Equal(t, strings.Replace(body, `"include_usage":true}`, `"include_usage":true,"continuous_usage_stats":true}`, 1), rest,
+			"decode gets")
 		assert.Len(t, p["rid"], 34)
 		assert.Len(t, d["rid"], 34)
 		assert.NotEqual(t, p["rid"], d["rid"])
 		p["rid"], d["rid"] = "", ""
-		assert.Equal(t, map[string]string{"bootstrap_host": `"10.0.0.1"`, "bootstrap_port": "8998", "bootstrap_room": "9007199254740992", "rid": ""}, p)
+		assert.Equal(t, map[string]string{"bootstrap_host": `"10.0.0.1"`, "bootstrap_port": "8998", "bootstrap_room": "9007199254740992",
+			"rid": ""}, p)
 		assert.Equal(t, p, d, "the legs cannot meet")
 	}
 }

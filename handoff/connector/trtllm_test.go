@@ -33,8 +33,10 @@ func TestTensorRTPlan(t *testing.T) {
 	for _, c := range []struct{ name, head, client, prefill, decode string }{ // the client's fields, and those that are left on each leg
 		{"completion", hi, seed + stream + sampling, seed + sampling, seed + stream + sampling},
 		{"a completion's newer limit means nothing", hi, `,"max_tokens":9,"max_completion_tokens":8`, `,"max_tokens":9`, `,"max_tokens":9`},
-		{"chat with both limits", hiChat, `,"max_tokens":7,"max_completion_tokens":9,"nvext":{}`, `,"max_completion_tokens":9`, `,"max_completion_tokens":9`},
-		{"chat whose newer limit is null", hiChat, `,"max_tokens":7,"max_completion_tokens":null` + tool, `,"max_tokens":7` + tool, `,"max_tokens":7` + tool},
+		{"chat with both limits", hiChat, `,"max_tokens":7,"max_completion_tokens":9,"nvext":{}`, `,"max_completion_tokens":9`,
+			`,"max_completion_tokens":9`},
+		{"chat whose newer limit is null", hiChat, `,"max_tokens":7,"max_completion_tokens":null` + tool, `,"max_tokens":7` + tool,
+			`,"max_tokens":7` + tool},
 	} {
 		plan := planned(t, TensorRT{}, carrying(tensorRTPair(), scan(t, c.head+c.client+"}"), nil))
 		assert.True(t, plan.Order == PrefillFirst && !plan.Prefill.Stream && plan.Prefill.Parting >= time.Second, "%s: %+v", c.name, plan)
@@ -70,8 +72,10 @@ func TestTensorRTHandOff(t *testing.T) {
 		kv := take(goodContext, finish)
 		require.True(t, kv.Producer == "p1" && kv.Incarnation == "i" && kv.Expires.Equal(now.Add(time.Minute)), "%+v", kv)
 		for _, c := range []struct{ endpoint, body, want string }{
-			{openai.Completions.Path(), `{"model":"m","prompt":"hi" } `, `{"model":"m","prompt":[1,2,3] ,"disaggregated_params":` + goodGeneration + `} `},
-			{openai.Chat.Path(), `{"model":"m","messages":[]}`, `{"model":"m","messages":[],"disaggregated_params":` + goodGeneration + `,"prompt_token_ids":[1,2,3]}`},
+			{openai.Completions.Path(), `{"model":"m","prompt":"hi" } `, `{"model":"m","prompt":[1,2,3] ,"disaggregated_params":` +
+				goodGeneration + `} `},
+			{openai.Chat.Path(), `{"model":"m","messages":[]}`, `{"model":"m","messages":[],"disaggregated_params":` + goodGeneration +
+				`,"prompt_token_ids":[1,2,3]}`},
 		} {
 			d := upstream.Leg{Path: c.endpoint, Body: upstream.Body{[]byte(c.body[:9]), []byte(c.body[9:])}}
 			TensorRT{}.Bind(&d, kv)
@@ -94,9 +98,10 @@ func TestTensorRTHandOff(t *testing.T) {
 // What generation would take and never finish is refused here.
 func TestTensorRTMalformedHandOff(t *testing.T) {
 	for name, answer := range map[string]string{
-		"no JSON":           `no`,
-		"no choices":        `{"choices":[]}`,
-		"two choices":       strings.Replace(string(contextAnswered(goodContext, "length")), `"choices":[{`, `"choices":[{"finish_reason":"length"},{`, 1),
+		"no JSON":    `no`,
+		"no choices": `{"choices":[]}`,
+		"two choices": strings.Replace(string(contextAnswered(goodContext, "length")), `"choices":[{`,
+			`"choices":[{"finish_reason":"length"},{`, 1),
 		"no finish":         string(contextAnswered(goodContext, "")),
 		"no params":         string(contextAnswered(`null`, "length")),
 		"a list":            string(contextAnswered(`[]`, "length")),
@@ -180,7 +185,8 @@ func TestTensorRTGenerationFirstPlan(t *testing.T) {
 // Whatever a context worker answers, what goes to generation is one valid object with this round's id.
 func FuzzTensorRTOnPrefill(f *testing.F) {
 	f.Add(contextAnswered(goodContext, "length"))
-	f.Add(contextAnswered(`{"disagg_request_id":4611686018427387905,"disagg_request_id":1,"ctx_request_id":1,"first_gen_tokens":[1]}`, "length"))
+	f.Add(contextAnswered(`{"disagg_request_id":4611686018427387905,"disagg_request_id":1,"ctx_request_id":1,"first_gen_tokens":[1]}`,
+		"length"))
 	f.Add([]byte(`{"choices":[{"finish_reason":"not_finished","disaggregated_params":{}}],"prompt_token_ids":{}}`))
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		kv, whole, err := TensorRT{}.OnPrefill(tensorRTPair(), prefill.ReadAnswer(answer), time.Unix(0, 0))

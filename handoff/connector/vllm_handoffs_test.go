@@ -28,7 +28,8 @@ const pushed = `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block
 // answered. A retry of decode is known to prefill's engine as the round that prefilled.
 func TestVLLMHandOffs(t *testing.T) {
 	const xfer, request = `"transfer_id":"xfer-4611686018427387905"`, `"kv_request_id":"xfer-4611686018427387905"`
-	const pulls = `{"do_remote_decode":false,"do_remote_prefill":true,` + xfer + `,"remote_engine_id":"e_dp1","remote_bootstrap_addr":"http://10.0.0.1:8998"}`
+	const pulls = `{"do_remote_decode":false,"do_remote_prefill":true,` + xfer +
+		`,"remote_engine_id":"e_dp1","remote_bootstrap_addr":"http://10.0.0.1:8998"}`
 	for name, c := range map[string]struct {
 		connector                Connector
 		prefill, answers, decode string
@@ -45,7 +46,8 @@ func TestVLLMHandOffs(t *testing.T) {
 			[]string{`release at d2: {"model":"tandem-release","prompt":"-","max_tokens":1,"kv_transfer_params":` + goodParams + `}`},
 		},
 		"offload": { // the forms of https://docs.vllm.ai/en/v0.32.0/features/kv_offloading_usage/, of the rank's own port
-			Offload{}, `{"remote_decoder":{` + request + `}}`, `null`, `{"remote_prefiller":{` + request + `,"remote_host":"10.0.0.1","remote_port":8999}}`,
+			Offload{}, `{"remote_decoder":{` + request + `}}`, `null`, `{"remote_prefiller":{` + request +
+				`,"remote_host":"10.0.0.1","remote_port":8999}}`,
 			time.Minute, "0123456789abcdef-2", nil,
 		},
 		"push": {NIXLPush{}, string(prefillParams), pushed, pushed, 30 * time.Second, "0123456789abcdef-1", nil},

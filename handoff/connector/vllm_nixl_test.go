@@ -28,7 +28,8 @@ func TestNIXLPlan(t *testing.T) {
 		{"completion", hi, seed + answer + unknown, seed + unknown, seed + answer + unknown},
 		{
 			"chat with the newer limit, stop and nvext", hiChat,
-			`,"max_completion_tokens":9,"stop":["x"],"nvext":{"extra_fields":["timing"]}`, `,"max_completion_tokens":1`, `,"max_completion_tokens":9,"stop":["x"]`,
+			`,"max_completion_tokens":9,"stop":["x"],"nvext":{"extra_fields":["timing"]}`, `,"max_completion_tokens":1`,
+			`,"max_completion_tokens":9,"stop":["x"]`,
 		},
 		{"a tool call that must be", hiChat, `,"tool_choice":"required"` + tools, tools, `,"tool_choice":"required"` + tools},
 		{"other choices of tools", hiChat, `,"tool_choice":"auto"` + tools, `,"tool_choice":"auto"` + tools, `,"tool_choice":"auto"` + tools},
@@ -49,7 +50,8 @@ func TestNIXLPlan(t *testing.T) {
 	sameMembers(t, `{"model":"m","prompt":[7,8]`+ask, text(plan.Prefill), "workers that take tokens")
 	assert.Equal(t, `{"model":"m","prompt":[7,8],"max_tokens":9}`, text(plan.Decode), "workers that take tokens")
 	plan = planned(t, NIXL{}, carrying(pair("tokens"), scan(t, hiChat+tools+"}"), []uint32{1, 2, 3}))
-	assert.Equal(t, []string{"/v1/chat/completions", hiChat + tools + "}"}, []string{plan.Decode.Path, text(plan.Decode)}, "a chat stays a chat")
+	assert.Equal(t, []string{"/v1/chat/completions", hiChat + tools + "}"}, []string{plan.Decode.Path, text(plan.Decode)},
+		"a chat stays a chat")
 	_, err := NIXL{}.Plan(carrying(pair("tokens"), scan(t, hi+"}"), nil))
 	assert.Error(t, err, "a text whose tokens are not known, to workers that take tokens")
 }
@@ -61,7 +63,8 @@ func TestNIXLReannounce(t *testing.T) {
 		{"nothing was given", ``, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`},
 		{"null", `,"vllm_xargs":null`, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`},
 		{"empty", `,"vllm_xargs":{}`, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`},
-		{"other things", `,"vllm_xargs": {"b":9007199254740993, "a":"x"}`, `,"vllm_xargs": {"b":9007199254740993, "a":"x","kv_cache_report_mode":"full"}`},
+		{"other things", `,"vllm_xargs": {"b":9007199254740993, "a":"x"}`,
+			`,"vllm_xargs": {"b":9007199254740993, "a":"x","kv_cache_report_mode":"full"}`},
 		{"the client's own", `,"vllm_xargs":{"kv_cache_report_mode":"incremental"}`, `,"vllm_xargs":{"kv_cache_report_mode":"incremental"}`},
 		{"the client's own, spelt otherwise", `,"vllm_xargs":{"kv_cache_report_m\u006fde":""}`, `,"vllm_xargs":{"kv_cache_report_m\u006fde":""}`},
 	} {
@@ -146,7 +149,8 @@ func TestNIXLOnPrefill(t *testing.T) {
 // What is read the fast way is what encoding/json reads.
 func FuzzNIXLParams(f *testing.F) {
 	for _, params := range []string{
-		goodParams, `{}`, `{"remote_block_ids":[]}`, `{"remote_block_ids":[[],[1,2]]}`, `{"remote_block_ids":[1,2,3]}`, `{"remote_block_ids":[1,[2]]}`,
+		goodParams, `{}`, `{"remote_block_ids":[]}`, `{"remote_block_ids":[[],[1,2]]}`, `{"remote_block_ids":[1,2,3]}`,
+		`{"remote_block_ids":[1,[2]]}`,
 		`{"remote_port":5600,"remote_port":1}`, `{"Remote_Port":5600}`, `{"remote_port":"5600"}`, `{"remote_port":null}`, `{"remote_port":1e3}`,
 		`{"transfer_mode":"push"}`, `{"transfer_mode":null}`, `{"remote_host":"a\u0062"}`, `{"remote_host":"ü"}`, `{"remote_ho\u0073t":"a"}`,
 		`{"do_remote_prefill":1}`, `{"do_remote_prefill":true,"do_remote_decode":false,"x":{"y":[1]}}`, ` {"remote_engine_id":"e"} `,

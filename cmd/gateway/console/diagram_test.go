@@ -21,7 +21,8 @@ func fleetOf(prefill, decode, both int) *model {
 	}{{pools.Prefill, prefill}, {pools.Decode, decode}, {pools.Both, both}} {
 		own := pool{Role: p.role}
 		for i := range p.n {
-			own.Workers = append(own.Workers, worker{WorkerReport: observe.WorkerReport{ID: fmt.Sprint(p.role, i), State: "up", Circuit: fault.Closed}, Role: p.role})
+			own.Workers = append(own.Workers, worker{WorkerReport: observe.WorkerReport{ID: fmt.Sprint(p.role, i), State: "up",
+				Circuit: fault.Closed}, Role: p.role})
 		}
 		m.Pools = append(m.Pools, own)
 	}
@@ -79,9 +80,11 @@ func TestStates(t *testing.T) {
 
 func TestTexts(t *testing.T) {
 	for got, want := range map[string]string{
-		short(.00012): "0.1 ms", short(.0234): "23.4 ms", short(.234): "234 ms", short(2.345): "2.35 s", short(23.45): "23.4 s", short(234): "234 s", short(0): "0 ms",
-		count(9999): "9999", count(12_345): "12 k", count(1_234_567): "1.2 M", count(12_345_678): "12 M", percent(.345): "34 %", percent(ratio(0, 0)): "–",
-		perSecond(1.25): "1.2/s", perSecond(12_345): "12 k/s", plural(1, "a", "b"): "1 a", plural(2, "a", "b"): "2 b",
+		short(.00012): "0.1 ms", short(.0234): "23.4 ms", short(.234): "234 ms", short(2.345): "2.35 s", short(23.45): "23.4 s",
+		short(234): "234 s", short(0): "0 ms",
+		count(9999): "9999", count(12_345): "12 k", count(1_234_567): "1.2 M", count(12_345_678): "12 M", percent(.345): "34 %",
+		percent(ratio(0, 0)): "–",
+		perSecond(1.25):      "1.2/s", perSecond(12_345): "12 k/s", plural(1, "a", "b"): "1 a", plural(2, "a", "b"): "2 b",
 	} {
 		assert.Equal(t, want, got)
 	}

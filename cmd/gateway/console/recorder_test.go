@@ -93,7 +93,8 @@ func TestWayOfARequest(t *testing.T) {
 		if own, found := c.Find("own-1"); !ok || !found || own.Name != r.Name {
 			t.Fatal("it is not found by both of its names")
 		}
-		if r.TTFT != 240*time.Millisecond || r.Total != 1240*time.Millisecond || r.ITL != 100*time.Millisecond || r.Transfer != 30*time.Millisecond ||
+		if r.TTFT != 240*time.Millisecond || r.Total != 1240*time.Millisecond || r.ITL != 100*time.Millisecond ||
+			r.Transfer != 30*time.Millisecond ||
 			r.Predicted != 64 || r.Actual != 80 || r.Hit() != .5 || r.Expected() != .4 {
 			t.Errorf("the summary is %+v", r.summary)
 		}
@@ -133,7 +134,8 @@ func TestWayOfAWholeAnswer(t *testing.T) {
 			c.Ended(r, nil)
 			got, _ := c.Find("own-1")
 			want := map[bool]string{true: "Transfer and decode", false: "Prefill and decode"}[handed]
-			if bars := got.bars(time.Now()); len(bars) != 1 || bars[0].Kind != "decode" || bars[0].Label != want || bars[0].Took != 100*time.Millisecond {
+			if bars := got.bars(time.Now()); len(bars) != 1 || bars[0].Kind != "decode" || bars[0].Label != want ||
+				bars[0].Took != 100*time.Millisecond {
 				t.Errorf("handed %v: the bars are %+v", handed, bars)
 			}
 			assert.True(t, got.TTFT == 0 && got.ITL == 0 && got.Transfer == 0 && got.Total == 100*time.Millisecond,
@@ -168,7 +170,8 @@ func TestWayOfARetry(t *testing.T) {
 		r.Outcome = fault.Reset.String()
 		c.Ended(r, errors.New("reset"))
 		got, _ := c.Find("own-1")
-		if bars := got.bars(time.Now()); len(bars) != 2 || bars[0].Failed != fault.Reset.String() || bars[0].Action != handoff.Again.String() || bars[0].Took != 50*time.Millisecond || bars[1].Attempt != 2 || got.OK() {
+		if bars := got.bars(time.Now()); len(bars) != 2 || bars[0].Failed != fault.Reset.String() || bars[0].Action != handoff.Again.String() ||
+			bars[0].Took != 50*time.Millisecond || bars[1].Attempt != 2 || got.OK() {
 			t.Errorf("%+v", bars)
 		}
 		r = newRecord(2) // as many steps are kept as fit
@@ -347,7 +350,8 @@ func TestPoints(t *testing.T) {
 		t.Errorf("%d points are kept", n)
 	}
 	p := m.points[maxPoints-1]
-	if p.requests != .4 || p.refused != .2 || p.hits != .25 || p.predicted != .5 || p.waiting != 7 || !math.IsNaN(p.itl50) || math.Abs(p.ttft50-.1) > .01 {
+	if p.requests != .4 || p.refused != .2 || p.hits != .25 || p.predicted != .5 || p.waiting != 7 || !math.IsNaN(p.itl50) ||
+		math.Abs(p.ttft50-.1) > .01 {
 		t.Errorf("%+v", p)
 	}
 	sum := m.quarter()

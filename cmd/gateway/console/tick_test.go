@@ -34,7 +34,8 @@ func consoleOf(t testing.TB, n int) (*Console, *pools.Roster) {
 	for i := range 2 * n {
 		role := []pools.Role{pools.Prefill, pools.Decode}[i%2]
 		w := pools.Worker{ID: fmt.Sprintf("%s-%02d", role, i/2+1), Model: "m", Role: role, Address: fmt.Sprintf("http://127.0.0.1:%d", 10_000+i),
-			Engine: "vllm", Transfer: fmt.Sprintf("127.0.0.1:%d", 20_000+i), BlockSize: 16, TotalKVBlocks: 40_000, MaxNumSeqs: 256, ModelInput: "text"}
+			Engine: "vllm", Transfer: fmt.Sprintf("127.0.0.1:%d", 20_000+i), BlockSize: 16, TotalKVBlocks: 40_000, MaxNumSeqs: 256,
+			ModelInput: "text"}
 		require.NoError(t, roster.Put(w))
 	}
 	routers, err := router.NewSet(router.DefaultConfig().ByRole(), log)
@@ -99,7 +100,8 @@ func TestOtherGateways(t *testing.T) {
 	}()
 	c.advance(time.Now(), false)
 	whole := <-events
-	for key, want := range map[string]string{"g.gw-b.state": "whole", "g.gw-b.heard": "0.1 s ago", "g.gw-b.requests": "12", "g.gw-c.state": "silent", "g.gw-c.requests": "0"} {
+	for key, want := range map[string]string{"g.gw-b.state": "whole", "g.gw-b.heard": "0.1 s ago", "g.gw-b.requests": "12",
+		"g.gw-c.state": "silent", "g.gw-c.requests": "0"} {
 		assert.Equal(t, want, whole.Live[key], key)
 	}
 	peers = slices.Clone(peers)

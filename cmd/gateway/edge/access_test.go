@@ -20,7 +20,8 @@ import (
 func guarded(t *testing.T, settings ...option) *served {
 	t.Helper()
 	client, admin := keyFile(t, "# keys\n"+clientKey+"\n"+clientKey2), keyFile(t, adminKey)
-	return serve(t, loopback(t), answerJSON, append([]option{func(c *Config) { c.APIKeyFile, c.AdminKeyFile = client, admin }}, settings...)...)
+	return serve(t, loopback(t), answerJSON, append([]option{func(c *Config) { c.APIKeyFile, c.AdminKeyFile = client, admin }},
+		settings...)...)
 }
 
 // get is a request without a body.
@@ -40,7 +41,8 @@ func TestAccess(t *testing.T) {
 	sv := guarded(t)
 	for _, request := range []string{
 		get("GET /health"), get("GET /live"), get("GET /v1/models", key(clientKey)), get("GET /workers", key(adminKey)),
-		post(goodBody, key(clientKey)), post(goodBody, key(clientKey2)), post(goodBody, "authorization: BEARER  "+clientKey), post(goodBody, key(adminKey)),
+		post(goodBody, key(clientKey)), post(goodBody, key(clientKey2)), post(goodBody, "authorization: BEARER  "+clientKey),
+		post(goodBody, key(adminKey)),
 		change("/workers/decode-1/cordon", key(adminKey)), change("/workers/lost-1/forget", key(adminKey)),
 	} {
 		sv.serves(request)
@@ -93,7 +95,8 @@ func TestAGetDoesNotWaitForItsBody(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON)
 	for path, want := range map[string]int{"/live": 200, "/health": 200, "/v1/models": 200, "/workers": 200, "/nothing": 404} {
 		for _, method := range []string{"GET", "HEAD"} {
-			for _, framing := range []string{"Content-Length: 10000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n", "Content-Length: 10000\r\n\r\nxx"} {
+			for _, framing := range []string{"Content-Length: 10000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n",
+				"Content-Length: 10000\r\n\r\nxx"} {
 				resp, _ := sv.ask(method+" "+path+" HTTP/1.1\r\nHost: t\r\n", framing)
 				assert.True(t, resp.StatusCode == want && resp.Close, "%s %s, %q: %+v, want %d and the connection's end", method, path, framing, resp, want)
 			}
@@ -145,7 +148,8 @@ func TestCordonDrainUncordon(t *testing.T) {
 	for _, tc := range []struct {
 		action, state string
 		cordoned      bool
-	}{{"cordon", "draining", true}, {"cordon", "draining", true}, {"drain", "draining", true}, {"uncordon", "up", false}, {"uncordon", "up", false}} {
+	}{{"cordon", "draining", true}, {"cordon", "draining", true}, {"drain", "draining", true}, {"uncordon", "up", false},
+		{"uncordon", "up", false}} {
 		c := sv.dial()
 		resp, body := c.ask(change("/workers/decode-1/" + tc.action))
 		assert.Equal(t, `{"id":"decode-1","model":"tandem-sim","role":"decode","state":"`+tc.state+`","requests":2,"active_blocks":7,"prefill_tokens":0,"kept":"yes"}`, body)
@@ -156,7 +160,8 @@ func TestCordonDrainUncordon(t *testing.T) {
 				line += l
 			}
 		}
-		for _, part := range []string{"msg=administration", "action=" + tc.action, "worker=decode-1", "outcome=done", "peer=" + c.LocalAddr().String()} {
+		for _, part := range []string{"msg=administration", "action=" + tc.action, "worker=decode-1", "outcome=done", "peer=" +
+			c.LocalAddr().String()} {
 			assert.Contains(t, line, part, "the audit line")
 		}
 	}

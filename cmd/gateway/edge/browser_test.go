@@ -30,7 +30,8 @@ func TestEveryRouteHasItsChecks(t *testing.T) {
 				assert.Equal(t, status, resp.StatusCode, "%s with %d bytes and %q: %s", name, length, headers, answer)
 				assert.Contains(t, answer, contains, "%s with %q", name, headers)
 			}
-			own := map[access][]string{clients: {key(clientKey)}, viewers: {key(adminKey)}, operators: {key(adminKey)}, changes: {key(adminKey)}}[r.access]
+			own := map[access][]string{clients: {key(clientKey)}, viewers: {key(adminKey)}, operators: {key(adminKey)},
+				changes: {key(adminKey)}}[r.access]
 			for _, framing := range []string{ // and not a byte of the body: an answer means that it was not waited for
 				"Content-Length: 1000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n100\r\n",
 				"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n", "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -62,7 +63,8 @@ func TestEveryRouteHasItsChecks(t *testing.T) {
 				continue // TestSignIn has the rest
 			}
 			answers(413, "", r.body+1, "", append(own, "Content-Type: application/json")...)
-			for _, contentType := range []string{"Content-Type: text/plain", "Content-Type: application/x-www-form-urlencoded", "Origin: https://evil.example"} {
+			for _, contentType := range []string{"Content-Type: text/plain", "Content-Type: application/x-www-form-urlencoded",
+				"Origin: https://evil.example"} {
 				header, _, _ := strings.Cut(contentType, ":") // which the refusal names
 				answers(415, header, 2, "{}", append(own, contentType)...)
 			}
@@ -100,7 +102,8 @@ func TestHostOnTheLoopback(t *testing.T) {
 					continue // its body is another one
 				}
 				b := map[string]string{http.MethodPost: goodBody}[r.method]
-				request := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", r.method, path, tc.host, len(b))
+				request := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", r.method, path,
+					tc.host, len(b))
 				if tc.withKeys {
 					request += key(map[bool]string{true: clientKey, false: adminKey}[r.access == clients]) + "\r\n"
 				}

@@ -60,7 +60,8 @@ func (p *paper) Watch() (next func(ctx context.Context) ([]byte, error), leave f
 // form is a POST of a key.
 func form(k string, headers ...string) string {
 	body := url.Values{"key": {k}}.Encode()
-	return get("POST /signin", append(headers, "Content-Type: application/x-www-form-urlencoded", "Content-Length: "+strconv.Itoa(len(body)))...) + body
+	return get("POST /signin", append(headers, "Content-Type: application/x-www-form-urlencoded",
+		"Content-Length: "+strconv.Itoa(len(body)))...) + body
 }
 
 func TestSignIn(t *testing.T) {
@@ -70,9 +71,11 @@ func TestSignIn(t *testing.T) {
 	sv.refuses(get("GET /"), 401, "invalid_admin_key")
 	for _, wrong := range []string{"", "op-unknown-0123456789", clientKey} {
 		resp, body := sv.ask(form(wrong))
-		assert.True(t, resp.StatusCode == 401 && body == "no key of ours" && resp.Header.Get("Set-Cookie") == "", "with the key %q: %d %s", wrong, resp.StatusCode, body)
+		assert.True(t, resp.StatusCode == 401 && body == "no key of ours" && resp.Header.Get("Set-Cookie") == "", "with the key %q: %d %s",
+			wrong, resp.StatusCode, body)
 	}
-	for _, foreign := range []string{"Origin: https://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site"} {
+	for _, foreign := range []string{"Origin: https://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site",
+		"Sec-Fetch-Site: same-site"} {
 		sv.refuses(form(adminKey, foreign), 403, "origin_not_allowed")
 	}
 	sv.refuses(get("POST /signin", "Content-Type: text/plain", "Content-Length: 3")+"key", 415, "unsupported_media_type")

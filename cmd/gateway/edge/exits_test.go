@@ -44,13 +44,15 @@ func mostly[T any](rng *rand.Rand, usual T, others ...T) T {
 // exit makes a request that ends in one of the ways that there are, and how much of it is sent.
 func exit(rng *rand.Rand) (raw string, cut int) {
 	path := mostly(rng, "/v1/completions", "/v1/chat/completions", "/busy_threshold", "/v1/models", "/nowhere", "/live")
-	body := mostly(rng, one(rng, goodBody, streamBody), "", "{}", "[1", "\xff\xfe", `{"prompt":"`+"\xc3("+`"}`, strings.Repeat("[", 3000), `{"model":"x"}`,
+	body := mostly(rng, one(rng, goodBody, streamBody), "", "{}", "[1", "\xff\xfe", `{"prompt":"`+"\xc3("+`"}`, strings.Repeat("[", 3000),
+		`{"model":"x"}`,
 		goodBody+strings.Repeat(" ", 20_000), goodBody+strings.Repeat(" ", 70_000), strings.Repeat(" ", 300_000))
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s HTTP/%s\r\nHost: t\r\n", mostly(rng, "POST", "PUT", "GET", "BREW"), path, mostly(rng, "1.1", "1.0"))
 	b.WriteString("Authorization: Bearer " + mostly(rng, "client-key", "operator-key", "other-key", "") + "\r\n")
 	b.WriteString("Content-Type: " + mostly(rng, "application/json", "text/plain") + "\r\n")
-	b.WriteString(mostly(rng, "", "Expect: 100-continue\r\n", "Expect: more\r\n", "Connection: Upgrade\r\nUpgrade: h2c\r\n", "Content-Encoding: gzip\r\n",
+	b.WriteString(mostly(rng, "", "Expect: 100-continue\r\n", "Expect: more\r\n", "Connection: Upgrade\r\nUpgrade: h2c\r\n",
+		"Content-Encoding: gzip\r\n",
 		"X-Dynamo-Request-Priority: x\r\n", " folded: yes\r\n"))
 	b.WriteString(mostly(rng, "", "X-Test: panics\r\n", "X-Test: refuses\r\n", "X-Test: waits\r\n", "X-Test: fails\r\n"))
 	b.WriteString(one(rng, "", "Connection: close\r\n"))
@@ -63,7 +65,8 @@ func exit(rng *rand.Rand) (raw string, cut int) {
 			fmt.Fprintf(&b, "%x%s\r\n%s\r\n", n, mostly(rng, "", ";ext=1"), rest[:n])
 			rest = rest[n:]
 		}
-		b.WriteString(mostly(rng, "0\r\n\r\n", "0\r\nX-Trailer: 1\r\n\r\n", "0\r\nbad trailer\r\n\r\n", "-1\r\n\r\n", "zz\r\n", "7fffffffffffffff\r\n", ""))
+		b.WriteString(mostly(rng, "0\r\n\r\n", "0\r\nX-Trailer: 1\r\n\r\n", "0\r\nbad trailer\r\n\r\n", "-1\r\n\r\n", "zz\r\n",
+			"7fffffffffffffff\r\n", ""))
 	}
 	return b.String(), mostly(rng, b.Len(), rng.IntN(b.Len()+1))
 }

@@ -23,7 +23,8 @@ func TestPipeliningClientsAreSeenToLeave(t *testing.T) {
 		"reset":      func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
 		"half close": func(c *net.TCPConn) { c.CloseWrite() },
 	} {
-		for _, early := range []string{"", "\r\n", strings.Repeat("x", stashBytes), strings.Repeat("x", stashBytes+1), strings.Repeat("x", 20_000)} {
+		for _, early := range []string{"", "\r\n", strings.Repeat("x", stashBytes), strings.Repeat("x", stashBytes+1),
+			strings.Repeat("x", 20_000)} {
 			begun, ended := make(chan struct{}), make(chan error, 2)
 			sv := serve(t, loopback(t), func(ctx context.Context, _ *handoff.Call, out handoff.Sink) error {
 				close(begun)

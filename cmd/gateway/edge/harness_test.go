@@ -208,7 +208,8 @@ func serve(t testing.TB, ln net.Listener, flow flowFunc, settings ...option) *se
 	}
 	sv := &served{t: t, ln: ln, reg: prometheus.NewRegistry(), logs: &logs{}, done: make(chan error, 1)}
 	var err error
-	sv.Server, err = New(cfg, flow, &sv.catalog, promhttp.HandlerFor(sv.reg, promhttp.HandlerOpts{}), slog.New(slog.NewTextHandler(sv.logs, nil)),
+	sv.Server, err = New(cfg, flow, &sv.catalog, promhttp.HandlerFor(sv.reg, promhttp.HandlerOpts{}),
+		slog.New(slog.NewTextHandler(sv.logs, nil)),
 		prometheus.WrapRegistererWithPrefix("tandem_", sv.reg))
 	require.NoError(t, err)
 	go func() { sv.done <- sv.Serve(ln) }()

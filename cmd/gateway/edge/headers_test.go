@@ -15,7 +15,8 @@ import (
 func TestForwardHeadersRefuses(t *testing.T) {
 	for _, name := range []string{
 		"authorization", "Proxy-Authorization", "COOKIE", "host", "connection", "keep-alive", "te", "trailer", "transfer-encoding",
-		"upgrade", "proxy-connection", "content-length", "Content-Type", "content-anything", "x-request-id", "X-data-parallel-rank", "x-vllm-priority", "X-Override-bootstrap-room", "x-override-rid", "X-Session-ID", "x-smg-routing-key", "X-API-Key",
+		"upgrade", "proxy-connection", "content-length", "Content-Type", "content-anything", "x-request-id", "X-data-parallel-rank",
+		"x-vllm-priority", "X-Override-bootstrap-room", "x-override-rid", "X-Session-ID", "x-smg-routing-key", "X-API-Key",
 		"accept-encoding", "traceparent", "tracestate", "expect", "tandem-gateway", "", "two words", "a:b", "x\r\ny", "x-ü",
 	} {
 		cfg := DefaultConfig()
@@ -46,7 +47,8 @@ func TestOnlyListedFieldsReachTheFlow(t *testing.T) {
 		{"everything", []string{
 			"Authorization: Bearer x", "Cookie: a=b", "X-Other: 1", "traceparent: " + trace, "tracestate: a=1,b=2", "tracestate: c=3",
 			"X-Tenant: one", "x-tenant: two", "baggage: k=v",
-		}, trace, "a=1,b=2,c=3", []upstream.Field{{Name: "X-Tenant", Value: "one"}, {Name: "X-Tenant", Value: "two"}, {Name: "Baggage", Value: "k=v"}}},
+		}, trace, "a=1,b=2,c=3", []upstream.Field{{Name: "X-Tenant", Value: "one"}, {Name: "X-Tenant", Value: "two"},
+			{Name: "Baggage", Value: "k=v"}}},
 		{"a malformed trace takes its state along", []string{"traceparent: 00-short", "tracestate: a=1"}, "", "", nil},
 		{"two traces", []string{"traceparent: " + trace, "traceparent: " + trace, "tracestate: a=1"}, "", "", nil},
 		{"a state that is too long", []string{"traceparent: " + trace, "tracestate: a=" + strings.Repeat("x", maxTraceStateBytes)}, trace, "", nil},

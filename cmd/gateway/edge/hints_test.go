@@ -26,7 +26,8 @@ func TestParseHints(t *testing.T) {
 		assert.NoError(t, err, c.text)
 		assert.Equal(t, c.want, got, "%s, keys %t", c.text, c.keys)
 	}
-	for _, text := range []string{"", "some", "priority", "priority<5", "priority<=", "priority<=-1", "priority<=2147483648", "priority<=1.5", "ALL"} {
+	for _, text := range []string{"", "some", "priority", "priority<5", "priority<=", "priority<=-1", "priority<=2147483648",
+		"priority<=1.5", "ALL"} {
 		got, err := ParseHints(text, false)
 		assert.Error(t, err, text)
 		assert.False(t, got.All, text)
@@ -110,7 +111,8 @@ func TestHintsByPrivilege(t *testing.T) {
 				x := &got.Request.Nvext
 				high := func(p *int32) bool { return p != nil && *p > 0 }
 				strict := func(p *uint32) bool { return p != nil && *p > 0 }
-				counts := high(got.Priority) || high(x.Priority) || strict(got.StrictPriority) || strict(x.StrictPriority) || x.OSL != nil || x.TTFTTarget > 0 || got.PolicyClass != ""
+				counts := high(got.Priority) || high(x.Priority) || strict(got.StrictPriority) || strict(x.StrictPriority) || x.OSL != nil ||
+					x.TTFTTarget > 0 || got.PolicyClass != ""
 				assert.Equal(t, s.all && h.ignored != "" && h.ignored != "priority", counts, "the hint counts")
 			})
 		}
@@ -131,7 +133,8 @@ func TestSessionsOfAnyClient(t *testing.T) {
 		{`"nvext":{}`, "X-Dynamo-Session-ID: d\r\nX-Session-ID: h", "h", ""},
 	} {
 		resp, text := sv.ask(post(`{"model":"m","prompt":"x",`+tc.body+`}`, tc.header))
-		if got := <-calls; resp.StatusCode != 200 || got.Session != tc.byHeader || got.Request.Session != tc.inBody || resp.Header.Get("X-Tandem-Ignored-Hints") != "" {
+		if got := <-calls; resp.StatusCode != 200 || got.Session != tc.byHeader || got.Request.Session != tc.inBody ||
+			resp.Header.Get("X-Tandem-Ignored-Hints") != "" {
 			t.Errorf("%s %s: %d, sessions %q and %q: %s", tc.body, tc.header, resp.StatusCode, got.Session, got.Request.Session, text)
 		}
 	}
@@ -165,7 +168,8 @@ func TestEveryHintIsDecided(t *testing.T) {
 	decided := map[reflect.Type][]string{
 		reflect.TypeFor[openai.Nvext](): {
 			// held
-			"ExtraFields", "Annotations", "Priority", "StrictPriority", "OSL", "TTFTTarget", "BackendInstanceID", "DecodeWorkerID", "PrefillWorkerID",
+			"ExtraFields", "Annotations", "Priority", "StrictPriority", "OSL", "TTFTTarget", "BackendInstanceID", "DecodeWorkerID",
+			"PrefillWorkerID",
 			"DPRank", "PrefillDPRank", "RequiredTaints", "PreferredTaints", "Override",
 			// without an effect on other requests
 			"CacheSalt",

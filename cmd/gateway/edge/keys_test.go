@@ -85,7 +85,8 @@ func TestKeysHaveSaltsOfTheirOwn(t *testing.T) {
 			return (<-calls).Request.CacheSalt
 		}
 		plain, again, other := ask(clientKey, goodBody), ask(clientKey, goodBody), ask(clientKey2, goodBody)
-		own, others, forged := ask(clientKey, salted(`,"cache_salt":"s"`)), ask(clientKey2, salted(`,"nvext":{"cache_salt":"s"}`)), ask(clientKey2, salted(`,"cache_salt":"`+cmp.Or(plain, "x")+`"`))
+		own, others, forged := ask(clientKey, salted(`,"cache_salt":"s"`)), ask(clientKey2, salted(`,"nvext":{"cache_salt":"s"}`)),
+			ask(clientKey2, salted(`,"cache_salt":"`+cmp.Or(plain, "x")+`"`))
 		if byKey {
 			seen := map[string]bool{plain: true, other: true, own: true, others: true, forged: true}
 			if len(seen) != 5 || seen[""] || seen["s"] || plain != again {

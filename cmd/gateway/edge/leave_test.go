@@ -220,7 +220,8 @@ func TestShutdown(t *testing.T) {
 		resp, e := waiting.receive()
 		wantError(t, resp, e, 503, "shutting_down")
 		b, err := io.ReadAll(body)
-		if !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(string(b), `"code":"shutting_down"`) || strings.Contains(string(b), "[DONE]") {
+		if !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(string(b), `"code":"shutting_down"`) ||
+			strings.Contains(string(b), "[DONE]") {
 			t.Errorf("the stream: %q, %v", b, err)
 		}
 		assert.ErrorIs(t, <-done, context.DeadlineExceeded)

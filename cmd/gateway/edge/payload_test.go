@@ -132,7 +132,8 @@ func TestBodiesArriveWhole(t *testing.T) {
 	keys := keyFile(t, clientKey)
 	sv := serve(t, loopback(t), keeps(calls), func(c *Config) { c.MaxBodyBytes, c.APIKeyFile = 1<<20, keys })
 	c := sv.dial()
-	for _, size := range []int{len(goodBody), prefetchBytes - 1, prefetchBytes, prefetchBytes + 1, firstBodyBytes, firstBodyBytes + 1, 300_001, 1 << 20} {
+	for _, size := range []int{len(goodBody), prefetchBytes - 1, prefetchBytes, prefetchBytes + 1, firstBodyBytes, firstBodyBytes + 1,
+		300_001, 1 << 20} {
 		body := goodBody + strings.Repeat(" ", size-len(goodBody))
 		chunks := ""
 		for rest := body; rest != ""; {

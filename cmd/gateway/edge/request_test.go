@@ -43,7 +43,8 @@ func TestBadRequests(t *testing.T) {
 		{"wrong type", post(`{"model":"m","prompt":"` + secret + `","max_tokens":"many"}`), "", "max_tokens", 400},
 		{"gzip", post("\x1f\x8b\x08", "Content-Encoding: gzip"), "unsupported_media_type", "", 415},
 		{"form", head + "Content-Type: multipart/form-data\r\nContent-Length: 3\r\n\r\na=b", "unsupported_media_type", "", 415},
-		{"multipart", head + "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 7\r\n\r\n--b--\r\n", "unsupported_media_type", "", 415},
+		{"multipart", head + "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 7\r\n\r\n--b--\r\n", "unsupported_media_type",
+			"", 415},
 		{"priority of letters", post(goodBody, "x-dynamo-request-priority: high"), "", "x-dynamo-request-priority", 400},
 		{"negative strict priority", post(goodBody, "x-dynamo-request-strict-priority: -1"), "", "x-dynamo-request-strict-priority", 400},
 		{"length twice over", head + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "ambiguous_length", "", 400},
@@ -54,12 +55,14 @@ func TestBadRequests(t *testing.T) {
 		{"no request line", "hello\r\n\r\n", "malformed_request", "", 400},
 		{"HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "unknown_method", "", 501},
 		{"identity", head + "Transfer-Encoding: identity\r\n\r\n" + goodBody, "malformed_request", "", 400},
-		{"form of curl's", head + "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 2\r\n\r\n{}", "unsupported_media_type", "", 415},
+		{"form of curl's", head + "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 2\r\n\r\n{}", "unsupported_media_type",
+			"", 415},
 		{"bad chunk size", head + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n", "malformed_request", "", 400},
 		{"body over the limit", post(big), "request_too_large", "", 413},
 		{"chunk over the limit", head + "Transfer-Encoding: chunked\r\n\r\nffff\r\n" + big, "request_too_large", "", 413},
 		{"announced over the limit", head + "Expect: 100-continue\r\nContent-Length: 5000\r\n\r\n", "request_too_large", "", 413},
-		{"head over the limit", "GET /live HTTP/1.1\r\nHost: t\r\nX-Long: " + strings.Repeat("x", headBytes) + "\r\n\r\n", "header_too_large", "", 431},
+		{"head over the limit", "GET /live HTTP/1.1\r\nHost: t\r\nX-Long: " + strings.Repeat("x", headBytes) + "\r\n\r\n", "header_too_large",
+			"", 431},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := sv.dial()
@@ -172,10 +175,12 @@ func TestCallCarriesTheHeaders(t *testing.T) {
 	assert.WithinRange(t, call.Arrival, begin, time.Now())
 
 	// The second request on the connection must not inherit any of it.
-	c.send(strings.Replace(post(`{"model":"m","messages":[{"role":"user","content":"hi"}]                  }`), "completions", "chat/completions", 1))
+	c.send(strings.Replace(post(`{"model":"m","messages":[{"role":"user","content":"hi"}]                  }`), "completions",
+		"chat/completions", 1))
 	c.receive()
 	next := <-calls
-	if next.ID == "mine" || next.Priority != nil || next.StrictPriority != nil || next.TraceParent != "" || next.Request.Endpoint != openai.Chat {
+	if next.ID == "mine" || next.Priority != nil || next.StrictPriority != nil || next.TraceParent != "" ||
+		next.Request.Endpoint != openai.Chat {
 		t.Errorf("the second call: %+v", next)
 	}
 	assert.True(t, next.Arrival.After(call.Arrival), "the second call has the first one's arrival")

@@ -140,7 +140,8 @@ func TestRotationUnderLoad(t *testing.T) {
 	transport := &http.Transport{TLSClientConfig: g.client(t, nil), MaxIdleConnsPerHost: 16}
 	defer transport.CloseIdleConnections()
 	ask := func(alone bool) {
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+sv.ln.Addr().String()+"/v1/completions", strings.NewReader(streamBody))
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+sv.ln.Addr().String()+"/v1/completions",
+			strings.NewReader(streamBody))
 		req.Header.Set("Content-Type", "application/json")
 		req.Close, req.Host = alone, "t"
 		resp, err := transport.RoundTrip(req)
@@ -191,7 +192,8 @@ func TestPlainHTTPOnTheTLSPort(t *testing.T) {
 	cl := sv.dial() // neither
 	cl.send("\x00\x01\x02\x03\x04\x05\x06")
 	eventually(t, "the counts", func() bool {
-		return sv.metric("tandem_frontend_tls_failures_total", "plain_http") == 2 && sv.metric("tandem_frontend_tls_failures_total", "handshake") == 1
+		return sv.metric("tandem_frontend_tls_failures_total", "plain_http") == 2 && sv.metric("tandem_frontend_tls_failures_total",
+			"handshake") == 1
 	})
 	cl.Close()
 	eventually(t, "the connections' end", func() bool { return sv.main.conns.len() == 0 })
@@ -216,7 +218,8 @@ func TestClientCertificatesByAddress(t *testing.T) {
 	g := newVouched(t)
 	staff := certstest.New(t, "staff")
 	sv := serve(t, loopback(t), answerJSON, g.option, func(c *Config) {
-		c.AdminAddress, c.TLS.ClientCA, c.TLS.AdminCA, c.TLS.Names = "127.0.0.1:0", g.ca.Bundle(g.dir), staff.Bundle(g.dir), []string{"spiffe://td/app"}
+		c.AdminAddress, c.TLS.ClientCA, c.TLS.AdminCA, c.TLS.Names = "127.0.0.1:0", g.ca.Bundle(g.dir), staff.Bundle(g.dir),
+			[]string{"spiffe://td/app"}
 	})
 	admin, _ := sv.administered()
 	app, operator := g.client(t, g.ca, "spiffe://td/app"), g.client(t, staff, "someone")

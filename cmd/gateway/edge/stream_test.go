@@ -176,7 +176,7 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
-// TestReadersOutliveTheHeartbeat: readers that differ from the specification get the same events with heartbeats as without, chunk by chunk.
+// TestReadersOutliveTheHeartbeat: readers that deviate from the specification get the same events with heartbeats.
 func TestReadersOutliveTheHeartbeat(t *testing.T) {
 	readers := map[string]func(chunks []string) (events []string){
 		// openai-go 3.42, packages/ssestream/ssestream.go: an empty line is an event, even without data.

@@ -57,7 +57,8 @@ func TestBlockNames(t *testing.T) {
 	if want := index.GranuleBlocks(index.GranulesWithin(4000)) / 32; len(names) != want || len(slices.Compact(names)) != want {
 		t.Errorf("%d names of text, want %d", len(names), want)
 	}
-	if again, _ := newBlockNames().text(chain(96, 7), index.UnitBlock, 16); slices.ContainsFunc(split(again), func(s string) bool { return slices.Contains(a, s) }) {
+	if again, _ := newBlockNames().text(chain(96, 7), index.UnitBlock, 16); slices.ContainsFunc(split(again),
+		func(s string) bool { return slices.Contains(a, s) }) {
 		t.Errorf("another run has the same names: %q, %q", a, split(again))
 	}
 }

@@ -52,7 +52,8 @@ func TestRequestLineForPeople(t *testing.T) {
 	r.Sent.Tokens = 100
 	want := `01:46:40.000 ok chat "tandem-sim\x1b[2J" · 12,345→100 tokens · queue 3 ms, TTFT 312 ms, total 1.21 s · prefill-1 → decode-2` + "\n"
 	assert.Equal(t, want, lineOf(t, "text", r, nil, handoff.Timings{Queue: 3, TTFT: 312.4, Total: 1214}))
-	for ms, want := range map[float64]string{0: "0 ms", 0.34: "0.3 ms", 9.94: "9.9 ms", 999.4: "999 ms", 999.6: "1 s", 12_345: "12.3 s", 125_000: "2m5s"} {
+	for ms, want := range map[float64]string{0: "0 ms", 0.34: "0.3 ms", 9.94: "9.9 ms", 999.4: "999 ms", 999.6: "1 s", 12_345: "12.3 s",
+		125_000: "2m5s"} {
 		assert.Equal(t, want, millis(ms), "%v ms", ms)
 	}
 }

@@ -74,7 +74,8 @@ func TestDesired(t *testing.T) {
 			{unknown(3), time.Minute, 3, 3}, {unknown(5), time.Minute, 5, 5}, {unknown(2), time.Minute, 2, 2}, {unknown(0), time.Minute, 1, 1},
 		},
 		"soon up, late down": {
-			{busy(2, 2), time.Minute, 0, 9}, {busy(2, 6), 15 * time.Second, 4, 6}, {busy(2, 6), 3 * time.Minute, 6, 6}, {busy(6, 2), 30 * time.Second, 6, 6},
+			{busy(2, 2), time.Minute, 0, 9}, {busy(2, 6), 15 * time.Second, 4, 6}, {busy(2, 6), 3 * time.Minute, 6, 6},
+			{busy(6, 2), 30 * time.Second, 6, 6},
 			{busy(6, 2), time.Hour, 3, 3}, // two would have nothing to spare
 			{busy(6, 1.8), time.Hour, 2, 2},
 		},

@@ -25,12 +25,14 @@ import (
 // tracedRequest is a sampled request that has ended, with a wait and two legs.
 func tracedRequest(at time.Time) *handoff.Record {
 	own := tracecontext.Context{Trace: tracecontext.NewTraceID(), Span: tracecontext.NewSpanID(), Flags: tracecontext.Sampled}
-	r := &handoff.Record{Call: handoff.Call{ID: "mine", Client: "10.0.0.1:1", Request: &openai.Request{Model: "m"}, Arrival: at}, ID: "r", Known: true, ISL: 100, Attempts: 1, Outcome: "ok"}
+	r := &handoff.Record{Call: handoff.Call{ID: "mine", Client: "10.0.0.1:1", Request: &openai.Request{Model: "m"}, Arrival: at}, ID: "r",
+		Known: true, ISL: 100, Attempts: 1, Outcome: "ok"}
 	r.Sent = decode.Transcript{Started: true, Tokens: 8, First: at.Add(time.Second), CachedTokens: 1}
 	steps := []handoff.Step{{Attempt: 1, Began: at, Ended: at}}
 	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
 		w := &pools.Worker{ID: string(role) + "-1", Role: role, Address: "http://10.0.0.2:8000"}
-		steps = append(steps, handoff.Step{ID: tracecontext.NewSpanID(), Role: role, Attempt: 1, Began: at, First: at, Ended: at.Add(time.Second), Worker: w, Why: &router.Why{Policy: "kv"}, Prediction: time.Second})
+		steps = append(steps, handoff.Step{ID: tracecontext.NewSpanID(), Role: role, Attempt: 1, Began: at, First: at,
+			Ended: at.Add(time.Second), Worker: w, Why: &router.Why{Policy: "kv"}, Prediction: time.Second})
 	}
 	r.Trace = handoff.NewTrace(own, tracecontext.SpanID{}, steps...)
 	return r
@@ -59,13 +61,18 @@ func TestOwnSpans(t *testing.T) {
 		status  any
 		failed  string
 	}{
-		"well":                        {"ok", nil, nil, 200, ""},
-		"its client's mistake":        {"rejected", openai.BadRequest("n", "wrong"), func(r *handoff.Record) { r.Sent.Started = false }, 400, ""},
-		"no worker":                   {"no_worker", openai.Unavailable("no_worker", "none"), func(r *handoff.Record) { r.Sent.Started = false }, 503, "no_worker"},
-		"the client left":             {"client_gone", fault.ErrClientGone, nil, nil, ""},
-		"a stream that broke":         {"reset", errors.New("broke"), func(r *handoff.Record) { r.Call.Request.Stream = true }, 200, "reset"},
-		"a panic":                     {"engine_error", errors.New("panic"), func(r *handoff.Record) { r.Sent.Started = false }, 500, "engine_error"},
-		"a model that is half a rune": {"model_not_found", openai.BadRequest("model", "no"), func(r *handoff.Record) { r.Call.Request.Model, r.Sent.Started = "a\xc3", false }, 400, ""},
+		"well":                 {"ok", nil, nil, 200, ""},
+		"its client's mistake": {"rejected", openai.BadRequest("n", "wrong"), func(r *handoff.Record) { r.Sent.Started = false }, 400, ""},
+		"no worker": {"no_worker", openai.Unavailable("no_worker", "none"),
+			func(r *handoff.Record) { r.Sent.Started = false }, 503, "no_worker"},
+		"the client left":     {"client_gone", fault.ErrClientGone, nil, nil, ""},
+		"a stream that broke": {"reset", errors.New("broke"), func(r *handoff.Record) { r.Call.Request.Stream = true }, 200, "reset"},
+		"a panic": {"engine_error", errors.New("panic"), func(r *handoff.Record) { r.Sent.Started = false }, 500,
+			"engine_error"},
+		"a model that is half a rune": {"model_not_found", openai.BadRequest("model", "no"), func(r *handoff.Record) {
+			r.Call.Request.Model,
+				r.Sent.Started = "a\xc3", false
+		}, 400, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := tracedRequest(time.Now())
@@ -74,7 +81,8 @@ func TestOwnSpans(t *testing.T) {
 				tt.change(r)
 			}
 			s := spanOf(t, c, r, tt.err)
-			if s.Attributes["http.response.status_code"] != tt.status || s.Failed != tt.failed || (s.Attributes["error.type"] != nil) != (tt.outcome != "ok") {
+			if s.Attributes["http.response.status_code"] != tt.status || s.Failed != tt.failed ||
+				(s.Attributes["error.type"] != nil) != (tt.outcome != "ok") {
 				t.Errorf("failed %q, %v", s.Failed, s.Attributes)
 			}
 		})
@@ -92,7 +100,8 @@ func TestSpansOfAnswers(t *testing.T) {
 	r.Sent.Reason, r.Sent.ReasoningTokens = "tool_calls", 3
 	s := spanOf(t, otlptest.Start(t), r, nil)
 	for name, want := range map[string]any{
-		"gen_ai.conversation.id": "talk-7", "gen_ai.output.type": "json", "gen_ai.response.model": "m", "gen_ai.response.finish_reasons": "tool_calls",
+		"gen_ai.conversation.id": "talk-7", "gen_ai.output.type": "json", "gen_ai.response.model": "m",
+		"gen_ai.response.finish_reasons":       "tool_calls",
 		"gen_ai.usage.reasoning.output_tokens": 3, "server.address": "::1", "server.port": 8000,
 	} {
 		assert.Equal(t, want, s.Attributes[name], name)
@@ -103,7 +112,8 @@ func TestServerOf(t *testing.T) {
 	for address, want := range map[string]struct {
 		host string
 		port int
-	}{"http://10.0.0.1:8000": {"10.0.0.1", 8000}, "https://[::1]:81/base": {"::1", 81}, "http://worker": {"worker", 80}, "https://worker/v1": {"worker", 443}} {
+	}{"http://10.0.0.1:8000": {"10.0.0.1", 8000}, "https://[::1]:81/base": {"::1", 81}, "http://worker": {"worker", 80},
+		"https://worker/v1": {"worker", 443}} {
 		if host, port := serverOf(address); host != want.host || port != want.port {
 			t.Errorf("%s: %s, %d", address, host, port)
 		}

@@ -45,8 +45,10 @@ func TestIndexBudget(t *testing.T) {
 		}
 	}
 	got := gathered(t, reg)
-	if got["component_router_index_held_blocks"]+got["component_router_index_evicted_blocks_total"] != 200 || got["component_router_index_owners"] != 1 ||
-		got["component_router_index_holed"] != 0 || got["component_router_index_blocks"] != got["component_router_index_held_blocks"] || got["component_router_index_bytes"] == 0 {
+	if got["component_router_index_held_blocks"]+got["component_router_index_evicted_blocks_total"] != 200 ||
+		got["component_router_index_owners"] != 1 ||
+		got["component_router_index_holed"] != 0 || got["component_router_index_blocks"] != got["component_router_index_held_blocks"] ||
+		got["component_router_index_bytes"] == 0 {
 		t.Errorf("of 200 blocks of one worker: %v", got)
 	}
 }

@@ -47,7 +47,8 @@ func TestBadInput(t *testing.T) {
 		{index, "/events", `{"worker": "w1", "rank": 1, "events": []}`, 400, `"param":"rank"`},
 		{index, "/events", `{"worker": "w1", "events": [{"type": "eaten"}]}`, 400, `"param":"events[0].type"`},
 		{index, "/events", `{"worker": "w1", "events": [{"type": "cleared"}, {"type": "stored", "block_hashes": [1], "token_ids": [1], "block_size": 2}]}`, 400, `"param":"events[1].token_ids"`},
-		{index, "/events", `{"worker": "w1", "events": [{"type": "stored", "block_hashes": [1], "token_ids": [1], "block_size": 0}]}`, 400, `"param":"events[0].block_size"`},
+		{index, "/events", `{"worker": "w1", "events": [{"type": "stored", "block_hashes": [1], "token_ids": [1], "block_size": 0}]}`, 400,
+			`"param":"events[0].block_size"`},
 		{index, "/events", `{"worker": "w1", "events": [{"type": "removed", "block_hashes": ["one"]}]}`, 400, "64 bits"},
 		{index, "/events", `{"worker": "w1", "events": [{"type": "removed", "medium": "` + long + `"}]}`, 400, "medium"},
 		{index, "/query", `{"model": "other", "token_ids": [1]}`, 404, "unknown_model"},
@@ -58,7 +59,8 @@ func TestBadInput(t *testing.T) {
 		{index, "/query_by_hash", `{"model": "m"}`, 400, `"param":"sequence_hashes"`},
 
 		{sel, "/workers", `{"id": "w2"}`, 400, `"param":"model"`},
-		{sel, "/workers", strings.Replace(strings.Replace(workerB, "w1", "w2", 1), `"block_size": 2`, `"block_size": 4`, 1), 409, "block_size_differs"},
+		{sel, "/workers", strings.Replace(strings.Replace(workerB, "w1", "w2", 1), `"block_size": 2`, `"block_size": 4`, 1), 409,
+			"block_size_differs"},
 		{sel, "/select_and_reserve", `{"model": "m", "prompt_tokens": 3}`, 400, `"param":"id"`},
 		{sel, "/select_and_reserve", `{"id": "` + long + `", "model": "m", "prompt_tokens": 3}`, 400, `"param":"id"`},
 		{sel, "/select_and_reserve", `{"id": "open", "model": "m", "prompt_tokens": 3}`, 409, "duplicate_id"},
@@ -129,7 +131,8 @@ func TestManyReserveAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if body := must(t, s, 200, "GET", "/loads", ""); !strings.Contains(body, `"reservations":0`) || !strings.Contains(body, `"active_blocks":0,"prefill_tokens":0,"requests":0`) {
+	if body := must(t, s, 200, "GET", "/loads", ""); !strings.Contains(body, `"reservations":0`) ||
+		!strings.Contains(body, `"active_blocks":0,"prefill_tokens":0,"requests":0`) {
 		t.Errorf("something is left: %s", body)
 	}
 }

@@ -37,10 +37,12 @@ func TestNATSAwayAtStartIsLogged(t *testing.T) {
 	address := ln.Addr().String()
 	ln.Close()
 	var log locked
-	_, unlink, err := Connect(&Discovery{NATSURL: "nats://user:s3cret@" + address}, nil, slog.New(slog.NewTextHandler(&log, nil)), nats.Name("test"))
+	_, unlink, err := Connect(&Discovery{NATSURL: "nats://user:s3cret@" + address}, nil, slog.New(slog.NewTextHandler(&log, nil)),
+		nats.Name("test"))
 	require.NoError(t, err)
 	defer unlink()
-	if lines := log.String(); !strings.Contains(lines, "NATS unreachable") || !strings.Contains(lines, address) || strings.Contains(lines, "s3cret") {
+	if lines := log.String(); !strings.Contains(lines, "NATS unreachable") || !strings.Contains(lines, address) ||
+		strings.Contains(lines, "s3cret") {
 		t.Errorf("log: %q", lines)
 	}
 }

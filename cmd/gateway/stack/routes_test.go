@@ -100,7 +100,8 @@ func TestAddressForOtherMachines(t *testing.T) {
 		addr net.Addr
 		seen string
 		want string
-	}{{one, "10.0.0.8", "10.0.0.7:8000"}, {everywhere, "10.0.0.8", "10.0.0.8:8000"}, {everywhere, "fd00::7", "[fd00::7]:8000"}, {everywhere, "", host + ":8000"}} {
+	}{{one, "10.0.0.8", "10.0.0.7:8000"}, {everywhere, "10.0.0.8", "10.0.0.8:8000"}, {everywhere, "fd00::7", "[fd00::7]:8000"},
+		{everywhere, "", host + ":8000"}} {
 		assert.Equal(t, c.want, reached(c.addr, c.seen), "%v as %s is reached at", c.addr, c.seen)
 	}
 	own := outward(nil)
@@ -108,7 +109,8 @@ func TestAddressForOtherMachines(t *testing.T) {
 		t.Log("this machine has no way to others")
 		return
 	}
-	for _, peers := range [][]string{{"gateway-peers:6222"}, {"127.0.0.1:6222", "[::1]:6222"}, {net.JoinHostPort(own, "6222")}, {"no address"}} {
+	for _, peers := range [][]string{{"gateway-peers:6222"}, {"127.0.0.1:6222", "[::1]:6222"}, {net.JoinHostPort(own, "6222")},
+		{"no address"}} {
 		assert.Equal(t, own, outward(peers), "towards %v it", peers)
 	}
 }

@@ -72,7 +72,8 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 	for _, password := range []string{"first secret", "second"} {
 		password = strings.ReplaceAll(password, " ", "-")
 		inside, err := Embed(EmbedConfig{
-			Listen: "0.0.0.0", Dir: filepath.Join(dir, "data"), JetStream: true, PasswordFile: file("password", password+"\n"), TLS: &edge.TLS{CertFile: cert, KeyFile: key},
+			Listen: "0.0.0.0", Dir: filepath.Join(dir, "data"), JetStream: true, PasswordFile: file("password", password+"\n"),
+			TLS: &edge.TLS{CertFile: cert, KeyFile: key},
 		})
 		require.NoError(t, err)
 		assert.DirExists(t, filepath.Join(dir, "data", "nats", "jetstream"), "where streams outlive the gateway")
@@ -84,7 +85,8 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 		gateway := link(t, &own, quiet)
 		worker := &Discovery{
 			// without a scheme: with certificates that is TLS
-			EtcdEndpoints: []string{strings.TrimPrefix(inside.EtcdURL(), "https://")}, EtcdAccess: EtcdAccess{EtcdUser: "tandem", EtcdPasswordFile: file("worker", password), EtcdCA: ca.Bundle(dir)},
+			EtcdEndpoints: []string{strings.TrimPrefix(inside.EtcdURL(), "https://")}, EtcdAccess: EtcdAccess{EtcdUser: "tandem",
+				EtcdPasswordFile: file("worker", password), EtcdCA: ca.Bundle(dir)},
 			NATSURL: strings.Replace(inside.NATSURL(), "tls://", "tls://tandem:"+password+"@", 1), NATSAccess: NATSAccess{NATSCA: ca.Bundle(dir)},
 		}
 		for name, l := range map[string]Links{"gateway": gateway, "worker": link(t, worker, quiet)} {
@@ -99,8 +101,10 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 			{"wrong password", func(d *Discovery) {
 				d.EtcdPasswordFile, d.NATSURL = file("wrong", "wrong"), strings.Replace(d.NATSURL, password, "wrong", 1)
 			}, []string{"Authorization Violation"}},
-			{"other authority", func(d *Discovery) { d.EtcdCA, d.NATSCA = other.Bundle(dir), other.Bundle(dir) }, []string{"etcd-ca-file", "nats-ca-file", "unknown authority"}},
-			{"no authority", func(d *Discovery) { d.EtcdEndpoints, d.EtcdCA, d.NATSCA = own.EtcdEndpoints, "", "" }, []string{"name its authority by etcd-ca-file", "name its authority by nats-ca-file"}},
+			{"other authority", func(d *Discovery) { d.EtcdCA, d.NATSCA = other.Bundle(dir), other.Bundle(dir) },
+				[]string{"etcd-ca-file", "nats-ca-file", "unknown authority"}},
+			{"no authority", func(d *Discovery) { d.EtcdEndpoints, d.EtcdCA, d.NATSCA = own.EtcdEndpoints, "", "" },
+				[]string{"name its authority by etcd-ca-file", "name its authority by nats-ca-file"}},
 		} {
 			var log locked
 			d := *worker
@@ -189,10 +193,12 @@ func TestNATSCredentials(t *testing.T) {
 	good := creds(account)
 	path := certstest.Write(t, filepath.Join(t.TempDir(), "user.creds"), nil)
 	stranger, _ := nkeys.CreateAccount()
-	if links := link(t, &Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: good}}, slog.New(slog.NewTextHandler(&log, nil))); !connected(links) {
+	if links := link(t, &Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: good}},
+		slog.New(slog.NewTextHandler(&log, nil))); !connected(links) {
 		t.Errorf("not let in: %s", log.String())
 	}
-	wrong := link(t, &Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: creds(stranger)}}, slog.New(slog.NewTextHandler(&log, nil)))
+	wrong := link(t, &Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: creds(stranger)}},
+		slog.New(slog.NewTextHandler(&log, nil)))
 	until(t, "the reason is logged", func() bool { return strings.Contains(log.String(), "Authorization Violation") })
 	assert.False(t, connected(wrong), "another account's user is let in")
 	for _, bad := range []string{path, path + ".not"} {
@@ -224,7 +230,8 @@ func TestAccessSettings(t *testing.T) {
 		{"etcd-password-file", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdUser: "u"}}},
 		{"etcd-user", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdPasswordFile: password}}},
 		{"etcd-password-file", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdUser: "u", EtcdPasswordFile: dir}}},
-		{"etcd-endpoints", Discovery{EtcdEndpoints: []string{"http://a:b@h:1"}, EtcdAccess: EtcdAccess{EtcdUser: "u", EtcdPasswordFile: password}}},
+		{"etcd-endpoints", Discovery{EtcdEndpoints: []string{"http://a:b@h:1"}, EtcdAccess: EtcdAccess{EtcdUser: "u",
+			EtcdPasswordFile: password}}},
 		{"etcd-endpoints", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdCA: ca.Bundle(dir)}}},
 		{"etcd-ca-file", Discovery{EtcdEndpoints: []string{"https://h:1"}, EtcdAccess: EtcdAccess{EtcdCA: password}}},
 		{"etcd-cert-file", Discovery{EtcdEndpoints: []string{"https://h:1"}, EtcdAccess: EtcdAccess{EtcdCert: oldCert, EtcdKey: oldKey}}},

@@ -42,7 +42,8 @@ type browser struct {
 // open starts the browser.
 func (f *fleet) open(t *testing.T) *browser {
 	t.Helper()
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(*chromium), chromedp.Flag("no-sandbox", true), chromedp.Flag("hide-scrollbars", true))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(*chromium), chromedp.Flag("no-sandbox", true),
+		chromedp.Flag("hide-scrollbars", true))
 	allocated, end := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, leave := chromedp.NewContext(allocated)
 	t.Cleanup(func() { leave(); end() })
@@ -62,7 +63,8 @@ func (b *browser) note(event any) {
 	switch e := event.(type) {
 	case *network.EventRequestWillBeSent:
 		b.sent++
-		if !strings.HasPrefix(e.Request.URL, b.f.URL) && !strings.HasPrefix(e.Request.URL, "data:") && !strings.HasPrefix(e.Request.URL, "about:") {
+		if !strings.HasPrefix(e.Request.URL, b.f.URL) && !strings.HasPrefix(e.Request.URL, "data:") &&
+			!strings.HasPrefix(e.Request.URL, "about:") {
 			b.bad = append(b.bad, "a request to "+e.Request.URL)
 		}
 	case *runtime.EventExceptionThrown:
@@ -106,7 +108,8 @@ func (b *browser) until(what, condition string) {
 func (b *browser) as(width int64, theme string) {
 	b.f.T.Helper()
 	b.do(chromedp.EmulateViewport(width, 900), func(ctx context.Context, s *chromedp.Target) (chromedp.Void, error) {
-		_, err := cdp.Call(ctx, s, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}})
+		_, err := cdp.Call(ctx, s, emulation.SetEmulatedMedia,
+			emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}})
 		return chromedp.Void{}, err
 	})
 }
@@ -181,7 +184,8 @@ func TestBrowser(t *testing.T) {
 		return
 	}
 	for name, look := range map[string]func(*testing.T, *browser){
-		"pages": lookAtPages, "killed worker": lookAtKilledWorker, "keyboard": lookByKeyboard, "hidden tab": lookAtHiddenTab, "sign-in": lookAtSignIn,
+		"pages": lookAtPages, "killed worker": lookAtKilledWorker, "keyboard": lookByKeyboard, "hidden tab": lookAtHiddenTab,
+		"sign-in":     lookAtSignIn,
 		"screenshots": lookAtScreenshots,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -212,7 +216,8 @@ func lookAtPages(t *testing.T, b *browser) {
 				took := time.Hour.Seconds() * 1e3
 				for try := 0; try < 8 && took > 300; try++ { // this machine may be busy with something else
 					b.do(chromedp.Navigate(f.URL + path))
-					took = min(took, look[float64](b, `(() => { const n = performance.getEntriesByType("navigation")[0]; return n.domContentLoadedEventEnd - n.startTime; })()`))
+					took = min(took, look[float64](b,
+						`(() => { const n = performance.getEntriesByType("navigation")[0]; return n.domContentLoadedEventEnd - n.startTime; })()`))
 				}
 				assert.True(t, took <= 300, "%s takes %.0f ms to render", path, took)
 				if strings.HasPrefix(path, "/console/requests/") {
@@ -255,7 +260,8 @@ func lookAtKilledWorker(t *testing.T, b *browser) {
 		_, body := f.get("/console/requests?all=1")
 		return strings.Contains(body, "resume") || strings.Contains(body, `<td class="n">2</td>`)
 	})
-	b.until("the figures are there", `"ttft50 itl50 hits".split(" ").every((name) => /\d/.test(document.querySelector('.figures [data-live="m.tandem-sim.' + name + '"]').textContent))`)
+	b.until("the figures are there",
+		`"ttft50 itl50 hits".split(" ").every((name) => /\d/.test(document.querySelector('.figures [data-live="m.tandem-sim.' + name + '"]').textContent))`)
 	shot(b, "console-fleet.png", 1280, 880, everywhere(".wide"))
 	require.NoError(t, stop(), "every request is answered")
 }
@@ -303,8 +309,10 @@ func lookAtHiddenTab(t *testing.T, b *browser) {
 		look[bool](b, `Object.defineProperty(document, "hidden", { value: `+hidden+`, configurable: true }) && document.dispatchEvent(new Event("visibilitychange"))`)
 	}
 	hide("true")
-	b.until("the page shows its time", `document.getElementById("link").dataset.state === "still" && document.getElementById("link-text").textContent === "as of"`)
-	b.until("the stream is closed", `performance.getEntriesByType("resource").some((e) => e.name.endsWith("/console/stream") && e.responseEnd > 0)`)
+	b.until("the page shows its time",
+		`document.getElementById("link").dataset.state === "still" && document.getElementById("link-text").textContent === "as of"`)
+	b.until("the stream is closed",
+		`performance.getEntriesByType("resource").some((e) => e.name.endsWith("/console/stream") && e.responseEnd > 0)`)
 	hide("false")
 	b.live()
 	b.clean("a hidden tab")
@@ -355,7 +363,8 @@ func lookAtScreenshots(t *testing.T, b *browser) {
 
 // everywhere is the condition that dots are in every place of a picture, and that its figures are known.
 func everywhere(picture string) string {
-	return `"queue prefill transfer decode".split(" ").every((kind) => document.querySelector("` + picture + ` .flights circle." + kind)) && /\d/.test(document.querySelector('.figures [data-live="m.tandem-sim.ttft50"]').textContent)`
+	return `"queue prefill transfer decode".split(" ").every((kind) => document.querySelector("` + picture +
+		` .flights circle." + kind)) && /\d/.test(document.querySelector('.figures [data-live="m.tandem-sim.ttft50"]').textContent)`
 }
 
 // shot writes a screenshot of the window, where that is wanted, in which a condition holds: before it is taken and after.

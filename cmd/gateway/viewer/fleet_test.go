@@ -42,7 +42,8 @@ func newFleet(t testing.TB, keys bool) *fleet {
 			c.Engine.TotalKVBlocks, c.Engine.ContextLength, c.Engine.MaxNumSeqs = 3000, 32768, 48
 		},
 		Gateway: func(c *stack.GatewayConfig) {
-			c.InForce = []console.Setting{{Group: "HTTP", Name: "http-port", Value: "8000", Source: "flag", Help: "TCP port."}, {Group: "Router", Name: "router-mode", Value: "kv", Source: "default", Help: "Policy."}}
+			c.InForce = []console.Setting{{Group: "HTTP", Name: "http-port", Value: "8000", Source: "flag", Help: "TCP port."},
+				{Group: "Router", Name: "router-mode", Value: "kv", Source: "default", Help: "Policy."}}
 			if keys {
 				c.Edge.AdminKeyFile = filepath.Join(t.TempDir(), "keys")
 				require.NoError(t, os.WriteFile(c.Edge.AdminKeyFile, []byte(operatorsKey), 0o600))

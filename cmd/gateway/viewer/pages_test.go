@@ -119,9 +119,11 @@ func TestRequestPages(t *testing.T) {
 	}{
 		"streamed": {true, []string{
 			"<b>Prefill</b> prefill-", "<b>Transfer</b> decode-", "<b>Decode</b> decode-", "✓ chosen", "Predicted", "Actual", "Prefix family",
-			"for prefill", "for decode", `<th scope="row">prefill-1`, `<th scope="row">prefill-2`, `<th scope="row">prefill-3`, `<th scope="row">decode-1`, `<th scope="row">decode-2`, `<th scope="row">decode-3`,
+			"for prefill", "for decode", `<th scope="row">prefill-1`, `<th scope="row">prefill-2`, `<th scope="row">prefill-3`,
+			`<th scope="row">decode-1`, `<th scope="row">decode-2`, `<th scope="row">decode-3`,
 		}, nil},
-		"my-whole-answer": {false, []string{"<b>Transfer and decode</b> decode-", "<b>–</b> TTFT", "<b>–</b> ITL, mean"}, []string{"<b>Transfer</b>", "<b>Decode</b>"}},
+		"my-whole-answer": {false, []string{"<b>Transfer and decode</b> decode-", "<b>–</b> TTFT", "<b>–</b> ITL, mean"},
+			[]string{"<b>Transfer</b>", "<b>Decode</b>"}},
 	} {
 		require.NoError(t, f.send(t.Context(), id, c.stream))
 		var body string

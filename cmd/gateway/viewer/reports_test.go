@@ -25,12 +25,15 @@ func reports(t *testing.T) map[string][]byte {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
 	load := &replay.Report{
-		Title: "A run", Target: "http://127.0.0.1:8000 tandem-sim", Workload: "Poisson, 8 req/s, 3,000 tokens in (750 shared), 100 out", Speed: 1, Seed: 7,
+		Title: "A run", Target: "http://127.0.0.1:8000 tandem-sim", Workload: "Poisson, 8 req/s, 3,000 tokens in (750 shared), 100 out",
+		Speed: 1, Seed: 7,
 		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Limits: replay.Limits{TTFT: 2 * time.Second, ITL: 25 * time.Millisecond},
 	}
 	for i := range 1500 {
-		s := replay.Sample{Index: i, Outcome: replay.Answered, Status: 200, Scheduled: replay.Millis(i) * replay.Millis(100*time.Millisecond), CachedTokens: 750, PromptTokens: 3000,
-			InputTokens: 3000, AskedTokens: 100, OutputTokens: 100, PrefillWorker: fmt.Sprint("prefill-", 1+i%3), DecodeWorker: fmt.Sprint("decode-", 1+i%2)}
+		s := replay.Sample{Index: i, Outcome: replay.Answered, Status: 200, Scheduled: replay.Millis(i) * replay.Millis(100*time.Millisecond),
+			CachedTokens: 750, PromptTokens: 3000,
+			InputTokens: 3000, AskedTokens: 100, OutputTokens: 100, PrefillWorker: fmt.Sprint("prefill-", 1+i%3),
+			DecodeWorker: fmt.Sprint("decode-", 1+i%2)}
 		s.TTFT = replay.Millis(float64(100*time.Millisecond) * (1 + rng.ExpFloat64()))
 		end := s.TTFT
 		for range 99 {
@@ -39,7 +42,8 @@ func reports(t *testing.T) map[string][]byte {
 		}
 		s.End(time.Duration(end))
 		if i%200 == 0 {
-			s = replay.Sample{Index: i, Outcome: "http_503", Code: "server_is_overloaded", Detail: "the queue is full", Status: 503, Scheduled: s.Scheduled, E2E: replay.Millis(time.Millisecond), CachedTokens: -1}
+			s = replay.Sample{Index: i, Outcome: "http_503", Code: "server_is_overloaded", Detail: "the queue is full", Status: 503,
+				Scheduled: s.Scheduled, E2E: replay.Millis(time.Millisecond), CachedTokens: -1}
 		}
 		load.Samples = append(load.Samples, s)
 	}
@@ -72,7 +76,8 @@ func TestBrowserReports(t *testing.T) {
 	if *chromium == "" {
 		for path := range pages {
 			_, body := f.get(path)
-			if strings.Count(body, "<svg") < 4 || strings.Contains(body, "<th>") || strings.Contains(body, "<script") || elsewhere.MatchString(body) {
+			if strings.Count(body, "<svg") < 4 || strings.Contains(body, "<th>") || strings.Contains(body, "<script") ||
+				elsewhere.MatchString(body) {
 				t.Errorf("%s has %d plots, a heading without a scope, a script, or something of another host", path, strings.Count(body, "<svg"))
 			}
 		}

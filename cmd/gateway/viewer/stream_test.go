@@ -42,7 +42,8 @@ func TestViewers(t *testing.T) {
 	refused := open()
 	defer refused.Body.Close()
 	var e struct{ Error struct{ Code string } }
-	if err := json.NewDecoder(refused.Body).Decode(&e); err != nil || refused.StatusCode != http.StatusServiceUnavailable || e.Error.Code != "too_many_viewers" || refused.Header.Get("Retry-After") == "" {
+	if err := json.NewDecoder(refused.Body).Decode(&e); err != nil || refused.StatusCode != http.StatusServiceUnavailable ||
+		e.Error.Code != "too_many_viewers" || refused.Header.Get("Retry-After") == "" {
 		t.Errorf("the next one gets %d %+v, %v", refused.StatusCode, e, err)
 	}
 	if status, _ := f.get("/"); status != http.StatusOK {

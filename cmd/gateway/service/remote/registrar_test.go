@@ -98,7 +98,8 @@ func TestIndexComesLater(t *testing.T) {
 	}
 	c, _ := running(t, Config{URLs: []string{f.URL}, Every: 10 * time.Millisecond}, "a")
 	for _, tt := range []struct{ body, contains string }{
-		{"", "it answered 503"}, {"<html>", errGarbled.Error()}, {`{"workers":[{"id":"x","data_parallel_ranks":1000000000}]}`, errGarbled.Error()},
+		{"", "it answered 503"}, {"<html>", errGarbled.Error()}, {`{"workers":[{"id":"x","data_parallel_ranks":1000000000}]}`,
+			errGarbled.Error()},
 	} {
 		if tt.body != "" {
 			f.set(func() { f.lists = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, tt.body) } })
@@ -151,7 +152,8 @@ func TestNewRefuses(t *testing.T) {
 		{Config{URLs: []string{"http://me:secret@index:8090"}}, "has no password in it"},
 		{Config{URLs: []string{"http://index:8090", "http://index:8090/"}}, "twice"},
 		{Config{URLs: []string{"http://index:8090"}, Timeout: -1}, "remote-index-timeout"},
-		{Config{URLs: []string{"http://index:8090"}, ReadToken: func() (string, error) { return "", fmt.Errorf("no such file") }}, "remote-index-token-file: no such file"},
+		{Config{URLs: []string{"http://index:8090"}, ReadToken: func() (string, error) { return "", fmt.Errorf("no such file") }},
+			"remote-index-token-file: no such file"},
 	} {
 		_, err := New(tt.cfg, pools.NewRoster(pools.Config{}, quiet), quiet, nil)
 		assert.True(t, err != nil && strings.Contains(err.Error(), tt.contains) && !strings.Contains(err.Error(), "secret"),

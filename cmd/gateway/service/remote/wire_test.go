@@ -27,7 +27,8 @@ func TestWire(t *testing.T) {
 		held := make([]overlap.Tiers, rng.IntN(50))
 		for i := range held {
 			if rng.IntN(4) > 0 {
-				held[i] = overlap.Tiers{Known: true, Device: rng.Int32N(maxHeld), Host: rng.Int32N(300), Disk: rng.Int32N(2), Shared: rng.Int32N(maxHeld)}
+				held[i] = overlap.Tiers{Known: true, Device: rng.Int32N(maxHeld), Host: rng.Int32N(300), Disk: rng.Int32N(2),
+					Shared: rng.Int32N(maxHeld)}
 			}
 		}
 		wire := AppendAnswer(nil, seed, held)
@@ -53,7 +54,8 @@ func TestSum(t *testing.T) {
 	a := Sum(overlap.NewLayout([]overlap.Rank{{Worker: "a"}, {Worker: "b", Rank: 1}, {Worker: "b"}}))
 	assert.Equal(t, Sum(overlap.NewLayout([]overlap.Rank{{Worker: "b"}, {Worker: "a"}, {Worker: "b", Rank: 1}})), a,
 		"another order is another layout")
-	for _, other := range [][]overlap.Rank{nil, {{Worker: "a"}}, {{Worker: "ab"}, {Worker: "b"}, {Worker: "b", Rank: 1}}, {{Worker: "a"}, {Worker: "b"}, {Worker: "b", Rank: 2}}} {
+	for _, other := range [][]overlap.Rank{nil, {{Worker: "a"}}, {{Worker: "ab"}, {Worker: "b"}, {Worker: "b", Rank: 1}},
+		{{Worker: "a"}, {Worker: "b"}, {Worker: "b", Rank: 2}}} {
 		assert.NotEqual(t, a, Sum(overlap.NewLayout(other)), "%v has the same name", other)
 	}
 }
