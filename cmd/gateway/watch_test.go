@@ -34,7 +34,7 @@ func TestWatchPrintsChanges(t *testing.T) {
 			return text + "\n", nil
 		})
 		assert.NoError(t, err)
-		for want, n := range map[string]int{"\none\n": 1, "\ntwo\n": 1, "cannot reach the gateway\nlooking again": 1, "00:00:0": 3} {
+		for want, n := range map[string]int{"\none\n": 1, "\ntwo\n": 1, "cannot reach the gateway\nretrying": 1, "00:00:0": 3} {
 			assert.Equal(t, n, strings.Count(out.String(), want), "%q is not there N times:\n%s", want, out.String())
 		}
 	})

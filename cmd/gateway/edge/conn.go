@@ -51,7 +51,7 @@ type conn struct {
 	served  bool // a request was answered
 	limited bool // the socket has a read deadline
 	request request
-	turn    *turn         // while requests are served
+	state   *connState    // while requests are served
 	client  string        // see ends
 	own     string        // see ends
 	resume  func()        // resumes serving; bound once
@@ -103,7 +103,7 @@ func (c *conn) waitBy() error {
 	if c.socket != nil {
 		return nil
 	}
-	return c.Conn.SetReadDeadline(time.Now().Add(c.patience()))
+	return c.Conn.SetReadDeadline(time.Now().Add(c.idleTimeout()))
 }
 
 // readBy bounds how long the current request may take to arrive.
@@ -123,8 +123,8 @@ func (c *conn) unlimit() error {
 	return c.socket.SetReadDeadline(time.Time{})
 }
 
-// patience returns how long a connection may be silent between requests.
-func (c *conn) patience() time.Duration {
+// idleTimeout returns how long a connection may be silent between requests.
+func (c *conn) idleTimeout() time.Duration {
 	if c.served {
 		return c.frontend.s.cfg.IdleTimeout
 	}
@@ -135,10 +135,10 @@ func (c *conn) patience() time.Duration {
 // that has happened already. Otherwise the caller gives up ownership.
 func (c *conn) park() bool {
 	if c.resume == nil {
-		c.resume = func() { c.frontend.crew.take(c) }
+		c.resume = func() { c.frontend.pool.take(c) }
 	}
 	c.limited = true
-	_ = c.socket.SetReadDeadline(time.Now().Add(c.patience())) // an error shows when it is served
+	_ = c.socket.SetReadDeadline(time.Now().Add(c.idleTimeout())) // an error shows when it is served
 	return c.socket.OnReadable(c.resume)
 }
 
@@ -158,8 +158,8 @@ func (c *conn) begin() {
 	}
 }
 
-// rest records that the connection is between requests.
-func (c *conn) rest() {
+// markIdle records that the connection is between requests.
+func (c *conn) markIdle() {
 	c.busy.Store(false)
 	c.served = true
 	if c.slot != nil {

@@ -183,7 +183,7 @@ func (f *frontend) watch(c *fiber.Ctx) error {
 	h.SetContentLength(-2) // until the connection's end, which every version of HTTP/1 supports
 	h.SetConnectionClose()
 	cn.request.streamed = true
-	cn.turn.shed()
+	cn.state.releaseReader()
 	watching, end := context.WithCancel(f.ending)
 	defer end()
 	cn.onLeave(end)

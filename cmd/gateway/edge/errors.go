@@ -57,9 +57,9 @@ func (s *Server) hangUp(ctx *fasthttp.RequestCtx, c *conn) {
 	c.lingerFor(2 * int64(s.cfg.MaxBodyBytes))
 }
 
-// broken answers bytes that are not an HTTP request, and closes the connection. The errors quote the request, so none
+// writeParseError answers bytes that are not an HTTP request, and closes the connection. The errors quote the request, so none
 // is sent.
-func (s *Server) broken(ctx *fasthttp.RequestCtx, err error) {
+func (s *Server) writeParseError(ctx *fasthttp.RequestCtx, err error) {
 	c := ctx.Conn().(*conn)
 	silent := c.from.IsZero()
 	var r request

@@ -112,7 +112,7 @@ func (x *exchange) start(contentType string) {
 
 // open begins a streamed answer. The caller holds mu.
 func (x *exchange) open() {
-	x.conn.turn.shed()
+	x.conn.state.releaseReader()
 	x.s.metrics.openStreams.Inc()
 	x.borrow()
 	x.out = x.head(x.out)

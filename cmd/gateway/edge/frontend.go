@@ -27,7 +27,7 @@ type frontend struct {
 	routed   fasthttp.RequestHandler
 	tls      *tls.Config // nil serves without
 	conns    *set[*conn]
-	crew     crew
+	pool     servePool
 	host     atomic.Pointer[string] // the latest accepted Host header
 	closing  atomic.Bool
 	ending   context.Context // ends when a shutdown begins here, and with it the console's streams
@@ -40,7 +40,7 @@ type frontend struct {
 // newFrontend returns a frontend without routes.
 func newFrontend(s *Server, serves, operates bool) *frontend {
 	f := &frontend{s: s, serves: serves, operates: operates, loopback: browser.Loopback(s.cfg.Host), conns: newSet[*conn]()}
-	f.crew.attend = f.attend
+	f.pool.serveConn = f.serveConn
 	f.ending, f.end = context.WithCancel(context.Background())
 	if !serves {
 		host, _, err := net.SplitHostPort(s.cfg.AdminAddress)
@@ -70,7 +70,7 @@ func (f *frontend) serve(ln net.Listener) error {
 	}
 	f.ln = bounded
 	f.mu.Unlock()
-	defer f.crew.close()
+	defer f.pool.close()
 	for {
 		accepted, err := bounded.Accept()
 		switch {
@@ -79,12 +79,12 @@ func (f *frontend) serve(ln net.Listener) error {
 		case err != nil:
 			return err
 		}
-		f.welcome(accepted.(*listen.Conn))
+		f.accepted(accepted.(*listen.Conn))
 	}
 }
 
-// welcome sets up a new connection and serves it.
-func (f *frontend) welcome(slot *listen.Conn) {
+// accepted sets up a new connection and serves it.
+func (f *frontend) accepted(slot *listen.Conn) {
 	c := &conn{Conn: slot.Conn, slot: slot, frontend: f, stall: f.s.cfg.WriteStall}
 	c.socket, _ = slot.Conn.(loop.Socket)
 	gone := func() {}
@@ -104,7 +104,7 @@ func (f *frontend) welcome(slot *listen.Conn) {
 		return
 	}
 	if c.socket == nil || !c.park() {
-		f.crew.take(c)
+		f.pool.take(c)
 	}
 }
 

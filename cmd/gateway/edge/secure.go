@@ -91,8 +91,8 @@ func (s *Server) secure() error {
 // handshakeTime bounds a handshake.
 const handshakeTime = 10 * time.Second
 
-// greet performs the TLS handshake, if any, with a new client, and reports whether requests may follow.
-func (f *frontend) greet(c *conn) bool {
+// handshake performs the TLS handshake, if any, with a new client, and reports whether requests may follow.
+func (f *frontend) handshake(c *conn) bool {
 	if c.secure == nil || c.secure.ConnectionState().HandshakeComplete {
 		return true
 	}

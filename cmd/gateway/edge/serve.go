@@ -24,8 +24,8 @@ const (
 	writeBytes = 4 << 10
 )
 
-// turn is the state to serve requests on a connection. Between requests, a connection in a loop has none.
-type turn struct {
+// connState is the state to serve requests on a connection. Between requests, a connection in a loop has none.
+type connState struct {
 	f    *frontend
 	conn *conn
 	ctx  fasthttp.RequestCtx
@@ -34,17 +34,17 @@ type turn struct {
 }
 
 var (
-	turns   = sync.Pool{New: func() any { return new(turn) }}
-	readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readBytes) }}
-	writers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, writeBytes) }}
+	connStates = sync.Pool{New: func() any { return new(connState) }}
+	readers    = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readBytes) }}
+	writers    = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, writeBytes) }}
 )
 
-// newTurn begins to serve c.
-func newTurn(f *frontend, c *conn) *turn {
-	t := turns.Get().(*turn)
+// newConnState begins to serve c.
+func newConnState(f *frontend, c *conn) *connState {
+	t := connStates.Get().(*connState)
 	t.f, t.conn = f, c
 	t.ctx.Init2(c, fiberLog{}, false)
-	c.turn = t
+	c.state = t
 	return t
 }
 
@@ -53,15 +53,15 @@ type fiberLog struct{}
 
 func (fiberLog) Printf(string, ...any) {}
 
-func (t *turn) release() {
+func (t *connState) release() {
 	t.drop()
 	t.f, t.conn = nil, nil
 	t.ctx.Init2(nil, nil, false)
-	turns.Put(t)
+	connStates.Put(t)
 }
 
 // reader returns the read buffer.
-func (t *turn) reader() *bufio.Reader {
+func (t *connState) reader() *bufio.Reader {
 	if t.in == nil {
 		t.in = readers.Get().(*bufio.Reader)
 		t.in.Reset(t.conn)
@@ -70,7 +70,7 @@ func (t *turn) reader() *bufio.Reader {
 }
 
 // drop releases the read buffer and its contents.
-func (t *turn) drop() {
+func (t *connState) drop() {
 	if t.in != nil && !t.long {
 		t.in.Reset(nil)
 		readers.Put(t.in)
@@ -78,22 +78,22 @@ func (t *turn) drop() {
 	t.in, t.long = nil, false
 }
 
-// shed releases an empty read buffer: an answer may be streamed for long.
-func (t *turn) shed() {
+// releaseReader releases an empty read buffer: an answer may be streamed for long.
+func (t *connState) releaseReader() {
 	if t.in != nil && t.in.Buffered() == 0 {
 		t.drop()
 	}
 }
 
-// attend serves requests on c until c closes or, in a loop, has no request now: the loop then resumes c.
-func (f *frontend) attend(c *conn) {
-	if !f.greet(c) {
+// serveConn serves requests on c until c closes or, in a loop, has no request now: the loop then resumes c.
+func (f *frontend) serveConn(c *conn) {
+	if !f.handshake(c) {
 		c.leave()
 		_ = c.Close()
 		return
 	}
 	for {
-		t := newTurn(f, c)
+		t := newConnState(f, c)
 		err := t.requests()
 		t.release()
 		if errors.Is(err, loop.ErrWouldBlock) {
@@ -109,7 +109,7 @@ func (f *frontend) attend(c *conn) {
 
 // requests serves one request after another. It returns loop.ErrWouldBlock to wait for the next one; after any other
 // error, or nil, none follows.
-func (t *turn) requests() error {
+func (t *connState) requests() error {
 	for {
 		if err := t.await(); err != nil {
 			return err
@@ -117,7 +117,7 @@ func (t *turn) requests() error {
 		if !t.request() {
 			return nil
 		}
-		t.conn.rest()
+		t.conn.markIdle()
 		if t.f.closing.Load() { // shutdown may have seen the connection as busy
 			return nil
 		}
@@ -125,7 +125,7 @@ func (t *turn) requests() error {
 }
 
 // await waits for the first byte of a request, except in a loop.
-func (t *turn) await() error {
+func (t *connState) await() error {
 	if t.in != nil && t.in.Buffered() > 0 {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (t *turn) await() error {
 }
 
 // request reads and answers one request, and reports whether another one may follow.
-func (t *turn) request() (next bool) {
+func (t *connState) request() (next bool) {
 	f, c, ctx := t.f, t.conn, &t.ctx
 	c.request.streamed = false // set by the previous request
 	defer func() {
@@ -154,7 +154,7 @@ func (t *turn) request() (next bool) {
 		return false
 	}
 	if err := t.head(); err != nil {
-		return t.broken(err)
+		return t.writeParseError(err)
 	}
 	h := &ctx.Request.Header
 	const none = -2 // neither a length nor chunks
@@ -163,7 +163,7 @@ func (t *turn) request() (next bool) {
 		e := f.unwanted(h)
 		switch {
 		case e != nil:
-			return t.turnAway(e)
+			return t.reject(e)
 		case skipped(h):
 			f.handle(ctx)
 			ctx.SetConnectionClose()
@@ -175,14 +175,14 @@ func (t *turn) request() (next bool) {
 		}
 	}
 	if err := ctx.Request.ContinueReadBodyStream(t.reader(), f.s.cfg.MaxBodyBytes, false); err != nil {
-		return t.broken(err)
+		return t.writeParseError(err)
 	}
 	f.handle(ctx)
 	return t.answer()
 }
 
-// turnAway refuses a request without reading its body.
-func (t *turn) turnAway(e *openai.Error) (next bool) {
+// reject refuses a request without reading its body.
+func (t *connState) reject(e *openai.Error) (next bool) {
 	var r request
 	r.begin(&t.ctx, t.conn)
 	t.f.s.hangUp(&t.ctx, t.conn)
@@ -192,7 +192,7 @@ func (t *turn) turnAway(e *openai.Error) (next bool) {
 }
 
 // head reads a request's head, with a larger buffer if needed.
-func (t *turn) head() error {
+func (t *connState) head() error {
 	err := t.ctx.Request.Header.Read(t.reader())
 	if err == nil || t.long || !errors.As(err, new(*fasthttp.ErrSmallBuffer)) {
 		return err
@@ -204,18 +204,18 @@ func (t *turn) head() error {
 	return t.ctx.Request.Header.Read(long)
 }
 
-// broken answers bytes that are not a request. No other request follows.
-func (t *turn) broken(err error) bool {
+// writeParseError answers bytes that are not a request. No other request follows.
+func (t *connState) writeParseError(err error) bool {
 	if err == io.EOF { //nolint:errorlint // within a request it is wrapped
 		return false // the client left
 	}
-	t.f.s.broken(&t.ctx, err)
+	t.f.s.writeParseError(&t.ctx, err)
 	t.ctx.SetConnectionClose()
 	return t.answer()
 }
 
 // answer sends the response, unless the exchange has, and reports whether another request may follow.
-func (t *turn) answer() (next bool) {
+func (t *connState) answer() (next bool) {
 	ctx, c := &t.ctx, t.conn
 	if c.request.streamed {
 		return c.request.next
@@ -236,6 +236,6 @@ func (t *turn) answer() (next bool) {
 }
 
 // last reports whether no other request may follow on the connection.
-func (t *turn) last() bool {
+func (t *connState) last() bool {
 	return t.ctx.Request.Header.ConnectionClose() || t.ctx.Response.ConnectionClose() || t.f.closing.Load()
 }

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// crew is a pool of goroutines that serve connections. Idle ones are kept for a while, with their grown stacks; the
+// servePool is a pool of goroutines that serve connections. Idle ones are kept for a while, with their grown stacks; the
 // last one to finish is the first to be reused.
-type crew struct {
-	attend func(*conn)
+type servePool struct {
+	serveConn func(*conn)
 
 	mu      sync.Mutex
 	idle    []chan *conn
@@ -21,7 +21,7 @@ type crew struct {
 const spareFor = time.Second
 
 // take serves c on a goroutine.
-func (w *crew) take(c *conn) {
+func (w *servePool) take(c *conn) {
 	w.mu.Lock()
 	last := len(w.idle) - 1
 	if last < 0 {
@@ -37,9 +37,9 @@ func (w *crew) take(c *conn) {
 }
 
 // work runs one goroutine. It ends when it receives nil.
-func (w *crew) work(job chan *conn, c *conn) {
+func (w *servePool) work(job chan *conn, c *conn) {
 	for ; c != nil; c = <-job {
-		w.attend(c)
+		w.serveConn(c)
 		w.mu.Lock()
 		if w.closed {
 			w.mu.Unlock()
@@ -55,7 +55,7 @@ func (w *crew) work(job chan *conn, c *conn) {
 }
 
 // look ends the goroutines unused since the last look, the longest idle first.
-func (w *crew) look() {
+func (w *servePool) look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, job := range w.idle[:w.spare] {
@@ -69,7 +69,7 @@ func (w *crew) look() {
 }
 
 // close ends idle goroutines now and the others when they finish.
-func (w *crew) close() {
+func (w *servePool) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
