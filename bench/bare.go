@@ -10,11 +10,9 @@ import (
 	"github.com/tandem-pd/tandem/lab/wire"
 )
 
-// bareCommand makes the bench's binary the bare minimum of a gateway: the bound
-// below which no gateway in Go comes. It reads a request, forwards it to prefill
-// and reads the answer, forwards both to decode, and relays the answer. It
-// parses nothing but a Content-Length and a chunked body's end, and decides
-// nothing: each client's connection has one of its own to each engine.
+// bareCommand makes the bench's binary the bare minimum of a gateway, the lower bound for one in Go. It reads a
+// request, forwards it to prefill and reads the answer, forwards both to decode, and relays the answer. It parses only
+// a Content-Length and a chunked body's end: each client's connection has one of its own to each engine.
 const bareCommand = "bare-minimum"
 
 const bareEpollKey = "bare_epoll"
@@ -102,7 +100,7 @@ func bareConnection(c net.Conn, prefill, decode string) error {
 	}
 }
 
-// bareBody finds a request's body; size is 0 while it is not whole.
+// bareBody finds a request's body; size is 0 while it is incomplete.
 func bareBody(in []byte) (body []byte, size int, err error) {
 	_, body, size, err = wire.Message(in)
 	if err == nil && size > 0 && len(body) == 0 {
@@ -114,7 +112,7 @@ func bareBody(in []byte) (body []byte, size int, err error) {
 const (
 	// longBody is how many bytes a chat has at least to whose legs the bare minimum adds token ids.
 	longBody = 8 << 10
-	// bytesPerID10 is ten times the bytes of text that one token of our tokenizer stands for.
+	// bytesPerID10 is ten times the bytes of text per token of our tokenizer.
 	bytesPerID10 = 29
 	anID         = "1234,"
 )
@@ -122,8 +120,8 @@ const (
 // someIDs are token ids as text, for a body of 1 MiB.
 var someIDs = bytes.Repeat([]byte(anID), 10<<20/bytesPerID10)
 
-// bareAsk makes what both legs' bodies begin with: the client's without its last brace, and, to a long chat of the model
-// whose tokenizer is known, about as many token ids as the gateway adds.
+// bareAsk makes the common part of both legs' bodies: the client's without its last brace, and, for a long chat of the
+// model with a known tokenizer, about as many token ids as the gateway adds.
 func bareAsk(dst, body []byte) []byte {
 	dst = append(dst, body[:len(body)-1]...)
 	if len(body) < longBody || !bytes.Contains(body[:64], []byte(wire.Model)) {
@@ -143,8 +141,7 @@ func bareDecode(dst, asks, answer []byte) ([]byte, error) {
 	return wire.AppendDecode(dst[:0], asks, params), nil
 }
 
-// endsStream reports whether a read ends a streamed answer. The engines write
-// the end in one piece with the last event.
+// endsStream reports whether a read ends a streamed answer. The engines write the end in one piece with the last event.
 func endsStream(b []byte) bool {
 	return len(b) >= len(wire.StreamEnd) && string(b[len(b)-len(wire.StreamEnd):]) == string(wire.StreamEnd)
 }

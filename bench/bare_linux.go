@@ -94,7 +94,7 @@ func (lo *looper) accept() error {
 	return nil
 }
 
-// ready reads what one of an exchange's connections has, and passes it on.
+// ready reads one of an exchange's connections and forwards the bytes.
 func (lo *looper) ready(x *exchange, fd int) error {
 	n, err := syscall.Read(fd, lo.buf)
 	switch {
@@ -124,7 +124,7 @@ func (lo *looper) ready(x *exchange, fd int) error {
 	if x.out, err = bareDecode(x.out, x.asks, answer); err != nil {
 		return err
 	}
-	x.in, x.answer = x.in[:0], x.answer[:0] // a client asks again when its answer has ended
+	x.in, x.answer = x.in[:0], x.answer[:0] // a client sends again when its answer has ended
 	return send(x.decode, x.out)
 }
 

@@ -100,8 +100,7 @@ func TestMeasure(t *testing.T) {
 	assert.True(t, err == nil && len(left) <= 0, "left behind: %q, %v", left, err)
 }
 
-// A run that is stopped stops waiting for its next request, and no process
-// outlives its fleet.
+// A run that is stopped stops waiting for its next request, and no process outlives its fleet.
 func TestStopped(t *testing.T) {
 	itself, err := os.Executable()
 	require.NoError(t, err)

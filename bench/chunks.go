@@ -17,7 +17,7 @@ func (m *meter) chunks(ctx context.Context) error {
 	for round := range m.Rounds {
 		for i, streams := range m.PacedStreams {
 			for _, a := range turns(m.measured(), round+i) {
-				m.bar.say("round %d of %d: %s, %d streams of a chunk every %v", round+1, m.Rounds, a.name, streams, m.ChunkPace)
+				m.bar.step("round %d of %d: %s, %d streams of a chunk every %v", round+1, m.Rounds, a.name, streams, m.ChunkPace)
 				if err := m.chunksOf(ctx, a, streams); err != nil {
 					return m.explain(a, err)
 				}
@@ -78,8 +78,8 @@ func (m *meter) written() int64 {
 	return n
 }
 
-// hold opens streams one after another and keeps them until end is called, which
-// cuts them. The arm has another client then.
+// hold opens streams one after another and keeps them until end is called, which cuts them. The arm gets another
+// client then.
 func (m *meter) hold(ctx context.Context, a *arm, streams int, apart time.Duration) (end func(), err error) {
 	jobs := m.prompts.short(a, streams, endless)
 	for i := range jobs {

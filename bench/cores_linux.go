@@ -54,14 +54,15 @@ func setAffinity(tid int, s coreSet) error {
 	return nil
 }
 
-// cores says where the measured processes run and where the bench itself does.
+// cores are the processors of the measured processes and of the bench itself.
 type cores struct {
 	pinned        bool
 	measured, own coreSet
 }
 
-// pinCores keeps this process off the machine's last core, which is left to what
-// is measured. With one core, or where it was not asked for, all share all.
+// pinCores keeps this process off the machine's last core, which the measured processes get. With one core, or if not
+// wanted,
+// all share all.
 func pinCores(wanted bool) (cores, error) {
 	all, err := affinity(0)
 	if err != nil || !wanted || all.count() < 2 {
@@ -86,11 +87,9 @@ func pinCores(wanted bool) (cores, error) {
 	return c, nil
 }
 
-// start starts a process where measured ones run: children inherit the
-// affinity of the thread that forks them.
+// start starts a process where measured ones run: children inherit the affinity of the thread that forks them.
 func (c cores) start(cmd *exec.Cmd) error {
-	// Ends with us however we end; its own group keeps the terminal's Ctrl-C
-	// from it, so that we end it in order.
+	// It ends with us in any case; its own group keeps the terminal's Ctrl-C from it, so that we end it in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	if !c.pinned {
 		return cmd.Start()

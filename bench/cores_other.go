@@ -8,7 +8,7 @@ import (
 	"os/exec"
 )
 
-// cores says where the measured processes run; only Linux is asked.
+// cores are the processors of the measured processes; only Linux pins them.
 type cores struct{ pinned bool }
 
 func pinCores(bool) (cores, error) {

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// The measured section of a document lies between two lines; all else is
-// written by people.
+// The measured section of a document is between two lines; people write the rest.
 const (
 	sectionBegin = "<!-- measured by `go run ./bench -write-docs`: begin -->"
 	sectionEnd   = "<!-- measured: end -->"
@@ -37,8 +36,7 @@ func writeDocument(name, section string) error {
 	return os.WriteFile(name, []byte(text), 0o644)
 }
 
-// replaceSection returns the document with another measured section. The error
-// is that it does not have exactly one.
+// replaceSection returns the document with another measured section. The error is that it does not have exactly one.
 func replaceSection(document, section string) (string, error) {
 	if strings.Count(document, sectionBegin) != 1 || strings.Count(document, sectionEnd) != 1 {
 		return "", fmt.Errorf("it does not have the lines %q and %q, once each", sectionBegin, sectionEnd)

@@ -19,8 +19,7 @@ type arm struct {
 	name string
 	key  string // in the JSON report
 	legs int
-	// front and back are where its client connects; back is empty but where
-	// the client makes both calls itself.
+	// front and back are where its client connects; back is empty but where the client makes both calls itself.
 	front, back string
 	process     *process // the measured process; nil in the direct arms
 	baseline    *arm     // the arm without it, whose latency is subtracted; nil for itself
@@ -31,12 +30,12 @@ type arm struct {
 // before them gateways and proxies in processes of their own.
 type fleet struct {
 	prefill, decode, both   *wire.Engine
-	textPrefill, textDecode *wire.Engine // of a model that no tokenizer is known of
+	textPrefill, textDecode *wire.Engine // of a model without a known tokenizer
 	arms                    []*arm
 	closers                 []func()
 }
 
-// fleetConfig is what a fleet is made of.
+// fleetConfig configures a fleet.
 type fleetConfig struct {
 	dir, gateway, against      string   // binaries
 	gatewayFlags, againstFlags []string // more of them
@@ -170,7 +169,7 @@ func (f *fleet) await(ctx context.Context, a *arm) error {
 	}
 }
 
-// seen is what the engines have answered.
+// seen returns the calls that the engines have answered.
 func (f *fleet) seen() wire.Seen {
 	var s wire.Seen
 	for _, e := range f.engines() {
@@ -180,7 +179,7 @@ func (f *fleet) seen() wire.Seen {
 	return s
 }
 
-// check says whether every job was answered, and by as many legs as it should.
+// check returns an error unless every job was answered, by the right number of legs.
 func (f *fleet) check(a *arm, jobs []job, before wire.Seen) error {
 	failed := 0
 	var first error

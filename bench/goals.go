@@ -17,9 +17,9 @@ type row struct {
 	bare   string // the bare minimum's; empty for the same
 }
 
-// goal is what the two-leg gateway has to reach; zero is none.
+// goal is the two-leg gateway's target; zero is none.
 type goal struct {
-	times float64 // of what nginx takes in the same round
+	times float64 // relative to nginx in the same round
 	most  float64 // in the row's unit
 	above float64 // at most so much more than nginx, in the row's unit
 }
@@ -142,7 +142,7 @@ func (r *report) promptRows() []row {
 	return all
 }
 
-// goals is the table of what was to be reached, with nginx and HAProxy of the same run.
+// goals is the table of targets, with nginx and HAProxy of the same run.
 func (r *report) goals() (table, bool) {
 	gateway, nginx, haproxy, bare := r.find(gateway2Key), r.find(nginxKey), r.find(haproxyKey), r.find(bareKey)
 	t := table{

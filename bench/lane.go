@@ -13,10 +13,9 @@ import (
 // readBuffer is how much a lane reads at once, in bytes.
 const readBuffer = 4 << 10
 
-// lane is a client's keep-alive connection: one request at a time, any number
-// one after another. To an arm that makes the two calls itself it is two
-// connections. A goroutine of its own reads; the caller that begins a request writes it,
-// so that no hand-over between goroutines is in the figures.
+// lane is a client's keep-alive connection: one request at a time. To an arm that makes the two calls itself it is two
+// connections. A goroutine of its own reads; the caller that begins a request writes it, so that the figures include no
+// hand-over between goroutines.
 type lane struct {
 	front, back net.Conn // back, to the decode engine, is nil but in the direct arm of two legs
 	job         atomic.Pointer[job]
@@ -26,7 +25,7 @@ type lane struct {
 	fromFront, fromBack *wire.Reader
 }
 
-// job is one request and what came of it.
+// job is one request and its result.
 type job struct {
 	request []byte        // as it is sent on front
 	decode  []byte        // of the direct arm of two legs: decode's body without its last brace
@@ -40,8 +39,7 @@ type job struct {
 	err   error
 }
 
-// newLane connects to an arm's addresses; back is empty but in the direct arm of
-// two legs.
+// newLane connects to an arm's addresses; back is empty but in the direct arm of two legs.
 func newLane(front, back string) (*lane, error) {
 	l := &lane{}
 	var err error
@@ -77,8 +75,7 @@ func (l *lane) close() {
 	}
 }
 
-// read is the lane's goroutine: it reads answer after answer until the lane is
-// closed from either side.
+// read is the lane's goroutine: it reads answer after answer until the lane is closed from either side.
 func (l *lane) read() {
 	for {
 		err := l.answer()
@@ -86,7 +83,7 @@ func (l *lane) read() {
 			l.close()
 		}
 		if !l.end(err) {
-			l.close() // it said something unasked, or was left while idle
+			l.close() // it sent something unexpected, or was closed while idle
 		}
 		if err != nil {
 			return
@@ -106,8 +103,7 @@ func (l *lane) end(err error) bool {
 	return true
 }
 
-// answer reads the answer to one job, or, of the direct arm of two legs, makes
-// the second call between the two.
+// answer reads the answer to one job, or, of the direct arm of two legs, makes the second call between the two.
 func (l *lane) answer() error {
 	if l.back == nil {
 		return l.stream(l.fromFront)

@@ -52,8 +52,7 @@ func (c *client) dial() (*lane, error) {
 	return l, nil
 }
 
-// once sends one job and waits for its end, over a lane of its own or an idle
-// one.
+// once sends one job and waits for its end, over a lane of its own or an idle one.
 func (c *client) once(ctx context.Context, j *job, own bool) error {
 	r := &load{client: c, ended: make(chan struct{}), start: time.Now()}
 	r.left.Store(1)
@@ -128,7 +127,7 @@ const longestSleep = 50 * time.Millisecond
 
 var errLost = errors.New("answers are missing")
 
-// await waits for the end of every job, of which the last may be sent after d.
+// await waits for the end of every job; the last may be sent after d.
 func (r *load) await(ctx context.Context, d time.Duration) error {
 	late := time.NewTimer(d + patience)
 	defer late.Stop()
@@ -142,9 +141,8 @@ func (r *load) await(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// open sends each job when it is due, independent of earlier ones, and
-// returns when all have ended. The error is that the run was not one: jobs keep
-// their own.
+// open sends each job when it is due, independent of earlier ones, and returns when all have ended. The error concerns
+// the run: jobs keep their own.
 func (c *client) open(ctx context.Context, jobs []job) error {
 	if len(jobs) == 0 {
 		return nil
@@ -178,8 +176,8 @@ func (c *client) open(ctx context.Context, jobs []job) error {
 	return r.await(ctx, 0)
 }
 
-// loop keeps so many lanes busy for so long with the jobs, in their order and
-// from the beginning again, and returns how many ended well and the first error.
+// loop keeps so many lanes busy for so long with the jobs, in order and from the beginning again, and returns how many
+// succeeded and the first error.
 func (c *client) loop(ctx context.Context, lanes int, d time.Duration, jobs []job) (int, error) {
 	r := &load{client: c, ended: make(chan struct{}), start: time.Now()}
 	r.left.Store(int64(lanes))

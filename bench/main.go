@@ -1,11 +1,11 @@
-// Command bench measures the gateway on the loopback address against other
-// software, in one run: a client that makes the prefill and the decode call
-// itself, nginx and HAProxy as plain proxies of one worker, and a bare minimum
-// in Go of its own. Begin with `go run ./bench --help`.
+// Command bench measures the gateway on loopback against other software, in one run: a client that makes the prefill
+// and the
+// decode call itself, nginx and HAProxy as plain proxies of one worker, and a bare minimum in Go. Begin with `go run
+// ./bench
+// --help`.
 //
-// The engines are its own and answer at once, so that what is measured is what
-// stands between them and the client. It needs Linux, whose /proc reports what a
-// process used.
+// The engines are its own and answer at once, so it measures what is between them and the client. It needs Linux, whose
+// /proc reports each process's usage.
 package main
 
 import (
@@ -134,7 +134,7 @@ func (o *options) choose(only, arms string) (err error) {
 // compares reports whether there is a second gateway.
 func (o *options) compares() bool { return o.against != "" || o.againstFlags != "" }
 
-// run measures by the command line and writes what came of it.
+// run measures by the command line and writes the results.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parse(args, stderr)
 	if err != nil {

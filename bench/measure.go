@@ -29,7 +29,7 @@ type meter struct {
 	others time.Duration // the other processes' time on the cores until then
 }
 
-// measure runs what was chosen of the plan.
+// measure runs the chosen part of the plan.
 func measure(ctx context.Context, o options, stderr io.Writer) (*report, error) {
 	if runtime.GOOS != "linux" {
 		return nil, errors.New("the bench reads /proc and needs Linux")
@@ -59,8 +59,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (*report, error) 
 	if m.cores, err = pinCores(o.pin); err != nil {
 		return nil, err
 	}
-	// A thread that waits for a turn of the runtime's would be late: let the
-	// kernel share the core out.
+	// A thread that waits for the runtime would be late: let the kernel share the cores.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(4, runtime.NumCPU())))
 	m.report = newReport(ctx, o, m.cores.pinned)
 	if m.prompts, err = newPrompts(o.Seed, o.PromptTokens); err != nil {
@@ -68,8 +67,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (*report, error) 
 	}
 	m.bar = newProgress(stderr, m.estimate())
 	defer m.bar.close()
-	// Memory first and of processes that have done nothing else: what a heap
-	// once grew to it keeps. The others share their processes.
+	// Memory first, of processes that have done nothing else: a heap keeps its size. The others share their processes.
 	var shared []scenario
 	for _, s := range o.only {
 		if !s.fresh {
@@ -105,7 +103,7 @@ func (m *meter) estimate() time.Duration {
 
 // runAll runs scenarios on a fleet of their own.
 func (m *meter) runAll(ctx context.Context, of ...scenario) error {
-	m.bar.say("starting gateways, engines and proxies")
+	m.bar.step("starting gateways, engines and proxies")
 	itself, err := os.Executable()
 	if err != nil {
 		return err
@@ -193,8 +191,7 @@ func (m *meter) measured() []*arm {
 	return slices.DeleteFunc(m.armsNow(), func(a *arm) bool { return a.process == nil })
 }
 
-// turns are the arms in another order each round, so that none always follows
-// the same one.
+// turns are the arms in another order each round, so that none always follows the same one.
 func turns(arms []*arm, round int) []*arm {
 	n := round % max(1, len(arms))
 	return append(append([]*arm(nil), arms[n:]...), arms[:n]...)
@@ -202,7 +199,7 @@ func turns(arms []*arm, round int) []*arm {
 
 // idle watches each process do nothing.
 func (m *meter) idle(ctx context.Context) error {
-	m.bar.say("idle")
+	m.bar.step("idle")
 	before := map[*arm]time.Duration{}
 	for _, a := range m.fleet.arms {
 		if a.process == nil {
@@ -228,8 +225,7 @@ func (m *meter) idle(ctx context.Context) error {
 	return nil
 }
 
-// watch measures what an arm's process uses while f runs, less what it takes
-// idle.
+// watch measures the usage of an arm's process while f runs, less its idle usage.
 func (m *meter) watch(a *arm, f func() error) (usage, time.Duration, error) {
 	var was, is usage
 	var err error
@@ -294,21 +290,20 @@ func (m *meter) explain(a *arm, err error) error {
 	return fmt.Errorf("%s: %w\nIts last words: %s", a.name, err, a.process.last())
 }
 
-// record lets perf watch the gateway at the highest rate, where that was asked
-// for.
+// record lets perf watch the gateway at the highest rate, if requested.
 func (m *meter) record(ctx context.Context) error {
 	a := m.fleet.arm(gateway2Key)
 	if m.profile == "" || a == nil {
 		return nil
 	}
-	m.bar.say("perf record into %s", m.profile)
+	m.bar.step("perf record into %s", m.profile)
 	cmd := exec.CommandContext(ctx, "perf", "record", "-q", "-F", "1999", "-g", "-p", fmt.Sprint(a.process.pid), "-o", m.profile)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}
 	_, _, err := m.send(ctx, a, rate{m.fastest().PerSecond, 10 * time.Second})
-	_ = cmd.Process.Signal(os.Interrupt) // perf ends well on it and says so by its status
+	_ = cmd.Process.Signal(os.Interrupt) // its exit status reports success
 	_ = cmd.Wait()
 	return err
 }

@@ -14,11 +14,10 @@ import (
 	"time"
 )
 
-// space is a process's memory in bytes. Heap and stacks are what its /metrics
-// report, zero where there are none.
+// space is a process's memory in bytes. Heap and stacks are from its /metrics, zero without one.
 type space struct{ resident, heap, stacks int64 }
 
-// space reads an arm's, the most of ten samples: while streams run, collections come and go.
+// space reads an arm's, the most of ten samples, since collections vary.
 func (m *meter) space(ctx context.Context, a *arm) (space, error) {
 	var most space
 	for range 10 {
@@ -73,7 +72,7 @@ func metric(text []byte, name string) (int64, error) {
 	return 0, fmt.Errorf("/metrics have no %s", name)
 }
 
-// grew takes in what each of n things takes.
+// grew records the memory of each of n things.
 func (f *figures) grew(name string, before, after space, n int) {
 	each := func(a, b int64) float64 { return float64(b-a) / float64(n) / (1 << 10) }
 	f.add(name+"_before_mib", float64(before.resident)/(1<<20))
@@ -85,14 +84,12 @@ func (f *figures) grew(name string, before, after space, n int) {
 	}
 }
 
-// memory opens streams and measures their memory. Each has its connection, and a
-// chunk once a second.
+// memory opens streams and measures their memory. Each has its connection, and a chunk once a second.
 func (m *meter) memory(ctx context.Context) error {
 	for _, a := range m.measured() {
-		m.bar.say("%s: memory of %d streams", a.name, m.Streams)
+		m.bar.step("%s: memory of %d streams", a.name, m.Streams)
 		m.fleet.setPace(m.Pace)
-		// As many requests before as streams after, so that the difference is the
-		// streams'.
+		// As many requests before as streams after, so that the difference is the streams'.
 		if err := m.eachOnce(ctx, a.client, m.prompts.short(a, m.Streams, m.Chunks), false); err != nil {
 			return m.explain(a, err)
 		}
@@ -123,8 +120,7 @@ func (m *meter) memory(ctx context.Context) error {
 	return nil
 }
 
-// connections opens connections, makes one request on each, and measures what
-// they take while they idle.
+// connections opens connections, makes one request on each, and measures their memory while they idle.
 func (m *meter) connections(ctx context.Context) error {
 	m.fleet.setPace(0)
 	var limit syscall.Rlimit
@@ -133,14 +129,13 @@ func (m *meter) connections(ctx context.Context) error {
 	}
 	// Go has raised the soft limit to the hard one; a gateway does that too.
 	if need := uint64(m.IdleConnections) + 1000; limit.Cur < need {
-		m.bar.say("idle connections are left out: they need %d descriptors, and the limit is %d (ulimit -Hn)", need, limit.Cur)
+		m.bar.step("idle connections are left out: they need %d descriptors, and the limit is %d (ulimit -Hn)", need, limit.Cur)
 		m.report.Missing = append(m.report.Missing, fmt.Sprintf("idle connections: the limit of descriptors is %d, %d are needed", limit.Cur, need))
 		return nil
 	}
 	for _, a := range m.measured() {
-		m.bar.say("%s: memory of %d idle connections", a.name, m.IdleConnections)
-		// As many requests before as after, so that the difference is the
-		// connections'.
+		m.bar.step("%s: memory of %d idle connections", a.name, m.IdleConnections)
+		// As many requests before as after, so that the difference is the connections'.
 		warm := m.prompts.short(a, m.IdleConnections, m.Chunks)
 		if err := m.eachOnce(ctx, a.client, warm, false); err != nil {
 			return m.explain(a, err)
@@ -167,8 +162,7 @@ func (m *meter) connections(ctx context.Context) error {
 	return nil
 }
 
-// eachOnce sends the jobs sixteen at a time, each over a connection of its own
-// that stays, or over those that are there.
+// eachOnce sends the jobs sixteen at a time, each over a connection of its own that stays, or over existing ones.
 func (m *meter) eachOnce(ctx context.Context, c *client, jobs []job, own bool) error {
 	const atOnce = 16
 	defer m.bar.passed(time.Duration(len(jobs)) * time.Millisecond / 2)
@@ -203,7 +197,7 @@ func (m *meter) soak(ctx context.Context) error {
 					}
 					samples = append(samples, float64(now)/(1<<20))
 					m.bar.passed(every)
-					m.bar.say("%s: saturated for %v: %.0f MiB", a.name, m.Soak, samples[len(samples)-1])
+					m.bar.step("%s: saturated for %v: %.0f MiB", a.name, m.Soak, samples[len(samples)-1])
 					if wait(soaking, every) != nil {
 						return nil
 					}

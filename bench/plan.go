@@ -6,34 +6,30 @@ import (
 	"time"
 )
 
-// plan is how long is measured what.
+// plan is the duration and size of each measurement.
 type plan struct {
 	// Seed makes the arrivals and the prompts.
 	Seed uint64 `json:"seed"`
 	// Rounds is how often each arm takes its turn.
 	Rounds int `json:"rounds"`
-	// WarmUp precedes each turn. Idle is how long a process is watched doing
-	// nothing.
+	// WarmUp precedes each turn. Idle is how long a process is watched doing nothing.
 	WarmUp time.Duration `json:"warm_up_ns"`
 	Idle   time.Duration `json:"idle_ns"`
 
-	// Rates are the open-loop steps of the TTFT. Chunks is the length of an
-	// answer, Pace the time between two chunks of it: long enough that each
-	// travels alone. PromptTokens is the length of a prompt without the chat's
-	// template.
+	// Rates are the open-loop steps of the TTFT. Chunks is the length of an answer, Pace the time between two chunks:
+	// long enough that each travels alone. PromptTokens is the length of a prompt without the chat's template.
 	Rates        []rate        `json:"rates"`
 	Chunks       int           `json:"chunks"`
 	Pace         time.Duration `json:"pace_ns"`
 	PromptTokens int           `json:"prompt_tokens"`
 
-	// AtOnce is the rate of short requests with answers in one piece, and
-	// Connections how many clients ask again at once, for Saturation.
+	// AtOnce is the rate of short requests with answers in one piece, and Connections the number of closed-loop clients
+	// for Saturation.
 	AtOnce      rate          `json:"at_once"`
 	Connections int           `json:"connections"`
 	Saturation  time.Duration `json:"saturation_ns"`
 
-	// PacedStreams are how many streams are open while their chunks are
-	// counted, each with a chunk every ChunkPace.
+	// PacedStreams are how many streams are open while their chunks are counted, each with a chunk every ChunkPace.
 	PacedStreams []int         `json:"paced_streams"`
 	ChunkPace    time.Duration `json:"chunk_pace_ns"`
 	ChunksFor    time.Duration `json:"chunks_for_ns"`
@@ -41,10 +37,8 @@ type plan struct {
 	// Prompts are the long ones.
 	Prompts []promptStep `json:"prompts"`
 
-	// Streams is how many are open at once for the memory they take,
-	// IdleConnections how many connections, Settled how long collections may take
-	// to come to pass, and Soak how long a process is saturated while its memory
-	// is watched.
+	// Streams is how many are open at once for their memory, IdleConnections how many connections, Settled how long
+	// collections may take, and Soak how long a process is saturated while its memory is watched.
 	Streams         int           `json:"streams"`
 	Settled         time.Duration `json:"settled_ns"`
 	IdleConnections int           `json:"idle_connections"`

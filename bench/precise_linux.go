@@ -9,9 +9,8 @@ import (
 // prSetTimerSlack is PR_SET_TIMERSLACK of prctl(2).
 const prSetTimerSlack = 29
 
-// precisely runs f on a thread of its own with a sleep that ends on time: the
-// runtime's timers round up to a millisecond when nothing else is going on, and
-// threads sleep 50 µs longer than they should unless they ask not to.
+// precisely runs f on a thread of its own with an accurate sleep: an idle runtime's timers round up to a millisecond,
+// and threads sleep 50 µs longer than they should by default.
 func precisely(f func(sleep func(time.Duration))) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -25,8 +25,7 @@ type process struct {
 // readiness is how long a process may take to serve.
 const readiness = 30 * time.Second
 
-// start starts a program, its standard error in a file of the folder. It gets
-// no settings from our environment.
+// start starts a program, its standard error in a file of the folder. It gets no settings from our environment.
 func start(cores cores, name, dir string, stdout io.Writer, binary string, args ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
 	log, err := os.Create(p.log)
@@ -101,8 +100,8 @@ func startReady(ctx context.Context, cores cores, name, dir, binary string, args
 	return nil, err
 }
 
-// startGateway runs a gateway with more flags. It hands every prompt over: on a busy machine its own engines' transfers may look
-// slower than computing.
+// startGateway runs a gateway with more flags. It hands every prompt over: on a busy machine its own engines' transfers
+// may look slower than computing.
 func startGateway(ctx context.Context, cores cores, name, dir, binary string, flags ...string) (*process, error) {
 	args := append([]string{"serve", "--http-port", "0", "--shutdown-grace", "0s", "--drain-timeout", "1s", "--no-decode-fallback"}, flags...)
 	return startReady(ctx, cores, name, dir, binary, args...)
@@ -117,7 +116,7 @@ func build(ctx context.Context, dir string, symbols bool) (string, error) {
 		link = ""
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", link, "-o", binary, "github.com/tandem-pd/tandem/cmd/gateway")
-	cmd.Env = append([]string{"CGO_ENABLED=0"}, os.Environ()...) // which may say otherwise
+	cmd.Env = append([]string{"CGO_ENABLED=0"}, os.Environ()...) // which may override it
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build ./cmd/gateway: %w\n%s", err, text)
 	}

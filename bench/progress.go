@@ -28,8 +28,8 @@ func newProgress(w io.Writer, whole time.Duration) *progress {
 	return p
 }
 
-// say reports the present step.
-func (p *progress) say(format string, args ...any) {
+// step reports the present step.
+func (p *progress) step(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	percent := min(99, int(100*p.done/max(1, p.whole)))
 	switch {

@@ -83,17 +83,16 @@ func (p *prompts) long(a *arm, model string, bytes, n, chunks int) []job {
 // conversations is how many grow at once.
 const conversations = 4
 
-// grown makes conversations of so many bytes: first their beginnings, then n
-// requests, each of which is an earlier one with an answer and one more short
-// message.
+// grown makes conversations of so many bytes: first their beginnings, then n requests, each of which is an earlier one
+// with an answer and one more short message.
 func (p *prompts) grown(a *arm, model string, bytes, n, chunks int) (first, then []job) {
-	var said [conversations][][]byte
-	for i := range said {
-		said[i] = [][]byte{p.text(p.tokensOf(bytes))}
-		first = append(first, newJob(a, body(model, said[i]...), chunks))
+	var dialogues [conversations][][]byte
+	for i := range dialogues {
+		dialogues[i] = [][]byte{p.text(p.tokensOf(bytes))}
+		first = append(first, newJob(a, body(model, dialogues[i]...), chunks))
 	}
 	for i := range n {
-		c := &said[i%conversations]
+		c := &dialogues[i%conversations]
 		*c = append(*c, p.text(p.tokens/4), p.text(p.tokens/4))
 		then = append(then, newJob(a, body(model, *c...), chunks))
 	}

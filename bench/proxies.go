@@ -11,12 +11,9 @@ import (
 	"time"
 )
 
-// nginxConfig is Debian's nginx as a plain proxy of one worker: one process,
-// connections kept on both sides, nothing buffered (by default a body above
-// 16 kB goes through a file, which doubles what a long prompt costs), its
-// default log. Limits on
-// how long a connection may be kept are lifted, so that none is renewed within
-// a round.
+// nginxConfig is Debian's nginx as a plain proxy of one worker: one process, connections kept on both sides, nothing
+// buffered (by default a body above 16 kB goes through a file, which doubles the cost of a long prompt), its default
+// log, and no limits on a connection's age, so that none is renewed within a round.
 const nginxConfig = `daemon off;
 %[1]sworker_processes 1;
 worker_rlimit_nofile 16384;
@@ -52,9 +49,8 @@ http {
 }
 `
 
-// haproxyConfig is HAProxy with one thread, as a plain proxy of one worker. Its
-// connections are kept and shared on both sides, and it sends each chunk at once.
-// It writes no log.
+// haproxyConfig is HAProxy with one thread, as a plain proxy of one worker. Its connections are kept and shared on both
+// sides, and it sends each chunk at once. It writes no log.
 const haproxyConfig = `global
 	nbthread 1
 	maxconn 12000
@@ -132,8 +128,7 @@ func freeAddress() (string, error) {
 	return free.Addr().String(), free.Close()
 }
 
-// accepts waits until the process takes connections and the check passes, and
-// ends the process where it does not.
+// accepts waits until the process takes connections and the check passes, and ends the process where it does not.
 func (p *process) accepts(ctx context.Context, check func() error) error {
 	deadline := time.Now().Add(readiness)
 	for {
@@ -159,8 +154,7 @@ func (p *process) accepts(ctx context.Context, check func() error) error {
 	}
 }
 
-// findProxy is the path of a proxy, empty when there is none: Debian has them
-// where only root looks.
+// findProxy returns the path of a proxy, empty without one: Debian has them in root's path only.
 func findProxy(name string) string {
 	for _, n := range []string{name, filepath.Join("/usr/sbin", name)} {
 		if path, err := exec.LookPath(n); err == nil {

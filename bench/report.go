@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// report is a run: where, how, and what came of it.
+// report is a run: where, how, and its results.
 type report struct {
 	Began   time.Time `json:"began"`
 	Version string    `json:"version"` // of the tree
@@ -43,8 +43,7 @@ type figures struct {
 	Baseline string  `json:"baseline,omitempty"` // the key of the arm whose latency is subtracted
 	Measured bool    `json:"measured"`           // there is a process whose CPU and memory are
 	IdleCPU  float64 `json:"idle_cpu"`           // share of a core
-	// Rounds are each figure's values by round, Of their medians and ranges.
-	// A figure's name ends with its unit.
+	// Rounds are each figure's values by round, Of their medians and ranges. A figure's name ends with its unit.
 	Rounds map[string][]float64 `json:"rounds"`
 	Of     map[string]spread    `json:"figures"`
 
@@ -57,14 +56,14 @@ func at(name string, perSecond float64) string { return fmt.Sprintf("%s@%.0f", n
 // add takes a round's figure in.
 func (f *figures) add(name string, x float64) { f.Rounds[name] = append(f.Rounds[name], x) }
 
-// cost takes in the CPU time of n things in a round.
+// cost adds the CPU time of n things in a round.
 func (f *figures) cost(name string, u usage, n int) {
 	f.add(name+"_us", micros(u.cpu)/float64(max(1, n)))
 	f.used[name] = append(f.used[name], u)
 }
 
-// split adds what part of each cost was user time: by rounds, or, where a round
-// has too few ticks to tell, one figure from those of all rounds.
+// split adds the share of user time of each cost: by rounds, or, if a round has too few ticks, one figure for all
+// rounds.
 func (f *figures) split() {
 	for name, rounds := range f.used {
 		costs := f.Rounds[name+"_us"]
@@ -115,7 +114,7 @@ func newReport(ctx context.Context, o options, pinned bool) *report {
 	return r
 }
 
-// output is what a command says, empty when it fails.
+// output returns a command's output, empty when it fails.
 func output(ctx context.Context, name string, args ...string) string {
 	text, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
 	if err != nil {
@@ -146,8 +145,7 @@ func (r *report) find(key string) *figures {
 	return nil
 }
 
-// finish turns rounds into medians and ranges, and subtracts baselines round by
-// round.
+// finish turns rounds into medians and ranges, and subtracts baselines round by round.
 func (r *report) finish() {
 	slices.SortFunc(r.Arms, func(a, b *figures) int { // as everyArm has them
 		return cmp.Compare(slices.Index(everyArm, a.Key), slices.Index(everyArm, b.Key))

@@ -26,7 +26,7 @@ var (
 	spaceArms = []string{gateway2Key, againstKey, nginxKey, haproxyKey}
 )
 
-// The keys of the arms in reports, and what -arms is made of.
+// The keys of the arms in reports and in -arms.
 const (
 	direct2Key  = "direct_two_legs"
 	direct1Key  = "direct_one_leg"
@@ -38,7 +38,7 @@ const (
 	bareKey     = "bare_goroutines"
 )
 
-// scenarios are what the bench measures, in the order of -help.
+// scenarios are the bench's measurements, in the order of -help.
 func scenarios() []scenario {
 	rounds := func(p plan, arms int, one time.Duration) time.Duration {
 		return time.Duration(p.Rounds*arms) * one
@@ -70,7 +70,7 @@ func scenarios() []scenario {
 		{"connections", "memory of an idle keep-alive connection", spaceArms, true, (*meter).connections, func(p plan, arms int) time.Duration {
 			return time.Duration(arms) * (2*time.Second + time.Duration(p.IdleConnections)*time.Millisecond)
 		}},
-		{"soak", "memory under saturation, for as long as -soak says", []string{gateway2Key, againstKey}, true, (*meter).soak, func(p plan, arms int) time.Duration {
+		{"soak", "memory under saturation, for as long as -soak", []string{gateway2Key, againstKey}, true, (*meter).soak, func(p plan, arms int) time.Duration {
 			return time.Duration(arms) * p.Soak
 		}},
 	}
@@ -111,7 +111,7 @@ func (s scenario) wants(key string, chosen []string) bool {
 	return begins(key, s.arms) && (len(chosen) == 0 || begins(key, chosen) || strings.HasPrefix(key, "direct"))
 }
 
-// teach writes what the command does and how to begin with it.
+// teach writes what the command does and how to begin.
 func teach(w io.Writer) {
 	fmt.Fprint(w, `go run ./bench [FLAGS]: measure the gateway on the loopback address, in one run with a client that makes
 its two calls itself, nginx, HAProxy, and a bare minimum in Go that forwards and relays and nothing else.

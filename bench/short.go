@@ -18,7 +18,7 @@ func (m *meter) latency(ctx context.Context) error {
 		for i, r := range m.Rates {
 			m.round++
 			for _, a := range turns(m.armsNow(), round+i) {
-				m.bar.say("round %d of %d: %s at %g/s", round+1, m.Rounds, a.name, r.PerSecond)
+				m.bar.step("round %d of %d: %s at %g/s", round+1, m.Rounds, a.name, r.PerSecond)
 				jobs, _, err := m.send(ctx, a, r)
 				if err != nil {
 					return err
@@ -41,8 +41,8 @@ func (f *figures) answered(perSecond float64, jobs []job) {
 	f.add(at("late_p99_us", perSecond), micros(replay.NearestRank(late, 0.99)))
 }
 
-// short is the CPU time of short requests whose answers come in one piece: at a
-// steady rate, and in a closed loop that saturates.
+// short is the CPU time of short requests whose answers arrive in one piece: at a steady rate, and in a saturating
+// closed loop.
 func (m *meter) short(ctx context.Context) error {
 	m.fleet.setPace(0)
 	defer m.fleet.setPace(m.Pace)
@@ -50,14 +50,14 @@ func (m *meter) short(ctx context.Context) error {
 		m.round++
 		for _, a := range turns(m.armsNow(), round) {
 			if a.process != nil {
-				m.bar.say("round %d of %d: %s at %g/s, answers in one piece", round+1, m.Rounds, a.name, m.AtOnce.PerSecond)
+				m.bar.step("round %d of %d: %s at %g/s, answers in one piece", round+1, m.Rounds, a.name, m.AtOnce.PerSecond)
 				jobs, u, err := m.send(ctx, a, m.AtOnce)
 				if err != nil {
 					return err
 				}
 				m.report.arm(a).cost("short", u, len(jobs))
 			}
-			m.bar.say("round %d of %d: %s with %d connections", round+1, m.Rounds, a.name, m.Connections)
+			m.bar.step("round %d of %d: %s with %d connections", round+1, m.Rounds, a.name, m.Connections)
 			if err := m.saturate(ctx, a); err != nil {
 				return err
 			}
@@ -66,8 +66,7 @@ func (m *meter) short(ctx context.Context) error {
 	return nil
 }
 
-// distinct is how many prompts a closed loop has; a faster arm than that asks
-// again.
+// distinct is how many prompts a closed loop has; a faster arm repeats them.
 const distinct = 20_000
 
 // saturate runs the closed loop once.
@@ -120,7 +119,7 @@ func (m *meter) longPrompts(ctx context.Context) error {
 					kinds = slices.DeleteFunc(kinds, func(k promptKind) bool { return k.seen })
 				}
 				for _, k := range kinds {
-					m.bar.say("round %d of %d: %s, %s", round+1, m.Rounds, a.name, k.label(step))
+					m.bar.step("round %d of %d: %s, %s", round+1, m.Rounds, a.name, k.label(step))
 					warm, jobs := k.jobs(m.prompts, a, step.Bytes, n, m.Chunks)
 					u, err := m.play(ctx, a, evenly(warm, step.Rate.PerSecond), evenly(jobs, step.Rate.PerSecond))
 					if err != nil {
@@ -134,7 +133,7 @@ func (m *meter) longPrompts(ctx context.Context) error {
 	return nil
 }
 
-// promptKind is what a gateway knows of a prompt.
+// promptKind is a gateway's knowledge of a prompt.
 type promptKind struct {
 	name, model string
 	seen        bool
@@ -155,7 +154,7 @@ func (k promptKind) jobs(p *prompts, a *arm, bytes, n, chunks int) (warm, jobs [
 	return p.long(a, k.model, bytes, 2, chunks), p.long(a, k.model, bytes, n, chunks)
 }
 
-// promptKinds are what a gateway may know of a prompt.
+// promptKinds are the kinds of prompts for a gateway.
 func promptKinds() []promptKind {
 	return []promptKind{
 		{"new", wire.Model, false}, {"seen", wire.Model, true},

@@ -12,8 +12,7 @@ type spread struct {
 	Max    float64 `json:"max"`
 }
 
-// spreadOf needs at least one value; with an even number the median is between
-// the two in the middle.
+// spreadOf needs at least one value; with an even number the median is between the two in the middle.
 func spreadOf(values []float64) spread {
 	if len(values) == 0 {
 		return spread{}

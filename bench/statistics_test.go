@@ -43,8 +43,7 @@ func TestRatiosAndSlope(t *testing.T) {
 	}
 }
 
-// User time is split off by rounds where each has ticks enough, and otherwise
-// once for all of them.
+// User time is split off by rounds where each has ticks enough, and otherwise once for all of them.
 func TestSplit(t *testing.T) {
 	f := &figures{Rounds: map[string][]float64{}, used: map[string][]usage{}}
 	for _, user := range []int64{80, 40} {

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// quiet is the share of the machine that others may take before the figures
-// are uncertain.
+// quiet is the share of the machine that others may take before the figures are uncertain.
 const quiet = 0.05
 
 // table is rows of cells, the first of them its head.
@@ -99,8 +98,7 @@ func (r *report) costs() (table, bool) {
 	return t, len(t.rows) > 1
 }
 
-// chunkRates are how many chunks a second there really were: the slowest arm's
-// and the fastest's.
+// chunkRates are how many chunks a second there really were: the slowest arm's and the fastest's.
 func (r *report) chunkRates() string {
 	var out []string
 	for _, streams := range r.Plan.PacedStreams {
@@ -118,7 +116,7 @@ func (r *report) chunkRates() string {
 	return strings.Join(out, ", ")
 }
 
-// cell writes a figure as it is, and nothing where there is none.
+// cell writes a figure unchanged, or nothing without one.
 func (f *figures) cell(name string) string {
 	s, ok := f.Of[name]
 	if !ok {
@@ -190,7 +188,7 @@ func (r *report) page() string {
 	return r.markdown(t)
 }
 
-// markdown is the run with some of its tables.
+// markdown formats the run with some of its tables.
 func (r *report) markdown(tables ...table) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", r.where())

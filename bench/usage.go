@@ -11,17 +11,16 @@ import (
 	"time"
 )
 
-// usage is what a process has used of the cores since it began.
+// usage is a process's CPU time since its start.
 type usage struct {
 	cpu time.Duration // to the nanosecond
-	// user and system are its two parts in ticks, as the kernel's clock tick
-	// has sampled them: of a process that is busy for a second it sees 250
-	// moments or so, so that a round's user time is right to 3 % of the whole
-	// and the median of five to 1.5 %.
+	// user and system are its two parts in ticks, as sampled by the kernel's clock tick: about 250 samples of a
+	// process that
+	// is busy for a second, so that a round's user time is right to 3 % of the whole and the median of five to 1.5 %.
 	user, system int64
 }
 
-// leastTicks is how many ticks tell user from system time.
+// leastTicks is the number of ticks that distinguish user from system time.
 const leastTicks = 20
 
 // used reads a process's.
@@ -38,12 +37,12 @@ func used(pid int) (usage, error) {
 	return usage{d, user, system}, err
 }
 
-// less is what was used since before.
+// less returns the usage since before.
 func (u usage) less(before usage) usage {
 	return usage{u.cpu - before.cpu, u.user - before.user, u.system - before.system}
 }
 
-// userShare is user time's share of the whole; false where too few ticks passed.
+// userShare is user time's share of the whole; false with too few ticks.
 func (u usage) userShare() (float64, bool) {
 	if u.user+u.system < leastTicks {
 		return 0, false
@@ -64,9 +63,8 @@ func ticks(stat []byte) (user, system int64, err error) {
 	return user, system, err
 }
 
-// cpuTime is the time that all threads of a process have been on a core.
-// schedstat counts it in nanoseconds, where stat has ticks of 10 ms. Threads
-// that have ended are not in it; Go's and nginx's do not.
+// cpuTime is the time that all threads of a process have been on a core. schedstat counts it in nanoseconds, where stat
+// has ticks of 10 ms. Threads that have ended are not in it; Go's and nginx's do not.
 func cpuTime(pid int) (time.Duration, error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil {
@@ -136,8 +134,7 @@ func kilobytes(status []byte, key string) (int64, error) {
 // ticksPerSecond is the unit of /proc/stat, USER_HZ, which is 100 wherever Go runs.
 const ticksPerSecond = 100
 
-// machineTime is the time that all cores together have worked, for whatever
-// process, or were taken away by the machine beneath.
+// machineTime is the time that all cores together have worked, for any process, or were taken by the hypervisor.
 func machineTime() (time.Duration, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -146,8 +143,7 @@ func machineTime() (time.Duration, error) {
 	return worked(text)
 }
 
-// worked reads the first line of /proc/stat (proc_stat(5)): all but what was
-// idle or waited for I/O; guests are in the users' time.
+// worked reads the first line of /proc/stat (proc_stat(5)): all but idle and I/O wait; guests are in the users' time.
 func worked(stat []byte) (time.Duration, error) {
 	line, _, _ := bytes.Cut(stat, []byte("\n"))
 	fields := bytes.Fields(line)

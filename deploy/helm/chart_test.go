@@ -25,7 +25,8 @@ import (
 
 const chartFolder = "tandem"
 
-// TestLinks: the alerts and the dashboard in the chart are links, which Helm follows where it installs or packs a folder.
+// TestLinks: the alerts and the dashboard in the chart are links, which Helm follows where it installs or packs a
+// folder.
 func TestLinks(t *testing.T) {
 	found := map[string]string{}
 	for _, f := range load(t).Files {
@@ -118,8 +119,8 @@ const (
 	trtllm = "trtllm-serve Qwen/Qwen3-32B --host=0.0.0.0 --port=8000 --extra_llm_api_options=/etc/tandem/engine/options.yaml"
 )
 
-// Each example has the objects that its description promises and starts its engines as their makers do; a cluster would take it, and the
-// gateway its settings.
+// Each example has the objects that its description promises and starts its engines as their makers do; a cluster would
+// take it, and the gateway its settings.
 func TestExamples(t *testing.T) {
 	const (
 		gateway = "ConfigMap -gateway, Deployment -gateway, PodDisruptionBudget -gateway, Service , ServiceAccount "
@@ -203,8 +204,8 @@ func set(values map[string]any, path string, value any) map[string]any {
 	return copied
 }
 
-// Values that the chart does not know, or that cannot be, are refused with a word on where; so is what cannot go with several gateways, with
-// TLS, or with a network whose limits cut engines off.
+// Values that the chart does not know, or that cannot be, are refused with a word on where; so is what cannot go with
+// several gateways, with TLS, or with a network whose limits cut engines off.
 func TestWrongValuesAreRefused(t *testing.T) {
 	all := examples(t)
 	all["limited"] = set(all["vllm"], "networkPolicy.enabled", true)
@@ -330,7 +331,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// sharing is values without gateway.peers where a path is of a NATS that the gateways have in common: one of the two is set.
+// sharing is values without gateway.peers where a path is of a NATS that the gateways have in common: one of the two is
+// set.
 func sharing(values map[string]any, path string) map[string]any {
 	if strings.HasPrefix(path, "nats.") {
 		return set(values, "gateway.peers.existingSecret", "")
@@ -338,8 +340,9 @@ func sharing(values map[string]any, path string) map[string]any {
 	return values
 }
 
-// Each mistake that a cluster or the gateway would object to is found: a name that is wrong, a reference that leads nowhere, a way of asking
-// the gateway in which it does not answer, a file that is not mounted, a setting or a flag that is made up.
+// Each mistake that a cluster or the gateway would object to is found: a name that is wrong, a reference that leads
+// nowhere, a way of asking the gateway in which it does not answer, a file that is not mounted, a setting or a flag
+// that is made up.
 func TestMistakesAreFound(t *testing.T) {
 	texts := map[string]string{}
 	for _, name := range []string{"production", "replicas", "certificates", "registry"} {

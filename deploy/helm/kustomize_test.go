@@ -23,8 +23,8 @@ func kustomized(t *testing.T, folder string) string {
 	return string(text)
 }
 
-// The base, each overlay and each combination of one with components has these objects; a cluster would take it, and the gateway its
-// settings.
+// The base, each overlay and each combination of one with components has these objects; a cluster would take it, and
+// the gateway its settings.
 func TestKustomize(t *testing.T) {
 	const (
 		gateway  = "ConfigMap gateway, Deployment gateway, Service gateway"

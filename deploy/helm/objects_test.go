@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What follows is of other projects' kinds the part that the manifests use, by the names of their keys: a key that is not here is a
-// mistake in a manifest, or one to be added.
+// What follows is of other projects' kinds the part that the manifests use, by the names of their keys: a key that is
+// not here is a mistake in a manifest, or one to be added.
 
 type custom struct {
 	metav1.TypeMeta
@@ -103,7 +103,8 @@ var kinds = map[string]func() metav1.Object{
 	"keda.sh/v1alpha1 ScaledObject":            func() metav1.Object { return &scaledObject{} },
 }
 
-// decode reads every object of a manifest strictly: unknown and doubled keys are refused, quantities and types must be right.
+// decode reads every object of a manifest strictly: unknown and doubled keys are refused, quantities and types must be
+// right.
 func decode(manifest string) (all []metav1.Object, err error) {
 	var problems []error
 	for _, text := range strings.Split("\n"+manifest, "\n---") {

@@ -78,7 +78,8 @@ func pair(t *testing.T, name string) (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})
 }
 
-// secrets writes every file that settings name below /etc/tandem into a folder, and returns the settings with their paths there.
+// secrets writes every file that settings name below /etc/tandem into a folder, and returns the settings with their
+// paths there.
 func secrets(t *testing.T, settings string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -98,8 +99,9 @@ func secrets(t *testing.T, settings string) string {
 	return strings.ReplaceAll(settings, "/etc/tandem/", folder+"/")
 }
 
-// The gateway starts with the settings that the chart renders, and the files of their Secrets: they are all that TLS and the NATS inside
-// demand. The readiness probe's own command, where it is one, is answered. The pods are not there: a worker by URL is in their place.
+// The gateway starts with the settings that the chart renders, and the files of their Secrets: they are all that TLS
+// and the NATS inside demand. The readiness probe's own command, where it is one, is answered. The pods are not there:
+// a worker by URL is in their place.
 func TestGatewaysStartWithTheSecrets(t *testing.T) {
 	for _, example := range []string{"replicas", "certificates"} {
 		t.Run(example, func(t *testing.T) {
@@ -149,8 +151,8 @@ func TestGatewaysStartWithTheSecrets(t *testing.T) {
 	}
 }
 
-// Among themselves gateways reach all that they need for sharing, whatever else is allowed: each other's NATS, and the port at which one that
-// is silent is asked whether it lives. Engines do not reach a NATS that is for gateways alone.
+// Among themselves gateways reach all that they need for sharing, whatever else is allowed: each other's NATS, and the
+// port at which one that is silent is asked whether it lives. Engines do not reach a NATS that is for gateways alone.
 func TestGatewaysReachEachOther(t *testing.T) {
 	gateways := map[string]string{"app.kubernetes.io/part-of": "demo-tandem", "app.kubernetes.io/instance": "demo", "app.kubernetes.io/component": "gateway"}
 	for name, tt := range map[string]struct {

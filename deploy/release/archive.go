@@ -24,16 +24,16 @@ type file struct {
 	data []byte
 }
 
-// still are settings of Go that would change a binary without anything in the tree having changed.
+// still are Go settings that would change a binary of the same tree.
 var still = []string{"CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off"}
 
-// linked is what the linker is given. Go's own record of the repository is left out: it differs between a clone and a
+// linked returns the linker's flags. Go's own record of the repository is left out: it differs between a clone and a
 // worktree of the same commit.
 func (r *release) linked() string {
 	return "-s -w -buildid= -X main.version=" + r.version + " -X github.com/tandem-pd/tandem/internal/telemetry.commit=" + r.commit
 }
 
-// make makes the release in the folder out and returns what SHA256SUMS says.
+// make makes the release in the folder out and returns the content of SHA256SUMS.
 func (r *release) make(ctx context.Context, out string) (sums string, err error) {
 	work, err := os.MkdirTemp("", "tandem-binaries-")
 	if err != nil {
@@ -82,7 +82,7 @@ func (r *release) make(ctx context.Context, out string) (sums string, err error)
 	return sums, nil
 }
 
-// pack adds one target's archive to products, and the list of what its binary contains.
+// pack adds one target's archive to products, and the list of its binary's contents.
 func (r *release) pack(products map[string][]byte, binary, stem string, common []file) error {
 	data, err := os.ReadFile(binary)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// The bill of materials is in CycloneDX 1.6, https://cyclonedx.org/docs/1.6/json/, as far as a binary of Go tells:
-// its modules with their versions and checksums, and Go itself.
+// The bill of materials is in CycloneDX 1.6, https://cyclonedx.org/docs/1.6/json/: a Go binary's modules with their
+// versions and checksums, and Go itself.
 type (
 	billOfMaterials struct {
 		Format       string       `json:"bomFormat"`
@@ -52,7 +52,7 @@ type (
 	}
 )
 
-// bom lists what is in a binary. It is the same for the same binary: its serial number is made of the binary's hash.
+// bom lists the contents of a binary. Its serial number is derived from the binary's hash.
 func bom(info *debug.BuildInfo, version, commit string, made time.Time, binary []byte) ([]byte, error) {
 	sum := sha256.Sum256(binary)
 	main := component{
@@ -95,7 +95,7 @@ func standardLibrary(goVersion string) component {
 	return component{Type: "library", Ref: "pkg:golang/stdlib@" + version, Name: "stdlib", Version: version, PURL: "pkg:golang/stdlib@" + version}
 }
 
-// moduleOf is a module as it was compiled in: what replaces it, where something does.
+// moduleOf returns a module as it was compiled in: its replacement, if any.
 func moduleOf(m *debug.Module) (component, error) {
 	for m.Replace != nil {
 		m = m.Replace

@@ -1,6 +1,8 @@
-// Command release makes what a release of Tandem consists of: for each target one archive with the static binary, the
-// systemd unit, the licence and a list of what the binary contains; and the checksums of all. The
-// same commit and the same Go give the same bytes, which -check shows by building again in another folder.
+// Command release makes a release of Tandem: for each target one archive with the static binary, the systemd unit,
+// the licence
+// and a list of the binary's contents; and the checksums of all. The same commit and the same Go give the same bytes;
+// -check
+// verifies that by building again in another folder.
 //
 //	make release
 //	go run ./deploy/release -targets linux/arm64 -out dist
@@ -31,7 +33,7 @@ func main() {
 	}
 }
 
-// run does what the command line says.
+// run runs the command line.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -71,7 +73,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return r.again(ctx, sums, stdout)
 }
 
-// release is what is to be made.
+// release is the release to make.
 type release struct {
 	root    string // of the module
 	pkg     string

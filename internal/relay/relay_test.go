@@ -102,7 +102,7 @@ func TestABurstStaysABurst(t *testing.T) {
 	assert.Equal(t, burst, out.all())
 }
 
-func TestEndsAreToldApart(t *testing.T) {
+func TestEndsAreDistinguished(t *testing.T) {
 	errTap, errSrc := errors.New("tap"), errors.New("source")
 	second := func(dst []byte, ev openai.Event) ([]byte, error) {
 		if string(ev.Data) == "2" {

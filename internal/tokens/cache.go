@@ -14,9 +14,8 @@ const (
 	chunkBytes = 4 << 10
 	// minChunkBytes is the least text worth remembering: encoding less takes about a microsecond.
 	minChunkBytes = 128
-	// minInputBytes is the least input of which anything is remembered: encoding less takes at most 20 µs, and so many
-	// short prompts would take the place of long ones. minInputBytes is the least cached input: encoding less takes at
-	// most 20 µs, and many short prompts would evict long ones.
+	// minInputBytes is the least cached input: encoding less takes at most 20 µs, and many short prompts would evict
+	// long ones.
 	minInputBytes = 2 << 10
 	// entryBytes is the memory of an entry without its ids.
 	entryBytes = 176

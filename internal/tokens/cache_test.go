@@ -64,8 +64,8 @@ func TestCacheWithLateTokens(t *testing.T) {
 	assert.Len(t, slices.DeleteFunc(tok.Encode(nil, text), func(id uint32) bool { return id != 5000 }), 3000)
 }
 
-// TestCacheKnowsPlaces has one text at an input's beginning, behind a token, and for plain text.
-func TestCacheKnowsPlaces(t *testing.T) {
+// TestCacheDistinguishesPlaces has one text at an input's beginning, behind a token, and for plain text.
+func TestCacheDistinguishesPlaces(t *testing.T) {
 	for _, f := range families() {
 		cache := NewCache(f.load(t), testCacheBytes)
 		text := strings.Repeat("It is so. ", minChunkBytes) + "<s>"

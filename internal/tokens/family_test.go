@@ -286,8 +286,8 @@ func TestSentenceRefuses(t *testing.T) {
 	}
 }
 
-// TestNoSpecialComesOutOfPlainText: merges that make one are left out, where SentencePiece's vocabularies have them.
-func TestNoSpecialComesOutOfPlainText(t *testing.T) {
+// TestPlainTextGivesNoSpecialToken: merges that make one are left out, where SentencePiece's vocabularies have them.
+func TestPlainTextGivesNoSpecialToken(t *testing.T) {
 	for _, f := range families() {
 		tok := f.load(t)
 		var with file

@@ -22,7 +22,7 @@ import (
 
 // Calls that end late, early or not at all share few connections: one call's
 // end is never another's failure, and every answer is the one to its request.
-func TestLateEndsHurtNobodyElse(t *testing.T) {
+func TestLateEndsAffectNoOtherCall(t *testing.T) {
 	base := engine(t, func(w http.ResponseWriter, r *http.Request) {
 		raw, _ := io.ReadAll(r.Body)
 		for i := range len(raw) {

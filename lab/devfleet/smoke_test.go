@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestSmokeSaysWhatFailed: with an engine that takes no requests the smoke test
+// TestSmokeReportsFailures: with an engine that takes no requests the smoke test
 // must fail, and say which.
-func TestSmokeSaysWhatFailed(t *testing.T) {
+func TestSmokeReportsFailures(t *testing.T) {
 	var out bytes.Buffer
 	err := smoke(t.Context(), "http://127.0.0.1:1", "sim", true, &out)
 	assert.True(t, err != nil && strings.Contains(out.String(), "FAILED"), "error %v\n%s", err, out.String())

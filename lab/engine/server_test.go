@@ -46,7 +46,7 @@ func TestDrainServesItsGraceAndWhatRuns(t *testing.T) {
 	})
 }
 
-func TestHealthSaysWhyItIsNotReady(t *testing.T) {
+func TestHealthReportsWhyItIsNotReady(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		b.engine(Config{ID: "e", Ready: func() error { return errors.New("no lease yet") }})
 		s, err := NewServer(Config{}, nil)

@@ -54,7 +54,7 @@ func TestNothingIsOutside(t *testing.T) {
 }
 
 // Eight series at most are drawn, each with a colour and a dash of its own in the legend, and the rest is owned up to.
-func TestSeriesAreToldApart(t *testing.T) {
+func TestSeriesAreDistinct(t *testing.T) {
 	p := plot.Plot{X: plot.Axis{Name: "x"}, Y: plot.Axis{Name: "y"}, Marks: true}
 	for s := range 11 {
 		p.Series = append(p.Series, plot.Series{Name: fmt.Sprintf("<arm %d>", s), X: []float64{1, 2}, Y: []float64{float64(s), 3}})

@@ -57,7 +57,7 @@ func TestFetchVerifies(t *testing.T) {
 	}
 }
 
-func TestAbsentTraceSaysWhatToDo(t *testing.T) {
+func TestAbsentTraceExplains(t *testing.T) {
 	for path, want := range map[string]string{
 		"bench/traces/conversation_trace.jsonl": "bench/traces/conversation_trace.jsonl is absent; `gateway traces fetch bench/traces/conversation_trace.jsonl` downloads it (3.0 MB, Apache-2.0",
 		"synthetic_trace.jsonl.gz":              "`gateway traces fetch synthetic_trace.jsonl.gz` downloads it (1.1 MB",

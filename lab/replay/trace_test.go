@@ -92,7 +92,7 @@ func TestReadTraceRefuses(t *testing.T) {
 	}
 }
 
-func TestReadTraceKnowsGzipByContentAndKeepsTheLimit(t *testing.T) {
+func TestReadTraceDetectsGzipAndKeepsTheLimit(t *testing.T) {
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
 	_, err := z.Write([]byte(strings.Repeat(`{"timestamp":1,"input_length":4,"output_length":1}`+"\n", 5) + "broken"))

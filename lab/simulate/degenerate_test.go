@@ -49,9 +49,9 @@ arms:
   - {name: two, set: {router.mode: kv}}
 `
 
-// TestAdviceSaysWhatRunsShow: whatever comes of a study, its sentences and
+// TestAdviceFollowsRuns: whatever comes of a study, its sentences and
 // tables state nothing that its figures do not show.
-func TestAdviceSaysWhatRunsShow(t *testing.T) {
+func TestAdviceFollowsRuns(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		replace       []string // pairs

@@ -23,8 +23,8 @@ type question struct {
 	ends   []int // of each token, in want's bytes
 }
 
-// ask makes a question. The simulated engines' text is a pure function of the
-// prompt, so what is right is known beforehand.
+// ask makes a question. The simulated engines' text is a pure function of the prompt, so the right answer is known
+// beforehand.
 func ask(prompt string, n int, stream bool) question {
 	vocabulary := engine.Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}
 	state := engine.Begin(0).FoldAll(tokens.Sim().Encode(nil, prompt))
@@ -49,8 +49,7 @@ func (q *question) lost(text string) int {
 	return q.tokens - whole
 }
 
-// body is the request. The end of the text is passed over, so that every
-// answer has all its tokens.
+// body is the request. The end of the text is passed over, so that every answer has all its tokens.
 func (q *question) body() string {
 	body := map[string]any{"model": "tandem-sim", "prompt": q.prompt, "max_tokens": q.tokens, "ignore_eos": true, "stream": q.stream}
 	if q.stream {
@@ -70,7 +69,7 @@ const (
 	brokenOff verdict = "broken off"
 	// refused: a typed error before anything of an answer.
 	refused verdict = "refused"
-	// severed: the connection broke without a word.
+	// severed: the connection broke without an error.
 	severed verdict = "severed"
 	// wentDown: severed with the gateway that was killed, which no scenario can prevent.
 	wentDown verdict = "went down with its gateway"
@@ -78,8 +77,7 @@ const (
 	wrong verdict = "wrong"
 )
 
-// judged is a verdict with what there is to say about it: the error's code, or
-// what was wrong.
+// judged is a verdict with details: the error's code, or the mistake.
 type judged struct {
 	verdict verdict
 	detail  string
@@ -102,7 +100,7 @@ type piece struct {
 	} `json:"error"`
 }
 
-// judge reads an answer to its end. heard is called with the text of each of its pieces as they come.
+// judge reads an answer to its end. heard is called with each piece of its text.
 func (q *question) judge(res *http.Response, heard func(text string)) judged {
 	if res.StatusCode != http.StatusOK {
 		return refusal(res)
@@ -167,7 +165,7 @@ func (p *piece) text() (text string) {
 	return text
 }
 
-// code is what a typed error is called.
+// code returns the code of a typed error.
 func (p *piece) code() (string, bool) {
 	e := p.Error
 	if e == nil || e.Message == "" || e.Type == "" || e.RequestID == "" {
@@ -217,7 +215,7 @@ func (q *question) compare(pieces []piece, done bool) judged {
 	case finish != "length":
 		return judged{wrong, fmt.Sprintf("finish_reason %q", finish)}
 	case used != q.tokens:
-		return judged{wrong, fmt.Sprintf("usage says %d tokens, there were %d", used, q.tokens)}
+		return judged{wrong, fmt.Sprintf("usage has %d tokens, there were %d", used, q.tokens)}
 	}
 	return judged{right, ""}
 }

@@ -172,7 +172,8 @@ func TestChoose(t *testing.T) {
 	assert.ErrorContains(t, err, "moon-eclipsed")
 }
 
-// A binary that needs a loader, as every system's shell does, is refused with that reason; ldd's output names what it needs of the system.
+// A binary that needs a loader, as every system's shell does, is refused with that reason; ldd's output names what it
+// needs of the system.
 func TestImagesTakeStaticBinaries(t *testing.T) {
 	shell, err := os.ReadFile("/bin/sh")
 	require.NoError(t, err)

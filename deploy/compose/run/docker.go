@@ -49,8 +49,7 @@ func (d *docker) do(ctx context.Context, args ...string) (string, error) {
 	return d.output(ctx, nil, append([]string{"docker"}, args...)...)
 }
 
-// output runs a command in the module's folder. The error says what the
-// command wrote.
+// output runs a command in the module's folder. The error includes the command's output.
 func (d *docker) output(ctx context.Context, environ []string, command ...string) (string, error) {
 	return d.feed(ctx, nil, environ, command...)
 }
@@ -59,8 +58,7 @@ func (d *docker) output(ctx context.Context, environ []string, command ...string
 func (d *docker) feed(ctx context.Context, stdin io.Reader, environ []string, command ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir, cmd.Stdin = d.root, stdin
-	// Compose that is interrupted ends what it has begun; one that is killed may
-	// leave the engine making a container that is never removed.
+	// Compose that is interrupted cleans up; one that is killed may leave a container that is never removed.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(os.Environ(), environ...)

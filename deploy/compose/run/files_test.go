@@ -112,7 +112,8 @@ func TestComposeFile(t *testing.T) {
 	}
 }
 
-// Whatever file a service is in, its image is named by a variable and has a version, and what has ports has them on the loopback address.
+// Whatever file a service is in, its image is named by a variable and has a version, and what has ports has them on the
+// loopback address.
 func TestServicesAreReachedFromThisMachineAlone(t *testing.T) {
 	published := append([]string{"gateway", "balancer", "prometheus", "grafana", "jaeger"}, gatewayIDs...)
 	for _, file := range []string{"compose.yaml", "compose.observe.yaml", "compose.replicas.yaml"} {
@@ -128,8 +129,7 @@ func TestServicesAreReachedFromThisMachineAlone(t *testing.T) {
 	}
 }
 
-// The public servers are the versions that the stand-ins are built from, so
-// that both answer alike.
+// The public servers are the versions that the stand-ins are built from, so that both answer alike.
 func TestPublicImagesAreTheModulesVersions(t *testing.T) {
 	mod, err := os.ReadFile("../../../go.mod")
 	require.NoError(t, err)
@@ -143,8 +143,8 @@ func TestPublicImagesAreTheModulesVersions(t *testing.T) {
 	}
 }
 
-// The overlay that observes mounts files that are there, has every worker and the gateway traced, and is reached from this
-// machine alone.
+// The overlay that observes mounts files that are there, has every worker and the gateway traced, and is reached from
+// this machine alone.
 func TestObserve(t *testing.T) {
 	base, f := read(t, "compose.yaml"), read(t, "compose.observe.yaml")
 	assert.Equal(t, base.Version, f.Version, "version")
@@ -167,8 +167,8 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// Behind the balancer stand three gateways that are alike. Requests and the servers have networks of their own, and nothing
-// but the balancer and the gateways' administration has a port, on the loopback address.
+// Behind the balancer stand three gateways that are alike. Requests and the servers have networks of their own, and
+// nothing but the balancer and the gateways' administration has a port, on the loopback address.
 func TestReplicas(t *testing.T) {
 	base, f := read(t, "compose.yaml"), read(t, "compose.replicas.yaml")
 	assert.True(t, f.Version == base.Version && slices.Equal(f.Services["gateway"].Profiles, []string{"single"}),
@@ -205,8 +205,8 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
-// The overlay with TLS uses every file of security. Each process has its own secrets alone, NATS knows every worker, and etcd's users are made by the
-// names that processes give.
+// The overlay with TLS uses every file of security. Each process has its own secrets alone, NATS knows every worker,
+// and etcd's users are made by the names that processes give.
 func TestSecure(t *testing.T) {
 	f := read(t, "compose.secure.yaml")
 	entries, err := os.ReadDir("../security")
@@ -329,8 +329,7 @@ func dockerfile(t *testing.T, name string) []string {
 	return lines
 }
 
-// The image that is compiled in a container is the one around a binary from
-// outside, file by file and word by word.
+// The image that is compiled in a container is the one around a binary from outside, file by file and word by word.
 func TestSourceDockerfile(t *testing.T) {
 	last := func(lines []string) (stage []string, files []string) {
 		for _, line := range lines {

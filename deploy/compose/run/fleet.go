@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// fleet is compose.yaml brought up under a project of its own.
+// fleet is compose.yaml, started under a project of its own.
 type fleet struct {
 	docker  *docker
 	project string
 	command []string // Compose with its project and files
 	environ []string
-	url     string // where clients ask
+	url     string // for clients
 	client  *http.Client
 	secrets string // folder of certificates and passwords, of a fleet with compose.secure.yaml; else empty
 
-	door      string            // the service that clients ask
+	door      string            // the service for clients
 	gateways  []string          // services
 	adminPort string            // of each gateway, for /workers
 	admin     map[string]string // where that is published on this machine, by gateway
@@ -62,8 +62,7 @@ func newFleet(d *docker, project string, i *images, with []string, overlays ...s
 // readyLimit bounds how long a fleet may take to serve.
 const readyLimit = 60 * time.Second
 
-// up starts everything and waits until every gateway is healthy with every
-// worker, and hears each worker's KV events.
+// up starts everything and waits until every gateway is healthy with every worker and follows its KV events.
 func (f *fleet) up(ctx context.Context) error {
 	if f.secrets != "" {
 		if err := f.secure(ctx); err != nil {
@@ -85,7 +84,7 @@ func (f *fleet) up(ctx context.Context) error {
 	})
 }
 
-// whole returns what the fleet lacks to be healthy and publishing, in the eyes of every gateway.
+// whole returns what the fleet lacks to be healthy and publishing, according to every gateway.
 func (f *fleet) whole(ctx context.Context) error {
 	if err := f.get(ctx, f.url+"/health", nil); err != nil {
 		return err
@@ -101,7 +100,7 @@ func (f *fleet) whole(ctx context.Context) error {
 	return nil
 }
 
-// sees returns what a gateway lacks to serve with every worker, to follow each one's KV events, and to know what the others have booked.
+// sees returns what a gateway lacks to serve with every worker, follow its KV events, and have the others' bookings.
 func (f *fleet) sees(ctx context.Context, gateway string) error {
 	if err := f.ask(ctx, gateway, "/health", nil); err != nil {
 		return err
@@ -126,7 +125,7 @@ func (f *fleet) sees(ctx context.Context, gateway string) error {
 
 // down removes the project's containers, networks and volumes.
 func (f *fleet) down(ctx context.Context) error {
-	// Compose asks first and waits; there is nothing left that needs saying.
+	// Compose stops services first and waits; nothing needs to shut down cleanly.
 	_, killed := f.compose(ctx, "kill")
 	_, err := f.compose(ctx, "down", "--volumes", "--timeout", "1")
 	if err == nil {
@@ -135,8 +134,8 @@ func (f *fleet) down(ctx context.Context) error {
 	return errors.Join(killed, err)
 }
 
-// container is the id of a service's container, running or not. Docker is asked by the labels that Compose sets: Compose
-// itself takes a second to answer.
+// container returns the id of a service's container, running or not, found by Compose's labels: Compose itself takes a
+// second to answer.
 func (f *fleet) container(ctx context.Context, service string) (string, error) {
 	const label = "label=com.docker.compose."
 	id, err := f.docker.do(ctx, "ps", "-aq", "--no-trunc", "--filter", label+"project="+f.project, "--filter", label+"service="+service)
@@ -178,8 +177,7 @@ func by(verb ...string) action {
 	return func(ctx context.Context, f *fleet, service string) error { return f.act(ctx, service, verb...) }
 }
 
-// cut takes a service's container off the network, and join puts it back under
-// its name.
+// cut takes a service's container off the network, and join puts it back under its name.
 func cut(ctx context.Context, f *fleet, service string) error {
 	return f.act(ctx, service, "network", "disconnect", f.project+"_fleet")
 }
@@ -213,7 +211,7 @@ var workerIDs = []string{"prefill-1", "prefill-2", "decode-1", "decode-2"}
 // gatewayIDs are compose.replicas.yaml's gateways: services and hosts' names alike.
 var gatewayIDs = []string{"gateway-1", "gateway-2", "gateway-3"}
 
-// workerView is what the gateway says about a worker.
+// workerView is a worker in a gateway's status.
 type workerView struct {
 	ActiveBlocks  int    `json:"active_blocks"`
 	CachedBlocks  int    `json:"cached_blocks"`
@@ -233,7 +231,7 @@ type eventsView struct {
 	Gaps   uint64 `json:"gaps"`
 }
 
-// ask reads JSON from where operators ask a gateway.
+// ask reads JSON from a gateway's operator endpoint.
 func (f *fleet) ask(ctx context.Context, gateway, path string, v any) error {
 	body, err := f.page(ctx, gateway, path)
 	if err != nil || v == nil {
@@ -242,7 +240,7 @@ func (f *fleet) ask(ctx context.Context, gateway, path string, v any) error {
 	return json.Unmarshal(body, v)
 }
 
-// page is what stands there. The port may be another one after each start of the container.
+// page reads a page. The port may change at each start of the container.
 func (f *fleet) page(ctx context.Context, gateway, path string) ([]byte, error) {
 	if f.admin[gateway] == "" {
 		address, err := f.port(ctx, gateway, f.adminPort)
@@ -258,12 +256,12 @@ func (f *fleet) page(ctx context.Context, gateway, path string) ([]byte, error) 
 	return body, err
 }
 
-// workers asks the first gateway about all of them, by id.
+// workers lists the first gateway's workers by id.
 func (f *fleet) workers(ctx context.Context) (map[string]workerView, error) {
 	return f.workersOf(ctx, f.gateways[0])
 }
 
-// workersOf asks one gateway.
+// workersOf lists one gateway's workers.
 func (f *fleet) workersOf(ctx context.Context, gateway string) (map[string]workerView, error) {
 	var report struct {
 		Pools []struct {
@@ -294,8 +292,8 @@ func (f *fleet) workersOf(ctx context.Context, gateway string) (map[string]worke
 	return all, nil
 }
 
-// held returns what is still booked in a gateway or held in an engine; nil is
-// nothing. KV that prefill workers keep counts as nothing where lost allows it: only its lease ends it.
+// held returns what is still booked in a gateway or held in an engine; nil is nothing. lost allows KV on prefill
+// workers, which only its lease ends.
 func (f *fleet) held(ctx context.Context, lost bool) error {
 	var held []error
 	for _, gateway := range f.gateways {
@@ -371,7 +369,7 @@ func (f *fleet) get(ctx context.Context, url string, v any) error {
 	return json.Unmarshal(body, v)
 }
 
-// read is what stands at a URL.
+// read returns the body at a URL.
 func (f *fleet) read(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

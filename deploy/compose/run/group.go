@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// peerView is what a gateway says about another one of its group.
+// peerView is another gateway of the group in a gateway's status.
 type peerView struct {
 	Name     string `json:"name"`
 	State    string `json:"state"`
 	Requests int    `json:"requests"`
 }
 
-// peers asks a gateway about the others, by name.
+// peers lists a gateway's peers by name.
 func (f *fleet) peers(ctx context.Context, gateway string) (map[string]peerView, error) {
 	var report struct {
 		Replicas []peerView `json:"replicas"`
@@ -30,7 +30,7 @@ func (f *fleet) peers(ctx context.Context, gateway string) (map[string]peerView,
 	return all, nil
 }
 
-// shares returns what a gateway lacks to know what all others have booked; nil of one that is alone.
+// shares returns what a gateway lacks of the others' bookings; nil without others.
 func (f *fleet) shares(ctx context.Context, gateway string) error {
 	if len(f.gateways) == 1 {
 		return nil
@@ -50,7 +50,7 @@ func (f *fleet) shares(ctx context.Context, gateway string) error {
 	return f.cutOff(ctx, gateway, false)
 }
 
-// cutOff returns nil if a gateway says that it is cut off from the others, or that it is not, as it should.
+// cutOff returns nil if a gateway reports that it is cut off from the others, or not, as it should.
 func (f *fleet) cutOff(ctx context.Context, gateway string, should bool) error {
 	text, err := f.page(ctx, gateway, "/metrics")
 	if err != nil {
@@ -66,7 +66,7 @@ func (f *fleet) cutOff(ctx context.Context, gateway string, should bool) error {
 	return nil
 }
 
-// allCutOff returns what is wrong unless every gateway says that it is cut off.
+// allCutOff returns an error unless every gateway reports that it is cut off.
 func allCutOff(ctx context.Context, f *fleet) (err error) {
 	for _, gateway := range f.gateways {
 		err = errors.Join(err, f.cutOff(ctx, gateway, true))

@@ -20,8 +20,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/gobuild"
 )
 
-// images are the images that compose.yaml is given, and which of them are ours
-// to remove.
+// images are the images that compose.yaml is given, and which of them are ours to remove.
 type images struct {
 	gateway, nats, etcd string
 	packaged            map[string]string // by the variable that names it
@@ -29,7 +28,7 @@ type images struct {
 	done                atomic.Int64 // of made, those that are finished
 }
 
-// environ names them as compose.yaml asks for them.
+// environ names them in compose.yaml's variables.
 func (i *images) environ() []string {
 	all := []string{"TANDEM_IMAGE=" + i.gateway, "TANDEM_NATS_IMAGE=" + i.nats, "TANDEM_ETCD_IMAGE=" + i.etcd}
 	for _, variable := range slices.Sorted(maps.Keys(i.packaged)) {
@@ -59,7 +58,7 @@ func imagesLeft(done, total int) progress.State {
 	return progress.State{Share: float64(done) / float64(total), Text: fmt.Sprintf("image %d of %d", min(done+1, total), total)}
 }
 
-// roots are where systems keep the certificates of the authorities they trust.
+// roots are the systems' files of trusted certificate authorities.
 var roots = []string{
 	"/etc/ssl/certs/ca-certificates.crt", // Debian, Alpine, Arch
 	"/etc/pki/tls/certs/ca-bundle.crt",   // Fedora
@@ -67,8 +66,8 @@ var roots = []string{
 	"/etc/ssl/cert.pem",                  // macOS
 }
 
-// static returns an error for a binary that an image without a loader cannot run: the kernel then reports only that there is no
-// such file.
+// static returns an error for a binary that needs a loader: in an image without one the kernel reports only that there
+// is no such file.
 func static(binary []byte) error {
 	f, err := elf.NewFile(bytes.NewReader(binary))
 	if err != nil {
@@ -80,10 +79,9 @@ func static(binary []byte) error {
 	return nil
 }
 
-// buildImages builds the static binaries and puts each into an image from
-// scratch, with the tag given. NATS and etcd are built unless the environment
-// names images of theirs; so are the servers that each compose.NAME.yaml in with
-// adds. gateway is a binary to use instead of building one.
+// buildImages builds the static binaries and puts each into an image from scratch, with the tag given. NATS and etcd
+// are built unless the environment names images of theirs; so are the servers that each compose.NAME.yaml in with adds.
+// gateway is a binary to use instead of building one.
 func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Writer, with ...string) (*images, error) {
 	start := time.Now()
 	dir, err := os.MkdirTemp("", "tandem-compose-")
@@ -169,8 +167,8 @@ type file struct {
 	data []byte
 }
 
-// build sends a context with a Dockerfile of the tree to the engine. It needs no
-// BuildKit, and asks for none, so that every machine builds alike.
+// build sends a context with a Dockerfile of the tree to the engine. It never uses BuildKit, so that every machine
+// builds alike.
 func (i *images) build(ctx context.Context, d *docker, tag, dockerfile string, files []file) error {
 	recipe, err := os.ReadFile(filepath.Join(d.root, filepath.FromSlash(dockerfile)))
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// loadConfig is what clients do. Each asks, reads the answer and asks again.
+// loadConfig configures clients. Each sends a request, reads the answer and repeats.
 type loadConfig struct {
 	clients     int
 	promptWords int
 	tokens      int // of an answer
 	seed        uint64
-	// persistent clients ask again where the connection broke before anything of the answer came, as OpenAI's own does.
+	// persistent clients retry if the connection breaks before the answer, as OpenAI's library does.
 	persistent bool
 }
 
@@ -38,19 +38,18 @@ type load struct {
 	killedAt  time.Time
 }
 
-// outcome is one request and what came of it.
+// outcome is one request and its result.
 type outcome struct {
 	judged
-	gateway string // that the balancer names; empty without one
+	gateway string // as named by the balancer; empty without one
 	sent    time.Time
 	took    time.Duration
-	again   bool          // the same question was asked again
+	again   bool          // the same question was sent again
 	silent  time.Duration // the longest wait of a stream for its next token, the first one included
 	lost    int           // tokens of the undisturbed answer that the client did not get
 }
 
-// askLimit bounds one request: far more than any limit of the gateway should
-// let it take.
+// askLimit bounds one request: far above every limit of the gateway.
 const askLimit = 60 * time.Second
 
 // startLoad sets the clients to work.
@@ -95,7 +94,7 @@ func (l *load) finish() []outcome {
 	return l.outcomes
 }
 
-// gatewayKilled notes that a gateway has just been killed: what it served may break off, and nothing that is sent from now on.
+// gatewayKilled notes that a gateway was just killed: its requests may break off, later ones may not.
 func (l *load) gatewayKilled(service string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,15 +113,14 @@ func (l *load) answeredBy(gateway string) (n int) {
 	return n
 }
 
-// answered is how many requests have ended, and open how many streams are in
-// their middle.
+// answered is how many requests have ended, and open how many streams are in their middle.
 func (l *load) answered() (ended, open int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.outcomes), l.streaming
 }
 
-// one sends a question that was never asked before. Every third is not streamed.
+// one sends a new question. Every third is not streamed.
 func (l *load) one(ctx context.Context) {
 	n := l.next.Add(1)
 	q := ask(prompt(l.cfg.seed, n, l.cfg.promptWords), l.cfg.tokens, n%3 != 0)
@@ -137,7 +135,7 @@ func (l *load) one(ctx context.Context) {
 	}
 }
 
-// attempt asks once and reads what comes.
+// attempt sends a request once and reads the answer.
 func (l *load) attempt(ctx context.Context, q *question) outcome {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -161,7 +159,7 @@ func (l *load) attempt(ctx context.Context, q *question) outcome {
 	return o
 }
 
-// send asks, and returns what came of it and the gateway that the balancer names.
+// send sends a request, and returns the result and the gateway that the balancer names.
 func (l *load) send(ctx context.Context, q *question, heard func(string)) (judged, string) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/v1/completions", strings.NewReader(q.body()))
 	if err != nil {

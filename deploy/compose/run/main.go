@@ -1,6 +1,5 @@
-// Command run brings the fleet of deploy/compose up in containers of its own,
-// breaks it under load, one scenario at a time, and says of each whether every
-// answer was right. It removes all that it made.
+// Command run starts the fleet of deploy/compose in containers of its own, breaks it under load, one scenario at a
+// time, and reports for each whether every answer was right. It removes everything it made.
 package main
 
 import (
@@ -47,13 +46,13 @@ TANDEM_PROMETHEUS_IMAGE name images to use in place of those it builds.
 // errFailed ends a run in which a scenario failed, which the report names.
 var errFailed = errors.New("not every scenario passed")
 
-// run does what the command line says.
+// run runs the command line.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o options
 	flags := flag.NewFlagSet("run", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and end")
-	flags.BoolVar(&o.keep, "keep", false, "leave containers and images as they are at the end, and say how to remove them")
+	flags.BoolVar(&o.keep, "keep", false, "leave containers and images at the end, and print how to remove them")
 	flags.BoolVar(&o.build, "build", false, "build the images that compose.yaml names by default, print the variables to set, and end")
 	flags.BoolVar(&o.up, "up", false, "build the same images, bring the fleet up as project \"tandem\", wait until it serves, and end")
 	flags.BoolVar(&o.replicas, "replicas", false, "with --up or --build: three gateways behind HAProxy, NATS and etcd as clusters of three (compose.replicas.yaml)")
@@ -157,7 +156,7 @@ func bringUp(ctx context.Context, d *docker, o options, log io.Writer) error {
 	return nil
 }
 
-// relative shortens the paths of a command line that lie below the current folder.
+// relative shortens paths of a command line that are below the current folder.
 func relative(command []string) []string {
 	here, err := os.Getwd()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 // observedLimit bounds how long Prometheus may take to have read everything.
 const observedLimit = 40 * time.Second
 
-// observed asks Prometheus what it sees of the fleet under load: every target, Tandem's metrics and alerts, and the traces of
-// requests as exemplars.
+// observed checks what Prometheus sees of the fleet under load: every target, Tandem's metrics and alerts, and the
+// traces of requests as exemplars.
 func observed(ctx context.Context, f *fleet, l *load) (hit int, err error) {
 	address, err := f.port(ctx, "prometheus", "9090")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// packaged is a server that is no Go module. Where no image of it is named, one is made of Debian's package.
+// packaged is a server that is no Go module. Without a named image, one is made of Debian's package.
 type packaged struct {
 	name    string // of the package, and of the folder in images/
 	program string // where the package has it
@@ -25,8 +25,9 @@ var packages = map[string]packaged{
 // variable names the image to use in place of one that is made.
 func (p packaged) variable() string { return "TANDEM_" + strings.ToUpper(p.name) + "_IMAGE" }
 
-// buildPackaged makes the image of the server that compose.WITH.yaml adds, unless the environment names one. The program is
-// this machine's if it has it; else apt-get fetches it and the libraries that are missing, and installs nothing.
+// buildPackaged makes the image of the server that compose.WITH.yaml adds, unless the environment names one. The
+// program is this machine's if it has it; else apt-get fetches it and the libraries that are missing, and installs
+// nothing.
 func (i *images) buildPackaged(ctx context.Context, d *docker, tag, with string) error {
 	p := packages[with]
 	if image := os.Getenv(p.variable()); image != "" {
@@ -98,8 +99,8 @@ func linkedTo(ctx context.Context, root, program string) ([]string, error) {
 	return libraries(string(out)), nil
 }
 
-// libraries are the files that a program is linked to, read from what ldd prints: "name => /path (address)" or, of the
-// loader itself, "/path (address)".
+// libraries returns the files that a program is linked to, from the output of ldd: "name => /path (address)" or, for
+// the loader itself, "/path (address)".
 func libraries(linked string) (found []string) {
 	for line := range strings.Lines(linked) {
 		if _, path, ok := strings.Cut(line, "=> "); ok {

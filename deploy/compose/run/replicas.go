@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// expireLimit bounds how long the bookings of a killed gateway count: 10 s, since a container's address goes with it, and the second until it
-// is called.
+// expireLimit bounds how long the bookings of a killed gateway count: 10 s, since a container's address goes with it,
+// and the second until it is dialed.
 const expireLimit = 13 * time.Second
 
-// longGone is how long all of NATS is away.
+// longGone is how long all NATS servers are down.
 const longGone = 60 * time.Second
 
 // threeGateways are the scenarios of compose.replicas.yaml's fleet.
@@ -65,7 +65,7 @@ var (
 	etcdMembers = []string{"etcd", "etcd-2", "etcd-3"}
 )
 
-// each is an action on several services, whatever service it is called with.
+// each runs an action on several services, whichever service it is called with.
 func each(do action, services []string) action {
 	return func(ctx context.Context, f *fleet, _ string) error {
 		for _, service := range services {
@@ -77,7 +77,7 @@ func each(do action, services []string) action {
 	}
 }
 
-// balanced returns nil once the balancer has asked every gateway for its health, and found it good.
+// balanced returns nil once the balancer's health checks of every gateway succeed.
 func balanced(ctx context.Context, f *fleet) error {
 	address, err := f.port(ctx, f.door, "8404")
 	if err != nil {
@@ -116,7 +116,7 @@ func serversUp(table string, servers []string) error {
 	return errors.Join(problems...)
 }
 
-// victim is the gateway that is broken. The first one is asked about the workers meanwhile.
+// victim is the gateway that is broken. The first one reports the workers meanwhile.
 const victim = "gateway-2"
 
 // gatewayKilled kills a gateway with streams on it and starts it again.
@@ -199,7 +199,7 @@ func leader(ctx context.Context, f *fleet) (service string, err error) {
 	return "", errors.New("no member of etcd leads")
 }
 
-// registered returns what a gateway lacks of the workers, whatever it knows of their caches.
+// registered returns which workers a gateway lacks, regardless of their caches.
 func registered(ctx context.Context, f *fleet) error {
 	for _, gateway := range f.gateways {
 		all, err := f.workersOf(ctx, gateway)
@@ -236,7 +236,7 @@ func gatewaysRestarted(ctx context.Context, f *fleet, l *load) (hit int, err err
 	return hit, nil
 }
 
-// gatewayCut takes NATS and etcd from a gateway that keeps its clients and its workers.
+// gatewayCut cuts NATS and etcd off from a gateway that keeps its clients and its workers.
 func gatewayCut(ctx context.Context, f *fleet, l *load) (hit int, err error) {
 	served := 0
 	b := breakage{
@@ -246,7 +246,7 @@ func gatewayCut(ctx context.Context, f *fleet, l *load) (hit int, err error) {
 			if err := cut(ctx, f, service); err != nil {
 				return err
 			}
-			return f.until(ctx, absent, victim+" says that it is cut off", func(ctx context.Context) error { return f.cutOff(ctx, victim, true) })
+			return f.until(ctx, absent, victim+" reports that it is cut off", func(ctx context.Context) error { return f.cutOff(ctx, victim, true) })
 		},
 		holds: func(ctx context.Context, f *fleet) error {
 			if n := l.answeredBy(victim) - served; n < l.cfg.clients {

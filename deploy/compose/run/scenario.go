@@ -25,14 +25,13 @@ type scenario struct {
 	with string
 	// secure adds compose.secure.yaml, with certificates and passwords of its own.
 	secure bool
-	// leavesKV allows KV at prefill workers until its lease ends: that whose hand-off no gateway has received or lived to
-	// use, or whose release was lost between two engines.
+	// leavesKV allows KV at prefill workers until its lease ends: that whose hand-off no gateway has received or lived
+	// to use, or whose release was lost between two engines.
 	leavesKV bool
 	// slowest is the longest that any answer may take.
 	slowest time.Duration
 	load    loadConfig
-	// script breaks the fleet while the load is on, and sees it recover. It
-	// returns how many requests were on what it broke.
+	// script breaks the fleet under load and sees it recover. It returns how many requests were on what it broke.
 	script func(ctx context.Context, f *fleet, l *load) (hit int, err error)
 }
 
@@ -83,7 +82,7 @@ func cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 }
 
-// run brings a fleet up, runs the scenario on it, reports and removes it.
+// run starts a fleet, runs the scenario on it, reports and removes it.
 func (s *scenario) run(ctx context.Context, d *docker, i *images, project string, o options, log io.Writer) (passed bool) {
 	start := time.Now()
 	overlays := []string{"books"}
@@ -151,8 +150,7 @@ const (
 	booksLimit  = 20 * time.Second // for everything to be released, once no client asks any more
 )
 
-// drive puts the fleet up and the load on, runs the script and waits until
-// nothing is held.
+// drive puts the fleet up and the load on, runs the script and waits until nothing is held.
 func (s *scenario) drive(ctx context.Context, f *fleet, seed uint64) (outcomes []outcome, hit int, err error) {
 	if err := f.up(ctx); err != nil {
 		return nil, 0, err
@@ -179,7 +177,7 @@ func (s *scenario) drive(ctx context.Context, f *fleet, seed uint64) (outcomes [
 	return outcomes, hit, f.until(ctx, booksLimit, "all books are zero", func(ctx context.Context) error { return f.held(ctx, s.leavesKV) })
 }
 
-// check returns what is wrong with the outcomes.
+// check returns an error for wrong outcomes.
 func (s *scenario) check(outcomes []outcome) error {
 	var problems []error
 	for _, o := range outcomes {

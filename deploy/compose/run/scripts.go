@@ -8,31 +8,30 @@ import (
 	"time"
 )
 
-// healLimit bounds how long a fleet may take to be whole again once what broke
-// it is over: a lease, and some rounds of reconnecting.
+// healLimit bounds how long a fleet takes to recover: a lease, and some rounds of reconnecting.
 const healLimit = 30 * time.Second
 
-// usual is the load of most scenarios: half a second of generation behind a
-// short prompt, so that at any moment most streams are in their middle.
+// usual is the load of most scenarios: half a second of generation after a short prompt, so that at any moment most
+// streams are in progress.
 var usual = loadConfig{clients: 10, promptWords: 150, tokens: 50}
 
 // long is prompts and little else, so that prefill is busy.
 var long = loadConfig{clients: 10, promptWords: 300, tokens: 20}
 
-// short answers, for workers that stop responding: one that is not streamed may take
-// five times as long as its tokens should before its worker is given up.
+// short answers, for workers that stop responding: one that is not streamed may take five times as long as its tokens
+// should before its worker is given up.
 var short = loadConfig{clients: 10, promptWords: 150, tokens: 30}
 
 // Of how long something stays broken.
 const (
-	// quiet is longer than the overlays' lease, than the limit on an answer that is not streamed, about 7 s, and than what
-	// the buffers of a connection to NATS take up.
+	// quiet is longer than the overlays' lease, than the limit on an answer that is not streamed, about 7 s, and than
+	// the buffers of a connection to NATS last.
 	quiet = 10 * time.Second
 	// absent is longer than the overlays' lease, for servers that no request passes through.
 	absent = 5 * time.Second
 )
 
-// scenarios are all there are, in the order that they run in.
+// scenarios lists all scenarios in order.
 func scenarios() []scenario { return append(oneGateway(), threeGateways()...) }
 
 // oneGateway are those of compose.yaml's fleet.
@@ -123,7 +122,7 @@ func oneGateway() []scenario {
 	}
 }
 
-// What several scenarios do to a service, and when.
+// Actions of several scenarios on a service.
 var kill, start = by("kill", "-s", "KILL"), by("start")
 
 func underLoad(_ workerView, streams int) bool { return streams > 2 }
@@ -131,8 +130,8 @@ func underLoad(_ workerView, streams int) bool { return streams > 2 }
 // momentLimit bounds the wait for the moment to break something.
 const momentLimit = 20 * time.Second
 
-// busy waits until a service is in the state that the scenario wants to break
-// it in, and says how many requests are on it: for a server, all streams.
+// busy waits until a service is in the state in which the scenario breaks it, and returns how many requests are on it:
+// for a server, all streams.
 func busy(ctx context.Context, f *fleet, l *load, service string, enough func(w workerView, streams int) bool) (hit int, err error) {
 	err = f.until(ctx, momentLimit, "there is work on "+service, func(ctx context.Context) error {
 		all, err := f.workers(ctx)
@@ -163,7 +162,7 @@ func more(ctx context.Context, f *fleet, l *load, n int) error {
 	})
 }
 
-// serving waits until the worker is given requests, and its KV events come.
+// serving waits until the worker gets requests and its KV events arrive.
 func serving(ctx context.Context, f *fleet, id string) error {
 	var seq uint64
 	seen := false
@@ -201,7 +200,8 @@ type breakage struct {
 	holds func(ctx context.Context, f *fleet) error
 }
 
-// run breaks the service, sees the load go on without it, mends it, and sees it serve again; after a server, every worker.
+// run breaks the service, checks that the load continues, mends it, and checks that it serves again; after a server,
+// every worker.
 func (b breakage) run(ctx context.Context, f *fleet, l *load) (int, error) {
 	hit, err := busy(ctx, f, l, b.service, b.moment)
 	if err != nil {

@@ -33,7 +33,7 @@ const (
 	simModel    = "tandem-sim"
 )
 
-// known are the processes of compose.secure.yaml and the names that their certificates bear.
+// known are the processes of compose.secure.yaml and the names in their certificates.
 func known() map[string][]string {
 	all := map[string][]string{
 		"nats": natsServers,
@@ -45,8 +45,9 @@ func known() map[string][]string {
 	return all
 }
 
-// makeSecrets fills dir with a folder for each process: its certificate, its key, the authority and its password at etcd. A dir that has
-// them stays as it is. Containers' users read the folders, others on this machine do not get into dir.
+// makeSecrets fills dir with a folder for each process: its certificate, its key, the authority and its password at
+// etcd. A dir that has them stays as it is. Containers' users read the folders, others on this machine do not get into
+// dir.
 func makeSecrets(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "ca.crt")); err == nil {
 		return nil
@@ -131,7 +132,7 @@ func trust(dir string) (*tls.Config, error) {
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
 }
 
-// withSecrets has the fleet use a folder's certificates and passwords, which are made if there are none.
+// withSecrets makes the fleet use a folder's certificates and passwords, creating missing ones.
 func (f *fleet) withSecrets(dir string) error {
 	if err := makeSecrets(dir); err != nil {
 		return err
@@ -218,7 +219,7 @@ func (f *fleet) secure(ctx context.Context) error {
 	return etcdusers.Run(ctx, client, script, nil, "enable")
 }
 
-// password is what a file of the secrets holds.
+// password returns the content of a password file.
 func (f *fleet) password(name string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(f.secrets, name))
 	return strings.TrimSpace(string(text)), err

@@ -20,8 +20,8 @@ import (
 	"github.com/tandem-pd/tandem/router/replica"
 )
 
-// twoGateways is two gateways in one group, a and b, in front of one decode worker that runs one request at a time. heads counts the
-// messages that carry heads.
+// twoGateways is two gateways in one group, a and b, in front of one decode worker that runs one request at a time.
+// heads counts the messages that carry heads.
 func twoGateways(t *testing.T, mode string) (a, b *fleet.Fleet, group *nats.Conn, heads *atomic.Int64) {
 	t.Helper()
 	url := fleet.StartNATS(t)
@@ -54,8 +54,8 @@ func twoGateways(t *testing.T, mode string) (a, b *fleet.Fleet, group *nats.Conn
 	return a, b, group, heads
 }
 
-// TestStrictPriorityAcrossGateways: a place that comes free at gateway a goes to what waits at b with a higher strict priority,
-// before all that has waited at a for longer. An equal one does not go before them.
+// TestStrictPriorityAcrossGateways: a slot that becomes free at gateway a goes to what waits at b with a higher strict
+// priority, before all that has waited at a for longer. An equal one does not go before them.
 func TestStrictPriorityAcrossGateways(t *testing.T) {
 	for _, c := range []struct {
 		mode     string
@@ -69,8 +69,9 @@ func TestStrictPriorityAcrossGateways(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.mode, c.ofA, c.ofB), func(t *testing.T) {
 			a, b, _, heads := twoGateways(t, c.mode)
-			// Room is left for 20 ms at most, and then none for a second: where the machine stands still for longer than that, a place
-			// goes to who sees it first, and it is tried again. The last place is the last all the same.
+			// Room is left for 20 ms at most, and then none for a second: where the machine stands still for longer
+			// than that, a place goes to who sees it first, and it is tried again. The last place is the last all the
+			// same.
 			got, last := "", false
 			for try := range 6 {
 				if try > 0 {
@@ -90,8 +91,8 @@ func TestStrictPriorityAcrossGateways(t *testing.T) {
 	}
 }
 
-// serveBoth has three requests wait at a and two at b, of these strict priorities, for a place that a frees. It returns the
-// order in which they are served.
+// serveBoth has three requests wait at a and two at b, of these strict priorities, for a place that a frees. It returns
+// the order in which they are served.
 func serveBoth(a, b *fleet.Fleet, ofA, ofB int, heads *atomic.Int64) string {
 	a.T.Helper()
 	leave := occupy(a)
@@ -127,8 +128,8 @@ func serveBoth(a, b *fleet.Fleet, ofA, ofB int, heads *atomic.Int64) string {
 	return order
 }
 
-// TestALyingGatewayBlocksNothing: one that publishes without end that a request of the highest strict priority waits, and takes
-// nothing, delays one request in a second by 20 ms.
+// TestALyingGatewayBlocksNothing: one that publishes without end that a request of the highest strict priority waits,
+// and takes nothing, delays one request in a second by 20 ms.
 func TestALyingGatewayBlocksNothing(t *testing.T) {
 	a, _, group, heads := twoGateways(t, "auto")
 	over, stop := context.WithCancel(context.Background())

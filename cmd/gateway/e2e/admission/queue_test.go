@@ -22,8 +22,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// narrow is a fleet whose one decode worker runs one request at a time, and
-// whose queue holds so many.
+// narrow is a fleet whose one decode worker runs one request at a time, and whose queue holds so many.
 func narrow(t *testing.T, limit int, timeout time.Duration) *fleet.Fleet {
 	return fleet.New(t, fleet.Options{
 		Prefill: 1, Decode: 1, Speedup: 1,
@@ -40,7 +39,7 @@ func occupy(f *fleet.Fleet) (leave func()) { return f.OccupyFor(100_000) }
 
 func waitingAt(f *fleet.Fleet) int { return f.Gateway.Flow.Waiting()["tandem-sim"].Waiting }
 
-// line has requests wait one behind another, and knows in which order they are served.
+// line has requests wait one behind another, and records the order in which they are served.
 type line struct {
 	f     *fleet.Fleet
 	group sync.WaitGroup
@@ -115,8 +114,8 @@ func TestQueueOrder(t *testing.T) {
 	})
 }
 
-// The class of the header takes turns with the others, one that floods is refused in its share of the queue alone, and a
-// name that is no class counts as none. Log and metrics name the class.
+// The class of the header takes turns with the others, one that floods is refused in its share of the queue alone, and
+// a name that is no class counts as none. Log and metrics name the class.
 func TestClassesTakeTurns(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		f := fleet.New(t, fleet.Options{
@@ -204,7 +203,7 @@ func takeFrom(f *fleet.Fleet, worker string) (leave func()) {
 }
 
 // A request that is bound to a busy worker waits for it without holding up those that are bound to others or to
-// none, and is served before those that came later once there is room for it.
+// none, and is served before later ones once there is room for it.
 func TestABoundRequestHoldsUpItsLikeAlone(t *testing.T) {
 	for _, c := range []struct{ name, mode, bound, other string }{
 		{"pinned", "kv", `"decode_worker_id":"decode-1"`, ""},
@@ -246,7 +245,8 @@ func TestABoundRequestHoldsUpItsLikeAlone(t *testing.T) {
 
 func TestMain(m *testing.M) { os.Exit(fleet.Main(m)) }
 
-// In mode eft many requests at once wait in the gateway and not in engines, and every answer is what it would have been.
+// In mode eft many requests at once wait in the gateway and not in engines, and every answer is what it would have
+// been.
 func TestEFTWaitsInTheGateway(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		const clients = 60
@@ -293,8 +293,9 @@ func TestEFTWaitsInTheGateway(t *testing.T) {
 	})
 }
 
-// Mode auto is kv until a prompt has shown how fast a prefill worker is, then eft; each choice is logged once and stands in /workers.
-func TestAutoSaysWhatItChooses(t *testing.T) {
+// Mode auto is kv until a prompt has shown how fast a prefill worker is, then eft; each choice is logged once and
+// stands in /workers.
+func TestAutoReportsItsChoices(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Gateway: func(c *stack.GatewayConfig) { c.Router.Mode = "auto" }})
 	mode := func() (mode, reason string) {
 		var report struct {
@@ -331,8 +332,8 @@ func TestAutoSaysWhatItChooses(t *testing.T) {
 	f.Idle()
 }
 
-// In mode eft a long prompt is computed in slices that stay in the worker's prefix cache; the decode worker is chosen when all
-// of it is computed, and the answer is what it would have been.
+// In mode eft a long prompt is computed in slices that stay in the worker's prefix cache; the decode worker is chosen
+// when all of it is computed, and the answer is what it would have been.
 func TestEFTSlicesLongPrompts(t *testing.T) {
 	const slice, tokens = 64, 16
 	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Gateway: func(c *stack.GatewayConfig) {

@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// TestSessionsAreBound: a session stays on the worker that served it first, though others have less to do, until that fails: then on
-// the one that served it instead, though the first is well again.
+// TestSessionsAreBound: a session stays on the worker that served it first, though others have less to do, until that
+// fails: then on the one that served it instead, though the first is well again.
 func TestSessionsAreBound(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.SessionTTL = time.Hour }})
 	var ill atomic.Pointer[string] // the host of the engine that fails

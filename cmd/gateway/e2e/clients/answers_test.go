@@ -22,8 +22,7 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// Every way to ask the same question gives the undisturbed answer, whatever
-// the workers take as a prompt.
+// Every form of the same request gives the undisturbed answer, whatever the workers take as a prompt.
 func TestEveryFormOfARequest(t *testing.T) {
 	for _, input := range []string{"text", "tokens"} {
 		t.Run(input, func(t *testing.T) {
@@ -73,7 +72,7 @@ func TestNoPromptInLogs(t *testing.T) {
 	f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":4,"messages":[{"role":"user","content":"`+secret+`"}]}`)
 	f.Post(fleet.ChatPath, `{"model":"tandem-sim","max_tokens":"`+secret+`","messages":[{"role":"user","content":"`+secret+`"}]}`)
 	f.Post(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":300000,"prompt":"`+secret+`"}`)
-	f.Post(fleet.CompletionPath, `{"model":"nobody","prompt":"`+secret+`"}`)
+	f.Post(fleet.CompletionPath, `{"model":"absent","prompt":"`+secret+`"}`)
 	log := f.Logs.String()
 	require.True(t, strings.Contains(log, "msg=request") && strings.Contains(log, "Formula for prefill-"),
 		"the log lacks the request or its formulas:\n%s", log)
@@ -82,9 +81,8 @@ func TestNoPromptInLogs(t *testing.T) {
 	}
 }
 
-// TestNoWorkerYet: before the first worker has joined a model may still come, so
-// that the answer is one to ask again after, not a 404; and that caches are
-// predicted is logged once, however many workers come, and not of one whose KV events are still to come.
+// TestNoWorkerYet: before the first worker has joined a model may still appear, so the answer is a 503 with Retry-After,
+// not a 404. Predicted caches are logged once for any number of workers, and not for one whose KV events are pending.
 func TestNoWorkerYet(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Alone: true})
 	a := f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`)
@@ -101,7 +99,7 @@ func TestNoWorkerYet(t *testing.T) {
 		}
 		f.Put(w)
 		assert.Equal(t, min(i, 1), strings.Count(f.Logs.String(), "are predicted from where prompts are sent"),
-			"%s: lines that say that caches are predicted", id)
+			"%s: lines about predicted caches", id)
 	}
 	assert.Equal(t, http.StatusNotFound, f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`).Status,
 		"with workers of another model, want 404")

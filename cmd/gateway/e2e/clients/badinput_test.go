@@ -25,7 +25,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// reply is one answer as it came over a raw connection.
+// reply is one answer over a raw connection.
 type reply struct {
 	status int
 	header http.Header
@@ -34,7 +34,7 @@ type reply struct {
 }
 
 // exchange sends raw bytes over a connection of its own and reads up to want answers; closed reports whether the
-// gateway then ended the connection. It fails the test when neither comes.
+// gateway then ended the connection. It fails the test when neither happens.
 func exchange(f *fleet.Fleet, raw []byte, want int) (replies []reply, closed bool) {
 	f.T.Helper()
 	c, err := fleet.Dial(f.T, strings.TrimPrefix(f.URL, "http://"))
@@ -64,8 +64,7 @@ func exchange(f *fleet.Fleet, raw []byte, want int) (replies []reply, closed boo
 	return replies, atEnd(f, err)
 }
 
-// atEnd reports whether err is the end of a connection, and not the end of our
-// patience.
+// atEnd reports whether err is the end of a connection, and not the end of our patience.
 func atEnd(f *fleet.Fleet, err error) bool {
 	f.T.Helper()
 	if late, ok := err.(net.Error); ok && late.Timeout() {
@@ -75,8 +74,8 @@ func atEnd(f *fleet.Fleet, err error) bool {
 	return err != nil
 }
 
-// hostile runs a test in virtual time on a small fleet that must survive what it is sent: in the end it answers, holds nothing and has
-// lost no goroutine.
+// hostile runs a test in virtual time on a small fleet that must survive what it is sent: in the end it answers, holds
+// nothing and has lost no goroutine.
 func hostile(t *testing.T, test func(t *testing.T, f *fleet.Fleet)) {
 	t.Helper()
 	fleet.Virtual(t, func(t *testing.T) {
@@ -87,7 +86,7 @@ func hostile(t *testing.T, test func(t *testing.T, f *fleet.Fleet)) {
 		f.Healthy()
 		f.Idle()
 		if logs := f.Logs.String(); strings.Contains(logs, "panic") || strings.Contains(logs, "level=ERROR") {
-			t.Error("the gateway's log tells of a failure of its own")
+			t.Error("the gateway's log has a failure of its own")
 		}
 	})
 }
@@ -96,8 +95,7 @@ const readTimeout = 400 * time.Millisecond
 
 const small = `{"model":"tandem-sim","max_tokens":2,"prompt":"hello there"}`
 
-// smuggled is a request that must never be answered: it hides behind a length
-// that two readers would take differently.
+// smuggled is a request that must never be answered: it hides behind a length that two readers would take differently.
 const smuggled = "GET /workers HTTP/1.1\r\nHost: gateway\r\n\r\n"
 
 // zipped is a bomb: 64 MiB of spaces in 64 KiB.
@@ -114,10 +112,9 @@ func zipped(t *testing.T) string {
 	return b.String()
 }
 
-// TestBadRequests sends what no client should. Each gets the status of the
-// table, in the one shape of errors, and the connection is closed where the
-// gateway cannot know any more where the next request begins; what came behind
-// is never taken for one.
+// TestBadRequests sends what no client should. Each gets the status of the table, in the one shape of errors, and the
+// connection is closed where the gateway no longer knows where the next request begins; what follows is never taken for
+// one.
 func TestBadRequests(t *testing.T) { hostile(t, badRequests) }
 
 func badRequests(t *testing.T, f *fleet.Fleet) {
@@ -208,8 +205,7 @@ func badRequests(t *testing.T, f *fleet.Fleet) {
 	}
 }
 
-// Bombs and large bodies, many at once, cost what they weigh and no multiple of
-// it.
+// Bombs and large bodies, many at once, cost what they weigh and no multiple of it.
 func TestBombsCostLittle(t *testing.T) {
 	hostile(t, func(t *testing.T, f *fleet.Fleet) {
 		bomb := fleet.Sized(zipped(t), "Content-Encoding: gzip")
@@ -237,7 +233,7 @@ func allocated(do func()) uint64 {
 // deep is so many arrays within each other.
 func deep(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 
-// values are every type of JSON, with the ends of what each can say.
+// values are every type of JSON, with the limits of each.
 var values = []struct{ name, json string }{
 	{"null", `null`}, {"true", `true`}, {"false", `false`},
 	{"zero", `0`}, {"minus zero", `-0`}, {"one", `1`}, {"minus one", `-1`}, {"a fraction", `0.5`}, {"one with a fraction", `1.0`},
@@ -297,8 +293,7 @@ func bodyOf(ep openai.Endpoint, path, value string) string {
 	return b.String()
 }
 
-// nested wraps a value in what the path's rest asks for. A message beside the
-// one in question has what it needs.
+// nested wraps a value in what the path's rest asks for. A message beside the one in question has what it needs.
 func nested(path, value string) string {
 	switch {
 	case path == "":
@@ -318,8 +313,7 @@ func nested(path, value string) string {
 	return fmt.Sprintf("{%s%q:%s}", beside[name], name, nested(rest, value))
 }
 
-// paths are the fields of a body: those that the scanner knows, those within
-// others, and some that it does not know.
+// paths are the fields of a body: those of the scanner, those within others, and some unknown ones.
 func paths(t *testing.T, ep openai.Endpoint) []string {
 	prompt := map[openai.Endpoint]string{openai.Chat: "prompt", openai.Completions: "messages"}[ep]
 	all := slices.DeleteFunc(requestFields(t), func(field string) bool { return field == prompt }) // the other endpoint's
@@ -336,9 +330,8 @@ func paths(t *testing.T, ep openai.Endpoint) []string {
 	return all
 }
 
-// Every type of JSON in every field of both endpoints: the answer is the
-// request's, or a 400 that names the field; never a failure of the gateway's
-// own, and nothing stays behind.
+// Every type of JSON in every field of both endpoints: the answer is the request's, or a 400 that names the field;
+// never a failure of the gateway's own, and nothing stays behind.
 func TestEveryTypeInEveryField(t *testing.T) { hostile(t, everyType) }
 
 func everyType(t *testing.T, f *fleet.Fleet) {
@@ -383,9 +376,8 @@ func everyType(t *testing.T, f *fleet.Fleet) {
 	}
 }
 
-// named checks a refusal: typed, a 400 (or the 404 of an unknown model, or the
-// 503 of a worker pinned that is not there), and naming the field where the
-// body could be read.
+// named checks a refusal: typed, a 400 (or the 404 of an unknown model, or the 503 of a worker pinned that is not
+// there), and naming the field where the body could be read.
 func named(a fleet.Answer, path string, unreadable bool) error {
 	e := fleet.FailureIn(a)
 	if e == nil || e.Type == "" || e.Message == "" || e.RequestID == "" {
@@ -426,8 +418,7 @@ func top(path string) string {
 	return path
 }
 
-// related reports whether an error about one field may be about the other: a limit on
-// tokens is one on the prompt.
+// related reports whether an error about one field may be about the other: a limit on tokens is one on the prompt.
 func related(param, path string) bool {
 	switch param {
 	case "messages", "prompt", "min_tokens", "stream_options":
@@ -502,8 +493,7 @@ func manyKeys(n int) string {
 	return b.String()
 }
 
-// A body that is as large and as nested as may be costs a bounded multiple of
-// its size, whatever it is made of.
+// A body that is as large and as nested as may be costs a bounded multiple of its size, whatever it is made of.
 func TestBodiesCostWhatTheyWeigh(t *testing.T) { hostile(t, bodiesCost) }
 
 func bodiesCost(t *testing.T, f *fleet.Fleet) {

@@ -30,7 +30,7 @@ func document(t *testing.T, name string) string {
 // status, and either a header or the error's code ("-" for none) and param.
 var exampleMark = regexp.MustCompile("(?s)<!-- try: POST (\\S+) ([0-9]{3})(.*?) -->\n```json\n(.*?)```")
 
-// The examples of docs/reference/api.md are answered as it says.
+// The examples of docs/reference/api.md are answered as documented.
 func TestDocumentsExamples(t *testing.T) {
 	f := fleet.New(t, fleet.Options{})
 	marks := exampleMark.FindAllStringSubmatch(document(t, "reference/api.md"), -1)

@@ -115,7 +115,7 @@ func attach(t *testing.T, s *fleet.Stock, links stack.Links, change func(c *stac
 	return a
 }
 
-// known waits until the gateway has the worker as told, and returns its record.
+// known waits until the gateway has the worker as registered, and returns its record.
 func isKnown(f *fleet.Fleet, id, what string, as func(w *pools.Worker) bool) pools.Worker {
 	f.T.Helper()
 	var got pools.Worker
@@ -131,8 +131,7 @@ func isKnown(f *fleet.Fleet, id, what string, as func(w *pools.Worker) bool) poo
 
 func anyone(*pools.Worker) bool { return true }
 
-// A stock engine of each kind is asked what it is, registered, and its KV events are told on: prompts go where they are
-// cached.
+// A stock engine of each kind is probed, registered, and its KV events are forwarded: prompts go where they are cached.
 func TestAttachEveryEngine(t *testing.T) {
 	f, links := fleet.NewRegistry(t)
 	v, old := stock(t, "v", "vllm", "0.31.0", wire.VLLM), stock(t, "old", "vllm", "0.22.0", wire.VLLMArrays)
@@ -185,8 +184,9 @@ func TestAttachEveryEngine(t *testing.T) {
 	}
 }
 
-// A process that was replaced between two looks, and reports the same of itself, is known by its KV events: it is another, whose
-// cache begins empty. When attach stops, the worker leaves the gateways first, and the engine's events are passed on for a while.
+// A process that was replaced between two looks, and reports the same facts, is detected by its KV events: it is
+// another, whose cache begins empty. When attach stops, the worker leaves the gateways first, and the engine's events
+// are passed on for a while.
 func TestAttachedEngineRestarts(t *testing.T) {
 	f, links := fleet.NewRegistry(t)
 	s := stock(t, "w", "vllm", "0.31.0", wire.VLLM)
@@ -221,7 +221,7 @@ func TestAttachedEngineRestarts(t *testing.T) {
 }
 
 // What an engine cannot report, and what it does not, is reported with the flag to set; what is lost is replayed.
-func TestAttachSaysWhatIsMissing(t *testing.T) {
+func TestAttachReportsMissingFlags(t *testing.T) {
 	f, links := fleet.NewRegistry(t)
 	s := stock(t, "w", "vllm", "0.31.0", wire.VLLM)
 	s.KVEvents.Off = true
@@ -229,9 +229,9 @@ func TestAttachSaysWhatIsMissing(t *testing.T) {
 	a := attach(t, s, links, nil)
 	assert.Equal(t, "none", isKnown(f, "w", "is registered", anyone).KVEvents)
 	if log := a.logs.String(); strings.Count(log, "--kv-events-config") != 1 {
-		t.Errorf("the log says nothing of the engine's flag, or too often:\n%s", log)
+		t.Errorf("the log does not name the engine's flag, or too often:\n%s", log)
 	}
-	// Without NATS gateways are told where the engine publishes, by the host that they reach it by.
+	// Without NATS the record has the engine's endpoint, with the host at which gateways reach it.
 	d := stock(t, "direct", "vllm", "0.31.0", wire.VLLM)
 	f.Launch(d)
 	attach(t, d, stack.Links{Etcd: links.Etcd}, func(c *stack.AttachConfig, _ *pools.Worker) {
@@ -244,7 +244,8 @@ func TestAttachSaysWhatIsMissing(t *testing.T) {
 	f.Eventually("it is followed", func() bool { src := f.Sources()["direct"]; return src.Transport == "zmq" && src.Blocks == 2 })
 	f.Workers["direct"].Kill()
 	f.Eventually("it is withdrawn", func() bool { _, ok := f.Gateway.Roster.Lookup("direct"); return !ok })
-	// Events that the engine no longer keeps are reported as missing: gateways predict the worker until it is whole again.
+	// Events that the engine no longer keeps are reported as missing: gateways predict the worker until it is whole
+	// again.
 	lost := stock(t, "lost", "vllm", "0.31.0", wire.VLLM)
 	lost.KVEvents.ZMQ.BufferSteps = 2
 	f.Launch(lost)

@@ -19,7 +19,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// A pair may differ in block size: each pool is asked, and booked, in its own
+// A pair may differ in block size: each pool is looked up, and booked, in its own
 // blocks, and a conversation is found where it was computed.
 func TestPairOfDifferentBlockSizes(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 2, Worker: func(c *devfleet.WorkerConfig) {
@@ -81,8 +81,8 @@ func TestBodiesOfRealClientsAreServed(t *testing.T) {
 	}
 }
 
-// Of two legs at once each form of an answer says what prefill had cached: prefill's own answer may be read after decode's, and
-// may lack the number, where decode's has it.
+// With two concurrent legs each form of an answer reports what prefill had cached: prefill's own answer may be read
+// after decode's, and may lack the number, where decode's has it.
 func TestCachedTokensOfAPair(t *testing.T) {
 	for _, reports := range []bool{true, false} {
 		f := sglangFleet(t, 1, 1, func(w *devfleet.WorkerConfig) {
@@ -96,7 +96,7 @@ func TestCachedTokensOfAPair(t *testing.T) {
 				f.Post(fleet.CompletionPath, body)
 				a := f.Post(fleet.CompletionPath, body)
 				got := string(a.Body) + strings.Join(a.Events, "\n")
-				known := reports || form != `"stream":true,` // a stream without usage does not say it
+				known := reports || form != `"stream":true,` // a stream without usage does not have it
 				if strings.Contains(got, `"actual_cached_tokens":0`) || strings.Contains(got, `"actual_cached_tokens":`) != known ||
 					strings.Contains(got, `"usage":{`) && strings.Contains(got, `"cached_tokens":0}`) {
 					t.Errorf("prefill reports: %v, %s%d tokens: %s", reports, form, tokens, got)
@@ -107,7 +107,7 @@ func TestCachedTokensOfAPair(t *testing.T) {
 	}
 }
 
-// The log and the metric say what the worker that computed the prompt had cached, whether another decodes or not.
+// The log and the metric report what the worker that computed the prompt had cached, whether another decodes or not.
 func TestCachedTokensOfTheWorkerThatComputed(t *testing.T) {
 	for name, o := range map[string]fleet.Options{
 		"two legs": {Prefill: 1, Decode: 1}, "one leg": {Both: 1},

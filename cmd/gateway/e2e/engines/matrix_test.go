@@ -54,7 +54,7 @@ type pairing struct {
 	keeps string
 	// waits are the time-outs of the engine after which it frees what no call has freed.
 	waits []wait
-	// moves: a transfer goes on to its end though the request has ended.
+	// moves: a transfer continues to its end though the request has ended.
 	moves bool
 	// malform spoils what prefill's answer hands over; nil where it hands nothing over.
 	malform func(answer []byte) []byte
@@ -66,7 +66,7 @@ type wait struct {
 	lasts time.Duration
 }
 
-// transferTime is how long a transfer takes where a transfer goes on to its end.
+// transferTime is how long a transfer takes if it continues to its end.
 const transferTime = 7 * time.Second
 
 // firstTokenTimeout is --decode-first-token-timeout: more than the engines' own time-outs.
@@ -109,7 +109,8 @@ var pairings = []pairing{
 // An outcome is a row of the matrix: what the client saw, and what each side's workers held when it was over.
 type outcome struct{ client, prefill, decode string }
 
-// What the matrix calls a whole answer, a client that left or a worker that holds nothing, and what cannot happen to a pairing.
+// What the matrix calls a whole answer, a client that left or a worker that holds nothing, and what cannot happen to a
+// pairing.
 const (
 	whole     = "200"
 	none      = "–"
@@ -179,7 +180,7 @@ func (m *meddler) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, 
 	if role == pools.Decode && m.late > 0 && first {
 		select {
 		case <-time.After(m.late):
-		case <-ctx.Done(): // the call says so
+		case <-ctx.Done(): // the call reports it
 		}
 	}
 	s, err := m.Transport.Call(ctx, leg)
@@ -366,7 +367,7 @@ var happenings = []happening{
 	},
 }
 
-// endsAtOnce is a prompt that the simulated model has nothing to say to.
+// endsAtOnce is a prompt with an empty answer of the simulated model.
 func endsAtOnce() string {
 	vocab := engine.Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}
 	for i := 0; ; i++ {
@@ -407,7 +408,7 @@ func (s *scene) handOff(do func()) {
 	}
 }
 
-// during does something when the request has come so far.
+// during does something when the request has reached a phase.
 func (s *scene) during(there func() bool, do func()) {
 	answered := make(chan struct{})
 	go func() {
@@ -419,7 +420,7 @@ func (s *scene) during(there func() bool, do func()) {
 	<-answered
 }
 
-// leaveWhen has the client leave when its request has come so far.
+// leaveWhen makes the client leave when its request has reached a phase.
 func (s *scene) leaveWhen(there func() bool) {
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
@@ -434,7 +435,8 @@ func (s *scene) leaveWhen(there func() bool) {
 	<-gone
 }
 
-// prefills: prefill's engine has the request, and so has decode's where both run at once. SGLang's waits for prefill by then.
+// prefills: prefill's engine has the request, and so has decode's where both run at once. SGLang's waits for prefill by
+// then.
 func (s *scene) prefills() bool {
 	return s.Engines("prefill") == 1 && (!s.together || s.Engines("decode") == 1) &&
 		(s.engine != "sglang" || s.Workers["prefill-1"].Engine.Books().Guests == 1)
@@ -475,7 +477,7 @@ func (s *scene) killDecode() {
 	s.T.Error("no decode worker has the request")
 }
 
-// client says what the client saw.
+// client describes what the client saw.
 func (s *scene) client() string {
 	if s.left {
 		return none
@@ -515,7 +517,7 @@ func (s *scene) client() string {
 	}
 }
 
-// held says what a role's workers hold, by how long they do after the client's end.
+// held lists what a role's workers hold, by how long they do after the client's end.
 func (s *scene) held() (prefill, decode string) {
 	over := map[string]time.Duration{}
 	for step := 500 * time.Microsecond; len(over) < 2 && time.Since(s.ended) < 10*time.Minute; step = min(step*11/10, 50*time.Millisecond) {
@@ -621,15 +623,15 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 	return out
 }
 
-// TestMatrix brings each connector into each happening, and compares what came of it with the matrix of the document:
-// what the client saw, and what the engines' own books say.
+// TestMatrix puts each connector through each event, and compares the result with the matrix of the document:
+// what the client saw, and what the engines' own books contain.
 func TestMatrix(t *testing.T) {
 	doc, err := os.ReadFile(matrixFile)
 	require.NoError(t, err)
 	var names []string
 	for _, p := range pairings {
 		if names = append(names, p.connector); !strings.Contains(string(doc), "\n### `"+p.connector+"`\n") {
-			t.Errorf("%s does not say how to start a pair of %s", matrixFile, p.connector)
+			t.Errorf("%s does not show how to start a pair of %s", matrixFile, p.connector)
 		}
 	}
 	if slices.Sort(names); !slices.Equal(names, connector.Names()) {

@@ -21,7 +21,8 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// sglangFleet is a gateway that is given SGLang workers by URL and role alone: all else it learns from their server_info.
+// sglangFleet is a gateway that is given SGLang workers by URL and role alone: all else it learns from their
+// server_info.
 func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.WorkerConfig),
 	gateway func(c *stack.GatewayConfig)) *fleet.Fleet {
 	t.Helper()
@@ -116,7 +117,8 @@ func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
 	})
 }
 
-// Decode workers that keep a prefix cache report it, and events of what is in it: the next turn goes where the last was.
+// Decode workers that keep a prefix cache report it, and events of what is in it: the next turn goes where the last
+// was.
 func TestSGLangConversationsStayAtTheirDecodeWorker(t *testing.T) {
 	var published sync.Map
 	f := sglangFleet(t, 1, 3, func(w *devfleet.WorkerConfig) {

@@ -53,10 +53,10 @@ call {{ call.function.name }} {{ call.function.arguments | tojson }}{% endfor %}
 // published is how each engine's KV events look on the wire.
 var published = map[string]wire.Dialect{"vllm": wire.VLLM, "sglang": wire.SGLang}
 
-// Ten turns of a conversation with a system prompt and tools, to a pair of each engine: the blocks that the router counts
-// on are, in each turn, those that the engine then reports as cached. The gateway makes the tokens with the model's
-// tokenizer and template, as the engine does, and knows the engine's cache by its KV events alone. So it is of every release of
-// SGLang, with a salt where its engine hashes it.
+// Ten turns of a conversation with a system prompt and tools, to a pair of each engine: the blocks that the router
+// counts on are, in each turn, those that the engine then reports as cached. The gateway makes the tokens with the
+// model's tokenizer and template, as the engine does, and follows the engine's cache by its KV events alone. So it is
+// of every release of SGLang, with a salt where its engine hashes it.
 func TestTenTurns(t *testing.T) {
 	for model, folder := range map[string]func(*testing.T) string{"qwen2.5": qwenModel,
 		"own": func(t *testing.T) string { return fleet.ModelFolder(t, smallTemplate) }} {

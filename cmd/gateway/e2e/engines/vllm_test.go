@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-pd/tandem/lab/engine"
 )
 
-// A client that leaves frees both engines, in every phase and with every connector; what is being transferred, at its end or
-// its lease's.
+// A client that leaves frees both engines, in every phase and with every connector; what is being transferred, at its
+// end or its lease's.
 func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 	for _, name := range []string{"vllm-nixl", "vllm-nixl-push", "vllm-mooncake", "vllm-offload"} { // vllm-multi releases as vllm-nixl does
 		for _, c := range []struct {
@@ -53,9 +53,9 @@ func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 	}
 }
 
-// What vLLM's full-attention layers have of a prompt is what its events have the gateway predict, to the block: of a model
-// with full attention and of a hybrid one, whose first KV-cache group is a sliding window; of prompts that are cached whole,
-// whose last block is stored once more each time; and while the pool is full and evicts its copies.
+// What vLLM's full-attention layers have of a prompt is what its events have the gateway predict, to the block: of a
+// model with full attention and of a hybrid one, whose first KV-cache group is a sliding window; of prompts that are
+// cached whole, whose last block is stored once more each time; and while the pool is full and evicts its copies.
 func TestVLLMEventsPredictWhatIsCached(t *testing.T) {
 	for name, window := range map[string]int{"full attention": 0, "hybrid": 64} {
 		t.Run(name, func(t *testing.T) {

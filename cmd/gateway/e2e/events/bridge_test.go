@@ -62,13 +62,13 @@ func (b *bridged) restarts() []time.Time {
 	return append([]time.Time(nil), b.cuts...)
 }
 
-// caughtUp says whether all that the engine said went through, and the subscriber of the bus is where the bridge is.
+// caughtUp reports whether all the engine's events passed, and the subscriber of the bus is where the bridge is.
 func (b *bridged) caughtUp(e *zmqEngine) bool {
 	s, at := b.Status()[0], b.status("w")
 	return s.From.Seq == e.pub.Next() && at.Epoch == s.Epoch && at.Seq == s.Seq
 }
 
-// holds says whether the subscriber of the bus relies on an index that is what the engine holds.
+// holds reports whether the subscriber of the bus relies on an index that equals the engine's cache.
 func (b *bridged) holds(e *zmqEngine) bool {
 	return b.caughtUp(e) && b.status("w").State == follow.Live && e.Mismatch(b.idx.Of("w", 0), 16) == ""
 }
@@ -97,8 +97,8 @@ func TestBridgeCarriesEveryDialect(t *testing.T) {
 	}
 }
 
-// A bridge that hears nothing has subscribers predict, as they would of the engine itself.
-func TestBridgeOfNobody(t *testing.T) {
+// A bridge without events makes subscribers predict, as the engine itself would.
+func TestBridgeOfSilentEngine(t *testing.T) {
 	r := natsRig(t, memoryBus(t))
 	b := r.bridge(zmq.Address{Endpoint: "tcp://127.0.0.1:1"}, 1, 0)
 	r.until("predicted", func() bool { return r.status("w").State == follow.Predicted })
@@ -106,9 +106,9 @@ func TestBridgeOfNobody(t *testing.T) {
 	assert.True(t, s.Partial && !b.Settled(), "%+v", s)
 }
 
-// A loss that no replay mends is told on: what follows is not relied on until it is whole again, and the index never has
+// A loss that no replay repairs is forwarded: the view is stale until it is complete again, and the index never has
 // more than is true.
-func TestBridgeTellsLosses(t *testing.T) {
+func TestBridgeReportsLosses(t *testing.T) {
 	for _, test := range []struct{ loss, cure string }{
 		{"too short", "cleared"}, {"too short", "restart"}, {"too short", "turnover"}, {"unreadable", "cleared"}, {"unreadable", "chains"},
 	} {
@@ -128,7 +128,7 @@ func TestBridgeTellsLosses(t *testing.T) {
 			s := b.Status()[0]
 			assert.True(t, s.Partial && s.From.Losses != 0, "%+v", s)
 			assert.LessOrEqual(t, r.idx.Of("w", 0).Blocks(), len(e.Blocks), "more is indexed than the engine holds")
-			// Who comes now is told the same by the snapshot.
+			// A new subscriber gets the same from the snapshot.
 			late := natsRig(t, r.bus)
 			late.until("predicted for who is late", func() bool { return late.status("w").State == follow.Predicted })
 			again := func(more func()) { // until it is relied on
@@ -143,20 +143,20 @@ func TestBridgeTellsLosses(t *testing.T) {
 			switch test.cure {
 			case "cleared":
 				e.clear()
-			case "restart": // it is told under a new epoch
+			case "restart": // published under a new epoch
 				epoch, began := s.Epoch, time.Now()
 				e.restart()
 				r.until("empty", func() bool { return b.holds(e) && r.idx.Of("w", 0).Blocks() == 0 })
 				e.publish(3)
 				s, cuts := b.Status()[0], b.restarts()
-				assert.True(t, s.Epoch != epoch && s.Restarts == 1 && len(cuts) == 1 && !cuts[0].Before(began), "%+v; restarts told: %v", s, cuts)
-			case "chains": // what is used is told again, from its beginning
+				assert.True(t, s.Epoch != epoch && s.Restarts == 1 && len(cuts) == 1 && !cuts[0].Before(began), "%+v; restarts reported: %v", s, cuts)
+			case "chains": // used blocks are re-announced, from the beginning
 				e.Blocks = nil
 				chain := e.Store(3)
 				for range 2 * 8 {
-					e.tell(chain)
+					e.publishEvents(chain)
 				}
-				again(func() { e.tell(chain) }) // time must have passed as well
+				again(func() { e.publishEvents(chain) }) // time must have passed as well
 				return
 			case "turnover": // a cache of 64 blocks, full of new prompts, the oldest of which goes as another comes
 				var cache []wire.Event
@@ -167,7 +167,7 @@ func TestBridgeTellsLosses(t *testing.T) {
 					}
 					e.Blocks = nil // no prompt goes on where another ended
 					cache = append(cache, e.Store(2))
-					e.tell(append(step, cache[len(cache)-1])...)
+					e.publishEvents(append(step, cache[len(cache)-1])...)
 				}
 				for range 32 {
 					turn()
@@ -209,19 +209,19 @@ func TestBridgeUnderLossOnBothSides(t *testing.T) {
 
 // TestOvergrownIsPredicted: over NATS and over a bridge as well, and neither index nor bridge keeps what was named.
 func TestOvergrownIsPredicted(t *testing.T) {
-	publishes := func(r *rig, tell func(...wire.Event)) {
+	publishes := func(r *rig, publish func(...wire.Event)) {
 		t.Helper()
 		status := func() follow.SourceStatus { return r.status("w") }
 		next := uint32(0)
 		r.until("predicted", func() bool {
 			if next < 100 {
 				next++
-				tell(kvtest.Chain(next, 1000))
+				publish(kvtest.Chain(next, 1000))
 			}
 			return status().State == follow.Predicted
 		})
 		r.until("nothing is kept", func() bool { return r.idx.Of("w", 0).Blocks() == 0 && status().Blocks == 0 })
-		tell(wire.Event{Kind: wire.Cleared}, kvtest.Chain(7, 3))
+		publish(wire.Event{Kind: wire.Cleared}, kvtest.Chain(7, 3))
 		r.until("believed again", func() bool { return status().State == follow.Live && r.idx.Of("w", 0).Blocks() == 3 })
 	}
 	t.Run("nats", func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestOvergrownIsPredicted(t *testing.T) {
 		r := newRig(t, follow.Config{}, bus, bus)
 		p := r.speaks(1, view.PublisherConfig{})
 		r.sub.Track(kvtest.Pool, "w", []int{0}, 16, 1000)
-		publishes(r, p.tell)
+		publishes(r, p.publishEvents)
 	})
 	overBridge := func(t *testing.T) (e *zmqEngine, r *rig, b *bridged) {
 		e, r = newZMQEngine(t, 1, replays), natsRig(t, memoryBus(t))
@@ -239,7 +239,7 @@ func TestOvergrownIsPredicted(t *testing.T) {
 	}
 	t.Run("bridge", func(t *testing.T) {
 		e, r, b := overBridge(t)
-		publishes(r, e.tell)
+		publishes(r, e.publishEvents)
 		assert.LessOrEqual(t, b.Status()[0].Blocks, 4000+1000, "the bridge keeps N blocks")
 	})
 	// Blocks that others follow on are mirrored after their removal: leaves alone would keep all chains.
@@ -247,9 +247,9 @@ func TestOvergrownIsPredicted(t *testing.T) {
 		e, r, b := overBridge(t)
 		for i := range 100 {
 			chain := kvtest.Chain(uint32(i+1), 1000)
-			e.tell(chain, wire.Event{Kind: wire.Removed, Hashes: chain.Hashes[:999]})
+			e.publishEvents(chain, wire.Event{Kind: wire.Removed, Hashes: chain.Hashes[:999]})
 		}
-		r.until("all was heard", func() bool { return b.caughtUp(e) })
+		r.until("all was received", func() bool { return b.caughtUp(e) })
 		got := b.Status()[0]
 		assert.True(t, got.Blocks <= view.MostBlocks(1000) && got.Partial, "%+v", got)
 	})

@@ -55,9 +55,9 @@ func (p *process) holds(block int) map[uint64][]uint64 {
 	return held
 }
 
-// TestIndexEqualsEnginesUnderLoss: simulated engines serve prompts that begin alike, evict, clear their caches and are started
-// again, while messages are lost, doubled, overtaken and late, also those of processes that have ended, and requests fail.
-// What the router's index has of each engine ends as what its cache holds, block by block.
+// TestIndexEqualsEnginesUnderLoss: simulated engines serve prompts that begin alike, evict, clear their caches and are
+// started again, while messages are lost, doubled, overtaken and late, also those of processes that have ended, and
+// requests fail. What the router's index has of each engine ends as what its cache holds, block by block.
 func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 	t.Parallel()
 	seen := map[string]float64{"index wrong on the way": 0}

@@ -35,8 +35,8 @@ func within(t *testing.T, limit, pause time.Duration, what string, condition fun
 	}
 }
 
-// lossyBus loses, doubles and reorders event messages, sends some again when their process may have ended, and fails requests,
-// each with the given chance in a hundred.
+// lossyBus loses, doubles and reorders event messages, sends some again when their process may have ended, and fails
+// requests, each with the given chance in a hundred.
 type lossyBus struct {
 	wire.Bus
 	Chance int
@@ -133,7 +133,7 @@ type fakeRank struct {
 // newIndex returns an empty index.
 func newIndex() *fakeIndex { return &fakeIndex{ranks: map[fakeRank]*kvtest.Part{}} }
 
-// Of is what the index has of a worker's rank, which it knows from then on.
+// Of returns the index of a worker's rank, and adds the rank.
 func (x *fakeIndex) Of(worker string, rank int) *kvtest.Part {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -144,7 +144,7 @@ func (x *fakeIndex) Of(worker string, rank int) *kvtest.Part {
 	return x.ranks[of]
 }
 
-// Has reports whether the index knows a worker's rank.
+// Has reports whether the index has a worker's rank.
 func (x *fakeIndex) Has(worker string, rank int) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -55,14 +55,14 @@ func TestNATSRestarted(t *testing.T) {
 	cfg := follow.Config{RetryMin: 10 * time.Millisecond, SilentAfter: 200 * time.Millisecond, PredictAfter: 600 * time.Millisecond}
 	r := newRig(t, cfg, overNATS(pubConn, natsbus.PendingLimits{}), overNATS(subConn, natsbus.PendingLimits{}))
 	p := r.speaks(1, view.PublisherConfig{Heartbeat: beating.Heartbeat, MaxBytes: 4096})
-	p.say(200) // more than one message can carry, as a snapshot
+	p.publishSteps(200) // more than one message can carry, as a snapshot
 	r.track("w")
 	r.catchesUp(p, "live")
 	known := r.idx.Of("w", 0).Blocks()
 
 	s.Close()
 	r.until("the publisher is cut off", func() bool { return !pubConn.IsConnected() })
-	r.until("the source is not heard", func() bool { return r.status("w").State != follow.Live })
+	r.until("the source is silent", func() bool { return r.status("w").State != follow.Live })
 	failed := 0
 	for range 20 {
 		if p.Publish(p.Step()) != nil {
@@ -80,7 +80,7 @@ func TestNATSRestarted(t *testing.T) {
 
 	// The subscriber alone loses its connection, and messages with it.
 	require.NoError(t, subConn.ForceReconnect())
-	p.say(20)
+	p.publishSteps(20)
 	r.catchesUp(p, "healed after its own reconnect")
 
 	// The publisher dies without a word: its connection is closed under it.
@@ -105,11 +105,11 @@ func TestSlowConsumerHeals(t *testing.T) {
 	r := newRig(t, follow.Config{RetryMin: 10 * time.Millisecond}, overNATS(pubConn, natsbus.PendingLimits{}), sub)
 	p := r.speaks(1, beating)
 	r.track("w")
-	p.say(200)
+	p.publishSteps(200)
 	require.NoError(t, pubConn.Flush())
 	r.until("messages are dropped and counted", func() bool { return r.counted("kv_events_dropped_total", "") > 0 })
 	close(sub.open)
 	r.catchesUp(p, "healed")
-	p.say(20)
+	p.publishSteps(20)
 	r.catchesUp(p, "and it goes on")
 }

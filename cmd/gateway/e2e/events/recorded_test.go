@@ -29,7 +29,8 @@ import (
 // endOfReplay is the number that ends a replay.
 const endOfReplay = math.MaxUint64
 
-// recordedPath holds conversations with the engines' own publishers, frame by frame. It lies beside the checkout, not in it.
+// recordedPath holds conversations with the engines' own publishers, frame by frame. It lies beside the checkout, not
+// in it.
 const recordedPath = "../../../shared/vectors/kvevents/replay.json"
 
 // recorded is one of them.
@@ -53,7 +54,7 @@ type recorded struct {
 	asks []recordedQuestion
 }
 
-// recordedQuestion is what a client sent to the replay socket and what came back, as frames on the wire.
+// recordedQuestion is a client's request to the replay socket and the answer, as frames on the wire.
 type recordedQuestion struct {
 	frames  [][]byte
 	answers [][][]byte // none where the engine kept silent
@@ -120,7 +121,7 @@ func (r *recorded) form() (before, end [][]byte) {
 	return before, end
 }
 
-// kept is what the engine still has of what it said.
+// kept is the part of its events that the engine still has.
 func (r *recorded) kept() []zmq.Message { return r.live[max(0, len(r.live)-r.BufferSteps):] }
 
 // loopbackListener is on a free port.
@@ -140,8 +141,8 @@ func serving(t *testing.T, f func(ctx context.Context)) {
 	t.Cleanup(func() { cancel(); all.Wait() })
 }
 
-// TestReplaysAsEnginesGiveThem has our client ask what was asked of the engines' own publishers, and be answered with
-// the frames that they answered.
+// TestReplaysAsEnginesGiveThem makes our client send the requests that the engines' own publishers got, and be answered
+// with the frames that they answered.
 func TestReplaysAsEnginesGiveThem(t *testing.T) {
 	for _, r := range readRecorded(t) {
 		for _, q := range r.asks {
@@ -221,8 +222,8 @@ func (r *recorded) followed(t *testing.T, losing bool) {
 		pub.Send([]byte(r.Topic), binary.BigEndian.AppendUint64(nil, n.Seq), n.Payload)
 	}
 
-	// A number that the engine itself lost is gone, and so may be messages that it kept no more when they were asked for:
-	// each new connection asks, so that with a short buffer it depends on who was faster.
+	// A number that the engine itself lost is gone, and so may be messages that it no longer had when they were
+	// requested: each new connection sends a request, so that with a short buffer the faster side decides.
 	last := r.live[len(r.live)-1].Seq
 	hole := last+1 != uint64(len(r.live))
 	gone := hole || r.BufferSteps < len(r.live)
@@ -290,7 +291,7 @@ func TestZMQPublisherAnswersAsEnginesDo(t *testing.T) {
 					require.Equal(t, want, m.Frames, "asked %x: answer %d is, of the engine", q.frames, i)
 				}
 			}
-			// What got no answer then got none now, or it would have come before this one's end.
+			// What got no answer then got none now, or it would have arrived before this one's end.
 			require.NoError(t, c.Write(nil, binary.BigEndian.AppendUint64(nil, endOfReplay-1)))
 			m, err := c.ReadBefore(time.Now().Add(10 * time.Second))
 			require.True(t, err == nil && binary.BigEndian.Uint64(m.Frames[len(m.Frames)-2]) == endOfReplay,

@@ -21,13 +21,13 @@ import (
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
-// among is a gateway's group: asked at own, with others.
+// among is a gateway's group: its own address, and others.
 func among(bus wire.Bus, own string, others ...string) *follow.Group {
 	return &follow.Group{Bus: bus, Join: func(context.Context) (string, []string) { return own, others }}
 }
 
-// TestRestoredFromAnotherGateway: a gateway that starts has another's views, asks no publisher for a snapshot, and goes on.
-// One view takes several pages.
+// TestRestoredFromAnotherGateway: a gateway that starts gets another's views, requests no snapshot from a publisher,
+// and continues. One view takes several pages.
 func TestRestoredFromAnotherGateway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus := memoryBus(t)
@@ -37,14 +37,14 @@ func TestRestoredFromAnotherGateway(t *testing.T) {
 			p := a.speaks(uint64(i), view.PublisherConfig{Source: source(w), MaxBytes: 4096})
 			a.track(w)
 			synctest.Wait()
-			p.say(100)
+			p.publishSteps(100)
 			a.catchesUp(p, "the first knows all")
 			all = append(all, p)
 		}
 		large := a.speaks(9, view.PublisherConfig{Source: source("large")})
 		a.track("large")
 		for base := range uint32(40) {
-			large.tell(kvtest.Chain(base, 1000))
+			large.publishEvents(kvtest.Chain(base, 1000))
 		}
 		a.until("the first knows all", func() bool { return a.idx.Of("large", 0).Blocks() == 40_000 })
 		asked := map[string]uint64{}
@@ -59,7 +59,7 @@ func TestRestoredFromAnotherGateway(t *testing.T) {
 				if s := b.status(p.worker); !b.follows(p) || s.Repaired[follow.ByPeer] != 1 || p.Stats().Snapshots != asked[p.worker] {
 					t.Errorf("%s: %s: %+v, and its publisher was asked for %d snapshots", when, p.worker, s, p.Stats().Snapshots-asked[p.worker])
 				}
-				p.say(1)
+				p.publishSteps(1)
 			}
 			synctest.Wait()
 		}
@@ -69,8 +69,8 @@ func TestRestoredFromAnotherGateway(t *testing.T) {
 	})
 }
 
-// TestRestoredUnderLoss is TestIndexEqualsEnginesUnderLoss of a gateway that starts in the middle: what is published between
-// a view and its being followed is not lost, whatever the network does to events and to requests.
+// TestRestoredUnderLoss is TestIndexEqualsEnginesUnderLoss of a gateway that starts in the middle: what is published
+// between a view and its being followed is not lost, whatever the network does to events and to requests.
 func TestRestoredUnderLoss(t *testing.T) {
 	restored := uint64(0)
 	for seed := range uint64(12) {
@@ -89,7 +89,7 @@ func TestRestoredUnderLoss(t *testing.T) {
 					b = newRig(t, follow.Config{Seed: seed + 100, Group: among(bus, "b", "a")}, bus, bus)
 					b.track("u", "v", "w")
 				}
-				all[pace.IntN(len(all))].say(1)
+				all[pace.IntN(len(all))].publishSteps(1)
 				time.Sleep(time.Duration(pace.IntN(20)) * time.Millisecond) // virtual
 			}
 			for _, p := range all {
@@ -111,8 +111,8 @@ func restoring(t *testing.T, bus wire.Bus, e *zmqEngine, own string, others ...s
 	return r
 }
 
-// TestRestoredOverZMQ: blocks that an engine stored before its ring began, or that has no ring, are known to a gateway that
-// starts, and it goes on from there.
+// TestRestoredOverZMQ: blocks that an engine stored before its ring began, or that has no ring, are in the view of a
+// gateway that starts, and it continues from there.
 func TestRestoredOverZMQ(t *testing.T) {
 	for _, replay := range []string{"", "tcp://*:0"} {
 		t.Run(fmt.Sprintf("replay=%t", replay != ""), func(t *testing.T) {
@@ -135,9 +135,9 @@ func TestRestoredOverZMQ(t *testing.T) {
 	}
 }
 
-// TestRestoredViewOfADeadEngine: another gateway's view is of an engine that has started again since. Its successor's numbers
-// show it, with a ring or without, and the view is the successor's. Only where it has no ring, and the first had not said
-// much, is what it said before its numbers met lost, as it would be without another gateway.
+// TestRestoredViewOfADeadEngine: another gateway's view is of an engine that has started again since. Its successor's
+// numbers show it, with a ring or without, and the view is the successor's. Only if it has no ring, and the first had
+// not sent much, are its events before their numbers met lost, as it would be without another gateway.
 func TestRestoredViewOfADeadEngine(t *testing.T) {
 	for _, k := range []struct {
 		replay string
@@ -186,8 +186,8 @@ func echo(t *testing.T, bus wire.Bus, of, late string) (stop func()) {
 	return stop
 }
 
-// TestGatewaysThatCannotBeRestoredFrom: one that answers nonsense, half a view, a view of another block size or nothing at
-// all is passed over, and costs a bounded time; the next gateway is asked, and without one the worker.
+// TestGatewaysThatCannotBeRestoredFrom: one that answers nonsense, half a view, a view of another block size or nothing
+// at all is ignored, and costs a bounded time; the next gateway is tried, and without one the worker.
 func TestGatewaysThatCannotBeRestoredFrom(t *testing.T) {
 	stamped := func(m *nats.Msg, data string, cursor string) *nats.Msg {
 		answer := nats.NewMsg(m.Reply)
@@ -221,7 +221,7 @@ func TestGatewaysThatCannotBeRestoredFrom(t *testing.T) {
 					a := newRig(t, follow.Config{Group: among(bus, "a")}, bus, bus)
 					p := a.speaks(3, view.PublisherConfig{})
 					a.track("w")
-					p.say(50)
+					p.publishSteps(50)
 					a.catchesUp(p, "the first knows all")
 					_, err := bus.Subscribe("bad", func(m *nats.Msg) {
 						if answer == nil {

@@ -94,7 +94,7 @@ func (r *rig) counted(name, label string) (sum float64) {
 	return sum
 }
 
-// speaker is an engine's cache that changes at random, and the publisher that says so.
+// speaker is an engine's cache that changes at random, with its publisher.
 type speaker struct {
 	*kvtest.Engine
 	*view.Publisher
@@ -129,16 +129,16 @@ func (r *rig) publisher(cfg view.PublisherConfig) (*view.Publisher, func()) {
 // source is a worker's rank 0.
 func source(worker string) wire.Source { return wire.Source{Pool: kvtest.Pool, Worker: worker} }
 
-// say changes the cache so many times.
-func (s *speaker) say(steps int) {
+// publishSteps changes the cache so many times.
+func (s *speaker) publishSteps(steps int) {
 	s.t.Helper()
 	for range steps {
-		s.tell(s.Step()...)
+		s.publishEvents(s.Step()...)
 	}
 }
 
-// tell publishes one message.
-func (s *speaker) tell(events ...wire.Event) {
+// publishEvents publishes one message.
+func (s *speaker) publishEvents(events ...wire.Event) {
 	s.t.Helper()
 	require.NoError(s.t, s.Publish(events))
 }
@@ -159,7 +159,7 @@ func (r *rig) status(worker string) follow.SourceStatus {
 	return follow.SourceStatus{}
 }
 
-// follows says whether a speaker's worker is live at its last message, and the index is what it holds.
+// follows reports whether a speaker's worker is live at its last message, and the index equals its cache.
 func (r *rig) follows(p *speaker) bool {
 	s := r.status(p.worker)
 	return s.State == follow.Live && s.Epoch == p.Epoch() && s.Seq == p.Stats().Seq && p.Mismatch(r.idx.Of(p.worker, 0), 16) == ""

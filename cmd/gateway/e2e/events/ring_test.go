@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// dropBus loses all event messages while it is told to.
+// dropBus loses all event messages while it is set.
 type dropBus struct {
 	wire.Bus
 	drop atomic.Bool
@@ -34,7 +34,7 @@ func (b *dropBus) Publish(m *nats.Msg) error {
 func (b *dropBus) lost(p *speaker, messages int) {
 	b.drop.Store(true)
 	for range messages {
-		p.tell(p.Store(3))
+		p.publishEvents(p.Store(3))
 	}
 	b.drop.Store(false)
 }
@@ -66,12 +66,12 @@ func TestGapIsHealedOutOfTheRing(t *testing.T) {
 			p := r.speaks(1, c.cfg)
 			synctest.Wait() // it has subscribed
 			r.track("w")
-			p.tell(p.Store(3))
+			p.publishEvents(p.Store(3))
 			synctest.Wait()
 			require.True(t, r.follows(p), "%+v", r.status("w"))
 			bus.lost(p, c.lost)
 			before, answers := r.status("w"), p.Stats()
-			p.tell(p.Store(1)) // this one arrives and shows the gap
+			p.publishEvents(p.Store(1)) // this one arrives and shows the gap
 			synctest.Wait()
 			s := r.status("w")
 			require.True(t, r.follows(p), "%s: not healed at once: %+v", c.name, s)
@@ -87,7 +87,7 @@ func TestGapIsHealedOutOfTheRing(t *testing.T) {
 	}
 }
 
-// plainBus has requests say nothing but which page is wanted, as subscribers of before did: what a publisher of before
+// plainBus reduces requests to the wanted page, as earlier subscribers did: what an earlier publisher
 // reads of a request.
 type plainBus struct{ wire.Bus }
 
@@ -99,8 +99,8 @@ func (b plainBus) Request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	return b.Bus.Request(ctx, plain)
 }
 
-// A message of a process that has ended casts a doubt that can wait; messages that are missing meanwhile can not.
-func TestGapDoesNotWaitForADoubt(t *testing.T) {
+// A message of a process that has ended marks the view stale, which can wait; a gap meanwhile can not.
+func TestGapIsRepairedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus := &dropBus{Bus: memoryBus(t)}
 		r := newRig(t, follow.Config{RetryMin: 10 * time.Millisecond, SnapshotEvery: time.Hour}, bus, bus)
@@ -109,11 +109,11 @@ func TestGapDoesNotWaitForADoubt(t *testing.T) {
 		synctest.Wait()
 		old.stop()
 		p := r.speaks(1, view.PublisherConfig{})
-		p.tell(p.Store(3))
+		p.publishEvents(p.Store(3))
 		synctest.Wait()
 		straggler := nats.NewMsg(source("w").EventsSubject())
 		wire.Stamp(straggler, old.Epoch(), 1)
-		// The first has it asked who is there, at once; the second not before an hour has passed.
+		// The first makes it send a request at once; the second not before an hour has passed.
 		for range 2 {
 			require.NoError(t, bus.Publish(straggler))
 			synctest.Wait()
@@ -121,7 +121,7 @@ func TestGapDoesNotWaitForADoubt(t *testing.T) {
 		s := r.status("w")
 		require.True(t, s.State == follow.Recovering && s.Snapshots != 0, "no doubt is left open: %+v", s)
 		bus.lost(p, 1)
-		p.tell(p.Store(1))
+		p.publishEvents(p.Store(1))
 		within(t, time.Minute, 10*time.Millisecond, "the gap is filled", func() bool {
 			return r.status("w").Seq == p.Stats().Seq && p.Mismatch(r.idx.Of("w", 0), 16) == ""
 		})

@@ -20,7 +20,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// awayBus is a bus whose connection goes and comes: nothing passes while it is away.
+// awayBus is a bus that disconnects and reconnects: nothing passes in between.
 type awayBus struct {
 	wire.Bus
 	away  atomic.Bool
@@ -53,7 +53,7 @@ func quietRig(t *testing.T, cfg follow.Config) (*rig, *speaker, *awayBus, *dropB
 	r := newRig(t, cfg, drop, away)
 	p := r.speaks(1, view.PublisherConfig{})
 	r.track("w")
-	p.tell(p.Store(5))
+	p.publishEvents(p.Store(5))
 	synctest.Wait()
 	require.True(t, r.follows(p), "%+v", r.status("w"))
 	return r, p, away, drop
@@ -101,7 +101,7 @@ func TestStateHoldsUntilThePublisherSpeaks(t *testing.T) {
 	}
 }
 
-// While the bus is away nobody can be heard, so that nobody is given up and nobody is asked, however long it takes.
+// While the bus is down no worker is given up and none gets a request, however long it takes.
 func TestBusAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, p, away, _ := quietRig(t, follow.Config{})
@@ -109,7 +109,7 @@ func TestBusAway(t *testing.T) {
 		away.away.Store(true)
 		time.Sleep(1500 * time.Millisecond)
 		r.is("w", follow.Silent, "soon after")
-		p.tell(p.Store(3))
+		p.publishEvents(p.Store(3))
 		time.Sleep(10 * time.Minute)
 		r.is("w", follow.Silent, "ten minutes later")
 		assert.Equal(t, asked, away.asked.Load(), "requests")
@@ -122,8 +122,8 @@ func TestBusAway(t *testing.T) {
 	})
 }
 
-// A publisher that does not come back with the bus is given up a minute after the bus came back, not at once.
-func TestBusComesBackAlone(t *testing.T) {
+// A publisher that does not return with the bus is given up a minute after the bus, not at once.
+func TestBusReconnectsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, p, away, _ := quietRig(t, follow.Config{SilentAfter: 2 * time.Second, PredictAfter: 20 * time.Second})
 		away.away.Store(true)
@@ -155,13 +155,13 @@ func (l *logLines) String() string {
 	return l.text.String()
 }
 
-// count is how many lines have said text.
+// count is how many lines contain text.
 func (l *logLines) count(text string) int {
 	return strings.Count(l.String(), text)
 }
 
 // The log has one line when a worker is lost and one when it is whole again, and none for what the bus does to all.
-func TestLogSaysWhoIsLostAndWhole(t *testing.T) {
+func TestLogNamesLostAndRepairedWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := memoryBus(t)
 		drop, away := &dropBus{Bus: memory}, &awayBus{Bus: memory}
@@ -195,6 +195,6 @@ func TestLogSaysWhoIsLostAndWhole(t *testing.T) {
 		drop.drop.Store(false)
 		time.Sleep(2 * time.Second)
 		expect("and back", 2, 1, 1, 1)
-		assert.GreaterOrEqual(t, states, 8, "changes were told")
+		assert.GreaterOrEqual(t, states, 8, "changes were reported")
 	})
 }

@@ -94,7 +94,7 @@ func newStreamed(t *testing.T, cfg natsbus.StreamConfig, of view.PublisherConfig
 	s.rig = newRig(t, quickly, s.pub, found(t, durable(t, s.server, cfg, nats.SetCustomDialer(s.line))))
 	s.p = s.speaks(1, of)
 	s.track("w")
-	s.p.say(steps)
+	s.p.publishSteps(steps)
 	s.until("live, and the stream has all of it", func() bool { return s.follows(s.p) && s.pub.Stats().Pending == 0 })
 	return s
 }
@@ -103,13 +103,13 @@ func newStreamed(t *testing.T, cfg natsbus.StreamConfig, of view.PublisherConfig
 func (s *streamed) missing(f func()) {
 	s.t.Helper()
 	s.set(true)
-	s.until("not heard", func() bool { return s.status("w").State != follow.Live })
+	s.until("silent", func() bool { return s.status("w").State != follow.Live })
 	f()
 	s.until("the stream has it", func() bool { return s.pub.Stats().Pending == 0 })
 	s.set(false)
 }
 
-// another is another gateway that starts, and knows all.
+// another is another gateway that starts, with a complete view.
 func (s *streamed) another() *rig {
 	s.t.Helper()
 	bus := durable(s.t, s.server, s.cfg)
@@ -120,7 +120,7 @@ func (s *streamed) another() *rig {
 	return r
 }
 
-// unasked fails the test if the publisher was asked for anything since.
+// unasked fails the test if the publisher has received a request since.
 func (s *streamed) unasked(since view.PublisherStats) {
 	s.t.Helper()
 	if now := s.p.Stats(); now.Snapshots != since.Snapshots || now.Rings != since.Rings {
@@ -130,15 +130,15 @@ func (s *streamed) unasked(since view.PublisherStats) {
 
 var _ follow.Historian = (*natsbus.Stream)(nil)
 
-// The server ends and comes back with its files; then the gateway does, and asks nobody for anything.
+// The server restarts with its files; then the gateway does, and sends no request.
 func TestStreamOutlivesServerAndGateway(t *testing.T) {
 	t.Parallel()
 	s := newStreamed(t, natsbus.StreamConfig{}, shortRing, 150)
 	s.server.Close()
-	s.until("not heard", func() bool { return s.status("w").State != follow.Live && !s.pub.Connected() })
+	s.until("silent", func() bool { return s.status("w").State != follow.Live && !s.pub.Connected() })
 	s.server, _ = startNATS(t, natsbus.ServerConfig{Port: s.port, JetStream: true, Dir: s.dir})
 	s.until("live again", func() bool { return s.pub.Connected() && s.follows(s.p) })
-	s.p.say(50)
+	s.p.publishSteps(50)
 	s.until("and it goes on", func() bool { return s.follows(s.p) && s.pub.Stats().Pending == 0 })
 
 	asked := s.p.Stats()
@@ -150,7 +150,7 @@ func TestTrimmedStreamTakesASnapshot(t *testing.T) {
 	t.Parallel()
 	s := newStreamed(t, natsbus.StreamConfig{MaxBytes: 64 << 10}, shortRing, 500)
 	before := s.status("w")
-	s.missing(func() { s.p.say(1500) })
+	s.missing(func() { s.p.publishSteps(1500) })
 	s.catchesUp(s.p, "healed")
 	if now := s.status("w"); now.Repaired[follow.BySnapshot] == before.Repaired[follow.BySnapshot] {
 		t.Errorf("healed without a snapshot: %v", now.Repaired)
@@ -159,15 +159,15 @@ func TestTrimmedStreamTakesASnapshot(t *testing.T) {
 	assert.True(t, n[follow.BySnapshot] == 1 && n[follow.ByStream] == 0, "%v", n)
 }
 
-// While a subscriber is away, more is published than the ring holds, and then a worker is restarted twice. What the stream has of each
-// process is passed through in order.
+// While a subscriber is away, more is published than the ring holds, and then a worker is restarted twice. What the
+// stream has of each process is passed through in order.
 func TestStreamOfManyProcesses(t *testing.T) {
 	t.Parallel()
 	s := newStreamed(t, natsbus.StreamConfig{}, shortRing, 100)
 	before, asked, began := s.status("w"), view.PublisherStats{}, 0.0
 	s.missing(func() {
 		asked = s.p.Stats() // with what was asked for as it began
-		s.p.say(200)
+		s.p.publishSteps(200)
 	})
 	s.catchesUp(s.p, "it goes on where it was")
 	s.unasked(asked)
@@ -179,7 +179,7 @@ func TestStreamOfManyProcesses(t *testing.T) {
 		for seed := range uint64(3) {
 			s.p.stop()
 			s.p = s.speaks(2+seed, beating)
-			s.p.say(100)
+			s.p.publishSteps(100)
 		}
 		began = s.counted("kv_events_messages_total", "new epoch")
 	})
@@ -190,7 +190,7 @@ func TestStreamOfManyProcesses(t *testing.T) {
 	s.until("the stream has all of it", func() bool { return s.pub.Stats().Pending == 0 })
 	assert.EqualValues(t, 1, s.another().status("w").Repaired[follow.ByStream], "of the last process alone")
 
-	// One that says nothing yet: its heartbeat alone shows that it is there, and where it stands after the others.
+	// One without messages yet: its heartbeat alone shows that it is there, and its position after the others.
 	s.p.stop()
 	s.p = s.speaks(9, beating)
 	s.until("a silent process", func() bool { return s.status("w").Epoch == s.p.Epoch() && s.idx.Of("w", 0).Blocks() == 0 })
@@ -224,27 +224,27 @@ func TestDurableAndPlainMix(t *testing.T) {
 		r := newRig(t, quickly, bus[0], bus[1])
 		p := r.speaks(1, view.PublisherConfig{Source: source(name), Heartbeat: beating.Heartbeat})
 		r.track(name)
-		p.say(200)
+		p.publishSteps(200)
 		r.catchesUp(p, name)
-		if bus[0] == drop { // the last message is lost: the heartbeat tells
+		if bus[0] == drop { // the last message is lost: the heartbeat shows it
 			drop.lost(p, 1)
 			r.catchesUp(p, "its heartbeat")
 		}
 	}
 }
 
-// A stream that is deleted under everybody is made anew, and what was lost with it is had from the publisher.
-func TestDeletedStreamIsMadeAnew(t *testing.T) {
+// A deleted stream is created again, and the publisher provides what was lost with it.
+func TestDeletedStreamIsRecreated(t *testing.T) {
 	t.Parallel()
 	s := newStreamed(t, natsbus.StreamConfig{}, beating, 100)
 	js, err := jetstream.New(connect(t, s.server))
 	require.NoError(t, err)
 	require.NoError(t, js.DeleteStream(t.Context(), "TANDEM_KV"))
-	s.p.say(100)
+	s.p.publishSteps(100)
 	s.until("healed, and nothing is under way", func() bool { return s.follows(s.p) && s.pub.Stats().Pending == 0 })
 	acked := s.pub.Stats().Acked
 	s.until("messages are taken again", func() bool {
-		s.p.say(1)
+		s.p.publishSteps(1)
 		return s.pub.Stats().Acked > acked
 	})
 	s.catchesUp(s.p, "and it goes on")

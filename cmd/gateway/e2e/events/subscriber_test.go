@@ -23,7 +23,8 @@ import (
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// TestAPanicLosesNoSource: a fault in a source's message ends the handling of it alone, and every source is followed on from its beginning.
+// TestAPanicLosesNoSource: a fault in a source's message ends the handling of it alone, and every source is followed on
+// from its beginning.
 func TestAPanicLosesNoSource(t *testing.T) {
 	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
 		before := contain.Panics()["kv_events"]
@@ -36,7 +37,7 @@ func TestAPanicLosesNoSource(t *testing.T) {
 			if i%50 == 25 {
 				r.idx.faults.Store(2)
 			}
-			all[i%2].say(1)
+			all[i%2].publishSteps(1)
 			time.Sleep(50 * time.Millisecond) // virtual
 		}
 		for _, p := range all {
@@ -51,7 +52,7 @@ func TestPublisherRestartDropsOldView(t *testing.T) {
 	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
 		r.track("w")
 		before := r.speaks(1, view.PublisherConfig{})
-		before.say(50)
+		before.publishSteps(50)
 		r.catchesUp(before, "live")
 		late := nats.NewMsg(source("w").EventsSubject())
 		wire.Stamp(late, before.Epoch(), before.Stats().Seq+1)
@@ -61,7 +62,7 @@ func TestPublisherRestartDropsOldView(t *testing.T) {
 		after := r.speaks(2, view.PublisherConfig{})
 		synctest.Wait()
 		assert.Zero(t, r.idx.Of("w", 0).Blocks(), "blocks of the engine that is gone")
-		after.tell(after.Store(3))
+		after.publishEvents(after.Store(3))
 		require.NoError(t, r.bus.Publish(late)) // the last words of the old one
 		synctest.Wait()
 		checkIndex(t, after.Engine, r.idx.Of("w", 0))
@@ -69,12 +70,12 @@ func TestPublisherRestartDropsOldView(t *testing.T) {
 	})
 }
 
-// A worker that is tracked again at once is another process, of which nothing was heard yet.
+// A worker that is tracked again at once is another process, without messages yet.
 func TestTrackedAgainIsEmpty(t *testing.T) {
 	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
 		r.track("w")
 		p := r.speaks(3, view.PublisherConfig{})
-		p.say(100)
+		p.publishSteps(100)
 		time.Sleep(10500 * time.Millisecond) // virtual, between two heartbeats: a snapshot that was requested too early is requested again
 		synctest.Wait()
 		require.True(t, r.follows(p) && r.idx.Of("w", 0).Blocks() != 0, "not live: %+v", r.status("w"))
@@ -89,7 +90,7 @@ func TestTrackedAgainIsEmpty(t *testing.T) {
 	})
 }
 
-// A worker that never says anything is asked ever more rarely, and predicted after a minute; its first heartbeat does.
+// A silent worker gets requests ever more rarely, and is predicted after a minute, until its first heartbeat.
 func TestWorkerWithoutPublisherWaits(t *testing.T) {
 	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
 		r.track("w")
@@ -106,11 +107,12 @@ func TestWorkerWithoutPublisherWaits(t *testing.T) {
 	})
 }
 
-// A worker is followed while it is tracked, a publisher that was there before at once, of the ranks that were named last.
+// A worker is followed while it is tracked, a publisher that was there before at once, of the ranks that were named
+// last.
 func TestTrackAgainChangesRanks(t *testing.T) {
 	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
 		p := r.speaks(3, view.PublisherConfig{MaxBytes: 4096}) // a snapshot takes pages
-		p.say(100)
+		p.publishSteps(100)
 		synctest.Wait()
 		assert.Zero(t, r.idx.Of("w", 0).Blocks(), "a worker is followed that is not tracked")
 		r.track("w")
@@ -138,7 +140,7 @@ func TestOrphanIsMendedOnce(t *testing.T) {
 		r.track("w")
 		synctest.Wait()
 		for i := range 100 { // the engine itself does not know the parents: no snapshot can mend this
-			p.tell(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{wire.Hash(i)}, Parent: 1e6, HasParent: true, Tokens: kvtest.IDs(i, 16), BlockSize: 16})
+			p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{wire.Hash(i)}, Parent: 1e6, HasParent: true, Tokens: kvtest.IDs(i, 16), BlockSize: 16})
 			time.Sleep(100 * time.Millisecond) // virtual
 		}
 		time.Sleep(20 * time.Second)
@@ -154,7 +156,7 @@ func TestSnapshotPages(t *testing.T) {
 		p := r.speaks(1, view.PublisherConfig{})
 		synctest.Wait()             // it has subscribed
 		for i := range uint32(40) { // some 3 MB
-			p.tell(kvtest.Chain(i, 800))
+			p.publishEvents(kvtest.Chain(i, 800))
 		}
 		page := func(cursor string) *nats.Msg {
 			t.Helper()
@@ -168,8 +170,8 @@ func TestSnapshotPages(t *testing.T) {
 		}
 		first := page("")
 		cursor := first.Header.Get(wire.HeaderCursor)
-		// The engine goes on, and the second page is still of the first one's moment.
-		p.tell(wire.Event{Kind: wire.Cleared})
+		// The engine continues, and the second page is still of the first one's moment.
+		p.publishEvents(wire.Event{Kind: wire.Cleared})
 		second := page(cursor)
 		assert.True(t, len(first.Data) <= 1<<20 && len(second.Data) <= 1<<20 && len(second.Data) != 0,
 			"pages of %d and %d bytes", len(first.Data), len(second.Data))
@@ -202,12 +204,12 @@ func TestHostileMessages(t *testing.T) {
 		} {
 			require.NoError(t, r.bus.Publish(m))
 		}
-		// Bytes that are no batch take the number all the same: only a snapshot can tell what they were.
+		// Bytes that are no batch take the number all the same: only a snapshot has their content.
 		bad := nats.NewMsg(subject)
 		wire.Stamp(bad, p.Epoch(), 1)
 		bad.Data = []byte{0xc1}
 		require.NoError(t, r.bus.Publish(bad))
-		p.tell(p.Store(4)) // the publisher's own number 1: stale now
+		p.publishEvents(p.Store(4)) // the publisher's own number 1: stale now
 		r.catchesUp(p, "healed")
 	})
 }
@@ -238,7 +240,7 @@ func TestConfigsAreChecked(t *testing.T) {
 	}
 }
 
-// An engine whose blocks do not go with the router's is named and predicted, not believed to hold nothing.
+// An engine whose blocks do not match the router's is named and predicted, not treated as empty.
 func TestBlockSizeThatDoesNotFitIsRefusedByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, lines := memoryBus(t), &logLines{}
@@ -247,19 +249,19 @@ func TestBlockSizeThatDoesNotFitIsRefusedByName(t *testing.T) {
 		r.track("w")
 		time.Sleep(time.Second) // a heartbeat, so that its snapshot has come
 		for odd := kvtest.NewEngine(1, 24); p.Stats().Seq < 20; synctest.Wait() {
-			p.tell(odd.Step()...)
+			p.publishEvents(odd.Step()...)
 		}
 		if s := r.status("w"); s.State != follow.Predicted || s.Blocks == 0 {
 			t.Fatalf("an engine with blocks of 24 tokens beside the router's 16: %+v", s)
 		}
 		assert.True(t, lines.count("blocks have 24 tokens") == 1 && lines.count("router's 16") == 1,
 			"the log does not name the sizes once:\n%s", lines)
-		// It cleared its cache and has blocks that fit: what it says counts again.
+		// It cleared its cache and has blocks that fit: its events count again.
 		prompt := kvtest.IDs(0, 64)
-		p.tell(wire.Event{Kind: wire.Cleared})
-		p.tell(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 32})
+		p.publishEvents(wire.Event{Kind: wire.Cleared})
+		p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 32})
 		// One odd block among many is refused by itself.
-		p.tell(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 2, HasParent: true, Tokens: kvtest.IDs(64, 24), BlockSize: 24})
+		p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 2, HasParent: true, Tokens: kvtest.IDs(64, 24), BlockSize: 24})
 		synctest.Wait()
 		assert.Equal(t, follow.Live, r.status("w").State, "blocks of 32 tokens beside the router's 16:\n%s", lines)
 		assert.Equal(t, 4, r.idx.Of("w", 0).Leading(index.Device, tokens.SequenceHashes(nil, prompt, 16, tokens.Seed("", ""))),
@@ -268,8 +270,8 @@ func TestBlockSizeThatDoesNotFitIsRefusedByName(t *testing.T) {
 	})
 }
 
-// TestFalseNumbersPass: one message under a number that the publisher never used costs at most a snapshot. What the publisher
-// answers when it is asked is its word on where it stands, and it is not asked for that number without end.
+// TestFalseNumbersPass: one message under a number that the publisher never used costs at most a snapshot. What the
+// publisher answers when it is asked is its word on where it stands, and it is not asked for that number without end.
 func TestFalseNumbersPass(t *testing.T) {
 	batch := func(e wire.Event) []byte { return wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{e}}) }
 	for name, payload := range map[string][]byte{
@@ -283,7 +285,7 @@ func TestFalseNumbersPass(t *testing.T) {
 					virtual(t, follow.Config{SnapshotEvery: time.Second}, func(t *testing.T, r *rig) {
 						p := r.speaks(1, view.PublisherConfig{})
 						r.track("w")
-						p.say(50)
+						p.publishSteps(50)
 						r.catchesUp(p, "live")
 						m := nats.NewMsg(source("w").EventsSubject())
 						wire.Stamp(m, p.Epoch(), seq)
@@ -294,15 +296,15 @@ func TestFalseNumbersPass(t *testing.T) {
 						}
 						synctest.Wait()
 						for range busy {
-							p.say(1)
+							p.publishSteps(1)
 							time.Sleep(20 * time.Millisecond) // virtual
 						}
 						r.catchesUp(p, "live again")
-						p.say(1)
+						p.publishSteps(1)
 						r.catchesUp(p, "following")
 						time.Sleep(time.Minute) // virtual
 						seconds := int(time.Since(began) / time.Second)
-						assert.LessOrEqual(t, int(p.Stats().Messages-said), seconds+busy+40, "messages, of which are heartbeats %d", seconds)
+						assert.LessOrEqual(t, int(p.Stats().Messages-said), seconds+busy+40, "messages, %d of them heartbeats", seconds)
 					})
 				})
 			}

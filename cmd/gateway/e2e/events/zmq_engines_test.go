@@ -57,7 +57,7 @@ func dialler(t *testing.T, seed uint64, port int, topic string) (e *zmqEngine, a
 	return e, zmq.Address{Endpoint: fmt.Sprintf("tcp://*:%d", port), Replay: fmt.Sprintf("tcp://127.0.0.1:%d", replay), Topic: topic}
 }
 
-// Engines that connect to one port are told apart by their topics, and one whose topic another's begins with as well.
+// Engines that connect to one port are distinguished by their topics, even if one topic is a prefix of another.
 func TestEnginesShareAPort(t *testing.T) {
 	r, port, connections, _ := awaitedRig(t)
 	topics := []string{"kv@a", "kv@b", "kv@a@more", ""}
@@ -89,7 +89,7 @@ func TestEnginesShareAPort(t *testing.T) {
 	}
 }
 
-// Two engines that cannot be told apart, as in a rolling restart, are not sent away in turns: the one that came last counts,
+// Two engines that look alike, as in a rolling restart, are not disconnected in turns: the last one counts,
 // and the other when that is gone.
 func TestTwoEnginesOfOneWorker(t *testing.T) {
 	r, port, connections, log := awaitedRig(t)
@@ -136,7 +136,7 @@ func TestPortTwiceIsRefused(t *testing.T) {
 }
 
 // Without a replay socket a first message that has number 1 may be the engine's first, or not. It is not where the
-// engine was heard to begin at 0, nor where what follows names blocks that nobody knows.
+// engine's stream began at 0, nor if what follows names unknown blocks.
 func TestFirstMessageLostWithoutReplay(t *testing.T) {
 	t.Run("it begins at 0", func(t *testing.T) {
 		e, r := followedZMQ(t, zmqpub.Config{})
@@ -152,14 +152,14 @@ func TestFirstMessageLostWithoutReplay(t *testing.T) {
 		e, r := followedZMQ(t, zmqpub.Config{})
 		e.skip(1)
 		gone := e.Blocks[1]
-		e.tell(wire.Event{Kind: wire.Stored, BlockSize: 16, Hashes: []wire.Hash{77}, Tokens: make([]uint32, 16)})
+		e.publishEvents(wire.Event{Kind: wire.Stored, BlockSize: 16, Hashes: []wire.Hash{77}, Tokens: make([]uint32, 16)})
 		r.until("taken for the first", func() bool { s := r.status("w"); return s.Seq == 2 && s.State == follow.Live })
-		e.tell(wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{gone.Hash}})
+		e.publishEvents(wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{gone.Hash}})
 		r.until("predicted", func() bool { return r.status("w").State == follow.Predicted })
 	})
 }
 
-// An engine without a replay socket that is restarted while nobody listens may be heard again at just the number that
+// An engine without a replay socket that is restarted without a listener may appear again at just the number that
 // the old one would have had.
 func TestRestartAtTheNextNumberWithoutReplay(t *testing.T) {
 	e, r := followedZMQ(t, zmqpub.Config{})
@@ -168,6 +168,6 @@ func TestRestartAtTheNextNumberWithoutReplay(t *testing.T) {
 	e.restart()
 	e.skip(5)
 	e.subscribed()
-	e.tell(wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{e.Blocks[1].Hash}})
+	e.publishEvents(wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{e.Blocks[1].Hash}})
 	r.until("predicted", func() bool { s := r.status("w"); return s.Seq == 6 && s.State == follow.Predicted && s.Blocks == 0 })
 }

@@ -23,7 +23,8 @@ import (
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
-// zmqEngine is a simulated engine's cache with its publisher, on loopback. Its sockets are bound as *, as an engine's are.
+// zmqEngine is a simulated engine's cache with its publisher, on loopback. Its sockets are bound as *, as an engine's
+// are.
 type zmqEngine struct {
 	*kvtest.Engine
 	t    *testing.T
@@ -93,7 +94,7 @@ func (c *lossy) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// skip has an engine say n things that nobody hears.
+// skip makes an engine publish n messages without a listener.
 func (e *zmqEngine) skip(n int) {
 	e.t.Helper()
 	e.losing.Store(true)
@@ -188,21 +189,21 @@ func (e *zmqEngine) at() zmq.Address {
 func (e *zmqEngine) publish(n int) {
 	e.t.Helper()
 	for range n {
-		e.tell(e.Step()...)
+		e.publishEvents(e.Step()...)
 	}
 }
 
-// tell publishes one message.
-func (e *zmqEngine) tell(events ...wire.Event) {
+// publishEvents publishes one message.
+func (e *zmqEngine) publishEvents(events ...wire.Event) {
 	e.t.Helper()
 	require.NoError(e.t, e.pub.Publish(events))
 }
 
-// clear empties the cache and says so, with a new chain.
+// clear empties the cache and publishes that, with a new chain.
 func (e *zmqEngine) clear() {
 	e.t.Helper()
 	e.Blocks = nil
-	e.tell(wire.Event{Kind: wire.Cleared}, e.Store(3))
+	e.publishEvents(wire.Event{Kind: wire.Cleared}, e.Store(3))
 }
 
 func (e *zmqEngine) subscribed() {
@@ -234,15 +235,15 @@ func followedZMQ(t *testing.T, cfg zmqpub.Config) (*zmqEngine, *rig) {
 // replays is an engine with a replay socket.
 var replays = zmqpub.Config{ReplayEndpoint: "tcp://*:0"}
 
-// exact says whether the worker is live and the index is what the engine holds.
+// exact reports whether the worker is live and the index equals the engine's cache.
 func (r *rig) exact(e *zmqEngine, worker string) bool {
 	s := r.status(worker)
 	return s.State == follow.Live && s.Seq == e.pub.Next() && e.Mismatch(r.idx.Of(worker, 0), 16) == ""
 }
 
-// A subscriber that comes late learns what was said before by a replay: also that it was nothing. Without a replay socket that
-// is not known.
-func TestReplayTellsTheBeginning(t *testing.T) {
+// A late subscriber gets earlier messages from a replay: also that there were none. Without a replay socket that
+// is unknown.
+func TestReplayStartsAtTheBeginning(t *testing.T) {
 	late, silent, dumb := newZMQEngine(t, 1, replays), newZMQEngine(t, 2, replays), newZMQEngine(t, 3, zmqpub.Config{})
 	late.publish(500)
 	r := newRig(t, zmqConfig(), nil, nil)
@@ -251,15 +252,15 @@ func TestReplayTellsTheBeginning(t *testing.T) {
 	r.trackZMQ("dumb", dumb, 0)
 	r.until("live and exact", func() bool { return r.exact(late, "late") && r.exact(silent, "silent") && dumb.pub.Subscribers() == 1 })
 	r.is("dumb", follow.Waiting, "without a replay socket")
-	// Quiet engines are asked on, which mends nothing.
+	// Requests to quiet engines continue, which repairs nothing.
 	r.until("asked on", func() bool { return r.counted("kv_events_snapshots_total", "replayed") >= 8 })
 	assert.Equal(t, [len(follow.Methods)]uint64{follow.ByReplay: 1}, r.status("late").Repaired)
 }
 
-// A ROUTER socket drops what it cannot hold for its peer, more than 1,000 messages where nothing is set (zmq_socket(3), ZMQ_SNDHWM in
-// zmq_setsockopt(3)), and vLLM 0.32 and SGLang 0.5.23 set the mark of their PUB sockets alone. What a long replay lacks is asked for
-// again: nothing is lost for good.
-func TestWhatAReplayDropsIsAskedForAgain(t *testing.T) {
+// A ROUTER socket drops what it cannot hold for its peer, more than 1,000 messages where nothing is set (zmq_socket(3),
+// ZMQ_SNDHWM in zmq_setsockopt(3)), and vLLM 0.32 and SGLang 0.5.23 set the mark of their PUB sockets alone. What a
+// long replay lacks is requested again: nothing is lost for good.
+func TestDroppedReplayIsRequestedAgain(t *testing.T) {
 	for name, drops := range map[string]func(n int) bool{
 		"a part":                        func(n int) bool { return n > 60 && n <= 80 },
 		"all from one on, with the end": func(n int) bool { return n > 60 },
@@ -283,8 +284,8 @@ func TestWhatAReplayDropsIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// An engine that dies and comes back, most likely before anybody has, is told from its predecessor though no number fell
-// back: by what it says at the number that the old one had.
+// An engine that restarts is distinguished from its predecessor though no number fell
+// back: by its message at the number that the old one had.
 func TestRestartAtHigherNumbers(t *testing.T) {
 	e, r := followedZMQ(t, replays)
 	e.publish(20)
@@ -347,7 +348,7 @@ func TestRanksOverZMQ(t *testing.T) {
 	r.until("the connections end", func() bool { return both[0].pub.Subscribers() == 1 && both[1].pub.Subscribers() == 1 })
 }
 
-// Garbage in the stream costs what it says, and never the connection.
+// Garbage in the stream costs its own message, and never the connection.
 func TestGarbageOverZMQ(t *testing.T) {
 	e, r := followedZMQ(t, replays)
 	e.publish(50)
@@ -364,7 +365,7 @@ func TestGarbageOverZMQ(t *testing.T) {
 
 	// A message of 640,000 tokens of one prompt is taken in.
 	big := kvtest.Chain(1<<20, 40_000)
-	e.tell(big)
+	e.publishEvents(big)
 	r.until("the long prompt", func() bool {
 		s := r.status("w")
 		return s.State == follow.Live && s.Seq == e.pub.Next() && s.Blocks == len(e.Blocks)+len(big.Hashes)
@@ -379,8 +380,8 @@ func TestGarbageOverZMQ(t *testing.T) {
 	assert.Equal(t, turn, r.status("w").Epoch, "the view's epoch")
 }
 
-// A replay endpoint where nobody answers: what comes live counts, and a gap leaves the worker predicted until there is
-// someone to ask.
+// A replay endpoint that does not answer: live messages count, and a gap leaves the worker predicted until there is
+// one that does.
 func TestReplayUnreachable(t *testing.T) {
 	e, r := newZMQEngine(t, 1, replays), newRig(t, zmqConfig(), nil, nil)
 	_, replay := e.pub.Ports()
@@ -404,8 +405,8 @@ func TestZMQValidate(t *testing.T) {
 	assert.NoError(t, (zmq.Address{Endpoint: "tcp://[::1]:5557", Replay: "tcp://h:5558"}).Validate(2))
 }
 
-// Several engines, one of each dialect at least, whose connections are cut and who restart end in an index that is what they hold, each
-// exactly. The last message that is lost shows though nothing follows it.
+// Several engines, one of each dialect at least, whose connections are cut and who restart end in an index that is what
+// they hold, each exactly. The last message that is lost shows though nothing follows it.
 func TestIndexEqualsEnginesUnderLossOverZMQ(t *testing.T) {
 	const seed, engines = 11, int(wire.SGLangFirst) + 1
 	t.Logf("seed %d", seed)

@@ -44,7 +44,7 @@ func TestBrokenAnswersOpenTheCircuit(t *testing.T) {
 		f.Idle()
 	})
 	t.Run("garbled hand-offs", func(t *testing.T) {
-		f, p := fleet.NewFake(t, pools.Prefill, 1, fleet.Says(`{"choices":[{"index":0,"text":"x"}],`+
+		f, p := fleet.NewFake(t, pools.Prefill, 1, fleet.Answers(`{"choices":[{"index":0,"text":"x"}],`+
 			`"kv_transfer_params":{"do_remote_prefill":true}}`))
 		fleet.NewEngines(f, pools.Decode, 2, fleet.Streams(fleet.Token, fleet.Last, "[DONE]"))
 		for i := range 6 {
@@ -96,8 +96,7 @@ func TestTrialByAWholeAnswer(t *testing.T) {
 	})
 }
 
-// A retry holds its place in the budget until its first token, and not for as long
-// as its answer lasts.
+// A retry holds its place in the budget until its first token, and not for as long as its answer lasts.
 func TestRetryGivesItsPlaceBack(t *testing.T) {
 	goOn := make(chan struct{})
 	var calls atomic.Int64
@@ -122,9 +121,9 @@ func TestRetryGivesItsPlaceBack(t *testing.T) {
 	f.Idle()
 }
 
-// What an engine reports of the client's own mistake, in an event as vLLM does after its head has left, or in an answer with
-// status 200, and an answer for which the gateway has no memory: the client gets it with its status, one call is made for it,
-// and no circuit opens.
+// What an engine reports of the client's own mistake, in an event as vLLM does after its head has left, or in an answer
+// with status 200, and an answer for which the gateway has no memory: the client gets it with its status, one call is
+// made for it, and no circuit opens.
 func TestAnswersThatBlameNoWorker(t *testing.T) {
 	const mistake = `{"error":{"message":"n must be 1","type":"BadRequestError","param":"n","code":400}}`
 	large := `{"choices":[{"index":0,"text":" a","logprobs":{"tokens":["` + strings.Repeat("x", 12<<20) + `"]},"finish_reason":"length"}]}`
@@ -139,7 +138,7 @@ func TestAnswersThatBlameNoWorker(t *testing.T) {
 	} {
 		for _, stream := range []bool{true, false} {
 			t.Run(fmt.Sprint(c.name, ", stream ", stream), func(t *testing.T) {
-				serve := fleet.Says(c.answer)
+				serve := fleet.Answers(c.answer)
 				if stream {
 					serve = fleet.Streams(c.answer, "[DONE]")
 				}
@@ -156,7 +155,7 @@ func TestAnswersThatBlameNoWorker(t *testing.T) {
 		}
 	}
 	t.Run("prefill's", func(t *testing.T) {
-		f, p := fleet.NewFake(t, pools.Prefill, 2, fleet.Says(`{"error":{"message":"no","type":"BadRequestError","code":422}}`))
+		f, p := fleet.NewFake(t, pools.Prefill, 2, fleet.Answers(`{"error":{"message":"no","type":"BadRequestError","code":422}}`))
 		d := fleet.NewEngines(f, pools.Decode, 1, fleet.Streams("[DONE]"))
 		for range 4 {
 			f.Refused(f.Post(fleet.CompletionPath, fleet.Ask(fleet.Long, 4)), http.StatusUnprocessableEntity, "", "")
@@ -167,7 +166,7 @@ func TestAnswersThatBlameNoWorker(t *testing.T) {
 	})
 }
 
-// liar stands before a worker and passes on what the worker says of itself; calls for inference are answered by infer.
+// liar is a proxy of a worker that forwards its facts; infer answers calls for inference.
 type liar struct {
 	*httptest.Server
 	looks, calls atomic.Int64 // at its health; for inference
@@ -191,8 +190,8 @@ func newLiar(t *testing.T, port int, infer http.HandlerFunc) *liar {
 	return l
 }
 
-// A worker whose health is fine and whose every call fails costs no answer, and three or four calls: its circuit opens, and what
-// it goes on saying of its health does not close it.
+// A worker whose health is fine and whose every call fails costs no answer, and three or four calls: its circuit opens,
+// and what its health check still answers does not close it.
 func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
 	hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	for name, infer := range map[string]http.HandlerFunc{
@@ -251,9 +250,8 @@ func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
 	}
 }
 
-// outage is a transport whose decode workers have all failed: every first
-// attempt fails once all of them are under way, and every retry is held until
-// the test lets go.
+// outage is a transport whose decode workers have all failed: every first attempt fails once all of them are under way,
+// and every retry is held until the test lets go.
 type outage struct {
 	upstream.Transport
 	firsts sync.WaitGroup // first attempts to come
@@ -296,7 +294,7 @@ func (o *outage) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, e
 
 // An outage that hits every request at once is not multiplied: at most a fifth
 // of the live requests, and ten of few, are tried again at once; the others wait
-// for their turn, and each is tried once more, unless its turn does not come in 30 s.
+// for their turn, and each is retried once, unless it waits for more than 30 s.
 func TestOutageIsNotMultiplied(t *testing.T) {
 	for _, c := range []struct {
 		clients, retries int
@@ -343,8 +341,7 @@ func TestOutageIsNotMultiplied(t *testing.T) {
 	}
 }
 
-// What the client's own mistake caused is tried once: another worker would say
-// the same. It opens no circuit either.
+// What the client's own mistake caused is tried once: another worker would answer the same. It opens no circuit either.
 func TestClientsMistakesAreNotRetried(t *testing.T) {
 	for _, status := range []int{400, 413, 415, 422} {
 		for _, leg := range []string{string(pools.Prefill), string(pools.Decode)} {
@@ -366,8 +363,8 @@ func TestClientsMistakesAreNotRetried(t *testing.T) {
 }
 
 // A worker that fails three times in a row is out of the choice, is shown so,
-// and comes back by one request once it has had its time.
-func TestEjectedWorkerComesBackByOne(t *testing.T) {
+// and returns by one request after its time.
+func TestEjectedWorkerReturnsByOneProbe(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		var broken atomic.Bool // calls of decode-1 fail
 		var calls atomic.Int64 // that have
@@ -405,7 +402,7 @@ func (f transportFunc) Call(ctx context.Context, leg upstream.Leg) (upstream.Str
 	return f(ctx, leg)
 }
 
-// dies breaks the connection that a request came on, as an engine that it killed.
+// dies breaks the request's connection, as an engine that it killed.
 func dies(w http.ResponseWriter, _ *http.Request) {
 	conn, _, err := w.(http.Hijacker).Hijack()
 	if err == nil {
@@ -419,7 +416,7 @@ func dies(w http.ResponseWriter, _ *http.Request) {
 func TestPoisonIsTriedTwice(t *testing.T) {
 	const core = `{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause.",` +
 		`"type":"BadRequestError","param":null,"code":400}}`
-	none, prefills := http.HandlerFunc(nil), fleet.Says(handsOver)
+	none, prefills := http.HandlerFunc(nil), fleet.Answers(handsOver)
 	teapot := fleet.Fails(http.StatusTeapot)
 	for _, c := range []struct {
 		name            string
@@ -499,8 +496,8 @@ func TestPoisonNamesTheDead(t *testing.T) {
 	f.Idle()
 }
 
-// A gateway that runs out of descriptors or ports, or whose resolver fails, counts that against no worker: clients get a 503
-// that names the cause, and the first request afterwards is served.
+// A gateway that runs out of descriptors or ports, or whose resolver fails, counts that against no worker: clients get
+// a 503 that names the cause, and the first request afterwards is served.
 func TestOwnWantBlamesNoWorker(t *testing.T) {
 	for name, want := range map[string]error{
 		"descriptors": os.NewSyscallError("socket", syscall.EMFILE),

@@ -24,7 +24,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// A dead prefill worker costs nobody an answer, and is out of the choice at its
+// A dead prefill worker costs no answer, and leaves the choice at its
 // first refused connection; with none left decode prefills for itself.
 func TestPrefillWorkersDie(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
@@ -140,8 +140,9 @@ func TestClientsLeave(t *testing.T) {
 	}
 }
 
-// TestLinksBreak: a worker whose connections are reset, or carry nothing any more, costs no answer: streams go on on the other decode
-// worker, token for token, at once or after the limit for silence; prompts that prefill is not reached for are computed by decode.
+// TestLinksBreak: a worker whose connections are reset, or carry nothing any more, costs no answer: streams go on on
+// the other decode worker, token for token, at once or after the limit for silence; prompts that prefill is not reached
+// for are computed by decode.
 func TestLinksBreak(t *testing.T) {
 	const idle, prefill = 500 * time.Millisecond, time.Second
 	for name, c := range map[string]struct {
@@ -194,9 +195,8 @@ type injectedFleet struct {
 	streams atomic.Int64 // workers' answers that are open
 }
 
-// newInjectedFleet starts a fleet of three and three, so that two failures of a
-// request need not be its end. What cannot be freed by a call, such as the KV
-// of a prefill whose answer was lost, ends with a lease; a second is long
+// newInjectedFleet starts a fleet of three and three, so that two failures of a request need not be its end. What
+// cannot be freed by a call, such as the KV of a prefill whose answer was lost, ends with a lease; a second is long
 // enough for every hand-off and short enough to wait for.
 func newInjectedFleet(t *testing.T, rules ...fault.Rule) *injectedFleet {
 	t.Helper()
@@ -251,8 +251,7 @@ func (f *injectedFleet) settled() {
 	f.Eventually("every answer is closed", func() bool { return f.streams.Load() == 0 })
 }
 
-// Clients that leave decode workers which have fallen silent for good take
-// everything with them.
+// Clients that leave decode workers which have fallen silent for good take everything with them.
 func TestClientsLeaveStalledStreams(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		const clients = 20
@@ -273,9 +272,8 @@ func TestClientsLeaveStalledStreams(t *testing.T) {
 	})
 }
 
-// A client that takes nothing for far longer than a stream may be idle gets its
-// whole answer in the end: that it holds the engine up is not the engine's
-// silence.
+// A client that takes nothing for far longer than a stream may be idle gets its whole answer in the end: that it holds
+// the engine up is not the engine's silence.
 func TestSlowClientIsNoSilentWorker(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		const idle, tokens = 500 * time.Millisecond, 30_000
@@ -283,8 +281,7 @@ func TestSlowClientIsNoSilentWorker(t *testing.T) {
 			c.Decode = decode.Config{StreamIdleTimeout: idle}
 			c.Edge.Heartbeat = 0
 		}})
-		// The engine is held up when it has generated for a while and generates no
-		// more, though it is not done.
+		// The engine is held up when it has generated for a while and generates no more, though it is not done.
 		held := func() string {
 			b := f.Workers["decode-1"].Engine.Books()
 			return fmt.Sprint(b.Running, b.Waiting, f.Books())
@@ -296,7 +293,7 @@ func TestSlowClientIsNoSilentWorker(t *testing.T) {
 					last, since = now, time.Now()
 				}
 			}
-			assert.NotEmpty(t, f.Books(), "the answer was over before it was read: nobody was held up")
+			assert.NotEmpty(t, f.Books(), "the answer was over before it was read: nothing was held up")
 		})
 		a, err := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask("hello", tokens), func(string) { takesNothing() })
 		assert.True(t, err == nil && a.Events[len(a.Events)-1] == "[DONE]" && f.Text(a) == fleet.Answered("hello", tokens),
@@ -324,7 +321,7 @@ func TestReleasesAreAwaitedPastTheDrain(t *testing.T) {
 
 		decoding, releasing, letGo := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		var released atomic.Bool
-		fleet.NewEngines(f, pools.Prefill, 1, fleet.Says(handsOver))
+		fleet.NewEngines(f, pools.Prefill, 1, fleet.Answers(handsOver))
 		fleet.NewEngines(f, pools.Decode, 1, func(w http.ResponseWriter, r *http.Request) {
 			if !strings.HasSuffix(r.Header.Get("X-Request-Id"), "-release") {
 				close(decoding)
@@ -338,7 +335,7 @@ func TestReleasesAreAwaitedPastTheDrain(t *testing.T) {
 		})
 		answered := make(chan fleet.Answer, 1)
 		go func() {
-			a, _ := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fleet.Long, 4), nil) // cut, or told so
+			a, _ := f.Try(context.Background(), fleet.CompletionPath, fleet.Ask(fleet.Long, 4), nil) // cut, or with an error
 			answered <- a
 		}()
 		<-decoding

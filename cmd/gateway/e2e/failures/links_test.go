@@ -119,9 +119,9 @@ func (c *crawling) stream(n int) served {
 	return out
 }
 
-// A link that passes a sixth of what the load needs costs at most 1.2 times the TTFT of a whole worker, and no answer, whatever the
-// router mode; decode computes the prompts, and answers carry the reason. Hand-offs come back when the link is fast. (On an H200 302
-// of 341 requests failed behind such a link; one worker would have served each in 0.1 s.)
+// A link that passes a sixth of what the load needs costs at most 1.2 times the TTFT of a whole worker, and no answer,
+// whatever the router mode; decode computes the prompts, and answers carry the reason. Hand-offs resume when the link
+// is fast. (On an H200 302 of 341 requests failed behind such a link; one worker would have served each in 0.1 s.)
 func TestACrawlingLinkCostsLittle(t *testing.T) {
 	var whole served
 	fleet.VirtualRun(t, "whole", func(t *testing.T) { whole = newCrawling(t, fleet.Options{Both: 1}).stream(300) })
@@ -162,8 +162,8 @@ func TestACrawlingLinkIsOnePairs(t *testing.T) {
 	})
 }
 
-// A pair whose hand-offs fail loses no answer and stops after three; prefill's other pair goes on, no circuit opens, and the pair is
-// back once hand-offs go well.
+// A pair whose hand-offs fail loses no answer and stops after three; prefill's other pair continues, no circuit opens,
+// and the pair is back once hand-offs go well.
 func TestAPairThatFails(t *testing.T) {
 	for _, decode := range []int{1, 2} {
 		fleet.VirtualRun(t, fmt.Sprint(decode, " decode"), func(t *testing.T) {

@@ -25,7 +25,8 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// TestAnswersAreResumed kills the decode worker in mid-stream: the answer goes on, on another one, as the undisturbed one.
+// TestAnswersAreResumed kills the decode worker in mid-stream: another one continues the answer, equal to the
+// undisturbed one.
 func TestAnswersAreResumed(t *testing.T) {
 	ids := `"prompt":` + string(openai.AppendIDs(nil, fleet.TextPrompt(fleet.Long)))
 	const text, hello = `"prompt":"` + fleet.Long + `"`, `"messages":[{"role":"user","content":"Hello"}]`
@@ -68,15 +69,15 @@ func TestAnswersAreResumed(t *testing.T) {
 	}
 }
 
-// details are what a stream's usage says of the answer's tokens.
+// details are the token details of a stream's usage.
 func details(a fleet.Answer) string {
 	_, all, _ := strings.Cut(a.Events[len(a.Events)-2], `"completion_tokens_details":`)
 	one, _, _ := strings.Cut(all, "}")
 	return one
 }
 
-// TestStopStringsAcrossTheCut: a stop string that began before the worker died ends the answer where it would have ended, as
-// its engine reports it, whether the engine holds its beginning back or has shown it.
+// TestStopStringsAcrossTheCut: a stop string that began before the worker died ends the answer where it would have
+// ended, as its engine reports it, whether the engine holds its beginning back or has shown it.
 func TestStopStringsAcrossTheCut(t *testing.T) {
 	const at = 60 // words before the stop string, which has six
 	for name, c := range map[string]struct {
@@ -138,15 +139,15 @@ var resumeEngines = []struct{ name, engine, version string }{
 	{"simulated", "sim", ""},
 }
 
-// resumeFeatures are the table's rows: what is asked in addition to a stream of 60 tokens.
+// resumeFeatures are the table's rows: what is requested in addition to a stream of 60 tokens.
 var resumeFeatures = []struct{ name, path, body string }{
 	{"completion", fleet.CompletionPath, ``},
 	{"completion of token ids", fleet.CompletionPath, ``},
-	{"completion with `stop`", fleet.CompletionPath, `"stop":["never said"]`},
+	{"completion with `stop`", fleet.CompletionPath, `"stop":["never generated"]`},
 	{"completion with `echo`", fleet.CompletionPath, `"echo":true`},
 	{"chat", fleet.ChatPath, ``},
 	{"chat with shown reasoning", fleet.ChatPath, `"chat_template_kwargs":{"enable_thinking":true}`},
-	{"chat with `stop`", fleet.ChatPath, `"stop":["never said"]`},
+	{"chat with `stop`", fleet.ChatPath, `"stop":["never generated"]`},
 	{"tools offered, none called yet", fleet.ChatPath, `"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"`},
 	{"a tool required or named", fleet.ChatPath, `"tools":[{"type":"function","function":{"name":"f"}}],` +
 		`"tool_choice":{"type":"function","function":{"name":"f"}}`},
@@ -156,14 +157,15 @@ var resumeFeatures = []struct{ name, path, body string }{
 	{"hidden reasoning (`include_reasoning` false)", fleet.ChatPath, `"include_reasoning":false`},
 	{"`seed`, `temperature` > 0", fleet.ChatPath, `"temperature":0.7,"seed":1`},
 	{"penalties", fleet.CompletionPath, `"presence_penalty":0.5`},
-	{"`bad_words`", fleet.CompletionPath, `"bad_words":["never said"]`},
+	{"`bad_words`", fleet.CompletionPath, `"bad_words":["never generated"]`},
 	{"`repetition_detection`", fleet.CompletionPath, `"repetition_detection":{"max_pattern_size":5,"min_count":4}`},
 	{"`min_tokens`, `logit_bias`, `allowed_token_ids`", fleet.CompletionPath,
 		`"min_tokens":30,"logit_bias":{"5":1},"allowed_token_ids":[5]`},
 }
 
-// TestResumeTable kills the decode worker in the middle of each kind of answer of each engine: the stream goes on and ends as
-// the undisturbed one, or ends with one typed error that says why. Nothing is held in the end. docs/faults.md has the table.
+// TestResumeTable kills the decode worker in the middle of each kind of answer of each engine: the stream continues and
+// ends as the undisturbed one, or ends with one typed error with the reason. Nothing is held in the end. docs/faults.md
+// has the table.
 func TestResumeTable(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| |")
@@ -241,7 +243,8 @@ func resumeCell(t *testing.T, name, path, more, engine, version string) string {
 	return "yes"
 }
 
-// TestWhatIsNotToBeResumed: with --resume off a stream ends as its worker failed; with exact one that is drawn does not move.
+// TestWhatIsNotToBeResumed: with --resume off a stream ends as its worker failed; with exact one that is drawn does not
+// move.
 func TestWhatIsNotToBeResumed(t *testing.T) {
 	for mode, c := range map[string]struct{ code, contains string }{
 		handoff.ResumeOff:   {"reset", "the connection broke"},
@@ -273,7 +276,8 @@ func TestManyAreResumed(t *testing.T) {
 	})
 }
 
-// TestAMoveTakesItsTime: an answer whose next worker is silent stands still for as long as a move may take, and ends with an error.
+// TestAMoveTakesItsTime: an answer whose next worker is silent stands still for as long as a move may take, and ends
+// with an error.
 func TestAMoveTakesItsTime(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		const within = 2 * time.Second
@@ -300,8 +304,8 @@ func TestAMoveTakesItsTime(t *testing.T) {
 	})
 }
 
-// TestDrainMoves: a drain with move empties a decode worker while its streams have most of their answers to come. They go on
-// on the other one, exact; an answer that cannot move ends where it is.
+// TestDrainMoves: a drain with move empties a decode worker while its streams have most of their answers to come. They
+// continue on the other one, exact; an answer that cannot move ends where it is.
 func TestDrainMoves(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2})
@@ -330,7 +334,8 @@ func TestDrainMoves(t *testing.T) {
 	})
 }
 
-// TestRollingRestart restarts every worker of a fleet under load, each after a drain with move: no answer fails, none changes.
+// TestRollingRestart restarts every worker of a fleet under load, each after a drain with move: no answer fails, none
+// changes.
 func TestRollingRestart(t *testing.T) {
 	fleet.Virtual(t, func(t *testing.T) {
 		o := fleet.Options{Prefill: 2, Decode: 2, Speedup: 4}

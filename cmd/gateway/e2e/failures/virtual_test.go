@@ -231,7 +231,7 @@ func (d *disturbances) met(id string) bool {
 	return d.of[id]
 }
 
-// toll is what came of a run.
+// toll is the result of a run.
 type toll struct {
 	requests, disturbed, whole, failed, left int
 	silences                                 []time.Duration // of disturbed requests that were answered
@@ -424,7 +424,7 @@ const (
 	virtualEnd   = "<!-- end of virtual -->\n"
 )
 
-// reportTroubles logs what came of each fault, and with -update writes it into docs/faults.md.
+// reportTroubles logs the result of each fault, and with -update writes it into docs/faults.md.
 func reportTroubles(t *testing.T, all []trouble, alone []toll, sum toll, took time.Duration) {
 	t.Helper()
 	var out strings.Builder

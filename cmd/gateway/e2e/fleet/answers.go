@@ -23,12 +23,10 @@ const (
 	CompletionPath = "/v1/completions"
 )
 
-// Expected is the undisturbed answer: the simulated engines' text is a pure
-// function of all tokens so far.
+// Expected is the undisturbed answer: the simulated engines' text is a pure function of all tokens so far.
 func Expected(prompt []uint32, n int) string { return Generated(prompt, n, true) }
 
-// Generated is Expected, past the end of the text where eos is false, as an
-// engine with ignore_eos goes on.
+// Generated is Expected, past the end of the text if eos is false, as an engine with ignore_eos continues.
 func Generated(prompt []uint32, n int, eos bool) string {
 	vocab := engine.Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}
 	state := engine.Begin(0).FoldAll(prompt)
@@ -55,7 +53,7 @@ func TextPrompt(text string) []uint32 { return tokens.Sim().Encode(nil, text) }
 
 const Long = "The quick brown fox jumps over the lazy dog, and the dog, being lazy, lets it pass without a word of complaint. "
 
-// CheckShape checks what OpenAI's API promises of any answer.
+// CheckShape checks the guarantees of OpenAI's API for any answer.
 func (f *Fleet) CheckShape(a Answer, path string, stream bool) {
 	f.T.Helper()
 	object, prefix := "text_completion", "cmpl-"
@@ -79,14 +77,15 @@ func (f *Fleet) CheckShape(a Answer, path string, stream bool) {
 	}
 }
 
-// Content is what an answer has, streamed or whole.
+// Content is the content of an answer, streamed or whole.
 type Content struct {
 	Text, Reasoning, Tool, Arguments, Finish string
 	Usages                                   int // events that have one
 	Prompt, Completion, Cached               int // tokens of the usage; Cached is below 0 where the usage lacks it
 }
 
-// Read puts an answer together and checks its frame: one id, at most one role, the end marker of a stream, and nothing of the hand-off.
+// Read puts an answer together and checks its frame: one id, at most one role, the end marker of a stream, and nothing
+// of the hand-off.
 func (f *Fleet) Read(a Answer) (s Content) {
 	f.T.Helper()
 	if n := len(a.Events); a.Status != http.StatusOK || a.Events != nil && (n < 2 || a.Events[n-1] != "[DONE]") {
@@ -125,7 +124,7 @@ func (f *Fleet) Read(a Answer) (s Content) {
 	return s
 }
 
-// chunks are an answer's events without the end marker, or the one that it is.
+// chunks returns an answer's events without the end marker, or the whole answer as one.
 func (f *Fleet) chunks(a Answer) (all []Chunk) {
 	f.T.Helper()
 	if a.Events == nil {
@@ -139,7 +138,7 @@ func (f *Fleet) chunks(a Answer) (all []Chunk) {
 	return all
 }
 
-// Answer is what came back on one request.
+// Answer is the response to one request.
 type Answer struct {
 	Status int
 	Header http.Header
@@ -155,7 +154,7 @@ func (f *Fleet) Post(path, body string, headers ...string) Answer {
 	return a
 }
 
-// Good is Post of what is answered with status 200.
+// Good is Post of a request that must be answered with status 200.
 func (f *Fleet) Good(path, body string, headers ...string) Answer {
 	f.T.Helper()
 	a := f.Post(path, body, headers...)
@@ -163,7 +162,7 @@ func (f *Fleet) Good(path, body string, headers ...string) Answer {
 	return a
 }
 
-// Exact asks for n tokens in a stream, and has the undisturbed answer in return.
+// Exact requests n tokens in a stream, and checks for the undisturbed answer.
 func (f *Fleet) Exact(prompt string, n int, headers ...string) Answer {
 	f.T.Helper()
 	a := f.Good(CompletionPath, Ask(prompt, n), headers...)
@@ -173,8 +172,7 @@ func (f *Fleet) Exact(prompt string, n int, headers ...string) Answer {
 	return a
 }
 
-// Try sends a body, with headers as name and value in turn; each is called with
-// every event as it comes.
+// Try sends a body, with headers as name and value in turn; each is called with every event.
 func (f *Fleet) Try(ctx context.Context, path, body string, each func(data string), headers ...string) (Answer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.URL+path, strings.NewReader(body))
 	if err != nil {
@@ -214,8 +212,7 @@ func (f *Fleet) Try(ctx context.Context, path, body string, each func(data strin
 	return a, lines.Err()
 }
 
-// Chunk is the part of a stream's event, or of a whole answer, that the tests
-// look at, for both endpoints.
+// Chunk is the part of a stream's event, or of a whole answer, that the tests read, for both endpoints.
 type Chunk struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
@@ -248,7 +245,7 @@ type message struct {
 	} `json:"tool_calls"`
 }
 
-// Nvext is what an answer's nvext says of its workers and of what they had cached.
+// Nvext is an answer's nvext: its workers and their cached tokens.
 type Nvext struct {
 	WorkerID struct {
 		Prefill string `json:"prefill_worker_id"`

@@ -15,8 +15,8 @@ import (
 	"github.com/tandem-pd/tandem/kv/overlap"
 )
 
-// Idle waits until nothing is held: the gateway's bookings and the engines' own books. In virtual time it waits for less than an
-// engine's lease of 30 s: what is freed by that alone was not released.
+// Idle waits until nothing is held: the gateway's bookings and the engines' own books. In virtual time it waits for
+// less than an engine's lease of 30 s, which must not be what frees it.
 func (f *Fleet) Idle() {
 	f.T.Helper()
 	limit := time.Minute
@@ -26,7 +26,8 @@ func (f *Fleet) Idle() {
 	f.within(limit, "all books are zero", func() bool { return f.Books() == "" })
 }
 
-// inHand is what the gateway's own metrics report as held of requests, empty for nothing. Open connections count once it has ended.
+// inHand returns what the gateway's own metrics report as held by requests, or empty. Open connections count once it
+// has ended.
 func (f *Fleet) inHand() string {
 	families, err := f.Reg.Gather()
 	assert.NoError(f.T, err)
@@ -47,7 +48,7 @@ func (f *Fleet) inHand() string {
 	return strings.Join(held, "; ")
 }
 
-// Books says what is still held, empty for nothing.
+// Books lists what is still held, or is empty.
 func (f *Fleet) Books() string {
 	var held []string
 	for _, p := range f.Gateway.Fleet.Report() {
@@ -73,7 +74,7 @@ func (f *Fleet) Books() string {
 	return strings.Join(held, "; ")
 }
 
-// keptLog is how many bytes of a log are kept: more than any test looks at, and not the 255 MB of half an hour under load.
+// keptLog is how many bytes of a log are kept: more than any test reads, and not the 255 MB of half an hour under load.
 const keptLog = 4 << 20
 
 // LogBuffer is the latest keptLog of a log that several goroutines write to.
@@ -97,7 +98,7 @@ func (b *LogBuffer) String() string {
 	return b.buf.String()
 }
 
-// Take returns what there is, and forgets it.
+// Take returns the log so far, and clears it.
 func (b *LogBuffer) Take() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

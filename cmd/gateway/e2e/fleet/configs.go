@@ -21,8 +21,8 @@ import (
 	"github.com/tandem-pd/tandem/queue"
 )
 
-// NewRegistry is a gateway whose workers register in an etcd and tell their KV events through a NATS, both inside, and
-// links to the two.
+// NewRegistry returns a gateway whose workers register in an etcd and publish their KV events through a NATS, both
+// embedded, and links to the two.
 func NewRegistry(t *testing.T, change ...func(*stack.GatewayConfig)) (*Fleet, stack.Links) {
 	t.Helper()
 	inside, err := stack.Embed(stack.EmbedConfig{})
@@ -65,7 +65,7 @@ policy_classes:
 	return c
 }
 
-// Keyed is a setting of a gateway that asks for keys: a client's and an operator's.
+// Keyed makes a gateway require keys: a client's and an operator's.
 func Keyed(t *testing.T) func(c *stack.GatewayConfig) {
 	t.Helper()
 	write := func(name, key string) string {
@@ -80,7 +80,7 @@ func Keyed(t *testing.T) func(c *stack.GatewayConfig) {
 // AsOperator is the header of a request with the operator's key.
 var AsOperator = []string{"Authorization", "Bearer sk-operator-0123456789"}
 
-// look is a GET, with the operator's key where there is one.
+// look is a GET, with the operator's key if there is one.
 func (f *Fleet) look(path string) (*http.Response, error) {
 	req, err := http.NewRequest(http.MethodGet, f.URL+path, nil)
 	if err != nil {
@@ -92,7 +92,7 @@ func (f *Fleet) look(path string) (*http.Response, error) {
 	return f.HTTP().Do(req)
 }
 
-// NewStatic is a gateway without etcd and NATS, whose workers are given by URL.
+// NewStatic returns a gateway without etcd and NATS, whose workers are given by URL.
 func NewStatic(t *testing.T, cfg stack.GatewayConfig) *Fleet {
 	t.Helper()
 	cfg.Workers.Probe.Every, cfg.Workers.Probe.Timeout = 50*time.Millisecond, 5*time.Second

@@ -27,8 +27,7 @@ type engines struct {
 	serve http.HandlerFunc
 }
 
-// NewEngines adds n workers of that role, whose answers are serve's. A fleet takes
-// them once a role.
+// NewEngines adds n workers of that role, whose answers are serve's. A fleet takes them once a role.
 func NewEngines(f *Fleet, role pools.Role, n int, serve http.HandlerFunc) *engines {
 	f.T.Helper()
 	e := &engines{serve: serve}
@@ -85,8 +84,8 @@ func NewFake(t testing.TB, role pools.Role, n int, serve http.HandlerFunc, chang
 	return f, NewEngines(f, role, n, serve)
 }
 
-// Says answers with a text.
-func Says(text string) http.HandlerFunc {
+// Answers returns a handler that answers with a text.
+func Answers(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }
 }
 
@@ -120,14 +119,14 @@ func FirstToken(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).Flush()
 }
 
-// Recorder stands before an engine and keeps the heads and bodies of what comes.
+// Recorder is a proxy of an engine that keeps the heads and bodies of requests.
 type Recorder struct {
 	mu     sync.Mutex
 	heads  []http.Header
-	bodies []string // each behind its path and a blank
+	bodies []string // each after its path and a blank
 }
 
-// TakeBodies is what came since the last time.
+// TakeBodies returns the bodies since the last call.
 func (r *Recorder) TakeBodies() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,9 +143,9 @@ func (r *Recorder) Take() []http.Header {
 	return heads
 }
 
-// ReadWhole takes a request's body in before a proxy passes it on. The proxy's transport would else read on while the
-// answer begins, when the server takes the body away: a connection that breaks now and then. What breaks off is
-// passed on as far as it came, and fails there.
+// ReadWhole reads a request's body before a proxy forwards it. The proxy's transport would otherwise still read it when
+// the answer begins and the server discards it, which breaks a connection now and then. A cut body is forwarded as far
+// as it arrived, and fails there.
 func ReadWhole(req *http.Request) []byte {
 	body, _ := io.ReadAll(req.Body)
 	req.Body = io.NopCloser(bytes.NewReader(body))

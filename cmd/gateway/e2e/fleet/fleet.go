@@ -1,5 +1,5 @@
-// Package fleet is the harness of the tests in cmd/gateway/e2e: whole gateways with simulated engines, over a network in
-// memory and in virtual time, or over sockets.
+// Package fleet is the harness of the tests in cmd/gateway/e2e: whole gateways with simulated engines, over an
+// in-memory network in virtual time, or over sockets.
 package fleet
 
 import (
@@ -38,8 +38,8 @@ import (
 	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
-// Fleet is a gateway and its workers over loopback sockets, or over the network of its test's bubble, with the event bus
-// in memory and no registry: tests put workers into the roster.
+// Fleet is a gateway and its workers over loopback sockets, or over the network of its test's bubble, with an in-memory
+// event bus and no registry: tests put workers into the roster.
 type Fleet struct {
 	T        testing.TB
 	URL      string
@@ -62,8 +62,7 @@ type Worker struct {
 	Done chan struct{}
 }
 
-// Options change a fleet from two prefill and two decode workers at a speed-up
-// of 20.
+// Options change a fleet from two prefill and two decode workers at a speed-up of 20.
 type Options struct {
 	Prefill, Decode, Both int  // none at all means two of the first two
 	Alone                 bool // the gateway without any
@@ -119,7 +118,7 @@ func NewWorker(t testing.TB, cfg devfleet.WorkerConfig) (*devfleet.Worker, error
 	return devfleet.NewWorker(cfg, stack.Links{}, slog.New(slog.DiscardHandler))
 }
 
-// Bare is a gateway that does not run yet, in the test's network and without workers.
+// Bare returns a gateway that does not run yet, in the test's network and without workers.
 func Bare(t testing.TB, cfg stack.GatewayConfig, links stack.Links, level slog.Level) *Fleet {
 	t.Helper()
 	f := &Fleet{T: t, Workers: map[string]*Worker{}, Logs: &LogBuffer{}, Reg: prometheus.NewRegistry()}
@@ -257,7 +256,7 @@ func ListenAs(t testing.TB, g *stack.Gateway) string {
 	return "http://" + addr.String()
 }
 
-// Start adds a worker and tells the roster.
+// Start adds a worker to the roster.
 func (f *Fleet) Start(role pools.Role, id string, o Options, log *slog.Logger) {
 	f.T.Helper()
 	cfg := devfleet.WorkerConfig{
@@ -297,7 +296,7 @@ func (f *Fleet) Run(id string, w *devfleet.Worker) {
 	})
 }
 
-// Eventually waits for a condition, for as long as a machine with other work may take that hashes etcd's passwords under -race.
+// Eventually waits for a condition, long enough for a busy machine that hashes etcd's passwords under -race.
 func (f *Fleet) Eventually(what string, ok func() bool) {
 	f.T.Helper()
 	f.within(time.Minute, what, ok)
@@ -336,8 +335,8 @@ func (f *Fleet) Status(path string) int {
 // Relayed is the gateways' --relay: the tests are the same for both.
 var Relayed = flag.String("relay", "auto", "loop or goroutine: who moves the chunks of answers")
 
-// Main is TestMain of the packages whose tests use fleets. It has fasthttp start its clock, a goroutine that never ends,
-// before the first bubble, which it must not belong to.
+// Main is TestMain of the packages whose tests use fleets. It has fasthttp start its clock, a goroutine that never
+// ends, before the first bubble, which it must not belong to.
 func Main(m *testing.M) (status int) {
 	app := fiber.New(fiber.Config{DisableStartupMessage: true})
 	if _, err := app.Test(httptest.NewRequest(http.MethodGet, "/", nil)); err != nil {

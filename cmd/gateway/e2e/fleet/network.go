@@ -20,19 +20,15 @@ import (
 	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
-// hop is what bytes take from one end of a network's connection to the other:
-// the least there is, and yet an instant of its own. What is reported without the
-// network, such as KV events over a MemoryBus, is known everywhere before a
-// byte that left at the same moment arrives.
+// hop is the latency of a network's connection: the minimum, and yet an instant of its own. What is reported without
+// the network, such as KV events over a MemoryBus, is known everywhere before a byte sent at the same moment arrives.
 const hop = time.Nanosecond
 
-// network carries connections within a testing/synctest bubble. What is written
-// is taken at once, whole, while less than the window waits to be read, and can be read a hop later.
+// network carries connections within a testing/synctest bubble. A write is accepted at once, whole, while less than the
+// window is unread, and can be read a hop later.
 //
-// Many things happen at one instant in virtual time, and their goroutines run in
-// any order. A listener with a port of its own choice therefore gives the
-// answers that leave at one instant an order: those to requests that came first
-// arrive first, a nanosecond apart.
+// Many things happen at one instant in virtual time, and their goroutines run in any order. A listener with a port of
+// its own choice therefore orders answers of one instant by their requests, a nanosecond apart.
 type network struct {
 	mu        sync.Mutex
 	listeners map[string]*wireListener
@@ -275,7 +271,7 @@ func (l *wireListener) Close() error {
 
 func (l *wireListener) Addr() net.Addr { return l.address }
 
-// next is the turn of a request that comes now.
+// next returns the delay of a request that arrives now.
 func (l *wireListener) next() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

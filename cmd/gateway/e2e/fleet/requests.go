@@ -18,8 +18,8 @@ import (
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
-// Question is the i-th request of a replay: either endpoint, streamed or not,
-// with a prompt of its own or a shared beginning.
+// Question is the i-th request of a replay: either endpoint, streamed or not, with a prompt of its own or a shared
+// prefix.
 type Question struct {
 	Path, Body string
 	Stream     bool
@@ -33,10 +33,10 @@ func IthQuestion(i int) Question {
 	return QuestionOf(i, fmt.Sprintf("%d %s", i, Long))
 }
 
-// QuestionOf asks text in the form of the i-th question.
+// QuestionOf makes a request of text in the form of the i-th question.
 func QuestionOf(i int, text string) Question { return Asked(text, i%4 < 2, i%3 != 0, 12) }
 
-// Asked asks text for so many tokens, with the usage where it is a stream.
+// Asked makes a request of text for so many tokens, with the usage if it is a stream.
 func Asked(text string, chat, stream bool, tokens int) Question {
 	q := Question{Path: CompletionPath, Stream: stream}
 	content, prompt := fmt.Sprintf(`"prompt":%q`, text), TextPrompt(text)
@@ -52,9 +52,8 @@ func Asked(text string, chat, stream bool, tokens int) Question {
 	return q
 }
 
-// Verdict judges one answer: token for token the undisturbed one, or one typed
-// error, before the first byte as an HTTP status or after it as the stream's
-// last event. Anything else is an error.
+// Verdict judges one answer: token for token the undisturbed one, or one typed error, before the first byte as an HTTP
+// status or after it as the stream's last event. Anything else is an error.
 func (f *Fleet) Verdict(q Question, a Answer) (whole bool, err error) {
 	f.T.Helper()
 	typed := func(e *Failure) bool { return e != nil && e.Type != "" && e.Message != "" && e.Code != nil }
@@ -92,7 +91,7 @@ func (f *Fleet) Verdict(q Question, a Answer) (whole bool, err error) {
 	case !typed(f.Parse([]byte(last)).Error):
 		return false, fmt.Errorf("the stream ended with %q", last)
 	case strings.Contains(f.Parse([]byte(last)).Error.Message, "did not stop") && got != "":
-		return false, nil // the worker went on with what it liked, and was ended for it
+		return false, nil // the worker continued with what it liked, and was ended for it
 	case !strings.HasPrefix(q.Want, got) || got == "":
 		return false, fmt.Errorf("failed after %q, undisturbed %q: %q", got, q.Want, a.Events)
 	}
@@ -125,14 +124,14 @@ func (f *Fleet) Served(a Answer) (prefill, decode string) {
 	return w.Prefill, w.Decode
 }
 
-// Transfers is how long the transfers of all clients take, one after another: an engine that has begun one comes to its end.
+// Transfers is how long the transfers of all clients take, one after another: an engine finishes what it has begun.
 const Transfers = 2500 * time.Millisecond
 
 // Clients is how many leave at once.
 const Clients = 50
 
-// LeaveAtOnce has the clients come to a phase and leave: all but one in a hundred are forgotten everywhere within 20 ms, or once the
-// transfers that have begun are over.
+// LeaveAtOnce makes the clients leave in a phase: all but one in a hundred are released everywhere within 20 ms, or
+// once begun transfers are over.
 func LeaveAtOnce(t *testing.T, f *Fleet, phase, prompt string, there func(f *Fleet) bool) {
 	t.Helper()
 	limit := 20 * time.Millisecond
@@ -161,7 +160,7 @@ func LeaveAtOnce(t *testing.T, f *Fleet, phase, prompt string, there func(f *Fle
 	group.Wait()
 }
 
-// Streams asks for n answers at once, which must be exact, and does something once each has come to its fifth event.
+// Streams requests n concurrent answers, which must be exact, and calls do once each has reached its fifth event.
 func (f *Fleet) Streams(n, tokens int, do func()) {
 	f.T.Helper()
 	var begun, group sync.WaitGroup
@@ -202,7 +201,7 @@ func (f *Fleet) Transferring() (n int) {
 	return n
 }
 
-// held counts the requests that any engine or booking still knows.
+// held counts the requests that any engine or booking still has.
 func (f *Fleet) held() (n int) {
 	for _, w := range f.Workers {
 		b := w.Engine.Books()
@@ -251,7 +250,7 @@ func InMode(mode string) func(c *stack.GatewayConfig) {
 	}
 }
 
-// Cut asks for an answer and kills the decode worker that generates it after so many events.
+// Cut requests an answer and kills the decode worker that generates it after so many events.
 func (f *Fleet) Cut(path, body string, after int, headers ...string) (a Answer, killed string) {
 	f.T.Helper()
 	n := 0

@@ -20,8 +20,8 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// Stock is an engine as its maker ships it: it registers nowhere, reports of itself what that engine reports, and publishes its
-// KV events over ZMQ.
+// Stock is an unmodified engine: it registers nowhere, reports what that engine reports, and publishes its KV events
+// over ZMQ.
 type Stock struct {
 	devfleet.WorkerConfig
 	Events, ReplayPort int // where it publishes
@@ -50,7 +50,7 @@ func (s *Stock) Endpoint(t testing.TB, options string) discovery.Endpoint {
 	return Endpoint(t, role, fmt.Sprintf("http://127.0.0.1:%d,id=%s%s", s.Port, s.Engine.ID, options))
 }
 
-// Published are the options that say where its events are.
+// Published returns the options that name its events' endpoints.
 func (s *Stock) Published() string {
 	at := fmt.Sprintf(",kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d", s.Events, s.ReplayPort)
 	if topic := s.KVEvents.ZMQ.Topic; topic != "" {
@@ -87,8 +87,8 @@ func (f *Fleet) Healthy() {
 	f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
 }
 
-// NewByURL is a gateway with two prefill and two decode workers by URL, at the ports that it returns. at changes where the
-// gateway finds one.
+// NewByURL is a gateway with two prefill and two decode workers by URL, at the ports that it returns. at changes where
+// the gateway finds one.
 func NewByURL(t *testing.T, cfg stack.GatewayConfig, at func(id string, port int) (url string)) (*Fleet, map[string]int) {
 	t.Helper()
 	ports := map[string]int{}

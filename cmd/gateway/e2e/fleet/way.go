@@ -15,7 +15,7 @@ type way struct {
 	changed  chan struct{} // closed, and replaced, at every change
 	parts    []part        // on their way, in order
 	size     int           // of all parts, in bytes
-	ended    bool          // no more comes after parts
+	ended    bool          // nothing follows parts
 	left     bool          // its reader has gone
 	hole     bool          // what is written is lost
 	answered bool          // it has carried something since asked
@@ -36,13 +36,13 @@ type part struct {
 
 func newWay() *way { return &way{changed: make(chan struct{}), answered: true} }
 
-// change makes a change known. The caller holds w.mu.
+// change signals a change. The caller holds w.mu.
 func (w *way) change() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// asked says that a request, or more of it, went the other way.
+// asked records that a request, or more of it, went the other way.
 func (w *way) asked(turn func() time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,7 +80,7 @@ func (w *way) write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// arrival is when what leaves now can be read. The caller holds w.mu.
+// arrival returns when bytes sent now can be read. The caller holds w.mu.
 func (w *way) arrival(now time.Time) time.Time {
 	if at := now.Add(hop + w.turn); at.After(w.latest) {
 		w.latest = at
@@ -147,7 +147,7 @@ func (w *way) lose() {
 	w.hole, w.parts, w.size = true, nil, 0
 }
 
-// end is the writer's: no more comes.
+// end is the writer's: nothing follows.
 func (w *way) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/tandem-pd/tandem/queue"
 )
 
-// jump is the moment at as a process reads it whose system's clock was set by d, whole seconds, since it started: the wall
-// clock differs, and the monotonic one, by which spans of time are measured, does not. at must be of time.Now.
+// jump is the moment at as a process reads it whose system's clock was set by d, whole seconds, since it started: the
+// wall clock differs, and the monotonic one, by which spans of time are measured, does not. at must be of time.Now.
 func jump(at time.Time, d time.Duration) time.Time {
 	const fraction = 30 // the bits below the seconds in the first word of a time.Time with a monotonic reading
 	*(*uint64)(unsafe.Pointer(&at)) += uint64(d/time.Second) << fraction

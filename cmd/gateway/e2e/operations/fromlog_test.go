@@ -17,14 +17,13 @@ import (
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
-// TestLogToTrace: what a fleet served comes back out of its log as a trace: lengths, times, and which prompts began alike.
+// TestLogToTrace: what a fleet served is in its log and becomes a trace: lengths, times, and which prompts began alike.
 func TestLogToTrace(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Gateway: func(c *stack.GatewayConfig) { c.Observe.LogBlocks = true }})
 	sent := &replay.Workload{Name: "sent"}
 	for i := range 30 {
-		// Three families that share 1,024 tokens, some 1,536; the second half asks
-		// what the first did, but for the length of the shared part. No two
-		// requests are of one length.
+		// Three families that share 1,024 tokens, some 1,536; the second half asks what the first did, but for the
+		// length of the shared part. No two requests are of one length.
 		family := uint64(i % 3)
 		own := uint64(100 + i%15)
 		sent.Requests = append(sent.Requests, replay.Request{

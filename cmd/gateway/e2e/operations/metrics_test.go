@@ -61,8 +61,7 @@ func scrape(t *testing.T, families []*dto.MetricFamily) exposition {
 	return out
 }
 
-// series finds what a name in an expression stands for: the family, or one of
-// the series of a histogram.
+// series finds what a name in an expression stands for: the family, or one of the series of a histogram.
 func (e exposition) series(name string) (labels []string, ok bool) {
 	if m, ok := e[name]; ok && m.kind != "histogram" {
 		return m.labels, true
@@ -102,7 +101,7 @@ func afterTraffic(t *testing.T) exposition {
 		scenario := &fault.Scenario{Seed: 3, Rules: []fault.Rule{{Fault: "wrong_status", Probability: .3, Leg: string(pools.Decode),
 			Status: http.StatusInternalServerError}}}
 		c.WrapTransport = func(inner upstream.Transport) upstream.Transport { return fault.Inject(inner, scenario) }
-		c.Remote.URLs = []string{"http://127.0.0.1:1"} // nobody is there
+		c.Remote.URLs = []string{"http://127.0.0.1:1"} // no server there
 		c.Flow.Queue.Classes = fleet.TwoClasses(t)
 		c.Traces.Endpoint = "http://127.0.0.1:1"
 		c.Workers.TLS = own
@@ -117,7 +116,7 @@ func afterTraffic(t *testing.T) exposition {
 	for range 10 { // some of them fail on both decode workers
 		f.Post(fleet.CompletionPath, `{"model":"tandem-sim","n":2,"max_tokens":4,"prompt":"`+fleet.Long+`"}`)
 	}
-	f.Post(fleet.CompletionPath, `{"model":"nobody","prompt":"x"}`)
+	f.Post(fleet.CompletionPath, `{"model":"absent","prompt":"x"}`)
 	f.Post(fleet.ChatPath, `{"model":`)
 	f.Idle()
 	// A request is counted after it has given back what it held.
@@ -164,9 +163,8 @@ func scrapeOf(t *testing.T, f *fleet.Fleet) exposition {
 // fromTheScrape are the labels that Prometheus adds.
 var fromTheScrape = []string{"instance", "job"}
 
-// wrongs says what an expression names that a gateway does not expose, and
-// which of the labels that text shows, as {{label}} or {{ $labels.label }}, the
-// expression does not leave.
+// wrongs returns the names in an expression that a gateway does not expose, and which of the labels that text shows, as
+// {{label}} or {{ $labels.label }}, the expression does not leave.
 func (e exposition) wrongs(expr string, texts ...string) (wrongs []string) {
 	refs, left, err := promql(expr)
 	if err != nil {
@@ -387,7 +385,7 @@ var (
 	alertInText  = regexp.MustCompile(`\bTandem[A-Z]\w+`)
 )
 
-// docs/reference/metrics.md tells of every metric that a gateway exposes, with its type
+// docs/reference/metrics.md documents every metric that a gateway exposes, with its type
 // and labels, of no other, and of the alerts that use it.
 func TestEveryMetricIsDocumented(t *testing.T) {
 	raw, err := os.ReadFile("../../../../docs/reference/metrics.md")
@@ -509,8 +507,7 @@ func TestMetricsAddUp(t *testing.T) {
 	}
 }
 
-// reference is one metric that an expression names, with the labels that it is
-// selected or grouped by.
+// reference is one metric that an expression names, with the labels that it is selected or grouped by.
 type reference struct {
 	metric string
 	labels []string
@@ -525,9 +522,8 @@ var (
 	promFunctions  = append([]string{"rate", "increase", "histogram_quantile", "label_values", "clamp_min", "absent"}, promAggregates...)
 )
 
-// promql finds the metrics of an expression, and the labels that its groupings
-// leave, which is nil where it has none. It knows the words of PromQL that the
-// dashboard and the rules need, and takes the others for functions or metrics
+// promql finds the metrics of an expression, and the labels that its groupings leave, which is nil where it has none.
+// It knows the words of PromQL that the dashboard and the rules need, and takes the others for functions or metrics
 // that there are not. A grouping stands before what it groups.
 func promql(expr string) (found []reference, left []string, err error) {
 	var around [][]string // the groupings of the parentheses that are open

@@ -181,8 +181,8 @@ func (f *failing) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, 
 	return f.Transport.Call(ctx, leg)
 }
 
-// TestRetriesAreSiblings: the legs of all rounds stand next to each other, and the one that failed says so. In mode eft the decode
-// worker is chosen once the prompt is computed, and the waits and legs of one attempt stand in that order.
+// TestRetriesAreSiblings: the legs of all rounds are siblings, and the failed one has an error status. In mode eft the
+// decode worker is chosen once the prompt is computed, and the waits and legs of one attempt stand in that order.
 func TestRetriesAreSiblings(t *testing.T) {
 	for _, tt := range []struct {
 		mode    string
@@ -222,7 +222,7 @@ func TestRetriesAreSiblings(t *testing.T) {
 	}
 }
 
-// TestResumedStreamsAreLinked: the leg that goes on with an answer names the one that was cut.
+// TestResumedStreamsAreLinked: the leg that continues an answer links to the one that was cut.
 func TestResumedStreamsAreLinked(t *testing.T) {
 	f, c := tracing(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2})
 	a, _ := f.Cut(fleet.CompletionPath, `{"model":"tandem-sim","stream":true,"temperature":0,"ignore_eos":true,"max_tokens":120,`+
@@ -271,8 +271,8 @@ func TestNoPromptInSpans(t *testing.T) {
 	}
 }
 
-// TestExemplars: scrapes in OpenMetrics show the trace of a request that was sampled next to its TTFT, of the gateway and of
-// the legs; other scrapes are as ever.
+// TestExemplars: scrapes in OpenMetrics show the trace of a request that was sampled next to its TTFT, of the gateway
+// and of the legs; other scrapes are as ever.
 func TestExemplars(t *testing.T) {
 	f, c := tracing(t, fleet.Options{Prefill: 1, Decode: 1})
 	f.Good(fleet.CompletionPath, fleet.Ask(fleet.Long, 3))
@@ -309,8 +309,8 @@ func TestExemplars(t *testing.T) {
 	}
 }
 
-// TestDeadCollectorDelaysNothing: requests are answered beside a collector that answers nothing, or is not there, and what
-// waits for it is bounded. The sampled spans of a request are dropped, never waited with.
+// TestDeadCollectorDelaysNothing: requests are answered beside a collector that answers nothing, or is not there, and
+// what waits for it is bounded. The sampled spans of a request are dropped, never waited with.
 func TestDeadCollectorDelaysNothing(t *testing.T) {
 	const requests, room, spansARequest = 40, 32, 4
 	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", fmt.Sprint(room))

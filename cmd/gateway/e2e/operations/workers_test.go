@@ -75,7 +75,7 @@ func TestWorkersWithoutAHandOffShowInHealth(t *testing.T) {
 	}
 }
 
-// newNames makes this process ask a name server of the test, to which every name has the address that it returns.
+// newNames makes this process use the test's name server, which returns one address for every name.
 func newNames(t *testing.T) *atomic.Pointer[netip.Addr] {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -170,7 +170,7 @@ func TestNamesMove(t *testing.T) {
 	}
 }
 
-// A worker that comes back under its id with an empty cache is believed to hold nothing of what it held before, by its
+// A worker that returns under its id with an empty cache counts as empty, by its
 // events, by prediction, or by what was sent to it a moment ago.
 func TestWorkersReturnEmpty(t *testing.T) {
 	prompt := strings.Repeat(fleet.Long, 4)
@@ -223,7 +223,7 @@ func TestWorkersReturnEmpty(t *testing.T) {
 	})
 }
 
-// A pair that comes back under its ids with another model computes nothing of the old one: its requests, which go on
+// A pair that returns under its ids with another model computes nothing of the old one: its requests, which continue
 // all the while, are the other pair's, and get a typed error once that has gone. Requests of the new model are served.
 func TestWorkersReturnWithAnotherModel(t *testing.T) {
 	const other = "other-sim"
@@ -357,8 +357,8 @@ func (c *cluster) standing(want string) {
 	})
 }
 
-// Workers are pods, found by their labels. One is deleted while it streams: the answer ends well, and no other request goes there.
-// One is not ready for a while. The API server goes away, and requests are served.
+// Workers are pods, found by their labels. One is deleted while it streams: the answer ends well, and no other request
+// goes there. One is not ready for a while. The API server goes away, and requests are served.
 func TestWorkersInPods(t *testing.T) {
 	c := newCluster(t)
 	for _, id := range []string{"p1", "p2"} {
@@ -423,7 +423,7 @@ func TestWorkersInPods(t *testing.T) {
 	c.change("p1", func(p *apitest.Pod) { p.Unready = false })
 	c.standing("p1:up p2:up " + other + ":up")
 
-	// The API server is away: what is known serves, and a worker that dies is taken out all the same.
+	// The API server is down: known workers serve, and a worker that dies is removed all the same.
 	c.api.Refuse(http.StatusInternalServerError)
 	c.Eventually("the API server is missed", func() bool { return c.Value("tandem_kubernetes_up") == 0 })
 	by("p1 p2 " + other)

@@ -10,9 +10,8 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 )
 
-// A whole request of two legs and a short prompt, eight events streamed, over
-// real sockets; client and engines run in the same process, so that only the
-// difference between two versions means anything.
+// A whole request of two legs and a short prompt, eight events streamed, over real sockets; client and engines run in
+// the same process, so that only the difference between two versions means anything.
 func BenchmarkTwoLegs(b *testing.B) {
 	f := fleet.New(b, fleet.Options{Speedup: 10_000})
 	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = 256

@@ -39,7 +39,7 @@ import (
 // securityFiles are what operators start from.
 const securityFiles = "../../../../deploy/compose/security"
 
-// hostile is a NATS and an etcd that are not alone on their network, and what each process is known by.
+// hostile is a NATS and an etcd on a shared network, with each process's credentials.
 type hostile struct {
 	t    *testing.T
 	ca   *certstest.Authority
@@ -104,8 +104,8 @@ func (h *hostile) links(d *stack.Discovery, log *slog.Logger) stack.Links {
 	return links
 }
 
-// A gateway and workers, each with what the shipped files let it do and no more, serve; the workers' KV events arrive. A
-// worker that writes another's record, or publishes another's events, is refused, and so is a gateway that writes.
+// A gateway and workers, each with what the shipped files let it do and no more, serve; the workers' KV events arrive.
+// A worker that writes another's record, or publishes another's events, is refused, and so is a gateway that writes.
 func TestFleetAmongOthers(t *testing.T) {
 	t.Parallel() // it waits for etcd, which hashes passwords
 	h := newHostile(t)
@@ -186,7 +186,7 @@ func TestFleetAmongOthers(t *testing.T) {
 	}
 }
 
-// try does one thing at NATS as someone and returns what NATS says of it.
+// try does one thing at NATS as someone and returns NATS's error.
 func (h *hostile) try(who, does, subject string) error {
 	h.t.Helper()
 	d := h.discovery(who)
@@ -210,8 +210,8 @@ func (h *hostile) try(who, does, subject string) error {
 	return <-complaints
 }
 
-// Workers behind https:// that ask for the gateway's certificate serve with it. Where their authority is not named, the log names the
-// setting.
+// Workers behind https:// that require the gateway's certificate serve with it. Where their authority is not named, the
+// log names the setting.
 func TestWorkersWithCertificates(t *testing.T) {
 	t.Parallel()
 	ca, dir := certstest.New(t, "workers"), t.TempDir()
@@ -297,10 +297,10 @@ func (s *sharing) book(t *testing.T) (release func()) {
 	return func() { l.Release(time.Now()) }
 }
 
-// requests is how many are on the worker, of all members as far as this one knows.
+// requests is how many are on the worker, of all members in this one's view.
 func (s *sharing) requests() int { return s.routers.For("m", pools.Both).Loads(s.pool)[0].Requests }
 
-// whole reports whether this member knows all that n others have booked.
+// whole reports whether this member has all bookings of n others.
 func (s *sharing) whole(n int) bool {
 	known := 0
 	for _, p := range s.Peers() {
@@ -311,9 +311,9 @@ func (s *sharing) whole(n int) bool {
 	return known == n
 }
 
-// Two gateways with what the shipped nats.conf lets a gateway do are a group: what one has booked the other knows, from before
-// it joined and from then on, and its end. A certificate lets a gateway publish under its own name alone, and a worker neither
-// publish nor receive anything of that.
+// Two gateways with what the shipped nats.conf lets a gateway do are a group: each has the other's bookings, from
+// before it joined and from then on, and its end. A certificate lets a gateway publish under its own name alone, and a
+// worker neither publish nor receive anything of that.
 func TestGroupAmongOthers(t *testing.T) {
 	t.Parallel()
 	h := newHostile(t)
@@ -324,9 +324,9 @@ func TestGroupAmongOthers(t *testing.T) {
 	b := h.join("gateway-2", log)
 	f.Eventually("each knows what the other has booked", func() bool { return a.whole(1) && b.whole(1) && b.requests() == 1 })
 	also := b.book(t)
-	f.Eventually("a hears of a booking", func() bool { return a.requests() == 2 })
+	f.Eventually("a receives a booking", func() bool { return a.requests() == 2 })
 	ends()
-	f.Eventually("b hears of its end", func() bool { return b.requests() == 1 })
+	f.Eventually("b receives its end", func() bool { return b.requests() == 1 })
 
 	const own, first, second = "tandem.replica.tandem_workers.", "gateway-1:8000", "gateway-2:8000"
 	for _, c := range []struct{ does, subject, who string }{ // whom alone NATS lets
@@ -346,7 +346,7 @@ func TestGroupAmongOthers(t *testing.T) {
 			assert.Equal(t, strings.Contains(c.who, who), h.try(who, c.does, c.subject) == nil, "%s may %s %s", who, c.does, c.subject)
 		}
 	}
-	// Neither as the answer to a question that was never asked.
+	// Neither as the answer to a request that was never sent.
 	assert.Error(t, h.try("prefill-1", "publish", nats.NewInbox()), "a worker answers what it was not asked")
 	stranger := &fleet.Fleet{T: t, Logs: &fleet.LogBuffer{}}
 	h.join("prefill-1", slog.New(slog.NewTextHandler(stranger.Logs, nil)))

@@ -160,7 +160,7 @@ func (l *linked) connect(name string) stack.Links {
 	return fleet.Links(l.t, &stack.Discovery{EtcdEndpoints: l.endpoints, NATSURL: l.url}, name)
 }
 
-// join adds a worker that registers in etcd and tells its KV events as how says.
+// join adds a worker that registers in etcd and publishes its KV events by how.
 func (l *linked) join(role pools.Role, id string, how devfleet.WorkerEvents) {
 	l.T.Helper()
 	w, err := devfleet.NewWorker(devfleet.WorkerConfig{
@@ -194,7 +194,7 @@ func (l *linked) listed() map[string]int {
 	return n
 }
 
-// exact says whether every worker is listed once, and its view live and of as many blocks as its engine has cached.
+// exact reports whether every worker is listed once, and its view live and of as many blocks as its engine has cached.
 func (l *linked) exact(ids ...string) bool {
 	listed, sources := l.listed(), l.Sources()
 	for _, id := range ids {
@@ -205,8 +205,8 @@ func (l *linked) exact(ids ...string) bool {
 	return len(listed) == len(ids) && len(sources) == len(ids)
 }
 
-// load asks without end, new prompts and old ones, until the returned func is called, which tells how many were asked
-// and which went wrong.
+// load sends requests without end, new prompts and old ones, until the returned func is called, which returns how many
+// were sent and which went wrong.
 func (l *linked) load() (stop func() (asked int64, err error)) {
 	var asked atomic.Int64
 	var mu sync.Mutex // guards wrong
@@ -239,9 +239,10 @@ func (l *linked) load() (stop func() (asked int64, err error)) {
 	}
 }
 
-// NATS is killed, then it and etcd for longer than a lease, and each started again where it was, under load. Every request is
-// answered, nobody leaves the roster, and in the end each worker is there once and its view is live with as many blocks as its
-// engine holds. The workers tell their KV events over NATS, but one over ZMQ, as its record in etcd says.
+// NATS is killed, then it and etcd for longer than a lease, and each started again where it was, under load. Every
+// request is answered, no worker leaves the roster, and in the end each worker is there once and its view is live with
+// as many blocks as its engine holds. The workers publish their KV events over NATS, but one over ZMQ, as registered in
+// etcd.
 func TestServersKilledUnderLoad(t *testing.T) {
 	t.Parallel() // it waits for leases
 	const ttl = 2 * time.Second
@@ -294,7 +295,7 @@ func TestServersKilledUnderLoad(t *testing.T) {
 			return false
 		})
 	}
-	// The watch goes on: who leaves is gone, and who joins is there.
+	// The watch continues: workers that leave are gone, and new ones are there.
 	l.join(pools.Decode, "d3", overZMQ(t))
 	l.Eventually("a new one joins", func() bool { return l.exact(append(ids, "d3")...) })
 }
@@ -476,7 +477,7 @@ func TestChangesAreKept(t *testing.T) {
 			assert.Equal(t, "later", operate(b, "/workers/w1/uncordon", ""), "kept")
 			assert.Empty(t, cordonsOf(b))
 			c, stopC := o.gateway("c", workers...)
-			assert.Contains(t, c.Logs.String(), "continuing without them", "c does not say that it has not read them")
+			assert.Contains(t, c.Logs.String(), "continuing without them", "c does not report that it has not read them")
 			o.server.start()
 			for _, f := range []*fleet.Fleet{a, b, c} {
 				f.Eventually("all agree once the server is back", cordoned(f, "w2"))
@@ -497,7 +498,7 @@ func TestChangesAreKept(t *testing.T) {
 	}
 }
 
-// TestChangesAreNotKept: with neither server the answer says so.
+// TestChangesAreNotKept: with neither server the answer reports it.
 func TestChangesAreNotKept(t *testing.T) {
 	o := &operated{t: t, link: func(string) stack.Links { return stack.Links{} }}
 	f, _ := o.gateway("alone", "w1")

@@ -22,8 +22,9 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// TestSoak keeps streams open over sockets, some of whose clients leave in the middle or read slowly, while workers die at random and
-// come back. Each stream ends well, is refused or fails by a typed event, and in the end descriptors and goroutines are back.
+// TestSoak keeps streams open over sockets, some of whose clients leave in the middle or read slowly, while workers die
+// at random and come back. Each stream ends well, is refused or fails by a typed event, and in the end descriptors and
+// goroutines are back.
 func TestSoak(t *testing.T) {
 	const streams, deaths = 30, 4
 	seed := uint64(time.Now().UnixNano())

@@ -118,8 +118,8 @@ func TestOverlapsOfAdaptersAndSalts(t *testing.T) {
 	f.Idle()
 }
 
-// TestUnloadedAdapters: an adapter that the engines have lost since the roster read their lists is tried wherever it is listed, then no
-// model; no circuit opens by it, and the base model keeps every worker.
+// TestUnloadedAdapters: an adapter that the engines have lost since the roster read their lists is tried wherever it is
+// listed, then no model; no circuit opens by it, and the base model keeps every worker.
 func TestUnloadedAdapters(t *testing.T) {
 	for engine, o := range map[string]fleet.Options{"": {}, "sglang": {Both: 2}} {
 		o.Worker = func(c *devfleet.WorkerConfig) { c.Engine.Engine = engine }

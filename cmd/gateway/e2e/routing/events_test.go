@@ -17,11 +17,10 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// A vLLM whose buffer is too short for what the gateway missed: the rank is
-// predicted, requests ask it to tell again what it uses, and once it has done so
-// for as long as a prediction lasts its view is relied on. Without asking it stays
-// predicted, as does an engine of a release that does not know how.
-func TestLostEventsAreToldAgain(t *testing.T) {
+// A vLLM whose buffer is too short for what the gateway missed: the rank is predicted, requests make it re-announce
+// what it uses, and once it has done so for as long as a prediction lasts its view is used. Without requests it stays
+// predicted, as does an engine of a release without re-announcing.
+func TestLostEventsAreReannounced(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -61,7 +60,7 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 				turn(i, "")
 			}
 			if s := f.Sources()["v1"]; s.State != "waiting" || s.Blocks != 0 {
-				t.Fatalf("before anything is heard it is %+v", s)
+				t.Fatalf("before any event it is %+v", s)
 			}
 			fleet.NetworkOf(t).Reopen(published)
 			f.Eventually("what it published before is known to be lost", func() bool { return f.Sources()["v1"].State == "predicted" })
@@ -79,19 +78,19 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 				return
 			}
 			require.True(t, s.State == "live" && s.Reason == "" && s.Repaired["chains"] == 1 && s.Losses == 1, "it is %+v", s)
-			// What was computed before the gateway heard anything is known by now, to the block.
+			// What was computed before the first event is in the view by now, to the block.
 			for i := range 6 {
 				if r := f.Nvext(turn(i, "")).Routing; *r.Actual < 300 || r.Predicted < *r.Actual || r.Predicted > *r.Actual+16 {
 					t.Errorf("conversation %d: %d tokens cached, %d believed", i, *r.Actual, r.Predicted)
 				}
 			}
-			assert.Contains(t, f.Logs.String(), "KV events repaired", "the log does not say that it is whole again")
+			assert.Contains(t, f.Logs.String(), "KV events repaired", "the log does not report the repair")
 			f.Idle()
 		})
 	}
 }
 
-// A prompt whose tokens the gateway does not know, for it has tools, is known
+// A prompt whose tokens the gateway does not have, because of tools, is known
 // again by its text, turn by turn; another salt is another conversation.
 func TestTextIsPredicted(t *testing.T) {
 	t.Parallel()

@@ -29,8 +29,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// sharedIndex is a `gateway index` on an address of its own, that can be stopped and
-// started again.
+// sharedIndex is a `gateway index` on an address of its own, that can be stopped and started again.
 type sharedIndex struct {
 	addr string
 	ln   net.Listener // until it is first started
@@ -82,7 +81,7 @@ func (x *sharedIndex) start(f *fleet.Fleet, cfg service.Config) {
 	f.Eventually("the index is ready", s.Ready)
 }
 
-// asking makes a gateway follow no events and ask the indexes.
+// asking makes a gateway follow no events and use the indexes.
 func asking(xs ...*sharedIndex) func(c *stack.GatewayConfig) {
 	return func(c *stack.GatewayConfig) {
 		fleet.WithoutEvents(c)
@@ -102,15 +101,14 @@ func anotherGateway(f *fleet.Fleet, configure func(c *stack.GatewayConfig)) *fle
 	return f.Another(cfg, stack.Links{})
 }
 
-// chooseBy is what a gateway says of a prompt's workers without running it.
+// chooseBy returns a gateway's choice of workers for a prompt without running it.
 func chooseBy(f *fleet.Fleet, prompt string) *fleet.Nvext {
 	f.T.Helper()
 	return f.Nvext(f.Good(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+prompt+
 		`","nvext":{"annotations":["query_instance_id:"],"extra_fields":["routing"]}}`))
 }
 
-// prefilled runs a prompt and returns its prefill worker and the tokens that worker had
-// cached.
+// prefilled runs a prompt and returns its prefill worker and the tokens that worker had cached.
 func prefilledBy(f *fleet.Fleet, prompt string) (worker string, cached int) {
 	f.T.Helper()
 	a := f.Good(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+prompt+`","nvext":{"extra_fields":["worker_id"]}}`)
@@ -134,7 +132,7 @@ func TestIndexesComeAndGo(t *testing.T) {
 	g := anotherGateway(f, asking(x, y))
 	report := func(by *fleet.Fleet, doc int, worker string) {
 		t.Helper()
-		f.Eventually("both gateways are told", func() bool {
+		f.Eventually("both gateways are updated", func() bool {
 			c := chooseBy(by, article(doc))
 			return c.Routing.Remote == "answered" && c.Routing.Predicted > 0 && c.WorkerID.Prefill == worker
 		})
@@ -155,14 +153,14 @@ func TestIndexesComeAndGo(t *testing.T) {
 		}
 	}
 	if c := chooseBy(f, article(7)); !slices.Contains([]string{"unreachable", "circuit_open"}, c.Routing.Remote) {
-		t.Errorf("nobody is there, and the outcome is %q", c.Routing.Remote)
+		t.Errorf("no index is there, and the outcome is %q", c.Routing.Remote)
 	}
 	f.Eventually("the circuit opens", func() bool {
 		chooseBy(f, article(7))
 		return f.Value("tandem_kv_remote_index_circuit", x.addr, "closed") == 0 && f.Value("tandem_kv_remote_index_registered", x.addr) == 0
 	})
 
-	x.start(f, service.Config{}) // empty: the gateways register, the workers tell it all
+	x.start(f, service.Config{}) // empty: the gateways register, the workers publish it all
 	report(f, 1, worker1)
 	report(g, 0, worker)
 	f.Eventually("the gateways see to it again", func() bool { return f.Value("tandem_kv_remote_index_registered", x.addr) == 1 })
@@ -185,8 +183,8 @@ func TestIndexesComeAndGo(t *testing.T) {
 	f.Idle()
 }
 
-// TestIndexIsRestoredFromAGateway starts a second gateway of a group: it has the first one's view of a worker's cache, and
-// the worker is not asked for a snapshot. With the first gone, a third asks the worker.
+// TestIndexIsRestoredFromAGateway starts a second gateway of a group: it has the first one's view of a worker's cache,
+// and the worker gets no request for a snapshot. With the first gone, a third sends one to the worker.
 func TestIndexIsRestoredFromAGateway(t *testing.T) {
 	t.Parallel()
 	url := fleet.StartNATS(t)

@@ -55,7 +55,7 @@ type parityFleet struct {
 	groups      []simulate.Group
 	mode        string
 	temperature float64
-	threshold   float64 // the queue's: below 0 nobody waits in the gateway for prefill
+	threshold   float64 // the queue's: below 0 no request waits in the gateway for prefill
 	warm        int     // requests before the trace, one after another, from which the gateway learns how long prompts take
 
 	delay time.Duration // of what the gateway sends to workers
@@ -100,8 +100,8 @@ func (f *parityFleet) after(w *replay.Workload) *replay.Workload {
 	return all
 }
 
-// parityTrace draws requests that come in bursts, share prefixes of two levels
-// and are now and then long. No two come at the same time.
+// parityTrace draws requests in bursts that share prefixes of two levels
+// and are now and then long. No two are sent at the same time.
 func parityTrace(seed uint64) *replay.Workload {
 	const rate = 14 // requests a second between bursts
 	rng := rand.New(rand.NewPCG(seed, 5))
@@ -131,11 +131,9 @@ func parityTrace(seed uint64) *replay.Workload {
 	return w
 }
 
-// TestSimulateAgreesWithTheWire runs one trace through simulate and through the
-// whole gateway with simulated engines in a bubble: HTTP on both sides of it,
-// the queue's and the rooms' goroutines, KV events over a bus. Every request
-// must be served by the same workers and find as much cached, and the times
-// must agree.
+// TestSimulateAgreesWithTheWire runs one trace through simulate and through the whole gateway with simulated engines in
+// a bubble: HTTP on both sides of it, the queue's and the rooms' goroutines, KV events over a bus. Every request must
+// be served by the same workers and find as much cached, and the times must agree.
 func TestSimulateAgreesWithTheWire(t *testing.T) {
 	t.Parallel()
 	t.Logf("seed %d", paritySeed)
@@ -200,7 +198,7 @@ func agree(t *testing.T, simulated, wire []replay.Sample) {
 	require.True(t, len(simulated) == len(wire) && len(wire) >= parityRequests,
 		"%d simulated and %d real answers", len(simulated), len(wire))
 	picks, cached := 0, 0
-	var first []string // of those that differ, which one comes first says why the others do
+	var first []string // of those that differ, the first one explains the others
 	for i := range wire {
 		a, b := &simulated[i], &wire[i]
 		if a.Outcome != replay.Answered || b.Outcome != replay.Answered || a.OutputTokens != b.OutputTokens {
@@ -244,8 +242,7 @@ func telling(s *replay.Sample) string {
 		s.CachedTokens, s.PromptTokens, time.Duration(s.TTFT), time.Duration(s.ITL), time.Duration(s.E2E))
 }
 
-// onTheWire replays the workload through a whole gateway. It is called in a
-// bubble.
+// onTheWire replays the workload through a whole gateway. It is called in a bubble.
 func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *replay.Prompter) []replay.Sample {
 	net := fleet.NewNetwork()
 	bus := kvtest.NewBus()
@@ -328,11 +325,9 @@ func (f *parityFleet) follow(t *testing.T, gateway *stack.Gateway) {
 	t.Fatal("the workers' caches are not followed")
 }
 
-// inTurn makes calls that are due at one instant one after another, a
-// nanosecond apart: the gateway's in the order in which the requests came, and
-// the pulls of a decode engine in the order in which it was given them. As what
-// goes on at one instant runs in any order, it would be a toss-up otherwise; in
-// simulate it is the order of the cores.
+// inTurn makes calls that are due at one instant one after another, a nanosecond apart: the gateway's in the order in
+// which the requests came, and the pulls of a decode engine in the order in which it was given them. As what goes on at
+// one instant runs in any order, it would be a toss-up otherwise; in simulate it is the order of the cores.
 type inTurn struct {
 	upstream.Transport
 	side  http.RoundTripper
@@ -354,7 +349,7 @@ func (t *inTurn) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, e
 	return t.Transport.Call(ctx, leg)
 }
 
-// RoundTrip carries what engines say to each other.
+// RoundTrip carries the engines' calls to each other.
 func (t *inTurn) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, err := r.GetBody()
 	if err != nil {
@@ -378,8 +373,8 @@ func (t *inTurn) RoundTrip(r *http.Request) (*http.Response, error) {
 // sequenceOf finds the gateway's id in an engine's name of a sequence.
 var sequenceOf = regexp.MustCompile(`([0-9a-f]{16})-1-0-`)
 
-// In mode eft prompts wait in the gateway, and yet a prefill engine has hardly a moment without one while others wait: little
-// more than the 2 ms that each takes to come, of 107 ms in the mean to be computed.
+// In mode eft prompts wait in the gateway, and yet a prefill engine has hardly a moment without one while others wait:
+// little more than the 2 ms that each takes to arrive, of 107 ms in the mean to be computed.
 func TestPrefillIsRarelyIdle(t *testing.T) {
 	t.Parallel()
 	const engines, from, span = 2, 43 * time.Second, 8 * time.Second

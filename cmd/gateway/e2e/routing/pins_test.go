@@ -15,8 +15,8 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// The worker that the body or a header names serves the request, in mode kv as in direct; the header wins. Eight rounds, in which
-// an unpinned choice would hardly ever be the same.
+// The worker that the body or a header names serves the request, in mode kv as in direct; the header wins. Eight
+// rounds, in which an unpinned choice would hardly ever be the same.
 func TestPins(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"kv", "direct"} {
@@ -91,7 +91,7 @@ func TestUnknownPins(t *testing.T) {
 	f.Idle()
 }
 
-// Mode direct is told whom to ask, or says what it wants to be told.
+// Mode direct uses the workers of the request, or names the missing field.
 func TestDirectNeedsAPin(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Gateway: fleet.InMode("direct")})
 	for _, nvext := range []string{"", `"dp_rank":0`} {
@@ -103,8 +103,7 @@ func TestDirectNeedsAPin(t *testing.T) {
 	f.Idle()
 }
 
-// A worker of role both serves by itself when it is named, beside pools of
-// prefill and decode.
+// A worker of role both serves by itself when it is named, beside pools of prefill and decode.
 func TestPinnedWorkerServesAlone(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Both: 2})
 	for _, field := range []string{"backend_instance_id", "decode_worker_id"} {
@@ -139,8 +138,8 @@ func TestPinnedWorkerDead(t *testing.T) {
 	f.Idle()
 }
 
-// A pinned decode worker that cannot load a prompt's KV computes the prompt: six of six answers were errors when a real vLLM 0.32
-// prefill worker was killed before decode had fetched.
+// A pinned decode worker that cannot load a prompt's KV computes the prompt: six of six answers were errors when a real
+// vLLM 0.32 prefill worker was killed before decode had fetched.
 func TestPinnedDecodeWithoutItsKV(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Gateway: func(c *stack.GatewayConfig) {
 		c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
@@ -159,7 +158,7 @@ func asked(nvext string) string {
 }
 
 // TestRoutingIsShown: every candidate of both legs with its terms, and what was
-// cached beside what was believed; a second request finds the first one's.
+// cached next to the expected hit; a second request finds the first one's.
 func TestRoutingIsShown(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 3, Gateway: func(c *stack.GatewayConfig) { c.Observe.LogRouting = true }})
 	r := f.Nvext(f.Good(fleet.CompletionPath, asked(`{"extra_fields":["routing"]}`))).Routing
@@ -173,11 +172,11 @@ func TestRoutingIsShown(t *testing.T) {
 		t.Errorf("the chosen's term is not the first: %+v", r.Prefill)
 	}
 	assert.True(t, r.Actual != nil && *r.Actual == r.Predicted, "%d tokens believed cached, were %v", r.Predicted, r.Actual)
-	f.Eventually("the log says it too", func() bool { return strings.Contains(f.Logs.String(), `predicted_cached_tokens`) })
+	f.Eventually("the log has it too", func() bool { return strings.Contains(f.Logs.String(), `predicted_cached_tokens`) })
 	f.Idle()
 }
 
-// TestBusyThreshold: set while the gateway runs, it refuses what comes while the
+// TestBusyThreshold: set while the gateway runs, it refuses requests while the
 // only worker is above it, and counts that.
 func TestBusyThreshold(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Speedup: 1})

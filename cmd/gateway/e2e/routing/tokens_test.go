@@ -31,8 +31,8 @@ func routingOf(f *fleet.Fleet, model, content string) (*fleet.Nvext, string) {
 	return f.Nvext(a), f.Text(a)
 }
 
-// A template that is not the engine's is found out by the ids that engines report, and left; the workers are asked in its
-// place. A right one, read in its place, is used and proven.
+// A template that is not the engine's is detected by the ids that engines report, and dropped; the workers tokenize in
+// its place. A right one, read in its place, is used and proven.
 func TestWrongTemplatesAreFoundOut(t *testing.T) {
 	t.Parallel()
 	path := fleet.ModelFolder(t, "Some words of my own. "+chatML)
@@ -41,7 +41,7 @@ func TestWrongTemplatesAreFoundOut(t *testing.T) {
 		c.Flow.Explain = true
 	}})
 	turn := 0
-	say := func() models.Source {
+	render := func() models.Source {
 		t.Helper()
 		turn++
 		content := fmt.Sprintf("question %d", turn)
@@ -50,9 +50,9 @@ func TestWrongTemplatesAreFoundOut(t *testing.T) {
 		return r.Routing.Tokens
 	}
 	for i, want := range []models.Source{models.FromOwn, models.FromOwn, models.FromOwn, models.FromEngine, models.FromEngine} {
-		assert.Equal(t, want, say(), "request %d: tokens are from", i+1)
+		assert.Equal(t, want, render(), "request %d: tokens are from", i+1)
 	}
-	f.Eventually("the log says so", func() bool { return strings.Contains(f.Logs.String(), "no longer used") })
+	f.Eventually("the log reports it", func() bool { return strings.Contains(f.Logs.String(), "no longer used") })
 	assert.Equal(t, 1, strings.Count(f.Logs.String(), "no longer used"), "log lines")
 	for series, want := range map[string]string{
 		`tandem_tokenizer_distrusted{model="tandem-sim"}`:                                "1",
@@ -78,18 +78,18 @@ func TestWrongTemplatesAreFoundOut(t *testing.T) {
 	if err := f.Gateway.Reload(); err == nil || !strings.Contains(err.Error(), "chat_template.jinja") {
 		t.Errorf("a broken template is read: %v", err)
 	}
-	assert.Equal(t, models.FromEngine, say(), "after a broken reload, tokens are from")
+	assert.Equal(t, models.FromEngine, render(), "after a broken reload, tokens are from")
 	require.NoError(t, os.WriteFile(filepath.Join(path, "chat_template.jinja"), []byte(chatML), 0o600))
 	require.NoError(t, f.Gateway.Reload())
 	for i := range 12 {
-		assert.Equal(t, models.FromOwn, say(), "request %d after the reload: tokens are from", i+1)
+		assert.Equal(t, models.FromOwn, render(), "request %d after the reload: tokens are from", i+1)
 	}
 	if n := f.Value("tandem_tokenizer_checks_total", "agree"); n < 3 || n > 11 { // three at each prefill worker, and few of the others
 		t.Errorf("%v comparisons agree", n)
 	}
 }
 
-// ownTemplate is the template in the model's folder: the gateway's, and an engine's unless its operator says otherwise.
+// ownTemplate is the template in the model's folder: the gateway's, and an engine's unless its operator overrides it.
 const ownTemplate = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}" +
 	"{% if tools %}<|im_start|>system\n the<|im_end|>\n{% endif %}" +
 	"{% if add_generation_prompt %}<|im_start|>assistant\n{{ ' not' if thinking else ' the' }}{% endif %}"
@@ -110,21 +110,21 @@ type chatting struct {
 
 // prompt is what an engine makes of a chat, written once more without any template.
 func (o operator) prompt(c chatting) []uint32 {
-	say := func(where, word string) string {
+	render := func(where, word string) string {
 		return strings.NewReplacer(o.replace[0], o.replace[1]).Replace(where + word)
 	}
 	if o.replace[0] == "" {
-		say = func(where, word string) string { return where + word }
+		render = func(where, word string) string { return where + word }
 	}
 	text := "<|im_start|>user\n" + c.content + "<|im_end|>\n"
 	if c.tools && !(o.excludes && c.choice == "none") {
-		text += say("<|im_start|>system\n", " the") + "<|im_end|>\n"
+		text += render("<|im_start|>system\n", " the") + "<|im_end|>\n"
 	}
 	word := " the"
 	if c.thinking == "true" || c.thinking == "" && o.thinking {
 		word = " not"
 	}
-	return tokens.Sim().Encode(nil, text+say("<|im_start|>assistant\n", word))
+	return tokens.Sim().Encode(nil, text+render("<|im_start|>assistant\n", word))
 }
 
 func (c chatting) body(stream bool) string {
@@ -148,9 +148,9 @@ var (
 // inTemplate is how the words stand in the template's text.
 var inTemplate = map[[2]string][2]string{otherTools: otherTools, otherWord: {"else ' the'", "else ' this'"}}
 
-// TestChatsAreRenderedAsTheEngineDoes: whatever an operator has started an engine with, no chat is computed with another
-// prompt than that engine makes of it, though the gateway has a template that gives as many tokens. What an engine was
-// seen to make counts for that kind of chat and for that process alone.
+// TestChatsAreRenderedAsTheEngineDoes: whatever an operator has started an engine with, no chat is computed with
+// another prompt than that engine makes of it, though the gateway has a template that gives as many tokens. What an
+// engine was seen to make counts for that kind of chat and for that process alone.
 func TestChatsAreRenderedAsTheEngineDoes(t *testing.T) {
 	t.Parallel()
 	plain := func(int) chatting { return chatting{} }

@@ -27,8 +27,9 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// TestSelectChoosesAsSimulated: `gateway select` and the simulator choose the same workers for the same requests, seed and fleet, where
-// nothing but the seed decides among equal workers. TestSimulateAgreesWithTheWire compares the gateway.
+// TestSelectChoosesAsSimulated: `gateway select` and the simulator choose the same workers for the same requests, seed
+// and fleet, where nothing but the seed decides among equal workers. TestSimulateAgreesWithTheWire compares the
+// gateway.
 func TestSelectChoosesAsSimulated(t *testing.T) {
 	const requests, tokens, blockSize = 40, 50, 16
 	base := router.DefaultConfig()

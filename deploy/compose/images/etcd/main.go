@@ -1,6 +1,5 @@
-// Command etcd is the upstream etcd server, from its Go module, for machines
-// that have no registry to pull its image from. It takes those flags of the
-// public image's binary that compose.yaml passes, and refuses any other by name.
+// Command etcd is the upstream etcd server, from its Go module, for machines that have no registry to pull its image
+// from. It takes those flags of the public image's binary that compose.yaml passes, and refuses any other by name.
 package main
 
 import (
@@ -106,8 +105,7 @@ func configure(args []string) (*embed.Config, error) {
 	return cfg, cfg.Validate()
 }
 
-// urlsFlag adds a flag that replaces urls. What it returns tells whether the
-// flag was given.
+// urlsFlag adds a flag that replaces urls. The result reports whether the flag was given.
 func urlsFlag(flags *flag.FlagSet, name string, urls *[]url.URL, help string) *bool {
 	given := false
 	flags.Func(name, help, func(text string) error {

@@ -1,6 +1,5 @@
-// Command nats is the upstream NATS server, from its Go module, for machines
-// that have no registry to pull its image from. Its command line is read by the
-// server's own package, so it is the public image's.
+// Command nats is the upstream NATS server, from its Go module, for machines that have no registry to pull its image
+// from. Its command line is read by the server's own package, so it is the public image's.
 package main
 
 import (

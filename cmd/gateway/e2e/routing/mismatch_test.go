@@ -21,8 +21,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// compared is how a pool's events compare with its answers, by verdict, and how
-// many ranks are marked.
+// compared is how a pool's events compare with its answers, by verdict, and how many ranks are marked.
 func compared(t *testing.T, reg *prometheus.Registry, pool string) (verdicts map[string]int, marked int) {
 	t.Helper()
 	f := &fleet.Fleet{T: t, Reg: reg}
@@ -66,9 +65,8 @@ var lies = map[string]struct {
 	}},
 }
 
-// A worker whose events are not true is found out by its answers within a few of
-// them, counted, told in the log and predicted; and believed again once what it
-// says is true.
+// A worker whose events are not true is detected by a few of its answers, counted, logged and predicted, and used again
+// once its events are true.
 func TestLyingEventsAreFound(t *testing.T) {
 	t.Parallel()
 	for name, lie := range lies {
@@ -90,7 +88,7 @@ func TestLyingEventsAreFound(t *testing.T) {
 			turn := 0
 			ask := func() {
 				t.Helper()
-				// Each comes twice, and again when it was evicted.
+				// Each is sent twice, and again when it was evicted.
 				prompt := strings.Repeat(fmt.Sprintf("Paper %d. %s", turn/2%12, fleet.Long), 16)
 				turn++
 				f.Good(fleet.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":"`+prompt+`"}`)
@@ -100,7 +98,7 @@ func TestLyingEventsAreFound(t *testing.T) {
 			require.InDelta(t, 43.5, f.Workers["prefill-1"].Engine.Books().Blocks.Cached, 3.5, "blocks that the prompt takes")
 			for marked := 0; marked == 0; _, marked = compared(t, f.Reg, pool) {
 				if ask(); turn > 100 {
-					t.Fatal("nobody noticed")
+					t.Fatal("not detected")
 				}
 			}
 			verdicts, _ := compared(t, f.Reg, pool)
@@ -133,9 +131,8 @@ func TestLyingEventsAreFound(t *testing.T) {
 	}
 }
 
-// True events are never held against a worker, however its cache is pressed and
-// whoever waits: requests queue in gateway and engines, siblings come in bursts,
-// and what was believed at the pick is evicted before its turn.
+// True events are never held against a worker, however its cache is pressed and whoever waits: requests queue in
+// gateway and engines, siblings come in bursts, and what the pick expected is evicted before its turn.
 func TestTrueEventsAreNeverMarked(t *testing.T) {
 	t.Parallel()
 	prompter, err := replay.NewPrompter(tokens.Sim(), paritySeed)
