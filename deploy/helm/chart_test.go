@@ -263,7 +263,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 // everywhere is a rule by which a gateway may reach everything.
 var everywhere = []any{map[string]any{"to": []any{map[string]any{"ipBlock": map[string]any{"cidr": "0.0.0.0/0"}}}}}
 
-// Each value does what it says.
+// Each value has its documented effect.
 func TestValues(t *testing.T) {
 	all := examples(t)
 	for _, tt := range []struct {

@@ -60,7 +60,7 @@ func run(t *testing.T, environ []string, args ...string) (string, error) {
 // flagOf is a flag of the help.
 var flagOf = regexp.MustCompile(`(?m)^  (--[a-z0-9-]+)`)
 
-// settingsWrongs has the gateway read the settings of a manifest's containers, each with what it said of them.
+// settingsWrongs has the gateway read the settings of a manifest's containers, each with its errors.
 func settingsWrongs(t *testing.T, manifest string) (found []string, printed string) {
 	t.Helper()
 	all, err := decode(manifest)

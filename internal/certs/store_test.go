@@ -77,7 +77,7 @@ func loaded(t *testing.T, p certstest.Pair) tls.Certificate {
 	return c
 }
 
-// handshake joins both sides; atServer and atClient are what each says of it.
+// handshake joins both sides; atServer and atClient are each side's result.
 func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionState, atServer, atClient error) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

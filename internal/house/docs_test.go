@@ -41,8 +41,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	assert.Empty(t, brokenLinks(tree, "README.md", runbooks), "runbooks of alerts")
 }
 
-// brokenLinks returns the relative links of a document that lead to no file, or
-// to no heading in it.
+// brokenLinks returns the relative links of a document that lead to no file, or to no heading in it.
 func brokenLinks(tree *tree, name, text string) []string {
 	var broken []string
 	for _, m := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
@@ -79,8 +78,7 @@ func anchors(text string) []string {
 	return found
 }
 
-// A document that says which test holds something names a test that exists; "…"
-// stands for the rest of a long name.
+// A document that names a test names one that exists; "…" stands for the rest of a long name.
 func TestNamedTestsExist(t *testing.T) {
 	tree := load(t)
 	var tests []string

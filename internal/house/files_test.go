@@ -46,7 +46,7 @@ func TestPackagesHaveOneComment(t *testing.T) {
 	}
 }
 
-// nameless are package names that say nothing, so that anything ends up there.
+// nameless are package names without meaning, where anything ends up.
 var nameless = []string{"types", "common", "util", "utils", "helper", "helpers", "misc", "shared", "base", "core", "interfaces"}
 
 func TestPackagesAreNamedForWhatTheyAre(t *testing.T) {
@@ -104,8 +104,7 @@ func TestNothingIsLeftUnfinished(t *testing.T) {
 	}
 }
 
-// Tests wait for conditions. Inside a synctest bubble a sleep is one: it ends
-// when everything else has come to rest.
+// Tests wait for conditions. Inside a synctest bubble a sleep is one: it ends when everything else has come to rest.
 func TestTestsDoNotSleepOnTheWallClock(t *testing.T) {
 	bubbles := map[string]bool{} // rooms whose tests run in one
 	for _, s := range load(t).sources {

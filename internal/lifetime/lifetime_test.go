@@ -25,7 +25,7 @@ func begun(parent context.Context) *lifetime.Context {
 	return c
 }
 
-// A context ends with its parent, of whichever package that is, and what follows it hears the cause.
+// A context ends with its parent, of whichever package that is, and what follows it gets the cause.
 func TestEndsReachAll(t *testing.T) {
 	for name, root := range map[string]func() (context.Context, func(error)){
 		"ours": func() (context.Context, func(error)) {

@@ -247,7 +247,7 @@ func BenchmarkNewConnection(b *testing.B) {
 func BenchmarkOutside(b *testing.B) {
 	for _, counted := range []bool{true, false} {
 		b.Run(fmt.Sprintf("counted=%t", counted), func(b *testing.B) {
-			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // a part of a benchmark begins with what -cpu says
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // a part of a benchmark begins with -cpu's value
 			l := New()
 			echo, c := ends(b, nil)
 			go func() { _, _ = io.Copy(echo, echo) }()

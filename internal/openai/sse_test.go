@@ -13,7 +13,7 @@ import (
 )
 
 // split runs a stream through a splitter, cut at the given places, and returns the data of its events (nil ones as
-// "-"), their Raws joined, and what End says.
+// "-"), their Raws joined, and the result of End.
 func split(maxBytes int, chunks ...string) (data []string, raw string, err error) {
 	s := NewSplitter(maxBytes)
 	for _, c := range chunks {

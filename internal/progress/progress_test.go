@@ -19,7 +19,7 @@ func TestBarAndLine(t *testing.T) {
 		line  string
 	}{
 		{State{Text: "x"}, time.Second, 0, " 0 %, 1s: x"},
-		{State{Share: 0.005, Text: "x"}, 2 * time.Second, 0, " 0 %, 2s: x"}, // too early to say
+		{State{Share: 0.005, Text: "x"}, 2 * time.Second, 0, " 0 %, 2s: x"}, // too early
 		{State{Share: 0.25, Text: "x"}, 15 * time.Second, 5, "25 %, 15s, about 45s left: x"},
 		{State{Share: 0.5, Left: 2 * time.Minute, Text: "x"}, 65 * time.Second, 10, "50 %, 1m05s, about 2m00s left: x"},
 		{State{Share: 1, Text: "x"}, 2 * time.Hour, 20, "100 %, 2h00m, about 0s left: x"},
@@ -33,8 +33,8 @@ func TestBarAndLine(t *testing.T) {
 	}
 }
 
-// In a log nothing is written of a job that is over at once; of a longer one a line after two seconds, and then every few. Nothing
-// is written after stop.
+// In a log nothing is written of a job that is over at once; of a longer one a line after two seconds, and then every
+// few. Nothing is written after stop.
 func TestShowInALog(t *testing.T) {
 	for lasts, want := range map[time.Duration]string{
 		time.Second: "", 11 * time.Second: "10 %, 2s, about 18s left: job\n35 %, 7s, about 13s left: job\n",

@@ -40,8 +40,8 @@ func TestLinesForPeople(t *testing.T) {
 	assert.Equal(t, "10:20:30.004 \x1b[31mERROR\x1b[0m m", string(coloured))
 }
 
-// Collectors get durations as milliseconds under a key that says so, and no struct by its fields' names in Go. What is no
-// terminal is for machines.
+// Collectors get durations as milliseconds under a key with the unit, and no struct by its fields' names in Go. What is
+// no terminal is for machines.
 func TestFieldsForPrograms(t *testing.T) {
 	type source struct{ Worker, Pool string }
 	type role string

@@ -43,7 +43,7 @@ func TestAffixes(t *testing.T) {
 }
 
 // TestConfigChangesTheFile: added_tokens_decoder adds tokens, and changes those of tokenizer.json; Mistral's files of a
-// time have another model's pattern, and their config says so.
+// time have another model's pattern, as their config shows.
 func TestConfigChangesTheFile(t *testing.T) {
 	tok, err := LoadWith(simJSON, []byte(`{"added_tokens_decoder":{`+
 		`"4096":{"content":"<new>","special":true},"4095":{"content":"<|im_end|>","rstrip":true,"special":true}}}`))

@@ -50,7 +50,7 @@ func TestWordsAreStable(t *testing.T) {
 	}
 }
 
-// TestDecodeRestores also holds that a text has no fewer tokens than MinTokens says.
+// TestDecodeRestores also holds that a text has no fewer tokens than MinTokens.
 func TestDecodeRestores(t *testing.T) {
 	for name, tok := range variants(t) {
 		rng := seeded(t, 17)

@@ -137,7 +137,7 @@ func TestEndReachesEveryStage(t *testing.T) {
 	}
 }
 
-// A worker that refuses a request before it has read it is heard, and the rest of the request is not waited for.
+// A worker that refuses a request before it has read it is noticed, and the rest of the request is not waited for.
 func TestEarlyAnswer(t *testing.T) {
 	for _, closes := range []bool{true, false} {
 		t.Run(fmt.Sprintf("closes %t", closes), func(t *testing.T) {

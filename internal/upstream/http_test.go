@@ -133,7 +133,7 @@ func TestParting(t *testing.T) {
 		close(working)
 		<-r.Context().Done()
 		close(gone)
-		panic(http.ErrAbortHandler) // as an engine that has nothing to say any more
+		panic(http.ErrAbortHandler) // as an engine without anything to send
 	})), client(t, Config{})
 
 	l.Parting = time.Minute

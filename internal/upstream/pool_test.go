@@ -101,7 +101,7 @@ func TestDeadIdleConnections(t *testing.T) {
 	assert.ErrorIs(t, err, syscall.ECONNREFUSED, "a worker that stopped")
 }
 
-// flaky is an in-memory network whose connections can be told to fail.
+// flaky is an in-memory network whose connections can be set to fail.
 type flaky struct {
 	mu    sync.Mutex
 	conns []*flakyConn
@@ -161,7 +161,7 @@ func answerEach(c net.Conn, answer string) {
 	}
 }
 
-// emptyAnswer is the least that a worker says.
+// emptyAnswer is a worker's shortest answer.
 const emptyAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 // empty answers every request with an empty 200.
@@ -183,7 +183,7 @@ func TestRepeatsWhatCannotHaveBeenSeen(t *testing.T) {
 }
 
 // keepAliveRace is a worker that answers a connection's first request and ends with the second, as one whose keep-alive
-// time is just over; what it says then is after.
+// time is just over; its answer then is late.
 func keepAliveRace(after string) func(n int, c net.Conn) {
 	return func(_ int, c net.Conn) {
 		defer c.Close()
@@ -196,7 +196,7 @@ func keepAliveRace(after string) func(n int, c net.Conn) {
 }
 
 // A connection that had carried a call and ends before any byte of an answer came is replaced by a new one, once: the
-// worker closed it as the request was on its way. A 408 on it is the same, said in words.
+// worker closed it as the request was on its way. A 408 on it is the same.
 func TestKeepAliveRace(t *testing.T) {
 	for after, repeated := range map[string]bool{
 		"": true,

@@ -65,7 +65,8 @@ func TestRequestIsNetHTTPs(t *testing.T) {
 	}
 }
 
-// A value that could end its header, or a path that is none, is never sent, and is not said to be the worker's refusal.
+// A value that could end its header, or a path that is none, is never sent, and is not reported as the worker's
+// refusal.
 func TestRequestIsRefusedBeforeItIsSent(t *testing.T) {
 	h := client(t, Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 		t.Error("dialed")

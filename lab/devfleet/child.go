@@ -16,8 +16,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// child is a worker of the fleet that has a process of its own, and another one
-// after it was killed.
+// child is a worker of the fleet that has a process of its own, and another one after it was killed.
 type child struct {
 	id   string
 	role pools.Role
@@ -71,7 +70,7 @@ func (f *Fleet) start(c *child) error {
 	}
 	c.now.Store(p)
 	go func() {
-		_ = p.cmd.Wait() // the process's state says how it ended
+		_ = p.cmd.Wait() // ProcessState has the result
 		close(p.done)
 	}()
 	return nil
@@ -95,9 +94,8 @@ var restart = backoff.Backoff{Min: time.Second, Max: 30 * time.Second}
 
 const longLife = 10 * time.Second
 
-// keep watches over one child until ctx ends. A worker that was killed is down at
-// once, and started again where that is wanted; one that ended well, on SIGTERM
-// say, has left. Before the fleet is up any end is an error.
+// keep watches over one child until ctx ends. A worker that was killed is down at once, and restarted if wanted; one
+// that ended well, as on SIGTERM, has left. Before the fleet is up any end is an error.
 func (f *Fleet) keep(ctx context.Context, c *child, up <-chan struct{}) error {
 	var aside sync.WaitGroup
 	defer aside.Wait()
@@ -185,7 +183,7 @@ func (c *changes) happened() {
 	c.next = make(chan struct{})
 }
 
-// until returns when ok does, which is asked after each change; its error is ctx's.
+// until returns when ok does, which is called after each change; its error is ctx's.
 func (c *changes) until(ctx context.Context, ok func() bool) error {
 	for {
 		c.mu.Lock()

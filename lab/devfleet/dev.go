@@ -32,7 +32,7 @@ type Settings struct {
 // devDrain bounds how long Ctrl-C may wait for streams: dev ends within 5 s.
 const devDrain = 2 * time.Second
 
-// Manual is what --help says before the settings, First the settings that it shows.
+// Manual is the text of --help before the settings, First the settings that it shows.
 const Manual = "gateway dev [FLAGS]: run a whole fleet on this machine.\n" +
 	"NATS, etcd and the gateway run in this process, the simulated workers as its children; kill one and see what happens.\n" +
 	"With --engine they speak as an engine of that name does, and hand over by its connector.\n\n" +
@@ -54,8 +54,7 @@ var unset = []struct {
 	{"dev's gateway follows its workers by itself", false, []string{"remote-index-url"}},
 }
 
-// Prepare checks the settings and completes them. isSet reports whether the user
-// set one.
+// Prepare checks the settings and completes them. isSet reports whether the user set one.
 func (s *Settings) Prepare(isSet func(name string) bool) error {
 	for _, u := range unset {
 		for _, name := range u.names {
@@ -128,7 +127,7 @@ func childSettings(s *Settings) WorkerSettings {
 	w.EtcdEndpoints, w.NATSURL = nil, "" // where the fleet's servers run is added to each
 	w.Engine.Engine, w.Engine.BlockSize, w.Engine.Speedup = s.Engine, s.Pools.BlockSize, s.Speedup
 	if w.Logging.Level == "info" {
-		w.Logging.Level = "warn" // the terminal is the gateway's; everything is shown only when everything was asked for
+		w.Logging.Level = "warn" // the terminal is the gateway's; details are shown only on request
 	}
 	return w
 }

@@ -30,23 +30,20 @@ type Config struct {
 	Worker WorkerConfig
 	// InProcess runs the workers in this process instead of as children.
 	InProcess bool
-	// KVEvents says whether workers publish and the gateway follows.
+	// KVEvents: workers publish and the gateway follows.
 	KVEvents bool
 	// Stream keeps the KV events; nil for not so.
 	Stream *natsbus.StreamConfig
-	// Binary is the program to run workers with, and WorkerArgs what its
-	// worker command is given in addition to role, id and where to connect.
+	// Binary is the workers' program, and WorkerArgs further arguments of its worker command.
 	Binary     string
 	WorkerArgs []string
 	// Restart starts a worker process again that was killed.
 	Restart bool
-	// Out is where the table of what runs where goes, and a row for each worker
-	// that was started again.
+	// Out receives the table of addresses, and a row for each restarted worker.
 	Out io.Writer
 }
 
-// Fleet is a gateway with simulated workers on one machine, and the embedded
-// NATS and etcd that connect them.
+// Fleet is a gateway with simulated workers on one machine, and the embedded NATS and etcd that connect them.
 type Fleet struct {
 	cfg      Config
 	log      *slog.Logger
@@ -59,8 +56,7 @@ type Fleet struct {
 	changes  changes // of the roster
 }
 
-// Start starts everything but the workers. The caller must call Close, also
-// after an error of Run.
+// Start starts everything but the workers. The caller must call Close, also after an error of Run.
 func Start(cfg Config, log *slog.Logger, reg *prometheus.Registry) (_ *Fleet, err error) {
 	f := &Fleet{cfg: cfg, log: log, changes: changes{next: make(chan struct{})}}
 	defer func() {
@@ -130,8 +126,7 @@ func (f *Fleet) scheme() string {
 	return "http://"
 }
 
-// adminURL is where administration is reached when it has an address of its
-// own; empty when it has none.
+// adminURL is where administration is reached when it has an address of its own; empty when it has none.
 func (f *Fleet) adminURL() string {
 	if addr := f.gateway.AdminAddr(); addr != nil {
 		return f.scheme() + stack.LocalAddr(addr)
@@ -139,8 +134,7 @@ func (f *Fleet) adminURL() string {
 	return ""
 }
 
-// Run serves until ctx ends. ready is called once every worker has joined; its
-// error, too, ends the run.
+// Run serves until ctx ends. ready is called once every worker has joined; its error, too, ends the run.
 func (f *Fleet) Run(ctx context.Context, ready func(ctx context.Context) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	up := make(chan struct{})
@@ -165,8 +159,7 @@ func (f *Fleet) Run(ctx context.Context, ready func(ctx context.Context) error) 
 	return err
 }
 
-// startLimit is how long the fleet may take to come up before something must
-// be wrong.
+// startLimit is how long the fleet may take to come up before something must be wrong.
 const startLimit = 20 * time.Second
 
 // await returns when every worker has joined and requests are accepted.
@@ -195,7 +188,7 @@ func (f *Fleet) await(ctx context.Context) error {
 	return cmp.Or(err, ctx.Err())
 }
 
-// table writes what runs where.
+// table writes the addresses.
 func (f *Fleet) table() {
 	f.row("WHAT", "WHERE", "PID")
 	own := strconv.Itoa(os.Getpid())
@@ -222,8 +215,7 @@ func (f *Fleet) row(what, where, pid string) {
 	fmt.Fprintf(f.cfg.Out, "  %-12s %-28s %s\n", what, where, pid)
 }
 
-// Close ends what Run does not, and which Run must have ended before: children
-// first, then the servers they used.
+// Close ends what Run does not, and which Run must have ended before: children first, then the servers they used.
 func (f *Fleet) Close() {
 	for _, c := range f.children {
 		_ = c.process().stdin.Close() // the child sees its parent gone

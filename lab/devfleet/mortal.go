@@ -31,7 +31,7 @@ func (c mortalConn) Write(p []byte) (int, error) {
 	}
 }
 
-// CloseWrite is what net/http ends a connection with whose client may still send.
+// CloseWrite lets net/http end a connection whose client may still send.
 func (c mortalConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -42,7 +42,7 @@ type WorkerSettings struct {
 	Traces          otlp.Config       `group:"Traces"`
 }
 
-// WorkerManual is what --help says before the settings, WorkerFirst the settings that it shows.
+// WorkerManual is the text of --help before the settings, WorkerFirst the settings that it shows.
 const WorkerManual = "gateway worker [FLAGS]: run one simulated engine, with vLLM's HTTP endpoints unless --engine names another.\n" +
 	"With --etcd-endpoints it registers there, with --nats-url it publishes its KV events there, or over ZeroMQ as vLLM and SGLang\n" +
 	"do with --worker-kv-events zmq-vllm, zmq-sglang or zmq-trtllm; with neither it just serves.\n\n" +
@@ -89,7 +89,7 @@ func (s *WorkerSettings) Run(ctx context.Context, stdin io.Reader, log *slog.Log
 	}
 }
 
-// config is what the worker is made of. The error names the setting.
+// config returns the worker's configuration. The error names the setting.
 func (s *WorkerSettings) config() (c WorkerConfig, err error) {
 	c = WorkerConfig{
 		Engine: s.Engine, Host: s.Host, Port: s.Port, Advertise: s.Advertise, ModelInput: s.ModelInput, DeviceClass: s.DeviceClass,
@@ -112,7 +112,7 @@ func (s *WorkerSettings) config() (c WorkerConfig, err error) {
 	return c, nil
 }
 
-// tokenizerCacheBytes bounds what a worker remembers of tokenized prompts.
+// tokenizerCacheBytes bounds a worker's cache of tokenized prompts.
 const tokenizerCacheBytes = 16 << 20
 
 // workerEvents is how a simulated worker publishes its KV events.

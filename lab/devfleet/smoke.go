@@ -27,9 +27,8 @@ type check struct {
 // smokeLimit bounds one request of the smoke test.
 const smokeLimit = 30 * time.Second
 
-// smoke sends one request of each kind and writes how each went. Where the fleet
-// has prefill workers, one of them must have handed over. The error has the
-// number that failed.
+// smoke sends one request of each kind and writes how each went. Where the fleet has prefill workers, one of them must
+// have handed over. The error has the number that failed.
 func smoke(ctx context.Context, url, engine string, handsOver bool, out io.Writer) error {
 	failed, checks := 0, smokeChecks(engine, handsOver)
 	for _, c := range checks {
@@ -116,8 +115,7 @@ func contains(status int, texts ...string) func(int, []byte) error {
 	}
 }
 
-// answered accepts a whole answer with text and a reason to end; tokens above 0
-// must be what its usage says.
+// answered accepts a whole answer with text and a finish reason; its usage must have tokens, unless 0.
 func answered(stream bool, tokens int) func(int, []byte) error {
 	return func(status int, body []byte) error {
 		if status != http.StatusOK {
@@ -141,13 +139,13 @@ func answered(stream bool, tokens int) func(int, []byte) error {
 		case text == "" || finish == "":
 			return fmt.Errorf("text %q, finish_reason %q", text, finish)
 		case tokens > 0 && (used == 0 || used > tokens):
-			return fmt.Errorf("usage says %d tokens, max_tokens was %d", used, tokens)
+			return fmt.Errorf("usage has %d tokens, max_tokens was %d", used, tokens)
 		}
 		return nil
 	}
 }
 
-// object is what the smoke test reads of an answer or a stream's event.
+// object is the part of an answer or a stream's event that the smoke test reads.
 type object struct {
 	Choices []struct {
 		Text         string                   `json:"text"`
@@ -163,8 +161,7 @@ type object struct {
 // maxEventBytes bounds an event of a stream.
 const maxEventBytes = 1 << 20
 
-// objectsOf reads an answer, or every event of a stream, which must end in
-// [DONE].
+// objectsOf reads an answer, or every event of a stream, which must end in [DONE].
 func objectsOf(body []byte, stream bool) ([]object, error) {
 	if !stream {
 		all := make([]object, 1)

@@ -8,8 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestSmokeReportsFailures: with an engine that takes no requests the smoke test
-// must fail, and say which.
+// TestSmokeReportsFailures: with an engine that takes no requests the smoke test must fail, and name itself.
 func TestSmokeReportsFailures(t *testing.T) {
 	var out bytes.Buffer
 	err := smoke(t.Context(), "http://127.0.0.1:1", "sim", true, &out)

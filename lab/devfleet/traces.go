@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-pd/tandem/lab/engine"
 )
 
-// openTraces has the worker send a span of each request, as vLLM does with --otlp-traces-endpoint: where its caller traces
-// the request, and where it has no caller that decides.
+// openTraces has the worker send a span of each request, as vLLM does with --otlp-traces-endpoint: where its caller
+// traces the request, and where it has no caller that decides.
 func (w *Worker) openTraces() (err error) {
 	cfg := w.cfg.Traces
 	cfg.Service, cfg.Sampler = "tandem-worker-"+w.cfg.Engine.ID, "parentbased_always_on"

@@ -45,8 +45,7 @@ type WorkerConfig struct {
 	// Prefix and LeaseTTL are discovery's.
 	Prefix   string
 	LeaseTTL time.Duration
-	// Grace is how long it still takes requests after it has deregistered, for
-	// gateways that chose it a moment ago.
+	// Grace is how long it still takes requests after it has deregistered, for gateways that chose it a moment ago.
 	Grace time.Duration
 	// Drain is how long requests in flight may take when it stops.
 	Drain time.Duration
@@ -58,8 +57,7 @@ type WorkerConfig struct {
 	Listen func(network, address string) (net.Listener, error)
 }
 
-// WorkerEvents is how a worker publishes its KV events: over NATS if there is a
-// bus, unless a field sets another way.
+// WorkerEvents is how a worker publishes its KV events: over NATS if there is a bus, unless a field sets another way.
 type WorkerEvents struct {
 	// Off is not at all.
 	Off bool
@@ -70,7 +68,7 @@ type WorkerEvents struct {
 	Alter func([]wire.Event) []wire.Event
 }
 
-// publisher is what an engine's events are handed to. Publish does not wait.
+// publisher publishes an engine's events. Publish does not wait.
 type publisher interface {
 	Publish(es []wire.Event) error
 	Run(ctx context.Context) error
@@ -95,8 +93,7 @@ type Worker struct {
 	closeEvents func() error // gives back what KV events are published on, where it does not run
 }
 
-// NewWorker opens the worker's addresses and makes its engine. Nothing runs
-// before Run.
+// NewWorker opens the worker's addresses and makes its engine. Nothing runs before Run.
 func NewWorker(cfg WorkerConfig, links stack.Links, log *slog.Logger) (*Worker, error) {
 	listen := cfg.Listen
 	if listen == nil {
@@ -194,8 +191,7 @@ func (w *Worker) build() error {
 	return err
 }
 
-// openEvents opens what KV events are published on, and returns what the record
-// says of it.
+// openEvents opens the publisher's endpoints, and returns their part of the record.
 func (w *Worker) openEvents(host string) (how pools.Worker, err error) {
 	how.KVEvents = "none"
 	switch over := w.cfg.KVEvents.ZMQ; {
@@ -221,7 +217,7 @@ func (w *Worker) openEvents(host string) (how pools.Worker, err error) {
 	return how, nil
 }
 
-// eventSources is what the engine reports of its publisher, as vLLM does.
+// eventSources describes the engine's publisher, as vLLM does.
 func (w *Worker) eventSources(how pools.Worker) map[string]engine.EventSource {
 	zmq := w.cfg.KVEvents.ZMQ
 	if how.KVEvents != "zmq" {
@@ -237,11 +233,10 @@ func (w *Worker) eventSources(how pools.Worker) map[string]engine.EventSource {
 	return map[string]engine.EventSource{"0": s}
 }
 
-// Record is what the worker registers.
+// Record returns the worker's record.
 func (w *Worker) Record() pools.Worker { return w.record }
 
-// Run serves until ctx ends, then stops well: it deregisters, goes on taking
-// requests for the grace time, finishes what it has, and ends.
+// Run serves until ctx ends, then drains: it deregisters, accepts requests for the grace time, finishes them, and ends.
 func (w *Worker) Run(ctx context.Context) error {
 	defer w.traces.Close()
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -301,8 +296,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Cut closes the worker's addresses and every connection at once, as a death
-// of the process would. Run then returns.
+// Cut closes the worker's addresses and every connection at once, as a death of the process would. Run then returns.
 func (w *Worker) Cut() {
 	w.cut.Do(func() { close(w.dead) })
 }

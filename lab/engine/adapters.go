@@ -13,9 +13,8 @@ func (s *Server) adapterRoutes(mux *http.ServeMux, prefix string) {
 	mux.HandleFunc("POST "+prefix+"/unload_lora_adapter", func(w http.ResponseWriter, r *http.Request) { s.changeAdapters(w, r, false) })
 }
 
-// changeAdapters loads or unloads the adapter of lora_name. Nothing is read from
-// lora_path: the simulated model answers the same with any adapter, and keeps its
-// blocks apart.
+// changeAdapters loads or unloads the adapter of lora_name. Nothing is read from lora_path: the simulated model answers
+// the same with any adapter, and keeps its blocks apart.
 func (s *Server) changeAdapters(w http.ResponseWriter, r *http.Request, load bool) {
 	f, failure := readFields(w, r)
 	if failure != nil {
@@ -54,8 +53,7 @@ func (s *Server) loaded(adapter string) bool {
 	return slices.Contains(s.adapters, adapter)
 }
 
-// modelList is the answer to GET /v1/models: the model, and its adapters with it as
-// their parent.
+// modelList is the answer to GET /v1/models: the model, and its adapters with it as their parent.
 func (s *Server) modelList(owner string) openai.ModelList {
 	list := openai.ModelList{Object: "list", Data: []openai.Model{
 		{ID: s.cfg.Model, Object: "model", OwnedBy: owner, MaxModelLen: s.cfg.ContextLength},

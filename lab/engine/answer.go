@@ -7,9 +7,9 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// writeWhole waits for all answers and writes them at once. A client that leaves ends what still runs; an answer that is
-// complete by then is written all the same, as vLLM does when it notices both in one turn of its event loop: a client
-// that closed its sending side only can still read which blocks are pinned for it.
+// writeWhole waits for all answers and writes them at once. A client that leaves ends what still runs; an answer that
+// is complete by then is written all the same, as vLLM does when it notices both in one turn of its event loop: a
+// client that closed its sending side only can still read which blocks are pinned for it.
 func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 	var unread []mail
 	noticed, stop := s.noticed(r.Context())

@@ -13,7 +13,7 @@ type Books struct {
 	Running      int `json:"running"`
 	Waiting      int `json:"waiting"`
 	Transferring int `json:"transferring"`
-	// BusyMs is what the steps so far have taken, in milliseconds, with what has passed of the one in progress.
+	// BusyMs is the time of the steps so far, in milliseconds, with the elapsed part of the present one.
 	BusyMs float64 `json:"busy_ms"`
 	// Requests are the ids of the live sequences, sorted.
 	Requests []string `json:"requests"`
@@ -42,8 +42,7 @@ type BlockBooks struct {
 type PinBooks struct {
 	Request string `json:"request"`
 	Blocks  int    `json:"blocks"`
-	// Reason is "awaiting decode" until a decode engine asks for the blocks,
-	// then "being pulled".
+	// Reason is "awaiting decode" until a decode engine asks for the blocks, then "being pulled".
 	Reason string `json:"reason"`
 	// ExpiresInMs is the rest of the lease in milliseconds.
 	ExpiresInMs int64 `json:"expires_in_ms"`
@@ -52,7 +51,7 @@ type PinBooks struct {
 // Idle reports whether nothing runs, waits or is held.
 func (b *Books) Idle() bool { return len(b.Requests) == 0 && b.Blocks.Active == 0 }
 
-// workedBy is what the steps have taken by now.
+// workedBy returns the time of the steps by now.
 func (c *Core) workedBy(now time.Time) time.Duration {
 	if !c.busy {
 		return c.worked

@@ -3,18 +3,15 @@ package engine
 // none stands for "no block" and "no place in the heap".
 const none = int32(-1)
 
-// cache is the paged KV cache: a fixed number of blocks, each free, active
-// (referred to by a sequence or a pin) or inactive (reusable, referred to by
-// none of them). A full block whose tokens were computed is indexed under its chained
-// hash, once: a second block of the same content gives way to the first. vLLM
-// indexes it as well, and evicts and announces each by itself
-// (v1/core/block_pool.py of 0.32, BlockHashToBlockMap); see cache.twins.
+// cache is the paged KV cache: a fixed number of blocks, each free, active (referred to by a sequence or a pin) or
+// inactive (reusable, referred to by none of them). A full block whose tokens were computed is indexed under its
+// chained hash, once: a second block of the same content gives way to the first. vLLM indexes it as well, and evicts
+// and announces each by itself (v1/core/block_pool.py of 0.32, BlockHashToBlockMap); see cache.twins.
 //
-// A sequence that refers to a block refers to the whole chain before it. So the blocks
-// of an inactive one's chain that come after it are inactive too, and evicting
-// leaves first, the longest unused before the others, can always reach all of
-// them. Where twins are kept all inactive blocks count as leaves: the ends of
-// chains have been unused for longer than what they extend.
+// A sequence that refers to a block refers to the whole chain before it. So the blocks of an inactive one's chain that
+// come after it are inactive too, and evicting leaves first, the longest unused before the others, can always reach all
+// of them. Where twins are kept all inactive blocks count as leaves: the ends of chains have been unused for longer
+// than what they extend.
 type cache struct {
 	size     int // tokens of a block
 	blocks   []block
@@ -83,8 +80,7 @@ func (c *cache) match(hashes []uint64) (found, inactive int) {
 	return found, inactive
 }
 
-// take refers to the cached blocks of the hashes, all of which match found,
-// and appends them to dst.
+// take refers to the cached blocks of the hashes, all of which match found, and appends them to dst.
 func (c *cache) take(dst []int32, hashes []uint64) []int32 {
 	for _, h := range hashes {
 		i := c.index[h]
@@ -94,8 +90,7 @@ func (c *cache) take(dst []int32, hashes []uint64) []int32 {
 	return dst
 }
 
-// alloc appends n fresh blocks to dst, evicting as many as it must. The caller
-// has seen that so many are available.
+// alloc appends n fresh blocks to dst, evicting as many as it must. The caller has seen that so many are available.
 func (c *cache) alloc(dst []int32, n int) []int32 {
 	for range n {
 		if len(c.free) == 0 {
@@ -109,9 +104,8 @@ func (c *cache) alloc(dst []int32, n int) []int32 {
 	return dst
 }
 
-// insert indexes a computed full block that extends parent. Where the same
-// content is cached already, that block takes its place: insert moves the
-// caller's reference to it, frees the caller's and reports false.
+// insert indexes a computed full block that extends parent. Where the same content is cached already, that block takes
+// its place: insert moves the caller's reference to it, frees the caller's and reports false.
 func (c *cache) insert(i, parent int32, hash uint64, ids []uint32) (int32, bool) {
 	twin, ok := c.index[hash]
 	if ok && !c.twins {
@@ -172,8 +166,7 @@ func (c *cache) release(chain []int32) {
 	}
 }
 
-// clear drops every reusable block. It reports false, and does nothing, while
-// a sequence or a pin refers to a block.
+// clear drops every reusable block. It reports false, and does nothing, while a sequence or a pin refers to a block.
 func (c *cache) clear() bool {
 	if c.active() > 0 {
 		return false
@@ -185,8 +178,7 @@ func (c *cache) clear() bool {
 	return true
 }
 
-// snapshot is the index as stored events, parents before children, chains
-// without forks in one event each.
+// snapshot is the index as stored events, parents before children, chains without forks in one event each.
 func (c *cache) snapshot() []Event {
 	children := make(map[int32][]int32)
 	var starts []int32

@@ -19,11 +19,11 @@ import (
 // maxBodyBytes bounds a request's body.
 const maxBodyBytes = 64 << 20
 
-// completionTokens is vLLM's max_tokens of a completion that does not say any; a
-// null, and a chat without, asks for the rest of the context.
+// completionTokens is vLLM's default max_tokens of a completion; null, or a chat without one, means the rest of the
+// context.
 const completionTokens = 16
 
-// form is what tells the two completion faces apart.
+// form is the difference of the two completion endpoints.
 type form struct {
 	endpoint openai.Endpoint
 	prefix   string // of answer ids
@@ -74,7 +74,7 @@ type choice struct {
 	offset    int      // bytes of its text that are out
 	behind    string   // of what is to come with the next chunk
 	behindIDs []uint32 // the same, as ids
-	finish    string   // why it ended; empty while it goes on
+	finish    string   // why it ended; empty before
 	reason    any      // the stop string or stop token id that ended it
 	pinned    *Pinned  // what waits for decode
 	failure   *apiError
@@ -173,16 +173,16 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 	return c, f.err
 }
 
-// settings reads OpenAI's fields but for the prompt, and those that all engines add under the same names, and returns the answers wanted of
-// each prompt. Sampling parameters are checked and change nothing: the model's
-// answer to a prompt is always the same.
+// settings reads OpenAI's fields but for the prompt, and those that all engines add under the same names, and returns
+// the answers wanted of each prompt. Sampling parameters are checked and change nothing: the model's answer to a prompt
+// is always the same.
 func (s *Server) settings(c *call, f *fields) (n int) {
 	r := &c.request
 	n = f.integer("n", 1, 1, 128)
 	r.MaxTokens = f.integer("max_tokens", 0, 1, math.MaxInt32)
 	if c.endpoint == openai.Chat {
 		r.MaxTokens = f.integer("max_completion_tokens", r.MaxTokens, 1, math.MaxInt32)
-	} else if _, said := f.raw["max_tokens"]; !said {
+	} else if _, set := f.raw["max_tokens"]; !set {
 		r.MaxTokens = completionTokens
 	}
 	r.MinTokens = f.integer("min_tokens", 0, 0, math.MaxInt32)
@@ -306,7 +306,7 @@ func (c *call) total() *openai.Usage {
 	return u
 }
 
-// read takes one output of a choice in and returns what it adds to what is shown.
+// read handles one output of a choice and returns what it adds to the answer.
 func (s *Server) read(ch *choice, o *Output) detokenize.Shown {
 	if ch.finish != "" {
 		return detokenize.Shown{} // cut by a stop string; the core had not heard yet

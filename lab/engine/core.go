@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Core is the engine's scheduler and cache. It has no goroutine, no I/O and no
-// clock, and is not safe for concurrent use: its owner calls Step when the time
-// that the last Step returned has come, and after every other call. The same
+// Core is the engine's scheduler and cache. It has no goroutine, no I/O and no clock, and is not safe for concurrent
+// use: its owner calls Step when the time that the last Step returned has come, and after every other call. The same
 // calls with the same times give the same results on every machine.
 //
 // Its work per step is in proportion to the batch, never to the prompts in it.
@@ -48,8 +47,7 @@ type slot struct {
 	tokens int
 }
 
-// Result is what a Step did. Its slices are valid until the next Step; the
-// events themselves may be kept.
+// Result is what a Step did. Its slices are valid until the next Step; the events themselves may be kept.
 type Result struct {
 	// Outputs are the tokens and the ends of sequences, in batch order.
 	Outputs []Output
@@ -61,8 +59,7 @@ type Result struct {
 	Releases []Remote
 	// Met are the answers to Meet.
 	Met []Met
-	// Next is when Step has something to do again, if nothing else is called
-	// before: zero when never.
+	// Next is when Step has something to do again, if nothing else is called before: zero when never.
 	Next time.Time
 }
 
@@ -70,7 +67,7 @@ type Result struct {
 type Reason uint8
 
 const (
-	// Unfinished: it goes on.
+	// Unfinished: it continues.
 	Unfinished Reason = iota
 	// Stopped by the end token or a stop token.
 	Stopped
@@ -99,7 +96,7 @@ type Output struct {
 	Cached int
 	// Reason is not Unfinished in the sequence's last output.
 	Reason Reason
-	// Pinned tells where a decode engine finds the blocks, in the last output of
+	// Pinned has the location of the blocks for a decode engine, in the last output of
 	// a sequence whose blocks stay pinned.
 	Pinned *Pinned
 	// Err is why loading failed.
@@ -140,9 +137,8 @@ func NewCore(cfg Config, vocab Vocabulary) (*Core, error) {
 	}, nil
 }
 
-// Add lets a request wait for its turn. It fails with ErrEmptyPrompt,
-// ErrDuplicate, ErrHashes, ErrTaken or a *ContextError; the request is then not
-// there.
+// Add lets a request wait for its turn. It fails with ErrEmptyPrompt, ErrDuplicate, ErrHashes, ErrTaken or a
+// *ContextError; the request is then not there.
 func (c *Core) Add(r Request) error {
 	if _, ok := c.seqs[r.ID]; ok {
 		return ErrDuplicate
@@ -178,9 +174,8 @@ func (c *Core) Step(now time.Time) Result {
 		c.busy = false
 		c.worked += c.took
 		c.finishStep(now)
-		// A timer that rings late must not slow the engine: for those who go on,
-		// the next step began when this one ended, unless that was longer ago
-		// than a step takes (a process that was stopped does not catch up).
+		// A timer that rings late must not slow the engine: for those who go on, the next step began when this one
+		// ended, unless that was longer ago than a step takes (a process that was stopped does not catch up).
 		if len(c.running) > 0 && now.Sub(c.end) < c.took {
 			begin = c.end
 		}
@@ -197,9 +192,8 @@ func (c *Core) Step(now time.Time) Result {
 	return lent
 }
 
-// Abort ends a live sequence at once, in the middle of a step too, and frees
-// its blocks; it reports false when there is none of this id. (vLLM waits for
-// the step to end: this is kinder.) What a finished prefill has pinned stays, and the
+// Abort ends a live sequence at once, in the middle of a step too, and frees its blocks; it reports false when there is
+// none of this id. (vLLM waits for the step to end: this is kinder.) What a finished prefill has pinned stays, and the
 // blocks that a transfer writes to may linger.
 func (c *Core) Abort(id string) bool {
 	s, ok := c.seqs[id]
@@ -387,7 +381,7 @@ func (c *Core) scaled(d time.Duration) time.Duration {
 	return time.Duration(math.Round(float64(d) / c.cfg.Speedup))
 }
 
-// earlier is the earlier of two times, of which zero ones do not count.
+// earlier returns the earlier of two times; zero ones do not count.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

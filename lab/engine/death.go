@@ -9,8 +9,7 @@ import (
 // errDead is the answer to requests after the engine's core has died.
 var errDead = errors.New("engine: EngineCore encountered an issue; see its log")
 
-// die is what becomes of an engine whose core fails an assertion: every live request
-// fails, and every later one.
+// die is what becomes of an engine whose core fails an assertion: every live request fails, and every later one.
 func (s *Server) die(assertion string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,9 +30,9 @@ func (s *Server) isDead() bool {
 	return s.dead
 }
 
-// mortal serves h for as long as the engine lives. The server of an SGLang whose scheduler has ended takes calls, answers
-// none, and ends with all its connections after Config.CrashSilence (srt/managers/tokenizer_manager.py of 0.5.23,
-// "Sleeping 5 seconds before crash diagnostics"). That of other engines answers with errors.
+// mortal serves h for as long as the engine lives. The server of an SGLang whose scheduler has ended takes calls,
+// answers none, and ends with all its connections after Config.CrashSilence (srt/managers/tokenizer_manager.py of
+// 0.5.23, "Sleeping 5 seconds before crash diagnostics"). That of other engines answers with errors.
 func (s *Server) mortal(h http.Handler) http.Handler {
 	if s.cfg.Engine != "sglang" {
 		return h

@@ -9,10 +9,8 @@ import (
 	"time"
 )
 
-// dialect is what differs between the engines that are simulated: paths, fields
-// and refusals, what a hand-off looks like on both legs, the form of answers and
-// errors, metrics. Everything else is Server's and Core's. A dialect holds the
-// Server that it speaks for.
+// dialect is what differs between the engines that are simulated: paths, fields and refusals, the form of hand-offs on
+// both legs, of answers and errors, metrics. Everything else is Server's and Core's. A dialect holds its Server.
 type dialect interface {
 	// routes adds the engine's paths to its listener.
 	routes(mux *http.ServeMux)
@@ -22,14 +20,13 @@ type dialect interface {
 
 	// callID is the answer's id.
 	callID(c *call, r *http.Request, f *fields) string
-	// handOff reads which hand-off a request takes part in, before anything else is
-	// checked: it sets Pin, Hold and Remote of c.request, and, where a refusal is
-	// to be heard by the producer, c.remote.
+	// handOff reads which hand-off a request takes part in, before anything else is checked: it sets Pin, Hold and
+	// Remote of c.request, and, if the producer must learn of a refusal, c.remote.
 	handOff(c *call, r *http.Request, f *fields) *apiError
 	// settings reads everything but the prompt, into c and c.request, and returns how many
 	// answers each prompt is to have. What is wrong stays in f.
 	settings(c *call, f *fields) int
-	// prompts reads the prompts' ids. What is wrong stays in f.
+	// prompts reads the prompts' ids. Errors stay in f.
 	prompts(c *call, f *fields) [][]uint32
 	// refused is called once for a request that is not served after handOff has read it.
 	refused(c *call)
@@ -40,8 +37,7 @@ type dialect interface {
 	failure(e *apiError) any
 	// whole is the complete answer.
 	whole(c *call) any
-	// appendChunk appends the events of choice i's newest text and ids: its end too, once the
-	// choice has a finish.
+	// appendChunk appends the events of choice i's newest text and ids: its end too, once the choice has a finish.
 	appendChunk(out []byte, c *call, i int, text string, ids []uint32) []byte
 	// appendEnd appends what comes after all choices have ended well, without the end mark.
 	appendEnd(out []byte, c *call) []byte
@@ -51,7 +47,7 @@ type dialect interface {
 }
 
 // dialects are the engines that can be simulated, with the release that each is
-// unless Config.EngineVersion says otherwise, and its connectors by name.
+// unless Config.EngineVersion overrides it, and its connectors by name.
 var dialects = map[string]struct {
 	version    string
 	connectors []string

@@ -26,13 +26,12 @@ const (
 	// sglangNotice is SGLANG_REQUEST_STATE_WAIT_TIMEOUT: how often a waiting
 	// request looks whether its caller is still there.
 	sglangNotice = 4 * time.Second
-	// fakeBootstrapHost asks for a hand-off that moves nothing, as health probes do.
+	// fakeBootstrapHost requests a hand-off that moves nothing, as health probes do.
 	fakeBootstrapHost = "2.2.2.2"
 )
 
-// sglang speaks as SGLang does, in its three modes: prefill and decode, which take
-// only requests that name a room where their legs meet, and the plain one, which takes
-// no notice of rooms.
+// sglang speaks as SGLang does, in its three modes: prefill and decode, which take only requests that name a room where
+// their legs meet, and the plain one, which takes no notice of rooms.
 type sglang struct{ s *Server }
 
 var _ dialect = (*sglang)(nil)
@@ -101,11 +100,10 @@ func (d *sglang) callID(_ *call, _ *http.Request, f *fields) string {
 	return newID()
 }
 
-// vllmFields are those of vLLM's that SGLang does not know, and so ignores.
+// vllmFields are fields of vLLM that SGLang ignores.
 var vllmFields = []string{"truncate_prompt_tokens", "truncation_side", "include_stop_str_in_output", "kv_transfer_params", "vllm_xargs"}
 
-// handOff reads the room where the request's two legs meet. In the plain mode the
-// fields are ignored.
+// handOff reads the room where the request's two legs meet. In the plain mode the fields are ignored.
 func (d *sglang) handOff(c *call, r *http.Request, f *fields) *apiError {
 	if d.unchecked(f); f.err != nil {
 		return f.err
@@ -121,7 +119,7 @@ func (d *sglang) handOff(c *call, r *http.Request, f *fields) *apiError {
 		}
 	}
 	if options, ok := f.raw["stream_options"]; ok && !f.flag("stream") && len(options) > 0 {
-		delete(f.raw, "stream_options") // without a stream it says nothing
+		delete(f.raw, "stream_options") // without a stream it has no effect
 	}
 	if rank := r.Header.Get("X-Data-Parallel-Rank"); rank != "" && rank != "0" {
 		return newError(http.StatusBadRequest, "", "routed_dp_rank=%.20s out of range [0, 1)", rank)
@@ -152,7 +150,7 @@ func (d *sglang) handOff(c *call, r *http.Request, f *fields) *apiError {
 		if host == "" { // srt/disaggregation/decode.py, _bootstrap_addr, which nothing catches
 			c.kills = "bootstrap_host is None"
 		}
-		// Releases before NetworkAddress (srt/utils/network.py) put host and port together as they come; it takes brackets off.
+		// Releases before NetworkAddress (srt/utils/network.py) join host and port unchanged; it removes brackets.
 		at, err := url.Parse("http://" + host + ":" + strconv.Itoa(port))
 		if err != nil {
 			return d.handOffFailed(err)
@@ -163,7 +161,8 @@ func (d *sglang) handOff(c *call, r *http.Request, f *fields) *apiError {
 	return f.err
 }
 
-// bootstrapRoom reads a whole number from 0 to 2^63−1. It is no float: two rooms that differ in the last digits are two.
+// bootstrapRoom reads a whole number from 0 to 2^63−1. It is no float: two rooms that differ in the last digits are
+// two.
 func bootstrapRoom(raw json.RawMessage) (room int64, named bool, err error) {
 	if raw == nil {
 		return 0, false, nil
@@ -217,9 +216,9 @@ func (d *sglang) settings(c *call, f *fields) int {
 	return n
 }
 
-// unchecked reads the ids of other fields. Of these only logit_bias is compared with the vocabulary before the scheduler
-// has it (verify of srt/sampling/sampling_params.py of 0.5.23); stop_token_ids index a tensor one wider than that where
-// min_tokens forbids them (srt/sampling/penaltylib/min_new_tokens.py), and are only compared elsewhere.
+// unchecked reads the ids of other fields. Of these only logit_bias is compared with the vocabulary before the
+// scheduler has it (verify of srt/sampling/sampling_params.py of 0.5.23); stop_token_ids index a tensor one wider than
+// that where min_tokens forbids them (srt/sampling/penaltylib/min_new_tokens.py), and are only compared elsewhere.
 func (d *sglang) unchecked(f *fields) {
 	vocab := int64(d.s.tokenizer.Tokenizer().VocabSize())
 	var zeros []int64 // a prompt of zeros is taken for none (_validate_request of srt/entrypoints/openai/serving_completions.py)
@@ -255,9 +254,8 @@ func (d *sglang) unchecked(f *fields) {
 	}
 }
 
-// prompts reads the prompt: input_ids in place of a chat's messages, which are read
-// all the same. A chat that ends with the assistant's words is continued only if it asks
-// for that; else they become the user's.
+// prompts reads the prompt: input_ids in place of a chat's messages, which are read all the same. A chat that ends with
+// the assistant's words is continued only if it asks for that; else they become the user's.
 func (d *sglang) prompts(c *call, f *fields) [][]uint32 {
 	if c.endpoint != openai.Chat {
 		if f.get("prompt") == nil {

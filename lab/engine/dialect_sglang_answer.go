@@ -15,16 +15,16 @@ type sglangError struct {
 	Code    int     `json:"code"`
 }
 
-// failure has the types of SGLang 0.5.23, and no places: of a field of a wrong type FastAPI's text with the place in the source,
-// and the same once more (validation_exception_handler of srt/entrypoints/http_server.py).
+// failure has the types of SGLang 0.5.23, and no places: of a field of a wrong type FastAPI's text with the place in
+// the source, and the same once more (validation_exception_handler of srt/entrypoints/http_server.py).
 func (d *sglang) failure(e *apiError) any {
-	said := sglangError{Object: "error", Message: e.Message, Type: e.Type, Code: e.Code}
+	body := sglangError{Object: "error", Message: e.Message, Type: e.Type, Code: e.Code}
 	if e.place != "" {
 		check := validation(e)
-		said.Type, said.Message = "Bad Request", "1 validation error:\n  "+check+
+		body.Type, body.Message = "Bad Request", "1 validation error:\n  "+check+
 			"\n\n  File \"/site-packages/sglang/srt/entrypoints/http_server.py\", line 1870, in openai_v1_chat_completions\n    POST /v1/chat/completions ["+check+"]"
 	}
-	return said
+	return body
 }
 
 // sglangAnswer is an answer, or a chunk of one, in either form.
@@ -61,7 +61,7 @@ type sglangChoice struct {
 	ResponseIDs  []uint32       `json:"response_token_ids,omitempty"` // of chats
 }
 
-// sglangMessage is a message, or what a chunk adds to one.
+// sglangMessage is a message or a delta.
 type sglangMessage struct {
 	Role      *string          `json:"role,omitempty"`
 	Content   any              `json:"content,omitempty"`
@@ -69,7 +69,7 @@ type sglangMessage struct {
 	ToolCalls []map[string]any `json:"tool_calls,omitempty"`
 }
 
-// parsing is what a chat's answer is parsed into.
+// parsing is the parsed form of a chat's answer.
 type parsing struct {
 	tool   string // the function that is called, empty for none
 	named  bool   // the request named it
@@ -88,8 +88,8 @@ func (sc *parsing) thinking(generated int) bool {
 // thought is how many of an answer's tokens are its thought.
 func (sc *parsing) thought(generated int) int { return min(max(0, thoughtTokens-sc.before), generated) }
 
-// read finds what the answer is to be: the call of a function that the request demands, a
-// thought before it that the template asks for.
+// read determines the answer: the call of a function that the request demands, and reasoning before it if the template
+// enables it.
 func (sc *parsing) read(f *fields) {
 	var tools []struct {
 		Function struct {
@@ -203,8 +203,7 @@ func argumentsOf(text string) string {
 	return `{"text":` + string(quoted) + `}`
 }
 
-// appendChunk appends the events of one output: of a chat its role first, and its
-// end in an event of its own.
+// appendChunk appends the events of one output: of a chat its role first, and its end in an event of its own.
 func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint32) []byte {
 	ch := &c.choices[i]
 	event := func(fill func(one *sglangChoice)) {
@@ -278,7 +277,7 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 	return out
 }
 
-// appendEnd appends the usage, if it was asked for.
+// appendEnd appends the usage, if requested.
 func (d *sglang) appendEnd(out []byte, c *call) []byte {
 	if !c.usage {
 		return out

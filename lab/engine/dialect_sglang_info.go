@@ -10,8 +10,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// sideRoutes is prefill's bootstrap server, where decode engines learn what
-// prefill is like before they first meet it.
+// sideRoutes is prefill's bootstrap server, which describes prefill to decode engines before their first transfer.
 func (d *sglang) sideRoutes(mux *http.ServeMux) {
 	if d.mode() != "prefill" {
 		return
@@ -32,8 +31,8 @@ func (d *sglang) sideRoutes(mux *http.ServeMux) {
 	})
 }
 
-// serverInfo is the server's arguments, as far as anyone may ask for them, and
-// where it publishes KV events. The scheduler is asked for a part of it, between two steps.
+// serverInfo is the public part of the server's arguments, and the endpoint of its KV events. The scheduler answers a
+// part of it, between two steps.
 func (d *sglang) serverInfo(w http.ResponseWriter, r *http.Request) {
 	if !d.s.awaitScheduler(r.Context()) {
 		return
@@ -41,8 +40,8 @@ func (d *sglang) serverInfo(w http.ResponseWriter, r *http.Request) {
 	c := d.s.cfg
 	info := map[string]any{
 		"model_path": c.Model, "served_model_name": c.Model, "version": c.EngineVersion, "random_seed": xxh3.HashString(c.Incarnation) >> 34,
-		// Every rank that can be chosen is one of dp_size × attn_dp_size (srt/runtime_context.py, num_dp_ranks_of), a block of
-		// events one page on each of dcp_size devices (srt/arg_groups/overrides.py, kv_event_block_size_of).
+		// Every rank that can be chosen is one of dp_size × attn_dp_size (srt/runtime_context.py, num_dp_ranks_of), a
+		// block of events one page on each of dcp_size devices (srt/arg_groups/overrides.py, kv_event_block_size_of).
 		"tp_size": 1, "dp_size": 1, "attn_dp_size": 1, "enable_dp_attention": false, "dcp_size": 1, "pp_size": 1, "page_size": c.BlockSize, "context_length": c.ContextLength,
 		"max_total_num_tokens": c.TotalKVBlocks * c.BlockSize, "max_running_requests": c.MaxNumSeqs, "chunked_prefill_size": c.MaxNumBatchedTokens,
 		"max_queued_requests": nil, "disaggregation_mode": d.mode(), "disaggregation_bootstrap_port": c.TransferPort, "disaggregation_transfer_backend": "mooncake",

@@ -27,7 +27,7 @@ type tensorRT struct {
 
 var _ dialect = (*tensorRT)(nil)
 
-// tensorRTCall is what this dialect knows of a call.
+// tensorRTCall is this dialect's state of a call.
 type tensorRTCall struct {
 	params   *tensorRTParams
 	limit    int  // max_tokens as the client set it, 0 without
@@ -61,21 +61,19 @@ func (d *tensorRT) version(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"version": d.s.cfg.EngineVersion})
 }
 
-// serverInfo reports where generation workers ask about contexts.
+// serverInfo reports the address of the context side channel.
 func (d *tensorRT) serverInfo(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"disaggregated_params": map[string]any{
 		"ctx_dp_rank": 0, "ctx_info_endpoint": []string{d.s.cfg.ContextEndpoint()},
 	}})
 }
 
-// ContextEndpoint is where the engine's context phases are asked for, as
-// TensorRT-LLM reports it (ctx_info_endpoint).
+// ContextEndpoint is the address for the engine's context phases, as TensorRT-LLM reports it (ctx_info_endpoint).
 func (c Config) ContextEndpoint() string {
 	return "tcp://" + net.JoinHostPort(c.TransferHost, strconv.Itoa(c.TransferPort))
 }
 
-// iterationStats are the engine's state if anything was computed since the last
-// reader, who has taken what came before.
+// iterationStats returns the engine's state if anything was computed since the last call.
 func (d *tensorRT) iterationStats(w http.ResponseWriter, _ *http.Request) {
 	d.s.mu.Lock()
 	c := d.s.core
@@ -96,7 +94,7 @@ func (d *tensorRT) callID(c *call, r *http.Request, _ *fields) string {
 	return c.prefix + requestID(r)
 }
 
-// settings refuses what the request's model forbids, and reads the rest.
+// settings rejects fields that the request's model forbids, and reads the rest.
 func (d *tensorRT) settings(c *call, f *fields) int {
 	d.check(c, f)
 	if f.err != nil {
@@ -132,7 +130,7 @@ func (d *tensorRT) settings(c *call, f *fields) int {
 	return n
 }
 
-// prompts reads the prompt, which on chat may come as ids in addition to the messages.
+// prompts reads the prompt, which on chat may be ids in addition to the messages.
 func (d *tensorRT) prompts(c *call, f *fields) [][]uint32 {
 	if c.endpoint == openai.Completions {
 		return d.s.prompts(f)

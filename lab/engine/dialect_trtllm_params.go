@@ -88,15 +88,15 @@ func (p *tensorRTParams) generatesFirst() bool {
 	return p.ScheduleStyle != nil && *p.ScheduleStyle == 1
 }
 
-// opaqueState is what a context worker has a generation worker know of it.
+// opaqueState is a context worker's state for the generation worker.
 type opaqueState struct {
 	Engine string `json:"engine"`
 	Host   string `json:"host"`
 	Port   int    `json:"port"`
 }
 
-// generation has the prompt's KV fetched: from the worker that the opaque state names, or, generation-first, from the one
-// at the information endpoint.
+// generation has the prompt's KV fetched: from the worker that the opaque state names, or, generation-first, from the
+// one at the information endpoint.
 func (d *tensorRT) generation(c *call, p *tensorRTParams) *apiError {
 	if p.CtxRequestID == nil || p.DisaggRequestID != nil && *p.DisaggRequestID < d.leastID() {
 		return exception("ctx_request_id must be set, and disagg_request_id a global id, from %d on", d.leastID())
@@ -139,7 +139,7 @@ func (d *tensorRT) generation(c *call, p *tensorRTParams) *apiError {
 	return nil
 }
 
-// handedOver is what a context worker hands over, and sets why it ended.
+// handedOver returns a context worker's hand-off, and sets why it ended.
 func (d *tensorRT) handedOver(c *call, ch *choice) any {
 	p := *c.tensorRT.params
 	id := *p.DisaggRequestID

@@ -125,7 +125,7 @@ func (d *vllm) settings(c *call, f *fields) int {
 		}
 	}
 	if string(f.get("tool_choice")) == `"required"` && c.request.MaxTokens == 1 {
-		f.fail("tool_choice", "the answer is not a tool call") // as releases of vLLM say of one token
+		f.fail("tool_choice", "the answer is not a tool call") // as releases of vLLM answer for one token
 	}
 	if so := f.get("structured_outputs"); d.strict && f.err == nil && bytes.Contains(so, []byte(`"root ::= root"`)) {
 		// It does not compile; real 0.32.0 answers so (_raise_if_error of entrypoints/generate/base/serving.py).
@@ -192,10 +192,11 @@ func (d *vllm) handOffFailed(err error) *apiError {
 	return newError(http.StatusInternalServerError, "", "KV cache load failed: %v", err)
 }
 
-// unplaced are the fields whose values SamplingParams checks, which does not name them, and what is found wrong with a prompt.
+// unplaced are the fields whose values SamplingParams checks, without naming them, and invalid prompts.
 var unplaced = []string{"n", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "messages"}
 
-// failure has the types and places of vLLM 0.32.0 (testdata of cmd/gateway/e2e/conformance); the words are this engine's.
+// failure has the types and places of vLLM 0.32.0 (testdata of cmd/gateway/e2e/conformance); the words are this
+// engine's.
 func (d *vllm) failure(e *apiError) any {
 	shown := *e
 	switch {
@@ -209,7 +210,7 @@ func (d *vllm) failure(e *apiError) any {
 	return map[string]*apiError{"error": &shown}
 }
 
-// check finds what vLLM 0.32.0 does not take (the protocol.py of chats and completions, sampling_params.py).
+// check returns what vLLM 0.32.0 rejects (the protocol.py of chats and completions, sampling_params.py).
 func (d *vllm) check(c *call, f *fields, n int) {
 	if n > 1 && f.get("temperature") != nil && f.number("temperature", 1, 0, math.MaxFloat64) == 0 {
 		f.fail("n", "n must be 1 when using greedy sampling, got %d.", n)
@@ -273,7 +274,8 @@ func (d *vllm) measure(began time.Time) *counters {
 		[]float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160}).WithLabelValues()
 	m.itl = m.own.Histogram("vllm:inter_token_latency_seconds", "Between two tokens of a sequence.",
 		[]float64{.001, .0025, .005, .01, .015, .02, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10}).WithLabelValues()
-	// One sample a data-parallel rank, all alike: the blocks are the ranks' sum, the tokens one rank's (v1/engine/core_client.py).
+	// One sample a data-parallel rank, all alike: the blocks are the ranks' sum, the tokens one rank's
+	// (v1/engine/core_client.py).
 	size, blocks := d.s.cfg.BlockSize, d.s.cfg.TotalKVBlocks
 	m.plain.Gauge("vllm:cache_config_info", "The KV cache's geometry, as labels.",
 		"engine", "block_size", "effective_attention_block_size", "kv_cache_size_tokens", "num_gpu_blocks", "enable_prefix_caching").

@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// answerObject is an answer, or a chunk of one, in either form, with the fields that vLLM adds to OpenAI's. What is null in
-// every answer of a kind is absent; an engine that is not strict leaves it out.
+// answerObject is an answer, or a chunk of one, in either form, with the fields that vLLM adds to OpenAI's. What is
+// null in every answer of a kind is absent; an engine that is not strict leaves it out.
 type answerObject struct {
 	ID             string          `json:"id"`
 	Object         string          `json:"object"`
@@ -25,8 +25,7 @@ type answerObject struct {
 	Metrics        absent          `json:"metrics,omitempty"`
 }
 
-// answerChoice has Text in completions, Message in whole chats and Delta in
-// chunks of chats.
+// answerChoice has Text in completions, Message in whole chats and Delta in chunks of chats.
 type answerChoice struct {
 	Index          int          `json:"index"`
 	Text           *string      `json:"text,omitempty"`
@@ -66,8 +65,7 @@ type vllmUsage struct {
 // null is a member that is there without a value.
 var null = json.RawMessage("null")
 
-// ended sets why a choice has ended. A required call ends as one; a named function's
-// ends as any other answer.
+// ended sets why a choice has ended. A required call ends as one; a named function's ends as any other answer.
 func (d *vllm) ended(c *call, one *answerChoice, ch *choice) {
 	reason := ch.finish
 	if c.parsed.tool != "" && !c.parsed.named && reason == Stopped.String() {
@@ -179,7 +177,7 @@ func (d *vllm) appendChunk(out []byte, c *call, i int, text string, ids []uint32
 	return appendJSON(out, a)
 }
 
-// delta is what one output adds to a chat: to its thought, its call or its text.
+// delta returns what one output adds to a chat: to its reasoning, its call or its text.
 func (d *vllm) delta(c *call, ch *choice, text string) *vllmMessage {
 	m := &vllmMessage{}
 	thinking := c.parsed.thinking(ch.generated)
@@ -204,7 +202,7 @@ func (d *vllm) delta(c *call, ch *choice, text string) *vllmMessage {
 	return m
 }
 
-// appendEnd appends the usage, if it was asked for.
+// appendEnd appends the usage, if requested.
 func (d *vllm) appendEnd(out []byte, c *call) []byte {
 	if !c.usage {
 		return out
@@ -216,7 +214,7 @@ func (d *vllm) appendEnd(out []byte, c *call) []byte {
 	return appendJSON(out, a)
 }
 
-// promptText is what was rendered of the messages, where that was asked for.
+// promptText returns the rendered messages, if requested.
 func (d *vllm) promptText(c *call) any {
 	if c.promptText {
 		return string(d.s.tokenizer.Tokenizer().Decode(nil, c.choices[0].request.Prompt))
@@ -290,8 +288,7 @@ func (d *vllm) object(c *call, kind string) answerObject {
 	return answerObject{ID: c.id, Object: kind, Created: c.created, Model: d.s.cfg.Model, Choices: []answerChoice{}}
 }
 
-// showIDs adds token ids where they were asked for: the answer's, and the
-// prompt's once.
+// showIDs adds token ids if requested: the answer's, and the prompt's once.
 func (c *call) showIDs(a *answerObject, one *answerChoice, ch *choice, ids []uint32, prompt bool) {
 	if !c.tokenIDs {
 		return

@@ -15,10 +15,9 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// kvParams is kv_transfer_params as vLLM's connectors read and write it: the
-// NixlConnector (nixl/pull_scheduler.py), the NixlPushConnector, the
-// MooncakeConnector (mooncake/mooncake_connector.py) and the
-// OffloadingConnector's p2p tier (v1/kv_offload/tiering/p2p/manager.py).
+// kvParams is kv_transfer_params as vLLM's connectors read and write it: the NixlConnector (nixl/pull_scheduler.py),
+// the NixlPushConnector, the MooncakeConnector (mooncake/mooncake_connector.py) and the OffloadingConnector's p2p tier
+// (v1/kv_offload/tiering/p2p/manager.py).
 type kvParams struct {
 	DoRemotePrefill bool      `json:"do_remote_prefill"`
 	DoRemoteDecode  bool      `json:"do_remote_decode"`
@@ -40,7 +39,7 @@ type kvParams struct {
 	Prefiller peer `json:"remote_prefiller,omitzero"` // the p2p tier's
 }
 
-// peer is what the p2p tier is given of the other engine.
+// peer is the other engine for the p2p tier.
 type peer struct {
 	ID   string `json:"kv_request_id"`
 	Host string `json:"remote_host"` // with the port, of a prefiller
@@ -49,18 +48,15 @@ type peer struct {
 
 // vllmConnector is one of vLLM's connectors, as --kv-transfer-config chooses it.
 type vllmConnector interface {
-	// prefill is how the blocks of a request with do_remote_decode are kept: not at
-	// all if keep is false.
+	// prefill is how the blocks of a request with do_remote_decode are kept: not at all if keep is false.
 	prefill(d *vllm, c *call, p *kvParams) (h Hold, keep bool)
-	// decode is where the blocks of a request with do_remote_prefill are. missing names
-	// what its params lack.
+	// decode is where the blocks of a request with do_remote_prefill are. missing names the absent params.
 	decode(d *vllm, c *call, p *kvParams) (r Remote, missing []string)
-	// params is what a prefill answers with, nil for nothing.
+	// params returns the params of a prefill's answer, nil for none.
 	params(d *vllm, p *Pinned) *kvParams
-	// enforcesRoles says that a prefill engine dies of do_remote_prefill, and a decode engine of
-	// do_remote_decode.
+	// enforcesRoles: a prefill engine dies of do_remote_prefill, and a decode engine of do_remote_decode.
 	enforcesRoles() bool
-	// frees says that a refused request has its prefill's blocks freed.
+	// frees: a rejected request frees its prefill's blocks.
 	frees() bool
 }
 
@@ -102,9 +98,8 @@ func (nixlPull) params(d *vllm, p *Pinned) *kvParams {
 func (nixlPull) enforcesRoles() bool { return false }
 func (nixlPull) frees() bool         { return true }
 
-// nixlPush is NixlPushConnector: decode registers with prefill, which writes the
-// blocks when it has them. Both know the request by its id without the engine's own
-// random end, so that both legs must have the same X-Request-Id and path.
+// nixlPush is NixlPushConnector: decode registers with prefill, which writes the blocks when it has them. Both know the
+// request by its id without the engine's own random end, so that both legs must have the same X-Request-Id and path.
 type nixlPush struct{}
 
 func (nixlPush) prefill(d *vllm, c *call, _ *kvParams) (Hold, bool) {
@@ -114,8 +109,8 @@ func (nixlPush) prefill(d *vllm, c *call, _ *kvParams) (Hold, bool) {
 func (nixlPush) decode(d *vllm, c *call, p *kvParams) (Remote, []string) {
 	return Remote{
 		EngineID: p.EngineID, RequestID: c.id + "-0", Host: p.Host, Port: p.Port, Cached: p.Cached,
-		// The watchdog (push_registration_timeout) drops decode's registration; what the
-		// request still waits for then will never come.
+		// The watchdog (push_registration_timeout) drops decode's registration; the blocks that the
+		// request waits for will then never arrive.
 		Shared: true, Registered: d.s.cfg.AbortTimeout, Lingers: Endless,
 	}, p.unreachable()
 }
@@ -162,12 +157,12 @@ func (mooncake) params(*vllm, *Pinned) *kvParams { return nil }
 
 func (mooncake) enforcesRoles() bool { return true }
 
-// frees: an empty pull has prefill's blocks freed (request_finished and _handle_failed_recv in 0.32's mooncake_connector.py); before,
-// a request that was refused left them where they were (vLLM #50425).
+// frees: an empty pull has prefill's blocks freed (request_finished and _handle_failed_recv in 0.32's
+// mooncake_connector.py); before, a request that was refused left them where they were (vLLM #50425).
 func (mooncake) frees() bool { return true }
 
-// offload is OffloadingConnector with a p2p tier: decode asks prefill for the blocks of an id that both legs have, and
-// computes what does not come. The real one holds them in the host's memory, prefill's and decode's; here it is the cache's.
+// offload is OffloadingConnector with a p2p tier: decode requests the blocks of an id that both legs have from prefill,
+// and computes the rest. The real one holds them in the host's memory, prefill's and decode's; here it is the cache's.
 type offload struct{ mooncake }
 
 // offloadPatience is how long decode waits for the blocks (_LOAD_TIMEOUT_S of session/client.py).
@@ -209,7 +204,7 @@ func (p *kvParams) blocks() (n int) {
 	return n
 }
 
-// unreachable names what is missing to reach a NIXL producer about a request.
+// unreachable names the absent params without which a NIXL producer cannot be reached.
 func (p *kvParams) unreachable() (missing []string) {
 	for _, f := range []struct {
 		name string
@@ -225,8 +220,8 @@ func (p *kvParams) unreachable() (missing []string) {
 	return missing
 }
 
-// handOff reads kv_transfer_params. Where vLLM would wait for ever or die, an engine that is
-// not strict names what is wrong instead.
+// handOff reads kv_transfer_params. Where vLLM would hang or die, an engine that is
+// not strict returns an error instead.
 func (d *vllm) handOff(c *call, _ *http.Request, f *fields) *apiError {
 	raw := f.get("kv_transfer_params")
 	if raw == nil || d.connector == nil || f.flag("use_beam_search") { // whose parameters have no extra_args (to_beam_search_params of 0.32.0)

@@ -68,8 +68,8 @@ type handOff struct {
 	prefillEnd []uint32       // tokens that end prefill's answer
 }
 
-// What is missing, wrong, late or used twice makes the real engine hang, fail or die: so it does here. hangs is how long decode's
-// answer fails to come, of an hour; status is its answer.
+// What is missing, wrong, late or used twice makes the real engine hang, fail or die: so it does here. hangs is how
+// long decode's answer fails to come, of an hour; status is its answer.
 func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 	const hangs = time.Hour
 	prompt := ids(1, 100)
@@ -164,7 +164,8 @@ func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 	}
 }
 
-// A decode engine whose client leaves while it waits keeps the blocks until the KV has come, whether prefill is there or not.
+// A decode engine whose client leaves while it waits keeps the blocks until the KV has come, whether prefill is there
+// or not.
 func TestVLLMDecodeThatLeavesKeepsItsBlocks(t *testing.T) {
 	for _, c := range []struct {
 		connector string
@@ -199,10 +200,10 @@ func TestVLLMDecodeThatLeavesKeepsItsBlocks(t *testing.T) {
 	}
 }
 
-// said is a chat's answer, or what has come of it, with its parts apart.
-type said struct{ content, reasoning, tool, arguments, finish string }
+// parts is the parts of a chat's answer so far.
+type parts struct{ content, reasoning, tool, arguments, finish string }
 
-func (s said) with(m message, finish string) said {
+func (s parts) with(m message, finish string) parts {
 	s.content, s.reasoning, s.finish = s.content+m.Content, s.reasoning+m.Reasoning+m.Thought, s.finish+finish
 	for _, t := range m.ToolCalls {
 		s.tool, s.arguments = s.tool+t.Function.Name, s.arguments+t.Function.Arguments
@@ -210,8 +211,8 @@ func (s said) with(m message, finish string) said {
 	return s
 }
 
-// A thought has its engine's name, a call's arguments are JSON, and a stream adds up to the whole answer. vLLM refuses an empty list of
-// tools, and usage says nothing of cached tokens where that is not switched on.
+// A thought has its engine's name, a call's arguments are JSON, and a stream adds up to the whole answer. vLLM refuses
+// an empty list of tools, and usage has no cached tokens unless switched on.
 func TestChats(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		b.engine(Config{ID: "vllm", Engine: "vllm"})
@@ -241,12 +242,12 @@ func TestChats(t *testing.T) {
 				status, w := b.ask(engine, chats, ask)
 				require.Equal(t, http.StatusOK, status, "%s, %s %+v", engine, name, w.Error)
 				m := w.Choices[0].Message
-				got := said{}.with(m, w.Choices[0].FinishReason)
+				got := parts{}.with(m, w.Choices[0].FinishReason)
 				assert.Equal(t, []any{c.tool, c.thought, c.content, finish, c.tool, ""},
 					[]any{got.tool == "look", got.reasoning != "", m.Content != "", got.finish, json.Valid([]byte(got.arguments)),
 						map[string]string{"vllm": m.Thought, "sglang": m.Reasoning}[engine]}, "%s, %s: %+v", engine, name, got)
 				ask["stream"] = true
-				streamed := said{}
+				streamed := parts{}
 				for _, e := range b.events(b.send(t.Context(), engine, chats, ask)) {
 					for _, ch := range e.Choices {
 						streamed = streamed.with(ch.Delta, ch.FinishReason)

@@ -1,6 +1,6 @@
 package engine
 
-// EventKind tells the three things that happen to cached blocks apart.
+// EventKind is what happened to cached blocks.
 type EventKind uint8
 
 const (
@@ -32,8 +32,7 @@ type Event struct {
 	// Hashes are the engine's names of the blocks; each names its whole prefix.
 	// Stored blocks follow each other in one chain.
 	Hashes []uint64
-	// Parent is the block that the first stored one extends; HasParent is false
-	// where a chain begins.
+	// Parent is the block that the first stored one extends; HasParent is false where a chain begins.
 	Parent    uint64
 	HasParent bool
 	// TokenIDs are the tokens of the stored blocks, BlockSize for each; nil for

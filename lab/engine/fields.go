@@ -52,10 +52,9 @@ func validation(e *apiError) string {
 	return fmt.Sprintf("{'type': 'value_error', 'loc': ('%s'), 'msg': '%s'}", strings.ReplaceAll(place, ".", "', '"), e.Message)
 }
 
-// fields reads a JSON object's members as loosely as vLLM's request models do:
-// null is absent, and one scalar may come as another (pydantic's lax mode): a number as a string, a float without a fraction
-// or a truth value, and that as a number or a word.
-// The first thing wrong stays in err; unknown members are ignored.
+// fields reads a JSON object's members as loosely as vLLM's request models do: null is absent, and one scalar may come
+// as another (pydantic's lax mode): a number as a string, a float without a fraction or a truth value, and that as a
+// number or a word. The first thing wrong stays in err; unknown members are ignored.
 type fields struct {
 	raw   map[string]json.RawMessage
 	err   *apiError

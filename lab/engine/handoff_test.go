@@ -16,8 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// prefill runs the prefill leg of a hand-off and returns what decode is to be
-// told.
+// prefill runs the prefill leg of a hand-off and returns decode's params.
 func (b *bench) prefill(engine string, prompt []uint32) json.RawMessage {
 	b.t.Helper()
 	status, w := b.ask(engine, completions, body(prompt, 1, "kv_transfer_params", map[string]any{

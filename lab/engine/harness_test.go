@@ -89,8 +89,7 @@ func bubble(t *testing.T, do func(t *testing.T, b *bench)) {
 	})
 }
 
-// engine starts one under its ID, its side channel under ID-kv:5600, and
-// returns it with a function that ends its Run.
+// engine starts one under its ID, its side channel under ID-kv:5600, and returns it with a function that ends its Run.
 func (b *bench) engine(cfg Config) (*Server, context.CancelFunc) {
 	b.t.Helper()
 	cfg.TransferHost = cfg.ID + "-kv"
@@ -120,8 +119,7 @@ func (b *bench) serve(s *http.Server, address string) {
 	go func() { _ = s.Serve(l) }()
 }
 
-// send posts a body, made of v if it is no string, and returns the answer's
-// head.
+// send posts a body, made of v if it is no string, and returns the answer's head.
 func (b *bench) send(ctx context.Context, engine, path string, v any) *http.Response {
 	b.t.Helper()
 	body, ok := v.(string)
@@ -200,7 +198,7 @@ func (b *bench) wants(engine, path string, v any, status int, parts ...string) {
 	assert.Equal(b.t, status, got, "%s: %s", path, raw)
 }
 
-// message is what a chat's answer says; null is nothing.
+// message is the text of a chat's answer; null is none.
 type message struct {
 	Role, Content, Reasoning string
 	Thought                  string `json:"reasoning_content"` // SGLang's name

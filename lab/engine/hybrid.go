@@ -2,9 +2,9 @@ package engine
 
 import "slices"
 
-// indexWindow indexes, of the blocks from first on, those that a sliding window can be read from again: a window before the
-// last token of the prompt, and one before the prefix that it shares with another prompt (reachable_block_mask in vLLM 0.32's
-// v1/core/single_type_kv_cache_manager.py). Its event goes before the full group's.
+// indexWindow indexes, of the blocks from first on, those that a sliding window can be read from again: a window before
+// the last token of the prompt, and one before the prefix that it shares with another prompt (reachable_block_mask in
+// vLLM 0.32's v1/core/single_type_kv_cache_manager.py). Its event goes before the full group's.
 func (c *Core) indexWindow(s *sequence, first, full int) {
 	e := c.cache.log.events[full]
 	e.Group, e.Window, e.Hashes = 0, c.cfg.SlidingWindow, nil

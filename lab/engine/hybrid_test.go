@@ -9,7 +9,7 @@ import (
 )
 
 // TestHybridAsRecorded sends the prompts of ../shared/vectors/kvevents-vllm-0.32/hybrid-sliding-first.json, a model of
-// Gemma 3's form under vLLM 0.32, and wants what that engine's answers said was cached.
+// Gemma 3's form under vLLM 0.32, and wants the cached tokens of that engine's answers.
 func TestHybridAsRecorded(t *testing.T) {
 	c := newTestCore(t, Config{Engine: "vllm", BlockSize: 32, SlidingWindow: 128, TotalKVBlocks: 1200, ContextLength: 2048})
 	s := prompt(1, 640)
@@ -46,8 +46,8 @@ func TestHybridAsRecorded(t *testing.T) {
 	assert.NotZero(t, windows, "no event of the window")
 }
 
-// TestATwinIsEvictedByItself is ../shared/vectors/kvevents-vllm-0.32/stored-twice-evicted-once: the last block of a prompt
-// that is cached whole is computed and stored again, and a removal comes for each of its copies.
+// TestATwinIsEvictedByItself is ../shared/vectors/kvevents-vllm-0.32/stored-twice-evicted-once: the last block of a
+// prompt that is cached whole is computed and stored again, and a removal comes for each of its copies.
 func TestATwinIsEvictedByItself(t *testing.T) {
 	cfg := smallConfig()
 	cfg.Engine, cfg.TotalKVBlocks, cfg.ContextLength = "vllm", 12, 40

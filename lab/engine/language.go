@@ -9,19 +9,17 @@ import (
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
-// Language is a model's tokenizer and chat template: what makes a prompt of a
-// request's text or messages.
+// Language is a model's tokenizer and chat template: what makes a prompt of a request's text or messages.
 type Language interface {
 	Tokenizer() *tokens.Cache
-	// Encode appends to dst the tokens that the engine, "vllm" for example, makes of
-	// the request.
+	// Encode appends to dst the tokens that the engine, "vllm" for example, makes of the request.
 	Encode(dst []uint32, req *openai.Request, engine string) ([]uint32, error)
 }
 
 // ends are the tokens by which models end an answer, the most particular first.
 var ends = []string{"<|im_end|>", "<|eot_id|>", "<|return|>", "<|endoftext|>", "</s>", "<eos>"}
 
-// vocabularyOf is what answers in a language are made of.
+// vocabularyOf returns a language's vocabulary for answers.
 func vocabularyOf(t *tokens.Tokenizer) (Vocabulary, error) {
 	v := Vocabulary{Words: t.Words()}
 	for _, end := range ends {
@@ -63,7 +61,8 @@ func (s *Server) rendered(f *fields) []uint32 {
 }
 
 // withDefaults adds to a chat's kwargs those of the server's that it has not (vllm-0.32.0/vllm/renderers/params.py,
-// merge_kwargs; sglang-0.5.23/sglang/srt/entrypoints/openai/serving_chat.py, _process_messages). vLLM takes a null for none.
+// merge_kwargs; sglang-0.5.23/sglang/srt/entrypoints/openai/serving_chat.py, _process_messages). vLLM takes a null for
+// none.
 func withDefaults(own json.RawMessage, defaults string) json.RawMessage {
 	var all, given map[string]json.RawMessage
 	if json.Unmarshal([]byte(defaults), &all) != nil || own != nil && json.Unmarshal(own, &given) != nil {

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Latency is what one step of the batch takes on the modelled hardware, with
-// B sequences that decode over ctx thousand tokens of context together, and
-// prefill chunks of N thousand new tokens behind P thousand computed ones:
+// Latency is what one step of the batch takes on the modelled hardware, with B sequences that decode over ctx thousand
+// tokens of context together, and prefill chunks of N thousand new tokens behind P thousand computed ones:
 //
 //	decode  = A + B·sequences + Ctx·ctx
 //	chunk   = Prefill·N + Quad·N·(P + N/2)
@@ -16,9 +15,8 @@ import (
 //	        = max(A, chunks)        when nothing does
 //	        ≥ Floor                 with any chunk
 //
-// The form and the default's coefficients were fitted to NVIDIA's measured
-// silicon points (AIConfigurator, silicon_sample.csv, Apache-2.0: 25 points of
-// vLLM, mean error 1.7 %); Quad was derived from the ratio of attention's
+// The form and the default's coefficients were fitted to NVIDIA's measured silicon points (AIConfigurator,
+// silicon_sample.csv, Apache-2.0: 25 points of vLLM, mean error 1.7 %); Quad was derived from the ratio of attention's
 // floating-point operations to the rest, since those points end at 8k tokens.
 type Latency struct {
 	A       float64 // ms: any step, the reading of the weights
@@ -34,12 +32,10 @@ func Qwen3Latency() Latency {
 	return Latency{A: 14.05, B: 0.0625, Ctx: 0.0492, Prefill: 45.5, Quad: 1.43}
 }
 
-// ChunkMillis is the milliseconds that computing new tokens behind a prefix of
-// computed tokens adds to a step.
+// ChunkMillis is the milliseconds that computing new tokens behind a prefix of computed tokens adds to a step.
 func (l Latency) ChunkMillis(newTokens, prefixTokens int) float64 {
 	n, p := kilo(newTokens), kilo(prefixTokens)
-	// The conversions keep compilers from fusing a product and a sum, which
-	// would round otherwise on other machines.
+	// The conversions keep compilers from fusing a product and a sum, which would round otherwise on other machines.
 	linear := float64(l.Prefill * n)
 	behind := float64(p + float64(n/2))
 	return linear + float64(float64(l.Quad*n)*behind)
@@ -74,8 +70,7 @@ func (l Latency) validate() error {
 
 func kilo(tokens int) float64 { return float64(tokens) / 1000 }
 
-// millis rounds to whole nanoseconds, so that no later sum depends on the
-// order of its terms.
+// millis rounds to whole nanoseconds, so that no later sum depends on the order of its terms.
 func millis(ms float64) time.Duration {
 	return time.Duration(math.Round(float64(ms * float64(time.Millisecond))))
 }

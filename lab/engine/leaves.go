@@ -1,8 +1,7 @@
 package engine
 
-// leaves is a heap of the blocks that may be evicted next, the longest unused
-// first. There is about one a cached chain, so it stays small however many
-// blocks are cached.
+// leaves is a heap of the blocks that may be evicted next, the longest unused first. There is about one a cached chain,
+// so it stays small however many blocks are cached.
 type leaves struct {
 	blocks []block // the cache's; block.leaf is the place in heap
 	heap   []int32

@@ -26,7 +26,7 @@ type textProbabilities struct {
 	Top      []map[string]float64 `json:"top_logprobs"`
 }
 
-// readLogprobs reads what log-probabilities the answer is to show.
+// readLogprobs reads which log-probabilities the answer has.
 func (c *call) readLogprobs(f *fields) {
 	if c.endpoint == openai.Chat {
 		if c.logprobs = f.flag("logprobs"); c.logprobs {
@@ -42,7 +42,7 @@ func (c *call) readLogprobs(f *fields) {
 // vocabulary is more than any engine shows of one token's alternatives.
 const vocabulary = 1 << 20
 
-// probabilities is the log-probabilities of tokens that one event shows, nil where they are not asked for. at is the place of
+// probabilities is the log-probabilities of tokens that one event shows, nil if not requested. at is the place of
 // the first one in the text.
 func (s *Server) probabilities(c *call, ids []uint32, at int) any {
 	if !c.logprobs || len(ids) == 0 {

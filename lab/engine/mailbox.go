@@ -23,7 +23,7 @@ type mail struct {
 	Output
 }
 
-// ticket says where the outputs of a sequence go.
+// ticket is the destination of a sequence's outputs.
 type ticket struct {
 	box           *mailbox
 	choice        int
@@ -44,8 +44,7 @@ func (m *mailbox) put(choice int, o Output) {
 	}
 }
 
-// take empties the mailbox in exchange for an empty slice that the caller does
-// not need any more.
+// take empties the mailbox in exchange for an empty slice that the caller does not need any more.
 func (m *mailbox) take(spare []mail) []mail {
 	m.mu.Lock()
 	defer m.mu.Unlock()

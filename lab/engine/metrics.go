@@ -19,8 +19,7 @@ type counters struct {
 	reads  []func(*Core)
 }
 
-// newCounters makes an empty set whose metrics carry the labels. Its dialect adds metrics, and
-// sets ttft and itl.
+// newCounters makes an empty set whose metrics carry the labels. Its dialect adds metrics, and sets ttft and itl.
 func newCounters(s *Server, labels prometheus.Labels) *counters {
 	m := &counters{registry: prometheus.NewRegistry()}
 	m.plain = metrics.In(m.registry)

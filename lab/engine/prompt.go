@@ -13,8 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
-// prompts reads the member "prompt": a string, token ids, or a list of either,
-// each of which is a prompt of its own.
+// prompts reads the member "prompt": a string, token ids, or a list of either, each of which is a prompt of its own.
 func (s *Server) prompts(f *fields) [][]uint32 {
 	raw := f.get("prompt")
 	if raw == nil {
@@ -70,8 +69,9 @@ func firstOf(raw json.RawMessage) byte {
 	return bytes.TrimLeft(raw[1:], " \t\r\n")[0] // at least the closing bracket
 }
 
-// ids reads the token ids of a field. SGLang does not compare those of a prompt with its vocabulary: the embedding does,
-// which ends the scheduler (0.5.23: _validate_one_request of srt/managers/tokenizer_manager.py checks lengths alone).
+// ids reads the token ids of a field. SGLang does not compare those of a prompt with its vocabulary: the embedding
+// does, which ends the scheduler (0.5.23: _validate_one_request of srt/managers/tokenizer_manager.py checks lengths
+// alone).
 func (s *Server) ids(f *fields, name string, raw json.RawMessage) []uint32 {
 	ids, err := parseIDs(raw, s.tokenizer.Tokenizer().VocabSize())
 	switch {
@@ -117,9 +117,8 @@ func parseIDs(raw json.RawMessage, vocab int) ([]uint32, error) {
 	return ids, nil
 }
 
-// chatPrompt reads the member "messages" and renders it with the model's
-// template. Text parts are joined by line feeds; parts of other kinds are left
-// out, as the simulated model has no eyes.
+// chatPrompt reads the member "messages" and renders it with the model's template. Text parts are joined by line feeds;
+// parts of other kinds are left out, as the simulated model has no eyes.
 func (s *Server) chatPrompt(f *fields) []uint32 {
 	var messages []struct {
 		Role    string          `json:"role"`
@@ -196,7 +195,7 @@ func (s *Server) truncate(f *fields, prompt []uint32, maxTokens int) []uint32 {
 }
 
 // checkLength refuses a prompt that leaves no room for a token. The core would
-// too; this says it as vLLM does, and before anything was booked.
+// too; the error is vLLM's, before anything was booked.
 func (s *Server) checkLength(prompt []uint32, maxTokens int) *apiError {
 	n, limit := len(prompt), s.cfg.ContextLength
 	switch {

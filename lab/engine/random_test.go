@@ -14,9 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// randomRun does so many random operations on a small, crowded core and checks
-// after each that every block is accounted for and every event makes sense. It
-// returns a hash of everything that came out.
+// randomRun does so many random operations on a small, crowded core and checks after each that every block is accounted
+// for and every event makes sense. It returns a hash of everything that came out.
 func randomRun(seed uint64, operations int) (trace uint64, seen Stats, err error) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	cfg := smallConfig()
@@ -164,8 +163,7 @@ func TestBlocksAreConservedUnderRandomOperations(t *testing.T) {
 		"the operations are too tame: %+v", seen)
 }
 
-// The golden trace says that the same calls give the same results, run after
-// run and on every machine.
+// The golden trace shows that the same calls give the same results, run after run and on every machine.
 func TestTraceIsAlwaysTheSame(t *testing.T) {
 	const want = 0x2e40c8ba8649cb6f
 	for range 2 {

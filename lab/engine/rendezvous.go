@@ -7,23 +7,19 @@ import (
 	"time"
 )
 
-// Hold is how the blocks of a prefill wait for a decode engine. The zero value
-// is a pull of named blocks under a lease: decode comes after prefill has
-// answered, and heartbeats renew the lease.
+// Hold is how the blocks of a prefill wait for a decode engine. The zero value is a pull of named blocks under a lease:
+// decode comes after prefill has answered, and heartbeats renew the lease.
 type Hold struct {
-	// Shared is an id that prefill and decode were both given: a transfer id, a
-	// room. Decode asks for it with Core.Meet, before or after prefill is here.
-	// Empty for blocks that are found under the sequence's own id.
+	// Shared is an id that prefill and decode were both given: a transfer id, a room. Decode asks for it with
+	// Core.Meet, before or after prefill is here. Empty for blocks that are found under the sequence's own id.
 	Shared string
 	// For is how long the finished prefill's blocks wait; 0 for Config.Lease.
 	For time.Duration
-	// GuestFirst, when above 0, keeps the sequence from being computed before a
-	// decode engine has asked for it, at most for so long: after that it ends with
-	// LoadFailed and ErrNoDecode.
+	// GuestFirst, when above 0, keeps the sequence from being computed before a decode engine has asked for it, at most
+	// for so long: after that it ends with LoadFailed and ErrNoDecode.
 	GuestFirst time.Duration
-	// HandFirst hands the first token over with the blocks: it ends the prefill,
-	// whatever it is, and decode goes on behind it. It withholds the last output as
-	// AnswerLast does.
+	// HandFirst hands the first token over with the blocks: it ends the prefill, whatever it is, and decode continues
+	// after it. It withholds the last output as AnswerLast does.
 	HandFirst bool
 	// AnswerLast withholds the last output until the blocks were released. Where they
 	// lapse before, the sequence ends with LoadFailed and ErrNoDecode instead.
@@ -57,14 +53,14 @@ var (
 	ErrTaken = errors.New("engine: the id is in use by another request")
 )
 
-// meeting is what is known of one shared id: prefill's half, decode's, or both.
+// meeting is the state of one shared id: prefill's half, decode's, or both.
 type meeting struct {
 	id  string
 	seq *sequence // prefill's, until its blocks are pinned or it has ended
 	pin *pin
 	// guest is the decode engine that waits for the blocks, nil if none does.
 	guest *guest
-	// came: a decode engine has asked, now or before.
+	// came: a decode engine has sent a request, now or before.
 	came bool
 	// until is when the decode half is forgotten that prefill has not met.
 	until time.Time
@@ -78,10 +74,8 @@ type guest struct {
 	promptTokens, moved int
 }
 
-// Meet is the producer's half of a rendezvous: a decode engine asks for the
-// blocks that are held under the shared id, or will be. The answer is in
-// a Result's Met, at the latest when until has come. Of a guest that gave
-// up, Gone is to be called.
+// Meet is the producer's half of a rendezvous: a decode engine requests the blocks that are held under the shared id,
+// or will be. The answer is in a Result's Met, at until at the latest. If the guest gives up, call Gone.
 func (c *Core) Meet(id string, promptTokens, moved int, number uint64, until, now time.Time) {
 	m := c.meeting(id)
 	if m.came {
@@ -102,10 +96,8 @@ func (c *Core) Meet(id string, promptTokens, moved int, number uint64, until, no
 	}
 }
 
-// Dismiss tells that no decode engine wants the blocks of a shared id any more,
-// because it has them or because its request has ended: what is pinned is freed,
-// what is being computed will not be pinned. Before prefill is here this is
-// remembered until the time given.
+// Dismiss releases the blocks of a shared id, because decode has them or its request has ended: pinned blocks are
+// freed, and blocks in computation will not be pinned. Before prefill arrives this is kept until the time given.
 func (c *Core) Dismiss(id string, until, now time.Time) {
 	m := c.meeting(id)
 	m.came, m.unwanted = true, true
@@ -123,9 +115,8 @@ func (c *Core) Dismiss(id string, until, now time.Time) {
 	}
 }
 
-// Gone tells that the decode engine of a Meet is no longer there for the answer.
-// While it waits for the blocks it wants nothing any more; what it was promised
-// already it may be reading, and that ends as transfers do.
+// Gone reports that the decode engine of a Meet has left. A waiting one is dropped; promised blocks it may be reading,
+// and that ends as transfers do.
 func (c *Core) Gone(id string, number uint64, until, now time.Time) {
 	if m := c.meetings[id]; m != nil && m.guest != nil && m.guest.number == number {
 		c.Dismiss(id, until, now)
@@ -207,8 +198,7 @@ func (c *Core) met(number uint64, wait time.Duration, err error) {
 	c.result.Met = append(c.result.Met, Met{Guest: number, Wait: wait, Err: err})
 }
 
-// giveUp ends what has waited too long for its other half. It looks only when
-// the earliest may have.
+// giveUp ends what has waited too long for its other half. It looks only when the earliest may have.
 func (c *Core) giveUp(now time.Time) {
 	if c.apart.IsZero() || c.apart.After(now) {
 		return
@@ -266,7 +256,7 @@ func (s *sequence) lost(now time.Time) bool {
 // waits reports whether a fetching sequence's deadline still counts.
 func (s *sequence) waits() bool { return s.ready.IsZero() || s.Remote.Silent || s.gone }
 
-// fail ends a live sequence whose hand-off came to nothing.
+// fail ends a live sequence whose hand-off failed.
 func (c *Core) fail(s *sequence, err error) {
 	c.drop(s)
 	c.stats.FailedLoads++

@@ -19,16 +19,14 @@ type Request struct {
 	// PromptTokens is the prompt's length where Prompt is nil: a simulator that
 	// only has Hashes spares itself the tokens. Events then carry no tokens.
 	PromptTokens int
-	// Hashes are the chained hashes of the prompt's full blocks (BlockHashes).
-	// Optional with Prompt.
+	// Hashes are the chained hashes of the prompt's full blocks (BlockHashes). Optional with Prompt.
 	Hashes []uint64
-	// Choice tells the answers to one prompt apart (State). Usually 0.
+	// Choice numbers the answers to one prompt (State). Usually 0.
 	Choice int
 
 	// MaxTokens ends the answer after so many tokens; 0 means at the context's end.
 	MaxTokens int
-	// MinTokens is how many tokens come before the end token or a stop token may
-	// end the answer.
+	// MinTokens is how many tokens come before the end token or a stop token may end the answer.
 	MinTokens int
 	// IgnoreEOS never draws the end token.
 	IgnoreEOS bool
@@ -81,18 +79,18 @@ type Remote struct {
 	Silent bool
 	// PageTokens is the block size that the producer must have too; 0 for any.
 	PageTokens int
-	// Lost: nothing is asked for, and the sequence waits for it until it is aborted.
+	// Lost: nothing is requested, and the sequence waits for it until it is aborted.
 	Lost bool
 	// Lingers is how long the blocks of a sequence that has ended while it waited for the transfer are kept, unless the
-	// transfer ends before: [Endless] for vLLM (finish_requests in v1/core/sched/scheduler.py frees an aborted waiter when
-	// its KV has come or its load has failed), 30 s for SGLang, whose prefill is asked to confirm that it writes no more
-	// (SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT). 0: not at all.
+	// transfer ends before: [Endless] for vLLM (finish_requests in v1/core/sched/scheduler.py frees an aborted waiter
+	// when its KV has come or its load has failed), 30 s for SGLang, whose prefill must confirm that it no longer
+	// writes (SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT). 0: not at all.
 	Lingers time.Duration
-	// Recomputes: blocks that do not come are computed here instead.
+	// Recomputes: blocks that do not arrive are computed here instead.
 	Recomputes bool
 	// Drained is, in a release, the sequence whose blocks are freed with the producer's answer.
 	Drained string
-	// Registered is how long prefill's engine knows of a Shared request; 0 for Patience.
+	// Registered is how long prefill's engine keeps a Shared request; 0 for Patience.
 	Registered time.Duration
 	// Patience is how long a sequence with its blocks allocated waits for the
 	// producer's answer; after that it ends with LoadFailed and ErrNoPrefill, or Recomputes. 0 is for ever.
@@ -112,7 +110,7 @@ var (
 	ErrHashes = errors.New("engine: hashes do not match the prompt's full blocks")
 )
 
-// ContextError says that prompt and answer exceed the context.
+// ContextError reports that prompt and answer exceed the context.
 type ContextError struct {
 	PromptTokens, MaxTokens, ContextLength int
 }
@@ -142,7 +140,7 @@ func (r *Request) Prepare(cfg *Config) {
 	}
 }
 
-// seed is what the chain of the request's block hashes begins with.
+// seed returns the start of the request's chain of block hashes.
 func (r *Request) seed(cfg *Config) uint64 {
 	seed := cfg.HashSeed
 	if r.LoRA != "" {
@@ -162,7 +160,7 @@ func (r *Request) length() int {
 	return len(r.Prompt)
 }
 
-// check refuses what the core cannot serve, and settles MaxTokens.
+// check rejects requests that the core cannot serve, and settles MaxTokens.
 func (r *Request) check(cfg *Config) error {
 	n := r.length()
 	switch {

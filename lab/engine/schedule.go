@@ -17,9 +17,8 @@ func (c *Core) schedule(begin time.Time) {
 	c.busy = true
 }
 
-// continueRunning gives each running sequence its next tokens, in order of
-// admission. One that finds no block takes them from the last admitted, which
-// waits again and recomputes later; when that is itself, the batch is full.
+// continueRunning gives each running sequence its next tokens, in order of admission. One that finds no block takes
+// them from the last admitted, which waits again and recomputes later; when that is itself, the batch is full.
 func (c *Core) continueRunning(budget int) (left int, preempted bool) {
 	for i := 0; i < len(c.running) && budget > 0; i++ {
 		s := c.running[i]
@@ -38,13 +37,11 @@ func (c *Core) continueRunning(budget int) (left int, preempted bool) {
 	return budget, preempted
 }
 
-// admit lets waiting sequences run, first come first, for as long as there are
-// tokens in the budget, slots and blocks for the whole of what is known of
-// them. The first that must wait makes all others wait.
+// admit lets waiting sequences run, in order of arrival, while there are tokens in the budget, slots and blocks for all
+// of their known tokens. The first that must wait makes all others wait.
 //
-// A sequence whose prompt is pulled from a remote engine takes its slot and its
-// blocks here too, but no tokens. (vLLM gives it no slot until its blocks have
-// come, and so can let more of them in than it can then run.)
+// A sequence whose prompt is pulled from a remote engine takes its slot and its blocks here too, but no tokens. (vLLM
+// gives it no slot until its blocks have come, and so can let more of them in than it can then run.)
 func (c *Core) admit(budget int, now time.Time) {
 	for budget > 0 && len(c.running)+len(c.fetching) < c.cfg.MaxNumSeqs {
 		s := c.waiting.first
@@ -95,9 +92,8 @@ func (c *Core) load(s *sequence, now time.Time) bool {
 	return true
 }
 
-// place refers a waiting sequence to the cached blocks of its prefix and
-// reports true, if everything known of it fits. The last token is always left
-// to compute, as its logits are not cached.
+// place refers a waiting sequence to the cached blocks of its prefix and reports true, if everything known of it fits.
+// The last token is always left to compute, as its logits are not cached.
 func (c *Core) place(s *sequence) bool {
 	if c.cache.available() < s.needs {
 		return false // as little as when it was looked at before: spare the look
@@ -126,8 +122,7 @@ func (c *Core) place(s *sequence) bool {
 }
 
 // reannounce announces the cached blocks that a sequence uses again, from the
-// prompt's beginning, if it asks for that. Of a prompt without tokens there is
-// nothing to tell.
+// prompt's beginning, if requested. A prompt without tokens has none.
 func (c *Core) reannounce(s *sequence, found int) {
 	n := min(found, len(s.Prompt)/c.cfg.BlockSize)
 	if !s.Reannounce || !c.cfg.Reannounces || n == 0 {
@@ -167,8 +162,8 @@ func (c *Core) again(s *sequence) {
 	c.waiting.pushFront(s)
 }
 
-// duration is what the batch takes at speed 1. A single token behind all that
-// is known of its sequence is decoded; everything else is a chunk of prefill.
+// duration returns the batch's time at speed 1. A single token at the end of its sequence is decoded; everything else
+// is a chunk of prefill.
 func (c *Core) duration() time.Duration {
 	decodes, context := 0, 0
 	chunks := 0.0

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// phase is where a live sequence stands.
+// phase is the state of a live sequence.
 type phase uint8
 
 const (
@@ -30,7 +30,7 @@ type sequence struct {
 	indexed  int      // leading blocks that are in the cache's index
 	shared   int      // leading blocks that were cached but for their sliding window
 	cached   int      // prompt tokens that were not computed here; -1 before the first turn
-	handed   bool     // cached is what the producer of its blocks said
+	handed   bool     // cached is from the producer of its blocks
 
 	needs int       // while waiting: blocks that must be available before another look
 	ready time.Time // while fetching: the transfer's end; zero while the producer was not heard
@@ -38,7 +38,7 @@ type sequence struct {
 	loading  int       // while fetching from a store: the tokens that are there then
 	meeting  *meeting  // prefill's half of which it is, nil for none
 	gone     bool      // it has ended, and its blocks linger
-	asked    bool      // the producer of its blocks was asked for them
+	asked    bool      // the producer of its blocks has the request
 	deadline time.Time // while expecting or fetching: when it gives up; zero for never
 
 	prev, next *sequence // neighbours in the waiting line
@@ -51,8 +51,8 @@ func newSequence(r Request) *sequence {
 // tokens is the length of prompt and answer.
 func (s *sequence) tokens() int { return s.length() + len(s.out) }
 
-// hash is the chained hash of full block i, whose tokens are ids as far as the
-// engine knows them; the hashes of all blocks before it are known.
+// hash returns the chained hash of full block i, whose known tokens are ids; the hashes of all blocks before it are
+// known.
 func (s *sequence) hash(i int, ids []uint32, cfg *Config) uint64 {
 	if i < len(s.hashes) {
 		return s.hashes[i]
@@ -62,8 +62,7 @@ func (s *sequence) hash(i int, ids []uint32, cfg *Config) uint64 {
 		parent = s.hashes[i-1]
 	}
 	if s.Prompt == nil {
-		// The tokens behind the prompt's last full block are not known; the
-		// prompt's state stands for them.
+		// The tokens after the prompt's last full block are unknown; the prompt's state replaces them.
 		parent ^= uint64(s.Request.state)
 	}
 	h := blockHash(parent, ids)
@@ -71,9 +70,8 @@ func (s *sequence) hash(i int, ids []uint32, cfg *Config) uint64 {
 	return h
 }
 
-// extend adds full block i to a stored event that ends with the block before
-// it. Hashes and, within the prompt, tokens are the sequence's own, which are
-// never written to again.
+// extend adds full block i to a stored event that ends with the block before it. Hashes and, within the prompt, tokens
+// are the sequence's own, which are never written to again.
 func (s *sequence) extend(e *Event, i int, ids []uint32) {
 	first := i - len(e.Hashes)
 	e.Hashes = s.hashes[first : i+1 : i+1]
@@ -104,7 +102,7 @@ func (s *sequence) ids(i, blockSize int) []uint32 {
 	return append(ids, s.out[max(0, from-n):to-n]...)
 }
 
-// line is the sequences that wait, first come first.
+// line is the waiting sequences in order of arrival.
 type line struct {
 	first, last *sequence
 	n           int

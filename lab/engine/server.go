@@ -13,12 +13,11 @@ import (
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
-// promptCacheBytes bounds what the server remembers of tokenized prompts.
+// promptCacheBytes bounds the server's cache of tokenized prompts.
 const promptCacheBytes = 16 << 20
 
-// Server is the shell around a Core: an engine's HTTP in its dialect, and the side channel of hand-offs.
-// Run steps the core; requests reach it under a mutex. It starts no goroutine
-// that outlives Run.
+// Server is the shell around a Core: an engine's HTTP in its dialect, and the side channel of hand-offs. Run steps the
+// core; requests reach it under a mutex. It starts no goroutine that outlives Run.
 type Server struct {
 	cfg       Config
 	log       *slog.Logger
@@ -54,13 +53,13 @@ type Server struct {
 	drained  chan struct{} // closed when drained
 }
 
-// Ends of calls that the core knows nothing of.
+// Ends of calls outside the core.
 var (
 	errAborted   = errors.New("engine: aborted by its id")
 	errQueueFull = errors.New("engine: the queue is full")
 )
 
-// errDraining is the answer to requests that come too late.
+// errDraining is the answer to requests that arrive too late.
 var errDraining = errors.New("engine: draining")
 
 // NewServer makes a server that serves once Run runs. A nil logger discards.
@@ -108,18 +107,15 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 // Config is the server's configuration with every default filled in.
 func (s *Server) Config() Config { return s.cfg }
 
-// Handler serves the engine's faces: completions, models, health, metrics and
-// the books.
+// Handler serves the engine's faces: completions, models, health, metrics and the books.
 func (s *Server) Handler() http.Handler { return s.mortal(s.faces) }
 
-// TransferHandler serves the side channel on which decode engines ask for
-// blocks. It belongs on a listener of its own: Config.TransferHost and
-// TransferPort, which is what a worker registers as its transfer endpoint.
+// TransferHandler serves the side channel on which decode engines request blocks. It needs a listener of its own, at
+// Config.TransferHost and TransferPort, which a worker registers as its transfer endpoint.
 func (s *Server) TransferHandler() http.Handler { return s.mortal(s.transfer) }
 
-// Run steps the core until the context ends; it may be called once. At its end
-// every live request fails, producers get calls to free what was not pulled, and
-// every goroutine that it started has ended.
+// Run steps the core until the context ends; it may be called once. At its end every live request fails, producers get
+// calls to free what was not pulled, and every goroutine that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
 	again := s.running || s.closed
@@ -152,11 +148,10 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drain turns /health to 503, keeps serving for Config.DrainGrace and after it
-// until nothing runs, waits or is pinned for a decode engine and every answer is
-// written, and from then on refuses requests: what is left is http.Server's
-// Shutdown, which sends what is still in its buffers. When the context ends first it refuses at once and returns
-// the context's error; what runs goes on.
+// Drain turns /health to 503, keeps serving for Config.DrainGrace and after it until nothing runs, waits or is pinned
+// for a decode engine and every answer is written, and from then on refuses requests: what is left is http.Server's
+// Shutdown, which sends what is still in its buffers. When the context ends first it refuses at once and returns the
+// context's error; running requests continue.
 func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	if s.drainAt.IsZero() {
@@ -184,8 +179,8 @@ func (s *Server) Books() Books {
 	return b
 }
 
-// turn steps the core once, hands out what came of it and returns when the next
-// turn is due. Only Run's goroutine calls it, so events leave in order.
+// turn steps the core once, delivers the results and returns when the next turn is due. Only Run's goroutine calls it,
+// so events leave in order.
 func (s *Server) turn(ctx context.Context) time.Time {
 	s.mu.Lock()
 	now := time.Now()
@@ -219,8 +214,7 @@ func (s *Server) turn(ctx context.Context) time.Time {
 	for _, f := range r.Fetches {
 		s.calls.Go(func() { s.fetch(ctx, f) })
 	}
-	// Releases outlive Run's context: a producer without the call keeps the
-	// blocks for the whole lease.
+	// Releases outlive Run's context: a producer without the call keeps the blocks for the whole lease.
 	for _, rs := range [][]Remote{r.Releases, releases} {
 		for _, remote := range rs {
 			s.calls.Go(func() { s.tellRelease(context.WithoutCancel(ctx), remote) })
@@ -232,8 +226,7 @@ func (s *Server) turn(ctx context.Context) time.Time {
 	return next
 }
 
-// beatNow returns the remote requests whose leases are to be renewed now, and
-// sets when to look again.
+// beatNow returns the remote requests whose leases are to be renewed now, and sets when to look again.
 func (s *Server) beatNow(now time.Time) (due []Remote) {
 	switch {
 	case s.core.awaited == 0:

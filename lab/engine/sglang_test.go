@@ -46,7 +46,8 @@ func (b *bench) both(path string, p, d map[string]any) (heads [2]int, bodies [2]
 	return heads, bodies
 }
 
-// Decode receives only the blocks that its prefix cache lacks, and all of them without a cache (pop_preallocated in 0.5.23's srt/disaggregation/decode.py).
+// Decode receives only the blocks that its prefix cache lacks, and all of them without a cache (pop_preallocated in
+// 0.5.23's srt/disaggregation/decode.py).
 func TestSGLangDecodeFetchesTheRest(t *testing.T) {
 	for cached, want := range map[bool]uint64{false: 200, true: 100} {
 		bubble(t, func(t *testing.T, b *bench) {
@@ -188,7 +189,7 @@ func TestSGLangAborts(t *testing.T) {
 	})
 }
 
-// A full queue refuses: with a status, or in a stream whose status says nothing of it.
+// A full queue refuses: with a status, or in a stream with status 200.
 func TestSGLangQueueLimit(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		sglangPair(b, func(c *Config) { c.MaxQueued, c.MaxNumSeqs = 1, 1 })
@@ -204,7 +205,8 @@ func TestSGLangQueueLimit(t *testing.T) {
 	})
 }
 
-// Who asks for a process's health has it generate a token; /ready is not known before 0.5.20, and decode has no bootstrap server.
+// Who asks for a process's health has it generate a token; /ready is not known before 0.5.20, and decode has no
+// bootstrap server.
 func TestSGLangInfo(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		sglangPair(b, func(c *Config) { c.EngineVersion = "0.5.19" })

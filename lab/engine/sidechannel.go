@@ -15,9 +15,8 @@ import (
 	"time"
 )
 
-// The side channel is how engines speak to each other about blocks. vLLM's NIXL
-// connector has a ZMQ ROUTER there and moves the bytes by RDMA; here four
-// small HTTP calls carry the same intents, and the bytes are only their time.
+// The side channel is how engines speak to each other about blocks. vLLM's NIXL connector has a ZMQ ROUTER there and
+// moves the bytes by RDMA; here four small HTTP calls carry the same intents, and the bytes are only their time.
 const (
 	pathFetch     = "/kv/fetch"
 	pathHeartbeat = "/kv/heartbeat"
@@ -31,8 +30,7 @@ var errUnreachable = errors.New("engine: the producer cannot be reached")
 // maxSideBytes bounds a message: the block ids of a whole cache fit.
 const maxSideBytes = 8 << 20
 
-// sideMessage is what a consumer sends. Engine is the whole engine id, with
-// the producer's incarnation.
+// sideMessage is what a consumer sends. Engine is the whole engine id, with the producer's incarnation.
 type sideMessage struct {
 	Engine   string   `json:"engine_id"`
 	Requests []string `json:"request_ids"`
@@ -40,14 +38,14 @@ type sideMessage struct {
 	BlockIDs     [][]int32 `json:"block_ids,omitempty"`
 	PromptTokens int       `json:"prompt_tokens,omitempty"`
 	Tokens       int       `json:"tokens,omitempty"` // that are to be moved
-	// A meet has these but block ids; a release of blocks by a shared id says so.
+	// A meet has these but block ids; a release of blocks by a shared id is marked.
 	Shared bool `json:"shared,omitempty"`
 	// PageTokens is the block size of an engine that cannot convert to another.
 	PageTokens int   `json:"page_tokens,omitempty"`
 	PatienceNs int64 `json:"patience_ns,omitempty"` // how long it waits for prefill, or is remembered
 }
 
-// patience is a message's, with a bound: what is remembered here is not for ever.
+// patience is a message's, bounded.
 func (m *sideMessage) patience() time.Duration {
 	if d := time.Duration(m.PatienceNs); d > 0 && d < maxPatience {
 		return d
@@ -55,11 +53,10 @@ func (m *sideMessage) patience() time.Duration {
 	return maxPatience
 }
 
-// maxPatience bounds how long one half of a rendezvous is remembered without the
-// other.
+// maxPatience bounds how long one half of a rendezvous is remembered without the other.
 const maxPatience = 10 * time.Minute
 
-// sideAnswer is what a producer says to a fetch that it will serve.
+// sideAnswer is a producer's answer to a fetch that it will serve.
 type sideAnswer struct {
 	// WaitNs is how long its NIC is busy with others, in nanoseconds.
 	WaitNs int64 `json:"wait_ns"`
@@ -100,8 +97,7 @@ func (s *Server) newSideChannel() *http.ServeMux {
 	return mux
 }
 
-// meet answers a decode engine that asks for the blocks of a shared id, when
-// prefill has them.
+// meet answers a decode engine that asks for the blocks of a shared id, when prefill has them.
 func (s *Server) meet(w http.ResponseWriter, r *http.Request) {
 	m, ok := s.readSide(w, r)
 	if !ok {
@@ -187,21 +183,21 @@ func (s *Server) readSide(w http.ResponseWriter, r *http.Request) (*sideMessage,
 	return &m, true
 }
 
-// fetch is the consumer's side of a pull: it asks the producer and tells the
-// core what came of it.
+// fetch is the consumer's side of a pull: it sends a request to the producer and passes the result to the core.
 func (s *Server) fetch(ctx context.Context, f Fetch) {
 	var answer sideAnswer
 	path, limit := pathFetch, s.cfg.CallTimeout
 	if f.Remote.Shared {
 		path, limit = pathMeet, maxPatience // the core gives up before
 	}
-	err := s.tell(ctx, limit, f.Remote, path, sideMessage{
+	err := s.send(ctx, limit, f.Remote, path, sideMessage{
 		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PageTokens: f.Remote.PageTokens, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
 	}, &answer)
 	if f.Remote.Registered > 0 && errors.Is(err, ErrNoPrefill) || f.Remote.Shared && f.Remote.Lingers == Endless && errors.Is(err, ErrBrokeOff) ||
 		f.Remote.Recomputes && errors.Is(err, errUnreachable) {
-		// The registration is forgotten, or prefill has died, which neither NIXL's notifications nor Mooncake's ZMQ socket
-		// reports: the request still waits. The p2p tier waits for a handshake as long as for blocks (VLLM_P2P_HANDSHAKE_TIMEOUT_S).
+		// The registration is forgotten, or prefill has died, which neither NIXL's notifications nor Mooncake's ZMQ
+		// socket reports: the request still waits. The p2p tier waits for a handshake as long as for blocks
+		// (VLLM_P2P_HANDSHAKE_TIMEOUT_S).
 		return
 	}
 	s.mu.Lock()
@@ -216,10 +212,9 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 	s.awake()
 }
 
-// tellRelease has a producer free blocks. If it cannot be reached its lease
-// frees them.
+// tellRelease has a producer free blocks. If it cannot be reached its lease frees them.
 func (s *Server) tellRelease(ctx context.Context, r Remote) {
-	if err := s.tell(ctx, s.cfg.CallTimeout, r, pathRelease, sideMessage{Requests: []string{r.RequestID}}, nil); err != nil {
+	if err := s.send(ctx, s.cfg.CallTimeout, r, pathRelease, sideMessage{Requests: []string{r.RequestID}}, nil); err != nil {
 		s.log.Debug("release not sent: the producer keeps the blocks until their lease ends", "producer", r.EngineID, "request", r.RequestID, "error", err)
 	} else if r.Drained != "" {
 		s.mu.Lock()
@@ -235,13 +230,13 @@ func (s *Server) tellHeartbeat(ctx context.Context, group []Remote) {
 	for _, r := range group {
 		m.Requests = append(m.Requests, r.RequestID)
 	}
-	if err := s.tell(ctx, s.cfg.CallTimeout, group[0], pathHeartbeat, m, nil); err != nil {
+	if err := s.send(ctx, s.cfg.CallTimeout, group[0], pathHeartbeat, m, nil); err != nil {
 		s.log.Debug("a heartbeat did not reach its producer", "producer", group[0].EngineID, "error", err)
 	}
 }
 
-// tell sends a message to the producer of r and reads its answer, if any.
-func (s *Server) tell(ctx context.Context, limit time.Duration, r Remote, path string, m sideMessage, answer any) error {
+// send sends a message to the producer of r and reads its answer, if any.
+func (s *Server) send(ctx context.Context, limit time.Duration, r Remote, path string, m sideMessage, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	m.Engine, m.Shared, m.PatienceNs = r.EngineID, r.Shared, int64(cmp.Or(r.Registered, r.Patience))
@@ -263,22 +258,21 @@ func (s *Server) tell(ctx context.Context, limit time.Duration, r Remote, path s
 		return fmt.Errorf("%w: %w", ErrBrokeOff, err)
 	}
 	defer resp.Body.Close()
-	said, err := io.ReadAll(io.LimitReader(resp.Body, maxSideBytes))
+	reply, err := io.ReadAll(io.LimitReader(resp.Body, maxSideBytes))
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrBrokeOff, err)
 	case resp.StatusCode == http.StatusGone:
 		return ErrNoPrefill
 	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("engine: the producer answered %d: %.200s", resp.StatusCode, bytes.TrimSpace(said))
+		return fmt.Errorf("engine: the producer answered %d: %.200s", resp.StatusCode, bytes.TrimSpace(reply))
 	case answer == nil:
 		return nil
 	}
-	return json.Unmarshal(said, answer)
+	return json.Unmarshal(reply, answer)
 }
 
-// byProducer groups remote requests by the engine that holds them, in order of
-// first appearance.
+// byProducer groups remote requests by the engine that holds them, in order of first appearance.
 func byProducer(rs []Remote) [][]Remote {
 	var groups [][]Remote
 	for _, r := range rs {

@@ -7,10 +7,9 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// State is a rolling 64-bit hash of every token of a sequence so far, prompt
-// and answer alike. The next token is a pure function of it, so a prompt with
-// the first tokens of its answer behind it continues exactly as the answer did:
-// any interruption can be checked token for token.
+// State is a rolling 64-bit hash of every token of a sequence so far, prompt and answer alike. The next token is a pure
+// function of it, so a prompt with the first tokens of its answer behind it continues exactly as the answer did: any
+// interruption can be checked token for token.
 type State uint64
 
 // Begin is the state of a sequence before its first token. Choices of one
@@ -33,7 +32,7 @@ func (s State) FoldAll(tokens []uint32) State {
 	return s
 }
 
-// Vocabulary is what answers are made of.
+// Vocabulary is the words of answers.
 type Vocabulary struct {
 	// Words are the ids that an answer draws from.
 	Words []uint32
@@ -41,9 +40,8 @@ type Vocabulary struct {
 	EOS uint32
 }
 
-// Next is the token that follows the state: one of the words or, where eos is
-// allowed and with probability 1/128, the end. Forbidding the end changes
-// nothing else: a state yields the same word either way.
+// Next is the token that follows the state: one of the words or, where eos is allowed and with probability 1/128, the
+// end. Forbidding the end changes nothing else: a state yields the same word either way.
 func (v *Vocabulary) Next(s State, eos bool) uint32 {
 	h := uint64(s)
 	h ^= h >> 32

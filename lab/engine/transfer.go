@@ -23,7 +23,7 @@ type pin struct {
 	last    Output // of seq, while that waits for the release; seq is nil otherwise
 }
 
-// Pinned is what a prefill engine holds for a decode engine.
+// Pinned is the blocks that a prefill engine holds for a decode engine.
 type Pinned struct {
 	RequestID string
 	BlockIDs  []int32
@@ -31,13 +31,11 @@ type Pinned struct {
 	Cached    int // prompt tokens that were not computed here
 }
 
-// Fetch is a pull to begin: the shell asks the producer, then calls Fetched or
-// FetchFailed.
+// Fetch is a pull to begin: the shell asks the producer, then calls Fetched or FetchFailed.
 type Fetch struct {
 	ID     string // the sequence
 	Remote Remote
-	// PromptTokens is the prompt's length; Tokens of them are not cached here
-	// and have to be moved.
+	// PromptTokens is the prompt's length; Tokens of them are not cached here and have to be moved.
 	PromptTokens, Tokens int
 }
 
@@ -45,16 +43,15 @@ type Fetch struct {
 var (
 	// ErrNotHeld: no blocks are pinned under this request id.
 	ErrNotHeld = errors.New("engine: the request's blocks are not held here")
-	// ErrMismatch: the blocks that are pinned are not the ones asked for.
+	// ErrMismatch: the pinned blocks are not the requested ones.
 	ErrMismatch = errors.New("engine: the held blocks are not the ones asked for")
-	// ErrBrokeOff: the engine that holds the blocks was asked and gave no answer.
+	// ErrBrokeOff: the engine that holds the blocks got the request and did not answer.
 	ErrBrokeOff = errors.New("engine: the producer broke off")
 )
 
-// Fetch is the producer's half of a pull: it checks that the blocks named are
-// pinned for the request and hold the whole prompt, gives the transfer of
-// moved tokens its turn on the NIC and returns how long the NIC is busy with
-// others before. The blocks stay pinned until Release.
+// Fetch is the producer's half of a pull: it checks that the blocks named are pinned for the request and hold the whole
+// prompt, gives the transfer of moved tokens its turn on the NIC and returns how long the NIC is busy with others
+// before. The blocks stay pinned until Release.
 func (c *Core) Fetch(r Remote, promptTokens, moved int, now time.Time) (wait time.Duration, err error) {
 	p, ok := c.pins[r.RequestID]
 	switch {
@@ -67,9 +64,8 @@ func (c *Core) Fetch(r Remote, promptTokens, moved int, now time.Time) (wait tim
 	return c.carry(now, moved).Sub(now), nil
 }
 
-// Heartbeat renews the lease of a pinned request and reports whether there is
-// one. However often it comes, the lease never reaches further than
-// LeaseExtension from now, or its first end.
+// Heartbeat renews the lease of a pinned request and reports whether there is one. However often it comes, the lease
+// never reaches further than LeaseExtension from now, or its first end.
 func (c *Core) Heartbeat(requestID string, now time.Time) bool {
 	p, ok := c.pins[requestID]
 	if ok && p.expires.Before(now.Add(c.cfg.LeaseExtension)) {
@@ -78,8 +74,7 @@ func (c *Core) Heartbeat(requestID string, now time.Time) bool {
 	return ok
 }
 
-// Release frees a pinned request's blocks, which stay reusable, and reports
-// whether there were any.
+// Release frees a pinned request's blocks, which stay reusable, and reports whether there were any.
 func (c *Core) Release(requestID string) bool {
 	p, ok := c.pins[requestID]
 	if ok {
@@ -88,10 +83,9 @@ func (c *Core) Release(requestID string) bool {
 	return ok
 }
 
-// FirstTokens tells which tokens of the answer the producer of a fetching sequence
-// hands over with the blocks, and how many tokens of the prompt it had cached, which is what
-// the sequence reports then (SGLang 0.5.23, srt/disaggregation/decode.py, _commit_transfer_to_req).
-// Fetched has to follow.
+// FirstTokens sets the tokens of the answer that the producer of a fetching sequence hands over with the blocks, and
+// how many tokens of the prompt it had cached, which the sequence reports then (SGLang 0.5.23,
+// srt/disaggregation/decode.py, _commit_transfer_to_req). Fetched has to follow.
 func (c *Core) FirstTokens(id string, tokens []uint32, cached int) {
 	if s, ok := c.seqs[id]; ok && s.phase == fetching && s.ready.IsZero() && len(tokens) > 0 {
 		s.First, s.handed = tokens, true
@@ -165,15 +159,15 @@ func (c *Core) AbortAll() {
 	}
 }
 
-// Drained tells that the producer of a sequence that has ended writes no more.
+// Drained reports that the producer of an ended sequence no longer writes.
 func (c *Core) Drained(id string) {
 	if s := c.seqs[id]; s != nil && s.gone {
-		s.Remote.Lost = true // it knows
+		s.Remote.Lost = true // the producer has confirmed
 		c.bury(s)
 	}
 }
 
-// bury frees what lingers of a sequence.
+// bury frees a sequence's lingering blocks.
 func (c *Core) bury(s *sequence) {
 	c.drop(s)
 	c.finish(s, Output{})
@@ -245,8 +239,7 @@ func (c *Core) land(now time.Time) {
 	}
 }
 
-// continues adds the tokens that came with a sequence's blocks to its answer, and
-// reports whether they end it.
+// continues adds the tokens that came with a sequence's blocks to its answer, and reports whether they end it.
 func (c *Core) continues(s *sequence, now time.Time) (ends bool) {
 	for _, token := range s.First {
 		if ends = c.take(s, token, now); ends {
@@ -257,9 +250,8 @@ func (c *Core) continues(s *sequence, now time.Time) (ends bool) {
 	return ends
 }
 
-// letGo queues the call that frees the producer's blocks. From
-// here on the sequence is one as any other: if it is preempted, it is computed
-// again here, as in vLLM.
+// letGo queues the call that frees the producer's blocks. From here on the sequence is one as any other: if it is
+// preempted, it is computed again here, as in vLLM.
 func (c *Core) letGo(s *sequence) {
 	if s.Remote != nil {
 		if !s.Remote.Lost && (s.asked || !s.Remote.Silent) {
@@ -289,7 +281,7 @@ func (c *Core) pin(s *sequence, now time.Time) *Pinned {
 	return &Pinned{RequestID: p.id, BlockIDs: slices.Clone(p.blocks), Tokens: p.tokens, Cached: s.cached}
 }
 
-// key is what a sequence's blocks are pinned under.
+// key returns the key of a sequence's pinned blocks.
 func (s *sequence) key() string { return cmp.Or(s.Hold.Shared, s.ID) }
 
 // stage withholds a finished sequence's last output until its blocks are released.
@@ -299,8 +291,7 @@ func (c *Core) stage(s *sequence, o Output) {
 	s.phase = staged
 }
 
-// unpin frees a pin's blocks and ends the sequence that waited for that: well if
-// err is nil.
+// unpin frees a pin's blocks and ends the sequence that waited for that: well if err is nil.
 func (c *Core) unpin(p *pin, err error) {
 	c.forget(p)
 	s := p.seq
@@ -352,9 +343,8 @@ func (c *Core) lapsePins(now time.Time) {
 	}
 }
 
-// carry puts a transfer behind all others on the NIC and returns its beginning.
-// A transfer without a waiting sequence still takes its time, as an RDMA
-// read under way does.
+// carry puts a transfer behind all others on the NIC and returns its beginning. A transfer without a waiting sequence
+// still takes its time, as an RDMA read under way does.
 func (c *Core) carry(earliest time.Time, tokens int) time.Time {
 	if c.nic.Before(earliest) {
 		c.nic = earliest

@@ -14,8 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Run runs the script with arguments, and with environ in addition to this process's environment. It has an etcdctl that notes what it is asked for;
-// Run then does the same by the client, one after the other.
+// Run runs the script with arguments, and with environ in addition to this process's environment. Its etcdctl only
+// records its arguments; Run then repeats them with the client, in order.
 func Run(ctx context.Context, client *clientv3.Client, script string, environ []string, args ...string) error {
 	bin, err := os.MkdirTemp("", "tandem-etcdctl-")
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package gobuild runs `go build` and shows how far it is: the first build of Tandem compiles over a thousand packages
-// and takes minutes, in which go says nothing.
+// and takes minutes, in which go prints nothing.
 package gobuild
 
 import (
@@ -22,9 +22,9 @@ type Build struct {
 	Dir string
 	// Environ is added to the process's own environment.
 	Environ []string
-	// Flags are those of go build, Packages what it builds.
+	// Flags and Packages are go build's.
 	Flags, Packages []string
-	// Name says in progress what is built.
+	// Name is the program's name in progress.
 	Name string
 }
 
@@ -56,7 +56,7 @@ func (b Build) listFlags() (flags []string) {
 	return flags
 }
 
-// command runs go and returns what it wrote to standard output. seen gets standard error as it comes; nil for none.
+// command runs go and returns its standard output. seen gets standard error as it is written; nil for none.
 func (b Build) command(ctx context.Context, seen *reached, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env = b.Dir, append(os.Environ(), b.Environ...)
@@ -80,7 +80,7 @@ type reached struct {
 	compiled, stale atomic.Int64
 }
 
-// Write takes what go writes.
+// Write reads go's output.
 func (r *reached) Write(lines []byte) (int, error) {
 	r.compiled.Add(int64(bytes.Count(lines, []byte("\n"))))
 	return len(lines), nil

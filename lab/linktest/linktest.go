@@ -1,5 +1,5 @@
-// Package linktest is a TCP proxy that stands between two processes and breaks what passes: it swallows
-// either direction, half-closes, resets and refuses. Tests put it between a gateway and its workers.
+// Package linktest is a TCP proxy between two processes that breaks connections: it swallows either direction,
+// half-closes, resets and refuses. Tests put it between a gateway and its workers.
 package linktest
 
 import (
@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// A Way is what happens to the bytes of one direction. The zero Way lets them pass.
+// A Way is the treatment of one direction's bytes. The zero Way lets them pass.
 type Way struct {
 	Hole bool // nothing passes, and connections stay open; what was held up passes once the hole is closed
 	Drop bool // what comes is lost, and connections stay open

@@ -66,7 +66,7 @@ type Settings struct {
 	} `group:"Report"`
 }
 
-// Manual is what --help says before the settings, First the settings that it shows.
+// Manual is the text of --help before the settings, First the settings that it shows.
 const Manual = "gateway load [FLAGS]: put load on an OpenAI endpoint and measure how it serves.\n" +
 	"Requests go out at their times whatever is in flight (open loop), and latencies count from those times. " +
 	"Ctrl-C ends the run with a report of what ran. Status 0 means that every request was answered.\n\n" +
@@ -149,7 +149,7 @@ func (s *Settings) Run(ctx context.Context, isSet func(name string) bool, stdout
 	return nil
 }
 
-// noteWarmth notes that caches held what this run did not put there.
+// noteWarmth notes that caches held blocks of earlier runs.
 func (s *Settings) noteWarmth(r *replay.Report, w *replay.Workload) {
 	if cached, own, prompts, warm := replay.Warm(r.Samples, w.Shared()); warm {
 		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d prompt tokens were cached, and this workload repeats only %d of them: "+
@@ -203,8 +203,7 @@ func (s *Settings) workload(isSet func(string) bool) (*replay.Workload, error) {
 	return read, nil
 }
 
-// endpoint is the target, with a transport that has a connection for each
-// request in flight and goes to it directly.
+// endpoint is the target, with a transport that has a connection for each request in flight and goes to it directly.
 func (s *Settings) endpoint() (*replay.Endpoint, error) {
 	t := &s.Target
 	tokenizer := tokens.Sim()

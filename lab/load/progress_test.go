@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
-// While requests are due the schedule says how long it takes; then the answers do.
+// While requests are due the schedule determines the time left; then the answers do.
 func TestStateOfALoad(t *testing.T) {
 	for _, c := range []struct {
 		progress replay.Progress

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Axis is what a value along one side means.
+// Axis is the meaning of the values along one side.
 type Axis struct {
 	Name string // "TTFT"
 	Unit string // "s"; empty for none. Of "%" the axis runs from 0 to 100
@@ -91,7 +91,7 @@ func (p *Plot) drawn(s Series, i int) bool {
 // shown are the series that are drawn.
 func (p *Plot) shown() []Series { return p.Series[:min(len(p.Series), MostSeries)] }
 
-// Note says what of the plot's data is not drawn; empty where all is.
+// Note describes data that is not drawn; empty without such data.
 func (p *Plot) Note() string {
 	if more := len(p.Series) - MostSeries; more > 0 {
 		return fmt.Sprintf("%d of %d lines are drawn; the tables have all.", MostSeries, len(p.Series))
@@ -158,7 +158,7 @@ func (p *Plot) scales() (x, y scale) {
 	return x, y
 }
 
-// axes draws the area, its grid and what stands at the axes.
+// axes draws the area, its grid and the axes' texts.
 func (p *Plot) axes(b *strings.Builder, x, y scale) {
 	fmt.Fprintf(b, `<rect class="area" x="%g" y="%g" width="%g" height="%g"/>`, left, top, right-left, bottom-top)
 	for _, v := range y.ticks {
@@ -171,7 +171,7 @@ func (p *Plot) axes(b *strings.Builder, x, y scale) {
 	fmt.Fprintf(b, `<text class="name y" x="4" y="16">%s</text>`, html.EscapeString(p.Y.Label()))
 }
 
-// mostTitles is how many points of a series say their values to a pointer.
+// mostTitles is how many points of a series show their values to a pointer.
 const mostTitles = 60
 
 // line draws one series.

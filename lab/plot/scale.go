@@ -118,7 +118,7 @@ func (s *scale) at(v float64) float64 {
 	return s.from + share*(s.to-s.from)
 }
 
-// Number writes a value with a comma between thousands and no more digits than tell it apart.
+// Number writes a value with a comma between thousands and only the digits that distinguish it.
 func Number(v float64) string {
 	size := math.Abs(v)
 	switch {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The ports are chosen from below what systems give to outgoing connections (Linux: 32768 on) and to listeners on port 0:
-// one that is free now is then taken by nothing that only passes by.
+// The ports are chosen from below what systems give to outgoing connections (Linux: 32768 on) and to listeners on port
+// 0: one that is free now is then taken by nothing that only passes by.
 const lowest, beyond = 12_000, 32_000
 
 var (

@@ -136,7 +136,7 @@ func (h *Host) Close() error {
 	return h.cmd.Wait()
 }
 
-// Run runs the engine's command line to its end, and returns what it wrote.
+// Run runs the engine's command line to its end, and returns its output.
 func (h *Host) Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	log := filepath.Join(h.Dir, name+".log")
 	p, err := h.fork(name, log, args, nil)

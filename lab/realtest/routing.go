@@ -17,15 +17,15 @@ import (
 // Mode is what one routing mode reached in CompareModes.
 type Mode struct {
 	Name string
-	// Cached of Prompt tokens came from the engines' caches, by their own counters.
+	// Cached of Prompt tokens were in the engines' caches, by their own counters.
 	Cached, Prompt float64
 	// TTFT in milliseconds, as vLLM's bench tool has it.
 	Mean, P50, P90, P99 float64
 }
 
 // CompareModes sends the same load through each routing mode to two vLLM workers whose caches hold a third of it: 60
-// prompts with 12 shared prefixes of 1,536 tokens, by vLLM's own bench tool. It takes some 50 s a mode; report is called
-// after each.
+// prompts with 12 shared prefixes of 1,536 tokens, by vLLM's own bench tool. It takes some 50 s a mode; report is
+// called after each.
 func CompareModes(ctx context.Context, h *Host, bin string, modes []string, report func(Mode)) error {
 	var engines []*Engine
 	for i := range 2 {

@@ -18,7 +18,7 @@ import (
 //go:embed all:env
 var files embed.FS
 
-// Cache returns the folder of what is built once a machine: TANDEM_ENGINES, or a folder in the user's cache.
+// Cache returns the folder of builds that a machine makes once: TANDEM_ENGINES, or a folder in the user's cache.
 func Cache() (string, error) {
 	if dir := os.Getenv("TANDEM_ENGINES"); dir != "" {
 		return dir, nil
@@ -67,8 +67,8 @@ func once(cache, name string, build func(dir string) error, of ...source) (strin
 	return dir, nil
 }
 
-// setup builds what an engine of the kind needs, and the models for a tokenizer. It returns the folders of the scripts, of
-// the engine and of the models. Progress is written to log.
+// setup builds what an engine of the kind needs, and the models for a tokenizer. It returns the folders of the scripts,
+// of the engine and of the models. Progress is written to log.
 func setup(ctx context.Context, kind, tokenizer string, log io.Writer) (scripts, folder, models string, err error) {
 	cache, err := Cache()
 	if err != nil {
@@ -102,13 +102,13 @@ func setup(ctx context.Context, kind, tokenizer string, log io.Writer) (scripts,
 	return scripts, folder, models, err
 }
 
-// Setup builds what an engine of the kind needs, and the models for a tokenizer, unless they are there.
+// Setup builds an engine's environment and the models for a tokenizer, unless they exist.
 func Setup(ctx context.Context, kind, tokenizer string, log io.Writer) error {
 	_, _, _, err := setup(ctx, kind, tokenizer, log)
 	return err
 }
 
-// environment is what an engine of the kind needs to run on a CPU without a network.
+// environment returns the variables with which an engine runs on a CPU without a network.
 func environment(kind, scripts, folder string) []string {
 	env := []string{"HF_HUB_OFFLINE=1", "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1", "TOKENIZERS_PARALLELISM=false"}
 	if kind == "vllm" {

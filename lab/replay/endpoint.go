@@ -30,15 +30,13 @@ type Endpoint struct {
 	// Model and APIKey go into every request; an empty key sends none.
 	Model  string
 	APIKey string
-	// Prompter makes the prompts: token ids, or text for endpoints that take
-	// no ids.
+	// Prompter makes the prompts: token ids, or text for endpoints that take no ids.
 	Prompter *Prompter
 	Text     bool
-	// Nvext asks for the workers of each request. It is dropped by itself when the
-	// endpoint refuses requests that ask and takes those that do not.
+	// Nvext requests the workers of each request. It is dropped if the endpoint rejects such requests and accepts
+	// others.
 	Nvext bool
-	// IgnoreEOS asks for as many tokens as the workload says, whatever the
-	// model would rather do. Engines know the field; OpenAI's own API does not.
+	// IgnoreEOS requests exactly the workload's number of tokens. Engines have the field; OpenAI's API does not.
 	IgnoreEOS bool
 	// Transport carries the requests.
 	Transport http.RoundTripper
@@ -46,7 +44,7 @@ type Endpoint struct {
 	nvext atomic.Int32
 }
 
-// What is known about the endpoint and nvext.
+// Whether the endpoint accepts nvext.
 const (
 	nvextUntried int32 = iota
 	nvextTaken
@@ -58,7 +56,7 @@ func (e *Endpoint) path(name string) string {
 	return strings.TrimSuffix(strings.TrimRight(e.URL, "/"), "/v1") + "/v1/" + name
 }
 
-// FirstModel asks the endpoint for its models and returns the first.
+// FirstModel returns the first of the endpoint's models.
 func (e *Endpoint) FirstModel(ctx context.Context) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.path("models"), nil)
 	if err != nil {
@@ -93,11 +91,10 @@ func (e *Endpoint) FirstModel(ctx context.Context) (string, error) {
 // NvextRefused reports whether the endpoint was found not to take nvext.
 func (e *Endpoint) NvextRefused() bool { return e.nvext.Load() == nvextRefused }
 
-// nvextMember is the last member of a body that asks for its workers.
+// nvextMember is the last member of a body that requests its workers.
 const nvextMember = `,"nvext":{"extra_fields":["worker_id"]}`
 
-// body makes the request's body. It ends in nvextMember and a brace where the
-// endpoint is to be asked for the workers.
+// body makes the request's body. It ends in nvextMember and a brace if the workers are requested.
 func (e *Endpoint) body(r *Request) []byte {
 	b := make([]byte, 0, 256+6*r.InputTokens())
 	b = append(b, `{"model":`...)
@@ -125,8 +122,7 @@ func (e *Endpoint) body(r *Request) []byte {
 	return append(b, '}')
 }
 
-// send sends a body made by body and fills the sample in, up to E2E. Due is
-// when the request was scheduled.
+// send sends a body made by body and fills the sample in, up to E2E. Due is when the request was scheduled.
 func (e *Endpoint) send(ctx context.Context, body []byte, due time.Time, s *Sample) {
 	s.Late = Millis(time.Since(due))
 	a := answer{sample: s, due: due}
@@ -140,8 +136,7 @@ func (e *Endpoint) send(ctx context.Context, body []byte, due time.Time, s *Samp
 	s.End(a.done.Sub(due))
 }
 
-// ask has the body answered, without nvext when it turns out that the endpoint
-// refuses requests because of it.
+// ask has the body answered, without nvext when it turns out that the endpoint refuses requests because of it.
 func (e *Endpoint) ask(ctx context.Context, body []byte, a *answer) error {
 	plain, asks := bytes.CutSuffix(body, []byte(nvextMember+"}"))
 	if asks && e.NvextRefused() {
@@ -168,8 +163,7 @@ func (e *Endpoint) ask(ctx context.Context, body []byte, a *answer) error {
 	return err
 }
 
-// closed is a body with its last brace, in memory of its own: the transport may
-// still be reading the one before.
+// closed is a body with its last brace, in memory of its own: the transport may still be reading the one before.
 func closed(body []byte) []byte { return append(bytes.Clone(body), '}') }
 
 func (e *Endpoint) authorize(req *http.Request) {
@@ -206,7 +200,7 @@ type answer struct {
 	due    time.Time
 	last   time.Time // of the last chunk with content
 	tokens int       // by chunks
-	done   time.Time // when [DONE] came
+	done   time.Time // when [DONE] arrived
 }
 
 // read reads a stream of events up to its end.
@@ -334,8 +328,8 @@ func (a *answer) outcome(err error) {
 	}
 }
 
-// reported is the sentence and the code of an error that the endpoint sent: its
-// own where it has OpenAI's form, else the beginning of what it sent.
+// reported returns the message and the code of an endpoint's error: its own in OpenAI's form, else the beginning of the
+// body.
 func reported(raw []byte) (text, code string) {
 	var in struct {
 		Error struct {

@@ -17,14 +17,13 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// TracesManual is what --help says of `gateway traces`.
+// TracesManual is the text of --help of `gateway traces`.
 const TracesManual = "gateway traces, or gateway traces fetch FILE…: list published traces for load and simulate, or download some.\n" +
 	"A FILE is where to put one, and its last part says which, as in bench/traces/conversation_trace.jsonl; with .gz behind it, it is\n" +
 	"written compressed."
 
-// Traces does what the words of `gateway traces` ask for: without words it lists
-// the public traces, after "fetch" it downloads those that paths name by their
-// last part. How far a download is goes to meter.
+// Traces runs `gateway traces`: without words it lists the public traces, after "fetch" it downloads those that paths
+// name by their last part. meter gets the progress.
 func Traces(ctx context.Context, out, meter io.Writer, words ...string) error {
 	if len(words) == 0 {
 		return listTraces(out)

@@ -38,9 +38,9 @@ func (files Files) Write(each ...func(io.Writer) error) error {
 	return errors.Join(errs...)
 }
 
-// Close closes what Write did not reach.
+// Close closes the files that Write did not reach.
 func (files Files) Close() {
 	for _, f := range files {
-		_ = f.Close() // nil or closed is an error that says nothing
+		_ = f.Close() // nil or closed is an error without meaning here
 	}
 }

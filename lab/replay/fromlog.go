@@ -15,14 +15,12 @@ import (
 	"time"
 )
 
-// LogTrace is the requests of a gateway's log, without what was in
-// them: when they came, how long they were, and, where it ran with --log-blocks,
-// which of them began alike.
+// LogTrace is the requests of a gateway's log, without their content: their times, their lengths, and, with
+// --log-blocks, which of them share prefixes.
 type LogTrace struct {
 	// BlockTokens is how many tokens a hash id stands for.
 	BlockTokens int
-	// Named is how many requests have the names of their blocks; the prompts of
-	// the others share nothing.
+	// Named is how many requests have the names of their blocks; the prompts of the others share nothing.
 	Named int
 	// LeftOut counts requests that cannot be sent again: those that were
 	// refused or failed before their first token, whose lengths are not known.
@@ -43,9 +41,8 @@ type logRow struct {
 	at time.Time
 }
 
-// FromLog reads a gateway's log in either of its formats, gzipped or not. Lines
-// that are not a request's are passed over. Requests are ordered by their
-// arrival: the time of the line less what the request took. Errors about the
+// FromLog reads a gateway's log in either of its formats, gzipped or not. Lines that are not a request's are passed
+// over. Requests are ordered by their arrival: the time of the line less what the request took. Errors about the
 // content are a *[TraceError]; a lenient reading counts such lines instead.
 func FromLog(r io.Reader, file string, lenient bool) (*LogTrace, error) {
 	in, err := unzipped(r, file)
@@ -90,7 +87,7 @@ func FromLog(r io.Reader, file string, lenient bool) (*LogTrace, error) {
 // Len is how many requests there are.
 func (t *LogTrace) Len() int { return len(t.rows) }
 
-// Span is how long after the first request the last one came.
+// Span is the time from the first request to the last.
 func (t *LogTrace) Span() time.Duration { return t.rows[len(t.rows)-1].at.Sub(t.rows[0].at) }
 
 // Write writes the trace in Mooncake's format.
@@ -105,8 +102,7 @@ func (t *LogTrace) Write(w io.Writer) error {
 	return out.Flush()
 }
 
-// add takes a request's line. ids gives each block's name its number, in the
-// order in which they are met.
+// add takes a request's line. ids gives each block's name its number, in the order in which they are met.
 func (t *LogTrace) add(values map[string]string, ids map[string]int64) error {
 	var r logRow
 	at, err := time.Parse(time.RFC3339Nano, values["time"])
@@ -170,7 +166,7 @@ func (t *LogTrace) name(r *logRow, size, names string, ids map[string]int64) err
 	return nil
 }
 
-// requestLine reads a line of the log, and says whether it is a request's.
+// requestLine parses a line of the log, and reports whether it is a request's.
 func requestLine(line []byte) (values map[string]string, ok bool) {
 	line = bytes.TrimSpace(line)
 	switch {
@@ -202,8 +198,7 @@ func jsonLine(line []byte) map[string]string {
 	return values
 }
 
-// textLine is the pairs of a line of key=value, whose values are quoted where
-// they need to be. What does not look like that ends it.
+// textLine is the pairs of a line of key=value, whose values are quoted where they need to be. Anything else ends it.
 func textLine(line string) map[string]string {
 	values := map[string]string{}
 	for line != "" {
@@ -242,7 +237,7 @@ func unzipped(r io.Reader, file string) (*bufio.Reader, error) {
 	return bufio.NewReader(out), nil
 }
 
-// located says where an error about a line's content is.
+// located adds the line to an error about its content.
 func located(file string, line int, err error) error {
 	at := &TraceError{File: file, Line: line, Err: err}
 	var f fieldError

@@ -10,8 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/plot"
 )
 
-// Generator makes a workload up: requests of one size that arrive as a Poisson
-// process.
+// Generator makes a workload up: requests of one size that arrive as a Poisson process.
 type Generator struct {
 	// Rate is the mean number of requests a second.
 	Rate float64
@@ -20,8 +19,7 @@ type Generator struct {
 	// SharedPrefix is the share of each prompt, from its beginning, that all
 	// have in common: 0 to 1. At 1 all prompts are the same.
 	SharedPrefix float64
-	// Requests and Duration say when to stop, whichever comes first; 0 for
-	// neither to count, and one of them must.
+	// Requests and Duration end the workload, whichever is first; 0 is no limit, and one must be set.
 	Requests int
 	Duration time.Duration
 	// Seed makes the arrivals.

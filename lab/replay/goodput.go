@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/plot"
 )
 
-// Limits are what a request is held to; 0 is no limit. A request is good when it was answered within all of them.
+// Limits are a request's limits; 0 is none. A request is good when it was answered within all of them.
 type Limits struct {
 	// TTFT bounds the time to the first token, ITL the mean time between tokens.
 	TTFT, ITL time.Duration

@@ -15,13 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// part is what a server says at a time after the request.
+// part is what a server sends at a time after the request.
 type part struct {
 	at   time.Duration
 	text string
 }
 
-// transport is an endpoint in memory: it answers each request as answer says,
+// transport is an endpoint in memory: it answers each request with answer,
 // and remembers when the request came and with what body.
 type transport struct {
 	answer func(n int, body []byte) (status int, parts []part)

@@ -73,7 +73,7 @@ func share(title, name string, times []Millis, held time.Duration) *plot.Plot {
 	}
 }
 
-// overTime plots what a run had at each time.
+// overTime plots a run's state over time.
 func overTime(title string, y plot.Axis, c curve) *plot.Plot {
 	return &plot.Plot{Title: title, X: clock, Y: y, Fill: true, Series: one(y.Name, c)}
 }

@@ -15,8 +15,7 @@ var pageText string
 
 var page = template.Must(template.New("page").Parse(pageText))
 
-// Page is a report as one page that needs nothing else: style, script and data
-// are inside.
+// Page is a report as one page that needs nothing else: style, script and data are inside.
 type Page struct {
 	Title, Subtitle string
 	Verdict         string   // the one sentence
@@ -27,7 +26,7 @@ type Page struct {
 	Appendix        []Table // below the plots
 }
 
-// Table is a table of the page. A heading's prefix says how its column looks:
+// Table is a table of the page. A heading's prefix selects its column's style:
 // "#" numbers, "?" explanations, "!" what is bad, "|" a bar of so many percent.
 type Table struct {
 	Title string
@@ -53,12 +52,12 @@ func (t Table) Bar(column int) bool { return t.Class(column) == "bar" }
 type Drawing interface {
 	SVG() template.HTML
 	Legend() template.HTML
-	// Note says what is not drawn, Empty that there is nothing to draw.
+	// Note describes data that is not drawn; Empty: there is nothing to draw.
 	Note() string
 	Empty() bool
 }
 
-// pageData is what the template reads.
+// pageData is the template's data.
 type pageData struct {
 	*Page
 	Style template.CSS
@@ -67,10 +66,10 @@ type pageData struct {
 // Sheet is tables with what reads their headings.
 func (pageData) Sheet(tables []Table) sheet { return sheet{tables} }
 
-// sheet is what the tables' template reads.
+// sheet is the data of the tables' template.
 type sheet struct{ Tables []Table }
 
-// Name is what a table is called where it has no title.
+// Name is the name of a table without a title.
 func (s sheet) Name(t Table) string {
 	if t.Title != "" {
 		return t.Title

@@ -8,9 +8,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
-// Prompter turns a request's spans into a prompt: the token at each position of
-// a span is drawn from a vocabulary by hash(seed, span id, position). It is
-// immutable and safe for concurrent use.
+// Prompter turns a request's spans into a prompt: the token at each position of a span is drawn from a vocabulary by
+// hash(seed, span id, position). It is immutable and safe for concurrent use.
 type Prompter struct {
 	seed  uint64
 	ids   []uint32 // the vocabulary to draw from, for prompts of token ids
@@ -23,11 +22,9 @@ var ErrVocabulary = errors.New("replay: the vocabulary has too few plain tokens"
 // leastVocabulary keeps spans with different ids from beginning alike.
 const leastVocabulary = 64
 
-// NewPrompter returns a prompter for endpoints with this tokenizer. Token ids
-// are drawn from the tokens that plain text can become, so no special token is
-// among them. Text is drawn from those that are a blank and lower-case letters:
-// a text of n of them is n tokens again, because each is a piece of its own to
-// every split pattern in use.
+// NewPrompter returns a prompter for endpoints with this tokenizer. Token ids are drawn from the tokens that plain text
+// can become, so no special token is among them. Text is drawn from those that are a blank and lower-case letters: a
+// text of n of them is n tokens again, because each is a piece of its own to every split pattern in use.
 func NewPrompter(t *tokens.Tokenizer, seed uint64) (*Prompter, error) {
 	p := &Prompter{seed: seed}
 	var text []byte

@@ -18,11 +18,10 @@ import (
 
 // PublicTrace is a published trace that does not ship with the program.
 type PublicTrace struct {
-	// File is what its publishers call it.
+	// File is the publishers' name.
 	File  string
 	About string
-	// Bytes is its size, SHA256 its checksum in hexadecimal: both of the file as
-	// it is published, not compressed.
+	// Bytes is its size, SHA256 its checksum in hexadecimal: both of the file as it is published, not compressed.
 	Bytes  int64
 	SHA256 string
 	// Project is where it comes from, URL the file itself.
@@ -33,7 +32,7 @@ type PublicTrace struct {
 // mooncake is the revision of the repository that the checksums are of.
 const mooncake = "https://raw.githubusercontent.com/kvcache-ai/Mooncake/a2a4b18ac537fd798d50e6e9f57031ce86419a37/FAST25-release/traces/"
 
-// PublicTraces lists the traces that are known by name.
+// PublicTraces lists the public traces.
 func PublicTraces() []PublicTrace {
 	return []PublicTrace{
 		{
@@ -49,8 +48,7 @@ func PublicTraces() []PublicTrace {
 	}
 }
 
-// PublicTraceAt is the public trace that a path names by its last part, with or
-// without .gz.
+// PublicTraceAt is the public trace that a path names by its last part, with or without .gz.
 func PublicTraceAt(path string) (t PublicTrace, ok bool) {
 	for _, t := range PublicTraces() {
 		if strings.TrimSuffix(filepath.Base(path), ".gz") == t.File {
@@ -61,7 +59,7 @@ func PublicTraceAt(path string) (t PublicTrace, ok bool) {
 }
 
 // Absent turns the error of opening a trace that is not there into a sentence
-// that says how to get it. Other errors stay as they are.
+// with instructions to get it. Other errors stay as they are.
 func Absent(path string, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err

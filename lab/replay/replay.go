@@ -14,9 +14,8 @@ import (
 type Config struct {
 	// Speed divides the workload's times: its arrivals and its delays.
 	Speed float64
-	// MaxInFlight bounds what one process takes on. A request that is due when
-	// as many are in flight is not sent, and counted as such: to wait instead
-	// would close the loop.
+	// MaxInFlight bounds what one process takes on. A request that is due when as many are in flight is not sent, and
+	// counted as such: to wait instead would close the loop.
 	MaxInFlight int
 	// Timeout bounds each request, from its sending.
 	Timeout time.Duration
@@ -49,7 +48,7 @@ type Replay struct {
 	tokens   atomic.Int64
 }
 
-// Progress is where a run is.
+// Progress is the progress of a run.
 type Progress struct {
 	Total, Sent, InFlight, Answered, Failed int
 	OutputTokens                            int64
@@ -77,13 +76,11 @@ type ready struct {
 	body  []byte
 }
 
-// lookahead is how many bodies are made before their time, so that making them
-// does not make a burst late.
+// lookahead is how many bodies are made before their time, so that making them does not make a burst late.
 const lookahead = 64
 
-// Run replays the workload and returns what came of it, once every goroutine it
-// started has ended. When ctx ends nothing more is sent, what is in flight is
-// cancelled, and the samples are those of the requests that were due by then.
+// Run replays the workload and returns the report, once every goroutine it started has ended. When ctx ends nothing
+// more is sent, what is in flight is cancelled, and the samples are those of the requests that were due by then.
 func (r *Replay) Run(ctx context.Context) []Sample {
 	chains := r.workload.chains()
 	queue := make(chan ready, lookahead)
@@ -134,8 +131,7 @@ func (r *Replay) dispatch(ctx context.Context, start time.Time, queue <-chan rea
 	}
 }
 
-// run sends the chain's requests one after another. It comes with one request
-// already counted as in flight.
+// run sends the chain's requests one after another. It comes with one request already counted as in flight.
 func (r *Replay) run(ctx context.Context, start, due time.Time, next ready, ended chan<- *Sample) {
 	for i, req := range next.chain {
 		if i > 0 {

@@ -64,7 +64,7 @@ func TestSample(t *testing.T) {
 }
 
 // A session's requests wait for the answer before them and then for the delay;
-// nobody else does.
+// no other request does.
 func TestSessionsRunOneAfterAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := readTrace(t, `{"session_id":"a","timestamp":0,"input_length":1,"output_length":1}

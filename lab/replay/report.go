@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/plot"
 )
 
-// Report is a run, with how it was made and what came of it.
+// Report is a run: its settings and its results.
 type Report struct {
 	// Title heads the report.
 	Title string `json:"title"`
@@ -24,9 +24,9 @@ type Report struct {
 	Speed    float64   `json:"speed"`
 	Seed     uint64    `json:"seed"`
 	Started  time.Time `json:"started"`
-	// Lines are sentences that stand under the rates.
+	// Lines are sentences below the rates.
 	Lines []string `json:"-"`
-	// Notes are what a reader must know before believing the numbers.
+	// Notes are caveats about the numbers.
 	Notes   []string `json:"notes,omitempty"`
 	Summary Summary  `json:"summary"`
 	Samples []Sample `json:"-"`
@@ -70,9 +70,8 @@ func (s *Summary) lines() []line {
 	}
 }
 
-// Cells are the columns of a distribution in a report: how many values there
-// are, mean, p50, p90, p99 and max in milliseconds. What so few values do not
-// show is a dash: a percentile with no value beyond it, anything of none.
+// Cells are the columns of a distribution in a report: how many values there are, mean, p50, p90, p99 and max in
+// milliseconds. What so few values do not show is a dash: a percentile with no value beyond it, anything of none.
 func (d *Distribution) Cells() []string {
 	cells := []string{plot.Number(float64(d.Count))}
 	for _, c := range []struct {
@@ -131,8 +130,7 @@ func (r *Report) verdict() string {
 	return text
 }
 
-// Failure is requests that were not answered, of one class and with one
-// sentence.
+// Failure is requests that were not answered, of one class and with one sentence.
 type Failure struct {
 	Outcome  string
 	Code     string // as the endpoint named it
@@ -155,12 +153,11 @@ func (f Failure) String() string {
 // mostFailures bounds the list of failures.
 const mostFailures = 10
 
-// numbers are what differs in one sentence from request to request.
+// numbers are the parts of a sentence that differ from request to request.
 var numbers = regexp.MustCompile(`[0-9]+`)
 
-// Failures are the requests that were not answered, by what was reported of
-// them, the most frequent first. Sentences that differ in their numbers alone
-// are shown by the first of them. Past mostFailures a class is counted whole.
+// Failures are the requests that were not answered, by what was reported of them, the most frequent first. Sentences
+// that differ in their numbers alone are shown by the first of them. Past mostFailures a class is counted whole.
 func (r *Report) Failures() []Failure {
 	count, first, differ := map[Failure]int{}, map[Failure]string{}, map[Failure]bool{}
 	for i := range r.Samples {
@@ -205,7 +202,7 @@ func sortedFailures(count map[Failure]int) []Failure {
 	return all
 }
 
-// rates is what the run achieved in a line.
+// rates is the run's rates in a line.
 func (r *Report) rates() string {
 	s := &r.Summary
 	hits := "hit rate unknown"
@@ -231,8 +228,7 @@ func short(m Millis) string {
 	}
 }
 
-// lateLimit is the lateness of the generator beyond which its figures are not
-// only about the target.
+// lateLimit is the lateness of the generator beyond which its figures are not only about the target.
 const lateLimit = Millis(10 * time.Millisecond)
 
 // Finish sorts the samples, summarises them and adds the notes that follow.

@@ -85,8 +85,8 @@ func finished() *Report {
 	return r
 }
 
-// A report has the same figures for a terminal, for programs, as a line a request, and as a page that stands alone: nothing in it is fetched
-// from anywhere.
+// A report has the same figures for a terminal, for programs, as a line a request, and as a page that stands alone:
+// nothing in it is fetched from anywhere.
 func TestReportForms(t *testing.T) {
 	r := finished()
 	var text, lines, page, asJSON bytes.Buffer
@@ -169,8 +169,8 @@ func TestGoodputPlots(t *testing.T) {
 	assert.True(t, r.goodputOverTime().Empty() && r.goodputByLimits().Empty(), "goodput without a limit")
 }
 
-// The curve of other limits reaches the limits that are set, and beyond, at its last value, however far inside of them the
-// slowest request is; and a distribution that leaves something out says so.
+// The curve of other limits reaches the limits that are set, and beyond, at its last value, however far inside of them
+// the slowest request is; and a distribution that leaves something out notes it.
 func TestPlotsAreHonest(t *testing.T) {
 	for n, limit := range map[int]time.Duration{5: time.Hour, 1003: time.Hour, 1004: time.Millisecond} {
 		r := &Report{Limits: Limits{TTFT: limit}}
@@ -218,8 +218,7 @@ func TestCurves(t *testing.T) {
 	}
 }
 
-// Sentences that differ in numbers are one failure, others are not, and a long
-// list ends in classes.
+// Sentences that differ in numbers are one failure, others are not, and a long list ends in classes.
 func TestFailuresAreGrouped(t *testing.T) {
 	r := &Report{}
 	add := func(n int, outcome, detail string) {

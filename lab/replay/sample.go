@@ -34,7 +34,7 @@ func (m Millis) Float() float64 {
 
 // How a request ended, apart from "http_" and a status that is not 200.
 const (
-	// Answered: the whole answer came, up to [DONE].
+	// Answered: the whole answer arrived, up to [DONE].
 	Answered = "ok"
 	// NotSent: the bound of requests in flight was reached.
 	NotSent = "not_sent"
@@ -42,7 +42,7 @@ const (
 	Cancelled = "cancelled"
 	// TimedOut: it took longer than the limit.
 	TimedOut = "timeout"
-	// Unreachable: no answer, because no connection came about or it broke.
+	// Unreachable: no answer, because the connection failed.
 	Unreachable = "unreachable"
 	// ErrorEvent: the stream carried an error.
 	ErrorEvent = "error_event"
@@ -52,42 +52,38 @@ const (
 	Malformed = "malformed"
 )
 
-// Sample is what came of one request. Times count from the start of the run
+// Sample is the result of one request. Times count from the start of the run
 // (Scheduled) or from Scheduled (Late, TTFT, E2E).
 type Sample struct {
 	Index   int    `json:"index"`
 	Session string `json:"session,omitempty"`
-	// Outcome is how it ended: Answered, or the class of its failure. Detail
-	// is the sentence of a failure and Code its name for programs, both as the
-	// endpoint reported them.
+	// Outcome is how it ended: Answered, or the class of its failure. Detail is the sentence of a failure and Code its
+	// name for programs, both as the endpoint reported them.
 	Outcome string `json:"outcome"`
 	Detail  string `json:"detail,omitempty"`
 	Code    string `json:"code,omitempty"`
-	// Status is the HTTP status, 0 where none came.
+	// Status is the HTTP status, 0 without one.
 	Status int `json:"status,omitempty"`
 
-	// Scheduled is when it should have been sent, Late how long after that it
-	// was.
+	// Scheduled is when it should have been sent, Late how long after that it was.
 	Scheduled Millis `json:"scheduled_ms"`
 	Late      Millis `json:"late_ms"`
-	// TTFT is when the first token with content came, 0 where none did.
+	// TTFT is when the first token with content arrived, 0 without one.
 	TTFT Millis `json:"ttft_ms"`
 	// ITL is (E2E − TTFT)/(OutputTokens − 1), the request's mean time between
 	// tokens, 0 for answers of fewer than two: AIPerf's ITL, vLLM's TPOT.
 	ITL Millis `json:"itl_ms"`
 	// E2E is when the answer ended, be it in failure.
 	E2E Millis `json:"e2e_ms"`
-	// Gaps are the times between one chunk with content and the next: vLLM's
-	// ITL where each chunk is a token.
+	// Gaps are the times between one chunk with content and the next: vLLM's ITL where each chunk is a token.
 	Gaps []Millis `json:"-"`
 
-	// InputTokens and AskedTokens are the tokens sent and asked for.
+	// InputTokens and AskedTokens are the tokens sent and requested.
 	InputTokens int `json:"input_tokens"`
 	AskedTokens int `json:"asked_tokens"`
-	// OutputTokens is what came: as the answer's usage says, else a token for
-	// each chunk with content.
+	// OutputTokens is the tokens received: from the usage, else one for each chunk with content.
 	OutputTokens int `json:"output_tokens"`
-	// PromptTokens is what the usage says, 0 where there was none.
+	// PromptTokens is from the usage, 0 without one.
 	// CachedTokens of them were not computed again, −1 where the answer has no count.
 	PromptTokens int `json:"prompt_tokens"`
 	CachedTokens int `json:"cached_tokens"`
@@ -117,7 +113,7 @@ func newSample(r *Request, scheduled time.Duration) *Sample {
 	}
 }
 
-// End sets E2E and what follows from it, once TTFT and OutputTokens stand.
+// End sets E2E and the figures that depend on it, once TTFT and OutputTokens are set.
 func (s *Sample) End(e2e time.Duration) {
 	s.E2E = Millis(e2e)
 	if s.TTFT > 0 && s.OutputTokens > 1 {

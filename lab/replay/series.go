@@ -15,17 +15,15 @@ const (
 	leftOut     = 2 // percent of many times, see cdf
 )
 
-// curve is the data of a plot, in the form the plots take: the values of x, and
-// a list of as many values for each line.
+// curve is the data of a plot, in the form the plots take: the values of x, and a list of as many values for each line.
 type curve struct {
 	X []float64   `json:"x"`
 	Y [][]float64 `json:"y"`
 }
 
-// cdf returns the share of times (in percent) that are not above x
-// (milliseconds): at every time where there are few, else at curvePoints shares.
-// Of many times it leaves the lowest leftOut percent out: two chunks in one read are
-// no gap to stretch an axis for.
+// cdf returns the share of times (in percent) that are not above x (milliseconds): at every time where there are few,
+// else at curvePoints shares. Of many times it leaves the lowest leftOut percent out: two chunks in one read are no gap
+// to stretch an axis for.
 func cdf(times []Millis) curve {
 	slices.Sort(times)
 	c := curve{X: []float64{}, Y: [][]float64{{}}}
@@ -110,8 +108,7 @@ func inFlightOverTime(samples []Sample, wall Millis) curve {
 	return curve{b.axis(), [][]float64{y}}
 }
 
-// tokensOverTime is the output tokens a second in each bin. A chunk counts as
-// its share of the answer's tokens.
+// tokensOverTime is the output tokens a second in each bin. A chunk counts as its share of the answer's tokens.
 func tokensOverTime(samples []Sample, wall Millis) curve {
 	b := newBins(wall)
 	y := make([]float64, b.n)

@@ -1,8 +1,7 @@
 package replay
 
-// Shared returns for each request of the workload how many tokens its prompt
-// has in common with a request that is due no later: all that a cache that was
-// empty at the start can hold of it. Sessions count in the workload's order.
+// Shared returns for each request of the workload how many tokens its prompt has in common with a request that is due
+// no later: all that a cache that was empty at the start can hold of it. Sessions count in the workload's order.
 func (w *Workload) Shared() []int {
 	type place struct {
 		before uint64 // names the spans that the prompt begins with
@@ -40,15 +39,13 @@ func (w *Workload) Shared() []int {
 	return shared
 }
 
-// warmSlack is the share of the prompts' tokens that may be cached beyond what a
-// cache can hold that was empty: requests that overtake others, tokens that an
-// engine puts before every prompt.
+// warmSlack is the share of the prompts' tokens that may be cached beyond what a cache can hold that was empty:
+// requests that overtake others, tokens that an engine puts before every prompt.
 const warmSlack = 0.05
 
-// Warm says how many of the run's prompt tokens were found cached, and how many
-// of them the workload itself can explain. It is warm where the former is
-// clearly more: the cache held prompts of before the run. Shared is by the
-// samples' Index.
+// Warm returns how many of the run's prompt tokens were cached, and how many of them the workload itself can explain.
+// It is warm if the former is clearly more: the cache held prompts from before the run. Shared is by the samples'
+// Index.
 func Warm(samples []Sample, shared []int) (cached, own, prompts int64, warm bool) {
 	for i := range samples {
 		s := &samples[i]

@@ -17,7 +17,7 @@ type Distribution struct {
 	Max   Millis `json:"max_ms"`
 }
 
-// The fewest values of which a percentile has one beyond it.
+// The fewest values with one beyond a percentile.
 const (
 	LeastForP90 = 10
 	LeastForP99 = 100
@@ -41,22 +41,20 @@ func distribution(times []Millis) Distribution {
 
 // Summary is a run in numbers. Latencies are those of answered requests.
 type Summary struct {
-	// Requests is how many were due; all but NotSent and Cancelled were seen
-	// through, well or not.
+	// Requests is how many were due; all but NotSent and Cancelled were seen through, well or not.
 	Requests int `json:"requests"`
 	Answered int `json:"answered"`
 	// Refused is how many the endpoint would not serve; see [Sample.Refused].
 	Refused int `json:"refused"`
 	// Failures counts the others by class.
 	Failures map[string]int `json:"failures"`
-	// Short is how many answers have fewer tokens than were asked for.
+	// Short is how many answers have fewer tokens than requested.
 	Short int `json:"short"`
 	// Wall is from the start of the run to the end of the last answer.
 	Wall Millis `json:"wall_ms"`
 
 	TTFT Distribution `json:"ttft"`
-	// ITL is over requests, each with its mean; Gap over all gaps between
-	// chunks of all requests.
+	// ITL is over requests, each with its mean; Gap over all gaps between chunks of all requests.
 	ITL Distribution `json:"itl"`
 	Gap Distribution `json:"gap"`
 	E2E Distribution `json:"e2e"`
@@ -66,7 +64,7 @@ type Summary struct {
 	RequestsPerSecond     float64 `json:"requests_per_second"`
 	OutputTokensPerSecond float64 `json:"output_tokens_per_second"`
 	OutputTokens          int64   `json:"output_tokens"`
-	// PromptTokens and CachedTokens are sums over the answers that say both;
+	// PromptTokens and CachedTokens are sums over the answers that have both;
 	// HitRate is their ratio, absent where none does.
 	PromptTokens int64    `json:"prompt_tokens"`
 	CachedTokens int64    `json:"cached_tokens"`
@@ -165,7 +163,7 @@ type flight struct {
 	delta int
 }
 
-// flights returns the changes in order; at one moment, ends come first.
+// flights returns the changes in order; at one moment, ends are first.
 func flights(samples []Sample) []flight {
 	var all []flight
 	for i := range samples {

@@ -12,12 +12,10 @@ import (
 	"time"
 )
 
-// MooncakeBlockTokens is how many tokens a hash id of Mooncake's traces stands
-// for.
+// MooncakeBlockTokens is how many tokens a hash id of Mooncake's traces stands for.
 const MooncakeBlockTokens = 512
 
-// Bounds of a trace, so that a file of another kind is an error and not an
-// exhausted memory.
+// Bounds of a trace, so that a file of another kind is an error and not an exhausted memory.
 const (
 	maxLineBytes   = 16 << 20
 	maxTokens      = 1 << 24               // of a prompt, of an answer
@@ -60,25 +58,19 @@ func ReadTrace(r io.Reader, file string, blockTokens, limit int) (*Workload, err
 	return w, err
 }
 
-// Read reads a trace in Mooncake's format: JSON lines of timestamp
-// (milliseconds), input_length and output_length (tokens) and hash_ids, one for
-// each blockTokens tokens of the prompt; gzip is recognised by content. Tokens
-// beyond the last hash id are the request's own, and so is a prompt without
-// hash ids.
+// Read reads a trace in Mooncake's format: JSON lines of timestamp (milliseconds), input_length and output_length
+// (tokens) and hash_ids, one for each blockTokens tokens of the prompt; gzip is recognised by content. Tokens beyond
+// the last hash id are the request's own, and so is a prompt without hash ids.
 //
-// Lines of the same session_id follow one another, as AIPerf has them: each is
-// sent when the answer to the one before has ended and its delay (milliseconds)
-// has passed; without a delay, the difference of their timestamps. A session
-// without a timestamp begins at 0. Every line is a whole prompt: answers are not
-// put into the next one.
+// Lines of the same session_id follow one another, as AIPerf has them: each is sent when the answer to the one before
+// has ended and its delay (milliseconds) has passed; without a delay, the difference of their timestamps. A session
+// without a timestamp begins at 0. Every line is a whole prompt: answers are not put into the next one.
 //
-// AIPerf's older names of the fields are read too (input_tokens, output_tokens,
-// created_time, delay_ms), and fields that are not named here passed over. A
-// file that begins with the column names of Azure's traces (TIMESTAMP,
+// AIPerf's older names of the fields are read too (input_tokens, output_tokens, created_time, delay_ms), and fields
+// that are not named here passed over. A file that begins with the column names of Azure's traces (TIMESTAMP,
 // ContextTokens, GeneratedTokens) is read as such; its prompts share nothing.
 //
-// skipped is how many wrong lines a lenient reading passed over. Errors about
-// the content are a *[TraceError].
+// skipped is how many wrong lines a lenient reading passed over. Errors about the content are a *[TraceError].
 func Read(r io.Reader, file string, o Reading) (w *Workload, skipped int, err error) {
 	if o.BlockTokens < 1 {
 		return nil, 0, fmt.Errorf("replay: a trace block of %d tokens", o.BlockTokens)

@@ -8,7 +8,7 @@ import (
 
 // Workload is what to send, and when.
 type Workload struct {
-	// Name says where it came from, for the report.
+	// Name is its source, for the report.
 	Name     string
 	Requests []Request
 }
@@ -17,22 +17,19 @@ type Workload struct {
 type Request struct {
 	// Index is its place in the workload, from 0.
 	Index int
-	// At is when to send it, counted from the start. Later requests of a
-	// session go by Delay instead.
+	// At is when to send it, counted from the start. Later requests of a session go by Delay instead.
 	At time.Duration
-	// Session groups requests that are sent one after another, empty for a
-	// request that stands alone.
+	// Session groups requests that are sent one after another, empty for a request that stands alone.
 	Session string
 	// Delay is how long after the end of the session's request before.
 	Delay time.Duration
 	// Spans are the prompt.
 	Spans []Span
-	// OutputTokens is how many tokens to ask for.
+	// OutputTokens is how many tokens to request.
 	OutputTokens int
 }
 
-// Span is a run of a prompt's tokens. Spans with the same ID begin with the
-// same tokens.
+// Span is a run of a prompt's tokens. Spans with the same ID begin with the same tokens.
 type Span struct {
 	ID     uint64
 	Tokens int

@@ -11,9 +11,8 @@ import (
 // enough is the goodput that a fleet is usually held to.
 const enough = 0.9
 
-// Advice says in a few sentences which arm comes first, with the figures behind
-// it, and as much as they show. Only arms with the same workload and limits are
-// ranked: a sweep of loads has a paragraph a load.
+// Advice recommends an arm in a few sentences, with its figures, as far as they support it. Only arms with the same
+// workload and limits are ranked: a sweep of loads has a paragraph a load.
 func (r *Report) Advice() string {
 	var b strings.Builder
 	groups := map[string][]*ArmReport{}
@@ -35,7 +34,7 @@ func (r *Report) Advice() string {
 	return b.String()
 }
 
-// load names what sets an arm's workload and limits apart from others'.
+// load names what distinguishes an arm's workload and limits from others'.
 func (a *ArmReport) load() string {
 	var parts []string
 	for _, p := range a.Point {
@@ -132,7 +131,7 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 	adviseMissed(b, top)
 }
 
-// single reports whether the arms ran with one seed each: what sets them apart may be luck.
+// single reports whether the arms ran with one seed each: their difference may be luck.
 func (r *Report) single() bool {
 	return !slices.ContainsFunc(r.Arms, func(a ArmReport) bool { return len(a.Seeds) > 1 })
 }
@@ -168,7 +167,7 @@ func (a *ArmReport) between(least, most string) string {
 	return " (" + least + " to " + most + ")"
 }
 
-// ranges says what such brackets are.
+// ranges explains such brackets.
 func (a *ArmReport) ranges() string {
 	if a.distinct() == 1 {
 		return a.seeds()
@@ -210,14 +209,15 @@ func (a *ArmReport) seeds() string {
 	}
 }
 
-// adviseNext says how sure the first place is.
+// adviseNext reports how sure the first place is.
 func (r *Report) adviseNext(b *strings.Builder, best []*ArmReport) {
 	if len(best) > 1 {
 		fmt.Fprintf(b, "Next is %s\n", r.after(best[0], best[1]))
 	}
 }
 
-// adviseChoices says how sure the mode is on the first arm's workers, and the split of as many, where the next arm has not shown it.
+// adviseChoices reports how sure the mode is on the first arm's workers, and the split of as many, where the next arm
+// has not shown it.
 func (r *Report) adviseChoices(b *strings.Builder, best []*ArmReport) {
 	top := best[0]
 	for _, c := range []struct {
@@ -233,7 +233,8 @@ func (r *Report) adviseChoices(b *strings.Builder, best []*ArmReport) {
 	}
 }
 
-// adviseSooner names the arm of the least mean TTFT, where that is surely less than the first one's and nearly as much is good.
+// adviseSooner names the arm of the least mean TTFT, where that is surely less than the first one's and nearly as much
+// is good.
 func adviseSooner(b *strings.Builder, best []*ArmReport) {
 	const ttft = "ttft_s.mean"
 	var sooner *ArmReport
@@ -250,7 +251,7 @@ func adviseSooner(b *strings.Builder, best []*ArmReport) {
 	fmt.Fprintf(b, "%s (%s) has fewer by under %g %%, and its mean TTFT is less: %.2f s (%.2f to %.2f).\n", sooner.Name, sooner.named(), 100*noise, s.Mean, s.Min, s.Max)
 }
 
-// after is an arm that comes after another, with its figure and whether the runs tell the two apart.
+// after describes an arm ranked after another, with its figure and whether the runs distinguish the two.
 func (r *Report) after(first, a *ArmReport) string {
 	name := r.ranking()
 	rank := a.Stats[name]
@@ -270,7 +271,7 @@ func (r *Report) after(first, a *ArmReport) string {
 	return a.Name + " with " + text + ": " + sure
 }
 
-// adviseBase says how an arm differs from its base.
+// adviseBase reports how an arm differs from its base.
 func (r *Report) adviseBase(b *strings.Builder, a *ArmReport, metrics []string) {
 	base := r.base(a)
 	if base == nil || base == a {
@@ -318,7 +319,7 @@ func adviseSize(b *strings.Builder, best []*ArmReport) {
 	}
 }
 
-// adviseMissed says which limits an arm's answers miss, where they miss many.
+// adviseMissed reports which limits an arm's answers miss, if they miss many.
 func adviseMissed(b *strings.Builder, a *ArmReport) {
 	s := a.Stats
 	answered := 0.0
@@ -348,8 +349,7 @@ func adviseMissed(b *strings.Builder, a *ArmReport) {
 	}
 }
 
-// percent is a share to a tenth of a percent. What is not all or nothing is not
-// written as such.
+// percent is a share to a tenth of a percent. What is not all or nothing is not written as such.
 func percent(share float64) string {
 	switch {
 	case share > 0 && share < .0005:

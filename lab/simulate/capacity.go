@@ -14,10 +14,9 @@ import (
 type CapacityPlan struct {
 	// Share of requests that must be within the SLO, 0.9 by default.
 	Share float64 `yaml:"share"`
-	// From and To are the speeds to search between, 0.25 and 8 by default; Step
-	// is the factor between two speeds that are tried, 1.05 by default. Between
-	// the two speeds where goodput crosses the share, the line that joins them
-	// is followed.
+	// From and To are the speeds to search between, 0.25 and 8 by default; Step is the factor between two speeds that
+	// are tried, 1.05 by default. Between the two speeds where goodput crosses the share, the line that joins them is
+	// followed.
 	From float64 `yaml:"from"`
 	To   float64 `yaml:"to"`
 	Step float64 `yaml:"step"`
@@ -36,7 +35,7 @@ func (c CapacityPlan) filled() CapacityPlan {
 	return c
 }
 
-// validate refuses what cannot be searched.
+// validate rejects what cannot be searched.
 func (c CapacityPlan) validate(doc *document) error {
 	c = c.filled()
 	switch {
@@ -63,9 +62,8 @@ func (c CapacityPlan) speed(k int) float64 {
 	return s
 }
 
-// batch is variants that one job runs: those of an arm that differ in nothing
-// but the SLO, which a run does not depend on, when a capacity is searched;
-// else one.
+// batch is variants that one job runs: those of an arm that differ in nothing but the SLO, which a run does not depend
+// on, when a capacity is searched; else one.
 type batch struct {
 	variants []int // of the study
 	seeds    []int // of the plan's
@@ -146,9 +144,8 @@ type search struct {
 	try   func(speed float64) (*ran, error)
 }
 
-// all returns what was measured at the highest speed tried that is good enough
-// (at the lowest where none is), with its capacity, and the number of
-// that speed. It looks around a guess first, unless that is −1.
+// all returns the measurement at the highest speed tried that is good enough (at the lowest where none is), with its
+// capacity, and the number of that speed. It looks around a guess first, unless that is −1.
 func (s *search) all(guess int) (*Measured, int, error) {
 	below, above := -1, s.plan.steps() // the former is good enough, the latter not
 	if guess >= 0 {
@@ -206,7 +203,7 @@ func (s *search) good(k int) (bool, error) {
 	return err == nil && m.Metrics["goodput"] >= s.plan.Share, err
 }
 
-// measured is what the speed number k gives.
+// measured returns the result of speed number k.
 func (s *search) measured(k int) (*Measured, error) {
 	r := s.known[k]
 	if r == nil {
@@ -241,8 +238,7 @@ func (r *Report) writeCapacities(b io.Writer) {
 	}
 }
 
-// bounds says where a search ended at its own limits, so that its capacity is
-// one: by all of its seeds, or by some.
+// bounds reports where a search ended at its own limits: by all of its seeds, or by some.
 func (r *Report) bounds(a *ArmReport) string {
 	c, top := a.Stats["capacity"], r.Capacity.speed(r.Capacity.steps()-1)
 	switch {

@@ -6,9 +6,8 @@ import (
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
-// Chains are the sequence hashes of a workload's prompts, for one block size.
-// They are as equal and as different as those of the tokens that the spans stand
-// for, without the tokens: an engine and a router take them as they are. They
+// Chains are the sequence hashes of a workload's prompts, for one block size. They are as equal and as different as
+// those of the tokens that the spans stand for, without the tokens: an engine and a router take them as they are. They
 // are never written to again and may be shared by any number of runs.
 type Chains struct {
 	BlockTokens int

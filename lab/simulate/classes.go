@@ -11,7 +11,7 @@ import (
 func (v *Variant) checkClasses() error {
 	shares, sum := v.plan.Workload.Classes, 0.0
 	if v.plan.Queue.Classes == nil {
-		return nil // an arm without classes may be asked the same
+		return nil // an arm without classes may get the same
 	}
 	for i, s := range shares {
 		if _, known := v.plan.Queue.Classes.Find(s.Class, 0); !known {
@@ -28,7 +28,7 @@ func (v *Variant) checkClasses() error {
 	return nil
 }
 
-// class draws the class that a request asks for; a session's requests ask for one.
+// class draws a request's class; a session's requests share one.
 func (w *WorkloadPlan) class(seed uint64) func(q *replay.Request) string {
 	if len(w.Classes) == 0 {
 		return nil

@@ -20,7 +20,7 @@ type Settings struct {
 	Advise bool   `flag:"advise" default:"false" group:"Simulation" help:"On: print which arm to take, and why."`
 }
 
-// Manual is what --help says before the settings.
+// Manual is the text of --help before the settings.
 const Manual = "gateway simulate FILE.yaml [FLAGS]: run a fleet that you do not have, under virtual time.\n" +
 	"The plan names a trace or a made-up load, workers, and the arms to compare; queue, router, bookings and the engines' scheduler are the\n" +
 	"production code. bench/recipes/first.yaml is a plan to begin with, docs/simulate.md has the plan's settings. A short plan:\n\n" +

@@ -23,7 +23,7 @@ type FamilyPlan struct {
 	Output       Spread `yaml:"output"`
 }
 
-// Spread is a lognormal distribution of lengths, in tokens. What is above one and a half times P99 is cut.
+// Spread is a lognormal distribution of lengths, in tokens. Values above one and a half times P99 are cut.
 type Spread struct {
 	P50 int `yaml:"p50"`
 	P99 int `yaml:"p99"`
@@ -100,7 +100,7 @@ func gamma(shape float64, rng *rand.Rand) float64 {
 	}
 }
 
-// checkFamilies refuses what cannot be drawn.
+// checkFamilies rejects invalid families.
 func (v *Variant) checkFamilies() error {
 	for i, f := range v.plan.Workload.Families {
 		fine := func(s Spread) bool { return s.P50 >= 1 && s.P99 >= s.P50 && s.P99 <= 1<<22 }

@@ -11,18 +11,15 @@ import (
 type Fit struct {
 	Name, About string
 	Latency     engine.Latency
-	// KVTokens is what one worker's memory leaves for KV as published, 0 where
-	// no source says; BytesPerToken is what a token takes of it.
+	// KVTokens is one worker's KV capacity as published, 0 if unknown; BytesPerToken is a token's size.
 	KVTokens, BytesPerToken int
 }
 
-// Fits are the latency models that a plan can name. Those called fitted are
-// fits of step = A + B·batch + Ctx·context to NVIDIA's measured points
-// (AIConfigurator, silicon_sample.csv, Apache-2.0), mean error 0.9 to 3.7 %; a
-// prefill rate without a quadratic term holds for prompts of up to 8k tokens.
-// qwen2.5-7b-h200-tp1 is a fit to bench/recipes/h200.jsonl, and its Ctx a token's
-// bytes over 80 % of the memory's bandwidth, as in those; TestMeasuredEngine
-// bounds what it leaves.
+// Fits are the latency models that a plan can name. Those called fitted are fits of step = A + B·batch + Ctx·context to
+// NVIDIA's measured points (AIConfigurator, silicon_sample.csv, Apache-2.0), mean error 0.9 to 3.7 %; a prefill rate
+// without a quadratic term holds for prompts of up to 8k tokens. qwen2.5-7b-h200-tp1 is a fit to
+// bench/recipes/h200.jsonl, and its Ctx a token's bytes over 80 % of the memory's bandwidth, as in those;
+// TestMeasuredEngine bounds what it leaves.
 var Fits = []Fit{
 	{"qwen3-32b-h100-tp2", "Qwen3-32B on 2 H100 under vLLM, fitted; attention's share of long prompts derived",
 		engine.Latency{A: 14.05, B: 0.0625, Ctx: 0.0492, Prefill: 45.5, Quad: 1.43}, 307_328, 262_144},

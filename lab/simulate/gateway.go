@@ -57,7 +57,7 @@ func (r *run) addGateway(number int32) (err error) {
 	return err
 }
 
-// drain grants whom there is room for. What it brings about may call it again.
+// drain grants requests while there is room. Its effects may call it again.
 func (g *gateway) drain() {
 	if g.draining {
 		g.again = true
@@ -89,7 +89,7 @@ func (g *gateway) wakeLater() {
 	}
 }
 
-// expire ends what has waited too long, unless the agenda's entry is void.
+// expire ends requests that have waited too long, unless the agenda's entry is void.
 func (g *gateway) expire(turn uint32) {
 	if turn == g.wakeTurn {
 		g.wakeAt = never

@@ -1,24 +1,23 @@
 package simulate
 
-// occasion is what an event is about.
+// occasion is the kind of an event.
 type occasion uint8
 
 const (
 	arrive    occasion = iota // a request comes
 	step                      // an engine's own next step
-	tell                      // KV events reach the index
+	kvEvents                  // KV events reach the index
 	renew                     // a decode engine renews its leases
 	expire                    // a request has waited too long
 	observe                   // the series take a reading
 	impatient                 // a request may have waited long enough for its KV
 
-	hear // a letter reaches a gateway: this and what follows is between gateways
-	say  // a gateway says what has changed
-	tick // a gateway does what is due
+	receive // a letter reaches a gateway: this and what follows is between gateways
+	publish // a gateway publishes its changes
+	tick    // a gateway does what is due
 )
 
-// event is something that will happen. Those of one time happen in the order
-// in which they were entered.
+// event is something that will happen. Those of one time happen in the order in which they were entered.
 type event struct {
 	at   int64 // nanoseconds since the start
 	seq  uint64
@@ -29,8 +28,7 @@ type event struct {
 
 func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
 
-// agenda is the one heap of all that will happen, four children to a node:
-// fewer cache lines a level than two.
+// agenda is the one heap of all that will happen, four children to a node: fewer cache lines a level than two.
 type agenda struct {
 	heap    []event
 	seq     uint64
@@ -40,7 +38,7 @@ type agenda struct {
 func (a *agenda) add(e event) {
 	a.seq++
 	e.seq = a.seq
-	if e.what >= hear {
+	if e.what >= receive {
 		a.between++
 	}
 	a.heap = append(a.heap, e)
@@ -64,7 +62,7 @@ func (a *agenda) idle() bool { return len(a.heap) == a.between }
 // take removes the first event; there is one.
 func (a *agenda) take() event {
 	first := a.heap[0]
-	if first.what >= hear {
+	if first.what >= receive {
 		a.between--
 	}
 	last := len(a.heap) - 1

@@ -227,7 +227,7 @@ func (r *Report) drawnArms(most int) []*ArmReport {
 	return slices.DeleteFunc(all, func(a *ArmReport) bool { return !slices.Contains(chosen, a) })
 }
 
-// chosen says which arms a plot draws; empty where it draws all.
+// chosen names the arms that a plot draws; empty for all.
 func (r *Report) chosen() string {
 	if len(r.Arms) <= plot.MostSeries {
 		return ""
@@ -280,8 +280,7 @@ func (r *Report) sweeps() []*plot.Plot {
 	return plots
 }
 
-// staged plots the figures over the stages of a workload, whose names begin
-// with their rates.
+// staged plots the figures over the stages of a workload, whose names begin with their rates.
 func (r *Report) staged() []*plot.Plot {
 	if len(r.Arms) == 0 || len(r.Arms[0].Stages) < 2 {
 		return nil
@@ -318,8 +317,7 @@ func (r *Report) distributions() []*plot.Plot {
 	return []*plot.Plot{ttft, itl}
 }
 
-// shareLine draws quantiles as a share over the value. One value has one share:
-// the highest.
+// shareLine draws quantiles as a share over the value. One value has one share: the highest.
 func shareLine(name string, quantiles []float64) plot.Series {
 	at := map[float64]float64{}
 	for share, x := range quantiles {
@@ -332,7 +330,7 @@ func shareLine(name string, quantiles []float64) plot.Series {
 	return line
 }
 
-// pareto is what one user gets against what all get together.
+// pareto plots one user's speed against the fleet's throughput.
 func (r *Report) pareto() *plot.Plot {
 	p := &plot.Plot{
 		Title: "Throughput against interactivity", Help: "up and to the right is better" + r.chosen(),

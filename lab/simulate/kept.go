@@ -11,8 +11,7 @@ import (
 // Kept counts requests by the limits that they met.
 type Kept struct {
 	Requests, Answered int
-	// TTFT and ITL are answers within the limit of the one, and within those of
-	// ITL and TBT; Good are within all.
+	// TTFT and ITL are answers within the limit of the one, and within those of ITL and TBT; Good are within all.
 	TTFT, ITL, Good int
 }
 
@@ -51,8 +50,7 @@ func KeptOf(samples []replay.Sample, slo SLO) (k Kept) {
 	return k
 }
 
-// leastForShare is how many requests there are at least where a share of them
-// is written as a percentage.
+// leastForShare is how many requests there are at least where a share of them is written as a percentage.
 const leastForShare = 100
 
 // Sentence reports the counts against the limits in words.

@@ -19,7 +19,7 @@ func drawn(share float64, seed, n uint64) bool {
 	return share > 0 && float64(fold(seed, n)>>11)/(1<<53) < share
 }
 
-// ask is what a request asks of the choice of its workers.
+// ask is a request's query for the choice of its workers.
 func (r *run) ask(i int32) placement.Ask {
 	q := &r.requests[i]
 	queue := r.gateways[q.gateway].queue
@@ -83,8 +83,7 @@ func (r *run) granted(i int32) {
 	}
 }
 
-// errand is what is still to be done at this instant: a machine is to step,
-// after it was given a leg where there is one.
+// errand is work for this instant: a machine steps, after it got a leg if there is one.
 type errand struct {
 	machine int32
 	request int32 // whose leg; −1 for none
@@ -110,7 +109,7 @@ func (r *run) soil(machine int32) {
 	}
 }
 
-// settle does what is to be done at this instant, and what comes of that.
+// settle runs this instant's errands, and those that they cause.
 func (r *run) settle() {
 	for n := 0; n < len(r.errands); n++ {
 		e := r.errands[n]
@@ -128,7 +127,7 @@ func (r *run) settle() {
 	r.errands = r.errands[:0]
 }
 
-// step takes one turn of a machine's engine and deals with what came of it.
+// step takes one turn of a machine's engine and handles the results.
 func (r *run) step(i int32) {
 	m := r.machines[i]
 	now := r.at(r.now)
@@ -191,7 +190,7 @@ func (r *run) post(machine int32, events []engine.Event) {
 		r.parcels = append(r.parcels, parcel{})
 	}
 	r.parcels[n] = parcel{machine, append([]engine.Event(nil), events...)}
-	r.agenda.add(event{at: r.now + int64(r.cfg.EventDelay), what: tell, who: n})
+	r.agenda.add(event{at: r.now + int64(r.cfg.EventDelay), what: kvEvents, who: n})
 }
 
 // output deals with a token, or the end, of one leg.
@@ -288,7 +287,7 @@ func (r *run) prefilled(i, machine int32, o *engine.Output) {
 	r.pull(i)
 }
 
-// pull has decode pull what prefill has computed.
+// pull makes decode pull prefill's blocks.
 func (r *run) pull(i int32) {
 	q := &r.requests[i]
 	g, p := r.gateways[q.gateway], r.machines[r.byWorker[q.remote.EngineID]].worker
@@ -335,7 +334,7 @@ func (r *run) renew(machine int32) {
 	r.agenda.add(event{at: r.now + int64(m.core.Config().HeartbeatInterval), what: renew, who: machine})
 }
 
-// release gives back what is booked.
+// release releases the bookings.
 func (r *run) release(q *request) {
 	now := r.at(r.now)
 	if q.p != nil {

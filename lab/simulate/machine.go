@@ -13,15 +13,14 @@ type Group struct {
 	Count  int
 	Role   pools.Role
 	Engine engine.Config // of each; ID and Role are filled in
-	// DeviceClass is what the workers register as, for device-aware-weighted.
+	// DeviceClass is the workers' class, for device-aware-weighted.
 	DeviceClass string
 }
 
 // Model is the name of the one model that a fleet serves.
 const Model = "simulated"
 
-// machine is one worker of the fleet: the engine's core, and what the gateway
-// knows it as.
+// machine is one worker of the fleet: the engine's core, and its record.
 type machine struct {
 	core   *engine.Core
 	worker *pools.Worker
@@ -33,7 +32,7 @@ type machine struct {
 	beats  bool   // its next renewal is on the agenda
 }
 
-// vocabulary is what engines draw tokens from when no caller reads them.
+// vocabulary is the tokens that engines draw from when no caller reads them.
 var vocabulary = engine.Vocabulary{Words: []uint32{0}, EOS: 1}
 
 // machines makes the fleet's workers, named as `gateway dev` names them.

@@ -52,7 +52,8 @@ func (v *Variant) under() string {
 		p.Router.ForecastScale, p.Router.Learns, p.Router.UnknownPrompts, p.Queue.Limit, p.Queue.Timeout, classes)
 }
 
-// Margin is how a figure of an arm in mode auto differs from that of another arm with the same workload, limits and workers.
+// Margin is how a figure of an arm in mode auto differs from that of another arm with the same workload, limits and
+// workers.
 type Margin struct {
 	Arm     string  `json:"arm"`
 	Against string  `json:"against"`
@@ -61,7 +62,7 @@ type Margin struct {
 	Own     Stat    `json:"own"`
 	Other   Stat    `json:"other"`
 	Better  float64 `json:"better"` // a share of the other's figure; negative where auto is worse
-	Sure    bool    `json:"sure"`   // the runs tell the two apart
+	Sure    bool    `json:"sure"`   // the runs distinguish the two
 }
 
 // mark is the margin as a change of the figure, with what it means.
@@ -92,8 +93,8 @@ func (r *Report) margined() []struct {
 	return all
 }
 
-// Margins compares each arm in mode auto with the first one in mode kv that has the same workload, limits and workers, and with
-// the best of all of those by each metric.
+// Margins compares each arm in mode auto with the first one in mode kv that has the same workload, limits and workers,
+// and with the best of all of those by each metric.
 func (r *Report) Margins() (all []Margin) {
 	for i := range r.Arms {
 		a := &r.Arms[i]
@@ -143,7 +144,7 @@ func appendMargin(all []Margin, a, b *ArmReport, metric string, less, best bool)
 	return append(all, Margin{Arm: a.Name, Against: b.Name, Best: best, Metric: metric, Own: own, Other: other, Better: better, Sure: differ(a, b, metric)})
 }
 
-// writeMargins writes them: a line for an arm, and another for what is better than kv.
+// writeMargins writes them: a line for an arm, and another for arms better than kv.
 func (r *Report) writeMargins(b io.Writer) {
 	margins := r.Margins()
 	if len(margins) == 0 {

@@ -13,10 +13,11 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// TestGoodputIsKept: on a piece of r3, mode auto is nowhere below mode kv, and its goodput is no more than .005 below what it was.
+// TestGoodputIsKept: on a piece of r3, mode auto is nowhere below mode kv, and its goodput is no more than .005 below
+// what it was.
 func TestGoodputIsKept(t *testing.T) {
-	// What the first 500 requests of its trace, which are built in, gave when it was written here. A change that raises one should raise
-	// it here too.
+	// What the first 500 requests of its trace, which are built in, gave when it was written here. A change that raises
+	// one should raise it here too.
 	kept := map[string]float64{"6P2D kv": .8720, "6P2D auto": .9020, "4P4D kv": .6100, "4P4D auto": .8720}
 	s, err := ParsePlan("plan.yaml", []byte(onlyArms(t, readRecipe(t, "r3"), kept)))
 	require.NoError(t, err)
@@ -84,8 +85,8 @@ func TestRecipesCompareAuto(t *testing.T) {
 	}
 }
 
-// TestMargins: an arm in mode auto is compared with the first in mode kv and with the best of each figure, among those that differ in
-// nothing but how they schedule.
+// TestMargins: an arm in mode auto is compared with the first in mode kv and with the best of each figure, among those
+// that differ in nothing but how they schedule.
 func TestMargins(t *testing.T) {
 	stat := func(mean float64) Stat { return Stat{mean, mean - .01, mean + .01} }
 	arm := func(name, mode, under string, goodput, ttft float64) ArmReport {
@@ -109,8 +110,8 @@ func TestMargins(t *testing.T) {
 	}, []string{"  alone against", "against elsewhere"})
 }
 
-// TestAdviceNamesModeSplitAndSize: the advice says of the mode, of the split and of the size whether the seeds tell the next best apart,
-// and which arm is sooner with as many good requests.
+// TestAdviceNamesModeSplitAndSize: the advice reports for the mode, the split and the size whether the seeds
+// distinguish the next best, and which arm is sooner with as many good requests.
 func TestAdviceNamesModeSplitAndSize(t *testing.T) {
 	arm := func(name, mode, fleet string, workers int, goodput, by, ttft float64) ArmReport {
 		a := ArmReport{Name: name, Arm: name, Mode: mode, Fleet: fleet, workers: workers, under: fleet, Seeds: []uint64{1, 2, 3, 4, 5}, slo: SLO{TTFT: 1}}
@@ -138,7 +139,8 @@ func TestAdviceNamesModeSplitAndSize(t *testing.T) {
 	}, []string{"Of other splits", "has fewer by"})
 }
 
-// TestShortPromptsShareSteps: mode auto, which has prompts wait here, does not keep an engine from computing short ones together.
+// TestShortPromptsShareSteps: mode auto, which has prompts wait here, does not keep an engine from computing short ones
+// together.
 func TestShortPromptsShareSteps(t *testing.T) {
 	r := reported(t, `
 name: short

@@ -44,10 +44,9 @@ type StageMeasured struct {
 	Metrics Metrics
 }
 
-// Curves are what a run's plots are drawn from.
+// Curves are the data of a run's plots.
 type Curves struct {
-	// TTFT (seconds) and ITL (milliseconds) at the shares 0, 1 … 100 %, nil where
-	// no request has any.
+	// TTFT (seconds) and ITL (milliseconds) at the shares 0, 1 … 100 %, nil where no request has any.
 	TTFT, ITL []float64
 	// Over time, in seconds since the start.
 	At            []float64
@@ -163,9 +162,8 @@ func (m Metrics) means(name string, read []float64) {
 	}
 }
 
-// imbalance puts the most tokens that one worker computed of a leg, over the
-// mean of so many workers, or of those that served where there were more: 1 is
-// even.
+// imbalance puts the most tokens that one worker computed of a leg, over the mean of so many workers, or of those that
+// served where there were more: 1 is even.
 func (m Metrics) imbalance(leg string, workers []replay.WorkerCount, of int) {
 	var most, sum, served float64
 	for _, w := range workers {
@@ -178,7 +176,7 @@ func (m Metrics) imbalance(leg string, workers []replay.WorkerCount, of int) {
 	}
 }
 
-// shares reads off an outcome what its distributions are drawn from.
+// shares returns the values of an outcome's distributions.
 func shares(out *Outcome) Curves {
 	var c Curves
 	var ttft, itl []float64

@@ -8,15 +8,14 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// Outcome is what came of a run.
+// Outcome is the result of a run.
 type Outcome struct {
 	// Samples are the requests that were reported on, in the order in which
 	// they ended; StageOf names the stage of each, and ClassOf its policy class.
 	Samples []replay.Sample
 	StageOf []int32
 	ClassOf []int32
-	// TBT is, for each sample, the mean of the longest tenth of its gaps; empty
-	// unless Config.Gaps is set.
+	// TBT is, for each sample, the mean of the longest tenth of its gaps; empty unless Config.Gaps is set.
 	TBT []time.Duration
 	// Stages are when each stage began and ended.
 	Stages []Span
@@ -24,7 +23,7 @@ type Outcome struct {
 	Readings []Reading
 	// Preemptions and FailedLoads are the engines'.
 	Preemptions, FailedLoads uint64
-	// GivenUp says why the run was stopped; nil where it was not.
+	// GivenUp is why the run was stopped; nil if it was not.
 	GivenUp *GivenUp
 	// Chosen is the mode by which the last prompts were placed, of the first gateway.
 	Chosen router.Mode

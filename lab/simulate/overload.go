@@ -11,15 +11,14 @@ import (
 // overloaded ends the requests of a run that was given up.
 const overloaded = "fleet_overloaded"
 
-// A run is given up where what waits takes its fleet longer than the workload lasts, or than patience where that is less, and grace
-// on top: a peak, or a short stage, that is worked off afterwards is none of that. Without patience a long workload would fill the
-// memory with what waits.
+// A run is given up if its waiting requests take longer than the workload, or than patience if that is less, plus
+// grace: a peak that is worked off afterwards is no reason. Without patience a long workload would fill the memory.
 const (
 	patience = 20 * time.Minute
 	grace    = 10 * time.Minute
 )
 
-// GivenUp says why a run ended before its requests did.
+// GivenUp is why a run ended before its requests did.
 type GivenUp struct {
 	At    time.Duration // since the stage began
 	Lasts time.Duration // from the stage's first request to its last
@@ -32,8 +31,8 @@ func (g *GivenUp) String() string {
 		g.At.Round(time.Second), g.Lasts.Round(time.Second), g.Open, g.Needs.Round(time.Second))
 }
 
-// work is what open requests take workers at the least, one after the other: their prompts, and the part of each answer that
-// does not depend on what else is decoded.
+// work is what open requests take workers at the least, one after the other: their prompts, and the part of each answer
+// that does not depend on what else is decoded.
 type work struct{ prefill, decode float64 } // ms
 
 // owe takes the work of a request in: so many of its tokens are cached.
@@ -82,7 +81,7 @@ func (r *run) needs() time.Duration {
 	return time.Duration(max(longest, ratio(r.owed.decode, decode+both)) * 1e6)
 }
 
-// giveUp ends the run where what is open takes the fleet too long: waiting requests would only become more.
+// giveUp ends the run if open requests take the fleet too long.
 func (r *run) giveUp(last int64) bool {
 	lasts := time.Duration(last - r.began)
 	needs := r.needs()
@@ -98,7 +97,7 @@ func (r *run) giveUp(last int64) bool {
 		if q.arrived > 0 || q.owed != (work{}) {
 			g.Open++
 		} else {
-			q.arrived = r.now // it never came
+			q.arrived = r.now // it never arrived
 		}
 		r.next[i] = never
 		r.end(int32(i), overloaded)
@@ -107,8 +106,8 @@ func (r *run) giveUp(last int64) bool {
 	return true
 }
 
-// A run keeps its requests and the hashes of their blocks in memory from its start to its end, about two kilobytes for a request and
-// eight bytes for a block; as many runs as there are processors are made at once.
+// A run keeps its requests and the hashes of their blocks in memory from its start to its end, about two kilobytes for
+// a request and eight bytes for a block; as many runs as there are processors are made at once.
 const (
 	mostRequests = 1 << 20
 	mostBlocks   = 1 << 28
@@ -139,7 +138,7 @@ func (v *Variant) checkSize() error {
 	return nil
 }
 
-// mean is the distribution's, without what is cut.
+// mean returns the mean of the cut distribution.
 func (s Spread) mean() float64 {
 	sigma := math.Log(float64(s.P99)/float64(s.P50)) / z99
 	return float64(float64(s.P50) * math.Exp(float64(sigma*sigma)/2))

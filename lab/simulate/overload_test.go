@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A run whose fleet cannot keep up is stopped, and its report says so; its requests count as missed. A peak that is worked off
-// later is none of that.
+// A run whose fleet cannot keep up is stopped, as its report notes; its requests count as missed. A peak that is worked
+// off later is none of that.
 func TestAFleetThatCannotKeepUp(t *testing.T) {
 	const plan = `
 seeds: [1]

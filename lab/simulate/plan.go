@@ -11,9 +11,8 @@ import (
 	"github.com/tandem-pd/tandem/queue"
 )
 
-// Plan is a file for `gateway simulate`: a fleet, what it is asked, and what is
-// varied. Everything but arms, sweep and seeds is one setting; an arm is a name
-// and the settings in which it differs; a sweep crosses every arm with lists of
+// Plan is a file for `gateway simulate`: a fleet, its workload, and the variations. Everything but arms, sweep and
+// seeds is one setting; an arm is a name and the settings in which it differs; a sweep crosses every arm with lists of
 // values of any setting.
 type Plan struct {
 	Name  string `yaml:"name"`
@@ -23,8 +22,8 @@ type Plan struct {
 	Fleet    FleetPlan    `yaml:"fleet"`
 	Router   RouterPlan   `yaml:"router"`
 	Queue    QueuePlan    `yaml:"queue"`
-	// Replicas is how many gateways share the fleet, Staleness how late each hears of what the others book: a duration,
-	// off or away. Spread off ignores what is on its way.
+	// Replicas is how many gateways share the fleet, Staleness how late each receives the others' bookings: a duration,
+	// off or away. Spread off ignores bookings that are on their way.
 	Replicas  int    `yaml:"replicas"`
 	Staleness string `yaml:"staleness"`
 	Spread    string `yaml:"spread"`
@@ -33,8 +32,7 @@ type Plan struct {
 
 	SLO SLO `yaml:"slo"`
 
-	// Seeds are those of the router's draws and of a generated workload. Single
-	// runs are not results: five by default.
+	// Seeds are those of the router's draws and of a generated workload. Single runs are not results: five by default.
 	Seeds []uint64 `yaml:"seeds"`
 	Arms  []Arm    `yaml:"arms"`
 	// Sweep lists values by the path of a setting, "workload.speed".
@@ -42,8 +40,7 @@ type Plan struct {
 
 	// Baseline is the arm that others are compared with; the first by default.
 	Baseline string `yaml:"baseline"`
-	// Published are figures of others to print next to ours, and Notes what a
-	// reader must know before believing any.
+	// Published are figures of others to print next to ours, and Notes their caveats.
 	Published    []Published     `yaml:"published"`
 	PublishedCSV *PublishedTable `yaml:"published_csv"`
 	Notes        []string        `yaml:"notes"`
@@ -52,18 +49,17 @@ type Plan struct {
 	Capacity *CapacityPlan `yaml:"capacity"`
 }
 
-// WorkloadPlan is what the fleet is asked: a trace, or requests made up.
+// WorkloadPlan is the fleet's workload: a trace, or generated requests.
 type WorkloadPlan struct {
 	Trace       string  `yaml:"trace"` // a file, by the plan's own folder
 	BlockTokens int     `yaml:"block_tokens"`
 	Limit       int     `yaml:"limit"`
 	Lenient     bool    `yaml:"lenient"` // bad rows are counted and skipped
 	Speed       float64 `yaml:"speed"`
-	// Shuffle has requests that the trace gives the same time come in an order
-	// drawn from the seed. Traces are rounded to seconds, and the order within
-	// one belongs to no arm: policies that draw nothing get an honest spread by it.
+	// Shuffle has requests that the trace gives the same time come in an order drawn from the seed. Traces are rounded
+	// to seconds, and the order within one belongs to no arm: policies that draw nothing get an honest spread by it.
 	Shuffle bool `yaml:"shuffle"`
-	// Jitter has each request come up to so much later, drawn from the seed: what a trace's rounding has taken away. Without
+	// Jitter delays each request by up to so much, drawn from the seed: a trace's rounding has removed that. Without
 	// it the requests of one time reach all gateways in the same instant, which clients' do not.
 	Jitter time.Duration `yaml:"jitter"`
 
@@ -76,8 +72,7 @@ type WorkloadPlan struct {
 	SharedTokens int `yaml:"shared_tokens"`
 	Groups       int `yaml:"groups"`
 	Prompts      int `yaml:"prompts"`
-	// Turns above 1 make each request a session, whose every turn repeats all
-	// before it, Pause after the last answer.
+	// Turns above 1 make each request a session, whose every turn repeats all before it, Pause after the last answer.
 	Turns int `yaml:"turns"`
 	// SessionIDs has requests name their session, as clients may.
 	SessionIDs bool          `yaml:"session_ids"`
@@ -86,8 +81,7 @@ type WorkloadPlan struct {
 	// Families are made up in addition to a trace, or alone.
 	Families []FamilyPlan `yaml:"families"`
 
-	// Classes are the shares of requests, or of sessions, that ask for a policy
-	// class each, drawn from the seed.
+	// Classes are the shares of requests, or of sessions, that ask for a policy class each, drawn from the seed.
 	Classes []ClassShare `yaml:"classes"`
 }
 
@@ -140,19 +134,18 @@ type Each struct {
 	ContextLength       int             `yaml:"context_length"`
 	BandwidthGB         float64         `yaml:"bandwidth_gb"` // a second, of each worker's own link
 	TransferSetup       time.Duration   `yaml:"transfer_setup"`
-	// Slowdown is how many times longer a worker takes than its fit, which predictions go on to rest on.
+	// Slowdown is how many times longer a worker takes than its fit, which predictions still use.
 	Slowdown float64 `yaml:"slowdown"`
 }
 
-// RouterPlan is the router's settings, for all pools and for one where it
-// differs.
+// RouterPlan is the router's settings, for all pools and for one where it differs.
 type RouterPlan struct {
 	PoolPlan `yaml:",inline"`
 	// ForecastScale is how many times too long prompts are predicted to take.
 	ForecastScale float64 `yaml:"forecast_scale"`
 	// Learns has predictions be learned from answers, as on the wire.
 	Learns bool `yaml:"learns"`
-	// UnknownPrompts is the share of the prompts whose tokens the router does not know: it looks up nothing for them.
+	// UnknownPrompts is the share of prompts whose tokens the router does not have: it looks up nothing for them.
 	UnknownPrompts float64  `yaml:"unknown_prompts"`
 	Prefill        PoolPlan `yaml:"prefill"`
 	Decode         PoolPlan `yaml:"decode"`
@@ -189,8 +182,7 @@ type QueuePlan struct {
 	Classes *queue.Classes `yaml:"classes"`
 }
 
-// SLO is when a request counts as good. Zero fields do not count. Requests
-// that are shed or fail are never good.
+// SLO is when a request counts as good. Zero fields do not count. Requests that are shed or fail are never good.
 type SLO struct {
 	TTFT time.Duration `yaml:"ttft"`
 	ITL  time.Duration `yaml:"itl"` // the request's mean: (E2E − TTFT)/(tokens − 1)
@@ -203,8 +195,7 @@ type Arm struct {
 	Set  yaml.Node `yaml:"set"` // values by the path of a setting
 }
 
-// ParsePlan reads a plan's text and all its variants. Its errors name the file, the line
-// and the setting.
+// ParsePlan reads a plan's text and all its variants. Its errors name the file, the line and the setting.
 func ParsePlan(file string, text []byte) (*Study, error) {
 	doc, err := readDocument(file, text)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// forecasting gives every router of a gateway the engines' own model to predict by, or what the gateway has learned.
+// forecasting gives every router of a gateway the engines' own model to predict by, or the gateway's own fit.
 func (g *gateway) forecasting(configs map[pools.Role]router.Config) map[pools.Role]router.Config {
 	r := g.run
 	if r.cfg.Learns {
@@ -31,7 +31,7 @@ func (g *gateway) forecasting(configs map[pools.Role]router.Config) map[pools.Ro
 	return out
 }
 
-// learned is what a gateway knows of the workers' speed from their answers, as prefill's room does.
+// learned is a gateway's fit of the workers' speed from their answers, as in package prefill.
 type learned struct {
 	fits  *pace.Fits
 	rates map[string]*pace.Rate // by worker
@@ -43,7 +43,7 @@ func kindOf(w *pools.Worker) pace.Kind {
 	return pace.Kind{Model: w.Model, Device: w.DeviceClass, BatchedTokens: w.MaxNumBatchedTokens}
 }
 
-// observe takes in that the prompt, or the slice, that is booked by l took so long.
+// observe records how long the prompt, or the slice, that is booked by l took.
 func (l *learned) observe(lease *router.Lease, cached int, took time.Duration, now time.Time) {
 	w := lease.Worker
 	rate := l.rates[w.ID]
@@ -72,10 +72,8 @@ func (l *learned) forecast(w *pools.Worker, booked, uncached, cached int) (time.
 	return 0, false
 }
 
-// forecast is what a first token takes by the fit: what is booked at the linear
-// rate (its prefixes are not known), the prompt's own part with attention's
-// share, and the transfer of the whole prompt where another worker decodes. The
-// router's word for a time to come, without what decode adds.
+// forecast predicts the TTFT by the fit: booked tokens at the linear rate (their prefixes are unknown), the prompt's
+// own part with attention, and the transfer of the whole prompt if another worker decodes. It leaves out decode's part.
 func (r *run) forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
 	cfg := r.machines[r.byWorker[w.ID]].core.Config()
 	ms := cfg.Latency.ChunkMillis(uncached, cached) + float64(cfg.Latency.Prefill*float64(booked)/1000)
@@ -98,7 +96,8 @@ func (g *gateway) computes(w *pools.Worker, tokens int) (time.Duration, bool) {
 	return g.speeds.forecast(w, 0, tokens, 0)
 }
 
-// transfer is what decode takes from a prompt's end to the first token, without what it waits for: the KV's way and a step.
+// transfer is what decode takes from a prompt's end to the first token, without what it waits for: the KV's way and a
+// step.
 func (r *run) transfer(w *pools.Worker, tokens int) time.Duration {
 	cfg := r.machines[r.byWorker[w.ID]].core.Config()
 	bytes := float64(tokens) * float64(cfg.BytesPerToken)

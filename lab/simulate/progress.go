@@ -61,7 +61,7 @@ func (p *Progress) part() *part {
 	return made
 }
 
-// at says that so much of the present run is done.
+// at reports the finished part of the present run.
 func (t *part) at(share float64) {
 	if t.of == nil {
 		return
@@ -71,7 +71,7 @@ func (t *part) at(share float64) {
 	t.share = share
 }
 
-// ended says that the run of this name has ended.
+// ended reports that the run of this name has ended.
 func (t *part) ended(name string) {
 	if t.of == nil {
 		return

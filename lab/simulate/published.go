@@ -21,8 +21,7 @@ type Published struct {
 	Metric string  `yaml:"metric"` // as in the report: goodput, ttft_s.mean, …
 	Value  float64 `yaml:"value"`
 	Source string  `yaml:"source"`
-	// Stage is the stage that it is about, by its name ("20/s"); empty for the
-	// whole run.
+	// Stage is the stage that it is about, by its name ("20/s"); empty for the whole run.
 	Stage string `yaml:"stage"`
 	// Against makes the value a ratio: the arm's metric over that of this one.
 	Against string `yaml:"against"`
@@ -35,8 +34,7 @@ type PublishedTable struct {
 	// StageColumn holds the stage's rate, ArmColumn the arm's published name.
 	StageColumn string `yaml:"stage_column"`
 	ArmColumn   string `yaml:"arm_column"`
-	// Arms says with which arms of ours each of theirs is compared, Metrics
-	// which of our metrics each of their columns is.
+	// Arms maps each of their arms to ours, Metrics which of our metrics each of their columns is.
 	Arms    map[string][]string `yaml:"arms"`
 	Metrics map[string]string   `yaml:"metrics"`
 }
@@ -86,7 +84,7 @@ func (s *Study) hasStage(name string) bool {
 }
 
 // published is every published figure. Without the CSV file, which is data of
-// others and may not have come with the plan, a note says that it is absent.
+// others and may be absent, a note reports that.
 func (s *Study) published() ([]Published, []string, error) {
 	all, t := slices.Clone(s.Plan.Published), s.Plan.PublishedCSV
 	if t == nil {
@@ -155,9 +153,8 @@ func (s *Study) published() ([]Published, []string, error) {
 	}
 }
 
-// ours is the report's figure for a published one. Where that is a ratio, its
-// range is the widest that the seeds of both arms allow. It is not ok where our
-// runs do not show it.
+// ours is the report's figure for a published one. Where that is a ratio, its range is the widest that the seeds of
+// both arms allow. It is not ok where our runs do not show it.
 func (r *Report) ours(p *Published) (s Stat, ok bool) {
 	s, ok = r.figure(p.Arm, p)
 	if p.Against == "" || !ok {
@@ -182,7 +179,7 @@ func (r *Report) figure(arm string, p *Published) (s Stat, ok bool) {
 	return s, ok
 }
 
-// label is what a published figure is called in a report.
+// label returns a published figure's name in a report.
 func (p *Published) label() string {
 	text := p.Metric
 	if p.Stage != "" {

@@ -25,14 +25,14 @@ type Replicas struct {
 	Staleness time.Duration
 	// Loss is the share of messages that get lost.
 	Loss float64
-	// Off has each gateway know its own bookings only, and not that there are others. Away is the same where each knows
-	// of the others and hears none: they divide the workers.
+	// Off gives each gateway only its own bookings, and no others in its group. Away is the same with a known group of
+	// silent gateways: they divide the workers.
 	Off, Away bool
-	// SpreadOff has a choice take no account of the bookings that are not known yet.
+	// SpreadOff makes a choice ignore bookings that are on their way.
 	SpreadOff bool
 }
 
-// makeReplicas reads how many gateways there are and what they share.
+// makeReplicas reads the number of gateways and what they share.
 func (v *Variant) makeReplicas() (err error) {
 	p := &v.plan
 	v.replicas = Replicas{Count: p.Replicas, Loss: p.Loss, Off: p.Staleness == "off", Away: p.Staleness == "away", SpreadOff: p.Spread == "off"}
@@ -69,7 +69,7 @@ type member struct {
 	peers   *replica.Peers
 	rng     *rand.Rand // of what gets lost
 	booked  map[pools.Role]float64
-	say     int64 // when its next message is on the agenda; −1 for never
+	due     int64 // when its next delta is on the agenda; −1 for never
 	ticks   int
 	unseen  float64 // by the latest tick
 	fell    bool    // what was heard made room
@@ -84,7 +84,7 @@ type letter struct {
 	after    replica.Slot
 }
 
-// ticking is between two ticks of a gateway, and tail how long what only frees room waits for a booking to go with.
+// ticking is between two ticks of a gateway, and tail how long a release waits to be batched with a booking.
 const (
 	ticking = replica.BeatEvery / 4
 	tail    = 5 * time.Millisecond
@@ -96,7 +96,7 @@ func (g *gateway) sharing(configs map[pools.Role]router.Config) map[pools.Role]r
 	if plan.Count < 2 || plan.Off {
 		return configs
 	}
-	m := &member{gateway: g, plan: plan, booked: map[pools.Role]float64{}, say: never, rng: rand.New(rand.NewPCG(plan.Seed, uint64(g.number)))}
+	m := &member{gateway: g, plan: plan, booked: map[pools.Role]float64{}, due: never, rng: rand.New(rand.NewPCG(plan.Seed, uint64(g.number)))}
 	for i := range plan.Count {
 		m.group.Names = append(m.group.Names, "gateway-"+strconv.Itoa(i))
 	}
@@ -165,7 +165,7 @@ func (m *member) CutOff() bool { return m.plan.Away }
 // roles are those of pools, in the order in which a gateway reports them.
 var roles = []pools.Role{pools.Prefill, pools.Decode, pools.Both}
 
-// changed has the gateway's bookings said, at the end of the instant where one was made.
+// changed schedules the gateway's delta for the end of the present instant.
 func (m *member) changed(role pools.Role, made bool) {
 	r := m.gateway.run
 	at := r.now + int64(tail)
@@ -174,15 +174,15 @@ func (m *member) changed(role pools.Role, made bool) {
 		m.own.Booked(1)
 		at = r.now
 	}
-	if m.say == never || at < m.say {
-		m.say = at
-		r.agenda.add(event{at: at, what: say, who: m.gateway.number})
+	if m.due == never || at < m.due {
+		m.due = at
+		r.agenda.add(event{at: at, what: publish, who: m.gateway.number})
 	}
 }
 
-// speak says what has changed.
-func (m *member) speak() {
-	m.say = never
+// publishDelta publishes the changes.
+func (m *member) publishDelta() {
+	m.due = never
 	now := m.gateway.run.at(m.gateway.run.now)
 	for _, role := range roles {
 		in := m.gateway.routers.For(Model, role)
@@ -222,10 +222,10 @@ func (m *member) send(l letter) {
 		r.letters = append(r.letters, letter{})
 	}
 	r.letters[at] = l
-	r.agenda.add(event{at: r.now + int64(m.plan.Staleness), what: hear, who: at})
+	r.agenda.add(event{at: r.now + int64(m.plan.Staleness), what: receive, who: at})
 }
 
-// tick does what is due, and sends a beat when that is due.
+// tick runs due work, and sends a heartbeat when due.
 func (m *member) tick() {
 	r := m.gateway.run
 	if m.ticks++; m.ticks%int(replica.BeatEvery/ticking) == 0 {
@@ -237,21 +237,21 @@ func (m *member) tick() {
 	r.agenda.add(event{at: r.now + int64(ticking), what: tick, who: m.gateway.number})
 }
 
-// beat sends a beat, with all that has changed said before it.
+// beat sends a heartbeat, after a delta of all changes.
 func (m *member) beat() {
-	m.speak()
+	m.publishDelta()
 	now := m.gateway.run.at(m.gateway.run.now)
 	m.publish(m.own.Heartbeat(m.group.Own, m.peers.Stamp(now), m.peers.Echoes(now)))
 }
 
-// deliver has a gateway hear a letter. What ends there may make room here.
+// deliver passes a letter to a gateway. Releases in it may free room here.
 func (r *run) deliver(at int32) {
 	l := r.letters[at]
 	r.letters[at] = letter{}
 	r.unused = append(r.unused, at)
 	m := r.gateways[l.to].member
 	if l.asks {
-		m.speak()
+		m.publishDelta()
 		m.send(letter{from: l.to, to: l.from, data: m.own.Page(l.after)})
 		return
 	}
@@ -263,7 +263,7 @@ func (r *run) deliver(at int32) {
 	}
 }
 
-// follow does what the protocol asks for. All gateways live.
+// follow applies the protocol's effects. All gateways live.
 func (m *member) follow() {
 	for _, e := range m.effects {
 		switch e.Do {

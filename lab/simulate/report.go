@@ -21,7 +21,7 @@ type Stat struct {
 	Max  float64 `json:"max"`
 }
 
-// Report is what came of a study.
+// Report is the result of a study.
 type Report struct {
 	Name, About string
 	SLO         SLO
@@ -33,23 +33,23 @@ type Report struct {
 	Skipped     int           // bad rows of the traces
 }
 
-// ArmReport is what came of one variant.
+// ArmReport is the result of one variant.
 type ArmReport struct {
 	Name  string // the arm and its point
 	Arm   string
 	Fleet string
 	Point []Value
 	Seeds []uint64
-	// Stats are its metrics, without those that no seed shows; Stages those of
-	// each stage, where it has several.
+	// Stats are its metrics, without those that no seed shows; Stages those of each stage, where it has several.
 	Stats   Stats
 	Stages  []StageReport
 	Classes []StageReport // by policy class, where there are any
 	// Curves are those of the first seed.
 	Curves Curves
-	// GivenUp says why a run of it was stopped; nil where none was.
+	// GivenUp is why a run of it was stopped; nil if none was.
 	GivenUp *GivenUp
-	// Mode is the router's where prompts are computed, and Chosen what mode auto was there at the end of the first seed's run.
+	// Mode is the router's where prompts are computed, and Chosen what mode auto was there at the end of the first
+	// seed's run.
 	Mode   string
 	Chosen router.Mode
 
@@ -90,7 +90,7 @@ func (s Stats) share(name string) string {
 	return percent(x.Mean)
 }
 
-// none stands where there is no figure.
+// none replaces an absent figure.
 const none = "–"
 
 func newArmReport(v *Variant, seeds int) ArmReport {
@@ -137,8 +137,7 @@ func (a *ArmReport) parts(of func(m *Measured) []StageMeasured) (all []StageRepo
 	return all
 }
 
-// noteUnanswered notes arms that left requests unanswered: their latencies are
-// those of the lucky ones.
+// noteUnanswered notes arms that left requests unanswered: their latencies are those of the lucky ones.
 func (r *Report) noteUnanswered() {
 	var all []string
 	for i := range r.Arms {
@@ -176,9 +175,8 @@ func stats(runs []Metrics) Stats {
 	return out
 }
 
-// leastRuns is how many runs of each of two arms tell them apart where their
-// ranges do not overlap: of two arms that are alike that happens to 2 in 70 with
-// four runs each, and to 2 in 20 with three.
+// leastRuns is how many runs of each of two arms distinguish them if their ranges do not overlap: of two arms that are
+// alike that happens to 2 in 70 with four runs each, and to 2 in 20 with three.
 const leastRuns = 4
 
 // distinct is how many of an arm's runs count: one where the seeds change
@@ -192,8 +190,7 @@ func (a *ArmReport) distinct() int {
 	return min(1, len(a.Seeds))
 }
 
-// differ reports whether the runs of two arms tell their metric apart: enough
-// runs, and no overlap of their ranges.
+// differ reports whether the runs of two arms tell their metric apart: enough runs, and no overlap of their ranges.
 func differ(a, b *ArmReport, metric string) bool {
 	x, y := a.Stats[metric], b.Stats[metric]
 	return min(a.distinct(), b.distinct()) >= leastRuns && (x.Min > y.Max || x.Max < y.Min)
@@ -211,8 +208,7 @@ func (r *Report) base(a *ArmReport) *ArmReport {
 }
 
 // Delta is how an arm's metric differs from its base's, as "+12 %", with a "~"
-// before it where the runs do not tell the two apart; a dash where one of them
-// has no such figure or there is nothing to take a share of.
+// before it if the runs do not distinguish the two; a dash without both figures.
 func (r *Report) Delta(a *ArmReport, metric string, decimals int) string {
 	b := r.base(a)
 	if b == nil {
@@ -347,7 +343,7 @@ func (r *Report) WriteText(w io.Writer) error {
 // unanswered is how many requests a run were shed or failed.
 func (s Stats) unanswered() float64 { return s["shed"].Mean + s["failed"].Mean }
 
-// writeDeltas writes what differs from the baseline.
+// writeDeltas writes the differences from the baseline.
 func (r *Report) writeDeltas(b io.Writer) {
 	if len(r.Arms) < 2 {
 		return
@@ -366,7 +362,7 @@ func (r *Report) writeDeltas(b io.Writer) {
 	}
 }
 
-// baseline is what the arms are compared with, in words.
+// baseline describes the arm that the others are compared with.
 func (r *Report) baseline() string {
 	base := &r.Arms[r.Baseline]
 	for i := range r.Arms {

@@ -47,7 +47,7 @@ type request struct {
 	prefillWorker, decodeWorker string
 }
 
-// sample is what came of it.
+// sample is its result.
 func (r *request) sample(outcome string, now int64) replay.Sample {
 	s := replay.Sample{
 		Index: r.Index, Session: r.Session, Outcome: outcome,

@@ -1,12 +1,9 @@
-// Package simulate runs the production cores under virtual time: the queue, the
-// router with its policies, bookings and index, and the simulated engine's
-// scheduler and cache, all driven from one heap of events. There is no goroutine
-// and no clock in a run; the same configuration and seed give the same figures
-// on every machine.
+// Package simulate runs the production cores under virtual time: the queue, the router with its policies, bookings and
+// index, and the simulated engine's scheduler and cache, all driven from one heap of events. There is no goroutine and
+// no clock in a run; the same configuration and seed give the same figures on every machine.
 //
-// It leaves out HTTP, tokenizers and the bus, which have no core. A run's
-// gateway therefore takes no time of its own, and its KV events arrive when
-// Config.EventDelay says.
+// It leaves out HTTP, tokenizers and the bus, which have no core. A run's gateway therefore takes no time of its own,
+// and its KV events arrive when Config.EventDelay.
 package simulate
 
 import (
@@ -24,17 +21,15 @@ import (
 
 // Config is one run: a fleet, a gateway in front of it, and the requests.
 type Config struct {
-	// Stages are sent one after another, each when the one before has ended to
-	// its last answer. Most runs have one.
+	// Stages are sent one after another, each when the one before has ended to its last answer. Most runs have one.
 	Stages []Stage
 	// Fleet are the workers: of role both, or of prefill and decode.
 	Fleet []Group
-	// Routers has a Config for each role that the fleet has. Its Seed is the
-	// run's.
+	// Routers has a Config for each role that the fleet has. Its Seed is the run's.
 	Routers map[pools.Role]router.Config
 	// ForecastScale is how many times too long prompts are predicted to take; 0 means 1.
 	ForecastScale float64
-	// Learns has each gateway predict by what prompts took, as it does on the wire; otherwise it predicts by the engines' own model.
+	// Learns makes each gateway predict by observed times, as in production; otherwise by the engines' own model.
 	Learns bool
 	// Queue is the waiting room, of each gateway.
 	Queue queue.Config
@@ -44,19 +39,17 @@ type Config struct {
 	EventDelay time.Duration
 	// SessionIDs has requests name their session.
 	SessionIDs bool
-	// EventLoss is the share of the engines' steps whose KV events are lost, and UnknownPrompts that of the prompts for which
-	// the router looks up nothing. Seed draws both.
+	// EventLoss is the share of the engines' steps whose KV events are lost, and UnknownPrompts that of the prompts for
+	// which the router looks up nothing. Seed draws both.
 	EventLoss, UnknownPrompts float64
 	Seed                      uint64
 	// Speed divides the times between arrivals; 0 means 1.
 	Speed float64
-	// Class is the policy class that a request asks for; nil for none.
+	// Class is a request's policy class; nil for none.
 	Class func(q *replay.Request) string
-	// Gaps has every answer's gaps between tokens kept until it ends, for
-	// Outcome.TBT. It costs time.
+	// Gaps has every answer's gaps between tokens kept until it ends, for Outcome.TBT. It costs time.
 	Gaps bool
-	// Readings is how many readings of the fleet's state a run takes over its
-	// arrivals; 0 for none.
+	// Readings is how many readings of the fleet's state a run takes over its arrivals; 0 for none.
 	Readings int
 	// Name gives the id of a stage's request, which random choices hang on, by
 	// the index of each; nil calls them 0-0, 0-1 and so on.
@@ -168,11 +161,10 @@ func (r *run) all(ctx context.Context) error {
 	return nil
 }
 
-// at is a time of the run as the cores know it.
+// at returns a time of the run for the cores.
 func (r *run) at(t int64) time.Time { return r.epoch.Add(time.Duration(t)) }
 
-// runStage sends a stage's requests and works until all have ended. Caches and
-// clocks go on from stage to stage.
+// runStage sends a stage's requests and works until all have ended. Caches and clocks go on from stage to stage.
 func (r *run) runStage(ctx context.Context, stage int32) error {
 	s := &r.cfg.Stages[stage]
 	r.stage, r.began, r.open = stage, r.now, len(s.Requests)
@@ -219,7 +211,7 @@ func (r *run) runStage(ctx context.Context, stage int32) error {
 			}
 		}
 		e := r.agenda.take()
-		if r.now = e.at; e.what < hear {
+		if r.now = e.at; e.what < receive {
 			r.worked = r.now
 		}
 		r.handle(&e)
@@ -232,7 +224,7 @@ func (r *run) runStage(ctx context.Context, stage int32) error {
 // scaled is a trace's time at the run's speed.
 func (r *run) scaled(d time.Duration) int64 { return int64(float64(d) / r.cfg.Speed) }
 
-// handle does what an event is about.
+// handle runs an event.
 func (r *run) handle(e *event) {
 	switch e.what {
 	case arrive:
@@ -243,7 +235,7 @@ func (r *run) handle(e *event) {
 			m.wake = never
 			r.soil(e.who)
 		}
-	case tell:
+	case kvEvents:
 		p := &r.parcels[e.who]
 		r.apply(p.machine, p.events)
 		p.events = nil
@@ -254,11 +246,11 @@ func (r *run) handle(e *event) {
 		r.impatient(e.who, e.turn)
 	case expire:
 		r.gateways[e.who].expire(e.turn)
-	case hear:
+	case receive:
 		r.deliver(e.who)
-	case say:
-		if m := r.gateways[e.who].member; e.at == m.say {
-			m.speak()
+	case publish:
+		if m := r.gateways[e.who].member; e.at == m.due {
+			m.publishDelta()
 		}
 	case tick:
 		r.gateways[e.who].member.tick()
@@ -275,7 +267,7 @@ func (r *run) arrive(i int32) {
 	r.wait(i, false)
 }
 
-// wait puts a request in the queue, for what it lacks: before others where its prompt is computed.
+// wait queues a request for the pools it needs: before others if its prompt is computed.
 func (r *run) wait(i int32, computed bool) {
 	q, now := &r.requests[i], r.at(r.now)
 	name := ""

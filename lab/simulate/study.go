@@ -59,8 +59,8 @@ func (s *Study) UseSeeds(n int) {
 // Runs is how many runs a study has.
 func (s *Study) Runs() int { return len(s.Variants) * len(s.Plan.Seeds) }
 
-// Run does all runs, as many at once as there are processors, and says what came
-// of them. The report does not depend on the number of processors.
+// Run does all runs, one for each processor at a time, and reports the
+// results. The report does not depend on the number of processors.
 func (s *Study) Run(ctx context.Context, progress *Progress) (*Report, error) {
 	progress.begin(s.Runs())
 	traces, err := s.read()
@@ -183,8 +183,7 @@ func (s *Study) read() (map[traceKey]*material, error) {
 	return traces, nil
 }
 
-// readMaterial reads a trace, or takes the requests of one that was read for
-// another block size.
+// readMaterial reads a trace, or takes the requests of one that was read for another block size.
 func readMaterial(key traceKey, traces map[traceKey]*material) (*material, error) {
 	for other, m := range traces {
 		if other.block = key.block; other == key {

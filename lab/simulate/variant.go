@@ -120,7 +120,7 @@ func (v *Variant) makeFleet() error {
 	return nil
 }
 
-// over fills what a group leaves out from the fleet's.
+// over fills a group's unset fields from the fleet's.
 func (e Each) over(f Each) Each {
 	if e.Fit == "" && e.Latency == nil {
 		e.Fit, e.Latency = f.Fit, f.Latency
@@ -163,7 +163,7 @@ func (v *Variant) engine(e Each) (engine.Config, error) {
 		BlockSize: block, TotalKVBlocks: tokens / block, MaxNumSeqs: e.MaxNumSeqs, MaxNumBatchedTokens: e.MaxNumBatchedTokens,
 		ContextLength: cmp.Or(e.ContextLength, min(262_144, tokens/block*block)), Latency: fit.Latency,
 		BandwidthBytesPerSecond: e.BandwidthGB * 1e9, BytesPerToken: cmp.Or(e.KVBytesPerToken, fit.BytesPerToken), TransferSetup: e.TransferSetup,
-		// The protocol's leases protect from deaths, of which there are none.
+		// The protocol's leases protect from deaths; there are none here.
 		Lease: 24 * time.Hour,
 	}
 	if e.Slowdown > 0 {
@@ -236,7 +236,7 @@ func (v *Variant) queue() (queue.Config, error) {
 	return cfg, cfg.Validate()
 }
 
-// checkWorkload refuses what cannot be sent.
+// checkWorkload rejects what cannot be sent.
 func (v *Variant) checkWorkload() error {
 	w := &v.plan.Workload
 	switch {
@@ -309,7 +309,7 @@ func (v *Variant) fits(where string, longest, answer int) error {
 	return nil
 }
 
-// title is what a report calls the fleet.
+// title returns the fleet's name in a report.
 func (v *Variant) title() string {
 	var parts []string
 	for _, g := range v.fleet {
@@ -318,7 +318,7 @@ func (v *Variant) title() string {
 	return strings.Join(parts, ", ")
 }
 
-// decoders says of each worker whether it decodes, and how many do.
+// decoders returns which workers decode, and how many do.
 func (v *Variant) decoders() (each []bool, n float64) {
 	for _, g := range v.fleet {
 		for range g.Count {
@@ -331,11 +331,10 @@ func (v *Variant) decoders() (each []bool, n float64) {
 	return each, n
 }
 
-// asked names the variant's workload and limits.
+// asked describes the variant's workload and limits.
 func (v *Variant) asked() string { return fmt.Sprintf("%+v %+v", v.plan.Workload, v.plan.SLO) }
 
-// serving is how many workers a leg is sent to: those of its role and of both.
-// Without any, decode workers prefill.
+// serving is how many workers a leg is sent to: those of its role and of both. Without any, decode workers prefill.
 func (v *Variant) serving(leg string) (n int) {
 	spare := 0
 	for _, g := range v.fleet {

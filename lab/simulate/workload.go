@@ -23,12 +23,10 @@ func (w *WorkloadPlan) made() bool {
 	return len(w.Stages) > 0 || w.InputTokens != 0 || w.OutputTokens != 0 || w.SharedTokens != 0 || w.Groups != 0 || w.Prompts != 0 || w.Turns != 0 || w.Trace == "" && len(w.Families) > 0
 }
 
-// builtIn reports whether the trace inside the program is used: where a plan
-// names none and makes nothing up.
+// builtIn reports whether the trace inside the program is used: where a plan names none and makes nothing up.
 func (w *WorkloadPlan) builtIn() bool { return w.Trace == "" && !w.made() }
 
-// make makes requests up: Poisson arrivals of one shape, stage by stage. What
-// comes in a stage depends on the seed and on nothing else.
+// make generates requests: Poisson arrivals of one shape, stage by stage. A stage depends only on the seed.
 func (w *WorkloadPlan) make(seed uint64) []Stage {
 	var stages []Stage
 	serial := 0
@@ -55,7 +53,7 @@ func (w *WorkloadPlan) make(seed uint64) []Stage {
 	return stages
 }
 
-// name is what a stage is called: its rate.
+// name returns a stage's name: its rate.
 func (s StagePlan) name() string { return fmt.Sprintf("%g/s", s.Rate) }
 
 // session adds a request, or all turns of a session.
@@ -79,8 +77,7 @@ func (w *WorkloadPlan) session(stage *Stage, rng *rand.Rand, due time.Duration, 
 			r.Delay = w.Pause
 		}
 		stage.Requests = append(stage.Requests, r)
-		// The next turn repeats the answer, whose tokens the engine's cache does
-		// not share: it is prompt of its own.
+		// The next turn repeats the answer, whose tokens the engine's cache does not share: it is prompt of its own.
 		spans = append(spans[:len(spans):len(spans)], replay.Span{ID: own + uint64(turn)<<48 + 1<<47, Tokens: w.OutputTokens})
 	}
 }
@@ -132,7 +129,7 @@ func (w *WorkloadPlan) shuffled(stages []Stage, seed uint64) []Stage {
 }
 
 // stages gives the variant's workload for a seed. A trace is the same for all,
-// but for the order of what came at once.
+// but for the order of simultaneous requests.
 func (v *Variant) stages(traces map[traceKey]*material, seed uint64) []Stage {
 	w := &v.plan.Workload
 	var stages []Stage
@@ -155,7 +152,7 @@ func (v *Variant) stages(traces map[traceKey]*material, seed uint64) []Stage {
 	return stages
 }
 
-// traceKey is what a trace's material depends on.
+// traceKey is the key of a trace's material.
 type traceKey struct {
 	file              string // empty: the one inside the program
 	traceBlock, limit int

@@ -1,5 +1,5 @@
-// Command tryreal puts the gateway in front of real engines on this machine's CPU: a pair of prefill and decode workers, a
-// first question, and the console; or, with -routing, two workers and a comparison of routing modes.
+// Command tryreal puts the gateway in front of real engines on this machine's CPU: a pair of prefill and decode
+// workers, a first question, and the console; or, with -routing, two workers and a comparison of routing modes.
 package main
 
 import (
@@ -129,7 +129,7 @@ func (t trial) run(ctx context.Context) error {
 	return nil
 }
 
-// compare prints what each routing mode reaches.
+// compare prints each routing mode's results.
 func (t trial) compare(ctx context.Context, h *realtest.Host, bin string, report func(string, ...any)) error {
 	report("starting two workers whose caches hold a third of the load's prefixes; then 50 s a mode")
 	var table bytes.Buffer

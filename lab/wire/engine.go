@@ -1,6 +1,6 @@
 // Package wire is the least that a measurement of the gateway needs around it: engines that answer at once, and the few
-// parts of HTTP that they and a client need. Neither allocates for a request once it runs, so that what a process does is
-// the gateway's own. It has no net/http: a whole HTTP library here would cost more than what is measured.
+// parts of HTTP that they and a client need. Neither allocates for a request once it runs, so that what a process does
+// is the gateway's own. It has no net/http: a whole HTTP library here would cost more than what is measured.
 package wire
 
 import (
@@ -18,15 +18,14 @@ import (
 // built in, so that it tokenizes and hashes every prompt.
 const Model = "tandem-sim"
 
-// TextModel is another name that they answer to, of which no tokenizer is known.
+// TextModel is another model of theirs, without a known tokenizer.
 const TextModel = "bench-text"
 
 // Engine answers as a worker does, at once: the prefill call with a hand-off in
 // vLLM's form, anything else with a stream of max_tokens chunks at a fixed pace.
 //
-// The simulated engine of `gateway worker` is not used here: its batching, its
-// KV cache and net/http take more CPU than a gateway does, on a machine where
-// both share two cores.
+// The simulated engine of `gateway worker` is not used here: its batching, its KV cache and net/http take more CPU than
+// a gateway does, on a machine where both share two cores.
 type Engine struct {
 	listener net.Listener
 	pace     atomic.Int64 // nanoseconds between two chunks; 0 sends them together
@@ -47,7 +46,7 @@ type Seen struct {
 	Alone    int64 // streams that brought none
 }
 
-// Less is what came since before.
+// Less returns the difference since before.
 func (s Seen) Less(before Seen) Seen {
 	return Seen{s.Prefills - before.Prefills, s.Pulls - before.Pulls, s.Alone - before.Alone}
 }
@@ -67,15 +66,14 @@ func NewEngine(pace time.Duration) (*Engine, error) {
 // Address is its host:port.
 func (e *Engine) Address() string { return e.listener.Addr().String() }
 
-// Worker is the value of --prefill-url, --decode-url or --worker-url that gives
-// the engine to a gateway: with all that would be asked of it, and room for
-// whatever comes.
+// Worker is the value of --prefill-url, --decode-url or --worker-url for the engine: with all facts that the gateway
+// would request, and ample room.
 func (e *Engine) Worker(id, model string) string {
 	return "http://" + e.Address() + ",model=" + model + ",id=" + id + ",engine=vllm,block-size=16,kv-blocks=10000000," +
 		"max-num-seqs=100000,max-num-batched-tokens=1000000,context-length=262144,ranks=1,model-input=text"
 }
 
-// Seen is what it has answered since it began.
+// Seen counts its answers.
 func (e *Engine) Seen() Seen { return Seen{e.prefills.Load(), e.pulls.Load(), e.alone.Load()} }
 
 // Chunks is how many events it has written since it began, [DONE]s not counted.
@@ -177,7 +175,7 @@ func (e *Engine) answer(c net.Conn, head, body, out []byte) ([]byte, error) {
 	return e.stream(c, chunks, &plain, nil, out)
 }
 
-// prefillAnswer is what vLLM answers to a prefill of 64 tokens and a template.
+// prefillAnswer is vLLM's answer to a prefill of 64 tokens and a template.
 const prefillAnswer = `{"id":"chatcmpl-bench","object":"chat.completion","created":1700000000,"model":"` + Model + `",` +
 	`"choices":[{"index":0,"message":{"role":"assistant","content":" a"},"finish_reason":"length"}],` +
 	`"usage":{"prompt_tokens":75,"total_tokens":76,"completion_tokens":1},` +

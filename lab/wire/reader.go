@@ -12,12 +12,10 @@ type Reader struct {
 	buf  []byte
 }
 
-// NewReader reads from the connection; size is the buffer's in bytes, and grows
-// with whole answers.
+// NewReader reads from the connection; size is the buffer's in bytes, and grows with whole answers.
 func NewReader(c net.Conn, size int) *Reader { return &Reader{conn: c, buf: make([]byte, 0, size)} }
 
-// Whole reads an answer with a Content-Length. Head and body are valid until
-// the next call.
+// Whole reads an answer with a Content-Length. Head and body are valid until the next call.
 func (r *Reader) Whole() (head, body []byte, err error) {
 	r.buf = r.buf[:0]
 	for size := 0; size == 0; {
@@ -70,7 +68,7 @@ func (r *Reader) Stream(first func()) (events int, err error) {
 	}
 }
 
-// more appends what there is to the buffer.
+// more appends available bytes to the buffer.
 func (r *Reader) more() error {
 	if len(r.buf) == cap(r.buf) {
 		r.buf = append(r.buf, 0)[:len(r.buf)]

@@ -19,11 +19,10 @@ var (
 	DoneEvent = []byte("data: [DONE]")
 )
 
-// ChatPath is where every request goes.
+// ChatPath is the path of every request.
 const ChatPath = "/v1/chat/completions"
 
-// PrefillFields turn a body without its last brace into the prefill leg's, as
-// handoff's NIXL connector does.
+// PrefillFields turn a body without its last brace into the prefill leg's, as handoff's NIXL connector does.
 const PrefillFields = `,"stream":false,"max_tokens":1,"ignore_eos":true,"kv_transfer_params":{"do_remote_decode":true,` +
 	`"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`
 
@@ -49,9 +48,8 @@ func AppendRequest(dst []byte, path, host string, parts ...[]byte) []byte {
 	return dst
 }
 
-// Message finds a message with a Content-Length at the beginning of b: its
-// head, its body and how many bytes it takes in all, which is 0 while it is not
-// whole. Without a Content-Length it has no body.
+// Message finds a message with a Content-Length at the beginning of b: its head, its body and how many bytes it takes
+// in all, which is 0 while it is not whole. Without a Content-Length it has no body.
 func Message(b []byte) (head, body []byte, size int, err error) {
 	end := bytes.Index(b, headEnd)
 	if end < 0 {
@@ -106,9 +104,8 @@ func AppendDecode(dst, body, params []byte) []byte {
 	return AppendRequest(dst, ChatPath, "decode", body, []byte(","), kvKey, params, []byte("}"))
 }
 
-// KVParams is the hand-off object of prefill's answer: from its brace to the
-// one that closes it. Nothing in our engine's own object has a brace in a
-// string.
+// KVParams is the hand-off object of prefill's answer: from its brace to the one that closes it. Nothing in our
+// engine's own object has a brace in a string.
 func KVParams(answer []byte) ([]byte, bool) {
 	_, rest, ok := bytes.Cut(answer, kvKey)
 	if !ok || len(rest) == 0 || rest[0] != '{' {

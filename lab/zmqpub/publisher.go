@@ -22,7 +22,7 @@ import (
 type Config struct {
 	// Endpoint is tcp://HOST:PORT of rank 0, bound or connected to as the dialect's engine does: see [Config.binds].
 	Endpoint       string
-	ReplayEndpoint string       // where rank 0 is asked for what it sent before; it is bound. Empty for none
+	ReplayEndpoint string       // bound for replays of rank 0; empty for none
 	Topic          string       // goes before each message
 	Rank           int          // the data-parallel rank: it is in each batch, and added to both ports
 	Dialect        wire.Dialect // the form of the batches, by default [wire.VLLM]
@@ -51,8 +51,9 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// binds reports whether the engine binds its endpoint: vLLM one with * or :: (ZmqEventPublisher._is_bind_endpoint in 0.32's
-// distributed/kv_events.py), SGLang also one with 0.0.0.0 (0.5.23's srt/disaggregation/kv_events.py), TensorRT-LLM all.
+// binds reports whether the engine binds its endpoint: vLLM one with * or :: (ZmqEventPublisher._is_bind_endpoint in
+// 0.32's distributed/kv_events.py), SGLang also one with 0.0.0.0 (0.5.23's srt/disaggregation/kv_events.py),
+// TensorRT-LLM all.
 func (c *Config) binds() bool {
 	switch d := c.Dialect; {
 	case d == wire.TensorRT:
@@ -77,7 +78,7 @@ type Publisher struct {
 	ring []zmq.Message // the last BufferSteps, oldest at next modulo its length once it is full
 }
 
-// New opens the sockets, so that their ports are known. It is to be run, or closed.
+// New opens the sockets, so that their ports are known. Call Run or Close.
 func New(cfg Config) (*Publisher, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("KV events over ZMQ: %w", err)
@@ -108,7 +109,7 @@ func New(cfg Config) (*Publisher, error) {
 // Ports are those of this rank's sockets as they were opened, 0 for one that is not there.
 func (p *Publisher) Ports() (events, replay int) { return openPort(p.events), openPort(p.replay) }
 
-// Close gives back what New opened, where Run is not to be called.
+// Close closes the sockets of New if Run is not called.
 func (p *Publisher) Close() error {
 	var errs []error
 	for _, ln := range []net.Listener{p.events, p.replay} {
@@ -169,7 +170,7 @@ func (p *Publisher) Next() uint64 {
 // Subscribers is how many subscribe now.
 func (p *Publisher) Subscribers() int { return p.pub.Subscribers() }
 
-// answer gives what is kept from the number asked for on. What is no question as engines take it gets no answer.
+// answer sends the kept messages from the requested number on. An invalid request gets no answer.
 func (p *Publisher) answer(question [][]byte, to *zmq.Conn) error {
 	if len(question) != 2 || len(question[0]) != 0 || len(question[1]) > 8 {
 		return nil
@@ -198,7 +199,7 @@ func (p *Publisher) framed(topic []byte, seq uint64, payload []byte) [][]byte {
 	return [][]byte{nil, bytes.Clone(topic), appendSeq(nil, seq), payload}
 }
 
-// since is what is kept from a number on, in order.
+// since returns the kept messages from a number on, in order.
 func (p *Publisher) since(from uint64) []zmq.Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -168,7 +168,7 @@ func (q *peer) offer(frames [][]byte, size int, cfg *SocketConfig) {
 	}
 }
 
-// send writes what is queued until ctx ends or the peer does not take it.
+// send writes queued messages until ctx ends or the peer does not accept them.
 func (q *peer) send(ctx context.Context) {
 	for {
 		select {
@@ -189,9 +189,9 @@ func (q *peer) send(ctx context.Context) {
 	}
 }
 
-// ServeRouter answers questions that come to ln until ctx ends, and closes ln. answer is called for each message, with
-// the connection to write what is said to it; those of one peer come one after another, those of several at once. When
-// it fails, that peer's connection ends.
+// ServeRouter answers requests on ln until ctx ends, and closes ln. It calls answer for each message with the
+// connection for the reply: one at a time for one peer, concurrently for several. An error closes that peer's
+// connection.
 func ServeRouter(ctx context.Context, ln net.Listener, opts zmq.Options, answer func(question [][]byte, to *zmq.Conn) error) {
 	zmq.Serve(ctx, ln, zmq.ROUTER, opts, func(_ context.Context, c *zmq.Conn) {
 		for {

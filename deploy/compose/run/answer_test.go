@@ -50,7 +50,7 @@ func TestJudge(t *testing.T) {
 	}{
 		{"whole", plain, 200, whole(plain.want, 4), right, ""},
 		{"another token", plain, 200, whole(half+"x", 4), wrong, "other tokens"},
-		{"usage", plain, 200, whole(plain.want, 3), wrong, "usage says 3"},
+		{"usage", plain, 200, whole(plain.want, 3), wrong, "usage has 3"},
 		{"no finish reason", plain, 200, strings.Replace(whole(plain.want, 4), "length", "", 1), wrong, "finish_reason"},
 		{"not JSON", plain, 200, `{"choices"`, wrong, ""},
 		{"typed refusal", plain, 503, typed, refused, "503 reset"},

@@ -65,7 +65,7 @@ func (n *networks) UnmarshalYAML(node *yaml.Node) error {
 	return err
 }
 
-// only says whether a service is on one network alone, under its own name.
+// only reports whether a service is on one network alone, under its own name.
 func (n networks) only(name string) bool {
 	aliases, ok := n[name]
 	return ok && len(n) == 1 && len(aliases) == 0

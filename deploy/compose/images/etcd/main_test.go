@@ -22,7 +22,7 @@ func commandOf(t *testing.T, file, service string) []string {
 	return f.Services[service].Command
 }
 
-// The stand-in takes what compose.yaml tells the public image.
+// The stand-in accepts compose.yaml's arguments for the public image.
 func TestCommandOfCompose(t *testing.T) {
 	cfg, err := configure(commandOf(t, "compose.yaml", "etcd"))
 	require.NoError(t, err)

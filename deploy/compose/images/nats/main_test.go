@@ -27,7 +27,7 @@ func optionsOf(t *testing.T, file, service string) *server.Options {
 	return options
 }
 
-// The server takes what compose.yaml tells it.
+// The server accepts compose.yaml's arguments.
 func TestCommandOfCompose(t *testing.T) {
 	optionsOf(t, "compose.yaml", "nats")
 	assert.Error(t, serve([]string{"--no-such-flag"}), "an unknown flag is taken")
