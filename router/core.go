@@ -225,7 +225,7 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 	k.turn++
 	k.moments.add(now)
 	k.overlaps.add(w, q.Text || k.sources.Predicts(w.Worker, int(w.Rank)))
-	l.believed = k.sources.Believe(&c.found, w.Worker, int(w.Rank), q.ISL, q.BlockSize)
+	l.expected = k.sources.Expect(&c.found, w.Worker, int(w.Rank), q.ISL, q.BlockSize)
 	return nil
 }
 

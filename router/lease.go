@@ -19,8 +19,8 @@ type Lease struct {
 	// Slice is how many leading tokens of the prompt to compute; 0: all.
 	Slice int
 
-	sent     overlap.Noted  // the prediction made by this booking
-	believed overlap.Belief // for Compare
+	sent     overlap.Noted       // the prediction made by this booking
+	expected overlap.ExpectedHit // for Compare
 	router   *Router
 	request  string
 	attempt  int
@@ -65,7 +65,7 @@ func (l *Lease) Compare(cachedTokens int) overlap.Verdict {
 	if l.router == nil || !l.router.has(l.Worker) {
 		return overlap.Unsampled
 	}
-	return l.router.sources.Compare(&l.believed, l.Worker, l.Rank, cachedTokens)
+	return l.router.sources.Compare(&l.expected, l.Worker, l.Rank, cachedTokens)
 }
 
 // Release ends the booking.

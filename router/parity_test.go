@@ -93,7 +93,7 @@ func TestParityBeginsAnew(t *testing.T) {
 		"another view":    func(g *parityRig) { g.Sources().Resync(parityRank) },
 		"events lost and whole again": func(g *parityRig) {
 			g.lose()
-			assert.Zero(g.t, g.prompt(90, 0, overlap.Unsampled).believed, "lost events are believed")
+			assert.Zero(g.t, g.prompt(90, 0, overlap.Unsampled).expected, "lost events are believed")
 			assert.True(g.t, g.predicted())
 			g.Sources().SetStale(map[overlap.Rank]struct{}{})
 		},

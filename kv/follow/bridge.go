@@ -18,36 +18,35 @@ import (
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// Config is how a [Bridge] works.
+// Config configures a [Bridge].
 type BridgeConfig struct {
-	// Pool ("model/role") and Worker are the names under which the events are published.
+	// Pool ("model/role") and Worker name the published source.
 	Pool, Worker string
 	// Ranks is how many data-parallel ranks the engine has, at least 1.
 	Ranks int
-	// BlockSize is the engine's, in tokens. KVBlocks is how many of its blocks the cache of one rank has; with 0, not known,
-	// only a restart or a cleared cache repairs a loss.
+	// BlockSize is the engine's, in tokens. KVBlocks is the blocks of one rank's cache; with 0, unknown, only a restart
+	// or a cleared cache ends a loss.
 	BlockSize, KVBlocks int
-	// From is where the engine publishes.
+	// From is the engine's publisher.
 	From zmq.Address
-	// Follow is how the engine is followed.
+	// Follow configures the subscription to the engine.
 	Follow Config
-	// Publish is how its events are published; Source and Epoch are the Bridge's own.
+	// Publish configures the publisher; the Bridge sets Source and Epoch.
 	Publish view.PublisherConfig
-	// OnRestart is called by Run when a rank's engine has restarted, with the time at which the connection to the process
-	// before was lost. It must not wait.
+	// OnRestart runs when a rank's engine has restarted, with the time when the old connection was lost. It must not
+	// block.
 	OnRestart func(lost time.Time)
 }
 
-// Bridge carries an engine's own KV events on to NATS. It follows each rank over ZMQ, by its numbers and replays, and
-// publishes them by a [view.Publisher]. After a loss the messages carry [wire.HeaderPartial] until the rank's state is
-// known again.
+// Bridge forwards an engine's own KV events to NATS. It follows each rank over ZMQ and republishes the events with a
+// [view.Publisher]. After a loss the messages carry [wire.HeaderPartial] until the rank's state is complete again.
 type Bridge struct {
 	cfg   BridgeConfig
 	bus   wire.Bus
 	log   *slog.Logger
 	sub   *Subscriber
 	ranks []*lane
-	most  int // blocks that a rank is mirrored with
+	most  int // blocks mirrored per rank
 	runs  sync.WaitGroup
 	ctx   context.Context // Run's
 }
@@ -56,9 +55,9 @@ type Bridge struct {
 type lane struct {
 	source wire.Source
 	pub    atomic.Pointer[view.Publisher]
-	end    func() // ends pub's Run and awaits it; Run's own
+	end    func() // stops pub's Run and waits; Run's own
 
-	unsure             atomic.Bool // what is published is not all; see HeaderPartial
+	unsure             atomic.Bool // the published state is incomplete; see HeaderPartial
 	restarts, failures atomic.Uint64
 	sent, failed       atomic.Uint64 // messages of publishers before pub
 }
@@ -68,12 +67,12 @@ type BridgeStatus struct {
 	From             SourceStatus // the rank as the Bridge follows it
 	Epoch, Seq       uint64       // of the last message to NATS
 	Blocks           int          // of the engine's, in the snapshot for subscribers
-	Messages, Failed uint64       // sent to NATS, heartbeats and snapshots included; not taken by it
+	Messages, Failed uint64       // to NATS, heartbeats and snapshots included; rejected by it
 	Restarts         uint64       // of the engine
 	Partial          bool         // the events are marked as incomplete
 }
 
-// New returns a Bridge that has not begun. reg may be nil. The error is the config's.
+// New returns a Bridge that is not running. reg may be nil.
 func NewBridge(cfg BridgeConfig, bus wire.Bus, log *slog.Logger, reg prometheus.Registerer) (*Bridge, error) {
 	if cfg.Ranks < 1 || cfg.BlockSize < 1 || cfg.KVBlocks < 0 || bus == nil {
 		return nil, errors.New("KV events bridge: ranks and block size must be above 0, and there must be a bus")
@@ -89,7 +88,7 @@ func NewBridge(cfg BridgeConfig, bus wire.Bus, log *slog.Logger, reg prometheus.
 	for i := range ranks {
 		ranks[i] = i
 		l := &lane{source: wire.Source{Pool: cfg.Pool, Worker: cfg.Worker, Rank: i}, end: func() {}}
-		l.unsure.Store(true) // nothing was heard
+		l.unsure.Store(true) // no message yet
 		b.ranks = append(b.ranks, l)
 		if err := b.publisher(l); err != nil {
 			return nil, err
@@ -102,7 +101,7 @@ func NewBridge(cfg BridgeConfig, bus wire.Bus, log *slog.Logger, reg prometheus.
 	return b, nil
 }
 
-// Run carries until ctx ends, when it returns nil. It may be called once.
+// Run forwards events until ctx ends, then returns nil. It may be called once.
 func (b *Bridge) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer b.runs.Wait()
@@ -114,7 +113,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return b.sub.Run(ctx)
 }
 
-// Status returns the state of each rank, in their order.
+// Status returns the state of each rank, in order.
 func (b *Bridge) Status() []BridgeStatus {
 	from := map[int]SourceStatus{}
 	for _, s := range b.sub.Sources() {
@@ -135,7 +134,7 @@ func (b *Bridge) Status() []BridgeStatus {
 	return all
 }
 
-// Settled reports whether every rank is either followed or known to have lost events.
+// Settled reports whether every rank is either live or known to have lost events.
 func (b *Bridge) Settled() bool {
 	sources := b.sub.Sources()
 	return len(sources) == len(b.ranks) && !slices.ContainsFunc(sources, func(s SourceStatus) bool {
@@ -143,7 +142,7 @@ func (b *Bridge) Settled() bool {
 	})
 }
 
-// publisher gives a rank a new one: another epoch, and nothing stored.
+// publisher replaces a rank's publisher, with a new epoch and nothing stored.
 func (b *Bridge) publisher(l *lane) error {
 	cfg := b.cfg.Publish
 	cfg.Source, cfg.Epoch, cfg.Partial = l.source, 0, l.unsure.Load()
@@ -155,7 +154,7 @@ func (b *Bridge) publisher(l *lane) error {
 	return nil
 }
 
-// start has a rank's publisher answer, until l.end is called or Run ends.
+// start runs a rank's publisher until l.end is called or Run ends.
 func (b *Bridge) start(l *lane) {
 	ctx, cancel := context.WithCancel(b.ctx)
 	done := make(chan struct{})
@@ -169,15 +168,15 @@ func (b *Bridge) start(l *lane) {
 	l.end = func() { cancel(); <-done }
 }
 
-// Began implements follow.Tap: a new epoch begins, so that subscribers empty their views.
+// Began implements follow.Tap: a new epoch makes subscribers empty their views.
 func (b *Bridge) Began(s wire.Source) {
 	l := b.ranks[s.Rank]
 	old := l.pub.Load()
 	stats := old.Stats()
 	if stats.Seq == 0 {
-		return // nothing was published that would have to be taken back
+		return // nothing published to take back
 	}
-	l.end() // before the new one listens: only one may answer
+	l.end() // before the new one subscribes: only one may answer
 	stats = old.Stats()
 	l.sent.Add(stats.Messages)
 	l.failed.Add(stats.Failed)
@@ -196,7 +195,7 @@ func (b *Bridge) Restarted(s wire.Source, cut time.Time) {
 	}
 }
 
-// Lost implements follow.Tap: subscribers empty their views, and count what follows as incomplete.
+// Lost implements follow.Tap: subscribers empty their views and count what follows as incomplete.
 func (b *Bridge) Lost(s wire.Source) {
 	l := b.ranks[s.Rank]
 	l.unsure.Store(true)
@@ -210,12 +209,12 @@ func (b *Bridge) Applied(s wire.Source, events []wire.Event) {
 	l := b.ranks[s.Rank]
 	p := l.pub.Load()
 	b.publish(l, p, events)
-	if p.Blocks() > b.most { // removed blocks are kept that others follow on: more than there can be
+	if p.Blocks() > b.most { // removed parents are kept: more than the cache can hold
 		b.Lost(s)
 	}
 }
 
-// StateChanged implements follow.Tap: the events are incomplete while nothing was received, or something is missing.
+// StateChanged implements follow.Tap: events are incomplete before the first message and after a loss.
 func (b *Bridge) StateChanged(s wire.Source, state State) {
 	l := b.ranks[s.Rank]
 	l.unsure.Store(state == Waiting || state == Predicted)
@@ -232,7 +231,7 @@ func (b *Bridge) publish(l *lane, p *view.Publisher, events []wire.Event) {
 	l.failures.Store(0)
 }
 
-// nowhere is a Bridge's index. It keeps nothing: the views are needed for what they count.
+// nowhere is a Bridge's index and stores nothing: only the views' counts are used.
 type nowhere struct{}
 
 func (n nowhere) Part(string, int) view.Part        { return n }

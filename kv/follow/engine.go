@@ -9,37 +9,35 @@ import (
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// engine follows a rank over ZeroMQ, where the engine itself publishes: numbers, but neither epochs nor snapshots nor
-// heartbeats, and maybe a socket that replays its last messages. Numbers begin at 0 (vLLM, SGLang) or at 1; the flow's are
-// one higher, so that it stands at 0 before all. Epochs are counted here: a new one begins when the engine is found to
-// have started again.
+// engine follows a rank whose engine publishes over ZMQ: numbers without epochs, snapshots or heartbeats, and an
+// optional socket that replays the last messages. Numbers begin at 0 (vLLM, SGLang) or 1; the flow's are one higher.
+// Epochs are counted here: each restart of the engine begins one.
 type engine struct {
 	*source
 	replays bool // the engine has a replay socket
 
 	epochs    uint64
-	turn      uint64 // counts connections and epochs: what was asked in another turn counts no more
+	turn      uint64 // counts connections and epochs: results of an earlier turn are ignored
 	connected bool
 	highest   uint64    // number received live in this epoch, 0 none
-	sum       uint64    // of the payload last applied: it tells an engine from its successor, who uses the number again
-	last      time.Time // when something was received
+	sum       uint64    // of the payload last applied: tells apart an engine and its successor, which reuses numbers
+	last      time.Time // when the last message arrived
 	cut       time.Time // when the last connection was lost
 
-	// check: the connection is new. Until a replay has shown whether the engine is the one known before, and what was
-	// missed, messages are held.
+	// check: the connection is new. Messages are held until a replay shows whether it is the same engine, and what was
+	// missed.
 	check   bool
-	quiet   bool // no message came for a while: whether the last one was lost is to be asked
-	failing bool // replays fail: it goes on as though there were none, and tries now and then
-	empty   int  // replays that did not bring what was missing, one after another
+	quiet   bool // no message for a while: check whether the last one was lost
+	failing bool // replays fail: continue without, and retry now and then
+	empty   int  // consecutive replays without the missing messages
 	asked   time.Time
 
-	// guess: no replay could show whether the stream goes on from where it was, or begins with the first message received. A
-	// block that is not known is then the sign of a loss.
+	// guess: no replay could show whether the stream continues or began anew. An unknown block then signals a loss.
 	guess    bool
-	fromZero bool // the engine is known to number from 0
+	fromZero bool // the engine numbers from 0
 
-	// resumed is the number at which the view was taken over from another gateway, where no replay can show whether the
-	// engine is the one that the other followed; 0 once a message has, or without one.
+	// resumed is the number of a view copied from another gateway, while it is unproven that both followed the same
+	// engine; else 0.
 	resumed uint64
 
 	lost recovery
@@ -56,10 +54,10 @@ func (e *engine) wants() bool {
 	return e.replays && e.connected && (e.flow.behind() || e.check || e.quiet || e.failing)
 }
 
-// due is when a replay is to be asked for: because something is missing, or because the engine has been quiet.
+// due returns when to request a replay: for missing messages, or since the engine has been quiet.
 func (e *engine) due(now time.Time) (at time.Time, ok bool) {
 	if e.restoring {
-		return now, e.connected // what comes from now on is held
+		return now, e.connected // later messages are held
 	}
 	if e.wants() {
 		return e.retryAt, true
@@ -77,7 +75,7 @@ func (e *engine) due(now time.Time) (at time.Time, ok bool) {
 	return at, true
 }
 
-// alone reports whether live messages are all there is.
+// alone reports whether there are only live messages, without replays.
 func (e *engine) alone() bool { return !e.replays || e.failing }
 
 func (e *engine) publish() {
@@ -103,20 +101,20 @@ func (e *engine) reason() string {
 	return "events were missed that the engine no longer keeps, or could not be read"
 }
 
-// connect notes a new connection. Messages are held until a replay has shown whether it is the engine known before, and
-// what was missed.
+// connect records a new connection. Messages are held until a replay shows whether it is the same engine, and what was
+// missed.
 func (e *engine) connect(now time.Time) {
 	if e.flow.epoch == 0 {
 		e.begin()
 	}
-	e.flow.forget() // what was held may be another process's; a replay brings all of it again
+	e.flow.forget() // held messages may be another process's; a replay has them all
 	e.turn++
 	e.connected, e.check, e.last = true, true, now
 	e.retry(now)
 	e.publish()
 }
 
-// disconnect notes the connection's end.
+// disconnect records the end of the connection.
 func (e *engine) disconnect(now time.Time) {
 	e.connected, e.cut = false, now
 	e.publish()
@@ -143,7 +141,7 @@ func (e *engine) restart() {
 	}
 }
 
-// live takes one message in and reports whether a replay is wanted now that was not before.
+// live applies one message and reports whether it makes a replay wanted.
 func (e *engine) live(m zmq.Message, now time.Time) bool {
 	n, wanted := m.Seq+1, e.wants()
 	e.last, e.quiet = now, false
@@ -187,8 +185,8 @@ func (e *engine) live(m zmq.Message, now time.Time) bool {
 	return e.wants() && !wanted
 }
 
-// countFromOne takes n for the first number of all if it is the engine's 1, where no replay can tell and the engine was
-// not seen to begin at 0.
+// countFromOne treats n as the first message if it is the engine's 1, no replay can tell, and the engine was not seen
+// to begin at 0.
 func (e *engine) countFromOne(n uint64) {
 	e.fromZero = e.fromZero || n == 1
 	if e.flow.seq == 0 && n == 2 && !e.fromZero {
@@ -197,7 +195,7 @@ func (e *engine) countFromOne(n uint64) {
 	}
 }
 
-// notice takes note of one message that was applied, of which before is the tally.
+// notice updates the recovery after an applied message; before is the earlier tally.
 func (e *engine) notice(payload []byte, before view.Tally, ok bool) {
 	e.sum = xxh3.Hash(payload)
 	after := e.view.Tally()
@@ -208,7 +206,7 @@ func (e *engine) notice(payload []byte, before view.Tally, ok bool) {
 	case !ok:
 		e.clear()
 	case after.Cleared > before.Cleared:
-		e.lost.open, e.guess = false, false // what came before does not matter any more
+		e.lost.open, e.guess = false, false // earlier losses no longer matter
 	case !e.lost.open && e.guess && (after.Orphans > before.Orphans || after.Unknown > before.Unknown):
 		e.clear()
 	default:
@@ -216,14 +214,14 @@ func (e *engine) notice(payload []byte, before view.Tally, ok bool) {
 	}
 }
 
-// clear empties the view because what it lacks is lost: it then holds less than is true and never more.
+// clear empties the view after a loss: it may hold less than the engine, never more.
 func (e *engine) clear() {
 	e.view.Clear()
 	e.guess, e.lost = false, recovery{open: true}
 	e.lose()
 }
 
-// giveUp goes on without what is missing.
+// giveUp continues without the missing messages.
 func (e *engine) giveUp() {
 	for e.flow.behind() {
 		e.clear()

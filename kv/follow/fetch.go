@@ -13,30 +13,29 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// want is what is asked of a publisher: the messages from one number to another of an epoch, or, as the zero value, a
-// snapshot.
+// want is a request to a publisher: a range of an epoch's messages, or, as the zero value, a snapshot.
 type want struct {
 	epoch, from, until uint64
-	// all says that nothing is known of the source yet, so that a stream's memory will do as well.
+	// all: nothing is known of the source yet, so a stream's history will do.
 	all bool
 }
 
-// answer is what a publisher gave: messages, or a snapshot in their place; or what a stream has of it.
+// answer is a publisher's answer: messages, or a snapshot in their place; or a stream's history.
 type answer struct {
 	snapshot *snapshot
 	run      *wire.Run
-	history  *wire.Run // what a stream has, from number 1 on
+	history  *wire.Run // a stream's messages, from number 1
 }
 
-// snapshot is what a publisher's engine held after message seq, as pages of events.
+// snapshot is what a publisher's engine held after message seq, in pages of events.
 type snapshot struct {
 	epoch, seq uint64
 	partial    bool // see HeaderPartial
 	pages      [][]byte
-	at         wire.Position // how far the stream had come, if there is one
+	at         wire.Position // the stream's position, if there is one
 }
 
-// maxRestarts is how often a fetch starts again because the publisher dropped the snapshot.
+// maxRestarts bounds restarts of a fetch whose snapshot was dropped.
 const maxRestarts = 3
 
 var (
@@ -52,7 +51,7 @@ const (
 	historyBytes   = 64 << 20
 )
 
-// fetcher asks publishers for what is missing, each page within timeout.
+// fetcher requests missing messages, each page within timeout.
 type fetcher struct {
 	bus      wire.Bus
 	timeout  time.Duration
@@ -60,8 +59,8 @@ type fetcher struct {
 	log      *slog.Logger
 }
 
-// fetch gets w of source: from the stream if there is one that has all, which leaves the publisher alone, else from the
-// publisher. One that cannot give the messages gives a snapshot.
+// fetch gets w from the stream, which spares the publisher, else from the publisher. A publisher without the messages
+// sends a snapshot.
 func (f fetcher) fetch(ctx context.Context, source wire.Source, w want) (answer, error) {
 	if h, ok := f.bus.(Historian); ok && w.all {
 		limited, cancel := context.WithTimeout(ctx, historyTimeout)
@@ -89,7 +88,7 @@ func (f fetcher) fetch(ctx context.Context, source wire.Source, w want) (answer,
 	return answer{snapshot: s}, err
 }
 
-// run asks for messages, page by page. Where the answer is the first page of a snapshot, it returns that.
+// run requests messages, page by page. It returns the first page of a snapshot if the publisher sends that instead.
 func (f fetcher) run(ctx context.Context, source wire.Source, w want) (*wire.Run, *nats.Msg, error) {
 	r := &wire.Run{Epoch: w.epoch, First: w.from}
 	for bytes := 0; ; {
@@ -125,8 +124,7 @@ func (f fetcher) run(ctx context.Context, source wire.Source, w want) (*wire.Run
 	}
 }
 
-// snapshot asks at a subject for a snapshot, page by page. of is the requests' data. page is its first, if it is there
-// already.
+// snapshot requests a snapshot, page by page. of is the requests' data, page the first page if it has arrived.
 func (f fetcher) snapshot(ctx context.Context, subject string, of []byte, page *nats.Msg) (*snapshot, error) {
 	for restart := 0; ; restart++ {
 		s, err := f.pages(ctx, subject, of, page)
@@ -176,20 +174,20 @@ func (f fetcher) pages(ctx context.Context, subject string, of []byte, m *nats.M
 		if cursor = m.Header.Get(wire.HeaderCursor); cursor == "" {
 			return s, nil
 		}
-		if len(m.Data) == 0 { // else a publisher could keep us going for ever
+		if len(m.Data) == 0 { // otherwise a publisher could continue forever
 			return nil, errChanged
 		}
 	}
 }
 
-// page sends one request and waits for its answer.
+// page sends one request and waits for the answer.
 func (f fetcher) page(ctx context.Context, request *nats.Msg) (*nats.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	return f.bus.Request(ctx, request)
 }
 
-// Historian is a Bus that keeps messages, a durable stream.
+// Historian is a Bus with a durable stream.
 type Historian interface {
 	History(ctx context.Context, source wire.Source, maxBytes int) (*wire.Run, error)
 }

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// verdict is what a [flow] decides on a message.
+// verdict is a [flow]'s decision on a message.
 type verdict uint8
 
 const (
-	apply    verdict = iota // it is the next one, or clears everything and so needs none of those before it
-	stale                   // its effect is in the view already, or its epoch has ended
-	gap                     // messages before it are missing: it is to be held, and they are asked for
-	newEpoch                // another process, with nothing stored: empty the view and observe the message again
+	apply    verdict = iota // the next one, or one that clears everything
+	stale                   // in the view already, or of an ended epoch
+	gap                     // earlier messages are missing: hold it and request them
+	newEpoch                // another process: empty the view and observe the message again
 )
 
 func (v verdict) String() string { return [...]string{"apply", "stale", "gap", "new epoch"}[v] }
@@ -23,26 +23,26 @@ type message struct {
 	payload []byte
 }
 
-// Limits of what a flow holds while it waits for a snapshot.
+// Limits of the messages held while a snapshot is awaited.
 const (
 	maxHeld      = 4096
 	maxHeldBytes = 16 << 20
 	keptEpochs   = 4
 )
 
-// flow follows the numbers of one source and decides which message may be applied to its view. The view always stands at
-// (epoch, seq): it is what the publisher's cache was after that message, or empty, as any epoch's cache is at 0. It is a
-// core. The zero flow is at epoch 0, which no publisher has.
+// flow tracks the numbers of one source and decides which message to apply. The view is always at (epoch, seq): the
+// publisher's cache after that message, or empty at 0. It is a core. The zero flow is at epoch 0, which no publisher
+// uses.
 type flow struct {
 	epoch, seq uint64
-	reported   uint64    // the highest number that the publisher is known to have used in this epoch
-	held       []message // of this epoch, waiting for those before them: ascending, each once, all above seq+1
+	reported   uint64    // highest number used by the publisher in this epoch, as far as received
+	held       []message // of this epoch, waiting for earlier ones: ascending, unique, all above seq+1
 	heldBytes  int
-	over       [keptEpochs]uint64 // the epochs before this one, as a ring
+	over       [keptEpochs]uint64 // ended epochs, as a ring
 	last       int
 }
 
-// behind reports that messages are known to be missing.
+// behind reports whether messages are missing.
 func (f *flow) behind() bool { return f.reported > f.seq }
 
 // missing returns the first missing number, and the last before the held ones.
@@ -53,7 +53,7 @@ func (f *flow) missing() (from, until uint64) {
 	return f.seq + 1, f.reported
 }
 
-// observe judges a message and, if it is to be applied, moves on to it.
+// observe judges a message, and advances if it is to be applied.
 func (f *flow) observe(epoch, seq uint64, clears bool) verdict {
 	if v := f.judge(epoch, seq); v != apply {
 		return v
@@ -65,7 +65,7 @@ func (f *flow) observe(epoch, seq uint64, clears bool) verdict {
 	return apply
 }
 
-// beacon judges the announcement that seq was the last number used: gap when the view is behind it, else stale.
+// beacon judges a heartbeat with the last number used: gap when the view is behind it, else stale.
 func (f *flow) beacon(epoch, seq uint64) verdict {
 	if v := f.judge(epoch, seq); v != apply {
 		return v
@@ -73,7 +73,7 @@ func (f *flow) beacon(epoch, seq uint64) verdict {
 	return gap
 }
 
-// hold keeps a message that was judged gap. When there are too many the oldest go, and are a gap again after a snapshot.
+// hold keeps a message judged gap. Beyond the limit the oldest are dropped; they are a gap again after a snapshot.
 func (f *flow) hold(seq uint64, payload []byte) {
 	at, found := slices.BinarySearchFunc(f.held, seq, func(h message, seq uint64) int { return cmp.Compare(h.seq, seq) })
 	if found {
@@ -86,7 +86,7 @@ func (f *flow) hold(seq uint64, payload []byte) {
 	}
 }
 
-// next returns the held message that has become the next one, if there is one, and moves on to it.
+// next returns the held message that is next, if any, and advances to it.
 func (f *flow) next() (payload []byte, ok bool) {
 	if len(f.held) == 0 || f.held[0].seq != f.seq+1 {
 		return nil, false
@@ -103,14 +103,13 @@ func (f *flow) skip() {
 	f.seq = max(f.seq, until)
 }
 
-// horizon is what a flow had heard of its publisher when something was asked of it.
+// horizon is a flow's knowledge of its publisher at the time of a request.
 type horizon struct{ epoch, reported uint64 }
 
 func (f *flow) horizon() horizon { return horizon{f.epoch, f.reported} }
 
-// restore reports whether a snapshot of the state at (epoch, seq) is to replace the view, and if so moves there. asked is
-// what was known when it was requested: a snapshot is the publisher's own word on its epoch and number, and may take the
-// view back, unless another epoch began since then.
+// restore reports whether a snapshot of (epoch, seq) is to replace the view, and if so advances there. asked is the
+// horizon of the request: a snapshot is authoritative and may move the view back, unless another epoch began since.
 func (f *flow) restore(asked horizon, epoch, seq uint64) bool {
 	if epoch == 0 || epoch != f.epoch && f.epoch != asked.epoch {
 		return false
@@ -128,8 +127,8 @@ func (f *flow) restore(asked horizon, epoch, seq uint64) bool {
 	return true
 }
 
-// ends notes that last was the publisher's number when it was asked, and reports whether a higher one had been heard
-// before: that one was another's. What is held may be too, so it goes; what was true of it comes again.
+// ends records that last was the publisher's number at the time of a request, and reports whether a higher one had
+// arrived before, from another process. Held messages are dropped then.
 func (f *flow) ends(asked horizon, last uint64) bool {
 	if asked.epoch != f.epoch || last >= asked.reported {
 		return false
@@ -138,7 +137,7 @@ func (f *flow) ends(asked horizon, last uint64) bool {
 	return true
 }
 
-// judge returns apply for a number of this epoch that is not in the view, and takes note of it.
+// judge returns apply for a number of this epoch that is not in the view, and records it.
 func (f *flow) judge(epoch, seq uint64) verdict {
 	switch {
 	case epoch == 0:
@@ -158,7 +157,7 @@ func (f *flow) judge(epoch, seq uint64) verdict {
 	return apply
 }
 
-// forget lets go of what is held, as though it had not been heard.
+// forget drops held messages as if they had not arrived.
 func (f *flow) forget() { f.held, f.heldBytes, f.reported = nil, 0, f.seq }
 
 func (f *flow) begin(epoch uint64) {
@@ -167,7 +166,7 @@ func (f *flow) begin(epoch uint64) {
 		f.last = (f.last + 1) % keptEpochs
 	}
 	for i, e := range f.over {
-		if e == epoch { // an epoch that was thought to be over is not
+		if e == epoch { // the epoch has not ended after all
 			f.over[i] = 0
 		}
 	}

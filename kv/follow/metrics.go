@@ -10,8 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// counters are a Subscriber's metrics, without the prefix, which is the registerer's.
-// The metrics of one source are read from its [SourceStatus].
+// counters are a Subscriber's metrics; the registerer adds the prefix. Metrics per source come from its [SourceStatus].
 type counters struct {
 	applied   *prometheus.CounterVec // pool, event_type, status
 	blocks    *prometheus.CounterVec // pool, kind
@@ -23,7 +22,7 @@ type counters struct {
 	dropped   prometheus.Counter
 }
 
-// newMetrics registers the counters, and what sources returns, with reg, which may be nil.
+// newMetrics registers the counters and the metrics per source with reg, which may be nil.
 func newMetrics(reg prometheus.Registerer, sources func() []SourceStatus) *counters {
 	set := metrics.In(reg)
 	scrape := set.Snapshot()
@@ -54,11 +53,11 @@ func newMetrics(reg prometheus.Registerer, sources func() []SourceStatus) *count
 	}
 }
 
-// What came of one event. The words are those of Dynamo's indexer.
+// The outcomes of an event, named as in Dynamo's indexer.
 const (
 	eventOK      = iota
 	eventOrphan  // its parent is unknown
-	eventInvalid // none or not all of its blocks could be taken in
+	eventInvalid // some of its blocks could not be stored
 	eventStatuses
 )
 
@@ -67,13 +66,13 @@ var (
 	eventStatusNames = [eventStatuses]string{"ok", "parent_block_not_found", "invalid_block"}
 )
 
-// What is not applied, and what comes of a request for a repair, as the metrics name it.
+// Reasons to skip, and results of a repair request, as metric labels.
 var (
 	skipReasons   = []string{"orphan", "unhashable", "block_size", "ignored", "unreadable", "malformed", "field", "unframed"}
 	repairResults = []string{"restored", "outdated", "failed", "unanswered", "ring", "recalled", "replayed", "too_short"}
 )
 
-// poolCounters are the counters of one pool. All exist from the start, so that a scrape shows zeros.
+// poolCounters are the counters of one pool. All exist from the start, so a scrape shows zeros.
 type poolCounters struct {
 	name            string
 	of              *counters
@@ -83,14 +82,14 @@ type poolCounters struct {
 	methods         [len(Methods)]prometheus.Counter
 }
 
-// skipped counts what was not applied, for one of skipReasons.
+// skipped counts skipped items by skipReasons.
 func (c *poolCounters) skipped(reason string, n uint64) {
 	if n > 0 {
 		c.of.skipped.WithLabelValues(c.name, reason).Add(float64(n))
 	}
 }
 
-// asked counts a request for a repair, by one of repairResults.
+// asked counts a repair request by repairResults.
 func (c *poolCounters) asked(result string) { c.of.snapshots.WithLabelValues(c.name, result).Inc() }
 
 func (m *counters) pool(name string) *poolCounters {
@@ -119,7 +118,7 @@ func (m *counters) pool(name string) *poolCounters {
 	return c
 }
 
-// apply applies a batch to v and counts its events by what came of each.
+// apply applies a batch to v and counts its events by outcome.
 func (c *poolCounters) apply(v *view.View, events []wire.Event) {
 	var counts [len(eventKinds)][eventStatuses]int
 	for i := range events {
@@ -143,7 +142,7 @@ func (c *poolCounters) apply(v *view.View, events []wire.Event) {
 	}
 }
 
-// statusOf says what came of one Stored event.
+// statusOf returns the outcome of a Stored event.
 func statusOf(before, after view.Tally) int {
 	switch {
 	case after.Orphans > before.Orphans:
@@ -154,7 +153,7 @@ func statusOf(before, after view.Tally) int {
 	return eventOK
 }
 
-// count adds what a tally grew by.
+// count adds the growth of a tally.
 func (c *poolCounters) count(before, after view.Tally) {
 	c.stored.Add(float64(after.Stored - before.Stored))
 	c.removed.Add(float64(after.Removed - before.Removed))

@@ -12,24 +12,24 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// beatSlack is how many numbers a heartbeat may be behind the messages, which are sent next to it.
+// beatSlack is how many numbers a heartbeat may lag behind the messages, which travel separately.
 const beatSlack = 256
 
-// published follows a rank over NATS. Its publisher numbers messages by epoch, sends a heartbeat every second, and gives
-// messages again, or a snapshot, to subscribers that missed some.
+// published follows a rank over NATS. Its publisher numbers messages by epoch, sends a heartbeat every second, and
+// answers requests for missed messages or a snapshot.
 type published struct {
 	*source
-	partial bool          // the publisher itself does not know all that its engine holds; see [wire.HeaderPartial]
-	at      wire.Position // how far a stream had come when the publisher's epoch was this one; zero without a stream
+	partial bool          // the publisher's own state is incomplete; see [wire.HeaderPartial]
+	at      wire.Position // the stream's last known position with this epoch; zero without a stream
 
-	silent  bool // no message for SilentAfter, or the bus is away
-	unheard bool // no message for PredictAfter while the bus was there
+	silent bool // no message for SilentAfter, or the bus is disconnected
+	absent bool // no message for PredictAfter while the bus was connected
 
-	stale    bool      // a message was applied that only a snapshot can make good
+	stale    bool      // a message was applied that only a snapshot can correct
 	resync   bool      // a snapshot is wanted though no message is missing
-	resyncAt time.Time // but not before
+	resyncAt time.Time // at the earliest
 	restored time.Time // when the last snapshot was applied
-	lagging  time.Time // since when heartbeats are behind the view; zero while they are not
+	lagging  time.Time // when heartbeats fell behind the view; zero while they are not
 }
 
 func newPublished(s *source) *published {
@@ -38,15 +38,15 @@ func newPublished(s *source) *published {
 	return p
 }
 
-// notice marks the view stale where a message could not be read, or named blocks that follow on unknown ones.
+// notice marks the view stale after an unreadable message or unknown parent blocks.
 func (p *published) notice(_ []byte, before view.Tally, ok bool) {
 	p.stale = p.stale || !ok || p.view.Tally().Orphans > before.Orphans
 }
 
-// wants reports whether a repair is wanted: missing messages, or a snapshot.
+// wants reports whether a repair is wanted: missing messages or a snapshot.
 func (p *published) wants() bool { return p.flow.epoch == 0 || p.flow.behind() || p.resync }
 
-// due is when the repair that is wanted may be asked for: a resync can wait, missing messages can not.
+// due returns when the repair may be requested: a resync can wait, missing messages cannot.
 func (p *published) due(time.Time) (at time.Time, ok bool) {
 	if p.resync && p.flow.epoch != 0 && !p.flow.behind() && p.resyncAt.After(p.retryAt) {
 		return p.resyncAt, true
@@ -57,7 +57,7 @@ func (p *published) due(time.Time) (at time.Time, ok bool) {
 func (p *published) publish() {
 	state := Live
 	switch {
-	case p.unheard, p.flow.epoch != 0 && (p.partial || p.wants() && p.attempts >= maxRepairAttempts):
+	case p.absent, p.flow.epoch != 0 && (p.partial || p.wants() && p.attempts >= maxRepairAttempts):
 		state = Predicted
 	case p.flow.epoch == 0:
 		state = Waiting
@@ -73,15 +73,15 @@ func (p *published) reason() string {
 	switch {
 	case p.partial:
 		return "its publisher missed some of the engine's events"
-	case p.unheard && p.flow.epoch == 0:
-		return "no message of its publisher ever came"
-	case p.unheard:
-		return "no message comes from its publisher"
+	case p.absent && p.flow.epoch == 0:
+		return "its publisher never sent a message"
+	case p.absent:
+		return "its publisher stopped sending"
 	}
 	return "events are missing, and its publisher does not answer"
 }
 
-// take takes in a message, or a heartbeat, and reports whether a repair is wanted now that was not before.
+// take handles a message or heartbeat and reports whether it makes a repair wanted.
 func (p *published) take(m *nats.Msg, now time.Time) (wanted bool, err error) {
 	epoch, seq, err := wire.Numbers(m.Header)
 	if err != nil {
@@ -97,7 +97,7 @@ func (p *published) take(m *nats.Msg, now time.Time) (wanted bool, err error) {
 	return wanted, nil
 }
 
-// message is take of a message's parts. An empty payload is a heartbeat.
+// message is take with the message's parts. An empty payload is a heartbeat.
 func (p *published) message(epoch, seq uint64, payload []byte, partial bool, now time.Time) bool {
 	wanted, behind, known := p.wants(), p.flow.behind(), p.flow.epoch
 	var v verdict
@@ -116,15 +116,15 @@ func (p *published) message(epoch, seq uint64, payload []byte, partial bool, now
 	if v == gap && !behind {
 		p.gaps.Add(1)
 	}
-	if epoch == p.flow.epoch { // else it is the last message of a process that has ended
-		p.hear(now)
+	if epoch == p.flow.epoch { // otherwise the last message of an ended process
+		p.touch(now)
 	}
 	began := p.flow.epoch != known
-	if began { // there is a publisher to ask
+	if began { // there is a publisher to request from
 		p.retry(now)
 	}
-	// A publisher that seemed to have ended still sends, or did so a moment ago; or it is behind the view's number: a
-	// snapshot shows which process lives, and how far it has come.
+	// A publisher that seemed to have ended still sends, or it is behind the view: a snapshot shows which process
+	// lives, and its number.
 	if p.stale || v == stale && epoch != p.flow.epoch || len(payload) == 0 && p.lags(seq, now) {
 		p.wantResync()
 	}
@@ -132,8 +132,8 @@ func (p *published) message(epoch, seq uint64, payload []byte, partial bool, now
 	return p.wants() && (began || !wanted || !behind && p.flow.behind())
 }
 
-// lags reports whether a heartbeat's number is too far behind the view. A heartbeat over a stream has the number of the
-// last message that the stream took: it is behind while messages are on their way, so only a lag that stays counts.
+// lags reports whether a heartbeat's number stays too far behind the view. Over a stream, a heartbeat has the number
+// that the stream has acknowledged, so a short lag is normal.
 func (p *published) lags(seq uint64, now time.Time) bool {
 	if seq+beatSlack >= p.flow.seq {
 		p.lagging = time.Time{}
@@ -156,38 +156,38 @@ func (p *published) beat(epoch, seq uint64) verdict {
 	return v
 }
 
-// superseded reports whether a message at a place of the stream is of a process that the present one came after.
-// A heartbeat at the very place is not: a process that has sent nothing yet is where the one before it ended.
+// superseded reports whether a message at a stream position is from a process before the present one. A heartbeat at
+// exactly that position is not: a process that has sent nothing starts where the one before ended.
 func (p *published) superseded(epoch uint64, at wire.Position, beat bool) bool {
 	return at.Stream != 0 && epoch != p.flow.epoch && (at.Before(p.at) || at == p.at && !beat)
 }
 
-// reached notes that the publisher's epoch was this one at that place of the stream.
+// reached records the stream position of the publisher's epoch.
 func (p *published) reached(epoch uint64, at wire.Position) {
 	if at.Stream != 0 && epoch == p.flow.epoch && !at.Before(p.at) {
 		p.at = at
 	}
 }
 
-// hear notes that the publisher lives.
-func (p *published) hear(now time.Time) {
-	p.source.hear(now)
-	p.silent, p.unheard = false, false
+// touch records a sign of life of the publisher.
+func (p *published) touch(now time.Time) {
+	p.source.touch(now)
+	p.silent, p.absent = false, false
 }
 
-// listen notes how long no message came. The source is silent after SilentAfter, and while the bus is away; and unheard
-// after PredictAfter in which the bus was there. Both last until a message comes.
+// listen updates silent and absent. The source is silent after SilentAfter or while the bus is disconnected, and
+// absent after PredictAfter with the bus connected, both until the next message.
 func (p *published) listen(now time.Time, bus reach) {
-	p.silent = p.silent || !bus.up || now.Sub(p.heard) > p.cfg.SilentAfter
-	heard := p.heard
-	if bus.since.After(heard) {
-		heard = bus.since
+	p.silent = p.silent || !bus.up || now.Sub(p.lastSeen) > p.cfg.SilentAfter
+	last := p.lastSeen
+	if bus.since.After(last) {
+		last = bus.since
 	}
-	p.unheard = p.unheard || bus.up && now.Sub(heard) > p.cfg.PredictAfter
+	p.absent = p.absent || bus.up && now.Sub(last) > p.cfg.PredictAfter
 	p.publish()
 }
 
-// wantResync wants a snapshot though no message is missing, but not within SnapshotEvery of the last.
+// wantResync requests a snapshot without a missing message, at most once per SnapshotEvery.
 func (p *published) wantResync() {
 	p.stale = false
 	if p.resync {
@@ -197,7 +197,7 @@ func (p *published) wantResync() {
 	p.resyncAt = p.restored.Add(p.cfg.SnapshotEvery)
 }
 
-// request asks the publisher, or the stream, for what is missing.
+// request requests the missing messages from the publisher or the stream.
 func (p *published) request(s *Subscriber) func(context.Context) func(time.Time) {
 	from := fetcher{s.bus, s.cfg.PageTimeout, s.cfg.MaxSnapshotBytes, p.log}
 	asked, missing := p.flow.horizon(), p.missing()
@@ -207,8 +207,7 @@ func (p *published) request(s *Subscriber) func(context.Context) func(time.Time)
 	}
 }
 
-// missing is what is to be asked of the publisher. What is not a gap, and a gap that messages did not fill twice, takes a
-// snapshot.
+// missing returns the request to make. A resync, or a gap that messages failed to fill twice, needs a snapshot.
 func (p *published) missing() want {
 	if !p.flow.behind() || p.attempts >= 2 {
 		return want{all: p.flow.seq == 0 && !p.resync}
@@ -217,10 +216,10 @@ func (p *published) missing() want {
 	return want{epoch: p.flow.epoch, from: from, until: until, all: p.flow.seq == 0}
 }
 
-// answered takes in what came of a request. asked is what was known when it was made.
+// answered applies the result of a request; asked is the horizon at its start.
 func (p *published) answered(asked horizon, got answer, err error, now time.Time, rng *rand.Rand) {
-	if err == nil && got.history == nil { // a stream holds messages of processes that may have ended
-		p.hear(now)
+	if err == nil && got.history == nil { // a stream may hold messages of ended processes
+		p.touch(now)
 	}
 	attempts, epoch, seq := p.attempts, p.flow.epoch, p.flow.seq
 	switch {
@@ -242,15 +241,14 @@ func (p *published) answered(asked horizon, got answer, err error, now time.Time
 		p.count.asked("outdated")
 	}
 	if moved := p.flow.epoch != epoch || p.flow.seq != seq; err != nil || !moved && p.flow.behind() {
-		p.attempts = attempts // an answer that brings nothing is none, or it would be asked for again and again at once
+		p.attempts = attempts // an empty answer counts as none, or it would be repeated at once forever
 		p.failed(now, rng)
 	}
 	p.publish()
 }
 
-// rerun takes in messages that the publisher gave again, and reports whether any of them was still missing. They count
-// for as much as when they were first sent: of an epoch that ended meanwhile none does, after Cleared those before it
-// do not.
+// rerun applies messages sent again, and reports whether any was missing. They count like the originals: none of an
+// ended epoch, and none before a Cleared.
 func (p *published) rerun(asked horizon, r *wire.Run, now time.Time) bool {
 	news := p.takeRun(r, ByRing, now)
 	if r.Ended && r.Epoch == asked.epoch {
@@ -259,8 +257,8 @@ func (p *published) rerun(asked horizon, r *wire.Run, now time.Time) bool {
 	return news
 }
 
-// recall takes in what a stream has of the source from its first message on, and reports whether it was news. It is no
-// publisher's word on which process there is now: where one has been heard, it counts for that one's epoch alone.
+// recall applies a stream's history of the source and reports whether it was news. A stream does not show which process
+// lives now: once the publisher has sent a message, only its epoch counts.
 func (p *published) recall(r *wire.Run, now time.Time) bool {
 	if p.flow.epoch == 0 {
 		p.flow.begin(r.Epoch)
@@ -289,10 +287,10 @@ func (p *published) takeRun(r *wire.Run, by Method, now time.Time) bool {
 	return true
 }
 
-// restore takes a snapshot in, unless it says less than is known already. asked is what was known when it was asked for.
+// restore applies a snapshot, unless the view has more. asked is the horizon of the request.
 func (p *published) restore(asked horizon, s *snapshot, now time.Time) bool {
 	p.retry(now)
-	// Where messages have brought the view to the same place meanwhile, it is not emptied for nothing.
+	// If messages reached the same state meanwhile, the view is kept.
 	known := s.epoch == p.flow.epoch && s.seq == p.flow.seq && !p.wants()
 	if known || !p.flow.restore(asked, s.epoch, s.seq) {
 		return false
@@ -303,7 +301,7 @@ func (p *published) restore(asked horizon, s *snapshot, now time.Time) bool {
 	for _, page := range s.pages {
 		p.apply(page)
 	}
-	p.stale, p.resync = false, false // what a snapshot does not repair, another will not
+	p.stale, p.resync = false, false // a second snapshot would repair no more
 	p.restored = now
 	p.repaired(BySnapshot)
 	if p.catchUp(); p.stale {

@@ -6,22 +6,22 @@ import (
 	"github.com/tandem-pd/tandem/kv/view"
 )
 
-// recovery decides when a view that was emptied after a loss can be relied on again. It is, after a whole cache's worth of
-// new blocks in which no unknown block was named; or after the engine has re-announced what it uses for long enough.
+// recovery decides when a view emptied after a loss is reliable again: after a whole cache's worth of new blocks
+// without an unknown one, or once the engine has re-announced its prefixes for long enough.
 type recovery struct {
-	open  bool // events are missing that cannot be repaired
-	fresh int  // new blocks stored, while open, since an event named one that is not known
-	// since is when the time began in which no block followed on one that is not known, zero if it is to begin; and
-	// reannounced counts the chains since then that the engine announced though they were known.
+	open  bool // missing events cannot be repaired
+	fresh int  // new blocks stored, while open, since the last unknown block
+	// since is when unknown parents stopped appearing, zero if they have not. reannounced counts the known chains
+	// announced again since.
 	since       time.Time
 	reannounced int
 }
 
-// enoughReannounced is how many chains an engine must have announced again for it to be taken as one that announces all it
-// uses again. Two prompts computed at once can store the same block twice, and look like one.
+// enoughReannounced is how many chains an engine must have announced again to count as one that re-announces. Two
+// prompts computed at once can store a block twice and look alike.
 const enoughReannounced = 8
 
-// notice takes note of one message, by the view's tally before and after it. capacity is the rank's blocks, 0 if not known.
+// notice updates the recovery by the tally before and after a message. capacity is the rank's blocks, 0 unknown.
 func (r *recovery) notice(before, after view.Tally, capacity int) {
 	again := after.Again - before.Again
 	r.reannounced += int(after.Reannounced - before.Reannounced)
@@ -32,16 +32,16 @@ func (r *recovery) notice(before, after view.Tally, capacity int) {
 		r.fresh = 0
 	default:
 		r.fresh += int(after.Stored - before.Stored - again)
-		// What was there before the loss has been evicted by now, or used again and extended; either would have named it.
+		// Blocks from before the loss are evicted by now, or were used and extended, which would have named them.
 		if capacity > 0 && r.fresh >= capacity {
 			r.open = false
 		}
 	}
 }
 
-// relearned ends the recovery, and reports that it did, when the engine has re-announced what it uses for as long as a
-// prediction remembers, and no block followed on an unknown one in that time. What has been asked for since is then known
-// to the block. What has not may be missing; a prediction would know no more of it.
+// relearned ends the recovery, and reports that it did, once the engine has re-announced for as long as a prediction
+// lives without an unknown parent. Prefixes used since are known exactly; a prediction would know no more of the
+// others.
 func (r *recovery) relearned(now time.Time, after time.Duration) bool {
 	switch {
 	case !r.open:

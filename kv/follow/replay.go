@@ -12,22 +12,22 @@ import (
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// request asks the engine for what comes after what is known.
+// request requests a replay after the last known message.
 func (e *engine) request(s *Subscriber) func(context.Context) func(time.Time) {
-	at, _ := zmq.ParseEndpoint(e.how.zmq.Replay) // TrackZMQ has seen that it can be read
+	at, _ := zmq.ParseEndpoint(e.how.zmq.Replay) // TrackZMQ has validated it
 	turn, last := e.turn, e.since()
 	limits := zmq.ReplayLimits{Silence: s.cfg.PageTimeout, Whole: s.cfg.ReplayTimeout, Bytes: s.cfg.MaxSnapshotBytes}
 	return func(ctx context.Context) func(time.Time) {
 		got, err := zmq.Replay(ctx, at.Offset(e.name.Rank), max(last, 1)-1, s.cfg.ZMQ, limits)
 		return func(now time.Time) {
-			// Of a replay that does not end, what is new counts, and the rest is asked for again.
+			// Of an endless replay the new messages count; the rest is requested again.
 			short := errors.Is(err, os.ErrDeadlineExceeded) && len(got) > 0 && got[len(got)-1].Seq >= e.flow.seq
 			if err != nil && !short {
 				e.replayFailed(turn, err, now, s.rng)
 				return
 			}
 			if len(got) > 0 {
-				e.hear(now)
+				e.touch(now)
 			}
 			e.replayed(turn, last, got, short, now)
 			e.log.Debug("KV events replayed", "source", e.name, "known", last, "messages", len(got), "blocks", e.view.Blocks())
@@ -35,8 +35,7 @@ func (e *engine) request(s *Subscriber) func(context.Context) func(time.Time) {
 	}
 }
 
-// since is the flow's number from which a replay is wanted: the last that is known, to see that it is the same, or 0 for all
-// that there is.
+// since is the flow's number to replay from: the last known, to compare it, or 0 for everything.
 func (e *engine) since() uint64 {
 	if e.lost.open && e.failing {
 		return 0
@@ -44,8 +43,8 @@ func (e *engine) since() uint64 {
 	return e.flow.seq
 }
 
-// replayed takes in what the engine gave, or that it gave nothing. turn and last are what turn and since were when it was
-// asked. A short replay has no end.
+// replayed applies an engine's replay, which may be empty. turn and last are turn and since at the request. A short
+// replay has no end.
 func (e *engine) replayed(turn, last uint64, got []zmq.Message, short bool, now time.Time) {
 	defer e.publish()
 	e.asked = now
@@ -57,12 +56,12 @@ func (e *engine) replayed(turn, last uint64, got []zmq.Message, short bool, now 
 	e.count.asked("replayed")
 	losses := e.losses.Load()
 	e.check, e.quiet, e.failing = short, false, false
-	moved := last != e.flow.seq // while a quiet engine was asked, it sent something
+	moved := last != e.flow.seq // a quiet engine sent something during the request
 	switch {
-	case len(got) == 0 && last == 0: // it had sent nothing when it was asked; what came since is held, or is asked for again
+	case len(got) == 0 && last == 0: // it had sent nothing; later messages are held or requested again
 	case len(got) == 0 && moved:
 	case len(got) == 0, last > 0 && !moved && got[0].Seq == last-1 && xxh3.Hash(got[0].Payload) != e.sum:
-		// It has not come as far as was received, or sent something else then: it is another.
+		// Its number is lower than received, or its payload differs: it is another engine.
 		e.restart()
 		e.check = true
 		return
@@ -84,7 +83,7 @@ func (e *engine) replayed(turn, last uint64, got []zmq.Message, short bool, now 
 	}
 }
 
-// rebuild begins the view again for messages from the first that the engine keeps.
+// rebuild restarts the view from the oldest message that the engine keeps.
 func (e *engine) rebuild(first uint64) {
 	if e.flow.seq > 0 || e.lost.open {
 		highest, reported := e.highest, e.flow.reported
@@ -98,15 +97,15 @@ func (e *engine) rebuild(first uint64) {
 	}
 }
 
-// tooShort goes on with the message first: the engine does not keep those before it.
+// tooShort continues from the message first: the engine does not keep older ones.
 func (e *engine) tooShort(first uint64) {
 	e.count.asked("too_short")
 	e.clear()
 	e.flow.move(first)
 }
 
-// replay applies messages that a replay gave, those that are not in the view yet, and reports whether there were any. What is missing
-// behind them was dropped on its way and is asked for again; what is missing before them the engine has lost itself.
+// replay applies replayed messages that are not in the view, and reports whether there were any. A gap behind them was
+// dropped on the way and is requested again; a gap before them is lost.
 func (e *engine) replay(got []zmq.Message) (more bool) {
 	for _, m := range got {
 		n := m.Seq + 1
@@ -126,7 +125,7 @@ func (e *engine) replay(got []zmq.Message) (more bool) {
 	return more
 }
 
-// replayFailed notes that a replay failed. After some attempts it goes on without.
+// replayFailed records a failed replay. After some attempts the source continues without.
 func (e *engine) replayFailed(turn uint64, err error, now time.Time, rng *rand.Rand) {
 	e.count.asked("failed")
 	e.failed(now, rng)

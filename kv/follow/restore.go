@@ -13,33 +13,33 @@ import (
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// A Subscriber that starts asks the other gateways of its group for their views before it asks workers. A view comes with
-// the number of the last message in it, and from there on the source is followed as after a lost connection: what the
-// worker sent since is asked of its ring, and a worker that is another process by now is found by its numbers.
+// A starting Subscriber requests views from the other gateways before it turns to workers. A view has the number of its
+// last message. From there the source continues as after a lost connection: newer messages come from the worker's ring,
+// and numbers reveal a restarted worker.
 
-// Group is the gateways that follow the same workers, over a bus of theirs.
+// Group is the gateways that follow the same workers.
 type Group struct {
 	Bus wire.Bus
-	// Join waits until the others are known, for a bounded time, and returns the subject at which this gateway is asked for
-	// its views, and those of the others. It returns early when ctx ends.
+	// Join waits, bounded, until the others are known. It returns the subject at which this gateway serves its views
+	// and those of the others. It returns early when ctx ends.
 	Join func(ctx context.Context) (own string, others []string)
 }
 
 // Bounds of a restore.
 const (
-	// restoreWindow is how long after the start the other gateways are asked for sources that are tracked meanwhile.
+	// restoreWindow is how long after the start newly tracked sources are restored from other gateways.
 	restoreWindow = 30 * time.Second
-	// restoreTimeout is how long one source may take, of all gateways together.
+	// restoreTimeout bounds the restore of one source over all gateways.
 	restoreTimeout = 10 * time.Second
 	// maxRestoreBytes bounds one source's view: more than two million blocks.
 	maxRestoreBytes = 64 << 20
 )
 
-// peers are the gateways that can be asked.
+// peers are the gateways that can serve views.
 type peers struct {
 	group *Group
-	until time.Time // sources that are tracked later are not restored
-	known bool      // others are; Run's own
+	until time.Time // later tracked sources are not restored
+	known bool      // the others are; Run's own
 
 	mu     sync.Mutex // guards others
 	others []string
@@ -47,20 +47,20 @@ type peers struct {
 
 func newPeers(g *Group) *peers { return &peers{group: g} }
 
-// mayRestore reports whether a source that is tracked now is to be restored.
+// mayRestore reports whether a source tracked now is to be restored.
 func (p *peers) mayRestore(now time.Time) bool {
 	return p.group != nil && (!p.known || now.Before(p.until) && p.any())
 }
 
-// know notes who the others are.
-func (p *peers) know(others []string, now time.Time) {
+// setOthers sets the names of the others.
+func (p *peers) setOthers(others []string, now time.Time) {
 	p.known, p.until = true, now.Add(restoreWindow)
 	p.mu.Lock()
 	p.others = others
 	p.mu.Unlock()
 }
 
-// any reports whether any gateway may be asked, now or once the others are known.
+// any reports whether a gateway can serve views, now or once the others are known.
 func (p *peers) any() bool { return !p.known || len(p.list()) > 0 }
 
 func (p *peers) list() []string {
@@ -69,7 +69,7 @@ func (p *peers) list() []string {
 	return p.others
 }
 
-// strike asks a gateway no more.
+// strike stops requests to a gateway.
 func (p *peers) strike(subject string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,7 @@ func (p *peers) strike(subject string) {
 	p.others = kept
 }
 
-// join has the loop know the others, and answers them.
+// join passes the others to the loop, and serves them.
 func (s *Subscriber) join(ctx context.Context) {
 	if s.cfg.Group == nil {
 		return
@@ -90,7 +90,7 @@ func (s *Subscriber) join(ctx context.Context) {
 	s.fetches.Go(func() {
 		own, others := s.cfg.Group.Join(ctx)
 		if own != "" {
-			stop, err := s.cfg.Group.Bus.Subscribe(own, newServer(ctx, s).reply, func(int) {}) // who gets no answer asks the worker
+			stop, err := s.cfg.Group.Bus.Subscribe(own, newServer(ctx, s).reply, func(int) {}) // without an answer, the other requests from the worker
 			if err != nil {
 				s.log.Warn("views are not offered to other gateways", "error", err)
 			} else {
@@ -106,7 +106,7 @@ func (s *Subscriber) join(ctx context.Context) {
 	})
 }
 
-// restore asks one gateway after another for its view of a source. What it returns is a follower's request.
+// restore requests a source's view from one gateway after another. It returns a follower's request.
 func (s *Subscriber) restore(f follower) func(context.Context) func(time.Time) {
 	is := f.base()
 	others, what := s.peers.list(), is.question()
@@ -116,7 +116,7 @@ func (s *Subscriber) restore(f follower) func(context.Context) func(time.Time) {
 		defer cancel()
 		var got *restored
 		for i := range others {
-			// Each source begins with another of them, so that they share the work.
+			// Each source starts with another gateway, to spread the load.
 			other := others[(i+int(xxh3.HashString(is.name.Worker)%uint64(len(others))))%len(others)]
 			snapshot, err := from.snapshot(limited, other, what, nil)
 			if err == nil {
@@ -144,7 +144,7 @@ func (s *Subscriber) restore(f follower) func(context.Context) func(time.Time) {
 	}
 }
 
-// resume implements follower. Of a publisher that is another process by now nothing is taken over.
+// resume implements follower. It copies nothing of a publisher that is another process by now.
 func (p *published) resume(from *restored, _ time.Time) bool {
 	if from == nil || from.Epoch == 0 || p.flow.seq != 0 || p.flow.epoch != 0 && p.flow.epoch != from.Epoch || !p.view.Restore(from.view) {
 		return false
@@ -165,8 +165,8 @@ func (p *published) stand() (at standing, ok bool) {
 	return standing{Epoch: p.flow.epoch, Seq: p.flow.seq, At: p.at}, State(p.state.Load()) == Live
 }
 
-// resume implements follower. The replay that follows shows whether the engine is the one that the other gateway
-// followed. Without a replay its next messages do; those that came meanwhile were held.
+// resume implements follower. The replay that follows shows whether both gateways followed the same engine. Without a
+// replay the next messages do; messages meanwhile were held.
 func (e *engine) resume(from *restored, now time.Time) bool {
 	fits := from != nil && from.Seq > 0 && e.connected && e.flow.seq == 0 && !e.lost.open && e.view.Restore(from.view)
 	if fits {
@@ -192,8 +192,8 @@ func (e *engine) stand() (at standing, ok bool) {
 	return standing{Seq: e.flow.seq, Sum: e.sum, Guess: e.guess, FromZero: e.fromZero}, State(e.state.Load()) == Live && e.resumed == 0
 }
 
-// before reports whether a message is in a view that was taken over. One far below the view's number, or another one of
-// the very number, is of an engine that started again meanwhile: the view begins empty, and the message counts.
+// before reports whether a message is in a copied view. A number far below the view's, or another payload at its
+// number, is from a restarted engine: the view is emptied and the message counts.
 func (e *engine) before(n uint64, payload []byte) bool {
 	switch {
 	case n > e.resumed:
@@ -210,7 +210,7 @@ func (e *engine) before(n uint64, payload []byte) bool {
 	return true
 }
 
-// restored is what another gateway has of a source.
+// restored is another gateway's state of a source.
 type restored struct {
 	standing
 	view view.ReadableCopy

@@ -7,22 +7,22 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// A source over NATS sends a heartbeat every second. Without one for long, its publisher has ended or cannot be reached;
-// but while the bus is away that is not known of any publisher.
+// A source over NATS sends a heartbeat every second. A long silence means that its publisher ended or is unreachable,
+// unless the bus is disconnected.
 
-// reach is what a Subscriber knows of the way to its publishers.
+// reach is the state of the bus.
 type reach struct {
 	up    bool      // the bus is connected
-	since time.Time // when it was last found so
+	since time.Time // when it connected
 }
 
-// connected says whether the bus is, where it can tell.
+// connected reports whether the bus is connected, true if it cannot tell.
 func connected(b wire.Bus) bool {
 	c, tells := b.(interface{ Connected() bool })
 	return !tells || c.Connected()
 }
 
-// listen looks which publishers are silent. None is while messages wait here: the delay is this process's then.
+// listen finds silent publishers. None is silent while messages wait here: the delay is then local.
 func (s *Subscriber) listen(now time.Time) {
 	for _, f := range s.followers {
 		f.base().age(now)
@@ -30,7 +30,7 @@ func (s *Subscriber) listen(now time.Time) {
 	up := connected(s.bus)
 	if up != s.reach.up {
 		s.reach = reach{up, now}
-		if up { // publishers that did not answer may do so now
+		if up { // publishers without an answer may answer now
 			for _, f := range s.followers {
 				if p, ok := f.(*published); ok {
 					p.retry(now)
@@ -48,7 +48,7 @@ func (s *Subscriber) listen(now time.Time) {
 	}
 }
 
-// report logs when a source is lost, and when it is repaired, and passes the change on.
+// report logs a loss and its repair, and calls OnState.
 func (s *Subscriber) report(f follower, was, now State) {
 	of := f.base()
 	attrs := []any{"source", of.name, "transport", of.transport()}
@@ -57,9 +57,9 @@ func (s *Subscriber) report(f follower, was, now State) {
 	case now == Predicted:
 		of.predictedSince = time.Now()
 		s.log.Warn("KV events lost: predicting the worker's cache until it is resynchronised", append(attrs, "reason", reason(f))...)
-	case now == Silent && s.reach.up: // else one line has reported it for all
+	case now == Silent && s.reach.up: // otherwise one line has reported it for all
 		of.silenceLogged = true
-		s.log.Warn("no KV events received; routing continues with the last known state", append(attrs, "silent_for", time.Since(of.heard).Round(time.Millisecond))...)
+		s.log.Warn("no KV events received; routing continues with the last known state", append(attrs, "silent_for", time.Since(of.lastSeen).Round(time.Millisecond))...)
 	case now == Live && !of.predictedSince.IsZero():
 		s.log.Info("KV events repaired", append(attrs, "predicted_for", time.Since(of.predictedSince).Round(time.Millisecond), "blocks", of.view.Blocks())...)
 		of.predictedSince = time.Time{}
@@ -72,7 +72,7 @@ func (s *Subscriber) report(f follower, was, now State) {
 	}
 }
 
-// reason is why a source is predicted.
+// reason returns why a source is predicted.
 func reason(f follower) string {
 	is := f.base()
 	e, _ := f.(*engine)

@@ -11,11 +11,11 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// maxRepairAttempts is the number of failed repairs after which a gap is given up.
+// maxRepairAttempts is how many repairs may fail before a gap is given up.
 const maxRepairAttempts = 4
 
-// source is what [published] and [engine] have in common: the view of one rank, the order of its messages, and what is
-// known of it outside the loop. Both are cores: the Subscriber's loop alone calls them, with the time.
+// source is the common part of [published] and [engine]: a rank's view, the order of its messages, and its published
+// status. It is a core: only the Subscriber's loop calls it.
 type source struct {
 	name  wire.Source
 	how   tracked
@@ -23,33 +23,33 @@ type source struct {
 	log   *slog.Logger
 	count *poolCounters
 
-	began time.Time // it is followed
+	began time.Time // when it was tracked
 
 	flow  flow
 	view  *view.View
-	batch *wire.Batch // shared by all sources, for use within one call
-	// applied is called after each message, with the tally before it; ok is false where the message could not be read.
+	batch *wire.Batch // shared by all sources, valid within one call
+	// applied runs after each message, with the earlier tally; ok is false if the message could not be read.
 	applied func(payload []byte, before view.Tally, ok bool)
-	onState func(was, is State) // called when the state or the epoch has changed; may be nil
+	onState func(was, is State) // on a change of state or epoch; may be nil
 
-	heard          time.Time // when its last message came, or when it began to be followed
-	predictedSince time.Time // for the log; zero when it is not predicted, or was repaired since
+	lastSeen       time.Time // when its last message arrived, or when it was tracked
+	predictedSince time.Time // for the log; zero when not predicted, or repaired since
 	silenceLogged  bool
-	fetching       bool      // a repair is on its way
-	restoring      bool      // the other gateways are to be asked before the worker is
-	attempts       int       // failed ones, one after another
-	retryAt        time.Time // no repair is tried before
+	fetching       bool      // a repair is in flight
+	restoring      bool      // request the view from other gateways first
+	attempts       int       // consecutive failures
+	retryAt        time.Time // the earliest next repair
 
-	// To be read while the loop works.
-	state                       atomic.Uint32
-	epoch, seq                  atomic.Uint64
-	blocks, blockSize, heardAt  atomic.Int64 // heardAt in nanoseconds from just before began, 0 for never: the system's clock may be set meanwhile
-	applications, gaps, orphans atomic.Uint64
-	losses, reannounced         atomic.Uint64
-	repairs                     [len(Methods)]atomic.Uint64
+	// Readable while the loop runs.
+	state                         atomic.Uint32
+	epoch, seq                    atomic.Uint64
+	blocks, blockSize, lastSeenAt atomic.Int64 // lastSeenAt in nanoseconds since just before began, 0 for never: the system's clock may be set
+	applications, gaps, orphans   atomic.Uint64
+	losses, reannounced           atomic.Uint64
+	repairs                       [len(Methods)]atomic.Uint64
 }
 
-// newSource returns a source whose view is empty and feeds part.
+// newSource returns a source with an empty view that feeds part.
 func newSource(name wire.Source, part view.Part, how tracked, cfg *Config, batch *wire.Batch, count *poolCounters, log *slog.Logger) *source {
 	s := &source{name: name, how: how, cfg: cfg, log: log, view: view.New(part, how.blockSize), batch: batch, count: count, began: time.Now()}
 	s.view.Register(how.capacity)
@@ -72,8 +72,8 @@ func (s *source) status() SourceStatus {
 		Blocks: int(s.blocks.Load()), BlockSize: int(s.blockSize.Load()), Applied: s.applications.Load(), Gaps: s.gaps.Load(),
 		Orphans: s.orphans.Load(), Reannounced: s.reannounced.Load(), Losses: s.losses.Load(),
 	}
-	if at := s.heardAt.Load(); at != 0 {
-		is.Heard = s.began.Add(time.Duration(at - 1))
+	if at := s.lastSeenAt.Load(); at != 0 {
+		is.LastSeen = s.began.Add(time.Duration(at - 1))
 	}
 	for by := range is.Repaired {
 		is.Repaired[by] = s.repairs[by].Load()
@@ -82,7 +82,7 @@ func (s *source) status() SourceStatus {
 	return is
 }
 
-// observe judges a message and puts it into the view, or holds it.
+// observe judges a message, and applies or holds it.
 func (s *source) observe(epoch, seq uint64, payload []byte) verdict {
 	v := s.flow.observe(epoch, seq, false)
 	if v == newEpoch {
@@ -103,7 +103,7 @@ func (s *source) observe(epoch, seq uint64, payload []byte) verdict {
 	return v
 }
 
-// apply puts one message's events into the view.
+// apply applies one message's events to the view.
 func (s *source) apply(payload []byte) {
 	s.age(time.Now())
 	before, over := s.view.Tally(), s.view.Overgrown()
@@ -128,7 +128,7 @@ func (s *source) apply(payload []byte) {
 	s.applied(payload, before, true)
 }
 
-// age has the view drop what has gone where no removal is announced.
+// age drops blocks by age on media that announce no removals.
 func (s *source) age(now time.Time) {
 	if gone := s.view.Age(now); len(gone) > 0 {
 		s.blocks.Store(int64(s.view.Blocks()))
@@ -138,14 +138,14 @@ func (s *source) age(now time.Time) {
 	}
 }
 
-// catchUp applies held messages as far as they have become the next ones.
+// catchUp applies held messages that are next.
 func (s *source) catchUp() {
 	for payload, ok := s.flow.next(); ok; payload, ok = s.flow.next() {
 		s.apply(payload)
 	}
 }
 
-// lose counts a loss for good, with which the view was emptied.
+// lose counts a permanent loss that emptied the view.
 func (s *source) lose() {
 	s.losses.Add(1)
 	if s.cfg.Tap != nil {
@@ -153,31 +153,31 @@ func (s *source) lose() {
 	}
 }
 
-// repaired counts a gap that was filled.
+// repaired counts a filled gap.
 func (s *source) repaired(by Method) {
 	s.repairs[by].Add(1)
 	s.count.methods[by].Inc()
 }
 
-// failed puts the next repair off: twice as long each time, and up to half less by chance.
+// failed delays the next repair, doubling each time, with jitter.
 func (s *source) failed(now time.Time, rng *rand.Rand) {
 	wait := backoff.Backoff{Min: s.cfg.RetryMin, Max: s.cfg.RetryMax}
 	s.retryAt = now.Add(wait.Delay(s.attempts, rng))
 	s.attempts++
 }
 
-// retry has the next repair begin at once.
+// retry makes the next repair due at once.
 func (s *source) retry(now time.Time) { s.attempts, s.retryAt = 0, now }
 
-// hear notes that a message came.
-func (s *source) hear(now time.Time) {
-	s.heard = now
-	s.heardAt.Store(int64(now.Sub(s.began)) + 1)
+// touch records a message.
+func (s *source) touch(now time.Time) {
+	s.lastSeen = now
+	s.lastSeenAt.Store(int64(now.Sub(s.began)) + 1)
 }
 
-// publish makes what changed visible to status. state is how far the view can be trusted by its messages.
+// publish makes the state visible to status. state is the trust in the view by its messages.
 func (s *source) publish(state State) {
-	// Of blocks that do not fit, or are pieces, it is known what the engine holds, and no prompt can be looked up in it.
+	// Misfit or overgrown views and pieces cannot be looked up, even if complete.
 	if state == Live && (s.view.Misfit() != 0 || s.view.Overgrown() || s.view.Pieces() != "") {
 		state = Predicted
 	}

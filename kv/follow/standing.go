@@ -19,10 +19,10 @@ import (
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// A gateway that is asked for its view of a source answers with a line of JSON, a [standing], and the encoded
-// [view.Copy] behind it, in pages as a publisher's snapshot.
+// A gateway answers a request for its view of a source with a line of JSON, a [standing], and the encoded [view.Copy],
+// in pages like a publisher's snapshot.
 
-// standing is where a source's view stands: what else is to be known to follow on.
+// standing is a source's position: what else is needed to continue following it.
 type standing struct {
 	Version  int           `json:"version"`
 	Epoch    uint64        `json:"epoch,omitempty"` // over NATS
@@ -33,31 +33,31 @@ type standing struct {
 	FromZero bool          `json:"from_zero,omitempty"`
 }
 
-// standingVersion is raised when an older gateway would read a view wrongly.
+// standingVersion changes when older gateways would misread a view.
 const standingVersion = 2
 
-// question asks for a source. Gateways that follow it otherwise, by another address for example, do not answer it.
+// question requests a source. Gateways that follow it by another address do not answer it.
 type question struct {
 	Source    wire.Source `json:"source"`
 	BlockSize int         `json:"block_size"`
 	ZMQ       zmq.Address `json:"zmq"`
 
-	answer chan *taken // of one; nil where the source is not known well enough
+	answer chan *taken // of one; nil if the source is not known well enough
 }
 
-// taken is what the loop takes of a source, to be encoded outside.
+// taken is a copy of a source, to be encoded outside the loop.
 type taken struct {
 	standing
 	copy *view.Copy
 }
 
-// question is what is asked of other gateways.
+// question returns the request to other gateways.
 func (s *source) question() []byte {
 	data, _ := json.Marshal(question{Source: s.name, BlockSize: s.how.blockSize, ZMQ: s.how.zmq}) // strings and numbers can be encoded
 	return data
 }
 
-// view answers a question, in the loop.
+// view answers a question in the loop.
 func (s *Subscriber) view(q *question) *taken {
 	f := s.followers[q.Source.EventsSubject()]
 	if f == nil || f.base().how.blockSize != q.BlockSize || f.base().how.zmq != q.ZMQ {
@@ -73,7 +73,7 @@ func (s *Subscriber) view(q *question) *taken {
 
 var errStanding = errors.New("the view of the gateway is malformed")
 
-// readRestored reads what a gateway answered, which may be anything.
+// readRestored decodes another gateway's answer, which is not trusted.
 func readRestored(s *snapshot, how tracked) (*restored, error) {
 	data := slices.Concat(s.pages...)
 	end := bytes.IndexByte(data, '\n')
@@ -89,24 +89,24 @@ func readRestored(s *snapshot, how tracked) (*restored, error) {
 	return r, err
 }
 
-// Bounds of what is kept for gateways that fetch page by page.
+// Bounds of the views kept for page requests.
 const (
 	answerPage  = 512 << 10
 	keptAnswers = 16
 	keepAnswers = 30 * time.Second
 )
 
-// server answers other gateways, one page at a time. It costs the loop a copy of one source's arrays.
+// server answers other gateways, page by page. The loop only copies a source's arrays.
 type server struct {
 	sub *Subscriber
 	ctx context.Context // Run's
 
 	mu   sync.Mutex // guards what follows
 	made uint64
-	kept []*answerPages // the latest last
+	kept []*answerPages // newest last
 }
 
-// answerPages is a view that did not fit one page.
+// answerPages is a view larger than one page.
 type answerPages struct {
 	id, seq uint64
 	data    []byte
@@ -135,7 +135,7 @@ func (v *server) reply(m *nats.Msg) {
 	}
 }
 
-// page finds the page that cursor names, or takes a view for no cursor; nil where there is none.
+// page returns the page of a cursor, or of a new view without a cursor; nil for none.
 func (v *server) page(cursor string, what []byte) (*answerPages, int) {
 	if cursor == "" {
 		return v.take(what), 0
@@ -153,7 +153,7 @@ func (v *server) page(cursor string, what []byte) (*answerPages, int) {
 	return nil, 0
 }
 
-// take has the loop take a view, and encodes it.
+// take copies a view in the loop, and encodes it.
 func (v *server) take(what []byte) *answerPages {
 	q := &question{answer: make(chan *taken, 1)}
 	if json.Unmarshal(what, q) != nil {
@@ -191,7 +191,7 @@ func (v *server) take(what []byte) *answerPages {
 	return set
 }
 
-// drop keeps a view no longer.
+// drop releases a view.
 func (v *server) drop(id uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

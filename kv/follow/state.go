@@ -6,34 +6,34 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// State is how far a source's view can be trusted.
+// State is the trust in a source's view.
 type State uint32
 
 const (
-	Waiting    State = iota // no message of its publisher has come yet
-	Recovering              // events are missing and asked for; the index holds what was known before
-	Live                    // the index holds what the publisher last reported
-	Predicted               // events are lost: what is indexed cannot be relied on
-	Silent                  // no message comes from the publisher, or NATS is away; the index holds what was known before
+	Waiting    State = iota // no message yet
+	Recovering              // events are missing and requested; the index has the earlier state
+	Live                    // the index has the last reported state
+	Predicted               // events are lost: the index is unreliable
+	Silent                  // no message from the publisher, or NATS is disconnected; the index has the earlier state
 )
 
-// stateNames are the words of all states.
+// stateNames are the names of the states.
 var stateNames = []string{Waiting.String(), Recovering.String(), Live.String(), Predicted.String(), Silent.String()}
 
 func (s State) String() string {
 	return [...]string{"waiting", "recovering", "live", "predicted", "silent"}[s]
 }
 
-// Method is how a gap was filled.
+// Method is how a gap was repaired.
 type Method uint8
 
 const (
-	ByRing     Method = iota // with the messages, out of the publisher's ring
-	ByReplay                 // with the messages, out of the replay of an engine that publishes over ZMQ
-	BySnapshot               // with a snapshot of what the publisher's engine held
-	ByChains                 // with the chains, of an engine that re-announces what it uses; see recovery
-	ByStream                 // with the messages, from the first on, out of a durable stream
-	ByPeer                   // with the view of another gateway
+	ByRing     Method = iota // with messages from the publisher's ring
+	ByReplay                 // with messages from a ZMQ publisher's replay
+	BySnapshot               // with a snapshot of the engine's blocks
+	ByChains                 // with chains that the engine re-announced; see recovery
+	ByStream                 // with all messages of a durable stream
+	ByPeer                   // with another gateway's view
 )
 
 // Methods are all of them.
@@ -43,24 +43,24 @@ func (m Method) String() string {
 	return [...]string{"ring", "replay", "snapshot", "chains", "stream", "peer"}[m]
 }
 
-// SourceStatus is what a [Subscriber] knows of one source.
+// SourceStatus is the state of one source in a [Subscriber].
 type SourceStatus struct {
 	Source wire.Source
 	// Transport is "nats" or "zmq".
 	Transport string
 	State     State
-	Epoch     uint64 // of the publisher, 0 before its first message; over ZMQ counted by the subscriber
-	Seq       uint64 // of the last message in the view; over ZMQ one more than the engine's number, so that 0 is none
-	Blocks    int    // of the engine's, in the view
-	BlockSize int    // tokens in the largest of the engine's blocks so far, 0 before the first
+	Epoch     uint64 // of the publisher, 0 before its first message; counted here over ZMQ
+	Seq       uint64 // of the last message in the view, 0 for none; over ZMQ the engine's number plus one
+	Blocks    int    // of the engine in the view
+	BlockSize int    // tokens in the engine's largest block, 0 before the first
 
-	Heard     time.Time // when its last message came, zero for never
+	LastSeen  time.Time // when its last message arrived, zero for never
 	Applied   uint64    // messages
-	Gaps      uint64    // times that messages were found missing
-	Snapshots uint64    // applied, or replays that brought what was missing
-	// Repaired counts the gaps that were filled, by [Method], the state at the beginning included.
+	Gaps      uint64    // times that messages were missing
+	Snapshots uint64    // applied, or replays that filled a gap
+	// Repaired counts filled gaps by [Method], the initial state included.
 	Repaired    [len(Methods)]uint64
-	Orphans     uint64 // blocks whose parent was unknown
-	Reannounced uint64 // chains that the engine announced again, from their beginning, though they were known
-	Losses      uint64 // times that messages were lost for good and the view was emptied
+	Orphans     uint64 // blocks with an unknown parent
+	Reannounced uint64 // known chains that the engine announced again from their beginning
+	Losses      uint64 // permanent losses that emptied the view
 }

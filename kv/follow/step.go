@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// step takes in what comes next.
+// step handles the next event of the loop.
 func (s *Subscriber) step(ctx context.Context, look <-chan time.Time, drops <-chan int) {
 	select {
 	case <-ctx.Done():
@@ -28,7 +28,7 @@ func (s *Subscriber) step(ctx context.Context, look <-chan time.Time, drops <-ch
 	case q := <-s.asked:
 		q.answer <- s.view(q)
 	case others := <-s.joined:
-		s.peers.know(others, time.Now())
+		s.peers.setOthers(others, time.Now())
 		s.schedule(ctx, time.Now())
 	case now := <-look:
 		s.listen(now)
@@ -40,7 +40,7 @@ func (s *Subscriber) step(ctx context.Context, look <-chan time.Time, drops <-ch
 	}
 }
 
-// renew follows every source from its beginning, after a step that was not finished: what is known of them may be half a change.
+// renew restarts every source after a step that panicked: their state may be half changed.
 func (s *Subscriber) renew(ctx context.Context) {
 	for _, f := range s.followers {
 		s.indexFor(f.base().name.Pool).Drop(f.base().name.Worker)

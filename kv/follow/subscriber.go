@@ -20,35 +20,36 @@ import (
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// Config is how a [Subscriber] works. The zero value of each field means its default.
+// Config configures a [Subscriber]. Zero fields mean the default.
 type Config struct {
 	Seed               uint64        // of the jitter between attempts
-	PageTimeout        time.Duration // of one page of a snapshot, and between two messages of a replay; 2 s
-	RetryMin, RetryMax time.Duration // between attempts at a repair, doubling, less a part by chance; 200 ms, 5 s
-	SnapshotEvery      time.Duration // the least between two snapshots that no missing message asks for; 10 s
+	PageTimeout        time.Duration // of one page of a snapshot, and between two replayed messages; 2 s
+	RetryMin, RetryMax time.Duration // between repair attempts, doubling, with jitter; 200 ms, 5 s
+	SnapshotEvery      time.Duration // minimum between two snapshots without a missing message; 10 s
 	Concurrency        int           // snapshots fetched at once; 16
 	MaxSnapshotBytes   int           // of one snapshot or replay; 256 MiB
-	ReplayTimeout      time.Duration // of one replay in all; 30 s
-	// QuietCheck is after how long without a message an engine's replay socket is asked for more, by default 10 s: over
-	// ZMQ nothing else shows that a last message was lost.
+	ReplayTimeout      time.Duration // of a whole replay; 30 s
+	// QuietCheck is the silence after which an engine's replay socket is queried, 10 s by default: over ZMQ nothing
+	// else shows that the last message was lost.
 	QuietCheck time.Duration
-	// SilentAfter and PredictAfter are how long nothing may come from a source over NATS before it is [Silent], and
-	// [Predicted]. It is also silent while the bus has a method Connected() bool that returns false.
+	// SilentAfter and PredictAfter are the silence over NATS after which a source is [Silent] and [Predicted]. It is
+	// also silent while the bus's Connected() bool, if it has one, is false.
 	SilentAfter  time.Duration `default:"5s" range:"2s..1h"`
 	PredictAfter time.Duration `default:"1m" range:"2s..24h"`
-	// Relearn is how long an engine whose events were lost must re-announce what it uses before its view is relied on, by
-	// default 2 min, which is how long the router's predictions live.
+	// Relearn is how long an engine must re-announce after a loss before its view is reliable, 2 min by default: the
+	// lifetime of the router's predictions.
 	Relearn time.Duration
-	// OnState is called by Run when the state or the epoch of a source has changed in Sources. It must not wait.
+	// OnState runs in Run when the state or epoch of a source changed. It must not block.
 	OnState func()
-	// OnCut is called by Run when an engine has closed a connection of its events, as one does whose process ends; nil for nothing. It
-	// must not wait.
+	// OnCut runs in Run when an engine closed its event connection, as an ending process does. It may be nil and must
+	// not block.
 	OnCut func(worker string)
-	// ZMQ is how engines are connected to that publish by themselves. A message may have [wire.MaxBatchBytes] by default.
+	// ZMQ configures connections to engines that publish themselves. Messages have at most [wire.MaxBatchBytes] by
+	// default.
 	ZMQ zmq.Options
 
-	Tap Tap // is called with each change of a view; may be nil
-	// Group is the other gateways, which are asked for their views when Run begins; nil for none.
+	Tap Tap // runs at each change of a view; may be nil
+	// Group is the other gateways, whose views Run requests at its start; nil for none.
 	Group *Group
 }
 
@@ -71,20 +72,19 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Index is where the blocks of a pool's workers are noted.
+// Index records the blocks of a pool's workers.
 type Index interface {
-	// Part is a worker's rank's part of it.
+	// Part returns the part of a worker's rank.
 	Part(worker string, rank int) view.Part
-	// Drop forgets a worker, with all that its ranks held.
+	// Drop removes a worker with all blocks of its ranks.
 	Drop(worker string)
 }
 
-// Subscriber keeps the indexes in step with what workers publish. It follows the workers given to [Subscriber.Track], and
-// counts and drops the messages of others: a source that is tracked later begins with a snapshot.
+// Subscriber keeps indexes in sync with what workers publish. It follows the workers given to [Subscriber.Track], and
+// drops the messages of others: a source tracked later begins with a snapshot.
 //
-// One goroutine, Run's, takes every message and feeds every index, so that each source's events apply in order and
-// nothing is locked while they do. When it is too slow, NATS drops messages, and engines that publish over ZMQ drop them
-// at their high-water mark; the numbers show both.
+// One goroutine, Run's, handles every message and feeds every index, in order and without locks. If it is too slow,
+// NATS drops messages, and ZMQ publishers drop them at their high-water mark; the numbers show both.
 type Subscriber struct {
 	cfg      Config
 	bus      wire.Bus
@@ -93,15 +93,15 @@ type Subscriber struct {
 	metrics  *counters
 
 	messages chan *nats.Msg
-	arrivals chan arrival // over ZMQ; it holds none, so that what waits stays in the sockets
+	arrivals chan arrival // over ZMQ; unbuffered, so that messages wait in the sockets
 	fetched  chan fetched
 	kick     chan struct{}  // holds at most one: wanted changed
 	asked    chan *question // of other gateways
 	joined   chan []string  // the subjects of the other gateways, once
 
 	mu        sync.Mutex            // guards all below; Run alone changes followers
-	wanted    map[workerKey]tracked // what Track and Untrack said last
-	lives     uint64                // so many lives of workers were tracked
+	wanted    map[workerKey]tracked // the last Track or Untrack
+	lives     uint64                // counts Tracks of new workers
 	followers map[string]follower   // by events subject
 
 	// Run's own.
@@ -120,17 +120,17 @@ type Subscriber struct {
 
 type workerKey struct{ pool, worker string }
 
-// tracked is how a worker is to be followed. ranks is never changed.
+// tracked is how to follow a worker. ranks is immutable.
 type tracked struct {
 	ranks     []int
 	blockSize int
-	capacity  int         // blocks of each rank; 0: not known
-	zmq       zmq.Address // where it has an Endpoint; else it is followed over NATS
-	life      uint64      // another one after each Untrack
+	capacity  int         // blocks of each rank; 0: unknown
+	zmq       zmq.Address // without an Endpoint it is followed over NATS
+	life      uint64      // changes after each Untrack
 }
 
-// New returns a Subscriber that follows no worker yet. bus may be nil where all is over ZMQ. indexFor gives the index of a
-// pool by its name ("model/role"), the same one each time; Run calls it. reg may be nil. The error is the config's.
+// New returns a Subscriber without workers. bus may be nil if all publish over ZMQ. indexFor returns the index of a
+// pool ("model/role"), always the same; Run calls it. reg may be nil.
 func New(
 	cfg Config, bus wire.Bus, indexFor func(pool string) Index, log *slog.Logger, reg prometheus.Registerer,
 ) (*Subscriber, error) {
@@ -161,10 +161,10 @@ func New(
 	return s, nil
 }
 
-// Track follows a worker's ranks, beginning with their snapshots. blockSize is the router's in that pool, in tokens, 1 to
-// 65,535. kvBlocks is how many such blocks one rank registered, 0 for not known: a rank that names many times as many is
-// [Predicted]. For a worker that is followed already it changes what differs. It does not wait, and may be called before
-// Run. While a worker is followed only the Subscriber may drop it from the index. Without a bus it does nothing.
+// Track follows a worker's ranks, beginning with snapshots. blockSize is the router's, in tokens, 1 to 65,535. kvBlocks
+// is the registered number of such blocks per rank, 0 unknown: a rank that names many times as many is [Predicted]. For
+// a followed worker it applies the changes. It does not block, and may be called before Run. Only the Subscriber may
+// drop a followed worker from the index.
 func (s *Subscriber) Track(pool, worker string, ranks []int, blockSize, kvBlocks int) {
 	if s.bus == nil {
 		return
@@ -185,8 +185,8 @@ func (s *Subscriber) track(key workerKey, t tracked) {
 	s.poke()
 }
 
-// Untrack follows a worker no more: its view goes, and all that the pool's index has of it, also where Track follows at
-// once. It does not wait.
+// Untrack stops following a worker and drops it from the pool's index, even if Track follows at once. It does not
+// block.
 func (s *Subscriber) Untrack(pool, worker string) {
 	s.mu.Lock()
 	delete(s.wanted, workerKey{pool, worker})
@@ -194,7 +194,7 @@ func (s *Subscriber) Untrack(pool, worker string) {
 	s.poke()
 }
 
-// Sources returns the state of each source that is followed, by pool, worker and rank.
+// Sources returns the state of each source, by pool, worker and rank.
 func (s *Subscriber) Sources() []SourceStatus {
 	s.mu.Lock()
 	all := make([]SourceStatus, 0, len(s.followers))
@@ -209,7 +209,7 @@ func (s *Subscriber) Sources() []SourceStatus {
 	return all
 }
 
-// Source returns the state of one source; ok is false where it is not followed.
+// Source returns the state of one source; ok is false if it is not followed.
 func (s *Subscriber) Source(source wire.Source) (status SourceStatus, ok bool) {
 	s.mu.Lock()
 	f := s.followers[source.EventsSubject()]
@@ -220,8 +220,7 @@ func (s *Subscriber) Source(source wire.Source) (status SourceStatus, ok bool) {
 	return f.base().status(), true
 }
 
-// Run follows until ctx ends, when it returns nil. It may be called once. Its error is that the bus cannot be
-// subscribed to.
+// Run follows until ctx ends, then returns nil. It may be called once. It fails if the bus cannot be subscribed to.
 func (s *Subscriber) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	drops := make(chan int, 1)
@@ -249,7 +248,7 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	return nil
 }
 
-// subscribe has what comes over NATS put into messages.
+// subscribe forwards NATS messages to the loop.
 func (s *Subscriber) subscribe(ctx context.Context, drops chan<- int) (stop func(), err error) {
 	if s.bus == nil {
 		return func() {}, nil
@@ -260,7 +259,7 @@ func (s *Subscriber) subscribe(ctx context.Context, drops chan<- int) (stop func
 		case <-ctx.Done():
 		}
 	}
-	stopBeats, err := s.bus.Subscribe(wire.AllBeats, handle, func(int) {}) // the next one makes up for one that is dropped
+	stopBeats, err := s.bus.Subscribe(wire.AllBeats, handle, func(int) {}) // the next heartbeat replaces a dropped one
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to %s: %w", wire.AllBeats, err)
 	}
@@ -284,7 +283,7 @@ func (s *Subscriber) poke() {
 	}
 }
 
-// reconcile makes the followers those that are wanted.
+// reconcile makes the followers match the wanted workers.
 func (s *Subscriber) reconcile(ctx context.Context) {
 	s.mu.Lock()
 	wanted := make(map[string]wire.Source)
@@ -299,7 +298,7 @@ func (s *Subscriber) reconcile(ctx context.Context) {
 	old := s.followers
 	s.mu.Unlock()
 
-	// A worker is dropped from the index as a whole, so a rank that goes or changes takes its siblings along.
+	// A worker is dropped from the index as a whole, so siblings of a changed rank begin again.
 	again := map[workerKey]bool{}
 	for subject, f := range old {
 		is := f.base()
@@ -333,13 +332,13 @@ func (s *Subscriber) follow(name wire.Source, how tracked) (f follower) {
 	} else {
 		f = newPublished(is)
 	}
-	is.heard = time.Now()
-	is.restoring = s.peers.mayRestore(is.heard)
+	is.lastSeen = time.Now()
+	is.restoring = s.peers.mayRestore(is.lastSeen)
 	is.onState = func(was, now State) { s.report(f, was, now) }
 	return f
 }
 
-// take hands one message to the rank it is of and reports whether a repair is wanted because of it.
+// take handles one message and reports whether it makes a repair wanted.
 func (s *Subscriber) take(m *nats.Msg, now time.Time) bool {
 	subject, beat := wire.EventsOfBeat(m.Subject)
 	if !beat {

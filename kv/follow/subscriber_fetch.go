@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/contain"
 )
 
-// schedule begins the requests that are due, as many at once as may be, and sets the timer for the next.
+// schedule starts the due requests, up to the limit, and sets the timer for the next.
 func (s *Subscriber) schedule(ctx context.Context, now time.Time) {
 	type request struct {
 		of follower
@@ -41,7 +41,7 @@ func (s *Subscriber) schedule(ctx context.Context, now time.Time) {
 	}
 }
 
-// fetch makes a request in a goroutine of its own. schedule is called again when the answer is there.
+// fetch runs a request in its own goroutine and schedules again after the answer.
 func (s *Subscriber) fetch(ctx context.Context, f follower) {
 	f.base().fetching = true
 	s.active++
@@ -53,7 +53,7 @@ func (s *Subscriber) fetch(ctx context.Context, f follower) {
 		got := fetched{f, func(time.Time) {}}
 		if !contain.Do(s.log, "kv_snapshot", func() { got.take = get(ctx) }) {
 			select {
-			case <-time.After(s.cfg.RetryMax): // it is asked for again
+			case <-time.After(s.cfg.RetryMax): // it is requested again
 			case <-ctx.Done():
 			}
 		}
@@ -68,30 +68,29 @@ func (s *Subscriber) finish(got fetched, now time.Time) {
 	f := got.follower
 	f.base().fetching = false
 	s.active--
-	if s.followers[f.base().name.EventsSubject()] == f { // else it is not followed any more
+	if s.followers[f.base().name.EventsSubject()] == f { // otherwise no longer followed
 		got.take(now)
 	}
 }
 
-// follower is how one rank is followed: [published] or [engine].
+// follower follows one rank: [published] or [engine].
 type follower interface {
 	base() *source
-	// due is when something is to be asked for; ok is false where nothing is.
+	// due returns when a request is due; ok is false for none.
 	due(now time.Time) (at time.Time, ok bool)
-	// request is what is to be asked. What it returns waits for the answer, outside the loop, and returns how the
-	// loop takes the answer in.
+	// request returns a func that waits for the answer outside the loop and returns a func that applies it in the loop.
 	request(s *Subscriber) func(context.Context) (take func(now time.Time))
-	// reason is why the source is predicted, as far as its messages are why.
+	// reason returns why the source is predicted, by its messages.
 	reason() string
-	// stand is what another gateway needs to go on from here, without the view; ok is false where this one does not know
-	// the source well enough.
+	// stand returns the position for another gateway, without the view; ok is false if the source is not known well
+	// enough.
 	stand() (at standing, ok bool)
-	// resume goes on from where another gateway stands, and reports whether it did. Where it did not, or from is nil, the
-	// worker is asked.
+	// resume continues from another gateway's position and reports whether it did. If not, or from is nil, the worker
+	// is queried.
 	resume(from *restored, now time.Time) bool
 }
 
-// fetched is the end of a request.
+// fetched is the result of a request.
 type fetched struct {
 	follower follower
 	take     func(now time.Time)

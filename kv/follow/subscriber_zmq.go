@@ -15,8 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// TrackZMQ is Track for a worker whose engine publishes its events by itself, over ZMQ. The error is that of [ZMQ.Validate], or
-// a [*PortError].
+// TrackZMQ is Track for an engine that publishes its events over ZMQ. The error is [ZMQ.Validate]'s or a [*PortError].
 func (s *Subscriber) TrackZMQ(pool, worker string, ranks []int, blockSize, kvBlocks int, from zmq.Address) error {
 	if err := from.Validate(1 + slices.Max(append([]int{0}, ranks...))); err != nil {
 		return err
@@ -29,18 +28,18 @@ func (s *Subscriber) TrackZMQ(pool, worker string, ranks []int, blockSize, kvBlo
 	return nil
 }
 
-// PortError is an engine that is awaited on the port, and for the topic, of another.
+// PortError refuses to wait for an engine on a port and topic of another.
 type PortError struct {
 	Port   int
 	Topic  string
-	Worker string // that is awaited there already
+	Worker string // the worker expected there
 }
 
 func (e *PortError) Error() string {
 	return fmt.Sprintf("port %d is listened on for worker %q already, with the topic %q: give each engine a port, or a topic of its own", e.Port, e.Worker, e.Topic)
 }
 
-// portTaken refuses to await an engine on a port, and for a topic, of another worker's.
+// portTaken refuses a port and topic of another worker's engine.
 func (s *Subscriber) portTaken(key workerKey, ranks int, from zmq.Address) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,14 +51,14 @@ func (s *Subscriber) portTaken(key workerKey, ranks int, from zmq.Address) error
 	return nil
 }
 
-// arrival is one message that came over ZMQ, or another event of a connection.
+// arrival is a message over ZMQ, or another event of a connection.
 type arrival struct {
 	of      *engine
 	message zmq.Message
 	event   func(now time.Time) // nil for a message
 }
 
-// relink connects to the engines that are followed over ZMQ, and ends the other connections.
+// relink connects to the tracked ZMQ engines and closes other connections.
 func (s *Subscriber) relink(ctx context.Context) {
 	for e, unlink := range s.links {
 		if s.followers[e.name.EventsSubject()] != e {
@@ -91,9 +90,9 @@ func (s *Subscriber) relink(ctx context.Context) {
 	}
 }
 
-// linkTo is how an engine is connected to. pass is called with what arrives, one call at a time, and may wait.
+// linkTo connects to an engine. pass handles arrivals, one at a time, and may block.
 func (s *Subscriber) linkTo(e *engine, pass func(arrival)) zmq.SubConfig {
-	at, _ := zmq.ParseEndpoint(e.how.zmq.Endpoint) // TrackZMQ has seen that it can be read
+	at, _ := zmq.ParseEndpoint(e.how.zmq.Endpoint) // TrackZMQ has validated it
 	log := s.log.With("source", e.name, "endpoint", e.how.zmq.Endpoint)
 	event := func(do func(now time.Time)) { pass(arrival{of: e, event: do}) }
 	return zmq.SubConfig{
@@ -125,19 +124,19 @@ func (s *Subscriber) linkTo(e *engine, pass func(arrival)) zmq.SubConfig {
 	}
 }
 
-// closedByPeer reports whether the other side ended a connection, and not silence or what it sent.
+// closedByPeer reports whether the other side closed a connection, rather than a timeout or a bad message.
 func closedByPeer(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// awaiting is a port at which engines are awaited.
+// awaiting is a port that engines connect to.
 type awaiting struct {
 	hub   *zmq.Hub
 	links int
 	end   func()
 }
 
-// await follows one rank of an engine that connects to a port, which is listened on for as long as any is.
+// await follows one rank of an engine that connects to a port. The port is open while any rank uses it.
 func (s *Subscriber) await(ctx context.Context, cfg zmq.SubConfig) (leave func()) {
 	at := cfg.Endpoint.Port
 	a := s.awaited[at]
@@ -168,16 +167,16 @@ func (s *Subscriber) await(ctx context.Context, cfg zmq.SubConfig) (leave func()
 	}
 }
 
-// arrive takes in what came over ZMQ and reports whether a replay is wanted because of it.
+// arrive handles an arrival over ZMQ and reports whether it makes a replay wanted.
 func (s *Subscriber) arrive(a arrival, now time.Time) bool {
 	e := a.of
 	switch {
 	case s.followers[e.name.EventsSubject()] != e:
-		return false // it is not followed any more
+		return false // no longer followed
 	case a.event != nil:
 		a.event(now)
 		return true
 	}
-	e.hear(now)
+	e.touch(now)
 	return e.live(a.message, now)
 }

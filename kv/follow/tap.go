@@ -6,16 +6,16 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// Tap is called with what a [Subscriber] does to its views, in order and from its Run.
+// Tap observes the changes of a [Subscriber]'s views, in order, from Run.
 type Tap interface {
-	// Began: the view is empty, because another process is followed, or the same one from its first message on.
+	// Began: the view is empty, because another process is followed, or the same one from its first message.
 	Began(wire.Source)
-	// Restarted: it was another process; the connection to the one before was lost at cut. It comes after Began.
+	// Restarted: the engine restarted; the old connection was lost at cut. It follows Began.
 	Restarted(s wire.Source, cut time.Time)
-	// Lost: the view was emptied because something is missing.
+	// Lost: a loss emptied the view.
 	Lost(wire.Source)
-	// Applied: these events were put into the view. They are only good during the call.
+	// Applied: these events were applied to the view. They are valid during the call.
 	Applied(wire.Source, []wire.Event)
-	// StateChanged: the state is another than before.
+	// StateChanged: the state changed.
 	StateChanged(wire.Source, State)
 }

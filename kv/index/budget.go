@@ -5,12 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// budget bounds the pairs of block and owner that an index keeps, over all tiers.
-// What goes first was stored, and met by a Match, longest ago. A block goes before
-// those that it follows on, so that what is left of a prompt is a prefix of it.
+// budget bounds the (block, owner) pairs of an index over all tiers. It evicts the pairs least recently stored or
+// matched, and a block before its parents, so that a prefix remains.
 //
-// A hand goes round the owners' blocks, from the youngest entry of each to the oldest, and so finds a chain's end
-// before its beginning. It takes what is old enough and gives up being choosy when that takes too long: the bound is
+// A clock hand goes round the owners' blocks from the youngest entry to the oldest, and so meets a chain's end before
+// its beginning. If it finds too few old entries it takes any: the bound is strict, the order approximately LRU.
 // strict, the order is near to that of recency.
 type budget struct {
 	limit   int64
@@ -22,18 +21,18 @@ type budget struct {
 	mu   sync.Mutex // guards what follows; taken before an owner's
 	slot int
 	tier Tier
-	at   int // entries of slot and tier before it are still to be met
+	at   int // entries of slot and tier still to visit
 }
 
 const (
 	defaultMaxBlocks = 1 << 26 // about 2.5 GB when all of it is used
 
-	// A clock of stampBits bits ticks ticksRound times while as many pairs are
-	// stored as the budget has; what is at least ticksOld ticks old may go.
+	// A clock of stampBits bits ticks ticksRound times per budget of stored pairs. Pairs at least ticksOld ticks old
+	// may be evicted.
 	ticksRound = 32
 	ticksOld   = 16
 
-	look = 1024 // how many entries the hand meets under one hold of an owner's lock
+	look = 1024 // entries visited under one hold of an owner's lock
 )
 
 func (b *budget) init(limit int) {
@@ -47,10 +46,10 @@ func (b *budget) init(limit int) {
 // now is the clock's time.
 func (b *budget) now() uint32 { return uint32(b.stored.Load()/b.grain) & stampMask }
 
-// pressed reports whether anything may have to go soon, so that recency matters.
+// pressed reports whether evictions are near, so that recency matters.
 func (b *budget) pressed() bool { return b.total.Load() > b.limit/2 }
 
-// count accounts for a change of what is held.
+// count records a change of the held pairs.
 func (b *budget) count(change int) {
 	if change != 0 {
 		b.total.Add(int64(change))
@@ -62,10 +61,10 @@ func (b *budget) count(change int) {
 
 // hand is one run of the budget's hand.
 type hand struct {
-	patience int  // entries that it may still meet while it is choosy
-	rounds   int  // times it has been round since it ceased to be, without success
+	patience int  // entries that it may still visit while choosy
+	rounds   int  // unsuccessful rounds since it stopped being choosy
 	choosy   bool // takes only what is old
-	any      bool // takes blocks that others follow on as well
+	any      bool // takes blocks with children too
 }
 
 // evict brings the index back within its budget. The caller holds no lock.
@@ -99,7 +98,7 @@ func (x *Index) evict() {
 	}
 }
 
-// sweep moves the hand on through one owner's blocks and reports whether it has more of them on this tier to meet.
+// sweep moves the hand through one owner's blocks and reports whether more remain on this tier.
 func (x *Index) sweep(w *owner, h *hand) bool {
 	b, t := &x.budget, x.budget.tier
 	w.mu.Lock()

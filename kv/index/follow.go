@@ -1,7 +1,7 @@
 package index
 
-// match finds the runs on tier t. An owner that got a gap while it was followed
-// in jumps is followed block by block the next time, and all are the third time.
+// match finds the runs on tier t. An owner whose gap appeared during a jump is followed block by block the next time;
+// the third time all are.
 func (m *Matches) match(tab *table, gaps *gaps, t Tier, hashes []uint64) {
 	for try := range 3 {
 		m.look(gaps, try > 0)
@@ -12,7 +12,7 @@ func (m *Matches) match(tab *table, gaps *gaps, t Tier, hashes []uint64) {
 	}
 }
 
-// look notes which owners have gaps; again says to keep those as well whose count has moved since the last look.
+// look records which owners have gaps; again includes those whose count changed since the last look.
 func (m *Matches) look(gaps *gaps, again bool) {
 	for k := range m.live {
 		moved := gaps.moved[k].Load()
@@ -27,7 +27,7 @@ func (m *Matches) look(gaps *gaps, again bool) {
 
 const all = ^uint64(0)
 
-// unmoved reports whether none got a gap since the last look that was taken to have none.
+// unmoved reports whether no owner without gaps got one since the last look.
 func (m *Matches) unmoved(gaps *gaps) bool {
 	for k, moved := range m.moved {
 		if m.open[k] != all && gaps.moved[k].Load() != moved {
@@ -37,9 +37,8 @@ func (m *Matches) unmoved(gaps *gaps) bool {
 	return true
 }
 
-// follow finds the runs on tier t. On Device all owners of the first block begin one; on the others an owner's begins
-// where its run on the faster tiers has ended, so that owners join at different blocks. Each further block ends the
-// runs of those that do not hold it.
+// follow finds the runs on tier t. On Device all owners of the first block begin one; on slower tiers an owner's run
+// begins where its faster one ended. Each further block ends the runs of owners without it.
 func (m *Matches) follow(tab *table, t Tier, hashes []uint64, jump bool) {
 	m.jumped, m.waiting = false, 0
 	m.fill(t)
@@ -76,7 +75,7 @@ func (m *Matches) follow(tab *table, t Tier, hashes []uint64, jump bool) {
 	m.finish(t, len(hashes))
 }
 
-// leap follows owners without gaps over some batches of blocks from at, and returns where it has come to.
+// leap follows owners without gaps in batches from at, and returns its end.
 func (m *Matches) leap(tab *table, t Tier, hashes []uint64, at int) int {
 	var gens [jumps]*generation
 	var slots [jumps]int
@@ -106,7 +105,7 @@ func (m *Matches) leap(tab *table, t Tier, hashes []uint64, at int) int {
 	return at
 }
 
-// walk looks at the blocks from at until before to, at most batch of them, one by one.
+// walk visits the blocks from at until before to, at most batch of them, one by one.
 func (m *Matches) walk(tab *table, t Tier, hashes []uint64, at, to int) {
 	var gens [batch]*generation
 	var slots [batch]int

@@ -2,12 +2,11 @@ package index
 
 import "math/bits"
 
-// Predicted caches name a prompt by granules: runs of whole blocks that grow with their place, so that a long prompt has few
-// hashes. Where granules end depends on their place alone, so two prompts that begin alike share all granules before they part.
-// That falls short of their common beginning by less than one granule: less than 1/32 of it and a block.
+// Predicted caches name a prompt by granules: runs of whole blocks that grow with their position, so a long prompt has
+// few hashes. Boundaries depend on the position only, so prompts share all granules before they differ; that is less
+// than 1/32 and a block short of the common prefix.
 //
-// Each power of two blocks, from perOctave on, is cut into perOctave granules of one length; before it a granule is
-// one block.
+// Each power of two blocks, from perOctave on, has perOctave granules of one length; before it a granule is one block.
 const (
 	perOctave  = 32
 	octaveBits = 5
@@ -30,8 +29,7 @@ func GranulesWithin(blocks int) int {
 	return perOctave*octave + blocks>>octave
 }
 
-// Append appends to dst the granules of a prompt whose blocks have the given sequence hashes: a granule's hash is that
-// of its last block, which names all before it.
+// Append appends the hashes of a prompt's granules to dst: each is the hash of the granule's last block.
 func AppendGranules(dst, hashes []uint64) []uint64 {
 	single := min(len(hashes), 2*perOctave)
 	dst = append(dst, hashes[:single]...)
@@ -41,7 +39,7 @@ func AppendGranules(dst, hashes []uint64) []uint64 {
 	return dst
 }
 
-// Unit is what a chain of hashes names.
+// Unit is what a chain's hashes name.
 type Unit bool
 
 // The units: blocks of tokens, and granules of text.
@@ -50,7 +48,7 @@ const (
 	UnitText  Unit = true
 )
 
-// Blocks returns how many blocks the first n of a chain's hashes name.
+// Blocks returns how many blocks the first n hashes name.
 func (u Unit) Blocks(n int) int {
 	if u == UnitText {
 		return GranuleBlocks(n)
@@ -58,7 +56,7 @@ func (u Unit) Blocks(n int) int {
 	return n
 }
 
-// Within returns how many of a chain's hashes name blocks that are all among the first so many.
+// Within returns how many hashes name only blocks within the first blocks.
 func (u Unit) Within(blocks int) int {
 	if u == UnitText {
 		return GranulesWithin(blocks)

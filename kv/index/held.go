@@ -2,15 +2,15 @@ package index
 
 import "math/bits"
 
-// held is the set of blocks that one owner holds on one tier, and how they follow on each other: the way from an
-// owner to its blocks, where the tables are the way from a block to its owners. It has no pointers.
+// held is the set of blocks that one owner holds on one tier, and their parents: the map from owner to blocks, where
+// tables map from block to owners. It has no pointers.
 //
-// A block that others follow on and that is not held itself has an entry too, as a missing one. The blocks that
-// follow on missing ones are counted: while there are none, an owner that holds a block holds all before it.
+// A parent that is not held has an entry too, as a missing one. Blocks with missing parents are counted: if there are
+// none, an owner that holds a block holds all before it.
 type held struct {
 	entries []pair   // by number; the first two are root and unknown
-	places  []uint32 // open addressing: how far from home, and the number; 0 is empty
-	free    uint32   // the first entry to use again, by parent; 0 none
+	places  []uint32 // open addressing: distance from home, and entry number; 0 is empty
+	free    uint32   // first free entry, linked by parent; 0 none
 	n       int      // blocks held
 	named   int      // entries in places: held or missing
 	holes   int      // blocks held whose parent is missing
@@ -19,13 +19,13 @@ type held struct {
 // pair is one block of one owner.
 type pair struct {
 	hash   uint64
-	parent uint32 // number of the entry it follows on
-	state  uint32 // inHand, a stamp of 7 bits, and how many blocks that are held follow on it
+	parent uint32 // entry number of the parent
+	state  uint32 // inHand, a stamp of 7 bits, and the number of held children
 }
 
 const (
-	root    = 0 // stands before the first block of a prompt; counts as held
-	unknown = 1 // stands for a parent that is not known; counts as missing
+	root    = 0 // before the first block of a prompt; counts as held
+	unknown = 1 // an unknown parent; counts as missing
 
 	numberBits = 24
 	numberMask = 1<<numberBits - 1
@@ -68,9 +68,8 @@ func (s *held) find(h uint64) uint32 {
 	}
 }
 
-// touch reads what the searches for up to batch hashes will read first, here and in the table, as [table.touch] does.
-// It goes in passes of which none waits within itself: for homes, then for the table's slots, then for entries, which
-// are found while the slots are under way.
+// touch prefetches what the searches for up to batch hashes read first, here and in the table, as [table.touch] does:
+// in passes for homes, table slots and entries, none of which waits within itself.
 func (s *held) touch(tab *table, hashes []uint64) (found int) {
 	hashes = hashes[:min(batch, len(hashes))]
 	if s.named == 0 {
@@ -94,10 +93,10 @@ func (s *held) touch(tab *table, hashes []uint64) (found int) {
 	for i := range hashes {
 		found += s.entries[at[i]&numberMask].kids()
 	}
-	return found + s.entries[s.free].kids() // where the next new one goes
+	return found + s.entries[s.free].kids() // the next new one
 }
 
-// parentOf returns the hash that block h follows on, if h is held and that is known; first, if it begins a prompt.
+// parentOf returns the parent's hash of block h if known; first, if h begins a prompt.
 func (s *held) parentOf(h uint64) (parent uint64, first, known bool) {
 	at := s.find(h)
 	if at == 0 || !s.entries[at].held() || s.entries[at].parent == unknown {
@@ -109,8 +108,7 @@ func (s *held) parentOf(h uint64) (parent uint64, first, known bool) {
 	return s.entries[s.entries[at].parent].hash, false, true
 }
 
-// name returns the number of h's entry, which it makes if there is none. A
-// caller that names a block must have another follow on it or hold it.
+// name returns the number of h's entry, making it if needed. The caller must hold the block or attach a child.
 func (s *held) name(h uint64) uint32 {
 	if at := s.find(h); at != 0 {
 		return at
@@ -139,8 +137,8 @@ func (s *held) name(h uint64) uint32 {
 	return at
 }
 
-// add holds block h, which follows on entry parent, and returns its number and whether it was new. A block that is
-// held keeps its parent, unless that was unknown.
+// add holds block h with entry parent, and returns its number and whether it was new. A held block keeps its parent
+// unless that was unknown.
 func (s *held) add(h uint64, parent uint32, stamp uint32) (at uint32, fresh bool) {
 	at = s.name(h)
 	e := &s.entries[at]
@@ -156,13 +154,13 @@ func (s *held) add(h uint64, parent uint32, stamp uint32) (at uint32, fresh bool
 	e.state |= inHand
 	s.n++
 	if parent == at {
-		parent = unknown // nothing follows on itself
+		parent = unknown // a block is not its own parent
 	}
 	s.follow(e, parent)
 	return at, true
 }
 
-// follow has a block that is held follow on entry parent.
+// follow sets the parent of a held block.
 func (s *held) follow(e *pair, parent uint32) {
 	e.parent = parent
 	s.entries[parent].state++
@@ -171,7 +169,7 @@ func (s *held) follow(e *pair, parent uint32) {
 	}
 }
 
-// leave undoes follow, and forgets a missing block that nothing follows on.
+// leave undoes follow, and drops a missing block without children.
 func (s *held) leave(parent uint32) {
 	p := &s.entries[parent]
 	p.state--
@@ -184,7 +182,7 @@ func (s *held) leave(parent uint32) {
 	}
 }
 
-// remove lets go of block h and reports whether it was held.
+// remove drops block h and reports whether it was held.
 func (s *held) remove(h uint64) bool {
 	at := s.find(h)
 	if at == 0 || !s.entries[at].held() {
@@ -195,7 +193,7 @@ func (s *held) remove(h uint64) bool {
 	return true
 }
 
-// drop lets go of the block of entry at, which is held.
+// drop drops the held block of entry at.
 func (s *held) drop(at uint32) {
 	e := &s.entries[at]
 	e.state &^= inHand
@@ -208,14 +206,14 @@ func (s *held) drop(at uint32) {
 	s.leave(parent)
 }
 
-// forget takes an entry out of the places, to be used again.
+// forget frees an entry.
 func (s *held) forget(at uint32) {
 	n := len(s.places)
 	i := place(s.entries[at].hash, n)
 	for s.places[i]&numberMask != at {
 		i = after(i, n)
 	}
-	// Those behind it move up that would no longer be found.
+	// Entries behind it that would no longer be found move up.
 	gap := uint32(1) // from i to j
 	for j := after(i, n); s.places[j] != 0; j = after(j, n) {
 		if d := s.distance(j); d >= gap {
@@ -263,7 +261,7 @@ func (s *held) resize(n int) {
 	}
 }
 
-// shrink gives memory back when most of it is unused. Entries are renumbered then, in the same order.
+// shrink returns unused memory. Entries are renumbered in the same order.
 func (s *held) shrink() {
 	if len(s.entries) < 64 || s.named*4 > len(s.entries) {
 		return

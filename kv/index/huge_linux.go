@@ -5,23 +5,22 @@ import (
 	"unsafe"
 )
 
-// Slots are read at random all over an array. With pages of 4 kB nearly each such read first waits for the processor
-// to find the page, which takes as long as the read; with pages of 2 MB it knows them all. Linux gives those where it
-// was asked to (transparent_hugepage "madvise", the usual setting, or "always"). All this is advice: what is refused
-// is slower, and nothing else.
+// Slots are read at random. With 4 kB pages nearly every read misses the TLB; 2 MB pages avoid that. Linux grants them
+// if transparent_hugepage is "madvise" (the usual setting) or "always". This is advice: if refused, reads are only
+// slower.
 const (
 	hugePage = 2 << 20
 
 	adviseCollapse = 25 // MADV_COLLAPSE, of Linux 6.1
 )
 
-// advise asks for huge pages for an array that is about to be filled.
-func advise(words []uint64) { tell(words, syscall.MADV_HUGEPAGE) }
+// advise requests huge pages for an array before it is filled.
+func advise(words []uint64) { madvise(words, syscall.MADV_HUGEPAGE) }
 
-// join has the pages joined of an array that lies in memory used before, in small pages, now that it is filled.
-func join(words []uint64) { tell(words, adviseCollapse) }
+// join collapses small pages of a filled array in reused memory.
+func join(words []uint64) { madvise(words, adviseCollapse) }
 
-func tell(words []uint64, what int) {
+func madvise(words []uint64, what int) {
 	if len(words)*8 < 2*hugePage {
 		return
 	}

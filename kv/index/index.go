@@ -1,13 +1,13 @@
 // Package index maps the blocks of prompts to the workers that hold them.
 //
-// A block of a prompt is named by its sequence hash, which covers every token before it as well, so that one hash
-// names one whole prefix. The index maps each hash to the owners that hold it, and [Index.Match] answers, for all
-// owners in one pass over a prompt's hashes, how many leading blocks each of them holds.
+// A block is named by its sequence hash, which covers all tokens before it, so one hash names one whole prefix. The
+// index maps each hash to its owners. [Index.Match] returns, for all owners in one pass over a prompt's hashes, how
+// many leading blocks each holds.
 //
-// The index is advisory: it is fed from events that may be late or lost, and a
-// wrong answer costs a recomputation and never a wrong token.
+// The index is advisory: events may be late or lost, and a wrong answer costs a recomputation, never a wrong token.
 //
-// Readers never wait. A hash, once written to a slot, stays there until its shard is rebuilt next to the old one, and
+// Readers never wait. A hash stays in its slot until its shard is rebuilt next to the old one, and its holders are one
+// atomic word, so a reader needs no lock. DESIGN.md has the reasons.
 // its holders are one atomic word, so a reader needs no lock and no second look. DESIGN.md has the reasons.
 package index
 
@@ -19,32 +19,31 @@ import (
 
 // Config of an [Index]. Its zero value is good for any size.
 type Config struct {
-	// MaxBlocks bounds the pairs of block and owner, counting each tier, and with them the memory, about 40 bytes each.
-	// Beyond it the least recent ones go, whether the owner still holds them or not. 0 means 2^26.
+	// MaxBlocks bounds the (block, owner) pairs over all tiers, about 40 bytes each. Beyond it the least recent are
+	// evicted. 0 means 2^26.
 	MaxBlocks int
 
 	shards int // a power of two, for tests; 0 means defaultShards
 }
 
-// defaultShards is the number of independently locked parts of each tier's table. More let more writers proceed at once
-// and shorten the pauses in which a writer rebuilds one; larger ones lie better in the processor's caches and on large
-// pages. Each costs about 1 kB while the index is empty.
+// defaultShards is the number of independently locked parts of a tier's table. More shards admit more concurrent
+// writers and shorter rebuilds; fewer use caches and huge pages better. Each takes about 1 kB when empty.
 const defaultShards = 16
 
-// Index maps sequence hashes to owners. It is safe for concurrent use; Match is never blocked by a writer. Calls for
-// one owner take effect in the order they are made, which is why one goroutine should feed one owner.
+// Index maps sequence hashes to owners. It is safe for concurrent use; writers never block Match. Calls for one owner
+// apply in order: feed an owner from one goroutine.
 type Index struct {
 	shards int
 
 	dir    atomic.Pointer[directory]    // never nil
 	epoch  atomic.Uint64                // directory changes so far
-	gaps   [Tiers]gaps                  // who must be followed block by block
+	gaps   [Tiers]gaps                  // owners to follow block by block
 	budget budget                       // how much there may be
 	tables [Tiers]atomic.Pointer[table] // nil until the tier's first block
 	mu     sync.RWMutex                 // guards what follows, and changes of dir and tables
 	byName map[name]*owner              // the live owners
 	ranks  map[string][]*owner          // and the same by worker
-	free   []Owner                      // identities ready to be given out again
+	free   []Owner                      // identities to reuse
 }
 
 // New returns an empty index.
@@ -55,22 +54,21 @@ func New(cfg Config) *Index {
 	return x
 }
 
-// Store records that o holds the blocks of chain on tier t, a prompt's sequence hashes from its first block. Blocks
-// it already holds there are left as they are, but for their recency. An owner that was dropped holds nothing, and
-// storing for it does nothing.
+// Store records that o holds the blocks of chain, a prompt's sequence hashes from its first block, on tier t. Blocks it
+// already holds only become recent. It does nothing for a dropped owner.
 func (x *Index) Store(o Owner, t Tier, chain []uint64) { x.store(o, t, begins, 0, chain) }
 
-// Extend is Store for a chain whose first block follows on parent, which o may hold or not.
+// Extend is Store for a chain whose parent is given; o need not hold it.
 func (x *Index) Extend(o Owner, t Tier, parent uint64, chain []uint64) {
 	x.store(o, t, follows, parent, chain)
 }
 
-// Place is Store for a chain of which it is unknown what it follows on: blocks that come to a further tier. Where o
-// holds the first of them on another tier, it follows on the same here. Where not, Match must look at every block for
-// o on this tier, until these have gone or were stored again by Store or Extend.
+// Place is Store for a chain with an unknown parent: blocks that reach a further tier. If o holds the first on another
+// tier, that parent is used. Otherwise Match follows o block by block on this tier until these blocks are removed or
+// stored again.
 func (x *Index) Place(o Owner, t Tier, chain []uint64) { x.store(o, t, loose, 0, chain) }
 
-// origin says what a chain follows on.
+// origin is the kind of a chain's parent.
 type origin uint8
 
 const (
@@ -79,7 +77,7 @@ const (
 	loose                 // unknown
 )
 
-// piece is how many blocks are stored or removed under one hold of an owner's lock.
+// piece is how many blocks are changed under one hold of an owner's lock.
 const piece = 4096
 
 func (x *Index) store(o Owner, t Tier, from origin, parent uint64, chain []uint64) {
@@ -99,7 +97,7 @@ func (x *Index) store(o Owner, t Tier, from origin, parent uint64, chain []uint6
 	}
 }
 
-// add is store for a piece. It reports whether w is still there.
+// add stores a piece. It reports whether w still exists.
 func (x *Index) add(w *owner, tab *table, t Tier, from origin, parent uint64, chain []uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,7 +113,7 @@ func (x *Index) add(w *owner, tab *table, t Tier, from origin, parent uint64, ch
 			s.touch(tab, chain[i:])
 		}
 		if room == 0 {
-			break // what an owner holds beyond its tier's limit is not seen
+			break // blocks beyond the owner's limit on a tier are ignored
 		}
 		at, fresh := s.add(h, behind, stamp)
 		if behind = at; fresh {
@@ -130,7 +128,7 @@ func (x *Index) add(w *owner, tab *table, t Tier, from origin, parent uint64, ch
 	return true
 }
 
-// Remove records that o no longer holds the named blocks on tier t. Blocks it did not hold are passed over.
+// Remove records that o no longer holds the blocks on tier t. It ignores others.
 func (x *Index) Remove(o Owner, t Tier, hashes []uint64) {
 	w := x.owner(o)
 	if w == nil || t >= Tiers {
@@ -155,8 +153,8 @@ func (x *Index) Remove(o Owner, t Tier, hashes []uint64) {
 	x.budget.count(s.n - before)
 }
 
-// gapsBefore tells readers that w may have gaps on tier t, if it has. It comes after each change of w's own blocks
-// and before the same change of the table. The caller holds w.mu.
+// gapsBefore marks w's gaps on tier t for readers, after a change of w's blocks and before that of the table. The
+// caller holds w.mu.
 func (x *Index) gapsBefore(w *owner, t Tier) {
 	if w.held[t].holes > 0 && !w.open[t] {
 		w.open[t] = true
@@ -164,7 +162,7 @@ func (x *Index) gapsBefore(w *owner, t Tier) {
 	}
 }
 
-// settled tells readers what has become of w on tier t, after changes of the table. The caller holds w.mu.
+// settled updates w's gaps on tier t for readers, after changes of the table. The caller holds w.mu.
 func (x *Index) settled(w *owner, t Tier) {
 	w.blocks[t].Store(int64(w.held[t].n))
 	if w.held[t].holes == 0 && w.open[t] {
@@ -173,7 +171,7 @@ func (x *Index) settled(w *owner, t Tier) {
 	}
 }
 
-// Clear records that o holds nothing on any tier, in time proportional to what it held. The owner itself stays.
+// Clear removes all blocks of o, in time proportional to their number. The owner stays.
 func (x *Index) Clear(o Owner) {
 	if w := x.owner(o); w != nil {
 		w.mu.Lock()
@@ -182,8 +180,8 @@ func (x *Index) Clear(o Owner) {
 	}
 }
 
-// Drop forgets a worker, all its ranks and all they held, in time proportional to that. The worker's owners become
-// void: calls that still carry them do nothing, even after their slots have gone to others.
+// Drop removes a worker with all its ranks and blocks, in time proportional to them. Calls with its owners do nothing
+// from then on, even after their slots are reused.
 func (x *Index) Drop(worker string) {
 	x.mu.Lock()
 	gone := x.ranks[worker]
@@ -220,8 +218,7 @@ func (x *Index) Blocks(o Owner) int {
 	return int(w.blocks[Device].Load())
 }
 
-// Churn returns how many blocks have come to o and gone from it since it was made, each tier counted for itself; 0
-// for a void owner. Of two looks the difference is what happened between them.
+// Churn returns the blocks ever stored and removed for o over all tiers, 0 for a void owner.
 func (x *Index) Churn(o Owner) (came, went uint64) {
 	w := x.owner(o)
 	if w == nil {
@@ -235,9 +232,9 @@ type Stats struct {
 	Owners  int    // live owners
 	Blocks  int    // distinct blocks, each tier counted for itself
 	Held    int    // pairs of block and owner, at most Config.MaxBlocks
-	Holed   int    // pairs of owner and tier for which Match looks at every block
+	Holed   int    // (owner, tier) pairs that Match follows block by block
 	Bytes   int    // memory of tables and owners' sets, rounded down to the arrays
-	Evicted uint64 // pairs that the budget has had no room for, ever
+	Evicted uint64 // pairs evicted by the budget, ever
 }
 
 // Add sums two indexes up.
@@ -246,8 +243,7 @@ func (s *Stats) Add(o Stats) {
 	s.Bytes, s.Evicted = s.Bytes+o.Bytes, s.Evicted+o.Evicted
 }
 
-// Stats counts what the index holds. It takes every shard's and owner's lock in
-// turn and is meant for metrics, not for a request's way.
+// Stats counts the index's contents. It takes every lock in turn: use it for metrics, not per request.
 func (x *Index) Stats() Stats {
 	s := Stats{Evicted: x.budget.evicted.Load()}
 	for _, w := range x.dir.Load().owners {
@@ -275,7 +271,7 @@ func (x *Index) Stats() Stats {
 	return s
 }
 
-// clear takes all of w's blocks out of the tables. The caller holds w.mu.
+// clear removes all of w's blocks from the tables. The caller holds w.mu.
 func (x *Index) clear(w *owner) {
 	var hashes [batch]uint64
 	for t := range w.held {
@@ -283,7 +279,7 @@ func (x *Index) clear(w *owner) {
 		if s.n == 0 {
 			continue
 		}
-		s.holes++ // whatever order they go in
+		s.holes++ // in any order
 		x.gapsBefore(w, Tier(t))
 		tab, n := x.table(Tier(t)), 0
 		for i := unknown + 1; i <= len(s.entries); i++ {
@@ -306,7 +302,7 @@ func (x *Index) clear(w *owner) {
 	}
 }
 
-// table returns tier t's table, made at its first use.
+// table returns tier t's table, made on first use.
 func (x *Index) table(t Tier) *table {
 	if tab := x.tables[t].Load(); tab != nil {
 		return tab

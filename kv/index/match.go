@@ -5,43 +5,40 @@ import (
 	"sync/atomic"
 )
 
-// Matches is the answer of one [Index.Match]. Its zero value is ready; one that
-// is used again and again stops allocating once it has grown to the number of
-// owners. It must not be shared between goroutines while a Match fills it.
+// Matches is the result of one [Index.Match]. The zero value is ready; reuse avoids allocation. It must not be shared
+// between goroutines during a Match.
 type Matches struct {
-	dir  *directory      // the owners the answer is about
-	ends [Tiers][]uint32 // by slot: where the run that has reached this tier ends
+	dir  *directory      // the owners of the result
+	ends [Tiers][]uint32 // by slot: the end of the run up to this tier
 	has  [Tiers]bool     // ends[t] was filled
 
-	live []uint64 // bitset of owners whose run is still going on
+	live []uint64 // bitset of owners whose run continues
 	n    int      // owners in live
-	last uint64   // the word live was last reduced to, if it was an inline one
+	last uint64   // the last inline word that live was reduced to
 
-	open    []uint64 // bitset of owners to be followed block by block
-	moved   []uint64 // the counts next to it when it was looked at
-	jumped  bool     // blocks were left out
-	waiting int      // owners that have not joined yet
+	open    []uint64 // bitset of owners to follow block by block
+	moved   []uint64 // the counts of open when it was read
+	jumped  bool     // blocks were skipped
+	waiting int      // owners that have not joined
 	deepest int      // the longest run on Device
 
 	heads []int32 // by block: first owner whose run on a lower tier begins there, -1 none
 	peers []int32 // by slot: the next such owner, -1 none
 }
 
-// batch is how many hashes are looked up before the first of them is used: enough that the processor waits for many
-// cache lines at once. It is also how far Match jumps, and jumps is how many jumps it looks ahead.
+// batch is how many hashes are prefetched before the first is used, to wait for many cache lines at once. It is also
+// the length of a jump; jumps is how many jumps to look ahead.
 const (
 	batch = 32
 	jumps = 8
 )
 
-// Match finds for every owner how many leading blocks of a prompt it holds. The hashes are the prompt's sequence
-// hashes, in order: each must follow on the one before as Store or Extend had it. The answer is exact, also for
-// owners that have lost blocks out of the middle of a prefix; while writers are at work, each (owner, block) is seen
-// as it was at some moment during the call.
+// Match finds for every owner how many leading blocks of a prompt it holds. hashes are the prompt's sequence hashes in
+// order. The result is exact, also for owners with gaps; with concurrent writers, each (owner, block) is as at some
+// moment during the call.
 //
-// Owners without such gaps hold all blocks before one that they hold, so where
-// all owners that are left hold the last of 32 blocks, the others are not read.
-// It stops at the first block that no owner has reached: a miss costs one read.
+// Owners without gaps hold all blocks before one that they hold, so if all remaining owners hold the last of 32 blocks,
+// the others are skipped. Match stops at the first block without owners: a miss costs one read.
 func (x *Index) Match(hashes []uint64, m *Matches) {
 	m.reset(x.dir.Load())
 	for t := Device; t < Tiers; t++ {
@@ -66,8 +63,8 @@ func (m *Matches) Leading(o Owner) int {
 	return int(m.ends[Device][o.slot()])
 }
 
-// Raise sets each of runs to how many leading blocks the owner in its place holds on Device, where that is more. It
-// is [Matches.Leading] for many, which must be as many as runs. [NoOwner] raises nothing.
+// Raise raises each of runs to the leading blocks of the owner at its index. It is [Matches.Leading] for many owners.
+// [NoOwner] raises nothing.
 func (m *Matches) Raise(runs []uint32, owners []Owner) {
 	if m.dir == nil {
 		return
@@ -76,16 +73,15 @@ func (m *Matches) Raise(runs []uint32, owners []Owner) {
 	ends = ends[:len(ids)]
 	runs = runs[:len(owners)]
 	for i, o := range owners {
-		// NoOwner's slot is behind every directory's last.
+		// NoOwner's slot is beyond every directory
 		if slot := o.slot(); slot < len(ids) && ids[slot] == o {
 			runs[i] = max(runs[i], ends[slot])
 		}
 	}
 }
 
-// Tier returns how many blocks tier t adds to o's run: those that o holds on t without a gap, counted from where the
-// faster tiers' run has ended. The sum over all tiers is how much of the prompt o need not compute, if it can bring
-// the blocks up to the device.
+// Tier returns how many blocks tier t adds to o's run without a gap, from the end of the faster tiers' run. The sum
+// over all tiers need not be computed if the blocks can be loaded to the device.
 func (m *Matches) Tier(o Owner, t Tier) int {
 	if t >= Tiers || !m.has[t] || !m.dir.has(o) {
 		return 0
@@ -124,7 +120,7 @@ func (m *Matches) fill(t Tier) {
 	m.has[t] = true
 }
 
-// faster returns the next faster tier than t whose ends were filled.
+// faster returns the next faster tier with ends.
 func (m *Matches) faster(t Tier) Tier {
 	for t--; !m.has[t]; t-- {
 	}
@@ -141,8 +137,8 @@ func (m *Matches) gapped() bool {
 	return false
 }
 
-// kept reports, in the two usual cases and without a call, that word names all live owners: the same few as the word
-// before, or a bitset of one word. A false says nothing.
+// kept reports, in the two usual cases, that word names all live owners: the same word as before, or a bitset of one
+// word. False means unknown.
 func (m *Matches) kept(g *generation, word uint64) bool {
 	if word&bitOver == 0 {
 		return word&^bitMet == m.last && word != 0
@@ -179,8 +175,7 @@ func (m *Matches) covers(g *generation, word uint64) bool {
 	return false
 }
 
-// join makes wait, at the blocks where their runs on the faster tiers have ended,
-// the owners that hold something on tier t.
+// join queues the owners with blocks on tier t at the block where their faster run ended.
 func (m *Matches) join(t Tier, n int) {
 	before := m.ends[m.faster(t)]
 	copy(m.ends[t], before)
@@ -198,7 +193,7 @@ func (m *Matches) join(t Tier, n int) {
 	m.n, m.last = 0, 0
 }
 
-// joinAt makes live the owners that have waited at block i.
+// joinAt makes the owners queued at block i live.
 func (m *Matches) joinAt(i int) {
 	for slot := m.heads[i]; slot >= 0; slot = m.peers[slot] {
 		m.live[slot/64] |= 1 << (slot % 64)
@@ -208,7 +203,7 @@ func (m *Matches) joinAt(i int) {
 	}
 }
 
-// joining reports whether anyone waits at the blocks from at until before to.
+// joining reports whether owners are queued at blocks in [at, to).
 func (m *Matches) joining(at, to int) bool {
 	for _, slot := range m.heads[at:to] {
 		if slot >= 0 {
@@ -255,7 +250,7 @@ func (m *Matches) trim() {
 	*top &= 1<<over - 1
 }
 
-// restrict ends at block i the runs of the live owners that word does not name.
+// restrict ends the runs of live owners without block i.
 func (m *Matches) restrict(t Tier, g *generation, word uint64, i int) {
 	if word&bitOver != 0 {
 		m.last = 0
@@ -288,7 +283,7 @@ func (m *Matches) restrict(t Tier, g *generation, word uint64, i int) {
 	}
 }
 
-// end ends at block i the runs of the owners in word k of live that gone names.
+// end ends at block i the runs of the owners of gone in word k of live.
 func (m *Matches) end(t Tier, k int, gone uint64, i int) {
 	m.live[k] &^= gone
 	if t == Device && i > m.deepest {
@@ -296,7 +291,7 @@ func (m *Matches) end(t Tier, k int, gone uint64, i int) {
 	}
 	m.n -= bits.OnesCount64(gone)
 	ends := m.ends[t][k*64:]
-	// Where many end at once they are neighbours: so many ones in a row.
+	// Many that end at once are neighbours: handle runs of ones together.
 	for gone != 0 {
 		skip := bits.TrailingZeros64(gone)
 		gone >>= skip
@@ -309,7 +304,7 @@ func (m *Matches) end(t Tier, k int, gone uint64, i int) {
 	}
 }
 
-// finish ends the runs that are left where the prompt ends.
+// finish ends the remaining runs at the end of the prompt.
 func (m *Matches) finish(t Tier, n int) {
 	for k, live := range m.live {
 		if live != 0 {

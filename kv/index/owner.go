@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Owner names one (worker, rank) in one [Index]. Its low bits are a dense slot, which is used again after the worker
-// was dropped; its high bits count those uses, so that an old Owner never speaks for a new worker.
+// Owner identifies one (worker, rank) in one [Index]. Its low bits are a dense slot, reused after the worker was
+// dropped; its high bits count the reuses, so an old Owner never refers to a new worker.
 type Owner uint32
 
 const (
@@ -21,7 +21,7 @@ const (
 func (o Owner) slot() int   { return int(o & slotMask) }
 func (o Owner) next() Owner { return o + 1<<slotBits }
 
-// name is what an owner stands for.
+// name is an owner's worker and rank.
 type name struct {
 	worker string
 	rank   int
@@ -32,21 +32,21 @@ type owner struct {
 	id   Owner
 	name name
 
-	blocks     [Tiers]atomic.Int64 // held[t].n, to be read without the lock
+	blocks     [Tiers]atomic.Int64 // held[t].n, for lock-free reads
 	came, went atomic.Uint64       // blocks, ever, over all tiers
 
 	mu   sync.Mutex  // guards what follows, and orders the owner's writes
 	held [Tiers]held // its blocks
 	open [Tiers]bool // its bit in the index's gaps is set
-	gone bool        // dropped: nothing may be stored any more
+	gone bool        // dropped: stores are ignored
 }
 
-// origin returns the entry on tier t that a chain which begins with block h
-// follows on. The caller holds w.mu and adds h next.
+// origin returns the parent's entry on tier t of a chain that begins with block h. The caller holds w.mu and adds h
+// next.
 func (w *owner) origin(t Tier, from origin, parent uint64, h uint64) uint32 {
 	s := &w.held[t]
 	if _, _, known := s.parentOf(h); known {
-		return root // it keeps the one it has
+		return root // it keeps its parent
 	}
 	for u := Device; from == loose && u < Tiers; u++ {
 		if p, first, known := w.held[u].parentOf(h); known && first {
@@ -98,8 +98,7 @@ func (d *directory) has(o Owner) bool {
 	return s < len(d.ids) && d.ids[s] == o && o != NoOwner
 }
 
-// Owner returns the owner that stands for a worker's rank, and makes it if
-// there is none. It returns [NoOwner] while [maxOwners] are live.
+// Owner returns the owner of a worker's rank, made if there is none. It returns [NoOwner] while [maxOwners] are live.
 func (x *Index) Owner(worker string, rank int) Owner {
 	if o, ok := x.Lookup(worker, rank); ok {
 		return o
@@ -128,7 +127,7 @@ func (x *Index) Owner(worker string, rank int) Owner {
 	return id
 }
 
-// Lookup returns the owner that stands for a worker's rank, if there is one.
+// Lookup returns the owner of a worker's rank, if there is one.
 func (x *Index) Lookup(worker string, rank int) (Owner, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -139,7 +138,7 @@ func (x *Index) Lookup(worker string, rank int) (Owner, bool) {
 	return w.id, true
 }
 
-// Epoch changes whenever an owner is made or dropped: Owners that are kept must be looked up again then.
+// Epoch changes when an owner is made or dropped: look up kept Owners again then.
 func (x *Index) Epoch() uint64 { return x.epoch.Load() }
 
 // owner returns the live owner named o, or nil.

@@ -1,13 +1,12 @@
 package index
 
-// Part is one owner's part of an [Index]: what a writer needs that knows no other owner. It is safe for concurrent use,
-// as the index is.
+// Part is one owner's part of an [Index], for writers. It is safe for concurrent use.
 type Part struct {
 	index *Index
 	owner Owner
 }
 
-// Part returns the part of a worker's rank, which becomes an owner if it is not one yet.
+// Part returns the part of a worker's rank, made an owner if needed.
 func (x *Index) Part(worker string, rank int) Part { return Part{x, x.Owner(worker, rank)} }
 
 // Store is [Index.Store] for the part's owner, and so are the other methods.
@@ -23,8 +22,8 @@ func (p Part) Remove(t Tier, hashes []uint64) { p.index.Remove(p.owner, t, hashe
 
 func (p Part) Clear() { p.index.Clear(p.owner) }
 
-// Parent is what a block that the owner holds on a tier follows on: first, that it begins a prompt. known is false where
-// the owner does not hold it there, or that is unknown.
+// Parent returns the parent of a block held on a tier; first, if it begins a prompt. known is false if the block is not
+// held or its parent unknown.
 func (p Part) Parent(t Tier, hash uint64) (parent uint64, first, known bool) {
 	w := p.index.owner(p.owner)
 	if w == nil || t >= Tiers {

@@ -12,83 +12,80 @@ import (
 type PredictorConfig struct {
 	// TTL is how long a block is predicted after it was last sent.
 	TTL time.Duration `flag:"router-ttl-secs,router-ttl" default:"120" unit:"s" range:"0.001..31536000" help:"Seconds for which a sent prompt counts as cached on a worker without KV events."`
-	// MaxBlocks times the owners bounds the pairs of block and owner. Above it the least recently
-	// predicted ones go, down to PruneRatio of it.
+	// MaxBlocks times the owners bounds the (block, owner) pairs. Beyond it the least recent are pruned, down to
+	// PruneRatio.
 	MaxBlocks  int     `flag:"router-max-tree-size" default:"65536" range:"1..1073741824" help:"Most predicted blocks for a rank, on average over a pool; the least recent are dropped. 65536 take up to 7 MB."`
 	PruneRatio float64 `flag:"router-prune-target-ratio" default:"0.8" range:"0.01..1" help:"Share of router-max-tree-size that pruning keeps."`
-	// LRU predicts a block without an end in time, until its owner has been given
-	// more since than it can hold: see [Predictor.Bound].
+	// LRU keeps predicted blocks without a TTL until the owner's bound is exceeded: see [Predictor.Bound].
 	LRU bool `flag:"router-approximate-cache-policy" default:"ttl" oneof:"ttl=after router-ttl-secs|lru=when the rank's KV blocks are full, least recent first" help:"When a predicted block is dropped, without KV events."`
 }
 
 // Validate returns every setting that is out of range.
 func (c PredictorConfig) Validate() error { return setting.Check(&c) }
 
-// Predictor keeps in an [Index] what workers should hold that do not report it: the prompts that were sent to them a
-// while ago, in granules. Call Insert for each prompt that is sent to a worker; what was not inserted again within the TTL goes,
-// and the least recent first when there is too much.
+// Predictor predicts, in an [Index], the caches of workers that do not report them, by the prompts sent to them, in
+// granules. Call Insert for each sent prompt. Blocks not inserted again within the TTL expire, and the least recent are
+// pruned when there are too many.
 //
-// A block never goes before one that follows on it, so that what is left of a prompt is a prefix of it. That takes
-// chains that begin with the prompt's first block, which is what sequence hashes are.
+// A block never expires before its children, so a prefix remains. That requires chains from the prompt's first block.
 //
-// With [PredictorConfig.LRU] nothing goes because of its age: each owner that has
-// a bound keeps as many blocks as that, the others share MaxBlocks for each of them.
+// With [PredictorConfig.LRU] nothing expires by age: an owner with a bound keeps that many blocks, the others share
+// MaxBlocks each.
 //
-// It is a core, without goroutine or clock, and for one caller at a time; the index may be matched meanwhile. Work is
-// O(1) a block, amortised, and nothing is allocated while the blocks that go make room for those that come.
+// It is a core for one caller at a time; the index may be matched concurrently. Work is amortised O(1) per block, and a
+// steady state allocates nothing.
 type Predictor struct {
 	idx   *Index
 	ttl   int64 // nanoseconds
 	lru   bool
 	each  int     // blocks for an owner without a bound
-	ratio float64 // of them that pruning leaves
+	ratio float64 // the share that pruning keeps
 
-	entries []entry  // the first is the ends of the list that owners share
-	free    int32    // the first of the entries to use again, by next; 0 none
-	shared  recency  // of the owners that have no bound of their own
-	sharers int      // so many
+	entries []entry  // the first is the head of the shared list
+	free    int32    // first free entry, linked by next; 0 none
+	shared  recency  // of owners without a bound
+	sharers int      // their number
 	n       int      // blocks
 	holders []holder // by the owner's slot
 	serial  uint32   // insertions so far
-	now     int64    // the latest time given, in nanoseconds since began: the system's clock may be set meanwhile
+	now     int64    // the latest time given, in nanoseconds since began: the system's clock may be set
 	began   time.Time
 
 	gone []uint64 // for use within one call
 }
 
-// recency is a list of entries, the least recent of which go first.
+// recency is a list of entries in LRU order.
 type recency struct {
-	ends    int32 // the entry that is its ends: next the newest, prev the oldest
+	ends    int32 // its head: next is the newest, prev the oldest
 	n       int   // blocks
 	limit   int   // blocks above which pruning begins
 	target  int   // blocks at which it ends
 	pruning bool
 }
 
-// entry is one granule predicted for one owner. They form a list by recency, which
-// is that of their ends as well, because all have the same TTL.
+// entry is one granule predicted for one owner. Lists are ordered by recency, which is also that of expiry: all have
+// the same TTL.
 type entry struct {
 	hash       uint64
-	seen       int64 // when it was inserted last, as [Predictor]'s now
+	seen       int64 // when last inserted, in [Predictor]'s now
 	owner      Owner
 	blocks     uint32 // that it has
-	serial     uint32 // of the insertion that was last to name it
+	serial     uint32 // of the last insertion that named it
 	prev, next int32  // newer and older
 }
 
-// Prediction is what one Insert added, for [Predictor.Invalidate]. Its zero value added nothing.
+// Prediction is what one Insert added, for [Predictor.Invalidate].
 type Prediction struct {
 	serial uint32
-	from   int32 // the chain's blocks before it were predicted already
+	from   int32 // the chain's earlier blocks were predicted already
 	to     int32
 }
 
-// sweep is the fewest entries that a call may drop when their time is over. It
-// bounds what one request pays after a quiet hour, and is more than most bring.
+// sweep is the minimum number of expired entries that a call may drop. It bounds the cost of one request after a quiet
+// hour.
 const sweep = 1024
 
-// NewPredictor returns a predictor that writes to idx, and must be the only one
-// that writes for its owners. The settings must be valid.
+// NewPredictor returns a predictor that writes to idx, as the only writer of its owners. The settings must be valid.
 func NewPredictor(idx *Index, cfg PredictorConfig) *Predictor {
 	p := &Predictor{
 		idx: idx, ttl: int64(cfg.TTL), lru: cfg.LRU, each: cfg.MaxBlocks, ratio: cfg.PruneRatio, entries: make([]entry, 1, 64),
@@ -99,8 +96,7 @@ func NewPredictor(idx *Index, cfg PredictorConfig) *Predictor {
 	return p
 }
 
-// Bound says how many blocks o can hold, 0 unknown. With [PredictorConfig.LRU] so
-// many are predicted for it at most; else it does nothing.
+// Bound sets how many blocks o can hold, 0 unknown. It only matters with [PredictorConfig.LRU].
 func (p *Predictor) Bound(o Owner, blocks int) {
 	if !p.lru || p.idx.owner(o) == nil {
 		return
@@ -124,11 +120,11 @@ func (p *Predictor) Bound(o Owner, blocks int) {
 	}
 	p.sweep(h.list, sweep)
 	if h.list != &p.shared {
-		p.sweep(&p.shared, sweep) // those that are left share less
+		p.sweep(&p.shared, sweep) // the others share less
 	}
 }
 
-// move puts an owner's entries into another list, where they are the newest, in their order.
+// move moves an owner's entries to the front of another list, in order.
 func (p *Predictor) move(h *holder, to *recency) {
 	from := h.list
 	if to == &p.shared {
@@ -149,21 +145,21 @@ func (p *Predictor) move(h *holder, to *recency) {
 	h.list = to
 }
 
-// share counts owners that come to share a list, and sets its limit.
+// share adds or removes sharing owners, and sets the list's limit.
 func (p *Predictor) share(owners int) {
 	p.sharers += owners
 	p.shared.limit = p.each * p.sharers
 	p.shared.target = max(1, int(float64(p.shared.limit)*p.ratio))
 }
 
-// Insert predicts that o holds the granules of chain from now on, a prompt's from its first. Each counts for its
-// blocks ([GranuleBlocks]). Of a chain longer than the owner's bound, or MaxBlocks, the granules within the first so
-// many blocks count. A time before the latest one counts as that.
+// Insert predicts that o holds the granules of chain, a prompt's from its first, from now on. Each counts as its blocks
+// ([GranuleBlocks]). Beyond the owner's bound or MaxBlocks, the rest of the chain is ignored. An earlier time than the
+// latest counts as the latest.
 func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 	if p.idx.owner(o) == nil || len(chain) == 0 {
 		return Prediction{}
 	}
-	p.tell(now)
+	p.advance(now)
 	if p.serial++; p.serial == 0 {
 		p.serial = 1
 	}
@@ -173,8 +169,8 @@ func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 		limit = h.list.limit
 	}
 	chain = chain[:min(len(chain), GranulesWithin(limit))]
-	// The last block first, so that each is more recent than those that follow
-	// on it. For the same reason those known already are the chain's first ones.
+	// The last block first, so that each is more recent than its children. For the same reason known blocks are a
+	// prefix of the chain.
 	from, end := len(chain), GranuleBlocks(len(chain))
 	all := end
 	for i := len(chain) - 1; i >= 0; i-- {
@@ -202,8 +198,8 @@ func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 	return Prediction{serial: p.serial, from: int32(from), to: int32(len(chain))}
 }
 
-// Invalidate takes back what an insertion of chain for o added, as far as none
-// since has named it: the worker did not get to compute it after all.
+// Invalidate takes back what an insertion of chain for o added, unless a later one named it: the worker did not compute
+// it.
 func (p *Predictor) Invalidate(o Owner, chain []uint64, made Prediction) {
 	h := p.held(o)
 	if h == nil || int(made.to) > len(chain) || made.serial == 0 {
@@ -219,14 +215,13 @@ func (p *Predictor) Invalidate(o Owner, chain []uint64, made Prediction) {
 	p.flush(o)
 }
 
-// Expire drops the oldest of the blocks whose time is over at now, so many of them that the rest is dropped by as
-// many later calls as brought them, and returns their number.
+// Expire drops the oldest expired blocks at now, in bounded work per call, and returns their number.
 func (p *Predictor) Expire(now time.Time) int {
-	p.tell(now)
+	p.advance(now)
 	return p.sweep(&p.shared, sweep)
 }
 
-// Drop forgets a worker and what was predicted for it, in time proportional to that; its owners become void.
+// Drop removes a worker's predictions, in time proportional to them; its owners become void.
 func (p *Predictor) Drop(worker string) {
 	p.idx.mu.RLock()
 	ranks := p.idx.ranks[worker]
@@ -254,10 +249,10 @@ func (p *Predictor) Drop(worker string) {
 	p.sweep(&p.shared, sweep) // those that are left share less
 }
 
-// Len is how many pairs of block and owner are predicted.
+// Len returns the number of predicted (block, owner) pairs.
 func (p *Predictor) Len() int { return p.n }
 
-// Blocks is how many blocks are predicted for o.
+// Blocks returns the number of blocks predicted for o.
 func (p *Predictor) Blocks(o Owner) int {
 	if h := p.held(o); h != nil {
 		return h.blocks
@@ -272,15 +267,15 @@ func (p *Predictor) count(h *holder, blocks int) {
 	p.n += blocks
 }
 
-// tell moves the time on. It never goes back: the order of recency is that of the times.
-func (p *Predictor) tell(now time.Time) {
+// advance moves the time forward. It never goes back: the order of recency is that of the times.
+func (p *Predictor) advance(now time.Time) {
 	if p.began.IsZero() {
 		p.began = now
 	}
 	p.now = max(p.now, int64(now.Sub(p.began)))
 }
 
-// sweep drops from a list up to most of the oldest blocks that are over, or too many.
+// sweep drops up to most of a list's oldest blocks that are expired or too many.
 func (p *Predictor) sweep(l *recency, most int) int {
 	l.pruning = l.pruning || l.n > l.limit
 	dropped := 0
@@ -303,7 +298,7 @@ func (p *Predictor) sweep(l *recency, most int) int {
 	return dropped
 }
 
-// flush takes the blocks that are gone out of the index.
+// flush removes the dropped blocks from the index.
 func (p *Predictor) flush(o Owner) {
 	if len(p.gone) == 0 {
 		return
@@ -312,7 +307,7 @@ func (p *Predictor) flush(o Owner) {
 	p.gone = p.gone[:0]
 }
 
-// drop forgets an entry; the index is the caller's.
+// drop removes an entry; the caller updates the index.
 func (p *Predictor) drop(at int32) {
 	p.unlink(at)
 	h := p.held(p.entries[at].owner)
@@ -332,7 +327,7 @@ func (p *Predictor) take() int32 {
 	return at
 }
 
-// release gives an entry back that is in no list.
+// release frees an entry that is in no list.
 func (p *Predictor) release(at int32) {
 	p.entries[at] = entry{next: p.free}
 	p.free = at
@@ -353,7 +348,7 @@ func (p *Predictor) unlink(at int32) {
 	p.entries[e.next].prev = e.prev
 }
 
-// holder returns the holder of a live owner, made at its first use.
+// holder returns the holder of a live owner, made on first use.
 func (p *Predictor) holder(o Owner) *holder {
 	for o.slot() >= len(p.holders) {
 		p.holders = append(p.holders, holder{id: NoOwner})

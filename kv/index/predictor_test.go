@@ -50,14 +50,14 @@ func (s *slowPredictor) find(o Owner, hash uint64) int {
 	return slices.IndexFunc(s.blocks, func(b slowBlock) bool { return b.owner == o && b.hash == hash })
 }
 
-func (s *slowPredictor) tell(now time.Time) {
+func (s *slowPredictor) advance(now time.Time) {
 	if now.After(s.now) {
 		s.now = now
 	}
 }
 
 func (s *slowPredictor) insert(o Owner, chain []uint64, now time.Time, by int) (added []uint64) {
-	s.tell(now)
+	s.advance(now)
 	s.met[o] = true
 	chain = chain[:min(len(chain), s.bound(o))]
 	for i := len(chain) - 1; i >= 0; i-- {
@@ -200,7 +200,7 @@ func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit i
 			made = append(made, b)
 		case op >= 14:
 			p.Expire(now)
-			s.tell(now)
+			s.advance(now)
 			s.sweep(NoOwner, sweep)
 		case op == 12 && lru:
 			bound := next() % 20 // 0: unknown

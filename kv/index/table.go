@@ -8,31 +8,31 @@ import (
 
 // table maps the hashes of one tier to the slots of their owners.
 //
-// A hash has one slot of 16 bytes: the hash itself and a word for its holders, either up to four of them, or the
-// number of a bitset in the shard's arena. Writers take their shard's lock. Readers take none: see [generation].
+// A hash has a slot of 16 bytes: the hash and a holders' word, which has up to four owners or the number of a bitset in
+// the shard's arena. Writers take the shard's lock, readers none: see [generation].
 type table struct {
 	now    []atomic.Pointer[generation] // by shard, never nil; dense, for readers
 	shards []shard
 }
 
-// shard is what writers know of one part of a table. Padding keeps two shards' locks off one cache line.
+// shard is the writers' state of one part of a table. Padding keeps locks of two shards off one cache line.
 type shard struct {
 	now *atomic.Pointer[generation]
 
 	mu   sync.Mutex // guards what follows, and writes to the generation
-	used int        // slots that carry a hash
-	live int        // of these, slots with at least one holder
+	used int        // slots with a hash
+	live int        // slots with a holder
 	sets int        // bitsets given out
 
 	_ [64]byte
 }
 
-// generation is one incarnation of a shard's memory. Within it a slot goes from empty to one hash and stays with that
-// hash, whether or not it has holders; a bitset belongs to one slot. So a reader that finds its hash can trust the
-// word next to it, whatever writers do meanwhile. Slots and bitsets are reused only by the next generation, which is
-// built aside and then published; a reader that is still on the old one sees it as it was at that moment.
+// generation is one version of a shard's memory. Within it a slot goes from empty to one hash and keeps it, with or
+// without holders; a bitset belongs to one slot. A reader that finds its hash can trust the word next to it. Slots and
+// bitsets are only reused by the next generation, which is built aside and published; readers of the old one see its
+// last state.
 //
-// Shared words are read and written with sync/atomic, but for writes before publication.
+// Shared words are accessed with sync/atomic, except before publication.
 type generation struct {
 	slots  []uint64 // pairs: hash, word; a word of zero is an empty slot
 	places int      // len(slots)/2
@@ -40,10 +40,9 @@ type generation struct {
 	arena  atomic.Pointer[[]uint64]
 }
 
-// The holders' word: up to four owners as slot+1 in lanes of 15 bits, ascending from the lowest lane, so that equal
-// sets are equal words; or, with bitOver, the number of a bitset. bitUsed tells a slot without holders from an empty
-// one. bitMet is set by readers, with compare-and-swap, which is lost when the word changes at the same time, and
-// does not count when words are compared.
+// The holders' word: up to four owners as slot+1 in lanes of 15 bits, ascending from the lowest, so that equal sets are
+// equal words; or, with bitOver, the number of a bitset. bitUsed distinguishes a slot without holders from an empty
+// one. Readers set bitMet by compare-and-swap; it may be lost and does not count in comparisons.
 const (
 	bitOver  = 1 << 63
 	bitUsed  = 1 << 62
@@ -74,15 +73,15 @@ func newGeneration(places, stride, sets int) *generation {
 	return g
 }
 
-// load returns the holders' word of hash h and the generation it belongs to; the word is zero where h is unknown.
+// load returns the holders' word of hash h and its generation; the word is zero if h is unknown.
 func (t *table) load(h uint64) (*generation, uint64) {
 	g := t.generation(h)
 	i, word := g.touch(h)
 	return g, g.probe(h, i, word)
 }
 
-// touch reads where the searches for up to batch hashes go, so that a writer who goes through them one by one, under
-// locks, does not wait for each line of memory in turn. A search for what is not there often ends a line farther on.
+// touch prefetches the searches for up to batch hashes, so that a writer under locks does not wait for each cache line
+// in turn.
 func (t *table) touch(hashes []uint64) (used int) {
 	for _, h := range hashes[:min(batch, len(hashes))] {
 		g := t.generation(h)
@@ -93,8 +92,7 @@ func (t *table) touch(hashes []uint64) (used int) {
 	return used
 }
 
-// ahead reads where the searches for the first blocks go that Match will leap to,
-// while it waits for the very first block.
+// ahead prefetches the first blocks that Match will leap to, while it waits for the first block.
 func (t *table) ahead(hashes []uint64) {
 	for at := batch; at < len(hashes)+batch-1 && at <= jumps*batch; at += batch {
 		h := hashes[min(at, len(hashes)-1)]
@@ -102,21 +100,21 @@ func (t *table) ahead(hashes []uint64) {
 	}
 }
 
-// generation returns the one that has h's slot now.
+// generation returns the current one with h's slot.
 func (t *table) generation(h uint64) *generation {
 	return t.now[h&uint64(len(t.now)-1)].Load()
 }
 
-// touch returns the place where the search for h begins, and its word. A reader of many hashes touches all before it
-// probes one, and so waits once for many cache lines.
+// touch returns the place where the search for h begins, and its word. Touching many hashes before probing waits once
+// for many cache lines.
 func (g *generation) touch(h uint64) (i int, word uint64) {
 	i = place(h, g.places)
 	return i, atomic.LoadUint64(&g.slots[2*i+1])
 }
 
-// probe goes on from where touch began and returns h's word, or zero.
+// probe continues from touch and returns h's word, or zero.
 func (g *generation) probe(h uint64, i int, word uint64) uint64 {
-	// The word is read before the hash and written after it, so a reader that sees the word sees the hash.
+	// The word is read before the hash and written after it, so a reader of the word sees the hash.
 	for word != 0 && atomic.LoadUint64(&g.slots[2*i]) != h {
 		i = after(i, g.places)
 		word = atomic.LoadUint64(&g.slots[2*i+1])
@@ -124,21 +122,21 @@ func (g *generation) probe(h uint64, i int, word uint64) uint64 {
 	return word
 }
 
-// bitset returns the bitset an overflowing word stands for. Its words must be read with sync/atomic.
+// bitset returns the bitset of an overflowing word. Access its words with sync/atomic.
 func (g *generation) bitset(word uint64) []uint64 {
 	arena := *g.arena.Load() // after the word: it is never older than its set
 	i := int(word&setMask) * g.stride
 	return arena[i : i+g.stride : i+g.stride]
 }
 
-// add makes slot a holder of h. It must not be one already.
+// add makes slot a holder of h. It must not be one.
 func (t *table) add(h uint64, slot int) {
 	s := &t.shards[h&uint64(len(t.shards)-1)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.now.Load()
 	if slot >= g.stride*64 {
-		g = s.rebuild(slot) // every holder has its bit, should the word spill
+		g = s.rebuild(slot) // every holder has a bit, should the word spill
 	}
 	i, word := g.find(h)
 	if word == 0 {
@@ -165,7 +163,7 @@ func (t *table) add(h uint64, slot int) {
 	atomic.StoreUint64(&g.slots[2*i+1], next)
 }
 
-// remove makes slot no holder of h any more.
+// remove removes slot from the holders of h.
 func (t *table) remove(h uint64, slot int) {
 	s := &t.shards[h&uint64(len(t.shards)-1)]
 	s.mu.Lock()
@@ -191,7 +189,7 @@ func (t *table) remove(h uint64, slot int) {
 	}
 }
 
-// meet notes that a Match ended with block h. It may be lost.
+// meet records that a Match ended with block h. It may be lost.
 func (t *table) meet(h uint64) {
 	g := t.generation(h)
 	i, word := g.touch(h)
@@ -204,7 +202,7 @@ func (t *table) meet(h uint64) {
 	}
 }
 
-// wasMet reports whether block h was met since it was asked last.
+// wasMet reports whether block h was met since the last call.
 func (t *table) wasMet(h uint64) bool {
 	s := &t.shards[h&uint64(len(t.shards)-1)]
 	s.mu.Lock()
@@ -214,7 +212,7 @@ func (t *table) wasMet(h uint64) bool {
 	return word&bitMet != 0 && atomic.CompareAndSwapUint64(&g.slots[2*i+1], word, word&^bitMet)
 }
 
-// size returns the hashes that have holders and the bytes of the arrays.
+// size returns the number of hashes with holders and the bytes of the arrays.
 func (t *table) size() (blocks, bytes int) {
 	for i := range t.shards {
 		s := &t.shards[i]
@@ -227,7 +225,7 @@ func (t *table) size() (blocks, bytes int) {
 	return blocks, bytes
 }
 
-// find returns h's place and word, or the empty place where it belongs and zero. It is the writer's load.
+// find returns h's place and word, or its empty place and zero. It is load for writers.
 func (g *generation) find(h uint64) (int, uint64) {
 	for i := place(h, g.places); ; i = after(i, g.places) {
 		if w := atomic.LoadUint64(&g.slots[2*i+1]); w == 0 || g.slots[2*i] == h {
@@ -236,7 +234,7 @@ func (g *generation) find(h uint64) (int, uint64) {
 	}
 }
 
-// vacant reports whether a word names no owner.
+// vacant reports whether a word has no owner.
 func (g *generation) vacant(word uint64) bool {
 	if word&bitOver == 0 {
 		return word&^bitFlags == 0
@@ -249,7 +247,7 @@ func (g *generation) vacant(word uint64) bool {
 	return true
 }
 
-// insert puts slot among a word's lanes; false when all are taken.
+// insert adds slot to a word's lanes; false if they are full.
 func insert(word uint64, slot int) (uint64, bool) {
 	if word>>((lanes-1)*laneBits)&laneMask != 0 {
 		return word, false
@@ -264,7 +262,7 @@ func insert(word uint64, slot int) (uint64, bool) {
 	return high | lane<<shift | low | bitUsed, true
 }
 
-// erase takes slot out of a word's lanes, if it is there.
+// erase removes slot from a word's lanes.
 func erase(word uint64, slot int) uint64 {
 	held := word &^ bitFlags
 	for shift := 0; shift < lanes*laneBits; shift += laneBits {
@@ -277,8 +275,7 @@ func erase(word uint64, slot int) uint64 {
 	return word
 }
 
-// spill gives a full word a bitset that holds slot as well, and returns the
-// word that names it. The caller holds s.mu.
+// spill moves a full word's holders and slot to a bitset, and returns its word. The caller holds s.mu.
 func (s *shard) spill(g *generation, word uint64, slot int) uint64 {
 	arena := *g.arena.Load()
 	if end := (s.sets + 1) * g.stride; end > len(arena) {
@@ -299,11 +296,11 @@ func (s *shard) spill(g *generation, word uint64, slot int) uint64 {
 	return next
 }
 
-// rebuild publishes a new generation without the slots that have no holders, sized to what is live, and with bitsets
-// wide enough for slot. The caller holds s.mu.
+// rebuild publishes a new generation of the slots with holders, with bitsets wide enough for slot. The caller holds
+// s.mu.
 //
-// After it the shard is full to 3/5, and it is rebuilt at 3/4, so an insertion
-// pays for moving about four others, in the order of memory.
+// A rebuilt shard is 3/5 full, and is rebuilt at 3/4, so an insertion pays for moving about four others, in memory
+// order.
 func (s *shard) rebuild(slot int) *generation {
 	old := s.now.Load()
 	stride := old.stride
@@ -327,7 +324,7 @@ func (s *shard) rebuild(slot int) *generation {
 	return g
 }
 
-// carry returns the word in g for the holders that word has in old.
+// carry returns the word in g for the holders of word in old.
 func (s *shard) carry(g, old *generation, word uint64) uint64 {
 	if word&bitOver == 0 {
 		return word

@@ -5,22 +5,22 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Believe keeps what the events show of a rank that is about to be booked for l's
+// Expect keeps what the events show of a rank that is about to be booked for l's
 // prompt. There is nothing to keep where nothing was looked up or a remote index was
 // asked, where the worker publishes nothing, and where its events were lost.
-func (s *Sources) Believe(l *Lookup, w *pools.Worker, rank, isl, blockSize int) Belief {
+func (s *Sources) Expect(l *Lookup, w *pools.Worker, rank, isl, blockSize int) ExpectedHit {
 	if s.parity == nil || l.at != nil || !l.matched || len(l.prompt.Hashes) == 0 || !s.compares(w, rank) {
-		return Belief{}
+		return ExpectedHit{}
 	}
 	owner, known := s.idx.Lookup(w.ID, rank)
 	if !known || l.slots.epoch != s.idx.Epoch() {
-		return Belief{}
+		return ExpectedHit{}
 	}
 	// Engines compute the last token's block however much of it is cached.
 	m, whole := &l.events, max(0, isl-1)/blockSize
 	device := min(m.Leading(owner), whole)
 	slower := m.Tier(owner, index.Host) + m.Tier(owner, index.Disk) + m.Tier(owner, index.Shared)
-	b := Belief{
+	b := ExpectedHit{
 		owner: owner, held: true, isl: isl, block: blockSize,
 		least: device * blockSize, most: min(device+slower, whole) * blockSize,
 	}
@@ -32,7 +32,7 @@ func (s *Sources) Believe(l *Lookup, w *pools.Worker, rank, isl, blockSize int) 
 // did not say. Where the two disagree too often, [ParityConfig] says when, the events are wrong (lost, altered,
 // hashed of other tokens), and the rank is marked: it is predicted like one without events. Comparing goes on, and it
 // is trusted again when the two agree.
-func (s *Sources) Compare(b *Belief, w *pools.Worker, rank, cachedTokens int) Verdict {
+func (s *Sources) Compare(b *ExpectedHit, w *pools.Worker, rank, cachedTokens int) Verdict {
 	if cachedTokens < 0 || !b.held {
 		return Unsampled
 	}

@@ -95,7 +95,7 @@ func TestJudge(t *testing.T) {
 		{"what went does not excuse what is there", 10_000, 0, 0, 8000, 16, 0, 5000, Under},
 	}
 	for _, tt := range tests {
-		b := Belief{held: true, isl: tt.isl, block: 16, least: tt.least, most: tt.most}
+		b := ExpectedHit{held: true, isl: tt.isl, block: 16, least: tt.least, most: tt.most}
 		assert.Equal(t, tt.want, b.judge(tt.cached, tt.block, tt.came, tt.went), "%s", tt.name)
 	}
 }

@@ -2,9 +2,9 @@ package overlap
 
 import "github.com/tandem-pd/tandem/kv/index"
 
-// Belief is what the events of a booked slot showed of its prompt when it was picked, kept until the worker's answer
+// ExpectedHit is what the events of a booked slot showed of its prompt when it was picked, kept until the worker's answer
 // reports what it found. Its zero value is none.
-type Belief struct {
+type ExpectedHit struct {
 	owner index.Owner
 	held  bool // there is one
 	isl   int  // tokens of the prompt, as all that follow
@@ -15,7 +15,7 @@ type Belief struct {
 	came, went  uint64 // the owner's churn then
 }
 
-// Verdict is the result of comparing an answer with a [Belief].
+// Verdict is the result of comparing an answer with a [ExpectedHit].
 type Verdict uint8
 
 // The verdicts.
@@ -48,7 +48,7 @@ const slackShare = 0.1
 // judge compares the prompt tokens that a worker found cached with what was believed. block is the engine's, in
 // tokens, where that is larger than the pool's; came and went are the owner's churn since the pick, in the pool's
 // blocks.
-func (b *Belief) judge(cached, block int, came, went uint64) Verdict {
+func (b *ExpectedHit) judge(cached, block int, came, went uint64) Verdict {
 	slack := max(slackBlocks*max(block, b.block), int(slackShare*float64(b.isl)))
 	switch {
 	case b.most <= slack && cached <= slack:

@@ -46,7 +46,7 @@ func (f *Feed) look(now time.Time) {
 	sources := f.subscriber.Sources()
 	heard := map[string]bool{}
 	for _, s := range sources {
-		heard[s.Source.Worker] = heard[s.Source.Worker] || !s.Heard.IsZero()
+		heard[s.Source.Worker] = heard[s.Source.Worker] || !s.LastSeen.IsZero()
 	}
 	was := f.silent
 	f.silent = map[wire.Source]silent{}

@@ -121,8 +121,8 @@ func (g *Gateway) sourceReport(s follow.SourceStatus) sourceReport {
 	for _, method := range follow.Methods {
 		r.Repaired[method.String()] = s.Repaired[method]
 	}
-	if !s.Heard.IsZero() {
-		ago := time.Since(s.Heard).Round(time.Millisecond).Seconds()
+	if !s.LastSeen.IsZero() {
+		ago := time.Since(s.LastSeen).Round(time.Millisecond).Seconds()
 		r.Heard = &ago
 	}
 	switch {

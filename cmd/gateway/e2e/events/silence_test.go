@@ -87,7 +87,7 @@ func TestStateHoldsUntilThePublisherSpeaks(t *testing.T) {
 			time.Sleep(c.silent)
 			synctest.Wait()
 			r.is("w", c.state, c.name)
-			assert.Equal(t, before.Heard, r.status("w").Heard)
+			assert.Equal(t, before.LastSeen, r.status("w").LastSeen)
 			assert.Equal(t, before.Blocks, r.idx.Of("w", 0).Blocks(), "routing goes on with what is known: %s", c.name)
 			assert.Equal(t, asked, away.asked.Load(), "requests: %s", c.name)
 			drop.drop.Store(false)

@@ -96,7 +96,7 @@ func TestWorkerWithoutPublisherWaits(t *testing.T) {
 		r.track("w")
 		time.Sleep(59 * time.Second) // virtual: it has come to the longest pause between attempts
 		s := r.status("w")
-		assert.True(t, s.State == follow.Waiting && s.Heard.IsZero(), "%+v", s)
+		assert.True(t, s.State == follow.Waiting && s.LastSeen.IsZero(), "%+v", s)
 		asked := r.counted("kv_events_snapshots_total", "unanswered")
 		assert.True(t, asked >= 12 && asked <= 40, "asked %v times in a minute", asked)
 		time.Sleep(3 * time.Second)
