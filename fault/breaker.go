@@ -97,7 +97,7 @@ type Breakers struct {
 	tripped  map[circuitKey]map[string]*guarded // of circuits those that are not closed: by leg and adapter, by worker
 }
 
-// guarded is a circuit that several goroutines ask.
+// guarded is a circuit with its lock.
 type guarded struct {
 	mu sync.Mutex
 	circuit
@@ -160,7 +160,7 @@ func (b *Breakers) Acquire(worker, incarnation string, leg pools.Role, adapter s
 			of = class
 		}
 		whole(of)
-		if class == NotServed { // the roster is about to know
+		if class == NotServed { // the roster is about to learn it
 			class = ClientGone
 		}
 		own(class)
@@ -194,8 +194,8 @@ func (b *Breakers) acquire(key circuitKey, incarnation string, failOpen bool) (d
 	}, nil
 }
 
-// Warn says that a worker failed another gateway, whose circuit has opened. Its circuit here stays as it is, and its next failure opens
-// it: one gateway that is cut off must not take a worker from all others.
+// Warn records that a worker's circuit opened at another gateway. The circuit here stays as it is, and the worker's
+// next failure opens it: one gateway that is cut off must not take a worker from all others.
 func (b *Breakers) Warn(worker, incarnation string, leg pools.Role) {
 	c := b.circuit(circuitKey{worker, leg, ""}, incarnation)
 	c.mu.Lock()

@@ -125,8 +125,8 @@ func (c *circuit) try(k *call, now time.Time) *call {
 	return k
 }
 
-// report takes in a call's result: None at its first sign of life, then its end.
-// Reports after the end, and those of calls from an earlier state, change nothing.
+// report applies a call's result: None at its first sign of life, then its end. Reports after the end, or of calls from
+// an earlier state, change nothing.
 func (c *circuit) report(k *call, class Class) {
 	if k.ended {
 		return
@@ -152,7 +152,7 @@ func (c *circuit) report(k *call, class Class) {
 	}
 }
 
-// succeed takes in a call's first sign of life. A trial's sign closes the circuit.
+// succeed records a call's first sign of life. A trial's sign closes the circuit.
 func (c *circuit) succeed(k *call, state State) {
 	c.judge(k, state, nil)
 	k.term, k.trial = c.term, false
@@ -160,7 +160,7 @@ func (c *circuit) succeed(k *call, state State) {
 	k.counts = true
 }
 
-// fail takes in a failure. A trial's failure opens the circuit, as does one too many in a row or within the window.
+// fail records a failure. A trial's failure opens the circuit, as does one too many in a row or within the window.
 func (c *circuit) fail(k *call, class Class, state State) {
 	if k.counts {
 		c.row.takeBack(&k.sign)
@@ -184,7 +184,7 @@ func (c *circuit) judge(k *call, state State, err error) {
 	}
 }
 
-// neither takes in the end of a call that did not fail. A silent trial makes room for another trial.
+// neither records the end of a call that did not fail. A silent trial makes room for another trial.
 func (c *circuit) neither(k *call) {
 	switch {
 	case k.counts:

@@ -15,23 +15,23 @@ const (
 	None       Class = iota // no failure
 	ClientGone              // the client left; nothing failed
 	Shutdown                // the gateway itself is stopping and cut the call
-	// Rejected: the engine refused the request for what it says (400, 413, 415,
-	// 422). The client's own error: never retried, never the worker's.
+	// Rejected: the engine refused the request's content (400, 413, 415, 422). It is the client's error, never retried,
+	// never the worker's.
 	Rejected
-	// TooLarge: the answer to what the client asked for is larger than the gateway relays, or than it has memory for. It is the
-	// request's: any other worker would answer as largely.
+	// TooLarge: the requested answer is larger than the gateway relays or has memory for. Any other worker would answer
+	// as largely.
 	TooLarge
-	// GatewayError: the gateway's own machine could not make the connection: it ran out of descriptors, ports or
-	// memory, or its resolver failed. Another worker may have a connection to spare; this one is not to blame.
+	// GatewayError: the gateway's machine could not connect: no descriptors, ports or memory, or its resolver failed.
+	// Another worker may have an open connection; this one is not to blame.
 	GatewayError
-	Moved      // an operator has the worker's streams go on on others
-	Refused    // there was no connection. The worker has seen nothing.
+	Moved      // an operator moves the worker's streams to others
+	Refused    // no connection: the worker has seen nothing
 	Reset      // the connection broke, or the engine died, before the answer was whole
 	Timeout    // the worker did not answer within its limit: no prefill, no first token, no whole answer
 	Stalled    // a stream that had begun was silent for its idle limit
 	Overloaded // the engine has no room now (429, 503)
-	// NotServed: the engine has no model or adapter of that name (404). It blames the worker unless an adapter was asked for, which comes
-	// and goes.
+	// NotServed: the engine has no model or adapter of that name (404). It blames the worker unless the request was for
+	// an adapter.
 	NotServed
 	EngineError // any other status, an error inside an answer, or an answer that does not stop
 	// Garbled: an answer that cannot be understood, such as broken JSON or
@@ -42,7 +42,8 @@ const (
 
 var classNames = [...]string{
 	None: "ok", ClientGone: "client_gone", Shutdown: "shutdown", Rejected: "rejected", TooLarge: "too_large",
-	GatewayError: "gateway_error", Moved: "moved", Refused: "refused", Reset: "reset", Timeout: "timeout", Stalled: "stalled", Overloaded: "overloaded",
+	GatewayError: "gateway_error", Moved: "moved", Refused: "refused", Reset: "reset", Timeout: "timeout",
+	Stalled: "stalled", Overloaded: "overloaded",
 	NotServed: "not_served", EngineError: "engine_error", Garbled: "garbled", Truncated: "truncated",
 }
 

@@ -11,8 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Causes with which the gateway ends a call's context, so that Classify can
-// tell who ended it (context.WithCancelCause).
+// Causes with which the gateway ends a call's context (context.WithCancelCause), for Classify.
 var (
 	ErrClientGone = errors.New("client has gone")               // the cause when the client has left
 	ErrShutdown   = errors.New("gateway is shutting down")      // the cause when the gateway stops
@@ -27,14 +26,14 @@ var (
 	// ErrTooLarge: an answer that is whole and long, because the request asks for that much.
 	ErrTooLarge  = errors.New("answer is larger than the gateway relays")
 	ErrTruncated = errors.New("stream ended before its end marker")
-	// ErrEngine: an error where an answer with status 200 should be, such as an
-	// error event inside a stream. Its status is what the error says of itself.
+	// ErrEngine: an error inside an answer with status 200, such as an error event of a stream. Its status is the one
+	// in the error.
 	ErrEngine = errors.New("engine reported an error inside its answer")
-	// ErrRunaway: a stream that goes on well past the longest answer asked for.
+	// ErrRunaway: a stream that continues well past the longest answer asked for.
 	ErrRunaway = errors.New("stream goes on past the longest answer")
-	// ErrMoved ends a call whose stream is to go on on another worker.
+	// ErrMoved ends a call whose stream continues on another worker.
 	ErrMoved = errors.New("an operator moves the worker's streams")
-	// ErrEngineDied: the engine's core died, and its server said so before it ended.
+	// ErrEngineDied: the engine's core died, as its server reported before it ended.
 	ErrEngineDied = errors.New("engine's core died")
 )
 
@@ -115,15 +114,13 @@ func classifyStatus(status int) Class {
 	}
 }
 
-// aboutTheRequest are the statuses by which an engine refuses a request for what it says. Any other 4xx is between
-// gateway and worker: a key that the worker lost (401, 403), a model or route that it does not serve (404, 405),
-// its own impatience (408).
+// aboutTheRequest are the statuses by which an engine refuses a request's content. Any other 4xx is between gateway and
+// worker: a wrong key (401, 403), an unknown model or route (404, 405), a timeout (408).
 var aboutTheRequest = []int{
 	http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
 }
 
-// classifyEvent names an error that came inside an answer. The engine had let the
-// request in by then: its 4xx is about what the request says.
+// classifyEvent names an error inside an answer. The engine had admitted the request: its 4xx is about the content.
 func classifyEvent(status int) Class {
 	switch {
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
@@ -151,16 +148,16 @@ func classOf(err error) Class {
 	return Classify(err, 0)
 }
 
-// Error is a leg's failure with its name. It never carries a prompt; Detail is what the engine said, for the client
-// whose request it was, and stays out of Error so that it stays out of logs.
+// Error is a leg's classified failure. It never carries a prompt. Detail, the engine's message, is for the request's
+// client and not in Error, so that it stays out of logs.
 type Error struct {
 	Class  Class
 	Leg    pools.Role
 	Worker string
-	// Status is the engine's HTTP status, or the one that an error inside its answer stands for; 0 when none came.
+	// Status is the engine's HTTP status, or that of an error inside its answer; 0 for none.
 	Status int
-	Detail []byte // what the engine said of the error, at most 64 KB from decode
-	Err    error  // the raw cause, nil when the status says it all
+	Detail []byte // the engine's error body, at most 64 KB from decode
+	Err    error  // the raw cause, nil if the status is enough
 }
 
 // New classifies a failure of one leg.

@@ -12,7 +12,8 @@ import (
 func init() {
 	register(Registered{
 		Name: "endless_tokens",
-		Help: "after after_events events, at least 2, the last of them comes again and again and the stream never ends; an answer that is no stream is spared",
+		Help: "after after_events events, at least 2, the last of them comes again and again and the stream never ends; " +
+			"an answer that is no stream is spared",
 		legs: []pools.Role{pools.Decode},
 		uses: []string{"after_events"},
 		answer: func(c *injected, s upstream.Stream) (upstream.Stream, error) {

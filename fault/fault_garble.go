@@ -13,8 +13,8 @@ func init() {
 	})
 }
 
-// garbled is a stream in which no bracket survives past its meter. It breaks an answer's JSON and keeps its length,
-// lines and text: no gateway can tell a wrong word from a right one.
+// garbled is a stream without brackets past its meter. It breaks an answer's JSON and keeps its length, lines and text:
+// no gateway can detect a wrong word.
 type garbled struct {
 	upstream.Stream
 	meter

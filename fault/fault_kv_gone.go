@@ -12,7 +12,8 @@ import (
 func init() {
 	register(Registered{
 		Name: "kv_gone",
-		Help: "decode cannot load the KV it was handed: 500 before the first byte, or an error event where it streams; calls without a hand-off are spared",
+		Help: "decode cannot load the KV it was handed: 500 before the first byte, or an error event where it streams; " +
+			"calls without a hand-off are spared",
 		legs: []pools.Role{pools.Decode},
 		call: kvGone,
 	})

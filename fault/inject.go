@@ -10,10 +10,10 @@ import (
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
-// Inject wraps a transport so that calls fail by the scenario; no code above the transport knows. Whether a call is
-// hit depends on the scenario's seed, the call's kind and its RequestID, which holds the attempt, and never on the
-// order of calls, nor on the clock but where a rule has a time. At most one rule hits a call, the first in the scenario's order. For a nil scenario,
-// or one without rules, Inject returns t itself.
+// Inject wraps a transport so that calls fail by the scenario, transparently to the code above. Whether a call is hit
+// depends on the scenario's seed, the call's kind and its RequestID, which holds the attempt, never on the order of
+// calls, and on the clock only for rules with a time. At most one rule hits a call, the first in order. For a nil or
+// empty scenario, Inject returns t itself.
 //
 // The scenario must not change afterwards. Inject panics on an invalid rule, which ParseScenario never returns.
 func Inject(t upstream.Transport, s *Scenario) upstream.Transport {

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
-// meter lets the first part of an answer pass and says where it ends: after a number of events, or of bytes. It holds
+// meter lets the first part of an answer pass and finds its end: after a number of events, or of bytes. It holds
 // only a count, so that it can follow an answer through any number of reads.
 type meter struct {
 	left    int  // still to pass
@@ -70,7 +70,7 @@ func (c *cut) Read(p []byte) (int, error) {
 		return k, err
 	}
 	c.rest = append(c.rest, p[k:n]...)
-	return k, nil // what follows is the next read's to say
+	return k, nil // the next read decides on the rest
 }
 
 // resume reads on past the cut.

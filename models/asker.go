@@ -27,7 +27,7 @@ const (
 
 var askOutcomes = []string{askAnswered, askRemember, askRefused, askFailed, askTimeout, askSaturated, askNone}
 
-// Bounds of asking.
+// Bounds of the queries.
 const (
 	asksAtOnce  = 64      // calls in flight
 	maxAskBytes = 8 << 20 // of a body to ask about
@@ -37,8 +37,8 @@ const (
 	maxPauses   = 4096
 )
 
-// asker asks engines for the tokens of prompts. What one engine does not answer in time costs its own requests the
-// time limit and then nothing, while it is paused.
+// asker requests the tokens of prompts from engines. An engine that does not answer costs its requests the time limit,
+// and then nothing while it is paused.
 type asker struct {
 	transport upstream.Transport
 	timeout   time.Duration
@@ -54,7 +54,7 @@ type asker struct {
 // incarnation is one life of a worker.
 type incarnation struct{ worker, life string }
 
-// pause is until when a worker is not asked, and how many times in a row it failed.
+// pause is until when a worker is not queried, and its consecutive failures.
 type pause struct {
 	until time.Time
 	fails int
@@ -133,7 +133,7 @@ func (a *asker) ask(ctx context.Context, q question, members []pools.Member) (id
 	return call.ids, call.outcome
 }
 
-// call asks one worker after another.
+// call tries one worker after another.
 func (a *asker) call(ctx context.Context, q question, members []pools.Member) (ids []uint32, life incarnation, outcome string) {
 	outcome = askNone
 	for range askTries {
@@ -196,7 +196,7 @@ func (a *asker) settle(w *pools.Worker, status int) {
 	a.paused[life] = pause{time.Now().Add(wait), p.fails + 1}
 }
 
-// one asks one worker. The status is below 0 where there is no answer.
+// one queries one worker. The status is below 0 without an answer.
 func (a *asker) one(ctx context.Context, q question, w *pools.Worker) (ids []uint32, status int, err error) {
 	body := q.body(w.Engine)
 	stream, err := a.transport.Call(ctx, upstream.Leg{
@@ -214,20 +214,20 @@ func (a *asker) one(ctx context.Context, q question, w *pools.Worker) (ids []uin
 	if err != nil {
 		return nil, -1, err
 	}
-	var said struct {
+	var reply struct {
 		Count  *int     `json:"count"`
 		Tokens []uint32 `json:"tokens"`
 	}
 	if int64(len(answer)) > most {
 		return nil, -1, fmt.Errorf("the answer is longer than %d bytes", most)
 	}
-	if err := json.Unmarshal(answer, &said); err != nil {
+	if err := json.Unmarshal(answer, &reply); err != nil {
 		return nil, -1, err
 	}
-	if len(said.Tokens) == 0 || said.Count != nil && *said.Count != len(said.Tokens) {
-		return nil, -1, fmt.Errorf("%d tokens", len(said.Tokens))
+	if len(reply.Tokens) == 0 || reply.Count != nil && *reply.Count != len(reply.Tokens) {
+		return nil, -1, fmt.Errorf("%d tokens", len(reply.Tokens))
 	}
-	return said.Tokens, http.StatusOK, nil
+	return reply.Tokens, http.StatusOK, nil
 }
 
 // answerBytes is how long an answer may be for each byte of the question: a token takes a byte at least, and ten digits and a comma

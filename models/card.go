@@ -1,5 +1,5 @@
-// Package models knows a model by what its workers registered and by its tokenizer: how a prompt is cut, tokenized
-// and hashed, and how long it may be.
+// Package models describes a model by its workers' records and its tokenizer: how a prompt is cut, tokenized and
+// hashed, and how long it may be.
 package models
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Card is what a model's workers say about it together.
+// Card is a model's common properties over its workers.
 type Card struct {
 	// BlockSize is that of the pool that computes prompts, in tokens, and DecodeBlockSize that of the decode pool.
 	BlockSize, DecodeBlockSize int
@@ -55,8 +55,8 @@ func CardOf(roster *pools.Roster, model string) (c Card, ok bool) {
 	return c, ok
 }
 
-// Kept is how many tokens of its prompt a request keeps, which the engine cuts as the client asks
-// (truncate_prompt_tokens). A number above any prompt's length says that nothing is known to be cut.
+// Kept returns how many prompt tokens a request keeps under the client's truncate_prompt_tokens. A number above any
+// prompt's length means that no cut is known.
 func (c *Card) Kept(req *openai.Request) int {
 	switch {
 	case c.Engine == "sglang": // it does not read the field

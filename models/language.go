@@ -34,7 +34,7 @@ type template struct {
 	parts, sglangParts bool
 }
 
-// special is a named special token, bos_token say.
+// special is a named special token, such as bos_token.
 type special struct {
 	name  string
 	value jinja.Value

@@ -87,7 +87,8 @@ func NewLibrary(cfg Config, roster *pools.Roster, t upstream.Transport, log *slo
 	}
 	set := metrics.In(reg)
 	l := &Library{
-		cfg: cfg, log: log, given: given, roster: roster, asker: newAsker(t, cfg.AskTimeout, cfg.CacheBytes), seed: rand.Uint64(), kick: make(chan struct{}, 1),
+		cfg: cfg, log: log, given: given, roster: roster, asker: newAsker(t, cfg.AskTimeout, cfg.CacheBytes),
+		seed: rand.Uint64(), kick: make(chan struct{}, 1),
 		unsized: map[string]bool{}, shelf: map[string]*Language{}, missing: map[string]bool{},
 		calls:  set.Counter("tokenize_calls_total", "Prompts sent to workers' /tokenize, by outcome.", "model", "outcome"),
 		checks: set.Counter("tokenizer_checks_total", "Comparisons of the gateway's ids with the engine's.", "model", "result"),
@@ -157,7 +158,8 @@ func (l *Library) adopt(served []string) {
 	}
 	l.mu.Unlock()
 	if len(served) > 1 {
-		l.log.Warn("tokenizer without a model not used: several models are served (set --tokenizer MODEL=PATH)", "path", only.Path, "models", served)
+		l.log.Warn("tokenizer without a model not used: several models are served (set --tokenizer MODEL=PATH)", "path",
+			only.Path, "models", served)
 		return
 	}
 	l.log.Info("tokenizer without a model used for the only one", "path", only.Path, "model", served[0])
@@ -212,15 +214,17 @@ func (l *Library) Compare(w *pools.Worker, p Prompt, same bool) {
 	l.checks.WithLabelValues(model, result).Inc()
 	first, lost := p.by.compare(w, p.kind, same)
 	if first {
-		l.log.Warn("tokenizer or chat template disagrees with a worker; that worker renders such chats itself", "model", model, "path", p.by.Path, "worker", w.ID)
+		l.log.Warn("tokenizer or chat template disagrees with a worker; that worker renders such chats itself", "model", model,
+			"path", p.by.Path, "worker", w.ID)
 	}
 	if lost {
-		l.log.Warn("tokenizer or chat template disagrees with the model's workers; no longer used for such prompts", "model", model, "path", p.by.Path, "disagreements", distrustAfter)
+		l.log.Warn("tokenizer or chat template disagrees with the model's workers; no longer used for such prompts", "model",
+			model, "path", p.by.Path, "disagreements", distrustAfter)
 	}
 }
 
-// Stale takes in that a connection to a worker of a model broke: its process may have ended. The next one is compared from
-// the beginning, though no probe has noticed yet that it is another.
+// Stale records a broken connection to a worker of a model: its process may have ended. The next one is compared from
+// the beginning, before a probe notices it.
 func (l *Library) Stale(model, worker string) {
 	if language := l.Of(model); language != nil {
 		language.stale(worker)
@@ -238,7 +242,7 @@ func (l *Library) lives(model string) map[incarnation]bool {
 	return lives
 }
 
-// meet has a model's language take in which processes serve the model.
+// meet updates the processes that serve a model.
 func (l *Library) meet(model string) {
 	if language := l.Of(model); language != nil && language.meets(l.lives(model)) {
 		l.log.Info("retrying the tokenizer: a worker has started since", "model", model)
@@ -327,7 +331,7 @@ func (l *Library) find(model string) {
 }
 
 // Reload reads all files again, and looks again for what was not found. A language that cannot be read stays as it
-// was; the error says which and why.
+// was; the error names it.
 func (l *Library) Reload() error {
 	l.mu.Lock()
 	clear(l.missing)

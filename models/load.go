@@ -52,8 +52,8 @@ func Load(path string, cacheBytes int64) (*Language, error) {
 	return l, nil
 }
 
-// embedded is how many rows the embedding of the model in folder has, by its config.json; 0 where that is not there or does
-// not say so. It is padded: more than the tokenizer has tokens, mostly.
+// embedded returns the rows of the model's embedding by its config.json, 0 unknown. It is padded: mostly more than the
+// tokenizer has tokens.
 func embedded(folder string) (rows int, err error) {
 	data, err := optional(filepath.Join(folder, "config.json"))
 	if data == nil || err != nil {

@@ -35,7 +35,7 @@ func (c *chat) messages(t *template) (jinja.Value, error) {
 		last := mapOf(out[len(out)-1])
 		switch role := roleOf(last); {
 		case c.sglang && role == "assistant":
-			last.Set("role", jinja.String("user")) // SGLang asks on from it as if a user had said it
+			last.Set("role", jinja.String("user")) // SGLang continues as if a user had sent it
 		case c.continues:
 			if !mark(last) {
 				return jinja.None, unrendered("the last message has no text to continue")
@@ -161,20 +161,20 @@ func (c *chat) content(m *jinja.Dict, role string, t *template) (jinja.Value, er
 	var b strings.Builder
 	for i, p := range parts {
 		text, ok := mapOf(p).Get("text")
-		said, isText := text.Str()
+		str, isText := text.Str()
 		if !ok || !isText {
 			return v, unrendered("a part without text")
 		}
-		if said == "" && !c.sglang {
+		if str == "" && !c.sglang {
 			continue // vLLM leaves it out of a string
 		}
 		if b.Len() > 0 || c.sglang && i > 0 {
 			b.WriteString(between)
 		}
-		if !c.memory.Take(2 * len(said)) {
+		if !c.memory.Take(2 * len(str)) {
 			return v, errTooMuch
 		}
-		b.WriteString(said)
+		b.WriteString(str)
 	}
 	return jinja.String(b.String()), nil
 }
@@ -302,8 +302,8 @@ func mark(m *jinja.Dict) bool {
 	parts, _ := content.Items()
 	for i := len(parts) - 1; i >= 0; i-- {
 		text, ok := mapOf(parts[i]).Get("text")
-		if said, isText := text.Str(); ok && isText {
-			mapOf(parts[i]).Set("text", jinja.String(said+finalMark))
+		if str, isText := text.Str(); ok && isText {
+			mapOf(parts[i]).Set("text", jinja.String(str+finalMark))
 			return true
 		}
 	}

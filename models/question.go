@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// question is what an engine is asked to tokenize.
+// question is a request to tokenize.
 type question struct {
 	req  *openai.Request
 	id   string // of the call
@@ -18,7 +18,8 @@ type question struct {
 	own  string // the engine whose way the gateway's own language renders it; empty for an engine that is asked
 }
 
-// askKey names a question by what its answer depends on, and by the cache salt: that an answer is remembered shows what was asked.
+// askKey identifies a question by what its answer depends on, and by the cache salt: a remembered answer reveals the
+// question.
 type askKey struct{ hi, lo uint64 }
 
 // promptFields are the fields of a body that make its prompt.
@@ -49,15 +50,16 @@ func (q *question) key() askKey {
 	return askKey{sum.Hi, sum.Lo}
 }
 
-// body is the question as the engine takes it. vLLM's has no reasoning_effort and documents: chat hands them to the
-// template as kwargs, and so does the question. Its own enable_thinking follows an effort there.
+// body encodes the question for the engine. vLLM's has no reasoning_effort and documents: they go into the template's
+// kwargs, as chat does. Its own enable_thinking follows an effort there.
 func (q *question) body(engine string) []byte {
 	model, _ := json.Marshal(q.req.Model) // a string cannot fail
 	b := append([]byte(`{"model":`), model...)
 	add := func(name string, raw []byte) {
 		b = append(append(append(append(b, `,"`...), name...), `":`...), raw...)
 	}
-	for _, name := range []string{"prompt", "messages", "tools", "add_generation_prompt", "continue_final_message", "add_special_tokens", "mm_processor_kwargs"} {
+	for _, name := range []string{"prompt", "messages", "tools", "add_generation_prompt", "continue_final_message",
+		"add_special_tokens", "mm_processor_kwargs"} {
 		raw, ok := q.req.Field(name)
 		if !ok || string(raw) == "null" || name == "tools" && len(bytes.Trim(raw, "[] \n\r\t")) == 0 {
 			continue

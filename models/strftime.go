@@ -10,7 +10,8 @@ import (
 var directives = map[byte]string{
 	'd': "02", 'm': "01", 'Y': "2006", 'y': "06", 'b': "Jan", 'h': "Jan", 'B': "January", 'a': "Mon", 'A': "Monday",
 	'H': "15", 'I': "03", 'M': "04", 'S': "05", 'p': "PM", 'j': "002",
-	'F': "2006-01-02", 'T': "15:04:05", 'R': "15:04", 'D': "01/02/06", 'e': "_2", 'c': "Mon Jan _2 15:04:05 2006", 'x': "01/02/06", 'X': "15:04:05",
+	'F': "2006-01-02", 'T': "15:04:05", 'R': "15:04", 'D': "01/02/06", 'e': "_2", 'c': "Mon Jan _2 15:04:05 2006",
+	'x': "01/02/06", 'X': "15:04:05",
 }
 
 // strftime writes a time as Python's datetime.strftime does for a time without a zone. Directives that it does not

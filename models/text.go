@@ -17,10 +17,10 @@ const textDomain = 0x7465787420626c6f
 // does not matter to where they go.
 const maxTextBytes = 4 << 20
 
-// What a prompt's pieces are estimated to take where its tokens are not known. Text: about four bytes a token, for
-// English and code. Other modalities take what the model's encoder makes of them, whatever they take as base64 or as
-// a URL: an image is 256 to 4,096 tokens by model and size, audio 25 a second, video 256 for each of the 32 frames
-// that vLLM samples. Of other parts, files say, it is not known whether they are text.
+// Estimated tokens of a prompt's pieces if its tokens are unknown. Text: about four bytes a token, for English and
+// code. Other modalities take what the model's encoder makes of them: an image 256 to 4,096 tokens by model and size,
+// audio 25 a second, video 256 for each of the 32 frames that vLLM samples. Other parts, such as files, may not be
+// text.
 const (
 	bytesPerToken  = 4
 	imageTokens    = 1024
@@ -58,12 +58,13 @@ func estimate(req *openai.Request) int {
 }
 
 // textHashes stands for the block hashes of a prompt whose tokens are not known. It chains hashes of the request's
-// own bytes, four to a token, which say the same of two prompts that begin alike, and nothing of what an engine
+// own bytes, four to a token, which are equal for equal beginnings, and unrelated to what an engine
 // holds: they are good for predictions only. Each is of a granule of blocks ([index.GranuleBlocks]). A conversation that
 // goes on keeps the hashes it had. A part that is no text takes as many blocks as its tokens do.
 func textHashes(req *openai.Request, blockSize int) []uint64 {
 	longest := index.GranulesWithin(min(len(req.Raw), maxTextBytes) / (blockSize * bytesPerToken))
-	c := textChain{hashes: make([]uint64, 0, longest), blockBytes: blockSize * bytesPerToken, seed: tokens.Seed(req.Adapter, req.CacheSalt) + textDomain, left: maxTextBytes}
+	c := textChain{hashes: make([]uint64, 0, longest), blockBytes: blockSize * bytesPerToken,
+		seed: tokens.Seed(req.Adapter, req.CacheSalt) + textDomain, left: maxTextBytes}
 	c.next()
 	for m, piece := range req.Pieces() {
 		if m == openai.Text {

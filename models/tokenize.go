@@ -16,7 +16,7 @@ const (
 	FromRequest Source = "request" // the client sent ids
 	FromOwn     Source = "own"     // the gateway's tokenizer and chat template
 	FromEngine  Source = "engine"  // the engine's /tokenize
-	FromText    Source = "text"    // hashes of the text, which say nothing of what an engine holds
+	FromText    Source = "text"    // hashes of the text, unrelated to what an engine holds
 )
 
 // Sources are all of them.
@@ -54,7 +54,8 @@ func (c *Card) Tokens(req *openai.Request, l *Language) (Prompt, Source, error) 
 		}
 		return Prompt{}, FromText, err
 	}
-	if size := c.VocabSize(l); size < l.tokenizer.Tokenizer().VocabSize() && len(whole.IDs) > 0 && int64(slices.Max(whole.IDs)) >= int64(size) {
+	if size := c.VocabSize(l); size < l.tokenizer.Tokenizer().VocabSize() && len(whole.IDs) > 0 &&
+		int64(slices.Max(whole.IDs)) >= int64(size) {
 		return Prompt{}, FromText, openai.BadRequest(req.PromptField(), "%s holds a token that the model has no embedding of", req.PromptField())
 	}
 	whole.kind = kind

@@ -126,7 +126,7 @@ func (l *Language) Trust() TrustState {
 	return s
 }
 
-// compare notes whether the process w computed the tokens that the language made of a prompt. first says that it is the
+// compare notes whether the process w computed the tokens that the language made of a prompt. first: it is the
 // first disagreement with that process, and lost that the language makes no tokens of such prompts from now on.
 func (l *Language) compare(w *pools.Worker, kind uint64, same bool) (first, lost bool) {
 	t := &l.trust

@@ -16,7 +16,8 @@ func (c *Card) VocabSize(l *Language) int {
 }
 
 // CheckIDs returns the 400 for a request that names token ids outside of the vocabulary, nil for any other. vLLM 0.32 compares
-// them itself, SGLang 0.5.23 not all; nor does it keep clients from files of its machine. Where the vocabulary's size is not known, a request to SGLang with others is refused.
+// them itself, SGLang 0.5.23 not all; nor does it keep clients from files of its machine. If the
+// vocabulary's size is unknown, a request to SGLang with others is refused.
 func (c *Card) CheckIDs(req *openai.Request, l *Language) *openai.Error {
 	if !c.checks && req.NamesFiles() {
 		return openai.BadRequest("messages", "messages: images, audio and video come from a URL of http or https, or in the body as a data: URL")
@@ -28,7 +29,8 @@ func (c *Card) CheckIDs(req *openai.Request, l *Language) *openai.Error {
 	if c.checks || param == "" {
 		return nil
 	}
-	return openai.BadRequest(param, "%s: the size of this model's vocabulary is not known, so that it cannot be checked, and its engine does not check it; "+
+	return openai.BadRequest(param, "%s: the size of this model's vocabulary is not known, so that it cannot be checked, "+
+		"and its engine does not check it; "+
 		"the operator can give the gateway the model's tokenizer", param)
 }
 

@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 )
 
-// checkKeys refuses a record that is not one JSON object, or that has a top-level key twice. encoding/json takes
-// keys in any case, so "ID" and "id" are the same key.
+// checkKeys refuses a record that is not one JSON object, or that repeats a top-level key. encoding/json ignores case,
+// so "ID" and "id" are the same key.
 func checkKeys(record []byte) error {
 	if !json.Valid(record) || !bytes.HasPrefix(bytes.TrimLeft(record, " \t\r\n"), []byte("{")) {
 		return fmt.Errorf("worker record: not one JSON object")
@@ -40,7 +40,7 @@ func checkKeys(record []byte) error {
 	return nil
 }
 
-// The functions below say what is wrong with a value, or "" when nothing is.
+// The functions below describe what is wrong with a value, "" for nothing.
 
 func unlessEmpty(s string, problem func(string) string) string {
 	if s == "" {

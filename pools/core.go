@@ -12,20 +12,20 @@ import (
 
 // Why [Core.Drain] does nothing.
 var (
-	// ErrUnknownWorker says that no worker with that id is registered.
+	// ErrUnknownWorker: no worker with that id is registered.
 	ErrUnknownWorker = errors.New("no such worker")
-	// ErrTooManyCordons says that [maxCordons] workers are kept out already.
+	// ErrTooManyCordons: [maxCordons] workers are cordoned already.
 	ErrTooManyCordons = errors.New("too many workers are cordoned; lift the cordon of those that will not come back")
 )
 
 // maxCordons is how many workers can be kept out at once by [Core.Drain].
 const maxCordons = 4096
 
-// Core decides who is in which pool and in what standing. It has no clock: every call that needs one takes now,
-// which must not run backwards. It is not safe for concurrent use; see [Roster].
+// Core decides who is in which pool and with what status. It has no clock: now must not run backwards. It is not safe
+// for concurrent use; see [Roster].
 //
-// Workers come from sources, each named by a string: a registry, a list, a file. What a source says is about its own
-// workers only, and of two sources that report one id the first keeps it until its worker has gone.
+// Workers come from sources, each named by a string: a registry, a list, a file. A source reports only its own workers.
+// If two sources report one id, the first keeps it until its worker has gone.
 type Core struct {
 	cfg      Config
 	entries  map[string]*entry
@@ -73,10 +73,10 @@ func NewCore(cfg Config) *Core {
 	}
 }
 
-// Put takes a worker of that source in, or takes its new record. The same incarnation keeps its standing; a new one
-// is a new process and starts up, whatever calls to the old one reported, unless it is cordoned. A worker that breaks
-// a rule is refused with an error of [Refusal], and remembered; a worker that the source had under the same id before
-// is gone then, for its process is. w must not be changed afterwards. It reports whether anything changed.
+// Put adds a worker of a source or updates its record. The same incarnation keeps its status; a new one is a new
+// process and starts up, unless cordoned. A worker that breaks a rule is refused with an error of [Refusal], and
+// remembered; the source's earlier worker of that id is removed. w must not be changed afterwards. It reports whether
+// anything changed.
 func (c *Core) Put(source string, w *Worker, now time.Time) (changed bool, err error) {
 	if err := c.check(source, w); err != nil {
 		return c.refuse(Refusal{Worker: w, Source: source, Err: err, Since: now}), err
@@ -102,13 +102,13 @@ func (c *Core) Put(source string, w *Worker, now time.Time) (changed bool, err e
 	return true, nil
 }
 
-// Refuse remembers a worker that its source cannot take, with the reason, until the source puts or removes it. w need
-// have no more than an id. A worker that the source had under that id goes.
+// Refuse remembers a worker that its source cannot use, with the reason, until the source puts or removes it. w needs
+// only an id. The source's worker of that id is removed.
 func (c *Core) Refuse(source string, w *Worker, reason error, now time.Time) (changed bool) {
 	return c.refuse(Refusal{Worker: w, Source: source, Err: reason, Since: now, stands: true})
 }
 
-// Remove takes a worker of that source out, and forgets that it was refused.
+// Remove removes a worker of a source, and forgets a refusal.
 func (c *Core) Remove(source, id string) (changed bool) {
 	of := claim{source, id}
 	_, changed = c.refused[of]
@@ -121,10 +121,9 @@ func (c *Core) Remove(source, id string) (changed bool) {
 	return changed
 }
 
-// Resync takes a source's full list, after the watch on it broke. Workers of that source that are missing from it go
-// only after grace: a registry that comes back from an outage may have lost every lease at once, while the workers
-// behind them run on and register again. Refused workers that are missing go at once. The errors are those of Put,
-// joined.
+// Resync applies a source's full list, after its watch broke. Missing workers are removed only after grace: a registry
+// back from an outage may have lost every lease at once, while the workers run on and register again. Missing refused
+// workers are dropped at once. The errors are those of Put, joined.
 func (c *Core) Resync(source string, ws []*Worker, grace time.Duration, now time.Time) (changed bool, err error) {
 	present := make(map[string]bool, len(ws))
 	for _, w := range ws {
@@ -151,9 +150,9 @@ func (c *Core) Resync(source string, ws []*Worker, grace time.Duration, now time
 	return changed, errors.Join(errs...)
 }
 
-// Drain cordons a worker, or lifts the cordon: it finishes what it has and takes no more. The cordon is an operator's
-// and by id: it outlives restarts of the worker and any time that it is away. Its errors are [ErrUnknownWorker], for
-// an id that is neither registered nor cordoned, and [ErrTooManyCordons].
+// Drain cordons or uncordons a worker: a cordoned one finishes its requests and gets no new ones. The cordon is an
+// operator's and by id: it outlives restarts and absences. It returns [ErrUnknownWorker] for an id neither registered
+// nor cordoned, and [ErrTooManyCordons].
 func (c *Core) Drain(id string, on bool) (changed bool, err error) {
 	if _, there := c.entries[id]; !there && !c.cordoned[id] {
 		return false, fmt.Errorf("worker %q: %w", id, ErrUnknownWorker)
@@ -161,8 +160,8 @@ func (c *Core) Drain(id string, on bool) (changed bool, err error) {
 	return c.Cordon(id, on)
 }
 
-// Cordon is Drain for a worker that need not be known here: another gateway's operator cordoned it. Its errors are
-// [ErrTooManyCordons], and one for an id that no worker can have.
+// Cordon is Drain for a worker that may be unknown here, cordoned at another gateway. It returns [ErrTooManyCordons],
+// or an error for an invalid id.
 func (c *Core) Cordon(id string, on bool) (changed bool, err error) {
 	e, there := c.entries[id]
 	problem := idProblem(id)
@@ -185,8 +184,8 @@ func (c *Core) Cordon(id string, on bool) (changed bool, err error) {
 	return true, nil
 }
 
-// Hold cordons a worker for its source, or lifts that cordon: a pod that is being deleted, say. It is apart from an operator's, and
-// like that it is by id and may come before the worker. A source lifts it when the worker has gone.
+// Hold cordons or uncordons a worker for its source, such as a pod being deleted. It is separate from an operator's
+// cordon, by id too, and may precede the worker. A source lifts it when the worker has gone.
 func (c *Core) Hold(source, id string, on bool) (changed bool) {
 	of := claim{source, id}
 	if c.held[of] == on {
@@ -204,10 +203,8 @@ func (c *Core) Hold(source, id string, on bool) (changed bool) {
 	return changed
 }
 
-// Down notes that a call to a worker failed: it takes no requests for Config.DownFor from now, or for half a second where
-// it is the last of its pool that took any. Calls that fail
-// while it is down change nothing: they were under way already and report nothing new. Neither does a report about
-// another incarnation than the registered one: it is late.
+// Down records a failed call: the worker takes no requests for Config.DownFor, or for half a second if it is the last
+// of its pool. Failures while it is down, or of another incarnation, are late and change nothing.
 func (c *Core) Down(id, incarnation string, now time.Time) (changed bool) {
 	e, there := c.entries[id]
 	if !there || e.worker.Incarnation != incarnation || now.Before(e.downUntil) {
@@ -221,8 +218,7 @@ func (c *Core) Down(id, incarnation string, now time.Time) (changed bool) {
 	return true
 }
 
-// Suspend has a worker take no requests, as [Core.Down] does, or take them again at once: its source finds out whether its process
-// has ended.
+// Suspend stops requests to a worker, or resumes them, while its source finds out whether its process has ended.
 func (c *Core) Suspend(source, id string, on bool, now time.Time) (changed bool) {
 	e, there := c.entries[id]
 	switch {

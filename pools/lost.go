@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ErrNotLost says that a worker cannot be forgotten: it is here, or its configuration names it.
+// ErrNotLost: the worker is present, or its configuration names it.
 var ErrNotLost = errors.New("the worker is not lost: it is here, or named by this gateway's own configuration")
 
 // Lost is a worker that has gone without leaving.
@@ -14,7 +14,7 @@ type Lost struct {
 	Worker *Worker // as it was known last; of one that never answered, what it was given with
 	Source string
 	Since  time.Time
-	// Configured says that its source names it still, so that it is down; else it had registered by itself, and is lost.
+	// Configured: its source still lists it, so it is down; otherwise it had registered by itself, and is lost.
 	Configured bool
 }
 

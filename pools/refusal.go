@@ -24,7 +24,8 @@ func (e *RefusedError) Error() string {
 	if e.By == "" {
 		return fmt.Sprintf("worker %q refused: it registered block_size %d, --kv-cache-block-size is %d", e.Worker, e.Registered, e.Required)
 	}
-	return fmt.Sprintf("worker %q refused: it registered block_size %d, worker %q of model %q has %d", e.Worker, e.Registered, e.By, e.Model, e.Required)
+	return fmt.Sprintf("worker %q refused: it registered block_size %d, worker %q of model %q has %d", e.Worker,
+		e.Registered, e.By, e.Model, e.Required)
 }
 
 // NoHandOffError is a worker of role prefill or decode whose way to hand a KV cache over is not spoken here: it would
@@ -74,8 +75,8 @@ type Refusal struct {
 // claim is one source's word on one id.
 type claim struct{ source, id string }
 
-// check says why w of that source cannot come in, or nil. Among several workers that disagree with w the error names the first by
-// id, so that the same registrations give the same words.
+// check returns why w of that source is refused, or nil. Of several workers that disagree with w the error names the
+// first by id, to be deterministic.
 func (c *Core) check(source string, w *Worker) error {
 	if err := w.Validate(); err != nil {
 		return err
@@ -134,9 +135,8 @@ func (c *Core) refuse(r Refusal) (changed bool) {
 	return true
 }
 
-// reconsider lets refused workers in that nothing stands against any more: when the last worker of the old block
-// size goes, the new ones need not register again. They are tried in the order of their refusal; the reason of one that stays out is
-// updated.
+// reconsider admits refused workers that no longer conflict: when the last worker of the old block size goes, the new
+// ones need not register again. They are retried in the order of refusal; the reasons of the others are updated.
 func (c *Core) reconsider() {
 	for _, r := range slices.SortedFunc(maps.Values(c.refused), refusedFirst) {
 		if r.stands {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Roster is the one place that knows who the workers are. It is safe for concurrent use: writers take turns, and
-// readers take the present [View] with one atomic load.
+// Roster tracks all workers. It is safe for concurrent use: writers take turns, and readers load the current [View]
+// atomically.
 type Roster struct {
 	log  *slog.Logger
 	view atomic.Pointer[View]
@@ -60,8 +60,8 @@ func (r *Roster) Run(ctx context.Context) error {
 	}
 }
 
-// From is the roster as one source of workers fills it: a registry, a list, a file. Each source speaks for its own
-// workers only, and should be one value in the program; see [Core].
+// From returns the access of one source of workers: a registry, a list, a file. Each source reports its own workers only,
+// and should be one value in the program; see [Core].
 func (r *Roster) From(source string) *Source { return &Source{roster: r, name: source} }
 
 // These are the methods of the source without a name: the program itself.
@@ -160,7 +160,8 @@ func (r *Roster) announce(before, after *View) {
 		for _, m := range p.Members {
 			switch was, known := before.Lookup(m.Worker.ID); {
 			case !known:
-				r.log.Info("worker joined", "worker", m.Worker.ID, "model", p.Model, "role", string(p.Role), "address", m.Worker.Address, "source", named(m.Source))
+				r.log.Info("worker joined", "worker", m.Worker.ID, "model", p.Model, "role", string(p.Role), "address",
+					m.Worker.Address, "source", named(m.Source))
 			case was.Worker.Incarnation != m.Worker.Incarnation:
 				r.log.Info("worker restarted", "worker", m.Worker.ID, "incarnation", m.Worker.Incarnation)
 			}

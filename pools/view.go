@@ -24,7 +24,7 @@ type View struct {
 // Fleet is the three pools of one model at one moment; none is nil. The pools are immutable and shared.
 type Fleet struct {
 	Prefill, Decode, Both *Pool
-	// Mixed says that the prefill and decode workers differ in engine, release, connector, block or page size: two of them may be
+	// Mixed: prefill and decode workers differ in engine, release, connector, block or page size, so some pairs may be
 	// unable to hand over.
 	Mixed bool
 }

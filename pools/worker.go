@@ -38,13 +38,13 @@ const (
 // Valid reports whether r is one of the roles.
 func (r Role) Valid() bool { return r == Prefill || r == Decode || r == Both }
 
-// Worker is a worker's registration record: one engine process and what it said about itself. It is JSON in the
-// registry. A *Worker that came out of a [Roster] is shared and must not be changed.
+// Worker is a worker's registration record: one engine process as it registered. It is JSON in the registry. A *Worker
+// from a [Roster] is shared and read-only.
 type Worker struct {
 	// ID names the worker among all workers: 1 to [MaxIDBytes] bytes of [A-Za-z0-9._-].
 	ID string `json:"id"`
 	// Incarnation is drawn at random by each process, so that a restarted worker differs from its predecessor. Of
-	// the same form as ID, or empty where the source of the record cannot know it (a static list, say).
+	// the same form as ID, or empty where the source of the record cannot know it (such as a static list).
 	Incarnation string `json:"incarnation"`
 	// Model is the name that clients ask for, 1 to [MaxModelBytes] printable bytes.
 	Model string `json:"model"`
@@ -86,7 +86,7 @@ type Worker struct {
 	DataParallelRanks int `json:"data_parallel_ranks"`
 	// DeviceClass is free text, "h100" for example.
 	DeviceClass string `json:"device_class"`
-	// Topology says where the worker stands, as labels: {"rack": "r7"}.
+	// Topology locates the worker by labels: {"rack": "r7"}.
 	Topology map[string]string `json:"topology,omitempty"`
 	// Taints are names that requests may require of a worker or prefer, at most [maxTaints] of 1 to [maxLabelBytes]
 	// printable bytes, none twice.
@@ -94,15 +94,14 @@ type Worker struct {
 
 	// Transfer is the host:port of the KV side channel; empty when there is none.
 	Transfer string `json:"transfer_endpoint"`
-	// TransferIDs is what the process calls itself in hand-offs, by data-parallel rank, where its protocol needs that
-	// before a request: vLLM's engine ids, say. At most [MaxRanks] of at most [MaxModelBytes] printable bytes; a URL
-	// among them is tcp://HOST:PORT.
+	// TransferIDs name the process in hand-offs, by data-parallel rank, if its protocol needs that before a request
+	// (vLLM's engine ids). At most [MaxRanks] of at most [MaxModelBytes] printable bytes; a URL is tcp://HOST:PORT.
 	TransferIDs []string `json:"transfer_ids,omitempty"`
 	// TensorParallel and PipelineParallel are how many devices share a layer's work and a model's layers, in one rank; 0
 	// means 1.
 	TensorParallel   int `json:"tensor_parallel_size,omitempty"`
 	PipelineParallel int `json:"pipeline_parallel_size,omitempty"`
-	// Prioritizes says that the engine schedules by priority, so that requests may carry one.
+	// Prioritizes: the engine schedules by priority, so requests may carry one.
 	Prioritizes bool `json:"prioritizes,omitempty"`
 	// FetchesRest reports whether a decode engine keeps a prefix cache and fetches only the blocks that it lacks.
 	FetchesRest bool `json:"fetches_rest,omitempty"`
@@ -120,9 +119,9 @@ type Worker struct {
 	KVTopic string `json:"kv_events_topic,omitempty"`
 }
 
-// ParseWorker reads a registration record and validates it. It is strict about what it knows: one JSON object of
-// at most [maxRecordBytes] bytes of UTF-8, no key twice, every field of the right type and in range. Keys that it
-// does not know are let pass, so that a newer worker can register at an older gateway.
+// ParseWorker decodes and validates a registration record: one JSON object of at most [maxRecordBytes] bytes of UTF-8,
+// no repeated key, every known field of the right type and in range. Unknown keys are ignored, so a newer worker can
+// register at an older gateway.
 func ParseWorker(record []byte) (Worker, error) {
 	if len(record) > maxRecordBytes {
 		return Worker{}, fmt.Errorf("worker record: %d bytes, the limit is %d", len(record), maxRecordBytes)
@@ -201,7 +200,7 @@ func (w *Worker) ServesAlone() bool {
 	return w.Role == Both || w.Engine != "sglang"
 }
 
-// Equal reports whether both records say the same.
+// Equal reports whether both records are equal.
 func (w *Worker) Equal(o *Worker) bool {
 	return reflect.DeepEqual(w, o)
 }

@@ -14,18 +14,18 @@ type class struct {
 	bytes, keptBytes int64 // the same of Config.Bytes
 }
 
-// ClassStats is what a queue has to say of one policy class.
+// ClassStats are the figures of one policy class.
 type ClassStats struct {
 	Name                  string
 	Waiting               int   // requests
 	WaitingTokens         int64 // their prompts
-	WaitingUncachedTokens int64 // the part of those that has to be computed
+	WaitingUncachedTokens int64 // the part of those to be computed
 	GrantedTotal          uint64
 	GrantedTokensTotal    uint64 // that grants computed: what the class paid
 	RefusedTotal          uint64 // because the class had its share of a limit
 }
 
-// classes are the accounts that cfg asks for, and whose turn it is; nil for one class.
+// classes are the accounts of cfg's classes and their turns; nil for one class.
 func (c *Config) classes(epoch time.Time) ([]class, *turns, error) {
 	list := []PolicyClass{{Quantum: 1}}
 	if c.Classes != nil {
@@ -41,7 +41,8 @@ func (c *Config) classes(epoch time.Time) ([]class, *turns, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		all[i] = class{order: order, stats: ClassStats{Name: p.Name}, limit: share(c.Limit, p.Quantum, sum), bytes: int64(share(int(c.Bytes), p.Quantum, sum))}
+		all[i] = class{order: order, stats: ClassStats{Name: p.Name}, limit: share(c.Limit, p.Quantum, sum),
+			bytes: int64(share(int(c.Bytes), p.Quantum, sum))}
 	}
 	if c.Classes == nil {
 		return all, nil, nil
@@ -54,7 +55,7 @@ func share(limit, quantum, sum int) int {
 	return min(limit, int(math.Ceil(float64(limit)*float64(quantum)/float64(sum))))
 }
 
-// add counts a ticket that comes, or with −1 one that leaves, and returns how many are in the queue then.
+// add counts a ticket that arrives, or with −1 one that leaves, and returns the number in the queue.
 func (k *class) add(it *Item, sign int) int {
 	k.stats.Waiting += sign
 	k.stats.WaitingTokens += int64(sign * it.ISL)

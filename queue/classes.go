@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// Classes says of which policy class a request is: its family, which the client may name, and how much of its prompt no
+// Classes decides a request's policy class: its family, which the client may name, and how much of its prompt no
 // worker has cached. The names and the form of the file are those of Dynamo's --router-policy-config.
 type Classes struct {
 	// DefaultFamily is the family of requests that name none, or none that there is.

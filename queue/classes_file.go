@@ -54,7 +54,7 @@ func ParseClasses(file string, data []byte) (*Classes, error) {
 // supported refuses a key of the mapping n that is one of elsewhere's.
 func supported(doc *conf.Document, n *yaml.Node, path string) error {
 	if n.Kind != yaml.MappingNode {
-		return nil // Decode says what it should be
+		return nil // Decode reports it
 	}
 	for i := 0; i < len(n.Content); i += 2 {
 		if reason, ok := elsewhere[n.Content[i].Value]; ok {

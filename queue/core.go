@@ -53,12 +53,12 @@ type Core[V any] struct {
 	rate      rate
 }
 
-// Stats is what a queue has to say of itself.
+// Stats are the figures of a queue.
 type Stats struct {
 	Waiting               int     // requests
 	WaitingBytes          int64   // their bodies
 	WaitingTokens         int64   // their prompts
-	WaitingUncachedTokens int64   // the part of those that has to be computed
+	WaitingUncachedTokens int64   // the part of those to be computed
 	GrantedPerSecond      float64 // while tickets wait, faded; 0 when none ever did
 
 	GrantedTotal   uint64

@@ -9,7 +9,7 @@ import (
 var (
 	// ErrWait, wrapped or not, is the answer of a reserve func while there is no room: the request waits on.
 	ErrWait = errors.New("queue: no room yet")
-	// ErrYield, wrapped together with ErrWait or a [Later], says that there may be room, which is left to a request at another
+	// ErrYield, wrapped together with ErrWait or a [Later], means that there may be room, left to a request at another
 	// gateway: see [Core.Yields].
 	ErrYield = errors.New("queue: room is left to a request at another gateway")
 	// ErrExpired ends a request that waited for Config.Timeout.
@@ -27,7 +27,7 @@ type Later interface {
 	Later() (starts, takes, then, free time.Duration)
 }
 
-// plan is what a [Later] says.
+// plan holds the times of a [Later].
 type plan struct {
 	starts, takes, then, free time.Duration
 }

@@ -2,7 +2,7 @@ package queue
 
 import "time"
 
-// gatherFor is how long requests that come while others wait gather at most before the next drain.
+// gatherFor bounds how long requests that arrive while others wait gather before the next drain.
 const gatherFor = 5 * time.Millisecond
 
 // gathering is what the latest drain predicts where requests wait by a plan.
@@ -11,7 +11,7 @@ type gathering struct {
 	gathered time.Time // when those that came since are to be drained for; zero: none came
 }
 
-// predict takes in the plans of the drain that ends.
+// predict applies the plans of the drain that ends.
 func (c *Core[V]) predict(now time.Time) {
 	c.free = time.Time{}
 	for _, t := range c.passed {
@@ -51,7 +51,7 @@ func (c *Core[V]) NextDrain() time.Time {
 	return earlier(c.gathered, c.yields.Add(yieldFor))
 }
 
-// earlier is the earlier of two times, of which a zero one is none.
+// earlier returns the earlier of two times; zero is none.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

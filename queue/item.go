@@ -2,13 +2,13 @@ package queue
 
 import "time"
 
-// Item is what the queue knows of a request.
+// Item describes a request to the queue.
 type Item struct {
 	// ID names the request in logs; the queue gives it no meaning.
 	ID string
 	// Priority is the client's; below 0, and not a number, count as 0. What a point is worth is the order's.
 	Priority float64
-	// Strict is the client's strict priority: a higher one goes before any lower, whatever the order says.
+	// Strict is the client's strict priority: higher goes first, whatever the order.
 	Strict uint32
 	// ISL is the prompt's length in tokens; Uncached is the part of it that no eligible worker has cached: ISL less
 	// the best overlap over all of them. Both are of the moment of arrival.

@@ -25,7 +25,7 @@ const shared = ""
 // main is the main line.
 func (c *Core[V]) main() *lane[V] { return c.lanes[0] }
 
-// find is the lane that t is or would be in, nil where it has yet to be made.
+// find returns the lane that t is or would be in, nil if it has yet to be made.
 func (c *Core[V]) find(t *Ticket[V]) *lane[V] {
 	switch l := c.byKey[t.Lane]; {
 	case t.Lane == "":
@@ -123,7 +123,7 @@ func (c *Core[V]) first(class int) (first *Ticket[V]) {
 	return first
 }
 
-// hold says that t, which next returned, has to wait: it holds up its lane until the drain ends, or is resumed.
+// hold makes t, which next returned, wait: it holds up its lane until the drain ends or is resumed.
 func (c *Core[V]) hold(t *Ticket[V]) {
 	if c.queued(t) {
 		t.lane.held, t.lane.holder = true, t.Class
@@ -131,7 +131,7 @@ func (c *Core[V]) hold(t *Ticket[V]) {
 	}
 }
 
-// pass says that t, which next returned, waits on by this plan and holds up none. Where no worker is free, all the others of
+// pass makes t, which next returned, wait by this plan without holding up others. If no worker is free, all others of
 // its lane would wait on too: only a drain that plans asks them.
 func (c *Core[V]) pass(t *Ticket[V], p plan) {
 	if !c.queued(t) {
@@ -146,13 +146,13 @@ func (c *Core[V]) pass(t *Ticket[V], p plan) {
 	}
 }
 
-// asked reports whether this drain has asked tickets that wait on: what changes from then on they have not seen.
+// asked reports whether this drain has tried waiting tickets: they have not seen later changes.
 func (c *Core[V]) asked() bool { return c.holding || len(c.passed) > 0 }
 
 // aside is the place of the first ticket that was passed in this drain; those behind it have smaller ones.
 const aside = unqueued - 1
 
-// resume lets the drain ask again those that it holds, and those that it has passed: something has changed since.
+// resume lets the drain retry the tickets that it holds or passed: something changed since.
 func (c *Core[V]) resume() {
 	c.round++
 	for _, t := range c.passed {

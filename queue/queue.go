@@ -1,4 +1,4 @@
-// Package queue holds requests back until there is room for them, and says which is next. A request waits before
+// Package queue holds requests until there is room for them, and decides which is next. A request waits before
 // prefill and never after it. Room is what the caller's reserve func can book. [Core] decides, without lock,
 // goroutine or clock; callers wait in [Queue], its shell. DESIGN.md has the reasons.
 package queue
@@ -60,7 +60,7 @@ type waiter[R, G any] struct {
 	ticket  Ticket[*waiter[R, G]]
 	request R
 
-	asked  bool // reserve runs at this moment
+	asked  bool // reserve is running
 	done   bool // the ticket has ended, with grant or err
 	drive  bool // the drain is this caller's to go on with
 	parked bool // its goroutine waits for wake
@@ -120,7 +120,7 @@ func (q *Queue[R, G]) Wake() {
 	}
 }
 
-// Round numbers the drain that goes on, for Reserve alone: what it plans holds within a round.
+// Round numbers the current drain, for Reserve alone: what it plans holds within a round.
 func (q *Queue[R, G]) Round() uint64 { return q.core.Round() }
 
 // Planning reports whether the drain only plans, for Reserve alone: see [Core.Planning].
@@ -129,14 +129,14 @@ func (q *Queue[R, G]) Planning() bool { return q.core.Planning() }
 // Yields is [Core.Yields], for Reserve alone.
 func (q *Queue[R, G]) Yields() int { return q.core.Yields() }
 
-// Heads is what other gateways are to know of this queue: see [Core.Heads].
+// Heads returns the heads to publish to other gateways: see [Core.Heads].
 func (q *Queue[R, G]) Heads() []Head {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.core.Heads()
 }
 
-// UpdatePeerHeads takes in the heads of another gateway's queue, nil for none. It reports whether the queue is to be woken.
+// UpdatePeerHeads sets the heads of another gateway's queue, nil for none. It reports whether to wake the queue.
 func (q *Queue[R, G]) UpdatePeerHeads(name string, heads []Head) (wake bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -269,7 +269,7 @@ func (q *Queue[R, G]) drain(now time.Time) {
 	}
 }
 
-// goOn goes on with the drain that was handed to w.
+// goOn continues the drain that was handed to w.
 func (q *Queue[R, G]) goOn(w *waiter[R, G]) {
 	w.drive = false
 	q.run(w, time.Now())
@@ -287,7 +287,7 @@ func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 			if !q.again {
 				break
 			}
-			q.again = false // what changed since the first of them was asked
+			q.again = false // changes since its first ticket
 			q.core.resume()
 			continue
 		}
@@ -332,7 +332,7 @@ func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 	q.wakeLater(now)
 }
 
-// wakeLater has the queue woken when it is to be drained although nothing has happened.
+// wakeLater schedules the next drain that is due by time alone.
 func (q *Queue[R, G]) wakeLater(now time.Time) {
 	switch at := q.core.NextDrain(); {
 	case at.IsZero():

@@ -8,7 +8,7 @@ import (
 const (
 	// rateMemory is how much backlogged time the drain rate remembers: what is older counts for less than a third.
 	rateMemory = 10 * time.Second
-	// rateLeast is the least backlogged time that a rate is divided by, for two grants a microsecond apart say
+	// rateLeast is the least backlogged time that a rate is divided by, such as for two grants a microsecond apart
 	// nothing of a second.
 	rateLeast = 100 * time.Millisecond
 

@@ -2,7 +2,7 @@ package queue
 
 import "math"
 
-// turns says which class is next: deficit round robin (Shreedhar and Varghese, 1995), as Dynamo's router has it
+// turns decides which class is next: deficit round robin (Shreedhar and Varghese, 1995), as Dynamo's router has it
 // (lib/kv-router, scheduling/policy_queue.rs). The classes stand in a ring. One whose turn comes earns its quantum, and is
 // served while its credit pays; one that cannot be served earns nothing meanwhile, and one without requests loses its
 // credit. A cost far above all quanta takes no longer: the rounds in which no class could pay are added at once.
@@ -42,7 +42,7 @@ func newTurns(quanta []int64) *turns {
 	return d
 }
 
-// choose is the class to serve, of which one must not be absent. Nothing changes until [turns.pay].
+// choose returns the class to serve; one must not be absent. Nothing changes until [turns.pay].
 func (d *turns) choose() int {
 	c := &d.chosen
 	c.copy(&d.drain)

@@ -130,7 +130,7 @@ func (c *Core[V]) retake(t *Ticket[V], now time.Time) {
 	}
 }
 
-// head is t as other gateways know it.
+// head is t as published to other gateways.
 func (t *Ticket[V]) head() Head { return Head{laneID(t.Lane), t.Retry, t.Strict, t.sequence, t.ISL} }
 
 // Yields is the prompt's length in tokens of a request at another gateway that goes before the one that is asked for, 0 for none;

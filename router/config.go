@@ -168,8 +168,9 @@ func (c Config) Validate() error {
 	var problems []error
 	switch {
 	case c.PrefillLoad == "aic":
-		problems = append(problems, setting.Errorf("router-prefill-load-model", "aic is Dynamo's table of measured engines, which Tandem does not have; "+
-			"online learns the same from what prefill took"))
+		problems = append(problems, setting.Errorf("router-prefill-load-model",
+			"aic is Dynamo's table of measured engines, which Tandem does not have; "+
+				"online learns the same from what prefill took"))
 	case c.PrefillLoad != "none" && c.PrefillLoad != online:
 		problems = append(problems, setting.Errorf("router-prefill-load-model", "%q is none of none, %s", c.PrefillLoad, online))
 	}

@@ -132,7 +132,12 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 			}
 			alone = func(d *candidate) bool { return slices.Contains(cd.alone, d.slot) }
 		}
-		if cp.keep(func(p *candidate) bool { return cd.any(func(d *candidate) bool { return pairs(p.Worker, d.Worker) }) }); len(cp.ws) == 0 && cd.any(alone) {
+		if cp.keep(func(p *candidate) bool {
+			return cd.any(func(d *candidate) bool {
+				return pairs(p.Worker,
+					d.Worker)
+			})
+		}); len(cp.ws) == 0 && cd.any(alone) {
 			cd.keep(alone)
 			cd.query.Turn = decode.turn
 			cd.shuffle()

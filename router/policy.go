@@ -141,7 +141,8 @@ type Claim struct {
 
 // covers reports whether s, of the pool of a role, is claimed.
 func (c *Claim) covers(role pools.Role, s *slot) bool {
-	return c.Role == role && (c.Pin == nil || c.Pin.admits(s)) && bears(s.worker, c.Required, c.Adapter) && !slices.Contains(c.Exclude, s.worker.ID)
+	return c.Role == role && (c.Pin == nil || c.Pin.admits(s)) && bears(s.worker, c.Required, c.Adapter) &&
+		!slices.Contains(c.Exclude, s.worker.ID)
 }
 
 // claimed reports whether one of the claims covers s.

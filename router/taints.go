@@ -26,7 +26,8 @@ func (c *Config) suits(w *pools.Worker, req *Request) bool {
 		return false
 	}
 	blocks := blocksOf(req.ISL, max(1, w.BlockSize))
-	return bears(w, req.Required, req.Adapter) && (req.Only == nil || req.Only(w)) && (!c.Room || w.TotalKVBlocks <= 0 || blocks < w.TotalKVBlocks)
+	return bears(w, req.Required, req.Adapter) && (req.Only == nil || req.Only(w)) &&
+		(!c.Room || w.TotalKVBlocks <= 0 || blocks < w.TotalKVBlocks)
 }
 
 // favour returns the sum of the weights of the preferred taints of w.

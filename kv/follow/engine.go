@@ -32,7 +32,7 @@ type engine struct {
 	empty   int  // consecutive replays without the missing messages
 	asked   time.Time
 
-	// guess: no replay could show whether the stream continues or began anew. An unknown block then signals a loss.
+	// guess: no replay could show whether the stream continues or began again. An unknown block then signals a loss.
 	guess    bool
 	fromZero bool // the engine numbers from 0
 

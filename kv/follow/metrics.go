@@ -42,7 +42,8 @@ func newMetrics(reg prometheus.Registerer, sources func() []SourceStatus) *count
 	})
 	return &counters{
 		applied: set.Counter("component_kv_cache_events_applied_total",
-			"KV events that reached the index, by pool, event_type and status: ok, parent_block_not_found or invalid_block.", "pool", "event_type", "status"),
+			"KV events that reached the index, by pool, event_type and status: ok, parent_block_not_found or invalid_block.",
+			"pool", "event_type", "status"),
 		blocks:    set.Counter("kv_events_blocks_total", "KV blocks that workers stored or removed.", "pool", "kind"),
 		messages:  set.Counter("kv_events_messages_total", "Messages by what their number showed.", "pool", "verdict"),
 		snapshots: set.Counter("kv_events_snapshots_total", "Requests made to repair a gap, by pool and result.", "pool", "result"),

@@ -90,7 +90,8 @@ func (s *Subscriber) join(ctx context.Context) {
 	s.fetches.Go(func() {
 		own, others := s.cfg.Group.Join(ctx)
 		if own != "" {
-			stop, err := s.cfg.Group.Bus.Subscribe(own, newServer(ctx, s).reply, func(int) {}) // without an answer, the other requests from the worker
+			stop, err := s.cfg.Group.Bus.Subscribe(own, newServer(ctx, s).reply,
+				func(int) {}) // without an answer, the other requests from the worker
 			if err != nil {
 				s.log.Warn("views are not offered to other gateways", "error", err)
 			} else {

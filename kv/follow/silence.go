@@ -18,8 +18,8 @@ type reach struct {
 
 // connected reports whether the bus is connected, true if it cannot tell.
 func connected(b wire.Bus) bool {
-	c, tells := b.(interface{ Connected() bool })
-	return !tells || c.Connected()
+	c, ok := b.(interface{ Connected() bool })
+	return !ok || c.Connected()
 }
 
 // listen finds silent publishers. None is silent while messages wait here: the delay is then local.
@@ -59,9 +59,11 @@ func (s *Subscriber) report(f follower, was, now State) {
 		s.log.Warn("KV events lost: predicting the worker's cache until it is resynchronised", append(attrs, "reason", reason(f))...)
 	case now == Silent && s.reach.up: // otherwise one line has reported it for all
 		of.silenceLogged = true
-		s.log.Warn("no KV events received; routing continues with the last known state", append(attrs, "silent_for", time.Since(of.lastSeen).Round(time.Millisecond))...)
+		s.log.Warn("no KV events received; routing continues with the last known state",
+			append(attrs, "silent_for", time.Since(of.lastSeen).Round(time.Millisecond))...)
 	case now == Live && !of.predictedSince.IsZero():
-		s.log.Info("KV events repaired", append(attrs, "predicted_for", time.Since(of.predictedSince).Round(time.Millisecond), "blocks", of.view.Blocks())...)
+		s.log.Info("KV events repaired", append(attrs, "predicted_for", time.Since(of.predictedSince).Round(time.Millisecond),
+			"blocks", of.view.Blocks())...)
 		of.predictedSince = time.Time{}
 	case now == Live && of.silenceLogged:
 		s.log.Info("KV events received again", attrs...)
@@ -82,7 +84,8 @@ func reason(f follower) string {
 	case is.view.Pieces() != "":
 		return fmt.Sprintf("its KV-cache groups (%s) hold pieces of a prompt, and none holds its blocks from the first on", is.view.Pieces())
 	case misfit != 0 && (e == nil || !e.lost.open):
-		return fmt.Sprintf("the engine's blocks have %d tokens, which neither divides the router's %d nor is a multiple of it", misfit, is.how.blockSize)
+		return fmt.Sprintf("the engine's blocks have %d tokens, which neither divides the router's %d nor is a multiple of it",
+			misfit, is.how.blockSize)
 	}
 	return f.reason()
 }

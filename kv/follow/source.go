@@ -50,7 +50,8 @@ type source struct {
 }
 
 // newSource returns a source with an empty view that feeds part.
-func newSource(name wire.Source, part view.Part, how tracked, cfg *Config, batch *wire.Batch, count *poolCounters, log *slog.Logger) *source {
+func newSource(name wire.Source, part view.Part, how tracked, cfg *Config, batch *wire.Batch, count *poolCounters,
+	log *slog.Logger) *source {
 	s := &source{name: name, how: how, cfg: cfg, log: log, view: view.New(part, how.blockSize), batch: batch, count: count, began: time.Now()}
 	s.view.Register(how.capacity)
 	return s

@@ -58,7 +58,8 @@ const silentAfter = 5 * time.Second // the default of [Config.SilentAfter]
 // Validate names the first field that is out of range.
 func (c *Config) Validate() error {
 	switch {
-	case c.PageTimeout < 0 || c.RetryMin < 0 || c.RetryMax < 0 || c.SnapshotEvery < 0 || c.ReplayTimeout < 0 || c.QuietCheck < 0 || c.Relearn < 0:
+	case c.PageTimeout < 0 || c.RetryMin < 0 || c.RetryMax < 0 || c.SnapshotEvery < 0 || c.ReplayTimeout < 0 ||
+		c.QuietCheck < 0 || c.Relearn < 0:
 		return errors.New("page, replay and relearning times, retry times, snapshot and check intervals must not be negative")
 	case c.SilentAfter < 0 || c.PredictAfter < 0:
 		return errors.New("silent after and predict after must not be negative")
@@ -302,7 +303,8 @@ func (s *Subscriber) reconcile(ctx context.Context) {
 	again := map[workerKey]bool{}
 	for subject, f := range old {
 		is := f.base()
-		if t, ok := how[subject]; !ok || t.blockSize != is.how.blockSize || t.zmq != is.how.zmq || t.capacity != is.how.capacity || t.life != is.how.life {
+		if t, ok := how[subject]; !ok || t.blockSize != is.how.blockSize || t.zmq != is.how.zmq ||
+			t.capacity != is.how.capacity || t.life != is.how.life {
 			again[workerKey{is.name.Pool, is.name.Worker}] = true
 		}
 	}

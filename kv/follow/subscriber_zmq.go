@@ -36,7 +36,8 @@ type PortError struct {
 }
 
 func (e *PortError) Error() string {
-	return fmt.Sprintf("port %d is listened on for worker %q already, with the topic %q: give each engine a port, or a topic of its own", e.Port, e.Worker, e.Topic)
+	return fmt.Sprintf("port %d is listened on for worker %q already, with the topic %q: "+
+		"give each engine a port, or a topic of its own", e.Port, e.Worker, e.Topic)
 }
 
 // portTaken refuses a port and topic of another worker's engine.

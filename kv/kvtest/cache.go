@@ -37,8 +37,8 @@ func IDs(from, n int) []uint32 {
 	return out
 }
 
-// Engine is a cache that changes at random and says so, evicting leaves first as engines do. It knows what it
-// holds by whole prompts, so that what an index should hold does not come out of the code under test.
+// Engine is a cache that changes at random and reports it, evicting leaves first as engines do. It stores whole
+// prompts, so expectations do not come from the code under test.
 type Engine struct {
 	rng       *rand.Rand
 	blockSize int
@@ -57,7 +57,7 @@ func NewEngine(seed uint64, blockSize int) *Engine {
 	return &Engine{rng: rand.New(rand.NewPCG(seed, 2)), blockSize: blockSize}
 }
 
-// Step changes the cache and returns the events that say how.
+// Step changes the cache and returns the events of the change.
 func (g *Engine) Step() []wire.Event {
 	switch n := g.rng.IntN(100); {
 	case n < 60 || len(g.Blocks) == 0:
@@ -121,8 +121,8 @@ func (g *Engine) Evict(n int) wire.Event {
 	return e
 }
 
-// Mismatch says in what an index is not what the engine holds, counted in the router's blocks of blockSize tokens;
-// "" for nothing.
+// Mismatch describes how an index differs from the engine's blocks, counted in router blocks of blockSize tokens; ""
+// for no difference.
 func (g *Engine) Mismatch(part *Part, blockSize int) string {
 	held := map[uint64]bool{}
 	for _, b := range g.Blocks {
@@ -176,7 +176,7 @@ func (p *Part) Clear() {
 	p.tiers = [index.Tiers]map[uint64]bool{}
 }
 
-// Parent knows nothing: a set has no chains.
+// Parent reports nothing: a set has no chains.
 func (p *Part) Parent(index.Tier, uint64) (parent uint64, first, known bool) { return 0, false, false }
 
 // Blocks is how many blocks are held, counting each tier.

@@ -5,9 +5,8 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Expect keeps what the events show of a rank that is about to be booked for l's
-// prompt. There is nothing to keep where nothing was looked up or a remote index was
-// asked, where the worker publishes nothing, and where its events were lost.
+// Expect returns the hit that the events predict for a rank about to be booked for l's prompt; zero if nothing was
+// looked up, a remote index was used, or the worker's events are absent or lost.
 func (s *Sources) Expect(l *Lookup, w *pools.Worker, rank, isl, blockSize int) ExpectedHit {
 	if s.parity == nil || l.at != nil || !l.matched || len(l.prompt.Hashes) == 0 || !s.compares(w, rank) {
 		return ExpectedHit{}
@@ -28,10 +27,9 @@ func (s *Sources) Expect(l *Lookup, w *pools.Worker, rank, isl, blockSize int) E
 	return b
 }
 
-// Compare compares b with the prompt tokens that the rank found in its cache when it computed the prompt; below 0 it
-// did not say. Where the two disagree too often, [ParityConfig] says when, the events are wrong (lost, altered,
-// hashed of other tokens), and the rank is marked: it is predicted like one without events. Comparing goes on, and it
-// is trusted again when the two agree.
+// Compare compares b with the reported number of cached prompt tokens; below 0: not reported. If they disagree too
+// often ([ParityConfig]), the events are wrong (lost, altered, hashed of other tokens) and the rank is predicted as if
+// it had none. Comparing continues, and the rank is trusted again once they agree.
 func (s *Sources) Compare(b *ExpectedHit, w *pools.Worker, rank, cachedTokens int) Verdict {
 	if cachedTokens < 0 || !b.held {
 		return Unsampled
@@ -55,7 +53,7 @@ func (s *Sources) Compare(b *ExpectedHit, w *pools.Worker, rank, cachedTokens in
 	return v
 }
 
-// compares reports whether a rank's answers can be compared: it publishes, and what it published is not lost.
+// compares reports whether a rank's answers can be compared: it publishes events, and none are lost.
 func (s *Sources) compares(w *pools.Worker, rank int) bool {
 	if s.parity == nil || !publishes(w) {
 		return false
@@ -68,7 +66,7 @@ func (s *Sources) compares(w *pools.Worker, rank int) bool {
 	return !lost
 }
 
-// restale has the untrusted ranks be predicted. The caller holds s.mu.
+// restale marks untrusted ranks as predicted. The caller holds s.mu.
 func (s *Sources) restale() {
 	switch {
 	case s.parity == nil:
@@ -79,7 +77,7 @@ func (s *Sources) restale() {
 	}
 }
 
-// Resync forgets what was compared of a rank whose view was replaced.
+// Resync drops the comparisons of a rank whose view was replaced.
 func (s *Sources) Resync(rank Rank) {
 	if s.parity == nil {
 		return

@@ -6,7 +6,6 @@
 // and recent sends, for the moment until a worker's first event. [Sources] asks them in this order and merges their
 // answers.
 //
-// An engine that publishes events and also says in its answers how many prompt tokens it found cached reports the
-// same thing twice. [Sources.Compare] compares the two; a rank where they disagree too often is predicted instead:
-// see [ParityConfig].
+// An engine that publishes events and reports cached prompt tokens in its answers reports the same thing twice.
+// [Sources.Compare] compares the two; a rank that disagrees too often is predicted instead: see [ParityConfig].
 package overlap

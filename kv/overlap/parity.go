@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// ParityConfig is when a rank's KV events count as wrong: see [Sources.Compare].
+// ParityConfig sets when a rank's KV events count as wrong: see [Sources.Compare].
 type ParityConfig struct {
 	On bool `flag:"kv-parity" default:"true" group:"KV events" help:"On: a rank whose KV events disagree with over a quarter of its last 32 answers is predicted until they agree again."`
 	// Window is how many of a rank's latest comparisons count, at most 64.
@@ -44,7 +44,7 @@ type PoolParity struct {
 	Marked                    int    // ranks that are predicted because of it
 }
 
-// Marking is a change of a rank's mark: its events and its answers have come to disagree, or agree again.
+// Marking is a change of a rank's mark: its events and answers began to disagree, or agree again.
 type Marking struct {
 	Worker         *pools.Worker
 	Rank           int
@@ -63,8 +63,8 @@ type window struct {
 // wrong is how many of them were.
 func (w *window) wrong() int { return bits.OnesCount64(w.latest) }
 
-// add takes one more in and reports whether that changed the mark, and what it was decided by: so many wrong of so
-// many. A mark empties the window: the rank needs a whole new window to be trusted again.
+// add adds a comparison and reports whether the mark changed, with the counts that decided. A mark empties the window:
+// the rank needs a whole new window to be trusted again.
 func (w *window) add(wrong bool, cfg *ParityConfig) (changed bool, bad, of int) {
 	w.latest <<= 1
 	if wrong {
@@ -102,7 +102,7 @@ type record struct {
 	window
 }
 
-// note enters a comparison; changed says that a rank's mark has changed, and is what that change was.
+// note enters a comparison; changed reports a change of the rank's mark.
 func (y *parity) note(w *pools.Worker, rank int, v Verdict) (is Marking, changed bool) {
 	y.counts[v]++
 	if v == Moved {
@@ -136,7 +136,7 @@ func (y *parity) forget(key Rank) {
 	delete(y.ranks, key)
 }
 
-// untrusted is the ranks of lost and the marked ones. lost must not be written to any more.
+// untrusted returns the lost and the marked ranks. lost is read-only from then on.
 func (y *parity) untrusted(lost map[Rank]struct{}) map[Rank]struct{} {
 	y.changed = false
 	if y.marked == 0 {
@@ -151,8 +151,7 @@ func (y *parity) untrusted(lost map[Rank]struct{}) map[Rank]struct{} {
 	return all
 }
 
-// lose takes in that other ranks' events are lost than before. What was compared of
-// a rank whose events were lost, or are complete again, was about an earlier view.
+// lose records that the set of ranks with lost events changed. Comparisons of those ranks were with an earlier view.
 func (y *parity) lose(before, now map[Rank]struct{}) {
 	for key := range y.ranks {
 		_, was := before[key]
@@ -162,7 +161,7 @@ func (y *parity) lose(before, now map[Rank]struct{}) {
 	}
 }
 
-// meet forgets the ranks that have left the pool or restarted, unless it has seen a newer one.
+// meet drops ranks that left the pool or restarted, unless it has seen a newer pool.
 func (y *parity) meet(p *pools.Pool) {
 	if p.Version < y.version {
 		return

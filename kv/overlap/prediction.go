@@ -7,8 +7,8 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// assumed is the blocks that workers should hold because prompts were sent there, in granules and an index of its own: no event
-// and no assumption are taken for one another. It is for one caller at a time, apart from its index.
+// assumed predicts workers' blocks by sent prompts, in granules and an index of its own, separate from events. It is
+// for one caller at a time, apart from its index.
 type assumed struct {
 	idx       *index.Index
 	predictor *index.Predictor
@@ -29,8 +29,8 @@ func newAssumed(cfg index.PredictorConfig) *assumed {
 	return &assumed{idx: idx, bounded: cfg.LRU, predictor: index.NewPredictor(idx, cfg), met: map[string]met{}}
 }
 
-// meet learns which workers are in the pool, unless it has seen a newer one. about says which ranks a is about; with
-// every set, the other workers have owners too. What was assumed of workers that have left or restarted is forgotten.
+// meet updates the pool's workers, unless it has seen a newer one. about selects ranks; with every set, the other
+// workers have owners too. Workers that left or restarted are dropped.
 func (a *assumed) meet(pool *pools.Pool, every bool, about func(w *pools.Worker, rank int) bool) {
 	if pool.Version < a.version {
 		return
@@ -93,7 +93,7 @@ func (a *assumed) invalidate(granules []uint64, s sent) {
 	a.predictor.Invalidate(s.owner, granules, s.made)
 }
 
-// predicted assumes what slots hold whose events are missing or stale, and what any slot holds of prompts of text.
+// predicted predicts slots without reliable events, and all slots for prompts of text.
 type predicted struct{ *assumed }
 
 func (p predicted) knows(l *Lookup) bool {
@@ -116,8 +116,8 @@ func (p predicted) Add(l *Lookup) {
 	}
 }
 
-// recent assumes that slots which publish events hold, for a moment, what was sent to them: until a worker has
-// computed a prompt and reported it, the prompt's siblings would find it nowhere.
+// recent counts sent prompts as cached on slots with events until the worker reports them, so that siblings of a prompt
+// find it.
 type recent struct{ *assumed }
 
 func (r recent) knows(l *Lookup) bool { return l.slots.anyRecent && !l.prompt.Text }

@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// Report is what a remote index answered about one prompt. For the ranks that it
-// knows it replaces the router's own index and its predictions.
+// Report is a remote index's result for one prompt. For its ranks it replaces the router's own index and predictions.
 type Report struct {
 	Layout *Layout // the ranks that Tiers is about
-	Tiers  []Tiers // has an element for each rank of Layout, in its order. It must not be written to.
+	Tiers  []Tiers // an element for each rank of Layout, in its order; read-only
 }
 
 // Tiers is how much of a prompt one rank has cached, in blocks: the leading ones

@@ -7,14 +7,14 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Slots are the ranks of a pool's workers in one snapshot, by worker and rank, and which source knows which of them.
-// They are immutable but for the layout that was placed last.
+// Slots are the ranks of a pool's workers in one snapshot, and their owner in each source's index. They are immutable
+// but for the last layout.
 type Slots struct {
 	ranks []Rank
 	epoch uint64             // of the events' index when its owners were looked up
 	stale *map[Rank]struct{} // ranks whose events are stale
 
-	// By slot, its owner in each source's index; NoOwner where the source knows nothing of it.
+	// By slot, its owner in each source's index; NoOwner without one.
 	events, predicted, recent []index.Owner
 	text                      []index.Owner // in that of predictions, for prompts of text
 	counted                   []index.Owner // events, of the slots whose overlap counts
@@ -26,7 +26,7 @@ type Slots struct {
 	placed atomic.Pointer[placement]
 }
 
-// Predicted reports whether any slot is predicted rather than known by its events.
+// Predicted reports whether any slot is predicted rather than tracked by events.
 func (s *Slots) Predicted() bool { return s.anyPredicted }
 
 // placement is where a layout has each slot.

@@ -6,18 +6,18 @@ import (
 
 // Source is one place where overlaps come from.
 type Source interface {
-	// Add adds what the source knows about l's prompt to l.Blocks. Sources are asked
-	// one after another; each sees what the earlier ones added.
+	// Add adds the source's blocks of l's prompt to l.Blocks. Sources run in order; each sees the earlier ones'
+	// results.
 	Add(l *Lookup)
 }
 
 // Prompt is what overlaps are looked up for.
 type Prompt struct {
 	Hashes []uint64 // the sequence hashes of its full blocks
-	// Text means that Hashes name granules of its text ([index.GranuleBlocks]), because its tokens are not known. No
-	// KV event names such blocks: overlaps are predicted for every slot.
+	// Text means that Hashes name granules of its text ([index.GranuleBlocks]), since its tokens are unknown. KV events
+	// do not match them: overlaps are predicted for every slot.
 	Text   bool
-	Remote *Report // what a remote index reported of it, nil where none was asked
+	Remote *Report // a remote index's report, nil for none
 }
 
 // Lookup is one prompt's overlaps with the slots of a pool. Its memory is used again: the zero value is ready.
@@ -52,7 +52,7 @@ func (l *Lookup) start(slots *Slots, p Prompt) {
 	l.Reported = l.Blocks
 }
 
-// End lets go of the prompt and the slots. Blocks stays the memory of the next lookup.
+// End drops the prompt and the slots. Blocks stays for the next lookup.
 func (l *Lookup) End() {
 	l.prompt, l.granules, l.slots, l.Reported, l.tiers, l.at = Prompt{}, nil, nil, nil, nil, nil
 }
@@ -66,7 +66,7 @@ func (l *Lookup) cut() {
 	}
 }
 
-// place takes in what a remote index reported.
+// place applies a remote index's report.
 func (l *Lookup) place() {
 	r := l.prompt.Remote
 	if r == nil || r.Layout == nil || len(r.Tiers) != r.Layout.Len() {
@@ -81,7 +81,7 @@ func (l *Lookup) place() {
 	}
 }
 
-// report is what the remote index reported of slot i, nil where it knows nothing.
+// report returns the remote index's report of slot i, nil for none.
 func (l *Lookup) report(i int) *Tiers {
 	if l.at == nil {
 		return nil
@@ -105,7 +105,7 @@ func (l *Lookup) Slower(i int) (host, disk, shared int32) {
 	return 0, 0, 0
 }
 
-// events is what workers publish about their caches.
+// events is the source of workers' KV events.
 type events struct{ idx *index.Index }
 
 func (e events) Add(l *Lookup) {
@@ -117,7 +117,7 @@ func (e events) Add(l *Lookup) {
 	l.matched = true
 }
 
-// remote is what a remote index reported with the request. It replaces the events.
+// remote is the source of the request's remote report. It replaces the events.
 type remote struct{}
 
 func (remote) Add(l *Lookup) {

@@ -17,15 +17,15 @@ type Config struct {
 	RemoteIndex bool                  // prompts come with a remote index's report
 	Predictions index.PredictorConfig // how long and how much is predicted; MaxBlocks 0 predicts nothing
 	Recent      index.PredictorConfig // the same of recent sends; MaxBlocks 0 is none
-	// Parity is when events that answers contradict are not believed. It needs Predictions to fall back to.
+	// Parity sets when events that contradict answers are distrusted. It needs Predictions.
 	Parity    ParityConfig
 	OnMarking func(Marking) // called when a rank's mark has changed; nil is nothing
-	// EngineBlock is the tokens in a block of a rank's engine where its events say so, 0 unknown; nil knows none. It
-	// is called where an answer differs from what was believed.
+	// EngineBlock returns the tokens in a block of a rank's engine by its events, 0 unknown. It runs when an answer
+	// differs from the expected hit, and may be nil.
 	EngineBlock func(w *pools.Worker, rank int) int
 }
 
-// Sources asks the sources of one pool and merges what they know. It is safe for concurrent use.
+// Sources merges the sources of one pool. It is safe for concurrent use.
 type Sources struct {
 	cfg Config
 	idx *index.Index // of events; nil: none are followed
@@ -72,7 +72,7 @@ func New(cfg Config, idx *index.Index) *Sources {
 	return s
 }
 
-// Bind returns the slots of a snapshot of the pool. [Sources.Current] says until when they are good.
+// Bind returns the slots of a snapshot of the pool, valid while [Sources.Current].
 func (s *Sources) Bind(p *pools.Pool) *Slots {
 	v := new(Slots)
 	if s.idx != nil {
@@ -132,8 +132,7 @@ func (s *Sources) Current(v *Slots) bool {
 	return v.stale == s.stale.Load() && (s.idx == nil || v.epoch == s.idx.Epoch())
 }
 
-// Find looks p up. A slot has cached what is reported of it, or predicted where
-// nothing is reported, and no less than it was sent a moment ago.
+// Find looks p up. A slot has cached what is reported, or else predicted, and at least what was sent a moment ago.
 func (s *Sources) Find(v *Slots, p Prompt, now time.Time, l *Lookup) {
 	l.start(v, p)
 	for _, source := range s.reported {
@@ -150,7 +149,7 @@ func (s *Sources) Find(v *Slots, p Prompt, now time.Time, l *Lookup) {
 	}
 }
 
-// expire ends the assumptions whose time is over, and reports whether any others may add to l.
+// expire drops expired predictions, and reports whether any others may add to l.
 func (s *Sources) expire(l *Lookup, now time.Time) bool {
 	guess, sent := s.predicted != nil && predicted{s.predicted}.knows(l), s.recent != nil && recent{s.recent}.knows(l)
 	if !guess && !sent {
@@ -167,8 +166,7 @@ func (s *Sources) expire(l *Lookup, now time.Time) bool {
 	return true
 }
 
-// Sent notes that a prompt is about to be computed on a rank of w, and returns what
-// takes that back.
+// Sent records that a prompt is about to be computed on a rank of w, and returns what takes that back.
 func (s *Sources) Sent(w *pools.Worker, rank int, hashes []uint64, text bool, now time.Time) (n Noted) {
 	if len(hashes) == 0 {
 		return n
@@ -201,7 +199,7 @@ type Noted struct {
 // Any reports whether anything is assumed.
 func (n *Noted) Any() bool { return n.hashes != nil }
 
-// Invalidate takes back what n added, as far as no later prompt was sent to the same rank with the same blocks.
+// Invalidate takes back what n added, unless a later prompt with the same blocks was sent to the rank.
 func (s *Sources) Invalidate(n *Noted) {
 	if n.hashes == nil {
 		return
@@ -227,7 +225,7 @@ func (s *Sources) granules(n *Noted) []uint64 {
 	return s.room
 }
 
-// Predicts reports whether a rank's prompts are predicted rather than known by its events.
+// Predicts reports whether a rank is predicted rather than tracked by events.
 func (s *Sources) Predicts(w *pools.Worker, rank int) bool {
 	if s.predicted == nil {
 		return false
@@ -243,12 +241,12 @@ func (s *Sources) Predicts(w *pools.Worker, rank int) bool {
 	return stale
 }
 
-// PredictsAlways reports whether a worker's prompts are predicted because it publishes no KV events, or they are not followed.
+// PredictsAlways reports whether a worker is predicted because it publishes no KV events or they are not followed.
 func (s *Sources) PredictsAlways(w *pools.Worker) bool {
 	return s.predicted != nil && (!s.cfg.Events || !publishes(w))
 }
 
-// CanPredict reports whether anything is predicted at all: where not, nothing is known of prompts of text.
+// CanPredict reports whether anything is predicted; if not, prompts of text have no overlap.
 func (s *Sources) CanPredict() bool { return s.predicted != nil }
 
 // recents reports whether recent sends to a rank count.
@@ -256,7 +254,7 @@ func (s *Sources) recents(w *pools.Worker, rank int) bool {
 	return publishes(w) && (s.cfg.RemoteIndex || !s.Predicts(w, rank))
 }
 
-// Cached is how many blocks slot i of v holds, as its events say or as predicted.
+// Cached returns the blocks that slot i of v holds, by its events or predicted.
 func (s *Sources) Cached(v *Slots, i int) int {
 	switch {
 	case v.predicted[i] != index.NoOwner:
@@ -305,8 +303,8 @@ func (s *Sources) Size() (size Size) {
 	return size
 }
 
-// SetStale says of which ranks the KV events, though published, are stale now: they are predicted until a later call
-// leaves them out. Their predictions begin empty. The ranks must not be changed any more.
+// SetStale sets the ranks whose KV events are stale: they are predicted, from empty, until a later call leaves them
+// out. The map is read-only from then on.
 func (s *Sources) SetStale(ranks map[Rank]struct{}) {
 	if s.predicted == nil {
 		return

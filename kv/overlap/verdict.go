@@ -2,32 +2,30 @@ package overlap
 
 import "github.com/tandem-pd/tandem/kv/index"
 
-// ExpectedHit is what the events of a booked slot showed of its prompt when it was picked, kept until the worker's answer
-// reports what it found. Its zero value is none.
+// ExpectedHit is what the events showed of a prompt on the booked slot, kept until the worker's answer. The zero value
+// is none.
 type ExpectedHit struct {
 	owner index.Owner
 	held  bool // there is one
 	isl   int  // tokens of the prompt, as all that follow
 	block int
-	// least is what the device was seen to hold, and most what it could bring up
-	// from slower tiers as well: engines differ in whether they count that as cached.
+	// least is the blocks on the device, and most includes slower tiers: engines differ in whether they count those as
+	// cached.
 	least, most int
 	came, went  uint64 // the owner's churn then
 }
 
-// Verdict is the result of comparing an answer with a [ExpectedHit].
+// Verdict is the result of comparing an answer with an [ExpectedHit].
 type Verdict uint8
 
 // The verdicts.
 const (
-	// Unsampled: there was nothing to compare, or nothing to be learnt, because
-	// the prompt was neither believed to be cached nor was.
+	// Unsampled: nothing to compare, or the prompt was neither expected to be cached nor was.
 	Unsampled Verdict = iota
-	Right             // the answer is what was believed, or near enough
-	Over              // more was believed than was there
-	Under             // less was believed than was there
-	// Moved: it differs, by no more than what the worker's events added or removed
-	// since the pick. It speaks neither for the belief nor against it.
+	Right             // the answer agrees
+	Over              // more was expected than found
+	Under             // less was expected than found
+	// Moved: the difference is within what the events added or removed since the pick, and proves nothing.
 	Moved
 
 	verdicts = iota
@@ -45,9 +43,8 @@ const slackBlocks = 2
 // slackShare is which part of a prompt an answer may differ by in any case.
 const slackShare = 0.1
 
-// judge compares the prompt tokens that a worker found cached with what was believed. block is the engine's, in
-// tokens, where that is larger than the pool's; came and went are the owner's churn since the pick, in the pool's
-// blocks.
+// judge compares the reported cached tokens with the expected hit. block is the engine's block in tokens where larger
+// than the pool's; came and went are the owner's churn, in the pool's blocks.
 func (b *ExpectedHit) judge(cached, block int, came, went uint64) Verdict {
 	slack := max(slackBlocks*max(block, b.block), int(slackShare*float64(b.isl)))
 	switch {

@@ -43,8 +43,8 @@ func (p *Publisher) answer(m *nats.Msg) {
 	}
 }
 
-// answerRun answers a request that names the numbers it misses, if the ring still has them. It says whether it did:
-// else a snapshot is the answer.
+// answerRun answers a request for missed numbers from the ring, and reports whether it could; otherwise a snapshot is
+// the answer.
 func (p *Publisher) answerRun(m *nats.Msg) bool {
 	if m.Header.Get(wire.HeaderCursor) != "" || m.Header.Get(wire.HeaderSeq) == "" {
 		return false
@@ -94,7 +94,7 @@ func (p *Publisher) page(cursor string, now time.Time) (*pages, int) {
 	return nil, 0
 }
 
-// snapshot tells what the engine holds now, exactly as of the number it carries. One of several pages is kept.
+// snapshot sends the engine's blocks, exactly as of its number. One of several pages is kept.
 func (p *Publisher) snapshot(now time.Time) *pages {
 	p.mu.Lock()
 	seq := p.seq

@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-pd/tandem/kv/index"
 )
 
-// bound is how many of the engine's blocks a [View] holds at most. An engine whose removals are not heard, or that says what it
-// pleases, would fill the gateway's memory otherwise.
+// bound limits the engine's blocks in a [View], to protect the gateway's memory from engines whose removals are lost or
+// that misreport.
 type bound struct {
 	set        bool // without it there is none
 	registered int  // blocks of the router's size on the rank's device; 0: not known
@@ -89,8 +89,8 @@ func (v *View) Register(blocks int) {
 	v.bound.begin(v.blockSize)
 }
 
-// Overgrown reports whether the rank named so many more blocks than it registered that nothing it says is believed. The view
-// is empty then, and stays so until a Cleared event or Clear.
+// Overgrown reports whether the rank named so many more blocks than it registered that its events are ignored. The view
+// stays empty until a Cleared event or Clear.
 func (v *View) Overgrown() bool { return v.bound.over }
 
 // outgrown empties the view when it has more blocks than it may, and reports whether it did.

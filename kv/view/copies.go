@@ -20,8 +20,8 @@ type spot struct {
 	place uint64
 }
 
-// mostCopies is how many further copies of a block are counted; recordings of vLLM 0.32 have up to three. It bounds what a
-// snapshot says of a block.
+// maxCopies bounds the counted further copies of a block; recordings of vLLM 0.32 have up to three. It bounds a block's
+// size in a snapshot.
 const mostCopies = 31
 
 // add counts one copy more, and reports whether it did.

@@ -28,7 +28,7 @@ func (v *View) Copy() *Copy {
 	return &Copy{k, v.group, maps.Clone(v.copies), v.part, v.blockSize, v.largest}
 }
 
-// A block's link says what its first own hash follows on in the index.
+// A block's link names the parent of its first own hash in the index.
 const (
 	linkUnknown = iota
 	linkFirst   // it begins a prompt
@@ -147,7 +147,7 @@ func (w *copyWriter) add(k *copied, link byte) {
 
 func (w *copyWriter) word(n uint64) { w.dst = binary.LittleEndian.AppendUint64(w.dst, n) }
 
-// link is what own hashes follow on, by the first place that knows it.
+// link returns the parent of own hashes, by the first place that has it.
 func (c *Copy) link(held tierSet, run []uint64) (link byte, parent uint64) {
 	for t := index.Device; t <= index.Shared; t++ {
 		if held&(1<<t) == 0 {

@@ -4,14 +4,14 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// fits says whether blocks of e's size can be split or joined to blocks of the router's. A single short block is the end
-// of a prompt, announced before it is full.
+// fits reports whether blocks of e's size can be split or joined to the router's blocks. A single short block is the
+// end of a prompt, announced before it is full.
 func fits(e *wire.Event, blockSize int) bool {
 	return e.BlockSize%blockSize == 0 || blockSize%e.BlockSize == 0 || len(e.Hashes) == 1 && e.BlockSize < blockSize
 }
 
-// hashable is how many of e's blocks, from the first, are named by their tokens, LoRA name and salt alone. None are where
-// only a number says which adapter they are of (vLLM before 0.14, TensorRT-LLM): prompts name it.
+// hashable returns how many of e's leading blocks are named by tokens, LoRA name and salt alone. It is none if an
+// adapter has only a number (vLLM before 0.14, TensorRT-LLM): prompts name it.
 func hashable(e *wire.Event) int {
 	n := len(e.Hashes)
 	if e.LoraID.Set && e.LoraName == "" {
@@ -39,9 +39,8 @@ func hashable(e *wire.Event) int {
 	return n
 }
 
-// saltOf is the cache salt that e's chain begins with. vLLM sends it as an extra key of the chain's first block, where
-// nothing but its being alone there, a string, tells it from other keys. (A release that sends an image's id the same
-// way is taken at its word: no prompt is salted so, and nothing matches.)
+// saltOf returns the cache salt of e's chain. vLLM sends it as the only extra key, a string, of the chain's first
+// block. (An image id sent the same way counts as a salt, which no prompt has.)
 func saltOf(e *wire.Event) string {
 	if e.CacheSalt != "" || e.HasParent || len(e.ExtraKeys) == 0 {
 		return e.CacheSalt

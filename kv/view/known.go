@@ -7,8 +7,8 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// known is what a [View] knows of an engine's blocks, by the engine's hash. It has no pointer beyond its arrays, and
-// takes 20.6 to 22.5 bytes a block of the usual kind: one that is one of the router's as well.
+// known stores the engine's blocks of a [View] by the engine's hash. It has no pointers beyond its arrays, and takes
+// 20.6 to 22.5 bytes a block of the usual kind, one that is also one of the router's.
 //
 // It is open addressing in the order of the keys. A hash is mixed, one to one, into its key; the key's share of 2^64 is
 // its home's share of the table; a key whose home is taken stands behind it, the keys ascending. So the table is sorted
@@ -55,11 +55,11 @@ func (m mark) held() tierSet {
 
 func markOf(held tierSet) mark { return mark(held&tierMask | held&elsewhere>>elsewhereMark) }
 
-// heldMask are the bits of a mark that say where a block is.
+// heldMask are the bits of a mark for a block's places.
 const heldMask = mark(1)<<markOwn - 1
 
-// The multipliers of mix are odd, and another pair in each process, so that no engine's way of naming blocks, nor anyone
-// who chooses names, can make many share a home. What a View says does not depend on them.
+// The multipliers of mix are odd and drawn per process, so that no client can choose names that share a home. A View's
+// results do not depend on them.
 var mixA, mixB = func() (a, b uint64) {
 	seed := maphash.MakeSeed()
 	return maphash.String(seed, "a") | 1, maphash.String(seed, "b") | 1
@@ -141,14 +141,14 @@ func (k *known) tail(into []uint32, i int) []uint32 {
 	return k.odds.tail(into, k.slots[i].value)
 }
 
-// place says where the block there is now: somewhere.
+// place sets where the block at a slot is now.
 func (k *known) place(i int, held tierSet) {
 	k.device += int(held&onDevice) - int(k.marks[i].held()&onDevice)
 	k.marks[i] = k.marks[i]&^heldMask | markOf(held)
 }
 
-// add takes in a block that is not known, and is somewhere. run are its own hashes if it has more than one. coming is how
-// many blocks, this one included, may be added next.
+// add adds an unknown block. run are its own hashes if it has more than one. coming is how many blocks, this one
+// included, may be added next.
 func (k *known) add(h wire.Hash, b block, run []uint64, tail []uint32, coming int) {
 	if (k.n+1)*8 > k.homes*7 {
 		k.resize(coming)

@@ -62,8 +62,8 @@ type PublisherStats struct {
 	RingMessages, RingBytes int // kept now
 }
 
-// Publisher tells the world what one engine rank holds: it numbers the engine's events and sends them, and keeps a
-// mirror of what they amount to, out of which it answers those who missed some.
+// Publisher publishes what one engine rank holds: it numbers and sends the engine's events, and keeps a mirror to
+// answer subscribers that missed some.
 type Publisher struct {
 	cfg PublisherConfig
 	bus wire.Bus
@@ -106,8 +106,8 @@ func NewPublisher(cfg PublisherConfig, bus wire.Bus, log *slog.Logger) (*Publish
 	return p, nil
 }
 
-// Run answers requests for messages and for snapshots, and sends heartbeats until ctx ends, when it returns nil. Its error is that the
-// bus cannot be subscribed to. While NATS is away nothing is lost but messages, which the numbers tell.
+// Run answers requests for messages and snapshots and sends heartbeats until ctx ends, then returns nil. It fails if
+// the bus cannot be subscribed to. While NATS is disconnected only messages are lost, which shows by their numbers.
 func (p *Publisher) Run(ctx context.Context) error {
 	stop, err := p.bus.Subscribe(p.cfg.Source.SnapshotSubject(), p.answer, func(dropped int) {
 		p.log.Warn("too many requests for KV snapshots; some were dropped", "source", p.cfg.Source, "dropped", dropped)
@@ -129,9 +129,9 @@ func (p *Publisher) Run(ctx context.Context) error {
 	}
 }
 
-// Publish publishes events in their order, and keeps nothing of them. It does not wait for NATS. Calls should come from
-// one goroutine: of two at once, each is published whole, but their messages may overtake each other, which subscribers
-// take for a gap until both are there. The error is the bus's: the mirror knows the events nevertheless.
+// Publish publishes events in order and does not retain them. It does not wait for NATS. Call it from one goroutine:
+// messages of concurrent calls may overtake each other, which subscribers see as a short gap. On a bus error the mirror
+// has the events nevertheless.
 func (p *Publisher) Publish(events []wire.Event) error {
 	pack := wire.NewPacker(p.cfg.MaxBytes, time.Now(), p.cfg.Source.Rank)
 	for i := range events {
@@ -207,7 +207,7 @@ func (p *Publisher) send(subject string, seq uint64, payload []byte, extra map[s
 	return p.bus.Publish(m)
 }
 
-// beacon tells the last number again, in a message of no events.
+// beacon sends the last number again, without events.
 func (p *Publisher) beacon() {
 	if err := p.send(p.cfg.Source.EventsSubject(), p.sent.Load(), nil, nil); err != nil {
 		p.log.Debug("KV events heartbeat not sent", "source", p.cfg.Source, "error", err)

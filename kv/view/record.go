@@ -51,7 +51,7 @@ type recordedBlock struct {
 	children int
 }
 
-// maxMedia is how many media a Record tells apart: those of blocks in further ones are not recorded.
+// maxMedia bounds the media of a Record: blocks in further ones are not recorded.
 const maxMedia = 64
 
 // NewRecord returns the record of an engine that holds nothing.
@@ -68,7 +68,7 @@ func (r *Record) clear() {
 	*r = Record{blocks: map[wire.Hash]*recordedBlock{}, born: r.born}
 }
 
-// Apply takes events in, in their order, and keeps nothing of them.
+// Apply applies events in order, and does not retain them.
 func (r *Record) Apply(events []wire.Event) {
 	for i := range events {
 		e := &events[i]
@@ -158,7 +158,7 @@ func (r *Record) remove(e *wire.Event) {
 	}
 }
 
-// Uncount has each block be held once, as [View.Uncount] does.
+// Uncount sets each block's count to one, as [View.Uncount] does.
 func (r *Record) Uncount() { r.copies = nil }
 
 // medium is the bit of a medium, 0 if there are too many.

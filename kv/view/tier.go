@@ -5,7 +5,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// tierSet is the set of places where a block is. elsewhere is a medium that the router knows no tier for.
+// tierSet is the set of a block's places. elsewhere is a medium without a tier.
 type tierSet uint8
 
 const (

@@ -21,9 +21,9 @@ type Part interface {
 	Parent(t index.Tier, hash uint64) (parent uint64, first, known bool)
 }
 
-// View is what one rank of one worker holds, and keeps an index in step with it. An engine names its blocks by
-// hashes that mean nothing to the router, so each event's token ids are hashed again, as the router hashes a
-// prompt, and a map from engine hash to own hash serves the events that say no tokens: removals, and children.
+// View tracks the blocks of one rank and keeps an index in sync. An engine's hashes mean nothing to the router, so each
+// event's tokens are hashed again as the router hashes a prompt. A map from engine hash to own hash serves events
+// without tokens: removals, and children.
 //
 // An engine whose blocks are a multiple or a divisor of the router's works as well: a block of the router's belongs
 // to the engine's block that ends it or covers it, and comes and goes with that.
@@ -63,10 +63,11 @@ type Tally struct {
 	// would be taken for their likes.
 	Orphans, Unhashable uint64
 	BadSize             uint64 // blocks refused: their size neither divides the router's nor is a multiple
-	// Again counts blocks stored twice in the same place: a second copy, or the first announced again; and Reannounced chains from their beginning that had such.
+	// Again counts blocks stored twice in the same place: a copy, or announced again. Reannounced counts chains with such
+	// blocks from their beginning.
 	Again, Reannounced uint64
 	// Ignored are blocks of other KV-cache groups than the one followed, blocks without tokens that were not announced
-	// before, and blocks whose number of tokens is not what their event says.
+	// before, and blocks with a wrong number of tokens.
 	Ignored uint64
 }
 
@@ -79,7 +80,7 @@ type block struct {
 	held tierSet
 }
 
-// ownership says which of the router's blocks belong to an engine's block.
+// ownership marks which of the router's blocks belong to an engine's block.
 type ownership uint8
 
 const (
@@ -162,7 +163,7 @@ func (v *View) follows(e *wire.Event) bool {
 	return ok
 }
 
-// store takes blocks with their tokens in.
+// store applies blocks with their tokens.
 func (v *View) store(e *wire.Event) {
 	if len(e.Tokens) != len(e.Hashes)*e.BlockSize {
 		if len(e.Tokens) > len(e.Hashes)*e.BlockSize {
@@ -250,7 +251,7 @@ func (v *View) store(e *wire.Event) {
 	}
 }
 
-// put takes one block in, of so many that are coming. The caller puts its own hashes into the index.
+// put applies one of coming blocks. The caller puts its own hashes into the index.
 func (v *View) put(h wire.Hash, b block, run []uint64, tail []uint32, coming int) {
 	at, ok := v.known.find(h)
 	if !ok {

@@ -13,11 +13,11 @@ var ErrNotBatch = errors.New("not a batch of KV events")
 // MaxBatchBytes is how long a message may be. An engine's step of a million tokens fits.
 const MaxBatchBytes = 4 << 20
 
-// Bounds of what one message may hold, which engines do not come near.
+// Bounds of one message, far above what engines send.
 const (
 	maxBatchEvents = 1 << 16
-	// maxItems is how many things there may be, in all events, that take more memory than bytes: tokens that are text, what
-	// is said of single blocks, and the lists of that.
+	// maxItems bounds the items of a message that take more memory than bytes: text tokens, per-block data, and lists
+	// of them.
 	maxItems = 1 << 18
 )
 
@@ -114,7 +114,7 @@ func (b *Batch) decodeEvent(p []byte) ([]byte, error) {
 	return msgp.Skip(p)
 }
 
-// field is one thing that an event may say, by whatever key or position.
+// field is a field of an event, whatever its key or position.
 type field uint8
 
 const (
@@ -156,14 +156,14 @@ type eventDecoder struct {
 	seen  uint32 // bit set of fields
 }
 
-// complete says whether the event has what its kind needs, and leaves it what its kind may have.
+// complete reports whether the event has the required fields, and clears those its kind does not have.
 func (d *eventDecoder) complete() bool {
 	switch d.event.Kind {
 	case Stored:
 		const needs = required &^ (1 << fieldParent)
 		e := &d.event
 		return d.seen&needs == needs && max(len(e.ExtraKeys), len(e.MMKeys), len(e.Lookahead)) <= len(e.Hashes)
-	case Removed: // whatever else was said
+	case Removed: // whatever else was sent
 		e := &d.event
 		d.event = Event{
 			Kind: Removed, Hashes: e.Hashes, Medium: e.Medium, GroupIdx: e.GroupIdx, Locality: e.Locality, Ownership: e.Ownership,

@@ -4,9 +4,9 @@ import (
 	"github.com/tinylib/msgp/msgp"
 )
 
-// AppendBatch appends b as vLLM sends it since 0.24.0: the outer array, and a map for each event, with vLLM's keys
-// in vLLM's order. The keys that vLLM always sends stand there with null where there is nothing to say, the others
-// only where there is. Additional fields of other engines follow under their keys. [DecodeBatch] reads it back equal.
+// AppendBatch appends b as vLLM sends it since 0.24.0: the outer array, and a map for each event, with vLLM's keys in
+// vLLM's order. Keys that vLLM always sends are null when empty; others are left out. Additional fields of other
+// engines follow. [DecodeBatch] reads it back equal.
 func AppendBatch(dst []byte, b *Batch) []byte { return appendBatch(dst, b, b.Events, appendEvent) }
 
 // appendBatch writes events as one batch, each by write.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Kind says what an event reports.
+// Kind is the kind of an event.
 type Kind uint8
 
 const (
@@ -66,7 +66,7 @@ type Event struct {
 
 	LoraName string
 	LoraID   OptInt
-	Medium   string // where the blocks are, as the engine says it ("GPU"); empty is the device. Removed too
+	Medium   string // where the blocks are, as sent ("GPU"); empty is the device. Removed too
 	// CacheSalt keeps equal prompts apart, where the engine sends it as a field (SGLang).
 	CacheSalt string
 	SessionID string
@@ -97,7 +97,7 @@ type TextToken struct {
 }
 
 // ExtraKey is one item of what a block's hash covers in addition to its tokens: a LoRA name, a multimodal id, a salt (all of
-// them Text), or the digest of an embedding (Bytes). Only its place and the event's LoraName tell which.
+// them Text), or the digest of an embedding (Bytes). Its place and the event's LoraName distinguish them.
 type ExtraKey struct {
 	Text      string
 	Offset    int64 // of a multimodal item from the block's start, in tokens; may be negative
@@ -112,7 +112,7 @@ type MMKey struct {
 	UUID        string
 }
 
-// NoRank is a batch's Rank where the engine did not say it.
+// NoRank is a batch's Rank if the engine did not send one.
 const NoRank = -1
 
 // Batch is one message of an engine: events in order.

@@ -25,7 +25,7 @@ func (p *Packer) Batches() [][]byte {
 	return p.out
 }
 
-// Add packs e; one of no blocks that clears nothing says nothing and is left out.
+// Add packs e, and skips an event without blocks that clears nothing.
 func (p *Packer) Add(e Event) {
 	if len(e.Hashes) == 0 && e.Kind != Cleared {
 		return

@@ -37,24 +37,23 @@ const (
 	// HeaderCursor names a page of a snapshot: in a request the page that is wanted (absent: the first of a new
 	// snapshot), in an answer the page that comes next (absent: this was the last).
 	HeaderCursor = "Tandem-Cursor"
-	// HeaderStatus is [StatusGone] in the answer to a request whose snapshot is no longer kept, and [StatusRing] in one
-	// that has messages as they were sent, each after its length as a varint; HeaderSeq is then the first one's number.
-	// [StatusNone] is a gateway's answer that it does not know the source well enough itself.
+	// HeaderStatus is [StatusGone] if a snapshot's pages are no longer kept, and [StatusRing] if the answer has
+	// messages as sent, each length-prefixed by a varint, from number HeaderSeq. [StatusNone]: a gateway does not know
+	// the source well enough.
 	HeaderStatus = "Tandem-Status"
 	StatusGone   = "gone"
 	StatusRing   = "ring"
 	StatusNone   = "none"
 )
 
-// HeaderPartial marks messages, heartbeats and snapshots of a publisher whose own knowledge of the engine has a hole: what
-// it publishes is true as far as it goes, and cannot be relied on to be all. A subscriber that knows the header counts the
-// source as predicted until it is left out again; one that does not applies the message all the same.
+// HeaderPartial marks messages, heartbeats and snapshots of a publisher with an incomplete state of its engine. A
+// subscriber predicts the source until the header is absent again; an older one ignores the header.
 const HeaderPartial = "Tandem-Partial"
 
 // Partial reports whether a message has [HeaderPartial].
 func Partial(h nats.Header) bool { return h.Get(HeaderPartial) != "" }
 
-// Source is who publishes: one data-parallel rank of one worker. Pool is its pool's name, "model/role".
+// Source is a publisher: one data-parallel rank of one worker. Pool is its pool's name, "model/role".
 type Source struct {
 	Pool   string
 	Worker string
@@ -67,7 +66,7 @@ func (s Source) String() string { return fmt.Sprintf("%s %s/%d", s.Pool, s.Worke
 // [A-Za-z0-9_-] are written =XX, in upper-case hexadecimal.
 func (s Source) EventsSubject() string { return s.subject(EventsPrefix) }
 
-// SnapshotSubject is the subject on which s answers requests for what it holds.
+// SnapshotSubject is the subject on which s answers snapshot requests.
 func (s Source) SnapshotSubject() string { return s.subject(snapshotPrefix) }
 
 // BeatSubject is the subject of s's heartbeats, where its events go into a stream.
@@ -127,7 +126,7 @@ func EventsOfBeat(subject string) (string, bool) {
 	return EventsPrefix + rest, ok
 }
 
-// SubjectMatches reports whether a subscription to pattern gets what is published on subject, both split at their dots.
+// SubjectMatches reports whether a subscription to pattern matches subject, both split at their dots.
 func SubjectMatches(pattern, subject []string) bool {
 	for i, token := range pattern {
 		switch {

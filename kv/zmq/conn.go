@@ -97,7 +97,7 @@ func handshake(ctx context.Context, nc net.Conn, kind Kind, opts Options) (_ *Co
 	return c, nc.SetDeadline(time.Time{})
 }
 
-// Close ends the connection. Who reads or writes gets an error.
+// Close ends the connection. Reads and writes fail.
 func (c *Conn) Close() error { return c.nc.Close() }
 
 // Write sends one message. It keeps nothing of frames.
@@ -105,10 +105,10 @@ func (c *Conn) Write(frames ...[]byte) error {
 	return c.flush(func(out []byte) []byte { return appendMessage(out, frames) })
 }
 
-// Subscribe asks a publisher for the messages whose first frame begins with prefix.
+// Subscribe subscribes to messages whose first frame begins with prefix.
 func (c *Conn) Subscribe(prefix string) error {
 	return c.flush(func(out []byte) []byte {
-		if c.minor == 0 { // it knows no such command
+		if c.minor == 0 { // it has no such command
 			return appendMessage(out, [][]byte{append([]byte{1}, prefix...)})
 		}
 		return appendCommand(out, "SUBSCRIBE", []byte(prefix))
@@ -165,7 +165,7 @@ func (c *Conn) Read() (Frames, error) {
 	}
 }
 
-// ReadBefore is Read until a moment, for the answer to a question.
+// ReadBefore is Read with a deadline.
 func (c *Conn) ReadBefore(deadline time.Time) (Frames, error) {
 	for {
 		if err := c.nc.SetReadDeadline(deadline); err != nil {
@@ -178,7 +178,7 @@ func (c *Conn) ReadBefore(deadline time.Time) (Frames, error) {
 	}
 }
 
-// chores answers a heartbeat, and says whether m was one or its answer.
+// chores answers a heartbeat, and reports whether m was one or its answer.
 func (c *Conn) chores(m *Frames) bool {
 	switch m.Command {
 	case "PING":

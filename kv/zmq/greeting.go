@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Kind is a socket's type, as peers tell it each other.
+// Kind is a socket's type, as sent in the handshake.
 type Kind string
 
 // The kinds there are here.
@@ -20,7 +20,7 @@ const (
 	ROUTER Kind = "ROUTER"
 )
 
-// peers are the kinds of socket that a kind may talk to.
+// peers are the compatible kinds of each kind.
 var peers = map[Kind][]string{
 	PUB:    {"SUB", "XSUB"},
 	SUB:    {"PUB", "XPUB"},
@@ -28,8 +28,7 @@ var peers = map[Kind][]string{
 	ROUTER: {"DEALER", "ROUTER", "REQ"},
 }
 
-// errPeer is a peer that speaks ZMTP, but not so that we can talk: another kind of socket, an older protocol, or one that
-// asks for passwords or keys.
+// errPeer is a ZMTP peer with an incompatible kind of socket, an older protocol, or a mechanism with passwords or keys.
 var errPeer = errors.New("zmtp: no peer for us")
 
 const (

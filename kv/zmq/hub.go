@@ -14,10 +14,9 @@ import (
 // errNewer ends a subscription's turn with a publisher.
 var errNewer = errors.New("zmtp: a newer connection publishes the topic")
 
-// Hub awaits publishers at one address, and tells several apart by topic: a message belongs to the subscription with the
-// longest topic that its first frame begins with. Of several publishers of one topic the one that connected last counts, and
-// the others are heard again when it ends: none is sent away, for it would come back at once. Whose a connection is shows by its
-// first message, unless there is one subscription alone.
+// Hub accepts publishers at one address and separates them by topic: a message belongs to the subscription with the
+// longest matching topic. Of several publishers of one topic the last connected counts, and the others again when it
+// ends. The first message shows a connection's topic, unless there is a single subscription.
 type Hub struct {
 	opts    Options
 	address string
@@ -80,7 +79,7 @@ func (h *Hub) Add(cfg SubConfig) (leave func()) {
 	}
 }
 
-// follow takes what one publisher sends.
+// follow receives from one publisher.
 func (h *Hub) follow(_ context.Context, c *Conn) {
 	if err := c.Subscribe(""); err != nil { // which topics count is looked up here, for they come and go
 		h.failed(err)
@@ -99,7 +98,7 @@ func (h *Hub) follow(_ context.Context, c *Conn) {
 			return
 		}
 		if m.Command != "" || len(m.Frames) == 0 {
-			continue // the topic of a message that was too big is not known; its number is missing then
+			continue // the topic of a message that was too big is unknown; its number will be missing
 		}
 		if s := h.subscription(m.Frames[0]); s != nil {
 			s.take(from, &m)
@@ -119,7 +118,7 @@ func (h *Hub) subscription(topic []byte) (found *hubSub) {
 	return found
 }
 
-// adopt has a subscription that is alone follow the publisher that came last, though it said nothing yet.
+// adopt lets a single subscription follow the last publisher, though it sent nothing yet.
 func (h *Hub) adopt() {
 	h.mu.Lock()
 	var s *hubSub
@@ -145,7 +144,7 @@ func (h *Hub) lose(from *hubConn, err error) {
 	h.adopt()
 }
 
-// take hands on what a publisher sent, nil where it only is there, unless a newer one publishes the same.
+// take passes on a publisher's message, nil for its mere presence, unless a newer one publishes the same.
 func (s *hubSub) take(from *hubConn, m *Frames) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

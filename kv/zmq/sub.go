@@ -120,7 +120,7 @@ func Serve(ctx context.Context, ln net.Listener, kind Kind, opts Options, handle
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // no file descriptors, say: others may free some
+		if err != nil { // such as no file descriptors: others may free some
 			failed(fmt.Errorf("accept: %w", err))
 			select {
 			case <-ctx.Done():

@@ -46,8 +46,8 @@ func (z Address) Validate(ranks int) error {
 	return nil
 }
 
-// Collides reports whether engines of z and of o, with so many ranks each, would connect to one port and could not be distinguished
-// by topic, and the first such port.
+// Collides reports whether engines of z and o, with their ranks, would connect to one port and not be separable by
+// topic, and the first such port.
 func (z Address) Collides(ranks int, o Address, others int) (port int, ok bool) {
 	a, err1 := ParseEndpoint(z.Endpoint)
 	b, err2 := ParseEndpoint(o.Endpoint)
@@ -83,9 +83,9 @@ type ReplayLimits struct {
 // errOrder is a replay that jumps back: its engine was replaced in the middle of it.
 var errOrder = errors.New("the replay's numbers do not ascend")
 
-// Replay asks an engine for the messages from a number on that it still keeps. Some may be missing, the end too, which is then
-// [os.ErrDeadlineExceeded] with what came: the ROUTER sockets of vLLM 0.32 and SGLang 0.5.23 drop what they cannot hold for their peer,
-// above 1,000 messages.
+// Replay requests the messages from a number on that an engine keeps. Some may be missing, and the end too: then the
+// error is [os.ErrDeadlineExceeded] with the received ones. The ROUTER sockets of vLLM 0.32 and SGLang 0.5.23 drop
+// messages above their high-water mark of 1,000.
 func Replay(ctx context.Context, at Endpoint, from uint64, opts Options, limits ReplayLimits) ([]Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Whole)
 	defer cancel()

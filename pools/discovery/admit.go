@@ -22,7 +22,8 @@ type refusal struct {
 func (w *Watcher) admit(worker *pools.Worker) error {
 	if pools.Listens(worker.KVEndpoint) {
 		w.log.Warn("record may not open a listener; predicting the worker's cache",
-			"worker", worker.ID, "kv_events_endpoint", worker.KVEndpoint, "to_change", "name the engine's host in it, or give the worker by --worker-url with kv-events=")
+			"worker", worker.ID, "kv_events_endpoint", worker.KVEndpoint, "to_change",
+			"name the engine's host in it, or give the worker by --worker-url with kv-events=")
 		worker.KVEvents, worker.KVEndpoint, worker.KVReplay, worker.KVTopic = "none", "", "", ""
 	}
 	if w.cfg.Allow == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// answerError is a worker that answers, but not so that it can be used.
+// answerError is a worker that answers but cannot be used.
 type answerError struct {
 	Worker  string // its id
 	Address string
@@ -28,7 +28,7 @@ func (e *answerError) Error() string {
 	return fmt.Sprintf("worker %q at %s %s", e.Worker, e.Address, e.Problem)
 }
 
-// Bounds of what a worker may answer. A large engine's /metrics has some hundred kilobytes.
+// Bounds of a worker's answers. A large engine's /metrics has some hundred kilobytes.
 const (
 	maxAnswerBytes = 8 << 20
 	maxHeaderBytes = 64 << 10
@@ -40,7 +40,7 @@ const headerGateway = "Tandem-Gateway"
 // errGateway is an answer that is a gateway's.
 var errGateway = errors.New("is a gateway, this one or another: list the engines behind it")
 
-// asker asks workers about themselves. It is safe for concurrent use.
+// asker queries workers. It is safe for concurrent use.
 type asker struct {
 	client  *http.Client
 	trust   upstream.Trust // nil is the system's authorities
@@ -48,7 +48,8 @@ type asker struct {
 	timeout time.Duration
 }
 
-func newAsker(key string, timeout time.Duration, trust upstream.Trust, dial func(ctx context.Context, network, address string) (net.Conn, error)) *asker {
+func newAsker(key string, timeout time.Duration, trust upstream.Trust,
+	dial func(ctx context.Context, network, address string) (net.Conn, error)) *asker {
 	a := &asker{
 		key:     key,
 		trust:   trust,
@@ -86,12 +87,12 @@ type reply struct {
 	fresh  bool // over a connection that had to be made for it
 }
 
-// get asks one question.
+// get makes one query.
 func (a *asker) get(ctx context.Context, base, path string) (reply, error) {
 	return a.ask(ctx, base, path, false)
 }
 
-// ask asks one question; leave has the connection closed after it.
+// ask makes one query; leave closes the connection after it.
 func (a *asker) ask(ctx context.Context, base, path string, leave bool) (r reply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -154,7 +155,7 @@ func (a *asker) health(ctx context.Context, base, path string, leave bool) (fres
 	}
 }
 
-// alive asks what every engine answers at once, whatever it computes.
+// alive queries what every engine answers at once, under any load.
 func (a *asker) alive(ctx context.Context, base, engine string, leave bool) (fresh bool, err error) {
 	if engine == "sglang" {
 		return a.health(ctx, base, "/ready", leave)
@@ -259,7 +260,8 @@ func (a *asker) all(ctx context.Context, given *pools.Worker, engine string, dee
 	case mode == "prefill", mode == "decode":
 		return refuse("runs with --disaggregation-mode %s and is listed as %s", mode, given.Role)
 	case given.Role != pools.Both: // it takes no notice of a hand-off, and would answer the whole request on either leg
-		return refuse("runs without --disaggregation-mode and is listed as %s: start it with --disaggregation-mode %s, or list it as both", given.Role, given.Role)
+		return refuse("runs without --disaggregation-mode and is listed as %s: "+
+			"start it with --disaggregation-mode %s, or list it as both", given.Role, given.Role)
 	}
 	return f, nil
 }
@@ -271,7 +273,7 @@ func (a *asker) adapters(ctx context.Context, given *pools.Worker, known facts) 
 	}
 	r, err := a.get(ctx, given.Address, "/v1/models")
 	if err != nil || r.status != http.StatusOK {
-		return known.adapters // whether it is well, its health says
+		return known.adapters // its health is checked apart
 	}
 	now := facts{}
 	if _, problem := now.readModels(r.body, given.Model); problem != "" || now.model != known.model {

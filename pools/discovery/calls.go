@@ -24,7 +24,7 @@ func newCalls(client *clientv3.Client, retryMax time.Duration) calls {
 	return calls{client, 3 * time.Second, retry, rand.New(rand.NewPCG(rand.Uint64(), 0)), 0}
 }
 
-// persist calls try again until it returns nil or ctx ends. warn gets the first error after a success.
+// persist retries calls until it returns nil or ctx ends. warn gets the first error after a success.
 func (c *calls) persist(ctx context.Context, try func(ctx context.Context) error, warn func(err error)) {
 	for {
 		err := try(ctx)

@@ -16,11 +16,9 @@ import (
 // maxEndpoints is how many workers one list may name.
 const maxEndpoints = 4096
 
-// Endpoint is a worker that an operator gave by its URL, with what was said about it. What was not said is asked of
-// the worker by a [Prober].
+// Endpoint is a worker given by URL with an operator's options. A [Prober] queries the rest from the worker.
 type Endpoint struct {
-	// Given has the id, the role and the address of the worker, and of the rest what the operator said; a field that
-	// is zero was not said.
+	// Given has the id, role and address of the worker and the given fields; zero fields were not given.
 	Given pools.Worker
 }
 
@@ -32,7 +30,7 @@ type EndpointError struct {
 
 func (e *EndpointError) Error() string { return e.Field + ": " + e.Problem }
 
-// option is one thing that can be said about an endpoint: in a flag as NAME=VALUE, in a file as a key.
+// option is an option of an endpoint: in a flag NAME=VALUE, in a file a key.
 type option struct {
 	name  string
 	field string // of the registration record, whose rule it obeys
@@ -104,8 +102,8 @@ func count(field func(w *pools.Worker) *int) func(*pools.Worker, string) error {
 	}
 }
 
-// ParseEndpoint reads URL[,NAME=VALUE]…, as --prefill-url and its like have it. role is empty where an option may say
-// it. Its error is an [*EndpointError].
+// ParseEndpoint parses URL[,NAME=VALUE]…, as --prefill-url takes it. role is empty if an option may set it. Its error
+// is an [*EndpointError].
 func ParseEndpoint(role pools.Role, s string) (Endpoint, error) {
 	address, rest, more := strings.Cut(s, ",")
 	e := Endpoint{Given: pools.Worker{Role: role}}
@@ -190,7 +188,8 @@ func (e *Endpoint) repeats(seen *listed) error {
 	before := seen.models[w.Address]
 	switch {
 	case len(before) > 0 && (w.Model == "" || slices.Contains(before, "") || slices.Contains(before, w.Model)):
-		return &EndpointError{"url", fmt.Sprintf("%s is listed twice: a worker that prefills and decodes has the role both, and one of several models is listed with model= for each", w.Address)}
+		return &EndpointError{"url", fmt.Sprintf("%s is listed twice: "+
+			"a worker that prefills and decodes has the role both, and one of several models is listed with model= for each", w.Address)}
 	case len(before) > 0 && seen.ids[w.ID] && w.ID == idFor(w.Address):
 		w.ID = cleanID(w.ID + "-" + w.Model)
 		w.ID = w.ID[:min(len(w.ID), pools.MaxIDBytes)]
@@ -202,7 +201,8 @@ func (e *Endpoint) repeats(seen *listed) error {
 		first, _ := strconv.Atoi(at.Port())
 		for port := first; port < first+w.Ranks(); port++ {
 			if by, taken := seen.listening[listening{port, w.KVTopic}]; taken {
-				return &EndpointError{"kv-events", fmt.Sprintf("has the gateway listen on port %d, as worker %q has already: give each engine a port, or a kv-topic of its own", port, by)}
+				return &EndpointError{"kv-events", fmt.Sprintf("has the gateway listen on port %d, as worker %q has already: "+
+					"give each engine a port, or a kv-topic of its own", port, by)}
 			}
 			seen.listening[listening{port, w.KVTopic}] = w.ID
 		}
@@ -249,10 +249,11 @@ func (e *Endpoint) finish() error {
 	if e.Given.KVEndpoint == "" && (e.Given.KVReplay != "" || e.Given.KVTopic != "") {
 		return &EndpointError{"kv-events", "is missing: kv-replay and kv-topic go with the endpoint of the worker's KV events"}
 	}
-	return cmp.Or(e.rule("kv-events", "kv_events_endpoint"), e.rule("kv-replay", "kv_events_replay_endpoint"), e.rule("id", "id"), e.rule("incarnation", "incarnation"))
+	return cmp.Or(e.rule("kv-events", "kv_events_endpoint"), e.rule("kv-replay", "kv_events_replay_endpoint"),
+		e.rule("id", "id"), e.rule("incarnation", "incarnation"))
 }
 
-// rule has the record's own rules look at one field.
+// rule checks one field by the record's own rules.
 func (e *Endpoint) rule(name, field string) error {
 	w := e.Given
 	w.ID, w.Model, w.Engine = cmp.Or(w.ID, "x"), cmp.Or(w.Model, "x"), cmp.Or(w.Engine, "vllm")
@@ -263,8 +264,8 @@ func (e *Endpoint) rule(name, field string) error {
 	return nil
 }
 
-// idFor is the id of a worker at an address that was given none: its host and port. It begins with no dash, so that it is no flag
-// on a command line: [::1] is [0::1] as well.
+// idFor returns the default id of a worker at an address: its host and port. It never begins with a dash, so that it is
+// no flag: [::1] becomes [0::1].
 func idFor(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {

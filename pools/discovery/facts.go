@@ -20,8 +20,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// facts are a worker's report about itself. A zero field was not reported. They are comparable: other facts are
-// another process.
+// facts are a worker's report about itself; zero fields were not reported. Different facts mean a different process.
 type facts struct {
 	engine          string // "vllm", "sglang", "trtllm" or "sim"
 	model           string
@@ -47,7 +46,7 @@ type facts struct {
 	kv              kvReported
 }
 
-// defaultBlockSize is the tokens in a block where neither the worker nor an operator says otherwise: vLLM's default.
+// defaultBlockSize is vLLM's default block size, for workers without a given or reported one.
 const defaultBlockSize = 16
 
 // tensorRTBlockSize is TensorRT-LLM's (kv_cache_config.tokens_per_block), which does not report it.
@@ -256,7 +255,8 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 		f.bootstrapPort = port
 	}
 	var priority, lowFirst bool // each is false when it is another type
-	_, _ = json.Unmarshal(fields["enable_priority_scheduling"], &priority), json.Unmarshal(fields["schedule_low_priority_values_first"], &lowFirst)
+	_, _ = json.Unmarshal(fields["enable_priority_scheduling"], &priority),
+		json.Unmarshal(fields["schedule_low_priority_values_first"], &lowFirst)
 	f.prioritizes = priority && !lowFirst
 	_ = json.Unmarshal(fields["disaggregation_decode_enable_radix_cache"], &f.fetchesRest)
 	f.readVersion(body)
@@ -348,7 +348,8 @@ func (f *facts) readVersion(body []byte) {
 	var v struct {
 		Version string `json:"version"`
 	}
-	if json.Unmarshal(body, &v) == nil && len(v.Version) <= pools.MaxIDBytes && !strings.ContainsFunc(v.Version, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if json.Unmarshal(body, &v) == nil && len(v.Version) <= pools.MaxIDBytes &&
+		!strings.ContainsFunc(v.Version, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		f.version = v.Version
 	}
 }

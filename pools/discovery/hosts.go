@@ -41,7 +41,10 @@ func ParseHosts(list []string) (*Hosts, error) {
 		}
 		domain, wild := strings.CutPrefix(host, "*.")
 		switch {
-		case domain == "" || strings.ContainsFunc(domain, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("*/:@[]?,", r) }):
+		case domain == "" || strings.ContainsFunc(domain, func(r rune) bool {
+			return r <= ' ' || r > '~' ||
+				strings.ContainsRune("*/:@[]?,", r)
+		}):
 			return nil, fmt.Errorf("%s is no host: write a name, *.DOMAIN, an address, a network as 10.0.0.0/8, or * for any", conf.Quote(text))
 		case wild:
 			h.domains = append(h.domains, "."+domain)

@@ -26,7 +26,7 @@ func Key(prefix string, w *pools.Worker) string {
 	return prefix + url.PathEscape(w.Model) + "/" + url.PathEscape(string(w.Role)) + "/" + url.PathEscape(w.ID)
 }
 
-// parseRecord reads the record at key. What it says of itself must agree with where it is.
+// parseRecord reads the record at key. Its fields must agree with its key.
 func parseRecord(prefix, key string, value []byte) (pools.Worker, error) {
 	w, err := pools.ParseWorker(value)
 	if err != nil {

@@ -28,8 +28,8 @@ type kvReported struct {
 	unusable    string // why what was reported cannot be used; empty when it can
 }
 
-// into has the record say where the events are, as far as the worker reported and it can be so. The string is why it cannot:
-// the worker is used without its events then, for no answer depends on them.
+// into adds the reported KV events to the record. The string is why it cannot: the worker is then used without its
+// events.
 func (k kvReported) into(w *pools.Worker) (problem string) {
 	switch {
 	case k.unusable != "":
@@ -179,7 +179,8 @@ func readKVEvents(raw json.RawMessage) kvReported {
 	if s == nil || s.Publisher != "zmq" {
 		return kvReported{how: "none"}
 	}
-	k := kvReported{how: "zmq", host: namedHost(s.Host), port: s.Port, topic: s.Topic, ranks: max(1, s.Ranks), blockTokens: bounded(float64(s.Block))}
+	k := kvReported{how: "zmq", host: namedHost(s.Host), port: s.Port, topic: s.Topic, ranks: max(1, s.Ranks),
+		blockTokens: bounded(float64(s.Block))}
 	if s.Replay != nil {
 		k.replay = *s.Replay
 	}

@@ -37,7 +37,7 @@ func (p *prefixWatch) follow(ctx context.Context, list func(context.Context) (*e
 	if err != nil {
 		return err
 	}
-	var latest atomic.Int64 // the revision that was heard of last
+	var latest atomic.Int64 // the highest revision received
 	latest.Store(listed.Revision)
 	failed := make(chan error, 1)
 	var probing sync.WaitGroup
@@ -84,12 +84,12 @@ func (p *prefixWatch) probe(ctx context.Context, listed *etcdserverpb.ResponseHe
 			return ctx.Err()
 		case <-tick.C:
 		}
-		heard := latest.Load()
+		last := latest.Load()
 		r, err := p.ask(ctx)
 		if err != nil {
 			return fmt.Errorf("etcd does not answer: %w", err)
 		}
-		if h := r.Header; h.ClusterId != listed.ClusterId || h.RaftTerm < term || h.Revision < heard {
+		if h := r.Header; h.ClusterId != listed.ClusterId || h.RaftTerm < term || h.Revision < last {
 			return errAnother
 		}
 		term = r.Header.RaftTerm

@@ -36,9 +36,9 @@ type probe struct {
 	incarnation string
 	began       time.Time    // when it was drawn
 	facts       facts        // the latest
-	vocab       int          // of the process that was asked for it, which may not say it; 0 unknown
+	vocab       int          // of the process queried for it, which may not report it; 0 unknown
 	reported    pools.Worker // to the sink
-	complained  bool         // the log says that the worker does not answer
+	complained  bool         // a warning about the worker is logged
 }
 
 func (f *probe) run(ctx context.Context) {
@@ -84,8 +84,7 @@ func (f *probe) await(ctx context.Context) bool {
 	}
 }
 
-// suspect has run ask, soon. Of several times that it was not yet asked about the latest counts: the latest moment since which it may be another
-// then is another since before. The Prober's Run alone calls it.
+// suspect makes run query the worker soon. Of several pending times the latest counts. Only the Prober's Run calls it.
 func (f *probe) suspect(since time.Time) {
 	select {
 	case before := <-f.suspected:
@@ -105,12 +104,11 @@ func notify(c chan struct{}) {
 	}
 }
 
-// aliveWithin is how soon a worker that may have ended has to show that it has not.
+// aliveWithin is how soon a worker that may have ended must answer.
 const aliveWithin = 500 * time.Millisecond
 
-// confirm keeps new requests from a worker that may have ended until it shows that it is alive, and takes it out if it does not: the
-// port of an SGLang that has crashed accepts connections for 5 s and answers nothing (srt/managers/tokenizer_manager.py,
-// "before crash diagnostics").
+// confirm suspends a worker that may have ended until it answers, and removes it if it does not: a crashed SGLang
+// accepts connections for 5 s and answers nothing (srt/managers/tokenizer_manager.py, "before crash diagnostics").
 func (f *probe) confirm(ctx context.Context) {
 	if !f.pulse.in {
 		return
@@ -129,12 +127,11 @@ func (f *probe) confirm(ctx context.Context) {
 	}
 }
 
-// askAgain is after how many looks at its health a worker is asked everything again, over a new connection: its name may
-// have moved to another address while the old one goes on answering.
+// askAgain is after how many health checks a worker is queried in full over a new connection: its name may have moved
+// to another address while the old one still answers.
 const askAgain = 12
 
-// generatesEvery is about how often an SGLang is to generate a token, and so asked everything: a scheduler that hangs is found by
-// nothing else.
+// generatesEvery is how often an SGLang must generate a token: nothing else detects a hung scheduler.
 const generatesEvery = 10 * time.Second
 
 // engine is the worker's, empty unknown.
@@ -169,8 +166,8 @@ func (f *probe) endLook() {
 	}
 }
 
-// beat asks once, and reports what follows. An SGLang in the roster answers some of what it is asked only between two forward
-// passes: that is asked in the background, and meanwhile whether it is alive.
+// beat queries the worker once and reports the result. A busy SGLang answers some queries only between two forward
+// passes: those run in the background, with liveness checks meanwhile.
 func (f *probe) beat(ctx context.Context) {
 	var reported facts
 	f.beats++
@@ -201,7 +198,7 @@ func (f *probe) beat(ctx context.Context) {
 	f.heed(ctx, full, reported, err)
 }
 
-// heed reports what follows from an answer: full of all that the worker reports, else that it is alive; or from there being none.
+// heed reports the result of an answer: full of everything, else of liveness; or of its absence.
 func (f *probe) heed(ctx context.Context, full bool, reported facts, err error) {
 	if errors.Is(err, errGateway) {
 		err = &answerError{Worker: f.given.ID, Address: f.given.Address, Problem: errGateway.Error()}
@@ -218,7 +215,8 @@ func (f *probe) heed(ctx context.Context, full bool, reported facts, err error) 
 	case unasked(err):
 		if !f.complained {
 			f.complained = true
-			f.log.Warn("worker not probed: this machine cannot connect; the worker's state is kept", "worker", f.given.ID, "address", f.given.Address, "error", err)
+			f.log.Warn("worker not probed: this machine cannot connect; the worker's state is kept", "worker", f.given.ID,
+				"address", f.given.Address, "error", err)
 		}
 	case err != nil:
 		unwell, answered := errors.AsType[*statusError](err)
@@ -240,14 +238,14 @@ func (f *probe) heed(ctx context.Context, full bool, reported facts, err error) 
 	}
 }
 
-// generates reports whether a worker that was too slow to answer generates all the same: under load an engine's HTTP server, which
-// tokenizes and writes the streams, takes seconds to anything else. It says nothing of an answer that came, nor of a port that is closed.
+// generates reports whether a worker that was too slow to answer still generates: under load an engine's HTTP server
+// takes seconds for anything else. A received answer or a closed port is no excuse.
 func (f *probe) generates(err error) bool {
 	return f.pulse.in && f.cfg.Latest != nil && errors.Is(err, context.DeadlineExceeded) && time.Since(f.cfg.Latest(f.given.ID)) < time.Second
 }
 
-// unasked says that this machine could not even make the connection, which says nothing about the worker. That its name
-// does not exist does: it is how a worker in a cluster ends.
+// unasked reports whether this machine could not even connect, which does not blame the worker. A name that does not
+// exist does: that is how a worker in a cluster ends.
 func unasked(err error) bool {
 	resolver, ok := errors.AsType[*net.DNSError](err)
 	return upstream.LocalFailure(err) && !(ok && resolver.IsNotFound)
@@ -277,7 +275,7 @@ func (f *probe) publish(reported facts, fresh bool) {
 	}
 	f.reported = w
 	if f.sink.Put(w) != nil {
-		return // the sink has said so; it takes the worker itself when nothing stands against it any more
+		return // the sink has logged it, and admits the worker later by itself
 	}
 	f.log.Info("worker added by URL", "worker", w.ID, "address", w.Address, "role", w.Role, "model", w.Model, "engine", w.Engine,
 		"block_size", w.BlockSize, "kv_blocks", w.TotalKVBlocks, "context", w.ContextLength, "kv_events", w.KVEvents)

@@ -34,10 +34,10 @@ type ProberConfig struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// AskFirst reports no worker before it has answered, though its model was given.
 	AskFirst bool
-	// OnBeat is called after each question with the worker's id and what was wrong, nil for nothing. It must not wait.
+	// OnBeat runs after each query with the worker's id and the error, nil for none. It must not block.
 	OnBeat func(id string, err error)
-	// Latest is when a worker last brought what it generates: a token of the last second is health, however long /health takes. nil
-	// knows of none.
+	// Latest returns when a worker last generated a token: one within a second is health, however long /health takes.
+	// It may be nil.
 	Latest func(id string) time.Time
 	// Seed of pauses and incarnations.
 	Seed uint64
@@ -54,8 +54,8 @@ func (c *ProberConfig) Validate() error {
 	return nil
 }
 
-// Prober finds workers that do not register: each is asked about itself until it answers, reported to the sink, and
-// looked after from then on. A worker whose model was given is reported at once, with defaults for what it has not reported.
+// Prober finds workers that do not register: it queries each until it answers, reports it to the sink, and keeps
+// checking it. A worker with a given model is reported at once, with defaults for the rest.
 type Prober struct {
 	sink  Sink
 	cfg   ProberConfig
@@ -77,7 +77,8 @@ func NewProber(sink Sink, cfg ProberConfig, log *slog.Logger) (*Prober, error) {
 	cfg.Every = cmp.Or(cfg.Every, 5*time.Second)
 	cfg.Timeout = cmp.Or(cfg.Timeout, max(cfg.Every*3/5, 100*time.Millisecond))
 	cfg.Failures = cmp.Or(cfg.Failures, 3)
-	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout, cfg.Trust, cfg.Dial), kick: make(chan struct{}, 1), doubt: make(chan suspicion, 256), responding: map[string]bool{}}, nil
+	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout, cfg.Trust, cfg.Dial),
+		kick: make(chan struct{}, 1), doubt: make(chan suspicion, 256), responding: map[string]bool{}}, nil
 }
 
 // suspicion is that a worker may be another process than at some time, that it has ended, or that it has other adapters.
@@ -88,8 +89,8 @@ type suspicion struct {
 	look  bool // only that its record may be out of date
 }
 
-// Suspect says that another process may have come in a worker's place since then: it is asked everything at once, and reported
-// as another incarnation, unless that has happened since. The zero time is now. It does not wait.
+// Suspect notes that another process may have replaced a worker since then. The worker is queried at once and reported
+// as another incarnation, unless that has happened since. The zero time is now. It does not block.
 func (p *Prober) Suspect(id string, since time.Time) {
 	if since.IsZero() {
 		since = time.Now()
@@ -97,10 +98,11 @@ func (p *Prober) Suspect(id string, since time.Time) {
 	p.put(suspicion{id: id, since: since})
 }
 
-// Ended says that a worker closed a connection as its process does when it ends. It gets no new requests unless it answers soon. It does not wait.
+// Ended notes that a worker closed a connection as an ending process does. It gets no new requests unless it answers
+// soon. It does not block.
 func (p *Prober) Ended(id string) { p.put(suspicion{id: id, ended: true}) }
 
-// Look has a worker asked at once which adapters it has. It does not wait.
+// Look queries a worker's adapters at once. It does not block.
 func (p *Prober) Look(id string) { p.put(suspicion{id: id, look: true}) }
 
 func (p *Prober) put(s suspicion) {
@@ -208,7 +210,8 @@ func (p *Prober) Run(ctx context.Context) error {
 // probe makes the nth probe of this Prober: no two draw the same incarnations.
 func (p *Prober) probe(given pools.Worker, nth uint64) *probe {
 	return &probe{
-		Prober: p, given: given, pulse: pulse{limit: p.cfg.Failures}, done: make(chan struct{}), suspected: make(chan time.Time, 1), ended: make(chan struct{}, 1),
+		Prober: p, given: given, pulse: pulse{limit: p.cfg.Failures}, done: make(chan struct{}),
+		suspected: make(chan time.Time, 1), ended: make(chan struct{}, 1),
 		due: make(chan struct{}, 1),
 		rng: rand.New(rand.NewPCG(p.cfg.Seed, nth)),
 	}

@@ -1,7 +1,7 @@
 package discovery
 
-// pulse is the health of one worker that is asked about itself: a core. It says when the worker comes in, as which
-// process, and when it goes.
+// pulse is the health of one probed worker, a core: it decides when the worker joins, as which process, and when it
+// leaves.
 type pulse struct {
 	limit    int   // failures in a row that take a worker out
 	failures int   // in a row
@@ -10,10 +10,10 @@ type pulse struct {
 	gone     bool  // since then its port was closed: the next answer is another process's
 }
 
-// join takes the worker in before it has reported anything.
+// join adds the worker before it has reported anything.
 func (p *pulse) join() { p.in = true }
 
-// answered takes what the worker reported. fresh says that it is a process that was not in the roster.
+// answered records what the worker reported. fresh: it is a process that was not in the roster.
 func (p *pulse) answered(f facts) (fresh bool) {
 	f.adapters = "" // others are the same process
 	fresh = !p.in || p.gone || p.reported != (facts{}) && p.reported != f
@@ -21,15 +21,15 @@ func (p *pulse) answered(f facts) (fresh bool) {
 	return fresh
 }
 
-// suspect takes that another process may have come in the worker's place: the next answer is asked for in full, and counts
-// as another's.
+// suspect records that another process may have replaced the worker: the next answer is queried in full and counts as
+// another's.
 func (p *pulse) suspect() { p.gone = true }
 
-// alive takes that the worker answered what says nothing but that it is alive.
+// alive records an answer that shows only liveness.
 func (p *pulse) alive() { p.failures = 0 }
 
-// failed takes that the worker did not answer; closed, that nothing listens at its address; certain, that no more failures are
-// needed. out says that it is to leave the roster now.
+// failed records a missing answer; closed: nothing listens at the address; certain: no more failures are needed. out:
+// remove the worker now.
 func (p *pulse) failed(closed, certain bool) (out bool) {
 	p.failures++
 	p.gone = p.gone || closed

@@ -84,8 +84,8 @@ func (r *Registrar) Run(ctx context.Context) error {
 // Registered is closed once the worker has been registered for the first time.
 func (r *Registrar) Registered() <-chan struct{} { return r.registered }
 
-// Held reports whether the record is in etcd now, as far as is known: a lease that cannot be renewed is known to be lost when
-// it would have ended.
+// Held reports whether the record is in etcd now, by the last renewal: an unrenewed lease counts as lost when it would
+// have ended.
 func (r *Registrar) Held() bool { return r.held.Load() }
 
 // Lodged reports whether the record may be in etcd, and watchers may have seen it: it has been put since the last Deregister,
@@ -137,8 +137,8 @@ func (r *Registrar) Deregister(ctx context.Context) error {
 
 var errLeaseLost = errors.New("the lease was lost")
 
-// untilLost waits for the end of alive: etcd has said, or its silence has, that the lease is over. It gives nil when
-// ctx ended first. (The channel alone does not do: a client that is closed at the wrong moment leaves it open.)
+// untilLost waits for the end of the lease, by alive or by time. It returns nil when ctx ends first. (A client closed
+// at the wrong moment leaves the channel open.)
 func untilLost(ctx context.Context, alive <-chan *clientv3.LeaseKeepAliveResponse) error {
 	for {
 		select {

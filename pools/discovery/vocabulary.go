@@ -11,9 +11,8 @@ import (
 // outsideVocabulary is SGLang's refusal of a logit_bias (srt/sampling/sampling_params.py, verify; in 0.5.23 and before).
 var outsideVocabulary = regexp.MustCompile(`logit_bias must has keys in \[0, ([0-9]{1,9})\]`)
 
-// vocabulary asks an SGLang worker how many token ids its model has, 0 where it does not say so. No face of it reports
-// them, but its tokenizer process compares those of logit_bias with them before the request goes anywhere else, and names
-// them when it refuses it.
+// vocabulary queries how many token ids an SGLang worker's model has, 0 unknown. No endpoint reports them, but its
+// tokenizer process checks logit_bias against them first, and names the number in its refusal.
 func (a *asker) vocabulary(ctx context.Context, base string) int {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()

@@ -13,20 +13,19 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Sink takes which workers there are. A [pools.Source] is one. It logs what it turns away.
+// Sink receives the workers. A [pools.Source] is one. It logs refusals.
 type Sink interface {
 	// Put reports a worker that is new or has a new record.
 	Put(w pools.Worker) error
 	// Remove reports that a worker has left.
 	Remove(id string)
-	// Lose reports that a worker that is configured does not respond, with what is known of it.
+	// Lose reports a configured worker that does not respond.
 	Lose(w pools.Worker)
-	// Resync reports all workers at once. Those known before that are not among them should go only if they have
-	// not come back within grace.
+	// Resync reports all workers at once. Missing ones should go only if they do not return within grace.
 	Resync(ws []pools.Worker, grace time.Duration)
 	// Suspend reports that a worker may have ended, so that it should get no new requests, or that it has not.
 	Suspend(id string, on bool)
-	// Refuse reports a worker that cannot be taken, and why.
+	// Refuse reports a worker that cannot be used, and why.
 	Refuse(w pools.Worker, reason error)
 }
 
@@ -40,8 +39,8 @@ type WatcherConfig struct {
 	Grace time.Duration
 }
 
-// Watcher follows the registry in etcd. While etcd is away it says nothing, so that the sink goes on with the workers
-// it knows; afterwards it says the full list.
+// Watcher follows the registry in etcd. While etcd is unreachable it reports nothing, so the sink keeps its workers;
+// afterwards it reports the full list.
 type Watcher struct {
 	prefixWatch
 	sink Sink
@@ -59,8 +58,8 @@ func NewWatcher(client *clientv3.Client, sink Sink, cfg WatcherConfig, log *slog
 	return &Watcher{prefixWatch: watch, sink: sink, cfg: cfg, log: log, keys: map[string]string{}}
 }
 
-// probation is how long a worker stays whose record has gone without its farewell. An etcd that stood still, or the process that it
-// runs in, ends all leases together when it goes on, while the workers live and register again within a second or two.
+// probation is how long a worker stays whose record expired without deregistration. An etcd that stood still ends all
+// leases at once when it resumes, while the workers live and register again within seconds.
 const probation = 3 * time.Second
 
 // Run follows until ctx ends, when it returns nil. It may be called once.
@@ -161,7 +160,7 @@ func (w *Watcher) list(ctx context.Context, grace time.Duration) (*etcdserverpb.
 func (w *Watcher) publish(e *clientv3.Event) (lost bool) {
 	key := string(e.Kv.Key)
 	if e.Type == clientv3.EventTypeDelete || len(e.Kv.Value) == 0 {
-		// A worker that moved to another key (with another role, say) has not left when its old key goes.
+		// A worker that moved to another key (such as another role) has not left when its old key goes.
 		id := idOf(w.cfg.Prefix, key)
 		if id == "" || w.keys[id] != key {
 			return false

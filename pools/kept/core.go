@@ -31,8 +31,8 @@ func newCore() *core {
 	return &core{known: map[string][]byte{}, pending: map[string]*change{}}
 }
 
-// list takes all entries in, and returns the names of those that may have changed. A store that has another name than before has
-// lost what it had: entries that it lacks are written again.
+// list applies all entries, and returns the names of those that may have changed. A store with another name has lost
+// its entries: missing ones are written again.
 func (c *core) list(store string, entries map[string][]byte) (dirty []string) {
 	lost := c.store != "" && store != c.store
 	c.store = store
@@ -68,8 +68,8 @@ func (c *core) list(store string, entries map[string][]byte) (dirty []string) {
 	return slices.Compact(dirty)
 }
 
-// hear takes one change in. It reports false for one that is beyond the bounds.
-func (c *core) hear(name string, value []byte) bool {
+// receive applies one change. It reports false for one beyond the bounds.
+func (c *core) receive(name string, value []byte) bool {
 	if len(value) > maxBytes || value != nil && c.known[name] == nil && len(c.known) >= maxEntries {
 		return false
 	}

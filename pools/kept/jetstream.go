@@ -42,7 +42,8 @@ func OverJetStream(conn *nats.Conn, group string, log *slog.Logger) (*JetStream,
 }
 
 // Follow implements [Store]. The name that it gives is when the bucket was made.
-func (j *JetStream) Follow(ctx context.Context, all func(store string, entries map[string][]byte), one func(name string, value []byte)) error {
+func (j *JetStream) Follow(ctx context.Context, all func(store string, entries map[string][]byte),
+	one func(name string, value []byte)) error {
 	kv, err := j.open(ctx)
 	if err != nil {
 		return err
@@ -116,7 +117,7 @@ func (j *JetStream) made(ctx context.Context, kv jetstream.KeyValue) (string, er
 	}
 	bucket, ok := s.(*jetstream.KeyValueBucketStatus)
 	if !ok {
-		return "", errors.New("the bucket does not say when it was made")
+		return "", errors.New("the bucket has no creation time")
 	}
 	return bucket.StreamInfo().Created.UTC().Format(time.RFC3339Nano), nil
 }
@@ -127,7 +128,8 @@ func (j *JetStream) open(ctx context.Context) (jetstream.KeyValue, error) {
 	defer cancel()
 	kv, err := j.js.KeyValue(ctx, j.bucket)
 	switch {
-	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount), errors.Is(err, nats.ErrNoResponders):
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount),
+		errors.Is(err, nats.ErrNoResponders):
 		return nil, errors.Join(ErrNone, err)
 	case !errors.Is(err, jetstream.ErrBucketNotFound):
 		return kv, err

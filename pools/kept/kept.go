@@ -1,4 +1,4 @@
-// Package kept keeps what operators change while gateways run, such as cordons, in a store that outlives them and that all of a
+// Package kept stores operators' changes, such as cordons, in a store that outlives the gateways and that all of a
 // fleet follow.
 package kept
 
@@ -27,7 +27,7 @@ type Store interface {
 	Where() string
 }
 
-// ErrNone says that a store's server keeps nothing.
+// ErrNone: the store's server stores nothing.
 var ErrNone = errors.New("it keeps nothing")
 
 // Answer is whether a change is kept.
@@ -35,7 +35,7 @@ type Answer string
 
 // The answers.
 const (
-	Yes   Answer = "yes"   // it outlives this process, and the other gateways know it
+	Yes   Answer = "yes"   // stored: it outlives this process, and the other gateways receive it
 	Later Answer = "later" // the store is away, and takes it when it is back
 	No    Answer = "no"    // there is no store: it ends with this process
 )
@@ -59,7 +59,7 @@ type Board struct {
 	dirty    []string      // entries to apply
 	progress chan struct{} // closed and replaced when a change is over
 	ready    bool          // the entries are applied, or have been waited for long enough
-	none     bool          // the store says that it keeps nothing
+	none     bool          // the store stores nothing
 }
 
 // New returns a Board that is empty until Run. apply puts an entry in force, nil for none; it is called by one goroutine, with what is in
@@ -164,7 +164,7 @@ func (b *Board) put(ctx context.Context) {
 	}
 }
 
-// follow takes in what the store reports.
+// follow applies what the store reports.
 func (b *Board) follow(ctx context.Context) {
 	failed := 0
 	all := func(store string, entries map[string][]byte) {
@@ -172,14 +172,14 @@ func (b *Board) follow(ctx context.Context) {
 			b.log.Info("operators' changes are stored again", "store", b.store.Where())
 		}
 		failed = 0
-		b.heard(func() {
+		b.changed(func() {
 			b.none = false
 			b.dirty = append(b.dirty, b.core.list(store, entries)...)
 		})
 	}
 	one := func(name string, value []byte) {
-		b.heard(func() {
-			if b.core.hear(name, value) {
+		b.changed(func() {
+			if b.core.receive(name, value) {
 				b.dirty = append(b.dirty, name)
 			} else {
 				b.log.Warn("operator's change ignored: too large, or too many of them", "entry", name)
@@ -189,7 +189,7 @@ func (b *Board) follow(ctx context.Context) {
 	b.persist(ctx, func() error {
 		err := b.store.Follow(ctx, all, one)
 		if errors.Is(err, ErrNone) {
-			b.heard(func() { b.none = true })
+			b.changed(func() { b.none = true })
 		}
 		switch failed++; {
 		case failed > 1 || ctx.Err() != nil:
@@ -202,8 +202,8 @@ func (b *Board) follow(ctx context.Context) {
 	})
 }
 
-// heard takes something in.
-func (b *Board) heard(take func()) {
+// changed wakes the writers and the applier.
+func (b *Board) changed(take func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	take()

@@ -27,10 +27,10 @@ func (t *Table) Clock(now time.Time) int64 {
 func (t *Table) follow(clock, at int64) {
 	more := max(0, min(clock, MaxMillis)-at-t.ahead)
 	t.ahead += more
-	if t.heard {
+	if t.followed {
 		return
 	}
-	t.heard = true
+	t.followed = true
 	for i := range t.rows {
 		t.rows[i].Born = min(t.rows[i].Born+more, MaxMillis)
 	}
@@ -91,12 +91,12 @@ func (t *Table) Apply(clock int64, all []Binding, now time.Time) {
 	t.expire(at)
 	for i := range all {
 		if b := &all[i]; b.Session != 0 && b.Idle >= 0 && b.Idle < t.ttl {
-			t.hear(b, at)
+			t.apply(b, at)
 		}
 	}
 }
 
-func (t *Table) hear(b *Binding, at int64) {
+func (t *Table) apply(b *Binding, at int64) {
 	i := t.live(b.Session, at)
 	if i == 0 {
 		if len(t.index) >= t.most && t.rows[t.rows[0].next].own {

@@ -8,17 +8,17 @@ const Most = 100_000
 // Table holds the bindings of one pool's sessions. A binding expires once its session is unused for the time to live.
 // Methods take the same time for any number of sessions.
 type Table struct {
-	ttl    int64 // milliseconds
-	most   int
-	shared bool
-	began  time.Time // start of its own clock; zero before its first use
-	ahead  int64     // the group's clock less its own
-	heard  bool      // another gateway's clock was received
-	rows   []row     // a ring by last use; row 0 is its head
-	index  map[uint64]int32
-	free   int32 // first unused row; 0: none
-	bound  int
-	counts Counts
+	ttl      int64 // milliseconds
+	most     int
+	shared   bool
+	began    time.Time // start of its own clock; zero before its first use
+	ahead    int64     // the group's clock less its own
+	followed bool      // another gateway's clock was received
+	rows     []row     // a ring by last use; row 0 is its head
+	index    map[uint64]int32
+	free     int32 // first unused row; 0: none
+	bound    int
+	counts   Counts
 
 	pending  []int32 // rows to report
 	repeat   int32   // rows up to this one are to be published again

@@ -59,10 +59,11 @@ type followed struct {
 	zmq               zmq.Address // without an endpoint where it is NATS
 }
 
-// New returns a Feed that has not begun; from now on routers predict the workers that are not heard. bus may be nil: workers
+// New returns a Feed that has not begun; from now on routers predict the workers without events. bus may be nil: workers
 // are then followed over ZeroMQ alone. The error is the config's.
 func New(cfg Config, bus wire.Bus, roster *pools.Roster, routers *router.Set, log *slog.Logger, reg prometheus.Registerer) (*Feed, error) {
-	f := &Feed{roster: roster, routers: routers, nats: bus != nil, log: log, computed: cfg.Computed, stale: map[string]ranks{}, tracked: map[string]time.Time{}}
+	f := &Feed{roster: roster, routers: routers, nats: bus != nil, log: log, computed: cfg.Computed,
+		stale: map[string]ranks{}, tracked: map[string]time.Time{}}
 	cfg.Events.OnState = f.changed
 	var err error
 	f.subscriber, err = follow.New(cfg.Events, bus, Into(func(pool string) *index.Index { return routers.Index(split(pool)) }), log, reg)
@@ -171,7 +172,7 @@ func (f *Feed) changed() {
 }
 
 // report has each pool's router predict the ranks whose events cannot be relied on: those that are not followed, those that
-// lost events for good, and engines that publish by themselves and were not heard yet. A rank whose publisher is another
+// lost events for good, and engines that publish by themselves and sent nothing yet. A rank whose publisher is another
 // process than before is resynchronised: what the router held against the old one's events is forgotten. The caller
 // holds f.mu.
 func (f *Feed) report() {

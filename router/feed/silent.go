@@ -44,15 +44,15 @@ func (f *Feed) look(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sources := f.subscriber.Sources()
-	heard := map[string]bool{}
+	sent := map[string]bool{}
 	for _, s := range sources {
-		heard[s.Source.Worker] = heard[s.Source.Worker] || !s.LastSeen.IsZero()
+		sent[s.Source.Worker] = sent[s.Source.Worker] || !s.LastSeen.IsZero()
 	}
 	was := f.silent
 	f.silent = map[wire.Source]silent{}
 	for _, s := range sources {
 		latest := f.computed(s.Source.Worker)
-		if heard[s.Source.Worker] || s.State != follow.Waiting && s.State != follow.Predicted || !latest.After(f.tracked[s.Source.Worker]) {
+		if sent[s.Source.Worker] || s.State != follow.Waiting && s.State != follow.Predicted || !latest.After(f.tracked[s.Source.Worker]) {
 			continue
 		}
 		q, known := was[s.Source]

@@ -22,7 +22,7 @@ const (
 	Free                    // it is over, however it ended: all of it ends
 )
 
-// Event is one step of one booking. Request and Attempt name the booking; the rest is read as Kind says.
+// Event is one step of one booking. Request and Attempt name the booking; Kind decides which other fields count.
 type Event struct {
 	Request string // the gateway's own id of the request, unique among those open
 	Attempt int    // which attempt at the request
@@ -191,7 +191,7 @@ func (b *Book) Page(worker string, rank int) *Page {
 }
 
 // Look finds which pages hold leading blocks of chain in open bookings, for
-// [Page.Shared] to tell until the next look.
+// [Page.Shared] to return until the next look.
 func (b *Book) Look(chain []uint64) {
 	b.looks++
 	b.chains.look(chain, func(p *Page, blocks int) { p.shared, p.looked = narrow(blocks), b.looks })

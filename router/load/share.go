@@ -92,7 +92,8 @@ func (p *Page) Others() (sum Account) {
 	return sum
 }
 
-// Booked is how many bookings the account has had, since it was last idle at least. Of another gateway's it counts how far a share rises: one that
+// Booked returns the account's bookings, at least since it was last idle. Another gateway's count as far as its share
+// rises: one that
 // comes in the message in which another ends is not seen.
 func (p *Page) Booked() uint64 { return p.line.booked }
 

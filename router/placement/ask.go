@@ -22,12 +22,12 @@ type Ask struct {
 	Want         Want
 	// Partner is the worker of the other leg where one leg is lacking, nil if it is not known.
 	Partner *pools.Worker
-	// OneLeg says why the request has no prefill leg wherever it goes, empty where it may have one.
+	// OneLeg is why the request never has a prefill leg, empty if it may.
 	OneLeg string
 	// Yield is the length of a prompt at another gateway that goes before the ask, in tokens; 0 for none.
 	Yield int
 
-	// Waited says that it had to wait for room before.
+	// Waited: it had to wait for room before.
 	Waited bool
 
 	claims []router.Claim

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Permits say which workers may be called in a role, prefill or decode. Circuit breakers are such.
+// Permits decide which workers may be called in a role, prefill or decode, as circuit breakers do.
 type Permits interface {
 	// Blocked lists the workers that Acquire refuses for an adapter, empty for none, now, OnTrial those of them that have one call on
 	// trial.

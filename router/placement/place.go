@@ -16,7 +16,7 @@ const maxChoices = 4
 // Book picks and books the workers that the ask lacks, and acquires the permits to call them. It leaves to the asks
 // ahead what they wait for, and to the request of [Ask.Yield] what there is for it: where that is why the ask has to wait,
 // the error is an [ErrYield] too. Its errors are ErrNoDecode, ErrNoPrefill, a [*PinError], a [*router.TooBigError], a
-// [*router.OverloadedError] and those of which [Waits] says that waiting may help.
+// [*router.OverloadedError] and those that [Waits] accepts.
 //
 // The permits are acquired here, where the workers are booked, so that of many asks only one gets a trial call.
 func (p *Placer) Book(fleet pools.Fleet, ask *Ask, ahead []*Ask, now time.Time) (Placement, error) {

@@ -60,7 +60,7 @@ type Placement struct {
 	Prefill Booking
 	// Decode generates the answer; without a lease, the ask keeps the worker that it has.
 	Decode Booking
-	// Reason says why there is no prefill leg, empty where there is one or none is lacking.
+	// Reason is why there is no prefill leg, empty for a leg or when none is needed.
 	Reason string
 	// Price is what handing over was predicted to cost, where that is why there is no prefill leg.
 	Price Price

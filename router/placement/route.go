@@ -17,17 +17,17 @@ type Routers interface {
 // Placer places the requests of every model. It is as safe for concurrent use as its parts.
 type Placer struct {
 	Routers Routers
-	// Permits say which workers may be called; nil permits every call.
+	// Permits decide which workers may be called; nil permits every call.
 	Permits Permits
 	// Pairs reports why two workers cannot hand over; nil: any two can.
 	Pairs func(p, d *pools.Worker) error
 	// Fallback lets decode compute a prompt where no prefill worker can.
 	Fallback bool
-	// Transfers say which pairs are shut; nil: none is.
+	// Transfers decide which pairs are shut; nil: none.
 	Transfers Transfers
 }
 
-// Transfers say which pairs of workers prompts should not be handed over in. [*Links] are such.
+// Transfers decide between which workers prompts should not be handed over, as [*Links] do.
 type Transfers interface {
 	Shut(model string, tokens int, now time.Time) bool
 	Opens(p, d *pools.Worker, tokens int, now time.Time) bool
@@ -40,7 +40,7 @@ type Route struct {
 	pools.Fleet
 	// Decode is the pool whose workers generate, of role decode or both. It hides the fleet's.
 	Decode *pools.Pool
-	// Reason says why there is only one leg, empty for a pair.
+	// Reason is why there is only one leg, empty for a pair.
 	Reason string
 
 	placer *Placer
@@ -60,7 +60,8 @@ func (p *Placer) Route(fleet pools.Fleet, ask *Ask, now time.Time) Route {
 	case ask.Want == Any && len(fleet.Prefill.Members) == 0 && ask.pinned(pools.Prefill) == "":
 		r.Reason = ask.withoutPrefill()
 	}
-	r.shut = p.Transfers != nil && ask.Want != Pair && ask.pinned(pools.Prefill) == "" && r.Decode.Role == pools.Decode && p.Transfers.Shut(ask.Model, ask.ISL, now)
+	r.shut = p.Transfers != nil && ask.Want != Pair && ask.pinned(pools.Prefill) == "" && r.Decode.Role == pools.Decode &&
+		p.Transfers.Shut(ask.Model, ask.ISL, now)
 	return r
 }
 

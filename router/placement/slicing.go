@@ -12,7 +12,7 @@ type Slicing struct {
 const (
 	// maxLost is the share of the tokens computed in slices that may be computed again.
 	maxLost = .03
-	// leastSliced is how many tokens say something of that share.
+	// leastSliced is how many tokens make that share significant.
 	leastSliced = 1 << 16
 	// slicingPause is how long slices stay off.
 	slicingPause = time.Minute

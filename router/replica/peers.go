@@ -143,7 +143,8 @@ func (p *Peers) Receive(sender string, data []byte, now time.Time, do []Effect) 
 	}
 	if m.From != sender {
 		p.counts.Malformed++
-		return once(&p.misnamed, Effect{Do: Misnamed, Peer: sender}, now, do), fmt.Errorf("replica: a message of %q bears the name %q", sender, m.From)
+		return once(&p.misnamed, Effect{Do: Misnamed, Peer: sender}, now, do),
+			fmt.Errorf("replica: a message of %q bears the name %q", sender, m.From)
 	}
 	if m.Epoch > Epoch(now.Add(skew), 0) {
 		p.counts.Malformed++

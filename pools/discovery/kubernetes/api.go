@@ -110,7 +110,8 @@ func (a *api) credentials(now time.Time) error {
 // newClient returns a client that has no proxy, follows no redirect (the token would go with it), and finds out within half a
 // minute that a connection leads nowhere.
 func newClient(roots *x509.CertPool, timeout time.Duration) *http.Client {
-	dialer := net.Dialer{Timeout: timeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	dialer := net.Dialer{Timeout: timeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second,
+		Interval: 5 * time.Second, Count: 3}}
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
@@ -169,7 +170,8 @@ func refusal(code int, body []byte, namespace string) error {
 	case http.StatusUnauthorized:
 		return errors.New("the API server does not take the service account's token (401)")
 	case http.StatusForbidden:
-		return fmt.Errorf("the service account may not do this (403): it needs a Role with get, list and watch of pods in the namespace %s: %s", namespace, conf.Quote(status.Message))
+		return fmt.Errorf("the service account may not do this (403): "+
+			"it needs a Role with get, list and watch of pods in the namespace %s: %s", namespace, conf.Quote(status.Message))
 	}
 	return fmt.Errorf("the API server answers %d: %s", code, conf.Quote(status.Message))
 }

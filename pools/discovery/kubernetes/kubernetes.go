@@ -1,9 +1,9 @@
 // Package kubernetes finds workers among the pods of one namespace, by their labels. It lists and watches them at the API server
 // over HTTPS, with the service account that is mounted into the gateway's own pod, and needs no client of Kubernetes.
 //
-// A pod's worker is known from when the pod is first ready until it is gone. While the pod is not ready, and from the moment that it is being
-// deleted, the worker is cordoned: it finishes what it has and takes no more. What the worker is, beyond role and
-// address, a [discovery.Prober] asks it. DESIGN.md, next to package discovery, has what may go wrong.
+// A pod's worker is listed from when the pod is first ready until it is gone. While the pod is not ready or is being
+// deleted, the worker is cordoned. A [discovery.Prober] queries the rest from the worker. DESIGN.md, next to package
+// discovery, has what may go wrong.
 package kubernetes
 
 import (
@@ -60,7 +60,8 @@ func (c *Config) Validate() error {
 	switch {
 	case len(c.Selector) > maxSelectorBytes || strings.ContainsFunc(c.Selector, control):
 		return setting.Errorf("kubernetes-selector", "want LABEL=VALUE, separated by commas, at most %d printable characters", maxSelectorBytes)
-	case len(c.Namespace) > maxNamespaceBytes || strings.ContainsFunc(c.Namespace, func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }):
+	case len(c.Namespace) > maxNamespaceBytes || strings.ContainsFunc(c.Namespace,
+		func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }):
 		return setting.Errorf("kubernetes-namespace", "want lower-case letters, digits and -, at most %d", maxNamespaceBytes)
 	case c.Namespace != "" && c.Selector == "":
 		return setting.Errorf("kubernetes-namespace", "it is the namespace of the pods that kubernetes-selector names: set that, too")
@@ -95,7 +96,7 @@ type Finder struct {
 }
 
 // New returns a Finder that gives all workers to set at each change, and what else there is to know of them to sink. Both must be one
-// Prober's and its sink. The error says what is missing of a service account.
+// Prober's and its sink. The error names what a service account lacks.
 func New(cfg Config, set func([]discovery.Endpoint), sink Sink, log *slog.Logger, reg prometheus.Registerer) (*Finder, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

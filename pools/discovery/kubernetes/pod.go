@@ -38,7 +38,7 @@ var roleLabels = []struct {
 // portKeys in the order in which they count, each as an annotation or a label.
 var portKeys = []string{keyPort, "llm-d.ai/active-ports", "model.aibrix.ai/port"}
 
-// Bounds of what one pod may say.
+// Bounds of one pod's labels and annotations.
 const (
 	maxPorts       = 64
 	maxOptionBytes = 4 << 10
@@ -139,7 +139,7 @@ func (p *pod) workers() ([]discovery.Endpoint, error) {
 	return list, nil
 }
 
-// role is what the first of the role labels says, both where there is none.
+// role returns the role of the first role label, both without one.
 func (p *pod) role() (pools.Role, error) {
 	for _, l := range roleLabels {
 		value, labelled := p.Metadata.Labels[l.key]
@@ -149,7 +149,8 @@ func (p *pod) role() (pools.Role, error) {
 		if role := l.roles[value]; role != "" {
 			return role, nil
 		}
-		return "", fmt.Errorf("its label %s is %s, which no worker here can be: set %s to prefill, decode or both", l.key, conf.Quote(value), labelRole)
+		return "", fmt.Errorf("its label %s is %s, which no worker here can be: set %s to prefill, decode or both", l.key,
+			conf.Quote(value), labelRole)
 	}
 	return pools.Both, nil
 }
@@ -158,11 +159,11 @@ func (p *pod) role() (pools.Role, error) {
 // the first TCP port of its containers.
 func (p *pod) ports() ([]int, error) {
 	for _, key := range portKeys {
-		text, said := p.Metadata.Annotations[key]
-		if !said {
-			text, said = p.Metadata.Labels[key]
+		text, ok := p.Metadata.Annotations[key]
+		if !ok {
+			text, ok = p.Metadata.Labels[key]
 		}
-		if !said {
+		if !ok {
 			continue
 		}
 		var ports []int

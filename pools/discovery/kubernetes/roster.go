@@ -34,9 +34,10 @@ type found struct {
 }
 
 func (f *found) equal(o *found) bool {
-	return f.uid == o.uid && f.state == o.state && f.why == o.why && slices.EqualFunc(f.workers, o.workers, func(a, b discovery.Endpoint) bool {
-		return a.Given.Equal(&b.Given)
-	})
+	return f.uid == o.uid && f.state == o.state && f.why == o.why &&
+		slices.EqualFunc(f.workers, o.workers, func(a, b discovery.Endpoint) bool {
+			return a.Given.Equal(&b.Given)
+		})
 }
 
 // held reports whether f's workers are to be known and take no requests.
@@ -79,7 +80,7 @@ type pods struct {
 	over bool // more pods than are looked at
 }
 
-// put takes a new or changed pod.
+// put adds or updates a pod.
 func (ps *pods) put(p *pod) (changed bool) {
 	name := p.Metadata.Name
 	before, known := ps.by[name]
@@ -92,14 +93,14 @@ func (ps *pods) put(p *pod) (changed bool) {
 	return !known || !now.equal(&before)
 }
 
-// remove takes that a pod is gone.
+// remove removes a pod.
 func (ps *pods) remove(name string) (changed bool) {
 	_, changed = ps.by[name]
 	delete(ps.by, name)
 	return changed
 }
 
-// replace takes the full list.
+// replace applies the full list.
 func (ps *pods) replace(all []pod) (changed bool) {
 	ps.over = false
 	before := ps.by
@@ -133,7 +134,7 @@ func (ps *pods) count() map[state]int {
 	return n
 }
 
-// Sink takes what a [Finder] knows of workers in addition to the list of them. A [pools.Source] is one.
+// Sink receives what a [Finder] reports about workers besides the list. A [pools.Source] is one.
 type Sink interface {
 	// Hold cordons a worker, present or to come, or lifts that cordon.
 	Hold(id string, on bool)

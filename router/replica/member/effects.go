@@ -36,11 +36,13 @@ func (m *Member) effect(ctx context.Context, e replica.Effect) {
 		m.HeadsChanged() // the new gateway has none of them
 		m.log.Info("gateway joined the group", "replica", e.Peer)
 	case replica.Quiet:
-		m.log.Warn("no message from a gateway; probing its address", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
+		m.log.Warn("no message from a gateway; probing its address", "replica", e.Peer, "silent_for", e.Age, "requests",
+			e.Requests, "blocks", e.ActiveBlocks)
 	case replica.Back:
 		m.log.Info("gateway sends messages again", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
 	case replica.Died:
-		m.log.Warn("gateway died; its bookings were dropped", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
+		m.log.Warn("gateway died; its bookings were dropped", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests,
+			"blocks", e.ActiveBlocks)
 	case replica.Expired:
 		m.log.Warn("gateway expired; its bookings were dropped", "replica", e.Peer,
 			"silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks, "replica_expire", m.cfg.Expire)
@@ -100,11 +102,13 @@ func (b *books) ApplyShares(peer, model string, role pools.Role, shares []load.S
 }
 
 func (b *books) ApplySent(s replica.SlotSent, now time.Time) {
-	b.rooms.Routers.For(s.Model, s.Role).ApplySent(b.rooms.Pool(s.Model, s.Role), router.Sent{Worker: s.Worker, Rank: s.Rank, Text: s.Text, Hashes: s.Hashes}, now)
+	b.rooms.Routers.For(s.Model, s.Role).ApplySent(b.rooms.Pool(s.Model, s.Role),
+		router.Sent{Worker: s.Worker, Rank: s.Rank, Text: s.Text, Hashes: s.Hashes}, now)
 }
 
 func (b *books) ApplyOpened(peer string, slot replica.Slot) {
-	b.log.Info("another gateway reports failures of a worker; its next failure here opens its circuit", "worker", slot.Worker, "leg", string(slot.Role), "replica", peer)
+	b.log.Info("another gateway reports failures of a worker; its next failure here opens its circuit", "worker",
+		slot.Worker, "leg", string(slot.Role), "replica", peer)
 	b.rooms.Warn(slot.Worker, slot.Role)
 }
 

@@ -252,7 +252,10 @@ func (m *Member) Run(ctx context.Context) error {
 		m.mu.Unlock()
 		m.calls.Wait()
 	}()
-	stopDeltas, err := m.link.Subscribe(m.cfg.deltas(anyone), func(msg *nats.Msg) { m.receive(ctx, m.cfg.sender(msg.Subject), msg.Data) }, func(dropped int) {
+	stopDeltas, err := m.link.Subscribe(m.cfg.deltas(anyone), func(msg *nats.Msg) {
+		m.receive(ctx, m.cfg.sender(msg.Subject),
+			msg.Data)
+	}, func(dropped int) {
 		m.log.Warn("messages of other gateways dropped: too many; requesting their bookings again", "dropped", dropped)
 	})
 	if err != nil {

@@ -251,7 +251,8 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		from = name
 	}
 	answer(w, http.StatusOK, map[string]any{
-		"kind": "PodList", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": strconv.Itoa(version), "continue": next}, "items": items,
+		"kind": "PodList", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": strconv.Itoa(version),
+			"continue": next}, "items": items,
 	})
 }
 
@@ -308,7 +309,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 			case c.raw != "":
 				fmt.Fprintln(w, c.raw)
 			case c.kind == "BOOKMARK":
-				_ = out.Encode(map[string]any{"type": c.kind, "object": map[string]any{"kind": "Pod", "metadata": map[string]any{"resourceVersion": strconv.Itoa(c.version)}}})
+				_ = out.Encode(map[string]any{"type": c.kind, "object": map[string]any{"kind": "Pod",
+					"metadata": map[string]any{"resourceVersion": strconv.Itoa(c.version)}}})
 			case matches(r.FormValue("labelSelector"), c.pod.Labels):
 				_ = out.Encode(map[string]any{"type": c.kind, "object": object(c.pod, c.version)})
 			}
@@ -349,8 +351,10 @@ func object(p Pod, version int) json.RawMessage {
 		ready = "False"
 	}
 	meta := map[string]any{
-		"name": p.Name, "namespace": Namespace, "uid": p.UID, "resourceVersion": strconv.Itoa(version), "labels": p.Labels, "annotations": p.Annotations,
-		"creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": []any{map[string]any{"manager": "kubelet", "fieldsV1": map[string]any{"f:status": map[string]any{}}}},
+		"name": p.Name, "namespace": Namespace, "uid": p.UID, "resourceVersion": strconv.Itoa(version), "labels": p.Labels,
+		"annotations":       p.Annotations,
+		"creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": []any{map[string]any{"manager": "kubelet",
+			"fieldsV1": map[string]any{"f:status": map[string]any{}}}},
 	}
 	if p.Deleting {
 		meta["deletionTimestamp"], meta["deletionGracePeriodSeconds"] = "2026-01-01T01:00:00Z", 30
