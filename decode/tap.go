@@ -104,7 +104,7 @@ func (t *tap) OnWritable(f func()) bool { return t.polled.OnWritable(f) }
 // other leg, or the client.
 func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	if t.done {
-		return dst, t.goesOn()
+		return dst, t.afterEnd()
 	}
 	if len(t.held) > maxHeldBytes && !t.fits(len(t.held)) {
 		return dst, fmt.Errorf("%w: over %d bytes before its first token", fault.ErrGarbled, maxHeldBytes)
@@ -152,7 +152,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		return dst, fmt.Errorf("%w: over %d events", fault.ErrRunaway, most)
 	}
 	if t.finished >= max(1, t.call.Choices) { // after the last choice has finished
-		if err := t.goesOn(); err != nil || info.Content || info.Finished > 0 || info.Usage && t.counted {
+		if err := t.afterEnd(); err != nil || info.Content || info.Finished > 0 || info.Usage && t.counted {
 			return dst, err
 		}
 		t.counted = t.counted || info.Usage
@@ -223,8 +223,8 @@ const mostComments = 3600
 // longEvent bounds an event, in bytes, that is parsed on the event loop, where it delays other streams.
 const longEvent = 64 << 10
 
-// goesOn counts an event behind the answer's end. Its error cuts a stream without an end marker.
-func (t *tap) goesOn() error {
+// afterEnd counts an event behind the answer's end. Its error cuts a stream without an end marker.
+func (t *tap) afterEnd() error {
 	if t.after++; t.after > mostAfter {
 		return fmt.Errorf("%w: %d events behind its end", fault.ErrRunaway, mostAfter)
 	}

@@ -26,13 +26,13 @@ type waitingRoom = queue.Queue[*placement.Ask, placement.Placement]
 func (f *Flow) admit(ctx context.Context, r *request) error {
 	for {
 		if r.KV != nil && !r.KV.Bindable(time.Now()) {
-			r.startOver()
+			r.dropAll()
 		}
 		if r.complete() {
 			return nil
 		}
 		if (r.KV != nil || r.d.Lease != nil) && f.servedAlone(r) {
-			r.startOver()
+			r.dropAll()
 		}
 		err := f.enter(ctx, r)
 		switch {
@@ -133,7 +133,7 @@ func (f *Flow) reserve(ask *placement.Ask, ahead []*placement.Ask, now time.Time
 	if _, later := errors.AsType[queue.Later](err); !later && err != nil && placement.Waits(err) {
 		err = fmt.Errorf("%w: %w", queue.ErrWait, err)
 	}
-	if f.comesBack(ask, err, now) {
+	if f.keepsWaiting(ask, err, now) {
 		err = fmt.Errorf("%w: %w", queue.ErrWait, err)
 	}
 	ask.Waited = ask.Waited || err != nil
@@ -141,10 +141,10 @@ func (f *Flow) reserve(ask *placement.Ask, ahead []*placement.Ask, now time.Time
 	return placed, err
 }
 
-// comesBack reports whether a waiting request keeps waiting although no worker is left, since a worker may restart. A
+// keepsWaiting reports whether a waiting request keeps waiting although no worker is left, since a worker may restart. A
 // request that arrives then is refused, so its client can go elsewhere; one that has tried workers ends with their
 // failure.
-func (f *Flow) comesBack(ask *placement.Ask, err error, now time.Time) bool {
+func (f *Flow) keepsWaiting(ask *placement.Ask, err error, now time.Time) bool {
 	lacks := errors.Is(err, placement.ErrNoDecode) || errors.Is(err, placement.ErrNoPrefill)
 	unloaded := ask.Adapter != "" && errors.Is(err, router.ErrTaints)
 	return lacks && !unloaded && len(ask.Exclude) == 0 && ask.Waited &&
@@ -155,10 +155,10 @@ func (f *Flow) comesBack(ask *placement.Ask, err error, now time.Time) bool {
 func (f *Flow) ask(r *request) placement.Ask {
 	x := &r.Call.Request.Nvext
 	ask := placement.Ask{
-		Model: r.Call.Request.Model, OneLeg: r.oneLeg(), DecodePin: r.pins.decode.asked(), DecodeHashes: r.decodeHashes,
+		Model: r.Call.Request.Model, OneLeg: r.oneLeg(), DecodePin: r.pins.decode.routerPin(), DecodeHashes: r.decodeHashes,
 		Request: router.Request{
 			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.length(), Hashes: r.Hashes, Text: r.ids == nil, RemoteOverlap: r.remoteOverlap,
-			Exclude: slices.Concat(r.tried, r.suspected.others), Pin: r.pins.prefill.asked(),
+			Exclude: slices.Concat(r.tried, r.suspected.others), Pin: r.pins.prefill.routerPin(),
 			Required: x.RequiredTaints, Preferred: x.PreferredTaints, Adapter: r.Call.Request.Adapter,
 			OSL: int(given(x.OSL)), Override: r.override, Session: cmp.Or(r.Call.Session, r.Call.Request.Session),
 			Explain: f.cfg.Explain || x.Wants("routing"),
@@ -194,7 +194,7 @@ func (r *request) refusal(err error) *openai.Error {
 	case errors.As(err, &typed):
 		return typed
 	case errors.As(err, &pin):
-		return r.pins.of(pin.Role).away()
+		return r.pins.of(pin.Role).unavailable()
 	case errors.As(err, &over):
 		return openai.Overloaded(time.Second, over.Error())
 	case errors.Is(err, router.ErrTaints) && r.Call.Request.Adapter != "":

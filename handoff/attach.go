@@ -11,10 +11,10 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// takes reports whether decode's engine owns the KV although its call ended before the first token: it reported a
+// ownsKV reports whether decode's engine owns the KV although its call ended before the first token: it reported a
 // failed transfer, or its call was cut. With plan.Attach, only a cut answer that is not streamed leaves this open.
 // sent is set once a call that may ask only once has left; nil if it may ask again.
-func takes(plan *connector.Plan, r *request, failed *fault.Error, sent *atomic.Bool) bool {
+func ownsKV(plan *connector.Plan, r *request, failed *fault.Error, sent *atomic.Bool) bool {
 	switch {
 	case openai.ReadEngineError(failed.Detail).Failed:
 		return true

@@ -102,15 +102,15 @@ func (a *attempt) prepare(action Action) {
 		a.stack.free(a.dPlace)
 		a.d = placement.Booking{}
 	case action == OtherDecode, action == Again:
-		a.startOver()
+		a.dropAll()
 	case action == Resume:
-		a.startOver()
+		a.dropAll()
 		a.Reason = ""
 	}
 }
 
-// startOver frees everything.
-func (a *attempt) startOver() {
+// dropAll frees everything.
+func (a *attempt) dropAll() {
 	a.stack.release()
 	a.p, a.d, a.KV = placement.Booking{}, placement.Booking{}, nil
 	if a.Reason != placement.ReasonPrefillFailed {
@@ -118,8 +118,8 @@ func (a *attempt) startOver() {
 	}
 }
 
-// letGo releases a booking, or abandons KV that no decode worker took.
-func (s *cleanupStack) letGo(h *held) {
+// releaseOne releases a booking, or abandons KV that no decode worker took.
+func (s *cleanupStack) releaseOne(h *held) {
 	switch {
 	case h.booking.Lease != nil:
 		h.booking.GiveBack(time.Now())

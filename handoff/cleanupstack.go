@@ -34,7 +34,7 @@ func (s *cleanupStack) push(h held) (place int) {
 func (s *cleanupStack) free(place int) {
 	h := s.held[place]
 	s.held[place] = held{}
-	s.letGo(&h)
+	s.releaseOne(&h)
 }
 
 // keepPermit hands the permit of the booking at place to the caller: its call may still fail.

@@ -178,18 +178,18 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 			return nil
 		}
 		var next context.Context
-		if next, err = f.again(ctx, r, failed, out); next == nil {
+		if next, err = f.onFailure(ctx, r, failed, out); next == nil {
 			return err
 		}
 		ctx = next
 	}
 }
 
-// again handles a failed round. It returns the next round's context, or nil and the request's error, which may be
+// onFailure handles a failed round. It returns the next round's context, or nil and the request's error, which may be
 // nil.
 //
 //go:noinline
-func (f *Flow) again(ctx context.Context, r *request, failed *fault.Error, out Sink) (next context.Context, err error) {
+func (f *Flow) onFailure(ctx context.Context, r *request, failed *fault.Error, out Sink) (next context.Context, err error) {
 	switch failed.Class {
 	case fault.Reset, fault.Truncated:
 		r.Dead = append(r.Dead, failed.Worker)

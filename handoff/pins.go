@@ -35,8 +35,8 @@ type pin struct {
 	field, rankField string // where the request names them, for errors
 }
 
-// asked returns the router's pin, nil if the request names no worker and no rank.
-func (p *pin) asked() *router.Pin {
+// routerPin returns the router's pin, nil if the request names no worker and no rank.
+func (p *pin) routerPin() *router.Pin {
 	if p.Pin == (router.Pin{}) {
 		return nil
 	}
@@ -134,8 +134,8 @@ func (p *pins) of(leg pools.Role) *pin {
 	return &p.decode
 }
 
-// away returns the 503 for a pinned worker that accepts no requests now.
-func (p *pin) away() *openai.Error {
+// unavailable returns the 503 for a pinned worker that accepts no requests now.
+func (p *pin) unavailable() *openai.Error {
 	e := openai.Unavailable("worker_unavailable", "the worker "+Shown(p.Worker)+" that "+p.field+" names takes no requests now")
 	e.Param = p.field
 	return e

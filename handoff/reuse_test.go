@@ -23,7 +23,7 @@ func TestOnlyTheServedAreReused(t *testing.T) {
 		"served at the second attempt": {func(r *request) { r.Attempts = 2 }, false},
 		"KV was given up before": {func(r *request) {
 			r.stage(&StagedKV{})
-			r.startOver() // the lease on it was over while it waited for decode, which is no attempt
+			r.dropAll() // the lease on it was over while it waited for decode, which is no attempt
 		}, false},
 	} {
 		f := &Flow{abandon: func(*StagedKV) {}}

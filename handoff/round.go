@@ -60,7 +60,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		plan.Decode.Sent = func() { sent.Store(true) }
 	}
 	failed = f.decode(call, r, a.D, &plan.Decode, nil, nil, out)
-	if r.KV != nil && (failed == nil || r.Sent.Began || takes(plan, r, failed, sent)) {
+	if r.KV != nil && (failed == nil || r.Sent.Began || ownsKV(plan, r, failed, sent)) {
 		// Decode used the KV, or was cut while it waited for it. Either way its engine makes prefill's release it.
 		r.KV.taken = true
 	}
