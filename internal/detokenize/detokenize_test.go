@@ -12,8 +12,8 @@ import (
 )
 
 // TestAsTheEngines compares the doubles with what the engines' own code made of the same tokens: vLLM 0.32.0's
-// FastIncrementalDetokenizer with tokenizers 0.23.3, and SGLang 0.5.23's Req and DetokenizerManager, fed step by step with
-// ids of the simulated model's tokenizer: texts, and their ids in any order.
+// FastIncrementalDetokenizer with tokenizers 0.23.3, and SGLang 0.5.23's Req and DetokenizerManager, fed step by step
+// with ids of the simulated model's tokenizer: texts, and their ids in any order.
 func TestAsTheEngines(t *testing.T) {
 	file, err := os.Open("testdata/engines.jsonl")
 	require.NoError(t, err)

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// calendar are the files of the product that take a moment for a date, or send it somewhere as one, each with its reason.
+// calendar are the files of the product that take a moment for a date, or send it somewhere as one, each with its
+// reason.
 var calendar = map[string]string{
 	"cmd/gateway/console/text.go":         "the time of day, for people",
 	"internal/auth/ticket.go":             "until when a ticket is valid, in other processes too",
@@ -29,7 +30,8 @@ var calendar = map[string]string{
 	"router/replica/local.go":             "a later process of a gateway has a higher number",
 }
 
-// dates are what loses a time's monotonic reading. A span between two such times is wrong once the system's clock is set.
+// dates are what loses a time's monotonic reading. A span between two such times is wrong once the system's clock is
+// set.
 var dates = regexp.MustCompile(`\.(Unix(Nano|Micro|Milli)?|UTC|Local|Round\(0)\(?\)|time\.(Unix(Micro|Milli)?|Parse|Date)\(`)
 
 // Spans of time are measured by the monotonic clock, which a jump of the system's clock leaves alone.

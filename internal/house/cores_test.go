@@ -10,11 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// cores are the files that decide or transform: plain values without goroutine,
-// clock, I/O or shared randomness, so that the same inputs give the same result
-// and a simulation can drive them. They hold no lock and write no log either.
-// Patterns are path.Match's. The shells of a row are no cores; its locked files
-// are, but for the locks of values that several goroutines use.
+// cores are the files that decide or transform: plain values without goroutine, clock, I/O or shared randomness, so
+// that the same inputs give the same result and a simulation can drive them. They hold no lock and write no log either.
+// Patterns are path.Match's. The shells of a row are no cores; its locked files are, but for the locks of values that
+// several goroutines use.
 var cores = []struct {
 	files  string
 	shells []string

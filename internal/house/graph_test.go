@@ -46,7 +46,8 @@ func (g imports) cycles() []string {
 	return found
 }
 
-// reduced returns the graph without the arrows that follow from others: a package's import that it also reaches through another import.
+// reduced returns the graph without the arrows that follow from others: a package's import that it also reaches through
+// another import.
 func (g imports) reduced() imports {
 	out := imports{}
 	for from, direct := range g {

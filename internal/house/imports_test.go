@@ -9,14 +9,12 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A storey is a part of the tree at one height: its packages, each with what it
-// may import of ours. Imports run down: to lower storeys, and within a storey
-// along arrows that are named and go in no circle.
+// A storey is a part of the tree at one height: its packages, each with what it may import of ours. Imports run down:
+// to lower storeys, and within a storey along arrows that are named and go in no circle.
 type storey map[string][]string
 
-// below stands for every product package of the lower storeys. Telemetry is not
-// among them: rooms take a *slog.Logger and a prometheus.Registerer, and only
-// cmd/gateway knows where those come from.
+// below stands for every product package of the lower storeys. Telemetry is not among them: rooms take a *slog.Logger
+// and a prometheus.Registerer, and only cmd/gateway knows where those come from.
 const below = "everything below"
 
 const telemetry = "internal/telemetry"
@@ -99,8 +97,7 @@ var roof = storey{
 	"cmd/gateway/stack":          {below, telemetry, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service/remote", "cmd/gateway/settings"}, // settings in force, for the console
 }
 
-// lab is what is not the product: simulated engines, load, benchmarks. Only the
-// command's files in labUsers import it.
+// lab is what is not the product: simulated engines, load, benchmarks. Only the command's files in labUsers import it.
 var lab = storey{
 	"lab/engine":                 {"internal/detokenize", "internal/setting", "fault", "internal/metrics", "internal/openai", "internal/tokens"},
 	"lab/replay":                 {"lab/plot", "lab/plot/plottest", "internal/openai", "internal/progress", "internal/setting", "internal/tokens"},
@@ -133,16 +130,14 @@ var command = storey{
 	"cmd/gateway/openaiclient": {below, "cmd/gateway/e2e/fleet"},
 }
 
-// storeys is the import table, from the ground up. A new package is added to
-// its storey with the fewest arrows that it needs, with a reason where that is
-// not obvious, and to the map in ARCHITECTURE.md.
+// storeys is the import table, from the ground up. A new package is added to its storey with the fewest arrows that it
+// needs, with a reason where that is not obvious, and to the map in ARCHITECTURE.md.
 var storeys = []struct {
 	name string
 	storey
 }{{"ground", ground}, {"rooms", rooms}, {"roof", roof}, {"lab", lab}, {"command", command}}
 
-// find returns what a package may import, and its storey's place from the ground
-// up.
+// find returns what a package may import, and its storey's place from the ground up.
 func find(name string) (may []string, place int, ok bool) {
 	if strings.HasPrefix(name, "cmd/gateway/e2e/") { // by subject, with one row
 		name = "cmd/gateway/e2e"
@@ -161,8 +156,7 @@ func inLab(name string) bool {
 	return ok
 }
 
-// labUsers are the files of cmd/gateway that import the lab: the subcommands
-// that simulate and measure.
+// labUsers are the files of cmd/gateway that import the lab: the subcommands that simulate and measure.
 var labUsers = []string{"lab.go"}
 
 // kv is what every package of KV events may import.
@@ -171,8 +165,7 @@ var kv = []string{"kv/wire", "kv/index", "internal/tokens"}
 // legs is what prefill and decode share. Tests cut streams as engines' detokenizers write them.
 var legs = []string{"internal/detokenize", "internal/tokens", "internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/upstream", "internal/relay", "internal/lifetime", "internal/loop", "internal/pace"}
 
-// allowed returns why a file of the package from may not import the package to,
-// or nil.
+// allowed returns why a file of the package from may not import the package to, or nil.
 func allowed(from, to string) error {
 	may, place, ok := find(from)
 	if !ok {

@@ -121,8 +121,7 @@ func mustParse(t *testing.T, name, text string) *source {
 // test, and not a generator that only runs by hand.
 func (s *source) code() bool { return !s.test && !s.generator() }
 
-// generator reports whether a build constraint keeps the file out of every
-// build.
+// generator reports whether a build constraint keeps the file out of every build.
 func (s *source) generator() bool {
 	for _, group := range s.ast.Comments {
 		if group.Pos() > s.ast.Package {

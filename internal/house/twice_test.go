@@ -13,8 +13,7 @@ import (
 // twiceLimit is from how many equal lines on a block counts as standing twice.
 const twiceLimit = 12
 
-// codeLine is a line of code as it is compared: its tokens, without comment and
-// indentation.
+// codeLine is a line of code as it is compared: its tokens, without comment and indentation.
 type codeLine struct {
 	text   string
 	path   string
@@ -68,8 +67,7 @@ func codeLines(s *source) []codeLine {
 	return lines
 }
 
-// twice lists the runs of at least limit equal lines, the longest that each pair
-// of places begins, in order.
+// twice lists the runs of at least limit equal lines, the longest that each pair of places begins, in order.
 func twice(files [][]codeLine, limit int) []string {
 	type place struct{ file, line int }
 	first := map[string]place{}

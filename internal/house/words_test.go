@@ -13,9 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// barred are words that people had to read twice, each with what to write
-// instead. They are matched as whole words, in any case. docs/glossary.md
-// has the words that the project uses in a sense of its own.
+// barred are words that people had to read twice, each with what to write instead. They are matched as whole words, in
+// any case. docs/glossary.md has the words that the project uses in a sense of its own.
 var barred = []struct{ word, instead string }{
 	{`told|tells? of|telling of`, "reported, published, answered, configured"},
 	{`doubt(s|ed|ing|ful)?`, "stale, mark stale"},

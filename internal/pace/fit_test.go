@@ -41,8 +41,8 @@ func wrong(t *testing.T, f *Fits, worker string, slower float64) (most float64) 
 	return most
 }
 
-// The law of a kind is found under noise, a slow worker of it is known as such, a new one goes by the others, and all of it
-// follows a change.
+// The law of a kind is found under noise, a slow worker of it is known as such, a new one goes by the others, and all
+// of it follows a change.
 func TestFitFindsTheLaw(t *testing.T) {
 	const seed = 7
 	t.Logf("seed %d", seed)

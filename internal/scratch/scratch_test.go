@@ -18,8 +18,7 @@ import (
 
 const ownerVariable = "SCRATCH_TEST_OWNER"
 
-// TestMain lets the test binary be a process that owns a folder until it is
-// killed.
+// TestMain lets the test binary be a process that owns a folder until it is killed.
 func TestMain(m *testing.M) {
 	if os.Getenv(ownerVariable) == "" {
 		m.Run()

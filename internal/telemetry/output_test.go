@@ -36,8 +36,8 @@ func request(log *slog.Logger, level slog.Level, id string) {
 	l.End()
 }
 
-// TestRequestsLinesAreWrittenTogether checks that lines of requests wait for others, for no longer than they should, and that every other
-// line comes behind those that came before it.
+// TestRequestsLinesAreWrittenTogether checks that lines of requests wait for others, for no longer than they should,
+// and that every other line comes behind those that came before it.
 func TestRequestsLinesAreWrittenTogether(t *testing.T) {
 	for _, format := range []string{"json", "logfmt"} {
 		synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever the body, the answer is a call that the core can take or an error
-// with a status; nothing panics.
+// Whatever the body, the answer is a call that the core can take or an error with a status; nothing panics.
 func FuzzUnderstand(f *testing.F) {
 	for _, body := range []string{
 		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"stop":["a"],"n":2}`,

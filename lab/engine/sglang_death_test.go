@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
-// Ids that SGLang 0.5.23 compares with no vocabulary end its process: for 5 s its port is silent, then everything is closed
-// (recorded in real/sglang/REPORT.md, fault 1). Those that it does compare, or does not use, end nothing.
+// Ids that SGLang 0.5.23 compares with no vocabulary end its process: for 5 s its port is silent, then everything is
+// closed (recorded in real/sglang/REPORT.md, fault 1). Those that it does compare, or does not use, end nothing.
 func TestSGLangDies(t *testing.T) {
 	vocab := tokens.Sim().VocabSize()
 	for _, c := range []struct {

@@ -8,8 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// prefilled is a core that has just finished a prefill of n tokens for a
-// decode engine.
+// prefilled is a core that has just finished a prefill of n tokens for a decode engine.
 func prefilled(t *testing.T, n int) (*Core, *Pinned, time.Time) {
 	t.Helper()
 	c := newTestCore(t, Config{})

@@ -169,7 +169,8 @@ func (l *Link) pass(p *pair, to, from *net.TCPConn, of func(State) Way) {
 	}
 }
 
-// through waits while the direction is a hole, and reports whether what passes is to be dropped, and whether the connection still lives.
+// through waits while the direction is a hole, and reports whether what passes is to be dropped, and whether the
+// connection still lives.
 func (l *Link) through(p *pair, of func(State) Way) (drop, open bool) {
 	for {
 		l.mu.Lock()

@@ -10,7 +10,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// A count that is given is not cut short by the duration's default; a duration that is given counts, whichever of the two ends first.
+// A count that is given is not cut short by the duration's default; a duration that is given counts, whichever of the
+// two ends first.
 func TestWhatEndsALoad(t *testing.T) {
 	for _, tt := range []struct {
 		requests, limit int

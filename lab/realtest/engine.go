@@ -183,7 +183,8 @@ func (e *Engine) Ready(ctx context.Context) error {
 // Signal sends a signal to all of the engine's processes: SIGKILL is a crash, SIGSTOP freezes it.
 func (e *Engine) Signal(s syscall.Signal) error { return syscall.Kill(-e.now.pid, s) }
 
-// Cached returns the hashes of a vLLM engine's cached blocks by their KV-cache group, each with how many blocks have it.
+// Cached returns the hashes of a vLLM engine's cached blocks by their KV-cache group, each with how many blocks have
+// it.
 func (e *Engine) Cached(ctx context.Context) (groups map[int]map[uint64]int, err error) {
 	path := e.Log + ".blocks"
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

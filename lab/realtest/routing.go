@@ -118,8 +118,8 @@ func (e *Engine) Metric(ctx context.Context, name string, err *error) float64 {
 	return Metric(ctx, e.URL, name, err)
 }
 
-// Metric returns the sum of a metric's series at a server, or the value of one series with its labels; 0 where there is none. A
-// failure is left in err.
+// Metric returns the sum of a metric's series at a server, or the value of one series with its labels; 0 where there is
+// none. A failure is left in err.
 func Metric(ctx context.Context, base, name string, err *error) (sum float64) {
 	req, failure := http.NewRequestWithContext(ctx, http.MethodGet, base+"/metrics", nil)
 	if failure != nil {

@@ -46,8 +46,7 @@ func TestAzureRefuses(t *testing.T) {
 	}
 }
 
-// TestLenient: bad rows are counted and passed over, and what follows them is
-// judged by the last good one.
+// TestLenient: bad rows are counted and passed over, and what follows them is judged by the last good one.
 func TestLenient(t *testing.T) {
 	const text = `{"timestamp": 5, "input_length": 4, "output_length": 1}
 {"timestamp": 6, "input_length": -4, "output_length": 1}

@@ -15,8 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFetchTrace: a trace is put where it was wanted, whole; one that is there
-// is left alone.
+// TestFetchTrace: a trace is put where it was wanted, whole; one that is there is left alone.
 func TestFetchTrace(t *testing.T) {
 	const text = `{"timestamp":0,"input_length":1,"output_length":1}`
 	sum := sha256.Sum256([]byte(text))

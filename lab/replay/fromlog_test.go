@@ -85,8 +85,7 @@ func TestFromLogErrors(t *testing.T) {
 	}
 }
 
-// FuzzFromLog: whatever the log, the answer is an error or a trace that can be
-// read.
+// FuzzFromLog: whatever the log, the answer is an error or a trace that can be read.
 func FuzzFromLog(f *testing.F) {
 	f.Add(gatewayLog)
 	f.Add(`{"msg":"request","outcome":1,"time":"2026-05-01T10:00:09Z","isl":1,"osl":1,"total_ms":0}`)

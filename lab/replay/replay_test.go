@@ -63,8 +63,7 @@ func TestSample(t *testing.T) {
 	})
 }
 
-// A session's requests wait for the answer before them and then for the delay;
-// no other request does.
+// A session's requests wait for the answer before them and then for the delay; no other request does.
 func TestSessionsRunOneAfterAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := readTrace(t, `{"session_id":"a","timestamp":0,"input_length":1,"output_length":1}
@@ -123,8 +122,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// A limit of connections is not a place to wait: what is due beyond it is not
-// sent, with all that would have followed.
+// A limit of connections is not a place to wait: what is due beyond it is not sent, with all that would have followed.
 func TestBoundOfRequestsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := readTrace(t, `{"timestamp":0,"input_length":1,"output_length":1}

@@ -105,8 +105,7 @@ func TestReadTraceDetectsGzipAndKeepsTheLimit(t *testing.T) {
 	assert.Error(t, err, "blocks of no tokens were taken")
 }
 
-// The real traces are read whole, with the statistics that are published for
-// them.
+// The real traces are read whole, with the statistics that are published for them.
 func TestReadMooncake(t *testing.T) {
 	const folder = "../../../shared/data/mooncake_fast25/"
 	for name, want := range map[string]struct{ requests, meanInput, meanOutput int }{

@@ -90,8 +90,7 @@ func TestGeneratorRefuses(t *testing.T) {
 	}
 }
 
-// TestSharedTwin: what a workload shares is what a cache of whole prompts finds,
-// counted token by token.
+// TestSharedTwin: what a workload shares is what a cache of whole prompts finds, counted token by token.
 func TestSharedTwin(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

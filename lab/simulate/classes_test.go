@@ -25,8 +25,8 @@ slo: {ttft: 2s}
 seeds: [1]
 `
 
-// A class within its share is served as if the other's flood were not there, when prompts are bound at once and when they are
-// planned; the report has a row for each class.
+// A class within its share is served as if the other's flood were not there, when prompts are bound at once and when
+// they are planned; the report has a row for each class.
 func TestClassesInAPlan(t *testing.T) {
 	for _, mode := range []string{"kv", "eft"} {
 		r := reported(t, fmt.Sprintf(classesPlan, mode), "")

@@ -13,8 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
-// written is a report in all its forms: for a terminal with the advice, and as a
-// page.
+// written is a report in all its forms: for a terminal with the advice, and as a page.
 func written(t *testing.T, r *Report) (text, page string) {
 	t.Helper()
 	var a, b, c strings.Builder
@@ -108,8 +107,7 @@ func TestSeedsThatChangeNothing(t *testing.T) {
 	saysAndNot(t, text, []string{"Take two", "every seed of the first beats every seed of it", "goodput +60 %"}, []string{"which change nothing"})
 }
 
-// TestEverythingShed: arms that answered nothing have no latencies, win nothing
-// and draw no curve.
+// TestEverythingShed: arms that answered nothing have no latencies, win nothing and draw no curve.
 func TestEverythingShed(t *testing.T) {
 	refused := make([]replay.Sample, 300)
 	for i := range refused {

@@ -10,7 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The table of docs/simulate.md has each setting of a plan, by its whole path or in the row of what it is in, and no other.
+// The table of docs/simulate.md has each setting of a plan, by its whole path or in the row of what it is in, and no
+// other.
 func TestDocumentNamesEverySetting(t *testing.T) {
 	text, err := os.ReadFile("../../docs/simulate.md")
 	require.NoError(t, err)

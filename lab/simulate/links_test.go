@@ -42,8 +42,9 @@ func meanTTFT(t *testing.T, out *Outcome, stage int32) (mean time.Duration, hand
 	return mean / time.Duration(n), handed / n
 }
 
-// A link that moves a sixth of what the load needs costs at most 1.2 times the TTFT of whole workers, as many as decode, from the
-// first request on, and loses no answer; when it is fast again, prompts are handed over again. (The bound is issue 33's.)
+// A link that moves a sixth of what the load needs costs at most 1.2 times the TTFT of whole workers, as many as
+// decode, from the first request on, and loses no answer; when it is fast again, prompts are handed over again. (The
+// bound is issue 33's.)
 func TestASlowLinkCostsLittle(t *testing.T) {
 	const perSecond, perToken = 2, 262_144 // requests, and bytes of a token, the engine's default
 	for name, c := range map[string]struct{ prefill, decode int }{"1P1D": {1, 1}, "2P2D": {2, 2}} {

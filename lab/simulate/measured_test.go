@@ -16,7 +16,8 @@ import (
 	"github.com/tandem-pd/tandem/lab/engine"
 )
 
-// h200 reads the runs with a real vLLM 0.26.0 on one NVIDIA H200 of 26 November 2026, by name. docs/results.md describes them.
+// h200 reads the runs with a real vLLM 0.26.0 on one NVIDIA H200 of 26 November 2026, by name. docs/results.md
+// describes them.
 func h200(t *testing.T) map[string]json.RawMessage {
 	t.Helper()
 	text, err := os.ReadFile("../../bench/recipes/h200.jsonl")
@@ -47,8 +48,8 @@ func hasTable(t *testing.T, head string, rows []string) {
 	}
 }
 
-// played runs streams that begin together, each with a prompt of its own behind what is cached, and returns the last one's time to
-// the first token and its mean time between tokens, in ms.
+// played runs streams that begin together, each with a prompt of its own behind what is cached, and returns the last
+// one's time to the first token and its mean time between tokens, in ms.
 func played(t *testing.T, fit Fit, streams, cached, prompt int) (ttft, itl float64) {
 	t.Helper()
 	core, err := engine.NewCore(engine.Config{Latency: fit.Latency, TotalKVBlocks: 20_000}, vocabulary)
@@ -91,8 +92,8 @@ func played(t *testing.T, fit Fit, streams, cached, prompt int) (ttft, itl float
 
 // TestMeasuredEngine compares the fit made from one vLLM's figures with them.
 func TestMeasuredEngine(t *testing.T) {
-	// frontEnd is what TTFT has beyond the step, whatever the length: what the measured TTFT of 2,048 to 14,000 tokens, as
-	// c + Prefill·n + Quad·n²/2, leaves for c. Front ends are not simulated.
+	// frontEnd is what TTFT has beyond the step, whatever the length: what the measured TTFT of 2,048 to 14,000 tokens,
+	// as c + Prefill·n + Quad·n²/2, leaves for c. Front ends are not simulated.
 	const frontEnd = 10 // ms
 	var probe map[string]json.RawMessage
 	require.NoError(t, json.Unmarshal(h200(t)["probe"], &probe))
@@ -131,7 +132,8 @@ func TestMeasuredEngine(t *testing.T) {
 	hasTable(t, "| ms | measured | `qwen2.5-7b-h200-tp1` |", rows)
 }
 
-// TestMeasuredModes: the figures of the modes on two real engines, in docs/results.md and README.md, are those of the runs.
+// TestMeasuredModes: the figures of the modes on two real engines, in docs/results.md and README.md, are those of the
+// runs.
 func TestMeasuredModes(t *testing.T) {
 	runs := h200(t)
 	readme, err := os.ReadFile("../../README.md")

@@ -104,8 +104,7 @@ func TestPlanTooLong(t *testing.T) {
 	}
 }
 
-// TestSweepCrosses: every arm meets every combination, and an arm's own value
-// does not hide the sweep's.
+// TestSweepCrosses: every arm meets every combination, and an arm's own value does not hide the sweep's.
 func TestSweepCrosses(t *testing.T) {
 	s, err := ParsePlan("t.yaml", []byte(good+"sweep: {workload.speed: [1, 2], fleet.kv_tokens: [4096, 8192, 16384]}\n"))
 	require.NoError(t, err)

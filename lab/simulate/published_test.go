@@ -149,8 +149,7 @@ func format(x any) string {
 	return string(b)
 }
 
-// TestShuffle: only requests of the same time change places, and a seed always
-// gives the same order.
+// TestShuffle: only requests of the same time change places, and a seed always gives the same order.
 func TestShuffle(t *testing.T) {
 	dir := t.TempDir()
 	var rows strings.Builder

@@ -13,7 +13,8 @@ import (
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
-// waits runs the arms of bench/recipes/replicas.yaml by one seed and returns each one's mean wait, in mean lengths of a job.
+// waits runs the arms of bench/recipes/replicas.yaml by one seed and returns each one's mean wait, in mean lengths of a
+// job.
 func waits(t testing.TB, arms ...string) []float64 {
 	t.Helper()
 	const file = "../../bench/recipes/replicas.yaml"
@@ -42,8 +43,8 @@ func waits(t testing.TB, arms ...string) []float64 {
 	return found
 }
 
-// BenchmarkReplicasShare measures what several gateways lose by sharing late, by not sharing, and by dividing the workers, as mean waits
-// in lengths of a job; and that the least cost herds where water filling does not.
+// BenchmarkReplicasShare measures what several gateways lose by sharing late, by not sharing, and by dividing the
+// workers, as mean waits in lengths of a job; and that the least cost herds where water filling does not.
 func BenchmarkReplicasShare(b *testing.B) {
 	arms := []string{"1 gateway", "3 at 0.5 ms", "3 sharing nothing", "3 that know they share nothing", "10 at 50 ms", "10 at 50 ms by least cost"}
 	var w []float64
@@ -59,8 +60,8 @@ func BenchmarkReplicasShare(b *testing.B) {
 	}
 }
 
-// TestReplicasEnd: whatever the gateways share and lose, each request is answered once, the same seed gives the same run,
-// and nothing stays booked.
+// TestReplicasEnd: whatever the gateways share and lose, each request is answered once, the same seed gives the same
+// run, and nothing stays booked.
 func TestReplicasEnd(t *testing.T) {
 	w := made(11, 60)
 	for name, fleet := range fleets() {
@@ -81,7 +82,8 @@ func TestReplicasEnd(t *testing.T) {
 	}
 }
 
-// TestBoundSessions: the turns of a session come to gateways at random and go to the workers of the first one, while a binding lasts.
+// TestBoundSessions: the turns of a session come to gateways at random and go to the workers of the first one, while a
+// binding lasts.
 func TestBoundSessions(t *testing.T) {
 	w := &replay.Workload{}
 	for i := range 120 {

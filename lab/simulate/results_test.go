@@ -17,7 +17,8 @@ const resultsPage = "../../docs/results.md"
 // resultsHead begins the table of docs/results.md that compares mode auto.
 const resultsHead = "\n| recipe: arm | "
 
-// marginCell is a figure of an arm in mode auto, and how it differs from that of kv and, where that is another, of the best arm.
+// marginCell is a figure of an arm in mode auto, and how it differs from that of kv and, where that is another, of the
+// best arm.
 func marginCell(kv, best *Margin, decimals int) string {
 	if best == nil {
 		return "–"
@@ -77,8 +78,8 @@ func resultRows(t *testing.T, file string) (rows []string) {
 	return rows
 }
 
-// TestResultsTable: docs/results.md has each recipe, as a rule in the table that compares mode auto; -update writes its rows from
-// bench/recipes/results, which `make recipes` writes, and keeps those of recipes that have none.
+// TestResultsTable: docs/results.md has each recipe, as a rule in the table that compares mode auto; -update writes its
+// rows from bench/recipes/results, which `make recipes` writes, and keeps those of recipes that have none.
 func TestResultsTable(t *testing.T) {
 	text, err := os.ReadFile(resultsPage)
 	require.NoError(t, err)

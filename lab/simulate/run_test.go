@@ -51,7 +51,8 @@ func fleets() map[string][]Group {
 	}
 }
 
-// ended plays a run to its end, and checks that each request was answered once and that nothing stays booked, pinned or running.
+// ended plays a run to its end, and checks that each request was answered once and that nothing stays booked, pinned or
+// running.
 func ended(t *testing.T, cfg Config) *run {
 	t.Helper()
 	r, err := start(cfg)
@@ -75,7 +76,8 @@ func ended(t *testing.T, cfg Config) *run {
 	return r
 }
 
-// TestEveryRequestEnds: whatever the fleet, the policy and the delay of events, each request is answered once with all its tokens.
+// TestEveryRequestEnds: whatever the fleet, the policy and the delay of events, each request is answered once with all
+// its tokens.
 func TestEveryRequestEnds(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -175,8 +177,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestChainsAreAsEqualAsPrompts: two prompts share as many leading block hashes
-// as they share full blocks of tokens.
+// TestChainsAreAsEqualAsPrompts: two prompts share as many leading block hashes as they share full blocks of tokens.
 func TestChainsAreAsEqualAsPrompts(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

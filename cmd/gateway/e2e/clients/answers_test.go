@@ -81,8 +81,9 @@ func TestNoPromptInLogs(t *testing.T) {
 	}
 }
 
-// TestNoWorkerYet: before the first worker has joined a model may still appear, so the answer is a 503 with Retry-After,
-// not a 404. Predicted caches are logged once for any number of workers, and not for one whose KV events are pending.
+// TestNoWorkerYet: before the first worker has joined a model may still appear, so the answer is a 503 with
+// Retry-After, not a 404. Predicted caches are logged once for any number of workers, and not for one whose KV events
+// are pending.
 func TestNoWorkerYet(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Alone: true})
 	a := f.Post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`)
