@@ -63,13 +63,15 @@ func TestRealEngines(t *testing.T) {
 			}
 			t.Run("decode frozen", r.decodeFrozen)
 			t.Run("prefill killed", r.prefillKilled)
-			t.Run("abandoned", r.abandoned)
 			t.Run("drained", r.drained)
 			t.Run("speculating", r.speculating)
 			t.Run("templates", r.templates)
 			t.Run("events of other caches", r.otherCaches)
-			t.Run("lost events", r.lostEvents)
-			t.Run("rest", r.rest)
+			if kind == "vllm" {
+				t.Run("abandoned", r.abandoned)
+				t.Run("lost events", r.lostEvents)
+				t.Run("rest", r.rest)
+			}
 			t.Run("modes", r.modes)
 			if *record {
 				r.store(t)
