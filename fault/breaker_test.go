@@ -32,7 +32,7 @@ func TestWarnedCircuitOpensAtTheNextFailure(t *testing.T) {
 	expectState(t, b, Open)
 }
 
-// try makes a call that ends as told, and returns whether it was let through.
+// try makes a call that ends as given, and returns whether it was let through.
 func try(t *testing.T, b *Breakers, class Class) bool {
 	t.Helper()
 	done, err := b.Acquire("d1", "i1", pools.Decode, "", false)
@@ -208,7 +208,7 @@ func series(t *testing.T, b *Breakers) []string {
 	return slices.DeleteFunc(strings.Fields(strings.ReplaceAll(scrape.Body.String(), "} ", "}=")), func(s string) bool { return !strings.Contains(s, "=") })
 }
 
-// A call that ends after its worker was forgotten changes nobody else's state.
+// A call that ends after its worker was forgotten changes no other state.
 func TestBreakersForgetCallsInFlight(t *testing.T) {
 	b := NewBreakers(BreakerConfig{Consecutive: 1})
 	done := begin(t, b)

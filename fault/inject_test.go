@@ -36,18 +36,18 @@ func (w *worker) Call(_ context.Context, leg upstream.Leg) (upstream.Stream, err
 		return nil, w.err
 	}
 	w.calls.Add(1)
-	return &told{worker: w, Reader: strings.NewReader(w.body), id: leg.RequestID}, nil
+	return &scripted{worker: w, Reader: strings.NewReader(w.body), id: leg.RequestID}, nil
 }
 
-type told struct {
+type scripted struct {
 	io.Reader
 	worker *worker
 	id     string
 }
 
-func (s *told) Status() int         { return 200 }
-func (s *told) ContentType() string { return s.worker.contentType }
-func (s *told) Close() error        { s.worker.closed.Add(1); return nil }
+func (s *scripted) Status() int         { return 200 }
+func (s *scripted) ContentType() string { return s.worker.contentType }
+func (s *scripted) Close() error        { s.worker.closed.Add(1); return nil }
 
 const (
 	streamed = "data: {\"n\":1}\n\ndata: {\"n\":2}\r\n\r\ndata: {\"n\":3}\n\ndata: [DONE]\n\n"
@@ -169,7 +169,7 @@ func TestRulesChooseTheirCalls(t *testing.T) {
 }
 
 // Whatever a fault does with a call, closing its stream closes the worker's,
-// once, read or not; nobody is left waiting (TestMain); its error is of the
+// once, read or not; no goroutine is left waiting (TestMain); its error is of the
 // transport's type.
 func TestEveryFaultClosesTheWorkersStream(t *testing.T) {
 	for _, f := range Faults() {

@@ -13,7 +13,7 @@ import (
 )
 
 // Of any number that ask a half-open circuit at once one gets through, in each
-// OpenFor anew while the trials fail, and none more until it has ended.
+// OpenFor again while the trials fail, and none more until it has ended.
 func TestOneTrialInOpenFor(t *testing.T) {
 	const asking, rounds, openFor = 200, 10, time.Second
 	synctest.Test(t, func(t *testing.T) {

@@ -112,11 +112,11 @@ func TestBodiesTakeMemoryByTheirSize(t *testing.T) {
 	}
 }
 
-// TestValuesOfOneRequestAreBounded though nobody counts them, and though there is room for more.
+// TestValuesOfOneRequestAreBounded though no limit counts them, and though there is room for more.
 func TestValuesOfOneRequestAreBounded(t *testing.T) {
 	l := language(t, `{{ documents | tojson }}`)
 	raw := []byte(padded(8<<20, `{"model":"m","messages":[{"role":"user","content":"hi"}],"documents":[`, `{},`, `]}`))
-	for name, m := range map[string]openai.Memory{"nobody": nil, "plenty": &meter{left: math.MaxInt}} {
+	for name, m := range map[string]openai.Memory{"none": nil, "plenty": &meter{left: math.MaxInt}} {
 		req, err := openai.Limits{}.Scan(openai.Chat, raw)
 		require.NoError(t, err)
 		req.Memory = m

@@ -53,7 +53,7 @@ func TestTextHashesOfAGrowingConversation(t *testing.T) {
 	}
 }
 
-func TestTextHashesTellApart(t *testing.T) {
+func TestTextHashesDiffer(t *testing.T) {
 	text := strings.Repeat("All work and no play makes Jack a dull boy. ", 20)
 	chat := func(extra string) string {
 		return `{"model":"m",` + extra + `"messages":[{"role":"user","content":"` + text + `"}]}`

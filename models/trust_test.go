@@ -134,7 +134,7 @@ func TestDistrust(t *testing.T) {
 	expect("read again", FromOwn, 2)
 }
 
-// A client that makes kinds up, by the thousand, takes no memory and no others' place, and makes nobody distrusted.
+// A client that makes kinds up, by the thousand, takes no memory and no others' place, and makes no worker distrusted.
 func TestMadeUpKinds(t *testing.T) {
 	a := process("a", "1")
 	l, prompt, _ := trusting(t, "x{{ messages[0].content }}", a)

@@ -142,7 +142,7 @@ func TestCallbacksRunOutsideTheLock(t *testing.T) {
 	assert.Equal(t, 2, calls, "calls, want one for each change")
 	put(t, r, "p1")
 	r.ReportDown("p1", "other")
-	r.Remove("nobody")
+	r.Remove("unknown")
 	assert.Equal(t, 2, calls, "calls after changes of nothing, want 2")
 }
 
@@ -182,7 +182,7 @@ func TestSnapshotDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestEverySnapshotIsWhole has readers look while writers write: a snapshot is sorted, holds nobody twice, and its
+// TestEverySnapshotIsWhole has readers look while writers write: a snapshot is sorted, holds no worker twice, and its
 // version never goes back.
 func TestEverySnapshotIsWhole(t *testing.T) {
 	r := NewRoster(Config{}, quiet)

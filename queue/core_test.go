@@ -47,7 +47,7 @@ func (q *twin) push(it Item, number int, now time.Time) {
 	q.line = append(q.line, t)
 }
 
-// kept counts those of a lane that were told to wait, and weighs their bodies.
+// kept counts those of a lane that have to wait, and weighs their bodies.
 func (q *twin) kept(lane string, sum *int64) (n int) {
 	for _, t := range q.line {
 		if !t.fresh && t.it.Lane == lane {

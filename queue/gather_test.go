@@ -115,7 +115,7 @@ func TestTheQueueGathers(t *testing.T) {
 
 // Where no worker is free, a drain asks no more than it grants and one besides, in each lane, however many wait. Where one is free,
 // each is asked: it may be the one that takes that worker.
-func TestABusyFleetIsAskedOnce(t *testing.T) {
+func TestOneDrainForABusyFleet(t *testing.T) {
 	ids := make([]string, 100)
 	for i := range ids {
 		ids[i] = fmt.Sprint(i)

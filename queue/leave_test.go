@@ -51,7 +51,7 @@ func TestAGrantAfterTheCallerLeft(t *testing.T) {
 }
 
 // TestDecidedToLeave settles races in the ways that are hardest to meet: a caller has decided to leave, and before it could say so it is
-// granted a place, or told to go on with the drain.
+// granted a place, or handed the drain.
 func TestDecidedToLeave(t *testing.T) {
 	for name, meanwhile := range map[string]func(r *room, w *waiter[*caller, *place]){
 		"granted": func(r *room, w *waiter[*caller, *place]) {

@@ -97,7 +97,7 @@ func (got result) release(t *testing.T) {
 	got.held.Release()
 }
 
-// quiet checks that nothing is left behind in a queue that nobody uses.
+// quiet checks that nothing is left behind in an unused queue.
 func (r *room) quiet(places int) {
 	r.t.Helper()
 	r.q.mu.Lock()
@@ -151,8 +151,8 @@ func TestWhoLeavesIsOutAtOnce(t *testing.T) {
 	})
 }
 
-// TestTheNextIsAskedWhenTheFirstGoes: the first, a retry or not, needs more room than there is, the one behind it does not.
-func TestTheNextIsAskedWhenTheFirstGoes(t *testing.T) {
+// TestNextIsTriedWhenTheFirstLeaves: the first, a retry or not, needs more room than there is, the one behind it does not.
+func TestNextIsTriedWhenTheFirstLeaves(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		it   Item
@@ -172,7 +172,7 @@ func TestTheNextIsAskedWhenTheFirstGoes(t *testing.T) {
 				big := r.admitWith(ctx, c.it, func(time.Time, []*caller) (*place, error) { return nil, ErrWait })
 				time.Sleep(time.Second)
 				small := r.admit(t.Context(), Item{})
-				assert.Equal(t, 2, r.q.Stats().Waiting, "nobody overtakes")
+				assert.Equal(t, 2, r.q.Stats().Waiting, "none overtakes")
 				if c.goes != nil {
 					c.goes(cancel)
 				}
@@ -207,9 +207,9 @@ func TestAnErrorEndsTheRequestAlone(t *testing.T) {
 	})
 }
 
-// TestNobodyDrainsForLong: Wake asks maxTurns tickets and leaves the next to its own caller. The question after
+// TestDrainsAreShared: Wake asks maxTurns tickets and leaves the next to its own caller. The question after
 // those does not return until Wake has: a deadlock, if Wake asked it.
-func TestNobodyDrainsForLong(t *testing.T) {
+func TestDrainsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, 0, DefaultConfig())
 		const callers = 5 * maxTurns

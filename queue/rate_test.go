@@ -42,7 +42,7 @@ func TestRetryAfter(t *testing.T) {
 		{30 * time.Second, 0, 10, "0.01/s, retry after 1m0s"},
 		{time.Minute, 0, 10, "0.00/s, retry after 1m0s"},
 		{0, 10, 0, "1.00/s, retry after 1s"},
-		{time.Hour, 3, 0, "1.00/s, retry after 1s"}, // while nobody waits, nothing is learnt and nothing forgotten
+		{time.Hour, 3, 0, "1.00/s, retry after 1s"}, // while no request waits, nothing is learnt and nothing forgotten
 	} {
 		now, places = now.Add(c.after), c.grants
 		fill(c.grants)

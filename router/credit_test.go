@@ -28,7 +28,7 @@ func TestCredit(t *testing.T) {
 		cfg      Config
 		over     *Override
 		cand     candidate
-		others   int // prefill tokens booked on another candidate, which nobody prefers
+		others   int // prefill tokens booked on another candidate, which is not preferred
 		want     float64
 		contains string
 	}{
@@ -55,7 +55,7 @@ func TestCredit(t *testing.T) {
 		{"faded blocks", to(nil).For(pools.Decode), nil, candidate{Load: load.Account{ActiveBlocks: 7, Faded: 3 * 1024 / 2}}, 0, 15.5, ""},
 		{"overridden", to(func(c *Config) { c.Credit.Overlap = 0; c.Credit.PrefillScale = 3 }), &Override{OverlapCredit: &one, PrefillScale: &one},
 			candidate{Overlap: 4}, 0, 16, ""},
-		{"nobody overrides what a decode pool is", to(nil).For(pools.Decode), &Override{TrackPrefillTokens: new(true), PrefillScale: &one},
+		{"a decode pool is not overridden", to(nil).For(pools.Decode), &Override{TrackPrefillTokens: new(true), PrefillScale: &one},
 			candidate{Load: load.Account{PrefillTokens: 99}}, 0, 10, ""},
 		{"a taint that is preferred", to(nil), nil, candidate{Overlap: 4, Favour: 0.5}, 0, 16 * math.Exp(-math.Tanh(0.5)), ""},
 		{"and one that is not", to(nil), nil, candidate{Overlap: 4, Favour: -50}, 0, 16 * math.E, ""},

@@ -33,7 +33,7 @@ func TestTaints(t *testing.T) {
 		err  error
 	}{
 		{"all of those required", Request{Required: []string{"eu", "tier=gold"}}, "both", nil},
-		{"nobody has it", Request{Required: []string{"moon"}}, "", ErrTaints},
+		{"none has it", Request{Required: []string{"moon"}}, "", ErrTaints},
 		{"the only one was tried", Request{Required: []string{"eu"}, Exclude: []string{"both"}}, "", ErrTaints},
 		{"pinned without it", Request{Required: []string{"eu"}, Pin: &Pin{Worker: "gold"}}, "", ErrTaints},
 		{"an adapter", Request{Adapter: "math"}, "both", nil},
@@ -215,7 +215,7 @@ func TestOverridesBookNothing(t *testing.T) {
 	}
 }
 
-// TestReuseCanBeDenied: a request that assumes none is weighed as if nobody else held any of its blocks.
+// TestReuseCanBeDenied: a request that assumes none is weighed as if no other request held any of its blocks.
 func TestReuseCanBeDenied(t *testing.T) {
 	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	p := poolOf(pools.Decode, worker("a", 0, 0, 0))
@@ -245,9 +245,9 @@ func TestTermsAreBounded(t *testing.T) {
 	}
 }
 
-// TestFitsOnlyWhomNobodyAsks: a prompt that fits no worker which takes requests is refused at once, although it
+// TestFitsIneligibleWorkersOnly: a prompt that fits no worker which takes requests is refused at once, although it
 // would fit another, and thresholds and queues of workers that are too small for it do not count.
-func TestFitsOnlyWhomNobodyAsks(t *testing.T) {
+func TestFitsIneligibleWorkersOnly(t *testing.T) {
 	until := noon.Add(time.Second)
 	for _, c := range []struct {
 		name  string

@@ -264,7 +264,7 @@ func TestDebugLog(t *testing.T) {
 	r := newRouter(t, DefaultConfig().logTo(log), nil)
 	l := reserve(t, r, poolOf(pools.Both, worker("worker_1", 0, 0, 0)), Request{ID: "r", ISL: 24}, noon)
 	assert.Contains(t, out.String(), `msg="Formula for worker_1: 3.5 = 1.0 * 1.5 + 2.0 (cached_blocks: 0)"`, "X\nhas no")
-	assert.Nil(t, l.Terms, "the lease keeps terms nobody asked for")
+	assert.Nil(t, l.Terms, "the lease keeps terms without a request for them")
 	l = reserve(t, r, poolOf(pools.Both, worker("worker_1", 0, 0, 0)), Request{ID: "s", ISL: 24, Explain: true}, noon)
 	assert.True(t, len(l.Terms) == 1 && l.Terms[0].Cost == l.Cost, "terms %+v for cost %v", l.Terms, l.Cost)
 }
@@ -281,8 +281,8 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	snapshots := make([]*pools.Pool, 15) // each without another worker, and with another process of one that is predicted
 	for i := range snapshots {
-		ws, anew := slices.Clone(ps), *ps[6]
-		anew.Incarnation, ws[6] = fmt.Sprint(i), &anew
+		ws, next := slices.Clone(ps), *ps[6]
+		next.Incarnation, ws[6] = fmt.Sprint(i), &next
 		snapshots[i] = poolOf(pools.Prefill, slices.Delete(ws, i%6, i%6+1)...)
 		snapshots[i].Version = uint64(i)
 	}
@@ -326,5 +326,5 @@ func TestManyAtOnce(t *testing.T) {
 			assert.True(t, l.ActiveBlocks == 0 && l.PrefillTokens == 0 && l.Requests == 0, "%s: %+v is left", pool.Name(), l)
 		}
 	}
-	assert.Zero(t, predicted(), "blocks are predicted for nobody")
+	assert.Zero(t, predicted(), "blocks are predicted for no worker")
 }

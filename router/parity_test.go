@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// parityRig is a router over one worker, whose events store what it is told.
+// parityRig is a router over one worker, whose events store given blocks.
 type parityRig struct {
 	*Router
 	t    *testing.T
@@ -33,16 +33,16 @@ func newParityRig(t *testing.T, cfg Config) *parityRig {
 	return g
 }
 
-// prompt books a new prompt of 100 blocks of which the events told, and answers that so many were cached.
-func (g *parityRig) prompt(told, cached int, want overlap.Verdict) *Lease {
+// prompt books a new prompt of 100 blocks of which the events store some, and answers that so many were cached.
+func (g *parityRig) prompt(stored, cached int, want overlap.Verdict) *Lease {
 	g.t.Helper()
 	g.turn++
 	hashes := chain(g.turn, 100)
-	if told > 0 {
-		g.idx.Store(g.idx.Owner("w", 0), index.Device, hashes[:told])
+	if stored > 0 {
+		g.idx.Store(g.idx.Owner("w", 0), index.Device, hashes[:stored])
 	}
 	l := book(g.t, g.Router, g.pool, hashes, noon)
-	require.Equal(g.t, want, l.Compare(16*cached), "answer %d: %d blocks of which %d were told", g.turn, cached, told)
+	require.Equal(g.t, want, l.Compare(16*cached), "answer %d: %d blocks of which %d were stored", g.turn, cached, stored)
 	return l
 }
 
@@ -86,9 +86,9 @@ func TestParity(t *testing.T) {
 	}
 }
 
-// A worker that started anew, or whose events are lost, is judged anew.
-func TestParityBeginsAnew(t *testing.T) {
-	for name, anew := range map[string]func(g *parityRig){
+// A worker that restarted, or whose events are lost, is judged again.
+func TestParityRestarts(t *testing.T) {
+	for name, restart := range map[string]func(g *parityRig){
 		"another process": (*parityRig).restart,
 		"another view":    func(g *parityRig) { g.Sources().Resync(parityRank) },
 		"events lost and whole again": func(g *parityRig) {
@@ -105,7 +105,7 @@ func TestParityBeginsAnew(t *testing.T) {
 					g.prompt(0, 90, overlap.Under)
 				}
 				require.True(t, g.predicted(), "not marked")
-				anew(g)
+				restart(g)
 				g.prompt(0, 0, overlap.Unsampled) // sees the pool
 				rank, ok := g.Sources().RankParity(parityRank)
 				assert.True(t, !g.predicted() && !ok, "it is still judged by its past: %+v", rank)
@@ -157,7 +157,7 @@ func TestCompareAllocatesNothing(t *testing.T) {
 }
 
 // The engine's blocks are asked for where an answer differs, and excuse it where they are large.
-func TestParityKnowsTheEnginesBlocks(t *testing.T) {
+func TestParityUsesTheEnginesBlocks(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.EngineBlock = func(w *pools.Worker, rank int) int { return 512 }
 	g := newParityRig(t, cfg)

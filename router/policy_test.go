@@ -297,7 +297,7 @@ func TestDecodeFetchesTheRest(t *testing.T) {
 	}
 }
 
-// TestLMetric: the product decides, and a worker that serves nobody is weighed by its tokens alone.
+// TestLMetric: the product decides, and a worker that serves no request is weighed by its tokens alone.
 func TestLMetric(t *testing.T) {
 	req := &query{Request: &Request{ISL: 160}, BlockSize: 16}
 	ws := []candidate{

@@ -47,7 +47,7 @@ func TestPrediction(t *testing.T) {
 }
 
 // What was predicted ends with the worker's process: when it left, and when it
-// started anew. A stale snapshot changes nothing of that.
+// restarted. A stale snapshot changes nothing of that.
 func TestPredictionsEndWithTheWorker(t *testing.T) {
 	r := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
 	hashes := chain(1, 20)
@@ -55,9 +55,9 @@ func TestPredictionsEndWithTheWorker(t *testing.T) {
 	for _, id := range []string{"a", "b"} {
 		reserve(t, r, now, Request{ID: id, ISL: 320, Hashes: hashes, Pin: &Pin{Worker: id}}, noon)
 	}
-	anew := silent("a")
-	anew.Incarnation = "second"
-	restarted := poolOf(pools.Prefill, anew, now.Members[1].Worker)
+	second := silent("a")
+	second.Incarnation = "second"
+	restarted := poolOf(pools.Prefill, second, now.Members[1].Worker)
 	restarted.Version = 2
 	overlaps := func(p *pools.Pool) (list []int) {
 		for _, m := range p.Members {
@@ -68,10 +68,10 @@ func TestPredictionsEndWithTheWorker(t *testing.T) {
 	}
 	assert.Equal(t, "[20 20] [0 20] [0 20] [0 20]", fmt.Sprint(overlaps(now), overlaps(restarted), overlaps(now), overlaps(restarted)),
 		"overlaps before, after, on the old snapshot, after")
-	left := poolOf(pools.Prefill, anew)
+	left := poolOf(pools.Prefill, second)
 	left.Version = 3
 	overlaps(left)
-	assert.True(t, r.Sources().Size().Predicted == 0, "%d blocks are predicted for nobody", r.Sources().Size().Predicted)
+	assert.True(t, r.Sources().Size().Predicted == 0, "%d blocks are predicted for no worker", r.Sources().Size().Predicted)
 }
 
 // A pin narrows the choice and nothing else: a pinned worker still has to be there, up, and have room.
@@ -89,7 +89,7 @@ func TestPins(t *testing.T) {
 		{"a worker", Pin{Worker: "small"}, 20, "small/0"},
 		{"a rank", Pin{Ranked: true, Rank: 2}, 20, "wide/2"},
 		{"both", Pin{Worker: "wide", Ranked: true, Rank: 1}, 20, "wide/1"},
-		{"no such worker", Pin{Worker: "nobody"}, 20, ErrNoWorkers.Error()},
+		{"no such worker", Pin{Worker: "unknown"}, 20, ErrNoWorkers.Error()},
 		{"no such rank", Pin{Worker: "small", Ranked: true, Rank: 1}, 20, ErrNoWorkers.Error()},
 		{"draining", Pin{Worker: "down"}, 20, ErrNoWorkers.Error()},
 		{"too big for it", Pin{Worker: "small"}, 1600, "request needs 101 blocks, the largest worker has 10"},

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// siblings is a burst of 20 requests of one prompt of 40 blocks that nobody has seen, at four workers that publish. It
+// siblings is a burst of 20 requests of one prompt of 40 blocks that no worker has seen, at four workers that publish. It
 // returns how many went to each, and how many prompt tokens were booked in all.
 func siblings(t *testing.T, cfg Config, afterFirst func(r *Router, first *Lease)) (r *Router, each map[string]int, tokens int) {
 	t.Helper()
@@ -50,7 +50,7 @@ func TestSiblingsLandTogether(t *testing.T) {
 		tokens, tokensBeside int
 	}{
 		// The first is being computed: a place behind it costs what computing the
-		// prompt anew costs, so each worker gets it once, and none twice.
+		// prompt again costs, so each worker gets it once, and none twice.
 		{"at once, classic", classic, nil, 5, 5, 20 * 645, 4*645 + 16*5},
 		// It is computed, and its event is under way.
 		{"behind the first, classic", classic, computed, 6, 20, 20 * 645, 645 + 19*5},
@@ -155,9 +155,9 @@ func TestForeseenCoversSlowerTiers(t *testing.T) {
 	}
 }
 
-// A request that never reached the worker is taken back; and a rank in doubt is
+// A request that never reached the worker is taken back; and a distrusted rank is
 // predicted in place of followed, and the other way round.
-func TestSentIsWithdrawnAndDoubted(t *testing.T) {
+func TestSentIsInvalidatedAndCompared(t *testing.T) {
 	r, _, p := aside(t)
 	hashes := chain(1, 40)
 	l := send(t, r, p, "loud", 1, hashes)
@@ -168,17 +168,17 @@ func TestSentIsWithdrawnAndDoubted(t *testing.T) {
 		t.Errorf("%d blocks are left of it, %d in all, want the sibling's 5", w.Overlap, r.Sources().Size().Recent)
 	}
 	r.Sources().SetStale(map[overlap.Rank]struct{}{{Worker: "loud", Rank: 1}: {}})
-	assert.Zero(t, at(t, r, p, 1, hashes, noon).Overlap, "in doubt it begins with N blocks")
+	assert.Zero(t, at(t, r, p, 1, hashes, noon).Overlap, "distrusted, it begins with N blocks")
 	send(t, r, p, "loud", 1, hashes[:20])
 	send(t, r, p, "loud", 0, hashes[:25])
 	assert.True(t, r.Sources().Size().Predicted == 20 && r.Sources().Size().Recent == 5+25,
 		"%d predicted, %d sent", r.Sources().Size().Predicted, r.Sources().Size().Recent)
 	assert.Equal(t, Overlaps{Recent: 5}, r.Overlaps(), "the sibling found five blocks that were sent")
-	assert.Equal(t, 20, at(t, r, p, 1, hashes, noon).Overlap, "in doubt blocks, want the 20 predicted")
+	assert.Equal(t, 20, at(t, r, p, 1, hashes, noon).Overlap, "distrusted: blocks, want the 20 predicted")
 	both := map[overlap.Rank]struct{}{{Worker: "loud", Rank: 0}: {}, {Worker: "loud", Rank: 1}: {}}
 	r.Sources().SetStale(both)
 	at(t, r, p, 1, hashes, noon)
-	assert.True(t, r.Sources().Size().Recent == 0, "%d blocks beside events that nobody believes", r.Sources().Size().Recent)
+	assert.True(t, r.Sources().Size().Recent == 0, "%d blocks beside events that do not count", r.Sources().Size().Recent)
 	r.Sources().SetStale(map[overlap.Rank]struct{}{})
 	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 0 || r.Sources().Size().Predicted != 0 {
 		t.Errorf("trusted again: %d blocks, %d predicted", w.Overlap, r.Sources().Size().Predicted)

@@ -28,7 +28,7 @@ func remoteReport(device map[overlap.Rank]int32) *overlap.Report {
 
 // What is answered of a rank counts, more or less than is known here; of ranks that it
 // is silent about, what is known or predicted here does.
-func TestToldIsPreferred(t *testing.T) {
+func TestRemoteReportIsPreferred(t *testing.T) {
 	idx := index.New(index.Config{})
 	prompt := chain(1, 8)
 	a, b, c := worker("a", 0, 0, 0), worker("b", 0, 0, 0), silent("c")
@@ -66,7 +66,7 @@ func TestToldIsPreferred(t *testing.T) {
 }
 
 // Told tiers count as the index's own do, together no more than the prompt, and nonsense does no harm.
-func TestToldTiers(t *testing.T) {
+func TestRemoteTiers(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Cost = Credited
 	r := newRouter(t, cfg, nil)
@@ -83,7 +83,7 @@ func TestToldTiers(t *testing.T) {
 }
 
 // A pair's prefill leg hears it; decode, which does not look at prompts, does not.
-func TestToldOfAPair(t *testing.T) {
+func TestRemoteReportOfAPair(t *testing.T) {
 	prefill, decode := newRouter(t, DefaultConfig().For(pools.Prefill), nil), newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	require.True(t, !prefill.IgnoresOverlap() && decode.IgnoresOverlap(),
 		"blind: prefill %v, decode %v", prefill.IgnoresOverlap(), decode.IgnoresOverlap())

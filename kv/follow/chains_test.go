@@ -52,10 +52,10 @@ func (g *chainsRig) hear(after time.Duration, es ...wire.Event) {
 	g.seq++
 }
 
-// turns are so many requests of one conversation whose first 10 blocks the engine uses again; told: and says so.
-func (g *chainsRig) turns(n, conversation int, told bool, each time.Duration) {
+// turns are so many requests of one conversation whose first 10 blocks the engine uses again, and announces if announced.
+func (g *chainsRig) turns(n, conversation int, announced bool, each time.Duration) {
 	for i := range n {
-		if told {
+		if announced {
 			g.hear(each, g.prompt(conversation, 0, 10), g.prompt(conversation, 10+i, 11+i))
 		} else {
 			g.hear(each, g.prompt(conversation, 10+i, 11+i))
@@ -72,9 +72,9 @@ func (g *chainsRig) is(what string, state State, healed uint64) {
 
 // After a loss, an engine that tells the chains that it uses again is relied on when it has done so for as long as a
 // prediction lasts, and not sooner.
-func TestToldAgainItIsWhole(t *testing.T) {
+func TestReannouncedChainsRepairTheView(t *testing.T) {
 	for name, play := range map[string]func(t *testing.T, g *chainsRig){
-		"told for two minutes": func(t *testing.T, g *chainsRig) {
+		"announced for two minutes": func(t *testing.T, g *chainsRig) {
 			g.turns(10, 1, true, 11*time.Second)
 			g.is("after 110 s", Predicted, 0)
 			g.turns(1, 1, true, 11*time.Second)
@@ -106,7 +106,7 @@ func TestToldAgainItIsWhole(t *testing.T) {
 			g.turns(9, 1, true, 10*time.Second)
 			g.turns(1, 2, false, 10*time.Second) // another gateway's
 			g.turns(10, 1, true, 11*time.Second)
-			g.is("it begins anew", Predicted, 0)
+			g.is("it begins again", Predicted, 0)
 			g.turns(1, 1, true, 11*time.Second)
 			g.is("and comes to its end", Live, 1)
 		},
@@ -114,11 +114,11 @@ func TestToldAgainItIsWhole(t *testing.T) {
 			g.turns(10, 1, true, 11*time.Second)
 			g.seq++
 			g.turns(10, 1, true, 11*time.Second)
-			g.is("it begins anew", Predicted, 0)
+			g.is("it begins again", Predicted, 0)
 			g.turns(3, 1, true, 11*time.Second)
 			g.is("and comes to its end", Live, 1)
 		},
-		"told again is not stored anew": func(t *testing.T, g *chainsRig) {
+		"announced again is not stored again": func(t *testing.T, g *chainsRig) {
 			g.turns(200, 1, true, 100*time.Millisecond) // 2,000 blocks and a cache of 1,000
 			g.is("the same blocks fill no cache", Predicted, 0)
 			for c := range 81 {

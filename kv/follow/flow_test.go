@@ -83,7 +83,7 @@ func TestFlow(t *testing.T) {
 		{"snapshot brings an epoch back that was thought over", []string{"msg 1 1: new epoch, apply", "msg 2 4: new epoch, gap", "snapshot 1 3: true", "msg 2 5: stale", "msg 1 4: apply"}, false, 1, 4},
 		{"snapshot before any message", []string{"snapshot 1 4: true", "msg 1 4: stale", "msg 1 5: apply"}, false, 1, 5},
 		{"snapshot of nothing", []string{"snapshot 1 0: true", "msg 1 1: apply"}, false, 1, 1},
-		{"a number that nobody used", []string{"msg 1 1: new epoch, apply", "beacon 1 900: gap", "msg 1 2: apply", "word 1 2: true"}, false, 1, 2},
+		{"a number that no publisher used", []string{"msg 1 1: new epoch, apply", "beacon 1 900: gap", "msg 1 2: apply", "word 1 2: true"}, false, 1, 2},
 		{"and what came under it", []string{"msg 1 1: new epoch, apply", "msg 1 900: gap", "word 1 1: true", "msg 1 2: apply"}, false, 1, 2},
 		{"and a clear under it", []string{"msg 1 1: new epoch, apply", "clear 1 900: apply", "msg 1 2: stale", "word 1 2: true", "msg 1 3: apply"}, false, 1, 3},
 		{"a clear while a snapshot was on its way is true", []string{"msg 1 1: new epoch, apply", "clear 1 900: apply", "snapshot 1 2: false"}, false, 1, 900},

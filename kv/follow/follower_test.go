@@ -45,7 +45,7 @@ func TestRunIsOvertaken(t *testing.T) {
 		{"nothing", func(*published) {}, true, 6, 6},
 		{"cleared", func(f *published) { f.message(1, 7, clear, false, now) }, false, 7, 0},
 		{"cleared in the middle of it", func(f *published) { f.message(1, 4, clear, false, now) }, true, 6, 2},
-		{"began anew", func(f *published) { f.message(2, 1, payloads[0], false, now) }, false, 1, 1},
+		{"restarted", func(f *published) { f.message(2, 1, payloads[0], false, now) }, false, 1, 1},
 		{"arrived late", func(f *published) {
 			for n := uint64(3); n <= 6; n++ {
 				f.message(1, n, payloads[n-1], false, now)
@@ -104,7 +104,7 @@ func TestStreamNeverTakesTheViewBack(t *testing.T) {
 }
 
 // A snapshot of where messages have brought the view meanwhile is no repair, unless one is wanted.
-func TestSnapshotOfWhatIsKnown(t *testing.T) {
+func TestSnapshotOfCurrentState(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	g := kvtest.NewEngine(1, 16)
 	first := wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{g.Store(1)}})

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBudgetKeepsWhatIsUsed lets a stream of prompts through that nobody asks for again. What is stored again now and then
+// TestBudgetKeepsWhatIsUsed lets a stream of prompts through that no client sends again. What is stored again now and then
 // must stay, and what is matched, and the beginnings that others follow on.
 func TestBudgetKeepsWhatIsUsed(t *testing.T) {
 	x := New(Config{shards: 2, MaxBlocks: 10_000})

@@ -114,7 +114,7 @@ func TestMemoryComesBack(t *testing.T) {
 }
 
 // TestPlaceFollowsTheOtherTier moves a prompt's blocks one by one to another tier, as engines announce it: the owner has no
-// holes there. A block that nobody knows makes one until it is told again.
+// holes there. An unknown block makes one until it is stored again.
 func TestPlaceFollowsTheOtherTier(t *testing.T) {
 	x := New(Config{})
 	o := x.Owner("w", 0)

@@ -61,7 +61,7 @@ func (s *nodes) len() (n int) {
 	return n
 }
 
-// twin is what some workers hold of a forest, beside the index that is told the same. Others may use the index as
+// twin is what some workers hold of a forest, beside the index that gets the same events. Others may use the index as
 // well, by other workers' names.
 type twin struct {
 	t      interface{ Fatalf(string, ...any) }
@@ -170,7 +170,7 @@ func (w *twin) evicted() {
 			var left nodes
 			for _, hash := range w.x.blocksOf(o, t) {
 				if at, known := names[hash]; !known || !w.held[k][t].has(at) {
-					w.t.Fatalf("%v holds %x on tier %d, which it was not told", n, hash, t)
+					w.t.Fatalf("%v holds %x on tier %d, which was not stored", n, hash, t)
 				} else {
 					left.set(at, true)
 				}
@@ -315,8 +315,8 @@ func TestTwinBudget(t *testing.T) {
 }
 
 // TestTwinAmongOthers has several writers at work on one index and the same blocks, each for workers of its own, of
-// which it knows what they hold: what it is told in between must be exact whatever the others do. Readers hold against
-// that a worker that nobody changes.
+// which it knows what they hold: what is stored in between must be exact whatever the others do. Readers hold against
+// that a worker that does not change.
 func TestTwinAmongOthers(t *testing.T) {
 	const writers, ops = 3, longHistory / 10
 	f := newForest(99)

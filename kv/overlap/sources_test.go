@@ -70,7 +70,7 @@ func TestWhatIsAssumedOfWhom(t *testing.T) {
 	lasting := index.PredictorConfig{TTL: time.Hour, MaxBlocks: 1000, PruneRatio: 1}
 	moment := lasting
 	moment.TTL = 2 * time.Second
-	told := &Report{Layout: NewLayout([]Rank{{Worker: "events"}, {Worker: "silent"}}), Tiers: []Tiers{{Known: true, Device: 1}, {Known: true}}}
+	remote := &Report{Layout: NewLayout([]Rank{{Worker: "events"}, {Worker: "silent"}}), Tiers: []Tiers{{Known: true, Device: 1}, {Known: true}}}
 	prompt := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
 	type blocks = [2]uint32 // of the one that publishes, and of the other
 	for _, c := range []struct {
@@ -87,8 +87,8 @@ func TestWhatIsAssumedOfWhom(t *testing.T) {
 		{"events and what was sent", Config{Events: true, Predictions: lasting, Recent: moment}, false, nil, blocks{6, 6}, blocks{0, 6}, blocks{0, 6}, 6, 6},
 		{"text is not beside events", Config{Events: true, Predictions: lasting, Recent: moment}, true, nil, blocks{0, 6}, blocks{6, 6}, blocks{0, 6}, 12, 0},
 		{"no events to follow", Config{Predictions: lasting}, false, nil, blocks{6, 6}, blocks{6, 6}, blocks{6, 6}, 12, 0},
-		{"a report is believed", Config{Predictions: lasting}, false, told, blocks{1, 0}, blocks{1, 0}, blocks{1, 0}, 12, 0},
-		{"but for what was just sent", Config{RemoteIndex: true, Predictions: lasting, Recent: moment}, false, told, blocks{6, 0}, blocks{1, 0}, blocks{1, 0}, 12, 6},
+		{"a report counts", Config{Predictions: lasting}, false, remote, blocks{1, 0}, blocks{1, 0}, blocks{1, 0}, 12, 0},
+		{"but for what was just sent", Config{RemoteIndex: true, Predictions: lasting, Recent: moment}, false, remote, blocks{6, 0}, blocks{1, 0}, blocks{1, 0}, 12, 6},
 		{"nothing is predicted", Config{Events: true}, true, nil, blocks{}, blocks{}, blocks{}, 0, 0},
 	} {
 		s, p := New(c.cfg, index.New(index.Config{})), four()

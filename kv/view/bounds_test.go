@@ -79,7 +79,7 @@ func TestWhatIsNeverRemovedIsBounded(t *testing.T) {
 	for i := range 100 {
 		v.Apply([]wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1}, Medium: string(rune(100 + i))}})
 	}
-	assert.True(t, len(v.ages) <= mostAges && !slices.Contains([]int{0}, len(v.ages)), "%d media are told apart", len(v.ages))
+	assert.True(t, len(v.ages) <= mostAges && !slices.Contains([]int{0}, len(v.ages)), "%d media are kept apart", len(v.ages))
 }
 
 // bombs are messages of about size bytes, each of the smallest things that a decoder keeps.
@@ -120,7 +120,7 @@ func bombs(size int) map[string][]byte {
 		"tokens of one byte":       stored(list([]byte{1}, size/2), "block_hashes", []byte{1}),
 		"events of nothing":        many(removed),
 		"hashes of one byte":       hashes,
-		"keys that nobody knows":   stored(one, "nobody", list([]byte{0xa0}, 1<<16-1)),
+		"unknown keys":             stored(one, "unknown", list([]byte{0xa0}, 1<<16-1)),
 		"a list of lists of lists": stored(one, "extra_keys", bytes.Repeat([]byte{0x91}, 10_000)),
 	}
 }

@@ -22,7 +22,7 @@ func telling(worker, blocks int) (events []wire.Event) {
 	return events
 }
 
-// filled are views of workers that were told as much, without an index: no owner's part is kept.
+// filled are views of workers that stored as much, without an index: no owner's part is kept.
 func filled(workers, blocks int) (views []*View) {
 	for w := range workers {
 		v := New(none{}, 16)

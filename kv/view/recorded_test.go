@@ -53,7 +53,7 @@ func replayed(t *testing.T, payloads [][]byte, check func(v *View, part *kvtest.
 			}
 			check(v, part, how+" after "+strconv.Itoa(cut))
 		}
-		snapshot, part := told(t, record, 32, 1<<16)
+		snapshot, part := viewOf(t, record, 32, 1<<16)
 		goOn("snapshot", snapshot, part)
 		copied, part := restored(t, first, time.Time{})
 		goOn("copy", copied, part)
@@ -171,7 +171,7 @@ func TestViewFollowsOneGroup(t *testing.T) {
 		}
 		record := NewRecord()
 		record.Apply(c.events)
-		again, _ := told(t, record, 4, 1<<16)
+		again, _ := viewOf(t, record, 4, 1<<16)
 		assert.Equal(t, c.blocks, again.Blocks(), "%s: by its snapshot", c.name)
 	}
 }

@@ -27,8 +27,8 @@ func decoded(t *testing.T, payload []byte) []wire.Event {
 	return b.Events
 }
 
-// told is a view that was told a record, in messages of so many bytes.
-func told(t *testing.T, r *Record, blockSize, limit int) (*View, *kvtest.Part) {
+// viewOf returns a view of a record, in messages of at most limit bytes.
+func viewOf(t *testing.T, r *Record, blockSize, limit int) (*View, *kvtest.Part) {
 	t.Helper()
 	v, part := newTestView(blockSize)
 	for _, payload := range r.Image().Batches(limit, time.Unix(0, 0), 0) {
@@ -148,9 +148,9 @@ func TestViewSeedsAndSkips(t *testing.T) {
 	}
 }
 
-// TestMirrorTellsWhatItWasTold plays an engine into a view and into a mirror, and the mirror's telling into a second
+// TestMirrorEqualsTheEvents plays an engine into a view and into a mirror, and the mirror's telling into a second
 // view: both are the same, whatever the pages' size.
-func TestMirrorTellsWhatItWasTold(t *testing.T) {
+func TestMirrorEqualsTheEvents(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		g := kvtest.NewEngine(seed, 4)
@@ -174,7 +174,7 @@ func TestMirrorTellsWhatItWasTold(t *testing.T) {
 		if seed == 0 {
 			limit = 1 // an event a message
 		}
-		again, part2 := told(t, m, 4, limit)
+		again, part2 := viewOf(t, m, 4, limit)
 		assert.True(t, again.Tally().Orphans == 0 && again.Tally().Unhashable == 1, "seed %d: %+v", seed, again.Tally())
 		assert.Equal(t, heard.known.all(), again.known.all(), "seed %d", seed)
 		assert.Equal(t, part.Blocks(), part2.Blocks(), "blocks indexed, seed %d", seed)
@@ -208,7 +208,7 @@ func TestParentZeroOfArraysIsNone(t *testing.T) {
 	}
 }
 
-// What an engine marks as remote is a peer's or a store's: it counts as shared, whatever its medium, and as nobody's where
+// What an engine marks as remote is a peer's or a store's: it counts as shared, whatever its medium, and as no one's where
 // its medium or locality is not known. It is removed from there alone, also after a snapshot.
 func TestLocalities(t *testing.T) {
 	for _, c := range []struct {

@@ -31,7 +31,7 @@ func sources(ranks ...string) string {
 	return "{" + strings.Join(ranks, ",") + "}"
 }
 
-func TestEnginesTellTheirEvents(t *testing.T) {
+func TestReportedKVEvents(t *testing.T) {
 	const off = `"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557","replay_endpoint":null,"topic":""}`
 	sglangEvents := func(events string) map[string]string {
 		faces := sglang("m")

@@ -190,7 +190,7 @@ func member(t *testing.T, r *pools.Roster, what string, condition func(w *pools.
 
 func anyWorker(*pools.Worker) bool { return true }
 
-func TestEnginesTellTheirLimits(t *testing.T) {
+func TestReportedLimits(t *testing.T) {
 	unnamed := func(faces map[string]string) map[string]string {
 		faces["/v1/models"] = `{"data":[{"id":"m","owned_by":"someone"}]}`
 		return faces
@@ -526,12 +526,12 @@ func FuzzFacts(f *testing.F) {
 }
 
 // A worker that is suspected is asked everything at once, and reported as another process though it says the same.
-func TestSuspectedWorkersAreToldAnew(t *testing.T) {
+func TestSuspectedWorkersAreReportedAgain(t *testing.T) {
 	s := newStock(t, vllm("m"))
 	r, p, _ := prober(t, ProberConfig{Every: time.Hour, Timeout: 5 * time.Second}, "both "+s.URL+",id=w1")
 	first := member(t, r, "in", anyWorker).Incarnation
 	long := time.Now().Add(-time.Hour)
-	p.Suspect("nobody", time.Time{})
+	p.Suspect("unknown", time.Time{})
 	p.Suspect("w1", long) // it is another since then
 	p.Suspect("w1", time.Time{})
 	second := member(t, r, "another", func(w *pools.Worker) bool { return w.Incarnation != first }).Incarnation

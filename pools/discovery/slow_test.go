@@ -21,7 +21,7 @@ import (
 
 // forward is an SGLang whose scheduler computes in passes, as srt/entrypoints/http_server.py of 0.5.23 has it: /health sends a
 // token's worth of work and looks once a second whether the scheduler has answered since, for 20 s; /server_info waits for the
-// scheduler; /ready is what /health found last; /v1/models needs nobody.
+// scheduler; /ready is what /health found last; /v1/models needs no scheduler.
 type forward struct {
 	mu       sync.Mutex // guards all below
 	busy     time.Time  // the end of the pass that is computed
@@ -197,7 +197,7 @@ func TestCrashedSGLangIsTakenOutAtOnce(t *testing.T) {
 	probed(t, e, 5*time.Second, func(p *Prober, up func() bool, id func() string) {
 		time.Sleep(2 * time.Second)
 		first := id()
-		p.Ended("nobody")
+		p.Ended("unknown")
 		p.Ended("w1")
 		p.Ended("w1")
 		assert.True(t, up() && id() == first, "a worker that answers is not as it was")

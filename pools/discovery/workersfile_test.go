@@ -35,7 +35,7 @@ func TestParseFile(t *testing.T) {
 	assert.True(t, err == nil && len(none) == 0, "no workers: %v, %v", none, err)
 }
 
-func TestParseFileSaysWhere(t *testing.T) {
+func TestParseFileNamesTheLine(t *testing.T) {
 	for _, test := range []struct{ data, want string }{
 		{"", "w.yaml: is empty"},
 		{"# nothing yet\n", "w.yaml: is empty"},

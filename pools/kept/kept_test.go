@@ -172,8 +172,8 @@ func want(t *testing.T, h *holder, entries map[string]string) {
 	assert.Equal(t, entries, h.force)
 }
 
-// TestOneChangesAllKnow: a change at one gateway is in force at the others, also at one that starts later, before it is ready.
-func TestOneChangesAllKnow(t *testing.T) {
+// TestChangesReachAllGateways: a change at one gateway is in force at the others, also at one that starts later, before it is ready.
+func TestChangesReachAllGateways(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		two := hold(t, m, 2)

@@ -112,7 +112,7 @@ func run(t testing.TB, f func(context.Context) error) (stop func()) {
 }
 
 // The size of an engine's blocks is known from its events.
-func TestEngineBlockIsKnown(t *testing.T) {
+func TestEngineBlockSize(t *testing.T) {
 	h := newHub(t)
 	publisher(t, h.bus, "w", wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: make([]uint32, 32), BlockSize: 32})
 	within(t, "32 tokens a block", func() bool { return h.feed.EngineBlock(&h.worker, 0) == 32 })

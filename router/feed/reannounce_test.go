@@ -45,7 +45,7 @@ func TestReannouncingIsBounded(t *testing.T) {
 	r.lose(nil)
 	r.lose(lost)
 	status.Losses, status.State = 4, follow.Predicted
-	check("what was told before the loss is no sign", asks(1000), maxUnanswered)
+	check("what was announced before the loss is no sign", asks(1000), maxUnanswered)
 	r.lose(nil)
 	check("nothing is lost any more", asks(10), 0)
 }

@@ -122,7 +122,7 @@ func TestSlowTransfersShutTheirPair(t *testing.T) {
 	assert.True(t, l.opens("p1", "d1", 4000), "after a quick one")
 }
 
-// Transfers that have not come yet shut their pair by their age: nobody waits until they have. Each is given up once it has
+// Transfers that have not come yet shut their pair by their age: no request waits for them. Each is given up once it has
 // taken as long as the computation, and not before.
 func TestTransfersUnderWayCount(t *testing.T) {
 	l := newLinked()

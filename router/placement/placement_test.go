@@ -174,7 +174,7 @@ func TestPlacement(t *testing.T) {
 		{name: "decode that takes no prompts: prefill failed", fleet: fleetOf(pairsOnly, "p", "d"), fallback: true, ask: retry("p"), err: ErrNoPrefill},
 		{name: "decode that takes no prompts: prefill again and none", fleet: fleetOf(pairsOnly, "p", "d"), want: Prefill, fallback: true,
 			ask: without("p"), err: ErrNoPrefill},
-		{name: "nobody", fleet: fleetOf(nil), fallback: true, err: ErrNoDecode},
+		{name: "none", fleet: fleetOf(nil), fallback: true, err: ErrNoDecode},
 		{name: "pinned", fleet: fleetOf(nil, "p1", "p2", "d1", "d2"), ask: func(a *Ask) { bind(a, "p2", "d1") }, placed: "p2 d1 "},
 		{name: "pinned prefill away", fleet: fleetOf(drain("p1"), "p1", "p2", "d"), fallback: true, ask: func(a *Ask) { bind(a, "p1", "") }, err: &pin},
 		{name: "pinned decode away", fleet: fleetOf(nil, "p", "d", "b"), ask: func(a *Ask) { bind(a, "", "d2") }, err: &pin},

@@ -30,9 +30,9 @@ func (h hearsay) ApplyHeads(peer, model string, heads []Head, _ time.Time) {
 	}
 }
 
-// TestHeadsAreSaid has heads come, change, stay and go: nothing is said while there are none, the messages are 5 ms apart at least, and
+// TestHeadsArePublished has heads come, change, stay and go: nothing is said while there are none, the messages are 5 ms apart at least, and
 // what stays is said each 20 ms.
-func TestHeadsAreSaid(t *testing.T) {
+func TestHeadsArePublished(t *testing.T) {
 	own := NewLocal("a", 1)
 	var m Message
 	var script strings.Builder

@@ -498,7 +498,7 @@ func TestANameIsItsSenders(t *testing.T) {
 	reports := 0
 	for i := range 120 {
 		for _, kind := range []Kind{Delta, Heartbeat, Heads, Leave} {
-			for _, victim := range []string{"b", "a", "nobody"} {
+			for _, victim := range []string{"b", "a", "unknown"} {
 				do, err := a.peers.Receive("c", (&Message{Kind: kind, From: victim, Epoch: 9, Seq: 1}).Append(nil), g.now.Add(time.Duration(i)*time.Second), nil)
 				if reports += len(do); err == nil || len(do) > 1 || len(do) == 1 && do[0] != (Effect{Do: Misnamed, Peer: "c"}) {
 					t.Fatalf("%v, %v", do, err)
@@ -523,8 +523,8 @@ func TestTwoOfOneName(t *testing.T) {
 		"reported %d and %d times; the other counts %v, want %v", early.stops, late.stops, other.books["a"], late.truth)
 }
 
-// TestEqualSumsAreSaid: a share whose prompts are others is said though its sums are the same.
-func TestEqualSumsAreSaid(t *testing.T) {
+// TestEqualSumsArePublished: a share whose prompts are others is said though its sums are the same.
+func TestEqualSumsArePublished(t *testing.T) {
 	o := NewLocal("a", 1)
 	slot := Slot{"m", pools.Prefill, "w", 0}
 	share := load.Share{Account: load.Account{Requests: 1, PrefillTokens: 4096}, Left: time.Second, First: time.Second, Turn: 1}

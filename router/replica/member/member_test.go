@@ -363,8 +363,8 @@ func TestSessionsAreShared(t *testing.T) {
 	})
 }
 
-// TestOpenedCircuitsAreKnown: where a worker's circuit opens at one gateway, the others are warned, once.
-func TestOpenedCircuitsAreKnown(t *testing.T) {
+// TestOpenedCircuitsArePublished: where a worker's circuit opens at one gateway, the others are warned, once.
+func TestOpenedCircuitsArePublished(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
 		a, b := join("a"), join("b")
 		a.member.Opened("m", "w07", pools.Decode)
@@ -374,9 +374,9 @@ func TestOpenedCircuitsAreKnown(t *testing.T) {
 	})
 }
 
-// TestHeadsAreKnown: what waits at one gateway the others know, again and again while it waits and no more often than that; with its end
+// TestHeadsReachTheOthers: what waits at one gateway the others know, again and again while it waits and no more often than that; with its end
 // their queues are woken, and what it has got is known by then. A gateway at which nothing waits says nothing.
-func TestHeadsAreKnown(t *testing.T) {
+func TestHeadsReachTheOthers(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
 		a, b := join("a"), join("b")
 		set := func(heads ...replica.Head) {
@@ -411,8 +411,8 @@ func TestHeadsAreKnown(t *testing.T) {
 	})
 }
 
-// TestRoutersKnowOfTheOthers: the group's gateways by name, and their unseen bookings in the pool that is booked in.
-func TestRoutersKnowOfTheOthers(t *testing.T) {
+// TestRoutersSeeTheOthers: the group's gateways by name, and their unseen bookings in the pool that is booked in.
+func TestRoutersSeeTheOthers(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
 		a, b := join("a"), join("b")
 		b.eventually("a knows b", func() bool {
@@ -434,8 +434,8 @@ func TestRoutersKnowOfTheOthers(t *testing.T) {
 	})
 }
 
-// TestEndsAreSaidAtOnce: while a request waits at another gateway, a release is not kept to go with a booking.
-func TestEndsAreSaidAtOnce(t *testing.T) {
+// TestReleasesArePublishedAtOnce: while a request waits at another gateway, a release is not kept to go with a booking.
+func TestReleasesArePublishedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(setting.Default[Config](), nil, Rooms{ApplyHeads: func(string, string, []replica.Head) bool { return false }}, slog.New(slog.DiscardHandler))
 		defer m.tail.Stop()
