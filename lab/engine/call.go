@@ -71,6 +71,8 @@ type choice struct {
 	generated int
 	cached    int
 	begun     bool     // its first chunk is out
+	called    bool     // the name of the function that it calls is out
+	unsent    string   // of the call's arguments
 	offset    int      // bytes of its text that are out
 	behind    string   // of what is to come with the next chunk
 	behindIDs []uint32 // the same, as ids

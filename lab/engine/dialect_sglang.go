@@ -185,6 +185,7 @@ func (d *sglang) settings(c *call, f *fields) int {
 	c.request.Salt = f.text("cache_salt")
 	if c.endpoint == openai.Chat {
 		c.parsed.read(f)
+		c.parsed.thinks = c.parsed.thinks && string(f.get("separate_reasoning")) != "false"
 	}
 	if f.number("top_k", 0, -math.MaxFloat64, math.MaxFloat64) < 0 {
 		delete(f.raw, "top_k")

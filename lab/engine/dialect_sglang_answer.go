@@ -61,9 +61,10 @@ type sglangChoice struct {
 	ResponseIDs  []uint32       `json:"response_token_ids,omitempty"` // of chats
 }
 
-// sglangMessage is a message or a delta.
+// sglangMessage is a message or a delta. One from a parser of calls is full: it has members without a value.
 type sglangMessage struct {
-	Role      *string          `json:"role,omitempty"`
+	full      bool
+	Role      any              `json:"role,omitempty"`
 	Content   any              `json:"content,omitempty"`
 	Reasoning *string          `json:"reasoning_content"`
 	ToolCalls []map[string]any `json:"tool_calls,omitempty"`
@@ -73,7 +74,9 @@ type sglangMessage struct {
 type parsing struct {
 	tool   string // the function that is called, empty for none
 	named  bool   // the request named it
+	offers bool   // the answer may call a function
 	thinks bool   // the answer begins with a thought
+	hidden bool   // which is not shown
 	before int    // tokens of the answer that the prompt's ids hold already
 }
 
@@ -120,8 +123,9 @@ func (sc *parsing) read(f *fields) {
 	}
 	var kwargs map[string]json.RawMessage
 	f.decode("chat_template_kwargs", &kwargs, "an object")
-	apart := string(f.get("separate_reasoning")) != "false"
-	sc.thinks = apart && (string(kwargs["enable_thinking"]) == "true" || string(kwargs["thinking"]) == "true")
+	sc.thinks = string(kwargs["enable_thinking"]) == "true" || string(kwargs["thinking"]) == "true"
+	f.flag("parallel_tool_calls")
+	sc.offers = len(tools) > 0 && string(f.get("tool_choice")) != `"none"`
 }
 
 func (d *sglang) object(c *call, kind string) sglangAnswer {
@@ -171,30 +175,30 @@ func (d *sglang) whole(c *call) any {
 			a.Choices = append(a.Choices, one)
 			continue
 		}
-		one.Message = &sglangMessage{Role: new("assistant")}
+		one.Message = &sglangMessage{Role: "assistant"}
 		if c.parsed.thinks {
 			thought := string(d.s.tokenizer.Tokenizer().Decode(nil, ch.ids[:c.parsed.thought(len(ch.ids))]))
 			thought = thought[:min(len(thought), len(text))]
 			text, one.Message.Reasoning = text[len(thought):], &thought
 		}
-		if c.parsed.tool != "" {
-			one.Message.ToolCalls, one.Message.Content = []map[string]any{toolDelta(c.parsed.tool, argumentsOf(text))}, null
-		} else {
-			one.Message.Content = text
+		if one.Message.Content = text; c.parsed.tool != "" {
+			one.Message.ToolCalls, one.Message.Content = toolCall(c.parsed.tool, argumentsOf(text)), ""
 		}
 		a.Choices = append(a.Choices, one)
 	}
 	return a
 }
 
-// toolDelta is a tool call; of one that has begun the name is empty.
-func toolDelta(name, arguments string) map[string]any {
-	function := map[string]any{"arguments": arguments}
-	delta := map[string]any{"index": 0, "type": "function", "function": function}
+// callID is a random id of a call.
+func callID() string { return "call_" + newID()[:8] }
+
+// toolCall is a call, or what an event adds to one that has begun, whose name is empty then.
+func toolCall(name, arguments string) []map[string]any {
+	call := map[string]any{"id": nil, "index": 0, "type": "function", "function": map[string]any{"name": nil, "arguments": arguments}}
 	if name != "" {
-		function["name"], delta["id"] = name, "call_"+newID()[:8]
+		call["id"], call["function"] = callID(), map[string]any{"name": name, "arguments": arguments}
 	}
-	return delta
+	return []map[string]any{call}
 }
 
 // argumentsOf are the simulated model's arguments of every function.
@@ -208,10 +212,10 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 	ch := &c.choices[i]
 	event := func(fill func(one *sglangChoice)) {
 		a, one := d.object(c, c.chunk), sglangChoice{Index: i}
-		if fill(&one); c.endpoint != openai.Chat {
+		if fill(&one); c.endpoint != openai.Chat || one.Delta.full {
 			a.Usage = null
 		}
-		if c.counts && (c.endpoint != openai.Chat || one.FinishReason == nil && one.Delta.Role == nil) {
+		if c.counts && (c.endpoint != openai.Chat || one.FinishReason == nil && one.Delta.Role != "assistant") {
 			// 0.5.23's serving_chat.py and serving_completions.py, with include_usage or without
 			u := d.usage(c)
 			if a.Usage = u; c.endpoint != openai.Chat {
@@ -240,35 +244,47 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 	}
 	shown := d.s.probabilities(c, ids, 0)
 	delta := func(m sglangMessage) {
+		event(func(one *sglangChoice) { one.Delta, one.Logprobs, shown = &m, shown, nil })
+	}
+	parsed := func(content any, calls []map[string]any) { // its probabilities come in an event of their own
 		event(func(one *sglangChoice) {
-			if one.Delta = &m; m.Role == nil {
-				one.Logprobs, shown = shown, nil
-			}
+			one.Delta = &sglangMessage{full: true, Role: null, Content: content, ToolCalls: calls}
 		})
 	}
-	tool := c.parsed.tool
 	if !ch.begun {
 		ch.begun = true
-		delta(sglangMessage{Role: new("assistant"), Content: ""})
-		if tool != "" {
-			delta(sglangMessage{ToolCalls: []map[string]any{toolDelta(tool, `{"text":"`)}})
-		}
+		event(func(one *sglangChoice) { one.Delta = &sglangMessage{Role: "assistant", Content: ""} })
 	}
 	switch {
-	case text == "":
 	case c.parsed.thinking(ch.generated):
-		delta(sglangMessage{Reasoning: &text})
-	case tool != "":
+		if text != "" {
+			delta(sglangMessage{Reasoning: &text})
+		}
+	case c.parsed.tool != "":
 		quoted, _ := json.Marshal(text) // cannot fail: a string
-		delta(sglangMessage{ToolCalls: []map[string]any{toolDelta("", string(quoted[1:len(quoted)-1]))}})
+		more := string(quoted[1 : len(quoted)-1])
+		if !ch.called {
+			ch.called = true
+			parsed(null, toolCall(c.parsed.tool, ""))
+			more = `{"text":"` + more
+		}
+		if ch.finish != "" {
+			more += `"}`
+		}
+		if more != "" {
+			parsed(null, toolCall("", more))
+		}
+	case text == "":
+	case c.parsed.offers:
+		parsed(text, nil)
 	default:
 		delta(sglangMessage{Content: text})
 	}
+	if shown != nil {
+		delta(sglangMessage{})
+	}
 	if ch.finish == "" {
 		return out
-	}
-	if tool != "" {
-		delta(sglangMessage{ToolCalls: []map[string]any{toolDelta("", `"}`)}})
 	}
 	event(func(one *sglangChoice) {
 		one.Delta = &sglangMessage{}

@@ -111,6 +111,10 @@ func (d *vllm) settings(c *call, f *fields) int {
 			f.fail("tools", "tools must not be an empty list")
 		}
 		c.parsed.read(f)
+		if effort := f.text("reasoning_effort"); effort != "" && !bytes.Contains(f.get("chat_template_kwargs"), []byte(`"enable_thinking"`)) {
+			c.parsed.thinks = effort != "none" || c.parsed.thinks // build_chat_params of 0.32.0's chat_completion/protocol.py
+		}
+		c.parsed.hidden = f.get("include_reasoning") != nil && !f.flag("include_reasoning")
 	}
 	n := d.s.settings(c, f)
 	if d.strict {

@@ -87,12 +87,13 @@ func (d *vllm) message(c *call, ch *choice) *vllmMessage {
 	if c.parsed.thinks {
 		thought := string(d.s.tokenizer.Tokenizer().Decode(nil, ch.ids[:c.parsed.thought(len(ch.ids))]))
 		thought = thought[:min(len(thought), len(text))]
-		text, m.Reasoning = text[len(thought):], thought
+		if text = text[len(thought):]; !c.parsed.hidden {
+			m.Reasoning = thought
+		}
 	}
-	if c.parsed.tool != "" {
-		m.ToolCalls = []map[string]any{toolDelta(c.parsed.tool, argumentsOf(text))}
-	} else {
-		m.Content = text
+	if m.Content = text; c.parsed.tool != "" {
+		m.Content = ""
+		m.ToolCalls = []map[string]any{{"id": callID(), "type": "function", "function": map[string]any{"name": c.parsed.tool, "arguments": argumentsOf(text)}}}
 	}
 	return m
 }
@@ -124,13 +125,15 @@ func (d *vllm) whole(c *call) any {
 			one.PromptTokenIDs = d.null()
 		}
 		one.TokenIDs = d.null()
-		c.showIDs(&a, &one, ch, ch.ids, true)
+		if c.showIDs(&a, &one, ch, ch.ids, true); c.parsed.hidden {
+			one.TokenIDs, one.Logprobs = d.null(), nil
+		}
 		a.Choices = append(a.Choices, one)
 	}
 	return a
 }
 
-// appendChunk appends the events of one output: for a chat, its role first, with a call's name.
+// appendChunk appends the events of one output: for a chat, its role first.
 func (d *vllm) appendChunk(out []byte, c *call, i int, text string, ids []uint32) []byte {
 	ch := &c.choices[i]
 	first := !ch.begun
@@ -150,11 +153,6 @@ func (d *vllm) appendChunk(out []byte, c *call, i int, text string, ids []uint32
 			}
 			out = appendJSON(out, role)
 			first = false
-			if c.parsed.tool != "" {
-				call := a
-				call.Choices = []answerChoice{{Index: i, Delta: &vllmMessage{ToolCalls: []map[string]any{toolDelta(c.parsed.tool, `{"text":"`)}}}}
-				out = appendJSON(out, call)
-			}
 		}
 		one.Delta = d.delta(c, ch, text)
 	} else {
@@ -164,45 +162,74 @@ func (d *vllm) appendChunk(out []byte, c *call, i int, text string, ids []uint32
 	one.Logprobs = d.s.probabilities(c, ids, ch.offset)
 	ch.offset += len(text)
 	one.TokenIDs = d.null()
+	event := func() {
+		if c.showIDs(&a, &one, ch, ids, first); c.parsed.hidden {
+			one.TokenIDs, one.Logprobs = d.null(), nil
+		}
+		if c.counts && d.strict {
+			a.Usage = d.usageSoFar(c)
+		}
+		a.Choices = []answerChoice{one}
+		out = appendJSON(out, a)
+	}
 	if ch.finish != "" {
+		if one.Delta != nil && one.Delta.ToolCalls != nil { // the end comes by itself
+			event()
+			one.Delta, one.Logprobs, ids = &vllmMessage{}, nil, nil
+		}
 		if d.ended(c, &one, ch); d.strict && !c.usage && c.done() {
 			a.Fingerprint = d.fingerprint()
 		}
+	} else if one.Delta != nil && one.Delta.empty() && one.Logprobs == nil && (!c.tokenIDs || c.parsed.hidden) {
+		return out
 	}
-	c.showIDs(&a, &one, ch, ids, first)
-	if c.counts && d.strict {
-		a.Usage = d.usageSoFar(c)
-	}
-	a.Choices = []answerChoice{one}
-	return appendJSON(out, a)
+	event()
+	return out
 }
 
-// delta returns what one output adds to a chat: to its reasoning, its call or its text.
+// delta returns what one output adds to a chat: to its reasoning, its call or its text. Of a call the name comes first
+// (extract_tool_calls_streaming in 0.32.0's tool_parsers/hermes_tool_parser.py).
 func (d *vllm) delta(c *call, ch *choice, text string) *vllmMessage {
 	m := &vllmMessage{}
-	thinking := c.parsed.thinking(ch.generated)
 	switch {
-	case thinking:
-		m.Reasoning = text
+	case c.parsed.thinking(ch.generated):
+		if !c.parsed.hidden {
+			m.Reasoning = text
+		}
+		return m
 	case c.parsed.tool == "":
-		m.Content = text
-	}
-	if c.parsed.tool == "" || thinking && ch.finish == "" {
+		if m.Content = text; text == "" {
+			m.Content = nil
+		} else if c.parsed.hidden {
+			m.Reasoning = d.null()
+		}
 		return m
 	}
-	more := ""
-	if !thinking {
-		quoted, _ := json.Marshal(text) // cannot fail: a string
-		more = string(quoted[1 : len(quoted)-1])
+	quoted, _ := json.Marshal(text) // cannot fail: a string
+	more := ch.unsent + string(quoted[1:len(quoted)-1])
+	m.Content, ch.unsent = d.null(), ""
+	if !ch.called {
+		ch.called = true
+		m.ToolCalls = []map[string]any{{"index": 0, "id": callID(), "type": "function", "function": map[string]any{"name": c.parsed.tool}}}
+		more = `{"text":"` + more
+		if ch.finish == "" {
+			ch.unsent = more
+			return m
+		}
 	}
 	if ch.finish != "" {
 		more += `"}`
 	}
-	m.ToolCalls = []map[string]any{toolDelta("", more)}
+	m.ToolCalls = append(m.ToolCalls, map[string]any{"index": 0, "function": map[string]any{"arguments": more}})
 	return m
 }
 
-// appendEnd appends the usage, if requested.
+// empty reports a message that adds nothing.
+func (m *vllmMessage) empty() bool {
+	return m.Content == nil && m.Reasoning == nil && m.ToolCalls == nil
+}
+
+// appendEnd appends the usage, if it was asked for.
 func (d *vllm) appendEnd(out []byte, c *call) []byte {
 	if !c.usage {
 		return out
@@ -237,12 +264,7 @@ func (d *vllm) fingerprint() string { return "vllm-" + d.s.cfg.EngineVersion + "
 // (chat_completion/serving.py, _make_completion_tokens_details). In streams what is null is left out.
 func (d *vllm) usage(c *call, whole bool) any {
 	u := c.total()
-	if c.parsed.thinks {
-		u.CompletionTokensDetails = &openai.CompletionTokensDetails{}
-		for i := range c.choices {
-			u.CompletionTokensDetails.ReasoningTokens += c.parsed.thought(c.choices[i].generated)
-		}
-	}
+	u.CompletionTokensDetails = d.reasoned(c)
 	if d.s.cfg.NoCacheReport {
 		u.PromptTokensDetails = nil
 	}
@@ -273,12 +295,26 @@ func (d *vllm) usage(c *call, whole bool) any {
 	return v
 }
 
+// reasoned counts a chat's tokens of thoughts, nil where the server has no parser for them.
+func (d *vllm) reasoned(c *call) *openai.CompletionTokensDetails {
+	if c.endpoint != openai.Chat || !d.strict && !c.parsed.thinks {
+		return nil
+	}
+	details := &openai.CompletionTokensDetails{}
+	for i := range c.choices {
+		if c.parsed.thinks {
+			details.ReasoningTokens += c.parsed.thought(c.choices[i].generated)
+		}
+	}
+	return details
+}
+
 // usageSoFar is the usage in each event of a stream, without details.
 func (d *vllm) usageSoFar(c *call) any {
 	u := c.total()
 	v := vllmUsage{PromptTokens: u.PromptTokens, TotalTokens: u.TotalTokens, CompletionTokens: u.CompletionTokens}
-	if c.endpoint == openai.Chat {
-		v.Completion = null
+	if details := d.reasoned(c); details != nil {
+		v.Completion = details
 	}
 	return v
 }

@@ -34,7 +34,7 @@ func TestSGLangStreams(t *testing.T) {
 			}
 			assert.True(t, c.more != nil || len(events) == 1+12+3 && string(events[15].data) == "[DONE]", "%d events", len(events))
 		}
-		b.wants("alone", chats, ask("tools", tools, "tool_choice", "required", "stream", false), http.StatusOK, `"name":"look"`, `"content":null`)
+		b.wants("alone", chats, ask("tools", tools, "tool_choice", "required", "stream", false), http.StatusOK, `"name":"look"`, `"content":""`)
 		for name, more := range map[string][]any{
 			"return_token_ids":        {"return_token_ids", true},
 			"return_prompt_token_ids": {"return_prompt_token_ids", true},

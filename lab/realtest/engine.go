@@ -24,7 +24,8 @@ type Spec struct {
 	Name string
 	// Role is "prefill", "decode", or "" for a worker that serves requests alone.
 	Role string
-	// Connector of vLLM: "NixlConnector" by default for a role, or "NixlPushConnector". SGLang has Mooncake alone.
+	// Connector of a vLLM worker with a role, by the gateway's name: "vllm-nixl" by default, "vllm-nixl-push" or
+	// "vllm-mooncake". SGLang has Mooncake alone.
 	Connector string
 	// Model is a folder of Host.Models; "tiny" by default. All are served as "tiny".
 	Model string
@@ -49,7 +50,7 @@ type Engine struct {
 
 	host *Host
 	port int
-	side int // of the transfer: NIXL's side channel, SGLang's bootstrap
+	side int // of the transfer: NIXL's side channel, or the bootstrap server
 	now  *process
 }
 
@@ -87,22 +88,31 @@ func (e *Engine) events(topic string) string {
 	return object(all)
 }
 
+// connectors are vLLM's classes, by the gateway's names; roles are its words.
+var (
+	connectors = map[string]string{"vllm-nixl": "NixlConnector", "vllm-nixl-push": "NixlPushConnector", "vllm-mooncake": "MooncakeConnector"}
+	roles      = map[string]string{"prefill": "kv_producer", "decode": "kv_consumer"}
+)
+
 // vllm completes the arguments of a vLLM server.
 func (e *Engine) vllm() {
 	args := []string{"serve", filepath.Join(e.host.Models, e.Model), "--port", strconv.Itoa(e.port), "--served-model-name", "tiny", "--host", "127.0.0.1",
 		"--max-model-len", "16384", "--num-gpu-blocks-override", "512", "--enforce-eager", "--max-num-seqs", "16", "--enable-prompt-tokens-details",
+		"--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "deepseek_v3",
 		"--kv-events-config", e.events("")}
 	if e.Role != "" {
 		if e.Connector == "" {
-			e.Connector = "NixlConnector"
+			e.Connector = "vllm-nixl"
 		}
-		transfer := map[string]any{"kv_connector": e.Connector, "kv_buffer_device": "cpu",
-			"kv_role": map[string]string{"prefill": "kv_producer", "decode": "kv_consumer"}[e.Role]}
-		if e.Connector == "NixlPushConnector" { // else each life has an id of its own
-			transfer["engine_id"] = e.Name
+		transfer := map[string]any{"kv_connector": connectors[e.Connector], "kv_buffer_device": "cpu", "kv_role": roles[e.Role],
+			"kv_connector_extra_config": map[string]any{"mooncake_protocol": "tcp"}}
+		if e.Connector == "vllm-nixl-push" && e.Role == "prefill" {
+			transfer["engine_id"] = e.Name // for Flag; by itself vLLM draws one for each life, as peers keep the addresses of an id
 		}
 		args = append(args, "--kv-transfer-config", object(transfer))
-		e.Env = with(e.Env, "VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT", strconv.Itoa(e.side))
+		side := strconv.Itoa(e.side)
+		e.Env = with(e.Env, "VLLM_HOST_IP", "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT", side,
+			"VLLM_MOONCAKE_BOOTSTRAP_PORT", side)
 	}
 	e.Args = append(args, e.Args...)
 }
@@ -138,10 +148,13 @@ func (e *Engine) Flag() string {
 	if e.Role != "" {
 		name = e.Role
 	}
-	if e.Connector == "NixlPushConnector" {
-		more += ",connector=vllm-nixl-push"
+	if c := e.Connector; c == "vllm-nixl-push" || c == "vllm-mooncake" {
+		more += ",connector=" + c
 		if e.Role == "prefill" {
-			more += fmt.Sprintf(",transfer=127.0.0.1:%d,transfer-ids=%s", e.side, e.Name)
+			more += fmt.Sprintf(",transfer=127.0.0.1:%d", e.side)
+		}
+		if e.Role == "prefill" && c == "vllm-nixl-push" {
+			more += ",transfer-ids=" + e.Name
 		}
 	}
 	return fmt.Sprintf("--%s-url=%s%s", name, e.URL, more)

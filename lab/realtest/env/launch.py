@@ -35,6 +35,7 @@ if ENGINE == "vllm":
     import torch
 
     torch.set_num_threads(1)
+    torch.accelerator.current_device_index = lambda: 0  # of the MooncakeConnector; without an accelerator it raises
 for module in PRELOAD.split():
     try:
         importlib.import_module(module)

@@ -28,6 +28,12 @@ else:
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
               "chat_template": CHATML}
 ids = {t["content"]: t["id"] for t in tokenizer["added_tokens"]}
+for thought in ("<think>", "</think>"):  # Qwen3's, for parsers of reasoning
+    ids[thought] = 1 + max(ids.values())
+    token = dict(content=thought, lstrip=False, normalized=False, rstrip=False, single_word=False, special=False)
+    tokenizer["added_tokens"].append(dict(id=ids[thought], **token))
+    config.setdefault("added_tokens_decoder", {})[str(ids[thought])] = token
+thoughts = [ids["<think>"], ids["</think>"]]
 ids = dict(bos_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"])
 size = 1 + max(t["id"] for t in tokenizer["added_tokens"])
 size += -size % 128
@@ -48,6 +54,7 @@ def folder(name, template=template):
 
 torch.manual_seed(7)
 qwen = Qwen2ForCausalLM(Qwen2Config(num_hidden_layers=2, **common)).to(torch.bfloat16)
+qwen.model.embed_tokens.weight.data[thoughts] = 0  # never the most likely ones, unless a request's bias makes them so
 turn = "{{- '<|im_start|>assistant\\n' }}"
 thinking = template.replace(turn, "{{- '<|im_start|>' + ('thinking' if thinking else 'assistant') + '\\n' }}")
 assert thinking != template, "the template has no line that begins the answer"

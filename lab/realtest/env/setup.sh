@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup.sh vllm|sglang CACHE builds what the engine needs to run on a CPU and prints its folder: a Python environment from
-# the pinned list beside this script, and Mooncake's libraries for SGLang. The folder's name has a hash of list and script,
+# the pinned list beside this script, and Mooncake's libraries. The folder's name has a hash of list and script,
 # so that it is built once a machine. Progress goes to standard error.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -39,14 +39,15 @@ if [ "$engine" = vllm ]; then
 		cp -r "$from" "$to"
 		sed -i 's/^Name: .*/Name: vllm/; s/^Version: \(.*\)/Version: \1+cpu/' "$to/METADATA"
 	done
-elif ! ldconfig -p | grep -q libibverbs.so.1; then
+fi
+if ! ldconfig -p | grep -q libibverbs.so.1; then
 	# Mooncake is linked with the libraries of RDMA, also where it uses TCP. Unpacked, they need no rights.
 	say "unpacking libibverbs, librdmacm, libnl and libnuma"
 	mkdir "$dir/debs"
 	(cd "$dir/debs" && apt-get download -q libibverbs1 librdmacm1 libnl-3-200 libnl-route-3-200 libnuma1 >&2 &&
 		for deb in *.deb; do dpkg -x "$deb" ../lib; done) || {
-		say "install libibverbs1, librdmacm1 and libnuma1"
-		exit 1
+		say "Mooncake needs libibverbs1, librdmacm1 and libnuma1"
+		[ "$engine" = vllm ] || exit 1
 	}
 	rm -r "$dir/debs"
 fi

@@ -93,7 +93,7 @@ func masked(key string, v any) any {
 		return unique.ReplaceAllString(v, "*")
 	case json.Number:
 		switch key {
-		case "created", "cached_tokens", "e2e_latency":
+		case "created", "cached_tokens", "created_cache_tokens", "e2e_latency":
 			return "*"
 		}
 	}
@@ -106,8 +106,11 @@ func (a answer) merged() answer {
 	if a.Events == nil {
 		return a
 	}
-	var all any
+	var all any = map[string]any{}
 	for _, e := range a.Events {
+		if e == "[DONE]" {
+			e = map[string]any{"done": true}
+		}
 		all = join("", all, e)
 	}
 	return answer{Status: a.Status, Type: a.Type, Body: all}

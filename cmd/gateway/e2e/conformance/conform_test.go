@@ -17,11 +17,15 @@ import (
 type target struct{ name, url string }
 
 // conform sends each row of the table to an engine alone and to the targets, whole and streamed, and reports differences
-// that are not known. It returns the engine's own answers, and how many differences known_test.go does not list.
+// that are not known. It returns the engine's own answers, and how many differences known_test.go does not list. Both are written
+// to the test's artifacts.
 func conform(t *testing.T, client *http.Client, kind, alone string, rows []row, targets []target) (rec recording, unexplained int) {
 	out, err := os.Create(filepath.Join(t.ArtifactDir(), kind+".differences"))
 	require.NoError(t, err)
 	defer func() { _ = out.Close() }()
+	answers, err := os.Create(filepath.Join(t.ArtifactDir(), kind+".answers"))
+	require.NoError(t, err)
+	defer func() { _ = answers.Close() }()
 	rec = recording{Rows: map[string][]int{}}
 	requests, explained := 0, map[int]int{}
 	for _, r := range rows {
@@ -45,6 +49,7 @@ func conform(t *testing.T, client *http.Client, kind, alone string, rows []row, 
 				}
 			}
 			rec.add(r.name, want.shape())
+			_, _ = fmt.Fprintf(answers, "%s\t%s\n", name, line(want.merged()))
 			for _, to := range targets {
 				got, err := send(ctx, client, to.url, r, streamed)
 				requests++

@@ -16,7 +16,7 @@ type known struct {
 
 // ownChecks are rows that the gateway refuses by itself, since it books, routes or resumes by what is wrong with them.
 const ownChecks = `^(chat|completion) (temperature|top_p|max_tokens|n|logit_bias|stop|min_tokens|top_k|frequency_penalty|top_logprobs|` +
-	`stop_token_ids|stream_options|logprobs|prompt|messages|model|response_format) |^body `
+	`stop_token_ids|stream_options|logprobs|prompt|messages|model|response_format) |^body |[,:] usage$|^tools: wrong: (no list|parallel)`
 
 var knownDifferences = []known{
 	{row: `^chat max_tokens (0|-1)`, path: `\.error\.message|^\.status: want 200, got 400`, why: "the gateway checks what it books by"},
@@ -28,8 +28,8 @@ var knownDifferences = []known{
 	{row: ownChecks, path: `\.body\.error\.(message|param|type|code)(: | more)`, why: "the gateway's own check, with the engine's status"},
 	{kind: "sglang", row: ownChecks, path: `^\.status: want (200|500), got 400: .*"code":(null|"invalid_json")`,
 		why: "the gateway's own check, where SGLang ignores the value, or fails over it"},
-	{kind: "vllm", to: "pair", row: `^chat: tools, required`, path: `\.error\.message: want "tool_choice`,
-		why: "prefill, which makes no call, refuses the tools first"},
+	{kind: "vllm", row: `^(tools|history): `, path: `\.error\.param: want "body\.`, why: "the param is a place in the request as OpenAI writes it"},
+	{kind: "vllm", row: `^tools: wrong: an empty list`, path: `^\.status: want 400, got 200`, why: "an empty list of tools is left out"},
 	{kind: "sglang", row: `^body .*\{"prompt"`, path: `\.model: want "default"`,
 		why: "the model that a request does not name is the only one"},
 	{row: `^POST /v1/embeddings`, path: `^\.status: want 400, got 404`, why: "the gateway has no embeddings"},
@@ -37,8 +37,10 @@ var knownDifferences = []known{
 		why: "SGLang serves any model's name"},
 	{kind: "sglang", path: `\.body\.error\.(message: want "\d+ validation error|param: want null)`,
 		why: "SGLang's path and line are cut, and its place is the param"},
-	{kind: "sglang", path: `^\.status: want 200, got 400: .*"rejected_by_engine"`,
+	{path: `^\.status: want 200, got 400: .*"rejected_by_engine"`,
 		why: "an error that is a stream's first event has a status"},
+	{kind: "sglang", path: `\.body\.usage: lacks null$`,
+		why: "the gateway asks for counts in each event on its own account, and removes them where the client did not"},
 	{kind: "sglang", to: "pair", row: `^(chat|completion) (n 2|max_tokens 0)|^completion: echo and logprobs`,
 		path: `serve in pairs only|\.body\.error\.(message|param|type|code)`,
 		why:  "SGLang's decode workers cannot prefill, and two legs serve one answer"},
@@ -59,8 +61,15 @@ var knownDifferences = []known{
 	{to: "simulated", row: `structured_outputs|bias|stop string|max_tokens null|the end ignored`, path: `finish_reason|matched_stop|\.events`,
 		why: "what a model generates decides; the simulated one generates what it likes"},
 	{to: "simulated", row: `add_generation_prompt`, path: `role`, why: "the simulated model answers as the assistant"},
-	{to: "simulated", row: `^chat(:|) tools`, path: `^\.status: want 400`,
+	{kind: "sglang", to: "simulated", row: `^chat(:|) tools`, path: `^\.status: want 400|delta\.role: more: null|\]\.usage: more: null`,
 		why: "the simulated server has a parser for calls of tools, the recorded one had none"},
+	{to: "simulated", row: `^tools: wrong|^history: arguments as an object|^thought: a budget`, path: `.`, why: "the simulated servers do not check tools"},
+	{to: "simulated", row: `^(tools|history|thought): `, path: `finish_reason|stop_reason|matched_stop`,
+		why: "what a model generates decides; the simulated one's calls have no end, and its thoughts have three tokens"},
+	{to: "simulated", row: `^tools: (auto, called|required, (several|not strict|cut|a stop)|named, cut)|^history: a thought in|^thought: (on|ended at|hidden and|a stop|the stop|then|a call)|^chat reasoning_effort|^chat: tools`,
+		path: `\.events: want|content: want null|tool_calls: (more|lacks)|delta\.content: (more|lacks)`, why: "so does when it calls, and when it ends a thought"},
+	{to: "simulated", row: `^(tools: required, (logprobs|ids)|thought: (logprobs|ids)), streamed`, path: `\.events: want`,
+		why: "the marks of calls and thoughts are tokens, and have events of their own; the simulated model has none"},
 	{to: "simulated", row: `^completion prompt \[("one"|\[)`, path: `\.events`,
 		why: "which of several answers comes first is a matter of time"},
 	{kind: "sglang", to: "simulated", row: `^chat n 2`, path: `\.events`, why: "which of several answers comes first is a matter of time"},

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +26,7 @@ import (
 var (
 	engines   = flag.String("engine", "vllm,sglang", "the real engines to run, with a comma between them")
 	record    = flag.Bool("record", false, "store what the engines answer as the judge of the simulated ones")
+	only      = flag.String("rows", "", "send only rows whose names match this expression")
 	tokenizer = flag.String("tokenizer", "../../../../../shared/vectors/tokenizer/qwen2.5",
 		"folder of tokenizer.json and tokenizer_config.json")
 )
@@ -34,15 +37,15 @@ type rig struct {
 	bin string // the gateway's binary
 	// alone serves whole requests; the others are roles of a pair, with two decode workers.
 	alone, prefill, decode, second *realtest.Engine
-	rec                            recording
+	connector                      string // of the pair
+	rec                            *recording
 }
 
 // found records and prints what a run came to.
 func (r *rig) found(t *testing.T, what, format string, args ...any) {
 	result := fmt.Sprintf(format, args...)
 	t.Logf("%s: %s", what, result)
-	connector := map[string]string{"vllm": "vllm-nixl", "sglang": "sglang"}[r.Kind]
-	r.rec.Runs = append(r.rec.Runs, run{connector, what, result})
+	r.rec.Runs = append(r.rec.Runs, run{r.connector, what, result, time.Now().UTC().Format(time.DateOnly)})
 }
 
 // TestRealEngines runs engines as their makers ship them. `make conformance` is the whole run; with -short, which is a
@@ -65,6 +68,7 @@ func TestRealEngines(t *testing.T) {
 			t.Run("prefill killed", r.prefillKilled)
 			t.Run("drained", r.drained)
 			t.Run("speculating", r.speculating)
+			t.Run("connectors", r.connectors)
 			t.Run("templates", r.templates)
 			t.Run("events of other caches", r.otherCaches)
 			if kind == "vllm" {
@@ -86,13 +90,25 @@ func newRig(t *testing.T, kind string) *rig {
 	h, err := realtest.Start(t.Context(), kind, *tokenizer, dir, os.Stderr)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = h.Close() })
-	r := &rig{Host: h}
+	r := &rig{Host: h, rec: &recording{}, connector: map[string]string{"vllm": "vllm-nixl", "sglang": "sglang"}[kind]}
 	r.bin, err = realtest.Build(t.Context(), "../../../..", dir, io.Discard)
 	require.NoError(t, err)
-	es := r.launch(t, realtest.Spec{Name: "alone"}, realtest.Spec{Name: "prefill", Role: "prefill"},
-		realtest.Spec{Name: "decode-1", Role: "decode"}, realtest.Spec{Name: "decode-2", Role: "decode"})
-	r.alone, r.prefill, r.decode, r.second = es[0], es[1], es[2], es[3]
+	r.alone, err = r.Launch(realtest.Spec{Name: "alone"})
+	require.NoError(t, err)
+	r.launchPair(t, "")
+	ready(t, r.alone)
 	return r
+}
+
+// launchPair starts the workers of a pair, whose names begin with prefix, over the rig's connector.
+func (r *rig) launchPair(t *testing.T, prefix string) {
+	t.Helper()
+	spec := realtest.Spec{Name: prefix + "prefill", Role: "prefill", Connector: r.connector}
+	first, second := spec, spec
+	first.Name, first.Role = prefix+"decode-1", "decode"
+	second.Name, second.Role = prefix+"decode-2", "decode"
+	es := r.launch(t, spec, first, second)
+	r.prefill, r.decode, r.second = es[0], es[1], es[2]
 }
 
 // launch starts engines and waits until all are ready.
@@ -122,7 +138,7 @@ func (r *rig) serve(t *testing.T, name string, engines []*realtest.Engine, args 
 	t.Helper()
 	port, err := porttest.Find()
 	require.NoError(t, err)
-	args = append([]string{"--sse-heartbeat", "0", "--stream-idle-timeout", "5m", "--decode-first-token-timeout", "5m"}, args...)
+	args = append([]string{"--sse-heartbeat", "0", "--stream-idle-timeout", "5m", "--decode-first-token-timeout", "5m", "--prefill-timeout", "5m"}, args...)
 	g, err := realtest.Serve(t.Context(), r.bin, name, port, engines, args...)
 	require.NoError(t, err)
 	t.Cleanup(g.Close)
@@ -132,34 +148,71 @@ func (r *rig) serve(t *testing.T, name string, engines []*realtest.Engine, args 
 // answers sends each row of the table to an engine alone, and through the gateway to a whole worker and to a pair, whole
 // and streamed.
 func (r *rig) answers(t *testing.T) {
-	rows := table("tiny", "9707", "151645")
+	matching := regexp.MustCompile(*only)
+	rows := slices.DeleteFunc(table(r.Kind, real), func(r row) bool { return !matching.MatchString(r.name) })
 	if testing.Short() {
-		var few []row
-		for i := 0; i < len(rows); i += 16 {
-			few = append(few, rows[i])
-		}
-		rows = few
+		rows = few(rows)
 	}
-	// SGLang's server closes the connection after an exception.
-	var unexplained int
-	r.rec, unexplained = conform(t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, r.Kind, r.alone.URL, rows, []target{
-		{"whole", r.serve(t, "gateway-whole", []*realtest.Engine{r.alone}).URL},
-		// Two legs, though one would be faster here.
-		{"pair", r.serve(t, "gateway-pair", []*realtest.Engine{r.prefill, r.decode}, "--no-decode-fallback").URL}})
-	r.found(t, fmt.Sprintf("%d requests to a whole worker and to a pair, against the engine alone", len(rows)),
-		"%d differences that known_test.go does not list", unexplained)
+	rec, unexplained := conform(t, client, r.Kind, r.alone.URL, rows, []target{
+		{"whole", r.serve(t, "gateway-whole", []*realtest.Engine{r.alone}).URL}, r.twoLegs(t)})
+	r.rec.Shapes, r.rec.Rows = rec.Shapes, rec.Rows
+	if *only == "" {
+		r.found(t, "the table, to a whole worker and to a pair, against the engine alone",
+			"%d requests, %d differences that known_test.go does not list", len(rows), unexplained)
+	}
 }
 
-// store writes the recording.
+// SGLang's server closes the connection after an exception.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// few is each sixteenth row.
+func few(rows []row) (few []row) {
+	for i := 0; i < len(rows); i += 16 {
+		few = append(few, rows[i])
+	}
+	return few
+}
+
+// twoLegs is a pair that serves over two legs, though one would be faster here.
+func (r *rig) twoLegs(t *testing.T) target {
+	return target{"pair", r.serve(t, "gateway-pair-"+r.connector, []*realtest.Engine{r.prefill, r.decode}, "--no-decode-fallback").URL}
+}
+
+// connectors sends some rows over vLLM's other connectors, and kills a decode worker of each in mid-stream.
+func (r *rig) connectors(t *testing.T) {
+	if r.Kind != "vllm" {
+		return
+	}
+	for _, name := range []string{"vllm-nixl-push", "vllm-mooncake"} {
+		t.Run(name, func(t *testing.T) {
+			other := *r
+			other.connector = name
+			other.launchPair(t, name+"-")
+			rows := few(table(r.Kind, real))
+			_, unexplained := conform(t, client, r.Kind, r.alone.URL, rows, []target{other.twoLegs(t)})
+			other.found(t, "some of the table, to a pair, against the engine alone",
+				"%d requests, %d differences that known_test.go does not list", len(rows), unexplained)
+			other.decodeKilled(t)
+			other.clientsLeave(t)
+			for _, e := range []*realtest.Engine{other.prefill, other.decode, other.second} {
+				require.NoError(t, e.Kill())
+			}
+		})
+	}
+}
+
+// store writes the recording: what was run, and of all else what is recorded already.
 func (r *rig) store(t *testing.T) {
+	all := readRecording(t, r.Kind)
+	all.merge(r.Kind, *r.rec)
 	var err error
-	r.rec.Date = time.Now().UTC().Format(time.DateOnly)
-	r.rec.Engine, err = release(t.Context(), r.alone)
+	all.Date = time.Now().UTC().Format(time.DateOnly)
+	all.Engine, err = release(t.Context(), r.alone)
 	require.NoError(t, err)
-	r.rec.Parameters, err = parameters(t.Context(), r.alone.URL)
+	all.Parameters, err = parameters(t.Context(), r.alone.URL)
 	require.NoError(t, err)
 	var text bytes.Buffer
-	require.NoError(t, r.rec.write(&text))
+	require.NoError(t, all.write(&text))
 	at := recordingOf(r.Kind)
 	if t.Failed() {
 		at = filepath.Join(t.ArtifactDir(), r.Kind+".json")

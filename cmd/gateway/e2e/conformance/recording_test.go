@@ -24,9 +24,9 @@ import (
 type recording struct {
 	// Engine is the kind and release that was recorded.
 	Engine string `json:"engine"`
-	// Date is the day on which it was.
+	// Date is the day on which it was recorded last.
 	Date string `json:"date"`
-	// Runs is what was run besides, with what came of it.
+	// Runs is what was run, with what came of it.
 	Runs []run `json:"runs"`
 	// Parameters are those of its OpenAPI document.
 	Parameters []string `json:"parameters"`
@@ -35,8 +35,8 @@ type recording struct {
 	Rows map[string][]int `json:"rows"`
 }
 
-// run is a line of docs/engines.md: what was run, over which connector, and what came of it.
-type run struct{ Connector, What, Result string }
+// run is a line of docs/engines.md: what was run, over which connector, what came of it, and on which day.
+type run struct{ Connector, What, Result, On string }
 
 func recordingOf(kind string) string { return "testdata/" + kind + ".json" }
 
@@ -45,6 +45,29 @@ func readRecording(t testing.TB, kind string) (r recording) {
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &r))
 	return r
+}
+
+// merge stores what another recording has besides, and in the place of what this one has under the same names.
+func (r *recording) merge(kind string, more recording) {
+	for _, m := range more.Runs {
+		same := func(o run) bool { return o.Connector == m.Connector && o.What == m.What }
+		if i := slices.IndexFunc(r.Runs, same); i >= 0 {
+			r.Runs[i] = m
+		} else {
+			r.Runs = append(r.Runs, m)
+		}
+	}
+	old := *r
+	r.Shapes, r.Rows = nil, map[string][]int{}
+	for _, row := range table(kind, real) {
+		from := more
+		if more.Rows[row.name] == nil {
+			from = old
+		}
+		for _, i := range from.Rows[row.name] {
+			r.add(row.name, from.Shapes[i])
+		}
+	}
 }
 
 // add stores a row's next answer.
@@ -58,13 +81,6 @@ func (r *recording) add(name string, shape any) {
 
 // write stores a recording, a line for each shape and row.
 func (r *recording) write(w io.Writer) error {
-	line := func(v any) string {
-		text, err := json.Marshal(v)
-		if err != nil {
-			panic(err) // maps and texts
-		}
-		return string(text)
-	}
 	if _, err := fmt.Fprintf(w, "{\"engine\": %s, \"date\": %s, \"runs\": %s,\n\"parameters\": %s,\n\"shapes\": [",
 		line(r.Engine), line(r.Date), line(r.Runs), line(r.Parameters)); err != nil {
 		return err
@@ -78,6 +94,15 @@ func (r *recording) write(w io.Writer) error {
 	}
 	_, err := fmt.Fprint(w, "\n}}\n")
 	return err
+}
+
+// line is a value as JSON.
+func line(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // maps and texts
+	}
+	return string(text)
 }
 
 // shape is an answer as values that can be compared between two models: texts and numbers of a 200 become their types,
@@ -171,7 +196,7 @@ func TestEnginesPage(t *testing.T) {
 		rec := readRecording(t, kind)
 		require.NotEmpty(t, rec.Runs, kind)
 		for _, r := range rec.Runs {
-			_, _ = fmt.Fprintf(&table, "| %s | %s | %s | %s | %s |\n", rec.Engine, r.Connector, r.What, r.Result, rec.Date)
+			_, _ = fmt.Fprintf(&table, "| %s | %s | %s | %s | %s |\n", rec.Engine, r.Connector, r.What, r.Result, r.On)
 		}
 	}
 	text, err := os.ReadFile(page)

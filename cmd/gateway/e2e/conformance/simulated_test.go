@@ -24,10 +24,10 @@ func TestSimulatedEngines(t *testing.T) {
 			whole.Both, pair.Prefill, pair.Decode = 1, 1, 1
 			f := fleet.New(t, whole)
 			client, alone := fleet.Client(t), f.Workers["both-1"].Record().Address
-			rows := table("tandem-sim", "970", "4095")
+			rows := table(kind, []string{"tandem-sim", "970", "4095", "972", "971"})
 			got, _ := conform(t, client, kind, alone, rows, []target{{"whole", f.URL}, {"pair", fleet.New(t, pair).URL}})
 			want := readRecording(t, kind)
-			require.Equal(t, len(want.Rows), len(got.Rows), "rows; record again: make record")
+			require.Equal(t, len(want.Rows), len(got.Rows), "rows; record again: make conformance RECORD=-record")
 			for _, r := range rows {
 				for i, n := range want.Rows[r.name] {
 					name := r.name + []string{"", ", streamed"}[i]

@@ -341,7 +341,7 @@ func (r *rig) templates(t *testing.T) {
 	es := r.launch(t, realtest.Spec{Name: "templated", Model: "tiny-thinking", Args: []string{"--default-chat-template-kwargs", `{"thinking":true}`}})
 	var rows []row
 	for range 8 { // the gateway compares its rendering with the first ones
-		for _, x := range table("tiny", "9707", "151645") {
+		for _, x := range table(r.Kind, real) {
 			if strings.HasPrefix(x.name, "chat messages") || strings.HasPrefix(x.name, "chat add_generation_prompt") {
 				rows = append(rows, x)
 			}

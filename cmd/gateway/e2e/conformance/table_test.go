@@ -74,9 +74,12 @@ var (
 	}
 )
 
-// table returns the rows for a model, in an order that is always the same. word is an id of its vocabulary, end the one that ends a
-// turn. Names of rows have "tiny", 9707 and 151645 in their places.
-func table(model, word, end string) []row {
+// real are the real engines' model and the ids of a word, of the ends of a turn and of a thought, and of a call's beginning.
+// Names of rows have them, whatever their bodies have in their places.
+var real = []string{"tiny", "9707", "151645", "151666", "151657"}
+
+// table returns the rows for a kind of engine, in an order that is always the same, with other values in the places of real.
+func table(kind string, own []string) []row {
 	const chat, completion = `{"model":"tiny","messages":[{"role":"user","content":"Hello there"}],"max_tokens":6,"temperature":0}`,
 		`{"model":"tiny","prompt":"Hello there","max_tokens":6,"temperature":0}`
 	var rows []row
@@ -95,20 +98,8 @@ func table(model, word, end string) []row {
 		add("chat", chatPath, chat, "messages", m)
 	}
 	both := func(name, chatMore, completionMore string) {
-		c, d := chat, completion
-		for _, e := range []struct {
-			at   *string
-			more string
-		}{{&c, chatMore}, {&d, completionMore}} {
-			var more map[string]json.RawMessage
-			if err := json.Unmarshal([]byte(e.more), &more); err != nil {
-				panic(err)
-			}
-			for _, k := range slices.Sorted(maps.Keys(more)) {
-				*e.at = put(*e.at, k, string(more[k]))
-			}
-		}
-		rows = append(rows, row{name: "chat: " + name, method: "POST", path: chatPath, body: c}, row{name: "completion: " + name, method: "POST", path: completionPath, body: d})
+		rows = append(rows, row{name: "chat: " + name, method: "POST", path: chatPath, body: with(chat, chatMore)},
+			row{name: "completion: " + name, method: "POST", path: completionPath, body: with(completion, completionMore)})
 	}
 	both("logprobs", `{"logprobs":true,"top_logprobs":3}`, `{"logprobs":3}`)
 	both("logprobs and ids", `{"logprobs":true,"top_logprobs":1,"return_token_ids":true}`, `{"logprobs":1,"return_token_ids":true}`)
@@ -117,10 +108,17 @@ func table(model, word, end string) []row {
 	both("many tokens", `{"max_tokens":64,"repetition_penalty":1.8}`, `{"max_tokens":64,"repetition_penalty":1.8}`)
 	both("the end of the text by bias", `{"logit_bias":{"151645":100}}`, `{"logit_bias":{"151645":100}}`)
 	both("the end ignored", `{"logit_bias":{"151645":100},"ignore_eos":true}`, `{"logit_bias":{"151645":100},"ignore_eos":true}`)
-	both("a temperature and one candidate", `{"temperature":0.7,"top_k":1}`, `{"temperature":null,"top_k":1}`)
+	// With a seed, since several tokens may be the most likely ones in bf16.
+	both("a temperature and one candidate", `{"temperature":0.7,"top_k":1,"seed":7}`, `{"temperature":null,"top_k":1,"seed":7}`)
 	both("all penalties", `{"frequency_penalty":1,"presence_penalty":1,"repetition_penalty":1.2,"min_tokens":4}`, `{"frequency_penalty":1,"presence_penalty":1,"repetition_penalty":1.2,"min_tokens":4}`)
 	both("tools, required", `{"tools":[{"type":"function","function":{"name":"look","parameters":{"type":"object","properties":{}}}}],"tool_choice":"required"}`, `{"echo":true,"max_tokens":1}`)
 	both("echo and logprobs", `{"echo":true,"logprobs":true}`, `{"echo":true,"logprobs":1}`)
+	for _, c := range calls {
+		if kind == "sglang" {
+			break // its servers run without parsers
+		}
+		rows = append(rows, row{name: c.name, method: "POST", path: chatPath, body: with(chat, "{"+c.more+"}")})
+	}
 	for _, body := range []string{``, `{`, `[]`, `7`, `{}`, `{"model":"tiny"}`, `{"model":"nobody","max_tokens":2,"prompt":"x","messages":[{"role":"user","content":"x"}]}`,
 		`{"model":7,"max_tokens":2,"prompt":"x","messages":[{"role":"user","content":"x"}]}`, `{"prompt":"x","messages":[{"role":"user","content":"x"}],"max_tokens":2,"temperature":0}`} {
 		for _, path := range []string{chatPath, completionPath} {
@@ -137,9 +135,12 @@ func table(model, word, end string) []row {
 			rows[i].name += fmt.Sprintf(" (%d)", seen[r.name])
 		}
 	}
+	var places []string
+	for i, v := range real {
+		places = append(places, v, own[i])
+	}
 	for i, r := range rows {
-		rows[i].body = strings.NewReplacer(`"tiny"`, `"`+model+`"`, "9707", word, "151645", end).Replace(r.body)
-		rows[i].path = strings.ReplaceAll(r.path, "tiny", model)
+		rows[i].body, rows[i].path = strings.NewReplacer(places...).Replace(r.body), strings.NewReplacer(places...).Replace(r.path)
 	}
 	return rows
 }
@@ -150,6 +151,18 @@ func short(v string) string {
 		return string(r[:60]) + "…"
 	}
 	return v
+}
+
+// with sets the keys of an object that another one has.
+func with(object, more string) string {
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(more), &m); err != nil {
+		panic(err)
+	}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		object = put(object, k, string(m[k]))
+	}
+	return object
 }
 
 // put sets a key of a JSON object and leaves the rest as it is.
