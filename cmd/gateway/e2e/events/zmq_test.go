@@ -136,7 +136,13 @@ func (e *zmqEngine) cut() {
 
 func newZMQEngine(t *testing.T, seed uint64, cfg zmqpub.Config) *zmqEngine {
 	t.Helper()
-	e := &zmqEngine{Engine: kvtest.NewEngine(seed, 16), t: t, cfg: cfg, conns: map[net.Conn]struct{}{}}
+	return newLossyEngine(t, seed, cfg, nil)
+}
+
+// newLossyEngine is a zmqEngine whose replays drop the nth message if drops reports so.
+func newLossyEngine(t *testing.T, seed uint64, cfg zmqpub.Config, drops func(n int) bool) *zmqEngine {
+	t.Helper()
+	e := &zmqEngine{drops: drops, Engine: kvtest.NewEngine(seed, 16), t: t, cfg: cfg, conns: map[net.Conn]struct{}{}}
 	if e.cfg.Endpoint == "" {
 		e.cfg.Endpoint = "tcp://*:0"
 	}
@@ -266,8 +272,8 @@ func TestDroppedReplayIsRequestedAgain(t *testing.T) {
 		"all from one on, with the end": func(n int) bool { return n > 60 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, cfg := newZMQEngine(t, 1, replays), zmqConfig()
-			e.drops, cfg.PageTimeout, cfg.QuietCheck = drops, 50*time.Millisecond, time.Minute
+			e, cfg := newLossyEngine(t, 1, replays, drops), zmqConfig()
+			cfg.PageTimeout, cfg.QuietCheck = 50*time.Millisecond, time.Minute
 			e.publish(300)
 			r := newRig(t, cfg, nil, nil)
 			r.trackZMQ("w", e, 0)
