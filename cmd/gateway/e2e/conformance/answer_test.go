@@ -3,6 +3,7 @@ package conformance
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -134,9 +135,10 @@ func join(key string, before, v any) any {
 			return append(b, v...)
 		}
 		for _, e := range v { // by the choice's index
-			i := slices.IndexFunc(b, func(o any) bool { return reflect.DeepEqual(index(o), index(e)) })
+			i := slices.IndexFunc(b, func(o any) bool { return index(o) == index(e) })
 			if i < 0 {
 				b = append(b, join("", nil, e))
+				slices.SortStableFunc(b, func(x, y any) int { return cmp.Compare(index(x), index(y)) }) // which one begins is a matter of time
 			} else {
 				b[i] = join("", b[i], e)
 			}
@@ -154,9 +156,10 @@ func join(key string, before, v any) any {
 	return v
 }
 
-func index(v any) any {
+func index(v any) float64 {
 	m, _ := v.(map[string]any)
-	return m["index"]
+	i, _ := m["index"].(float64)
+	return i
 }
 
 // differences lists where another answer is not this one: by their tokens, however many come at once.
