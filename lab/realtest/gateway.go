@@ -84,9 +84,6 @@ func (g *Gateway) Await(ctx context.Context, n int) error {
 	}
 }
 
-// Signal sends a signal to the gateway.
-func (g *Gateway) Signal(s os.Signal) error { return g.cmd.Process.Signal(s) }
-
 // Close ends the gateway as an operator does, and waits for its end.
 func (g *Gateway) Close() {
 	_ = g.cmd.Process.Signal(os.Interrupt)
