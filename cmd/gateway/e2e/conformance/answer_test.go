@@ -14,6 +14,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // answer is what came for a request: JSON, a text, or the events of a stream.
@@ -156,9 +159,10 @@ func join(key string, before, v any) any {
 	return v
 }
 
-func index(v any) float64 {
+func index(v any) int64 {
 	m, _ := v.(map[string]any)
-	i, _ := m["index"].(float64)
+	n, _ := m["index"].(json.Number)
+	i, _ := n.Int64()
 	return i
 }
 
@@ -229,4 +233,18 @@ func brief(v any) string {
 		text = append(text[:160:160], "…"...)
 	}
 	return string(text)
+}
+
+// Two streams are equal whichever of their choices begins, and no choice takes another's text.
+func TestStreamsAreComparedByChoice(t *testing.T) {
+	stream := func(events ...string) (a answer) {
+		for _, e := range events {
+			a.Events = append(a.Events, value([]byte(e)))
+		}
+		return a
+	}
+	a := `{"choices":[{"index":0,"text":"a"}]}`
+	b := `{"choices":[{"index":1,"text":"b"}]}`
+	assert.Empty(t, stream(a, b, b).differences(stream(b, a, b)))
+	assert.NotEmpty(t, stream(a, b, b).differences(stream(b, a, a)))
 }
