@@ -83,8 +83,8 @@ func (p *prompts) long(a *arm, model string, bytes, n, chunks int) []job {
 // conversations is how many grow at once.
 const conversations = 4
 
-// grown makes conversations of so many bytes: first their beginnings, then n requests, each of which is an earlier one
-// with an answer and one more short message.
+// grown makes conversations of so many bytes. It returns the requests that begin them, and n that follow: an earlier
+// request with its answer and one more short message.
 func (p *prompts) grown(a *arm, model string, bytes, n, chunks int) (first, then []job) {
 	var dialogues [conversations][][]byte
 	for i := range dialogues {

@@ -43,7 +43,7 @@ func (t *tap) longer() func(n int) bool {
 	return t.fits
 }
 
-// fits reports whether an event of n bytes, of which there are up to three copies, may be held. If not, and if the
+// fits reports whether an event of n bytes may be held, in up to three copies. If not, and if the
 // request is at fault, it sets over.
 func (t *tap) fits(n int) bool {
 	switch {

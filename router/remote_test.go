@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// remoteReport is what a remote index answers of ranks: device blocks, -1 for a rank that nothing is said of.
+// remoteReport is what a remote index answers of ranks: device blocks, -1 for a rank that the index does not list.
 func remoteReport(device map[overlap.Rank]int32) *overlap.Report {
 	var ranks []overlap.Rank
 	for r := range device {

@@ -136,7 +136,7 @@ func (c *Core) depart(s *sequence, o Output) {
 		return
 	}
 	s.gone = true
-	if r.Lingers < Endless { // prefill confirms that it writes no more, or does not in time
+	if r.Lingers < Endless { // prefill confirms that it has stopped writing, or times out
 		ask := *r
 		ask.Drained = s.ID
 		c.result.Releases = append(c.result.Releases, ask)

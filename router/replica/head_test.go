@@ -30,7 +30,7 @@ func (h hearsay) ApplyHeads(peer, model string, heads []Head, _ time.Time) {
 	}
 }
 
-// TestHeadsArePublished has heads come, change, stay and go: nothing is said while there are none, the messages are 5 ms apart at least, and
+// TestHeadsArePublished has heads come, change, stay and go: nothing is sent while there are none, the messages are 5 ms apart at least, and
 // what stays is said each 20 ms.
 func TestHeadsArePublished(t *testing.T) {
 	own := NewLocal("a", 1)

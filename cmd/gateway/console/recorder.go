@@ -295,7 +295,7 @@ func (c *Recorder) Slowest() []Request {
 	return all
 }
 
-// Find returns the request of that name: the gateway's or the client's, of which the latest is returned.
+// Find returns the request of that name: the gateway's or the client's. Of several with the client's name it returns the latest.
 func (c *Recorder) Find(name string) (found Request, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -136,7 +136,7 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 }
 
 // malformed refuses a head that proxies may parse differently than fasthttp, which allows request smuggling: two
-// declarations of the body's length, of which fasthttp hides one; a Transfer-Encoding other than chunked, which
+// declarations of the body's length (fasthttp hides one); a Transfer-Encoding other than chunked, which
 // fasthttp treats as no body; and folded fields. It reads the raw lines.
 func malformed(raw []byte) *openai.Error {
 	length, coding, recoded := false, false, false

@@ -25,7 +25,7 @@ type TLS struct {
 	KeyFile  string `flag:"tls-key-file,tls-key-path" help:"PEM private key of tls-cert-file."`
 	ClientCA string `flag:"tls-client-ca-file" help:"PEM authorities of clients' certificates, which all must then show, health probes too. Read again on change. Empty requires none."`
 	// Names are read by [certs.Named].
-	Names   []string `flag:"tls-client-names" help:"Names of which a client's certificate must have one: a DNS name, *.DOMAIN, or a URI, /* at the end for all below. Empty takes any."`
+	Names   []string `flag:"tls-client-names" help:"A client's certificate must have one of these names: a DNS name, *.DOMAIN, or a URI, /* at the end for all below. Empty takes any."`
 	AdminCA string   `flag:"admin-tls-client-ca-file" help:"PEM authorities of operators' certificates on admin-address. Empty: clients'."`
 }
 

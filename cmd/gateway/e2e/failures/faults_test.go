@@ -281,7 +281,7 @@ func TestSlowClientIsNoSilentWorker(t *testing.T) {
 			c.Decode = decode.Config{StreamIdleTimeout: idle}
 			c.Edge.Heartbeat = 0
 		}})
-		// The engine is held up when it has generated for a while and generates no more, though it is not done.
+		// The engine is held up once it has generated tokens and has stopped before the end.
 		held := func() string {
 			b := f.Workers["decode-1"].Engine.Books()
 			return fmt.Sprint(b.Running, b.Waiting, f.Books())

@@ -104,7 +104,7 @@ func (h *hostile) links(d *stack.Discovery, log *slog.Logger) stack.Links {
 	return links
 }
 
-// A gateway and workers, each with what the shipped files let it do and no more, serve; the workers' KV events arrive.
+// A gateway and workers serve with the permissions of the shipped files alone, and the workers' KV events arrive.
 // A worker that writes another's record, or publishes another's events, is refused, and so is a gateway that writes.
 func TestFleetAmongOthers(t *testing.T) {
 	t.Parallel() // it waits for etcd, which hashes passwords

@@ -131,8 +131,8 @@ func TestLyingEventsAreFound(t *testing.T) {
 	}
 }
 
-// True events are never held against a worker, however its cache is pressed and whoever waits: requests queue in
-// gateway and engines, siblings come in bursts, and what the pick expected is evicted before its turn.
+// A worker with true events is never marked. Requests queue in gateway and engines, siblings come in bursts, and blocks that
+// the choice counted on are evicted before the request's turn.
 func TestTrueEventsAreNeverMarked(t *testing.T) {
 	t.Parallel()
 	prompter, err := replay.NewPrompter(tokens.Sim(), paritySeed)
