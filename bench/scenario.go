@@ -123,7 +123,7 @@ its two calls itself, nginx, HAProxy, and a bare minimum in Go that forwards and
                                                   some arms
   go run ./bench -only short -gateway NEW -against OLD
                                                   two binaries in turns, and their ratio by rounds
-  go run ./bench -only chunks -against-flags --relay=goroutine
+  go run ./bench -only chunks -against-flags --migration-limit=0
                                                   one binary with other settings, in turns
   go run ./bench -only soak -soak 10m             memory under saturation
   go run ./bench -write-docs                      everything, into the document's measured section

@@ -26,10 +26,10 @@ type Config struct {
 	// the engine may be reasoning silently: automatic then counts from the latest event and is at least five times
 	// the predicted time of the longest answer, up to 5 min.
 	//
-	// An answer that is not streamed may take this limit plus the greater of the idle limit and five times the
-	// predicted time of its longest form, up to 1 h. While the worker's gaps are unknown, the prediction uses 100 ms
-	// a token, or a 20th of an idle limit below 2 s.
-	FirstTokenTimeout time.Duration `flag:"decode-first-token-timeout" default:"0s" range:"0s.." group:"Faults" help:"How long decode may take to the first token before another worker is tried. 0 is automatic: the greater of 30s and five times the prediction."`
+	// An answer that is not streamed may take this limit and then the greater of the stream's idle limit and five times
+	// the predicted time of its longest form, up to 1 h. While the worker's gaps are unknown, the prediction takes 100 ms
+	// a token, or a 20th of a stream's idle limit that was set below 2 s.
+	FirstTokenTimeout time.Duration `flag:"first-token-timeout" default:"0s" range:"0s.." group:"Faults" help:"How long prefill, and then decode to the first token, may take before another worker is tried. 0 is automatic: the greater of 30s and five times the prediction."`
 }
 
 // Validate returns every setting that is out of range.

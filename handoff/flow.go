@@ -37,7 +37,8 @@ type Config struct {
 	// Seed makes the request names that engines see reproducible: same seed and order, same names. They are unique
 	// within one gateway only; 0 draws names that are unique everywhere.
 	Seed uint64
-	// Explain records the candidates of each choice with each term of their cost (--log-routing).
+	// Explain has the router record the candidates of each choice with each term of their cost, as the request log
+	// wants them (--log-requests=routing).
 	Explain bool
 }
 

@@ -18,23 +18,15 @@ import (
 
 // Resuming configures answers that another worker continues.
 type Resuming struct {
-	// Mode: engines report the tokens of a stream; when its worker fails, prompt and tokens go to other workers. A
-	// greedy answer (temperature 0) stays the same; a sampled one continues as another sample.
-	Mode string `flag:"resume" default:"continue" oneof:"continue=another worker continues it|exact=only a greedy one, which stays token for token the same|off=it ends with an error event" help:"What happens to a stream whose worker fails after the first token."`
-	// Limit is how often one answer may move.
-	Limit int `flag:"migration-limit" default:"3" range:"0..100" help:"How often one answer may move to another worker."`
-	// LongestTokens bounds prompt plus answer, in tokens, which are computed again.
+	// Limit is how many times an answer may move: engines are asked for the tokens of a stream's answer, and when its worker
+	// fails the prompt and these tokens go to other workers. A greedy answer (temperature 0) then is what it would have been.
+	// One that is drawn goes on as another draw. With 0 a stream whose worker fails ends with that error.
+	Limit int `flag:"migration-limit" default:"3" range:"0..100" help:"How often one answer may move to another worker. With 0 a stream whose worker fails ends with an error event."`
+	// LongestTokens bounds prompt and answer together, which are computed again, in tokens.
 	LongestTokens int `flag:"migration-max-seq-len" default:"0" range:"0.." help:"Longest prompt and answer, in tokens, that may move; they are computed again. 0 sets no limit."`
 	// Within bounds how long a move may stall the client's stream.
 	Within time.Duration `default:"30s" range:"1ms.."`
 }
-
-// The values of Resuming.Mode.
-const (
-	ResumeContinue = "continue"
-	ResumeExact    = "exact"
-	ResumeOff      = "off"
-)
 
 // errResumeTimeout ends a move that takes too long.
 var errResumeTimeout = fmt.Errorf("the answer did not resume in time: %w", fault.ErrTimeout)
@@ -53,7 +45,6 @@ var NotResumable = map[string]string{
 	"details":    "more than its text and its tokens was requested",
 	"reasoning":  "its reasoning is hidden",
 	"processor":  "its tokens pass a processor of their own",
-	"sampling":   "it is not greedy, and --resume is exact",
 	"engine":     "its engine does not show the tokens that it generates",
 	"tool_call":  "it has begun to call a tool",
 	"stop":       "a stop string may have begun in it, and its tokens cannot be read here",
@@ -69,10 +60,10 @@ var NotResumable = map[string]string{
 // draft returns the draft in which decode keeps what another worker needs to continue the answer, nil if none could.
 func (f *Flow) draft(r *request) *decode.Draft {
 	req := r.Call.Request
-	if r.draft != nil || r.NotResumable != "" || f.cfg.Resume.Mode == ResumeOff {
+	if r.draft != nil || r.NotResumable != "" || f.cfg.Resume.Limit == 0 {
 		return r.draft
 	}
-	if r.NotResumable = req.Unresumable(r.card.Engine, f.cfg.Resume.Mode == ResumeExact); !req.Stream {
+	if r.NotResumable = req.Unresumable(r.card.Engine, false); !req.Stream {
 		r.NotResumable = "whole"
 	}
 	if r.NotResumable != "" {
@@ -97,7 +88,7 @@ func asksIDs(req *openai.Request, engine string) bool {
 func (f *Flow) resumable(r *request, failed *fault.Error) bool {
 	cfg := &f.cfg.Resume
 	switch {
-	case cfg.Mode == ResumeOff || failed.Class == fault.ClientGone || failed.Class == fault.Shutdown:
+	case cfg.Limit == 0 || failed.Class == fault.ClientGone || failed.Class == fault.Shutdown:
 		return false
 	case r.NotResumable != "":
 	case errors.Is(failed.Err, decode.ErrParser):

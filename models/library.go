@@ -24,48 +24,46 @@ import (
 
 // Config is the languages' settings.
 type Config struct {
-	Tokenizers []string      `flag:"tokenizer" sep:"space" group:"Models" help:"A model's tokenizer and chat template, as MODEL=PATH: a Hugging Face folder or a tokenizer.json. Repeat it; PATH alone is for a single model. Read again on SIGHUP."`
-	ModelPaths []string      `flag:"model-path" sep:"space" group:"Models" help:"A folder with the models' tokenizers: as MODEL, its last part, or in Hugging Face's cache layout. Repeat it. --tokenizer wins."`
+	Tokenizers []string      `flag:"tokenizer,model-path" sep:"space" group:"Models" help:"A model's tokenizer and chat template: MODEL=PATH of a Hugging Face folder or a tokenizer.json, or PATH for a single model; or a folder of such folders, as MODEL, its last part, or in Hugging Face's cache layout. Repeat it. Read again on SIGHUP."`
 	AskTimeout time.Duration `default:"500ms" range:"0s..10s"`
 	CacheBytes int64         `default:"32MiB" unit:"bytes" range:"0.."`
 }
 
 // Validate returns what is out of range, or no pair of model and path.
 func (c *Config) Validate() error {
-	_, err := c.given()
+	_, _, err := c.given()
 	return errors.Join(setting.Check(c), err)
 }
 
-// given are the paths by model; that of "" is for whichever model is the only one.
-func (c *Config) given() (map[string]string, error) {
-	paths := map[string]string{}
+// given returns the paths by model, and those without one: folders of models, or the path of the only model.
+func (c *Config) given() (paths map[string]string, alone []string, err error) {
+	paths = map[string]string{}
 	for _, pair := range c.Tokenizers {
 		model, path, named := strings.Cut(pair, "=")
-		if !named && len(c.Tokenizers) == 1 {
-			model, path = "", pair
-		} else if model == "" {
-			path = ""
-		}
-		if path == "" {
-			return nil, setting.Errorf("tokenizer", "%q is not MODEL=PATH, and PATH alone has to be the only one", pair)
-		}
-		if _, twice := paths[model]; twice {
-			return nil, setting.Errorf("tokenizer", "the model %q has two", model)
+		switch {
+		case !named && pair != "":
+			alone = append(alone, pair)
+			continue
+		case model == "" || path == "":
+			return nil, nil, setting.Errorf("tokenizer", "%q is neither MODEL=PATH nor PATH", pair)
+		case paths[model] != "":
+			return nil, nil, setting.Errorf("tokenizer", "the model %q has two", model)
 		}
 		paths[model] = path
 	}
-	return paths, nil
+	return paths, alone, nil
 }
 
 // Library has the languages of the models. It is safe for concurrent use.
 type Library struct {
-	cfg    Config
-	log    *slog.Logger
-	given  map[string]string
-	roster *pools.Roster
-	asker  *asker
-	seed   uint64
-	kick   chan struct{}
+	cfg     Config
+	log     *slog.Logger
+	given   map[string]string
+	folders []string // searched for the models' folders
+	roster  *pools.Roster
+	asker   *asker
+	seed    uint64
+	kick    chan struct{}
 
 	calls, checks *prometheus.CounterVec
 	unsized       map[string]bool // models that reportUnsized has logged; Run's own
@@ -81,13 +79,25 @@ type Library struct {
 // NewLibrary reads the languages that cfg names; those in folders are looked for by Run once a worker of the roster
 // serves the model. Engines are asked through t. The error names the setting and the file.
 func NewLibrary(cfg Config, roster *pools.Roster, t upstream.Transport, log *slog.Logger, reg prometheus.Registerer) (*Library, error) {
-	given, err := cfg.given()
+	given, alone, err := cfg.given()
 	if err != nil {
 		return nil, err
 	}
+	var folders []string
+	for _, path := range alone {
+		if info, err := os.Stat(path); err != nil {
+			return nil, setting.Errorf("tokenizer", "%w", err)
+		} else if info.IsDir() && !isModel(path) {
+			folders = append(folders, path)
+		} else if len(given) > 0 {
+			return nil, setting.Errorf("tokenizer", "%q is for a single model, and there are others; use MODEL=PATH", path)
+		} else {
+			given[""] = path
+		}
+	}
 	set := metrics.In(reg)
 	l := &Library{
-		cfg: cfg, log: log, given: given, roster: roster, asker: newAsker(t, cfg.AskTimeout, cfg.CacheBytes),
+		cfg: cfg, log: log, given: given, folders: folders, roster: roster, asker: newAsker(t, cfg.AskTimeout, cfg.CacheBytes),
 		seed: rand.Uint64(), kick: make(chan struct{}, 1),
 		unsized: map[string]bool{}, shelf: map[string]*Language{}, missing: map[string]bool{},
 		calls:  set.Counter("tokenize_calls_total", "Prompts sent to workers' /tokenize, by outcome.", "model", "outcome"),
@@ -100,13 +110,6 @@ func NewLibrary(cfg Config, roster *pools.Roster, t upstream.Transport, log *slo
 			distrusted.Set(metrics.Bool(l.Of(model).Trust().Distrusted), model)
 		}
 	})
-	for _, path := range cfg.ModelPaths {
-		if info, err := os.Stat(path); err != nil {
-			return nil, setting.Errorf("model-path", "%w", err)
-		} else if !info.IsDir() {
-			return nil, setting.Errorf("model-path", "%s is no folder", path)
-		}
-	}
 	for model, path := range given {
 		language, err := Load(path, cfg.CacheBytes)
 		if err != nil {
@@ -284,7 +287,7 @@ func (l *Library) Run(ctx context.Context) error {
 		served := l.roster.Models()
 		l.adopt(served)
 		for _, model := range served {
-			if len(l.cfg.ModelPaths) > 0 {
+			if len(l.folders) > 0 {
 				l.find(model)
 			}
 			l.meet(model)

@@ -59,7 +59,7 @@ func TestModelsAreFound(t *testing.T) {
 		put(t, filepath.Join(root, path), template)
 	}
 	write(t, filepath.Join(root, "shelf/models--org--cached/refs/main"), "abc\n")
-	l, _ := library(t, Config{ModelPaths: []string{filepath.Join(root, "shelf")}}, nil)
+	l, _ := library(t, Config{Tokenizers: []string{filepath.Join(root, "shelf")}}, nil)
 	for model, want := range map[string]string{
 		"org/whole": "whole", "any/last": "last", "last": "last", "org/cached": "abc", "org/unnamed": "only",
 		"../secret": "", "org/../../secret": "", filepath.Join(root, "secret"): "", "absent": "", "broken": "", "": "",
@@ -73,7 +73,7 @@ func TestModelsAreFound(t *testing.T) {
 func TestReload(t *testing.T) {
 	a, b := folder(t, map[string]string{"chat_template.jinja": "a1"}), folder(t, map[string]string{"chat_template.jinja": "b1"})
 	shelf := t.TempDir()
-	l, _ := library(t, Config{Tokenizers: []string{"a=" + a, "b=" + filepath.Join(b, "tokenizer.json")}, ModelPaths: []string{shelf}}, nil)
+	l, _ := library(t, Config{Tokenizers: []string{"a=" + a, "b=" + filepath.Join(b, "tokenizer.json"), shelf}}, nil)
 	l.find("c")
 	write(t, filepath.Join(a, "chat_template.jinja"), "a2")
 	write(t, filepath.Join(b, "chat_template.jinja"), "{{ broken")
@@ -117,12 +117,11 @@ func TestConfigIsChecked(t *testing.T) {
 	here := folder(t, nil)
 	for want, cfg := range map[string]Config{
 		"MODEL=PATH":     {Tokenizers: []string{"=" + here}},
-		"PATH alone":     {Tokenizers: []string{here, "a=" + here}},
-		"the only model": {Tokenizers: []string{here + "/nothing"}},
+		"single model":   {Tokenizers: []string{here, "a=" + here}},
+		"/nothing: no":   {Tokenizers: []string{here + "/nothing"}},
 		"has two":        {Tokenizers: []string{"a=" + here, "a=" + here}},
 		"no such file":   {Tokenizers: []string{"a=" + here + "/nothing"}},
-		"is no folder":   {ModelPaths: []string{filepath.Join(here, "tokenizer.json")}},
-		"model-path":     {ModelPaths: []string{here + "/nothing"}},
+		"use MODEL=PATH": {Tokenizers: []string{filepath.Join(here, "tokenizer.json"), here}},
 		"tokenizer.json": {Tokenizers: []string{"a=" + t.TempDir()}},
 	} {
 		_, err := NewLibrary(cfg, nil, nil, slog.New(slog.DiscardHandler), nil)

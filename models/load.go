@@ -221,7 +221,7 @@ func tokenText(raw json.RawMessage) (text string, ok bool) {
 func (l *Library) search(model string) string {
 	names := []string{model, model[strings.LastIndexByte(model, '/')+1:]}
 	cached := "models--" + strings.ReplaceAll(model, "/", "--")
-	for _, folder := range l.cfg.ModelPaths {
+	for _, folder := range l.folders {
 		for _, name := range names {
 			if filepath.IsLocal(name) && isModel(filepath.Join(folder, name)) {
 				return filepath.Join(folder, name)

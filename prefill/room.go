@@ -23,9 +23,10 @@ import (
 
 // Config is the prefill leg's settings.
 type Config struct {
-	// Timeout bounds a worker's answer. Automatic is the greater of 30 s and five times the prediction: the uncached
-	// tokens booked on the worker over its observed speed; see [pace.Limits].
-	Timeout time.Duration `flag:"prefill-timeout" default:"0s" range:"0s.." group:"Faults" help:"How long a prefill may take before another worker is tried. 0 is automatic: the greater of 30s and five times the prediction."`
+	// Timeout is how long a worker may take to answer. Automatic is the greater of 30 s and five times the
+	// prediction: the uncached tokens booked on the worker over its observed speed; see [pace.Limits]. The flag is decode's
+	// first-token-timeout.
+	Timeout time.Duration `default:"0s" range:"0s.."`
 }
 
 // Validate returns every setting that is out of range.

@@ -182,11 +182,11 @@ func TestClassesShareTheLimits(t *testing.T) {
 		taken++
 	}
 	full := push(0, 100)
-	assert.True(t, taken == 8 && full.Limit == "queue-limit" && full.Class == "a" && strings.Contains(full.Error(), "class a has its share of --queue-limit"),
+	assert.True(t, taken == 8 && full.Limit == LimitRequests && full.Class == "a" && strings.Contains(full.Error(), "class a has its share of --queue-limit"),
 		"%d places of 10, then %v", taken, full)
 	assert.Nil(t, push(1, 8000), "the first of the other class")
 	full = push(1, 1000)
-	assert.True(t, full != nil && full.Limit == "queue-bytes" && full.Class == "b", "its second: %v", full)
+	assert.True(t, full != nil && full.Limit == LimitBytes && full.Class == "b", "its second: %v", full)
 	want := []ClassStats{{Name: "a", Waiting: 8, RefusedTotal: 2}, {Name: "b", Waiting: 1, RefusedTotal: 1}}
 	assert.Equal(t, want, core.Stats(start).Classes)
 }

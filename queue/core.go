@@ -304,15 +304,15 @@ func (c *Core[V]) met(t *Ticket[V]) string {
 	case t.Retry:
 		return ""
 	case k.kept >= k.limit:
-		return "queue-limit"
+		return LimitRequests
 	case t.Bytes > c.cfg.Bytes-c.keptBytes, k.kept > 0 && t.Bytes > k.bytes-k.keptBytes:
-		return "queue-bytes"
+		return LimitBytes
 	case t.Lane == "" || l == nil || l.kept == 0:
 		return ""
 	case l.kept >= (c.cfg.Limit+1)/2:
-		return "queue-limit"
+		return LimitRequests
 	case t.Bytes > c.cfg.Bytes/2-l.keptBytes:
-		return "queue-bytes"
+		return LimitBytes
 	}
 	return ""
 }

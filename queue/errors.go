@@ -32,11 +32,17 @@ type plan struct {
 	starts, takes, then, free time.Duration
 }
 
+// The limits of a queue.
+const (
+	LimitRequests = "--queue-limit"
+	LimitBytes    = "512 MiB of bodies"
+)
+
 // FullError refuses a request that would have to wait, because too much waits already.
 type FullError struct {
 	// RetryAfter is when there may be room again, in whole seconds from 1 to 60; see retryAfter.
 	RetryAfter time.Duration
-	// Limit is the flag that set the limit which was met: "queue-limit" or "queue-bytes".
+	// Limit is the one that was met: [LimitRequests] or [LimitBytes].
 	Limit string
 	// Class is the policy class whose share of that limit was met; empty without classes.
 	Class string
@@ -44,7 +50,7 @@ type FullError struct {
 
 func (e *FullError) Error() string {
 	if e.Class != "" {
-		return fmt.Sprintf("queue: policy class %s has its share of --%s, retry after %v", e.Class, e.Limit, e.RetryAfter)
+		return fmt.Sprintf("queue: policy class %s has its share of %s, retry after %v", e.Class, e.Limit, e.RetryAfter)
 	}
-	return fmt.Sprintf("queue: full (--%s), retry after %v", e.Limit, e.RetryAfter)
+	return fmt.Sprintf("queue: full (%s), retry after %v", e.Limit, e.RetryAfter)
 }

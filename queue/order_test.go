@@ -93,7 +93,7 @@ func TestConfigNamesTheFlag(t *testing.T) {
 		"router-queue-policy": func(c *Config) { c.Policy = "FCFS" },
 		"queue-limit":         func(c *Config) { c.Limit = -1 },
 		"queue-timeout":       func(c *Config) { c.Timeout = 0 },
-		"queue-bytes":         func(c *Config) { c.Bytes = 0 },
+		"queue.Config.Bytes":  func(c *Config) { c.Bytes = 0 },
 	} {
 		cfg := DefaultConfig()
 		spoil(&cfg)

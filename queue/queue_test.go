@@ -133,7 +133,7 @@ func TestWhoLeavesIsOutAtOnce(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		left := r.admit(ctx, Item{})
 		full := <-r.admit(t.Context(), Item{})
-		if fullErr, ok := errors.AsType[*FullError](full.err); !ok || fullErr.Limit != "queue-limit" || fullErr.RetryAfter < time.Second {
+		if fullErr, ok := errors.AsType[*FullError](full.err); !ok || fullErr.Limit != LimitRequests || fullErr.RetryAfter < time.Second {
 			t.Errorf("the second of one got %v", full.err)
 		}
 		cancel(errBored)

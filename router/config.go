@@ -35,8 +35,9 @@ type Config struct {
 	GPUWeight float64 `flag:"encoder-cuda-to-cpu-ratio" default:"8" range:"0.001.." help:"Mode device-aware-weighted: requests of a GPU worker for each of a worker of device class cpu."`
 	// Seed of all random choices. The same seed, pool, request and attempt, over
 	// the same workers and loads, make the same choice.
-	Seed uint64 `flag:"router-seed" default:"0" range:"0.." help:"Seed of every random choice and of engines' request ids; repeats choices and injected faults. 0 draws one."`
-	// KVEvents enables the index of workers' KV events. Workers without events are predicted; without it, all are.
+	Seed uint64 `default:"0" range:"0.."`
+	// KVEvents says that what workers publish of their KV caches reaches the
+	// router's index. Those that publish nothing are predicted; without it, all.
 	KVEvents bool `flag:"router-kv-events,kv-events" default:"true" help:"On: follow workers' KV events. Off: predict every cache; needs no NATS. Off with remote-index-url, unless set."`
 	// Predictions bounds predicted caches. If MaxBlocks is 0, or the pool computes no prompts, nothing is predicted and
 	// workers without events count as empty.
@@ -46,7 +47,7 @@ type Config struct {
 	PredictedTTL time.Duration `flag:"router-predicted-ttl-secs" default:"0" unit:"s" range:"0..31536000" help:"Seconds for which a sent prompt counts as cached before an event reports it; 2 suits bursts of one prompt. 0 is off."`
 	// IndexMaxBlocks bounds the index that a [Set] makes for a pool, as
 	// [index.Config] has it: 0 means 2^26 pairs of block and rank.
-	IndexMaxBlocks int `flag:"kv-index-max-blocks" default:"67108864" range:"1024..1073741824" help:"Most pairs of KV block and rank in the index, for each model and role, about 40 bytes each. The least recently used are dropped."`
+	IndexMaxBlocks int `default:"67108864" range:"1024..1073741824"`
 	// TrackPrefillTokens books prompt tokens yet to be computed, and weighs those of other requests.
 	TrackPrefillTokens bool `flag:"router-track-prefill-tokens" default:"true" help:"On: prompt tokens yet to prefill count as a worker's load."`
 	// TrackActiveBlocks books the blocks of prompts and of output, and weighs them.

@@ -147,7 +147,7 @@ func TestParityOff(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.Parity = wrong
 		_, err := New(cfg, nil)
-		assert.ErrorContains(t, err, "kv-parity", "%+v", wrong)
+		assert.ErrorContains(t, err, "parity: ", "%+v", wrong)
 	}
 }
 

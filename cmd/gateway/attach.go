@@ -35,7 +35,7 @@ type attachSettings struct {
 	Transfer        string          `flag:"transfer-endpoint" group:"Engine" help:"HOST:PORT of a prefill worker's KV side channel."`
 	Worker          attachedWorker  `group:"Worker"`
 	Events          attachedEvents  `group:"KV events"`
-	Every           time.Duration   `flag:"worker-health-interval" group:"Life"`
+	LeaseTTL        time.Duration   `flag:"lease-ttl" group:"Life"`
 	KeyFile         string          `flag:"worker-api-key-file" group:"Life"`
 	TLS             stack.WorkerTLS `group:"Life"`
 	Failures        int             `flag:"health-failures" default:"3" range:"1..100" group:"Life" help:"Failed checks that deregister it."`
@@ -106,7 +106,7 @@ func attach(ctx context.Context, args []string, p process) error {
 		return r.Placed(err)
 	}
 	defer unlink()
-	if cfg.Probe.Trust, err = s.TLS.Open(links.Certs); err != nil {
+	if cfg.Probe.Trust, err = s.TLS.Open(&s.Identity, links.Certs); err != nil {
 		return r.Placed(err)
 	}
 	reg := telemetry.NewRegistry()
@@ -150,7 +150,7 @@ func here(address string) bool {
 func (s *attachSettings) config(r *settings.Resolved) (stack.AttachConfig, error) {
 	c := stack.AttachConfig{
 		Advertise: strings.TrimSuffix(s.Advertise, "/"),
-		Probe:     discovery.ProberConfig{Every: s.Every, Failures: s.Failures, Seed: rand.Uint64()},
+		Probe:     discovery.ProberConfig{Failures: s.Failures, Seed: rand.Uint64()},
 		Prefix:    s.Prefix, LeaseTTL: s.LeaseTTL, Follow: follow.Config{Seed: rand.Uint64()}, Drain: s.Drain,
 	}
 	switch {

@@ -31,10 +31,10 @@ func TestPredictionSettings(t *testing.T) {
 	for role, c := range cfg.Router.ByRole() {
 		assert.True(t, !c.Predictions.LRU && c.PredictedTTL == 0 && c.IndexMaxBlocks == 1<<26, "%s by default: %+v", role, c)
 	}
-	cfg, err = configured("--router-approximate-cache-policy=lru", "--router-predicted-ttl-secs=2.5", "--kv-index-max-blocks=4096")
+	cfg, err = configured("--router-approximate-cache-policy=lru", "--router-predicted-ttl-secs=2.5")
 	require.NoError(t, err)
 	for _, role := range []pools.Role{pools.Prefill, pools.Both} {
-		if c := cfg.Router.ByRole()[role]; !c.Predictions.LRU || c.PredictedTTL != 2500*time.Millisecond || c.IndexMaxBlocks != 4096 {
+		if c := cfg.Router.ByRole()[role]; !c.Predictions.LRU || c.PredictedTTL != 2500*time.Millisecond {
 			t.Errorf("%s: %+v", role, c)
 		}
 	}
@@ -100,8 +100,6 @@ func TestNamesOfTheDocuments(t *testing.T) {
 		{"--no-kv-events", "DYN_KV_EVENTS=false", "router-kv-events: false"},
 		{"--kv-events", "DYN_KV_EVENTS=true", "router-kv-events: true"},
 		{"--router-ttl-secs=60", "DYN_ROUTER_TTL_SECS=60", "router-ttl-secs: 60.0"},
-		{"--router-max-tree-size=4096", "DYN_ROUTER_MAX_TREE_SIZE=4096", "router-max-tree-size: 4096"},
-		{"--router-prune-target-ratio=0.5", "DYN_ROUTER_PRUNE_TARGET_RATIO=0.5", "router-prune-target-ratio: 0.5"},
 		{"--router-approximate-cache-policy=lru", "DYN_ROUTER_APPROXIMATE_CACHE_POLICY=lru", "router-approximate-cache-policy: lru"},
 		{"--router-predicted-ttl-secs=2", "DYN_ROUTER_PREDICTED_TTL_SECS=2", "router-predicted-ttl-secs: 2.0"},
 		{"--router-queue-threshold=8", "DYN_ROUTER_QUEUE_THRESHOLD=8", "router-queue-threshold: 8.0"},

@@ -139,8 +139,7 @@ func decodeKilled(b *testing.B, rounds int) {
 func prefillBreaks(b *testing.B, name string, rounds int, kill, lose bool) {
 	args := []string{"--prefill", "2", "--decode", "2"}
 	if lose {
-		args = append(args, "--allow-faults", "--fault-scenario", written(b, "lost.yaml",
-			"seed: 3\nrules:\n  - fault: lost_handoff\n    probability: 0.3\n"))
+		args = append(args, "--fault-scenario", written(b, "lost.yaml", "seed: 3\nrules:\n  - fault: lost_handoff\n    probability: 0.3\n"))
 	}
 	var ttfts []time.Duration
 	var f *proc

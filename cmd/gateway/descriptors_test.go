@@ -24,7 +24,7 @@ func underLimit(t *testing.T, descriptors int, args ...string) *exec.Cmd {
 // etcd needs more than 150 descriptors, and otherwise ends the process.
 func TestEmbeddedEtcdReportsFewDescriptors(t *testing.T) {
 	t.Parallel()
-	out, err := underLimit(t, 100, "--embed").CombinedOutput()
+	out, err := underLimit(t, 100).CombinedOutput()
 	assert.True(t, err != nil && strings.Contains(string(out), "embedded etcd: file descriptor limit"),
 		"it ended with %v and printed %q", err, out)
 }
@@ -37,11 +37,7 @@ var fresh = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{D
 func TestServeOutlivesALackOfDescriptors(t *testing.T) {
 	t.Parallel()
 	const descriptors = 100
-	for name, args := range map[string][]string{
-		"default bound":        nil,
-		"no bound to speak of": {"--max-connections", "10000", "--admin-address", "127.0.0.1:0"},
-		"the stream's own":     {"--max-connections", "2"},
-	} {
+	for name, args := range map[string][]string{"one address": nil, "two": {"--admin-address", "127.0.0.1:0"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			workers := []string{"--decode-url", loneWorker(t, "decode", "d", 2) + ",id=d", "--prefill-url", loneWorker(t, "prefill", "p", 2) +
@@ -67,11 +63,7 @@ func TestServeOutlivesALackOfDescriptors(t *testing.T) {
 			})
 			log := s.logs.String()
 			assert.LessOrEqual(t, strings.Count(log, "new connections wait"), 2, "lines about a shortage")
-			assert.Equal(t, name == "no bound to speak of", strings.Contains(log, "max-connections leaves too few descriptors"),
-				"a bound that cannot be kept")
-			if name == "default bound" {
-				assert.Contains(t, log, "closing idle connections to make room")
-			}
+			assert.Contains(t, log, "closing idle connections to make room")
 			s.stop()
 		})
 	}

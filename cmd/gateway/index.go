@@ -16,8 +16,7 @@ import (
 
 // indexSettings are the settings of `gateway index`.
 type indexSettings struct {
-	Port    int               `flag:"index-port" default:"8090" range:"0..65535" group:"Index" help:"Port to listen on; 0 picks a free one."`
-	Blocks  int               `flag:"kv-index-max-blocks" group:"Index"`
+	Port    int               `flag:"index-port" default:"8090" range:"0..65535" group:"Index" help:"Port to listen on; 0 picks a free one and prints it."`
 	Service serviceSettings   `group:"Service"`
 	NATSURL string            `flag:"nats-url" group:"Events"`
 	NATS    stack.NATSAccess  `group:"Events"`
@@ -35,7 +34,6 @@ func runIndex(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return usageError{err}
 	}
-	cfg.IndexMaxBlocks = s.Blocks
 	log, err := newLogger(p, r, s.Logging)
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"log/slog"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
@@ -10,14 +9,12 @@ import (
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
-// inject injects the faults of a scenario into calls to workers, if one is named and allowed.
+// inject puts the faults of a scenario between the gateway and its workers, where one was named. Its seed becomes the
+// gateway's, so that a run can be repeated.
 func inject(cfg *stack.GatewayConfig, r *settings.Resolved, p process, log *slog.Logger) error {
 	s := cfg.Faults
 	if s.Scenario == "" {
 		return nil
-	}
-	if !s.AllowFaults {
-		return r.Refuse("fault-scenario", errors.New("faults are not allowed here; --allow-faults allows them"))
 	}
 	data, err := p.readFile(s.Scenario)
 	if err != nil {
@@ -26,6 +23,9 @@ func inject(cfg *stack.GatewayConfig, r *settings.Resolved, p process, log *slog
 	scenario, err := fault.ParseScenario(s.Scenario, data)
 	if err != nil {
 		return usageError{err}
+	}
+	if scenario.Seed != 0 {
+		cfg.Router.Seed, cfg.Flow.Seed = scenario.Seed, scenario.Seed
 	}
 	scenario.OnHit = func(leg upstream.Leg, name string) {
 		log.Info("fault injected", "fault", name, "worker", leg.Worker, "engine_request_id", leg.RequestID)

@@ -81,7 +81,7 @@ func TestLinksToServersBreak(t *testing.T) {
 	}
 	join("prefill", "prefill-1")
 	join("decode", "decode-1")
-	s := startServe(t, "--etcd-endpoints", throughEtcd, "--nats-url", throughNATS, "--lease-ttl", "2s")
+	s := startServe(t, "--etcd-endpoints", throughEtcd, "--nats-url", throughNATS)
 	s.up("prefill-1", "decode-1")
 	hole := linktest.Way{Hole: true}
 	etcd.Set(linktest.State{Up: hole, Down: hole})

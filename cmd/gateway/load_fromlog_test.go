@@ -24,7 +24,7 @@ func TestLoadFromLog(t *testing.T) {
 	}
 	bad := written(t, "bad.log", strings.Replace(logged, "isl=1100", "isl=x", 1)+"\n"+logged+"\n")
 	lines(t, nil, "load --from-log", []line{
-		{written(t, "plain.log", logged+"\n"), exitOK, "without --log-blocks"},
+		{written(t, "plain.log", logged+"\n"), exitOK, "without --log-requests=blocks"},
 		{bad, exitUsage, bad + ":1: isl: "},
 		{bad + " --lenient", exitOK, "1 wrong lines"},
 		{log + " --rate 3", exitUsage, "--from-log sends nothing"},

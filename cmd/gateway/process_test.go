@@ -125,7 +125,7 @@ func start(t testing.TB, cmd *exec.Cmd, word string) *proc {
 
 // serveArgs is a command line of serve that shares the machine with other gateways, and stops at once.
 func serveArgs() []string {
-	return []string{"serve", "--http-port", "0", "--embed-etcd-port", "0", "--embed-nats-port", "0", "--shutdown-grace", "0s"}
+	return []string{"serve", "--http-port", "0", "--embed-ports", "0,0,0", "--shutdown-grace", "0s"}
 }
 
 func startServe(t testing.TB, args ...string) *proc {

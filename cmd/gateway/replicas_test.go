@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -37,11 +38,11 @@ func newReplicas(t testing.TB, prefill, decode int) *replicas {
 	return r
 }
 
-// join starts a gateway and waits until it is healthy.
-func (r *replicas) join(name string) *proc {
+// join starts a gateway, whose name in the group is its host and port, and waits until it is healthy.
+func (r *replicas) join(port int) *proc {
 	r.t.Helper()
-	s := startServe(r.t, append(r.args, "--replica-name", name)...)
-	s.eventually(name+" is healthy", s.healthy)
+	s := startServe(r.t, append(r.args, "--http-port", fmt.Sprint(port))...)
+	s.eventually("it is healthy", s.healthy)
 	return s
 }
 
@@ -93,7 +94,8 @@ func (p *proc) open(n int) (end func() []error) {
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	r := newReplicas(t, 2, 2)
-	a, b, c := r.join("a"), r.join("b"), r.join("c")
+	port := porttest.Free(t)
+	a, b, c := r.join(0), r.join(port), r.join(0)
 	know(2, a, b, c)
 	ofA := a.open(3)
 	sum := func(requests map[string]int) (n int) {
@@ -117,7 +119,9 @@ func TestReplicas(t *testing.T) {
 
 	_, page := get(c.url + "/")
 	assert.Contains(t, page, "Other gateways")
-	assert.Contains(t, page, `data-live="g.b.requests">5<`)
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	assert.Contains(t, page, fmt.Sprintf(`data-live="g.%s:%d.requests">5<`, host, port))
 
 	b.kill()
 	for _, s := range []*proc{a, c} {
@@ -128,7 +132,7 @@ func TestReplicas(t *testing.T) {
 	}
 
 	before := a.requests()
-	again := r.join("b")
+	again := r.join(port)
 	assert.Equal(t, 3, sum(before), "bookings of a")
 	assert.Equal(t, before, a.requests(), "the bookings stay")
 	again.eventually("it has what the others booked", func() bool {
@@ -156,9 +160,8 @@ func TestReplicasWithoutANATS(t *testing.T) {
 	workers := []string{"--prefill-url", loneWorker(t, "prefill", "p", 20) + ",id=p", "--decode-url", loneWorker(t, "decode", "d", 20) +
 		",id=d"}
 	var gateways []*proc
-	for i, port := range ports {
-		s := startServe(t, append(workers, "--replica-peers", strings.Join(peers, ","), "--replica-port", port,
-			"--replica-name", fmt.Sprint(i))...)
+	for _, port := range ports {
+		s := startServe(t, append(workers, "--replica-peers", strings.Join(peers, ","), "--embed-ports", "0,0,"+port)...)
 		assert.NotContains(t, s.out.String(), "run inside", "workers are invited to a NATS that is for gateways")
 		gateways = append(gateways, s)
 	}
@@ -179,7 +182,7 @@ func TestReplicasShareSessions(t *testing.T) {
 	t.Parallel()
 	r := newReplicas(t, 2, 2)
 	r.args = append(r.args, "--router-session-affinity-ttl-secs", "600")
-	a, b := r.join("a"), r.join("b")
+	a, b := r.join(0), r.join(0)
 	know(1, a, b)
 	turn := func(s *proc, session string, i int) []string { // no two turns share a prompt
 		t.Helper()

@@ -73,12 +73,9 @@ func TestServeRefusesBadCertificates(t *testing.T) {
 		{"--tls-cert-file " + oldCert + " --tls-key-file " + oldKey, exitUsage, "tls-cert-file (flag): " + oldCert +
 			": the certificate expired on "},
 		{"--tls-cert-file " + cert + " --tls-key-file " + oldKey, exitUsage, "tls-key-file (flag): "},
-		{"--tls-cert-file " + cert + " --tls-key-file " + key + " --admin-tls-client-ca-file " + cert, exitUsage,
-			"admin-tls-client-ca-file (flag): it needs admin-address"},
 		{"--worker-ca-file " + key, exitUsage, "worker-ca-file (flag): " + key + ": there is no whole certificate in it"},
-		{"--worker-cert-file " + cert, exitUsage, "worker-key-file: it is missing"},
-		{"--embed --embed-listen 0.0.0.0", exitUsage,
-			"embed-listen (flag): other machines reach 0.0.0.0: give tls-cert-file, tls-key-file, embed-password-file too"},
+		{"--client-cert-file " + cert, exitUsage, "client-key-file: it is missing"},
+		{"--embed-listen 0.0.0.0", exitUsage, "embed-listen (flag): other machines reach 0.0.0.0: give tls-cert-file, tls-key-file, embed-password-file too"},
 		{"--etcd-endpoints https://127.0.0.1:1 --etcd-ca-file " + key + " --no-router-kv-events", exitUsage, "etcd-ca-file (flag): "},
 		{"--etcd-endpoints https://127.0.0.1:1 --nats-url nats://127.0.0.1:1 --nats-creds " + key, exitUsage, "nats-creds (flag): "},
 	})
@@ -105,9 +102,8 @@ func TestReplicasOverTLS(t *testing.T) {
 		return text
 	}
 	var gateways []*proc
-	for _, name := range []string{"a", "b", "c"} {
-		gateways = append(gateways, startServe(t, "--replica-name", name, "--replica-group", "test", "--nats-url", bus.URL(),
-			"--worker-url", "http://127.0.0.1:1,model=m",
+	for range 3 {
+		gateways = append(gateways, startServe(t, "--replica-group", "test", "--nats-url", bus.URL(), "--worker-url", "http://127.0.0.1:1,model=m",
 			"--tls-cert-file", cert, "--tls-key-file", key, "--tls-client-ca-file", ca.Bundle(dir)))
 	}
 	are := func(s *proc, state string, n int) {

@@ -24,7 +24,6 @@ import (
 // serveSettings are the settings of the gateway and its embedded servers.
 type serveSettings struct {
 	stack.GatewayConfig
-	Embed    bool              `flag:"embed" default:"false" group:"Embedding" help:"On: run etcd and NATS inside the gateway, on loopback. Also on when no etcd, NATS, worker URL or kubernetes-selector is given."`
 	Embedded stack.EmbedConfig `group:"Embedding"`
 }
 
@@ -42,7 +41,7 @@ func serve(ctx context.Context, args []string, p process) error {
 		return usageError{err}
 	}
 	cfg, d := &s.GatewayConfig, &s.Discovery
-	embedded := s.Embed || len(d.EtcdEndpoints) == 0 && !s.Workers.Given()
+	embedded := s.embeds() || len(d.EtcdEndpoints) == 0 && !s.Workers.Given()
 	if err := cfg.Complete(); err != nil {
 		return r.Placed(err)
 	}
@@ -70,7 +69,7 @@ func serve(ctx context.Context, args []string, p process) error {
 		return err
 	}
 	if s.Embedded.OnlyNATS = !embedded && len(s.Embedded.Peers) > 0; s.Embedded.OnlyNATS {
-		embedded, s.Embedded.NATSPort = true, 0 // only this process is its client
+		embedded = true
 	}
 	if embedded {
 		s.Embedded.TLS, s.Embedded.Log = &cfg.Edge.TLS, log
@@ -92,7 +91,7 @@ func serve(ctx context.Context, args []string, p process) error {
 			_, etcd, _ := net.SplitHostPort(strings.TrimPrefix(inside.EtcdURL(), "https://"))
 			_, bus, _ := net.SplitHostPort(strings.TrimPrefix(inside.NATSURL(), "tls://"))
 			fmt.Fprintf(p.stdout, "etcd and NATS run inside, with TLS and the password of --embed-password-file. Workers join by:\n"+
-				"  --etcd-endpoints https://HOST:%s --etcd-user tandem --etcd-password-file FILE --etcd-ca-file FILE\n"+
+				"  --etcd-endpoints https://tandem@HOST:%s --etcd-password-file FILE --etcd-ca-file FILE\n"+
 				"  --nats-url tls://tandem:PASSWORD@HOST:%s --nats-ca-file FILE\n\n", etcd, bus)
 		default:
 			fmt.Fprintf(p.stdout, "etcd and NATS run inside. Workers on this machine join by:\n  %s\n  %s\nEngines join by `%s attach`.\n\n",
@@ -198,18 +197,21 @@ func embed(e stack.EmbedConfig, durable bool) (*stack.Embedded, error) {
 	e.JetStream = durable
 	inside, err := stack.Embed(e)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		err = fmt.Errorf("%w\nAnother gateway, etcd or NATS on this machine has the port. To share its workers, give --etcd-endpoints and "+
-			"--nats-url; for a fleet apart, give --embed-etcd-port and --embed-nats-port other ports (0 picks free ones)", err)
+		err = fmt.Errorf("%w\nAnother gateway, etcd or NATS on this machine has the port. To share its workers, give --etcd-endpoints and --nats-url; "+
+			"for a fleet apart, give --embed-ports other ports (0,0,0 picks free ones)", err)
 	}
 	return inside, err
 }
 
-// together refuses settings that exclude each other.
+// embeds reports whether etcd and NATS are to run inside. With replica-peers the address is that of NATS alone.
+func (s *serveSettings) embeds() bool { return s.Embedded.Listen != "" && len(s.Embedded.Peers) == 0 }
+
+// together refuses settings that do not go together.
 func (s *serveSettings) together(r *settings.Resolved) error {
 	etcd, byURL := len(s.EtcdEndpoints) > 0, s.Workers.Given()
 	switch {
-	case s.Embed && (etcd || s.NATSURL != ""):
-		return r.Refuse("embed", errors.New("etcd-endpoints and nats-url are for servers outside; give those or embed"))
+	case s.embeds() && (etcd || s.NATSURL != ""):
+		return r.Refuse("embed-listen", errors.New("etcd-endpoints and nats-url are for servers outside; give those or embed-listen"))
 	case len(s.Embedded.Peers) > 0 && s.NATSURL != "":
 		return r.Refuse("replica-peers", errors.New("with nats-url the gateways have a NATS in common; give one of the two"))
 	case len(s.Embedded.Peers) > 0 && s.Stream.Durable:

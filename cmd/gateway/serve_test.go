@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -73,11 +74,10 @@ func (p *proc) joins() map[string][]string {
 }
 
 // With nothing given serve brings etcd and NATS, and its own words let workers of both roles join. One that is killed and started again
-// finds the workers that it had: its etcd and NATS are where they were. --embed does the same explicitly, also with a worker by URL.
+// finds the workers that it had: its etcd and NATS are where they were. With --embed-listen both run inside beside a worker by URL too.
 func TestServeAloneComesBack(t *testing.T) {
 	t.Parallel()
-	ports := []string{"--http-port", fmt.Sprint(porttest.Free(t)), "--embed-etcd-port", fmt.Sprint(porttest.Free(t)),
-		"--embed-nats-port", fmt.Sprint(porttest.Free(t))}
+	ports := []string{"--http-port", fmt.Sprint(porttest.Free(t)), "--embed-ports", fmt.Sprintf("%d,%d,0", porttest.Free(t), porttest.Free(t))}
 	s := startServe(t, ports...)
 	joins := s.joins()
 	require.Len(t, joins, 2, s.out.String())
@@ -94,7 +94,7 @@ func TestServeAloneComesBack(t *testing.T) {
 	assert.Equal(t, joins, s.joins(), "how workers are to join")
 	s.eventually("both legs are served after the restart", whole)
 	s.stop()
-	s = startServe(t, append(ports, "--embed", "--decode-url", loneWorker(t, "decode", "d", 20)+",id=d")...)
+	s = startServe(t, append(ports, "--embed-listen", "127.0.0.1", "--decode-url", loneWorker(t, "decode", "d", 20)+",id=d")...)
 	s.up("prefill-1", "decode-1", "d")
 	s.stop()
 }
@@ -104,8 +104,9 @@ func TestServeAloneComesBack(t *testing.T) {
 // machine without a listener can end up connected to itself.
 func TestEmbeddedPortsStay(t *testing.T) {
 	e := setting.Default[stack.EmbedConfig]()
-	for name, port := range map[string]int{"embed-etcd-port": e.EtcdPort, "embed-nats-port": e.NATSPort} {
-		assert.True(t, port >= 1024 && port < 32768, "%s is %d by default", name, port)
+	for _, text := range strings.Split(e.Ports, ",") {
+		port, err := strconv.Atoi(text)
+		assert.True(t, err == nil && port >= 1024 && port < 32768, "%s by default", text)
 	}
 }
 
@@ -118,8 +119,8 @@ func TestServeOnATakenPort(t *testing.T) {
 	taken := fmt.Sprint(ln.Addr().(*net.TCPAddr).Port)
 	lines(t, []string{"DYN_ROUTER_MOD=kv"}, strings.Join(serveArgs(), " "), []line{
 		{"--http-port " + taken, exitFailed, "DYN_ROUTER_MOD (the nearest is DYN_ROUTER_MODE)"},
-		{"--embed-etcd-port " + taken, exitFailed, "--etcd-endpoints"},
-		{"--embed-nats-port " + taken, exitFailed, "--nats-url"},
+		{"--embed-ports " + taken + ",0,0", exitFailed, "--etcd-endpoints"},
+		{"--embed-ports 0," + taken + ",0", exitFailed, "--nats-url"},
 		{"--http-port " + taken, exitFailed, "http-port: "},
 	}, "listening")
 }
@@ -137,7 +138,9 @@ func TestServeRefusesWhatDoesNotGoTogether(t *testing.T) {
 	lines(t, nil, "serve --http-port 0", []line{
 		{"--nats-url nats://h:1", exitUsage, "nats-url alone finds none"},
 		{"--etcd-endpoints h:1", exitUsage, "nats-url: KV events pass through NATS"},
-		{"--embed --etcd-endpoints h:1", exitUsage, "embed (flag)"},
+		{"--embed-listen 127.0.0.1 --etcd-endpoints h:1", exitUsage, "embed-listen (flag)"},
+		{"--embed-ports 1,2", exitUsage, "embed-ports (flag)"},
+		{"--embed-ports 1,2,65536", exitUsage, "embed-ports (flag)"},
 		{"--prefill-url http://h:1,colour=red", exitUsage, `prefill-url (flag): colour: there is no such option`},
 		{"--prefill-url http://h:1 --decode-url http://h:1,id=d", exitUsage, "decode-url (flag): url: http://h:1 is listed twice"},
 		{"--workers-file /nowhere/workers.yaml", exitUsage, "workers-file: "},

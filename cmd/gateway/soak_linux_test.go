@@ -111,9 +111,8 @@ func BenchmarkSoak(b *testing.B) {
 	for _, id := range ids {
 		work(id)
 	}
-	s.proc = startServe(b, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(), "--lease-ttl", "5s",
-		"--allow-faults", "--fault-scenario", written(b, "soak.yaml", soakScenario(seed)), "--stream-idle-timeout", "3s",
-		"--prefill-timeout", "3s", "--decode-first-token-timeout", "5s")
+	s.proc = startServe(b, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(),
+		"--fault-scenario", written(b, "soak.yaml", soakScenario(seed)), "--stream-idle-timeout", "3s", "--first-token-timeout", "5s")
 	s.up(ids...)
 	for range 10 {
 		s.ask(b.Context(), 0, 0)

@@ -133,7 +133,7 @@ func TestExamples(t *testing.T) {
 		has     []string
 	}{
 		"default":           {gateway + pods, nil, []string{"replicas: 1", "kubernetes-selector: tandem.dev/fleet=demo-tandem"}},
-		"engines-elsewhere": {gateway + pods, nil, []string{"kubernetes-selector: llm-d.ai/inference-serving=true", "kubernetes-namespace: models"}},
+		"engines-elsewhere": {gateway + pods, nil, []string{"kubernetes-selector: models:llm-d.ai/inference-serving=true"}},
 		"vllm": {gateway + pods + pools, []string{vllm + vllmP + vllmEvents + " --tensor-parallel-size=2", vllm + vllmD + vllmEvents + " --tensor-parallel-size=2"}, []string{"tandem.dev/role: decode", "name: VLLM_NIXL_SIDE_CHANNEL_HOST",
 			"{name: shm, mountPath: /dev/shm}", `preStop: {exec: {command: [sleep, "30"]}}`, "failureThreshold: 360", "terminationGracePeriodSeconds: 90"}},
 		"sglang": {gateway + pods + pools, []string{sglang + sglangP, sglang + "decode --disaggregation-transfer-backend=nixl"}, nil},
@@ -144,7 +144,7 @@ func TestExamples(t *testing.T) {
 		"replicas": {gateway + pods + pools + ", Service -peers, Service -metrics, ServiceMonitor -gateway, NetworkPolicy -gateway, NetworkPolicy -pools", []string{vllm + vllmP + vllmEvents, vllm + vllmD + vllmEvents},
 			[]string{"replicas: 3", "publishNotReadyAddresses: true"}},
 		"certificates": {gateway + ", Service -metrics, ServiceMonitor -gateway, Deployment -vllm, PodDisruptionBudget -vllm", nil, []string{
-			"tcpSocket: {port: http}", "--url=https://$(POD_IP):8000", "--etcd-user=worker", "--nats-key-file=/etc/tandem/nats-tls/tls.key"}},
+			"tcpSocket: {port: http}", "--url=https://$(POD_IP):8000", "--etcd-endpoints=https://worker@etcd-0.etcd:2379,https://worker@etcd-1.etcd:2379", "--client-key-file=/etc/tandem/nats-tls/tls.key"}},
 		"production": {gateway + pods + pools + ", Service -peers, Service -metrics, HorizontalPodAutoscaler -decode, HorizontalPodAutoscaler -gateway, HTTPRoute , NetworkPolicy -gateway, " +
 			"NetworkPolicy -pools, PrometheusRule , ScaledObject -prefill, ServiceMonitor -gateway", []string{vllm + vllmP + vllmEvents + " --tensor-parallel-size=2", vllm + vllmD + vllmEvents + " --tensor-parallel-size=2"},
 			[]string{"@sha256:0000", "client-hints: priority<=100", "timeouts: {request: 0s}", "terminationGracePeriodSeconds: 325", `query: sum(tandem_desired_workers{namespace="serving",model="Qwen/Qwen3-32B",role="prefill"})`}},
@@ -234,7 +234,6 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		{"vllm", "gateway.httpRoute.enabled", true, "names the Gateway"},
 		{"vllm", "gateway.peers.existingSecret", "s", "gateway.tls.existingSecret"},
 		{"vllm", "gateway.tls.clientCA.existingSecret", "s", "gateway.tls.existingSecret"},
-		{"vllm", "gateway.tls.adminCA.existingSecret", "s", "gateway.admin.enabled"},
 		{"vllm", "gateway.tls.secret", "s", "secret"},
 		{"vllm", "gateway.workerTLS", map[string]any{"existingSecret": "s", "key": ""}, "private key"},
 		{"vllm", "nats", map[string]any{"enabled": true, "tls": map[string]any{"existingSecret": "s"}}, "has neither TLS nor users"},
@@ -244,7 +243,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		{"replicas", "nats", map[string]any{"enabled": true}, "a NATS in common"},
 		{"replicas", "gateway.tls.existingSecret", "", "gateway.peers needs gateway.tls.existingSecret"},
 		{"replicas", "gateway.tls.clientCA.existingSecret", "ca", ""}, // Prometheus has a certificate in its Secret
-		{"certificates", "gateway.admin.enabled", false, "adminCA needs gateway.admin.enabled"},
+		{"certificates", "gateway.workerTLS.cert", "tls.crt", "are shown one certificate"},
 		{"certificates", "serviceMonitor.tls.existingSecret", "", "/metrics needs a certificate"},
 		{"certificates", "etcd.auth.user", "", "etcd.auth.user"},
 		{"certificates", "etcd.endpoints", []any{}, "etcd.endpoints"},
@@ -285,13 +284,13 @@ func TestValues(t *testing.T) {
 		{"vllm", "nats.url", "nats://bus:4222", "nats-url: nats://bus:4222", ""}, // for the group alone
 		{"vllm", "nats.enabled", true, "image: docker.io/library/nats", "tandem.dev/fleet: demo-tandem\n      ports:\n        - {port: 4222}"},
 		{"vllm", "gateway.config", map[string]any{"tls-cert-file": "/own/tls.crt", "tls-key-file": "/own/tls.key"}, "scheme: HTTPS", "path: /live, port: http}"},
-		{"vllm", "gateway.workerTLS", map[string]any{"existingSecret": "engines", "cert": ""}, "worker-ca-file: /etc/tandem/worker-tls/ca.crt", "worker-cert-file"},
+		{"vllm", "gateway.workerTLS", map[string]any{"existingSecret": "engines", "cert": ""}, "worker-ca-file: /etc/tandem/worker-tls/ca.crt", "client-cert-file"},
 		{"vllm", "gateway.tls.existingSecret", "pair", "scheme: HTTPS", "replica-peers"},
 		{"production", "gateway.tls.existingSecret", "pair", "serverName: demo-tandem.serving.svc", "appProtocol: http}"},
 		{"production", "nats.url", "nats://bus:4222", "# The other gateways.\n", ""},
 		{"replicas", "gateway.peers.existingSecret", "", "replicas: 3", "6222"},
 		{"replicas", "networkPolicy.enabled", false, "publishNotReadyAddresses: true", "NetworkPolicy"},
-		{"certificates", "etcd.attach", map[string]any{"auth": map[string]any{"existingSecret": ""}, "tls": map[string]any{"existingSecret": ""}}, "--etcd-user=gateway", "worker-etcd"},
+		{"certificates", "etcd.attach", map[string]any{"auth": map[string]any{"existingSecret": ""}, "tls": map[string]any{"existingSecret": ""}}, "https://gateway@etcd-1.etcd:2379", "worker-etcd"},
 		{"certificates", "nats.creds.existingSecret", "nsc", "nats-creds: /etc/tandem/nats-creds/user.creds", "--nats-creds"},
 		{"certificates", "pools.vllm.scheme", "http", "--url=http://$(POD_IP):8000", "--worker-ca-file"},
 		{"production", "gateway.admin.port", 9200, "admin-address: 0.0.0.0:9200", "9090}"},

@@ -114,7 +114,7 @@ func TestGatewaysStartWithTheSecrets(t *testing.T) {
 			for old, now := range map[string]string{"http-port: 8000": "http-port: " + port, "0.0.0.0:9090": "127.0.0.1:0", "kubernetes-selector:": "worker-url: http://127.0.0.1:1,model=m #"} {
 				settings = strings.Replace(settings, old, now, 1)
 			}
-			require.NoError(t, errors.Join(ln.Close(), os.WriteFile(config, []byte(settings+"\nreplica-port: 0\n"), 0o600)))
+			require.NoError(t, errors.Join(ln.Close(), os.WriteFile(config, []byte(settings+"\nembed-ports: 2379,4222,0\n"), 0o600)))
 			path, err := gateway()
 			require.NoError(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

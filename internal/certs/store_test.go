@@ -292,7 +292,7 @@ func TestExplain(t *testing.T) {
 	store := certs.NewStore(0, slog.New(slog.DiscardHandler))
 	source := func(authority *certstest.Authority, p *certstest.Pair) *certs.Source {
 		dir := t.TempDir()
-		f := certs.Files{CA: certs.File{Setting: "worker-ca-file"}, Cert: certs.File{Setting: "worker-cert-file"}, Key: certs.File{Setting: "worker-key-file"}}
+		f := certs.Files{CA: certs.File{Setting: "worker-ca-file"}, Cert: certs.File{Setting: "client-cert-file"}, Key: certs.File{Setting: "client-key-file"}}
 		if authority != nil {
 			f.CA.Path = authority.Bundle(dir)
 		}
@@ -315,8 +315,8 @@ func TestExplain(t *testing.T) {
 		{"good", good, source(ca, &own), ""},
 		{"no bundle", good, source(nil, &own), "name its authority by worker-ca-file"},
 		{"wrong bundle", good, source(other, &own), "it is not in worker-ca-file, "},
-		{"no certificate", good, source(ca, nil), "worker-cert-file and worker-key-file are not given"},
-		{"refused certificate", good, source(ca, &foreign), "the other side refuses the certificate of worker-cert-file, "},
+		{"no certificate", good, source(ca, nil), "client-cert-file and client-key-file are not given"},
+		{"refused certificate", good, source(ca, &foreign), "the other side refuses the certificate of client-cert-file, "},
 		{"expired", &tls.Config{Certificates: []tls.Certificate{old}}, source(ca, &own), "it is the other side's certificate, of worker, in force from "},
 	} {
 		config := c.s.Client().Clone()

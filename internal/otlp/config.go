@@ -13,15 +13,13 @@ import (
 	"strings"
 
 	sdk "go.opentelemetry.io/otel/sdk/trace"
-
-	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // Config is the exporter's endpoint. OpenTelemetry's environment variables set the rest.
 type Config struct {
-	Endpoint string `flag:"otlp-endpoint" form:"url http https" group:"Traces" help:"OTLP collector, as http://HOST:4318. Empty: OTEL_* variables."`
-	// Service names the program where OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES do not, and Version is its
-	// release.
+	// Endpoint is OTEL_EXPORTER_OTLP_ENDPOINT where a test sets none.
+	Endpoint string
+	// Service names the program where OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES do not, and Version is its release.
 	Service, Version string
 	// Sampler is OTEL_TRACES_SAMPLER where that is not set; empty is parentbased_traceidratio.
 	Sampler string
@@ -35,7 +33,7 @@ const maxQueue = 1 << 16
 
 // environment is the variables' values.
 type environment struct {
-	endpoint string // base URL of the flag; empty leaves it to the exporter's own variables
+	endpoint string // base URL of [Config]; empty leaves it to the exporter's own variables
 	grpc     bool
 	sampler  sampler
 	queue    int // spans
@@ -56,7 +54,7 @@ func (c Config) read(log *slog.Logger) (*environment, error) {
 		}
 	}
 	if at, err := url.Parse(endpoint); err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
-		return nil, setting.Errorf("otlp-endpoint", "the collector's address (OTEL_EXPORTER_OTLP_ENDPOINT) is not http://HOST:PORT or https://HOST:PORT")
+		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT, the collector's address, is not http://HOST:PORT or https://HOST:PORT")
 	}
 	if err := checkSecrets(); err != nil {
 		return nil, err

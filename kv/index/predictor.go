@@ -12,11 +12,12 @@ import (
 type PredictorConfig struct {
 	// TTL is how long a block is predicted after it was last sent.
 	TTL time.Duration `flag:"router-ttl-secs,router-ttl" default:"120" unit:"s" range:"0.001..31536000" help:"Seconds for which a sent prompt counts as cached on a worker without KV events."`
-	// MaxBlocks times the owners bounds the (block, owner) pairs. Beyond it the least recent are pruned, down to
-	// PruneRatio.
-	MaxBlocks  int     `flag:"router-max-tree-size" default:"65536" range:"1..1073741824" help:"Most predicted blocks for a rank, on average over a pool; the least recent are dropped. 65536 take up to 7 MB."`
-	PruneRatio float64 `flag:"router-prune-target-ratio" default:"0.8" range:"0.01..1" help:"Share of router-max-tree-size that pruning keeps."`
-	// LRU keeps predicted blocks without a TTL until the owner's bound is exceeded: see [Predictor.Bound].
+	// MaxBlocks times the owners bounds the pairs of block and owner. Above it the least recently
+	// predicted ones go, down to PruneRatio of it.
+	MaxBlocks  int     `default:"65536" range:"1..1073741824"`
+	PruneRatio float64 `default:"0.8" range:"0.01..1"`
+	// LRU predicts a block without an end in time, until its owner has been given
+	// more since than it can hold: see [Predictor.Bound].
 	LRU bool `flag:"router-approximate-cache-policy" default:"ttl" oneof:"ttl=after router-ttl-secs|lru=when the rank's KV blocks are full, least recent first" help:"When a predicted block is dropped, without KV events."`
 }
 

@@ -10,7 +10,7 @@ import (
 
 // ParityConfig sets when a rank's KV events count as wrong: see [Sources.Compare].
 type ParityConfig struct {
-	On bool `flag:"kv-parity" default:"true" group:"KV events" help:"On: a rank whose KV events disagree with over a quarter of its last 32 answers is predicted until they agree again."`
+	On bool `default:"true"`
 	// Window is how many of a rank's latest comparisons count, at most 64.
 	Window int `default:"32"`
 	// Least is how many there must be before a rank is marked, 1 to Window.
@@ -26,7 +26,7 @@ func (c ParityConfig) Validate() error {
 		return nil
 	}
 	if c.Window < 1 || c.Window > 64 || c.Least < 1 || c.Least > c.Window || !(c.Wrong > 0 && c.Wrong < 1) {
-		return fmt.Errorf("kv-parity: window %d, least %d, share %v are out of range", c.Window, c.Least, c.Wrong)
+		return fmt.Errorf("parity: window %d, least %d, share %v are out of range", c.Window, c.Least, c.Wrong)
 	}
 	return nil
 }

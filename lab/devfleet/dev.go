@@ -18,14 +18,15 @@ import (
 
 // Settings are the fleet's, and the gateway's own.
 type Settings struct {
-	Prefill    int     `flag:"prefill" default:"2" range:"0..64" group:"Fleet" help:"Number of prefill workers. With none, decode workers prefill."`
-	Decode     int     `flag:"decode" default:"2" range:"1..64" group:"Fleet" help:"Number of decode workers."`
-	Engine     string  `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM" group:"Fleet" help:"The engine that the workers imitate, with its refusals and hangs."`
-	Speedup    float64 `flag:"speedup" group:"Fleet"`
-	InProcess  bool    `flag:"in-process" default:"false" group:"Fleet" help:"On: run the workers inside this process. Off: as processes of their own."`
-	Restart    bool    `flag:"restart" default:"true" group:"Fleet" help:"On: a killed worker process is started again after a second. One that ends by SIGTERM is not."`
-	Smoke      bool    `flag:"smoke" default:"false" group:"Fleet" help:"On: send one request of each kind, print the results, and exit with 0 or 1."`
-	ModelInput string  `flag:"model-input" group:"Fleet"`
+	Prefill    int           `flag:"prefill" default:"2" range:"0..64" group:"Fleet" help:"Number of prefill workers. With none, decode workers prefill."`
+	Decode     int           `flag:"decode" default:"2" range:"1..64" group:"Fleet" help:"Number of decode workers."`
+	Engine     string        `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM" group:"Fleet" help:"The engine that the workers imitate, with its refusals and hangs."`
+	Speedup    float64       `flag:"speedup" group:"Fleet"`
+	InProcess  bool          `flag:"in-process" default:"false" group:"Fleet" help:"On: run the workers inside this process. Off: as processes of their own."`
+	Restart    bool          `flag:"restart" default:"true" group:"Fleet" help:"On: a killed worker process is started again after a second. One that ends by SIGTERM is not."`
+	Smoke      bool          `flag:"smoke" default:"false" group:"Fleet" help:"On: send one request of each kind, print the results, and exit with 0 or 1."`
+	ModelInput string        `flag:"model-input" group:"Fleet"`
+	LeaseTTL   time.Duration `flag:"lease-ttl" group:"Fleet"`
 	stack.GatewayConfig
 }
 
@@ -125,6 +126,7 @@ func childSettings(s *Settings) WorkerSettings {
 	w := setting.Default[WorkerSettings]()
 	w.Discovery, w.Logging, w.Traces, w.ModelInput, w.Tokenizers = s.Discovery, s.Logging, s.Traces, s.ModelInput, s.Models.Tokenizers
 	w.EtcdEndpoints, w.NATSURL = nil, "" // where the fleet's servers run is added to each
+	w.LeaseTTL = cmp.Or(s.LeaseTTL, w.LeaseTTL)
 	w.Engine.Engine, w.Engine.BlockSize, w.Engine.Speedup = s.Engine, s.Pools.BlockSize, s.Speedup
 	if w.Logging.Level == "info" {
 		w.Logging.Level = "warn" // the terminal is the gateway's; details are shown only on request

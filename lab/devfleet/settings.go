@@ -37,9 +37,10 @@ type WorkerSettings struct {
 	Events          workerEvents  `group:"Worker"`
 	ExitWithStdin   bool          `flag:"exit-with-stdin" default:"false" group:"Worker" help:"On: end when standard input closes."`
 	stack.Discovery `group:"Discovery"`
+	LeaseTTL        time.Duration     `flag:"lease-ttl" default:"10s" range:"2s..1h" group:"Discovery" help:"How long a silent worker stays registered. Longer survives pauses of network or etcd."`
 	Stream          stack.KVStream    `group:"KV stream"`
 	Logging         telemetry.Logging `group:"Logging"`
-	Traces          otlp.Config       `group:"Traces"`
+	Traces          otlp.Config
 }
 
 // WorkerManual is the text of --help before the settings, WorkerFirst the settings that it shows.

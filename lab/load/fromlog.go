@@ -34,7 +34,7 @@ func (s *Settings) fromLog(isSet func(string) bool, stdout, stderr io.Writer) er
 	fmt.Fprintf(stderr, "%d requests over %v; %d of them name their blocks of %d tokens; %d without an answer are left out, %d wrong lines passed over\n",
 		t.Len(), t.Span().Round(time.Second), t.Named, t.BlockTokens, t.LeftOut, t.Skipped)
 	if t.Named == 0 {
-		fmt.Fprintln(stderr, "No prompt shares anything in this trace: the gateway ran without --log-blocks.")
+		fmt.Fprintln(stderr, "No prompt shares anything in this trace: the gateway ran without --log-requests=blocks.")
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ type Settings struct {
 	Workload struct {
 		Trace        string        `flag:"trace" help:"Trace to replay: JSON lines in Mooncake's form, gzipped or not. Without it and without a rate, the built-in one; gateway traces lists others."`
 		BlockTokens  int           `flag:"trace-block-size" default:"512" range:"1..1000000" help:"Tokens of each hash id of the trace."`
-		FromLog      string        `flag:"from-log" help:"Make a trace of a gateway's log, and send nothing. With --log-blocks it has which prompts began alike; it has no text."`
+		FromLog      string        `flag:"from-log" help:"Make a trace of a gateway's log, and send nothing. With --log-requests=blocks it has which prompts began alike; it has no text."`
 		TraceOut     string        `flag:"trace-out" help:"With --from-log: the file to write. Empty is standard output."`
 		Lenient      bool          `flag:"lenient" default:"false" help:"With --from-log: skip and count wrong lines."`
 		Rate         float64       `flag:"rate" default:"0" range:"0.." help:"Without a trace: requests a second, arriving at random (Poisson)."`

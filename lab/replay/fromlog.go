@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// LogTrace is the requests of a gateway's log, without their content: their times, their lengths, and, with
-// --log-blocks, which of them share prefixes.
+// LogTrace is the requests of a gateway's log, without what was in
+// them: when they came, how long they were, and, where it ran with --log-requests=blocks,
+// which of them began alike.
 type LogTrace struct {
 	// BlockTokens is how many tokens a hash id stands for.
 	BlockTokens int

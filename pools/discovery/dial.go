@@ -88,8 +88,14 @@ func (f *fresh) now() credentials.TransportCredentials { return credentials.NewT
 func Dial(endpoints []string, access Access) (*clientv3.Client, error) {
 	endpoints, user, err := withoutUser(endpoints)
 	secure := access.Trust != nil
-	if err == nil && access.User != "" && user != nil {
-		err = errors.New("USER:PASSWORD@ stands there and etcd-user is given: give one of them")
+	switch _, own := user.Password(); {
+	case err != nil || access.User != "":
+	case access.Password != "" && (user == nil || own):
+		err = errors.New("with etcd-password-file, USER@ stands before the host")
+	case access.Password != "":
+		access.User = user.Username()
+	case user != nil && !own:
+		err = errors.New("USER@ needs etcd-password-file; without both, etcd can take the name of client-cert-file")
 	}
 	for _, e := range endpoints {
 		if err == nil && secure && strings.HasPrefix(e, "http://") {
@@ -150,10 +156,10 @@ func withoutUser(endpoints []string) (bare []string, user *url.Userinfo, err err
 		if err != nil || u.User == nil {
 			return nil, nil, errors.New("what stands before the @ must be USER:PASSWORD, with / @ : ? # and % in it written as %2F, %40, …")
 		}
-		password, _ := u.User.Password()
+		password, own := u.User.Password()
 		switch {
-		case u.User.Username() == "" || password == "":
-			return nil, nil, errors.New("what stands before the @ must be USER:PASSWORD")
+		case u.User.Username() == "" || own && password == "":
+			return nil, nil, errors.New("what stands before the @ must be USER:PASSWORD, or USER with etcd-password-file")
 		case user != nil && *user != *u.User:
 			return nil, nil, errors.New("the members of one cluster take the same USER:PASSWORD")
 		}

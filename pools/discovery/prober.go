@@ -19,7 +19,7 @@ import (
 // ProberConfig is how a [Prober] works. The zero value of each field means its default.
 type ProberConfig struct {
 	// Every is how often each worker's health is asked for, by default 5 s.
-	Every time.Duration `flag:"worker-health-interval" default:"5s" range:"100ms..10m" help:"How often a worker given by URL is probed. Three failures in a row take it out until it answers."`
+	Every time.Duration `default:"5s" range:"100ms..10m"`
 	// Timeout is how long one answer may take, by default 3/5 of Every and at least 100 ms.
 	Timeout time.Duration
 	// Failures in a row take a worker out, by default 3.

@@ -14,7 +14,7 @@ type EmitIndex func(model, role string, s index.Stats)
 func ExportIndexes(reg prometheus.Registerer, read func(EmitIndex)) {
 	labels := []string{"model", "role"}
 	scrape := metrics.In(reg).Snapshot()
-	held := scrape.Gauge("component_router_index_held_blocks", "Pairs of block and rank in the index; limit --kv-index-max-blocks.", labels...)
+	held := scrape.Gauge("component_router_index_held_blocks", "Pairs of block and rank in the index; limit 67,108,864.", labels...)
 	blocks := scrape.Gauge("component_router_index_blocks", "Distinct blocks in an index, by model and role.", labels...)
 	owners := scrape.Gauge("component_router_index_owners", "Ranks of workers in an index, by model and role.", labels...)
 	holed := scrape.Gauge("component_router_index_holed", "Pairs of rank and tier whose blocks have gaps.", labels...)

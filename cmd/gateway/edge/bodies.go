@@ -1,7 +1,9 @@
 package edge
 
 import (
+	"math"
 	"math/bits"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,8 +14,16 @@ import (
 // budgetRetry is the Retry-After of requests beyond the budget.
 const budgetRetry = time.Second
 
-// budget counts the memory of request bodies while they are read and while their requests wait or run. It recycles
-// that of long bodies. It is safe for concurrent use.
+// bodyBudget is the memory for all requests' bodies: half of GOMEMLIMIT, 1 GiB without one.
+func bodyBudget() int64 {
+	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
+		return limit / 2
+	}
+	return 1 << 30
+}
+
+// budget counts the bytes of memory that request bodies take, of those that are being read and of those whose
+// requests wait or run. What long bodies took is used again. It is safe for concurrent use.
 type budget struct {
 	limit int64
 	used  atomic.Int64
@@ -68,7 +78,7 @@ func (b *budget) fits(n int) bool { return b.used.Load()+int64(n) <= b.limit }
 // exhausted returns the error for a request beyond the budget.
 func (b *budget) exhausted() *openai.Error {
 	e := openai.Unavailable("body_budget_exhausted",
-		"the bodies of other requests take the memory that body-budget-bytes allows; try again later")
+		"the bodies of other requests take the memory for bodies (half of GOMEMLIMIT, or 1 GiB); try again later")
 	e.RetryAfter = budgetRetry
 	return e
 }

@@ -28,14 +28,16 @@ type Config struct {
 type HTTP struct {
 	Host            string   `flag:"http-host" default:"127.0.0.1" form:"host" help:"Address to listen on; in containers 0.0.0.0 or ::, all."`
 	Port            int      `flag:"http-port" default:"8000" range:"0..65535" help:"TCP port to listen on. 0 picks a free one and prints it."`
-	MaxBodyBytes    int      `flag:"max-body-bytes" default:"64MiB" unit:"bytes" range:"1KiB..1GiB" help:"Largest request body, else 413."`
-	BodyBudgetBytes int64    `flag:"body-budget-bytes" default:"1GiB" unit:"bytes" range:"1MiB..1TiB" help:"Memory for all requests' bodies; above it requests get 503. Up to half of it may hold rendered prompts and long unstreamed answers."`
-	AllowedHosts    []string `flag:"allowed-hosts" help:"More names for the Host header on loopback without keys. * accepts every name."`
+	MaxBodyBytes    int      `flag:"max-body-bytes" default:"64MiB" unit:"bytes" range:"1KiB..1GiB" help:"Largest request body; a larger one is answered 413."`
+	BodyBudgetBytes int64    // of 0 is [bodyBudget]
+	AllowedHosts    []string `flag:"allowed-hosts" help:"Names the Host header may have while the gateway listens on loopback without keys, besides local names. * takes every name."`
 	// MaxConnections of 0 is [listen.DefaultMax].
-	MaxConnections int           `flag:"max-connections" default:"0" range:"0..262144" help:"Client connections open at once. At the limit the longest idle one is closed, else new ones wait. 0 is a third of ulimit -n."`
-	ReadTimeout    time.Duration `flag:"read-timeout" default:"60s" range:"100ms.." help:"Longest arrival of a head with its body, then 408."`
+	MaxConnections int
+	ReadTimeout    time.Duration `default:"60s" range:"100ms.."`
 	WriteStall     time.Duration `default:"30s" range:"100ms.."`
-	IdleTimeout    time.Duration `flag:"idle-timeout" default:"620s" range:"1s.." help:"How long a connection without a request is kept. Keep it above the load balancer's (AWS 60 s, GCP 600 s, Envoy 1 h)."`
+	// IdleTimeout is above those of load balancers, which else send requests on connections that are just closed: GCP 600 s, Envoy 1 h, at
+	// AWS up to 4000 s.
+	IdleTimeout    time.Duration `default:"4020s" range:"1s.."`
 	Heartbeat      time.Duration `flag:"sse-heartbeat" default:"0" range:"0|100ms.." help:"Silence of a stream after which it gets a line of one blank, in the queue too. The first one begins the answer with 200. 0 sends none."`
 	ForwardHeaders []string      `flag:"forward-headers" help:"Request headers that engines get; never credentials or engine controls."`
 }
@@ -53,7 +55,7 @@ type Access struct {
 
 // Validate returns every setting that is out of range.
 func (c Config) Validate() error {
-	errs := []error{setting.Check(&c), c.TLS.validate(c.AdminAddress != "")}
+	errs := []error{setting.Check(&c), c.TLS.validate()}
 	if _, err := c.hints(); err != nil {
 		errs = append(errs, setting.Errorf("client-hints", "%w", err))
 	}

@@ -36,8 +36,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) *counters {
 			"Clients that left, or stopped reading, before their answer was complete, since the start.").WithLabelValues(),
 		openStreams: set.Gauge("frontend_open_streams", "Answers being streamed to clients.").WithLabelValues(),
 		pauses: set.Counter("frontend_accept_pauses_total",
-			"Times that new connections had to wait, by reason: bound (--max-connections are open and none is idle) "+
-				"or shortage (the system has no descriptors or no memory).", "reason"),
+			"Times that new connections had to wait, by reason: bound (a third of ulimit -n are open and none is idle) or shortage (the system has no descriptors or no memory).", "reason"),
 		evicted: set.Counter("frontend_idle_connections_closed_total",
 			"Idle client connections closed to make room for new ones.").WithLabelValues(),
 	}
@@ -52,7 +51,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) *counters {
 	}
 	scrape := set.Snapshot()
 	open := scrape.Gauge("frontend_open_connections", "Open client connections, idle ones included.")
-	bodies := scrape.Gauge("frontend_body_bytes", "Bytes of request bodies and what is made of them; limit --body-budget-bytes.")
+	bodies := scrape.Gauge("frontend_body_bytes", "Bytes of request bodies and what is made of them; limit half of GOMEMLIMIT, or 1 GiB.")
 	health := scrape.Gauge("frontend_healthy", "1 while GET /health is 200, 0 while it is 503.")
 	scrape.Read(func() {
 		status, _ := s.condition()

@@ -109,7 +109,7 @@ func TestBodyBudget(t *testing.T) {
 	assert.EqualValues(t, held, sv.metric("tandem_frontend_body_bytes"))
 	resp, text := sv.ask(strings.TrimSuffix(post(body), body)) // its head alone is enough
 	e := wantError(t, resp, text, http.StatusServiceUnavailable, "body_budget_exhausted")
-	assert.Contains(t, e["message"], "body-budget-bytes")
+	assert.Contains(t, e["message"], "GOMEMLIMIT")
 	assert.NotEmpty(t, resp.Header.Get("Retry-After"))
 	// A body that declares no length is refused once it has come too far.
 	chunked := get("POST /v1/completions", "Transfer-Encoding: chunked") + fmt.Sprintf("%x\r\n", size) + body[:size/2]

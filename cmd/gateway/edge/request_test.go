@@ -272,7 +272,6 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		{"tls-key-file: ", func(c *Config) { c.TLS.KeyFile = "x" }},
 		{"tls-client-ca-file: ", func(c *Config) { c.TLS.ClientCA = "x" }},
 		{"tls-client-names: ", tls(func(c *Config) { c.TLS.Names = []string{"a"} })},
-		{"admin-tls-client-ca-file: ", tls(func(c *Config) { c.TLS.AdminCA = "x" })},
 		{"tls-client-names: ", tls(func(c *Config) { c.TLS.ClientCA, c.TLS.Names = "x", []string{"*"} })},
 	} {
 		cfg := DefaultConfig()

@@ -25,12 +25,11 @@ type TLS struct {
 	KeyFile  string `flag:"tls-key-file,tls-key-path" help:"PEM private key of tls-cert-file."`
 	ClientCA string `flag:"tls-client-ca-file" help:"PEM authorities of clients' certificates, which all must then show, health probes too. Read again on change. Empty requires none."`
 	// Names are read by [certs.Named].
-	Names   []string `flag:"tls-client-names" help:"A client's certificate must have one of these names: a DNS name, *.DOMAIN, or a URI, /* at the end for all below. Empty takes any."`
-	AdminCA string   `flag:"admin-tls-client-ca-file" help:"PEM authorities of operators' certificates on admin-address. Empty: clients'."`
+	Names []string `flag:"tls-client-names" help:"A client's certificate must have one of these names: a DNS name, *.DOMAIN, or a URI, /* at the end for all below. Empty takes any."`
 }
 
-// validate checks settings that depend on each other. admin reports an admin address of its own.
-func (t *TLS) validate(admin bool) error {
+// validate returns what does not go together.
+func (t *TLS) validate() error {
 	var errs []error
 	need := func(name string, missing bool, what string) {
 		if missing {
@@ -41,8 +40,6 @@ func (t *TLS) validate(admin bool) error {
 	need("tls-key-file", t.KeyFile != "" && t.CertFile == "", "tls-cert-file, whose key it is")
 	need("tls-client-ca-file", t.ClientCA != "" && t.CertFile == "", "tls-cert-file: clients show certificates over TLS only")
 	need("tls-client-names", len(t.Names) > 0 && t.ClientCA == "", "tls-client-ca-file, which vouches for the names")
-	need("admin-tls-client-ca-file", t.AdminCA != "" && t.CertFile == "", "tls-cert-file: operators show certificates over TLS only")
-	need("admin-tls-client-ca-file", t.AdminCA != "" && !admin, "admin-address: on one address the clients' authorities count")
 	for _, name := range t.Names {
 		if err := certs.CheckName(name); err != nil {
 			errs = append(errs, setting.Errorf("tls-client-names", "%w", err))
@@ -69,21 +66,14 @@ func (s *Server) secure() error {
 	if store == nil {
 		store = certs.NewStore(0, s.log)
 	}
+	files := cfg.TLS.Files("clients")
+	files.CA = certs.File{Setting: "tls-client-ca-file", Path: cfg.TLS.ClientCA}
+	source, err := store.Open(files)
+	if err != nil {
+		return err
+	}
 	for _, f := range s.frontends() {
-		use, ca, names := "clients", certs.File{Setting: "tls-client-ca-file", Path: cfg.TLS.ClientCA}, cfg.TLS.Names
-		if !f.serves && cfg.TLS.AdminCA != "" {
-			use, ca, names = "admin", certs.File{Setting: "admin-tls-client-ca-file", Path: cfg.TLS.AdminCA}, nil
-		} else if !f.serves {
-			f.tls = s.main.tls
-			continue
-		}
-		files := cfg.TLS.Files(use)
-		files.CA = ca
-		source, err := store.Open(files)
-		if err != nil {
-			return err
-		}
-		f.tls = source.Server(names, "http/1.1")
+		f.tls = source.Server(cfg.TLS.Names, "http/1.1")
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,6 @@ import (
 
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/browser"
-	"github.com/tandem-pd/tandem/internal/listen"
 	"github.com/tandem-pd/tandem/internal/loglimit"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -89,7 +89,7 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 		refusals: loglimit.Limiter{Burst: 10, Window: 10 * time.Second},
 		forward:  forwarded(cfg.ForwardHeaders), id: newGatewayID()}
 	s.hops = []upstream.Field{{Name: headerGateway, Value: s.id}}
-	s.bodies.limit = max(cfg.BodyBudgetBytes, int64(cfg.MaxBodyBytes)+1) // one more byte detects a body that is too large
+	s.bodies.limit = max(cmp.Or(cfg.BodyBudgetBytes, bodyBudget()), int64(cfg.MaxBodyBytes)+1) // one more byte shows that a body is too large
 	s.metrics = newMetrics(reg, s)
 	var err error
 	if s.hints, err = cfg.hints(); err != nil {
@@ -114,21 +114,12 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 	return s, nil
 }
 
-// reservedDescriptors are the least left for workers' connections and files.
-const reservedDescriptors = 64
-
-// warn logs what other machines can access, and limits that cannot be kept.
+// warn logs what is open to other machines.
 func (s *Server) warn() {
-	n, ok := listen.Descriptors()
-	if ok && s.cfg.MaxConnections > 0 && uint64(s.cfg.MaxConnections)+reservedDescriptors > n {
-		s.log.Warn("max-connections leaves too few descriptors (ulimit -n) for connections to workers",
-			"max_connections", s.cfg.MaxConnections, "descriptors", n)
-	}
 	if s.cfg.APIKeyFile == "" && s.cfg.TLS.ClientCA == "" && !browser.Loopback(s.cfg.Host) {
 		s.log.Warn("no api-key-file: every client that reaches the address is served", "http_host", s.cfg.Host)
 	}
-	host, _, err := net.SplitHostPort(s.cfg.AdminAddress)
-	if err == nil && s.cfg.AdminKeyFile == "" && s.cfg.TLS.ClientCA+s.cfg.TLS.AdminCA == "" && !browser.Loopback(host) {
+	if host, _, err := net.SplitHostPort(s.cfg.AdminAddress); err == nil && s.cfg.AdminKeyFile == "" && s.cfg.TLS.ClientCA == "" && !browser.Loopback(host) {
 		s.log.Warn("no admin-key-file: every client that reaches the address may cordon workers", "admin_address", s.cfg.AdminAddress)
 	}
 }

@@ -6,6 +6,12 @@ package observe
 type Config struct {
 	// Utilization of 0 means [DefaultUtilization].
 	Utilization float64 `default:"0.8" range:"0|0.1..1"`
-	LogBlocks   bool    `flag:"log-blocks" default:"false" group:"Request log" help:"On: the request's log line names its prompt's 512-token blocks, for gateway load --from-log. Names are keyed and reveal no text."`
-	LogRouting  bool    `flag:"log-routing" default:"false" group:"Request log" help:"On: the request's log line has up to 64 candidates of each role with their costs, and the cache predicted and found."`
+	// Log is what the log line of a request has in addition.
+	Log string `flag:"log-requests" default:"plain" oneof:"plain=nothing more|blocks=keyed names of its prompt's 512-token blocks, which reveal no text, for gateway load --from-log|routing=up to 64 candidates of each role with their costs, and the cache predicted and found|all=both" group:"Logging" help:"What a request's log line has in addition."`
 }
+
+// Blocks reports whether log lines name the prompt's blocks.
+func (c *Config) Blocks() bool { return c.Log == "blocks" || c.Log == "all" }
+
+// Routing reports whether log lines have the candidates.
+func (c *Config) Routing() bool { return c.Log == "routing" || c.Log == "all" }

@@ -24,8 +24,8 @@ type requestLog struct {
 }
 
 func newRequestLog(cfg Config, log *slog.Logger) *requestLog {
-	l := &requestLog{log: log, routing: cfg.LogRouting}
-	if cfg.LogBlocks {
+	l := &requestLog{log: log, routing: cfg.Routing()}
+	if cfg.Blocks() {
 		l.blocks = newBlockNames()
 	}
 	return l

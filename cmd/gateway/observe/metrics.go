@@ -260,7 +260,7 @@ const (
 
 // backpressureReason returns Dynamo's name for a limit of the queue, if it has one.
 func backpressureReason(limit string) string {
-	if limit == "queue-bytes" {
+	if limit == queue.LimitBytes {
 		return "byte_limit"
 	}
 	return "request_limit"

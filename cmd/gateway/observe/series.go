@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -129,7 +130,7 @@ func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
 			}
 		}
 		// An alert on a rate needs the series before the first event.
-		for _, limit := range []string{"queue-limit", "queue-bytes"} {
+		for _, limit := range []string{queue.LimitRequests, queue.LimitBytes} {
 			m.backpressure.WithLabelValues(name, backpressureReason(limit))
 		}
 		for _, reason := range []string{router.OverDecodeBlocks, router.OverPrefillTokens} {

@@ -42,7 +42,7 @@ func printed(t *testing.T, r *Resolved, name string) string {
 }
 
 func TestResolveFindsValueAndSource(t *testing.T) {
-	const file = "\nrouter-mode: random\nrouter_queue_threshold: 2\nqueue-bytes: 1GiB\netcd-endpoints: [a:2379, 'http://b:2379']\nkv_events: off\n"
+	const file = "\nrouter-mode: random\nrouter_queue_threshold: 2\nmax-body-bytes: 1GiB\netcd-endpoints: [a:2379, 'http://b:2379']\nkv_events: off\n"
 	all := files{
 		"g.yaml": file, "list.yaml": "prefill_url:\n- http://a:1,model=m,id=x\n- http://b:2\n", "text.yaml": "prefill-url: |\n  http://a:1,model=m,id=x\n  http://b:2\n",
 	}
@@ -76,8 +76,8 @@ func TestResolveFindsValueAndSource(t *testing.T) {
 		{"duration", []string{"--queue-timeout=90s"}, nil, "queue-timeout: 1m30s  # flag"},
 		{"zero duration", []string{"--sse-heartbeat=0"}, nil, "sse-heartbeat: 0s  # flag"},
 		{"round duration", []string{"--queue-timeout=2h"}, nil, "queue-timeout: 2h  # flag"},
-		{"binary bytes", []string{"--queue-bytes=2097152"}, nil, "queue-bytes: 2MiB  # flag"},
-		{"decimal bytes", []string{"--queue-bytes=3 MB"}, nil, "queue-bytes: 3000000  # flag"},
+		{"binary bytes", []string{"--max-body-bytes=2097152"}, nil, "max-body-bytes: 2MiB  # flag"},
+		{"decimal bytes", []string{"--max-body-bytes=3 MB"}, nil, "max-body-bytes: 3000000  # flag"},
 		{"an overridden DYN_ value need not be ours", []string{"--router-mode=kv"}, []string{"DYN_ROUTER_MODE=direct"}, "router-mode: kv  # flag"},
 		{"another name of a list", []string{"--static-endpoint=http://a:1"}, nil, `worker-url: ["http://a:1"]  # flag`},
 		{"a variable with blanks", nil, []string{"DYN_STATIC_ENDPOINT=http://a:1 http://b:1"}, `worker-url: ["http://a:1", "http://b:1"]  # env DYN_STATIC_ENDPOINT`},
@@ -120,10 +120,10 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 		{"value in a negation", []string{"--no-decode-fallback=false"}, nil, "", []string{"flag --no-decode-fallback: takes no value: write --decode-fallback=false"}},
 		{"negated number", []string{"--no-http-port"}, nil, "", []string{"flag --no-http-port: there is no such name: --no-http-port"}},
 		{"no unit", []string{"--queue-timeout=60"}, nil, "", []string{`flag --queue-timeout: "60" is not a duration with its unit`}},
-		{"a duration without end", []string{"--stream-idle-timeout=2562047h47m"}, nil, "", []string{`flag --stream-idle-timeout: "2562047h47m" is longer than 8760h, the most a duration may be`}},
-		{"unknown unit", []string{"--queue-bytes=5MX"}, nil, "", []string{`flag --queue-bytes: "5MX" is not a number of bytes`}},
-		{"a duration past all ends", []string{"--stream-idle-timeout=9999999h"}, nil, "", []string{`flag --stream-idle-timeout: "9999999h" is longer than 8760h, the most a duration may be`}},
-		{"more bytes than there are", []string{"--queue-bytes=99999999TiB"}, nil, "", []string{`flag --queue-bytes: "99999999TiB" is out of range`}},
+		{"a duration without end", []string{"--stream-silence=2562047h47m"}, nil, "", []string{`flag --stream-silence: "2562047h47m" is longer than 8760h, the most a duration may be`}},
+		{"unknown unit", []string{"--max-body-bytes=5MX"}, nil, "", []string{`flag --max-body-bytes: "5MX" is not a number of bytes`}},
+		{"a duration past all ends", []string{"--stream-silence=9999999h"}, nil, "", []string{`flag --stream-silence: "9999999h" is longer than 8760h, the most a duration may be`}},
+		{"more bytes than there are", []string{"--max-body-bytes=99999999TiB"}, nil, "", []string{`flag --max-body-bytes: "99999999TiB" is out of range`}},
 		{"scheme", []string{"--nats-url=http://u:secret@h:4222"}, nil, "", []string{`flag --nats-url: the scheme of "h:4222" is none of nats, tls, ws, wss`}},
 		{"a mistake is not covered up by a repetition", []string{"--http-port=x", "--http-port=1"}, nil, "", []string{`flag --http-port: "x" is not`}},
 		{"unknown variable", nil, []string{"TANDEM_HTP_PORT=1"}, "", []string{"TANDEM_HTP_PORT: there is no such setting; the nearest is TANDEM_HTTP_PORT"}},
@@ -290,8 +290,8 @@ func TestPrintMasksPasswords(t *testing.T) {
 func TestPrintRoundTrips(t *testing.T) {
 	set := New(new(all))
 	for name, args := range map[string][]string{
-		"numbers":   {"--router-temperature=1e-9", "--router-queue-threshold=-1e30", "--queue-bytes=1025", "--router-seed=9223372036854775807"},
-		"durations": {"--queue-timeout=1h0m1s", "--lease-ttl=1h", "--read-timeout=100ms", "--idle-timeout=10m"},
+		"numbers":   {"--router-temperature=1e-9", "--router-queue-threshold=-1e30", "--max-body-bytes=1025", "--gateway-seed=9223372036854775807"},
+		"durations": {"--queue-timeout=1h0m1s", "--sample-ttl=1h", "--drain-timeout=100ms", "--sample-timeout=10m"},
 		"text that YAML would take for something else": {"--role", "null"},
 		"number as text":             {"--role", "1e3"},
 		"quotes, comments, controls": {"--role", "a # b: \"c\"\t\n\x01\\ \u2028\ufeff…🙂 '"},

@@ -12,21 +12,21 @@ type sample struct {
 		Host         string        `flag:"http-host" default:"127.0.0.1" form:"host" help:"Address to listen on."`
 		Port         int           `flag:"http-port" default:"8000" range:"0..65535" help:"TCP port to listen on. 0 picks a free one and prints it."`
 		AdminAddress string        `flag:"admin-address" form:"hostport" help:"HOST:PORT of administration."`
-		ReadTimeout  time.Duration `flag:"read-timeout" default:"60s" range:"100ms.." help:"How long a request may take to arrive."`
-		IdleTimeout  time.Duration `flag:"idle-timeout" default:"120s" range:"1s.." help:"How long a connection is kept."`
+		ReadTimeout  time.Duration `flag:"drain-timeout" default:"60s" range:"100ms.." help:"How long a request may take to arrive."`
+		IdleTimeout  time.Duration `flag:"sample-timeout" default:"120s" range:"1s.." help:"How long a connection is kept."`
 		Heartbeat    time.Duration `flag:"sse-heartbeat" default:"15s" range:"0|100ms.." help:"How long a stream may be silent."`
 	} `group:"HTTP"`
 	Router    sampleRouter  `group:"Router"`
 	Limit     int           `flag:"queue-limit" default:"1024" range:"0.." group:"Queue" help:"Most requests waiting."`
-	Bytes     int64         `flag:"queue-bytes" default:"512MiB" unit:"bytes" range:"1KiB.." group:"Queue" help:"Most bytes waiting."`
+	Bytes     int64         `flag:"max-body-bytes" default:"512MiB" unit:"bytes" range:"1KiB.." group:"Queue" help:"Most bytes waiting."`
 	Wait      time.Duration `flag:"queue-timeout" default:"60s" range:"1ms.." group:"Queue" help:"Longest wait."`
-	Idle      time.Duration `flag:"stream-idle-timeout" default:"0s" range:"0s.." group:"Faults" help:"Longest silence."`
+	Idle      time.Duration `flag:"stream-silence" default:"0s" range:"0s.." group:"Faults" help:"Longest silence."`
 	Fallback  bool          `flag:"decode-fallback" default:"true" group:"Faults" help:"On: decode prefills."`
-	Report    bool          `flag:"kv-cache-report-mode" default:"auto" oneof:"off=never|auto=when it helps" group:"Faults" help:"Whether requests ask."`
+	Report    bool          `flag:"report-mode" default:"auto" oneof:"off=never|auto=when it helps" group:"Faults" help:"Whether requests ask."`
 	Discovery struct {
 		Etcd     []string      `flag:"etcd-endpoints" form:"address http https" mask:"user" help:"Members of the cluster."`
 		Prefix   string        `flag:"discovery-prefix" default:"/tandem/workers" form:"path" help:"Prefix of keys."`
-		LeaseTTL time.Duration `flag:"lease-ttl" default:"10s" range:"2s..1h" help:"How long."`
+		LeaseTTL time.Duration `flag:"sample-ttl" default:"10s" range:"2s..1h" help:"How long."`
 		NATSURL  string        `flag:"nats-url" form:"address nats tls ws wss" mask:"user" help:"The server."`
 	} `group:"Discovery"`
 	Workers struct {
@@ -45,7 +45,7 @@ type sampleRouter struct {
 	Weight      float64       `flag:"router-kv-overlap-score-weight,kv-overlap-score-weight" default:"1.0" range:"0.." help:"Weight of a hit."`
 	Threshold   float64       `flag:"router-queue-threshold" default:"4.0" group:"Queue" help:"Above it requests wait."`
 	Temperature float64       `flag:"router-temperature" default:"0.0" range:"0.." help:"Randomness."`
-	Seed        uint64        `flag:"router-seed" default:"0" range:"0.." help:"Seed."`
+	Seed        uint64        `flag:"gateway-seed" default:"0" range:"0.." help:"Seed."`
 	KVEvents    bool          `flag:"router-kv-events,kv-events" default:"true" help:"On: follow events."`
 	TTL         time.Duration `flag:"router-ttl-secs" default:"120" unit:"s" range:"0.001..31536000" help:"Seconds."`
 }

@@ -42,8 +42,8 @@ func TestBorrowedTags(t *testing.T) {
 func TestFlagsGiveTheirValues(t *testing.T) {
 	want := new(sample)
 	args := []string{
-		"--http-port", "1", "--no-decode-fallback", "--kv-cache-report-mode", "off", "--queue-bytes", "1025", "--lease-ttl", "1m30s",
-		"--etcd-endpoints", "a:1", "--etcd-endpoints", "b:2", "--router-ttl-secs", "2.5", "--router-seed", "9",
+		"--http-port", "1", "--no-decode-fallback", "--report-mode", "off", "--max-body-bytes", "1025", "--sample-ttl", "1m30s",
+		"--etcd-endpoints", "a:1", "--etcd-endpoints", "b:2", "--router-ttl-secs", "2.5", "--gateway-seed", "9",
 	}
 	if _, _, err := New(want).Resolve(args, nil, files{}.read); err != nil {
 		t.Fatal(err)

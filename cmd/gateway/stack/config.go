@@ -15,7 +15,6 @@ import (
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/otlp"
 	"github.com/tandem-pd/tandem/internal/setting"
@@ -38,9 +37,9 @@ type GatewayConfig struct {
 	// Grace and Drain are the two parts of a stop.
 	Grace time.Duration `flag:"shutdown-grace" default:"5s" range:"0s.." group:"HTTP" help:"On SIGTERM, how long requests are still accepted while /health answers 503. Keep it above the balancer's probe interval."`
 	Drain time.Duration `flag:"drain-timeout" default:"30s" range:"0s..24h" group:"HTTP" help:"After the grace, how long running requests may take. Keep both and 5s more below the supervisor's limit."`
-	// Relay is what moves a stream's chunks.
-	Relay string `flag:"relay" default:"auto" oneof:"auto=loop on Linux|loop=an event loop: less CPU a chunk and memory a stream|goroutine=a goroutine a connection" group:"HTTP" help:"What moves the chunks of answers. Connections with TLS always use goroutines."`
-	// Router is split by role with [router.Config.For].
+	// Goroutines has a goroutine keep each connection where a loop could, for tests.
+	Goroutines bool
+	// Router is made into what each role's router needs by [router.Config.For].
 	Router router.Config `group:"Router"`
 	// SessionTTL is [router.Config.SessionTTL] of all pools.
 	SessionTTL time.Duration `flag:"router-session-affinity-ttl-secs" default:"0" unit:"s" group:"Router" range:"0..31536000" help:"Seconds for which a session stays with the workers that served it last, whatever load and caches, while they have room. 0 binds no session."`
@@ -52,8 +51,8 @@ type GatewayConfig struct {
 	Discovery `group:"Discovery"`
 	// Events configures how KV events are followed.
 	Events follow.Config `group:"KV events"`
-	// Reannounce makes requests ask engines with lost events to announce the cached blocks they use.
-	Reannounce bool              `flag:"kv-cache-report-mode" default:"auto" oneof:"off=never|auto=requests to a rank whose events were lost" group:"KV events" help:"Whether requests make vLLM (from 0.26.0) re-announce the cached prefix they use, which repairs a view that lost events."`
+	// Reannounce has requests ask engines whose events were lost to announce again what of their caches they use.
+	Reannounce bool              `default:"true"`
 	Stream     KVStream          `group:"KV stream"`
 	Workers    WorkersConfig     `group:"Workers by URL"`
 	Remote     remote.Config     `group:"Remote index"` // off without URLs
@@ -62,9 +61,11 @@ type GatewayConfig struct {
 	Observe    observe.Config
 	// Replicas is the group of gateways that share bookings.
 	Replicas member.Config `group:"Replicas"`
-	// Traces is where spans are sent.
-	Traces otlp.Config `group:"Traces"`
-	// MetricsPrefix prefixes the gateway's own metrics.
+	// Traces is where the spans of requests go.
+	Traces otlp.Config
+	// LeaseTTL is how long a missing worker may take to come back after etcd was away.
+	LeaseTTL time.Duration `default:"10s" range:"2s..1h"`
+	// MetricsPrefix goes before the names of the gateway's own metrics.
 	MetricsPrefix string `flag:"metrics-prefix" default:"tandem_" group:"Metrics" help:"Prefix of the gateway's metrics; dynamo_ keeps Dynamo's dashboards. An _ is added where it ends in neither _ nor :. Empty is none."`
 
 	// InForce is the settings for the console; nil shows none.
@@ -80,16 +81,13 @@ type GatewayConfig struct {
 
 // Faults configures injected faults.
 type Faults struct {
-	Scenario    string `flag:"fault-scenario" group:"Faults" help:"YAML file of faults to inject (docs/operating.md). Needs allow-faults."`
-	AllowFaults bool   `flag:"allow-faults" default:"false" group:"Faults" help:"On: a fault-scenario may be used."`
+	Scenario string `flag:"fault-scenario" group:"Faults" help:"YAML file of faults to inject into calls to workers, for tests; see docs/operating.md."`
 }
 
 // Discovery is where workers register and publish KV events.
 type Discovery struct {
 	EtcdEndpoints []string `flag:"etcd-endpoints" form:"address http https" mask:"user" help:"etcd members, as http://HOST:PORT, https://HOST:PORT or HOST:PORT, with USER:PASSWORD@ before the host where needed. One that answers is enough."`
 	Prefix        string   `flag:"discovery-prefix" default:"/tandem/workers" form:"path" help:"Prefix of workers' keys in etcd. Gateways and workers that share it find each other."`
-	// LeaseTTL is also how long a missing worker may take to return after an outage of etcd.
-	LeaseTTL time.Duration `flag:"lease-ttl" default:"10s" range:"2s..1h" help:"How long a silent worker stays registered, as in outages."`
 	EtcdAccess
 	NATSURL string `flag:"nats-url" form:"address nats tls ws wss" mask:"user" help:"NATS for KV events, as nats://HOST:4222; several separated by commas. Not needed with --no-router-kv-events."`
 	NATSAccess
@@ -176,6 +174,7 @@ func (c *GatewayConfig) Complete() error {
 	c.Events.Seed, c.Workers.Probe.Seed, c.Workers.Kubernetes.Seed = c.Router.Seed, c.Router.Seed, c.Router.Seed
 	c.Events.Relearn = c.Router.Predictions.TTL
 	c.Workers.Probe.BlockSize = c.Pools.BlockSize
+	c.Prefill.Timeout = cmp.Or(c.Prefill.Timeout, c.Decode.FirstTokenTimeout)
 	c.Replicas.Complete(c.Prefix)
 	if p := c.MetricsPrefix; p != "" && !strings.HasSuffix(p, "_") && !strings.HasSuffix(p, ":") {
 		c.MetricsPrefix = p + "_"
@@ -195,9 +194,6 @@ func (c *GatewayConfig) Validate() error {
 		c.Edge.Validate(), c.Router.Validate(), c.Pools.Validate(), c.Models.Validate(), c.Flow.Queue.Validate(),
 		c.Prefill.Validate(), c.Decode.Validate(),
 		c.Events.Validate(), c.Remote.Validate(), c.Upstream.Validate(), c.Workers.Kubernetes.Validate(), c.Replicas.Validate(),
-	}
-	if c.Relay == "loop" && loop.New() == nil {
-		problems = append(problems, setting.Errorf("relay", "this system has no loop: auto or goroutine"))
 	}
 	switch {
 	case c.MetricsPrefix == "":

@@ -104,7 +104,7 @@ func (d *Discovery) etcdAccess(store *certs.Store, log *slog.Logger) (discovery.
 	if d.inside != nil && d.inside.etcd != nil {
 		return d.inside.trust, nil
 	}
-	return d.EtcdAccess.access(d.EtcdEndpoints, store, log)
+	return d.EtcdAccess.access(d.EtcdEndpoints, &d.Identity, store, log)
 }
 
 // watched returns options that log disconnects, reconnects and errors of NATS, which the client would print to

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -22,16 +23,14 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// EmbedConfig configures the embedded servers. Port 0 picks a free one.
+// EmbedConfig is how the embedded servers run.
 type EmbedConfig struct {
-	Listen       string   `flag:"embed-listen" default:"127.0.0.1" form:"host" help:"Address of the embedded etcd and NATS. Other than loopback needs tls-cert-file and embed-password-file."`
-	PasswordFile string   `flag:"embed-password-file" help:"File with user tandem's password in embedded etcd and NATS. Needs tls-cert-file."`
+	Listen       string   `flag:"embed-listen" form:"host" help:"Address of an etcd and a NATS inside the gateway. Empty runs them on 127.0.0.1, but only where no etcd, NATS, worker URL or kubernetes-selector is given. Other than loopback needs tls-cert-file and embed-password-file."`
+	PasswordFile string   `flag:"embed-password-file" help:"File with the password of user tandem in the embedded etcd and NATS. Needs tls-cert-file. Read once."`
 	Dir          string   `flag:"embed-dir" help:"Directory of the embedded etcd and NATS. Empty uses a temporary one: cordons, thresholds and the event stream end with the gateway."`
-	EtcdPort     int      `flag:"embed-etcd-port" default:"2379" range:"0..65535" help:"Port of the embedded etcd. 0 picks a free one at every start; workers then do not find a restarted gateway."`
-	NATSPort     int      `flag:"embed-nats-port" default:"4222" range:"0..65535" help:"Port of the embedded NATS; 0 picks a free one."`
+	Ports        string   `flag:"embed-ports" default:"2379,4222,6222" help:"Ports of the embedded etcd, of the embedded NATS and of NATS for replica-peers. 0 picks a free one at every start; workers then do not find a restarted gateway."`
 	Peers        []string `flag:"replica-peers" form:"hostport" group:"Replicas" help:"HOST:PORT, or a headless Service, of the other gateways' embedded NATS, which then form one. Needs embed-listen, one tls-cert-file for all, embed-password-file."`
-	PeersPort    int      `flag:"replica-port" default:"6222" range:"0..65535" group:"Replicas" help:"Port for replica-peers. 0 picks a free one."`
-	JetStream    bool     // enables JetStream
+	JetStream    bool     // NATS keeps streams
 	OnlyNATS     bool     // no etcd
 
 	// TLS is the gateway's own certificate, which both use with a PasswordFile.
@@ -69,7 +68,27 @@ func (c *EmbedConfig) Validate() error {
 	return nil
 }
 
-// Embedded is an etcd and a NATS in this process.
+// ports are those of etcd, NATS and NATS's routes; all 0 where none is given.
+func (c *EmbedConfig) ports() (ports [3]int, err error) {
+	texts := strings.Split(cmp.Or(c.Ports, "0,0,0"), ",")
+	if len(texts) != len(ports) {
+		err = strconv.ErrSyntax
+	}
+	for i := 0; err == nil && i < len(ports); i++ {
+		var n uint64
+		n, err = strconv.ParseUint(texts[i], 10, 16)
+		ports[i] = int(n)
+	}
+	if err != nil {
+		return ports, setting.Errorf("embed-ports", "%q are not three ports, as 2379,4222,6222", c.Ports)
+	}
+	if c.OnlyNATS {
+		ports[1] = 0 // only this process is its client
+	}
+	return ports, nil
+}
+
+// Embedded is an etcd and a NATS inside the process.
 type Embedded struct {
 	etcd     *discovery.EmbeddedEtcd
 	nats     *natsbus.Server
@@ -86,8 +105,11 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 		return nil, err
 	}
 	e := &Embedded{peers: cfg.Peers}
-	etcd := discovery.EtcdConfig{Dir: cfg.Dir, Host: cfg.Listen, Port: cfg.EtcdPort, Sync: cfg.Dir != ""}
-	bus := natsbus.ServerConfig{Host: cfg.Listen, Port: cfg.NATSPort, JetStream: cfg.JetStream}
+	ports, err := cfg.ports()
+	if err != nil {
+		return nil, err
+	}
+	etcd, bus := discovery.EtcdConfig{Dir: cfg.Dir, Host: cfg.Listen, Port: ports[0], Sync: cfg.Dir != ""}, natsbus.ServerConfig{Host: cfg.Listen, Port: ports[1], JetStream: cfg.JetStream}
 	if cfg.PasswordFile != "" {
 		if err := e.protect(&cfg, &etcd, &bus); err != nil {
 			e.Close()
@@ -95,7 +117,7 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 		}
 	}
 	if len(cfg.Peers) > 0 {
-		bus.Routes = &natsbus.Routes{Port: cfg.PeersPort, Peers: cfg.Peers}
+		bus.Routes = &natsbus.Routes{Port: ports[2], Peers: cfg.Peers}
 		if e.certs != nil {
 			bus.Routes.TLS = e.trust.Trust.(itself).PeerConfig()
 		}
@@ -106,24 +128,24 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 			return nil
 		}
 		e.etcd, err = discovery.StartEtcd(etcd)
-		return named("embed-etcd-port", err)
+		return named(err)
 	})
 	if cfg.Dir != "" {
 		bus.Dir = filepath.Join(cfg.Dir, "nats")
 	}
 	nats, err := natsbus.StartServer(bus)
 	e.nats = nats
-	if err := errors.Join(named("embed-nats-port", err), starting.Wait()); err != nil {
+	if err := errors.Join(named(err), starting.Wait()); err != nil {
 		e.Close()
 		return nil, err
 	}
 	return e, nil
 }
 
-// named blames the port's setting for a port in use; a server may fail for other reasons.
-func named(setting string, err error) error {
+// named blames the setting for a port that is taken; a server may fail to start for other reasons.
+func named(err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%s: %w", setting, err)
+		return fmt.Errorf("embed-ports: %w", err)
 	}
 	return err
 }

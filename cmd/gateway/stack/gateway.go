@@ -93,7 +93,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Relay != "goroutine" {
+	if !cfg.Goroutines {
 		loops := loop.New()
 		cfg.Edge.Loops, cfg.Upstream.Loops = loops, loops
 	}
@@ -101,7 +101,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		cfg.Flow.Queue.Policy = cfg.Router.QueuePolicy()
 	}
 	certificates := cmp.Or(links.Certs, certs.NewStore(0, log))
-	workers, err := cfg.Workers.TLS.Open(certificates)
+	workers, err := cfg.Workers.TLS.Open(&cfg.Identity, certificates)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +191,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if g.traces != nil {
 		rooms.Sample = g.traces.Sample
 	}
-	cfg.Flow.Explain = cfg.Flow.Explain || cfg.Observe.LogRouting
+	cfg.Flow.Explain = cfg.Flow.Explain || cfg.Observe.Routing()
 	observer := observe.New(cfg.Observe, own, log, g.traces)
 	recorder := console.NewRecorder(observer)
 	rooms.Explains = recorder.Explains

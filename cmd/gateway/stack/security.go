@@ -18,39 +18,37 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// EtcdAccess is credentials and trust for etcd.
+// Identity is the certificate that etcd, NATS and workers are shown when they require one.
+type Identity struct {
+	Cert string `flag:"client-cert-file" help:"PEM client certificate for etcd, NATS and https:// workers. Read again on change."`
+	Key  string `flag:"client-key-file" help:"PEM private key of client-cert-file."`
+}
+
+// open reads the files, with those authorities of the other side, and keeps them up to date in store.
+func (i *Identity) open(use, setting, ca string, store *certs.Store) (*certs.Source, error) {
+	return store.Open(certs.Files{
+		Use: use, CA: certs.File{Setting: setting, Path: ca},
+		Cert: certs.File{Setting: "client-cert-file", Path: i.Cert}, Key: certs.File{Setting: "client-key-file", Path: i.Key},
+	})
+}
+
+// EtcdAccess is how etcd knows us, and we it.
 type EtcdAccess struct {
-	EtcdUser         string `flag:"etcd-user" help:"etcd's user, in place of USER:PASSWORD@ in etcd-endpoints. Needs etcd-password-file."`
-	EtcdPasswordFile string `flag:"etcd-password-file" help:"File with the password of etcd-user. Read once."`
+	EtcdPasswordFile string `flag:"etcd-password-file" help:"File with the password of the user that etcd-endpoints name as USER@. Read once."`
 	EtcdCA           string `flag:"etcd-ca-file" help:"PEM authorities of etcd's certificate. Empty uses the system's. Read again on change."`
-	EtcdCert         string `flag:"etcd-cert-file" help:"PEM client certificate for etcd. Read again on change."`
-	EtcdKey          string `flag:"etcd-key-file" help:"PEM private key of etcd-cert-file."`
 }
 
-func (a *EtcdAccess) files() certs.Files {
-	return certs.Files{
-		Use: "etcd", CA: certs.File{Setting: "etcd-ca-file", Path: a.EtcdCA},
-		Cert: certs.File{Setting: "etcd-cert-file", Path: a.EtcdCert}, Key: certs.File{Setting: "etcd-key-file", Path: a.EtcdKey},
-	}
-}
-
-// access reads the files of the settings.
-func (a *EtcdAccess) access(endpoints []string, store *certs.Store, log *slog.Logger) (discovery.Access, error) {
-	out := discovery.Access{User: a.EtcdUser, Log: log}
-	switch {
-	case a.EtcdUser != "" && a.EtcdPasswordFile == "":
-		return out, setting.Errorf("etcd-password-file",
-			"it is missing: etcd-user needs a password; without both, etcd can take the name of etcd-cert-file")
-	case a.EtcdUser == "" && a.EtcdPasswordFile != "":
-		return out, setting.Errorf("etcd-user", "it is missing: etcd-password-file is a user's")
-	case a.EtcdPasswordFile != "":
+// access reads what the settings name.
+func (a *EtcdAccess) access(endpoints []string, own *Identity, store *certs.Store, log *slog.Logger) (discovery.Access, error) {
+	out := discovery.Access{Log: log}
+	if a.EtcdPasswordFile != "" {
 		var err error
 		if out.Password, err = auth.ReadOne(a.EtcdPasswordFile); err != nil {
 			return out, setting.Errorf("etcd-password-file", "%w", err)
 		}
 	}
-	if files := a.files(); files.Given() || strings.Contains(strings.Join(endpoints, ","), "https://") {
-		source, err := store.Open(files)
+	if a.EtcdCA != "" || strings.Contains(strings.Join(endpoints, ","), "https://") {
+		source, err := own.open("etcd", "etcd-ca-file", a.EtcdCA, store)
 		if err != nil {
 			return out, err
 		}
@@ -61,19 +59,14 @@ func (a *EtcdAccess) access(endpoints []string, store *certs.Store, log *slog.Lo
 
 // NATSAccess is credentials and trust for NATS.
 type NATSAccess struct {
-	NATSCreds string `flag:"nats-creds" help:"NATS credentials file of nsc, read at every connection. A password goes into nats-url."`
-	NATSCA    string `flag:"nats-ca-file" help:"PEM authorities of NATS's certificate; needs TLS. Empty: the system's. Read again on change."`
-	NATSCert  string `flag:"nats-cert-file" help:"PEM client certificate for NATS. Read again on change."`
-	NATSKey   string `flag:"nats-key-file" help:"PEM private key of nats-cert-file."`
+	NATSCreds string `flag:"nats-creds" help:"NATS credentials file, as nsc makes it. Read at every connection. A name and password go into nats-url."`
+	NATSCA    string `flag:"nats-ca-file" help:"PEM authorities of NATS's certificate; requires TLS. Empty uses the system's. Read again on change."`
+	Identity
 }
 
 // options returns the client options of the settings.
 func (a *NATSAccess) options(url string, store *certs.Store, log *slog.Logger) ([]nats.Option, error) {
-	files := certs.Files{ // none for the embedded NATS
-		Use: "nats", CA: certs.File{Setting: "nats-ca-file", Path: a.NATSCA},
-		Cert: certs.File{Setting: "nats-cert-file", Path: a.NATSCert}, Key: certs.File{Setting: "nats-key-file", Path: a.NATSKey},
-	}
-	source, err := store.Open(files)
+	source, err := a.open("nats", "nats-ca-file", a.NATSCA, store)
 	if err != nil {
 		return nil, err
 	}
@@ -84,11 +77,13 @@ func (a *NATSAccess) options(url string, store *certs.Store, log *slog.Logger) (
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
 			failed.note("NATS unreachable; retrying", source.Explain(err))
 		}),
-	}
-	if files.Given() || strings.Contains(url, "tls://") || strings.Contains(url, "wss://") {
-		options = append(options, nats.ClientTLSConfig(
-			func() (tls.Certificate, error) { return source.Pair(), nil },
-			func() (*x509.CertPool, error) { return source.Roots(), nil }))
+		// A server may require TLS that we do not.
+		func(o *nats.Options) error {
+			o.Secure = a.NATSCA != "" || strings.Contains(url, "tls://") || strings.Contains(url, "wss://")
+			o.TLSCertCB = func() (tls.Certificate, error) { return source.Pair(), nil }
+			o.RootCAsCB = func() (*x509.CertPool, error) { return source.Roots(), nil }
+			return nil
+		},
 	}
 	if a.NATSCreds != "" {
 		if err := checkCreds(a.NATSCreds); err != nil {
@@ -135,15 +130,10 @@ func (r *reasons) note(what string, err error) {
 
 // WorkerTLS is credentials and trust for workers.
 type WorkerTLS struct {
-	CA   string `flag:"worker-ca-file" help:"PEM authorities of https:// workers. Empty uses the system's. Read again on change."`
-	Cert string `flag:"worker-cert-file" help:"PEM client certificate for https:// workers. Read again on change."`
-	Key  string `flag:"worker-key-file" help:"PEM private key of worker-cert-file."`
+	CA string `flag:"worker-ca-file" help:"PEM authorities of https:// workers, whose certificates must name the URL's host. Empty uses the system's. Read again on change."`
 }
 
 // Open reads the files and keeps them up to date in store.
-func (w *WorkerTLS) Open(store *certs.Store) (*certs.Source, error) {
-	return store.Open(certs.Files{
-		Use: "workers", CA: certs.File{Setting: "worker-ca-file", Path: w.CA},
-		Cert: certs.File{Setting: "worker-cert-file", Path: w.Cert}, Key: certs.File{Setting: "worker-key-file", Path: w.Key},
-	})
+func (w *WorkerTLS) Open(own *Identity, store *certs.Store) (*certs.Source, error) {
+	return own.open("workers", "worker-ca-file", w.CA, store)
 }

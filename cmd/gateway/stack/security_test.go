@@ -85,8 +85,7 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 		gateway := link(t, &own, quiet)
 		worker := &Discovery{
 			// without a scheme: with certificates that is TLS
-			EtcdEndpoints: []string{strings.TrimPrefix(inside.EtcdURL(), "https://")}, EtcdAccess: EtcdAccess{EtcdUser: "tandem",
-				EtcdPasswordFile: file("worker", password), EtcdCA: ca.Bundle(dir)},
+			EtcdEndpoints: []string{strings.Replace(inside.EtcdURL(), "https://", "tandem@", 1)}, EtcdAccess: EtcdAccess{EtcdPasswordFile: file("worker", password), EtcdCA: ca.Bundle(dir)},
 			NATSURL: strings.Replace(inside.NATSURL(), "tls://", "tls://tandem:"+password+"@", 1), NATSAccess: NATSAccess{NATSCA: ca.Bundle(dir)},
 		}
 		for name, l := range map[string]Links{"gateway": gateway, "worker": link(t, worker, quiet)} {
@@ -101,10 +100,10 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 			{"wrong password", func(d *Discovery) {
 				d.EtcdPasswordFile, d.NATSURL = file("wrong", "wrong"), strings.Replace(d.NATSURL, password, "wrong", 1)
 			}, []string{"Authorization Violation"}},
-			{"other authority", func(d *Discovery) { d.EtcdCA, d.NATSCA = other.Bundle(dir), other.Bundle(dir) },
-				[]string{"etcd-ca-file", "nats-ca-file", "unknown authority"}},
-			{"no authority", func(d *Discovery) { d.EtcdEndpoints, d.EtcdCA, d.NATSCA = own.EtcdEndpoints, "", "" },
-				[]string{"name its authority by etcd-ca-file", "name its authority by nats-ca-file"}},
+			{"other authority", func(d *Discovery) { d.EtcdCA, d.NATSCA = other.Bundle(dir), other.Bundle(dir) }, []string{"etcd-ca-file", "nats-ca-file", "unknown authority"}},
+			{"no authority", func(d *Discovery) {
+				d.EtcdEndpoints, d.EtcdCA, d.NATSCA = []string{"https://" + d.EtcdEndpoints[0]}, "", ""
+			}, []string{"name its authority by etcd-ca-file", "name its authority by nats-ca-file"}},
 		} {
 			var log locked
 			d := *worker
@@ -227,16 +226,15 @@ func TestAccessSettings(t *testing.T) {
 		name string
 		d    Discovery
 	}{
-		{"etcd-password-file", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdUser: "u"}}},
-		{"etcd-user", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdPasswordFile: password}}},
-		{"etcd-password-file", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdUser: "u", EtcdPasswordFile: dir}}},
-		{"etcd-endpoints", Discovery{EtcdEndpoints: []string{"http://a:b@h:1"}, EtcdAccess: EtcdAccess{EtcdUser: "u",
-			EtcdPasswordFile: password}}},
+		{"etcd-endpoints", Discovery{EtcdEndpoints: []string{"http://u@h:1"}}},
+		{"etcd-endpoints", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdPasswordFile: password}}},
+		{"etcd-password-file", Discovery{EtcdEndpoints: []string{"http://u@h:1"}, EtcdAccess: EtcdAccess{EtcdPasswordFile: dir}}},
+		{"etcd-endpoints", Discovery{EtcdEndpoints: []string{"http://a:b@h:1"}, EtcdAccess: EtcdAccess{EtcdPasswordFile: password}}},
 		{"etcd-endpoints", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdCA: ca.Bundle(dir)}}},
 		{"etcd-ca-file", Discovery{EtcdEndpoints: []string{"https://h:1"}, EtcdAccess: EtcdAccess{EtcdCA: password}}},
-		{"etcd-cert-file", Discovery{EtcdEndpoints: []string{"https://h:1"}, EtcdAccess: EtcdAccess{EtcdCert: oldCert, EtcdKey: oldKey}}},
-		{"etcd-key-file", Discovery{EtcdEndpoints: []string{"https://h:1"}, EtcdAccess: EtcdAccess{EtcdCert: oldCert}}},
-		{"nats-cert-file", Discovery{NATSURL: "nats://h:1", NATSAccess: NATSAccess{NATSCert: oldCert, NATSKey: oldKey}}},
+		{"client-cert-file", Discovery{EtcdEndpoints: []string{"https://h:1"}, NATSAccess: NATSAccess{Identity: Identity{oldCert, oldKey}}}},
+		{"client-key-file", Discovery{EtcdEndpoints: []string{"https://h:1"}, NATSAccess: NATSAccess{Identity: Identity{Cert: oldCert}}}},
+		{"client-cert-file", Discovery{NATSURL: "nats://h:1", NATSAccess: NATSAccess{Identity: Identity{oldCert, oldKey}}}},
 		{"nats-ca-file", Discovery{NATSURL: "nats://h:1", NATSAccess: NATSAccess{NATSCA: filepath.Join(dir, "none")}}},
 	} {
 		wrongSetting(t, &c.d, c.name)

@@ -237,7 +237,7 @@ func TestSecure(t *testing.T) {
 			assert.True(t, slices.Contains(known()["etcd"], id) && slices.Contains(s.Command, "--peer-client-cert-auth"),
 				"%s: %q", id, s.Command)
 		default:
-			assert.True(t, s.Environment["TANDEM_ETCD_USER"] == process && s.Environment["TANDEM_NATS_CERT_FILE"] != "",
+			assert.True(t, strings.HasPrefix(s.Environment["TANDEM_ETCD_ENDPOINTS"], "https://"+process+"@etcd:2379,") && s.Environment["TANDEM_CLIENT_CERT_FILE"] != "",
 				"%s: %v", id, s.Environment)
 			if name := known()[process][0]; !strings.Contains(string(conf), `user: "`+name+`"`) {
 				t.Errorf("nats.conf has no entry for %s", name)

@@ -55,7 +55,8 @@ type api struct {
 
 // newAPI finds the API server as every pod does: by variables, and a mounted service account.
 func newAPI(cfg Config) (*api, error) {
-	a := &api{selector: cfg.Selector, namespace: cfg.Namespace, folder: cmp.Or(cfg.Account, defaultAccount), timeout: cfg.Timeout}
+	namespace, selector := cfg.pods()
+	a := &api{selector: selector, namespace: namespace, folder: cmp.Or(cfg.Account, defaultAccount), timeout: cfg.Timeout}
 	server := cfg.Server
 	if server == "" {
 		host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")

@@ -472,10 +472,10 @@ func TestChaos(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	for want, c := range map[string]Config{
-		"<nil>":                {Selector: "a=b,c in (d,e),!f", Namespace: "models-1"},
+		"<nil>":                {Selector: "models-1:a=b,c in (d,e),!f"},
 		"kubernetes-selector":  {Selector: strings.Repeat("x", maxSelectorBytes+1)},
-		"kubernetes-namespace": {Selector: "a=b", Namespace: "../nodes"},
-		"set that, too":        {Namespace: "models"},
+		"the namespace: ":      {Selector: "../nodes:a=b"},
+		"a selector behind it": {Selector: "models:"},
 	} {
 		assert.Contains(t, fmt.Sprint(c.Validate()), want)
 	}
@@ -485,7 +485,7 @@ func TestConfig(t *testing.T) {
 		"this is no pod":    {Selector: "a=b", Account: s.Account},
 		"no https URL":      {Selector: "a=b", Account: s.Account, Server: "http://127.0.0.1:1"},
 		"no namespace":      {Selector: "a=b", Account: empty, Server: s.URL()},
-		"service account: ": {Selector: "a=b", Account: empty, Server: s.URL(), Namespace: "models"},
+		"service account: ": {Selector: "models:a=b", Account: empty, Server: s.URL()},
 	} {
 		t.Setenv("KUBERNETES_SERVICE_HOST", "")
 		_, err := New(c, nil, nil, slog.New(slog.DiscardHandler), nil)

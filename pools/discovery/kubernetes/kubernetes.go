@@ -28,8 +28,8 @@ import (
 
 // Config is which pods are workers. The zero value finds none; the zero value of each other field means its default.
 type Config struct {
-	Selector  string `flag:"kubernetes-selector" group:"Discovery" help:"Label selector of worker pods, as tandem.dev/pool=qwen. Needs get, list and watch of pods. Roles: label tandem.dev/role, llm-d's or AIBrix's. Empty is off."`
-	Namespace string `flag:"kubernetes-namespace" group:"Discovery" help:"Namespace of those pods. Empty is the gateway's own."`
+	// Selector may have a namespace in front, with a colon.
+	Selector string `flag:"kubernetes-selector" group:"Discovery" help:"Label selector of worker pods, as tandem.dev/pool=qwen; of another namespace than the gateway's as NAMESPACE:SELECTOR. Needs get, list and watch of pods. Roles: label tandem.dev/role, llm-d's or AIBrix's. Empty is off."`
 
 	// Server is the URL of the API server, https; by default the one that every pod is given by variables.
 	Server string
@@ -54,17 +54,25 @@ const (
 	maxNamespaceBytes = 63
 )
 
+// pods are the namespace of the pods, empty for the gateway's own, and their labels.
+func (c *Config) pods() (namespace, selector string) {
+	if namespace, selector, ok := strings.Cut(c.Selector, ":"); ok { // which no selector has
+		return namespace, selector
+	}
+	return "", c.Selector
+}
+
 // Validate names the first setting that is wrong.
 func (c *Config) Validate() error {
+	namespace, selector := c.pods()
 	control := func(r rune) bool { return r < ' ' || r > '~' }
 	switch {
 	case len(c.Selector) > maxSelectorBytes || strings.ContainsFunc(c.Selector, control):
 		return setting.Errorf("kubernetes-selector", "want LABEL=VALUE, separated by commas, at most %d printable characters", maxSelectorBytes)
-	case len(c.Namespace) > maxNamespaceBytes || strings.ContainsFunc(c.Namespace,
-		func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }):
-		return setting.Errorf("kubernetes-namespace", "want lower-case letters, digits and -, at most %d", maxNamespaceBytes)
-	case c.Namespace != "" && c.Selector == "":
-		return setting.Errorf("kubernetes-namespace", "it is the namespace of the pods that kubernetes-selector names: set that, too")
+	case len(namespace) > maxNamespaceBytes || strings.ContainsFunc(namespace, func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }):
+		return setting.Errorf("kubernetes-selector", "the namespace: want lower-case letters, digits and -, at most %d", maxNamespaceBytes)
+	case namespace != "" && selector == "":
+		return setting.Errorf("kubernetes-selector", "the namespace needs a selector behind it")
 	}
 	return nil
 }

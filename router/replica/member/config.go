@@ -14,8 +14,8 @@ import (
 type Config struct {
 	// Group is the group's name; see [Config.Shares].
 	Group string `flag:"replica-group" default:"auto" help:"Group of gateways that share bookings over NATS. auto is the discovery-prefix; off shares nothing. Letters, digits, - and _."`
-	// Name is this gateway's name in the group.
-	Name string `flag:"replica-name" help:"This gateway's unique name in its group. Empty is host name and port."`
+	// Name is this gateway's, in the group; empty is host name and port.
+	Name string
 	replica.Config
 }
 
@@ -40,9 +40,6 @@ var other = regexp.MustCompile(`[^A-Za-z0-9-]+`)
 func (c *Config) Validate() error {
 	if c.Group != "auto" && c.Group != "" && !names.MatchString(c.Group) {
 		return setting.Errorf("replica-group", "%q is neither auto nor off nor up to 64 letters, digits, - and _", c.Group)
-	}
-	if len(c.Name) > maxName {
-		return setting.Errorf("replica-name", "it is longer than %d bytes", maxName)
 	}
 	return setting.Check(c)
 }

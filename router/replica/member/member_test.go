@@ -505,7 +505,7 @@ func TestANameIsBound(t *testing.T) {
 			a.eventually("and their end", func() bool { return a.requests() == 1 })
 			n := a.member.Counts()
 			assert.Equal(t, []uint64{1, 0, 0}, []uint64{n.Malformed, n.Left, n.Died}, "malformed, left, died")
-			assert.NotContains(t, b.logged(), "--replica-name")
+			assert.NotContains(t, b.logged(), "replica name in use")
 		})
 	}
 }
@@ -531,11 +531,11 @@ func TestNames(t *testing.T) {
 func TestTwoOfOneName(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
 		early, other, late := join("twin"), join("other"), join("twin")
-		early.eventually("the earlier one reports it", func() bool { return strings.Contains(early.logged(), "--replica-name") })
+		early.eventually("the earlier one reports it", func() bool { return strings.Contains(early.logged(), "replica name in use") })
 		late.book()
 		early.book()
 		other.eventually("the later one's booking is known", func() bool { return other.requests() == 1 })
-		assert.NotContains(t, late.logged(), "--replica-name", "the later one's log")
+		assert.NotContains(t, late.logged(), "replica name in use", "the later one's log")
 	})
 }
 

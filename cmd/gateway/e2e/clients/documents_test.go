@@ -141,7 +141,7 @@ func TestOperatingFields(t *testing.T) {
 	f := fleet.New(t, fleet.Options{
 		Gateway: func(c *stack.GatewayConfig) {
 			fleet.Keyed(t)(c)
-			c.Observe.LogBlocks, c.Edge.ClientHints, c.Edge.APIKeyFile = true, "none", ""
+			c.Observe.Log, c.Edge.ClientHints, c.Edge.APIKeyFile = "blocks", "none", ""
 			c.Flow.Queue.Classes = fleet.TwoClasses(t)
 		},
 		Worker: func(c *devfleet.WorkerConfig) { c.Taints = []string{"spot"} },

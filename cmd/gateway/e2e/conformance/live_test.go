@@ -138,7 +138,7 @@ func (r *rig) serve(t *testing.T, name string, engines []*realtest.Engine, args 
 	t.Helper()
 	port, err := porttest.Find()
 	require.NoError(t, err)
-	args = append([]string{"--sse-heartbeat", "0", "--stream-idle-timeout", "5m", "--decode-first-token-timeout", "5m", "--prefill-timeout", "5m"}, args...)
+	args = append([]string{"--sse-heartbeat", "0", "--stream-idle-timeout", "5m", "--first-token-timeout", "5m"}, args...)
 	g, err := realtest.Serve(t.Context(), r.bin, name, port, engines, args...)
 	require.NoError(t, err)
 	t.Cleanup(g.Close)

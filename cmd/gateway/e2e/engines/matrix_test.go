@@ -69,7 +69,7 @@ type wait struct {
 // transferTime is how long a transfer takes if it continues to its end.
 const transferTime = 7 * time.Second
 
-// firstTokenTimeout is --decode-first-token-timeout: more than the engines' own time-outs.
+// firstTokenTimeout is --first-token-timeout: more than the engines' own time-outs.
 const firstTokenTimeout = 20 * time.Minute
 
 // without spoils prefill's answer: it has no such field.
@@ -278,7 +278,7 @@ var happenings = []happening{
 		run: func(s *scene) { s.during(s.prefills, func() { s.kill("prefill-1") }) },
 	},
 	{
-		name: "prefill takes longer than `--prefill-timeout`", prompt: longer,
+		name: "prefill takes longer than `--first-token-timeout`", prompt: longer,
 		options: func(o *fleet.Options) {
 			slow("prefill")(o)
 			o.Gateway = func(c *stack.GatewayConfig) { c.Prefill.Timeout = 150 * time.Millisecond }
@@ -494,7 +494,7 @@ func (s *scene) client() string {
 		}
 	}
 	if s.ended.Sub(s.began) > firstTokenTimeout {
-		late = ", after `--decode-first-token-timeout`" + late
+		late = ", after `--first-token-timeout`" + late
 	}
 	code := func(raw []byte) string {
 		if e := s.Parse(raw).Error; e != nil && e.Code != nil {

@@ -243,27 +243,17 @@ func resumeCell(t *testing.T, name, path, more, engine, version string) string {
 	return "yes"
 }
 
-// TestWhatIsNotToBeResumed: with --resume off a stream ends as its worker failed; with exact one that is drawn does not
-// move.
-func TestWhatIsNotToBeResumed(t *testing.T) {
-	for mode, c := range map[string]struct{ code, contains string }{
-		handoff.ResumeOff:   {"reset", "the connection broke"},
-		handoff.ResumeExact: {"not_resumable", "not greedy"},
-	} {
-		t.Run(mode, func(t *testing.T) {
-			f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2,
-				Gateway: func(g *stack.GatewayConfig) { g.Flow.Resume.Mode = mode }})
-			a, _ := f.Cut(fleet.CompletionPath, fleet.Ask(fleet.Long, 150), 20)
-			last := f.Parse([]byte(a.Events[len(a.Events)-1])).Error
-			assert.True(t, last != nil && last.Code != nil && *last.Code == c.code && strings.Contains(last.Message, c.contains),
-				"it ended with %q", a.Events[len(a.Events)-1])
-			if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); got == "" ||
-				!strings.HasPrefix(fleet.Answered(fleet.Long, 150), got) {
-				t.Errorf("the part that came is not the answer's beginning: %q", got)
-			}
-			f.Idle()
-		})
+// TestNothingIsResumed: with a --migration-limit of 0 a stream ends as its worker failed.
+func TestNothingIsResumed(t *testing.T) {
+	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 2, Gateway: func(g *stack.GatewayConfig) { g.Flow.Resume.Limit = 0 }})
+	a, _ := f.Cut(fleet.CompletionPath, fleet.Ask(fleet.Long, 150), 20)
+	last := f.Parse([]byte(a.Events[len(a.Events)-1])).Error
+	assert.True(t, last != nil && last.Code != nil && *last.Code == "reset" && strings.Contains(last.Message, "the connection broke"),
+		"it ended with %q", a.Events[len(a.Events)-1])
+	if got := f.Text(fleet.Answer{Events: a.Events[:len(a.Events)-1]}); got == "" || !strings.HasPrefix(fleet.Answered(fleet.Long, 150), got) {
+		t.Errorf("the part that came is not the answer's beginning: %q", got)
 	}
+	f.Idle()
 }
 
 // TestManyAreResumed: of the streams that one death meets, those over the retry budget wait for their turn.

@@ -87,7 +87,7 @@ func GatewayConfig() stack.GatewayConfig {
 		Build:         telemetry.Build{Version: "test"},
 		Drain:         5 * time.Second,
 	}
-	c.Router.Seed, c.Relay = 1, *Relayed
+	c.Router.Seed, c.Goroutines = 1, *Relayed == "goroutine"
 	c.Edge.Host, c.Edge.Port, c.Edge.AllowedHosts = "127.0.0.1", 0, []string{"gateway"}
 	return c
 }
@@ -332,7 +332,7 @@ func (f *Fleet) Status(path string) int {
 	return res.StatusCode
 }
 
-// Relayed is the gateways' --relay: the tests are the same for both.
+// Relayed is who moves the chunks of answers: the tests are the same for both.
 var Relayed = flag.String("relay", "auto", "loop or goroutine: who moves the chunks of answers")
 
 // Main is TestMain of the packages whose tests use fleets. It has fasthttp start its clock, a goroutine that never

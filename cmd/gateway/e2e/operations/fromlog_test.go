@@ -19,7 +19,7 @@ import (
 
 // TestLogToTrace: what a fleet served is in its log and becomes a trace: lengths, times, and which prompts began alike.
 func TestLogToTrace(t *testing.T) {
-	f := fleet.New(t, fleet.Options{Gateway: func(c *stack.GatewayConfig) { c.Observe.LogBlocks = true }})
+	f := fleet.New(t, fleet.Options{Gateway: func(c *stack.GatewayConfig) { c.Observe.Log = "blocks" }})
 	sent := &replay.Workload{Name: "sent"}
 	for i := range 30 {
 		// Three families that share 1,024 tokens, some 1,536; the second half asks what the first did, but for the

@@ -94,7 +94,7 @@ func afterTraffic(t *testing.T) exposition {
 		return trafficked.all
 	}
 	cluster := apitest.New(t)
-	var own stack.WorkerTLS
+	var own stack.Identity
 	own.Cert, own.Key = certstest.New(t, "ca").Issue(certstest.Leaf{}).Write(t, t.TempDir(), "gateway")
 	f := fleet.New(t, fleet.Options{Group: true, Gateway: func(c *stack.GatewayConfig) {
 		c.Workers.Kubernetes = kubernetes.Config{Selector: "app=llm", Server: cluster.URL(), Account: cluster.Account}
@@ -104,7 +104,7 @@ func afterTraffic(t *testing.T) exposition {
 		c.Remote.URLs = []string{"http://127.0.0.1:1"} // no server there
 		c.Flow.Queue.Classes = fleet.TwoClasses(t)
 		c.Traces.Endpoint = "http://127.0.0.1:1"
-		c.Workers.TLS = own
+		c.Identity = own
 		c.SessionTTL = time.Hour
 	}})
 	for i := range 24 {

@@ -86,12 +86,12 @@ func (h *hostile) users(args ...string) {
 
 // discovery is how a process reaches both: by its certificate, and by its name and password.
 func (h *hostile) discovery(name string) *stack.Discovery {
-	d := &stack.Discovery{EtcdEndpoints: []string{h.etcd.URL()}, NATSURL: h.nats.ClientURL()}
+	d := &stack.Discovery{EtcdEndpoints: []string{strings.Replace(h.etcd.URL(), "//", "//"+name+"@", 1)}, NATSURL: h.nats.ClientURL()}
 	bundle := h.ca.Bundle(h.dir)
 	cert, key := h.ca.Issue(certstest.Leaf{Names: []string{name + ".tandem.internal"}}).Write(h.t, h.dir, name)
-	d.NATSAccess = stack.NATSAccess{NATSCA: bundle, NATSCert: cert, NATSKey: key}
+	d.NATSAccess = stack.NATSAccess{NATSCA: bundle, Identity: stack.Identity{Cert: cert, Key: key}}
 	password := certstest.Write(h.t, filepath.Join(h.dir, name+".password"), []byte("pw-of-"+name+"\n"))
-	d.EtcdAccess = stack.EtcdAccess{EtcdUser: name, EtcdPasswordFile: password, EtcdCA: bundle}
+	d.EtcdAccess = stack.EtcdAccess{EtcdPasswordFile: password, EtcdCA: bundle}
 	return d
 }
 
@@ -180,7 +180,7 @@ func TestFleetAmongOthers(t *testing.T) {
 	}
 	stranger := h.discovery("stranger")
 	if nc, err := nats.Connect(h.nats.ClientURL(), nats.RootCAs(stranger.NATSCA),
-		nats.ClientCert(stranger.NATSCert, stranger.NATSKey)); err == nil {
+		nats.ClientCert(stranger.Cert, stranger.Key)); err == nil {
 		nc.Close()
 		t.Error("NATS lets in a worker that has no entry")
 	}
@@ -191,7 +191,7 @@ func (h *hostile) try(who, does, subject string) error {
 	h.t.Helper()
 	d := h.discovery(who)
 	complaints := make(chan error, 8)
-	nc, err := nats.Connect(d.NATSURL, nats.RootCAs(d.NATSCA), nats.ClientCert(d.NATSCert, d.NATSKey),
+	nc, err := nats.Connect(d.NATSURL, nats.RootCAs(d.NATSCA), nats.ClientCert(d.Cert, d.Key),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { complaints <- err }))
 	require.NoError(h.t, err)
 	defer nc.Close()
@@ -245,7 +245,7 @@ func TestWorkersWithCertificates(t *testing.T) {
 		return strings.Contains(stranger.Logs.String(), "name its authority by worker-ca-file")
 	})
 	cfg.Workers.TLS.CA = ca.Bundle(dir)
-	cfg.Workers.TLS.Cert, cfg.Workers.TLS.Key = ca.Issue(certstest.Leaf{}).Write(t, dir, "gateway")
+	cfg.Identity.Cert, cfg.Identity.Key = ca.Issue(certstest.Leaf{}).Write(t, dir, "gateway")
 	f := fleet.NewStatic(t, cfg)
 	f.Healthy()
 	f.Exact(fleet.Long, 6)

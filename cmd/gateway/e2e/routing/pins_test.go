@@ -160,7 +160,7 @@ func asked(nvext string) string {
 // TestRoutingIsShown: every candidate of both legs with its terms, and what was
 // cached next to the expected hit; a second request finds the first one's.
 func TestRoutingIsShown(t *testing.T) {
-	f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 3, Gateway: func(c *stack.GatewayConfig) { c.Observe.LogRouting = true }})
+	f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 3, Gateway: func(c *stack.GatewayConfig) { c.Observe.Log = "routing" }})
 	r := f.Nvext(f.Good(fleet.CompletionPath, asked(`{"extra_fields":["routing"]}`))).Routing
 	f.Eventually("what is cached is believed to be", func() bool {
 		r = f.Nvext(f.Good(fleet.CompletionPath, asked(`{"extra_fields":["routing"]}`))).Routing

@@ -30,9 +30,10 @@ type Config struct {
 	TokenFile string `flag:"remote-index-token-file" help:"File with the remote index's token (first line without #). Read again on SIGHUP."`
 	// ReadToken returns the token, empty for none; it may be nil. New and [Client.Reload] call it.
 	ReadToken func() (string, error)
-	// Timeout bounds a lookup, by default [defaultTimeout].
-	Timeout time.Duration `flag:"remote-index-timeout" default:"20ms" range:"100us..10s" help:"How long a look-up in the remote index may take; then the request is routed without it."`
-	// InFlight bounds concurrent lookups, by default 256. More end at once as [Saturated].
+	// Timeout is how long a look-up may take in all, by default [defaultTimeout].
+	Timeout time.Duration `default:"20ms" range:"100us..10s"`
+	// InFlight is how many lookups there may be at once, by default 256. One more is
+	// answered at once, as [Saturated].
 	InFlight int
 	// Every is how often the lists of workers are read, by default 10 s. They are read at once when an answer shows a
 	// change.

@@ -101,11 +101,11 @@ nats://{{ include "tandem.fullname" . }}-nats:4222
 {{- $_ := set $c "admin-address" (printf "0.0.0.0:%d" (int $g.admin.port)) -}}
 {{- end -}}
 {{- if eq .Values.discovery.mode "kubernetes" -}}
-{{- $_ := set $c "kubernetes-selector" (default (printf "tandem.dev/fleet=%s" (include "tandem.fullname" .)) .Values.discovery.selector) -}}
-{{- if .Values.discovery.namespace -}}{{- $_ := set $c "kubernetes-namespace" .Values.discovery.namespace -}}{{- end -}}
+{{- $selector := default (printf "tandem.dev/fleet=%s" (include "tandem.fullname" .)) .Values.discovery.selector -}}
+{{- with .Values.discovery.namespace -}}{{- $selector = printf "%s:%s" . $selector -}}{{- end -}}
+{{- $_ := set $c "kubernetes-selector" $selector -}}
 {{- with include "tandem.natsURL" . -}}{{- $_ := set $c "nats-url" . -}}{{- end -}}
 {{- else if eq .Values.discovery.mode "etcd" -}}
-{{- $_ := set $c "etcd-endpoints" (splitList "," (include "tandem.etcdEndpoints" .)) -}}
 {{- with include "tandem.natsURL" . -}}
 {{- $_ := set $c "nats-url" . -}}
 {{- else -}}
@@ -117,12 +117,11 @@ nats://{{ include "tandem.fullname" . }}-nats:4222
 {{- $_ := set $c "tls-key-file" "/etc/tandem/tls/tls.key" -}}
 {{- end -}}
 {{- if $g.tls.clientCA.existingSecret -}}{{- $_ := set $c "tls-client-ca-file" (printf "/etc/tandem/client-ca/%s" $g.tls.clientCA.key) -}}{{- end -}}
-{{- if $g.tls.adminCA.existingSecret -}}
-{{- if not $g.admin.enabled -}}{{- fail "gateway.tls.adminCA needs gateway.admin.enabled: on one port the clients' authorities count" -}}{{- end -}}
-{{- $_ := set $c "admin-tls-client-ca-file" (printf "/etc/tandem/admin-ca/%s" $g.tls.adminCA.key) -}}
-{{- end -}}
-{{- if $g.workerTLS.existingSecret -}}{{- $c = merge $c (include "tandem.certificates" (list "worker" "/etc/tandem/worker-tls" $g.workerTLS) | fromYaml) -}}{{- end -}}
-{{- $c = merge $c (include "tandem.access" (dict "root" . "attach" false) | fromYaml).settings -}}
+{{- if and $g.workerTLS.existingSecret $g.workerTLS.ca -}}{{- $_ := set $c "worker-ca-file" (printf "/etc/tandem/worker-tls/%s" $g.workerTLS.ca) -}}{{- end -}}
+{{- $access := include "tandem.access" (dict "root" . "attach" false) | fromYaml -}}
+{{- with index $access.settings "etcd-endpoints" -}}{{- $_ := set $access.settings "etcd-endpoints" (splitList "," .) -}}{{- end -}}
+{{- $identities := append $access.identities (dict "folder" "/etc/tandem/worker-tls" "block" $g.workerTLS) -}}
+{{- $c = merge $c $access.settings (include "tandem.identity" $identities | fromYaml) -}}
 {{- if $g.peers.existingSecret -}}
 {{- if and (ne .Values.discovery.mode "none") (include "tandem.natsURL" .) -}}{{- fail "gateway.peers: by nats.url, or nats.enabled, the gateways have a NATS in common; set one of the two" -}}{{- end -}}
 {{- $_ := set $c "replica-peers" (list (printf "%s-peers:6222" (include "tandem.fullname" .))) -}}
@@ -131,7 +130,7 @@ nats://{{ include "tandem.fullname" . }}-nats:4222
 {{- end -}}
 {{- $c = mergeOverwrite $c (deepCopy $g.config) -}}
 {{- if not (index $c "tls-cert-file") -}}
-{{- if or $g.tls.clientCA.existingSecret $g.tls.adminCA.existingSecret -}}{{- fail "gateway.tls.clientCA and adminCA need gateway.tls.existingSecret: certificates are shown over TLS only" -}}{{- end -}}
+{{- if $g.tls.clientCA.existingSecret -}}{{- fail "gateway.tls.clientCA needs gateway.tls.existingSecret: certificates are shown over TLS only" -}}{{- end -}}
 {{- if $g.peers.existingSecret -}}{{- fail "gateway.peers needs gateway.tls.existingSecret: the gateways show each other the certificate that clients see" -}}{{- end -}}
 {{- end -}}
 {{- toYaml $c -}}

@@ -1,23 +1,28 @@
-{{- /* The settings of a Secret with certificates: (list prefix folder block) → {PREFIX-ca-file: …, PREFIX-cert-file: …, PREFIX-key-file: …}. */ -}}
-{{- define "tandem.certificates" -}}
-{{- $prefix := index . 0 -}}{{- $folder := index . 1 -}}{{- $b := index . 2 -}}
-{{- $s := dict -}}
-{{- if $b.ca -}}{{- $_ := set $s (printf "%s-ca-file" $prefix) (printf "%s/%s" $folder $b.ca) -}}{{- end -}}
-{{- if $b.cert -}}
-{{- $_ := set $s (printf "%s-cert-file" $prefix) (printf "%s/%s" $folder $b.cert) -}}
-{{- $_ := set $s (printf "%s-key-file" $prefix) (printf "%s/%s" $folder (required (printf "%s: with cert goes key, its private key" $b.existingSecret) $b.key)) -}}
+{{- /* What a process shows etcd, NATS and workers: of blocks with a Secret, each below its folder, the one with a certificate. */ -}}
+{{- define "tandem.identity" -}}
+{{- $s := dict -}}{{- $from := "" -}}
+{{- range . -}}
+{{- $b := .block -}}
+{{- if and $b.existingSecret $b.cert -}}
+{{- if and $from (ne $from $b.existingSecret) -}}{{- fail (printf "%s, %s: etcd, NATS and workers are shown one certificate; set cert to \"\" for all Secrets but one" $from $b.existingSecret) -}}{{- end -}}
+{{- $from = $b.existingSecret -}}
+{{- $_ := set $s "client-cert-file" (printf "%s/%s" .folder $b.cert) -}}
+{{- $_ := set $s "client-key-file" (printf "%s/%s" .folder (required (printf "%s: with cert goes key, its private key" $from) $b.key)) -}}
+{{- end -}}
 {{- end -}}
 {{- toYaml $s -}}
 {{- end -}}
 
-{{- /* How etcd and NATS know a process, and it them: (dict "root" $ "attach" bool) → settings, and the secrets that they are in. Sidecars
+{{- /* How etcd and NATS know a process, and it them: (dict "root" $ "attach" bool) → settings, the secrets that they are in, and the
+blocks of [tandem.identity]. Sidecars
 prove themselves as gateways do, where they have no Secret of their own: with one they get none of the gateways'. */ -}}
 {{- define "tandem.access" -}}
 {{- $v := .root.Values -}}{{- $attach := .attach -}}
 {{- $servers := dict -}}
 {{- if eq $v.discovery.mode "etcd" -}}{{- $_ := set $servers "etcd" (dict "of" $v.etcd "elsewhere" $v.etcd.endpoints) -}}{{- end -}}
 {{- if and (ne $v.discovery.mode "none") (include "tandem.natsURL" .root) -}}{{- $_ := set $servers "nats" (dict "of" $v.nats "elsewhere" $v.nats.url) -}}{{- end -}}
-{{- $settings := dict -}}{{- $secrets := list -}}
+{{- $settings := dict -}}{{- $secrets := list -}}{{- $identities := list -}}
+{{- if $servers.etcd -}}{{- $_ := set $settings "etcd-endpoints" (include "tandem.etcdEndpoints" .root) -}}{{- end -}}
 {{- range $server, $s := $servers -}}
 {{- $from := $s.of -}}
 {{- if $attach -}}{{- range $own := $s.of.attach -}}{{- if $own.existingSecret -}}{{- $from = $s.of.attach -}}{{- end -}}{{- end -}}{{- end -}}
@@ -29,9 +34,11 @@ prove themselves as gateways do, where they have no Secret of their own: with on
 {{- $folder := printf "/etc/tandem/%s" $name -}}
 {{- $secrets = append $secrets (dict "name" $name "secret" $b.existingSecret) -}}
 {{- if eq $part "tls" -}}
-{{- $settings = merge $settings (include "tandem.certificates" (list $server $folder $b) | fromYaml) -}}
+{{- with $b.ca -}}{{- $_ := set $settings (printf "%s-ca-file" $server) (printf "%s/%s" $folder .) -}}{{- end -}}
+{{- $identities = append $identities (dict "folder" $folder "block" $b) -}}
 {{- else if eq $part "auth" -}}
-{{- $_ := set $settings "etcd-user" (required "etcd.auth.user: whose password it is" $b.user) -}}
+{{- $user := printf "${1}%s@" (required "etcd.auth.user: whose password it is" $b.user) -}}
+{{- $_ := set $settings "etcd-endpoints" (regexReplaceAll "((?:^|,)(?:https?://)?)" (index $settings "etcd-endpoints") $user) -}}
 {{- $_ := set $settings "etcd-password-file" (printf "%s/%s" $folder $b.key) -}}
 {{- else -}}
 {{- $_ := set $settings "nats-creds" (printf "%s/%s" $folder $b.key) -}}
@@ -39,7 +46,7 @@ prove themselves as gateways do, where they have no Secret of their own: with on
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- dict "settings" $settings "secrets" $secrets | toYaml -}}
+{{- dict "settings" $settings "secrets" $secrets "identities" $identities | toYaml -}}
 {{- end -}}
 
 {{- /* The Secrets that the gateway's pod mounts, each below /etc/tandem. */ -}}
@@ -47,7 +54,7 @@ prove themselves as gateways do, where they have no Secret of their own: with on
 {{- $g := .Values.gateway -}}
 {{- $secrets := list -}}
 {{- range $of := list (list "api-keys" $g.apiKeys) (list "admin-keys" $g.adminKeys) (list "worker-key" $g.workerKey) (list "tls" $g.tls)
-      (list "client-ca" $g.tls.clientCA) (list "admin-ca" $g.tls.adminCA) (list "worker-tls" $g.workerTLS) (list "peers" $g.peers) -}}
+      (list "client-ca" $g.tls.clientCA) (list "worker-tls" $g.workerTLS) (list "peers" $g.peers) -}}
 {{- with (index $of 1).existingSecret -}}{{- $secrets = append $secrets (dict "name" (index $of 0) "secret" .) -}}{{- end -}}
 {{- end -}}
 {{- concat $secrets (include "tandem.access" (dict "root" . "attach" false) | fromYaml).secrets | toYaml -}}
@@ -72,11 +79,14 @@ prove themselves as gateways do, where they have no Secret of their own: with on
 {{- /* The settings that they are for. */ -}}
 {{- define "tandem.attachSettings" -}}
 {{- $g := .root.Values.gateway -}}
-{{- $s := (include "tandem.access" (dict "root" .root "attach" true) | fromYaml).settings -}}
+{{- $access := include "tandem.access" (dict "root" .root "attach" true) | fromYaml -}}
+{{- $s := $access.settings -}}{{- $identities := $access.identities -}}
 {{- if $g.workerKey.existingSecret -}}{{- $_ := set $s "worker-api-key-file" (printf "/etc/tandem/worker-key/%s" $g.workerKey.key) -}}{{- end -}}
 {{- with include "tandem.attachWorkerTLS" . | fromYaml -}}
-{{- $s = merge $s (include "tandem.certificates" (list "worker" "/etc/tandem/worker-tls" .) | fromYaml) -}}
+{{- if .ca -}}{{- $_ := set $s "worker-ca-file" (printf "/etc/tandem/worker-tls/%s" .ca) -}}{{- end -}}
+{{- if .existingSecret -}}{{- $identities = append $identities (dict "folder" "/etc/tandem/worker-tls" "block" .) -}}{{- end -}}
 {{- end -}}
+{{- $s = merge $s (include "tandem.identity" $identities | fromYaml) -}}
 {{- toYaml $s -}}
 {{- end -}}
 
