@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/tracecontext"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/models"
@@ -66,7 +66,7 @@ type Rooms struct {
 	Between func(p, d *pools.Worker) (connector.Connector, error)
 	// Sample reports whether to trace the request of a trace. parent is the client's span, zero without one. nil
 	// traces none, and engines get the client's traceparent unchanged.
-	Sample func(id tracecontext.TraceID, parent tracecontext.Context) bool
+	Sample func(id trace.TraceID, parent trace.Context) bool
 	// Explains reports whether to record every candidate's terms for a request that has begun this many rounds,
 	// although neither the request nor Config.Explain requests it. It is called once per choice and may be nil.
 	Explains func(rounds int) bool

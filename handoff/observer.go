@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/tracecontext"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -42,5 +42,5 @@ type Leg struct {
 	// Began is when the call was made, and First when its first token came, zero before.
 	Began, First time.Time
 	// Span is the call's in the request's trace, zero if that is not traced.
-	Span tracecontext.SpanID
+	Span trace.SpanID
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/tracecontext"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -15,11 +15,11 @@ import (
 // Trace is a sampled request's span and its steps, from which an observer makes spans.
 type Trace struct {
 	// Own is the request's own span.
-	Own tracecontext.Context
+	Own trace.Context
 	// Parent is the client's span, zero without one.
-	Parent tracecontext.SpanID
+	Parent trace.SpanID
 
-	cut tracecontext.SpanID // the decode call whose answer moved
+	cut trace.SpanID // the decode call whose answer moved
 
 	mu    sync.Mutex // guards steps: two legs may run in parallel
 	steps []Step     // in the order they began
@@ -28,7 +28,7 @@ type Trace struct {
 // Step is a wait for workers or a call to one.
 type Step struct {
 	// ID is the step's span, the parent of the engine's own.
-	ID tracecontext.SpanID
+	ID trace.SpanID
 	// Role is the leg's, empty for a wait.
 	Role pools.Role
 	// Attempt is the round, counted from 1.
@@ -45,13 +45,13 @@ type Step struct {
 	// is unknown.
 	Prediction time.Duration
 	// From is the decode leg whose answer this one continues, or zero.
-	From tracecontext.SpanID
+	From trace.SpanID
 	// Failure is the fault class of a failed step, or empty.
 	Failure string
 }
 
 // NewTrace returns the trace of a request with these steps.
-func NewTrace(own tracecontext.Context, parent tracecontext.SpanID, steps ...Step) *Trace {
+func NewTrace(own trace.Context, parent trace.SpanID, steps ...Step) *Trace {
 	return &Trace{Own: own, Parent: parent, steps: steps}
 }
 
@@ -65,18 +65,18 @@ func (f *Flow) trace(r *request) {
 	if f.rooms.Sample == nil {
 		return
 	}
-	parent, given := tracecontext.Parse(r.Call.TraceParent)
+	parent, given := trace.Parse(r.Call.TraceParent)
 	id := parent.Trace
 	if !given {
-		id = tracecontext.NewTraceID()
+		id = trace.NewTraceID()
 	}
 	sampled := f.rooms.Sample(id, parent)
 	if !sampled && given && !parent.IsSampled() {
 		return
 	}
-	own := tracecontext.Context{Trace: id, Span: tracecontext.NewSpanID(), Flags: parent.Flags &^ tracecontext.Sampled}
+	own := trace.Context{Trace: id, Span: trace.NewSpanID(), Flags: parent.Flags &^ trace.Sampled}
 	if sampled {
-		own.Flags |= tracecontext.Sampled
+		own.Flags |= trace.Sampled
 		r.Trace = NewTrace(own, parent.Span)
 	}
 	// Otherwise an engine would begin a trace of its own.
@@ -92,7 +92,7 @@ func (r *Record) TraceID() string {
 }
 
 // OwnSpan returns the request's own span, zero unless it is traced.
-func (r *Record) OwnSpan() (id tracecontext.SpanID) {
+func (r *Record) OwnSpan() (id trace.SpanID) {
 	if r.Trace != nil {
 		id = r.Trace.Own.Span
 	}
@@ -106,7 +106,7 @@ func (f *Flow) traceLeg(r *request, leg *Leg, lease *router.Lease) string {
 		return r.traceParent
 	}
 	s := Step{
-		ID: tracecontext.NewSpanID(), Role: leg.Worker.Role, Attempt: r.Attempts, Began: leg.Began,
+		ID: trace.NewSpanID(), Role: leg.Worker.Role, Attempt: r.Attempts, Began: leg.Began,
 		Worker: leg.Worker, Rank: lease.Rank, Why: &lease.Why,
 	}
 	rate := 0.
@@ -127,13 +127,13 @@ func (f *Flow) traceLeg(r *request, leg *Leg, lease *router.Lease) string {
 	}
 	leg.Span = s.ID
 	t.begin(s)
-	return tracecontext.Context{Trace: t.Own.Trace, Span: s.ID, Flags: t.Own.Flags}.String()
+	return trace.Context{Trace: t.Own.Trace, Span: s.ID, Flags: t.Own.Flags}.String()
 }
 
 // traceWait begins the span of a wait in the queue of a traced request.
-func (r *request) traceWait(q *waitingRoom, now time.Time) (id tracecontext.SpanID) {
+func (r *request) traceWait(q *waitingRoom, now time.Time) (id trace.SpanID) {
 	if t := r.Trace; t != nil {
-		id = tracecontext.NewSpanID()
+		id = trace.NewSpanID()
 		t.begin(Step{ID: id, Attempt: r.Attempts + 1, Began: now, Ahead: q.Stats().Waiting})
 	}
 	return id
@@ -152,7 +152,7 @@ func (t *Trace) begin(s Step) {
 }
 
 // end records how a step ended. t may be nil.
-func (t *Trace) end(id tracecontext.SpanID, first, ended time.Time, failure string) {
+func (t *Trace) end(id trace.SpanID, first, ended time.Time, failure string) {
 	if t == nil {
 		return
 	}

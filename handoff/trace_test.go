@@ -6,8 +6,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/tracecontext"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -19,7 +20,7 @@ const (
 
 // sampling is a flow that samples everything, or nothing.
 func sampling(sampled bool) *Flow {
-	return &Flow{rooms: Rooms{Sample: func(tracecontext.TraceID, tracecontext.Context) bool { return sampled }}}
+	return &Flow{rooms: Rooms{Sample: func(trace.TraceID, trace.Context) bool { return sampled }}}
 }
 
 // What engines get, by what the client sent and what was decided.
@@ -45,8 +46,8 @@ func TestTraceParents(t *testing.T) {
 			tt.f.trace(r)
 			assert.True(t, (r.traceParent == tt.client) == tt.same && strings.HasSuffix(r.traceParent, tt.flags) && (r.Trace != nil) == tt.traced,
 				"engines get %q, traced %v", r.traceParent, r.Trace != nil)
-			got, _ := tracecontext.Parse(r.traceParent)
-			client, given := tracecontext.Parse(tt.client)
+			got, _ := trace.Parse(r.traceParent)
+			client, given := trace.Parse(tt.client)
 			assert.True(t, !given || got.Trace == client.Trace, "trace %s, the client's is %s", got.Trace, client.Trace)
 			assert.True(t, !tt.traced || r.Trace.Own == got && r.Trace.Parent == client.Span && r.TraceID() == got.Trace.String(), "%+v", r.Trace)
 		})
@@ -70,7 +71,7 @@ func TestTracesOffCostNothing(t *testing.T) {
 func TestStepsAreBounded(t *testing.T) {
 	r, n := &Trace{}, 0
 	for range 2 * maxSteps {
-		s := Step{ID: tracecontext.NewSpanID()}
+		s := Step{ID: trace.NewSpanID()}
 		r.begin(s)
 		r.end(s.ID, time.Time{}, time.Unix(1, 0), fault.Timeout.String())
 	}

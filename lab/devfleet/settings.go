@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/otlp"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -40,7 +40,7 @@ type WorkerSettings struct {
 	LeaseTTL        time.Duration     `flag:"lease-ttl" default:"10s" range:"2s..1h" group:"Discovery" help:"How long a silent worker stays registered. Longer survives pauses of network or etcd."`
 	Stream          stack.KVStream    `group:"KV stream"`
 	Logging         telemetry.Logging `group:"Logging"`
-	Traces          otlp.Config
+	Traces          trace.ExporterConfig
 }
 
 // WorkerManual is the text of --help before the settings, WorkerFirst the settings that it shows.

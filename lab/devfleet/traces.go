@@ -1,8 +1,7 @@
 package devfleet
 
 import (
-	"github.com/tandem-pd/tandem/internal/otlp"
-	"github.com/tandem-pd/tandem/internal/tracecontext"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/lab/engine"
 )
 
@@ -11,7 +10,7 @@ import (
 func (w *Worker) openTraces() (err error) {
 	cfg := w.cfg.Traces
 	cfg.Service, cfg.Sampler = "tandem-worker-"+w.cfg.Engine.ID, "parentbased_always_on"
-	if w.traces, err = otlp.New(cfg, w.log, nil); w.traces != nil {
+	if w.traces, err = trace.NewExporter(cfg, w.log, nil); w.traces != nil {
 		w.cfg.Engine.OnServed = w.traced
 	}
 	return err
@@ -19,17 +18,17 @@ func (w *Worker) openTraces() (err error) {
 
 // traced sends the span of one request: one of kind SERVER, made at its end, with vLLM's names (vllm/tracing, 0.24).
 func (w *Worker) traced(s engine.Served) {
-	parent, _ := tracecontext.Parse(s.TraceParent)
+	parent, _ := trace.Parse(s.TraceParent)
 	id := parent.Trace
-	if id == (tracecontext.TraceID{}) {
-		id = tracecontext.NewTraceID()
+	if id == (trace.TraceID{}) {
+		id = trace.NewTraceID()
 	}
 	if !w.traces.Sample(id, parent) {
 		return
 	}
-	own := tracecontext.Context{Trace: id, Span: tracecontext.NewSpanID(), Flags: tracecontext.Sampled}
-	t := otlp.NewTree(own, "")
-	t.Add(otlp.Span{Name: "llm_request", Kind: otlp.Server, ID: own.Span, Parent: parent.Span, Remote: true, Began: s.Began, Ended: s.Ended})
+	own := trace.Context{Trace: id, Span: trace.NewSpanID(), Flags: trace.Sampled}
+	t := trace.NewTree(own, "")
+	t.Add(trace.Span{Name: "llm_request", Kind: trace.Server, ID: own.Span, Parent: parent.Span, Remote: true, Began: s.Began, Ended: s.Ended})
 	t.String("gen_ai.request.id", s.RequestID)
 	t.Int("gen_ai.request.max_tokens", s.MaxTokens)
 	t.Int("gen_ai.usage.prompt_tokens", s.PromptTokens)

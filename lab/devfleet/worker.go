@@ -18,7 +18,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/listen"
-	"github.com/tandem-pd/tandem/internal/otlp"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -52,7 +52,7 @@ type WorkerConfig struct {
 	// KVEvents is how it publishes its KV events.
 	KVEvents WorkerEvents
 	// Traces is where a span of each request goes.
-	Traces otlp.Config
+	Traces trace.ExporterConfig
 	// Listen replaces net.Listen, for tests in memory. Its addresses are TCP's.
 	Listen func(network, address string) (net.Listener, error)
 }
@@ -80,8 +80,8 @@ type Worker struct {
 	links     stack.Links
 	log       *slog.Logger
 	Engine    *engine.Server
-	publisher publisher      // nil without KV events
-	traces    *otlp.Exporter // nil where no request is traced
+	publisher publisher       // nil without KV events
+	traces    *trace.Exporter // nil where no request is traced
 	serve     net.Listener
 	transfer  net.Listener
 	registrar *discovery.Registrar

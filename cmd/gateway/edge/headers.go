@@ -10,7 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/tracecontext"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
@@ -89,7 +89,7 @@ func forwarded(names []string) []string {
 // passTrace sets call's trace headers from the request's.
 func passTrace(call *handoff.Call, h *fasthttp.RequestHeader) {
 	if all := h.PeekAll(headerTraceParent); len(all) == 1 {
-		if _, ok := tracecontext.Parse(all[0]); ok {
+		if _, ok := trace.Parse(all[0]); ok {
 			call.TraceParent = string(all[0])
 			call.TraceState = traceState(h.PeekAll(headerTraceState))
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/tracecontext"
+	"github.com/tandem-pd/tandem/internal/trace"
 )
 
 // exemplified is a series of a latency histogram with traced requests as exemplars. A bucket shows only its latest
@@ -24,7 +24,7 @@ const exemplarEvery = 100 * time.Millisecond
 var started = time.Now()
 
 // observe records seconds, with the request's trace and one of its spans as exemplar if traced.
-func (e *exemplified) observe(seconds float64, r *handoff.Record, span tracecontext.SpanID) {
+func (e *exemplified) observe(seconds float64, r *handoff.Record, span trace.SpanID) {
 	if r.Trace != nil && e.due(seconds, time.Since(started)) {
 		labels := prometheus.Labels{"trace_id": r.Trace.Own.Trace.String(), "span_id": span.String()}
 		e.Observer.(prometheus.ExemplarObserver).ObserveWithExemplar(seconds, labels) // histograms support them

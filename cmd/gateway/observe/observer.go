@@ -8,7 +8,7 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/otlp"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/prefill"
 )
 
@@ -17,14 +17,14 @@ type Observer struct {
 	*requestMetrics
 	log    *requestLog
 	demand *demand
-	traces *otlp.Exporter // nil if no request is traced
+	traces *trace.Exporter // nil if no request is traced
 }
 
 var _ handoff.Observer = (*Observer)(nil)
 
 // New registers the request metrics with reg and logs to log. Spans of traced requests go to traces, which may be
 // nil.
-func New(cfg Config, reg prometheus.Registerer, log *slog.Logger, traces *otlp.Exporter) *Observer {
+func New(cfg Config, reg prometheus.Registerer, log *slog.Logger, traces *trace.Exporter) *Observer {
 	return &Observer{newRequestMetrics(reg), newRequestLog(cfg, log), newDemand(cfg), traces}
 }
 

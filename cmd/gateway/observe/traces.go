@@ -13,29 +13,28 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/otlp"
-	"github.com/tandem-pd/tandem/internal/tracecontext"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/pools"
 )
 
 // traced exports the spans of a traced request that ended at now: its own, with one child for each wait and each
 // call, so that retries are siblings. They contain no text of prompts or answers. Names follow OpenTelemetry's
 // conventions (semconv 1.41), else they begin with tandem.
-func traced(to *otlp.Exporter, r *handoff.Record, err error, now time.Time) {
+func traced(to *trace.Exporter, r *handoff.Record, err error, now time.Time) {
 	if to == nil || r.Trace == nil {
 		return
 	}
-	spans := otlp.NewTree(r.Trace.Own, r.Call.TraceState)
+	spans := trace.NewTree(r.Trace.Own, r.Call.TraceState)
 	addOwn(spans, r, err, now)
 	r.Trace.Each(func(s *handoff.Step) { addStep(spans, r, s, now) })
 	to.Emit(spans)
 }
 
 // addOwn adds the request's own span, the client's wait.
-func addOwn(to *otlp.Tree, r *handoff.Record, err error, now time.Time) {
+func addOwn(to *trace.Tree, r *handoff.Record, err error, now time.Time) {
 	req, status, path := r.Call.Request, statusOf(r, err), r.Call.Request.Endpoint.Path()
-	to.Add(otlp.Span{
-		Name: "POST " + path, Kind: otlp.Server, ID: r.Trace.Own.Span, Parent: r.Trace.Parent, Remote: true,
+	to.Add(trace.Span{
+		Name: "POST " + path, Kind: trace.Server, ID: r.Trace.Own.Span, Parent: r.Trace.Parent, Remote: true,
 		Began: r.Call.Arrival, Ended: now,
 	})
 	to.String("http.request.method", http.MethodPost)
@@ -100,7 +99,7 @@ func addOwn(to *otlp.Tree, r *handoff.Record, err error, now time.Time) {
 const maxConversation = 128
 
 // addAnswer adds the request's parameters, conversation and results.
-func addAnswer(to *otlp.Tree, r *handoff.Record) {
+func addAnswer(to *trace.Tree, r *handoff.Record) {
 	req, sent := r.Call.Request, &r.Sent
 	if session := cmp.Or(r.Call.Session, req.Session); session != "" && len(session) <= maxConversation {
 		to.String("gen_ai.conversation.id", session)
@@ -131,7 +130,7 @@ func addAnswer(to *otlp.Tree, r *handoff.Record) {
 var samplingFields = [...]string{"temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed"}
 
 // addSampling adds the request's sampling parameters.
-func addSampling(to *otlp.Tree, req *openai.Request) {
+func addSampling(to *trace.Tree, req *openai.Request) {
 	for _, name := range samplingFields {
 		raw, ok := req.Field(name)
 		if !ok || len(raw) > 24 {
@@ -158,10 +157,10 @@ func statusOf(r *handoff.Record, err error) int {
 }
 
 // addStep adds the span of a wait or of a call.
-func addStep(to *otlp.Tree, r *handoff.Record, s *handoff.Step, now time.Time) {
-	span := otlp.Span{Name: "tandem.queue", Kind: otlp.Internal, ID: s.ID, Parent: r.Trace.Own.Span, Began: s.Began, Ended: s.Ended}
+func addStep(to *trace.Tree, r *handoff.Record, s *handoff.Step, now time.Time) {
+	span := trace.Span{Name: "tandem.queue", Kind: trace.Internal, ID: s.ID, Parent: r.Trace.Own.Span, Began: s.Began, Ended: s.Ended}
 	if s.Worker != nil {
-		span.Kind, span.Name = otlp.Client, "tandem.decode"
+		span.Kind, span.Name = trace.Client, "tandem.decode"
 		if s.Role == pools.Prefill {
 			span.Name = "tandem.prefill"
 		}
@@ -183,7 +182,7 @@ func addStep(to *otlp.Tree, r *handoff.Record, s *handoff.Step, now time.Time) {
 }
 
 // addLeg adds the attributes of a call's span.
-func addLeg(to *otlp.Tree, r *handoff.Record, s *handoff.Step) {
+func addLeg(to *trace.Tree, r *handoff.Record, s *handoff.Step) {
 	host, port := serverOf(s.Worker.Address)
 	to.String("http.request.method", http.MethodPost)
 	to.String("server.address", host)
@@ -202,7 +201,7 @@ func addLeg(to *otlp.Tree, r *handoff.Record, s *handoff.Step) {
 		if r.Call.Request.Stream && !s.First.IsZero() {
 			to.Event("first_token", s.First)
 		}
-		if s.From != (tracecontext.SpanID{}) {
+		if s.From != (trace.SpanID{}) {
 			to.Link(s.From, "tandem.link", "resumes")
 		}
 	}

@@ -15,33 +15,32 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/otlp"
 	"github.com/tandem-pd/tandem/internal/otlp/otlptest"
-	"github.com/tandem-pd/tandem/internal/tracecontext"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
 
 // tracedRequest is a sampled request that has ended, with a wait and two legs.
 func tracedRequest(at time.Time) *handoff.Record {
-	own := tracecontext.Context{Trace: tracecontext.NewTraceID(), Span: tracecontext.NewSpanID(), Flags: tracecontext.Sampled}
+	own := trace.Context{Trace: trace.NewTraceID(), Span: trace.NewSpanID(), Flags: trace.Sampled}
 	r := &handoff.Record{Call: handoff.Call{ID: "mine", Client: "10.0.0.1:1", Request: &openai.Request{Model: "m"}, Arrival: at}, ID: "r",
 		Known: true, ISL: 100, Attempts: 1, Outcome: "ok"}
 	r.Sent = decode.Transcript{Started: true, Tokens: 8, First: at.Add(time.Second), CachedTokens: 1}
 	steps := []handoff.Step{{Attempt: 1, Began: at, Ended: at}}
 	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
 		w := &pools.Worker{ID: string(role) + "-1", Role: role, Address: "http://10.0.0.2:8000"}
-		steps = append(steps, handoff.Step{ID: tracecontext.NewSpanID(), Role: role, Attempt: 1, Began: at, First: at,
+		steps = append(steps, handoff.Step{ID: trace.NewSpanID(), Role: role, Attempt: 1, Began: at, First: at,
 			Ended: at.Add(time.Second), Worker: w, Why: &router.Why{Policy: "kv"}, Prediction: time.Second})
 	}
-	r.Trace = handoff.NewTrace(own, tracecontext.SpanID{}, steps...)
+	r.Trace = handoff.NewTrace(own, trace.SpanID{}, steps...)
 	return r
 }
 
 // spanOf is the span of a request that ended so, as a collector has it.
 func spanOf(t *testing.T, c *otlptest.Collector, r *handoff.Record, ended error) otlptest.Span {
 	t.Helper()
-	e, err := otlp.New(otlp.Config{Endpoint: c.URL, Sampler: "always_on"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	e, err := trace.NewExporter(trace.ExporterConfig{Endpoint: c.URL, Sampler: "always_on"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	require.NoError(t, err)
 	traced(e, r, ended, time.Now())
 	e.Close()

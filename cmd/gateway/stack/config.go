@@ -16,9 +16,9 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/natsbus"
-	"github.com/tandem-pd/tandem/internal/otlp"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/models"
@@ -62,7 +62,7 @@ type GatewayConfig struct {
 	// Replicas is the group of gateways that share bookings.
 	Replicas member.Config `group:"Replicas"`
 	// Traces is where the spans of requests go.
-	Traces otlp.Config
+	Traces trace.ExporterConfig
 	// LeaseTTL is how long a missing worker may take to come back after etcd was away.
 	LeaseTTL time.Duration `default:"10s" range:"2s..1h"`
 	// MetricsPrefix goes before the names of the gateway's own metrics.

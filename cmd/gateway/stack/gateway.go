@@ -27,9 +27,9 @@ import (
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/internal/loop"
-	"github.com/tandem-pd/tandem/internal/otlp"
 	"github.com/tandem-pd/tandem/internal/pace"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/overlap"
@@ -78,9 +78,9 @@ type Gateway struct {
 	watcher   *discovery.Watcher
 	remote    *remote.Client // nil without a remote index
 	languages *models.Library
-	traces    *otlp.Exporter // nil if no request is traced
-	member    *member.Member // nil if nothing is shared with other gateways
-	kept      *kept.Board    // nil if operators' changes are not persisted
+	traces    *trace.Exporter // nil if no request is traced
+	member    *member.Member  // nil if nothing is shared with other gateways
+	kept      *kept.Board     // nil if operators' changes are not persisted
 	given     given
 	certs     *certs.Store
 	listener  net.Listener
@@ -185,7 +185,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		}
 	}
 	cfg.Traces.Service, cfg.Traces.Version = "tandem-gateway", cfg.Build.Version
-	if g.traces, err = otlp.New(cfg.Traces, log, own); err != nil {
+	if g.traces, err = trace.NewExporter(cfg.Traces, log, own); err != nil {
 		return nil, err
 	}
 	if g.traces != nil {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/otlp"
 	"github.com/tandem-pd/tandem/internal/otlp/otlptest"
+	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/pools"
@@ -37,7 +37,7 @@ func tracing(t *testing.T, o fleet.Options) (*fleet.Fleet, *otlptest.Collector) 
 	c := otlptest.Start(t)
 	gateway, worker := o.Gateway, o.Worker
 	o.Gateway = func(cfg *stack.GatewayConfig) {
-		cfg.Traces = otlp.Config{Endpoint: c.URL, Sampler: "parentbased_always_on"}
+		cfg.Traces = trace.ExporterConfig{Endpoint: c.URL, Sampler: "parentbased_always_on"}
 		if gateway != nil {
 			gateway(cfg)
 		}
@@ -318,7 +318,7 @@ func TestDeadCollectorDelaysNothing(t *testing.T) {
 	for name, at := range map[string]string{"silent": otlptest.Silent(t), "not there": "http://127.0.0.1:1"} {
 		t.Run(name, func(t *testing.T) {
 			f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(cfg *stack.GatewayConfig) {
-				cfg.Traces = otlp.Config{Endpoint: at, Sampler: "always_on"}
+				cfg.Traces = trace.ExporterConfig{Endpoint: at, Sampler: "always_on"}
 			}})
 			for i := range requests {
 				f.Good(fleet.CompletionPath, fleet.Ask(fmt.Sprint(i, fleet.Long), 2))

@@ -1,4 +1,4 @@
-package otlp
+package trace
 
 import (
 	"bytes"
@@ -23,7 +23,6 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/loglimit"
 	"github.com/tandem-pd/tandem/internal/metrics"
-	"github.com/tandem-pd/tandem/internal/tracecontext"
 )
 
 // Exporter sends spans in batches from a bounded queue. Its methods never wait for the collector, Close apart, and may
@@ -46,7 +45,7 @@ const Scope = "github.com/tandem-pd/tandem"
 const spansARequest = 4
 
 // New makes an exporter from cfg and the environment, nil if no request is traced. reg counts spans.
-func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Exporter, error) {
+func NewExporter(cfg ExporterConfig, log *slog.Logger, reg prometheus.Registerer) (*Exporter, error) {
 	env, err := cfg.read(log)
 	if env == nil {
 		return nil, err
@@ -90,7 +89,7 @@ func (e *environment) client() otlptrace.Client {
 }
 
 // Sample reports whether the request of a trace is traced. parent is the client's span, zero without one.
-func (e *Exporter) Sample(id tracecontext.TraceID, parent tracecontext.Context) bool {
+func (e *Exporter) Sample(id TraceID, parent Context) bool {
 	return e.sampler.sample(id, parent)
 }
 

@@ -1,4 +1,4 @@
-package otlp
+package trace
 
 import (
 	"math"
@@ -9,8 +9,6 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/tandem-pd/tandem/internal/tracecontext"
 )
 
 // Kind is the side of a call that a span measures.
@@ -27,8 +25,8 @@ const (
 type Span struct {
 	Name   string
 	Kind   Kind
-	ID     tracecontext.SpanID
-	Parent tracecontext.SpanID // zero of a trace's first
+	ID     SpanID
+	Parent SpanID // zero of a trace's first
 	// Remote marks a Parent in another process.
 	Remote       bool
 	Began, Ended time.Time
@@ -37,7 +35,7 @@ type Span struct {
 // Tree is the spans of one request, encoded as OTLP while they are added: 4 allocations a request instead of the SDK's
 // 250. Each span begins with Add; the calls after it add to it. A Tree belongs to one goroutine, and ends with Emit.
 type Tree struct {
-	own   tracecontext.Context
+	own   Context
 	state string    // tracestate
 	date  int64     // in nanoseconds since 1970, of base
 	base  time.Time // when the first span began
@@ -54,7 +52,7 @@ const maxKeptTree = 16 << 10
 
 // NewTree begins the spans of a request. Own names their trace, and state is its tracestate, left out where it is
 // malformed.
-func NewTree(own tracecontext.Context, state string) *Tree {
+func NewTree(own Context, state string) *Tree {
 	t := trees.Get().(*Tree)
 	*t = Tree{own: own, out: t.out[:0], span: t.span[:0], part: t.part[:0]}
 	if state != "" {
@@ -93,7 +91,7 @@ func (t *Tree) Add(s Span) {
 		b = appendText(b, spanState, t.state)
 	}
 	flags := uint32(t.own.Flags) | flagKnown
-	if s.Parent != (tracecontext.SpanID{}) {
+	if s.Parent != (SpanID{}) {
 		b = appendBytes(b, spanParent, s.Parent[:])
 		if s.Remote {
 			flags |= flagRemote
@@ -145,7 +143,7 @@ func (t *Tree) Event(name string, at time.Time) {
 }
 
 // Link adds a link to a span of the same trace, with one attribute.
-func (t *Tree) Link(to tracecontext.SpanID, key, value string) {
+func (t *Tree) Link(to SpanID, key, value string) {
 	t.part = appendBytes(appendBytes(t.part[:0], linkTrace, t.own.Trace[:]), linkSpan, to[:])
 	t.part = appendTextPair(t.part, linkAttributes, key, value)
 	t.span = appendBytes(t.span, spanLinks, t.part)

@@ -1,10 +1,8 @@
-package otlp
+package trace
 
 import (
 	"encoding/binary"
 	"strings"
-
-	"github.com/tandem-pd/tandem/internal/tracecontext"
 )
 
 // sampler decides which requests are traced, as the SDK's samplers of the same names do, and without a span.
@@ -33,8 +31,8 @@ func newSampler(name string, ratio float64) (s sampler, ok bool) {
 }
 
 // sample reports whether the request of a trace is traced; parent is the client's span, zero without one.
-func (s sampler) sample(id tracecontext.TraceID, parent tracecontext.Context) bool {
-	if s.byParent && parent.Trace != (tracecontext.TraceID{}) {
+func (s sampler) sample(id TraceID, parent Context) bool {
+	if s.byParent && parent.Trace != (TraceID{}) {
 		return parent.IsSampled()
 	}
 	return binary.BigEndian.Uint64(id[8:])>>1 < s.bound

@@ -1,4 +1,4 @@
-package otlp
+package trace
 
 import (
 	"bytes"
@@ -17,7 +17,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/internal/otlp/otlptest"
-	"github.com/tandem-pd/tandem/internal/tracecontext"
 )
 
 // TestMain fails if an exporter that was closed leaves a goroutine.
@@ -27,14 +26,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var discard = slog.New(slog.DiscardHandler)
 
 // open makes an exporter that samples everything; env is names and values in turn.
-func open(t *testing.T, cfg Config, env ...string) (*Exporter, *prometheus.Registry) {
+func open(t *testing.T, cfg ExporterConfig, env ...string) (*Exporter, *prometheus.Registry) {
 	t.Helper()
 	for i := 0; i < len(env); i += 2 {
 		t.Setenv(env[i], env[i+1])
 	}
 	cfg.Sampler, cfg.Service = "always_on", "test"
 	reg := prometheus.NewRegistry()
-	e, err := New(cfg, discard, reg)
+	e, err := NewExporter(cfg, discard, reg)
 	require.NoError(t, err)
 	return e, reg
 }
@@ -54,17 +53,17 @@ func counted(t *testing.T, reg *prometheus.Registry) map[string]int {
 }
 
 // request is the spans of one: its own and three below it.
-func request() (t *Tree, own tracecontext.Context, parent, prefill, decode tracecontext.SpanID) {
+func request() (t *Tree, own Context, parent, prefill, decode SpanID) {
 	at := time.Unix(1e9, 0)
-	own = tracecontext.Context{Trace: tracecontext.NewTraceID(), Span: tracecontext.NewSpanID(), Flags: tracecontext.Sampled}
-	parent, prefill, decode = tracecontext.NewSpanID(), tracecontext.NewSpanID(), tracecontext.NewSpanID()
+	own = Context{Trace: NewTraceID(), Span: NewSpanID(), Flags: Sampled}
+	parent, prefill, decode = NewSpanID(), NewSpanID(), NewSpanID()
 	t = NewTree(own, "vendor=1")
 	t.Add(Span{Name: "own", Kind: Server, ID: own.Span, Parent: parent, Remote: true, Began: at, Ended: at.Add(time.Second)})
 	t.Int("n", -1)
 	t.Bool("yes", true)
 	t.Float("x", .5)
 	t.String("text", "a\xffb")
-	t.Add(Span{Name: "queue", Kind: Internal, ID: tracecontext.NewSpanID(), Parent: own.Span, Began: at, Ended: at})
+	t.Add(Span{Name: "queue", Kind: Internal, ID: NewSpanID(), Parent: own.Span, Began: at, Ended: at})
 	t.Add(Span{Name: "prefill", Kind: Client, ID: prefill, Parent: own.Span, Began: at, Ended: at})
 	t.Add(Span{Name: "decode", Kind: Client, ID: decode, Parent: own.Span, Began: at, Ended: at.Add(time.Millisecond)})
 	t.String("tandem.worker.id", strings.Repeat("d", 300))
@@ -98,7 +97,7 @@ func TestSpansArrive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := len(c.Spans())
-			e, reg := open(t, Config{Endpoint: tt.flag}, append(tt.env, "OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b", "OTEL_RESOURCE_ATTRIBUTES", "zone=z1,service.version=9")...)
+			e, reg := open(t, ExporterConfig{Endpoint: tt.flag}, append(tt.env, "OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b", "OTEL_RESOURCE_ATTRIBUTES", "zone=z1,service.version=9")...)
 			tree, ids, parent, prefill, decodeID := request()
 			e.Emit(tree)
 			e.Close()
@@ -133,7 +132,7 @@ func TestOff(t *testing.T) {
 		"no endpoint": {}, "SDK disabled": {"OTEL_SDK_DISABLED", "True"}, "no trace exporter": {"OTEL_TRACES_EXPORTER", "none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := Config{}
+			cfg := ExporterConfig{}
 			if len(env) > 0 {
 				cfg.Endpoint = nowhere
 			}
@@ -160,7 +159,7 @@ func TestWrongVariables(t *testing.T) {
 		t.Run(value[1], func(t *testing.T) {
 			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 			t.Setenv(value[0], value[1])
-			_, err := New(Config{}, discard, nil)
+			_, err := NewExporter(ExporterConfig{}, discard, nil)
 			assert.True(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "swordfish"),
 				"error %v", err)
 		})
@@ -171,7 +170,7 @@ func TestWrongVariables(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, value)
 			var log bytes.Buffer
-			e, err := New(Config{Endpoint: "http://127.0.0.1:1"}, slog.New(slog.NewTextHandler(&log, nil)), nil)
+			e, err := NewExporter(ExporterConfig{Endpoint: "http://127.0.0.1:1"}, slog.New(slog.NewTextHandler(&log, nil)), nil)
 			require.NoError(t, err)
 			defer e.Close()
 			ratio := defaultRatio * everything
@@ -192,7 +191,7 @@ func TestCollectorsThatFail(t *testing.T) {
 	for name, at := range map[string][2]string{"silent": {silent, "http/protobuf"}, "silent to gRPC": {silent, "grpc"}, "not there": {"http://" + refuses.Addr().String(), "http/protobuf"}} {
 		t.Run(name, func(its *testing.T) {
 			const requests, room = 2000, 64
-			e, reg := open(its, Config{Endpoint: at[0]}, "OTEL_BSP_MAX_QUEUE_SIZE", fmt.Sprint(room), "OTEL_BSP_SCHEDULE_DELAY", "1", "OTEL_EXPORTER_OTLP_PROTOCOL", at[1])
+			e, reg := open(its, ExporterConfig{Endpoint: at[0]}, "OTEL_BSP_MAX_QUEUE_SIZE", fmt.Sprint(room), "OTEL_BSP_SCHEDULE_DELAY", "1", "OTEL_EXPORTER_OTLP_PROTOCOL", at[1])
 			longest := time.Duration(0)
 			for range requests {
 				tree, _, _, _, _ := request()
@@ -220,7 +219,7 @@ func TestCollectorsThatFail(t *testing.T) {
 // A queue that has no room for a whole tree takes none of it.
 func TestTreesAreWhole(t *testing.T) {
 	c := otlptest.Start(t)
-	e, reg := open(t, Config{Endpoint: c.URL}, "OTEL_BSP_SCHEDULE_DELAY", "60000")
+	e, reg := open(t, ExporterConfig{Endpoint: c.URL}, "OTEL_BSP_SCHEDULE_DELAY", "60000")
 	e.room = 7
 	for range 3 {
 		emit(e)
@@ -237,7 +236,7 @@ func TestCertificates(t *testing.T) {
 	c := otlptest.StartTLS(t)
 	for _, env := range [][]string{{"OTEL_EXPORTER_OTLP_CERTIFICATE", c.CertificateFile}, nil} {
 		t.Run(fmt.Sprintf("%q", env), func(t *testing.T) {
-			e, reg := open(t, Config{Endpoint: c.URL}, env...)
+			e, reg := open(t, ExporterConfig{Endpoint: c.URL}, env...)
 			emit(e)
 			e.Close()
 			assert.Equal(t, env != nil, counted(t, reg)["exported"] == 4)

@@ -1,7 +1,7 @@
 // Package otlp exports spans over the OpenTelemetry protocol. The standard OTEL_* variables configure it; without an
 // endpoint it is off. Sampling is decided before any span exists ([Exporter.Sample]), and spans are made when the
 // request has ended ([Exporter.Emit]): an unsampled request costs a random number.
-package otlp
+package trace
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 )
 
 // Config is the exporter's endpoint. OpenTelemetry's environment variables set the rest.
-type Config struct {
+type ExporterConfig struct {
 	// Endpoint is OTEL_EXPORTER_OTLP_ENDPOINT where a test sets none.
 	Endpoint string
 	// Service names the program where OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES do not, and Version is its release.
@@ -42,7 +42,7 @@ type environment struct {
 
 // read returns the values of the variables and c; nil if no request is traced. Unknown values are logged and ignored,
 // as the specification demands.
-func (c Config) read(log *slog.Logger) (*environment, error) {
+func (c ExporterConfig) read(log *slog.Logger) (*environment, error) {
 	endpoint := cmp.Or(c.Endpoint, variable("ENDPOINT"))
 	if endpoint == "" {
 		return nil, nil
@@ -88,7 +88,7 @@ func count(log *slog.Logger, name string, def, most int) int {
 }
 
 // readSampler returns the configured sampler.
-func (c Config) readSampler(log *slog.Logger) sampler {
+func (c ExporterConfig) readSampler(log *slog.Logger) sampler {
 	name := cmp.Or(os.Getenv("OTEL_TRACES_SAMPLER"), c.Sampler, "parentbased_traceidratio")
 	ratio := defaultRatio
 	if text := os.Getenv("OTEL_TRACES_SAMPLER_ARG"); text != "" {

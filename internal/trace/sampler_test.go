@@ -1,15 +1,13 @@
-package otlp
+package trace
 
 import (
 	"context"
 	"testing"
 
-	sdk "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/tracecontext"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Every sampler decides as the SDK's of that name does.
@@ -24,9 +22,9 @@ func TestSamplersDecideAsTheSDK(t *testing.T) {
 			require.True(t, ok, name)
 			sampled := 0
 			for i := range 3000 {
-				id, parent, ctx := tracecontext.NewTraceID(), tracecontext.Context{}, context.Background()
+				id, parent, ctx := NewTraceID(), Context{}, context.Background()
 				if i%3 > 0 {
-					parent = tracecontext.Context{Trace: id, Span: tracecontext.NewSpanID(), Flags: byte(i%3) & tracecontext.Sampled}
+					parent = Context{Trace: id, Span: NewSpanID(), Flags: byte(i%3) & Sampled}
 					ctx = trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
 						TraceID: trace.TraceID(id), SpanID: trace.SpanID(parent.Span), TraceFlags: trace.TraceFlags(parent.Flags), Remote: true}))
 				}
