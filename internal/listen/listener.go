@@ -13,8 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
-	"github.com/tandem-pd/tandem/internal/loglimit"
+	"github.com/tandem-pd/tandem/internal/guard"
 )
 
 // Pause is why accepting had to wait.
@@ -40,7 +39,7 @@ type Config struct {
 }
 
 // retry spaces accepts that fail.
-var retry = backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
+var retry = guard.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 
 // evictions is how many idle connections one shortage closes: room for a client, and for the calls of others.
 const evictions = 8
@@ -51,7 +50,7 @@ type Listener struct {
 	net.Listener
 	cfg   Config
 	done  chan struct{} // closed by Close
-	lines loglimit.Limiter
+	lines guard.LogLimiter
 
 	mu     sync.Mutex
 	room   sync.Cond // a connection ended or became idle, or the listener closed
@@ -74,7 +73,7 @@ func New(ln net.Listener, cfg Config) *Listener {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	l := &Listener{Listener: ln, cfg: cfg, done: make(chan struct{}), lines: loglimit.Limiter{Burst: 1, Window: time.Minute}}
+	l := &Listener{Listener: ln, cfg: cfg, done: make(chan struct{}), lines: guard.LogLimiter{Burst: 1, Window: time.Minute}}
 	l.room.L = &l.mu
 	l.idle.older, l.idle.newer = &l.idle, &l.idle
 	return l

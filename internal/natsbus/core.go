@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 )
 
 // PendingLimits bounds the messages of a subscription that are not handled yet. Zero keeps the client's defaults
@@ -39,7 +39,7 @@ func (b *Core) Request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 }
 
 func (b *Core) Subscribe(subject string, handle func(*nats.Msg), slow func(int)) (func(), error) {
-	sub, err := b.nc.Subscribe(subject, func(m *nats.Msg) { contain.Do(b.log, "nats", func() { handle(m) }) })
+	sub, err := b.nc.Subscribe(subject, func(m *nats.Msg) { guard.Do(b.log, "nats", func() { handle(m) }) })
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
@@ -122,7 +122,7 @@ func (s *Stream) Stats() StreamStats {
 const streamTimeout = beatPatience * 2 / 5
 
 // streamRetry is the time between attempts to find the stream.
-var streamRetry = backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+var streamRetry = guard.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 
 // keep finds or creates the stream at each connection.
 func (s *Stream) keep(ctx context.Context) {

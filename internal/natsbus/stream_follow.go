@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
@@ -150,7 +150,7 @@ func (s *Stream) read(ctx context.Context, stream jetstream.Stream, f *following
 		return nil, err
 	}
 	return consumer.Consume(func(m jetstream.Msg) {
-		contain.Do(s.log, "stream", func() { f.message(made, m) })
+		guard.Do(s.log, "stream", func() { f.message(made, m) })
 	}, jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 		s.log.Debug("KV events stream", "stream", s.cfg.Name, "error", err)
 		if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerDeleted) {

@@ -21,7 +21,7 @@ import (
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	wire "go.opentelemetry.io/proto/otlp/trace/v1"
 
-	"github.com/tandem-pd/tandem/internal/loglimit"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/metrics"
 )
 
@@ -67,7 +67,7 @@ func NewExporter(cfg ExporterConfig, log *slog.Logger, reg prometheus.Registerer
 	e.exported, e.failed, e.dropped = spans.WithLabelValues("exported"), spans.WithLabelValues("failed"), spans.WithLabelValues("dropped")
 	e.life, e.end = context.WithCancel(ctx)
 	e.processor = sdk.NewBatchSpanProcessor(&batches{
-		client: client, of: e, log: log, limit: loglimit.Limiter{Burst: 1, Window: time.Minute},
+		client: client, of: e, log: log, limit: guard.LogLimiter{Burst: 1, Window: time.Minute},
 		from: protoOf(from), scope: &common.InstrumentationScope{Name: Scope, Version: cfg.Version},
 	}, sdk.WithMaxQueueSize(env.queue), sdk.WithMaxExportBatchSize(max(1, env.batch/spansARequest)))
 	log.Info("requests are traced", "collector", cmp.Or(env.endpoint, variable("ENDPOINT")), "grpc", env.grpc)
@@ -140,7 +140,7 @@ type batches struct {
 	from   *resourcepb.Resource
 	scope  *common.InstrumentationScope
 	log    *slog.Logger
-	limit  loglimit.Limiter
+	limit  guard.LogLimiter
 }
 
 // ExportSpans sends a batch. Its failures are counted and logged here, so that it returns none.

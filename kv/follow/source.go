@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
@@ -162,7 +162,7 @@ func (s *source) repaired(by Method) {
 
 // failed delays the next repair, doubling each time, with jitter.
 func (s *source) failed(now time.Time, rng *rand.Rand) {
-	wait := backoff.Backoff{Min: s.cfg.RetryMin, Max: s.cfg.RetryMax}
+	wait := guard.Backoff{Min: s.cfg.RetryMin, Max: s.cfg.RetryMax}
 	s.retryAt = now.Add(wait.Delay(s.attempts, rng))
 	s.attempts++
 }

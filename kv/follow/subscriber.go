@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
@@ -242,8 +242,8 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	s.join(ctx)
 	s.reconcile(ctx)
 	for ctx.Err() == nil {
-		if !contain.Do(s.log, "kv_events", func() { s.step(ctx, look.C, drops) }) {
-			contain.Do(s.log, "kv_events", func() { s.renew(ctx) })
+		if !guard.Do(s.log, "kv_events", func() { s.step(ctx, look.C, drops) }) {
+			guard.Do(s.log, "kv_events", func() { s.renew(ctx) })
 		}
 	}
 	return nil

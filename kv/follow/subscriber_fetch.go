@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 )
 
 // schedule starts the due requests, up to the limit, and sets the timer for the next.
@@ -51,7 +51,7 @@ func (s *Subscriber) fetch(ctx context.Context, f follower) {
 	}
 	s.fetches.Go(func() {
 		got := fetched{f, func(time.Time) {}}
-		if !contain.Do(s.log, "kv_snapshot", func() { got.take = get(ctx) }) {
+		if !guard.Do(s.log, "kv_snapshot", func() { got.take = get(ctx) }) {
 			select {
 			case <-time.After(s.cfg.RetryMax): // it is requested again
 			case <-ctx.Done():

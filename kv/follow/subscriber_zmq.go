@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
@@ -86,7 +86,7 @@ func (s *Subscriber) relink(ctx context.Context) {
 			continue
 		}
 		s.linked.Go(func() {
-			_ = contain.Run(linkCtx, s.log, "zmq", func(ctx context.Context) error { zmq.NewSub(cfg).Run(ctx); return nil })
+			_ = guard.Run(linkCtx, s.log, "zmq", func(ctx context.Context) error { zmq.NewSub(cfg).Run(ctx); return nil })
 		})
 	}
 }
@@ -154,7 +154,7 @@ func (s *Subscriber) await(ctx context.Context, cfg zmq.SubConfig) (leave func()
 		var hubCtx context.Context
 		hubCtx, a.end = context.WithCancel(ctx)
 		s.linked.Go(func() {
-			_ = contain.Run(hubCtx, s.log, "zmq", func(ctx context.Context) error { a.hub.Run(ctx); return nil })
+			_ = guard.Run(hubCtx, s.log, "zmq", func(ctx context.Context) error { a.hub.Run(ctx); return nil })
 		})
 	}
 	a.links++

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/guard"
 )
 
 // errNewer ends a subscription's turn with a publisher.
@@ -40,7 +40,7 @@ type hubSub struct {
 }
 
 // reconnect is how long a Hub waits to listen again.
-var reconnect = backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+var reconnect = guard.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 
 // NewHub returns a Hub at an endpoint that binds, with no subscriptions. failed is called for what goes wrong with listening
 // and with connections before their topic is known, maybe concurrently.

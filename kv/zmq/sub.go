@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/guard"
 )
 
 // SubConfig is how a [Sub] works. The zero value of each field but Endpoint means its default.
@@ -52,7 +52,7 @@ func NewSub(cfg SubConfig) *Sub {
 
 // Run follows until ctx ends. It may be called once.
 func (s *Sub) Run(ctx context.Context) {
-	wait := backoff.Backoff{Min: s.cfg.ReconnectMin, Max: s.cfg.ReconnectMax}
+	wait := guard.Backoff{Min: s.cfg.ReconnectMin, Max: s.cfg.ReconnectMax}
 	for failures := 0; ctx.Err() == nil; failures++ {
 		began, err := s.dial(ctx)
 		if began {

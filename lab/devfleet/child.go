@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -90,7 +90,7 @@ func environ(all []string) []string {
 
 // restart is how long a killed worker stays away: first long enough for people to
 // see what the fleet does without it, longer after each life shorter than longLife.
-var restart = backoff.Backoff{Min: time.Second, Max: 30 * time.Second}
+var restart = guard.Backoff{Min: time.Second, Max: 30 * time.Second}
 
 const longLife = 10 * time.Second
 

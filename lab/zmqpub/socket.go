@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
@@ -77,7 +77,7 @@ func (p *Socket) Send(frames ...[]byte) {
 }
 
 // reconnect is how long a Socket waits to connect again.
-var reconnect = backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+var reconnect = guard.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 
 // Serve has subscribers connect to ln, until ctx ends; it closes ln.
 func (p *Socket) Serve(ctx context.Context, ln net.Listener) {

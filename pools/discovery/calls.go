@@ -7,20 +7,20 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/guard"
 )
 
 // calls is how a [Registrar] or a [Watcher] calls etcd.
 type calls struct {
 	client  *clientv3.Client
 	timeout time.Duration // of one call
-	retry   backoff.Backoff
+	retry   guard.Backoff
 	rng     *rand.Rand
 	failed  int // attempts, one after another
 }
 
 func newCalls(client *clientv3.Client, retryMax time.Duration) calls {
-	retry := backoff.Backoff{Min: 100 * time.Millisecond, Max: retryMax}
+	retry := guard.Backoff{Min: 100 * time.Millisecond, Max: retryMax}
 	return calls{client, 3 * time.Second, retry, rand.New(rand.NewPCG(rand.Uint64(), 0)), 0}
 }
 

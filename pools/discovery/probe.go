@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -319,8 +319,8 @@ func (f *probe) pause() time.Duration {
 	case n == 0:
 		return every - time.Duration(f.rng.Int64N(int64(every)/10+1))
 	case f.pulse.in:
-		return backoff.Backoff{Min: every / 5, Max: every}.Delay(n-1, f.rng)
+		return guard.Backoff{Min: every / 5, Max: every}.Delay(n-1, f.rng)
 	default:
-		return backoff.Backoff{Min: every / 25, Max: every}.Delay(n-1, f.rng)
+		return guard.Backoff{Min: every / 25, Max: every}.Delay(n-1, f.rng)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -182,7 +182,7 @@ func (p *Prober) Run(ctx context.Context) error {
 				running.Go(func() {
 					defer cancel()
 					defer close(f.done)
-					_ = contain.Run(ctx, p.log, "probe", func(ctx context.Context) error { f.run(ctx); return nil })
+					_ = guard.Run(ctx, p.log, "probe", func(ctx context.Context) error { f.run(ctx); return nil })
 				})
 			}
 		}

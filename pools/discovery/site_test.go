@@ -18,7 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-var soon = backoff.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}
+var soon = guard.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}
 
 func testWorker(id string) pools.Worker {
 	return pools.Worker{

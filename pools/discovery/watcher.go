@@ -9,7 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -89,7 +89,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 		}
 		lost := 0
 		for _, e := range events {
-			contain.Do(w.log, "etcd", func() {
+			guard.Do(w.log, "etcd", func() {
 				if w.publish(e) {
 					lost++
 				}

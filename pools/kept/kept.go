@@ -10,8 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 )
 
 // Store keeps entries, each KIND/NAME with a value. It takes changes one after another and reports them in that order.
@@ -44,7 +43,7 @@ const (
 const patience = time.Second
 
 // retries is how long to wait between attempts.
-var retries = backoff.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
+var retries = guard.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 
 // Board is a store's entries in one gateway. A nil one keeps nothing. Its methods may be called concurrently.
 type Board struct {
@@ -121,7 +120,7 @@ func (b *Board) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, part := range []func(context.Context){b.follow, b.send} {
 		all.Go(func() {
-			_ = contain.Run(ctx, b.log, "kept", func(ctx context.Context) error { part(ctx); return nil })
+			_ = guard.Run(ctx, b.log, "kept", func(ctx context.Context) error { part(ctx); return nil })
 		})
 	}
 	b.put(ctx)
@@ -154,7 +153,7 @@ func (b *Board) put(ctx context.Context) {
 			b.mu.Lock()
 			value := b.core.value(name)
 			b.mu.Unlock()
-			contain.Do(b.log, "kept", func() { b.apply(name, value) })
+			guard.Do(b.log, "kept", func() { b.apply(name, value) })
 		}
 		if known {
 			b.mu.Lock()

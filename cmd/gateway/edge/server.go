@@ -19,7 +19,7 @@ import (
 
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/browser"
-	"github.com/tandem-pd/tandem/internal/loglimit"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools/kept"
@@ -71,7 +71,7 @@ type Server struct {
 	live    *set[*exchange] // running flows
 	bodies  budget          // memory of request bodies
 
-	refusals loglimit.Limiter // of their log lines, by kind
+	refusals guard.LogLimiter // of their log lines, by kind
 
 	beating  atomic.Bool // a check of silent streams is due
 	leaving  atomic.Bool // Leave was called: /health returns 503
@@ -86,7 +86,7 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 		return nil, err
 	}
 	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, live: newSet[*exchange](),
-		refusals: loglimit.Limiter{Burst: 10, Window: 10 * time.Second},
+		refusals: guard.LogLimiter{Burst: 10, Window: 10 * time.Second},
 		forward:  forwarded(cfg.ForwardHeaders), id: newGatewayID()}
 	s.hops = []upstream.Field{{Name: headerGateway, Value: s.id}}
 	s.bodies.limit = max(cmp.Or(cfg.BodyBudgetBytes, bodyBudget()), int64(cfg.MaxBodyBytes)+1) // one more byte shows that a body is too large

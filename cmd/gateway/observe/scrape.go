@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
@@ -26,7 +26,7 @@ func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Obse
 		"Pairs of workers that get no hand-offs: slow_transfer, failing_transfer.", "model", "reason")
 	panics := set.Counter("handler_panics_total", "Recovered panics. Each is a bug, and a line in the log.", "handler")
 	set.Read(func() {
-		for handler, n := range contain.Panics() {
+		for handler, n := range guard.Panics() {
 			panics.Set(float64(n), handler)
 		}
 		now, waiting, all := time.Now(), flow.Waiting(), fleet.rooms.Roster.Pools()

@@ -25,7 +25,7 @@ import (
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/certs"
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/pace"
 	"github.com/tandem-pd/tandem/internal/telemetry"
@@ -330,7 +330,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	group.Go(func() error { return g.member.Run(inner) })
 	group.Go(func() error { return g.kept.Run(inner) })
 	if g.watcher != nil {
-		group.Go(func() error { return contain.Run(inner, g.log, "etcd", g.watcher.Run) })
+		group.Go(func() error { return guard.Run(inner, g.log, "etcd", g.watcher.Run) })
 	}
 	if g.remote != nil {
 		group.Go(func() error { return g.remote.Run(inner) })

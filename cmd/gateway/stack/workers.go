@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
@@ -123,10 +123,10 @@ func (g *Gateway) runGiven(ctx context.Context, group *errgroup.Group) {
 		group.Go(func() error { return p.Run(ctx) })
 	}
 	if g.given.file != nil {
-		group.Go(func() error { return contain.Run(ctx, g.log, "workers_file", g.given.file.Run) })
+		group.Go(func() error { return guard.Run(ctx, g.log, "workers_file", g.given.file.Run) })
 	}
 	if g.given.pods != nil {
-		group.Go(func() error { return contain.Run(ctx, g.log, "kubernetes", g.given.pods.Run) })
+		group.Go(func() error { return guard.Run(ctx, g.log, "kubernetes", g.given.pods.Run) })
 	}
 }
 

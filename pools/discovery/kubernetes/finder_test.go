@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 	"github.com/tandem-pd/tandem/pools/discovery/kubernetes/apitest"
@@ -152,7 +152,7 @@ func (m *memory) eventually(what string, ok func() bool) {
 func find(t *testing.T, s *apitest.Server, change func(c *Config)) *memory {
 	t.Helper()
 	m := &memory{t: t, server: s, reg: prometheus.NewRegistry(), held: map[string]bool{}, refused: map[string]string{}}
-	cfg := Config{Selector: "app=llm", Server: s.URL(), Account: s.Account, Timeout: 5 * time.Second, Retry: backoff.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}}
+	cfg := Config{Selector: "app=llm", Server: s.URL(), Account: s.Account, Timeout: 5 * time.Second, Retry: guard.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}}
 	if change != nil {
 		change(&cfg)
 	}

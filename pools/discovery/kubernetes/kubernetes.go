@@ -18,8 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/internal/backoff"
-	"github.com/tandem-pd/tandem/internal/loglimit"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
@@ -41,7 +40,7 @@ type Config struct {
 	// of it is added by chance.
 	Length time.Duration
 	// Retry is the pauses between attempts that fail, by default from 500 ms to 30 s.
-	Retry backoff.Backoff
+	Retry guard.Backoff
 	// Seed of pauses.
 	Seed uint64
 }
@@ -87,7 +86,7 @@ type Finder struct {
 	log  *slog.Logger
 	rng  *rand.Rand
 
-	strange loglimit.Limiter
+	strange guard.LogLimiter
 
 	// Run's own.
 	pods    pods
@@ -110,7 +109,7 @@ func New(cfg Config, set func([]discovery.Endpoint), sink Sink, log *slog.Logger
 		return nil, err
 	}
 	cfg.Timeout, cfg.Length = cmp.Or(cfg.Timeout, 30*time.Second), cmp.Or(cfg.Length, time.Minute)
-	cfg.Retry = cmp.Or(cfg.Retry, backoff.Backoff{Min: 500 * time.Millisecond, Max: 30 * time.Second})
+	cfg.Retry = cmp.Or(cfg.Retry, guard.Backoff{Min: 500 * time.Millisecond, Max: 30 * time.Second})
 	server, err := newAPI(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes-selector: %w", err)
@@ -118,7 +117,7 @@ func New(cfg Config, set func([]discovery.Endpoint), sink Sink, log *slog.Logger
 	m := metrics.In(reg)
 	return &Finder{
 		cfg: cfg, api: server, set: set, sink: sink, log: log, rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
-		strange: loglimit.Limiter{Burst: 10, Window: time.Minute},
+		strange: guard.LogLimiter{Burst: 10, Window: time.Minute},
 		up:      m.Gauge("kubernetes_up", "1 while workers' pods are watched at the API server.").WithLabelValues(),
 		lists:   m.Counter("kubernetes_lists_total", "Full lists of the workers' pods that the API server has answered.").WithLabelValues(),
 		counts:  m.Gauge("kubernetes_pods", "Pods of kubernetes-selector: taken, cordoned, waiting, refused, ignored.", "state"),

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/load"
@@ -56,7 +56,7 @@ func (m *Member) call(f func()) {
 	m.calls.Add(1)
 	go func() {
 		defer m.calls.Done()
-		contain.Do(m.log, "replica", f)
+		guard.Do(m.log, "replica", f)
 	}()
 }
 

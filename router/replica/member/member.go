@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
@@ -367,7 +367,7 @@ func (m *Member) locked(ctx context.Context, f func(do []replica.Effect) []repli
 	if ctx.Err() != nil {
 		return nil
 	}
-	contain.Do(m.log, "replica", func() {
+	guard.Do(m.log, "replica", func() {
 		m.do = f(m.do[:0])
 		for _, e := range m.do {
 			m.effect(ctx, e)

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/kv/kvtest"
@@ -204,10 +204,10 @@ func TestAPanicEndsOneMessageAlone(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
 		a, b := join("a"), join("b")
 		close(b.heard) // the next heads panic
-		before := contain.Panics()["replica"]
+		before := guard.Panics()["replica"]
 		a.heads.Store(&[]replica.Head{{Model: "m", Strict: 1, Key: 1}})
 		a.member.HeadsChanged()
-		b.eventually("it has panicked", func() bool { return contain.Panics()["replica"] > before })
+		b.eventually("it has panicked", func() bool { return guard.Panics()["replica"] > before })
 		a.book()
 		b.eventually("b knows of a's booking", func() bool { return b.requests() == 1 })
 	})
@@ -255,7 +255,7 @@ func FuzzMember(f *testing.F) {
 			Warn: func(string, pools.Role) {}, Wake: func(string) {}, Heads: func() []replica.Head { return nil },
 			ApplyHeads: func(string, string, []replica.Head) bool { return true },
 		}, slog.New(slog.DiscardHandler))
-		before := contain.Panics()["replica"]
+		before := guard.Panics()["replica"]
 		ctx := t.Context()
 		m.join(time.Now())
 		m.tick(ctx, time.Now())
@@ -269,7 +269,7 @@ func FuzzMember(f *testing.F) {
 		m.calls.Wait()
 		m.publishDelta()
 		_, _ = routers.For("m", pools.Both).Reserve(pool, router.Request{ID: "r", ISL: 160}, time.Now()) // room or not
-		assert.Equal(t, before, contain.Panics()["replica"], "panics")
+		assert.Equal(t, before, guard.Panics()["replica"], "panics")
 	})
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/index"
@@ -27,7 +27,7 @@ import (
 // from its beginning.
 func TestAPanicLosesNoSource(t *testing.T) {
 	virtual(t, follow.Config{}, func(t *testing.T, r *rig) {
-		before := contain.Panics()["kv_events"]
+		before := guard.Panics()["kv_events"]
 		var all []*speaker
 		for i, w := range []string{"a", "b"} {
 			all = append(all, r.speaks(uint64(i), view.PublisherConfig{Source: source(w), MaxBytes: 4096}))
@@ -43,7 +43,7 @@ func TestAPanicLosesNoSource(t *testing.T) {
 		for _, p := range all {
 			within(t, 30*time.Minute, 50*time.Millisecond, p.worker+" settles", func() bool { return r.follows(p) })
 		}
-		n := contain.Panics()["kv_events"] - before
+		n := guard.Panics()["kv_events"] - before
 		assert.True(t, n >= 4, "%d panics", n)
 	})
 }

@@ -23,7 +23,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/linktest"
@@ -316,7 +316,7 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{api: apitest.New(t), pods: map[string]apitest.Pod{}}
 	cfg := fleet.GatewayConfig()
 	cfg.Workers.Kubernetes = kubernetes.Config{
-		Selector: "app=llm", Server: c.api.URL(), Account: c.api.Account, Retry: backoff.Backoff{Min: 1e6, Max: 2e7},
+		Selector: "app=llm", Server: c.api.URL(), Account: c.api.Account, Retry: guard.Backoff{Min: 1e6, Max: 2e7},
 	}
 	c.Fleet = fleet.NewStatic(t, cfg)
 	return c

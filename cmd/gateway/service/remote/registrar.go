@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/contain"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -58,7 +58,7 @@ func (c *Client) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	for _, s := range c.siblings {
 		group.Go(func() {
-			_ = contain.Run(ctx, c.log, "remote_index", func(ctx context.Context) error { c.keep(ctx, s); return nil })
+			_ = guard.Run(ctx, c.log, "remote_index", func(ctx context.Context) error { c.keep(ctx, s); return nil })
 		})
 	}
 	group.Wait()

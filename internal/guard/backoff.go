@@ -1,6 +1,6 @@
 // Package backoff spaces attempts that fail: the first ones follow each other
 // fast, later ones ever more slowly, and those of several processes apart.
-package backoff
+package guard
 
 import (
 	"math/rand/v2"

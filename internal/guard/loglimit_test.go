@@ -1,4 +1,4 @@
-package loglimit
+package guard
 
 import (
 	"strconv"
@@ -9,7 +9,7 @@ import (
 )
 
 func TestLinesOfAKindAreBounded(t *testing.T) {
-	l := Limiter{Burst: 10, Window: 10 * time.Second}
+	l := LogLimiter{Burst: 10, Window: 10 * time.Second}
 	start := time.Unix(1000, 0)
 	written := 0
 	for i := range 1000 {
@@ -28,7 +28,7 @@ func TestLinesOfAKindAreBounded(t *testing.T) {
 }
 
 func TestKindsAreBounded(t *testing.T) {
-	l := Limiter{Burst: 10, Window: 10 * time.Second}
+	l := LogLimiter{Burst: 10, Window: 10 * time.Second}
 	written := 0
 	for i := range 10 * maxKinds {
 		if _, ok := l.Allow(strconv.Itoa(i), time.Unix(1000, 0)); ok {

@@ -1,4 +1,4 @@
-package backoff
+package guard
 
 import (
 	"math/rand/v2"

@@ -1,4 +1,4 @@
-package contain
+package guard
 
 import (
 	"bytes"
@@ -12,15 +12,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/tandem-pd/tandem/internal/loglimit"
 )
 
 // TestAPanicEndsOneHandlingAlone, is counted by handler, and fills no log.
 func TestAPanicEndsOneHandlingAlone(t *testing.T) {
 	var text bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&text, nil))
-	lines = loglimit.Limiter{Burst: 3, Window: time.Minute}
+	lines = LogLimiter{Burst: 3, Window: time.Minute}
 	before, handled := Panics()["test"], 0
 	for range 100 {
 		var page []int

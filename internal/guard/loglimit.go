@@ -1,5 +1,5 @@
 // Package loglimit bounds how often a log line of one kind is written, for lines that a stranger can cause.
-package loglimit
+package guard
 
 import (
 	"sync"
@@ -10,7 +10,7 @@ import (
 const maxKinds = 256
 
 // Limiter counts lines by kind. Its methods may be called concurrently.
-type Limiter struct {
+type LogLimiter struct {
 	// Burst is how many lines of one kind are written within Window.
 	Burst  int
 	Window time.Duration
@@ -27,7 +27,7 @@ type count struct {
 
 // Allow reports whether a line of that kind may be written at now, and how many were suppressed since the last one.
 // Kinds are a fixed set of names, never a request's text.
-func (l *Limiter) Allow(kind string, now time.Time) (suppressed int, ok bool) {
+func (l *LogLimiter) Allow(kind string, now time.Time) (suppressed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.kinds[kind]

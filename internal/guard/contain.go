@@ -1,6 +1,6 @@
 // Package contain recovers panics of message handlers and of loops, which are restarted. Each shows in the log and in a
 // metric.
-package contain
+package guard
 
 import (
 	"context"
@@ -8,9 +8,6 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
-
-	"github.com/tandem-pd/tandem/internal/backoff"
-	"github.com/tandem-pd/tandem/internal/loglimit"
 )
 
 // panics counts them by handler, for the process. Those named here are shown before the first.
@@ -20,7 +17,7 @@ var (
 		"nats": 0, "stream": 0, "zmq": 0, "kv_events": 0, "kv_snapshot": 0, "replica": 0, "probe": 0, "etcd": 0, "kubernetes": 0,
 		"workers_file": 0, "kept": 0, "remote_index": 0,
 	}
-	lines = loglimit.Limiter{Burst: 3, Window: time.Minute}
+	lines = LogLimiter{Burst: 3, Window: time.Minute}
 )
 
 // Panics is how often each handler has panicked.
@@ -58,7 +55,7 @@ func Do(log *slog.Logger, handler string, f func()) (returned bool) {
 }
 
 // again is how long the next run of a loop waits that has panicked.
-var again = backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Minute}
+var again = Backoff{Min: 100 * time.Millisecond, Max: time.Minute}
 
 // Run calls f, which ends with ctx, and restarts it with backoff if it panics. It returns the result of f.
 func Run(ctx context.Context, log *slog.Logger, handler string, f func(context.Context) error) (err error) {
