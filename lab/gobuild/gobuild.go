@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/progress"
+	"github.com/tandem-pd/tandem/internal/terminal"
 )
 
 // Build is one `go build`.
@@ -32,7 +32,7 @@ type Build struct {
 // wrote last.
 func (b Build) Run(ctx context.Context, log io.Writer) error {
 	far := &reached{name: b.Name}
-	defer progress.Show(log, far.state)()
+	defer terminal.Show(log, far.state)()
 	flags := b.listFlags()
 	stale, err := b.command(ctx, nil, append(append([]string{"list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"}, flags...), b.Packages...)...)
 	if err != nil {
@@ -90,11 +90,11 @@ func (r *reached) Write(lines []byte) (int, error) {
 const linking = 0.1
 
 // state is how far the build is.
-func (r *reached) state() progress.State {
+func (r *reached) state() terminal.State {
 	stale := r.stale.Load()
 	if stale == 0 {
-		return progress.State{Share: -1, Text: r.name + ": looking at what has to be compiled"}
+		return terminal.State{Share: -1, Text: r.name + ": looking at what has to be compiled"}
 	}
 	done := min(r.compiled.Load(), stale)
-	return progress.State{Share: (1 - linking) * float64(done) / float64(stale), Text: fmt.Sprintf("%s: package %d of %d", r.name, done, stale)}
+	return terminal.State{Share: (1 - linking) * float64(done) / float64(stale), Text: fmt.Sprintf("%s: package %d of %d", r.name, done, stale)}
 }

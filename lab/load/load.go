@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/auth"
-	"github.com/tandem-pd/tandem/internal/progress"
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/terminal"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/lab/simulate"
@@ -125,7 +125,7 @@ func (s *Settings) Run(ctx context.Context, isSet func(name string) bool, stdout
 	fmt.Fprintf(stderr, "%d requests over %v to %s, model %s, seed %d (--seed %[5]d repeats them)\n", len(workload.Requests),
 		span.Round(time.Second), endpoint.URL, endpoint.Model, s.Workload.Seed)
 	began := time.Now()
-	stop := progress.Show(stderr, func() progress.State { return state(run.Progress(), span, time.Since(began)) })
+	stop := terminal.Show(stderr, func() terminal.State { return state(run.Progress(), span, time.Since(began)) })
 	report.Samples = run.Run(ctx)
 	stop()
 	if ctx.Err() != nil {

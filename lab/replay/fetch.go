@@ -13,8 +13,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/tandem-pd/tandem/internal/progress"
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/terminal"
 )
 
 // TracesManual is the text of --help of `gateway traces`.
@@ -71,9 +71,9 @@ func fetchTo(ctx context.Context, out, meter io.Writer, t *PublicTrace, path str
 		return nil
 	}
 	var read atomic.Int64
-	stop := progress.Show(meter, func() progress.State {
+	stop := terminal.Show(meter, func() terminal.State {
 		got := read.Load()
-		return progress.State{Share: float64(got) / float64(t.Bytes), Text: fmt.Sprintf("%.1f of %.1f MB of %s", float64(got)/1e6, float64(t.Bytes)/1e6, t.File)}
+		return terminal.State{Share: float64(got) / float64(t.Bytes), Text: fmt.Sprintf("%.1f of %.1f MB of %s", float64(got)/1e6, float64(t.Bytes)/1e6, t.File)}
 	})
 	data, err := t.Fetch(ctx, http.DefaultClient, read.Store)
 	stop()

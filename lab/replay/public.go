@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/progress"
+	"github.com/tandem-pd/tandem/internal/terminal"
 )
 
 // PublicTrace is a published trace that does not ship with the program.
@@ -93,7 +93,7 @@ func (t *PublicTrace) Fetch(ctx context.Context, client *http.Client, report fun
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s answers %s", t.URL, res.Status)
 	}
-	data, err := io.ReadAll(progress.NewReader(io.LimitReader(res.Body, t.Bytes+1), report))
+	data, err := io.ReadAll(terminal.NewReader(io.LimitReader(res.Body, t.Bytes+1), report))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.URL, err)
 	}

@@ -8,7 +8,7 @@ import (
 	"os"
 
 	"github.com/tandem-pd/tandem/internal/conf"
-	"github.com/tandem-pd/tandem/internal/progress"
+	"github.com/tandem-pd/tandem/internal/terminal"
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
@@ -53,7 +53,7 @@ func (s *Settings) Run(ctx context.Context, plans []string, stdout, stderr io.Wr
 	}
 	defer files.Close()
 	var far Progress
-	stop := progress.Show(stderr, far.State)
+	stop := terminal.Show(stderr, far.State)
 	report, err := study.Run(ctx, &far)
 	stop()
 	if err != nil {

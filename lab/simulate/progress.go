@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/tandem-pd/tandem/internal/progress"
+	"github.com/tandem-pd/tandem/internal/terminal"
 )
 
 // Progress is how far a study is. Its zero value belongs to a study that has not begun; State may be called at any
@@ -18,11 +18,11 @@ type Progress struct {
 }
 
 // State is how far the study is: runs that have ended, and the parts of those that have not.
-func (p *Progress) State() progress.State {
+func (p *Progress) State() terminal.State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.runs == 0 {
-		return progress.State{Text: "reading the plan's traces"}
+		return terminal.State{Text: "reading the plan's traces"}
 	}
 	done := float64(p.ended)
 	for _, part := range p.parts {
@@ -32,7 +32,7 @@ func (p *Progress) State() progress.State {
 	if p.last != "" {
 		text += ", last " + p.last
 	}
-	return progress.State{Share: done / float64(p.runs), Text: text}
+	return terminal.State{Share: done / float64(p.runs), Text: text}
 }
 
 func (p *Progress) begin(runs int) {

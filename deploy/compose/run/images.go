@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/progress"
+	"github.com/tandem-pd/tandem/internal/terminal"
 	"github.com/tandem-pd/tandem/lab/gobuild"
 )
 
@@ -54,8 +54,8 @@ func (i *images) missing(with []string) int {
 }
 
 // imagesLeft is how far the making of images is.
-func imagesLeft(done, total int) progress.State {
-	return progress.State{Share: float64(done) / float64(total), Text: fmt.Sprintf("image %d of %d", min(done+1, total), total)}
+func imagesLeft(done, total int) terminal.State {
+	return terminal.State{Share: float64(done) / float64(total), Text: fmt.Sprintf("image %d of %d", min(done+1, total), total)}
 }
 
 // roots are the systems' files of trusted certificate authorities.
@@ -113,7 +113,7 @@ func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Wri
 		}
 	}
 	total := i.missing(with)
-	defer progress.Show(log, func() progress.State { return imagesLeft(int(i.done.Load()), total) })()
+	defer terminal.Show(log, func() terminal.State { return imagesLeft(int(i.done.Load()), total) })()
 	certificates, err := readRoots()
 	if err != nil {
 		return i, err

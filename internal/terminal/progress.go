@@ -1,6 +1,6 @@
 // Package progress shows the progress of a long job: on a terminal as a bar, elsewhere as a line now and then. A short
 // job shows nothing.
-package progress
+package terminal
 
 import (
 	"fmt"
@@ -8,8 +8,6 @@ import (
 	"math"
 	"strings"
 	"time"
-
-	"github.com/tandem-pd/tandem/internal/terminal"
 )
 
 // State is how far a job is.
@@ -34,7 +32,7 @@ const (
 // Show shows the job's state on out until stop is called, which erases a bar and waits until nothing more is written.
 // state is called from another goroutine.
 func Show(out io.Writer, state func() State) (stop func()) {
-	first, bar := firstLine, terminal.Rewrites(out)
+	first, bar := firstLine, Rewrites(out)
 	if bar {
 		first = barEvery
 	}
@@ -57,8 +55,8 @@ func Show(out io.Writer, state func() State) (stop func()) {
 			switch {
 			case taken < quiet:
 			case bar:
-				columns, _ := terminal.Size(out)
-				fmt.Fprint(out, erase+terminal.Cut(state().Bar(taken), columns-1))
+				columns, _ := Size(out)
+				fmt.Fprint(out, erase+Cut(state().Bar(taken), columns-1))
 				shown = true
 			default:
 				fmt.Fprintln(out, state().Line(taken))
