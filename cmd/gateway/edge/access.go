@@ -10,7 +10,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/internal/auth"
-	"github.com/tandem-pd/tandem/internal/browser"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -85,7 +84,7 @@ func (f *frontend) own(host []byte) bool {
 		return true
 	}
 	given := string(host)
-	if !browser.OwnHost(given, f.s.cfg.AllowedHosts) {
+	if !auth.OwnHost(given, f.s.cfg.AllowedHosts) {
 		return false
 	}
 	f.host.Store(&given)
@@ -106,7 +105,7 @@ func plain(h *fasthttp.RequestHeader) *openai.Error {
 func isJSON(h *fasthttp.RequestHeader) *openai.Error {
 	given := string(h.ContentType())
 	switch {
-	case browser.JSON(given, has(h, "Origin")):
+	case auth.JSON(given, has(h, "Origin")):
 		return nil
 	case given == "":
 		return openai.UnsupportedMedia("an Origin header and without Content-Type: application/json")

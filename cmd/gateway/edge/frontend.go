@@ -10,7 +10,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
-	"github.com/tandem-pd/tandem/internal/browser"
+	"github.com/tandem-pd/tandem/internal/auth"
 	"github.com/tandem-pd/tandem/internal/listen"
 	"github.com/tandem-pd/tandem/internal/loop"
 )
@@ -39,12 +39,12 @@ type frontend struct {
 
 // newFrontend returns a frontend without routes.
 func newFrontend(s *Server, serves, operates bool) *frontend {
-	f := &frontend{s: s, serves: serves, operates: operates, loopback: browser.Loopback(s.cfg.Host), conns: newSet[*conn]()}
+	f := &frontend{s: s, serves: serves, operates: operates, loopback: auth.Loopback(s.cfg.Host), conns: newSet[*conn]()}
 	f.pool.serveConn = f.serveConn
 	f.ending, f.end = context.WithCancel(context.Background())
 	if !serves {
 		host, _, err := net.SplitHostPort(s.cfg.AdminAddress)
-		f.loopback = err == nil && browser.Loopback(host)
+		f.loopback = err == nil && auth.Loopback(host)
 	}
 	f.app = fiber.New(fiber.Config{
 		DisableStartupMessage:        true,

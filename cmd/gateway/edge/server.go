@@ -18,7 +18,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/browser"
+	"github.com/tandem-pd/tandem/internal/auth"
 	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -116,10 +116,10 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 
 // warn logs what is open to other machines.
 func (s *Server) warn() {
-	if s.cfg.APIKeyFile == "" && s.cfg.TLS.ClientCA == "" && !browser.Loopback(s.cfg.Host) {
+	if s.cfg.APIKeyFile == "" && s.cfg.TLS.ClientCA == "" && !auth.Loopback(s.cfg.Host) {
 		s.log.Warn("no api-key-file: every client that reaches the address is served", "http_host", s.cfg.Host)
 	}
-	if host, _, err := net.SplitHostPort(s.cfg.AdminAddress); err == nil && s.cfg.AdminKeyFile == "" && s.cfg.TLS.ClientCA == "" && !browser.Loopback(host) {
+	if host, _, err := net.SplitHostPort(s.cfg.AdminAddress); err == nil && s.cfg.AdminKeyFile == "" && s.cfg.TLS.ClientCA == "" && !auth.Loopback(host) {
 		s.log.Warn("no admin-key-file: every client that reaches the address may cordon workers", "admin_address", s.cfg.AdminAddress)
 	}
 }

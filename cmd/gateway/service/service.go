@@ -22,7 +22,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/internal/auth"
-	"github.com/tandem-pd/tandem/internal/browser"
 	"github.com/tandem-pd/tandem/internal/listen"
 	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -107,7 +106,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 	inner, stop := context.WithCancel(ctx)
 	defer stop()
 	host, _, err := net.SplitHostPort(ln.Addr().String())
-	s.loopback.Store(err == nil && browser.Loopback(host))
+	s.loopback.Store(err == nil && auth.Loopback(host))
 	server := httpServer(s.mux, s.log)
 	ended := make(chan error, 2)
 	go func() { ended <- listen.HTTP(server, ln, s.log) }()
@@ -219,7 +218,7 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 
 // fromPage reports whether a web page may have caused a request, through its reader's browser.
 func (s *Server) fromPage(r *http.Request) bool {
-	return r.Header.Get("Origin") != "" || s.loopback.Load() && !browser.OwnHost(r.Host, nil)
+	return r.Header.Get("Origin") != "" || s.loopback.Load() && !auth.OwnHost(r.Host, nil)
 }
 
 // compressed reports whether a body has a content coding.

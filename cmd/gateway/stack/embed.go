@@ -15,7 +15,6 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/auth"
-	"github.com/tandem-pd/tandem/internal/browser"
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/scratch"
@@ -59,7 +58,7 @@ func (c *EmbedConfig) Validate() error {
 	switch {
 	case len(missing) == 0:
 		return nil
-	case c.Listen != "" && !browser.Loopback(c.Listen):
+	case c.Listen != "" && !auth.Loopback(c.Listen):
 		return setting.Errorf("embed-listen", "other machines reach %s: give %s too, or leave etcd and NATS on the loopback",
 			c.Listen, strings.Join(missing, ", "))
 	case c.PasswordFile != "":

@@ -1,4 +1,4 @@
-package browser
+package auth
 
 import (
 	"testing"
