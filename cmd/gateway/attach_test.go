@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/lab/porttest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // Real processes: a worker that registers nowhere and publishes as vLLM does, `gateway attach` beside it, and a gateway that
@@ -25,7 +25,7 @@ func TestAttachBesideARealWorker(t *testing.T) {
 	inside, err := stack.Embed(stack.EmbedConfig{})
 	require.NoError(t, err)
 	defer inside.Close()
-	port, events, replay := porttest.Free(t), porttest.Free(t), porttest.Free(t)
+	port, events, replay := testkit.FreePort(t), testkit.FreePort(t), testkit.FreePort(t)
 	work := func() *proc {
 		return startWorker(t, "--id", "engine", "--worker-port", fmt.Sprint(port), "--speedup", "50", "--kv-events", "zmq-vllm",
 			"--kv-events-endpoint", fmt.Sprintf("tcp://*:%d", events), "--kv-events-replay-endpoint", fmt.Sprintf("tcp://*:%d", replay))

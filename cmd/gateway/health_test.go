@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/internal/certs/certstest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // An unhealthy gateway reports the reason in one line.
@@ -57,7 +57,7 @@ func TestHealthByAnAuthority(t *testing.T) {
 	defer srv.Close()
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	certstest.Write(t, ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}))
+	testkit.Write(t, ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}))
 	lines(t, nil, "health --url "+srv.URL, []line{
 		{"--ca-file " + ca, exitOK, ""},
 		{"", exitFailed, "unknown authority"},

@@ -13,25 +13,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/lab/linktest"
-	"github.com/tandem-pd/tandem/lab/porttest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // TestLinksBreak resets and half-closes the connections between a gateway's process and that of a worker: streams continue on the
 // other decode worker, token for token. cmd/gateway/e2e/failures has more in virtual time.
 func TestLinksBreak(t *testing.T) {
 	t.Parallel()
-	port := porttest.Free(t)
+	port := testkit.FreePort(t)
 	startWorker(t, "--role", "decode", "--id", "decode-1", "--worker-port", fmt.Sprint(port), "--speedup", "5")
 	broken := link(t, net.JoinHostPort("127.0.0.1", fmt.Sprint(port)))
 	s := startServe(t, "--prefill-url", loneWorker(t, "prefill", "prefill-1", 5)+",id=prefill-1",
 		"--decode-url", "http://"+broken.Addr()+",id=decode-1", "--decode-url", loneWorker(t, "decode", "decode-2", 5)+",id=decode-2")
 	for name, c := range map[string]struct {
-		state linktest.State
-		cut   func(*linktest.Link) int
+		state testkit.LinkState
+		cut   func(*testkit.Link) int
 	}{
-		"reset":       {linktest.State{Refuse: true}, (*linktest.Link).Cut},
-		"half-closed": {linktest.State{}, (*linktest.Link).HalfClose},
+		"reset":       {testkit.LinkState{Refuse: true}, (*testkit.Link).Cut},
+		"half-closed": {testkit.LinkState{}, (*testkit.Link).HalfClose},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.up("prefill-1", "decode-1", "decode-2")
@@ -42,7 +41,7 @@ func TestLinksBreak(t *testing.T) {
 				assert.NotZero(t, c.cut(broken), "connections that were open")
 			})
 			s.streams(prompts(name+" again", atOnce), 4, 0, nil)
-			broken.Set(linktest.State{})
+			broken.Set(testkit.LinkState{})
 			s.nothingHeld(false)
 		})
 	}
@@ -50,16 +49,16 @@ func TestLinksBreak(t *testing.T) {
 }
 
 // link is one to that address, until the test ends.
-func link(t *testing.T, to string) *linktest.Link {
+func link(t *testing.T, to string) *testkit.Link {
 	t.Helper()
-	l, err := linktest.New(to)
+	l, err := testkit.NewLink(to)
 	require.NoError(t, err)
 	t.Cleanup(l.Close)
 	return l
 }
 
 // linkTo is a link to a server, and the server's URL through it.
-func linkTo(t *testing.T, server string) (l *linktest.Link, through string) {
+func linkTo(t *testing.T, server string) (l *testkit.Link, through string) {
 	t.Helper()
 	at, err := url.Parse(server)
 	require.NoError(t, err)
@@ -83,17 +82,17 @@ func TestLinksToServersBreak(t *testing.T) {
 	join("decode", "decode-1")
 	s := startServe(t, "--etcd-endpoints", throughEtcd, "--nats-url", throughNATS)
 	s.up("prefill-1", "decode-1")
-	hole := linktest.Way{Hole: true}
-	etcd.Set(linktest.State{Up: hole, Down: hole})
-	bus.Set(linktest.State{Up: hole, Down: hole})
+	hole := testkit.Way{Hole: true}
+	etcd.Set(testkit.LinkState{Up: hole, Down: hole})
+	bus.Set(testkit.LinkState{Up: hole, Down: hole})
 	join("decode", "decode-2")
 	for began, round := time.Now(), 0; time.Since(began) < 3*time.Second; round++ {
 		s.streams(prompts(fmt.Sprint("Round ", round), atOnce), 100, 0, nil)
 	}
 	assert.Equal(t, []string{"up", "up", ""}, []string{s.state("prefill-1"), s.state("decode-1"), s.state("decode-2")},
 		"what is known behind links that pass nothing")
-	etcd.Set(linktest.State{})
-	bus.Set(linktest.State{})
+	etcd.Set(testkit.LinkState{})
+	bus.Set(testkit.LinkState{})
 	s.up("decode-2")
 	s.streams(prompts("Back", atOnce), 10, 0, nil)
 	s.stop()
@@ -109,7 +108,7 @@ func TestASilentNATSHoldsUpNoPublisher(t *testing.T) {
 	links, unlink, err := stack.Connect(&stack.Discovery{NATSURL: through}, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
 	require.NoError(t, err)
 	defer unlink()
-	l.Set(linktest.State{Up: linktest.Way{Hole: true}})
+	l.Set(testkit.LinkState{Up: testkit.Way{Hole: true}})
 	var longest time.Duration
 	for links.Bus.(interface{ Connected() bool }).Connected() {
 		began := time.Now()

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/natsbus"
-	"github.com/tandem-pd/tandem/lab/porttest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // replicas is gateways, each in a process of its own, that share a NATS and workers by URL.
@@ -94,7 +94,7 @@ func (p *proc) open(n int) (end func() []error) {
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	r := newReplicas(t, 2, 2)
-	port := porttest.Free(t)
+	port := testkit.FreePort(t)
 	a, b, c := r.join(0), r.join(port), r.join(0)
 	know(2, a, b, c)
 	ofA := a.open(3)
@@ -154,7 +154,7 @@ func TestReplicasWithoutANATS(t *testing.T) {
 	t.Parallel()
 	var ports, peers []string
 	for range 3 {
-		port := fmt.Sprint(porttest.Free(t))
+		port := fmt.Sprint(testkit.FreePort(t))
 		ports, peers = append(ports, port), append(peers, "127.0.0.1:"+port)
 	}
 	workers := []string{"--prefill-url", loneWorker(t, "prefill", "p", 20) + ",id=p", "--decode-url", loneWorker(t, "decode", "d", 20) +

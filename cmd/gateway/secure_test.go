@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/certs/certstest"
 	"github.com/tandem-pd/tandem/internal/natsbus"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // serve with TLS is asked by `gateway health` and `gateway workers` with the settings of its own environment, takes a new
@@ -23,8 +23,8 @@ import (
 func TestServeWithTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	ca := certstest.New(t, "ca")
-	issue := func() certstest.Pair { return ca.Issue(certstest.Leaf{Names: []string{"gateway.example"}}) }
+	ca := testkit.NewAuthority(t, "ca")
+	issue := func() testkit.Pair { return ca.Issue(testkit.Leaf{Names: []string{"gateway.example"}}) }
 	first := issue()
 	cert, key := first.Write(t, dir, "gateway")
 	bundle := ca.Bundle(dir)
@@ -50,7 +50,7 @@ func TestServeWithTLS(t *testing.T) {
 	next.Write(t, dir, "gateway")
 	s.send(syscall.SIGHUP)
 	s.eventually("the new certificate", func() bool { return serial().Cmp(next.Serial) == 0 })
-	certstest.Write(t, filepath.Join(dir, "gateway.key"), next.Key[:len(next.Key)/2])
+	testkit.Write(t, filepath.Join(dir, "gateway.key"), next.Key[:len(next.Key)/2])
 	s.send(syscall.SIGHUP)
 	s.logged("tls-key-file")
 	if got := serial(); got.Cmp(next.Serial) != 0 {
@@ -64,9 +64,9 @@ func TestServeWithTLS(t *testing.T) {
 func TestServeRefusesBadCertificates(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	ca := certstest.New(t, "ca")
-	cert, key := ca.Issue(certstest.Leaf{}).Write(t, dir, "good")
-	old := ca.Issue(certstest.Leaf{For: -time.Hour})
+	ca := testkit.NewAuthority(t, "ca")
+	cert, key := ca.Issue(testkit.Leaf{}).Write(t, dir, "good")
+	old := ca.Issue(testkit.Leaf{For: -time.Hour})
 	oldCert, oldKey := old.Write(t, dir, "old")
 	lines(t, nil, "serve --http-port 0 --worker-url http://127.0.0.1:1,model=m", []line{
 		{"--tls-cert-file " + cert, exitUsage, "tls-cert-file (flag): it needs tls-key-file"},
@@ -89,8 +89,8 @@ func TestReplicasOverTLS(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(bus.Close)
 	dir := t.TempDir()
-	ca := certstest.New(t, "ca")
-	pair := ca.Issue(certstest.Leaf{Names: []string{"gateway.example"}})
+	ca := testkit.NewAuthority(t, "ca")
+	pair := ca.Issue(testkit.Leaf{Names: []string{"gateway.example"}})
 	cert, key := pair.Write(t, dir, "gateway")
 	own, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	require.NoError(t, err)

@@ -19,9 +19,9 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
 // loneWorker runs a simulated worker that registers nowhere, at so many times a real engine's speed, and returns its URL.
@@ -77,7 +77,7 @@ func (p *proc) joins() map[string][]string {
 // finds the workers that it had: its etcd and NATS are where they were. With --embed-listen both run inside beside a worker by URL too.
 func TestServeAloneComesBack(t *testing.T) {
 	t.Parallel()
-	ports := []string{"--http-port", fmt.Sprint(porttest.Free(t)), "--embed-ports", fmt.Sprintf("%d,%d,0", porttest.Free(t), porttest.Free(t))}
+	ports := []string{"--http-port", fmt.Sprint(testkit.FreePort(t)), "--embed-ports", fmt.Sprintf("%d,%d,0", testkit.FreePort(t), testkit.FreePort(t))}
 	s := startServe(t, ports...)
 	joins := s.joins()
 	require.Len(t, joins, 2, s.out.String())

@@ -21,8 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/certs"
-	"github.com/tandem-pd/tandem/internal/certs/certstest"
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // kept is a source of the test's own files, and what is logged about it.
@@ -45,7 +45,7 @@ func files(dir, ca string) certs.Files {
 }
 
 // keep opens dir's server.pem, server.key and, if ca is set, ca.pem.
-func keep(t *testing.T, ca *certstest.Authority, first certstest.Pair) *kept {
+func keep(t *testing.T, ca *testkit.Authority, first testkit.Pair) *kept {
 	t.Helper()
 	k := &kept{dir: t.TempDir(), reg: prometheus.NewRegistry()}
 	k.store = certs.NewStore(0, slog.New(slog.NewTextHandler(&k.log, nil)))
@@ -53,7 +53,7 @@ func keep(t *testing.T, ca *certstest.Authority, first certstest.Pair) *kept {
 	first.Write(t, k.dir, "server")
 	bundle := ""
 	if ca != nil {
-		bundle = certstest.Write(t, filepath.Join(k.dir, "ca.pem"), ca.PEM)
+		bundle = testkit.Write(t, filepath.Join(k.dir, "ca.pem"), ca.PEM)
 	}
 	var err error
 	k.Source, err = k.store.Open(files(k.dir, bundle))
@@ -70,7 +70,7 @@ func (k *kept) serial(t *testing.T) *big.Int {
 }
 
 // loaded is a pair as Go's TLS takes it.
-func loaded(t *testing.T, p certstest.Pair) tls.Certificate {
+func loaded(t *testing.T, p testkit.Pair) tls.Certificate {
 	t.Helper()
 	c, err := tls.X509KeyPair(p.Cert, p.Key)
 	require.NoError(t, err)
@@ -123,10 +123,10 @@ func (k *kept) metric(t *testing.T, name, result string) float64 {
 // A new certificate is shown 11 s after its files came at the latest, by the default period. So it is when Kubernetes
 // swaps the link of a folder.
 func TestNewFilesAreSeenWithin11Seconds(t *testing.T) {
-	ca := certstest.New(t, "ca")
-	for name, replace := range map[string]func(dir string, p certstest.Pair){
-		"files": func(dir string, p certstest.Pair) { p.Write(t, dir, "server") },
-		"link": func(dir string, p certstest.Pair) {
+	ca := testkit.NewAuthority(t, "ca")
+	for name, replace := range map[string]func(dir string, p testkit.Pair){
+		"files": func(dir string, p testkit.Pair) { p.Write(t, dir, "server") },
+		"link": func(dir string, p testkit.Pair) {
 			data := t.TempDir()
 			p.Write(t, data, "server")
 			for _, f := range []string{"server.pem", "server.key"} {
@@ -137,13 +137,13 @@ func TestNewFilesAreSeenWithin11Seconds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				k := keep(t, nil, ca.Issue(certstest.Leaf{Names: []string{"gateway"}}))
+				k := keep(t, nil, ca.Issue(testkit.Leaf{Names: []string{"gateway"}}))
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error)
 				go func() { done <- k.store.Run(ctx) }()
 				for _, at := range []time.Duration{0, 3 * time.Second, 9999 * time.Millisecond} {
 					time.Sleep(at)
-					next := ca.Issue(certstest.Leaf{Names: []string{"gateway"}})
+					next := ca.Issue(testkit.Leaf{Names: []string{"gateway"}})
 					replace(k.dir, next)
 					time.Sleep(11 * time.Second)
 					assert.Equal(t, next.Serial, k.serial(t), "11 s after the files came")
@@ -159,9 +159,9 @@ func TestNewFilesAreSeenWithin11Seconds(t *testing.T) {
 
 // Files that cannot be used leave what is in force, are an error that names the setting, and are logged once.
 func TestBrokenFilesKeepTheOld(t *testing.T) {
-	ca, other := certstest.New(t, "ca"), certstest.New(t, "other")
-	first, next := ca.Issue(certstest.Leaf{}), ca.Issue(certstest.Leaf{})
-	old, early := ca.Issue(certstest.Leaf{For: -time.Minute}), ca.Issue(certstest.Leaf{From: time.Hour})
+	ca, other := testkit.NewAuthority(t, "ca"), testkit.NewAuthority(t, "other")
+	first, next := ca.Issue(testkit.Leaf{}), ca.Issue(testkit.Leaf{})
+	old, early := ca.Issue(testkit.Leaf{For: -time.Minute}), ca.Issue(testkit.Leaf{From: time.Hour})
 	for _, c := range []struct {
 		name          string
 		cert, key, ca []byte
@@ -176,13 +176,13 @@ func TestBrokenFilesKeepTheOld(t *testing.T) {
 		{"empty", []byte{}, []byte{}, nil, []string{"tls-cert-file", "no whole certificate"}},
 		{"swapped", next.Key, next.Cert, nil, []string{"tls-cert-file", "no whole certificate"}},
 		{"half a bundle", nil, nil, other.PEM[:len(other.PEM)/2], []string{"tls-client-ca-file", "no whole certificate"}},
-		{"expired bundle", nil, nil, ca.Issue(certstest.Leaf{For: -time.Minute}).Cert, []string{"tls-client-ca-file", "expired on"}},
+		{"expired bundle", nil, nil, ca.Issue(testkit.Leaf{For: -time.Minute}).Cert, []string{"tls-client-ca-file", "expired on"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := keep(t, ca, first)
 			for file, content := range map[string][]byte{"server.pem": c.cert, "server.key": c.key, "ca.pem": c.ca} {
 				if content != nil {
-					certstest.Write(t, filepath.Join(k.dir, file), content)
+					testkit.Write(t, filepath.Join(k.dir, file), content)
 				}
 			}
 			for range 3 {
@@ -198,7 +198,7 @@ func TestBrokenFilesKeepTheOld(t *testing.T) {
 			assert.Equal(t, first.Serial, k.Pair().Leaf.SerialNumber, "the old one's serial")
 			assert.EqualValues(t, 1, k.metric(t, "tls_reloads_total", "failed"))
 			next.Write(t, k.dir, "server")
-			certstest.Write(t, filepath.Join(k.dir, "ca.pem"), other.PEM)
+			testkit.Write(t, filepath.Join(k.dir, "ca.pem"), other.PEM)
 			assert.NoError(t, k.store.Reload(), "once the files are whole")
 			assert.Equal(t, next.Serial, k.Pair().Leaf.SerialNumber, "the new one's serial")
 		})
@@ -207,7 +207,7 @@ func TestBrokenFilesKeepTheOld(t *testing.T) {
 
 // A missing file is an error too, and so is half a pair of settings.
 func TestOpenRefuses(t *testing.T) {
-	p := certstest.New(t, "ca").Issue(certstest.Leaf{})
+	p := testkit.NewAuthority(t, "ca").Issue(testkit.Leaf{})
 	cert, key := p.Write(t, t.TempDir(), "p")
 	store := certs.NewStore(0, slog.New(slog.DiscardHandler))
 	for _, c := range []struct{ cert, key, ca, want string }{
@@ -228,16 +228,16 @@ func TestOpenRefuses(t *testing.T) {
 // A client without a certificate, one of another authority and one of an unlisted name are refused; a new bundle counts
 // for sessions that could have been resumed.
 func TestClientsCertificates(t *testing.T) {
-	ca, other := certstest.New(t, "ca"), certstest.New(t, "other")
-	k := keep(t, ca, ca.Issue(certstest.Leaf{Names: []string{"gateway"}}))
-	client := func(p *certstest.Pair) *tls.Config {
+	ca, other := testkit.NewAuthority(t, "ca"), testkit.NewAuthority(t, "other")
+	k := keep(t, ca, ca.Issue(testkit.Leaf{Names: []string{"gateway"}}))
+	client := func(p *testkit.Pair) *tls.Config {
 		c := &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway", ClientSessionCache: tls.NewLRUClientSessionCache(8)}
 		if p != nil {
 			c.Certificates = []tls.Certificate{loaded(t, *p)}
 		}
 		return c
 	}
-	ours, theirs := ca.Issue(certstest.Leaf{Names: []string{"spiffe://td/ns/a/sa/app"}}), other.Issue(certstest.Leaf{})
+	ours, theirs := ca.Issue(testkit.Leaf{Names: []string{"spiffe://td/ns/a/sa/app"}}), other.Issue(testkit.Leaf{})
 	names := []string{"spiffe://td/ns/a/*"}
 	good := client(&ours)
 	for _, c := range []struct {
@@ -257,14 +257,14 @@ func TestClientsCertificates(t *testing.T) {
 		assert.True(t, c.want == "" && atServer == nil || atServer != nil && c.want != "" && strings.Contains(atServer.Error(), c.want),
 			"%s: the server has %v; want %q", c.name, atServer, c.want)
 	}
-	certstest.Write(t, filepath.Join(k.dir, "ca.pem"), other.PEM)
+	testkit.Write(t, filepath.Join(k.dir, "ca.pem"), other.PEM)
 	require.NoError(t, k.store.Reload())
 	_, atServer, _ := handshake(t, k.Server(nil, "http/1.1"), good)
 	assert.Error(t, atServer, "a client whose authority has left the bundle")
 }
 
 func TestNamed(t *testing.T) {
-	ca := certstest.New(t, "ca")
+	ca := testkit.NewAuthority(t, "ca")
 	for want, pairs := range map[bool][][2]string{ // a name, and the one that a certificate bears
 		true: {
 			{"a.example", "a.example"}, {"a.example", "A.Example"}, {"*.example", "a.example"},
@@ -276,7 +276,7 @@ func TestNamed(t *testing.T) {
 		},
 	} {
 		for _, p := range pairs {
-			leaf := loaded(t, ca.Issue(certstest.Leaf{Names: []string{p[1]}})).Leaf
+			leaf := loaded(t, ca.Issue(testkit.Leaf{Names: []string{p[1]}})).Leaf
 			assert.Equal(t, want, certs.Named(leaf, []string{"other", p[0]}) == nil, "%s of %s", p[0], p[1])
 		}
 	}
@@ -288,9 +288,9 @@ func TestNamed(t *testing.T) {
 
 // What a client cannot believe or is refused for names the setting.
 func TestExplain(t *testing.T) {
-	ca, other := certstest.New(t, "ca"), certstest.New(t, "other")
+	ca, other := testkit.NewAuthority(t, "ca"), testkit.NewAuthority(t, "other")
 	store := certs.NewStore(0, slog.New(slog.DiscardHandler))
-	source := func(authority *certstest.Authority, p *certstest.Pair) *certs.Source {
+	source := func(authority *testkit.Authority, p *testkit.Pair) *certs.Source {
 		dir := t.TempDir()
 		f := certs.Files{CA: certs.File{Setting: "worker-ca-file"}, Cert: certs.File{Setting: "client-cert-file"}, Key: certs.File{Setting: "client-key-file"}}
 		if authority != nil {
@@ -303,9 +303,9 @@ func TestExplain(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	}
-	k := keep(t, ca, ca.Issue(certstest.Leaf{Names: []string{"worker"}}))
-	own, foreign := ca.Issue(certstest.Leaf{}), other.Issue(certstest.Leaf{})
-	good, old := k.Server(nil), loaded(t, ca.Issue(certstest.Leaf{Names: []string{"worker"}, For: -time.Minute}))
+	k := keep(t, ca, ca.Issue(testkit.Leaf{Names: []string{"worker"}}))
+	own, foreign := ca.Issue(testkit.Leaf{}), other.Issue(testkit.Leaf{})
+	good, old := k.Server(nil), loaded(t, ca.Issue(testkit.Leaf{Names: []string{"worker"}, For: -time.Minute}))
 	for _, c := range []struct {
 		name   string
 		server *tls.Config
@@ -336,7 +336,7 @@ func TestExplain(t *testing.T) {
 
 // Two connections with the same files share a source: the metrics would have each series twice.
 func TestSameFilesAreOneSource(t *testing.T) {
-	k := keep(t, nil, certstest.New(t, "ca").Issue(certstest.Leaf{}))
+	k := keep(t, nil, testkit.NewAuthority(t, "ca").Issue(testkit.Leaf{}))
 	again, err := k.store.Open(files(k.dir, ""))
 	require.NoError(t, err)
 	assert.Same(t, k.Source, again)

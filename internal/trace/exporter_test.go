@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/tandem-pd/tandem/internal/otlp/otlptest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // TestMain fails if an exporter that was closed leaves a goroutine.
@@ -81,7 +81,7 @@ func emit(e *Exporter) {
 
 // What is emitted arrives as it was, by both protocols and wherever the address stands.
 func TestSpansArrive(t *testing.T) {
-	c := otlptest.Start(t)
+	c := testkit.StartCollector(t)
 	for name, tt := range map[string]struct {
 		flag string
 		env  []string
@@ -101,7 +101,7 @@ func TestSpansArrive(t *testing.T) {
 			tree, ids, parent, prefill, decodeID := request()
 			e.Emit(tree)
 			e.Close()
-			got := map[string]otlptest.Span{}
+			got := map[string]testkit.Span{}
 			for _, s := range c.Spans()[before:] {
 				got[s.Name] = s
 			}
@@ -186,7 +186,7 @@ func TestCollectorsThatFail(t *testing.T) {
 	refuses, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	_ = refuses.Close()
-	silent := otlptest.Silent(t)
+	silent := testkit.SilentCollector(t)
 	var closed sync.WaitGroup
 	for name, at := range map[string][2]string{"silent": {silent, "http/protobuf"}, "silent to gRPC": {silent, "grpc"}, "not there": {"http://" + refuses.Addr().String(), "http/protobuf"}} {
 		t.Run(name, func(its *testing.T) {
@@ -218,7 +218,7 @@ func TestCollectorsThatFail(t *testing.T) {
 
 // A queue that has no room for a whole tree takes none of it.
 func TestTreesAreWhole(t *testing.T) {
-	c := otlptest.Start(t)
+	c := testkit.StartCollector(t)
 	e, reg := open(t, ExporterConfig{Endpoint: c.URL}, "OTEL_BSP_SCHEDULE_DELAY", "60000")
 	e.room = 7
 	for range 3 {
@@ -233,7 +233,7 @@ func TestTreesAreWhole(t *testing.T) {
 // Certificates of the variables are used: a collector with a certificate of its own is reached with it, and not
 // without.
 func TestCertificates(t *testing.T) {
-	c := otlptest.StartTLS(t)
+	c := testkit.StartCollectorTLS(t)
 	for _, env := range [][]string{{"OTEL_EXPORTER_OTLP_CERTIFICATE", c.CertificateFile}, nil} {
 		t.Run(fmt.Sprintf("%q", env), func(t *testing.T) {
 			e, reg := open(t, ExporterConfig{Endpoint: c.URL}, env...)

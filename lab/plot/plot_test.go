@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/lab/plot"
-	"github.com/tandem-pd/tandem/lab/plot/plottest"
 )
 
 // Whatever the values, every point and every limit is inside the area, and the axes are named.
@@ -45,7 +45,7 @@ func TestNothingIsOutside(t *testing.T) {
 		for range rng.IntN(3) {
 			p.Limits = append(p.Limits, plot.Limit{Name: "limit", At: size * (0.01 + rng.Float64()*10), OnX: rng.IntN(2) == 0})
 		}
-		figures := plottest.Check(t, string(p.SVG()))
+		figures := testkit.CheckPlot(t, string(p.SVG()))
 		if len(figures) != 1 || len(figures[0].Series) > plot.MostSeries || len(figures[0].Limits) != len(p.Limits) || !strings.HasPrefix(figures[0].Y, "y, ") {
 			t.Fatalf("run %d: %+v", n, figures)
 		}
@@ -68,7 +68,7 @@ func TestSeriesAreDistinct(t *testing.T) {
 		slices.Sort(seen)
 		assert.True(t, len(seen) == plot.MostSeries && len(slices.Compact(seen)) == plot.MostSeries, "%s: %q", pattern, seen)
 	}
-	if f := plottest.Check(t, string(p.SVG())); len(f[0].Series) != plot.MostSeries || f[0].Series[0] != "<arm 0>" {
+	if f := testkit.CheckPlot(t, string(p.SVG())); len(f[0].Series) != plot.MostSeries || f[0].Series[0] != "<arm 0>" {
 		t.Errorf("%+v", f)
 	}
 	if !strings.Contains(legend, "&lt;arm 7&gt;") || strings.Contains(legend, "arm 8") || p.Note() != "8 of 11 lines are drawn; the tables have all." {
@@ -92,7 +92,7 @@ func TestBars(t *testing.T) {
 		Title: "Goodput", Axis: plot.Axis{Name: "goodput", Unit: "%"}, Limits: []plot.Limit{{Name: "90 %", At: 90}},
 		Bars: []plot.Bar{{"kv", 93.27, 91, 95}, {"none", 0, 0, 0}, {"all", 100, 100, 100}},
 	}
-	f := plottest.Check(t, string(p.SVG()))
+	f := testkit.CheckPlot(t, string(p.SVG()))
 	assert.True(t, len(f) == 1 && f[0].X == "goodput, %" && len(f[0].Series) == 3 && len(f[0].Limits) == 1, "%+v", f)
 	if svg := string(p.SVG()); !strings.Contains(svg, ">kv: 93.3 (91 to 95)<") || !strings.Contains(svg, ">all: 100<") {
 		t.Error(svg)

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tandem-pd/tandem/lab/porttest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // Spec is how an engine is started.
@@ -62,7 +62,7 @@ func (h *Host) Launch(s Spec) (*Engine, error) {
 	var ports [5]int
 	for i := range ports {
 		var err error
-		if ports[i], err = porttest.Find(); err != nil {
+		if ports[i], err = testkit.FindPort(); err != nil {
 			return nil, err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tandem-pd/tandem/lab/porttest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // Mode is what one routing mode reached in CompareModes.
@@ -64,7 +64,7 @@ func (h *Host) measure(ctx context.Context, bin, mode string, engines []*Engine)
 	if err != nil {
 		return m, err
 	}
-	port, err := porttest.Find()
+	port, err := testkit.FindPort()
 	if err != nil {
 		return m, err
 	}

@@ -12,7 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/lab/plot/plottest"
+
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // Times are described by their order; between two of them a percentile lies in proportion.
@@ -124,8 +125,8 @@ func TestReportPlots(t *testing.T) {
 	r.Limits = Limits{TTFT: 1500 * time.Millisecond, ITL: 25 * time.Millisecond}
 	var b bytes.Buffer
 	require.NoError(t, r.WriteHTML(&b))
-	figures := plottest.Check(t, b.String())
-	for _, want := range []plottest.Figure{
+	figures := testkit.CheckPlot(t, b.String())
+	for _, want := range []testkit.Figure{
 		{X: "time since the start, s", Y: "goodput, %", Limits: []string{"90 %"}},
 		{X: "factor on the limits (log)", Y: "goodput, %", Limits: []string{"as set", "90 %"}},
 		{X: "TTFT, ms (log)", Y: "share, %", Limits: []string{"limit of TTFT 1,500 ms"}},
@@ -135,7 +136,7 @@ func TestReportPlots(t *testing.T) {
 		{X: "time since the start, s", Y: "requests in flight"},
 		{X: "time since the start, s", Y: "output, tokens/s"},
 	} {
-		if !slices.ContainsFunc(figures, func(f plottest.Figure) bool {
+		if !slices.ContainsFunc(figures, func(f testkit.Figure) bool {
 			return f.X == want.X && f.Y == want.Y && slices.Equal(f.Limits, want.Limits) && f.Points > 0
 		}) {
 			t.Errorf("no plot of %+v in %+v", want, figures)

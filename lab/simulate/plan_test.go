@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/conf"
-	"github.com/tandem-pd/tandem/lab/plot/plottest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // good is a plan that errors are planted in.
@@ -140,8 +140,8 @@ func TestStudyReport(t *testing.T) {
 	}
 	first := report()
 	assert.Equal(t, first, report(), "the same study gave another report")
-	figures := plottest.Check(t, first)
-	goodput := slices.IndexFunc(figures, func(f plottest.Figure) bool { return f.X == "goodput, %" })
+	figures := testkit.CheckPlot(t, first)
+	goodput := slices.IndexFunc(figures, func(f testkit.Figure) bool { return f.X == "goodput, %" })
 	assert.True(t, goodput >= 0 && len(figures[goodput].Series) == 2 && slices.Equal(figures[goodput].Limits, []string{"90 %"}),
 		"goodput of both arms is not plotted: %+v", figures)
 	for _, f := range figures {

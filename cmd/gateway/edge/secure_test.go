@@ -17,25 +17,25 @@ import (
 
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/certs"
-	"github.com/tandem-pd/tandem/internal/certs/certstest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // vouched is what a server with TLS needs, in a folder.
 type vouched struct {
-	ca    *certstest.Authority
+	ca    *testkit.Authority
 	dir   string
 	store *certs.Store
 }
 
 func newVouched(t testing.TB) *vouched {
-	g := &vouched{ca: certstest.New(t, "ca"), dir: t.TempDir(), store: certs.NewStore(time.Millisecond, slog.New(slog.DiscardHandler))}
+	g := &vouched{ca: testkit.NewAuthority(t, "ca"), dir: t.TempDir(), store: certs.NewStore(time.Millisecond, slog.New(slog.DiscardHandler))}
 	g.issue(t)
 	return g
 }
 
 // issue replaces the certificate.
-func (g *vouched) issue(t testing.TB) certstest.Pair {
-	p := g.ca.Issue(certstest.Leaf{Names: []string{"t", "127.0.0.1"}})
+func (g *vouched) issue(t testing.TB) testkit.Pair {
+	p := g.ca.Issue(testkit.Leaf{Names: []string{"t", "127.0.0.1"}})
 	p.Write(t, g.dir, "gateway")
 	return p
 }
@@ -47,10 +47,10 @@ func (g *vouched) option(c *Config) {
 }
 
 // client is the configuration of a client, with a certificate of the names where there are any.
-func (g *vouched) client(t testing.TB, by *certstest.Authority, names ...string) *tls.Config {
+func (g *vouched) client(t testing.TB, by *testkit.Authority, names ...string) *tls.Config {
 	c := &tls.Config{RootCAs: g.ca.Pool(), ServerName: "t"}
 	if by != nil {
-		p := by.Issue(certstest.Leaf{Names: names})
+		p := by.Issue(testkit.Leaf{Names: names})
 		pair, err := tls.X509KeyPair(p.Cert, p.Key)
 		require.NoError(t, err)
 		c.Certificates = []tls.Certificate{pair}
@@ -156,7 +156,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	const rotations, requests = 20, 4 // for each of them, 5 ms apart
 	tick := time.NewTicker(time.Second / 200)
 	defer tick.Stop()
-	var last certstest.Pair
+	var last testkit.Pair
 	for i := range rotations * requests {
 		<-tick.C
 		asking.Go(func() { ask(i%2 == 0) })
@@ -220,7 +220,7 @@ func TestClientCertificates(t *testing.T) {
 		c.AdminAddress, c.TLS.ClientCA, c.TLS.Names = "127.0.0.1:0", g.ca.Bundle(g.dir), []string{"spiffe://td/app"}
 	})
 	admin, _ := sv.administered()
-	app, stranger := g.client(t, g.ca, "spiffe://td/app"), g.client(t, certstest.New(t, "other"), "spiffe://td/app")
+	app, stranger := g.client(t, g.ca, "spiffe://td/app"), g.client(t, testkit.NewAuthority(t, "other"), "spiffe://td/app")
 	for _, c := range []struct {
 		name   string
 		where  *served

@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/otlp/otlptest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
@@ -38,21 +38,21 @@ func tracedRequest(at time.Time) *handoff.Record {
 }
 
 // spanOf is the span of a request that ended so, as a collector has it.
-func spanOf(t *testing.T, c *otlptest.Collector, r *handoff.Record, ended error) otlptest.Span {
+func spanOf(t *testing.T, c *testkit.Collector, r *handoff.Record, ended error) testkit.Span {
 	t.Helper()
 	e, err := trace.NewExporter(trace.ExporterConfig{Endpoint: c.URL, Sampler: "always_on"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	require.NoError(t, err)
 	traced(e, r, ended, time.Now())
 	e.Close()
 	all := c.Spans()
-	i := slices.IndexFunc(all, func(s otlptest.Span) bool { return s.ID == r.Trace.Own.Span.String() })
+	i := slices.IndexFunc(all, func(s testkit.Span) bool { return s.ID == r.Trace.Own.Span.String() })
 	require.GreaterOrEqual(t, i, 0, "the span has come")
 	return all[i]
 }
 
 // The span of a request has what its client got: the status, and an error where that is the gateway's or a worker's.
 func TestOwnSpans(t *testing.T) {
-	c := otlptest.Start(t)
+	c := testkit.StartCollector(t)
 	for name, tt := range map[string]struct {
 		outcome string
 		err     error
@@ -97,7 +97,7 @@ func TestSpansOfAnswers(t *testing.T) {
 	require.NoError(t, err)
 	r.Call.Server = "[::1]:8000"
 	r.Sent.Reason, r.Sent.ReasoningTokens = "tool_calls", 3
-	s := spanOf(t, otlptest.Start(t), r, nil)
+	s := spanOf(t, testkit.StartCollector(t), r, nil)
 	for name, want := range map[string]any{
 		"gen_ai.conversation.id": "talk-7", "gen_ai.output.type": "json", "gen_ai.response.model": "m",
 		"gen_ai.response.finish_reasons":       "tool_calls",

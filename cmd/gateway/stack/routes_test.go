@@ -13,20 +13,20 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/certs"
-	"github.com/tandem-pd/tandem/internal/certs/certstest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // Gateways that show the same certificate and have the same password make one NATS of those inside them. One with another password
 // or another certificate, though of the same authority, is kept out.
 func TestRoutesOverTLS(t *testing.T) {
 	dir := t.TempDir()
-	ca := certstest.New(t, "ca")
+	ca := testkit.NewAuthority(t, "ca")
 	issue := func(name string) *edge.TLS {
-		cert, key := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir, name)
+		cert, key := ca.Issue(testkit.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir, name)
 		return &edge.TLS{CertFile: cert, KeyFile: key}
 	}
 	password := func(name, text string) string {
-		return certstest.Write(t, filepath.Join(dir, name), []byte(text))
+		return testkit.Write(t, filepath.Join(dir, name), []byte(text))
 	}
 	shared, other := issue("shared"), issue("other")
 	right, wrong := password("right", "right"), password("wrong", "wrong")

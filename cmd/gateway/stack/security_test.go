@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
-	"github.com/tandem-pd/tandem/internal/certs/certstest"
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // until waits for a condition.
@@ -65,10 +65,10 @@ func startNATS(t *testing.T, o natsd.Options) *natsd.Server {
 // password work with them, also after a restart in the same folder; others are refused, and the reason is logged.
 func TestEmbeddedForOtherMachines(t *testing.T) {
 	dir := t.TempDir()
-	ca, other := certstest.New(t, "ca"), certstest.New(t, "other")
-	pair := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}})
+	ca, other := testkit.NewAuthority(t, "ca"), testkit.NewAuthority(t, "other")
+	pair := ca.Issue(testkit.Leaf{Names: []string{"127.0.0.1"}})
 	cert, key := pair.Write(t, dir, "gateway")
-	file := func(name, text string) string { return certstest.Write(t, filepath.Join(dir, name), []byte(text)) }
+	file := func(name, text string) string { return testkit.Write(t, filepath.Join(dir, name), []byte(text)) }
 	for _, password := range []string{"first secret", "second"} {
 		password = strings.ReplaceAll(password, " ", "-")
 		inside, err := Embed(EmbedConfig{
@@ -122,10 +122,10 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 			cancel()
 			assert.NotContains(t, log.String(), password, "the log has the password")
 		}
-		for name, pair := range map[string]certstest.Pair{
+		for name, pair := range map[string]testkit.Pair{
 			"half a key": {Cert: pair.Cert, Key: pair.Key[:len(pair.Key)/2]},
-			"expired":    ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}, From: -2 * time.Hour, For: -time.Hour}),
-			"renewed":    ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}}),
+			"expired":    ca.Issue(testkit.Leaf{Names: []string{"127.0.0.1"}, From: -2 * time.Hour, For: -time.Hour}),
+			"renewed":    ca.Issue(testkit.Leaf{Names: []string{"127.0.0.1"}}),
 		} {
 			pair.Write(t, dir, "gateway")
 			if err := inside.certs.Reload(); (err == nil) != (name == "renewed") {
@@ -186,11 +186,11 @@ func TestNATSCredentials(t *testing.T) {
 		seed, _ := user.Seed()
 		text, err := jwt.FormatUserConfig(token, seed)
 		require.NoError(t, err)
-		return certstest.Write(t, filepath.Join(t.TempDir(), "user.creds"), text)
+		return testkit.Write(t, filepath.Join(t.TempDir(), "user.creds"), text)
 	}
 	var log locked
 	good := creds(account)
-	path := certstest.Write(t, filepath.Join(t.TempDir(), "user.creds"), nil)
+	path := testkit.Write(t, filepath.Join(t.TempDir(), "user.creds"), nil)
 	stranger, _ := nkeys.CreateAccount()
 	if links := link(t, &Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: good}},
 		slog.New(slog.NewTextHandler(&log, nil))); !connected(links) {
@@ -218,9 +218,9 @@ func wrongSetting(t *testing.T, d *Discovery, name string) {
 // Settings that cannot work end the start by their name.
 func TestAccessSettings(t *testing.T) {
 	dir := t.TempDir()
-	ca := certstest.New(t, "ca")
-	password := certstest.Write(t, filepath.Join(dir, "password"), []byte("secret\n"))
-	old := ca.Issue(certstest.Leaf{For: -time.Hour})
+	ca := testkit.NewAuthority(t, "ca")
+	password := testkit.Write(t, filepath.Join(dir, "password"), []byte("secret\n"))
+	old := ca.Issue(testkit.Leaf{For: -time.Hour})
 	oldCert, oldKey := old.Write(t, dir, "old")
 	for _, c := range []struct {
 		name string

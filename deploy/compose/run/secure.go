@@ -24,7 +24,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/tandem-pd/tandem/lab/etcdusers"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // usersScript makes etcd's users, and simModel is the workers' model.
@@ -212,11 +212,11 @@ func (f *fleet) secure(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := etcdusers.Run(ctx, client, script, []string{"TANDEM_PASSWORD=" + password}, args...); err != nil {
+		if err := testkit.EtcdUsers(ctx, client, script, []string{"TANDEM_PASSWORD=" + password}, args...); err != nil {
 			return err
 		}
 	}
-	return etcdusers.Run(ctx, client, script, nil, "enable")
+	return testkit.EtcdUsers(ctx, client, script, nil, "enable")
 }
 
 // password returns the content of a password file.

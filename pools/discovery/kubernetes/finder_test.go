@@ -22,9 +22,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/internal/guard"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"github.com/tandem-pd/tandem/pools/discovery/kubernetes/apitest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // memory is a sink that remembers, and a log.
 type memory struct {
 	t      *testing.T
-	server *apitest.Server
+	server *testkit.Kubernetes
 	reg    *prometheus.Registry
 
 	mu      sync.Mutex // guards all below
@@ -149,7 +149,7 @@ func (m *memory) eventually(what string, ok func() bool) {
 }
 
 // find runs a Finder until the test ends.
-func find(t *testing.T, s *apitest.Server, change func(c *Config)) *memory {
+func find(t *testing.T, s *testkit.Kubernetes, change func(c *Config)) *memory {
 	t.Helper()
 	m := &memory{t: t, server: s, reg: prometheus.NewRegistry(), held: map[string]bool{}, refused: map[string]string{}}
 	cfg := Config{Selector: "app=llm", Server: s.URL(), Account: s.Account, Timeout: 5 * time.Second, Retry: guard.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}}
@@ -166,9 +166,9 @@ func find(t *testing.T, s *apitest.Server, change func(c *Config)) *memory {
 }
 
 // following is a server with the pods of prefill workers, and a Finder that has found them.
-func following(t *testing.T, change func(c *Config), names ...string) (*apitest.Server, *memory) {
+func following(t *testing.T, change func(c *Config), names ...string) (*testkit.Kubernetes, *memory) {
 	t.Helper()
-	s := apitest.New(t)
+	s := testkit.NewKubernetes(t)
 	for _, name := range names {
 		s.Put(engine(name, "prefill"))
 	}
@@ -177,24 +177,24 @@ func following(t *testing.T, change func(c *Config), names ...string) (*apitest.
 	return s, m
 }
 
-func engine(name, role string) apitest.Pod {
-	return apitest.Pod{Name: name, Labels: map[string]string{"app": "llm", "tandem.dev/role": role}, IP: "10.0.0.1", Ports: map[string]int{"http": 8000}}
+func engine(name, role string) testkit.Pod {
+	return testkit.Pod{Name: name, Labels: map[string]string{"app": "llm", "tandem.dev/role": role}, IP: "10.0.0.1", Ports: map[string]int{"http": 8000}}
 }
 
-func with(p apitest.Pod, change func(p *apitest.Pod)) apitest.Pod {
+func with(p testkit.Pod, change func(p *testkit.Pod)) testkit.Pod {
 	change(&p)
 	return p
 }
 
-func unready(p *apitest.Pod) { p.Unready = true }
+func unready(p *testkit.Pod) { p.Unready = true }
 
 // Pods are listed and followed; they come when they are ready, rest while they are not, and go.
 func TestPodsComeAndGo(t *testing.T) {
-	s := apitest.New(t)
+	s := testkit.NewKubernetes(t)
 	p1, d1 := engine("p1", "prefill"), engine("d1", "decode")
 	s.Put(p1)
 	s.Put(with(d1, unready))
-	s.Put(with(engine("other", "decode"), func(p *apitest.Pod) { p.Labels = map[string]string{"app": "web"} }))
+	s.Put(with(engine("other", "decode"), func(p *testkit.Pod) { p.Labels = map[string]string{"app": "web"} }))
 	m := find(t, s, nil)
 	m.become("the ready one is there", "p1:prefill")
 	s.Put(d1)
@@ -206,7 +206,7 @@ func TestPodsComeAndGo(t *testing.T) {
 	m.become("it is not ready", "d1:decode [p1:prefill]")
 	s.Put(p1)
 	m.become("it is ready again", "d1:decode p1:prefill")
-	s.Put(with(d1, func(p *apitest.Pod) { p.Deleting = true }))
+	s.Put(with(d1, func(p *testkit.Pod) { p.Deleting = true }))
 	m.become("it is being deleted", "[d1:decode] p1:prefill")
 	s.Delete("d1")
 	m.become("it is gone", "p1:prefill")
@@ -227,7 +227,7 @@ func TestPodsComeAndGo(t *testing.T) {
 
 // A stream that breaks in the midst of a line is taken up where it was, without another list.
 func TestABrokenStreamIsTakenUp(t *testing.T) {
-	s := apitest.New(t)
+	s := testkit.NewKubernetes(t)
 	m := find(t, s, nil)
 	for i := range 5 {
 		m.eventually("it is watched", func() bool { _, _, watches := s.Calls(); return watches == i+1 })
@@ -262,7 +262,7 @@ func TestCompactedHistory(t *testing.T) {
 
 // A list whose next page is compacted away begins again.
 func TestCompactedBetweenPages(t *testing.T) {
-	s := apitest.New(t)
+	s := testkit.NewKubernetes(t)
 	for i := range 3 {
 		s.Put(engine(fmt.Sprint("p", i), "prefill"))
 	}
@@ -282,12 +282,12 @@ func TestCompactedBetweenPages(t *testing.T) {
 // While the API server refuses, or does not answer at all, the workers stay; a metric and one log line say so.
 func TestAnAPIServerThatIsAway(t *testing.T) {
 	t.Parallel()
-	for name, away := range map[string]func(s *apitest.Server, on bool){
-		"refuses": func(s *apitest.Server, on bool) {
+	for name, away := range map[string]func(s *testkit.Kubernetes, on bool){
+		"refuses": func(s *testkit.Kubernetes, on bool) {
 			s.Refuse(map[bool]int{true: http.StatusServiceUnavailable}[on])
 		},
-		"forbids": func(s *apitest.Server, on bool) { s.Refuse(map[bool]int{true: http.StatusForbidden}[on]) },
-		"hangs":   func(s *apitest.Server, on bool) { s.Hang(on) },
+		"forbids": func(s *testkit.Kubernetes, on bool) { s.Refuse(map[bool]int{true: http.StatusForbidden}[on]) },
+		"hangs":   func(s *testkit.Kubernetes, on bool) { s.Hang(on) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -323,7 +323,7 @@ func TestTokensAreReadAgain(t *testing.T) {
 
 // A token is read again after a minute although the old one is still taken, and other certificates are trusted then.
 func TestCredentialsAreReadEachMinute(t *testing.T) {
-	s := apitest.New(t)
+	s := testkit.NewKubernetes(t)
 	a, err := newAPI(Config{Selector: "app=llm", Server: s.URL(), Account: s.Account, Timeout: time.Second})
 	require.NoError(t, err)
 	defer a.close()
@@ -338,7 +338,7 @@ func TestCredentialsAreReadEachMinute(t *testing.T) {
 		assert.True(t, err == nil && a.token == tt.want, "after %v: %q, %v", tt.after, a.token, err)
 	}
 	assert.Same(t, client, a.client, "the same certificates made another client")
-	another := apitest.New(t)
+	another := testkit.NewKubernetes(t)
 	ca, err := os.ReadFile(filepath.Join(another.Account, "ca.crt"))
 	require.NoError(t, err)
 	for name, tt := range map[string]struct {
@@ -400,7 +400,7 @@ func TestHugeAnswers(t *testing.T) {
 	s.Put(engine("p2", "prefill"))
 	m.become("it goes on", "p1:prefill p2:prefill")
 	for i := range pageLimit {
-		s.Put(apitest.Pod{Name: fmt.Sprint("huge", i), Labels: map[string]string{"app": "llm"}, Unready: true, Annotations: map[string]string{"x": strings.Repeat("x", maxPageBytes/pageLimit)}})
+		s.Put(testkit.Pod{Name: fmt.Sprint("huge", i), Labels: map[string]string{"app": "llm"}, Unready: true, Annotations: map[string]string{"x": strings.Repeat("x", maxPageBytes/pageLimit)}})
 	}
 	s.Compact(false)
 	s.Cut()
@@ -411,7 +411,7 @@ func TestHugeAnswers(t *testing.T) {
 // Of more pods than are looked at some are left out, which is logged, and they have their turn when others go.
 func TestManyPods(t *testing.T) {
 	t.Parallel()
-	s := apitest.New(t)
+	s := testkit.NewKubernetes(t)
 	for i := range maxPods + 10 {
 		s.Put(engine(fmt.Sprintf("p%04d", i), "prefill"))
 	}
@@ -428,7 +428,7 @@ func TestManyPods(t *testing.T) {
 
 // Whatever breaks on the way, the workers end as the pods are.
 func TestChaos(t *testing.T) {
-	s := apitest.New(t)
+	s := testkit.NewKubernetes(t)
 	m := find(t, s, func(c *Config) { c.Length = time.Second })
 	var writers sync.WaitGroup
 	for w := range 4 {
@@ -441,7 +441,7 @@ func TestChaos(t *testing.T) {
 				case 1, 2:
 					s.Put(engine(name, []string{"prefill", "decode", "both"}[i%3]))
 				case 3:
-					s.Put(with(engine(name, "decode"), func(p *apitest.Pod) { p.Deleting = true }))
+					s.Put(with(engine(name, "decode"), func(p *testkit.Pod) { p.Deleting = true }))
 				case 4:
 					s.Delete(name)
 				}
@@ -459,7 +459,7 @@ func TestChaos(t *testing.T) {
 	for w := range 4 {
 		for i := range 7 {
 			name := fmt.Sprintf("w%d-%d", w, i)
-			s.Put(with(engine(name, "both"), func(p *apitest.Pod) { p.UID = "last-" + name }))
+			s.Put(with(engine(name, "both"), func(p *testkit.Pod) { p.UID = "last-" + name }))
 			want = append(want, name+":both")
 		}
 	}
@@ -480,7 +480,7 @@ func TestConfig(t *testing.T) {
 		assert.Contains(t, fmt.Sprint(c.Validate()), want)
 	}
 	empty := t.TempDir()
-	s := apitest.New(t)
+	s := testkit.NewKubernetes(t)
 	for want, c := range map[string]Config{
 		"this is no pod":    {Selector: "a=b", Account: s.Account},
 		"no https URL":      {Selector: "a=b", Account: s.Account, Server: "http://127.0.0.1:1"},

@@ -12,7 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/certs/certstest"
+
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/router/replica"
 )
 
@@ -47,8 +48,8 @@ func TestDial(t *testing.T) {
 // TestDialOverTLS: a gateway that takes TLS alone answers, whatever its certificate is and whether or not it asks for one, and what it
 // sees is a client that goes in the middle of the handshake: neither a request without TLS nor a certificate refused.
 func TestDialOverTLS(t *testing.T) {
-	ca := certstest.New(t, "unknown")
-	pair := ca.Issue(certstest.Leaf{Names: []string{"elsewhere"}})
+	ca := testkit.NewAuthority(t, "unknown")
+	pair := ca.Issue(testkit.Leaf{Names: []string{"elsewhere"}})
 	shown, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	require.NoError(t, err)
 	for name, config := range map[string]*tls.Config{

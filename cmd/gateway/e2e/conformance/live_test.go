@@ -19,7 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/lab/porttest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/lab/realtest"
 )
 
@@ -136,7 +136,7 @@ func ready(t *testing.T, es ...*realtest.Engine) {
 // serve runs the gateway in front of engines until the test ends. Its limits of time are those of a slow machine.
 func (r *rig) serve(t *testing.T, name string, engines []*realtest.Engine, args ...string) *realtest.Gateway {
 	t.Helper()
-	port, err := porttest.Find()
+	port, err := testkit.FindPort()
 	require.NoError(t, err)
 	args = append([]string{"--sse-heartbeat", "0", "--stream-idle-timeout", "5m", "--first-token-timeout", "5m"}, args...)
 	g, err := realtest.Serve(t.Context(), r.bin, name, port, engines, args...)

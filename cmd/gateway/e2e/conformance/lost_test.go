@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
-	"github.com/tandem-pd/tandem/lab/linktest"
 	"github.com/tandem-pd/tandem/lab/realtest"
 )
 
@@ -56,7 +56,7 @@ func (r *rig) lostEvents(t *testing.T) {
 	}
 	e := r.launch(t, spec)[0]
 	defer func() { require.NoError(t, e.Kill()) }()
-	link, err := linktest.New(e.Events)
+	link, err := testkit.NewLink(e.Events)
 	require.NoError(t, err)
 	defer link.Close()
 	e.Options = ",kv-events=tcp://" + link.Addr() + ",kv-replay=tcp://" + e.Replay
@@ -75,14 +75,14 @@ func (r *rig) lostEvents(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, func() bool { now = standing(t.Context(), g.URL, e.Name); return is() }, time.Minute, 50*time.Millisecond, what)
 	}
-	cut := func() { link.Set(linktest.State{Refuse: true}); link.Cut() }
+	cut := func() { link.Set(testkit.LinkState{Refuse: true}); link.Cut() }
 	for i, c := range []struct {
 		name   string
 		lose   func()
 		missed int // prompts
 	}{
 		{"a connection that is cut", cut, 20},
-		{"messages that are dropped", func() { link.Set(linktest.State{Down: linktest.Way{Drop: true}}) }, 20},
+		{"messages that are dropped", func() { link.Set(testkit.LinkState{Down: testkit.Way{Drop: true}}) }, 20},
 		{"more messages than the engine keeps", cut, 80},
 	} {
 		r.part(t, "after "+c.name, g.URL, 0, func(b *believer) {
@@ -91,7 +91,7 @@ func (r *rig) lostEvents(t *testing.T) {
 			before := standing(t.Context(), g.URL, e.Name)
 			c.lose()
 			direct(20000+100*i, c.missed, 200)
-			link.Set(linktest.State{})
+			link.Set(testkit.LinkState{})
 			direct(20000+100*i+c.missed, 1, 200) // shows what is missing
 			if kept := c.missed <= 20; kept {
 				becomes(t, "repaired", func() bool { return now.State == "live" && now.Repaired["replay"] > before.Repaired["replay"] })

@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/lab/porttest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // hop is the latency of a network's connection: the minimum, and yet an instant of its own. What is reported without
@@ -181,7 +181,7 @@ func Listen(t testing.TB, port int) net.Listener {
 func FreePort(t testing.TB) int {
 	n := NetworkOf(t)
 	if n == nil {
-		return porttest.Free(t)
+		return testkit.FreePort(t)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

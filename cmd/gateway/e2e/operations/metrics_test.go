@@ -23,12 +23,11 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/certs/certstest"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery/kubernetes"
-	"github.com/tandem-pd/tandem/pools/discovery/kubernetes/apitest"
 	"github.com/tandem-pd/tandem/router/replica"
 )
 
@@ -93,9 +92,9 @@ func afterTraffic(t *testing.T) exposition {
 	if trafficked.all != nil {
 		return trafficked.all
 	}
-	cluster := apitest.New(t)
+	cluster := testkit.NewKubernetes(t)
 	var own stack.Identity
-	own.Cert, own.Key = certstest.New(t, "ca").Issue(certstest.Leaf{}).Write(t, t.TempDir(), "gateway")
+	own.Cert, own.Key = testkit.NewAuthority(t, "ca").Issue(testkit.Leaf{}).Write(t, t.TempDir(), "gateway")
 	f := fleet.New(t, fleet.Options{Group: true, Gateway: func(c *stack.GatewayConfig) {
 		c.Workers.Kubernetes = kubernetes.Config{Selector: "app=llm", Server: cluster.URL(), Account: cluster.Account}
 		scenario := &fault.Scenario{Seed: 3, Rules: []fault.Rule{{Fault: "wrong_status", Probability: .3, Leg: string(pools.Decode),

@@ -16,7 +16,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/otlp/otlptest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -31,10 +31,10 @@ const (
 )
 
 // tracing is a fleet with a collector, which gets the spans of every request, the gateway's and the engines'.
-func tracing(t *testing.T, o fleet.Options) (*fleet.Fleet, *otlptest.Collector) {
+func tracing(t *testing.T, o fleet.Options) (*fleet.Fleet, *testkit.Collector) {
 	t.Helper()
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
-	c := otlptest.Start(t)
+	c := testkit.StartCollector(t)
 	gateway, worker := o.Gateway, o.Worker
 	o.Gateway = func(cfg *stack.GatewayConfig) {
 		cfg.Traces = trace.ExporterConfig{Endpoint: c.URL, Sampler: "parentbased_always_on"}
@@ -53,9 +53,9 @@ func tracing(t *testing.T, o fleet.Options) (*fleet.Fleet, *otlptest.Collector) 
 
 // tree is the spans of one request.
 type tree struct {
-	root   otlptest.Span
-	below  []otlptest.Span          // the root's children
-	engine map[string]otlptest.Span // the engines' own, by their parent
+	root   testkit.Span
+	below  []testkit.Span          // the root's children
+	engine map[string]testkit.Span // the engines' own, by their parent
 }
 
 // names are those of the root's children.
@@ -68,10 +68,10 @@ func (t *tree) names() string {
 }
 
 // tree waits for n spans of one trace and puts them together.
-func treeOf(f *fleet.Fleet, c *otlptest.Collector, n int) *tree {
+func treeOf(f *fleet.Fleet, c *testkit.Collector, n int) *tree {
 	f.T.Helper()
 	f.Eventually(fmt.Sprint(n, " spans have come"), func() bool { return len(c.Spans()) >= n })
-	out := &tree{engine: map[string]otlptest.Span{}}
+	out := &tree{engine: map[string]testkit.Span{}}
 	spans := c.Spans()
 	for _, s := range spans {
 		assert.Equal(f.T, spans[0].Trace, s.Trace, "%s is of another trace", s.Name)
@@ -228,8 +228,8 @@ func TestResumedStreamsAreLinked(t *testing.T) {
 	a, _ := f.Cut(fleet.CompletionPath, `{"model":"tandem-sim","stream":true,"temperature":0,"ignore_eos":true,"max_tokens":120,`+
 		`"prompt":"`+fleet.Long+`"}`, 30)
 	f.Read(a)
-	var decodes []otlptest.Span
-	var root otlptest.Span
+	var decodes []testkit.Span
+	var root testkit.Span
 	f.Eventually("the request's spans have come", func() bool {
 		decodes = nil
 		for _, s := range c.Spans() {
@@ -315,7 +315,7 @@ func TestDeadCollectorDelaysNothing(t *testing.T) {
 	const requests, room, spansARequest = 40, 32, 4
 	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", fmt.Sprint(room))
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
-	for name, at := range map[string]string{"silent": otlptest.Silent(t), "not there": "http://127.0.0.1:1"} {
+	for name, at := range map[string]string{"silent": testkit.SilentCollector(t), "not there": "http://127.0.0.1:1"} {
 		t.Run(name, func(t *testing.T) {
 			f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 1, Gateway: func(cfg *stack.GatewayConfig) {
 				cfg.Traces = trace.ExporterConfig{Endpoint: at, Sampler: "always_on"}

@@ -24,12 +24,11 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/guard"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/linktest"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery/kubernetes"
-	"github.com/tandem-pd/tandem/pools/discovery/kubernetes/apitest"
 )
 
 // A workers file brings workers and changes them while requests run; a mistake in it changes none.
@@ -119,15 +118,15 @@ func newNames(t *testing.T) *atomic.Pointer[netip.Addr] {
 // A worker whose name moves to another address is called there, whether its old address refuses or is
 // silent; no answer fails meanwhile.
 func TestNamesMove(t *testing.T) {
-	for name, state := range map[string]linktest.State{
-		"refuses": {Refuse: true}, "is silent": {Up: linktest.Way{Hole: true}, Down: linktest.Way{Hole: true}},
+	for name, state := range map[string]testkit.LinkState{
+		"refuses": {Refuse: true}, "is silent": {Up: testkit.Way{Hole: true}, Down: testkit.Way{Hole: true}},
 	} {
 		t.Run("the old address "+name, func(t *testing.T) {
 			names := newNames(t)
 			old, next := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 			names.Store(&old)
 			p, d, behind := fleet.FreePort(t), fleet.FreePort(t), fleet.FreePort(t)
-			link, err := linktest.New(fmt.Sprintf("127.0.0.1:%d", behind))
+			link, err := testkit.NewLink(fmt.Sprintf("127.0.0.1:%d", behind))
 			require.NoError(t, err)
 			t.Cleanup(link.Close)
 			port := netip.MustParseAddrPort(link.Addr()).Port()
@@ -307,13 +306,13 @@ func TestWorkersReturnWithAnotherModel(t *testing.T) {
 // cluster is a fleet whose workers are pods.
 type cluster struct {
 	*fleet.Fleet
-	api  *apitest.Server
-	pods map[string]apitest.Pod
+	api  *testkit.Kubernetes
+	pods map[string]testkit.Pod
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{api: apitest.New(t), pods: map[string]apitest.Pod{}}
+	c := &cluster{api: testkit.NewKubernetes(t), pods: map[string]testkit.Pod{}}
 	cfg := fleet.GatewayConfig()
 	cfg.Workers.Kubernetes = kubernetes.Config{
 		Selector: "app=llm", Server: c.api.URL(), Account: c.api.Account, Retry: guard.Backoff{Min: 1e6, Max: 2e7},
@@ -328,7 +327,7 @@ func (c *cluster) pod(role pools.Role, id string) {
 	at, err := url.Parse(c.Serve(role, id, 0))
 	require.NoError(c.T, err)
 	port, _ := strconv.Atoi(at.Port())
-	c.pods[id] = apitest.Pod{
+	c.pods[id] = testkit.Pod{
 		Name: id, UID: fmt.Sprintf("uid-%s-%d", id, port), Labels: map[string]string{"app": "llm", "tandem.dev/role": string(role)},
 		Ports: map[string]int{"http": port},
 	}
@@ -336,7 +335,7 @@ func (c *cluster) pod(role pools.Role, id string) {
 }
 
 // change changes a pod.
-func (c *cluster) change(id string, change func(p *apitest.Pod)) {
+func (c *cluster) change(id string, change func(p *testkit.Pod)) {
 	p := c.pods[id]
 	change(&p)
 	c.pods[id] = p
@@ -403,7 +402,7 @@ func TestWorkersInPods(t *testing.T) {
 	if load := c.Books(); strings.Contains(load, "d2") {
 		gone, other = other, gone
 	}
-	c.change(gone, func(p *apitest.Pod) { p.Deleting = true; p.Unready = true })
+	c.change(gone, func(p *testkit.Pod) { p.Deleting = true; p.Unready = true })
 	c.standing(strings.Replace("p1:up p2:up d1:up d2:up", gone+":up", gone+":draining", 1))
 	by("p1 p2 " + other)
 	close(deleted)
@@ -417,10 +416,10 @@ func TestWorkersInPods(t *testing.T) {
 	by("p1 p2 " + other)
 
 	// A pod is not ready, and is again.
-	c.change("p1", func(p *apitest.Pod) { p.Unready = true })
+	c.change("p1", func(p *testkit.Pod) { p.Unready = true })
 	c.standing("p1:draining p2:up " + other + ":up")
 	by("p2 " + other)
-	c.change("p1", func(p *apitest.Pod) { p.Unready = false })
+	c.change("p1", func(p *testkit.Pod) { p.Unready = false })
 	c.standing("p1:up p2:up " + other + ":up")
 
 	// The API server is down: known workers serve, and a worker that dies is removed all the same.

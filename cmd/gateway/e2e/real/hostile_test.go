@@ -23,12 +23,11 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/certs"
-	"github.com/tandem-pd/tandem/internal/certs/certstest"
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/etcdusers"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 	"github.com/tandem-pd/tandem/router"
@@ -42,7 +41,7 @@ const securityFiles = "../../../../deploy/compose/security"
 // hostile is a NATS and an etcd on a shared network, with each process's credentials.
 type hostile struct {
 	t    *testing.T
-	ca   *certstest.Authority
+	ca   *testkit.Authority
 	dir  string
 	nats *natsd.Server
 	etcd *discovery.EmbeddedEtcd
@@ -52,13 +51,13 @@ type hostile struct {
 // newHostile starts NATS with the configuration that is shipped, and etcd with TLS and users.
 func newHostile(t *testing.T) *hostile {
 	t.Helper()
-	h := &hostile{t: t, ca: certstest.New(t, "fleet"), dir: t.TempDir()}
-	cert, key := h.ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1", "localhost"}}).Write(t, h.dir, "servers")
+	h := &hostile{t: t, ca: testkit.NewAuthority(t, "fleet"), dir: t.TempDir()}
+	cert, key := h.ca.Issue(testkit.Leaf{Names: []string{"127.0.0.1", "localhost"}}).Write(t, h.dir, "servers")
 	bundle := h.ca.Bundle(h.dir)
 	shipped, err := os.ReadFile(filepath.Join(securityFiles, "nats.conf"))
 	require.NoError(t, err)
 	variables := fmt.Sprintf("TANDEM_NATS_CERT: %q\nTANDEM_NATS_KEY: %q\nTANDEM_NATS_CA: %q\n", cert, key, bundle)
-	options, err := natsd.ProcessConfigFile(certstest.Write(t, filepath.Join(h.dir, "nats.conf"), append([]byte(variables), shipped...)))
+	options, err := natsd.ProcessConfigFile(testkit.Write(t, filepath.Join(h.dir, "nats.conf"), append([]byte(variables), shipped...)))
 	require.NoError(t, err)
 	options.Host, options.Port, options.NoLog, options.NoSigs = "127.0.0.1", natsd.RANDOM_PORT, true, true
 	options.Cluster, options.Routes = natsd.ClusterOpts{}, nil // it is alone
@@ -81,16 +80,16 @@ func (h *hostile) users(args ...string) {
 	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
 	defer cancel()
 	password := "TANDEM_PASSWORD=pw-of-" + args[min(1, len(args)-1)]
-	require.NoError(h.t, etcdusers.Run(ctx, h.root, filepath.Join(securityFiles, "etcd-users.sh"), []string{password}, args...))
+	require.NoError(h.t, testkit.EtcdUsers(ctx, h.root, filepath.Join(securityFiles, "etcd-users.sh"), []string{password}, args...))
 }
 
 // discovery is how a process reaches both: by its certificate, and by its name and password.
 func (h *hostile) discovery(name string) *stack.Discovery {
 	d := &stack.Discovery{EtcdEndpoints: []string{strings.Replace(h.etcd.URL(), "//", "//"+name+"@", 1)}, NATSURL: h.nats.ClientURL()}
 	bundle := h.ca.Bundle(h.dir)
-	cert, key := h.ca.Issue(certstest.Leaf{Names: []string{name + ".tandem.internal"}}).Write(h.t, h.dir, name)
+	cert, key := h.ca.Issue(testkit.Leaf{Names: []string{name + ".tandem.internal"}}).Write(h.t, h.dir, name)
 	d.NATSAccess = stack.NATSAccess{NATSCA: bundle, Identity: stack.Identity{Cert: cert, Key: key}}
-	password := certstest.Write(h.t, filepath.Join(h.dir, name+".password"), []byte("pw-of-"+name+"\n"))
+	password := testkit.Write(h.t, filepath.Join(h.dir, name+".password"), []byte("pw-of-"+name+"\n"))
 	d.EtcdAccess = stack.EtcdAccess{EtcdPasswordFile: password, EtcdCA: bundle}
 	return d
 }
@@ -214,8 +213,8 @@ func (h *hostile) try(who, does, subject string) error {
 // log names the setting.
 func TestWorkersWithCertificates(t *testing.T) {
 	t.Parallel()
-	ca, dir := certstest.New(t, "workers"), t.TempDir()
-	pair := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}})
+	ca, dir := testkit.NewAuthority(t, "workers"), t.TempDir()
+	pair := ca.Issue(testkit.Leaf{Names: []string{"127.0.0.1"}})
 	shown, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	require.NoError(t, err)
 	cfg := fleet.GatewayConfig()
@@ -245,7 +244,7 @@ func TestWorkersWithCertificates(t *testing.T) {
 		return strings.Contains(stranger.Logs.String(), "name its authority by worker-ca-file")
 	})
 	cfg.Workers.TLS.CA = ca.Bundle(dir)
-	cfg.Identity.Cert, cfg.Identity.Key = ca.Issue(certstest.Leaf{}).Write(t, dir, "gateway")
+	cfg.Identity.Cert, cfg.Identity.Key = ca.Issue(testkit.Leaf{}).Write(t, dir, "gateway")
 	f := fleet.NewStatic(t, cfg)
 	f.Healthy()
 	f.Exact(fleet.Long, 6)

@@ -30,9 +30,9 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/natsbus"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
@@ -141,7 +141,7 @@ type linked struct {
 // newLinked starts both servers and a gateway without workers.
 func newLinked(t *testing.T, ttl time.Duration) *linked {
 	t.Helper()
-	natsPort, etcdPort := porttest.Free(t), porttest.Free(t)
+	natsPort, etcdPort := testkit.FreePort(t), testkit.FreePort(t)
 	l := &linked{
 		nats: newServer(t, fmt.Sprintf("nats %d", natsPort)), etcd: newServer(t, fmt.Sprintf("etcd %d %s", etcdPort, t.TempDir())),
 		endpoints: []string{fmt.Sprintf("http://127.0.0.1:%d", etcdPort)}, url: fmt.Sprintf("nats://127.0.0.1:%d", natsPort), ttl: ttl,
@@ -174,7 +174,7 @@ func (l *linked) join(role pools.Role, id string, how devfleet.WorkerEvents) {
 // overZMQ publishes as stock vLLM does, on free ports.
 func overZMQ(t *testing.T) devfleet.WorkerEvents {
 	return devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
-		Endpoint: fmt.Sprintf("tcp://*:%d", porttest.Free(t)), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", porttest.Free(t)),
+		Endpoint: fmt.Sprintf("tcp://*:%d", testkit.FreePort(t)), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", testkit.FreePort(t)),
 		Topic: "kv-events",
 	}}
 }
@@ -324,7 +324,7 @@ type operated struct {
 
 // overEtcd keeps in etcd.
 func overEtcd(t *testing.T) *operated {
-	port := porttest.Free(t)
+	port := testkit.FreePort(t)
 	o := &operated{t: t, server: newServer(t, fmt.Sprintf("etcd %d %s", port, t.TempDir()))}
 	o.link = func(name string) stack.Links {
 		return fleet.Links(t, &stack.Discovery{EtcdEndpoints: []string{fmt.Sprintf("http://127.0.0.1:%d", port)}}, name)
@@ -352,7 +352,7 @@ func overEtcd(t *testing.T) *operated {
 
 // overJetStream keeps in NATS; there is no etcd.
 func overJetStream(t *testing.T) *operated {
-	port := porttest.Free(t)
+	port := testkit.FreePort(t)
 	o := &operated{t: t, server: newServer(t, fmt.Sprintf("jetstream %d %s", port, t.TempDir()))}
 	address := fmt.Sprintf("nats://127.0.0.1:%d", port)
 	o.link = func(string) stack.Links {

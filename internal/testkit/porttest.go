@@ -1,5 +1,5 @@
 // Package porttest chooses ports for tests whose servers must know theirs before they listen.
-package porttest
+package testkit
 
 import (
 	"fmt"
@@ -20,9 +20,9 @@ var (
 )
 
 // Free returns a port as Find does, or ends the test.
-func Free(t testing.TB) int {
+func FreePort(t testing.TB) int {
 	t.Helper()
-	port, err := Find()
+	port, err := FindPort()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func Free(t testing.TB) int {
 }
 
 // Find returns a TCP port that is free on all addresses, and never the same one twice.
-func Find() (int, error) {
+func FindPort() (int, error) {
 	mu.Lock()
 	defer mu.Unlock()
 	var err error

@@ -1,5 +1,5 @@
 // Package otlptest is a collector for tests: it receives spans over OTLP, by HTTP and by gRPC, and keeps them.
-package otlptest
+package testkit
 
 import (
 	"context"
@@ -56,7 +56,7 @@ type Collector struct {
 }
 
 // Start starts a collector, which ends with the test.
-func Start(t testing.TB) *Collector {
+func StartCollector(t testing.TB) *Collector {
 	t.Helper()
 	c := &Collector{}
 	over := httptest.NewServer(c)
@@ -75,7 +75,7 @@ func Start(t testing.TB) *Collector {
 }
 
 // StartTLS starts a collector that is reached over HTTPS alone.
-func StartTLS(t testing.TB) *Collector {
+func StartCollectorTLS(t testing.TB) *Collector {
 	t.Helper()
 	c := &Collector{CertificateFile: filepath.Join(t.TempDir(), "collector.pem")}
 	over := httptest.NewUnstartedServer(c)
@@ -91,7 +91,7 @@ func StartTLS(t testing.TB) *Collector {
 }
 
 // Silent starts a server that takes calls and answers none of them until the test ends, and returns its URL.
-func Silent(t testing.TB) string {
+func SilentCollector(t testing.TB) string {
 	t.Helper()
 	over := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -1,6 +1,6 @@
 // Package apitest is an API server of Kubernetes for tests, as far as finding pods needs one: lists in pages, watches with
 // bookmarks, compacted histories, tokens, and what goes wrong with each.
-package apitest
+package testkit
 
 import (
 	"encoding/json"
@@ -44,7 +44,7 @@ type change struct {
 }
 
 // Server is an API server with one namespace.
-type Server struct {
+type Kubernetes struct {
 	http *httptest.Server
 	// Account is the folder of a service account that may read pods.
 	Account string
@@ -67,9 +67,9 @@ type Server struct {
 }
 
 // New starts a server, which ends with the test.
-func New(t testing.TB) *Server {
+func NewKubernetes(t testing.TB) *Kubernetes {
 	t.Helper()
-	s := &Server{Account: t.TempDir(), news: make(chan struct{}), version: 100, pods: map[string]Pod{}, closing: make(chan struct{})}
+	s := &Kubernetes{Account: t.TempDir(), news: make(chan struct{}), version: 100, pods: map[string]Pod{}, closing: make(chan struct{})}
 	s.http = httptest.NewTLSServer(s)
 	s.http.Config.ErrorLog = nil
 	t.Cleanup(func() {
@@ -88,10 +88,10 @@ func New(t testing.TB) *Server {
 }
 
 // URL is the server's.
-func (s *Server) URL() string { return s.http.URL }
+func (s *Kubernetes) URL() string { return s.http.URL }
 
 // change changes the server's state, and wakes the watches.
-func (s *Server) change(f func()) {
+func (s *Kubernetes) change(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
@@ -100,7 +100,7 @@ func (s *Server) change(f func()) {
 }
 
 // SetToken has the server take this token and no other, and mounts it.
-func (s *Server) SetToken(t testing.TB, token string) {
+func (s *Kubernetes) SetToken(t testing.TB, token string) {
 	t.Helper()
 	s.change(func() { s.token = token })
 	if err := os.WriteFile(filepath.Join(s.Account, "token"), []byte(token+"\n"), 0o600); err != nil {
@@ -109,7 +109,7 @@ func (s *Server) SetToken(t testing.TB, token string) {
 }
 
 // Put adds a pod, or changes the one of its name.
-func (s *Server) Put(p Pod) {
+func (s *Kubernetes) Put(p Pod) {
 	s.change(func() {
 		old, there := s.pods[p.Name]
 		kind := "MODIFIED"
@@ -128,7 +128,7 @@ func (s *Server) Put(p Pod) {
 }
 
 // Delete takes a pod out, as when its last container has ended.
-func (s *Server) Delete(name string) {
+func (s *Kubernetes) Delete(name string) {
 	s.change(func() {
 		s.version++
 		s.history = append(s.history, change{version: s.version, kind: "DELETED", pod: s.pods[name]})
@@ -137,7 +137,7 @@ func (s *Server) Delete(name string) {
 }
 
 // Bookmark has each watch be given the present version.
-func (s *Server) Bookmark() {
+func (s *Kubernetes) Bookmark() {
 	s.change(func() {
 		s.version++
 		s.history = append(s.history, change{version: s.version, kind: "BOOKMARK"})
@@ -145,7 +145,7 @@ func (s *Server) Bookmark() {
 }
 
 // Send has each watch be given a line as it is. VERSION in it is a new version.
-func (s *Server) Send(line string) {
+func (s *Kubernetes) Send(line string) {
 	s.change(func() {
 		s.version++
 		s.history = append(s.history, change{version: s.version, raw: strings.ReplaceAll(line, "VERSION", strconv.Itoa(s.version))})
@@ -153,30 +153,30 @@ func (s *Server) Send(line string) {
 }
 
 // Cut ends every watch that there is in the midst of a line.
-func (s *Server) Cut() {
+func (s *Kubernetes) Cut() {
 	s.change(func() { s.cuts++ })
 }
 
 // Compact forgets the history: a watch from before is refused, by an event in it or, with byStatus, by its status.
-func (s *Server) Compact(byStatus bool) {
+func (s *Kubernetes) Compact(byStatus bool) {
 	s.change(func() { s.version++; s.compacted, s.history, s.late = s.version, nil, byStatus })
 }
 
 // Refuse has every call be answered with that status; 0 ends that.
-func (s *Server) Refuse(status int) { s.change(func() { s.refuse = status }) }
+func (s *Kubernetes) Refuse(status int) { s.change(func() { s.refuse = status }) }
 
 // Hang has calls, and watches there are, not be answered at all.
-func (s *Server) Hang(on bool) { s.change(func() { s.hang = on }) }
+func (s *Kubernetes) Hang(on bool) { s.change(func() { s.hang = on }) }
 
 // Calls is how many lists, pages of them and watches were answered with 200.
-func (s *Server) Calls() (lists, pages, watches int) {
+func (s *Kubernetes) Calls() (lists, pages, watches int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lists, s.pages, s.watches
 }
 
 // ServeHTTP answers one call.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *Kubernetes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	refuse, token := s.refuse, s.token
 	s.mu.Unlock()
@@ -198,7 +198,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // awake waits for the end of a hang; false when the call ends first.
-func (s *Server) awake(r *http.Request) bool {
+func (s *Kubernetes) awake(r *http.Request) bool {
 	for {
 		s.mu.Lock()
 		hang, news := s.hang, s.news
@@ -217,7 +217,7 @@ func (s *Server) awake(r *http.Request) bool {
 }
 
 // list answers one page.
-func (s *Server) list(w http.ResponseWriter, r *http.Request) {
+func (s *Kubernetes) list(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	limit, err := strconv.Atoi(r.FormValue("limit"))
@@ -257,7 +257,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 }
 
 // watch answers with every change from a version on.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
+func (s *Kubernetes) watch(w http.ResponseWriter, r *http.Request) {
 	from, err := strconv.Atoi(r.FormValue("resourceVersion"))
 	seconds, err2 := strconv.Atoi(r.FormValue("timeoutSeconds"))
 	if err != nil || err2 != nil || r.FormValue("allowWatchBookmarks") == "" {

@@ -1,6 +1,6 @@
 // Package plottest reads the drawings of a page back and checks what every one of them must have: named axes, at most
 // eight series, numbers with separators, and no point outside its area.
-package plottest
+package testkit
 
 import (
 	"encoding/xml"
@@ -58,7 +58,7 @@ func (a area) holds(x, y float64) bool {
 }
 
 // Check reads every drawing of a page and returns what it found.
-func Check(t testing.TB, page string) []Figure {
+func CheckPlot(t testing.TB, page string) []Figure {
 	t.Helper()
 	var all []Figure
 	for _, text := range drawing.FindAllString(page, -1) {

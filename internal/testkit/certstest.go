@@ -1,5 +1,5 @@
 // Package certstest makes certificates for tests.
-package certstest
+package testkit
 
 import (
 	"crypto/ecdsa"
@@ -44,7 +44,7 @@ type Pair struct {
 var serials atomic.Int64
 
 // New makes an authority.
-func New(t testing.TB, name string) *Authority {
+func NewAuthority(t testing.TB, name string) *Authority {
 	t.Helper()
 	a := &Authority{t: t}
 	var err error

@@ -1,6 +1,6 @@
 // Package linktest is a TCP proxy between two processes that breaks connections: it swallows either direction,
 // half-closes, resets and refuses. Tests put it between a gateway and its workers.
-package linktest
+package testkit
 
 import (
 	"io"
@@ -15,7 +15,7 @@ type Way struct {
 }
 
 // State is what a link does. The zero State passes everything.
-type State struct {
+type LinkState struct {
 	Up     Way  // from the client to the server
 	Down   Way  // from the server to the client
 	Refuse bool // connections that come are reset
@@ -28,7 +28,7 @@ type Link struct {
 	runs   sync.WaitGroup
 
 	mu      sync.Mutex // guards all below
-	state   State
+	state   LinkState
 	changed chan struct{} // closed by the next Set
 	pairs   map[*pair]struct{}
 	closed  bool
@@ -42,7 +42,7 @@ type pair struct {
 }
 
 // New starts a link to the address target, as host:port, on a free port of this machine.
-func New(target string) (*Link, error) {
+func NewLink(target string) (*Link, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func New(target string) (*Link, error) {
 func (l *Link) Addr() string { return l.ln.Addr().String() }
 
 // Set has the link do s from now on, to open connections as well.
-func (l *Link) Set(s State) {
+func (l *Link) Set(s LinkState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = s
@@ -133,8 +133,8 @@ func (l *Link) carry(client *net.TCPConn) {
 	l.pairs[p] = struct{}{}
 	l.mu.Unlock()
 	var both sync.WaitGroup
-	both.Go(func() { l.pass(p, p.server, p.client, func(s State) Way { return s.Up }) })
-	both.Go(func() { l.pass(p, p.client, p.server, func(s State) Way { return s.Down }) })
+	both.Go(func() { l.pass(p, p.server, p.client, func(s LinkState) Way { return s.Up }) })
+	both.Go(func() { l.pass(p, p.client, p.server, func(s LinkState) Way { return s.Down }) })
 	both.Wait()
 	l.mu.Lock()
 	delete(l.pairs, p)
@@ -143,7 +143,7 @@ func (l *Link) carry(client *net.TCPConn) {
 }
 
 // pass copies one direction. A side that ends well ends the other one so; one that breaks breaks it.
-func (l *Link) pass(p *pair, to, from *net.TCPConn, of func(State) Way) {
+func (l *Link) pass(p *pair, to, from *net.TCPConn, of func(LinkState) Way) {
 	buf := make([]byte, 16<<10)
 	for {
 		n, err := from.Read(buf)
@@ -171,7 +171,7 @@ func (l *Link) pass(p *pair, to, from *net.TCPConn, of func(State) Way) {
 
 // through waits while the direction is a hole, and reports whether what passes is to be dropped, and whether the
 // connection still lives.
-func (l *Link) through(p *pair, of func(State) Way) (drop, open bool) {
+func (l *Link) through(p *pair, of func(LinkState) Way) (drop, open bool) {
 	for {
 		l.mu.Lock()
 		way, changed := of(l.state), l.changed

@@ -1,5 +1,5 @@
 // Package etcdusers runs the script that makes the users of an etcd, on machines without etcdctl.
-package etcdusers
+package testkit
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 
 // Run runs the script with arguments, and with environ in addition to this process's environment. Its etcdctl only
 // records its arguments; Run then repeats them with the client, in order.
-func Run(ctx context.Context, client *clientv3.Client, script string, environ []string, args ...string) error {
+func EtcdUsers(ctx context.Context, client *clientv3.Client, script string, environ []string, args ...string) error {
 	bin, err := os.MkdirTemp("", "tandem-etcdctl-")
 	if err != nil {
 		return err
