@@ -27,7 +27,7 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery/kubernetes"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/replica/member"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // GatewayConfig is each room's Config, and what lies between rooms. Tagged fields are the settings of `gateway
@@ -60,7 +60,7 @@ type GatewayConfig struct {
 	Flow       handoff.Config
 	Observe    observe.Config
 	// Replicas is the group of gateways that share bookings.
-	Replicas member.Config `group:"Replicas"`
+	Replicas replica.MemberConfig `group:"Replicas"`
 	// Traces is where the spans of requests go.
 	Traces trace.ExporterConfig
 	// LeaseTTL is how long a missing worker may take to come back after etcd was away.

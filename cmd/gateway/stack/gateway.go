@@ -43,7 +43,6 @@ import (
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/feed"
 	"github.com/tandem-pd/tandem/router/replica"
-	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
 // Links are the gateway's connections to the fleet. Each may be nil: without Bus there are no KV events, without Etcd
@@ -79,7 +78,7 @@ type Gateway struct {
 	remote    *remote.Client // nil without a remote index
 	languages *models.Library
 	traces    *trace.Exporter // nil if no request is traced
-	member    *member.Member  // nil if nothing is shared with other gateways
+	member    *replica.Member // nil if nothing is shared with other gateways
 	kept      *kept.Board     // nil if operators' changes are not persisted
 	given     given
 	certs     *certs.Store

@@ -11,13 +11,13 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/natsbus"
-	"github.com/tandem-pd/tandem/router/replica/member"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // Group is the connection for what gateways share. It is separate from KV events, whose bursts would delay bookings,
 // and does not receive its own messages.
 type Group struct {
-	member.Link
+	replica.Link
 	conn  *nats.Conn
 	peers []string // HOST:PORT of known gateways
 }

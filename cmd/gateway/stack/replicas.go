@@ -15,7 +15,6 @@ import (
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/replica"
-	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
 // others is the routers' view of the other gateways.
@@ -35,7 +34,7 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 	if g.cfg.Edge.TLS.CertFile != "" {
 		scheme = "https://"
 	}
-	g.member = member.New(g.cfg.Replicas, link, member.Rooms{
+	g.member = replica.NewMember(g.cfg.Replicas, link, replica.Rooms{
 		Routers: g.routers, Pool: g.Roster.Snapshot, Wake: g.Flow.Wake,
 		Warn: func(worker string, leg pools.Role) {
 			if m, known := g.Roster.Lookup(worker); known {

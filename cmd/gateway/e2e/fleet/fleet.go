@@ -35,7 +35,7 @@ import (
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/replica/member"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // Fleet is a gateway and its workers over loopback sockets, or over the network of its test's bubble, with an in-memory
@@ -82,7 +82,7 @@ func GatewayConfig() stack.GatewayConfig {
 		Flow:          setting.Default[handoff.Config](),
 		Router:        router.DefaultConfig(),
 		Models:        models.Config{CacheBytes: 16 << 20},
-		Replicas:      setting.Default[member.Config](),
+		Replicas:      setting.Default[replica.MemberConfig](),
 		MetricsPrefix: "tandem_",
 		Build:         telemetry.Build{Version: "test"},
 		Drain:         5 * time.Second,

@@ -32,7 +32,6 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/replica"
-	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
 // securityFiles are what operators start from.
@@ -252,7 +251,7 @@ func TestWorkersWithCertificates(t *testing.T) {
 
 // sharing is a gateway's routers, and its membership in a group.
 type sharing struct {
-	*member.Member
+	*replica.Member
 	pool    *pools.Pool
 	routers *router.Set
 }
@@ -268,10 +267,10 @@ func (h *hostile) join(host string, log *slog.Logger) *sharing {
 	base.OnBooking = func(made bool) { s.Booked(made) }
 	s.routers, err = router.NewSet(base.ByRole(), log)
 	require.NoError(h.t, err)
-	cfg := setting.Default[member.Config]()
+	cfg := setting.Default[replica.MemberConfig]()
 	cfg.Complete("/tandem/workers")
 	cfg.Name = host + ":8000"
-	s.Member = member.New(cfg, group, member.Rooms{
+	s.Member = replica.NewMember(cfg, group, replica.Rooms{
 		Routers: s.routers, Pool: func(string, pools.Role) *pools.Pool { return s.pool }, Wake: func(string) {},
 		Warn:  func(string, pools.Role) {},
 		Heads: func() []replica.Head { return nil }, ApplyHeads: func(string, string, []replica.Head) bool { return false },

@@ -1,4 +1,4 @@
-package member
+package replica
 
 import (
 	"context"
@@ -27,7 +27,6 @@ import (
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
-	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // gateway is what of a gateway shares: its routers, and its membership.
@@ -41,8 +40,8 @@ type gateway struct {
 	logMu   sync.Mutex
 	woken   chan string
 	warned  chan string
-	heads   atomic.Pointer[[]replica.Head] // what waits
-	heard   chan string                    // of others
+	heads   atomic.Pointer[[]Head] // what waits
+	heard   chan string            // of others
 	turn    int
 	leave   context.CancelFunc
 	left    chan struct{}
@@ -107,7 +106,7 @@ func join(t testing.TB, url, name string, access ...nats.Option) *gateway {
 func joinOver(t testing.TB, link Link, name, addr string) *gateway {
 	t.Helper()
 	g := &gateway{t: t, woken: make(chan string, 1), warned: make(chan string, 8), heard: make(chan string, 4096), left: make(chan struct{}), pool: &pools.Pool{Model: "m", Role: pools.Both}}
-	g.heads.Store(new([]replica.Head))
+	g.heads.Store(new([]Head))
 	for i := range workers {
 		g.pool.Members = append(g.pool.Members, pools.Member{Worker: &pools.Worker{ID: fmt.Sprintf("w%02d", i), BlockSize: 16, TotalKVBlocks: 100_000}})
 	}
@@ -116,14 +115,14 @@ func joinOver(t testing.TB, link Link, name, addr string) *gateway {
 	var err error
 	g.routers, err = router.NewSet(base.ByRole(), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	cfg := setting.Default[Config]()
+	cfg := setting.Default[MemberConfig]()
 	cfg.Group, cfg.Name = "tandem_workers", name
 	g.link = &cuttable{Link: link}
-	g.member = New(cfg, g.link, Rooms{
+	g.member = NewMember(cfg, g.link, Rooms{
 		Warn:    func(worker string, leg pools.Role) { g.warned <- worker + " " + string(leg) },
 		Routers: g.routers, Pool: func(string, pools.Role) *pools.Pool { return g.pool }, Addr: func() string { return addr },
-		Heads: func() []replica.Head { return slices.Clone(*g.heads.Load()) },
-		ApplyHeads: func(gateway, model string, heads []replica.Head) bool {
+		Heads: func() []Head { return slices.Clone(*g.heads.Load()) },
+		ApplyHeads: func(gateway, model string, heads []Head) bool {
 			g.heard <- fmt.Sprint(gateway, " ", model, " ", heads)
 			return len(heads) == 0
 		},
@@ -205,7 +204,7 @@ func TestAPanicEndsOneMessageAlone(t *testing.T) {
 		a, b := join("a"), join("b")
 		close(b.heard) // the next heads panic
 		before := guard.Panics()["replica"]
-		a.heads.Store(&[]replica.Head{{Model: "m", Strict: 1, Key: 1}})
+		a.heads.Store(&[]Head{{Model: "m", Strict: 1, Key: 1}})
 		a.member.HeadsChanged()
 		b.eventually("it has panicked", func() bool { return guard.Panics()["replica"] > before })
 		a.book()
@@ -228,32 +227,32 @@ func (q quiet) Request(context.Context, *nats.Msg) (*nats.Msg, error) {
 // FuzzMember: whatever comes at each of a member's subjects, or as a page that it has asked for, nothing panics: neither here nor in the
 // routers, which take in what is heard.
 func FuzzMember(f *testing.F) {
-	share := replica.SlotShare{Slot: replica.Slot{Model: "m", Role: pools.Both, Worker: "w00", Rank: 1}, Share: load.Share{Account: load.Account{Requests: 1, ActiveBlocks: 9}, Left: time.Second}}
-	for _, m := range []replica.Message{
-		{Kind: replica.Delta, From: "a", Epoch: 1, Seq: 1, Shares: []replica.SlotShare{share}, Sends: []replica.SlotSent{{Slot: share.Slot, Hashes: []uint64{1, 2}}},
-			Opened: []replica.Slot{share.Slot},
-			Bound:  []replica.PoolBound{{Model: "m", Role: pools.Both, Clock: 9, Bindings: []affinity.Binding{{Session: 1, Worker: 2, Born: 3}}}}},
-		{Kind: replica.Heartbeat, From: "a", Epoch: 1, Seq: 1, Digest: 1, Addr: "127.0.0.1:1", Echoes: []replica.Echo{{Name: "me"}}},
-		{Kind: replica.Page, From: "a", Epoch: 1, Seq: 1, After: replica.Slot{Role: pools.Prefill}, Shares: []replica.SlotShare{share}},
-		{Kind: replica.Heads, From: "a", Epoch: 1, Seq: 1, Heads: []replica.Head{{Model: "m", Strict: 1}}},
-		{Kind: replica.Leave, From: "a", Epoch: 1},
+	share := SlotShare{Slot: Slot{Model: "m", Role: pools.Both, Worker: "w00", Rank: 1}, Share: load.Share{Account: load.Account{Requests: 1, ActiveBlocks: 9}, Left: time.Second}}
+	for _, m := range []Message{
+		{Kind: Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}, Sends: []SlotSent{{Slot: share.Slot, Hashes: []uint64{1, 2}}},
+			Opened: []Slot{share.Slot},
+			Bound:  []PoolBound{{Model: "m", Role: pools.Both, Clock: 9, Bindings: []affinity.Binding{{Session: 1, Worker: 2, Born: 3}}}}},
+		{Kind: Heartbeat, From: "a", Epoch: 1, Seq: 1, Digest: 1, Addr: "127.0.0.1:1", Echoes: []Echo{{Name: "me"}}},
+		{Kind: Page, From: "a", Epoch: 1, Seq: 1, After: Slot{Role: pools.Prefill}, Shares: []SlotShare{share}},
+		{Kind: Heads, From: "a", Epoch: 1, Seq: 1, Heads: []Head{{Model: "m", Strict: 1}}},
+		{Kind: Leave, From: "a", Epoch: 1},
 	} {
 		f.Add(m.Append(nil))
 	}
-	f.Add(replica.PageRequest(share.Slot))
-	first := replica.Message{Kind: replica.Delta, From: "a", Epoch: 1, Seq: 1, Shares: []replica.SlotShare{share}}
+	f.Add(PageRequest(share.Slot))
+	first := Message{Kind: Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		pool := &pools.Pool{Model: "m", Role: pools.Both, Members: []pools.Member{{Worker: &pools.Worker{ID: "w00", BlockSize: 16, TotalKVBlocks: 100}}}}
 		base := router.DefaultConfig()
 		base.SessionTTL = time.Minute
 		routers, err := router.NewSet(base.ByRole(), slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
-		cfg := setting.Default[Config]()
+		cfg := setting.Default[MemberConfig]()
 		cfg.Group, cfg.Name = "test", "me"
-		m := New(cfg, quiet{page: data}, Rooms{
+		m := NewMember(cfg, quiet{page: data}, Rooms{
 			Routers: routers, Pool: func(string, pools.Role) *pools.Pool { return pool }, Addr: func() string { return "" },
-			Warn: func(string, pools.Role) {}, Wake: func(string) {}, Heads: func() []replica.Head { return nil },
-			ApplyHeads: func(string, string, []replica.Head) bool { return true },
+			Warn: func(string, pools.Role) {}, Wake: func(string) {}, Heads: func() []Head { return nil },
+			ApplyHeads: func(string, string, []Head) bool { return true },
 		}, slog.New(slog.DiscardHandler))
 		before := guard.Panics()["replica"]
 		ctx := t.Context()
@@ -379,12 +378,12 @@ func TestOpenedCircuitsArePublished(t *testing.T) {
 func TestHeadsReachTheOthers(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
 		a, b := join("a"), join("b")
-		set := func(heads ...replica.Head) {
+		set := func(heads ...Head) {
 			a.heads.Store(&heads)
 			a.member.HeadsChanged()
 		}
 		set()
-		set(replica.Head{Model: "m", Strict: 10, Tokens: 100})
+		set(Head{Model: "m", Strict: 10, Tokens: 100})
 		const said = "a m [{m 0 false 10 0 100}]"
 		began := time.Now()
 		for range 5 {
@@ -402,7 +401,7 @@ func TestHeadsReachTheOthers(t *testing.T) {
 		assert.Equal(t, "m", <-b.woken)
 		time.Sleep(time.Second)
 		assert.True(t, len(b.heard) == 0 && len(a.heard) == 0, "said though nothing waits")
-		set(replica.Head{Model: "m", Strict: 1})
+		set(Head{Model: "m", Strict: 1})
 		<-b.heard
 		c := join("c")
 		<-c.heard
@@ -437,14 +436,14 @@ func TestRoutersSeeTheOthers(t *testing.T) {
 // TestReleasesArePublishedAtOnce: while a request waits at another gateway, a release is not kept to go with a booking.
 func TestReleasesArePublishedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := New(setting.Default[Config](), nil, Rooms{ApplyHeads: func(string, string, []replica.Head) bool { return false }}, slog.New(slog.DiscardHandler))
+		m := NewMember(setting.Default[MemberConfig](), nil, Rooms{ApplyHeads: func(string, string, []Head) bool { return false }}, slog.New(slog.DiscardHandler))
 		defer m.tail.Stop()
 		m.Booked(false)
 		assert.Empty(t, m.wake, "said at once though nothing waits")
-		(*books)(m).ApplyHeads("a", "m", nil, time.Now())
+		(*memberBooks)(m).ApplyHeads("a", "m", nil, time.Now())
 		m.Booked(false)
 		assert.Empty(t, m.wake, "said at once though nothing waits any more")
-		(*books)(m).ApplyHeads("a", "m", []replica.Head{{Strict: 1}}, time.Now())
+		(*memberBooks)(m).ApplyHeads("a", "m", []Head{{Strict: 1}}, time.Now())
 		m.Booked(false)
 		assert.Len(t, m.wake, 1, "kept though a request waits for it")
 	})
@@ -490,7 +489,7 @@ func TestANameIsBound(t *testing.T) {
 			require.NoError(t, err)
 			defer forger.Close()
 			cfg, victim := &a.member.cfg, "gateway-2:8000"
-			bye := replica.NewLocal(victim, replica.Epoch(time.Now().Add(time.Hour), 1)).Leave()
+			bye := NewLocal(victim, Epoch(time.Now().Add(time.Hour), 1)).Leave()
 			require.NoError(t, forger.Publish(cfg.deltas("gateway-3:8000"), bye))
 			if knows {
 				for _, subject := range []string{cfg.deltas(victim), cfg.pageRequests(victim, "gateway-1:8000")} {
@@ -512,7 +511,7 @@ func TestANameIsBound(t *testing.T) {
 
 // TestNames: every name is one token of a subject, and read back.
 func TestNames(t *testing.T) {
-	c := &Config{Group: "test"}
+	c := &MemberConfig{Group: "test"}
 	for name, want := range map[string]string{
 		"gateway-1:8000": "gateway-1:8000", "gw.example:8000": "gw%2Eexample:8000", "[::1]:80": "%5B::1%5D:80", "gw%2Eexample": "gw%252Eexample",
 		"*": "%2A", ">": "%3E", "a b\r\n\t": "a%20b%0D%0A%09", "é\xff\x00": "%C3%A9%FF%00", "..": "%2E%2E",
@@ -528,7 +527,7 @@ func TestNames(t *testing.T) {
 }
 
 // TestTwoOfOneName: the later one's bookings count, the earlier one's log says why its own do not.
-func TestTwoOfOneName(t *testing.T) {
+func TestMemberTwoOfOneName(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
 		early, other, late := join("twin"), join("other"), join("twin")
 		early.eventually("the earlier one reports it", func() bool { return strings.Contains(early.logged(), "replica name in use") })
@@ -541,14 +540,14 @@ func TestTwoOfOneName(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	for group, want := range map[string]string{"auto": "tandem_workers", "off": "off", "east-1": "east-1"} {
-		c := setting.Default[Config]()
+		c := setting.Default[MemberConfig]()
 		c.Group = group
 		assert.NoError(t, c.Validate())
 		c.Complete("/tandem/workers")
 		assert.True(t, c.Group == want && c.Shares() != (group == "off"), "%s is %s, shares: %v", group, c.Group, c.Shares())
 	}
 	for _, group := range []string{"a.b", "a b", "*", strings.Repeat("g", 65)} {
-		c := setting.Default[Config]()
+		c := setting.Default[MemberConfig]()
 		c.Group = group
 		err := c.Validate()
 		assert.True(t, err != nil && strings.Contains(err.Error(), "replica-group"), "%q: %v", group, err)

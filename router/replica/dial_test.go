@@ -1,4 +1,4 @@
-package member
+package replica
 
 import (
 	"crypto/tls"
@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/testkit"
-	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // listening is a listener until the test's end.
@@ -31,14 +30,14 @@ func TestDial(t *testing.T) {
 	var all sync.WaitGroup
 	closed, stopped := listening(t), listening(t) // a stopped process's system takes connections, and it does not answer
 	_ = closed.Close()
-	for addr, want := range map[string]replica.Verdict{
-		answers(t):                       replica.Answered,
-		secure + answers(t):              replica.Answered, // it speaks no TLS any more, and it speaks
-		closed.Addr().String():           replica.Refused,
-		stopped.Addr().String():          replica.Unreachable,
-		secure + closed.Addr().String():  replica.Refused,
-		secure + stopped.Addr().String(): replica.Unreachable,
-		"nowhere":                        replica.Unreachable,
+	for addr, want := range map[string]Verdict{
+		answers(t):                       Answered,
+		secure + answers(t):              Answered, // it speaks no TLS any more, and it speaks
+		closed.Addr().String():           Refused,
+		stopped.Addr().String():          Unreachable,
+		secure + closed.Addr().String():  Refused,
+		secure + stopped.Addr().String(): Unreachable,
+		"nowhere":                        Unreachable,
 	} {
 		all.Go(func() { assert.Equal(t, want, dial(t.Context(), addr), addr) })
 	}
@@ -69,7 +68,7 @@ func TestDialOverTLS(t *testing.T) {
 			defer conn.Close()
 			came <- tls.Server(conn, config).Handshake()
 		}()
-		assert.Equal(t, replica.Answered, dial(t.Context(), secure+ln.Addr().String()), "%s", name)
+		assert.Equal(t, Answered, dial(t.Context(), secure+ln.Addr().String()), "%s", name)
 		err := <-came
 		remote, ofNetwork := errors.AsType[*net.OpError](err)
 		assert.True(t, (!ofNetwork || remote.Op != "remote error") && (ofNetwork || errors.Is(err, io.EOF)),
@@ -80,9 +79,9 @@ func TestDialOverTLS(t *testing.T) {
 // TestUnreachableIsNotDead: only a refused connection shows that a process has ended. A gateway whose network is cut is unreachable too, and
 // what it has booked goes on.
 func TestUnreachableIsNotDead(t *testing.T) {
-	for errno, want := range map[syscall.Errno]replica.Verdict{
-		syscall.ECONNREFUSED: replica.Refused, syscall.EHOSTUNREACH: replica.Unreachable, syscall.ENETUNREACH: replica.Unreachable,
-		syscall.EHOSTDOWN: replica.Unreachable, syscall.ETIMEDOUT: replica.Unreachable, syscall.ECONNRESET: replica.Unreachable,
+	for errno, want := range map[syscall.Errno]Verdict{
+		syscall.ECONNREFUSED: Refused, syscall.EHOSTUNREACH: Unreachable, syscall.ENETUNREACH: Unreachable,
+		syscall.EHOSTDOWN: Unreachable, syscall.ETIMEDOUT: Unreachable, syscall.ECONNRESET: Unreachable,
 	} {
 		assert.Equal(t, want, unanswered(&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", errno)}),
 			errno)

@@ -1,4 +1,4 @@
-package member
+package replica
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // The shell's times.
@@ -49,8 +48,8 @@ type Rooms struct {
 	Warn func(worker string, leg pools.Role)
 	// Heads returns the first waiting requests with a strict priority. ApplyHeads replaces the heads of another
 	// gateway's queue of a model, and must not retain them or wake the queue. It reports whether to wake the queue.
-	Heads      func() []replica.Head
-	ApplyHeads func(gateway, model string, heads []replica.Head) (wake bool)
+	Heads      func() []Head
+	ApplyHeads func(gateway, model string, heads []Head) (wake bool)
 	// SetReplicaCount runs when the size of the group changes. It may be nil.
 	SetReplicaCount func(gateways int)
 	// Addr returns the HOST:PORT that the others reach this gateway at, behind https:// if it serves TLS only.
@@ -59,7 +58,7 @@ type Rooms struct {
 
 // Member is a gateway in its group; nil is a gateway without a group. It is safe for concurrent use.
 type Member struct {
-	cfg   Config
+	cfg   MemberConfig
 	link  Link
 	rooms Rooms
 	log   *slog.Logger
@@ -79,16 +78,16 @@ type Member struct {
 	calls  sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
-	own     *replica.Local
-	peers   *replica.Peers // nil before Run
-	woken   []string       // models whose queues to wake
-	do      []replica.Effect
+	own     *Local
+	peers   *Peers   // nil before Run
+	woken   []string // models whose queues to wake
+	do      []Effect
 	began   time.Time
 	stopped bool // Run has ended
 }
 
 // New returns a member that has not joined. Pass its Booked as the routers' [router.Config.OnBooking].
-func New(cfg Config, link Link, rooms Rooms, log *slog.Logger) *Member {
+func NewMember(cfg MemberConfig, link Link, rooms Rooms, log *slog.Logger) *Member {
 	m := &Member{
 		joined: make(chan struct{}), named: make(chan struct{}),
 		cfg: cfg, link: link, rooms: rooms, log: log, wake: make(chan struct{}, 1), head: make(chan struct{}, 1),
@@ -123,7 +122,7 @@ func (m *Member) Opened(model, worker string, leg pools.Role) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.own != nil {
-		m.own.Opened(replica.Slot{Model: model, Worker: worker, Role: leg})
+		m.own.Opened(Slot{Model: model, Worker: worker, Role: leg})
 		m.poke()
 	}
 }
@@ -158,7 +157,7 @@ func (m *Member) Wait() {
 func (m *Member) CutOff() bool { return m != nil && m.cutOff.Load() }
 
 // Peers returns the other gateways.
-func (m *Member) Peers() []replica.Peer {
+func (m *Member) Peers() []Peer {
 	if m == nil {
 		return nil
 	}
@@ -171,11 +170,11 @@ func (m *Member) Peers() []replica.Peer {
 }
 
 // Counts returns the counts so far.
-func (m *Member) Counts() replica.Counts {
+func (m *Member) Counts() Counts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.peers == nil {
-		return replica.Counts{}
+		return Counts{}
 	}
 	return m.peers.Counts()
 }
@@ -208,12 +207,12 @@ func (m *Member) join(now time.Time) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.own = replica.NewLocal(name, replica.Epoch(now, os.Getpid()))
-	m.peers, m.began = replica.NewPeers(m.cfg.Config, m.own, (*books)(m), now), now
+	m.own = NewLocal(name, Epoch(now, os.Getpid()))
+	m.peers, m.began = NewPeers(m.cfg.Config, m.own, (*memberBooks)(m), now), now
 	close(m.named)
 }
 
-// JoinViews waits until the other gateways are known, for [replica.Config.Join] at most. It returns the subjects at
+// JoinViews waits until the other gateways are known, for [Config.Join] at most. It returns the subjects at
 // which this gateway and the others serve views of caches, or nothing when ctx ends first.
 func (m *Member) JoinViews(ctx context.Context) (own string, others []string) {
 	select {
@@ -268,7 +267,7 @@ func (m *Member) Run(ctx context.Context) error {
 	}
 	defer stopAsked()
 	m.log.Info("sharing bookings with the group's gateways", "replica_group", m.cfg.Group, "replica", m.own.Name())
-	beats, ticks := time.NewTicker(replica.BeatEvery), time.NewTicker(tick)
+	beats, ticks := time.NewTicker(BeatEvery), time.NewTicker(tick)
 	defer beats.Stop()
 	defer ticks.Stop()
 	heads, joins := time.NewTimer(time.Hour), time.NewTicker(joinTick)
@@ -302,7 +301,7 @@ func (m *Member) Run(ctx context.Context) error {
 
 // tick runs what is due.
 func (m *Member) tick(ctx context.Context, now time.Time) {
-	m.with(ctx, func(do []replica.Effect) []replica.Effect {
+	m.with(ctx, func(do []Effect) []Effect {
 		do = m.peers.Tick(now, m.link.Connected(), do)
 		m.alone.Store(m.peers.Len() == 0)
 		if left := m.leaves.Load(); left > 0 {
@@ -344,7 +343,7 @@ func (m *Member) becomeReady(now time.Time) bool {
 
 // receive applies a message of another gateway.
 func (m *Member) receive(ctx context.Context, sender string, data []byte) {
-	m.with(ctx, func(do []replica.Effect) []replica.Effect {
+	m.with(ctx, func(do []Effect) []Effect {
 		do, err := m.peers.Receive(sender, data, time.Now(), do)
 		if err != nil {
 			m.log.Debug("message of another gateway ignored", "error", err)
@@ -354,14 +353,14 @@ func (m *Member) receive(ctx context.Context, sender string, data []byte) {
 }
 
 // with calls f under the lock, carries out its effects, and wakes the queues of models with more room.
-func (m *Member) with(ctx context.Context, f func(do []replica.Effect) []replica.Effect) {
+func (m *Member) with(ctx context.Context, f func(do []Effect) []Effect) {
 	for _, model := range m.locked(ctx, f) {
 		m.rooms.Wake(model)
 	}
 }
 
 // locked calls f, carries out its effects, and returns the models whose queues to wake. A panic in f releases the lock.
-func (m *Member) locked(ctx context.Context, f func(do []replica.Effect) []replica.Effect) (woken []string) {
+func (m *Member) locked(ctx context.Context, f func(do []Effect) []Effect) (woken []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if ctx.Err() != nil {

@@ -1,5 +1,5 @@
 // Package member shares a gateway's bookings with its group over NATS. It is the shell of package replica.
-package member
+package replica
 
 import (
 	"net/url"
@@ -7,26 +7,25 @@ import (
 	"strings"
 
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // Config names the group. The zero value is none.
-type Config struct {
+type MemberConfig struct {
 	// Group is the group's name; see [Config.Shares].
 	Group string `flag:"replica-group" default:"auto" help:"Group of gateways that share bookings over NATS. auto is the discovery-prefix; off shares nothing. Letters, digits, - and _."`
 	// Name is this gateway's, in the group; empty is host name and port.
 	Name string
-	replica.Config
+	Config
 }
 
 // names matches a group's name, a token of a NATS subject.
 var names = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // Shares reports whether the gateway shares its bookings.
-func (c *Config) Shares() bool { return c.Group != "off" && c.Group != "" }
+func (c *MemberConfig) Shares() bool { return c.Group != "off" && c.Group != "" }
 
 // Complete derives the group from the registry's prefix if it is auto.
-func (c *Config) Complete(prefix string) {
+func (c *MemberConfig) Complete(prefix string) {
 	if c.Group == "auto" {
 		c.Group = strings.Trim(other.ReplaceAllString(prefix, "_"), "_")
 		c.Group = c.Group[:min(len(c.Group), 64)]
@@ -37,7 +36,7 @@ func (c *Config) Complete(prefix string) {
 var other = regexp.MustCompile(`[^A-Za-z0-9-]+`)
 
 // Validate names the first setting that is out of range.
-func (c *Config) Validate() error {
+func (c *MemberConfig) Validate() error {
 	if c.Group != "auto" && c.Group != "" && !names.MatchString(c.Group) {
 		return setting.Errorf("replica-group", "%q is neither auto nor off nor up to 64 letters, digits, - and _", c.Group)
 	}
@@ -45,22 +44,22 @@ func (c *Config) Validate() error {
 }
 
 // maxName bounds a gateway's name, in bytes.
-const maxName = 255
+const memberMaxName = 255
 
 // subject returns a subject of the group: SENDER.say reaches all, SENDER.KIND.RECEIVER one. With the sender first, NATS
 // can limit what a gateway publishes to its own name.
-func (c *Config) subject(tokens ...string) string {
+func (c *MemberConfig) subject(tokens ...string) string {
 	return "tandem.replica." + c.Group + "." + strings.Join(tokens, ".")
 }
 
 // deltas is the subject of a gateway's messages to all. pageRequests and views are the subjects of requests for
 // bookings and for views of caches. Names are tokens.
-func (c *Config) deltas(from string) string           { return c.subject(from, "say") }
-func (c *Config) pageRequests(from, to string) string { return c.subject(from, "ask", to) }
-func (c *Config) views(from, to string) string        { return c.subject(from, "views", to) }
+func (c *MemberConfig) deltas(from string) string           { return c.subject(from, "say") }
+func (c *MemberConfig) pageRequests(from, to string) string { return c.subject(from, "ask", to) }
+func (c *MemberConfig) views(from, to string) string        { return c.subject(from, "views", to) }
 
 // sender returns the gateway that may publish on a subject of the group, empty for none.
-func (c *Config) sender(subject string) string {
+func (c *MemberConfig) sender(subject string) string {
 	from, _, _ := strings.Cut(strings.TrimPrefix(subject, c.subject("")), ".")
 	name, err := url.PathUnescape(from)
 	if err != nil {

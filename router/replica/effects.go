@@ -1,4 +1,4 @@
-package member
+package replica
 
 import (
 	"context"
@@ -11,42 +11,41 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/load"
-	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // effect carries out an effect. The caller holds m.mu.
-func (m *Member) effect(ctx context.Context, e replica.Effect) {
+func (m *Member) effect(ctx context.Context, e Effect) {
 	switch e.Do {
-	case replica.RequestPage:
+	case RequestPage:
 		m.call(func() { m.ask(ctx, e.Peer, e.After) })
-	case replica.Dial:
+	case Dial:
 		m.call(func() {
 			v := dial(ctx, e.Addr)
-			m.with(ctx, func(do []replica.Effect) []replica.Effect { return m.peers.Dialled(e.Peer, v, time.Now(), do) })
+			m.with(ctx, func(do []Effect) []Effect { return m.peers.Dialled(e.Peer, v, time.Now(), do) })
 		})
-	case replica.Welcome:
+	case Welcome:
 		m.heartbeatLocked()
 		m.rooms.Routers.Each(func(_ string, _ pools.Role, r *router.Router) { r.ResendBindings(time.Now()) })
-	case replica.SameName:
+	case SameName:
 		m.log.Error("replica name in use by another gateway; the others count the later one's bookings (the name is host and port)", "replica", e.Peer)
-	case replica.Misnamed:
+	case Misnamed:
 		m.log.Warn("messages of a gateway dropped: they bear another gateway's name", "replica", e.Peer)
-	case replica.Joined:
+	case Joined:
 		m.alone.Store(false)
 		m.HeadsChanged() // the new gateway has none of them
 		m.log.Info("gateway joined the group", "replica", e.Peer)
-	case replica.Quiet:
+	case Quiet:
 		m.log.Warn("no message from a gateway; probing its address", "replica", e.Peer, "silent_for", e.Age, "requests",
 			e.Requests, "blocks", e.ActiveBlocks)
-	case replica.Back:
+	case Back:
 		m.log.Info("gateway sends messages again", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
-	case replica.Died:
+	case Died:
 		m.log.Warn("gateway died; its bookings were dropped", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests,
 			"blocks", e.ActiveBlocks)
-	case replica.Expired:
+	case Expired:
 		m.log.Warn("gateway expired; its bookings were dropped", "replica", e.Peer,
 			"silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks, "replica_expire", m.cfg.Expire)
-	case replica.Left:
+	case Left:
 		m.log.Info("gateway drained and left the group", "replica", e.Peer)
 	}
 }
@@ -61,10 +60,10 @@ func (m *Member) call(f func()) {
 }
 
 // ask requests a page of a gateway's bookings.
-func (m *Member) ask(ctx context.Context, name string, after replica.Slot) {
+func (m *Member) ask(ctx context.Context, name string, after Slot) {
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
-	page, err := m.link.Request(ctx, &nats.Msg{Subject: m.cfg.pageRequests(m.token(), token(name)), Data: replica.PageRequest(after)})
+	page, err := m.link.Request(ctx, &nats.Msg{Subject: m.cfg.pageRequests(m.token(), token(name)), Data: PageRequest(after)})
 	if err != nil {
 		m.log.Debug("bookings of another gateway not received", "replica", name, "error", err)
 		return // the core requests it again
@@ -74,7 +73,7 @@ func (m *Member) ask(ctx context.Context, name string, after replica.Slot) {
 
 // reply answers a request for a page.
 func (m *Member) reply(msg *nats.Msg) {
-	after, err := replica.ReadPageRequest(msg.Data)
+	after, err := ReadPageRequest(msg.Data)
 	if err != nil || msg.Reply == "" {
 		return
 	}
@@ -85,7 +84,7 @@ func (m *Member) reply(msg *nats.Msg) {
 }
 
 // page returns this gateway's bookings after a slot.
-func (m *Member) page(after replica.Slot) []byte {
+func (m *Member) page(after Slot) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.publishDeltaLocked()
@@ -93,26 +92,26 @@ func (m *Member) page(after replica.Slot) []byte {
 }
 
 // books applies messages of other gateways. Callers of its methods hold m.mu.
-type books Member
+type memberBooks Member
 
-func (b *books) ApplyShares(peer, model string, role pools.Role, shares []load.Shared, now time.Time) {
+func (b *memberBooks) ApplyShares(peer, model string, role pools.Role, shares []load.Shared, now time.Time) {
 	if b.rooms.Routers.For(model, role).ApplyShares(peer, shares, now) && !slices.Contains(b.woken, model) {
 		b.woken = append(b.woken, model)
 	}
 }
 
-func (b *books) ApplySent(s replica.SlotSent, now time.Time) {
+func (b *memberBooks) ApplySent(s SlotSent, now time.Time) {
 	b.rooms.Routers.For(s.Model, s.Role).ApplySent(b.rooms.Pool(s.Model, s.Role),
 		router.Sent{Worker: s.Worker, Rank: s.Rank, Text: s.Text, Hashes: s.Hashes}, now)
 }
 
-func (b *books) ApplyOpened(peer string, slot replica.Slot) {
+func (b *memberBooks) ApplyOpened(peer string, slot Slot) {
 	b.log.Info("another gateway reports failures of a worker; its next failure here opens its circuit", "worker",
 		slot.Worker, "leg", string(slot.Role), "replica", peer)
 	b.rooms.Warn(slot.Worker, slot.Role)
 }
 
-func (b *books) ApplyHeads(peer, model string, heads []replica.Head, _ time.Time) {
+func (b *memberBooks) ApplyHeads(peer, model string, heads []Head, _ time.Time) {
 	if len(heads) > 0 {
 		b.leaves.Store(2)
 	}
@@ -121,6 +120,6 @@ func (b *books) ApplyHeads(peer, model string, heads []replica.Head, _ time.Time
 	}
 }
 
-func (b *books) ApplyBound(bound replica.PoolBound, now time.Time) {
+func (b *memberBooks) ApplyBound(bound PoolBound, now time.Time) {
 	b.rooms.Routers.For(bound.Model, bound.Role).ApplyBindings(bound.Clock, bound.Bindings, now)
 }

@@ -1,4 +1,4 @@
-package member
+package replica
 
 import (
 	"errors"
@@ -10,7 +10,6 @@ import (
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
-	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // publishDelta sends what has changed.
@@ -27,7 +26,7 @@ func (m *Member) publishDeltaLocked() {
 	m.rooms.Routers.Each(func(model string, role pools.Role, r *router.Router) {
 		for _, s := range r.Sends() {
 			if !m.alone.Load() {
-				m.own.Sent(replica.Slot{Model: model, Role: role, Worker: s.Worker, Rank: s.Rank}, s.Text, s.Hashes)
+				m.own.Sent(Slot{Model: model, Role: role, Worker: s.Worker, Rank: s.Rank}, s.Text, s.Hashes)
 			}
 		}
 		r.BindingDeltas(now, func(clock int64, all []affinity.Binding) {
@@ -36,7 +35,7 @@ func (m *Member) publishDeltaLocked() {
 			}
 		})
 		r.Changes(now, func(s load.Shared) {
-			m.own.Set(replica.Slot{Model: model, Role: role, Worker: s.Worker, Rank: s.Rank}, s.Share)
+			m.own.Set(Slot{Model: model, Role: role, Worker: s.Worker, Rank: s.Rank}, s.Share)
 		})
 	})
 	for data := m.own.Delta(); data != nil; data = m.own.Delta() {

@@ -1,4 +1,4 @@
-package member
+package replica
 
 import (
 	"context"
@@ -9,21 +9,19 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // patience bounds the wait for an answer of a gateway's address.
-const patience = time.Second
+const memberPatience = time.Second
 
 // secure prefixes the address of a gateway that serves TLS.
 const secure = "https://"
 
 // dial probes HOST:PORT, or https://HOST:PORT for TLS. Only an answer shows that the process lives: the kernel accepts
 // connections of a stopped process too. The probe uses the clients' protocol, so no failed handshake is counted.
-func dial(ctx context.Context, addr string) replica.Verdict {
+func dial(ctx context.Context, addr string) Verdict {
 	addr, speaksTLS := strings.CutPrefix(addr, secure)
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, memberPatience)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -32,7 +30,7 @@ func dial(ctx context.Context, addr string) replica.Verdict {
 	defer func() { _ = conn.Close() }()
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
-			return replica.Unreachable
+			return Unreachable
 		}
 	}
 	ask := plainly
@@ -40,18 +38,18 @@ func dial(ctx context.Context, addr string) replica.Verdict {
 		ask = overTLS
 	}
 	if !ask(conn) {
-		return replica.Unreachable
+		return Unreachable
 	}
-	return replica.Answered
+	return Answered
 }
 
 // unanswered classifies a connection error. Only a refused connection shows that the process ended. An unreachable host
 // or network may also be a partition with the gateway alive behind it.
-func unanswered(err error) replica.Verdict {
+func unanswered(err error) Verdict {
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return replica.Refused
+		return Refused
 	}
-	return replica.Unreachable
+	return Unreachable
 }
 
 // plainly reports whether a plain request gets any answer.
