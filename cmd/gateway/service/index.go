@@ -11,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/view"
@@ -74,12 +73,12 @@ func NewIndex(
 }
 
 func (x *shared) routes(s *Server) {
-	s.handle("POST "+remote.PathRegister, small, x.register)
-	s.handle("POST "+remote.PathUnregister, small, x.unregister)
-	s.handle("GET "+remote.PathWorkers, small, x.list)
+	s.handle("POST "+PathRegister, small, x.register)
+	s.handle("POST "+PathUnregister, small, x.unregister)
+	s.handle("GET "+PathWorkers, small, x.list)
 	s.handle("POST /events", large, x.post)
 	s.handle("POST /query", large, x.query)
-	s.endpoint("POST "+remote.PathQueryByHash, large, x.queryByHash)
+	s.endpoint("POST "+PathQueryByHash, large, x.queryByHash)
 }
 
 func (x *shared) run(ctx context.Context) error { return x.subscriber.Run(ctx) }
@@ -92,7 +91,7 @@ func (x *shared) list(*http.Request) (int, any, error) {
 		State  string `json:"state"`
 	}
 	type worker struct {
-		remote.Registration
+		Registration
 		Ranks []rank `json:"ranks"`
 	}
 	states := x.states()

@@ -3,7 +3,6 @@ package service
 import (
 	"slices"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/overlap"
@@ -15,7 +14,7 @@ import (
 type layout struct {
 	changes, published, posted uint64 // versions of its inputs
 	blockSize                  int    // in tokens; 0 if the model has no worker
-	sum                        uint64 // of ranks, see [remote.Sum]
+	sum                        uint64 // of ranks, see [Sum]
 	ranks                      *overlap.Layout
 	places                     []place
 	// follows and posts report whether some ranks are in each index.
@@ -60,7 +59,7 @@ func (x *shared) see(model string) (*indexed, *layout) {
 		}
 	}
 	l.ranks = overlap.NewLayout(ranks)
-	l.sum = remote.Sum(l.ranks)
+	l.sum = Sum(l.ranks)
 	m.layout.Store(l)
 	return m, l
 }

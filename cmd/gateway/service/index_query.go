@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/overlap"
@@ -46,9 +45,9 @@ func (x *shared) query(r *http.Request) (int, any, error) {
 }
 
 // queryByHash looks a prompt up by its sequence hashes, as JSON or in gateways' compact form: see
-// [remote.HashesType].
+// [HashesType].
 func (x *shared) queryByHash(w http.ResponseWriter, r *http.Request) int {
-	if r.Header.Get("Content-Type") == remote.HashesType {
+	if r.Header.Get("Content-Type") == HashesType {
 		return x.compact(w, r)
 	}
 	var q struct {
@@ -75,7 +74,7 @@ func (x *shared) compact(w http.ResponseWriter, r *http.Request) int {
 	if err != nil {
 		return refuse(w, err)
 	}
-	chain, err := remote.Hashes(raw)
+	chain, err := Hashes(raw)
 	if err != nil || len(chain) == 0 || len(chain) > maxBlockHashes {
 		return refuse(w, invalid("", "the body must be 1 to %d hashes of 8 bytes", maxBlockHashes))
 	}
@@ -93,8 +92,8 @@ func (x *shared) compact(w http.ResponseWriter, r *http.Request) int {
 	into := x.looks.Get().(*looked)
 	defer x.looks.Put(into)
 	l.look(m, chain, into)
-	into.wire = remote.AppendAnswer(into.wire[:0], l.sum, into.held)
-	w.Header().Set("Content-Type", remote.AnswerType)
+	into.wire = AppendAnswer(into.wire[:0], l.sum, into.held)
+	w.Header().Set("Content-Type", AnswerType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(into.wire)))
 	_, _ = w.Write(into.wire) // fails only if the client has left
 	return http.StatusOK

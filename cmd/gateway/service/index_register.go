@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/view"
@@ -16,14 +15,14 @@ import (
 
 // registered is a registration in force.
 type registered struct {
-	remote.Registration
+	Registration
 	idx   *index.Index
 	ranks []*posted // if its events are posted
 }
 
 // register adds a worker; a changed record starts empty.
 func (x *shared) register(r *http.Request) (int, any, error) {
-	var reg remote.Registration
+	var reg Registration
 	if err := decode(r.Body, &reg, false); err != nil {
 		return 0, nil, err
 	}
@@ -38,7 +37,7 @@ func (x *shared) register(r *http.Request) (int, any, error) {
 }
 
 // add is register; it fills in defaults.
-func (x *shared) add(reg *remote.Registration) (fresh bool, err error) {
+func (x *shared) add(reg *Registration) (fresh bool, err error) {
 	if err := x.check(reg); err != nil {
 		return false, err
 	}
@@ -91,7 +90,7 @@ func (x *shared) add(reg *remote.Registration) (fresh bool, err error) {
 }
 
 // check validates a registration by the rules of a worker's record, and fills in defaults.
-func (x *shared) check(reg *remote.Registration) error {
+func (x *shared) check(reg *Registration) error {
 	reg.Role, reg.KVEvents, reg.Ranks = cmp.Or(reg.Role, pools.Both), cmp.Or(reg.KVEvents, "post"), cmp.Or(reg.Ranks, 1)
 	w := pools.Worker{
 		ID: reg.ID, Model: reg.Model, Role: reg.Role, Engine: "sim", Address: "http://none", BlockSize: reg.BlockSize,
@@ -117,7 +116,7 @@ func (x *shared) check(reg *remote.Registration) error {
 
 // unregister removes a worker and its blocks.
 func (x *shared) unregister(r *http.Request) (int, any, error) {
-	var who remote.Removal
+	var who Removal
 	if err := decode(r.Body, &who, false); err != nil {
 		return 0, nil, err
 	}
@@ -172,6 +171,6 @@ func upTo(n int) func(yield func(int) bool) {
 	}
 }
 
-func zmqOf(r *remote.Registration) zmq.Address {
+func zmqOf(r *Registration) zmq.Address {
 	return zmq.Address{Endpoint: r.Endpoint, Replay: r.Replay, Topic: r.Topic}
 }

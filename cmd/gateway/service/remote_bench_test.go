@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -31,9 +30,9 @@ func filled(t testing.TB, workers int, chain []uint64) (url string) {
 }
 
 // asking is a client that has read who is registered.
-func asking(t testing.TB, cfg remote.Config) *remote.Client {
+func asking(t testing.TB, cfg ClientConfig) *Client {
 	t.Helper()
-	c, err := remote.New(cfg, pools.NewRoster(pools.Config{}, quiet), quiet, nil)
+	c, err := NewClient(cfg, pools.NewRoster(pools.Config{}, quiet), quiet, nil)
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -51,12 +50,12 @@ func BenchmarkLookup(b *testing.B) {
 		chain[i] = uint64(i)*0x9e3779b97f4a7c15 + 1
 	}
 	for _, workers := range []int{4, 64, 1000} {
-		c := asking(b, remote.Config{URLs: []string{filled(b, workers, chain)}, Timeout: time.Second})
+		c := asking(b, ClientConfig{URLs: []string{filled(b, workers, chain)}, Timeout: time.Second})
 		b.Run(fmt.Sprint("workers=", workers), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				report, out := c.Lookup(b.Context(), "m", 16, chain)
-				require.True(b, out == remote.Answered && len(report.Tiers) == workers && report.Tiers[workers-1].Device == 256, out)
+				require.True(b, out == Answered && len(report.Tiers) == workers && report.Tiers[workers-1].Device == 256, out)
 			}
 		})
 	}

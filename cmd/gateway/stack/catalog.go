@@ -8,7 +8,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
-	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
+	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/overlap"
@@ -46,7 +46,7 @@ type workersReport struct {
 	Refused []refusedReport           `json:"refused,omitempty"`
 	Events  map[string][]sourceReport `json:"kv_events,omitempty"`
 	// Remote is the state of the remote indexes, in the order of lookups.
-	Remote []remote.State `json:"remote_index,omitempty"`
+	Remote []service.State `json:"remote_index,omitempty"`
 	// Models is the tokenizers and chat templates by model.
 	Models map[string]models.LanguageReport `json:"models"`
 	// Cordoned is the ids of cordoned workers, here or away.

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/console"
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
-	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
+	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
@@ -52,11 +52,11 @@ type GatewayConfig struct {
 	// Events configures how KV events are followed.
 	Events follow.Config `group:"KV events"`
 	// Reannounce has requests ask engines whose events were lost to announce again what of their caches they use.
-	Reannounce bool              `default:"true"`
-	Stream     KVStream          `group:"KV stream"`
-	Workers    WorkersConfig     `group:"Workers by URL"`
-	Remote     remote.Config     `group:"Remote index"` // off without URLs
-	Logging    telemetry.Logging `group:"Logging"`
+	Reannounce bool                 `default:"true"`
+	Stream     KVStream             `group:"KV stream"`
+	Workers    WorkersConfig        `group:"Workers by URL"`
+	Remote     service.ClientConfig `group:"Remote index"` // off without URLs
+	Logging    telemetry.Logging    `group:"Logging"`
 	Flow       handoff.Config
 	Observe    observe.Config
 	// Replicas is the group of gateways that share bookings.

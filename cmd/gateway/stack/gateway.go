@@ -19,7 +19,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/console"
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
-	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
+	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
@@ -75,7 +75,7 @@ type Gateway struct {
 	transport *upstream.HTTP
 	feed      *feed.Feed // nil if no router follows KV events
 	watcher   *discovery.Watcher
-	remote    *remote.Client // nil without a remote index
+	remote    *service.Client // nil without a remote index
 	languages *models.Library
 	traces    *trace.Exporter // nil if no request is traced
 	member    *replica.Member // nil if nothing is shared with other gateways
@@ -143,7 +143,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	g.Roster.OnChange(g.decode.Forget)
 	forecast.prefill, forecast.both = g.prefill.Forecast, g.decode.Rate
 	if len(cfg.Remote.URLs) > 0 {
-		if g.remote, err = remote.New(cfg.Remote, g.Roster, log, own); err != nil {
+		if g.remote, err = service.NewClient(cfg.Remote, g.Roster, log, own); err != nil {
 			return nil, err
 		}
 		g.OnReload(g.remote.Reload)

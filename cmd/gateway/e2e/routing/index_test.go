@@ -18,7 +18,6 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
-	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/natsbus"
@@ -85,7 +84,7 @@ func (x *sharedIndex) start(f *fleet.Fleet, cfg service.Config) {
 func asking(xs ...*sharedIndex) func(c *stack.GatewayConfig) {
 	return func(c *stack.GatewayConfig) {
 		fleet.WithoutEvents(c)
-		c.Remote = remote.Config{Timeout: time.Second, Every: 20 * time.Millisecond,
+		c.Remote = service.ClientConfig{Timeout: time.Second, Every: 20 * time.Millisecond,
 			Breaker: fault.BreakerConfig{OpenFor: 20 * time.Millisecond}}
 		for _, x := range xs {
 			c.Remote.URLs = append(c.Remote.URLs, x.url())
@@ -168,7 +167,7 @@ func TestIndexesComeAndGo(t *testing.T) {
 		t.Errorf("the sibling was sent to %s, which had %d tokens; %s has the prompt", again, cached, worker)
 	}
 	for _, f := range []*fleet.Fleet{f, g} {
-		assert.True(t, f.Value("tandem_kv_remote_index_lookups_total", string(remote.Answered)) != 0,
+		assert.True(t, f.Value("tandem_kv_remote_index_lookups_total", string(service.Answered)) != 0,
 			"no look-up is counted as answered")
 		if n := f.Value("tandem_kv_remote_index_ranks", x.addr); n != 3 { // decode workers are chosen by load
 			t.Errorf("the index lists %v ranks, want 3", n)

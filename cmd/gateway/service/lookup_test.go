@@ -1,4 +1,4 @@
-package remote
+package service
 
 import (
 	"bytes"
@@ -17,24 +17,24 @@ import (
 	"github.com/tandem-pd/tandem/kv/overlap"
 )
 
-var prompt = []uint64{1, 2, 3}
+var remotePrompt = []uint64{1, 2, 3}
 
 // A lookup returns the report, and nothing of the prompt but its hashes leaves.
 func TestLookup(t *testing.T) {
 	f := newFake(t)
-	c, _ := running(t, Config{URLs: []string{f.URL}}, "a", "b")
+	c, _ := running(t, ClientConfig{URLs: []string{f.URL}}, "a", "b")
 	ranks(t, c, 2)
-	report, out := c.Lookup(t.Context(), "m", 16, prompt)
+	report, out := c.Lookup(t.Context(), "m", 16, remotePrompt)
 	if out != Answered || report.Layout.Len() != 2 || report.Tiers[1].Device != 1 || report.Layout.Rank(1).Worker != "b" {
 		t.Errorf("%s: %+v", out, report)
 	}
 	f.set(func() {
-		assert.True(t, bytes.Equal(f.prompted, appendHashes(nil, prompt)), "it was asked with %x", f.prompted)
+		assert.True(t, bytes.Equal(f.prompted, appendHashes(nil, remotePrompt)), "it was asked with %x", f.prompted)
 	})
-	again, _ := c.Lookup(t.Context(), "m", 16, prompt)
+	again, _ := c.Lookup(t.Context(), "m", 16, remotePrompt)
 	assert.Same(t, report.Layout, again.Layout, "one list has two layouts: each answer would be placed again")
 	f.set(func() { f.queries = 0 })
-	if report, out := c.Lookup(t.Context(), "other", 16, prompt); out != UnknownModel || report != nil || f.asked() != 0 {
+	if report, out := c.Lookup(t.Context(), "other", 16, remotePrompt); out != UnknownModel || report != nil || f.asked() != 0 {
 		t.Errorf("of a model that is not listed: %s after %d calls", out, f.asked())
 	}
 }
@@ -99,10 +99,10 @@ func TestLookupOfABadIndex(t *testing.T) {
 			if tt.want == Timeout {
 				limit = 20 * time.Millisecond
 			}
-			c, _ := running(t, Config{URLs: []string{f.URL}, Timeout: limit, Breaker: fault.BreakerConfig{Consecutive: 1, OpenFor: time.Hour}}, "a")
+			c, _ := running(t, ClientConfig{URLs: []string{f.URL}, Timeout: limit, Breaker: fault.BreakerConfig{Consecutive: 1, OpenFor: time.Hour}}, "a")
 			ranks(t, c, 1)
 			f.set(func() { f.answer = tt.answer })
-			report, out := c.Lookup(t.Context(), "m", 16, prompt)
+			report, out := c.Lookup(t.Context(), "m", 16, remotePrompt)
 			assert.True(t, report == nil && out == tt.want, "%s, %+v; want %s", out, report, tt.want)
 			assert.Equal(t, 1, f.asked(), "it was asked N times")
 			if open := c.States()[0].Circuit == fault.Open; open != tt.blamed {
@@ -116,28 +116,28 @@ func TestLookupOfABadIndex(t *testing.T) {
 // again once it is well.
 func TestSiblingsAreTriedInOrder(t *testing.T) {
 	f, g := newFake(t), newFake(t)
-	c, _ := running(t, Config{URLs: []string{f.URL, g.URL}, Breaker: fault.BreakerConfig{OpenFor: 10 * time.Millisecond}}, "a")
+	c, _ := running(t, ClientConfig{URLs: []string{f.URL, g.URL}, Breaker: fault.BreakerConfig{OpenFor: 10 * time.Millisecond}}, "a")
 	eventually(t, "both list it", func() bool { s := c.States(); return s[0].Ranks == 1 && s[1].Ranks == 1 })
 	f.set(func() { f.answer = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) } })
 	for range 3 {
-		if _, out := c.Lookup(t.Context(), "m", 16, prompt); out != Unreachable {
+		if _, out := c.Lookup(t.Context(), "m", 16, remotePrompt); out != Unreachable {
 			t.Fatalf("before the circuit opens: %s", out)
 		}
 	}
 	eventually(t, "the second answers", func() bool {
-		_, out := c.Lookup(t.Context(), "m", 16, prompt)
+		_, out := c.Lookup(t.Context(), "m", 16, remotePrompt)
 		return out == Answered
 	})
 	assert.NotZero(t, g.asked(), "the second was not asked")
 	f.set(func() { f.answer, f.queries = nil, 0 })
 	eventually(t, "the first is asked again", func() bool {
-		c.Lookup(t.Context(), "m", 16, prompt)
+		c.Lookup(t.Context(), "m", 16, remotePrompt)
 		return f.asked() > 2
 	})
 	f.Close()
 	g.Close()
 	eventually(t, "no index is asked", func() bool {
-		_, out := c.Lookup(t.Context(), "m", 16, prompt)
+		_, out := c.Lookup(t.Context(), "m", 16, remotePrompt)
 		return out == CircuitOpen
 	})
 }
@@ -146,7 +146,7 @@ func TestSiblingsAreTriedInOrder(t *testing.T) {
 // than there may be is not made.
 func TestLookupIsBoundedAndCancelled(t *testing.T) {
 	f := newFake(t)
-	c, _ := running(t, Config{URLs: []string{f.URL}, InFlight: 4, Breaker: fault.BreakerConfig{Consecutive: 1}}, "a")
+	c, _ := running(t, ClientConfig{URLs: []string{f.URL}, InFlight: 4, Breaker: fault.BreakerConfig{Consecutive: 1}}, "a")
 	ranks(t, c, 1)
 	arrived := make(chan struct{}, 8)
 	f.set(func() {
@@ -156,12 +156,12 @@ func TestLookupIsBoundedAndCancelled(t *testing.T) {
 	var group sync.WaitGroup
 	outs := make([]Outcome, 4)
 	for i := range outs {
-		group.Go(func() { _, outs[i] = c.Lookup(ctx, "m", 16, prompt) })
+		group.Go(func() { _, outs[i] = c.Lookup(ctx, "m", 16, remotePrompt) })
 	}
 	for range outs {
 		<-arrived
 	}
-	if _, out := c.Lookup(t.Context(), "m", 16, prompt); out != Saturated {
+	if _, out := c.Lookup(t.Context(), "m", 16, remotePrompt); out != Saturated {
 		t.Errorf("one too many: %s", out)
 	}
 	leave()
@@ -170,7 +170,7 @@ func TestLookupIsBoundedAndCancelled(t *testing.T) {
 		t.Errorf("left: %v, circuit %s", outs, c.States()[0].Circuit)
 	}
 	f.set(func() { f.answer = nil })
-	if _, out := c.Lookup(t.Context(), "m", 16, prompt); out != Answered {
+	if _, out := c.Lookup(t.Context(), "m", 16, remotePrompt); out != Answered {
 		t.Errorf("afterwards: %s", out)
 	}
 }

@@ -1,4 +1,4 @@
-package remote
+package service
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ import (
 )
 
 // Config is the settings of the client. Zero values mean defaults.
-type Config struct {
+type ClientConfig struct {
 	// URLs are sibling indexes. A lookup goes to the first whose circuit allows it; workers are registered at all.
 	URLs []string `flag:"remote-index-url" form:"url http https" help:"A gateway index to look prompts up in, as http://HOST:PORT; several in the order to try. Replaces following KV events, unless router-kv-events is set."`
 	// TokenFile is for ReadToken to read.
@@ -43,7 +43,7 @@ type Config struct {
 }
 
 // Validate refuses URLs that are not an index's base, have a password, or are duplicates.
-func (c *Config) Validate() error {
+func (c *ClientConfig) Validate() error {
 	seen := map[string]bool{}
 	for _, text := range c.URLs {
 		u, err := url.Parse(text)
@@ -66,7 +66,7 @@ const defaultTimeout = 20 * time.Millisecond
 
 // Client queries remote indexes. It is safe for concurrent use.
 type Client struct {
-	cfg      Config
+	cfg      ClientConfig
 	roster   *pools.Roster
 	log      *slog.Logger
 	http     *http.Transport
@@ -93,7 +93,7 @@ type sibling struct {
 
 // New returns a client without lists of workers, which [Client.Run] reads. reg may be nil. Errors name the setting's
 // flag, and never the token.
-func New(cfg Config, roster *pools.Roster, log *slog.Logger, reg prometheus.Registerer) (*Client, error) {
+func NewClient(cfg ClientConfig, roster *pools.Roster, log *slog.Logger, reg prometheus.Registerer) (*Client, error) {
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	cfg.InFlight = cmp.Or(cfg.InFlight, 256)
 	cfg.Every = cmp.Or(cfg.Every, 10*time.Second)

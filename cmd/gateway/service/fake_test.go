@@ -1,4 +1,4 @@
-package remote
+package service
 
 import (
 	"context"
@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var quiet = slog.New(slog.DiscardHandler)
+var remoteQuiet = slog.New(slog.DiscardHandler)
 
 // fakeIndex is an index that answers as it is set to.
 type fakeIndex struct {
@@ -158,16 +158,16 @@ func worker(id string) pools.Worker {
 }
 
 // running is a client that runs until the test ends, and its roster.
-func running(t *testing.T, cfg Config, workers ...string) (*Client, *pools.Roster) {
+func running(t *testing.T, cfg ClientConfig, workers ...string) (*Client, *pools.Roster) {
 	t.Helper()
-	roster := pools.NewRoster(pools.Config{}, quiet)
+	roster := pools.NewRoster(pools.Config{}, remoteQuiet)
 	for _, id := range workers {
 		require.NoError(t, roster.Put(worker(id)))
 	}
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 10 * time.Second
 	}
-	c, err := New(cfg, roster, quiet, nil)
+	c, err := NewClient(cfg, roster, remoteQuiet, nil)
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

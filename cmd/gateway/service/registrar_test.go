@@ -1,4 +1,4 @@
-package remote
+package service
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -17,7 +18,7 @@ import (
 // what leaves it is taken out.
 func TestWorkersAreRegistered(t *testing.T) {
 	f, g := newFake(t), newFake(t)
-	c, roster := running(t, Config{URLs: []string{f.URL, g.URL}, Every: 10 * time.Millisecond}, "a", "b")
+	c, roster := running(t, ClientConfig{URLs: []string{f.URL, g.URL}, Every: 10 * time.Millisecond}, "a", "b")
 	silent, decode, engine := worker("silent"), worker("decode"), worker("engine")
 	silent.KVEvents, decode.Role = "none", pools.Decode
 	engine.KVEvents, engine.KVEndpoint, engine.KVReplay, engine.TotalKVBlocks = "zmq", "tcp://10.0.0.1:5557", "tcp://10.0.0.1:6557", 900
@@ -50,11 +51,11 @@ func TestWorkersAreRegistered(t *testing.T) {
 func TestLaggingGatewaysDoNotFight(t *testing.T) {
 	f := newFake(t)
 	var reads atomic.Int32
-	a, rosterA := running(t, Config{URLs: []string{f.URL}, Every: 5 * time.Millisecond}, "w")
+	a, rosterA := running(t, ClientConfig{URLs: []string{f.URL}, Every: 5 * time.Millisecond}, "w")
 	ranks(t, a, 1)
 	wide := worker("w")
 	wide.DataParallelRanks = 3
-	b, rosterB := running(t, Config{URLs: []string{f.URL}, Every: 5 * time.Millisecond})
+	b, rosterB := running(t, ClientConfig{URLs: []string{f.URL}, Every: 5 * time.Millisecond})
 	require.NoError(t, rosterB.Put(wide))
 	ranks(t, b, 3)
 	f.set(func() {
@@ -80,7 +81,7 @@ func TestLaggingGatewaysDoNotFight(t *testing.T) {
 func TestRefusedWorkers(t *testing.T) {
 	f := newFake(t)
 	f.refuses["b"] = true
-	c, _ := running(t, Config{URLs: []string{f.URL}, Every: 10 * time.Millisecond}, "a", "b", "c")
+	c, _ := running(t, ClientConfig{URLs: []string{f.URL}, Every: 10 * time.Millisecond}, "a", "b", "c")
 	ranks(t, c, 2)
 	eventually(t, "it is reported", func() bool {
 		return strings.Contains(c.States()[0].Error, "worker b: it answered 400: kv_events: the service was")
@@ -96,7 +97,7 @@ func TestIndexComesLater(t *testing.T) {
 	f.lists = func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "restoring", http.StatusServiceUnavailable)
 	}
-	c, _ := running(t, Config{URLs: []string{f.URL}, Every: 10 * time.Millisecond}, "a")
+	c, _ := running(t, ClientConfig{URLs: []string{f.URL}, Every: 10 * time.Millisecond}, "a")
 	for _, tt := range []struct{ body, contains string }{
 		{"", "it answered 503"}, {"<html>", errGarbled.Error()}, {`{"workers":[{"id":"x","data_parallel_ranks":1000000000}]}`,
 			errGarbled.Error()},
@@ -105,7 +106,7 @@ func TestIndexComesLater(t *testing.T) {
 			f.set(func() { f.lists = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, tt.body) } })
 		}
 		eventually(t, tt.contains, func() bool { return c.States()[0].Error == tt.contains })
-		if _, out := c.Lookup(t.Context(), "m", 16, prompt); out != UnknownModel {
+		if _, out := c.Lookup(t.Context(), "m", 16, remotePrompt); out != UnknownModel {
 			t.Errorf("%s: %s", tt.contains, out)
 		}
 	}
@@ -119,7 +120,7 @@ func TestTokenIsReloaded(t *testing.T) {
 	f := newFake(t)
 	f.token = "first-token"
 	token, broken := "first-token", false
-	c, _ := running(t, Config{URLs: []string{f.URL}, Every: 10 * time.Millisecond, ReadToken: func() (string, error) {
+	c, _ := running(t, ClientConfig{URLs: []string{f.URL}, Every: 10 * time.Millisecond, ReadToken: func() (string, error) {
 		if broken {
 			return "", fmt.Errorf("gone")
 		}
@@ -127,7 +128,7 @@ func TestTokenIsReloaded(t *testing.T) {
 	}}, "a")
 	ranks(t, c, 1)
 	f.set(func() { f.token = "second-token" })
-	if _, out := c.Lookup(t.Context(), "m", 16, prompt); out != Unauthorized {
+	if _, out := c.Lookup(t.Context(), "m", 16, remotePrompt); out != Unauthorized {
 		t.Errorf("with an old token: %s", out)
 	}
 	broken = true
@@ -137,25 +138,25 @@ func TestTokenIsReloaded(t *testing.T) {
 	broken, token = false, "second-token"
 	require.NoError(t, c.Reload())
 	eventually(t, "the new token is taken", func() bool {
-		_, out := c.Lookup(t.Context(), "m", 16, prompt)
+		_, out := c.Lookup(t.Context(), "m", 16, remotePrompt)
 		return out == Answered
 	})
 }
 
 func TestNewRefuses(t *testing.T) {
 	for _, tt := range []struct {
-		cfg      Config
+		cfg      ClientConfig
 		contains string
 	}{
-		{Config{}, "remote-index-url"},
-		{Config{URLs: []string{"index:8090"}}, "remote-index-url"},
-		{Config{URLs: []string{"http://me:secret@index:8090"}}, "has no password in it"},
-		{Config{URLs: []string{"http://index:8090", "http://index:8090/"}}, "twice"},
-		{Config{URLs: []string{"http://index:8090"}, Timeout: -1}, "remote-index-timeout"},
-		{Config{URLs: []string{"http://index:8090"}, ReadToken: func() (string, error) { return "", fmt.Errorf("no such file") }},
+		{ClientConfig{}, "remote-index-url"},
+		{ClientConfig{URLs: []string{"index:8090"}}, "remote-index-url"},
+		{ClientConfig{URLs: []string{"http://me:secret@index:8090"}}, "has no password in it"},
+		{ClientConfig{URLs: []string{"http://index:8090", "http://index:8090/"}}, "twice"},
+		{ClientConfig{URLs: []string{"http://index:8090"}, Timeout: -1}, "remote-index-timeout"},
+		{ClientConfig{URLs: []string{"http://index:8090"}, ReadToken: func() (string, error) { return "", fmt.Errorf("no such file") }},
 			"remote-index-token-file: no such file"},
 	} {
-		_, err := New(tt.cfg, pools.NewRoster(pools.Config{}, quiet), quiet, nil)
+		_, err := NewClient(tt.cfg, pools.NewRoster(pools.Config{}, remoteQuiet), remoteQuiet, nil)
 		assert.True(t, err != nil && strings.Contains(err.Error(), tt.contains) && !strings.Contains(err.Error(), "secret"),
 			"%+v: %v", tt.cfg.URLs, err)
 	}

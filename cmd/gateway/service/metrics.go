@@ -1,4 +1,4 @@
-package remote
+package service
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
