@@ -1,4 +1,4 @@
-package openaiclient
+package clients
 
 import (
 	"errors"
