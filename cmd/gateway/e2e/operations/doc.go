@@ -4,4 +4,4 @@
 //
 //	go test ./cmd/gateway/viewer -chromium /usr/bin/chromium
 //	go test ./cmd/gateway/viewer -chromium /usr/bin/chromium -update   # the screenshots in docs
-package viewer
+package operations
