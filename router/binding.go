@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-pd/tandem/router/affinity"
+	"github.com/tandem-pd/tandem/router/load"
 )
 
 // sessionOf is the session state of a choice.
@@ -22,7 +22,7 @@ func (k *core) bound(c *scratch, now time.Time) int {
 	if c.session = (sessionOf{}); k.bindings == nil || c.query.Session == "" {
 		return -1
 	}
-	c.session.hash = affinity.Hash(c.query.Session)
+	c.session.hash = load.SessionHash(c.query.Session)
 	worker, rank, ok := k.bindings.Find(c.session.hash, now)
 	if !ok {
 		return -1
@@ -67,7 +67,7 @@ func (l *Lease) Bind(now time.Time) {
 	}
 	r, s := l.router, &l.session
 	r.mu.Lock()
-	r.core.bindings.Use(s.hash, affinity.Hash(l.Worker.ID), int32(l.Rank), s.from, !s.counted, now)
+	r.core.bindings.Use(s.hash, load.SessionHash(l.Worker.ID), int32(l.Rank), s.from, !s.counted, now)
 	s.from, s.counted = 0, true
 	r.mu.Unlock()
 	r.booked(false)
@@ -79,7 +79,7 @@ func (l *Lease) Unbind(now time.Time) {
 		return
 	}
 	l.router.mu.Lock()
-	l.router.core.bindings.Drop(l.session.hash, affinity.Hash(l.Worker.ID), int32(l.Rank), now)
+	l.router.core.bindings.Drop(l.session.hash, load.SessionHash(l.Worker.ID), int32(l.Rank), now)
 	l.router.mu.Unlock()
 	l.router.booked(false)
 }
@@ -88,44 +88,44 @@ func (l *Lease) Unbind(now time.Time) {
 func (r *Router) BindsSessions() bool { return r.core.bindings != nil }
 
 // Bindings returns the counts of the pool's bindings.
-func (r *Router) Bindings(now time.Time) (c affinity.Counts) {
-	r.bindings(func(t *affinity.Table) { c = t.Counts(now) })
+func (r *Router) Bindings(now time.Time) (c load.SessionCounts) {
+	r.bindings(func(t *load.Sessions) { c = t.Counts(now) })
 	return c
 }
 
-// BindingDeltas calls visit with bindings to publish, in batches: see [affinity.Table.Delta].
-func (r *Router) BindingDeltas(now time.Time, visit func(clock int64, all []affinity.Binding)) {
-	r.bindings(func(t *affinity.Table) {
+// BindingDeltas calls visit with bindings to publish, in batches: see [load.Sessions.Delta].
+func (r *Router) BindingDeltas(now time.Time, visit func(clock int64, all []load.SessionBinding)) {
+	r.bindings(func(t *load.Sessions) {
 		for clock, all := t.Delta(now); len(all) > 0; clock, all = t.Delta(now) {
 			visit(clock, all)
 		}
 	})
 }
 
-// BindingsClock returns the clock to publish without a binding, 0 for none: see [affinity.Table.Clock].
+// BindingsClock returns the clock to publish without a binding, 0 for none: see [load.Sessions.Clock].
 func (r *Router) BindingsClock(now time.Time) (clock int64) {
-	r.bindings(func(t *affinity.Table) { clock = t.Clock(now) })
+	r.bindings(func(t *load.Sessions) { clock = t.Clock(now) })
 	return clock
 }
 
-// ApplyBindings applies another gateway's bindings: see [affinity.Table.Apply].
-func (r *Router) ApplyBindings(clock int64, all []affinity.Binding, now time.Time) {
-	r.bindings(func(t *affinity.Table) { t.Apply(clock, all, now) })
+// ApplyBindings applies another gateway's bindings: see [load.Sessions.Apply].
+func (r *Router) ApplyBindings(clock int64, all []load.SessionBinding, now time.Time) {
+	r.bindings(func(t *load.Sessions) { t.Apply(clock, all, now) })
 }
 
 // ResendBindings marks all bindings to be published again, because a gateway joined.
 func (r *Router) ResendBindings(now time.Time) {
-	r.bindings(func(t *affinity.Table) { t.Resend(now) })
+	r.bindings(func(t *load.Sessions) { t.Resend(now) })
 }
 
 // ResendNextBindings queues the next batch of them, and reports whether there was one.
 func (r *Router) ResendNextBindings() (any bool) {
-	r.bindings(func(t *affinity.Table) { any = t.ResendNext() })
+	r.bindings(func(t *load.Sessions) { any = t.ResendNext() })
 	return any
 }
 
 // bindings calls f with the table, if there is one.
-func (r *Router) bindings(f func(t *affinity.Table)) {
+func (r *Router) bindings(f func(t *load.Sessions)) {
 	if r.core.bindings != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()

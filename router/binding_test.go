@@ -11,7 +11,7 @@ import (
 
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/affinity"
+	"github.com/tandem-pd/tandem/router/load"
 )
 
 // bindingRouter has sessions bound for a minute.
@@ -55,7 +55,7 @@ func TestSessionsAreBound(t *testing.T) {
 				req.ID = fmt.Sprint("turn-", i)
 				assert.Equal(t, "w0002", serve(t, r, p, req, noon), "%s, %s: on X, bound to w0002", choice.Name, role)
 			}
-			assert.Equal(t, affinity.Counts{Bindings: 1, Bound: 1, Hits: 20}, r.Bindings(noon), "%s, %s", choice.Name, role)
+			assert.Equal(t, load.SessionCounts{Bindings: 1, Bound: 1, Hits: 20}, r.Bindings(noon), "%s, %s", choice.Name, role)
 			assert.Len(t, picks(t, r, p, Request{ISL: 320, Session: "s"}, 5), 1, "%s, %s: one worker", choice.Name, role)
 
 			off := bindingRouter(t, role, func(c *Config) { c.Mode, c.SessionTTL = choice.Name, 0 })
@@ -71,7 +71,7 @@ func TestSessionsAreBound(t *testing.T) {
 				require.True(t, a.Worker == b.Worker && aerr == nil && berr == nil,
 					"%s, %s: no session is bound, and it is %v, %v instead of %v, %v", choice.Name, role, a.Worker, aerr, b.Worker, berr)
 			}
-			assert.True(t, !off.BindsSessions() && off.Bindings(noon) == (affinity.Counts{}) && off.BindingsClock(noon) == 0 && !off.ResendNextBindings(),
+			assert.True(t, !off.BindsSessions() && off.Bindings(noon) == (load.SessionCounts{}) && off.BindingsClock(noon) == 0 && !off.ResendNextBindings(),
 				"%s, %s: no time is set, and something is kept", choice.Name, role)
 		}
 	}
@@ -162,7 +162,7 @@ func TestAHotSession(t *testing.T) {
 func TestALateSessionWaits(t *testing.T) {
 	r, p, _ := lateRouter(t)
 	r.core.cfg.QueueThreshold = 1
-	r.core.bindings = affinity.New(time.Minute, false)
+	r.core.bindings = load.NewSessions(time.Minute, false)
 	serve(t, r, p, Request{ID: "1", ISL: 100, Session: "s", Pin: &Pin{Worker: "b"}}, noon)
 	reserve(t, r, p, Request{ID: "2", ISL: 5000, Pin: &Pin{Worker: "b"}}, noon)
 	for i, want := range []time.Duration{5 * time.Second, 8 * time.Second} { // what is planned for it counts

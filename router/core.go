@@ -8,7 +8,6 @@ import (
 
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/overlap"
-	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
 )
 
@@ -25,12 +24,12 @@ type core struct {
 	latest       Mode         // of the latest choice
 	promised     atomic.Int64 // blocks kept for prompts that are computed elsewhere, by all gateways
 	peerPromises peerPromises
-	typical      typical         // of its bookings
-	owned        owned           // in its view
-	moments      moments         // of its bookings
-	sent         []Sent          // not yet published
-	bindings     *affinity.Table // of sessions; nil: none
-	draws        uint64          // bookings drawn by water filling
+	typical      typical        // of its bookings
+	owned        owned          // in its view
+	moments      moments        // of its bookings
+	sent         []Sent         // not yet published
+	bindings     *load.Sessions // of sessions; nil: none
+	draws        uint64         // bookings drawn by water filling
 }
 
 // Overlaps count the blocks assumed cached by bookings, by source.

@@ -9,7 +9,6 @@ import (
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
 )
 
@@ -45,7 +44,7 @@ func New(cfg Config, idx *index.Index) (*Router, error) {
 		r.core.book.Watch()
 	}
 	if cfg.SessionTTL > 0 {
-		r.core.bindings = affinity.New(cfg.SessionTTL, cfg.OnBooking != nil)
+		r.core.bindings = load.NewSessions(cfg.SessionTTL, cfg.OnBooking != nil)
 	}
 	r.limits.Store(&cfg.Thresholds)
 	r.scratches.New = func() any { return newScratch() }

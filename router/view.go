@@ -10,7 +10,6 @@ import (
 
 	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
 )
 
@@ -81,7 +80,7 @@ func (k *core) view(p *pools.Pool) *view {
 	}
 	for i, m := range p.Members {
 		if v.first != nil {
-			v.first[affinity.Hash(m.Worker.ID)] = int32(len(v.slots))
+			v.first[load.SessionHash(m.Worker.ID)] = int32(len(v.slots))
 		}
 		for rank := range m.Worker.Ranks() {
 			s := k.slot(&p.Members[i], rank)

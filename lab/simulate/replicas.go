@@ -11,7 +11,6 @@ import (
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
 	"github.com/tandem-pd/tandem/router/replica"
 )
@@ -189,7 +188,7 @@ func (m *member) publishDelta() {
 		for _, s := range in.Sends() {
 			m.own.Sent(replica.Slot{Model: Model, Role: role, Worker: s.Worker, Rank: s.Rank}, s.Text, s.Hashes)
 		}
-		in.BindingDeltas(now, func(clock int64, all []affinity.Binding) { m.own.Bound(Model, role, clock, all) })
+		in.BindingDeltas(now, func(clock int64, all []load.SessionBinding) { m.own.Bound(Model, role, clock, all) })
 		in.Changes(now, func(s load.Shared) {
 			m.own.Set(replica.Slot{Model: Model, Role: role, Worker: s.Worker, Rank: s.Rank}, s.Share)
 		})

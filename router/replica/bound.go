@@ -5,15 +5,15 @@ import (
 	"math"
 
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/affinity"
+	"github.com/tandem-pd/tandem/router/load"
 )
 
 // PoolBound holds bindings of a pool's sessions. Like a sent prompt it may be lost.
 type PoolBound struct {
 	Model    string
 	Role     pools.Role
-	Clock    int64 // see [affinity.Table.Delta]
-	Bindings []affinity.Binding
+	Clock    int64 // see [load.Sessions.Delta]
+	Bindings []load.SessionBinding
 }
 
 func appendBound(b []byte, p *PoolBound) []byte {
@@ -32,14 +32,14 @@ func appendBound(b []byte, p *PoolBound) []byte {
 }
 
 func appendMillis(b []byte, n int64) []byte {
-	return binary.AppendUvarint(b, uint64(max(0, min(n, affinity.MaxMillis))))
+	return binary.AppendUvarint(b, uint64(max(0, min(n, load.MaxSessionMillis))))
 }
 
 func (r *reader) bound() PoolBound {
 	slot := r.slot()
 	p := PoolBound{Model: slot.Model, Role: slot.Role, Clock: r.millis()}
 	for len(r.b) > 0 && !r.bad {
-		p.Bindings = append(p.Bindings, affinity.Binding{
+		p.Bindings = append(p.Bindings, load.SessionBinding{
 			Session: r.uint64(), Worker: r.uint64(), Rank: int32(r.uvarint(math.MaxInt32)), Moves: uint32(r.uvarint(math.MaxInt32)),
 			Born: r.millis(), Idle: r.millis(),
 		})
@@ -47,4 +47,4 @@ func (r *reader) bound() PoolBound {
 	return p
 }
 
-func (r *reader) millis() int64 { return int64(r.uvarint(affinity.MaxMillis)) }
+func (r *reader) millis() int64 { return int64(r.uvarint(load.MaxSessionMillis)) }

@@ -7,17 +7,17 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/tandem-pd/tandem/router/affinity"
+	"github.com/tandem-pd/tandem/router/load"
 )
 
 const bindingTTL = 10 * time.Second
 
 // serve has a gateway serve a request of a session: on the worker that it is bound to, as far as the gateway knows, else on another.
 func (g *group) serve(m *member, session, other string) uint64 {
-	s := affinity.Hash(session)
+	s := load.SessionHash(session)
 	worker, rank, bound := m.bound.Find(s, g.now)
 	if !bound {
-		worker, rank = affinity.Hash(other), 0
+		worker, rank = load.SessionHash(other), 0
 	}
 	m.bound.Use(s, worker, rank, 0, true, g.now)
 	g.after(5*time.Millisecond, func() { g.say(m) })
@@ -61,7 +61,7 @@ func TestSessionsKeepTheirWorker(t *testing.T) {
 		g.run(time.Second)
 		moved := 0
 		for k := range sessions {
-			a, _, _ := live[0].bound.Find(affinity.Hash(fmt.Sprint("s", k)), g.now)
+			a, _, _ := live[0].bound.Find(load.SessionHash(fmt.Sprint("s", k)), g.now)
 			if a != home[k] {
 				moved++
 			}

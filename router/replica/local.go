@@ -10,7 +10,6 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
 )
 
@@ -75,8 +74,8 @@ func (o *Local) Opened(slot Slot) {
 	}
 }
 
-// Bound puts at most [affinity.Batch] bindings of a pool's sessions into the next message.
-func (o *Local) Bound(model string, role pools.Role, clock int64, all []affinity.Binding) {
+// Bound puts at most [load.SessionBatch] bindings of a pool's sessions into the next message.
+func (o *Local) Bound(model string, role pools.Role, clock int64, all []load.SessionBinding) {
 	o.next.Bound = append(o.next.Bound, PoolBound{model, role, clock, slices.Clone(all)})
 }
 

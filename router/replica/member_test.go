@@ -25,7 +25,6 @@ import (
 	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
 )
 
@@ -231,7 +230,7 @@ func FuzzMember(f *testing.F) {
 	for _, m := range []Message{
 		{Kind: Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}, Sends: []SlotSent{{Slot: share.Slot, Hashes: []uint64{1, 2}}},
 			Opened: []Slot{share.Slot},
-			Bound:  []PoolBound{{Model: "m", Role: pools.Both, Clock: 9, Bindings: []affinity.Binding{{Session: 1, Worker: 2, Born: 3}}}}},
+			Bound:  []PoolBound{{Model: "m", Role: pools.Both, Clock: 9, Bindings: []load.SessionBinding{{Session: 1, Worker: 2, Born: 3}}}}},
 		{Kind: Heartbeat, From: "a", Epoch: 1, Seq: 1, Digest: 1, Addr: "127.0.0.1:1", Echoes: []Echo{{Name: "me"}}},
 		{Kind: Page, From: "a", Epoch: 1, Seq: 1, After: Slot{Role: pools.Prefill}, Shares: []SlotShare{share}},
 		{Kind: Heads, From: "a", Epoch: 1, Seq: 1, Heads: []Head{{Model: "m", Strict: 1}}},

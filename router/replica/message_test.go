@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
 )
 
@@ -19,7 +18,7 @@ func messages() []Message {
 	promised := SlotShare{Slot{"model", pools.Decode, "", 0}, load.Share{Account: load.Account{ActiveBlocks: 77}}}
 	return []Message{
 		{Kind: Delta, From: "a", Epoch: 1 << 60, Seq: 7, Shares: []SlotShare{share, promised}, Sends: []SlotSent{{share.Slot, true, []uint64{1, 1 << 63}}}, Opened: []Slot{share.Slot}, Bound: []PoolBound{
-			{"model", pools.Decode, 1 << 40, []affinity.Binding{{Session: 1 << 63, Worker: 2, Rank: 3, Moves: 4, Born: 5, Idle: 6}, {Session: 7, Moves: math.MaxInt32, Born: affinity.MaxMillis}}},
+			{"model", pools.Decode, 1 << 40, []load.SessionBinding{{Session: 1 << 63, Worker: 2, Rank: 3, Moves: 4, Born: 5, Idle: 6}, {Session: 7, Moves: math.MaxInt32, Born: load.MaxSessionMillis}}},
 		}},
 		{Kind: Heartbeat, From: "a", Epoch: 1, Seq: 7, Digest: 1 << 63, Addr: "a:8080", Booked: 9, Stamp: time.Second, Echoes: []Echo{{"b", time.Second, time.Millisecond}}, Bound: []PoolBound{{Model: "model", Role: pools.Both, Clock: 9}}},
 		{Kind: Page, From: "a", Epoch: 1, After: share.Slot, Last: true, Shares: []SlotShare{share}},
@@ -94,7 +93,7 @@ func FuzzMessage(f *testing.F) {
 			assert.NoError(t, again.read(m.Append(nil), names), "%+v cannot be read again", m)
 			assert.Equal(t, again, m, "became")
 		}
-		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1), books{ledger{}, affinity.New(bindingTTL, true)}, noon)
+		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1), books{ledger{}, load.NewSessions(bindingTTL, true)}, noon)
 		said := messages()[0]
 		do, _ := hear(p, said.Append(nil), noon, nil) // which has a page asked for
 		for range 2 {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
 )
 
@@ -29,7 +28,7 @@ func (m *Member) publishDeltaLocked() {
 				m.own.Sent(Slot{Model: model, Role: role, Worker: s.Worker, Rank: s.Rank}, s.Text, s.Hashes)
 			}
 		}
-		r.BindingDeltas(now, func(clock int64, all []affinity.Binding) {
+		r.BindingDeltas(now, func(clock int64, all []load.SessionBinding) {
 			if !m.alone.Load() {
 				m.own.Bound(model, role, clock, all)
 			}

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
 )
 
@@ -44,7 +43,7 @@ func (ledger) ApplyBound(PoolBound, time.Time) {}
 // books is a ledger and the bindings of one pool's sessions.
 type books struct {
 	ledger
-	bindings *affinity.Table
+	bindings *load.Sessions
 }
 
 func (b books) ApplyBound(p PoolBound, now time.Time) { b.bindings.Apply(p.Clock, p.Bindings, now) }
@@ -69,7 +68,7 @@ type member struct {
 	own    *Local
 	peers  *Peers
 	books  ledger
-	bound  *affinity.Table
+	bound  *load.Sessions
 	truth  map[Slot]load.Account
 	dead   bool
 	stops  int
@@ -94,7 +93,7 @@ func (g *group) after(d time.Duration, do func()) {
 // join starts a gateway. One of a name that was there takes its place.
 func (g *group) join(name string, epoch uint64) *member {
 	own := NewLocal(name, epoch)
-	m := &member{own: own, books: ledger{}, truth: map[Slot]load.Account{}, bound: affinity.New(bindingTTL, true)}
+	m := &member{own: own, books: ledger{}, truth: map[Slot]load.Account{}, bound: load.NewSessions(bindingTTL, true)}
 	m.peers = NewPeers(Config{Join: time.Second, Expire: 10 * time.Second}, own, books{m.books, m.bound}, g.now)
 	g.members = append(g.members, m)
 	var tick, beat func()

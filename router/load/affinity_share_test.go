@@ -1,4 +1,4 @@
-package affinity
+package load
 
 import (
 	"fmt"
@@ -36,9 +36,9 @@ func TestTheFirstBindingWins(t *testing.T) {
 		a, b := newClocked(true), newClocked(true)
 		a.use("other", "v", false)
 		a.report(b) // b has a's clock
-		together(noon.Add(10*time.Millisecond), a, b)
+		together(affinityNoon.Add(10*time.Millisecond), a, b)
 		a.use("s", "early", false)
-		together(noon.Add(15*time.Millisecond), a, b)
+		together(affinityNoon.Add(15*time.Millisecond), a, b)
 		b.use("s", "late", false)
 		both := []*clocked{a, b}
 		both[order[0]].report(both[order[1]])
@@ -51,7 +51,7 @@ func TestTheFirstBindingWins(t *testing.T) {
 		b.use("s", "moved", true)
 		b.report(a)
 		a.want(t, "s", "moved")
-		a.Drop(Hash("s"), Hash("moved"), 0, a.now)
+		a.Drop(SessionHash("s"), SessionHash("moved"), 0, a.now)
 		a.report(b)
 		b.want(t, "s", "")
 		b.use("s", "early", false)
@@ -89,7 +89,7 @@ func TestAJoiningGatewayLearns(t *testing.T) {
 	}
 	together(a.now, a, b, c)
 	c.use("s2999", "wrong", false)
-	assert.True(t, c.Clock(c.now) < a.Clock(a.now) && newClocked(true).Clock(noon) == 0,
+	assert.True(t, c.Clock(c.now) < a.Clock(a.now) && newClocked(true).Clock(affinityNoon) == 0,
 		"a gateway that starts has the group's clock")
 	c.Apply(a.Clock(a.now), nil, c.now)
 	c.report(a, b)
@@ -122,35 +122,35 @@ func TestAJoiningGatewayLearns(t *testing.T) {
 // gateway's own clients use. What it repeats wrongly is answered once a message.
 func TestAFloodOfAnother(t *testing.T) {
 	c := newClocked(true)
-	for i := range Most / 2 {
+	for i := range MaxSessions / 2 {
 		c.use(fmt.Sprint("own", i), "w", false)
 	}
 	c.report()
-	var flood []Binding
-	for i := range 3 * Most {
-		flood = append(flood, Binding{Session: Hash(fmt.Sprint("theirs", i)), Worker: 1, Born: MaxMillis, Idle: int64(i % 3)})
+	var flood []SessionBinding
+	for i := range 3 * MaxSessions {
+		flood = append(flood, SessionBinding{Session: SessionHash(fmt.Sprint("theirs", i)), Worker: 1, Born: MaxSessionMillis, Idle: int64(i % 3)})
 	}
-	c.Apply(MaxMillis, flood, c.now)
-	if got := c.counts(); got.Bindings != Most || got.Evicted != 3*Most-Most/2 || len(c.index) != Most {
+	c.Apply(MaxSessionMillis, flood, c.now)
+	if got := c.counts(); got.Bindings != MaxSessions || got.Evicted != 3*MaxSessions-MaxSessions/2 || len(c.index) != MaxSessions {
 		t.Errorf("counts %+v, %d rows", got, len(c.index))
 	}
-	for i := range Most / 2 {
+	for i := range MaxSessions / 2 {
 		c.want(t, fmt.Sprint("own", i), "w")
 	}
 	calm := newClocked(true)
 	calm.use("s", "w", false)
 	calm.report()
 	for range 100 {
-		calm.Apply(1, []Binding{{Session: Hash("s"), Worker: 2, Born: MaxMillis}}, calm.now)
+		calm.Apply(1, []SessionBinding{{Session: SessionHash("s"), Worker: 2, Born: MaxSessionMillis}}, calm.now)
 	}
 	assert.Equal(t, 1, calm.report(), "answers to a hundred times the same")
-	c.Apply(-5, []Binding{{Session: 0, Worker: 1}, {Session: 1, Worker: 1, Idle: -1}, {Session: 1, Worker: 1, Idle: ttl.Milliseconds()}}, c.now)
+	c.Apply(-5, []SessionBinding{{Session: 0, Worker: 1}, {Session: 1, Worker: 1, Idle: -1}, {Session: 1, Worker: 1, Idle: ttl.Milliseconds()}}, c.now)
 	_, _, ok := c.Find(1, c.now)
 	assert.False(t, ok, "a binding that has expired is taken in")
-	c.Apply(0, []Binding{{Session: Hash("own1"), Worker: 9, Moves: 1<<32 - 1}}, c.now)
+	c.Apply(0, []SessionBinding{{Session: SessionHash("own1"), Worker: 9, Moves: 1<<32 - 1}}, c.now)
 	c.use("own1", "w", true)
 	clock, _ := c.Delta(c.now)
-	assert.True(t, clock == MaxMillis, "the clock is %d", clock)
+	assert.True(t, clock == MaxSessionMillis, "the clock is %d", clock)
 }
 
 // TestTablesAgree loses, doubles and reorders reports of three gateways that use, move and drop the same sessions, some of them at the
@@ -160,12 +160,12 @@ func TestTablesAgree(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		tables := []*clocked{newClocked(true), newClocked(true), newClocked(true)}
 		for i, c := range tables {
-			c.at(noon.Add(-time.Duration(i) * time.Hour)) // their clocks began at different times
+			c.at(affinityNoon.Add(-time.Duration(i) * time.Hour)) // their clocks began at different times
 		}
 		type letter struct {
 			to    int
 			clock int64
-			all   []Binding
+			all   []SessionBinding
 		}
 		var under []letter
 		say := func(from int, lost float64) {
@@ -188,14 +188,14 @@ func TestTablesAgree(t *testing.T) {
 				tables[l.to].Apply(l.clock, l.all, tables[l.to].now)
 			}
 		}
-		now := noon
+		now := affinityNoon
 		for range 3000 {
 			now = now.Add(time.Duration(rng.IntN(20)) * time.Millisecond)
 			together(now, tables...)
 			from := rng.IntN(3)
 			session, worker := fmt.Sprint("s", rng.IntN(30)), fmt.Sprint("w", rng.IntN(5))
 			if rng.IntN(10) == 0 {
-				tables[from].Drop(Hash(session), Hash(worker), 0, now)
+				tables[from].Drop(SessionHash(session), SessionHash(worker), 0, now)
 			} else {
 				tables[from].use(session, worker, rng.IntN(10) == 0)
 			}
@@ -207,7 +207,7 @@ func TestTablesAgree(t *testing.T) {
 			together(now, tables...)
 			for i, c := range tables {
 				for k := range 30 {
-					session := Hash(fmt.Sprint("s", k))
+					session := SessionHash(fmt.Sprint("s", k))
 					if worker, rank, ok := c.Find(session, now); ok {
 						c.Use(session, worker, rank, 0, true, now)
 					}
@@ -222,7 +222,7 @@ func TestTablesAgree(t *testing.T) {
 			}
 		}
 		for k := range 30 {
-			session := Hash(fmt.Sprint("s", k))
+			session := SessionHash(fmt.Sprint("s", k))
 			w0, _, _ := tables[0].Find(session, now)
 			w1, _, _ := tables[1].Find(session, now)
 			w2, _, _ := tables[2].Find(session, now)

@@ -1,4 +1,4 @@
-package affinity
+package load
 
 import (
 	"cmp"
@@ -7,7 +7,7 @@ import (
 )
 
 // Binding binds a session to a worker's rank, as gateways publish it.
-type Binding struct {
+type SessionBinding struct {
 	Session uint64 // [Hash] of its name
 	Worker  uint64 // [Hash] of the worker's id; 0: the binding was dropped
 	Rank    int32
@@ -17,17 +17,17 @@ type Binding struct {
 }
 
 // MaxMillis bounds times in messages, in milliseconds.
-const MaxMillis = 1 << 50
+const MaxSessionMillis = 1 << 50
 
 // maxMoves bounds [Binding.Moves], which stays at it.
 const maxMoves = 1<<31 - 1
 
 // Hash returns the hash of a session's name or a worker's id, never 0.
-func Hash(name string) uint64 { return max(1, xxh3.HashString(name)) }
+func SessionHash(name string) uint64 { return max(1, xxh3.HashString(name)) }
 
 // compare is below 0 if a wins over b. All gateways agree, whatever the order of messages: the binding moved more often
 // wins, since it reflects a failure that the other does not; of two independent ones the earlier wins.
-func (a *Binding) compare(b *Binding) int {
+func (a *SessionBinding) compare(b *SessionBinding) int {
 	return cmp.Or(
 		cmp.Compare(b.Moves, a.Moves),
 		cmp.Compare(min(1, b.Worker), min(1, a.Worker)), // dropped

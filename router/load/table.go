@@ -1,13 +1,13 @@
-package affinity
+package load
 
 import "time"
 
 // Most bounds the sessions of a table, at about 120 bytes each.
-const Most = 100_000
+const MaxSessions = 100_000
 
 // Table holds the bindings of one pool's sessions. A binding expires once its session is unused for the time to live.
 // Methods take the same time for any number of sessions.
-type Table struct {
+type Sessions struct {
 	ttl      int64 // milliseconds
 	most     int
 	shared   bool
@@ -18,17 +18,17 @@ type Table struct {
 	index    map[uint64]int32
 	free     int32 // first unused row; 0: none
 	bound    int
-	counts   Counts
+	counts   SessionCounts
 
 	pending  []int32 // rows to report
 	repeat   int32   // rows up to this one are to be published again
 	repeated int64   // since when
-	out      []Binding
+	out      []SessionBinding
 }
 
 // row is a binding, without Idle. Session is 0 in an unused row.
 type row struct {
-	Binding
+	SessionBinding
 	used, published int64 // by the table's clock; published: here, or by another gateway
 	next, prev      int32 // next is used later
 	own             bool  // this gateway has used it
@@ -36,7 +36,7 @@ type row struct {
 }
 
 // Counts counts the events of a table's bindings.
-type Counts struct {
+type SessionCounts struct {
 	Bindings  int    // current
 	Bound     uint64 // sessions that had none
 	Hits      uint64 // requests on the worker their session is bound to
@@ -47,19 +47,19 @@ type Counts struct {
 }
 
 // New returns an empty table. ttl counts in whole milliseconds. shared queues bindings for [Table.Delta].
-func New(ttl time.Duration, shared bool) *Table {
-	return &Table{ttl: ttl.Milliseconds(), most: Most, shared: shared, rows: make([]row, 1), index: map[uint64]int32{}}
+func NewSessions(ttl time.Duration, shared bool) *Sessions {
+	return &Sessions{ttl: ttl.Milliseconds(), most: MaxSessions, shared: shared, rows: make([]row, 1), index: map[uint64]int32{}}
 }
 
 // Find returns the worker and rank that a session is bound to.
-func (t *Table) Find(session uint64, now time.Time) (worker uint64, rank int32, ok bool) {
+func (t *Sessions) Find(session uint64, now time.Time) (worker uint64, rank int32, ok bool) {
 	r := &t.rows[t.live(session, t.at(now))]
 	return r.Worker, r.Rank, r.Worker != 0
 }
 
 // Use records that a worker began to serve a request of a session. It binds a session that has no binding, or whose
 // worker from could not be chosen (0: none). counts is false if the request was counted before.
-func (t *Table) Use(session, worker uint64, rank int32, from uint64, counts bool, now time.Time) {
+func (t *Sessions) Use(session, worker uint64, rank int32, from uint64, counts bool, now time.Time) {
 	at := t.at(now)
 	t.expire(at)
 	i := t.live(session, at)
@@ -91,7 +91,7 @@ func (t *Table) Use(session, worker uint64, rank int32, from uint64, counts bool
 }
 
 // Drop ends a session's binding to a worker that failed its request.
-func (t *Table) Drop(session, worker uint64, rank int32, now time.Time) {
+func (t *Sessions) Drop(session, worker uint64, rank int32, now time.Time) {
 	at := t.at(now)
 	if i := t.live(session, at); i != 0 && t.rows[i].Worker == worker && t.rows[i].Rank == rank {
 		t.counts.Dropped++
@@ -100,7 +100,7 @@ func (t *Table) Drop(session, worker uint64, rank int32, now time.Time) {
 }
 
 // Counts returns the counts so far.
-func (t *Table) Counts(now time.Time) Counts {
+func (t *Sessions) Counts(now time.Time) SessionCounts {
 	t.expire(t.at(now))
 	c := t.counts
 	c.Bindings = t.bound
@@ -108,7 +108,7 @@ func (t *Table) Counts(now time.Time) Counts {
 }
 
 // at returns the table's clock in milliseconds, from 1.
-func (t *Table) at(now time.Time) int64 {
+func (t *Sessions) at(now time.Time) int64 {
 	if t.began.IsZero() {
 		t.began = now
 	}
@@ -116,7 +116,7 @@ func (t *Table) at(now time.Time) int64 {
 }
 
 // live returns the row of a session, 0 for none or an expired one.
-func (t *Table) live(session uint64, at int64) int32 {
+func (t *Sessions) live(session uint64, at int64) int32 {
 	i := t.index[session]
 	if i != 0 && at-t.rows[i].used >= t.ttl {
 		t.remove(i)
@@ -126,14 +126,14 @@ func (t *Table) live(session uint64, at int64) int32 {
 }
 
 // expire removes expired rows, oldest first. One out of order is found when it is looked up.
-func (t *Table) expire(at int64) {
+func (t *Sessions) expire(at int64) {
 	for i := t.rows[0].next; i != 0 && at-t.rows[i].used >= t.ttl; i = t.rows[0].next {
 		t.remove(i)
 	}
 }
 
 // bind binds a row to a worker, or to none.
-func (t *Table) bind(i int32, worker uint64, rank int32, again bool, at int64) {
+func (t *Sessions) bind(i int32, worker uint64, rank int32, again bool, at int64) {
 	r := &t.rows[i]
 	if again {
 		r.Moves = min(r.Moves+1, maxMoves)
@@ -144,7 +144,7 @@ func (t *Table) bind(i int32, worker uint64, rank int32, again bool, at int64) {
 }
 
 // set sets a row's worker.
-func (t *Table) set(r *row, worker uint64) {
+func (t *Sessions) set(r *row, worker uint64) {
 	if r.Worker != 0 {
 		t.bound--
 	}
@@ -154,14 +154,14 @@ func (t *Table) set(r *row, worker uint64) {
 }
 
 // touch makes a row the last used.
-func (t *Table) touch(i int32, at int64) {
+func (t *Sessions) touch(i int32, at int64) {
 	t.rows[i].used = at
 	t.unlink(i)
 	t.link(i)
 }
 
 // add makes a row for a session, replacing the oldest when full.
-func (t *Table) add(session uint64, at int64) int32 {
+func (t *Sessions) add(session uint64, at int64) int32 {
 	if len(t.index) >= t.most {
 		t.counts.Evicted++
 		t.remove(t.rows[0].next)
@@ -173,14 +173,14 @@ func (t *Table) add(session uint64, at int64) int32 {
 		i = int32(len(t.rows))
 		t.rows = append(t.rows, row{})
 	}
-	t.rows[i] = row{Binding: Binding{Session: session}, used: at, published: at, pending: t.rows[i].pending}
+	t.rows[i] = row{SessionBinding: SessionBinding{Session: session}, used: at, published: at, pending: t.rows[i].pending}
 	t.index[session] = i
 	t.link(i)
 	return i
 }
 
 // remove frees a row. It may remain in pending.
-func (t *Table) remove(i int32) {
+func (t *Sessions) remove(i int32) {
 	t.unlink(i)
 	r := &t.rows[i]
 	t.set(r, 0)
@@ -189,12 +189,12 @@ func (t *Table) remove(i int32) {
 	t.free = i
 }
 
-func (t *Table) unlink(i int32) {
+func (t *Sessions) unlink(i int32) {
 	r := &t.rows[i]
 	t.rows[r.prev].next, t.rows[r.next].prev = r.next, r.prev
 }
 
-func (t *Table) link(i int32) {
+func (t *Sessions) link(i int32) {
 	last := t.rows[0].prev
 	t.rows[i].prev, t.rows[i].next = last, 0
 	t.rows[last].next, t.rows[0].prev = i, i
