@@ -9,8 +9,8 @@ import (
 	"sync"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/relay"
 )
 
 // Draft holds what a client has of a streamed answer of one choice so that another worker can continue it: the
@@ -182,7 +182,7 @@ func (d *Draft) includesStop() bool {
 // ends reports whether a stream that ended with err lacks only its end: its last event or its last token was sent.
 // counted reports whether its usage was.
 func (d *Draft) ends(call *Call, err error, counted bool) bool {
-	var gone *relay.WriteError
+	var gone *http1.WriteError
 	if d == nil || errors.As(err, &gone) || d.envelope == nil || call.IncludeUsage && !counted && (d.blind || d.Prompt == nil) {
 		return false
 	}

@@ -9,7 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/lifetime"
+
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 // Every gap lies in its bucket, and a bucket's end is within a quarter of any
@@ -70,7 +71,7 @@ func TestGapsForget(t *testing.T) {
 // watching is a watch that no call is ended by.
 func watching(cfg Config, known *seen) *watch {
 	w := new(watch)
-	w.begins(cfg, known, limits{first: time.Hour}, new(lifetime.Context))
+	w.begins(cfg, known, limits{first: time.Hour}, new(http1.Lifetime))
 	return w
 }
 

@@ -14,10 +14,9 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/lifetime"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/pace"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -26,7 +25,7 @@ import (
 type Room struct {
 	cfg       Config
 	roster    *pools.Roster
-	transport upstream.Transport
+	transport http1.Transport
 	computing *pace.Limits // for prompts that a worker computes itself
 
 	runs sync.Pool // of *run
@@ -36,7 +35,7 @@ type Room struct {
 }
 
 // New returns a room.
-func New(cfg Config, roster *pools.Roster, transport upstream.Transport) *Room {
+func New(cfg Config, roster *pools.Roster, transport http1.Transport) *Room {
 	r := &Room{cfg: cfg, roster: roster, transport: transport, computing: pace.NewLimits(), seen: map[string]*seen{}}
 	r.runs.New = func() any { return new(run) }
 	return r
@@ -44,7 +43,7 @@ func New(cfg Config, roster *pools.Roster, transport upstream.Transport) *Room {
 
 // run is the pooled state of one call.
 type run struct {
-	life  lifetime.Context
+	life  http1.Lifetime
 	watch watch
 	tap   tap
 }
@@ -62,7 +61,7 @@ type Call struct {
 	// Lease is the booking of the called worker. Run books the first token and growth; the caller releases it.
 	Lease *router.Lease
 	// Leg is the request to the worker.
-	Leg upstream.Leg
+	Leg http1.Leg
 	// Answer, if not nil, is relayed instead of making the call: prefill gave the whole answer, in the client's
 	// format. It does not affect the worker.
 	Answer []byte
@@ -140,7 +139,7 @@ func (r *Room) Run(ctx context.Context, call *Call, out Sink) *fault.Error {
 		return r.unopened(call, err)
 	}
 	call.Leg.Body = nil // it was sent
-	defer upstream.End(stream)
+	defer http1.End(stream)
 	if fault.Classify(nil, stream.Status()) != fault.None {
 		return reported(call, stream)
 	}
@@ -200,7 +199,7 @@ func (r *Room) unopened(call *Call, err error) *fault.Error {
 // reported returns the failure that the engine reported instead of an answer.
 //
 //go:noinline
-func reported(call *Call, stream upstream.Stream) *fault.Error {
+func reported(call *Call, stream http1.Stream) *fault.Error {
 	detail, _ := io.ReadAll(io.LimitReader(stream, maxDetailBytes))
 	var err error
 	status := stream.Status()
@@ -244,7 +243,7 @@ func (in *run) ended(err error) *fault.Error {
 // open makes the call, or opens the given answer.
 //
 //go:noinline
-func (r *Room) open(ctx context.Context, call *Call) (upstream.Stream, error) {
+func (r *Room) open(ctx context.Context, call *Call) (http1.Stream, error) {
 	if call.Answer == nil {
 		return r.transport.Call(ctx, call.Leg)
 	}

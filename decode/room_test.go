@@ -13,8 +13,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -26,7 +27,7 @@ type engine struct {
 	err    error
 }
 
-func (e *engine) Call(context.Context, upstream.Leg) (upstream.Stream, error) {
+func (e *engine) Call(context.Context, http1.Leg) (http1.Stream, error) {
 	if e.err != nil {
 		return nil, e.err
 	}
@@ -58,7 +59,7 @@ func (c *client) Write(p []byte) error {
 func (c *client) Last(p []byte) error { return c.Write(p) }
 
 // room is a decode room with one worker of block size 2, and a lease on it.
-func room(t testing.TB, cfg Config, e upstream.Transport) (*Room, *router.Lease, func() router.WorkerLoad) {
+func room(t testing.TB, cfg Config, e http1.Transport) (*Room, *router.Lease, func() router.WorkerLoad) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	roster := pools.NewRoster(pools.Config{}, log)
@@ -91,7 +92,7 @@ const (
 )
 
 func TestStream(t *testing.T) {
-	refused := &upstream.Error{Worker: "d1", Op: upstream.OpDial, Err: errors.New("refused")}
+	refused := &http1.Error{Worker: "d1", Op: http1.OpDial, Err: errors.New("refused")}
 	for _, c := range []struct {
 		name   string
 		engine *engine
@@ -129,7 +130,7 @@ func TestStream(t *testing.T) {
 		{"no event stream", stream(`{"object":"text_completion"}`), false, fault.Truncated, "", 0},
 		{"one event without end", stream(role + "data: " + strings.Repeat("x", 8<<20) + "\n\n" + done), false, fault.Garbled, "", 0},
 		{"breaks", &engine{status: 200, body: io.MultiReader(strings.NewReader(role+one),
-			iotest.ErrReader(&upstream.Error{Op: upstream.OpBody, Err: io.ErrUnexpectedEOF}))}, false, fault.Reset, role + one, 1},
+			iotest.ErrReader(&http1.Error{Op: http1.OpBody, Err: io.ErrUnexpectedEOF}))}, false, fault.Reset, role + one, 1},
 		{"client gone", stream(role + one + end + done), true, fault.ClientGone, "", 2},
 	} {
 		r, lease, _ := room(t, Config{}, c.engine)
@@ -294,7 +295,7 @@ func TestRunawaysAreEnded(t *testing.T) {
 }
 
 // served has a worker answer a call, and returns what the client has then.
-func served(t *testing.T, e upstream.Transport, call *Call) (string, *fault.Error) {
+func served(t *testing.T, e http1.Transport, call *Call) (string, *fault.Error) {
 	t.Helper()
 	r, lease, _ := room(t, Config{}, e)
 	out := &client{}

@@ -1,6 +1,6 @@
 package decode
 
-import "github.com/tandem-pd/tandem/internal/relay"
+import "github.com/tandem-pd/tandem/internal/http1"
 
 // Sink writes the answer to the client. If it is a relay.Sink too, the event loop relays streams to it.
 type Sink interface {
@@ -18,15 +18,15 @@ type Front struct{ Sink }
 
 // Polls implements relay.Sink.
 func (f Front) Polls() bool {
-	s, ok := f.Sink.(relay.Sink)
+	s, ok := f.Sink.(http1.Sink)
 	return ok && s.Polls()
 }
 
 // TryWrite implements relay.Sink.
-func (f Front) TryWrite(p []byte) error { return f.Sink.(relay.Sink).TryWrite(p) }
+func (f Front) TryWrite(p []byte) error { return f.Sink.(http1.Sink).TryWrite(p) }
 
 // TryFlush implements relay.Sink.
-func (f Front) TryFlush() error { return f.Sink.(relay.Sink).TryFlush() }
+func (f Front) TryFlush() error { return f.Sink.(http1.Sink).TryFlush() }
 
 // OnWritable implements relay.Sink.
-func (f Front) OnWritable(again func()) bool { return f.Sink.(relay.Sink).OnWritable(again) }
+func (f Front) OnWritable(again func()) bool { return f.Sink.(http1.Sink).OnWritable(again) }

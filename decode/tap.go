@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/relay"
 )
 
 // tap processes every event of one answer.
@@ -17,7 +17,7 @@ type tap struct {
 	room       *Room
 	call       *Call
 	out        Sink
-	polled     relay.Sink // out, if it can be written to without waiting
+	polled     http1.Sink // out, if it can be written to without waiting
 	watch      *watch
 	waits      prompt
 	transcript Transcript
@@ -44,7 +44,7 @@ const maxHeldBytes = 4 << 20
 
 // stream relays events until the end marker.
 func (t *tap) stream() error {
-	err := relay.Stream(t.watch, t, t, t.longer())
+	err := http1.Relay(t.watch, t, t, t.longer())
 	if err == nil && t.done {
 		return nil
 	}
@@ -52,7 +52,7 @@ func (t *tap) stream() error {
 		t.done = true
 		err = t.finish()
 	}
-	var gone *relay.WriteError
+	var gone *http1.WriteError
 	switch {
 	case errors.As(err, &gone):
 		return fmt.Errorf("%w: %w", fault.ErrClientGone, gone)
@@ -90,7 +90,7 @@ func (t *tap) Last(p []byte) error {
 // Polls reports whether the client's end can be written to without waiting; see relay.Sink, which TryWrite, TryFlush
 // and OnWritable implement too.
 func (t *tap) Polls() bool {
-	t.polled, _ = t.out.(relay.Sink)
+	t.polled, _ = t.out.(http1.Sink)
 	return t.polled != nil && t.polled.Polls()
 }
 
@@ -116,7 +116,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		return t.pass(dst, ev.Raw, false), nil
 	}
 	if !mayWait && (!t.began || ev.Done() || len(ev.Data) > longEvent) {
-		return dst, relay.ErrWaits
+		return dst, http1.ErrWaits
 	}
 	var info openai.ChunkInfo
 	if !ev.Done() {
@@ -125,7 +125,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	counts, hides := t.counts(&info)
 	if !mayWait && (!info.Valid || info.Error || info.Finished > 0 || info.Usage || info.KVParams != nil ||
 		info.PromptIDs != nil || t.call.Draft.mayStop()) {
-		return dst, relay.ErrWaits
+		return dst, http1.ErrWaits
 	}
 	t.watch.event()
 	if ev.Done() {
@@ -142,7 +142,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	draft := t.call.Draft
 	moves := t.watch.seen.moves.Load()
 	if moves && !mayWait {
-		return dst, relay.ErrWaits
+		return dst, http1.ErrWaits
 	}
 	if info.Aborted && (!info.Content && !t.began || t.began && draft.Unresumable() == "") { // aborted: another worker may do better
 		return dst, fault.ErrEngine
@@ -239,7 +239,7 @@ func (t *tap) finish() error {
 		out = openai.AppendEvent(nil, t.call.Draft.envelope.AppendEnd(nil, t.call.Draft.Request.Endpoint, "length"))
 	}
 	if err := t.Last(t.appendEnd(out)); err != nil {
-		return &relay.WriteError{Err: err}
+		return &http1.WriteError{Err: err}
 	}
 	return nil
 }

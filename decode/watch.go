@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/lifetime"
-	"github.com/tandem-pd/tandem/internal/loop"
-	"github.com/tandem-pd/tandem/internal/relay"
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 // watch ends a call whose worker stops responding. It wraps the worker's stream and counts only the time in Read, not
@@ -23,7 +21,7 @@ import (
 // Read, event and flush belong to the goroutine that relays the stream.
 type watch struct {
 	src    io.Reader
-	polled relay.Source // src, if it can be read without waiting
+	polled http1.Source // src, if it can be read without waiting
 	cfg    Config
 	seen   *seen
 	start  time.Time
@@ -39,7 +37,7 @@ type watch struct {
 	pending [16]uint8 // buckets of gaps to record
 	held    int
 
-	life   *lifetime.Context // of the call
+	life   *http1.Lifetime // of the call
 	mu     sync.Mutex
 	timer  *time.Timer   // kept for the next call
 	taken  bool          // an event arrived: the engine has begun
@@ -67,7 +65,7 @@ type limits struct {
 
 // begins starts the clock. It ends life with fault.ErrTimeout when the first token exceeds its limits, and with
 // fault.ErrStalled when a stream is silent for too long. Call stop afterwards.
-func (w *watch) begins(cfg Config, known *seen, l limits, life *lifetime.Context) {
+func (w *watch) begins(cfg Config, known *seen, l limits, life *http1.Lifetime) {
 	*w = watch{cfg: cfg, seen: known, start: time.Now(), limits: l, life: life, timer: w.timer}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +94,7 @@ func (w *watch) Read(p []byte) (int, error) {
 
 // Polls reports whether the worker's stream can be read without waiting; see relay.Source.
 func (w *watch) Polls() bool {
-	w.polled, _ = w.src.(relay.Source)
+	w.polled, _ = w.src.(http1.Source)
 	return w.polled != nil && w.polled.Polls()
 }
 
@@ -104,7 +102,7 @@ func (w *watch) Polls() bool {
 func (w *watch) TryRead(p []byte) (int, error) {
 	n, err := w.polled.TryRead(p)
 	now, since := time.Since(w.start), w.since.Load()
-	if n == 0 && errors.Is(err, loop.ErrWouldBlock) {
+	if n == 0 && errors.Is(err, http1.ErrWouldBlock) {
 		if since == 0 {
 			w.since.Store(int64(max(1, now-w.quiet)))
 		}

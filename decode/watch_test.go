@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -36,10 +36,10 @@ type timed struct {
 	err    error // what ended the read
 }
 
-func (e *timed) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (e *timed) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	e.ctx = ctx
 	if err := e.wait(e.head); err != nil {
-		return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: err}
+		return nil, &http1.Error{Worker: leg.Worker, Op: http1.OpHead, Err: err}
 	}
 	return e, nil
 }
@@ -62,7 +62,7 @@ func (e *timed) Read(p []byte) (int, error) {
 	}
 	next := e.script[0]
 	if err := e.wait(next.after); err != nil {
-		return 0, &upstream.Error{Op: upstream.OpBody, Err: err}
+		return 0, &http1.Error{Op: http1.OpBody, Err: err}
 	}
 	e.script = e.script[1:]
 	return copy(p, next.data), nil

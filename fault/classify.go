@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -79,7 +79,7 @@ func Classify(err error, status int) Class {
 		return Moved
 	case errors.Is(err, ErrTooLarge):
 		return TooLarge
-	case errors.Is(err, ErrGarbled), errors.Is(err, upstream.ErrProtocol):
+	case errors.Is(err, ErrGarbled), errors.Is(err, http1.ErrProtocol):
 		return Garbled
 	case errors.Is(err, ErrTruncated):
 		return Truncated
@@ -90,10 +90,10 @@ func Classify(err error, status int) Class {
 	case errors.Is(err, ErrCircuitOpen):
 		return Refused
 	}
-	switch up, ok := errors.AsType[*upstream.Error](err); {
-	case !ok || up.Op != upstream.OpDial:
+	switch up, ok := errors.AsType[*http1.Error](err); {
+	case !ok || up.Op != http1.OpDial:
 		return Reset
-	case upstream.LocalFailure(err):
+	case http1.LocalFailure(err):
 		return GatewayError
 	}
 	return Refused

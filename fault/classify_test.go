@@ -13,14 +13,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/upstream"
+
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
 func TestClassify(t *testing.T) {
-	dial := &upstream.Error{Worker: "w", Op: upstream.OpDial, Err: errors.New("connection refused")}
-	head := &upstream.Error{Worker: "w", Op: upstream.OpHead, Err: io.EOF}
-	body := &upstream.Error{Worker: "w", Op: upstream.OpBody, Err: io.ErrUnexpectedEOF}
+	dial := &http1.Error{Worker: "w", Op: http1.OpDial, Err: errors.New("connection refused")}
+	head := &http1.Error{Worker: "w", Op: http1.OpHead, Err: io.EOF}
+	body := &http1.Error{Worker: "w", Op: http1.OpBody, Err: io.ErrUnexpectedEOF}
 	for _, c := range []struct {
 		name   string
 		err    error
@@ -44,19 +45,19 @@ func TestClassify(t *testing.T) {
 		{"engine broke", nil, 500, EngineError},
 		{"a redirect is no answer", nil, 302, EngineError},
 		{"nothing listens", dial, 0, Refused},
-		{"our descriptors are used up", &upstream.Error{Op: upstream.OpDial, Err: fmt.Errorf("socket: %w", syscall.EMFILE)}, 0, GatewayError},
-		{"our resolver fails", &upstream.Error{Op: upstream.OpDial, Err: &net.DNSError{Err: "server misbehaving"}}, 0, GatewayError},
-		{"the same after the dial is the connection's", &upstream.Error{Op: upstream.OpBody, Err: syscall.ENOBUFS}, 200, Reset},
+		{"our descriptors are used up", &http1.Error{Op: http1.OpDial, Err: fmt.Errorf("socket: %w", syscall.EMFILE)}, 0, GatewayError},
+		{"our resolver fails", &http1.Error{Op: http1.OpDial, Err: &net.DNSError{Err: "server misbehaving"}}, 0, GatewayError},
+		{"the same after the dial is the connection's", &http1.Error{Op: http1.OpBody, Err: syscall.ENOBUFS}, 200, Reset},
 		{"breaker is open", ErrCircuitOpen, 0, Refused},
 		{"died before the head", head, 0, Reset},
 		{"died in the body", body, 200, Reset},
-		{"no HTTP", &upstream.Error{Op: upstream.OpHead, Err: fmt.Errorf("%w: no status line", upstream.ErrProtocol)}, 0, Garbled},
+		{"no HTTP", &http1.Error{Op: http1.OpHead, Err: fmt.Errorf("%w: no status line", http1.ErrProtocol)}, 0, Garbled},
 		{"broke off inside an event", io.ErrUnexpectedEOF, 200, Reset},
 		{"client left", fmt.Errorf("call: %w", ErrClientGone), 0, ClientGone},
-		{"client left while dialling", &upstream.Error{Op: upstream.OpDial, Err: ErrClientGone}, 0, ClientGone},
+		{"client left while dialling", &http1.Error{Op: http1.OpDial, Err: ErrClientGone}, 0, ClientGone},
 		{"plain cancel", context.Canceled, 200, ClientGone},
-		{"leg's limit", &upstream.Error{Op: upstream.OpHead, Err: ErrTimeout}, 0, Timeout},
-		{"stream's idle limit", &upstream.Error{Op: upstream.OpBody, Err: ErrStalled}, 200, Stalled},
+		{"leg's limit", &http1.Error{Op: http1.OpHead, Err: ErrTimeout}, 0, Timeout},
+		{"stream's idle limit", &http1.Error{Op: http1.OpBody, Err: ErrStalled}, 200, Stalled},
 		{"deadline", context.DeadlineExceeded, 0, Timeout},
 		{"our own stop", ErrShutdown, 200, Shutdown},
 		{"more than we relay", fmt.Errorf("%w: over 1 byte", ErrTooLarge), 200, TooLarge},

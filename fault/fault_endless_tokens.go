@@ -5,7 +5,7 @@ import (
 	"context"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -16,7 +16,7 @@ func init() {
 			"an answer that is no stream is spared",
 		legs: []pools.Role{pools.Decode},
 		uses: []string{"after_events"},
-		answer: func(c *injected, s upstream.Stream) (upstream.Stream, error) {
+		answer: func(c *injected, s http1.Stream) (http1.Stream, error) {
 			if !strings.HasPrefix(s.ContentType(), "text/event-stream") {
 				return s, nil
 			}
@@ -27,7 +27,7 @@ func init() {
 
 // endless is a stream whose last event before the cut repeats: its engine has lost max_tokens and its end of text.
 type endless struct {
-	upstream.Stream
+	http1.Stream
 	meter
 	call *injected
 
@@ -48,7 +48,7 @@ func (e *endless) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	if ctx := e.call.ctx; ctx.Err() != nil {
-		return 0, e.call.broken(upstream.OpBody, context.Cause(ctx))
+		return 0, e.call.broken(http1.OpBody, context.Cause(ctx))
 	}
 	n := 0
 	for n < len(p) {

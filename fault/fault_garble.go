@@ -1,13 +1,13 @@
 package fault
 
-import "github.com/tandem-pd/tandem/internal/upstream"
+import "github.com/tandem-pd/tandem/internal/http1"
 
 func init() {
 	register(Registered{
 		Name: "garble",
 		Help: "after after_events events what the worker says is no JSON any more, for an answer that is no stream from its first bytes on",
 		uses: []string{"after_events"},
-		answer: func(c *injected, s upstream.Stream) (upstream.Stream, error) {
+		answer: func(c *injected, s http1.Stream) (http1.Stream, error) {
 			return &garbled{Stream: s, meter: newMeter(s, c.rule.AfterEvents)}, nil
 		},
 	})
@@ -16,7 +16,7 @@ func init() {
 // garbled is a stream without brackets past its meter. It breaks an answer's JSON and keeps its length, lines and text:
 // no gateway can detect a wrong word.
 type garbled struct {
-	upstream.Stream
+	http1.Stream
 	meter
 }
 

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -23,7 +23,7 @@ const kvGoneError = `{"error":{"message":"KV load failure","type":"InternalServe
 
 // kvGone fails as vLLM's decode does under kv_load_failure_policy=fail when the producer no longer holds the blocks:
 // with a status while there is no answer, else with an error event and, in spite of it, the end marker.
-func kvGone(c *injected) (upstream.Stream, error) {
+func kvGone(c *injected) (http1.Stream, error) {
 	const key = `"kv_transfer_params":` // lies whole in one segment: it is the gateway's own
 	if !slices.ContainsFunc(c.leg.Body, func(segment []byte) bool { return bytes.Contains(segment, []byte(key)) }) {
 		return c.pass()

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"io"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -21,14 +21,14 @@ func init() {
 
 // loseHandoff takes kv_transfer_params, or one field that decode needs, out of a prefill's answer. The worker holds the
 // blocks until its lease ends.
-func loseHandoff(c *injected, s upstream.Stream) (upstream.Stream, error) {
+func loseHandoff(c *injected, s http1.Stream) (http1.Stream, error) {
 	var answer, params map[string]json.RawMessage
 	body, err := io.ReadAll(s)
 	if err != nil {
 		_ = s.Close() // the failure to report is the read's
-		var failed *upstream.Error
+		var failed *http1.Error
 		if !errors.As(err, &failed) {
-			err = c.broken(upstream.OpBody, err)
+			err = c.broken(http1.OpBody, err)
 		}
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func loseHandoff(c *injected, s upstream.Stream) (upstream.Stream, error) {
 
 // replaced is a worker's answer with another body.
 type replaced struct {
-	upstream.Stream
+	http1.Stream
 	body io.Reader
 }
 

@@ -3,7 +3,7 @@ package fault
 import (
 	"syscall"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 func init() {
@@ -11,13 +11,13 @@ func init() {
 		Name: "reset",
 		Help: "the connection breaks after after_bytes bytes of the answer; at 0, once the worker has answered and before anything of it arrives",
 		uses: []string{"after_bytes"},
-		answer: func(c *injected, s upstream.Stream) (upstream.Stream, error) {
+		answer: func(c *injected, s http1.Stream) (http1.Stream, error) {
 			if c.rule.AfterBytes == 0 {
 				_ = s.Close() // the failure to report is the reset
-				return nil, c.broken(upstream.OpHead, syscall.ECONNRESET)
+				return nil, c.broken(http1.OpHead, syscall.ECONNRESET)
 			}
 			return &cut{Stream: s, meter: meter{left: c.rule.AfterBytes}, after: func([]byte) (int, error) {
-				return 0, c.broken(upstream.OpBody, syscall.ECONNRESET)
+				return 0, c.broken(http1.OpBody, syscall.ECONNRESET)
 			}}, nil
 		},
 	})

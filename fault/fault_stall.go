@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 func init() {
@@ -17,12 +17,12 @@ func init() {
 }
 
 // stall keeps a connection open and silent: a paused process, a hung GPU.
-func stall(c *injected, s upstream.Stream) (upstream.Stream, error) {
+func stall(c *injected, s http1.Stream) (http1.Stream, error) {
 	ctx, wake := context.WithCancelCause(c.ctx)
 	silent := &stalled{cut: cut{Stream: s, meter: newMeter(s, c.rule.AfterEvents)}, wake: wake}
 	silent.after = func(p []byte) (int, error) {
 		if err := pause(ctx, c.rule.Delay); err != nil {
-			return 0, c.broken(upstream.OpBody, err)
+			return 0, c.broken(http1.OpBody, err)
 		}
 		silent.after = silent.resume
 		return silent.resume(p)

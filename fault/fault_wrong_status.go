@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 func init() {
@@ -13,7 +13,7 @@ func init() {
 		Name: "wrong_status",
 		Help: "an HTTP error, status or 500, in the worker's place; the worker sees nothing",
 		uses: []string{"status"},
-		call: func(c *injected) (upstream.Stream, error) { // in the shape of vLLM's errors
+		call: func(c *injected) (http1.Stream, error) { // in the shape of vLLM's errors
 			status := cmp.Or(c.rule.Status, http.StatusInternalServerError)
 			return newCanned(status, "application/json",
 				fmt.Sprintf(`{"error":{"message":"injected status %d","type":"InjectedError","param":null,"code":%[1]d}}`, status)), nil

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 // Inject wraps a transport so that calls fail by the scenario, transparently to the code above. Whether a call is hit
@@ -16,7 +16,7 @@ import (
 // empty scenario, Inject returns t itself.
 //
 // The scenario must not change afterwards. Inject panics on an invalid rule, which ParseScenario never returns.
-func Inject(t upstream.Transport, s *Scenario) upstream.Transport {
+func Inject(t http1.Transport, s *Scenario) http1.Transport {
 	if s == nil || len(s.Rules) == 0 {
 		return t
 	}
@@ -34,13 +34,13 @@ func Inject(t upstream.Transport, s *Scenario) upstream.Transport {
 // injector is the transport that Inject makes.
 type injector struct {
 	*Scenario
-	next   upstream.Transport
+	next   http1.Transport
 	faults []Registered // by rule
 	start  time.Time    // what At counts from
 }
 
 // Call makes the call through the first rule that hits it.
-func (in *injector) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (in *injector) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	after := time.Since(in.start)
 	for i := range in.Rules {
 		r, as := &in.Rules[i], &in.faults[i]
@@ -60,7 +60,7 @@ func (in *injector) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream
 }
 
 // rng is the random source of one rule and one call.
-func (in *injector) rng(rule uint64, leg upstream.Leg) *rand.Rand {
+func (in *injector) rng(rule uint64, leg http1.Leg) *rand.Rand {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, leg.Purpose) // never fails
 	_, _ = h.Write([]byte{0})

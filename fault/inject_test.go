@@ -13,11 +13,11 @@ import (
 	"testing/iotest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"go.uber.org/goleak"
+
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -31,7 +31,7 @@ type worker struct {
 	calls, closed     atomic.Int64
 }
 
-func (w *worker) Call(_ context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (w *worker) Call(_ context.Context, leg http1.Leg) (http1.Stream, error) {
 	if w.err != nil {
 		return nil, w.err
 	}
@@ -59,14 +59,14 @@ func streamer() *worker {
 	return &worker{contentType: "text/event-stream; charset=utf-8", body: streamed}
 }
 
-func decodeLeg(i int) upstream.Leg {
-	return upstream.Leg{
+func decodeLeg(i int) http1.Leg {
+	return http1.Leg{
 		Purpose: string(pools.Decode), Worker: "decode-1", RequestID: fmt.Sprintf("%08x-%d", i, 1+i%3), Stream: true,
-		Body: upstream.Body{[]byte(`{"prompt":"x","kv_transfer_params":{}}`)},
+		Body: http1.Body{[]byte(`{"prompt":"x","kv_transfer_params":{}}`)},
 	}
 }
 
-func prefillLeg(i int) upstream.Leg {
+func prefillLeg(i int) http1.Leg {
 	leg := decodeLeg(i)
 	leg.Purpose, leg.Worker, leg.Stream = string(pools.Prefill), "prefill-1", false
 	return leg
@@ -113,7 +113,7 @@ func TestRegistry(t *testing.T) {
 func hits(s Scenario, n int, order []int) []bool {
 	hit := make([]bool, n)
 	for _, i := range order {
-		s.OnHit = func(upstream.Leg, string) { hit[i] = true }
+		s.OnHit = func(http1.Leg, string) { hit[i] = true }
 		if stream, err := Inject(streamer(), &s).Call(context.Background(), decodeLeg(i)); err == nil {
 			_ = stream.Close()
 		}
@@ -164,7 +164,7 @@ func TestRulesChooseTheirCalls(t *testing.T) {
 		assert.Equal(t, []bool{false, c.hit}, hit, c.name)
 	}
 	w := streamer()
-	assert.True(t, Inject(w, nil) == upstream.Transport(w) && Inject(w, &Scenario{Seed: 3}) == upstream.Transport(w),
+	assert.True(t, Inject(w, nil) == http1.Transport(w) && Inject(w, &Scenario{Seed: 3}) == http1.Transport(w),
 		"a scenario without rules stands in the way")
 }
 
@@ -173,7 +173,7 @@ func TestRulesChooseTheirCalls(t *testing.T) {
 // transport's type.
 func TestEveryFaultClosesTheWorkersStream(t *testing.T) {
 	for _, f := range Faults() {
-		for _, leg := range []upstream.Leg{decodeLeg(7), prefillLeg(7)} {
+		for _, leg := range []http1.Leg{decodeLeg(7), prefillLeg(7)} {
 			for _, read := range []bool{false, true} {
 				bubble(t, fmt.Sprintf("%s/%s/read=%v", f.Name, leg.Purpose, read), func(t *testing.T) {
 					w := streamer()
@@ -184,7 +184,7 @@ func TestEveryFaultClosesTheWorkersStream(t *testing.T) {
 					if err == nil && read {
 						_, err = io.Copy(io.Discard, io.LimitReader(s, 1<<20)) // one of them has no end
 					}
-					var failed *upstream.Error
+					var failed *http1.Error
 					assert.True(t, err == nil || errors.As(err, &failed) && failed.Worker == leg.Worker,
 						"%v is no *upstream.Error of the worker", err)
 					if s != nil {
@@ -199,7 +199,7 @@ func TestEveryFaultClosesTheWorkersStream(t *testing.T) {
 
 // A worker that fails by itself fails as before.
 func TestFaultsKeepTheWorkersOwnError(t *testing.T) {
-	own := &upstream.Error{Worker: "decode-1", Op: upstream.OpDial, Err: errors.New("own")}
+	own := &http1.Error{Worker: "decode-1", Op: http1.OpDial, Err: errors.New("own")}
 	for _, name := range []string{"reset", "stall", "truncate", "garble"} {
 		s, err := always(&worker{err: own}, Rule{Fault: name}).Call(t.Context(), decodeLeg(1))
 		assert.ErrorIs(t, err, own, name)
@@ -215,7 +215,7 @@ func TestFaults(t *testing.T) {
 		name   string
 		rule   Rule
 		worker *worker
-		leg    upstream.Leg
+		leg    http1.Leg
 		want   string // what arrives
 		status int
 		class  Class // of the call's error or the reading's
@@ -232,7 +232,7 @@ func TestFaults(t *testing.T) {
 		{"garble", Rule{Fault: "garble", AfterEvents: 2}, streamer(), decodeLeg(1), first + second + "data: #\"n\":3#\n\ndata: #DONE#\n\n", 200, None, 1},
 		{"garble no stream", Rule{Fault: "garble"}, small, prefillLeg(1), `{"choices":[`[:wholeBytes] + `#"a":#####`, 200, None, 1},
 		{"wrong status", Rule{Fault: "wrong_status", Status: 429}, streamer(), decodeLeg(1), `{"error":{"message":"injected status 429","type":"InjectedError","param":null,"code":429}}`, 429, None, 0},
-		{"kv gone without a hand-off", Rule{Fault: "kv_gone"}, streamer(), upstream.Leg{Purpose: string(pools.Decode), Body: upstream.Body{[]byte(`{"prompt":"kv_transfer_params"}`)}}, streamed, 200, None, 1},
+		{"kv gone without a hand-off", Rule{Fault: "kv_gone"}, streamer(), http1.Leg{Purpose: string(pools.Decode), Body: http1.Body{[]byte(`{"prompt":"kv_transfer_params"}`)}}, streamed, 200, None, 1},
 		{"delay", Rule{Fault: "delay", Delay: time.Minute}, streamer(), decodeLeg(1), streamed, 200, None, 1},
 		{"stall that ends", Rule{Fault: "stall", AfterEvents: 1, Delay: time.Minute}, streamer(), decodeLeg(1), streamed, 200, None, 1},
 	} {
@@ -359,7 +359,7 @@ func TestEndlessTokens(t *testing.T) {
 }
 
 // always is a transport that a fault befalls in every call.
-func always(w *worker, rule Rule) upstream.Transport {
+func always(w *worker, rule Rule) http1.Transport {
 	rule.Probability = 1
 	return Inject(w, &Scenario{Rules: []Rule{rule}})
 }

@@ -7,12 +7,12 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
 // Registered is a fault that a scenario can name. It has one of call and answer, which keep the promises of
-// [upstream.Transport]: their error is an *upstream.Error, the context ends them, and closing their stream closes the
+// [http1.Transport]: their error is an *upstream.Error, the context ends them, and closing their stream closes the
 // worker's.
 type Registered struct {
 	Name string // in a scenario, and of its file: fault_NAME.go
@@ -21,29 +21,29 @@ type Registered struct {
 	legs []pools.Role // the calls that it can befall; nil means all
 	uses []string     // the rule's fields that shape it; a scenario that sets others is refused
 
-	call   func(c *injected) (upstream.Stream, error)                    // takes the transport's place
-	answer func(c *injected, s upstream.Stream) (upstream.Stream, error) // changes the worker's answer
+	call   func(c *injected) (http1.Stream, error)                 // takes the transport's place
+	answer func(c *injected, s http1.Stream) (http1.Stream, error) // changes the worker's answer
 }
 
 // injected is one call that a rule hits.
 type injected struct {
 	ctx  context.Context
-	leg  upstream.Leg
-	next upstream.Transport
+	leg  http1.Leg
+	next http1.Transport
 	rule *Rule
 	rng  *rand.Rand // the call's own: the same seed and call draw the same numbers
 }
 
 // pass makes the call.
-func (c *injected) pass() (upstream.Stream, error) { return c.next.Call(c.ctx, c.leg) }
+func (c *injected) pass() (http1.Stream, error) { return c.next.Call(c.ctx, c.leg) }
 
 // broken is the error of the call where it fails.
-func (c *injected) broken(op upstream.Op, err error) error {
-	return &upstream.Error{Worker: c.leg.Worker, Op: op, Err: err}
+func (c *injected) broken(op http1.Op, err error) error {
+	return &http1.Error{Worker: c.leg.Worker, Op: op, Err: err}
 }
 
 // on lets c go wrong.
-func (r *Registered) on(c *injected) (upstream.Stream, error) {
+func (r *Registered) on(c *injected) (http1.Stream, error) {
 	if r.call != nil {
 		return r.call(c)
 	}

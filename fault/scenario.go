@@ -12,8 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -38,7 +38,7 @@ type Scenario struct {
 	Rules []Rule `yaml:"rules"`
 	// OnHit, unless nil, is called for every call that a rule hits, before the fault
 	// happens, on the call's goroutine. It must not block.
-	OnHit func(leg upstream.Leg, fault string) `yaml:"-"`
+	OnHit func(leg http1.Leg, fault string) `yaml:"-"`
 }
 
 // Rule is one line of a scenario: a fault, the calls that it may hit, and the fault's parameters.
@@ -175,7 +175,7 @@ func (r *Rule) check() (of Registered, err error) {
 }
 
 // matches reports whether the rule is about that call, made so long after Inject.
-func (r *Rule) matches(leg upstream.Leg, after time.Duration) bool {
+func (r *Rule) matches(leg http1.Leg, after time.Duration) bool {
 	if after < r.At || r.For > 0 && after >= r.At+r.For {
 		return false
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/conf"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -107,7 +107,7 @@ func FuzzScenario(f *testing.F) {
 			t.Fatalf("%v, %v", s, err)
 		case err == nil:
 			w := streamer()
-			require.True(t, Inject(w, s) != upstream.Transport(w), "accepted without a rule")
+			require.True(t, Inject(w, s) != http1.Transport(w), "accepted without a rule")
 		}
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 // meter lets the first part of an answer pass and finds its end: after a number of events, or of bytes. It holds
@@ -21,7 +21,7 @@ type meter struct {
 const wholeBytes = 12
 
 // newMeter passes n events of a stream. Any other answer is one piece, of which wholeBytes pass.
-func newMeter(s upstream.Stream, n int) meter {
+func newMeter(s http1.Stream, n int) meter {
 	if strings.HasPrefix(s.ContentType(), "text/event-stream") {
 		return meter{left: n, events: true}
 	}
@@ -53,7 +53,7 @@ func (m *meter) take(p []byte) int {
 
 // cut is a stream whose reads pass up to a point and are another's after it.
 type cut struct {
-	upstream.Stream
+	http1.Stream
 	meter
 	after func(p []byte) (int, error)
 	rest  []byte // came with the last read before the cut, and lies past it

@@ -8,7 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/upstream"
+
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 // A rule with a time hits calls from then on, until its time is over.
@@ -20,7 +21,7 @@ func TestRulesHaveTheirTime(t *testing.T) {
 				{Fault: "refuse", Probability: 1, At: 10 * time.Second, For: 5 * time.Second},
 				{Fault: "truncate", Probability: 1, At: 20 * time.Second},
 			},
-			OnHit: func(_ upstream.Leg, fault string) { hit = append(hit, fault) },
+			OnHit: func(_ http1.Leg, fault string) { hit = append(hit, fault) },
 		})
 		for range 6 { // at 0 s, 5 s, …, 25 s
 			if s, err := calls.Call(t.Context(), decodeLeg(1)); err == nil {

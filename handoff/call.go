@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
 // HeaderPolicyClass is the header in which a client names a policy class.
@@ -58,7 +58,7 @@ type Call struct {
 	TraceState string
 
 	// Forward is the client's header fields that the operator forwards to engines; no others reach them.
-	Forward []upstream.Field
+	Forward []http1.Field
 }
 
 // TraceID returns TraceParent's trace id: 32 hexadecimal digits, or empty.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -19,7 +19,7 @@ import (
 // cleanup calls engines to free what they still hold for ended requests. Each call has its own time limit, and a
 // shutdown waits for them. The attempt's id names what to free, so a late call cannot affect a later attempt.
 type cleanup struct {
-	transport upstream.Transport
+	transport http1.Transport
 	roster    *pools.Roster
 	between   func(p, d *pools.Worker) (connector.Connector, error)
 	observer  Observer
@@ -100,7 +100,7 @@ func (c *cleanup) standIn(r connector.Round, speaks connector.Connector) *pools.
 }
 
 // call makes the calls in parallel: a dead worker must not delay the release on another.
-func (c *cleanup) call(ctx context.Context, legs []upstream.Leg) error {
+func (c *cleanup) call(ctx context.Context, legs []http1.Leg) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTry)
 	defer cancel()
 	errs := make([]error, len(legs))
@@ -113,7 +113,7 @@ func (c *cleanup) call(ctx context.Context, legs []upstream.Leg) error {
 }
 
 // free makes one call.
-func (c *cleanup) free(ctx context.Context, leg upstream.Leg) error {
+func (c *cleanup) free(ctx context.Context, leg http1.Leg) error {
 	stream, err := c.transport.Call(ctx, leg)
 	if err != nil {
 		return err

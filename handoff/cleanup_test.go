@@ -9,9 +9,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
@@ -25,7 +26,7 @@ type releasers struct {
 	called []string
 }
 
-func (r *releasers) Call(_ context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (r *releasers) Call(_ context.Context, leg http1.Leg) (http1.Stream, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.called = append(r.called, leg.Worker)

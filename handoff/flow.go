@@ -14,9 +14,9 @@ import (
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/trace"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
@@ -52,7 +52,7 @@ type Rooms struct {
 	// Breakers are the workers' circuits; nil has none.
 	Breakers *fault.Breakers
 	// Transport carries the clean-up calls that outlive a request.
-	Transport upstream.Transport
+	Transport http1.Transport
 	// Languages tokenize prompts. A request without known tokens is routed by its text.
 	Languages *models.Library
 	// Remote queries a remote index for the blocks of a prompt that the workers of a model hold. outcome is

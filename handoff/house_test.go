@@ -14,9 +14,9 @@ import (
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
@@ -44,7 +44,7 @@ func (unobserved) Released(prefill.KV, string, error)          {}
 // nowhere is a Transport that is not called.
 type nowhere struct{}
 
-func (nowhere) Call(context.Context, upstream.Leg) (upstream.Stream, error) {
+func (nowhere) Call(context.Context, http1.Leg) (http1.Stream, error) {
 	return nil, errors.New("called")
 }
 
@@ -65,8 +65,8 @@ func answer(status int, body string) answered {
 }
 
 // broken is a call that ended with err before its answer began.
-func broken(leg upstream.Leg, err error) error {
-	return &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: err}
+func broken(leg http1.Leg, err error) error {
+	return &http1.Error{Worker: leg.Worker, Op: http1.OpHead, Err: err}
 }
 
 // written is a Sink that keeps the answer.
@@ -94,7 +94,7 @@ var (
 )
 
 // build makes a house of these workers, which are called through net.
-func build(t *testing.T, workers map[string]pools.Role, net upstream.Transport, more func(*Config, *Rooms)) *house {
+func build(t *testing.T, workers map[string]pools.Role, net http1.Transport, more func(*Config, *Rooms)) *house {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	roster := pools.NewRoster(pools.Config{}, log)

@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -18,7 +19,7 @@ import (
 // holding answers prefill at once and holds decode calls until their context ends.
 type holding struct{ held chan struct{} }
 
-func (h holding) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (h holding) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	switch pools.Role(leg.Purpose) {
 	case pools.Prefill:
 		return answer(200, `{"choices":[],"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":5600}}`), nil

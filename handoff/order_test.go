@@ -12,10 +12,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -28,10 +29,10 @@ type meeting struct {
 }
 
 func (m meeting) Plan(r connector.Round) (connector.Plan, error) {
-	leg := func(w *pools.Worker, role pools.Role) upstream.Leg {
+	leg := func(w *pools.Worker, role pools.Role) http1.Leg {
 		e := r.Request.Edit()
 		e.SetString("room", r.ID)
-		return upstream.Leg{Purpose: string(role), Worker: w.ID, RequestID: r.ID, Body: upstream.Body{e.Bytes()}}
+		return http1.Leg{Purpose: string(role), Worker: w.ID, RequestID: r.ID, Body: http1.Body{e.Bytes()}}
 	}
 	return connector.Plan{Order: m.order, Prefill: leg(r.P, pools.Prefill), Decode: leg(r.D, pools.Decode)}, nil
 }
@@ -40,9 +41,9 @@ func (meeting) Pairs(_, _ *pools.Worker) error { return nil }
 func (m meeting) OnPrefill(r connector.Round, _ prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
 	return prefill.KV{Producer: r.P.ID, Expires: now.Add(time.Minute)}, m.ends, nil
 }
-func (meeting) Bind(*upstream.Leg, prefill.KV) {}
-func (meeting) Abandon(r connector.Round, _ prefill.KV) []upstream.Leg {
-	return []upstream.Leg{{Purpose: fault.Release, Worker: r.D.ID, RequestID: r.ID}}
+func (meeting) Bind(*http1.Leg, prefill.KV) {}
+func (meeting) Abandon(r connector.Round, _ prefill.KV) []http1.Leg {
+	return []http1.Leg{{Purpose: fault.Release, Worker: r.D.ID, RequestID: r.ID}}
 }
 
 // theatre is a Transport whose engines follow a script: what each purpose's calls do,
@@ -69,7 +70,7 @@ func (t *theatre) note(event string) {
 	t.events = append(t.events, event)
 }
 
-func (t *theatre) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (t *theatre) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	t.note(leg.Purpose + " called")
 	script := map[string][]act{"prefill": t.prefill, "decode": t.decode, fault.Release: {{body: "{}"}}}[leg.Purpose]
 	t.mu.Lock()

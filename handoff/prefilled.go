@@ -7,8 +7,8 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
@@ -33,7 +33,7 @@ type prefilled struct {
 // prefill calls the prefill leg and returns its booking. It changes nothing else of r, so that decode may run in
 // parallel. s is nil if decode is not running.
 func (f *Flow) prefill(
-	ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, call upstream.Leg, s *sibling,
+	ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, call http1.Leg, s *sibling,
 ) prefilled {
 	leg, booking := Leg{Worker: a.P, Began: time.Now()}, r.p
 	call.TraceParent = f.traceLeg(r, &leg, booking.Lease)
@@ -108,7 +108,7 @@ func garbled(a *connector.Round, err error) *fault.Error {
 
 // answered relays prefill's answer, which is the whole one. Decode's booking is not used.
 func (f *Flow) answered(
-	ctx context.Context, r *request, a *connector.Round, result *prefilled, decodes *upstream.Leg, out Sink,
+	ctx context.Context, r *request, a *connector.Round, result *prefilled, decodes *http1.Leg, out Sink,
 ) *fault.Error {
 	req, answer := r.Call.Request, result.whole
 	if req.Stream {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -71,7 +71,7 @@ var bodies = sync.Pool{New: func() any { return new(connector.Memory) }}
 // sent returns the legs' body memory to the pool once decode has begun its answer. It keeps bodies so long that a
 // worker may answer before reading all, and those of parallel legs.
 func (m *roundMemory) sent() {
-	if m.sibling != nil || m.bodies == nil || m.plan.Decode.Body.Len() > upstream.LeavesWhole {
+	if m.sibling != nil || m.bodies == nil || m.plan.Decode.Body.Len() > http1.LeavesWhole {
 		return
 	}
 	m.bodies.Reset()

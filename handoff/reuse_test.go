@@ -7,8 +7,8 @@ import (
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
 // The memory of a request goes to the next one only where nothing else can refer to it, and nothing of the request is left in it. So
@@ -41,15 +41,15 @@ func TestOnlyTheServedAreReused(t *testing.T) {
 
 // The memory of legs' bodies is given back once both have left, and no sooner.
 func TestBodiesAreGivenBackOnceTheyHaveLeft(t *testing.T) {
-	short := upstream.Body{[]byte(`{"prompt":"mine"}`)}
+	short := http1.Body{[]byte(`{"prompt":"mine"}`)}
 	for name, c := range map[string]struct {
 		twin  *sibling
-		body  upstream.Body
+		body  http1.Body
 		given bool
 	}{
 		"both have left":                     {nil, short, true},
 		"prefill runs at the same time":      {new(sibling), short, false},
-		"decode may answer before it is all": {nil, upstream.Body{make([]byte, upstream.LeavesWhole+1)}, false},
+		"decode may answer before it is all": {nil, http1.Body{make([]byte, http1.LeavesWhole+1)}, false},
 	} {
 		memory := new(connector.Memory)
 		m := &roundMemory{bodies: memory, sibling: c.twin}

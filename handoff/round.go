@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/placement"
 )
@@ -85,7 +85,7 @@ func planInto(p *connector.Plan, speaks connector.Connector, a *connector.Round)
 // bindKV adds prefill's hand-off to the leg of decode worker w.
 //
 //go:noinline
-func bindKV(d *upstream.Leg, w *pools.Worker, speaks connector.Connector, kv *StagedKV) {
+func bindKV(d *http1.Leg, w *pools.Worker, speaks connector.Connector, kv *StagedKV) {
 	if kv.Prompt != nil {
 		connector.Pin(d, w, kv.Prompt)
 	}
@@ -146,7 +146,7 @@ func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connect
 // decode calls the decode leg, or takes prefill's answer if that is not nil, and relays it. s is the prefill leg that
 // runs in parallel, or nil.
 func (f *Flow) decode(
-	ctx context.Context, r *request, w *pools.Worker, leg *upstream.Leg, answer []byte, s *sibling, out Sink,
+	ctx context.Context, r *request, w *pools.Worker, leg *http1.Leg, answer []byte, s *sibling, out Sink,
 ) *fault.Error {
 	m := r.now
 	m.sibling, m.worker, m.given = s, w.ID, answer != nil
@@ -185,7 +185,7 @@ func (f *Flow) decoded(ctx context.Context, r *request, failed *fault.Error) {
 // callInto begins the decode leg of worker w and writes its call.
 //
 //go:noinline
-func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *upstream.Leg, answer []byte) {
+func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *http1.Leg, answer []byte) {
 	r.leg = Leg{Worker: w, Began: time.Now()}
 	r.HandedOver = r.leg.Began
 	if answer == nil {

@@ -9,9 +9,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/placement"
 )
@@ -20,7 +21,7 @@ import (
 // and gets to _raise_if_error of entrypoints/generate/base/serving.py.
 type failing struct{ broken string }
 
-func (n failing) Call(_ context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (n failing) Call(_ context.Context, leg http1.Leg) (http1.Stream, error) {
 	body := string(leg.Body.AppendTo(nil))
 	switch {
 	case leg.Worker == n.broken, strings.Contains(body, `"bad"`):
@@ -84,7 +85,7 @@ func TestAProducerIsRetried(t *testing.T) {
 // panicking ends prefill's leg well, and panics in decode's.
 type panicking struct{ holding }
 
-func (p panicking) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (p panicking) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	if pools.Role(leg.Purpose) == pools.Decode {
 		panic("on purpose")
 	}

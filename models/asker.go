@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -40,7 +40,7 @@ const (
 // asker requests the tokens of prompts from engines. An engine that does not answer costs its requests the time limit,
 // and then nothing while it is paused.
 type asker struct {
-	transport upstream.Transport
+	transport http1.Transport
 	timeout   time.Duration
 	slots     chan struct{}
 
@@ -68,7 +68,7 @@ type asking struct {
 	outcome string
 }
 
-func newAsker(t upstream.Transport, timeout time.Duration, cacheBytes int64) *asker {
+func newAsker(t http1.Transport, timeout time.Duration, cacheBytes int64) *asker {
 	return &asker{
 		transport: t, timeout: timeout, slots: make(chan struct{}, asksAtOnce), calls: map[askKey]*asking{},
 		known: remembered{limit: cacheBytes}, paused: map[incarnation]pause{},
@@ -199,8 +199,8 @@ func (a *asker) settle(w *pools.Worker, status int) {
 // one queries one worker. The status is below 0 without an answer.
 func (a *asker) one(ctx context.Context, q question, w *pools.Worker) (ids []uint32, status int, err error) {
 	body := q.body(w.Engine)
-	stream, err := a.transport.Call(ctx, upstream.Leg{
-		Purpose: "tokenize", Worker: w.ID, Base: w.Address, Path: "/tokenize", RequestID: q.id, Rank: -1, Body: upstream.Body{body},
+	stream, err := a.transport.Call(ctx, http1.Leg{
+		Purpose: "tokenize", Worker: w.ID, Base: w.Address, Path: "/tokenize", RequestID: q.id, Rank: -1, Body: http1.Body{body},
 	})
 	if err != nil {
 		return nil, -1, err

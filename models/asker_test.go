@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -31,7 +31,7 @@ type engines struct {
 	called []string
 }
 
-func (e *engines) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (e *engines) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	e.mu.Lock()
 	e.called = append(e.called, leg.Worker)
 	e.mu.Unlock()

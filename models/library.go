@@ -15,10 +15,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -78,7 +78,7 @@ type Library struct {
 
 // NewLibrary reads the languages that cfg names; those in folders are looked for by Run once a worker of the roster
 // serves the model. Engines are asked through t. The error names the setting and the file.
-func NewLibrary(cfg Config, roster *pools.Roster, t upstream.Transport, log *slog.Logger, reg prometheus.Registerer) (*Library, error) {
+func NewLibrary(cfg Config, roster *pools.Roster, t http1.Transport, log *slog.Logger, reg prometheus.Registerer) (*Library, error) {
 	given, alone, err := cfg.given()
 	if err != nil {
 		return nil, err

@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
 
 // library returns a library whose models these workers serve, and its log.
-func library(t *testing.T, cfg Config, by upstream.Transport, workers ...*pools.Worker) (*Library, *strings.Builder) {
+func library(t *testing.T, cfg Config, by http1.Transport, workers ...*pools.Worker) (*Library, *strings.Builder) {
 	t.Helper()
 	roster, log := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler)), &strings.Builder{}
 	for _, w := range workers {

@@ -8,7 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/upstream"
+
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -25,7 +26,7 @@ func TestForecastLearns(t *testing.T) {
 			t.Helper()
 			e.after = took
 			_, failed := r.Run(t.Context(), &router.Lease{Choice: router.Choice{Worker: w}, PrefillTokens: tokens, BacklogTokens: tokens + ahead},
-				upstream.Leg{})
+				http1.Leg{})
 			require.Nil(t, failed)
 		}
 		_, ok := r.Forecast(w, 0, 1000, 0)

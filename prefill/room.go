@@ -12,11 +12,10 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/lifetime"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/pace"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -36,7 +35,7 @@ func (c Config) Validate() error { return setting.Check(&c) }
 type Room struct {
 	cfg       Config
 	roster    *pools.Roster
-	transport upstream.Transport
+	transport http1.Transport
 	limits    *pace.Limits
 	fits      *pace.Fits
 	runs      sync.Pool // of *run
@@ -44,7 +43,7 @@ type Room struct {
 }
 
 // New returns a room.
-func New(cfg Config, roster *pools.Roster, transport upstream.Transport) *Room {
+func New(cfg Config, roster *pools.Roster, transport http1.Transport) *Room {
 	return &Room{
 		cfg: cfg, roster: roster, transport: transport, limits: pace.NewLimits(), fits: pace.NewFits(),
 		runs: sync.Pool{New: func() any { return new(run) }},
@@ -59,7 +58,7 @@ const maxAnswerBytes = 8 << 20
 
 // run is the pooled state of one call.
 type run struct {
-	life lifetime.Context
+	life http1.Lifetime
 	read []byte // of the answer
 }
 
@@ -106,7 +105,7 @@ type Answer struct {
 func ReadAnswer(body []byte) Answer { return Answer{body, openai.Inspect(body)} }
 
 // Run calls the leased worker and reads its whole answer. The caller keeps the lease.
-func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (answer Answer, _ *fault.Error) {
+func (r *Room) Run(ctx context.Context, lease *router.Lease, leg http1.Leg) (answer Answer, _ *fault.Error) {
 	worker := lease.Worker
 	booked := lease.BacklogTokens
 	limit := r.timeout(worker, booked)
@@ -125,7 +124,7 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (
 	if err != nil {
 		return answer, r.failed(worker, err)
 	}
-	defer upstream.End(stream)
+	defer http1.End(stream)
 	body, err := in.answer(stream)
 	refused := fault.Classify(nil, stream.Status()) != fault.None
 	if err == nil && refused && ctx.Err() != nil {
@@ -226,7 +225,7 @@ func reported(worker *pools.Worker, err error, status int, body []byte) *fault.E
 
 // failed returns the failure of a call, and reports a worker that refused the connection as down.
 func (r *Room) failed(worker *pools.Worker, err error) *fault.Error {
-	var up *upstream.Error
+	var up *http1.Error
 	if errors.As(err, &up) {
 		err = up
 	}

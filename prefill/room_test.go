@@ -12,8 +12,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -26,7 +27,7 @@ type engine struct {
 	err    error
 }
 
-func (e *engine) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (e *engine) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	if e.err != nil {
 		return nil, e.err
 	}
@@ -38,7 +39,7 @@ func (e *engine) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, e
 	case <-answered:
 		return &answer{Reader: strings.NewReader(e.body), status: e.status}, nil
 	case <-ctx.Done():
-		return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: context.Cause(ctx)}
+		return nil, &http1.Error{Worker: leg.Worker, Op: http1.OpHead, Err: context.Cause(ctx)}
 	}
 }
 
@@ -73,7 +74,7 @@ func TestRunNamesWhatCame(t *testing.T) {
 		want   fault.Class
 	}{
 		{"answered", engine{status: 200, body: `{}`}, fault.None},
-		{"refused", engine{err: &upstream.Error{Op: upstream.OpDial, Err: errors.New("refused")}}, fault.Refused},
+		{"refused", engine{err: &http1.Error{Op: http1.OpDial, Err: errors.New("refused")}}, fault.Refused},
 		{"rejected", engine{status: 400, body: `{"message":"too long"}`}, fault.Rejected},
 		{"broke", engine{status: 500}, fault.EngineError},
 		{"broke, and calls that a 400", engine{status: 400, body: transfer}, fault.EngineError},
@@ -87,7 +88,7 @@ func TestRunNamesWhatCame(t *testing.T) {
 		if c.want == fault.ClientGone {
 			leave(fault.ErrClientGone)
 		}
-		answer, failed := r.Run(ctx, lease, upstream.Leg{Worker: "p1"})
+		answer, failed := r.Run(ctx, lease, http1.Leg{Worker: "p1"})
 		assert.True(t, (failed == nil) == (c.want == fault.None) && (failed == nil || failed.Class == c.want), "%s: %v", c.name, failed)
 		assert.True(t, failed != nil || string(answer.Body) == c.engine.body, "%s: %q", c.name, answer.Body)
 		assert.Equal(t, (c.want != fault.Refused), r.pool("m").Members[0].Eligible(time.Now()), "%s: eligible", c.name)
@@ -117,7 +118,7 @@ func TestTimeouts(t *testing.T) {
 				r.limits.Observe("m", lease.Worker.ID, int(c.rate), time.Second)
 			}
 			start := time.Now()
-			_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
+			_, failed := r.Run(t.Context(), lease, http1.Leg{Worker: "p1"})
 			assert.True(t, failed != nil && failed.Class == fault.Timeout && time.Since(start) == c.want,
 				"%s: %v after %v, want a timeout after %v", c.name, failed, time.Since(start), c.want)
 		})
@@ -151,7 +152,7 @@ func TestAFleetOfLongPromptsLearnsItsSpeed(t *testing.T) {
 						break // it was never answered
 					}
 					start := time.Now()
-					_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
+					_, failed := r.Run(t.Context(), lease, http1.Leg{Worker: "p1"})
 					answered := i == len(c.tries)-1
 					require.True(t, answered == (failed == nil) && (answered || failed.Class == fault.Timeout && time.Since(start) == limit),
 						"try %d ended after %v with %v, want a limit of %v", i+1, time.Since(start), failed, limit)

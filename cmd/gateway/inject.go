@@ -6,7 +6,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 // inject puts the faults of a scenario between the gateway and its workers, where one was named. Its seed becomes the
@@ -27,10 +27,10 @@ func inject(cfg *stack.GatewayConfig, r *settings.Resolved, p process, log *slog
 	if scenario.Seed != 0 {
 		cfg.Router.Seed, cfg.Flow.Seed = scenario.Seed, scenario.Seed
 	}
-	scenario.OnHit = func(leg upstream.Leg, name string) {
+	scenario.OnHit = func(leg http1.Leg, name string) {
 		log.Info("fault injected", "fault", name, "worker", leg.Worker, "engine_request_id", leg.RequestID)
 	}
-	cfg.WrapTransport = func(t upstream.Transport) upstream.Transport { return fault.Inject(t, scenario) }
+	cfg.WrapTransport = func(t http1.Transport) http1.Transport { return fault.Inject(t, scenario) }
 	log.Warn("faults are being injected", "scenario", s.Scenario, "rules", len(scenario.Rules))
 	return nil
 }

@@ -15,8 +15,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -55,7 +56,7 @@ func roundOf(name string, r *openai.Request, pinned []byte) Round {
 // legs are the calls of each connector for a request, and of one leg to each engine, by name. Refusals are left out.
 func legs(r *openai.Request, pinned []byte) map[string][]byte {
 	all := map[string][]byte{}
-	add := func(name string, l *upstream.Leg) {
+	add := func(name string, l *http1.Leg) {
 		if l.Path != "" {
 			all[name] = l.Body.AppendTo(nil)
 		}

@@ -11,9 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -39,11 +38,11 @@ type Connector interface {
 
 	// Bind adds the hand-off metadata to the decode leg of a PrefillFirst plan, once. It changes the leg's own list
 	// of segments, but no segment.
-	Bind(d *upstream.Leg, kv prefill.KV)
+	Bind(d *http1.Leg, kv prefill.KV)
 
 	// Abandon returns the calls, to be made at once, that free what engines may still hold of a round whose decode
 	// never began or, if both legs run in parallel, did not end well. kv is empty unless the plan is PrefillFirst.
-	Abandon(r Round, kv prefill.KV) []upstream.Leg
+	Abandon(r Round, kv prefill.KV) []http1.Leg
 }
 
 // Repeater is a connector whose Abandon names requests that an engine may not have read yet, as calls on other
@@ -72,7 +71,7 @@ type Round struct {
 	Request *openai.Request
 	// TraceParent and TraceState are W3C trace headers; Forward is the header fields to forward to engines.
 	TraceParent, TraceState string
-	Forward                 []upstream.Field
+	Forward                 []http1.Field
 	// IDs are the prompt's tokens, for workers that take tokens; nil if unknown.
 	IDs []uint32
 	// PinnedIDs are a chat's IDs as a JSON array if the worker that computes the prompt is known to produce the same:
@@ -107,7 +106,7 @@ type Round struct {
 type Plan struct {
 	Order Order
 	// Prefill is empty if the order is Alone.
-	Prefill, Decode upstream.Leg
+	Prefill, Decode http1.Leg
 	// Attach is how long decode's call continues after the client has left, until its answer begins, since prefill's
 	// engine releases its KV only to a decode engine that requests it. 0 cuts the call at once.
 	Attach time.Duration

@@ -9,8 +9,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -153,7 +154,7 @@ func TestPriorityOfLegs(t *testing.T) {
 			r := roundOf(name, scan(t, hi+"}"), nil)
 			r.Priority, r.P.Prioritizes, r.D.Prioritizes = c.given, c.p, c.d
 			plan := planned(t, connectors[name], r)
-			for leg, schedules := range map[*upstream.Leg]bool{&plan.Prefill: c.p, &plan.Decode: c.d} {
+			for leg, schedules := range map[*http1.Leg]bool{&plan.Prefill: c.p, &plan.Decode: c.d} {
 				assert.Equal(t, schedules && c.want != "", strings.Contains(text(*leg), "priority"), "%s: %s", name, text(*leg))
 				assert.True(t, !schedules || strings.Contains(text(*leg), c.want), "%s: %s, want %s", name, text(*leg), c.want)
 			}
@@ -162,4 +163,4 @@ func TestPriorityOfLegs(t *testing.T) {
 }
 
 // text is a leg's body.
-func text(l upstream.Leg) string { return string(l.Body.AppendTo(nil)) }
+func text(l http1.Leg) string { return string(l.Body.AppendTo(nil)) }

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -17,13 +17,13 @@ import (
 // leg edits the body for the round's worker of a role: without nvext and meaningless fields that the engine refuses,
 // and with token ids instead of a completion's text if the worker takes tokens. A chat stays a chat, plus the ids of
 // its prompt if the engine accepts them. more makes the protocol's edits.
-func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg, error) {
+func leg(round Round, role pools.Role, more func(e *openai.Edit)) (http1.Leg, error) {
 	w, rank, again := round.D, round.DRank, round.DReannounce
 	if role == pools.Prefill {
 		w, rank, again = round.P, round.PRank, round.PReannounce
 	}
 	r := round.Request
-	l := upstream.Leg{
+	l := http1.Leg{
 		Purpose: string(role), Worker: w.ID, Base: w.Address, Path: r.Endpoint.Path(), RequestID: round.ID,
 		Rank: -1, TraceParent: round.TraceParent, TraceState: round.TraceState, Forward: round.Forward, Stream: r.Stream,
 	}
@@ -130,7 +130,7 @@ type Memory struct {
 func (m *Memory) Reset() { *m = Memory{bytes: m.bytes[:0]} }
 
 // body returns the edited body of a role's leg.
-func (m *Memory) body(e *openai.Edit, role pools.Role) (body upstream.Body) {
+func (m *Memory) body(e *openai.Edit, role pools.Role) (body http1.Body) {
 	if m == nil {
 		m = new(Memory)
 	}
@@ -231,7 +231,7 @@ func TakesPrompt(w *pools.Worker) bool { return speech(w) == ofVLLM && takesIDs(
 
 // Pin adds the prompt ids reported by prefill, a JSON array, to a decode leg before its metadata is bound: the KV
 // fits no other ids.
-func Pin(d *upstream.Leg, w *pools.Worker, ids []byte) {
+func Pin(d *http1.Leg, w *pools.Worker, ids []byte) {
 	if TakesPrompt(w) && d.Path == openai.Chat.Path() {
 		d.Body = withMember(d.Body, openIDs, ids, closeIDs)
 	}
@@ -276,7 +276,7 @@ var (
 
 // withMember inserts segments that begin with a comma before the brace that closes a body. It edits the list of
 // segments; the shared segments stay unchanged.
-func withMember(body upstream.Body, member ...[]byte) upstream.Body {
+func withMember(body http1.Body, member ...[]byte) http1.Body {
 	last := len(body) - 1
 	whole := body[last]
 	end := bytes.LastIndexByte(whole, '}')
@@ -286,7 +286,7 @@ func withMember(body upstream.Body, member ...[]byte) upstream.Body {
 
 // withParams sets a leg's kv_transfer_params, merged with pinned ids. The scan refuses that field from clients.
 // params is a non-empty object.
-func withParams(body upstream.Body, params []byte) upstream.Body {
+func withParams(body http1.Body, params []byte) http1.Body {
 	if at := len(body) - 2; at >= 2 && bytes.Equal(body[at], closeIDs) && bytes.Equal(body[at-2], openIDs) {
 		body[at] = comma
 		return slices.Insert(body, at+1, params[bytes.IndexByte(params, '{')+1:])

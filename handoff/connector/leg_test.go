@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -83,7 +83,7 @@ func TestEnginesShowThePrompt(t *testing.T) {
 				r.P = nil
 			}
 			plan := planned(t, speaks, r)
-			for role, leg := range map[string]upstream.Leg{"prefill": plan.Prefill, "decode": plan.Decode} {
+			for role, leg := range map[string]http1.Leg{"prefill": plan.Prefill, "decode": plan.Decode} {
 				got := text(leg)
 				asked := strings.Contains(got, `"return_token_ids":true`) || strings.Contains(got, `"return_prompt_token_ids":true`)
 				if asked && !strings.Contains(got, `"`+c.field+`":true`) || asked && (role == "prefill") != (legs == 2) {

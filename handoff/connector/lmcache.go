@@ -3,8 +3,8 @@ package connector
 import (
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -42,7 +42,7 @@ func (LMCache) OnPrefill(r Round, _ prefill.Answer, now time.Time) (kv prefill.K
 }
 
 // Bind changes nothing.
-func (LMCache) Bind(*upstream.Leg, prefill.KV) {}
+func (LMCache) Bind(*http1.Leg, prefill.KV) {}
 
 // Abandon has nothing to free.
-func (LMCache) Abandon(Round, prefill.KV) []upstream.Leg { return nil }
+func (LMCache) Abandon(Round, prefill.KV) []http1.Leg { return nil }

@@ -3,7 +3,7 @@ package connector
 import (
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -28,7 +28,7 @@ func (Local) OnPrefill(Round, prefill.Answer, time.Time) (kv prefill.KV, whole b
 }
 
 // Bind changes nothing.
-func (Local) Bind(*upstream.Leg, prefill.KV) {}
+func (Local) Bind(*http1.Leg, prefill.KV) {}
 
 // Abandon has nothing to free.
-func (Local) Abandon(Round, prefill.KV) []upstream.Leg { return nil }
+func (Local) Abandon(Round, prefill.KV) []http1.Leg { return nil }

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -122,20 +122,20 @@ func (SGLang) OnPrefill(_ Round, answer prefill.Answer, _ time.Time) (prefill.KV
 func (SGLang) ReportsCached() {}
 
 // Bind changes nothing: both legs carry the room.
-func (SGLang) Bind(*upstream.Leg, prefill.KV) {}
+func (SGLang) Bind(*http1.Leg, prefill.KV) {}
 
 // Abandon aborts both requests by id. SGLang checks only every 4 s whether a caller has left
 // (SGLANG_REQUEST_STATE_WAIT_TIMEOUT), and a leg without its partner would wait 300 s
 // (SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT, SGLANG_DISAGGREGATION_WAITING_TIMEOUT), decode with blocks for the whole
 // prompt. Unknown ids have no effect.
-func (s SGLang) Abandon(r Round, _ prefill.KV) []upstream.Leg {
-	abort := func(w *pools.Worker, role pools.Role) upstream.Leg {
-		return upstream.Leg{
+func (s SGLang) Abandon(r Round, _ prefill.KV) []http1.Leg {
+	abort := func(w *pools.Worker, role pools.Role) http1.Leg {
+		return http1.Leg{
 			Purpose: fault.Release, Worker: w.ID, Base: w.Address, Path: "/abort_request", RequestID: r.ID + "-release", Rank: -1,
-			Body: upstream.Body{[]byte(`{"rid":"` + s.rid(r, role) + `"}`)},
+			Body: http1.Body{[]byte(`{"rid":"` + s.rid(r, role) + `"}`)},
 		}
 	}
-	return []upstream.Leg{abort(r.D, pools.Decode), abort(r.P, pools.Prefill)}
+	return []http1.Leg{abort(r.D, pools.Decode), abort(r.P, pools.Prefill)}
 }
 
 // RepeatAfter returns when aborts are repeated: one that overtakes its request aborts nothing.

@@ -9,7 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/upstream"
+
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -27,7 +28,7 @@ func rooms(change func(r *Round)) Round {
 }
 
 // sent is a leg's fields that a hand-off sets, with the rest of its body.
-func sent(t *testing.T, leg upstream.Leg) (fields map[string]string, rest string) {
+func sent(t *testing.T, leg http1.Leg) (fields map[string]string, rest string) {
 	t.Helper()
 	body := text(leg)
 	members, _ := raw(t, []byte(body))
@@ -83,7 +84,7 @@ func TestSGLangBootstrapAddress(t *testing.T) {
 	} {
 		r := rooms(func(r *Round) { r.P.Address, r.P.Transfer = c.address, c.transfer })
 		plan := planned(t, SGLang{}, carrying(r, scan(t, hi+"}"), nil))
-		for _, leg := range []upstream.Leg{plan.Prefill, plan.Decode} {
+		for _, leg := range []http1.Leg{plan.Prefill, plan.Decode} {
 			got, _ := sent(t, leg)
 			assert.Equal(t, []string{c.host, c.port}, []string{got["bootstrap_host"], got["bootstrap_port"]}, "%s with %q", c.address, c.transfer)
 		}

@@ -13,8 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -82,7 +82,7 @@ func tensorRTPriority(e *openai.Edit, r Round, w *pools.Worker) {
 
 // contextLeg edits the body for the context worker, not streamed. The worker generates one token whatever max_tokens
 // is, and learns from max_tokens whether more follows.
-func contextLeg(r Round, generatesFirst bool) (upstream.Leg, error) {
+func contextLeg(r Round, generatesFirst bool) (http1.Leg, error) {
 	l, err := leg(r, pools.Prefill, func(e *openai.Edit) {
 		tensorRTPriority(e, r, r.P)
 		e.Set("stream", []byte("false"))
@@ -257,7 +257,7 @@ func handOff(params, ids []byte) []byte {
 
 // Bind adds the hand-off to the generation worker's body: the prompt's ids replace a completion's prompt, and are
 // added to a chat's messages.
-func (TensorRT) Bind(d *upstream.Leg, kv prefill.KV) {
+func (TensorRT) Bind(d *http1.Leg, kv prefill.KV) {
 	var handed struct {
 		Params json.RawMessage `json:"disaggregated_params"`
 		IDs    json.RawMessage `json:"prompt_token_ids"`
@@ -280,16 +280,16 @@ func (TensorRT) Bind(d *upstream.Leg, kv prefill.KV) {
 
 // Abandon makes a generation worker pull the KV for one token, which the hand-off already holds: after a context
 // worker has computed, an abort has no effect, and only a transfer or kv_transfer_timeout_ms frees the KV.
-func (TensorRT) Abandon(r Round, kv prefill.KV) []upstream.Leg {
+func (TensorRT) Abandon(r Round, kv prefill.KV) []http1.Leg {
 	if kv.Params == nil {
 		return nil
 	}
 	e, _ := openai.NewEdit([]byte(`{"prompt":"-","max_tokens":1}`))
 	e.SetString("model", r.D.Model)
-	d := upstream.Leg{
+	d := http1.Leg{
 		Purpose: fault.Release, Worker: r.D.ID, Base: r.D.Address, Path: openai.Completions.Path(), RequestID: r.ID + "-release", Rank: -1,
 	}
 	d.Body, _ = e.AppendSegments(nil, nil)
 	TensorRT{}.Bind(&d, kv)
-	return []upstream.Leg{d}
+	return []http1.Leg{d}
 }

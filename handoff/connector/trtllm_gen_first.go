@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -68,8 +68,8 @@ func (TensorRTGenerationFirst) OnPrefill(_ Round, answer prefill.Answer, _ time.
 }
 
 // Bind changes nothing: both legs carry what they need.
-func (TensorRTGenerationFirst) Bind(*upstream.Leg, prefill.KV) {}
+func (TensorRTGenerationFirst) Bind(*http1.Leg, prefill.KV) {}
 
 // Abandon has nothing to free: a context worker computes only once a generation worker waits, and an abort before
 // that frees both.
-func (TensorRTGenerationFirst) Abandon(Round, prefill.KV) []upstream.Leg { return nil }
+func (TensorRTGenerationFirst) Abandon(Round, prefill.KV) []http1.Leg { return nil }

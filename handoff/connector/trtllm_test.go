@@ -9,8 +9,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/prefill"
 )
 
@@ -77,7 +78,7 @@ func TestTensorRTHandOff(t *testing.T) {
 			{openai.Chat.Path(), `{"model":"m","messages":[]}`, `{"model":"m","messages":[],"disaggregated_params":` + goodGeneration +
 				`,"prompt_token_ids":[1,2,3]}`},
 		} {
-			d := upstream.Leg{Path: c.endpoint, Body: upstream.Body{[]byte(c.body[:9]), []byte(c.body[9:])}}
+			d := http1.Leg{Path: c.endpoint, Body: http1.Body{[]byte(c.body[:9]), []byte(c.body[9:])}}
 			TensorRT{}.Bind(&d, kv)
 			sameMembers(t, c.want, text(d), finish)
 		}
@@ -193,7 +194,7 @@ func FuzzTensorRTOnPrefill(f *testing.F) {
 		if (err != nil || whole) && kv.Params == nil {
 			return
 		}
-		d := upstream.Leg{Path: openai.Chat.Path(), Body: upstream.Body{[]byte(`{"model":"m"}`)}}
+		d := http1.Leg{Path: openai.Chat.Path(), Body: http1.Body{[]byte(`{"model":"m"}`)}}
 		TensorRT{}.Bind(&d, kv)
 		var body struct {
 			Params struct {

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -78,13 +78,13 @@ func (Mooncake) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv pre
 }
 
 // Bind adds the metadata to the body.
-func (Mooncake) Bind(d *upstream.Leg, kv prefill.KV) { d.Body = withParams(d.Body, kv.Params) }
+func (Mooncake) Bind(d *http1.Leg, kv prefill.KV) { d.Body = withParams(d.Body, kv.Params) }
 
 // Abandon frees prefill's blocks through a decode worker that refuses a request, as [NIXL.Abandon] does: its engine
 // requests none of them (request_finished in mooncake_connector.py). Releases before vLLM #41269 keep them for 480 s
 // (#50425).
-func (Mooncake) Abandon(r Round, kv prefill.KV) []upstream.Leg {
+func (Mooncake) Abandon(r Round, kv prefill.KV) []http1.Leg {
 	d := vllmRelease(r)
 	Mooncake{}.Bind(&d, kv)
-	return []upstream.Leg{d}
+	return []http1.Leg{d}
 }

@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -67,8 +67,8 @@ func (NIXL) DecodeLater() {}
 
 // vllmSlice requests a completion of the prompt's first tokens, which leaves their blocks in the prefix cache, whose
 // hashes depend on tokens, adapter and salt only.
-func vllmSlice(r Round) upstream.Leg {
-	l := upstream.Leg{
+func vllmSlice(r Round) http1.Leg {
+	l := http1.Leg{
 		Purpose: string(pools.Prefill), Worker: r.P.ID, Base: r.P.Address, Path: openai.Completions.Path(), RequestID: r.ID,
 		Rank: -1, TraceParent: r.TraceParent, TraceState: r.TraceState, Forward: r.Forward,
 	}
@@ -95,7 +95,7 @@ func vllmSlice(r Round) upstream.Leg {
 
 // vllmPrefill edits the body for a vLLM worker that computes the prompt and one token, and keeps the blocks by
 // params.
-func vllmPrefill(r Round, params []byte) (upstream.Leg, error) {
+func vllmPrefill(r Round, params []byte) (http1.Leg, error) {
 	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit) {
 		firstToken(e, r.Request)
 		e.Set(paramsField, params)
@@ -240,7 +240,7 @@ func (p *nixlParams) reachable() error {
 }
 
 // Bind adds the metadata to the body.
-func (NIXL) Bind(d *upstream.Leg, kv prefill.KV) { d.Body = withParams(d.Body, kv.Params) }
+func (NIXL) Bind(d *http1.Leg, kv prefill.KV) { d.Body = withParams(d.Body, kv.Params) }
 
 // releaseModel is a model name that no engine serves.
 const releaseModel = "tandem-release"
@@ -248,10 +248,10 @@ const releaseModel = "tandem-release"
 // Abandon frees prefill's blocks through a decode worker: a request with the hand-off that fails validation after
 // parsing, here by its model, makes the engine notify prefill at once (_with_kv_transfer_rejection_cleanup, vLLM
 // #41269). Otherwise the blocks stay for the whole lease.
-func (NIXL) Abandon(r Round, kv prefill.KV) []upstream.Leg {
+func (NIXL) Abandon(r Round, kv prefill.KV) []http1.Leg {
 	d := vllmRelease(r)
 	NIXL{}.Bind(&d, kv)
-	return []upstream.Leg{d}
+	return []http1.Leg{d}
 }
 
 // ReleasedByAny: any engine with a NixlConnector can notify the holder of the blocks.
@@ -259,10 +259,10 @@ func (NIXL) ReleasedByAny() {}
 
 // vllmRelease returns a request to the round's decode worker that fails validation after parsing; the caller binds
 // the hand-off. It has the endpoint's required fields, without which the hand-off would not be read.
-func vllmRelease(r Round) upstream.Leg {
-	d := upstream.Leg{
+func vllmRelease(r Round) http1.Leg {
+	d := http1.Leg{
 		Purpose: fault.Release, Worker: r.D.ID, Base: r.D.Address, Path: openai.Completions.Path(), RequestID: r.ID + "-release", Rank: -1,
-		Body: upstream.Body{[]byte(`{"model":"` + releaseModel + `","prompt":"-","max_tokens":1}`)},
+		Body: http1.Body{[]byte(`{"model":"` + releaseModel + `","prompt":"-","max_tokens":1}`)},
 	}
 	if r.D.Ranks() > 1 {
 		d.Rank = r.DRank

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -35,11 +35,11 @@ func (NIXLPush) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv pre
 }
 
 // Bind adds the metadata to the body, and gives decode's request the id of the prefill round.
-func (NIXLPush) Bind(d *upstream.Leg, kv prefill.KV) {
+func (NIXLPush) Bind(d *http1.Leg, kv prefill.KV) {
 	NIXL{}.Bind(d, kv)
 	d.RequestID = kv.RequestID
 }
 
 // Abandon makes no call: a decode engine that refuses a request sends nothing to prefill (start_load_kv in 0.32's
 // nixl/push_worker.py), and a second registration would wait forever. The lease frees the blocks.
-func (NIXLPush) Abandon(Round, prefill.KV) []upstream.Leg { return nil }
+func (NIXLPush) Abandon(Round, prefill.KV) []http1.Leg { return nil }

@@ -11,8 +11,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/prefill"
 )
 
@@ -41,7 +42,7 @@ func TestNIXLPlan(t *testing.T) {
 		assert.Equal(t, PrefillFirst, plan.Order)
 		assert.Equal(t, c.head+c.decode+"}", text(plan.Decode), c.name)
 		sameMembers(t, c.head+c.prefill+ask, text(plan.Prefill), c.name)
-		for _, leg := range []upstream.Leg{plan.Prefill, plan.Decode} {
+		for _, leg := range []http1.Leg{plan.Prefill, plan.Decode} {
 			assert.Equal(t, []string{a.Request.Endpoint.Path(), a.ID, a.TraceParent}, []string{leg.Path, leg.RequestID, leg.TraceParent}, c.name)
 		}
 		assert.False(t, plan.Prefill.Stream)
@@ -84,7 +85,7 @@ func TestNIXLTruncates(t *testing.T) {
 		a := carrying(pair("text"), scan(t, hi+`,"max_tokens":60,"truncate_prompt_tokens":`+given+`}`), nil)
 		a.Kept = 40
 		plan := planned(t, NIXL{}, a)
-		for _, leg := range []upstream.Leg{plan.Prefill, plan.Decode} {
+		for _, leg := range []http1.Leg{plan.Prefill, plan.Decode} {
 			assert.Contains(t, text(leg), `"truncate_prompt_tokens":`+want, given)
 		}
 	}

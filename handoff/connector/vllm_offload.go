@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/prefill"
 )
 
@@ -49,4 +49,4 @@ func (Offload) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv pref
 }
 
 // Bind adds the metadata to the body.
-func (Offload) Bind(d *upstream.Leg, kv prefill.KV) { NIXL{}.Bind(d, kv) }
+func (Offload) Bind(d *http1.Leg, kv prefill.KV) { NIXL{}.Bind(d, kv) }

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/listen"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
@@ -360,7 +360,7 @@ func eventOf(e engine.Event, speaks string) wire.Event {
 
 // serveHTTP serves until the server is closed, which is no error.
 func serveHTTP(s *http.Server, ln net.Listener, log *slog.Logger) error {
-	if err := listen.HTTP(s, ln, log); !errors.Is(err, http.ErrServerClosed) {
+	if err := http1.ListenHTTP(s, ln, log); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -43,12 +43,12 @@ var errGateway = errors.New("is a gateway, this one or another: list the engines
 // asker queries workers. It is safe for concurrent use.
 type asker struct {
 	client  *http.Client
-	trust   upstream.Trust // nil is the system's authorities
-	key     string         // for Authorization: Bearer; empty for none
+	trust   http1.Trust // nil is the system's authorities
+	key     string      // for Authorization: Bearer; empty for none
 	timeout time.Duration
 }
 
-func newAsker(key string, timeout time.Duration, trust upstream.Trust,
+func newAsker(key string, timeout time.Duration, trust http1.Trust,
 	dial func(ctx context.Context, network, address string) (net.Conn, error)) *asker {
 	a := &asker{
 		key:     key,

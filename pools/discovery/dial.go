@@ -17,15 +17,15 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
 // Access is how etcd is reached over a network that others are on. The zero value is for one that is open.
 type Access struct {
 	User, Password string
 	// Trust is the certificates of both sides, nil without TLS. With it endpoints without a scheme are reached over TLS.
-	Trust upstream.Trust
+	Trust http1.Trust
 	// Log gets why TLS with a member fails, once for each reason; nil for none.
 	Log *slog.Logger
 
@@ -34,7 +34,7 @@ type Access struct {
 
 // fresh makes each handshake with the certificates of its moment.
 type fresh struct {
-	trust upstream.Trust
+	trust http1.Trust
 	log   *slog.Logger
 
 	mu     sync.Mutex

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/guard"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -248,7 +248,7 @@ func (f *probe) generates(err error) bool {
 // exist does: that is how a worker in a cluster ends.
 func unasked(err error) bool {
 	resolver, ok := errors.AsType[*net.DNSError](err)
-	return upstream.LocalFailure(err) && !(ok && resolver.IsNotFound)
+	return http1.LocalFailure(err) && !(ok && resolver.IsNotFound)
 }
 
 // draw is another incarnation: the one that was given with the worker, and for each later process that and a number.

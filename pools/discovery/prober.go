@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/guard"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -29,7 +29,7 @@ type ProberConfig struct {
 	// APIKey is sent to the workers as Authorization: Bearer; empty sends none.
 	APIKey string
 	// Trust is the certificates of connections to https workers; nil takes the system's authorities and shows none.
-	Trust upstream.Trust
+	Trust http1.Trust
 	// Dial replaces the network, for tests in memory.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// AskFirst reports no worker before it has answered, though its model was given.

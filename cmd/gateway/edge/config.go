@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/certs"
-	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -19,7 +19,7 @@ type Config struct {
 	// Certs holds the certificates of TLS; nil uses a store that does not reload files.
 	Certs *certs.Store
 	// Loops poll clients' connections; nil uses Go's poller.
-	Loops *loop.Loops
+	Loops *http1.Loops
 	// Console is the operators' page; nil for none.
 	Console Console
 }

@@ -8,8 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/listen"
-	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 // stashBytes is how much of a pipelined request the watcher reads. Beyond that it polls the kernel for the client's
@@ -31,9 +30,9 @@ var longAgo = time.Unix(1, 0)
 // the connection to the loop.
 type conn struct {
 	net.Conn
-	socket   loop.Socket  // the same, if a loop polls it; else nil
+	socket   http1.Socket // the same, if a loop polls it; else nil
 	secure   *tls.Conn    // the same, with TLS; else nil
-	slot     *listen.Conn // its place in the listener's limit; nil without a listener
+	slot     *http1.Conn  // its place in the listener's limit; nil without a listener
 	frontend *frontend
 	stall    time.Duration // longest time without progress of a write
 	forget   func(*conn)   // removes it from the frontend's set
@@ -86,7 +85,7 @@ func (c *conn) read(p []byte) (int, error) {
 		return c.Conn.Read(p)
 	}
 	n, err := c.socket.TryRead(p)
-	if c.idles || !errors.Is(err, loop.ErrWouldBlock) {
+	if c.idles || !errors.Is(err, http1.ErrWouldBlock) {
 		return n, err
 	}
 	if !c.limited {
@@ -251,7 +250,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		switch {
 		case err == nil && sent == len(p):
 			return sent, nil
-		case err == nil || errors.Is(err, loop.ErrWouldBlock):
+		case err == nil || errors.Is(err, http1.ErrWouldBlock):
 			c.awaitRoom()
 		default:
 			return sent, err

@@ -18,8 +18,7 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/lifetime"
-	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -37,9 +36,9 @@ type exchange struct {
 	conn   *conn
 	ctx    *fasthttp.RequestCtx
 	call   handoff.Call
-	stream bool             // the client requested events
-	plain  bool             // no chunks: the connection's end ends the answer
-	life   lifetime.Context // of the call
+	stream bool           // the client requested events
+	plain  bool           // no chunks: the connection's end ends the answer
+	life   http1.Lifetime // of the call
 
 	left   atomic.Bool // the client is gone
 	active atomic.Bool // written since the heartbeat's last check
@@ -240,7 +239,7 @@ func (x *exchange) push() error {
 			x.conn.progress()
 		}
 		if err == nil && x.sent < len(x.out) {
-			err = loop.ErrWouldBlock
+			err = http1.ErrWouldBlock
 		}
 		if err != nil {
 			return err
@@ -277,7 +276,7 @@ func (x *exchange) flush() error {
 		switch {
 		case err == nil:
 			return nil
-		case !errors.Is(err, loop.ErrWouldBlock):
+		case !errors.Is(err, http1.ErrWouldBlock):
 			cause := leaveCause(err)
 			x.leave(cause)
 			return cause

@@ -16,7 +16,7 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -134,7 +134,7 @@ func TestEveryExitGivesBack(t *testing.T) {
 		}
 		return answerJSON(ctx, c, out)
 	}
-	for name, loops := range map[string]*loop.Loops{"loop": loops, "goroutine": nil} {
+	for name, loops := range map[string]*http1.Loops{"loop": loops, "goroutine": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sv := serve(t, loopback(t), flow, func(c *Config) {

@@ -11,8 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/internal/auth"
-	"github.com/tandem-pd/tandem/internal/listen"
-	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 // frontend is one address of the server: its routes and connections.
@@ -79,14 +78,14 @@ func (f *frontend) serve(ln net.Listener) error {
 		case err != nil:
 			return err
 		}
-		f.accepted(accepted.(*listen.Conn))
+		f.accepted(accepted.(*http1.Conn))
 	}
 }
 
 // accepted sets up a new connection and serves it.
-func (f *frontend) accepted(slot *listen.Conn) {
+func (f *frontend) accepted(slot *http1.Conn) {
 	c := &conn{Conn: slot.Conn, slot: slot, frontend: f, stall: f.s.cfg.WriteStall}
-	c.socket, _ = slot.Conn.(loop.Socket)
+	c.socket, _ = slot.Conn.(http1.Socket)
 	gone := func() {}
 	if f.tls != nil {
 		c.secure = tls.Server(slot.Conn, f.tls)

@@ -27,7 +27,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
@@ -58,7 +58,7 @@ func warm() {
 }
 
 // loops keep the connections of tests over real sockets, unless -relay is goroutine; those in memory are served without.
-var loops = loop.New()
+var loops = http1.NewLoops()
 
 var relayed = flag.String("relay", "loop", "loop or goroutine: who moves the chunks of answers")
 

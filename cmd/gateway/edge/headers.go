@@ -10,8 +10,8 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/trace"
-	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
 const (
@@ -101,7 +101,7 @@ func passFields(call *handoff.Call, h *fasthttp.RequestHeader, names []string) {
 	for _, name := range names {
 		for _, v := range h.PeekAll(name) {
 			if printable(v) {
-				call.Forward = append(call.Forward, upstream.Field{Name: name, Value: string(v)})
+				call.Forward = append(call.Forward, http1.Field{Name: name, Value: string(v)})
 			}
 		}
 	}

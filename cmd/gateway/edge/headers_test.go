@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 func TestForwardHeadersRefuses(t *testing.T) {
@@ -41,13 +41,13 @@ func TestOnlyListedFieldsReachTheFlow(t *testing.T) {
 		name          string
 		head          []string
 		parent, state string
-		forward       []upstream.Field
+		forward       []http1.Field
 	}{
 		{"nothing", nil, "", "", nil},
 		{"everything", []string{
 			"Authorization: Bearer x", "Cookie: a=b", "X-Other: 1", "traceparent: " + trace, "tracestate: a=1,b=2", "tracestate: c=3",
 			"X-Tenant: one", "x-tenant: two", "baggage: k=v",
-		}, trace, "a=1,b=2,c=3", []upstream.Field{{Name: "X-Tenant", Value: "one"}, {Name: "X-Tenant", Value: "two"},
+		}, trace, "a=1,b=2,c=3", []http1.Field{{Name: "X-Tenant", Value: "one"}, {Name: "X-Tenant", Value: "two"},
 			{Name: "Baggage", Value: "k=v"}}},
 		{"a malformed trace takes its state along", []string{"traceparent: 00-short", "tracestate: a=1"}, "", "", nil},
 		{"two traces", []string{"traceparent: " + trace, "traceparent: " + trace, "tracestate: a=1"}, "", "", nil},

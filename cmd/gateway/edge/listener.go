@@ -4,8 +4,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/listen"
-	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 // maxAdminConns bounds the connections of the admin address.
@@ -14,7 +13,7 @@ const maxAdminConns = 64
 // prepared sets the options of accepted connections and hands them to a loop, if there are any.
 type prepared struct {
 	net.Listener
-	loops *loop.Loops
+	loops *http1.Loops
 	stall time.Duration
 }
 
@@ -34,10 +33,10 @@ func (l prepared) Accept() (net.Conn, error) {
 }
 
 // bounded makes ln survive shortages and limits its connections.
-func (f *frontend) bounded(ln net.Listener) *listen.Listener {
+func (f *frontend) bounded(ln net.Listener) *http1.Listener {
 	limit := f.s.cfg.MaxConnections
 	if limit == 0 {
-		limit = listen.DefaultMax()
+		limit = http1.DefaultMaxConns()
 	}
 	if !f.serves {
 		limit = min(limit, maxAdminConns)
@@ -47,9 +46,9 @@ func (f *frontend) bounded(ln net.Listener) *listen.Listener {
 	if f.tls != nil {
 		loops = nil // loops use the raw socket, TLS needs a goroutine
 	}
-	return listen.New(prepared{ln, loops, f.s.cfg.WriteStall}, listen.Config{
+	return http1.NewListener(prepared{ln, loops, f.s.cfg.WriteStall}, http1.ListenConfig{
 		Max: limit, Log: f.s.log,
-		Paused:  func(p listen.Pause) { f.s.metrics.pauses.WithLabelValues(string(p)).Inc() },
+		Paused:  func(p http1.Pause) { f.s.metrics.pauses.WithLabelValues(string(p)).Inc() },
 		Evicted: f.s.metrics.evicted.Inc,
 	})
 }

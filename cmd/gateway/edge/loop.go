@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
 // headerGateway is in every answer, with the gateway's id, so that a gateway is not mistaken for a worker; and in
@@ -36,7 +36,7 @@ func (s *Server) hop(call *handoff.Call, came []byte) error {
 			return openai.Loop()
 		}
 	}
-	call.Forward = []upstream.Field{{Name: headerGateway, Value: s.id}}
+	call.Forward = []http1.Field{{Name: headerGateway, Value: s.id}}
 	if len(came) <= maxGateways*(len(s.id)+2) && printable(came) {
 		call.Forward[0].Value = string(came) + ", " + s.id
 	}

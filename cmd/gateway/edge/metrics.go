@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/internal/listen"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/metrics"
 )
 
@@ -46,7 +46,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) *counters {
 	for _, reason := range handshakeReasons {
 		m.handshakes.WithLabelValues(reason)
 	}
-	for _, reason := range []listen.Pause{listen.Bound, listen.Shortage} {
+	for _, reason := range []http1.Pause{http1.Bound, http1.Shortage} {
 		m.pauses.WithLabelValues(string(reason))
 	}
 	scrape := set.Snapshot()

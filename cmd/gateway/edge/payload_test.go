@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -237,7 +237,7 @@ func TestBodiesMemoryIsUsedAgain(t *testing.T) {
 // connection carries the next one. While a client does not read it, the flow waits, and what it has counted stays counted.
 func TestLongJSONLeavesAsItComes(t *testing.T) {
 	long := []byte(`{"a":"` + strings.Repeat("x", 16<<20) + `"}`)
-	for name, loops := range map[string]*loop.Loops{"loop": loops, "goroutine": nil} {
+	for name, loops := range map[string]*http1.Loops{"loop": loops, "goroutine": nil} {
 		t.Run(name, func(t *testing.T) {
 			sv := serve(t, loopback(t), func(_ context.Context, c *handoff.Call, out handoff.Sink) error {
 				if !c.Request.Memory.Take(len(long)) {

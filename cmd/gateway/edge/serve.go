@@ -9,7 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -96,7 +96,7 @@ func (f *frontend) serveConn(c *conn) {
 		t := newConnState(f, c)
 		err := t.requests()
 		t.release()
-		if errors.Is(err, loop.ErrWouldBlock) {
+		if errors.Is(err, http1.ErrWouldBlock) {
 			if c.park() {
 				return // c may be served elsewhere already
 			}

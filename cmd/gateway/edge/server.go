@@ -20,8 +20,8 @@ import (
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/auth"
 	"github.com/tandem-pd/tandem/internal/guard"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools/kept"
 )
 
@@ -65,7 +65,7 @@ type Server struct {
 	forward []string // names of header fields, canonical
 	hints   Hints    // allowed to clients
 	id      string   // of this process; see headerGateway
-	hops    []upstream.Field
+	hops    []http1.Field
 	main    *frontend
 	admin   *frontend       // nil if main has its routes
 	live    *set[*exchange] // running flows
@@ -88,7 +88,7 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, live: newSet[*exchange](),
 		refusals: guard.LogLimiter{Burst: 10, Window: 10 * time.Second},
 		forward:  forwarded(cfg.ForwardHeaders), id: newGatewayID()}
-	s.hops = []upstream.Field{{Name: headerGateway, Value: s.id}}
+	s.hops = []http1.Field{{Name: headerGateway, Value: s.id}}
 	s.bodies.limit = max(cmp.Or(cfg.BodyBudgetBytes, bodyBudget()), int64(cfg.MaxBodyBytes)+1) // one more byte shows that a body is too large
 	s.metrics = newMetrics(reg, s)
 	var err error

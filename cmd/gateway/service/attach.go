@@ -7,7 +7,7 @@ import (
 	"net"
 	"net/http"
 
-	"github.com/tandem-pd/tandem/internal/listen"
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 // Sidecar is the state of a process next to an engine, for its HTTP server.
@@ -37,7 +37,7 @@ func ServeSidecar(ctx context.Context, ln net.Listener, h http.Handler, log *slo
 	server := httpServer(h, log)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := listen.HTTP(server, ln, log); !errors.Is(err, http.ErrServerClosed) {
+	if err := http1.ListenHTTP(server, ln, log); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/internal/auth"
-	"github.com/tandem-pd/tandem/internal/listen"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
@@ -109,7 +109,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 	s.loopback.Store(err == nil && auth.Loopback(host))
 	server := httpServer(s.mux, s.log)
 	ended := make(chan error, 2)
-	go func() { ended <- listen.HTTP(server, ln, s.log) }()
+	go func() { ended <- http1.ListenHTTP(server, ln, s.log) }()
 	go func() { ended <- s.backend.run(inner) }()
 	var failed error
 	left := 2

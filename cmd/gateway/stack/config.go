@@ -15,11 +15,11 @@ import (
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/trace"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
@@ -72,11 +72,11 @@ type GatewayConfig struct {
 	InForce []console.Setting
 	// Build is for the metric build_info.
 	Build    telemetry.Build
-	Upstream upstream.Config
+	Upstream http1.ClientConfig
 	// Breakers configures the circuits of failing workers.
 	Breakers fault.BreakerConfig
 	// WrapTransport wraps all calls to workers, clean-up included, such as by fault.Inject; it may be nil.
-	WrapTransport func(upstream.Transport) upstream.Transport
+	WrapTransport func(http1.Transport) http1.Transport
 }
 
 // Faults configures injected faults.

@@ -26,11 +26,10 @@ import (
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/guard"
-	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/pace"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/trace"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/kv/wire"
@@ -72,7 +71,7 @@ type Gateway struct {
 	routers   *router.Set
 	prefill   *prefill.Room
 	decode    *decode.Room
-	transport *upstream.HTTP
+	transport *http1.Client
 	feed      *feed.Feed // nil if no router follows KV events
 	watcher   *discovery.Watcher
 	remote    *service.Client // nil without a remote index
@@ -93,7 +92,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		return nil, err
 	}
 	if !cfg.Goroutines {
-		loops := loop.New()
+		loops := http1.NewLoops()
 		cfg.Edge.Loops, cfg.Upstream.Loops = loops, loops
 	}
 	if cfg.Flow.Queue.Policy == queue.Auto {
@@ -127,8 +126,8 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		return nil, err
 	}
 	cfg.Pools.HandsOver, cfg.Pools.MixesBlocks = connector.Check, connector.MixesBlocks
-	g.routers, g.Roster, g.transport = routers, pools.NewRoster(cfg.Pools, log), upstream.NewHTTP(cfg.Upstream)
-	var transport upstream.Transport = g.transport
+	g.routers, g.Roster, g.transport = routers, pools.NewRoster(cfg.Pools, log), http1.NewClient(cfg.Upstream)
+	var transport http1.Transport = g.transport
 	if cfg.WrapTransport != nil {
 		transport = cfg.WrapTransport(transport)
 	}

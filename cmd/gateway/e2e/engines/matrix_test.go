@@ -22,8 +22,8 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/tokens"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
@@ -150,7 +150,7 @@ type scene struct {
 
 // meddler stands between the gateway and its workers.
 type meddler struct {
-	upstream.Transport
+	http1.Transport
 	spoil  pools.Role                 // whose leg carries what no engine takes
 	fails  pools.Role                 // whose first leg is answered with 500
 	answer func(answer []byte) []byte // changes what prefill answers
@@ -166,11 +166,11 @@ type meddler struct {
 // unfit is a field that every engine refuses for its type.
 const unfitField = `,"temperature":"hot"}`
 
-func (m *meddler) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (m *meddler) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	role := pools.Role(leg.Purpose)
 	if role == m.spoil {
 		body := bytes.TrimSpace(leg.Body.AppendTo(nil))
-		leg.Body = upstream.Body{body[:len(body)-1], []byte(unfitField)}
+		leg.Body = http1.Body{body[:len(body)-1], []byte(unfitField)}
 	}
 	first := m.count(role) == 1
 	if role == m.fails && first {
@@ -206,7 +206,7 @@ func (m *meddler) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, 
 
 // replaced is a stream with another body.
 type replaced struct {
-	upstream.Stream
+	http1.Stream
 	body io.Reader
 }
 
@@ -598,7 +598,7 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 		if gateway != nil {
 			gateway(c)
 		}
-		c.WrapTransport = func(next upstream.Transport) upstream.Transport {
+		c.WrapTransport = func(next http1.Transport) http1.Transport {
 			m.Transport = next
 			return m
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -253,7 +253,7 @@ func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
 // outage is a transport whose decode workers have all failed: every first attempt fails once all of them are under way,
 // and every retry is held until the test lets go.
 type outage struct {
-	upstream.Transport
+	http1.Transport
 	firsts sync.WaitGroup // first attempts to come
 	let    chan struct{}  // closed: retries go on
 
@@ -264,7 +264,7 @@ type outage struct {
 	attempts int             // calls to decode
 }
 
-func (o *outage) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (o *outage) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	if leg.Purpose == fault.Release {
 		return o.Transport.Call(ctx, leg)
 	}
@@ -289,7 +289,7 @@ func (o *outage) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, e
 		o.firsts.Done()
 		o.firsts.Wait()
 	}
-	return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: fmt.Errorf("the wire is cut")}
+	return nil, &http1.Error{Worker: leg.Worker, Op: http1.OpHead, Err: fmt.Errorf("the wire is cut")}
 }
 
 // An outage that hits every request at once is not multiplied: at most a fifth
@@ -304,7 +304,7 @@ func TestOutageIsNotMultiplied(t *testing.T) {
 			o := &outage{let: make(chan struct{}), retrying: map[string]bool{}, now: map[string]bool{}}
 			o.firsts.Add(c.clients)
 			f := fleet.New(t, fleet.Options{Prefill: 2, Decode: 4, Speedup: 1000, Gateway: func(cfg *stack.GatewayConfig) {
-				cfg.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+				cfg.WrapTransport = func(inner http1.Transport) http1.Transport {
 					o.Transport = inner
 					return o
 				}
@@ -370,11 +370,11 @@ func TestEjectedWorkerReturnsByOneProbe(t *testing.T) {
 		var calls atomic.Int64 // that have
 		f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
 			c.Breakers.OpenFor = 300 * time.Millisecond
-			c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
-				return transportFunc(func(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+			c.WrapTransport = func(inner http1.Transport) http1.Transport {
+				return transportFunc(func(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 					if leg.Worker == "decode-1" && leg.Purpose == string(pools.Decode) && broken.Load() {
 						calls.Add(1)
-						return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: fmt.Errorf("broken")}
+						return nil, &http1.Error{Worker: leg.Worker, Op: http1.OpHead, Err: fmt.Errorf("broken")}
 					}
 					return inner.Call(ctx, leg)
 				})
@@ -396,9 +396,9 @@ func TestEjectedWorkerReturnsByOneProbe(t *testing.T) {
 }
 
 // transportFunc is a Transport made of a function.
-type transportFunc func(ctx context.Context, leg upstream.Leg) (upstream.Stream, error)
+type transportFunc func(ctx context.Context, leg http1.Leg) (http1.Stream, error)
 
-func (f transportFunc) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (f transportFunc) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	return f(ctx, leg)
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -201,7 +201,7 @@ type injectedFleet struct {
 func newInjectedFleet(t *testing.T, rules ...fault.Rule) *injectedFleet {
 	t.Helper()
 	in := &injectedFleet{}
-	scenario := &fault.Scenario{Seed: 7, Rules: rules, OnHit: func(upstream.Leg, string) { in.hits.Add(1) }}
+	scenario := &fault.Scenario{Seed: 7, Rules: rules, OnHit: func(http1.Leg, string) { in.hits.Add(1) }}
 	in.Fleet = fleet.New(t, fleet.Options{
 		Prefill: 3, Decode: 3,
 		Worker: func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second },
@@ -209,7 +209,7 @@ func newInjectedFleet(t *testing.T, rules ...fault.Rule) *injectedFleet {
 			c.Prefill.Timeout = time.Second
 			c.Decode = decode.Config{FirstTokenTimeout: time.Second, StreamIdleTimeout: time.Hour}
 			c.Pools.DownFor = time.Millisecond // a refusal is by chance here, and the next call need not be
-			c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+			c.WrapTransport = func(inner http1.Transport) http1.Transport {
 				return fault.Inject(&counting{inner, &in.streams}, scenario)
 			}
 		},
@@ -219,11 +219,11 @@ func newInjectedFleet(t *testing.T, rules ...fault.Rule) *injectedFleet {
 
 // counting is a transport that counts the answers which are open.
 type counting struct {
-	upstream.Transport
+	http1.Transport
 	open *atomic.Int64
 }
 
-func (c *counting) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (c *counting) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	s, err := c.Transport.Call(ctx, leg)
 	if err != nil {
 		return nil, err
@@ -233,7 +233,7 @@ func (c *counting) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream,
 }
 
 type counted struct {
-	upstream.Stream
+	http1.Stream
 	open *atomic.Int64
 	once sync.Once
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/pools"
 )
 
 // wires are slow links to decode workers: the KV of one prompt after another passes.
 type wires struct {
-	upstream.Transport
+	http1.Transport
 	mu    sync.Mutex
 	takes map[string]time.Duration // by decode worker: one prompt
 	free  map[string]time.Time
@@ -34,7 +34,7 @@ func (w *wires) set(takes map[string]time.Duration) {
 	w.takes, w.free = takes, map[string]time.Time{}
 }
 
-func (w *wires) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (w *wires) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	if leg.Purpose == string(pools.Decode) && bytes.Contains(leg.Body.AppendTo(nil), []byte(`"do_remote_prefill":true`)) {
 		w.mu.Lock()
 		if now := time.Now(); w.free[leg.Worker].Before(now) {
@@ -68,7 +68,7 @@ func newCrawling(t *testing.T, o fleet.Options) *crawling {
 			change(cfg)
 		}
 		inject := cfg.WrapTransport
-		cfg.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+		cfg.WrapTransport = func(inner http1.Transport) http1.Transport {
 			if c.wires.Transport = inner; inject != nil {
 				c.wires.Transport = inject(inner)
 			}
@@ -168,7 +168,7 @@ func TestAPairThatFails(t *testing.T) {
 	for _, decode := range []int{1, 2} {
 		fleet.VirtualRun(t, fmt.Sprint(decode, " decode"), func(t *testing.T) {
 			c := newCrawling(t, fleet.Options{Prefill: 1, Decode: decode, Gateway: func(cfg *stack.GatewayConfig) {
-				cfg.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+				cfg.WrapTransport = func(inner http1.Transport) http1.Transport {
 					gone := fault.Rule{Fault: "kv_gone", Probability: 1, Worker: "decode-1", At: 20 * time.Second, For: 60 * time.Second}
 					return fault.Inject(inner, &fault.Scenario{Seed: 1, Rules: []fault.Rule{gone}})
 				}

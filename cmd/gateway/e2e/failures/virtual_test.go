@@ -25,8 +25,8 @@ import (
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/tokens"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/replay"
@@ -152,11 +152,11 @@ func (b troubledBus) Publish(m *nats.Msg) error {
 // marked is a transport that notes which requests something has happened to: a call was hit or failed, or its answer
 // broke off.
 type marked struct {
-	upstream.Transport
+	http1.Transport
 	note func(requestID string)
 }
 
-func (m marked) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (m marked) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	s, err := m.Transport.Call(ctx, leg)
 	if err != nil || s.Status() != http.StatusOK {
 		m.note(leg.RequestID)
@@ -168,7 +168,7 @@ func (m marked) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, er
 }
 
 type markedStream struct {
-	upstream.Stream
+	http1.Stream
 	note func()
 }
 
@@ -251,7 +251,7 @@ func undergo(t *testing.T, w *replay.Workload, questions []fleet.Question, seed 
 	t.Helper()
 	f := &troubled{seed: seed, streams: disturbances{of: map[string]bool{}}}
 	rng := rand.New(rand.NewPCG(seed, uint64(len(questions))))
-	scenario := &fault.Scenario{Seed: seed, OnHit: func(leg upstream.Leg, _ string) { f.streams.note(leg.RequestID) }}
+	scenario := &fault.Scenario{Seed: seed, OnHit: func(leg http1.Leg, _ string) { f.streams.note(leg.RequestID) }}
 	bus := troubledBus{mu: new(sync.Mutex), rng: rand.New(rand.NewPCG(seed, 2))}
 	leave := false
 	for _, each := range all {
@@ -277,7 +277,7 @@ func undergo(t *testing.T, w *replay.Workload, questions []fleet.Question, seed 
 			c.Pools.DownFor = time.Millisecond // a refusal is by chance here, and the next call need not be
 			c.Prefill.Timeout = 2 * time.Second
 			c.Decode = decode.Config{FirstTokenTimeout: 2 * time.Second, StreamIdleTimeout: time.Second}
-			c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+			c.WrapTransport = func(inner http1.Transport) http1.Transport {
 				return marked{fault.Inject(inner, scenario), f.streams.note}
 			}
 		},

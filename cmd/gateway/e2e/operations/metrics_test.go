@@ -23,9 +23,9 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/testkit"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery/kubernetes"
 	"github.com/tandem-pd/tandem/router/replica"
@@ -99,7 +99,7 @@ func afterTraffic(t *testing.T) exposition {
 		c.Workers.Kubernetes = kubernetes.Config{Selector: "app=llm", Server: cluster.URL(), Account: cluster.Account}
 		scenario := &fault.Scenario{Seed: 3, Rules: []fault.Rule{{Fault: "wrong_status", Probability: .3, Leg: string(pools.Decode),
 			Status: http.StatusInternalServerError}}}
-		c.WrapTransport = func(inner upstream.Transport) upstream.Transport { return fault.Inject(inner, scenario) }
+		c.WrapTransport = func(inner http1.Transport) http1.Transport { return fault.Inject(inner, scenario) }
 		c.Remote.URLs = []string{"http://127.0.0.1:1"} // no server there
 		c.Flow.Queue.Classes = fleet.TwoClasses(t)
 		c.Traces.Endpoint = "http://127.0.0.1:1"

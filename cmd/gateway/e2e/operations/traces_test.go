@@ -16,9 +16,9 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/internal/trace"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -169,14 +169,14 @@ func TestTracesAreTrees(t *testing.T) {
 
 // failing is a transport whose first call of a purpose breaks.
 type failing struct {
-	upstream.Transport
+	http1.Transport
 	purpose pools.Role
 	calls   atomic.Int32
 }
 
-func (f *failing) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (f *failing) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	if leg.Purpose == string(f.purpose) && f.calls.Add(1) == 1 {
-		return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: errors.New("the wire is cut")}
+		return nil, &http1.Error{Worker: leg.Worker, Op: http1.OpHead, Err: errors.New("the wire is cut")}
 	}
 	return f.Transport.Call(ctx, leg)
 }
@@ -197,7 +197,7 @@ func TestRetriesAreSiblings(t *testing.T) {
 		t.Run(tt.mode+string(tt.fails), func(t *testing.T) {
 			f, c := tracing(t, fleet.Options{Gateway: func(cfg *stack.GatewayConfig) {
 				cfg.Router.Mode = tt.mode
-				cfg.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+				cfg.WrapTransport = func(inner http1.Transport) http1.Transport {
 					return &failing{Transport: inner, purpose: tt.fails}
 				}
 			}})

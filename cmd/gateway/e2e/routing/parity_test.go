@@ -25,8 +25,8 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/tokens"
-	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -256,7 +256,7 @@ func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *repl
 	for i := range w.Requests {
 		turns.came[handoff.SeededID(paritySeed, uint64(i)+1)] = time.Duration(i)
 	}
-	cfg.WrapTransport = func(under upstream.Transport) upstream.Transport {
+	cfg.WrapTransport = func(under http1.Transport) http1.Transport {
 		turns.Transport = under
 		return turns
 	}
@@ -329,7 +329,7 @@ func (f *parityFleet) follow(t *testing.T, gateway *stack.Gateway) {
 // which the requests came, and the pulls of a decode engine in the order in which it was given them. As what goes on at
 // one instant runs in any order, it would be a toss-up otherwise; in simulate it is the order of the cores.
 type inTurn struct {
-	upstream.Transport
+	http1.Transport
 	side  http.RoundTripper
 	delay time.Duration
 
@@ -338,7 +338,7 @@ type inTurn struct {
 	given map[string]time.Duration // the same, of those that decode has
 }
 
-func (t *inTurn) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (t *inTurn) Call(ctx context.Context, leg http1.Leg) (http1.Stream, error) {
 	id, _, _ := strings.Cut(leg.RequestID, "-")
 	time.Sleep(t.delay + t.came[id])
 	if leg.Purpose == string(pools.Decode) {

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -142,7 +142,7 @@ func TestPinnedWorkerDead(t *testing.T) {
 // vLLM 0.32 prefill worker was killed before decode had fetched.
 func TestPinnedDecodeWithoutItsKV(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Prefill: 1, Decode: 2, Gateway: func(c *stack.GatewayConfig) {
-		c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+		c.WrapTransport = func(inner http1.Transport) http1.Transport {
 			return fault.Inject(inner, &fault.Scenario{Rules: []fault.Rule{{Fault: "kv_gone", Probability: 1}}})
 		}
 	}})

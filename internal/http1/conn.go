@@ -1,0 +1,74 @@
+package http1
+
+import (
+	"crypto/tls"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// conn is a connection to a worker. It carries one call at a time, or is idle in its pool.
+type conn struct {
+	net.Conn          // for reads and writes: TLS where there is TLS
+	under    net.Conn // the TCP connection; the same without TLS
+	socket   Socket   // the same, if it is kept in a loop; nil otherwise
+	pool     *pool
+	dialed   time.Time
+	since    time.Time // idle since
+	carried  bool      // a whole call already
+	closed   atomic.Bool
+	outside  func() // removes it from the loops' count; nil without TLS
+
+	raw   syscall.RawConn // nil where the network has none
+	look  func(fd uintptr) bool
+	alive bool // the result of look
+}
+
+func newConn(c net.Conn, p *pool) *conn {
+	out := &conn{Conn: c, under: c, pool: p}
+	if t, ok := c.(*tls.Conn); ok {
+		out.under = t.NetConn()
+	}
+	out.socket, _ = c.(Socket)
+	if s, ok := out.under.(syscall.Conn); ok {
+		if raw, err := s.SyscallConn(); err == nil {
+			out.raw, out.look = raw, func(fd uintptr) bool {
+				out.alive = quiet(fd)
+				return true
+			}
+		}
+	}
+	return out
+}
+
+// sound reports whether an idle connection may carry a call: the worker has neither closed it nor sent anything. It
+// checks with the loop or the kernel, without waiting. Where neither can tell, it counts as sound.
+func (c *conn) sound() bool {
+	if c.socket != nil {
+		return c.socket.Quiet()
+	}
+	if c.raw == nil {
+		return true
+	}
+	c.alive = false
+	return c.raw.Read(c.look) == nil && c.alive
+}
+
+// halfClose closes the sending side. It may take as long as a write.
+func (c *conn) halfClose() bool {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	return ok && half.CloseWrite() == nil
+}
+
+// cut closes the connection at once, in both directions; on TLS without close_notify, which might block. It may be
+// called more than once.
+func (c *conn) cut() {
+	if c.closed.CompareAndSwap(false, true) {
+		c.pool.gone() // before a goroutine that the end wakes checks
+		if c.outside != nil {
+			c.outside()
+		}
+		_ = c.under.Close() // closed in any case
+	}
+}

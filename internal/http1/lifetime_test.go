@@ -1,0 +1,147 @@
+package http1_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/internal/http1"
+)
+
+var errOver = errors.New("over")
+
+type bell chan struct{}
+
+func (b bell) Ended() { close(b) }
+
+func begun(parent context.Context) *http1.Lifetime {
+	c := new(http1.Lifetime)
+	c.Begin(parent)
+	return c
+}
+
+// A context ends with its parent, of whichever package that is, and what follows it gets the cause.
+func TestEndsReachAll(t *testing.T) {
+	for name, root := range map[string]func() (context.Context, func(error)){
+		"ours": func() (context.Context, func(error)) {
+			c := begun(context.Background())
+			return c, c.End
+		},
+		"the library's": func() (context.Context, func(error)) {
+			ctx, end := context.WithCancelCause(context.Background())
+			return ctx, end
+		},
+		"the library's below ours": func() (context.Context, func(error)) {
+			c := begun(context.Background())
+			ctx, end := context.WithCancel(c)
+			context.AfterFunc(ctx, end)
+			return ctx, c.End
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				parent, end := root()
+				c := begun(parent)
+				grandchild, stop := context.WithCancel(c)
+				defer stop()
+				rings, stopped := make(bell), make(bell)
+				var h, other http1.Hook
+				http1.After(c, &h, rings)
+				http1.After(c, &other, stopped)
+				require.True(t, c.Err() == nil && context.Cause(c) == nil && other.Stop() && !other.Stop(), "ended before its end")
+				end(errOver)
+				<-rings
+				<-c.Done()
+				<-grandchild.Done()
+				synctest.Wait()
+				assert.ErrorIs(t, c.Err(), errOver)
+				assert.Equal(t, c.Err(), context.Cause(c))
+				assert.ErrorIs(t, context.Cause(grandchild), errOver)
+				select {
+				case <-stopped:
+					t.Error("a hook that was stopped ran")
+				default:
+				}
+				assert.False(t, h.Stop() || c.Close(), "it may begin again though its parent has ended it")
+			})
+		})
+	}
+}
+
+// Only the first end counts, and one that has ended runs hooks at once.
+func TestFirstEndCounts(t *testing.T) {
+	c := begun(context.Background())
+	c.End(errOver)
+	c.End(nil)
+	rings := make(bell)
+	http1.After(c, new(http1.Hook), rings)
+	<-rings
+	assert.ErrorIs(t, context.Cause(begun(c)), errOver)
+	c = begun(context.Background())
+	assert.True(t, c.Close())
+	assert.ErrorIs(t, c.Err(), context.Canceled)
+}
+
+// A limit ends it to the moment, the parent's deadline is its own, and so are the parent's values but for its end.
+func TestLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		parent, cancel := context.WithTimeout(context.WithValue(context.Background(), key{}, 1), time.Hour)
+		defer cancel()
+		c := begun(parent)
+		by, ok := c.Deadline()
+		assert.True(t, ok && time.Until(by) == time.Hour && c.Value(key{}) == 1, "%v %v %v", by, ok, c.Value(key{}))
+		for range 3 { // again and again
+			began := time.Now()
+			c.Limit(time.Minute, errOver)
+			by, _ := c.Deadline()
+			assert.Equal(t, time.Minute, time.Until(by))
+			time.Sleep(time.Minute - 1)
+			require.True(t, c.Err() == nil && c.Close(), "ended early %v", c.Err())
+			c.Begin(parent)
+			c.Limit(time.Second, errOver)
+			<-c.Done()
+			d := time.Since(began)
+			assert.True(t, d == time.Minute-1+time.Second && errors.Is(context.Cause(c), errOver) && !c.Close(),
+				"%v %v", d, context.Cause(c))
+			c = begun(parent)
+		}
+		c.Close()
+	})
+}
+
+// A context that begins again is not ended by what was to end it before, in either order.
+func TestBeginsAgain(t *testing.T) {
+	for range 500 {
+		parent := begun(context.Background())
+		c, racing := new(http1.Lifetime), sync.WaitGroup{}
+		c.Begin(parent)
+		racing.Go(func() { parent.End(errOver) })
+		again := c.Close()
+		if again {
+			c.Begin(context.Background())
+		}
+		racing.Wait()
+		require.True(t, !again || c.Err() == nil, "ended by an earlier parent")
+	}
+}
+
+// Nothing of a life that no channel is asked of is allocated.
+func TestNothingIsAllocated(t *testing.T) {
+	var root, c http1.Lifetime
+	var h http1.Hook
+	does := make(bell)
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
+		root.Begin(context.Background())
+		c.Begin(&root)
+		c.Limit(time.Hour, errOver)
+		http1.After(&c, &h, does)
+		assert.True(t, h.Stop() && c.Close() && root.Close(), "not closed")
+	}))
+}

@@ -1,0 +1,188 @@
+// Package relay moves an engine's event stream to a client, through a tap that sees each event. If both connections are
+// in an event loop (internal/loop), the loop moves the stream while its caller sleeps; otherwise the caller's goroutine
+// reads and writes. The bytes are the same.
+package http1
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// Writer is the client's side. Write copies p and waits while the client is slow. Last is Write of the last bytes,
+// which may be held until the stream's end.
+type Writer interface {
+	Write(p []byte) error
+	Last(p []byte) error
+}
+
+// Source is an engine's side with reads that do not wait; see loop.Socket. Polls reports whether they are available.
+type Source interface {
+	io.Reader
+	Polls() bool
+	TryRead(p []byte) (int, error)
+	OnReadable(f func()) bool
+}
+
+// Sink is a client's side with writes that do not wait; see loop.Socket. Polls reports whether they are available.
+// TryWrite accepts p whole; its error is loop.ErrWouldBlock while a part is unsent, and TryFlush sends more.
+type Sink interface {
+	Writer
+	Polls() bool
+	TryWrite(p []byte) error
+	TryFlush() error
+	OnWritable(f func()) bool
+}
+
+// Tap sees every event of a stream in order and appends the client's bytes to dst: ev.Raw for an unchanged event,
+// nothing for one that is held back. Its error ends the stream. Where it may not wait but must, it returns ErrWaits,
+// and is called again for the same event where it may.
+type Tap interface {
+	Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error)
+}
+
+// ErrWaits is a tap's, which would have to wait.
+var ErrWaits = errors.New("the tap would have to wait")
+
+// WriteError is a failure of the client's end, as opposed to the engine's.
+type WriteError struct{ Err error }
+
+// Error reports the client side's failure.
+func (e *WriteError) Error() string { return fmt.Sprintf("writing to the client: %v", e.Err) }
+
+// Unwrap gives the sink's error.
+func (e *WriteError) Unwrap() error { return e.Err }
+
+// Stream relays src to dst until src ends, the tap fails or a write fails. All events of one read leave in one write,
+// so that a burst stays a burst. It returns nil at the clean end of src, a *WriteError, the tap's or src's error
+// unchanged, openai.ErrEventTooBig or openai.ErrEventCut. An end marker needs no blank line after it: some engines omit
+// it. longer is the splitter's of events of more than 8 MiB; see openai.Splitter.
+func Relay(src io.Reader, dst Writer, tap Tap, longer func(n int) bool) error {
+	from, ok := src.(Source)
+	to, both := dst.(Sink)
+	if ok && both && from.Polls() && to.Polls() {
+		return pumped(from, to, tap, longer)
+	}
+	return copied(src, dst, tap, longer)
+}
+
+// pumped is Stream where the loop relays.
+func pumped(from Source, to Sink, tap Tap, longer func(n int) bool) error {
+	p := pumps.Get().(*pump)
+	p.from, p.to, p.tap, p.longer, p.b = from, to, tap, longer, take(longer)
+	err := p.relay()
+	p.b.release()
+	p.release()
+	return err
+}
+
+// copied is Stream on the caller's goroutine.
+func copied(src io.Reader, dst Writer, tap Tap, longer func(n int) bool) error {
+	b := take(longer)
+	defer b.release()
+	for {
+		n, err := src.Read(b.in)
+		failed := b.pass(b.in[:n], tap)
+		if failed == nil && err != nil {
+			return b.end(err, dst, tap)
+		}
+		if err := b.write(dst.Write); err != nil {
+			return err
+		}
+		if failed != nil {
+			return failed
+		}
+	}
+}
+
+// buffer is the memory of one stream while it holds bytes; buffers are pooled.
+type buffer struct {
+	in    []byte
+	out   []byte
+	split *openai.Splitter
+}
+
+// readBytes is the size of one read. A lone token's event is about 250 B, a burst of sixty fits.
+const readBytes = 16 << 10
+
+var buffers = sync.Pool{New: func() any {
+	return &buffer{in: make([]byte, readBytes), split: openai.NewSplitter(maxEventBytes)}
+}}
+
+// maxEventBytes bounds one event: a token with the log-probabilities of many alternatives is a few KB. The caller may
+// allow longer ones.
+const maxEventBytes = 8 << 20
+
+func take(longer func(n int) bool) *buffer {
+	b := buffers.Get().(*buffer)
+	b.split.Longer = longer
+	return b
+}
+
+func (b *buffer) release() {
+	b.split.Reset()
+	b.split.Longer = nil
+	if cap(b.out) > 4*readBytes {
+		b.out = nil
+	}
+	b.out = b.out[:0]
+	buffers.Put(b)
+}
+
+// pass feeds one read's bytes through the tap. The tap's output before an error is sent all the same.
+func (b *buffer) pass(p []byte, tap Tap) error {
+	if len(p) == 0 {
+		return nil
+	}
+	b.split.Write(p)
+	return b.rest(tap)
+}
+
+// rest feeds the splitter's remainder through the tap.
+func (b *buffer) rest(tap Tap) error {
+	for {
+		ev, ok := b.split.Next()
+		if !ok {
+			return b.split.Err()
+		}
+		var err error
+		if b.out, err = tap.Event(b.out, ev, true); err != nil {
+			return err
+		}
+	}
+}
+
+// end handles the end of src, and writes the rest.
+func (b *buffer) end(err error, dst Writer, tap Tap) error {
+	if errors.Is(err, io.EOF) {
+		if ev, ok := b.split.Rest(); ok && ev.Done() {
+			b.out, err = tap.Event(b.out, ev, true)
+		} else {
+			err = b.split.End()
+		}
+	}
+	write := dst.Last
+	if err != nil {
+		write = dst.Write
+	}
+	if failed := b.write(write); failed != nil {
+		return failed
+	}
+	return err
+}
+
+// write sends the tap's output.
+func (b *buffer) write(send func([]byte) error) error {
+	if len(b.out) == 0 {
+		return nil
+	}
+	err := send(b.out)
+	b.out = b.out[:0]
+	if err != nil {
+		return &WriteError{Err: err}
+	}
+	return nil
+}
