@@ -61,7 +61,7 @@ smoke: ## a fleet of our own and one request of each kind
 	go run ./cmd/gateway dev --smoke
 
 screenshots: ## the console's pictures in docs, and its tests in a browser; wants chromium
-	go test -count 1 ./cmd/gateway/viewer -run Browser -chromium "$$(command -v chromium)" -update
+	go test -count 1 ./cmd/gateway/e2e/operations -run Browser -chromium "$$(command -v chromium)" -update
 
 scenarios: ## a fleet in containers, broken in every way that there is
 	go run ./deploy/compose/run

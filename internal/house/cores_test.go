@@ -44,7 +44,7 @@ var cores = []struct {
 		shells: []string{"huge_linux.go"}, // advises the kernel on pages: changes no result
 		locked: []string{"index.go", "owner.go", "budget.go", "table.go"},
 	},
-	{files: "router/affinity/*.go"},
+	{files: "router/load/*.go"},
 	{files: "router/load/*.go"},
 	{files: "router/replica/*.go"},
 }

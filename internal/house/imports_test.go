@@ -21,44 +21,33 @@ const telemetry = "internal/telemetry"
 
 // ground serves every storey and imports nothing of the rooms.
 var ground = storey{
-	"internal/openai":     {},
-	"internal/tokens":     {},
-	"internal/detokenize": {"internal/tokens"}, // in its tests
-	"kv/index":            {"internal/setting", "kv/wire"},
-	"internal/jinja":      {},
-	"internal/loop":       {},
-	"internal/lifetime":   {},
-	"internal/upstream":   {"internal/setting", "internal/lifetime", "internal/loop"},
-	"internal/house":      {},
-	"internal/pace":       {},
-	"internal/auth":       {},
+	"internal/openai": {},
+	"internal/tokens": {}, // in its tests
+	"kv/index":        {"internal/setting", "kv/wire"},
+	"internal/jinja":  {},
+	"internal/http1":  {"internal/setting", "internal/guard", "internal/openai"},
+	"internal/house":  {},
+	"internal/pace":   {},
+	"internal/auth":   {},
 	// Certificates of files.
-	"internal/certs":           {"internal/certs/certstest", "internal/metrics", "internal/setting"},
-	"internal/certs/certstest": {},
-	"internal/backoff":         {},
-	"internal/contain":         {"internal/backoff", "internal/loglimit"},
-	"internal/browser":         {},
-	"internal/conf":            {},
-	"internal/loglimit":        {},
-	"internal/setting":         {"internal/conf"},
-	"internal/scratch":         {},
-	"internal/terminal":        {},
-	"internal/progress":        {"internal/terminal"},
-	telemetry:                  {"internal/setting", "internal/terminal"}, // people at a terminal get another form of line
-	"internal/metrics":         {},
+	"internal/certs":    {"internal/testkit", "internal/metrics", "internal/setting"},
+	"internal/testkit":  {}, // runs deploy/compose/security/etcd-users.sh, for tests and compose
+	"internal/guard":    {},
+	"internal/conf":     {},
+	"internal/setting":  {"internal/conf"},
+	"internal/scratch":  {},
+	"internal/terminal": {},
+	telemetry:           {"internal/setting", "internal/terminal"}, // people at a terminal get another form of line
+	"internal/metrics":  {},
 	// Traces.
-	"internal/tracecontext":  {},
-	"internal/otlp":          {"internal/loglimit", "internal/metrics", "internal/otlp/otlptest", "internal/setting", "internal/tracecontext"},
-	"internal/otlp/otlptest": {},
+	"internal/trace": {"internal/guard", "internal/metrics", "internal/testkit", "internal/setting"},
 	// KV events, from the bytes up.
 	"kv/wire":          {},
-	"kv/zmq":           append(kv, "internal/backoff"),
+	"kv/zmq":           append(kv, "internal/guard"),
 	"kv/kvtest":        kv,
-	"internal/natsbus": append(kv, "internal/scratch", "internal/setting", "internal/backoff", "internal/contain"),
+	"internal/natsbus": append(kv, "internal/scratch", "internal/setting", "internal/guard"),
 	"kv/view":          append(kv, "kv/kvtest"),
-	"kv/follow":        append(kv, "kv/view", "kv/kvtest", "kv/zmq", "internal/metrics", "internal/setting", "internal/backoff", "internal/contain"),
-	"internal/listen":  {"internal/backoff", "internal/loglimit"},
-	"internal/relay":   {"internal/openai", "internal/loop"},
+	"kv/follow":        append(kv, "kv/view", "kv/kvtest", "kv/zmq", "internal/metrics", "internal/setting", "internal/guard"),
 }
 
 // rooms are the parts of a request's way.
@@ -66,57 +55,49 @@ var rooms = storey{
 	"pools":           {"internal/setting"},
 	"queue":           {"internal/conf", "internal/setting"}, // conf reads the file of policy classes
 	"router/load":     {"kv/index"},
-	"router/affinity": {},
 	"kv/overlap":      {"kv/index", "internal/setting", "pools"},
-	"fault":           {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/upstream"},                                         // injects failures into transports
-	"pools/discovery": {"internal/setting", "pools", "internal/backoff", "internal/contain", "internal/conf", "internal/scratch", "internal/upstream"}, // upstream separates this machine's shortages from a worker's failures
-	"pools/kept":      {"internal/backoff", "internal/contain", "internal/natsbus"},                                                                    // natsbus in its tests
+	"fault":           {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/http1"},                   // injects failures into transports
+	"pools/discovery": {"internal/setting", "pools", "internal/guard", "internal/conf", "internal/scratch", "internal/http1"}, // upstream separates this machine's shortages from a worker's failures
+	"pools/kept":      {"internal/guard", "internal/natsbus"},                                                                 // natsbus in its tests
 	// Pods, in a package of its own: etcd's client is no part of it.
-	"pools/discovery/kubernetes":         {"internal/setting", "pools", "pools/discovery", "internal/backoff", "internal/conf", "internal/loglimit", "internal/metrics", "pools/discovery/kubernetes/apitest"},
-	"pools/discovery/kubernetes/apitest": {},
-	"router":                             {"kv/index", "internal/setting", "pools", "router/affinity", "router/load", "kv/overlap"},
-	"router/placement":                   {"pools", "router"}, // permits and orders come in as interfaces
-	"router/replica":                     {"internal/setting", "pools", "router/affinity", "router/load"},
-	"router/replica/member":              {below, "pools", "router", "router/affinity", "router/load", "router/replica"},                                                             // over NATS
-	"router/feed":                        {below, "pools", "router", "kv/index", "kv/overlap"},                                                                                       // what KV events report, into indexes and routers
-	"models":                             {"kv/index", "internal/openai", "internal/jinja", "internal/metrics", "internal/setting", "internal/tokens", "internal/upstream", "pools"}, // upstream carries what engines are asked to tokenize
-	"prefill":                            legs,
-	"decode":                             legs,
-	"handoff/connector":                  {below, "fault", "pools", "prefill"},
-	"handoff":                            {below, "decode", "fault", "handoff/connector", "models", "pools", "prefill", "queue", "router", "kv/index", "kv/overlap", "router/placement"},
+	"pools/discovery/kubernetes": {"internal/setting", "pools", "pools/discovery", "internal/guard", "internal/conf", "internal/metrics", "internal/testkit"},
+	"router":                     {"kv/index", "internal/setting", "pools", "router/load", "kv/overlap"},
+	"router/placement":           {"pools", "router"},                                                                                                                     // permits and orders come in as interfaces
+	"router/replica":             {"internal/setting", "pools", "router/load", below, "router"},                                                                           // over NATS
+	"router/feed":                {below, "pools", "router", "kv/index", "kv/overlap"},                                                                                    // what KV events report, into indexes and routers
+	"models":                     {"kv/index", "internal/openai", "internal/jinja", "internal/metrics", "internal/setting", "internal/tokens", "internal/http1", "pools"}, // upstream carries what engines are asked to tokenize
+	"prefill":                    legs,
+	"decode":                     legs,
+	"handoff/connector":          {below, "fault", "pools", "prefill"},
+	"handoff":                    {below, "decode", "fault", "handoff/connector", "models", "pools", "prefill", "queue", "router", "kv/index", "kv/overlap", "router/placement"},
 }
 
 // roof is what clients and operators see, and the composition of the product.
 var roof = storey{
-	"cmd/gateway/settings":       {"internal/setting", "internal/conf"},
-	"cmd/gateway/edge":           {below},
-	"cmd/gateway/service":        {below, "cmd/gateway/service/remote"},
-	"cmd/gateway/service/remote": {"internal/contain", "internal/setting", "pools", "kv/overlap", "fault", "internal/metrics"},                                               // the client of the index service, and their wire types
-	"cmd/gateway/observe":        {below, telemetry},                                                                                                                         // the lines that it writes itself
-	"cmd/gateway/console":        {below, "cmd/gateway/edge", "cmd/gateway/observe"},                                                                                         // the edge's Page, and what the observer counts
-	"cmd/gateway/stack":          {below, telemetry, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service/remote", "cmd/gateway/settings"}, // settings in force, for the console
+	"cmd/gateway/settings": {"internal/setting", "internal/conf"},
+	"cmd/gateway/edge":     {below},
+	"cmd/gateway/service":  {below, "internal/guard", "internal/setting", "pools", "kv/overlap", "fault", "internal/metrics"},                                   // the client of the index service, and their wire types
+	"cmd/gateway/observe":  {below, telemetry},                                                                                                                  // the lines that it writes itself
+	"cmd/gateway/console":  {below, "cmd/gateway/edge", "cmd/gateway/observe"},                                                                                  // the edge's Page, and what the observer counts
+	"cmd/gateway/stack":    {below, telemetry, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service", "cmd/gateway/settings"}, // settings in force, for the console
 }
 
 // lab is what is not the product: simulated engines, load, benchmarks. Only the command's files in labUsers import it.
 var lab = storey{
-	"lab/engine":                 {"internal/detokenize", "internal/setting", "fault", "internal/metrics", "internal/openai", "internal/tokens"},
-	"lab/replay":                 {"lab/plot", "lab/plot/plottest", "internal/openai", "internal/progress", "internal/setting", "internal/tokens"},
-	"lab/load":                   {"lab/replay", "lab/simulate", "internal/auth", "internal/progress", "internal/setting", "internal/tokens"},
-	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/affinity", "kv/index", "router/load", "router/replica", "lab/engine", "lab/plot", "lab/plot/plottest", "lab/replay", "internal/conf", "internal/pace", "internal/progress", "internal/tokens"},
-	"lab/plot":                   {"lab/plot/plottest"}, // its tests
-	"lab/plot/plottest":          {},
-	"lab/gobuild":                {"internal/progress"},
-	"lab/realtest":               {"lab/gobuild", "lab/porttest"},
+	"lab/engine":                 {"internal/tokens", "internal/setting", "fault", "internal/metrics", "internal/openai"},
+	"lab/replay":                 {"lab/plot", "internal/testkit", "internal/openai", "internal/terminal", "internal/setting", "internal/tokens"},
+	"lab/load":                   {"lab/replay", "lab/simulate", "internal/auth", "internal/terminal", "internal/setting", "internal/tokens"},
+	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica", "lab/engine", "lab/plot", "internal/testkit", "lab/replay", "internal/conf", "internal/pace", "internal/terminal", "internal/tokens"},
+	"lab/plot":                   {"internal/testkit"}, // its tests
+	"lab/gobuild":                {"internal/terminal"},
+	"lab/realtest":               {"lab/gobuild", "internal/testkit"},
 	"lab/tryreal":                {"lab/realtest"},
-	"lab/etcdusers":              {}, // runs deploy/compose/security/etcd-users.sh, for tests and compose
-	"lab/porttest":               {},
-	"lab/linktest":               {},
 	"lab/wire":                   {},
-	"lab/zmqpub":                 {"internal/backoff", "kv/wire", "kv/zmq"},
+	"lab/zmqpub":                 {"internal/guard", "kv/wire", "kv/zmq"},
 	"lab/devfleet":               {below, telemetry, "lab/engine", "lab/zmqpub"}, // the product's own composition, with simulated workers
 	"bench":                      {below, telemetry, "lab/replay", "lab/wire"},
-	"deploy/helm":                {},                                                                                                        // a module of its own: tests of the chart and of deploy/kubernetes
-	"deploy/compose/run":         {"lab/engine", "lab/etcdusers", "lab/gobuild", "internal/openai", "internal/progress", "internal/tokens"}, // computes the expected answers
+	"deploy/helm":                {},                                                                                                           // a module of its own: tests of the chart and of deploy/kubernetes
+	"deploy/compose/run":         {"lab/engine", "internal/testkit", "lab/gobuild", "internal/openai", "internal/terminal", "internal/tokens"}, // computes the expected answers
 	"deploy/release":             {"lab/gobuild"},
 	"deploy/compose/images/nats": {},
 	"deploy/compose/images/etcd": {},
@@ -124,10 +105,10 @@ var lab = storey{
 
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
-	"cmd/gateway":              {below, telemetry, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/linktest", "lab/plot", "lab/porttest", "lab/wire"},
-	"cmd/gateway/e2e":          {below, "cmd/gateway/e2e/fleet", telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "lab/porttest", "lab/linktest", "lab/etcdusers", "lab/realtest"},
-	"cmd/gateway/viewer":       {below, "cmd/gateway/e2e/fleet", "lab/devfleet", "lab/replay", "lab/simulate"}, // whose reports it looks at
-	"cmd/gateway/openaiclient": {below, "cmd/gateway/e2e/fleet"},
+	"cmd/gateway":                {below, telemetry, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "internal/testkit", "lab/plot", "lab/wire"},
+	"cmd/gateway/e2e":            {below, "cmd/gateway/e2e/fleet", telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "internal/testkit", "lab/realtest"},
+	"cmd/gateway/e2e/operations": {below, "cmd/gateway/e2e/fleet", "lab/devfleet", "lab/replay", "lab/simulate"}, // whose reports it looks at
+	"cmd/gateway/e2e/clients":    {below, "cmd/gateway/e2e/fleet"},
 }
 
 // storeys is the import table, from the ground up. A new package is added to its storey with the fewest arrows that it
@@ -163,7 +144,7 @@ var labUsers = []string{"lab.go"}
 var kv = []string{"kv/wire", "kv/index", "internal/tokens"}
 
 // legs is what prefill and decode share. Tests cut streams as engines' detokenizers write them.
-var legs = []string{"internal/detokenize", "internal/tokens", "internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/upstream", "internal/relay", "internal/lifetime", "internal/loop", "internal/pace"}
+var legs = []string{"internal/tokens", "internal/tokens", "internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/http1", "internal/http1", "internal/http1", "internal/http1", "internal/pace"}
 
 // allowed returns why a file of the package from may not import the package to, or nil.
 func allowed(from, to string) error {
@@ -246,7 +227,7 @@ func TestTheProductNeedsNoLab(t *testing.T) {
 		}
 		for _, p := range s.imports() {
 			to, ok := ours(p)
-			if ok && slices.Contains([]string{"internal/certs/certstest", "internal/detokenize", "kv/kvtest", "internal/otlp/otlptest"}, to) && s.room != to {
+			if ok && slices.Contains([]string{"internal/testkit", "internal/tokens", "kv/kvtest", "internal/testkit"}, to) && s.room != to {
 				t.Errorf("%s imports %s, which is there for tests", s.path, to)
 			}
 			if !ok || !inLab(to) {
@@ -289,7 +270,7 @@ func TestAllowedRefuses(t *testing.T) {
 // libraries are the rooms that other programs may use without taking the
 // gateway's dependencies over, and transports are those dependencies.
 var (
-	libraries  = []string{"router", "router/affinity", "kv/index", "router/load", "kv/overlap", "pools", "queue", "fault"}
+	libraries  = []string{"router", "router/load", "kv/index", "router/load", "kv/overlap", "pools", "queue", "fault"}
 	transports = []string{"go.etcd.io/", "github.com/nats-io/", "github.com/gofiber/", "github.com/valyala/fasthttp", "google.golang.org/grpc"}
 )
 

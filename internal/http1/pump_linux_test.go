@@ -15,7 +15,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -53,8 +52,6 @@ func (s *polledSink) TryFlush() error {
 	}
 	return nil
 }
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // connected gives both ends of a connection, the first one in a loop.
 func connected(t testing.TB, l *Loops) (Socket, *net.TCPConn) {

@@ -17,13 +17,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/pools"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var remoteQuiet = slog.New(slog.DiscardHandler)
 

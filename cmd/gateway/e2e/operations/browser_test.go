@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	e2e "github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 )
 
 // chromium is what -update writes the screenshots in docs with.
@@ -31,7 +31,7 @@ var chromium = flag.String("chromium", "", "a Chromium to look at the pages with
 
 // browser is a page in a real browser. It notes what must not be.
 type browser struct {
-	f   *fleet
+	f   *site
 	ctx context.Context
 
 	mu   sync.Mutex
@@ -40,7 +40,7 @@ type browser struct {
 }
 
 // open starts the browser.
-func (f *fleet) open(t *testing.T) *browser {
+func (f *site) open(t *testing.T) *browser {
 	t.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(*chromium), chromedp.Flag("no-sandbox", true),
 		chromedp.Flag("hide-scrollbars", true))
@@ -170,13 +170,6 @@ const audit = `(() => {
   for (const e of document.querySelectorAll(".scroll")) if (e.tabIndex !== 0) found.push("the keyboard cannot scroll " + e.getAttribute("aria-label"));
   return [...new Set(found)];
 })()`
-
-func TestMain(m *testing.M) {
-	if flag.Parse(); *chromium == "" {
-		_ = flag.Set("test.parallel", "8") // they wait for the stream, which has one event a second
-	}
-	os.Exit(m.Run())
-}
 
 // In a browser pages are quick, readable and live, for the keyboard too. TestPages checks them without a script.
 func TestBrowser(t *testing.T) {
@@ -342,7 +335,7 @@ func lookAtSignIn(t *testing.T, b *browser) {
 
 // Screenshots for the documents: a page under load at both widths.
 func lookAtScreenshots(t *testing.T, b *browser) {
-	if !*e2e.Update {
+	if !*fleet.Update {
 		return
 	}
 	f := b.f
@@ -370,7 +363,7 @@ func everywhere(picture string) string {
 // shot writes a screenshot of the window, where that is wanted, in which a condition holds: before it is taken and after.
 func shot(b *browser, name string, width, height int64, condition string) {
 	b.f.T.Helper()
-	if !*e2e.Update {
+	if !*fleet.Update {
 		return
 	}
 	b.do(chromedp.EmulateViewport(width, height))

@@ -2,6 +2,6 @@
 // and in a real browser where -chromium names one. It is a package of its own because the browser's protocol takes long to
 // compile.
 //
-//	go test ./cmd/gateway/viewer -chromium /usr/bin/chromium
-//	go test ./cmd/gateway/viewer -chromium /usr/bin/chromium -update   # the screenshots in docs
+//	go test ./cmd/gateway/e2e/operations -chromium /usr/bin/chromium
+//	go test ./cmd/gateway/e2e/operations -chromium /usr/bin/chromium -update   # the screenshots in docs
 package operations

@@ -83,7 +83,7 @@ func TestPages(t *testing.T) {
 }
 
 // watch reads the console's stream, and calls each with every event until it returns true.
-func (f *fleet) watch(within time.Duration, each func(live map[string]string, raw string) (done bool)) bool {
+func (f *site) watch(within time.Duration, each func(live map[string]string, raw string) (done bool)) bool {
 	f.T.Helper()
 	ctx, cancel := context.WithTimeout(f.T.Context(), within)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	e2e "github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/lab/simulate"
 )
@@ -72,7 +72,7 @@ func TestBrowserReports(t *testing.T) {
 		_, _ = w.Write(pages[r.URL.Path]) // a browser that left does not read it
 	}))
 	defer server.Close()
-	f := &fleet{Fleet: &e2e.Fleet{T: t, URL: server.URL}}
+	f := &site{Fleet: &fleet.Fleet{T: t, URL: server.URL}}
 	if *chromium == "" {
 		for path := range pages {
 			_, body := f.get(path)

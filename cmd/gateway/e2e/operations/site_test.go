@@ -16,14 +16,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/console"
-	e2e "github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
-// fleet is a gateway with simulated workers.
-type fleet struct {
-	*e2e.Fleet
+// site is a gateway with simulated workers.
+type site struct {
+	*fleet.Fleet
 	sent atomic.Int64
 }
 
@@ -34,9 +34,9 @@ const secret = "xylophone-marmalade"
 const operatorsKey = "op-viewer-0123456789"
 
 // newFleet starts three prefill and three decode workers at ten times the speed of what they imitate.
-func newFleet(t testing.TB, keys bool) *fleet {
+func newFleet(t testing.TB, keys bool) *site {
 	t.Helper()
-	return &fleet{Fleet: e2e.New(t, e2e.Options{
+	return &site{Fleet: fleet.New(t, fleet.Options{
 		Prefill: 3, Decode: 3, Speedup: 10,
 		Worker: func(c *devfleet.WorkerConfig) {
 			c.Engine.TotalKVBlocks, c.Engine.ContextLength, c.Engine.MaxNumSeqs = 3000, 32768, 48
@@ -53,7 +53,7 @@ func newFleet(t testing.TB, keys bool) *fleet {
 }
 
 // get reads a page, with the operators' key.
-func (f *fleet) get(path string) (status int, body string) {
+func (f *site) get(path string) (status int, body string) {
 	f.T.Helper()
 	req, err := http.NewRequest(http.MethodGet, f.URL+path, nil)
 	require.NoError(f.T, err)
@@ -68,9 +68,9 @@ func (f *fleet) get(path string) (status int, body string) {
 }
 
 // ask sends one request, streamed, of one of five families of prompts, and reads the whole answer.
-func (f *fleet) ask(ctx context.Context, id string) error { return f.send(ctx, id, true) }
+func (f *site) ask(ctx context.Context, id string) error { return f.send(ctx, id, true) }
 
-func (f *fleet) send(ctx context.Context, id string, stream bool) error {
+func (f *site) send(ctx context.Context, id string, stream bool) error {
 	n := f.sent.Add(1)
 	family := []int64{0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 4}[n%11]
 	system := strings.Repeat(fmt.Sprintf("You are assistant %d of the house of %s. ", family, secret), 40)
@@ -80,7 +80,7 @@ func (f *fleet) send(ctx context.Context, id string, stream bool) error {
 	if id != "" {
 		headers = []string{"X-Request-Id", id}
 	}
-	a, err := f.Try(ctx, e2e.ChatPath, body, nil, headers...)
+	a, err := f.Try(ctx, fleet.ChatPath, body, nil, headers...)
 	if err == nil && (a.Status != http.StatusOK || slices.Contains(a.Events, "[DONE]") != stream) {
 		err = fmt.Errorf("status %d: %.300s", a.Status, a.Body)
 	}
@@ -88,7 +88,7 @@ func (f *fleet) send(ctx context.Context, id string, stream bool) error {
 }
 
 // load keeps n requests in flight until the test ends or stop is called, which returns the first failure.
-func (f *fleet) load(n int) (stop func() error) {
+func (f *site) load(n int) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	failures := make(chan error, n)
