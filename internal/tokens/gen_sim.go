@@ -4,7 +4,7 @@
 // comments and code, tests and the go command left out. The same distribution gives the same file.
 //
 // Run it with go generate.
-package tokens
+package main
 
 import (
 	"bytes"

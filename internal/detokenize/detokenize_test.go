@@ -1,4 +1,4 @@
-package tokens
+package detokenize
 
 import (
 	"encoding/json"
@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
 // TestAsTheEngines compares the doubles with what the engines' own code made of the same tokens: vLLM 0.32.0's
@@ -32,7 +34,7 @@ func TestAsTheEngines(t *testing.T) {
 		require.NoError(t, lines.Decode(&c))
 		for engine, want := range map[string]answer{"vllm": c.VLLM, "sglang": c.SGLang} {
 			var got answer
-			d := NewDetokenizer(engine, Sim(), c.Prompt, Stops{Strings: c.Stops, Include: c.Include, MinTokens: c.Min})
+			d := New(engine, tokens.Sim(), c.Prompt, Stops{Strings: c.Stops, Include: c.Include, MinTokens: c.Min})
 			for at, steps := 0, c.Steps; len(steps) > 0 && got.Stop == ""; steps = steps[1:] {
 				end := More
 				if len(steps) == 1 {
