@@ -15,8 +15,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
-	"github.com/tandem-pd/tandem/internal/detokenize"
+
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
@@ -29,11 +30,11 @@ var texts = []string{
 // aStream is an answer of an engine, event by event.
 type aStream struct {
 	engine string
-	coder  detokenize.Coder
+	coder  testkit.Coder
 	prompt []uint32
 	ids    []uint32
 	most   int // tokens an event, drawn
-	stops  detokenize.Stops
+	stops  testkit.Stops
 	rng    *rand.Rand
 }
 
@@ -51,11 +52,11 @@ func (s *aStream) events() (events []string) {
 
 func (s *aStream) draw() (events []string, whole string) {
 	stop := ""
-	d := detokenize.New(s.engine, s.coder, s.prompt, s.stops)
+	d := testkit.NewDetokenizer(s.engine, s.coder, s.prompt, s.stops)
 	for at := 0; at < len(s.ids) && stop == ""; {
-		n, end := min(len(s.ids)-at, 1+s.rng.IntN(s.most)), detokenize.More
+		n, end := min(len(s.ids)-at, 1+s.rng.IntN(s.most)), testkit.More
 		if at+n == len(s.ids) {
-			end = detokenize.Last
+			end = testkit.Last
 		}
 		shown := d.Step(s.ids[at:at+n], end)
 		at += n
@@ -65,7 +66,7 @@ func (s *aStream) draw() (events []string, whole string) {
 		whole += shown.Text
 		text, _ := json.Marshal(shown.Text)
 		reason, by := "null", "null"
-		if stop = shown.Stop; stop != "" || end == detokenize.Last {
+		if stop = shown.Stop; stop != "" || end == testkit.Last {
 			reason = `"length"`
 		}
 		if stop != "" {
@@ -162,7 +163,7 @@ func cutEverywhere(t *testing.T, s aStream, tokenizer Tokenizer, body string) {
 			require.Empty(t, d.Unresumable(), "%q cut behind event %d", events, i)
 			so := d.Continue()
 			goes := s
-			goes.prompt, goes.ids, goes.stops = so.Prompt, s.ids[so.Generated:], detokenize.Stops{}
+			goes.prompt, goes.ids, goes.stops = so.Prompt, s.ids[so.Generated:], testkit.Stops{}
 			more := goes.events()
 			if moved == 0 {
 				more = more[:s.rng.IntN(len(more)+1)]
@@ -258,7 +259,7 @@ func TestStopsAcrossTheCut(t *testing.T) {
 			for _, engine := range []string{"vllm", "sglang"} {
 				for _, include := range []bool{false, true} {
 					s := aStream{engine: engine, coder: coder, prompt: coder.Encode(nil, "Hello: "), ids: ids, most: 1 + 2*rng.IntN(2), rng: rng,
-						stops: detokenize.Stops{Strings: stops, Include: include, MinTokens: rng.IntN(3) * 4}}
+						stops: testkit.Stops{Strings: stops, Include: include, MinTokens: rng.IntN(3) * 4}}
 					if engine == "sglang" && s.most > 1 {
 						s.stops.Strings = stops[:1] // which of several it takes depends on the steps
 					}

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
@@ -15,14 +15,14 @@ import (
 // chainsRig is a follower of an engine without a replay socket, by hand.
 type chainsRig struct {
 	*engine
-	part *kvtest.Part
+	part *testkit.Part
 	t    *testing.T
 	now  time.Time
 	seq  uint64
 }
 
 func newChainsRig(t *testing.T) *chainsRig {
-	part := &kvtest.Part{}
+	part := &testkit.Part{}
 	of := sourced(part, 16, 1000, Config{Relearn: 2 * time.Minute}, newMetrics(nil, nil))
 	g := &chainsRig{t: t, engine: newEngine(of), part: part, now: time.Unix(1e9, 0)}
 	g.connect(g.now)

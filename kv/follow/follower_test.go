@@ -10,25 +10,25 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-var rank0 = wire.Source{Pool: kvtest.Pool, Worker: "w"}
+var rank0 = wire.Source{Pool: testkit.Pool, Worker: "w"}
 
 // sourced is what followers of rank0 share. They index it in part.
-func sourced(part *kvtest.Part, blockSize, capacity int, cfg Config, m *counters) *source {
-	return newSource(rank0, part, tracked{blockSize: blockSize, capacity: capacity}, &cfg, new(wire.Batch), m.pool(kvtest.Pool), slog.New(slog.DiscardHandler))
+func sourced(part *testkit.Part, blockSize, capacity int, cfg Config, m *counters) *source {
+	return newSource(rank0, part, tracked{blockSize: blockSize, capacity: capacity}, &cfg, new(wire.Batch), m.pool(testkit.Pool), slog.New(slog.DiscardHandler))
 }
 
 // followed follows a publisher, by hand.
 func followed(every time.Duration) *published {
-	return newPublished(sourced(&kvtest.Part{}, 16, 0, Config{SnapshotEvery: every}, newMetrics(nil, nil)))
+	return newPublished(sourced(&testkit.Part{}, 16, 0, Config{SnapshotEvery: every}, newMetrics(nil, nil)))
 }
 
 // A run that is under way when the cache is cleared, or when another process begins, changes nothing.
 func TestRunIsOvertaken(t *testing.T) {
-	g := kvtest.NewEngine(1, 16)
+	g := testkit.NewEngine(1, 16)
 	var payloads [][]byte // by number, from 1
 	for range 9 {
 		payloads = append(payloads, wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{g.Store(1)}}))
@@ -84,7 +84,7 @@ func TestStreamNeverTakesTheViewBack(t *testing.T) {
 	}
 	batch := func() []byte {
 		engines++
-		return wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{kvtest.NewEngine(engines, 16).Store(1)}})
+		return wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{testkit.NewEngine(engines, 16).Store(1)}})
 	}
 	send(3, 0, 100, nil) // the present process, which has said nothing yet, after a hundred messages of others
 	for at := uint64(91); at <= 100; at++ {
@@ -106,7 +106,7 @@ func TestStreamNeverTakesTheViewBack(t *testing.T) {
 // A snapshot of where messages have brought the view meanwhile is no repair, unless one is wanted.
 func TestSnapshotOfCurrentState(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	g := kvtest.NewEngine(1, 16)
+	g := testkit.NewEngine(1, 16)
 	first := wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{g.Store(1)}})
 	for _, c := range []struct {
 		name      string

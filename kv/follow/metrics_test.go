@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
@@ -18,18 +18,18 @@ import (
 // Each event of a batch is counted once, by what came of it; and a batch that is
 // counted leaves the view as one that is not.
 func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
-	v := view.New(&kvtest.Part{}, 4)
+	v := view.New(&testkit.Part{}, 4)
 	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus {
 		return []SourceStatus{{Source: wire.Source{Pool: "m/prefill", Worker: "w", Rank: 0}, State: Recovering, Gaps: 2, Blocks: 3}}
 	})
 	m.pool("m/prefill").apply(v, []wire.Event{
-		{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: kvtest.IDs(1, 4), BlockSize: 4, Medium: "GPU"},
-		{Kind: wire.Stored, Hashes: []wire.Hash{2}, Parent: 1, HasParent: true, Tokens: kvtest.IDs(5, 4), BlockSize: 4, Medium: "GPU"},
-		{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 99, HasParent: true, Tokens: kvtest.IDs(5, 4), BlockSize: 4, Medium: "GPU"},
-		{Kind: wire.Stored, Hashes: []wire.Hash{4}, Tokens: kvtest.IDs(1, 3), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: testkit.IDs(1, 4), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{2}, Parent: 1, HasParent: true, Tokens: testkit.IDs(5, 4), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 99, HasParent: true, Tokens: testkit.IDs(5, 4), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{4}, Tokens: testkit.IDs(1, 3), BlockSize: 4, Medium: "GPU"},
 		{Kind: wire.Removed, Hashes: []wire.Hash{2}, Medium: "GPU"},
 		{Kind: wire.Cleared},
-		{Kind: wire.Stored, Hashes: []wire.Hash{5}, Tokens: kvtest.IDs(1, 4), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{5}, Tokens: testkit.IDs(1, 4), BlockSize: 4, Medium: "GPU"},
 	})
 	for labels, want := range map[[2]string]float64{
 		{"stored", "ok"}: 3, {"stored", "parent_block_not_found"}: 1, {"stored", "invalid_block"}: 1, {"removed", "ok"}: 1, {"cleared", "ok"}: 1,
@@ -42,7 +42,7 @@ func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
 // What an engine sends that is not known here is counted, and costs neither its event nor its batch.
 func TestUnknownTypesAndFieldsAreCounted(t *testing.T) {
 	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus { return nil })
-	f := newPublished(sourced(&kvtest.Part{}, 4, 0, Config{}, m))
+	f := newPublished(sourced(&testkit.Part{}, 4, 0, Config{}, m))
 	const (
 		cleared  = "81a474797065b0416c6c426c6f636b73436c6561726564"
 		withMore = "82a474797065b0416c6c426c6f636b73436c6561726564a178c3" // x: true
@@ -52,7 +52,7 @@ func TestUnknownTypesAndFieldsAreCounted(t *testing.T) {
 	require.NoError(t, err)
 	f.message(1, 1, payload, false, time.Now())
 	for reason, want := range map[string]float64{"unreadable": 1, "field": 1, "malformed": 0} {
-		assert.Equal(t, want, valueOf(m.skipped.WithLabelValues(kvtest.Pool, reason)), reason)
+		assert.Equal(t, want, valueOf(m.skipped.WithLabelValues(testkit.Pool, reason)), reason)
 	}
 	assert.EqualValues(t, 2, f.view.Tally().Cleared, "of the two events that are known were applied")
 }

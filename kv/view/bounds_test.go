@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/tinylib/msgp/msgp"
 
-	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
@@ -21,7 +21,7 @@ import (
 func TestWhatIsNeverRemovedAges(t *testing.T) {
 	begun := time.Unix(1e9, 0)
 	stored := func(hash wire.Hash, medium string) wire.Event {
-		return wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{hash}, Tokens: kvtest.IDs(int(hash), 256), BlockSize: 256, Medium: medium}
+		return wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{hash}, Tokens: testkit.IDs(int(hash), 256), BlockSize: 256, Medium: medium}
 	}
 	removed := func(hash wire.Hash, medium string) wire.Event {
 		return wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{hash}, Medium: medium}
@@ -66,7 +66,7 @@ func TestWhatIsNeverRemovedIsBounded(t *testing.T) {
 	now, most, last := time.Unix(1e9, 0), 0, wire.Hash(0)
 	for base := range uint32(100) {
 		v.Age(now)
-		e := kvtest.Chain(base, 500)
+		e := testkit.Chain(base, 500)
 		e.Medium = "cpu"
 		v.Apply([]wire.Event{e})
 		most, last = max(most, v.Blocks()), e.Hashes[0]
@@ -167,8 +167,8 @@ func TestMessagesCostWhatTheyWeigh(t *testing.T) {
 // TestOvergrownViews: a rank that names many times the blocks that it registered is not believed, until its cache is cleared.
 func TestOvergrownViews(t *testing.T) {
 	chain := func(base uint32, n, size int, medium string) wire.Event {
-		e := kvtest.Chain(base, n)
-		e.BlockSize, e.Medium, e.Tokens = size, medium, kvtest.IDs(int(base), n*size)
+		e := testkit.Chain(base, n)
+		e.BlockSize, e.Medium, e.Tokens = size, medium, testkit.IDs(int(base), n*size)
 		return e
 	}
 	for _, c := range []struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/index"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
@@ -68,7 +68,7 @@ func differsCopied(v *View) string {
 // A copy that is of another block size, too large for the rank, cut short or continued is refused, and changes nothing.
 func TestCopiesThatAreRefused(t *testing.T) {
 	v, _ := newTestView(16)
-	v.Apply([]wire.Event{kvtest.Chain(1, 2000)})
+	v.Apply([]wire.Event{testkit.Chain(1, 2000)})
 	whole := v.Copy().Append(nil)
 	_, err := ReadCopy(whole, 32)
 	assert.ErrorIs(t, err, errCopySize, "another block size")
@@ -87,9 +87,9 @@ func TestCopiesThatAreRefused(t *testing.T) {
 // FuzzReadCopy restores anything, and has the view follow an engine from there.
 func FuzzReadCopy(f *testing.F) {
 	v, _ := newTestView(4)
-	odd := kvtest.Chain(2, 3) // 48 tokens
+	odd := testkit.Chain(2, 3) // 48 tokens
 	odd.BlockSize, odd.Hashes, odd.CacheSalt = 6, append(odd.Hashes, 4, 5, 6, 7, 8), "s"
-	v.Apply([]wire.Event{kvtest.Chain(1, 3), odd})
+	v.Apply([]wire.Event{testkit.Chain(1, 3), odd})
 	f.Add(v.Copy().Append(nil))
 	f.Add([]byte{4, 4, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -103,7 +103,7 @@ func FuzzReadCopy(f *testing.F) {
 			return
 		}
 		require.Empty(t, differsCopied(v))
-		next := kvtest.Chain(9, 4)
+		next := testkit.Chain(9, 4)
 		var all []wire.Hash
 		for i, m := range v.known.marks {
 			if m != 0 {

@@ -9,15 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/index"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
 // telling are events that fill a worker's view with so many blocks, each one of the router's too.
 func telling(worker, blocks int) (events []wire.Event) {
 	for from := 0; from < blocks; from += 125 {
-		events = append(events, kvtest.Chain(uint32(worker<<12+from/125), min(125, blocks-from)))
+		events = append(events, testkit.Chain(uint32(worker<<12+from/125), min(125, blocks-from)))
 	}
 	return events
 }
@@ -141,7 +141,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	before := heapInUse()
 	m := NewRecord()
 	for i := range chains {
-		m.Apply([]wire.Event{kvtest.Chain(uint32(i), blocks)})
+		m.Apply([]wire.Event{testkit.Chain(uint32(i), blocks)})
 	}
 	perBlock := float64(heapInUse()-before) / (chains * blocks)
 	b.Run("copy", func(b *testing.B) {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
@@ -53,12 +53,12 @@ func TestRingKeepsTheLast(t *testing.T) {
 }
 
 func TestKeptPagesAreBounded(t *testing.T) {
-	bus := kvtest.NewBus()
+	bus := testkit.NewBus()
 	t.Cleanup(bus.Close)
-	p, err := NewPublisher(PublisherConfig{Source: wire.Source{Pool: kvtest.Pool, Worker: "w", Rank: 0}, MaxBytes: 4096, KeptPagesBytes: 300_000},
+	p, err := NewPublisher(PublisherConfig{Source: wire.Source{Pool: testkit.Pool, Worker: "w", Rank: 0}, MaxBytes: 4096, KeptPagesBytes: 300_000},
 		bus, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	g := kvtest.NewEngine(1, 16)
+	g := testkit.NewEngine(1, 16)
 	now := time.Unix(1e9, 0)
 	for range 60 {
 		require.NoError(t, p.Publish([]wire.Event{g.Store(20)}))
@@ -82,9 +82,9 @@ func (deafBus) Publish(*nats.Msg) error { return nil }
 
 // BenchmarkPublishSmall numbers, encodes, mirrors and sends messages of one block, where what does not depend on the blocks shows.
 func BenchmarkPublishSmall(b *testing.B) {
-	e := kvtest.Chain(1, 1)
+	e := testkit.Chain(1, 1)
 	pair := [2][]wire.Event{{e}, {{Kind: wire.Removed, Hashes: e.Hashes, Medium: "GPU"}}}
-	p, err := NewPublisher(PublisherConfig{Source: wire.Source{Pool: kvtest.Pool, Worker: "w", Rank: 0}}, deafBus{}, slog.New(slog.DiscardHandler))
+	p, err := NewPublisher(PublisherConfig{Source: wire.Source{Pool: testkit.Pool, Worker: "w", Rank: 0}}, deafBus{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}

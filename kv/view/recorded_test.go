@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
@@ -39,7 +39,7 @@ func recorded(t *testing.T, name string, about any) (payloads [][]byte) {
 
 // replayed plays a recording into a view: whole, and with a snapshot, and with another gateway's copy, in the place of the
 // first of its messages, for each number of these. All must end alike.
-func replayed(t *testing.T, payloads [][]byte, check func(v *View, part *kvtest.Part, how string)) {
+func replayed(t *testing.T, payloads [][]byte, check func(v *View, part *testkit.Part, how string)) {
 	for cut := range len(payloads) + 1 {
 		first, _ := newTestView(32)
 		record := NewRecord()
@@ -47,7 +47,7 @@ func replayed(t *testing.T, payloads [][]byte, check func(v *View, part *kvtest.
 			first.Apply(decoded(t, p))
 			record.Apply(decoded(t, p))
 		}
-		goOn := func(how string, v *View, part *kvtest.Part) {
+		goOn := func(how string, v *View, part *testkit.Part) {
 			for _, p := range payloads[cut:] {
 				v.Apply(decoded(t, p))
 			}
@@ -80,7 +80,7 @@ func TestRecordedHybrid(t *testing.T) {
 			}
 		}
 	}
-	replayed(t, payloads, func(v *View, part *kvtest.Part, how string) {
+	replayed(t, payloads, func(v *View, part *testkit.Part, how string) {
 		if v.Blocks() != 45 || v.Blocks() != len(full) || part.Blocks() != 45 || v.Tally().Orphans+v.Tally().Unknown != 0 || v.Pieces() != "" {
 			t.Errorf("%s: %d blocks, %d indexed, want 45; %+v", how, v.Blocks(), part.Blocks(), v.Tally())
 		}
@@ -93,7 +93,7 @@ func TestRecordedTwins(t *testing.T) {
 		Pool []string `json:"pool_at_end"`
 	}
 	payloads := recorded(t, "stored-twice-evicted-once", &about)
-	replayed(t, payloads, func(v *View, part *kvtest.Part, how string) {
+	replayed(t, payloads, func(v *View, part *testkit.Part, how string) {
 		for _, h := range about.Pool {
 			n, err := strconv.ParseUint(h, 10, 64)
 			_, ok := v.known.find(wire.Hash(n))
@@ -107,7 +107,7 @@ func TestRecordedTwins(t *testing.T) {
 // Chains that an engine announces again, which look as if they were stored again, are found out when they come to more blocks
 // than it has; from then on, and while events are missing, each counts once.
 func TestReannouncedAreNoCopies(t *testing.T) {
-	chain := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2, 3}, Tokens: kvtest.IDs(1, 12), BlockSize: 4}
+	chain := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2, 3}, Tokens: testkit.IDs(1, 12), BlockSize: 4}
 	removed := wire.Event{Kind: wire.Removed, Hashes: chain.Hashes}
 	for _, c := range []struct {
 		times, registered int // of the router's 2 tokens
@@ -133,7 +133,7 @@ func TestReannouncedAreNoCopies(t *testing.T) {
 // A group is followed by its kind: the first whose blocks are prefixes; the first of all where no kind is named.
 func TestViewFollowsOneGroup(t *testing.T) {
 	stored := func(group int64, kind string, blocks int, hashes ...wire.Hash) wire.Event {
-		return wire.Event{Kind: wire.Stored, Hashes: hashes, Tokens: kvtest.IDs(1, 4*blocks), BlockSize: 4,
+		return wire.Event{Kind: wire.Stored, Hashes: hashes, Tokens: testkit.IDs(1, 4*blocks), BlockSize: 4,
 			GroupIdx: wire.OptInt{Value: group, Set: group >= 0}, SpecKind: kind}
 	}
 	removed := func(group int64, h wire.Hash) wire.Event {

@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/kv/index"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-func newTestView(blockSize int) (*View, *kvtest.Part) {
-	part := &kvtest.Part{}
+func newTestView(blockSize int) (*View, *testkit.Part) {
+	part := &testkit.Part{}
 	return New(part, blockSize), part
 }
 
@@ -28,7 +28,7 @@ func decoded(t *testing.T, payload []byte) []wire.Event {
 }
 
 // viewOf returns a view of a record, in messages of at most limit bytes.
-func viewOf(t *testing.T, r *Record, blockSize, limit int) (*View, *kvtest.Part) {
+func viewOf(t *testing.T, r *Record, blockSize, limit int) (*View, *testkit.Part) {
 	t.Helper()
 	v, part := newTestView(blockSize)
 	for _, payload := range r.Image().Batches(limit, time.Unix(0, 0), 0) {
@@ -38,7 +38,7 @@ func viewOf(t *testing.T, r *Record, blockSize, limit int) (*View, *kvtest.Part)
 }
 
 // restored is a view that was restored from v's copy, at a time of the ages.
-func restored(t *testing.T, v *View, now time.Time) (*View, *kvtest.Part) {
+func restored(t *testing.T, v *View, now time.Time) (*View, *testkit.Part) {
 	t.Helper()
 	c, err := ReadCopy(v.Copy().Append(nil), v.blockSize)
 	require.NoError(t, err)
@@ -49,14 +49,14 @@ func restored(t *testing.T, v *View, now time.Time) (*View, *kvtest.Part) {
 }
 
 // leading is how many blocks of a prompt a part has on the device.
-func leading(part *kvtest.Part, prompt []uint32, blockSize int, seed uint64) int {
+func leading(part *testkit.Part, prompt []uint32, blockSize int, seed uint64) int {
 	return part.Leading(index.Device, tokens.SequenceHashes(nil, prompt, blockSize, seed))
 }
 
 func TestViewFollowsAnEngine(t *testing.T) {
 	for _, c := range []struct{ engine, router int }{{16, 16}, {32, 16}, {64, 16}, {16, 32}, {4, 16}, {1, 4}} {
 		for seed := range uint64(20) {
-			g := kvtest.NewEngine(seed, c.engine)
+			g := testkit.NewEngine(seed, c.engine)
 			v, part := newTestView(c.router)
 			for range 300 {
 				v.Apply(g.Step())
@@ -74,7 +74,7 @@ func TestViewFollowsAnEngine(t *testing.T) {
 }
 
 func TestViewSeedsAndSkips(t *testing.T) {
-	prompt := kvtest.IDs(100, 12)
+	prompt := testkit.IDs(100, 12)
 	base := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2, 3}, Tokens: prompt, BlockSize: 4, Medium: "GPU"}
 	with := func(change func(*wire.Event)) []wire.Event {
 		e := base
@@ -110,13 +110,13 @@ func TestViewSeedsAndSkips(t *testing.T) {
 		{"embedding", with(func(e *wire.Event) { e.ExtraKeys = [][]wire.ExtraKey{nil, nil, {digest}} }), "", "", 2, Tally{Stored: 3, Unhashable: 1}},
 		{"multimodal key", with(func(e *wire.Event) { e.MMKeys = [][]wire.MMKey{{}, {{Hash: "ab"}}, {}} }), "", "", 1, Tally{Stored: 3, Unhashable: 2}},
 		{"token that is text", with(func(e *wire.Event) { e.Texts = []wire.TextToken{{Index: 9, Text: "x"}} }), "", "", 2, Tally{Stored: 3, Unhashable: 1}},
-		{"bigrams count by their first", with(func(e *wire.Event) { e.Seconds = kvtest.IDs(101, 12) }), "", "", 3, Tally{Stored: 3}},
+		{"bigrams count by their first", with(func(e *wire.Event) { e.Seconds = testkit.IDs(101, 12) }), "", "", 3, Tally{Stored: 3}},
 		{"another group", with(func(e *wire.Event) { e.GroupIdx = wire.OptInt{Value: 1, Set: true} }), "", "", 0, Tally{Ignored: 3}},
 		{"first group", with(func(e *wire.Event) { e.GroupIdx = wire.OptInt{Value: 0, Set: true} }), "", "", 3, Tally{Stored: 3}},
 		{"too few tokens", with(func(e *wire.Event) { e.Tokens = prompt[:11] }), "", "", 0, Tally{Ignored: 3}},
 		{"orphan", with(func(e *wire.Event) { e.Parent, e.HasParent = 99, true }), "", "", 0, Tally{Stored: 3, Orphans: 1}},
 		{"size that does not go in", []wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 6}}, "", "", 0, Tally{Stored: 2, BadSize: 2}},
-		{"short last block", []wire.Event{base, {Kind: wire.Stored, Hashes: []wire.Hash{4}, Parent: 3, HasParent: true, Tokens: kvtest.IDs(112, 3), BlockSize: 3}}, "", "", 3, Tally{Stored: 4}},
+		{"short last block", []wire.Event{base, {Kind: wire.Stored, Hashes: []wire.Hash{4}, Parent: 3, HasParent: true, Tokens: testkit.IDs(112, 3), BlockSize: 3}}, "", "", 3, Tally{Stored: 4}},
 		{"remote", with(func(e *wire.Event) { e.Locality = "REMOTE" }), "", "", 0, Tally{Stored: 3}},
 		{"unknown locality", with(func(e *wire.Event) { e.Locality = "NEARBY" }), "", "", 0, Tally{Stored: 3}},
 		{"unknown medium", with(func(e *wire.Event) { e.Medium = "moon" }), "", "", 0, Tally{Stored: 3}},
@@ -135,7 +135,7 @@ func TestViewSeedsAndSkips(t *testing.T) {
 			}), base),
 			"", "", 3, Tally{Stored: 5, Orphans: 1, Again: 2, Reannounced: 1}},
 		{"a name used again for another block", append(
-			[]wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: kvtest.IDs(500, 8), BlockSize: 4}}, base), "", "", 3, Tally{Stored: 5, Again: 2, Reannounced: 1}},
+			[]wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: testkit.IDs(500, 8), BlockSize: 4}}, base), "", "", 3, Tally{Stored: 5, Again: 2, Reannounced: 1}},
 		{"cleared", append(with(func(*wire.Event) {}), wire.Event{Kind: wire.Cleared}), "", "", 0, Tally{Stored: 3, Cleared: 1}},
 		{"removed before it was there", []wire.Event{{Kind: wire.Removed, Hashes: []wire.Hash{1}}, base}, "", "", 3, Tally{Stored: 3, Unknown: 1}},
 	} {
@@ -153,7 +153,7 @@ func TestViewSeedsAndSkips(t *testing.T) {
 func TestMirrorEqualsTheEvents(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		g := kvtest.NewEngine(seed, 4)
+		g := testkit.NewEngine(seed, 4)
 		m := NewRecord()
 		heard, part := newTestView(4)
 		play := func(events []wire.Event) { m.Apply(events); heard.Apply(events) }
@@ -166,7 +166,7 @@ func TestMirrorEqualsTheEvents(t *testing.T) {
 		if len(g.Blocks) > 2 { // a hole, with what follows on it still there
 			play([]wire.Event{{Kind: wire.Removed, Hashes: []wire.Hash{g.Blocks[0].Hash}, Medium: "GPU"}})
 		}
-		salted := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: kvtest.IDs(7, 8), BlockSize: 4,
+		salted := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: testkit.IDs(7, 8), BlockSize: 4,
 			ExtraKeys: [][]wire.ExtraKey{{{Text: "salt"}}, {{Text: "i", Offset: 2, HasOffset: true}}}}
 		play([]wire.Event{salted})
 
@@ -182,7 +182,7 @@ func TestMirrorEqualsTheEvents(t *testing.T) {
 }
 
 func TestMirrorLeavesNothingBehind(t *testing.T) {
-	g := kvtest.NewEngine(4, 4)
+	g := testkit.NewEngine(4, 4)
 	m := NewRecord()
 	for range 300 {
 		m.Apply(g.Step())
@@ -196,7 +196,7 @@ func TestMirrorLeavesNothingBehind(t *testing.T) {
 // Of an event sent as an array whose parent is 0, the first block begins a chain: such publishers have no null there. In a map
 // 0 is a hash, for a chain's beginning leaves it out or sends null.
 func TestParentZeroOfArraysIsNone(t *testing.T) {
-	tokens := kvtest.IDs(0, 32)
+	tokens := testkit.IDs(0, 32)
 	stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{11, 12}, Parent: 0, HasParent: true, Tokens: tokens, BlockSize: 16, Medium: "GPU"}
 	follows := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{13}, Parent: 12, HasParent: true, Tokens: tokens[:16], BlockSize: 16, Medium: "GPU"}
 	for d := range wire.SGLangFirst + 1 {
@@ -219,7 +219,7 @@ func TestLocalities(t *testing.T) {
 		{"CPU", "REMOTE", index.Shared}, {"GPU", "REMOTE", index.Shared}, {"", "REMOTE", index.Shared}, {"", "LOCAL", index.Device},
 		{"moon", "LOCAL", index.Tiers}, {"moon", "REMOTE", index.Tiers}, {"GPU", "remote", index.Tiers},
 	} {
-		stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: kvtest.IDs(1, 8), BlockSize: 4, Medium: c.medium, Locality: c.locality}
+		stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: testkit.IDs(1, 8), BlockSize: 4, Medium: c.medium, Locality: c.locality}
 		r := NewRecord()
 		r.Apply([]wire.Event{stored})
 		snapshot := decoded(t, r.Image().Batches(1<<16, time.Unix(0, 0), 0)[0])[0]
@@ -238,7 +238,7 @@ func TestLocalities(t *testing.T) {
 
 // In no engine's form are an adapter's blocks the base model's.
 func TestAdaptersAreNotTheBaseModel(t *testing.T) {
-	prompt := kvtest.IDs(1, 8)
+	prompt := testkit.IDs(1, 8)
 	stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 4, Medium: "GPU", LoraName: "ad", LoraID: wire.OptInt{Value: 3, Set: true}}
 	for d := wire.Dialect(0); d.Valid(); d++ {
 		events := decoded(t, d.Append(nil, &wire.Batch{Events: []wire.Event{stored}}))

@@ -6,15 +6,15 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/kv/index"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
 // slowView is a View as one would write it without a care for memory: Go maps by the engine's hash.
 type slowView struct {
-	part      *kvtest.Part
+	part      *testkit.Part
 	blockSize int
 	tally     Tally
 	blocks    map[wire.Hash]block
@@ -235,7 +235,7 @@ func (v *slowView) differs(fast *View) string {
 		}
 	}
 	for t := index.Device; t <= index.Shared; t++ {
-		if got, want := fast.part.(*kvtest.Part).On(t), v.part.On(t); !slices.Equal(got, want) {
+		if got, want := fast.part.(*testkit.Part).On(t), v.part.On(t); !slices.Equal(got, want) {
 			return fmt.Sprintf("tier %d: %d blocks indexed, twin's %d, or others", t, len(got), len(want))
 		}
 	}
@@ -255,7 +255,7 @@ func playView(t interface{ Fatalf(string, ...any) }, data []byte, names int) {
 	}
 	const blockSize = 4
 	v, _ := newTestView(blockSize)
-	slow := &slowView{part: &kvtest.Part{}, blockSize: blockSize}
+	slow := &slowView{part: &testkit.Part{}, blockSize: blockSize}
 	slow.clear()
 	hash := func() wire.Hash { // small ones and negative ones
 		n := (next()<<8 | next()) % names

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/detokenize"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // maxBodyBytes bounds a request's body.
@@ -64,7 +64,7 @@ type call struct {
 type choice struct {
 	request Request
 	first   bool // of its prompt: it counts for the prompt's usage
-	detok   detokenize.Detokenizer
+	detok   testkit.Detokenizer
 
 	text      []byte   // shown so far, of a whole answer
 	ids       []uint32 // the same, as ids
@@ -149,7 +149,7 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 	for i, p := range prompts {
 		prompts[i] = s.truncate(f, p, template.MaxTokens)
 	}
-	stops := detokenize.Stops{
+	stops := testkit.Stops{
 		Strings: f.strings("stop"), MinTokens: template.MinTokens,
 		Include: f.flag("include_stop_str_in_output") || s.cfg.Engine == "sglang" && f.flag("no_stop_trim"),
 	}
@@ -164,7 +164,7 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 			request := *template
 			request.Prompt, request.Choice = p, k
 			request.Prepare(&s.cfg) // here, and not under everybody's lock
-			one := choice{request: request, first: k == 0, detok: detokenize.New(s.cfg.Engine, s.tokenizer.Tokenizer(), p, stops)}
+			one := choice{request: request, first: k == 0, detok: testkit.NewDetokenizer(s.cfg.Engine, s.tokenizer.Tokenizer(), p, stops)}
 			if echo {
 				one.text = s.tokenizer.Tokenizer().Decode(nil, p)
 				one.behind = string(one.text)
@@ -309,13 +309,13 @@ func (c *call) total() *openai.Usage {
 }
 
 // read handles one output of a choice and returns what it adds to the answer.
-func (s *Server) read(ch *choice, o *Output) detokenize.Shown {
+func (s *Server) read(ch *choice, o *Output) testkit.Shown {
 	if ch.finish != "" {
-		return detokenize.Shown{} // cut by a stop string; the core had not heard yet
+		return testkit.Shown{} // cut by a stop string; the core had not heard yet
 	}
 	if errors.Is(o.Err, errAborted) { // what was generated so far is the answer
 		ch.finish = o.Reason.String()
-		return ch.detok.Step(nil, detokenize.Last)
+		return ch.detok.Step(nil, testkit.Last)
 	}
 	ch.generated, ch.cached = o.Generated, o.Cached
 	switch o.Reason {
@@ -329,18 +329,18 @@ func (s *Server) read(ch *choice, o *Output) detokenize.Shown {
 		case s.isDead():
 			ch.failure = newError(http.StatusInternalServerError, "", "%v", errDead)
 		}
-		return detokenize.Shown{}
+		return testkit.Shown{}
 	case LoadFailed:
 		ch.finish = o.Reason.String()
 		ch.failure = s.dialect.handOffFailed(o.Err)
-		return detokenize.Shown{}
+		return testkit.Shown{}
 	}
-	end := detokenize.Last
+	end := testkit.Last
 	switch o.Reason {
 	case Unfinished:
-		end = detokenize.More
+		end = testkit.More
 	case Stopped:
-		end = detokenize.Stopped
+		end = testkit.Stopped
 	}
 	shown := ch.detok.Step([]uint32{o.Token}, end)
 	switch {

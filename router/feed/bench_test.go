@@ -3,8 +3,8 @@ package feed
 import (
 	"testing"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/index"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
@@ -15,7 +15,7 @@ func BenchmarkApply(b *testing.B) {
 	const prompts, blocks = 512, 128
 	var stored, removed [prompts][]byte
 	for i := range prompts {
-		e := kvtest.Chain(uint32(i), blocks)
+		e := testkit.Chain(uint32(i), blocks)
 		stored[i] = wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{e}})
 		removed[i] = wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{{Kind: wire.Removed, Hashes: e.Hashes, Medium: "GPU"}}})
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
@@ -35,7 +35,7 @@ func newFeed(t testing.TB, cfg Config, bus wire.Bus, log slog.Handler, workers .
 
 // hub is a bus, and a feed of its events about one worker.
 type hub struct {
-	bus     *kvtest.Bus
+	bus     *testkit.Bus
 	roster  *pools.Roster
 	routers *router.Set
 	feed    *Feed
@@ -43,7 +43,7 @@ type hub struct {
 }
 
 func newHub(t *testing.T) *hub {
-	h := &hub{bus: kvtest.NewBus(), worker: vllm("w")}
+	h := &hub{bus: testkit.NewBus(), worker: vllm("w")}
 	t.Cleanup(h.bus.Close)
 	h.feed, h.roster, h.routers = newFeed(t, Config{Events: follow.Config{RetryMin: time.Millisecond}}, h.bus, slog.DiscardHandler, h.worker)
 	run(t, h.feed.Run)

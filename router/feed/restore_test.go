@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/natsbus"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/index"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
@@ -63,7 +63,7 @@ func newSite(t testing.TB, workers, blocks int) *site {
 		w := vllm(fmt.Sprintf("w%d", i))
 		p, _ := publisher(t, bus, w.ID)
 		for j := range blocks / 100 {
-			require.NoError(t, p.Publish([]wire.Event{kvtest.Chain(uint32(i*blocks/100+j), 100)}))
+			require.NoError(t, p.Publish([]wire.Event{testkit.Chain(uint32(i*blocks/100+j), 100)}))
 		}
 		s.workers, s.sends = append(s.workers, w), append(s.sends, p)
 	}
@@ -108,7 +108,7 @@ func TestRestoredIndexAnswersAlike(t *testing.T) {
 		a, b := from.Stats(), to.Stats()
 		assert.True(t, a.Held == b.Held && a.Blocks == b.Blocks && a.Holed == b.Holed, "restored %+v, of %+v", b, a)
 		for base := range uint32(40) {
-			prompt := tokens.SequenceHashes(nil, kvtest.Chain(base, 100).Tokens, 16, tokens.Seed("", ""))
+			prompt := tokens.SequenceHashes(nil, testkit.Chain(base, 100).Tokens, 16, tokens.Seed("", ""))
 			var a, b index.Matches
 			from.Match(prompt, &a)
 			to.Match(prompt, &b)
@@ -120,9 +120,9 @@ func TestRestoredIndexAnswersAlike(t *testing.T) {
 	}
 	alike()
 	for i, p := range s.sends {
-		chain := kvtest.Chain(uint32(i*10), 100)
+		chain := testkit.Chain(uint32(i*10), 100)
 		gone := wire.Event{Kind: wire.Removed, Medium: "GPU", Hashes: chain.Hashes[40:]}
-		more := kvtest.Chain(uint32(100+i), 7)
+		more := testkit.Chain(uint32(100+i), 7)
 		more.Parent, more.HasParent = chain.Hashes[39], true
 		require.NoError(t, p.Publish([]wire.Event{gone, more}))
 	}

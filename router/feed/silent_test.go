@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
@@ -34,7 +34,7 @@ func (l *lines) count(s string) int {
 func TestSilentSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out lines
-		bus := kvtest.NewBus()
+		bus := testkit.NewBus()
 		t.Cleanup(bus.Close)
 		computed := func(id string) (at time.Time) {
 			if id != "idle" {

@@ -22,7 +22,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/load"
@@ -71,14 +71,14 @@ const workers = 16
 // inGroup runs a test in virtual time, in which messages pass within the process; join starts a gateway.
 func inGroup(t *testing.T, test func(t *testing.T, join func(name string) *gateway)) {
 	synctest.Test(t, func(t *testing.T) {
-		bus := kvtest.NewBus()
+		bus := testkit.NewBus()
 		t.Cleanup(bus.Close)
 		test(t, func(name string) *gateway { return joinOver(t, wired{bus}, name, "nowhere") })
 	})
 }
 
 // wired is a link within the process. A message to all takes as long as one over a network.
-type wired struct{ *kvtest.Bus }
+type wired struct{ *testkit.Bus }
 
 func (wired) Connected() bool { return true }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
@@ -63,7 +63,7 @@ const (
 // Workers whose events do not come, because nobody publishes at the endpoint or
 // there is no NATS, are predicted.
 func TestSelectPredictsSilentWorkers(t *testing.T) {
-	bus := kvtest.NewBus()
+	bus := testkit.NewBus()
 	t.Cleanup(bus.Close)
 	for _, tt := range []struct {
 		name, record string
@@ -145,7 +145,7 @@ func comesTo(t *testing.T, s *Server, method, path, query, contains string) {
 
 // Publishers' own state arrives over the bus, also at services that start later, and select uses it.
 func TestPublishedIsIndexed(t *testing.T) {
-	bus := kvtest.NewBus()
+	bus := testkit.NewBus()
 	t.Cleanup(bus.Close)
 	for _, worker := range []string{"stays", "goes"} {
 		defer published(t, bus, worker)()

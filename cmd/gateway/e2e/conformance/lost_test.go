@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/testkit"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
@@ -149,7 +148,7 @@ func (r *rig) viewIsPool(t *testing.T, gateway string, e *realtest.Engine, group
 		t.Logf("the engine has not kept its first events")
 		return
 	}
-	v := view.New(new(kvtest.Part), 32)
+	v := view.New(new(testkit.Part), 32)
 	var batch wire.Batch
 	for _, m := range all {
 		require.NoError(t, wire.DecodeBatch(&batch, m.Payload))

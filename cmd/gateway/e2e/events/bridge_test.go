@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
@@ -37,7 +37,7 @@ func (r *rig) bridge(at zmq.Address, ranks, capacity int) *bridged {
 	cfg.Relearn = time.Millisecond
 	var err error
 	b.Bridge, err = follow.NewBridge(follow.BridgeConfig{
-		Pool: kvtest.Pool, Worker: "w", Ranks: ranks, BlockSize: 16, KVBlocks: capacity, From: at, Follow: cfg,
+		Pool: testkit.Pool, Worker: "w", Ranks: ranks, BlockSize: 16, KVBlocks: capacity, From: at, Follow: cfg,
 		Publish: view.PublisherConfig{Heartbeat: 20 * time.Millisecond},
 		OnRestart: func(cut time.Time) {
 			b.mu.Lock()
@@ -77,7 +77,7 @@ func (b *bridged) holds(e *zmqEngine) bool {
 func natsRig(t *testing.T, bus wire.Bus, ranks ...int) *rig {
 	t.Helper()
 	r := newRig(t, follow.Config{RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, PageTimeout: time.Second, SnapshotEvery: 50 * time.Millisecond}, bus, bus)
-	r.sub.Track(kvtest.Pool, "w", append([]int{0}, ranks...), 16, 0)
+	r.sub.Track(testkit.Pool, "w", append([]int{0}, ranks...), 16, 0)
 	return r
 }
 
@@ -216,19 +216,19 @@ func TestOvergrownIsPredicted(t *testing.T) {
 		r.until("predicted", func() bool {
 			if next < 100 {
 				next++
-				publish(kvtest.Chain(next, 1000))
+				publish(testkit.Chain(next, 1000))
 			}
 			return status().State == follow.Predicted
 		})
 		r.until("nothing is kept", func() bool { return r.idx.Of("w", 0).Blocks() == 0 && status().Blocks == 0 })
-		publish(wire.Event{Kind: wire.Cleared}, kvtest.Chain(7, 3))
+		publish(wire.Event{Kind: wire.Cleared}, testkit.Chain(7, 3))
 		r.until("believed again", func() bool { return status().State == follow.Live && r.idx.Of("w", 0).Blocks() == 3 })
 	}
 	t.Run("nats", func(t *testing.T) {
 		bus := memoryBus(t)
 		r := newRig(t, follow.Config{}, bus, bus)
 		p := r.speaks(1, view.PublisherConfig{})
-		r.sub.Track(kvtest.Pool, "w", []int{0}, 16, 1000)
+		r.sub.Track(testkit.Pool, "w", []int{0}, 16, 1000)
 		publishes(r, p.publishEvents)
 	})
 	overBridge := func(t *testing.T) (e *zmqEngine, r *rig, b *bridged) {
@@ -246,7 +246,7 @@ func TestOvergrownIsPredicted(t *testing.T) {
 	t.Run("leaves", func(t *testing.T) {
 		e, r, b := overBridge(t)
 		for i := range 100 {
-			chain := kvtest.Chain(uint32(i+1), 1000)
+			chain := testkit.Chain(uint32(i+1), 1000)
 			e.publishEvents(chain, wire.Event{Kind: wire.Removed, Hashes: chain.Hashes[:999]})
 		}
 		r.until("all was received", func() bool { return b.caughtUp(e) })

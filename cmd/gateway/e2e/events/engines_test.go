@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/index"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -78,7 +78,7 @@ func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 			}
 			for i := range engines {
 				start(i)
-				r.sub.Track(kvtest.Pool, fmt.Sprint(i), []int{0}, block, 0)
+				r.sub.Track(testkit.Pool, fmt.Sprint(i), []int{0}, block, 0)
 			}
 			// exact reports whether engine i's index is its cache, and its view at the last message.
 			exact := func(i int) (same, live bool) {
@@ -103,8 +103,8 @@ func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 				}
 				e, talk := engines[i], rng.Uint32N(4)
 				for j := range 1 + rng.IntN(3) { // turns of one conversation, at once
-					prompt := kvtest.IDs(int(talk)*1000, block*(1+rng.IntN(8)))
-					prompt = append(prompt, kvtest.IDs(100_000+rng.IntN(100), block*rng.IntN(10))...)
+					prompt := testkit.IDs(int(talk)*1000, block*(1+rng.IntN(8)))
+					prompt = append(prompt, testkit.IDs(100_000+rng.IntN(100), block*rng.IntN(10))...)
 					require.NoError(t, e.Add(engine.Request{ID: fmt.Sprint(n, j), Prompt: prompt, MaxTokens: 1 + rng.IntN(block), IgnoreEOS: true}))
 				}
 				for {

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/index"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
@@ -106,7 +106,7 @@ func (b *lossyBus) Request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) 
 // fakeIndex is an index that keeps, for each rank and tier, a set of what was put there.
 type fakeIndex struct {
 	mu    sync.Mutex // guards ranks
-	ranks map[fakeRank]*kvtest.Part
+	ranks map[fakeRank]*testkit.Part
 
 	faults atomic.Int32 // how many of the next changes panic
 }
@@ -131,15 +131,15 @@ type fakeRank struct {
 }
 
 // newIndex returns an empty index.
-func newIndex() *fakeIndex { return &fakeIndex{ranks: map[fakeRank]*kvtest.Part{}} }
+func newIndex() *fakeIndex { return &fakeIndex{ranks: map[fakeRank]*testkit.Part{}} }
 
 // Of returns the index of a worker's rank, and adds the rank.
-func (x *fakeIndex) Of(worker string, rank int) *kvtest.Part {
+func (x *fakeIndex) Of(worker string, rank int) *testkit.Part {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	of := fakeRank{worker, rank}
 	if x.ranks[of] == nil {
-		x.ranks[of] = &kvtest.Part{}
+		x.ranks[of] = &testkit.Part{}
 	}
 	return x.ranks[of]
 }
@@ -155,11 +155,11 @@ func (x *fakeIndex) Has(worker string, rank int) bool {
 func (x *fakeIndex) Drop(worker string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	maps.DeleteFunc(x.ranks, func(of fakeRank, _ *kvtest.Part) bool { return of.worker == worker })
+	maps.DeleteFunc(x.ranks, func(of fakeRank, _ *testkit.Part) bool { return of.worker == worker })
 }
 
 // checkIndex fails the test unless the index is what the engine holds.
-func checkIndex(t *testing.T, g *kvtest.Engine, part *kvtest.Part) {
+func checkIndex(t *testing.T, g *testkit.Engine, part *testkit.Part) {
 	t.Helper()
 	text := g.Mismatch(part, 16)
 	require.Empty(t, text, "%d blocks in the engine, %d indexed", len(g.Blocks), part.Blocks())

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
@@ -212,7 +212,7 @@ func (r *recorded) followed(t *testing.T, losing bool) {
 
 	rig := newRig(t, zmqConfig(), nil, nil)
 	z := zmq.Address{Endpoint: at.Offset(-r.Rank).String(), Replay: replayAt.Offset(-r.Rank).String(), Topic: r.Topic}
-	require.NoError(t, rig.sub.TrackZMQ(kvtest.Pool, "w", []int{r.Rank}, 16, 0, z))
+	require.NoError(t, rig.sub.TrackZMQ(testkit.Pool, "w", []int{r.Rank}, 16, 0, z))
 	within(t, 10*time.Second, time.Millisecond, "the subscriber is there", func() bool { return pub.Subscribers() == 1 })
 	for i, n := range r.live {
 		said.Add(1)

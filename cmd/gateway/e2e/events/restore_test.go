@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
@@ -44,7 +44,7 @@ func TestRestoredFromAnotherGateway(t *testing.T) {
 		large := a.speaks(9, view.PublisherConfig{Source: source("large")})
 		a.track("large")
 		for base := range uint32(40) {
-			large.publishEvents(kvtest.Chain(base, 1000))
+			large.publishEvents(testkit.Chain(base, 1000))
 		}
 		a.until("the first knows all", func() bool { return a.idx.Of("large", 0).Blocks() == 40_000 })
 		asked := map[string]uint64{}

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
@@ -43,8 +43,8 @@ func virtual(t *testing.T, cfg follow.Config, f func(t *testing.T, r *rig)) {
 	})
 }
 
-func memoryBus(t *testing.T) *kvtest.Bus {
-	bus := kvtest.NewBus()
+func memoryBus(t *testing.T) *testkit.Bus {
+	bus := testkit.NewBus()
 	t.Cleanup(bus.Close)
 	return bus
 }
@@ -96,7 +96,7 @@ func (r *rig) counted(name, label string) (sum float64) {
 
 // speaker is an engine's cache that changes at random, with its publisher.
 type speaker struct {
-	*kvtest.Engine
+	*testkit.Engine
 	*view.Publisher
 	t      *testing.T
 	worker string
@@ -110,7 +110,7 @@ func (r *rig) speaks(seed uint64, cfg view.PublisherConfig) *speaker {
 		cfg.Source = source("w")
 	}
 	p, stop := r.publisher(cfg)
-	return &speaker{kvtest.NewEngine(seed, 16), p, r.t, cfg.Source.Worker, stop}
+	return &speaker{testkit.NewEngine(seed, 16), p, r.t, cfg.Source.Worker, stop}
 }
 
 // publisher starts one. It ends with the returned func, or the rig.
@@ -127,7 +127,7 @@ func (r *rig) publisher(cfg view.PublisherConfig) (*view.Publisher, func()) {
 }
 
 // source is a worker's rank 0.
-func source(worker string) wire.Source { return wire.Source{Pool: kvtest.Pool, Worker: worker} }
+func source(worker string) wire.Source { return wire.Source{Pool: testkit.Pool, Worker: worker} }
 
 // publishSteps changes the cache so many times.
 func (s *speaker) publishSteps(steps int) {
@@ -146,7 +146,7 @@ func (s *speaker) publishEvents(events ...wire.Event) {
 // track has rank 0 of workers followed.
 func (r *rig) track(workers ...string) {
 	for _, w := range workers {
-		r.sub.Track(kvtest.Pool, w, []int{0}, 16, 0)
+		r.sub.Track(testkit.Pool, w, []int{0}, 16, 0)
 	}
 }
 

@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/guard"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/index"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
@@ -81,7 +81,7 @@ func TestTrackedAgainIsEmpty(t *testing.T) {
 		require.True(t, r.follows(p) && r.idx.Of("w", 0).Blocks() != 0, "not live: %+v", r.status("w"))
 		p.stop() // it has died: no message of it will come
 		synctest.Wait()
-		r.sub.Untrack(kvtest.Pool, "w")
+		r.sub.Untrack(testkit.Pool, "w")
 		r.track("w")
 		synctest.Wait()
 		if s := r.status("w"); r.idx.Of("w", 0).Blocks() != 0 || s.State != follow.Waiting {
@@ -119,7 +119,7 @@ func TestTrackAgainChangesRanks(t *testing.T) {
 		synctest.Wait()
 		assert.True(t, r.follows(p) && r.status("w").Snapshots == 1, "not live at once: %+v", r.status("w"))
 		for _, want := range [][]int{{0}, {0, 1, 2}, {0, 1, 2}, {1}} {
-			r.sub.Track(kvtest.Pool, "w", want, 16, 0)
+			r.sub.Track(testkit.Pool, "w", want, 16, 0)
 			synctest.Wait()
 			var got []int
 			for _, s := range r.sub.Sources() {
@@ -128,7 +128,7 @@ func TestTrackAgainChangesRanks(t *testing.T) {
 			assert.ElementsMatch(t, want, got)
 		}
 		assert.False(t, r.idx.Has("w", 0), "rank 0 is still indexed")
-		r.sub.Untrack(kvtest.Pool, "w")
+		r.sub.Untrack(testkit.Pool, "w")
 		synctest.Wait()
 		assert.Empty(t, r.sub.Sources(), "an untracked worker is still there")
 	})
@@ -140,7 +140,7 @@ func TestOrphanIsMendedOnce(t *testing.T) {
 		r.track("w")
 		synctest.Wait()
 		for i := range 100 { // the engine itself does not know the parents: no snapshot can mend this
-			p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{wire.Hash(i)}, Parent: 1e6, HasParent: true, Tokens: kvtest.IDs(i, 16), BlockSize: 16})
+			p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{wire.Hash(i)}, Parent: 1e6, HasParent: true, Tokens: testkit.IDs(i, 16), BlockSize: 16})
 			time.Sleep(100 * time.Millisecond) // virtual
 		}
 		time.Sleep(20 * time.Second)
@@ -156,7 +156,7 @@ func TestSnapshotPages(t *testing.T) {
 		p := r.speaks(1, view.PublisherConfig{})
 		synctest.Wait()             // it has subscribed
 		for i := range uint32(40) { // some 3 MB
-			p.publishEvents(kvtest.Chain(i, 800))
+			p.publishEvents(testkit.Chain(i, 800))
 		}
 		page := func(cursor string) *nats.Msg {
 			t.Helper()
@@ -218,7 +218,7 @@ func TestConfigsAreChecked(t *testing.T) {
 	bus, log := memoryBus(t), slog.New(slog.DiscardHandler)
 	of := source("w")
 	for _, cfg := range []view.PublisherConfig{
-		{}, {Source: wire.Source{Worker: "w"}}, {Source: wire.Source{Pool: kvtest.Pool, Worker: "w", Rank: -1}}, {Source: of, MaxBytes: 100},
+		{}, {Source: wire.Source{Worker: "w"}}, {Source: wire.Source{Pool: testkit.Pool, Worker: "w", Rank: -1}}, {Source: of, MaxBytes: 100},
 		{Source: of, MaxBytes: 2 << 20}, {Source: of, Heartbeat: -1}, {Source: of, KeepPages: -1}, {Source: of, RingMessages: -1}, {Source: of, RingBytes: -1},
 	} {
 		_, err := view.NewPublisher(cfg, bus, log)
@@ -233,7 +233,7 @@ func TestConfigsAreChecked(t *testing.T) {
 		"endpoint": func(c *follow.BridgeConfig) { c.From.Endpoint = "" }, "worker": func(c *follow.BridgeConfig) { c.Worker = "" },
 		"follow": func(c *follow.BridgeConfig) { c.Follow.RetryMin = -1 },
 	} {
-		cfg := follow.BridgeConfig{Pool: kvtest.Pool, Worker: "w", Ranks: 1, BlockSize: 16, From: zmq.Address{Endpoint: "tcp://h:1"}}
+		cfg := follow.BridgeConfig{Pool: testkit.Pool, Worker: "w", Ranks: 1, BlockSize: 16, From: zmq.Address{Endpoint: "tcp://h:1"}}
 		spoil(&cfg)
 		_, err := follow.NewBridge(cfg, bus, log, nil)
 		assert.Equal(t, name != "", err != nil, "%s: %v", name, err)
@@ -248,7 +248,7 @@ func TestBlockSizeThatDoesNotFitIsRefusedByName(t *testing.T) {
 		p := r.speaks(1, view.PublisherConfig{})
 		r.track("w")
 		time.Sleep(time.Second) // a heartbeat, so that its snapshot has come
-		for odd := kvtest.NewEngine(1, 24); p.Stats().Seq < 20; synctest.Wait() {
+		for odd := testkit.NewEngine(1, 24); p.Stats().Seq < 20; synctest.Wait() {
 			p.publishEvents(odd.Step()...)
 		}
 		if s := r.status("w"); s.State != follow.Predicted || s.Blocks == 0 {
@@ -257,11 +257,11 @@ func TestBlockSizeThatDoesNotFitIsRefusedByName(t *testing.T) {
 		assert.True(t, lines.count("blocks have 24 tokens") == 1 && lines.count("router's 16") == 1,
 			"the log does not name the sizes once:\n%s", lines)
 		// It cleared its cache and has blocks that fit: its events count again.
-		prompt := kvtest.IDs(0, 64)
+		prompt := testkit.IDs(0, 64)
 		p.publishEvents(wire.Event{Kind: wire.Cleared})
 		p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 32})
 		// One odd block among many is refused by itself.
-		p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 2, HasParent: true, Tokens: kvtest.IDs(64, 24), BlockSize: 24})
+		p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 2, HasParent: true, Tokens: testkit.IDs(64, 24), BlockSize: 24})
 		synctest.Wait()
 		assert.Equal(t, follow.Live, r.status("w").State, "blocks of 32 tokens beside the router's 16:\n%s", lines)
 		assert.Equal(t, 4, r.idx.Of("w", 0).Leading(index.Device, tokens.SequenceHashes(nil, prompt, 16, tokens.Seed("", ""))),

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
@@ -65,7 +65,7 @@ func TestEnginesShareAPort(t *testing.T) {
 	for i, topic := range topics {
 		e, at := dialler(t, uint64(i), port, topic)
 		engines = append(engines, e)
-		require.NoError(t, r.sub.TrackZMQ(kvtest.Pool, fmt.Sprint("w", i), []int{0}, 16, 0, at))
+		require.NoError(t, r.sub.TrackZMQ(testkit.Pool, fmt.Sprint("w", i), []int{0}, 16, 0, at))
 	}
 	r.until("all are subscribed to", func() bool {
 		return !slices.ContainsFunc(engines, func(e *zmqEngine) bool { return e.pub.Subscribers() != 1 })
@@ -80,7 +80,7 @@ func TestEnginesShareAPort(t *testing.T) {
 	}
 	assert.Equal(t, int64(len(topics)), connections.Load(), "connections of %d engines", len(topics))
 	// One leaves; the others stay.
-	r.sub.Untrack(kvtest.Pool, "w0")
+	r.sub.Untrack(testkit.Pool, "w0")
 	for _, e := range engines {
 		e.publish(3)
 	}
@@ -95,7 +95,7 @@ func TestTwoEnginesOfOneWorker(t *testing.T) {
 	r, port, connections, log := awaitedRig(t)
 	old, at := dialler(t, 1, port, "kv")
 	at.Replay = ""
-	require.NoError(t, r.sub.TrackZMQ(kvtest.Pool, "w", []int{0}, 16, 0, at))
+	require.NoError(t, r.sub.TrackZMQ(testkit.Pool, "w", []int{0}, 16, 0, at))
 	r.until("the old one is connected", func() bool { return old.pub.Subscribers() == 1 })
 	old.publish(10)
 	r.until("exact", func() bool { return r.exact(old, "w") })
@@ -122,7 +122,7 @@ func TestPortTwiceIsRefused(t *testing.T) {
 		return zmq.Address{Endpoint: fmt.Sprintf("tcp://%s:%d", host, port+offset), Topic: topic}
 	}
 	track := func(worker string, at zmq.Address) error {
-		return r.sub.TrackZMQ(kvtest.Pool, worker, []int{0, 1}, 16, 0, at)
+		return r.sub.TrackZMQ(testkit.Pool, worker, []int{0, 1}, 16, 0, at)
 	}
 	require.NoError(t, track("a", at("*", 0, "")))
 	for _, bad := range []zmq.Address{at("*", 0, ""), at("0.0.0.0", 0, ""), at("*", 1, ""), at("*", -1, "")} {

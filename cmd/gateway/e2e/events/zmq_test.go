@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
@@ -26,7 +26,7 @@ import (
 // zmqEngine is a simulated engine's cache with its publisher, on loopback. Its sockets are bound as *, as an engine's
 // are.
 type zmqEngine struct {
-	*kvtest.Engine
+	*testkit.Engine
 	t    *testing.T
 	cfg  zmqpub.Config
 	pub  *zmqpub.Publisher
@@ -142,7 +142,7 @@ func newZMQEngine(t *testing.T, seed uint64, cfg zmqpub.Config) *zmqEngine {
 // newLossyEngine is a zmqEngine whose replays drop the nth message if drops reports so.
 func newLossyEngine(t *testing.T, seed uint64, cfg zmqpub.Config, drops func(n int) bool) *zmqEngine {
 	t.Helper()
-	e := &zmqEngine{drops: drops, Engine: kvtest.NewEngine(seed, 16), t: t, cfg: cfg, conns: map[net.Conn]struct{}{}}
+	e := &zmqEngine{drops: drops, Engine: testkit.NewEngine(seed, 16), t: t, cfg: cfg, conns: map[net.Conn]struct{}{}}
 	if e.cfg.Endpoint == "" {
 		e.cfg.Endpoint = "tcp://*:0"
 	}
@@ -226,7 +226,7 @@ func zmqConfig() follow.Config {
 
 func (r *rig) trackZMQ(worker string, e *zmqEngine, capacity int) {
 	r.t.Helper()
-	require.NoError(r.t, r.sub.TrackZMQ(kvtest.Pool, worker, []int{0}, 16, capacity, e.at()))
+	require.NoError(r.t, r.sub.TrackZMQ(testkit.Pool, worker, []int{0}, 16, capacity, e.at()))
 }
 
 // followedZMQ is an engine, and a subscriber of it as the worker w.
@@ -313,7 +313,7 @@ func TestEndedConnectionsAreReported(t *testing.T) {
 	r.trackZMQ("w", e, 0)
 	r.trackZMQ("left", left, 0)
 	r.until("subscribed", func() bool { return e.pub.Subscribers() == 1 && left.pub.Subscribers() == 1 })
-	r.sub.Untrack(kvtest.Pool, "left")
+	r.sub.Untrack(testkit.Pool, "left")
 	r.until("unsubscribed", func() bool { return left.pub.Subscribers() == 0 })
 	e.restart()
 	assert.Equal(t, "w", <-cut)
@@ -339,7 +339,7 @@ func TestRanksOverZMQ(t *testing.T) {
 	both := neighbours(t)
 	r, over := newRig(t, zmqConfig(), nil, nil), natsRig(t, memoryBus(t), 1)
 	over.bridge(both[0].at(), 2, 0)
-	require.NoError(t, r.sub.TrackZMQ(kvtest.Pool, "w", []int{0, 1}, 16, 0, both[0].at()))
+	require.NoError(t, r.sub.TrackZMQ(testkit.Pool, "w", []int{0, 1}, 16, 0, both[0].at()))
 	r.until("subscribed", func() bool { return both[0].pub.Subscribers() == 2 && both[1].pub.Subscribers() == 2 })
 	both[0].publish(100)
 	both[1].publish(130)
@@ -350,7 +350,7 @@ func TestRanksOverZMQ(t *testing.T) {
 			})
 		}
 	}
-	r.sub.Untrack(kvtest.Pool, "w")
+	r.sub.Untrack(testkit.Pool, "w")
 	r.until("the connections end", func() bool { return both[0].pub.Subscribers() == 1 && both[1].pub.Subscribers() == 1 })
 }
 
@@ -370,7 +370,7 @@ func TestGarbageOverZMQ(t *testing.T) {
 	r.until("exact after foreign messages", func() bool { return r.exact(e, "w") })
 
 	// A message of 640,000 tokens of one prompt is taken in.
-	big := kvtest.Chain(1<<20, 40_000)
+	big := testkit.Chain(1<<20, 40_000)
 	e.publishEvents(big)
 	r.until("the long prompt", func() bool {
 		s := r.status("w")

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
@@ -97,7 +97,7 @@ func NewStatic(t *testing.T, cfg stack.GatewayConfig) *Fleet {
 	t.Helper()
 	cfg.Workers.Probe.Every, cfg.Workers.Probe.Timeout = 50*time.Millisecond, 5*time.Second
 	f := Bare(t, cfg, stack.Links{}, slog.LevelInfo)
-	f.Bus = kvtest.NewBus()
+	f.Bus = testkit.NewBus()
 	f.RunGateway()
 	return f
 }

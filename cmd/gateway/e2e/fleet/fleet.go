@@ -28,7 +28,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
-	"github.com/tandem-pd/tandem/kv/kvtest"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -45,7 +45,7 @@ type Fleet struct {
 	URL      string
 	Gateway  *stack.Gateway
 	Workers  map[string]*Worker
-	Bus      *kvtest.Bus
+	Bus      *testkit.Bus
 	Logs     *LogBuffer
 	Log      *slog.Logger // that the gateway writes to Logs
 	Reg      *prometheus.Registry
@@ -157,7 +157,7 @@ func New(t testing.TB, o Options) *Fleet {
 	if o.Speedup == 0 {
 		o.Speedup = 20
 	}
-	cfg, bus := GatewayConfig(), kvtest.NewBus()
+	cfg, bus := GatewayConfig(), testkit.NewBus()
 	if o.Gateway != nil {
 		o.Gateway(&cfg)
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/natsbus"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
@@ -219,7 +219,7 @@ func TestIndexIsRestoredFromAGateway(t *testing.T) {
 		assert.NoError(t, <-ended)
 	})
 	for base := range uint32(3) {
-		require.NoError(t, p.Publish([]wire.Event{kvtest.Chain(base, 100)}))
+		require.NoError(t, p.Publish([]wire.Event{testkit.Chain(base, 100)}))
 	}
 	_, stopFirst := start("first")
 	asked := p.Stats()

@@ -26,8 +26,8 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/http1"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/internal/tokens"
-	"github.com/tandem-pd/tandem/kv/kvtest"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/replay"
@@ -245,7 +245,7 @@ func telling(s *replay.Sample) string {
 // onTheWire replays the workload through a whole gateway. It is called in a bubble.
 func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *replay.Prompter) []replay.Sample {
 	net := fleet.NewNetwork()
-	bus := kvtest.NewBus()
+	bus := testkit.NewBus()
 	log := slog.New(slog.DiscardHandler)
 	cfg := fleet.GatewayConfig()
 	cfg.Router = f.router()

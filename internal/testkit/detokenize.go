@@ -1,7 +1,7 @@
 // Package detokenize imitates the engines' incremental detokenizers: the text that a stream shows for tokens, and where
 // a stop string ends it. Simulated engines and tests use it. It was compared with the engines' own code; testdata has
 // the results.
-package detokenize
+package testkit
 
 import (
 	"bytes"
@@ -50,7 +50,7 @@ type Coder interface {
 }
 
 // New is that of an engine for the answer to a prompt.
-func New(engine string, coder Coder, prompt []uint32, stops Stops) Detokenizer {
+func NewDetokenizer(engine string, coder Coder, prompt []uint32, stops Stops) Detokenizer {
 	if engine == "sglang" {
 		d := &sglangText{coder: coder, Stops: stops, ids: slices.Clone(prompt[max(0, len(prompt)-sglangBefore):])}
 		d.read = len(d.ids)

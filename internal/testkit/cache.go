@@ -1,6 +1,6 @@
 // Package kvtest has what tests of several packages share: a bus in memory, an engine's cache that changes at random, and
 // one rank's part of an index, as a set.
-package kvtest
+package testkit
 
 import (
 	"maps"

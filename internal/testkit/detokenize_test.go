@@ -1,4 +1,4 @@
-package detokenize
+package testkit
 
 import (
 	"encoding/json"
@@ -34,7 +34,7 @@ func TestAsTheEngines(t *testing.T) {
 		require.NoError(t, lines.Decode(&c))
 		for engine, want := range map[string]answer{"vllm": c.VLLM, "sglang": c.SGLang} {
 			var got answer
-			d := New(engine, tokens.Sim(), c.Prompt, Stops{Strings: c.Stops, Include: c.Include, MinTokens: c.Min})
+			d := NewDetokenizer(engine, tokens.Sim(), c.Prompt, Stops{Strings: c.Stops, Include: c.Include, MinTokens: c.Min})
 			for at, steps := 0, c.Steps; len(steps) > 0 && got.Stop == ""; steps = steps[1:] {
 				end := More
 				if len(steps) == 1 {
