@@ -1,4 +1,5 @@
-// Package auth checks bearer keys. Sets are read from files, and only digests stay in memory.
+// Package auth checks bearer keys, of which only digests stay in memory, and detects requests that a web page may have
+// caused: a browser reaches loopback listeners, which strangers do not.
 package auth
 
 import (

@@ -1,5 +1,3 @@
-// Package browser detects requests that a web page may have caused: a browser reaches loopback listeners, which
-// strangers do not. Endpoints that require a key need none of this: a page does not have it.
 package auth
 
 import (

@@ -1,5 +1,5 @@
-// Package backoff spaces attempts that fail: the first ones follow each other
-// fast, later ones ever more slowly, and those of several processes apart.
+// Package guard limits what failures cost: [Backoff] spaces attempts, of several processes apart; contained handlers
+// and loops survive a panic; [LogLimiter] bounds how often a line that a stranger can cause is logged.
 package guard
 
 import (

@@ -1,5 +1,3 @@
-// Package contain recovers panics of message handlers and of loops, which are restarted. Each shows in the log and in a
-// metric.
 package guard
 
 import (

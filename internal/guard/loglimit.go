@@ -1,4 +1,3 @@
-// Package loglimit bounds how often a log line of one kind is written, for lines that a stranger can cause.
 package guard
 
 import (

@@ -12,22 +12,22 @@ import (
 // calendar are the files of the product that take a moment for a date, or send it somewhere as one, each with its
 // reason.
 var calendar = map[string]string{
-	"cmd/gateway/console/text.go":         "the time of day, for people",
-	"internal/auth/ticket.go":             "until when a ticket is valid, in other processes too",
-	"cmd/gateway/edge/conn.go":            "a deadline long past ends a read at once",
-	"cmd/gateway/stack/catalog.go":        "a model's date of creation, for clients",
-	"handoff/query.go":                    "an answer's date, for clients",
-	"internal/certs/source.go":            "the date on which a certificate expires, for people",
-	"internal/natsbus/stream.go":          "a stream's date of creation names it",
-	"internal/natsbus/stream_follow.go":   "the same",
-	"kv/wire/event.go":                    "the date in an engine's events",
-	"kv/wire/pack.go":                     "the date in events that are published",
-	"internal/testkit/collector.go": "the dates of spans that came",
-	"internal/trace/tree.go":               "a trace's date; all else in it is counted from there",
-	"pools/kept/jetstream.go":             "a bucket's date of creation names it",
-	"models/load.go":                      "the newest of some files",
-	"models/strftime.go":                  "a chat template prints the date",
-	"router/replica/local.go":             "a later process of a gateway has a higher number",
+	"cmd/gateway/console/text.go":       "the time of day, for people",
+	"internal/auth/ticket.go":           "until when a ticket is valid, in other processes too",
+	"cmd/gateway/edge/conn.go":          "a deadline long past ends a read at once",
+	"cmd/gateway/stack/catalog.go":      "a model's date of creation, for clients",
+	"handoff/query.go":                  "an answer's date, for clients",
+	"internal/certs/source.go":          "the date on which a certificate expires, for people",
+	"internal/natsbus/stream.go":        "a stream's date of creation names it",
+	"internal/natsbus/stream_follow.go": "the same",
+	"kv/wire/event.go":                  "the date in an engine's events",
+	"kv/wire/pack.go":                   "the date in events that are published",
+	"internal/testkit/collector.go":     "the dates of spans that came",
+	"internal/trace/tree.go":            "a trace's date; all else in it is counted from there",
+	"pools/kept/jetstream.go":           "a bucket's date of creation names it",
+	"models/load.go":                    "the newest of some files",
+	"models/strftime.go":                "a chat template prints the date",
+	"router/replica/local.go":           "a later process of a gateway has a higher number",
 }
 
 // dates are what loses a time's monotonic reading. A span between two such times is wrong once the system's clock is

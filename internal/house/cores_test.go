@@ -45,8 +45,7 @@ var cores = []struct {
 		locked: []string{"index.go", "owner.go", "budget.go", "table.go"},
 	},
 	{files: "router/load/*.go"},
-	{files: "router/load/*.go"},
-	{files: "router/replica/*.go"},
+	{files: "router/replica/*.go", shells: []string{"dial.go", "effects.go", "member.go", "publish.go"}},
 }
 
 // bar is what a core may not use of a package: only the names listed, or all

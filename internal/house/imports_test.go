@@ -22,7 +22,7 @@ const telemetry = "internal/telemetry"
 // ground serves every storey and imports nothing of the rooms.
 var ground = storey{
 	"internal/openai": {},
-	"internal/tokens": {}, // in its tests
+	"internal/tokens": {},
 	"kv/index":        {"internal/setting", "kv/wire"},
 	"internal/jinja":  {},
 	"internal/http1":  {"internal/setting", "internal/guard", "internal/openai"},
@@ -31,7 +31,7 @@ var ground = storey{
 	"internal/auth":   {},
 	// Certificates of files.
 	"internal/certs":    {"internal/testkit", "internal/metrics", "internal/setting"},
-	"internal/testkit":  {}, // runs deploy/compose/security/etcd-users.sh, for tests and compose
+	"internal/testkit":  kv, // runs deploy/compose/security/etcd-users.sh, for tests and compose
 	"internal/guard":    {},
 	"internal/conf":     {},
 	"internal/setting":  {"internal/conf"},
@@ -44,10 +44,9 @@ var ground = storey{
 	// KV events, from the bytes up.
 	"kv/wire":          {},
 	"kv/zmq":           append(kv, "internal/guard"),
-	"kv/kvtest":        kv,
 	"internal/natsbus": append(kv, "internal/scratch", "internal/setting", "internal/guard"),
-	"kv/view":          append(kv, "kv/kvtest"),
-	"kv/follow":        append(kv, "kv/view", "kv/kvtest", "kv/zmq", "internal/metrics", "internal/setting", "internal/guard"),
+	"kv/view":          append(kv, "internal/testkit"),
+	"kv/follow":        append(kv, "kv/view", "internal/testkit", "kv/zmq", "internal/metrics", "internal/setting", "internal/guard"),
 }
 
 // rooms are the parts of a request's way.
@@ -84,7 +83,7 @@ var roof = storey{
 
 // lab is what is not the product: simulated engines, load, benchmarks. Only the command's files in labUsers import it.
 var lab = storey{
-	"lab/engine":                 {"internal/tokens", "internal/setting", "fault", "internal/metrics", "internal/openai"},
+	"lab/engine":                 {"internal/testkit", "internal/tokens", "internal/setting", "fault", "internal/metrics", "internal/openai"},
 	"lab/replay":                 {"lab/plot", "internal/testkit", "internal/openai", "internal/terminal", "internal/setting", "internal/tokens"},
 	"lab/load":                   {"lab/replay", "lab/simulate", "internal/auth", "internal/terminal", "internal/setting", "internal/tokens"},
 	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica", "lab/engine", "lab/plot", "internal/testkit", "lab/replay", "internal/conf", "internal/pace", "internal/terminal", "internal/tokens"},
@@ -144,7 +143,7 @@ var labUsers = []string{"lab.go"}
 var kv = []string{"kv/wire", "kv/index", "internal/tokens"}
 
 // legs is what prefill and decode share. Tests cut streams as engines' detokenizers write them.
-var legs = []string{"internal/tokens", "internal/tokens", "internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/http1", "internal/http1", "internal/http1", "internal/http1", "internal/pace"}
+var legs = []string{"internal/tokens", "internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/http1", "internal/pace", "internal/testkit"}
 
 // allowed returns why a file of the package from may not import the package to, or nil.
 func allowed(from, to string) error {
@@ -227,7 +226,7 @@ func TestTheProductNeedsNoLab(t *testing.T) {
 		}
 		for _, p := range s.imports() {
 			to, ok := ours(p)
-			if ok && slices.Contains([]string{"internal/testkit", "internal/tokens", "kv/kvtest", "internal/testkit"}, to) && s.room != to {
+			if ok && to == "internal/testkit" && s.room != to {
 				t.Errorf("%s imports %s, which is there for tests", s.path, to)
 			}
 			if !ok || !inLab(to) {

@@ -1,8 +1,18 @@
-// Package upstream makes one call to a worker: it sends a Leg and returns a Stream. It owns the connections to workers,
-// their limits and their cancellation; retries, breakers and the meaning of the bytes belong to its callers.
+// Package http1 has the gateway's HTTP/1.1 connections: the listener, the event loop that keeps sockets, the client of
+// workers, and the relay that moves an engine's event stream to a client.
 //
-// Transport separates the gateway from an engine: fault injection wraps it, and tests replace it with an in-memory
-// network.
+// [Client] makes one call to a worker: it sends a [Leg] and returns a [Stream]. It owns the connections to workers,
+// their limits and their cancellation; retries, breakers and the meaning of the bytes belong to its callers. [Transport]
+// separates the gateway from an engine: fault injection wraps it, and tests replace it with an in-memory network.
+//
+// [Loops] keep sockets in epoll loops of their own instead of Go's poller. A [Socket] is a net.Conn with calls that do
+// not wait, and with callbacks for readiness: a relayed stream then needs no goroutine, and a chunk costs one wait, one
+// read and one write (docs/performance.md has the figures). Without epoll, and for connections that are more than a TCP
+// socket, [Loops.Take] returns the connection unchanged; the caller's goroutine then reads and writes the same bytes.
+//
+// [Lifetime] is a context that its holder embeds: beginning, ending and hooks on its end allocate nothing. A [Listener]
+// limits open connections, closes the one that has been idle longest to make room, and survives a shortage of
+// descriptors or memory.
 package http1
 
 import (

@@ -1,5 +1,3 @@
-// Package lifetime has a context that its holder embeds: beginning, ending and hooks on its end allocate nothing. A
-// request has three, one within the other.
 package http1
 
 import (

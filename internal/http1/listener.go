@@ -1,6 +1,3 @@
-// Package listen accepts connections for servers that survive a shortage. A [Listener] limits open connections, makes
-// room by closing the one that has been idle longest, and continues when the system has no descriptors or memory for
-// another connection, which ends a plain server.
 package http1
 
 import (

@@ -1,7 +1,3 @@
-// Package loop keeps sockets in epoll loops of its own instead of Go's poller. A [Socket] is a net.Conn with calls that
-// do not wait, and with callbacks for readiness: a relayed stream then needs no goroutine, and a chunk costs one wait,
-// one read and one write (docs/performance.md has the figures). Without epoll, and for connections that are more than a
-// TCP socket, [Loops.Take] returns the connection unchanged.
 package http1
 
 import (

@@ -1,6 +1,3 @@
-// Package relay moves an engine's event stream to a client, through a tap that sees each event. If both connections are
-// in an event loop (internal/http1), the loop moves the stream while its caller sleeps; otherwise the caller's goroutine
-// reads and writes. The bytes are the same.
 package http1
 
 import (

@@ -1,5 +1,3 @@
-// Package progress shows the progress of a long job: on a terminal as a bar, elsewhere as a line now and then. A short
-// job shows nothing.
 package terminal
 
 import (

@@ -1,5 +1,5 @@
-// Package terminal answers three questions about an output: whether a person reads it, how wide and high it is, and
-// whether a line on it can be written again.
+// Package terminal reports whether a person reads an output and how wide and high it is, and shows the progress of a
+// long job there: on a terminal as a bar, elsewhere as a line now and then.
 package terminal
 
 import (

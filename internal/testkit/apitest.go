@@ -1,5 +1,6 @@
-// Package apitest is an API server of Kubernetes for tests, as far as finding pods needs one: lists in pages, watches with
-// bookmarks, compacted histories, tokens, and what goes wrong with each.
+// Package testkit has the other ends that tests need: an API server of Kubernetes, a TCP proxy that breaks connections,
+// an OTLP collector, certificates, free ports, the users of an etcd, engines that publish KV events, and the engines'
+// incremental detokenizers. The lab uses some of it; product code does not.
 package testkit
 
 import (

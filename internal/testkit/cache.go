@@ -1,5 +1,3 @@
-// Package kvtest has what tests of several packages share: a bus in memory, an engine's cache that changes at random, and
-// one rank's part of an index, as a set.
 package testkit
 
 import (

@@ -1,4 +1,3 @@
-// Package certstest makes certificates for tests.
 package testkit
 
 import (

@@ -1,4 +1,3 @@
-// Package otlptest is a collector for tests: it receives spans over OTLP, by HTTP and by gRPC, and keeps them.
 package testkit
 
 import (

@@ -1,6 +1,3 @@
-// Package detokenize imitates the engines' incremental detokenizers: the text that a stream shows for tokens, and where
-// a stop string ends it. Simulated engines and tests use it. It was compared with the engines' own code; testdata has
-// the results.
 package testkit
 
 import (

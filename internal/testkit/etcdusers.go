@@ -1,4 +1,3 @@
-// Package etcdusers runs the script that makes the users of an etcd, on machines without etcdctl.
 package testkit
 
 import (

@@ -1,5 +1,3 @@
-// Package linktest is a TCP proxy between two processes that breaks connections: it swallows either direction,
-// half-closes, resets and refuses. Tests put it between a gateway and its workers.
 package testkit
 
 import (

@@ -1,5 +1,3 @@
-// Package plottest reads the drawings of a page back and checks what every one of them must have: named axes, at most
-// eight series, numbers with separators, and no point outside its area.
 package testkit
 
 import (

@@ -1,4 +1,3 @@
-// Package porttest chooses ports for tests whose servers must know theirs before they listen.
 package testkit
 
 import (

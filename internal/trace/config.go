@@ -1,6 +1,6 @@
-// Package otlp exports spans over the OpenTelemetry protocol. The standard OTEL_* variables configure it; without an
-// endpoint it is off. Sampling is decided before any span exists ([Exporter.Sample]), and spans are made when the
-// request has ended ([Exporter.Emit]): an unsampled request costs a random number.
+// Package trace has the ids of W3C Trace Context and exports spans over the OpenTelemetry protocol. The standard OTEL_*
+// variables configure it; without an endpoint it is off. Sampling is decided before any span exists ([Exporter.Sample]),
+// and spans are made when the request has ended ([Exporter.Emit]): an unsampled request costs a random number.
 package trace
 
 import (

@@ -1,5 +1,3 @@
-// Package tracecontext has the ids of W3C Trace Context and the form in which they pass from process to process, the
-// header traceparent.
 package trace
 
 import (

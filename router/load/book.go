@@ -1,7 +1,9 @@
-// Package load keeps the books of a pool: which request has booked what on
-// which worker, and the totals that a policy weighs.
+// Package load keeps the books of a pool: which request has booked what on which worker, the totals that a policy
+// weighs, and which worker a session is bound to.
 //
-// A [Book] is a plain value without a lock, a clock or a goroutine: code that shares one guards it.
+// A [Book] and [Sessions] are plain values without a lock, a clock or a goroutine: code that shares one guards it.
+// Sessions are advisory: a session without a binding is placed like any other request, so the table may be bounded and
+// messages may be lost.
 package load
 
 import (

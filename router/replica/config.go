@@ -1,4 +1,3 @@
-// Package member shares a gateway's bookings with its group over NATS. It is the shell of package replica.
 package replica
 
 import (

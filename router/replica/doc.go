@@ -8,5 +8,5 @@
 // lost and expire quickly.
 //
 // [Local] encodes this gateway's messages, [Peers] applies those of the others. Both are cores: they read no clock and
-// hold no lock. Package member connects them over NATS.
+// hold no lock. [Member] is their shell, over NATS.
 package replica

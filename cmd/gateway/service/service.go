@@ -1,8 +1,11 @@
 // Package service is the router for other programs: the HTTP servers of `gateway index`, an index of KV blocks for
-// several routers, and of `gateway select`, which chooses and books workers for any frontend.
-//
-// [Server] is what both share: token, limits, errors, metrics, readiness, and a graceful stop. docs/services.md shows
+// several routers, and of `gateway select`, which chooses and books workers for any frontend. docs/services.md shows
 // every endpoint.
+//
+// [Server] is what both share: token, limits, errors, metrics, readiness, and a graceful stop. [Client] is the gateway's
+// client of an index: it looks up what workers hold of a prompt, and registers its roster's workers. A lookup is bounded
+// in time and number and never retried; if it fails, the router uses its own index. Only hashes of the prompt's blocks
+// leave the process.
 package service
 
 import (

@@ -1,3 +1,2 @@
-// Package openaiclient tests the gateway with OpenAI's official client for Go.
-// It is a package of its own because that client takes long to compile.
+// Package clients tests the gateway with OpenAI's official client for Go, and with clients that behave badly.
 package clients

@@ -1,7 +1,6 @@
-// Package viewer tests the console as its viewers see it, in front of a whole fleet, and the lab's reports: over plain HTTP,
-// and in a real browser where -chromium names one. It is a package of its own because the browser's protocol takes long to
-// compile.
+// Package operations tests what operators see, in front of a whole fleet: metrics, traces, the console over plain HTTP
+// and in a real browser where -chromium names one, and the lab's reports.
 //
-//	go test ./cmd/gateway/e2e/operations -chromium /usr/bin/chromium
-//	go test ./cmd/gateway/e2e/operations -chromium /usr/bin/chromium -update   # the screenshots in docs
+//	go test ./cmd/gateway/e2e/operations -run 'Browser|Pages' -chromium /usr/bin/chromium
+//	go test ./cmd/gateway/e2e/operations -run 'Browser|Pages' -chromium /usr/bin/chromium -update   # the screenshots in docs
 package operations
