@@ -32,7 +32,7 @@ func (d *document) plan() (*Plan, error) {
 }
 
 // with is the document with other values at some paths.
-func (d *document) with(sets []setting) *document {
+func (d *document) with(sets []override) *document {
 	out := &document{&conf.Document{File: d.File, Root: clone(d.Root)}}
 	for _, s := range sets {
 		n := out.Root
@@ -49,8 +49,8 @@ func (d *document) with(sets []setting) *document {
 	return out
 }
 
-// setting is a value at a path.
-type setting struct {
+// override is a value at a path.
+type override struct {
 	path  string
 	value *yaml.Node
 }
@@ -84,7 +84,7 @@ func locate(plan, path string) string {
 }
 
 // settings reads a mapping of paths to values, or to lists of them.
-func (d *document) settings(n *yaml.Node, where string, lists bool) ([]setting, error) {
+func (d *document) settings(n *yaml.Node, where string, lists bool) ([]override, error) {
 	if n.Kind == 0 {
 		return nil, nil
 	}
@@ -92,24 +92,24 @@ func (d *document) settings(n *yaml.Node, where string, lists bool) ([]setting, 
 	if err != nil {
 		return nil, err
 	}
-	var all []setting
+	var all []override
 	for _, e := range entries {
 		if lists && (e.Value.Kind != yaml.SequenceNode || len(e.Value.Content) == 0) {
 			return nil, &conf.Error{File: d.File, Line: e.Value.Line, Field: e.Path, Err: errors.New("must be a list of values")}
 		}
-		all = append(all, setting{e.Key, e.Value})
+		all = append(all, override{e.Key, e.Value})
 	}
 	return all, nil
 }
 
 // cross is every combination of one value of each axis.
-func cross(axes []setting) [][]setting {
-	points := [][]setting{nil}
+func cross(axes []override) [][]override {
+	points := [][]override{nil}
 	for _, a := range axes {
-		var next [][]setting
+		var next [][]override
 		for _, p := range points {
 			for _, v := range a.value.Content {
-				next = append(next, append(slices.Clone(p), setting{a.path, v}))
+				next = append(next, append(slices.Clone(p), override{a.path, v}))
 			}
 		}
 		points = next

@@ -44,7 +44,7 @@ func (v *Variant) Name() string {
 }
 
 // newVariant reads and checks one variant's document.
-func newVariant(doc *document, arm string, point []setting) (*Variant, error) {
+func newVariant(doc *document, arm string, point []override) (*Variant, error) {
 	p, err := doc.plan()
 	if err != nil {
 		return nil, err
