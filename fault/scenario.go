@@ -11,7 +11,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
@@ -65,10 +64,10 @@ const (
 )
 
 // ParseScenario reads a scenario file's bytes; file names it in errors. It is strict: it refuses what
-// [conf.Document.Decode] refuses, unknown faults, values out of range, fields that mean nothing to their fault, and a
-// scenario without rules, which would test nothing. Its error joins all mistakes as [*conf.Error]s.
+// [setting.Document.Decode] refuses, unknown faults, values out of range, fields that mean nothing to their fault, and a
+// scenario without rules, which would test nothing. Its error joins all mistakes as [*setting.FileError]s.
 func ParseScenario(file string, data []byte) (*Scenario, error) {
-	doc, err := conf.Parse(file, data)
+	doc, err := setting.Parse(file, data)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +82,7 @@ func ParseScenario(file string, data []byte) (*Scenario, error) {
 		return nil, doc.Errorf("rules", "has %d rules, the limit is %d", n, maxRules)
 	}
 	var problems []error
-	for i, node := range conf.Child(doc.Root, "rules").Content {
+	for i, node := range setting.Child(doc.Root, "rules").Content {
 		if wrong, ok := errors.AsType[*setting.Error](s.Rules[i].read(node)); ok {
 			problems = append(problems, doc.Errorf(fmt.Sprintf("rules[%d].%s", i, wrong.Name), "%w", wrong.Err))
 		}
@@ -96,7 +95,7 @@ func ParseScenario(file string, data []byte) (*Scenario, error) {
 
 // read checks a rule of a file, whose zero values may have been left out. The error is a *setting.Error.
 func (r *Rule) read(node *yaml.Node) error {
-	given := func(key string) bool { return conf.Child(node, key) != nil }
+	given := func(key string) bool { return setting.Child(node, key) != nil }
 	switch {
 	case given("leg") && r.Leg == "":
 		return setting.Errorf("leg", "is empty: leave the key out for all")
@@ -127,11 +126,11 @@ func (r *Rule) check() (of Registered, err error) {
 	case r.Fault == "":
 		return of, setting.Errorf("fault", "is missing: one of %s", strings.Join(faultNames(), ", "))
 	case !ok:
-		return of, setting.Errorf("fault", "%w", conf.Unknown("fault", r.Fault, faultNames()))
+		return of, setting.Errorf("fault", "%w", setting.Unknown("fault", r.Fault, faultNames()))
 	case math.IsNaN(r.Probability) || r.Probability <= 0 || r.Probability > 1:
 		return of, setting.Errorf("probability", "is %v, not above 0 and at most 1", r.Probability)
 	case r.Leg != "" && !slices.Contains(purposes, r.Leg):
-		return of, setting.Errorf("leg", "is %s, not prefill, decode or release", conf.Quote(r.Leg))
+		return of, setting.Errorf("leg", "is %s, not prefill, decode or release", setting.Quote(r.Leg))
 	case r.Leg != "" && !of.befalls(r.Leg):
 		return of, setting.Errorf("leg", "%s cannot befall %s, only %s", r.Fault, r.Leg, join(of.legs))
 	case r.AfterEvents < 0 || r.AfterEvents > maxCount:
@@ -149,13 +148,13 @@ func (r *Rule) check() (of Registered, err error) {
 	case r.For < 0 || r.For > maxDelay:
 		return of, setting.Errorf("for", "is %v, not from 0 to %v", r.For, maxDelay)
 	case glob != nil:
-		return of, setting.Errorf("worker", "%s is no glob: %w", conf.Quote(r.Worker), glob)
+		return of, setting.Errorf("worker", "%s is no glob: %w", setting.Quote(r.Worker), glob)
 	case globWhere != nil:
-		return of, setting.Errorf("where", "%s is no glob: %w", conf.Quote(r.Where), globWhere)
+		return of, setting.Errorf("where", "%s is no glob: %w", setting.Quote(r.Where), globWhere)
 	case r.Where != "" && r.Leg+r.Worker != "":
 		return of, setting.Errorf("where", "takes the place of leg and worker: give it or them")
 	case r.Where != "" && strings.Count(r.Where, "/") != 1:
-		return of, setting.Errorf("where", "is %s, not LEG/WORKER, as decode/decode-*", conf.Quote(r.Where))
+		return of, setting.Errorf("where", "is %s, not LEG/WORKER, as decode/decode-*", setting.Quote(r.Where))
 	}
 	for _, shape := range []struct {
 		field string

@@ -6,7 +6,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -22,10 +21,10 @@ var elsewhere = map[string]string{
 	"cached_token_queue_limit_per_worker":  "is not supported: a class has its quantum's share of --queue-limit",
 }
 
-// ParseClasses reads the bytes of a file of policy classes; file names it in errors, which are [*conf.Error]s. It refuses
+// ParseClasses reads the bytes of a file of policy classes; file names it in errors, which are [*setting.FileError]s. It refuses
 // unknown keys, those of Dynamo's file that are set elsewhere, and what [Classes.Validate] does.
 func ParseClasses(file string, data []byte) (*Classes, error) {
-	doc, err := conf.Parse(file, data)
+	doc, err := setting.Parse(file, data)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +32,7 @@ func ParseClasses(file string, data []byte) (*Classes, error) {
 		if err := supported(doc, doc.Root, ""); err != nil {
 			return nil, err
 		}
-		if list := conf.Child(doc.Root, "policy_classes"); list != nil {
+		if list := setting.Child(doc.Root, "policy_classes"); list != nil {
 			for i, node := range list.Content {
 				if err := supported(doc, node, fmt.Sprintf("policy_classes[%d].", i)); err != nil {
 					return nil, err
@@ -52,7 +51,7 @@ func ParseClasses(file string, data []byte) (*Classes, error) {
 }
 
 // supported refuses a key of the mapping n that is one of elsewhere's.
-func supported(doc *conf.Document, n *yaml.Node, path string) error {
+func supported(doc *setting.Document, n *yaml.Node, path string) error {
 	if n.Kind != yaml.MappingNode {
 		return nil // Decode reports it
 	}

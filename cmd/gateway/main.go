@@ -18,7 +18,6 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/internal/auth"
-	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/terminal"
@@ -80,7 +79,7 @@ type usageError struct{ error }
 
 // isUsage reports whether the command line, a variable or a file is wrong.
 func isUsage(err error) bool {
-	return is[usageError](err) || is[*setting.Error](err) || is[*conf.Error](err) || is[*auth.FileError](err)
+	return is[usageError](err) || is[*setting.Error](err) || is[*setting.FileError](err) || is[*auth.FileError](err)
 }
 
 func is[E error](err error) bool {
@@ -124,7 +123,7 @@ func run(ctx context.Context, args []string, p process) int {
 	for _, c := range commands() {
 		names = append(names, c.name)
 	}
-	if name := conf.Nearest(args[0], names); name != "" {
+	if name := setting.Nearest(args[0], names); name != "" {
 		near = "; the nearest is " + name
 	}
 	fmt.Fprintf(p.stderr, "gateway: there is no command %q%s\n\n", args[0], near)

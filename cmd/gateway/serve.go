@@ -16,7 +16,6 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 )
@@ -134,7 +133,7 @@ func serve(ctx context.Context, args []string, p process) error {
 		defer links.Group.Close()
 	}
 	g, err := stack.NewGateway(*cfg, links, log, telemetry.NewRegistry())
-	if _, broken := errors.AsType[*conf.Error](err); broken {
+	if _, broken := errors.AsType[*setting.FileError](err); broken {
 		return usageError{err}
 	}
 	if _, wrong := errors.AsType[*setting.Error](err); wrong {

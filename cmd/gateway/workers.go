@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
-	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/terminal"
 	"github.com/tandem-pd/tandem/pools/kept"
 )
@@ -121,7 +121,7 @@ func verbAndID(words []string) (verb, id string, err error) {
 	case verb == "":
 		err = errors.New("want a verb: list, cordon ID, drain ID, uncordon ID or forget ID")
 	case !slices.Contains(verbs, verb):
-		err = fmt.Errorf("%q: %w", verb, conf.Unknown("verb", verb, verbs))
+		err = fmt.Errorf("%q: %w", verb, setting.Unknown("verb", verb, verbs))
 	case verb == "list" && id != "":
 		err = fmt.Errorf("list takes no %q", id)
 	case verb != "list" && id == "":
@@ -257,7 +257,7 @@ func (o *operator) unknown(ctx context.Context, id string) error {
 			ids = append(ids, w.ID)
 		}
 	}
-	if near := conf.Nearest(id, ids); near != "" {
+	if near := setting.Nearest(id, ids); near != "" {
 		return fmt.Errorf("there is no worker %q; the nearest is %s", id, near)
 	}
 	return fmt.Errorf("there is no worker %q; `gateway workers list` shows their ids", id)

@@ -6,8 +6,6 @@ import (
 	"math"
 	"reflect"
 	"strings"
-
-	"github.com/tandem-pd/tandem/internal/conf"
 )
 
 // Error is one setting with a wrong value.
@@ -121,5 +119,5 @@ func (s *Setting) choose(text string) (any, error) {
 		}
 		names[i] = c.Name
 	}
-	return nil, fmt.Errorf("%s is not one of %s", conf.Quote(text), strings.Join(names, ", "))
+	return nil, fmt.Errorf("%s is not one of %s", Quote(text), strings.Join(names, ", "))
 }

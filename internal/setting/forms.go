@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/tandem-pd/tandem/internal/conf"
 )
 
 // checkForm checks a text, or an item of a list, by the form of its tag:
@@ -41,7 +39,7 @@ func checkForm(form, text string) error {
 		// The owner of the setting checks what follows a comma.
 		at, _, _ := strings.Cut(text, ",")
 		if !strings.Contains(at, "://") {
-			return fmt.Errorf("%s is not an address, as %s://HOST:PORT", conf.Quote(withoutUser(at)), schemes[0])
+			return fmt.Errorf("%s is not an address, as %s://HOST:PORT", Quote(withoutUser(at)), schemes[0])
 		}
 		return address(at, schemes)
 	case "path":
@@ -56,7 +54,7 @@ func host(text string) error {
 	}
 	letters := "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._"
 	if text == "" || strings.Trim(text, letters) != "" {
-		return fmt.Errorf("%s is not an IP address or a host name", conf.Quote(text))
+		return fmt.Errorf("%s is not an IP address or a host name", Quote(text))
 	}
 	return nil
 }
@@ -70,7 +68,7 @@ func hostPort(text string) error {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return fmt.Errorf("%s is not HOST:PORT", conf.Quote(text))
+		return fmt.Errorf("%s is not HOST:PORT", Quote(text))
 	}
 	return nil
 }
@@ -86,9 +84,9 @@ func address(text string, schemes []string) error {
 	u, err := url.Parse(whole)
 	switch {
 	case err != nil || u.Hostname() == "":
-		return fmt.Errorf("%s is not an address, as %s://HOST:PORT", conf.Quote(withoutUser(text)), schemes[0])
+		return fmt.Errorf("%s is not an address, as %s://HOST:PORT", Quote(withoutUser(text)), schemes[0])
 	case !slices.Contains(schemes, u.Scheme):
-		return fmt.Errorf("the scheme of %s is none of %s", conf.Quote(withoutUser(text)), strings.Join(schemes, ", "))
+		return fmt.Errorf("the scheme of %s is none of %s", Quote(withoutUser(text)), strings.Join(schemes, ", "))
 	}
 	return nil
 }

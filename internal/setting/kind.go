@@ -11,7 +11,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/tandem-pd/tandem/internal/conf"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -83,7 +82,7 @@ func (k kind) String() string { return kinds[k].name }
 // parse turns text into a value of the Go type that the kind documents.
 func (k kind) parse(text string) (any, error) {
 	if !utf8.ValidString(text) {
-		return nil, fmt.Errorf("%s is not UTF-8", conf.Quote(text))
+		return nil, fmt.Errorf("%s is not UTF-8", Quote(text))
 	}
 	switch k {
 	case kindString:
@@ -113,11 +112,11 @@ func (k kind) parse(text string) (any, error) {
 	}
 	if errors.Is(err, strconv.ErrRange) {
 		if k == kindDuration {
-			return nil, fmt.Errorf("%s is longer than %s, the most a duration may be", conf.Quote(text), formatDuration(maxDuration))
+			return nil, fmt.Errorf("%s is longer than %s, the most a duration may be", Quote(text), formatDuration(maxDuration))
 		}
-		return nil, fmt.Errorf("%s is out of range", conf.Quote(text))
+		return nil, fmt.Errorf("%s is out of range", Quote(text))
 	}
-	return nil, fmt.Errorf("%s is not %s", conf.Quote(text), kinds[k].expected)
+	return nil, fmt.Errorf("%s is not %s", Quote(text), kinds[k].expected)
 }
 
 func (k kind) mustParse(text string) any {

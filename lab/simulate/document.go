@@ -6,21 +6,22 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/conf"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // document is a plan's YAML, from which each variant is decoded again.
-type document struct{ *conf.Document }
+type document struct{ *setting.Document }
 
 // readDocument parses a plan's text.
 func readDocument(file string, text []byte) (*document, error) {
-	doc, err := conf.Parse(file, text)
+	doc, err := setting.Parse(file, text)
 	if err != nil {
 		return nil, err
 	}
 	if doc.Root == nil || doc.Root.Kind != yaml.MappingNode {
-		return nil, &conf.Error{File: file, Line: 1, Err: errors.New("a plan is a mapping of settings: name, workload, fleet, …")}
+		return nil, &setting.FileError{File: file, Line: 1, Err: errors.New("a plan is a mapping of settings: name, workload, fleet, …")}
 	}
 	return &document{doc}, nil
 }
@@ -33,12 +34,12 @@ func (d *document) plan() (*Plan, error) {
 
 // with is the document with other values at some paths.
 func (d *document) with(sets []override) *document {
-	out := &document{&conf.Document{File: d.File, Root: clone(d.Root)}}
+	out := &document{&setting.Document{File: d.File, Root: clone(d.Root)}}
 	for _, s := range sets {
 		n := out.Root
 		parts := strings.Split(s.path, ".")
 		for _, part := range parts[:len(parts)-1] {
-			next := conf.Child(n, part)
+			next := setting.Child(n, part)
 			if next == nil || next.Kind != yaml.MappingNode {
 				next = put(n, part, &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Line: s.value.Line})
 			}
@@ -95,7 +96,7 @@ func (d *document) settings(n *yaml.Node, where string, lists bool) ([]override,
 	var all []override
 	for _, e := range entries {
 		if lists && (e.Value.Kind != yaml.SequenceNode || len(e.Value.Content) == 0) {
-			return nil, &conf.Error{File: d.File, Line: e.Value.Line, Field: e.Path, Err: errors.New("must be a list of values")}
+			return nil, &setting.FileError{File: d.File, Line: e.Value.Line, Field: e.Path, Err: errors.New("must be a list of values")}
 		}
 		all = append(all, override{e.Key, e.Value})
 	}

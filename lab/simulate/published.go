@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // Published is a figure that others report of an arm.
@@ -98,7 +98,7 @@ func (s *Study) published() ([]Published, []string, error) {
 		if column != "" {
 			where += ": " + column
 		}
-		return &conf.Error{File: s.file, Field: "published_csv", Err: fmt.Errorf("%s: %w", where, err)}
+		return &setting.FileError{File: s.file, Field: "published_csv", Err: fmt.Errorf("%s: %w", where, err)}
 	}
 	f, err := os.Open(locate(s.file, t.File))
 	if errors.Is(err, fs.ErrNotExist) {

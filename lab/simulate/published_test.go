@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // staged is a plan of two stages whose figures others have published.
@@ -106,7 +106,7 @@ func TestPublishedErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := study(t, strings.Replace(staged, c.old, c.new, 1), c.csv)
-			var at *conf.Error
+			var at *setting.FileError
 			assert.True(t, errors.As(err, &at) && strings.Contains(err.Error(), c.contains),
 				"%v, want a conf.Error with %q", err, c.contains)
 		})

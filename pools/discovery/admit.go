@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -47,7 +47,7 @@ func (w *Watcher) admit(worker *pools.Worker) error {
 			continue
 		}
 		if host, ok := hostOf(named.at); !ok || !w.cfg.Allow.Has(host) {
-			return fmt.Errorf("worker %q refused: the host %s of its %s is not in --worker-allow", worker.ID, conf.Quote(host), named.field)
+			return fmt.Errorf("worker %q refused: the host %s of its %s is not in --worker-allow", worker.ID, setting.Quote(host), named.field)
 		}
 	}
 	return nil

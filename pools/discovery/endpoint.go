@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -121,9 +121,9 @@ func ParseEndpoint(role pools.Role, s string) (Endpoint, error) {
 		case !ok && strings.Contains(name, "@"): // of a password with a comma
 			return Endpoint{}, e.setURL(name)
 		case !ok:
-			return Endpoint{}, &EndpointError{conf.Quote(name), "want NAME=VALUE"}
+			return Endpoint{}, &EndpointError{setting.Quote(name), "want NAME=VALUE"}
 		case seen[name]:
-			return Endpoint{}, &EndpointError{conf.Clip(name), "is there twice"}
+			return Endpoint{}, &EndpointError{setting.Clip(name), "is there twice"}
 		case name == "role" && role != "":
 			return Endpoint{}, &EndpointError{"role", "already set by the flag"}
 		}
@@ -228,7 +228,7 @@ func (e *Endpoint) set(name, value string) error {
 		for _, o := range options {
 			known = append(known, o.name)
 		}
-		return &EndpointError{conf.Clip(name), conf.Unknown("option", name, known).Error()}
+		return &EndpointError{setting.Clip(name), setting.Unknown("option", name, known).Error()}
 	}
 	if err := options[i].set(&e.Given, value); err != nil {
 		return &EndpointError{name, err.Error()}

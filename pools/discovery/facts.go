@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -139,7 +139,7 @@ func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 	case wanted == "" && len(names) > 1 && !alike:
 		return "", fmt.Sprintf("serves %s: set model= to one of them, or list its URL once for each", shown(names))
 	case !fitsRecord(list.Data[found].ID):
-		return "", fmt.Sprintf("serves %s: a model's name is 1 to %d printable bytes", conf.Quote(list.Data[found].ID), pools.MaxModelBytes)
+		return "", fmt.Sprintf("serves %s: a model's name is 1 to %d printable bytes", setting.Quote(list.Data[found].ID), pools.MaxModelBytes)
 	case wanted == "": // one model, which vLLM serves under each --served-model-name
 		f.names = strings.Join(servedNames(names), "\n")
 	}
@@ -383,7 +383,7 @@ func shown(names []string) string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		b.WriteString(conf.Quote(n))
+		b.WriteString(setting.Quote(n))
 	}
 	return cmp.Or(b.String(), "no model")
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // Hosts is a set of hosts: names, addresses and patterns of both. The zero value is empty.
@@ -45,7 +45,7 @@ func ParseHosts(list []string) (*Hosts, error) {
 			return r <= ' ' || r > '~' ||
 				strings.ContainsRune("*/:@[]?,", r)
 		}):
-			return nil, fmt.Errorf("%s is no host: write a name, *.DOMAIN, an address, a network as 10.0.0.0/8, or * for any", conf.Quote(text))
+			return nil, fmt.Errorf("%s is no host: write a name, *.DOMAIN, an address, a network as 10.0.0.0/8, or * for any", setting.Quote(text))
 		case wild:
 			h.domains = append(h.domains, "."+domain)
 		default:

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -45,7 +45,7 @@ func (k kvReported) into(w *pools.Worker) (problem string) {
 	}
 	own := u.Hostname()
 	if k.host != "" && !sameHost(k.host, own) {
-		return fmt.Sprintf("they are at the host %s, which is not the worker's own: set kv-events= where that is meant", conf.Quote(k.host))
+		return fmt.Sprintf("they are at the host %s, which is not the worker's own: set kv-events= where that is meant", setting.Quote(k.host))
 	}
 	reported := *w
 	reported.KVEvents, reported.KVTopic = "zmq", k.topic
@@ -99,7 +99,7 @@ func readEventSources(body []byte) kvReported {
 	for name, s := range byRank {
 		rank, err := strconv.Atoi(name)
 		if err != nil || rank < 0 || strconv.Itoa(rank) != name {
-			return unusableKV("/kv_event_sources has %s where a rank should be", conf.Quote(name))
+			return unusableKV("/kv_event_sources has %s where a rank should be", setting.Quote(name))
 		}
 		if s != nil && !s.off() {
 			ranks = append(ranks, rank)
@@ -146,7 +146,7 @@ func reportedEndpoint(s string) (host string, port int, problem string) {
 	host, text, err := net.SplitHostPort(rest)
 	n, bad := strconv.ParseUint(text, 10, 16)
 	if !ok || err != nil || host == "" || bad != nil || n == 0 {
-		return "", 0, fmt.Sprintf("publishes at %s, which is no tcp://HOST:PORT", conf.Quote(s))
+		return "", 0, fmt.Sprintf("publishes at %s, which is no tcp://HOST:PORT", setting.Quote(s))
 	}
 	return namedHost(host), int(n), ""
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -44,7 +43,7 @@ func (s *Set) readEnviron(environ []string) (env environment, problems []error) 
 		if suffix, ok := strings.CutPrefix(key, tandemPrefix); ok {
 			a, err := s.readTandem(key, suffix, text, &env)
 			if err != nil {
-				problems = append(problems, &setting.Error{Name: conf.Clip(key), Err: err})
+				problems = append(problems, &setting.Error{Name: setting.Clip(key), Err: err})
 			}
 			if a != nil {
 				env.tandem = append(env.tandem, *a)
@@ -59,7 +58,7 @@ func (s *Set) readEnviron(environ []string) (env environment, problems []error) 
 				env.dyn = append(env.dyn, assign(row, kebab(suffix), key, "env "+key, text))
 			case s.elsewhere(kebab(suffix)), linked(key, text):
 			case protective(suffix, text):
-				problems = append(problems, &setting.Error{Name: conf.Clip(key), Err: errProtective})
+				problems = append(problems, &setting.Error{Name: setting.Clip(key), Err: errProtective})
 			default:
 				env.unknown = append(env.unknown, s.guess(key, suffix))
 			}
@@ -104,10 +103,10 @@ func protective(suffix, text string) bool {
 
 // guess names an unknown variable, with the nearest that is known.
 func (s *Set) guess(key, suffix string) string {
-	if near := conf.Nearest(kebab(suffix), s.names()[1:]); near != "" { // the first is the file's, which has no DYN_ form
-		return conf.Clip(key) + " (the nearest is " + dynPrefix + envSuffix(near) + ")"
+	if near := setting.Nearest(kebab(suffix), s.names()[1:]); near != "" { // the first is the file's, which has no DYN_ form
+		return setting.Clip(key) + " (the nearest is " + dynPrefix + envSuffix(near) + ")"
 	}
-	return conf.Clip(key)
+	return setting.Clip(key)
 }
 
 // fromEnv finds the row of a variable's name without its prefix, which is upper case.

@@ -7,7 +7,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -18,14 +17,14 @@ func (s *Set) readFile(path, where string, read func(string) ([]byte, error)) (f
 	if err != nil {
 		return nil, []error{&setting.Error{Name: where, Err: err}}
 	}
-	doc, err := conf.Parse(conf.Clip(path), data)
+	doc, err := setting.Parse(setting.Clip(path), data)
 	switch {
 	case err != nil:
 		return nil, []error{err}
 	case doc.Root == nil:
 		return nil, nil
 	case doc.Root.Kind != yaml.MappingNode:
-		return nil, []error{doc.Errorf("", "settings are a mapping, as router-mode: kv; this is %s", conf.Kind(doc.Root))}
+		return nil, []error{doc.Errorf("", "settings are a mapping, as router-mode: kv; this is %s", setting.Kind(doc.Root))}
 	}
 	entries, err := doc.Entries(doc.Root, "")
 	if err != nil {
@@ -35,7 +34,7 @@ func (s *Set) readFile(path, where string, read func(string) ([]byte, error)) (f
 		a, err := s.readKey(strings.ReplaceAll(e.Key, "_", "-"), e.Value)
 		switch {
 		case err != nil:
-			problems = append(problems, &conf.Error{File: doc.File, Line: e.Line, Field: e.Path, Err: err})
+			problems = append(problems, &setting.FileError{File: doc.File, Line: e.Line, Field: e.Path, Err: err})
 		case a != nil:
 			a.source = fmt.Sprintf("file %s:%d", doc.File, e.Line)
 			a.where = strings.TrimPrefix(a.source, "file ") + " " + e.Path
@@ -62,21 +61,21 @@ func (s *Set) readKey(name string, value *yaml.Node) (*assignment, error) {
 		value = value.Alias
 	}
 	if value.Kind == yaml.ScalarNode {
-		if conf.IsNull(value) {
+		if setting.IsNull(value) {
 			return nil, errNoValue
 		}
 		a := assign(row, name, "", "", value.Value)
 		return &a, nil
 	}
 	if value.Kind != yaml.SequenceNode || !row.Several() {
-		return nil, fmt.Errorf("takes %s, not %s", row.Expected(), conf.Kind(value))
+		return nil, fmt.Errorf("takes %s, not %s", row.Expected(), setting.Kind(value))
 	}
 	items := []string{}
 	for i, item := range value.Content {
 		if item.Kind != yaml.ScalarNode {
-			return nil, fmt.Errorf("item %d is %s, not a value", i+1, conf.Kind(item))
+			return nil, fmt.Errorf("item %d is %s, not a value", i+1, setting.Kind(item))
 		}
-		if conf.IsNull(item) {
+		if setting.IsNull(item) {
 			return nil, fmt.Errorf("item %d %w", i+1, errNoValue)
 		}
 		items = append(items, item.Value)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -47,7 +46,7 @@ func (s *Set) readArgs(args []string) (line commandLine, problems []error) {
 		}
 		taken, err := s.readFlag(&line, flag, value, inline, args)
 		if err != nil {
-			problems = append(problems, &setting.Error{Name: "flag " + conf.Clip(flag), Err: err})
+			problems = append(problems, &setting.Error{Name: "flag " + setting.Clip(flag), Err: err})
 		}
 		args = args[taken:]
 	}
@@ -60,7 +59,7 @@ func (s *Set) readFlag(line *commandLine, flag, value string, inline bool, after
 	row := s.byName[name]
 	if positive, ok := strings.CutPrefix(name, "no-"); row == nil && ok && s.byName[positive] != nil && s.byName[positive].Switch() {
 		if inline {
-			return 0, fmt.Errorf("takes no value: write --%s=%s", positive, conf.Clip(value))
+			return 0, fmt.Errorf("takes no value: write --%s=%s", positive, setting.Clip(value))
 		}
 		name, row, value, inline = positive, s.byName[positive], "false", true
 	}

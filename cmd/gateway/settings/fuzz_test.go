@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -36,7 +35,7 @@ func FuzzResolve(f *testing.F) {
 		joined, ok := err.(interface{ Unwrap() []error })
 		require.True(t, ok, "%T is not several errors", err)
 		for _, e := range joined.Unwrap() {
-			assert.True(t, errors.As(e, new(*setting.Error)) || errors.As(e, new(*conf.Error)), "%T is no *Error: %v", e, e)
+			assert.True(t, errors.As(e, new(*setting.Error)) || errors.As(e, new(*setting.FileError)), "%T is no *Error: %v", e, e)
 		}
 	})
 }

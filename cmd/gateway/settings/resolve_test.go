@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -167,7 +166,7 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 			r, rest, err := gatewaySet().Resolve(args, tt.env, tree.read)
 			require.True(t, err != nil && r == nil && rest == nil, "accepted: %v", r)
 			assert.True(t, tt.name != "no file" || errors.Is(err, fs.ErrNotExist), "%v does not wrap fs.ErrNotExist", err)
-			assert.True(t, errors.As(err, new(*setting.Error)) || errors.As(err, new(*conf.Error)),
+			assert.True(t, errors.As(err, new(*setting.Error)) || errors.As(err, new(*setting.FileError)),
 				"%T is no *setting.Error and no *conf.Error", err)
 			lines := strings.Split(err.Error(), "\n")
 			assert.Len(t, lines, len(tt.want), "problems:\n%v", err)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -168,7 +167,7 @@ func unknown(name string, known []string, spell func(string) string) error {
 	if rest, ok := strings.CutPrefix(name, "no-"); ok && slices.Contains(known, rest) {
 		return fmt.Errorf("there is no such name: --no-%[1]s is the flag, elsewhere set %[2]s to false", rest, spell(rest))
 	}
-	best := conf.Nearest(name, known)
+	best := setting.Nearest(name, known)
 	if best == "" {
 		return errors.New("there is no such setting")
 	}

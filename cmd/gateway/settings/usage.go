@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -202,7 +201,7 @@ func (h *page) topic(topic string) error {
 		}
 	}
 	if len(found) == 0 {
-		return &setting.Error{Name: "flag --help " + conf.Clip(topic), Err: unknown(name, h.set.names(), func(n string) string { return "--help " + n })}
+		return &setting.Error{Name: "flag --help " + setting.Clip(topic), Err: unknown(name, h.set.names(), func(n string) string { return "--help " + n })}
 	}
 	h.line("No setting of gateway %s is called %s. These have it in their name:", h.name, name)
 	fmt.Fprintln(h)

@@ -20,7 +20,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // Bounds of what the API server may answer. A Pod has some ten kilobytes, and etcd takes none above 1.5 MiB.
@@ -67,7 +67,7 @@ func newAPI(cfg Config) (*api, error) {
 	}
 	var err error
 	if a.base, err = url.Parse(server); err != nil || a.base.Scheme != "https" {
-		return nil, fmt.Errorf("the API server %s is no https URL", conf.Quote(server))
+		return nil, fmt.Errorf("the API server %s is no https URL", setting.Quote(server))
 	}
 	if a.namespace == "" {
 		name, err := readBounded(filepath.Join(a.folder, "namespace"))
@@ -172,9 +172,9 @@ func refusal(code int, body []byte, namespace string) error {
 		return errors.New("the API server does not take the service account's token (401)")
 	case http.StatusForbidden:
 		return fmt.Errorf("the service account may not do this (403): "+
-			"it needs a Role with get, list and watch of pods in the namespace %s: %s", namespace, conf.Quote(status.Message))
+			"it needs a Role with get, list and watch of pods in the namespace %s: %s", namespace, setting.Quote(status.Message))
 	}
-	return fmt.Errorf("the API server answers %d: %s", code, conf.Quote(status.Message))
+	return fmt.Errorf("the API server answers %d: %s", code, setting.Quote(status.Message))
 }
 
 // list is every pod, and the version from which a watch goes on. odd is called for each item that is no Pod. Of more pods
@@ -317,7 +317,7 @@ func readEvent(line []byte, namespace string) (e event, err error) {
 		e.version = e.pod.Metadata.ResourceVersion
 		return e, nil
 	}
-	return event{}, fmt.Errorf("%w: an event of the type %s", errOdd, conf.Quote(raw.Type))
+	return event{}, fmt.Errorf("%w: an event of the type %s", errOdd, setting.Quote(raw.Type))
 }
 
 // versionOf is the version of any object, empty where it has none.
@@ -334,10 +334,10 @@ func versionOf(object []byte) string {
 // readPod reads a Pod. Its error is an [errOdd], and what could be read comes with it.
 func readPod(object []byte) (p pod, err error) {
 	if err := json.Unmarshal(object, &p); err != nil {
-		return p, fmt.Errorf("%w: %s: %w", errOdd, conf.Quote(p.Metadata.Name), err)
+		return p, fmt.Errorf("%w: %s: %w", errOdd, setting.Quote(p.Metadata.Name), err)
 	}
 	if p.Metadata.Name == "" || p.Metadata.UID == "" || p.Metadata.ResourceVersion == "" {
-		return p, fmt.Errorf("%w: %s has no name, UID or version", errOdd, conf.Quote(p.Metadata.Name))
+		return p, fmt.Errorf("%w: %s has no name, UID or version", errOdd, setting.Quote(p.Metadata.Name))
 	}
 	return p, nil
 }

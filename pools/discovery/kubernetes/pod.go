@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
@@ -110,7 +110,7 @@ func (p *pod) workers() ([]discovery.Endpoint, error) {
 	}
 	ip, err := netip.ParseAddr(p.Status.PodIP)
 	if err != nil || ip.Zone() != "" {
-		return nil, fmt.Errorf("its IP %s is none", conf.Quote(p.Status.PodIP))
+		return nil, fmt.Errorf("its IP %s is none", setting.Quote(p.Status.PodIP))
 	}
 	options, err := p.options(ip.String())
 	if err != nil {
@@ -150,7 +150,7 @@ func (p *pod) role() (pools.Role, error) {
 			return role, nil
 		}
 		return "", fmt.Errorf("its label %s is %s, which no worker here can be: set %s to prefill, decode or both", l.key,
-			conf.Quote(value), labelRole)
+			setting.Quote(value), labelRole)
 	}
 	return pools.Both, nil
 }
@@ -170,7 +170,7 @@ func (p *pod) ports() ([]int, error) {
 		for item := range strings.SplitSeq(text, ",") {
 			port, err := parsePort(strings.TrimSpace(item))
 			if err != nil || slices.Contains(ports, port) || len(ports) == maxPorts {
-				return nil, fmt.Errorf("its %s is %s: want a port, or up to %d separated by commas", key, conf.Quote(text), maxPorts)
+				return nil, fmt.Errorf("its %s is %s: want a port, or up to %d separated by commas", key, setting.Quote(text), maxPorts)
 			}
 			ports = append(ports, port)
 		}

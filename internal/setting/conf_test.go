@@ -1,4 +1,4 @@
-package conf
+package setting
 
 import (
 	"errors"
@@ -73,7 +73,7 @@ func TestDecodeRefusesWithThePlace(t *testing.T) {
 	} {
 		doc, err := Parse("f.yaml", []byte(text))
 		require.NoError(t, err)
-		var at *Error
+		var at *FileError
 		err = doc.Decode(&plan{})
 		assert.True(t, errors.As(err, &at) && strings.HasPrefix(strings.ReplaceAll(err.Error(), `"…`, `…`), want),
 			"%q: %v, want %s", text, err, want)
@@ -127,7 +127,7 @@ func FuzzDecode(f *testing.F) {
 		if err == nil {
 			err = doc.Decode(&plan{})
 		}
-		_, ok := errors.AsType[*Error](err)
+		_, ok := errors.AsType[*FileError](err)
 		assert.True(t, err == nil || ok, "%T is no *Error: %v", err, err)
 	})
 }

@@ -1,6 +1,6 @@
 // Package conf reads YAML files strictly: every mistake is reported with its file, line and field, all of them at
 // once, and with the nearest name where a name is unknown.
-package conf
+package setting
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 )
 
 // Error is one mistake in a file.
-type Error struct {
+type FileError struct {
 	File string
 	// Line counts from 1; 0 means the file as a whole.
 	Line int
@@ -25,7 +25,7 @@ type Error struct {
 }
 
 // Error reads FILE:LINE FIELD: what is wrong.
-func (e *Error) Error() string {
+func (e *FileError) Error() string {
 	where := e.File
 	if e.Line > 0 {
 		where += ":" + strconv.Itoa(e.Line)
@@ -37,7 +37,7 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns what is wrong.
-func (e *Error) Unwrap() error { return e.Err }
+func (e *FileError) Unwrap() error { return e.Err }
 
 // Document is the one YAML document of a file.
 type Document struct {
@@ -62,10 +62,10 @@ func Parse(file string, data []byte) (*Document, error) {
 	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
 		return d, nil
 	} else if err != nil {
-		return nil, &Error{File: file, Err: errors.New(strings.TrimPrefix(err.Error(), "yaml: "))}
+		return nil, &FileError{File: file, Err: errors.New(strings.TrimPrefix(err.Error(), "yaml: "))}
 	}
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
-		return nil, &Error{File: file, Err: errors.New("has a second document; only one is allowed")}
+		return nil, &FileError{File: file, Err: errors.New("has a second document; only one is allowed")}
 	}
 	if len(doc.Content) == 1 && !IsNull(doc.Content[0]) {
 		d.Root = doc.Content[0]
@@ -75,8 +75,8 @@ func Parse(file string, data []byte) (*Document, error) {
 
 // Errorf returns an error about the setting at path. Its line is that of the
 // deepest part of path that the document has.
-func (d *Document) Errorf(path, format string, args ...any) *Error {
-	e := &Error{File: d.File, Field: path, Err: fmt.Errorf(format, args...)}
+func (d *Document) Errorf(path, format string, args ...any) *FileError {
+	e := &FileError{File: d.File, Field: path, Err: fmt.Errorf(format, args...)}
 	n := d.Root
 	if n != nil {
 		e.Line = n.Line
@@ -95,8 +95,8 @@ func (d *Document) Errorf(path, format string, args ...any) *Error {
 }
 
 // at is an error about a node.
-func (d *Document) at(n *yaml.Node, path, format string, args ...any) *Error {
-	return &Error{File: d.File, Line: n.Line, Field: path, Err: fmt.Errorf(format, args...)}
+func (d *Document) at(n *yaml.Node, path, format string, args ...any) *FileError {
+	return &FileError{File: d.File, Line: n.Line, Field: path, Err: fmt.Errorf(format, args...)}
 }
 
 // Entries returns the keys of a mapping in the file's order. A key that is not a word, or is given twice, is left out

@@ -1,4 +1,4 @@
-package conf
+package setting
 
 import (
 	"errors"
@@ -72,7 +72,7 @@ func (r *decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 			known = append(known, name)
 		}
 		slices.Sort(known)
-		r.problems = append(r.problems, &Error{File: r.doc.File, Line: e.Line, Field: e.Path, Err: Unknown("key", e.Key, known)})
+		r.problems = append(r.problems, &FileError{File: r.doc.File, Line: e.Line, Field: e.Path, Err: Unknown("key", e.Key, known)})
 	}
 }
 
