@@ -17,7 +17,6 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/models"
 )
 
@@ -151,7 +150,7 @@ func (e workerEvents) config() WorkerEvents {
 	if err != nil {
 		panic(err) // the table has no other choice
 	}
-	return WorkerEvents{ZMQ: &zmqpub.Config{
+	return WorkerEvents{ZMQ: &engine.PublisherConfig{
 		Endpoint: e.Endpoint, ReplayEndpoint: e.Replay, Topic: e.Topic, BufferSteps: e.Steps, Dialect: d,
 	}}
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
@@ -62,7 +61,7 @@ type WorkerEvents struct {
 	// Off is not at all.
 	Off bool
 	// ZMQ is as engines do by themselves; nil for not so.
-	ZMQ *zmqpub.Config
+	ZMQ *engine.PublisherConfig
 	// Alter stands between the engine and its publisher, for tests of what wrong
 	// events do; nil passes them on. It is called in the events' order.
 	Alter func([]wire.Event) []wire.Event
@@ -199,7 +198,7 @@ func (w *Worker) openEvents(host string) (how pools.Worker, err error) {
 	case over == nil && w.links.Bus != nil:
 		how.KVEvents = "nats"
 	case over != nil:
-		p, err := zmqpub.New(*over)
+		p, err := engine.NewPublisher(*over)
 		if err != nil {
 			return how, err
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
+	"github.com/tandem-pd/tandem/lab/engine"
 )
 
 // bridged is an engine's bridge to the bus of a rig, whose subscriber follows it over NATS.
@@ -84,7 +84,7 @@ func natsRig(t *testing.T, bus wire.Bus, ranks ...int) *rig {
 func TestBridgeCarriesEveryDialect(t *testing.T) {
 	for d := range wire.SGLangFirst + 1 {
 		t.Run(d.String(), func(t *testing.T) {
-			e := newZMQEngine(t, uint64(d), zmqpub.Config{Topic: "kv-events", Dialect: d, ReplayEndpoint: "tcp://*:0"})
+			e := newZMQEngine(t, uint64(d), engine.PublisherConfig{Topic: "kv-events", Dialect: d, ReplayEndpoint: "tcp://*:0"})
 			r := natsRig(t, memoryBus(t))
 			e.publish(100) // before anybody was there
 			b := r.bridge(e.at(), 1, 0)
@@ -113,7 +113,7 @@ func TestBridgeReportsLosses(t *testing.T) {
 		{"too short", "cleared"}, {"too short", "restart"}, {"too short", "turnover"}, {"unreadable", "cleared"}, {"unreadable", "chains"},
 	} {
 		t.Run(test.loss+" "+test.cure, func(t *testing.T) {
-			e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0", BufferSteps: 5})
+			e := newZMQEngine(t, 1, engine.PublisherConfig{ReplayEndpoint: "tcp://*:0", BufferSteps: 5})
 			r := natsRig(t, memoryBus(t))
 			if test.loss == "too short" {
 				e.publish(100)

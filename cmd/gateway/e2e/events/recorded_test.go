@@ -23,7 +23,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
+	"github.com/tandem-pd/tandem/lab/engine"
 )
 
 // endOfReplay is the number that ends a replay.
@@ -153,7 +153,7 @@ func TestReplaysAsEnginesGiveThem(t *testing.T) {
 				ln, at := loopbackListener(t)
 				asked := make(chan [][]byte, 1)
 				serving(t, func(ctx context.Context) {
-					zmqpub.ServeRouter(ctx, ln, zmq.Options{}, func(question [][]byte, to *zmq.Conn) error {
+					engine.ServeRouter(ctx, ln, zmq.Options{}, func(question [][]byte, to *zmq.Conn) error {
 						asked <- question
 						for _, a := range q.answers {
 							if err := to.Write(a...); err != nil {
@@ -191,12 +191,12 @@ func TestFollowsRecordedPublishers(t *testing.T) {
 func (r *recorded) followed(t *testing.T, losing bool) {
 	events, at := loopbackListener(t)
 	replay, replayAt := loopbackListener(t)
-	pub := zmqpub.NewSocket(zmqpub.SocketConfig{})
+	pub := engine.NewSocket(engine.SocketConfig{})
 	serving(t, func(ctx context.Context) { pub.Serve(ctx, events) })
 	before, end := r.form()
 	var said atomic.Int64 // live messages so far
 	serving(t, func(ctx context.Context) {
-		zmqpub.ServeRouter(ctx, replay, zmq.Options{}, func(question [][]byte, to *zmq.Conn) error {
+		engine.ServeRouter(ctx, replay, zmq.Options{}, func(question [][]byte, to *zmq.Conn) error {
 			now := r.live[:said.Load()]
 			for _, n := range now[max(0, len(now)-r.BufferSteps):] {
 				if n.Seq < binary.BigEndian.Uint64(question[1]) {
@@ -266,7 +266,7 @@ func TestZMQPublisherAnswersAsEnginesDo(t *testing.T) {
 		}
 		t.Run(r.id(), func(t *testing.T) {
 			before, _ := r.form()
-			cfg := zmqpub.Config{Rank: r.Rank, Topic: r.Topic, BufferSteps: r.BufferSteps, ReplayEndpoint: "tcp://*:0"}
+			cfg := engine.PublisherConfig{Rank: r.Rank, Topic: r.Topic, BufferSteps: r.BufferSteps, ReplayEndpoint: "tcp://*:0"}
 			if cfg.Dialect = wire.VLLM; len(before) == 1 {
 				cfg.Dialect = wire.VLLMArrays // its replays carry no topic
 			}

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
+	"github.com/tandem-pd/tandem/lab/engine"
 )
 
 // among is a gateway's group: its own address, and others.
@@ -116,7 +116,7 @@ func restoring(t *testing.T, bus wire.Bus, e *zmqEngine, own string, others ...s
 func TestRestoredOverZMQ(t *testing.T) {
 	for _, replay := range []string{"", "tcp://*:0"} {
 		t.Run(fmt.Sprintf("replay=%t", replay != ""), func(t *testing.T) {
-			bus, e := memoryBus(t), newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: replay, BufferSteps: 5})
+			bus, e := memoryBus(t), newZMQEngine(t, 1, engine.PublisherConfig{ReplayEndpoint: replay, BufferSteps: 5})
 			a := restoring(t, bus, e, "a")
 			a.until("subscribed", func() bool { return e.pub.Subscribers() == 1 && (replay == "" || a.status("w").State == follow.Live) })
 			e.publish(200)
@@ -144,7 +144,7 @@ func TestRestoredViewOfADeadEngine(t *testing.T) {
 		before int
 	}{{"tcp://*:0", 50}, {"", 300}, {"", 50}} {
 		t.Run(fmt.Sprintf("replay=%t/%d", k.replay != "", k.before), func(t *testing.T) {
-			bus, e := memoryBus(t), newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: k.replay})
+			bus, e := memoryBus(t), newZMQEngine(t, 1, engine.PublisherConfig{ReplayEndpoint: k.replay})
 			a := restoring(t, bus, e, "a")
 			e.subscribed()
 			e.publish(k.before)

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
+	"github.com/tandem-pd/tandem/lab/engine"
 )
 
 // awaitedRig is a subscriber that listens on a port of the loopback, counts connections, and logs.
@@ -52,7 +52,7 @@ func (l countedListener) Accept() (net.Conn, error) {
 
 // dialler is an engine that connects to a port.
 func dialler(t *testing.T, seed uint64, port int, topic string) (e *zmqEngine, at zmq.Address) {
-	e = newZMQEngine(t, seed, zmqpub.Config{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), ReplayEndpoint: "tcp://*:0", Topic: topic})
+	e = newZMQEngine(t, seed, engine.PublisherConfig{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), ReplayEndpoint: "tcp://*:0", Topic: topic})
 	_, replay := e.pub.Ports()
 	return e, zmq.Address{Endpoint: fmt.Sprintf("tcp://*:%d", port), Replay: fmt.Sprintf("tcp://127.0.0.1:%d", replay), Topic: topic}
 }
@@ -139,7 +139,7 @@ func TestPortTwiceIsRefused(t *testing.T) {
 // engine's stream began at 0, nor if what follows names unknown blocks.
 func TestFirstMessageLostWithoutReplay(t *testing.T) {
 	t.Run("it begins at 0", func(t *testing.T) {
-		e, r := followedZMQ(t, zmqpub.Config{})
+		e, r := followedZMQ(t, engine.PublisherConfig{})
 		e.publish(20)
 		r.until("exact", func() bool { return r.exact(e, "w") })
 		e.restart()
@@ -149,7 +149,7 @@ func TestFirstMessageLostWithoutReplay(t *testing.T) {
 		r.until("predicted", func() bool { s := r.status("w"); return s.Seq == 2 && s.State == follow.Predicted })
 	})
 	t.Run("an unknown block is named", func(t *testing.T) {
-		e, r := followedZMQ(t, zmqpub.Config{})
+		e, r := followedZMQ(t, engine.PublisherConfig{})
 		e.skip(1)
 		gone := e.Blocks[1]
 		e.publishEvents(wire.Event{Kind: wire.Stored, BlockSize: 16, Hashes: []wire.Hash{77}, Tokens: make([]uint32, 16)})
@@ -162,7 +162,7 @@ func TestFirstMessageLostWithoutReplay(t *testing.T) {
 // An engine without a replay socket that is restarted without a listener may appear again at just the number that
 // the old one would have had.
 func TestRestartAtTheNextNumberWithoutReplay(t *testing.T) {
-	e, r := followedZMQ(t, zmqpub.Config{})
+	e, r := followedZMQ(t, engine.PublisherConfig{})
 	e.publish(5)
 	r.until("exact", func() bool { return r.exact(e, "w") })
 	e.restart()

@@ -20,7 +20,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
+	"github.com/tandem-pd/tandem/lab/engine"
 )
 
 // zmqEngine is a simulated engine's cache with its publisher, on loopback. Its sockets are bound as *, as an engine's
@@ -28,8 +28,8 @@ import (
 type zmqEngine struct {
 	*testkit.Engine
 	t    *testing.T
-	cfg  zmqpub.Config
-	pub  *zmqpub.Publisher
+	cfg  engine.PublisherConfig
+	pub  *engine.Publisher
 	stop func()
 
 	deaf   atomic.Int64 // a port whose connections end at once
@@ -134,13 +134,13 @@ func (e *zmqEngine) cut() {
 	clear(e.conns)
 }
 
-func newZMQEngine(t *testing.T, seed uint64, cfg zmqpub.Config) *zmqEngine {
+func newZMQEngine(t *testing.T, seed uint64, cfg engine.PublisherConfig) *zmqEngine {
 	t.Helper()
 	return newLossyEngine(t, seed, cfg, nil)
 }
 
 // newLossyEngine is a zmqEngine whose replays drop the nth message if drops reports so.
-func newLossyEngine(t *testing.T, seed uint64, cfg zmqpub.Config, drops func(n int) bool) *zmqEngine {
+func newLossyEngine(t *testing.T, seed uint64, cfg engine.PublisherConfig, drops func(n int) bool) *zmqEngine {
 	t.Helper()
 	e := &zmqEngine{drops: drops, Engine: testkit.NewEngine(seed, 16), t: t, cfg: cfg, conns: map[net.Conn]struct{}{}}
 	if e.cfg.Endpoint == "" {
@@ -157,7 +157,7 @@ func (e *zmqEngine) start() {
 	e.t.Helper()
 	var err error
 	within(e.t, 10*time.Second, time.Millisecond, "the ports are free", func() bool {
-		e.pub, err = zmqpub.New(e.cfg)
+		e.pub, err = engine.NewPublisher(e.cfg)
 		return err == nil
 	})
 	events, replay := e.pub.Ports()
@@ -230,7 +230,7 @@ func (r *rig) trackZMQ(worker string, e *zmqEngine, capacity int) {
 }
 
 // followedZMQ is an engine, and a subscriber of it as the worker w.
-func followedZMQ(t *testing.T, cfg zmqpub.Config) (*zmqEngine, *rig) {
+func followedZMQ(t *testing.T, cfg engine.PublisherConfig) (*zmqEngine, *rig) {
 	t.Helper()
 	e, r := newZMQEngine(t, 1, cfg), newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("w", e, 0)
@@ -239,7 +239,7 @@ func followedZMQ(t *testing.T, cfg zmqpub.Config) (*zmqEngine, *rig) {
 }
 
 // replays is an engine with a replay socket.
-var replays = zmqpub.Config{ReplayEndpoint: "tcp://*:0"}
+var replays = engine.PublisherConfig{ReplayEndpoint: "tcp://*:0"}
 
 // exact reports whether the worker is live and the index equals the engine's cache.
 func (r *rig) exact(e *zmqEngine, worker string) bool {
@@ -250,7 +250,7 @@ func (r *rig) exact(e *zmqEngine, worker string) bool {
 // A late subscriber gets earlier messages from a replay: also that there were none. Without a replay socket that
 // is unknown.
 func TestReplayStartsAtTheBeginning(t *testing.T) {
-	late, silent, dumb := newZMQEngine(t, 1, replays), newZMQEngine(t, 2, replays), newZMQEngine(t, 3, zmqpub.Config{})
+	late, silent, dumb := newZMQEngine(t, 1, replays), newZMQEngine(t, 2, replays), newZMQEngine(t, 3, engine.PublisherConfig{})
 	late.publish(500)
 	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("late", late, 0)
@@ -306,7 +306,7 @@ func TestRestartAtHigherNumbers(t *testing.T) {
 
 // The end of an engine's connection is reported, and what the subscriber ends itself is not.
 func TestEndedConnectionsAreReported(t *testing.T) {
-	e, left := newZMQEngine(t, 1, zmqpub.Config{}), newZMQEngine(t, 2, zmqpub.Config{})
+	e, left := newZMQEngine(t, 1, engine.PublisherConfig{}), newZMQEngine(t, 2, engine.PublisherConfig{})
 	cfg, cut := zmqConfig(), make(chan string, 16)
 	cfg.OnCut = func(worker string) { cut <- worker }
 	r := newRig(t, cfg, nil, nil)
@@ -323,14 +323,14 @@ func TestEndedConnectionsAreReported(t *testing.T) {
 // neighbours are two ranks of one worker, on neighbouring ports.
 func neighbours(t *testing.T) [2]*zmqEngine {
 	for {
-		zero := newZMQEngine(t, 1, zmqpub.Config{})
+		zero := newZMQEngine(t, 1, engine.PublisherConfig{})
 		port, _ := zero.pub.Ports()
 		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+1)))
 		if err != nil {
 			continue
 		}
 		ln.Close()
-		return [2]*zmqEngine{zero, newZMQEngine(t, 2, zmqpub.Config{Endpoint: fmt.Sprintf("tcp://*:%d", port), Rank: 1})}
+		return [2]*zmqEngine{zero, newZMQEngine(t, 2, engine.PublisherConfig{Endpoint: fmt.Sprintf("tcp://*:%d", port), Rank: 1})}
 	}
 }
 
@@ -423,7 +423,7 @@ func TestIndexEqualsEnginesUnderLossOverZMQ(t *testing.T) {
 	all := map[string]*zmqEngine{}
 	for i := range engines {
 		name := fmt.Sprintf("w%d", i)
-		all[name] = newZMQEngine(t, uint64(i), zmqpub.Config{ReplayEndpoint: "tcp://*:0", Dialect: wire.Dialect(i)})
+		all[name] = newZMQEngine(t, uint64(i), engine.PublisherConfig{ReplayEndpoint: "tcp://*:0", Dialect: wire.Dialect(i)})
 		r.trackZMQ(name, all[name], 0)
 	}
 	for range 100 {

@@ -15,7 +15,6 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
@@ -32,7 +31,7 @@ func NewStock(t testing.TB, e engine.Config, d wire.Dialect, topic string) *Stoc
 	s := &Stock{Events: FreePort(t), ReplayPort: FreePort(t)}
 	s.WorkerConfig = devfleet.WorkerConfig{
 		Engine: e, Host: "127.0.0.1", Port: FreePort(t), ModelInput: "text", Drain: time.Second,
-		KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
+		KVEvents: devfleet.WorkerEvents{ZMQ: &engine.PublisherConfig{
 			Endpoint: fmt.Sprintf("tcp://*:%d", s.Events), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", s.ReplayPort),
 			Topic: topic, Dialect: d,
 		}},

@@ -33,7 +33,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
@@ -173,7 +172,7 @@ func (l *linked) join(role pools.Role, id string, how devfleet.WorkerEvents) {
 
 // overZMQ publishes as stock vLLM does, on free ports.
 func overZMQ(t *testing.T) devfleet.WorkerEvents {
-	return devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
+	return devfleet.WorkerEvents{ZMQ: &engine.PublisherConfig{
 		Endpoint: fmt.Sprintf("tcp://*:%d", testkit.FreePort(t)), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", testkit.FreePort(t)),
 		Topic: "kv-events",
 	}}

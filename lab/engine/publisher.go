@@ -1,5 +1,5 @@
 // Package zmqpub publishes a simulated engine's KV events over ZeroMQ, as engines do by themselves.
-package zmqpub
+package engine
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 )
 
 // Config is how a [Publisher] works. The zero value of each field but Endpoint means its default.
-type Config struct {
+type PublisherConfig struct {
 	// Endpoint is tcp://HOST:PORT of rank 0, bound or connected to as the dialect's engine does: see [Config.binds].
 	Endpoint       string
 	ReplayEndpoint string       // bound for replays of rank 0; empty for none
@@ -32,7 +32,7 @@ type Config struct {
 }
 
 // validate names the first field that is out of range.
-func (c *Config) validate() error {
+func (c *PublisherConfig) validate() error {
 	for _, e := range []struct{ field, endpoint string }{{"endpoint", c.Endpoint}, {"replay endpoint", c.ReplayEndpoint}} {
 		if e.endpoint == "" && e.field != "endpoint" {
 			continue
@@ -54,7 +54,7 @@ func (c *Config) validate() error {
 // binds reports whether the engine binds its endpoint: vLLM one with * or :: (ZmqEventPublisher._is_bind_endpoint in
 // 0.32's distributed/kv_events.py), SGLang also one with 0.0.0.0 (0.5.23's srt/disaggregation/kv_events.py),
 // TensorRT-LLM all.
-func (c *Config) binds() bool {
+func (c *PublisherConfig) binds() bool {
 	switch d := c.Dialect; {
 	case d == wire.TensorRT:
 		return true
@@ -67,7 +67,7 @@ func (c *Config) binds() bool {
 // Publisher publishes an engine's events as vLLM and SGLang do by themselves: a batch a message, numbered from 0, with
 // a buffer of the last ones to ask for and nothing else.
 type Publisher struct {
-	cfg    Config
+	cfg    PublisherConfig
 	at     zmq.Endpoint
 	pub    *Socket
 	events net.Listener // nil where it connects
@@ -79,7 +79,7 @@ type Publisher struct {
 }
 
 // New opens the sockets, so that their ports are known. Call Run or Close.
-func New(cfg Config) (*Publisher, error) {
+func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("KV events over ZMQ: %w", err)
 	}

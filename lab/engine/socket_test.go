@@ -1,4 +1,4 @@
-package zmqpub
+package engine
 
 import (
 	"testing"
@@ -23,7 +23,7 @@ func TestWhatEnginesBind(t *testing.T) {
 		{wire.SGLang, "tcp://*:0", true}, {wire.SGLang, "tcp://0.0.0.0:0", true}, {wire.SGLangFirst, "tcp://0.0.0.0:0", true}, {wire.SGLang, "tcp://127.0.0.1:1", false},
 		{wire.TensorRT, "tcp://*:0", true},
 	} {
-		p, err := New(Config{Endpoint: c.endpoint, Dialect: c.dialect})
+		p, err := NewPublisher(PublisherConfig{Endpoint: c.endpoint, Dialect: c.dialect})
 		require.NoError(t, err)
 		if at, _ := p.Ports(); at != 0 != c.binds {
 			t.Errorf("%v %s is bound at %d, want bound: %v", c.dialect, c.endpoint, at, c.binds)

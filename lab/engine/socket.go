@@ -1,4 +1,4 @@
-package zmqpub
+package engine
 
 import (
 	"bytes"
@@ -26,11 +26,11 @@ type Socket struct {
 	cfg SocketConfig
 
 	mu    sync.Mutex // guards peers
-	peers map[*peer]struct{}
+	peers map[*zmqpubPeer]struct{}
 }
 
 // peer is one subscriber.
-type peer struct {
+type zmqpubPeer struct {
 	conn *zmq.Conn
 
 	mu     sync.Mutex // guards all below
@@ -44,7 +44,7 @@ type peer struct {
 func NewSocket(cfg SocketConfig) *Socket {
 	cfg.HighWater = cmp.Or(cfg.HighWater, 100_000)
 	cfg.HighWaterBytes = cmp.Or(cfg.HighWaterBytes, 64<<20)
-	return &Socket{cfg: cfg, peers: map[*peer]struct{}{}}
+	return &Socket{cfg: cfg, peers: map[*zmqpubPeer]struct{}{}}
 }
 
 // Subscribers is how many peers have subscribed to anything.
@@ -103,7 +103,7 @@ func (p *Socket) Connect(ctx context.Context, address string) {
 
 // talk serves one subscriber until its connection ends.
 func (p *Socket) talk(ctx context.Context, c *zmq.Conn) {
-	q := &peer{conn: c, topics: map[string]int{}, more: make(chan struct{}, 1)}
+	q := &zmqpubPeer{conn: c, topics: map[string]int{}, more: make(chan struct{}, 1)}
 	p.mu.Lock()
 	p.peers[q] = struct{}{}
 	p.mu.Unlock()
@@ -120,7 +120,7 @@ func (p *Socket) talk(ctx context.Context, c *zmq.Conn) {
 }
 
 // listen takes subscriptions in, in either form.
-func (q *peer) listen() {
+func (q *zmqpubPeer) listen() {
 	for {
 		m, err := q.conn.Read()
 		switch {
@@ -139,7 +139,7 @@ func (q *peer) listen() {
 // maxTopics is how many subscriptions one peer may hold.
 const maxTopics = 1024
 
-func (q *peer) subscribe(topic string, by int) {
+func (q *zmqpubPeer) subscribe(topic string, by int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if n := q.topics[topic] + by; n > 0 && (len(q.topics) < maxTopics || n > 1) {
@@ -150,7 +150,7 @@ func (q *peer) subscribe(topic string, by int) {
 }
 
 // offer queues a message if it is wanted and fits.
-func (q *peer) offer(frames [][]byte, size int, cfg *SocketConfig) {
+func (q *zmqpubPeer) offer(frames [][]byte, size int, cfg *SocketConfig) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	wanted := false
@@ -169,7 +169,7 @@ func (q *peer) offer(frames [][]byte, size int, cfg *SocketConfig) {
 }
 
 // send writes queued messages until ctx ends or the peer does not accept them.
-func (q *peer) send(ctx context.Context) {
+func (q *zmqpubPeer) send(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
