@@ -1,4 +1,4 @@
-package admission
+package routing
 
 import (
 	"context"
