@@ -16,10 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/zmq"
 	"github.com/tandem-pd/tandem/pools"
@@ -42,8 +42,8 @@ type attachSettings struct {
 	Drain           time.Duration   `flag:"attach-drain" default:"10s" range:"0s..1h" group:"Life" help:"On SIGTERM, how long KV events are still forwarded after deregistering. Stop the engine no sooner."`
 	Address         string          `flag:"attach-address" form:"hostport" group:"Life" help:"HOST:PORT for GET /live, /ready (200 while registered) and /metrics. Port 0 picks a free one and prints it. Empty has none."`
 	stack.Discovery `group:"Discovery"`
-	Stream          stack.KVStream    `group:"KV stream"`
-	Logging         telemetry.Logging `group:"Logging"`
+	Stream          stack.KVStream  `group:"KV stream"`
+	Logging         observe.Logging `group:"Logging"`
 }
 
 // attachedWorker overrides what the engine reports about itself.
@@ -109,8 +109,8 @@ func attach(ctx context.Context, args []string, p process) error {
 	if cfg.Probe.Trust, err = s.TLS.Open(&s.Identity, links.Certs); err != nil {
 		return r.Placed(err)
 	}
-	reg := telemetry.NewRegistry()
-	a, err := stack.NewAttach(cfg, links, log, prometheus.WrapRegistererWithPrefix(telemetry.Prefix, reg))
+	reg := observe.NewRegistry()
+	a, err := stack.NewAttach(cfg, links, log, prometheus.WrapRegistererWithPrefix(observe.Prefix, reg))
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func attach(ctx context.Context, args []string, p process) error {
 		return a.Run(failed)
 	})
 	group.Go(func() error {
-		return service.ServeSidecar(serving, ln, service.NewSidecar(a, telemetry.Handler(reg, telemetry.Prefix)), log)
+		return service.ServeSidecar(serving, ln, service.NewSidecar(a, observe.Handler(reg, observe.Prefix)), log)
 	})
 	return group.Wait()
 }

@@ -7,20 +7,20 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
 // indexSettings are the settings of `gateway index`.
 type indexSettings struct {
-	Port    int               `flag:"index-port" default:"8090" range:"0..65535" group:"Index" help:"Port to listen on; 0 picks a free one and prints it."`
-	Service serviceSettings   `group:"Service"`
-	NATSURL string            `flag:"nats-url" group:"Events"`
-	NATS    stack.NATSAccess  `group:"Events"`
-	Logging telemetry.Logging `group:"Logging"`
+	Port    int              `flag:"index-port" default:"8090" range:"0..65535" group:"Index" help:"Port to listen on; 0 picks a free one and prints it."`
+	Service serviceSettings  `group:"Service"`
+	NATSURL string           `flag:"nats-url" group:"Events"`
+	NATS    stack.NATSAccess `group:"Events"`
+	Logging observe.Logging  `group:"Logging"`
 }
 
 // runIndex runs an index for several routers until SIGTERM.

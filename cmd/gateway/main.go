@@ -16,10 +16,10 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/internal/auth"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/terminal"
 )
 
@@ -101,7 +101,7 @@ func run(ctx context.Context, args []string, p process) int {
 		usage(p.stdout)
 		return exitOK
 	case "--version", "version":
-		b := telemetry.ReadBuild(version)
+		b := observe.ReadBuild(version)
 		fmt.Fprintf(p.stdout, "gateway %s (revision %s) %s %s/%s\n", b.Version, b.Revision, b.Go, runtime.GOOS, runtime.GOARCH)
 		return exitOK
 	}
@@ -174,8 +174,8 @@ func everySettings() []any {
 }
 
 // newLogger returns a command's logger, after a warning about ignored variables of Dynamo.
-func newLogger(p process, r *settings.Resolved, l telemetry.Logging) (*slog.Logger, error) {
-	log, err := telemetry.NewLogger(p.stderr, l)
+func newLogger(p process, r *settings.Resolved, l observe.Logging) (*slog.Logger, error) {
+	log, err := observe.NewLogger(p.stderr, l)
 	if err != nil {
 		return nil, usageError{err}
 	}

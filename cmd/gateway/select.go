@@ -10,9 +10,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
@@ -21,13 +21,13 @@ import (
 
 // selectSettings are the settings of `gateway select`.
 type selectSettings struct {
-	Port    int               `flag:"select-port" default:"8092" range:"0..65535" group:"Select" help:"Port to listen on; 0 picks one."`
-	TTL     time.Duration     `flag:"reservation-ttl" default:"5m" range:"1ms..24h" group:"Select" help:"How long a reservation lives without prefill_complete or output_block. Keep it longer than a prompt's wait and prefill."`
-	Service serviceSettings   `group:"Service"`
-	NATSURL string            `flag:"nats-url" group:"Events"`
-	NATS    stack.NATSAccess  `group:"Events"`
-	Logging telemetry.Logging `group:"Logging"`
-	Router  router.Config     `group:"Router"`
+	Port    int              `flag:"select-port" default:"8092" range:"0..65535" group:"Select" help:"Port to listen on; 0 picks one."`
+	TTL     time.Duration    `flag:"reservation-ttl" default:"5m" range:"1ms..24h" group:"Select" help:"How long a reservation lives without prefill_complete or output_block. Keep it longer than a prompt's wait and prefill."`
+	Service serviceSettings  `group:"Service"`
+	NATSURL string           `flag:"nats-url" group:"Events"`
+	NATS    stack.NATSAccess `group:"Events"`
+	Logging observe.Logging  `group:"Logging"`
+	Router  router.Config    `group:"Router"`
 	Pools   pools.Config
 }
 

@@ -14,10 +14,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 )
 
 // serveSettings are the settings of the gateway and its embedded servers.
@@ -45,7 +45,7 @@ func serve(ctx context.Context, args []string, p process) error {
 		return r.Placed(err)
 	}
 	defer paceCollector(os.Getenv)()
-	cfg.Build, cfg.InForce = telemetry.ReadBuild(version), stack.Settings(r)
+	cfg.Build, cfg.InForce = observe.ReadBuild(version), stack.Settings(r)
 	cfg.Remote.ReadToken = remoteToken(cfg.Remote.TokenFile)
 	if cfg.Remote.ReadToken != nil {
 		if _, err := cfg.Remote.ReadToken(); err != nil {
@@ -132,7 +132,7 @@ func serve(ctx context.Context, args []string, p process) error {
 		}
 		defer links.Group.Close()
 	}
-	g, err := stack.NewGateway(*cfg, links, log, telemetry.NewRegistry())
+	g, err := stack.NewGateway(*cfg, links, log, observe.NewRegistry())
 	if _, broken := errors.AsType[*setting.FileError](err); broken {
 		return usageError{err}
 	}

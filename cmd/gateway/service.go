@@ -13,11 +13,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/auth"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
@@ -51,9 +51,9 @@ func standalone(
 		return usageError{err}
 	}
 	defer unlink()
-	reg := telemetry.NewRegistry()
-	scrape := telemetry.Handler(reg, telemetry.Prefix, telemetry.ServiceAliases...)
-	own := prometheus.WrapRegistererWithPrefix(telemetry.Prefix, reg)
+	reg := observe.NewRegistry()
+	scrape := observe.Handler(reg, observe.Prefix, observe.ServiceAliases...)
+	own := prometheus.WrapRegistererWithPrefix(observe.Prefix, reg)
 	links.Certs.Export(own)
 	server, err := build(links.Bus, scrape, own)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 )
 
 // Settings are the fleet's, and the gateway's own.
@@ -95,7 +95,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 		Gateway: s.GatewayConfig, Prefill: s.Prefill, Decode: s.Decode, Worker: worker, InProcess: s.InProcess,
 		KVEvents: s.Router.KVEvents, Stream: s.Stream.Config(), Binary: binary, WorkerArgs: settings.Flags(&child),
 		Restart: s.Restart, Out: stdout,
-	}, log, telemetry.NewRegistry())
+	}, log, observe.NewRegistry())
 	if err != nil {
 		return err
 	}

@@ -10,9 +10,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
@@ -36,9 +36,9 @@ type WorkerSettings struct {
 	Events          workerEvents  `group:"Worker"`
 	ExitWithStdin   bool          `flag:"exit-with-stdin" default:"false" group:"Worker" help:"On: end when standard input closes."`
 	stack.Discovery `group:"Discovery"`
-	LeaseTTL        time.Duration     `flag:"lease-ttl" default:"10s" range:"2s..1h" group:"Discovery" help:"How long a silent worker stays registered. Longer survives pauses of network or etcd."`
-	Stream          stack.KVStream    `group:"KV stream"`
-	Logging         telemetry.Logging `group:"Logging"`
+	LeaseTTL        time.Duration   `flag:"lease-ttl" default:"10s" range:"2s..1h" group:"Discovery" help:"How long a silent worker stays registered. Longer survives pauses of network or etcd."`
+	Stream          stack.KVStream  `group:"KV stream"`
+	Logging         observe.Logging `group:"Logging"`
 	Traces          trace.ExporterConfig
 }
 

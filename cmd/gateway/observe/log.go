@@ -9,7 +9,6 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
@@ -57,7 +56,7 @@ func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handof
 	if r.Sent.Started && err != nil {
 		level = slog.LevelWarn
 	}
-	line := telemetry.NewLine(l.log, level, now, "request")
+	line := NewLine(l.log, level, now, "request")
 	if line == nil {
 		return
 	}
@@ -131,7 +130,7 @@ func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handof
 }
 
 // logChoice logs the choice of a worker, without the terms.
-func logChoice(line *telemetry.Line, group string, w *router.Why) {
+func logChoice(line *Line, group string, w *router.Why) {
 	if w.Policy == "" {
 		return
 	}

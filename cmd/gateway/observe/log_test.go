@@ -11,7 +11,6 @@ import (
 
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -37,7 +36,7 @@ func TestRequestLine(t *testing.T) {
 func lineOf(t *testing.T, format string, r *handoff.Record, err error, took handoff.Timings) string {
 	t.Helper()
 	var b bytes.Buffer
-	log, wrong := telemetry.NewLogger(&b, telemetry.Logging{Level: "info", Format: format})
+	log, wrong := NewLogger(&b, Logging{Level: "info", Format: format})
 	require.NoError(t, wrong)
 	newRequestLog(Config{}, log).ended(r, err, time.Unix(1e9, 0).UTC(), took)
 	return b.String()

@@ -7,14 +7,13 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 )
 
 // textLine writes a request's line for a terminal: outcome, length, times and workers. Ids are included only if there
 // is something to look up.
-func textLine(line *telemetry.Line, r *handoff.Record, err error, t handoff.Timings) {
+func textLine(line *Line, r *handoff.Record, err error, t handoff.Timings) {
 	req := r.Call.Request
-	line.Phrase("%s %s %s · %s→%s tokens", r.Outcome, req.Endpoint, telemetry.Plain(handoff.Shown(req.Model)),
+	line.Phrase("%s %s %s · %s→%s tokens", r.Outcome, req.Endpoint, Plain(handoff.Shown(req.Model)),
 		grouped(r.ISL), grouped(r.Sent.Tokens))
 	if found := r.Found(&r.Sent); found > 0 {
 		line.Phrase("(%s cached)", grouped(found))
@@ -27,7 +26,7 @@ func textLine(line *telemetry.Line, r *handoff.Record, err error, t handoff.Timi
 		line.Phrase("TTFT %s,", millis(t.TTFT))
 	}
 	line.Phrase("total %s", millis(t.Total))
-	switch p, d := telemetry.Plain(r.Prefill.Worker), telemetry.Plain(r.Decode.Worker); {
+	switch p, d := Plain(r.Prefill.Worker), Plain(r.Decode.Worker); {
 	case r.Prefill.Worker != "" && r.Decode.Worker != "" && r.Reason == "":
 		line.Phrase("· %s → %s", p, d)
 	case r.Decode.Worker != "":
@@ -42,10 +41,10 @@ func textLine(line *telemetry.Line, r *handoff.Record, err error, t handoff.Timi
 		line.Phrase("· resumes %d", r.Resumes)
 	}
 	if err != nil && errorText(err) != r.Outcome {
-		line.Phrase("· %s", telemetry.Plain(errorText(err)))
+		line.Phrase("· %s", Plain(errorText(err)))
 	}
 	if err != nil || r.Attempts > 1 {
-		line.Phrase("· id %s", telemetry.Plain(r.Call.ID))
+		line.Phrase("· id %s", Plain(r.Call.ID))
 	}
 }
 

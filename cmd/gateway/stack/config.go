@@ -18,7 +18,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/models"
@@ -56,7 +55,7 @@ type GatewayConfig struct {
 	Stream     KVStream             `group:"KV stream"`
 	Workers    WorkersConfig        `group:"Workers by URL"`
 	Remote     service.ClientConfig `group:"Remote index"` // off without URLs
-	Logging    telemetry.Logging    `group:"Logging"`
+	Logging    observe.Logging      `group:"Logging"`
 	Flow       handoff.Config
 	Observe    observe.Config
 	// Replicas is the group of gateways that share bookings.
@@ -71,7 +70,7 @@ type GatewayConfig struct {
 	// InForce is the settings for the console; nil shows none.
 	InForce []console.Setting
 	// Build is for the metric build_info.
-	Build    telemetry.Build
+	Build    observe.Build
 	Upstream http1.ClientConfig
 	// Breakers configures the circuits of failing workers.
 	Breakers fault.BreakerConfig

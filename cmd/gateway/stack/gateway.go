@@ -28,7 +28,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/pace"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/overlap"
@@ -200,9 +199,9 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	g.Fleet = observe.NewFleet(rooms)
 	observe.Expose(own, g.Flow, g.Fleet, observer)
 	g.addMember(links.Group, breakers, own)
-	scrape := telemetry.Handler(reg, cfg.MetricsPrefix)
+	scrape := observe.Handler(reg, cfg.MetricsPrefix)
 	if g.traces != nil {
-		scrape = telemetry.ExemplarHandler(reg, cfg.MetricsPrefix)
+		scrape = observe.ExemplarHandler(reg, cfg.MetricsPrefix)
 	}
 	g.console = console.New(console.Sources{
 		Fleet: g.Fleet, Flow: g.Flow, Rooms: rooms, Streams: observer.Streams, Events: g.eventStates,
@@ -315,7 +314,7 @@ func (g *Gateway) UseListener(ln net.Listener) { g.listener = ln }
 // Run serves until ctx ends, then lets requests in flight finish within the drain time. The flow's inputs (roster,
 // watcher, events) end after the flow.
 func (g *Gateway) Run(ctx context.Context) error {
-	defer telemetry.Flush(g.log)
+	defer observe.Flush(g.log)
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, inner := errgroup.WithContext(inner)

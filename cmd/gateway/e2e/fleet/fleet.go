@@ -22,12 +22,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -84,7 +84,7 @@ func GatewayConfig() stack.GatewayConfig {
 		Models:        models.Config{CacheBytes: 16 << 20},
 		Replicas:      setting.Default[replica.MemberConfig](),
 		MetricsPrefix: "tandem_",
-		Build:         telemetry.Build{Version: "test"},
+		Build:         observe.Build{Version: "test"},
 		Drain:         5 * time.Second,
 	}
 	c.Router.Seed, c.Goroutines = 1, *Relayed == "goroutine"

@@ -21,10 +21,10 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/http1"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery/kubernetes"
@@ -143,7 +143,7 @@ func afterTraffic(t *testing.T) exposition {
 	trafficked.problems, err = promlint.NewWithMetricFamilies(families).Lint()
 	require.NoError(t, err)
 	all := scrape(t, families)
-	process, err := telemetry.NewRegistry().Gather()
+	process, err := observe.NewRegistry().Gather()
 	require.NoError(t, err)
 	for name, m := range scrape(t, process) {
 		all[name] = m
@@ -438,7 +438,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 func TestOldNamesAreDocumented(t *testing.T) {
 	raw, err := os.ReadFile("../../../../docs/reference/metrics.md")
 	require.NoError(t, err)
-	for _, a := range slices.Concat(telemetry.Aliases, telemetry.ServiceAliases) {
+	for _, a := range slices.Concat(observe.Aliases, observe.ServiceAliases) {
 		assert.Contains(t, string(raw), "\n| `"+a.Old+"` | `"+a.Name+"`",
 			"docs/reference/metrics.md does not name %s as the old name of %s", a.Old, a.Name)
 	}

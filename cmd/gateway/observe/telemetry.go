@@ -1,7 +1,7 @@
 // Package telemetry makes the structured logger and the metrics registry. Only cmd/gateway uses it; other packages
 // take a
 // *slog.Logger and a prometheus.Registerer.
-package telemetry
+package observe
 
 import (
 	"errors"

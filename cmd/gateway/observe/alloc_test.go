@@ -1,6 +1,6 @@
 //go:build !race
 
-package telemetry
+package observe
 
 import (
 	"bytes"

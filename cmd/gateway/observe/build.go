@@ -1,4 +1,4 @@
-package telemetry
+package observe
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ type Build struct {
 	Go       string // the release of Go that built it: "go1.26.0"
 }
 
-const unknown = "unknown"
+const telemetryUnknown = "unknown"
 
 // commit is set for a release, whose build hides the repository from Go, since Go records other values in a clone than
 // in a worktree. -ldflags "-X github.com/tandem-pd/tandem/internal/telemetry.commit=…"
@@ -44,7 +44,7 @@ func buildOf(version string, info *debug.BuildInfo) Build {
 			}
 		}
 	}
-	b := Build{Version: cmp.Or(version, unknown), Revision: unknown, Go: runtime.Version()}
+	b := Build{Version: cmp.Or(version, telemetryUnknown), Revision: telemetryUnknown, Go: runtime.Version()}
 	if revision != "" {
 		b.Revision = revision + dirty
 	}
