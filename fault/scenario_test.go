@@ -41,7 +41,7 @@ rules:
 	assert.True(t, err == nil && reflect.DeepEqual(s, want), "%+v, %v", s, err)
 }
 
-// What every file of this kind is refused for is internal/conf's.
+// What every file of this kind is refused for is internal/setting's.
 func TestParseScenarioRefuses(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"nothing", "", "f.yaml rules: is empty: a scenario has a list of rules"},

@@ -30,7 +30,7 @@ var still = []string{"CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOEXPERIMENT=", 
 // linked returns the linker's flags. Go's own record of the repository is left out: it differs between a clone and a
 // worktree of the same commit.
 func (r *release) linked() string {
-	return "-s -w -buildid= -X main.version=" + r.version + " -X github.com/tandem-pd/tandem/internal/telemetry.commit=" + r.commit
+	return "-s -w -buildid= -X main.version=" + r.version + " -X github.com/tandem-pd/tandem/cmd/gateway/observe.commit=" + r.commit
 }
 
 // make makes the release in the folder out and returns the content of SHA256SUMS.

@@ -13,11 +13,8 @@ import (
 // to lower storeys, and within a storey along arrows that are named and go in no circle.
 type storey map[string][]string
 
-// below stands for every product package of the lower storeys. Telemetry is not among them: rooms take a *slog.Logger
-// and a prometheus.Registerer, and only cmd/gateway knows where those come from.
+// below stands for every product package of the lower storeys.
 const below = "everything below"
-
-const telemetry = "internal/telemetry"
 
 // ground serves every storey and imports nothing of the rooms.
 var ground = storey{
@@ -33,11 +30,9 @@ var ground = storey{
 	"internal/certs":    {"internal/testkit", "internal/metrics", "internal/setting"},
 	"internal/testkit":  kv, // runs deploy/compose/security/etcd-users.sh, for tests and compose
 	"internal/guard":    {},
-	"internal/conf":     {},
-	"internal/setting":  {"internal/conf"},
+	"internal/setting":  {},
 	"internal/scratch":  {},
 	"internal/terminal": {},
-	telemetry:           {"internal/setting", "internal/terminal"}, // people at a terminal get another form of line
 	"internal/metrics":  {},
 	// Traces.
 	"internal/trace": {"internal/guard", "internal/metrics", "internal/testkit", "internal/setting"},
@@ -52,14 +47,14 @@ var ground = storey{
 // rooms are the parts of a request's way.
 var rooms = storey{
 	"pools":           {"internal/setting"},
-	"queue":           {"internal/conf", "internal/setting"}, // conf reads the file of policy classes
+	"queue":           {"internal/setting"}, // conf reads the file of policy classes
 	"router/load":     {"kv/index"},
 	"kv/overlap":      {"kv/index", "internal/setting", "pools"},
-	"fault":           {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/http1"},                   // injects failures into transports
-	"pools/discovery": {"internal/setting", "pools", "internal/guard", "internal/conf", "internal/scratch", "internal/http1"}, // upstream separates this machine's shortages from a worker's failures
-	"pools/kept":      {"internal/guard", "internal/natsbus"},                                                                 // natsbus in its tests
+	"fault":           {"pools", "internal/setting", "internal/metrics", "internal/http1"},                   // injects failures into transports
+	"pools/discovery": {"internal/setting", "pools", "internal/guard", "internal/scratch", "internal/http1"}, // upstream separates this machine's shortages from a worker's failures
+	"pools/kept":      {"internal/guard", "internal/natsbus"},                                                // natsbus in its tests
 	// Pods, in a package of its own: etcd's client is no part of it.
-	"pools/discovery/kubernetes": {"internal/setting", "pools", "pools/discovery", "internal/guard", "internal/conf", "internal/metrics", "internal/testkit"},
+	"pools/discovery/kubernetes": {"internal/setting", "pools", "pools/discovery", "internal/guard", "internal/metrics", "internal/testkit"},
 	"router":                     {"kv/index", "internal/setting", "pools", "router/load", "kv/overlap"},
 	"router/placement":           {"pools", "router"},                                                                                                                     // permits and orders come in as interfaces
 	"router/replica":             {"internal/setting", "pools", "router/load", below, "router"},                                                                           // over NATS
@@ -73,28 +68,27 @@ var rooms = storey{
 
 // roof is what clients and operators see, and the composition of the product.
 var roof = storey{
-	"cmd/gateway/settings": {"internal/setting", "internal/conf"},
+	"cmd/gateway/settings": {"internal/setting"},
 	"cmd/gateway/edge":     {below},
-	"cmd/gateway/service":  {below, "internal/guard", "internal/setting", "pools", "kv/overlap", "fault", "internal/metrics"},                                   // the client of the index service, and their wire types
-	"cmd/gateway/observe":  {below, telemetry},                                                                                                                  // the lines that it writes itself
-	"cmd/gateway/console":  {below, "cmd/gateway/edge", "cmd/gateway/observe"},                                                                                  // the edge's Page, and what the observer counts
-	"cmd/gateway/stack":    {below, telemetry, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service", "cmd/gateway/settings"}, // settings in force, for the console
+	"cmd/gateway/service":  {below, "internal/guard", "internal/setting", "pools", "kv/overlap", "fault", "internal/metrics"},                        // the client of the index service, and their wire types
+	"cmd/gateway/observe":  {below},                                                                                                                  // the lines that it writes itself
+	"cmd/gateway/console":  {below, "cmd/gateway/edge", "cmd/gateway/observe"},                                                                       // the edge's Page, and what the observer counts
+	"cmd/gateway/stack":    {below, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service", "cmd/gateway/settings"}, // settings in force, for the console
 }
 
 // lab is what is not the product: simulated engines, load, benchmarks. Only the command's files in labUsers import it.
 var lab = storey{
-	"lab/engine":                 {"internal/testkit", "internal/tokens", "internal/setting", "fault", "internal/metrics", "internal/openai"},
+	"lab/engine":                 {"internal/testkit", "internal/tokens", "internal/setting", "fault", "internal/metrics", "internal/openai", "internal/guard", "kv/wire", "kv/zmq"},
 	"lab/replay":                 {"lab/plot", "internal/testkit", "internal/openai", "internal/terminal", "internal/setting", "internal/tokens"},
 	"lab/load":                   {"lab/replay", "lab/simulate", "internal/auth", "internal/terminal", "internal/setting", "internal/tokens"},
-	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica", "lab/engine", "lab/plot", "internal/testkit", "lab/replay", "internal/conf", "internal/pace", "internal/terminal", "internal/tokens"},
+	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica", "lab/engine", "lab/plot", "internal/testkit", "lab/replay", "internal/setting", "internal/pace", "internal/terminal", "internal/tokens"},
 	"lab/plot":                   {"internal/testkit"}, // its tests
 	"lab/gobuild":                {"internal/terminal"},
 	"lab/realtest":               {"lab/gobuild", "internal/testkit"},
 	"lab/tryreal":                {"lab/realtest"},
 	"lab/wire":                   {},
-	"lab/zmqpub":                 {"internal/guard", "kv/wire", "kv/zmq"},
-	"lab/devfleet":               {below, telemetry, "lab/engine", "lab/zmqpub"}, // the product's own composition, with simulated workers
-	"bench":                      {below, telemetry, "lab/replay", "lab/wire"},
+	"lab/devfleet":               {below, "lab/engine"}, // the product's own composition, with simulated workers
+	"bench":                      {below, "lab/replay", "lab/wire"},
 	"deploy/helm":                {},                                                                                                           // a module of its own: tests of the chart and of deploy/kubernetes
 	"deploy/compose/run":         {"lab/engine", "internal/testkit", "lab/gobuild", "internal/openai", "internal/terminal", "internal/tokens"}, // computes the expected answers
 	"deploy/release":             {"lab/gobuild"},
@@ -104,8 +98,8 @@ var lab = storey{
 
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
-	"cmd/gateway":                {below, telemetry, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "internal/testkit", "lab/plot", "lab/wire"},
-	"cmd/gateway/e2e":            {below, "cmd/gateway/e2e/fleet", telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "internal/testkit", "lab/realtest"},
+	"cmd/gateway":                {below, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "internal/testkit", "lab/plot", "lab/wire"},
+	"cmd/gateway/e2e":            {below, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "internal/testkit", "lab/realtest"},
 	"cmd/gateway/e2e/operations": {below, "cmd/gateway/e2e/fleet", "lab/devfleet", "lab/replay", "lab/simulate"}, // whose reports it looks at
 	"cmd/gateway/e2e/clients":    {below, "cmd/gateway/e2e/fleet"},
 }
@@ -158,7 +152,7 @@ func allowed(from, to string) error {
 	if slices.Contains(may, to) {
 		return nil
 	}
-	if slices.Contains(may, below) && target < place && to != telemetry && !inLab(to) {
+	if slices.Contains(may, below) && target < place && !inLab(to) {
 		return nil
 	}
 	return fmt.Errorf("%s may not import %s: hand what it needs in from cmd/gateway as a func or an interface that %[1]s declares, or argue for the arrow in internal/house/imports_test.go", from, to)
@@ -194,6 +188,7 @@ func TestTheTableLeadsDown(t *testing.T) {
 	for _, s := range load(t).sources {
 		exist[s.room] = true
 	}
+	exist["cmd/gateway/e2e"] = true // its folders
 	for place, s := range storeys {
 		for name, may := range s.storey {
 			assert.False(t, seen[name], "%s stands in two storeys", name)
@@ -252,8 +247,8 @@ func TestAllowedRefuses(t *testing.T) {
 		{"pools", "router", "pools may not import router"},
 		{"cmd/gateway/stack", "lab/engine", "cmd/gateway/stack may not import lab/engine"},
 		{"lab/devfleet", "cmd/gateway/stack", ""},
-		{"cmd/gateway/edge", telemetry, "cmd/gateway/edge may not import internal/telemetry"},
-		{"cmd/gateway", telemetry, ""},
+		{"cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/edge may not import cmd/gateway/observe"},
+		{"cmd/gateway", "cmd/gateway/observe", ""},
 		{"internal/kitchen", "pools", `the package "internal/kitchen" is not in the table: add it to its storey`},
 		{"cmd/gateway", "internal/kitchen", `it imports "internal/kitchen", which is not in the table`},
 	}

@@ -1,5 +1,3 @@
-// Package conf reads YAML files strictly: every mistake is reported with its file, line and field, all of them at
-// once, and with the nearest name where a name is unknown.
 package setting
 
 import (

@@ -1,6 +1,8 @@
-// Package setting reads what the tags of a Config's fields say: the name by which
-// a user sets a field, its default, range and help. What is true of one field alone
-// stands there, once, and is read from there by all that checks or documents it.
+// Package setting reads the tags of a Config's fields: the name by which a user sets a field, its default, range and
+// help. What is true of one field alone stands there, once, and is read from there by all that checks or documents it.
+//
+// A [Document] is a YAML file, read strictly: every mistake is reported with its file, line and field, all of them at
+// once, and with the nearest name where a name is unknown.
 //
 //	type Config struct {
 //		// Timeout bounds a prefill; 0 is automatic.
@@ -21,7 +23,7 @@
 //	help     one or two short sentences: what it does, its unit, what 0 or empty means
 //	group    the heading it stands under. On a struct: that of all its fields
 //
-// A field with a default and no flag is not a user's to set; [Default], [Fill] and [Check] know it. A field with a
+// A field with a default and no flag is not a user's to set; [Default], [Fill] and [Check] use it. A field with a
 // flag and no help borrows the other tags from the field of that name in another command: see cmd/gateway/settings.
 // Mistakes in tags panic at any use of the Config.
 package setting

@@ -1,4 +1,3 @@
-// Package zmqpub publishes a simulated engine's KV events over ZeroMQ, as engines do by themselves.
 package engine
 
 import (

@@ -19,7 +19,7 @@ type Build struct {
 const telemetryUnknown = "unknown"
 
 // commit is set for a release, whose build hides the repository from Go, since Go records other values in a clone than
-// in a worktree. -ldflags "-X github.com/tandem-pd/tandem/internal/telemetry.commit=…"
+// in a worktree. -ldflags "-X github.com/tandem-pd/tandem/cmd/gateway/observe.commit=…"
 var commit string
 
 // ReadBuild returns this program's Build. version is the linker's, or empty for the one that Go recorded.

@@ -1,5 +1,6 @@
 // Package observe is the operator's view of requests and workers: metrics, a log line per request, desired_workers,
-// and the pools of GET /workers. handoff.Flow notifies its observers; other state is read on request.
+// and the pools of GET /workers. It makes the logger and
+// the registry of metrics, which other packages take. handoff.Flow notifies its observers; other state is read on request.
 package observe
 
 // Config is the settings of logs and desired_workers.

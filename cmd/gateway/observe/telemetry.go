@@ -1,6 +1,3 @@
-// Package telemetry makes the structured logger and the metrics registry. Only cmd/gateway uses it; other packages
-// take a
-// *slog.Logger and a prometheus.Registerer.
 package observe
 
 import (

@@ -1,5 +1,6 @@
 // Package fleet is the harness of the tests in cmd/gateway/e2e: whole gateways with simulated engines, over an
-// in-memory network in virtual time, or over sockets.
+// in-memory network in virtual time, or over sockets. The tests are ordered by subject; those of package real use real
+// sockets, processes, NATS and etcd.
 package fleet
 
 import (

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -242,8 +241,6 @@ func TestABoundRequestHoldsUpItsLikeAlone(t *testing.T) {
 		})
 	}
 }
-
-func TestMain(m *testing.M) { os.Exit(fleet.Main(m)) }
 
 // In mode eft many requests at once wait in the gateway and not in engines, and every answer is what it would have
 // been.
