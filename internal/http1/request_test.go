@@ -113,7 +113,7 @@ func TestConfigValidate(t *testing.T) {
 		"DialTimeout": {DialTimeout: -1}, "IdlePerWorker": {IdlePerWorker: -1}, "IdleTimeout": {IdleTimeout: -1}, "BearerToken": {BearerToken: "a\r\nb"},
 	} {
 		err := c.Validate()
-		assert.True(t, err != nil && strings.HasPrefix(strings.TrimPrefix(err.Error(), "upstream.Config."), field+": ") && !strings.Contains(err.Error(), "a\r"),
+		assert.True(t, err != nil && strings.HasPrefix(strings.TrimPrefix(err.Error(), "http1.ClientConfig."), field+": ") && !strings.Contains(err.Error(), "a\r"),
 			"%s: %v", field, err)
 	}
 	assert.NoError(t, (ClientConfig{BearerToken: "abc", DialTimeout: time.Second}).Validate())

@@ -147,7 +147,7 @@ func TestHangupIsSeenBehindUnreadBytes(t *testing.T) {
 
 // TestLoopEndsWithItsLastSocket and begins again with the next one.
 func TestLoopEndsWithItsLastSocket(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	l := NewLoops()
 	for range 3 {
 		s, far := pair(t, l)

@@ -42,9 +42,6 @@ func (c *MemberConfig) Validate() error {
 	return setting.Check(c)
 }
 
-// maxName bounds a gateway's name, in bytes.
-const memberMaxName = 255
-
 // subject returns a subject of the group: SENDER.say reaches all, SENDER.KIND.RECEIVER one. With the sender first, NATS
 // can limit what a gateway publishes to its own name.
 func (c *MemberConfig) subject(tokens ...string) string {

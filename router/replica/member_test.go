@@ -450,7 +450,7 @@ func TestReleasesArePublishedAtOnce(t *testing.T) {
 
 // bound starts NATS with the users and permissions of the file that is shipped, known by passwords in the place of certificates.
 func bound(t *testing.T) string {
-	text, err := os.ReadFile("../../../deploy/compose/security/nats.conf")
+	text, err := os.ReadFile("../../deploy/compose/security/nats.conf")
 	require.NoError(t, err)
 	_, accounts, found := strings.Cut(string(text), "\naccounts ")
 	require.True(t, found)
