@@ -54,8 +54,8 @@ fuzz: ## the fuzz targets for FUZZTIME (10m) each: those of packages that differ
 bench: ## the benchmarks that match BENCH, for BENCHTIME each
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem ./...
 
-bench-wire: ## the gateway against a direct client, nginx, HAProxy and a bare minimum, into docs/performance.md
-	go run ./bench -write-docs
+bench-wire: ## the gateway against a direct client, nginx, HAProxy and a bare minimum
+	go run ./bench
 
 smoke: ## a fleet of our own and one request of each kind
 	go run ./cmd/gateway dev --smoke

@@ -17,7 +17,7 @@ func (m *meter) chunks(ctx context.Context) error {
 	for round := range m.Rounds {
 		for i, streams := range m.PacedStreams {
 			for _, a := range turns(m.measured(), round+i) {
-				m.bar.step("round %d of %d: %s, %d streams of a chunk every %v", round+1, m.Rounds, a.name, streams, m.ChunkPace)
+				m.step("round %d of %d: %s, %d streams of a chunk every %v", round+1, m.Rounds, a.name, streams, m.ChunkPace)
 				if err := m.chunksOf(ctx, a, streams); err != nil {
 					return m.explain(a, err)
 				}
@@ -40,7 +40,7 @@ func (m *meter) chunksOf(ctx context.Context, a *arm, streams int) error {
 	}()
 	// All are open when each has had a chunk, and a few later none is early.
 	for deadline := time.Now().Add(patience); m.written() < opened+int64(5*streams); {
-		if err := m.bar.pass(ctx, 10*time.Millisecond); err != nil {
+		if err := wait(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 		if time.Now().After(deadline) {
@@ -63,7 +63,7 @@ func (m *meter) chunksOf(ctx context.Context, a *arm, streams int) error {
 func (m *meter) drained(ctx context.Context) {
 	for {
 		was := m.written()
-		if m.bar.pass(ctx, 2*m.ChunkPace) != nil || m.written() == was {
+		if wait(ctx, 2*m.ChunkPace) != nil || m.written() == was {
 			return
 		}
 	}
@@ -95,7 +95,7 @@ func (m *meter) hold(ctx context.Context, a *arm, streams int, apart time.Durati
 		a.client = &client{front: a.front, back: a.back}
 	}
 	for deadline := time.Now().Add(jobs[len(jobs)-1].due + patience); a.open() < streams && err == nil; {
-		if err = m.bar.pass(ctx, 10*time.Millisecond); err == nil && time.Now().After(deadline) {
+		if err = wait(ctx, 10*time.Millisecond); err == nil && time.Now().After(deadline) {
 			err = fmt.Errorf("%w: %d of %d streams opened", errLost, a.open(), streams)
 		}
 	}

@@ -33,10 +33,9 @@ type job struct {
 	due     time.Duration // when it should be sent, from the run's start
 	run     *load
 
-	late  time.Duration // how long after due it was sent
-	ttft  time.Duration // from due to the first event
-	total time.Duration // from due to the end
-	err   error
+	late time.Duration // how long after due it was sent
+	ttft time.Duration // from due to the first event
+	err  error
 }
 
 // newLane connects to an arm's addresses; back is empty but in the direct arm of two legs.
@@ -98,7 +97,6 @@ func (l *lane) end(err error) bool {
 		return false
 	}
 	j.err = err
-	j.total = time.Since(j.run.start) - j.due
 	j.run.finish(l, j)
 	return true
 }

@@ -1,8 +1,6 @@
 // Command bench measures the gateway on loopback against other software, in one run: a client that makes the prefill
-// and the
-// decode call itself, nginx and HAProxy as plain proxies of one worker, and a bare minimum in Go. Begin with `go run
-// ./bench
-// --help`.
+// and the decode call itself, nginx and HAProxy as plain proxies of one worker, and a bare minimum in Go. Begin with
+// `go run ./bench --help`.
 //
 // The engines are its own and answer at once, so it measures what is between them and the client. It needs Linux, whose
 // /proc reports each process's usage.
@@ -18,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -53,14 +52,9 @@ type options struct {
 	nginx        string
 	haproxy      string
 	json         string
-	markdown     string
-	document     string
-	profile      string
-	write        bool
 	pin          bool
 	only         []scenario
 	arms         []string // how the chosen arms' keys begin; empty for all
-	whole        bool     // neither -only nor -arms
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
@@ -85,10 +79,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.nginx, "nginx", "nginx", "nginx `binary`; without one its arm is left out. On Debian: apt-get install --no-install-recommends nginx-light")
 	f.StringVar(&o.haproxy, "haproxy", "haproxy", "HAProxy `binary`; without one its arm is left out. On Debian: apt-get install --no-install-recommends haproxy")
 	f.StringVar(&o.json, "json", "", "write every figure to this `file`")
-	f.StringVar(&o.markdown, "markdown", "", "write the tables to this `file`")
-	f.BoolVar(&o.write, "write-docs", false, "put the tables into the measured section of the document")
-	f.StringVar(&o.document, "document", "docs/performance.md", "the `document` that -write-docs changes")
-	f.StringVar(&o.profile, "profile", "", "at the end record ten seconds of the gateway at the highest rate with perf into this `file`")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -103,7 +93,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, errors.New("-rounds and -soak must not be negative")
 	}
 	o.Seed, o.Rounds, o.Soak = *seed, cmp.Or(*rounds, o.Rounds), cmp.Or(*soak, o.Soak)
-	o.whole = *only == "" && *arms == ""
 	return o, o.choose(*only, *arms)
 }
 
@@ -116,17 +105,10 @@ func (o *options) choose(only, arms string) (err error) {
 		if arm = strings.TrimSpace(arm); arm == "" {
 			continue
 		}
-		known := false
-		for _, key := range everyArm {
-			known = known || strings.HasPrefix(key, arm)
-		}
-		if !known {
+		if !slices.ContainsFunc(everyArm, func(key string) bool { return strings.HasPrefix(key, arm) }) {
 			return fmt.Errorf("-arms: there is no arm %q", arm)
 		}
 		o.arms = append(o.arms, arm)
-	}
-	if o.write && !o.whole {
-		return errors.New("-write-docs needs every scenario and arm: leave -only and -arms out")
 	}
 	return nil
 }
@@ -141,30 +123,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	debug.SetGCPercent(800) // the client's own collections must not count as latency
-	if o.write {            // before minutes of work
-		if _, err := readDocument(o.document); err != nil {
-			return err
-		}
-	}
 	r, err := measure(ctx, o, stderr)
 	if err != nil {
 		return err
 	}
-	if err := r.writeText(stdout); err != nil {
+	if err := r.write(stdout); err != nil || o.json == "" {
 		return err
 	}
-	if o.json != "" {
-		if err := r.writeJSON(o.json); err != nil {
-			return err
-		}
-	}
-	if o.markdown != "" {
-		if err := os.WriteFile(o.markdown, []byte(r.markdown(r.lists()...)), 0o644); err != nil {
-			return err
-		}
-	}
-	if o.write {
-		return writeDocument(o.document, r.page())
-	}
-	return nil
+	return r.writeJSON(o.json)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -22,7 +21,7 @@ type meter struct {
 	now     scenario // under way
 	prompts *prompts
 	report  *report
-	bar     *progress
+	stderr  io.Writer
 	round   uint64 // counts rounds of any kind, for their arrivals
 
 	begun  time.Time     // when the fleet was ready
@@ -48,14 +47,14 @@ func measure(ctx context.Context, o options, stderr io.Writer) (*report, error) 
 	defer os.RemoveAll(dir)
 	if o.gateway == "" {
 		fmt.Fprintln(stderr, "bench: building the gateway")
-		if o.gateway, err = build(ctx, dir, o.profile != ""); err != nil {
+		if o.gateway, err = build(ctx, dir); err != nil {
 			return nil, err
 		}
 	}
 	if o.against == "" && o.againstFlags != "" {
 		o.against = o.gateway
 	}
-	m := &meter{options: o, dir: dir}
+	m := &meter{options: o, dir: dir, stderr: stderr}
 	if m.cores, err = pinCores(o.pin); err != nil {
 		return nil, err
 	}
@@ -65,8 +64,6 @@ func measure(ctx context.Context, o options, stderr io.Writer) (*report, error) 
 	if m.prompts, err = newPrompts(o.Seed, o.PromptTokens); err != nil {
 		return nil, err
 	}
-	m.bar = newProgress(stderr, m.estimate())
-	defer m.bar.close()
 	// Memory first, of processes that have done nothing else: a heap keeps its size. The others share their processes.
 	var shared []scenario
 	for _, s := range o.only {
@@ -85,25 +82,9 @@ func measure(ctx context.Context, o options, stderr io.Writer) (*report, error) 
 	return m.report, nil
 }
 
-// estimate is how long the run should take.
-func (m *meter) estimate() time.Duration {
-	sum := m.Idle
-	for _, s := range m.only {
-		arms := 0
-		for _, key := range everyArm {
-			missing := key == nginxKey && m.nginx == "" || key == haproxyKey && m.haproxy == "" || key == againstKey && !m.compares()
-			if s.wants(key, m.arms) && !missing {
-				arms++
-			}
-		}
-		sum += s.took(m.plan, arms)
-	}
-	return sum
-}
-
 // runAll runs scenarios on a fleet of their own.
 func (m *meter) runAll(ctx context.Context, of ...scenario) error {
-	m.bar.step("starting gateways, engines and proxies")
+	m.step("starting gateways, engines and proxies")
 	itself, err := os.Executable()
 	if err != nil {
 		return err
@@ -135,11 +116,6 @@ func (m *meter) runAll(ctx context.Context, of ...scenario) error {
 		m.now = s
 		if err := s.run(m, ctx); err != nil {
 			return errors.Join(ctx.Err(), err)
-		}
-	}
-	if !of[0].fresh {
-		if err := m.record(ctx); err != nil {
-			return err
 		}
 	}
 	return m.end()
@@ -199,7 +175,7 @@ func turns(arms []*arm, round int) []*arm {
 
 // idle watches each process do nothing.
 func (m *meter) idle(ctx context.Context) error {
-	m.bar.step("idle")
+	m.step("idle")
 	before := map[*arm]time.Duration{}
 	for _, a := range m.fleet.arms {
 		if a.process == nil {
@@ -212,7 +188,7 @@ func (m *meter) idle(ctx context.Context) error {
 		before[a] = d
 	}
 	begun := time.Now()
-	if err := m.bar.pass(ctx, m.Idle); err != nil {
+	if err := wait(ctx, m.Idle); err != nil {
 		return err
 	}
 	for a, was := range before {
@@ -244,7 +220,6 @@ func (m *meter) watch(a *arm, f func() error) (usage, time.Duration, error) {
 			return usage{}, 0, m.explain(a, err)
 		}
 	}
-	m.bar.passed(took)
 	d := is.less(was)
 	d.cpu -= time.Duration(m.report.arm(a).IdleCPU * float64(took))
 	return d, took, nil
@@ -254,14 +229,12 @@ func (m *meter) watch(a *arm, f func() error) (usage, time.Duration, error) {
 func (m *meter) play(ctx context.Context, a *arm, warm, jobs []job) (usage, error) {
 	runtime.GC() // ours, before and not while
 	before := m.fleet.seen()
-	begun := time.Now()
 	if err := a.client.open(ctx, warm); err != nil {
 		return usage{}, m.explain(a, err)
 	}
 	if err := m.fleet.check(a, warm, before); err != nil {
 		return usage{}, m.explain(a, err)
 	}
-	m.bar.passed(time.Since(begun))
 	before = m.fleet.seen()
 	u, _, err := m.watch(a, func() error { return a.client.open(ctx, jobs) })
 	if err != nil {
@@ -287,23 +260,18 @@ func (m *meter) explain(a *arm, err error) error {
 	if err == nil || a.process == nil {
 		return err
 	}
-	return fmt.Errorf("%s: %w\nIts last words: %s", a.name, err, a.process.last())
+	return fmt.Errorf("%s: %w\nIts last lines: %s", a.name, err, a.process.last())
 }
 
-// record lets perf watch the gateway at the highest rate, if requested.
-func (m *meter) record(ctx context.Context) error {
-	a := m.fleet.arm(gateway2Key)
-	if m.profile == "" || a == nil {
+// step reports the present step.
+func (m *meter) step(format string, args ...any) { fmt.Fprintf(m.stderr, format+"\n", args...) }
+
+// wait waits for so long or until the run is stopped.
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
 		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	m.bar.step("perf record into %s", m.profile)
-	cmd := exec.CommandContext(ctx, "perf", "record", "-q", "-F", "1999", "-g", "-p", fmt.Sprint(a.process.pid), "-o", m.profile)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("profile: %w", err)
-	}
-	_, _, err := m.send(ctx, a, rate{m.fastest().PerSecond, 10 * time.Second})
-	_ = cmd.Process.Signal(os.Interrupt) // its exit status reports success
-	_ = cmd.Wait()
-	return err
 }

@@ -26,7 +26,7 @@ func (m *meter) space(ctx context.Context, a *arm) (space, error) {
 			return most, err
 		}
 		most.resident = max(most.resident, now)
-		if err := m.bar.pass(ctx, m.Settled/15); err != nil {
+		if err := wait(ctx, m.Settled/15); err != nil {
 			return most, err
 		}
 	}
@@ -87,13 +87,13 @@ func (f *figures) grew(name string, before, after space, n int) {
 // memory opens streams and measures their memory. Each has its connection, and a chunk once a second.
 func (m *meter) memory(ctx context.Context) error {
 	for _, a := range m.measured() {
-		m.bar.step("%s: memory of %d streams", a.name, m.Streams)
+		m.step("%s: memory of %d streams", a.name, m.Streams)
 		m.fleet.setPace(m.Pace)
 		// As many requests before as streams after, so that the difference is the streams'.
 		if err := m.eachOnce(ctx, a.client, m.prompts.short(a, m.Streams, m.Chunks), false); err != nil {
 			return m.explain(a, err)
 		}
-		if err := m.bar.pass(ctx, m.Settled); err != nil {
+		if err := wait(ctx, m.Settled); err != nil {
 			return err
 		}
 		before, err := m.space(ctx, a)
@@ -105,7 +105,7 @@ func (m *meter) memory(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		err = m.bar.pass(ctx, m.Settled)
+		err = wait(ctx, m.Settled)
 		after, failed := m.space(ctx, a)
 		open := a.open()
 		end()
@@ -129,18 +129,18 @@ func (m *meter) connections(ctx context.Context) error {
 	}
 	// Go has raised the soft limit to the hard one; a gateway does that too.
 	if need := uint64(m.IdleConnections) + 1000; limit.Cur < need {
-		m.bar.step("idle connections are left out: they need %d descriptors, and the limit is %d (ulimit -Hn)", need, limit.Cur)
+		m.step("idle connections are left out: they need %d descriptors, and the limit is %d (ulimit -Hn)", need, limit.Cur)
 		m.report.Missing = append(m.report.Missing, fmt.Sprintf("idle connections: the limit of descriptors is %d, %d are needed", limit.Cur, need))
 		return nil
 	}
 	for _, a := range m.measured() {
-		m.bar.step("%s: memory of %d idle connections", a.name, m.IdleConnections)
+		m.step("%s: memory of %d idle connections", a.name, m.IdleConnections)
 		// As many requests before as after, so that the difference is the connections'.
 		warm := m.prompts.short(a, m.IdleConnections, m.Chunks)
 		if err := m.eachOnce(ctx, a.client, warm, false); err != nil {
 			return m.explain(a, err)
 		}
-		if err := m.bar.pass(ctx, m.Settled); err != nil {
+		if err := wait(ctx, m.Settled); err != nil {
 			return err
 		}
 		before, err := m.space(ctx, a)
@@ -150,7 +150,7 @@ func (m *meter) connections(ctx context.Context) error {
 		crowd := &client{front: a.front, back: a.back}
 		err = m.eachOnce(ctx, crowd, m.prompts.short(a, m.IdleConnections, m.Chunks), true)
 		if err == nil {
-			err = m.bar.pass(ctx, m.Settled)
+			err = wait(ctx, m.Settled)
 		}
 		after, failed := m.space(ctx, a)
 		crowd.close()
@@ -165,7 +165,6 @@ func (m *meter) connections(ctx context.Context) error {
 // eachOnce sends the jobs sixteen at a time, each over a connection of its own that stays, or over existing ones.
 func (m *meter) eachOnce(ctx context.Context, c *client, jobs []job, own bool) error {
 	const atOnce = 16
-	defer m.bar.passed(time.Duration(len(jobs)) * time.Millisecond / 2)
 	var sending sync.WaitGroup
 	errs := make([]error, atOnce)
 	for i := range atOnce {
@@ -196,8 +195,7 @@ func (m *meter) soak(ctx context.Context) error {
 						return err
 					}
 					samples = append(samples, float64(now)/(1<<20))
-					m.bar.passed(every)
-					m.bar.step("%s: saturated for %v: %.0f MiB", a.name, m.Soak, samples[len(samples)-1])
+					m.step("%s: saturated for %v: %.0f MiB", a.name, m.Soak, samples[len(samples)-1])
 					if wait(soaking, every) != nil {
 						return nil
 					}

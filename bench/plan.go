@@ -1,10 +1,6 @@
 package main
 
-import (
-	"cmp"
-	"slices"
-	"time"
-)
+import "time"
 
 // plan is the duration and size of each measurement.
 type plan struct {
@@ -90,9 +86,4 @@ func quickPlan() plan {
 	p.Streams, p.IdleConnections, p.Soak = 300, 1000, 3*time.Second
 	p.Idle, p.WarmUp = 500*time.Millisecond, 50*time.Millisecond
 	return p
-}
-
-// fastest is the step with the most requests a second.
-func (p plan) fastest() rate {
-	return slices.MaxFunc(p.Rates, func(a, b rate) int { return cmp.Compare(a.PerSecond, b.PerSecond) })
 }

@@ -109,13 +109,9 @@ func startGateway(ctx context.Context, cores cores, name, dir, binary string, fl
 
 // build builds the gateway into the folder, as a release is but for paths, and for
 // the symbols where a profile needs them.
-func build(ctx context.Context, dir string, symbols bool) (string, error) {
+func build(ctx context.Context, dir string) (string, error) {
 	binary := filepath.Join(dir, "gateway")
-	link := "-s -w"
-	if symbols {
-		link = ""
-	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", link, "-o", binary, "github.com/tandem-pd/tandem/cmd/gateway")
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", binary, "github.com/tandem-pd/tandem/cmd/gateway")
 	cmd.Env = append([]string{"CGO_ENABLED=0"}, os.Environ()...) // which may override it
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build ./cmd/gateway: %w\n%s", err, text)

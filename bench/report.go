@@ -6,7 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"runtime"
@@ -173,4 +175,76 @@ func (r *report) writeJSON(name string) error {
 		return err
 	}
 	return os.WriteFile(name, append(text, '\n'), 0o644)
+}
+
+// quiet is the share of the machine that others may take before the figures are uncertain.
+const quiet = 0.05
+
+// where describes the run.
+func (r *report) where() string {
+	text := fmt.Sprintf("%s, tree at %s, %s, Linux %s, %d cores (%s), pinned: %t; nginx %s, HAProxy %s. Prompts of %d tokens, answers of %d chunks, %v apart; %d rounds, seed %d. Flags: %q, against: %q.",
+		r.Began.Format(time.DateOnly), r.Version, r.Go, r.Kernel, r.Cores, r.CPU, r.Pinned, cmp.Or(r.Nginx, "absent"), cmp.Or(r.HAProxy, "absent"),
+		r.Plan.PromptTokens, r.Plan.Chunks, r.Plan.Pace, r.Plan.Rounds, r.Plan.Seed, r.Flags, r.Against)
+	if r.Others > quiet {
+		text += fmt.Sprintf("\n**Other processes took %.0f %% of the machine: repeat the run when it is quiet.**", 100*r.Others)
+	}
+	return strings.Join(append([]string{text}, r.Missing...), "\n")
+}
+
+// write writes the run as a table with a row for each figure, whose name ends with its unit, and a column for each arm:
+// the median of the rounds, and their least and most. Ratios are of the same round.
+func (r *report) write(w io.Writer) error {
+	names := map[string]bool{}
+	head, rule := "| figure |", "|---|"
+	for _, f := range r.Arms {
+		head, rule = head+" "+f.Name+" |", rule+"---|"
+		for name := range f.Of {
+			names[name] = true
+		}
+	}
+	ours, ratioTo := r.find(gateway2Key), []string{}
+	for _, key := range []string{nginxKey, againstKey} {
+		if f := r.find(key); ours != nil && f != nil {
+			ratioTo = append(ratioTo, key)
+			head, rule = head+" gateway / "+f.Name+" |", rule+"---|"
+		}
+	}
+	text := r.where() + "\n\n" + head + "\n" + rule + "\n"
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		text += "| " + name + " |"
+		for _, f := range r.Arms {
+			text += " " + cell(f.Rounds[name]) + " |"
+		}
+		for _, key := range ratioTo {
+			over := []float64(nil)
+			if theirs := r.find(key); len(ours.Rounds[name]) > 0 && len(theirs.Rounds[name]) > 0 && theirs.Of[name].Min > 0 {
+				over = ratios(ours.Rounds[name], theirs.Rounds[name])
+			}
+			text += " " + cell(over) + " |"
+		}
+		text += "\n"
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+// cell formats values as their median with the least and the most; empty without values.
+func cell(values []float64) string {
+	switch s := spreadOf(values); {
+	case len(values) == 0:
+		return ""
+	case s.Min == s.Max:
+		return number3(s.Median)
+	default:
+		return fmt.Sprintf("%s (%s–%s)", number3(s.Median), number3(s.Min), number3(s.Max))
+	}
+}
+
+// number3 formats at least three digits, and never an exponent.
+func number3(x float64) string {
+	digits := 3
+	for at := math.Abs(x); at >= 0.9995 && digits > 0; at /= 10 {
+		digits--
+	}
+	return fmt.Sprintf("%.*f", digits, x)
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 )
 
 // scenario is a part of the run that can be measured alone.
@@ -15,7 +14,6 @@ type scenario struct {
 	arms       []string // keys, or how keys begin
 	fresh      bool     // in processes that have done nothing else
 	run        func(*meter, context.Context) error
-	took       func(p plan, arms int) time.Duration // estimated, for so many arms
 }
 
 // The arms by how their keys begin.
@@ -40,39 +38,14 @@ const (
 
 // scenarios are the bench's measurements, in the order of -help.
 func scenarios() []scenario {
-	rounds := func(p plan, arms int, one time.Duration) time.Duration {
-		return time.Duration(p.Rounds*arms) * one
-	}
 	return []scenario{
-		{"latency", "TTFT at rising rates", everyArm, false, (*meter).latency, func(p plan, arms int) time.Duration {
-			var sum time.Duration
-			for _, r := range p.Rates {
-				sum += rounds(p, arms, r.For+p.WarmUp)
-			}
-			return sum
-		}},
-		{"short", "CPU of a short request, at a steady rate and saturated", everyArm, false, (*meter).short, func(p plan, arms int) time.Duration {
-			return rounds(p, arms, p.AtOnce.For+p.Saturation+2*p.WarmUp)
-		}},
-		{"chunks", "CPU of a lone chunk of paced streams", flowArms, false, (*meter).chunks, func(p plan, arms int) time.Duration {
-			return rounds(p, arms, time.Duration(len(p.PacedStreams))*(p.ChunksFor+time.Second))
-		}},
-		{"prompts", "CPU of a long prompt: new, seen before, and of a model without a tokenizer", longArms, false, (*meter).longPrompts, func(p plan, arms int) time.Duration {
-			var sum time.Duration
-			for _, s := range p.Prompts {
-				sum += rounds(p, arms+2*3, s.Rate.For+300*time.Millisecond)
-			}
-			return sum
-		}},
-		{"memory", "memory of an open stream", append([]string{gateway1Key}, spaceArms...), true, (*meter).memory, func(p plan, arms int) time.Duration {
-			return time.Duration(arms) * (3*time.Second + time.Duration(p.Streams)*opening)
-		}},
-		{"connections", "memory of an idle keep-alive connection", spaceArms, true, (*meter).connections, func(p plan, arms int) time.Duration {
-			return time.Duration(arms) * (2*time.Second + time.Duration(p.IdleConnections)*time.Millisecond)
-		}},
-		{"soak", "memory under saturation, for as long as -soak", []string{gateway2Key, againstKey}, true, (*meter).soak, func(p plan, arms int) time.Duration {
-			return time.Duration(arms) * p.Soak
-		}},
+		{"latency", "TTFT at rising rates", everyArm, false, (*meter).latency},
+		{"short", "CPU of a short request, at a steady rate and saturated", everyArm, false, (*meter).short},
+		{"chunks", "CPU of a lone chunk of paced streams", flowArms, false, (*meter).chunks},
+		{"prompts", "CPU of a long prompt: new, seen before, and of a model without a tokenizer", longArms, false, (*meter).longPrompts},
+		{"memory", "memory of an open stream", append([]string{gateway1Key}, spaceArms...), true, (*meter).memory},
+		{"connections", "memory of an idle keep-alive connection", spaceArms, true, (*meter).connections},
+		{"soak", "memory under saturation, for as long as -soak", []string{gateway2Key, againstKey}, true, (*meter).soak},
 	}
 }
 
@@ -126,7 +99,6 @@ its two calls itself, nginx, HAProxy, and a bare minimum in Go that forwards and
   go run ./bench -only chunks -against-flags --migration-limit=0
                                                   one binary with other settings, in turns
   go run ./bench -only soak -soak 10m             memory under saturation
-  go run ./bench -write-docs                      everything, into the document's measured section
 
 Scenarios of -only:
 `)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/lab/replay"
@@ -18,7 +17,7 @@ func (m *meter) latency(ctx context.Context) error {
 		for i, r := range m.Rates {
 			m.round++
 			for _, a := range turns(m.armsNow(), round+i) {
-				m.bar.step("round %d of %d: %s at %g/s", round+1, m.Rounds, a.name, r.PerSecond)
+				m.step("round %d of %d: %s at %g/s", round+1, m.Rounds, a.name, r.PerSecond)
 				jobs, _, err := m.send(ctx, a, r)
 				if err != nil {
 					return err
@@ -50,14 +49,14 @@ func (m *meter) short(ctx context.Context) error {
 		m.round++
 		for _, a := range turns(m.armsNow(), round) {
 			if a.process != nil {
-				m.bar.step("round %d of %d: %s at %g/s, answers in one piece", round+1, m.Rounds, a.name, m.AtOnce.PerSecond)
+				m.step("round %d of %d: %s at %g/s, answers in one piece", round+1, m.Rounds, a.name, m.AtOnce.PerSecond)
 				jobs, u, err := m.send(ctx, a, m.AtOnce)
 				if err != nil {
 					return err
 				}
 				m.report.arm(a).cost("short", u, len(jobs))
 			}
-			m.bar.step("round %d of %d: %s with %d connections", round+1, m.Rounds, a.name, m.Connections)
+			m.step("round %d of %d: %s with %d connections", round+1, m.Rounds, a.name, m.Connections)
 			if err := m.saturate(ctx, a); err != nil {
 				return err
 			}
@@ -76,7 +75,6 @@ func (m *meter) saturate(ctx context.Context, a *arm) error {
 	if _, err := a.client.loop(ctx, m.Connections, m.WarmUp, jobs[:distinct/4]); err != nil {
 		return m.explain(a, err)
 	}
-	m.bar.passed(m.WarmUp)
 	own, err := cpuTime(os.Getpid())
 	if err != nil {
 		return err
@@ -111,15 +109,8 @@ func (m *meter) longPrompts(ctx context.Context) error {
 		for _, step := range m.Prompts {
 			n := max(conversations, int(step.Rate.PerSecond*step.Rate.For.Seconds()))
 			for _, a := range turns(m.measured(), round) {
-				kinds := promptKinds()
-				switch a.key {
-				case nginxKey, haproxyKey:
-					kinds = kinds[:1] // they read no prompt
-				case bareKey:
-					kinds = slices.DeleteFunc(kinds, func(k promptKind) bool { return k.seen })
-				}
-				for _, k := range kinds {
-					m.bar.step("round %d of %d: %s, %s", round+1, m.Rounds, a.name, k.label(step))
+				for _, k := range promptKinds() {
+					m.step("round %d of %d: %s, %s", round+1, m.Rounds, a.name, k.label(step))
 					warm, jobs := k.jobs(m.prompts, a, step.Bytes, n, m.Chunks)
 					u, err := m.play(ctx, a, evenly(warm, step.Rate.PerSecond), evenly(jobs, step.Rate.PerSecond))
 					if err != nil {

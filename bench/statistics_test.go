@@ -2,10 +2,12 @@ package main
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Baselines are subtracted round by round: noise that both arms of a round had
@@ -25,6 +27,26 @@ func TestFinishSubtractsRoundByRound(t *testing.T) {
 	}
 	if _, ok := r.find("direct").Of["added_ttft_p50_us@5"]; ok {
 		t.Error("the baseline itself has something added")
+	}
+}
+
+// A figure has a row, an arm a column; the ratios are of the same round.
+func TestWrite(t *testing.T) {
+	r := &report{Arms: []*figures{
+		{Name: "gateway, two legs", Key: gateway2Key, Rounds: map[string][]float64{"saturated_us": {60, 75}, "stream_kib": {12}}},
+		{Name: "against, two legs", Key: againstKey, Rounds: map[string][]float64{"saturated_us": {120, 100}}},
+		{Name: "nginx, one leg", Key: nginxKey, Rounds: map[string][]float64{"saturated_us": {20, 30}, "stream_kib": {0}}},
+	}}
+	r.finish()
+	var b strings.Builder
+	require.NoError(t, r.write(&b))
+	for _, want := range []string{
+		"HAProxy absent",
+		"| figure | gateway, two legs | against, two legs | nginx, one leg | gateway / nginx, one leg | gateway / against, two legs |\n|---|---|---|---|---|---|\n",
+		"| saturated_us | 67.5 (60.0–75.0) | 110 (100–120) | 25.0 (20.0–30.0) | 2.75 (2.50–3.00) | 0.625 (0.500–0.750) |\n",
+		"| stream_kib | 12.0 |  | 0.000 |  |  |\n",
+	} {
+		assert.Contains(t, b.String(), want)
 	}
 }
 
