@@ -12,15 +12,6 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// tooLong is where a file is past reading in one sitting: split it by noun.
-const tooLong = 400
-
-func TestFilesAreReadable(t *testing.T) {
-	for _, s := range load(t).sources {
-		assert.True(t, s.test || s.lines <= tooLong, "%s has %d lines: split it by noun", s.path, s.lines)
-	}
-}
-
 // A package is introduced once: by one comment, in the form that go doc lists.
 func TestPackagesHaveOneComment(t *testing.T) {
 	comments := map[string][]string{}
