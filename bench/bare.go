@@ -15,22 +15,16 @@ import (
 // a Content-Length and a chunked body's end: each client's connection has one of its own to each engine.
 const bareCommand = "bare-minimum"
 
-const bareEpollKey = "bare_epoll"
-
-// runBare serves until the process is ended. Its arguments are one of "goroutines"
-// and "epoll", prefill's address and decode's.
+// runBare serves until the process is ended. Its arguments are the addresses of prefill and decode.
 func runBare(args []string, stdout io.Writer) error {
-	if len(args) != 3 {
-		return errors.New("want goroutines or epoll, and the addresses of prefill and decode")
+	if len(args) != 2 {
+		return errors.New("want the addresses of prefill and decode")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "listening http://%s\n", l.Addr())
-	if args[0] == "epoll" {
-		return bareEpoll(l, args[1], args[2])
-	}
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -38,7 +32,7 @@ func runBare(args []string, stdout io.Writer) error {
 		}
 		go func() {
 			defer c.Close()
-			_ = bareConnection(c, args[1], args[2]) // the client sees it
+			_ = bareConnection(c, args[0], args[1]) // the client sees it
 		}()
 	}
 }

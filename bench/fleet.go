@@ -3,10 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"slices"
 	"time"
@@ -82,19 +79,11 @@ func (f *fleet) open(ctx context.Context, cfg fleetConfig) error {
 	}
 	gateway := func(name, binary string, flags ...[]string) func() (*process, error) {
 		return func() (*process, error) {
-			p, err := startGateway(ctx, cfg.cores, name, dir, binary, slices.Concat(flags...)...)
-			if err == nil {
-				if err = serves(ctx, p); err != nil {
-					p.stop()
-				}
-			}
-			return p, err
+			return startGateway(ctx, cfg.cores, name, dir, binary, slices.Concat(flags...)...)
 		}
 	}
-	bare := func(name, way string) func() (*process, error) {
-		return func() (*process, error) {
-			return startReady(ctx, cfg.cores, name, dir, cfg.itself, bareCommand, way, f.prefill.Address(), f.decode.Address())
-		}
+	bare := func() (*process, error) {
+		return startReady(ctx, cfg.cores, "bare", dir, cfg.itself, bareCommand, f.prefill.Address(), f.decode.Address())
 	}
 	proxy := func(start func(context.Context, cores, string, string, string) (*process, error), binary string) func() (*process, error) {
 		return func() (*process, error) { return start(ctx, cfg.cores, dir, binary, f.both.Address()) }
@@ -107,8 +96,7 @@ func (f *fleet) open(ctx context.Context, cfg fleetConfig) error {
 		{direct2, true, nil},
 		{&arm{name: "gateway, two legs", key: gateway2Key, legs: 2, baseline: direct2}, true, gateway("gateway-two-legs", cfg.gateway, two, cfg.gatewayFlags)},
 		{&arm{name: "against, two legs", key: againstKey, legs: 2, baseline: direct2}, cfg.compares, gateway("against", cfg.against, two, cfg.againstFlags)},
-		{&arm{name: "bare minimum, goroutines", key: bareKey, legs: 2, baseline: direct2}, cfg.itself != "", bare("bare", "goroutines")},
-		{&arm{name: "bare minimum, epoll", key: bareEpollKey, legs: 2, baseline: direct2}, cfg.itself != "", bare("bare-epoll", "epoll")},
+		{&arm{name: "bare minimum, two legs", key: bareKey, legs: 2, baseline: direct2}, cfg.itself != "", bare},
 		{direct1, true, nil},
 		{&arm{name: "gateway, one leg", key: gateway1Key, legs: 1, baseline: direct1}, true, gateway("gateway-one-leg", cfg.gateway, []string{"--worker-url", f.both.Worker("b", wire.Model)}, cfg.gatewayFlags)},
 		{&arm{name: "nginx, one leg", key: nginxKey, legs: 1, baseline: direct1}, cfg.nginx != "", proxy(startNginx, cfg.nginx)},
@@ -226,32 +214,5 @@ func (f *fleet) arm(key string) *arm {
 func (f *fleet) setPace(d time.Duration) {
 	for _, e := range f.engines() {
 		e.SetPace(d)
-	}
-}
-
-// serves waits until a gateway calls itself healthy.
-func serves(ctx context.Context, p *process) error {
-	ctx, cancel := context.WithTimeout(ctx, readiness)
-	defer cancel()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/health", nil)
-		if err != nil {
-			return err
-		}
-		answer, err := client.Do(req)
-		if err == nil {
-			_, _ = io.Copy(io.Discard, answer.Body)
-			_ = answer.Body.Close()
-			if answer.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = errors.New(answer.Status)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s finds no workers: %w: %s", p.name, err, p.last())
-		case <-time.After(20 * time.Millisecond):
-		}
 	}
 }

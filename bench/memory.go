@@ -84,38 +84,51 @@ func (f *figures) grew(name string, before, after space, n int) {
 	}
 }
 
+// growth records what n things of an arm take, which open opens. As many requests precede them, on few connections, so
+// that the difference is theirs.
+func (m *meter) growth(ctx context.Context, a *arm, name string, n int, open func() (end func() error, err error)) error {
+	m.step("%s: memory of %d times a %s", a.name, n, name)
+	err := m.eachOnce(ctx, a.client, m.prompts.short(a, n, m.Chunks), false)
+	if err == nil {
+		err = wait(ctx, m.Settled)
+	}
+	if err != nil {
+		return m.explain(a, err)
+	}
+	before, err := m.space(ctx, a)
+	if err != nil {
+		return err
+	}
+	end, err := open()
+	if err != nil {
+		return m.explain(a, err)
+	}
+	err = wait(ctx, m.Settled)
+	after, failed := m.space(ctx, a)
+	if err = errors.Join(err, failed, end()); err != nil {
+		return m.explain(a, err)
+	}
+	m.report.arm(a).grew(name, before, after, n)
+	return nil
+}
+
 // memory opens streams and measures their memory. Each has its connection, and a chunk once a second.
 func (m *meter) memory(ctx context.Context) error {
 	for _, a := range m.measured() {
-		m.step("%s: memory of %d streams", a.name, m.Streams)
 		m.fleet.setPace(m.Pace)
-		// As many requests before as streams after, so that the difference is the streams'.
-		if err := m.eachOnce(ctx, a.client, m.prompts.short(a, m.Streams, m.Chunks), false); err != nil {
-			return m.explain(a, err)
-		}
-		if err := wait(ctx, m.Settled); err != nil {
+		if err := m.growth(ctx, a, "stream", m.Streams, func() (func() error, error) {
+			m.fleet.setPace(min(time.Second, m.Settled))
+			cut, err := m.hold(ctx, a, m.Streams, opening)
+			return func() error {
+				defer cut()
+				if open := a.open(); open != m.Streams {
+					return fmt.Errorf("%d of %d streams were open", open, m.Streams)
+				}
+				return nil
+			}, err
+		}); err != nil {
 			return err
 		}
-		before, err := m.space(ctx, a)
-		if err != nil {
-			return err
-		}
-		m.fleet.setPace(min(time.Second, m.Settled))
-		end, err := m.hold(ctx, a, m.Streams, opening)
-		if err != nil {
-			return err
-		}
-		err = wait(ctx, m.Settled)
-		after, failed := m.space(ctx, a)
-		open := a.open()
-		end()
-		if err = errors.Join(err, failed); err != nil {
-			return err
-		}
-		if open != m.Streams {
-			return m.explain(a, fmt.Errorf("%d of %d streams were open", open, m.Streams))
-		}
-		m.report.arm(a).grew("stream", before, after, m.Streams)
 	}
 	return nil
 }
@@ -129,35 +142,16 @@ func (m *meter) connections(ctx context.Context) error {
 	}
 	// Go has raised the soft limit to the hard one; a gateway does that too.
 	if need := uint64(m.IdleConnections) + 1000; limit.Cur < need {
-		m.step("idle connections are left out: they need %d descriptors, and the limit is %d (ulimit -Hn)", need, limit.Cur)
-		m.report.Missing = append(m.report.Missing, fmt.Sprintf("idle connections: the limit of descriptors is %d, %d are needed", limit.Cur, need))
+		m.report.Missing = append(m.report.Missing, fmt.Sprintf("Idle connections are left out: the limit of descriptors is %d, %d are needed (ulimit -Hn).", limit.Cur, need))
 		return nil
 	}
 	for _, a := range m.measured() {
-		m.step("%s: memory of %d idle connections", a.name, m.IdleConnections)
-		// As many requests before as after, so that the difference is the connections'.
-		warm := m.prompts.short(a, m.IdleConnections, m.Chunks)
-		if err := m.eachOnce(ctx, a.client, warm, false); err != nil {
-			return m.explain(a, err)
-		}
-		if err := wait(ctx, m.Settled); err != nil {
+		if err := m.growth(ctx, a, "connection", m.IdleConnections, func() (func() error, error) {
+			crowd := &client{front: a.front, back: a.back}
+			return func() error { crowd.close(); return nil }, m.eachOnce(ctx, crowd, m.prompts.short(a, m.IdleConnections, m.Chunks), true)
+		}); err != nil {
 			return err
 		}
-		before, err := m.space(ctx, a)
-		if err != nil {
-			return err
-		}
-		crowd := &client{front: a.front, back: a.back}
-		err = m.eachOnce(ctx, crowd, m.prompts.short(a, m.IdleConnections, m.Chunks), true)
-		if err == nil {
-			err = wait(ctx, m.Settled)
-		}
-		after, failed := m.space(ctx, a)
-		crowd.close()
-		if err = errors.Join(err, failed); err != nil {
-			return m.explain(a, err)
-		}
-		m.report.arm(a).grew("connection", before, after, m.IdleConnections)
 	}
 	return nil
 }

@@ -107,8 +107,7 @@ func startGateway(ctx context.Context, cores cores, name, dir, binary string, fl
 	return startReady(ctx, cores, name, dir, binary, args...)
 }
 
-// build builds the gateway into the folder, as a release is but for paths, and for
-// the symbols where a profile needs them.
+// build builds the gateway into the folder, as a release is but for paths.
 func build(ctx context.Context, dir string) (string, error) {
 	binary := filepath.Join(dir, "gateway")
 	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", binary, "github.com/tandem-pd/tandem/cmd/gateway")

@@ -18,9 +18,8 @@ type scenario struct {
 
 // The arms by how their keys begin.
 var (
-	everyArm  = []string{direct2Key, direct1Key, gateway2Key, againstKey, gateway1Key, nginxKey, haproxyKey, bareKey, bareEpollKey}
-	longArms  = []string{gateway2Key, againstKey, nginxKey, haproxyKey, bareKey} // epoll's writes do not wait
-	flowArms  = append(longArms[:len(longArms):len(longArms)], bareEpollKey)
+	everyArm  = []string{direct2Key, direct1Key, gateway2Key, againstKey, gateway1Key, nginxKey, haproxyKey, bareKey}
+	flowArms  = []string{gateway2Key, againstKey, nginxKey, haproxyKey, bareKey}
 	spaceArms = []string{gateway2Key, againstKey, nginxKey, haproxyKey}
 )
 
@@ -42,7 +41,7 @@ func scenarios() []scenario {
 		{"latency", "TTFT at rising rates", everyArm, false, (*meter).latency},
 		{"short", "CPU of a short request, at a steady rate and saturated", everyArm, false, (*meter).short},
 		{"chunks", "CPU of a lone chunk of paced streams", flowArms, false, (*meter).chunks},
-		{"prompts", "CPU of a long prompt: new, seen before, and of a model without a tokenizer", longArms, false, (*meter).longPrompts},
+		{"prompts", "CPU of a long prompt: new, seen before, and of a model without a tokenizer", flowArms, false, (*meter).longPrompts},
 		{"memory", "memory of an open stream", append([]string{gateway1Key}, spaceArms...), true, (*meter).memory},
 		{"connections", "memory of an idle keep-alive connection", spaceArms, true, (*meter).connections},
 		{"soak", "memory under saturation, for as long as -soak", []string{gateway2Key, againstKey}, true, (*meter).soak},
