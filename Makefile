@@ -29,7 +29,7 @@ install: ## gateway into GOBIN, or Go's own folder for binaries
 	CGO_ENABLED=0 go install $(RELEASE) ./cmd/gateway
 	@echo "installed $$(go list -f '{{.Target}}' ./cmd/gateway)"
 
-release: ## dist: archives for linux/amd64 and arm64 with binary, unit, SBOM; and SHA256SUMS
+release: ## dist: archives for linux/amd64 and arm64 with binary and unit; and SHA256SUMS
 	go run ./deploy/release -out $(DIST)
 
 release-check: ## the same, built twice in two folders, the second time from nothing, and compared byte for byte

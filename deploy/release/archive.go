@@ -6,7 +6,6 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
-	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"os"
@@ -82,22 +81,13 @@ func (r *release) make(ctx context.Context, out string) (sums string, err error)
 	return sums, nil
 }
 
-// pack adds one target's archive to products, and the list of its binary's contents.
+// pack adds one target's archive to products.
 func (r *release) pack(products map[string][]byte, binary, stem string, common []file) error {
 	data, err := os.ReadFile(binary)
 	if err != nil {
 		return err
 	}
-	info, err := buildinfo.Read(bytes.NewReader(data))
-	if err != nil {
-		return fmt.Errorf("%s: %w", stem, err)
-	}
-	bill, err := bom(info, r.version, r.commit, r.made, data)
-	if err != nil {
-		return err
-	}
-	products[stem+".cdx.json"] = bill
-	products[stem+".tar.gz"], err = r.tar(stem, append([]file{{"gateway", 0o755, data}, {"sbom.cdx.json", 0o644, bill}}, common...))
+	products[stem+".tar.gz"], err = r.tar(stem, append([]file{{"gateway", 0o755, data}}, common...))
 	return err
 }
 

@@ -1,8 +1,6 @@
-// Command release makes a release of Tandem: for each target one archive with the static binary, the systemd unit,
-// the licence
-// and a list of the binary's contents; and the checksums of all. The same commit and the same Go give the same bytes;
-// -check
-// verifies that by building again in another folder.
+// Command release makes a release of Tandem: for each target one archive with the static binary, the systemd unit and
+// the licence; and the checksums of all. The same commit and the same Go give the same bytes; -check verifies that by
+// building again in another folder.
 //
 //	make release
 //	go run ./deploy/release -targets linux/arm64 -out dist

@@ -34,20 +34,3 @@ func TestBuild(t *testing.T) {
 		t.Errorf("a program that is wrong: %v", err)
 	}
 }
-
-// The packages reached are the measure, of those that the cache lacks.
-func TestStateCountsPackages(t *testing.T) {
-	r := &reached{name: "one"}
-	if got := r.state(); got.Share >= 0 {
-		t.Errorf("before it is known: %+v", got)
-	}
-	r.stale.Store(4)
-	_, _ = r.Write([]byte("a\nb\n"))
-	if got := r.state(); got.Share != 0.45 || got.Text != "one: package 2 of 4" {
-		t.Errorf("%+v", got)
-	}
-	_, _ = r.Write([]byte("c\nd\ne\n")) // a package more than was listed
-	if got := r.state(); got.Share != 0.9 || got.Text != "one: package 4 of 4" {
-		t.Errorf("%+v", got)
-	}
-}

@@ -13,10 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/terminal"
 	"github.com/tandem-pd/tandem/lab/gobuild"
 )
 
@@ -25,7 +23,6 @@ type images struct {
 	gateway, nats, etcd string
 	packaged            map[string]string // by the variable that names it
 	made                []string
-	done                atomic.Int64 // of made, those that are finished
 }
 
 // environ names them in compose.yaml's variables.
@@ -35,27 +32,6 @@ func (i *images) environ() []string {
 		all = append(all, variable+"="+i.packaged[variable])
 	}
 	return all
-}
-
-// missing is how many images are still to be made: the gateway's, and those that no variable names.
-func (i *images) missing(with []string) int {
-	n := 1
-	for _, named := range []string{i.nats, i.etcd} {
-		if named == "" {
-			n++
-		}
-	}
-	for _, name := range with {
-		if os.Getenv(packages[name].variable()) == "" {
-			n++
-		}
-	}
-	return n
-}
-
-// imagesLeft is how far the making of images is.
-func imagesLeft(done, total int) terminal.State {
-	return terminal.State{Share: float64(done) / float64(total), Text: fmt.Sprintf("image %d of %d", min(done+1, total), total)}
 }
 
 // roots are the systems' files of trusted certificate authorities.
@@ -101,19 +77,14 @@ func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Wri
 		build.Packages = append(build.Packages, "./cmd/gateway")
 		gateway = filepath.Join(dir, "gateway")
 	}
-	if i.nats == "" {
-		build.Packages = append(build.Packages, "./deploy/compose/images/nats")
-	}
-	if i.etcd == "" {
-		build.Packages = append(build.Packages, "./deploy/compose/images/etcd")
+	if i.nats == "" || i.etcd == "" {
+		build.Packages = append(build.Packages, "./deploy/compose/images/servers")
 	}
 	if len(build.Packages) > 0 {
 		if err := build.Run(ctx, log); err != nil {
 			return i, err
 		}
 	}
-	total := i.missing(with)
-	defer terminal.Show(log, func() terminal.State { return imagesLeft(int(i.done.Load()), total) })()
 	certificates, err := readRoots()
 	if err != nil {
 		return i, err
@@ -143,7 +114,7 @@ func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Wri
 			continue
 		}
 		*server.image = "tandem-" + server.name + ":" + tag
-		if binary, err = os.ReadFile(filepath.Join(dir, server.name)); err != nil {
+		if binary, err = os.ReadFile(filepath.Join(dir, "servers")); err != nil {
 			return i, err
 		}
 		err = i.build(ctx, d, *server.image, "deploy/compose/images/"+server.name+"/Dockerfile", []file{{server.name, 0o755, binary}})
@@ -192,7 +163,6 @@ func (i *images) build(ctx context.Context, d *docker, tag, dockerfile string, f
 		return err
 	}
 	i.made = append(i.made, tag)
-	defer i.done.Add(1)
 	_, err = d.feed(ctx, &buf, []string{"DOCKER_BUILDKIT=0"}, "docker", "build", "--quiet", "--force-rm", "--tag", tag, "-")
 	return err
 }

@@ -46,7 +46,6 @@ type outcome struct {
 	took    time.Duration
 	again   bool          // the same question was sent again
 	silent  time.Duration // the longest wait of a stream for its next token, the first one included
-	lost    int           // tokens of the undisturbed answer that the client did not get
 }
 
 // askLimit bounds one request: far above every limit of the gateway.
@@ -87,7 +86,7 @@ func (l *load) finish() []outcome {
 		if o.verdict == severed && l.killed != "" && o.sent.Before(l.killedAt) && (o.gateway == l.killed || o.gateway == "") {
 			o.judged = judged{wentDown, "in mid-answer"}
 			if o.again {
-				o.detail, o.lost = "asked again", 0
+				o.detail = "sent again"
 			}
 		}
 	}
@@ -123,11 +122,11 @@ func (l *load) answered() (ended, open int) {
 // one sends a new question. Every third is not streamed.
 func (l *load) one(ctx context.Context) {
 	n := l.next.Add(1)
-	q := ask(prompt(l.cfg.seed, n, l.cfg.promptWords), l.cfg.tokens, n%3 != 0)
+	q := newQuestion(prompt(l.cfg.seed, n, l.cfg.promptWords), l.cfg.tokens, n%3 != 0)
 	again := true
 	for left := 2; again; left-- {
-		o := l.attempt(ctx, &q)
-		again = l.cfg.persistent && left > 0 && o.verdict == severed && o.lost == q.tokens
+		o, begun := l.attempt(ctx, &q)
+		again = l.cfg.persistent && left > 0 && o.verdict == severed && !begun
 		o.again = again
 		l.mu.Lock()
 		l.outcomes = append(l.outcomes, o)
@@ -135,32 +134,30 @@ func (l *load) one(ctx context.Context) {
 	}
 }
 
-// attempt sends a request once and reads the answer.
-func (l *load) attempt(ctx context.Context, q *question) outcome {
+// attempt sends a request once and reads the answer. It reports whether any of its text came.
+func (l *load) attempt(ctx context.Context, q *question) (o outcome, begun bool) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	o := outcome{sent: time.Now()}
-	text, last := "", o.sent
+	o.sent = time.Now()
+	last := o.sent
 	o.judged, o.gateway = l.send(ctx, q, func(more string) {
-		if !q.stream || more == "" {
-			text += more
-			return
+		if more != "" && q.stream {
+			if !begun {
+				l.count(1)
+			}
+			o.silent, last = max(o.silent, time.Since(last)), time.Now()
 		}
-		if text == "" {
-			l.count(1)
-		}
-		text += more
-		o.silent, last = max(o.silent, time.Since(last)), time.Now()
+		begun = begun || more != ""
 	})
-	o.took, o.lost = time.Since(o.sent), q.lost(text)
-	if q.stream && text != "" {
+	o.took = time.Since(o.sent)
+	if q.stream && begun {
 		l.count(-1)
 	}
-	return o
+	return o, begun
 }
 
 // send sends a request, and returns the result and the gateway that the balancer names.
-func (l *load) send(ctx context.Context, q *question, heard func(string)) (judged, string) {
+func (l *load) send(ctx context.Context, q *question, received func(string)) (judged, string) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/v1/completions", strings.NewReader(q.body()))
 	if err != nil {
 		return judged{wrong, err.Error()}, ""
@@ -175,7 +172,7 @@ func (l *load) send(ctx context.Context, q *question, heard func(string)) (judge
 		return ended, ""
 	}
 	defer res.Body.Close()
-	return q.judge(res, heard), res.Header.Get("x-served-by")
+	return q.judge(res, received), res.Header.Get("x-served-by")
 }
 
 func (l *load) count(by int) {

@@ -203,7 +203,6 @@ func (s *scenario) check(outcomes []outcome) error {
 func figures(outcomes []outcome, hit int) string {
 	kinds := map[string]int{}
 	var slowest, silent time.Duration
-	lost := 0
 	for _, o := range outcomes {
 		if o.verdict != right {
 			kind := string(o.verdict)
@@ -213,7 +212,6 @@ func figures(outcomes []outcome, hit int) string {
 			kinds[kind]++
 		}
 		slowest, silent = max(slowest, o.took), max(silent, o.silent)
-		lost += o.lost
 	}
 	line := fmt.Sprintf("%d requests, %d under way where it broke, ", len(outcomes), hit)
 	if len(outcomes) == 0 {
@@ -228,7 +226,7 @@ func figures(outcomes []outcome, hit int) string {
 		}
 		line += fmt.Sprintf("%d %s", kinds[kind], kind)
 	}
-	return line + fmt.Sprintf(", %d tokens lost, longest silence %.1f s, slowest %.1f s", lost, silent.Seconds(), slowest.Seconds())
+	return line + fmt.Sprintf(", longest silence %.1f s, slowest %.1f s", silent.Seconds(), slowest.Seconds())
 }
 
 func indent(text string) string {

@@ -2,22 +2,17 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -55,58 +50,26 @@ func makeSecrets(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	ca := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Tandem's fleet"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	authority, err := certificate(ca, ca, &caKey.PublicKey, caKey)
-	if err != nil {
-		return err
-	}
-	serial := int64(1)
+	ca := testkit.NewAuthority(panics{}, "Tandem's fleet")
 	for process, names := range known() {
-		serial++
-		leaf := &x509.Certificate{
-			SerialNumber: big.NewInt(serial), NotBefore: ca.NotBefore, NotAfter: ca.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
-			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		}
-		for _, name := range names {
-			if ip := net.ParseIP(name); ip != nil {
-				leaf.IPAddresses = append(leaf.IPAddresses, ip)
-			} else {
-				leaf.DNSNames = append(leaf.DNSNames, name)
-			}
-		}
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			return err
-		}
-		secret, err := x509.MarshalPKCS8PrivateKey(key)
-		if err != nil {
-			return err
-		}
-		shown, err := certificate(leaf, ca, &key.PublicKey, caKey)
-		if err != nil {
-			return err
-		}
+		pair := ca.Issue(testkit.Leaf{Names: names, For: year})
 		if err := writeAll(filepath.Join(dir, process), map[string][]byte{
-			"tls.crt": shown, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), "ca.crt": authority, "etcd-password": []byte(rand.Text() + "\n"),
+			"tls.crt": pair.Cert, "tls.key": pair.Key, "ca.crt": ca.PEM, "etcd-password": []byte(rand.Text() + "\n"),
 		}); err != nil {
 			return err
 		}
 	}
-	return writeAll(dir, map[string][]byte{"root-password": []byte(rand.Text() + "\n"), "ca.crt": authority}) // the last one: all are there
+	return writeAll(dir, map[string][]byte{"root-password": []byte(rand.Text() + "\n"), "ca.crt": ca.PEM}) // the last one: all are there
 }
 
-// certificate is one in PEM.
-func certificate(c, of *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.CreateCertificate(rand.Reader, c, of, public, key)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), err
-}
+// year is how long certificates are valid.
+const year = 365 * 24 * time.Hour
+
+// panics is a test that making certificates fails, which it does without randomness alone.
+type panics struct{ testing.TB }
+
+func (panics) Helper()           {}
+func (panics) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
 
 // writeAll writes files into a folder, which it makes.
 func writeAll(dir string, files map[string][]byte) error {
