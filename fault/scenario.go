@@ -65,7 +65,7 @@ const (
 
 // ParseScenario reads a scenario file's bytes; file names it in errors. It is strict: it refuses what
 // [setting.Document.Decode] refuses, unknown faults, values out of range, fields that mean nothing to their fault, and a
-// scenario without rules, which would test nothing. Its error joins all mistakes as [*setting.FileError]s.
+// scenario without rules, which would test nothing. Its error joins all mistakes as [*setting.Error]s.
 func ParseScenario(file string, data []byte) (*Scenario, error) {
 	doc, err := setting.Parse(file, data)
 	if err != nil {

@@ -80,7 +80,7 @@ func TestParseScenarioRefuses(t *testing.T) {
 			assert.True(t, err != nil && strings.HasPrefix(err.Error(), c.want) && s == nil, "got  %v\nwant %s", err, c.want)
 			assert.Equal(t, strings.Contains(c.want, "\n"), strings.Contains(err.Error(), "\n"),
 				"several errors where one is wanted, or the reverse: %v", err)
-			var at *setting.FileError
+			var at *setting.Error
 			assert.True(t, errors.As(err, &at) && at.File == "f.yaml", "%T is no *conf.Error", err)
 		})
 	}
@@ -101,7 +101,7 @@ func FuzzScenario(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := ParseScenario("f", data)
-		var at *setting.FileError
+		var at *setting.Error
 		switch {
 		case err != nil && (!errors.As(err, &at) || s != nil):
 			t.Fatalf("%v, %v", s, err)

@@ -21,7 +21,7 @@ var elsewhere = map[string]string{
 	"cached_token_queue_limit_per_worker":  "is not supported: a class has its quantum's share of --queue-limit",
 }
 
-// ParseClasses reads the bytes of a file of policy classes; file names it in errors, which are [*setting.FileError]s. It refuses
+// ParseClasses reads the bytes of a file of policy classes; file names it in errors, which are [*setting.Error]s. It refuses
 // unknown keys, those of Dynamo's file that are set elsewhere, and what [Classes.Validate] does.
 func ParseClasses(file string, data []byte) (*Classes, error) {
 	doc, err := setting.Parse(file, data)

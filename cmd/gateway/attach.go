@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/zmq"
 	"github.com/tandem-pd/tandem/pools"
@@ -85,10 +86,10 @@ func attach(ctx context.Context, args []string, p process) error {
 	}
 	cfg, err := s.config(r)
 	if err != nil {
-		return usageError{err}
+		return &setting.Error{Err: err}
 	}
 	if cfg.Probe.APIKey, err = workerKey(r, s.KeyFile); err != nil {
-		return usageError{err}
+		return &setting.Error{Err: err}
 	}
 	log, err := newLogger(p, r, s.Logging)
 	if err != nil {

@@ -14,8 +14,6 @@ func readClasses(cfg *queue.Config, r *settings.Resolved, p process) error {
 	if err != nil {
 		return r.Refuse("router-policy-config", err)
 	}
-	if cfg.Classes, err = queue.ParseClasses(cfg.ClassesFile, data); err != nil {
-		return usageError{err}
-	}
-	return nil
+	cfg.Classes, err = queue.ParseClasses(cfg.ClassesFile, data)
+	return err
 }

@@ -37,12 +37,50 @@ func settingsReference() string {
 	for _, name := range forOperators {
 		fmt.Fprintf(&b, "\n## gateway %s\n", name)
 		if set := commandNamed(name).set(); name == "serve" {
-			set.Reference(&b, nil)
+			reference(&b, set, nil)
 		} else {
-			set.Reference(&b, shared)
+			reference(&b, set, shared)
 		}
 	}
 	return b.String()
+}
+
+// reference writes a table of settings for each group. Those that shared has with the same help are named and not
+// explained again.
+func reference(b *bytes.Buffer, set, shared *settings.Set) {
+	known := map[string]string{}
+	if shared != nil {
+		for _, g := range shared.Groups() {
+			for _, row := range g.Rows {
+				known[row.Name] = row.Help
+			}
+		}
+	}
+	var named []string
+	for _, g := range set.Groups() {
+		begun := false
+		for _, row := range g.Rows {
+			flag, text := "`"+settings.Flag(row, row.Name)+"`", row.Help
+			if known[row.Name] == row.Help {
+				named = append(named, flag)
+				continue
+			}
+			for _, c := range row.OneOf {
+				text += fmt.Sprintf(" `%s`: %s.", c.Name, strings.TrimSuffix(c.Help, "."))
+			}
+			for _, a := range row.Aliases {
+				text += " Older name: `" + settings.Flag(row, a) + "`."
+			}
+			if !begun {
+				fmt.Fprintf(b, "\n### %s\n\n| flag | default | what it does |\n|---|---|---|\n", g.Title)
+				begun = true
+			}
+			fmt.Fprintf(b, "| %s | %s | %s |\n", flag, settings.DefaultAndRange(row), strings.ReplaceAll(text, "|", `\|`))
+		}
+	}
+	if len(named) > 0 {
+		fmt.Fprintf(b, "\nAs for `gateway serve`: %s.\n", strings.Join(named, ", "))
+	}
 }
 
 // golden compares a text with a file, or writes the file again with -update.

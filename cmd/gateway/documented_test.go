@@ -128,7 +128,7 @@ func misused(args []string, values bool) string {
 	}
 	_, words, err := c.set().Resolve(args[1:], nil, func(string) ([]byte, error) { return nil, nil })
 	switch {
-	case err != nil && !errors.Is(err, settings.ErrHelp):
+	case err != nil && !errors.As(err, new(settings.Asked)):
 		return err.Error()
 	case len(words) > 0 && name != "simulate" && name != "workers":
 		return "it takes no word " + words[0]

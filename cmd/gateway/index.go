@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
@@ -32,7 +33,7 @@ func runIndex(ctx context.Context, args []string, p process) error {
 	}
 	cfg, err := s.Service.config(r)
 	if err != nil {
-		return usageError{err}
+		return &setting.Error{Err: err}
 	}
 	log, err := newLogger(p, r, s.Logging)
 	if err != nil {

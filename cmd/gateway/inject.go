@@ -22,7 +22,7 @@ func inject(cfg *stack.GatewayConfig, r *settings.Resolved, p process, log *slog
 	}
 	scenario, err := fault.ParseScenario(s.Scenario, data)
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	if scenario.Seed != 0 {
 		cfg.Router.Seed, cfg.Flow.Seed = scenario.Seed, scenario.Seed

@@ -74,17 +74,9 @@ const (
 	exitUsage  = 2 // the command line, a variable or a file is wrong
 )
 
-// usageError is a mistake on the command line.
-type usageError struct{ error }
-
 // isUsage reports whether the command line, a variable or a file is wrong.
 func isUsage(err error) bool {
-	return is[usageError](err) || is[*setting.Error](err) || is[*setting.FileError](err) || is[*auth.FileError](err)
-}
-
-func is[E error](err error) bool {
-	_, ok := errors.AsType[E](err)
-	return ok
+	return errors.As(err, new(*setting.Error)) || errors.As(err, new(*auth.FileError))
 }
 
 // run finds the command and turns its error into an exit status.
@@ -108,7 +100,7 @@ func run(ctx context.Context, args []string, p process) int {
 	if c := commandNamed(args[0]); c != nil {
 		err := c.run(ctx, args[1:], p)
 		switch {
-		case err == nil, errors.Is(err, settings.ErrHelp):
+		case err == nil, errors.As(err, new(settings.Asked)):
 			return exitOK
 		case isUsage(err):
 			fmt.Fprintf(p.stderr, "gateway %s: %s\n\n`gateway %s --help` lists every setting, `gateway %[1]s --help FLAG` explains one.\n",
@@ -133,13 +125,13 @@ func run(ctx context.Context, args []string, p process) int {
 
 func usage(w io.Writer) {
 	columns, _ := terminal.Size(w)
-	para := func(text string) { settings.Paragraph(w, "", 0, columns, text) }
+	para := func(text string) { terminal.Paragraph(w, "", 0, columns, text) }
 	para("Tandem serves LLM inference with prefill and decode on separate pools of workers.")
 	fmt.Fprint(w, "\nUsage: gateway COMMAND [FLAGS]\n\n")
 	for _, c := range commands() {
-		settings.Paragraph(w, "  "+c.name, 14, columns, c.help)
+		terminal.Paragraph(w, "  "+c.name, 14, columns, c.help)
 	}
-	settings.Paragraph(w, "  version", 14, columns, "print the version and the revision that the program was built from")
+	terminal.Paragraph(w, "  version", 14, columns, "print the version and the revision that the program was built from")
 	fmt.Fprintln(w)
 	para("`gateway COMMAND --help`, or `gateway help COMMAND`, lists a command's flags; " +
 		"`gateway COMMAND --help FLAG` explains one. To begin: gateway dev")
@@ -149,7 +141,7 @@ func usage(w io.Writer) {
 func resolve(dst any, name string, args []string, p process) (*settings.Resolved, error) {
 	r, words, err := resolveWords(dst, name, args, p)
 	if err == nil && len(words) > 0 {
-		return nil, usageError{fmt.Errorf("%q is no flag", words[0])}
+		return nil, &setting.Error{Err: fmt.Errorf("%q is no flag", words[0])}
 	}
 	return r, err
 }
@@ -177,7 +169,7 @@ func everySettings() []any {
 func newLogger(p process, r *settings.Resolved, l observe.Logging) (*slog.Logger, error) {
 	log, err := observe.NewLogger(p.stderr, l)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, &setting.Error{Err: err}
 	}
 	if unknown := r.UnknownVariables(); len(unknown) > 0 {
 		log.Warn("ignoring variables of Dynamo that are not settings here", "variables", strings.Join(unknown, ", "))

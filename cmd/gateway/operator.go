@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/auth"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // local is how to reach a gateway configured by the same environment or file.
@@ -113,7 +114,7 @@ const (
 func newOperator(l local, base, keyFile string) (*operator, error) {
 	secure, err := l.tls(base)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, &setting.Error{Err: err}
 	}
 	o := &operator{url: strings.TrimRight(base, "/"), keyFile: keyFile, client: &http.Client{
 		Timeout:   askLimit,
@@ -123,7 +124,7 @@ func newOperator(l local, base, keyFile string) (*operator, error) {
 	}}
 	if keyFile != "" {
 		if o.key, err = auth.ReadFirst(keyFile); err != nil {
-			return nil, usageError{fmt.Errorf("admin-key-file: %w", err)}
+			return nil, setting.Errorf("admin-key-file", "%w", err)
 		}
 	}
 	return o, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
@@ -40,7 +41,7 @@ func runSelect(ctx context.Context, args []string, p process) error {
 	}
 	cfg, err := s.Service.config(r)
 	if err != nil {
-		return usageError{err}
+		return &setting.Error{Err: err}
 	}
 	if err := errors.Join(s.Router.Validate(), s.Pools.Validate()); err != nil {
 		return r.Placed(err)

@@ -37,7 +37,7 @@ func serve(ctx context.Context, args []string, p process) error {
 	alone := len(s.Remote.URLs) > 0 && !r.IsSet("router-kv-events")
 	s.Router.KVEvents = s.Router.KVEvents && !alone
 	if err := s.together(r); err != nil {
-		return usageError{err}
+		return &setting.Error{Err: err}
 	}
 	cfg, d := &s.GatewayConfig, &s.Discovery
 	embedded := s.embeds() || len(d.EtcdEndpoints) == 0 && !s.Workers.Given()
@@ -54,7 +54,7 @@ func serve(ctx context.Context, args []string, p process) error {
 	}
 	key, err := workerKey(r, cfg.Workers.APIKeyFile)
 	if err != nil {
-		return usageError{err}
+		return &setting.Error{Err: err}
 	}
 	cfg.Workers.Probe.APIKey, cfg.Upstream.BearerToken = key, key
 	log, err := newLogger(p, r, s.Logging)
@@ -73,11 +73,8 @@ func serve(ctx context.Context, args []string, p process) error {
 	if embedded {
 		s.Embedded.TLS, s.Embedded.Log = &cfg.Edge.TLS, log
 		inside, err := embed(s.Embedded, s.Stream.Durable)
-		if _, wrong := errors.AsType[*setting.Error](err); wrong {
-			return usageError{r.Placed(err)}
-		}
 		if err != nil {
-			return err
+			return r.Placed(err)
 		}
 		defer inside.Close()
 		inside.Join(d)
@@ -112,11 +109,8 @@ func serve(ctx context.Context, args []string, p process) error {
 		log.Info("KV events are followed by the remote index only (set --router-kv-events to follow them here too)", "index", s.Remote.URLs)
 	}
 	links, unlink, err := stack.Connect(&events, s.Stream.Config(), log, nats.Name("tandem gateway"))
-	if _, wrong := errors.AsType[*setting.Error](err); wrong {
-		return usageError{r.Placed(err)}
-	}
 	if err != nil {
-		return err
+		return r.Placed(err)
 	}
 	defer unlink()
 	if embedded && len(s.Embedded.Peers) == 0 {
@@ -124,23 +118,14 @@ func serve(ctx context.Context, args []string, p process) error {
 	}
 	if d.NATSURL != "" && cfg.Replicas.Shares() {
 		links.Group, err = stack.JoinGroup(d, links.Certs, log)
-		if _, wrong := errors.AsType[*setting.Error](err); wrong {
-			return usageError{r.Placed(err)}
-		}
 		if err != nil {
-			return err
+			return r.Placed(err)
 		}
 		defer links.Group.Close()
 	}
 	g, err := stack.NewGateway(*cfg, links, log, observe.NewRegistry())
-	if _, broken := errors.AsType[*setting.FileError](err); broken {
-		return usageError{err}
-	}
-	if _, wrong := errors.AsType[*setting.Error](err); wrong {
-		return usageError{r.Placed(err)}
-	}
 	if err != nil {
-		return err
+		return r.Placed(err)
 	}
 	addr, err := g.Listen()
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/auth"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
@@ -48,7 +49,7 @@ func standalone(
 ) error {
 	links, unlink, err := stack.Connect(&events, nil, log, nats.Name("tandem "+name))
 	if err != nil {
-		return usageError{err}
+		return &setting.Error{Err: err}
 	}
 	defer unlink()
 	reg := observe.NewRegistry()
@@ -57,7 +58,7 @@ func standalone(
 	links.Certs.Export(own)
 	server, err := build(links.Bus, scrape, own)
 	if err != nil {
-		return usageError{err}
+		return &setting.Error{Err: err}
 	}
 	ln, err := net.Listen("tcp", net.JoinHostPort(s.Host, strconv.Itoa(port)))
 	if err != nil {

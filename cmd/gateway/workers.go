@@ -82,7 +82,7 @@ func workers(ctx context.Context, args []string, p process) error {
 	}
 	verb, id, err := verbAndID(words)
 	if err != nil {
-		return usageError{err}
+		return &setting.Error{Err: err}
 	}
 	base := s.AdminURL
 	if base == "" {
@@ -98,7 +98,7 @@ func workers(ctx context.Context, args []string, p process) error {
 	defer o.close()
 	switch {
 	case s.Watch && verb != "list":
-		return usageError{fmt.Errorf("--watch is for list, not for %s", verb)}
+		return setting.Errorf("flag --watch", "is for list, not for %s", verb)
 	case s.Watch:
 		w := watch{out: p.stdout, rewrites: terminal.Rewrites(p.stdout)}
 		return w.run(ctx, func(ctx context.Context) (string, error) { return o.look(ctx, s.JSON, w.columns()) })

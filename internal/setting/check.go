@@ -5,17 +5,29 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"strconv"
 	"strings"
 )
 
-// Error is one setting with a wrong value.
+// Error is one setting with a wrong value, or one mistake in a file: all that makes a command refuse to start.
 type Error struct {
-	Name string // of the setting, or where it was set
+	File string // empty unless a file has it
+	Line int    // in File, from 1; 0 means the file as a whole
+	Name string // of the setting, or where it was set; in a file the path, as rules[2].status, or empty
 	Err  error  // what is wrong, and what would be right
 }
 
-// Error puts the setting before the problem.
-func (e *Error) Error() string { return e.Name + ": " + e.Err.Error() }
+// Error puts the place before the problem: FILE:LINE NAME: what is wrong.
+func (e *Error) Error() string {
+	where := e.File
+	if e.Line > 0 {
+		where += ":" + strconv.Itoa(e.Line)
+	}
+	if where = strings.TrimSpace(where + " " + e.Name); where == "" {
+		return e.Err.Error()
+	}
+	return where + ": " + e.Err.Error()
+}
 
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
@@ -36,7 +48,7 @@ func Default[T any]() T {
 // fields; where zero means something else than the default, it overwrites that.
 func Fill(config any) {
 	for _, s := range all(config) {
-		if s.Borrowed() || !reflect.ValueOf(config).Elem().FieldByIndex(s.index).IsZero() {
+		if s.Borrowed() || !s.field(config).IsZero() {
 			continue
 		}
 		v, err := s.Parse(s.Default)
@@ -80,16 +92,16 @@ func (s *Setting) Check(v any) error {
 		return err
 	}
 	if f, ok := v.(float64); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
-		return fmt.Errorf("%v is not %s", f, kinds[s.kind].expected)
+		return fmt.Errorf("%v is not %s", f, s.kind.expected)
 	}
-	if s.Min != "" && s.kind.less(v, s.kind.mustParse(s.Min)) && (!s.orZero || s.kind.less(v, s.kind.mustParse("0")) || s.kind.less(s.kind.mustParse("0"), v)) {
+	if s.Min != "" && s.kind.less(v, s.kind.mustRead(s.Min)) && !(s.orZero && v == s.kind.mustRead("0")) {
 		but := ""
 		if s.orZero {
 			but = " but for 0"
 		}
 		return fmt.Errorf("%s is below %s, the least it may be%s", s.kind.format(v), s.Min, but)
 	}
-	if s.Max != "" && s.kind.less(s.kind.mustParse(s.Max), v) {
+	if s.Max != "" && s.kind.less(s.kind.mustRead(s.Max), v) {
 		return fmt.Errorf("%s is above %s, the most it may be", s.kind.format(v), s.Max)
 	}
 	if s.form == "" {

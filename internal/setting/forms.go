@@ -29,7 +29,8 @@ func checkForm(form, text string) error {
 	case "hostport":
 		return hostPort(text)
 	case "address":
-		for _, item := range parseList(text) {
+		items, _ := parseList(text) // which takes any text
+		for _, item := range items {
 			if err := address(item, schemes); err != nil {
 				return err
 			}

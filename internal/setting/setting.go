@@ -35,14 +35,13 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Setting is a field that a user can set.
 type Setting struct {
 	Name     string
 	Aliases  []string // older names, which mean the same
-	kind     kind
+	kind     *kind
 	Default  string // as a user writes it
 	Min, Max string // empty: unbounded
 	OneOf    []Choice
@@ -120,7 +119,7 @@ func read(field reflect.StructField, names string, chooser Chooser) (*Setting, e
 		Masked: tag.Get("mask") != "", form: tag.Get("form"),
 	}
 	var err error
-	if s.kind, err = kindOf(field.Type, tag.Get("unit"), tag.Get("sep")); err != nil {
+	if s.kind, err = fieldKind(field.Type, tag.Get("unit"), tag.Get("sep")); err != nil {
 		return nil, err
 	}
 	if err := s.readRange(tag.Get("range")); err != nil {
@@ -157,8 +156,8 @@ func (s *Setting) readRange(text string) error {
 	if text == "" {
 		return nil
 	}
-	if !s.kind.ordered() {
-		return fmt.Errorf("a %s has no range", s.kind)
+	if s.kind.less == nil {
+		return fmt.Errorf("a %s has no range", s.kind.name)
 	}
 	rest, orZero := strings.CutPrefix(text, "0|")
 	least, most, ok := strings.Cut(rest, "..")
@@ -170,7 +169,7 @@ func (s *Setting) readRange(text string) error {
 		if bound == "" {
 			continue
 		}
-		if _, err := s.kind.parse(bound); err != nil {
+		if _, err := s.kind.read(bound); err != nil {
 			return fmt.Errorf("the range: %w", err)
 		}
 	}
@@ -205,7 +204,7 @@ func (s *Setting) Borrowed() bool { return s.Help == "" && !s.inner }
 // Borrow returns s with the tags of from.
 func (s *Setting) Borrow(from *Setting) (*Setting, error) {
 	if s.kind != from.kind {
-		return nil, fmt.Errorf("%s is a %s here and a %s there", s.Name, s.kind, from.kind)
+		return nil, fmt.Errorf("%s is a %s here and a %s there", s.Name, s.kind.name, from.kind.name)
 	}
 	whole := *from
 	whole.index = s.index
@@ -228,14 +227,14 @@ func (s *Setting) Negated() bool { return s.Switch() && s.Default == "true" }
 func (s *Setting) Several() bool { return s.kind == kindList || s.kind == kindWords }
 
 // Expected completes the sentence "… takes …".
-func (s *Setting) Expected() string { return kinds[s.kind].expected }
+func (s *Setting) Expected() string { return s.kind.expected }
 
 // Metavar stands for the value in help; empty for a switch.
 func (s *Setting) Metavar() string {
 	if s.OneOf != nil {
 		return "NAME"
 	}
-	return kinds[s.kind].metavar
+	return s.kind.metavar
 }
 
 // DefaultText is the default as help shows it.
@@ -250,7 +249,7 @@ func (s *Setting) DefaultText() string {
 	case s.OneOf != nil:
 		return s.Default
 	}
-	return s.kind.format(s.kind.mustParse(s.Default))
+	return s.kind.format(s.kind.mustRead(s.Default))
 }
 
 // Range is which values are allowed, as "1..64" or "≥ 1s"; empty where all are.
@@ -275,7 +274,7 @@ func (s *Setting) Parse(text string) (any, error) {
 	if s.OneOf != nil {
 		return s.choose(text)
 	}
-	v, err := s.kind.parse(text)
+	v, err := s.kind.read(text)
 	if err != nil {
 		return nil, err
 	}
@@ -283,65 +282,45 @@ func (s *Setting) Parse(text string) (any, error) {
 }
 
 // Format writes a value as Parse reads it and as YAML takes it.
-func (s *Setting) Format(v any) string { return s.kind.format(v) }
+func (s *Setting) Format(v any) string {
+	if s.OneOf != nil {
+		return kindString.format(v)
+	}
+	return s.kind.format(v)
+}
 
 // Get returns the setting's value in config, a pointer to a struct that has the field.
 func (s *Setting) Get(config any) any {
-	field := reflect.ValueOf(config).Elem().FieldByIndex(s.index)
-	switch s.kind {
-	case kindString:
+	field := s.field(config)
+	switch {
+	case s.kind == kindString:
 		return field.String()
-	case kindInt, kindBytes:
-		if field.CanUint() {
-			return int64(min(field.Uint(), math.MaxInt64)) // users set no more; a drawn seed may be more
-		}
-		return field.Int()
-	case kindFloat:
-		return field.Float()
-	case kindSeconds:
-		return float64(field.Int()) / nanoseconds
-	case kindDuration:
-		return time.Duration(field.Int())
-	case kindBool:
-		if s.OneOf == nil {
-			return field.Bool()
-		}
-		if field.Bool() {
-			return s.OneOf[1].Name
-		}
+	case s.kind == kindBool && s.OneOf != nil && field.Bool():
+		return s.OneOf[1].Name
+	case s.kind == kindBool && s.OneOf != nil:
 		return s.OneOf[0].Name
-	default:
+	case field.CanUint():
+		return int64(min(field.Uint(), math.MaxInt64)) // users set no more; a drawn seed may be more
+	case s.kind == kindInt || s.kind == kindBytes:
+		return field.Int()
+	case s.Several():
 		return append([]string{}, field.Interface().([]string)...)
 	}
+	return field.Interface()
 }
 
 // Set puts a value that Parse returned into config. A list is copied.
 func (s *Setting) Set(config, value any) {
-	field := reflect.ValueOf(config).Elem().FieldByIndex(s.index)
-	switch v := value.(type) {
-	case string:
-		if s.kind == kindBool {
-			field.SetBool(v == s.OneOf[1].Name)
-			return
-		}
-		field.SetString(v)
-	case int64:
-		if field.CanUint() {
-			field.SetUint(uint64(v))
-			return
-		}
-		field.SetInt(v)
-	case float64:
-		if s.kind == kindSeconds {
-			field.SetInt(int64(v * nanoseconds))
-			return
-		}
-		field.SetFloat(v)
-	case bool:
-		field.SetBool(v)
-	case []string:
-		field.Set(reflect.ValueOf(append([]string{}, v...)))
-	default:
-		field.Set(reflect.ValueOf(v))
+	if items, ok := value.([]string); ok {
+		value = append([]string{}, items...)
 	}
+	if s.kind == kindBool && s.OneOf != nil {
+		value = value == s.OneOf[1].Name
+	}
+	field := s.field(config)
+	field.Set(reflect.ValueOf(value).Convert(field.Type()))
+}
+
+func (s *Setting) field(config any) reflect.Value {
+	return reflect.ValueOf(config).Elem().FieldByIndex(s.index)
 }

@@ -21,7 +21,7 @@ func readDocument(file string, text []byte) (*document, error) {
 		return nil, err
 	}
 	if doc.Root == nil || doc.Root.Kind != yaml.MappingNode {
-		return nil, &setting.FileError{File: file, Line: 1, Err: errors.New("a plan is a mapping of settings: name, workload, fleet, …")}
+		return nil, &setting.Error{File: file, Line: 1, Err: errors.New("a plan is a mapping of settings: name, workload, fleet, …")}
 	}
 	return &document{doc}, nil
 }
@@ -96,7 +96,7 @@ func (d *document) settings(n *yaml.Node, where string, lists bool) ([]override,
 	var all []override
 	for _, e := range entries {
 		if lists && (e.Value.Kind != yaml.SequenceNode || len(e.Value.Content) == 0) {
-			return nil, &setting.FileError{File: d.File, Line: e.Value.Line, Field: e.Path, Err: errors.New("must be a list of values")}
+			return nil, &setting.Error{File: d.File, Line: e.Value.Line, Name: e.Path, Err: errors.New("must be a list of values")}
 		}
 		all = append(all, override{e.Key, e.Value})
 	}

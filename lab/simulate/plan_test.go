@@ -69,10 +69,10 @@ func TestPlanErrorsNameFileLineAndSetting(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			require.Contains(t, good, c.old, "the plan has no")
 			_, err := ParsePlan("t.yaml", []byte(strings.Replace(good, c.old, c.new, 1)))
-			var at *setting.FileError
+			var at *setting.Error
 			require.True(t, errors.As(err, &at), "%v is no conf.Error", err)
-			assert.True(t, at.Line == c.line && at.Field == c.path && strings.Contains(err.Error(), c.contains),
-				"%v (line %d, path %q), want line %d, path %q and %q", err, at.Line, at.Field, c.line, c.path, c.contains)
+			assert.True(t, at.Line == c.line && at.Name == c.path && strings.Contains(err.Error(), c.contains),
+				"%v (line %d, path %q), want line %d, path %q and %q", err, at.Line, at.Name, c.line, c.path, c.contains)
 		})
 	}
 	for _, c := range []struct{ old, new, contains string }{
@@ -98,8 +98,8 @@ func TestPlanTooLong(t *testing.T) {
 	s, err := ParsePlan(filepath.Join(dir, "t.yaml"), []byte("workload: {trace: t.jsonl}\nfleet: {workers: 2, kv_tokens: 4096, block_tokens: 16}\n"))
 	require.NoError(t, err)
 	_, err = s.Run(t.Context(), nil)
-	var at *setting.FileError
-	if !errors.As(err, &at) || at.Field != "fleet.kv_tokens" || at.Line != 2 || !strings.Contains(err.Error(), "line 2, has a request of 5000 prompt and 5 answer tokens") {
+	var at *setting.Error
+	if !errors.As(err, &at) || at.Name != "fleet.kv_tokens" || at.Line != 2 || !strings.Contains(err.Error(), "line 2, has a request of 5000 prompt and 5 answer tokens") {
 		t.Errorf("%v", err)
 	}
 }

@@ -98,7 +98,7 @@ func (s *Study) published() ([]Published, []string, error) {
 		if column != "" {
 			where += ": " + column
 		}
-		return &setting.FileError{File: s.file, Field: "published_csv", Err: fmt.Errorf("%s: %w", where, err)}
+		return &setting.Error{File: s.file, Name: "published_csv", Err: fmt.Errorf("%s: %w", where, err)}
 	}
 	f, err := os.Open(locate(s.file, t.File))
 	if errors.Is(err, fs.ErrNotExist) {

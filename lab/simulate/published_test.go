@@ -106,7 +106,7 @@ func TestPublishedErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := study(t, strings.Replace(staged, c.old, c.new, 1), c.csv)
-			var at *setting.FileError
+			var at *setting.Error
 			assert.True(t, errors.As(err, &at) && strings.Contains(err.Error(), c.contains),
 				"%v, want a conf.Error with %q", err, c.contains)
 		})

@@ -23,10 +23,10 @@ const maxFileBytes = 1 << 20
 
 // ParseFile reads a workers file: a YAML list of mappings, each with the url of a worker and the options of
 // [ParseEndpoint] as keys. No worker is written as []: an empty file may be one that is being written just now.
-// Its error joins [*setting.FileError]s; name is the file's.
+// Its error joins [*setting.Error]s; name is the file's.
 func ParseFile(name string, data []byte) ([]Endpoint, error) {
 	if len(data) > maxFileBytes {
-		return nil, &setting.FileError{File: name, Err: fmt.Errorf("is longer than %d bytes", maxFileBytes)}
+		return nil, &setting.Error{File: name, Err: fmt.Errorf("is longer than %d bytes", maxFileBytes)}
 	}
 	doc, err := setting.Parse(name, data)
 	switch {
@@ -39,7 +39,7 @@ func ParseFile(name string, data []byte) ([]Endpoint, error) {
 	}
 	items := doc.Root.Content
 	if len(items) > maxEndpoints {
-		return nil, &setting.FileError{File: name, Line: items[maxEndpoints].Line, Err: fmt.Errorf("%d workers can be listed", maxEndpoints)}
+		return nil, &setting.Error{File: name, Line: items[maxEndpoints].Line, Err: fmt.Errorf("%d workers can be listed", maxEndpoints)}
 	}
 	list := make([]Endpoint, 0, len(items))
 	seen := newListed()
@@ -70,7 +70,7 @@ func parseItem(doc *setting.Document, item *yaml.Node) (e Endpoint, err error) {
 		lines[name] = entry.Line
 		switch {
 		case entry.Value.Kind != yaml.ScalarNode || setting.IsNull(entry.Value):
-			return e, &setting.FileError{File: doc.File, Line: entry.Line, Field: entry.Path, Err: errors.New("takes a single value")}
+			return e, &setting.Error{File: doc.File, Line: entry.Line, Name: entry.Path, Err: errors.New("takes a single value")}
 		case name == "url":
 			err = e.setURL(entry.Value.Value)
 		default:
@@ -81,7 +81,7 @@ func parseItem(doc *setting.Document, item *yaml.Node) (e Endpoint, err error) {
 		}
 	}
 	if lines["url"] == 0 {
-		return e, &setting.FileError{File: doc.File, Line: item.Line, Field: "url", Err: errors.New("is missing")}
+		return e, &setting.Error{File: doc.File, Line: item.Line, Name: "url", Err: errors.New("is missing")}
 	}
 	return e, placed(doc, cmp.Or(lines["id"], lines["url"]), e.finish())
 }
@@ -89,7 +89,7 @@ func parseItem(doc *setting.Document, item *yaml.Node) (e Endpoint, err error) {
 // placed gives the error of an endpoint its place in the file.
 func placed(doc *setting.Document, line int, err error) error {
 	if at, ok := errors.AsType[*EndpointError](err); ok {
-		return &setting.FileError{File: doc.File, Line: line, Field: at.Field, Err: errors.New(at.Problem)}
+		return &setting.Error{File: doc.File, Line: line, Name: at.Field, Err: errors.New(at.Problem)}
 	}
 	return err
 }
@@ -109,13 +109,13 @@ type File struct {
 }
 
 // OpenFile reads the workers file at path and gives its workers to apply, then and after every change. every is how often
-// Run looks, 1 s when zero. Its error joins [*setting.FileError]s.
+// Run looks, 1 s when zero. Its error joins [*setting.Error]s.
 func OpenFile(path string, every time.Duration, apply func([]Endpoint), log *slog.Logger) (*File, error) {
 	f := &File{path: path, every: cmp.Or(every, time.Second), apply: apply, log: log}
 	return f, f.Reload()
 }
 
-// Reload reads the file now. Its error joins [*setting.FileError]s, and the workers stay as they were then.
+// Reload reads the file now. Its error joins [*setting.Error]s, and the workers stay as they were then.
 func (f *File) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -184,12 +184,12 @@ func (f *File) take(data []byte) error {
 func (f *File) read() ([]byte, error) {
 	file, err := os.Open(f.path)
 	if err != nil {
-		return nil, &setting.FileError{File: f.path, Err: err}
+		return nil, &setting.Error{File: f.path, Err: err}
 	}
 	defer file.Close()
 	data, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
 	if err != nil {
-		return nil, &setting.FileError{File: f.path, Err: err}
+		return nil, &setting.Error{File: f.path, Err: err}
 	}
 	return data, nil
 }

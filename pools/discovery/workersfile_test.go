@@ -60,7 +60,7 @@ func TestParseFileNamesTheLine(t *testing.T) {
 		{strings.Repeat("#", maxFileBytes+1), "longer than"},
 	} {
 		_, err := ParseFile("w.yaml", []byte(test.data))
-		_, ok := errors.AsType[*setting.FileError](err)
+		_, ok := errors.AsType[*setting.Error](err)
 		assert.True(t, ok && strings.Contains(err.Error(), test.want), "%.60q: %v, want %q", test.data, err, test.want)
 	}
 }
@@ -73,7 +73,7 @@ func FuzzParseFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		list, err := ParseFile("f", data)
 		if err != nil {
-			_, ok := errors.AsType[*setting.FileError](err)
+			_, ok := errors.AsType[*setting.Error](err)
 			assert.True(t, ok, "%T is no *conf.Error: %v", err, err)
 			return
 		}

@@ -13,4 +13,7 @@
 // A value is checked even where another one overrides it, so that a mistake shows on the day it is made; the one
 // exception is a DYN_ variable that is overridden, which may have been meant for another program. Unknown names are
 // refused with the nearest known one, except DYN_ variables, which are not all ours.
+//
+// Flags are not read by a library: pflag and kong stop at the first mistake, keep no source of a value, and kong wants
+// a tag on each field of a Config that is no setting.
 package settings

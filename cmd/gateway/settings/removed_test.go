@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -13,7 +14,8 @@ func TestRemovedSettings(t *testing.T) {
 		_, _, err := gatewaySet().Resolve(args, environ, files{"f": file}.read)
 		return err
 	}
-	for name, advice := range removed {
+	for line := range strings.Lines(removed) {
+		name, advice, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		for where, err := range map[string]error{
 			"flag":     resolve([]string{"--" + name, "1"}, nil, ""),
 			"variable": resolve(nil, []string{tandemPrefix + envSuffix(name) + "=1"}, ""),

@@ -118,10 +118,10 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 		{"value behind a switch", []string{"--decode-fallback", "false"}, nil, "", []string{"flag --decode-fallback: is a switch: write --decode-fallback=false"}},
 		{"value in a negation", []string{"--no-decode-fallback=false"}, nil, "", []string{"flag --no-decode-fallback: takes no value: write --decode-fallback=false"}},
 		{"negated number", []string{"--no-http-port"}, nil, "", []string{"flag --no-http-port: there is no such name: --no-http-port"}},
-		{"no unit", []string{"--queue-timeout=60"}, nil, "", []string{`flag --queue-timeout: "60" is not a duration with its unit`}},
-		{"a duration without end", []string{"--stream-silence=2562047h47m"}, nil, "", []string{`flag --stream-silence: "2562047h47m" is longer than 8760h, the most a duration may be`}},
+		{"no unit", []string{"--queue-timeout=60"}, nil, "", []string{`flag --queue-timeout: "60" is not a duration of up to a year`}},
+		{"a duration without end", []string{"--stream-silence=2562047h47m"}, nil, "", []string{`flag --stream-silence: "2562047h47m" is not a duration of up to a year`}},
 		{"unknown unit", []string{"--max-body-bytes=5MX"}, nil, "", []string{`flag --max-body-bytes: "5MX" is not a number of bytes`}},
-		{"a duration past all ends", []string{"--stream-silence=9999999h"}, nil, "", []string{`flag --stream-silence: "9999999h" is longer than 8760h, the most a duration may be`}},
+		{"a duration past all ends", []string{"--stream-silence=9999999h"}, nil, "", []string{`flag --stream-silence: "9999999h" is not a duration of up to a year`}},
 		{"more bytes than there are", []string{"--max-body-bytes=99999999TiB"}, nil, "", []string{`flag --max-body-bytes: "99999999TiB" is out of range`}},
 		{"scheme", []string{"--nats-url=http://u:secret@h:4222"}, nil, "", []string{`flag --nats-url: the scheme of "h:4222" is none of nats, tls, ws, wss`}},
 		{"a mistake is not covered up by a repetition", []string{"--http-port=x", "--http-port=1"}, nil, "", []string{`flag --http-port: "x" is not`}},
@@ -131,13 +131,13 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 		{"a port that Kubernetes did not make", nil, []string{"TANDEM_PORT=8000"}, "", []string{"TANDEM_PORT: there is no such setting"}},
 		{"another command's flag", []string{"--role=prefill"}, nil, "", []string{"flag --role: there is no such setting"}},
 		{"old and new flag", []string{"--kv-overlap-score-weight=2", "--router-kv-overlap-score-weight=3"}, nil, "",
-			[]string{"flag --kv-overlap-score-weight and flag --router-kv-overlap-score-weight: two names of one setting say 2.0 and 3.0; set only router-kv-overlap-score-weight"}},
+			[]string{"flag --kv-overlap-score-weight and flag --router-kv-overlap-score-weight: two names of one setting have 2.0 and 3.0; set only router-kv-overlap-score-weight"}},
 		{"old and new switch", []string{"--router-kv-events", "--no-kv-events"}, nil, "",
-			[]string{"flag --router-kv-events and flag --no-kv-events: two names of one setting say true and false"}},
+			[]string{"flag --router-kv-events and flag --no-kv-events: two names of one setting have true and false"}},
 		{"old and new variable, overridden", []string{"--router-kv-events"}, []string{"DYN_ROUTER_KV_EVENTS=true", "DYN_KV_EVENTS=false"}, "",
-			[]string{"DYN_KV_EVENTS and DYN_ROUTER_KV_EVENTS: two names of one setting say false and true"}},
+			[]string{"DYN_KV_EVENTS and DYN_ROUTER_KV_EVENTS: two names of one setting have false and true"}},
 		{"old and new key", nil, nil, "kv-events: true\nrouter_kv_events: false\n",
-			[]string{"g.yaml:1 kv-events and g.yaml:2 router_kv_events: two names of one setting say true and false"}},
+			[]string{"g.yaml:1 kv-events and g.yaml:2 router_kv_events: two names of one setting have true and false"}},
 		{"unknown key", nil, nil, "http-port: 1\nrouter-mods: kv\n", []string{"g.yaml:2 router-mods: there is no such setting; the nearest is router-mode"}},
 		{"negated key", nil, nil, "no-router-kv-events: true", []string{"g.yaml:1 no-router-kv-events: there is no such name: --no-router-kv-events is the flag, elsewhere set router-kv-events to false"}},
 		{"duplicate key in both spellings", nil, nil, "http-port: 1\nlog-level: info\nhttp_port: 1\n", []string{"g.yaml:3 http_port: is given on line 1 already"}},
@@ -166,8 +166,8 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 			r, rest, err := gatewaySet().Resolve(args, tt.env, tree.read)
 			require.True(t, err != nil && r == nil && rest == nil, "accepted: %v", r)
 			assert.True(t, tt.name != "no file" || errors.Is(err, fs.ErrNotExist), "%v does not wrap fs.ErrNotExist", err)
-			assert.True(t, errors.As(err, new(*setting.Error)) || errors.As(err, new(*setting.FileError)),
-				"%T is no *setting.Error and no *conf.Error", err)
+			assert.True(t, errors.As(err, new(*setting.Error)),
+				"%T is no *setting.Error", err)
 			lines := strings.Split(err.Error(), "\n")
 			assert.Len(t, lines, len(tt.want), "problems:\n%v", err)
 			for _, want := range tt.want {
@@ -189,7 +189,7 @@ func TestResolveReturnsTheRest(t *testing.T) {
 
 func TestResolveReportsHelpBeforeMistakes(t *testing.T) {
 	for _, args := range [][]string{{"--help"}, {"-h"}, {"--http-port=x", "--help"}} {
-		if _, _, err := gatewaySet().Resolve(args, []string{"TANDEM_NOBODY=1"}, files{}.read); !errors.Is(err, ErrHelp) {
+		if _, _, err := gatewaySet().Resolve(args, []string{"TANDEM_NOBODY=1"}, files{}.read); !errors.As(err, new(Asked)) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}

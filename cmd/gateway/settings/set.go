@@ -15,10 +15,7 @@ const (
 	configName   = "config" // --config FILE or TANDEM_CONFIG says where the file is; DYN_CONFIG would be another program's
 )
 
-// ErrHelp is what Resolve returns, as an [Asked], when the arguments ask for help. The command then prints [Set.Usage].
-var ErrHelp = errors.New("help was asked for")
-
-// Asked is the help that the arguments ask for.
+// Asked is the error of arguments that request help. The command then prints [Set.Usage].
 type Asked struct {
 	// All asks for every setting: --help-all.
 	All bool
@@ -26,21 +23,18 @@ type Asked struct {
 	Topic string
 }
 
-func (Asked) Error() string { return ErrHelp.Error() }
-
-// Is makes an Asked an ErrHelp.
-func (Asked) Is(target error) bool { return target == ErrHelp }
+func (Asked) Error() string { return "help was requested" }
 
 // Set is the settings of one command: those of the struct that it fills.
 type Set struct {
 	config any // a pointer to the struct
 	rows   []*setting.Setting
 	byName map[string]*setting.Setting // older names too
-	others []string                    // names of other commands, passed over in the environment and in a file
+	others []string                    // names of other commands, ignored in the environment and in a file
 }
 
 // New returns the settings of config, a pointer to a command's struct. others are the structs of the program's other
-// commands. Their variables and keys are passed over, so that one environment and one file can serve a gateway and
+// commands. Their variables and keys are ignored, so that one environment and one file can serve a gateway and
 // its workers; as flags they stay unknown. A field that has no help borrows its tags from them. New panics where two
 // fields have one name, which is a mistake in the program.
 func New(config any, others ...any) *Set {
@@ -56,7 +50,15 @@ func New(config any, others ...any) *Set {
 	}
 	for _, row := range setting.Of(config) {
 		if row.Borrowed() {
-			row = borrow(row, lenders)
+			from := lenders[row.Name]
+			if from == nil {
+				panic(fmt.Sprintf("settings: %q has no help, and no other command has such a setting", row.Name))
+			}
+			whole, err := row.Borrow(from)
+			if err != nil {
+				panic("settings: " + err.Error())
+			}
+			row = whole
 		}
 		for _, name := range row.Names() {
 			if s.byName[name] != nil {
@@ -67,18 +69,6 @@ func New(config any, others ...any) *Set {
 		s.rows = append(s.rows, row)
 	}
 	return s
-}
-
-func borrow(row *setting.Setting, lenders map[string]*setting.Setting) *setting.Setting {
-	from := lenders[row.Name]
-	if from == nil {
-		panic(fmt.Sprintf("settings: %q has no help, and no other command has such a setting", row.Name))
-	}
-	whole, err := row.Borrow(from)
-	if err != nil {
-		panic("settings: " + err.Error())
-	}
-	return whole
 }
 
 // Group is a heading and the settings under it.
@@ -101,11 +91,7 @@ func (s *Set) Groups() []Group {
 	return found
 }
 
-// elsewhere reports whether the name belongs to another command.
-func (s *Set) elsewhere(name string) bool { return slices.Contains(s.others, name) }
-
-// names returns every name to suggest from: the set's own, older ones included,
-// after that of the file, which is no key of the file.
+// names returns every name to suggest, older ones included, after that of the file, which is no key of the file.
 func (s *Set) names() []string {
 	names := []string{configName}
 	for _, row := range s.rows {
@@ -122,40 +108,27 @@ func Flags(config any) []string {
 		if byDefault, _ := row.Parse(row.Default); row.Borrowed() || fmt.Sprint(value) == fmt.Sprint(byDefault) {
 			continue
 		}
-		args = append(args, argument(row, value)...)
+		switch v := value.(type) {
+		case bool:
+			args = append(args, Flag(row, row.Name)) // which is what changes the default
+		case []string:
+			for _, item := range v {
+				args = append(args, "--"+row.Name, item)
+			}
+		case string:
+			args = append(args, "--"+row.Name, v)
+		default:
+			args = append(args, "--"+row.Name, row.Format(v))
+		}
 	}
 	return args
 }
 
-func argument(row *setting.Setting, value any) []string {
-	flag := "--" + row.Name
-	switch v := value.(type) {
-	case bool:
-		if !v {
-			flag = "--no-" + row.Name
-		}
-		return []string{flag}
-	case []string:
-		var args []string
-		for _, item := range v {
-			args = append(args, flag, item)
-		}
-		return args
-	case string:
-		return []string{flag, v}
-	}
-	return []string{flag, row.Format(value)}
-}
-
 // envSuffix turns router-mode into ROUTER_MODE.
-func envSuffix(name string) string {
-	return strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
-}
+func envSuffix(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
 
 // kebab turns ROUTER_MODE and router_mode into router-mode.
-func kebab(name string) string {
-	return strings.ToLower(strings.ReplaceAll(name, "_", "-"))
-}
+func kebab(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "-")) }
 
 // unknown is the error for a name that is in no table: it offers the nearest that is. A "no-" in front of a known
 // name is explained, because the flag has it and the variable and the key do not. spell writes a known name the way
@@ -172,10 +145,4 @@ func unknown(name string, known []string, spell func(string) string) error {
 		return errors.New("there is no such setting")
 	}
 	return fmt.Errorf("there is no such setting; the nearest is %s", spell(best))
-}
-
-// Has reports whether the set has the same setting, with the same help.
-func (s *Set) Has(row *setting.Setting) bool {
-	own := s.byName[row.Name]
-	return own != nil && own.Help == row.Help
 }

@@ -73,7 +73,7 @@ func TestDecodeRefusesWithThePlace(t *testing.T) {
 	} {
 		doc, err := Parse("f.yaml", []byte(text))
 		require.NoError(t, err)
-		var at *FileError
+		var at *Error
 		err = doc.Decode(&plan{})
 		assert.True(t, errors.As(err, &at) && strings.HasPrefix(strings.ReplaceAll(err.Error(), `"…`, `…`), want),
 			"%q: %v, want %s", text, err, want)
@@ -99,7 +99,7 @@ func TestErrorfFindsTheDeepestLine(t *testing.T) {
 	require.NoError(t, err)
 	for path, line := range map[string]int{"": 2, "none": 2, "rules": 3, "rules[1]": 4, "rules[1].delay": 5, "rules[1].none": 4, "rules[7].x": 3, "rules[x]": 3} {
 		got := doc.Errorf(path, "is wrong")
-		assert.True(t, got.Line == line && got.Field == path, "%q: %v, want line %d", path, got, line)
+		assert.True(t, got.Line == line && got.Name == path, "%q: %v, want line %d", path, got, line)
 	}
 }
 
@@ -127,7 +127,7 @@ func FuzzDecode(f *testing.F) {
 		if err == nil {
 			err = doc.Decode(&plan{})
 		}
-		_, ok := errors.AsType[*FileError](err)
+		_, ok := errors.AsType[*Error](err)
 		assert.True(t, err == nil || ok, "%T is no *Error: %v", err, err)
 	})
 }
