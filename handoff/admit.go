@@ -125,8 +125,9 @@ func (f *Flow) class(r *request, uncached int) int {
 
 // reserve is the drain step of one request: it books what the round lacks, or returns why the request must wait or
 // fails.
-func (f *Flow) reserve(ask *placement.Ask, ahead []*placement.Ask, now time.Time) (placement.Placement, error) {
-	placed, err := f.placer.Book(f.rooms.Roster.Fleet(ask.Model), ask, ahead, now)
+func (f *Flow) reserve(ask *placement.Ask, d queue.Drain[*placement.Ask], now time.Time) (placement.Placement, error) {
+	ask.Drain, ask.PlanOnly, ask.Yield = d.Round, d.Planning, d.Yield
+	placed, err := f.placer.Book(f.rooms.Roster.Fleet(ask.Model), ask, d.Ahead, now)
 	if errors.Is(err, placement.ErrYield) {
 		err = fmt.Errorf("%w: %w", queue.ErrYield, err)
 	}

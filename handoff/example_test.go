@@ -44,7 +44,7 @@ func Example_routerBehindQueue() {
 
 	// reserve books for one ticket. What waiting may mend it answers with ErrWait:
 	// nobody overtakes; anything else ends the ticket.
-	reserve := func(t *queue.Ticket[*router.Lease]) error {
+	reserve := func(t *queue.Ticket[*router.Lease], _ queue.Drain[*router.Lease]) error {
 		l, err := r.Reserve(pool, router.Request{ID: t.ID, ISL: t.ISL}, now)
 		if errors.Is(err, router.ErrBusy) || errors.Is(err, router.ErrNoRoom) {
 			return queue.ErrWait

@@ -321,10 +321,7 @@ func (f *Flow) newQueue(model string) (q *waitingRoom, err error) {
 	if q = f.queues[model]; q != nil {
 		return q, nil
 	}
-	q, err = queue.New(f.cfg.Queue, func(ask *placement.Ask, ahead []*placement.Ask, now time.Time) (placement.Placement, error) {
-		ask.Drain, ask.PlanOnly, ask.Yield = q.Round(), q.Planning(), q.Yields()
-		return f.reserve(ask, ahead, now)
-	}, func(p placement.Placement) { p.Release(time.Now()) })
+	q, err = queue.New(f.cfg.Queue, f.reserve, func(p placement.Placement) { p.Release(time.Now()) })
 	if err == nil {
 		f.queues[model] = q
 	}

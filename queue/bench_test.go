@@ -31,7 +31,7 @@ func BenchmarkAdmit(b *testing.B) {
 			var free atomic.Int64
 			free.Store(int64(places))
 			held := &benchPlace{free: &free}
-			reserve := func(struct{}, []struct{}, time.Time) (*benchPlace, error) {
+			reserve := func(struct{}, Drain[struct{}], time.Time) (*benchPlace, error) {
 				if free.Load() <= 0 {
 					return nil, ErrWait
 				}
@@ -85,7 +85,7 @@ func BenchmarkDrainPlans(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				now = now.Add(time.Millisecond)
-				core.Drain(now, func(*Ticket[string]) error { asked++; return later })
+				core.Drain(now, func(_ *Ticket[string], d Drain[string]) error { asked++; return later })
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(asked), "ns/asked")
 		})

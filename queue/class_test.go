@@ -60,7 +60,7 @@ func (s *server) push(it Item, from int) {
 }
 
 func (s *server) drain() {
-	s.core.Drain(start.Add(s.now), func(t *Ticket[sent]) error {
+	s.core.Drain(start.Add(s.now), func(t *Ticket[sent], d Drain[sent]) error {
 		if s.now < s.free {
 			return ErrWait
 		}
@@ -170,7 +170,7 @@ func TestClassesShareTheLimits(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Limit, cfg.Bytes, cfg.Classes = 10, 10_000, families(400, 100)
 	core := newCore(t, cfg, func(*Ticket[int], error) {})
-	waits := func(*Ticket[int]) error { return ErrWait }
+	waits := func(_ *Ticket[int], d Drain[int]) error { return ErrWait }
 	push := func(class int, bytes int64) *FullError {
 		err := core.Push(&Ticket[int]{Item: Item{Class: class, Bytes: bytes}}, start)
 		core.Drain(start, waits)
@@ -211,7 +211,7 @@ func TestPromotionStaysInItsClass(t *testing.T) {
 		}
 		takes := map[string]time.Duration{"a": 300 * time.Millisecond, "other": c.other, "long": 1200 * time.Millisecond}
 		for range 2 {
-			core.Drain(start, planner(core, 200*time.Millisecond, takes))
+			core.Drain(start, planner(200*time.Millisecond, takes))
 		}
 		assert.Equal(t, c.first, core.head().ID, "the other takes %v is first", c.other)
 	}
@@ -232,7 +232,7 @@ func TestClassesTakeNoMemory(t *testing.T) {
 				}
 				_ = core.Push(&tickets[i], start)
 			}
-			core.Drain(start, func(*Ticket[int]) error { return nil })
+			core.Drain(start, func(_ *Ticket[int], d Drain[int]) error { return nil })
 		}
 		work()
 		assert.EqualValues(t, 0, testing.AllocsPerRun(50, work), "classes %v allocations", classes != nil)

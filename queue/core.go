@@ -24,7 +24,7 @@ type Core[V any] struct {
 	byKey    map[string]*lane[V] // those others
 	waiting  int                 // tickets in all of them
 	holding  bool                // a lane is held
-	ahead    []V                 // memory for Ahead
+	before   []V                 // memory for Drain.Ahead
 	lost     uint64              // first tickets of a lane that left without having been asked to
 	oldest   *Ticket[V]          // by time of push; since all may wait equally long, by deadline as well
 	newest   *Ticket[V]
@@ -42,7 +42,7 @@ type Core[V any] struct {
 	gathering
 
 	others   []peer    // that have something waiting, or had lately
-	way      int       // Yields of the ticket that is asked
+	way      int       // Drain.Yield of the ticket that is asked
 	over     bool      // that ticket need not leave room any longer
 	yields   time.Time // since when each drain has left room to others; zero: the latest has not
 	yielding bool      // this drain does
@@ -110,11 +110,10 @@ func (c *Core[V]) Push(t *Ticket[V], now time.Time) error {
 }
 
 // Drain grants from the front until all that are left have to wait, and returns how many were granted. reserve
-// answers nil (granted), ErrWait, a [Later] or an error that ends the ticket; of the Core it may call [Core.Ahead], [Core.Round] and
-// [Core.Yields] only.
-func (c *Core[V]) Drain(now time.Time, reserve func(t *Ticket[V]) error) (granted int) {
+// answers nil (granted), ErrWait, a [Later] or an error that ends the ticket; it must not call the Core.
+func (c *Core[V]) Drain(now time.Time, reserve func(t *Ticket[V], d Drain[V]) error) (granted int) {
 	for t := c.next(now); t != nil; t = c.next(now) {
-		err := reserve(t)
+		err := reserve(t, Drain[V]{c.ahead(t), c.round, c.planning, c.way})
 		if c.waitsOn(t, err, now) {
 			continue
 		}
@@ -193,11 +192,6 @@ func (c *Core[V]) age(now time.Time) {
 	}
 }
 
-// Planning reports whether the drain only plans: each waiting request is asked for which worker it would wait, and none is to
-// be granted one. Some that would be late by that are tried before the order, which is planned again for each, and the drain
-// goes on in the best of these orders.
-func (c *Core[V]) Planning() bool { return c.planning }
-
 // settle takes t out with the answer of its reserve func, not ErrWait. It reports false if t has left the queue while
 // it was asked: the caller must release what was booked for it.
 func (c *Core[V]) settle(t *Ticket[V], err error, now time.Time) bool {
@@ -243,9 +237,6 @@ func (c *Core[V]) stop(now time.Time) {
 		c.rate.backlog(true, now)
 	}
 }
-
-// Round numbers the drain that goes on, from 1.
-func (c *Core[V]) Round() uint64 { return c.round }
 
 // cancel takes t out of the queue, because its caller leaves. It reports false if t is not in it.
 func (c *Core[V]) cancel(t *Ticket[V], now time.Time) bool {

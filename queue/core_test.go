@@ -203,8 +203,8 @@ func TestCoreAgainstTwin(t *testing.T) {
 		needs := func(id string) int { return tickets[id].Value.needs }
 		drain := func() {
 			roomToo := maps.Clone(room)
-			core.Drain(now, func(t *Ticket[twinAsk]) error {
-				switch room.ask(needs(t.ID), t.Item, core.Ahead(t)) {
+			core.Drain(now, func(t *Ticket[twinAsk], d Drain[twinAsk]) error {
+				switch room.ask(needs(t.ID), t.Item, d.Ahead) {
 				case "waits":
 					return ErrWait
 				case "later":
@@ -325,7 +325,7 @@ func TestPushAmidADrain(t *testing.T) {
 		}
 	}
 	push("a")
-	core.Drain(start, func(*Ticket[twinAsk]) error { return ErrWait }) // a waits, and the queue is full
+	core.Drain(start, func(_ *Ticket[twinAsk], d Drain[twinAsk]) error { return ErrWait }) // a waits, and the queue is full
 	push("b")
 	a := core.next(start)
 	push("c")

@@ -10,7 +10,7 @@ var (
 	// ErrWait, wrapped or not, is the answer of a reserve func while there is no room: the request waits on.
 	ErrWait = errors.New("queue: no room yet")
 	// ErrYield, wrapped together with ErrWait or a [Later], means that there may be room, left to a request at another
-	// gateway: see [Core.Yields].
+	// gateway: see [Drain.Yield].
 	ErrYield = errors.New("queue: room is left to a request at another gateway")
 	// ErrExpired ends a request that waited for Config.Timeout.
 	ErrExpired = errors.New("queue: waited too long")

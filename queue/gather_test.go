@@ -17,8 +17,10 @@ import (
 // changes; what may be granted at once is.
 func TestRequestsGather(t *testing.T) {
 	const ms = time.Millisecond
-	wait := func(free time.Duration) func(*Ticket[string]) error {
-		return func(*Ticket[string]) error { return &laterError{plan{starts: 50 * ms, takes: ms, free: free}} }
+	wait := func(free time.Duration) func(_ *Ticket[string], d Drain[string]) error {
+		return func(_ *Ticket[string], d Drain[string]) error {
+			return &laterError{plan{starts: 50 * ms, takes: ms, free: free}}
+		}
 	}
 	for _, c := range []struct {
 		name    string
@@ -71,7 +73,7 @@ func TestTheQueueGathers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		begun, free, asked := time.Now(), time.Hour, []time.Duration(nil)
-		q, err := New(DefaultConfig(), func(name string, _ []string, now time.Time) (string, error) {
+		q, err := New(DefaultConfig(), func(name string, _ Drain[string], now time.Time) (string, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			asked = append(asked, now.Sub(begun))
@@ -135,7 +137,7 @@ func TestOneDrainForABusyFleet(t *testing.T) {
 			core, _, _ := newLine(t, cfg, ids...)
 			for range 2 { // as often as drains come
 				asked := 0
-				granted := core.Drain(start, func(*Ticket[string]) error {
+				granted := core.Drain(start, func(_ *Ticket[string], d Drain[string]) error {
 					if asked++; asked <= c.grants {
 						return nil
 					}

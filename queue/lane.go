@@ -169,20 +169,19 @@ func (c *Core[V]) resume() {
 	}
 }
 
-// Ahead is the tickets of lanes that go before t, were asked in this drain and have to wait, by their values: t must
-// leave to them what they wait for. The result is good until the next call.
-func (c *Core[V]) Ahead(t *Ticket[V]) []V {
-	clear(c.ahead)
-	c.ahead = c.ahead[:0]
+// ahead returns the values for [Drain.Ahead] of t, valid until the next call.
+func (c *Core[V]) ahead(t *Ticket[V]) []V {
+	clear(c.before)
+	c.before = c.before[:0]
 	if c.holding {
 		for _, l := range c.lanes {
 			if !l.held || l == c.main() {
 				continue
 			}
 			if line := l.lines[l.holder]; len(line) > 0 && line[0].precedes(t) {
-				c.ahead = append(c.ahead, line[0].Value)
+				c.before = append(c.before, line[0].Value)
 			}
 		}
 	}
-	return c.ahead
+	return c.before
 }

@@ -21,19 +21,19 @@ func TestLanesAreBounded(t *testing.T) {
 		push(t, core, start, ticket)
 	}
 	asked := 0
-	core.Drain(start, func(*Ticket[int]) error { asked++; return ErrWait })
+	core.Drain(start, func(_ *Ticket[int], d Drain[int]) error { asked++; return ErrWait })
 	assert.Equal(t, maxLanes+1, asked, "were asked")
-	assert.Equal(t, len(tickets), core.Drain(start, func(*Ticket[int]) error { return nil }), "were granted")
+	assert.Equal(t, len(tickets), core.Drain(start, func(_ *Ticket[int], d Drain[int]) error { return nil }), "were granted")
 	assert.True(t, len(core.lanes) == 1 && len(core.byKey) == 0,
 		"%d lanes and %d keys are left", len(core.lanes), len(core.byKey))
 }
 
 // bound is a reserve func of a request for worker at, or for any where that is empty, which takes one of its places.
-func bound(places map[string]int, at string, granted *[]string, name string) func(time.Time, []*caller) (*place, error) {
-	return func(_ time.Time, ahead []*caller) (*place, error) {
+func bound(places map[string]int, at string, granted *[]string, name string) func(time.Time, Drain[*caller]) (*place, error) {
+	return func(_ time.Time, d Drain[*caller]) (*place, error) {
 		for _, worker := range []string{"A", "B"} {
 			claimed := false
-			for _, c := range ahead {
+			for _, c := range d.Ahead {
 				claimed = claimed || c.at == worker
 			}
 			if at != "" && at != worker || claimed || places[worker] == 0 {

@@ -55,24 +55,24 @@ func TestRounds(t *testing.T) {
 	core, _, _ := newLine(t, DefaultConfig(), "a")
 	rounds := map[uint64]int{}
 	for range 3 {
-		core.Drain(start, func(*Ticket[string]) error { rounds[core.Round()]++; return &laterError{} })
+		core.Drain(start, func(_ *Ticket[string], d Drain[string]) error { rounds[d.Round]++; return &laterError{} })
 	}
 	core.next(start)
-	rounds[core.Round()]++
+	rounds[core.round]++
 	core.resume()
 	core.next(start)
-	rounds[core.Round()]++
+	rounds[core.round]++
 	core.stop(start)
 	assert.True(t, len(rounds) == 5 && rounds[0] == 0, rounds)
 }
 
 // planner is a worker that is busy for a while: in each round it plans one request behind the other.
-func planner(core *Core[string], busy time.Duration, takes map[string]time.Duration) func(t *Ticket[string]) error {
+func planner(busy time.Duration, takes map[string]time.Duration) func(t *Ticket[string], d Drain[string]) error {
 	var round uint64
 	var left time.Duration
-	return func(t *Ticket[string]) error {
-		if core.Round() != round {
-			round, left = core.Round(), busy
+	return func(t *Ticket[string], d Drain[string]) error {
+		if d.Round != round {
+			round, left = d.Round, busy
 		}
 		starts := left
 		left += takes[t.ID]
@@ -115,10 +115,10 @@ func TestPromotion(t *testing.T) {
 			}
 			takes := map[string]time.Duration{"a": 300 * time.Millisecond, "b": 300 * time.Millisecond, "c": 300 * time.Millisecond, "long": c.long}
 			for range 2 { // the first shows that there are plans
-				core.Drain(start, planner(core, 200*time.Millisecond, takes))
+				core.Drain(start, planner(200*time.Millisecond, takes))
 			}
 			require.Equal(t, c.goes, core.head().ID == "long", "%s is first", core.head().ID)
-			core.Drain(start.Add(10*time.Second), planner(core, 0, takes))
+			core.Drain(start.Add(10*time.Second), planner(0, takes))
 			assert.Equal(t, "a", core.head().ID, "long is late all the same")
 		})
 	}
@@ -131,8 +131,8 @@ func TestPlanningIsBounded(t *testing.T) {
 	core, _, _ := newLine(t, cfg, "a", "b", "c")
 	planned := map[uint64]bool{}
 	for i := range 2000 { // 0.5 ms apart
-		core.Drain(start.Add(time.Duration(i)*time.Millisecond/2), func(*Ticket[string]) error {
-			if core.Planning() {
+		core.Drain(start.Add(time.Duration(i)*time.Millisecond/2), func(_ *Ticket[string], d Drain[string]) error {
+			if d.Planning {
 				planned[core.promotion.drain] = true
 			}
 			return &laterError{}
@@ -172,7 +172,7 @@ func TestADrainsWorkIsBounded(t *testing.T) {
 		now := start
 		for range drains {
 			before := asked
-			core.Drain(now, func(*Ticket[string]) error { asked++; return &laterError{} })
+			core.Drain(now, func(_ *Ticket[string], d Drain[string]) error { asked++; return &laterError{} })
 			require.LessOrEqual(t, asked-before, (3+maxTried)*maxPlanned, "%d wait are asked in a drain", waiting)
 			now = now.Add(time.Millisecond)
 		}
@@ -180,8 +180,8 @@ func TestADrainsWorkIsBounded(t *testing.T) {
 		assert.LessOrEqual(t, keys, max(drains*maxPlanned, waiting*(drains/50+1)),
 			"%d wait keys are computed in %d drains, want at most", waiting, drains)
 		room := 3
-		core.Drain(now, func(*Ticket[string]) error {
-			if core.Planning() || room == 0 {
+		core.Drain(now, func(_ *Ticket[string], d Drain[string]) error {
+			if d.Planning || room == 0 {
 				return &laterError{}
 			}
 			room--
@@ -200,7 +200,7 @@ func TestAChangeInMidDrainReachesThePlanned(t *testing.T) {
 		free, armed := false, false
 		cfg := DefaultConfig()
 		cfg.Target = 0 // no drain plans first
-		q, err := New(cfg, func(id string, _ []string, _ time.Time) (string, error) {
+		q, err := New(cfg, func(id string, _ Drain[string], _ time.Time) (string, error) {
 			if id != "planned" {
 				return "", errGone
 			}

@@ -24,11 +24,11 @@ func TestAGrantAfterTheCallerLeft(t *testing.T) {
 				defer cancel(nil)
 				answer := make(chan struct{})
 				turns := 0
-				gone := r.admitWith(ctx, Item{}, func(now time.Time, ahead []*caller) (*place, error) {
+				gone := r.admitWith(ctx, Item{}, func(now time.Time, d Drain[*caller]) (*place, error) {
 					if turns++; turns > 1 {
 						<-answer
 					}
-					return r.reserve(now, ahead)
+					return r.reserve(now, d)
 				})
 				r.free.Store(1)
 				go r.q.Wake() // asks, and hangs in the asking
@@ -88,13 +88,13 @@ func TestAChangeWhileAsking(t *testing.T) {
 		r := newRoom(t, 0, DefaultConfig())
 		looked, answer := make(chan struct{}), make(chan struct{})
 		turns := 0
-		got := r.admitWith(t.Context(), Item{}, func(now time.Time, ahead []*caller) (*place, error) {
+		got := r.admitWith(t.Context(), Item{}, func(now time.Time, d Drain[*caller]) (*place, error) {
 			if turns++; turns == 1 {
 				close(looked)
 				<-answer
 				return nil, ErrWait // as it was when it looked
 			}
-			return r.reserve(now, ahead)
+			return r.reserve(now, d)
 		})
 		<-looked
 		r.grow(1)

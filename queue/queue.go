@@ -20,14 +20,27 @@ const (
 	maxSpare = 1024
 )
 
-// Reserve books a grant for request r, or returns an error: [ErrWait] and a [Later] keep r in the queue, any other ends it. ahead,
-// valid until Reserve returns, are the requests of lanes ([Item.Lane]) that go before r; Reserve leaves to them what
-// they wait for.
+// Drain is the state of a drain when it reserves for one request.
+type Drain[R any] struct {
+	// Ahead are the requests of lanes ([Item.Lane]) that go before it and wait in this drain: Reserve leaves to them what
+	// they wait for. It is valid until Reserve returns.
+	Ahead []R
+	// Round numbers the drain, from 1: plans hold within one.
+	Round uint64
+	// Planning reports that the drain only plans: Reserve returns the [Later] of the worker to wait for and grants none.
+	// Requests that would be late by that are tried before the order, and the drain continues in the best order.
+	Planning bool
+	// Yield is the prompt's length in tokens of a request at another gateway that goes first; 0 for none. If room is left
+	// to it, Reserve returns [ErrYield].
+	Yield int
+}
+
+// Reserve books a grant for request r, or returns an error: [ErrWait] and a [Later] keep r in the queue, any other ends it.
 //
 // Reserve may be called many times for a request, on another caller's goroutine, and may end after [Queue.Admit] has
 // returned; but never by two callers at once, nor under a lock of the queue. It must not wait, and must not call
 // [Queue.Wake], not even by a release: it would be asked again without end.
-type Reserve[R, G any] func(r R, ahead []R, now time.Time) (G, error)
+type Reserve[R, G any] func(r R, d Drain[R], now time.Time) (G, error)
 
 // PanicError is what [Queue.Admit] panics with when its reserve func did, in whichever goroutine that was.
 type PanicError struct {
@@ -119,15 +132,6 @@ func (q *Queue[R, G]) Wake() {
 		q.drain(time.Now())
 	}
 }
-
-// Round numbers the current drain, for Reserve alone: what it plans holds within a round.
-func (q *Queue[R, G]) Round() uint64 { return q.core.Round() }
-
-// Planning reports whether the drain only plans, for Reserve alone: see [Core.Planning].
-func (q *Queue[R, G]) Planning() bool { return q.core.Planning() }
-
-// Yields is [Core.Yields], for Reserve alone.
-func (q *Queue[R, G]) Yields() int { return q.core.Yields() }
 
 // Heads returns the heads to publish to other gateways: see [Core.Heads].
 func (q *Queue[R, G]) Heads() []Head {
@@ -302,12 +306,13 @@ func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 		}
 		clear(q.ahead)
 		q.ahead = q.ahead[:0]
-		for _, o := range q.core.Ahead(t) {
+		for _, o := range q.core.ahead(t) {
 			q.ahead = append(q.ahead, o.request)
 		}
+		d := Drain[R]{q.ahead, q.core.round, q.core.planning, q.core.way}
 		w.asked = true
 		q.mu.Unlock()
-		grant, err := q.ask(w.request, now)
+		grant, err := q.ask(w.request, d, now)
 		q.mu.Lock()
 		w.asked = false
 
@@ -378,15 +383,15 @@ func (w *waiter[R, G]) rouse() {
 }
 
 // ask calls reserve for r. A panic ends the request and not the drain, which may be another's; Admit raises it again.
-// The caller drains, so no other goroutine writes q.ahead.
-func (q *Queue[R, G]) ask(r R, now time.Time) (grant G, err error) {
+// The caller drains, so no other goroutine writes d.Ahead.
+func (q *Queue[R, G]) ask(r R, d Drain[R], now time.Time) (grant G, err error) {
 	returned := false
 	defer func() {
 		if !returned {
 			err = &PanicError{Value: recover(), Stack: debug.Stack()}
 		}
 	}()
-	grant, err = q.reserve(r, q.ahead, now)
+	grant, err = q.reserve(r, d, now)
 	returned = true
 	return grant, err
 }

@@ -31,7 +31,7 @@ type room struct {
 // caller is a request of the tests.
 type caller struct {
 	at      string // the worker it is bound to
-	reserve func(now time.Time, ahead []*caller) (*place, error)
+	reserve func(now time.Time, d Drain[*caller]) (*place, error)
 }
 
 // place is a booking; one without a room is not counted.
@@ -41,7 +41,7 @@ type place struct {
 }
 
 func newRoom(t testing.TB, places int, cfg Config) *room {
-	q, err := New(cfg, func(c *caller, ahead []*caller, now time.Time) (*place, error) { return c.reserve(now, ahead) }, (*place).Release)
+	q, err := New(cfg, func(c *caller, d Drain[*caller], now time.Time) (*place, error) { return c.reserve(now, d) }, (*place).Release)
 	require.NoError(t, err)
 	r := &room{t: t, q: q}
 	r.free.Store(int64(places))
@@ -51,7 +51,7 @@ func newRoom(t testing.TB, places int, cfg Config) *room {
 // grow makes room for so many more, and wakes the queue.
 func (r *room) grow(places int64) { r.free.Add(places); r.q.Wake() }
 
-func (r *room) reserve(time.Time, []*caller) (*place, error) {
+func (r *room) reserve(time.Time, Drain[*caller]) (*place, error) {
 	assert.True(r.t, r.busy.CompareAndSwap(false, true), "two reserve funcs run at once")
 	defer r.busy.Store(false)
 	if r.free.Load() <= 0 {
@@ -75,7 +75,7 @@ func (r *room) admit(ctx context.Context, it Item) <-chan result {
 	return r.admitWith(ctx, it, r.reserve)
 }
 
-func (r *room) admitWith(ctx context.Context, it Item, reserve func(time.Time, []*caller) (*place, error)) <-chan result {
+func (r *room) admitWith(ctx context.Context, it Item, reserve func(time.Time, Drain[*caller]) (*place, error)) <-chan result {
 	c := make(chan result, 1)
 	go func() {
 		held, err := r.q.Admit(ctx, it, &caller{at: it.Lane, reserve: reserve})
@@ -111,9 +111,9 @@ func (r *room) quiet(places int) {
 func TestAdmitAtOnce(t *testing.T) {
 	r := newRoom(t, 1, DefaultConfig())
 	before := runtime.NumGoroutine()
-	held, err := r.q.Admit(t.Context(), Item{}, &caller{reserve: func(now time.Time, ahead []*caller) (*place, error) {
+	held, err := r.q.Admit(t.Context(), Item{}, &caller{reserve: func(now time.Time, d Drain[*caller]) (*place, error) {
 		assert.Equal(t, 1, r.q.Stats().Waiting)
-		return r.reserve(now, ahead)
+		return r.reserve(now, d)
 	}})
 	require.NoError(t, err)
 	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
@@ -169,7 +169,7 @@ func TestNextIsTriedWhenTheFirstLeaves(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				came := time.Now()
-				big := r.admitWith(ctx, c.it, func(time.Time, []*caller) (*place, error) { return nil, ErrWait })
+				big := r.admitWith(ctx, c.it, func(time.Time, Drain[*caller]) (*place, error) { return nil, ErrWait })
 				time.Sleep(time.Second)
 				small := r.admit(t.Context(), Item{})
 				assert.Equal(t, 2, r.q.Stats().Waiting, "none overtakes")
@@ -193,7 +193,7 @@ func TestAnErrorEndsTheRequestAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, 0, DefaultConfig())
 		turns := 0
-		bad := r.admitWith(t.Context(), Item{}, func(time.Time, []*caller) (*place, error) {
+		bad := r.admitWith(t.Context(), Item{}, func(time.Time, Drain[*caller]) (*place, error) {
 			if turns++; turns == 1 {
 				return nil, ErrWait
 			}
@@ -218,13 +218,13 @@ func TestDrainsAreShared(t *testing.T) {
 		var all sync.WaitGroup
 		for range callers {
 			all.Go(func() {
-				_, err := r.q.Admit(t.Context(), Item{}, &caller{reserve: func(now time.Time, ahead []*caller) (*place, error) {
+				_, err := r.q.Admit(t.Context(), Item{}, &caller{reserve: func(now time.Time, d Drain[*caller]) (*place, error) {
 					if r.free.Load() > 0 {
 						if asked++; asked > maxTurns {
 							<-woken
 						}
 					}
-					return r.reserve(now, ahead)
+					return r.reserve(now, d)
 				}})
 				if err != nil { // else it keeps its place for good
 					t.Error(err)
@@ -260,7 +260,7 @@ func TestAPanicIsItsOwnersAlone(t *testing.T) {
 		raised := make(chan any, 1)
 		go func() {
 			defer func() { raised <- recover() }()
-			_, _ = r.q.Admit(t.Context(), Item{}, &caller{reserve: func(time.Time, []*caller) (*place, error) {
+			_, _ = r.q.Admit(t.Context(), Item{}, &caller{reserve: func(time.Time, Drain[*caller]) (*place, error) {
 				if turns++; turns == 1 {
 					return nil, ErrWait
 				}

@@ -18,7 +18,7 @@ func TestRetryAfter(t *testing.T) {
 		for core.Len() < waiting {
 			push(t, core, now, &Ticket[int]{})
 		}
-		core.Drain(now, func(*Ticket[int]) error {
+		core.Drain(now, func(_ *Ticket[int], d Drain[int]) error {
 			if places == 0 {
 				return ErrWait
 			}

@@ -8,7 +8,7 @@ import (
 )
 
 // Strict priority holds across the queues of several gateways without a queue of all: each reports the first of its waiting requests that
-// have one ([Core.Heads]), and the others leave room to it for a moment ([Core.Elsewhere]). What they leave is bounded in time
+// have one ([Core.Heads]), and the others leave room to it for a moment ([Core.UpdatePeerHeads]). What they leave is bounded in time
 // alone: a gateway that reports wrongly, or takes nothing, delays a request by yieldFor, once in each distrust.
 const (
 	// headAge is how old a report of another gateway may be. Each repeats its own every 20 ms, so that one may be lost.
@@ -132,10 +132,6 @@ func (c *Core[V]) retake(t *Ticket[V], now time.Time) {
 
 // head is t as published to other gateways.
 func (t *Ticket[V]) head() Head { return Head{laneID(t.Lane), t.Retry, t.Strict, t.sequence, t.ISL} }
-
-// Yields is the prompt's length in tokens of a request at another gateway that goes before the one that is asked for, 0 for none;
-// for the reserve func alone, which answers with [ErrYield] where it leaves room to it.
-func (c *Core[V]) Yields() int { return c.way }
 
 // yielded notes that t waits on because room is left to another gateway's request.
 func (c *Core[V]) yielded(t *Ticket[V], now time.Time) {

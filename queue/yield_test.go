@@ -30,11 +30,11 @@ func newRooms(t *testing.T) *rooms {
 }
 
 // reserve is as the gateway's: with room, but for another gateway's request.
-func (r *rooms) reserve(*Ticket[string]) error {
+func (r *rooms) reserve(_ *Ticket[string], d Drain[string]) error {
 	switch {
 	case r.places == 0:
 		return ErrWait
-	case r.core.Yields() > 0 && r.fits:
+	case d.Yield > 0 && r.fits:
 		return fmt.Errorf("%w: %w", ErrYield, ErrWait)
 	}
 	r.places--
@@ -244,8 +244,8 @@ func TestWhatYieldsToWhat(t *testing.T) {
 func TestPlannedRequestsYield(t *testing.T) {
 	r := newRooms(t)
 	r.push(Item{ID: "1"}, Item{ID: "2"})
-	reserve := func(k *Ticket[string]) error {
-		if k.ID == "1" && r.core.Yields() > 0 {
+	reserve := func(k *Ticket[string], d Drain[string]) error {
+		if k.ID == "1" && d.Yield > 0 {
 			return fmt.Errorf("%w: %w", ErrYield, &laterError{})
 		}
 		return nil
@@ -266,11 +266,11 @@ func TestCallersYield(t *testing.T) {
 		cfg, headed := DefaultConfig(), 0
 		cfg.OnHead = func() { headed++ }
 		r := newRoom(t, 1, cfg)
-		leaves := func(now time.Time, ahead []*caller) (*place, error) {
-			if r.q.Yields() > 0 && r.free.Load() > 0 {
+		leaves := func(now time.Time, d Drain[*caller]) (*place, error) {
+			if d.Yield > 0 && r.free.Load() > 0 {
 				return nil, fmt.Errorf("%w: %w", ErrYield, ErrWait)
 			}
-			return r.reserve(now, ahead)
+			return r.reserve(now, d)
 		}
 		r.q.UpdatePeerHeads("b", []Head{{Strict: 10, Tokens: 1}})
 		began := time.Now()

@@ -68,7 +68,7 @@ func (g *gateway) drain() {
 	for g.again = true; g.again; {
 		g.again = false
 		now := r.at(r.now)
-		g.queue.Drain(now, func(t *queue.Ticket[int32]) error { return r.reserve(t.Value, now) })
+		g.queue.Drain(now, func(t *queue.Ticket[int32], d queue.Drain[int32]) error { return r.reserve(t.Value, d, now) })
 	}
 	g.draining = false
 	g.wakeLater()

@@ -22,10 +22,8 @@ func drawn(share float64, seed, n uint64) bool {
 // ask is a request's query for the choice of its workers.
 func (r *run) ask(i int32) placement.Ask {
 	q := &r.requests[i]
-	queue := r.gateways[q.gateway].queue
 	ask := placement.Ask{Model: Model, Request: router.Request{
-		ID: q.id, Attempt: 1, ISL: q.isl, Drain: queue.Round(), PlanOnly: queue.Planning(),
-		DecodeLater: true, Done: q.done, Later: &r.later,
+		ID: q.id, Attempt: 1, ISL: q.isl, DecodeLater: true, Done: q.done, Later: &r.later,
 	}}
 	if r.cfg.SessionIDs {
 		ask.Session = q.Session
@@ -50,8 +48,9 @@ func (r *run) cached(i int32, now time.Time) int {
 }
 
 // reserve is the drain step of one request.
-func (r *run) reserve(i int32, now time.Time) error {
+func (r *run) reserve(i int32, d queue.Drain[int32], now time.Time) error {
 	ask := r.ask(i)
+	ask.Drain, ask.PlanOnly = d.Round, d.Planning
 	placed, err := r.gateways[r.requests[i].gateway].placer.Book(r.fleet, &ask, nil, now)
 	if _, later := errors.AsType[queue.Later](err); !later && placement.Waits(err) {
 		return queue.ErrWait
