@@ -31,13 +31,15 @@ func (f *Flow) admit(ctx context.Context, r *request) error {
 		if r.complete() {
 			return nil
 		}
-		if (r.KV != nil || r.d.Lease != nil) && f.servedAlone(r) {
+		ask := f.nextAsk(r)
+		if (r.KV != nil || r.d.Lease != nil) && f.alone(ask) {
 			r.dropAll()
+			ask = f.nextAsk(r)
 		}
-		err := f.enter(ctx, r)
+		err := f.enter(ctx, r, ask)
 		switch {
 		case errors.Is(err, errLeaseOver) && ctx.Err() == nil:
-		case errors.Is(err, placement.ErrNoDecode) && r.KV != nil && f.servedAlone(r):
+		case errors.Is(err, placement.ErrNoDecode) && r.KV != nil && f.alone(ask):
 		case errors.Is(err, placement.ErrNoDecode) && r.suspected.others != nil:
 			r.suspected.others = nil // the suspected pair's decode worker is gone
 		case err != nil:
@@ -49,25 +51,19 @@ func (f *Flow) admit(ctx context.Context, r *request) error {
 	}
 }
 
-// servedAlone reports whether only workers that serve alone can serve r now.
-func (f *Flow) servedAlone(r *request) bool {
-	ask := f.ask(r)
-	return f.placer.Alone(f.rooms.Roster.Fleet(ask.Model), &ask, time.Now())
+// alone reports whether only workers that serve alone can serve ask now.
+func (f *Flow) alone(ask *placement.Ask) bool {
+	return f.placer.Alone(f.rooms.Roster.Fleet(ask.Model), ask, time.Now())
 }
 
 // enter waits in the model's queue until the next round's workers are booked. A retry goes to the head. A request
 // with KV waits no longer than the KV is bindable.
-func (f *Flow) enter(ctx context.Context, r *request) error {
+func (f *Flow) enter(ctx context.Context, r *request, ask *placement.Ask) error {
 	if r.KV != nil {
 		within, cancel := context.WithDeadlineCause(ctx, r.KV.BindBy(), errLeaseOver)
 		defer cancel()
 		ctx = within
 	}
-	ask := &r.asks
-	if r.Attempts > 0 || r.turns > 0 { // the queue may still read the previous Ask, whose wait was cut short
-		ask = new(placement.Ask)
-	}
-	*ask = f.ask(r)
 	if ask.DecodeLater, ask.Sliced = f.decodesLater(r, ask); ask.DecodeLater {
 		ask.Later = new(router.LaterError) // shared by every drain of this wait
 	}
@@ -134,7 +130,7 @@ func (f *Flow) reserve(ask *placement.Ask, d queue.Drain[*placement.Ask], now ti
 	if _, later := errors.AsType[queue.Later](err); !later && err != nil && placement.Waits(err) {
 		err = fmt.Errorf("%w: %w", queue.ErrWait, err)
 	}
-	if f.keepsWaiting(ask, err, now) {
+	if f.keepsWaiting(ask, err) {
 		err = fmt.Errorf("%w: %w", queue.ErrWait, err)
 	}
 	ask.Waited = ask.Waited || err != nil
@@ -145,17 +141,24 @@ func (f *Flow) reserve(ask *placement.Ask, d queue.Drain[*placement.Ask], now ti
 // keepsWaiting reports whether a waiting request keeps waiting although no worker is left, since a worker may restart. A
 // request that arrives then is refused, so its client can go elsewhere; one that has tried workers ends with their
 // failure.
-func (f *Flow) keepsWaiting(ask *placement.Ask, err error, now time.Time) bool {
+func (f *Flow) keepsWaiting(ask *placement.Ask, err error) bool {
 	lacks := errors.Is(err, placement.ErrNoDecode) || errors.Is(err, placement.ErrNoPrefill)
 	unloaded := ask.Adapter != "" && errors.Is(err, router.ErrTaints)
 	return lacks && !unloaded && len(ask.Exclude) == 0 && ask.Waited &&
-		(ask.Want == placement.Any || !f.placer.Alone(f.rooms.Roster.Fleet(ask.Model), ask, now))
+		(ask.Want == placement.Any || !f.alone(ask))
 }
 
-// ask returns the placement query of r's next round.
-func (f *Flow) ask(r *request) placement.Ask {
-	x := &r.Call.Request.Nvext
-	ask := placement.Ask{
+// nextAsk returns the placement query of r's next round: the one begun by understand, or a new one.
+func (f *Flow) nextAsk(r *request) *placement.Ask {
+	if ask := r.ask; ask != nil {
+		r.ask = nil
+		return ask
+	}
+	x, ask := &r.Call.Request.Nvext, &r.firstAsk
+	if r.Attempts > 0 || r.turns > 0 { // the queue may still read the previous one, whose wait was cut short
+		ask = new(placement.Ask)
+	}
+	*ask = placement.Ask{
 		Model: r.Call.Request.Model, OneLeg: r.oneLeg(), DecodePin: r.pins.decode.routerPin(), DecodeHashes: r.decodeHashes,
 		Request: router.Request{
 			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.length(), Hashes: r.Hashes, Text: r.ids == nil, RemoteOverlap: r.remoteOverlap,
@@ -175,12 +178,6 @@ func (f *Flow) ask(r *request) placement.Ask {
 	}
 	ask.Done = r.done
 	return ask
-}
-
-// route returns where r may go now.
-func (f *Flow) route(r *request) placement.Route {
-	ask := f.ask(r)
-	return f.placer.Route(f.rooms.Roster.Fleet(ask.Model), &ask, time.Now())
 }
 
 // refusal turns the end of an admission into the error that the client gets.

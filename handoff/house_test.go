@@ -182,8 +182,7 @@ func (h *house) ask(tried ...string) *request {
 
 // reserve is the drain step of r.
 func (h *house) reserve(r *request) (*placement.Placement, error) {
-	ask := h.Flow.ask(r)
-	g, err := h.Flow.reserve(&ask, queue.Drain[*placement.Ask]{}, time.Now())
+	g, err := h.Flow.reserve(h.nextAsk(r), queue.Drain[*placement.Ask]{}, time.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -10,8 +10,7 @@ import (
 // query answers with the workers that the request would go to now. It books nothing, does not queue and calls no
 // worker.
 func (f *Flow) query(r *request, out Sink) error {
-	ask := f.ask(r)
-	placed, err := f.placer.Pick(f.rooms.Roster.Fleet(ask.Model), &ask, time.Now())
+	placed, err := f.placer.Pick(f.rooms.Roster.Fleet(r.ask.Model), r.ask, time.Now())
 	if err != nil {
 		return r.refusal(err)
 	}

@@ -40,13 +40,16 @@ type request struct {
 
 	traceParent string // for engines, unless a leg has its own span
 
-	asks      placement.Ask // of the first round; later rounds have their own
-	shown     bool          // decode's engine reported the ids of the prompt it computed
-	tried     []string      // workers that failed this request
-	last      *fault.Error  // why the latest round ended
-	suspected suspicion     // of the latest round
-	disputes  []dispute     // errors that may be the request's own
-	leg       Leg           // the latest decode call
+	computes *router.Router // of the pool that computes the prompt, nil if it has no worker
+	ask      *placement.Ask // for the next round, nil until it is made
+	firstAsk placement.Ask  // memory of the first round's
+
+	shown     bool         // decode's engine reported the ids of the prompt it computed
+	tried     []string     // workers that failed this request
+	last      *fault.Error // why the latest round ended
+	suspected suspicion    // of the latest round
+	disputes  []dispute    // errors that may be the request's own
+	leg       Leg          // the latest decode call
 	transfer  placement.Transfer
 	leaves    bool // decode may abandon it and compute the prompt itself
 	slow      bool // it did so

@@ -40,9 +40,18 @@ func (f *Flow) understand(ctx context.Context, r *request) error {
 	if err := f.pin(r); err != nil {
 		return err
 	}
-	if err := f.constrain(r); err != nil {
+	r.ask = f.nextAsk(r)
+	route := f.placer.Route(f.rooms.Roster.Fleet(req.Model), r.ask, time.Now())
+	pool, computes := route.Computes()
+	if len(pool.Members) > 0 {
+		r.computes = computes
+	}
+	if err := r.constrain(computes.Cost()); err != nil {
 		return err
 	}
+	defer func() { // the prompt is known
+		r.ask.ISL, r.ask.Hashes, r.ask.DecodeHashes, r.ask.Text = r.ISL, r.Hashes, r.decodeHashes, r.ids == nil
+	}()
 	began := time.Now()
 	var err error
 	if r.ISL, err = f.tokenize(ctx, r); err != nil {
@@ -51,8 +60,7 @@ func (f *Flow) understand(ctx context.Context, r *request) error {
 	if r.ids == nil {
 		var fromStart bool
 		r.ISL, fromStart = r.card.Estimate(req)
-		route := f.route(r)
-		if pool, computes := route.Computes(); fromStart && len(pool.Members) > 0 && computes.Sources().CanPredict() {
+		if fromStart && r.computes != nil && r.computes.Sources().CanPredict() {
 			r.Hashes, r.decodeHashes = r.card.Hashes(req, models.Prompt{})
 		}
 		return nil
@@ -71,8 +79,7 @@ func (f *Flow) tokenize(ctx context.Context, r *request) (n int, err error) {
 	if r.ids = r.prompt.IDs; err != nil || r.ids != nil {
 		return len(r.ids), err
 	}
-	route := f.route(r)
-	if pool, computes := route.Computes(); len(pool.Members) == 0 || computes.IgnoresOverlap() {
+	if r.computes == nil || r.computes.IgnoresOverlap() {
 		return 0, nil // no choice depends on the cache, and an engine's time is not free
 	}
 	asked := f.rooms.Languages.Ask(ctx, req, r.card.Engine, r.ID)
@@ -85,9 +92,9 @@ func (f *Flow) tokenize(ctx context.Context, r *request) (n int, err error) {
 	return len(r.ids), err
 }
 
-// constrain reads the request's own weights. Its error is an *openai.Error: 400 for a weight of a cost function that
-// this gateway does not use.
-func (f *Flow) constrain(r *request) error {
+// constrain reads the request's own weights. Its error is an *openai.Error: 400 for a weight of another function than
+// cost.
+func (r *request) constrain(cost string) error {
 	o := r.Call.Request.Nvext.Override
 	if o == nil {
 		return nil
@@ -97,9 +104,7 @@ func (f *Flow) constrain(r *request) error {
 		SharedMultiplier: o.SharedCacheMultiplier, Temperature: o.RouterTemperature,
 		TrackPrefillTokens: o.TrackPrefillTokens, AssumeReuse: o.AssumeKVReuse,
 	}
-	route := f.route(r)
-	_, computes := route.Computes()
-	cost := computes.Cost()
+	r.ask.Override = r.override
 	for _, c := range []struct {
 		name  string
 		cost  string
@@ -124,10 +129,11 @@ func (f *Flow) askRemote(ctx context.Context, r *request) {
 	if f.rooms.Remote == nil || r.ids == nil || len(r.Hashes) == 0 {
 		return // text is hashed for predictions only
 	}
-	route, began := f.route(r), time.Now()
-	if pool, computes := route.Computes(); len(pool.Members) == 0 || computes.IgnoresOverlap() {
+	if r.computes == nil || r.computes.IgnoresOverlap() {
 		return
 	}
+	began := time.Now()
 	r.remoteOverlap, r.Remote = f.rooms.Remote(ctx, r.Call.Request.Model, r.card.BlockSize, r.Hashes)
+	r.ask.RemoteOverlap = r.remoteOverlap
 	r.Spent.Asking = time.Since(began)
 }

@@ -71,7 +71,7 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 	remote := req
 	remote.RemoteOverlap = remoteReport(map[overlap.Rank]int32{{Worker: "b0003", Rank: 0}: 4})
 	allocates(t, "Pick", 0, func() error { _, err := both.Pick(bp, req, noon); return err })
-	allocates(t, "BestOverlap", 0, func() error { both.BestOverlap(bp, Request{Hashes: req.Hashes}, noon); return nil })
+	allocates(t, "Look", 0, func() error { l := both.Look(bp, Request{Hashes: req.Hashes}, noon); l.End(); return nil })
 	allocates(t, "Pick, remote overlap", 0, func() error { _, err := both.Pick(bp, remote, noon); return err })
 	allocates(t, "Reserve", 1, life(both, bp, req))
 	allocates(t, "ReservePair", 1, func() error {

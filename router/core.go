@@ -56,7 +56,12 @@ func (k *core) begin(c *scratch, v *view, req Request, limits *Thresholds, now t
 	c.limits, c.tiers = limits, k.cfg.Cost == Credited
 	c.why = Why{Explain: req.Explain || k.cfg.OnChoice != nil, Terms: c.why.Terms[:0]}
 	v.narrow(c, now)
-	k.sources.Find(v.overlaps, overlap.Prompt{Hashes: req.Hashes, Text: req.Text, Remote: req.RemoteOverlap}, now, &c.found)
+}
+
+// find looks up the prompt's overlaps.
+func (k *core) find(c *scratch, now time.Time) {
+	prompt := overlap.Prompt{Hashes: c.req.Hashes, Text: c.req.Text, Remote: c.req.RemoteOverlap}
+	k.sources.Find(c.view.overlaps, prompt, now, &c.found)
 }
 
 // pick has the policy choose among the candidates.

@@ -244,14 +244,14 @@ func TestViewFollows(t *testing.T) {
 	b.DataParallelRanks = 2
 	prompt := chain(1, 4)
 	p := poolOf(pools.Both, a, b)
-	assert.Zero(t, r.BestOverlap(p, Request{Hashes: prompt}, noon), "best overlap N before anything is known")
+	assert.Zero(t, r.Look(p, Request{Hashes: prompt}, noon).Blocks, "best overlap N before anything is known")
 	idx.Store(idx.Owner("b", 1), index.Device, prompt[:3])
-	assert.Equal(t, 3, r.BestOverlap(p, Request{Hashes: prompt}, noon), "best overlap X, want 3")
+	assert.Equal(t, 3, r.Look(p, Request{Hashes: prompt}, noon).Blocks, "best overlap X, want 3")
 	l := reserve(t, r, p, Request{ID: "r", ISL: 64, Hashes: prompt}, noon)
 	assert.True(t, l.Worker.ID == "b" && l.Rank == 1 && l.Overlap == 3 && l.Candidates == 3,
 		"chose %s rank %d of %d for overlap %d", l.Worker.ID, l.Rank, l.Candidates, l.Overlap)
 	left := poolOf(pools.Both, a)
-	assert.Zero(t, r.BestOverlap(left, Request{Hashes: prompt}, noon), "best overlap N on a worker that has left")
+	assert.Zero(t, r.Look(left, Request{Hashes: prompt}, noon).Blocks, "best overlap N on a worker that has left")
 	l.Release(noon)
 	got := r.Loads(p)
 	assert.True(t, got[1].Requests == 0 && got[1].CachedBlocks == 3, "back again: %+v", got[1])

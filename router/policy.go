@@ -62,6 +62,8 @@ type Request struct {
 	// Later is memory for the returned [*LaterError]; nil allocates.
 	Later   *LaterError
 	Explain bool // fills [Why.Terms]
+	// Look is what [Router.Look] found for the request, nil for none.
+	Look *Look
 }
 
 // Done is the part of a prompt computed in slices, on the rank of the latest slice. Events may not report it yet.

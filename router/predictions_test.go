@@ -38,9 +38,9 @@ func TestPrediction(t *testing.T) {
 		again := book(t, r, p, hashes, noon.Add(100*time.Second))
 		assert.True(t, again.Overlap == 20 && again.Worker == first.Worker && again.PrefillTokens == 0,
 			"%s: overlap %d on %s, was sent to %s", role, again.Overlap, again.Worker.ID, first.Worker.ID)
-		assert.Equal(t, 10, r.BestOverlap(p, Request{Hashes: append(hashes[:10:10], 1, 2)}, noon.Add(219*time.Second)),
+		assert.Equal(t, 10, r.Look(p, Request{Hashes: append(hashes[:10:10], 1, 2)}, noon.Add(219*time.Second)).Blocks,
 			"%s: best overlap N of half the prompt, want 10", role)
-		if got := r.BestOverlap(p, Request{Hashes: hashes}, noon.Add(220*time.Second)); got != 0 || r.Sources().Size().Predicted != 0 {
+		if got := r.Look(p, Request{Hashes: hashes}, noon.Add(220*time.Second)).Blocks; got != 0 || r.Sources().Size().Predicted != 0 {
 			t.Errorf("%s: overlap %d when its time was over, %d predicted", role, got, r.Sources().Size().Predicted)
 		}
 	}

@@ -137,7 +137,7 @@ func TestSentIsBesideEvents(t *testing.T) {
 	idx.Remove(owner, index.Device, hashes[5:35])
 	check("it evicted", 1, noon, 30, 25)
 	check("it evicted, and the time is over", 1, noon.Add(2*time.Second), 5, 0)
-	assert.Equal(t, 40, r.BestOverlap(p, Request{Hashes: hashes}, noon.Add(2*time.Second)),
+	assert.Equal(t, 40, r.Look(p, Request{Hashes: hashes}, noon.Add(2*time.Second)).Blocks,
 		"best overlap X, want the silent worker's 40")
 }
 
@@ -203,7 +203,7 @@ func TestPredictionsBoundByTheWorker(t *testing.T) {
 	if loads[1].CachedBlocks != 200 || loads[0].CachedBlocks != 40 { // the open one is pruned
 		t.Errorf("loads %+v", loads)
 	}
-	assert.Equal(t, 42, r.BestOverlap(p, Request{Hashes: chain(4, 43)}, noon.Add(1000*time.Hour)),
+	assert.Equal(t, 42, r.Look(p, Request{Hashes: chain(4, 43)}, noon.Add(1000*time.Hour)).Blocks,
 		"after weeks N blocks of the latest prompt, want all 42 that rank 1 was sent")
 	larger := silent("small")
 	larger.TotalKVBlocks, larger.DataParallelRanks = 1000, 2

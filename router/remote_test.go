@@ -59,7 +59,7 @@ func TestRemoteReportIsPreferred(t *testing.T) {
 			best = max(best, tt.want[i])
 		}
 		assert.Equal(t, best, why.Overlap, "%s: chosen for an overlap of X, the best", tt.name)
-		if got := r.BestOverlap(p, req, noon); got < best { // of the prompt's blocks, not bounded by its length
+		if got := r.Look(p, req, noon).Blocks; got < best { // of the prompt's blocks, not bounded by its length
 			t.Errorf("%s: best overlap %d, want %d", tt.name, got, best)
 		}
 	}

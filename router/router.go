@@ -150,14 +150,6 @@ func PickPair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request, n
 // errOneRouter refuses a pair of one router.
 var errOneRouter = errors.New("router: a pair needs two routers")
 
-// BestOverlap returns the most leading blocks of req's prompt cached by an eligible worker of p. The queue uses it to
-// compute the rest.
-func (r *Router) BestOverlap(p *pools.Pool, req Request, now time.Time) int {
-	c := r.begin(p, req, now)
-	defer r.end(c)
-	return c.best(now)
-}
-
 // Held returns the leading blocks of req's prompt that each worker of p has cached, in the pool's order: its best
 // rank's. It is all 0 if overlaps are ignored.
 func (r *Router) Held(p *pools.Pool, req Request, now time.Time) []int {
@@ -245,8 +237,15 @@ func (r *Router) Cost() string { return r.core.cfg.Cost }
 
 // begin does what needs no lock: view, look-up and filters.
 func (r *Router) begin(p *pools.Pool, req Request, now time.Time) *scratch {
-	c := r.scratches.Get().(*scratch)
-	r.core.begin(c, r.see(p), req, r.limits.Load(), now)
+	v := r.see(p)
+	c, found := req.Look.take(r, v, &req, now)
+	if c == nil {
+		c = r.scratches.Get().(*scratch)
+	}
+	r.core.begin(c, v, req, r.limits.Load(), now)
+	if !found {
+		r.core.find(c, now)
+	}
 	return c
 }
 

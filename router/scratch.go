@@ -66,17 +66,6 @@ func (c *scratch) end() {
 	c.found.End()
 }
 
-// best returns the most leading blocks cached by a slot that may be chosen.
-func (c *scratch) best(now time.Time) int {
-	best := 0
-	for i := range c.view.slots {
-		if c.view.eligible(&c.view.slots[i], now) {
-			best = max(best, int(c.found.Blocks[i]))
-		}
-	}
-	return best
-}
-
 // able reports whether a worker could serve the request if it were empty and no threshold applied.
 func (c *scratch) able() bool { return c.met&able != 0 && *c.limits == Thresholds{} }
 

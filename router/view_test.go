@@ -77,6 +77,7 @@ func TestChoicesKeepNothing(t *testing.T) {
 	c := newScratch()
 	look := func(req Request) []candidate {
 		r.core.begin(c, v, req, &Thresholds{}, noon)
+		r.core.find(c, noon)
 		c.tiers = req.ISL > 160
 		var err error
 		c.ws, err = c.view.choices(c, r.core.book, noon)

@@ -36,6 +36,7 @@ type Sources struct {
 
 	// Replaced, never changed: the ranks whose events are lost, and the same with those whose events are wrong.
 	lost, stale atomic.Pointer[map[Rank]struct{}]
+	changes     atomic.Uint64 // of what is assumed
 
 	mu     sync.Mutex // guards parity, predicted, recent and room
 	room   []uint64   // of one prompt's granules
@@ -177,6 +178,7 @@ func (s *Sources) Sent(w *pools.Worker, rank int, hashes []uint64, text bool, no
 		return n
 	}
 	n.hashes, n.text = hashes, text
+	s.changes.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	granules := s.granules(&n)
@@ -196,6 +198,9 @@ type Noted struct {
 	predicted, recent sent
 }
 
+// Assumed returns a number that changes with every prompt that is assumed to be cached, or no longer is.
+func (s *Sources) Assumed() uint64 { return s.changes.Load() }
+
 // Any reports whether anything is assumed.
 func (n *Noted) Any() bool { return n.hashes != nil }
 
@@ -204,6 +209,7 @@ func (s *Sources) Invalidate(n *Noted) {
 	if n.hashes == nil {
 		return
 	}
+	s.changes.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	granules := s.granules(n)

@@ -30,6 +30,7 @@ type Ask struct {
 	// Waited: it had to wait for room before.
 	Waited bool
 
+	look   router.Look // for the next booking
 	claims []router.Claim
 }
 

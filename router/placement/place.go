@@ -21,6 +21,7 @@ const maxChoices = 4
 // The permits are acquired here, where the workers are booked, so that of many asks only one gets a trial call.
 func (p *Placer) Book(fleet pools.Fleet, ask *Ask, ahead []*Ask, now time.Time) (Placement, error) {
 	err, claims, generates := ErrOnTrial, claimed(ahead), pools.Decode
+	defer ask.look.End()
 	left := p.leave(fleet, ask, now)
 	claims = append(claims, left...)
 	for range maxChoices {
@@ -56,7 +57,7 @@ func (p *Placer) leave(fleet pools.Fleet, ask *Ask, now time.Time) (claims []rou
 	}
 	other := *ask
 	other.ISL, other.OSL, other.Hashes, other.DecodeHashes, other.RemoteOverlap, other.Done = ask.Yield, 0, nil, nil, nil, router.Done{}
-	other.Drain, other.Explain = 0, false // no plan of this drain's
+	other.Drain, other.Explain, other.look = 0, false, router.Look{} // no plan of this drain's
 	would, err := p.Pick(fleet, &other, now)
 	if err != nil {
 		return nil
@@ -70,7 +71,7 @@ func (p *Placer) leave(fleet pools.Fleet, ask *Ask, now time.Time) (claims []rou
 // Pick is the placement that [Placer.Book] would make now. Nothing is booked: the leases only hold the choices.
 func (p *Placer) Pick(fleet pools.Fleet, ask *Ask, now time.Time) (Placement, error) {
 	whole := *ask
-	whole.DecodeLater, whole.Sliced = false, false
+	whole.DecodeLater, whole.Sliced, whole.look = false, false, router.Look{}
 	r := p.Route(fleet, &whole, now)
 	look := r.look(now)
 	out, err := r.place(look.exclude, nil, false, now)
@@ -114,7 +115,7 @@ func (r *Route) standsIn() bool {
 // choose is the one switch over the ways in which an ask can be served. It books the workers, or only picks them.
 func (r *Route) choose(exclude []string, ahead []router.Claim, book bool, now time.Time) (Placement, error) {
 	req, reason := r.ask.Request, r.Reason
-	req.Exclude, req.Ahead = exclude, ahead
+	req.Exclude, req.Ahead, req.Look = exclude, ahead, &r.ask.look
 	r.match(&req, now)
 	switch want := r.ask.Want; {
 	case want == Prefill:

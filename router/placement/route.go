@@ -105,16 +105,17 @@ func (r *Route) Computes() (*pools.Pool, *router.Router) {
 	return pool, r.placer.Routers.For(r.ask.Model, pool.Role)
 }
 
-// Cached is the longest prefix of the prompt, in tokens, that a worker which may compute the prompt now has cached.
+// Cached is the longest prefix of the prompt, in tokens, that a worker which may compute the prompt now has cached. The ask
+// keeps what was looked up for the booking that follows.
 func (r *Route) Cached(now time.Time) int {
 	pool, in := r.Computes()
 	if len(pool.Members) == 0 {
 		return 0
 	}
 	q := &r.ask.Request
-	blocks := in.BestOverlap(pool, router.Request{Hashes: q.Hashes, Text: q.Text, RemoteOverlap: q.RemoteOverlap}, now)
+	r.ask.look = in.Look(pool, router.Request{Hashes: q.Hashes, Text: q.Text, RemoteOverlap: q.RemoteOverlap}, now)
 	size := pool.Members[0].Worker.BlockSize
-	return min(max(0, q.ISL-1)/size, blocks) * size // engines compute the last token's block
+	return min(max(0, q.ISL-1)/size, r.ask.look.Blocks) * size // engines compute the last token's block
 }
 
 // Fits returns a [*router.TooBigError] when no worker that generates could ever hold the prompt.

@@ -325,7 +325,7 @@ func TestPredictionsAreShared(t *testing.T) {
 		a, b := join("a"), join("b")
 		req := router.Request{ISL: 64, Hashes: []uint64{11, 12, 13, 14}}
 		l := a.ask(req)
-		b.eventually("the prompt is predicted", func() bool { return b.routers.For("m", pools.Both).BestOverlap(b.pool, req, time.Now()) == 4 })
+		b.eventually("the prompt is predicted", func() bool { return b.routers.For("m", pools.Both).Look(b.pool, req, time.Now()).Blocks == 4 })
 		for i, held := range b.routers.For("m", pools.Both).Held(b.pool, req, time.Now()) {
 			assert.Equal(t, (b.pool.Members[i].Worker.ID == l.Worker.ID), (held > 0),
 				"worker %d is predicted to hold %d blocks; %s was sent them", i, held, l.Worker.ID)
