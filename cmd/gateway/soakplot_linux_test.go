@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/lab/plot"
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // Where the soak's result is kept.
@@ -34,7 +34,7 @@ func writeSoak(t testing.TB, figures string, samples []sample) {
 
 // soakStyle is what a page defines for its plots.
 const soakStyle = `svg { --ink: #1f2937; --faint: #4b5563; --rule: #d1d5db; --ground: #fff; } .page { fill: var(--ground); }
-@media (prefers-color-scheme: dark) { svg { --ink: #e6edf3; --faint: #9ca3af; --rule: #30363d; --ground: #0d1117; } }` + plot.Style
+@media (prefers-color-scheme: dark) { svg { --ink: #e6edf3; --faint: #9ca3af; --rule: #30363d; --ground: #0d1117; } }` + replay.Style
 
 // plotSoak draws what the gateway held over minutes, in two columns. Where there are more samples than places, the greatest of those that
 // share one counts.
@@ -44,7 +44,7 @@ func plotSoak(samples []sample) string {
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d"><title>A gateway under load and faults</title><style>%s</style><rect class="page" width="100%%" height="100%%"/>`,
 		2*wide, 2*high, soakStyle)
 	for i, name := range held[:inFlight] {
-		var s plot.Series
+		var s replay.Series
 		for n := min(places, len(samples)); len(s.X) < n; {
 			share := samples[len(s.X)*len(samples)/n : (len(s.X)+1)*len(samples)/n]
 			most := 0.
@@ -53,7 +53,7 @@ func plotSoak(samples []sample) string {
 			}
 			s.X, s.Y = append(s.X, share[0].at.Minutes()), append(s.Y, most)
 		}
-		p := plot.Plot{Title: name, X: plot.Axis{Name: "time", Unit: "min"}, Y: plot.Axis{Name: name}, Series: []plot.Series{s}}
+		p := replay.Plot{Title: name, X: replay.Axis{Name: "time", Unit: "min"}, Y: replay.Axis{Name: name}, Series: []replay.Series{s}}
 		at := fmt.Sprintf(`<svg x="%d" y="%d" width="%d" height="%d" `, i%2*wide, i/2*high, wide, high)
 		b.WriteString(strings.Replace(string(p.SVG()), "<svg ", at, 1))
 	}

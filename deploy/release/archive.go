@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-pd/tandem/lab/gobuild"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // file is one file of an archive.
@@ -43,7 +43,7 @@ func (r *release) make(ctx context.Context, out string) (sums string, err error)
 	for _, t := range r.targets {
 		name := t[0] + "_" + t[1]
 		binaries[name] = filepath.Join(work, name)
-		err := gobuild.Build{
+		err := testkit.Build{
 			Dir: r.root, Environ: slices.Concat(still, r.environ, []string{"GOOS=" + t[0], "GOARCH=" + t[1]}), Name: t[0] + "/" + t[1],
 			Flags:    []string{"-trimpath", "-buildvcs=false", "-ldflags", r.linked(), "-o", binaries[name]},
 			Packages: []string{r.pkg},

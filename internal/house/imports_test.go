@@ -79,25 +79,23 @@ var roof = storey{
 // lab is what is not the product: simulated engines, load, benchmarks. Only the command's files in labUsers import it.
 var lab = storey{
 	"lab/engine":                    {"internal/testkit", "internal/tokens", "internal/setting", "fault", "internal/metrics", "internal/openai", "internal/guard", "kv/wire", "kv/zmq"},
-	"lab/replay":                    {"lab/plot", "internal/testkit", "internal/openai", "internal/terminal", "internal/setting", "internal/tokens"},
+	"lab/replay":                    {"internal/testkit", "internal/openai", "internal/terminal", "internal/setting", "internal/tokens"},
 	"lab/load":                      {"lab/replay", "lab/simulate", "internal/auth", "internal/terminal", "internal/setting", "internal/tokens"},
-	"lab/simulate":                  {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica", "lab/engine", "lab/plot", "internal/testkit", "lab/replay", "internal/setting", "internal/pace", "internal/terminal", "internal/tokens"},
-	"lab/plot":                      {"internal/testkit"}, // its tests
-	"lab/gobuild":                   {},
-	"lab/realtest":                  {"lab/gobuild", "internal/testkit"},
+	"lab/simulate":                  {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica", "lab/engine", "internal/testkit", "lab/replay", "internal/setting", "internal/pace", "internal/terminal", "internal/tokens"},
+	"lab/realtest":                  {"internal/testkit"},
 	"lab/tryreal":                   {"lab/realtest"},
 	"lab/wire":                      {},
 	"lab/devfleet":                  {below, "lab/engine"}, // the product's own composition, with simulated workers
 	"bench":                         {below, "lab/replay", "lab/wire"},
-	"deploy/helm":                   {},                                                                                                           // a module of its own: tests of the chart and of deploy/kubernetes
-	"deploy/compose/run":            {"lab/engine", "internal/testkit", "lab/gobuild", "internal/openai", "internal/terminal", "internal/tokens"}, // computes the expected answers
-	"deploy/release":                {"lab/gobuild"},
+	"deploy/helm":                   {},                                                                                            // a module of its own: tests of the chart and of deploy/kubernetes
+	"deploy/compose/run":            {"lab/engine", "internal/testkit", "internal/openai", "internal/terminal", "internal/tokens"}, // computes the expected answers
+	"deploy/release":                {"internal/testkit"},
 	"deploy/compose/images/servers": {},
 }
 
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
-	"cmd/gateway":                {below, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "internal/testkit", "lab/plot", "lab/wire"},
+	"cmd/gateway":                {below, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "internal/testkit", "lab/wire"},
 	"cmd/gateway/e2e":            {below, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "internal/testkit", "lab/realtest"},
 	"cmd/gateway/e2e/operations": {below, "cmd/gateway/e2e/fleet", "lab/devfleet", "lab/replay", "lab/simulate"}, // whose reports it looks at
 	"cmd/gateway/e2e/clients":    {below, "cmd/gateway/e2e/fleet"},

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tandem-pd/tandem/lab/gobuild"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // Gateway is a process of the gateway's binary in front of engines.
@@ -30,7 +30,7 @@ type Gateway struct {
 // Build builds the gateway's binary into dir and returns its path. module is the module's folder.
 func Build(ctx context.Context, module, dir string, log io.Writer) (string, error) {
 	bin := filepath.Join(dir, "gateway")
-	return bin, gobuild.Build{Dir: module, Flags: []string{"-o", bin}, Packages: []string{"./cmd/gateway"}, Name: "the gateway"}.Run(ctx, log)
+	return bin, testkit.Build{Dir: module, Flags: []string{"-o", bin}, Packages: []string{"./cmd/gateway"}, Name: "the gateway"}.Run(ctx, log)
 }
 
 // Serve starts the gateway in front of engines and returns when all have joined. name is that of its log.

@@ -6,8 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
-
-	"github.com/tandem-pd/tandem/lab/plot"
 )
 
 // Generator makes a workload up: requests of one size that arrive as a Poisson process.
@@ -56,7 +54,7 @@ func (g Generator) Workload() (*Workload, error) {
 	rng := rand.New(rand.NewPCG(g.Seed, mix(g.Seed)))
 	shared := int(math.Round(g.SharedPrefix * float64(g.InputTokens)))
 	w := &Workload{Name: fmt.Sprintf("Poisson, %v req/s, %s tokens in (%s shared), %s out",
-		g.Rate, plot.Number(float64(g.InputTokens)), plot.Number(float64(shared)), plot.Number(float64(g.OutputTokens)))}
+		g.Rate, Number(float64(g.InputTokens)), Number(float64(shared)), Number(float64(g.OutputTokens)))}
 	at := 0.0 // seconds
 	for g.Requests == 0 || len(w.Requests) < g.Requests {
 		at += rng.ExpFloat64() / g.Rate

@@ -6,8 +6,6 @@ import (
 	"html/template"
 	"io"
 	"strings"
-
-	"github.com/tandem-pd/tandem/lab/plot"
 )
 
 //go:embed page.html.tmpl
@@ -23,11 +21,10 @@ type Page struct {
 	Notes           []string // what a reader must know before believing it
 	Tables          []Table
 	Plots           []Drawing
-	Appendix        []Table // below the plots
 }
 
 // Table is a table of the page. A heading's prefix selects its column's style:
-// "#" numbers, "?" explanations, "!" what is bad, "|" a bar of so many percent.
+// "#" numbers, "?" explanations, "!" what is bad.
 type Table struct {
 	Title string
 	Head  []string
@@ -35,7 +32,7 @@ type Table struct {
 }
 
 // columns are the looks by their prefix.
-var columns = map[byte]string{'#': "n", '?': "faint", '!': "bad", '|': "bar"}
+var columns = map[byte]string{'#': "n", '?': "faint", '!': "bad"}
 
 // Class is the look of a column.
 func (t Table) Class(column int) string {
@@ -45,10 +42,7 @@ func (t Table) Class(column int) string {
 	return ""
 }
 
-// Bar reports whether a column shows bars.
-func (t Table) Bar(column int) bool { return t.Class(column) == "bar" }
-
-// Drawing is a figure of the page: a *plot.Plot or *plot.Bars, whose Title and Help stand above it.
+// Drawing is a figure of the page: a *Plot or *Bars, whose Title and Help stand above it.
 type Drawing interface {
 	SVG() template.HTML
 	Legend() template.HTML
@@ -86,11 +80,11 @@ func (s sheet) Name(t Table) string {
 func (sheet) Number(head string) bool { return strings.HasPrefix(head, "#") }
 
 // Label is a heading without its prefix.
-func (sheet) Label(head string) string { return strings.TrimLeft(head, "#?!|") }
+func (sheet) Label(head string) string { return strings.TrimLeft(head, "#?!") }
 
 // Write writes the page.
 func (p *Page) Write(w io.Writer) error {
-	data := pageData{Page: p, Style: plot.Style}
+	data := pageData{Page: p, Style: Style}
 	if err := page.Execute(w, data); err != nil {
 		return fmt.Errorf("replay: the HTML report: %w", err)
 	}

@@ -10,8 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"time"
-
-	"github.com/tandem-pd/tandem/lab/plot"
 )
 
 // Report is a run: its settings and its results.
@@ -73,7 +71,7 @@ func (s *Summary) lines() []line {
 // Cells are the columns of a distribution in a report: how many values there are, mean, p50, p90, p99 and max in
 // milliseconds. What so few values do not show is a dash: a percentile with no value beyond it, anything of none.
 func (d *Distribution) Cells() []string {
-	cells := []string{plot.Number(float64(d.Count))}
+	cells := []string{Number(float64(d.Count))}
 	for _, c := range []struct {
 		value Millis
 		least int // values
@@ -119,7 +117,7 @@ func (r *Report) WriteText(w io.Writer) error {
 // verdict is the run in a sentence.
 func (r *Report) verdict() string {
 	s := &r.Summary
-	text := fmt.Sprintf("%s requests in %.1f s: %s answered", plot.Number(float64(s.Requests)), time.Duration(s.Wall).Seconds(), plot.Number(float64(s.Answered)))
+	text := fmt.Sprintf("%s requests in %.1f s: %s answered", Number(float64(s.Requests)), time.Duration(s.Wall).Seconds(), Number(float64(s.Answered)))
 	if s.Refused > 0 {
 		text += fmt.Sprintf(", %d refused", s.Refused)
 	}
@@ -207,9 +205,9 @@ func (r *Report) rates() string {
 	s := &r.Summary
 	hits := "hit rate unknown"
 	if s.HitRate != nil {
-		hits = fmt.Sprintf("hit rate %.1f %% of %s prompt tokens", 100**s.HitRate, plot.Number(float64(s.PromptTokens)))
+		hits = fmt.Sprintf("hit rate %.1f %% of %s prompt tokens", 100**s.HitRate, Number(float64(s.PromptTokens)))
 	}
-	return fmt.Sprintf("%.2f answers/s, %s output tok/s, %s, %d in flight at most", s.RequestsPerSecond, plot.Number(math.Round(s.OutputTokensPerSecond)), hits, s.InFlight)
+	return fmt.Sprintf("%.2f answers/s, %s output tok/s, %s, %d in flight at most", s.RequestsPerSecond, Number(math.Round(s.OutputTokensPerSecond)), hits, s.InFlight)
 }
 
 // short writes milliseconds with three figures or more.
@@ -224,7 +222,7 @@ func short(m Millis) string {
 	case ms < 100:
 		return fmt.Sprintf("%.1f", ms)
 	default:
-		return plot.Number(math.Round(ms))
+		return Number(math.Round(ms))
 	}
 }
 

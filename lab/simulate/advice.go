@@ -114,8 +114,6 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 		fmt.Fprintf(b, "%s of the requests are good at %.2f times the workload's speed (%s)%s.\n",
 			percent(r.Capacity.Share), rank.Mean, top.over(fmt.Sprintf("%.2f", rank.Min), fmt.Sprintf("%.2f", rank.Max)), r.bounds(top))
 		r.adviseNext(b, best)
-		r.adviseChoices(b, best)
-		r.adviseBase(b, top, []string{"capacity"})
 		return
 	}
 	good := "good"
@@ -124,9 +122,6 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 	}
 	fmt.Fprintf(b, "%s of its requests are %s%s%s; %s.\n", percent(rank.Mean), good, top.between(percent(rank.Min), percent(rank.Max)), top.latencies(), top.ranges())
 	r.adviseNext(b, best)
-	r.adviseChoices(b, best)
-	adviseSooner(b, best)
-	r.adviseBase(b, top, []string{"goodput", "ttft_s.mean", "itl_ms.mean", "hit_rate"})
 	adviseSize(b, best)
 	adviseMissed(b, top)
 }
@@ -209,46 +204,21 @@ func (a *ArmReport) seeds() string {
 	}
 }
 
-// adviseNext reports how sure the first place is.
+// adviseNext reports how sure the first place is, the mode on the first arm's workers, and the split of as many.
 func (r *Report) adviseNext(b *strings.Builder, best []*ArmReport) {
-	if len(best) > 1 {
-		fmt.Fprintf(b, "Next is %s\n", r.after(best[0], best[1]))
-	}
-}
-
-// adviseChoices reports how sure the mode is on the first arm's workers, and the split of as many, where the next arm
-// has not shown it.
-func (r *Report) adviseChoices(b *strings.Builder, best []*ArmReport) {
 	top := best[0]
 	for _, c := range []struct {
 		what  string
 		other func(a *ArmReport) bool
 	}{
+		{"Next is", func(a *ArmReport) bool { return a != top }},
 		{"Of other modes on these workers the best is", func(a *ArmReport) bool { return a.under == top.under && a.Mode != top.Mode }},
 		{fmt.Sprintf("Of other splits of %d workers the best is", top.workers), func(a *ArmReport) bool { return a.workers == top.workers && a.Fleet != top.Fleet }},
 	} {
-		if i := slices.IndexFunc(best, c.other); i > 1 {
+		if i := slices.IndexFunc(best, c.other); i > 1 || i == 1 && c.what == "Next is" {
 			fmt.Fprintf(b, "%s %s\n", c.what, r.after(top, best[i]))
 		}
 	}
-}
-
-// adviseSooner names the arm of the least mean TTFT, where that is surely less than the first one's and nearly as much
-// is good.
-func adviseSooner(b *strings.Builder, best []*ArmReport) {
-	const ttft = "ttft_s.mean"
-	var sooner *ArmReport
-	for _, a := range best[1:] {
-		s, ok := a.Stats[ttft]
-		if ok && a.Stats["goodput"].Mean >= (1-noise)*best[0].Stats["goodput"].Mean && (sooner == nil || s.Mean < sooner.Stats[ttft].Mean) {
-			sooner = a
-		}
-	}
-	if sooner == nil || !differ(sooner, best[0], ttft) || sooner.Stats[ttft].Mean >= best[0].Stats[ttft].Mean {
-		return
-	}
-	s := sooner.Stats[ttft]
-	fmt.Fprintf(b, "%s (%s) has fewer by under %g %%, and its mean TTFT is less: %.2f s (%.2f to %.2f).\n", sooner.Name, sooner.named(), 100*noise, s.Mean, s.Min, s.Max)
 }
 
 // after describes an arm ranked after another, with its figure and whether the runs distinguish the two.
@@ -269,35 +239,6 @@ func (r *Report) after(first, a *ArmReport) string {
 		sure = fmt.Sprintf("with fewer than %d seeds that may be luck; --seeds 5 tells.", leastRuns)
 	}
 	return a.Name + " with " + text + ": " + sure
-}
-
-// adviseBase reports how an arm differs from its base.
-func (r *Report) adviseBase(b *strings.Builder, a *ArmReport, metrics []string) {
-	base := r.base(a)
-	if base == nil || base == a {
-		return
-	}
-	var parts []string
-	for _, m := range metrics {
-		own, ok := a.Stats[m]
-		other, has := base.Stats[m]
-		if !ok || !has {
-			continue
-		}
-		switch m {
-		case "goodput":
-			parts = append(parts, fmt.Sprintf("%+.1f points of goodput", 100*(own.Mean-other.Mean)))
-		case "hit_rate":
-			parts = append(parts, fmt.Sprintf("a hit rate of %s in place of %s", percent(own.Mean), percent(other.Mean)))
-		default:
-			if by := r.Delta(a, m, 0); by != none {
-				parts = append(parts, by+" "+map[string]string{"ttft_s.mean": "mean TTFT", "itl_ms.mean": "mean ITL", "capacity": "capacity"}[m])
-			}
-		}
-	}
-	if len(parts) > 0 {
-		fmt.Fprintf(b, "Against %s that is %s.\n", base.Name, strings.Join(parts, ", "))
-	}
 }
 
 // adviseSize names the smallest fleet that is enough, where fleets differ.
@@ -336,9 +277,6 @@ func adviseMissed(b *strings.Builder, a *ArmReport) {
 	}
 	if s["goodput"].Mean < enough && answered > 0 && len(parts) > 0 {
 		fmt.Fprintf(b, "Of its answers %s.\n", strings.Join(parts, " and "))
-	}
-	if use := s["kv_use"].Mean; use > 0.85 {
-		fmt.Fprintf(b, "Where it decodes, %s of the KV is in use on average.\n", percent(use))
 	}
 	if a.GivenUp != nil {
 		fmt.Fprintf(b, "It is no fleet for this load: %v.\n", a.GivenUp)

@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -77,20 +76,17 @@ func (m *Margin) mark() string {
 	return text
 }
 
-// margined are the metrics that arms in mode auto are compared by, and whether less of one is better.
-func (r *Report) margined() []struct {
-	name, short string
-	less        bool
-} {
-	all := []struct {
-		name, short string
-		less        bool
-	}{{"goodput", "goodput", false}, {"ttft_s.mean", "TTFT", true}, {"hit_rate", "hit rate", false}, {"itl_ms.mean", "ITL", true}, {"ttft_s.p99", "TTFT p99", true}}
+// margined are the metrics that arms in mode auto are compared by.
+func (r *Report) margined() []string {
 	if r.Capacity != nil { // other figures are each of a load of its own
-		all = all[:1]
-		all[0].name, all[0].short = "capacity", "capacity"
+		return []string{"capacity"}
 	}
-	return all
+	return []string{"goodput", "ttft_s.mean", "hit_rate", "itl_ms.mean", "ttft_s.p99"}
+}
+
+// lessIsBetter reports whether a lower figure is the better one.
+func lessIsBetter(metric string) bool {
+	return strings.HasPrefix(metric, "ttft_s") || strings.HasPrefix(metric, "itl_ms")
 }
 
 // Margins compares each arm in mode auto with the first one in mode kv that has the same workload, limits and workers,
@@ -110,10 +106,10 @@ func (r *Report) Margins() (all []Margin) {
 		kv := slices.IndexFunc(others, func(b *ArmReport) bool { return b.Mode == "kv" })
 		for _, m := range r.margined() {
 			if kv >= 0 {
-				all = appendMargin(all, a, others[kv], m.name, m.less, false)
+				all = appendMargin(all, a, others[kv], m, false)
 			}
-			if best := bestBy(others, m.name, m.less); best != nil {
-				all = appendMargin(all, a, best, m.name, m.less, true)
+			if best := bestBy(others, m); best != nil {
+				all = appendMargin(all, a, best, m, true)
 			}
 		}
 	}
@@ -121,58 +117,25 @@ func (r *Report) Margins() (all []Margin) {
 }
 
 // bestBy is the arm of the best figure, nil where none has one.
-func bestBy(arms []*ArmReport, metric string, less bool) (best *ArmReport) {
+func bestBy(arms []*ArmReport, metric string) (best *ArmReport) {
 	for _, b := range arms {
 		s, ok := b.Stats[metric]
-		if ok && (best == nil || s.Mean != best.Stats[metric].Mean && (s.Mean < best.Stats[metric].Mean) == less) {
+		if ok && (best == nil || s.Mean != best.Stats[metric].Mean && (s.Mean < best.Stats[metric].Mean) == lessIsBetter(metric)) {
 			best = b
 		}
 	}
 	return best
 }
 
-func appendMargin(all []Margin, a, b *ArmReport, metric string, less, best bool) []Margin {
+func appendMargin(all []Margin, a, b *ArmReport, metric string, best bool) []Margin {
 	own, ok := a.Stats[metric]
 	other, has := b.Stats[metric]
 	if !ok || !has || other.Mean == 0 {
 		return all
 	}
 	better := own.Mean/other.Mean - 1
-	if less {
+	if lessIsBetter(metric) {
 		better = -better
 	}
 	return append(all, Margin{Arm: a.Name, Against: b.Name, Best: best, Metric: metric, Own: own, Other: other, Better: better, Sure: differ(a, b, metric)})
-}
-
-// writeMargins writes them: a line for an arm, and another for arms better than kv.
-func (r *Report) writeMargins(b io.Writer) {
-	margins := r.Margins()
-	if len(margins) == 0 {
-		return
-	}
-	short := map[string]string{}
-	for _, m := range r.margined() {
-		short[m.name] = m.short
-	}
-	fmt.Fprintf(b, "\nMode auto, among arms with the same workload, limits and workers (worse: by more than %g %%; %s):\n", 100*noise, r.tilde())
-	for i := range r.Arms {
-		a := &r.Arms[i]
-		var kv, best []string
-		against := ""
-		for _, m := range margins {
-			switch {
-			case m.Arm != a.Name:
-			case m.Best && m.Against != against: // what comes before of the same metric is against kv
-				best = append(best, fmt.Sprintf("%s %s (%s)", short[m.Metric], m.mark(), m.Against))
-			case !m.Best:
-				kv, against = append(kv, short[m.Metric]+" "+m.mark()), m.Against
-			}
-		}
-		if kv != nil {
-			fmt.Fprintf(b, "  %s against %s: %s\n", a.Name, against, strings.Join(kv, ", "))
-		}
-		if best != nil {
-			fmt.Fprintf(b, "  %s against the best of each, where that is another: %s\n", a.Name, strings.Join(best, ", "))
-		}
-	}
 }

@@ -103,11 +103,6 @@ func TestMargins(t *testing.T) {
 	}
 	want := []string{"goodput +11.3 % kv", "goodput ~-1.1 % worse kv wspt", "ttft_s.mean -10.0 % kv", "ttft_s.mean +80.0 % worse lmetric"}
 	assert.True(t, slices.Equal(found, want), "%q, want %q", found, want)
-	text, _ := written(t, r)
-	saysAndNot(t, text, []string{
-		"  auto against kv: goodput +11.3 %, TTFT -10.0 %\n",
-		"  auto against the best of each, where that is another: goodput ~-1.1 % worse (kv wspt), TTFT +80.0 % worse (lmetric)\n",
-	}, []string{"  alone against", "against elsewhere"})
 }
 
 // TestAdviceNamesModeSplitAndSize: the advice reports for the mode, the split and the size whether the seeds
@@ -130,13 +125,12 @@ func TestAdviceNamesModeSplitAndSize(t *testing.T) {
 		"First is six auto (6 prefill, 2 decode; mode auto, which chose eft: speed is known): 96.0 % of its requests are good (95.0 % to 97.0 %), mean TTFT 1.00 s (0.99 to 1.01); in brackets the least and the most of 5 seeds.\n",
 		"Next is six kv with 95.5 % (94.5 % to 96.5 %): the ranges overlap, so that the difference is noise; choose by what else matters to you.\n",
 		"Of other splits of 8 workers the best is five with 94.0 % (93.9 % to 94.1 %): every seed of the first beats every seed of it.\n",
-		"six kv (6 prefill, 2 decode; mode kv) has fewer by under 1 %, and its mean TTFT is less: 0.50 s (0.49 to 0.51).\n",
 		"The smallest fleet here that reaches 90.0 % in every run has 4 workers: four, over 5 seeds.\n",
 	}, []string{"Of other modes"})
 	r.Arms[2].Stats["goodput"] = Stat{.7, .69, .71}
 	saysAndNot(t, r.Advice(), []string{
 		"Take six auto (", "Next is five with", "Of other modes on these workers the best is six kv with 70.0 % (69.0 % to 71.0 %): every seed of the first beats every seed of it.\n",
-	}, []string{"Of other splits", "has fewer by"})
+	}, []string{"Of other splits"})
 }
 
 // TestShortPromptsShareSteps: mode auto, which has prompts wait here, does not keep an engine from computing short ones

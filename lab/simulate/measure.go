@@ -49,11 +49,10 @@ type Curves struct {
 	// TTFT (seconds) and ITL (milliseconds) at the shares 0, 1 … 100 %, nil where no request has any.
 	TTFT, ITL []float64
 	// Over time, in seconds since the start.
-	At            []float64
-	Queued        []float64
-	KVUse, Batch  []float64 // mean over the workers that decode
-	MaxKV, MaxSeq []float64 // of any worker
-	Workers       []replay.WorkerCount
+	At           []float64
+	Queued       []float64
+	KVUse, Batch []float64 // mean over the workers that decode
+	Workers      []replay.WorkerCount
 }
 
 // measure reads a run's figures off its outcome.
@@ -215,18 +214,15 @@ func curves(v *Variant, out *Outcome) Curves {
 	c := shares(out)
 	decodes, n := v.decoders()
 	for _, r := range out.Readings {
-		var use, batch, maxKV, maxSeq float64
+		var use, batch float64
 		for i, e := range r.Engines {
 			if !decodes[i] {
 				continue
 			}
-			u := ratio(float64(e.ActiveBlocks), float64(e.TotalBlocks))
-			use, batch = use+u, batch+float64(e.Running)
-			maxKV, maxSeq = max(maxKV, u), max(maxSeq, float64(e.Running))
+			use, batch = use+ratio(float64(e.ActiveBlocks), float64(e.TotalBlocks)), batch+float64(e.Running)
 		}
 		c.At, c.Queued = append(c.At, r.At.Seconds()), append(c.Queued, float64(r.Queued))
 		c.KVUse, c.Batch = append(c.KVUse, ratio(use, n)), append(c.Batch, ratio(batch, n))
-		c.MaxKV, c.MaxSeq = append(c.MaxKV, maxKV), append(c.MaxSeq, maxSeq)
 	}
 	return c
 }

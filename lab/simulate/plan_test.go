@@ -147,7 +147,7 @@ func TestStudyReport(t *testing.T) {
 	for _, f := range figures {
 		assert.True(t, len(f.Series) <= 8 && (f.Y != "" || f.X == "goodput, %"), "%+v", f)
 	}
-	for _, want := range []string{"First is ", "Against one", "Beside what others report", "Note: made up", `"arms": [`, `"goodput": {`, `"ttft_s": {`, `"seeds": [`} {
+	for _, want := range []string{"First is ", "Against one", "Ours, theirs, difference", "Note: made up", `"arms": [`, `"goodput": {`, `"ttft_s": {`, `"seeds": [`} {
 		assert.Contains(t, first, want, "the report has no X")
 	}
 }

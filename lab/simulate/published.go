@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -41,39 +42,33 @@ type PublishedTable struct {
 
 // checkPublished refuses names of the published figures that mean nothing.
 func (s *Study) checkPublished(doc *document, arm func(string) bool) error {
-	metric := func(name string) error {
-		if knownMetric(name) {
-			return nil
-		}
-		return doc.Errorf("published", "%q is not a metric of the report; there are %s", name, strings.Join(metricNames(), ", "))
-	}
-	for _, p := range s.Plan.Published {
+	check := func(field string, p Published) error {
 		switch {
 		case !arm(p.Arm):
-			return doc.Errorf("published", "there is no arm %q", p.Arm)
+			return doc.Errorf(field, "there is no arm %q", p.Arm)
 		case p.Against != "" && !arm(p.Against):
-			return doc.Errorf("published", "there is no arm %q to be against", p.Against)
+			return doc.Errorf(field, "there is no arm %q to be against", p.Against)
 		case p.Stage != "" && !s.hasStage(p.Stage):
-			return doc.Errorf("published", "there is no stage %q", p.Stage)
+			return doc.Errorf(field, "there is no stage %q", p.Stage)
+		case !knownMetric(p.Metric):
+			return doc.Errorf(field, "%q is not a metric of the report; there are %s", p.Metric, strings.Join(metricNames(), ", "))
 		}
-		if err := metric(p.Metric); err != nil {
-			return err
-		}
-	}
-	t := s.Plan.PublishedCSV
-	if t == nil {
 		return nil
 	}
-	for theirs, ours := range t.Arms {
-		for _, name := range ours {
-			if !arm(name) {
-				return doc.Errorf("published_csv.arms", "%s is compared with %q, and there is no such arm", theirs, name)
-			}
+	for _, p := range s.Plan.Published {
+		if err := check("published", p); err != nil {
+			return err
 		}
 	}
-	for _, name := range t.Metrics {
-		if err := metric(name); err != nil {
-			return err
+	if t := s.Plan.PublishedCSV; t != nil {
+		for _, arms := range t.Arms {
+			for _, name := range arms {
+				for _, metric := range t.Metrics {
+					if err := check("published_csv", Published{Arm: name, Metric: metric}); err != nil {
+						return err
+					}
+				}
+			}
 		}
 	}
 	return nil
@@ -90,67 +85,49 @@ func (s *Study) published() ([]Published, []string, error) {
 	if t == nil {
 		return all, nil, nil
 	}
-	bad := func(line int, column string, err error) error {
-		where := t.File
-		if line > 0 {
-			where = fmt.Sprintf("%s:%d", where, line)
-		}
-		if column != "" {
-			where += ": " + column
-		}
-		return &setting.Error{File: s.file, Name: "published_csv", Err: fmt.Errorf("%s: %w", where, err)}
-	}
 	f, err := os.Open(locate(s.file, t.File))
 	if errors.Is(err, fs.ErrNotExist) {
 		return all, []string{fmt.Sprintf("%s is absent, so that the figures of %s cannot be compared with ours.", t.File, t.Source)}, nil
 	}
+	bad := func(line int, err error) ([]Published, []string, error) {
+		return nil, nil, &setting.Error{File: s.file, Name: "published_csv", Err: fmt.Errorf("%s:%d: %w", t.File, line, err)}
+	}
 	if err != nil {
-		return nil, nil, bad(0, "", err)
+		return bad(0, err)
 	}
 	defer f.Close()
-	rows := csv.NewReader(f)
-	head, err := rows.Read()
-	if err != nil {
-		return nil, nil, bad(1, "", err)
-	}
-	at := map[string]int{}
-	for i, name := range head {
-		at[name] = i
+	rows, err := csv.NewReader(f).ReadAll()
+	if err != nil || len(rows) == 0 {
+		return bad(0, cmp.Or(err, io.ErrUnexpectedEOF))
 	}
 	columns := slices.Sorted(maps.Keys(t.Metrics))
 	for _, name := range append([]string{t.StageColumn, t.ArmColumn}, columns...) {
-		if _, ok := at[name]; !ok {
-			return nil, nil, bad(1, "", fmt.Errorf("there is no column %q", name))
+		if !slices.Contains(rows[0], name) {
+			return bad(1, fmt.Errorf("there is no column %q", name))
 		}
 	}
-	for {
-		row, err := rows.Read()
-		if errors.Is(err, io.EOF) {
-			return all, nil, nil
-		}
-		line, _ := rows.FieldPos(0)
+	for i, row := range rows[1:] {
+		cell := func(column string) string { return row[slices.Index(rows[0], column)] }
+		rate, err := strconv.ParseFloat(cell(t.StageColumn), 64)
 		if err != nil {
-			return nil, nil, bad(line, "", err)
-		}
-		rate, err := strconv.ParseFloat(row[at[t.StageColumn]], 64)
-		if err != nil {
-			return nil, nil, bad(line, t.StageColumn, err)
+			return bad(i+2, err)
 		}
 		stage := StagePlan{Rate: rate}.name()
 		if !s.hasStage(stage) {
 			continue
 		}
-		theirs := row[at[t.ArmColumn]]
+		theirs := cell(t.ArmColumn)
 		for _, arm := range t.Arms[theirs] {
 			for _, column := range columns {
-				value, err := strconv.ParseFloat(row[at[column]], 64)
+				value, err := strconv.ParseFloat(cell(column), 64)
 				if err != nil {
-					return nil, nil, bad(line, column, err)
+					return bad(i+2, err)
 				}
 				all = append(all, Published{Arm: arm, Metric: t.Metrics[column], Value: value, Source: t.Source + ": " + theirs, Stage: stage})
 			}
 		}
 	}
+	return all, nil, nil
 }
 
 // ours is the report's figure for a published one. Where that is a ratio, its range is the widest that the seeds of
@@ -191,86 +168,22 @@ func (p *Published) label() string {
 	return text
 }
 
-// off is how far ours is from theirs, in percent; a dash where theirs is 0.
-func off(ours Stat, theirs float64, decimals int) string {
-	if theirs == 0 {
-		return none
-	}
-	return change(ours.Mean/theirs, decimals)
-}
-
 // writePublished writes our figures next to the published ones.
 func (r *Report) writePublished(b io.Writer) {
 	if len(r.Published) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "\nBeside what others report:\n")
-	staged := map[[2]string][]*Published{}
-	var order [][2]string
-	width := 0
+	fmt.Fprintf(b, "\nOurs, theirs, difference, source:\n")
 	for i := range r.Published {
 		p := &r.Published[i]
-		width = max(width, len(p.Arm))
-		if p.Stage == "" {
-			continue
-		}
-		key := [2]string{p.Arm, p.Source}
-		if staged[key] == nil {
-			order = append(order, key)
-		}
-		staged[key] = append(staged[key], p)
-	}
-	for i := range r.Published {
-		p := &r.Published[i]
-		s, ok := r.ours(p)
-		switch {
-		case p.Stage != "":
-		case !ok:
-			fmt.Fprintf(b, "  %-*s %-14s ours %9s   theirs %9.3f   %s\n", width, p.Arm, p.label(), none, p.Value, p.Source)
-		default:
-			fmt.Fprintf(b, "  %-*s %-14s ours %9.3f [%.3f…%.3f]   theirs %9.3f   %s   %s\n",
-				width, p.Arm, p.label(), s.Mean, s.Min, s.Max, p.Value, off(s, p.Value, 0), p.Source)
-		}
-	}
-	for _, key := range order {
-		fmt.Fprintf(b, "  %s next to %s; ours, theirs, difference:\n", key[0], key[1])
-		r.writeStages(b, staged[key])
-	}
-}
-
-// writeStages is one arm's stages, a line each.
-func (r *Report) writeStages(b io.Writer, all []*Published) {
-	var stages, metrics []string
-	at := map[[2]string]*Published{}
-	for _, p := range all {
-		at[[2]string{p.Stage, p.Metric}] = p
-		if !slices.Contains(stages, p.Stage) {
-			stages = append(stages, p.Stage)
-		}
-		if !slices.Contains(metrics, p.Metric) {
-			metrics = append(metrics, p.Metric)
-		}
-	}
-	fmt.Fprintf(b, "    %-6s", "")
-	for _, m := range metrics {
-		fmt.Fprintf(b, " %28s", m)
-	}
-	fmt.Fprintln(b)
-	for _, stage := range stages {
-		fmt.Fprintf(b, "    %-6s", stage)
-		for _, m := range metrics {
-			p := at[[2]string{stage, m}]
-			if p == nil {
-				fmt.Fprintf(b, " %28s", "")
-				continue
+		ours, by := none, none
+		if s, ok := r.ours(p); ok {
+			ours = fmt.Sprintf("%.3f [%.3f…%.3f]", s.Mean, s.Min, s.Max)
+			if p.Value != 0 {
+				by = change(s.Mean/p.Value, 0)
 			}
-			ours, by := none, none
-			if s, ok := r.ours(p); ok {
-				ours, by = fmt.Sprintf("%.2f", s.Mean), off(s, p.Value, 0)
-			}
-			fmt.Fprintf(b, " %10s %9.2f %7s", ours, p.Value, by)
 		}
-		fmt.Fprintln(b)
+		fmt.Fprintf(b, "  %s, %s: %s, %.3f, %s, %s\n", p.Arm, p.label(), ours, p.Value, by, p.Source)
 	}
 }
 

@@ -75,7 +75,7 @@ func TestPublishedBesideOurs(t *testing.T) {
 		t.Errorf("the stage has %v requests", got.Mean)
 	}
 	text, _ := written(t, r)
-	saysAndNot(t, text, []string{"ttft_s.mean over one", "two next to measured: them; ours, theirs, difference:", "20.00     80.00   -75 %"}, nil)
+	saysAndNot(t, text, []string{"ttft_s.mean over one", "two, requests at 12.5/s: 20.000 [20.000…20.000], 80.000, -75 %, measured: them"}, nil)
 	var out strings.Builder
 	require.NoError(t, r.WriteJSON(&out))
 	var back struct {
@@ -97,12 +97,12 @@ func TestPublishedErrors(t *testing.T) {
 	for _, c := range []struct{ name, old, new, csv, contains string }{
 		{"no arm to be against", "against: one", "against: three", theirs, `published: there is no arm "three"`},
 		{"no stage", "stage: 3/s", "stage: 4/s", theirs, `published: there is no stage "4/s"`},
-		{"no arm to compare", "them: [one, two]", "them: [one, three]", theirs, `published_csv.arms: them is compared with "three"`},
+		{"no arm to compare", "them: [one, two]", "them: [one, three]", theirs, `published_csv: there is no arm "three"`},
 		{"no metric", "n: requests", "n: fun", theirs, `"fun" is not a metric`},
 		{"no column", "n: requests", "m: requests", theirs, `theirs.csv:1: there is no column "m"`},
-		{"a word for a rate", "", "", "qps,who,n,tok\nfast,them,1,1\n", "theirs.csv:2: qps: "},
-		{"a word for a figure", "", "", "qps,who,n,tok\n3,them,1,1\n3,them,many,1\n", "theirs.csv:3: n: "},
-		{"a short row", "", "", "qps,who,n,tok\n3,them,1\n", "theirs.csv:2: "},
+		{"a word for a rate", "", "", "qps,who,n,tok\nfast,them,1,1\n", "theirs.csv:2: "},
+		{"a word for a figure", "", "", "qps,who,n,tok\n3,them,1,1\n3,them,many,1\n", "theirs.csv:3: "},
+		{"a short row", "", "", "qps,who,n,tok\n3,them,1\n", "theirs.csv:0: record on line 2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := study(t, strings.Replace(staged, c.old, c.new, 1), c.csv)

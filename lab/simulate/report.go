@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tandem-pd/tandem/lab/plot"
+	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -76,7 +76,7 @@ func (s Stats) text(name string, decimals int) string {
 		return none
 	}
 	if decimals == 0 {
-		return plot.Number(math.Round(x.Mean))
+		return replay.Number(math.Round(x.Mean))
 	}
 	return strconv.FormatFloat(x.Mean, 'f', decimals, 64)
 }
@@ -156,7 +156,7 @@ func (r *Report) noteUnanswered() {
 }
 
 // count is a mean of counts, with a decimal where it is not whole.
-func count(mean float64) string { return plot.Number(math.Round(mean*10) / 10) }
+func count(mean float64) string { return replay.Number(math.Round(mean*10) / 10) }
 
 func stats(runs []Metrics) Stats {
 	out := Stats{}
@@ -329,7 +329,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	r.writeCapacities(b)
 	r.writeDeltas(b)
-	r.writeMargins(b)
 	r.writePublished(b)
 	if r.Skipped > 0 {
 		fmt.Fprintf(b, "\n%d bad rows were skipped.\n", r.Skipped)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/lab/plot"
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 var update = flag.Bool("update", false, "draw docs/scheduling-*.svg from the table in docs/scheduling.md, and write the tables of docs/results.md from bench/recipes")
@@ -31,7 +31,7 @@ func TestSchedulingPlots(t *testing.T) {
 		{"slices", "Goodput: prompts whole, and in slices", "whole", "in slices", 4, 5},
 		{"promotion", "Goodput: without promotion, and with it", "without", "with", 5, 6},
 	} {
-		bars := plot.Bars{Title: p.title, Axis: plot.Axis{Name: "goodput", Unit: "%"}}
+		bars := replay.Bars{Title: p.title, Axis: replay.Axis{Name: "goodput", Unit: "%"}}
 		for _, row := range rows {
 			cells := strings.Split(strings.Trim(row, "| "), "|")
 			require.Len(t, cells, 7, "a row of the table cells: %s", row)
@@ -41,12 +41,12 @@ func TestSchedulingPlots(t *testing.T) {
 			}{{p.without, p.from}, {p.with, p.to}} {
 				value, err := strconv.ParseFloat(strings.Trim(cells[bar.column], " *"), 64)
 				require.NoError(t, err)
-				bars.Bars = append(bars.Bars, plot.Bar{Name: strings.TrimSpace(cells[0]) + ": " + bar.name, Value: 100 * value, Min: 100 * value, Max: 100 * value})
+				bars.Bars = append(bars.Bars, replay.Bar{Name: strings.TrimSpace(cells[0]) + ": " + bar.name, Value: 100 * value, Min: 100 * value, Max: 100 * value})
 			}
 		}
 		drawn := strings.Replace(string(bars.SVG()), "<svg ", `<svg xmlns="http://www.w3.org/2000/svg" `, 1)
 		head, rest, _ := strings.Cut(drawn, ">")
-		drawn = head + "><style>" + strings.TrimSpace(plot.Style) + `
+		drawn = head + "><style>" + strings.TrimSpace(replay.Style) + `
 svg { --ink: #1f2430; --faint: #5d6670; --rule: #d8dce2; --ground: #fff; --bad: #b3261e; background: var(--ground); }
 @media (prefers-color-scheme: dark) { svg { --ink: #e6e9ee; --faint: #a4adb8; --rule: #333a44; --ground: #14171c; } }
 </style>` + rest + "\n"

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-pd/tandem/lab/gobuild"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // images are the images that compose.yaml is given, and which of them are ours to remove.
@@ -69,7 +69,7 @@ func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Wri
 		gateway: "tandem-gateway:" + tag, nats: os.Getenv("TANDEM_NATS_IMAGE"), etcd: os.Getenv("TANDEM_ETCD_IMAGE"),
 		packaged: map[string]string{},
 	}
-	build := gobuild.Build{
+	build := testkit.Build{
 		Dir: d.root, Environ: []string{"CGO_ENABLED=0", "GOOS=linux"}, Name: "binaries for the images",
 		Flags: []string{"-trimpath", "-ldflags", "-s -w -X main.version=compose", "-o", dir + string(filepath.Separator)},
 	}

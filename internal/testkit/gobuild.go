@@ -1,5 +1,4 @@
-// Package gobuild runs `go build`.
-package gobuild
+package testkit
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package gobuild
+package testkit
 
 import (
 	"bytes"

@@ -1,6 +1,4 @@
-// Package plot draws plots as SVG, for pages that need no script: axes with names and units, limits, and at most eight
-// series that differ by colour, dash and marker. Every value is inside the plot's area.
-package plot
+package replay
 
 import (
 	"fmt"
@@ -42,12 +40,12 @@ type Series struct {
 	X, Y []float64
 }
 
-// Plot is lines over two axes.
+// Plot is lines over two axes, drawn as SVG: at most MostSeries, which differ by colour, dash and marker. Every value is
+// inside its area.
 type Plot struct {
 	Title, Help string
 	X, Y        Axis
 	Limits      []Limit
-	Fill        bool // the area below the line
 	Dots        bool // dots and no line
 	Marks       bool // a marker at every point
 	Steps       bool // each value holds until the next
@@ -199,9 +197,6 @@ func (p *Plot) line(b *strings.Builder, s Series, style int, x, y scale) {
 	}
 	if len(points) == 0 {
 		return
-	}
-	if p.Fill {
-		fmt.Fprintf(b, `<path class="fill" d="%sV%gH%.1fZ"/>`, path.String(), bottom-inset, points[0][0])
 	}
 	switch {
 	case p.Dots && p.Marks:

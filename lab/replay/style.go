@@ -1,4 +1,4 @@
-package plot
+package replay
 
 // Style is the CSS that drawings need: colours that people of every sight can tell apart, for light and dark grounds.
 // The page defines --ink, --faint, --rule, --ground and --bad.
