@@ -10,6 +10,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/load"
 	"github.com/tandem-pd/tandem/router/replica"
@@ -128,7 +129,7 @@ func (m *member) ApplySent(s replica.SlotSent, now time.Time) {
 func (m *member) ApplyOpened(string, replica.Slot) {}
 
 // ApplyHeads implements [replica.Books]: no simulated request has a strict priority.
-func (m *member) ApplyHeads(string, string, []replica.Head, time.Time) {}
+func (m *member) ApplyHeads(string, string, []queue.Head, time.Time) {}
 
 // ApplyBound implements [replica.Books].
 func (m *member) ApplyBound(b replica.PoolBound, now time.Time) {

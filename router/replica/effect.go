@@ -35,13 +35,14 @@ type Effect struct {
 // Do is the kind of an effect.
 type Do uint8
 
-// The effects. The last seven only report events.
+// The effects. The last eight only report events.
 const (
-	RequestPage Do = iota + 1 // request the page after a slot from the peer; Receive applies the answer
-	Dial                      // connect to its address and pass the verdict to Dialled
-	Welcome                   // a gateway is new: send a heartbeat at once
-	SameName                  // another process uses this gateway's name; the others count the later one
-	Misnamed                  // the peer uses another gateway's name
+	RequestPage  Do = iota + 1 // request the page after a slot from the peer; Receive applies the answer
+	Dial                       // connect to its address and pass the verdict to Dialled
+	Welcome                    // a gateway is new: send a heartbeat at once
+	SameName                   // another process uses this gateway's name; the others count the later one
+	Misnamed                   // the peer uses another gateway's name
+	OtherVersion               // the peer's messages have another version; they are ignored
 	Joined
 	Quiet // no message for a second
 	Back  // messages arrive again

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/load"
 )
@@ -30,6 +31,8 @@ func (m *Member) effect(ctx context.Context, e Effect) {
 		m.log.Error("replica name in use by another gateway; the others count the later one's bookings (the name is host and port)", "replica", e.Peer)
 	case Misnamed:
 		m.log.Warn("messages of a gateway dropped: they bear another gateway's name", "replica", e.Peer)
+	case OtherVersion:
+		m.log.Warn("gateway runs a build with another protocol: bookings are not shared with it", "replica", e.Peer)
 	case Joined:
 		m.alone.Store(false)
 		m.HeadsChanged() // the new gateway has none of them
@@ -63,7 +66,7 @@ func (m *Member) call(f func()) {
 func (m *Member) ask(ctx context.Context, name string, after Slot) {
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
-	page, err := m.link.Request(ctx, &nats.Msg{Subject: m.cfg.pageRequests(m.token(), token(name)), Data: PageRequest(after)})
+	page, err := m.link.Request(ctx, &nats.Msg{Subject: m.cfg.pageRequests(m.token(), token(name)), Data: m.own.PageRequest(after)})
 	if err != nil {
 		m.log.Debug("bookings of another gateway not received", "replica", name, "error", err)
 		return // the core requests it again
@@ -73,7 +76,7 @@ func (m *Member) ask(ctx context.Context, name string, after Slot) {
 
 // reply answers a request for a page.
 func (m *Member) reply(msg *nats.Msg) {
-	after, err := ReadPageRequest(msg.Data)
+	after, err := readPageRequest(msg.Data)
 	if err != nil || msg.Reply == "" {
 		return
 	}
@@ -111,7 +114,7 @@ func (b *memberBooks) ApplyOpened(peer string, slot Slot) {
 	b.rooms.Warn(slot.Worker, slot.Role)
 }
 
-func (b *memberBooks) ApplyHeads(peer, model string, heads []Head, _ time.Time) {
+func (b *memberBooks) ApplyHeads(peer, model string, heads []queue.Head, _ time.Time) {
 	if len(heads) > 0 {
 		b.leaves.Store(2)
 	}

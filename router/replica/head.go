@@ -2,21 +2,13 @@ package replica
 
 import (
 	"cmp"
-	"encoding/binary"
-	"math"
+	"maps"
 	"slices"
 	"time"
-)
 
-// Head is the first waiting request of a lane with a strict priority above 0. Other gateways leave room for it.
-type Head struct {
-	Model  string
-	Lane   uint64 // hash of the lane's name; 0: takes any worker
-	Retry  bool   // a retry, which goes before all others
-	Strict uint32 // its strict priority
-	Key    uint64 // identifies the request in its queue
-	Tokens int    // prompt tokens
-}
+	"github.com/tandem-pd/tandem/internal/natsbus"
+	"github.com/tandem-pd/tandem/queue"
+)
 
 const (
 	// headApart is the minimum time between two messages with heads.
@@ -28,12 +20,17 @@ const (
 	maxHeads = 64
 )
 
-// Heads returns a message with all heads of this gateway's queues, nil when none is due. again is when the next is due,
-// zero without a deadline. The memory is valid until the next call.
-func (o *Local) Heads(heads []Head, now time.Time) (data []byte, again time.Time) {
-	slices.SortFunc(heads, func(a, b Head) int {
-		return cmp.Or(-cmp.Compare(a.Strict, b.Strict), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Lane, b.Lane),
-			cmp.Compare(boolByte(a.Retry), boolByte(b.Retry)))
+// Heads returns a message with all heads of this gateway's queues, by model, nil when none is due. again is when the
+// next is due, zero without a deadline. The memory is valid until the next call.
+func (o *Local) Heads(queues map[string][]queue.Head, now time.Time) (data []byte, again time.Time) {
+	var heads []ModelHead
+	for model, of := range queues {
+		for _, h := range of {
+			heads = append(heads, ModelHead{model, h})
+		}
+	}
+	slices.SortFunc(heads, func(a, b ModelHead) int {
+		return cmp.Or(-cmp.Compare(a.Strict, b.Strict), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Key, b.Key))
 	})
 	heads = heads[:min(len(heads), maxHeads)]
 	if len(heads)+len(o.heads) == 0 {
@@ -48,7 +45,7 @@ func (o *Local) Heads(heads []Head, now time.Time) (data []byte, again time.Time
 	}
 	o.heads, o.headsAt = append(o.heads[:0], heads...), now
 	o.headSeq++
-	m := Message{Kind: Heads, From: o.name, Epoch: o.epoch, Seq: o.headSeq, Heads: o.heads}
+	m := Message{Kind: natsbus.Heads, From: o.name, Epoch: o.epoch, Seq: o.headSeq, Heads: o.heads}
 	o.buf = m.Append(o.buf[:0])
 	if len(heads) > 0 {
 		again = now.Add(headAgain)
@@ -60,45 +57,24 @@ func (o *Local) Heads(heads []Head, now time.Time) (data []byte, again time.Time
 func (p *Peers) heads(from *peer, m *Message, now time.Time) {
 	if m.Seq > from.headSeq || now.Sub(from.headAt) >= silence {
 		from.headSeq, from.headAt = m.Seq, now
-		p.head(from, m.Heads[:min(len(m.Heads), maxHeads)], now)
+		p.head(from, m.Heads, now)
 	}
 }
 
 // head passes the heads of a peer to the books, model by model, including models without heads now.
-func (p *Peers) head(from *peer, heads []Head, now time.Time) {
-	slices.SortStableFunc(heads, func(a, b Head) int { return cmp.Compare(a.Model, b.Model) })
-	models := from.models
-	from.models = nil
-	for len(heads) > 0 {
-		model := heads[0].Model
-		n := slices.IndexFunc(heads, func(h Head) bool { return h.Model != model })
-		if n < 0 {
-			n = len(heads)
-		}
-		p.books.ApplyHeads(from.name, model, heads[:n], now)
-		from.models = append(from.models, model)
-		heads = heads[n:]
+func (p *Peers) head(from *peer, heads []ModelHead, now time.Time) {
+	queues := make(map[string][]queue.Head, len(heads))
+	for _, model := range from.models {
+		queues[model] = nil
 	}
-	for _, model := range models {
-		if !slices.Contains(from.models, model) {
-			p.books.ApplyHeads(from.name, model, nil, now)
-		}
+	for _, h := range heads {
+		queues[h.Model] = append(queues[h.Model], h.Head)
 	}
-}
-
-func appendHead(b []byte, h *Head) []byte {
-	b, at := begin(b, itemHead)
-	b = appendName(b, h.Model)
-	b = binary.LittleEndian.AppendUint64(b, h.Lane)
-	b = append(b, boolByte(h.Retry))
-	b = binary.AppendUvarint(b, uint64(h.Strict))
-	b = binary.AppendUvarint(b, h.Key)
-	return end(binary.AppendUvarint(b, uint64(max(0, h.Tokens))), at)
-}
-
-func (r *reader) head() Head {
-	return Head{
-		Model: r.name(), Lane: r.uint64(), Retry: r.byte() != 0, Strict: uint32(r.uvarint(math.MaxUint32)),
-		Key: r.uvarint(math.MaxUint64), Tokens: int(r.uvarint(math.MaxInt32)),
+	from.models = from.models[:0]
+	for _, model := range slices.Sorted(maps.Keys(queues)) {
+		p.books.ApplyHeads(from.name, model, queues[model], now)
+		if queues[model] != nil {
+			from.models = append(from.models, model)
+		}
 	}
 }

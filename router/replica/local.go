@@ -9,6 +9,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/load"
 )
@@ -25,7 +26,7 @@ type Local struct {
 	clocks    []PoolBound // of the next heartbeat
 	buf       []byte
 
-	heads   []Head // as last published
+	heads   []ModelHead // as last published
 	headsAt time.Time
 	headSeq uint64
 }
@@ -64,7 +65,7 @@ func (o *Local) Set(slot Slot, s load.Share) {
 
 // Sent puts a sent prompt into the next message.
 func (o *Local) Sent(slot Slot, text bool, hashes []uint64) {
-	o.next.Sends = append(o.next.Sends, SlotSent{slot, text, hashes})
+	o.next.Sends = append(o.next.Sends, SlotSent{slot, text, hashes[:min(len(hashes), maxHashes)]})
 }
 
 // Opened puts a worker's opened circuit into the next message.
@@ -81,16 +82,17 @@ func (o *Local) Bound(model string, role pools.Role, clock int64, all []load.Ses
 
 // Clock puts the clock of a pool's bindings into the next heartbeat, unless it is 0.
 func (o *Local) Clock(model string, role pools.Role, clock int64) {
-	if clock != 0 {
+	if clock != 0 && len(o.clocks) < maxPools {
 		o.clocks = append(o.clocks, PoolBound{Model: model, Role: role, Clock: clock})
 	}
 }
 
-// Bounds of a message. The longest names fit NATS's limit of 1 MiB.
+// Bounds of a message, as body has them. The longest names fit NATS's limit of 1 MiB.
 const (
 	maxShares = 200
 	maxSends  = 12
 	maxBound  = 8
+	maxHashes = 4096 // of the beginning of a sent prompt
 )
 
 // Delta returns a message of what changed since the last one, or part of it, and nil when nothing did. The memory is
@@ -103,7 +105,7 @@ func (o *Local) Delta() []byte {
 	}
 	o.seq++
 	m := Message{
-		Kind: Delta, From: o.name, Epoch: o.epoch, Seq: o.seq, Shares: o.next.Shares[:shares], Sends: o.next.Sends[:sends],
+		Kind: natsbus.Delta, From: o.name, Epoch: o.epoch, Seq: o.seq, Shares: o.next.Shares[:shares], Sends: o.next.Sends[:sends],
 		Opened: o.next.Opened, Bound: o.next.Bound[:bound],
 	}
 	o.buf = m.Append(o.buf[:0])
@@ -118,7 +120,7 @@ func (o *Local) Delta() []byte {
 // the process's clock, and echoes are [Peers.Echoes].
 func (o *Local) Heartbeat(addr string, stamp time.Duration, echoes []Echo) []byte {
 	m := Message{
-		Kind: Heartbeat, From: o.name, Epoch: o.epoch, Seq: o.seq, Digest: o.digest, Addr: addr, Booked: o.booked,
+		Kind: natsbus.Heartbeat, From: o.name, Epoch: o.epoch, Seq: o.seq, Digest: o.digest, Addr: addr, Booked: o.booked,
 		Stamp: stamp, Echoes: echoes, Bound: o.clocks,
 	}
 	o.clocks = o.clocks[:0]
@@ -127,7 +129,7 @@ func (o *Local) Heartbeat(addr string, stamp time.Duration, echoes []Echo) []byt
 
 // Leave returns the last message.
 func (o *Local) Leave() []byte {
-	m := Message{Kind: Leave, From: o.name, Epoch: o.epoch, Seq: o.seq}
+	m := Message{Kind: natsbus.Leave, From: o.name, Epoch: o.epoch, Seq: o.seq}
 	return m.Append(nil)
 }
 
@@ -140,7 +142,7 @@ func (o *Local) Page(after Slot) []byte {
 		from++
 	}
 	slots = slots[from:]
-	m := Message{Kind: Page, From: o.name, Epoch: o.epoch, Seq: o.seq, After: after, Last: len(slots) <= maxShares}
+	m := Message{Kind: natsbus.Page, From: o.name, Epoch: o.epoch, Seq: o.seq, After: after, Last: len(slots) <= maxShares}
 	for _, slot := range slots[:min(len(slots), maxShares)] {
 		m.Shares = append(m.Shares, SlotShare{slot, o.published[slot]})
 	}
@@ -148,15 +150,18 @@ func (o *Local) Page(after Slot) []byte {
 }
 
 // PageRequest encodes the request for a page.
-func PageRequest(after Slot) []byte { return appendSlot([]byte{version}, &after) }
+func (o *Local) PageRequest(after Slot) []byte {
+	data, _ := after.MarshalMsg(natsbus.Seal(nil, natsbus.PageRequest, o.name)) // roleNumber does not fail
+	return data
+}
 
-// ReadPageRequest decodes a PageRequest.
-func ReadPageRequest(b []byte) (after Slot, err error) {
-	r := reader{b: b, names: map[string]string{}}
-	if r.byte() != version {
-		return Slot{}, errMessage
+// readPageRequest decodes a page request.
+func readPageRequest(data []byte) (after Slot, err error) {
+	e, body, err := natsbus.Open(data)
+	if err != nil {
+		return Slot{}, err
 	}
-	if after = r.slot(); r.bad {
+	if err := natsbus.Body(body, &after); err != nil || e.Kind != natsbus.PageRequest || !after.valid() {
 		return Slot{}, errMessage
 	}
 	return after, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -46,10 +47,10 @@ type Rooms struct {
 	Wake func(model string)
 	// Warn runs when the circuit of a worker opened at another gateway.
 	Warn func(worker string, leg pools.Role)
-	// Heads returns the first waiting requests with a strict priority. ApplyHeads replaces the heads of another
+	// Heads returns the first waiting requests with a strict priority, by model. ApplyHeads replaces the heads of another
 	// gateway's queue of a model, and must not retain them or wake the queue. It reports whether to wake the queue.
-	Heads      func() []Head
-	ApplyHeads func(gateway, model string, heads []Head) (wake bool)
+	Heads      func() map[string][]queue.Head
+	ApplyHeads func(gateway, model string, heads []queue.Head) (wake bool)
 	// SetReplicaCount runs when the size of the group changes. It may be nil.
 	SetReplicaCount func(gateways int)
 	// Addr returns the HOST:PORT that the others reach this gateway at, behind https:// if it serves TLS only.

@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/load"
 )
@@ -39,8 +40,8 @@ type gateway struct {
 	logMu   sync.Mutex
 	woken   chan string
 	warned  chan string
-	heads   atomic.Pointer[[]Head] // what waits
-	heard   chan string            // of others
+	heads   atomic.Pointer[[]queue.Head] // what waits
+	heard   chan string                  // of others
 	turn    int
 	leave   context.CancelFunc
 	left    chan struct{}
@@ -105,7 +106,7 @@ func join(t testing.TB, url, name string, access ...nats.Option) *gateway {
 func joinOver(t testing.TB, link Link, name, addr string) *gateway {
 	t.Helper()
 	g := &gateway{t: t, woken: make(chan string, 1), warned: make(chan string, 8), heard: make(chan string, 4096), left: make(chan struct{}), pool: &pools.Pool{Model: "m", Role: pools.Both}}
-	g.heads.Store(new([]Head))
+	g.heads.Store(new([]queue.Head))
 	for i := range workers {
 		g.pool.Members = append(g.pool.Members, pools.Member{Worker: &pools.Worker{ID: fmt.Sprintf("w%02d", i), BlockSize: 16, TotalKVBlocks: 100_000}})
 	}
@@ -120,8 +121,8 @@ func joinOver(t testing.TB, link Link, name, addr string) *gateway {
 	g.member = NewMember(cfg, g.link, Rooms{
 		Warn:    func(worker string, leg pools.Role) { g.warned <- worker + " " + string(leg) },
 		Routers: g.routers, Pool: func(string, pools.Role) *pools.Pool { return g.pool }, Addr: func() string { return addr },
-		Heads: func() []Head { return slices.Clone(*g.heads.Load()) },
-		ApplyHeads: func(gateway, model string, heads []Head) bool {
+		Heads: func() map[string][]queue.Head { return map[string][]queue.Head{"m": *g.heads.Load()} },
+		ApplyHeads: func(gateway, model string, heads []queue.Head) bool {
 			g.heard <- fmt.Sprint(gateway, " ", model, " ", heads)
 			return len(heads) == 0
 		},
@@ -203,7 +204,7 @@ func TestAPanicEndsOneMessageAlone(t *testing.T) {
 		a, b := join("a"), join("b")
 		close(b.heard) // the next heads panic
 		before := guard.Panics()["replica"]
-		a.heads.Store(&[]Head{{Model: "m", Strict: 1, Key: 1}})
+		a.heads.Store(&[]queue.Head{{Strict: 1, Key: 1}})
 		a.member.HeadsChanged()
 		b.eventually("it has panicked", func() bool { return guard.Panics()["replica"] > before })
 		a.book()
@@ -226,22 +227,22 @@ func (q quiet) Request(context.Context, *nats.Msg) (*nats.Msg, error) {
 // FuzzMember: whatever comes at each of a member's subjects, or as a page that it has asked for, nothing panics: neither here nor in the
 // routers, which take in what is heard.
 func FuzzMember(f *testing.F) {
-	share := SlotShare{Slot: Slot{Model: "m", Role: pools.Both, Worker: "w00", Rank: 1}, Share: load.Share{Account: load.Account{Requests: 1, ActiveBlocks: 9}, Left: time.Second}}
+	share := SlotShare{Slot: Slot{Role: pools.Both, Worker: "w00", Rank: 1}, Share: load.Share{Account: load.Account{Requests: 1, ActiveBlocks: 9}, Left: time.Second}}
 	for _, m := range []Message{
-		{Kind: Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}, Sends: []SlotSent{{Slot: share.Slot, Hashes: []uint64{1, 2}}},
+		{Kind: natsbus.Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}, Sends: []SlotSent{{Slot: share.Slot, Hashes: []uint64{1, 2}}},
 			Opened: []Slot{share.Slot},
-			Bound:  []PoolBound{{Model: "m", Role: pools.Both, Clock: 9, Bindings: []load.SessionBinding{{Session: 1, Worker: 2, Born: 3}}}}},
-		{Kind: Heartbeat, From: "a", Epoch: 1, Seq: 1, Digest: 1, Addr: "127.0.0.1:1", Echoes: []Echo{{Name: "me"}}},
-		{Kind: Page, From: "a", Epoch: 1, Seq: 1, After: Slot{Role: pools.Prefill}, Shares: []SlotShare{share}},
-		{Kind: Heads, From: "a", Epoch: 1, Seq: 1, Heads: []Head{{Model: "m", Strict: 1}}},
-		{Kind: Leave, From: "a", Epoch: 1},
+			Bound:  []PoolBound{{Role: pools.Both, Clock: 9, Bindings: []load.SessionBinding{{Session: 1, Worker: 2, Born: 3}}}}},
+		{Kind: natsbus.Heartbeat, From: "a", Epoch: 1, Seq: 1, Digest: 1, Addr: "127.0.0.1:1", Echoes: []Echo{{Name: "me"}}},
+		{Kind: natsbus.Page, From: "a", Epoch: 1, Seq: 1, After: Slot{Role: pools.Prefill}, Shares: []SlotShare{share}},
+		{Kind: natsbus.Heads, From: "a", Epoch: 1, Seq: 1, Heads: []ModelHead{{"m", queue.Head{Strict: 1}}}},
+		{Kind: natsbus.Leave, From: "a", Epoch: 1},
 	} {
 		f.Add(m.Append(nil))
 	}
-	f.Add(PageRequest(share.Slot))
-	first := Message{Kind: Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}}
+	f.Add(NewLocal("a", 1).PageRequest(share.Slot))
+	first := Message{Kind: natsbus.Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		pool := &pools.Pool{Model: "m", Role: pools.Both, Members: []pools.Member{{Worker: &pools.Worker{ID: "w00", BlockSize: 16, TotalKVBlocks: 100}}}}
+		pool := &pools.Pool{Role: pools.Both, Members: []pools.Member{{Worker: &pools.Worker{ID: "w00", BlockSize: 16, TotalKVBlocks: 100}}}}
 		base := router.DefaultConfig()
 		base.SessionTTL = time.Minute
 		routers, err := router.NewSet(base.ByRole(), slog.New(slog.DiscardHandler))
@@ -250,8 +251,8 @@ func FuzzMember(f *testing.F) {
 		cfg.Group, cfg.Name = "test", "me"
 		m := NewMember(cfg, quiet{page: data}, Rooms{
 			Routers: routers, Pool: func(string, pools.Role) *pools.Pool { return pool }, Addr: func() string { return "" },
-			Warn: func(string, pools.Role) {}, Wake: func(string) {}, Heads: func() []Head { return nil },
-			ApplyHeads: func(string, string, []Head) bool { return true },
+			Warn: func(string, pools.Role) {}, Wake: func(string) {}, Heads: func() map[string][]queue.Head { return nil },
+			ApplyHeads: func(string, string, []queue.Head) bool { return true },
 		}, slog.New(slog.DiscardHandler))
 		before := guard.Panics()["replica"]
 		ctx := t.Context()
@@ -377,13 +378,13 @@ func TestOpenedCircuitsArePublished(t *testing.T) {
 func TestHeadsReachTheOthers(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
 		a, b := join("a"), join("b")
-		set := func(heads ...Head) {
+		set := func(heads ...queue.Head) {
 			a.heads.Store(&heads)
 			a.member.HeadsChanged()
 		}
 		set()
-		set(Head{Model: "m", Strict: 10, Tokens: 100})
-		const said = "a m [{m 0 false 10 0 100}]"
+		set(queue.Head{Strict: 10, Tokens: 100})
+		const said = "a m [{0 false 10 0 100}]"
 		began := time.Now()
 		for range 5 {
 			assert.Equal(t, said, <-b.heard)
@@ -400,7 +401,7 @@ func TestHeadsReachTheOthers(t *testing.T) {
 		assert.Equal(t, "m", <-b.woken)
 		time.Sleep(time.Second)
 		assert.True(t, len(b.heard) == 0 && len(a.heard) == 0, "said though nothing waits")
-		set(Head{Model: "m", Strict: 1})
+		set(queue.Head{Strict: 1})
 		<-b.heard
 		c := join("c")
 		<-c.heard
@@ -435,14 +436,14 @@ func TestRoutersSeeTheOthers(t *testing.T) {
 // TestReleasesArePublishedAtOnce: while a request waits at another gateway, a release is not kept to go with a booking.
 func TestReleasesArePublishedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewMember(setting.Default[MemberConfig](), nil, Rooms{ApplyHeads: func(string, string, []Head) bool { return false }}, slog.New(slog.DiscardHandler))
+		m := NewMember(setting.Default[MemberConfig](), nil, Rooms{ApplyHeads: func(string, string, []queue.Head) bool { return false }}, slog.New(slog.DiscardHandler))
 		defer m.tail.Stop()
 		m.Booked(false)
 		assert.Empty(t, m.wake, "said at once though nothing waits")
 		(*memberBooks)(m).ApplyHeads("a", "m", nil, time.Now())
 		m.Booked(false)
 		assert.Empty(t, m.wake, "said at once though nothing waits any more")
-		(*memberBooks)(m).ApplyHeads("a", "m", []Head{{Strict: 1}}, time.Now())
+		(*memberBooks)(m).ApplyHeads("a", "m", []queue.Head{{Strict: 1}}, time.Now())
 		m.Booked(false)
 		assert.Len(t, m.wake, 1, "kept though a request waits for it")
 	})

@@ -1,11 +1,14 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router/load"
 )
 
@@ -28,7 +31,7 @@ type Books interface {
 	// ApplyOpened records that a worker's circuit opened at a peer.
 	ApplyOpened(peer string, slot Slot)
 	// ApplyHeads replaces the heads of a peer's queue of a model.
-	ApplyHeads(peer, model string, heads []Head, now time.Time)
+	ApplyHeads(peer, model string, heads []queue.Head, now time.Time)
 	// ApplyBound applies bindings of sessions: see [router.Router.ApplyBindings].
 	ApplyBound(bound PoolBound, now time.Time)
 }
@@ -55,9 +58,8 @@ type Peers struct {
 	named     time.Time        // when SameName was last reported
 	misnamed  time.Time        // when Misnamed was last reported
 	pools     map[poolKey]struct{}
-	names     map[string]string // in messages
-	msg       Message
-	pending   []SlotShare // not yet applied to the books
+	versions  map[string]struct{} // gateways of another version
+	pending   []SlotShare         // not yet applied to the books
 	pool      []load.Shared
 	counts    Counts
 }
@@ -129,15 +131,22 @@ type versioned struct {
 func NewPeers(cfg Config, o *Local, books Books, now time.Time) *Peers {
 	return &Peers{
 		cfg: cfg, name: o.name, epoch: o.epoch, books: books, began: now, cut: now,
-		peers: map[string]*peer{}, gone: map[string]ended{}, pools: map[poolKey]struct{}{}, names: map[string]string{},
+		peers: map[string]*peer{}, gone: map[string]ended{}, pools: map[poolKey]struct{}{},
+		versions: map[string]struct{}{},
 	}
 }
 
 // Receive applies a message of the gateway sender, and appends the effects to do. It fails if the message cannot be
 // decoded or has another gateway's name.
 func (p *Peers) Receive(sender string, data []byte, now time.Time, do []Effect) ([]Effect, error) {
-	m := &p.msg
-	if err := m.read(data, p.names); err != nil {
+	m := new(Message)
+	if err := m.read(data); errors.Is(err, natsbus.ErrVersion) {
+		if _, reported := p.versions[sender]; !reported && len(p.versions) < maxPeers {
+			p.versions[sender] = struct{}{}
+			do = append(do, Effect{Do: OtherVersion, Peer: sender})
+		}
+		return do, nil
+	} else if err != nil {
 		p.counts.Malformed++
 		return do, err
 	}
@@ -171,7 +180,7 @@ func (p *Peers) Receive(sender string, data []byte, now time.Time, do []Effect) 
 		do = p.drop(from, Died, now, do)
 		from = nil
 	}
-	if m.Kind == Leave {
+	if m.Kind == natsbus.Leave {
 		p.bury(m.From, m.Epoch, now)
 		if from != nil {
 			do = p.drop(from, Left, now, do)
@@ -195,13 +204,13 @@ func (p *Peers) Receive(sender string, data []byte, now time.Time, do []Effect) 
 		p.restore(from)
 	}
 	switch m.Kind {
-	case Delta:
+	case natsbus.Delta:
 		p.delta(from, m, now)
-	case Heartbeat:
+	case natsbus.Heartbeat:
 		p.heartbeat(from, m, now)
-	case Page:
+	case natsbus.Page:
 		p.page(from, m, now)
-	case Heads:
+	case natsbus.Heads:
 		p.heads(from, m, now)
 	}
 	for _, b := range m.Bound {

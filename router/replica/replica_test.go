@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router/load"
 )
 
@@ -48,7 +50,7 @@ type books struct {
 
 func (b books) ApplyBound(p PoolBound, now time.Time) { b.bindings.Apply(p.Clock, p.Bindings, now) }
 
-func (ledger) ApplyHeads(string, string, []Head, time.Time) {}
+func (ledger) ApplyHeads(string, string, []queue.Head, time.Time) {}
 
 // group is gateways on a network in virtual time.
 type group struct {
@@ -354,7 +356,7 @@ func TestSilence(t *testing.T) {
 		g.run(300 * time.Millisecond)
 		assert.True(t, maps.Equal(a.books["b"], again.truth),
 			"the shares of the process that has ended are left: %v", a.books["b"])
-		do, err := hear(a.peers, (&Message{Kind: Delta, From: "b", Epoch: 1, Seq: 9999, Shares: []SlotShare{{Slot{"m", pools.Both, "w", 0}, load.Share{Account: load.Account{Requests: 1}}}}}).Append(nil), g.now, nil)
+		do, err := hear(a.peers, (&Message{Kind: natsbus.Delta, From: "b", Epoch: 1, Seq: 9999, Shares: []SlotShare{{Slot{"m", pools.Both, "w", 0}, load.Share{Account: load.Account{Requests: 1}}}}}).Append(nil), g.now, nil)
 		assert.True(t, err == nil && len(do) == 0 && maps.Equal(a.books["b"], again.truth),
 			"a late word of a process that has ended counts")
 	})
@@ -436,13 +438,13 @@ func TestNoNumberCountsForEver(t *testing.T) {
 	forged := []SlotShare{{Slot{"m", pools.Both, "w0", 0}, load.Share{Account: load.Account{Requests: 7}}}}
 	epoch := Epoch(noon, 1)
 	for name, m := range map[string]*Message{
-		"a bye of the end of time":    {Kind: Leave, Epoch: math.MaxUint64},
-		"a share of the end of time":  {Kind: Delta, Epoch: math.MaxUint64, Seq: 1, Shares: forged},
-		"a share of a later process":  {Kind: Delta, Epoch: epoch + 1<<20, Seq: 1, Shares: forged},
-		"a beat of a later process":   {Kind: Heartbeat, Epoch: epoch + 1<<20, Seq: 1, Addr: "b:8080"},
-		"a bye of a later process":    {Kind: Leave, Epoch: epoch + 1<<20},
-		"the largest number":          {Kind: Delta, Epoch: epoch, Seq: math.MaxUint64, Shares: forged},
-		"heads of the largest number": {Kind: Heads, Epoch: epoch, Seq: math.MaxUint64, Heads: []Head{{Model: "m", Tokens: 1}}},
+		"a bye of the end of time":    {Kind: natsbus.Leave, Epoch: math.MaxUint64},
+		"a share of the end of time":  {Kind: natsbus.Delta, Epoch: math.MaxUint64, Seq: 1, Shares: forged},
+		"a share of a later process":  {Kind: natsbus.Delta, Epoch: epoch + 1<<20, Seq: 1, Shares: forged},
+		"a beat of a later process":   {Kind: natsbus.Heartbeat, Epoch: epoch + 1<<20, Seq: 1, Addr: "b:8080"},
+		"a bye of a later process":    {Kind: natsbus.Leave, Epoch: epoch + 1<<20},
+		"the largest number":          {Kind: natsbus.Delta, Epoch: epoch, Seq: math.MaxUint64, Shares: forged},
+		"heads of the largest number": {Kind: natsbus.Heads, Epoch: epoch, Seq: math.MaxUint64, Heads: []ModelHead{{"m", queue.Head{Tokens: 1}}}},
 		"a clock that is set back":    nil,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -469,8 +471,7 @@ func TestNoNumberCountsForEver(t *testing.T) {
 				g.book(a)
 			}
 			g.agree(time.Second)
-			head := Head{Model: "m", Tokens: 5}
-			said, _ := b.own.Heads([]Head{head}, g.now)
+			said, _ := b.own.Heads(map[string][]queue.Head{"m": {{Tokens: 5}}}, g.now)
 			_, err := hear(a.peers, said, g.now, nil)
 			assert.NoError(t, err)
 			assert.Equal(t, []string{"m"}, a.peers.peers["b"].models, "the heads of its queues")
@@ -482,7 +483,7 @@ func TestNoNumberCountsForEver(t *testing.T) {
 // hear has p hear a message of the gateway whose name it bears.
 func hear(p *Peers, data []byte, now time.Time, do []Effect) ([]Effect, error) {
 	var m Message
-	_ = m.read(data, map[string]string{}) // p reports it
+	_ = m.read(data) // p reports it
 	return p.Receive(m.From, data, now, do)
 }
 
@@ -496,7 +497,7 @@ func TestANameIsItsSenders(t *testing.T) {
 	g.run(time.Second)
 	reports := 0
 	for i := range 120 {
-		for _, kind := range []Kind{Delta, Heartbeat, Heads, Leave} {
+		for _, kind := range []natsbus.Kind{natsbus.Delta, natsbus.Heartbeat, natsbus.Heads, natsbus.Leave} {
 			for _, victim := range []string{"b", "a", "unknown"} {
 				do, err := a.peers.Receive("c", (&Message{Kind: kind, From: victim, Epoch: 9, Seq: 1}).Append(nil), g.now.Add(time.Duration(i)*time.Second), nil)
 				if reports += len(do); err == nil || len(do) > 1 || len(do) == 1 && do[0] != (Effect{Do: Misnamed, Peer: "c"}) {
@@ -555,7 +556,7 @@ func TestPoolsOfOthersAreBounded(t *testing.T) {
 	var do []Effect
 	for i := range 3 * maxPools {
 		slot := Slot{fmt.Sprint("model-", i), pools.Both, "w", 0}
-		m := Message{Kind: Delta, From: "b", Epoch: 1, Seq: uint64(i + 1), Shares: []SlotShare{{slot, load.Share{Account: load.Account{Requests: 1}}}}, Sends: []SlotSent{{slot, false, []uint64{1}}},
+		m := Message{Kind: natsbus.Delta, From: "b", Epoch: 1, Seq: uint64(i + 1), Shares: []SlotShare{{slot, load.Share{Account: load.Account{Requests: 1}}}}, Sends: []SlotSent{{slot, false, []uint64{1}}},
 			Bound: []PoolBound{{Model: fmt.Sprint("bound-", i), Role: pools.Both}}}
 		var err error
 		do, err = hear(p, m.Append(nil), noon, do[:0])
@@ -570,10 +571,10 @@ type pooled map[string]bool
 func (p pooled) ApplyShares(_, model string, _ pools.Role, _ []load.Shared, _ time.Time) {
 	p[model] = true
 }
-func (p pooled) ApplySent(s SlotSent, _ time.Time)            { p[s.Model] = true }
-func (p pooled) ApplyOpened(string, Slot)                     {}
-func (p pooled) ApplyHeads(string, string, []Head, time.Time) {}
-func (p pooled) ApplyBound(b PoolBound, _ time.Time)          { p[b.Model] = true }
+func (p pooled) ApplySent(s SlotSent, _ time.Time)                  { p[s.Model] = true }
+func (p pooled) ApplyOpened(string, Slot)                           {}
+func (p pooled) ApplyHeads(string, string, []queue.Head, time.Time) {}
+func (p pooled) ApplyBound(b PoolBound, _ time.Time)                { p[b.Model] = true }
 
 // TestAnotherDigestIsFound spoils what is known of a peer: the next beat shows it.
 func TestAnotherDigestIsFound(t *testing.T) {

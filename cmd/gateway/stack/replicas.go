@@ -12,7 +12,6 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/replica"
 )
@@ -41,15 +40,7 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 				breakers.Warn(worker, m.Worker.Incarnation, leg)
 			}
 		},
-		Heads:           g.heads,
-		SetReplicaCount: func(gateways int) { g.Flow.SetReplicaCount(gateways) },
-		ApplyHeads: func(gateway, model string, heads []replica.Head) bool {
-			all := make([]queue.Head, len(heads))
-			for i, h := range heads {
-				all[i] = queue.Head{Lane: h.Lane, Retry: h.Retry, Strict: h.Strict, Key: h.Key, Tokens: h.Tokens}
-			}
-			return g.Flow.UpdatePeerHeads(gateway, model, all)
-		},
+		Heads: g.Flow.Heads, ApplyHeads: g.Flow.UpdatePeerHeads, SetReplicaCount: g.Flow.SetReplicaCount,
 		Addr: func() string { return scheme + reached(g.listener.Addr(), link.IP()) },
 	}, g.log)
 	s := metrics.In(reg).Snapshot()
@@ -113,16 +104,6 @@ func gatewaySeed(seed uint64, name string, port int) uint64 {
 		name = net.JoinHostPort(host, strconv.Itoa(port))
 	}
 	return max(1, xxh3.HashStringSeed(name, seed))
-}
-
-// heads returns the strict-priority heads of the queues.
-func (g *Gateway) heads() (all []replica.Head) {
-	for model, heads := range g.Flow.Heads() {
-		for _, h := range heads {
-			all = append(all, replica.Head{Model: model, Lane: h.Lane, Retry: h.Retry, Strict: h.Strict, Key: h.Key, Tokens: h.Tokens})
-		}
-	}
-	return all
 }
 
 // reached returns a listener's HOST:PORT for other machines: its own or, if it listens on every address, with seen,

@@ -30,6 +30,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
+	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/replica"
 )
@@ -272,9 +273,10 @@ func (h *hostile) join(host string, log *slog.Logger) *sharing {
 	cfg.Name = host + ":8000"
 	s.Member = replica.NewMember(cfg, group, replica.Rooms{
 		Routers: s.routers, Pool: func(string, pools.Role) *pools.Pool { return s.pool }, Wake: func(string) {},
-		Warn:  func(string, pools.Role) {},
-		Heads: func() []replica.Head { return nil }, ApplyHeads: func(string, string, []replica.Head) bool { return false },
-		Addr: func() string { return "127.0.0.1:1" },
+		Warn:       func(string, pools.Role) {},
+		Heads:      func() map[string][]queue.Head { return nil },
+		ApplyHeads: func(string, string, []queue.Head) bool { return false },
+		Addr:       func() string { return "127.0.0.1:1" },
 	}, log)
 	ctx, leave := context.WithCancel(context.Background())
 	left := make(chan error)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router/replica"
@@ -37,7 +38,7 @@ func twoGateways(t *testing.T, mode string) (a, b *fleet.Fleet, group *nats.Conn
 	t.Cleanup(group.Close)
 	heads = new(atomic.Int64)
 	_, err = group.Subscribe("tandem.replica.auto.*.say", func(m *nats.Msg) {
-		if len(m.Data) > 1 && replica.Kind(m.Data[1]) == replica.Heads {
+		if e, _, err := natsbus.Open(m.Data); err == nil && e.Kind == natsbus.Heads {
 			heads.Add(1)
 		}
 	})
@@ -138,9 +139,10 @@ func TestALyingGatewayBlocksNothing(t *testing.T) {
 	defer stop()
 	lies.Go(func() {
 		for seq := uint64(1); over.Err() == nil; seq++ {
-			m := replica.Message{Kind: replica.Heads, From: "liar", Epoch: 1, Seq: seq, Heads: []replica.Head{
-				{Model: "no such model", Strict: 7, Tokens: 1}, {Model: "tandem-sim", Lane: 99, Strict: 7},
-				{Model: "tandem-sim", Strict: 1<<32 - 1, Tokens: int(seq % 5)},
+			m := replica.Message{Kind: natsbus.Heads, From: "liar", Epoch: 1, Seq: seq, Heads: []replica.ModelHead{
+				{Model: "no such model", Head: queue.Head{Strict: 7, Tokens: 1}},
+				{Model: "tandem-sim", Head: queue.Head{Lane: 99, Strict: 7}},
+				{Model: "tandem-sim", Head: queue.Head{Strict: 1<<32 - 1, Tokens: int(seq % 5)}},
 			}}
 			assert.NoError(t, group.Publish("tandem.replica.auto.liar.say", m.Append(nil)))
 			<-time.After(2 * time.Millisecond)
