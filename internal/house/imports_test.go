@@ -41,7 +41,7 @@ var ground = storey{
 	"kv/zmq":           append(kv, "internal/guard"),
 	"internal/natsbus": append(kv, "internal/scratch", "internal/setting", "internal/guard"),
 	"kv/view":          append(kv, "internal/testkit"),
-	"kv/follow":        append(kv, "kv/view", "internal/testkit", "kv/zmq", "internal/metrics", "internal/setting", "internal/guard"),
+	"kv/follow":        append(kv, "internal/natsbus", "kv/view", "internal/testkit", "kv/zmq", "internal/metrics", "internal/setting", "internal/guard"),
 }
 
 // rooms are the parts of a request's way.

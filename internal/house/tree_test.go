@@ -78,7 +78,7 @@ var readTree = sync.OnceValues(func() (*tree, error) {
 			return nil
 		}
 		s, err := parse(name, string(data))
-		if err != nil {
+		if err != nil || ast.IsGenerated(s.ast) { // no one reads or edits those
 			return err
 		}
 		t.sources = append(t.sources, s)

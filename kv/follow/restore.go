@@ -20,9 +20,9 @@ import (
 // Group is the gateways that follow the same workers.
 type Group struct {
 	Bus wire.Bus
-	// Join waits, bounded, until the others are known. It returns the subject at which this gateway serves its views
-	// and those of the others. It returns early when ctx ends.
-	Join func(ctx context.Context) (own string, others []string)
+	// Join waits, bounded, until the others are known. It returns this gateway's name, the subject at which it serves
+	// its views, and those of the others. It returns early when ctx ends.
+	Join func(ctx context.Context) (name, own string, others []string)
 }
 
 // Bounds of a restore.
@@ -40,6 +40,7 @@ type peers struct {
 	group *Group
 	until time.Time // later tracked sources are not restored
 	known bool      // the others are; Run's own
+	name  string    // this gateway's, once known; Run's own
 
 	mu     sync.Mutex // guards others
 	others []string
@@ -52,11 +53,17 @@ func (p *peers) mayRestore(now time.Time) bool {
 	return p.group != nil && (!p.known || now.Before(p.until) && p.any())
 }
 
-// setOthers sets the names of the others.
-func (p *peers) setOthers(others []string, now time.Time) {
-	p.known, p.until = true, now.Add(restoreWindow)
+// joined is the result of [Group.Join].
+type joined struct {
+	name   string
+	others []string
+}
+
+// join sets the others' subjects.
+func (p *peers) join(j joined, now time.Time) {
+	p.known, p.until, p.name = true, now.Add(restoreWindow), j.name
 	p.mu.Lock()
-	p.others = others
+	p.others = j.others
 	p.mu.Unlock()
 }
 
@@ -88,9 +95,9 @@ func (s *Subscriber) join(ctx context.Context) {
 		return
 	}
 	s.fetches.Go(func() {
-		own, others := s.cfg.Group.Join(ctx)
+		name, own, others := s.cfg.Group.Join(ctx)
 		if own != "" {
-			stop, err := s.cfg.Group.Bus.Subscribe(own, newServer(ctx, s).reply,
+			stop, err := s.cfg.Group.Bus.Subscribe(own, (&server{sub: s, ctx: ctx, name: name}).reply,
 				func(int) {}) // without an answer, the other requests from the worker
 			if err != nil {
 				s.log.Warn("views are not offered to other gateways", "error", err)
@@ -99,7 +106,7 @@ func (s *Subscriber) join(ctx context.Context) {
 			}
 		}
 		select {
-		case s.joined <- others:
+		case s.joined <- joined{name, others}:
 		case <-ctx.Done():
 			return
 		}
@@ -110,7 +117,7 @@ func (s *Subscriber) join(ctx context.Context) {
 // restore requests a source's view from one gateway after another. It returns a follower's request.
 func (s *Subscriber) restore(f follower) func(context.Context) func(time.Time) {
 	is := f.base()
-	others, what := s.peers.list(), is.question()
+	others, what := s.peers.list(), is.question(s.peers.name)
 	from := fetcher{s.cfg.Group.Bus, s.cfg.PageTimeout, min(maxRestoreBytes, s.cfg.MaxSnapshotBytes), is.log}
 	return func(ctx context.Context) func(time.Time) {
 		limited, cancel := context.WithTimeout(ctx, restoreTimeout)

@@ -14,17 +14,17 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// A gateway answers a request for its view of a source with a line of JSON, a [standing], and the encoded [view.Copy],
-// in pages like a publisher's snapshot.
+// A gateway answers a request for its view of a source with an envelope, a line of JSON, a [standing], and the encoded
+// [view.Copy], in pages like a publisher's snapshot.
 
 // standing is a source's position: what else is needed to continue following it.
 type standing struct {
-	Version  int           `json:"version"`
 	Epoch    uint64        `json:"epoch,omitempty"` // over NATS
 	Seq      uint64        `json:"seq"`
 	At       wire.Position `json:"at"`
@@ -32,9 +32,6 @@ type standing struct {
 	Guess    bool          `json:"guess,omitempty"`
 	FromZero bool          `json:"from_zero,omitempty"`
 }
-
-// standingVersion changes when older gateways would misread a view.
-const standingVersion = 2
 
 // question requests a source. Gateways that follow it by another address do not answer it.
 type question struct {
@@ -51,10 +48,10 @@ type taken struct {
 	copy *view.Copy
 }
 
-// question returns the request to other gateways.
-func (s *source) question() []byte {
+// question returns the request of the gateway name to others.
+func (s *source) question(name string) []byte {
 	data, _ := json.Marshal(question{Source: s.name, BlockSize: s.how.blockSize, ZMQ: s.how.zmq}) // strings and numbers can be encoded
-	return data
+	return append(natsbus.Seal(nil, natsbus.ViewRequest, name), data...)
 }
 
 // view answers a question in the loop.
@@ -67,7 +64,6 @@ func (s *Subscriber) view(q *question) *taken {
 	if !ok {
 		return nil
 	}
-	at.Version = standingVersion
 	return &taken{at, f.base().view.Copy()}
 }
 
@@ -75,17 +71,16 @@ var errStanding = errors.New("the view of the gateway is malformed")
 
 // readRestored decodes another gateway's answer, which is not trusted.
 func readRestored(s *snapshot, how tracked) (*restored, error) {
-	data := slices.Concat(s.pages...)
-	end := bytes.IndexByte(data, '\n')
-	if end < 0 {
-		return nil, errStanding
+	e, data, err := natsbus.Open(slices.Concat(s.pages...))
+	if err != nil {
+		return nil, err
 	}
+	line, blocks, ok := bytes.Cut(data, []byte{'\n'})
 	r := &restored{}
-	if json.Unmarshal(data[:end], &r.standing) != nil || r.Version != standingVersion || r.Seq > wire.MaxNumber {
+	if !ok || e.Kind != natsbus.View || json.Unmarshal(line, &r.standing) != nil || r.Seq > wire.MaxNumber {
 		return nil, errStanding
 	}
-	var err error
-	r.view, err = view.ReadCopy(data[end+1:], how.blockSize)
+	r.view, err = view.ReadCopy(blocks, how.blockSize)
 	return r, err
 }
 
@@ -98,8 +93,9 @@ const (
 
 // server answers other gateways, page by page. The loop only copies a source's arrays.
 type server struct {
-	sub *Subscriber
-	ctx context.Context // Run's
+	sub  *Subscriber
+	ctx  context.Context // Run's
+	name string          // the gateway's
 
 	mu   sync.Mutex // guards what follows
 	made uint64
@@ -111,8 +107,6 @@ type answerPages struct {
 	id, seq uint64
 	data    []byte
 }
-
-func newServer(ctx context.Context, s *Subscriber) *server { return &server{sub: s, ctx: ctx} }
 
 // reply answers one request.
 func (v *server) reply(m *nats.Msg) {
@@ -156,7 +150,7 @@ func (v *server) page(cursor string, what []byte) (*answerPages, int) {
 // take copies a view in the loop, and encodes it.
 func (v *server) take(what []byte) *answerPages {
 	q := &question{answer: make(chan *taken, 1)}
-	if json.Unmarshal(what, q) != nil {
+	if e, body, err := natsbus.Open(what); err != nil || e.Kind != natsbus.ViewRequest || json.Unmarshal(body, q) != nil {
 		return nil
 	}
 	var got *taken
@@ -172,7 +166,7 @@ func (v *server) take(what []byte) *answerPages {
 	if err != nil {
 		return nil
 	}
-	set := &answerPages{seq: got.Seq, data: got.copy.Append(append(head, '\n'))}
+	set := &answerPages{seq: got.Seq, data: got.copy.Append(append(append(natsbus.Seal(nil, natsbus.View, v.name), head...), '\n'))}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.made++

@@ -27,8 +27,8 @@ func (s *Subscriber) step(ctx context.Context, look <-chan time.Time, drops <-ch
 		s.schedule(ctx, time.Now())
 	case q := <-s.asked:
 		q.answer <- s.view(q)
-	case others := <-s.joined:
-		s.peers.setOthers(others, time.Now())
+	case j := <-s.joined:
+		s.peers.join(j, time.Now())
 		s.schedule(ctx, time.Now())
 	case now := <-look:
 		s.listen(now)

@@ -98,7 +98,7 @@ type Subscriber struct {
 	fetched  chan fetched
 	kick     chan struct{}  // holds at most one: wanted changed
 	asked    chan *question // of other gateways
-	joined   chan []string  // the subjects of the other gateways, once
+	joined   chan joined    // once
 
 	mu        sync.Mutex            // guards all below; Run alone changes followers
 	wanted    map[workerKey]tracked // the last Track or Untrack
@@ -153,7 +153,7 @@ func New(
 	s := &Subscriber{
 		cfg: cfg, bus: bus, indexFor: indexFor, log: log,
 		messages: make(chan *nats.Msg, 1024), arrivals: make(chan arrival), fetched: make(chan fetched), kick: make(chan struct{}, 1),
-		asked: make(chan *question), joined: make(chan []string), peers: newPeers(cfg.Group),
+		asked: make(chan *question), joined: make(chan joined), peers: newPeers(cfg.Group),
 		wanted: map[workerKey]tracked{}, followers: map[string]follower{}, links: map[*engine]context.CancelFunc{},
 		awaited: map[int]*awaiting{},
 		rng:     rand.New(rand.NewPCG(cfg.Seed, 0)),

@@ -72,7 +72,7 @@ func newSite(t testing.TB, workers, blocks int) *site {
 
 // feed starts one, which asks the others.
 func (s *site) feed(own string, others ...string) (f *Feed, at *index.Index, stop func()) {
-	group := &follow.Group{Bus: weighed{s.bus(), &s.bytes}, Join: func(context.Context) (string, []string) { return own, others }}
+	group := &follow.Group{Bus: weighed{s.bus(), &s.bytes}, Join: func(context.Context) (string, string, []string) { return own, own, others }}
 	f, _, routers := newFeed(s.t, Config{Events: follow.Config{Group: group}}, s.bus(), slog.DiscardHandler, s.workers...)
 	return f, routers.Index("m", pools.Both), run(s.t, f.Run)
 }

@@ -213,25 +213,25 @@ func (m *Member) join(now time.Time) {
 	close(m.named)
 }
 
-// JoinViews waits until the other gateways are known, for [Config.Join] at most. It returns the subjects at
-// which this gateway and the others serve views of caches, or nothing when ctx ends first.
-func (m *Member) JoinViews(ctx context.Context) (own string, others []string) {
+// JoinViews waits until the other gateways are known, for [Config.Join] at most. It returns this gateway's
+// name and the subjects at which it and the others serve views of caches, or nothing when ctx ends first.
+func (m *Member) JoinViews(ctx context.Context) (name, own string, others []string) {
 	select {
 	case <-m.named:
 	case <-ctx.Done():
-		return "", nil
+		return "", "", nil
 	}
 	if !m.Ready() {
 		select {
 		case <-m.joined:
 		case <-ctx.Done():
-			return "", nil
+			return "", "", nil
 		}
 	}
 	for _, p := range m.Peers() {
 		others = append(others, m.cfg.views(m.token(), token(p.Name)))
 	}
-	return m.cfg.views(anyone, m.token()), others
+	return m.Name(), m.cfg.views(anyone, m.token()), others
 }
 
 // Run shares bookings until ctx ends, and then leaves the group. It may be called once. It fails if the group's

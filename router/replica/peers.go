@@ -130,9 +130,8 @@ type versioned struct {
 // NewPeers returns the peers of gateway o, none yet.
 func NewPeers(cfg Config, o *Local, books Books, now time.Time) *Peers {
 	return &Peers{
-		cfg: cfg, name: o.name, epoch: o.epoch, books: books, began: now, cut: now,
-		peers: map[string]*peer{}, gone: map[string]ended{}, pools: map[poolKey]struct{}{},
-		versions: map[string]struct{}{},
+		cfg: cfg, name: o.name, epoch: o.epoch, books: books, began: now, cut: now, peers: map[string]*peer{},
+		gone: map[string]ended{}, pools: map[poolKey]struct{}{}, versions: map[string]struct{}{},
 	}
 }
 

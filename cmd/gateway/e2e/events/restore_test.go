@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tandem-pd/tandem/internal/natsbus"
 	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/view"
@@ -23,7 +24,7 @@ import (
 
 // among is a gateway's group: its own address, and others.
 func among(bus wire.Bus, own string, others ...string) *follow.Group {
-	return &follow.Group{Bus: bus, Join: func(context.Context) (string, []string) { return own, others }}
+	return &follow.Group{Bus: bus, Join: func(context.Context) (string, string, []string) { return own, own, others }}
 }
 
 // TestRestoredFromAnotherGateway: a gateway that starts gets another's views, requests no snapshot from a publisher,
@@ -197,11 +198,14 @@ func TestGatewaysThatCannotBeRestoredFrom(t *testing.T) {
 		}
 		return answer
 	}
-	head := `{"version":1,"epoch":9,"seq":7,"at":{}}` + "\n"
+	const at = `{"epoch":9,"seq":7,"at":{}}` + "\n"
+	head := string(natsbus.Seal(nil, natsbus.View, "bad")) + at
+	next, err := (&natsbus.Envelope{Version: natsbus.Version + 1, Kind: natsbus.View, From: "bad"}).MarshalMsg(nil)
+	require.NoError(t, err)
 	for name, answer := range map[string]func(m *nats.Msg) *nats.Msg{
 		"nonsense":           func(m *nats.Msg) *nats.Msg { return stamped(m, "what?", "") },
 		"no numbers":         func(m *nats.Msg) *nats.Msg { return nats.NewMsg(m.Reply) },
-		"another version":    func(m *nats.Msg) *nats.Msg { return stamped(m, strings.Replace(head, "1", "2", 1)+"\x10\x10\x00", "") },
+		"another version":    func(m *nats.Msg) *nats.Msg { return stamped(m, string(next)+at+"\x10\x10\x00\x00", "") },
 		"another block size": func(m *nats.Msg) *nats.Msg { return stamped(m, head+"\x20\x20\x00", "") },
 		"blocks without end": func(m *nats.Msg) *nats.Msg { return stamped(m, head+"\x10\x10\xff\xff\xff\xff\x07", "") },
 		"pages without end":  func(m *nats.Msg) *nats.Msg { return stamped(m, strings.Repeat("x", 1<<20), "1-1") },
