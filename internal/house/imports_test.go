@@ -57,7 +57,7 @@ var rooms = storey{
 	"pools/discovery/kubernetes": {"internal/setting", "pools", "pools/discovery", "internal/guard", "internal/metrics", "internal/testkit"},
 	"router":                     {"kv/index", "internal/setting", "pools", "router/load", "kv/overlap"},
 	"router/placement":           {"pools", "router"},                                                                                                                     // permits and orders come in as interfaces
-	"router/replica":             {"internal/setting", "pools", "queue", "router/load", below, "router"},                                                                           // over NATS
+	"router/replica":             {"internal/setting", "pools", "queue", "router/load", below, "router"},                                                                  // over NATS
 	"router/feed":                {below, "pools", "router", "kv/index", "kv/overlap"},                                                                                    // what KV events report, into indexes and routers
 	"models":                     {"kv/index", "internal/openai", "internal/jinja", "internal/metrics", "internal/setting", "internal/tokens", "internal/http1", "pools"}, // upstream carries what engines are asked to tokenize
 	"prefill":                    legs,

@@ -144,7 +144,7 @@ type Part struct {
 	tiers [index.Tiers]map[uint64]bool
 }
 
-// Place implements view.Part, as the methods below do.
+// Place implements index.Part, as the methods below do.
 func (p *Part) Place(t index.Tier, chain []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

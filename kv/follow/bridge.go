@@ -234,13 +234,5 @@ func (b *Bridge) publish(l *lane, p *view.Publisher, events []wire.Event) {
 // nowhere is a Bridge's index and stores nothing: only the views' counts are used.
 type nowhere struct{}
 
-func (n nowhere) Part(string, int) view.Part        { return n }
-func (nowhere) Drop(string)                         {}
-func (nowhere) Store(index.Tier, []uint64)          {}
-func (nowhere) Extend(index.Tier, uint64, []uint64) {}
-func (nowhere) Place(index.Tier, []uint64)          {}
-func (nowhere) Remove(index.Tier, []uint64)         {}
-func (nowhere) Clear()                              {}
-
-// Parent implements [view.Part].
-func (nowhere) Parent(index.Tier, uint64) (parent uint64, first, known bool) { return 0, false, false }
+func (nowhere) Part(string, int) index.Part { return index.Discard }
+func (nowhere) Drop(string)                 {}

@@ -119,28 +119,13 @@ func (m *counters) pool(name string) *poolCounters {
 	return c
 }
 
-// apply applies a batch to v and counts its events by outcome.
-func (c *poolCounters) apply(v *view.View, events []wire.Event) {
-	var counts [len(eventKinds)][eventStatuses]int
-	for i := range events {
-		before := v.Tally()
-		v.Apply(events[i : i+1])
-		switch events[i].Kind {
-		case wire.Stored:
-			counts[0][statusOf(before, v.Tally())]++
-		case wire.Removed:
-			counts[1][eventOK]++
-		case wire.Cleared:
-			counts[2][eventOK]++
-		}
+// event counts an event of a batch by what it changed in a view's tally.
+func (c *poolCounters) event(kind wire.Kind, before, after view.Tally) {
+	status := eventOK
+	if kind == wire.Stored {
+		status = statusOf(before, after)
 	}
-	for kind := range counts {
-		for status, n := range counts[kind] {
-			if n > 0 {
-				c.applied[kind][status].Add(float64(n))
-			}
-		}
-	}
+	c.applied[kind-wire.Stored][status].Inc()
 }
 
 // statusOf returns the outcome of a Stored event.

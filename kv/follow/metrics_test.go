@@ -11,18 +11,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/testkit"
-	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// Each event of a batch is counted once, by what came of it; and a batch that is
-// counted leaves the view as one that is not.
+// Each event of a batch is counted once, by its outcome.
 func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
-	v := view.New(&testkit.Part{}, 4)
 	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus {
 		return []SourceStatus{{Source: wire.Source{Pool: "m/prefill", Worker: "w", Rank: 0}, State: Recovering, Gaps: 2, Blocks: 3}}
 	})
-	m.pool("m/prefill").apply(v, []wire.Event{
+	f := newPublished(sourced(&testkit.Part{}, 4, 0, Config{}, m))
+	f.message(1, 1, wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{
 		{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: testkit.IDs(1, 4), BlockSize: 4, Medium: "GPU"},
 		{Kind: wire.Stored, Hashes: []wire.Hash{2}, Parent: 1, HasParent: true, Tokens: testkit.IDs(5, 4), BlockSize: 4, Medium: "GPU"},
 		{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 99, HasParent: true, Tokens: testkit.IDs(5, 4), BlockSize: 4, Medium: "GPU"},
@@ -30,13 +28,13 @@ func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
 		{Kind: wire.Removed, Hashes: []wire.Hash{2}, Medium: "GPU"},
 		{Kind: wire.Cleared},
 		{Kind: wire.Stored, Hashes: []wire.Hash{5}, Tokens: testkit.IDs(1, 4), BlockSize: 4, Medium: "GPU"},
-	})
+	}}), false, time.Now())
 	for labels, want := range map[[2]string]float64{
 		{"stored", "ok"}: 3, {"stored", "parent_block_not_found"}: 1, {"stored", "invalid_block"}: 1, {"removed", "ok"}: 1, {"cleared", "ok"}: 1,
 	} {
-		assert.Equal(t, want, valueOf(m.applied.WithLabelValues("m/prefill", labels[0], labels[1])), labels)
+		assert.Equal(t, want, valueOf(m.applied.WithLabelValues(testkit.Pool, labels[0], labels[1])), labels)
 	}
-	assert.Equal(t, 1, v.Blocks(), "blocks in the view, want the last")
+	assert.Equal(t, 1, f.view.Blocks(), "blocks in the view, want the last")
 }
 
 // What an engine sends that is not known here is counted, and costs neither its event nor its batch.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/guard"
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
@@ -50,7 +51,7 @@ type source struct {
 }
 
 // newSource returns a source with an empty view that feeds part.
-func newSource(name wire.Source, part view.Part, how tracked, cfg *Config, batch *wire.Batch, count *poolCounters,
+func newSource(name wire.Source, part index.Part, how tracked, cfg *Config, batch *wire.Batch, count *poolCounters,
 	log *slog.Logger) *source {
 	s := &source{name: name, how: how, cfg: cfg, log: log, view: view.New(part, how.blockSize), batch: batch, count: count, began: time.Now()}
 	s.view.Register(how.capacity)
@@ -115,7 +116,11 @@ func (s *source) apply(payload []byte) {
 	}
 	s.count.skipped("unreadable", uint64(s.batch.Skipped))
 	s.count.skipped("field", uint64(s.batch.SkippedFields))
-	s.count.apply(s.view, s.batch.Events)
+	for i := range s.batch.Events { // one by one, to count each by its outcome
+		was := s.view.Tally()
+		s.view.Apply(s.batch.Events[i : i+1])
+		s.count.event(s.batch.Events[i].Kind, was, s.view.Tally())
+	}
 	s.applications.Add(1)
 	after := s.view.Tally()
 	s.count.count(before, after)

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/internal/guard"
-	"github.com/tandem-pd/tandem/kv/view"
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
@@ -73,10 +73,10 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Index records the blocks of a pool's workers.
+// Index records the blocks of a pool's workers: [index.Index].
 type Index interface {
 	// Part returns the part of a worker's rank.
-	Part(worker string, rank int) view.Part
+	Part(worker string, rank int) index.Part
 	// Drop removes a worker with all blocks of its ranks.
 	Drop(worker string)
 }

@@ -16,7 +16,7 @@ type Copy struct {
 	known     known
 	group     group
 	copies    copies
-	part      Part
+	part      index.Part
 	blockSize int
 	largest   int
 }

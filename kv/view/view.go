@@ -8,19 +8,6 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// Part is one rank's part of an index, which a [View] keeps in step with the rank's events.
-type Part interface {
-	// Store adds blocks that are held on a tier and begin a chain; Extend some that follow on parent; Place single blocks.
-	Store(t index.Tier, chain []uint64)
-	Extend(t index.Tier, parent uint64, chain []uint64)
-	Place(t index.Tier, chain []uint64)
-	Remove(t index.Tier, hashes []uint64)
-	Clear()
-	// Parent is what a block that is held on a tier follows on: first, that it begins a chain. known is false where the
-	// block is not held, or that is unknown. It may be called at any time.
-	Parent(t index.Tier, hash uint64) (parent uint64, first, known bool)
-}
-
 // View tracks the blocks of one rank and keeps an index in sync. An engine's hashes mean nothing to the router, so each
 // event's tokens are hashed again as the router hashes a prompt. A map from engine hash to own hash serves events
 // without tokens: removals, and children.
@@ -30,7 +17,7 @@ type Part interface {
 //
 // View is a core, for one goroutine at a time.
 type View struct {
-	part      Part
+	part      index.Part
 	blockSize int // the router's, in tokens
 	tally     Tally
 	largest   int // tokens in the engine's largest block so far
@@ -93,7 +80,7 @@ const (
 )
 
 // New returns an empty view that feeds a part of an index. blockSize is the router's, in tokens, 1 to 65,535.
-func New(part Part, blockSize int) *View {
+func New(part index.Part, blockSize int) *View {
 	v := &View{part: part, blockSize: blockSize}
 	v.Clear()
 	return v

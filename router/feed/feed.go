@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/kv/follow"
-	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
@@ -66,7 +65,7 @@ func New(cfg Config, bus wire.Bus, roster *pools.Roster, routers *router.Set, lo
 		stale: map[string]ranks{}, tracked: map[string]time.Time{}}
 	cfg.Events.OnState = f.changed
 	var err error
-	f.subscriber, err = follow.New(cfg.Events, bus, Into(func(pool string) *index.Index { return routers.Index(split(pool)) }), log, reg)
+	f.subscriber, err = follow.New(cfg.Events, bus, func(pool string) follow.Index { return routers.Index(split(pool)) }, log, reg)
 	if err != nil {
 		return nil, err
 	}

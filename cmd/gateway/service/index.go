@@ -65,7 +65,7 @@ func NewIndex(
 	x.looks.New = func() any { return new(looked) }
 	events.OnState = func() { x.changes.Add(1) }
 	var err error
-	if x.subscriber, err = follow.New(events, bus, feed.Into(x.indexFor), log, reg); err != nil {
+	if x.subscriber, err = follow.New(events, bus, x.indexFor, log, reg); err != nil {
 		return nil, err
 	}
 	feed.ExportIndexes(reg, x.sizes)
@@ -128,7 +128,7 @@ func (x *shared) all(model string) []*registered {
 }
 
 // indexFor returns the index of a pool for the subscriber.
-func (x *shared) indexFor(pool string) *index.Index {
+func (x *shared) indexFor(pool string) follow.Index {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.models[pool[:strings.LastIndexByte(pool, '/')]].published

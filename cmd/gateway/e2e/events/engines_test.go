@@ -18,7 +18,6 @@ import (
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/router/feed"
 )
 
 // process is one process of a simulated engine, with its publisher.
@@ -65,7 +64,7 @@ func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			bus := &lossyBus{Bus: memoryBus(t), Chance: 15, Rng: rand.New(rand.NewPCG(seed, 5))}
 			idx := index.New(index.Config{})
-			r := newRigInto(t, follow.Config{Seed: seed}, bus, bus, slog.New(slog.DiscardHandler), feed.Into(func(string) *index.Index { return idx }))
+			r := newRigInto(t, follow.Config{Seed: seed}, bus, bus, slog.New(slog.DiscardHandler), func(string) follow.Index { return idx })
 			rng, block := rand.New(rand.NewPCG(seed, 6)), 16<<(2*(seed%2))
 			var engines [3]process
 			start := func(i int) {

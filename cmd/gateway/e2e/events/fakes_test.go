@@ -113,7 +113,7 @@ type fakeIndex struct {
 
 // faulty is a part whose changes may panic.
 type faulty struct {
-	view.Part
+	index.Part
 	faults *atomic.Int32
 }
 

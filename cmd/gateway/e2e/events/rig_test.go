@@ -17,6 +17,7 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
+	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 )
@@ -62,11 +63,11 @@ func newRigWithLog(t *testing.T, cfg follow.Config, pubBus, subBus wire.Bus, log
 }
 
 // newRigInto starts a subscriber that writes into indexes of another kind.
-func newRigInto(t *testing.T, cfg follow.Config, pubBus, subBus wire.Bus, log *slog.Logger, index func(pool string) follow.Index) *rig {
+func newRigInto(t *testing.T, cfg follow.Config, pubBus, subBus wire.Bus, log *slog.Logger, indexFor func(pool string) follow.Index) *rig {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &rig{t: t, bus: pubBus, subBus: subBus, reg: prometheus.NewRegistry(), ctx: ctx}
 	var err error
-	r.sub, err = follow.New(cfg, subBus, index, log, r.reg)
+	r.sub, err = follow.New(cfg, subBus, indexFor, log, r.reg)
 	require.NoError(t, err)
 	r.runs.Go(func() { assert.NoError(t, r.sub.Run(ctx)) })
 	t.Cleanup(func() { cancel(); r.runs.Wait() })
@@ -76,7 +77,7 @@ func newRigInto(t *testing.T, cfg follow.Config, pubBus, subBus wire.Bus, log *s
 // indexOf is a fake index as a Subscriber takes it.
 type indexOf struct{ *fakeIndex }
 
-func (x indexOf) Part(worker string, rank int) view.Part {
+func (x indexOf) Part(worker string, rank int) index.Part {
 	return faulty{x.Of(worker, rank), &x.faults}
 }
 
