@@ -84,7 +84,7 @@ func TestHeadsComeAndGo(t *testing.T) {
 	hear("a", 5, 1, natsbus.Heads, y)
 	hear("a", 5, 2, natsbus.Heads)
 	is("map[a m:[{0 false 10 0 1} {9 false 3 0 3}] a n:[{0 false 5 0 2}]]") // late, and doubled
-	hear("a", 5, 7, natsbus.Heads, z)                                             // 3 to 6 are lost
+	hear("a", 5, 7, natsbus.Heads, z)                                       // 3 to 6 are lost
 	is("map[a m:[{9 false 3 0 3}]]")
 	hear("a", 4, 9, natsbus.Heads, y) // of an earlier process
 	hear("b", 1, 1, natsbus.Heads, y)

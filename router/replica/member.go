@@ -87,17 +87,21 @@ type Member struct {
 	stopped bool // Run has ended
 }
 
-// New returns a member that has not joined. Pass its Booked as the routers' [router.Config.OnBooking].
-func NewMember(cfg MemberConfig, link Link, rooms Rooms, log *slog.Logger) *Member {
+// NewMember returns a member that has not joined. It is the routers' [router.Config.Peers], and its Booked their
+// OnBooking. Call Share before Run.
+func NewMember(cfg MemberConfig, link Link, log *slog.Logger) *Member {
 	m := &Member{
 		joined: make(chan struct{}), named: make(chan struct{}),
-		cfg: cfg, link: link, rooms: rooms, log: log, wake: make(chan struct{}, 1), head: make(chan struct{}, 1),
+		cfg: cfg, link: link, log: log, wake: make(chan struct{}, 1), head: make(chan struct{}, 1),
 	}
 	m.ready.Store(cfg.Join == 0)
 	m.tail = time.AfterFunc(time.Hour, m.poke)
 	m.tail.Stop()
 	return m
 }
+
+// Share sets what the member shares.
+func (m *Member) Share(rooms Rooms) { m.rooms = rooms }
 
 // Booked notes that a booking was made, or that one ended or changed.
 func (m *Member) Booked(made bool) {
@@ -168,16 +172,6 @@ func (m *Member) Peers() []Peer {
 		return nil
 	}
 	return m.peers.All(time.Now())
-}
-
-// Counts returns the counts so far.
-func (m *Member) Counts() Counts {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.peers == nil {
-		return Counts{}
-	}
-	return m.peers.Counts()
 }
 
 // Name returns the gateway's name in its group, empty before Run.

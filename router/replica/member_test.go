@@ -118,7 +118,8 @@ func joinOver(t testing.TB, link Link, name, addr string) *gateway {
 	cfg := setting.Default[MemberConfig]()
 	cfg.Group, cfg.Name = "tandem_workers", name
 	g.link = &cuttable{Link: link}
-	g.member = NewMember(cfg, g.link, Rooms{
+	g.member = NewMember(cfg, g.link, slog.New(slog.NewTextHandler(g, nil)))
+	g.member.Share(Rooms{
 		Warn:    func(worker string, leg pools.Role) { g.warned <- worker + " " + string(leg) },
 		Routers: g.routers, Pool: func(string, pools.Role) *pools.Pool { return g.pool }, Addr: func() string { return addr },
 		Heads: func() map[string][]queue.Head { return map[string][]queue.Head{"m": *g.heads.Load()} },
@@ -132,7 +133,7 @@ func joinOver(t testing.TB, link Link, name, addr string) *gateway {
 			default:
 			}
 		},
-	}, slog.New(slog.NewTextHandler(g, nil)))
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	g.leave = sync.OnceFunc(func() { cancel(); <-g.left })
 	go func() {
@@ -249,11 +250,12 @@ func FuzzMember(f *testing.F) {
 		require.NoError(t, err)
 		cfg := setting.Default[MemberConfig]()
 		cfg.Group, cfg.Name = "test", "me"
-		m := NewMember(cfg, quiet{page: data}, Rooms{
+		m := NewMember(cfg, quiet{page: data}, slog.New(slog.DiscardHandler))
+		m.Share(Rooms{
 			Routers: routers, Pool: func(string, pools.Role) *pools.Pool { return pool }, Addr: func() string { return "" },
 			Warn: func(string, pools.Role) {}, Wake: func(string) {}, Heads: func() map[string][]queue.Head { return nil },
 			ApplyHeads: func(string, string, []queue.Head) bool { return true },
-		}, slog.New(slog.DiscardHandler))
+		})
 		before := guard.Panics()["replica"]
 		ctx := t.Context()
 		m.join(time.Now())
@@ -421,22 +423,23 @@ func TestRoutersSeeTheOthers(t *testing.T) {
 		a.eventually("bookings of b are on their way", func() bool {
 			a.book().Release(time.Now())
 			b.book().Release(time.Now())
-			return a.member.Unseen() > 0 && a.member.UnseenIn(a.pool) > 0
+			return a.member.Unseen(a.pool) > 0
 		})
 		assert.Len(t, a.member.Peers(), 1)
 		assert.Same(t, group, a.member.Group(), "an unchanged group")
-		assert.Zero(t, a.member.UnseenIn(&pools.Pool{Model: "m", Role: pools.Prefill}), "unseen bookings in a pool that none is made in")
+		assert.Zero(t, a.member.Unseen(&pools.Pool{Model: "m", Role: pools.Prefill}), "unseen bookings in a pool that none is made in")
 		b.leave()
 		a.eventually("b has left", func() bool { return slices.Equal(a.member.Group().Names, []string{"a"}) })
 		var alone *Member
-		assert.True(t, alone.Group() == nil && alone.UnseenIn(a.pool) == 0, "a gateway alone knows of others")
+		assert.True(t, alone.Group() == nil && alone.Unseen(a.pool) == 0, "a gateway alone knows of others")
 	})
 }
 
 // TestReleasesArePublishedAtOnce: while a request waits at another gateway, a release is not kept to go with a booking.
 func TestReleasesArePublishedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewMember(setting.Default[MemberConfig](), nil, Rooms{ApplyHeads: func(string, string, []queue.Head) bool { return false }}, slog.New(slog.DiscardHandler))
+		m := NewMember(setting.Default[MemberConfig](), nil, slog.New(slog.DiscardHandler))
+		m.Share(Rooms{ApplyHeads: func(string, string, []queue.Head) bool { return false }})
 		defer m.tail.Stop()
 		m.Booked(false)
 		assert.Empty(t, m.wake, "said at once though nothing waits")
@@ -502,7 +505,7 @@ func TestANameIsBound(t *testing.T) {
 			a.eventually("a knows b's bookings", func() bool { return a.requests() == 2 })
 			early.Release(time.Now())
 			a.eventually("and their end", func() bool { return a.requests() == 1 })
-			n := a.member.Counts()
+			n := a.member.counts()
 			assert.Equal(t, []uint64{1, 0, 0}, []uint64{n.Malformed, n.Left, n.Died}, "malformed, left, died")
 			assert.NotContains(t, b.logged(), "replica name in use")
 		})

@@ -27,16 +27,8 @@ type bookings struct {
 	latest float64 // weighted by age
 }
 
-// Unseen returns the mean number of the others' bookings, in all pools, that have not arrived yet.
-func (m *Member) Unseen() float64 {
-	if s := m.seen(); s != nil {
-		return s.unseen
-	}
-	return 0
-}
-
-// UnseenIn returns the part of [Member.Unseen] in p, in proportion to this gateway's own recent bookings.
-func (m *Member) UnseenIn(p *pools.Pool) float64 {
+// Unseen implements [router.Peers]: the others' unseen bookings fall on pools as this gateway's own recent ones do.
+func (m *Member) Unseen(p *pools.Pool) float64 {
 	s := m.seen()
 	if s == nil || s.all == 0 {
 		return 0

@@ -103,7 +103,6 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		return nil, err
 	}
 	cfg.Edge.Certs, cfg.Upstream.Trust, cfg.Workers.Probe.Trust = certificates, workers, workers
-	forecast := new(forecast)
 	g := &Gateway{cfg: cfg, began: time.Now(), log: log, certs: certificates}
 	g.OnReload(g.certs.Reload)
 	defer func() {
@@ -112,34 +111,32 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		}
 	}()
 	if links.Group != nil {
-		cfg.Router.OnBooking = func(made bool) { g.member.Booked(made) }
-		cfg.Router.Peers = others{g}
-		cfg.Flow.Queue.OnHead = func() { g.member.HeadsChanged() }
+		g.member = replica.NewMember(cfg.Replicas, links.Group, log)
+		cfg.Router.Peers, cfg.Router.OnBooking, cfg.Flow.Queue.OnHead = g.member, g.member.Booked, g.member.HeadsChanged
 		if cfg.Flow.Seed != 0 { // it may be the same for all gateways
 			seed := gatewaySeed(cfg.Flow.Seed, cfg.Replicas.Name, cfg.Edge.Port)
 			cfg.Flow.Seed, cfg.Router.Seed = seed, seed
 		}
 	}
-	routers, err := router.NewSet(cfg.routers(forecast.of, func(w *pools.Worker, rank int) int { return g.feed.EngineBlock(w, rank) }), log)
-	if err != nil {
-		return nil, err
-	}
 	cfg.Pools.HandsOver, cfg.Pools.MixesBlocks = connector.Check, connector.MixesBlocks
-	g.routers, g.Roster, g.transport = routers, pools.NewRoster(cfg.Pools, log), http1.NewClient(cfg.Upstream)
+	g.Roster, g.transport = pools.NewRoster(cfg.Pools, log), http1.NewClient(cfg.Upstream)
 	var transport http1.Transport = g.transport
 	if cfg.WrapTransport != nil {
 		transport = cfg.WrapTransport(transport)
 	}
-	own := prometheus.WrapRegistererWithPrefix(cfg.MetricsPrefix, reg)
-	own.MustRegister(cfg.Build.Info())
-	g.certs.Export(own)
-	feed.ExportIndexes(own, func(emit feed.EmitIndex) { routers.IndexStats(g.Roster.Pools(), emit) })
-	breakers := g.breakers(own)
 	g.prefill = prefill.New(cfg.Prefill, g.Roster, transport)
 	g.Roster.OnChange(g.prefill.Forget)
 	g.decode = decode.New(cfg.Decode, g.Roster, transport)
 	g.Roster.OnChange(g.decode.Forget)
-	forecast.prefill, forecast.both = g.prefill.Forecast, g.decode.Rate
+	engineBlock := func(w *pools.Worker, rank int) int { return g.feed.EngineBlock(w, rank) } // the feed writes into the routers' indexes
+	if g.routers, err = router.NewSet(cfg.routers((&forecast{g.prefill.Forecast, g.decode.Rate}).of, engineBlock), log); err != nil {
+		return nil, err
+	}
+	own := prometheus.WrapRegistererWithPrefix(cfg.MetricsPrefix, reg)
+	own.MustRegister(cfg.Build.Info())
+	g.certs.Export(own)
+	feed.ExportIndexes(own, func(emit feed.EmitIndex) { g.routers.IndexStats(g.Roster.Pools(), emit) })
+	breakers := g.breakers(own)
 	if len(cfg.Remote.URLs) > 0 {
 		if g.remote, err = service.NewClient(cfg.Remote, g.Roster, log, own); err != nil {
 			return nil, err
@@ -158,7 +155,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		Decode:     g.decode,
 		Breakers:   breakers,
 		Transport:  transport,
-		Routers:    routers,
+		Routers:    g.routers,
 		Languages:  g.languages,
 		Reannounce: func(w *pools.Worker, rank int) bool { return g.feed.Reannounce(w, rank) },
 		Starting:   g.starting,
@@ -198,14 +195,14 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	}
 	g.Fleet = observe.NewFleet(rooms)
 	observe.Expose(own, g.Flow, g.Fleet, observer)
-	g.addMember(links.Group, breakers, own)
+	g.share(links.Group, breakers, own)
 	scrape := observe.Handler(reg, cfg.MetricsPrefix)
 	if g.traces != nil {
 		scrape = observe.ExemplarHandler(reg, cfg.MetricsPrefix)
 	}
 	g.console = console.New(console.Sources{
 		Fleet: g.Fleet, Flow: g.Flow, Rooms: rooms, Streams: observer.Streams, Events: g.eventStates,
-		Peers:    func() []replica.Peer { return g.member.Peers() },
+		Peers:    g.member.Peers,
 		Settings: cfg.InForce, Keys: cfg.Edge.AdminKeyFile != "", Version: cfg.Build.Version,
 	}, recorder)
 	cfg.Edge.Console = g.console

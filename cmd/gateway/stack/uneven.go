@@ -3,8 +3,32 @@ package stack
 import (
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/router"
 )
+
+// exportUneven registers how evenly the group uses workers, and what it yields to priorities elsewhere.
+func (g *Gateway) exportUneven(reg prometheus.Registerer) {
+	s := metrics.In(reg).Snapshot()
+	imbalance := s.Gauge("replica_imbalance", "Bookings of the most used worker less the least, over the mean.", "model", "role")
+	yielded := s.Counter("replica_yielded_total", "Requests that left room to a higher strict priority elsewhere.", "model", "result")
+	used := map[string]*uneven{}
+	s.Read(func() {
+		for model, q := range g.Flow.Waiting() {
+			yielded.Set(float64(q.YieldedTotal), model, "held")
+			yielded.Set(float64(q.YieldsUnusedTotal), model, "unused")
+		}
+		now := time.Now()
+		for _, p := range g.Roster.Pools() {
+			if used[p.Name()] == nil {
+				used[p.Name()] = new(uneven)
+			}
+			imbalance.Set(used[p.Name()].of(g.routers.For(p.Model, p.Role).Loads(p), now), p.Model, string(p.Role))
+		}
+	})
+}
 
 // Limits of the measure of uneven use.
 const (

@@ -271,13 +271,14 @@ func (h *hostile) join(host string, log *slog.Logger) *sharing {
 	cfg := setting.Default[replica.MemberConfig]()
 	cfg.Complete("/tandem/workers")
 	cfg.Name = host + ":8000"
-	s.Member = replica.NewMember(cfg, group, replica.Rooms{
+	s.Member = replica.NewMember(cfg, group, log)
+	s.Share(replica.Rooms{
 		Routers: s.routers, Pool: func(string, pools.Role) *pools.Pool { return s.pool }, Wake: func(string) {},
 		Warn:       func(string, pools.Role) {},
 		Heads:      func() map[string][]queue.Head { return nil },
 		ApplyHeads: func(string, string, []queue.Head) bool { return false },
 		Addr:       func() string { return "127.0.0.1:1" },
-	}, log)
+	})
 	ctx, leave := context.WithCancel(context.Background())
 	left := make(chan error)
 	go func() { left <- s.Run(ctx) }()
