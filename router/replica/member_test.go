@@ -505,7 +505,7 @@ func TestANameIsBound(t *testing.T) {
 			a.eventually("a knows b's bookings", func() bool { return a.requests() == 2 })
 			early.Release(time.Now())
 			a.eventually("and their end", func() bool { return a.requests() == 1 })
-			n := a.member.counts()
+			n := a.member.Counts()
 			assert.Equal(t, []uint64{1, 0, 0}, []uint64{n.Malformed, n.Left, n.Died}, "malformed, left, died")
 			assert.NotContains(t, b.logged(), "replica name in use")
 		})

@@ -40,7 +40,7 @@ func (m *Member) Export(reg prometheus.Registerer) {
 			unseen.Set(0)
 		}
 		cutOff.Set(metrics.Bool(m.CutOff()))
-		c := m.counts()
+		c := m.Counts()
 		for event, n := range map[string]uint64{
 			"heard": c.Heard, "doubled": c.Doubled, "malformed": c.Malformed, "gap": c.Gaps, "mismatch": c.Mismatches,
 			"same_name": c.SameName, "page": c.Pages, "died": c.Died, "expired": c.Expired, "left": c.Left,
@@ -53,8 +53,8 @@ func (m *Member) Export(reg prometheus.Registerer) {
 	})
 }
 
-// counts returns the counts so far.
-func (m *Member) counts() Counts {
+// Counts returns the counts so far.
+func (m *Member) Counts() Counts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.peers == nil {
