@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -70,25 +71,36 @@ func TestGapsForget(t *testing.T) {
 
 // watching is a watch that no call is ended by.
 func watching(cfg Config, known *seen) *watch {
-	w := new(watch)
-	w.begins(cfg, known, limits{first: time.Hour}, new(http1.Lifetime))
+	w, life := new(watch), new(http1.Lifetime)
+	life.Begin(context.Background())
+	w.begins(cfg, known, limits{first: time.Hour}, life)
 	return w
 }
 
-// A watch begins again only where no look of its timer is to come.
-func TestWatchesThatFiredDoNotBeginAgain(t *testing.T) {
+// The memory of a call is reused only when no look of its watch is to come.
+func TestLooksHoldTheirCall(t *testing.T) {
+	var runs http1.Pool[run, *run]
 	for name, c := range map[string]struct {
 		fires func(w *watch)
-		still bool
+		looks int // to come
 	}{
-		"never":                       {func(w *watch) { w.begin() }, true},
-		"before the end":              {func(w *watch) { w.begin(); w.timer.Stop() }, false},
-		"before it was set again":     {func(w *watch) { w.timer.Stop(); w.begin() }, false},
-		"before it was set by a look": {func(w *watch) { w.timer.Stop(); w.look() }, true},
+		"never":                       {func(w *watch) { w.begin() }, 0},
+		"before the end":              {func(w *watch) { w.begin(); w.timer.Stop() }, 1},
+		"before it was set again":     {func(w *watch) { w.timer.Stop(); w.begin() }, 1},
+		"before it was set by a look": {func(w *watch) { w.timer.Stop(); w.look() }, 0},
 	} {
-		w := watching(Config{}, &seen{})
+		in := runs.Take()
+		in.Begin(context.Background())
+		in.tap.plain = []byte("mine")
+		w := &in.watch
+		w.begins(Config{}, &seen{}, limits{first: time.Hour}, &in.Lifetime)
 		c.fires(w) // a timer that was stopped reports what one that fired does
 		w.stop()
-		assert.Equal(t, c.still, w.still, "%s: may begin again", name)
+		in.Close()
+		for range c.looks {
+			assert.NotNil(t, in.tap.plain, "%s: it is reused before a look", name)
+			w.look()
+		}
+		assert.Nil(t, in.tap.plain, "%s: it is not reused", name)
 	}
 }

@@ -28,7 +28,7 @@ type Room struct {
 	transport http1.Transport
 	computing *pace.Limits // for prompts that a worker computes itself
 
-	runs sync.Pool // of *run
+	runs http1.Pool[run, *run]
 
 	mu   sync.Mutex
 	seen map[string]*seen // by worker id
@@ -36,25 +36,18 @@ type Room struct {
 
 // New returns a room.
 func New(cfg Config, roster *pools.Roster, transport http1.Transport) *Room {
-	r := &Room{cfg: cfg, roster: roster, transport: transport, computing: pace.NewLimits(), seen: map[string]*seen{}}
-	r.runs.New = func() any { return new(run) }
-	return r
+	return &Room{cfg: cfg, roster: roster, transport: transport, computing: pace.NewLimits(), seen: map[string]*seen{}}
 }
 
 // run is the pooled state of one call.
 type run struct {
-	life  http1.Lifetime
+	http1.Lifetime
 	watch watch
 	tap   tap
 }
 
-// end ends a call whose watch has stopped, and recycles its memory unless a timer may still fire.
-func (r *Room) end(in *run) {
-	if in.life.Close() && in.watch.still {
-		in.tap = tap{}
-		r.runs.Put(in)
-	}
-}
+// Reset implements [http1.Pooled].
+func (in *run) Reset() { in.tap = tap{} }
 
 // Call is one decode call and how to relay its answer to the client.
 type Call struct {
@@ -127,14 +120,14 @@ const maxDetailBytes = 64 << 10
 // A call that exceeds its silence limit is cut, which frees the engine, and fails with fault.Timeout before the first
 // token and fault.Stalled after it.
 func (r *Room) Run(ctx context.Context, call *Call, out Sink) *fault.Error {
-	in := r.runs.Get().(*run)
-	in.life.Begin(ctx)
-	defer r.end(in)
+	in := r.runs.Take()
+	in.Begin(ctx)
+	defer in.Close()
 	first := r.begin(in, call, out)
 	defer r.exceeded(in, call, first)
 	defer in.watch.stop()
 	defer func() { call.Sent = in.tap.transcript }()
-	stream, err := r.open(&in.life, call)
+	stream, err := r.open(in, call)
 	if err != nil {
 		return r.unopened(call, err)
 	}
@@ -175,13 +168,13 @@ func (r *Room) begin(in *run, call *Call, out Sink) (first time.Duration) {
 	}
 	in.tap = tap{room: r, call: call, out: out, watch: &in.watch, waits: waits, transcript: call.Draft.transcript()}
 	in.tap.had = in.tap.transcript.Tokens
-	in.watch.begins(r.cfg, known, limit, &in.life)
+	in.watch.begins(r.cfg, known, limit, &in.Lifetime)
 	return first
 }
 
 // exceeded records that a worker took longer than first to the first token of a prompt it computed.
 func (r *Room) exceeded(in *run, call *Call, first time.Duration) {
-	if worker := call.Lease.Worker; !call.HandedOff && errors.Is(context.Cause(&in.life), fault.ErrTimeout) {
+	if worker := call.Lease.Worker; !call.HandedOff && errors.Is(context.Cause(in), fault.ErrTimeout) {
 		r.computing.Exceeded(worker.Model, r.roster.Snapshot(worker.Model, worker.Role).IDs(), first)
 	}
 }
@@ -229,8 +222,8 @@ func (in *run) ended(err error) *fault.Error {
 	if err == nil {
 		return nil
 	}
-	if in.life.Err() != nil {
-		err = context.Cause(&in.life)
+	if in.Err() != nil {
+		err = context.Cause(in)
 	}
 	if !t.transcript.Started {
 		t.transcript.Events = 0 // they were held back and not sent

@@ -37,7 +37,7 @@ type watch struct {
 	pending [16]uint8 // buckets of gaps to record
 	held    int
 
-	life   *http1.Lifetime // of the call
+	life   *http1.Lifetime // of the call; the timer, while it runs, and each look are holders of it
 	mu     sync.Mutex
 	timer  *time.Timer   // kept for the next call
 	taken  bool          // an event arrived: the engine has begun
@@ -45,8 +45,6 @@ type watch struct {
 	begun  bool          // the first token arrived
 	ending bool          // the end marker arrived: only the connection's end is awaited
 	ended  bool
-	fired  bool // the timer was reset after it had fired: a look may be pending
-	still  bool // no look is pending: the watch may be reused
 }
 
 // closing is how long an engine may take to end a stream after its end marker. A connection that does not end is not
@@ -67,6 +65,7 @@ type limits struct {
 // fault.ErrStalled when a stream is silent for too long. Call stop afterwards.
 func (w *watch) begins(cfg Config, known *seen, l limits, life *http1.Lifetime) {
 	*w = watch{cfg: cfg, seen: known, start: time.Now(), limits: l, life: life, timer: w.timer}
+	life.Retain()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	next := l.first
@@ -155,7 +154,7 @@ func (w *watch) set(phase *bool, limit time.Duration) {
 	defer w.mu.Unlock()
 	*phase = true
 	if !w.ended && !w.timer.Reset(limit) {
-		w.fired = true
+		w.life.Retain() // the timer's; the look that it began before has its own
 	}
 }
 
@@ -177,12 +176,17 @@ func (w *watch) stop() {
 	w.flush()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ended, w.still = true, w.timer.Stop() && !w.fired
+	w.ended = true
+	if w.timer.Stop() {
+		w.life.Release()
+	}
 	w.src, w.polled, w.seen = nil, nil, nil
 }
 
 // look runs on the timer: it ends the call, or schedules the next look.
 func (w *watch) look() {
+	life := w.life
+	defer life.Release()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ended {
@@ -208,7 +212,9 @@ func (w *watch) look() {
 			}
 			next = min(next, w.patience)
 		}
-		w.timer.Reset(next)
+		if !w.timer.Reset(next) {
+			life.Retain()
+		}
 		return
 	}
 	w.ended = true

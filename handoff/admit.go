@@ -92,7 +92,11 @@ func (f *Flow) enter(ctx context.Context, r *request, ask *placement.Ask) error 
 	if ask.Sliced {
 		item.Slice = f.rooms.Routers.For(ask.Model, pools.Prefill).SliceTokens()
 	}
+	r.Retain() // for a drain that still reads ask when the wait was cut short; it never releases
 	granted, err := q.Admit(ctx, item, ask)
+	if err == nil {
+		r.Release()
+	}
 	r.Spent.Queued += time.Since(now)
 	if err == nil {
 		r.Spent.Scheduling = granted.Took

@@ -129,7 +129,6 @@ func (s *cleanupStack) releaseOne(h *held) {
 	case h.kv != nil:
 		h.kv.permit.end()
 		if !h.kv.taken {
-			s.abandoned = true
 			s.abandon(h.kv)
 		}
 	}

@@ -12,8 +12,7 @@ import (
 // HeaderPolicyClass is the header in which a client names a policy class.
 const HeaderPolicyClass = "x-dynamo-meta-policy-class"
 
-// Call is one client request from the edge. Nothing in it may change while Serve runs. Request.Raw is the flow's own
-// copy of the body.
+// Call is one client request from the edge. Nothing in it may change while Serve runs.
 type Call struct {
 	// ID is the client's request id (x-request-id, taken or made), for answers, errors and logs. Engines never see
 	// it.
@@ -25,9 +24,9 @@ type Call struct {
 	// Request is the scanned body.
 	Request *openai.Request
 
-	// BodyReleased is set by Serve when no part of the gateway holds Request.Raw any longer and its memory may be
-	// reused.
-	BodyReleased bool
+	// Body is the memory of Request.Raw, nil if it is of no pool. The edge releases it when Serve has returned; what
+	// runs on retains it.
+	Body *http1.Buf
 
 	// Arrival is when the request's head was read: TTFT and the queue count from it.
 	Arrival time.Time

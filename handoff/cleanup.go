@@ -45,12 +45,14 @@ func newCleanup(rooms Rooms, o Observer) *cleanup {
 // abandon frees what engines hold of a round, through the round's decode worker or, if that is unreachable, another
 // of its model.
 func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv prefill.KV) {
-	r.Memory = nil // the round's own may be in use by another
+	r.Memory = nil // the round's own is released with the round
 	calls := speaks.Abandon(r, kv)
 	if len(calls) == 0 {
 		return
 	}
+	r.Body.Retain() // the calls may carry parts of it
 	c.calls.Go(func() {
+		defer r.Body.Release()
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
 		select {

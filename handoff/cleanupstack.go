@@ -10,9 +10,7 @@ type cleanupStack struct {
 	// queue is woken when a booking is released; nil before the first.
 	queue *waitingRoom
 	held  []held
-	// abandoned is set once KV was dropped: clean-up calls, which may carry the request's body, are in flight.
-	abandoned bool
-	room      [3]held // backs held: a round without failures has a booking for each leg, and KV
+	room  [3]held // backs held: a round without failures has a booking for each leg, and KV
 }
 
 // held is a booking or, without a lease, KV. The zero held is nothing.

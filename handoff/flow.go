@@ -93,7 +93,7 @@ type Flow struct {
 	ids      ids
 	slices   sliceGuard
 	links    links
-	requests sync.Pool // of *request
+	requests http1.Pool[request, *request]
 
 	mu     sync.RWMutex
 	queues map[string]*waitingRoom // by model: a full pool of one model never blocks another's requests
@@ -113,7 +113,6 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 		queues: map[string]*waitingRoom{},
 	}
 	f.ids.seed = cfg.Seed
-	f.requests.New = func() any { return f.blank() }
 	f.abandon = func(kv *StagedKV) { f.cleanup.abandon(kv.connector, *kv.round, kv.KV) }
 	f.placer = placement.Placer{
 		Routers: rooms.Routers, Permits: rooms.Breakers, Fallback: cfg.DecodeFallback, Transfers: &f.links,
@@ -145,7 +144,7 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 		r.end(err)
 		f.observer.Ended(&r.Record, err)
 		r.draft.Release()
-		call.BodyReleased = f.reuse(r)
+		r.Release()
 	}()
 	if err := f.understand(ctx, r); err != nil {
 		return err
@@ -175,7 +174,6 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 				f.compareTokens(r.prompt, r.leg.Worker,
 					&openai.ChunkInfo{Usage: r.Sent.PromptTokens >= 0, PromptTokens: r.Sent.PromptTokens})
 			}
-			r.served = true
 			return nil
 		}
 		var next context.Context

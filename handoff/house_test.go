@@ -163,7 +163,9 @@ func (h *house) open(t *testing.T, leg pools.Role, workers ...string) {
 
 // requestOf is a request as a flow begins it.
 func requestOf(call Call, id string) *request {
-	return &request{Record: Record{Call: call, ID: id}}
+	r := new(http1.Pool[request, *request]).Take()
+	r.Record = Record{Call: call, ID: id}
+	return r
 }
 
 func scanned(t *testing.T, ep openai.Endpoint, body string) *openai.Request {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/kv/overlap"
 	"github.com/tandem-pd/tandem/models"
@@ -26,6 +27,7 @@ const (
 // request is one request in flight. It belongs to Serve's goroutine; the drain step reads its Ask while that
 // goroutine waits.
 type request struct {
+	http1.Refs
 	Record
 
 	// What the request asks for: fixed once understood.
@@ -66,10 +68,9 @@ type request struct {
 	before      int           // rounds before the latest move
 	resumeTimer *time.Timer   // ends a move that takes too long
 
-	now    *roundMemory // of the current round
-	first  roundMemory
-	calls  callbacks
-	served bool // the client got its whole answer
+	now   *roundMemory // of the current round
+	first roundMemory
+	calls callbacks
 }
 
 // given returns the first non-nil value, or zero: a header overrides the body.

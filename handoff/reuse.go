@@ -3,7 +3,6 @@ package handoff
 import (
 	"cmp"
 	"strconv"
-	"sync"
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/handoff/connector"
@@ -16,7 +15,7 @@ import (
 // one.
 type roundMemory struct {
 	round  connector.Round
-	bodies *connector.Memory // of the legs; nil once they were sent
+	bodies *connector.Memory // of the legs; nil once decode has answered
 	plan   connector.Plan
 	result prefilled
 	kv     StagedKV
@@ -34,7 +33,7 @@ func (r *request) nextRound() *connector.Round {
 	if r.now = &r.first; r.Attempts > 1 {
 		r.now = new(roundMemory)
 	}
-	r.now.bodies = bodies.Get().(*connector.Memory)
+	r.now.bodies = bodies.Take()
 	a := r.roundOf(r.ID+"-"+strconv.Itoa(r.Attempts), r.d.Worker, r.d.Rank)
 	a.ShowIDs, a.Memory = r.showsIDs(r.d.Worker), r.now.bodies
 	return a
@@ -44,7 +43,7 @@ func (r *request) nextRound() *connector.Round {
 func (r *request) roundOf(id string, d *pools.Worker, rank int) *connector.Round {
 	a := &r.now.round
 	*a = connector.Round{
-		ID: id, Request: r.Call.Request,
+		ID: id, Request: r.Call.Request, Body: r.Call.Body,
 		TraceParent: r.traceParent, TraceState: r.Call.TraceState, Forward: r.Call.Forward,
 		Priority: cmp.Or(r.Call.Priority, r.Call.Request.Nvext.Priority),
 		IDs:      r.ids, Kept: r.card.Kept(r.Call.Request), D: d, DRank: rank,
@@ -65,23 +64,19 @@ type callbacks struct {
 	leave        func() error
 }
 
-// bodies are pooled: they are in use only while a round's legs are sent.
-var bodies = sync.Pool{New: func() any { return new(connector.Memory) }}
+var bodies http1.Pool[connector.Memory, *connector.Memory]
 
-// sent returns the legs' body memory to the pool once decode has begun its answer. It keeps bodies so long that a
-// worker may answer before reading all, and those of parallel legs.
-func (m *roundMemory) sent() {
-	if m.sibling != nil || m.bodies == nil || m.plan.Decode.Body.Len() > http1.LeavesWhole {
-		return
+// answered releases the memory of the legs' bodies once decode has begun its answer. A leg that is being sent holds its
+// own reference.
+func (m *roundMemory) answered() {
+	if m.bodies != nil {
+		m.bodies.Release()
+		m.bodies = nil
 	}
-	m.bodies.Reset()
-	bodies.Put(m.bodies)
-	m.bodies, m.round.Memory, m.plan.Decode.Body = nil, nil, nil
 }
 
-// blank allocates a request's memory.
-func (f *Flow) blank() *request {
-	r := new(request)
+// bind binds the callbacks of new memory.
+func (f *Flow) bind(r *request) {
 	r.calls = callbacks{
 		cachedTokens: func() int { r.now.sibling.settle(r); return r.cachedTokens() },
 		mayMove:      func() bool { return f.mayMove(r) },
@@ -94,25 +89,19 @@ func (f *Flow) blank() *request {
 		first: func() { f.firstToken(r) },
 		leave: func() error { return f.links.leave(f, r) },
 	}
-	return r
 }
 
 // newRequest begins a request, in reused memory if possible.
 func (f *Flow) newRequest(call *Call) *request {
-	r := f.requests.Get().(*request)
+	r := f.requests.Take()
+	if r.calls.first == nil {
+		f.bind(r)
+	}
 	r.Record.Call = *call
 	r.Record.ID = f.ids.next()
 	r.stack.abandon = f.abandon
 	return r
 }
 
-// reuse recycles the memory of a request that was served in its first round: no queue, clean-up call or leg still
-// refers to it or its body. It reports whether it did. (KV may also be abandoned before the first round.)
-func (f *Flow) reuse(r *request) bool {
-	if !r.served || r.Attempts > 1 || r.stack.abandoned {
-		return false
-	}
-	*r = request{calls: r.calls}
-	f.requests.Put(r)
-	return true
-}
+// Reset implements [http1.Pooled].
+func (r *request) Reset() { *r = request{Refs: r.Refs, calls: r.calls} }

@@ -226,7 +226,7 @@ func (f *Flow) firstToken(r *request) {
 	r.leg.First = time.Now()
 	f.observer.FirstToken(&r.Record, r.leg)
 	f.Wake(r.Call.Request.Model)
-	m.sent()
+	m.answered()
 }
 
 // pair calls both legs in parallel; they find each other by the plan. The first failure ends the other leg, unless
@@ -242,7 +242,14 @@ func (f *Flow) pair(
 		plan.Decode.Sent()
 	}
 	s := &sibling{result: make(chan prefilled, 1)}
+	body, memory := r.Call.Body, a.Memory
+	r.Retain()
+	body.Retain()
+	memory.Retain()
 	go func() {
+		defer memory.Release()
+		defer body.Release()
+		defer r.Release()
 		result := prefilled{first: true}
 		defer func() {
 			if result.panicked = recover(); result.first {

@@ -38,16 +38,13 @@ type Room struct {
 	transport http1.Transport
 	limits    *pace.Limits
 	fits      *pace.Fits
-	runs      sync.Pool // of *run
+	runs      http1.Pool[run, *run]
 	ended     sync.Map  // by worker, when its latest prefill succeeded: a time.Time
 }
 
 // New returns a room.
 func New(cfg Config, roster *pools.Roster, transport http1.Transport) *Room {
-	return &Room{
-		cfg: cfg, roster: roster, transport: transport, limits: pace.NewLimits(), fits: pace.NewFits(),
-		runs: sync.Pool{New: func() any { return new(run) }},
-	}
+	return &Room{cfg: cfg, roster: roster, transport: transport, limits: pace.NewLimits(), fits: pace.NewFits()}
 }
 
 // pool returns the model's current prefill pool.
@@ -58,22 +55,18 @@ const maxAnswerBytes = 8 << 20
 
 // run is the pooled state of one call.
 type run struct {
-	life http1.Lifetime
+	http1.Lifetime
 	read []byte // of the answer
 }
 
 // keptBytes is the longest answer whose memory is kept.
 const keptBytes = 16 << 10
 
-// end ends a call, and recycles its memory unless a timer may still fire.
-func (r *Room) end(in *run) {
-	if !in.life.Close() {
-		return
-	}
+// Reset implements [http1.Pooled].
+func (in *run) Reset() {
 	if cap(in.read) > keptBytes {
 		in.read = nil
 	}
-	r.runs.Put(in)
 }
 
 // answer reads a whole answer, or one byte more than allowed.
@@ -109,11 +102,11 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg http1.Leg) (ans
 	worker := lease.Worker
 	booked := lease.BacklogTokens
 	limit := r.timeout(worker, booked)
-	in := r.runs.Get().(*run)
-	in.life.Begin(ctx)
-	in.life.Limit(limit, fault.ErrTimeout)
-	ctx = &in.life
-	defer r.end(in)
+	in := r.runs.Take()
+	in.Begin(ctx)
+	in.Limit(limit, fault.ErrTimeout)
+	ctx = in
+	defer in.Close()
 	defer func() {
 		if r.cfg.Timeout == 0 && errors.Is(context.Cause(ctx), fault.ErrTimeout) {
 			r.limits.Exceeded(worker.Model, r.pool(worker.Model).IDs(), limit)

@@ -96,8 +96,10 @@ type Round struct {
 	// hand-off; 0: all, for decode.
 	DecodeLater bool
 	Slice       int
-	// Memory is where the legs' bodies are written; nil allocates.
+	// Memory is where the legs' bodies are written; nil allocates. Body is the memory of the client's body, whose parts
+	// they share; nil if it is of no pool.
 	Memory *Memory
+	Body   *http1.Buf
 	// PReannounce and DReannounce make the engines announce the cached blocks that the prompt reuses.
 	PReannounce, DReannounce bool
 }

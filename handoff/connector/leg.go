@@ -30,6 +30,9 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (http1.Leg, er
 	if w.Ranks() > 1 {
 		l.Rank = rank
 	}
+	if round.Memory != nil {
+		l.Memory = &round.Memory.Refs
+	}
 	e := r.Edit()
 	defer e.Release()
 	if round.Resume.Prompt != nil {
@@ -119,15 +122,15 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (http1.Leg, er
 // mostSegments is the segments of a short body with pinned ids and bound metadata.
 const mostSegments = 6
 
-// Memory holds the short bodies of one round's legs. It may be reused once both were sent. A nil Memory allocates
-// each time.
+// Memory holds the short bodies of one round's legs, pooled. A nil Memory allocates each time.
 type Memory struct {
+	http1.Refs
 	bytes           []byte
 	prefill, decode [mostSegments][]byte
 }
 
-// Reset empties the memory for reuse.
-func (m *Memory) Reset() { *m = Memory{bytes: m.bytes[:0]} }
+// Reset implements [http1.Pooled].
+func (m *Memory) Reset() { *m = Memory{Refs: m.Refs, bytes: m.bytes[:0]} }
 
 // body returns the edited body of a role's leg.
 func (m *Memory) body(e *openai.Edit, role pools.Role) (body http1.Body) {

@@ -141,7 +141,7 @@ func (h *Client) try(ctx context.Context, leg *Leg, p *pool, fresh bool) (s *str
 	}
 	if c == nil {
 		if c, err = p.dial(ctx); err != nil {
-			r.release()
+			r.Release()
 			return nil, never, &Error{Worker: leg.Worker, Op: OpDial, Err: err}
 		}
 	}
@@ -160,7 +160,7 @@ func (h *Client) try(ctx context.Context, leg *Leg, p *pool, fresh bool) (s *str
 	case !s.body.came && time.Since(began) < raceFor:
 		again = raced
 	}
-	_ = s.Close() // which cuts the connection
+	End(s) // which cuts the connection
 	return nil, again, &Error{Worker: leg.Worker, Op: OpHead, Err: err}
 }
 

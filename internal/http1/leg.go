@@ -44,6 +44,8 @@ type Leg struct {
 
 	Stream bool // the answer is wanted as server-sent events
 	Body   Body // the JSON sent; it must not change while the call runs
+
+	Memory *Refs // of Body, retained until it was sent; nil for none
 }
 
 // Body is a request's body: segments, sent in order. Legs of one request share the segments of the client's body, so

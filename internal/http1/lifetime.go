@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// Context is a [context.Context] that its holder begins and closes, and may begin again. Its Err and its cause
-// ([context.Cause]) are the same. It must not be used before Begin. It is safe for concurrent use, except Begin, Limit
-// and Close, which belong to its holder.
+// Lifetime is a [context.Context] that its holder begins and closes, and that may be pooled memory. Its Err and its
+// cause ([context.Cause]) are the same. It must not be used before Begin. It is safe for concurrent use, except Begin,
+// Limit and Close, which belong to its holder.
 type Lifetime struct {
+	Refs   // of the holder; of the parent and the timer, which may be about to end it
 	parent context.Context
 	link   Hook // in the parent's list
 
@@ -25,6 +26,10 @@ type Lifetime struct {
 
 // Begin begins c, which ends with parent at the latest.
 func (c *Lifetime) Begin(parent context.Context) {
+	if c.free == nil {
+		c.n = 1 // of no pool
+	}
+	c.Retain()
 	c.parent, c.cause, c.done, c.deadline, c.limited = parent, nil, nil, time.Time{}, false
 	after(parent, &c.link, nil, c)
 }
@@ -34,6 +39,7 @@ func (c *Lifetime) Limit(d time.Duration, cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deadline, c.late, c.limited = time.Now().Add(d), cause, true
+	c.Retain()
 	if c.timer == nil {
 		c.timer = time.AfterFunc(d, c.expire)
 	} else {
@@ -47,6 +53,7 @@ func (c *Lifetime) expire() {
 	late := c.late
 	c.mu.Unlock()
 	c.End(late)
+	c.Release()
 }
 
 // End ends c with cause, or with context.Canceled where that is nil. Only the first end counts.
@@ -74,12 +81,16 @@ func (c *Lifetime) End(cause error) {
 	}
 }
 
-// Close ends c, if it has not ended, and takes it from its parent. It reports whether c may begin again: neither its
-// parent nor its timer can be about to end it still.
-func (c *Lifetime) Close() (again bool) {
+// Close ends c, if it has not ended, removes it from its parent, and releases it. The holder calls it once.
+func (c *Lifetime) Close() {
 	c.End(nil)
-	again = c.link.Stop()
-	return (!c.limited || c.timer.Stop()) && again
+	if c.link.Stop() {
+		c.Release() // the parent's
+	}
+	if c.limited && c.timer.Stop() {
+		c.Release() // the timer's
+	}
+	c.Release()
 }
 
 // Done is [context.Context]'s. The channel is made here.
@@ -176,6 +187,7 @@ func after(ctx context.Context, h *Hook, does Ender, child *Lifetime) {
 			h.stop = context.AfterFunc(ctx, func() {
 				if child != nil {
 					child.End(context.Cause(ctx))
+					child.Release()
 				} else {
 					does.Ended()
 				}
@@ -201,6 +213,7 @@ func after(ctx context.Context, h *Hook, does Ender, child *Lifetime) {
 func (h *Hook) run() {
 	if h.child != nil {
 		h.child.End(h.of.Err())
+		h.child.Release()
 		return
 	}
 	go h.does.Ended()

@@ -2,7 +2,6 @@ package http1
 
 import (
 	"errors"
-	"sync"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -11,6 +10,7 @@ import (
 // step's arming and its next call, the loop's. The owner reads all bytes at hand, writes as far as there is room, and
 // registers a callback with the end it waits for.
 type pump struct {
+	Refs
 	from Source
 	to   Sink
 	tap  Tap
@@ -27,17 +27,11 @@ type pump struct {
 	reader error // the last error of src
 }
 
-// pumps are reused: a finished stream has no pending callback, since step registers one at a time.
-var pumps = sync.Pool{New: func() any {
-	p := &pump{over: make(chan struct{}, 1)}
-	p.again = p.step
-	return p
-}}
+// pumps have one holder: a finished stream has no pending callback, since step registers one at a time.
+var pumps Pool[pump, *pump]
 
-func (p *pump) release() {
-	*p = pump{over: p.over, again: p.again}
-	pumps.Put(p)
-}
+// Reset implements [Pooled].
+func (p *pump) Reset() { *p = pump{Refs: p.Refs, over: p.over, again: p.again} }
 
 // relay is the caller's part: it sleeps while the loop relays, and does what may block.
 func (p *pump) relay() error {
@@ -45,7 +39,7 @@ func (p *pump) relay() error {
 		p.step()
 		<-p.over
 		if p.b == nil {
-			p.b = take(p.longer)
+			p.b = takeBuffer(p.longer)
 		}
 		failed := p.ended
 		if p.holds {
@@ -92,12 +86,12 @@ func (p *pump) step() {
 			return
 		}
 		if p.b == nil {
-			p.b = take(p.longer)
+			p.b = takeBuffer(p.longer)
 		}
 		n, err := p.from.TryRead(p.b.in)
 		if n == 0 && errors.Is(err, ErrWouldBlock) {
 			if p.b.split.Idle() {
-				p.b.release()
+				p.b.Release()
 				p.b = nil
 			}
 			if p.from.OnReadable(p.again) {

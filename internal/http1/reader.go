@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"sync"
 )
 
 // reader is the buffered reading side of one answer. It reads one buffer ahead at most, and never while it holds unread
@@ -12,21 +11,16 @@ import (
 type reader struct {
 	src  io.Reader
 	try  Socket // reads do not wait; nil: they do
-	page *page
-	buf  []byte // page's bytes; nil without a page
-	r, w int    // buf[r:w] is read from src and not yet taken
-	came bool   // a byte was read
-	over bool   // nothing more is read
+	page *Buf   // nil while nothing is buffered: idle connections and silent answers hold none
+	buf  []byte
+	r, w int  // buf[r:w] is read from src and not yet taken
+	came bool // a byte was read
+	over bool // nothing more is read
 }
-
-// page is a pooled buffer. Idle connections and silent answers hold none.
-type page [pageBytes]byte
 
 // pageBytes is one read's size, and the longest line of a head. A lone token's
 // event is about 250 B; bodies with a length are read past the buffer.
 const pageBytes = 8 << 10
-
-var pages = sync.Pool{New: func() any { return new(page) }}
 
 // open begins to read from src.
 func (b *reader) open(src io.Reader) {
@@ -42,7 +36,7 @@ func (b *reader) release() {
 // drop gives the buffer back.
 func (b *reader) drop() {
 	if b.page != nil {
-		pages.Put(b.page)
+		b.page.Release()
 		b.page, b.buf, b.r, b.w = nil, nil, 0, 0
 	}
 }
@@ -53,8 +47,8 @@ func (b *reader) buffered() []byte { return b.buf[b.r:b.w] }
 // fill reads once, after the buffered bytes. An end of src is unexpected here: a caller that allows it reads by itself.
 func (b *reader) fill() error {
 	if b.page == nil {
-		b.page = pages.Get().(*page)
-		b.buf = b.page[:]
+		b.page = Take(pageBytes)
+		b.buf = b.page.B[:pageBytes]
 	}
 	if b.r > 0 {
 		b.w = copy(b.buf, b.buf[b.r:b.w])

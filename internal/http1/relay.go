@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -68,18 +67,21 @@ func Relay(src io.Reader, dst Writer, tap Tap, longer func(n int) bool) error {
 
 // pumped is Stream where the loop relays.
 func pumped(from Source, to Sink, tap Tap, longer func(n int) bool) error {
-	p := pumps.Get().(*pump)
-	p.from, p.to, p.tap, p.longer, p.b = from, to, tap, longer, take(longer)
+	p := pumps.Take()
+	if p.over == nil {
+		p.over, p.again = make(chan struct{}, 1), p.step
+	}
+	p.from, p.to, p.tap, p.longer, p.b = from, to, tap, longer, takeBuffer(longer)
 	err := p.relay()
-	p.b.release()
-	p.release()
+	p.b.Release()
+	p.Release()
 	return err
 }
 
 // copied is Stream on the caller's goroutine.
 func copied(src io.Reader, dst Writer, tap Tap, longer func(n int) bool) error {
-	b := take(longer)
-	defer b.release()
+	b := takeBuffer(longer)
+	defer b.Release()
 	for {
 		n, err := src.Read(b.in)
 		failed := b.pass(b.in[:n], tap)
@@ -95,8 +97,9 @@ func copied(src io.Reader, dst Writer, tap Tap, longer func(n int) bool) error {
 	}
 }
 
-// buffer is the memory of one stream while it holds bytes; buffers are pooled.
+// buffer is the memory of one stream while it holds bytes.
 type buffer struct {
+	Refs
 	in    []byte
 	out   []byte
 	split *openai.Splitter
@@ -105,28 +108,30 @@ type buffer struct {
 // readBytes is the size of one read. A lone token's event is about 250 B, a burst of sixty fits.
 const readBytes = 16 << 10
 
-var buffers = sync.Pool{New: func() any {
-	return &buffer{in: make([]byte, readBytes), split: openai.NewSplitter(maxEventBytes)}
-}}
+var buffers Pool[buffer, *buffer]
 
 // maxEventBytes bounds one event: a token with the log-probabilities of many alternatives is a few KB. The caller may
 // allow longer ones.
 const maxEventBytes = 8 << 20
 
-func take(longer func(n int) bool) *buffer {
-	b := buffers.Get().(*buffer)
+func takeBuffer(longer func(n int) bool) *buffer {
+	b := buffers.Take()
+	if b.in == nil {
+		b.in, b.split = make([]byte, readBytes), openai.NewSplitter(maxEventBytes)
+	}
 	b.split.Longer = longer
 	return b
 }
 
-func (b *buffer) release() {
+// Reset implements [Pooled].
+func (b *buffer) Reset() {
+	poison(b.in)
 	b.split.Reset()
 	b.split.Longer = nil
 	if cap(b.out) > 4*readBytes {
 		b.out = nil
 	}
 	b.out = b.out[:0]
-	buffers.Put(b)
 }
 
 // pass feeds one read's bytes through the tap. The tap's output before an error is sent all the same.

@@ -5,15 +5,16 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // request is a call's bytes: the head, and the body in addition or, if short, copied after it. Requests are pooled;
 // none is used by two goroutines at a time.
 type request struct {
+	Refs
 	head []byte
 	body Body        // the part of the body that is not in head
 	size int         // its bytes
+	mem  *Refs       // of body; nil for none
 	vec  [][]byte    // head and body, while they are written
 	rest net.Buffers // the unwritten part of vec
 }
@@ -30,14 +31,14 @@ const (
 	LeavesWhole = 32 << 10
 )
 
-var requests = sync.Pool{New: func() any { return &request{head: make([]byte, 0, 1<<10)} }}
+var requests Pool[request, *request]
 
 // newRequest makes the bytes of a call. The headers, their order and their spelling are net/http's; forwarded ones
 // follow.
 func newRequest(t *target, leg *Leg, token string) (*request, error) {
-	r := requests.Get().(*request)
+	r := requests.Take()
 	if err := r.build(t, leg, token); err != nil {
-		r.release()
+		r.Release()
 		return nil, err
 	}
 	return r, nil
@@ -91,6 +92,9 @@ func (r *request) build(t *target, leg *Leg, token string) error {
 	r.body, r.size = leg.Body, size
 	if size <= limit {
 		b, r.body, r.size = leg.Body.AppendTo(b), nil, 0
+	} else if leg.Memory != nil {
+		r.mem = leg.Memory
+		r.mem.Retain()
 	}
 	r.head = b
 	return nil
@@ -136,13 +140,16 @@ func writeAll(c net.Conn, rest *net.Buffers) (sent int64, err error) {
 	return sent, err
 }
 
-// release returns the request to the pool; no goroutine may still write it.
-func (r *request) release() {
+// Reset implements [Pooled].
+func (r *request) Reset() {
+	if r.mem != nil {
+		r.mem.Release()
+		r.mem = nil
+	}
 	r.body, r.size = nil, 0
 	if cap(r.head) > 2*copiedBytesTLS {
 		r.head = nil
 	}
-	requests.Put(r)
 }
 
 // validFields returns an error for a field of the leg that could end its header, or add another.

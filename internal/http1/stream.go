@@ -10,6 +10,7 @@ import (
 // stream is one call on one connection: the request being sent, then the answer. It owns the connection from newStream
 // to Close; after that, the end of its context leaves the connection alone.
 type stream struct {
+	Refs
 	worker  string
 	ctx     context.Context // the caller's
 	parting time.Duration
@@ -28,20 +29,18 @@ type stream struct {
 	left   bool // the caller's context ended before that: the connection is not kept
 	closed bool
 	timer  *time.Timer // of a parting
-
-	alone bool // closed before its context's end: nothing else refers to it
 }
 
-// streams are reused; see End.
-var streams = sync.Pool{New: func() any { return new(stream) }}
+var streams Pool[stream, *stream]
 
-// End closes a stream for good: unlike after Close, it must not be touched again, because its memory may be another
-// call's.
+// Reset implements [Pooled].
+func (s *stream) Reset() { *s = stream{Refs: s.Refs} }
+
+// End closes a stream and releases its memory. Unlike after Close, it must not be used any longer.
 func End(s Stream) {
 	_ = s.Close()
-	if own, ok := s.(*stream); ok && own.alone && own.wrote == nil {
-		*own = stream{}
-		streams.Put(own)
+	if own, ok := s.(*stream); ok {
+		own.Release()
 	}
 }
 
@@ -55,7 +54,8 @@ var _ Stream = (*stream)(nil)
 
 // newStream begins a call on c: from here on, the end of ctx ends c.
 func newStream(ctx context.Context, leg *Leg, c *conn) *stream {
-	s := streams.Get().(*stream)
+	s := streams.Take()
+	s.Retain() // for the hook
 	s.worker, s.ctx, s.parting, s.onSent, s.conn = leg.Worker, ctx, leg.Parting, leg.Sent, c
 	s.body.open(c.Conn)
 	if c.socket != nil {
@@ -80,6 +80,7 @@ func group(purpose string) uint8 {
 // Ended ends the call because its context has ended: it closes the connection, or only its sending side, so that the
 // engine stops while an answer that is already on its way can still be read.
 func (s *stream) Ended() {
+	defer s.Release()
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -139,7 +140,7 @@ func (s *stream) put(r *request) (w sent) {
 	if w.err != nil {
 		_ = s.conn.SetReadDeadline(time.Now().Add(afterWriteFailed)) // the write's error is the one that counts
 	}
-	r.release()
+	r.Release()
 	if w.err == nil && s.onSent != nil {
 		s.onSent()
 	}
@@ -206,7 +207,9 @@ func (s *stream) Close() error {
 	s.closed = true // a context that ends from here on is too late
 	keep, timer := s.ended && !s.left && s.head.keep, s.timer
 	s.mu.Unlock()
-	s.alone = s.hook.Stop() && timer == nil
+	if s.hook.Stop() {
+		s.Release() // the hook's
+	}
 	if timer != nil {
 		timer.Stop()
 	}

@@ -2,12 +2,11 @@ package edge
 
 import (
 	"math"
-	"math/bits"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -23,11 +22,10 @@ func bodyBudget() int64 {
 }
 
 // budget counts the bytes of memory that request bodies take, of those that are being read and of those whose
-// requests wait or run. What long bodies took is used again. It is safe for concurrent use.
+// requests wait or run. It is safe for concurrent use.
 type budget struct {
 	limit int64
 	used  atomic.Int64
-	spare [spareSizes]sync.Pool // of *[]byte, one size per pool; unused memory is not counted
 }
 
 // take counts n more bytes and reports whether they are within the limit; otherwise it counts nothing.
@@ -42,10 +40,12 @@ func (b *budget) take(n int) bool {
 // give returns n bytes.
 func (b *budget) give(n int) { b.used.Add(-int64(n)) }
 
-// release returns what r's body has taken. A second call returns nothing.
+// release returns what r's body has taken, and its memory. A second call does nothing.
 func (b *budget) release(r *request) {
 	b.give(r.held)
 	r.held = 0
+	r.body.Release()
+	r.body = nil
 }
 
 // making counts memory derived from an exchange's request body. It implements [openai.Memory].
@@ -83,56 +83,22 @@ func (b *budget) exhausted() *openai.Error {
 	return e
 }
 
-// grow moves body to memory of at least size bytes and counts that instead of the old. Beyond the limit it returns
-// body and false.
-func (b *budget) grow(body []byte, size int) ([]byte, bool) {
-	pool, whole := spareSize(size)
-	if !b.take(whole - cap(body)) {
-		if pool, whole = -1, size; !b.take(size - cap(body)) {
-			return body, false
-		}
+// grow moves the body to memory of at least size bytes and counts that instead of the old. It reports false, and changes
+// nothing, beyond the limit.
+func (b *budget) grow(r *request, size int) bool {
+	old := 0
+	if r.body != nil {
+		old = cap(r.body.B)
 	}
-	grown := []byte(nil)
-	if pool >= 0 {
-		if kept, ok := b.spare[pool].Get().(*[]byte); ok {
-			grown = *kept
-		}
+	if size = http1.BufSize(size); !b.take(size - old) {
+		return false
 	}
-	if grown == nil {
-		grown = make([]byte, 0, whole)
+	grown := http1.Take(size)
+	if r.body != nil {
+		grown.B = append(grown.B, r.body.B...)
+		r.body.Release()
 	}
-	grown = append(grown, body...)
-	b.keep(body)
-	return grown, true
-}
-
-// keep recycles the memory of body, which nothing may refer to.
-func (b *budget) keep(body []byte) {
-	body = body[:0]
-	spoil(body[:cap(body)])
-	pool, whole := spareSize(cap(body))
-	if pool < 0 || whole != cap(body) {
-		return
-	}
-	b.spare[pool].Put(&body)
-}
-
-// Spare memory is kept in sizes an eighth of a power of two apart. Shorter memory is cheap to allocate, longer too
-// large to keep idle.
-const (
-	minSpareBits, maxSpareBits = 12, 21 // 4 KiB, 2 MiB
-
-	spareSteps = 8
-	spareSizes = (maxSpareBits-minSpareBits)*spareSteps + 1
-)
-
-// spareSize returns the pool for size bytes and its size, or -1 and size.
-func spareSize(size int) (pool, whole int) {
-	if size < 1<<minSpareBits || size > 1<<maxSpareBits {
-		return -1, size
-	}
-	octave := bits.Len(uint(size)) - 1
-	step := 1 << octave / spareSteps
-	n := (size - 1<<octave + step - 1) / step // 8 is the first of the next octave
-	return (octave-minSpareBits)*spareSteps + n, 1<<octave + n*step
+	r.body = grown
+	r.held += size - old
+	return true
 }

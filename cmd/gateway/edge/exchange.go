@@ -48,13 +48,12 @@ type exchange struct {
 	started     bool // status 200 is committed
 	begun       bool // by the flow, not the heartbeat
 	contentType string
-	body        []byte  // of a JSON answer
-	long        bool    // a long JSON answer, sent piece by piece
-	out         []byte  // framed bytes of a stream to send
-	lent        *[]byte // out's memory; nil if there is nothing to send
-	sent        int     // of out
-	tail        [4]byte // the last bytes of the stream, to detect an event's end
-	over        error   // why nothing more is accepted
+	body        []byte     // of a JSON answer
+	long        bool       // a long JSON answer, sent piece by piece
+	out         *http1.Buf // framed bytes of a stream to send; nil if there are none
+	sent        int        // of out
+	tail        [4]byte    // the last bytes of the stream, to detect an event's end
+	over        error      // why nothing more is accepted
 	cutBy       *openai.Error
 }
 
@@ -64,16 +63,13 @@ func (x *exchange) serve() {
 	x.stream = x.call.Request.Stream
 	x.call.Request.Memory = (*making)(x)
 	x.life.Begin(context.Background())
-	body := x.call.Request.Raw
 	s.live.add(x)
 	s.startBeats()
 	c.onLeave(func() { x.leave(fault.ErrClientGone) })
 	err, panicked := x.run()
 	c.unwatch()
 	s.live.remove(x)
-	if s.bodies.release(&c.request); x.call.BodyReleased {
-		s.bodies.keep(body)
-	}
+	s.bodies.release(&c.request)
 	x.life.Close()
 	x.end(err, panicked)
 }
@@ -113,8 +109,8 @@ func (x *exchange) start(contentType string) {
 func (x *exchange) open() {
 	x.conn.state.releaseReader()
 	x.s.metrics.openStreams.Inc()
-	x.borrow()
-	x.out = x.head(x.out)
+	out := x.output()
+	out.B = x.head(out.B)
 }
 
 // streams reports whether the answer is streamed. The caller holds mu.
@@ -214,14 +210,14 @@ func (x *exchange) queue(p []byte) error {
 	case len(p) == 0:
 		return nil
 	case x.plain:
-		x.borrow()
-		x.out = append(x.out, p...)
+		out := x.output()
+		out.B = append(out.B, p...)
 	default:
-		x.borrow()
-		x.out = strconv.AppendInt(x.out, int64(len(p)), 16)
-		x.out = append(x.out, "\r\n"...)
-		x.out = append(x.out, p...)
-		x.out = append(x.out, "\r\n"...)
+		out := x.output()
+		out.B = strconv.AppendInt(out.B, int64(len(p)), 16)
+		out.B = append(out.B, "\r\n"...)
+		out.B = append(out.B, p...)
+		out.B = append(out.B, "\r\n"...)
 	}
 	x.active.Store(true)
 	k := copy(x.tail[:], x.tail[min(len(p), len(x.tail)):])
@@ -232,41 +228,32 @@ func (x *exchange) queue(p []byte) error {
 // push sends what it can; without a loop everything, which may block. Its error is loop.ErrWouldBlock if bytes
 // remain. The caller holds mu.
 func (x *exchange) push() error {
-	if x.sent < len(x.out) {
-		n, err := x.conn.trySend(x.out[x.sent:])
-		x.sent += n
-		if n > 0 {
-			x.conn.progress()
-		}
-		if err == nil && x.sent < len(x.out) {
-			err = http1.ErrWouldBlock
-		}
-		if err != nil {
-			return err
-		}
+	if x.out == nil {
+		return nil
 	}
-	if x.lent != nil {
-		if cap(x.out) <= keptOutBytes {
-			*x.lent = x.out[:0]
-			outs.Put(x.lent)
-		}
-		x.out, x.lent, x.sent = nil, nil, 0
+	n, err := x.conn.trySend(x.out.B[x.sent:])
+	if x.sent += n; n > 0 {
+		x.conn.progress()
 	}
-	return nil
+	if err == nil && x.sent < len(x.out.B) {
+		err = http1.ErrWouldBlock
+	}
+	if err == nil {
+		x.out.Release()
+		x.out, x.sent = nil, 0
+	}
+	return err
 }
 
-// outs pools the buffers of streams. A stream without bytes to send has none.
-var outs = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
+// outBytes is the first size of the buffer for bytes to send.
+const outBytes = 4 << 10
 
-// keptOutBytes is the largest pooled buffer.
-const keptOutBytes = 64 << 10
-
-// borrow takes a buffer for bytes to send. The caller holds mu.
-func (x *exchange) borrow() {
-	if x.lent == nil {
-		x.lent = outs.Get().(*[]byte)
-		x.out = (*x.lent)[:0]
+// output returns the buffer for bytes to send. The caller holds mu.
+func (x *exchange) output() *http1.Buf {
+	if x.out == nil {
+		x.out = http1.Take(outBytes)
 	}
+	return x.out
 }
 
 // flush sends what is queued, and waits for a slow client. The caller holds mu, which flush releases while waiting.
@@ -343,8 +330,8 @@ func (x *exchange) endStream(err error, panicked bool) {
 // finish queues the end of a chunked body.
 func (x *exchange) finish() {
 	if !x.plain {
-		x.borrow()
-		x.out = append(x.out, "0\r\n\r\n"...)
+		out := x.output()
+		out.B = append(out.B, "0\r\n\r\n"...)
 	}
 }
 

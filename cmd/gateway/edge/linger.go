@@ -2,8 +2,9 @@ package edge
 
 import (
 	"net"
-	"sync"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/http1"
 )
 
 // lingerTime bounds how long a connection closed by the server is drained, so that a client that is still sending can
@@ -21,21 +22,21 @@ func (c *conn) linger(n int64) {
 	}
 }
 
+// drainBytes is the size of one read that drains.
+const drainBytes = 32 << 10
+
 // drain closes the sending side and reads up to n bytes.
 func drain(nc net.Conn, n int64) {
 	if h, ok := nc.(interface{ CloseWrite() error }); ok && h.CloseWrite() != nil {
 		return
 	}
-	b := sinks.Get().(*[]byte)
-	defer sinks.Put(b)
+	b := http1.Take(drainBytes)
+	defer b.Release()
 	for n > 0 {
-		m, err := nc.Read(*b)
+		m, err := nc.Read(b.B[:drainBytes])
 		if err != nil {
 			return
 		}
 		n -= int64(m)
 	}
 }
-
-// sinks holds the buffers linger reads into.
-var sinks = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}

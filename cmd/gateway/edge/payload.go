@@ -39,16 +39,16 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 	} else if declared > 0 {
 		most, growth = declared, declaredGrowth
 	}
-	for {
+	for r := &c.request; ; {
 		if len(body) == cap(body) {
-			var ok bool
-			if body, ok = s.bodies.grow(body, min(most, max(firstBodyBytes, growth*cap(body)))); !ok {
+			if !s.bodies.grow(r, min(most, max(firstBodyBytes, growth*cap(body)))) {
 				return nil, s.bodies.exhausted()
 			}
-			c.request.held = cap(body)
+			body = r.body.B
 		}
 		n, err := stream.Read(body[len(body):min(most, cap(body))])
 		body = body[:len(body)+n]
+		r.body.B = body
 		switch {
 		case len(body) == declared, len(body) <= limit && errors.Is(err, io.EOF) && declared < 0:
 			c.request.unread = false

@@ -164,53 +164,31 @@ func TestBodiesArriveWhole(t *testing.T) {
 	}
 }
 
-// TestSpareSizes: memory is little more than what is asked for, and what comes back is found again.
-func TestSpareSizes(t *testing.T) {
-	last := -1
-	for size := 1; size <= 1<<maxSpareBits+1; size++ {
-		pool, whole := spareSize(size)
-		switch {
-		case size < 1<<minSpareBits || size > 1<<maxSpareBits:
-			require.True(t, pool < 0 && whole == size, "%d bytes: pool %d of %d", size, pool, whole)
-			continue
-		case whole < size || whole > size+size/spareSteps || pool < max(0, last) || pool > last+1 || pool >= spareSizes:
-			t.Fatalf("%d bytes: pool %d of %d, after pool %d", size, pool, whole, last)
-		}
-		if again, same := spareSize(whole); again != pool || same != whole {
-			t.Fatalf("%d bytes: pool %d of %d, whose own is %d of %d", size, pool, whole, again, same)
-		}
-		last = pool
-	}
-	if _, whole := spareSize(firstBodyBytes); last != spareSizes-1 || whole != firstBodyBytes {
-		t.Errorf("the last pool is %d of %d; a body's first buffer takes %d", last, spareSizes, whole)
-	}
-}
-
-// TestBodiesGrowWithinTheBudget: memory of a kept size where the budget allows it, of the very size where only that is allowed.
+// TestBodiesGrowWithinTheBudget: memory of a kept size, where the budget allows it.
 func TestBodiesGrowWithinTheBudget(t *testing.T) {
 	const size = 33 << 10
-	_, whole := spareSize(size)
-	for _, c := range []struct {
-		limit int64
-		cap   int
-		used  int64
-	}{{int64(whole), whole, int64(whole)}, {int64(whole) - 1, size, size}, {size, size, size}, {size - 1, 5, 5}} {
-		b := &budget{limit: c.limit}
-		body := []byte("begun")
-		b.used.Store(int64(cap(body)))
-		body, ok := b.grow(body, size)
-		assert.True(t, ok == (c.cap >= size) && string(body) == "begun" && cap(body) == c.cap && b.used.Load() == c.used,
-			"limit %d: %v, %q, %d bytes, %d counted", c.limit, ok, body, cap(body), b.used.Load())
+	whole := http1.BufSize(size)
+	for limit, fits := range map[int]bool{whole: true, whole - 1: false} {
+		b, r := &budget{limit: int64(limit)}, new(request)
+		require.True(t, b.grow(r, 2<<10))
+		r.body.B = append(r.body.B, "begun"...)
+		assert.Equal(t, fits, b.grow(r, size), "limit %d", limit)
+		assert.True(t, string(r.body.B) == "begun" && (cap(r.body.B) == whole) == fits && b.used.Load() == int64(r.held) && r.held == cap(r.body.B),
+			"limit %d: %q in %d bytes, %d counted, %d held", limit, r.body.B, cap(r.body.B), b.used.Load(), r.held)
+		b.release(r)
+		assert.Zero(t, b.used.Load())
 	}
 }
 
-// TestBodiesMemoryIsUsedAgain where the flow says that it is alone with it, and is no other's before. The race detector has pools
+// TestBodiesMemoryIsUsedAgain where nobody holds it, and is no other's before. The race detector has pools
 // forget some of what they get, so one of many tries has to show it.
 func TestBodiesMemoryIsUsedAgain(t *testing.T) {
-	var alone atomic.Bool
+	var holds atomic.Bool
 	calls := make(chan handoff.Call, 1)
 	sv := serve(t, loopback(t), func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
-		defer func() { c.BodyReleased = alone.Load() }()
+		if holds.Load() {
+			c.Body.Retain()
+		}
 		return keeps(calls)(ctx, c, out)
 	})
 	body := goodBody + strings.Repeat(" ", 50_000)
@@ -223,13 +201,13 @@ func TestBodiesMemoryIsUsedAgain(t *testing.T) {
 		eventually(t, "it is given back", func() bool { return sv.bodies.used.Load() == 0 })
 		return unsafe.SliceData(raw)
 	}
-	for _, is := range []bool{false, true} {
-		alone.Store(is)
+	for _, is := range []bool{true, false} {
+		holds.Store(is)
 		all := map[*byte]bool{}
 		for range 50 {
 			all[seen()] = true
 		}
-		assert.Equal(t, is, len(all) < 50, "50 bodies in %d places; others may refer to them: %v", len(all), !is)
+		assert.Equal(t, is, len(all) == 50, "50 bodies in %d places; others hold them: %v", len(all), is)
 	}
 }
 

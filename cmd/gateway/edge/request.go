@@ -12,6 +12,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -29,11 +30,12 @@ const (
 type request struct {
 	id       string
 	arrival  time.Time
-	endpoint string // for the metrics
-	unread   bool   // part of the body is still on the connection
-	held     int    // bytes of the budget that the body takes
-	streamed bool   // the answer was streamed
-	next     bool   // and another request may follow
+	endpoint string     // for the metrics
+	unread   bool       // part of the body is still on the connection
+	body     *http1.Buf // nil without a body in memory
+	held     int        // bytes of the budget that the body takes
+	streamed bool       // the answer was streamed
+	next     bool       // and another request may follow
 }
 
 // begin reads what it can from the head, and puts the request's and the gateway's id into the answer.
@@ -118,6 +120,7 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 	if err != nil {
 		return err
 	}
+	call.Body = r.body
 	if len(raw) == 0 {
 		return openai.BadRequest("", "the body is empty; it must be a JSON object")
 	}

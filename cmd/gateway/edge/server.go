@@ -89,7 +89,7 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 		refusals: guard.LogLimiter{Burst: 10, Window: 10 * time.Second},
 		forward:  forwarded(cfg.ForwardHeaders), id: newGatewayID()}
 	s.hops = []http1.Field{{Name: headerGateway, Value: s.id}}
-	s.bodies.limit = max(cmp.Or(cfg.BodyBudgetBytes, bodyBudget()), int64(cfg.MaxBodyBytes)+1) // one more byte shows that a body is too large
+	s.bodies.limit = max(cmp.Or(cfg.BodyBudgetBytes, bodyBudget()), int64(http1.BufSize(cfg.MaxBodyBytes+1))) // one more byte shows that a body is too large
 	s.metrics = newMetrics(reg, s)
 	var err error
 	if s.hints, err = cfg.hints(); err != nil {
