@@ -119,7 +119,7 @@ const maxDetailBytes = 64 << 10
 //
 // A call that exceeds its silence limit is cut, which frees the engine, and fails with fault.Timeout before the first
 // token and fault.Stalled after it.
-func (r *Room) Run(ctx context.Context, call *Call, out Sink) *fault.Error {
+func (r *Room) Run(ctx context.Context, call *Call, out http1.Sink) *fault.Error {
 	in := r.runs.Take()
 	in.Begin(ctx)
 	defer in.Close()
@@ -151,7 +151,7 @@ func (r *Room) Run(ctx context.Context, call *Call, out Sink) *fault.Error {
 // begin sets the call's limits and starts its clock. It returns the limit to the first token.
 //
 //go:noinline
-func (r *Room) begin(in *run, call *Call, out Sink) (first time.Duration) {
+func (r *Room) begin(in *run, call *Call, out http1.Sink) (first time.Duration) {
 	worker := call.Lease.Worker
 	known, waits := r.known(worker.ID), prompt{call.PromptTokens, call.HandedOff}
 	if call.Answer != nil {
@@ -166,7 +166,7 @@ func (r *Room) begin(in *run, call *Call, out Sink) (first time.Duration) {
 	if !call.Stream {
 		limit = limits{first: r.cfg.whole(known, first, call.MaxTokens)}
 	}
-	in.tap = tap{room: r, call: call, out: out, watch: &in.watch, waits: waits, transcript: call.Draft.transcript()}
+	in.tap = tap{room: r, call: call, Sink: out, watch: &in.watch, waits: waits, transcript: call.Draft.transcript()}
 	in.tap.had = in.tap.transcript.Tokens
 	in.watch.begins(r.cfg, known, limit, &in.Lifetime)
 	return first

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/http1"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -41,6 +42,7 @@ func (e *engine) Close() error               { return nil }
 
 // client is a Sink that remembers.
 type client struct {
+	testkit.Waits
 	contentType string
 	writes      []string
 	gone        bool

@@ -14,10 +14,9 @@ import (
 
 // tap processes every event of one answer.
 type tap struct {
+	http1.Sink // of the client
 	room       *Room
 	call       *Call
-	out        Sink
-	polled     http1.Sink // out, if it can be written to without waiting
 	watch      *watch
 	waits      prompt
 	transcript Transcript
@@ -73,31 +72,19 @@ func (t *tap) stream() error {
 func (t *tap) Write(p []byte) error {
 	if !t.transcript.Started {
 		t.transcript.Started = true
-		t.out.Start(openai.EventStream)
+		t.Start(openai.EventStream)
 	}
-	return t.out.Write(p)
+	return t.Sink.Write(p)
 }
 
 // Last is Write for the last bytes.
 func (t *tap) Last(p []byte) error {
 	if !t.transcript.Started {
 		t.transcript.Started = true
-		t.out.Start(openai.EventStream)
+		t.Start(openai.EventStream)
 	}
-	return t.out.Last(p)
+	return t.Sink.Last(p)
 }
-
-// Polls reports whether the client's end can be written to without waiting; see relay.Sink, which TryWrite, TryFlush
-// and OnWritable implement too.
-func (t *tap) Polls() bool {
-	t.polled, _ = t.out.(http1.Sink)
-	return t.polled != nil && t.polled.Polls()
-}
-
-// TryWrite requires that the answer has started: starting may wait.
-func (t *tap) TryWrite(p []byte) error  { return t.polled.TryWrite(p) }
-func (t *tap) TryFlush() error          { return t.polled.TryFlush() }
-func (t *tap) OnWritable(f func()) bool { return t.polled.OnWritable(f) }
 
 // Event processes one event. Nothing is sent before the first token: until then another worker can still take over.
 // What follows the end marker is dropped. An event that begins or ends something may wait, for a queue's lock, the

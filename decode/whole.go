@@ -142,8 +142,8 @@ func (t *tap) whole() error {
 	}
 	body = openai.RewriteTail(make([]byte, 0, len(body)+len(nvext)+64), body, t.call.cachedTokens(), nvext)
 	t.transcript.Started = true
-	t.out.Start("application/json")
-	if err := t.out.Write(body); err != nil {
+	t.Start("application/json")
+	if err := t.Sink.Write(body); err != nil {
 		return fmt.Errorf("%w: %w", fault.ErrClientGone, err)
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -43,12 +42,12 @@ func letAttach(ctx context.Context, limit time.Duration, out Sink) (_ context.Co
 		}
 		cancel(context.Cause(ctx))
 	})
-	return call, &attaching{Front: decode.Front{Sink: out}, begun: begun}, func() { stop(); cancel(nil) }
+	return call, &attaching{Sink: out, begun: begun}, func() { stop(); cancel(nil) }
 }
 
 // attaching wraps the client's sink to signal the start of the answer.
 type attaching struct {
-	decode.Front
+	Sink
 	begun chan struct{}
 }
 

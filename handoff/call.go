@@ -4,7 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -71,4 +70,4 @@ func (c *Call) TraceID() string {
 
 // Sink receives the answer. When Serve returns an error before calling Start, the edge writes that error as the
 // answer.
-type Sink = decode.Sink
+type Sink = http1.Sink

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
@@ -70,9 +71,11 @@ func broken(leg http1.Leg, err error) error {
 }
 
 // written is a Sink that keeps the answer.
-type written struct{ strings.Builder }
+type written struct {
+	testkit.Waits
+	strings.Builder
+}
 
-func (w *written) Start(string) {}
 func (w *written) Write(p []byte) error {
 	w.Builder.Write(p)
 	return nil

@@ -268,7 +268,7 @@ func (f *Flow) pair(
 			end(errSibling)
 		}
 	}()
-	failed := f.decode(both, r, a.D, &plan.Decode, nil, s, &pairSink{decode.Front{Sink: out}, s})
+	failed := f.decode(both, r, a.D, &plan.Decode, nil, s, &pairSink{out, s})
 	if s.outcome.Load() == prefillEnded { // a token of the same moment was not sent
 		accepted := r.Sent.Accepted
 		r.Sent = r.draft.Undo()

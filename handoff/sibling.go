@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 )
 
@@ -48,7 +47,7 @@ func (s *sibling) begin(r *request) bool {
 
 // pairSink drops the output of a decode leg that is being cut.
 type pairSink struct {
-	decode.Front
+	Sink
 	s *sibling
 }
 

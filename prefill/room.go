@@ -39,7 +39,7 @@ type Room struct {
 	limits    *pace.Limits
 	fits      *pace.Fits
 	runs      http1.Pool[run, *run]
-	ended     sync.Map  // by worker, when its latest prefill succeeded: a time.Time
+	ended     sync.Map // by worker, when its latest prefill succeeded: a time.Time
 }
 
 // New returns a room.

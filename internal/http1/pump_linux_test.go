@@ -30,6 +30,7 @@ type polledSink struct {
 	out []byte
 }
 
+func (*polledSink) Start(string)          {}
 func (*polledSink) Polls() bool           { return true }
 func (s *polledSink) Last(p []byte) error { return s.Write(p) }
 func (s *polledSink) Write(p []byte) error { // what was queued goes first

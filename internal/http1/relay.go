@@ -8,29 +8,30 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// Writer is the client's side. Write copies p and waits while the client is slow. Last is Write of the last bytes,
-// which may be held until the stream's end.
-type Writer interface {
+// Sink sends an answer to a client.
+type Sink interface {
+	// Start sets status 200 and the content type, at most once and before any Write.
+	Start(contentType string)
+	// Write copies p and waits while the client is slow. It fails once the client is gone or the call's context has
+	// ended.
 	Write(p []byte) error
+	// Last is Write for the answer's last bytes, which may be sent together with its end.
 	Last(p []byte) error
+
+	// Polls reports whether a loop may write to the client, by the methods below, which do not wait; see [Socket].
+	Polls() bool
+	// TryWrite accepts p whole; its error is [ErrWouldBlock] while a part is unsent, and TryFlush sends more.
+	TryWrite(p []byte) error
+	TryFlush() error
+	OnWritable(f func()) bool
 }
 
-// Source is an engine's side with reads that do not wait; see loop.Socket. Polls reports whether they are available.
+// Source is an engine's side with reads that do not wait; see [Socket]. Polls reports whether they are available.
 type Source interface {
 	io.Reader
 	Polls() bool
 	TryRead(p []byte) (int, error)
 	OnReadable(f func()) bool
-}
-
-// Sink is a client's side with writes that do not wait; see loop.Socket. Polls reports whether they are available.
-// TryWrite accepts p whole; its error is loop.ErrWouldBlock while a part is unsent, and TryFlush sends more.
-type Sink interface {
-	Writer
-	Polls() bool
-	TryWrite(p []byte) error
-	TryFlush() error
-	OnWritable(f func()) bool
 }
 
 // Tap sees every event of a stream in order and appends the client's bytes to dst: ev.Raw for an unchanged event,
@@ -52,34 +53,28 @@ func (e *WriteError) Error() string { return fmt.Sprintf("writing to the client:
 // Unwrap gives the sink's error.
 func (e *WriteError) Unwrap() error { return e.Err }
 
-// Stream relays src to dst until src ends, the tap fails or a write fails. All events of one read leave in one write,
+// Relay relays src to dst until src ends, the tap fails or a write fails. All events of one read leave in one write,
 // so that a burst stays a burst. It returns nil at the clean end of src, a *WriteError, the tap's or src's error
 // unchanged, openai.ErrEventTooBig or openai.ErrEventCut. An end marker needs no blank line after it: some engines omit
 // it. longer is the splitter's of events of more than 8 MiB; see openai.Splitter.
-func Relay(src io.Reader, dst Writer, tap Tap, longer func(n int) bool) error {
+func Relay(src io.Reader, dst Sink, tap Tap, longer func(n int) bool) error {
 	from, ok := src.(Source)
-	to, both := dst.(Sink)
-	if ok && both && from.Polls() && to.Polls() {
-		return pumped(from, to, tap, longer)
+	if !ok || !from.Polls() || !dst.Polls() {
+		return relayWaiting(src, dst, tap, longer)
 	}
-	return copied(src, dst, tap, longer)
-}
-
-// pumped is Stream where the loop relays.
-func pumped(from Source, to Sink, tap Tap, longer func(n int) bool) error {
 	p := pumps.Take()
 	if p.over == nil {
 		p.over, p.again = make(chan struct{}, 1), p.step
 	}
-	p.from, p.to, p.tap, p.longer, p.b = from, to, tap, longer, takeBuffer(longer)
+	p.from, p.to, p.tap, p.longer, p.b = from, dst, tap, longer, takeBuffer(longer)
 	err := p.relay()
 	p.b.Release()
 	p.Release()
 	return err
 }
 
-// copied is Stream on the caller's goroutine.
-func copied(src io.Reader, dst Writer, tap Tap, longer func(n int) bool) error {
+// relayWaiting relays on the caller's goroutine, for connections that no loop keeps: TLS, pipes, systems without epoll.
+func relayWaiting(src io.Reader, dst Sink, tap Tap, longer func(n int) bool) error {
 	b := takeBuffer(longer)
 	defer b.Release()
 	for {
@@ -158,7 +153,7 @@ func (b *buffer) rest(tap Tap) error {
 }
 
 // end handles the end of src, and writes the rest.
-func (b *buffer) end(err error, dst Writer, tap Tap) error {
+func (b *buffer) end(err error, dst Sink, tap Tap) error {
 	if errors.Is(err, io.EOF) {
 		if ev, ok := b.split.Rest(); ok && ev.Done() {
 			b.out, err = tap.Event(b.out, ev, true)

@@ -13,10 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/testkit"
 )
 
 // sink records writes and can fail from the n-th on.
 type sink struct {
+	testkit.Waits
 	writes [][]byte
 	failAt int // 0 never
 }
@@ -171,7 +173,7 @@ func (r *relayRepeat) Read(p []byte) (int, error) {
 	return copy(p, r.event), nil
 }
 
-type discard struct{}
+type discard struct{ testkit.Waits }
 
 func (discard) Write([]byte) error { return nil }
 func (discard) Last([]byte) error  { return nil }

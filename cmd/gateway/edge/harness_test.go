@@ -78,6 +78,7 @@ func answerJSON(_ context.Context, _ *handoff.Call, out handoff.Sink) error {
 // keeps is a flow that hands its calls over and answers.
 func keeps(calls chan<- handoff.Call) flowFunc {
 	return func(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
+		c.Body.Retain() // the test reads it later
 		calls <- *c
 		return answerJSON(ctx, c, out)
 	}
