@@ -270,7 +270,7 @@ func bubble(t *testing.T, name string, test func(t *testing.T)) {
 }
 
 // lasts makes a call and returns how long it took.
-func lasts(t *testing.T, r *Room, call *Call, out Sink) (time.Duration, *fault.Error) {
+func lasts(t *testing.T, r *Room, call *Call, out http1.Sink) (time.Duration, *fault.Error) {
 	t.Helper()
 	start := time.Now()
 	failed := r.Run(t.Context(), call, out)
