@@ -76,8 +76,10 @@ func (c *Lifetime) End(cause error) {
 		h.listed = false // from here on its holder leaves it alone
 	}
 	c.mu.Unlock()
-	for h := first; h != nil; h = h.next {
+	for h := first; h != nil; {
+		next := h.next // h's memory may be released as it runs
 		h.run()
+		h = next
 	}
 }
 
