@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Refs counts the holders of pooled memory, which embeds it. [Pool.Take] makes the caller its one holder. Whoever may
-// use the memory for longer than the holder that passes it on calls Retain before and Release after. A holder that
-// never releases leaves the memory to the garbage collector.
+// Refs counts the holders of pooled memory, which embeds it. [Pool.Take] makes the caller its one holder. Code
+// that may use the memory for longer than its caller does calls Retain before and Release after. A holder that never
+// releases leaves the memory to the garbage collector.
 type Refs struct {
 	n    int32
 	free func() // resets the memory and returns it to its pool; nil for memory of none

@@ -13,12 +13,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/testkit"
 )
+
+// waits is the part of a Sink that no loop writes to.
+type waits struct{}
+
+func (waits) Start(string)           {}
+func (waits) Polls() bool            { return false }
+func (waits) TryWrite([]byte) error  { panic("no loop writes to it") }
+func (waits) TryFlush() error        { panic("no loop writes to it") }
+func (waits) OnWritable(func()) bool { panic("no loop writes to it") }
 
 // sink records writes and can fail from the n-th on.
 type sink struct {
-	testkit.Waits
+	waits
 	writes [][]byte
 	failAt int // 0 never
 }
@@ -173,7 +181,7 @@ func (r *relayRepeat) Read(p []byte) (int, error) {
 	return copy(p, r.event), nil
 }
 
-type discard struct{ testkit.Waits }
+type discard struct{ waits }
 
 func (discard) Write([]byte) error { return nil }
 func (discard) Last([]byte) error  { return nil }
