@@ -295,6 +295,16 @@ func (c *call) failure() *apiError {
 	return nil
 }
 
+// reasoned counts the tokens of thoughts.
+func (c *call) reasoned() (n int) {
+	for i := range c.choices {
+		if c.parsed.thinks {
+			n += c.parsed.thought(c.choices[i].generated)
+		}
+	}
+	return n
+}
+
 // total is the call's usage so far.
 func (c *call) total() *openai.Usage {
 	u := &openai.Usage{PromptTokens: c.promptTokens, PromptTokensDetails: &openai.PromptTokensDetails{}}

@@ -185,6 +185,9 @@ func (d *sglang) settings(c *call, f *fields) int {
 	c.request.Salt = f.text("cache_salt")
 	if c.endpoint == openai.Chat {
 		c.parsed.read(f)
+		if effort := string(f.get("reasoning_effort")); effort != "" && f.get("chat_template_kwargs") == nil {
+			c.parsed.thinks = effort != `"none"` && effort != "null" // ChatCompletionRequest of 0.5.23's openai/protocol.py
+		}
 		c.parsed.thinks = c.parsed.thinks && string(f.get("separate_reasoning")) != "false"
 	}
 	if f.number("top_k", 0, -math.MaxFloat64, math.MaxFloat64) < 0 {

@@ -45,7 +45,7 @@ type sglangUsage struct {
 	CompletionTokens    int                         `json:"completion_tokens"`
 	PromptTokensDetails *openai.PromptTokensDetails `json:"prompt_tokens_details"`
 	ReasoningTokens     int                         `json:"reasoning_tokens"`
-	Details             absent                      `json:"completion_tokens_details,omitempty"`
+	Details             any                         `json:"completion_tokens_details,omitempty"`
 }
 
 type sglangChoice struct {
@@ -134,7 +134,12 @@ func (d *sglang) object(c *call, kind string) sglangAnswer {
 
 func (d *sglang) usage(c *call) *sglangUsage {
 	u := c.total()
-	out := &sglangUsage{PromptTokens: u.PromptTokens, TotalTokens: u.TotalTokens, CompletionTokens: u.CompletionTokens, Details: absent(!c.stream || c.endpoint == openai.Chat)}
+	out := &sglangUsage{PromptTokens: u.PromptTokens, TotalTokens: u.TotalTokens, CompletionTokens: u.CompletionTokens, ReasoningTokens: c.reasoned()}
+	if out.ReasoningTokens > 0 {
+		out.Details = openai.CompletionTokensDetails{ReasoningTokens: out.ReasoningTokens}
+	} else if !c.stream || c.endpoint == openai.Chat {
+		out.Details = null
+	}
 	if !d.s.cfg.NoCacheReport {
 		out.PromptTokensDetails = u.PromptTokensDetails
 	}
@@ -219,7 +224,7 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 			// 0.5.23's serving_chat.py and serving_completions.py, with include_usage or without
 			u := d.usage(c)
 			if a.Usage = u; c.endpoint != openai.Chat {
-				u.PromptTokensDetails, u.Details = nil, true
+				u.PromptTokensDetails, u.Details = nil, null
 			}
 		}
 		a.Choices = append(a.Choices, one)

@@ -300,13 +300,7 @@ func (d *vllm) reasoned(c *call) *openai.CompletionTokensDetails {
 	if c.endpoint != openai.Chat || !d.strict && !c.parsed.thinks {
 		return nil
 	}
-	details := &openai.CompletionTokensDetails{}
-	for i := range c.choices {
-		if c.parsed.thinks {
-			details.ReasoningTokens += c.parsed.thought(c.choices[i].generated)
-		}
-	}
-	return details
+	return &openai.CompletionTokensDetails{ReasoningTokens: c.reasoned()}
 }
 
 // usageSoFar is the usage in each event of a stream, without details.

@@ -120,7 +120,8 @@ func (e *Engine) vllm() {
 // sglang completes the arguments of an SGLang server.
 func (e *Engine) sglang(nccl int) {
 	args := strings.Fields("--served-model-name tiny --device cpu --attention-backend torch_native --sampling-backend pytorch " +
-		"--disable-cuda-graph --disable-overlap-schedule --skip-server-warmup --grammar-backend none --page-size 16 " +
+		"--disable-cuda-graph --disable-overlap-schedule --skip-server-warmup --page-size 16 " +
+		"--grammar-backend xgrammar --tool-call-parser qwen25 --reasoning-parser deepseek-v3 " +
 		"--sleep-on-idle --max-total-tokens 16384 --max-running-requests 16 --context-length 8192 --enable-cache-report --enable-metrics " +
 		"--watchdog-timeout 1200 --host 127.0.0.1")
 	args = append(args, "--model-path", filepath.Join(e.host.Models, e.Model), "--port", strconv.Itoa(e.port), "--nccl-port", strconv.Itoa(nccl))

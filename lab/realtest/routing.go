@@ -118,8 +118,8 @@ func (e *Engine) Metric(ctx context.Context, name string, err *error) float64 {
 	return Metric(ctx, e.URL, name, err)
 }
 
-// Metric returns the sum of a metric's series at a server, or the value of one series with its labels; 0 where there is
-// none. A failure is left in err.
+// Metric returns the sum of a metric's series at a server, or the value of one series with its labels. A failure is left
+// in err; so is that the server has no metric of the name.
 func Metric(ctx context.Context, base, name string, err *error) (sum float64) {
 	req, failure := http.NewRequestWithContext(ctx, http.MethodGet, base+"/metrics", nil)
 	if failure != nil {
@@ -132,12 +132,16 @@ func Metric(ctx context.Context, base, name string, err *error) (sum float64) {
 		return 0
 	}
 	defer func() { _ = res.Body.Close() }()
+	family, _, _ := strings.Cut(name, "{")
+	found := false
 	s := bufio.NewScanner(res.Body)
 	for s.Scan() {
+		found = found || strings.HasPrefix(s.Text(), "# TYPE "+family+" ")
 		series, value, ok := strings.Cut(s.Text(), " ")
 		if all, _, _ := strings.Cut(series, "{"); !ok || all != name && series != name {
 			continue
 		}
+		found = true
 		v, failure := strconv.ParseFloat(value, 64)
 		if failure != nil {
 			*err = failure
@@ -146,6 +150,8 @@ func Metric(ctx context.Context, base, name string, err *error) (sum float64) {
 	}
 	if s.Err() != nil {
 		*err = s.Err()
+	} else if !found {
+		*err = fmt.Errorf("%s/metrics has no %s", base, family)
 	}
 	return sum
 }

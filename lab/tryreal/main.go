@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -81,17 +82,19 @@ func (t trial) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	report("building the gateway")
-	bin, err := realtest.Build(ctx, ".", dir, os.Stderr)
-	if err != nil {
-		return err
-	}
-	report("setting up %s and importing it", t.kind)
+	report("building the gateway; setting up %s and importing it", t.kind)
+	var bin string
+	var built error
+	var building sync.WaitGroup
+	building.Go(func() { bin, built = realtest.Build(ctx, ".", dir, os.Stderr) })
 	h, err := realtest.Start(ctx, t.kind, t.tokenizer, dir, os.Stderr)
-	if err != nil {
+	building.Wait()
+	if h != nil {
+		defer func() { _ = h.Close() }()
+	}
+	if err := errors.Join(err, built); err != nil {
 		return err
 	}
-	defer func() { _ = h.Close() }()
 	if t.routing {
 		return t.compare(ctx, h, bin, report)
 	}

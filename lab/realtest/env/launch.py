@@ -5,7 +5,7 @@ own and writes {"name", "pid"}; when the server has ended, {"name", "exit"}. At 
 started. A server is a fork and forks its own processes instead of spawning them, so that it is ready after 10 s and
 not 60. Apart from that it runs the engine's own main.
 """
-import ctypes, glob, importlib, json, multiprocessing, os, select, signal, sys, traceback
+import ctypes, glob, importlib, json, multiprocessing, os, select, signal, sys, tempfile, traceback
 
 ENGINE, FOLDER = sys.argv[1:3]
 PRELOAD = {
@@ -36,11 +36,15 @@ if ENGINE == "vllm":
 
     torch.set_num_threads(1)
     torch.accelerator.current_device_index = lambda: 0  # of the MooncakeConnector; without an accelerator it raises
-for module in PRELOAD.split():
-    try:
-        importlib.import_module(module)
-    except ImportError as e:  # names move between releases; the server imports what is missing
-        print("not preloaded:", module, e, file=sys.stderr, flush=True)
+with tempfile.TemporaryDirectory() as metrics:
+    if ENGINE == "sglang":  # whose processes share metrics if the variable is set at the import; each server sets its own later
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
+    for module in PRELOAD.split():
+        try:
+            importlib.import_module(module)
+        except ImportError as e:  # names move between releases; the server imports what is missing
+            print("not preloaded:", module, e, file=sys.stderr, flush=True)
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
 if ENGINE == "vllm":
     # A machine of two cores has none for loops that spin: a worker waits for its next message after 20 ms of sched_yield in
     # place of a second (with none at all, wakeups are lost), and NIXL's progress thread polls for a millisecond at a time.

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -63,17 +64,23 @@ func (r *rig) abandoned(t *testing.T) {
 				require.NoError(t, r.decode.Signal(syscall.SIGCONT))
 			}
 			l.all.Wait()
+			served := 0
 			for k := range n {
-				assert.Equal(t, c.served, errs[k] == nil && l.got[k].failed == "", "stream %d ended with %d tokens, %v, %q",
-					k, len(l.got[k].ids), errs[k], l.got[k].failed)
+				ok := errs[k] == nil && l.got[k].failed == ""
+				assert.Equal(t, c.served, ok, "stream %d ended with %d tokens, %v, %q", k, len(l.got[k].ids), errs[k], l.got[k].failed)
+				if ok {
+					served++
+				}
 			}
+			result := fmt.Sprintf("%d of %d served", served, n)
 			if c.dies != r.prefill {
 				r.idle(t, r.prefill)
 				after := r.counted(t)
-				r.found(t, c.name, "prefill holds nothing after %.0f s; %.0f released by the gateway, %.0f by the end of their lease",
+				result += fmt.Sprintf(", held for %.0f s; %.0f released, %.0f leases ended",
 					time.Since(since).Seconds(), r.released(t, c.at)-released, after.expired-before.expired)
 				assert.Equal(t, c.leases, after.expired > before.expired, "%v leases have ended", after.expired-before.expired)
 			}
+			r.found(t, c.name, "%s", result)
 			r.equal(t, undisturbed)
 			if c.served {
 				r.equal(t, l)
@@ -111,10 +118,19 @@ func (r *rig) counted(t *testing.T) (c counts) {
 	of := func(name string) float64 { return r.prefill.Metric(t.Context(), name, &err) }
 	if r.Kind == "vllm" {
 		c = counts{computed: of("vllm:request_success_total"), expired: of("vllm:nixl_num_kv_expired_reqs_total")}
-	} else {
-		c.waiting = of("sglang:num_prefill_bootstrap_queue_reqs")
+		require.NoError(t, err)
+		return c
 	}
-	require.NoError(t, err)
+	var now struct { // its gauges stand still while nothing runs
+		Loads []struct {
+			Queues struct {
+				Bootstrap float64 `json:"prefill_bootstrap_queue_reqs"`
+			} `json:"disaggregation"`
+		}
+	}
+	require.NoError(t, realtest.Get(t.Context(), r.prefill.URL+"/v1/loads?include=disagg", &now))
+	require.Len(t, now.Loads, 1)
+	c.waiting = now.Loads[0].Queues.Bootstrap
 	return c
 }
 

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -190,15 +191,38 @@ func parameters(ctx context.Context, base string) ([]string, error) {
 // TestEnginesPage compares the table of docs/engines.md with the recorded runs.
 func TestEnginesPage(t *testing.T) {
 	const page, begin, end = "../../../../docs/engines.md", "<!-- real engines -->\n", "<!-- /real engines -->\n"
-	var table strings.Builder
-	table.WriteString("| engine | connector | what was run | result | on |\n|---|---|---|---|---|\n")
+	var columns, rows, days []string // by connector; what was run; the day since which all of a column was run
+	results := map[[2]string]string{}
 	for _, kind := range kinds {
 		rec := readRecording(t, kind)
 		require.NotEmpty(t, rec.Runs, kind)
 		for _, r := range rec.Runs {
-			_, _ = fmt.Fprintf(&table, "| %s | %s | %s | %s | %s |\n", rec.Engine, r.Connector, r.What, r.Result, r.On)
+			column := "`" + r.Connector + "`, " + rec.Engine
+			if !slices.Contains(columns, column) {
+				columns, days = append(columns, column), append(days, r.On)
+			}
+			if !slices.Contains(rows, r.What) {
+				rows = append(rows, r.What)
+			}
+			results[[2]string{column, r.What}] = r.Result
+			i := slices.Index(columns, column)
+			days[i] = min(days[i], r.On)
 		}
 	}
+	var table strings.Builder
+	line := func(first string, rest []string) {
+		fmt.Fprintf(&table, "| %s | %s |\n", first, strings.Join(rest, " | "))
+	}
+	line("what was run", columns)
+	table.WriteString(strings.Repeat("|---", 1+len(columns)) + "|\n")
+	for _, what := range rows {
+		var of []string
+		for _, c := range columns {
+			of = append(of, cmp.Or(results[[2]string{c, what}], "–"))
+		}
+		line(what, of)
+	}
+	line("since", days)
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
 	before, rest, ok := strings.Cut(string(text), begin)

@@ -172,7 +172,7 @@ func (r *rig) equal(t *testing.T, l *load) (same, ties int) {
 func (r *rig) resumed(t *testing.T, what string, l *load) {
 	t.Helper()
 	same, ties := r.equal(t, l)
-	r.found(t, what, "%d of %d resumed with the engine's text, %d of them by a near tie of bf16", same+ties, len(l.got), ties)
+	r.found(t, what, "%d of %d, %d by near ties", same+ties, len(l.got), ties)
 }
 
 // tie is how many nats a token may be less likely than the most likely one: logits of up to 16 in bf16 are 1/16 apart, and
@@ -297,7 +297,7 @@ func (r *rig) clientsLeave(t *testing.T) {
 	all.Wait()
 	r.idle(t, r.prefill, r.decode, r.second)
 	r.equal(t, begin(t, url, 2000, 4, 48, 24))
-	r.found(t, "clients that leave in each phase", "nothing is held after %d", 2*streams())
+	r.found(t, "clients that leave in each phase, and hold nothing", "%d", 2*streams())
 }
 
 // decodeKilled kills one of two decode workers in the middle of streams. Each goes on at the other one. Started again, the
@@ -311,7 +311,7 @@ func (r *rig) decodeKilled(t *testing.T) {
 	l := begin(t, url, 3000, streams(), 48, out)
 	l.streaming(t)
 	require.NoError(t, r.decode.Kill())
-	r.resumed(t, "`kill -9` of a decode worker in mid-stream", l)
+	r.resumed(t, "streams resumed after `kill -9` of a decode worker", l)
 	require.NoError(t, r.decode.Again())
 	ready(t, r.decode)
 	require.NoError(t, g.Await(t.Context(), 3))
@@ -330,7 +330,7 @@ func (r *rig) speculating(t *testing.T) {
 	l := begin(t, url, 7000, streams(), 48, 160)
 	l.streaming(t)
 	require.NoError(t, es[0].Kill())
-	r.resumed(t, "`kill -9` of a decode worker that speculates", l)
+	r.resumed(t, "streams resumed after `kill -9` of a decode worker that speculates", l)
 }
 
 // templates compares chats with a server whose template and defaults the gateway does not have.
@@ -348,7 +348,7 @@ func (r *rig) templates(t *testing.T) {
 		}
 	}
 	_, unexplained := conform(t, http.DefaultClient, r.Kind, es[0].URL, rows, []target{{"whole", r.serve(t, "gateway-templated", es).URL}})
-	r.found(t, "chats with another template and defaults than the gateway's", "%d differences in %d", unexplained, len(rows))
+	r.found(t, "chats with another template and defaults than the gateway's", "%d, %d unexplained", len(rows), unexplained)
 	require.NoError(t, es[0].Kill())
 }
 
@@ -359,7 +359,7 @@ func (r *rig) decodeFrozen(t *testing.T) {
 	l := begin(t, url, 4000, streams(), 48, 160)
 	l.streaming(t)
 	require.NoError(t, r.decode.Signal(syscall.SIGSTOP))
-	r.resumed(t, "SIGSTOP of a decode worker in mid-stream", l)
+	r.resumed(t, "streams resumed after SIGSTOP of a decode worker", l)
 	require.NoError(t, r.decode.Signal(syscall.SIGCONT))
 	require.NoError(t, g.Await(t.Context(), 3))
 	r.equal(t, begin(t, url, 4000, 6, 48, 24))
@@ -391,7 +391,7 @@ func (r *rig) prefillKilled(t *testing.T) {
 			t.Errorf("stream %d: %s", i, s.failed)
 		}
 	}
-	r.found(t, "`kill -9` of the only prefill worker", "%d of %d served, %d ended with a typed error", served, len(l.got), typed)
+	r.found(t, "answers after `kill -9` of the only prefill worker", "%d of %d, %d got a typed error", served, len(l.got), typed)
 	noticed()
 	require.NoError(t, r.prefill.Again())
 	ready(t, r.prefill)
@@ -427,5 +427,5 @@ func (r *rig) drained(t *testing.T) {
 	require.Equal(t, http.StatusOK, res.StatusCode)
 	same, ties := r.equal(t, l)
 	r.idle(t, r.prefill, r.decode, r.second)
-	r.found(t, "drain of a decode worker in mid-stream", "%d of %d whole", same+ties, len(l.got))
+	r.found(t, "whole streams while their decode worker drains", "%d of %d", same+ties, len(l.got))
 }

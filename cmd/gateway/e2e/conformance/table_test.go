@@ -114,9 +114,6 @@ func table(kind string, own []string) []row {
 	both("tools, required", `{"tools":[{"type":"function","function":{"name":"look","parameters":{"type":"object","properties":{}}}}],"tool_choice":"required"}`, `{"echo":true,"max_tokens":1}`)
 	both("echo and logprobs", `{"echo":true,"logprobs":true}`, `{"echo":true,"logprobs":1}`)
 	for _, c := range calls {
-		if kind == "sglang" {
-			break // its servers run without parsers
-		}
 		rows = append(rows, row{name: c.name, method: "POST", path: chatPath, body: with(chat, "{"+c.more+"}")})
 	}
 	for _, body := range []string{``, `{`, `[]`, `7`, `{}`, `{"model":"tiny"}`, `{"model":"nobody","max_tokens":2,"prompt":"x","messages":[{"role":"user","content":"x"}]}`,

@@ -36,7 +36,7 @@ var calls = []struct{ name, more string }{
 	{"tools: required, ids", required + `,"return_token_ids":true`},
 	{"tools: required, a stop string", required + `,"stop":["ere"]`},
 	{"tools: required, usage", required + `,"stream_options":{"include_usage":true}`},
-	{"tools: required, all of the context", `"tools":[` + look + `],"tool_choice":"required","parallel_tool_calls":false,"max_tokens":null`},
+	{"tools: required, all of the context", `"tools":[` + look + `],"tool_choice":"required","parallel_tool_calls":false,"max_tokens":null,"logit_bias":{"151645":50}`},
 	{"tools: named", `"tools":[` + look + `],` + named + `,"logit_bias":{"151645":50},"max_tokens":48`},
 	{"tools: named, one of two", `"tools":[` + count + `,` + look + `],` + named + `,` + once},
 	{"tools: named, cut", `"tools":[` + look + `],` + named},
