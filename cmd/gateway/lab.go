@@ -5,14 +5,13 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
-	"github.com/tandem-pd/tandem/lab/load"
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/lab/simulate"
 )
 
 // labSettings returns the settings of each command that simulates.
 func labSettings() []any {
-	return []any{new(devfleet.Settings), new(devfleet.WorkerSettings), new(load.Settings), new(simulate.Settings)}
+	return []any{new(devfleet.Settings), new(devfleet.WorkerSettings), new(replay.LoadSettings), new(simulate.Settings)}
 }
 
 // labCommands returns the commands that simulate and measure, by name.
@@ -28,7 +27,7 @@ func labCommands() map[string]command {
 		},
 		"load": {
 			name: "load", help: "put load on an endpoint, from a trace or made up, and measure how it serves", run: putLoad,
-			of: new(load.Settings), text: load.Manual, most: load.First,
+			of: new(replay.LoadSettings), text: replay.LoadManual, most: replay.LoadFirst,
 		},
 		"simulate": {
 			name: "simulate", help: "run a fleet that you do not have under virtual time, and compare policies on it", run: simulation,
@@ -81,7 +80,7 @@ func worker(ctx context.Context, args []string, p process) error {
 }
 
 func putLoad(ctx context.Context, args []string, p process) error {
-	var s load.Settings
+	var s replay.LoadSettings
 	r, err := resolve(&s, "load", args, p)
 	if err != nil {
 		return err

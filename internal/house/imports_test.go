@@ -79,8 +79,7 @@ var roof = storey{
 // lab is what is not the product: simulated engines, load, benchmarks. Only the command's files in labUsers import it.
 var lab = storey{
 	"lab/engine":                    {"internal/testkit", "internal/tokens", "internal/setting", "fault", "internal/metrics", "internal/openai", "internal/guard", "kv/wire", "kv/zmq"},
-	"lab/replay":                    {"internal/testkit", "internal/openai", "internal/terminal", "internal/setting", "internal/tokens"},
-	"lab/load":                      {"lab/replay", "lab/simulate", "internal/auth", "internal/terminal", "internal/setting", "internal/tokens"},
+	"lab/replay":                    {"internal/auth", "internal/testkit", "internal/openai", "internal/terminal", "internal/setting", "internal/tokens"},
 	"lab/simulate":                  {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica", "lab/engine", "internal/testkit", "lab/replay", "internal/setting", "internal/pace", "internal/terminal", "internal/tokens"},
 	"lab/realtest":                  {"internal/testkit"},
 	"lab/tryreal":                   {"lab/realtest"},
@@ -95,7 +94,7 @@ var lab = storey{
 
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
-	"cmd/gateway":                {below, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "internal/testkit", "lab/wire"},
+	"cmd/gateway":                {below, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "internal/testkit", "lab/wire"},
 	"cmd/gateway/e2e":            {below, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "internal/testkit", "lab/realtest"},
 	"cmd/gateway/e2e/operations": {below, "cmd/gateway/e2e/fleet", "lab/devfleet", "lab/replay", "lab/simulate"}, // whose reports it looks at
 	"cmd/gateway/e2e/clients":    {below, "cmd/gateway/e2e/fleet"},

@@ -31,7 +31,7 @@ func (r *Report) Page() Page {
 	p := Page{
 		Title:    r.Title,
 		Subtitle: fmt.Sprintf("%s · %s · speed %v · seed %d · %s", r.Target, r.Workload, r.Speed, r.Seed, r.Begun()),
-		Verdict:  r.verdict(), Lines: slices.Concat([]string{r.rates()}, r.Lines), Notes: r.Notes,
+		Verdict:  r.verdict(), Lines: []string{r.rates(), r.Kept.Sentence(r.Limits)}, Notes: r.Notes,
 		Tables: []Table{r.latencies()},
 	}
 	for _, t := range []Table{r.failures(), s.shares()} {

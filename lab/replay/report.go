@@ -22,11 +22,11 @@ type Report struct {
 	Speed    float64   `json:"speed"`
 	Seed     uint64    `json:"seed"`
 	Started  time.Time `json:"started"`
-	// Lines are sentences below the rates.
-	Lines []string `json:"-"`
 	// Notes are caveats about the numbers.
 	Notes   []string `json:"notes,omitempty"`
 	Summary Summary  `json:"summary"`
+	// Kept counts the requests by the limits that they met.
+	Kept    Kept     `json:"kept"`
 	Samples []Sample `json:"-"`
 	// Limits are drawn in the plots, and goodput is by them.
 	Limits Limits `json:"-"`
@@ -101,10 +101,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		}
 		fmt.Fprintf(b, "   %s\n", l.Help)
 	}
-	fmt.Fprintf(b, "\n%s\n", r.rates())
-	for _, text := range r.Lines {
-		fmt.Fprintf(b, "%s\n", text)
-	}
+	fmt.Fprintf(b, "\n%s\n%s\n", r.rates(), r.Kept.Sentence(r.Limits))
 	for _, c := range s.Workers {
 		fmt.Fprintf(b, "  %-8s %-20s %6d requests  %10d tokens\n", c.Role, c.ID, c.Requests, c.Tokens)
 	}
@@ -232,7 +229,7 @@ const lateLimit = Millis(10 * time.Millisecond)
 // Finish sorts the samples, summarises them and adds the notes that follow.
 func (r *Report) Finish() {
 	slices.SortFunc(r.Samples, func(a, b Sample) int { return cmp.Compare(a.Index, b.Index) })
-	r.Summary = Summarize(r.Samples)
+	r.Summary, r.Kept = Summarize(r.Samples), KeptOf(r.Samples, r.Limits)
 	s := &r.Summary
 	if s.Late.P99 > lateLimit {
 		late := short(s.Late.P99) + " ms at p99"

@@ -209,3 +209,37 @@ func TestFailuresAreGrouped(t *testing.T) {
 		t.Errorf("%d: %+v", len(got), got)
 	}
 }
+
+// What broke has not met a limit, nor has an answer without a token; a request that was cancelled with its run does not count.
+func TestKept(t *testing.T) {
+	samples := []Sample{
+		{Outcome: "http_503", Status: 503, Code: "server_is_overloaded"},
+		{Outcome: "http_504", Status: 504, Code: "queue_timeout"},
+		{Outcome: ErrorEvent, Status: 200, Code: "queue_timeout"},
+		{Outcome: "http_502", Status: 502, Code: "reset"},
+		{Outcome: Answered, Status: 200},
+		{Outcome: Answered, Status: 200, TTFT: 5, E2E: 9, OutputTokens: 1},
+	}
+	limits := Limits{TTFT: time.Second, ITL: time.Second}
+	for _, c := range []struct {
+		samples  []Sample
+		limits   Limits
+		contains string
+	}{
+		{samples, limits, "Goodput: 1 of 6 requests came with a TTFT of at most 1s and an ITL of at most 1s. Of the 2 answered, 1 met the limit of TTFT and 1 that of ITL."},
+		{samples, Limits{TTFT: time.Second}, "Goodput: 1 of 6 requests came with a TTFT of at most 1s."},
+		{samples, Limits{}, "Goodput: no limits are set."},
+		{samples[:4], limits, "Goodput: 0 of 4 requests, since none was answered."},
+		{nil, limits, "Goodput: no request was due."},
+	} {
+		assert.Equal(t, c.contains, KeptOf(c.samples, c.limits).Sentence(c.limits))
+	}
+	assert.Equal(t, 2, KeptOf(append(samples[4:6:6], Sample{Outcome: Cancelled}), limits).Requests)
+}
+
+// TestPercent: nearly all is not all.
+func TestPercent(t *testing.T) {
+	for share, want := range map[float64]string{0: "0.0 %", .0001: "under 0.1 %", .5: "50.0 %", .9996: "over 99.9 %", 1: "100.0 %"} {
+		assert.Equal(t, want, Percent(share), share)
+	}
+}

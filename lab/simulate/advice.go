@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // enough is the goodput that a fleet is usually held to.
@@ -89,7 +91,7 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 		fmt.Fprintf(b, "No fleet here can keep up with this load: it takes more workers, or less load. Of %s, %v.\n", top.Name, top.GivenUp)
 		return
 	case rank.Mean == 0 && r.Capacity != nil:
-		fmt.Fprintf(b, "No arm has %s of its requests good, not even at %g times the workload's speed.\n", percent(r.Capacity.Share), r.Capacity.From)
+		fmt.Fprintf(b, "No arm has %s of its requests good, not even at %g times the workload's speed.\n", replay.Percent(r.Capacity.Share), r.Capacity.From)
 		return
 	case rank.Mean == 0:
 		fmt.Fprintf(b, "No arm answers a request within the limits, so that goodput ranks none.\n")
@@ -112,15 +114,15 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 	fmt.Fprintf(b, take+": ", top.Name, top.named())
 	if r.Capacity != nil {
 		fmt.Fprintf(b, "%s of the requests are good at %.2f times the workload's speed (%s)%s.\n",
-			percent(r.Capacity.Share), rank.Mean, top.over(fmt.Sprintf("%.2f", rank.Min), fmt.Sprintf("%.2f", rank.Max)), r.bounds(top))
+			replay.Percent(r.Capacity.Share), rank.Mean, top.over(fmt.Sprintf("%.2f", rank.Min), fmt.Sprintf("%.2f", rank.Max)), r.bounds(top))
 		r.adviseNext(b, best)
 		return
 	}
 	good := "good"
-	if len(top.slo.limits()) == 0 {
+	if len(top.slo.Words()) == 0 {
 		good = "answered, since the plan sets no slo"
 	}
-	fmt.Fprintf(b, "%s of its requests are %s%s%s; %s.\n", percent(rank.Mean), good, top.between(percent(rank.Min), percent(rank.Max)), top.latencies(), top.ranges())
+	fmt.Fprintf(b, "%s of its requests are %s%s%s; %s.\n", replay.Percent(rank.Mean), good, top.between(replay.Percent(rank.Min), replay.Percent(rank.Max)), top.latencies(), top.ranges())
 	r.adviseNext(b, best)
 	adviseSize(b, best)
 	adviseMissed(b, top)
@@ -225,7 +227,7 @@ func (r *Report) adviseNext(b *strings.Builder, best []*ArmReport) {
 func (r *Report) after(first, a *ArmReport) string {
 	name := r.ranking()
 	rank := a.Stats[name]
-	text := a.Stats.share(name) + a.between(percent(rank.Min), percent(rank.Max))
+	text := a.Stats.share(name) + a.between(replay.Percent(rank.Min), replay.Percent(rank.Max))
 	if r.Capacity != nil {
 		text = a.Stats.text(name, 2) + a.between(fmt.Sprintf("%.2f", rank.Min), fmt.Sprintf("%.2f", rank.Max))
 	}
@@ -254,9 +256,9 @@ func adviseSize(b *strings.Builder, best []*ArmReport) {
 	switch {
 	case least == most:
 	case smallest == nil:
-		fmt.Fprintf(b, "No fleet here reaches %s in every run; the largest has %d workers.\n", percent(enough), most)
+		fmt.Fprintf(b, "No fleet here reaches %s in every run; the largest has %d workers.\n", replay.Percent(enough), most)
 	default:
-		fmt.Fprintf(b, "The smallest fleet here that reaches %s in every run has %d workers: %s, over %s.\n", percent(enough), smallest.workers, smallest.Name, smallest.seeds())
+		fmt.Fprintf(b, "The smallest fleet here that reaches %s in every run has %d workers: %s, over %s.\n", replay.Percent(enough), smallest.workers, smallest.Name, smallest.seeds())
 	}
 }
 
@@ -267,7 +269,7 @@ func adviseMissed(b *strings.Builder, a *ArmReport) {
 	if all := s["requests"].Mean; all > 0 {
 		answered = 1 - a.Stats.unanswered()/all
 	}
-	missed := func(metric string) string { return percent(max(0, 1-s[metric].Mean/answered)) }
+	missed := func(metric string) string { return replay.Percent(max(0, 1-s[metric].Mean/answered)) }
 	var parts []string
 	if a.slo.TTFT > 0 {
 		parts = append(parts, missed("within_ttft")+" miss the limit of TTFT")
@@ -285,15 +287,4 @@ func adviseMissed(b *strings.Builder, a *ArmReport) {
 	if n := a.Stats.unanswered(); n > 0 {
 		fmt.Fprintf(b, "%s requests a run are shed or fail; they count as missed.\n", count(n))
 	}
-}
-
-// percent is a share to a tenth of a percent. What is not all or nothing is not written as such.
-func percent(share float64) string {
-	switch {
-	case share > 0 && share < .0005:
-		return "under 0.1 %"
-	case share > .9995 && share < 1:
-		return "over 99.9 %"
-	}
-	return fmt.Sprintf("%.1f %%", 100*share)
 }

@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // CapacityPlan has each arm searched for the highest speed of the workload at
@@ -231,7 +233,7 @@ func (r *Report) writeCapacities(b io.Writer) {
 	for i := range r.Arms {
 		width = max(width, len(r.Arms[i].Name))
 	}
-	fmt.Fprintf(b, "\nHighest speed at which %s of the requests are good (figures above are at the highest speed tried that is good enough, or at the lowest):\n", percent(r.Capacity.Share))
+	fmt.Fprintf(b, "\nHighest speed at which %s of the requests are good (figures above are at the highest speed tried that is good enough, or at the lowest):\n", replay.Percent(r.Capacity.Share))
 	for _, a := range slices.All(r.Arms) {
 		c := a.Stats["capacity"]
 		fmt.Fprintf(b, "  %-*s %.2f [%.2f…%.2f]%s\n", width, a.Name, c.Mean, c.Min, c.Max, r.bounds(&a))

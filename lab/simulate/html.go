@@ -56,7 +56,7 @@ func (r *Report) figures() replay.Table {
 		m := a.Stats.text
 		g, over := a.Stats["goodput"], none
 		if _, ok := a.Stats["goodput"]; ok {
-			over = percent(g.Min) + " … " + percent(g.Max)
+			over = replay.Percent(g.Min) + " … " + replay.Percent(g.Max)
 		}
 		row := []string{
 			a.Name, a.Fleet, a.Stats.share("goodput"), over, m("ttft_s.mean", 2), m("ttft_s.p50", 2), m("ttft_s.p90", 2), m("ttft_s.p99", 1),
@@ -166,7 +166,7 @@ func (r *Report) ranked() *replay.Bars {
 	}
 	p.Help = "share of requests within the limits; mean and range over the seeds"
 	if r.Capacity != nil {
-		p.Help = "speed at which " + percent(r.Capacity.Share) + " of the requests are good; mean and range over the seeds"
+		p.Help = "speed at which " + replay.Percent(r.Capacity.Share) + " of the requests are good; mean and range over the seeds"
 	}
 	if r.single() {
 		p.Help += ": one seed has no range, and ranks nothing"

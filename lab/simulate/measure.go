@@ -85,7 +85,7 @@ func measure(v *Variant, seed uint64, stages []Stage, out *Outcome) *Measured {
 func measured(slo *SLO, out *Outcome, stage, class int32) Metrics {
 	var samples []replay.Sample
 	var tbt []float64
-	var kept Kept
+	var kept replay.Kept
 	m := Metrics{"shed": 0, "failed": 0}
 	for i := range out.Samples {
 		s := &out.Samples[i]
@@ -103,7 +103,7 @@ func measured(slo *SLO, out *Outcome, stage, class int32) Metrics {
 			longest = out.TBT[i]
 			tbt = append(tbt, float64(longest)/1e6)
 		}
-		kept.add(slo, s, longest)
+		kept.Add(slo, s, longest)
 	}
 	var from, to time.Duration
 	for i, span := range out.Stages {

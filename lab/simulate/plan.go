@@ -8,6 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/queue"
 )
 
@@ -182,12 +183,8 @@ type QueuePlan struct {
 	Classes *queue.Classes `yaml:"classes"`
 }
 
-// SLO is when a request counts as good. Zero fields do not count. Requests that are shed or fail are never good.
-type SLO struct {
-	TTFT time.Duration `yaml:"ttft"`
-	ITL  time.Duration `yaml:"itl"` // the request's mean: (E2E − TTFT)/(tokens − 1)
-	TBT  time.Duration `yaml:"tbt"` // the mean of the longest tenth of its gaps
-}
+// SLO is when a request counts as good. Requests that are shed or fail are never good.
+type SLO = replay.Limits
 
 // Arm is one variant.
 type Arm struct {

@@ -87,7 +87,7 @@ func (s Stats) share(name string) string {
 	if !ok {
 		return none
 	}
-	return percent(x.Mean)
+	return replay.Percent(x.Mean)
 }
 
 // none replaces an absent figure.

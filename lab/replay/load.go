@@ -1,12 +1,9 @@
-// Package load is `gateway load`: it replays a workload against an OpenAI endpoint
-// and reports how it was served, or makes a trace of a gateway's log.
-package load
+package replay
 
 import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,12 +19,10 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/terminal"
 	"github.com/tandem-pd/tandem/internal/tokens"
-	"github.com/tandem-pd/tandem/lab/replay"
-	"github.com/tandem-pd/tandem/lab/simulate"
 )
 
-// Settings are those of a load.
-type Settings struct {
+// LoadSettings are those of `gateway load`.
+type LoadSettings struct {
 	Workload struct {
 		Trace        string        `flag:"trace" help:"Trace to replay: JSON lines in Mooncake's form, gzipped or not. Without it and without a rate, the built-in one; gateway traces lists others."`
 		BlockTokens  int           `flag:"trace-block-size" default:"512" range:"1..1000000" help:"Tokens of each hash id of the trace."`
@@ -66,19 +61,19 @@ type Settings struct {
 	} `group:"Report"`
 }
 
-// Manual is the text of --help before the settings, First the settings that it shows.
-const Manual = "gateway load [FLAGS]: put load on an OpenAI endpoint and measure how it serves.\n" +
+// LoadManual is the text of --help before the settings, LoadFirst the settings that it shows.
+const LoadManual = "gateway load [FLAGS]: put load on an OpenAI endpoint and measure how it serves.\n" +
 	"Requests go out at their times whatever is in flight (open loop), and latencies count from those times. " +
 	"Ctrl-C ends the run with a report of what ran. Status 0 means that every request was answered.\n\n" +
 	"  gateway load --rate 4 --duration 30s\n  gateway load --url http://gateway:8000 --html report.html"
 
-var First = []string{
+var LoadFirst = []string{
 	"trace", "rate", "isl", "osl", "requests", "duration", "speed", "seed", "url", "model", "api-key-file", "json", "html", "slo-ttft", "slo-itl",
 }
 
 // Run replays the workload against the endpoint and reports, or makes a trace of
 // a log. isSet reports whether the user set a setting.
-func (s *Settings) Run(ctx context.Context, isSet func(name string) bool, stdout, stderr io.Writer) error {
+func (s *LoadSettings) Run(ctx context.Context, isSet func(name string) bool, stdout, stderr io.Writer) error {
 	if s.Workload.FromLog != "" {
 		return s.fromLog(isSet, stdout, stderr)
 	}
@@ -104,22 +99,22 @@ func (s *Settings) Run(ctx context.Context, isSet func(name string) bool, stdout
 			return fmt.Errorf("no --model, and none found: %w", err)
 		}
 	}
-	files, err := replay.OpenFiles(s.Report.Samples, s.Report.JSON, s.Report.HTML)
+	files, err := OpenFiles(s.Report.Samples, s.Report.JSON, s.Report.HTML)
 	if err != nil {
 		return err
 	}
 	defer files.Close()
-	run, err := replay.New(replay.Config{Speed: s.Workload.Speed, MaxInFlight: s.Target.MaxInFlight, Timeout: s.Target.Timeout}, workload, endpoint)
+	run, err := New(Config{Speed: s.Workload.Speed, MaxInFlight: s.Target.MaxInFlight, Timeout: s.Target.Timeout}, workload, endpoint)
 	if err != nil {
 		return err
 	}
-	report := &replay.Report{
+	report := &Report{
 		Title: s.Report.Title, Target: endpoint.URL + " " + endpoint.Model, Workload: workload.Name,
 		Speed: s.Workload.Speed, Seed: uint64(s.Workload.Seed), Started: time.Now(),
-		Limits: replay.Limits{TTFT: s.Report.TTFT, ITL: s.Report.ITL},
+		Limits: Limits{TTFT: s.Report.TTFT, ITL: s.Report.ITL},
 	}
 	if s.Workload.Trace == "" && s.Workload.Rate == 0 {
-		fmt.Fprintf(stderr, "No --trace and no --rate: this is %s.\n", replay.BuiltInName)
+		fmt.Fprintf(stderr, "No --trace and no --rate: this is %s.\n", BuiltInName)
 	}
 	span := time.Duration(float64(workload.Span()) / s.Workload.Speed)
 	fmt.Fprintf(stderr, "%d requests over %v to %s, model %s, seed %d (--seed %[5]d repeats them)\n", len(workload.Requests),
@@ -138,8 +133,7 @@ func (s *Settings) Run(ctx context.Context, isSet func(name string) bool, stdout
 	if report.Summary.CachedTokens > 0 {
 		s.noteWarmth(report, workload)
 	}
-	report.Lines = append(report.Lines, simulate.KeptOf(report.Samples, s.limits()).Sentence(s.limits()))
-	if err := errors.Join(report.WriteText(stdout), files.Write(report.WriteSamples, func(w io.Writer) error { return s.writeJSON(report, w) }, report.WriteHTML)); err != nil {
+	if err := errors.Join(report.WriteText(stdout), files.Write(report.WriteSamples, report.WriteJSON, report.WriteHTML)); err != nil {
 		return err
 	}
 	if n := report.Summary.Failed(); n > 0 && ctx.Err() == nil {
@@ -150,23 +144,18 @@ func (s *Settings) Run(ctx context.Context, isSet func(name string) bool, stdout
 }
 
 // noteWarmth notes that caches held blocks of earlier runs.
-func (s *Settings) noteWarmth(r *replay.Report, w *replay.Workload) {
-	if cached, own, prompts, warm := replay.Warm(r.Samples, w.Shared()); warm {
+func (s *LoadSettings) noteWarmth(r *Report, w *Workload) {
+	if cached, own, prompts, warm := Warm(r.Samples, w.Shared()); warm {
 		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d prompt tokens were cached, and this workload repeats only %d of them: "+
 			"the caches held prompts of an earlier run with seed %d, so that this one measures them; run it without --seed", cached, prompts, own, s.Workload.Seed))
 	}
 }
 
-// limits are those that make a request good.
-func (s *Settings) limits() simulate.SLO {
-	return simulate.SLO{TTFT: s.Report.TTFT, ITL: s.Report.ITL}
-}
-
 // workload reads or makes the workload.
-func (s *Settings) workload(isSet func(string) bool) (*replay.Workload, error) {
+func (s *LoadSettings) workload(isSet func(string) bool) (*Workload, error) {
 	w := &s.Workload
 	if w.Rate != 0 {
-		g := replay.Generator{
+		g := Generator{
 			Rate: w.Rate, InputTokens: w.InputTokens, OutputTokens: w.OutputTokens, SharedPrefix: w.SharedPrefix,
 			Requests: w.Requests, Duration: w.Duration, Seed: uint64(w.Seed),
 		}
@@ -189,13 +178,13 @@ func (s *Settings) workload(isSet func(string) bool) (*replay.Workload, error) {
 		}
 	}
 	if w.Trace == "" {
-		return replay.BuiltIn(w.Limit), nil
+		return BuiltIn(w.Limit), nil
 	}
 	data, err := os.ReadFile(w.Trace)
 	if err != nil {
-		return nil, setting.Errorf("trace", "%w", replay.Absent(w.Trace, err))
+		return nil, setting.Errorf("trace", "%w", Absent(w.Trace, err))
 	}
-	read, err := replay.ReadTrace(bytes.NewReader(data), w.Trace, w.BlockTokens, w.Limit)
+	read, err := ReadTrace(bytes.NewReader(data), w.Trace, w.BlockTokens, w.Limit)
 	if err != nil {
 		return nil, setting.Errorf("trace", "%w", err)
 	}
@@ -204,7 +193,7 @@ func (s *Settings) workload(isSet func(string) bool) (*replay.Workload, error) {
 }
 
 // endpoint is the target, with a transport that has a connection for each request in flight and goes to it directly.
-func (s *Settings) endpoint() (*replay.Endpoint, error) {
+func (s *LoadSettings) endpoint() (*Endpoint, error) {
 	t := &s.Target
 	tokenizer := tokens.Sim()
 	if t.Tokenizer != "" {
@@ -216,7 +205,7 @@ func (s *Settings) endpoint() (*replay.Endpoint, error) {
 			return nil, setting.Errorf("tokenizer", "%s: %w", t.Tokenizer, err)
 		}
 	}
-	prompter, err := replay.NewPrompter(tokenizer, uint64(s.Workload.Seed))
+	prompter, err := NewPrompter(tokenizer, uint64(s.Workload.Seed))
 	if err != nil {
 		return nil, setting.Errorf("tokenizer", "%w", err)
 	}
@@ -228,7 +217,7 @@ func (s *Settings) endpoint() (*replay.Endpoint, error) {
 		}
 	}
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
-	return &replay.Endpoint{
+	return &Endpoint{
 		URL: t.URL, Model: t.Model, APIKey: key, Prompter: prompter, Text: t.Prompt == "text", Nvext: t.Nvext, IgnoreEOS: t.IgnoreEOS,
 		Transport: &http.Transport{
 			DialContext: dialer.DialContext, MaxIdleConns: t.MaxInFlight, MaxIdleConnsPerHost: t.MaxInFlight,
@@ -237,17 +226,57 @@ func (s *Settings) endpoint() (*replay.Endpoint, error) {
 	}, nil
 }
 
-// writeJSON writes the summary, with "arms" as `gateway simulate --json` has them.
-func (s *Settings) writeJSON(r *replay.Report, w io.Writer) error {
-	all := map[string]json.RawMessage{}
-	observed := simulate.Observed(r.Title, r.Samples, s.limits())
-	for _, write := range []func(io.Writer) error{observed.WriteJSON, r.WriteJSON} {
-		var one bytes.Buffer
-		if err := errors.Join(write(&one), json.Unmarshal(one.Bytes(), &all)); err != nil {
-			return err
+// fromLog writes a trace of a gateway's log, in place of a load.
+func (s *LoadSettings) fromLog(isSet func(string) bool, stdout, stderr io.Writer) error {
+	w := &s.Workload
+	for _, name := range []string{"trace", "rate"} {
+		if isSet(name) {
+			return setting.Errorf(name, "--from-log sends nothing")
 		}
 	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(all)
+	data, err := os.ReadFile(w.FromLog)
+	if err != nil {
+		return setting.Errorf("from-log", "%w", err)
+	}
+	t, err := FromLog(bytes.NewReader(data), w.FromLog, w.Lenient)
+	if err != nil {
+		return setting.Errorf("from-log", "%w", err)
+	}
+	if err := writeTrace(t, w.TraceOut, stdout); err != nil {
+		return err
+	}
+	fmt.Fprintf(stderr, "%d requests over %v; %d of them name their blocks of %d tokens; %d without an answer are left out, %d wrong lines passed over\n",
+		t.Len(), t.Span().Round(time.Second), t.Named, t.BlockTokens, t.LeftOut, t.Skipped)
+	if t.Named == 0 {
+		fmt.Fprintln(stderr, "No prompt shares anything in this trace: the gateway ran without --log-requests=blocks.")
+	}
+	return nil
+}
+
+// writeTrace writes to the file, or to stdout where there is no name.
+func writeTrace(t *LogTrace, name string, stdout io.Writer) error {
+	if name == "" {
+		return t.Write(stdout)
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return setting.Errorf("trace-out", "%w", err)
+	}
+	if err := errors.Join(t.Write(f), f.Close()); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// state is how far a load is that has run for so long and whose last request is due after span. Requests go out by the
+// clock, so that the time left is known while some are still due; the answers to the last of them come on top.
+func state(p Progress, span, taken time.Duration) terminal.State {
+	s := terminal.State{Text: fmt.Sprintf("%d of %d sent, %d in flight, %d answered, %d failed", p.Sent, p.Total, p.InFlight, p.Answered, p.Failed)}
+	if p.Total > 0 {
+		s.Share = float64(p.Answered+p.Failed) / float64(p.Total)
+	}
+	if p.Sent < p.Total {
+		s.Left = max(0, span-taken)
+	}
+	return s
 }

@@ -1,4 +1,4 @@
-package load
+package replay
 
 import (
 	"slices"
@@ -28,7 +28,7 @@ func TestWhatEndsALoad(t *testing.T) {
 		{0, 3, 5 * time.Second, 3},
 		{3, 0, 5 * time.Second, 3},
 	} {
-		s := setting.Default[Settings]()
+		s := setting.Default[LoadSettings]()
 		w := &s.Workload
 		w.Rate, w.Seed, w.Requests, w.Limit = 10, 1, tt.requests, tt.limit
 		set := []string{"rate"}
