@@ -153,7 +153,6 @@ func TestBreakersAreApart(t *testing.T) {
 	assert.True(t, err == nil && b.State("w1", pools.Prefill) == Closed && b.Blocked(pools.Prefill, "") == nil,
 		"the next incarnation inherits: %v", err)
 	assert.Equal(t, []string{
-		`breaker_opened_total{leg="decode",worker="w1"}=0`, `breaker_opened_total{leg="decode",worker="w2"}=1`, `breaker_opened_total{leg="prefill",worker="w1"}=0`,
 		`breaker_state{leg="decode",state="closed",worker="w1"}=1`, `breaker_state{leg="decode",state="closed",worker="w2"}=0`,
 		`breaker_state{leg="decode",state="half_open",worker="w1"}=0`, `breaker_state{leg="decode",state="half_open",worker="w2"}=0`,
 		`breaker_state{leg="decode",state="open",worker="w1"}=0`, `breaker_state{leg="decode",state="open",worker="w2"}=1`,
@@ -189,7 +188,7 @@ func TestAdaptersFailAlone(t *testing.T) {
 		blocked("sql")
 	}
 	assert.Zero(t, b.States()[0].Failures)
-	assert.Equal(t, [2]int{3, 4}, [2]int{len(b.States()), len(series(t, b))}, "circuits and series")
+	assert.Equal(t, [2]int{3, 3}, [2]int{len(b.States()), len(series(t, b))}, "circuits and series")
 	b.Forget(func(_, adapter string) bool { return adapter != "" })
 	blocked()
 	assert.True(t, len(b.States()) == 1 && len(b.tripped) == 0, "%+v", b.States())

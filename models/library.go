@@ -103,13 +103,6 @@ func NewLibrary(cfg Config, roster *pools.Roster, t http1.Transport, log *slog.L
 		calls:  set.Counter("tokenize_calls_total", "Prompts sent to workers' /tokenize, by outcome.", "model", "outcome"),
 		checks: set.Counter("tokenizer_checks_total", "Comparisons of the gateway's ids with the engine's.", "model", "result"),
 	}
-	group := set.Snapshot()
-	distrusted := group.Gauge("tokenizer_distrusted", "1 while the tokenizer is not used for some prompts, because engines disagree.", "model")
-	group.Read(func() {
-		for _, model := range l.Models() {
-			distrusted.Set(metrics.Bool(l.Of(model).Trust().Distrusted), model)
-		}
-	})
 	for model, path := range given {
 		language, err := Load(path, cfg.CacheBytes)
 		if err != nil {

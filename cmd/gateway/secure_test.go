@@ -124,7 +124,7 @@ func TestReplicasOverTLS(t *testing.T) {
 		are(s, "silent", 1)
 		s.logged("gateway died")
 		for _, reason := range []string{"plain_http", "client_certificate", "handshake"} {
-			assert.Contains(t, metrics(s), fmt.Sprintf("tandem_frontend_tls_failures_total{reason=%q} 0\n", reason))
+			assert.Contains(t, metrics(s), fmt.Sprintf("tandem_frontend_connection_problems_total{reason=%q} 0\n", reason))
 		}
 	}
 }

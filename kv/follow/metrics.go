@@ -13,7 +13,6 @@ import (
 // counters are a Subscriber's metrics; the registerer adds the prefix. Metrics per source come from its [SourceStatus].
 type counters struct {
 	applied   *prometheus.CounterVec // pool, event_type, status
-	blocks    *prometheus.CounterVec // pool, kind
 	messages  *prometheus.CounterVec // pool, verdict
 	snapshots *prometheus.CounterVec // pool, result
 	repaired  *prometheus.CounterVec // pool, method
@@ -30,27 +29,24 @@ func newMetrics(reg prometheus.Registerer, sources func() []SourceStatus) *count
 		"State of a worker's view, by pool, worker and rank: 1 for the state it is in, 0 for the others.", "pool", "worker", "rank", "state")
 	gaps := scrape.Counter("kv_events_source_gaps_total",
 		"Gaps found in a worker's messages since it is followed, by pool, worker and rank.", "pool", "worker", "rank")
-	blocks := scrape.Gauge("kv_events_source_blocks",
-		"Blocks of the engine in a worker's view, by pool, worker and rank.", "pool", "worker", "rank")
 	scrape.Read(func() {
 		for _, s := range sources() {
 			of := []string{s.Source.Pool, s.Source.Worker, strconv.Itoa(s.Source.Rank)}
 			state.OneOf(stateNames, s.State.String(), of...)
 			gaps.Set(float64(s.Gaps), of...)
-			blocks.Set(float64(s.Blocks), of...)
 		}
 	})
+	skipped := set.Counter("kv_events_skipped_total", "Events, fields, blocks and messages not applied.", "pool", "reason")
 	return &counters{
 		applied: set.Counter("component_kv_cache_events_applied_total",
 			"KV events that reached the index, by pool, event_type and status: ok, parent_block_not_found or invalid_block.",
 			"pool", "event_type", "status"),
-		blocks:    set.Counter("kv_events_blocks_total", "KV blocks that workers stored or removed.", "pool", "kind"),
 		messages:  set.Counter("kv_events_messages_total", "Messages by what their number showed.", "pool", "verdict"),
 		snapshots: set.Counter("kv_events_snapshots_total", "Requests made to repair a gap, by pool and result.", "pool", "result"),
 		repaired:  set.Counter("kv_events_repaired_total", "Gaps repaired, by method.", "pool", "method"),
-		skipped:   set.Counter("kv_events_skipped_total", "Events, fields, blocks and messages not applied.", "pool", "reason"),
-		untracked: set.Counter("kv_events_untracked_total", "Messages without a number, or of unknown workers.").WithLabelValues(),
-		dropped:   set.Counter("kv_events_dropped_total", "Messages that came faster than they were applied.").WithLabelValues(),
+		skipped:   skipped,
+		untracked: skipped.WithLabelValues("", "untracked"),
+		dropped:   skipped.WithLabelValues("", "dropped"),
 	}
 }
 
@@ -75,12 +71,11 @@ var (
 
 // poolCounters are the counters of one pool. All exist from the start, so a scrape shows zeros.
 type poolCounters struct {
-	name            string
-	of              *counters
-	verdicts        [newEpoch + 1]prometheus.Counter
-	applied         [len(eventKinds)][eventStatuses]prometheus.Counter // by place in eventKinds
-	stored, removed prometheus.Counter
-	methods         [len(Methods)]prometheus.Counter
+	name     string
+	of       *counters
+	verdicts [newEpoch + 1]prometheus.Counter
+	applied  [len(eventKinds)][eventStatuses]prometheus.Counter // by place in eventKinds
+	methods  [len(Methods)]prometheus.Counter
 }
 
 // skipped counts skipped items by skipReasons.
@@ -94,9 +89,7 @@ func (c *poolCounters) skipped(reason string, n uint64) {
 func (c *poolCounters) asked(result string) { c.of.snapshots.WithLabelValues(c.name, result).Inc() }
 
 func (m *counters) pool(name string) *poolCounters {
-	c := &poolCounters{
-		name: name, of: m, stored: m.blocks.WithLabelValues(name, "stored"), removed: m.blocks.WithLabelValues(name, "removed"),
-	}
+	c := &poolCounters{name: name, of: m}
 	for _, reason := range skipReasons {
 		m.skipped.WithLabelValues(name, reason)
 	}
@@ -141,8 +134,6 @@ func statusOf(before, after view.Tally) int {
 
 // count adds the growth of a tally.
 func (c *poolCounters) count(before, after view.Tally) {
-	c.stored.Add(float64(after.Stored - before.Stored))
-	c.removed.Add(float64(after.Removed - before.Removed))
 	c.skipped("orphan", after.Orphans-before.Orphans)
 	c.skipped("unhashable", after.Unhashable-before.Unhashable)
 	c.skipped("block_size", after.BadSize-before.BadSize)

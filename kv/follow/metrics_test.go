@@ -17,7 +17,7 @@ import (
 // Each event of a batch is counted once, by its outcome.
 func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
 	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus {
-		return []SourceStatus{{Source: wire.Source{Pool: "m/prefill", Worker: "w", Rank: 0}, State: Recovering, Gaps: 2, Blocks: 3}}
+		return []SourceStatus{{Source: wire.Source{Pool: "m/prefill", Worker: "w", Rank: 0}, State: Recovering, Gaps: 2}}
 	})
 	f := newPublished(sourced(&testkit.Part{}, 4, 0, Config{}, m))
 	f.message(1, 1, wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{

@@ -14,10 +14,7 @@ import (
 func (m *Member) Export(reg prometheus.Registerer) {
 	s := metrics.In(reg).Snapshot()
 	peers := s.Gauge("replica_peers", "Other gateways: whole, waiting, silent, unreachable.", "state")
-	age := s.Gauge("replica_word_age_seconds", "Age of the latest message of each other gateway of the group.", "replica")
-	theirs := s.Gauge("replica_requests", "Requests that another gateway has booked.", "replica")
 	delay := s.Gauge("replica_delay_seconds", "One-way delay of messages from the slowest gateway of the group.")
-	unseen := s.Gauge("replica_unseen_bookings", "Others' bookings not yet known here, on average.")
 	cutOff := s.Gauge("replica_cut_off", "1 while no other gateway's bookings arrive.")
 	events := s.Counter("replica_events_total", "Messages and events between gateways.", "event")
 	draws := s.Counter("replica_spread_draws_total", "Workers drawn because others' bookings were not known yet.", "model", "role")
@@ -27,18 +24,11 @@ func (m *Member) Export(reg prometheus.Registerer) {
 		for _, p := range m.Peers() {
 			states[p.State]++
 			slowest = max(slowest, p.Delay)
-			age.Set(p.Age.Seconds(), p.Name)
-			theirs.Set(float64(p.Requests), p.Name)
 		}
 		for state, n := range states {
 			peers.Set(float64(n), state)
 		}
 		delay.Set(slowest.Seconds())
-		if seen := m.sight.Load(); seen != nil {
-			unseen.Set(seen.unseen)
-		} else {
-			unseen.Set(0)
-		}
 		cutOff.Set(metrics.Bool(m.CutOff()))
 		c := m.Counts()
 		for event, n := range map[string]uint64{

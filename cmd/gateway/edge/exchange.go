@@ -108,7 +108,7 @@ func (x *exchange) start(contentType string) {
 // open begins a streamed answer. The caller holds mu.
 func (x *exchange) open() {
 	x.conn.state.releaseReader()
-	x.s.metrics.openStreams.Inc()
+	x.s.metrics.openStreams.Add(1)
 	out := x.output()
 	out.B = x.head(out.B)
 }
@@ -323,7 +323,7 @@ func (x *exchange) endStream(err error, panicked bool) {
 			x.conn.reset() // half an answer must not look complete
 		}
 	}
-	x.s.metrics.openStreams.Dec()
+	x.s.metrics.openStreams.Add(-1)
 	x.s.metrics.count(x.conn.request.endpoint, status)
 }
 

@@ -48,7 +48,7 @@ func (f *frontend) bounded(ln net.Listener) *http1.Listener {
 	}
 	return http1.NewListener(prepared{ln, loops, f.s.cfg.WriteStall}, http1.ListenConfig{
 		Max: limit, Log: f.s.log,
-		Paused:  func(p http1.Pause) { f.s.metrics.pauses.WithLabelValues(string(p)).Inc() },
-		Evicted: f.s.metrics.evicted.Inc,
+		Paused:  func(p http1.Pause) { f.s.metrics.connections.WithLabelValues(string(p)).Inc() },
+		Evicted: f.s.metrics.connections.WithLabelValues(idleClosed).Inc,
 	})
 }

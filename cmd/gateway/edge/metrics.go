@@ -1,7 +1,9 @@
 package edge
 
 import (
+	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -14,11 +16,12 @@ type counters struct {
 	requests     *prometheus.CounterVec // by endpoint and status
 	responses    metrics.Kept[response, prometheus.Counter]
 	disconnected prometheus.Gauge // never decreases: a gauge because dashboards expect one
-	openStreams  prometheus.Gauge
-	pauses       *prometheus.CounterVec // by reason
-	evicted      prometheus.Counter
-	handshakes   *prometheus.CounterVec // failed ones, by reason
+	openStreams  atomic.Int64
+	connections  *prometheus.CounterVec // that had to wait, were closed or failed, by reason
 }
+
+// idleClosed is the reason of an idle connection closed to make room for a new one.
+const idleClosed = "idle_closed"
 
 // response is the labels of one response.
 type response struct {
@@ -34,23 +37,16 @@ func newMetrics(reg prometheus.Registerer, s *Server) *counters {
 			"Responses, by endpoint and HTTP status. 499: the client left before its answer was complete.", "endpoint", "status"),
 		disconnected: set.Gauge("frontend_disconnected_clients",
 			"Clients that left, or stopped reading, before their answer was complete, since the start.").WithLabelValues(),
-		openStreams: set.Gauge("frontend_open_streams", "Answers being streamed to clients.").WithLabelValues(),
-		pauses: set.Counter("frontend_accept_pauses_total",
-			"Times that new connections had to wait, by reason: bound (a third of ulimit -n are open and none is idle) or shortage (the system has no descriptors or no memory).", "reason"),
-		evicted: set.Counter("frontend_idle_connections_closed_total",
-			"Idle client connections closed to make room for new ones.").WithLabelValues(),
+		connections: set.Counter("frontend_connection_problems_total",
+			"Connections that had to wait (bound: a third of ulimit -n are open and none is idle; shortage: the system has no descriptors or "+
+				"no memory), were closed for new ones (idle_closed), or failed in the TLS handshake (plain_http, client_certificate, handshake).",
+			"reason"),
 	}
-	m.handshakes = set.Counter("frontend_tls_failures_total",
-		"TLS handshakes with clients that failed, by reason: plain_http (HTTP without TLS), "+
-			"client_certificate (none, or one that is refused), handshake (all others).", "reason")
-	for _, reason := range handshakeReasons {
-		m.handshakes.WithLabelValues(reason)
-	}
-	for _, reason := range []http1.Pause{http1.Bound, http1.Shortage} {
-		m.pauses.WithLabelValues(string(reason))
+	for _, reason := range append(slices.Clone(handshakeReasons), idleClosed, string(http1.Bound), string(http1.Shortage)) {
+		m.connections.WithLabelValues(reason)
 	}
 	scrape := set.Snapshot()
-	open := scrape.Gauge("frontend_open_connections", "Open client connections, idle ones included.")
+	open := scrape.Gauge("frontend_open_connections", "Open client connections: streaming (an answer), other (idle ones included).", "state")
 	bodies := scrape.Gauge("frontend_body_bytes", "Bytes of request bodies and what is made of them; limit half of GOMEMLIMIT, or 1 GiB.")
 	health := scrape.Gauge("frontend_healthy", "1 while GET /health is 200, 0 while it is 503.")
 	scrape.Read(func() {
@@ -60,7 +56,9 @@ func newMetrics(reg prometheus.Registerer, s *Server) *counters {
 		for _, f := range s.frontends() {
 			n += f.conns.len()
 		}
-		open.Set(float64(n))
+		streams := int(m.openStreams.Load())
+		open.Set(float64(streams), "streaming")
+		open.Set(float64(n-streams), "other")
 		bodies.Set(float64(s.bodies.used.Load()))
 	})
 	return m

@@ -25,7 +25,7 @@ func TestRoutesAnswer(t *testing.T) {
 		"GET /health":               `{"status":"healthy","detail":{"workers":2}}`,
 		"HEAD /health":              "",
 		"GET /live":                 `{"status":"live"}`,
-		"GET /metrics":              "tandem_frontend_open_connections 1",
+		"GET /metrics":              `tandem_frontend_open_connections{state="other"} 1`,
 	} {
 		resp, body := c.ask(get(line))
 		assert.Equal(t, 200, resp.StatusCode, line)

@@ -95,7 +95,7 @@ func (f *frontend) handshake(c *conn) bool {
 	if reason == "" {
 		return false
 	}
-	f.s.metrics.handshakes.WithLabelValues(reason).Inc()
+	f.s.metrics.connections.WithLabelValues(reason).Inc()
 	if suppressed, ok := f.s.refusals.Allow("handshake "+reason, time.Now()); ok {
 		f.s.log.Warn("TLS handshake with a client failed", "reason", reason, "peer", c.peer(), slog.Any("error", err),
 			slog.Int("suppressed", suppressed))

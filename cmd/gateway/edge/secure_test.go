@@ -119,7 +119,7 @@ func TestAnswers(t *testing.T) {
 			cl.closed()
 		}
 		eventually(t, "all answers counted and no stream open", func() bool {
-			return sv.metric("tandem_frontend_http_responses_total", "completions", "200") == 12 && sv.metric("tandem_frontend_open_streams") == 0
+			return sv.metric("tandem_frontend_http_responses_total", "completions", "200") == 12 && sv.metric("tandem_frontend_open_connections", "streaming") == 0
 		})
 		assert.Zero(t, sv.metric("tandem_frontend_disconnected_clients"))
 		_, err := tls.Dial("tcp", sv.ln.Addr().String(), &tls.Config{RootCAs: g.ca.Pool(), ServerName: "t", MaxVersion: tls.VersionTLS11})
@@ -192,7 +192,7 @@ func TestPlainHTTPOnTheTLSPort(t *testing.T) {
 	cl := sv.dial() // neither
 	cl.send("\x00\x01\x02\x03\x04\x05\x06")
 	eventually(t, "the counts", func() bool {
-		return sv.metric("tandem_frontend_tls_failures_total", "plain_http") == 2 && sv.metric("tandem_frontend_tls_failures_total",
+		return sv.metric("tandem_frontend_connection_problems_total", "plain_http") == 2 && sv.metric("tandem_frontend_connection_problems_total",
 			"handshake") == 1
 	})
 	cl.Close()
@@ -246,7 +246,7 @@ func TestClientCertificates(t *testing.T) {
 		}
 	}
 	eventually(t, "the refusals' counts", func() bool { // a client reads of its refusal before it is counted
-		return sv.metric("tandem_frontend_tls_failures_total", "client_certificate") == 5
+		return sv.metric("tandem_frontend_connection_problems_total", "client_certificate") == 5
 	})
 	eventually(t, "the refusals' log lines", func() bool {
 		lines := sv.logs.String()

@@ -25,10 +25,6 @@ var Aliases = []Alias{
 // ServiceAliases are those of the index and select services alone.
 var ServiceAliases = []Alias{
 	{Old: "service_index_held_blocks", Name: "component_router_index_held_blocks", Sum: true},
-	{Old: "service_index_blocks", Name: "component_router_index_blocks", Sum: true},
-	{Old: "service_index_owners", Name: "component_router_index_owners", Sum: true},
-	{Old: "service_index_holed", Name: "component_router_index_holed", Sum: true},
-	{Old: "service_index_bytes", Name: "component_router_index_bytes", Sum: true},
 	{Old: "service_index_evicted_blocks_total", Name: "component_router_index_evicted_blocks_total", Sum: true},
 }
 

@@ -18,10 +18,8 @@ import (
 
 // requestMetrics counts requests. Names are Dynamo's, without the registerer's prefix, wherever they mean the same.
 type requestMetrics struct {
-	requests, sources, oneLeg, failures, releases, migrations, rejected, cancelled, backpressure, overloaded *prometheus.CounterVec
+	requests, sources, oneLeg, failures, releases, migrations, rejected, cancelled, backpressure *prometheus.CounterVec
 
-	poison       prometheus.Counter
-	gap          prometheus.Observer
 	notResumable *prometheus.CounterVec
 	// In milliseconds.
 	tokenizing, hashing, matching, scheduling, overhead prometheus.Observer
@@ -88,7 +86,7 @@ func (m *requestMetrics) refused(r *handoff.Record, err error) {
 	model, endpoint := r.Call.Request.Model, r.Call.Request.Endpoint.String()
 	if over, ok := errors.AsType[*router.OverloadedError](err); ok {
 		m.rejected.WithLabelValues(model, endpoint).Inc()
-		m.overloaded.WithLabelValues(model, over.Reason).Inc()
+		m.backpressure.WithLabelValues(model, over.Reason).Inc()
 	} else if full, ok := errors.AsType[*queue.FullError](err); ok {
 		m.rejected.WithLabelValues(model, endpoint).Inc()
 		m.backpressure.WithLabelValues(model, backpressureReason(full.Limit)).Inc()
@@ -116,11 +114,7 @@ func (m *requestMetrics) FirstToken(r *handoff.Record, leg handoff.Leg) {
 	if leg.Worker.Role == pools.Prefill || r.Call.Request.Stream {
 		l.ttft.observe(leg.First.Sub(leg.Began).Seconds(), r, leg.Span)
 	}
-	switch {
-	case leg.Worker.Role == pools.Prefill:
-	case r.Resumes > 0:
-		m.gap.Observe(leg.First.Sub(r.Sent.Last).Seconds())
-	default:
+	if leg.Worker.Role != pools.Prefill && r.Resumes == 0 {
 		s.queued.Dec()
 		s.outputTokens.Inc()
 	}
@@ -163,16 +157,16 @@ func (m *requestMetrics) Failed(r *handoff.Record, failed *fault.Error, action h
 
 // ended counts a finished request that took t.
 func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
-	if r.Poison() {
-		m.poison.Inc()
-	}
 	req, status := r.Call.Request, "error"
 	if r.Outcome == fault.None.String() {
 		status = "success"
 	}
-	endpoint, kind := req.Endpoint.String(), requestType(req.Stream)
+	endpoint, kind, outcome := req.Endpoint.String(), requestType(req.Stream), r.Outcome
+	if r.Poison() {
+		outcome = "suspected_poison" // the answer's code; Outcome is the last failure
+	}
 	if !r.Known { // client input must not become a label
-		m.requests.WithLabelValues("", endpoint, kind, status, r.Outcome).Inc()
+		m.requests.WithLabelValues("", endpoint, kind, status, outcome).Inc()
 		return
 	}
 	s := m.model(r)
@@ -181,8 +175,8 @@ func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
 	if r.Sent.First.IsZero() {
 		s.queued.Dec()
 	}
-	s.ends.Get(end{endpoint, kind, status, r.Outcome}, func() prometheus.Counter {
-		return m.requests.WithLabelValues(req.Model, endpoint, kind, status, r.Outcome)
+	s.ends.Get(end{endpoint, kind, status, outcome}, func() prometheus.Counter {
+		return m.requests.WithLabelValues(req.Model, endpoint, kind, status, outcome)
 	}).Inc()
 	if r.Outcome == fault.ClientGone.String() {
 		m.cancelled.WithLabelValues(req.Model, endpoint, kind).Inc()
@@ -191,10 +185,7 @@ func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
 		return
 	}
 	s.duration.Observe(t.Total / 1e3)
-	s.queueWait.Observe(t.Queue / 1e3)
-	if class := r.PolicyClass; class != "" {
-		s.classWaits.Get(class, func() prometheus.Observer { return s.classWait(class) }).Observe(t.Queue / 1e3)
-	}
+	s.queueWaits.Get(r.PolicyClass, func() prometheus.Observer { return s.queueWait(r.PolicyClass) }).Observe(t.Queue / 1e3)
 	s.isl.Observe(float64(r.ISL))
 	s.hitRate.Observe(float64(r.OverlapTokens) / float64(max(1, r.ISL)))
 	if r.Reason != "" {

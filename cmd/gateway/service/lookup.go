@@ -62,7 +62,8 @@ const maxAnswerBytes = 4 << 20
 // Lookup returns what the workers of a model hold of a prompt, by the sequence hashes of its full blocks. It takes at
 // most [Config.Timeout], ends with ctx and is not retried. The report is nil unless the outcome is [Answered].
 func (c *Client) Lookup(ctx context.Context, model string, blockSize int, hashes []uint64) (r *overlap.Report, out Outcome) {
-	defer func() { c.metrics.lookups.WithLabelValues(string(out)).Inc() }()
+	began := time.Now()
+	defer func() { c.metrics.lookups.WithLabelValues(string(out)).Observe(time.Since(began).Seconds()) }()
 	select {
 	case c.slots <- struct{}{}:
 		defer func() { <-c.slots }()
@@ -79,9 +80,7 @@ func (c *Client) Lookup(ctx context.Context, model string, blockSize int, hashes
 		if err != nil {
 			continue
 		}
-		began := time.Now()
 		r, out := c.ask(ctx, s, model, blockSize, hashes)
-		c.metrics.seconds.Observe(time.Since(began).Seconds())
 		done(out.class())
 		if out == Unplaced || out == UnknownModel {
 			s.wake()

@@ -120,7 +120,7 @@ func (k *keeper) sync(ctx context.Context) error {
 			k.known[id] = want
 			continue
 		}
-		if err := k.send(ctx, PathRegister, want, "registered"); err != nil {
+		if err := k.send(ctx, PathRegister, want); err != nil {
 			refused = errors.Join(refused, fmt.Errorf("worker %s: %w", id, err))
 			continue
 		}
@@ -131,7 +131,7 @@ func (k *keeper) sync(ctx context.Context) error {
 			continue
 		}
 		if _, listed := there[id]; listed {
-			if err := k.send(ctx, PathUnregister, Removal{id}, "unregistered"); err != nil {
+			if err := k.send(ctx, PathUnregister, Removal{id}); err != nil {
 				refused = errors.Join(refused, fmt.Errorf("worker %s: %w", id, err))
 				continue
 			}
@@ -197,8 +197,8 @@ func (k *keeper) read(ctx context.Context) ([]Registration, error) {
 	return list.Workers, nil
 }
 
-// send registers or unregisters a worker, and counts the result. It is no error if a worker is already unregistered.
-func (k *keeper) send(ctx context.Context, path string, body any, done string) error {
+// send registers or unregisters a worker. It is no error if a worker is already unregistered.
+func (k *keeper) send(ctx context.Context, path string, body any) error {
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return err
@@ -208,11 +208,6 @@ func (k *keeper) send(ctx context.Context, path string, body any, done string) e
 	if path == PathUnregister && errors.As(err, &status) && status.code == http.StatusNotFound {
 		err = nil
 	}
-	result := done
-	if err != nil {
-		result = "failed"
-	}
-	k.client.metrics.registrations.WithLabelValues(result).Inc()
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/replica"
 )
@@ -34,7 +35,14 @@ func (g *Gateway) share(link *Group, breakers *fault.Breakers, reg prometheus.Re
 		Addr: func() string { return scheme + reached(g.listener.Addr(), link.IP()) },
 	})
 	g.member.Export(reg)
-	g.exportUneven(reg)
+	s := metrics.In(reg).Snapshot()
+	yielded := s.Counter("replica_yielded_total", "Requests that left room to a higher strict priority elsewhere.", "model", "result")
+	s.Read(func() {
+		for model, q := range g.Flow.Waiting() {
+			yielded.Set(float64(q.YieldedTotal), model, "held")
+			yielded.Set(float64(q.YieldsUnusedTotal), model, "unused")
+		}
+	})
 }
 
 // gatewaySeed mixes a gateway's name in its group, else its machine and port, into its seed: gateways with one seed

@@ -98,7 +98,6 @@ type Finder struct {
 	overran bool // the log has that there are too many pods
 
 	up     prometheus.Gauge
-	lists  prometheus.Counter
 	counts *prometheus.GaugeVec
 }
 
@@ -119,7 +118,6 @@ func New(cfg Config, set func([]discovery.Endpoint), sink Sink, log *slog.Logger
 		cfg: cfg, api: server, set: set, sink: sink, log: log, rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
 		strange: guard.LogLimiter{Burst: 10, Window: time.Minute},
 		up:      m.Gauge("kubernetes_up", "1 while workers' pods are watched at the API server.").WithLabelValues(),
-		lists:   m.Counter("kubernetes_lists_total", "Full lists of the workers' pods that the API server has answered.").WithLabelValues(),
 		counts:  m.Gauge("kubernetes_pods", "Pods of kubernetes-selector: taken, cordoned, waiting, refused, ignored.", "state"),
 	}, nil
 }
@@ -176,7 +174,6 @@ func (f *Finder) step(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		f.lists.Inc()
 		f.version = version
 		f.pods.replace(all)
 		f.apply()

@@ -107,7 +107,7 @@ func TestSlowConsumerHeals(t *testing.T) {
 	r.track("w")
 	p.publishSteps(200)
 	require.NoError(t, pubConn.Flush())
-	r.until("messages are dropped and counted", func() bool { return r.counted("kv_events_dropped_total", "") > 0 })
+	r.until("messages are dropped and counted", func() bool { return r.counted("kv_events_skipped_total", "dropped") > 0 })
 	close(sub.open)
 	r.catchesUp(p, "healed")
 	p.publishSteps(20)

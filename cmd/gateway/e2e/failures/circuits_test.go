@@ -113,7 +113,7 @@ func TestRetryGivesItsPlaceBack(t *testing.T) {
 		if data != fleet.Token {
 			return
 		}
-		assert.Equal(t, "0", f.Metric("tandem_frontend_retrying_requests"), "requests hold a place while they stream")
+		assert.Zero(t, f.Value("tandem_frontend_retry_slots", "used"), "requests hold a place while they stream")
 		close(goOn)
 	})
 	assert.True(t, err == nil && a.Status == http.StatusOK && calls.Load() == 2,
@@ -469,7 +469,7 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 			if log := f.Logs.String(); strings.Count(log, "suspected poison") != 1 || strings.Contains(log, fleet.Long) {
 				t.Error("not one line of the log names it, or the log has the prompt")
 			}
-			assert.Equal(t, "1", f.Metric(`tandem_frontend_suspected_poison_total`), "the metric")
+			assert.EqualValues(t, 1, f.Value("tandem_frontend_requests_total", "suspected_poison"), "the metric")
 			f.Idle()
 		})
 	}

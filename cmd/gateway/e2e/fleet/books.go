@@ -34,12 +34,10 @@ func (f *Fleet) inHand() string {
 	var held []string
 	for _, family := range families {
 		switch name := strings.TrimPrefix(family.GetName(), "tandem_frontend_"); name {
-		case "body_bytes", "open_streams", "open_connections", "inflight_requests", "active_requests", "queued_requests", "stage_requests",
-			"retrying_requests", "retries_waiting", "router_queue_pending_requests", "router_queue_pending_bytes",
-			"router_queue_pending_isl_tokens",
-			"router_queue_pending_cached_tokens", "router_queue_class_pending_requests", "router_queue_class_pending_uncached_tokens":
+		case "body_bytes", "open_connections", "inflight_requests", "active_requests", "queued_requests", "stage_requests",
+			"retry_slots", "router_queue_pending_requests", "router_queue_pending_isl_tokens", "router_queue_pending_cached_tokens":
 			for _, m := range family.GetMetric() {
-				if v := m.GetGauge().GetValue(); v != 0 {
+				if v := m.GetGauge().GetValue(); v != 0 && !strings.Contains(m.String(), `"limit"`) {
 					held = append(held, fmt.Sprintf("%s %v", name, v))
 				}
 			}

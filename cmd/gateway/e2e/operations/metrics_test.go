@@ -128,8 +128,7 @@ func afterTraffic(t *testing.T) exposition {
 	defer other.Close()
 	f.Eventually("another gateway is known", func() bool { // once it has spoken, as it does here
 		require.NoError(t, other.Publish("tandem.replica.auto.other.say", replica.NewLocal("other", 1).Heartbeat("", time.Second, nil)))
-		_, known := scrapeOf(t, f)["tandem_replica_requests"]
-		return known
+		return f.Value("tandem_replica_peers", "silent")+f.Value("tandem_replica_peers", "waiting")+f.Value("tandem_replica_peers", "whole") > 0
 	})
 	f.Eventually("the pods are listed", func() bool { _, listed := scrapeOf(t, f)["tandem_kubernetes_pods"]; return listed })
 	f.Eventually("the time between two tokens is known", func() bool { // two that come at once have none

@@ -156,7 +156,7 @@ func TestIndexesComeAndGo(t *testing.T) {
 	}
 	f.Eventually("the circuit opens", func() bool {
 		chooseBy(f, article(7))
-		return f.Value("tandem_kv_remote_index_circuit", x.addr, "closed") == 0 && f.Value("tandem_kv_remote_index_registered", x.addr) == 0
+		return f.Value("tandem_kv_remote_index_lookup_seconds", string(service.CircuitOpen)) > 0 && f.Value("tandem_kv_remote_index_registered", x.addr) == 0
 	})
 
 	x.start(f, service.Config{}) // empty: the gateways register, the workers publish it all
@@ -167,7 +167,7 @@ func TestIndexesComeAndGo(t *testing.T) {
 		t.Errorf("the sibling was sent to %s, which had %d tokens; %s has the prompt", again, cached, worker)
 	}
 	for _, f := range []*fleet.Fleet{f, g} {
-		assert.True(t, f.Value("tandem_kv_remote_index_lookups_total", string(service.Answered)) != 0,
+		assert.True(t, f.Value("tandem_kv_remote_index_lookup_seconds", string(service.Answered)) != 0,
 			"no look-up is counted as answered")
 		if n := f.Value("tandem_kv_remote_index_ranks", x.addr); n != 3 { // decode workers are chosen by load
 			t.Errorf("the index lists %v ranks, want 3", n)

@@ -183,7 +183,7 @@ func TestBusyThreshold(t *testing.T) {
 	leave := f.OccupyFor(4000)
 	f.Good("/busy_threshold", `{"model":"tandem-sim","active_decode_blocks_threshold":1e-9}`)
 	f.Refused(f.Post(fleet.CompletionPath, asked(`{}`)), http.StatusServiceUnavailable, "server_is_overloaded", "")
-	assert.EqualValues(t, 1, f.Value("tandem_frontend_router_overloaded_total", router.OverDecodeBlocks), "are counted, want 1")
+	assert.EqualValues(t, 1, f.Value("tandem_frontend_router_queue_backpressure_total", router.OverDecodeBlocks), "are counted, want 1")
 	f.Good("/busy_threshold", `{"model":"tandem-sim","active_decode_blocks_threshold":null}`)
 	f.Good(fleet.CompletionPath, asked(`{}`))
 	leave()

@@ -156,8 +156,8 @@ func TestClassesTakeTurns(t *testing.T) {
 		}
 		assert.Greater(t, tokens("regular_all"), tokens("premium_all"), "tokens of the classes")
 		assert.NotZero(t, tokens("premium_all"))
-		assert.EqualValues(t, 6, f.Value("tandem_frontend_router_queue_class_wait_seconds", "regular_all"), "regular requests that waited")
-		assert.EqualValues(t, 2, f.Value("tandem_frontend_router_queue_class_wait_seconds", "premium_all"), "premium ones")
+		assert.EqualValues(t, 6, f.Value("tandem_frontend_queue_wait_seconds", "regular_all"), "regular requests that waited")
+		assert.EqualValues(t, 2, f.Value("tandem_frontend_queue_wait_seconds", "premium_all"), "premium ones")
 	})
 }
 

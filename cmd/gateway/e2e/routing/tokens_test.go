@@ -55,7 +55,6 @@ func TestWrongTemplatesAreFoundOut(t *testing.T) {
 	f.Eventually("the log reports it", func() bool { return strings.Contains(f.Logs.String(), "no longer used") })
 	assert.Equal(t, 1, strings.Count(f.Logs.String(), "no longer used"), "log lines")
 	for series, want := range map[string]string{
-		`tandem_tokenizer_distrusted{model="tandem-sim"}`:                                "1",
 		`tandem_tokenizer_checks_total{model="tandem-sim",result="disagree"}`:            "3",
 		`tandem_tokenize_calls_total{model="tandem-sim",outcome="answered"}`:             "2",
 		`tandem_frontend_prompt_tokens_source_total{model="tandem-sim",source="own"}`:    "3",
