@@ -48,7 +48,7 @@ func chat(t *testing.T, more string) *openai.Request {
 // play has an engine answer a call of draft by these events and then end.
 func play(t *testing.T, draft *Draft, usage bool, events ...string) (sent string, tr Transcript, failed *fault.Error) {
 	t.Helper()
-	call := &Call{Stream: true, Choices: 1, Draft: draft, IncludeUsage: usage}
+	call := &Call{Client: asker{}, Stream: true, Choices: 1, Draft: draft, IncludeUsage: usage}
 	sent, failed = served(t, stream(strings.Join(events, "")), call)
 	return sent, call.Sent, failed
 }
@@ -119,7 +119,7 @@ func TestDraftContinues(t *testing.T) {
 		for name, event := range map[string]string{"roles": shownRole, "what it has": shownOne, "no choices": `data: {"id":"b","choices":[]}` +
 			"\n\n"} {
 			draft := begun(t, false)
-			_, failed := served(t, stream(strings.Repeat(other(event), 10_000)), &Call{Stream: true, Choices: 1, Draft: draft, Longest: 4})
+			_, failed := served(t, stream(strings.Repeat(other(event), 10_000)), &Call{Client: asker{}, Stream: true, Choices: 1, Draft: draft, Longest: 4})
 			assert.True(t, failed != nil && errors.Is(failed, fault.ErrRunaway), "%s: %v", name, failed)
 		}
 	})

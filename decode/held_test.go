@@ -32,14 +32,14 @@ func (e *endless) Read(p []byte) (int, error) {
 func TestHeldOutputIsBounded(t *testing.T) {
 	for name, event := range map[string]string{"comments": ": ping\n\n", "roles": role, "usage": usage} {
 		src := &endless{event: event}
-		sent, failed := served(t, &engine{status: 200, body: io.LimitReader(src, 300<<20)}, &Call{Stream: true, Choices: 1})
+		sent, failed := served(t, &engine{status: 200, body: io.LimitReader(src, 300<<20)}, &Call{Client: asker{}, Stream: true, Choices: 1})
 		assert.True(t, classOf(failed) == fault.Garbled && failed.Class.Blames() && sent == "",
 			"%s: ended with %v after %d bytes", name, failed, len(sent))
 		assert.LessOrEqual(t, src.taken, 2*maxHeldBytes, "%s bytes were taken", name)
 	}
 	// What an engine announces before its first token passes up to the bound.
 	all := strings.Repeat(role, maxHeldBytes/len(role)) + one + done
-	sent, failed := served(t, stream(all), &Call{Stream: true, Choices: 1})
+	sent, failed := served(t, stream(all), &Call{Client: asker{}, Stream: true, Choices: 1})
 	assert.True(t, failed == nil && sent == all, "%v; %d bytes left, want %d", failed, len(sent), len(all))
 }
 
@@ -48,10 +48,10 @@ func TestHeldOutputIsBounded(t *testing.T) {
 // request can be as long. One whose length is not known has maxAnswerBytes.
 func TestWholeAnswersAreBounded(t *testing.T) {
 	src := &endless{event: ": ping\n\n"}
-	sent, failed := served(t, &engine{status: 200, body: io.LimitReader(src, 300<<20)}, &Call{Choices: 2, PromptTokens: 8, Longest: 4})
+	sent, failed := served(t, &engine{status: 200, body: io.LimitReader(src, 300<<20)}, &Call{Client: asker{}, Choices: 2, PromptTokens: 8, Longest: 4})
 	assert.True(t, classOf(failed) == fault.Garbled && sent == "", "ended with %v after %d bytes", failed, len(sent))
 	assert.LessOrEqual(t, src.taken, 4<<20+24*64<<10+1<<10, "bytes were taken")
-	one := &tap{call: &Call{Large: true}}
+	one := &tap{call: &Call{Client: asker{}, Large: true}}
 	assert.True(t, one.fits(maxAnswerBytes) && !one.fits(maxAnswerBytes+1), "an event over %d bytes", maxAnswerBytes)
 	assert.ErrorIs(t, one.over, fault.ErrTooLarge)
 	for _, c := range []struct {
@@ -59,10 +59,10 @@ func TestWholeAnswersAreBounded(t *testing.T) {
 		want   int
 		longer error
 	}{
-		{Call{PromptTokens: 8}, maxAnswerBytes, fault.ErrTooLarge},
-		{Call{Longest: 1 << 31, Choices: 128, PromptTokens: 1 << 31}, maxAnswerBytes, fault.ErrTooLarge},
-		{Call{Longest: 1, Large: true}, maxAnswerBytes, fault.ErrTooLarge},
-		{Call{Longest: 1, Choices: 1}, answerBytes + tokenBytes, fault.ErrGarbled},
+		{Call{Client: asker{}, PromptTokens: 8}, maxAnswerBytes, fault.ErrTooLarge},
+		{Call{Client: asker{}, Longest: 1 << 31, Choices: 128, PromptTokens: 1 << 31}, maxAnswerBytes, fault.ErrTooLarge},
+		{Call{Client: asker{}, Longest: 1, Large: true}, maxAnswerBytes, fault.ErrTooLarge},
+		{Call{Client: asker{}, Longest: 1, Choices: 1}, answerBytes + tokenBytes, fault.ErrGarbled},
 	} {
 		got, longer := c.call.mostBytes()
 		assert.Equal(t, c.want, got, "%d choices of %d tokens", c.call.Choices, c.call.Longest)
@@ -105,7 +105,7 @@ func TestLargeAnswersAreTheRequests(t *testing.T) {
 		{"one without room", false, false, 16 << 20, answer, fault.TooLarge, 503},
 	} {
 		memory := &ledger{limit: c.limit}
-		sent, failed := served(t, stream(c.body), &Call{Stream: c.stream, Choices: 1, Large: c.large, Memory: memory})
+		sent, failed := served(t, stream(c.body), &Call{Client: asker{}, Stream: c.stream, Choices: 1, Large: c.large, Memory: memory})
 		assert.True(t, classOf(failed) == c.want && (failed == nil || failed.Class.Blames() == (c.want == fault.Garbled)),
 			"%s: %v, want %v", c.name, failed, c.want)
 		assert.True(t, (c.want != fault.None || len(sent) >= most && memory.most >= 2*most) && (c.want == fault.None || sent == ""),

@@ -49,8 +49,29 @@ type run struct {
 // Reset implements [http1.Pooled].
 func (in *run) Reset() { in.tap = tap{} }
 
+// Client is the request that a call serves. Only Leave runs on another goroutine.
+type Client interface {
+	// MayResume reports whether another worker can continue the stream of a worker that is being drained. It is called at
+	// each event until it returns true.
+	MayResume() bool
+	// ComputedPrompt receives the prompt's token ids, a JSON array, if the answer has them. It must not retain them.
+	ComputedPrompt(ids []byte)
+	// CachedTokens returns prefill's count of cached tokens, which replaces decode's: decode counts transferred tokens as
+	// cached. Below 0 decode's stays.
+	CachedTokens() int
+	// Nvext returns the client's nvext object for the last event. It is called once, at that event.
+	Nvext(t *Transcript) []byte
+	// FirstToken is called once, after the first token is booked.
+	FirstToken()
+	// NextToken receives each time between two tokens, for the ITL histogram.
+	NextToken(gap time.Duration)
+	// Leave is called each time Call.Patience passes before the first event. An error ends the call.
+	Leave() error
+}
+
 // Call is one decode call and how to relay its answer to the client.
 type Call struct {
+	Client
 	// Lease is the booking of the called worker. Run books the first token and growth; the caller releases it.
 	Lease *router.Lease
 	// Leg is the request to the worker.
@@ -80,30 +101,15 @@ type Call struct {
 	// Longest is an upper bound of each answer's tokens: the client's limit or the model's context; 0 if unknown. A
 	// stream well past it is ended.
 	Longest int
-	// MayMove reports whether another worker can take over the stream of a worker that is being drained. It is called
-	// at each event until it returns true. nil never moves.
-	MayMove func() bool
-	// Prompt is called with the prompt's token ids, a JSON array, if the answer has them. It must not retain them. It
-	// may be nil.
-	Prompt func(ids []byte)
 	// Tools reports that tools are offered, so the engine may be silent for a while.
 	Tools bool
 	// HandedOff reports that the prompt's KV is taken over, not computed.
 	HandedOff bool
-	// CachedTokens returns prefill's count of cached tokens, which replaces decode's: decode counts transferred
-	// tokens as cached. If nil or negative, decode's stays.
-	CachedTokens func() int
-	// Tail returns the client's nvext object for the last event; it may be nil. It is called once, at that event.
-	Tail func(t *Transcript) []byte
-	// Gap receives each time between two tokens, for the ITL histogram.
-	Gap func(d time.Duration)
-	// First is called once, after the first token is booked.
-	First func()
-	// Leave is called on another goroutine each time Patience passes before the first event. An error ends the call.
-	// It is not called if Patience is 0.
-	Leave    func() error
+	// HasNvext reports that the client requested an nvext object.
+	HasNvext bool
+	// Patience is the interval of Leave; 0 if the call must not be left.
 	Patience time.Duration
-	// Taken is the time to the first event, set when First is called.
+	// Taken is the time to the first event, set when FirstToken is called.
 	Taken time.Duration
 
 	// Sent is what was sent to the client, set when Run returns. By value it would take stack while a stream runs.
@@ -162,7 +168,7 @@ func (r *Room) begin(in *run, call *Call, out http1.Sink) (first time.Duration) 
 	}
 	first = r.first(worker, known, waits)
 	limit := r.cfg.limits(known, first, call.MaxTokens, call.Tools)
-	limit.patience, limit.leave = call.Patience, call.Leave
+	limit.patience, limit.leave = call.Patience, call.Client
 	if !call.Stream {
 		limit = limits{first: r.cfg.whole(known, first, call.MaxTokens)}
 	}
@@ -250,7 +256,7 @@ func (given) Status() int         { return http.StatusOK }
 func (given) ContentType() string { return "" }
 func (given) Close() error        { return nil }
 
-// Move moves the worker's streams to other workers as soon as their calls' MayMove allows; with on false it stops
+// Move moves the worker's streams to other workers as soon as their requests' MayResume allows; with on false it stops
 // that.
 func (r *Room) Move(worker string, on bool) { r.known(worker).moves.Store(on) }
 

@@ -60,6 +60,40 @@ func (c *client) Write(p []byte) error {
 
 func (c *client) Last(p []byte) error { return c.Write(p) }
 
+// asker is the Client of the tests: nil is nothing, no count, and nothing to do.
+type asker struct {
+	cached func() int
+	first  func()
+	gap    func(time.Duration)
+	leave  func() error
+	prompt func(ids []byte)
+}
+
+func (asker) MayResume() bool { return false }
+func (a asker) ComputedPrompt(ids []byte) {
+	if a.prompt != nil {
+		a.prompt(ids)
+	}
+}
+func (a asker) CachedTokens() int {
+	if a.cached == nil {
+		return -1
+	}
+	return a.cached()
+}
+func (asker) Nvext(*Transcript) []byte { return []byte(`{"x":1}`) }
+func (a asker) FirstToken() {
+	if a.first != nil {
+		a.first()
+	}
+}
+func (a asker) NextToken(gap time.Duration) {
+	if a.gap != nil {
+		a.gap(gap)
+	}
+}
+func (a asker) Leave() error { return a.leave() }
+
 // room is a decode room with one worker of block size 2, and a lease on it.
 func room(t testing.TB, cfg Config, e http1.Transport) (*Room, *router.Lease, func() router.WorkerLoad) {
 	t.Helper()
@@ -136,7 +170,7 @@ func TestStream(t *testing.T) {
 		{"client gone", stream(role + one + end + done), true, fault.ClientGone, "", 2},
 	} {
 		r, lease, _ := room(t, Config{}, c.engine)
-		out, call := &client{gone: c.gone}, &Call{Lease: lease, Stream: true, Choices: 1}
+		out, call := &client{gone: c.gone}, &Call{Client: asker{}, Lease: lease, Stream: true, Choices: 1}
 		failed := r.Run(t.Context(), call, out)
 		tr := call.Sent
 		assert.Equal(t, []any{c.want, c.sent, c.tokens}, []any{classOf(failed), strings.Join(out.writes, ""), tr.Tokens}, "%s: %v", c.name, failed)
@@ -153,7 +187,7 @@ func TestStream(t *testing.T) {
 func TestAnEndIsAFirstToken(t *testing.T) {
 	for body, want := range map[string]fault.Class{role + empty + done: fault.None, role + empty: fault.Truncated} {
 		first := 0
-		call := &Call{Stream: true, Choices: 1, First: func() { first++ }}
+		call := &Call{Client: asker{first: func() { first++ }}, Stream: true, Choices: 1}
 		_, failed := served(t, stream(body), call)
 		tr := call.Sent
 		assert.True(t, classOf(failed) == want && first == 1 && tr.Began && !tr.First.IsZero() && tr.Last == tr.First && tr.Tokens == 0,
@@ -178,7 +212,7 @@ func TestAnswersOfNothing(t *testing.T) {
 			if streams {
 				body = role + "data: " + fmt.Sprintf(ends, fmt.Sprintf(`"delta":{"content":%q}`, c.text), c.tokens) + "\n\n" + done
 			}
-			sent, failed := served(t, stream(body), &Call{Stream: streams, HideUsage: true, Choices: 1, HandedOff: c.handedOff})
+			sent, failed := served(t, stream(body), &Call{Client: asker{}, Stream: streams, HideUsage: true, Choices: 1, HandedOff: c.handedOff})
 			assert.True(t, classOf(failed) == c.want && (sent == "") == (c.want != fault.None),
 				"%+v, stream %v: %v, sent %q", c, streams, failed, sent)
 		}
@@ -192,8 +226,8 @@ func TestCountedStreams(t *testing.T) {
 	}
 	r, lease, load := room(t, Config{}, stream(counted(role, 1)+counted(one, 4)+counted(two, 4)+counted(two, 9)+counted(end, 12)+done))
 	out, gaps, most := &client{}, 0, 0
-	call := &Call{Lease: lease, Stream: true, HideUsage: true, Choices: 1,
-		Gap: func(time.Duration) { gaps++; most = max(most, load().ActiveBlocks) }}
+	gap := func(time.Duration) { gaps++; most = max(most, load().ActiveBlocks) }
+	call := &Call{Client: asker{gap: gap}, Lease: lease, Stream: true, HideUsage: true, Choices: 1}
 	failed := r.Run(t.Context(), call, out)
 	assert.Nil(t, failed)
 	assert.Equal(t, role+one+two+two+end+done, strings.Join(out.writes, ""))
@@ -207,7 +241,7 @@ func TestNothingLeavesBeforeTheFirstToken(t *testing.T) {
 	r, lease, _ := room(t, Config{}, &engine{status: 200, body: io.MultiReader(
 		strings.NewReader(role), strings.NewReader(": ping\n\n"), strings.NewReader(one), strings.NewReader(end+done))})
 	out := &client{}
-	failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1}, out)
+	failed := r.Run(t.Context(), &Call{Client: asker{}, Lease: lease, Stream: true, Choices: 1}, out)
 	assert.Nil(t, failed)
 	assert.Equal(t, []string{role + ": ping\n\n" + one, end + done}, out.writes)
 }
@@ -222,13 +256,12 @@ func TestLastEvent(t *testing.T) {
 		call         Call
 		engine, want string
 	}{
-		{"usage asked for", Call{Choices: 1, IncludeUsage: true}, one + end + usage + done, one + end +
+		{"usage asked for", Call{Client: asker{}, Choices: 1, IncludeUsage: true}, one + end + usage + done, one + end +
 			`data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":3,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":2}},"nvext":{"x":1}}` + "\n\n" + done},
-		{"no usage", Call{Choices: 1}, one + end + done, one + `data: {"choices":[` + ended + `],"nvext":{"x":1}}` + "\n\n" + done},
-		{"two end at once", Call{Choices: 2}, one + both + "}\n\n" + done, one + both + `,"nvext":{"x":1}}` + "\n\n" + done},
+		{"no usage", Call{Client: asker{}, Choices: 1}, one + end + done, one + `data: {"choices":[` + ended + `],"nvext":{"x":1}}` + "\n\n" + done},
+		{"two end at once", Call{Client: asker{}, Choices: 2}, one + both + "}\n\n" + done, one + both + `,"nvext":{"x":1}}` + "\n\n" + done},
 	} {
-		c.call.Stream, c.call.CachedTokens = true, func() int { return 2 }
-		c.call.Tail = func(*Transcript) []byte { return []byte(`{"x":1}`) }
+		c.call.Stream, c.call.HasNvext, c.call.Client = true, true, asker{cached: func() int { return 2 }}
 		sent, failed := served(t, stream(c.engine), &c.call)
 		assert.True(t, failed == nil && sent == c.want, "%s: %v\n got %q\nwant %q", c.name, failed, sent, c.want)
 		tr := c.call.Sent
@@ -241,7 +274,7 @@ func TestLastEvent(t *testing.T) {
 func TestBookingsGrow(t *testing.T) {
 	r, lease, load := room(t, Config{}, stream(one+two+one+two+end+done))
 	before, firsts := load().ActiveBlocks, 0
-	failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1, First: func() { firsts++ }}, &client{})
+	failed := r.Run(t.Context(), &Call{Client: asker{first: func() { firsts++ }}, Lease: lease, Stream: true, Choices: 1}, &client{})
 	assert.Nil(t, failed)
 	assert.Equal(t, [2]int{2, 1}, [2]int{load().ActiveBlocks - before, firsts}, "blocks that 5 tokens grew, and first tokens reported")
 	lease.Release(time.Now())
@@ -258,7 +291,7 @@ func TestWholeAnswer(t *testing.T) {
 		`{"error":{"message":"no","code":422}}`:             fault.Rejected,
 	} {
 		r, lease, _ := room(t, Config{}, stream(body))
-		out, call := &client{}, &Call{Lease: lease, CachedTokens: func() int { return 3 }}
+		out, call := &client{}, &Call{Client: asker{cached: func() int { return 3 }}, Lease: lease}
 		failed := r.Run(t.Context(), call, out)
 		assert.True(t, classOf(failed) == want && (failed == nil || !call.Sent.Started),
 			"%s: %v, started %v", body, failed, call.Sent.Started)
@@ -288,7 +321,7 @@ func TestRunawaysAreEnded(t *testing.T) {
 		{"two events a token", 500, 1, strings.Repeat(one+role, 500) + end + done, fault.None, 1001},
 		{"of unknown length", 0, 1, strings.Repeat(one, 10_000) + end + done, fault.None, 10_001},
 	} {
-		call := &Call{Stream: true, Choices: c.choices, Longest: c.longest}
+		call := &Call{Client: asker{}, Stream: true, Choices: c.choices, Longest: c.longest}
 		sent, failed := served(t, stream(c.body), call)
 		assert.Equal(t, c.want, classOf(failed), c.name)
 		assert.Equal(t, c.events, call.Sent.Events, c.name)

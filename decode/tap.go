@@ -179,7 +179,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		data = t.hide(&info, data)
 	}
 	switch {
-	case last && t.call.Tail != nil || info.Usage && t.call.CachedTokens != nil || info.KVParams != nil:
+	case last && t.call.HasNvext || info.Usage || info.KVParams != nil:
 		raw = t.rewrite(data, &info, last)
 	case hides:
 		raw = t.plain
@@ -192,7 +192,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		return t.appendEnd(append(dst, raw...)), errStopped
 	}
 	dst = t.pass(dst, raw, info.Content || info.Finished > 0)
-	if moves && t.began && t.finished == 0 && t.call.MayMove != nil && draft.Unresumable() == "" && t.call.MayMove() {
+	if moves && t.began && t.finished == 0 && draft.Unresumable() == "" && t.call.MayResume() {
 		return dst, fault.ErrMoved
 	}
 	return dst, nil
@@ -241,14 +241,6 @@ func (t *tap) appendEnd(dst []byte) []byte {
 	return openai.AppendEvent(dst, []byte(openai.Done))
 }
 
-// cachedTokens returns CachedTokens's value, −1 for the engine's figure.
-func (c *Call) cachedTokens() int {
-	if c.CachedTokens == nil {
-		return -1
-	}
-	return c.CachedTokens()
-}
-
 // failed records an error event.
 func (t *tap) failed(data []byte) error {
 	e := openai.ReadEngineError(data)
@@ -284,12 +276,12 @@ func (t *tap) last(info *openai.ChunkInfo) bool {
 // rewrite returns the changed event.
 func (t *tap) rewrite(data []byte, info *openai.ChunkInfo, last bool) []byte {
 	var nvext []byte
-	if last && t.call.Tail != nil {
-		nvext = t.call.Tail(&t.transcript)
+	if last && t.call.HasNvext {
+		nvext = t.call.Nvext(&t.transcript)
 	}
 	cached := -1
 	if info.Usage {
-		cached = t.call.cachedTokens()
+		cached = t.call.CachedTokens()
 	}
 	return openai.AppendEvent(nil, openai.RewriteTail(nil, data, cached, nvext))
 }
@@ -300,10 +292,10 @@ func (t *tap) token(n int) {
 	tr := &t.transcript
 	before := tr.Tokens
 	t.arrived()
-	if before > 0 && t.call.Gap != nil {
+	if before > 0 {
 		gap := now.Sub(tr.Last) / time.Duration(n)
 		for range n {
-			t.call.Gap(gap)
+			t.call.NextToken(gap)
 		}
 		tr.Streamed += n
 	}
@@ -336,7 +328,6 @@ func (t *tap) first(now time.Time) {
 		t.transcript.First, t.transcript.Streamed = now, 1
 	}
 	t.call.Lease.PrefillDone(now)
-	if t.call.Taken = t.watch.took; t.call.First != nil {
-		t.call.First()
-	}
+	t.call.Taken = t.watch.took
+	t.call.FirstToken()
 }

@@ -17,7 +17,7 @@ type Transcript struct {
 	// Tokens is the number of generated tokens: the engine's count if it reports one, else one per event with
 	// content.
 	Tokens int
-	// Streamed is the number of those that arrived one by one: the first, and one per call of Call.Gap.
+	// Streamed is the number of those that arrived one by one: the first, and one per call of Client.NextToken.
 	Streamed int
 	// First and Last are the times of the first and the latest token, or of the end of an answer without any.
 	First, Last time.Time

@@ -20,8 +20,8 @@ func (t *tap) ends(info *openai.ChunkInfo) {
 func (t *tap) usage(info *openai.ChunkInfo) {
 	d, given := t.call.Draft, t.call.Draft.had()
 	moved := d != nil && d.moved
-	if info.PromptIDs != nil && t.call.Prompt != nil && !moved {
-		t.call.Prompt(info.PromptIDs)
+	if info.PromptIDs != nil && !moved {
+		t.call.ComputedPrompt(info.PromptIDs)
 	}
 	if !info.Usage {
 		return

@@ -58,7 +58,7 @@ type limits struct {
 	tokens time.Duration // between later events; 0 to derive it from the worker's gaps
 
 	patience time.Duration // see Call
-	leave    func() error
+	leave    Client
 }
 
 // begins starts the clock. It ends life with fault.ErrTimeout when the first token exceeds its limits, and with
@@ -205,7 +205,7 @@ func (w *watch) look() {
 	if waited < limit {
 		next := limit - waited
 		if w.patience > 0 && !w.taken {
-			if err := w.leave(); err != nil {
+			if err := w.leave.Leave(); err != nil {
 				w.ended = true
 				w.life.End(err)
 				return

@@ -131,7 +131,7 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 		bubble(t, c.name, func(t *testing.T) {
 			e := &timed{head: c.head, script: c.script}
 			r, lease, _ := room(t, c.cfg, e)
-			call := &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
+			call := &Call{Client: asker{}, Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
 			took, failed := lasts(t, r, call, &slowly{takes: c.client})
 			assert.Equal(t, []any{c.want, c.after, c.tokens, c.tokens > 0}, []any{classOf(failed), took, call.Sent.Tokens, call.Sent.Started},
 				"%v", failed)
@@ -146,9 +146,9 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 func TestLongSilences(t *testing.T) {
 	const s, none = time.Second, time.Hour + 30*time.Second
 	tools := func(tokens int) Call {
-		return Call{Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: tokens, Tools: true}
+		return Call{Client: asker{}, Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: tokens, Tools: true}
 	}
-	whole := func(tokens int) Call { return Call{PromptTokens: 4, MaxTokens: tokens} }
+	whole := func(tokens int) Call { return Call{Client: asker{}, PromptTokens: 4, MaxTokens: tokens} }
 	answer := func(after time.Duration) []beat {
 		return []beat{{after, `{"choices":[{"text":"hi","finish_reason":"stop"}]}`}}
 	}
@@ -165,7 +165,7 @@ func TestLongSilences(t *testing.T) {
 		{"a stuck worker", Config{}, tools(100_000), stuck, fault.Stalled, 301 * s},
 		{"a stuck worker and a short answer", Config{}, tools(100), stuck, fault.Stalled, 51 * s},
 		{"a limit that was set", Config{StreamIdleTimeout: 5 * s}, tools(1000), stuck, fault.Stalled, 6 * s},
-		{"no tools", Config{}, Call{Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: 1000}, held, fault.Stalled, 11 * s},
+		{"no tools", Config{}, Call{Client: asker{}, Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: 1000}, held, fault.Stalled, 11 * s},
 		{"a short one, whole", Config{}, whole(1), answer(forever), fault.Timeout, 40 * s},
 		{"a long one", Config{}, whole(1000), answer(forever), fault.Timeout, (30 + 500) * s},
 		{"a long one in time", Config{}, whole(1000), answer(529 * s), fault.None, 529 * s},
@@ -202,7 +202,7 @@ func TestIdleLimitIsLearnt(t *testing.T) {
 		bubble(t, fmt.Sprint("a client that takes ", c.client), func(t *testing.T) {
 			e := &timed{script: c.script}
 			r, lease, _ := room(t, Config{}, e)
-			call := &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
+			call := &Call{Client: asker{}, Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
 			failed := r.Run(t.Context(), call, &slowly{takes: c.client})
 			require.True(t, failed == nil && r.known("d1").gap() != 0, "%v, or nothing was learnt", failed)
 			e.script = []beat{{0, one}, {forever, ""}}
@@ -221,7 +221,7 @@ func TestFirstTokenLimitIsLearnt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &timed{script: []beat{{10 * time.Second, one}, {0, end}, {0, done}}}
 		r, lease, _ := room(t, Config{}, e)
-		call := Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 1000, HandedOff: true}
+		call := Call{Client: asker{}, Lease: lease, Stream: true, Choices: 1, PromptTokens: 1000, HandedOff: true}
 		require.Nil(t, r.Run(t.Context(), &call, &client{}))
 		for _, c := range []struct {
 			tokens    int
@@ -243,7 +243,7 @@ func TestAPoolOfLongPromptsLearnsItsSpeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &timed{}
 		r, lease, _ := room(t, Config{}, e)
-		call := Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 1000}
+		call := Call{Client: asker{}, Lease: lease, Stream: true, Choices: 1, PromptTokens: 1000}
 		late, answered := beat{100 * time.Second, one}, []beat{{0, end}, {0, done}}
 		for _, c := range []struct {
 			script []beat

@@ -134,13 +134,13 @@ func (t *tap) whole() error {
 	t.ends(&info)
 	t.usage(&info)
 	var nvext []byte
-	if t.call.Tail != nil {
-		nvext = t.call.Tail(&t.transcript)
+	if t.call.HasNvext {
+		nvext = t.call.Nvext(&t.transcript)
 	}
 	if t.call.HideIDs && info.ShowsIDs() {
 		body = info.HideIDs(make([]byte, 0, len(body)), body)
 	}
-	body = openai.RewriteTail(make([]byte, 0, len(body)+len(nvext)+64), body, t.call.cachedTokens(), nvext)
+	body = openai.RewriteTail(make([]byte, 0, len(body)+len(nvext)+64), body, t.call.CachedTokens(), nvext)
 	t.transcript.Started = true
 	t.Start("application/json")
 	if err := t.Sink.Write(body); err != nil {

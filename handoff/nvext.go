@@ -11,39 +11,39 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// nvext returns a func that builds the nvext object of the answer; nil if the client requested none.
-func (r *request) nvext() func(t *decode.Transcript) []byte {
-	fields := r.Call.Request.Nvext.ExtraFields
-	worker, timing := slices.Contains(fields, "worker_id"), slices.Contains(fields, "timing")
-	routed := slices.Contains(fields, "routing")
-	if !worker && !timing && !routed {
-		return nil
+// wantsNvext reports whether the client requested an nvext object.
+func (r *request) wantsNvext() bool {
+	x := &r.Call.Request.Nvext
+	return x.Wants("worker_id") || x.Wants("timing") || x.Wants("routing")
+}
+
+// Nvext builds the nvext object of the answer.
+func (r *request) Nvext(t *decode.Transcript) []byte {
+	var out struct {
+		WorkerID *workerID `json:"worker_id,omitempty"`
+		Timing   *Timings  `json:"timing,omitempty"`
+		Routing  *Routing  `json:"routing,omitempty"`
 	}
-	return func(t *decode.Transcript) []byte {
-		var out struct {
-			WorkerID *workerID `json:"worker_id,omitempty"`
-			Timing   *Timings  `json:"timing,omitempty"`
-			Routing  *Routing  `json:"routing,omitempty"`
+	x := &r.Call.Request.Nvext
+	if x.Wants("worker_id") {
+		out.WorkerID = &workerID{Decode: r.Decode.Worker}
+		if r.KV != nil {
+			out.WorkerID.Prefill = r.Prefill.Worker
 		}
-		if worker {
-			out.WorkerID = &workerID{Decode: r.Decode.Worker}
-			if r.KV != nil {
-				out.WorkerID.Prefill = r.Prefill.Worker
-			}
-		}
-		if timing || routed {
-			r.now.sibling.settle(r) // prefill's answer has its times and cached tokens
-		}
-		if timing {
-			timings := r.Timings(t, time.Now())
-			out.Timing = &timings
-		}
-		if routed {
-			out.Routing = r.Routing(t)
-		}
-		raw, _ := json.Marshal(out) // strings and finite numbers cannot fail
-		return raw
 	}
+	timing, routed := x.Wants("timing"), x.Wants("routing")
+	if timing || routed {
+		r.now.sibling.settle(r) // prefill's answer has its times and cached tokens
+	}
+	if timing {
+		timings := r.Timings(t, time.Now())
+		out.Timing = &timings
+	}
+	if routed {
+		out.Routing = r.Routing(t)
+	}
+	raw, _ := json.Marshal(out) // strings and finite numbers cannot fail
+	return raw
 }
 
 // workerID is nvext.worker_id: the workers that served the request.

@@ -52,6 +52,7 @@ type request struct {
 	suspected suspicion    // of the latest round
 	disputes  []dispute    // errors that may be the request's own
 	leg       Leg          // the latest decode call
+	onToken   func(gap time.Duration)
 	transfer  placement.Transfer
 	leaves    bool // decode may abandon it and compute the prompt itself
 	slow      bool // it did so
@@ -70,7 +71,7 @@ type request struct {
 
 	now   *roundMemory // of the current round
 	first roundMemory
-	calls callbacks
+	flow  *Flow
 }
 
 // given returns the first non-nil value, or zero: a header overrides the body.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/decode"
@@ -105,16 +104,6 @@ func (f *Flow) resumable(r *request, failed *fault.Error) bool {
 		r.NotResumable = r.draft.Unresumable()
 	}
 	return r.NotResumable == ""
-}
-
-// mayMove reports whether r's answer can move now from a worker that an operator drains. Moves take places in the
-// retry budget, so that many streams move one after another.
-func (f *Flow) mayMove(r *request) bool {
-	now, from := time.Now(), r.leg.Worker
-	return r.Resumes < f.cfg.Resume.Limit && r.pins.decode.Worker == "" && r.pins.prefill.Worker == "" &&
-		slices.ContainsFunc(f.rooms.Roster.Snapshot(from.Model, from.Role).Members, func(m pools.Member) bool {
-			return m.Worker.ID != from.ID && m.Eligible(now) && !slices.Contains(r.tried, m.Worker.ID)
-		}) && f.mayRetry(r)
 }
 
 // resume sets up the next round with the prompt and what was generated. The returned context ends if the answer does

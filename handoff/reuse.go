@@ -7,7 +7,6 @@ import (
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/http1"
-	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -55,15 +54,6 @@ func (r *request) roundOf(id string, d *pools.Worker, rank int) *connector.Round
 	return a
 }
 
-// callbacks are a request's funcs for decode, bound once per request memory.
-type callbacks struct {
-	cachedTokens func() int
-	mayMove      func() bool
-	prompt       func(ids []byte)
-	first        func()
-	leave        func() error
-}
-
 var bodies http1.Pool[connector.Memory, *connector.Memory]
 
 // answered releases the memory of the legs' bodies once decode has begun its answer. A leg that is being sent holds its
@@ -75,33 +65,14 @@ func (m *roundMemory) answered() {
 	}
 }
 
-// bind binds the callbacks of new memory.
-func (f *Flow) bind(r *request) {
-	r.calls = callbacks{
-		cachedTokens: func() int { r.now.sibling.settle(r); return r.cachedTokens() },
-		mayMove:      func() bool { return f.mayMove(r) },
-		prompt: func(ids []byte) {
-			if r.computesAndShows() && !r.shown {
-				r.shown = true
-				f.compareTokens(r.prompt, r.leg.Worker, &openai.ChunkInfo{PromptIDs: ids})
-			}
-		},
-		first: func() { f.firstToken(r) },
-		leave: func() error { return f.links.leave(f, r) },
-	}
-}
-
 // newRequest begins a request, in reused memory if possible.
 func (f *Flow) newRequest(call *Call) *request {
 	r := f.requests.Take()
-	if r.calls.first == nil {
-		f.bind(r)
-	}
-	r.Record.Call = *call
+	r.flow, r.Record.Call = f, *call
 	r.Record.ID = f.ids.next()
 	r.stack.abandon = f.abandon
 	return r
 }
 
 // Reset implements [http1.Pooled].
-func (r *request) Reset() { *r = request{Refs: r.Refs, calls: r.calls} }
+func (r *request) Reset() { *r = request{Refs: r.Refs} }

@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// Nothing of a request is left in its memory but what is bound to it.
+// Nothing of a request is left in its memory.
 func TestRequestsLeaveNothingBehind(t *testing.T) {
 	f := &Flow{abandon: func(*StagedKV) {}}
 	r := f.newRequest(&Call{ID: "mine", Request: &openai.Request{Model: "m"}})
@@ -25,7 +25,6 @@ func TestRequestsLeaveNothingBehind(t *testing.T) {
 	r.Release()
 	assert.Equal(t, "m", r.Call.Request.Model, "another holds it")
 	r.Release()
-	assert.NotNil(t, r.calls.first, "its callbacks are gone")
 	assert.True(t, r.Call.Request == nil && r.ID == "" && r.now == nil && r.ids == nil && r.first.round.ID == "" && r.first.call.Answer == nil,
 		"%+v", r.Record)
 }

@@ -194,39 +194,16 @@ func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *htt
 	r.startDraft(w)
 	req := r.Call.Request
 	*call = decode.Call{
-		Lease: r.d.Lease, Leg: *leg, Answer: answer,
+		Client: r, Lease: r.d.Lease, Leg: *leg, Answer: answer,
 		Stream: req.Stream, Draft: r.draft, HideIDs: r.computesAndShows() && !asksIDs(req, w.Engine),
 		IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
-		CachedTokens: r.calls.cachedTokens, MayMove: r.calls.mayMove, Prompt: r.calls.prompt, First: r.calls.first,
-		Tail: r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
-		HideUsage: answer == nil && connector.Counts(w, req, r.showsIDs(w)),
-		Memory:    req.Memory, Large: req.ShowsMore(),
+		HasNvext: r.wantsNvext(), HideUsage: answer == nil && connector.Counts(w, req, r.showsIDs(w)),
+		Memory: req.Memory, Large: req.ShowsMore(),
 		PromptTokens: r.length(), MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
 	}
+	r.onToken = f.observer.LegStarted(&r.Record, r.leg)
 	f.links.begin(f, r, w, answer != nil)
-	call.Patience, call.Leave = f.links.patience(r), r.calls.leave
-}
-
-// firstToken records decode's first token, which proves the worker: a long answer must not keep a circuit half-open.
-// A later failure still counts.
-func (f *Flow) firstToken(r *request) {
-	m := r.now
-	if !m.sibling.begin(r) {
-		return
-	}
-	f.links.arrived(r)
-	others := r.settle(&f.links)
-	if !m.given {
-		r.d.Done(nil)
-		bindSession(r.d.Lease, nil)
-		r.cleared(m.worker, others)
-	}
-	f.endRetries(r) // a long answer must not block other retries
-	r.stopWaiting()
-	r.leg.First = time.Now()
-	f.observer.FirstToken(&r.Record, r.leg)
-	f.Wake(r.Call.Request.Model)
-	m.answered()
+	call.Patience = f.links.patience(r)
 }
 
 // pair calls both legs in parallel; they find each other by the plan. The first failure ends the other leg, unless
