@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// cut is a place in an answer from which another worker can continue: the text of its tokens ends with a whole
+// cut is a place in an answer from which another worker can resume: the text of its tokens ends with a whole
 // character, and the client has all of it. Engines differ in what they send between two such places: SGLang sends the
 // blank of " 😀" with its first token and holds its other bytes; vLLM may send several tokens without the last partial
 // character.
@@ -54,7 +54,7 @@ func (d *Draft) whole(info *openai.ChunkInfo) bool {
 	case !d.endsWhole():
 		return false
 	case len(d.Request.Stop) > 0:
-		return true // text held back for a stop string is found when the answer moves
+		return true // text held back for a stop string is found when the answer is resumed
 	}
 	d.scratch = d.decode(d.scratch[:0], fresh)
 	return len(d.scratch) <= len(shown) || !bytes.HasPrefix(d.scratch, shown) // else a parser holds some back
@@ -75,7 +75,7 @@ func (d *Draft) endsWhole() bool {
 
 // wholeBySight is whole without a tokenizer. A partial text of SGLang ends with a blank or a Chinese character
 // (find_printable_text); vLLM sends the text of one token whole. Several tokens of vLLM are undecidable: a greedy
-// answer restarts from a near earlier cut, a sampled one continues from here.
+// answer restarts from a near earlier cut, a sampled one resumes here.
 func (d *Draft) wholeBySight(info *openai.ChunkInfo, shown []byte) bool {
 	last, _ := utf8.DecodeLastRune(shown)
 	if d.SGLang && last != ' ' && last < 0x2E80 || d.shownWhole(info) {
@@ -115,7 +115,7 @@ func (d *Draft) reason(thought bool, before int) {
 	d.thinking = len(d.ids)
 }
 
-// rest is take for an answer that has moved. before is the token count before the event.
+// rest is take for a resumed answer. before is the token count before the event.
 func (d *Draft) rest(data []byte, info *openai.ChunkInfo, before int) (out []byte, stopped bool, _ error) {
 	if info.Choices == 0 && !info.Usage {
 		return nil, false, nil

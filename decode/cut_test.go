@@ -161,7 +161,7 @@ func cutEverywhere(t *testing.T, s aStream, tokenizer Tokenizer, body string) {
 				d.envelope = []byte(`"id":"a"`) // it was held back
 			}
 			require.Empty(t, d.Unresumable(), "%q cut behind event %d", events, i)
-			so := d.Continue()
+			so := d.Resume()
 			goes := s
 			goes.prompt, goes.ids, goes.stops = so.Prompt, s.ids[so.Generated:], testkit.Stops{}
 			more := goes.events()

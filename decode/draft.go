@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// Draft holds what a client has of a streamed answer of one choice so that another worker can continue it: the
+// Draft holds what a client has of a streamed answer of one choice so that it can be resumed on another worker: the
 // tokens, and what the stream's events have in common. Run updates it; between two calls it is the caller's.
 type Draft struct {
 	// Request is the client's request.
@@ -26,19 +26,19 @@ type Draft struct {
 	Pinned []byte
 	// Context is the most tokens of prompt plus answer, 0 if unknown. Anything beyond is not kept.
 	Context int
-	// Tokenizer is the model's, nil if unknown. Without it, answers with stop strings do not move, and an event of
+	// Tokenizer is the model's, nil if unknown. Without it, answers with stop strings are not resumed, and an event of
 	// several tokens may not show all of their text.
 	Tokenizer Tokenizer
 	// SGLang reports that the current call's engine is SGLang, not vLLM.
 	SGLang bool
 
 	progress
-	began progress // at the start of the current call
-	moved bool     // another worker has continued it
-	given int      // tokens that the current call was given
-	event []byte   // the latest event for the client, if it was changed
-	seen  []uint32 // memory for a prompt reported by the engine
-	shape openai.Shape
+	began   progress // at the start of the current call
+	resumed bool     // on another worker
+	given   int      // tokens that the current call was given
+	event   []byte   // the latest event for the client, if it was changed
+	seen    []uint32 // memory for a prompt reported by the engine
+	shape   openai.Shape
 
 	framing openai.Envelope // memory of the envelope
 	scratch []byte          // memory for comparisons
@@ -83,7 +83,7 @@ type progress struct {
 	envelope openai.Envelope
 	ids      []uint32 // of the tokens generated so far
 	shownIDs int      // at most how many of their ids the client has
-	cut      cut      // where another worker can continue
+	cut      cut      // where another worker can resume
 	ahead    []byte   // the text that the client has beyond the cut
 	repeated int      // how much of it the current call's engine has repeated
 
@@ -93,14 +93,14 @@ type progress struct {
 	reasoned, thinking         int // reasoning tokens; the token count at the latest event if that was a thought, else 0
 
 	text     []byte         // the answer's text, if there are stop strings
-	heldBack []byte         // text that the engine held back when the answer moved, and that can be sent
+	heldBack []byte         // text that the engine held back when the answer was resumed, and that can be sent
 	stopper  openai.Stopper // searches what another worker generates
 	pushed   int            // how many bytes it has searched
 }
 
 // transcript returns the transcript to start the next call with.
 func (d *Draft) transcript() Transcript {
-	if d == nil || !d.moved {
+	if d == nil || !d.resumed {
 		return Transcript{PromptTokens: -1, CachedTokens: -1}
 	}
 	return d.sent
@@ -131,7 +131,7 @@ func (d *Draft) had() int {
 	return d.given
 }
 
-// Unresumable returns a one-word reason why no other worker can continue the draft, or empty.
+// Unresumable returns a one-word reason why no other worker can resume the draft, or empty.
 func (d *Draft) Unresumable() string {
 	switch {
 	case d == nil:
@@ -146,12 +146,12 @@ func (d *Draft) Unresumable() string {
 	return ""
 }
 
-// Continue sets the draft up for the next call and returns what to request. Tokens whose text was not sent in full (a
+// Resume sets the draft up for the next call and returns what to request. Tokens whose text was not sent in full (a
 // partial character, text held back by a parser) are generated again; what the client already has of them is removed.
 // Call it only if Unresumable returns empty.
-func (d *Draft) Continue() openai.Resume {
+func (d *Draft) Resume() openai.Resume {
 	d.ids, d.reasoned = d.ids[:d.cut.tokens], d.cut.reasoned
-	d.given, d.moved, d.repeated, d.thinking = len(d.ids), true, 0, 0
+	d.given, d.resumed, d.repeated, d.thinking = len(d.ids), true, 0, 0
 	d.sent.Tokens, d.sent.Streamed, d.sent.PromptTokens, d.sent.CachedTokens = d.given, d.given, -1, -1
 	d.sent.Accepted, d.sent.Began = false, false
 	own := len(d.Request.Stop) > 0
@@ -207,7 +207,7 @@ func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped b
 	if info.PromptIDs != nil && d.Prompt == nil {
 		d.see(info.PromptIDs)
 	}
-	if info.HasReasoning && d.hasText && d.moved {
+	if info.HasReasoning && d.hasText && d.resumed {
 		return nil, false, ErrParser
 	}
 	before := len(d.ids)
@@ -228,7 +228,7 @@ func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped b
 	if info.Content {
 		d.reason(info.HasReasoning, before)
 	}
-	if d.moved {
+	if d.resumed {
 		return d.rest(data, info, before)
 	}
 	if info.Content {
@@ -255,7 +255,7 @@ const mostTokens = 2 << 20
 func (d *Draft) see(ids []byte) {
 	n := bytes.Count(ids, []byte{','}) + 1
 	if n > cmp.Or(d.Context, mostTokens) {
-		return // not a prompt of this model: the answer cannot move
+		return // not a prompt of this model: the answer cannot be resumed
 	}
 	if prompt, ok := openai.ParseIDs(slices.Grow(d.seen[:0], n), ids); ok {
 		d.Prompt, d.seen = prompt, prompt

@@ -90,7 +90,7 @@ func TestDraft(t *testing.T) {
 		if c.why != "" {
 			continue
 		}
-		so := draft.Continue()
+		so := draft.Resume()
 		assert.Equal(t, append([]uint32{1, 2, 3, 4}, c.ids...), so.Prompt, c.name)
 		assert.Equal(t, len(c.ids), so.Generated, c.name)
 	}
@@ -101,7 +101,7 @@ func TestDraftContinues(t *testing.T) {
 	begun := func(t *testing.T, usage bool) *Draft {
 		draft := &Draft{Request: chat(t, ""), HideIDs: true}
 		play(t, draft, usage, shownRole, thought, shownOne)
-		draft.Continue()
+		draft.Resume()
 		return draft
 	}
 	other := func(e string) string {
@@ -133,7 +133,7 @@ func TestDraftContinues(t *testing.T) {
 		with := func(e, more string) string { return strings.Replace(e, `"choices"`, more+`,"choices"`, 1) }
 		draft := &Draft{Request: chat(t, ""), HideIDs: true}
 		_, _, _ = play(t, draft, true, shownRole, thought, thought)
-		draft.Continue()
+		draft.Resume()
 		const whole = `data: {"id":"b","created":9,"system_fingerprint":"v","choices":[],`
 		want := plain(thought) + plain(with(shownOne, used(4, 4, 4, 3))) + plain(shownEnd) +
 			`data: {"id":"a","created":7,"system_fingerprint":"v","choices":[],` + used(4, 5, 4, 3) + "}\n\n" + done
@@ -148,7 +148,7 @@ func TestDraftContinues(t *testing.T) {
 			return `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"content":"` + text + `"},"token_ids":` + ids(text) + more + "\n\n"
 		}
 		_, _, _ = play(t, draft, false, event("a b", "}]}"))
-		had := draft.Continue().Generated
+		had := draft.Resume().Generated
 		n := len(tokens.Sim().Encode(nil, " c d e"))
 		more := event(" c d e", fmt.Sprintf(`}],"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}}`, 4+had, n, 4+had+n))
 		kept := len(tokens.Sim().Encode(nil, " c"))
@@ -159,7 +159,7 @@ func TestDraftContinues(t *testing.T) {
 	t.Run("ids that the client has", func(t *testing.T) {
 		draft := &Draft{Request: chat(t, `,"return_token_ids":true`)}
 		_, _, _ = play(t, draft, false, shownRole, shownOne, silent, silent)
-		draft.Continue()
+		draft.Resume()
 		two := strings.Replace(silent, "[12]", "[12,12]", 1)
 		want := strings.Replace(two, "[12,12]", "[12]", 1) + shownEnd + done
 		continued(t, draft, false, want, other(shownRole), other(silent), other(two), other(shownEnd), done)
@@ -174,12 +174,12 @@ func TestDraftContinues(t *testing.T) {
 		draft := begun(t, false)
 		sent, tr, failed := play(t, draft, false, other(shownRole), other(silent))
 		assert.True(t, failed != nil && sent == "" && !tr.Began && tr.Started && tr.Tokens == 2, "%v, sent %s, %+v", failed, sent, tr)
-		assert.Equal(t, 2, draft.Continue().Generated)
+		assert.Equal(t, 2, draft.Resume().Generated)
 	})
 	t.Run("cut twice", func(t *testing.T) {
 		draft := begun(t, false)
 		_, _, _ = play(t, draft, false, other(shownRole), other(shownOne))
-		assert.Equal(t, []uint32{1, 2, 3, 4, 10, 11, 11}, draft.Continue().Prompt)
+		assert.Equal(t, []uint32{1, 2, 3, 4, 10, 11, 11}, draft.Resume().Prompt)
 	})
 }
 

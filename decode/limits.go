@@ -57,7 +57,7 @@ type seen struct {
 
 	latest atomic.Pointer[time.Time] // when the latest token arrived, up to 100 ms early; nil for none
 
-	moves atomic.Bool // an operator moves the streams to other workers
+	drained atomic.Bool // by an operator: its streams resume on other workers
 }
 
 // prompt is the work before a call's first token.

@@ -51,7 +51,7 @@ func (in *run) Reset() { in.tap = tap{} }
 
 // Client is the request that a call serves. Only Leave runs on another goroutine.
 type Client interface {
-	// MayResume reports whether another worker can continue the stream of a worker that is being drained. It is called at
+	// MayResume reports whether the stream of a worker that is being drained can resume elsewhere now. It is called at
 	// each event until it returns true.
 	MayResume() bool
 	// ComputedPrompt receives the prompt's token ids, a JSON array, if the answer has them. It must not retain them.
@@ -81,7 +81,7 @@ type Call struct {
 	Answer []byte
 	// Stream reports that the client wants events.
 	Stream bool
-	// Draft keeps what another worker needs to continue the stream; nil if none could.
+	// Draft keeps what another worker needs to resume the stream; nil if none could.
 	Draft *Draft
 	// HideIDs removes token ids from an answer that is not streamed: the gateway requested them, not the client.
 	HideIDs bool
@@ -120,7 +120,7 @@ type Call struct {
 const maxDetailBytes = 64 << 10
 
 // Run makes the call, relays the answer to out and writes call.Sent. The error names the failure, nil after a
-// complete answer. If Sent.Started is set, the caller must not retry from the start, but another worker may continue
+// complete answer. If Sent.Started is set, the caller must not retry from the start, but another worker may resume
 // the call's Draft.
 //
 // A call that exceeds its silence limit is cut, which frees the engine, and fails with fault.Timeout before the first
@@ -256,9 +256,8 @@ func (given) Status() int         { return http.StatusOK }
 func (given) ContentType() string { return "" }
 func (given) Close() error        { return nil }
 
-// Move moves the worker's streams to other workers as soon as their requests' MayResume allows; with on false it stops
-// that.
-func (r *Room) Move(worker string, on bool) { r.known(worker).moves.Store(on) }
+// ResumeElsewhere sets whether the worker's streams resume on other workers, each as soon as its request's MayResume allows.
+func (r *Room) ResumeElsewhere(worker string, on bool) { r.known(worker).drained.Store(on) }
 
 // Rate returns the worker's observed prefill speed in tokens a second, for role both; 0 while unknown.
 func (r *Room) Rate(worker string) float64 { return r.computing.PerSecond(worker) }

@@ -127,8 +127,8 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		return dst, t.failed(ev.Data)
 	}
 	draft := t.call.Draft
-	moves := t.watch.seen.moves.Load()
-	if moves && !mayWait {
+	leaves := t.watch.seen.drained.Load()
+	if leaves && !mayWait {
 		return dst, http1.ErrWaits
 	}
 	if info.Aborted && (!info.Content && !t.began || t.began && draft.Unresumable() == "") { // aborted: another worker may do better
@@ -192,7 +192,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		return t.appendEnd(append(dst, raw...)), errStopped
 	}
 	dst = t.pass(dst, raw, info.Content || info.Finished > 0)
-	if moves && t.began && t.finished == 0 && draft.Unresumable() == "" && t.call.MayResume() {
+	if leaves && t.began && t.finished == 0 && draft.Unresumable() == "" && t.call.MayResume() {
 		return dst, fault.ErrMoved
 	}
 	return dst, nil

@@ -19,8 +19,8 @@ func (t *tap) ends(info *openai.ChunkInfo) {
 // usage stores the engine's usage, if reported, and passes on the prompt's ids.
 func (t *tap) usage(info *openai.ChunkInfo) {
 	d, given := t.call.Draft, t.call.Draft.had()
-	moved := d != nil && d.moved
-	if info.PromptIDs != nil && !moved {
+	moved := d != nil && d.resumed
+	if info.PromptIDs != nil && !resumed {
 		t.call.ComputedPrompt(info.PromptIDs)
 	}
 	if !info.Usage {
@@ -28,7 +28,7 @@ func (t *tap) usage(info *openai.ChunkInfo) {
 	}
 	t.transcript.PromptTokens = max(0, info.PromptTokens-given) // the engine counts earlier output as prompt
 	t.transcript.CachedTokens, t.transcript.ReasoningTokens = info.CachedTokens, info.ReasoningTokens
-	if moved {
+	if resumed {
 		t.transcript.CachedTokens, t.transcript.ReasoningTokens = min(info.CachedTokens, t.transcript.PromptTokens), d.reasoned
 	}
 	t.summed = t.summed || info.Choices == 0

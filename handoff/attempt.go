@@ -122,7 +122,7 @@ func (a *attempt) dropAll() {
 func (s *cleanupStack) releaseOne(h *held) {
 	switch {
 	case h.booking.Lease != nil:
-		h.booking.GiveBack(time.Now())
+		h.booking.Release(time.Now())
 		if s.queue != nil {
 			s.queue.Wake()
 		}

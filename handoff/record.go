@@ -41,12 +41,12 @@ type Record struct {
 
 	// Attempts counts the rounds begun.
 	Attempts int
-	// Resumes counts the moves of a begun answer to another worker. Hashes then cover the prompt and what was
-	// generated before the latest move.
+	// Resumes counts how often a begun answer resumed on another worker. Hashes then cover the prompt and what was
+	// generated before the latest resume.
 	Resumes int
-	// CachedBefore is the cached-token count to report to the client after a move, −1 if unknown.
+	// CachedBefore is the cached-token count to report to the client after a resume, −1 if unknown.
 	CachedBefore int
-	// NotResumable is a one-word reason why no other worker can continue the answer, or empty.
+	// NotResumable is a one-word reason why the answer cannot resume, or empty.
 	NotResumable string
 	// Dead are the workers that died while they had this request.
 	Dead []string

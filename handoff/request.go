@@ -65,9 +65,9 @@ type request struct {
 	promoted    bool        // its next turn skips the queue's order
 
 	draft       *decode.Draft // what the client has of a stream, nil if it cannot be resumed
-	resumeFrom  openai.Resume // what the round continues; empty until the answer has moved
-	before      int           // rounds before the latest move
-	resumeTimer *time.Timer   // ends a move that takes too long
+	resumeFrom  openai.Resume // what the round resumes; empty before the first resume
+	before      int           // rounds before the latest resume
+	resumeTimer *time.Timer   // ends a resume that takes too long
 
 	now   *roundMemory // of the current round
 	first roundMemory
@@ -216,7 +216,7 @@ func (r *request) refuse(ctx context.Context, err error, out Sink) error {
 	if cause != nil {
 		class := fault.Classify(cause, 0)
 		r.Outcome = class.String()
-		if class == fault.Timeout { // an answer that was to move
+		if class == fault.Timeout { // an answer that was to resume
 			r.endStream(r.answerTo(r.last), out)
 		}
 		return cause
@@ -242,7 +242,7 @@ func (r *request) endStream(answer *openai.Error, out Sink) {
 	}
 }
 
-// stopWaiting stops the timer of a move.
+// stopWaiting stops the timer of a resume.
 func (r *request) stopWaiting() {
 	if r.resumeTimer != nil {
 		r.resumeTimer.Stop()

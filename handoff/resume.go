@@ -15,19 +15,19 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// Resuming configures answers that another worker continues.
+// Resuming configures answers that resume on another worker.
 type Resuming struct {
-	// Limit is how many times an answer may move: engines are asked for the tokens of a stream's answer, and when its worker
+	// Limit is how many times an answer may resume: engines are asked for the tokens of a stream's answer, and when its worker
 	// fails the prompt and these tokens go to other workers. A greedy answer (temperature 0) then is what it would have been.
-	// One that is drawn goes on as another draw. With 0 a stream whose worker fails ends with that error.
+	// A sampled one resumes as another sample. With 0 a stream whose worker fails ends with that error.
 	Limit int `flag:"migration-limit" default:"3" range:"0..100" help:"How often one answer may move to another worker. With 0 a stream whose worker fails ends with an error event."`
 	// LongestTokens bounds prompt and answer together, which are computed again, in tokens.
 	LongestTokens int `flag:"migration-max-seq-len" default:"0" range:"0.." help:"Longest prompt and answer, in tokens, that may move; they are computed again. 0 sets no limit."`
-	// Within bounds how long a move may stall the client's stream.
+	// Within bounds how long a resume may stall the client's stream.
 	Within time.Duration `default:"30s" range:"1ms.."`
 }
 
-// errResumeTimeout ends a move that takes too long.
+// errResumeTimeout ends a resume that takes too long.
 var errResumeTimeout = fmt.Errorf("the answer did not resume in time: %w", fault.ErrTimeout)
 
 // NotResumable explains each reason, a label of a metric. docs/faults.md lists them.
@@ -49,14 +49,14 @@ var NotResumable = map[string]string{
 	"stop":       "a stop string may have begun in it, and its tokens cannot be read here",
 	"whole":      "it is not streamed",
 	"parser":     "its engine's parser loses its place in a resumed answer",
-	"limit":      "it has moved as often as --migration-limit allows",
+	"limit":      "it has resumed as often as --migration-limit allows",
 	"length":     "it is longer than --migration-max-seq-len allows",
 	"pinned":     "the request names its worker",
 	"budget":     "as many requests were tried again as the retry budget allows, for as long as an answer may stand still",
 	"runaway":    "it does not end",
 }
 
-// draft returns the draft in which decode keeps what another worker needs to continue the answer, nil if none could.
+// draft returns the draft in which decode keeps what another worker needs to resume the answer, nil if none could.
 func (f *Flow) draft(r *request) *decode.Draft {
 	req := r.Call.Request
 	if r.draft != nil || r.NotResumable != "" || f.cfg.Resume.Limit == 0 {
@@ -83,7 +83,7 @@ func asksIDs(req *openai.Request, engine string) bool {
 	return all || prompts && engine == "sglang" && req.Endpoint == openai.Chat // the others do not read it
 }
 
-// resumable reports whether another worker may continue r's answer after this failure. If not, r.NotResumable is why.
+// resumable reports whether another worker may resume r's answer after this failure. If not, r.NotResumable is why.
 func (f *Flow) resumable(r *request, failed *fault.Error) bool {
 	cfg := &f.cfg.Resume
 	switch {
@@ -122,7 +122,7 @@ func (f *Flow) resume(ctx context.Context, r *request) context.Context {
 	r.Resumes++
 	r.before = r.Attempts
 	r.done = router.Done{}
-	r.resumeFrom = r.draft.Continue()
+	r.resumeFrom = r.draft.Resume()
 	r.ids = r.resumeFrom.Prompt
 	r.prompt = models.Prompt{IDs: r.ids}
 	r.Hashes, r.decodeHashes = r.card.Hashes(r.Call.Request, r.prompt)
@@ -142,10 +142,10 @@ func (r *request) endsUnresumed(answer *openai.Error) *openai.Error {
 	if r.NotResumable == "" || answer.Final {
 		return answer
 	}
-	return openai.BadGateway("not_resumable", answer.Message+"; the answer cannot move to another worker: "+NotResumable[r.NotResumable])
+	return openai.BadGateway("not_resumable", answer.Message+"; the answer cannot resume on another worker: "+NotResumable[r.NotResumable])
 }
 
-// MigrationLimit returns how often an answer may move.
+// MigrationLimit returns how often an answer may resume.
 func (f *Flow) MigrationLimit() int { return f.cfg.Resume.Limit }
 
 // showsIDs reports whether worker w is to return the answer's token ids.

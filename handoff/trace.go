@@ -19,7 +19,7 @@ type Trace struct {
 	// Parent is the client's span, zero without one.
 	Parent trace.SpanID
 
-	cut trace.SpanID // the decode call whose answer moved
+	cut trace.SpanID // the decode call whose answer resumes
 
 	mu    sync.Mutex // guards steps: two legs may run in parallel
 	steps []Step     // in the order they began
@@ -44,7 +44,7 @@ type Step struct {
 	// Prediction is the expected time for all prompt tokens booked on the worker, this leg's included; 0 if its rate
 	// is unknown.
 	Prediction time.Duration
-	// From is the decode leg whose answer this one continues, or zero.
+	// From is the decode leg whose answer this one resumes, or zero.
 	From trace.SpanID
 	// Failure is the fault class of a failed step, or empty.
 	Failure string

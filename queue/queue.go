@@ -61,7 +61,7 @@ type Queue[R, G any] struct {
 	core     *Core[*waiter[R, G]]
 	onHead   func()
 	waker    *time.Timer // at Core.NextDrain; nil until there is one
-	draining bool        // a caller drains, or is asked to go on with it (waiter.drive)
+	draining bool        // a caller drains, or is to continue one (waiter.drive)
 	again    bool        // something changed since the last ticket was asked
 	closed   bool
 	ahead    []R // memory for Reserve's
@@ -75,7 +75,7 @@ type waiter[R, G any] struct {
 
 	asked  bool // reserve is running
 	done   bool // the ticket has ended, with grant or err
-	drive  bool // the drain is this caller's to go on with
+	drive  bool // the drain is this caller's to continue
 	parked bool // its goroutine waits for wake
 	grant  G
 	err    error
@@ -179,7 +179,7 @@ func (q *Queue[R, G]) admit(ctx context.Context, it Item, r R) (grant G, err err
 	w.ticket.Item, w.request = it, r
 	now := time.Now()
 	if err := q.core.Push(&w.ticket, now); err != nil {
-		q.giveBack(w)
+		q.recycle(w)
 		q.mu.Unlock()
 		return grant, err
 	}
@@ -192,7 +192,7 @@ func (q *Queue[R, G]) admit(ctx context.Context, it Item, r R) (grant G, err err
 	waited := false
 	for !w.done && left == nil {
 		if w.drive {
-			q.goOn(w)
+			q.continueDrain(w)
 		} else {
 			left, waited = q.wait(ctx, w), true
 		}
@@ -201,10 +201,10 @@ func (q *Queue[R, G]) admit(ctx context.Context, it Item, r R) (grant G, err err
 		q.leave(w, left)
 	}
 	if w.drive { // no caller leaves with the drain in hand
-		q.goOn(w)
+		q.continueDrain(w)
 	}
 	grant, err = w.grant, w.err
-	q.giveBack(w)
+	q.recycle(w)
 	q.mu.Unlock()
 
 	if waited {
@@ -273,8 +273,8 @@ func (q *Queue[R, G]) drain(now time.Time) {
 	}
 }
 
-// goOn continues the drain that was handed to w.
-func (q *Queue[R, G]) goOn(w *waiter[R, G]) {
+// continueDrain continues the drain that was handed to w.
+func (q *Queue[R, G]) continueDrain(w *waiter[R, G]) {
 	w.drive = false
 	q.run(w, time.Now())
 }
@@ -361,8 +361,8 @@ func (q *Queue[R, G]) borrow() *waiter[R, G] {
 	return w
 }
 
-// giveBack keeps w for the next caller, unless the drain that asks it still holds it.
-func (q *Queue[R, G]) giveBack(w *waiter[R, G]) {
+// recycle keeps w for the next caller, unless the drain that asks it still holds it.
+func (q *Queue[R, G]) recycle(w *waiter[R, G]) {
 	if w.asked || len(q.spare) >= maxSpare {
 		return
 	}

@@ -81,7 +81,7 @@ type Round struct {
 	ShowPrompt bool
 	// Priority is the request's, the higher first, or nil. Only workers whose record says so prioritize.
 	Priority *int32
-	// Resume is what the round continues after a move: IDs, and a chat's PinnedIDs, then have the generated tokens
+	// Resume is what the round resumes: IDs, and a chat's PinnedIDs, then have the generated tokens
 	// behind the prompt. Otherwise its Prompt is nil.
 	Resume openai.Resume
 	// ShowIDs requests the generated token ids from decode's engine.

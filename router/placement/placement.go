@@ -81,18 +81,18 @@ func (p *Placement) Leases() []*router.Lease {
 	return slices.DeleteFunc([]*router.Lease{p.Prefill.Lease, p.Decode.Lease}, func(l *router.Lease) bool { return l == nil })
 }
 
-// Release gives back a placement that is not used: no prompt was sent to its workers.
+// Release releases a placement that is not used: no prompt was sent to its workers.
 func (p *Placement) Release(now time.Time) {
 	for _, l := range p.Leases() {
 		l.Invalidate()
 	}
-	p.Prefill.GiveBack(now)
-	p.Decode.GiveBack(now)
+	p.Prefill.Release(now)
+	p.Decode.Release(now)
 }
 
-// GiveBack ends the booking, if there is one, and its permit, if Done was not called: a call that was not made says
-// nothing about its worker.
-func (b *Booking) GiveBack(now time.Time) {
+// Release ends the booking, if there is one, and its permit, unless Done was called: a call that was not made shows
+// nothing of its worker.
+func (b *Booking) Release(now time.Time) {
 	if b.Done != nil {
 		b.Done(context.Canceled)
 	}

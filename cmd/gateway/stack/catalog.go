@@ -147,7 +147,7 @@ func (g *Gateway) Cordon(id string, on, move bool) (edge.Standing, error) {
 	if err := g.Roster.Drain(id, on); err != nil {
 		return edge.Standing{}, err
 	}
-	g.decode.Move(id, move)
+	g.decode.ResumeElsewhere(id, move)
 	standing := g.standing(id)
 	if on {
 		standing.Kept = g.keep(cordonOf+id, keptCordon{move, g.sign()})

@@ -98,7 +98,7 @@ func (g *Gateway) putCordon(id string, value []byte) error {
 	if err := g.Roster.Cordon(id, value != nil); err != nil {
 		return err
 	}
-	g.decode.Move(id, c.Move)
+	g.decode.ResumeElsewhere(id, c.Move)
 	return nil
 }
 
