@@ -1,7 +1,13 @@
 package overlap
 
 import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync/atomic"
+
 	"github.com/tandem-pd/tandem/kv/index"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // Source is one place where overlaps come from.
@@ -130,3 +136,95 @@ func (remote) Add(l *Lookup) {
 		}
 	}
 }
+
+// Slots are the ranks of a pool's workers in one snapshot, and their owner in each source's index. They are immutable
+// but for the last layout.
+type Slots struct {
+	ranks []Rank
+	epoch uint64             // of the events' index when its owners were looked up
+	stale *map[Rank]struct{} // ranks whose events are stale
+
+	// By slot, its owner in each source's index; NoOwner without one.
+	events, predicted, recent []index.Owner
+	text                      []index.Owner // in that of predictions, for prompts of text
+	counted                   []index.Owner // events, of the slots whose overlap counts
+
+	followed     bool // prompts are looked up in the events' index
+	anyPredicted bool
+	anyRecent    bool
+
+	placed atomic.Pointer[placement]
+}
+
+// Predicted reports whether any slot is predicted rather than tracked by events.
+func (s *Slots) Predicted() bool { return s.anyPredicted }
+
+// placement is where a layout has each slot.
+type placement struct {
+	layout *Layout
+	at     []int32 // by slot; -1 nowhere
+}
+
+// place finds the slots in a layout. Both are in one order.
+func (s *Slots) place(l *Layout) []int32 {
+	if p := s.placed.Load(); p != nil && p.layout == l {
+		return p.at
+	}
+	p := &placement{l, make([]int32, len(s.ranks))}
+	next := 0
+	for i, is := range s.ranks {
+		for next < l.Len() && l.ranks[next].compare(is) < 0 {
+			next++
+		}
+		p.at[i] = -1
+		if next < l.Len() && l.ranks[next] == is {
+			p.at[i] = int32(next)
+		}
+	}
+	s.placed.Store(p)
+	return p.at
+}
+
+// publishes reports whether w publishes KV events.
+func publishes(w *pools.Worker) bool { return w.KVEvents != "" && w.KVEvents != "none" }
+
+// Report is a remote index's result for one prompt. For its ranks it replaces the router's own index and predictions.
+type Report struct {
+	Layout *Layout // the ranks that Tiers is about
+	Tiers  []Tiers // an element for each rank of Layout, in its order; read-only
+}
+
+// Tiers is how much of a prompt one rank has cached, in blocks: the leading ones
+// on its device, and what each slower tier adds to that run.
+type Tiers struct {
+	Known                      bool // false: nothing is known of the rank
+	Device, Host, Disk, Shared int32
+}
+
+// Rank is one data-parallel rank of a worker.
+type Rank struct {
+	Worker string // its id
+	Rank   int    // from 0
+}
+
+// compare orders ranks by worker, then by rank.
+func (r Rank) compare(o Rank) int {
+	return cmp.Or(strings.Compare(r.Worker, o.Worker), cmp.Compare(r.Rank, o.Rank))
+}
+
+// Layout is an immutable order of ranks, shared by many reports: a router works
+// out once for a layout and a snapshot of its pool where each slot stands.
+type Layout struct{ ranks []Rank }
+
+// NewLayout returns the layout of some ranks, sorted. No rank may be there twice.
+func NewLayout(ranks []Rank) *Layout {
+	ranks = slices.Clone(ranks)
+	slices.SortFunc(ranks, Rank.compare)
+	return &Layout{ranks}
+}
+
+// Len is the number of ranks.
+func (l *Layout) Len() int { return len(l.ranks) }
+
+// Rank returns the i-th rank.
+func (l *Layout) Rank(i int) Rank { return l.ranks[i] }
