@@ -119,7 +119,9 @@ func TestPairsThatHandOver(t *testing.T) {
 	for _, l := range leases {
 		l.Release(noon)
 	}
-	_, _, err = PickPair(prefill, decode, &pools.Pool{Model: "m", Role: pools.Prefill, Members: pp.Members[2:]}, dp, ask(10), ask(10), noon)
+	alone := ask(10)
+	alone.PickOnly = true
+	_, _, err = ReservePair(prefill, decode, &pools.Pool{Model: "m", Role: pools.Prefill, Members: pp.Members[2:]}, dp, alone, ask(10), noon)
 	assert.True(t, errors.Is(err, ErrNoPartner) && errors.Is(err, ErrNoPrefill), "without a partner: %v", err)
 	only := Request{ID: "r11", ISL: 160, Only: func(w *pools.Worker) bool { return w.ID == "db" }}
 	assert.Equal(t, "db", pick(t, decode, dp, only, noon).Worker.ID)

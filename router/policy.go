@@ -62,6 +62,8 @@ type Request struct {
 	// Later is memory for the returned [*LaterError]; nil allocates.
 	Later   *LaterError
 	Explain bool // fills [Why.Terms]
+	// PickOnly has [ReservePair] book nothing.
+	PickOnly bool
 	// Look is what [Router.Look] found for the request, nil for none.
 	Look *Look
 }

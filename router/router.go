@@ -77,7 +77,7 @@ func (r *Router) Reserve(p *pools.Pool, req Request, now time.Time) (*Lease, err
 // ReservePair picks and books a prefill worker of pp and a decode worker of dp, or neither, each by its own pool's
 // policy, prefill first. Errors are those of [Router.Reserve]. If both pools refuse, it returns the error that waiting
 // helps least; [ErrNoPrefill] is the prefill pool's ErrNoWorkers. With [Request.StandIn] p may be nil. The routers must
-// differ.
+// differ. With [Request.PickOnly] it books nothing: the leases only hold the choices.
 func ReservePair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request, now time.Time) (p, d *Lease, err error) {
 	if prefill == decode {
 		return nil, nil, errOneRouter
@@ -89,12 +89,18 @@ func ReservePair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request
 
 	lockBoth(prefill, decode)
 	i, j, err := pickPair(&prefill.core, &decode.core, cp, cd, now)
-	if err == nil {
+	if err == nil && !preq.PickOnly {
 		p, d, err = grantPair(&prefill.core, &decode.core, cp, cd, i, j, now)
 	}
 	decode.mu.Unlock()
 	prefill.mu.Unlock()
 
+	if err == nil && preq.PickOnly {
+		if d = (&Lease{Choice: cd.choice(j)}); i != none {
+			p = &Lease{Choice: cp.choice(i)}
+		}
+		return p, d, nil
+	}
 	prefill.core.explain(cp)
 	decode.core.explain(cd)
 	if err == nil {
@@ -121,30 +127,6 @@ func (r *Router) Pick(p *pools.Pool, req Request, now time.Time) (Choice, error)
 		return Choice{}, c.refuse(err)
 	}
 	return c.choice(i), nil
-}
-
-// PickPair returns the choice that [ReservePair] would make now, and books nothing. p has no worker if no prefill
-// worker would be booked.
-func PickPair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request, now time.Time) (p, d Choice, err error) {
-	if prefill == decode {
-		return p, d, errOneRouter
-	}
-	cp := prefill.begin(pp, preq, now)
-	defer prefill.end(cp)
-	cd := decode.begin(dp, dreq, now)
-	defer decode.end(cd)
-
-	lockBoth(prefill, decode)
-	i, j, err := pickPair(&prefill.core, &decode.core, cp, cd, now)
-	decode.mu.Unlock()
-	prefill.mu.Unlock()
-	if err != nil {
-		return p, d, err
-	}
-	if d = cd.choice(j); i != none {
-		p = cp.choice(i)
-	}
-	return p, d, nil
 }
 
 // errOneRouter refuses a pair of one router.

@@ -28,7 +28,7 @@ func (p *Placer) Book(fleet pools.Fleet, ask *Ask, ahead []*Ask, now time.Time) 
 		r := p.Route(fleet, ask, now)
 		look := r.look(now)
 		generates = r.Decode.Role
-		out, failed := r.place(look.exclude, claims, true, now)
+		out, failed := r.place(look.exclude, claims, now)
 		if failed != nil {
 			err = look.wait(failed)
 			break
@@ -71,10 +71,10 @@ func (p *Placer) leave(fleet pools.Fleet, ask *Ask, now time.Time) (claims []rou
 // Pick is the placement that [Placer.Book] would make now. Nothing is booked: the leases only hold the choices.
 func (p *Placer) Pick(fleet pools.Fleet, ask *Ask, now time.Time) (Placement, error) {
 	whole := *ask
-	whole.DecodeLater, whole.Sliced, whole.look = false, false, router.Look{}
+	whole.PickOnly, whole.DecodeLater, whole.Sliced, whole.look = true, false, false, router.Look{}
 	r := p.Route(fleet, &whole, now)
 	look := r.look(now)
-	out, err := r.place(look.exclude, nil, false, now)
+	out, err := r.place(look.exclude, nil, now)
 	if err != nil {
 		return Placement{}, look.wait(err)
 	}
@@ -94,17 +94,17 @@ func (r *Route) placed(out *Placement, now time.Time) {
 }
 
 // place is choose; where every pair that the ask could have is shut and decode may not stand in, one of those is taken.
-func (r *Route) place(exclude []string, ahead []router.Claim, book bool, now time.Time) (Placement, error) {
+func (r *Route) place(exclude []string, ahead []router.Claim, now time.Time) (Placement, error) {
 	if err := r.checkPins(now); err != nil {
 		return Placement{}, err
 	}
-	out, err := r.choose(exclude, ahead, book, now)
+	out, err := r.choose(exclude, ahead, now)
 	if err == nil || Waits(err) || !r.shut || r.standsIn() {
 		return out, err
 	}
 	all := *r
 	all.shut = false
-	return all.choose(exclude, ahead, book, now)
+	return all.choose(exclude, ahead, now)
 }
 
 // standsIn reports whether decode computes the prompt where no pair is open.
@@ -113,19 +113,19 @@ func (r *Route) standsIn() bool {
 }
 
 // choose is the one switch over the ways in which an ask can be served. It books the workers, or only picks them.
-func (r *Route) choose(exclude []string, ahead []router.Claim, book bool, now time.Time) (Placement, error) {
+func (r *Route) choose(exclude []string, ahead []router.Claim, now time.Time) (Placement, error) {
 	req, reason := r.ask.Request, r.Reason
 	req.Exclude, req.Ahead, req.Look = exclude, ahead, &r.ask.look
 	r.match(&req, now)
 	switch want := r.ask.Want; {
 	case want == Prefill:
-		p, err := r.one(r.Prefill, req, book, now)
+		p, err := r.one(r.Prefill, req, now)
 		if errors.Is(err, router.ErrNoWorkers) {
 			return Placement{Reason: r.ask.withoutPrefill()}, r.fallback(err)
 		}
 		return Placement{Prefill: Booking{Lease: p}}, err
 	case want != Decode && reason == "":
-		p, d, err := r.pair(req, book, now)
+		p, d, err := r.pair(req, now)
 		if err == nil && p == nil && d != nil {
 			out := Placement{Decode: Booking{Lease: d}}
 			out.Reason, out.Price = r.placer.Transfers.Why(r.Prefill, d.Worker, req.ISL, now)
@@ -147,7 +147,7 @@ func (r *Route) choose(exclude []string, ahead []router.Claim, book bool, now ti
 	case want != Decode && !servesAlone(r.Decode):
 		return Placement{}, &AloneError{reason}
 	}
-	d, err := r.one(r.Decode, r.ask.generating(r.Decode, req), book, now)
+	d, err := r.one(r.Decode, r.ask.generating(r.Decode, req), now)
 	return Placement{Decode: Booking{Lease: d}, Reason: reason}, refused(err)
 }
 
@@ -184,9 +184,9 @@ func (r *Route) pairs(now time.Time) func(p, d *pools.Worker) bool {
 }
 
 // one books or picks a worker of one pool.
-func (r *Route) one(pool *pools.Pool, req router.Request, book bool, now time.Time) (*router.Lease, error) {
+func (r *Route) one(pool *pools.Pool, req router.Request, now time.Time) (*router.Lease, error) {
 	in := r.placer.Routers.For(r.ask.Model, pool.Role)
-	if book {
+	if !req.PickOnly {
 		return in.Reserve(pool, req, now)
 	}
 	c, err := in.Pick(pool, req, now)
@@ -194,16 +194,9 @@ func (r *Route) one(pool *pools.Pool, req router.Request, book bool, now time.Ti
 }
 
 // pair books or picks a worker of each pool.
-func (r *Route) pair(req router.Request, book bool, now time.Time) (p, d *router.Lease, err error) {
+func (r *Route) pair(req router.Request, now time.Time) (p, d *router.Lease, err error) {
 	prefill, decode := r.placer.Routers.For(r.ask.Model, pools.Prefill), r.placer.Routers.For(r.ask.Model, r.Decode.Role)
-	if book {
-		return router.ReservePair(prefill, decode, r.Prefill, r.Decode, req, r.ask.generating(r.Decode, req), now)
-	}
-	pc, dc, err := router.PickPair(prefill, decode, r.Prefill, r.Decode, req, r.ask.generating(r.Decode, req), now)
-	if p, d = (&router.Lease{Choice: pc}), (&router.Lease{Choice: dc}); pc.Worker == nil && err == nil {
-		p = nil
-	}
-	return p, d, err
+	return router.ReservePair(prefill, decode, r.Prefill, r.Decode, req, r.ask.generating(r.Decode, req), now)
 }
 
 // fallback is nil where decode may compute the prompt, because no prefill worker can for the reason err.
