@@ -19,7 +19,7 @@ func (t *tap) ends(info *openai.ChunkInfo) {
 // usage stores the engine's usage, if reported, and passes on the prompt's ids.
 func (t *tap) usage(info *openai.ChunkInfo) {
 	d, given := t.call.Draft, t.call.Draft.had()
-	moved := d != nil && d.resumed
+	resumed := d != nil && d.resumed
 	if info.PromptIDs != nil && !resumed {
 		t.call.ComputedPrompt(info.PromptIDs)
 	}
