@@ -18,10 +18,10 @@ var (
 	ErrClosed = errors.New("queue: closed")
 )
 
-// Later, wrapped or not, is the answer of a reserve func where the request waits on and holds up none behind it: what it waits for
-// is planned, and those are asked with that in view. starts is from now, behind those asked before it in the same drain; takes is
-// its prompt's time there, and then that from the prompt's end to the first token. free is when the first of all workers has nothing
-// left to compute, from now: until then no request like this one can be granted.
+// Later, wrapped or not, is the answer of a reserve func where the request waits on and holds up none behind it: what it
+// waits for is planned, and those are asked with that in view. starts is from now, behind those asked before it in the
+// same drain; takes is its prompt's time there, and then that from the prompt's end to the first token. free is when the
+// first of all workers has nothing left to compute, from now: until then no request like this one can be granted.
 type Later interface {
 	error
 	Later() (starts, takes, then, free time.Duration)

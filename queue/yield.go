@@ -7,9 +7,10 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Strict priority holds across the queues of several gateways without a queue of all: each reports the first of its waiting requests that
-// have one ([Core.Heads]), and the others leave room to it for a moment ([Core.UpdatePeerHeads]). What they leave is bounded in time
-// alone: a gateway that reports wrongly, or takes nothing, delays a request by yieldFor, once in each distrust.
+// Strict priority holds across the queues of several gateways without a queue of all: each reports the first of its
+// waiting requests that have one ([Core.Heads]), and the others leave room to it for a moment ([Core.UpdatePeerHeads]).
+// What they leave is bounded in time alone: a gateway that reports wrongly, or takes nothing, delays a request by
+// yieldFor, once in each distrust.
 const (
 	// headAge is how old a report of another gateway may be. Each repeats its own every 20 ms, so that one may be lost.
 	headAge = 50 * time.Millisecond
@@ -49,8 +50,8 @@ func laneID(lane string) uint64 {
 // alike reports whether h and o are of one lane, and both retries or none.
 func (h Head) alike(o Head) bool { return h.Lane == o.Lane && h.Retry == o.Retry }
 
-// Heads returns the Head of each lane, and of its retries, in which a request with a strict priority waits; nil where there is none. It
-// looks at every waiting request.
+// Heads returns the Head of each lane, and of its retries, in which a request with a strict priority waits; nil where
+// there is none. It looks at every waiting request.
 func (c *Core[V]) Heads() []Head {
 	var all []Head
 	var first []*Ticket[V] // of each
@@ -69,8 +70,8 @@ func (c *Core[V]) Heads() []Head {
 	return all
 }
 
-// UpdatePeerHeads puts the heads of another gateway's queue, of which it keeps a copy, in the place of those that it had. It reports
-// whether another one is the first there while room is left here: what that was left for may be taken, and a drain is due.
+// UpdatePeerHeads replaces the heads of another gateway's queue with a copy of heads. It reports whether a head has gone
+// while room is left to it here: a drain is due.
 func (c *Core[V]) UpdatePeerHeads(name string, heads []Head, now time.Time) (gone bool) {
 	i := slices.IndexFunc(c.others, func(o peer) bool { return o.name == name })
 	if i < 0 {
@@ -101,8 +102,8 @@ func (o *peer) above(t Head, now time.Time) (tokens int) {
 	return tokens
 }
 
-// makeWay is the length in tokens of the shortest prompt at another gateway that goes before t; 0 where there is none, or room has been
-// left to them for long enough.
+// makeWay is the length in tokens of the shortest prompt at another gateway that goes before t; 0 where there is none, or
+// room has been left to them for long enough.
 func (c *Core[V]) makeWay(t *Ticket[V], now time.Time) (tokens int) {
 	c.over = false
 	if len(c.others) == 0 || c.planning {
@@ -120,7 +121,8 @@ func (c *Core[V]) makeWay(t *Ticket[V], now time.Time) (tokens int) {
 	return tokens
 }
 
-// retake notes that t was granted what had been left to others for long enough. Where there is no room any more, they have taken it.
+// retake notes that t was granted what had been left to others for long enough. Where there is no room any more, they
+// have taken it.
 func (c *Core[V]) retake(t *Ticket[V], now time.Time) {
 	for i, one := 0, t.head(); i < len(c.others); i++ {
 		if c.others[i].above(one, now) > 0 {

@@ -62,8 +62,8 @@ func (k *core) delays(c *scratch, ws []candidate) {
 	}
 }
 
-// plan is what the requests of one drain that go on waiting will put on the workers that they wait for, so that those
-// behind them plan around it: each worker's queue forms in the gateway, and the choice is made again at each drain.
+// plan is the load that the waiting requests of one drain will put on the workers that they wait for, so that later requests
+// plan around it: each worker's queue forms in the gateway, and each drain chooses again.
 type plan struct {
 	drain uint64
 	view  uint64
@@ -104,9 +104,9 @@ func (p *plan) freeIn(v *view, now time.Time) time.Duration {
 	return p.free
 }
 
-// together is up to how many tokens a worker that is free is given in several prompts of one drain. Its engine computes the first at
-// once and the others in one step: up to some 300 tokens that takes as long as to read the weights (peak FLOPS over memory
-// bandwidth: A100 156, H100 295, B200 281), and one after the other they would take as long each.
+// together is up to how many tokens a worker that is free is given in several prompts of one drain. Its engine computes
+// the first at once and the others in one step: up to some 300 tokens that takes as long as to read the weights (peak
+// FLOPS over memory bandwidth: A100 156, H100 295, B200 281), and one after the other they would take as long each.
 const together = 256
 
 // joins reports whether the prompt goes to w with those that w was given in this drain.

@@ -291,8 +291,8 @@ const (
 	idle                     // has room in its queue
 )
 
-// slower sets what the tiers below the device hold, each a run that goes on where the faster ones' has ended, no more
-// in all than what may count as cached. The blocks predicted on the device cover the beginning of them.
+// slower sets the blocks of the tiers below the device, each a run that continues the faster ones', limited to what may
+// count as cached. Blocks predicted on the device cover their beginning.
 func (c *candidate) slower(host, disk, shared int32, cached int) {
 	left, covered := int32(cached-c.Overlap), c.Predicted
 	take := func(n int32) int32 {

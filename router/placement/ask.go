@@ -9,38 +9,38 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// Ask is what one round of a request asks of the choice of its workers. It must not be changed while it waits.
+// Ask is one round's query for workers. It must not change while it waits.
 type Ask struct {
-	// Request is what the routers are asked. Exclude lists the workers that the request has tried, and Pin the worker
-	// that shall compute the prompt for another; Ahead is set by [Placer.Book].
+	// Request is the query to the routers. Exclude lists the workers that the request has tried, and Pin names the prefill
+	// worker; [Placer.Book] sets Ahead.
 	router.Request
-	// DecodePin names the worker that shall generate, nil for any.
+	// DecodePin names the worker that generates, nil for any.
 	DecodePin *router.Pin
-	// DecodeHashes are Hashes in blocks of the decode pool's size, nil where both pools have blocks of one size.
+	// DecodeHashes are Hashes in the decode pool's block size, nil if it is the same.
 	DecodeHashes []uint64
 	Model        string
 	Want         Want
-	// Partner is the worker of the other leg where one leg is lacking, nil if it is not known.
+	// Partner is the worker of the other leg if one leg is lacking, nil if unknown.
 	Partner *pools.Worker
 	// OneLeg is why the request never has a prefill leg, empty if it may.
 	OneLeg string
-	// Yield is the length of a prompt at another gateway that goes before the ask, in tokens; 0 for none.
+	// Yield is the length in tokens of a prompt at another gateway that goes first; 0 for none.
 	Yield int
 
-	// Waited: it had to wait for room before.
+	// Waited reports that it had to wait for room.
 	Waited bool
 
 	look   router.Look // for the next booking
 	claims []router.Claim
 }
 
-// Want is which workers an ask lacks.
+// Want names the workers that an ask lacks.
 type Want uint8
 
 const (
-	// Any is a prefill and a decode worker, or one worker that stands in for the two.
+	// Any is a prefill and a decode worker, or one worker for both legs.
 	Any Want = iota
-	// Pair is a prefill and a decode worker, though others could stand in.
+	// Pair is a prefill and a decode worker only.
 	Pair
 	// Prefill is another prefill worker: the booking of a decode worker is kept.
 	Prefill
@@ -50,13 +50,13 @@ const (
 	Alone
 )
 
-// bound reports whether the ask takes some workers only.
+// bound reports whether the ask is limited to some workers.
 func (a *Ask) bound() bool {
 	return a.Pin != nil || a.DecodePin != nil || len(a.Required) > 0 || a.Adapter != "" || len(a.Exclude) > 0
 }
 
-// Lane names the workers that the ask is bound to, for a queue: asks of the same pins, taints, adapters and tried workers that
-// lack the same legs hold up each other and no others. It is empty for an ask that takes any worker.
+// Lane names the workers that the ask is bound to, for a queue: asks with the same pins, taints, adapters and tried workers
+// that lack the same legs hold up only each other. It is empty for an ask that takes any worker.
 func (a *Ask) Lane() string {
 	if !a.bound() {
 		if a.Want == Decode {
@@ -68,7 +68,7 @@ func (a *Ask) Lane() string {
 	return fmt.Sprintf("%d %#v %#v %q %q %q", a.Want, a.Pin, a.DecodePin, required, a.Adapter, tried)
 }
 
-// pinned is the worker that the ask names for a role, empty for any.
+// pinned returns the worker that the ask names for a role, empty for any.
 func (a *Ask) pinned(role pools.Role) string {
 	if p := a.pin(role); p != nil {
 		return p.Worker
@@ -83,7 +83,7 @@ func (a *Ask) pin(role pools.Role) *router.Pin {
 	return a.DecodePin
 }
 
-// generating is req as the pool whose workers generate is asked. A remote index reports in prefill's blocks.
+// generating returns req for the pool whose workers generate. A remote index reports in prefill's blocks.
 func (a *Ask) generating(pool *pools.Pool, req router.Request) router.Request {
 	req.Pin = a.DecodePin
 	if a.DecodeHashes != nil && pool.Role == pools.Decode {
@@ -92,8 +92,8 @@ func (a *Ask) generating(pool *pools.Pool, req router.Request) router.Request {
 	return req
 }
 
-// claim notes the legs for which a bound ask has to wait, after err. A leg stays claimed once the ask waits for the
-// other one, or two busy legs would take turns at starving it.
+// claim records the legs that a bound ask waits for, after err. A leg stays claimed while the ask waits for the other
+// one, or two busy legs would starve it in turns.
 func (a *Ask) claim(generates pools.Role, err error) {
 	roles := []pools.Role{pools.Prefill, generates}
 	if pool, ok := errors.AsType[*router.PoolError](err); ok {
@@ -106,7 +106,7 @@ func (a *Ask) claim(generates pools.Role, err error) {
 	}
 }
 
-// claimed is what the asks wait for.
+// claimed returns the claims of all asks.
 func claimed(asks []*Ask) []router.Claim {
 	var all []router.Claim
 	for _, a := range asks {

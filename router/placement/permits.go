@@ -11,16 +11,16 @@ import (
 
 // Permits decide which workers may be called in a role, prefill or decode, as circuit breakers do.
 type Permits interface {
-	// Blocked lists the workers that Acquire refuses for an adapter, empty for none, now, OnTrial those of them that have one call on
-	// trial.
+	// Blocked returns the workers that Acquire refuses now for an adapter, empty for none; OnTrial returns those of them
+	// with a call on trial.
 	Blocked(role pools.Role, adapter string) []string
 	OnTrial(role pools.Role, adapter string) []string
-	// Acquire permits one call to a process of a worker for an adapter; done takes how it ended (see [Booking]). failOpen permits
-	// the call although the worker is blocked, unless it is on trial.
+	// Acquire permits one call to a worker's process for an adapter; done reports how it ended (see [Booking]). failOpen
+	// permits the call although the worker is blocked, unless it is on trial.
 	Acquire(worker, incarnation string, role pools.Role, adapter string, failOpen bool) (done func(error), err error)
 }
 
-// leg is the role in which a pool's workers are called: one of role both is called to decode.
+// leg returns the role in which a pool's workers are called: those of role both decode.
 func leg(p *pools.Pool) pools.Role {
 	if p.Role == pools.Prefill {
 		return pools.Prefill
@@ -28,7 +28,7 @@ func leg(p *pools.Pool) pools.Role {
 	return pools.Decode
 }
 
-// blocked lists the workers of a pool that may not be called for an adapter.
+// blocked returns the workers of a pool that may not be called for an adapter.
 func (p *Placer) blocked(pool *pools.Pool, adapter string) []string {
 	if p.Permits == nil {
 		return nil
@@ -36,8 +36,7 @@ func (p *Placer) blocked(pool *pools.Pool, adapter string) []string {
 	return p.Permits.Blocked(leg(pool), adapter)
 }
 
-// survey is the workers of a pool that could serve an ask: they are up, have what the ask requires and room for its
-// prompt.
+// survey counts the workers of a pool that could serve an ask: they are up, have what it requires and room for its prompt.
 type survey struct {
 	blocked, trials []string // of the whole pool
 	free            bool     // one of them is neither blocked nor tried by the ask
@@ -67,16 +66,16 @@ func (p *Placer) survey(pool *pools.Pool, ask *Ask, now time.Time) (s survey) {
 	return s
 }
 
-// look is what the permits leave of a route's workers.
-type look struct {
+// permitted is what the permits leave of a route's workers.
+type permitted struct {
 	exclude  []string     // those that the ask has tried, and those that may not be called
-	failOpen []pools.Role // in which the ask could only be served by blocked workers: they are called all the same
-	onTrial  []pools.Role // in which every worker that could serve is on trial, whose end is worth waiting for
+	failOpen []pools.Role // in which only blocked workers could serve the ask: they are called anyway
+	onTrial  []pools.Role // in which every worker that could serve is on trial: its end is worth waiting for
 }
 
-// look asks the permits. A worker on trial is always left out, one that is blocked only while the ask has another.
-func (r *Route) look(now time.Time) look {
-	l := look{exclude: r.ask.Exclude}
+// permits excludes workers on trial and, if the ask has others, blocked ones.
+func (r *Route) permits(now time.Time) permitted {
+	l := permitted{exclude: r.ask.Exclude}
 	for _, pool := range [...]*pools.Pool{r.Prefill, r.Decode} {
 		if len(r.placer.blocked(pool, r.ask.Adapter)) == 0 {
 			continue
@@ -94,8 +93,8 @@ func (r *Route) look(now time.Time) look {
 	return l
 }
 
-// wait turns the lack of a worker into a wait where the end of a trial shows whether there is one.
-func (l *look) wait(err error) error {
+// wait turns the lack of a worker into a wait if the end of a trial will show whether there is one.
+func (l *permitted) wait(err error) error {
 	lacks := pools.Prefill
 	if errors.Is(err, ErrNoDecode) {
 		lacks = pools.Decode
@@ -108,8 +107,8 @@ func (l *look) wait(err error) error {
 	return err
 }
 
-// acquire gets the permit for a booking. It fails where the permit was given away since the look.
-func (p *Placer) acquire(b *Booking, role pools.Role, adapter string, l *look) (err error) {
+// acquire acquires the permit for a booking. It fails if another request has taken the permit since.
+func (p *Placer) acquire(b *Booking, role pools.Role, adapter string, l *permitted) (err error) {
 	switch {
 	case b.Lease == nil:
 	case p.Permits == nil:

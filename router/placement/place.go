@@ -26,14 +26,14 @@ func (p *Placer) Book(fleet pools.Fleet, ask *Ask, ahead []*Ask, now time.Time) 
 	claims = append(claims, left...)
 	for range maxChoices {
 		r := p.Route(fleet, ask, now)
-		look := r.look(now)
+		may := r.permits(now)
 		generates = r.Decode.Role
-		out, failed := r.place(look.exclude, claims, now)
+		out, failed := r.place(may.exclude, claims, now)
 		if failed != nil {
-			err = look.wait(failed)
+			err = may.wait(failed)
 			break
 		}
-		if p.acquire(&out.Prefill, pools.Prefill, ask.Adapter, &look) == nil && p.acquire(&out.Decode, pools.Decode, ask.Adapter, &look) == nil {
+		if p.acquire(&out.Prefill, pools.Prefill, ask.Adapter, &may) == nil && p.acquire(&out.Decode, pools.Decode, ask.Adapter, &may) == nil {
 			r.placed(&out, now)
 			return out, nil
 		}
@@ -49,8 +49,8 @@ func (p *Placer) Book(fleet pools.Fleet, ask *Ask, ahead []*Ask, now time.Time) 
 	return Placement{}, err
 }
 
-// leave is the workers that the ask leaves to a request at another gateway: those that this one would choose for that request
-// now, of all that may serve the ask. It is nil where there is no such request, or no room for it either.
+// leave returns claims on the workers that the ask leaves to a request at another gateway: those that this gateway would
+// choose for it now among all that may serve the ask. It is nil without such a request, or without room for it.
 func (p *Placer) leave(fleet pools.Fleet, ask *Ask, now time.Time) (claims []router.Claim) {
 	if ask.Yield == 0 {
 		return nil
@@ -68,20 +68,20 @@ func (p *Placer) leave(fleet pools.Fleet, ask *Ask, now time.Time) (claims []rou
 	return claims
 }
 
-// Pick is the placement that [Placer.Book] would make now. Nothing is booked: the leases only hold the choices.
+// Pick returns the placement that [Placer.Book] would make now, and books nothing: the leases only hold the choices.
 func (p *Placer) Pick(fleet pools.Fleet, ask *Ask, now time.Time) (Placement, error) {
 	whole := *ask
 	whole.PickOnly, whole.DecodeLater, whole.Sliced, whole.look = true, false, false, router.Look{}
 	r := p.Route(fleet, &whole, now)
-	look := r.look(now)
-	out, err := r.place(look.exclude, nil, now)
+	may := r.permits(now)
+	out, err := r.place(may.exclude, nil, now)
 	if err != nil {
-		return Placement{}, look.wait(err)
+		return Placement{}, may.wait(err)
 	}
 	return out, nil
 }
 
-// placed notes which pair was booked.
+// placed records which pair was booked.
 func (r *Route) placed(out *Placement, now time.Time) {
 	if !r.shut || r.ask.Want == Prefill || r.ask.Want == Decode && r.ask.Partner == nil {
 		return
@@ -93,7 +93,7 @@ func (r *Route) placed(out *Placement, now time.Time) {
 	r.placer.Transfers.Placed(p, out.Decode.Worker, r.ask.ISL, now)
 }
 
-// place is choose; where every pair that the ask could have is shut and decode may not stand in, one of those is taken.
+// place is choose, but if every pair of the ask is shut and decode may not stand in, it takes one of those pairs.
 func (r *Route) place(exclude []string, ahead []router.Claim, now time.Time) (Placement, error) {
 	if err := r.checkPins(now); err != nil {
 		return Placement{}, err
@@ -107,12 +107,12 @@ func (r *Route) place(exclude []string, ahead []router.Claim, now time.Time) (Pl
 	return all.choose(exclude, ahead, now)
 }
 
-// standsIn reports whether decode computes the prompt where no pair is open.
+// standsIn reports whether decode computes the prompt if no pair is open.
 func (r *Route) standsIn() bool {
 	return r.ask.Want != Decode && r.placer.Fallback && servesAlone(r.Decode)
 }
 
-// choose is the one switch over the ways in which an ask can be served. It books the workers, or only picks them.
+// choose is the one switch over the ways to serve an ask. It books the workers, or only picks them.
 func (r *Route) choose(exclude []string, ahead []router.Claim, now time.Time) (Placement, error) {
 	req, reason := r.ask.Request, r.Reason
 	req.Exclude, req.Ahead, req.Look = exclude, ahead, &r.ask.look
@@ -151,7 +151,7 @@ func (r *Route) choose(exclude []string, ahead []router.Claim, now time.Time) (P
 	return Placement{Decode: Booking{Lease: d}, Reason: reason}, refused(err)
 }
 
-// match keeps workers apart that cannot hand over to each other, and those of pairs that are shut.
+// match excludes pairs of workers that cannot hand over to each other or are shut.
 func (r *Route) match(req *router.Request, now time.Time) {
 	pairs, partner := r.pairs(now), r.ask.Partner
 	if r.shut {
@@ -169,7 +169,7 @@ func (r *Route) match(req *router.Request, now time.Time) {
 	}
 }
 
-// pairs reports which workers the ask may be handed over between, nil: any.
+// pairs returns a func that reports between which workers the ask may be handed over; nil allows any.
 func (r *Route) pairs(now time.Time) func(p, d *pools.Worker) bool {
 	able := r.placer.Pairs
 	if able == nil || !r.Mixed {
@@ -199,11 +199,11 @@ func (r *Route) pair(req router.Request, now time.Time) (p, d *router.Lease, err
 	return router.ReservePair(prefill, decode, r.Prefill, r.Decode, req, r.ask.generating(r.Decode, req), now)
 }
 
-// fallback is nil where decode may compute the prompt, because no prefill worker can for the reason err.
+// fallback returns nil if decode may compute the prompt, since no prefill worker can because of err.
 func (r *Route) fallback(err error) error {
 	switch pinned := r.ask.pinned(pools.Prefill); {
 	case pinned != "":
-		return &PinError{pools.Prefill, pinned} // it went while it was asked
+		return &PinError{pools.Prefill, pinned} // it has just left
 	case r.placer.Fallback && servesAlone(r.Decode):
 		return nil
 	case len(r.ask.Required) > 0 || r.ask.Adapter != "":
@@ -214,13 +214,13 @@ func (r *Route) fallback(err error) error {
 	return fmt.Errorf("%w: %w", ErrNoPrefill, err)
 }
 
-// servesAlone reports whether the workers of a pool can compute prompts too. Those of a pool are of one engine, but
-// for the moment of a change.
+// servesAlone reports whether the workers of a pool can compute prompts too. A pool has one engine, except during a
+// change.
 func servesAlone(pool *pools.Pool) bool {
 	return !slices.ContainsFunc(pool.Members, func(m pools.Member) bool { return !m.Worker.ServesAlone() })
 }
 
-// refused names the lack of a worker that generates.
+// refused turns the lack of a worker that generates into ErrNoDecode.
 func refused(err error) error {
 	if errors.Is(err, router.ErrNoWorkers) {
 		return fmt.Errorf("%w: %w", ErrNoDecode, err)

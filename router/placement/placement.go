@@ -35,20 +35,20 @@ var (
 	ErrNoPrefill = errors.New("no prefill worker is available and decode may not stand in")
 	// ErrOnTrial: every worker that could serve has one call on trial, whose end decides.
 	ErrOnTrial = errors.New("every worker that could serve is on trial")
-	// ErrYield, together with another error of which [Waits] holds: there is room, which is left to the request of [Ask.Yield].
+	// ErrYield comes with another error for which [Waits] holds: there is room, but it is left to the request of [Ask.Yield].
 	ErrYield = errors.New("room is left to a request at another gateway")
 )
 
-// AloneError refuses an ask that has to be served by one worker, where every worker needs another one.
+// AloneError refuses an ask that one worker must serve alone, when every worker needs a partner.
 type AloneError struct {
-	Reason string // why it has to: that of [Ask.OneLeg]
+	Reason string // see [Ask.OneLeg]
 }
 
 func (e *AloneError) Error() string {
 	return "the request needs one worker that serves it alone, and there is none: " + e.Reason
 }
 
-// Waits reports whether waiting may help against err: a token, a release or the end of a trial makes room.
+// Waits reports whether waiting may resolve err: a token, a release or the end of a trial makes room.
 func Waits(err error) bool {
 	_, later := errors.AsType[*router.LaterError](err)
 	return later || errors.Is(err, router.ErrBusy) || errors.Is(err, router.ErrNoRoom) || errors.Is(err, ErrOnTrial)
@@ -62,21 +62,21 @@ type Placement struct {
 	Decode Booking
 	// Reason is why there is no prefill leg, empty for a leg or when none is needed.
 	Reason string
-	// Price is what handing over was predicted to cost, where that is why there is no prefill leg.
+	// Price is the predicted cost of the hand-off, if that is the reason.
 	Price Price
-	// Took is the time that the choice took, for its caller to set.
+	// Took is the time of the choice, set by the caller.
 	Took time.Duration
 }
 
 // Booking is one leg's worker and the permit to call it.
 type Booking struct {
 	*router.Lease // nil where there is no such leg
-	// Done takes how the call ended: nil for its first sign of success, the error of a failure. It is nil of what was
-	// only picked.
+	// Done reports how the call ended: nil for its first sign of success, or its error. It is nil if the worker was only
+	// picked.
 	Done func(err error)
 }
 
-// Leases are the leases of the legs that there are, prefill's first.
+// Leases returns the leases of the legs, prefill's first.
 func (p *Placement) Leases() []*router.Lease {
 	return slices.DeleteFunc([]*router.Lease{p.Prefill.Lease, p.Decode.Lease}, func(l *router.Lease) bool { return l == nil })
 }

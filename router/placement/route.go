@@ -9,25 +9,25 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// Routers gives the router of a model's pool. [*router.Set] is one.
+// Routers returns the router of a model's pool; [*router.Set] does.
 type Routers interface {
 	For(model string, role pools.Role) *router.Router
 }
 
-// Placer places the requests of every model. It is as safe for concurrent use as its parts.
+// Placer places the requests of every model. It is safe for concurrent use if its parts are.
 type Placer struct {
 	Routers Routers
 	// Permits decide which workers may be called; nil permits every call.
 	Permits Permits
-	// Pairs reports why two workers cannot hand over; nil: any two can.
+	// Pairs returns why two workers cannot hand over; nil if any two can.
 	Pairs func(p, d *pools.Worker) error
-	// Fallback lets decode compute a prompt where no prefill worker can.
+	// Fallback lets decode compute a prompt if no prefill worker can.
 	Fallback bool
-	// Transfers decide which pairs are shut; nil: none.
+	// Transfers decide which pairs are shut; nil for none.
 	Transfers Transfers
 }
 
-// Transfers decide between which workers prompts should not be handed over, as [*Links] do.
+// Transfers decide which pairs of workers should not hand over, as [*Links] do.
 type Transfers interface {
 	Shut(model string, tokens int, now time.Time) bool
 	Opens(p, d *pools.Worker, tokens int, now time.Time) bool
@@ -35,7 +35,7 @@ type Transfers interface {
 	Why(prefill *pools.Pool, d *pools.Worker, tokens int, now time.Time) (reason string, price Price)
 }
 
-// Route is where a request may go, as of one snapshot of its model's pools. It holds for one step.
+// Route is where a request may go under one snapshot of its model's pools. It is valid for one step.
 type Route struct {
 	pools.Fleet
 	// Decode is the pool whose workers generate, of role decode or both. It hides the fleet's.
@@ -45,7 +45,7 @@ type Route struct {
 
 	placer *Placer
 	ask    *Ask
-	shut   bool // a pair of the model is, for such a prompt, and the ask need not have it
+	shut   bool // a pair of the model is shut for such a prompt, and the ask does not require it
 }
 
 // Route finds the pools for an ask. Workers of role both generate where the model has no decode worker, where the ask
@@ -65,8 +65,8 @@ func (p *Placer) Route(fleet pools.Fleet, ask *Ask, now time.Time) Route {
 	return r
 }
 
-// Alone reports whether a worker of role both has to serve the ask: there is no decode worker, or the ask could be
-// served by such a worker now and by no pair. What the ask holds of a pair is of no use then.
+// Alone reports whether a worker of role both must serve the ask: there is no decode worker, or such a worker could serve
+// the ask now and no pair could. Half a pair that the ask holds is then useless.
 func (p *Placer) Alone(fleet pools.Fleet, ask *Ask, now time.Time) bool {
 	switch {
 	case ask.Want == Alone:
@@ -81,14 +81,13 @@ func (p *Placer) Alone(fleet pools.Fleet, ask *Ask, now time.Time) bool {
 	return p.survey(fleet.Both, ask, now).free
 }
 
-// pairs reports whether a pair of workers could serve the ask now, or a decode worker where one leg is all that it
-// needs or lacks.
+// pairs reports whether a pair of workers could serve the ask now, or a decode worker if it needs or lacks only one leg.
 func (p *Placer) pairs(fleet pools.Fleet, ask *Ask, now time.Time) bool {
 	oneLeg := p.Fallback && servesAlone(fleet.Decode) || ask.Want == Decode || ask.OneLeg != "" || ask.pinned(pools.Prefill) != ""
 	return (ask.Want == Prefill || p.survey(fleet.Decode, ask, now).free) && (oneLeg || p.survey(fleet.Prefill, ask, now).free)
 }
 
-// withoutPrefill is the reason of an ask for which no prefill worker is left.
+// withoutPrefill returns the reason for an ask without a prefill worker.
 func (a *Ask) withoutPrefill() string {
 	if a.Attempt > 1 || a.Want == Prefill {
 		return ReasonPrefillFailed
@@ -96,7 +95,7 @@ func (a *Ask) withoutPrefill() string {
 	return ReasonNoPrefill
 }
 
-// Computes is the pool whose workers compute the prompt, and its router. The pool may be empty.
+// Computes returns the pool whose workers compute the prompt, and its router. The pool may be empty.
 func (r *Route) Computes() (*pools.Pool, *router.Router) {
 	pool := r.Both
 	if len(r.Prefill.Members) > 0 && r.Decode.Role != pools.Both {
@@ -105,8 +104,8 @@ func (r *Route) Computes() (*pools.Pool, *router.Router) {
 	return pool, r.placer.Routers.For(r.ask.Model, pool.Role)
 }
 
-// Cached is the longest prefix of the prompt, in tokens, that a worker which may compute the prompt now has cached. The ask
-// keeps what was looked up for the booking that follows.
+// Cached returns the longest prefix of the prompt, in tokens, cached by a worker that may compute it now. The ask keeps the
+// result for the booking that follows.
 func (r *Route) Cached(now time.Time) int {
 	pool, in := r.Computes()
 	if len(pool.Members) == 0 {
@@ -123,7 +122,7 @@ func (r *Route) Fits() error {
 	return r.placer.Routers.For(r.ask.Model, r.Decode.Role).Fits(r.Decode, r.ask.ISL)
 }
 
-// PinError refuses an ask whose pinned worker takes no requests now. Another worker is not what was asked for.
+// PinError refuses an ask whose pinned worker takes no requests now.
 type PinError struct {
 	Role   pools.Role // prefill or decode: the pin's
 	Worker string
@@ -133,7 +132,7 @@ func (e *PinError) Error() string {
 	return fmt.Sprintf("the pinned %s worker %q takes no requests now", e.Role, e.Worker)
 }
 
-// checkPins refuses an ask that lacks a pinned worker which has left, is down or draining, or may not be called.
+// checkPins refuses an ask whose pinned worker has left, is down or draining, or may not be called.
 func (r *Route) checkPins(now time.Time) error {
 	for _, pool := range [...]*pools.Pool{r.Decode, r.Prefill} {
 		id := r.ask.pinned(pool.Role)
