@@ -38,7 +38,6 @@ type WorkerConfig struct {
 	// ModelInput is the form of prompts that it takes: "text" or "tokens".
 	ModelInput  string
 	DeviceClass string
-	Topology    map[string]string
 	// Taints are names that requests may require of it or prefer.
 	Taints []string
 	// Prefix and LeaseTTL are discovery's.
@@ -160,7 +159,7 @@ func (w *Worker) build() error {
 		Address:   "http://" + net.JoinHostPort(host, fmt.Sprint(w.serve.Addr().(*net.TCPAddr).Port)),
 		BlockSize: cfg.BlockSize, TotalKVBlocks: cfg.TotalKVBlocks, MaxNumSeqs: cfg.MaxNumSeqs,
 		MaxNumBatchedTokens: cfg.MaxNumBatchedTokens, ContextLength: cfg.ContextLength, DataParallelRanks: 1,
-		DeviceClass: w.cfg.DeviceClass, Topology: w.cfg.Topology, Taints: w.cfg.Taints,
+		DeviceClass: w.cfg.DeviceClass, Taints: w.cfg.Taints,
 		Transfer:  net.JoinHostPort(host, fmt.Sprint(cfg.TransferPort)),
 		Connector: cfg.Connector, TransferIDs: []string{cfg.EngineID()},
 		ModelInput: w.cfg.ModelInput,

@@ -98,12 +98,9 @@ func (s *Server) appendChunks(out []byte, c *call, m *mail) []byte {
 	if ch.failure != nil || shown.Held {
 		return out
 	}
-	text, ids := ch.behind+shown.Text, append(ch.behindIDs, shown.IDs...)
-	if ch.behind, ch.behindIDs = "", nil; ch.finish == "" && ch.generated%max(1, s.cfg.ChunkTokens) != 0 {
-		ch.behind, ch.behindIDs = text, ids
-		return out
-	}
-	return s.dialect.appendChunk(out, c, m.choice, text, ids)
+	text := ch.behind + shown.Text
+	ch.behind = ""
+	return s.dialect.appendChunk(out, c, m.choice, text, shown.IDs)
 }
 
 // appendJSON appends v as an event.

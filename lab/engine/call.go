@@ -70,15 +70,14 @@ type choice struct {
 	ids       []uint32 // the same, as ids
 	generated int
 	cached    int
-	begun     bool     // its first chunk is out
-	called    bool     // the name of the function that it calls is out
-	unsent    string   // of the call's arguments
-	offset    int      // bytes of its text that are out
-	behind    string   // of what is to come with the next chunk
-	behindIDs []uint32 // the same, as ids
-	finish    string   // why it ended; empty before
-	reason    any      // the stop string or stop token id that ended it
-	pinned    *Pinned  // what waits for decode
+	begun     bool    // its first chunk is out
+	called    bool    // the name of the function that it calls is out
+	unsent    string  // of the call's arguments
+	offset    int     // bytes of its text that are out
+	behind    string  // of what is to come with the next chunk
+	finish    string  // why it ended; empty before
+	reason    any     // the stop string or stop token id that ended it
+	pinned    *Pinned // what waits for decode
 	failure   *apiError
 }
 

@@ -102,9 +102,6 @@ type Config struct {
 	// NoCacheReport is SGLang without --enable-cache-report and vLLM without
 	// --enable-prompt-tokens-details: usage has no cached tokens.
 	NoCacheReport bool
-	// ChunkTokens is how many tokens an event of a stream brings: engines that speculate, or whose server falls behind,
-	// write several at once. Default 1.
-	ChunkTokens int
 	// TransferHost and TransferPort are where TransferHandler is reachable, as
 	// put into the answers of prefills. Defaults "127.0.0.1" and 5600.
 	TransferHost string

@@ -292,10 +292,6 @@ func (c *Core) take(s *sequence, token uint32, now time.Time) bool {
 		o.Reason = Length
 		if s.Pin && (s.meeting == nil || !s.meeting.unwanted) {
 			o.Pinned = c.pin(s, now)
-			if s.Hold.AnswerLast {
-				c.stage(s, o)
-				return true
-			}
 		}
 	default:
 		c.result.Outputs = append(c.result.Outputs, o)

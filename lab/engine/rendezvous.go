@@ -19,11 +19,9 @@ type Hold struct {
 	// for so long: after that it ends with LoadFailed and ErrNoDecode.
 	GuestFirst time.Duration
 	// HandFirst hands the first token over with the blocks: it ends the prefill, whatever it is, and decode continues
-	// after it. It withholds the last output as AnswerLast does.
+	// after it. The last output is withheld until the blocks were released. Where they lapse before, the sequence ends
+	// with LoadFailed and ErrNoDecode instead.
 	HandFirst bool
-	// AnswerLast withholds the last output until the blocks were released. Where they
-	// lapse before, the sequence ends with LoadFailed and ErrNoDecode instead.
-	AnswerLast bool
 	// Deaf leaves a decode engine that waits for the blocks without an answer when the
 	// prefill ends otherwise than by length: it waits for as long as it will.
 	Deaf bool

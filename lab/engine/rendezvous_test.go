@@ -45,7 +45,7 @@ func randomMeetings(t *testing.T, seed uint64, operations int) error {
 		switch k := rng.IntN(12); {
 		case k < 4:
 			r := Request{ID: fmt.Sprint(n), Prompt: prompt(uint32(rng.IntN(5)), 1+rng.IntN(40)), MaxTokens: 1 + rng.IntN(2), Pin: true, Hold: Hold{
-				Shared: room, AnswerLast: rng.IntN(2) == 0, GuestFirst: time.Duration(rng.IntN(2)*rng.IntN(200)) * time.Millisecond, For: time.Duration(rng.IntN(100)) * time.Millisecond,
+				Shared: room, GuestFirst: time.Duration(rng.IntN(2)*rng.IntN(200)) * time.Millisecond, For: time.Duration(rng.IntN(100)) * time.Millisecond,
 			}}
 			switch err := c.Add(r); {
 			case err == nil:

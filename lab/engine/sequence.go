@@ -13,7 +13,7 @@ const (
 	expecting              // for a decode engine to ask for it (Hold.GuestFirst)
 	fetching               // holds blocks, its prompt's KV is on the way
 	running
-	staged // finished; its last output waits for its blocks' release (Hold.AnswerLast)
+	staged // finished; its last output waits for its blocks' release (Hold.HandFirst)
 	ended
 )
 
