@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/testkit"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // Real processes: a worker that registers nowhere and publishes as vLLM does, `gateway attach` beside it, and a gateway that

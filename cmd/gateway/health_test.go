@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // An unhealthy gateway reports the reason in one line.

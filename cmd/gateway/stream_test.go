@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
+	"github.com/tandem-pd/tandem/lab/fleet"
 )
 
 // client makes the requests of its clients, and judges the answers.

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // file is one file of an archive.

@@ -22,7 +22,7 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/testkit"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // kept is a source of the test's own files, and what is logged about it.

@@ -22,7 +22,6 @@ var calendar = map[string]string{
 	"internal/natsbus/stream_follow.go": "the same",
 	"kv/wire/event.go":                  "the date in an engine's events",
 	"kv/wire/pack.go":                   "the date in events that are published",
-	"internal/testkit/collector.go":     "the dates of spans that came",
 	"internal/trace/tree.go":            "a trace's date; all else in it is counted from there",
 	"pools/kept/jetstream.go":           "a bucket's date of creation names it",
 	"models/load.go":                    "the newest of some files",

@@ -27,21 +27,21 @@ var ground = storey{
 	"internal/pace":   {},
 	"internal/auth":   {},
 	// Certificates of files.
-	"internal/certs":    {"internal/testkit", "internal/metrics", "internal/setting"},
-	"internal/testkit":  kv, // runs deploy/compose/security/etcd-users.sh, for tests and compose
+	"internal/certs":    {"lab/testkit", "internal/metrics", "internal/setting"},
+	"lab/testkit":       kv, // runs deploy/compose/security/etcd-users.sh, for tests and compose
 	"internal/guard":    {},
 	"internal/setting":  {},
 	"internal/scratch":  {},
 	"internal/terminal": {},
 	"internal/metrics":  {},
 	// Traces.
-	"internal/trace": {"internal/guard", "internal/metrics", "internal/testkit", "internal/setting"},
+	"internal/trace": {"internal/guard", "internal/metrics", "lab/testkit", "internal/setting"},
 	// KV events, from the bytes up.
 	"kv/wire":          {},
 	"kv/zmq":           append(kv, "internal/guard"),
 	"internal/natsbus": append(kv, "internal/scratch", "internal/setting", "internal/guard"),
-	"kv/view":          append(kv, "internal/testkit"),
-	"kv/follow":        append(kv, "internal/natsbus", "kv/view", "internal/testkit", "kv/zmq", "internal/metrics", "internal/setting", "internal/guard"),
+	"kv/view":          append(kv, "lab/testkit"),
+	"kv/follow":        append(kv, "internal/natsbus", "kv/view", "lab/testkit", "kv/zmq", "internal/metrics", "internal/setting", "internal/guard"),
 }
 
 // rooms are the parts of a request's way.
@@ -54,7 +54,7 @@ var rooms = storey{
 	"pools/discovery": {"internal/setting", "pools", "internal/guard", "internal/scratch", "internal/http1"}, // upstream separates this machine's shortages from a worker's failures
 	"pools/kept":      {"internal/guard", "internal/natsbus"},                                                // natsbus in its tests
 	// Pods, in a package of its own: etcd's client is no part of it.
-	"pools/discovery/kubernetes": {"internal/setting", "pools", "pools/discovery", "internal/guard", "internal/metrics", "internal/testkit"},
+	"pools/discovery/kubernetes": {"internal/setting", "pools", "pools/discovery", "internal/guard", "internal/metrics", "lab/testkit"},
 	"router":                     {"kv/index", "internal/setting", "pools", "router/load", "kv/overlap"},
 	"router/placement":           {"pools", "router"},                                                                                                                     // permits and orders come in as interfaces
 	"router/replica":             {"internal/setting", "pools", "queue", "router/load", below, "router"},                                                                  // over NATS
@@ -78,26 +78,27 @@ var roof = storey{
 
 // lab is what is not the product: simulated engines, load, benchmarks. Only the command's files in labUsers import it.
 var lab = storey{
-	"lab/engine":                    {"internal/testkit", "internal/tokens", "internal/setting", "fault", "internal/metrics", "internal/openai", "internal/guard", "kv/wire", "kv/zmq"},
-	"lab/replay":                    {"internal/auth", "internal/testkit", "internal/openai", "internal/terminal", "internal/setting", "internal/tokens"},
-	"lab/simulate":                  {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica", "lab/engine", "internal/testkit", "lab/replay", "internal/setting", "internal/pace", "internal/terminal", "internal/tokens"},
-	"lab/realtest":                  {"internal/testkit"},
+	"lab/engine":                    {"lab/testkit", "internal/tokens", "internal/setting", "fault", "internal/metrics", "internal/openai", "internal/guard", "kv/wire", "kv/zmq"},
+	"lab/replay":                    {"internal/auth", "lab/testkit", "internal/openai", "internal/terminal", "internal/setting", "internal/tokens"},
+	"lab/simulate":                  {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica", "lab/engine", "lab/testkit", "lab/replay", "internal/setting", "internal/pace", "internal/terminal", "internal/tokens"},
+	"lab/realtest":                  {"lab/testkit"},
 	"lab/tryreal":                   {"lab/realtest"},
 	"lab/wire":                      {},
-	"lab/devfleet":                  {below, "lab/engine"}, // the product's own composition, with simulated workers
+	"lab/devfleet":                  {below, "lab/engine"},                 // the product's own composition, with simulated workers
+	"lab/fleet":                     {below, "lab/devfleet", "lab/engine"}, // the harness of tests of the whole gateway
 	"bench":                         {below, "lab/replay", "lab/wire"},
-	"deploy/helm":                   {},                                                                                            // a module of its own: tests of the chart and of deploy/kubernetes
-	"deploy/compose/run":            {"lab/engine", "internal/testkit", "internal/openai", "internal/terminal", "internal/tokens"}, // computes the expected answers
-	"deploy/release":                {"internal/testkit"},
+	"deploy/helm":                   {},                                                                                       // a module of its own: tests of the chart and of deploy/kubernetes
+	"deploy/compose/run":            {"lab/engine", "lab/testkit", "internal/openai", "internal/terminal", "internal/tokens"}, // computes the expected answers
+	"deploy/release":                {"lab/testkit"},
 	"deploy/compose/images/servers": {},
 }
 
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
-	"cmd/gateway":                {below, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "internal/testkit", "lab/wire"},
-	"cmd/gateway/e2e":            {below, "cmd/gateway/e2e/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "internal/testkit", "lab/realtest"},
-	"cmd/gateway/e2e/operations": {below, "cmd/gateway/e2e/fleet", "lab/devfleet", "lab/replay", "lab/simulate"}, // whose reports it looks at
-	"cmd/gateway/e2e/clients":    {below, "cmd/gateway/e2e/fleet"},
+	"cmd/gateway":                {below, "lab/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/testkit", "lab/wire"},
+	"cmd/gateway/e2e":            {below, "lab/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/testkit", "lab/realtest"},
+	"cmd/gateway/e2e/operations": {below, "lab/fleet", "lab/devfleet", "lab/replay", "lab/simulate"}, // whose reports it looks at
+	"cmd/gateway/e2e/clients":    {below, "lab/fleet"},
 }
 
 // storeys is the import table, from the ground up. A new package is added to its storey with the fewest arrows that it
@@ -133,7 +134,7 @@ var labUsers = []string{"lab.go"}
 var kv = []string{"kv/wire", "kv/index", "internal/tokens"}
 
 // legs is what prefill and decode share. Tests cut streams as engines' detokenizers write them.
-var legs = []string{"internal/tokens", "internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/http1", "internal/pace", "internal/testkit"}
+var legs = []string{"internal/tokens", "internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/http1", "internal/pace", "lab/testkit"}
 
 // allowed returns why a file of the package from may not import the package to, or nil.
 func allowed(from, to string) error {
@@ -212,12 +213,12 @@ func TestTheTableLeadsDown(t *testing.T) {
 func TestTheProductNeedsNoLab(t *testing.T) {
 	used := map[string]bool{}
 	for _, s := range load(t).sources {
-		if !s.code() || inLab(s.room) || s.room == "cmd/gateway/e2e/fleet" {
+		if !s.code() || inLab(s.room) {
 			continue
 		}
 		for _, p := range s.imports() {
 			to, ok := ours(p)
-			if ok && to == "internal/testkit" && s.room != to {
+			if ok && to == "lab/testkit" && s.room != to {
 				t.Errorf("%s imports %s, which is there for tests", s.path, to)
 			}
 			if !ok || !inLab(to) {

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // TestMain fails if an exporter that was closed leaves a goroutine.

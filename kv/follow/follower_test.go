@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/wire"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 var rank0 = wire.Source{Pool: testkit.Pool, Worker: "w"}

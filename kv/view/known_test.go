@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/wire"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // telling are events that fill a worker's view with so many blocks, each one of the router's too.

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/wire"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // slowView is a View as one would write it without a care for memory: Go maps by the engine's hash.

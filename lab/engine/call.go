@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/testkit"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // maxBodyBytes bounds a request's body.

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // Spec is how an engine is started.

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // Gateway is a process of the gateway's binary in front of engines.

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // Mode is what one routing mode reached in CompareModes.

@@ -3,10 +3,10 @@ package feed
 import (
 	"testing"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // BenchmarkApply goes from an engine's bytes to the index: prompts of 128 blocks come, and the one that came 256

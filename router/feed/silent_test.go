@@ -11,9 +11,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/wire"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // lines is a log that may be read meanwhile.

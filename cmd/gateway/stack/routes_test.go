@@ -13,7 +13,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/certs"
-	"github.com/tandem-pd/tandem/internal/testkit"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // Gateways that show the same certificate and have the same password make one NATS of those inside them. One with another password

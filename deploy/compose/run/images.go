@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // images are the images that compose.yaml is given, and which of them are ours to remove.

@@ -22,7 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/internal/guard"
-	"github.com/tandem-pd/tandem/internal/testkit"
+	"github.com/tandem-pd/tandem/lab/testkit"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )

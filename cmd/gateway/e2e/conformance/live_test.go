@@ -19,8 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/lab/realtest"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 var (

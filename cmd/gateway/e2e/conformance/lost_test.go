@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
 	"github.com/tandem-pd/tandem/lab/realtest"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // source is how a gateway stands with a worker's events.

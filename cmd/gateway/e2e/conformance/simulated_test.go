@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
+	"github.com/tandem-pd/tandem/lab/fleet"
 )
 
 // kinds are the engines that have a recording.

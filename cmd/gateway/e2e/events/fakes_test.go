@@ -13,9 +13,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/internal/testkit"
 	"github.com/tandem-pd/tandem/kv/index"
 	"github.com/tandem-pd/tandem/kv/wire"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // within waits for a condition, asking for it again every pause. In a bubble the time is virtual.

@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
+	"github.com/tandem-pd/tandem/lab/fleet"
 )
 
 // chromium is what -update writes the screenshots in docs with.

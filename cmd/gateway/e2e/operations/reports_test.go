@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
+	"github.com/tandem-pd/tandem/lab/fleet"
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/lab/simulate"
 )

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleet"
+	"github.com/tandem-pd/tandem/lab/fleet"
 )
 
 // A whole request of two legs and a short prompt, eight events streamed, over real sockets; client and engines run in
