@@ -41,6 +41,6 @@ func runIndex(ctx context.Context, args []string, p process) error {
 	}
 	return standalone(ctx, p, "index", s.Port, s.Service, stack.Discovery{NATSURL: s.NATSURL, NATSAccess: s.NATS}, log,
 		func(bus wire.Bus, scrape http.Handler, own prometheus.Registerer) (*service.Server, error) {
-			return service.NewIndex(cfg, follow.Config{Seed: rand.Uint64()}, bus, scrape, log, own)
+			return service.NewIndex(cfg, follow.Config{Seed: rand.Uint64()}, bus, scrape, log, own), nil
 		})
 }

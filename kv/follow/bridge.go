@@ -80,10 +80,7 @@ func NewBridge(cfg BridgeConfig, bus wire.Bus, log *slog.Logger, reg prometheus.
 	b := &Bridge{cfg: cfg, bus: bus, log: log, most: view.MostBlocks(cfg.KVBlocks)}
 	following := cfg.Follow
 	following.Tap = b
-	var err error
-	if b.sub, err = New(following, nil, func(string) Index { return nowhere{} }, log, reg); err != nil {
-		return nil, fmt.Errorf("KV events bridge: %w", err)
-	}
+	b.sub = New(following, nil, func(string) Index { return nowhere{} }, log, reg)
 	ranks := make([]int, cfg.Ranks)
 	for i := range ranks {
 		ranks[i] = i

@@ -16,7 +16,7 @@ import (
 func (e *engine) request(s *Subscriber) func(context.Context) func(time.Time) {
 	at, _ := zmq.ParseEndpoint(e.how.zmq.Replay) // TrackZMQ has validated it
 	turn, last := e.turn, e.since()
-	limits := zmq.ReplayLimits{Silence: s.cfg.PageTimeout, Whole: s.cfg.ReplayTimeout, Bytes: s.cfg.MaxSnapshotBytes}
+	limits := zmq.ReplayLimits{Silence: s.cfg.PageTimeout, Whole: 30 * time.Second, Bytes: s.cfg.MaxSnapshotBytes}
 	return func(ctx context.Context) func(time.Time) {
 		got, err := zmq.Replay(ctx, at.Offset(e.name.Rank), max(last, 1)-1, s.cfg.ZMQ, limits)
 		return func(now time.Time) {

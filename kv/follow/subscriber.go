@@ -3,7 +3,6 @@ package follow
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -28,14 +27,12 @@ type Config struct {
 	SnapshotEvery      time.Duration // minimum between two snapshots without a missing message; 10 s
 	Concurrency        int           // snapshots fetched at once; 16
 	MaxSnapshotBytes   int           // of one snapshot or replay; 256 MiB
-	ReplayTimeout      time.Duration // of a whole replay; 30 s
 	// QuietCheck is the silence after which an engine's replay socket is queried, 10 s by default: over ZMQ nothing
 	// else shows that the last message was lost.
 	QuietCheck time.Duration
 	// SilentAfter and PredictAfter are the silence over NATS after which a source is [Silent] and [Predicted]. It is
 	// also silent while the bus's Connected() bool, if it has one, is false.
-	SilentAfter  time.Duration `default:"5s" range:"2s..1h"`
-	PredictAfter time.Duration `default:"1m" range:"2s..24h"`
+	SilentAfter, PredictAfter time.Duration // 5 s, 1 min
 	// Relearn is how long an engine must re-announce after a loss before its view is reliable, 2 min by default: the
 	// lifetime of the router's predictions.
 	Relearn time.Duration
@@ -51,26 +48,6 @@ type Config struct {
 	Tap Tap // runs at each change of a view; may be nil
 	// Group is the other gateways, whose views Run requests at its start; nil for none.
 	Group *Group
-}
-
-const silentAfter = 5 * time.Second // the default of [Config.SilentAfter]
-
-// Validate names the first field that is out of range.
-func (c *Config) Validate() error {
-	switch {
-	case c.PageTimeout < 0 || c.RetryMin < 0 || c.RetryMax < 0 || c.SnapshotEvery < 0 || c.ReplayTimeout < 0 ||
-		c.QuietCheck < 0 || c.Relearn < 0:
-		return errors.New("page, replay and relearning times, retry times, snapshot and check intervals must not be negative")
-	case c.SilentAfter < 0 || c.PredictAfter < 0:
-		return errors.New("silent after and predict after must not be negative")
-	case c.PredictAfter != 0 && c.PredictAfter < cmp.Or(c.SilentAfter, silentAfter):
-		return fmt.Errorf("predict after %v is below silent after %v", c.PredictAfter, cmp.Or(c.SilentAfter, silentAfter))
-	case c.RetryMax != 0 && c.RetryMax < c.RetryMin:
-		return fmt.Errorf("retry max %v is below retry min %v", c.RetryMax, c.RetryMin)
-	case c.Concurrency < 0 || c.MaxSnapshotBytes < 0:
-		return errors.New("concurrency and max snapshot bytes must not be negative")
-	}
-	return nil
 }
 
 // Index records the blocks of a pool's workers: [index.Index].
@@ -132,20 +109,14 @@ type tracked struct {
 
 // New returns a Subscriber without workers. bus may be nil if all publish over ZMQ. indexFor returns the index of a
 // pool ("model/role"), always the same; Run calls it. reg may be nil.
-func New(
-	cfg Config, bus wire.Bus, indexFor func(pool string) Index, log *slog.Logger, reg prometheus.Registerer,
-) (*Subscriber, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("KV events subscriber: %w", err)
-	}
+func New(cfg Config, bus wire.Bus, indexFor func(pool string) Index, log *slog.Logger, reg prometheus.Registerer) *Subscriber {
 	cfg.PageTimeout = cmp.Or(cfg.PageTimeout, 2*time.Second)
 	cfg.RetryMin = cmp.Or(cfg.RetryMin, 200*time.Millisecond)
 	cfg.RetryMax = max(cmp.Or(cfg.RetryMax, 5*time.Second), cfg.RetryMin)
 	cfg.SnapshotEvery = cmp.Or(cfg.SnapshotEvery, 10*time.Second)
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 16)
 	cfg.MaxSnapshotBytes = cmp.Or(cfg.MaxSnapshotBytes, 256<<20)
-	cfg.ReplayTimeout = cmp.Or(cfg.ReplayTimeout, 30*time.Second)
-	cfg.SilentAfter = cmp.Or(cfg.SilentAfter, silentAfter)
+	cfg.SilentAfter = cmp.Or(cfg.SilentAfter, 5*time.Second)
 	cfg.PredictAfter = max(cmp.Or(cfg.PredictAfter, time.Minute), cfg.SilentAfter)
 	cfg.Relearn = cmp.Or(cfg.Relearn, 2*time.Minute)
 	cfg.QuietCheck = cmp.Or(cfg.QuietCheck, 10*time.Second)
@@ -159,7 +130,7 @@ func New(
 		rng:     rand.New(rand.NewPCG(cfg.Seed, 0)),
 	}
 	s.metrics = newMetrics(reg, s.Sources)
-	return s, nil
+	return s
 }
 
 // Track follows a worker's ranks, beginning with snapshots. blockSize is the router's, in tokens, 1 to 65,535. kvBlocks

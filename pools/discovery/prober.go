@@ -3,8 +3,6 @@ package discovery
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -19,7 +17,7 @@ import (
 // ProberConfig is how a [Prober] works. The zero value of each field means its default.
 type ProberConfig struct {
 	// Every is how often each worker's health is asked for, by default 5 s.
-	Every time.Duration `default:"5s" range:"100ms..10m"`
+	Every time.Duration
 	// Timeout is how long one answer may take, by default 3/5 of Every and at least 100 ms.
 	Timeout time.Duration
 	// Failures in a row take a worker out, by default 3.
@@ -43,17 +41,6 @@ type ProberConfig struct {
 	Seed uint64
 }
 
-// Validate names the first field that is out of range.
-func (c *ProberConfig) Validate() error {
-	switch {
-	case c.Every < 0 || c.Timeout < 0:
-		return errors.New("worker-health-interval must not be negative")
-	case c.Failures < 0 || c.BlockSize < 0 || c.BlockSize > pools.MaxBlockSize:
-		return errors.New("failures and block size must be in range")
-	}
-	return nil
-}
-
 // Prober finds workers that do not register: it queries each until it answers, reports it to the sink, and keeps
 // checking it. A worker with a given model is reported at once, with defaults for the rest.
 type Prober struct {
@@ -69,16 +56,13 @@ type Prober struct {
 	responding map[string]bool // ids of those whose last answer was good
 }
 
-// NewProber returns a Prober that reports to sink. The error is the config's.
-func NewProber(sink Sink, cfg ProberConfig, log *slog.Logger) (*Prober, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("workers by URL: %w", err)
-	}
+// NewProber returns a Prober that reports to sink.
+func NewProber(sink Sink, cfg ProberConfig, log *slog.Logger) *Prober {
 	cfg.Every = cmp.Or(cfg.Every, 5*time.Second)
 	cfg.Timeout = cmp.Or(cfg.Timeout, max(cfg.Every*3/5, 100*time.Millisecond))
 	cfg.Failures = cmp.Or(cfg.Failures, 3)
 	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout, cfg.Trust, cfg.Dial),
-		kick: make(chan struct{}, 1), doubt: make(chan suspicion, 256), responding: map[string]bool{}}, nil
+		kick: make(chan struct{}, 1), doubt: make(chan suspicion, 256), responding: map[string]bool{}}
 }
 
 // suspicion is that a worker may be another process than at some time, that it has ended, or that it has other adapters.

@@ -129,8 +129,7 @@ func prober(t *testing.T, cfg ProberConfig, texts ...string) (*pools.Roster, *Pr
 	if cfg.Every == 0 {
 		cfg.Every, cfg.Timeout = 10*time.Millisecond, 5*time.Second
 	}
-	p, err := NewProber(roster.From("flags"), cfg, log)
-	require.NoError(t, err)
+	p := NewProber(roster.From("flags"), cfg, log)
 	p.Set(list(t, texts...))
 	running(t, p.Run)
 	return roster, p, logs

@@ -122,8 +122,7 @@ func probed(t *testing.T, e *forward, every time.Duration, do func(p *Prober, up
 		var running sync.WaitGroup
 		running.Go(func() { _ = server.Serve(e) })
 		roster := pools.NewRoster(pools.Config{}, quiet)
-		p, err := NewProber(roster.From("flags"), ProberConfig{Every: every, Dial: e.dial}, quiet)
-		require.NoError(t, err)
+		p := NewProber(roster.From("flags"), ProberConfig{Every: every, Dial: e.dial}, quiet)
 		p.Set(list(t, "both http://w:1,id=w1"))
 		ctx, cancel := context.WithCancel(t.Context())
 		running.Go(func() { _ = p.Run(ctx) })

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -122,8 +121,7 @@ func TestMovedWorkersAreFound(t *testing.T) {
 
 // A worker that comes with an incarnation, as a pod does, has it for its first process; each later one has another that begins with it.
 func TestGivenIncarnationsGrow(t *testing.T) {
-	p, err := NewProber(pools.NewRoster(pools.Config{}, quiet).From("pods"), ProberConfig{}, quiet)
-	require.NoError(t, err)
+	p := NewProber(pools.NewRoster(pools.Config{}, quiet).From("pods"), ProberConfig{}, quiet)
 	f := p.probe(pools.Worker{ID: "w", Incarnation: "uid-1"}, 0)
 	seen := map[string]bool{}
 	for range 3 {

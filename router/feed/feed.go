@@ -59,22 +59,18 @@ type followed struct {
 }
 
 // New returns a Feed that has not begun; from now on routers predict the workers without events. bus may be nil: workers
-// are then followed over ZeroMQ alone. The error is the config's.
-func New(cfg Config, bus wire.Bus, roster *pools.Roster, routers *router.Set, log *slog.Logger, reg prometheus.Registerer) (*Feed, error) {
+// are then followed over ZeroMQ alone.
+func New(cfg Config, bus wire.Bus, roster *pools.Roster, routers *router.Set, log *slog.Logger, reg prometheus.Registerer) *Feed {
 	f := &Feed{roster: roster, routers: routers, nats: bus != nil, log: log, computed: cfg.Computed,
 		stale: map[string]ranks{}, tracked: map[string]time.Time{}}
 	cfg.Events.OnState = f.changed
-	var err error
-	f.subscriber, err = follow.New(cfg.Events, bus, func(pool string) follow.Index { return routers.Index(split(pool)) }, log, reg)
-	if err != nil {
-		return nil, err
-	}
+	f.subscriber = follow.New(cfg.Events, bus, func(pool string) follow.Index { return routers.Index(split(pool)) }, log, reg)
 	if cfg.Reannounce {
 		f.reannounce = &reannounce{status: f.subscriber.Source}
 	}
 	f.roster.OnChange(f.update)
 	f.update()
-	return f, nil
+	return f
 }
 
 // split is the model and the role in a pool's name.

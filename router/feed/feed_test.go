@@ -25,8 +25,7 @@ func newFeed(t testing.TB, cfg Config, bus wire.Bus, log slog.Handler, workers .
 	roster := pools.NewRoster(pools.Config{}, slog.New(log))
 	routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, slog.New(log))
 	require.NoError(t, err)
-	f, err := New(cfg, bus, roster, routers, slog.New(log), prometheus.NewRegistry())
-	require.NoError(t, err)
+	f := New(cfg, bus, roster, routers, slog.New(log), prometheus.NewRegistry())
 	for _, w := range workers {
 		roster.From("test").Put(w)
 	}

@@ -39,9 +39,9 @@ type Books interface {
 // Config bounds the waits for other gateways.
 type Config struct {
 	// Join is how long a starting gateway waits for the shares of the others before it takes requests.
-	Join time.Duration `default:"1s" range:"0s..1m"`
+	Join time.Duration `default:"1s"`
 	// Expire is how long the shares of an unreachable gateway count.
-	Expire time.Duration `default:"10s" range:"1s..10m"`
+	Expire time.Duration `default:"10s"`
 }
 
 // Peers tracks the other gateways of a group and their bookings.

@@ -31,7 +31,7 @@ type ClientConfig struct {
 	// ReadToken returns the token, empty for none; it may be nil. New and [Client.Reload] call it.
 	ReadToken func() (string, error)
 	// Timeout is how long a look-up may take in all, by default [defaultTimeout].
-	Timeout time.Duration `default:"20ms" range:"100us..10s"`
+	Timeout time.Duration
 	// InFlight is how many lookups there may be at once, by default 256. One more is
 	// answered at once, as [Saturated].
 	InFlight int
@@ -97,12 +97,6 @@ func NewClient(cfg ClientConfig, roster *pools.Roster, log *slog.Logger, reg pro
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	cfg.InFlight = cmp.Or(cfg.InFlight, 256)
 	cfg.Every = cmp.Or(cfg.Every, 10*time.Second)
-	switch {
-	case len(cfg.URLs) == 0:
-		return nil, errors.New("remote-index-url: there is none")
-	case cfg.Timeout < 0 || cfg.InFlight < 0 || cfg.Every < 0:
-		return nil, errors.New("remote-index-timeout: must not be negative")
-	}
 	if err := errors.Join(cfg.Validate(), cfg.Breaker.Validate()); err != nil {
 		return nil, err
 	}

@@ -127,8 +127,7 @@ var soon = follow.Config{RetryMin: time.Millisecond, RetryMax: 10 * time.Millise
 // over is a running index that follows a bus.
 func over(t *testing.T, bus wire.Bus) *Server {
 	t.Helper()
-	s, err := NewIndex(Config{}, soon, bus, http.NotFoundHandler(), quiet, prometheus.NewRegistry())
-	require.NoError(t, err)
+	s := NewIndex(Config{}, soon, bus, http.NotFoundHandler(), quiet, prometheus.NewRegistry())
 	start(t, s)
 	return s
 }

@@ -57,19 +57,16 @@ type posted struct {
 // /metrics.
 func NewIndex(
 	cfg Config, events follow.Config, bus wire.Bus, scrape http.Handler, log *slog.Logger, reg prometheus.Registerer,
-) (*Server, error) {
+) *Server {
 	x := &shared{
 		log: log, budget: index.Config{MaxBlocks: cfg.IndexMaxBlocks}, nats: bus != nil,
 		models: map[string]*indexed{}, workers: map[string]*registered{},
 	}
 	x.looks.New = func() any { return new(looked) }
 	events.OnState = func() { x.changes.Add(1) }
-	var err error
-	if x.subscriber, err = follow.New(events, bus, x.indexFor, log, reg); err != nil {
-		return nil, err
-	}
+	x.subscriber = follow.New(events, bus, x.indexFor, log, reg)
 	feed.ExportIndexes(reg, x.sizes)
-	return newServer(cfg, x, scrape, log, reg), nil
+	return newServer(cfg, x, scrape, log, reg)
 }
 
 func (x *shared) routes(s *Server) {

@@ -30,8 +30,7 @@ func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 // The shared index keeps within its budget and counts what went.
 func TestIndexBudget(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	s, err := NewIndex(Config{IndexMaxBlocks: 50}, follow.Config{}, nil, http.NotFoundHandler(), quiet, reg)
-	require.NoError(t, err)
+	s := NewIndex(Config{IndexMaxBlocks: 50}, follow.Config{}, nil, http.NotFoundHandler(), quiet, reg)
 	must(t, s, 201, "POST", "/register", `{"id": "w1", "model": "m", "block_size": 1}`)
 	for i := range 20 {
 		var hashes, ids []string

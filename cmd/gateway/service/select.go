@@ -71,9 +71,7 @@ func NewSelect(
 	open := group.Gauge("service_reservations", "Open reservations.")
 	group.Read(func() { open.Set(float64(c.held.open())) })
 	feed.ExportIndexes(reg, func(emit feed.EmitIndex) { routers.IndexStats(roster.Pools(), emit) })
-	if c.feed, err = feed.New(feed.Config{Events: sel.Events}, bus, roster, routers, log, reg); err != nil {
-		return nil, err
-	}
+	c.feed = feed.New(feed.Config{Events: sel.Events}, bus, roster, routers, log, reg)
 	return newServer(cfg, c, scrape, log, reg), nil
 }
 

@@ -30,8 +30,7 @@ var quiet = slog.New(slog.DiscardHandler)
 // newIndex is an index that is ready, and not running.
 func newIndex(t testing.TB, cfg Config) *Server {
 	t.Helper()
-	s, err := NewIndex(cfg, follow.Config{}, nil, http.NotFoundHandler(), quiet, prometheus.NewRegistry())
-	require.NoError(t, err)
+	s := NewIndex(cfg, follow.Config{}, nil, http.NotFoundHandler(), quiet, prometheus.NewRegistry())
 	return s
 }
 

@@ -100,10 +100,7 @@ func NewAttach(cfg AttachConfig, links Links, log *slog.Logger, reg prometheus.R
 	a.metrics = newAttachMetrics(reg, func() bool { ok, _ := a.Registered(); return ok })
 	probe := cfg.Probe
 	probe.AskFirst, probe.OnBeat = true, a.beat
-	var err error
-	if a.prober, err = discovery.NewProber(proberSink{a}, probe, log); err != nil {
-		return nil, err
-	}
+	a.prober = discovery.NewProber(proberSink{a}, probe, log)
 	a.prober.Set([]discovery.Endpoint{cfg.Engine})
 	return a, nil
 }

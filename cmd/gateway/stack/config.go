@@ -192,7 +192,7 @@ func (c *GatewayConfig) Validate() error {
 	problems := []error{
 		c.Edge.Validate(), c.Router.Validate(), c.Pools.Validate(), c.Models.Validate(), c.Flow.Queue.Validate(),
 		c.Prefill.Validate(), c.Decode.Validate(),
-		c.Events.Validate(), c.Remote.Validate(), c.Upstream.Validate(), c.Workers.Kubernetes.Validate(), c.Replicas.Validate(),
+		c.Remote.Validate(), c.Upstream.Validate(), c.Workers.Kubernetes.Validate(), c.Replicas.Validate(),
 	}
 	switch {
 	case c.MetricsPrefix == "":

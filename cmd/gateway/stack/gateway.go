@@ -210,9 +210,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		return nil, err
 	}
 	g.OnReload(g.edge.ReloadKeys)
-	if err := g.addFeed(links, own); err != nil {
-		return nil, err
-	}
+	g.addFeed(links, own)
 	if err := g.addKept(links); err != nil {
 		return nil, err
 	}
@@ -239,9 +237,9 @@ func (f *forecast) of(w *pools.Worker, booked, uncached, cached int) (time.Durat
 }
 
 // addFeed follows KV events, if there is a bus or a router needs them.
-func (g *Gateway) addFeed(links Links, reg prometheus.Registerer) (err error) {
+func (g *Gateway) addFeed(links Links, reg prometheus.Registerer) {
 	if links.Bus == nil && !g.cfg.Router.KVEvents {
-		return nil
+		return
 	}
 	events := g.cfg.Events
 	if links.Group != nil {
@@ -253,11 +251,8 @@ func (g *Gateway) addFeed(links Links, reg prometheus.Registerer) (err error) {
 		}
 	}
 	config := feed.Config{Events: events, Reannounce: g.cfg.Reannounce, Computed: g.latest}
-	g.feed, err = feed.New(config, links.Bus, g.Roster, g.routers, g.log, reg)
-	if err == nil {
-		g.exportParity(reg)
-	}
-	return err
+	g.feed = feed.New(config, links.Bus, g.Roster, g.routers, g.log, reg)
+	g.exportParity(reg)
 }
 
 // breakers returns the circuits of all workers.

@@ -53,40 +53,28 @@ func (g *Gateway) addGiven(reg prometheus.Registerer) error {
 	cfg := g.cfg.Workers
 	g.Roster.OnChange(func() { g.Awaits() })
 	g.Roster.OnChange(g.logPredicted)
-	prober := func(source *pools.Source, seed uint64) (*discovery.Prober, error) {
+	prober := func(source *pools.Source, seed uint64) *discovery.Prober {
 		probe := cfg.Probe
 		probe.Seed ^= seed
 		probe.Latest = g.latest
-		p, err := discovery.NewProber(source, probe, g.log)
-		if err == nil {
-			g.given.probers = append(g.given.probers, p)
-		}
-		return p, err
+		p := discovery.NewProber(source, probe, g.log)
+		g.given.probers = append(g.given.probers, p)
+		return p
 	}
 	if len(cfg.Static) > 0 {
-		p, err := prober(g.Roster.From(fromFlags), 1)
-		if err != nil {
-			return err
-		}
-		p.Set(cfg.Static)
+		prober(g.Roster.From(fromFlags), 1).Set(cfg.Static)
 	}
 	if cfg.File != "" {
-		p, err := prober(g.Roster.From(fromFile), 2)
-		if err != nil {
-			return err
-		}
-		if g.given.file, err = discovery.OpenFile(cfg.File, 0, p.Set, g.log); err != nil {
+		var err error
+		if g.given.file, err = discovery.OpenFile(cfg.File, 0, prober(g.Roster.From(fromFile), 2).Set, g.log); err != nil {
 			return fmt.Errorf("workers-file: %w", err)
 		}
 		g.OnReload(g.given.file.Reload)
 	}
 	if cfg.Kubernetes.Selector != "" {
 		source := g.Roster.From(fromPods)
-		p, err := prober(source, 3)
-		if err != nil {
-			return err
-		}
-		if g.given.pods, err = kubernetes.New(cfg.Kubernetes, p.Set, source, g.log, reg); err != nil {
+		var err error
+		if g.given.pods, err = kubernetes.New(cfg.Kubernetes, prober(source, 3).Set, source, g.log, reg); err != nil {
 			return err
 		}
 	}

@@ -66,9 +66,7 @@ func newRigWithLog(t *testing.T, cfg follow.Config, pubBus, subBus wire.Bus, log
 func newRigInto(t *testing.T, cfg follow.Config, pubBus, subBus wire.Bus, log *slog.Logger, indexFor func(pool string) follow.Index) *rig {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &rig{t: t, bus: pubBus, subBus: subBus, reg: prometheus.NewRegistry(), ctx: ctx}
-	var err error
-	r.sub, err = follow.New(cfg, subBus, indexFor, log, r.reg)
-	require.NoError(t, err)
+	r.sub = follow.New(cfg, subBus, indexFor, log, r.reg)
 	r.runs.Go(func() { assert.NoError(t, r.sub.Run(ctx)) })
 	t.Cleanup(func() { cancel(); r.runs.Wait() })
 	return r

@@ -224,14 +224,9 @@ func TestConfigsAreChecked(t *testing.T) {
 		_, err := view.NewPublisher(cfg, bus, log)
 		assert.Error(t, err, "%+v", cfg)
 	}
-	for _, cfg := range []follow.Config{{PageTimeout: -1}, {RetryMin: -1}, {RetryMin: 2, RetryMax: 1}, {Concurrency: -1}, {MaxSnapshotBytes: -1}} {
-		_, err := follow.New(cfg, bus, nil, log, nil)
-		assert.Error(t, err, "%+v", cfg)
-	}
 	for name, spoil := range map[string]func(c *follow.BridgeConfig){
 		"": func(*follow.BridgeConfig) {}, "ranks": func(c *follow.BridgeConfig) { c.Ranks = 0 }, "block size": func(c *follow.BridgeConfig) { c.BlockSize = 0 },
 		"endpoint": func(c *follow.BridgeConfig) { c.From.Endpoint = "" }, "worker": func(c *follow.BridgeConfig) { c.Worker = "" },
-		"follow": func(c *follow.BridgeConfig) { c.Follow.RetryMin = -1 },
 	} {
 		cfg := follow.BridgeConfig{Pool: testkit.Pool, Worker: "w", Ranks: 1, BlockSize: 16, From: zmq.Address{Endpoint: "tcp://h:1"}}
 		spoil(&cfg)

@@ -62,8 +62,7 @@ func (x *sharedIndex) start(f *fleet.Fleet, cfg service.Config) {
 	if f.Bus != nil {
 		bus = f.Bus
 	}
-	s, err := service.NewIndex(cfg, follow, bus, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	require.NoError(f.T, err)
+	s := service.NewIndex(cfg, follow, bus, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx, ln) }()
