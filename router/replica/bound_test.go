@@ -20,7 +20,7 @@ func (g *group) serve(m *member, session, other string) uint64 {
 		worker, rank = load.SessionHash(other), 0
 	}
 	m.bound.Use(s, worker, rank, 0, true, g.now)
-	g.after(5*time.Millisecond, func() { g.say(m) })
+	g.after(5*time.Millisecond, func() { g.publishDelta(m) })
 	return worker
 }
 

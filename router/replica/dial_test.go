@@ -32,7 +32,7 @@ func TestDial(t *testing.T) {
 	_ = closed.Close()
 	for addr, want := range map[string]Verdict{
 		answers(t):                       Answered,
-		secure + answers(t):              Answered, // it speaks no TLS any more, and it speaks
+		secure + answers(t):              Answered, // it serves no TLS any more, and it answers
 		closed.Addr().String():           Refused,
 		stopped.Addr().String():          Unreachable,
 		secure + closed.Addr().String():  Refused,

@@ -31,20 +31,20 @@ import (
 
 // gateway is what of a gateway shares: its routers, and its membership.
 type gateway struct {
-	t       testing.TB
-	member  *Member
-	link    *cuttable
-	routers *router.Set
-	pool    *pools.Pool
-	logs    strings.Builder
-	logMu   sync.Mutex
-	woken   chan string
-	warned  chan string
-	heads   atomic.Pointer[[]queue.Head] // what waits
-	heard   chan string                  // of others
-	turn    int
-	leave   context.CancelFunc
-	left    chan struct{}
+	t        testing.TB
+	member   *Member
+	link     *cuttable
+	routers  *router.Set
+	pool     *pools.Pool
+	logs     strings.Builder
+	logMu    sync.Mutex
+	woken    chan string
+	warned   chan string
+	heads    atomic.Pointer[[]queue.Head] // what waits
+	received chan string                  // of others
+	turn     int
+	leave    context.CancelFunc
+	left     chan struct{}
 }
 
 // cuttable is a link over which nothing passes while it is cut.
@@ -105,7 +105,7 @@ func join(t testing.TB, url, name string, access ...nats.Option) *gateway {
 
 func joinOver(t testing.TB, link Link, name, addr string) *gateway {
 	t.Helper()
-	g := &gateway{t: t, woken: make(chan string, 1), warned: make(chan string, 8), heard: make(chan string, 4096), left: make(chan struct{}), pool: &pools.Pool{Model: "m", Role: pools.Both}}
+	g := &gateway{t: t, woken: make(chan string, 1), warned: make(chan string, 8), received: make(chan string, 4096), left: make(chan struct{}), pool: &pools.Pool{Model: "m", Role: pools.Both}}
 	g.heads.Store(new([]queue.Head))
 	for i := range workers {
 		g.pool.Members = append(g.pool.Members, pools.Member{Worker: &pools.Worker{ID: fmt.Sprintf("w%02d", i), BlockSize: 16, TotalKVBlocks: 100_000}})
@@ -124,7 +124,7 @@ func joinOver(t testing.TB, link Link, name, addr string) *gateway {
 		Routers: g.routers, Pool: func(string, pools.Role) *pools.Pool { return g.pool }, Addr: func() string { return addr },
 		Heads: func() map[string][]queue.Head { return map[string][]queue.Head{"m": *g.heads.Load()} },
 		ApplyHeads: func(gateway, model string, heads []queue.Head) bool {
-			g.heard <- fmt.Sprint(gateway, " ", model, " ", heads)
+			g.received <- fmt.Sprint(gateway, " ", model, " ", heads)
 			return len(heads) == 0
 		},
 		Wake: func(model string) {
@@ -199,11 +199,11 @@ func startNATS(t testing.TB, port int) *natsbus.Server {
 	return server
 }
 
-// TestAPanicEndsOneMessageAlone: what is heard after a message whose handling has panicked counts as before.
+// TestAPanicEndsOneMessageAlone: what arrives after a message whose handling has panicked counts as before.
 func TestAPanicEndsOneMessageAlone(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
 		a, b := join("a"), join("b")
-		close(b.heard) // the next heads panic
+		close(b.received) // the next heads panic
 		before := guard.Panics()["replica"]
 		a.heads.Store(&[]queue.Head{{Strict: 1, Key: 1}})
 		a.member.HeadsChanged()
@@ -226,7 +226,7 @@ func (q quiet) Request(context.Context, *nats.Msg) (*nats.Msg, error) {
 }
 
 // FuzzMember: whatever comes at each of a member's subjects, or as a page that it has asked for, nothing panics: neither here nor in the
-// routers, which take in what is heard.
+// routers, which apply it.
 func FuzzMember(f *testing.F) {
 	share := SlotShare{Slot: Slot{Role: pools.Both, Worker: "w00", Rank: 1}, Share: load.Share{Account: load.Account{Requests: 1, ActiveBlocks: 9}, Left: time.Second}}
 	for _, m := range []Message{
@@ -316,7 +316,7 @@ func TestBookingsAreShared(t *testing.T) {
 		b.leave()
 		for _, g := range []*gateway{a, c} {
 			g.eventually("what b had booked has ended with it", func() bool { return g.requests() == 0 })
-			g.eventually("its log says that b has left", func() bool { return strings.Contains(g.logged(), "drained and left the group") })
+			g.eventually("its log reports that b has left", func() bool { return strings.Contains(g.logged(), "drained and left the group") })
 			assert.NotContains(t, g.logged(), "gateway died")
 		}
 	})
@@ -376,7 +376,7 @@ func TestOpenedCircuitsArePublished(t *testing.T) {
 }
 
 // TestHeadsReachTheOthers: what waits at one gateway the others know, again and again while it waits and no more often than that; with its end
-// their queues are woken, and what it has got is known by then. A gateway at which nothing waits says nothing.
+// their queues are woken, and what it has got is known by then. A gateway at which nothing waits sends nothing.
 func TestHeadsReachTheOthers(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
 		a, b := join("a"), join("b")
@@ -386,29 +386,29 @@ func TestHeadsReachTheOthers(t *testing.T) {
 		}
 		set()
 		set(queue.Head{Strict: 10, Tokens: 100})
-		const said = "a m [{0 false 10 0 100}]"
+		const want = "a m [{0 false 10 0 100}]"
 		began := time.Now()
 		for range 5 {
-			assert.Equal(t, said, <-b.heard)
+			assert.Equal(t, want, <-b.received)
 		}
-		assert.Equal(t, 80*time.Millisecond+delay, time.Since(began), "said five times")
+		assert.Equal(t, 80*time.Millisecond+delay, time.Since(began), "sent five times")
 		assert.Empty(t, b.woken)
 		a.book()
 		set()
-		got := <-b.heard
-		for got == said {
-			got = <-b.heard
+		got := <-b.received
+		for got == want {
+			got = <-b.received
 		}
-		assert.True(t, got == "a m []" && b.requests() == 1, "heard %q and %d bookings", got, b.requests())
+		assert.True(t, got == "a m []" && b.requests() == 1, "received %q and %d bookings", got, b.requests())
 		assert.Equal(t, "m", <-b.woken)
 		time.Sleep(time.Second)
-		assert.True(t, len(b.heard) == 0 && len(a.heard) == 0, "said though nothing waits")
+		assert.True(t, len(b.received) == 0 && len(a.received) == 0, "sent though nothing waits")
 		set(queue.Head{Strict: 1})
-		<-b.heard
+		<-b.received
 		c := join("c")
-		<-c.heard
+		<-c.received
 		a.leave()
-		c.eventually("nothing waits at a gateway that has left", func() bool { return len(c.heard) > 0 && <-c.heard == "a m []" })
+		c.eventually("nothing waits at a gateway that has left", func() bool { return len(c.received) > 0 && <-c.received == "a m []" })
 	})
 }
 
@@ -442,10 +442,10 @@ func TestReleasesArePublishedAtOnce(t *testing.T) {
 		m.Share(Rooms{ApplyHeads: func(string, string, []queue.Head) bool { return false }})
 		defer m.tail.Stop()
 		m.Booked(false)
-		assert.Empty(t, m.wake, "said at once though nothing waits")
+		assert.Empty(t, m.wake, "sent at once though nothing waits")
 		(*memberBooks)(m).ApplyHeads("a", "m", nil, time.Now())
 		m.Booked(false)
-		assert.Empty(t, m.wake, "said at once though nothing waits any more")
+		assert.Empty(t, m.wake, "sent at once though nothing waits any more")
 		(*memberBooks)(m).ApplyHeads("a", "m", []queue.Head{{Strict: 1}}, time.Now())
 		m.Booked(false)
 		assert.Len(t, m.wake, 1, "kept though a request waits for it")
@@ -471,7 +471,7 @@ func bound(t *testing.T) string {
 	return server.ClientURL()
 }
 
-// TestANameIsBound: a gateway can neither say that another has left nor answer for it: where NATS knows gateways by their users it refuses the
+// TestANameIsBound: a gateway can neither report that another has left nor answer for it: where NATS knows gateways by their users it refuses the
 // subjects, and elsewhere a name that is not the subject's counts for nothing.
 func TestANameIsBound(t *testing.T) {
 	as := func(id string) nats.Option { return nats.UserInfo(id+".tandem.internal", "pw") }
@@ -500,7 +500,7 @@ func TestANameIsBound(t *testing.T) {
 					assert.ErrorIs(t, <-complaints, nats.ErrPermissionViolation, subject)
 				}
 			}
-			a.eventually("its log says so", func() bool { return strings.Contains(a.logged(), "they bear another gateway's name") })
+			a.eventually("its log reports it", func() bool { return strings.Contains(a.logged(), "they bear another gateway's name") })
 			b.book()
 			a.eventually("a knows b's bookings", func() bool { return a.requests() == 2 })
 			early.Release(time.Now())
@@ -529,7 +529,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestTwoOfOneName: the later one's bookings count, the earlier one's log says why its own do not.
+// TestTwoOfOneName: the later one's bookings count, the earlier one's log names the reason why its own do not.
 func TestMemberTwoOfOneName(t *testing.T) {
 	inGroup(t, func(t *testing.T, join func(string) *gateway) {
 		early, other, late := join("twin"), join("other"), join("twin")

@@ -38,7 +38,7 @@ func messages() []Message {
 	}
 }
 
-func TestMessagesComeAsTheyWere(t *testing.T) {
+func TestMessagesAreDecodedAsEncoded(t *testing.T) {
 	for _, want := range messages() {
 		var got Message
 		assert.NoError(t, got.read(want.Append(nil)))
@@ -46,7 +46,7 @@ func TestMessagesComeAsTheyWere(t *testing.T) {
 	}
 	after := Slot{"m", pools.Both, "w", 2}
 	got, err := readPageRequest(NewLocal("a", 1).PageRequest(after))
-	assert.True(t, err == nil && got == after, "asked for what comes after %v, %v", got, err)
+	assert.True(t, err == nil && got == after, "requested what comes after %v, %v", got, err)
 }
 
 // TestLaterBuildsMayAppend: an unknown key of a body and a further element of an array are skipped, so that a build of
@@ -88,7 +88,7 @@ func TestOtherVersions(t *testing.T) {
 	assert.Zero(t, p.Len())
 	assert.Zero(t, p.Counts())
 	m := messages()[1]
-	_, err := hear(p, m.Append(nil), noon, nil)
+	_, err := receive(p, m.Append(nil), noon, nil)
 	assert.True(t, err == nil && p.Len() == 1, "%v, %d gateways", err, p.Len())
 }
 
@@ -126,21 +126,21 @@ func TestPagesThatLeadNowhere(t *testing.T) {
 	} {
 		page.Kind, page.From, page.Epoch, page.Seq = natsbus.Page, "a", 1, 1
 		leads := page.Last || name == "one of several"
-		heard := ledger{}
-		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1), heard, noon)
-		say := Message{Kind: natsbus.Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}}
-		if do, _ := hear(p, say.Append(nil), noon, nil); len(do) == 0 || do[len(do)-1] != (Effect{Do: RequestPage, Peer: "a", After: first}) {
+		got := ledger{}
+		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1), got, noon)
+		delta := Message{Kind: natsbus.Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}}
+		if do, _ := receive(p, delta.Append(nil), noon, nil); len(do) == 0 || do[len(do)-1] != (Effect{Do: RequestPage, Peer: "a", After: first}) {
 			t.Fatalf("a new gateway is asked for no page: %+v", do)
 		}
-		_, err := hear(p, page.Append(nil), noon, nil)
+		_, err := receive(p, page.Append(nil), noon, nil)
 		assert.True(t, (err == nil) == leads, "%s: %v", name, err)
-		say.Seq = 2
-		_, err = hear(p, say.Append(nil), noon, nil)
-		assert.True(t, err == nil && heard["a"][share.Slot] == share.Account, "%s: then %v, %v", name, err, heard)
+		delta.Seq = 2
+		_, err = receive(p, delta.Append(nil), noon, nil)
+		assert.True(t, err == nil && got["a"][share.Slot] == share.Account, "%s: then %v, %v", name, err, got)
 	}
 }
 
-// FuzzMessage: whatever comes, nothing panics or grows without bound, and what is taken can be said again.
+// FuzzMessage: whatever comes, nothing panics or grows without bound, and what is accepted can be encoded again.
 func FuzzMessage(f *testing.F) {
 	for _, m := range messages() {
 		f.Add(m.Append(nil))
@@ -153,10 +153,10 @@ func FuzzMessage(f *testing.F) {
 			assert.Equal(t, again, m, "became")
 		}
 		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1), books{ledger{}, load.NewSessions(bindingTTL, true)}, noon)
-		said := messages()[0]
-		do, _ := hear(p, said.Append(nil), noon, nil) // which has a page asked for
+		first := messages()[0]
+		do, _ := receive(p, first.Append(nil), noon, nil) // which requests a page
 		for range 2 {
-			do, _ = hear(p, data, noon, do)
+			do, _ = receive(p, data, noon, do)
 		}
 		do = p.Tick(noon.Add(time.Hour), true, do)
 		p.Tick(noon.Add(2*time.Hour), true, do)

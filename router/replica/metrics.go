@@ -32,7 +32,7 @@ func (m *Member) Export(reg prometheus.Registerer) {
 		cutOff.Set(metrics.Bool(m.CutOff()))
 		c := m.Counts()
 		for event, n := range map[string]uint64{
-			"heard": c.Heard, "doubled": c.Doubled, "malformed": c.Malformed, "gap": c.Gaps, "mismatch": c.Mismatches,
+			"heard": c.Applied, "doubled": c.Duplicates, "malformed": c.Malformed, "gap": c.Gaps, "mismatch": c.Mismatches,
 			"same_name": c.SameName, "page": c.Pages, "died": c.Died, "expired": c.Expired, "left": c.Left,
 		} {
 			events.Set(float64(n), event)

@@ -66,8 +66,8 @@ type Peers struct {
 
 // Counts are the events so far.
 type Counts struct {
-	Heard      uint64 // messages with shares that were applied
-	Doubled    uint64 // duplicates
+	Applied    uint64 // messages with shares
+	Duplicates uint64
 	Malformed  uint64
 	Gaps       uint64 // lost messages
 	Mismatches uint64 // digests that differed without a gap
@@ -224,10 +224,10 @@ func (p *Peers) Receive(sender string, data []byte, now time.Time, do []Effect) 
 // delta applies changed shares.
 func (p *Peers) delta(from *peer, m *Message, now time.Time) {
 	if _, here := from.ahead[m.Seq]; here || m.Seq <= from.seq {
-		p.counts.Doubled++
+		p.counts.Duplicates++
 		return
 	}
-	p.counts.Heard++
+	p.counts.Applied++
 	from.top = max(from.top, m.Seq)
 	for i := range m.Shares {
 		p.set(from, m.Shares[i].Slot, m.Shares[i].Share, m.Seq)

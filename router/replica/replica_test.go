@@ -103,7 +103,7 @@ func (g *group) join(name string, epoch uint64) *member {
 		if !m.dead {
 			g.effects(m, m.peers.Tick(g.now, !g.cut[name], nil))
 			if m.bound.ResendNext() {
-				g.say(m)
+				g.publishDelta(m)
 			}
 			g.after(50*time.Millisecond, tick)
 		}
@@ -119,7 +119,7 @@ func (g *group) join(name string, epoch uint64) *member {
 	return m
 }
 
-func (g *group) say(m *member) {
+func (g *group) publishDelta(m *member) {
 	for clock, all := m.bound.Delta(g.now); len(all) > 0; clock, all = m.bound.Delta(g.now) {
 		m.own.Bound("m", pools.Both, clock, all)
 	}
@@ -129,7 +129,7 @@ func (g *group) say(m *member) {
 }
 
 func (g *group) beat(m *member) {
-	g.say(m)
+	g.publishDelta(m)
 	m.own.Clock("m", pools.Both, m.bound.Clock(g.now))
 	g.publish(m, m.own.Heartbeat(m.own.name+":8080", m.peers.Stamp(g.now), m.peers.Echoes(g.now)))
 }
@@ -160,7 +160,7 @@ func (g *group) send(from, to *member, data []byte) {
 			if to.dead || g.cut[to.own.name] {
 				return
 			}
-			do, err := hear(to.peers, data, g.now, nil)
+			do, err := receive(to.peers, data, g.now, nil)
 			assert.NoError(g.t, err, "seed %d", g.seed)
 			g.effects(to, do)
 		})
@@ -184,7 +184,7 @@ func (g *group) effects(m *member, do []Effect) {
 		switch e.Do {
 		case RequestPage:
 			if g.rng.Float64() >= g.dropped && !of.dead {
-				g.say(of)
+				g.publishDelta(of)
 				g.send(of, m, of.own.Page(e.After))
 			}
 		case Dial:
@@ -220,7 +220,7 @@ func (g *group) run(d time.Duration) {
 	}
 }
 
-// book changes a share at random, and says so.
+// book changes a share at random, and publishes it.
 func (g *group) book(m *member) {
 	slot := Slot{"m", roles[g.rng.IntN(3)], fmt.Sprint("w", g.rng.IntN(20)), g.rng.IntN(2)}
 	a := load.Account{Requests: g.rng.IntN(4)}
@@ -234,7 +234,7 @@ func (g *group) book(m *member) {
 	}
 	m.own.Set(slot, load.Share{Account: a})
 	m.own.Booked(1)
-	g.say(m)
+	g.publishDelta(m)
 }
 
 // agree fails unless, after a while, gateways that live know all of each other.
@@ -279,7 +279,7 @@ func TestSharesSurviveTheNetwork(t *testing.T) {
 		g.agree(limit)
 		for _, m := range g.members {
 			c := m.peers.Counts()
-			assert.True(t, c.Heard != 0 && c.Doubled != 0 && c.Gaps != 0 && c.Pages != 0, "seed %d: the network was too good: %+v", seed, c)
+			assert.True(t, c.Applied != 0 && c.Duplicates != 0 && c.Gaps != 0 && c.Pages != 0, "seed %d: the network was too good: %+v", seed, c)
 		}
 	}
 }
@@ -324,12 +324,12 @@ func TestJoinWithoutMessages(t *testing.T) {
 	g.cut["a"] = true
 	a := g.join("a", 1)
 	g.run(time.Second - time.Millisecond)
-	assert.False(t, a.peers.Ready(g.now), "ready before its time to join, with nothing heard")
+	assert.False(t, a.peers.Ready(g.now), "ready before its time to join, with no message received")
 	g.run(time.Millisecond)
 	assert.True(t, a.peers.Ready(g.now) && a.peers.CutOff(g.now), "not ready or not cut off, at the end of its time to join")
 }
 
-// TestSilence: what becomes of the shares of a gateway that says nothing any more.
+// TestSilence: what becomes of the shares of a gateway that sends nothing any more.
 func TestSilence(t *testing.T) {
 	start := func(t *testing.T) (*group, *member, *member) {
 		g := newGroup(t, 5)
@@ -356,9 +356,9 @@ func TestSilence(t *testing.T) {
 		g.run(300 * time.Millisecond)
 		assert.True(t, maps.Equal(a.books["b"], again.truth),
 			"the shares of the process that has ended are left: %v", a.books["b"])
-		do, err := hear(a.peers, (&Message{Kind: natsbus.Delta, From: "b", Epoch: 1, Seq: 9999, Shares: []SlotShare{{Slot{"m", pools.Both, "w", 0}, load.Share{Account: load.Account{Requests: 1}}}}}).Append(nil), g.now, nil)
+		do, err := receive(a.peers, (&Message{Kind: natsbus.Delta, From: "b", Epoch: 1, Seq: 9999, Shares: []SlotShare{{Slot{"m", pools.Both, "w", 0}, load.Share{Account: load.Account{Requests: 1}}}}}).Append(nil), g.now, nil)
 		assert.True(t, err == nil && len(do) == 0 && maps.Equal(a.books["b"], again.truth),
-			"a late word of a process that has ended counts")
+			"a late message of a process that has ended counts")
 	})
 	t.Run("refused, and alive", func(t *testing.T) { // a firewall refuses what its peers dial
 		g, a, b := start(t)
@@ -368,7 +368,7 @@ func TestSilence(t *testing.T) {
 		g.cut["b"] = false
 		g.book(b)
 		g.agree(500 * time.Millisecond)
-		assert.Len(t, a.peers.All(g.now), 1, "it speaks again")
+		assert.Len(t, a.peers.All(g.now), 1, "it sends again")
 	})
 	t.Run("all are silent", func(t *testing.T) { // a network that is cut leaves the connection to NATS for a while
 		g, a, b := start(t)
@@ -376,13 +376,13 @@ func TestSilence(t *testing.T) {
 		g.run(time.Second)
 		g.cut["b"], g.cut["b hangs"] = true, true
 		g.run(2 * time.Second)
-		assert.False(t, a.peers.CutOff(g.now), "cut off, and it hears c")
+		assert.False(t, a.peers.CutOff(g.now), "cut off, and it receives from c")
 		g.cut["c"], g.cut["c hangs"] = true, true
 		g.run(2 * time.Second)
-		assert.True(t, a.peers.CutOff(g.now), "not cut off, and it hears no other gateway")
+		assert.True(t, a.peers.CutOff(g.now), "not cut off, and it receives from no other gateway")
 		g.cut["b"], g.cut["b hangs"] = false, false
 		g.run(time.Second)
-		assert.False(t, a.peers.CutOff(g.now), "cut off, and it hears b")
+		assert.False(t, a.peers.CutOff(g.now), "cut off, and it receives from b")
 		assert.Equal(t, []string{"quiet b", "quiet c", "back b"}, a.events[len(a.events)-3:])
 		b.dead, c.dead = true, true
 		for range 300 {
@@ -438,11 +438,11 @@ func TestNoNumberCountsForEver(t *testing.T) {
 	forged := []SlotShare{{Slot{"m", pools.Both, "w0", 0}, load.Share{Account: load.Account{Requests: 7}}}}
 	epoch := Epoch(noon, 1)
 	for name, m := range map[string]*Message{
-		"a bye of the end of time":    {Kind: natsbus.Leave, Epoch: math.MaxUint64},
+		"a leave of the end of time":  {Kind: natsbus.Leave, Epoch: math.MaxUint64},
 		"a share of the end of time":  {Kind: natsbus.Delta, Epoch: math.MaxUint64, Seq: 1, Shares: forged},
 		"a share of a later process":  {Kind: natsbus.Delta, Epoch: epoch + 1<<20, Seq: 1, Shares: forged},
 		"a beat of a later process":   {Kind: natsbus.Heartbeat, Epoch: epoch + 1<<20, Seq: 1, Addr: "b:8080"},
-		"a bye of a later process":    {Kind: natsbus.Leave, Epoch: epoch + 1<<20},
+		"a leave of a later process":  {Kind: natsbus.Leave, Epoch: epoch + 1<<20},
 		"the largest number":          {Kind: natsbus.Delta, Epoch: epoch, Seq: math.MaxUint64, Shares: forged},
 		"heads of the largest number": {Kind: natsbus.Heads, Epoch: epoch, Seq: math.MaxUint64, Heads: []ModelHead{{"m", queue.Head{Tokens: 1}}}},
 		"a clock that is set back":    nil,
@@ -460,7 +460,7 @@ func TestNoNumberCountsForEver(t *testing.T) {
 				g.members = slices.DeleteFunc(g.members, func(m *member) bool { return m.dead })
 			} else {
 				for _, m.From = range []string{"a", "b"} { // under its own name, too
-					do, err := hear(a.peers, m.Append(nil), g.now, nil)
+					do, err := receive(a.peers, m.Append(nil), g.now, nil)
 					assert.Equal(t, (err != nil), m.Epoch == math.MaxUint64, "%v, want it refused", err)
 					g.effects(a, do)
 				}
@@ -471,8 +471,8 @@ func TestNoNumberCountsForEver(t *testing.T) {
 				g.book(a)
 			}
 			g.agree(time.Second)
-			said, _ := b.own.Heads(map[string][]queue.Head{"m": {{Tokens: 5}}}, g.now)
-			_, err := hear(a.peers, said, g.now, nil)
+			data, _ := b.own.Heads(map[string][]queue.Head{"m": {{Tokens: 5}}}, g.now)
+			_, err := receive(a.peers, data, g.now, nil)
 			assert.NoError(t, err)
 			assert.Equal(t, []string{"m"}, a.peers.peers["b"].models, "the heads of its queues")
 			assert.EqualValues(t, 1, a.peers.peers["b"].headSeq)
@@ -480,8 +480,8 @@ func TestNoNumberCountsForEver(t *testing.T) {
 	}
 }
 
-// hear has p hear a message of the gateway whose name it bears.
-func hear(p *Peers, data []byte, now time.Time, do []Effect) ([]Effect, error) {
+// receive has p receive a message from the gateway whose name it bears.
+func receive(p *Peers, data []byte, now time.Time, do []Effect) ([]Effect, error) {
 	var m Message
 	_ = m.read(data) // p reports it
 	return p.Receive(m.From, data, now, do)
@@ -523,21 +523,21 @@ func TestTwoOfOneName(t *testing.T) {
 		"reported %d and %d times; the other counts %v, want %v", early.stops, late.stops, other.books["a"], late.truth)
 }
 
-// TestEqualSumsArePublished: a share whose prompts are others is said though its sums are the same.
+// TestEqualSumsArePublished: a share whose prompts are others is published though its sums are the same.
 func TestEqualSumsArePublished(t *testing.T) {
 	o := NewLocal("a", 1)
 	slot := Slot{"m", pools.Prefill, "w", 0}
 	share := load.Share{Account: load.Account{Requests: 1, PrefillTokens: 4096}, Left: time.Second, First: time.Second, Turn: 1}
 	o.Set(slot, share)
-	assert.True(t, o.Delta() != nil, "a new share is not said")
+	assert.True(t, o.Delta() != nil, "a new share is not published")
 	o.Set(slot, share)
-	assert.True(t, o.Delta() == nil, "the same share is said twice")
+	assert.True(t, o.Delta() == nil, "the same share is published twice")
 	share.Turn = 2
 	o.Set(slot, share)
-	assert.True(t, o.Delta() != nil, "another prompt of the same length is not said")
+	assert.True(t, o.Delta() != nil, "another prompt of the same length is not published")
 }
 
-// TestUnseen: what is on its way is the rate of bookings times the time that words take.
+// TestUnseen: what is on its way is the rate of bookings times the time that messages take.
 func TestUnseen(t *testing.T) {
 	g := newGroup(t, 1)
 	a, b := g.join("a", 1), g.join("b", 1)
@@ -549,23 +549,23 @@ func TestUnseen(t *testing.T) {
 	assert.True(t, got >= 0.19 && got <= 0.21, "%v bookings are unseen, of 1,000 a second that take 0.2 ms", got)
 }
 
-// TestPoolsOfOthersAreBounded: each pool that is heard of is a router and an index here.
+// TestPoolsOfOthersAreBounded: each pool that a message names is a router and an index here.
 func TestPoolsOfOthersAreBounded(t *testing.T) {
-	heard := map[string]bool{}
-	p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1), pooled(heard), noon)
+	known := map[string]bool{}
+	p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1), pooled(known), noon)
 	var do []Effect
 	for i := range 3 * maxPools {
 		slot := Slot{fmt.Sprint("model-", i), pools.Both, "w", 0}
 		m := Message{Kind: natsbus.Delta, From: "b", Epoch: 1, Seq: uint64(i + 1), Shares: []SlotShare{{slot, load.Share{Account: load.Account{Requests: 1}}}}, Sends: []SlotSent{{slot, false, []uint64{1}}},
 			Bound: []PoolBound{{Model: fmt.Sprint("bound-", i), Role: pools.Both}}}
 		var err error
-		do, err = hear(p, m.Append(nil), noon, do[:0])
+		do, err = receive(p, m.Append(nil), noon, do[:0])
 		require.NoError(t, err)
 	}
-	assert.Len(t, heard, maxPools, "a peer has made N pools")
+	assert.Len(t, known, maxPools, "a peer has made N pools")
 }
 
-// pooled notes the models that are heard of.
+// pooled notes the models that messages name.
 type pooled map[string]bool
 
 func (p pooled) ApplyShares(_, model string, _ pools.Role, _ []load.Shared, _ time.Time) {

@@ -160,8 +160,8 @@ func (p *posted) apply(reported []wire.Event) (took, first bool) {
 	return true, first
 }
 
-// heard reports whether anything was posted for the rank.
-func (p *posted) heard() bool {
+// begun reports whether anything was posted for the rank.
+func (p *posted) begun() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.spoke

@@ -49,7 +49,7 @@ func (x *shared) see(model string) (*indexed, *layout) {
 			p := place{posted: w.KVEvents == "post"}
 			p.owner, _ = w.idx.Lookup(w.ID, rank)
 			if p.posted {
-				p.known, l.posts = w.ranks[rank].heard(), true
+				p.known, l.posts = w.ranks[rank].begun(), true
 			} else {
 				state, there := states[w.source(rank)]
 				p.known, l.follows = there && state != follow.Waiting && state != follow.Predicted, true

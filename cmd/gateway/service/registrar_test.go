@@ -148,11 +148,9 @@ func TestNewRefuses(t *testing.T) {
 		cfg      ClientConfig
 		contains string
 	}{
-		{ClientConfig{}, "remote-index-url"},
 		{ClientConfig{URLs: []string{"index:8090"}}, "remote-index-url"},
 		{ClientConfig{URLs: []string{"http://me:secret@index:8090"}}, "has no password in it"},
 		{ClientConfig{URLs: []string{"http://index:8090", "http://index:8090/"}}, "twice"},
-		{ClientConfig{URLs: []string{"http://index:8090"}, Timeout: -1}, "remote-index-timeout"},
 		{ClientConfig{URLs: []string{"http://index:8090"}, ReadToken: func() (string, error) { return "", fmt.Errorf("no such file") }},
 			"remote-index-token-file: no such file"},
 	} {
