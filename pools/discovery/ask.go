@@ -89,20 +89,23 @@ type reply struct {
 
 // get makes one query.
 func (a *asker) get(ctx context.Context, base, path string) (reply, error) {
-	return a.ask(ctx, base, path, false)
+	return a.ask(ctx, http.MethodGet, base, path, "", false)
 }
 
-// ask makes one query; leave closes the connection after it.
-func (a *asker) ask(ctx context.Context, base, path string, leave bool) (r reply, err error) {
+// ask makes one query, with a body of JSON if it is not empty; leave closes the connection after it.
+func (a *asker) ask(ctx context.Context, method, base, path, body string, leave bool) (r reply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { r.fresh = !c.Reused }})
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, base+path, strings.NewReader(body))
 	if err != nil {
 		return reply{}, err
 	}
 	req.Close = leave
 	req.Header.Set("User-Agent", "tandem")
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	if a.key != "" {
 		req.Header.Set("Authorization", "Bearer "+a.key)
 	}
@@ -121,9 +124,9 @@ func (a *asker) ask(ctx context.Context, base, path string, leave bool) (r reply
 	r.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
 	switch {
 	case err != nil:
-		return reply{}, fmt.Errorf("GET %s: %w", path, err)
+		return reply{}, fmt.Errorf("%s %s: %w", method, path, err)
 	case len(r.body) > maxAnswerBytes:
-		return reply{}, fmt.Errorf("GET %s: the answer is longer than %d bytes", path, maxAnswerBytes)
+		return reply{}, fmt.Errorf("%s %s: the answer is longer than %d bytes", method, path, maxAnswerBytes)
 	}
 	return r, nil
 }
@@ -144,7 +147,7 @@ func (e *statusError) Error() string {
 // health asks whether the worker is healthy by one of its paths, leave over a connection for the last time. fresh reports that a
 // new connection was made, so that it may be another process.
 func (a *asker) health(ctx context.Context, base, path string, leave bool) (fresh bool, err error) {
-	r, err := a.ask(ctx, base, path, leave)
+	r, err := a.ask(ctx, http.MethodGet, base, path, "", leave)
 	switch {
 	case err != nil:
 		return false, err
