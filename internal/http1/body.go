@@ -63,7 +63,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 	return n, b.err
 }
 
-// tryRead is Read without waiting: its error is loop.ErrWouldBlock if nothing is at hand.
+// tryRead is Read without waiting: its error is [ErrWouldBlock] if nothing is at hand.
 func (b *body) tryRead(s Socket, p []byte) (int, error) {
 	b.try = s
 	defer func() { b.try = nil }()

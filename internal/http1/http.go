@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// Config bounds the connections to workers. The zero value of a field takes its default.
+// ClientConfig bounds the connections to workers. The zero value of a field takes its default.
 type ClientConfig struct {
 	// DialTimeout bounds the dial, TLS included, as Dynamo's request plane has it.
 	DialTimeout time.Duration `default:"3s" range:"0s.."`
@@ -56,7 +56,7 @@ func (c ClientConfig) Validate() error {
 	return err
 }
 
-// HTTP is the Transport over HTTP/1.1: a call is one write, and the caller's goroutine reads its answer. It is safe for
+// Client is the Transport over HTTP/1.1: a call is one write, and the caller's goroutine reads its answer. It is safe for
 // concurrent use.
 //
 // A call takes the connection that its worker used last, if the worker has neither closed it nor sent anything, or
@@ -73,7 +73,7 @@ type Client struct {
 
 var _ Transport = (*Client)(nil)
 
-// NewHTTP makes a transport. It requests no compression: a decoder would buffer an SSE stream. cfg must be valid.
+// NewClient makes a transport. It requests no compression: a decoder would buffer an SSE stream. cfg must be valid.
 func NewClient(cfg ClientConfig) *Client {
 	setting.Fill(&cfg)
 	if cfg.Dial == nil {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -23,9 +24,9 @@ const (
 	Shortage Pause = "shortage"
 )
 
-// Config is how a [Listener] works.
+// ListenConfig is how a [Listener] works.
 type ListenConfig struct {
-	// Max is how many connections may be open at once; 0 means [DefaultMax].
+	// Max is how many connections may be open at once; 0 means [DefaultMaxConns].
 	Max int
 	// Log gets at most a line a minute about connections that wait and one about those that are closed; nil for none.
 	Log *slog.Logger
@@ -56,7 +57,7 @@ type Listener struct {
 	idle   Conn // no connection: its newer is the one that has been idle longest, its older the latest
 }
 
-// New wraps ln. Accept is for one goroutine.
+// NewListener wraps ln. Accept is for one goroutine.
 func NewListener(ln net.Listener, cfg ListenConfig) *Listener {
 	if cfg.Max <= 0 {
 		cfg.Max = DefaultMaxConns()
@@ -76,7 +77,7 @@ func NewListener(ln net.Listener, cfg ListenConfig) *Listener {
 	return l
 }
 
-// HTTP serves s on ln, through a [Listener] with the default bound, until s is closed.
+// ListenHTTP serves s on ln, through a [Listener] with the default bound, until s is closed.
 func ListenHTTP(s *http.Server, ln net.Listener, log *slog.Logger) error {
 	s.ConnState = ConnState
 	return s.Serve(NewListener(ln, ListenConfig{Log: log}))
@@ -115,7 +116,7 @@ func (l *Listener) accept() (net.Conn, error) {
 		switch {
 		case err == nil:
 			return nc, nil
-		case isShortage(err):
+		case isAny(err, shortages):
 			l.paused(Shortage, err)
 			l.free()
 		case !passes(err):
@@ -211,26 +212,118 @@ func (l *Listener) evict() bool {
 	return true
 }
 
-// isShortage reports whether the system lacks what a connection needs.
-func isShortage(err error) bool {
-	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+// shortages are the errors of a machine that lacks what a connection needs.
+var shortages = []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM}
+
+// mishaps are one connection's, as accept(2) lists them, and no fault of the listener.
+var mishaps = []error{
+	syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EPROTO, syscall.EPERM, syscall.EINTR, syscall.EAGAIN, syscall.ETIMEDOUT,
+	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENOPROTOOPT, syscall.EOPNOTSUPP,
 }
 
-// passes reports whether err is one connection's misfortune, as accept(2) lists them, and no fault of the listener.
+// isAny reports whether err is one of errs.
+func isAny(err error, errs []error) bool {
+	return slices.ContainsFunc(errs, func(e error) bool { return errors.Is(err, e) })
+}
+
+// passes reports whether the next accept may succeed.
 func passes(err error) bool {
-	for _, errno := range []syscall.Errno{
-		syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EPROTO, syscall.EPERM, syscall.EINTR, syscall.EAGAIN, syscall.ETIMEDOUT,
-		syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENOPROTOOPT, syscall.EOPNOTSUPP,
-	} {
-		if errors.Is(err, errno) {
-			return true
-		}
+	if isAny(err, mishaps) {
+		return true
 	}
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// Conn is a connection that its listener counts until it is closed. A new one is idle until its server calls Busy.
+// Its methods may be called concurrently.
+type Conn struct {
+	net.Conn
+	l *Listener
+
+	// Guarded by l.mu.
+	left         bool  // no longer counted
+	older, newer *Conn // its neighbours among the idle, or the list's ends; nil while it is busy
+}
+
+// Busy marks the connection as having a request: it is not closed to make room.
+func (c *Conn) Busy() {
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	c.busy()
+}
+
+// Idle marks the connection as having no request, as of now.
+func (c *Conn) Idle() {
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	if c.left {
+		return
+	}
+	c.busy()
+	c.l.rest(c)
+	c.l.room.Signal()
+}
+
+// Close closes the connection and makes room for another.
+func (c *Conn) Close() error {
+	err := c.Conn.Close()
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	c.busy()
+	if !c.left {
+		c.left = true
+		c.l.open--
+		c.l.room.Signal()
+	}
+	return err
+}
+
+// ConnState is an http.Server's ConnState for a server on a [Listener].
+func ConnState(nc net.Conn, state http.ConnState) {
+	c, ok := nc.(*Conn)
+	if !ok {
+		return
+	}
+	switch state {
+	case http.StateActive, http.StateHijacked:
+		c.Busy()
+	case http.StateIdle:
+		c.Idle()
+	}
+}
+
+// busy takes c off the list of the idle. The caller holds l.mu.
+func (c *Conn) busy() {
+	if c.older != nil {
+		c.older.newer, c.newer.older = c.newer, c.older
+		c.older, c.newer = nil, nil
+	}
+}
+
+const (
+	// shareOfDescriptors is one connection's part of the process's descriptors: a request may need one for its
+	// client, one for its prefill worker and one for its decode worker.
+	shareOfDescriptors = 3
+
+	// leastMax and mostMax bound [DefaultMaxConns]; mostMax is also its value on a system without a limit.
+	leastMax = 8
+	mostMax  = 1 << 18
+)
+
+// DefaultMaxConns is the default limit of a listener's open connections: a third of the process's descriptors, between 8 and
+// 262144. Go raises the soft limit of descriptors to the hard one at start.
+func DefaultMaxConns() int {
+	n, ok := Descriptors()
+	if !ok || n/shareOfDescriptors > mostMax {
+		return mostMax
+	}
+	return max(leastMax, int(n/shareOfDescriptors))
+}
+
+// LocalFailure reports whether a connection failed because of this machine or its resolver, which proves nothing about
+// the worker.
+func LocalFailure(err error) bool {
+	var resolver *net.DNSError
+	return errors.As(err, &resolver) || errors.Is(err, syscall.EADDRNOTAVAIL) || isAny(err, shortages)
 }

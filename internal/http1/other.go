@@ -2,12 +2,16 @@
 
 package http1
 
-import "net"
+import (
+	"errors"
+	"net"
+	"time"
+)
 
 // Loops is empty here: the system has no epoll.
 type Loops struct{}
 
-// New makes none.
+// NewLoops makes none.
 func NewLoops() *Loops { return nil }
 
 // Take gives c back as it is.
@@ -21,3 +25,9 @@ func (l *Loops) Watch(net.Listener) {}
 
 // Outside counts nothing.
 func (l *Loops) Outside() (gone func()) { return func() {} }
+
+// awaitHangup is not supported.
+func awaitHangup(net.Conn) error { return errors.ErrUnsupported }
+
+// setUserTimeout does nothing where the kernel has no such limit.
+func setUserTimeout(*net.TCPConn, time.Duration) {}

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// outsideFor is how long the loop sleeps in Go's poller instead of lingering when a connection outside is about to
+	// outsideFor is how long the loop sleeps in Go's poller instead of polling when a connection outside is about to
 	// be ready.
 	outsideFor = time.Millisecond
 	// outsideEvery is how often the loop sleeps in Go's poller while Go has one thread and connections outside are
@@ -70,7 +70,7 @@ type outside struct {
 
 func (o *outside) expect() { o.until.Store(now() + int64(outsideFor)) }
 
-// every is how often a loop with events has to sleep in Go's poller. Below sleepEvery it does not linger.
+// every is how often a loop with events has to sleep in Go's poller. Below sleepEvery it does not poll.
 func (o *outside) every() time.Duration {
 	switch {
 	case o.until.Load() > now():

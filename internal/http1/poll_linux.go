@@ -22,7 +22,7 @@ type Loops struct {
 	outside outside
 }
 
-// New makes one loop for every two threads of Go, and at least one, so that woken goroutines find a thread of their
+// NewLoops makes one loop for every two threads of Go, and at least one, so that woken goroutines find a thread of their
 // own.
 func NewLoops() *Loops {
 	l := &Loops{alone: runtime.GOMAXPROCS(0) == 1}
@@ -62,10 +62,10 @@ const (
 	// lookEvery is how often deadlines are checked, at least, while there are sockets. An earlier one schedules an
 	// earlier check.
 	lookEvery = time.Second
-	// lingerFor is how long the loop waits for the next event before it sleeps in Go's poller. Until
+	// pollTime is how long the loop waits for the next event before it sleeps in Go's poller. Until
 	// then the next event finds the loop awake: neither the scheduler nor its monitor has to be woken. Where Go has one
 	// thread, timers may have to wait for as long. A collection does not: its signal ends the wait.
-	lingerFor = time.Millisecond
+	pollTime = time.Millisecond
 	// sleepEvery is how often the loop, however busy, sleeps in Go's poller, so that connections outside the loops are
 	// looked after.
 	sleepEvery = 5 * time.Millisecond
@@ -139,14 +139,11 @@ func (p *poller) start() error {
 	return nil
 }
 
-// wake ends the loop's wait. The caller holds mu.
+// wake ends the loop's wait, if it runs. The caller holds mu, or is the loop.
 func (p *poller) wake() {
-	if p.running {
-		p.poke()
+	if !p.running {
+		return
 	}
-}
-
-func (p *poller) poke() {
 	one := [8]byte{1}
 	_, _ = write(p.wakeup, one[:]) // it can only be full, and wakes the loop then
 }
@@ -197,8 +194,8 @@ func (p *poller) over() bool {
 	return true
 }
 
-// lookAt has the loop look at the deadlines at t, unless it will do so before.
-func (p *poller) lookAt(t int64) {
+// armDeadline has the loop look at the deadlines at t, unless it will do so before.
+func (p *poller) armDeadline(t int64) {
 	if p.bring(t) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -251,7 +248,7 @@ func (p *poller) handOn() {
 }
 
 // wait returns the next events. Goroutines that the last ones woke run first, and those that these wake. Events that
-// arrive meanwhile end linger at once.
+// arrive meanwhile end pollFor at once.
 func (p *poller) wait(events *[batch]unix.EpollEvent) int {
 	runtime.Gosched()
 	runtime.Gosched()
@@ -262,13 +259,13 @@ func (p *poller) wait(events *[batch]unix.EpollEvent) int {
 	if every < sleepEvery {
 		n = peek(p.epoll, events)
 	} else {
-		n = linger(p.epoll, events)
+		n = pollFor(p.epoll, events)
 	}
 	if n == 0 {
 		return p.sleep(events)
 	}
 	if at := now(); at-p.slept >= int64(every) {
-		p.nap(at)
+		p.yieldToNetpoll(at)
 	}
 	return n
 }
@@ -287,17 +284,17 @@ func (p *poller) sleep(events *[batch]unix.EpollEvent) (n int) {
 	return n
 }
 
-// nap sleeps in Go's poller although there are events, so that connections there are served: Go polls only when it has
+// yieldToNetpoll sleeps in Go's poller although there are events, so that connections there are served: Go polls only when it has
 // nothing to run.
-func (p *poller) nap(at int64) {
+func (p *poller) yieldToNetpoll(at int64) {
 	p.slept = at
-	napped := false
+	slept := false
 	_ = p.events.Read(func(uintptr) bool {
-		if napped {
+		if slept {
 			return true
 		}
-		napped = true
-		p.poke()
+		slept = true
+		p.wake()
 		return false
 	})
 }
@@ -314,13 +311,13 @@ func peek(epoll int, events *[batch]unix.EpollEvent) int {
 // noPwait2 is set on systems without a wait of less than a millisecond (before Linux 5.11).
 var noPwait2 atomic.Bool
 
-// linger waits for lingerFor at most and keeps the thread. As a system call, it is no synchronisation for the race
+// pollFor waits for pollTime at most and keeps the thread. As a system call, it is no synchronisation for the race
 // detector.
-func linger(epoll int, events *[batch]unix.EpollEvent) int {
+func pollFor(epoll int, events *[batch]unix.EpollEvent) int {
 	if noPwait2.Load() {
 		return 0
 	}
-	short := unix.Timespec{Nsec: int64(lingerFor)}
+	short := unix.Timespec{Nsec: int64(pollTime)}
 	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(events)), batch, uintptr(unsafe.Pointer(&short)), 0, 0)
 	switch {
 	case errno == unix.ENOSYS || errno == unix.EPERM:

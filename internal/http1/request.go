@@ -25,7 +25,7 @@ const (
 	copiedBytes    = 4 << 10
 	copiedBytesTLS = 16 << 10 // on TLS each write is a record of its own, which costs more than copying
 
-	// LeavesWhole is the longest body that was sent whole when [HTTP.Call] returns: it fits in the kernel's buffers, so
+	// LeavesWhole is the longest body that was sent whole when [Client.Call] returns: it fits in the kernel's buffers, so
 	// the caller's goroutine writes it. A longer one is written while the answer is read, since an engine may refuse a
 	// request before it has read it.
 	LeavesWhole = 32 << 10

@@ -379,7 +379,7 @@ func (s *socket) setDeadline(t time.Time, by *atomic.Int64, late *bool, waits *f
 		by.Store(at)
 		*late = false
 		s.mu.Unlock()
-		s.poller.lookAt(at)
+		s.poller.armDeadline(at)
 		return nil
 	}
 	by.Store(0)

@@ -163,7 +163,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	return s.took(s.body.Read(p))
 }
 
-// TryRead is Read without waiting: its error is loop.ErrWouldBlock if nothing has arrived. See OnReadable.
+// TryRead is Read without waiting: its error is [ErrWouldBlock] if nothing has arrived. See OnReadable.
 func (s *stream) TryRead(p []byte) (int, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -174,7 +174,7 @@ func (s *stream) TryRead(p []byte) (int, error) {
 }
 
 // OnReadable schedules one call of f, as soon as TryRead has a result. It reports false, and drops f, if it has one
-// already. nil cancels f. See loop.Socket.
+// already. nil cancels f. See [Socket].
 func (s *stream) OnReadable(f func()) bool { return s.conn.socket.OnReadable(f) }
 
 // Polls reports whether TryRead and OnReadable may be called: the connection is in a loop.

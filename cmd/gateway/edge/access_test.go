@@ -213,7 +213,7 @@ func TestAdminAddress(t *testing.T) {
 
 	busy := sv.dial()
 	busy.send(post(streamBody))
-	eventually(t, "the flow runs", func() bool { return sv.live.len() == 1 })
+	eventually(t, "the flow runs", func() bool { return sv.live.Len() == 1 })
 	down := make(chan error, 1)
 	go func() { down <- sv.Shutdown(context.Background()) }()
 	eventually(t, "the main listener is closed", func() bool {

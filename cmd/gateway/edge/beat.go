@@ -23,7 +23,7 @@ func (s *Server) startBeats() {
 
 // beat sends a line on every event stream that was silent for the heartbeat's interval.
 func (s *Server) beat() {
-	running := s.live.all()
+	running := s.live.All()
 	for _, x := range running {
 		x.beat()
 	}
@@ -44,7 +44,7 @@ func (x *exchange) beat() {
 		return
 	}
 	x.quiet = 0
-	if x.conn.socket == nil {
+	if !x.conn.Polls() {
 		go x.sendPing() // it may wait for the client
 		return
 	}
@@ -61,12 +61,12 @@ func (x *exchange) sendPing() {
 		return
 	}
 	x.start(openai.EventStream)
-	if x.events() && x.sent == 0 && x.betweenEvents() {
+	if x.events() && !x.out.Pending() && x.betweenEvents() {
 		tail := x.tail
 		_ = x.queue([]byte(ping))
 		x.tail = tail // a whole line between two events
 	}
-	_ = x.push() // an error shows at the next write
+	_ = x.out.Push() // an error shows at the next write
 	x.active.Store(false)
 }
 

@@ -31,7 +31,7 @@ type HTTP struct {
 	MaxBodyBytes    int      `flag:"max-body-bytes" default:"64MiB" unit:"bytes" range:"1KiB..1GiB" help:"Largest request body; a larger one is answered 413."`
 	BodyBudgetBytes int64    // of 0 is [bodyBudget]
 	AllowedHosts    []string `flag:"allowed-hosts" help:"Names the Host header may have while the gateway listens on loopback without keys, besides local names. * takes every name."`
-	// MaxConnections of 0 is [listen.DefaultMax].
+	// MaxConnections of 0 is [http1.DefaultMaxConns].
 	MaxConnections int
 	ReadTimeout    time.Duration `default:"60s" range:"100ms.."`
 	WriteStall     time.Duration `default:"30s" range:"100ms.."`

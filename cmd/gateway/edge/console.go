@@ -186,8 +186,8 @@ func (f *frontend) watch(c *fiber.Ctx) error {
 	cn.state.releaseReader()
 	watching, end := context.WithCancel(f.ending)
 	defer end()
-	cn.onLeave(end)
-	defer cn.unwatch()
+	cn.OnLeave(end)
+	defer cn.Unwatch()
 	status := http.StatusOK
 	for part := h.Header(); ; {
 		if _, err := cn.Write(part); err != nil {

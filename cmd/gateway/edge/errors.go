@@ -54,18 +54,18 @@ func (s *Server) writeError(r *fasthttp.Response, id string, e *openai.Error) {
 // hangUp closes the connection after the response, draining unread bytes.
 func (s *Server) hangUp(ctx *fasthttp.RequestCtx, c *conn) {
 	ctx.SetConnectionClose()
-	c.lingerFor(2 * int64(s.cfg.MaxBodyBytes))
+	c.LingerFor(2 * int64(s.cfg.MaxBodyBytes))
 }
 
 // writeParseError answers bytes that are not an HTTP request, and closes the connection. The errors quote the request, so none
 // is sent.
 func (s *Server) writeParseError(ctx *fasthttp.RequestCtx, err error) {
 	c := ctx.Conn().(*conn)
-	silent := c.from.IsZero()
+	silent := c.Silent()
 	var r request
 	r.begin(ctx, c)
 	if silent && lost(err) {
-		c.leave() // no byte arrived: there is no request to answer
+		c.Leave() // no byte arrived: there is no request to answer
 		return
 	}
 	s.unreadable(ctx, c, &r, err)
@@ -76,13 +76,13 @@ func (s *Server) writeParseError(ctx *fasthttp.RequestCtx, err error) {
 func (s *Server) unreadable(ctx *fasthttp.RequestCtx, c *conn, r *request, err error) {
 	var network net.Error
 	if lost(err) && !(errors.As(err, &network) && network.Timeout()) {
-		c.leave()
+		c.Leave()
 		ctx.SetStatusCode(statusClientLeft) // for the metrics: writes fail
 		ctx.SetConnectionClose()
 		return
 	}
 	s.hangUp(ctx, c)
-	s.refuse(ctx, r, s.explainBroken(err, c.late))
+	s.refuse(ctx, r, s.explainBroken(err, c.Late()))
 }
 
 // lost reports whether err is the connection's rather than the request's.
@@ -146,7 +146,7 @@ func (s *Server) explainRoute(ctx *fasthttp.RequestCtx, f *frontend, r *request,
 func (s *Server) rescue(ctx *fasthttp.RequestCtx, c *conn) {
 	if v := recover(); v != nil {
 		s.log.Error("panic in a handler", "request_id", c.request.id, "panic", v, "stack", string(debug.Stack()))
-		c.unwatch()
+		c.Unwatch()
 		s.writeError(&ctx.Response, c.request.id, openai.Internal())
 		s.hangUp(ctx, c)
 	}

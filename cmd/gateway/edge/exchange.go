@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -37,7 +36,6 @@ type exchange struct {
 	ctx    *fasthttp.RequestCtx
 	call   handoff.Call
 	stream bool           // the client requested events
-	plain  bool           // no chunks: the connection's end ends the answer
 	life   http1.Lifetime // of the call
 
 	left   atomic.Bool // the client is gone
@@ -48,12 +46,11 @@ type exchange struct {
 	started     bool // status 200 is committed
 	begun       bool // by the flow, not the heartbeat
 	contentType string
-	body        []byte     // of a JSON answer
-	long        bool       // a long JSON answer, sent piece by piece
-	out         *http1.Buf // framed bytes of a stream to send; nil if there are none
-	sent        int        // of out
-	tail        [4]byte    // the last bytes of the stream, to detect an event's end
-	over        error      // why nothing more is accepted
+	body        []byte       // of a JSON answer
+	long        bool         // a long JSON answer, sent piece by piece
+	out         http1.Answer // of a stream
+	tail        [4]byte      // the last bytes of the stream, to detect an event's end
+	over        error        // why nothing more is accepted
 	cutBy       *openai.Error
 }
 
@@ -63,12 +60,12 @@ func (x *exchange) serve() {
 	x.stream = x.call.Request.Stream
 	x.call.Request.Memory = (*making)(x)
 	x.life.Begin(context.Background())
-	s.live.add(x)
+	s.live.Add(x)
 	s.startBeats()
-	c.onLeave(func() { x.leave(fault.ErrClientGone) })
+	c.OnLeave(func() { x.leave(fault.ErrClientGone) })
 	err, panicked := x.run()
-	c.unwatch()
-	s.live.remove(x)
+	c.Unwatch()
+	s.live.Remove(x)
 	s.bodies.release(&c.request)
 	x.life.Close()
 	x.end(err, panicked)
@@ -107,10 +104,23 @@ func (x *exchange) start(contentType string) {
 
 // open begins a streamed answer. The caller holds mu.
 func (x *exchange) open() {
-	x.conn.state.releaseReader()
 	x.s.metrics.openStreams.Add(1)
-	out := x.output()
-	out.B = x.head(out.B)
+	h := &x.ctx.Response.Header
+	h.SetContentType(x.contentType)
+	h.SetCanonical(cacheControl, noCache)
+	h.SetCanonical(accelBuffering, off)
+	x.conn.state.releaseReader()
+	r := &x.conn.request
+	r.streamed = true
+	h.SetContentLength(-2) // until the connection's end
+	if !x.out.Plain {
+		h.SetContentLength(-1) // chunks
+		if x.ctx.Request.Header.ConnectionClose() || r.unread || x.conn.frontend.server.Closing() {
+			h.SetConnectionClose()
+		}
+	}
+	r.next = !x.out.Plain && !h.ConnectionClose()
+	x.out.Begin(h.Header())
 }
 
 // streams reports whether the answer is streamed. The caller holds mu.
@@ -121,26 +131,6 @@ var (
 	cacheControl, noCache = []byte("Cache-Control"), []byte("no-cache")
 	accelBuffering, off   = []byte("X-Accel-Buffering"), []byte("no")
 )
-
-// head appends the head of a streamed answer.
-func (x *exchange) head(dst []byte) []byte {
-	h := &x.ctx.Response.Header
-	h.SetContentType(x.contentType)
-	h.SetCanonical(cacheControl, noCache)
-	h.SetCanonical(accelBuffering, off)
-	x.conn.request.streamed = true
-	switch {
-	case x.plain:
-		h.SetContentLength(-2) // until the connection's end
-	default:
-		h.SetContentLength(-1) // chunks
-		if x.ctx.Request.Header.ConnectionClose() || x.conn.request.unread || x.conn.frontend.closing.Load() {
-			h.SetConnectionClose()
-		}
-	}
-	x.conn.request.next = !x.plain && !h.ConnectionClose()
-	return append(dst, h.Header()...)
-}
 
 // Write sends a part of the answer; see handoff.Sink.
 func (x *exchange) Write(p []byte) error { return x.take(p, true) }
@@ -173,7 +163,7 @@ func (x *exchange) take(p []byte, now bool) error {
 // pieceBytes is how much of a long answer is framed at a time. A longer JSON answer is streamed.
 const pieceBytes = 256 << 10
 
-// TryWrite queues p and sends what it can without waiting. Its error is loop.ErrWouldBlock while queued bytes remain;
+// TryWrite queues p and sends what it can without waiting. Its error is [http1.ErrWouldBlock] while queued bytes remain;
 // TryFlush sends more.
 func (x *exchange) TryWrite(p []byte) error {
 	x.mu.Lock()
@@ -181,21 +171,21 @@ func (x *exchange) TryWrite(p []byte) error {
 	if err := x.queue(p); err != nil {
 		return err
 	}
-	return x.push()
+	return x.out.Push()
 }
 
 // TryFlush sends what it can without waiting; see TryWrite.
 func (x *exchange) TryFlush() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.push()
+	return x.out.Push()
 }
 
-// OnWritable calls f once the client can receive more, or has stalled; see loop.Socket.
-func (x *exchange) OnWritable(f func()) bool { return x.conn.onWritable(f) }
+// OnWritable calls f once the client can receive more, or has stalled; see [http1.Socket].
+func (x *exchange) OnWritable(f func()) bool { return x.conn.OnWritable(f) }
 
 // Polls reports whether TryWrite and OnWritable may be called: a loop polls the connection.
-func (x *exchange) Polls() bool { return x.conn.socket != nil }
+func (x *exchange) Polls() bool { return x.conn.Polls() }
 
 // queue frames p. The caller holds mu.
 func (x *exchange) queue(p []byte) error {
@@ -209,69 +199,22 @@ func (x *exchange) queue(p []byte) error {
 		return nil
 	case len(p) == 0:
 		return nil
-	case x.plain:
-		out := x.output()
-		out.B = append(out.B, p...)
-	default:
-		out := x.output()
-		out.B = strconv.AppendInt(out.B, int64(len(p)), 16)
-		out.B = append(out.B, "\r\n"...)
-		out.B = append(out.B, p...)
-		out.B = append(out.B, "\r\n"...)
 	}
+	x.out.Queue(p)
 	x.active.Store(true)
 	k := copy(x.tail[:], x.tail[min(len(p), len(x.tail)):])
 	copy(x.tail[k:], p[max(0, len(p)-len(x.tail)):])
 	return nil
 }
 
-// push sends what it can; without a loop everything, which may block. Its error is loop.ErrWouldBlock if bytes
-// remain. The caller holds mu.
-func (x *exchange) push() error {
-	if x.out == nil {
-		return nil
-	}
-	n, err := x.conn.trySend(x.out.B[x.sent:])
-	if x.sent += n; n > 0 {
-		x.conn.progress()
-	}
-	if err == nil && x.sent < len(x.out.B) {
-		err = http1.ErrWouldBlock
-	}
-	if err == nil {
-		x.out.Release()
-		x.out, x.sent = nil, 0
-	}
-	return err
-}
-
-// outBytes is the first size of the buffer for bytes to send.
-const outBytes = 4 << 10
-
-// output returns the buffer for bytes to send. The caller holds mu.
-func (x *exchange) output() *http1.Buf {
-	if x.out == nil {
-		x.out = http1.Take(outBytes)
-	}
-	return x.out
-}
-
 // flush sends what is queued, and waits for a slow client. The caller holds mu, which flush releases while waiting.
 func (x *exchange) flush() error {
-	for {
-		err := x.push()
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, http1.ErrWouldBlock):
-			cause := leaveCause(err)
-			x.leave(cause)
-			return cause
-		}
-		x.mu.Unlock()
-		x.conn.awaitRoom()
-		x.mu.Lock()
+	err := x.out.Flush(&x.mu)
+	if err != nil {
+		err = leaveCause(err)
+		x.leave(err)
 	}
+	return err
 }
 
 // end turns the flow's end into the response, or ends the stream.
@@ -311,7 +254,7 @@ func (x *exchange) endStream(err error, panicked bool) {
 		if err != nil {
 			x.conn.request.next = false
 		} else {
-			x.finish()
+			x.out.Finish()
 		}
 	}
 	failed := x.flush()
@@ -319,20 +262,12 @@ func (x *exchange) endStream(err error, panicked bool) {
 	if x.left.Load() || failed != nil {
 		status = statusClientLeft
 		x.conn.request.next = false
-		if x.plain {
-			x.conn.reset() // half an answer must not look complete
+		if x.out.Plain {
+			x.conn.Reset() // half an answer must not look complete
 		}
 	}
 	x.s.metrics.openStreams.Add(-1)
 	x.s.metrics.count(x.conn.request.endpoint, status)
-}
-
-// finish queues the end of a chunked body.
-func (x *exchange) finish() {
-	if !x.plain {
-		out := x.output()
-		out.B = append(out.B, "0\r\n\r\n"...)
-	}
 }
 
 // leave abandons the exchange when its client is gone: cause is fault.ErrClientGone or wraps it.
@@ -359,7 +294,7 @@ func (x *exchange) cut() {
 		if x.events() {
 			_ = x.queue(x.errorEvent(e))
 		}
-		_ = x.push()
+		_ = x.out.Push()
 		x.conn.request.next = false
 		x.over = e
 	}

@@ -22,7 +22,7 @@ import (
 
 // held is what requests hold of a server; empty for nothing.
 func (sv *served) held() string {
-	live, conns, used := sv.live.len(), sv.main.conns.len(), sv.bodies.used.Load()
+	live, conns, used := sv.live.Len(), sv.main.server.Conns.Len(), sv.bodies.used.Load()
 	streams := sv.metric("tandem_frontend_open_connections", "streaming")
 	if live == 0 && conns == 0 && used == 0 && streams == 0 {
 		return ""

@@ -1,10 +1,9 @@
 package edge
 
 import (
+	"cmp"
 	"context"
-	"crypto/tls"
 	"net"
-	"sync"
 	"sync/atomic"
 
 	"github.com/gofiber/fiber/v2"
@@ -24,22 +23,39 @@ type frontend struct {
 	paths    map[string]bool // of the routes
 	app      *fiber.App
 	routed   fasthttp.RequestHandler
-	tls      *tls.Config // nil serves without
-	conns    *set[*conn]
-	pool     servePool
+	server   *http1.Server
 	host     atomic.Pointer[string] // the latest accepted Host header
-	closing  atomic.Bool
-	ending   context.Context // ends when a shutdown begins here, and with it the console's streams
+	ending   context.Context        // ends when a shutdown begins here, and with it the console's streams
 	end      func()
-
-	mu sync.Mutex
-	ln net.Listener // being served; nil before
 }
+
+// conn is a client's connection and its current request.
+type conn struct {
+	*http1.ServerConn
+	frontend *frontend
+	request  request
+	state    *connState // while requests are served
+}
+
+// maxAdminConns bounds the connections of the admin address.
+const maxAdminConns = 64
 
 // newFrontend returns a frontend without routes.
 func newFrontend(s *Server, serves, operates bool) *frontend {
-	f := &frontend{s: s, serves: serves, operates: operates, loopback: auth.Loopback(s.cfg.Host), conns: newSet[*conn]()}
-	f.pool.serveConn = f.serveConn
+	f := &frontend{s: s, serves: serves, operates: operates, loopback: auth.Loopback(s.cfg.Host)}
+	limit := cmp.Or(s.cfg.MaxConnections, http1.DefaultMaxConns())
+	if !serves {
+		limit = min(limit, maxAdminConns)
+	}
+	f.server = http1.NewServer(http1.ServerConfig{
+		ListenConfig: http1.ListenConfig{
+			Max: limit, Log: s.log,
+			Paused:  func(p http1.Pause) { s.metrics.connections.WithLabelValues(string(p)).Inc() },
+			Evicted: s.metrics.connections.WithLabelValues(idleClosed).Inc,
+		},
+		Handler: f, Loops: s.cfg.Loops,
+		ReadTimeout: s.cfg.ReadTimeout, IdleTimeout: s.cfg.IdleTimeout, WriteStall: s.cfg.WriteStall,
+	})
 	f.ending, f.end = context.WithCancel(context.Background())
 	if !serves {
 		host, _, err := net.SplitHostPort(s.cfg.AdminAddress)
@@ -58,72 +74,12 @@ func newFrontend(s *Server, serves, operates bool) *frontend {
 // ready freezes the routes.
 func (f *frontend) ready() { f.routed = f.app.Handler() }
 
-// serve serves the clients of ln until shutdown, or until accepting fails. It closes ln.
-func (f *frontend) serve(ln net.Listener) error {
-	bounded := f.bounded(ln)
-	defer bounded.Close() // for other exits; closing twice is harmless
-	f.mu.Lock()
-	if f.closing.Load() {
-		f.mu.Unlock()
-		return nil
-	}
-	f.ln = bounded
-	f.mu.Unlock()
-	defer f.pool.close()
-	for {
-		accepted, err := bounded.Accept()
-		switch {
-		case err != nil && f.closing.Load():
-			return nil
-		case err != nil:
-			return err
-		}
-		f.accepted(accepted.(*http1.Conn))
-	}
-}
-
-// accepted sets up a new connection and serves it.
-func (f *frontend) accepted(slot *http1.Conn) {
-	c := &conn{Conn: slot.Conn, slot: slot, frontend: f, stall: f.s.cfg.WriteStall}
-	c.socket, _ = slot.Conn.(http1.Socket)
-	gone := func() {}
-	if f.tls != nil {
-		c.secure = tls.Server(slot.Conn, f.tls)
-		c.Conn = c.secure
-		gone = f.s.cfg.Loops.Outside()
-	}
-	c.forget = func(c *conn) {
-		gone()
-		f.conns.remove(c)
-		_ = slot.Close() // makes room for another
-	}
-	f.conns.add(c)
-	if f.closing.Load() {
-		_ = c.Close() // accepted while the listener closed
-		return
-	}
-	if c.socket == nil || !c.park() {
-		f.pool.take(c)
-	}
-}
+// Accepted implements [http1.Handler].
+func (f *frontend) Accepted(c *http1.ServerConn) { c.User = &conn{ServerConn: c, frontend: f} }
 
 // shutdown stops accepting and waits for requests in flight until ctx ends. Its error is that of closing the
 // listener.
 func (f *frontend) shutdown(ctx context.Context) error {
-	f.closing.Store(true)
 	f.end()
-	f.mu.Lock()
-	ln := f.ln
-	f.mu.Unlock()
-	if ln == nil {
-		return nil
-	}
-	err := ln.Close()
-	for _, c := range f.conns.all() { // without a request yet
-		if !c.busy.Load() {
-			c.cut()
-		}
-	}
-	await(ctx, f.conns.empty())
-	return err
+	return f.server.Shutdown(ctx)
 }

@@ -23,7 +23,8 @@ func TestPipeliningClientsAreSeenToLeave(t *testing.T) {
 		"reset":      func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
 		"half close": func(c *net.TCPConn) { c.CloseWrite() },
 	} {
-		for _, early := range []string{"", "\r\n", strings.Repeat("x", stashBytes), strings.Repeat("x", stashBytes+1),
+		const stash = 64 // of http1's watcher
+		for _, early := range []string{"", "\r\n", strings.Repeat("x", stash), strings.Repeat("x", stash+1),
 			strings.Repeat("x", 20_000)} {
 			begun, ended := make(chan struct{}), make(chan error, 2)
 			sv := serve(t, loopback(t), func(ctx context.Context, _ *handoff.Call, out handoff.Sink) error {
@@ -38,14 +39,14 @@ func TestPipeliningClientsAreSeenToLeave(t *testing.T) {
 			c.send(post(streamBody))
 			<-begun
 			c.send(early)
-			conn := sv.main.conns.all()[0]
+			conn := sv.main.server.Conns.All()[0]
 			leave(c.Conn.(*net.TCPConn))
 			select {
 			case cause := <-ended:
 				assert.ErrorIs(t, cause, fault.ErrClientGone, "%s after %d bytes", name, len(early))
 				assert.ErrorIs(t, <-ended, fault.ErrClientGone, "writing after a %s", name)
 			case <-time.After(10 * time.Second):
-				conn.cut()
+				conn.Cut()
 				t.Fatalf("%s after %d bytes: not seen", name, len(early))
 			}
 		}
@@ -58,7 +59,7 @@ func TestSocketOptions(t *testing.T) {
 	c := sv.dial()
 	c.send("GET /live HTTP/1.1\r\nHost: t\r\n\r\n")
 	c.receive()
-	raw, err := sv.main.conns.all()[0].Conn.(*net.TCPConn).SyscallConn()
+	raw, err := sv.main.server.Conns.All()[0].Conn.(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
 	for option, want := range map[int]int{unix.TCP_NODELAY: 1, unix.TCP_USER_TIMEOUT: int(sv.cfg.WriteStall.Milliseconds())} {
 		assert.NoError(t, raw.Control(func(fd uintptr) {

@@ -34,7 +34,7 @@ var ownFields = map[string]string{
 	"Accept":              "the gateway sets it",
 	"Accept-Encoding":     "the gateway reads answers as they are",
 	"X-Request-Id":        "the gateway sets it",
-	// Engines read the rank from it; see upstream.Leg.
+	// Engines read the rank from it; see [http1.Leg].
 	"X-Data-Parallel-Rank": "the router sets it",
 	"X-Vllm-Priority":      "a client would jump the engine's queue",
 	"X-Session-Id":         "a client would name another's session to the engine",

@@ -74,7 +74,7 @@ func TestLeavingClientsAreSeen(t *testing.T) {
 			}
 			slices.Sort(took)
 			assert.LessOrEqual(t, took[clients/2], tc.bound, "the median")
-			eventually(t, "the end of connections and flows", func() bool { return sv.main.conns.len()+sv.live.len() == 0 })
+			eventually(t, "the end of connections and flows", func() bool { return sv.main.server.Conns.Len()+sv.live.Len() == 0 })
 			// A response is counted after its connection and its flow have ended.
 			eventually(t, "every client counted as gone and under 499", func() bool {
 				return sv.metric("tandem_frontend_disconnected_clients") == clients && sv.metric("tandem_frontend_open_connections", "streaming") == 0 &&
@@ -116,8 +116,8 @@ func TestClientThatStopsReading(t *testing.T) {
 			cause := <-ended
 			assert.ErrorIs(t, cause, fault.ErrClientGone)
 			assert.ErrorContains(t, cause, "stopped reading")
-			<-sv.main.conns.empty()
-			<-sv.live.empty()
+			<-sv.main.server.Conns.Empty()
+			<-sv.live.Empty()
 			assert.EqualValues(t, 1, sv.metric("tandem_frontend_disconnected_clients"))
 		})
 	}
@@ -226,7 +226,7 @@ func TestShutdown(t *testing.T) {
 		}
 		assert.ErrorIs(t, <-done, context.DeadlineExceeded)
 		assert.LessOrEqual(t, time.Since(begin), 10*time.Second+cutGrace)
-		assert.Zero(t, sv.main.conns.len()+sv.live.len(), "connections or flows are left")
+		assert.Zero(t, sv.main.server.Conns.Len()+sv.live.Len(), "connections or flows are left")
 	})
 	bubble(t, "before serving", func(t *testing.T) {
 		s := unserved(t, DefaultConfig())

@@ -54,7 +54,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) *counters {
 		health.Set(metrics.Bool(status == healthy))
 		n := 0
 		for _, f := range s.frontends() {
-			n += f.conns.len()
+			n += f.server.Conns.Len()
 		}
 		streams := int(m.openStreams.Load())
 		open.Set(float64(streams), "streaming")

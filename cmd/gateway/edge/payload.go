@@ -52,7 +52,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 		switch {
 		case len(body) == declared, len(body) <= limit && errors.Is(err, io.EOF) && declared < 0:
 			c.request.unread = false
-			c.arrival() // the body's bytes do not begin the next request
+			c.Arrival() // the body's bytes do not begin the next request
 			return body, nil
 		case len(body) > limit:
 			return nil, openai.TooLarge(limit)

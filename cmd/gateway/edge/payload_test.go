@@ -235,7 +235,7 @@ func TestLongJSONLeavesAsItComes(t *testing.T) {
 					t.Fatalf("status %d, %v, %d bytes", resp.StatusCode, resp.Header, len(body))
 				}
 			}
-			eventually(t, "nothing is held", func() bool { return sv.bodies.used.Load() == 0 && sv.live.len() == 0 })
+			eventually(t, "nothing is held", func() bool { return sv.bodies.used.Load() == 0 && sv.live.Len() == 0 })
 		})
 	}
 }

@@ -32,15 +32,15 @@ type request struct {
 	arrival  time.Time
 	endpoint string     // for the metrics
 	unread   bool       // part of the body is still on the connection
-	body     *http1.Buf // nil without a body in memory
-	held     int        // bytes of the budget that the body takes
 	streamed bool       // the answer was streamed
 	next     bool       // and another request may follow
+	body     *http1.Buf // nil without a body in memory
+	held     int        // bytes of the budget that the body takes
 }
 
 // begin reads what it can from the head, and puts the request's and the gateway's id into the answer.
 func (r *request) begin(ctx *fasthttp.RequestCtx, c *conn) {
-	*r = request{id: requestID(ctx.Request.Header.Peek(headerRequestID)), arrival: c.arrival(), endpoint: "other"}
+	*r = request{id: requestID(ctx.Request.Header.Peek(headerRequestID)), arrival: c.Arrival(), endpoint: "other"}
 	if r.arrival.IsZero() { // it arrived together with the request before
 		r.arrival = time.Now()
 	}
@@ -83,7 +83,7 @@ func (s *Server) takeCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 
 // readCall checks a request to a generating endpoint and reads its body. Nothing in call refers to fasthttp's memory.
 func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *request, call *handoff.Call) error {
-	client, own := ctx.Conn().(*conn).ends()
+	client, own := ctx.Conn().(*conn).Ends()
 	*call = handoff.Call{ID: r.id, Arrival: r.arrival, Client: client, Server: own}
 	var h head
 	h.read(&ctx.Request.Header)

@@ -107,7 +107,7 @@ func TestTooLargeBodyIsAnswered(t *testing.T) {
 		assert.True(t, resp.Close, "the connection stays open")
 		c.Close()
 	}
-	eventually(t, "the connections' end", func() bool { return sv.main.conns.len() == 0 })
+	eventually(t, "the connections' end", func() bool { return sv.main.server.Conns.Len() == 0 })
 }
 
 // TestSlowSendersGetTimeout: what is not complete after ReadTimeout is refused,

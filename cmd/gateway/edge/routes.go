@@ -10,6 +10,7 @@ import (
 	"github.com/gofiber/fiber/v2/middleware/adaptor"
 	"github.com/valyala/fasthttp"
 
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -136,7 +137,7 @@ func (r *route) media(h *fasthttp.RequestHeader) *openai.Error {
 func (s *Server) generate(c *fiber.Ctx, ep openai.Endpoint) error {
 	ctx := c.Context()
 	cn := ctx.Conn().(*conn)
-	x := &exchange{s: s, conn: cn, ctx: ctx, plain: !ctx.Request.Header.IsHTTP11()}
+	x := &exchange{s: s, conn: cn, ctx: ctx, out: http1.Answer{Conn: cn.ServerConn, Plain: !ctx.Request.Header.IsHTTP11()}}
 	err := s.takeCall(ctx, ep, &cn.request, &x.call)
 	if err == nil {
 		x.serve()

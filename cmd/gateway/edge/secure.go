@@ -15,6 +15,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/internal/certs"
+	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
@@ -73,37 +74,25 @@ func (s *Server) secure() error {
 		return err
 	}
 	for _, f := range s.frontends() {
-		f.tls = source.Server(cfg.TLS.Names, "http/1.1")
+		f.server.TLS = source.Server(cfg.TLS.Names, "http/1.1")
 	}
 	return nil
 }
 
-// handshakeTime bounds a handshake.
-const handshakeTime = 10 * time.Second
-
-// handshake performs the TLS handshake, if any, with a new client, and reports whether requests may follow.
-func (f *frontend) handshake(c *conn) bool {
-	if c.secure == nil || c.secure.ConnectionState().HandshakeComplete {
-		return true
-	}
-	_ = c.secure.SetDeadline(time.Now().Add(min(handshakeTime, f.s.cfg.ReadTimeout))) // an error means that it has ended
-	err := c.secure.Handshake()
-	if err == nil {
-		return c.secure.SetDeadline(time.Time{}) == nil
-	}
+// HandshakeFailed counts and logs a failed handshake, and answers a client that uses HTTP without TLS.
+func (f *frontend) HandshakeFailed(c *http1.ServerConn, err error) {
 	reason := handshakeFailure(err)
 	if reason == "" {
-		return false
+		return
 	}
 	f.s.metrics.connections.WithLabelValues(reason).Inc()
 	if suppressed, ok := f.s.refusals.Allow("handshake "+reason, time.Now()); ok {
-		f.s.log.Warn("TLS handshake with a client failed", "reason", reason, "peer", c.peer(), slog.Any("error", err),
+		f.s.log.Warn("TLS handshake with a client failed", "reason", reason, "peer", c.RemoteAddr().String(), slog.Any("error", err),
 			slog.Int("suppressed", suppressed))
 	}
 	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && reason == "plain_http" {
 		f.answerPlain(plain.Conn)
 	}
-	return false
 }
 
 // The values of the metric's label reason.
@@ -143,32 +132,10 @@ func (f *frontend) answerPlain(c net.Conn) {
 		Message: "the request came without TLS: this address takes https:// only",
 	})
 	res.SetConnectionClose()
-	if c.SetDeadline(time.Now().Add(lingerTime)) != nil {
+	if c.SetDeadline(time.Now().Add(http1.LingerTime)) != nil {
 		return
 	}
 	if _, err := res.WriteTo(c); err == nil {
-		drain(c, int64(f.s.cfg.MaxBodyBytes))
+		http1.Drain(c, int64(f.s.cfg.MaxBodyBytes))
 	}
-}
-
-// secureBytes is the size of one TLS write: a record.
-const secureBytes = 16 << 10
-
-// sendSecure is send over TLS. A TLS write that times out breaks the connection, so each record has the whole stall
-// time.
-func (c *conn) sendSecure(p []byte) error {
-	for len(p) > 0 {
-		if err := c.secure.SetWriteDeadline(time.Now().Add(c.stall)); err != nil {
-			return err
-		}
-		if c.gone.Load() { // leave may have set its deadline before
-			return errGone
-		}
-		n, err := c.secure.Write(p[:min(len(p), secureBytes)])
-		if err != nil {
-			return err
-		}
-		p = p[n:]
-	}
-	return nil
 }

@@ -196,7 +196,7 @@ func TestPlainHTTPOnTheTLSPort(t *testing.T) {
 			"handshake") == 1
 	})
 	cl.Close()
-	eventually(t, "the connections' end", func() bool { return sv.main.conns.len() == 0 })
+	eventually(t, "the connections' end", func() bool { return sv.main.server.Conns.Len() == 0 })
 }
 
 // A stalled handshake ends, and does not block other clients.
@@ -210,7 +210,7 @@ func TestSilentHandshakes(t *testing.T) {
 	resp, _ := cl.ask(post(goodBody))
 	assert.Equal(t, 200, resp.StatusCode)
 	cl.Close()
-	eventually(t, "the connections' end", func() bool { return sv.main.conns.len() == 0 })
+	eventually(t, "the connections' end", func() bool { return sv.main.server.Conns.Len() == 0 })
 }
 
 // Clients, and operators at an address of their own, show certificates of one authority, with one of the names.

@@ -39,15 +39,6 @@ var (
 	writers    = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, writeBytes) }}
 )
 
-// newConnState begins to serve c.
-func newConnState(f *frontend, c *conn) *connState {
-	t := connStates.Get().(*connState)
-	t.f, t.conn = f, c
-	t.ctx.Init2(c, fiberLog{}, false)
-	c.state = t
-	return t
-}
-
 // fiberLog drops fasthttp's log: its server is not used, and the edge logs errors.
 type fiberLog struct{}
 
@@ -85,30 +76,16 @@ func (t *connState) releaseReader() {
 	}
 }
 
-// serveConn serves requests on c until c closes or, in a loop, has no request now: the loop then resumes c.
-func (f *frontend) serveConn(c *conn) {
-	if !f.handshake(c) {
-		c.leave()
-		_ = c.Close()
-		return
-	}
-	for {
-		t := newConnState(f, c)
-		err := t.requests()
-		t.release()
-		if errors.Is(err, http1.ErrWouldBlock) {
-			if c.park() {
-				return // c may be served elsewhere already
-			}
-			continue
-		}
-		_ = c.Close()
-		return
-	}
+// Serve implements [http1.Handler].
+func (f *frontend) Serve(hc *http1.ServerConn) error {
+	t, c := connStates.Get().(*connState), hc.User.(*conn)
+	t.f, t.conn, c.state = f, c, t
+	t.ctx.Init2(c, fiberLog{}, false)
+	defer t.release()
+	return t.requests()
 }
 
-// requests serves one request after another. It returns loop.ErrWouldBlock to wait for the next one; after any other
-// error, or nil, none follows.
+// requests serves one request after another.
 func (t *connState) requests() error {
 	for {
 		if err := t.await(); err != nil {
@@ -117,8 +94,8 @@ func (t *connState) requests() error {
 		if !t.request() {
 			return nil
 		}
-		t.conn.markIdle()
-		if t.f.closing.Load() { // shutdown may have seen the connection as busy
+		t.conn.MarkIdle()
+		if t.f.server.Closing() { // shutdown may have seen the connection as busy
 			return nil
 		}
 	}
@@ -132,13 +109,10 @@ func (t *connState) await() error {
 	if t.long {
 		t.drop()
 	}
-	t.conn.idles = true
-	defer func() { t.conn.idles = false }()
-	if err := t.conn.waitBy(); err != nil {
+	return t.conn.Await(func() error {
+		_, err := t.reader().Peek(1)
 		return err
-	}
-	_, err := t.reader().Peek(1)
-	return err
+	})
 }
 
 // request reads and answers one request, and reports whether another one may follow.
@@ -150,7 +124,7 @@ func (t *connState) request() (next bool) {
 		ctx.Response.Reset()
 		ctx.ResetUserValues()
 	}()
-	if err := c.readBy(); err != nil {
+	if err := c.BeginRead(); err != nil {
 		return false
 	}
 	if err := t.head(); err != nil {
@@ -220,7 +194,7 @@ func (t *connState) answer() (next bool) {
 	if c.request.streamed {
 		return c.request.next
 	}
-	last := t.last()
+	last := ctx.Request.Header.ConnectionClose() || ctx.Response.ConnectionClose() || t.f.server.Closing()
 	switch {
 	case last:
 		ctx.SetConnectionClose()
@@ -233,9 +207,4 @@ func (t *connState) answer() (next bool) {
 	out.Reset(c)
 	defer out.Reset(nil)
 	return ctx.Response.Write(out) == nil && out.Flush() == nil && !last
-}
-
-// last reports whether no other request may follow on the connection.
-func (t *connState) last() bool {
-	return t.ctx.Request.Header.ConnectionClose() || t.ctx.Response.ConnectionClose() || t.f.closing.Load()
 }

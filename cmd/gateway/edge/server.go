@@ -67,9 +67,9 @@ type Server struct {
 	id      string   // of this process; see headerGateway
 	hops    []http1.Field
 	main    *frontend
-	admin   *frontend       // nil if main has its routes
-	live    *set[*exchange] // running flows
-	bodies  budget          // memory of request bodies
+	admin   *frontend             // nil if main has its routes
+	live    *guard.Set[*exchange] // running flows
+	bodies  budget                // memory of request bodies
 
 	refusals guard.LogLimiter // of their log lines, by kind
 
@@ -85,7 +85,7 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, live: newSet[*exchange](),
+	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, live: guard.NewSet[*exchange](),
 		refusals: guard.LogLimiter{Burst: 10, Window: 10 * time.Second},
 		forward:  forwarded(cfg.ForwardHeaders), id: newGatewayID()}
 	s.hops = []http1.Field{{Name: headerGateway, Value: s.id}}
@@ -141,7 +141,7 @@ func open(settings, addr string) (net.Listener, error) {
 }
 
 // Serve serves the clients of ln until Shutdown, which makes it return nil, or until accepting fails. It closes ln.
-func (s *Server) Serve(ln net.Listener) error { return s.main.serve(ln) }
+func (s *Server) Serve(ln net.Listener) error { return s.main.server.Serve(ln) }
 
 // ListenAdmin opens the admin address, for ServeAdmin; nil without an error if there is none.
 func (s *Server) ListenAdmin() (net.Listener, error) {
@@ -152,7 +152,7 @@ func (s *Server) ListenAdmin() (net.Listener, error) {
 }
 
 // ServeAdmin is Serve for ListenAdmin's listener.
-func (s *Server) ServeAdmin(ln net.Listener) error { return s.admin.serve(ln) }
+func (s *Server) ServeAdmin(ln net.Listener) error { return s.admin.server.Serve(ln) }
 
 // Leave turns /health to 503 only, so that a load balancer can remove the gateway before Shutdown stops accepting.
 func (s *Server) Leave() { s.leaving.Store(true) }
@@ -166,23 +166,19 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if s.admin != nil { // last, so that an operator can watch the others end
 		err = errors.Join(err, s.admin.shutdown(ctx))
 	}
-	if ctx.Err() == nil && await(ctx, s.live.empty()) {
+	if ctx.Err() == nil && await(ctx, s.live.Empty()) {
 		return err
 	}
 	s.cutting.Store(true)
-	for _, x := range s.live.all() {
+	for _, x := range s.live.All() {
 		go x.cut() // it may wait for its client, until that is cut off below
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutGrace)
 	defer cancel()
 	for _, f := range s.frontends() {
-		if !await(grace, f.conns.empty()) {
-			for _, c := range f.conns.all() {
-				c.cut()
-			}
-		}
+		f.server.Cut(grace)
 	}
-	await(grace, s.live.empty())
+	await(grace, s.live.Empty())
 	return context.Cause(ctx)
 }
 
@@ -195,12 +191,12 @@ func (s *Server) frontends() []*frontend {
 }
 
 // InFlight returns the number of running requests.
-func (s *Server) InFlight() int { return s.live.len() }
+func (s *Server) InFlight() int { return s.live.Len() }
 
 // handle answers a parsed request.
 func (f *frontend) handle(ctx *fasthttp.RequestCtx) {
 	s, c := f.s, ctx.Conn().(*conn)
-	c.begin()
+	c.BeginServe()
 	c.request.begin(ctx, c)
 	c.request.unread = left(&ctx.Request.Header)
 	s.dispatch(ctx, c, f.routed)

@@ -1,4 +1,4 @@
-package edge
+package http1
 
 import (
 	"sync"
@@ -8,10 +8,10 @@ import (
 // servePool is a pool of goroutines that serve connections. Idle ones are kept for a while, with their grown stacks; the
 // last one to finish is the first to be reused.
 type servePool struct {
-	serveConn func(*conn)
+	serveConn func(*ServerConn)
 
 	mu      sync.Mutex
-	idle    []chan *conn
+	idle    []chan *ServerConn
 	spare   int  // of idle, those unused since the last look
 	looking bool // a look is due
 	closed  bool // none is kept
@@ -21,12 +21,12 @@ type servePool struct {
 const spareFor = time.Second
 
 // take serves c on a goroutine.
-func (w *servePool) take(c *conn) {
+func (w *servePool) take(c *ServerConn) {
 	w.mu.Lock()
 	last := len(w.idle) - 1
 	if last < 0 {
 		w.mu.Unlock()
-		go w.work(make(chan *conn, 1), c)
+		go w.work(make(chan *ServerConn, 1), c)
 		return
 	}
 	job := w.idle[last]
@@ -37,7 +37,7 @@ func (w *servePool) take(c *conn) {
 }
 
 // work runs one goroutine. It ends when it receives nil.
-func (w *servePool) work(job chan *conn, c *conn) {
+func (w *servePool) work(job chan *ServerConn, c *ServerConn) {
 	for ; c != nil; c = <-job {
 		w.serveConn(c)
 		w.mu.Lock()

@@ -1,4 +1,4 @@
-package edge
+package http1
 
 import (
 	"errors"
