@@ -165,7 +165,7 @@ func (b *body) chunkSize() error {
 	}
 	// Some servers pad the size with blanks, which net/http takes as well.
 	rest := bytes.TrimRight(line[digits:], " \t")
-	if digits == 0 || len(rest) > 0 && (rest[0] != ';' || !visible(rest)) {
+	if digits == 0 || len(rest) > 0 && (rest[0] != ';' || !Printable(rest)) {
 		return malformed("a chunk's size is not a hexadecimal number")
 	}
 	if b.excess = max(0, b.excess+int64(len(line))+4-16-2*size); b.excess > maxExcess {
@@ -190,13 +190,8 @@ func (b *body) trailer() error {
 	if b.lines++; b.lines > maxTrailerLines {
 		return malformed("its trailer is too long")
 	}
-	if colon := bytes.IndexByte(line, ':'); colon <= 0 || !visible(line) {
+	if name, _, ok := bytes.Cut(line, []byte{':'}); !ok || !isToken(name) || !Printable(line) {
 		return malformed("its trailer is no header")
-	}
-	for _, c := range line[:bytes.IndexByte(line, ':')] {
-		if !tokenChars[c] {
-			return malformed("its trailer is no header")
-		}
 	}
 	return nil
 }

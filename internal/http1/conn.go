@@ -19,10 +19,6 @@ type conn struct {
 	carried  bool      // a whole call already
 	closed   atomic.Bool
 	outside  func() // removes it from the loops' count; nil without TLS
-
-	raw   syscall.RawConn // nil where the network has none
-	look  func(fd uintptr) bool
-	alive bool // the result of look
 }
 
 func newConn(c net.Conn, p *pool) *conn {
@@ -31,14 +27,6 @@ func newConn(c net.Conn, p *pool) *conn {
 		out.under = t.NetConn()
 	}
 	out.socket, _ = c.(Socket)
-	if s, ok := out.under.(syscall.Conn); ok {
-		if raw, err := s.SyscallConn(); err == nil {
-			out.raw, out.look = raw, func(fd uintptr) bool {
-				out.alive = quiet(fd)
-				return true
-			}
-		}
-	}
 	return out
 }
 
@@ -48,11 +36,16 @@ func (c *conn) sound() bool {
 	if c.socket != nil {
 		return c.socket.Quiet()
 	}
-	if c.raw == nil {
+	under, ok := c.under.(syscall.Conn)
+	if !ok {
 		return true
 	}
-	c.alive = false
-	return c.raw.Read(c.look) == nil && c.alive
+	raw, err := under.SyscallConn()
+	alive := false
+	return err == nil && raw.Read(func(fd uintptr) bool {
+		alive = quiet(fd)
+		return true
+	}) == nil && alive
 }
 
 // halfClose closes the sending side. It may take as long as a write.

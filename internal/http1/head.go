@@ -101,7 +101,7 @@ func (f *fields) statusLine(line []byte) error {
 	if f.status < 100 || len(line) > 12 && line[12] != ' ' {
 		return malformed("its status is not a number of three digits")
 	}
-	if !visible(line[12:]) {
+	if !Printable(line[12:]) {
 		return malformed("a control character in the status line")
 	}
 	return nil
@@ -114,12 +114,10 @@ func (f *fields) field(line []byte) error {
 		return malformed("a header line without a name")
 	}
 	name, value := line[:colon], bytes.Trim(line[colon+1:], " \t")
-	for _, c := range name {
-		if !tokenChars[c] {
-			return malformed("a header's name is not a token")
-		}
+	if !isToken(name) {
+		return malformed("a header's name is not a token")
 	}
-	if !visible(value) {
+	if !Printable(value) {
 		return malformed("a control character in a header")
 	}
 	switch len(name) { // most names end here
@@ -224,14 +222,24 @@ func is(value []byte, want string) bool {
 	return true
 }
 
-// visible reports whether text has no control character but the tab.
-func visible(text []byte) bool {
-	for _, c := range text {
-		if c < ' ' && c != '\t' || c == 0x7f {
+// Printable reports whether text has no control character but the tab.
+func Printable[T string | []byte](text T) bool {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' && c != '\t' || c == 0x7f {
 			return false
 		}
 	}
 	return true
+}
+
+// isToken reports whether a header may have such a name.
+func isToken[T string | []byte](name T) bool {
+	for i := range len(name) {
+		if !tokenChars[name[i]] {
+			return false
+		}
+	}
+	return len(name) > 0
 }
 
 // tokenChars are the characters of a header's name (RFC 9110, 5.6.2).

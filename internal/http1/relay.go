@@ -79,7 +79,8 @@ func relayWaiting(src io.Reader, dst Sink, tap Tap, longer func(n int) bool) err
 	defer b.Release()
 	for {
 		n, err := src.Read(b.in)
-		failed := b.pass(b.in[:n], tap)
+		b.split.Write(b.in[:n])
+		failed := b.rest(tap) // its output before an error is sent all the same
 		if failed == nil && err != nil {
 			return b.end(err, dst, tap)
 		}
@@ -127,15 +128,6 @@ func (b *buffer) Reset() {
 		b.out = nil
 	}
 	b.out = b.out[:0]
-}
-
-// pass feeds one read's bytes through the tap. The tap's output before an error is sent all the same.
-func (b *buffer) pass(p []byte, tap Tap) error {
-	if len(p) == 0 {
-		return nil
-	}
-	b.split.Write(p)
-	return b.rest(tap)
 }
 
 // rest feeds the splitter's remainder through the tap.

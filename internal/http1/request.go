@@ -3,6 +3,7 @@ package http1
 import (
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -154,43 +155,19 @@ func (r *request) Reset() {
 
 // validFields returns an error for a field of the leg that could end its header, or add another.
 func (l *Leg) validFields() error {
-	if !validValue(l.RequestID) || !validValue(l.TraceParent) || !validValue(l.TraceState) {
+	if !Printable(l.RequestID) || !Printable(l.TraceParent) || !Printable(l.TraceState) {
 		return errors.New("a control character in X-Request-Id, traceparent or tracestate")
 	}
 	for _, f := range l.Forward {
-		if !validName(f.Name) || !validValue(f.Value) {
+		frames := slices.ContainsFunc(ownNames, func(own string) bool { return strings.EqualFold(f.Name, own) })
+		if frames || !isToken(f.Name) || !Printable(f.Value) {
 			return errors.New("a forwarded header that may not be sent")
 		}
 	}
 	return nil
 }
 
-// validName reports whether a header's name is valid, and does not frame the request.
-func validName(name string) bool {
-	for i := range len(name) {
-		if !tokenChars[name[i]] {
-			return false
-		}
-	}
-	for _, own := range ownNames {
-		if strings.EqualFold(name, own) {
-			return false
-		}
-	}
-	return name != ""
-}
-
 // ownNames frame a request; only this package sets them.
 var ownNames = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection"}
-
-// validValue reports whether a header's value has no byte that could end it.
-func validValue(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return true
-}
 
 func trimmed(value string) string { return strings.Trim(value, " \t") }

@@ -55,12 +55,8 @@ func NewServer(cfg ServerConfig) *Server {
 
 // Serve serves the clients of ln until Shutdown, or until accepting fails. It closes ln.
 func (s *Server) Serve(ln net.Listener) error {
-	loops := s.Loops
-	loops.Watch(ln)
-	if s.TLS != nil {
-		loops = nil // loops use the raw socket, TLS needs a goroutine
-	}
-	bounded := NewListener(prepared{ln, loops, s.WriteStall}, s.ListenConfig)
+	s.Loops.Watch(ln)
+	bounded := NewListener(ln, s.ListenConfig)
 	defer bounded.Close() // for other exits; closing twice is harmless
 	s.mu.Lock()
 	if s.closing.Load() {
@@ -82,34 +78,21 @@ func (s *Server) Serve(ln net.Listener) error {
 	}
 }
 
-// prepared sets the options of accepted connections and hands them to a loop, if there are any.
-type prepared struct {
-	net.Listener
-	loops *Loops
-	stall time.Duration
-}
-
-// Accept waits for the next client. It turns Nagle's algorithm off explicitly: an event must not wait for the
-// acknowledgement of the one before it.
-func (l prepared) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	if tcp, ok := c.(*net.TCPConn); ok {
+// accepted sets up a new connection and serves it. It turns Nagle's algorithm off explicitly: an event must not wait for
+// the acknowledgement of the one before it.
+func (s *Server) accepted(slot *Conn) {
+	if tcp, ok := slot.Conn.(*net.TCPConn); ok {
 		// On an error the client is gone, which reading shows.
 		_ = tcp.SetNoDelay(true)
-		setUserTimeout(tcp, l.stall)
+		setUserTimeout(tcp, s.WriteStall)
 	}
-	return l.loops.Take(c), nil
-}
-
-// accepted sets up a new connection and serves it.
-func (s *Server) accepted(slot *Conn) {
-	c := &ServerConn{Conn: slot.Conn, slot: slot, server: s, stall: s.WriteStall}
-	c.socket, _ = slot.Conn.(Socket)
+	c := &ServerConn{slot: slot, server: s, stall: s.WriteStall}
 	gone := func() {}
-	if s.TLS != nil {
+	if s.TLS == nil {
+		slot.Conn = s.Loops.Take(slot.Conn) // the listener's goroutine is this one
+		c.Conn = slot.Conn
+		c.socket, _ = slot.Conn.(Socket)
+	} else { // loops use the raw socket, TLS needs a goroutine
 		c.secure = tls.Server(slot.Conn, s.TLS)
 		c.Conn = c.secure
 		gone = s.Loops.Outside()

@@ -112,8 +112,9 @@ func (x *exchange) open() {
 	x.conn.state.releaseReader()
 	r := &x.conn.request
 	r.streamed = true
-	h.SetContentLength(-2) // until the connection's end
-	if !x.out.Plain {
+	if x.out.Plain {
+		h.SetContentLength(-2) // until the connection's end
+	} else {
 		h.SetContentLength(-1) // chunks
 		if x.ctx.Request.Header.ConnectionClose() || r.unread || x.conn.frontend.server.Closing() {
 			h.SetConnectionClose()

@@ -100,7 +100,7 @@ func passTrace(call *handoff.Call, h *fasthttp.RequestHeader) {
 func passFields(call *handoff.Call, h *fasthttp.RequestHeader, names []string) {
 	for _, name := range names {
 		for _, v := range h.PeekAll(name) {
-			if printable(v) {
+			if http1.Printable(v) {
 				call.Forward = append(call.Forward, http1.Field{Name: name, Value: string(v)})
 			}
 		}
@@ -112,7 +112,7 @@ func traceState(lines [][]byte) string {
 	var parts []string
 	size := 0
 	for _, l := range lines {
-		if !printable(l) {
+		if !http1.Printable(l) {
 			return ""
 		}
 		if size += len(l) + 1; size > maxTraceStateBytes {
@@ -123,14 +123,4 @@ func traceState(lines [][]byte) string {
 		}
 	}
 	return strings.Join(parts, ",")
-}
-
-// printable reports whether b has no control byte except tabs.
-func printable(b []byte) bool {
-	for _, c := range b {
-		if c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return true
 }

@@ -37,7 +37,7 @@ func (s *Server) hop(call *handoff.Call, came []byte) error {
 		}
 	}
 	call.Forward = []http1.Field{{Name: headerGateway, Value: s.id}}
-	if len(came) <= maxGateways*(len(s.id)+2) && printable(came) {
+	if len(came) <= maxGateways*(len(s.id)+2) && http1.Printable(came) {
 		call.Forward[0].Value = string(came) + ", " + s.id
 	}
 	return nil
