@@ -14,7 +14,7 @@ import (
 var calendar = map[string]string{
 	"cmd/gateway/console/text.go":       "the time of day, for people",
 	"internal/auth/ticket.go":           "until when a ticket is valid, in other processes too",
-	"internal/http1/server_conn.go":          "a deadline long past ends a read at once",
+	"internal/http1/server_conn.go":     "a deadline long past ends a read at once",
 	"cmd/gateway/stack/catalog.go":      "a model's date of creation, for clients",
 	"handoff/query.go":                  "an answer's date, for clients",
 	"internal/certs/source.go":          "the date on which a certificate expires, for people",
