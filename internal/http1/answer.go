@@ -17,7 +17,7 @@ type Answer struct {
 }
 
 // outBytes is the first size of the buffer for bytes to send.
-const outBytes = 2 << 10
+const outBytes = 4 << 10
 
 // output returns the buffer for bytes to send, with memory for about n more.
 func (a *Answer) output(n int) *Buf {
