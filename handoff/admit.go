@@ -26,14 +26,14 @@ type waitingRoom = queue.Queue[*placement.Ask, placement.Placement]
 func (f *Flow) admit(ctx context.Context, r *request) error {
 	for {
 		if r.KV != nil && !r.KV.Bindable(time.Now()) {
-			r.dropAll()
+			r.releaseAll()
 		}
 		if r.complete() {
 			return nil
 		}
 		ask := f.nextAsk(r)
 		if (r.KV != nil || r.d.Lease != nil) && f.alone(ask) {
-			r.dropAll()
+			r.releaseAll()
 			ask = f.nextAsk(r)
 		}
 		err := f.enter(ctx, r, ask)

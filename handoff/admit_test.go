@@ -62,7 +62,7 @@ func TestTheQueueOutlivesTheLastWorker(t *testing.T) {
 }
 
 // KV whose lease ends while its request waits for a decode worker is bound to none:
-// the wait ends before the lease does, the KV is given up once, and the request goes
+// the wait ends before the lease does, the KV is released once, and the request goes
 // through both legs again.
 func TestALeaseBoundsTheWaitForDecode(t *testing.T) {
 	for _, c := range []struct {
@@ -77,8 +77,8 @@ func TestALeaseBoundsTheWaitForDecode(t *testing.T) {
 		bubble(t, c.name, func(t *testing.T) {
 			h := newHouse(t, true, oneOfEach)
 			h.change(t, "d1", func(w *pools.Worker) { w.MaxNumSeqs = 1 })
-			first, abandoned := h.take(t), 0
-			r, began := h.staged(&abandoned), time.Now()
+			first, released := h.take(t), 0
+			r, began := h.staged(&released), time.Now()
 			time.AfterFunc(c.frees, func() {
 				first.Release(time.Now())
 				h.Wake("m")
@@ -86,24 +86,24 @@ func TestALeaseBoundsTheWaitForDecode(t *testing.T) {
 			h.admitted(t, r)
 			assert.Equal(t, c.frees, time.Since(began))
 			assert.NotNil(t, r.d.Lease)
-			assert.Equal(t, c.again, abandoned, "how often the KV was given up")
+			assert.Equal(t, c.again, released, "how often the KV was released")
 			assert.Equal(t, c.again == 1, r.KV == nil && r.p.Lease != nil, "both legs again")
 			r.stack.release()
 		})
 	}
 }
 
-// KV that is staged for decode workers is given up where only workers that serve
+// KV that is staged for decode workers is released where only workers that serve
 // alone are left, and a request whose time in the queue is over is not kept by it.
 func TestStagedKVIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t, true, map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode, "b": pools.Both})
-		abandoned := 0
-		r := h.admitted(t, h.staged(&abandoned, "d1"))
-		assert.True(t, r.KV == nil && abandoned == 1 && r.d.Worker.ID == "b", "KV %v given up %d times, on %v", r.KV, abandoned, r.d)
+		released := 0
+		r := h.admitted(t, h.staged(&released, "d1"))
+		assert.True(t, r.KV == nil && released == 1 && r.d.Worker.ID == "b", "KV %v released %d times, on %v", r.KV, released, r.d)
 		r.stack.release()
 		h.drain(t, "b")
-		r = h.staged(&abandoned, "d1")
+		r = h.staged(&released, "d1")
 		r.Attempts = 0
 		err := h.admit(t.Context(), r)
 		assert.ErrorIs(t, err, placement.ErrNoDecode)
@@ -112,10 +112,10 @@ func TestStagedKVIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// staged is a request's second round, with KV of p for decode; abandoned counts how often that is given up.
-func (h *house) staged(abandoned *int, tried ...string) *request {
+// staged is a request's second round, with KV of p for decode; released counts how often that is released.
+func (h *house) staged(released *int, tried ...string) *request {
 	r := h.ask(tried...)
-	r.stack.abandon = func(*StagedKV) { *abandoned++ }
+	r.stack.releaseKV = func(*StagedKV) { *released++ }
 	r.Attempts = 1
 	r.stage(&StagedKV{KV: prefill.KV{Producer: "p1", Expires: time.Now().Add(connector.LeaseDuration)}})
 	return r

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
-// attempt is what a request holds of workers. Each round books what it lacks; prepare frees what the next round must
+// attempt is what a request holds of workers. Each round books what it lacks; prepare releases what the next round must
 // not keep.
 type attempt struct {
 	// Reason is why there is no prefill leg, empty if there is one.
@@ -36,7 +36,7 @@ type StagedKV struct {
 	producer  *pools.Worker       // holds it
 	permit    permit              // of the prefill call
 	round     *connector.Round    // of that prefill leg
-	taken     bool                // by decode: nothing to abandon
+	taken     bool                // by decode: nothing to release
 }
 
 // reported reports whether decode repeats prefill's count of cached tokens.
@@ -71,65 +71,49 @@ func (a *attempt) book(g *placement.Placement, q *waitingRoom) {
 	}
 }
 
-// dropPrefill releases the prefill booking and staged KV: the round has one leg.
-func (a *attempt) dropPrefill(reason string) {
+// releasePrefill releases the prefill booking and staged KV: the round has one leg.
+func (a *attempt) releasePrefill(reason string) {
 	if a.p.Lease != nil {
 		a.p.Invalidate()
-		a.stack.free(a.pPlace)
+		a.stack.releaseAt(a.pPlace)
 		a.p = placement.Booking{}
 	}
 	if a.KV != nil {
-		a.dropKV()
+		a.releaseKV()
 	}
 	a.Reason = reason
 }
 
-// stage takes ownership of KV, which is abandoned if no decode worker takes it.
+// stage takes ownership of KV, which is released if no decode worker takes it.
 func (a *attempt) stage(kv *StagedKV) { a.KV, a.kvPlace = kv, a.stack.push(held{kv: kv}) }
 
-// dropKV abandons the staged KV.
-func (a *attempt) dropKV() {
-	a.stack.free(a.kvPlace)
+// releaseKV releases the staged KV.
+func (a *attempt) releaseKV() {
+	a.stack.releaseAt(a.kvPlace)
 	a.KV = nil
 }
 
-// prepare frees what the next round must not have.
+// prepare releases what the next round must not have.
 func (a *attempt) prepare(action Action) {
 	switch {
 	case action == LocalPrefill:
 		a.Reason = placement.ReasonPrefillFailed
 	case action == OtherDecode && a.KV != nil:
-		a.stack.free(a.dPlace)
+		a.stack.releaseAt(a.dPlace)
 		a.d = placement.Booking{}
 	case action == OtherDecode, action == Again:
-		a.dropAll()
+		a.releaseAll()
 	case action == Resume:
-		a.dropAll()
+		a.releaseAll()
 		a.Reason = ""
 	}
 }
 
-// dropAll frees everything.
-func (a *attempt) dropAll() {
+// releaseAll releases everything.
+func (a *attempt) releaseAll() {
 	a.stack.release()
 	a.p, a.d, a.KV = placement.Booking{}, placement.Booking{}, nil
 	if a.Reason != placement.ReasonPrefillFailed {
 		a.Reason = ""
-	}
-}
-
-// releaseOne releases a booking, or abandons KV that no decode worker took.
-func (s *cleanupStack) releaseOne(h *held) {
-	switch {
-	case h.booking.Lease != nil:
-		h.booking.Release(time.Now())
-		if s.queue != nil {
-			s.queue.Wake()
-		}
-	case h.kv != nil:
-		h.kv.permit.end()
-		if !h.kv.taken {
-			s.abandon(h.kv)
-		}
 	}
 }

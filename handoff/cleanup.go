@@ -42,11 +42,11 @@ func newCleanup(rooms Rooms, o Observer) *cleanup {
 	}
 }
 
-// abandon frees what engines hold of a round, through the round's decode worker or, if that is unreachable, another
+// release frees what engines hold of a round, through the round's decode worker or, if that is unreachable, another
 // of its model.
-func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv prefill.KV) {
+func (c *cleanup) release(speaks connector.Connector, r connector.Round, kv prefill.KV) {
 	r.Memory = nil // the round's own is released with the round
-	calls := speaks.Abandon(r, kv)
+	calls := speaks.Release(r, kv)
 	if len(calls) == 0 {
 		return
 	}
@@ -60,12 +60,12 @@ func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv pref
 			defer func() { <-c.slots }()
 		case <-ctx.Done():
 		}
-		err := c.call(ctx, calls)
+		err := c.callAll(ctx, calls)
 		if err != nil {
 			if other := c.standIn(r, speaks); other != nil {
 				r.D, r.DRank = other, 0
-				if calls := speaks.Abandon(r, kv); len(calls) > 0 {
-					err = c.call(ctx, calls)
+				if calls := speaks.Release(r, kv); len(calls) > 0 {
+					err = c.callAll(ctx, calls)
 				}
 			}
 		}
@@ -73,7 +73,7 @@ func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv pref
 		if again, ok := speaks.(connector.Repeater); ok {
 			select {
 			case <-time.After(again.RepeatAfter()):
-				_ = c.call(ctx, calls) // the first result was observed above
+				_ = c.callAll(ctx, calls) // the first result was observed above
 			case <-ctx.Done():
 			}
 		}
@@ -101,21 +101,21 @@ func (c *cleanup) standIn(r connector.Round, speaks connector.Connector) *pools.
 	return nil
 }
 
-// call makes the calls in parallel: a dead worker must not delay the release on another.
-func (c *cleanup) call(ctx context.Context, legs []http1.Leg) error {
+// callAll makes the calls in parallel: a dead worker must not delay the release on another.
+func (c *cleanup) callAll(ctx context.Context, legs []http1.Leg) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTry)
 	defer cancel()
 	errs := make([]error, len(legs))
 	var all sync.WaitGroup
 	for i, leg := range legs {
-		all.Go(func() { errs[i] = c.free(ctx, leg) })
+		all.Go(func() { errs[i] = c.call(ctx, leg) })
 	}
 	all.Wait()
 	return errors.Join(errs...)
 }
 
-// free makes one call.
-func (c *cleanup) free(ctx context.Context, leg http1.Leg) error {
+// call makes one call.
+func (c *cleanup) call(ctx context.Context, leg http1.Leg) error {
 	stream, err := c.transport.Call(ctx, leg)
 	if err != nil {
 		return err

@@ -78,7 +78,7 @@ func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
 			seen := &releases{}
 			clean := newCleanup(Rooms{Transport: calls, Roster: c.roster, Between: connector.Between}, seen)
 			a := connector.Round{ID: "x-1", Request: &openai.Request{Model: "m"}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1", Model: "m"}}
-			clean.abandon(connector.NIXL{}, a, prefill.KV{Params: []byte("{}")})
+			clean.release(connector.NIXL{}, a, prefill.KV{Params: []byte("{}")})
 			require.NoError(t, clean.wait(t.Context()))
 			require.Len(t, seen.ended, 1)
 			assert.Equal(t, c.released, seen.ended[0] == nil, "%d, then %d: %v", status, c.standIn, seen.ended[0])
@@ -101,7 +101,7 @@ func TestWaitForReleasesEnds(t *testing.T) {
 
 func TestCleanupStackFreesOnceLastFirst(t *testing.T) {
 	var got []string
-	s := cleanupStack{abandon: func(kv *StagedKV) { got = append(got, kv.Producer) }}
+	s := cleanupStack{releaseKV: func(kv *StagedKV) { got = append(got, kv.Producer) }}
 	note := func(what string) held {
 		if what == "kv" {
 			return held{kv: &StagedKV{KV: prefill.KV{Producer: what}}}
@@ -112,11 +112,11 @@ func TestCleanupStackFreesOnceLastFirst(t *testing.T) {
 	d := s.push(note("decode"))
 	s.push(held{kv: &StagedKV{taken: true}}) // decode has it: nothing is owed
 	p := s.push(note("prefill"))
-	s.free(p) // a failed prefill keeps decode's room
-	s.free(p)
+	s.releaseAt(p) // a failed prefill keeps decode's room
+	s.releaseAt(p)
 	require.Equal(t, []string{"prefill"}, got)
 	s.push(note("kv"))
-	s.free(d) // another decode worker: the KV stays
+	s.releaseAt(d) // another decode worker: the KV stays
 	s.push(note("decode 2"))
 	s.release()
 	s.release()

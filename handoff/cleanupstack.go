@@ -1,12 +1,16 @@
 package handoff
 
-import "github.com/tandem-pd/tandem/router/placement"
+import (
+	"time"
 
-// cleanupStack frees what a request holds, bookings and staged KV, last in first out, each exactly once. It belongs
+	"github.com/tandem-pd/tandem/router/placement"
+)
+
+// cleanupStack releases what a request holds, bookings and staged KV, last in first out, each exactly once. It belongs
 // to one request; one goroutine at a time uses it.
 type cleanupStack struct {
-	// abandon drops KV that no decode worker took over.
-	abandon func(kv *StagedKV)
+	// releaseKV releases KV that no decode worker took over.
+	releaseKV func(kv *StagedKV)
 	// queue is woken when a booking is released; nil before the first.
 	queue *waitingRoom
 	held  []held
@@ -28,11 +32,22 @@ func (s *cleanupStack) push(h held) (place int) {
 	return len(s.held) - 1
 }
 
-// free releases the entry at place and keeps those above it.
-func (s *cleanupStack) free(place int) {
+// releaseAt releases the entry at place and keeps those above it.
+func (s *cleanupStack) releaseAt(place int) {
 	h := s.held[place]
 	s.held[place] = held{}
-	s.releaseOne(&h)
+	switch {
+	case h.booking.Lease != nil:
+		h.booking.Release(time.Now())
+		if s.queue != nil {
+			s.queue.Wake()
+		}
+	case h.kv != nil:
+		h.kv.permit.end()
+		if !h.kv.taken {
+			s.releaseKV(h.kv)
+		}
+	}
 }
 
 // keepPermit hands the permit of the booking at place to the caller: its call may still fail.
@@ -46,10 +61,10 @@ func (s *cleanupStack) keepPermit(place int) permit {
 // disown hands the entry at place to the caller.
 func (s *cleanupStack) disown(place int) { s.held[place] = held{} }
 
-// release frees everything, latest first.
+// release releases everything, latest first.
 func (s *cleanupStack) release() {
 	for place := len(s.held) - 1; place >= 0; place-- {
-		s.free(place)
+		s.releaseAt(place)
 	}
 	s.held = s.held[:0]
 }

@@ -83,17 +83,17 @@ type Rooms struct {
 
 // Flow serves requests. It is safe for concurrent use.
 type Flow struct {
-	cfg      Config
-	rooms    Rooms
-	placer   placement.Placer
-	observer Observer
-	cleanup  *cleanup
-	abandon  func(kv *StagedKV) // bound once
-	budget   *fault.Budget
-	ids      ids
-	slices   sliceGuard
-	links    links
-	requests http1.Pool[request, *request]
+	cfg       Config
+	rooms     Rooms
+	placer    placement.Placer
+	observer  Observer
+	cleanup   *cleanup
+	releaseKV func(kv *StagedKV) // bound once
+	budget    *fault.Budget
+	ids       ids
+	slices    sliceGuard
+	links     links
+	requests  http1.Pool[request, *request]
 
 	mu     sync.RWMutex
 	queues map[string]*waitingRoom // by model: a full pool of one model never blocks another's requests
@@ -113,7 +113,7 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 		queues: map[string]*waitingRoom{},
 	}
 	f.ids.seed = cfg.Seed
-	f.abandon = func(kv *StagedKV) { f.cleanup.abandon(kv.connector, *kv.round, kv.KV) }
+	f.releaseKV = func(kv *StagedKV) { f.cleanup.release(kv.connector, *kv.round, kv.KV) }
 	f.placer = placement.Placer{
 		Routers: rooms.Routers, Permits: rooms.Breakers, Fallback: cfg.DecodeFallback, Transfers: &f.links,
 		Pairs: func(p, d *pools.Worker) error { _, err := f.rooms.Between(p, d); return err },

@@ -64,7 +64,7 @@ func (l *links) begin(f *Flow, r *request, w *pools.Worker, given bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.core.Begin(&r.transfer, r.KV.producer, w, r.length()-r.d.Lease.Overlap*w.BlockSize, own, r.leg.Began)
-	m := r.now // KV that decode alone can free, or that prefill still computes, is not abandoned
+	m := r.now // KV that decode alone can free, or that prefill still computes, is not released early
 	r.leaves = f.cfg.DecodeFallback && w.ServesAlone() && r.pins.prefill.Worker == "" && m.plan.Attach == 0 && m.sibling == nil
 }
 

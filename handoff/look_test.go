@@ -34,7 +34,7 @@ func oneLook(t *testing.T) {
 	r.ISL, r.ids, r.Hashes = 49, make([]uint32, 49), hashes
 	require.NoError(t, h.admit(t.Context(), r))
 	assert.Equal(t, 1, r.Prefill.Why.Overlap, "blocks of the first choice")
-	r.dropAll()
+	r.releaseAll()
 	r.Attempts, r.done = 1, router.Done{}
 	require.NoError(t, h.admit(t.Context(), r))
 	assert.Equal(t, 2, r.Prefill.Why.Overlap, "blocks of the second choice")

@@ -42,7 +42,7 @@ func (m meeting) OnPrefill(r connector.Round, _ prefill.Answer, now time.Time) (
 	return prefill.KV{Producer: r.P.ID, Expires: now.Add(time.Minute)}, m.ends, nil
 }
 func (meeting) Bind(*http1.Leg, prefill.KV) {}
-func (meeting) Abandon(r connector.Round, _ prefill.KV) []http1.Leg {
+func (meeting) Release(r connector.Round, _ prefill.KV) []http1.Leg {
 	return []http1.Leg{{Purpose: fault.Release, Worker: r.D.ID, RequestID: r.ID}}
 }
 

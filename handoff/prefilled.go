@@ -47,7 +47,7 @@ func (f *Flow) prefill(
 			out.whole = answer.Body
 		}
 		if failed != nil && out.kv.Params != nil { // it cannot be bound, but names what to release
-			f.cleanup.abandon(speaks, *a, out.kv)
+			f.cleanup.release(speaks, *a, out.kv)
 		}
 	}
 	out.ended, out.failed, out.first = time.Now(), failed, failed != nil && ctx.Err() == nil
@@ -74,7 +74,7 @@ func (f *Flow) prefill(
 		r.stack.disown(r.pPlace)
 		out.done = booking.Lease.Computed(r.done, out.ended)
 	} else {
-		r.stack.free(r.pPlace)
+		r.stack.releaseAt(r.pPlace)
 		f.Wake(r.Call.Request.Model)
 	}
 	if failed == nil {

@@ -54,7 +54,7 @@ type request struct {
 	leg       Leg          // the latest decode call
 	onToken   func(gap time.Duration)
 	transfer  placement.Transfer
-	leaves    bool // decode may abandon it and compute the prompt itself
+	leaves    bool // decode may leave it and compute the prompt itself
 	slow      bool // it did so
 	retrying  bool // it holds a place in the retry budget
 

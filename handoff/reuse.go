@@ -70,7 +70,7 @@ func (f *Flow) newRequest(call *Call) *request {
 	r := f.requests.Take()
 	r.flow, r.Record.Call = f, *call
 	r.Record.ID = f.ids.next()
-	r.stack.abandon = f.abandon
+	r.stack.releaseKV = f.releaseKV
 	return r
 }
 

@@ -17,7 +17,7 @@ import (
 
 // Nothing of a request is left in its memory.
 func TestRequestsLeaveNothingBehind(t *testing.T) {
-	f := &Flow{abandon: func(*StagedKV) {}}
+	f := &Flow{releaseKV: func(*StagedKV) {}}
 	r := f.newRequest(&Call{ID: "mine", Request: &openai.Request{Model: "m"}})
 	r.Attempts, r.now, r.ids = 1, &r.first, []uint32{1}
 	r.first.round.ID, r.first.call = "mine-1", decode.Call{Answer: []byte("mine")}
@@ -29,10 +29,10 @@ func TestRequestsLeaveNothingBehind(t *testing.T) {
 		"%+v", r.Record)
 }
 
-// carrying abandons a round by a call that carries the client's body.
+// carrying releases a round by a call that carries the client's body.
 type carrying struct{ connector.Connector }
 
-func (carrying) Abandon(r connector.Round, _ prefill.KV) []http1.Leg {
+func (carrying) Release(r connector.Round, _ prefill.KV) []http1.Leg {
 	return []http1.Leg{{Body: http1.Body{r.Request.Raw}}}
 }
 
@@ -55,7 +55,7 @@ func TestCleanUpHoldsTheClientsBody(t *testing.T) {
 	clean := newCleanup(Rooms{Transport: calls}, unobserved{})
 	body := http1.Take(1 << 10)
 	body.B = append(body.B, mine...)
-	clean.abandon(carrying{}, connector.Round{Body: body, Request: &openai.Request{Raw: body.B}}, prefill.KV{})
+	clean.release(carrying{}, connector.Round{Body: body, Request: &openai.Request{Raw: body.B}}, prefill.KV{})
 	body.Release() // the edge's
 	for range 64 {
 		other := http1.Take(1 << 10)

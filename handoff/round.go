@@ -138,7 +138,7 @@ func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connect
 		failed.Err = r.refusal(placement.ErrNoPrefill)
 		return nil, failed
 	}
-	r.dropPrefill(placement.ReasonNoPartner)
+	r.releasePrefill(placement.ReasonNoPartner)
 	a.P = nil
 	return connector.Local{}, nil
 }
@@ -263,13 +263,13 @@ func (f *Flow) pair(
 	end(fault.ErrClientGone) // prefill is done
 	result := s.wait(r)
 	if result.whole != nil && !r.Sent.Began {
-		r.dropKV()
+		r.releaseKV()
 		return f.answered(ctx, r, a, result, &plan.Decode, out)
 	}
 	if failed == nil {
 		r.KV.taken = true
 	} else { // decode's engine may notice late that its caller has left
-		r.dropKV()
+		r.releaseKV()
 	}
 	if failed != nil && result.first {
 		return result.failed

@@ -17,7 +17,7 @@ import (
 func (f *Flow) turn(ctx context.Context, r *request) *fault.Error {
 	speaks, standIn := f.handsOverLater(r.p.Worker)
 	if speaks == nil { // the decode workers are gone
-		r.dropAll()
+		r.releaseAll()
 		return nil
 	}
 	r.now = new(roundMemory) // it keeps the KV while the request's own serves decode

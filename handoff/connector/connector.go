@@ -29,7 +29,7 @@ type Connector interface {
 	Plan(r Round) (Plan, error)
 
 	// OnPrefill reads prefill's answer. Its error is why the hand-off is unusable; a malformed one must never reach
-	// an engine, which may wait for it forever. The KV then has Params if they suffice to free the blocks: abandon
+	// an engine, which may wait for it forever. The KV then has Params if they suffice to free the blocks: release
 	// it, never bind it.
 	//
 	// whole reports that prefill's answer is the whole answer: the client gets it, decode is not called, and there is
@@ -40,12 +40,12 @@ type Connector interface {
 	// of segments, but no segment.
 	Bind(d *http1.Leg, kv prefill.KV)
 
-	// Abandon returns the calls, to be made at once, that free what engines may still hold of a round whose decode
+	// Release returns the calls, to be made at once, that free what engines may still hold of a round whose decode
 	// never began or, if both legs run in parallel, did not end well. kv is empty unless the plan is PrefillFirst.
-	Abandon(r Round, kv prefill.KV) []http1.Leg
+	Release(r Round, kv prefill.KV) []http1.Leg
 }
 
-// Repeater is a connector whose Abandon names requests that an engine may not have read yet, as calls on other
+// Repeater is a connector whose Release names requests that an engine may not have read yet, as calls on other
 // connections can overtake them. The calls are repeated once after a while.
 type Repeater interface{ RepeatAfter() time.Duration }
 

@@ -44,5 +44,5 @@ func (LMCache) OnPrefill(r Round, _ prefill.Answer, now time.Time) (kv prefill.K
 // Bind changes nothing.
 func (LMCache) Bind(*http1.Leg, prefill.KV) {}
 
-// Abandon has nothing to free.
-func (LMCache) Abandon(Round, prefill.KV) []http1.Leg { return nil }
+// Release has nothing to free.
+func (LMCache) Release(Round, prefill.KV) []http1.Leg { return nil }

@@ -30,5 +30,5 @@ func (Local) OnPrefill(Round, prefill.Answer, time.Time) (kv prefill.KV, whole b
 // Bind changes nothing.
 func (Local) Bind(*http1.Leg, prefill.KV) {}
 
-// Abandon has nothing to free.
-func (Local) Abandon(Round, prefill.KV) []http1.Leg { return nil }
+// Release has nothing to free.
+func (Local) Release(Round, prefill.KV) []http1.Leg { return nil }

@@ -124,11 +124,11 @@ func (SGLang) ReportsCached() {}
 // Bind changes nothing: both legs carry the room.
 func (SGLang) Bind(*http1.Leg, prefill.KV) {}
 
-// Abandon aborts both requests by id. SGLang checks only every 4 s whether a caller has left
+// Release aborts both requests by id. SGLang checks only every 4 s whether a caller has left
 // (SGLANG_REQUEST_STATE_WAIT_TIMEOUT), and a leg without its partner would wait 300 s
 // (SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT, SGLANG_DISAGGREGATION_WAITING_TIMEOUT), decode with blocks for the whole
 // prompt. Unknown ids have no effect.
-func (s SGLang) Abandon(r Round, _ prefill.KV) []http1.Leg {
+func (s SGLang) Release(r Round, _ prefill.KV) []http1.Leg {
 	abort := func(w *pools.Worker, role pools.Role) http1.Leg {
 		return http1.Leg{
 			Purpose: fault.Release, Worker: w.ID, Base: w.Address, Path: "/abort_request", RequestID: r.ID + "-release", Rank: -1,

@@ -148,11 +148,11 @@ func TestSGLangOnPrefill(t *testing.T) {
 }
 
 // A round that ends early is aborted at both workers, by the ids that its legs had and no others.
-func TestSGLangAbandon(t *testing.T) {
+func TestSGLangRelease(t *testing.T) {
 	r := carrying(rooms(nil), scan(t, hi+"}"), nil)
 	plan := planned(t, SGLang{}, r)
 	called := map[string]string{}
-	for _, l := range (SGLang{}).Abandon(r, prefill.KV{}) {
+	for _, l := range (SGLang{}).Release(r, prefill.KV{}) {
 		called[l.Base+l.Path] = text(l)
 		assert.True(t, l.RequestID != r.ID && !l.Stream && l.Rank == -1, "%+v", l)
 	}

@@ -278,9 +278,9 @@ func (TensorRT) Bind(d *http1.Leg, kv prefill.KV) {
 	d.Body, _ = e.AppendSegments(nil, nil)
 }
 
-// Abandon makes a generation worker pull the KV for one token, which the hand-off already holds: after a context
+// Release makes a generation worker pull the KV for one token, which the hand-off already holds: after a context
 // worker has computed, an abort has no effect, and only a transfer or kv_transfer_timeout_ms frees the KV.
-func (TensorRT) Abandon(r Round, kv prefill.KV) []http1.Leg {
+func (TensorRT) Release(r Round, kv prefill.KV) []http1.Leg {
 	if kv.Params == nil {
 		return nil
 	}

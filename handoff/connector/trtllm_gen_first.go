@@ -70,6 +70,6 @@ func (TensorRTGenerationFirst) OnPrefill(_ Round, answer prefill.Answer, _ time.
 // Bind changes nothing: both legs carry what they need.
 func (TensorRTGenerationFirst) Bind(*http1.Leg, prefill.KV) {}
 
-// Abandon has nothing to free: a context worker computes only once a generation worker waits, and an abort before
+// Release has nothing to free: a context worker computes only once a generation worker waits, and an abort before
 // that frees both.
-func (TensorRTGenerationFirst) Abandon(Round, prefill.KV) []http1.Leg { return nil }
+func (TensorRTGenerationFirst) Release(Round, prefill.KV) []http1.Leg { return nil }

@@ -147,15 +147,15 @@ func TestTensorRTEarlyFinish(t *testing.T) {
 	}
 }
 
-// An abandoned hand-off is taken over for one token: it is there already, and the transfer frees the context worker.
-func TestTensorRTAbandon(t *testing.T) {
+// A released hand-off is taken over for one token: it is there already, and the transfer frees the context worker.
+func TestTensorRTRelease(t *testing.T) {
 	r := tensorRTPair()
 	kv := took(t, TensorRT{}, r, string(contextAnswered(goodContext, "length")), time.Unix(0, 0))
-	legs := TensorRT{}.Abandon(r, kv)
+	legs := TensorRT{}.Release(r, kv)
 	require.True(t, len(legs) == 1 && !legs[0].Stream && legs[0].RequestID != r.ID, "%+v", legs)
 	assert.Equal(t, r.D.Address+"/v1/completions", legs[0].Base+legs[0].Path)
 	sameMembers(t, `{"model":"m","prompt":[1,2,3],"max_tokens":1,"disaggregated_params":`+goodGeneration+`}`, text(legs[0]), "release")
-	assert.Nil(t, TensorRT{}.Abandon(r, prefill.KV{}), "nothing is staged")
+	assert.Nil(t, TensorRT{}.Release(r, prefill.KV{}), "nothing is staged")
 }
 
 // Both legs of a generation-first pair carry one id, and generation's names where context is.
@@ -177,7 +177,7 @@ func TestTensorRTGenerationFirstPlan(t *testing.T) {
 		assert.Equal(t, hiChat+`,"max_tokens":7,"stream":true,"disaggregated_params":{"request_type":"generation_only","ctx_request_id":`+id+
 			`,"disagg_request_id":`+id+`,`+c.want+`,"schedule_style":1}}`, text(plan.Decode))
 	}
-	assert.Nil(t, TensorRTGenerationFirst{}.Abandon(r, prefill.KV{}))
+	assert.Nil(t, TensorRTGenerationFirst{}.Release(r, prefill.KV{}))
 	took(t, TensorRTGenerationFirst{}, r, string(contextAnswered(goodContext, "length")), time.Unix(0, 0))
 	_, _, err := TensorRTGenerationFirst{}.OnPrefill(r, prefill.ReadAnswer(contextAnswered(`null`, "length")), time.Unix(0, 0))
 	assert.Error(t, err, "an answer without a hand-off")

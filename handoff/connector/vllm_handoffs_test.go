@@ -68,7 +68,7 @@ func TestVLLMHandOffs(t *testing.T) {
 		assert.Equal(t, hi+`,"stream":true,"max_tokens":9,"kv_transfer_params":`+c.decode+`}`, text(retry.Decode), name)
 		assert.Equal(t, c.id, retry.Decode.RequestID, name)
 		var released []string
-		for _, l := range c.connector.Abandon(r, kv) {
+		for _, l := range c.connector.Release(r, kv) {
 			released = append(released, l.Purpose+" at "+l.Worker+": "+text(l))
 			assert.True(t, l.Base == r.D.Address && l.RequestID != r.ID && !l.Stream, "%s: %+v", name, l)
 		}
@@ -113,7 +113,7 @@ func TestLMCachePlan(t *testing.T) {
 	assert.Equal(t, hi+`,"stream":true,"max_tokens":9,"stop":["x"]}`, text(plan.Decode))
 	now := time.Unix(1000, 0)
 	kv := took(t, LMCache{}, r, `{}`, now)
-	assert.True(t, kv.Producer == "p1" && kv.Bindable(now.Add(time.Minute)) && len(LMCache{}.Abandon(r, kv)) == 0, "%+v", kv)
+	assert.True(t, kv.Producer == "p1" && kv.Bindable(now.Add(time.Minute)) && len(LMCache{}.Release(r, kv)) == 0, "%+v", kv)
 	r.P = nil
 	assert.Nil(t, planned(t, LMCache{}, r).Prefill.Body, "of stored KV")
 }

@@ -80,10 +80,10 @@ func (Mooncake) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv pre
 // Bind adds the metadata to the body.
 func (Mooncake) Bind(d *http1.Leg, kv prefill.KV) { d.Body = withParams(d.Body, kv.Params) }
 
-// Abandon frees prefill's blocks through a decode worker that refuses a request, as [NIXL.Abandon] does: its engine
+// Release frees prefill's blocks through a decode worker that refuses a request, as [NIXL.Release] does: its engine
 // requests none of them (request_finished in mooncake_connector.py). Releases before vLLM #41269 keep them for 480 s
 // (#50425).
-func (Mooncake) Abandon(r Round, kv prefill.KV) []http1.Leg {
+func (Mooncake) Release(r Round, kv prefill.KV) []http1.Leg {
 	d := vllmRelease(r)
 	Mooncake{}.Bind(&d, kv)
 	return []http1.Leg{d}

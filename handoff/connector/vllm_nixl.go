@@ -245,10 +245,10 @@ func (NIXL) Bind(d *http1.Leg, kv prefill.KV) { d.Body = withParams(d.Body, kv.P
 // releaseModel is a model name that no engine serves.
 const releaseModel = "tandem-release"
 
-// Abandon frees prefill's blocks through a decode worker: a request with the hand-off that fails validation after
+// Release frees prefill's blocks through a decode worker: a request with the hand-off that fails validation after
 // parsing, here by its model, makes the engine notify prefill at once (_with_kv_transfer_rejection_cleanup, vLLM
 // #41269). Otherwise the blocks stay for the whole lease.
-func (NIXL) Abandon(r Round, kv prefill.KV) []http1.Leg {
+func (NIXL) Release(r Round, kv prefill.KV) []http1.Leg {
 	d := vllmRelease(r)
 	NIXL{}.Bind(&d, kv)
 	return []http1.Leg{d}

@@ -40,6 +40,6 @@ func (NIXLPush) Bind(d *http1.Leg, kv prefill.KV) {
 	d.RequestID = kv.RequestID
 }
 
-// Abandon makes no call: a decode engine that refuses a request sends nothing to prefill (start_load_kv in 0.32's
+// Release makes no call: a decode engine that refuses a request sends nothing to prefill (start_load_kv in 0.32's
 // nixl/push_worker.py), and a second registration would wait forever. The lease frees the blocks.
-func (NIXLPush) Abandon(Round, prefill.KV) []http1.Leg { return nil }
+func (NIXLPush) Release(Round, prefill.KV) []http1.Leg { return nil }

@@ -139,7 +139,7 @@ func TestNIXLOnPrefill(t *testing.T) {
 				KV json.RawMessage `json:"kv_transfer_params"`
 			}
 			var sent nixlParams
-			leg := text(NIXL{}.Abandon(r, kv)[0])
+			leg := text(NIXL{}.Release(r, kv)[0])
 			require.NoError(t, json.Unmarshal([]byte(leg), &body), name)
 			require.NoError(t, json.Unmarshal(body.KV, &sent), name)
 			assert.True(t, sent.check("pull") == nil && sent.RequestID == "cmpl-x-0-1a2b3c4d", "%s: released with %s", name, leg)

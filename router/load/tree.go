@@ -67,7 +67,7 @@ func (t *tree) leave(last *node, p *Page) (freed int) {
 	var lowest *node // that stays
 	first := len(t.spare)
 	for n := last; n != nil; n = n.parent {
-		if n.letGo(p) {
+		if n.release(p) {
 			freed += n.blocks()
 		}
 		switch {
@@ -211,8 +211,8 @@ func (n *node) hold(p *Page) bool {
 	return true
 }
 
-// letGo takes a booking of the page off and reports whether it was its last.
-func (n *node) letGo(p *Page) bool {
+// release removes a booking of the page and reports whether it was its last.
+func (n *node) release(p *Page) bool {
 	for i := range n.refs {
 		if n.refs[i].page != p {
 			continue
