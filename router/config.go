@@ -45,9 +45,6 @@ type Config struct {
 	// PredictedTTL is how long a sent prompt counts as cached on a worker that publishes KV events, besides those
 	// events. Prompts with the same prefix then follow it before the first event.
 	PredictedTTL time.Duration `flag:"router-predicted-ttl-secs" default:"0" unit:"s" range:"0..31536000" help:"Seconds for which a sent prompt counts as cached before an event reports it; 2 suits bursts of one prompt. 0 is off."`
-	// IndexMaxBlocks bounds the index that a [Set] makes for a pool, as
-	// [index.Config] has it: 0 means 2^26 pairs of block and rank.
-	IndexMaxBlocks int `default:"67108864" range:"1024..1073741824"`
 	// TrackPrefillTokens books prompt tokens yet to be computed, and weighs those of other requests.
 	TrackPrefillTokens bool `flag:"router-track-prefill-tokens" default:"true" help:"On: prompt tokens yet to prefill count as a worker's load."`
 	// TrackActiveBlocks books the blocks of prompts and of output, and weighs them.
@@ -55,16 +52,11 @@ type Config struct {
 	// QueueThreshold times a worker's max_num_batched_tokens is the booked prefill tokens above which it is busy;
 	// requests wait while all eligible workers are. Below 0: no worker is ever busy.
 	QueueThreshold float64 `flag:"router-queue-threshold" default:"4.0" group:"Queue" help:"Requests wait while every prefill worker has more than this many times its max_num_batched_tokens to prefill. Below 0 never waits."`
-	// DefaultMaxBatchedTokens replaces a missing max_num_batched_tokens.
-	DefaultMaxBatchedTokens int `default:"8192" range:"1.."`
 	// Room demands that a worker has blocks and a sequence left for the request.
 	Room bool `default:"true"`
 	// RestOnly counts overlap only for workers that fetch just the missing blocks of a prompt
 	// ([pools.Worker.FetchesRest]), as blocks not to transfer.
 	RestOnly bool
-	// Parity sets when KV events that contradict answers are distrusted. Its zero value compares nothing; it needs
-	// Predictions.
-	Parity overlap.ParityConfig
 	// EngineBlock, OnMarking: see [overlap.Config].
 	EngineBlock func(w *pools.Worker, rank int) int
 	OnMarking   func(overlap.Marking)
@@ -152,7 +144,7 @@ func (c *Config) ignoresOverlap() bool { return c.OverlapWeight == 0 && !c.Track
 func (c *Config) sources() overlap.Config {
 	o := overlap.Config{
 		Ignored: c.ignoresOverlap() && !c.RestOnly, RestOnly: c.RestOnly, Events: c.KVEvents, RemoteIndex: c.RemoteIndex,
-		Predictions: c.Predictions, Parity: c.Parity, OnMarking: c.OnMarking, EngineBlock: c.EngineBlock,
+		Predictions: c.Predictions, OnMarking: c.OnMarking, EngineBlock: c.EngineBlock,
 	}
 	if c.PredictedTTL > 0 {
 		o.Recent = c.Predictions
@@ -175,5 +167,5 @@ func (c Config) Validate() error {
 	case c.PrefillLoad != "none" && c.PrefillLoad != online:
 		problems = append(problems, setting.Errorf("router-prefill-load-model", "%q is none of none, %s", c.PrefillLoad, online))
 	}
-	return errors.Join(append(problems, c.Parity.Validate(), setting.Check(&c))...)
+	return errors.Join(append(problems, setting.Check(&c))...)
 }

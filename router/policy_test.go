@@ -242,7 +242,6 @@ func TestConfigValidate(t *testing.T) {
 		{"a share above 1", func(c *Config) { c.Thresholds.DecodeBlocks = 1.1 }, "active-decode-blocks-threshold"},
 		{"tokens below 0", func(c *Config) { c.Thresholds.PrefillTokens = -1 }, "active-prefill-tokens-threshold"},
 		{"threshold not a number", func(c *Config) { c.QueueThreshold = math.NaN() }, "router-queue-threshold"},
-		{"no batch", func(c *Config) { c.DefaultMaxBatchedTokens = 0 }, "DefaultMaxBatchedTokens"},
 	} {
 		cfg := DefaultConfig()
 		c.edit(&cfg)

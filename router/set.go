@@ -60,7 +60,7 @@ func (s *Set) entry(model string, role pools.Role) setEntry {
 	if e, ok := s.pools[key]; ok {
 		return e
 	}
-	e.index = index.New(index.Config{MaxBlocks: s.configs[role].IndexMaxBlocks})
+	e.index = index.New(index.Config{})
 	e.router, _ = New(s.configs[role], e.index) // NewSet has validated each config
 	if t, ok := s.limits[model]; ok {
 		e.router.SetThresholds(t)

@@ -125,12 +125,15 @@ func (k *core) slot(m *pools.Member, rank int) slot {
 	return s
 }
 
+// defaultBatchedTokens replaces a missing max_num_batched_tokens.
+const defaultBatchedTokens = 8192
+
 // busyAbove returns the booked prefill tokens above which a rank of w is busy.
 func (c *Config) busyAbove(w *pools.Worker) float64 {
 	if c.QueueThreshold < 0 {
 		return math.Inf(1)
 	}
-	return c.QueueThreshold * float64(cmp.Or(w.MaxNumBatchedTokens, c.DefaultMaxBatchedTokens))
+	return c.QueueThreshold * float64(cmp.Or(w.MaxNumBatchedTokens, defaultBatchedTokens))
 }
 
 // narrow applies the filters that need no booking, in the order of router-semantics §2.2: the pinned worker, required

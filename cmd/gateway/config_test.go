@@ -29,7 +29,7 @@ func TestPredictionSettings(t *testing.T) {
 	cfg, err := configured()
 	require.NoError(t, err)
 	for role, c := range cfg.Router.ByRole() {
-		assert.True(t, !c.Predictions.LRU && c.PredictedTTL == 0 && c.IndexMaxBlocks == 1<<26, "%s by default: %+v", role, c)
+		assert.True(t, !c.Predictions.LRU && c.PredictedTTL == 0, "%s by default: %+v", role, c)
 	}
 	cfg, err = configured("--router-approximate-cache-policy=lru", "--router-predicted-ttl-secs=2.5")
 	require.NoError(t, err)

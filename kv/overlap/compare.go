@@ -28,7 +28,7 @@ func (s *Sources) Expect(l *Lookup, w *pools.Worker, rank, isl, blockSize int) E
 }
 
 // Compare compares b with the reported number of cached prompt tokens; below 0: not reported. If they disagree too
-// often ([ParityConfig]), the events are wrong (lost, altered, hashed of other tokens) and the rank is predicted as if
+// often, the events are wrong (lost, altered, hashed of other tokens) and the rank is predicted as if
 // it had none. Comparing continues, and the rank is trusted again once they agree.
 func (s *Sources) Compare(b *ExpectedHit, w *pools.Worker, rank, cachedTokens int) Verdict {
 	if cachedTokens < 0 || !b.held {

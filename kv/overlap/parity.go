@@ -1,35 +1,18 @@
 package overlap
 
 import (
-	"fmt"
 	"maps"
 	"math/bits"
 
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// ParityConfig sets when a rank's KV events count as wrong: see [Sources.Compare].
-type ParityConfig struct {
-	On bool `default:"true"`
-	// Window is how many of a rank's latest comparisons count, at most 64.
-	Window int `default:"32"`
-	// Least is how many there must be before a rank is marked, 1 to Window.
-	Least int `default:"8"`
-	// Wrong is the share of wrong ones above which it is marked, above 0 and below
-	// 1. It is trusted again below half of that in a whole new window.
-	Wrong float64 `default:"0.25"`
-}
-
-// Validate names what is out of range.
-func (c ParityConfig) Validate() error {
-	if !c.On {
-		return nil
-	}
-	if c.Window < 1 || c.Window > 64 || c.Least < 1 || c.Least > c.Window || !(c.Wrong > 0 && c.Wrong < 1) {
-		return fmt.Errorf("parity: window %d, least %d, share %v are out of range", c.Window, c.Least, c.Wrong)
-	}
-	return nil
-}
+// A rank's KV events count as wrong, see [Sources.Compare], by its latest comparisons.
+const (
+	parityWindow = 32  // how many count, at most 64
+	parityLeast  = 8   // how many there must be before a rank is marked
+	parityWrong  = .25 // share of wrong ones above which it is; below half of it in a new window it is trusted again
+)
 
 // RankParity is how a rank's events compare with its answers.
 type RankParity struct {
@@ -65,20 +48,20 @@ func (w *window) wrong() int { return bits.OnesCount64(w.latest) }
 
 // add adds a comparison and reports whether the mark changed, with the counts that decided. A mark empties the window:
 // the rank needs a whole new window to be trusted again.
-func (w *window) add(wrong bool, cfg *ParityConfig) (changed bool, bad, of int) {
+func (w *window) add(wrong bool) (changed bool, bad, of int) {
 	w.latest <<= 1
 	if wrong {
 		w.latest |= 1
 	}
-	w.latest &= 1<<cfg.Window - 1 // a shift by 64 leaves all ones
-	w.n = min(w.n+1, cfg.Window)
+	w.latest &= 1<<parityWindow - 1
+	w.n = min(w.n+1, parityWindow)
 	bad, of = w.wrong(), w.n
 	share := float64(bad) / float64(of)
 	switch {
-	case !w.marked && w.n >= cfg.Least && share > cfg.Wrong:
+	case !w.marked && w.n >= parityLeast && share > parityWrong:
 		*w = window{marked: true}
 		changed = true
-	case w.marked && w.n == cfg.Window && share < cfg.Wrong/2:
+	case w.marked && w.n == parityWindow && share < parityWrong/2:
 		w.marked = false
 		changed = true
 	}
@@ -88,7 +71,6 @@ func (w *window) add(wrong bool, cfg *ParityConfig) (changed bool, bad, of int) 
 // parity compares what a pool's workers publish about their caches with their
 // answers. It is for one caller at a time.
 type parity struct {
-	cfg     ParityConfig
 	version uint64 // of the newest pool met
 	ranks   map[Rank]*record
 	counts  [verdicts]uint64
@@ -116,7 +98,7 @@ func (y *parity) note(w *pools.Worker, rank int, v Verdict) (is Marking, changed
 		y.ranks[key] = rec
 	}
 	is = Marking{Worker: w, Rank: rank, Last: v}
-	changed, is.Wrong, is.Samples = rec.add(v != Right, &y.cfg)
+	changed, is.Wrong, is.Samples = rec.add(v != Right)
 	is.Marked = rec.marked
 	if changed && is.Marked {
 		y.marked++

@@ -6,8 +6,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // A window is given as the comparisons in their order, w a wrong one, and what
@@ -37,11 +35,10 @@ func TestWindow(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg := setting.Default[ParityConfig]()
 			var w window
 			var changes []int
 			for i, c := range tt.compared {
-				changed, bad, of := w.add(c == 'w', &cfg)
+				changed, bad, of := w.add(c == 'w')
 				if changed {
 					changes = append(changes, i+1)
 				}
@@ -55,13 +52,6 @@ func TestWindow(t *testing.T) {
 			}
 		})
 	}
-	cfg := ParityConfig{Window: 64, Least: 64, Wrong: 0.5}
-	var w window
-	for range 100 {
-		w.add(true, &cfg)
-	}
-	assert.True(t, w.n == 36 && w.wrong() == 36 && w.marked,
-		"a window of 64 holds %d, %d wrong, marked %v", w.n, w.wrong(), w.marked)
 }
 
 func TestJudge(t *testing.T) {

@@ -7,7 +7,7 @@
 // answers.
 //
 // An engine that publishes events and reports cached prompt tokens in its answers reports the same thing twice.
-// [Sources.Compare] compares the two; a rank that disagrees too often is predicted instead: see [ParityConfig].
+// [Sources.Compare] compares the two; a rank that disagrees too often is predicted instead.
 package overlap
 
 import (
@@ -27,9 +27,7 @@ type Config struct {
 	RemoteIndex bool                  // prompts come with a remote index's report
 	Predictions index.PredictorConfig // how long and how much is predicted; MaxBlocks 0 predicts nothing
 	Recent      index.PredictorConfig // the same of recent sends; MaxBlocks 0 is none
-	// Parity sets when events that contradict answers are distrusted. It needs Predictions.
-	Parity    ParityConfig
-	OnMarking func(Marking) // called when a rank's mark has changed; nil is nothing
+	OnMarking   func(Marking)         // called when a rank's mark has changed; nil is nothing
 	// EngineBlock returns the tokens in a block of a rank's engine by its events, 0 unknown. It runs when an answer
 	// differs from the expected hit, and may be nil.
 	EngineBlock func(w *pools.Worker, rank int) int
@@ -77,8 +75,8 @@ func New(cfg Config, idx *index.Index) *Sources {
 		s.recent = newAssumed(cfg.Recent)
 		s.assumed = append(s.assumed, recent{s.recent})
 	}
-	if cfg.Parity.On && cfg.Events && idx != nil && s.predicted != nil {
-		s.parity = &parity{cfg: cfg.Parity, ranks: map[Rank]*record{}}
+	if cfg.Events && idx != nil && s.predicted != nil {
+		s.parity = &parity{ranks: map[Rank]*record{}}
 	}
 	return s
 }
