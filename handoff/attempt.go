@@ -117,3 +117,19 @@ func (a *attempt) releaseAll() {
 		a.Reason = ""
 	}
 }
+
+// releaseOne releases a booking, or KV that no decode worker took.
+func (s *cleanupStack) releaseOne(h *held) {
+	switch {
+	case h.booking.Lease != nil:
+		h.booking.Release(time.Now())
+		if s.queue != nil {
+			s.queue.Wake()
+		}
+	case h.kv != nil:
+		h.kv.permit.end()
+		if !h.kv.taken {
+			s.releaseKV(h.kv)
+		}
+	}
+}

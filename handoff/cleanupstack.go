@@ -1,10 +1,6 @@
 package handoff
 
-import (
-	"time"
-
-	"github.com/tandem-pd/tandem/router/placement"
-)
+import "github.com/tandem-pd/tandem/router/placement"
 
 // cleanupStack releases what a request holds, bookings and staged KV, last in first out, each exactly once. It belongs
 // to one request; one goroutine at a time uses it.
@@ -36,18 +32,7 @@ func (s *cleanupStack) push(h held) (place int) {
 func (s *cleanupStack) releaseAt(place int) {
 	h := s.held[place]
 	s.held[place] = held{}
-	switch {
-	case h.booking.Lease != nil:
-		h.booking.Release(time.Now())
-		if s.queue != nil {
-			s.queue.Wake()
-		}
-	case h.kv != nil:
-		h.kv.permit.end()
-		if !h.kv.taken {
-			s.releaseKV(h.kv)
-		}
-	}
+	s.releaseOne(&h)
 }
 
 // keepPermit hands the permit of the booking at place to the caller: its call may still fail.
