@@ -45,7 +45,7 @@ test: ## every test
 race: ## every test under the race detector
 	go test -race ./...
 
-lint: ## gofmt, go vet, staticcheck
+lint: ## gofmt, go vet, staticcheck, vale
 	.ci/lint
 
 fuzz: ## the fuzz targets for FUZZTIME (10m) each: those of packages that differ from FUZZFROM (origin/main), or all with FUZZFROM=

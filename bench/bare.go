@@ -114,8 +114,8 @@ const (
 // someIDs are token ids as text, for a body of 1 MiB.
 var someIDs = bytes.Repeat([]byte(anID), 10<<20/bytesPerID10)
 
-// bareAsk makes the common part of both legs' bodies: the client's without its last brace, and, for a long chat of the
-// model with a known tokenizer, about as many token ids as the gateway adds.
+// bareAsk makes the common part of both legs' bodies: the client's without its last brace. A long chat of the model
+// with a known tokenizer also has about as many token ids as the gateway adds.
 func bareAsk(dst, body []byte) []byte {
 	dst = append(dst, body[:len(body)-1]...)
 	if len(body) < longBody || !bytes.Contains(body[:64], []byte(wire.Model)) {

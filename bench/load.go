@@ -176,7 +176,7 @@ func (c *client) open(ctx context.Context, jobs []job) error {
 	return r.await(ctx, 0)
 }
 
-// loop keeps so many lanes busy for so long with the jobs, in order and from the beginning again, and returns how many
+// loop keeps so many lanes busy for so long with the jobs, in order and from the beginning again. It returns how many
 // succeeded and the first error.
 func (c *client) loop(ctx context.Context, lanes int, d time.Duration, jobs []job) (int, error) {
 	r := &load{client: c, ended: make(chan struct{}), start: time.Now()}

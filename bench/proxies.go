@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// nginxConfig is Debian's nginx as a plain proxy of one worker: one process, connections kept on both sides, nothing
-// buffered (by default a body above 16 kB goes through a file, which doubles the cost of a long prompt), its default
-// log, and no limits on a connection's age, so that none is renewed within a round.
+// nginxConfig is Debian's nginx as a plain proxy of one worker: one process, connections kept on both sides, its
+// default log. Nothing is buffered: by default a body above 16 kB goes through a file, which doubles the cost of a
+// long prompt. A connection's age has no limit, so that none is renewed within a round.
 const nginxConfig = `daemon off;
 %[1]sworker_processes 1;
 worker_rlimit_nofile 16384;

@@ -66,8 +66,9 @@ type Circuit struct {
 // back as another process starts with a closed one. They read the wall clock. A nil *Breakers lets every call
 // through. Breakers are safe for concurrent use.
 //
-// A call for an adapter has a circuit of its own, too, so that a broken adapter takes no worker from the model and its other adapters:
-// of its failures only [Refused] counts for the worker. It goes nowhere where the worker's own circuit is open, and is no trial of it.
+// A call for an adapter has a circuit of its own, too. So a broken adapter takes no worker from the model and its
+// other adapters: of its failures only [Refused] counts for the worker. It goes nowhere where the worker's own
+// circuit is open, and is no trial of it.
 //
 // The states:
 //

@@ -33,7 +33,7 @@ func (f *Flow) query(r *request, out Sink) error {
 	return out.Write(body)
 }
 
-// queryAnswer builds the answer to a query: a completion without choices, whose nvext names the workers and has the
+// queryAnswer builds the answer to a query: a completion without choices. Its nvext names the workers and has the
 // prompt's token ids where they are known, so that the client need not tokenize.
 func queryAnswer(r *request, chosen *workerID) []byte {
 	type nvext struct {

@@ -39,8 +39,8 @@ type TrustState struct {
 }
 
 // ledger has the comparisons of some kinds of prompts, at most sets × ways of them: clients may make up any number. A kind
-// that is used stays; a new one takes the place of one that has not been used for a while, and is compared from the
-// beginning when it comes again.
+// that is used stays; a new one takes the place of one that has not been used for a while. That one is compared from
+// the beginning when it comes again.
 type ledger struct {
 	kinds  [sets][ways]verdict
 	warned bool
@@ -178,9 +178,9 @@ func (l *Language) likely(kind uint64) bool {
 // Likely reports whether engines are likely to compute these tokens. It is not enough to have them do so.
 func (p Prompt) Likely() bool { return p.by == nil || p.by.likely(p.kind) }
 
-// Pins reports whether the tokens may be put into the body of a chat to w, in the place of what its process would make of
-// the messages: that process was seen to make the same of such chats, and it is not this one's turn to be compared. A
-// prompt that has a date in it is never pinned. The simulated model's language is that of its engines by construction.
+// Pins reports whether the tokens may be put into the body of a chat to w, in place of those that its process would
+// make. That process made the same tokens of such chats, and it is not this chat's turn to be compared. A prompt that
+// has a date in it is never pinned. The simulated model's language is that of its engines by construction.
 func (p Prompt) Pins(w *pools.Worker) bool {
 	if p.by == nil || p.dated {
 		return false

@@ -66,10 +66,10 @@ func note(all *map[string]string, names []string, model string) {
 	}
 }
 
-// Resolve is the model that clients mean by a name: the model of that name where one was ever known, else the one that
-// the operator gave it as an alias, else that of which a worker gives it as another name, else the base model of the
-// adapter that a worker has loaded under that name, else the name itself. BASE:ADAPTER names an adapter, too, as
-// SGLang's clients do. adapter is empty for the model itself.
+// Resolve returns the model that clients mean by a name. In this order: the model of that name, if one was ever
+// known; the one with that alias of the operator's; the one to which a worker gives that name; the base model of an
+// adapter that a worker has loaded under it; the name itself. BASE:ADAPTER names an adapter, too, as SGLang's clients
+// do. adapter is empty for the model itself.
 func (v *View) Resolve(name string) (model, adapter string) {
 	if model = v.modelOf(name); model != "" {
 		return model, ""

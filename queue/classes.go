@@ -49,8 +49,9 @@ const (
 	maxName = 64
 )
 
-// Find is the place in List of a request's class, by the name that the client gave, and whether that name is of a class
-// without a family or of a family. Any other name, and none, is the default family's. uncached is in tokens. c may be nil.
+// Find returns the place in List of a request's class, by the name that the client gave. ok reports whether that name
+// is of a class without a family, or of a family. Any other name, and none, is the default family's. uncached is in
+// tokens. c may be nil.
 func (c *Classes) Find(name string, uncached int) (class int, known bool) {
 	if c == nil {
 		return 0, false

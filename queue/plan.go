@@ -40,10 +40,10 @@ func (p *promotion[V]) plans() bool {
 	return true
 }
 
-// promote looks at what has been planned, and reports whether it is to be planned once more, in another order: one request is
-// put before it that is to be done after its target, or within an eighth of it before that, and would be in time were its
-// worker free. It stays there if fewer are late for that, or none more where it was in time itself. One that was promoted
-// earlier and is late all the same is put back.
+// promote looks at what has been planned, and reports whether it is to be planned once more, in another order. It
+// puts one request first: one that would be done after its target, or within an eighth of it before that. With its
+// worker free that one would be in time. It stays there if fewer are late for that, or none more where it was in time
+// itself. One that was promoted earlier and is late all the same is put back.
 func (c *Core[V]) promote(now time.Time) (again bool) {
 	p := &c.promotion
 	late := 0

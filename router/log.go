@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// logTo returns c with hooks that log each candidate's formula (debug), the mode that auto chooses, and ranks whose KV
-// events disagree with reported cache hits.
+// logTo returns c with hooks that log each candidate's formula (debug) and the mode that auto chooses. They also log
+// ranks whose KV events disagree with reported cache hits.
 func (c Config) logTo(log *slog.Logger) Config {
 	if log.Enabled(context.Background(), slog.LevelDebug) {
 		c.OnChoice = func(p *pools.Pool, req *Request, terms []Term) {

@@ -114,8 +114,8 @@ func (k *core) joins(c *scratch, w *candidate) bool {
 	return c.planned != nil && k.plan.given[w.slot] && c.planned[w.slot] == 0 && w.Load.PrefillTokens+c.query.uncached(w) <= together
 }
 
-// bind reports whether candidate i may be booked now: its worker has computed what it was given, by what was predicted
-// of that, or it was given others in this drain that the prompt joins. Otherwise the request is planned for it, and the error is a
+// bind reports whether candidate i may be booked now: by prediction its worker has computed what it was given, or it
+// was given others in this drain that the prompt joins. Otherwise the request is planned for it, and the error is a
 // [*LaterError].
 func (k *core) bind(c *scratch, i int, now time.Time) error {
 	w := &c.ws[i]

@@ -48,8 +48,8 @@ type pricing struct {
 	size   float64 // the prompt's blocks
 }
 
-// pick takes the lowest cost, ties at random; or, at a temperature, draws from the softmax over −cost / ((max − min)
-// · temperature), so that the temperature means the same whatever the costs' range.
+// pick takes the lowest cost, ties at random; or, at a temperature, draws from the softmax over
+// −cost/((max−min)·temperature), so that the temperature means the same whatever the costs' range.
 func (p pricing) pick(q *query, ws []candidate) (int, float64, bool) {
 	if len(ws) == 0 {
 		return 0, 0, false

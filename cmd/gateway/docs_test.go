@@ -56,9 +56,9 @@ func reference(b *bytes.Buffer, set, shared *settings.Set) {
 			}
 		}
 	}
-	var named []string
+	same := ""
 	for _, g := range set.Groups() {
-		begun := false
+		begun, named := false, []string(nil)
 		for _, row := range g.Rows {
 			flag, text := "`"+settings.Flag(row, row.Name)+"`", row.Help
 			if known[row.Name] == row.Help {
@@ -77,9 +77,12 @@ func reference(b *bytes.Buffer, set, shared *settings.Set) {
 			}
 			fmt.Fprintf(b, "| %s | %s | %s |\n", flag, settings.DefaultAndRange(row), strings.ReplaceAll(text, "|", `\|`))
 		}
+		if len(named) > 0 {
+			same += "- " + g.Title + ": " + strings.Join(named, ", ") + "\n"
+		}
 	}
-	if len(named) > 0 {
-		fmt.Fprintf(b, "\nAs for `gateway serve`: %s.\n", strings.Join(named, ", "))
+	if same != "" {
+		b.WriteString("\nAs for `gateway serve`:\n\n" + same)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 //
 // Here decode is called after prefill has answered, because engines hang rather than fail. If prefill ends otherwise
 // than by length, a waiting decode engine keeps its blocks for VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT, 480 s, even after
-// the request has ended (finish_requests in v1/core/sched/scheduler.py), and occupies one of the 20 senders of
+// the request has ended (finish_requests in v1/core/sched/scheduler.py). It occupies one of the 20 senders of
 // prefill's engine (num_sender_tasks in mooncake_connector.py).
 type Mooncake struct{}
 

@@ -65,7 +65,7 @@ func vllmPlan(r Round, params []byte) (plan Plan, err error) {
 // DecodeLater: any decode engine can pull the blocks.
 func (NIXL) DecodeLater() {}
 
-// vllmSlice requests a completion of the prompt's first tokens, which leaves their blocks in the prefix cache, whose
+// vllmSlice requests a completion of the prompt's first tokens, which leaves their blocks in the prefix cache. Their
 // hashes depend on tokens, adapter and salt only.
 func vllmSlice(r Round) http1.Leg {
 	l := http1.Leg{

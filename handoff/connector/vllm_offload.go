@@ -9,7 +9,7 @@ import (
 )
 
 // Offload is vLLM's OffloadingConnector with a p2p tier: prefill leaves the prompt's blocks in host memory under an
-// id, and a decode engine with that id fetches those it lacks (remote_decoder and remote_prefiller in 0.32's
+// id. A decode engine with that id fetches those it lacks (remote_decoder and remote_prefiller in 0.32's
 // v1/kv_offload/tiering/p2p/manager.py). It computes blocks that do not arrive, so no hand-off fails.
 //
 // Decode is called after prefill has answered: if prefill fails, an earlier call would wait 30 s for blocks

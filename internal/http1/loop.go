@@ -14,8 +14,8 @@ const Groups = 3
 // Socket is a connection of a loop. One goroutine may read while another one writes; Close and the deadlines may be
 // called from anywhere.
 //
-// The functions given to OnReadable, OnWritable and OnHangup run on the loop's goroutine, or on that of Close, and hold
-// up every other socket of the loop: they must not wait. No lock of the socket is held while they run.
+// The functions given to OnReadable, OnWritable and OnHangup run on the loop's goroutine, or on that of Close. They
+// hold up every other socket of the loop: they must not wait. No lock of the socket is held while they run.
 type Socket interface {
 	net.Conn
 

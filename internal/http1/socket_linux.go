@@ -351,8 +351,8 @@ func (s *socket) SetDeadline(t time.Time) error {
 	return s.SetWriteDeadline(t)
 }
 
-// SetReadDeadline ends reads that wait at t. Unlike package net's it leaves alone a read that need not wait, unless it
-// had passed before the call, or the loop has seen it pass.
+// SetReadDeadline ends reads that wait at t. Unlike package net's it leaves alone a read that need not wait. The
+// exception is a t that had passed before the call, or that the loop has seen pass.
 func (s *socket) SetReadDeadline(t time.Time) error {
 	return s.setDeadline(t, &s.readBy, &s.readLate, &s.onReadable)
 }

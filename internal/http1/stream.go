@@ -77,8 +77,8 @@ func group(purpose string) uint8 {
 	return 0
 }
 
-// Ended ends the call because its context has ended: it closes the connection, or only its sending side, so that the
-// engine stops while an answer that is already on its way can still be read.
+// Ended ends the call because its context has ended: it closes the connection, or only its sending side. So the
+// engine stops, and an answer that is already on its way can still be read.
 func (s *stream) Ended() {
 	defer s.Release()
 	s.mu.Lock()

@@ -40,7 +40,7 @@ func (t token) String() string {
 	return fmt.Sprintf("%q", t.text)
 }
 
-// lexer cuts a source into tokens, with trim_blocks and lstrip_blocks: the line feed after a block's tag goes, and so
+// lexer cuts a source into tokens, with trim_blocks and lstrip_blocks: the line feed after a block's tag goes. So
 // does white space between the beginning of a line and a block's tag or a comment.
 type lexer struct {
 	source string

@@ -100,9 +100,9 @@ func idsSize(ids []uint32) int {
 	return n
 }
 
-// digitCount returns the number of decimal digits of v. The entry for v's bit length has, in its upper half, the digits
-// of numbers of that length and, in its lower half, what makes those with one digit more carry into it (D. Lemire and
-// K. Willets, "Computing the number of digits of an integer even faster", 2021).
+// digitCount returns the number of decimal digits of v. The entry for v's bit length has, in its upper half, the
+// digits of numbers of that length. Its lower half has what makes those with one digit more carry into it (D. Lemire
+// and K. Willets, "Computing the number of digits of an integer even faster", 2021).
 func digitCount(v uint32) int {
 	return int((uint64(v) + digitTable[bits.Len32(v)]) >> 32)
 }

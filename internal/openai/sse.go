@@ -284,8 +284,8 @@ func AppendEvent(dst, data []byte) []byte {
 	}
 }
 
-// lineEnds remembers where the next LF and the next CR are, so that a text with only one of the two is not searched
-// for the other at each line.
+// lineEnds remembers where the next LF and the next CR are. So a text with only one of the two is not searched for
+// the other at each line.
 type lineEnds struct{ lf, cr int }
 
 var noLineEnds = lineEnds{-1, -1}

@@ -23,8 +23,8 @@ const (
 	dataName = "data"
 )
 
-// New makes a folder for data of a kind, a lower-case word, and removes folders of that kind that dead processes of the
-// same user left.
+// New makes a folder for data of a kind, a lower-case word. It removes folders of that kind that dead processes of
+// the same user left.
 func New(kind string) (*Dir, error) {
 	sweep(os.TempDir(), kind)
 	root, err := os.MkdirTemp("", prefix(kind)+strconv.Itoa(os.Getpid())+"-")

@@ -81,8 +81,7 @@ func (t *Tokenizer) DecodeText(dst []byte, ids []uint32) []byte {
 	return dst
 }
 
-// ID returns the id of an added token by its content, or of the ordinary token that decodes to exactly these bytes ("
-// the", not "Ġthe").
+// ID returns the id of an added token by its content, or of an ordinary one by its bytes (" the", not "Ġthe").
 func (t *Tokenizer) ID(token string) (uint32, bool) {
 	if id, ok := t.ids[token]; ok {
 		return id, true
@@ -95,8 +94,8 @@ func (t *Tokenizer) ID(token string) (uint32, bool) {
 func (t *Tokenizer) VocabSize() int { return len(t.bytes) }
 
 // MinTokens returns a lower bound of the tokens of a text of the given length in bytes: its length over that of the
-// longest token, and a third of that if the text is normalised first, which shrinks it threefold at most (three Hangul
-// jamo to one syllable).
+// longest token. If the text is normalised first it is a third of that: normalising shrinks it threefold at most
+// (three Hangul jamo to one syllable).
 func (t *Tokenizer) MinTokens(textBytes int) int {
 	if t.longest == 0 {
 		return 0 // an added token takes along any amount of white space

@@ -185,8 +185,8 @@ func (e *engine) live(m zmq.Message, now time.Time) bool {
 	return e.wants() && !wanted
 }
 
-// countFromOne treats n as the first message if it is the engine's 1, no replay can tell, and the engine was not seen
-// to begin at 0.
+// countFromOne treats n as the first message if it is the engine's 1. No replay must be able to tell, nor the engine
+// have begun at 0.
 func (e *engine) countFromOne(n uint64) {
 	e.fromZero = e.fromZero || n == 1
 	if e.flow.seq == 0 && n == 2 && !e.fromZero {

@@ -20,8 +20,8 @@ import (
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// A gateway answers a request for its view of a source with an envelope, a line of JSON, a [standing], and the encoded
-// [view.Copy], in pages like a publisher's snapshot.
+// A gateway answers a request for its view of a source with an envelope and the encoded [view.Copy]. The envelope is
+// a line of JSON, a [standing]. The copy comes in pages like a publisher's snapshot.
 
 // standing is a source's position: what else is needed to continue following it.
 type standing struct {

@@ -6,9 +6,8 @@
 //
 // The index is advisory: events may be late or lost, and a wrong answer costs a recomputation, never a wrong token.
 //
-// Readers never wait. A hash stays in its slot until its shard is rebuilt next to the old one, and its holders are one
+// Readers never wait. A hash stays in its slot until its shard is rebuilt next to the old one. Its holders are one
 // atomic word, so a reader needs no lock. DESIGN.md has the reasons.
-// its holders are one atomic word, so a reader needs no lock and no second look. DESIGN.md has the reasons.
 package index
 
 import (

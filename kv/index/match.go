@@ -37,7 +37,7 @@ const (
 // order. The result is exact, also for owners with gaps; with concurrent writers, each (owner, block) is as at some
 // moment during the call.
 //
-// Owners without gaps hold all blocks before one that they hold, so if all remaining owners hold the last of 32 blocks,
+// Owners without gaps hold all blocks before one that they hold. If all remaining owners hold the last of 32 blocks,
 // the others are skipped. Match stops at the first block without owners: a miss costs one read.
 func (x *Index) Match(hashes []uint64, m *Matches) {
 	m.reset(x.dir.Load())

@@ -8,10 +8,10 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// copies counts blocks that an engine holds several times in one place. vLLM stores a block that it computes though it is
-// cached (the last one of a prompt that is cached whole, and all that a hybrid model's window cannot reach) in another
-// block of its pool, announces it again, and sends a removal for each (v1/core/block_pool.py of 0.32); its offloading
-// connector announces a block once a chunk. The block has gone with the last.
+// copies counts blocks that an engine holds several times in one place. vLLM computes some blocks that are cached:
+// the last one of a prompt that is cached whole, and all that a hybrid model's window cannot reach. It stores such a
+// block in another one of its pool, announces it again, and sends a removal for each (v1/core/block_pool.py of 0.32).
+// Its offloading connector announces a block once a chunk. The block has gone with the last.
 type copies map[spot]int
 
 // spot is one block in one place: a tierSet of one, or a medium's bit.

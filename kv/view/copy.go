@@ -46,11 +46,11 @@ type copied struct {
 	done   bool
 }
 
-// Append encodes the copy: the block sizes, the KV-cache group (one more than its number, 0 where no event named its kind)
-// and the number of blocks as varints, then of each block its hash and sequence
-// hash in eight bytes, its mark in two, its seed, own hashes, tail and link; then of each further copy the block's hash, its
-// place and how many. What each block follows on is asked of the
-// index, and is unknown of one that has gone since: the index is slower with those, and as right.
+// Append encodes the copy: as varints the block sizes, the KV-cache group (one more than its number, 0 where no event
+// named its kind) and the number of blocks. Then of each block its hash and sequence hash in eight bytes, its mark in
+// two; its seed, own hashes, tail and link; then of each further copy the block's hash, its place and how many. What
+// each block follows on is asked of the index, and is unknown of one that has gone since: the index is slower with
+// those, and as right.
 func (c *Copy) Append(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(c.blockSize))
 	dst = binary.AppendUvarint(dst, uint64(c.largest))

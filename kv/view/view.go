@@ -105,12 +105,12 @@ func (v *View) Clear() {
 	v.bound.begin(v.blockSize)
 }
 
-// Pieces is the kind of KV-cache group that all events so far were of, where that holds no prefixes, so that no prompt
-// can be looked up; else "".
+// Pieces is the kind of KV-cache group of all events so far if it holds no prefixes; else "". No prompt can be looked
+// up then.
 func (v *View) Pieces() string { return v.group.pieces }
 
-// Misfit is how many tokens the engine's blocks have, if most of those it named since the view was empty were refused
-// because that neither divides the router's block size nor is a multiple; else 0.
+// Misfit is how many tokens the engine's blocks have if that does not fit; else 0. It does not fit if most blocks
+// since the view was empty were refused: it neither divides the router's block size nor is a multiple.
 func (v *View) Misfit() int {
 	if v.fitting < 0 {
 		return v.misfit

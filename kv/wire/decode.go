@@ -25,11 +25,12 @@ const (
 // Nothing in dst points into payload.
 //
 // The message is msgpack: [ts, [event…], rank], where rank may be absent and further elements are ignored. Each
-// event is a map with a "type", as vLLM sends since 0.24.0 and SGLang since 0.5.20, or an array whose first element
-// is the type, as before; recognised for each event by its form, not by the engine. An event of unknown type, or
-// without what it needs, is skipped and counted; so are fields. Only what cannot be followed at all (cut short, bytes
-// left over, no batch, longer than [MaxBatchBytes]) is refused as a whole, with [ErrNotBatch]. A false length costs nothing:
-// memory grows with the bytes that are there, and what is small as bytes and large in memory is bounded by number.
+// event is a map with a "type", as vLLM sends since 0.24.0 and SGLang since 0.5.20. Before, it was an array whose first
+// element is the type. Each is recognised by its form, not by the engine. An event of unknown type,
+// or without what it needs, is skipped and counted; so are fields. Only what cannot be followed at all is refused as
+// a whole, with [ErrNotBatch]: cut short, bytes left over, no batch, longer than [MaxBatchBytes]. A false length
+// costs nothing: memory grows with the bytes that are there, and what is small as bytes and large in memory is
+// bounded by number.
 func DecodeBatch(dst *Batch, payload []byte) error {
 	dst.reset()
 	if len(payload) > MaxBatchBytes {

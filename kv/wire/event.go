@@ -27,11 +27,11 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Hash is an engine's name for a block. It is opaque: it may depend on a seed that only the engine knows, so it is
-// good for finding the block again in later events of the same rank and for nothing else.
+// Hash is an engine's name for a block. It is opaque: it may depend on a seed that only the engine has. It is good
+// for finding the block in later events of the same rank, and for nothing else.
 //
 // Signed integers keep their 64 bits. Of a hash sent as bytes the last eight count, read big-endian, zeros in front
-// of fewer: that is the integer vLLM itself sends for the same hash when it sends integers.
+// of fewer. That is the integer vLLM itself sends for the same hash when it sends integers.
 type Hash uint64
 
 // bytesHash folds a hash that was sent as bytes, see [Hash].

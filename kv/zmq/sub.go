@@ -102,9 +102,9 @@ func (s *Sub) follow(ctx context.Context, c *Conn) (began bool) {
 // maxConns is how many connections a bound socket serves at once.
 const maxConns = 256
 
-// Serve accepts connections on ln, which it closes, until ctx ends, agrees with each peer as a socket of that kind, and
-// has it handled in a goroutine of its own. All have ended when it returns. failed is called for what goes wrong before
-// that, maybe concurrently.
+// Serve accepts connections on ln, which it closes, until ctx ends. It agrees with each peer as a socket of that
+// kind, and handles it in a goroutine of its own. All have ended when it returns. failed is called for what goes
+// wrong before that, maybe concurrently.
 func Serve(ctx context.Context, ln net.Listener, kind Kind, opts Options, handle func(context.Context, *Conn), failed func(error)) {
 	var conns sync.WaitGroup
 	defer conns.Wait()

@@ -47,7 +47,7 @@ func (z Address) Validate(ranks int) error {
 }
 
 // Collides reports whether engines of z and o, with their ranks, would connect to one port and not be separable by
-// topic, and the first such port.
+// topic. It returns the first such port.
 func (z Address) Collides(ranks int, o Address, others int) (port int, ok bool) {
 	a, err1 := ParseEndpoint(z.Endpoint)
 	b, err2 := ParseEndpoint(o.Endpoint)

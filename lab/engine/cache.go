@@ -8,10 +8,10 @@ const none = int32(-1)
 // chained hash, once: a second block of the same content gives way to the first. vLLM indexes it as well, and evicts
 // and announces each by itself (v1/core/block_pool.py of 0.32, BlockHashToBlockMap); see cache.twins.
 //
-// A sequence that refers to a block refers to the whole chain before it. So the blocks of an inactive one's chain that
-// come after it are inactive too, and evicting leaves first, the longest unused before the others, can always reach all
-// of them. Where twins are kept all inactive blocks count as leaves: the ends of chains have been unused for longer
-// than what they extend.
+// A sequence that refers to a block refers to the whole chain before it. So the blocks of an inactive one's chain
+// that come after it are inactive too. Evicting leaves first, the longest unused before the others, can always reach
+// all of them. Where twins are kept all inactive blocks count as leaves: the ends of chains have been unused for
+// longer than what they extend.
 type cache struct {
 	size     int // tokens of a block
 	blocks   []block

@@ -4,8 +4,8 @@
 //
 // Core is the engine proper: no goroutine, no I/O, no clock. Step(now) ends the step in progress and forms the next
 // batch, so the same core runs in real time behind HTTP and in virtual time under a simulator. It schedules as vLLM
-// does: running sequences first, then waiting ones in order of arrival, under one token budget, with chunked prefill,
-// prefix reuse, leaf-first LRU eviction and preemption by recomputation.
+// does: running sequences first, then waiting ones in order of arrival, under one token budget. It has chunked
+// prefill, prefix reuse, leaf-first LRU eviction and preemption by recomputation.
 //
 // A finished prefill's blocks reach a decode engine in two ways. Pulled by name: decode follows prefill and names the
 // blocks of prefill's answer (NIXL). By rendezvous: both get an id, and the first one waits (Hold, Core.Meet).

@@ -148,8 +148,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drain turns /health to 503, keeps serving for Config.DrainGrace and after it until nothing runs, waits or is pinned
-// for a decode engine and every answer is written, and from then on refuses requests: what is left is http.Server's
+// Drain turns /health to 503, keeps serving for Config.DrainGrace, and after it until nothing runs, waits or is
+// pinned for a decode engine. Once every answer is written it refuses requests: what is left is http.Server's
 // Shutdown, which sends what is still in its buffers. When the context ends first it refuses at once and returns the
 // context's error; running requests continue.
 func (s *Server) Drain(ctx context.Context) error {

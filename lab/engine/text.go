@@ -7,9 +7,9 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// State is a rolling 64-bit hash of every token of a sequence so far, prompt and answer alike. The next token is a pure
-// function of it, so a prompt with the first tokens of its answer behind it continues exactly as the answer did: any
-// interruption can be checked token for token.
+// State is a rolling 64-bit hash of every token of a sequence so far, prompt and answer alike. The next token is a
+// pure function of it. A prompt with the first tokens of its answer behind it continues exactly as the answer did:
+// any interruption can be checked token for token.
 type State uint64
 
 // Begin is the state of a sequence before its first token. Choices of one

@@ -83,8 +83,8 @@ func (c *Core) Release(requestID string) bool {
 	return ok
 }
 
-// FirstTokens sets the tokens of the answer that the producer of a fetching sequence hands over with the blocks, and
-// how many tokens of the prompt it had cached, which the sequence reports then (SGLang 0.5.23,
+// FirstTokens sets the tokens of the answer that the producer of a fetching sequence hands over with the blocks.
+// cached is how many tokens of the prompt it had, which the sequence reports then (SGLang 0.5.23,
 // srt/disaggregation/decode.py, _commit_transfer_to_req). Fetched has to follow.
 func (c *Core) FirstTokens(id string, tokens []uint32, cached int) {
 	if s, ok := c.seqs[id]; ok && s.phase == fetching && s.ready.IsZero() && len(tokens) > 0 {

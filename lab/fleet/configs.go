@@ -102,8 +102,8 @@ func NewStatic(t *testing.T, cfg stack.GatewayConfig) *Fleet {
 	return f
 }
 
-// Serve runs a simulated worker that registers nowhere, at the port of another
-// that has died or at a free one for 0, and returns its URL.
+// Serve runs a simulated worker that registers nowhere, and returns its URL. port is that of another that has died,
+// or 0 for a free one.
 func (f *Fleet) Serve(role pools.Role, id string, port int) (address string) {
 	f.T.Helper()
 	var w *devfleet.Worker

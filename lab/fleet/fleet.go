@@ -39,8 +39,8 @@ import (
 	"github.com/tandem-pd/tandem/router/replica"
 )
 
-// Fleet is a gateway and its workers over loopback sockets, or over the network of its test's bubble, with an in-memory
-// event bus and no registry: tests put workers into the roster.
+// Fleet is a gateway and its workers over loopback sockets, or over the network of its test's bubble. It has an
+// in-memory event bus and no registry: tests put workers into the roster.
 type Fleet struct {
 	T        testing.TB
 	URL      string

@@ -80,7 +80,7 @@ type ready struct {
 const lookahead = 64
 
 // Run replays the workload and returns the report, once every goroutine it started has ended. When ctx ends nothing
-// more is sent, what is in flight is cancelled, and the samples are those of the requests that were due by then.
+// more is sent, and what is in flight is cancelled. The samples are those of the requests that were due by then.
 func (r *Replay) Run(ctx context.Context) []Sample {
 	chains := r.workload.chains()
 	queue := make(chan ready, lookahead)

@@ -15,9 +15,9 @@ type Fit struct {
 	KVTokens, BytesPerToken int
 }
 
-// Fits are the latency models that a plan can name. Those called fitted are fits of step = A + B·batch + Ctx·context to
-// NVIDIA's measured points (AIConfigurator, silicon_sample.csv, Apache-2.0), mean error 0.9 to 3.7 %; a prefill rate
-// without a quadratic term holds for prompts of up to 8k tokens. qwen2.5-7b-h200-tp1 is a fit to
+// Fits are the latency models that a plan can name. Those called fitted are fits of step = A+B·batch+Ctx·context to
+// NVIDIA's measured points (AIConfigurator, silicon_sample.csv, Apache-2.0). Their mean error is 0.9 to 3.7 %; a
+// prefill rate without a quadratic term holds for prompts of up to 8k tokens. qwen2.5-7b-h200-tp1 is a fit to
 // bench/recipes/h200.jsonl, and its Ctx a token's bytes over 80 % of the memory's bandwidth, as in those;
 // TestMeasuredEngine bounds what it leaves.
 var Fits = []Fit{

@@ -89,8 +89,8 @@ func lessIsBetter(metric string) bool {
 	return strings.HasPrefix(metric, "ttft_s") || strings.HasPrefix(metric, "itl_ms")
 }
 
-// Margins compares each arm in mode auto with the first one in mode kv that has the same workload, limits and workers,
-// and with the best of all of those by each metric.
+// Margins compares each arm in mode auto with the first one in mode kv that has the same workload, limits and
+// workers; and with the best of all of those by each metric.
 func (r *Report) Margins() (all []Margin) {
 	for i := range r.Arms {
 		a := &r.Arms[i]

@@ -161,8 +161,8 @@ func (m Metrics) means(name string, read []float64) {
 	}
 }
 
-// imbalance puts the most tokens that one worker computed of a leg, over the mean of so many workers, or of those that
-// served where there were more: 1 is even.
+// imbalance is the most tokens that one worker computed of a leg, over the mean: 1 is even. The mean is of so many
+// workers, or of those that served if there were more.
 func (m Metrics) imbalance(leg string, workers []replay.WorkerCount, of int) {
 	var most, sum, served float64
 	for _, w := range workers {

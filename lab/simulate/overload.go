@@ -106,8 +106,8 @@ func (r *run) giveUp(last int64) bool {
 	return true
 }
 
-// A run keeps its requests and the hashes of their blocks in memory from its start to its end, about two kilobytes for
-// a request and eight bytes for a block; as many runs as there are processors are made at once.
+// A run keeps its requests and the hashes of their blocks in memory from its start to its end: about two kilobytes
+// for a request and eight bytes for a block; as many runs as there are processors are made at once.
 const (
 	mostRequests = 1 << 20
 	mostBlocks   = 1 << 28

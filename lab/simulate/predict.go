@@ -72,8 +72,9 @@ func (l *learned) forecast(w *pools.Worker, booked, uncached, cached int) (time.
 	return 0, false
 }
 
-// forecast predicts the TTFT by the fit: booked tokens at the linear rate (their prefixes are unknown), the prompt's
-// own part with attention, and the transfer of the whole prompt if another worker decodes. It leaves out decode's part.
+// forecast predicts the TTFT by the fit. It adds booked tokens at the linear rate, as their prefixes are unknown, and
+// the prompt's own part with attention. If another worker decodes it adds the transfer of the whole prompt. It leaves
+// out decode's part.
 func (r *run) forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
 	cfg := r.machines[r.byWorker[w.ID]].core.Config()
 	ms := cfg.Latency.ChunkMillis(uncached, cached) + float64(cfg.Latency.Prefill*float64(booked)/1000)

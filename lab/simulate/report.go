@@ -207,8 +207,8 @@ func (r *Report) base(a *ArmReport) *ArmReport {
 	return nil
 }
 
-// Delta is how an arm's metric differs from its base's, as "+12 %", with a "~"
-// before it if the runs do not distinguish the two; a dash without both figures.
+// Delta is how an arm's metric differs from its base's, as "+12 %". A "~" is before it if the runs do not distinguish
+// the two; a dash without both figures.
 func (r *Report) Delta(a *ArmReport, metric string, decimals int) string {
 	b := r.base(a)
 	if b == nil {

@@ -272,8 +272,8 @@ func isCJK(r rune) bool {
 		r >= 0x2B740 && r <= 0x2B81F || r >= 0x2B820 && r <= 0x2CEAF || r >= 0xF900 && r <= 0xFAFF || r >= 0x2F800 && r <= 0x2FA1F
 }
 
-// lossy is the text of bytes with one U+FFFD for every longest part that begins a character and does not end it, as
-// Rust's from_utf8_lossy and Python's errors="replace" have it.
+// lossy is the text of bytes with one U+FFFD for every longest part that begins a character and does not end it. So
+// do Rust's from_utf8_lossy and Python's errors="replace".
 func lossy(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)

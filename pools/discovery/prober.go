@@ -96,8 +96,8 @@ func (p *Prober) put(s suspicion) {
 	}
 }
 
-// Set replaces the list of workers: those that are no longer in it go at once, those whose entry is another are asked
-// again, and the others are left as they are.
+// Set replaces the list of workers: those that are no longer in it go at once. Those whose entry has changed are
+// probed again; the others stay as they are.
 func (p *Prober) Set(es []Endpoint) {
 	p.mu.Lock()
 	p.wanted = es

@@ -6,9 +6,9 @@ import (
 	"github.com/tandem-pd/tandem/kv/index"
 )
 
-// tree is the chains of blocks that open bookings hold, merged where they begin alike, so that a prefix which many
-// requests of one worker share counts once for it, as it does in the worker's cache (router-semantics: "refcounted
-// compressed path store"; traces.md §4 shows what becomes of a router that counts it for each).
+// tree is the chains of blocks that open bookings hold, merged where they begin alike. So a prefix that many requests
+// of one worker share counts once for it, as in the worker's cache (router-semantics: "refcounted compressed path
+// store"; traces.md §4 shows what becomes of a router that counts it for each).
 //
 // Blocks are named by sequence hashes, each of which covers all blocks before its own: two chains that agree at a
 // place agree everywhere before it. So where they part is found by bisection, and one map finds the node that goes on

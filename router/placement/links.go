@@ -102,8 +102,8 @@ func NewLinks(computes Computes) *Links {
 	return &Links{computes: computes, models: map[string]*modelLinks{}}
 }
 
-// Shut reports whether any pair of a model is shut for a prompt of so many tokens, in time proportional to the number of pairs that
-// transfer now or were slow of late.
+// Shut reports whether any pair of a model is shut for a prompt of so many tokens. Its time is proportional to the
+// number of pairs that transfer now or were slow of late.
 func (l *Links) Shut(model string, tokens int, now time.Time) bool {
 	if m := l.models[model]; m != nil {
 		for k := range m.doubts {

@@ -48,8 +48,8 @@ type Route struct {
 	shut   bool // a pair of the model is shut for such a prompt, and the ask does not require it
 }
 
-// Route finds the pools for an ask. Workers of role both generate where the model has no decode worker, where the ask
-// wants one, and where one of them could serve the ask now and no pair could.
+// Route finds the pools for an ask. Workers of role both generate in three cases: the model has no decode worker, the
+// ask wants one, or one of them could serve the ask now and no pair could.
 func (p *Placer) Route(fleet pools.Fleet, ask *Ask, now time.Time) Route {
 	r := Route{Fleet: fleet, Decode: fleet.Decode, placer: p, ask: ask}
 	switch {

@@ -1,6 +1,6 @@
-// Package service is the router for other programs: the HTTP servers of `gateway index`, an index of KV blocks for
-// several routers, and of `gateway select`, which chooses and books workers for any frontend. docs/services.md shows
-// every endpoint.
+// Package service is the router for other programs: the HTTP servers of `gateway index` and `gateway select`. The one
+// is an index of KV blocks for several routers; the other chooses and books workers for any frontend.
+// docs/services.md shows every endpoint.
 //
 // [Server] is what both share: token, limits, errors, metrics, readiness, and a graceful stop. [Client] is the gateway's
 // client of an index: it looks up what workers hold of a prompt, and registers its roster's workers. A lookup is bounded

@@ -108,8 +108,8 @@ func (a *api) credentials(now time.Time) error {
 	return nil
 }
 
-// newClient returns a client that has no proxy, follows no redirect (the token would go with it), and finds out within half a
-// minute that a connection leads nowhere.
+// newClient returns a client that has no proxy and follows no redirect: the token would go with it. It detects a dead
+// connection within half a minute.
 func newClient(roots *x509.CertPool, timeout time.Duration) *http.Client {
 	dialer := net.Dialer{Timeout: timeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second,
 		Interval: 5 * time.Second, Count: 3}}
@@ -242,9 +242,9 @@ type event struct {
 	version string
 }
 
-// watch calls each with every change since version, until the API server ends the watch as it was asked to, within length, which
-// is nil, or something is wrong, which is [errGone] where version is too old. began is called once the API server has agreed. odd is
-// called for events that are none of a Pod; they are passed over.
+// watch calls each with every change since version. It returns nil when the API server ends the watch within length,
+// as requested, and otherwise an error: [errGone] if version is too old. began is called once the API server has
+// agreed. odd is called for events that are none of a Pod; they are passed over.
 func (a *api) watch(ctx context.Context, version string, length time.Duration, began func(), each func(event), odd func(error)) error {
 	ctx, cancel := context.WithTimeout(ctx, length+a.timeout)
 	defer cancel()
