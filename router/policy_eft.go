@@ -169,7 +169,7 @@ func grantPrefill(prefill, decode *core, cp, cd *scratch, i int, now time.Time) 
 	return l, nil
 }
 
-// cut limits the choice to the slice of the prompt that candidate i is to compute, and returns its end in tokens, 0 for
+// cut limits the choice to the slice of the prompt that candidate i is to compute. It returns its end in tokens, 0 for
 // the whole prompt. The last slice is up to 1.5 slices long.
 func (k *core) cut(c *scratch, i int) int {
 	q, slice := &c.query, k.cfg.Slice

@@ -8,8 +8,8 @@ import (
 )
 
 // writeWhole waits for all answers and writes them at once. A client that leaves ends what still runs; an answer that
-// is complete by then is written all the same, as vLLM does when it notices both in one turn of its event loop: a
-// client that closed its sending side only can still read which blocks are pinned for it.
+// is complete by then is written all the same, as vLLM does when it notices both in one turn of its event loop. A
+// client that closed only its sending side can still read which blocks are pinned for it.
 func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 	var unread []mail
 	noticed, stop := s.noticed(r.Context())

@@ -174,8 +174,8 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 	return c, f.err
 }
 
-// settings reads OpenAI's fields but for the prompt, and those that all engines add under the same names, and returns
-// the answers wanted of each prompt. Sampling parameters are checked and change nothing: the model's answer to a prompt
+// settings reads OpenAI's fields but for the prompt, and those that all engines add under the same names. It returns
+// the number of answers of each prompt. Sampling parameters are checked and change nothing: the model's answer to a prompt
 // is always the same.
 func (s *Server) settings(c *call, f *fields) (n int) {
 	r := &c.request

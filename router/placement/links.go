@@ -396,7 +396,7 @@ func (k *link) ahead() (tokens int) {
 	return tokens
 }
 
-// least is the seconds that a token takes at least by the age of t, if all that is under way had been moved by now.
+// least returns the fewest seconds that a token takes by the age of t, as if all transfers under way had ended now.
 func (k *link) least(t *Transfer, ahead int, now time.Time) float64 {
 	return (now.Sub(t.began) - t.own).Seconds() / float64(max(1, k.moved-t.before+ahead))
 }
