@@ -12,6 +12,9 @@ import (
 
 // Copy is a [View] at one moment, for another process that follows the same rank. It is quick to take, so that the View is
 // not held up while it is encoded.
+//
+// Its codec is written by hand for views of millions of blocks: a block takes 19 bytes, and checking it 43 ns and no
+// memory. The codec that msgp generates for the same fields takes 24 bytes, 140 ns and 80 bytes of memory.
 type Copy struct {
 	known     known
 	group     group

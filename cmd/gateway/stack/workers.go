@@ -48,7 +48,7 @@ func (c *GatewayConfig) allowed() *discovery.Hosts {
 	return c.Workers.Allow
 }
 
-// addGiven sets up workers by URL and in pods. Its error may be a *conf.Error.
+// addGiven sets up workers by URL and in pods. Its error may be a *setting.Error.
 func (g *Gateway) addGiven(reg prometheus.Registerer) error {
 	cfg := g.cfg.Workers
 	g.Roster.OnChange(func() { g.Awaits() })
@@ -167,7 +167,7 @@ func (g *Gateway) Awaits() string {
 
 // starting refuses a request while workers are awaited; nil afterwards.
 func (g *Gateway) starting() *openai.Error {
-	g.member.Wait() // briefly: see member.Config.Join
+	g.member.Wait() // briefly: see replica.Config.Join
 	what := g.Awaits()
 	if what == "" {
 		return nil
