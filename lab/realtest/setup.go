@@ -18,9 +18,9 @@ import (
 //go:embed all:env
 var files embed.FS
 
-// Cache returns the folder of builds that a machine makes once: TANDEM_ENGINES, or a folder in the user's cache.
+// Cache returns the folder of builds that a machine makes once: ENGINES_CACHE, or a folder in the user's cache.
 func Cache() (string, error) {
-	if dir := os.Getenv("TANDEM_ENGINES"); dir != "" {
+	if dir := os.Getenv("ENGINES_CACHE"); dir != "" {
 		return dir, nil
 	}
 	dir, err := os.UserCacheDir()

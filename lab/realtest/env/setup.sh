@@ -22,7 +22,7 @@ say() { echo "$engine: $*" >&2; }
 }
 free=$(df -Pm "$cache" | awk 'NR == 2 { print $4 }')
 [ "$free" -ge 9000 ] || {
-	say "needs 9 GB in $cache, which has $free MB; TANDEM_ENGINES names another folder"
+	say "needs 9 GB in $cache, which has $free MB; ENGINES_CACHE names another folder"
 	exit 1
 }
 say "installing $(wc -l <"$here/$engine.txt") packages (6 GB) into $dir; once, some minutes"
