@@ -7,8 +7,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// writeWhole waits for all answers and writes them at once. A client that leaves ends what still runs; an answer that
-// is complete by then is written all the same, as vLLM does when it notices both in one turn of its event loop. A
+// writeWhole waits for all answers and writes them at once. A client that leaves ends what still runs. An answer that
+// is complete by then is written all the same, as in vLLM when one turn of its event loop notices both. A
 // client that closed only its sending side can still read which blocks are pinned for it.
 func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 	var unread []mail
