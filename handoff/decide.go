@@ -42,7 +42,8 @@ const MaxDeaths = 2
 
 // Decide returns what follows failure c of a leg in round attempt (from 1). begun reports whether the round began to
 // answer, resumable whether another worker could resume it, and deaths how many rounds ended with fault.Reset or
-// fault.Truncated. It is pure; the flow turns OtherPrefill into LocalPrefill if no other prefill worker is left.
+// fault.Truncated. It is pure; placement has decode prefill where OtherPrefill finds no other
+// prefill worker.
 //
 //   - A departed client, a shutdown and the client's own error end the request.
 //   - A begun answer is resumed, or fails where it cannot be.
