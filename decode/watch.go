@@ -91,7 +91,7 @@ func (w *watch) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Polls reports whether the worker's stream can be read without waiting; see relay.Source.
+// Polls reports whether the worker's stream can be read without waiting; see http1.Source.
 func (w *watch) Polls() bool {
 	w.polled, _ = w.src.(http1.Source)
 	return w.polled != nil && w.polled.Polls()

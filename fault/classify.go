@@ -60,8 +60,8 @@ var (
 //	ErrEngine                   other                EngineError
 //	ErrRunaway                  any                  EngineError
 //	ErrCircuitOpen              any                  Refused
-//	upstream.ErrProtocol        any                  Garbled
-//	*upstream.Error at dial     any                  GatewayError for upstream.LocalFailure, else Refused
+//	http1.ErrProtocol           any                  Garbled
+//	*http1.Error at dial        any                  GatewayError for http1.LocalFailure, else Refused
 //	anything else               any                  Reset
 func Classify(err error, status int) Class {
 	switch {

@@ -12,7 +12,7 @@ import (
 )
 
 // Registered is a fault that a scenario can name. It has one of call and answer, which keep the promises of
-// [http1.Transport]: their error is an *upstream.Error, the context ends them, and closing their stream closes the
+// [http1.Transport]: their error is an *http1.Error, the context ends them, and closing their stream closes the
 // worker's.
 type Registered struct {
 	Name string // in a scenario, and of its file: fault_NAME.go

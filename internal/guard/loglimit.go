@@ -8,7 +8,7 @@ import (
 // maxKinds bounds the memory; kinds beyond it share one count.
 const maxKinds = 256
 
-// Limiter counts lines by kind. Its methods may be called concurrently.
+// LogLimiter counts lines by kind. Its methods may be called concurrently.
 type LogLimiter struct {
 	// Burst is how many lines of one kind are written within Window.
 	Burst  int

@@ -15,7 +15,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// Config is the exporter's endpoint. OpenTelemetry's environment variables set the rest.
+// ExporterConfig is the exporter's endpoint. OpenTelemetry's environment variables set the rest.
 type ExporterConfig struct {
 	// Endpoint is OTEL_EXPORTER_OTLP_ENDPOINT where a test sets none.
 	Endpoint string

@@ -44,7 +44,7 @@ const Scope = "github.com/tandem-pd/tandem"
 // spansARequest is how many spans most requests have. They leave the queue together.
 const spansARequest = 4
 
-// New makes an exporter from cfg and the environment, nil if no request is traced. reg counts spans.
+// NewExporter makes an exporter from cfg and the environment, nil if no request is traced. reg counts spans.
 func NewExporter(cfg ExporterConfig, log *slog.Logger, reg prometheus.Registerer) (*Exporter, error) {
 	env, err := cfg.read(log)
 	if env == nil {

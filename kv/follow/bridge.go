@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// Config configures a [Bridge].
+// BridgeConfig configures a [Bridge].
 type BridgeConfig struct {
 	// Pool ("model/role") and Worker name the published source.
 	Pool, Worker string
@@ -62,7 +62,7 @@ type lane struct {
 	sent, failed       atomic.Uint64 // messages of publishers before pub
 }
 
-// Status is the state of one rank.
+// BridgeStatus is the state of one rank.
 type BridgeStatus struct {
 	From             SourceStatus // the rank as the Bridge follows it
 	Epoch, Seq       uint64       // of the last message to NATS
@@ -72,7 +72,7 @@ type BridgeStatus struct {
 	Partial          bool         // the events are marked as incomplete
 }
 
-// New returns a Bridge that is not running. reg may be nil.
+// NewBridge returns a Bridge that is not running. reg may be nil.
 func NewBridge(cfg BridgeConfig, bus wire.Bus, log *slog.Logger, reg prometheus.Registerer) (*Bridge, error) {
 	if cfg.Ranks < 1 || cfg.BlockSize < 1 || cfg.KVBlocks < 0 || bus == nil {
 		return nil, errors.New("KV events bridge: ranks and block size must be above 0, and there must be a bus")

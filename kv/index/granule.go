@@ -12,7 +12,7 @@ const (
 	octaveBits = 5
 )
 
-// Blocks returns how many blocks the first n granules have, n at least 0.
+// GranuleBlocks returns how many blocks the first n granules have, n at least 0.
 func GranuleBlocks(n int) int {
 	if n < perOctave {
 		return n
@@ -20,7 +20,7 @@ func GranuleBlocks(n int) int {
 	return (perOctave + n%perOctave) << (n/perOctave - 1)
 }
 
-// Within returns how many granules the first so many blocks, at least 0, have in full.
+// GranulesWithin returns how many granules the first so many blocks, at least 0, have in full.
 func GranulesWithin(blocks int) int {
 	if blocks < perOctave {
 		return blocks
@@ -29,7 +29,7 @@ func GranulesWithin(blocks int) int {
 	return perOctave*octave + blocks>>octave
 }
 
-// Append appends the hashes of a prompt's granules to dst: each is the hash of the granule's last block.
+// AppendGranules appends the hashes of a prompt's granules to dst: each is the hash of the granule's last block.
 func AppendGranules(dst, hashes []uint64) []uint64 {
 	single := min(len(hashes), 2*perOctave)
 	dst = append(dst, hashes[:single]...)

@@ -32,7 +32,7 @@ const (
 	wordsPerBlock = 32
 )
 
-// mostBlocks is how many blocks a rank may hold that registered so many, 0 for not known, in all its places.
+// MostBlocks is how many blocks a rank may hold that registered so many, 0 for not known, in all its places.
 func MostBlocks(registered int) int {
 	if registered == 0 {
 		return unregisteredBound

@@ -20,7 +20,7 @@ type spot struct {
 	place uint64
 }
 
-// maxCopies bounds the counted further copies of a block; recordings of vLLM 0.32 have up to three. It bounds a block's
+// mostCopies bounds the counted further copies of a block; recordings of vLLM 0.32 have up to three. It bounds a block's
 // size in a snapshot.
 const mostCopies = 31
 

@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// Config is how a [Publisher] works. The zero value of each field but Source means its default.
+// PublisherConfig is how a [Publisher] works. The zero value of each field but Source means its default.
 type PublisherConfig struct {
 	Source wire.Source
 	Epoch  uint64 // of this process, above 0; drawn at random by default
@@ -49,7 +49,7 @@ func (c *PublisherConfig) validate() error {
 	return nil
 }
 
-// Stats counts what a Publisher did.
+// PublisherStats counts what a Publisher did.
 type PublisherStats struct {
 	Messages  uint64 // handed to the bus
 	Bytes     uint64 // of them
@@ -83,7 +83,7 @@ type Publisher struct {
 	made    uint64
 }
 
-// New returns a Publisher of an engine that holds nothing. Its error is the config's.
+// NewPublisher returns a Publisher of an engine that holds nothing. Its error is the config's.
 func NewPublisher(cfg PublisherConfig, bus wire.Bus, log *slog.Logger) (*Publisher, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("KV events publisher: %w", err)

@@ -213,7 +213,7 @@ func TestParentZeroOfArraysIsNone(t *testing.T) {
 func TestLocalities(t *testing.T) {
 	for _, c := range []struct {
 		medium, locality string
-		on               index.Tier // tier.Count for none
+		on               index.Tier // wire.Tiers for none
 	}{
 		{"STORAGE", "", index.Disk}, {"STORAGE", "LOCAL", index.Disk}, {"STORAGE", "REMOTE", index.Shared}, {"STORAGE", "ELSEWHERE", index.Tiers},
 		{"CPU", "REMOTE", index.Shared}, {"GPU", "REMOTE", index.Shared}, {"", "REMOTE", index.Shared}, {"", "LOCAL", index.Device},

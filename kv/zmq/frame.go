@@ -38,7 +38,7 @@ var (
 	errCommand  = fmt.Errorf("%w: a malformed command", errProtocol)
 )
 
-// Message is what a peer sent: a message of some frames, or a command.
+// Frames is what a peer sent: a message of some frames, or a command.
 type Frames struct {
 	Frames  [][]byte // nil for a command, and for a message that was too big
 	Command string   // a command's name, empty for a message

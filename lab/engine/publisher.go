@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// Config is how a [Publisher] works. The zero value of each field but Endpoint means its default.
+// PublisherConfig is how a [Publisher] works. The zero value of each field but Endpoint means its default.
 type PublisherConfig struct {
 	// Endpoint is tcp://HOST:PORT of rank 0, bound or connected to as the dialect's engine does: see [Config.binds].
 	Endpoint       string
@@ -77,7 +77,7 @@ type Publisher struct {
 	ring []zmq.Message // the last BufferSteps, oldest at next modulo its length once it is full
 }
 
-// New opens the sockets, so that their ports are known. Call Run or Close.
+// NewPublisher opens the sockets, so that their ports are known. Call Run or Close.
 func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("KV events over ZMQ: %w", err)

@@ -113,7 +113,7 @@ func (g *gateway) sharing(configs map[pools.Role]router.Config) map[pools.Role]r
 	return configs
 }
 
-// Hear implements [replica.Books].
+// ApplyShares implements [replica.Books].
 func (m *member) ApplyShares(peer, model string, role pools.Role, shares []load.Shared, now time.Time) {
 	m.fell = m.gateway.routers.For(model, role).ApplyShares(peer, shares, now) || m.fell
 }

@@ -44,7 +44,7 @@ type change struct {
 	raw     string // in place of an event, as it is
 }
 
-// Server is an API server with one namespace.
+// Kubernetes is an API server with one namespace.
 type Kubernetes struct {
 	http *httptest.Server
 	// Account is the folder of a service account that may read pods.
@@ -67,7 +67,7 @@ type Kubernetes struct {
 	closing   chan struct{}
 }
 
-// New starts a server, which ends with the test.
+// NewKubernetes starts a server, which ends with the test.
 func NewKubernetes(t testing.TB) *Kubernetes {
 	t.Helper()
 	s := &Kubernetes{Account: t.TempDir(), news: make(chan struct{}), version: 100, pods: map[string]Pod{}, closing: make(chan struct{})}

@@ -42,7 +42,7 @@ type Pair struct {
 
 var serials atomic.Int64
 
-// New makes an authority.
+// NewAuthority makes an authority.
 func NewAuthority(t testing.TB, name string) *Authority {
 	t.Helper()
 	a := &Authority{t: t}

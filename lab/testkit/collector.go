@@ -54,7 +54,7 @@ type Collector struct {
 	raw     []byte      // every message received over HTTP
 }
 
-// Start starts a collector, which ends with the test.
+// StartCollector starts a collector, which ends with the test.
 func StartCollector(t testing.TB) *Collector {
 	t.Helper()
 	c := &Collector{}
@@ -73,7 +73,7 @@ func StartCollector(t testing.TB) *Collector {
 	return c
 }
 
-// StartTLS starts a collector that is reached over HTTPS alone.
+// StartCollectorTLS starts a collector that is reached over HTTPS alone.
 func StartCollectorTLS(t testing.TB) *Collector {
 	t.Helper()
 	c := &Collector{CertificateFile: filepath.Join(t.TempDir(), "collector.pem")}
@@ -89,7 +89,7 @@ func StartCollectorTLS(t testing.TB) *Collector {
 	return c
 }
 
-// Silent starts a server that takes calls and answers none of them until the test ends, and returns its URL.
+// SilentCollector starts a server that takes calls and answers none of them until the test ends, and returns its URL.
 func SilentCollector(t testing.TB) string {
 	t.Helper()
 	over := make(chan struct{})

@@ -46,7 +46,7 @@ type Coder interface {
 	DecodeText(dst []byte, ids []uint32) []byte // without them
 }
 
-// New is that of an engine for the answer to a prompt.
+// NewDetokenizer is that of an engine for the answer to a prompt.
 func NewDetokenizer(engine string, coder Coder, prompt []uint32, stops Stops) Detokenizer {
 	if engine == "sglang" {
 		d := &sglangText{coder: coder, Stops: stops, ids: slices.Clone(prompt[max(0, len(prompt)-sglangBefore):])}

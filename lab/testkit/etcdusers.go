@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Run runs the script with arguments, and with environ in addition to this process's environment. Its etcdctl only
+// EtcdUsers runs the script with arguments, and with environ in addition to this process's environment. Its etcdctl only
 // records its arguments; Run then repeats them with the client, in order.
 func EtcdUsers(ctx context.Context, client *clientv3.Client, script string, environ []string, args ...string) error {
 	bin, err := os.MkdirTemp("", "tandem-etcdctl-")

@@ -39,7 +39,7 @@ type pair struct {
 	once           sync.Once
 }
 
-// New starts a link to the address target, as host:port, on a free port of this machine.
+// NewLink starts a link to the address target, as host:port, on a free port of this machine.
 func NewLink(target string) (*Link, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -55,7 +55,7 @@ func (a area) holds(x, y float64) bool {
 	return x >= a.left && x <= a.right && y >= a.top && y <= a.bottom
 }
 
-// Check reads every drawing of a page and returns what it found.
+// CheckPlot reads every drawing of a page and returns what it found.
 func CheckPlot(t testing.TB, page string) []Figure {
 	t.Helper()
 	var all []Figure

@@ -18,7 +18,7 @@ var (
 	taken = map[int]bool{} // by this process, for as long as it runs
 )
 
-// Free returns a port as Find does, or ends the test.
+// FreePort returns a port as Find does, or ends the test.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	port, err := FindPort()
@@ -28,7 +28,7 @@ func FreePort(t testing.TB) int {
 	return port
 }
 
-// Find returns a TCP port that is free on all addresses, and never the same one twice.
+// FindPort returns a TCP port that is free on all addresses, and never the same one twice.
 func FindPort() (int, error) {
 	mu.Lock()
 	defer mu.Unlock()

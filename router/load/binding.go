@@ -6,7 +6,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Binding binds a session to a worker's rank, as gateways publish it.
+// SessionBinding binds a session to a worker's rank, as gateways publish it.
 type SessionBinding struct {
 	Session uint64 // [Hash] of its name
 	Worker  uint64 // [Hash] of the worker's id; 0: the binding was dropped
@@ -16,13 +16,13 @@ type SessionBinding struct {
 	Idle    int64  // since the session's latest request, in milliseconds
 }
 
-// MaxMillis bounds times in messages, in milliseconds.
+// MaxSessionMillis bounds times in messages, in milliseconds.
 const MaxSessionMillis = 1 << 50
 
 // maxMoves bounds [Binding.Moves], which stays at it.
 const maxMoves = 1<<31 - 1
 
-// Hash returns the hash of a session's name or a worker's id, never 0.
+// SessionHash returns the hash of a session's name or a worker's id, never 0.
 func SessionHash(name string) uint64 { return max(1, xxh3.HashString(name)) }
 
 // compare is below 0 if a wins over b. All gateways agree, whatever the order of messages: the binding moved more often

@@ -2,10 +2,10 @@ package load
 
 import "time"
 
-// Most bounds the sessions of a table, at about 120 bytes each.
+// MaxSessions bounds the sessions of a table, at about 120 bytes each.
 const MaxSessions = 100_000
 
-// Table holds the bindings of one pool's sessions. A binding expires once its session is unused for the time to live.
+// Sessions holds the bindings of one pool's sessions. A binding expires once its session is unused for the time to live.
 // Methods take the same time for any number of sessions.
 type Sessions struct {
 	ttl      int64 // milliseconds
@@ -35,7 +35,7 @@ type row struct {
 	pending         bool
 }
 
-// Counts counts the events of a table's bindings.
+// SessionCounts counts the events of a table's bindings.
 type SessionCounts struct {
 	Bindings  int    // current
 	Bound     uint64 // sessions that had none
@@ -46,7 +46,7 @@ type SessionCounts struct {
 	Evicted   uint64 // live bindings replaced, or received ones without a place
 }
 
-// New returns an empty table. ttl counts in whole milliseconds. shared queues bindings for [Table.Delta].
+// NewSessions returns an empty table. ttl counts in whole milliseconds. shared queues bindings for [Table.Delta].
 func NewSessions(ttl time.Duration, shared bool) *Sessions {
 	return &Sessions{ttl: ttl.Milliseconds(), most: MaxSessions, shared: shared, rows: make([]row, 1), index: map[uint64]int32{}}
 }

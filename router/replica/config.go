@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// Config names the group. The zero value is none.
+// MemberConfig names the group. The zero value is none.
 type MemberConfig struct {
 	// Group is the group's name; see [Config.Shares].
 	Group string `flag:"replica-group" default:"auto" help:"Group of gateways that share bookings over NATS. auto is the discovery-prefix; off shares nothing. Letters, digits, - and _."`

@@ -207,7 +207,7 @@ func (m *Member) join(now time.Time) {
 	close(m.named)
 }
 
-// JoinViews waits until the other gateways are known, for [Config.Join] at most. It returns this gateway's
+// JoinViews waits until the other gateways are known, for [MemberConfig.Join] at most. It returns this gateway's
 // name and the subjects at which it and the others serve views of caches, or nothing when ctx ends first.
 func (m *Member) JoinViews(ctx context.Context) (name, own string, others []string) {
 	select {

@@ -22,7 +22,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Config is the settings of the client. Zero values mean defaults.
+// ClientConfig is the settings of the client. Zero values mean defaults.
 type ClientConfig struct {
 	// URLs are sibling indexes. A lookup goes to the first whose circuit allows it; workers are registered at all.
 	URLs []string `flag:"remote-index-url" form:"url http https" help:"A gateway index to look prompts up in, as http://HOST:PORT; several in the order to try. Replaces following KV events, unless router-kv-events is set."`
@@ -91,7 +91,7 @@ type sibling struct {
 	failed string     // why the latest sync of its list failed, or empty
 }
 
-// New returns a client without lists of workers, which [Client.Run] reads. reg may be nil. Errors name the setting's
+// NewClient returns a client without lists of workers, which [Client.Run] reads. reg may be nil. Errors name the setting's
 // flag, and never the token.
 func NewClient(cfg ClientConfig, roster *pools.Roster, log *slog.Logger, reg prometheus.Registerer) (*Client, error) {
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)

@@ -177,7 +177,7 @@ func (e *Embedded) protect(cfg *EmbedConfig, etcd *discovery.EtcdConfig, bus *na
 	return nil
 }
 
-// itself is an [upstream.Trust] for servers in this process.
+// itself is an [http1.Trust] for servers in this process.
 type itself struct {
 	*certs.Source
 	config *tls.Config
