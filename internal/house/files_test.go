@@ -37,6 +37,31 @@ func TestPackagesHaveOneComment(t *testing.T) {
 	}
 }
 
+// go doc lists an exported name by the first word of its comment.
+func TestExportedNamesBeginTheirComments(t *testing.T) {
+	for _, s := range load(t).sources {
+		if !s.code() {
+			continue
+		}
+		for _, d := range s.ast.Decls {
+			var name string
+			var doc *ast.CommentGroup
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				name, doc = d.Name.Name, d.Doc
+			case *ast.GenDecl:
+				if spec, ok := d.Specs[0].(*ast.TypeSpec); ok && len(d.Specs) == 1 {
+					name, doc = spec.Name.Name, d.Doc
+				}
+			}
+			if ast.IsExported(name) && doc != nil {
+				first := strings.FieldsFunc(doc.Text(), func(r rune) bool { return strings.ContainsRune(" \n,.:;'", r) })[0]
+				assert.Equal(t, name, first, "%s: the comment's first word", s.at(doc.Pos()))
+			}
+		}
+	}
+}
+
 // nameless are package names without meaning, where anything ends up.
 var nameless = []string{"types", "common", "util", "utils", "helper", "helpers", "misc", "shared", "base", "core", "interfaces"}
 

@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// A Way is the treatment of one direction's bytes. The zero Way lets them pass.
+// Way is a Way is the treatment of one direction's bytes. The zero Way lets them pass.
 type Way struct {
 	Hole bool // nothing passes, and connections stay open; what was held up passes once the hole is closed
 	Drop bool // what comes is lost, and connections stay open
 }
 
-// State is what a link does. The zero State passes everything.
+// LinkState is what a link does. The zero State passes everything.
 type LinkState struct {
 	Up     Way  // from the client to the server
 	Down   Way  // from the server to the client
