@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Way is a Way is the treatment of one direction's bytes. The zero Way lets them pass.
+// Way is the treatment of one direction's bytes. The zero Way lets them pass.
 type Way struct {
 	Hole bool // nothing passes, and connections stay open; what was held up passes once the hole is closed
 	Drop bool // what comes is lost, and connections stay open
