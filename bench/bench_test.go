@@ -176,3 +176,13 @@ func TestParse(t *testing.T) {
 		}
 	}
 }
+
+// arm finds one by its key; nil when it was left out.
+func (f *fleet) arm(key string) *arm {
+	for _, a := range f.arms {
+		if a.key == key {
+			return a
+		}
+	}
+	return nil
+}

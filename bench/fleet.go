@@ -200,16 +200,6 @@ func (f *fleet) close() {
 	f.closers = nil
 }
 
-// arm finds one by its key; nil when it was left out.
-func (f *fleet) arm(key string) *arm {
-	for _, a := range f.arms {
-		if a.key == key {
-			return a
-		}
-	}
-	return nil
-}
-
 // setPace sets how fast every engine streams.
 func (f *fleet) setPace(d time.Duration) {
 	for _, e := range f.engines() {

@@ -69,14 +69,6 @@ func TestGapsForget(t *testing.T) {
 	assert.LessOrEqual(t, after(20*time.Millisecond, 5*gapMemory), 25*time.Millisecond)
 }
 
-// watching is a watch that no call is ended by.
-func watching(cfg Config, known *seen) *watch {
-	w, life := new(watch), new(http1.Lifetime)
-	life.Begin(context.Background())
-	w.begins(cfg, known, limits{first: time.Hour}, life)
-	return w
-}
-
 // The memory of a call is reused only when no look of its watch is to come.
 func TestLooksHoldTheirCall(t *testing.T) {
 	var runs http1.Pool[run, *run]

@@ -14,7 +14,7 @@ type Config struct {
 	Target      time.Duration `flag:"ttft-target" default:"2s" range:"0s.." help:"Time to first token that mode eft keeps for as many requests as it can; nvext.router.ttft_target overrides it. 0 keeps the order alone."`
 	Limit       int           `flag:"queue-limit" default:"1024" range:"0.." help:"Most requests waiting; one more gets 503 with Retry-After. With 0 no request waits."`
 	Bytes       int64         `default:"512MiB" unit:"bytes" range:"1KiB.."`
-	Timeout     time.Duration `flag:"queue-timeout" default:"60s" range:"1ms.." help:"Longest wait for a booking, then 504; a retry waits anew. Keep it below the clients' own."`
+	Timeout     time.Duration `flag:"queue-timeout" default:"60s" range:"1ms.." help:"Longest wait for a booking, then 504. A retry has its own. Keep it below the clients' own."`
 
 	// OnHead is called, with no lock held, when a request with a strict priority begins or ends to wait: [Queue.Heads] may have
 	// changed. It must return at once; nil is not called.

@@ -218,7 +218,18 @@ func (h *Hook) run() {
 		h.child.Release()
 		return
 	}
-	go h.does.Ended()
+	if h.of.free != nil {
+		h.of.Retain()
+	}
+	go h.of.runs(h.does)
+}
+
+// runs holds c while what waits for its end, and may read it, runs.
+func (c *Lifetime) runs(does Ender) {
+	does.Ended()
+	if c.free != nil {
+		c.Release()
+	}
 }
 
 // Stop cancels After. It reports false if the hook has run or is about to, or Stop was called before.

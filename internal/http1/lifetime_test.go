@@ -3,6 +3,7 @@ package http1_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -139,6 +140,28 @@ func TestPooledLifetimesEndOnce(t *testing.T) {
 		next.Begin(context.Background())
 		racing.Wait()
 		require.NoError(t, next.Err(), "ended by an earlier parent or limit")
+		next.Close()
+	}
+}
+
+// What runs at the end of a lifetime may read it, as contexts of package context that derive from it do: its memory does
+// not begin again before they have.
+func TestHooksHoldTheirLifetime(t *testing.T) {
+	var lives http1.Pool[life, *life]
+	for range 1000 {
+		c, ended := lives.Take(), make(chan error)
+		c.Begin(context.Background())
+		c.AfterFunc(func() {
+			runtime.Gosched()
+			ended <- c.Err()
+		})
+		derived, cancel := context.WithCancel(c)
+		c.Close()
+		next := lives.Take()
+		next.Begin(context.Background())
+		require.Error(t, <-ended, "its end is another's beginning")
+		<-derived.Done()
+		cancel()
 		next.Close()
 	}
 }

@@ -13,9 +13,6 @@ import (
 // automatic is the mode whose arms are compared with all others.
 const automatic = "auto"
 
-// noise is the share by which a figure may be worse without being reported so.
-const noise = .01
-
 // prefiller is the role whose router chooses where prompts are computed.
 func prefiller(has func(pools.Role) bool) pools.Role {
 	for _, role := range []pools.Role{pools.Prefill, pools.Both} {
@@ -62,18 +59,6 @@ type Margin struct {
 	Other   Stat    `json:"other"`
 	Better  float64 `json:"better"` // a share of the other's figure; negative where auto is worse
 	Sure    bool    `json:"sure"`   // the runs distinguish the two
-}
-
-// mark is the margin as a change of the figure, with what it means.
-func (m *Margin) mark() string {
-	text := change(m.Own.Mean/m.Other.Mean, 1)
-	if !m.Sure {
-		text = "~" + text
-	}
-	if m.Better < -noise {
-		text += " worse"
-	}
-	return text
 }
 
 // margined are the metrics that arms in mode auto are compared by.

@@ -17,6 +17,9 @@ const resultsPage = "../../docs/results.md"
 // resultsHead begins the table of docs/results.md that compares mode auto.
 const resultsHead = "\n| recipe: arm | "
 
+// noise is the share by which a figure may be worse without being reported so.
+const noise = .01
+
 // marginCell is a figure of an arm in mode auto, and how it differs from that of kv and, where that is another, of the
 // best arm.
 func marginCell(kv, best *Margin, decimals int) string {
@@ -115,4 +118,16 @@ func TestResultsTable(t *testing.T) {
 	} else if written != string(text) {
 		t.Errorf("%s has rows of no recipe, or not in their order", resultsPage)
 	}
+}
+
+// mark is the margin as a change of the figure, with what it means.
+func (m *Margin) mark() string {
+	text := change(m.Own.Mean/m.Other.Mean, 1)
+	if !m.Sure {
+		text = "~" + text
+	}
+	if m.Better < -noise {
+		text += " worse"
+	}
+	return text
 }
