@@ -103,7 +103,8 @@ func TestMeasure(t *testing.T) {
 func TestStopped(t *testing.T) {
 	itself, err := os.Executable()
 	require.NoError(t, err)
-	f, err := newFleet(t.Context(), fleetConfig{dir: t.TempDir(), itself: itself, wants: func(key string) bool { return strings.HasPrefix(key, "bare") }})
+	f, err := newFleet(t.Context(), fleetConfig{dir: t.TempDir(), itself: itself,
+		wants: func(key string) bool { return strings.HasPrefix(key, "bare") }})
 	require.NoError(t, err)
 	a := f.arm(bareKey)
 	p, err := newPrompts(1, 8)
@@ -163,7 +164,8 @@ func TestParse(t *testing.T) {
 	for key, want := range map[string]bool{gateway2Key: true, gateway1Key: false, nginxKey: true, haproxyKey: false, bareKey: false} {
 		assert.Equal(t, want, o.only[0].wants(key, o.arms), "chunks of %s", key)
 	}
-	if o, err = parse([]string{"-quick"}, io.Discard); err != nil || len(o.only) != len(scenarios()) || o.Rounds != 2 || o.Soak != 3*time.Second {
+	if o, err = parse([]string{"-quick"}, io.Discard); err != nil || len(o.only) != len(scenarios()) || o.Rounds != 2 ||
+		o.Soak != 3*time.Second {
 		t.Errorf("got %+v and %v", o, err)
 	}
 	var help bytes.Buffer

@@ -94,11 +94,14 @@ func (f *fleet) open(ctx context.Context, cfg fleetConfig) error {
 		start func() (*process, error)
 	}{
 		{direct2, true, nil},
-		{&arm{name: "gateway, two legs", key: gateway2Key, legs: 2, baseline: direct2}, true, gateway("gateway-two-legs", cfg.gateway, two, cfg.gatewayFlags)},
-		{&arm{name: "against, two legs", key: againstKey, legs: 2, baseline: direct2}, cfg.compares, gateway("against", cfg.against, two, cfg.againstFlags)},
+		{&arm{name: "gateway, two legs", key: gateway2Key, legs: 2, baseline: direct2}, true,
+			gateway("gateway-two-legs", cfg.gateway, two, cfg.gatewayFlags)},
+		{&arm{name: "against, two legs", key: againstKey, legs: 2, baseline: direct2}, cfg.compares,
+			gateway("against", cfg.against, two, cfg.againstFlags)},
 		{&arm{name: "bare minimum, two legs", key: bareKey, legs: 2, baseline: direct2}, cfg.itself != "", bare},
 		{direct1, true, nil},
-		{&arm{name: "gateway, one leg", key: gateway1Key, legs: 1, baseline: direct1}, true, gateway("gateway-one-leg", cfg.gateway, []string{"--worker-url", f.both.Worker("b", wire.Model)}, cfg.gatewayFlags)},
+		{&arm{name: "gateway, one leg", key: gateway1Key, legs: 1, baseline: direct1}, true,
+			gateway("gateway-one-leg", cfg.gateway, []string{"--worker-url", f.both.Worker("b", wire.Model)}, cfg.gatewayFlags)},
 		{&arm{name: "nginx, one leg", key: nginxKey, legs: 1, baseline: direct1}, cfg.nginx != "", proxy(startNginx, cfg.nginx)},
 		{&arm{name: "HAProxy, one leg", key: haproxyKey, legs: 1, baseline: direct1}, cfg.haproxy != "", proxy(startHAProxy, cfg.haproxy)},
 	} {

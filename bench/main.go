@@ -76,8 +76,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.gatewayFlags, "gateway-flags", "", "more `flags` for `serve`, separated by blanks")
 	f.StringVar(&o.against, "against", "", "compare with this `binary` of the gateway, in turns (default: the same one, when -against-flags are given)")
 	f.StringVar(&o.againstFlags, "against-flags", "", "more `flags` for the gateway that is compared with")
-	f.StringVar(&o.nginx, "nginx", "nginx", "nginx `binary`; without one its arm is left out. On Debian: apt-get install --no-install-recommends nginx-light")
-	f.StringVar(&o.haproxy, "haproxy", "haproxy", "HAProxy `binary`; without one its arm is left out. On Debian: apt-get install --no-install-recommends haproxy")
+	f.StringVar(&o.nginx, "nginx", "nginx",
+		"nginx `binary`; without one its arm is left out. On Debian: apt-get install --no-install-recommends nginx-light")
+	f.StringVar(&o.haproxy, "haproxy", "haproxy",
+		"HAProxy `binary`; without one its arm is left out. On Debian: apt-get install --no-install-recommends haproxy")
 	f.StringVar(&o.json, "json", "", "write every figure to this `file`")
 	if err := f.Parse(args); err != nil {
 		return o, err

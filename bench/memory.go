@@ -142,7 +142,8 @@ func (m *meter) connections(ctx context.Context) error {
 	}
 	// Go has raised the soft limit to the hard one; a gateway does that too.
 	if need := uint64(m.IdleConnections) + 1000; limit.Cur < need {
-		m.report.Missing = append(m.report.Missing, fmt.Sprintf("Idle connections are left out: the limit of descriptors is %d, %d are needed (ulimit -Hn).", limit.Cur, need))
+		m.report.Missing = append(m.report.Missing,
+			fmt.Sprintf("Idle connections are left out: the limit of descriptors is %d, %d are needed (ulimit -Hn).", limit.Cur, need))
 		return nil
 	}
 	for _, a := range m.measured() {

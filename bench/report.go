@@ -183,7 +183,8 @@ const quiet = 0.05
 // where describes the run.
 func (r *report) where() string {
 	text := fmt.Sprintf("%s, tree at %s, %s, Linux %s, %d cores (%s), pinned: %t; nginx %s, HAProxy %s. Prompts of %d tokens, answers of %d chunks, %v apart; %d rounds, seed %d. Flags: %q, against: %q.",
-		r.Began.Format(time.DateOnly), r.Version, r.Go, r.Kernel, r.Cores, r.CPU, r.Pinned, cmp.Or(r.Nginx, "absent"), cmp.Or(r.HAProxy, "absent"),
+		r.Began.Format(time.DateOnly), r.Version, r.Go, r.Kernel, r.Cores, r.CPU, r.Pinned, cmp.Or(r.Nginx, "absent"),
+		cmp.Or(r.HAProxy, "absent"),
 		r.Plan.PromptTokens, r.Plan.Chunks, r.Plan.Pace, r.Plan.Rounds, r.Plan.Seed, r.Flags, r.Against)
 	if r.Others > quiet {
 		text += fmt.Sprintf("\n**Other processes took %.0f %% of the machine: repeat the run when it is quiet.**", 100*r.Others)

@@ -15,12 +15,16 @@ func TestUsageIsRead(t *testing.T) {
 		good map[string]any
 		bad  []string
 	}{
-		"schedstat": {func(s string) (any, error) { return onCore([]byte(s)) }, map[string]any{"123456789 222 42\n": time.Duration(123456789)}, []string{"12 222\n", "-1 2 3\n", "x 2 3\n", ""}},
+		"schedstat": {func(s string) (any, error) { return onCore([]byte(s)) },
+			map[string]any{"123456789 222 42\n": time.Duration(123456789)}, []string{"12 222\n", "-1 2 3\n", "x 2 3\n", ""}},
 		"status": {func(s string) (any, error) { return kilobytes([]byte(s), "VmRSS:") },
-			map[string]any{"Name:\tgateway\nVmHWM:\t  60000 kB\nVmRSS:\t   51200 kB\n": int64(51200 << 10)}, []string{"VmHWM:\t 60000 kB\n", "VmRSS:\t9\n"}},
+			map[string]any{"Name:\tgateway\nVmHWM:\t  60000 kB\nVmRSS:\t   51200 kB\n": int64(51200 << 10)},
+			[]string{"VmHWM:\t 60000 kB\n", "VmRSS:\t9\n"}},
 		"stat": {func(s string) (any, error) { return worked([]byte(s)) }, map[string]any{ // 160 ticks were neither idle nor waiting
-			"cpu  100 20 30 9999 777 4 5 1 50 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n": 1600 * time.Millisecond}, []string{"", "cpu0 1 2 3 4 5 6 7 8 9 0", "cpu 1 2 3", "cpu a 2 3 4 5 6 7 8 9 0"}},
-		"metrics": {func(s string) (any, error) { return metric([]byte(s), "a_bytes") }, map[string]any{"# TYPE a_bytes gauge\na_bytes_total 3\na_bytes 1.5e+06\n": 1_500_000.}, []string{"b_bytes 1\n"}},
+			"cpu  100 20 30 9999 777 4 5 1 50 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n": 1600 * time.Millisecond},
+			[]string{"", "cpu0 1 2 3 4 5 6 7 8 9 0", "cpu 1 2 3", "cpu a 2 3 4 5 6 7 8 9 0"}},
+		"metrics": {func(s string) (any, error) { return metric([]byte(s), "a_bytes") },
+			map[string]any{"# TYPE a_bytes gauge\na_bytes_total 3\na_bytes 1.5e+06\n": 1_500_000.}, []string{"b_bytes 1\n"}},
 	} {
 		for text, want := range tt.good {
 			got, err := tt.read(text)

@@ -23,8 +23,10 @@ import (
 
 // texts are answers whose characters engines cut in many ways.
 var texts = []string{
-	"Hello, world!", " 😀", "x 😀 y", "a 😀😀 b", "你好，世界！今天天气怎么样？", " 한국어 텍스트", "مرحبا بالعالم", "naïve café", "👩‍👩‍👧‍👦 family",
-	"a\ufffdb \ufffd", "line\n😀\nline", "中 😀中😀", "  two  spaces ", "e\u0301\u0301e", "🇩🇪🇫🇷", "tab\t😀 end", "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𠀀𠀁 text", "日本語のテキスト 🗾 です",
+	"Hello, world!", " 😀", "x 😀 y", "a 😀😀 b", "你好，世界！今天天气怎么样？", " 한국어 텍스트",
+	"مرحبا بالعالم", "naïve café", "👩‍👩‍👧‍👦 family",
+	"a\ufffdb \ufffd", "line\n😀\nline", "中 😀中😀", "  two  spaces ", "e\u0301\u0301e", "🇩🇪🇫🇷", "tab\t😀 end",
+	"𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𠀀𠀁 text", "日本語のテキスト 🗾 です",
 }
 
 // aStream is an answer of an engine, event by event.

@@ -73,7 +73,8 @@ func TestDraft(t *testing.T) {
 	}{
 		{"text", "", []string{shownRole, shownOne, shownOne}, plain(shownRole, shownOne, shownOne), []uint32{11, 11}, ""},
 		{"a thought and text", "", []string{shownRole, thought, shownOne}, plain(shownRole, thought, shownOne), []uint32{10, 11}, ""},
-		{"tokens that show nothing are made again", "", []string{shownRole, shownOne, silent, silent}, plain(shownRole, shownOne), []uint32{11}, ""},
+		{"tokens that show nothing are made again", "", []string{shownRole, shownOne, silent, silent}, plain(shownRole, shownOne),
+			[]uint32{11}, ""},
 		{"tokens that showed nothing at first", "", []string{shownRole, silent, shownOne}, plain(shownRole, shownOne), []uint32{12, 11}, ""},
 		{"a call has begun", "", []string{shownRole, shownOne, toolCall}, plain(shownRole, shownOne) +
 			strings.Replace(toolCall, `,"token_ids":[13]`, "", 1), nil, "tool_call"},
@@ -119,7 +120,8 @@ func TestDraftContinues(t *testing.T) {
 		for name, event := range map[string]string{"roles": shownRole, "what it has": shownOne, "no choices": `data: {"id":"b","choices":[]}` +
 			"\n\n"} {
 			draft := begun(t, false)
-			_, failed := served(t, stream(strings.Repeat(other(event), 10_000)), &Call{Client: asker{}, Stream: true, Choices: 1, Draft: draft, Longest: 4})
+			_, failed := served(t, stream(strings.Repeat(other(event), 10_000)),
+				&Call{Client: asker{}, Stream: true, Choices: 1, Draft: draft, Longest: 4})
 			assert.True(t, failed != nil && errors.Is(failed, fault.ErrRunaway), "%s: %v", name, failed)
 		}
 	})

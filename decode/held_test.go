@@ -48,7 +48,8 @@ func TestHeldOutputIsBounded(t *testing.T) {
 // request can be as long. One whose length is not known has maxAnswerBytes.
 func TestWholeAnswersAreBounded(t *testing.T) {
 	src := &endless{event: ": ping\n\n"}
-	sent, failed := served(t, &engine{status: 200, body: io.LimitReader(src, 300<<20)}, &Call{Client: asker{}, Choices: 2, PromptTokens: 8, Longest: 4})
+	sent, failed := served(t, &engine{status: 200, body: io.LimitReader(src, 300<<20)},
+		&Call{Client: asker{}, Choices: 2, PromptTokens: 8, Longest: 4})
 	assert.True(t, classOf(failed) == fault.Garbled && sent == "", "ended with %v after %d bytes", failed, len(sent))
 	assert.LessOrEqual(t, src.taken, 4<<20+24*64<<10+1<<10, "bytes were taken")
 	one := &tap{call: &Call{Client: asker{}, Large: true}}

@@ -139,7 +139,8 @@ func TestStream(t *testing.T) {
 	}{
 		{"whole", stream(role + one + two + end + done), false, fault.None, role + one + two + end + done, 3},
 		{"no content at all", stream(role + done), false, fault.None, role + done, 0},
-		{"events after the end marker", stream(role + one + end + done + two + ": ping\n\n" + done), false, fault.None, role + one + end + done, 2},
+		{"events after the end marker", stream(role + one + end + done + two + ": ping\n\n" + done), false, fault.None,
+			role + one + end + done, 2},
 		{"events after the end marker, one by one",
 			&engine{status: 200, body: iotest.OneByteReader(strings.NewReader(one + end + done + "data: #no#\n\n"))}, false, fault.None, one +
 				end + done, 2},
@@ -173,7 +174,8 @@ func TestStream(t *testing.T) {
 		out, call := &client{gone: c.gone}, &Call{Client: asker{}, Lease: lease, Stream: true, Choices: 1}
 		failed := r.Run(t.Context(), call, out)
 		tr := call.Sent
-		assert.Equal(t, []any{c.want, c.sent, c.tokens}, []any{classOf(failed), strings.Join(out.writes, ""), tr.Tokens}, "%s: %v", c.name, failed)
+		assert.Equal(t, []any{c.want, c.sent, c.tokens}, []any{classOf(failed), strings.Join(out.writes, ""), tr.Tokens}, "%s: %v",
+			c.name, failed)
 		started := c.sent != "" || c.gone
 		assert.Equal(t, [2]bool{started, started}, [2]bool{tr.Started, out.contentType != ""}, "%s: started, with a type", c.name)
 		assert.True(t, tr.Started || tr.Events == 0, "%s: %d events are counted as sent, and none was", c.name, tr.Events)
@@ -258,7 +260,8 @@ func TestLastEvent(t *testing.T) {
 	}{
 		{"usage asked for", Call{Client: asker{}, Choices: 1, IncludeUsage: true}, one + end + usage + done, one + end +
 			`data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":3,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":2}},"nvext":{"x":1}}` + "\n\n" + done},
-		{"no usage", Call{Client: asker{}, Choices: 1}, one + end + done, one + `data: {"choices":[` + ended + `],"nvext":{"x":1}}` + "\n\n" + done},
+		{"no usage", Call{Client: asker{}, Choices: 1}, one + end + done,
+			one + `data: {"choices":[` + ended + `],"nvext":{"x":1}}` + "\n\n" + done},
 		{"two end at once", Call{Client: asker{}, Choices: 2}, one + both + "}\n\n" + done, one + both + `,"nvext":{"x":1}}` + "\n\n" + done},
 	} {
 		c.call.Stream, c.call.HasNvext, c.call.Client = true, true, asker{cached: func() int { return 2 }}

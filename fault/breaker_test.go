@@ -204,7 +204,8 @@ func series(t *testing.T, b *Breakers) []string {
 	reg, scrape := prometheus.NewPedanticRegistry(), httptest.NewRecorder()
 	b.Export(reg)
 	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(scrape, httptest.NewRequest(http.MethodGet, "/", nil))
-	return slices.DeleteFunc(strings.Fields(strings.ReplaceAll(scrape.Body.String(), "} ", "}=")), func(s string) bool { return !strings.Contains(s, "=") })
+	return slices.DeleteFunc(strings.Fields(strings.ReplaceAll(scrape.Body.String(), "} ", "}=")),
+		func(s string) bool { return !strings.Contains(s, "=") })
 }
 
 // A call that ends after its worker was forgotten changes no other state.

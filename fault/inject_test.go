@@ -210,7 +210,8 @@ func TestFaultsKeepTheWorkersOwnError(t *testing.T) {
 // What each fault makes of an answer, read in whole and byte by byte.
 func TestFaults(t *testing.T) {
 	const first, second = "data: {\"n\":1}\n\n", "data: {\"n\":2}\r\n\r\n"
-	whole, small := &worker{contentType: "application/json", body: handOff}, &worker{contentType: "application/json", body: `{"choices":[{"a":[]}]}`}
+	whole, small := &worker{contentType: "application/json", body: handOff},
+		&worker{contentType: "application/json", body: `{"choices":[{"a":[]}]}`}
 	for _, c := range []struct {
 		name   string
 		rule   Rule
@@ -229,10 +230,13 @@ func TestFaults(t *testing.T) {
 		{"truncate", Rule{Fault: "truncate", AfterEvents: 1}, streamer(), decodeLeg(1), first, 200, None, 1},
 		{"truncate at other line ends", Rule{Fault: "truncate", AfterEvents: 2}, streamer(), decodeLeg(1), first + second, 200, None, 1},
 		{"truncate no stream", Rule{Fault: "truncate", AfterEvents: 9}, whole, prefillLeg(1), handOff[:wholeBytes], 200, None, 1},
-		{"garble", Rule{Fault: "garble", AfterEvents: 2}, streamer(), decodeLeg(1), first + second + "data: #\"n\":3#\n\ndata: #DONE#\n\n", 200, None, 1},
+		{"garble", Rule{Fault: "garble", AfterEvents: 2}, streamer(), decodeLeg(1),
+			first + second + "data: #\"n\":3#\n\ndata: #DONE#\n\n", 200, None, 1},
 		{"garble no stream", Rule{Fault: "garble"}, small, prefillLeg(1), `{"choices":[`[:wholeBytes] + `#"a":#####`, 200, None, 1},
-		{"wrong status", Rule{Fault: "wrong_status", Status: 429}, streamer(), decodeLeg(1), `{"error":{"message":"injected status 429","type":"InjectedError","param":null,"code":429}}`, 429, None, 0},
-		{"kv gone without a hand-off", Rule{Fault: "kv_gone"}, streamer(), http1.Leg{Purpose: string(pools.Decode), Body: http1.Body{[]byte(`{"prompt":"kv_transfer_params"}`)}}, streamed, 200, None, 1},
+		{"wrong status", Rule{Fault: "wrong_status", Status: 429}, streamer(), decodeLeg(1),
+			`{"error":{"message":"injected status 429","type":"InjectedError","param":null,"code":429}}`, 429, None, 0},
+		{"kv gone without a hand-off", Rule{Fault: "kv_gone"}, streamer(),
+			http1.Leg{Purpose: string(pools.Decode), Body: http1.Body{[]byte(`{"prompt":"kv_transfer_params"}`)}}, streamed, 200, None, 1},
 		{"delay", Rule{Fault: "delay", Delay: time.Minute}, streamer(), decodeLeg(1), streamed, 200, None, 1},
 		{"stall that ends", Rule{Fault: "stall", AfterEvents: 1, Delay: time.Minute}, streamer(), decodeLeg(1), streamed, 200, None, 1},
 	} {

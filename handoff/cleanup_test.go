@@ -68,7 +68,8 @@ func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
 	}{
 		// The first is vLLM's, which has no such model.
 		{decodes, []int{http.StatusNotFound, http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusOK}, 0, []string{"d1"}, true},
-		{decodes, []int{0, 500, 401, 403, http.StatusRequestTimeout, http.StatusTooManyRequests}, http.StatusNotFound, []string{"d1", "d2"}, true},
+		{decodes, []int{0, 500, 401, 403, http.StatusRequestTimeout, http.StatusTooManyRequests}, http.StatusNotFound,
+			[]string{"d1", "d2"}, true},
 		{decodes, []int{500}, http.StatusBadGateway, []string{"d1", "d2"}, false},
 		{prefills, []int{0}, http.StatusNotFound, []string{"d1", "p2"}, true},
 		{producer, []int{0}, http.StatusNotFound, []string{"d1"}, false},

@@ -103,7 +103,8 @@ func chatOf(n int) string {
 // An answer is remembered by what makes the prompt, and not by what does not.
 func TestAnswersAreRemembered(t *testing.T) {
 	l, e := askingLibrary(t, "vllm", speaking{"w": answers(200, threeTokens)})
-	for i, more := range []string{``, `,"temperature":0.5`, `,"stream":true`, `,"tools":[{"type":"function","function":{"name":"f"}}]`, `,"chat_template_kwargs":{"a":1}`, `,"add_generation_prompt":false`} {
+	for i, more := range []string{``, `,"temperature":0.5`, `,"stream":true`, `,"tools":[{"type":"function","function":{"name":"f"}}]`,
+		`,"chat_template_kwargs":{"a":1}`, `,"add_generation_prompt":false`} {
 		ids := l.Ask(t.Context(), scanned(t, openai.Chat, strings.TrimSuffix(chatOf(1), "}")+more+"}"), "vllm", "r1")
 		assert.Equal(t, []uint32{7, 8, 9}, ids, more)
 		assert.Len(t, e.calls(), map[bool]int{true: 0, false: 1}[i == 1 || i == 2], more)

@@ -90,7 +90,8 @@ func BenchmarkGrownJSON(b *testing.B) {
 func TestNothingOfABodyIsRemembered(t *testing.T) {
 	l := language(t, `{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}{{ strftime_now(day) }} {{ strftime_now(plain) }}`)
 	req := func() *openai.Request {
-		return scanned(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"`+strings.Repeat(prose, 40)+`"}],"chat_template_kwargs":{"day":"%d %B","plain":"no day"}}`)
+		return scanned(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"`+strings.Repeat(prose,
+			40)+`"}],"chat_template_kwargs":{"day":"%d %B","plain":"no day"}}`)
 	}
 	card := Card{BlockSize: 16}
 	first := req()

@@ -84,11 +84,14 @@ func TestEnginesHandOver(t *testing.T) {
 		{"vllm", body(``), vllmTurns + `|` + vllmTools + `|True|True||` + end},
 		{"trtllm", body(`,"add_generation_prompt":false`), vllmTurns + `|` + vllmTools + `|True|False||` + end},
 		{"vllm", body(`,"tool_choice":"none","reasoning_effort":"low"`), vllmTurns + `|` + vllmTools + `|True|True|low|True` + end},
-		{"vllm", body(`,"reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high","enable_thinking":false}`), vllmTurns + `|` + vllmTools + `|True|True|low|False` + end},
+		{"vllm", body(`,"reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high","enable_thinking":false}`),
+			vllmTurns + `|` + vllmTools + `|True|True|low|False` + end},
 		{"sglang", body(``), sglangTurns + `|` + sglangTools + `|False|True||` + end},
-		{"sglang", body(`,"tool_choice":"none","reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high"}`), sglangTurns + `|null|False|True|high|` + end},
+		{"sglang", body(`,"tool_choice":"none","reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high"}`),
+			sglangTurns + `|null|False|True|high|` + end},
 		{"sglang", `{"model":"m","messages":[{"role":"assistant","content":"x"}]}`, `[{"role": "user", "content": "x"}]|null|False|True||` + end},
-		{"vllm", `{"model":"m","messages":[{"role":"assistant","content":"x","tool_calls":[]}],"tools":[]}`, `[{"role": "assistant", "content": "x"}]|null|True|True||` + end},
+		{"vllm", `{"model":"m","messages":[{"role":"assistant","content":"x","tool_calls":[]}],"tools":[]}`,
+			`[{"role": "assistant", "content": "x"}]|null|True|True||` + end},
 		{"vllm", `{"model":"m","messages":[{"role":"assistant","content":"x","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{broken"}}]}]}`,
 			`[{"role": "assistant", "content": "x", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}}]}]|null|True|True||` + end},
 		// vLLM 0.32.0 answers these with such prompts: an empty text is no part of a joined one.
@@ -189,7 +192,8 @@ func TestTemplatesOfAFolder(t *testing.T) {
 // What cannot be read is refused with the file's name.
 func TestBrokenFolders(t *testing.T) {
 	for file, content := range map[string]string{
-		"tokenizer.json": "{", "tokenizer_config.json": "[]", "chat_template.jinja": "{% if %}", "chat_template.json": "nothing", "special_tokens_map.json": "7",
+		"tokenizer.json": "{", "tokenizer_config.json": "[]", "chat_template.jinja": "{% if %}", "chat_template.json": "nothing",
+		"special_tokens_map.json": "7",
 	} {
 		_, err := Load(folder(t, map[string]string{file: content}), 1<<20)
 		if file == "special_tokens_map.json" {

@@ -53,7 +53,8 @@ func put(t *testing.T, path, template string) {
 func TestModelsAreFound(t *testing.T) {
 	root := t.TempDir()
 	for path, template := range map[string]string{
-		"shelf/org/whole": "whole", "shelf/last": "last", "shelf/models--org--cached/snapshots/abc": "abc", "shelf/models--org--cached/snapshots/def": "def",
+		"shelf/org/whole": "whole", "shelf/last": "last", "shelf/models--org--cached/snapshots/abc": "abc",
+		"shelf/models--org--cached/snapshots/def":   "def",
 		"shelf/models--org--unnamed/snapshots/only": "only", "shelf/broken": "{% broken %}", "secret": "secret",
 	} {
 		put(t, filepath.Join(root, path), template)

@@ -53,27 +53,32 @@ func TestBodiesTakeMemoryByTheirSize(t *testing.T) {
 	card := Card{BlockSize: 16, DecodeBlockSize: 16}
 	const user = `{"model":"m","messages":[{"role":"user","content":"hi"}]`
 	items := map[string]string{
-		"zeros": `0,`, "floats": `0.5,`, "objects": `{},`, "arrays": `[],`, "texts": `"",`, "escapes": `"\n",`, "nulls": `null,`, "keys": `{"a":0},`,
-		"nested": `[[[[[[[[0]]]]]]]],`, "pairs": `{"a":0,"b":1,"c":2},`, "long": `"` + strings.Repeat("x", 1000) + `",`, "big": strings.Repeat("9", 30) + `,`,
+		"zeros": `0,`, "floats": `0.5,`, "objects": `{},`, "arrays": `[],`, "texts": `"",`, "escapes": `"\n",`, "nulls": `null,`,
+		"keys":   `{"a":0},`,
+		"nested": `[[[[[[[[0]]]]]]]],`, "pairs": `{"a":0,"b":1,"c":2},`, "long": `"` + strings.Repeat("x", 1000) + `",`,
+		"big": strings.Repeat("9", 30) + `,`,
 	}
 	bodies := map[string]string{
-		"text":         padded(size, `{"model":"m","messages":[{"role":"user","content":"`, `hello world `, `"}]}`),
-		"odd text":     padded(size, `{"model":"m","messages":[{"role":"user","content":"`, `\u0001\u00ff`, `"}]}`),
-		"signs":        padded(size, `{"model":"m","messages":[{"role":"user","content":"`, `!`, `"}]}`),
-		"prompt":       padded(size, `{"model":"m","prompt":"`, `z1 `, `"}`),
-		"ids":          padded(size, `{"model":"m","prompt":[`, `1,`, `]}`),
-		"messages":     padded(size, `{"model":"m","messages":[`, `{"role":"user"},`, `]}`),
-		"parts":        padded(size, `{"model":"m","messages":[{"role":"user","content":[`, `{"type":"text","text":""},`, `]}]}`),
-		"many parts":   padded(size, `{"model":"m","messages":[`, `{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},`, `]}`),
-		"tools":        padded(size, user+`,"tools":[`, `{"type":"function","function":{"name":"f"}},`, `]}`),
-		"tool calls":   padded(size, `{"model":"m","messages":[{"role":"assistant","tool_calls":[`, `{"function":{"name":"f","arguments":"{}"}},`, `]}]}`),
+		"text":     padded(size, `{"model":"m","messages":[{"role":"user","content":"`, `hello world `, `"}]}`),
+		"odd text": padded(size, `{"model":"m","messages":[{"role":"user","content":"`, `\u0001\u00ff`, `"}]}`),
+		"signs":    padded(size, `{"model":"m","messages":[{"role":"user","content":"`, `!`, `"}]}`),
+		"prompt":   padded(size, `{"model":"m","prompt":"`, `z1 `, `"}`),
+		"ids":      padded(size, `{"model":"m","prompt":[`, `1,`, `]}`),
+		"messages": padded(size, `{"model":"m","messages":[`, `{"role":"user"},`, `]}`),
+		"parts":    padded(size, `{"model":"m","messages":[{"role":"user","content":[`, `{"type":"text","text":""},`, `]}]}`),
+		"many parts": padded(size, `{"model":"m","messages":[`,
+			`{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},`, `]}`),
+		"tools": padded(size, user+`,"tools":[`, `{"type":"function","function":{"name":"f"}},`, `]}`),
+		"tool calls": padded(size, `{"model":"m","messages":[{"role":"assistant","tool_calls":[`,
+			`{"function":{"name":"f","arguments":"{}"}},`, `]}]}`),
 		"unknown keys": padded(size, user[:len(user)-2]+`,"x":[`, `{},`, `]}]}`),
 	}
 	for name, item := range items {
 		bodies["documents, "+name] = padded(size, user+`,"documents":[`, item, `]}`)
 		bodies["kwargs, "+name] = padded(size, user+`,"chat_template_kwargs":{"x":[`, item, `]}}`)
 		bodies["parameters, "+name] = padded(size, user+`,"tools":[{"type":"function","function":{"name":"f","parameters":{"x":[`, item, `]}}}]}`)
-		bodies["arguments, "+name] = padded(size, `{"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"x\":[`,
+		bodies["arguments, "+name] = padded(size,
+			`{"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"x\":[`,
 			strings.ReplaceAll(strings.ReplaceAll(item, `\`, `\\`), `"`, `\"`), `]}"}}]}]}`)
 		bodies["a message's, "+name] = padded(size, user[:len(user)-2]+`,"x":[`, item, `]}]}`)
 		bodies["another field, "+name] = padded(size, user+`,"x":[`, item, `]}`)
@@ -121,7 +126,8 @@ func TestValuesOfOneRequestAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		req.Memory = m
 		var source Source
-		if all := allocated(func() { _, source, _ = (&Card{BlockSize: 16, Engine: "vllm"}).Tokens(req, l) }); source != FromText || all > maxValues {
+		if all := allocated(func() { _, source, _ = (&Card{BlockSize: 16, Engine: "vllm"}).Tokens(req, l) }); source != FromText ||
+			all > maxValues {
 			t.Errorf("%s: %s, %d bytes allocated for values of one request", name, source, all)
 		}
 	}
@@ -132,7 +138,8 @@ func TestValuesOfOneRequestAreBounded(t *testing.T) {
 func TestManyAtOnceShareABudget(t *testing.T) {
 	const size, requests, budget = 1 << 17, 16, 8 << 17
 	l, m := language(t, `{{ documents | tojson }}`), &meter{left: budget}
-	raw := []byte(padded(size, `{"model":"m","messages":[{"role":"user","content":"`+strings.Repeat("hello ", 100)+`"}],"documents":[`, `[],`, `]}`))
+	raw := []byte(padded(size, `{"model":"m","messages":[{"role":"user","content":"`+strings.Repeat("hello ", 100)+`"}],"documents":[`,
+		`[],`, `]}`))
 	took := allocated(func() {
 		var all sync.WaitGroup
 		for range requests {
@@ -191,7 +198,8 @@ func TestEachSaltHasItsOwnMemory(t *testing.T) {
 			{openai.Completions, `{"model":"m","prompt":"` + text + `"}`},
 			{openai.Completions, `{"model":"m","add_special_tokens":false,"prompt":"b` + text + `"}`},
 			{openai.Chat, `{"model":"m","messages":[{"role":"user","content":"c` + text + `"}]}`},
-			{openai.Chat, `{"model":"m","add_special_tokens":true,"messages":[{"role":"system","content":"d` + text + `"},{"role":"user","content":"d"}]}`},
+			{openai.Chat, `{"model":"m","add_special_tokens":true,"messages":[{"role":"system","content":"d` + text +
+				`"},{"role":"user","content":"d"}]}`},
 		} {
 			for _, long := range []string{"", strings.Repeat("x y ", minWhole/2)} {
 				req := scanned(t, c.ep, strings.Replace(c.body, "some", long+"some", 1))
@@ -208,7 +216,8 @@ func TestEachSaltHasItsOwnMemory(t *testing.T) {
 				}
 				cold, found, again := made(1, 2), made(1, 1), made(2, 2)
 				if found != again || found >= cold {
-					t.Errorf("%s: %.60s, %d bytes: %d allocations for what another has sent, %d and %d for one's own", name, c.body, len(req.Raw), cold, found, again)
+					t.Errorf("%s: %.60s, %d bytes: %d allocations for what another has sent, %d and %d for one's own", name, c.body, len(req.Raw),
+						cold, found, again)
 				}
 			}
 		}

@@ -31,7 +31,8 @@ func TestOutlinesWriteWhatTemplatesDo(t *testing.T) {
 			for k := 0; k < 400; k += 7 {
 				var messages []map[string]any
 				for i, at := 0, k; i == 0 || at > 0 && i < maxOutlined+1; i++ {
-					messages = append(messages, map[string]any{"role": []string{"system", "user", "assistant"}[at%3], "content": texts[(k+3*i)%len(texts)]})
+					messages = append(messages, map[string]any{"role": []string{"system", "user", "assistant"}[at%3],
+						"content": texts[(k+3*i)%len(texts)]})
 					at /= 3
 				}
 				raw, err := json.Marshal(map[string]any{"model": "m", "messages": messages})

@@ -32,7 +32,8 @@ func shared(a, b []uint64) int {
 // A conversation keeps all its full granules from turn to turn, whatever the
 // blocks' size and wherever the turn ended in them; with tools as without.
 func TestTextHashesOfAGrowingConversation(t *testing.T) {
-	for _, tools := range []string{"", `"tools":[{"type":"function","function":{"name":"f","description":"` + strings.Repeat("d", 333) + `"}}],`} {
+	for _, tools := range []string{"", `"tools":[{"type":"function","function":{"name":"f","description":"` + strings.Repeat("d",
+		333) + `"}}],`} {
 		for _, blockSize := range []int{1, 16, 64} {
 			var before []uint64
 			messages := `{"role":"system","content":"` + strings.Repeat("You are terse. ", 40) + `"}`
@@ -61,12 +62,14 @@ func TestTextHashesDiffer(t *testing.T) {
 	plain := textHashes(scanned(t, openai.Chat, chat("")), 16)
 	assert.Equal(t, plain, textHashes(scanned(t, openai.Chat, chat(`"temperature":0.5,`)), 16), "what does not reach the prompt")
 	for name, extra := range map[string]string{
-		"salt": `"cache_salt":"a",`, "nvext's salt": `"nvext":{"cache_salt":"b"},`, "tools": `"tools":[{"type":"function","function":{"name":"f"}}],`,
+		"salt": `"cache_salt":"a",`, "nvext's salt": `"nvext":{"cache_salt":"b"},`,
+		"tools": `"tools":[{"type":"function","function":{"name":"f"}}],`,
 	} {
 		assert.Zero(t, shared(plain, textHashes(scanned(t, openai.Chat, chat(extra)), 16)), name)
 	}
 	prompt := `{"model":"m","prompt":"` + text
-	one, longer := textHashes(scanned(t, openai.Completions, prompt+`"}`), 16), textHashes(scanned(t, openai.Completions, prompt+` And more."}`), 16)
+	one, longer := textHashes(scanned(t, openai.Completions, prompt+`"}`), 16),
+		textHashes(scanned(t, openai.Completions, prompt+` And more."}`), 16)
 	assert.NotEmpty(t, one)
 	assert.Equal(t, len(one), shared(one, longer), "blocks that a longer prompt shares")
 	// The same four bytes a token, as tokens: another domain.
@@ -89,7 +92,8 @@ func TestTextHashesOfPromptsThatPart(t *testing.T) {
 			long := textHashes(scanned(t, openai.Completions, `{"model":"m","prompt":"`+text[:common]+text[:90_000]+`"}`), blockSize)
 			got := index.GranuleBlocks(shared(short, long)) * block
 			lost := common - got
-			assert.True(t, lost >= -2 && lost < common/32+block+2, "block size %d: %d bytes are shared of %d", blockSize, got, common) // the quote, and the tilde
+			assert.True(t, lost >= -2 && lost < common/32+block+2, "block size %d: %d bytes are shared of %d", blockSize, got,
+				common) // the quote, and the tilde
 		}
 	}
 }
@@ -126,7 +130,8 @@ func TestEstimateByModality(t *testing.T) {
 		req := scanned(t, openai.Chat, chat(tt.parts))
 		got := estimate(req)
 		assert.Contains(t, []int{tt.more, tt.more + 1}, got-text, "%s, and the commas", name)
-		assert.Contains(t, []int{index.GranulesWithin(got / 16), index.GranulesWithin(got/16 - 1)}, len(textHashes(req, 16)), "%s: granules", name)
+		assert.Contains(t, []int{index.GranulesWithin(got / 16), index.GranulesWithin(got/16 - 1)}, len(textHashes(req, 16)),
+			"%s: granules", name)
 	}
 	outside := `{"model":"m","max_tokens":7,"user":"` + big + `","messages":[{"role":"user","content":"x"}]}`
 	assert.Equal(t, 7, estimate(scanned(t, openai.Chat, outside)), "a field that is not in the prompt")

@@ -17,7 +17,8 @@ func process(id, life string) *pools.Worker {
 }
 
 // trusting is a library with a language for m, and a way to its prompts.
-func trusting(t *testing.T, template string, workers ...*pools.Worker) (l *Library, prompt func(more string) (Prompt, Source), log *strings.Builder) {
+func trusting(t *testing.T, template string, workers ...*pools.Worker) (l *Library, prompt func(more string) (Prompt, Source),
+	log *strings.Builder) {
 	t.Helper()
 	path := folder(t, map[string]string{"chat_template.jinja": template})
 	l, log = library(t, Config{Tokenizers: []string{"m=" + path}}, &engines{}, workers...)
@@ -187,10 +188,13 @@ func TestKinds(t *testing.T) {
 		{user, `,"add_generation_prompt":false`}, {user, `,"continue_final_message":true`}, {user, `,"documents":[{"text":"a"}]`},
 		{user, `,"add_special_tokens":true`}, {user, `,"response_format":{"type":"text"}`}, {user, `,"truncate_prompt_tokens":5`},
 		{user, `,"thinking":{"type":"enabled"}`}, {user, `,"task":"query"`}, {user, `,"of_a_later_release":1`},
-		{`{"role":"user","content":[{"type":"text","text":"hi"}]}`, ""}, {`{"role":"user","content":null}`, ""}, {`{"role":"user","content":""}`, ""},
+		{`{"role":"user","content":[{"type":"text","text":"hi"}]}`, ""}, {`{"role":"user","content":null}`, ""},
+		{`{"role":"user","content":""}`, ""},
 		{`{"role":"user","content":"hi\n"}`, ""}, {`{"role":"user","content":"hi","name":"a"}`, ""},
-		{user + `,{"role":"assistant","content":"<think>a</think>b"},` + user, ""}, {user + `,{"role":"assistant","content":"b","reasoning_content":"a"},` + user, ""},
-		{user + `,{"role":"assistant","content":"b","tool_calls":[]},` + user, ""}, {user + "," + said + `,{"role":"tool","content":"c","tool_call_id":"1"}`, ""},
+		{user + `,{"role":"assistant","content":"<think>a</think>b"},` + user, ""},
+		{user + `,{"role":"assistant","content":"b","reasoning_content":"a"},` + user, ""},
+		{user + `,{"role":"assistant","content":"b","tool_calls":[]},` + user, ""},
+		{user + "," + said + `,{"role":"tool","content":"c","tool_call_id":"1"}`, ""},
 	} {
 		body := c[0] + c[1]
 		assert.Empty(t, seen[of(c[0], c[1])], "of one kind with %s", body)

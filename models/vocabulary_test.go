@@ -79,7 +79,8 @@ func TestUnknownVocabulary(t *testing.T) {
 			"https://h/x.png": false, "http://h/x": false, "data:image/png;base64,eA==": false,
 			"file:///etc/passwd": true, "/etc/x.png": true, "x.png": true, `\u0066ile:///x`: true,
 		} {
-			for _, part := range []string{`{"type":"image_url","image_url":{"url":"` + url + `"}}`, `{"type":"video_url","video_url":"` + url + `"}`} {
+			for _, part := range []string{`{"type":"image_url","image_url":{"url":"` + url + `"}}`,
+				`{"type":"video_url","video_url":"` + url + `"}`} {
 				err := card.CheckIDs(scanned(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":[`+part+`]}]}`), nil)
 				assert.Equal(t, (refused && local), err != nil, "%s, %s: %v", engine, part, err)
 			}

@@ -53,8 +53,10 @@ func TestAdaptersResolve(t *testing.T) {
 		}
 	}
 	for name, want := range map[string][2]string{
-		"a": {"a", ""}, "sql": {"a", "sql"}, "b": {"b", ""}, "a:b": {"a", "b"}, "a-alias:sql": {"a", "sql"}, "org/b:8": {"org/b:8", ""}, "org/b:8:sql": {"org/b:8", "sql"},
-		"math": {"org/b:8", "math"}, "x:y": {"a", "x:y"}, "a:x:y": {"a", "x:y"}, "a:math": {"a:math", ""}, "a:": {"a:", ""}, ":sql": {":sql", ""}, "none": {"none", ""},
+		"a": {"a", ""}, "sql": {"a", "sql"}, "b": {"b", ""}, "a:b": {"a", "b"}, "a-alias:sql": {"a", "sql"}, "org/b:8": {"org/b:8", ""},
+		"org/b:8:sql": {"org/b:8", "sql"},
+		"math":        {"org/b:8", "math"}, "x:y": {"a", "x:y"}, "a:x:y": {"a", "x:y"}, "a:math": {"a:math", ""}, "a:": {"a:", ""},
+		":sql": {":sql", ""}, "none": {"none", ""},
 	} {
 		resolves(name, want[0], want[1])
 	}

@@ -170,7 +170,8 @@ func TestUnknownPoolsAreEmpty(t *testing.T) {
 	put(t, r, "p1")
 	assert.Equal(t, []string{"m"}, r.Models())
 	r.Remove("p1")
-	assert.True(t, r.Known("m", Prefill) && !r.Known("m", Decode) && len(r.Models()) == 0 && len(r.Pools()) == 1, "an emptied pool is not known")
+	assert.True(t, r.Known("m", Prefill) && !r.Known("m", Decode) && len(r.Models()) == 0 && len(r.Pools()) == 1,
+		"an emptied pool is not known")
 }
 
 func TestSnapshotDoesNotAllocate(t *testing.T) {

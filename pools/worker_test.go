@@ -67,11 +67,14 @@ func TestNoTextOfARecordIsTakenUnlooked(t *testing.T) {
 		"a\r\nX-A: b", "a\nb", "a\x00b", "\x1b[2J", "a\u0085b", "a\u202eb", "a\xffb", strings.Repeat("a", 257), strings.Repeat("\n", 60000),
 	}
 	hosts := append([]string{
-		"user:password@h", "user%3apassword@h", "h/x", "h?x", "h#x", "h x", "h,x", "h\\x", "h%20x", "h%e4", "%68", "wörker", "-h", ".h", "a..b", "::1", "[10.0.0.1]", "[h]",
+		"user:password@h", "user%3apassword@h", "h/x", "h?x", "h#x", "h x", "h,x", "h\\x", "h%20x", "h%e4", "%68", "wörker", "-h", ".h",
+		"a..b", "::1", "[10.0.0.1]", "[h]",
 		"[::1", "h:1", "[fe80::1%25a%20b]", "[fe80::1%a\r\nb]", "10.0.0.1%a", "password@", "",
 	}, texts...)
-	ends := []string{":80#", ":80/", ":80?", ":80?password", ":80#password", ":", ":0", ":080", ":+80", ":65536", ":http", ":80 ", ":80\r\n", ":80\x00", ":80:80"}
-	schemes := map[string]string{"address": "http://", "transfer_endpoint": "", "kv_events_endpoint": "tcp://", "kv_events_replay_endpoint": "tcp://"}
+	ends := []string{":80#", ":80/", ":80?", ":80?password", ":80#password", ":", ":0", ":080", ":+80", ":65536", ":http", ":80 ",
+		":80\r\n", ":80\x00", ":80:80"}
+	schemes := map[string]string{"address": "http://", "transfer_endpoint": "", "kv_events_endpoint": "tcp://",
+		"kv_events_replay_endpoint": "tcp://"}
 	for i, f := range reflect.VisibleFields(reflect.TypeFor[Worker]()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		hostile := texts
@@ -185,7 +188,8 @@ func TestParseWorker(t *testing.T) {
 		{"{\"id\":\"a\xff\"," + rest + `,"block_size":16}`, "not UTF-8"},
 		{`{"id":"a` + strings.Repeat(" ", maxRecordBytes) + `"}`, "the limit is 65536"},
 	} {
-		if _, err := ParseWorker([]byte(test.record)); err == nil || !strings.Contains(err.Error(), test.want) || textProblem(err.Error(), 1, 400) != "" {
+		if _, err := ParseWorker([]byte(test.record)); err == nil || !strings.Contains(err.Error(), test.want) ||
+			textProblem(err.Error(), 1, 400) != "" {
 			t.Errorf("%.80s: got %v, want %q", test.record, err, test.want)
 		}
 	}

@@ -133,10 +133,11 @@ func TestSharesAreOfTokens(t *testing.T) {
 	s := newServer(t, cfg, 10_000)
 	lengths := []int{9000, 300, 2500}
 	n := 0
-	s.run(4*time.Minute, map[int]time.Duration{0: 100 * time.Millisecond, 1: 20 * time.Millisecond, 2: 40 * time.Millisecond}, func(k int) Item {
-		n++
-		return Item{Class: k, Uncached: lengths[k] * (1 + n%3) / 2}
-	})
+	s.run(4*time.Minute, map[int]time.Duration{0: 100 * time.Millisecond, 1: 20 * time.Millisecond, 2: 40 * time.Millisecond},
+		func(k int) Item {
+			n++
+			return Item{Class: k, Uncached: lengths[k] * (1 + n%3) / 2}
+		})
 	sum := s.spent[0] + s.spent[1] + s.spent[2]
 	for k, want := range []float64{8. / 11, 2. / 11, 1. / 11} {
 		got := float64(s.spent[k]) / float64(sum)
@@ -182,7 +183,8 @@ func TestClassesShareTheLimits(t *testing.T) {
 		taken++
 	}
 	full := push(0, 100)
-	assert.True(t, taken == 8 && full.Limit == LimitRequests && full.Class == "a" && strings.Contains(full.Error(), "class a has its share of --queue-limit"),
+	assert.True(t, taken == 8 && full.Limit == LimitRequests && full.Class == "a" &&
+		strings.Contains(full.Error(), "class a has its share of --queue-limit"),
 		"%d places of 10, then %v", taken, full)
 	assert.Nil(t, push(1, 8000), "the first of the other class")
 	full = push(1, 1000)
@@ -280,7 +282,8 @@ func TestClassesFileNamesWhatIsWrong(t *testing.T) {
 	for _, test := range []struct{ from, to, want string }{
 		{"quantum: 512}", "quantum: 0}", "policy_classes[1].quantum: is 0, of class uncached: from 1 to"},
 		{"quantum: 512}", "quantum: 512, weight: 3}", "policy_classes[1].weight"},
-		{"quantum: 512}", "quantum: 512, prefill_busy_threshold: 3}", "policy_classes[1].prefill_busy_threshold: is not supported: --router-queue-threshold"},
+		{"quantum: 512}", "quantum: 512, prefill_busy_threshold: 3}",
+			"policy_classes[1].prefill_busy_threshold: is not supported: --router-queue-threshold"},
 		{"quantum: 512}", "quantum: 512, request_queue_limit_per_worker: 3}", "share of --queue-limit"},
 		{"default_policy_family: standard", "default_policy_family: gold", `default_policy_family: "gold" is the policy_family of no class`},
 		{"default_policy_family: standard", "models: {}", "models: is not supported"},
@@ -300,7 +303,8 @@ func TestClassesFileNamesWhatIsWrong(t *testing.T) {
 		assert.ErrorContains(t, err, test.want, "%s in place of %s", test.to, test.from)
 		assert.ErrorContains(t, err, "classes.yaml:")
 	}
-	for _, text := range []string{"", "policy_classes: []", "policy_classes: 5", "- a", "default_policy_family: a\npolicy_classes: [{name: a, quantum: 1}]", "policy_classes: [5]"} {
+	for _, text := range []string{"", "policy_classes: []", "policy_classes: 5", "- a",
+		"default_policy_family: a\npolicy_classes: [{name: a, quantum: 1}]", "policy_classes: [5]"} {
 		_, err := ParseClasses("classes.yaml", []byte(text))
 		assert.Error(t, err, "%q is a file of classes", text)
 	}

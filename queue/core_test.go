@@ -166,7 +166,8 @@ func (r twinRooms) ask(needs int, it Item, ahead []twinAsk) string {
 		return "later"
 	}
 	for _, worker := range twinLanes {
-		if (it.Lane == "" || it.Lane == worker) && needs <= r[worker] && !slices.ContainsFunc(ahead, func(o twinAsk) bool { return o.lane == worker }) {
+		if (it.Lane == "" || it.Lane == worker) && needs <= r[worker] &&
+			!slices.ContainsFunc(ahead, func(o twinAsk) bool { return o.lane == worker }) {
 			r[worker] -= needs
 			return "granted"
 		}

@@ -10,7 +10,8 @@ import (
 // The classes come in the order in which they are served, whatever order their requests came in.
 func TestLine(t *testing.T) {
 	core := newCore(t, DefaultConfig(), func(*Ticket[int], error) {})
-	for i, it := range []Item{{ISL: 10}, {ISL: 20, Priority: 5}, {ISL: 30, Strict: 1}, {ISL: 40, Retry: true, Priority: 9}, {ISL: 50, Priority: -3}} { // -3 counts as 0
+	for i, it := range []Item{{ISL: 10}, {ISL: 20, Priority: 5}, {ISL: 30, Strict: 1}, {ISL: 40, Retry: true, Priority: 9},
+		{ISL: 50, Priority: -3}} { // -3 counts as 0
 		push(t, core, start.Add(time.Duration(i)*time.Second), &Ticket[int]{Item: it})
 	}
 	got := core.Line(start.Add(10 * time.Second)).Classes
@@ -41,6 +42,7 @@ func TestLineByPolicyClass(t *testing.T) {
 		push(t, core, start, &Ticket[int]{Item: it})
 	}
 	first, second := cfg.Classes.List[0].Name, cfg.Classes.List[1].Name
-	want := []Class{{Name: second, Strict: 1, Waiting: 1, Tokens: 8}, {Name: first, Waiting: 1, Tokens: 2}, {Name: second, Waiting: 2, Tokens: 5}}
+	want := []Class{{Name: second, Strict: 1, Waiting: 1, Tokens: 8}, {Name: first, Waiting: 1, Tokens: 2},
+		{Name: second, Waiting: 2, Tokens: 5}}
 	assert.Equal(t, want, core.Line(start).Classes)
 }

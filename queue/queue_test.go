@@ -102,7 +102,8 @@ func (r *room) quiet(places int) {
 	r.t.Helper()
 	r.q.mu.Lock()
 	defer r.q.mu.Unlock()
-	assert.True(r.t, !r.q.draining && !r.q.core.draining && r.q.pending.Load() == 0 && r.q.core.Len() == 0 && r.q.core.kept == 0 && r.q.core.keptBytes == 0,
+	assert.True(r.t, !r.q.draining && !r.q.core.draining && r.q.pending.Load() == 0 && r.q.core.Len() == 0 && r.q.core.kept == 0 &&
+		r.q.core.keptBytes == 0,
 		"left behind: draining %t, %d pending, %d waiting", r.q.draining, r.q.pending.Load(), r.q.core.Len())
 	assert.Equal(r.t, int64(places), r.free.Load(), "of %d places are free", places)
 }

@@ -42,7 +42,8 @@ func TestManyCallers(t *testing.T) {
 						if leaves {
 							time.AfterFunc(time.Duration(rng.IntN(300))*time.Microsecond, func() { cancel(errBored) })
 						}
-						held, err := r.q.Admit(ctx, Item{Priority: float64(rng.IntN(4)), Retry: rng.IntN(9) == 0, Lane: someLane(number), Class: number % 2}, &caller{reserve: r.reserve})
+						held, err := r.q.Admit(ctx, Item{Priority: float64(rng.IntN(4)), Retry: rng.IntN(9) == 0, Lane: someLane(number),
+							Class: number % 2}, &caller{reserve: r.reserve})
 						switch {
 						case err == nil:
 							granted.Add(1)

@@ -177,7 +177,8 @@ func TestLiarsAreBounded(t *testing.T) {
 		r.places = 1 << 20
 		var heads []Head
 		for range rng.IntN(3) {
-			heads = append(heads, Head{Lane: uint64(rng.IntN(2)) * laneID("A"), Retry: rng.IntN(2) == 0, Key: rng.Uint64N(3), Strict: uint32(rng.IntN(5)), Tokens: rng.IntN(3)})
+			heads = append(heads, Head{Lane: uint64(rng.IntN(2)) * laneID("A"), Retry: rng.IntN(2) == 0, Key: rng.Uint64N(3),
+				Strict: uint32(rng.IntN(5)), Tokens: rng.IntN(3)})
 		}
 		gone := r.core.UpdatePeerHeads(fmt.Sprint("liar ", rng.IntN(4)), heads, r.now)
 		if wake := r.core.NextWake(); gone || !wake.IsZero() && !r.now.Before(wake) {
@@ -208,7 +209,8 @@ func TestHeads(t *testing.T) {
 	r.push(Item{ID: "a", ISL: 1}, Item{ID: "b", ISL: 1, Lane: "A"})
 	r.pass(0)
 	assert.Nil(t, r.core.Heads())
-	r.push(Item{Strict: 2, ISL: 30}, Item{Strict: 3, ISL: 50}, Item{Strict: 3, ISL: 40}, Item{Strict: 1, ISL: 9, Lane: "A"}, Item{Strict: 2, ISL: 8, Lane: "A", Retry: true})
+	r.push(Item{Strict: 2, ISL: 30}, Item{Strict: 3, ISL: 50}, Item{Strict: 3, ISL: 40}, Item{Strict: 1, ISL: 9, Lane: "A"},
+		Item{Strict: 2, ISL: 8, Lane: "A", Retry: true})
 	r.pass(0)
 	want := []Head{{0, false, 3, 4, 50}, {laneID("A"), false, 1, 6, 9}, {laneID("A"), true, 2, 7, 8}}
 	heads := r.core.Heads()

@@ -90,7 +90,8 @@ func BenchmarkReserve(b *testing.B) {
 	hashes := chain(1, 8)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		p, d, err := ReservePair(prefill, decode, pp, dp, Request{ID: ids[i%len(ids)], ISL: 130, Hashes: hashes}, Request{ID: ids[i%len(ids)], ISL: 130, Hashes: hashes}, noon)
+		p, d, err := ReservePair(prefill, decode, pp, dp, Request{ID: ids[i%len(ids)], ISL: 130, Hashes: hashes},
+			Request{ID: ids[i%len(ids)], ISL: 130, Hashes: hashes}, noon)
 		if err != nil {
 			b.Fatal(err)
 		}

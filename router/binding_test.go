@@ -71,7 +71,8 @@ func TestSessionsAreBound(t *testing.T) {
 				require.True(t, a.Worker == b.Worker && aerr == nil && berr == nil,
 					"%s, %s: no session is bound, and it is %v, %v instead of %v, %v", choice.Name, role, a.Worker, aerr, b.Worker, berr)
 			}
-			assert.True(t, !off.BindsSessions() && off.Bindings(noon) == (load.SessionCounts{}) && off.BindingsClock(noon) == 0 && !off.ResendNextBindings(),
+			assert.True(t, !off.BindsSessions() && off.Bindings(noon) == (load.SessionCounts{}) && off.BindingsClock(noon) == 0 &&
+				!off.ResendNextBindings(),
 				"%s, %s: no time is set, and something is kept", choice.Name, role)
 		}
 	}

@@ -24,7 +24,8 @@ func TestClaimedRanksAreLeft(t *testing.T) {
 		{"but one tried", Claim{Role: pools.Decode, Exclude: []string{"plain"}}, []string{"plain", "plain", "", ""}},
 		{"any", Claim{Role: pools.Decode}, []string{"", "", "", ""}},
 		{"of another pool", Claim{Role: pools.Both, Pin: &Pin{Worker: "gold"}}, []string{"gold", "plain", "gold", "plain"}},
-		{"of another rank", Claim{Role: pools.Decode, Pin: &Pin{Worker: "gold", Ranked: true, Rank: 1}}, []string{"gold", "plain", "gold", "plain"}},
+		{"of another rank", Claim{Role: pools.Decode, Pin: &Pin{Worker: "gold", Ranked: true, Rank: 1}},
+			[]string{"gold", "plain", "gold", "plain"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRouter(t, inMode("round-robin").For(pools.Decode), nil)

@@ -40,7 +40,8 @@ func newWaitingLine(tb testing.TB, workers, n int) *waitingLine {
 		}
 	}
 	for i := range n {
-		l.asks = append(l.asks, Request{ID: strconv.Itoa(i), ISL: 128 * 16, Hashes: prompts[i%len(prompts)], DecodeLater: true, Sliced: true, Later: new(LaterError)})
+		l.asks = append(l.asks, Request{ID: strconv.Itoa(i), ISL: 128 * 16, Hashes: prompts[i%len(prompts)], DecodeLater: true,
+			Sliced: true, Later: new(LaterError)})
 	}
 	return l
 }

@@ -75,7 +75,8 @@ func ExampleReservePair() {
 	prefill := must(router.New(cfg.For(pools.Prefill), nil))
 	decode := must(router.New(cfg.For(pools.Decode), nil))
 	for _, id := range []string{"first", "second"} {
-		p, d, err := router.ReservePair(prefill, decode, prefills, decodes, router.Request{ID: id, ISL: 5000}, router.Request{ID: id, ISL: 5000}, now)
+		p, d, err := router.ReservePair(prefill, decode, prefills, decodes, router.Request{ID: id, ISL: 5000},
+			router.Request{ID: id, ISL: 5000}, now)
 		if errors.Is(err, router.ErrBusy) || errors.Is(err, router.ErrNoRoom) {
 			fmt.Println(id, "waits:", err)
 			continue

@@ -61,7 +61,8 @@ func TestTaints(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.err)
 		}
 	}
-	if w, _ := r.Pick(p, Request{ID: "x", ISL: 64, Preferred: map[string]float64{"eu": 2}, Pin: &Pin{Worker: "both"}, Explain: true}, noon); w.Terms[0].Favour != 0 || w.Cost != 4 {
+	if w, _ := r.Pick(p, Request{ID: "x", ISL: 64, Preferred: map[string]float64{"eu": 2}, Pin: &Pin{Worker: "both"}, Explain: true},
+		noon); w.Terms[0].Favour != 0 || w.Cost != 4 {
 		t.Errorf("a pinned worker is favoured by %v and costs %v, want 4 blocks", w.Terms[0].Favour, w.Cost)
 	}
 }
@@ -69,7 +70,8 @@ func TestTaints(t *testing.T) {
 // TestThresholds: above one a worker is out; when all are, the request is
 // refused at once, and served again when the threshold is changed.
 func TestThresholds(t *testing.T) {
-	set, err := NewSet(map[pools.Role]Config{pools.Both: DefaultConfig(), pools.Decode: DefaultConfig().For(pools.Decode)}, slog.New(slog.DiscardHandler))
+	set, err := NewSet(map[pools.Role]Config{pools.Both: DefaultConfig(), pools.Decode: DefaultConfig().For(pools.Decode)},
+		slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	require.NoError(t, set.SetThresholds("m", Thresholds{DecodeBlocks: 0.5, PrefillTokens: 500}))
 	r := set.For("m", pools.Both) // made after

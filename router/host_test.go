@@ -119,7 +119,8 @@ func TestEligibility(t *testing.T) {
 		{"draining", []pools.Member{{Worker: a, Status: pools.Draining}, {Worker: b}}, nil, "b"},
 		{"excluded", []pools.Member{{Worker: a}, {Worker: b}}, []string{"a"}, "b"},
 		{"all excluded", []pools.Member{{Worker: a}, {Worker: b}}, []string{"b", "a"}, ErrNoWorkers.Error()},
-		{"down and excluded", []pools.Member{{Worker: a, Status: pools.Down, DownUntil: until}, {Worker: b}}, []string{"b"}, ErrNoWorkers.Error()},
+		{"down and excluded", []pools.Member{{Worker: a, Status: pools.Down, DownUntil: until}, {Worker: b}}, []string{"b"},
+			ErrNoWorkers.Error()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRouter(t, DefaultConfig(), nil)

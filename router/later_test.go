@@ -65,7 +65,8 @@ func TestSlicesGoOnFromEachOther(t *testing.T) {
 			"the slice to %d is computed on %s, the one before on %s", p.Slice, p.Worker.ID, req.Done.Worker)
 		req.Done = p.Computed(req.Done, noon)
 	}
-	if want := []int{256, 512, 768, 0}; len(ends) != 4 || ends[0] != want[0] || ends[1] != want[1] || ends[2] != want[2] || ends[3] != 0 || booked != tokens {
+	if want := []int{256, 512, 768, 0}; len(ends) != 4 || ends[0] != want[0] || ends[1] != want[1] || ends[2] != want[2] ||
+		ends[3] != 0 || booked != tokens {
 		t.Errorf("slices end at %v, want %v; %d tokens were booked, want %d", ends, want, booked, tokens)
 	}
 	// Without progress it ends all the same: a worker that caches nothing is not asked for ever.
@@ -94,7 +95,8 @@ func TestARestKeepsItsWorker(t *testing.T) {
 		t.Helper()
 		// The other worker computes for 20 ms more, the one that has the rest for none: that tells them apart by less than
 		// a fifth of the 120 ms that the short prompt takes.
-		l, _, err := ReservePair(prefill, decode, pp, dp, Request{ID: id, ISL: 120, DecodeLater: true, Drain: drain, PlanOnly: true}, Request{ID: id, ISL: 120}, noon)
+		l, _, err := ReservePair(prefill, decode, pp, dp, Request{ID: id, ISL: 120, DecodeLater: true, Drain: drain, PlanOnly: true},
+			Request{ID: id, ISL: 120}, noon)
 		later, ok := errors.AsType[*LaterError](err)
 		require.True(t, ok, "%s: %v, %v", what, l, err)
 		assert.Equal(t, elsewhere, later.Starts > 0, "%s: the short prompt starts after %v, want elsewhere", what, later.Starts)
@@ -109,7 +111,8 @@ func TestARestKeepsItsWorker(t *testing.T) {
 	planned.Drain, planned.PlanOnly = 2, true
 	_, _, err := ReservePair(prefill, decode, pp, dp, planned, planned, noon)
 	require.Error(t, err, "a plan was booked")
-	assert.True(t, page().Delays("short", time.Second, 2) == 0 && page().Delays("short", time.Second, 3) == time.Second && page().Delays("long", time.Second, 3) == 0,
+	assert.True(t, page().Delays("short", time.Second, 2) == 0 && page().Delays("short", time.Second, 3) == time.Second &&
+		page().Delays("long", time.Second, 3) == 0,
 		"the rest counts where it is planned, or delays itself, or does not count in the next drain")
 	long.Done.End()
 	long.Done.End()

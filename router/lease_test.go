@@ -17,9 +17,12 @@ func TestBookings(t *testing.T) {
 		granted, prefilled, grown WorkerLoad
 		overlap, tokens           int
 	}{
-		{pools.Prefill, WorkerLoad{"a", 0, 68, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 0, 0, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 0, 0, 1, 2, 1, load.Account{}, 0}, 2, 68},
-		{pools.Decode, WorkerLoad{"a", 7, 0, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 7, 0, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 10, 0, 1, 2, 1, load.Account{}, 0}, 0, 0},
-		{pools.Both, WorkerLoad{"a", 7, 68, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 7, 0, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 10, 0, 1, 2, 1, load.Account{}, 0}, 2, 68},
+		{pools.Prefill, WorkerLoad{"a", 0, 68, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 0, 0, 1, 2, 1, load.Account{}, 0},
+			WorkerLoad{"a", 0, 0, 1, 2, 1, load.Account{}, 0}, 2, 68},
+		{pools.Decode, WorkerLoad{"a", 7, 0, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 7, 0, 1, 2, 1, load.Account{}, 0},
+			WorkerLoad{"a", 10, 0, 1, 2, 1, load.Account{}, 0}, 0, 0},
+		{pools.Both, WorkerLoad{"a", 7, 68, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 7, 0, 1, 2, 1, load.Account{}, 0},
+			WorkerLoad{"a", 10, 0, 1, 2, 1, load.Account{}, 0}, 2, 68},
 	} {
 		t.Run(string(c.role), func(t *testing.T) {
 			idx := index.New(index.Config{})

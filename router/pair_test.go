@@ -103,7 +103,8 @@ func TestPairsThatHandOver(t *testing.T) {
 	same := func(p, d *pools.Worker) bool { return p.Connector == d.Connector }
 	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
-	pp := &pools.Pool{Model: "m", Role: pools.Prefill, Members: members(kind(worker("pa", 0, 0, 0), "a"), kind(worker("pb", 0, 0, 0), "b"), kind(worker("pc", 0, 0, 0), "c"))}
+	pp := &pools.Pool{Model: "m", Role: pools.Prefill,
+		Members: members(kind(worker("pa", 0, 0, 0), "a"), kind(worker("pb", 0, 0, 0), "b"), kind(worker("pc", 0, 0, 0), "c"))}
 	dp := &pools.Pool{Model: "m", Role: pools.Decode, Members: members(kind(worker("da", 30, 0, 0), "a"), kind(worker("db", 30, 0, 0), "b"))}
 	ask := func(n int) Request { return Request{ID: fmt.Sprint("r", n), ISL: 160, Pairs: same} }
 	chosen := map[string]int{}

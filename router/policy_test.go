@@ -113,7 +113,8 @@ func TestFormula(t *testing.T) {
 			policy := mustPolicy(t, c.cfg)
 			c.cand.Worker = &pools.Worker{ID: "worker_1"}
 			why := Why{Explain: true}
-			_, cost, _ := policy(&query{Request: &Request{ISL: c.isl}, BlockSize: 16, rng: rand.New(rand.NewPCG(1, 1)), why: &why}, []candidate{c.cand})
+			_, cost, _ := policy(&query{Request: &Request{ISL: c.isl}, BlockSize: 16, rng: rand.New(rand.NewPCG(1, 1)), why: &why},
+				[]candidate{c.cand})
 			assert.Equal(t, c.want, why.Terms[0].String())
 			assert.Equal(t, why.Terms[0].Cost, cost, "cost, its term says")
 		})
@@ -230,7 +231,8 @@ func TestConfigValidate(t *testing.T) {
 		{"defaults", func(c *Config) {}, ""},
 		{"other spelling", func(c *Config) { c.Mode = "round_robin" }, ""},
 		{"threshold off", func(c *Config) { c.QueueThreshold = -1 }, ""},
-		{"unknown mode", func(c *Config) { c.Mode = "best" }, `router-mode: "best" is not one of ` + strings.Join(slices.Sorted(maps.Keys(policies)), ", ")},
+		{"unknown mode", func(c *Config) { c.Mode = "best" },
+			`router-mode: "best" is not one of ` + strings.Join(slices.Sorted(maps.Keys(policies)), ", ")},
 		{"weight below 0", func(c *Config) { c.OverlapWeight = -1 }, "router-kv-overlap-score-weight"},
 		{"weight not a number", func(c *Config) { c.OverlapWeight = math.NaN() }, "router-kv-overlap-score-weight"},
 		{"temperature endless", func(c *Config) { c.Temperature = math.Inf(1) }, "router-temperature"},
@@ -238,7 +240,8 @@ func TestConfigValidate(t *testing.T) {
 		{"a weight of credit", func(c *Config) { c.Credit.Disk = -1 }, "router-disk-cache-hit-weight"},
 		{"a decay that is none", func(c *Config) { c.Credit.Decay = math.Inf(1) }, "router-kv-overlap-score-credit-decay"},
 		{"aic", func(c *Config) { c.PrefillLoad = "aic" }, "router-prefill-load-model: aic is Dynamo's"},
-		{"a load model that is none", func(c *Config) { c.PrefillLoad = "oracle" }, `router-prefill-load-model: "oracle" is none of none, online`},
+		{"a load model that is none", func(c *Config) { c.PrefillLoad = "oracle" },
+			`router-prefill-load-model: "oracle" is none of none, online`},
 		{"a share above 1", func(c *Config) { c.Thresholds.DecodeBlocks = 1.1 }, "active-decode-blocks-threshold"},
 		{"tokens below 0", func(c *Config) { c.Thresholds.PrefillTokens = -1 }, "active-prefill-tokens-threshold"},
 		{"threshold not a number", func(c *Config) { c.QueueThreshold = math.NaN() }, "router-queue-threshold"},
@@ -328,8 +331,10 @@ func TestMinTTFT(t *testing.T) {
 	assert.Equal(t, "1 at 0.75", choice(minTTFT(forecast), req, ws[:2]), "seconds")
 	assert.Equal(t, fmt.Sprintf("2 at %.6g", 1300*1.55/3800), choice(minTTFT(forecast), req, ws[:3]), "seconds")
 	assert.Equal(t, "0 at 800", choice(minTTFT(nil), req, ws), "without rates the fewest tokens")
-	full := []candidate{{Worker: &pools.Worker{}, Load: load.Account{ActiveBlocks: 9}}, {Worker: &pools.Worker{}, Load: load.Account{PrefillTokens: 999}}}
-	assert.Equal(t, "1 at 100", choice(mustPolicy(t, inMode("min-ttft").For(pools.Decode)), req, full), "in a decode pool blocks held and the request's own")
+	full := []candidate{{Worker: &pools.Worker{}, Load: load.Account{ActiveBlocks: 9}},
+		{Worker: &pools.Worker{}, Load: load.Account{PrefillTokens: 999}}}
+	assert.Equal(t, "1 at 100", choice(mustPolicy(t, inMode("min-ttft").For(pools.Decode)), req, full),
+		"in a decode pool blocks held and the request's own")
 }
 
 // TestSharedBlocksCountOnce: a worker that holds the prompt for another request

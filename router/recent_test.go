@@ -104,7 +104,8 @@ func at(t *testing.T, r *Router, p *pools.Pool, rank int, hashes []uint64, now t
 // send books hashes there, and releases them.
 func send(t *testing.T, r *Router, p *pools.Pool, worker string, rank int, hashes []uint64) *Lease {
 	t.Helper()
-	l := reserve(t, r, p, Request{ID: fmt.Sprint(worker, rank, len(hashes)), ISL: 16 * len(hashes), Hashes: hashes, Pin: &Pin{Worker: worker, Ranked: true, Rank: rank}}, noon)
+	l := reserve(t, r, p, Request{ID: fmt.Sprint(worker, rank, len(hashes)), ISL: 16 * len(hashes), Hashes: hashes,
+		Pin: &Pin{Worker: worker, Ranked: true, Rank: rank}}, noon)
 	l.Release(noon)
 	return l
 }

@@ -46,9 +46,12 @@ func TestRemoteReportIsPreferred(t *testing.T) {
 	}{
 		{"nothing", nil, [4]int{8, 2, 0, 3}},
 		{"less", remoteReport(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: 0}), [4]int{0, 2, 0, 3}},
-		{"more, and of strangers", remoteReport(map[overlap.Rank]int32{{Worker: "b", Rank: 1}: 5, {Worker: "zz", Rank: 0}: 8, {Worker: "", Rank: 7}: 1}), [4]int{8, 2, 5, 3}},
-		{"silent about some", remoteReport(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: -1, {Worker: "b", Rank: 0}: 4, {Worker: "b", Rank: 1}: -1, {Worker: "c", Rank: 0}: 6}), [4]int{8, 4, 0, 6}},
-		{"of everybody", remoteReport(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: 1, {Worker: "b", Rank: 0}: 0, {Worker: "b", Rank: 1}: 99, {Worker: "c", Rank: 0}: 0}), [4]int{1, 0, 8, 0}},
+		{"more, and of strangers", remoteReport(map[overlap.Rank]int32{{Worker: "b", Rank: 1}: 5, {Worker: "zz", Rank: 0}: 8,
+			{Worker: "", Rank: 7}: 1}), [4]int{8, 2, 5, 3}},
+		{"silent about some", remoteReport(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: -1, {Worker: "b", Rank: 0}: 4,
+			{Worker: "b", Rank: 1}: -1, {Worker: "c", Rank: 0}: 6}), [4]int{8, 4, 0, 6}},
+		{"of everybody", remoteReport(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: 1, {Worker: "b", Rank: 0}: 0,
+			{Worker: "b", Rank: 1}: 99, {Worker: "c", Rank: 0}: 0}), [4]int{1, 0, 8, 0}},
 		{"of the wrong length", &overlap.Report{Layout: overlap.NewLayout([]overlap.Rank{{Worker: "a", Rank: 0}})}, [4]int{8, 2, 0, 3}},
 	} {
 		req.RemoteOverlap = tt.answered
@@ -88,7 +91,8 @@ func TestRemoteReportOfAPair(t *testing.T) {
 	require.True(t, !prefill.IgnoresOverlap() && decode.IgnoresOverlap(),
 		"blind: prefill %v, decode %v", prefill.IgnoresOverlap(), decode.IgnoresOverlap())
 	pp, dp := poolOf(pools.Prefill, silent("p1"), silent("p2")), poolOf(pools.Decode, silent("d1"))
-	req := Request{ID: "r", ISL: 8 * 16, Hashes: chain(1, 8), RemoteOverlap: remoteReport(map[overlap.Rank]int32{{Worker: "p2", Rank: 0}: 6, {Worker: "d1", Rank: 0}: 8})}
+	req := Request{ID: "r", ISL: 8 * 16, Hashes: chain(1, 8),
+		RemoteOverlap: remoteReport(map[overlap.Rank]int32{{Worker: "p2", Rank: 0}: 6, {Worker: "d1", Rank: 0}: 8})}
 	p, d := reservePair(t, prefill, decode, pp, dp, req, req)
 	assert.True(t, p.Worker.ID == "p2" && p.Overlap == 6 && d.Overlap == 0,
 		"chose %s for an overlap of %d, and decode for %d", p.Worker.ID, p.Overlap, d.Overlap)

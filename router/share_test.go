@@ -60,7 +60,8 @@ func TestSharesCountInTheChoice(t *testing.T) {
 func TestPromisesAreShared(t *testing.T) {
 	cfg := DefaultConfig()
 	r := newRouter(t, cfg.For(pools.Decode), nil)
-	v := r.see(&pools.Pool{Model: "m", Role: pools.Decode, Members: []pools.Member{{Worker: &pools.Worker{ID: "a", BlockSize: 16, TotalKVBlocks: 100}}}})
+	v := r.see(&pools.Pool{Model: "m", Role: pools.Decode,
+		Members: []pools.Member{{Worker: &pools.Worker{ID: "a", BlockSize: 16, TotalKVBlocks: 100}}}})
 	promised := func(blocks int) []load.Shared {
 		return []load.Shared{{Share: load.Share{Account: load.Account{ActiveBlocks: blocks}}}}
 	}

@@ -31,7 +31,8 @@ func TestAttachBesideARealWorker(t *testing.T) {
 			"--kv-events-endpoint", fmt.Sprintf("tcp://*:%d", events), "--kv-events-replay-endpoint", fmt.Sprintf("tcp://*:%d", replay))
 	}
 	engine := fmt.Sprintf("http://127.0.0.1:%d", port)
-	beside := start(t, asProcess(t, "attach", "--url", engine, "--id", "w1", "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(),
+	beside := start(t, asProcess(t, "attach", "--url", engine, "--id", "w1", "--etcd-endpoints", inside.EtcdURL(), "--nats-url",
+		inside.NATSURL(),
 		"--attach-drain", "100ms", "--attach-address", "127.0.0.1:0", "--taints", "a", "--topology", "rack=r1"), "attach")
 	if code, body := get(beside.url + "/ready"); code != http.StatusServiceUnavailable || !strings.Contains(body, engine) {
 		t.Errorf("before there is an engine: %d %s", code, body)

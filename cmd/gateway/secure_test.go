@@ -103,7 +103,8 @@ func TestReplicasOverTLS(t *testing.T) {
 	}
 	var gateways []*proc
 	for range 3 {
-		gateways = append(gateways, startServe(t, "--replica-group", "test", "--nats-url", bus.URL(), "--worker-url", "http://127.0.0.1:1,model=m",
+		gateways = append(gateways, startServe(t, "--replica-group", "test", "--nats-url", bus.URL(), "--worker-url",
+			"http://127.0.0.1:1,model=m",
 			"--tls-cert-file", cert, "--tls-key-file", key, "--tls-client-ca-file", ca.Bundle(dir)))
 	}
 	are := func(s *proc, state string, n int) {

@@ -77,7 +77,8 @@ func (p *proc) joins() map[string][]string {
 // finds the workers that it had: its etcd and NATS are where they were. With --embed-listen both run inside beside a worker by URL too.
 func TestServeAloneComesBack(t *testing.T) {
 	t.Parallel()
-	ports := []string{"--http-port", fmt.Sprint(testkit.FreePort(t)), "--embed-ports", fmt.Sprintf("%d,%d,0", testkit.FreePort(t), testkit.FreePort(t))}
+	ports := []string{"--http-port", fmt.Sprint(testkit.FreePort(t)), "--embed-ports",
+		fmt.Sprintf("%d,%d,0", testkit.FreePort(t), testkit.FreePort(t))}
 	s := startServe(t, ports...)
 	joins := s.joins()
 	require.Len(t, joins, 2, s.out.String())

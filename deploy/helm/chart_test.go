@@ -74,7 +74,8 @@ func manifest(t *testing.T, values map[string]any) string {
 func rendered(t *testing.T, values map[string]any) (map[string]string, error) {
 	t.Helper()
 	c := load(t)
-	top, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{Name: "demo", Namespace: "serving", Revision: 1, IsInstall: true}, chartutil.DefaultCapabilities)
+	top, err := chartutil.ToRenderValues(c, values,
+		chartutil.ReleaseOptions{Name: "demo", Namespace: "serving", Revision: 1, IsInstall: true}, chartutil.DefaultCapabilities)
 	if err != nil {
 		return nil, err
 	}
@@ -134,20 +135,27 @@ func TestExamples(t *testing.T) {
 	}{
 		"default":           {gateway + pods, nil, []string{"replicas: 1", "kubernetes-selector: tandem.dev/fleet=demo-tandem"}},
 		"engines-elsewhere": {gateway + pods, nil, []string{"kubernetes-selector: models:llm-d.ai/inference-serving=true"}},
-		"vllm": {gateway + pods + pools, []string{vllm + vllmP + vllmEvents + " --tensor-parallel-size=2", vllm + vllmD + vllmEvents + " --tensor-parallel-size=2"}, []string{"tandem.dev/role: decode", "name: VLLM_NIXL_SIDE_CHANNEL_HOST",
-			"{name: shm, mountPath: /dev/shm}", `preStop: {exec: {command: [sleep, "30"]}}`, "failureThreshold: 360", "terminationGracePeriodSeconds: 90"}},
+		"vllm": {gateway + pods + pools, []string{vllm + vllmP + vllmEvents + " --tensor-parallel-size=2",
+			vllm + vllmD + vllmEvents + " --tensor-parallel-size=2"}, []string{"tandem.dev/role: decode", "name: VLLM_NIXL_SIDE_CHANNEL_HOST",
+			"{name: shm, mountPath: /dev/shm}", `preStop: {exec: {command: [sleep, "30"]}}`, "failureThreshold: 360",
+			"terminationGracePeriodSeconds: 90"}},
 		"sglang": {gateway + pods + pools, []string{sglang + sglangP, sglang + "decode --disaggregation-transfer-backend=nixl"}, nil},
-		"trtllm": {gateway + pods + pools + ", ConfigMap -decode, ConfigMap -prefill", []string{trtllm}, []string{"disable_overlap_scheduler: true", "max_tokens_in_buffer: 32768",
-			`tandem.dev/options: "block-size=32,context-length=40960,kv-events=none"`}},
+		"trtllm": {gateway + pods + pools + ", ConfigMap -decode, ConfigMap -prefill", []string{trtllm},
+			[]string{"disable_overlap_scheduler: true", "max_tokens_in_buffer: 32768",
+				`tandem.dev/options: "block-size=32,context-length=40960,kv-events=none"`}},
 		"registry": {gateway + ", Deployment -etcd, Service -etcd, Deployment -nats, Service -nats, Deployment -sglang-both, Deployment -vllm-prefill, " +
 			"PodDisruptionBudget -sglang-both, PodDisruptionBudget -vllm-prefill, NetworkPolicy -etcd, NetworkPolicy -gateway, NetworkPolicy -nats, NetworkPolicy -pools", nil, nil},
 		"replicas": {gateway + pods + pools + ", Service -peers, Service -metrics, ServiceMonitor -gateway, NetworkPolicy -gateway, NetworkPolicy -pools", []string{vllm + vllmP + vllmEvents, vllm + vllmD + vllmEvents},
 			[]string{"replicas: 3", "publishNotReadyAddresses: true"}},
 		"certificates": {gateway + ", Service -metrics, ServiceMonitor -gateway, Deployment -vllm, PodDisruptionBudget -vllm", nil, []string{
-			"tcpSocket: {port: http}", "--url=https://$(POD_IP):8000", "--etcd-endpoints=https://worker@etcd-0.etcd:2379,https://worker@etcd-1.etcd:2379", "--client-key-file=/etc/tandem/nats-tls/tls.key"}},
-		"production": {gateway + pods + pools + ", Service -peers, Service -metrics, HorizontalPodAutoscaler -decode, HorizontalPodAutoscaler -gateway, HTTPRoute , NetworkPolicy -gateway, " +
-			"NetworkPolicy -pools, PrometheusRule , ScaledObject -prefill, ServiceMonitor -gateway", []string{vllm + vllmP + vllmEvents + " --tensor-parallel-size=2", vllm + vllmD + vllmEvents + " --tensor-parallel-size=2"},
-			[]string{"@sha256:0000", "client-hints: priority<=100", "timeouts: {request: 0s}", "terminationGracePeriodSeconds: 325", `query: sum(tandem_desired_workers{namespace="serving",model="Qwen/Qwen3-32B",role="prefill"})`}},
+			"tcpSocket: {port: http}", "--url=https://$(POD_IP):8000",
+			"--etcd-endpoints=https://worker@etcd-0.etcd:2379,https://worker@etcd-1.etcd:2379", "--client-key-file=/etc/tandem/nats-tls/tls.key"}},
+		"production": {gateway + pods + pools +
+			", Service -peers, Service -metrics, HorizontalPodAutoscaler -decode, HorizontalPodAutoscaler -gateway, HTTPRoute , NetworkPolicy -gateway, " +
+			"NetworkPolicy -pools, PrometheusRule , ScaledObject -prefill, ServiceMonitor -gateway",
+			[]string{vllm + vllmP + vllmEvents + " --tensor-parallel-size=2", vllm + vllmD + vllmEvents + " --tensor-parallel-size=2"},
+			[]string{"@sha256:0000", "client-hints: priority<=100", "timeouts: {request: 0s}", "terminationGracePeriodSeconds: 325",
+				`query: sum(tandem_desired_workers{namespace="serving",model="Qwen/Qwen3-32B",role="prefill"})`}},
 	}
 	for name, values := range examples(t) {
 		t.Run(name, func(t *testing.T) {
@@ -275,22 +283,27 @@ func TestValues(t *testing.T) {
 		{"vllm", "serviceAccount", map[string]any{"create": false, "name": "ours"}, "serviceAccountName: ours", "kind: ServiceAccount\nmetadata"},
 		{"vllm", "discovery.mode", "none", "automountServiceAccountToken: false", "kind: Role\n"},
 		{"vllm", "pools.prefill.replicas", 0, "replicas: 0", ""},
-		{"vllm", "pools.prefill.podDisruptionBudget", map[string]any{"enabled": false}, "", "PodDisruptionBudget\nmetadata:\n  name: demo-tandem-prefill"},
+		{"vllm", "pools.prefill.podDisruptionBudget", map[string]any{"enabled": false}, "",
+			"PodDisruptionBudget\nmetadata:\n  name: demo-tandem-prefill"},
 		{"vllm", "pools.prefill.args", []any{"serve-this"}, "- serve-this\n", ""},
 		{"vllm", "gateway.extraArgs", []any{"--log-level=debug"}, `- "--log-level=debug"`, ""},
 		{"vllm", "imagePullSecrets", []any{map[string]any{"name": "pull"}}, "- name: pull", ""},
-		{"registry", "etcd", map[string]any{"endpoints": []any{"https://etcd-0:2379", "https://etcd-1:2379"}}, "--etcd-endpoints=https://etcd-0:2379,https://etcd-1:2379", "quay.io/coreos/etcd"},
+		{"registry", "etcd", map[string]any{"endpoints": []any{"https://etcd-0:2379", "https://etcd-1:2379"}},
+			"--etcd-endpoints=https://etcd-0:2379,https://etcd-1:2379", "quay.io/coreos/etcd"},
 		{"registry", "nats", map[string]any{"enabled": false}, "router-kv-events: false", "nats-url"},
 		{"vllm", "nats.url", "nats://bus:4222", "nats-url: nats://bus:4222", ""}, // for the group alone
 		{"vllm", "nats.enabled", true, "image: docker.io/library/nats", "tandem.dev/fleet: demo-tandem\n      ports:\n        - {port: 4222}"},
-		{"vllm", "gateway.config", map[string]any{"tls-cert-file": "/own/tls.crt", "tls-key-file": "/own/tls.key"}, "scheme: HTTPS", "path: /live, port: http}"},
-		{"vllm", "gateway.workerTLS", map[string]any{"existingSecret": "engines", "cert": ""}, "worker-ca-file: /etc/tandem/worker-tls/ca.crt", "client-cert-file"},
+		{"vllm", "gateway.config", map[string]any{"tls-cert-file": "/own/tls.crt", "tls-key-file": "/own/tls.key"}, "scheme: HTTPS",
+			"path: /live, port: http}"},
+		{"vllm", "gateway.workerTLS", map[string]any{"existingSecret": "engines", "cert": ""},
+			"worker-ca-file: /etc/tandem/worker-tls/ca.crt", "client-cert-file"},
 		{"vllm", "gateway.tls.existingSecret", "pair", "scheme: HTTPS", "replica-peers"},
 		{"production", "gateway.tls.existingSecret", "pair", "serverName: demo-tandem.serving.svc", "appProtocol: http}"},
 		{"production", "nats.url", "nats://bus:4222", "# The other gateways.\n", ""},
 		{"replicas", "gateway.peers.existingSecret", "", "replicas: 3", "6222"},
 		{"replicas", "networkPolicy.enabled", false, "publishNotReadyAddresses: true", "NetworkPolicy"},
-		{"certificates", "etcd.attach", map[string]any{"auth": map[string]any{"existingSecret": ""}, "tls": map[string]any{"existingSecret": ""}}, "https://gateway@etcd-1.etcd:2379", "worker-etcd"},
+		{"certificates", "etcd.attach", map[string]any{"auth": map[string]any{"existingSecret": ""},
+			"tls": map[string]any{"existingSecret": ""}}, "https://gateway@etcd-1.etcd:2379", "worker-etcd"},
 		{"certificates", "nats.creds.existingSecret", "nsc", "nats-creds: /etc/tandem/nats-creds/user.creds", "--nats-creds"},
 		{"certificates", "pools.vllm.scheme", "http", "--url=http://$(POD_IP):8000", "--worker-ca-file"},
 		{"production", "gateway.admin.port", 9200, "admin-address: 0.0.0.0:9200", "9090}"},
@@ -324,7 +337,8 @@ func TestNotes(t *testing.T) {
 		{"certificates", "gateway.replicas", 2, "-- /gateway health --config", "curl"},
 	} {
 		files, err := rendered(t, set(set(sharing(examples(t)[tt.example], tt.path), "networkPolicy.extraEgress", everywhere), tt.path, tt.value))
-		if notes := files["tandem/templates/NOTES.txt"]; err != nil || !strings.Contains(notes, tt.want) || tt.not != "" && strings.Contains(notes, tt.not) {
+		if notes := files["tandem/templates/NOTES.txt"]; err != nil || !strings.Contains(notes, tt.want) || tt.not != "" &&
+			strings.Contains(notes, tt.not) {
 			t.Errorf("%s with %s: %v: %v, lacks %q or has %q:\n%s", tt.example, tt.path, tt.value, err, tt.want, tt.not, notes)
 		}
 	}
@@ -365,8 +379,10 @@ func TestMistakesAreFound(t *testing.T) {
 		{"replicas", "path: /live, port: http, scheme: HTTPS", "path: /live, port: http", "probe asks by"},
 		{"replicas", "appProtocol: https}\n---\n# By", "appProtocol: http}\n---\n# By", "is said to be http"},
 		{"replicas", "scheme: https\n", "scheme: http\n", "scrapes by http"},
-		{"replicas", "{name: peers, mountPath: /etc/tandem/peers, readOnly: true}", "{name: peers, mountPath: /elsewhere, readOnly: true}", "/etc/tandem/peers/password is not mounted"},
-		{"certificates", "exec: {command: [/gateway, health, --config=/etc/tandem/gateway/gateway.yaml]}", "httpGet: {path: /health, port: http, scheme: HTTPS}", "without a certificate"},
+		{"replicas", "{name: peers, mountPath: /etc/tandem/peers, readOnly: true}",
+			"{name: peers, mountPath: /elsewhere, readOnly: true}", "/etc/tandem/peers/password is not mounted"},
+		{"certificates", "exec: {command: [/gateway, health, --config=/etc/tandem/gateway/gateway.yaml]}",
+			"httpGet: {path: /health, port: http, scheme: HTTPS}", "without a certificate"},
 		{"certificates", "        cert: {secret: {name: tandem-scrape, key: tls.crt}}\n", "", "shows no certificate"},
 		{"production", "    client-hints: ", "    client-hint: ", "the nearest is client-hints"},
 		{"production", "--config=", "--confg=", "the nearest is --config"},

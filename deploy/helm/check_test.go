@@ -194,7 +194,8 @@ func (c *cluster) container(at string, one corev1.Container, volumes map[string]
 	if !strings.ContainsAny(image, ":@") || strings.HasSuffix(image, ":latest") {
 		c.wrong("%s: the image %q has no tag of its own", at, one.Image)
 	}
-	for name, p := range map[string]*corev1.Probe{"startup": one.StartupProbe, "readiness": one.ReadinessProbe, "liveness": one.LivenessProbe} {
+	for name, p := range map[string]*corev1.Probe{"startup": one.StartupProbe, "readiness": one.ReadinessProbe,
+		"liveness": one.LivenessProbe} {
 		if p == nil {
 			if name != "startup" {
 				c.wrong("%s has no %s probe", at, name)
@@ -212,10 +213,12 @@ func (c *cluster) container(at string, one corev1.Container, volumes map[string]
 		}
 	}
 	s := one.SecurityContext
-	if s == nil || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || s.Capabilities == nil || !slices.Contains(s.Capabilities.Drop, "ALL") {
+	if s == nil || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || s.Capabilities == nil ||
+		!slices.Contains(s.Capabilities.Drop, "ALL") {
 		c.wrong("%s may more than it needs", at)
 	}
-	if one.Name != "engine" && (s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || one.Resources.Requests.Memory().IsZero() || one.Resources.Limits.Memory().IsZero()) {
+	if one.Name != "engine" && (s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem ||
+		one.Resources.Requests.Memory().IsZero() || one.Resources.Limits.Memory().IsZero()) {
 		c.wrong("%s can write to its root, or its memory is not limited", at)
 	}
 	paths := map[string]bool{}
@@ -252,7 +255,8 @@ func (c *cluster) service(s *corev1.Service) {
 	for _, p := range s.Spec.Ports {
 		if !slices.ContainsFunc(found[0].Spec.Template.Spec.Containers, func(one corev1.Container) bool {
 			return slices.ContainsFunc(one.Ports, func(q corev1.ContainerPort) bool {
-				return p.TargetPort.Type == intstr.String && q.Name == p.TargetPort.StrVal || p.TargetPort.Type == intstr.Int && q.ContainerPort == p.TargetPort.IntVal
+				return p.TargetPort.Type == intstr.String && q.Name == p.TargetPort.StrVal || p.TargetPort.Type == intstr.Int &&
+					q.ContainerPort == p.TargetPort.IntVal
 			})
 		}) {
 			c.wrong("%s: port %d leads to %s, which the pod does not have", what, p.Port, p.TargetPort.String())
@@ -296,9 +300,10 @@ func (c *cluster) binding(b *rbacv1.RoleBinding) {
 		c.wrong("RoleBinding %s is to no role of its namespace", b.Name)
 	}
 	for _, s := range b.Subjects {
-		if s.Kind != rbacv1.ServiceAccountKind || s.Namespace == "" && b.Namespace != "" || !slices.ContainsFunc(of[*appsv1.Deployment](c), func(d *appsv1.Deployment) bool {
-			return d.Spec.Template.Spec.ServiceAccountName == s.Name && *d.Spec.Template.Spec.AutomountServiceAccountToken
-		}) {
+		if s.Kind != rbacv1.ServiceAccountKind || s.Namespace == "" && b.Namespace != "" ||
+			!slices.ContainsFunc(of[*appsv1.Deployment](c), func(d *appsv1.Deployment) bool {
+				return d.Spec.Template.Spec.ServiceAccountName == s.Name && *d.Spec.Template.Spec.AutomountServiceAccountToken
+			}) {
 			c.wrong("RoleBinding %s: no pod has the token of %s", b.Name, s.Name)
 		}
 	}

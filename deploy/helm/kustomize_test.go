@@ -36,13 +36,17 @@ func TestKustomize(t *testing.T) {
 		watched  = ", Service gateway-metrics, ServiceMonitor gateway"
 	)
 	objects := map[string]string{
-		"base": gateway + ", ConfigMap workers", "discovery": pods, "vllm": pods + vllm, "sglang": pods + sglang, "registry": servers + vllm, "registry-sglang": servers + sglang,
-		"replicas": replicas, "production": replicas, "monitored": replicas + watched, "autoscaled": pods + vllm + watched + ", ScaledObject decode, ScaledObject prefill",
+		"base": gateway + ", ConfigMap workers", "discovery": pods, "vllm": pods + vllm, "sglang": pods + sglang,
+		"registry": servers + vllm, "registry-sglang": servers + sglang,
+		"replicas": replicas, "production": replicas, "monitored": replicas + watched,
+		"autoscaled":        pods + vllm + watched + ", ScaledObject decode, ScaledObject prefill",
 		"autoscaled-sglang": pods + sglang + ", HorizontalPodAutoscaler decode, HorizontalPodAutoscaler prefill",
 	}
 	has := map[string][]string{
-		"discovery": {"TANDEM_KUBERNETES_SELECTOR: "}, "registry": {"TANDEM_ETCD_ENDPOINTS: http://etcd:2379", "TANDEM_NATS_URL: nats://nats:4222"},
-		"replicas": {"TANDEM_REPLICA_PEERS: tandem-gateway-peers:6222", "replicas: 3", "maxUnavailable: 0", "scheme: HTTPS", "topologyKey: topology.kubernetes.io/zone"},
+		"discovery": {"TANDEM_KUBERNETES_SELECTOR: "},
+		"registry":  {"TANDEM_ETCD_ENDPOINTS: http://etcd:2379", "TANDEM_NATS_URL: nats://nats:4222"},
+		"replicas": {"TANDEM_REPLICA_PEERS: tandem-gateway-peers:6222", "replicas: 3", "maxUnavailable: 0", "scheme: HTTPS",
+			"topologyKey: topology.kubernetes.io/zone"},
 	}
 	folders, err := filepath.Glob(filepath.Join(kubernetesFolder, "overlays", "*"))
 	require.NoError(t, err)

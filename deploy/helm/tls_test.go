@@ -36,8 +36,10 @@ func unasked(settings string, c *cluster, one corev1.Container) (found []string)
 	if valueOf(settings, "tls-cert-file") != "" {
 		scheme = "https"
 	}
-	for name, p := range map[string]*corev1.Probe{"startup": one.StartupProbe, "readiness": one.ReadinessProbe, "liveness": one.LivenessProbe} {
-		if ask := p.HTTPGet; ask != nil && (strings.ToLower(cmp.Or(string(ask.Scheme), "http")) != scheme || valueOf(settings, "tls-client-ca-file") != "") {
+	for name, p := range map[string]*corev1.Probe{"startup": one.StartupProbe, "readiness": one.ReadinessProbe,
+		"liveness": one.LivenessProbe} {
+		if ask := p.HTTPGet; ask != nil && (strings.ToLower(cmp.Or(string(ask.Scheme), "http")) != scheme ||
+			valueOf(settings, "tls-client-ca-file") != "") {
 			found = append(found, fmt.Sprintf("the %s probe asks by %q without a certificate", name, ask.Scheme))
 		}
 	}
@@ -111,7 +113,8 @@ func TestGatewaysStartWithTheSecrets(t *testing.T) {
 			require.NoError(t, err)
 			port := fmt.Sprint(ln.Addr().(*net.TCPAddr).Port)
 			settings := secrets(t, find[*corev1.ConfigMap](c, "demo-tandem-gateway").Data["gateway.yaml"])
-			for old, now := range map[string]string{"http-port: 8000": "http-port: " + port, "0.0.0.0:9090": "127.0.0.1:0", "kubernetes-selector:": "worker-url: http://127.0.0.1:1,model=m #"} {
+			for old, now := range map[string]string{"http-port: 8000": "http-port: " + port, "0.0.0.0:9090": "127.0.0.1:0",
+				"kubernetes-selector:": "worker-url: http://127.0.0.1:1,model=m #"} {
 				settings = strings.Replace(settings, old, now, 1)
 			}
 			require.NoError(t, errors.Join(ln.Close(), os.WriteFile(config, []byte(settings+"\nembed-ports: 2379,4222,0\n"), 0o600)))
@@ -154,7 +157,8 @@ func TestGatewaysStartWithTheSecrets(t *testing.T) {
 // Among themselves gateways reach all that they need for sharing, whatever else is allowed: each other's NATS, and the
 // port at which one that is silent is asked whether it lives. Engines do not reach a NATS that is for gateways alone.
 func TestGatewaysReachEachOther(t *testing.T) {
-	gateways := map[string]string{"app.kubernetes.io/part-of": "demo-tandem", "app.kubernetes.io/instance": "demo", "app.kubernetes.io/component": "gateway"}
+	gateways := map[string]string{"app.kubernetes.io/part-of": "demo-tandem", "app.kubernetes.io/instance": "demo",
+		"app.kubernetes.io/component": "gateway"}
 	for name, tt := range map[string]struct {
 		example, path string
 		value         any
@@ -186,7 +190,8 @@ func TestGatewaysReachEachOther(t *testing.T) {
 		if !slices.Equal(in, tt.want) || !slices.Equal(out, tt.want) {
 			t.Errorf("%s: gateways reach %v of each other, and may reach %v; want %v", name, in, out, tt.want)
 		}
-		if bus := find[*networkingv1.NetworkPolicy](c, "demo-tandem-nats"); bus != nil && len(bus.Spec.Ingress[0].From) != map[string]int{"NATS": 1, "etcd": 2}[name] {
+		if bus := find[*networkingv1.NetworkPolicy](c, "demo-tandem-nats"); bus != nil &&
+			len(bus.Spec.Ingress[0].From) != map[string]int{"NATS": 1, "etcd": 2}[name] {
 			t.Errorf("%s: NATS is reached by %v", name, bus.Spec.Ingress[0].From)
 		}
 	}

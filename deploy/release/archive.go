@@ -102,7 +102,8 @@ func (r *release) tar(folder string, files []file) ([]byte, error) {
 	}
 	packed := tar.NewWriter(zipped)
 	for _, f := range files {
-		h := &tar.Header{Name: folder + "/" + f.name, Mode: f.mode, Size: int64(len(f.data)), Typeflag: tar.TypeReg, ModTime: r.made, Format: tar.FormatUSTAR}
+		h := &tar.Header{Name: folder + "/" + f.name, Mode: f.mode, Size: int64(len(f.data)), Typeflag: tar.TypeReg, ModTime: r.made,
+			Format: tar.FormatUSTAR}
 		if err := packed.WriteHeader(h); err != nil {
 			return nil, err
 		}

@@ -24,7 +24,8 @@ func tree(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"go.mod": "module example.org/one\n\ngo 1.26\n", "one/main.go": "package main\n\nvar version string\n\nfunc main() { println(version) }\n",
+		"go.mod":      "module example.org/one\n\ngo 1.26\n",
+		"one/main.go": "package main\n\nvar version string\n\nfunc main() { println(version) }\n",
 	} {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
@@ -38,7 +39,8 @@ func TestReleaseIsReproducible(t *testing.T) {
 	made := func() (sums, out string) {
 		out = filepath.Join(t.TempDir(), "dist")
 		r := release{
-			root: tree(t), pkg: "./one", version: "v1.2.3", made: time.Unix(1_700_000_000, 0).UTC(), targets: [][2]string{{"linux", "amd64"}, {"linux", "arm64"}},
+			root: tree(t), pkg: "./one", version: "v1.2.3", made: time.Unix(1_700_000_000, 0).UTC(),
+			targets: [][2]string{{"linux", "amd64"}, {"linux", "arm64"}},
 			environ: []string{"GOCACHE=" + cache(t)}, stderr: new(bytes.Buffer),
 			extras: func(string) ([]file, error) { return []file{{"LICENSE", 0o644, []byte("text")}}, nil },
 		}
@@ -81,7 +83,8 @@ func TestExtras(t *testing.T) {
 			t.Errorf("%s has mode %o and %d bytes", f.name, f.mode, len(f.data))
 		}
 	}
-	if unit := got["systemd/tandem-gateway.service"]; len(got) != 5 || !strings.Contains(unit, "ExecStart=") || !strings.Contains(got["LICENSE"], "Apache") {
+	if unit := got["systemd/tandem-gateway.service"]; len(got) != 5 || !strings.Contains(unit, "ExecStart=") ||
+		!strings.Contains(got["LICENSE"], "Apache") {
 		t.Errorf("the archive has %q", slices.Sorted(maps.Keys(got)))
 	}
 	_, err = extras(t.TempDir())

@@ -10,7 +10,8 @@ func TestOwnHost(t *testing.T) {
 	for host, own := range map[string]bool{
 		"": true, "localhost": true, "localhost:8000": true, "LOCALHOST.": true, "127.0.0.1": true, "127.0.0.1:8000": true, "127.8.8.8": true,
 		"[::1]:8000": true, "[::1]": true, "::1": true, "[::ffff:127.0.0.1]:80": true, "gpu.lan": true, "GPU.lan:8000": true,
-		"host.docker.internal:8000": true, "gateway.localhost": true, "Gateway.LOCALHOST:1": true, ".internal": false, "internal": false, "evilinternal": false,
+		"host.docker.internal:8000": true, "gateway.localhost": true, "Gateway.LOCALHOST:1": true, ".internal": false, "internal": false,
+		"evilinternal": false,
 		"evil.example": false, "evil.example:8000": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false, "10.0.0.1": false,
 		"0.0.0.0": false, "[::]": false, "evil.example:8000:127.0.0.1": false, "gpu.lan.evil.example": false, "a b": false,
 	} {

@@ -279,7 +279,8 @@ func bearer(c *x509.Certificate) string {
 // received alert.
 func refused(err error) bool {
 	remote, ok := errors.AsType[*net.OpError](err)
-	return ok && remote.Op == "remote error" && slices.ContainsFunc([]tls.AlertError{40, 42, 43, 44, 45, 46, 48, 49, 116}, func(a tls.AlertError) bool {
-		return remote.Err.Error() == a.Error()
-	})
+	return ok && remote.Op == "remote error" &&
+		slices.ContainsFunc([]tls.AlertError{40, 42, 43, 44, 45, 46, 48, 49, 116}, func(a tls.AlertError) bool {
+			return remote.Err.Error() == a.Error()
+		})
 }

@@ -170,7 +170,8 @@ func (s *Store) Export(reg prometheus.Registerer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reloads = set.Counter("tls_reloads_total",
-		"Changes of certificate files, by what they are for (use) and result: ok, or failed where the files before stay in force.", "use", "result")
+		"Changes of certificate files, by what they are for (use) and result: ok, or failed where the files before stay in force.", "use",
+		"result")
 	for _, source := range s.sources {
 		s.show(source)
 	}

@@ -281,7 +281,8 @@ func TestNamed(t *testing.T) {
 		}
 	}
 	assert.Error(t, certs.Named(&x509.Certificate{}, []string{"a"}), "a certificate without names")
-	for name, ok := range map[string]bool{"a": true, "*.a": true, "spiffe://td/*": true, "*": false, "": false, "a b": false, "a.*": false, "spiffe://": false, "://x": false} {
+	for name, ok := range map[string]bool{"a": true, "*.a": true, "spiffe://td/*": true, "*": false, "": false, "a b": false,
+		"a.*": false, "spiffe://": false, "://x": false} {
 		assert.Equal(t, ok, certs.CheckName(name) == nil, name)
 	}
 }
@@ -292,7 +293,8 @@ func TestExplain(t *testing.T) {
 	store := certs.NewStore(0, slog.New(slog.DiscardHandler))
 	source := func(authority *testkit.Authority, p *testkit.Pair) *certs.Source {
 		dir := t.TempDir()
-		f := certs.Files{CA: certs.File{Setting: "worker-ca-file"}, Cert: certs.File{Setting: "client-cert-file"}, Key: certs.File{Setting: "client-key-file"}}
+		f := certs.Files{CA: certs.File{Setting: "worker-ca-file"}, Cert: certs.File{Setting: "client-cert-file"},
+			Key: certs.File{Setting: "client-key-file"}}
 		if authority != nil {
 			f.CA.Path = authority.Bundle(dir)
 		}
@@ -317,7 +319,8 @@ func TestExplain(t *testing.T) {
 		{"wrong bundle", good, source(other, &own), "it is not in worker-ca-file, "},
 		{"no certificate", good, source(ca, nil), "client-cert-file and client-key-file are not given"},
 		{"refused certificate", good, source(ca, &foreign), "the other side refuses the certificate of client-cert-file, "},
-		{"expired", &tls.Config{Certificates: []tls.Certificate{old}}, source(ca, &own), "it is the other side's certificate, of worker, in force from "},
+		{"expired", &tls.Config{Certificates: []tls.Certificate{old}}, source(ca, &own),
+			"it is the other side's certificate, of worker, in force from "},
 	} {
 		config := c.s.Client().Clone()
 		config.ServerName = "worker"

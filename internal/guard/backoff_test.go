@@ -11,7 +11,8 @@ import (
 func TestDelay(t *testing.T) {
 	b := Backoff{Min: 100 * time.Millisecond, Max: 2 * time.Second}
 	for failures, want := range map[int]time.Duration{
-		0: 100 * time.Millisecond, 1: 200 * time.Millisecond, 4: 1600 * time.Millisecond, 5: 2 * time.Second, 40: 2 * time.Second, 1 << 40: 2 * time.Second,
+		0: 100 * time.Millisecond, 1: 200 * time.Millisecond, 4: 1600 * time.Millisecond, 5: 2 * time.Second, 40: 2 * time.Second,
+		1 << 40: 2 * time.Second,
 	} {
 		assert.Equal(t, want, b.Delay(failures, nil), "after %d failures", failures)
 	}

@@ -46,7 +46,8 @@ func TestSpansOutliveAClockJump(t *testing.T) {
 				continue
 			}
 			if seen[s.path] = true; calendar[s.path] == "" {
-				t.Errorf("%s:%d: subtract times of time.Now instead, or name %s among the files that need dates: %s", s.path, i+1, path.Base(s.path), strings.TrimSpace(line))
+				t.Errorf("%s:%d: subtract times of time.Now instead, or name %s among the files that need dates: %s", s.path, i+1,
+					path.Base(s.path), strings.TrimSpace(line))
 			}
 		}
 	}

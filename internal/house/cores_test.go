@@ -26,7 +26,8 @@ var cores = []struct {
 	{files: "handoff/decide.go"},
 	{files: "handoff/cleanupstack.go"},
 	{files: "cmd/gateway/observe/scale.go"},
-	{files: "lab/engine/*.go", shells: []string{"call.go", "death.go", "mailbox.go", "publisher.go", "scheduler.go", "server.go", "sidechannel.go", "socket.go", "store.go"}},
+	{files: "lab/engine/*.go", shells: []string{"call.go", "death.go", "mailbox.go", "publisher.go", "scheduler.go", "server.go",
+		"sidechannel.go", "socket.go", "store.go"}},
 	{files: "internal/openai/*.go", shells: []string{"shared.go"}}, // keeps memory for the next
 	{files: "internal/tokens/*.go", shells: []string{
 		"cache.go",  // seeds its hash at random, against crafted collisions

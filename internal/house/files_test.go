@@ -30,7 +30,8 @@ func TestPackagesHaveOneComment(t *testing.T) {
 		if s.ast.Name.Name == "main" {
 			want = "Command " + path.Base(s.room) + " "
 		}
-		assert.True(t, strings.HasPrefix(s.ast.Doc.Text(), want), "%s: the package comment begins with %.30q, not with %q", s.path, s.ast.Doc.Text(), want)
+		assert.True(t, strings.HasPrefix(s.ast.Doc.Text(), want), "%s: the package comment begins with %.30q, not with %q", s.path,
+			s.ast.Doc.Text(), want)
 	}
 	for room, places := range comments {
 		assert.Len(t, places, 1, "package comments of %s", room)
@@ -79,7 +80,8 @@ func TestPackagesAreNamedForWhatTheyAre(t *testing.T) {
 
 // ends are the files that end the process, one of each command, once each: the
 // one place, so that every defer before it runs.
-var ends = []string{"cmd/gateway/main.go", "bench/main.go", "lab/tryreal/main.go", "deploy/compose/run/main.go", "deploy/release/main.go", "deploy/compose/images/servers/main.go"}
+var ends = []string{"cmd/gateway/main.go", "bench/main.go", "lab/tryreal/main.go", "deploy/compose/run/main.go",
+	"deploy/release/main.go", "deploy/compose/images/servers/main.go"}
 
 func TestOnlyMainExits(t *testing.T) {
 	found := map[string]int{}
@@ -105,7 +107,8 @@ func exits(s *source) []string {
 
 // unfinished matches words that promise a change instead of being one. They are
 // taken apart here so that this file does not contain them.
-var unfinished = regexp.MustCompile(`(?i)\b(TO` + `DO|FIX` + `ME|X` + `XX|HA` + `CK|not imple` + `mented|place` + `holder|st` + `ub(bed)?|for ` + `now)\b`)
+var unfinished = regexp.MustCompile(`(?i)\b(TO` + `DO|FIX` + `ME|X` + `XX|HA` + `CK|not imple` + `mented|place` + `holder|st` +
+	`ub(bed)?|for ` + `now)\b`)
 
 func TestNothingIsLeftUnfinished(t *testing.T) {
 	tree := load(t)

@@ -41,62 +41,78 @@ var ground = storey{
 	"kv/zmq":           append(kv, "internal/guard"),
 	"internal/natsbus": append(kv, "internal/scratch", "internal/setting", "internal/guard"),
 	"kv/view":          append(kv, "lab/testkit"),
-	"kv/follow":        append(kv, "internal/natsbus", "kv/view", "lab/testkit", "kv/zmq", "internal/metrics", "internal/setting", "internal/guard"),
+	"kv/follow": append(kv, "internal/natsbus", "kv/view", "lab/testkit", "kv/zmq", "internal/metrics", "internal/setting",
+		"internal/guard"),
 }
 
 // rooms are the parts of a request's way.
 var rooms = storey{
-	"pools":           {"internal/setting"},
-	"queue":           {"internal/setting"}, // conf reads the file of policy classes
-	"router/load":     {"kv/index"},
-	"kv/overlap":      {"kv/index", "internal/setting", "pools"},
-	"fault":           {"pools", "internal/setting", "internal/metrics", "internal/http1"},                   // injects failures into transports
-	"pools/discovery": {"internal/setting", "pools", "internal/guard", "internal/scratch", "internal/http1"}, // upstream separates this machine's shortages from a worker's failures
-	"pools/kept":      {"internal/guard", "internal/natsbus"},                                                // natsbus in its tests
+	"pools":       {"internal/setting"},
+	"queue":       {"internal/setting"}, // conf reads the file of policy classes
+	"router/load": {"kv/index"},
+	"kv/overlap":  {"kv/index", "internal/setting", "pools"},
+	"fault":       {"pools", "internal/setting", "internal/metrics", "internal/http1"},
+	// injects failures into transports
+	"pools/discovery": {"internal/setting", "pools", "internal/guard", "internal/scratch", "internal/http1"},
+	// upstream separates this machine's shortages from a worker's failures
+	"pools/kept": {"internal/guard", "internal/natsbus"}, // natsbus in its tests
 	// Pods, in a package of its own: etcd's client is no part of it.
 	"pools/discovery/kubernetes": {"internal/setting", "pools", "pools/discovery", "internal/guard", "internal/metrics", "lab/testkit"},
 	"router":                     {"kv/index", "internal/setting", "pools", "router/load", "kv/overlap"},
-	"router/placement":           {"pools", "router"},                                                                                                                     // permits and orders come in as interfaces
-	"router/replica":             {"internal/setting", "pools", "queue", "router/load", below, "router"},                                                                  // over NATS
-	"router/feed":                {below, "pools", "router", "kv/index", "kv/overlap"},                                                                                    // what KV events report, into indexes and routers
-	"models":                     {"kv/index", "internal/openai", "internal/jinja", "internal/metrics", "internal/setting", "internal/tokens", "internal/http1", "pools"}, // upstream carries what engines are asked to tokenize
-	"prefill":                    legs,
-	"decode":                     legs,
-	"handoff/connector":          {below, "fault", "pools", "prefill"},
-	"handoff":                    {below, "decode", "fault", "handoff/connector", "models", "pools", "prefill", "queue", "router", "kv/index", "kv/overlap", "router/placement"},
+	"router/placement":           {"pools", "router"},
+	// permits and orders come in as interfaces
+	"router/replica": {"internal/setting", "pools", "queue", "router/load", below, "router"},
+	// over NATS
+	"router/feed": {below, "pools", "router", "kv/index", "kv/overlap"},
+	// what KV events report, into indexes and routers
+	"models": {"kv/index", "internal/openai", "internal/jinja", "internal/metrics", "internal/setting",
+		"internal/tokens", "internal/http1", "pools"}, // upstream carries what engines are asked to tokenize
+	"prefill":           legs,
+	"decode":            legs,
+	"handoff/connector": {below, "fault", "pools", "prefill"},
+	"handoff": {below, "decode", "fault", "handoff/connector", "models", "pools", "prefill", "queue", "router",
+		"kv/index", "kv/overlap", "router/placement"},
 }
 
 // roof is what clients and operators see, and the composition of the product.
 var roof = storey{
 	"cmd/gateway/settings": {"internal/setting", "internal/terminal"},
 	"cmd/gateway/edge":     {below},
-	"cmd/gateway/service":  {below, "internal/guard", "internal/setting", "pools", "kv/overlap", "fault", "internal/metrics"},                        // the client of the index service, and their wire types
-	"cmd/gateway/observe":  {below},                                                                                                                  // the lines that it writes itself
-	"cmd/gateway/console":  {below, "cmd/gateway/edge", "cmd/gateway/observe"},                                                                       // the edge's Page, and what the observer counts
-	"cmd/gateway/stack":    {below, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service", "cmd/gateway/settings"}, // settings in force, for the console
+	"cmd/gateway/service":  {below, "internal/guard", "internal/setting", "pools", "kv/overlap", "fault", "internal/metrics"},
+	// the client of the index service, and their wire types
+	"cmd/gateway/observe": {below}, // the lines that it writes itself
+	"cmd/gateway/console": {below, "cmd/gateway/edge", "cmd/gateway/observe"},
+	// the edge's Page, and what the observer counts
+	"cmd/gateway/stack": {below, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service",
+		"cmd/gateway/settings"}, // settings in force, for the console
 }
 
 // lab is what is not the product: simulated engines, load, benchmarks. Only the command's files in labUsers import it.
 var lab = storey{
-	"lab/engine":                    {"lab/testkit", "internal/tokens", "internal/setting", "fault", "internal/metrics", "internal/openai", "internal/guard", "kv/wire", "kv/zmq"},
-	"lab/replay":                    {"internal/auth", "lab/testkit", "internal/openai", "internal/terminal", "internal/setting", "internal/tokens"},
-	"lab/simulate":                  {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica", "lab/engine", "lab/testkit", "lab/replay", "internal/setting", "internal/pace", "internal/terminal", "internal/tokens"},
-	"lab/realtest":                  {"lab/testkit"},
-	"lab/tryreal":                   {"lab/realtest"},
-	"lab/wire":                      {},
-	"lab/devfleet":                  {below, "lab/engine"},                 // the product's own composition, with simulated workers
-	"lab/fleet":                     {below, "lab/devfleet", "lab/engine"}, // the harness of tests of the whole gateway
-	"bench":                         {below, "lab/replay", "lab/wire"},
-	"deploy/helm":                   {},                                                                                       // a module of its own: tests of the chart and of deploy/kubernetes
-	"deploy/compose/run":            {"lab/engine", "lab/testkit", "internal/openai", "internal/terminal", "internal/tokens"}, // computes the expected answers
+	"lab/engine": {"lab/testkit", "internal/tokens", "internal/setting", "fault", "internal/metrics",
+		"internal/openai", "internal/guard", "kv/wire", "kv/zmq"},
+	"lab/replay": {"internal/auth", "lab/testkit", "internal/openai", "internal/terminal", "internal/setting",
+		"internal/tokens"},
+	"lab/simulate": {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica",
+		"lab/engine", "lab/testkit", "lab/replay", "internal/setting", "internal/pace", "internal/terminal", "internal/tokens"},
+	"lab/realtest":       {"lab/testkit"},
+	"lab/tryreal":        {"lab/realtest"},
+	"lab/wire":           {},
+	"lab/devfleet":       {below, "lab/engine"},                 // the product's own composition, with simulated workers
+	"lab/fleet":          {below, "lab/devfleet", "lab/engine"}, // the harness of tests of the whole gateway
+	"bench":              {below, "lab/replay", "lab/wire"},
+	"deploy/helm":        {}, // a module of its own: tests of the chart and of deploy/kubernetes
+	"deploy/compose/run": {"lab/engine", "lab/testkit", "internal/openai", "internal/terminal", "internal/tokens"},
+	// computes the expected answers
 	"deploy/release":                {"lab/testkit"},
 	"deploy/compose/images/servers": {},
 }
 
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
-	"cmd/gateway":                {below, "lab/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/testkit", "lab/wire"},
-	"cmd/gateway/e2e":            {below, "lab/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/testkit", "lab/realtest"},
+	"cmd/gateway": {below, "lab/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/testkit", "lab/wire"},
+	"cmd/gateway/e2e": {below, "lab/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/testkit",
+		"lab/realtest"},
 	"cmd/gateway/e2e/operations": {below, "lab/fleet", "lab/devfleet", "lab/replay", "lab/simulate"}, // whose reports it looks at
 	"cmd/gateway/e2e/clients":    {below, "lab/fleet"},
 }
@@ -134,7 +150,8 @@ var labUsers = []string{"lab.go"}
 var kv = []string{"kv/wire", "kv/index", "internal/tokens"}
 
 // legs is what prefill and decode share. Tests cut streams as engines' detokenizers write them.
-var legs = []string{"internal/tokens", "internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/http1", "internal/pace", "lab/testkit"}
+var legs = []string{"internal/tokens", "internal/setting", "pools", "router", "router/load", "fault", "internal/openai",
+	"internal/http1", "internal/pace", "lab/testkit"}
 
 // allowed returns why a file of the package from may not import the package to, or nil.
 func allowed(from, to string) error {

@@ -57,7 +57,8 @@ var answers = []struct {
 	{"chunked twice", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 0, "", false},
 	{"gzipped chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 0, "", false},
 	{"chunks in 1.0", "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 0, "", false},
-	{"go on", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na", 200, "a", false},
+	{"go on", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na",
+		200, "a", false},
 	{"go on for ever", string(bytes.Repeat([]byte("HTTP/1.1 100 Continue\r\n\r\n"), 60)), 0, "", false},
 	{"switch", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", 0, "", false},
 	{"bare LF", "HTTP/1.1 200 OK\nContent-Length: 1\n\na", 0, "", false},
@@ -78,7 +79,8 @@ var answers = []struct {
 	{"half a head", "HTTP/1.1 200 OK\r\nContent-Le", 0, "", false},
 	{"too many lines", "HTTP/1.1 200 OK\r\n" + string(bytes.Repeat([]byte("A: b\r\n"), 100)) + "\r\n", 0, "", false},
 	{"too long a line", "HTTP/1.1 200 OK\r\nA: " + string(bytes.Repeat([]byte("b"), pageBytes)) + "\r\n\r\n", 0, "", false},
-	{"too long a head", "HTTP/1.1 200 OK\r\n" + string(bytes.Repeat([]byte("A: "+string(bytes.Repeat([]byte("b"), 4000))+"\r\n"), 20)) + "\r\n", 0, "", false},
+	{"too long a head", "HTTP/1.1 200 OK\r\n" +
+		string(bytes.Repeat([]byte("A: "+string(bytes.Repeat([]byte("b"), 4000))+"\r\n"), 20)) + "\r\n", 0, "", false},
 }
 
 // read reads one answer from src, in reads of size bytes.

@@ -318,7 +318,8 @@ func pollFor(epoll int, events *[batch]unix.EpollEvent) int {
 		return 0
 	}
 	short := unix.Timespec{Nsec: int64(pollTime)}
-	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(events)), batch, uintptr(unsafe.Pointer(&short)), 0, 0)
+	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(events)), batch,
+		uintptr(unsafe.Pointer(&short)), 0, 0)
 	switch {
 	case errno == unix.ENOSYS || errno == unix.EPERM:
 		noPwait2.Store(true)

@@ -102,7 +102,8 @@ func TestTarget(t *testing.T) {
 		got, err := newTarget(c.base)
 		assert.True(t, err == nil && got.address == c.address && got.host == c.host && got.name == c.name, "%s: %+v, %v", c.base, got, err)
 	}
-	for _, bad := range []string{"", "h:81", "ftp://h", "http://", "http://:80", "http://münchen", "http://user:secret@h:x", "http://user:secret@ä"} {
+	for _, bad := range []string{"", "h:81", "ftp://h", "http://", "http://:80", "http://münchen", "http://user:secret@h:x",
+		"http://user:secret@ä"} {
 		got, err := newTarget(bad)
 		assert.True(t, err != nil && !strings.Contains(err.Error(), "secret"), "%s: %+v, %v", bad, got, err)
 	}
@@ -110,10 +111,12 @@ func TestTarget(t *testing.T) {
 
 func TestConfigValidate(t *testing.T) {
 	for field, c := range map[string]ClientConfig{
-		"DialTimeout": {DialTimeout: -1}, "IdlePerWorker": {IdlePerWorker: -1}, "IdleTimeout": {IdleTimeout: -1}, "BearerToken": {BearerToken: "a\r\nb"},
+		"DialTimeout": {DialTimeout: -1}, "IdlePerWorker": {IdlePerWorker: -1}, "IdleTimeout": {IdleTimeout: -1},
+		"BearerToken": {BearerToken: "a\r\nb"},
 	} {
 		err := c.Validate()
-		assert.True(t, err != nil && strings.HasPrefix(strings.TrimPrefix(err.Error(), "http1.ClientConfig."), field+": ") && !strings.Contains(err.Error(), "a\r"),
+		assert.True(t, err != nil && strings.HasPrefix(strings.TrimPrefix(err.Error(), "http1.ClientConfig."), field+": ") &&
+			!strings.Contains(err.Error(), "a\r"),
 			"%s: %v", field, err)
 	}
 	assert.NoError(t, (ClientConfig{BearerToken: "abc", DialTimeout: time.Second}).Validate())

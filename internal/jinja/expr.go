@@ -352,7 +352,8 @@ func (p *parser) test(e expr, line int) expr {
 	switch {
 	case p.is("("):
 		n.args = p.call(nil, line).args
-	case t.kind == tokenName && t.text != "else" && t.text != "or" && t.text != "and" && t.text != "if" && t.text != "is" && t.text != "in" && t.text != "not",
+	case t.kind == tokenName && t.text != "else" && t.text != "or" && t.text != "and" && t.text != "if" && t.text != "is" &&
+		t.text != "in" && t.text != "not",
 		t.kind == tokenString, t.kind == tokenInt, t.kind == tokenFloat, p.is("["), p.is("{"):
 		n.args = []expr{p.postfix(p.primary())}
 	}

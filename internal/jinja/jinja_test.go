@@ -90,7 +90,8 @@ func conversation(bytes int) []byte {
 		if turn%2 == 1 {
 			role = "assistant"
 		}
-		b.WriteString(`,{"role":"` + role + `","content":"` + strings.Repeat(`Some words, \"quoted\" now and then.\n`, min(54, max(1, bytes/37))) + `"}`)
+		b.WriteString(`,{"role":"` + role + `","content":"` + strings.Repeat(`Some words, \"quoted\" now and then.\n`,
+			min(54, max(1, bytes/37))) + `"}`)
 	}
 	b.WriteString("]}")
 	return []byte(b.String())

@@ -11,7 +11,8 @@ import (
 
 // texts are what holes are filled with: what templates look for, and what they do not.
 var texts = []string{
-	"Hello", "a <b> & c", "</think>", "x</think>y", "<think>x", "<tool_response>a</tool_response>", " blank", "blank\n", "", "{{ x }}", "é", "0", "None",
+	"Hello", "a <b> & c", "</think>", "x</think>y", "<think>x", "<tool_response>a</tool_response>", " blank", "blank\n", "", "{{ x }}",
+	"é", "0", "None",
 	"[THINK]", "system", "user", "CONTINUE_FINAL_MESSAGE_TAG ", "\n", "it's \"so\"", "You are a helpful assistant.",
 }
 
@@ -76,19 +77,30 @@ func TestOutlinesEqualRenders(t *testing.T) {
 func TestOutlinesRefuse(t *testing.T) {
 	const chat = `{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"n":3,"t":"a"}`
 	for _, of := range []string{
-		"{{ c|length }}", "{{ c|upper }}", "{{ c[0] }}", "{{ c[:1] }}", "{{ c == t }}", "{{ c != 'x' }}", "{{ c == '' }}", "{{ c == none }}", "{{ c < 'b' }}",
-		"{{ 'a' in c }}", "{{ c in 'ab' }}", "{{ c in ['a', 1] }}", "{{ c in {'a': 1} }}", "{{ {'a': 1}[c] }}", "{{ {c: 1} }}", "{{ {'a': 1}.get(c) }}",
-		"{{ c.startswith('b') }}", "{{ c.startswith(('b', 'c')) }}", "{{ c.endswith('k') }}", "{{ c.strip() }}", "{{ c.lstrip() }}", "{{ c.strip('a') }}",
-		"{{ c.split('a')[0] }}", "{{ c|trim }}", "{{ (c + ' ')|trim }}", "{{ c|tojson }}", "{{ [c]|tojson }}", "{{ [c]|join(',') }}", "{{ [c]|map('upper')|join }}",
+		"{{ c|length }}", "{{ c|upper }}", "{{ c[0] }}", "{{ c[:1] }}", "{{ c == t }}", "{{ c != 'x' }}", "{{ c == '' }}",
+		"{{ c == none }}", "{{ c < 'b' }}",
+		"{{ 'a' in c }}", "{{ c in 'ab' }}", "{{ c in ['a', 1] }}", "{{ c in {'a': 1} }}", "{{ {'a': 1}[c] }}", "{{ {c: 1} }}",
+		"{{ {'a': 1}.get(c) }}",
+		"{{ c.startswith('b') }}", "{{ c.startswith(('b', 'c')) }}", "{{ c.endswith('k') }}", "{{ c.strip() }}", "{{ c.lstrip() }}",
+		"{{ c.strip('a') }}",
+		"{{ c.split('a')[0] }}", "{{ c|trim }}", "{{ (c + ' ')|trim }}", "{{ c|tojson }}", "{{ [c]|tojson }}", "{{ [c]|join(',') }}",
+		"{{ [c]|map('upper')|join }}",
 		"{{ [c]|map('int')|list }}", "{{ [c, 'a']|sort }}", "{{ [c, 'a']|unique|list }}", "{{ [c]|select('equalto', 'a')|list|length }}",
-		"{{ [m]|selectattr('content', 'equalto', 'a')|list|length }}", "{{ messages|map(attribute='content')|join(' ') }}", "{{ c ~ 1 ~ c }}", "{{ 1 ~ c }}",
-		"{{ c + 'x' + c }}", "{{ c * 2 }}", "{{ '%s' % c }}", "{{ c|int }}", "{{ c is string }}", "{{ c is mapping }}", "{{ c is sameas 'a' }}", "{{ c is defined }}",
-		"{{ c is iterable }}", "{{ c is none }}", "{{ c is true }}", "{{ c is lower }}", "{{ c is eq 'a' }}", "{% for x in c %}{{ x }}.{% endfor %}", "{{ c|default('x', true) }}",
-		"{{ c|safe }}", "{{ c|string }}", "{{ c|list }}", "{{ c|first }}", "{{ c|reverse }}", "{{ c|replace('a', 'b') }}", "{{ 'xay'|replace('a', c) }}", "{{ c|indent }}",
+		"{{ [m]|selectattr('content', 'equalto', 'a')|list|length }}", "{{ messages|map(attribute='content')|join(' ') }}",
+		"{{ c ~ 1 ~ c }}", "{{ 1 ~ c }}",
+		"{{ c + 'x' + c }}", "{{ c * 2 }}", "{{ '%s' % c }}", "{{ c|int }}", "{{ c is string }}", "{{ c is mapping }}",
+		"{{ c is sameas 'a' }}", "{{ c is defined }}",
+		"{{ c is iterable }}", "{{ c is none }}", "{{ c is true }}", "{{ c is lower }}", "{{ c is eq 'a' }}",
+		"{% for x in c %}{{ x }}.{% endfor %}", "{{ c|default('x', true) }}",
+		"{{ c|safe }}", "{{ c|string }}", "{{ c|list }}", "{{ c|first }}", "{{ c|reverse }}", "{{ c|replace('a', 'b') }}",
+		"{{ 'xay'|replace('a', c) }}", "{{ c|indent }}",
 		"{% set x = c %}{{ x }}", "{% set x %}[{{ c }}]{% endset %}{{ x|length }}", "{% macro f(x) %}[{{ x }}]{% endmacro %}{{ f(c)|length }}",
-		"{% filter upper %}{{ c }}{% endfilter %}", "{% set ns = namespace(x=c) %}{{ ns.x }}", "{{ c and 1 }}", "{{ not c }}", "{{ 1 if c else 2 }}", "{{ [c] + [1] }}",
-		"{{ c.x }}", "{{ c['x'] }}", "{{ m }}", "{{ m|string }}", "{{ m.items()|list }}", "{{ m|dictsort }}", "{{ loop.changed(c) }}", "{{ range(c) }}",
-		"{{ raise_exception(c) }}", "{{ dict([[c, 1]]) }}", "{{ [c, 'b']|min }}", "{{ n }}", "{{ [[c]] == [['a']] }}", "{{ [c] == ['a'] }}", "{{ ['a'].index(c) }}",
+		"{% filter upper %}{{ c }}{% endfilter %}", "{% set ns = namespace(x=c) %}{{ ns.x }}", "{{ c and 1 }}", "{{ not c }}",
+		"{{ 1 if c else 2 }}", "{{ [c] + [1] }}",
+		"{{ c.x }}", "{{ c['x'] }}", "{{ m }}", "{{ m|string }}", "{{ m.items()|list }}", "{{ m|dictsort }}", "{{ loop.changed(c) }}",
+		"{{ range(c) }}",
+		"{{ raise_exception(c) }}", "{{ dict([[c, 1]]) }}", "{{ [c, 'b']|min }}", "{{ n }}", "{{ [[c]] == [['a']] }}",
+		"{{ [c] == ['a'] }}", "{{ ['a'].index(c) }}",
 		"{{ c|count }}", "{{ c.upper() }}", "{{ c.find('a') }}", "{{ 'a'.startswith(c) }}", "{{ ','.join([c]) }}", "{{ 'x{}'.format(c) }}",
 	} {
 		for _, shown := range []string{"", "{{ c }}"} {

@@ -26,7 +26,8 @@ func TestSetRegisters(t *testing.T) {
 	set.Counter("c_total", "A.", "of").WithLabelValues("x").Add(2)
 	set.Gauge("g", "B.").WithLabelValues().Set(3)
 	set.Histogram("h", "C.", []float64{1}).WithLabelValues().Observe(4)
-	assert.Equal(t, "p_c_total{of=\"x\"} 2\np_g 3\np_h_bucket{le=\"1\"} 0\np_h_bucket{le=\"+Inf\"} 1\np_h_sum 4\np_h_count 1\n", exposed(t, reg))
+	assert.Equal(t, "p_c_total{of=\"x\"} 2\np_g 3\np_h_bucket{le=\"1\"} 0\np_h_bucket{le=\"+Inf\"} 1\np_h_sum 4\np_h_count 1\n",
+		exposed(t, reg))
 	In(nil).Counter("c_total", "Counts, and is registered nowhere.").WithLabelValues().Inc()
 }
 

@@ -44,14 +44,16 @@ func TestStreamIsMadeOrLeftAlone(t *testing.T) {
 		fits bool
 	}{
 		{"as made here", jetstream.StreamConfig{Subjects: []string{wire.AllEvents}}, true},
-		{"in memory, for a day", jetstream.StreamConfig{Subjects: []string{wire.AllEvents}, Storage: jetstream.MemoryStorage, MaxAge: 24 * time.Hour}, true},
+		{"in memory, for a day", jetstream.StreamConfig{Subjects: []string{wire.AllEvents}, Storage: jetstream.MemoryStorage,
+			MaxAge: 24 * time.Hour}, true},
 		{"token by token", jetstream.StreamConfig{Subjects: []string{"tandem.kv.*.*.*", "other.>"}}, true},
 		{"other subjects", jetstream.StreamConfig{Subjects: []string{"other.>"}}, false},
 		{"all of tandem", jetstream.StreamConfig{Subjects: []string{"tandem.>"}, NoAck: true}, false},
 		{"a work queue", jetstream.StreamConfig{Subjects: []string{wire.AllEvents}, Retention: jetstream.WorkQueuePolicy}, false},
 		{"no acknowledgements", jetstream.StreamConfig{Subjects: []string{wire.AllEvents}, NoAck: true}, false},
 	} {
-		server, err := StartServer(ServerConfig{JetStream: true, Dir: t.TempDir()}) // a server may fail to make a stream right after another was deleted
+		server, err := StartServer(ServerConfig{JetStream: true,
+			Dir: t.TempDir()}) // a server may fail to make a stream right after another was deleted
 		require.NoError(t, err)
 		t.Cleanup(server.Close)
 		nc, err := nats.Connect(server.URL())
@@ -71,7 +73,8 @@ func TestStreamIsMadeOrLeftAlone(t *testing.T) {
 		cancel()
 		assert.True(t, (err == nil) == c.fits && (err == nil || errors.Is(err, errStreamUnfit)), "%s: %v", c.name, err)
 		info, err := stream.Info(t.Context())
-		if err != nil || info.Config.MaxAge != want.MaxAge || info.Config.Storage != want.Storage || len(info.Config.Subjects) != len(want.Subjects) {
+		if err != nil || info.Config.MaxAge != want.MaxAge || info.Config.Storage != want.Storage ||
+			len(info.Config.Subjects) != len(want.Subjects) {
 			t.Errorf("%s: it was changed: %+v, %v", c.name, info.Config, err)
 		}
 	}

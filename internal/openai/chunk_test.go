@@ -44,8 +44,10 @@ func TestInspect(t *testing.T) {
 		{usageChunk, ChunkInfo{Valid: true, Usage: true, PromptTokens: 12, CompletionTokens: 3, CachedTokens: 8}},
 		{`{"usage":{"prompt_tokens":-1,"completion_tokens":1e3,"prompt_tokens_details":{"cached_tokens":null}}}`,
 			ChunkInfo{Valid: true, Usage: true, CachedTokens: -1}},
-		{`{"usage":{"completion_tokens":9,"completion_tokens_details":{"reasoning_tokens":7,"x":[1]}}}`, ChunkInfo{Valid: true, Usage: true, CompletionTokens: 9, CachedTokens: -1, ReasoningTokens: 7}},
-		{`{"usage":{"completion_tokens":9,"reasoning_tokens":5}}`, ChunkInfo{Valid: true, Usage: true, CompletionTokens: 9, CachedTokens: -1, ReasoningTokens: 5}},
+		{`{"usage":{"completion_tokens":9,"completion_tokens_details":{"reasoning_tokens":7,"x":[1]}}}`,
+			ChunkInfo{Valid: true, Usage: true, CompletionTokens: 9, CachedTokens: -1, ReasoningTokens: 7}},
+		{`{"usage":{"completion_tokens":9,"reasoning_tokens":5}}`,
+			ChunkInfo{Valid: true, Usage: true, CompletionTokens: 9, CachedTokens: -1, ReasoningTokens: 5}},
 		{prefilled, ChunkInfo{Valid: true, Content: true, Tokens: 1, Finished: 1, Reason: "length", Usage: true,
 			PromptTokens: 12, CompletionTokens: 1, CachedTokens: -1,
 			KVParams: []byte(`{"do_remote_prefill":true,"remote_block_ids":[[12,13]]}`)}},
@@ -66,8 +68,9 @@ func TestInspect(t *testing.T) {
 		{chatChunk + "x", ChunkInfo{}},
 	} {
 		got := Inspect([]byte(tt.data))
-		got.HasText, got.HasReasoning, got.HasToolCall, got.IDs, got.text, got.shows, got.showed, got.ids, got.Choices, got.thought = false, false, false, nil, text{}, [2]span{}, 0, span{}, 0, text{} // TestInspectWhatIsShown's
-		got.usage, got.usageValue = span{}, span{}                                                                                                                                                      // TestContinuousUsage's
+		got.HasText, got.HasReasoning, got.HasToolCall, got.IDs, got.text, got.shows, got.showed, got.ids, got.Choices,
+			got.thought = false, false, false, nil, text{}, [2]span{}, 0, span{}, 0, text{} // TestInspectWhatIsShown's
+		got.usage, got.usageValue = span{}, span{} // TestContinuousUsage's
 		assert.Equal(t, tt.want, got, tt.data)
 	}
 }
@@ -79,13 +82,17 @@ func TestInspectWhatIsShown(t *testing.T) {
 		{`{"choices":[{"token_ids":[7],"index":0,"text":"a"}]}`, "text", "a", "[7]", `{"choices":[{"index":0,"text":"a"}]}`},
 		{`{"choices":[{"token_ids":[7]}]}`, "", "", "[7]", `{"choices":[{}]}`},
 		{`{"choices":[{"prompt_token_ids":[1], "token_ids":[7], "text":"a"}]}`, "text", "a", "[7]", `{"choices":[{ "text":"a"}]}`},
-		{`{"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1,2]}`, "", "", "", `{"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`},
-		{`{"prompt_token_ids":[1,2],"choices":[{"delta":{"reasoning":"hm"},"token_ids":[]}]}`, "reasoning", "", "[]", `{"choices":[{"delta":{"reasoning":"hm"}}]}`},
-		{`{"choices":[{"delta":{"tool_calls":[{"index":0}]},"token_ids":null}]}`, "tool call", "", "", `{"choices":[{"delta":{"tool_calls":[{"index":0}]},"token_ids":null}]}`},
+		{`{"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1,2]}`, "", "", "",
+			`{"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`},
+		{`{"prompt_token_ids":[1,2],"choices":[{"delta":{"reasoning":"hm"},"token_ids":[]}]}`, "reasoning", "", "[]",
+			`{"choices":[{"delta":{"reasoning":"hm"}}]}`},
+		{`{"choices":[{"delta":{"tool_calls":[{"index":0}]},"token_ids":null}]}`, "tool call", "", "",
+			`{"choices":[{"delta":{"tool_calls":[{"index":0}]},"token_ids":null}]}`},
 	} {
 		data := []byte(tt.data)
 		got := Inspect(data)
-		assert.Equal(t, []bool{tt.kind == "text", tt.kind == "reasoning", tt.kind == "tool call"}, []bool{got.HasText, got.HasReasoning, got.HasToolCall}, tt.data)
+		assert.Equal(t, []bool{tt.kind == "text", tt.kind == "reasoning", tt.kind == "tool call"},
+			[]bool{got.HasText, got.HasReasoning, got.HasToolCall}, tt.data)
 		assert.Equal(t, tt.text, string(got.AppendText(nil, data)), tt.data)
 		assert.Equal(t, tt.ids, string(got.IDs), tt.data)
 		assert.Equal(t, tt.hidden, string(got.HideIDs(nil, data)), tt.data)
@@ -98,7 +105,8 @@ func TestInspectOfAPinnedPrompt(t *testing.T) {
 	for _, data := range []string{
 		`{"id":"x","choices":[{"index":0,"delta":{"content":"a"},"token_ids":[7]}],"prompt_token_ids":[1,22,3]}`,
 		`{"prompt_token_ids" : [1,22,3] , "choices":[{"index":0,"text":"a","prompt_token_ids":[1,22,3],"token_ids":[7]}]}`,
-		`{"prompt_token_ids":[1,22,3]`, `{"prompt_token_ids":[1,22,3]]}`, `{"prompt_token_ids":[1,22,3`, `{"prompt_token_ids":"[1,22,3]"}`, chatChunk,
+		`{"prompt_token_ids":[1,22,3]`, `{"prompt_token_ids":[1,22,3]]}`, `{"prompt_token_ids":[1,22,3`,
+		`{"prompt_token_ids":"[1,22,3]"}`, chatChunk,
 		`{"prompt_token_ids":[1,22,3],"prompt_token_ids":[1,22,3],}`, `{"a" "prompt_token_ids":[1,22,3]}`,
 	} {
 		want := Inspect([]byte(data))
@@ -137,17 +145,22 @@ func TestRewriteTail(t *testing.T) {
 		{"nothing to do", chatChunk, 5, "", chatChunk},
 		{"cached set", usageChunk, 4, "", `{"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":12,"total_tokens":15,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}`},
 		{"cached kept", usageChunk, -1, "", usageChunk},
-		{"details null, kv dropped, nvext added", prefilled, 0, `{"a":1}`, `{"id":"cmpl-1","choices":[{"index":0,"text":"x","finish_reason":"length","token_ids":[7]}],"usage":{"prompt_tokens":12,"total_tokens":13,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":0}},"nvext":{"a":1}}`},
-		{"details absent", `{"usage": { "prompt_tokens":1 } }`, 1, "", `{"usage": { "prompt_tokens":1,"prompt_tokens_details":{"cached_tokens":1} } }`},
-		{"details with more", `{"usage":{"prompt_tokens_details":{"audio_tokens":0}}}`, 1, "", `{"usage":{"prompt_tokens_details":{"audio_tokens":0,"cached_tokens":1}}}`},
+		{"details null, kv dropped, nvext added", prefilled, 0, `{"a":1}`,
+			`{"id":"cmpl-1","choices":[{"index":0,"text":"x","finish_reason":"length","token_ids":[7]}],"usage":{"prompt_tokens":12,"total_tokens":13,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":0}},"nvext":{"a":1}}`},
+		{"details absent", `{"usage": { "prompt_tokens":1 } }`, 1, "",
+			`{"usage": { "prompt_tokens":1,"prompt_tokens_details":{"cached_tokens":1} } }`},
+		{"details with more", `{"usage":{"prompt_tokens_details":{"audio_tokens":0}}}`, 1, "",
+			`{"usage":{"prompt_tokens_details":{"audio_tokens":0,"cached_tokens":1}}}`},
 		{"details of another type", `{"usage":{"prompt_tokens_details":7}}`, 1, "", `{"usage":{"prompt_tokens_details":{"cached_tokens":1}}}`},
 		{"usage null", `{"usage":null,"x":9007199254740993}`, 1, "", `{"usage":null,"x":9007199254740993}`},
 		{"an engine's nvext replaced", `{"nvext":{"b":2},"x":1}`, -1, `{"a":1}`, `{"nvext":{"a":1},"x":1}`},
 		{"kv null", `{"x":1,"kv_transfer_params":null}`, -1, "", `{"x":1}`},
 		{"TensorRT-LLM's hand-off", `{"choices":[{"index":0,"disaggregated_params":{"ctx_request_id":1},"text":"a"}, {"disaggregated_params":null}],"usage":null,"prompt_token_ids":[1]}`, -1, "",
 			`{"choices":[{"index":0,"text":"a"}, {}],"usage":null}`},
-		{"a text that names it", `{"choices":[{"text":"\"disaggregated_params\""}],"prompt_token_ids":[1]}`, -1, "", `{"choices":[{"text":"\"disaggregated_params\""}],"prompt_token_ids":[1]}`},
-		{"a member of another place", `{"choices":7,"disaggregated_params":1,"prompt_token_ids":[1]}`, -1, "", `{"choices":7,"disaggregated_params":1,"prompt_token_ids":[1]}`},
+		{"a text that names it", `{"choices":[{"text":"\"disaggregated_params\""}],"prompt_token_ids":[1]}`, -1, "",
+			`{"choices":[{"text":"\"disaggregated_params\""}],"prompt_token_ids":[1]}`},
+		{"a member of another place", `{"choices":7,"disaggregated_params":1,"prompt_token_ids":[1]}`, -1, "",
+			`{"choices":7,"disaggregated_params":1,"prompt_token_ids":[1]}`},
 		{"no object", Done, 5, `{"a":1}`, Done},
 		{"no JSON", `{"usage":`, 5, `{"a":1}`, `{"usage":`},
 	} {

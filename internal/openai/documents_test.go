@@ -29,7 +29,8 @@ func TestDocumentsFields(t *testing.T) {
 			}
 		}
 	}
-	for _, set := range []*fieldSet{chatFields, completionFields, streamOptionFields, nvextFields, hintFields, constraintFields, targetFields, overrideFields} {
+	for _, set := range []*fieldSet{chatFields, completionFields, streamOptionFields, nvextFields, hintFields, constraintFields,
+		targetFields, overrideFields} {
 		for _, f := range set.fields {
 			read = append(read, f.param)
 		}

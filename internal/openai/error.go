@@ -62,7 +62,8 @@ func (r *Request) TooLong(promptTokens, context int, atLeast bool) *Error {
 		approx = "at least "
 	}
 	e := BadRequest(param, "This model's maximum context length is %d tokens. However, you requested %s%d tokens (%[2]s%[4]d in the messages, %d in the completion). "+
-		"Please reduce the length of the messages or completion. (context_length_exceeded)", context, approx, promptTokens+answer, promptTokens, answer)
+		"Please reduce the length of the messages or completion. (context_length_exceeded)", context, approx, promptTokens+answer,
+		promptTokens, answer)
 	e.Code = "context_length_exceeded"
 	return e
 }
@@ -74,7 +75,8 @@ var overflows = []string{"maximum context length", "longer than the model's cont
 // NameOverflow gives an engine's refusal of a request that is too long the code of TooLong, in the message too.
 func (e *Error) NameOverflow() {
 	if slices.ContainsFunc(overflows, func(part string) bool { return strings.Contains(e.Message, part) }) {
-		*e = Error{Status: http.StatusBadRequest, Type: e.Type, Code: "context_length_exceeded", Message: e.Message + " (context_length_exceeded)", Param: e.Param}
+		*e = Error{Status: http.StatusBadRequest, Type: e.Type, Code: "context_length_exceeded",
+			Message: e.Message + " (context_length_exceeded)", Param: e.Param}
 	}
 }
 
@@ -162,7 +164,8 @@ func GatewayTimeout(code, message string) *Error {
 // Overloaded is the 503 for a fleet that has no room, by the code that OpenAI's clients retry. Balancers retry a 503
 // and pass the 529 of Anthropic's dialect on.
 func Overloaded(retryAfter time.Duration, message string) *Error {
-	return &Error{Status: http.StatusServiceUnavailable, Type: "overloaded_error", Code: "server_is_overloaded", Message: message, RetryAfter: retryAfter}
+	return &Error{Status: http.StatusServiceUnavailable, Type: "overloaded_error", Code: "server_is_overloaded", Message: message,
+		RetryAfter: retryAfter}
 }
 
 // SlowDown is the 429 for a client whose own load is the cause.

@@ -58,7 +58,8 @@ func TestAppendEvents(t *testing.T) {
 			assert.Equal(t, "data: "+strings.Join(c.want, "\n\ndata: ")+"\n\n", string(got), "got\n%swant", got)
 		})
 	}
-	for _, bad := range []string{``, `[]`, `{}`, `{"choices":[]}`, `{"choices":[1]}`, `{"choices":[{"index":0}]}`, `{"choices":[{"message":{"tool_calls":[1]}}]}`, `{"choices":[{"message":[]}]}`} {
+	for _, bad := range []string{``, `[]`, `{}`, `{"choices":[]}`, `{"choices":[1]}`, `{"choices":[{"index":0}]}`,
+		`{"choices":[{"message":{"tool_calls":[1]}}]}`, `{"choices":[{"message":[]}]}`} {
 		_, err := AppendEvents(nil, []byte(bad), Chat, true)
 		assert.Error(t, err, bad)
 	}

@@ -92,8 +92,9 @@ var (
 
 	// neutral are the values with which such a field changes nothing, where that is not false or an empty container.
 	neutral = map[string]string{
-		"include_reasoning": "true", "separate_reasoning": "true", "stream_reasoning": "true", "modalities": `["text"]`, "truncation_side": `"left"`,
-		"function_call": `"auto"`,
+		"include_reasoning": "true", "separate_reasoning": "true", "stream_reasoning": "true", "modalities": `["text"]`,
+		"truncation_side": `"left"`,
+		"function_call":   `"auto"`,
 	}
 
 	tensorRTStream = known([]string{"include_usage", "continuous_usage_stats"})

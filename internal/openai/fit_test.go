@@ -20,25 +20,30 @@ func TestFit(t *testing.T) {
 	}{
 		{"vllm", Chat, `,"tools":[ ],"tool_choice":"auto"`, ``, "no tools"},
 		{"sglang", Chat, `,"functions":[],"function_call":"none"`, ``, "no functions"},
-		{"vllm", Chat, `,"tools":[],"tool_choice":"required"`, `,"tool_choice":"required"`, "a choice that no tool can meet is the engine's to refuse"},
+		{"vllm", Chat, `,"tools":[],"tool_choice":"required"`, `,"tool_choice":"required"`,
+			"a choice that no tool can meet is the engine's to refuse"},
 		{"vllm", Chat, `,"tools":null,"tool_choice":"auto"`, `,"tools":null,"tool_choice":"auto"`, "null is no list"},
-		{"vllm", Chat, `,"tools":[{"type":"function"}],"guided_regex":"a","whatever":1`, `,"tools":[{"type":"function"}],"guided_regex":"a","whatever":1`, "all else"},
+		{"vllm", Chat, `,"tools":[{"type":"function"}],"guided_regex":"a","whatever":1`,
+			`,"tools":[{"type":"function"}],"guided_regex":"a","whatever":1`, "all else"},
 		{"vllm", Completions, `,"tools":[]`, `,"tools":[]`, "tools mean nothing in a completion"},
 		// Answered 500 by SGLang 0.5.23 (tokenize, return_dict, tools, messages); vLLM 0.32 answers 200 or 400.
 		{"sglang", Chat, `,"chat_template_kwargs":{"tokenize":false}`, `!chat_template_kwargs.tokenize`, "an argument that the engine sets"},
 		{"sglang", Chat, `,"chat_template_kwargs":{"a":1,"return_\u0064ict":null}`, `!chat_template_kwargs.return_dict`, "the same, escaped"},
 		{"sglang", Chat, `,"chat_template_kwargs":{"tools":5}`, `!chat_template_kwargs.tools`, "tools of the template"},
 		{"sglang", Chat, `,"chat_template_kwargs":{"messages":[]}`, `!chat_template_kwargs.messages`, "messages of the template"},
-		{"sglang", Chat, `,"chat_template_kwargs":{"add_generation_prompt":false,"x":{"tools":1}}`, `,"chat_template_kwargs":{"add_generation_prompt":false,"x":{"tools":1}}`, "arguments of the template's own"},
+		{"sglang", Chat, `,"chat_template_kwargs":{"add_generation_prompt":false,"x":{"tools":1}}`,
+			`,"chat_template_kwargs":{"add_generation_prompt":false,"x":{"tools":1}}`, "arguments of the template's own"},
 		{"sglang", Chat, `,"chat_template_kwargs":null`, `,"chat_template_kwargs":null`, "no arguments"},
 		{"sglang", Completions, `,"chat_template_kwargs":{"tools":5}`, `,"chat_template_kwargs":{"tools":5}`, "a completion has no template"},
 		{"vllm", Chat, `,"chat_template_kwargs":{"tokenize":false}`, `,"chat_template_kwargs":{"tokenize":false}`, "vLLM leaves it out"},
-		{"trtllm", Chat, `,"store":true,"metadata":{"a":"b"},"user":"u","service_tier":"auto","prompt_cache_key":"k","whatever":1`, `,"user":"u"`, "hints"},
+		{"trtllm", Chat, `,"store":true,"metadata":{"a":"b"},"user":"u","service_tier":"auto","prompt_cache_key":"k","whatever":1`,
+			`,"user":"u"`, "hints"},
 		{"trtllm", Chat, `,"tools":[],"temperature":1,"tool_choice":"none"`, `,"temperature":1`, "no tools"},
 		{"trtllm", Chat, `,"max_tokens":5,"max_completion_tokens":7`, `,"max_completion_tokens":7`, "the newer limit"},
 		{"trtllm", Chat, `,"max_tokens":5,"max_completion_tokens":null`, `,"max_tokens":5`, "the only limit"},
 		{"trtllm", Completions, `,"max_tokens":5,"max_completion_tokens":7`, `,"max_tokens":5`, "a completion's limit"},
-		{"trtllm", Chat, `,"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false}`, `,"stream":true,"stream_options":{"include_usage":true}`, "options of a stream"},
+		{"trtllm", Chat, `,"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false}`,
+			`,"stream":true,"stream_options":{"include_usage":true}`, "options of a stream"},
 		{"trtllm", Chat, `,"structured_outputs":null,"include_reasoning":true,"return_token_ids":false,"bad_words":[ ],"modalities":["text"]`, ``, "what says nothing"},
 		{"trtllm", Chat, `,"guided_json":{"type":"object"}`, `!guided_json`, "a grammar"},
 		{"trtllm", Chat, `,"structured_outputs":{"choice":["a"]}`, `!structured_outputs`, "a grammar"},
@@ -102,7 +107,8 @@ func TestNameMedia(t *testing.T) {
 		assert.True(t, len(got) == 1 && got[0] != one[0], "%s is called %v, the image %v", what, got, one)
 	}
 	for _, content := range []string{
-		`{"type":"text","text":"data:,x"}`, `{"type":"image_url","image_url":{"url":"https://h/i.png"}}`, `{"type":"image_url","image_url":{"url":7}}`,
+		`{"type":"text","text":"data:,x"}`, `{"type":"image_url","image_url":{"url":"https://h/i.png"}}`,
+		`{"type":"image_url","image_url":{"url":7}}`,
 		`{"type":"image_url","image_url":null}`, `{"type":"refusal","refusal":"data:,"}`,
 	} {
 		got, body := names(content, "")

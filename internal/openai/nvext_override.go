@@ -65,14 +65,17 @@ func (x *Nvext) QueryOnly() bool {
 func (x *Nvext) checkTaints() *Error {
 	const most = 64
 	if len(x.RequiredTaints) > most {
-		return BadRequest("nvext.routing_constraints.required_taints", "nvext.routing_constraints.required_taints has %d names, the limit is %d", len(x.RequiredTaints), most)
+		return BadRequest("nvext.routing_constraints.required_taints",
+			"nvext.routing_constraints.required_taints has %d names, the limit is %d", len(x.RequiredTaints), most)
 	}
 	if len(x.PreferredTaints) > most {
-		return BadRequest("nvext.routing_constraints.preferred_taints", "nvext.routing_constraints.preferred_taints has %d names, the limit is %d", len(x.PreferredTaints), most)
+		return BadRequest("nvext.routing_constraints.preferred_taints",
+			"nvext.routing_constraints.preferred_taints has %d names, the limit is %d", len(x.PreferredTaints), most)
 	}
 	for _, w := range x.PreferredTaints {
 		if math.Abs(w) > maxWeight {
-			return BadRequest("nvext.routing_constraints.preferred_taints", "nvext.routing_constraints.preferred_taints has a weight that is not between -%g and %g", maxWeight, maxWeight)
+			return BadRequest("nvext.routing_constraints.preferred_taints",
+				"nvext.routing_constraints.preferred_taints has a weight that is not between -%g and %g", maxWeight, maxWeight)
 		}
 	}
 	return nil

@@ -44,7 +44,8 @@ func TestScanPrompts(t *testing.T) {
 		{`"\u0041\n"`, PromptText, "A\n", nil, 1},
 		{`[1,2,3]`, PromptIDs, "", []uint32{1, 2, 3}, 3},
 		{` [ 0 , 4294967295 ] `, PromptIDs, "", []uint32{0, 4294967295}, 2},
-		{`[10, 1234567,12345678, 1234567890,0, 20,123456789,7]`, PromptIDs, "", []uint32{10, 1234567, 12345678, 1234567890, 0, 20, 123456789, 7}, 8},
+		{`[10, 1234567,12345678, 1234567890,0, 20,123456789,7]`, PromptIDs, "",
+			[]uint32{10, 1234567, 12345678, 1234567890, 0, 20, 123456789, 7}, 8},
 		{`[[7, 8]]`, PromptIDs, "", []uint32{7, 8}, 2},
 	} {
 		p := &scanned(t, Completions, `{"model":"m","prompt":`+tt.prompt+`}`).Prompt
@@ -97,7 +98,8 @@ func TestScanRefuses(t *testing.T) {
 	tests := []refused{
 		{Completions, nvext(`"token_data":[1,2]`), "nvext.token_data", "send the token ids as prompt"},
 		{Completions, nvext(`"token_data":[1,-2]`), "nvext.token_data", "array of token ids"},
-		{Chat, `{"model":"m","messages":[{"role":"user","content":"x"}],"nvext":{"use_raw_prompt":true}}`, "nvext.use_raw_prompt", "/v1/completions"},
+		{Chat, `{"model":"m","messages":[{"role":"user","content":"x"}],"nvext":{"use_raw_prompt":true}}`, "nvext.use_raw_prompt",
+			"/v1/completions"},
 		{Completions, nvext(`"greed_sampling":true`), "nvext.greed_sampling", "temperature 0"},
 		{Completions, nvext(`"max_thinking_tokens":9`), "nvext.max_thinking_tokens", "not supported"},
 		{Completions, nvext(`"agent_hints":{"latency_sensitivity":-1}`), "nvext.agent_hints.latency_sensitivity", "not below 0"},
@@ -170,7 +172,8 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, completion(`"sampling_params":{"extra\u005fargs":{}}`), "sampling_params.extra_args", "set by the gateway"},
 		{Completions, completion(`"sampling_params":{"kv_transfer_params":{}}`), "sampling_params.kv_transfer_params", "set by the gateway"},
 		{Completions, completion(`"vllm_xargs":{"ec_transfer_params":{}}`), "vllm_xargs.ec_transfer_params", "set by the gateway"},
-		{Chat, chat(`[{"role":"a","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u"},"uuid":"x"}]}]`), "messages[0].content[1].uuid", "set by the gateway"},
+		{Chat, chat(`[{"role":"a","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u"},"uuid":"x"}]}]`),
+			"messages[0].content[1].uuid", "set by the gateway"},
 		{Completions, completion(`"truncate_prompt_tokens":-2`), "truncate_prompt_tokens", "whole number from -1"},
 		{Completions, completion(`"truncation_side":"middle"`), "truncation_side", "left"},
 		{Completions, completion(`"vllm_xargs":7`), "vllm_xargs", "object"},
@@ -188,7 +191,8 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, nvext(`"decode_worker_id":""`), "nvext.decode_worker_id", "not empty"},
 		{Completions, nvext(`"routing_constraints":{"taints":[]}`), "nvext.routing_constraints.taints", "required_taints"},
 		{Completions, nvext(`"routing_constraints":{"preferred_taints":{"a":"x"}}`), "nvext.routing_constraints.preferred_taints", "number"},
-		{Completions, nvext(`"routing_constraints":{"preferred_taints":{"a":1,"\u0061":2}}`), "nvext.routing_constraints.preferred_taints.a", "more than once"},
+		{Completions, nvext(`"routing_constraints":{"preferred_taints":{"a":1,"\u0061":2}}`),
+			"nvext.routing_constraints.preferred_taints.a", "more than once"},
 		{Completions, nvext(`"routing_constraints":{"preferred_taints":"a"}`), "nvext.routing_constraints.preferred_taints", "object of weights"},
 		{Completions, nvext(`"router":{"ttft_target":-1}`), "nvext.router.ttft_target", "not below 0"},
 		{Completions, completion(`"cache_salt":"a","nvext":{"cache_salt":"b"}`), "nvext.cache_salt", "differ"},
@@ -240,7 +244,8 @@ func TestScanReadsAsEnginesDo(t *testing.T) {
 		{Chat, `"n":"2","logit_bias":{"5":"1.5"},` + chat, func(r *Request) any { return r.N }, 2},
 		{Chat, `"stream":0,` + chat, func(r *Request) any { return r.Stream }, false},
 		{Chat, `"stream":"false",` + chat, func(r *Request) any { return r.Stream }, false},
-		{Chat, `"stream":"false","stream_options":{"include_usage":true},` + chat, func(r *Request) any { return r.Stream || r.IncludeUsage }, false},
+		{Chat, `"stream":"false","stream_options":{"include_usage":true},` + chat,
+			func(r *Request) any { return r.Stream || r.IncludeUsage }, false},
 		{Chat, `"stream_options":{ },` + chat, func(r *Request) any { return r.Stream }, false},
 		{Chat, `"stream":"ON","stream_options":{"include_usage":1},` + chat, func(r *Request) any { return r.Stream && r.IncludeUsage }, true},
 		{Chat, `"ignore_eos":"yes",` + chat, func(r *Request) any { return r.IgnoreEOS }, true},
@@ -266,7 +271,8 @@ func TestScanReadsAsEnginesDo(t *testing.T) {
 		{Chat, `"messages":[{"role":"user","content":"x"},{"role":"tool","content":"1"}]`, seen, "[false true false]"},
 		{Chat, chat, func(r *Request) any { return r.Model }, ""},
 		{Chat, `"model":null,` + chat, func(r *Request) any { return r.Model }, ""},
-		{Chat, `"priority":5,"user":"u",` + chat, func(r *Request) any { return fmt.Sprint(r.OwnPriority, " ", string(r.Edit().Bytes())) }, `true {"user":"u",` + chat + `}`},
+		{Chat, `"priority":5,"user":"u",` + chat,
+			func(r *Request) any { return fmt.Sprint(r.OwnPriority, " ", string(r.Edit().Bytes())) }, `true {"user":"u",` + chat + `}`},
 		{Chat, `"priority":null,"rid":false,"data_parallel_rank":0,"return_hidden_states":0.0,"user":"u",` + chat,
 			func(r *Request) any { return fmt.Sprint(r.OwnPriority, " ", string(r.Edit().Bytes())) }, `false {"user":"u",` + chat + `}`},
 		{Completions, `"prompt":[1],"stream":null,"stream_options":null,"max_tokens":null,"min_tokens":null,"n":null,"stop":null,"nvext":null,"temperature":null,"cache_salt":null`,
@@ -285,7 +291,8 @@ func TestScanReadsAsEnginesDo(t *testing.T) {
 }
 
 func TestScanHandOffFieldsOfAnEngine(t *testing.T) {
-	r, err := Limits{HandOff: true}.Scan(Completions, []byte(`{"model":"m","prompt":[1],"kv_transfer_params":{"do_remote_decode":true},"rid":"x"}`))
+	r, err := Limits{HandOff: true}.Scan(Completions,
+		[]byte(`{"model":"m","prompt":[1],"kv_transfer_params":{"do_remote_decode":true},"rid":"x"}`))
 	require.NoError(t, err)
 	got, _ := r.Field("kv_transfer_params")
 	assert.Equal(t, `{"do_remote_decode":true}`, string(got))
@@ -322,10 +329,12 @@ func TestScanLimits(t *testing.T) {
 		{"a million arrays", Completions, Limits{}, nested(1_000_000), 400, ""},
 		{"a million open arrays", Completions, Limits{}, strings.Repeat("[", 1_000_000), 400, ""},
 		{"a million objects", Completions, Limits{}, `{"x":` + strings.Repeat(`{"a":`, 1_000_000), 400, ""},
-		{"deep in messages", Completions, Limits{MaxDepth: 4}, `{"model":"m","prompt":"p","messages":[{"content":[{"type":"x","y":[]}]}]}`, 400, ""},
+		{"deep in messages", Completions, Limits{MaxDepth: 4},
+			`{"model":"m","prompt":"p","messages":[{"content":[{"type":"x","y":[]}]}]}`, 400, ""},
 		{"too long", Completions, Limits{MaxBytes: 10}, `{"model":"m"}`, 413, ""},
 		{"too many fields", Completions, Limits{}, `{"model":"m","prompt":"p"` + fields.String() + `}`, 400, ""},
-		{"as many stops as may be", Completions, Limits{}, `{"model":"m","prompt":"p","stop":["a"` + strings.Repeat(`,"a"`, maxStrings-1) + `]}`, 0, ""},
+		{"as many stops as may be", Completions, Limits{},
+			`{"model":"m","prompt":"p","stop":["a"` + strings.Repeat(`,"a"`, maxStrings-1) + `]}`, 0, ""},
 		{"too many stops", Completions, Limits{}, `{"model":"m","prompt":"p","stop":["a"` + strings.Repeat(`,"a"`, maxStrings) + `]}`, 400, ""},
 		{"commas for ids", Completions, Limits{}, `{"model":"m","prompt":[` + strings.Repeat(",", 1_000_000) + `]}`, 400, ""},
 		{"as many messages as may be", Chat, Limits{}, messages(maxMessages), 0, ""},
@@ -434,7 +443,8 @@ func TestVocabulary(t *testing.T) {
 		}
 		assert.Nil(t, outside(c.good), "%s %s", c.field, c.good)
 		if c.outside != "" {
-			if err := outside(c.outside); err == nil || err.Status != http.StatusBadRequest || err.Param != c.field || !strings.Contains(err.Message, "ends at 999") && !strings.Contains(err.Message, "has 1000 tokens") {
+			if err := outside(c.outside); err == nil || err.Status != http.StatusBadRequest || err.Param != c.field ||
+				!strings.Contains(err.Message, "ends at 999") && !strings.Contains(err.Message, "has 1000 tokens") {
 				t.Errorf("%s %s: %+v", c.field, c.outside, err)
 			}
 		}

@@ -126,7 +126,8 @@ func FuzzSplitter(f *testing.F) {
 		"data: a\ndata:\ndata\ndata: d\n\n", "data:\n\n", ": ping\n\ndata: a\n\n", " \n \ndata: a\n\n \n",
 		"event: x\nid: 7\ndata: a\nretry: 5\n: c\n\n", "datax: a\n data: b\nDATA: c\n\n", "\n\ndata: a\n\n\n", "data: a\n",
 		"data: a\n\ndata",
-		"data: a\r\n\r\ndata: b\n\n: c\n\ndata:d\rdata: e\r\r", "data: {\"choices\":[]}\n\ndata: [DONE]\n\n", "\r\n\n\r", "data\ndata:\n\nid:1\n\n",
+		"data: a\r\n\r\ndata: b\n\n: c\n\ndata:d\rdata: e\r\r", "data: {\"choices\":[]}\n\ndata: [DONE]\n\n", "\r\n\n\r",
+		"data\ndata:\n\nid:1\n\n",
 	} {
 		f.Add(stream, uint64(i))
 	}

@@ -38,7 +38,8 @@ func TestTextsEqualEncodingJSON(t *testing.T) {
 }
 
 func TestBadEscapes(t *testing.T) {
-	for _, s := range []string{`\a`, `\u12`, `\u123g`, `\U0041`, `\ud800`, `\ud800x`, `\ud800\n`, `\ud800\u0041`, `\udc00`, `\udc00\ud800`, `\`, `\'`, `\x41`} {
+	for _, s := range []string{`\a`, `\u12`, `\u123g`, `\U0041`, `\ud800`, `\ud800x`, `\ud800\n`, `\ud800\u0041`, `\udc00`,
+		`\udc00\ud800`, `\`, `\'`, `\x41`} {
 		c := newCursor([]byte(`"`+s+`"`), deepest)
 		_, ok := c.str()
 		assert.False(t, ok && c.finish(), s)

@@ -40,7 +40,8 @@ func TestContinuousUsage(t *testing.T) {
 				t.Fatalf("%s: %+v of %s", a.Name, info, counted)
 			}
 			require.Equal(t, plain, string(info.HideUsage(nil, []byte(counted), completion)), "%s", a.Name)
-			if slow := Inspect([]byte(counted)); slow.CompletionTokens != n || slow.usage != info.usage || slow.usageValue != info.usageValue || slow.Content != info.Content {
+			if slow := Inspect([]byte(counted)); slow.CompletionTokens != n || slow.usage != info.usage ||
+				slow.usageValue != info.usageValue || slow.Content != info.Content {
 				t.Fatalf("%s: %+v, read by itself %+v", a.Name, info, slow)
 			}
 			events++

@@ -14,7 +14,8 @@ func TestTimeoutFollowsTheObservedRate(t *testing.T) {
 		r.Observe(20_000, time.Second)
 	}
 	assert.InDelta(t, 20_000, r.PerSecond(), 1)
-	for tokens, want := range map[int]time.Duration{1_000: 30 * time.Second, 120_000: 30 * time.Second, 240_000: time.Minute, 2_000_000: 500 * time.Second} {
+	for tokens, want := range map[int]time.Duration{1_000: 30 * time.Second, 120_000: 30 * time.Second, 240_000: time.Minute,
+		2_000_000: 500 * time.Second} {
 		assert.Equal(t, want, r.Limit(tokens).Round(time.Millisecond), "%d tokens", tokens)
 	}
 	r = Rate{}

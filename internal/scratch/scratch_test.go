@@ -72,7 +72,8 @@ func TestSweep(t *testing.T) {
 	folder(target, true)
 	require.NoError(t, os.Symlink(target, filepath.Join(os.TempDir(), "tandem-test-7-7")))
 	stay := []string{alive, target}
-	for i, name := range []string{"tandem-test-1-2", "tandem-test-x-1", "tandem-test-12345", "tandem-other-1-1", "tandem-test-1-2-3", "other"} {
+	for i, name := range []string{"tandem-test-1-2", "tandem-test-x-1", "tandem-test-12345", "tandem-other-1-1", "tandem-test-1-2-3",
+		"other"} {
 		stay = append(stay, filepath.Join(os.TempDir(), name))
 		folder(filepath.Join(os.TempDir(), name), i > 0) // the first has no lock: it may be about to get one
 	}

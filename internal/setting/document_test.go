@@ -97,7 +97,8 @@ func TestParseRefuses(t *testing.T) {
 func TestErrorfFindsTheDeepestLine(t *testing.T) {
 	doc, err := Parse("f.yaml", []byte("# first\nrules:\n- {}\n- status: 1\n  delay: 2\n"))
 	require.NoError(t, err)
-	for path, line := range map[string]int{"": 2, "none": 2, "rules": 3, "rules[1]": 4, "rules[1].delay": 5, "rules[1].none": 4, "rules[7].x": 3, "rules[x]": 3} {
+	for path, line := range map[string]int{"": 2, "none": 2, "rules": 3, "rules[1]": 4, "rules[1].delay": 5, "rules[1].none": 4,
+		"rules[7].x": 3, "rules[x]": 3} {
 		got := doc.Errorf(path, "is wrong")
 		assert.True(t, got.Line == line && got.Name == path, "%q: %v, want line %d", path, got, line)
 	}
@@ -119,7 +120,8 @@ func TestNearest(t *testing.T) {
 
 // Nothing that a file holds makes Decode panic, and what it refuses has a place.
 func FuzzDecode(f *testing.F) {
-	for _, seed := range []string{"", "seed: 1", "lists: &a [*a]", "- <<: {a: 1}", "? [a]\n: b", "any: *x", "tables: {a: [b]}", "seed: !!binary aGk="} {
+	for _, seed := range []string{"", "seed: 1", "lists: &a [*a]", "- <<: {a: 1}", "? [a]\n: b", "any: *x", "tables: {a: [b]}",
+		"seed: !!binary aGk="} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -33,8 +33,9 @@ var (
 		func(word string) (int64, error) { return strconv.ParseInt(word, 10, 64) }, func(n int64) string { return strconv.FormatInt(n, 10) })
 	kindFloat    = orderedKind("float", "X", "a finite number", parseFloat, formatFloat)
 	kindDuration = orderedKind("duration", "DURATION", "a duration of up to a year, as 250ms, 60s or 1m30s", parseDuration, formatDuration)
-	kindSeconds  = orderedKind("seconds", "SECONDS", "a finite number", parseSeconds, func(d time.Duration) string { return formatFloat(d.Seconds()) })
-	kindBytes    = orderedKind("bytes", "BYTES", "a number of bytes, as 1048576, 64MiB or 64MB", parseBytes, formatBytes)
+	kindSeconds  = orderedKind("seconds", "SECONDS", "a finite number", parseSeconds,
+		func(d time.Duration) string { return formatFloat(d.Seconds()) })
+	kindBytes = orderedKind("bytes", "BYTES", "a number of bytes, as 1048576, 64MiB or 64MB", parseBytes, formatBytes)
 )
 
 func kindOf[T any](name, metavar, expected string, parse func(string) (T, error), format func(T) string) *kind {

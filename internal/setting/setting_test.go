@@ -131,11 +131,14 @@ func TestBadTagsPanic(t *testing.T) {
 
 func TestForms(t *testing.T) {
 	for form, texts := range map[string]map[string]bool{
-		"host":             {"127.0.0.1": true, "::1": true, "fe80::1%eth0": true, "localhost": true, "": false, "a:80": false, "a b": false},
-		"hostport":         {"127.0.0.1:8001": true, ":8001": true, "[::1]:0": true, "8001": false, "h": false, "h:http": false, "h:65536": false},
-		"address nats tls": {"nats://h:1": true, "h:1": true, "tls://u:p@h:1, h:2": true, "http://h:1": false, "nats://": false, "a b:1": false, "ftp://u:secret@h": false},
-		"url http https":   {"http://h": true, "https://h:1/v1": true, "http://h:1,model=m": true, "h:1": false, "nats://h": false, "http://": false, "ftp://u:secret@h": false},
-		"path":             {"/a": true, "/a/b": true, "a": false, "/": false, "/a/": false},
+		"host": {"127.0.0.1": true, "::1": true, "fe80::1%eth0": true, "localhost": true, "": false, "a:80": false, "a b": false},
+		"hostport": {"127.0.0.1:8001": true, ":8001": true, "[::1]:0": true, "8001": false, "h": false, "h:http": false,
+			"h:65536": false},
+		"address nats tls": {"nats://h:1": true, "h:1": true, "tls://u:p@h:1, h:2": true, "http://h:1": false, "nats://": false,
+			"a b:1": false, "ftp://u:secret@h": false},
+		"url http https": {"http://h": true, "https://h:1/v1": true, "http://h:1,model=m": true, "h:1": false, "nats://h": false,
+			"http://": false, "ftp://u:secret@h": false},
+		"path": {"/a": true, "/a/b": true, "a": false, "/": false, "/a/": false},
 	} {
 		for text, ok := range texts {
 			err := checkForm(form, text)

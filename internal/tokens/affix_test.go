@@ -29,14 +29,17 @@ func TestAffixes(t *testing.T) {
 		{"template", templateOne, ``, []uint32{imStartID}, nil},
 		{"template on both sides", both, ``, []uint32{imStartID}, []uint32{imStartID}},
 		{"sequence", `{"type":"Sequence","processors":[{"type":"ByteLevel"},` + templateOne + `]}`, `{}`, []uint32{imStartID}, nil},
-		{"a class that goes by the post-processor", templateOne, `{"tokenizer_class":"PreTrainedTokenizerFast","add_bos_token":false}`, []uint32{imStartID}, nil},
+		{"a class that goes by the post-processor", templateOne, `{"tokenizer_class":"PreTrainedTokenizerFast","add_bos_token":false}`,
+			[]uint32{imStartID}, nil},
 		{"Llama by default", `null`, `{"tokenizer_class":"LlamaTokenizerFast","bos_token":"<|im_end|>"}`, []uint32{imEndID}, nil},
-		{"Llama with a token object", `{"type":"ByteLevel"}`, `{"tokenizer_class":"LlamaTokenizer","add_bos_token":true,"bos_token":{"content":"<|im_end|>","lstrip":false}}`, []uint32{imEndID}, nil},
+		{"Llama with a token object", `{"type":"ByteLevel"}`,
+			`{"tokenizer_class":"LlamaTokenizer","add_bos_token":true,"bos_token":{"content":"<|im_end|>","lstrip":false}}`, []uint32{imEndID}, nil},
 		{"Llama without", templateOne, `{"tokenizer_class":"LlamaTokenizerFast","add_bos_token":false,"bos_token":null}`, nil, nil},
 		{"Llama with an end", `null`, `{"tokenizer_class":"LlamaTokenizerFast","add_bos_token":false,"add_eos_token":true,"eos_token":"<|im_end|>"}`, nil, []uint32{imEndID}},
 	} {
 		tok := family{c.name, edited(t, `"post_processor":null`, `"post_processor":`+c.processor), nil, c.config}.load(t)
-		assert.True(t, slices.Equal(tok.Prefix(), c.prefix) && slices.Equal(tok.Suffix(), c.suffix), "%s: %v and %v", c.name, tok.Prefix(), tok.Suffix())
+		assert.True(t, slices.Equal(tok.Prefix(), c.prefix) && slices.Equal(tok.Suffix(), c.suffix), "%s: %v and %v", c.name,
+			tok.Prefix(), tok.Suffix())
 		const text = "It is <|im_end|> so."
 		assert.Equal(t, slices.Concat(c.prefix, Sim().Encode(nil, text), c.suffix), NewCache(tok, 0).EncodePrompt(nil, text), c.name)
 	}

@@ -48,7 +48,8 @@ func equal(t *testing.T, what, text string, caches ...*Cache) {
 	t.Helper()
 	whole, plain := caches[0].tokenizer.Encode(nil, text), caches[0].tokenizer.EncodeText(nil, text)
 	for _, c := range caches {
-		require.True(t, slices.Equal(c.Encode(nil, text), whole) && slices.Equal(c.encode(nil, text, false), plain), "%s: %.20q: the cache's ids differ", what, text)
+		require.True(t, slices.Equal(c.Encode(nil, text), whole) && slices.Equal(c.encode(nil, text, false), plain),
+			"%s: %.20q: the cache's ids differ", what, text)
 	}
 }
 

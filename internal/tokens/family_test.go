@@ -39,7 +39,8 @@ var families = sync.OnceValue(func() []family {
 			`"pair":[],"special_tokens":{%[1]q:{"id":%[1]q,"ids":[%[2]d],"tokens":[%[1]q]}}}`, content, bos)
 	}
 	byteLevel := func(splits string) string {
-		return `{"type":"Sequence","pretokenizers":[` + splits + `,{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]}`
+		return `{"type":"Sequence","pretokenizers":[` + splits +
+			`,{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]}`
 	}
 	const (
 		none       = `null`
@@ -57,11 +58,13 @@ var families = sync.OnceValue(func() []family {
 	phi := append(special("<s>", "</s>", "<|im_end|>"), fileAdded{ID: 6230, Content: "<x>", Special: true, RStrip: true},
 		fileAdded{ID: 6231, Content: "[INST]", LStrip: true, RStrip: true}, fileAdded{ID: 6232, Content: "the", SingleWord: true},
 		fileAdded{ID: 6233, Content: "x", SingleWord: true, LStrip: true}, fileAdded{ID: 6234, Content: "  "})
-	strips := append(special("<s>", "</s>", "<|im_end|>"), fileAdded{ID: 6230, Content: "<x>", RStrip: true}, fileAdded{ID: 6231, Content: "the", RStrip: true},
+	strips := append(special("<s>", "</s>", "<|im_end|>"), fileAdded{ID: 6230, Content: "<x>", RStrip: true},
+		fileAdded{ID: 6231, Content: "the", RStrip: true},
 		fileAdded{ID: 6232, Content: "[INST]", LStrip: true}, fileAdded{ID: 6233, Content: "  "})
 	gemma := append(special("<bos>", "<eos>", "<|im_start|>", "<|im_end|>"), plain("\n", "\n\n", "\t", "▁▁", "<x>", "x<|im_")...)
 	deepSeekSpecials := special("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<|im_end|>")
-	joined := []string{splits("Isolated", false, cl100kSource), splits("Isolated", false, qwen2Source), splits("Isolated", false, qwen35Source),
+	joined := []string{splits("Isolated", false, cl100kSource), splits("Isolated", false, qwen2Source),
+		splits("Isolated", false, qwen35Source),
 		splits("Removed", true, o200kSource), splits("Isolated", false, tekkenSource),
 		splits("Isolated", false, deepSeekNumbers, deepSeekEastern, deepSeekWords)}
 	bytesOnly, pieces := byteVocabulary(), sentenceVocabulary(Sim(), true)
@@ -73,12 +76,16 @@ var families = sync.OnceValue(func() []family {
 	llama := v3(bytesOnly)
 	add("llama3", llama, special("<s>", "<|im_end|>", "<|im_start|>"), none, byteLevel(joined[0]),
 		`{"type":"Sequence","processors":[{"type":"ByteLevel"},`+begins("<s>")+`]}`, byteDecode, family{prefix: []uint32{bos}})
-	add("qwen3", bytesOnly, append(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"), plain("<x>", "[INST]", "a<|", "<|im_end|>b", "\n\n")...),
+	add("qwen3", bytesOnly, append(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+		plain("<x>", "[INST]", "a<|", "<|im_end|>b", "\n\n")...),
 		`{"type":"NFC"}`, byteLevel(joined[1]), none, byteDecode, family{})
-	add("qwen35", bytesOnly, special("<|endoftext|>", "<|im_start|>", "<|im_end|>"), `{"type":"NFC"}`, byteLevel(joined[2]), none, byteDecode, family{})
-	add("gpt-oss", bytesOnly, special("<|start|>", "<|end|>", "<|message|>", "<|im_end|>"), none, byteLevel(joined[3]), begins("<|start|>"), byteDecode,
+	add("qwen35", bytesOnly, special("<|endoftext|>", "<|im_start|>", "<|im_end|>"), `{"type":"NFC"}`, byteLevel(joined[2]), none,
+		byteDecode, family{})
+	add("gpt-oss", bytesOnly, special("<|start|>", "<|end|>", "<|message|>", "<|im_end|>"), none, byteLevel(joined[3]),
+		begins("<|start|>"), byteDecode,
 		family{prefix: []uint32{bos}})
-	add("tekken", llama, special("<s>", "</s>", "[INST]", "[/INST]"), none, byteLevel(joined[4]), begins("<s>"), byteDecode, family{prefix: []uint32{bos}})
+	add("tekken", llama, special("<s>", "</s>", "[INST]", "[/INST]"), none, byteLevel(joined[4]), begins("<s>"), byteDecode,
+		family{prefix: []uint32{bos}})
 	add("deepseek", bytesOnly, deepSeekSpecials, `{"type":"Sequence","normalizers":[]}`, byteLevel(joined[5]),
 		`{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":false,"use_regex":true}`, byteDecode, family{prefix: []uint32{bos},
 			config: `{"tokenizer_class":"LlamaTokenizerFast","add_bos_token":true,"bos_token":{"content":"<｜begin▁of▁sentence｜>"}}`})
@@ -173,7 +180,8 @@ func sentenceVocabulary(of *Tokenizer, forging bool) vocabulary {
 			put(strings.ReplaceAll(string(b), " ", "▁"))
 		}
 	}
-	for _, pair := range [][2]string{{"文", "字"}, {"中", "文字"}, {"中", "文"}, {"e", "\u0301"}, {"\n", "\n"}, {"▁", "▁"}, {"▁▁", "▁▁"}} {
+	for _, pair := range [][2]string{{"文", "字"}, {"中", "文字"}, {"中", "文"}, {"e", "\u0301"}, {"\n", "\n"}, {"▁", "▁"},
+		{"▁▁", "▁▁"}} {
 		merge(pair[0], pair[1])
 	}
 	if forging {
@@ -245,7 +253,8 @@ func TestSentenceRefuses(t *testing.T) {
 		return []string{replace, `"normalizer":null`, idle, `"pre_tokenizer":{"type":"Metaspace","replacement":"▁"` + fields + `}`}
 	}
 	addToken := func(content, flags string) []string {
-		return []string{`"added_tokens":[`, fmt.Sprintf(`"added_tokens":[{"id":%d,"content":%q,%s},`, sentenceVocabulary(Sim(), true).tokens[content], content, flags)}
+		return []string{`"added_tokens":[`, fmt.Sprintf(`"added_tokens":[{"id":%d,"content":%q,%s},`,
+			sentenceVocabulary(Sim(), true).tokens[content], content, flags)}
 	}
 	all := families()
 	gemma := string(all[slices.IndexFunc(all, func(f family) bool { return f.name == "gemma" })].data)
@@ -269,7 +278,8 @@ func TestSentenceRefuses(t *testing.T) {
 		{"model.ignore_merges", []string{`"ignore_merges":false`, `"ignore_merges":true`}},
 		{"decoder.type \"BPEDecoder\"", []string{`{"type":"Fuse"}`, `{"type":"BPEDecoder"}`}},
 		{"no token for byte 0x0a", []string{`"\u003c0x0A\u003e":`, `"\u003c0x0a\u003e":`}},
-		{"model.merges[0] has the token of a byte", []string{`"merges":[`, `"merges":[["\u003c0x0A\u003e","a"],`, `"vocab":{`, `"vocab":{"\u003c0x0A\u003ea":5000,`}},
+		{"model.merges[0] has the token of a byte",
+			[]string{`"merges":[`, `"merges":[["\u003c0x0A\u003e","a"],`, `"vocab":{`, `"vocab":{"\u003c0x0A\u003ea":5000,`}},
 		{"model.merges[0] has an empty token", []string{`"merges":[`, `"merges":[["","a"],`, `"vocab":{`, `"vocab":{"":5000,`}},
 		{"model.merges[0] names", []string{`"merges":[`, `"merges":[["qq","zz"],`}},
 		{"special token \"é\"", addToken("é", `"special":true`)},

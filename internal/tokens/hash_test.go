@@ -100,7 +100,8 @@ func TestHashForms(t *testing.T) {
 		}
 		size, seed := 1+rng.IntN(70), rng.Uint64()
 		local := LocalHashes([]uint64{7}, ids, size, seed)
-		require.True(t, local[0] == 7 && len(local) == 1+len(ids)/size, "%d hashes of %d ids in blocks of %d, behind the one there", len(local), len(ids), size)
+		require.True(t, local[0] == 7 && len(local) == 1+len(ids)/size, "%d hashes of %d ids in blocks of %d, behind the one there",
+			len(local), len(ids), size)
 		for i := 2; i < len(local); i++ {
 			local[i] = Chain(local[i-1], local[i])
 		}

@@ -20,9 +20,12 @@ func hostileTexts(tb testing.TB, size int) map[string]string {
 	}
 	all := map[string]string{"letters": letters.String()}
 	for name, unit := range map[string]string{
-		"one letter": "a", "spaces": " ", "line breaks": "\n", "tabs and spaces": " \t", "digits": "7", "less-than": "<", "half a token": "<|im_end|",
-		"two letters": "ab", "case": "aB", "upper case, then what has none": "A中", "marks": "\u0301\u0327", "composing": "e\u0301", "Hangul": "\u1112\u1161\u11ab",
-		"Chinese": "中文字", "kana and points": "ア・", "emoji": "👩‍👩‍👧", "controls": "\x00\x01", "not UTF-8": "\xff", "apostrophes": "'", "slashes": "/\n",
+		"one letter": "a", "spaces": " ", "line breaks": "\n", "tabs and spaces": " \t", "digits": "7", "less-than": "<",
+		"half a token": "<|im_end|",
+		"two letters":  "ab", "case": "aB", "upper case, then what has none": "A中", "marks": "\u0301\u0327", "composing": "e\u0301",
+		"Hangul":  "\u1112\u1161\u11ab",
+		"Chinese": "中文字", "kana and points": "ア・", "emoji": "👩‍👩‍👧", "controls": "\x00\x01", "not UTF-8": "\xff",
+		"apostrophes": "'", "slashes": "/\n",
 		"tokens": "<s>", "words of tokens": "the ", "spaces and tokens": "  [INST]  <x>", "across spaces": "! ", "▁": "▁",
 	} {
 		all[name] = strings.Repeat(unit, size/len(unit)+1) + "x"

@@ -179,7 +179,8 @@ func protoOf(r *resource.Resource) *resourcepb.Resource {
 	out := &resourcepb.Resource{}
 	for _, a := range r.Attributes() {
 		text := valid(a.Value.String())
-		out.Attributes = append(out.Attributes, &common.KeyValue{Key: string(a.Key), Value: &common.AnyValue{Value: &common.AnyValue_StringValue{StringValue: text}}})
+		out.Attributes = append(out.Attributes,
+			&common.KeyValue{Key: string(a.Key), Value: &common.AnyValue{Value: &common.AnyValue_StringValue{StringValue: text}}})
 	}
 	return out
 }

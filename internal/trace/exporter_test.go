@@ -86,10 +86,11 @@ func TestSpansArrive(t *testing.T) {
 		flag string
 		env  []string
 	}{
-		"the flag":             {c.URL, nil},
-		"the flag, a slash":    {c.URL + "/", nil},
-		"a variable":           {"", []string{"OTEL_EXPORTER_OTLP_ENDPOINT", c.URL}},
-		"of traces alone":      {"", []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", c.URL + "/v1/traces"}},
+		"the flag":          {c.URL, nil},
+		"the flag, a slash": {c.URL + "/", nil},
+		"a variable":        {"", []string{"OTEL_EXPORTER_OTLP_ENDPOINT", c.URL}},
+		"of traces alone": {"", []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+			c.URL + "/v1/traces"}},
 		"the flag wins":        {c.URL, []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"}},
 		"gRPC":                 {c.GRPC, []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}},
 		"gRPC by a variable":   {"", []string{"OTEL_EXPORTER_OTLP_ENDPOINT", c.GRPC, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"}},
@@ -97,7 +98,8 @@ func TestSpansArrive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := len(c.Spans())
-			e, reg := open(t, ExporterConfig{Endpoint: tt.flag}, append(tt.env, "OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b", "OTEL_RESOURCE_ATTRIBUTES", "zone=z1,service.version=9")...)
+			e, reg := open(t, ExporterConfig{Endpoint: tt.flag},
+				append(tt.env, "OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b", "OTEL_RESOURCE_ATTRIBUTES", "zone=z1,service.version=9")...)
 			tree, ids, parent, prefill, decodeID := request()
 			e.Emit(tree)
 			e.Close()
@@ -165,7 +167,8 @@ func TestWrongVariables(t *testing.T) {
 		})
 	}
 	for name, value := range map[string]string{
-		"OTEL_TRACES_SAMPLER": "jaeger_remote", "OTEL_TRACES_SAMPLER_ARG": "2", "OTEL_BSP_MAX_QUEUE_SIZE": "-1", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "-2", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
+		"OTEL_TRACES_SAMPLER": "jaeger_remote", "OTEL_TRACES_SAMPLER_ARG": "2", "OTEL_BSP_MAX_QUEUE_SIZE": "-1",
+		"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "-2", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, value)
@@ -174,7 +177,8 @@ func TestWrongVariables(t *testing.T) {
 			require.NoError(t, err)
 			defer e.Close()
 			ratio := defaultRatio * everything
-			assert.True(t, e.room == 2048 && e.sampler.bound == uint64(ratio) && e.sampler.byParent && strings.Contains(log.String(), "variable="+name),
+			assert.True(t, e.room == 2048 && e.sampler.bound == uint64(ratio) && e.sampler.byParent &&
+				strings.Contains(log.String(), "variable="+name),
 				"room %d, sampler %v: %s", e.room, e.sampler, &log)
 		})
 	}
@@ -188,10 +192,12 @@ func TestCollectorsThatFail(t *testing.T) {
 	_ = refuses.Close()
 	silent := testkit.SilentCollector(t)
 	var closed sync.WaitGroup
-	for name, at := range map[string][2]string{"silent": {silent, "http/protobuf"}, "silent to gRPC": {silent, "grpc"}, "not there": {"http://" + refuses.Addr().String(), "http/protobuf"}} {
+	for name, at := range map[string][2]string{"silent": {silent, "http/protobuf"}, "silent to gRPC": {silent, "grpc"},
+		"not there": {"http://" + refuses.Addr().String(), "http/protobuf"}} {
 		t.Run(name, func(its *testing.T) {
 			const requests, room = 2000, 64
-			e, reg := open(its, ExporterConfig{Endpoint: at[0]}, "OTEL_BSP_MAX_QUEUE_SIZE", fmt.Sprint(room), "OTEL_BSP_SCHEDULE_DELAY", "1", "OTEL_EXPORTER_OTLP_PROTOCOL", at[1])
+			e, reg := open(its, ExporterConfig{Endpoint: at[0]}, "OTEL_BSP_MAX_QUEUE_SIZE", fmt.Sprint(room), "OTEL_BSP_SCHEDULE_DELAY", "1",
+				"OTEL_EXPORTER_OTLP_PROTOCOL", at[1])
 			longest := time.Duration(0)
 			for range requests {
 				tree, _, _, _, _ := request()

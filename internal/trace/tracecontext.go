@@ -77,7 +77,8 @@ func Parse[T string | []byte](header T) (c Context, ok bool) {
 		}
 	}
 	var v, flags [1]byte
-	if !decode(v[:], header[:2]) || !decode(c.Trace[:], header[3:35]) || !decode(c.Span[:], header[36:52]) || !decode(flags[:], header[53:55]) {
+	if !decode(v[:], header[:2]) || !decode(c.Trace[:], header[3:35]) || !decode(c.Span[:], header[36:52]) ||
+		!decode(flags[:], header[53:55]) {
 		return Context{}, false
 	}
 	c.Flags = flags[0]

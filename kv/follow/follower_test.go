@@ -18,7 +18,8 @@ var rank0 = wire.Source{Pool: testkit.Pool, Worker: "w"}
 
 // sourced is what followers of rank0 share. They index it in part.
 func sourced(part *testkit.Part, blockSize, capacity int, cfg Config, m *counters) *source {
-	return newSource(rank0, part, tracked{blockSize: blockSize, capacity: capacity}, &cfg, new(wire.Batch), m.pool(testkit.Pool), slog.New(slog.DiscardHandler))
+	return newSource(rank0, part, tracked{blockSize: blockSize, capacity: capacity}, &cfg, new(wire.Batch), m.pool(testkit.Pool),
+		slog.New(slog.DiscardHandler))
 }
 
 // followed follows a publisher, by hand.
@@ -70,7 +71,8 @@ func TestRunIsOvertaken(t *testing.T) {
 // What a stream has of a process that came before the present one changes nothing.
 func TestStreamNeverTakesTheViewBack(t *testing.T) {
 	f := followed(time.Second)
-	s := &Subscriber{followers: map[string]follower{f.name.EventsSubject(): f}, metrics: newMetrics(nil, nil), log: slog.New(slog.DiscardHandler)}
+	s := &Subscriber{followers: map[string]follower{f.name.EventsSubject(): f}, metrics: newMetrics(nil, nil),
+		log: slog.New(slog.DiscardHandler)}
 	now, engines := time.Unix(1e9, 0), uint64(0)
 	send := func(epoch, seq, at uint64, data []byte) {
 		m := nats.NewMsg(f.name.EventsSubject())

@@ -17,7 +17,8 @@ var noon = time.Unix(1_700_000_000, 0)
 // publishes nothing, and one of which a remote index knows.
 func four() *pools.Pool {
 	p := &pools.Pool{Model: "m", Role: pools.Prefill}
-	for _, w := range []*pools.Worker{{ID: "events", KVEvents: "nats"}, {ID: "remote", KVEvents: "nats"}, {ID: "silent"}, {ID: "stale", KVEvents: "zmq"}} {
+	for _, w := range []*pools.Worker{{ID: "events", KVEvents: "nats"}, {ID: "remote", KVEvents: "nats"}, {ID: "silent"},
+		{ID: "stale", KVEvents: "zmq"}} {
 		p.Members = append(p.Members, pools.Member{Worker: w})
 	}
 	return p
@@ -37,7 +38,8 @@ func TestSourcesMerge(t *testing.T) {
 	send := func(member, blocks int) Noted {
 		return s.Sent(p.Members[member].Worker, 0, prompt[:blocks], false, noon)
 	}
-	report := &Report{Layout: NewLayout([]Rank{{Worker: "remote"}, {Worker: "elsewhere"}}), Tiers: []Tiers{{Known: true, Device: 9}, {Known: true, Device: 2, Host: 1}}}
+	report := &Report{Layout: NewLayout([]Rank{{Worker: "remote"}, {Worker: "elsewhere"}}),
+		Tiers: []Tiers{{Known: true, Device: 9}, {Known: true, Device: 2, Host: 1}}}
 	var l Lookup
 	check := func(name string, q Prompt, blocks, reported []uint32) {
 		t.Helper()
@@ -70,7 +72,8 @@ func TestWhatIsAssumedOfWhom(t *testing.T) {
 	lasting := index.PredictorConfig{TTL: time.Hour, MaxBlocks: 1000, PruneRatio: 1}
 	moment := lasting
 	moment.TTL = 2 * time.Second
-	remote := &Report{Layout: NewLayout([]Rank{{Worker: "events"}, {Worker: "silent"}}), Tiers: []Tiers{{Known: true, Device: 1}, {Known: true}}}
+	remote := &Report{Layout: NewLayout([]Rank{{Worker: "events"}, {Worker: "silent"}}),
+		Tiers: []Tiers{{Known: true, Device: 1}, {Known: true}}}
 	prompt := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
 	type blocks = [2]uint32 // of the one that publishes, and of the other
 	for _, c := range []struct {
@@ -84,11 +87,14 @@ func TestWhatIsAssumedOfWhom(t *testing.T) {
 	}{
 		{"events", Config{Events: true, Predictions: lasting}, false, nil, blocks{0, 6}, blocks{0, 6}, blocks{0, 6}, 6, 0},
 		{"text beside events", Config{Events: true, Predictions: lasting}, true, nil, blocks{0, 6}, blocks{6, 6}, blocks{0, 6}, 12, 0},
-		{"events and what was sent", Config{Events: true, Predictions: lasting, Recent: moment}, false, nil, blocks{6, 6}, blocks{0, 6}, blocks{0, 6}, 6, 6},
-		{"text is not beside events", Config{Events: true, Predictions: lasting, Recent: moment}, true, nil, blocks{0, 6}, blocks{6, 6}, blocks{0, 6}, 12, 0},
+		{"events and what was sent", Config{Events: true, Predictions: lasting, Recent: moment}, false, nil, blocks{6, 6}, blocks{0, 6},
+			blocks{0, 6}, 6, 6},
+		{"text is not beside events", Config{Events: true, Predictions: lasting, Recent: moment}, true, nil, blocks{0, 6}, blocks{6, 6},
+			blocks{0, 6}, 12, 0},
 		{"no events to follow", Config{Predictions: lasting}, false, nil, blocks{6, 6}, blocks{6, 6}, blocks{6, 6}, 12, 0},
 		{"a report counts", Config{Predictions: lasting}, false, remote, blocks{1, 0}, blocks{1, 0}, blocks{1, 0}, 12, 0},
-		{"but for what was just sent", Config{RemoteIndex: true, Predictions: lasting, Recent: moment}, false, remote, blocks{6, 0}, blocks{1, 0}, blocks{1, 0}, 12, 6},
+		{"but for what was just sent", Config{RemoteIndex: true, Predictions: lasting, Recent: moment}, false, remote, blocks{6, 0},
+			blocks{1, 0}, blocks{1, 0}, 12, 6},
 		{"nothing is predicted", Config{Events: true}, true, nil, blocks{}, blocks{}, blocks{}, 0, 0},
 	} {
 		s, p := New(c.cfg, index.New(index.Config{})), four()

@@ -33,14 +33,17 @@ func TestWhatIsNeverRemovedAges(t *testing.T) {
 	}
 	nothing := wire.Event{}
 	for name, steps := range map[string][]step{
-		"an hour":             {{0, stored(1, "cpu"), 1}, {59 * time.Minute, nothing, 1}, {time.Hour, nothing, 0}},
-		"stored again":        {{0, stored(1, "cpu"), 1}, {30 * time.Minute, stored(1, "cpu"), 1}, {80 * time.Minute, nothing, 1}, {91 * time.Minute, nothing, 0}},
+		"an hour": {{0, stored(1, "cpu"), 1}, {59 * time.Minute, nothing, 1}, {time.Hour, nothing, 0}},
+		"stored again": {{0, stored(1, "cpu"), 1}, {30 * time.Minute, stored(1, "cpu"), 1}, {80 * time.Minute, nothing, 1},
+			{91 * time.Minute, nothing, 0}},
 		"on an unknown place": {{0, stored(1, "CXL"), 1}, {time.Hour, nothing, 0}},
-		"removals come":       {{0, stored(1, "CPU"), 1}, {0, stored(2, "CPU"), 2}, {time.Minute, removed(2, "CPU"), 1}, {9 * time.Hour, nothing, 1}},
+		"removals come": {{0, stored(1, "CPU"), 1}, {0, stored(2, "CPU"), 2}, {time.Minute, removed(2, "CPU"), 1},
+			{9 * time.Hour, nothing, 1}},
 		"removals from elsewhere": {{0, stored(1, "cpu"), 1}, {0, stored(2, "GPU"), 2}, {time.Minute, removed(2, "GPU"), 1},
 			{time.Hour, nothing, 0}},
 		"the device does not age": {{0, stored(1, "GPU"), 1}, {0, stored(1, "cpu"), 1}, {9 * time.Hour, nothing, 1}},
-		"cleared":                 {{0, stored(1, "cpu"), 1}, {time.Minute, wire.Event{Kind: wire.Cleared}, 0}, {time.Hour, stored(1, "cpu"), 1}, {90 * time.Minute, nothing, 1}},
+		"cleared": {{0, stored(1, "cpu"), 1}, {time.Minute, wire.Event{Kind: wire.Cleared}, 0},
+			{time.Hour, stored(1, "cpu"), 1}, {90 * time.Minute, nothing, 1}},
 	} {
 		v, _ := newTestView(16)
 		record := NewRecord()

@@ -72,7 +72,8 @@ func TestCopiesThatAreRefused(t *testing.T) {
 	whole := v.Copy().Append(nil)
 	_, err := ReadCopy(whole, 32)
 	assert.ErrorIs(t, err, errCopySize, "another block size")
-	for _, bad := range [][]byte{nil, whole[:1], whole[:len(whole)-1], whole[:len(whole)/2], append(bytes.Clone(whole), 0), bytes.Repeat([]byte{0xff}, 100)} {
+	for _, bad := range [][]byte{nil, whole[:1], whole[:len(whole)-1], whole[:len(whole)/2], append(bytes.Clone(whole), 0),
+		bytes.Repeat([]byte{0xff}, 100)} {
 		_, err := ReadCopy(bad, 16)
 		assert.Error(t, err, "%d of %d bytes are taken", len(bad), len(whole))
 	}

@@ -29,7 +29,8 @@ func TestRingKeepsTheLast(t *testing.T) {
 				size += len(m)
 			}
 			if len(r.messages) > r.maxMessages || size > r.maxBytes && len(r.messages) > 1 || size != r.bytes || len(r.messages) == 0 {
-				t.Fatalf("seed %d: %d messages of %d bytes, counted %d, in a ring of %d and %d", seed, len(r.messages), size, r.bytes, r.maxMessages, r.maxBytes)
+				t.Fatalf("seed %d: %d messages of %d bytes, counted %d, in a ring of %d and %d", seed, len(r.messages), size, r.bytes,
+					r.maxMessages, r.maxBytes)
 			}
 			from, until, limit := uint64(rng.IntN(int(seq)+3)), uint64(rng.IntN(int(seq)+3)), 1+rng.IntN(200)
 			got, ok := r.run(from, until, limit)
@@ -55,7 +56,8 @@ func TestRingKeepsTheLast(t *testing.T) {
 func TestKeptPagesAreBounded(t *testing.T) {
 	bus := testkit.NewBus()
 	t.Cleanup(bus.Close)
-	p, err := NewPublisher(PublisherConfig{Source: wire.Source{Pool: testkit.Pool, Worker: "w", Rank: 0}, MaxBytes: 4096, KeptPagesBytes: 300_000},
+	p, err := NewPublisher(PublisherConfig{Source: wire.Source{Pool: testkit.Pool, Worker: "w", Rank: 0}, MaxBytes: 4096,
+		KeptPagesBytes: 300_000},
 		bus, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	g := testkit.NewEngine(1, 16)
@@ -84,7 +86,8 @@ func (deafBus) Publish(*nats.Msg) error { return nil }
 func BenchmarkPublishSmall(b *testing.B) {
 	e := testkit.Chain(1, 1)
 	pair := [2][]wire.Event{{e}, {{Kind: wire.Removed, Hashes: e.Hashes, Medium: "GPU"}}}
-	p, err := NewPublisher(PublisherConfig{Source: wire.Source{Pool: testkit.Pool, Worker: "w", Rank: 0}}, deafBus{}, slog.New(slog.DiscardHandler))
+	p, err := NewPublisher(PublisherConfig{Source: wire.Source{Pool: testkit.Pool, Worker: "w", Rank: 0}}, deafBus{},
+		slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -95,9 +95,11 @@ func TestViewSeedsAndSkips(t *testing.T) {
 		{"LoRA as extra key too", with(func(e *wire.Event) {
 			e.LoraName, e.ExtraKeys = "l", [][]wire.ExtraKey{{{Text: "l"}}, {{Text: "l"}}, {{Text: "l"}}}
 		}), "l", "", 3, Tally{Stored: 3}},
-		{"LoRA by number alone", with(func(e *wire.Event) { e.LoraID = wire.OptInt{Value: 7, Set: true} }), "", "", 0, Tally{Stored: 3, Unhashable: 3}},
+		{"LoRA by number alone", with(func(e *wire.Event) { e.LoraID = wire.OptInt{Value: 7, Set: true} }), "", "", 0,
+			Tally{Stored: 3, Unhashable: 3}},
 		{"LoRA by number alone, and what follows", append(with(func(e *wire.Event) { e.LoraID = wire.OptInt{Value: 0, Set: true} }),
-			wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{4}, Parent: 3, HasParent: true, Tokens: prompt[:4], BlockSize: 4}), "", "", 0, Tally{Stored: 4, Unhashable: 3}},
+			wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{4}, Parent: 3, HasParent: true, Tokens: prompt[:4], BlockSize: 4}), "", "", 0,
+			Tally{Stored: 4, Unhashable: 3}},
 		{"salt, SGLang's", with(func(e *wire.Event) { e.CacheSalt = "s" }), "", "s", 3, Tally{Stored: 3}},
 		{"salt, vLLM's", with(func(e *wire.Event) { e.ExtraKeys = [][]wire.ExtraKey{{{Text: "s"}}, nil, nil} }), "", "s", 3, Tally{Stored: 3}},
 		{"salt and LoRA, vLLM's", with(func(e *wire.Event) {
@@ -107,16 +109,22 @@ func TestViewSeedsAndSkips(t *testing.T) {
 		{"image in the second block", with(func(e *wire.Event) {
 			e.ExtraKeys = [][]wire.ExtraKey{nil, {{Text: "i", Offset: 1, HasOffset: true}}, nil}
 		}), "", "", 1, Tally{Stored: 3, Unhashable: 2}},
-		{"embedding", with(func(e *wire.Event) { e.ExtraKeys = [][]wire.ExtraKey{nil, nil, {digest}} }), "", "", 2, Tally{Stored: 3, Unhashable: 1}},
-		{"multimodal key", with(func(e *wire.Event) { e.MMKeys = [][]wire.MMKey{{}, {{Hash: "ab"}}, {}} }), "", "", 1, Tally{Stored: 3, Unhashable: 2}},
-		{"token that is text", with(func(e *wire.Event) { e.Texts = []wire.TextToken{{Index: 9, Text: "x"}} }), "", "", 2, Tally{Stored: 3, Unhashable: 1}},
+		{"embedding", with(func(e *wire.Event) { e.ExtraKeys = [][]wire.ExtraKey{nil, nil, {digest}} }), "", "", 2,
+			Tally{Stored: 3, Unhashable: 1}},
+		{"multimodal key", with(func(e *wire.Event) { e.MMKeys = [][]wire.MMKey{{}, {{Hash: "ab"}}, {}} }), "", "", 1,
+			Tally{Stored: 3, Unhashable: 2}},
+		{"token that is text", with(func(e *wire.Event) { e.Texts = []wire.TextToken{{Index: 9, Text: "x"}} }), "", "", 2,
+			Tally{Stored: 3, Unhashable: 1}},
 		{"bigrams count by their first", with(func(e *wire.Event) { e.Seconds = testkit.IDs(101, 12) }), "", "", 3, Tally{Stored: 3}},
 		{"another group", with(func(e *wire.Event) { e.GroupIdx = wire.OptInt{Value: 1, Set: true} }), "", "", 0, Tally{Ignored: 3}},
 		{"first group", with(func(e *wire.Event) { e.GroupIdx = wire.OptInt{Value: 0, Set: true} }), "", "", 3, Tally{Stored: 3}},
 		{"too few tokens", with(func(e *wire.Event) { e.Tokens = prompt[:11] }), "", "", 0, Tally{Ignored: 3}},
 		{"orphan", with(func(e *wire.Event) { e.Parent, e.HasParent = 99, true }), "", "", 0, Tally{Stored: 3, Orphans: 1}},
-		{"size that does not go in", []wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 6}}, "", "", 0, Tally{Stored: 2, BadSize: 2}},
-		{"short last block", []wire.Event{base, {Kind: wire.Stored, Hashes: []wire.Hash{4}, Parent: 3, HasParent: true, Tokens: testkit.IDs(112, 3), BlockSize: 3}}, "", "", 3, Tally{Stored: 4}},
+		{"size that does not go in", []wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 6}}, "", "",
+			0, Tally{Stored: 2, BadSize: 2}},
+		{"short last block", []wire.Event{base,
+			{Kind: wire.Stored, Hashes: []wire.Hash{4}, Parent: 3, HasParent: true, Tokens: testkit.IDs(112, 3), BlockSize: 3}}, "", "", 3,
+			Tally{Stored: 4}},
 		{"remote", with(func(e *wire.Event) { e.Locality = "REMOTE" }), "", "", 0, Tally{Stored: 3}},
 		{"unknown locality", with(func(e *wire.Event) { e.Locality = "NEARBY" }), "", "", 0, Tally{Stored: 3}},
 		{"unknown medium", with(func(e *wire.Event) { e.Medium = "moon" }), "", "", 0, Tally{Stored: 3}},
@@ -124,10 +132,13 @@ func TestViewSeedsAndSkips(t *testing.T) {
 			{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: prompt[:4], BlockSize: 4, CacheSalt: "s"},
 			{Kind: wire.Stored, Hashes: []wire.Hash{2, 3}, Parent: 1, HasParent: true, Tokens: prompt[4:], BlockSize: 4},
 		}, "", "s", 3, Tally{Stored: 3}},
-		{"held twice, removed once", append(with(func(*wire.Event) {}), base, removed3), "", "", 3, Tally{Stored: 6, Removed: 1, Again: 3, Reannounced: 1}},
-		{"held twice, removed twice", append(with(func(*wire.Event) {}), base, removed3, removed3), "", "", 2, Tally{Stored: 6, Removed: 2, Again: 3, Reannounced: 1}},
+		{"held twice, removed once", append(with(func(*wire.Event) {}), base, removed3), "", "", 3,
+			Tally{Stored: 6, Removed: 1, Again: 3, Reannounced: 1}},
+		{"held twice, removed twice", append(with(func(*wire.Event) {}), base, removed3, removed3), "", "", 2,
+			Tally{Stored: 6, Removed: 2, Again: 3, Reannounced: 1}},
 		{"held twice, and on the host, removed once of each", append(with(func(*wire.Event) {}), base,
-			wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{3}, Medium: "CPU"}, removed3, wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{3}, Medium: "CPU"}),
+			wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{3}, Medium: "CPU"}, removed3,
+			wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{3}, Medium: "CPU"}),
 			"", "", 3, Tally{Stored: 7, Removed: 2, Again: 3, Reannounced: 1}},
 		{"orphan, then announced with its parent", append(
 			with(func(e *wire.Event) {
@@ -135,9 +146,11 @@ func TestViewSeedsAndSkips(t *testing.T) {
 			}), base),
 			"", "", 3, Tally{Stored: 5, Orphans: 1, Again: 2, Reannounced: 1}},
 		{"a name used again for another block", append(
-			[]wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: testkit.IDs(500, 8), BlockSize: 4}}, base), "", "", 3, Tally{Stored: 5, Again: 2, Reannounced: 1}},
+			[]wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: testkit.IDs(500, 8), BlockSize: 4}}, base), "", "", 3,
+			Tally{Stored: 5, Again: 2, Reannounced: 1}},
 		{"cleared", append(with(func(*wire.Event) {}), wire.Event{Kind: wire.Cleared}), "", "", 0, Tally{Stored: 3, Cleared: 1}},
-		{"removed before it was there", []wire.Event{{Kind: wire.Removed, Hashes: []wire.Hash{1}}, base}, "", "", 3, Tally{Stored: 3, Unknown: 1}},
+		{"removed before it was there", []wire.Event{{Kind: wire.Removed, Hashes: []wire.Hash{1}}, base}, "", "", 3,
+			Tally{Stored: 3, Unknown: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v, part := newTestView(4)
@@ -197,8 +210,10 @@ func TestMirrorLeavesNothingBehind(t *testing.T) {
 // 0 is a hash, for a chain's beginning leaves it out or sends null.
 func TestParentZeroOfArraysIsNone(t *testing.T) {
 	tokens := testkit.IDs(0, 32)
-	stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{11, 12}, Parent: 0, HasParent: true, Tokens: tokens, BlockSize: 16, Medium: "GPU"}
-	follows := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{13}, Parent: 12, HasParent: true, Tokens: tokens[:16], BlockSize: 16, Medium: "GPU"}
+	stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{11, 12}, Parent: 0, HasParent: true, Tokens: tokens, BlockSize: 16,
+		Medium: "GPU"}
+	follows := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{13}, Parent: 12, HasParent: true, Tokens: tokens[:16], BlockSize: 16,
+		Medium: "GPU"}
 	for d := range wire.SGLangFirst + 1 {
 		events := decoded(t, d.Append(nil, &wire.Batch{Rank: wire.NoRank, Events: []wire.Event{stored, follows}}))
 		v, part := newTestView(16)
@@ -219,7 +234,8 @@ func TestLocalities(t *testing.T) {
 		{"CPU", "REMOTE", index.Shared}, {"GPU", "REMOTE", index.Shared}, {"", "REMOTE", index.Shared}, {"", "LOCAL", index.Device},
 		{"moon", "LOCAL", index.Tiers}, {"moon", "REMOTE", index.Tiers}, {"GPU", "remote", index.Tiers},
 	} {
-		stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: testkit.IDs(1, 8), BlockSize: 4, Medium: c.medium, Locality: c.locality}
+		stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: testkit.IDs(1, 8), BlockSize: 4, Medium: c.medium,
+			Locality: c.locality}
 		r := NewRecord()
 		r.Apply([]wire.Event{stored})
 		snapshot := decoded(t, r.Image().Batches(1<<16, time.Unix(0, 0), 0)[0])[0]
@@ -239,7 +255,8 @@ func TestLocalities(t *testing.T) {
 // In no engine's form are an adapter's blocks the base model's.
 func TestAdaptersAreNotTheBaseModel(t *testing.T) {
 	prompt := testkit.IDs(1, 8)
-	stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 4, Medium: "GPU", LoraName: "ad", LoraID: wire.OptInt{Value: 3, Set: true}}
+	stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 4, Medium: "GPU", LoraName: "ad",
+		LoraID: wire.OptInt{Value: 3, Set: true}}
 	for d := wire.Dialect(0); d.Valid(); d++ {
 		events := decoded(t, d.Append(nil, &wire.Batch{Events: []wire.Event{stored}}))
 		v, part := newTestView(4)

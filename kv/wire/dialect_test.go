@@ -69,12 +69,15 @@ func TestReleases(t *testing.T) {
 		releases []release // in order
 	}{
 		{wire.SGLangOf, []release{
-			{"0.4.7", wire.SGLangFirst}, {"0.5.8", wire.SGLangFirst}, {"0.5.9", wire.SGLangArrays}, {"0.5.17", wire.SGLangArrays}, {"0.5.18", wire.SGLangJoined},
+			{"0.4.7", wire.SGLangFirst}, {"0.5.8", wire.SGLangFirst}, {"0.5.9", wire.SGLangArrays}, {"0.5.17", wire.SGLangArrays},
+			{"0.5.18", wire.SGLangJoined},
 			{"0.5.19", wire.SGLangJoined}, {"0.5.20", wire.SGLangMaps}, {"0.5.21", wire.SGLangMaps}, {"0.5.22", wire.SGLang}, {"0.6.0", wire.SGLang},
 		}},
 		{wire.VLLMOf, []release{
-			{"0.9.1", wire.VLLMFirst}, {"0.10.1", wire.VLLMFirst}, {"0.10.2", wire.VLLMMedium}, {"0.13.0", wire.VLLMMedium}, {"0.14.0", wire.VLLMLora},
-			{"0.17.0", wire.VLLMExtraKeys}, {"0.19.0", wire.VLLMExtraKeys}, {"0.20.0", wire.VLLMGroups}, {"0.22.0", wire.VLLMArrays}, {"0.23.0", wire.VLLMArrays},
+			{"0.9.1", wire.VLLMFirst}, {"0.10.1", wire.VLLMFirst}, {"0.10.2", wire.VLLMMedium}, {"0.13.0", wire.VLLMMedium},
+			{"0.14.0", wire.VLLMLora},
+			{"0.17.0", wire.VLLMExtraKeys}, {"0.19.0", wire.VLLMExtraKeys}, {"0.20.0", wire.VLLMGroups}, {"0.22.0", wire.VLLMArrays},
+			{"0.23.0", wire.VLLMArrays},
 			{"0.24.0", wire.VLLMMaps}, {"0.25.1", wire.VLLMMaps}, {"0.26.0", wire.VLLM}, {"0.33.0", wire.VLLM},
 		}},
 	} {
@@ -109,7 +112,8 @@ func TestDialectsReadBackEqual(t *testing.T) {
 		for i := range uint32(16 * n) {
 			stored.Tokens = append(stored.Tokens, i*9000)
 		}
-		want := wire.Batch{TS: 12.5, Rank: 3, Events: []wire.Event{stored, {Kind: wire.Removed, Hashes: []wire.Hash{7}, Medium: medium}, {Kind: wire.Cleared}}}
+		want := wire.Batch{TS: 12.5, Rank: 3, Events: []wire.Event{stored, {Kind: wire.Removed, Hashes: []wire.Hash{7}, Medium: medium},
+			{Kind: wire.Cleared}}}
 		var got wire.Batch
 		err = wire.DecodeBatch(&got, d.Append(nil, &want))
 		require.True(t, err == nil && got.Skipped == 0 && got.Rank == 3, "%v: %v, %d skipped", d, err, got.Skipped)

@@ -105,7 +105,8 @@ func FuzzDecode(f *testing.F) {
 }
 
 func TestEndpoints(t *testing.T) {
-	for text, binds := range map[string]bool{"tcp://*:5557": true, "tcp://0.0.0.0:0": true, "tcp://[::]:1": true, "tcp://h:1": false, "tcp://[::1]:65535": false} {
+	for text, binds := range map[string]bool{"tcp://*:5557": true, "tcp://0.0.0.0:0": true, "tcp://[::]:1": true, "tcp://h:1": false,
+		"tcp://[::1]:65535": false} {
 		e, err := ParseEndpoint(text)
 		assert.True(t, err == nil && e.Binds() == binds, "%s: %+v, %v", text, e, err)
 	}

@@ -40,7 +40,8 @@ const Manual = "gateway dev [FLAGS]: run a whole fleet on this machine.\n" +
 	"  gateway dev\n  gateway dev --prefill 1 --decode 4 --speedup 10\n  gateway dev --engine sglang"
 
 var First = []string{
-	"prefill", "decode", "engine", "speedup", "in-process", "restart", "smoke", "model-input", "http-host", "http-port", "router-mode", "router-queue-policy", "log-level",
+	"prefill", "decode", "engine", "speedup", "in-process", "restart", "smoke", "model-input", "http-host", "http-port", "router-mode",
+	"router-queue-policy", "log-level",
 }
 
 // unset are settings of a gateway that a fleet has no use for, with the reason.
@@ -90,7 +91,8 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "Starting etcd, NATS, the gateway and simulated workers (%d prefill, %d decode): a second or two.\n\n", s.Prefill, s.Decode)
+	fmt.Fprintf(stdout, "Starting etcd, NATS, the gateway and simulated workers (%d prefill, %d decode): a second or two.\n\n",
+		s.Prefill, s.Decode)
 	fleet, err := Start(Config{
 		Gateway: s.GatewayConfig, Prefill: s.Prefill, Decode: s.Decode, Worker: worker, InProcess: s.InProcess,
 		KVEvents: s.Router.KVEvents, Stream: s.Stream.Config(), Binary: binary, WorkerArgs: settings.Flags(&child),

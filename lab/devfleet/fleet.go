@@ -71,7 +71,8 @@ func Start(cfg Config, log *slog.Logger, reg *prometheus.Registry) (_ *Fleet, er
 	if cfg.KVEvents {
 		natsURL = f.inner.NATSURL()
 	}
-	links, unlink, err := stack.Connect(&stack.Discovery{EtcdEndpoints: []string{f.inner.EtcdURL()}, NATSURL: natsURL}, cfg.Stream, log, nats.Name("tandem dev"))
+	links, unlink, err := stack.Connect(&stack.Discovery{EtcdEndpoints: []string{f.inner.EtcdURL()}, NATSURL: natsURL}, cfg.Stream,
+		log, nats.Name("tandem dev"))
 	if err != nil {
 		return nil, err
 	}

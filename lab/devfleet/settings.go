@@ -49,7 +49,8 @@ const WorkerManual = "gateway worker [FLAGS]: run one simulated engine, with vLL
 	"  gateway worker --role decode --id decode-1 --etcd-endpoints http://127.0.0.1:2379 --nats-url nats://127.0.0.1:4222"
 
 var WorkerFirst = []string{
-	"role", "id", "engine", "engine-version", "worker-host", "worker-port", "advertise-host", "block-size", "total-kv-blocks", "max-num-seqs", "speedup", "worker-kv-events",
+	"role", "id", "engine", "engine-version", "worker-host", "worker-port", "advertise-host", "block-size", "total-kv-blocks",
+	"max-num-seqs", "speedup", "worker-kv-events",
 	"etcd-endpoints", "nats-url", "log-level",
 }
 
@@ -127,7 +128,8 @@ type workerEvents struct {
 
 // Validate checks the endpoints.
 func (s *WorkerSettings) Validate() error {
-	for _, e := range []struct{ flag, value string }{{"kv-events-endpoint", s.Events.Endpoint}, {"kv-events-replay-endpoint", s.Events.Replay}} {
+	for _, e := range []struct{ flag, value string }{{"kv-events-endpoint", s.Events.Endpoint},
+		{"kv-events-replay-endpoint", s.Events.Replay}} {
 		if e.value == "" {
 			continue
 		}

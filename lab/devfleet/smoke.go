@@ -63,12 +63,14 @@ func smokeChecks(engine string, handsOver bool) []check {
 	messages := `"messages":[{"role":"user","content":"Say something."}]`
 	return []check{
 		{"chat", http.MethodPost, chat, head + messages + `}`, answered(false, 8)},
-		{"chat, streamed", http.MethodPost, chat, head + `"stream":true,"stream_options":{"include_usage":true},` + messages + `}`, answered(true, 8)},
+		{"chat, streamed", http.MethodPost, chat, head + `"stream":true,"stream_options":{"include_usage":true},` + messages + `}`,
+			answered(true, 8)},
 		{"completion", http.MethodPost, completions, head + prompt + `}`, answered(false, 8)},
 		{"completion, streamed", http.MethodPost, completions, head + `"stream":true,` + prompt + `}`, answered(true, 0)},
 		{"completion of token ids", http.MethodPost, completions, head + `"prompt":[11,12,13,14,15]}`, answered(false, 8)},
 		{"two choices", http.MethodPost, completions, head + `"n":2,` + prompt + `}`, twice},
-		{"explained", http.MethodPost, completions, head + `"nvext":{"extra_fields":["worker_id","timing"]},` + prompt + `}`, contains(200, explained...)},
+		{"explained", http.MethodPost, completions, head + `"nvext":{"extra_fields":["worker_id","timing"]},` + prompt + `}`,
+			contains(200, explained...)},
 		{"unknown model", http.MethodPost, completions, `{"model":"unknown","prompt":"x"}`, contains(404, `"model_not_found"`, `"request_id"`)},
 		{"broken JSON", http.MethodPost, chat, `{"model":`, contains(400, `"invalid_request_error"`)},
 		{"forged hand-off", http.MethodPost, completions, head + `"kv_transfer_params":{},` + prompt + `}`, contains(400, `kv_transfer_params`)},

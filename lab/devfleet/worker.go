@@ -224,7 +224,8 @@ func (w *Worker) eventSources(how pools.Worker) map[string]engine.EventSource {
 	any := func(endpoint string) string { // each is bound: the caller knows the host
 		return "tcp://*" + endpoint[strings.LastIndexByte(endpoint, ':'):]
 	}
-	s := engine.EventSource{Enabled: true, Publisher: "zmq", Endpoint: any(how.KVEndpoint), Topic: zmq.Topic, BufferSteps: zmq.BufferSteps, HighWater: zmq.HighWater}
+	s := engine.EventSource{Enabled: true, Publisher: "zmq", Endpoint: any(how.KVEndpoint), Topic: zmq.Topic,
+		BufferSteps: zmq.BufferSteps, HighWater: zmq.HighWater}
 	if how.KVReplay != "" {
 		s.Replay = any(how.KVReplay)
 	}

@@ -90,7 +90,8 @@ func (c *Core) Books(now time.Time) Books {
 			reason = "being pulled"
 		}
 		b.Blocks.ByOwner[p.id] = len(p.blocks)
-		b.Pinned = append(b.Pinned, PinBooks{Request: p.id, Blocks: len(p.blocks), Reason: reason, ExpiresInMs: p.expires.Sub(now).Milliseconds()})
+		b.Pinned = append(b.Pinned, PinBooks{Request: p.id, Blocks: len(p.blocks), Reason: reason,
+			ExpiresInMs: p.expires.Sub(now).Milliseconds()})
 	}
 	slices.SortFunc(b.Pinned, func(x, y PinBooks) int { return cmp.Compare(x.Request, y.Request) })
 	return b

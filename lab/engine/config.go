@@ -200,7 +200,8 @@ func (c Config) Validate() error {
 		d    time.Duration
 	}{
 		{"TransferSetup", c.TransferSetup}, {"Lease", c.Lease}, {"LeaseExtension", c.LeaseExtension},
-		{"HeartbeatInterval", c.HeartbeatInterval}, {"AbortTimeout", c.AbortTimeout}, {"CallTimeout", c.CallTimeout}, {"DrainGrace", c.DrainGrace},
+		{"HeartbeatInterval", c.HeartbeatInterval}, {"AbortTimeout", c.AbortTimeout}, {"CallTimeout", c.CallTimeout},
+		{"DrainGrace", c.DrainGrace},
 	} {
 		if f.d < 0 {
 			return fmt.Errorf("engine: %s is %v, want 0 or more", f.name, f.d)
@@ -240,7 +241,8 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.Lease, 30*time.Second)
 	orNumber(&c.LeaseExtension, 20*time.Second)
 	orNumber(&c.HeartbeatInterval, 5*time.Second)
-	if c.Engine == "vllm" && c.HashSeed == 0 && c.Store == "" && len(numbers(c.EngineVersion)) > 1 && slices.Compare(numbers(c.EngineVersion), []int{0, 29, 0}) < 0 {
+	if c.Engine == "vllm" && c.HashSeed == 0 && c.Store == "" && len(numbers(c.EngineVersion)) > 1 &&
+		slices.Compare(numbers(c.EngineVersion), []int{0, 29, 0}) < 0 {
 		c.HashSeed = xxh3.HashString(c.Incarnation) // each process draws its own, until 0.29.0
 	}
 	if c.Connector == "vllm-offload" { // unbound_store_timeout_s

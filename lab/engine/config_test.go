@@ -21,10 +21,12 @@ func TestAddRefuses(t *testing.T) {
 	}{
 		{"no prompt", Request{ID: "x"}, func(err error) bool { return errors.Is(err, ErrEmptyPrompt) }},
 		{"a live id", Request{ID: "live", Prompt: prompt(1, 4)}, func(err error) bool { return errors.Is(err, ErrDuplicate) }},
-		{"foreign hashes", Request{ID: "x", Prompt: prompt(1, 9), Hashes: []uint64{1}}, func(err error) bool { return errors.Is(err, ErrHashes) }},
+		{"foreign hashes", Request{ID: "x", Prompt: prompt(1, 9), Hashes: []uint64{1}},
+			func(err error) bool { return errors.Is(err, ErrHashes) }},
 		{"a full context", Request{ID: "x", Prompt: prompt(1, 160)}, func(err error) bool { return errors.As(err, &tooLong) }},
 		{"too long an answer", Request{ID: "x", Prompt: prompt(1, 100), MaxTokens: 61}, func(err error) bool { return errors.As(err, &tooLong) }},
-		{"an answer of all integers", Request{ID: "x", Prompt: prompt(1, 100), MaxTokens: math.MaxInt}, func(err error) bool { return errors.As(err, &tooLong) }},
+		{"an answer of all integers", Request{ID: "x", Prompt: prompt(1, 100), MaxTokens: math.MaxInt},
+			func(err error) bool { return errors.As(err, &tooLong) }},
 	} {
 		if err := c.Add(tc.req); !tc.is(err) {
 			t.Errorf("%s: %v", tc.name, err)

@@ -156,7 +156,8 @@ func (d *sglang) handOff(c *call, r *http.Request, f *fields) *apiError {
 			return d.handOffFailed(err)
 		}
 		host = at.Hostname()
-		c.request.Remote = &Remote{RequestID: shared, Host: host, Port: port, Shared: true, PageTokens: d.s.cfg.BlockSize, Patience: d.s.cfg.AbortTimeout, Lingers: d.s.cfg.Lease}
+		c.request.Remote = &Remote{RequestID: shared, Host: host, Port: port, Shared: true, PageTokens: d.s.cfg.BlockSize,
+			Patience: d.s.cfg.AbortTimeout, Lingers: d.s.cfg.Lease}
 	}
 	return f.err
 }
@@ -201,7 +202,8 @@ func (d *sglang) settings(c *call, f *fields) int {
 	if format := f.formatOf(); f.get("response_format") != nil && !slices.Contains(formats, format) {
 		f.wrong("response_format.ResponseFormat.type", "Input should be 'text', 'json_object' or 'json_schema'")
 	}
-	if choice := f.get("tool_choice"); c.endpoint == openai.Chat && choice != nil && choice[0] == '"' && !slices.Contains([]string{`"none"`, `"auto"`, `"required"`}, string(choice)) {
+	if choice := f.get("tool_choice"); c.endpoint == openai.Chat && choice != nil && choice[0] == '"' &&
+		!slices.Contains([]string{`"none"`, `"auto"`, `"required"`}, string(choice)) {
 		f.wrong("tool_choice", "Input should be 'auto', 'required' or 'none'")
 	}
 	for _, name := range []string{"return_token_ids", "return_prompt_token_ids"} {
@@ -226,7 +228,8 @@ func (d *sglang) settings(c *call, f *fields) int {
 func (d *sglang) unchecked(f *fields) {
 	vocab := int64(d.s.tokenizer.Tokenizer().VocabSize())
 	var zeros []int64 // a prompt of zeros is taken for none (_validate_request of srt/entrypoints/openai/serving_completions.py)
-	if raw := f.get("prompt"); raw != nil && json.Unmarshal(raw, &zeros) == nil && !slices.ContainsFunc(zeros, func(id int64) bool { return id != 0 }) {
+	if raw := f.get("prompt"); raw != nil && json.Unmarshal(raw, &zeros) == nil &&
+		!slices.ContainsFunc(zeros, func(id int64) bool { return id != 0 }) {
 		f.fail("", "Prompt cannot be empty")
 	}
 	var bias map[string]float64

@@ -134,7 +134,8 @@ func (d *sglang) object(c *call, kind string) sglangAnswer {
 
 func (d *sglang) usage(c *call) *sglangUsage {
 	u := c.total()
-	out := &sglangUsage{PromptTokens: u.PromptTokens, TotalTokens: u.TotalTokens, CompletionTokens: u.CompletionTokens, ReasoningTokens: c.reasoned()}
+	out := &sglangUsage{PromptTokens: u.PromptTokens, TotalTokens: u.TotalTokens, CompletionTokens: u.CompletionTokens,
+		ReasoningTokens: c.reasoned()}
 	if out.ReasoningTokens > 0 {
 		out.Details = openai.CompletionTokensDetails{ReasoningTokens: out.ReasoningTokens}
 	} else if !c.stream || c.endpoint == openai.Chat {
@@ -159,7 +160,8 @@ func (one *sglangChoice) ended(c *call, ch *choice) {
 func (d *sglang) whole(c *call) any {
 	a := d.object(c, c.object)
 	a.Usage = d.usage(c)
-	a.Metadata = map[string]any{"weight_version": "default", "weight_versions": []map[string]any{{"version": "default", "start": 0, "end": d.usage(c).CompletionTokens}}}
+	a.Metadata = map[string]any{"weight_version": "default",
+		"weight_versions": []map[string]any{{"version": "default", "start": 0, "end": d.usage(c).CompletionTokens}}}
 	for i := range c.choices {
 		ch := &c.choices[i]
 		text := string(ch.text)

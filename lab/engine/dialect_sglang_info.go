@@ -26,7 +26,8 @@ func (d *sglang) sideRoutes(mux *http.ServeMux) {
 			return
 		}
 		writeJSON(w, http.StatusOK, map[string]any{
-			"attn_tp_size": 1, "attn_cp_size": 1, "dp_size": 1, "pp_size": 1, "page_size": s.cfg.BlockSize, "kv_cache_dtype": "auto", "follow_bootstrap_room": true,
+			"attn_tp_size": 1, "attn_cp_size": 1, "dp_size": 1, "pp_size": 1, "page_size": s.cfg.BlockSize, "kv_cache_dtype": "auto",
+			"follow_bootstrap_room": true,
 		})
 	})
 }
@@ -42,9 +43,12 @@ func (d *sglang) serverInfo(w http.ResponseWriter, r *http.Request) {
 		"model_path": c.Model, "served_model_name": c.Model, "version": c.EngineVersion, "random_seed": xxh3.HashString(c.Incarnation) >> 34,
 		// Every rank that can be chosen is one of dp_size × attn_dp_size (srt/runtime_context.py, num_dp_ranks_of), a
 		// block of events one page on each of dcp_size devices (srt/arg_groups/overrides.py, kv_event_block_size_of).
-		"tp_size": 1, "dp_size": 1, "attn_dp_size": 1, "enable_dp_attention": false, "dcp_size": 1, "pp_size": 1, "page_size": c.BlockSize, "context_length": c.ContextLength,
-		"max_total_num_tokens": c.TotalKVBlocks * c.BlockSize, "max_running_requests": c.MaxNumSeqs, "chunked_prefill_size": c.MaxNumBatchedTokens,
-		"max_queued_requests": nil, "disaggregation_mode": d.mode(), "disaggregation_bootstrap_port": c.TransferPort, "disaggregation_transfer_backend": "mooncake",
+		"tp_size": 1, "dp_size": 1, "attn_dp_size": 1, "enable_dp_attention": false, "dcp_size": 1, "pp_size": 1,
+		"page_size": c.BlockSize, "context_length": c.ContextLength,
+		"max_total_num_tokens": c.TotalKVBlocks * c.BlockSize, "max_running_requests": c.MaxNumSeqs,
+		"chunked_prefill_size": c.MaxNumBatchedTokens,
+		"max_queued_requests":  nil, "disaggregation_mode": d.mode(), "disaggregation_bootstrap_port": c.TransferPort,
+		"disaggregation_transfer_backend":          "mooncake",
 		"disaggregation_decode_enable_radix_cache": c.DecodeRadixCache,
 		"enable_cache_report":                      !c.NoCacheReport, "enable_priority_scheduling": false, "kv_events": nil,
 		"internal_states": []map[string]any{{"effective_max_running_requests_per_dp": c.MaxNumSeqs}},
@@ -85,7 +89,8 @@ func (d *sglang) models(w http.ResponseWriter, _ *http.Request) {
 
 func (d *sglang) modelList() (all []map[string]any) {
 	for _, m := range d.s.modelList("sglang").Data {
-		one := map[string]any{"id": m.ID, "object": "model", "created": m.Created, "owned_by": m.OwnedBy, "root": m.ID, "parent": nil, "max_model_len": m.MaxModelLen}
+		one := map[string]any{"id": m.ID, "object": "model", "created": m.Created, "owned_by": m.OwnedBy, "root": m.ID, "parent": nil,
+			"max_model_len": m.MaxModelLen}
 		if m.Parent != "" {
 			one["parent"], one["max_model_len"] = m.Parent, nil
 		}
@@ -130,22 +135,29 @@ func (d *sglang) measure(began time.Time) *counters {
 	m := newCounters(d.s, prometheus.Labels{"model_name": d.s.cfg.Model, "engine_type": d.engineType(), "tp_rank": "0", "pp_rank": "0"})
 	m.gauge("sglang:num_running_reqs", "Requests in the running batch.", func(c *Core) float64 { return float64(len(c.running)) })
 	m.gauge("sglang:num_queue_reqs", "Requests that wait for their turn.", func(c *Core) float64 { return float64(c.waiting.n) })
-	m.gauge("sglang:num_used_tokens", "Tokens whose KV is in use.", func(c *Core) float64 { return float64(c.cache.active() * c.cfg.BlockSize) })
-	m.gauge("sglang:token_usage", "Share of the KV cache in use, from 0 to 1.", func(c *Core) float64 { return float64(c.cache.active()) / float64(c.cfg.TotalKVBlocks) })
+	m.gauge("sglang:num_used_tokens", "Tokens whose KV is in use.",
+		func(c *Core) float64 { return float64(c.cache.active() * c.cfg.BlockSize) })
+	m.gauge("sglang:token_usage", "Share of the KV cache in use, from 0 to 1.",
+		func(c *Core) float64 { return float64(c.cache.active()) / float64(c.cfg.TotalKVBlocks) })
 	m.gauge("sglang:cache_hit_rate", "Share of the prompt tokens found in the prefix cache.",
 		func(c *Core) float64 { return float64(c.stats.PrefixHits) / float64(max(1, c.stats.PrefixQueries)) })
 	if d.mode() == "prefill" {
-		m.gauge("sglang:num_prefill_bootstrap_queue_reqs", "Prefills that wait for their decode worker.", func(c *Core) float64 { return float64(len(c.expecting)) })
-		m.gauge("sglang:num_prefill_inflight_queue_reqs", "Prefills whose blocks are being sent.", func(c *Core) float64 { return float64(len(c.pins)) })
+		m.gauge("sglang:num_prefill_bootstrap_queue_reqs", "Prefills that wait for their decode worker.",
+			func(c *Core) float64 { return float64(len(c.expecting)) })
+		m.gauge("sglang:num_prefill_inflight_queue_reqs", "Prefills whose blocks are being sent.",
+			func(c *Core) float64 { return float64(len(c.pins)) })
 	}
 	if d.mode() == "decode" {
 		m.gauge("sglang:num_decode_prealloc_queue_reqs", "Requests that wait for blocks.", func(c *Core) float64 { return float64(c.waiting.n) })
-		m.gauge("sglang:num_decode_transfer_queue_reqs", "Requests whose blocks are on the way.", func(c *Core) float64 { return float64(len(c.fetching)) })
+		m.gauge("sglang:num_decode_transfer_queue_reqs", "Requests whose blocks are on the way.",
+			func(c *Core) float64 { return float64(len(c.fetching)) })
 		m.counter("sglang:num_transfer_failed_reqs_total", "Requests whose blocks never came.", func(s Stats) uint64 { return s.FailedLoads })
 	} else {
-		m.counter("sglang:num_bootstrap_failed_reqs_total", "Requests whose decode worker never came.", func(s Stats) uint64 { return s.FailedLoads })
+		m.counter("sglang:num_bootstrap_failed_reqs_total", "Requests whose decode worker never came.",
+			func(s Stats) uint64 { return s.FailedLoads })
 	}
-	m.counter("sglang:prompt_tokens_total", "Prompt tokens of sequences that got their first token.", func(s Stats) uint64 { return s.PromptTokens })
+	m.counter("sglang:prompt_tokens_total", "Prompt tokens of sequences that got their first token.",
+		func(s Stats) uint64 { return s.PromptTokens })
 	m.counter("sglang:generation_tokens_total", "Generated tokens.", func(s Stats) uint64 { return s.GenerationTokens })
 	m.counter("sglang:cached_tokens_total", "Prompt tokens found in the prefix cache.", func(s Stats) uint64 { return s.PrefixHits })
 	m.ttft = m.own.Histogram("sglang:time_to_first_token_seconds", "From a request's arrival to its first token.",

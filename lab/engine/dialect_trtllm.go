@@ -54,7 +54,8 @@ func (d *tensorRT) sideRoutes(*http.ServeMux) {}
 
 // models lists the one model by its id alone.
 func (d *tensorRT) models(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, openai.ModelList{Object: "list", Data: []openai.Model{{ID: d.s.cfg.Model, Object: "model", OwnedBy: "tensorrt_llm"}}})
+	writeJSON(w, http.StatusOK, openai.ModelList{Object: "list",
+		Data: []openai.Model{{ID: d.s.cfg.Model, Object: "model", OwnedBy: "tensorrt_llm"}}})
 }
 
 func (d *tensorRT) version(w http.ResponseWriter, _ *http.Request) {
@@ -82,7 +83,8 @@ func (d *tensorRT) iterationStats(w http.ResponseWriter, _ *http.Request) {
 		d.reported = c.stats
 		stats = append(stats, map[string]any{
 			"numActiveRequests": len(c.running) + len(c.fetching), "numQueuedRequests": c.waiting.n,
-			"kvCacheStats": map[string]any{"maxNumBlocks": len(c.cache.blocks), "usedNumBlocks": c.cache.active(), "tokensPerBlock": c.cfg.BlockSize},
+			"kvCacheStats": map[string]any{"maxNumBlocks": len(c.cache.blocks), "usedNumBlocks": c.cache.active(),
+				"tokensPerBlock": c.cfg.BlockSize},
 		})
 	}
 	d.s.mu.Unlock()

@@ -19,7 +19,8 @@ var (
 		`spaces_between_special_tokens truncate_prompt_tokens thinking_token_budget add_special_tokens response_format echo ` +
 		`disaggregated_params priority conversation_params`
 	tensorRTCompletion = strings.Fields(tensorRTCommon + ` prompt suffix return_context_logits detokenize`)
-	tensorRTChat       = strings.Fields(tensorRTCommon + ` messages prompt_token_ids prompt_token_ids_b64 top_logprobs max_completion_tokens tools ` +
+	tensorRTChat       = strings.Fields(tensorRTCommon +
+		` messages prompt_token_ids prompt_token_ids_b64 top_logprobs max_completion_tokens tools ` +
 		`tool_choice parallel_tool_calls reasoning_effort thinking add_generation_prompt documents chat_template chat_template_kwargs ` +
 		`injected_chat_template_kwargs media_io_kwargs cache_salt agent_hierarchy mm_processor_kwargs`)
 	tensorRTOldParams = strings.Fields(`request_type first_gen_tokens first_gen_log_probs first_gen_logits ctx_request_id encoded_opaque_state ` +

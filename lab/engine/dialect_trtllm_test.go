@@ -73,15 +73,19 @@ func TestTensorRTWrongHandOffs(t *testing.T) {
 			{"an id of the worker's own", fmt.Sprintf(`"disagg_request_id":%d`, tensorRTID), `"disagg_request_id":7`, "global id", 0},
 			{"no first token", `"first_gen_tokens":[`, `"first_gen_tokens":null,"draft_tokens":[`, "first_gen_tokens", 0},
 			{"no state", `"encoded_opaque_state":"`, `"encoded_opaque_state":"!`, "encoded_opaque_state", 0},
-			{"a state of an earlier run", "eyJlbmdpbmUiOiJwLzEiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9", "eyJlbmdpbmUiOiJwLzAiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9", "Error in kv cache transfer", 0},
-			{"a state that no engine made", "eyJlbmdpbmUiOiJwLzEiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9", "eyJlbmdpbmUiOiJwLzEiLCJob3N0Ijoibm93aGVyZSIsInBvcnQiOjU2MDB9", "Error in kv cache transfer", 0},
+			{"a state of an earlier run", "eyJlbmdpbmUiOiJwLzEiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9",
+				"eyJlbmdpbmUiOiJwLzAiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9", "Error in kv cache transfer", 0},
+			{"a state that no engine made", "eyJlbmdpbmUiOiJwLzEiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9",
+				"eyJlbmdpbmUiOiJwLzEiLCJob3N0Ijoibm93aGVyZSIsInBvcnQiOjU2MDB9", "Error in kv cache transfer", 0},
 			{"an unknown field", `{`, `{"x":1,`, "Extra inputs are not permitted", 0},
-			{"another's id", fmt.Sprintf(`"disagg_request_id":%d`, tensorRTID), fmt.Sprintf(`"disagg_request_id":%d`, tensorRTID+9), "kv cache transfer", time.Minute},
+			{"another's id", fmt.Sprintf(`"disagg_request_id":%d`, tensorRTID), fmt.Sprintf(`"disagg_request_id":%d`, tensorRTID+9),
+				"kv cache transfer", time.Minute},
 		} {
 			a := b.context(tensorRTID, body(prompt, 4))
 			start := time.Now()
 			status, raw := b.post("d", completions, generation(a, 4, c.old, c.new))
-			if status != http.StatusBadRequest || !strings.Contains(string(raw), c.message) || time.Since(start) < c.after || time.Since(start) > c.after+time.Second {
+			if status != http.StatusBadRequest || !strings.Contains(string(raw), c.message) || time.Since(start) < c.after ||
+				time.Since(start) > c.after+time.Second {
 				b.t.Errorf("%s: %d %s after %v", c.name, status, raw, time.Since(start))
 			}
 			// The context's half is still there, for its time-out and not longer.
@@ -100,8 +104,9 @@ func TestTensorRTGenerationFirst(t *testing.T) {
 		endpoint, _, _ = strings.Cut(endpoint, `"`)
 		for engine, style := range map[string]string{"p": "context_only", "d": "generation_only"} {
 			start, id := time.Now(), tensorRTID+int64(len(style)) // an id of its own: that of a request which has ended is remembered
-			b.wants(engine, completions, body(ids(6, 70), 6, "disaggregated_params", map[string]any{"request_type": style, "ctx_request_id": id, "disagg_request_id": id,
-				"schedule_style": 1, "ctx_info_endpoint": endpoint}), http.StatusBadRequest)
+			b.wants(engine, completions, body(ids(6, 70), 6, "disaggregated_params",
+				map[string]any{"request_type": style, "ctx_request_id": id, "disagg_request_id": id,
+					"schedule_style": 1, "ctx_info_endpoint": endpoint}), http.StatusBadRequest)
 			assert.Equal(b.t, time.Minute, time.Since(start).Truncate(time.Second), "%s gave up", engine)
 			b.rests(p, d)
 		}
@@ -125,12 +130,15 @@ func TestTensorRTRefusals(t *testing.T) {
 			{"e", completions, `{"model":"m","prompt":"hi","truncate_prompt_tokens":-1}`, `'truncate_prompt_tokens'`},
 			{"e", chats, `{"model":"m",` + say + `,"max_tokens":1,"max_completion_tokens":1}`, `'max_completion_tokens'`},
 			{"e", chats, `{"model":"m",` + say + `,"tool_choice":"required"}`, "`tools` must be set"},
-			{"e", chats, `{"model":"m",` + say + `,"tools":[{"type":"function","function":{"name":"f","x":1}}]}`, `('body', 'tools', 0, 'function', 'x')`},
+			{"e", chats, `{"model":"m",` + say + `,"tools":[{"type":"function","function":{"name":"f","x":1}}]}`,
+				`('body', 'tools', 0, 'function', 'x')`},
 			{"e", chats, `{"model":"m",` + say + `,"top_logprobs":1}`, `'top_logprobs'`},
 			{"e", chats, `{"model":"m",` + say + `,"cache_salt":" "}`, `'cache_salt'`},
 			{"e", chats, `{"model":"m",` + say + `,"disaggregated_params":{"request_type":"context_only","disagg_request_id":1099511627775}}`, `global id`},
-			{"old", chats, `{"model":"m",` + say + `,"disaggregated_params":{"request_type":"context_only","disagg_request_id":1099511627776}}`, `global id`},
-			{"old", chats, `{"model":"m",` + say + `,"disaggregated_params":{"request_type":"context_only","schedule_style":1}}`, `'schedule_style'`},
+			{"old", chats, `{"model":"m",` + say +
+				`,"disaggregated_params":{"request_type":"context_only","disagg_request_id":1099511627776}}`, `global id`},
+			{"old", chats, `{"model":"m",` + say + `,"disaggregated_params":{"request_type":"context_only","schedule_style":1}}`,
+				`'schedule_style'`},
 			{"e", chats, `{"model":"m",` + say + `,"disaggregated_params":{"request_type":"x"}}`, `Unknown request type`},
 		} {
 			b.wants(c.engine, c.path, c.body, http.StatusBadRequest, c.want)
@@ -142,7 +150,8 @@ func TestTensorRTRefusals(t *testing.T) {
 func TestTensorRTReports(t *testing.T) {
 	pair(t, Config{Engine: "trtllm"}, func(b *bench, p, _ *Server) {
 		for path, want := range map[string]string{
-			"/v1/models": `"owned_by":"tensorrt_llm"`, "/version": `"1.3.0"`, "/health": "", "/prometheus/metrics": "trtllm_kv_cache_utilization", "/metrics": "[]",
+			"/v1/models": `"owned_by":"tensorrt_llm"`, "/version": `"1.3.0"`, "/health": "",
+			"/prometheus/metrics": "trtllm_kv_cache_utilization", "/metrics": "[]",
 		} {
 			if status, raw := b.get("p", path); status != http.StatusOK || !strings.Contains(raw, want) || strings.Contains(raw, "max_model_len") {
 				b.t.Errorf("%s: %d %s", path, status, raw)

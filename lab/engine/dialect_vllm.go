@@ -71,7 +71,8 @@ func (d *vllm) models(w http.ResponseWriter, _ *http.Request) {
 	}
 	var all []map[string]any
 	for _, m := range list.Data {
-		one := map[string]any{"id": m.ID, "object": "model", "created": m.Created, "owned_by": owner, "root": m.ID, "parent": nil, "max_model_len": m.MaxModelLen,
+		one := map[string]any{"id": m.ID, "object": "model", "created": m.Created, "owned_by": owner, "root": m.ID, "parent": nil,
+			"max_model_len": m.MaxModelLen,
 			"permission": []map[string]any{{"id": "modelperm-0", "object": "model_permission", "created": m.Created, "allow_create_engine": false,
 				"allow_sampling": true, "allow_logprobs": true, "allow_search_indices": false, "allow_view": true, "allow_fine_tuning": false,
 				"organization": "*", "group": nil, "is_blocking": false}}}

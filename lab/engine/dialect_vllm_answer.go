@@ -93,7 +93,8 @@ func (d *vllm) message(c *call, ch *choice) *vllmMessage {
 	}
 	if m.Content = text; c.parsed.tool != "" {
 		m.Content = ""
-		m.ToolCalls = []map[string]any{{"id": callID(), "type": "function", "function": map[string]any{"name": c.parsed.tool, "arguments": argumentsOf(text)}}}
+		m.ToolCalls = []map[string]any{{"id": callID(), "type": "function",
+			"function": map[string]any{"name": c.parsed.tool, "arguments": argumentsOf(text)}}}
 	}
 	return m
 }

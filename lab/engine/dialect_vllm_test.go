@@ -51,13 +51,15 @@ func legsOf(connector string) (p, d map[string]any) {
 	switch connector {
 	case "vllm-mooncake":
 		return map[string]any{"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": "xfer-1"},
-			map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "transfer_id": "xfer-1", "remote_engine_id": "p/1", "remote_bootstrap_addr": "http://p-kv:5600"}
+			map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "transfer_id": "xfer-1", "remote_engine_id": "p/1",
+				"remote_bootstrap_addr": "http://p-kv:5600"}
 	case "vllm-offload":
 		return map[string]any{"remote_decoder": map[string]any{"kv_request_id": "xfer-1"}},
 			map[string]any{"remote_prefiller": map[string]any{"kv_request_id": "xfer-1", "remote_host": "p-kv", "remote_port": 5600}}
 	default:
 		return map[string]any{"do_remote_decode": true, "do_remote_prefill": false},
-			map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "remote_engine_id": "p/1", "remote_request_id": "a", "remote_host": "p-kv", "remote_port": 5600, "tp_size": 1, "pp_size": 1}
+			map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "remote_engine_id": "p/1", "remote_request_id": "a",
+				"remote_host": "p-kv", "remote_port": 5600, "tp_size": 1, "pp_size": 1}
 	}
 }
 
@@ -89,14 +91,19 @@ func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 		{"vllm-nixl", "port of another type", func(h *handOff) { h.d["remote_port"] = "x" }, 500, 0, "d", 30 * time.Second},
 		{"vllm-nixl-push", "prefill has another id", func(h *handOff) { h.id = "b" }, 0, hangs, "", 30 * time.Second},
 		{"vllm-nixl-push", "prefill keeps nothing", func(h *handOff) { delete(h.p, "do_remote_decode") }, 0, hangs, "", 0},
-		{"vllm-mooncake", "address without port", func(h *handOff) { h.d["remote_bootstrap_addr"] = "http://p-kv" }, 0, hangs, "", 480 * time.Second},
+		{"vllm-mooncake", "address without port", func(h *handOff) { h.d["remote_bootstrap_addr"] = "http://p-kv" }, 0, hangs, "",
+			480 * time.Second},
 		{"vllm-mooncake", "no transfer id in prefill", func(h *handOff) { delete(h.p, "transfer_id") }, 500, 480 * time.Second, "", 0},
-		{"vllm-mooncake", "prefill ends by a stop token", func(h *handOff) { h.prefillEnd = expected(prompt, 0, 1) }, 500, 480 * time.Second, "", 0},
-		{"vllm-mooncake", "prefill runs as decode", func(h *handOff) { h.p["do_remote_decode"], h.p["do_remote_prefill"] = false, true }, 500, 0, "p", 0},
-		{"vllm-mooncake", "decode runs as prefill", func(h *handOff) { h.d["do_remote_decode"], h.d["do_remote_prefill"] = true, false }, 500, 0, "d", 480 * time.Second},
+		{"vllm-mooncake", "prefill ends by a stop token", func(h *handOff) { h.prefillEnd = expected(prompt, 0, 1) }, 500,
+			480 * time.Second, "", 0},
+		{"vllm-mooncake", "prefill runs as decode", func(h *handOff) { h.p["do_remote_decode"], h.p["do_remote_prefill"] = false, true },
+			500, 0, "p", 0},
+		{"vllm-mooncake", "decode runs as prefill", func(h *handOff) { h.d["do_remote_decode"], h.d["do_remote_prefill"] = true, false },
+			500, 0, "d", 480 * time.Second},
 		{"vllm-mooncake", "refused before the core", func(h *handOff) { h.model = "unknown" }, 404, 0, "", 0},
 		{"vllm-offload", "no id in prefill", func(h *handOff) { delete(h.p, "remote_decoder") }, 200, 30 * time.Second, "", 0},
-		{"vllm-offload", "another id in prefill", func(h *handOff) { h.p["remote_decoder"] = map[string]any{"kv_request_id": "xfer-2"} }, 200, 30 * time.Second, "", time.Minute},
+		{"vllm-offload", "another id in prefill", func(h *handOff) { h.p["remote_decoder"] = map[string]any{"kv_request_id": "xfer-2"} },
+			200, 30 * time.Second, "", time.Minute},
 		{"vllm-offload", "nothing listens", source("remote_port", 5601), 200, 30 * time.Second, "", time.Minute},
 		{"vllm-offload", "no id", source("kv_request_id", ""), 200, 0, "", time.Minute},
 		{"vllm-offload", "no host", source("remote_host", nil), 200, 0, "", time.Minute},
@@ -106,7 +113,8 @@ func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 		{"vllm-nixl-push", "refused before the core", func(h *handOff) { h.model = "unknown" }, 404, 0, "", 30 * time.Second},
 	}
 	nixl := []string{"remote_engine_id", "remote_request_id", "remote_host", "remote_port"}
-	for connector, needs := range map[string][]string{"vllm-nixl": nixl, "vllm-nixl-push": nixl, "vllm-mooncake": {"transfer_id", "remote_engine_id", "remote_bootstrap_addr"}} {
+	for connector, needs := range map[string][]string{"vllm-nixl": nixl, "vllm-nixl-push": nixl,
+		"vllm-mooncake": {"transfer_id", "remote_engine_id", "remote_bootstrap_addr"}} {
 		pins := 30 * time.Second
 		if connector == "vllm-mooncake" {
 			pins = 480 * time.Second
@@ -226,13 +234,14 @@ func TestChats(t *testing.T) {
 			tool, thought, content bool
 			vllm, sglang           string // finish_reason
 		}{
-			"plain":              {nil, false, false, true, "stop", "stop"},
-			"a thought":          {[]any{"chat_template_kwargs", thinks}, false, true, true, "stop", "stop"},
-			"a thought as text":  {[]any{"chat_template_kwargs", thinks, "separate_reasoning", false}, false, false, true, "", "stop"},
-			"a required call":    {[]any{"tools", tools, "tool_choice", "required"}, true, false, false, "tool_calls", "tool_calls"},
-			"a named call":       {[]any{"tools", tools, "tool_choice", named}, true, false, false, "stop", "tool_calls"},
-			"a thought and call": {[]any{"tools", tools, "tool_choice", "required", "chat_template_kwargs", thinks}, true, true, false, "tool_calls", "tool_calls"},
-			"tools not called":   {[]any{"tools", tools, "tool_choice", "auto"}, false, false, true, "stop", "stop"},
+			"plain":             {nil, false, false, true, "stop", "stop"},
+			"a thought":         {[]any{"chat_template_kwargs", thinks}, false, true, true, "stop", "stop"},
+			"a thought as text": {[]any{"chat_template_kwargs", thinks, "separate_reasoning", false}, false, false, true, "", "stop"},
+			"a required call":   {[]any{"tools", tools, "tool_choice", "required"}, true, false, false, "tool_calls", "tool_calls"},
+			"a named call":      {[]any{"tools", tools, "tool_choice", named}, true, false, false, "stop", "tool_calls"},
+			"a thought and call": {[]any{"tools", tools, "tool_choice", "required", "chat_template_kwargs", thinks}, true, true, false,
+				"tool_calls", "tool_calls"},
+			"tools not called": {[]any{"tools", tools, "tool_choice", "auto"}, false, false, true, "stop", "stop"},
 		} {
 			for engine, finish := range map[string]string{"vllm": c.vllm, "sglang": c.sglang} {
 				if finish == "" {
@@ -256,7 +265,8 @@ func TestChats(t *testing.T) {
 				assert.Equal(t, got, streamed, "%s, %s, streamed", engine, name)
 			}
 		}
-		if status, raw := b.post("quiet", chats, chat(3)); status != http.StatusOK || !strings.Contains(string(raw), `"prompt_tokens_details":null`) {
+		if status, raw := b.post("quiet", chats, chat(3)); status != http.StatusOK ||
+			!strings.Contains(string(raw), `"prompt_tokens_details":null`) {
 			t.Errorf("%d %s", status, raw)
 		}
 		b.wants("vllm", chats, chat(3, "tools", []any{}), http.StatusBadRequest, `"tools"`)

@@ -27,14 +27,17 @@ func TestWholeChat(t *testing.T) {
 	alone(t, func(b *bench, _ *Server) {
 		messages := []map[string]any{
 			{"role": "system", "content": "be brief"},
-			{"role": "user", "content": []map[string]string{{"type": "text", "text": "one"}, {"type": "image_url"}, {"type": "text", "text": "two"}}},
+			{"role": "user", "content": []map[string]string{{"type": "text", "text": "one"}, {"type": "image_url"},
+				{"type": "text", "text": "two"}}},
 			{"role": "assistant", "content": nil},
 			{"role": "user", "content": "<|im_end|> is text here"},
 		}
 		prompt := tokens.Sim().EncodeChat(nil, []tokens.Message{
-			{Role: "system", Content: "be brief"}, {Role: "user", Content: "one\ntwo"}, {Role: "assistant"}, {Role: "user", Content: "<|im_end|> is text here"},
+			{Role: "system", Content: "be brief"}, {Role: "user", Content: "one\ntwo"}, {Role: "assistant"},
+			{Role: "user", Content: "<|im_end|> is text here"},
 		})
-		request := map[string]any{"messages": messages, "max_tokens": 50, "max_completion_tokens": 5, "ignore_eos": true, "return_token_ids": true}
+		request := map[string]any{"messages": messages, "max_tokens": 50, "max_completion_tokens": 5, "ignore_eos": true,
+			"return_token_ids": true}
 		status, w := b.ask("e", chats, request)
 		c := w.Choices[0]
 		if status != http.StatusOK || w.ID != "chatcmpl-req" || w.Object != "chat.completion" || c.Message.Role != "assistant" {
@@ -142,7 +145,8 @@ func TestReports(t *testing.T) {
 		}
 		b.prefill("p", prompt)
 		for path, wants := range map[string][]string{
-			"/health": nil, "/version": {`"version":"tandem-sim"`}, "/v1/models": {`"id":"tandem-sim"`, `"max_model_len":262144`}, "/debug/books": {`"total":41937`},
+			"/health": nil, "/version": {`"version":"tandem-sim"`}, "/v1/models": {`"id":"tandem-sim"`, `"max_model_len":262144`},
+			"/debug/books": {`"total":41937`},
 			"/metrics": {
 				"\nprocess_start_time_seconds ",
 				`vllm:cache_config_info{block_size="16",effective_attention_block_size="16",enable_prefix_caching="True",engine="0",kv_cache_size_tokens="670992",num_gpu_blocks="41937"} 1`,
@@ -156,8 +160,10 @@ func TestReports(t *testing.T) {
 		}
 		_, text := b.get("p", "/metrics")
 		for name, value := range map[string]string{
-			"num_requests_running": "0", "num_requests_waiting": "0", "kv_cache_usage_perc": fmt.Sprint(7.0 / 41_937), "prefix_cache_queries_total": "300", "prefix_cache_hits_total": "192",
-			"num_preemptions_total": "0", "prompt_tokens_total": "300", "generation_tokens_total": "7", "time_to_first_token_seconds_count": "3", "inter_token_latency_seconds_count": "4",
+			"num_requests_running": "0", "num_requests_waiting": "0", "kv_cache_usage_perc": fmt.Sprint(7.0 / 41_937),
+			"prefix_cache_queries_total": "300", "prefix_cache_hits_total": "192",
+			"num_preemptions_total": "0", "prompt_tokens_total": "300", "generation_tokens_total": "7",
+			"time_to_first_token_seconds_count": "3", "inter_token_latency_seconds_count": "4",
 		} {
 			assert.Contains(b.t, text, "vllm:"+name+`{engine="0",model_name="tandem-sim"} `+value+"\n")
 		}

@@ -113,7 +113,8 @@ func TestPrefillThatEndsAsItsClientLeavesIsAnswered(t *testing.T) {
 		gone, leave := context.WithCancel(t.Context())
 		leave()
 		for round := range 20 {
-			ask, err := json.Marshal(body(ids(round, 48), 1, "kv_transfer_params", map[string]any{"do_remote_decode": true, "do_remote_prefill": false}))
+			ask, err := json.Marshal(body(ids(round, 48), 1, "kv_transfer_params",
+				map[string]any{"do_remote_decode": true, "do_remote_prefill": false}))
 			require.NoError(t, err)
 			r := httptest.NewRequestWithContext(gone, http.MethodPost, completions, bytes.NewReader(ask))
 			w := httptest.NewRecorder()
@@ -133,7 +134,8 @@ func TestPrefillThatEndsAsItsClientLeavesIsAnswered(t *testing.T) {
 
 func TestMalformedHandOffsFail(t *testing.T) {
 	pair(t, Config{}, func(b *bench, _, d *Server) {
-		for params, status := range map[string]int{`7`: 400, `{"remote_port":"x"}`: 500, `{"do_remote_prefill":true}`: 500, `{"do_remote_prefill":true,"do_remote_decode":true}`: 500} {
+		for params, status := range map[string]int{`7`: 400, `{"remote_port":"x"}`: 500, `{"do_remote_prefill":true}`: 500,
+			`{"do_remote_prefill":true,"do_remote_decode":true}`: 500} {
 			b.wants("d", completions, body(ids(1, 100), 1, "kv_transfer_params", json.RawMessage(params)), status, "kv_transfer_params")
 		}
 		b.idle(d)
@@ -147,7 +149,8 @@ func TestRejectedRequestsReleaseTheirHandOff(t *testing.T) {
 			field  string
 			value  any
 			status int
-		}{{"model", "another", http.StatusNotFound}, {"temperature", "hot", http.StatusBadRequest}, {"max_tokens", 1 << 20, http.StatusBadRequest}, {"n", 2, http.StatusBadRequest}} {
+		}{{"model", "another", http.StatusNotFound}, {"temperature", "hot", http.StatusBadRequest},
+			{"max_tokens", 1 << 20, http.StatusBadRequest}, {"n", 2, http.StatusBadRequest}} {
 			b.wants("d", completions, body(ids(1, 100), 5, "kv_transfer_params", b.prefill("p", ids(1, 100)), c.field, c.value), c.status)
 			b.idle(p)
 		}

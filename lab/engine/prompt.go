@@ -144,7 +144,8 @@ func (s *Server) chatPrompt(f *fields) []uint32 {
 	for i, m := range messages {
 		content, ok := messageText(m.Content)
 		if !ok {
-			f.wrong(fmt.Sprintf("messages.%d.ChatCompletionDeveloperMessageParam.content", i), "messages[%d].content must be text or a list of parts", i)
+			f.wrong(fmt.Sprintf("messages.%d.ChatCompletionDeveloperMessageParam.content", i),
+				"messages[%d].content must be text or a list of parts", i)
 		}
 		chat = append(chat, tokens.Message{Role: m.Role, Content: content})
 	}
@@ -205,7 +206,8 @@ func (s *Server) checkLength(prompt []uint32, maxTokens int) *apiError {
 		return newError(http.StatusBadRequest, "prompt", "this model's maximum context length is %d tokens; the prompt has %d", limit, n)
 	case maxTokens > limit-n:
 		return newError(http.StatusBadRequest, "max_tokens",
-			"this model's maximum context length is %d tokens; the request asks for %d: %d in the prompt and %d of the answer", limit, n+maxTokens, n, maxTokens)
+			"this model's maximum context length is %d tokens; the request asks for %d: %d in the prompt and %d of the answer", limit,
+			n+maxTokens, n, maxTokens)
 	}
 	return nil
 }

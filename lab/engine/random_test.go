@@ -135,7 +135,8 @@ func randomRun(seed uint64, operations int) (trace uint64, seen Stats, err error
 		}
 	}
 	if len(ends) != accepted || len(c.seqs) != 0 || len(c.pins) != 0 || c.cache.active() != 0 {
-		return 0, seen, fmt.Errorf("%d of %d ended; %d live, %d pinned, %d blocks active at rest", len(ends), accepted, len(c.seqs), len(c.pins), c.cache.active())
+		return 0, seen, fmt.Errorf("%d of %d ended; %d live, %d pinned, %d blocks active at rest", len(ends), accepted, len(c.seqs),
+			len(c.pins), c.cache.active())
 	}
 	whole := mirror{}
 	if err := whole.apply(c.Snapshot()); err != nil || !maps.Equal(whole, index) {

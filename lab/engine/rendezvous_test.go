@@ -45,7 +45,8 @@ func randomMeetings(t *testing.T, seed uint64, operations int) error {
 		switch k := rng.IntN(12); {
 		case k < 4:
 			r := Request{ID: fmt.Sprint(n), Prompt: prompt(uint32(rng.IntN(5)), 1+rng.IntN(40)), MaxTokens: 1 + rng.IntN(2), Pin: true, Hold: Hold{
-				Shared: room, GuestFirst: time.Duration(rng.IntN(2)*rng.IntN(200)) * time.Millisecond, For: time.Duration(rng.IntN(100)) * time.Millisecond,
+				Shared: room, GuestFirst: time.Duration(rng.IntN(2)*rng.IntN(200)) * time.Millisecond,
+				For: time.Duration(rng.IntN(100)) * time.Millisecond,
 			}}
 			switch err := c.Add(r); {
 			case err == nil:
@@ -90,7 +91,8 @@ func randomMeetings(t *testing.T, seed uint64, operations int) error {
 		}
 	}
 	if len(ends) != accepted || len(c.seqs)+len(c.pins)+len(c.meetings)+len(c.expecting)+c.cache.active() != 0 {
-		return fmt.Errorf("%d of %d ended; %d live, %d pinned, %d meetings, %d blocks at rest", len(ends), accepted, len(c.seqs), len(c.pins), len(c.meetings), c.cache.active())
+		return fmt.Errorf("%d of %d ended; %d live, %d pinned, %d meetings, %d blocks at rest", len(ends), accepted, len(c.seqs),
+			len(c.pins), len(c.meetings), c.cache.active())
 	}
 	if served < operations/100 {
 		return fmt.Errorf("%d guests served: the operations are too tame", served)

@@ -61,7 +61,8 @@ func (c *Core) admit(budget int, now time.Time) {
 				continue
 			}
 			s.asked = true
-			c.result.Fetches = append(c.result.Fetches, Fetch{ID: s.ID, Remote: *s.Remote, PromptTokens: s.length(), Tokens: s.tokens() - s.computed})
+			c.result.Fetches = append(c.result.Fetches,
+				Fetch{ID: s.ID, Remote: *s.Remote, PromptTokens: s.length(), Tokens: s.tokens() - s.computed})
 			continue
 		}
 		if c.load(s, now) {
@@ -129,7 +130,8 @@ func (c *Core) reannounce(s *sequence, found int) {
 		return
 	}
 	to := n * c.cfg.BlockSize
-	c.cache.log.add(Event{Kind: Stored, Hashes: s.hashes[:n:n], TokenIDs: s.Prompt[:to:to], BlockSize: c.cfg.BlockSize, LoRA: s.LoRA, Salt: s.Salt, Group: c.cache.fullGroup()})
+	c.cache.log.add(Event{Kind: Stored, Hashes: s.hashes[:n:n], TokenIDs: s.Prompt[:to:to], BlockSize: c.cfg.BlockSize, LoRA: s.LoRA,
+		Salt: s.Salt, Group: c.cache.fullGroup()})
 }
 
 // reserve gives a sequence the blocks for its next n tokens, or reports false.

@@ -12,9 +12,11 @@ import (
 func TestSGLangStreams(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		sglangPair(b, nil)
-		tools := []any{map[string]any{"type": "function", "function": map[string]any{"name": "look"}}, map[string]any{"type": "function", "function": map[string]any{"name": "go"}}}
+		tools := []any{map[string]any{"type": "function", "function": map[string]any{"name": "look"}},
+			map[string]any{"type": "function", "function": map[string]any{"name": "go"}}}
 		ask := func(more ...any) map[string]any {
-			return chat(12, append([]any{"model", "anything", "stream", true, "stream_options", map[string]any{"include_usage": true}, "unknown", 1}, more...)...)
+			return chat(12, append([]any{"model", "anything", "stream", true, "stream_options", map[string]any{"include_usage": true},
+				"unknown", 1}, more...)...)
 		}
 		for _, c := range []struct {
 			more  []any
@@ -51,7 +53,8 @@ func TestSGLangChatPrompts(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		sglangPair(b, nil)
 		ask := func(role string, more ...any) map[string]any {
-			return chat(5, append([]any{"messages", []map[string]string{{"role": "user", "content": "hi"}, {"role": role, "content": "well"}}}, more...)...)
+			return chat(5, append([]any{"messages",
+				[]map[string]string{{"role": "user", "content": "hi"}, {"role": role, "content": "well"}}}, more...)...)
 		}
 		text := func(path string, v any) string {
 			t.Helper()

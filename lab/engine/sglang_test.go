@@ -106,7 +106,8 @@ func TestSGLangWrongHandOffs(t *testing.T) {
 		{"decode alone", "d", rendezvous(5), 500, patience, "Decode transfer failed"},
 		{"prefill alone", "p", rendezvous(5), 500, patience, "Prefill bootstrap failed"},
 		{"decode in the probes' room", "d", rendezvous(0), 500, patience, "Decode transfer failed"},
-		{"another bootstrap server", "d", []any{"bootstrap_host", "elsewhere", "bootstrap_port", 5600, "bootstrap_room", 5}, 500, 0, "Decode transfer failed"},
+		{"another bootstrap server", "d", []any{"bootstrap_host", "elsewhere", "bootstrap_port", 5600, "bootstrap_room", 5}, 500, 0,
+			"Decode transfer failed"},
 		{"a rank that is not there", "d", rendezvous(5, "routed_dp_rank", 1), 400, 0, "routed_dp_rank"},
 		{"the fake room of a health probe", "p", []any{"bootstrap_host", "2.2.2.2", "bootstrap_room", 0}, 200, 0, ""},
 	} {

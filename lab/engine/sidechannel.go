@@ -191,9 +191,11 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 		path, limit = pathMeet, maxPatience // the core gives up before
 	}
 	err := s.send(ctx, limit, f.Remote, path, sideMessage{
-		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PageTokens: f.Remote.PageTokens, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
+		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PageTokens: f.Remote.PageTokens,
+		PromptTokens: f.PromptTokens, Tokens: f.Tokens,
 	}, &answer)
-	if f.Remote.Registered > 0 && errors.Is(err, ErrNoPrefill) || f.Remote.Shared && f.Remote.Lingers == Endless && errors.Is(err, ErrBrokeOff) ||
+	if f.Remote.Registered > 0 && errors.Is(err, ErrNoPrefill) || f.Remote.Shared && f.Remote.Lingers == Endless &&
+		errors.Is(err, ErrBrokeOff) ||
 		f.Remote.Recomputes && errors.Is(err, errUnreachable) {
 		// The registration is forgotten, or prefill has died, which neither NIXL's notifications nor Mooncake's ZMQ
 		// socket reports: the request still waits. The p2p tier waits for a handshake as long as for blocks
@@ -215,7 +217,8 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 // tellRelease has a producer free blocks. If it cannot be reached its lease frees them.
 func (s *Server) tellRelease(ctx context.Context, r Remote) {
 	if err := s.send(ctx, s.cfg.CallTimeout, r, pathRelease, sideMessage{Requests: []string{r.RequestID}}, nil); err != nil {
-		s.log.Debug("release not sent: the producer keeps the blocks until their lease ends", "producer", r.EngineID, "request", r.RequestID, "error", err)
+		s.log.Debug("release not sent: the producer keeps the blocks until their lease ends", "producer", r.EngineID, "request",
+			r.RequestID, "error", err)
 	} else if r.Drained != "" {
 		s.mu.Lock()
 		s.core.Drained(r.Drained)

@@ -18,9 +18,11 @@ func TestWhatEnginesBind(t *testing.T) {
 		endpoint string
 		binds    bool
 	}{
-		{wire.VLLM, "tcp://*:0", true}, {wire.VLLM, "tcp://[::]:0", true}, {wire.VLLM, "tcp://127.0.0.1:1", false}, {wire.VLLM, "tcp://0.0.0.0:1", false},
+		{wire.VLLM, "tcp://*:0", true}, {wire.VLLM, "tcp://[::]:0", true}, {wire.VLLM, "tcp://127.0.0.1:1", false},
+		{wire.VLLM, "tcp://0.0.0.0:1", false},
 		{wire.VLLMArrays, "tcp://0.0.0.0:1", false}, {wire.VLLM, "tcp://gpu-1:1", false},
-		{wire.SGLang, "tcp://*:0", true}, {wire.SGLang, "tcp://0.0.0.0:0", true}, {wire.SGLangFirst, "tcp://0.0.0.0:0", true}, {wire.SGLang, "tcp://127.0.0.1:1", false},
+		{wire.SGLang, "tcp://*:0", true}, {wire.SGLang, "tcp://0.0.0.0:0", true}, {wire.SGLangFirst, "tcp://0.0.0.0:0", true},
+		{wire.SGLang, "tcp://127.0.0.1:1", false},
 		{wire.TensorRT, "tcp://*:0", true},
 	} {
 		p, err := NewPublisher(PublisherConfig{Endpoint: c.endpoint, Dialect: c.dialect})

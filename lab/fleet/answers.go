@@ -95,7 +95,8 @@ func (f *Fleet) Read(a Answer) (s Content) {
 	roles, id := 0, ""
 	for i, c := range f.chunks(a) {
 		has := func(field string) bool { return strings.Contains(c.raw, field) }
-		if id = cmp.Or(id, c.ID); c.ID != id || c.Error != nil || has("kv_transfer_params") || has("disaggregated_params") || i > 0 && has(`prompt_token_ids":[`) {
+		if id = cmp.Or(id, c.ID); c.ID != id || c.Error != nil || has("kv_transfer_params") || has("disaggregated_params") || i > 0 &&
+			has(`prompt_token_ids":[`) {
 			f.T.Errorf("%s is no event of %s, or shows what it must not", c.raw, id)
 		}
 		for _, ch := range c.Choices {

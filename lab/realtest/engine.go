@@ -96,8 +96,10 @@ var (
 
 // vllm completes the arguments of a vLLM server.
 func (e *Engine) vllm() {
-	args := []string{"serve", filepath.Join(e.host.Models, e.Model), "--port", strconv.Itoa(e.port), "--served-model-name", "tiny", "--host", "127.0.0.1",
-		"--max-model-len", "16384", "--num-gpu-blocks-override", "512", "--enforce-eager", "--max-num-seqs", "16", "--enable-prompt-tokens-details",
+	args := []string{"serve", filepath.Join(e.host.Models, e.Model), "--port", strconv.Itoa(e.port), "--served-model-name", "tiny",
+		"--host", "127.0.0.1",
+		"--max-model-len", "16384", "--num-gpu-blocks-override", "512", "--enforce-eager", "--max-num-seqs", "16",
+		"--enable-prompt-tokens-details",
 		"--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "deepseek_v3",
 		"--kv-events-config", e.events("")}
 	if e.Role != "" {
@@ -124,7 +126,8 @@ func (e *Engine) sglang(nccl int) {
 		"--grammar-backend xgrammar --tool-call-parser qwen25 --reasoning-parser deepseek-v3 " +
 		"--sleep-on-idle --max-total-tokens 16384 --max-running-requests 16 --context-length 8192 --enable-cache-report --enable-metrics " +
 		"--watchdog-timeout 1200 --host 127.0.0.1")
-	args = append(args, "--model-path", filepath.Join(e.host.Models, e.Model), "--port", strconv.Itoa(e.port), "--nccl-port", strconv.Itoa(nccl))
+	args = append(args, "--model-path", filepath.Join(e.host.Models, e.Model), "--port", strconv.Itoa(e.port), "--nccl-port",
+		strconv.Itoa(nccl))
 	if e.Role != "decode" || slices.Contains(e.Args, "--disaggregation-decode-enable-radix-cache") {
 		args = append(args, "--kv-events-config", e.events("kv-events"))
 	}

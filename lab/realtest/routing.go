@@ -29,7 +29,8 @@ type Mode struct {
 func CompareModes(ctx context.Context, h *Host, bin string, modes []string, report func(Mode)) error {
 	var engines []*Engine
 	for i := range 2 {
-		e, err := h.Launch(Spec{Name: fmt.Sprintf("routed-%d", i+1), Args: []string{"--num-gpu-blocks-override", "420", "--block-size", "32", "--max-model-len", "8192"}})
+		e, err := h.Launch(Spec{Name: fmt.Sprintf("routed-%d", i+1),
+			Args: []string{"--num-gpu-blocks-override", "420", "--block-size", "32", "--max-model-len", "8192"}})
 		if err != nil {
 			return err
 		}

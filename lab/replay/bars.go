@@ -41,10 +41,12 @@ func (p *Bars) SVG() template.HTML {
 	}
 	const begin = 12.0
 	x := newScale(p.Axis, values, begin+inset, right-inset, 6, true)
-	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %g %g" role="img" aria-label="%s">`, width, p.height(), html.EscapeString(p.Title+": "+p.Axis.Label()))
+	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %g %g" role="img" aria-label="%s">`, width, p.height(),
+		html.EscapeString(p.Title+": "+p.Axis.Label()))
 	fmt.Fprintf(&b, `<rect class="area" x="%g" y="4" width="%g" height="%g"/>`, begin, right-begin, end-4)
 	for _, v := range x.ticks {
-		fmt.Fprintf(&b, `<path class="grid" d="M%.1f 4V%g"/><text class="tick" x="%.1f" y="%g" text-anchor="middle">%s</text>`, x.at(v), end, x.at(v), end+16, Number(v))
+		fmt.Fprintf(&b, `<path class="grid" d="M%.1f 4V%g"/><text class="tick" x="%.1f" y="%g" text-anchor="middle">%s</text>`, x.at(v),
+			end, x.at(v), end+16, Number(v))
 	}
 	for i, bar := range p.Bars {
 		at := 12 + rowHeight*float64(i)
@@ -52,15 +54,18 @@ func (p *Bars) SVG() template.HTML {
 		if bar.Min != bar.Max {
 			text += " (" + Number(math.Round(bar.Min*10)/10) + " to " + Number(math.Round(bar.Max*10)/10) + ")"
 		}
-		fmt.Fprintf(&b, `<g class="s0" data-series="%s"><text class="bar-name" x="%g" y="%g">%s: %s</text>`, html.EscapeString(bar.Name), begin+inset+2, at+10, html.EscapeString(bar.Name), text)
+		fmt.Fprintf(&b, `<g class="s0" data-series="%s"><text class="bar-name" x="%g" y="%g">%s: %s</text>`, html.EscapeString(bar.Name),
+			begin+inset+2, at+10, html.EscapeString(bar.Name), text)
 		fmt.Fprintf(&b, `<rect class="value" x="%.1f" y="%g" width="%.1f" height="10"/>`, x.at(0), at+15, max(1, x.at(bar.Value)-x.at(0)))
 		if bar.Min != bar.Max {
-			fmt.Fprintf(&b, `<path class="whisker" d="M%.1f %gH%.1fM%.1f %gv8M%.1f %gv8"/>`, x.at(bar.Min), at+20, x.at(bar.Max), x.at(bar.Min), at+16, x.at(bar.Max), at+16)
+			fmt.Fprintf(&b, `<path class="whisker" d="M%.1f %gH%.1fM%.1f %gv8M%.1f %gv8"/>`, x.at(bar.Min), at+20, x.at(bar.Max),
+				x.at(bar.Min), at+16, x.at(bar.Max), at+16)
 		}
 		b.WriteString("</g>")
 	}
 	for _, l := range p.Limits {
-		fmt.Fprintf(&b, `<g class="limit"><path d="M%.1f 4V%g"/><text x="%.1f" y="%g" text-anchor="end">%s</text></g>`, x.at(l.At), end, x.at(l.At)-3, end+28, html.EscapeString(l.Name))
+		fmt.Fprintf(&b, `<g class="limit"><path d="M%.1f 4V%g"/><text x="%.1f" y="%g" text-anchor="end">%s</text></g>`, x.at(l.At), end,
+			x.at(l.At)-3, end+28, html.EscapeString(l.Name))
 	}
 	fmt.Fprintf(&b, `<text class="name x" x="%g" y="%g">%s</text></svg>`, begin, end+36, html.EscapeString(p.Axis.Label()))
 	return template.HTML(b.String())

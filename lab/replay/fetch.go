@@ -73,7 +73,8 @@ func fetchTo(ctx context.Context, out, meter io.Writer, t *PublicTrace, path str
 	var read atomic.Int64
 	stop := terminal.Show(meter, func() terminal.State {
 		got := read.Load()
-		return terminal.State{Share: float64(got) / float64(t.Bytes), Text: fmt.Sprintf("%.1f of %.1f MB of %s", float64(got)/1e6, float64(t.Bytes)/1e6, t.File)}
+		return terminal.State{Share: float64(got) / float64(t.Bytes),
+			Text: fmt.Sprintf("%.1f of %.1f MB of %s", float64(got)/1e6, float64(t.Bytes)/1e6, t.File)}
 	})
 	data, err := t.Fetch(ctx, http.DefaultClient, read.Store)
 	stop()

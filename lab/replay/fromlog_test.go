@@ -46,7 +46,8 @@ func TestFromLog(t *testing.T) {
 			require.NoError(t, err)
 			var out strings.Builder
 			require.NoError(t, got.Write(&out))
-			if out.String() != want || got.LeftOut != c.leftOut || got.Named != 3 || got.BlockTokens != 512 || got.Span() != 5999500*time.Microsecond {
+			if out.String() != want || got.LeftOut != c.leftOut || got.Named != 3 || got.BlockTokens != 512 ||
+				got.Span() != 5999500*time.Microsecond {
 				t.Errorf("%d left out, %d named, blocks of %d, over %v:\n%s", got.LeftOut, got.Named, got.BlockTokens, got.Span(), out.String())
 			}
 			w, err := ReadTrace(strings.NewReader(out.String()), "t", got.BlockTokens, 0)

@@ -68,7 +68,8 @@ const LoadManual = "gateway load [FLAGS]: put load on an OpenAI endpoint and mea
 	"  gateway load --rate 4 --duration 30s\n  gateway load --url http://gateway:8000 --html report.html"
 
 var LoadFirst = []string{
-	"trace", "rate", "isl", "osl", "requests", "duration", "speed", "seed", "url", "model", "api-key-file", "json", "html", "slo-ttft", "slo-itl",
+	"trace", "rate", "isl", "osl", "requests", "duration", "speed", "seed", "url", "model", "api-key-file", "json", "html", "slo-ttft",
+	"slo-itl",
 }
 
 // Run replays the workload against the endpoint and reports, or makes a trace of
@@ -124,7 +125,8 @@ func (s *LoadSettings) Run(ctx context.Context, isSet func(name string) bool, st
 	report.Samples = run.Run(ctx)
 	stop()
 	if ctx.Err() != nil {
-		report.Notes = append(report.Notes, fmt.Sprintf("ended before its time: %d of %d requests were due", len(report.Samples), len(workload.Requests)))
+		report.Notes = append(report.Notes, fmt.Sprintf("ended before its time: %d of %d requests were due", len(report.Samples),
+			len(workload.Requests)))
 	}
 	if endpoint.NvextRefused() {
 		report.Notes = append(report.Notes, "the endpoint refuses nvext: who served is not known")
@@ -147,7 +149,8 @@ func (s *LoadSettings) Run(ctx context.Context, isSet func(name string) bool, st
 func (s *LoadSettings) noteWarmth(r *Report, w *Workload) {
 	if cached, own, prompts, warm := Warm(r.Samples, w.Shared()); warm {
 		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d prompt tokens were cached, and this workload repeats only %d of them: "+
-			"the caches held prompts of an earlier run with seed %d, so that this one measures them; run it without --seed", cached, prompts, own, s.Workload.Seed))
+			"the caches held prompts of an earlier run with seed %d, so that this one measures them; run it without --seed", cached, prompts,
+			own, s.Workload.Seed))
 	}
 }
 
@@ -271,7 +274,8 @@ func writeTrace(t *LogTrace, name string, stdout io.Writer) error {
 // state is how far a load is that has run for so long and whose last request is due after span. Requests go out by the
 // clock, so that the time left is known while some are still due; the answers to the last of them come on top.
 func state(p Progress, span, taken time.Duration) terminal.State {
-	s := terminal.State{Text: fmt.Sprintf("%d of %d sent, %d in flight, %d answered, %d failed", p.Sent, p.Total, p.InFlight, p.Answered, p.Failed)}
+	s := terminal.State{Text: fmt.Sprintf("%d of %d sent, %d in flight, %d answered, %d failed", p.Sent, p.Total, p.InFlight,
+		p.Answered, p.Failed)}
 	if p.Total > 0 {
 		s.Share = float64(p.Answered+p.Failed) / float64(p.Total)
 	}

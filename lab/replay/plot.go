@@ -101,7 +101,8 @@ func (p *Plot) Note() string {
 func (p *Plot) SVG() template.HTML {
 	var b strings.Builder
 	x, y := p.scales()
-	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %g %g" role="img" aria-label="%s">`, width, height, html.EscapeString(p.Title+": "+p.Y.Label()+" over "+p.X.Label()))
+	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %g %g" role="img" aria-label="%s">`, width, height,
+		html.EscapeString(p.Title+": "+p.Y.Label()+" over "+p.X.Label()))
 	p.axes(&b, x, y)
 	for i, s := range p.shown() {
 		fmt.Fprintf(&b, `<g class="s%d" data-series="%s">`, i, html.EscapeString(s.Name))
@@ -160,12 +161,15 @@ func (p *Plot) scales() (x, y scale) {
 func (p *Plot) axes(b *strings.Builder, x, y scale) {
 	fmt.Fprintf(b, `<rect class="area" x="%g" y="%g" width="%g" height="%g"/>`, left, top, right-left, bottom-top)
 	for _, v := range y.ticks {
-		fmt.Fprintf(b, `<path class="grid" d="M%g %.1fH%g"/><text class="tick" x="%g" y="%.1f" text-anchor="end">%s</text>`, left, y.at(v), right, left-6, y.at(v)+4, Number(v))
+		fmt.Fprintf(b, `<path class="grid" d="M%g %.1fH%g"/><text class="tick" x="%g" y="%.1f" text-anchor="end">%s</text>`, left,
+			y.at(v), right, left-6, y.at(v)+4, Number(v))
 	}
 	for _, v := range x.ticks {
-		fmt.Fprintf(b, `<path class="grid" d="M%.1f %gV%g"/><text class="tick" x="%.1f" y="%g" text-anchor="middle">%s</text>`, x.at(v), top, bottom, x.at(v), bottom+16, Number(v))
+		fmt.Fprintf(b, `<path class="grid" d="M%.1f %gV%g"/><text class="tick" x="%.1f" y="%g" text-anchor="middle">%s</text>`, x.at(v),
+			top, bottom, x.at(v), bottom+16, Number(v))
 	}
-	fmt.Fprintf(b, `<text class="name x" x="%g" y="%g" text-anchor="middle">%s</text>`, (left+right)/2, bottom+36, html.EscapeString(p.X.Label()))
+	fmt.Fprintf(b, `<text class="name x" x="%g" y="%g" text-anchor="middle">%s</text>`, (left+right)/2, bottom+36,
+		html.EscapeString(p.X.Label()))
 	fmt.Fprintf(b, `<text class="name y" x="4" y="16">%s</text>`, html.EscapeString(p.Y.Label()))
 }
 
@@ -214,7 +218,8 @@ func (p *Plot) line(b *strings.Builder, s Series, style int, x, y scale) {
 			}
 			fmt.Fprintf(b, `<text class="mark" x="%.1f" y="%.1f">%s`, points[n][0], points[n][1]+4, shapes[style])
 			if len(points) <= mostTitles {
-				fmt.Fprintf(b, `<title>%s: %s %s, %s %s</title>`, html.EscapeString(s.Name), Number(s.X[i]), html.EscapeString(p.X.Unit), Number(s.Y[i]), html.EscapeString(p.Y.Unit))
+				fmt.Fprintf(b, `<title>%s: %s %s, %s %s</title>`, html.EscapeString(s.Name), Number(s.X[i]), html.EscapeString(p.X.Unit),
+					Number(s.Y[i]), html.EscapeString(p.Y.Unit))
 			}
 			b.WriteString("</text>")
 			n++
@@ -232,7 +237,8 @@ func (p *Plot) limits(b *strings.Builder, x, y scale) {
 			if at < (left+right)/2 {
 				anchor, text = "start", at+4
 			}
-			fmt.Fprintf(b, `<g class="limit"><path d="M%.1f %gV%g"/><text x="%.1f" y="%g" text-anchor="%s">%s</text></g>`, at, top, bottom, text, bottom-8, anchor, name)
+			fmt.Fprintf(b, `<g class="limit"><path d="M%.1f %gV%g"/><text x="%.1f" y="%g" text-anchor="%s">%s</text></g>`, at, top, bottom,
+				text, bottom-8, anchor, name)
 			continue
 		}
 		at := y.at(l.At)
@@ -240,6 +246,7 @@ func (p *Plot) limits(b *strings.Builder, x, y scale) {
 		if text < top+12 {
 			text = at + 13
 		}
-		fmt.Fprintf(b, `<g class="limit"><path d="M%g %.1fH%g"/><text x="%g" y="%.1f" text-anchor="end">%s</text></g>`, left, at, right, right-4, text, name)
+		fmt.Fprintf(b, `<g class="limit"><path d="M%g %.1fH%g"/><text x="%g" y="%.1f" text-anchor="end">%s</text></g>`, left, at, right,
+			right-4, text, name)
 	}
 }

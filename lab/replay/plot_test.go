@@ -21,7 +21,8 @@ func TestNothingIsOutside(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for n := range 100 {
 		p := Plot{
-			Title: "t", X: Axis{Name: "x", Unit: "s", Log: rng.IntN(2) == 0}, Y: Axis{Name: "y", Unit: []string{"%", "ms"}[rng.IntN(2)], Log: rng.IntN(2) == 0},
+			Title: "t", X: Axis{Name: "x", Unit: "s", Log: rng.IntN(2) == 0},
+			Y:    Axis{Name: "y", Unit: []string{"%", "ms"}[rng.IntN(2)], Log: rng.IntN(2) == 0},
 			Dots: rng.IntN(3) == 0, Marks: rng.IntN(2) == 0, Steps: rng.IntN(2) == 0,
 		}
 		size := math.Pow(10, float64(rng.IntN(14)-6))
@@ -45,7 +46,8 @@ func TestNothingIsOutside(t *testing.T) {
 			p.Limits = append(p.Limits, Limit{Name: "limit", At: size * (0.01 + rng.Float64()*10), OnX: rng.IntN(2) == 0})
 		}
 		figures := testkit.CheckPlot(t, string(p.SVG()))
-		if len(figures) != 1 || len(figures[0].Series) > MostSeries || len(figures[0].Limits) != len(p.Limits) || !strings.HasPrefix(figures[0].Y, "y, ") {
+		if len(figures) != 1 || len(figures[0].Series) > MostSeries || len(figures[0].Limits) != len(p.Limits) ||
+			!strings.HasPrefix(figures[0].Y, "y, ") {
 			t.Fatalf("run %d: %+v", n, figures)
 		}
 		assert.Equal(t, p.Empty(), (figures[0].Points == 0), "run %d: %d points of a plot that is empty", n, figures[0].Points)
@@ -70,7 +72,8 @@ func TestSeriesAreDistinct(t *testing.T) {
 	if f := testkit.CheckPlot(t, string(p.SVG())); len(f[0].Series) != MostSeries || f[0].Series[0] != "<arm 0>" {
 		t.Errorf("%+v", f)
 	}
-	if !strings.Contains(legend, "&lt;arm 7&gt;") || strings.Contains(legend, "arm 8") || p.Note() != "8 of 11 lines are drawn; the tables have all." {
+	if !strings.Contains(legend, "&lt;arm 7&gt;") || strings.Contains(legend, "arm 8") ||
+		p.Note() != "8 of 11 lines are drawn; the tables have all." {
 		t.Errorf("%s\n%s", legend, p.Note())
 	}
 	p.Series = p.Series[:1]
@@ -79,7 +82,8 @@ func TestSeriesAreDistinct(t *testing.T) {
 
 func TestNumber(t *testing.T) {
 	for v, want := range map[float64]string{
-		0: "0", 5: "5", 0.5: "0.5", 1.25: "1.25", 0.1 + 0.2: "0.3", 999: "999", 1000: "1,000", 12345.6: "12,346", 1234567: "1,234,567", -1234: "-1,234", -12: "-12",
+		0: "0", 5: "5", 0.5: "0.5", 1.25: "1.25", 0.1 + 0.2: "0.3", 999: "999", 1000: "1,000", 12345.6: "12,346", 1234567: "1,234,567",
+		-1234: "-1,234", -12: "-12",
 		100: "100", 0.001: "0.001", 0.0001: "0.0001", 99.96: "99.96", 1e12: "1e+12", 1.0 / 3: "0.3333",
 	} {
 		assert.Equal(t, want, Number(v), v)

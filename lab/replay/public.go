@@ -65,7 +65,8 @@ func Absent(path string, err error) error {
 		return err
 	}
 	if t, ok := PublicTraceAt(path); ok {
-		return absent{err, fmt.Sprintf("%s is absent; `gateway traces fetch %[1]s` downloads it (%.1f MB, %s, from %s)", path, float64(t.Bytes)/1e6, t.Licence, t.Project)}
+		return absent{err, fmt.Sprintf("%s is absent; `gateway traces fetch %[1]s` downloads it (%.1f MB, %s, from %s)", path,
+			float64(t.Bytes)/1e6, t.Licence, t.Project)}
 	}
 	return absent{err, fmt.Sprintf("%s is absent; `gateway traces` lists published traces, and without this setting the built-in one is used", path)}
 }

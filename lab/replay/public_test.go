@@ -43,7 +43,8 @@ func TestFetchVerifies(t *testing.T) {
 		status          int
 		sends, contains string
 	}{
-		{http.StatusOK, text[1:] + "x", "has the SHA-256"}, {http.StatusOK, text + text, "has the SHA-256"}, {http.StatusOK, text[:20], "has the SHA-256"}, {http.StatusNotFound, text, "answers 404"},
+		{http.StatusOK, text[1:] + "x", "has the SHA-256"}, {http.StatusOK, text + text, "has the SHA-256"},
+		{http.StatusOK, text[:20], "has the SHA-256"}, {http.StatusNotFound, text, "answers 404"},
 	} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(c.status)
@@ -70,7 +71,8 @@ func TestAbsentTraceExplains(t *testing.T) {
 		t.Errorf("another error became %v", err)
 	}
 	for _, p := range PublicTraces() {
-		if sum, err := hex.DecodeString(p.SHA256); err != nil || len(sum) != sha256.Size || !strings.HasPrefix(p.URL, "https://") || !strings.HasSuffix(p.URL, "/"+p.File) {
+		if sum, err := hex.DecodeString(p.SHA256); err != nil || len(sum) != sha256.Size || !strings.HasPrefix(p.URL, "https://") ||
+			!strings.HasSuffix(p.URL, "/"+p.File) {
 			t.Errorf("%+v", p)
 		}
 	}

@@ -30,7 +30,8 @@ func TestOpenLoopSendsAtTheTimes(t *testing.T) {
 			require.Equal(t, w.Requests[i].At/2, at.Sub(start), "request %d was sent after", i)
 		}
 		for _, s := range samples {
-			if s.Outcome != Answered || s.Late != 0 || s.TTFT != Millis(20*time.Second) || s.E2E != Millis(22*time.Second) || s.ITL != Millis(time.Second) {
+			if s.Outcome != Answered || s.Late != 0 || s.TTFT != Millis(20*time.Second) || s.E2E != Millis(22*time.Second) ||
+				s.ITL != Millis(time.Second) {
 				t.Fatalf("%+v", s)
 			}
 		}
@@ -47,7 +48,8 @@ func TestSample(t *testing.T) {
 		rt := &transport{answer: served(3, 100*ms, 10*ms)}
 		got := newReplay(t, Config{}, oneRequest(), endpointTo(t, rt)).Run(t.Context())
 		want := []Sample{{
-			Outcome: Answered, Status: 200, TTFT: Millis(100 * ms), ITL: Millis(10 * ms), E2E: Millis(120 * ms), Gaps: []Millis{Millis(10 * ms), Millis(10 * ms)},
+			Outcome: Answered, Status: 200, TTFT: Millis(100 * ms), ITL: Millis(10 * ms), E2E: Millis(120 * ms),
+			Gaps:        []Millis{Millis(10 * ms), Millis(10 * ms)},
 			InputTokens: 4, AskedTokens: 3, OutputTokens: 3, PromptTokens: 100, CachedTokens: 60, PrefillWorker: "p1", DecodeWorker: "d1",
 		}}
 		assert.Equal(t, want, got)
@@ -101,7 +103,8 @@ func TestOutcomes(t *testing.T) {
 		{"not JSON", 502, []part{{0, "<html>Bad Gateway</html>"}}, "http_502", "<html>Bad Gateway</html>", 0},
 		{"a long error", 500, []part{{0, strings.Repeat("é", 500)}}, "http_500", strings.Repeat("é", 100) + "…", 0},
 		{"no connection", 0, []part{}, Unreachable, "unexpected EOF", 0},
-		{"an error event", 200, []part{{0, chunk("a") + event(`{"error":{"message":"decode worker lost"}}`)}}, ErrorEvent, "decode worker lost", 1},
+		{"an error event", 200, []part{{0, chunk("a") + event(`{"error":{"message":"decode worker lost"}}`)}}, ErrorEvent,
+			"decode worker lost", 1},
 		{"no [DONE]", 200, []part{{0, chunk("a")}}, Cut, "the stream ended without [DONE]", 1},
 		{"a reset", 200, []part{{0, chunk("a")}, {ms, reset}}, Cut, "unexpected EOF", 1},
 		{"a reset after [DONE]", 200, []part{{0, chunk("a") + event("[DONE]")}, {ms, reset}}, Answered, "", 1},

@@ -114,7 +114,8 @@ func (r *Report) WriteText(w io.Writer) error {
 // verdict is the run in a sentence.
 func (r *Report) verdict() string {
 	s := &r.Summary
-	text := fmt.Sprintf("%s requests in %.1f s: %s answered", Number(float64(s.Requests)), time.Duration(s.Wall).Seconds(), Number(float64(s.Answered)))
+	text := fmt.Sprintf("%s requests in %.1f s: %s answered", Number(float64(s.Requests)), time.Duration(s.Wall).Seconds(),
+		Number(float64(s.Answered)))
 	if s.Refused > 0 {
 		text += fmt.Sprintf(", %d refused", s.Refused)
 	}
@@ -204,7 +205,8 @@ func (r *Report) rates() string {
 	if s.HitRate != nil {
 		hits = fmt.Sprintf("hit rate %.1f %% of %s prompt tokens", 100**s.HitRate, Number(float64(s.PromptTokens)))
 	}
-	return fmt.Sprintf("%.2f answers/s, %s output tok/s, %s, %d in flight at most", s.RequestsPerSecond, Number(math.Round(s.OutputTokensPerSecond)), hits, s.InFlight)
+	return fmt.Sprintf("%.2f answers/s, %s output tok/s, %s, %d in flight at most", s.RequestsPerSecond,
+		Number(math.Round(s.OutputTokensPerSecond)), hits, s.InFlight)
 }
 
 // short writes milliseconds with three figures or more.

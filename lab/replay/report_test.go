@@ -47,8 +47,10 @@ func samples() []Sample {
 		answered(0, 0, second, 10*second, 100, 0, 10, "prefill-1", "decode-10"),
 		answered(1, second, 2*second, 11*second, 300, 200, 10, "prefill-2", "decode-9"),
 		answered(2, 2*second, second, 10*second, 600, -1, 9, "", "decode-9"),
-		{Index: 3, Outcome: "http_529", Detail: "full", Scheduled: 4 * second, E2E: second / 100, Late: second / 50, CachedTokens: -1, AskedTokens: 10},
-		{Index: 4, Outcome: ErrorEvent, Detail: "decode </script> worker lost", Status: 200, Scheduled: 5 * second, TTFT: second, E2E: 15 * second, OutputTokens: 4, CachedTokens: -1},
+		{Index: 3, Outcome: "http_529", Detail: "full", Scheduled: 4 * second, E2E: second / 100, Late: second / 50, CachedTokens: -1,
+			AskedTokens: 10},
+		{Index: 4, Outcome: ErrorEvent, Detail: "decode </script> worker lost", Status: 200, Scheduled: 5 * second, TTFT: second,
+			E2E: 15 * second, OutputTokens: 4, CachedTokens: -1},
 		{Index: 5, Outcome: NotSent, Scheduled: 500 * second, CachedTokens: -1},
 	}
 }
@@ -110,7 +112,8 @@ func TestReportForms(t *testing.T) {
 	contains(t, all[0], `"ttft_ms":1000,"itl_ms":1000,"e2e_ms":10000`)
 
 	contains(t, page.String(), "A &lt;b&gt;title&lt;/b&gt;", "prefers-color-scheme: dark", "decode-10", "http_529", "3 answered, 3 failed")
-	assert.NotRegexp(t, `<script|<link|\bsrc\s*=|\bhref\s*=|@import|url\(|\bfetch\(|XMLHttpRequest|import\(|<iframe|<img|WebSocket`, page.String())
+	assert.NotRegexp(t, `<script|<link|\bsrc\s*=|\bhref\s*=|@import|url\(|\bfetch\(|XMLHttpRequest|import\(|<iframe|<img|WebSocket`,
+		page.String())
 
 	empty := &Report{Title: "Nothing"}
 	empty.Finish()

@@ -71,12 +71,15 @@ func TestReadTraceRefuses(t *testing.T) {
 		{"absurd", `{"timestamp":1,"input_length":4,"output_length":99999999999}`, "trace.jsonl:1: output_length: 99999999999 is above"},
 		{"a number as text", `{"timestamp":"1","input_length":4,"output_length":1}`, "trace.jsonl:1: timestamp: string is not"},
 		{"negative time", `{"timestamp":-1,"input_length":4,"output_length":1}`, "trace.jsonl:1: timestamp: -1 ms"},
-		{"time runs backwards", first + `{"timestamp":9,"input_length":4,"output_length":1}`, "trace.jsonl:2: timestamp: 9 ms is before the line above, at 10 ms"},
-		{"delay without a session", first + `{"timestamp":10,"delay":1,"input_length":4,"output_length":1}`, "trace.jsonl:2: delay: without a session_id"},
+		{"time runs backwards", first + `{"timestamp":9,"input_length":4,"output_length":1}`,
+			"trace.jsonl:2: timestamp: 9 ms is before the line above, at 10 ms"},
+		{"delay without a session", first + `{"timestamp":10,"delay":1,"input_length":4,"output_length":1}`,
+			"trace.jsonl:2: delay: without a session_id"},
 		{"negative delay", `{"session_id":"a","delay":-1,"input_length":4,"output_length":1}`, "trace.jsonl:1: delay: -1 ms"},
 		{"a session runs backwards", `{"session_id":"a","timestamp":5,"input_length":4,"output_length":1}` + "\n" +
 			`{"session_id":"a","timestamp":4,"input_length":4,"output_length":1}`, "trace.jsonl:2: timestamp: 4 ms is before the session's"},
-		{"more blocks than prompt", `{"timestamp":1,"input_length":8,"output_length":1,"hash_ids":[1,2,3]}`, "trace.jsonl:1: hash_ids: 3 blocks of 4 tokens"},
+		{"more blocks than prompt", `{"timestamp":1,"input_length":8,"output_length":1,"hash_ids":[1,2,3]}`,
+			"trace.jsonl:1: hash_ids: 3 blocks of 4 tokens"},
 		{"a negative id", `{"timestamp":1,"input_length":8,"output_length":1,"hash_ids":[1,-2]}`, "trace.jsonl:1: hash_ids: -2 is below 0"},
 		{"half a gzip", "\x1f\x8b\x08", "trace.jsonl: "},
 	}
@@ -85,7 +88,8 @@ func TestReadTraceRefuses(t *testing.T) {
 			_, err := ReadTrace(strings.NewReader(tt.text), "trace.jsonl", 4, 0)
 			require.True(t, err != nil && strings.HasPrefix(err.Error(), tt.want), "got %v, want %q", err, tt.want)
 			var located *TraceError
-			if strings.HasPrefix(tt.want, "trace.jsonl:1: input_length") && (!errors.As(err, &located) || located.Field != "input_length" || located.Line != 1) {
+			if strings.HasPrefix(tt.want, "trace.jsonl:1: input_length") &&
+				(!errors.As(err, &located) || located.Field != "input_length" || located.Line != 1) {
 				t.Errorf("not located: %#v", err)
 			}
 		})

@@ -91,7 +91,8 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 		fmt.Fprintf(b, "No fleet here can keep up with this load: it takes more workers, or less load. Of %s, %v.\n", top.Name, top.GivenUp)
 		return
 	case rank.Mean == 0 && r.Capacity != nil:
-		fmt.Fprintf(b, "No arm has %s of its requests good, not even at %g times the workload's speed.\n", replay.Percent(r.Capacity.Share), r.Capacity.From)
+		fmt.Fprintf(b, "No arm has %s of its requests good, not even at %g times the workload's speed.\n",
+			replay.Percent(r.Capacity.Share), r.Capacity.From)
 		return
 	case rank.Mean == 0:
 		fmt.Fprintf(b, "No arm answers a request within the limits, so that goodput ranks none.\n")
@@ -122,7 +123,8 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 	if len(top.slo.Words()) == 0 {
 		good = "answered, since the plan sets no slo"
 	}
-	fmt.Fprintf(b, "%s of its requests are %s%s%s; %s.\n", replay.Percent(rank.Mean), good, top.between(replay.Percent(rank.Min), replay.Percent(rank.Max)), top.latencies(), top.ranges())
+	fmt.Fprintf(b, "%s of its requests are %s%s%s; %s.\n", replay.Percent(rank.Mean), good,
+		top.between(replay.Percent(rank.Min), replay.Percent(rank.Max)), top.latencies(), top.ranges())
 	r.adviseNext(b, best)
 	adviseSize(b, best)
 	adviseMissed(b, top)
@@ -188,7 +190,8 @@ func (a *ArmReport) latencies() (text string) {
 	}{{"mean TTFT", "ttft_s.mean", "s", 2}, {"p99", "ttft_s.p99", "s", 1}, {"mean ITL", "itl_ms.mean", "ms", 1}} {
 		if value := a.Stats.text(l.metric, l.decimals); value != none {
 			s := a.Stats[l.metric]
-			text += fmt.Sprintf(", %s %s %s", l.name, value, l.unit) + a.between(fmt.Sprintf("%.*f", l.decimals, s.Min), fmt.Sprintf("%.*f", l.decimals, s.Max))
+			text += fmt.Sprintf(", %s %s %s", l.name, value, l.unit) + a.between(fmt.Sprintf("%.*f", l.decimals, s.Min),
+				fmt.Sprintf("%.*f", l.decimals, s.Max))
 		}
 	}
 	return text
@@ -215,7 +218,8 @@ func (r *Report) adviseNext(b *strings.Builder, best []*ArmReport) {
 	}{
 		{"Next is", func(a *ArmReport) bool { return a != top }},
 		{"Of other modes on these workers the best is", func(a *ArmReport) bool { return a.under == top.under && a.Mode != top.Mode }},
-		{fmt.Sprintf("Of other splits of %d workers the best is", top.workers), func(a *ArmReport) bool { return a.workers == top.workers && a.Fleet != top.Fleet }},
+		{fmt.Sprintf("Of other splits of %d workers the best is", top.workers),
+			func(a *ArmReport) bool { return a.workers == top.workers && a.Fleet != top.Fleet }},
 	} {
 		if i := slices.IndexFunc(best, c.other); i > 1 || i == 1 && c.what == "Next is" {
 			fmt.Fprintf(b, "%s %s\n", c.what, r.after(top, best[i]))
@@ -258,7 +262,8 @@ func adviseSize(b *strings.Builder, best []*ArmReport) {
 	case smallest == nil:
 		fmt.Fprintf(b, "No fleet here reaches %s in every run; the largest has %d workers.\n", replay.Percent(enough), most)
 	default:
-		fmt.Fprintf(b, "The smallest fleet here that reaches %s in every run has %d workers: %s, over %s.\n", replay.Percent(enough), smallest.workers, smallest.Name, smallest.seeds())
+		fmt.Fprintf(b, "The smallest fleet here that reaches %s in every run has %d workers: %s, over %s.\n", replay.Percent(enough),
+			smallest.workers, smallest.Name, smallest.seeds())
 	}
 }
 

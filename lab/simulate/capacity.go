@@ -106,7 +106,8 @@ func (s *Study) batches() []batch {
 }
 
 // runBatch runs a job and hands over each variant's figures for each seed.
-func (s *Study) runBatch(ctx context.Context, b batch, traces map[traceKey]*material, at func(share float64), put func(variant, seed int, m *Measured)) error {
+func (s *Study) runBatch(ctx context.Context, b batch, traces map[traceKey]*material, at func(share float64),
+	put func(variant, seed int, m *Measured)) error {
 	crossed := map[int]int{} // where each variant's last search ended: the next begins there
 	for _, n := range b.seeds {
 		seed := s.Plan.Seeds[n]

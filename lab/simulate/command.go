@@ -34,7 +34,8 @@ const Manual = "gateway simulate FILE.yaml [FLAGS]: run a fleet that you do not 
 // Run runs the plans that a command line names, which must be one, and reports.
 func (s *Settings) Run(ctx context.Context, plans []string, stdout, stderr io.Writer) error {
 	if len(plans) != 1 {
-		return &setting.Error{File: "FILE.yaml", Err: errors.New("it takes one plan: gateway simulate FILE.yaml; bench/recipes/first.yaml is one, and --help shows a short one")}
+		return &setting.Error{File: "FILE.yaml",
+			Err: errors.New("it takes one plan: gateway simulate FILE.yaml; bench/recipes/first.yaml is one, and --help shows a short one")}
 	}
 	text, err := os.ReadFile(plans[0])
 	if err != nil {

@@ -65,18 +65,23 @@ func TestAdviceFollowsRuns(t *testing.T) {
 		{"limits that nothing meets", []string{"ttft: 2s", "ttft: 1ns"},
 			[]string{"No arm answers a request within the limits"}, []string{"Take ", "First is", "lacks"}},
 		{"one arm", []string{"  - {name: two, set: {router.mode: kv}}\n", ""},
-			[]string{"one (2 both; mode round-robin): 100.0 % of its requests are good (100.0 % to 100.0 %)", "in brackets the least and the most of 5 seeds"}, []string{"Take ", "First is", "Against", "Next is"}},
+			[]string{"one (2 both; mode round-robin): 100.0 % of its requests are good (100.0 % to 100.0 %)",
+				"in brackets the least and the most of 5 seeds"}, []string{"Take ", "First is", "Against", "Next is"}},
 		{"no limits", []string{"slo: {ttft: 2s, itl: 50ms}", ""},
 			[]string{"are answered, since the plan sets no slo"}, []string{"are good"}},
 		{"a sweep of loads", []string{"baseline", "", "seeds: [1, 2, 3, 4, 5]", "seeds: [1, 2, 3, 4, 5]\nsweep: {workload.speed: [1, 50]}"},
-			[]string{"At workload.speed=1: ", "At workload.speed=50: ", "Against one with the same workload and limits"}, []string{"Against one speed=1 ("}},
+			[]string{"At workload.speed=1: ", "At workload.speed=50: ", "Against one with the same workload and limits"},
+			[]string{"Against one speed=1 ("}},
 		{"a sweep of limits", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [1, 2, 3, 4, 5]\nsweep: {slo.ttft: [1ns, 1h]}"},
 			[]string{"At slo.ttft=1ns: No arm answers a request within the limits", "At slo.ttft=1h: "}, nil},
 		{"arms with loads of their own", []string{"{router.mode: kv}", "{router.mode: kv, workload.speed: 3}"},
-			[]string{"With the workload and limits of one: ", "With the workload and limits of two: "}, []string{"Take ", "Next is", "points of goodput"}},
-		{"nobody else's figure to compare with", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [1]\npublished: [{arm: one, metric: ttft_s.p99, value: 3, source: x}, {arm: two, metric: goodput, value: 0, source: y}]"},
+			[]string{"With the workload and limits of one: ", "With the workload and limits of two: "},
+			[]string{"Take ", "Next is", "points of goodput"}},
+		{"nobody else's figure to compare with",
+			[]string{"seeds: [1, 2, 3, 4, 5]", "seeds: [1]\npublished: [{arm: one, metric: ttft_s.p99, value: 3, source: x}, {arm: two, metric: goodput, value: 0, source: y}]"},
 			[]string{"ttft_s.p99: –, 3.000, –, x"}, []string{"-100 %"}},
-		{"a capacity below the search", []string{"ttft: 2s", "ttft: 1ns", "seeds: [1, 2, 3, 4, 5]", "seeds: [1]\ncapacity: {from: 1, to: 2, step: 2}"},
+		{"a capacity below the search", []string{"ttft: 2s", "ttft: 1ns", "seeds: [1, 2, 3, 4, 5]",
+			"seeds: [1]\ncapacity: {from: 1, to: 2, step: 2}"},
 			[]string{"not even at 1 times the workload's speed"}, []string{"Take ", "First is"}},
 		{"a capacity above the search", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [1, 2]\ncapacity: {from: 1, to: 2, step: 2}"},
 			[]string{"or more: that is as far as the search went", "at 2.00 times the workload's speed"}, []string{"Take ", "points of goodput"}},
@@ -104,7 +109,8 @@ func TestSeedsThatChangeNothing(t *testing.T) {
 		r.Arms[i].Stats["ttft_s.mean"] = Stat{1, .9, 1.1}
 	}
 	text, _ = written(t, r)
-	saysAndNot(t, text, []string{"Take two", "every seed of the first beats every seed of it", "goodput +60 %"}, []string{"which change nothing"})
+	saysAndNot(t, text, []string{"Take two", "every seed of the first beats every seed of it", "goodput +60 %"},
+		[]string{"which change nothing"})
 }
 
 // TestEverythingShed: arms that answered nothing have no latencies, win nothing and draw no curve.
@@ -122,7 +128,8 @@ func TestEverythingShed(t *testing.T) {
 	}
 	r.finish("one")
 	text, page := written(t, r)
-	saysAndNot(t, text, []string{"No arm answers a request within the limits", "answered requests only: one answered 0 of 300, two answered 0 of 300.", "TTFT –"},
+	saysAndNot(t, text, []string{"No arm answers a request within the limits",
+		"answered requests only: one answered 0 of 300, two answered 0 of 300.", "TTFT –"},
 		[]string{"Take ", "First is", " 0.00 ", "lacks"})
 	saysAndNot(t, page, []string{"<td class=\"n\">300</td>"}, []string{"0.00</td>"})
 	if a := r.Arms[0]; a.Curves.TTFT != nil || a.Stats["shed"].Mean != 300 {

@@ -64,7 +64,8 @@ func TestFamiliesJoinATrace(t *testing.T) {
 			own = append(own, r.OutputTokens)
 		}
 	}
-	if !slices.Equal(own, []int{1, 2}) || len(all) < 8 || !slices.IsSortedFunc(all, func(a, b replay.Request) int { return cmp.Compare(a.At, b.At) }) {
+	if !slices.Equal(own, []int{1, 2}) || len(all) < 8 ||
+		!slices.IsSortedFunc(all, func(a, b replay.Request) int { return cmp.Compare(a.At, b.At) }) {
 		t.Errorf("of the trace %v, of %d in all", own, len(all))
 	}
 }

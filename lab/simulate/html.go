@@ -60,11 +60,13 @@ func (r *Report) figures() replay.Table {
 		}
 		row := []string{
 			a.Name, a.Fleet, a.Stats.share("goodput"), over, m("ttft_s.mean", 2), m("ttft_s.p50", 2), m("ttft_s.p90", 2), m("ttft_s.p99", 1),
-			m("itl_ms.mean", 2), m("itl_ms.p99", 1), m("hit_rate", 3), m("output_tokens_per_s", 0), count(a.Stats["shed"].Mean), count(a.Stats["failed"].Mean),
+			m("itl_ms.mean", 2), m("itl_ms.p99", 1), m("hit_rate", 3), m("output_tokens_per_s", 0), count(a.Stats["shed"].Mean),
+			count(a.Stats["failed"].Mean),
 			m("prefill_imbalance", 2), m("decode_imbalance", 2),
 		}
 		if r.Capacity != nil {
-			row = slices.Insert(row, 2, m("capacity", 2), fmt.Sprintf("%.2f … %.2f%s", a.Stats["capacity"].Min, a.Stats["capacity"].Max, r.bounds(a)))
+			row = slices.Insert(row, 2, m("capacity", 2),
+				fmt.Sprintf("%.2f … %.2f%s", a.Stats["capacity"].Min, a.Stats["capacity"].Max, r.bounds(a)))
 		}
 		t.Rows = append(t.Rows, row)
 	}
@@ -257,7 +259,8 @@ func (r *Report) distributions() (plots []*replay.Plot) {
 	for _, d := range []struct {
 		name, unit, metric string
 		of                 func(c *Curves) []float64
-	}{{"TTFT", "s", "ttft_s", func(c *Curves) []float64 { return c.TTFT }}, {"ITL", "ms", "itl_ms", func(c *Curves) []float64 { return c.ITL }}} {
+	}{{"TTFT", "s", "ttft_s", func(c *Curves) []float64 { return c.TTFT }},
+		{"ITL", "ms", "itl_ms", func(c *Curves) []float64 { return c.ITL }}} {
 		p := &replay.Plot{
 			Title: d.name + ": share of answers at or below", Help: "first seed" + r.chosen(), X: replay.Axis{Name: d.name, Unit: d.unit, Log: true},
 			Y: replay.Axis{Name: "share", Unit: "%"}, Limits: r.limits(d.metric),
@@ -292,8 +295,10 @@ func (r *Report) overTime() []*replay.Plot {
 	clock := replay.Axis{Name: "time since the start", Unit: "s"}
 	plots := []*replay.Plot{
 		{Title: "Requests that wait, over time", Help: seed, X: clock, Y: replay.Axis{Name: "waiting requests"}},
-		{Title: "KV in use where decode runs, over time", Help: seed + ", mean over workers", X: clock, Y: replay.Axis{Name: "KV in use", Unit: "%"}},
-		{Title: "Batch where decode runs, over time", Help: seed + ", mean over workers", X: clock, Y: replay.Axis{Name: "batch", Unit: "sequences"}},
+		{Title: "KV in use where decode runs, over time", Help: seed + ", mean over workers", X: clock,
+			Y: replay.Axis{Name: "KV in use", Unit: "%"}},
+		{Title: "Batch where decode runs, over time", Help: seed + ", mean over workers", X: clock,
+			Y: replay.Axis{Name: "batch", Unit: "sequences"}},
 	}
 	for _, a := range r.drawnArms(replay.MostSeries) {
 		use := make([]float64, len(a.Curves.KVUse))

@@ -20,7 +20,8 @@ func steadily(seed uint64, n int, perSecond float64) *replay.Workload {
 	at := time.Duration(0)
 	for i := range n {
 		at += time.Duration(rng.ExpFloat64() / perSecond * float64(time.Second))
-		w.Requests = append(w.Requests, replay.Request{Index: i, At: at, OutputTokens: 32, Spans: []replay.Span{{ID: uint64(i), Tokens: 500 + rng.IntN(8000)}}})
+		w.Requests = append(w.Requests, replay.Request{Index: i, At: at, OutputTokens: 32,
+			Spans: []replay.Span{{ID: uint64(i), Tokens: 500 + rng.IntN(8000)}}})
 	}
 	return w
 }
@@ -59,7 +60,8 @@ func TestASlowLinkCostsLittle(t *testing.T) {
 				slow := engine.Config{BlockSize: 16, BandwidthBytesPerSecond: needed / 6}
 				whole, err := Run(t.Context(), arm(load, 16, mode, Group{Count: c.decode, Role: pools.Both, Engine: engine.Config{BlockSize: 16}}))
 				require.NoError(t, err)
-				cfg := arm(load, 16, mode, Group{Count: c.prefill, Role: pools.Prefill, Engine: slow}, Group{Count: c.decode, Role: pools.Decode, Engine: slow})
+				cfg := arm(load, 16, mode, Group{Count: c.prefill, Role: pools.Prefill, Engine: slow},
+					Group{Count: c.decode, Role: pools.Decode, Engine: slow})
 				cfg.Stages = append(cfg.Stages, cfg.Stages[0])
 				r, err := start(cfg)
 				require.NoError(t, err)

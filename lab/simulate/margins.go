@@ -122,5 +122,6 @@ func appendMargin(all []Margin, a, b *ArmReport, metric string, best bool) []Mar
 	if lessIsBetter(metric) {
 		better = -better
 	}
-	return append(all, Margin{Arm: a.Name, Against: b.Name, Best: best, Metric: metric, Own: own, Other: other, Better: better, Sure: differ(a, b, metric)})
+	return append(all, Margin{Arm: a.Name, Against: b.Name, Best: best, Metric: metric, Own: own, Other: other, Better: better,
+		Sure: differ(a, b, metric)})
 }

@@ -30,7 +30,8 @@ func TestGoodputIsKept(t *testing.T) {
 	for i := range r.Arms {
 		a := &r.Arms[i]
 		g, want := a.Stats["goodput"], kept[a.Name]
-		t.Logf("%s, seeds %v: goodput %.4f (%.4f to %.4f), recorded %.4f; mean TTFT %s s", a.Name, a.Seeds, g.Mean, g.Min, g.Max, want, a.Stats.text("ttft_s.mean", 3))
+		t.Logf("%s, seeds %v: goodput %.4f (%.4f to %.4f), recorded %.4f; mean TTFT %s s", a.Name, a.Seeds, g.Mean, g.Min, g.Max, want,
+			a.Stats.text("ttft_s.mean", 3))
 		assert.True(t, a.Mode != automatic || g.Mean >= want-.005,
 			"%s, seeds %v: goodput %.4f is more than .005 below the recorded %.4f", a.Name, a.Seeds, g.Mean, want)
 	}
@@ -78,7 +79,8 @@ func TestRecipesCompareAuto(t *testing.T) {
 		s, err := ParsePlan(file, text)
 		require.NoError(t, err)
 		if !slices.ContainsFunc(s.Variants, func(a *Variant) bool {
-			return a.mode() == automatic && slices.ContainsFunc(s.Variants, func(b *Variant) bool { return b.mode() == "kv" && a.under() == b.under() })
+			return a.mode() == automatic && slices.ContainsFunc(s.Variants,
+				func(b *Variant) bool { return b.mode() == "kv" && a.under() == b.under() })
 		}) {
 			t.Errorf("%s compares no arm in mode auto with one in mode kv", file)
 		}
@@ -90,10 +92,12 @@ func TestRecipesCompareAuto(t *testing.T) {
 func TestMargins(t *testing.T) {
 	stat := func(mean float64) Stat { return Stat{mean, mean - .01, mean + .01} }
 	arm := func(name, mode, under string, goodput, ttft float64) ArmReport {
-		return ArmReport{Name: name, Arm: name, Mode: mode, under: under, Seeds: []uint64{1, 2, 3, 4, 5}, Stats: Stats{"goodput": stat(goodput), "ttft_s.mean": stat(ttft)}}
+		return ArmReport{Name: name, Arm: name, Mode: mode, under: under, Seeds: []uint64{1, 2, 3, 4, 5},
+			Stats: Stats{"goodput": stat(goodput), "ttft_s.mean": stat(ttft)}}
 	}
 	r := &Report{Arms: []ArmReport{
-		arm("kv", "kv", "six", .80, 1), arm("kv wspt", "kv", "six", .90, 2), arm("lmetric", "lmetric", "six", .70, .5), arm("auto", "auto", "six", .89, .9),
+		arm("kv", "kv", "six", .80, 1), arm("kv wspt", "kv", "six", .90, 2), arm("lmetric", "lmetric", "six", .70, .5),
+		arm("auto", "auto", "six", .89, .9),
 		arm("elsewhere", "kv", "four", .99, .1), arm("alone", "auto", "two", .5, 1),
 	}}
 	var found []string
@@ -109,7 +113,8 @@ func TestMargins(t *testing.T) {
 // distinguish the next best, and which arm is sooner with as many good requests.
 func TestAdviceNamesModeSplitAndSize(t *testing.T) {
 	arm := func(name, mode, fleet string, workers int, goodput, by, ttft float64) ArmReport {
-		a := ArmReport{Name: name, Arm: name, Mode: mode, Fleet: fleet, workers: workers, under: fleet, Seeds: []uint64{1, 2, 3, 4, 5}, slo: SLO{TTFT: 1}}
+		a := ArmReport{Name: name, Arm: name, Mode: mode, Fleet: fleet, workers: workers, under: fleet, Seeds: []uint64{1, 2, 3, 4, 5},
+			slo: SLO{TTFT: 1}}
 		a.Stats = Stats{"goodput": {goodput, goodput - by, goodput + by}, "ttft_s.mean": {ttft, ttft - .01, ttft + .01}}
 		if mode == automatic {
 			a.Chosen = router.Mode{Policy: "eft", Reason: "speed is known"}
@@ -119,7 +124,8 @@ func TestAdviceNamesModeSplitAndSize(t *testing.T) {
 	r := &Report{Arms: []ArmReport{
 		arm("four", "kv", "2 prefill, 2 decode", 4, .91, .005, 3),
 		arm("six auto", "auto", "6 prefill, 2 decode", 8, .96, .01, 1), arm("six kv", "kv", "6 prefill, 2 decode", 8, .955, .01, .5),
-		arm("five", "auto", "5 prefill, 3 decode", 8, .94, .001, 1), arm("eight", "kv", "8 both", 8, .80, .01, 2), arm("six lmetric", "lmetric", "6 prefill, 2 decode", 8, .5, .01, 1),
+		arm("five", "auto", "5 prefill, 3 decode", 8, .94, .001, 1), arm("eight", "kv", "8 both", 8, .80, .01, 2),
+		arm("six lmetric", "lmetric", "6 prefill, 2 decode", 8, .5, .01, 1),
 	}}
 	saysAndNot(t, r.Advice(), []string{
 		"First is six auto (6 prefill, 2 decode; mode auto, which chose eft: speed is known): 96.0 % of its requests are good (95.0 % to 97.0 %), mean TTFT 1.00 s (0.99 to 1.01); in brackets the least and the most of 5 seeds.\n",
@@ -129,7 +135,8 @@ func TestAdviceNamesModeSplitAndSize(t *testing.T) {
 	}, []string{"Of other modes"})
 	r.Arms[2].Stats["goodput"] = Stat{.7, .69, .71}
 	saysAndNot(t, r.Advice(), []string{
-		"Take six auto (", "Next is five with", "Of other modes on these workers the best is six kv with 70.0 % (69.0 % to 71.0 %): every seed of the first beats every seed of it.\n",
+		"Take six auto (", "Next is five with",
+		"Of other modes on these workers the best is six kv with 70.0 % (69.0 % to 71.0 %): every seed of the first beats every seed of it.\n",
 	}, []string{"Of other splits"})
 }
 

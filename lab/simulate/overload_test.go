@@ -40,10 +40,12 @@ slo: {ttft: 2s}
 				return
 			}
 			g := *a.GivenUp
-			if !c.givenUp || g.Needs <= min(g.Lasts, patience)+grace || g.At > min(g.Lasts, patience) || g.Open < 100 || requests < 8000 || a.Stats.unanswered() < requests/2 {
+			if !c.givenUp || g.Needs <= min(g.Lasts, patience)+grace || g.At > min(g.Lasts, patience) || g.Open < 100 || requests < 8000 ||
+				a.Stats.unanswered() < requests/2 {
 				t.Errorf("given up: %+v; %.0f requests, %.0f unanswered", g, requests, a.Stats.unanswered())
 			}
-			if lasts, _ := time.ParseDuration(c.lasts); g.Lasts > lasts || !strings.Contains(text, "the fleet cannot keep up") || !strings.Contains(r.Advice(), "No fleet here can keep up with this load") {
+			if lasts, _ := time.ParseDuration(c.lasts); g.Lasts > lasts || !strings.Contains(text, "the fleet cannot keep up") ||
+				!strings.Contains(r.Advice(), "No fleet here can keep up with this load") {
 				t.Errorf("the report does not say so:\n%s\n%s", text, r.Advice())
 			}
 		})

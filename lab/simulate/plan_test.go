@@ -44,13 +44,17 @@ func TestPlanErrorsNameFileLineAndSetting(t *testing.T) {
 		{"a word for a number", "input_tokens: 100", "input_tokens: many", 3, "workload.input_tokens", "no whole number"},
 		{"a negative length", "input_tokens: 100", "input_tokens: -1", 3, "workload.input_tokens", "-1 is not between 1 and"},
 		{"no workers", "workers: 2", "workers: 6P", 7, "fleet.workers", `"6P" is neither`},
-		{"an unknown policy of one pool", "router.mode: kv, fleet", "router.decode.mode: best, fleet", 15, "router.decode", `"best" is not one of`},
+		{"an unknown policy of one pool", "router.mode: kv, fleet", "router.decode.mode: best, fleet", 15, "router.decode",
+			`"best" is not one of`},
 		{"a load model of Dynamo's", "router: {mode: kv}", "router: {mode: kv, prefill_load_model: aic}", 10, "router", "online learns the same"},
-		{"a path that is none", "router.mode: round-robin", "router.modus: kv", 14, "router.modus", "no such key; there are active_request_weight, "},
+		{"a path that is none", "router.mode: round-robin", "router.modus: kv", 14, "router.modus",
+			"no such key; there are active_request_weight, "},
 		{"a fit that is none", "workers: 2", "workers: 2\n  fit: abacus", 8, "fleet.fit", "abacus"},
 		{"a rate of nothing", "rate: 5", "rate: 0", 5, "workload.stages", "needs a rate above 0"},
-		{"half of what to send", "  input_tokens: 100\n  output_tokens: 10\n  stages: [{rate: 5, requests: 20}]", "  output_tokens: 1", 3, "workload.input_tokens", "0 is not between 1"},
-		{"another block size of the built-in trace", "  input_tokens: 100\n  output_tokens: 10\n  stages: [{rate: 5, requests: 20}]", "  block_tokens: 16", 3, "workload.block_tokens", "has 512"},
+		{"half of what to send", "  input_tokens: 100\n  output_tokens: 10\n  stages: [{rate: 5, requests: 20}]", "  output_tokens: 1", 3,
+			"workload.input_tokens", "0 is not between 1"},
+		{"another block size of the built-in trace", "  input_tokens: 100\n  output_tokens: 10\n  stages: [{rate: 5, requests: 20}]",
+			"  block_tokens: 16", 3, "workload.block_tokens", "has 512"},
 		{"an order that is none", "seeds: [1, 2]", "queue: {policy: lifo}", 12, "queue", "lifo"},
 		{"two arms of a name", "name: two", "name: one", 14, "arms", `two arms are called "one"`},
 		{"a baseline that is none", "seeds: [1, 2]", "baseline: three", 12, "baseline", `no arm "three"`},
@@ -95,11 +99,13 @@ func TestPlanTooLong(t *testing.T) {
 {"timestamp": 1, "input_length": 5000, "output_length": 5, "hash_ids": [1]}
 `
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "t.jsonl"), []byte(trace), 0o600))
-	s, err := ParsePlan(filepath.Join(dir, "t.yaml"), []byte("workload: {trace: t.jsonl}\nfleet: {workers: 2, kv_tokens: 4096, block_tokens: 16}\n"))
+	s, err := ParsePlan(filepath.Join(dir, "t.yaml"),
+		[]byte("workload: {trace: t.jsonl}\nfleet: {workers: 2, kv_tokens: 4096, block_tokens: 16}\n"))
 	require.NoError(t, err)
 	_, err = s.Run(t.Context(), nil)
 	var at *setting.Error
-	if !errors.As(err, &at) || at.Name != "fleet.kv_tokens" || at.Line != 2 || !strings.Contains(err.Error(), "line 2, has a request of 5000 prompt and 5 answer tokens") {
+	if !errors.As(err, &at) || at.Name != "fleet.kv_tokens" || at.Line != 2 ||
+		!strings.Contains(err.Error(), "line 2, has a request of 5000 prompt and 5 answer tokens") {
 		t.Errorf("%v", err)
 	}
 }
@@ -147,7 +153,8 @@ func TestStudyReport(t *testing.T) {
 	for _, f := range figures {
 		assert.True(t, len(f.Series) <= 8 && (f.Y != "" || f.X == "goodput, %"), "%+v", f)
 	}
-	for _, want := range []string{"First is ", "Against one", "Ours, theirs, difference", "Note: made up", `"arms": [`, `"goodput": {`, `"ttft_s": {`, `"seeds": [`} {
+	for _, want := range []string{"First is ", "Against one", "Ours, theirs, difference", "Note: made up", `"arms": [`, `"goodput": {`,
+		`"ttft_s": {`, `"seeds": [`} {
 		assert.Contains(t, first, want, "the report has no X")
 	}
 }

@@ -75,7 +75,8 @@ func TestPublishedBesideOurs(t *testing.T) {
 		t.Errorf("the stage has %v requests", got.Mean)
 	}
 	text, _ := written(t, r)
-	saysAndNot(t, text, []string{"ttft_s.mean over one", "two, requests at 12.5/s: 20.000 [20.000…20.000], 80.000, -75 %, measured: them"}, nil)
+	saysAndNot(t, text, []string{"ttft_s.mean over one",
+		"two, requests at 12.5/s: 20.000 [20.000…20.000], 80.000, -75 %, measured: them"}, nil)
 	var out strings.Builder
 	require.NoError(t, r.WriteJSON(&out))
 	var back struct {
@@ -85,7 +86,8 @@ func TestPublishedBesideOurs(t *testing.T) {
 			Theirs              float64
 		}
 	}
-	if err := json.Unmarshal([]byte(out.String()), &back); err != nil || len(back.Published) != 10 || back.Published[1].Figure != "requests at 3/s" {
+	if err := json.Unmarshal([]byte(out.String()), &back); err != nil || len(back.Published) != 10 ||
+		back.Published[1].Figure != "requests at 3/s" {
 		t.Errorf("%v: %+v", err, back)
 	}
 }
@@ -159,7 +161,8 @@ func TestShuffle(t *testing.T) {
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "t.jsonl"), []byte(rows.String()), 0o600))
 	order := func(shuffle string, seed uint64) []int {
-		s, err := ParsePlan(filepath.Join(dir, "t.yaml"), []byte("workload: {trace: t.jsonl, shuffle: "+shuffle+"}\nfleet: {workers: 2, kv_tokens: 4096}\n"))
+		s, err := ParsePlan(filepath.Join(dir, "t.yaml"),
+			[]byte("workload: {trace: t.jsonl, shuffle: "+shuffle+"}\nfleet: {workers: 2, kv_tokens: 4096}\n"))
 		require.NoError(t, err)
 		traces, err := s.read()
 		require.NoError(t, err)

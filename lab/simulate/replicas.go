@@ -35,7 +35,8 @@ type Replicas struct {
 // makeReplicas reads the number of gateways and what they share.
 func (v *Variant) makeReplicas() (err error) {
 	p := &v.plan
-	v.replicas = Replicas{Count: p.Replicas, Loss: p.Loss, Off: p.Staleness == "off", Away: p.Staleness == "away", SpreadOff: p.Spread == "off"}
+	v.replicas = Replicas{Count: p.Replicas, Loss: p.Loss, Off: p.Staleness == "off", Away: p.Staleness == "away",
+		SpreadOff: p.Spread == "off"}
 	switch {
 	case p.Replicas < 0 || p.Replicas > 100:
 		return v.doc.Errorf("replicas", "%d is not between 1 and 100", p.Replicas)

@@ -46,7 +46,8 @@ func waits(t testing.TB, arms ...string) []float64 {
 // BenchmarkReplicasShare measures what several gateways lose by sharing late, by not sharing, and by dividing the
 // workers, as mean waits in lengths of a job; and that the least cost herds where water filling does not.
 func BenchmarkReplicasShare(b *testing.B) {
-	arms := []string{"1 gateway", "3 at 0.5 ms", "3 sharing nothing", "3 that know they share nothing", "10 at 50 ms", "10 at 50 ms by least cost"}
+	arms := []string{"1 gateway", "3 at 0.5 ms", "3 sharing nothing", "3 that know they share nothing", "10 at 50 ms",
+		"10 at 50 ms by least cost"}
 	var w []float64
 	for range b.N {
 		w = waits(b, arms...)
@@ -66,7 +67,8 @@ func TestReplicasEnd(t *testing.T) {
 	w := made(11, 60)
 	for name, fleet := range fleets() {
 		for _, c := range []Replicas{
-			{Count: 3, Staleness: time.Millisecond}, {Count: 3, Staleness: 20 * time.Millisecond, Loss: 0.2}, {Count: 4, Off: true}, {Count: 2, Away: true},
+			{Count: 3, Staleness: time.Millisecond}, {Count: 3, Staleness: 20 * time.Millisecond, Loss: 0.2}, {Count: 4, Off: true},
+			{Count: 2, Away: true},
 		} {
 			for _, mode := range []string{"kv", "eft"} {
 				t.Run(fmt.Sprintf("%s %s %+v", name, mode, c), func(t *testing.T) {
@@ -87,7 +89,8 @@ func TestReplicasEnd(t *testing.T) {
 func TestBoundSessions(t *testing.T) {
 	w := &replay.Workload{}
 	for i := range 120 {
-		w.Requests = append(w.Requests, replay.Request{Index: i, Session: string(rune('a' + i%6)), Delay: time.Second, OutputTokens: 5, Spans: []replay.Span{{ID: uint64(i), Tokens: 100}}})
+		w.Requests = append(w.Requests, replay.Request{Index: i, Session: string(rune('a' + i%6)), Delay: time.Second, OutputTokens: 5,
+			Spans: []replay.Span{{ID: uint64(i), Tokens: 100}}})
 	}
 	for ttl, bound := range map[time.Duration]bool{0: false, 20 * time.Millisecond: false, time.Minute: true} {
 		cfg := arm(w, 16, "random", fleets()["2P2D"]...)

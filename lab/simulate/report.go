@@ -95,7 +95,8 @@ const none = "–"
 
 func newArmReport(v *Variant, seeds int) ArmReport {
 	return ArmReport{
-		Name: v.Name(), Arm: v.Arm, Fleet: v.title(), Point: v.Point, workers: v.workers(), asked: v.asked(), under: v.under(), Mode: v.mode(), slo: v.plan.SLO, runs: make([]*Measured, seeds),
+		Name: v.Name(), Arm: v.Arm, Fleet: v.title(), Point: v.Point, workers: v.workers(), asked: v.asked(), under: v.under(),
+		Mode: v.mode(), slo: v.plan.SLO, runs: make([]*Measured, seeds),
 	}
 }
 
@@ -310,7 +311,8 @@ func (r *Report) WriteText(w io.Writer) error {
 		}
 	}
 	fmt.Fprintf(b, "%-*s %19s %27s %19s %6s %9s %6s\n", width, "", "goodput", "TTFT, s", "ITL, ms", "hit", "output", "shed+")
-	fmt.Fprintf(b, "%-*s %19s %27s %19s %6s %9s %6s\n", width, "arm", "mean [min…max]", "mean    p50    p90    p99", "mean    p99", "rate", "tokens/s", "failed")
+	fmt.Fprintf(b, "%-*s %19s %27s %19s %6s %9s %6s\n", width, "arm", "mean [min…max]", "mean    p50    p90    p99", "mean    p99",
+		"rate", "tokens/s", "failed")
 	row := func(name string, stats Stats) {
 		goodput := none
 		if g, ok := stats["goodput"]; ok {
@@ -374,7 +376,8 @@ func (r *Report) baseline() string {
 
 // compared are the metrics that arms are compared by.
 func (r *Report) compared() []struct{ name, short string } {
-	all := []struct{ name, short string }{{"ttft_s.mean", "TTFT"}, {"ttft_s.p99", "TTFT p99"}, {"itl_ms.mean", "ITL"}, {"hit_rate", "hit rate"}, {"goodput", "goodput"}}
+	all := []struct{ name, short string }{{"ttft_s.mean", "TTFT"}, {"ttft_s.p99", "TTFT p99"}, {"itl_ms.mean", "ITL"},
+		{"hit_rate", "hit rate"}, {"goodput", "goodput"}}
 	if r.Capacity != nil {
 		all = []struct{ name, short string }{{"capacity", "capacity"}}
 	}

@@ -90,7 +90,8 @@ func TestEveryRequestEnds(t *testing.T) {
 					cfg.EventDelay, cfg.Gaps, cfg.Readings = delay, true, 50
 					r := ended(t, cfg)
 					for i, s := range r.out.Samples {
-						if s.OutputTokens != w.Requests[s.Index].OutputTokens || s.TTFT <= 0 || s.E2E < s.TTFT || s.CachedTokens < 0 || s.CachedTokens >= s.InputTokens {
+						if s.OutputTokens != w.Requests[s.Index].OutputTokens || s.TTFT <= 0 || s.E2E < s.TTFT || s.CachedTokens < 0 ||
+							s.CachedTokens >= s.InputTokens {
 							t.Fatalf("times or tokens of %+v", s)
 						}
 						require.Equal(t, (s.OutputTokens == 1), r.out.TBT[i] <= 0,

@@ -41,7 +41,8 @@ func TestSchedulingPlots(t *testing.T) {
 			}{{p.without, p.from}, {p.with, p.to}} {
 				value, err := strconv.ParseFloat(strings.Trim(cells[bar.column], " *"), 64)
 				require.NoError(t, err)
-				bars.Bars = append(bars.Bars, replay.Bar{Name: strings.TrimSpace(cells[0]) + ": " + bar.name, Value: 100 * value, Min: 100 * value, Max: 100 * value})
+				bars.Bars = append(bars.Bars, replay.Bar{Name: strings.TrimSpace(cells[0]) + ": " + bar.name, Value: 100 * value,
+					Min: 100 * value, Max: 100 * value})
 			}
 		}
 		drawn := strings.Replace(string(bars.SVG()), "<svg ", `<svg xmlns="http://www.w3.org/2000/svg" `, 1)

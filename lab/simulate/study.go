@@ -122,7 +122,8 @@ func (v *Variant) run(ctx context.Context, traces map[traceKey]*material, seed u
 }
 
 // ran is one run of a variant at a speed.
-func (v *Variant) ran(ctx context.Context, traces map[traceKey]*material, seed uint64, speed float64, at func(share float64)) (*ran, error) {
+func (v *Variant) ran(ctx context.Context, traces map[traceKey]*material, seed uint64, speed float64, at func(share float64)) (*ran,
+	error) {
 	stages := v.stages(traces, seed)
 	if v.plan.Workload.made() {
 		if err := v.holds(stages); err != nil {
@@ -134,7 +135,8 @@ func (v *Variant) ran(ctx context.Context, traces map[traceKey]*material, seed u
 		return nil, err
 	}
 	cfg := Config{
-		Stages: stages, Fleet: v.fleet, Routers: seeded(v.routers, seed), Queue: q, ForecastScale: v.plan.Router.ForecastScale, Learns: v.plan.Router.Learns, EventDelay: v.plan.Fleet.EventDelay,
+		Stages: stages, Fleet: v.fleet, Routers: seeded(v.routers, seed), Queue: q, ForecastScale: v.plan.Router.ForecastScale,
+		Learns: v.plan.Router.Learns, EventDelay: v.plan.Fleet.EventDelay,
 		Replicas: v.replicas, SessionIDs: v.plan.Workload.SessionIDs,
 		Speed: speed, Gaps: v.plan.SLO.TBT > 0, Readings: readings, At: at, Class: v.plan.Workload.class(seed),
 		EventLoss: v.plan.Fleet.EventLoss, UnknownPrompts: v.plan.Router.UnknownPrompts, Seed: seed,

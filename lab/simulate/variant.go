@@ -183,7 +183,8 @@ func (v *Variant) makeRouters() error {
 		role pools.Role
 		own  PoolPlan
 		path string
-	}{{pools.Both, PoolPlan{}, "router"}, {pools.Prefill, v.plan.Router.Prefill, "router.prefill"}, {pools.Decode, v.plan.Router.Decode, "router.decode"}} {
+	}{{pools.Both, PoolPlan{}, "router"}, {pools.Prefill, v.plan.Router.Prefill, "router.prefill"},
+		{pools.Decode, v.plan.Router.Decode, "router.decode"}} {
 		cfg := router.DefaultConfig()
 		cfg.Mode = cmp.Or(pool.own.Mode, all.Mode, cfg.Mode)
 		either(&cfg.OverlapWeight, pool.own.OverlapWeight, all.OverlapWeight)

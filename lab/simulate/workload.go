@@ -20,7 +20,8 @@ type material struct {
 
 // made reports whether requests are made up.
 func (w *WorkloadPlan) made() bool {
-	return len(w.Stages) > 0 || w.InputTokens != 0 || w.OutputTokens != 0 || w.SharedTokens != 0 || w.Groups != 0 || w.Prompts != 0 || w.Turns != 0 || w.Trace == "" && len(w.Families) > 0
+	return len(w.Stages) > 0 || w.InputTokens != 0 || w.OutputTokens != 0 || w.SharedTokens != 0 || w.Groups != 0 || w.Prompts != 0 ||
+		w.Turns != 0 || w.Trace == "" && len(w.Families) > 0
 }
 
 // builtIn reports whether the trace inside the program is used: where a plan names none and makes nothing up.

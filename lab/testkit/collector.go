@@ -140,8 +140,9 @@ func (c *Collector) keep(in *collector.ExportTraceServiceRequest, headers http.H
 
 func spanOf(s *wire.Span, service string, process map[string]any) Span {
 	out := Span{
-		Service: service, Process: process, Trace: hex.EncodeToString(s.TraceId), ID: hex.EncodeToString(s.SpanId), Parent: hex.EncodeToString(s.ParentSpanId),
-		Name: s.Name, Kind: s.Kind.String()[len("SPAN_KIND_"):], State: s.TraceState, Attributes: values(s.Attributes),
+		Service: service, Process: process, Trace: hex.EncodeToString(s.TraceId), ID: hex.EncodeToString(s.SpanId),
+		Parent: hex.EncodeToString(s.ParentSpanId),
+		Name:   s.Name, Kind: s.Kind.String()[len("SPAN_KIND_"):], State: s.TraceState, Attributes: values(s.Attributes),
 		Began: time.Unix(0, int64(s.StartTimeUnixNano)), Ended: time.Unix(0, int64(s.EndTimeUnixNano)),
 	}
 	for _, e := range s.Events {

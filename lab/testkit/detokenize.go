@@ -126,7 +126,8 @@ func (d *vllmText) Step(ids []uint32, end End) Shown {
 		best, at := -1, 0
 		for _, stop := range d.Strings { // check_stop_strings: the one that is complete first
 			begin := max(0, from+1-len(stop))
-			if i := bytes.Index(d.text[min(begin, len(d.text)):], []byte(stop)); i >= 0 && len(d.text) > from && (best < 0 || begin+i+len(stop) < best) {
+			if i := bytes.Index(d.text[min(begin, len(d.text)):], []byte(stop)); i >= 0 && len(d.text) > from &&
+				(best < 0 || begin+i+len(stop) < best) {
 				best, at, out.Stop = begin+i+len(stop), begin+i, stop
 			}
 		}

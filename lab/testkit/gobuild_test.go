@@ -24,7 +24,8 @@ func module(t *testing.T, program string) string {
 func TestBuild(t *testing.T) {
 	dir := module(t, "package main\n\nvar version string\n\nfunc main() { print(version) }\n")
 	binary := filepath.Join(dir, "one")
-	b := Build{Dir: dir, Environ: []string{"GOFLAGS="}, Flags: []string{"-trimpath", "-ldflags", "-X main.version=v7", "-o", binary}, Packages: []string{"."}, Name: "one"}
+	b := Build{Dir: dir, Environ: []string{"GOFLAGS="}, Flags: []string{"-trimpath", "-ldflags", "-X main.version=v7", "-o", binary},
+		Packages: []string{"."}, Name: "one"}
 	require.NoError(t, b.Run(t.Context(), new(bytes.Buffer)))
 	if out, err := exec.CommandContext(t.Context(), binary).CombinedOutput(); err != nil || string(out) != "v7" {
 		t.Errorf("%q, %v", out, err)

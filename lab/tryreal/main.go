@@ -36,7 +36,8 @@ func command() error {
 	flag.IntVar(&t.port, "http-port", 8000, "port of the gateway")
 	flag.StringVar(&t.tokenizer, "tokenizer", "internal/tokens/sim_tokenizer.json", "tokenizer.json of the model, or its folder")
 	flag.Usage = func() {
-		_, _ = fmt.Fprint(flag.CommandLine.Output(), "Puts the gateway in front of real engines with a tiny random model, on the CPU.\n\nusage: go run ./lab/tryreal [flags] vllm|sglang\n\n")
+		_, _ = fmt.Fprint(flag.CommandLine.Output(),
+			"Puts the gateway in front of real engines with a tiny random model, on the CPU.\n\nusage: go run ./lab/tryreal [flags] vllm|sglang\n\n")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
@@ -139,7 +140,8 @@ func (t trial) compare(ctx context.Context, h *realtest.Host, bin string, report
 	table.WriteString("| mode | cached of the prompt tokens (engines' counters) | TTFT mean | p50 | p90 | p99, ms |\n|---|---|---|---|---|---|\n")
 	err := realtest.CompareModes(ctx, h, bin, []string{"round-robin", "kv", "auto"}, func(m realtest.Mode) {
 		report("%s: %.1f %% of %.0f tokens cached, TTFT mean %.0f ms", m.Name, 100*m.Cached/m.Prompt, m.Prompt, m.Mean)
-		fmt.Fprintf(&table, "| %s | %.1f %% of %.0f | %.0f | %.0f | %.0f | %.0f |\n", m.Name, 100*m.Cached/m.Prompt, m.Prompt, m.Mean, m.P50, m.P90, m.P99)
+		fmt.Fprintf(&table, "| %s | %.1f %% of %.0f | %.0f | %.0f | %.0f | %.0f |\n", m.Name, 100*m.Cached/m.Prompt, m.Prompt, m.Mean,
+			m.P50, m.P90, m.P99)
 	})
 	_, _ = fmt.Fprintf(t.out, "\n%s", &table)
 	return err

@@ -26,7 +26,8 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	}
 	list("sql", "math")
 	r, _, _ := prober(t, ProberConfig{}, "both "+s.URL+",id=w1,model=m")
-	first := member(t, r, "the worker with its adapters", func(w *pools.Worker) bool { return slices.Equal(w.Adapters, []string{"math", "sql"}) })
+	first := member(t, r, "the worker with its adapters",
+		func(w *pools.Worker) bool { return slices.Equal(w.Adapters, []string{"math", "sql"}) })
 	for _, adapters := range [][]string{{"math"}, nil, {"a", "b", "c"}} {
 		list(adapters...)
 		now := member(t, r, fmt.Sprint("the adapters ", adapters), func(w *pools.Worker) bool { return slices.Equal(w.Adapters, adapters) })

@@ -55,7 +55,8 @@ func TestRecordsNameAllowedHostsOnly(t *testing.T) {
 		t.Helper()
 		within(t, when+": the refusals", func() bool { return len(known.Refused()) == len(refused) && known.knows("good") })
 		for _, r := range known.Refused() {
-			if want := refused[r.Worker.ID]; want == "" || !strings.Contains(r.Err.Error(), want) || !strings.Contains(r.Err.Error(), "--worker-allow") {
+			if want := refused[r.Worker.ID]; want == "" || !strings.Contains(r.Err.Error(), want) ||
+				!strings.Contains(r.Err.Error(), "--worker-allow") {
 				t.Errorf("%s: %q refused for %v", when, r.Worker.ID, r.Err)
 			}
 		}
@@ -180,9 +181,11 @@ func TestHosts(t *testing.T) {
 		{nil, nil, []string{"a", "127.0.0.1", ""}},
 		{[]string{"*"}, []string{"a", "10.0.0.1", "::1"}, nil},
 		{[]string{"GPU-1"}, []string{"gpu-1", "GPU-1.", "gpu-1"}, []string{"gpu-10", "a.gpu-1", "gpu"}},
-		{[]string{"*.gpu.example"}, []string{"a.gpu.example", "A.B.GPU.example."}, []string{"gpu.example", ".gpu.example", "agpu.example", "a.gpu.example.evil"}},
+		{[]string{"*.gpu.example"}, []string{"a.gpu.example", "A.B.GPU.example."},
+			[]string{"gpu.example", ".gpu.example", "agpu.example", "a.gpu.example.evil"}},
 		{[]string{"10.1.2.3"}, []string{"10.1.2.3", "::ffff:10.1.2.3"}, []string{"10.1.2.4", "10.1.2.3.evil", "010.1.2.3"}},
-		{[]string{"10.0.0.0/8", "fd00::/8"}, []string{"10.255.0.1", "fd12::1"}, []string{"11.0.0.1", "fe80::1", "fd12::1%eth0", "10.0.0.1.nip.io"}},
+		{[]string{"10.0.0.0/8", "fd00::/8"}, []string{"10.255.0.1", "fd12::1"},
+			[]string{"11.0.0.1", "fe80::1", "fd12::1%eth0", "10.0.0.1.nip.io"}},
 		{[]string{"[fd00::1]"}, []string{"fd00::1"}, []string{"fd00::2"}},
 	} {
 		h, err := ParseHosts(c.list)
@@ -198,7 +201,8 @@ func TestHosts(t *testing.T) {
 		_, err := ParseHosts([]string{bad})
 		assert.Error(t, err, "%q is taken for a host", bad)
 	}
-	for host, want := range map[string]bool{"127.0.0.1": true, "127.9.9.9": true, "::1": true, "::ffff:127.0.0.1": true, "LocalHost": true, "10.0.0.1": false, "localhost.evil": false} {
+	for host, want := range map[string]bool{"127.0.0.1": true, "127.9.9.9": true, "::1": true, "::ffff:127.0.0.1": true,
+		"LocalHost": true, "10.0.0.1": false, "localhost.evil": false} {
 		assert.Equal(t, want, LoopbackHosts().Has(host), "loopback has %q: %v", host, !want)
 	}
 }

@@ -176,7 +176,8 @@ func TestPortsAreListedOnce(t *testing.T) {
 		}
 		_, inFile := ParseFile("workers.yaml", []byte(file))
 		for _, err := range []error{CheckEndpoints(list), inFile} {
-			if (err == nil) != (c.port == "") || err != nil && !(strings.Contains(err.Error(), "port "+c.port) && strings.Contains(err.Error(), "kv-events")) {
+			if (err == nil) != (c.port == "") || err != nil &&
+				!(strings.Contains(err.Error(), "port "+c.port) && strings.Contains(err.Error(), "kv-events")) {
 				t.Errorf("%q: %v, want port %q to be named", c.options, err, c.port)
 			}
 		}

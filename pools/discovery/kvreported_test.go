@@ -46,7 +46,8 @@ func TestReportedKVEvents(t *testing.T) {
 		want     string // how, endpoint, replay and topic; HOST is the worker's own
 		contains string // in the log
 	}{
-		{name: "vllm, bound to all", sources: sources("tcp://*:5557 5657", "tcp://*:5558 5658"), want: "zmq tcp://HOST:5557 tcp://HOST:5657 kv-events"},
+		{name: "vllm, bound to all", sources: sources("tcp://*:5557 5657", "tcp://*:5558 5658"),
+			want: "zmq tcp://HOST:5557 tcp://HOST:5657 kv-events"},
 		{
 			name: "vllm, its ranks at two hosts", sources: "{" + source(1, "tcp://127.0.0.1:5558") + "," + source(0, "tcp://localhost:5557") + "}",
 			want: "none   ", contains: "another host than the one before",
@@ -55,17 +56,22 @@ func TestReportedKVEvents(t *testing.T) {
 		{name: "vllm with events off", sources: "{" + off + "}", want: "none   "},
 		{name: "vllm with no ranks", sources: `{}`, want: "none   "},
 		{name: "older vllm", want: "none   "},
-		{name: "ports apart", sources: sources("tcp://*:5557", "tcp://*:5600"), want: "none   ", contains: "rank 1 publishes on port 5600, not on 5558"},
-		{name: "replay ports apart", sources: sources("tcp://*:5557 6000", "tcp://*:5558 6002"), want: "none   ", contains: "rank 1 replays on port 6002, not on 6001"},
-		{name: "one replays, one not", sources: sources("tcp://*:5557 6000", "tcp://*:5558"), want: "none   ", contains: "rank 1 replays on port 0, not on 6001"},
+		{name: "ports apart", sources: sources("tcp://*:5557", "tcp://*:5600"), want: "none   ",
+			contains: "rank 1 publishes on port 5600, not on 5558"},
+		{name: "replay ports apart", sources: sources("tcp://*:5557 6000", "tcp://*:5558 6002"), want: "none   ",
+			contains: "rank 1 replays on port 6002, not on 6001"},
+		{name: "one replays, one not", sources: sources("tcp://*:5557 6000", "tcp://*:5558"), want: "none   ",
+			contains: "rank 1 replays on port 0, not on 6001"},
 		{name: "another host", sources: sources("tcp://10.9.8.7:5557", "tcp://10.9.8.7:5558"), want: "none   ", contains: "10.9.8.7"},
 		{name: "fewer ranks than it has", sources: sources("tcp://*:5557"), want: "none   ", contains: "for 1 ranks and has 2"},
 		{name: "ranks as given", sources: sources("tcp://*:5557"), options: ",ranks=1", want: "zmq tcp://HOST:5557  kv-events"},
 		{name: "no endpoint", sources: sources("ipc:///tmp/x"), options: ",ranks=1", want: "none   ", contains: "no tcp://HOST:PORT"},
 		{name: "a list", sources: `[{"endpoint":"tcp://*:5557"}]`, want: "none   ", contains: "no object of ranks"},
-		{name: "no rank", sources: strings.Replace(sources("tcp://*:5557"), `"0"`, `"first"`, 1), want: "none   ", contains: "where a rank should be"},
+		{name: "no rank", sources: strings.Replace(sources("tcp://*:5557"), `"0"`, `"first"`, 1), want: "none   ",
+			contains: "where a rank should be"},
 		{name: "no port left", sources: sources("tcp://*:65535", "tcp://*:65536"), want: "none   ", contains: "no tcp://HOST:PORT"},
-		{name: "given wins", sources: sources("tcp://*:5557"), options: ",kv-events=tcp://10.0.0.1:7000,kv-topic=t", want: "zmq tcp://10.0.0.1:7000  t"},
+		{name: "given wins", sources: sources("tcp://*:5557"), options: ",kv-events=tcp://10.0.0.1:7000,kv-topic=t",
+			want: "zmq tcp://10.0.0.1:7000  t"},
 		{name: "given none wins", sources: sources("tcp://*:5557", "tcp://*:5558"), options: ",kv-events=none", want: "none   "},
 		{
 			name: "sglang", want: "zmq tcp://HOST:5557 tcp://HOST:5657 kv",
@@ -77,8 +83,10 @@ func TestReportedKVEvents(t *testing.T) {
 		},
 		{name: "sglang without events", faces: sglangEvents(`null`), want: "none   "},
 		{name: "sglang's other publisher", faces: sglangEvents(`{"publisher":"null"}`), want: "none   "},
-		{name: "sglang, elsewhere", faces: sglangEvents(`{"publisher":"zmq","endpoint_host":"h2","endpoint_port_base":5557,"dp_size":2}`), want: "none   ", contains: "h2"},
-		{name: "sglang, no port", faces: sglangEvents(`{"publisher":"zmq","endpoint_host":"*","dp_size":2}`), want: "none   ", contains: "has the ports 0 and 0"},
+		{name: "sglang, elsewhere", faces: sglangEvents(`{"publisher":"zmq","endpoint_host":"h2","endpoint_port_base":5557,"dp_size":2}`),
+			want: "none   ", contains: "h2"},
+		{name: "sglang, no port", faces: sglangEvents(`{"publisher":"zmq","endpoint_host":"*","dp_size":2}`), want: "none   ",
+			contains: "has the ports 0 and 0"},
 		{name: "sglang, port too high", faces: sglangEvents(`{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":65535,"dp_size":2}`), want: "none   ", contains: "port for each of 2 ranks"},
 		{name: "sglang, text", faces: sglangEvents(`"zmq"`), want: "none   ", contains: "cannot be read"},
 	} {
@@ -98,7 +106,8 @@ func TestReportedKVEvents(t *testing.T) {
 			if test.contains != "" {
 				within(t, "the log says why", func() bool { return strings.Contains(logs.String(), "KV events not followed") })
 			}
-			if log := logs.String(); !strings.Contains(log, test.contains) || test.contains == "" && strings.Contains(log, "KV events not followed") {
+			if log := logs.String(); !strings.Contains(log, test.contains) || test.contains == "" &&
+				strings.Contains(log, "KV events not followed") {
 				t.Errorf("the log should say %q:\n%s", test.contains, log)
 			}
 			assert.True(t, !strings.Contains(test.options, "kv-events") || s.count("/kv_event_sources") <= 0,

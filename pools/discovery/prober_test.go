@@ -83,10 +83,11 @@ process_start_time_seconds 1.7e+09
 
 func vllm(model string) map[string]string {
 	return map[string]string{
-		"/health":    "",
-		"/version":   `{"version":"0.24.0"}`,
-		"/metrics":   vllmMetrics,
-		"/v1/models": `{"object":"list","data":[{"id":"` + model + `","owned_by":"vllm","max_model_len":4096,"parent":null},{"id":"lora","owned_by":"vllm","parent":"` + model + `"}]}`,
+		"/health":  "",
+		"/version": `{"version":"0.24.0"}`,
+		"/metrics": vllmMetrics,
+		"/v1/models": `{"object":"list","data":[{"id":"` + model +
+			`","owned_by":"vllm","max_model_len":4096,"parent":null},{"id":"lora","owned_by":"vllm","parent":"` + model + `"}]}`,
 	}
 }
 
@@ -195,10 +196,12 @@ func TestReportedLimits(t *testing.T) {
 		return faces
 	}
 	v := pools.Worker{
-		Model: "m", Engine: "vllm", EngineVersion: "0.24.0", Adapters: []string{"lora"}, BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2,
+		Model: "m", Engine: "vllm", EngineVersion: "0.24.0", Adapters: []string{"lora"}, BlockSize: 32, TotalKVBlocks: 1000,
+		ContextLength: 4096, DataParallelRanks: 2,
 	}
 	g := pools.Worker{
-		Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+		Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48,
+		MaxNumBatchedTokens: 8192, ContextLength: 8192,
 	}
 	r := pools.Worker{Model: "m", Engine: "trtllm", BlockSize: 32}
 	with := func(w pools.Worker, change func(w *pools.Worker)) pools.Worker { change(&w); return w }
@@ -235,7 +238,8 @@ func TestReportedLimits(t *testing.T) {
 				w.Connector, w.Transfer, w.TransferIDs = "vllm-mooncake", "SELF", []string{"e_dp0", "e_dp1"}
 			}),
 		},
-		{"vllm's Mooncake decode", "decode", ",connector=vllm-mooncake", vllm("m"), with(v, func(w *pools.Worker) { w.Connector = "vllm-mooncake" })},
+		{"vllm's Mooncake decode", "decode", ",connector=vllm-mooncake", vllm("m"),
+			with(v, func(w *pools.Worker) { w.Connector = "vllm-mooncake" })},
 		{"sglang", "decode", "", sglang("m"), g},
 		{"sglang by its server_info", "decode", "", unnamed(sglang("m")), with(g, func(w *pools.Worker) { w.ContextLength = 0 })},
 		{
@@ -245,11 +249,13 @@ func TestReportedLimits(t *testing.T) {
 		{"sglang's prefill mode", "prefill", "", sglangAs("prefill", port), with(g, func(w *pools.Worker) { w.Transfer = "127.0.0.1:9001" })},
 		{"sglang by priority", "decode", "", sglangAs("decode", priority+"false,"), with(g, func(w *pools.Worker) { w.Prioritizes = true })},
 		{"sglang by priority, the other way", "decode", "", sglangAs("decode", priority+"true,"), g},
-		{"sglang's decode mode with a prefix cache", "decode", "", sglangAs("decode", radix), with(g, func(w *pools.Worker) { w.FetchesRest = true })},
+		{"sglang's decode mode with a prefix cache", "decode", "", sglangAs("decode", radix),
+			with(g, func(w *pools.Worker) { w.FetchesRest = true })},
 		{"its prefill mode, which has one anyway", "prefill", "", sglangAs("prefill", radix), g},
 		{"vllm's decode with a prefix cache", "decode", "", caching, with(v, func(w *pools.Worker) { w.FetchesRest = true })},
 		{"vllm's prefill with one", "prefill", "", caching, v},
-		{"its bootstrap server given", "prefill", ",transfer=10.0.0.9:9002", sglangAs("prefill", port), with(g, func(w *pools.Worker) { w.Transfer = "10.0.0.9:9002" })},
+		{"its bootstrap server given", "prefill", ",transfer=10.0.0.9:9002", sglangAs("prefill", port),
+			with(g, func(w *pools.Worker) { w.Transfer = "10.0.0.9:9002" })},
 		{"a bootstrap port of no prefill worker", "decode", "", sglangAs("decode", port), g},
 		{"a bootstrap port that is none", "prefill", "", sglangAs("prefill", `"disaggregation_bootstrap_port":90010,`), g},
 		{"trtllm", "both", "", names(`{"id":"m","owned_by":"tensorrt_llm"}`), r},
@@ -260,13 +266,15 @@ func TestReportedLimits(t *testing.T) {
 			}),
 		},
 		{
-			"trtllm's context endpoint in text, of another rank", "both", "", trtllm(`null`, `{"ctx_info_endpoint":"tcp://[::1]:4711","ctx_dp_rank":2}`),
+			"trtllm's context endpoint in text, of another rank", "both", "",
+			trtllm(`null`, `{"ctx_info_endpoint":"tcp://[::1]:4711","ctx_dp_rank":2}`),
 			with(r, func(w *pools.Worker) { w.TransferIDs = []string{"", "", "tcp://[::1]:4711"} }),
 		},
 		{"trtllm without a transceiver", "both", "", trtllm(`7`, `null`), r},
 		{"trtllm with an endpoint that is none", "both", "", trtllm(`"a\nb"`, `{"ctx_info_endpoint":["ipc:///tmp/x"],"ctx_dp_rank":0}`), r},
 		{"trtllm with a rank that is none", "both", "", trtllm(`""`, `{"ctx_info_endpoint":["tcp://h:1"],"ctx_dp_rank":-1}`), r},
-		{"nothing but health", "both", ",model=m,engine=vllm", map[string]string{"/health": ""}, pools.Worker{Model: "m", Engine: "vllm", BlockSize: 16}},
+		{"nothing but health", "both", ",model=m,engine=vllm", map[string]string{"/health": ""},
+			pools.Worker{Model: "m", Engine: "vllm", BlockSize: 16}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newStock(t, test.faces)
@@ -294,7 +302,8 @@ func TestReportedLimits(t *testing.T) {
 
 // A prefill worker of which decode could not know the engine has not joined: it is asked again.
 func TestMooncakeJoinsWithItsEngineIDs(t *testing.T) {
-	for _, query := range []string{``, `{}`, `[]`, `{"1":{"engine_id":"e"}}`, `{"0":{"engine_id":""}}`, `{"0":{"engine_id":"a\nb"}}`, `{"0":{"engine_id":7}}`} {
+	for _, query := range []string{``, `{}`, `[]`, `{"1":{"engine_id":"e"}}`, `{"0":{"engine_id":""}}`, `{"0":{"engine_id":"a\nb"}}`,
+		`{"0":{"engine_id":7}}`} {
 		s := newStock(t, mooncake(query))
 		r, _, _ := prober(t, ProberConfig{}, "prefill "+s.URL+",id=w1,connector=vllm-mooncake,transfer="+strings.TrimPrefix(s.URL, "http://"))
 		within(t, "it is asked again", func() bool { return s.count("/query") > 2 })
@@ -315,7 +324,8 @@ func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
 		options    string
 		want       string
 	}{
-		{"two models", "both", names(`{"id":"a","owned_by":"vllm"},{"id":"b","owned_by":"vllm"}`), "", `serves "a", "b": set model= to one of them`},
+		{"two models", "both", names(`{"id":"a","owned_by":"vllm"},{"id":"b","owned_by":"vllm"}`), "",
+			`serves "a", "b": set model= to one of them`},
 		{"another model", "both", names(`{"id":"a","owned_by":"vllm"}`), ",model=b", `serves "a", not model=b`},
 		{"a name of two lines", "both", names(`{"id":"a\r\nb","owned_by":"vllm"}`), "", `serves "a\r\nb": a model's name is`},
 		{"a long name", "both", names(`{"id":"` + strings.Repeat("a", 1<<20) + `","owned_by":"vllm"}`), "", "a model's name is 1 to 256"},
@@ -436,7 +446,8 @@ func TestGatewaysAreNoWorkers(t *testing.T) {
 	s.set(func(s *stock) { s.gateway = true })
 	for name, status := range map[string]int{"ready": 0, "not ready": http.StatusServiceUnavailable} {
 		s.set(func(s *stock) { s.ill = status })
-		r, _, _ := prober(t, ProberConfig{Failures: 1 << 30}, "both "+s.URL+",id=asked", "both "+strings.Replace(s.URL, "127.0.0.1", "localhost", 1)+",id=given,model=m")
+		r, _, _ := prober(t, ProberConfig{Failures: 1 << 30}, "both "+s.URL+",id=asked",
+			"both "+strings.Replace(s.URL, "127.0.0.1", "localhost", 1)+",id=given,model=m")
 		within(t, name+": both refused", func() bool { return len(r.Refused()) == 2 })
 		for _, refused := range r.Refused() {
 			if _, in := r.Lookup(refused.Worker.ID); in || !strings.Contains(refused.Err.Error(), "is a gateway") {

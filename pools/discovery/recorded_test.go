@@ -37,7 +37,8 @@ func TestRecordedSGLangReports(t *testing.T) {
 		return all
 	}
 	events := func(block, ranks int) map[string]any {
-		return map[string]any{"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 9610, "topic": "kv-events", "block_size": block, "dp_size": ranks, "replay_endpoint_port_base": 9611}
+		return map[string]any{"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 9610, "topic": "kv-events",
+			"block_size": block, "dp_size": ranks, "replay_endpoint_port_base": 9611}
 	}
 	for _, c := range []struct {
 		name string
@@ -50,7 +51,8 @@ func TestRecordedSGLangReports(t *testing.T) {
 		{"decode", "decode", nil, func(f *facts) { f.disaggregatesAs = "decode" }},
 		{
 			"--tp-size 4 --attn-dp-size 4", "unified",
-			map[string]any{"attn_dp_size": 4, "enable_dp_attention": true, "chunked_prefill_size": 1024, "kv_events": events(16, 4), "internal_states": states(4, 4, 4, 4)},
+			map[string]any{"attn_dp_size": 4, "enable_dp_attention": true, "chunked_prefill_size": 1024, "kv_events": events(16, 4),
+				"internal_states": states(4, 4, 4, 4)},
 			func(f *facts) { f.maxSeqs, f.maxBatchTokens, f.ranks = 4, 1024, 4 },
 		},
 		{

@@ -212,7 +212,10 @@ func (s *site) direct() *clientv3.Client { s.t.Helper(); return s.client(s.etcd.
 
 func (s *site) gated() *clientv3.Client {
 	s.t.Helper()
-	return s.client("etcd:2379", Access{dial: func(ctx context.Context, address string) (net.Conn, error) { return s.gate.dial(ctx, "tcp", address) }})
+	return s.client("etcd:2379", Access{dial: func(ctx context.Context, address string) (net.Conn,
+		error) {
+		return s.gate.dial(ctx, "tcp", address)
+	}})
 }
 
 func (s *site) client(endpoint string, access Access) *clientv3.Client {

@@ -35,12 +35,13 @@ func TestAWorkerThatGeneratesIsWell(t *testing.T) {
 		}))
 		t.Cleanup(front.Close)
 		generates.Store(true)
-		r, _, _ := prober(t, ProberConfig{Every: 20 * time.Millisecond, Timeout: 200 * time.Millisecond, Failures: 1, Latest: func(string) time.Time {
-			if generates.Load() {
-				return time.Now()
-			}
-			return time.Time{}
-		}}, "both "+front.URL+",id=w1,model=m")
+		r, _, _ := prober(t, ProberConfig{Every: 20 * time.Millisecond, Timeout: 200 * time.Millisecond, Failures: 1,
+			Latest: func(string) time.Time {
+				if generates.Load() {
+					return time.Now()
+				}
+				return time.Time{}
+			}}, "both "+front.URL+",id=w1,model=m")
 		first := member(t, r, "the worker", func(w *pools.Worker) bool { return w.BlockSize == 32 })
 		busy.Store(true)
 		before := asked.Load()

@@ -289,7 +289,8 @@ func TestBounds(t *testing.T) {
 	}
 	assert.True(t, len(c.list("store", entries)) == maxEntries && len(c.known) == maxEntries,
 		"%d entries are taken", len(c.known))
-	if c.receive("cordons/00000", big) || c.receive("cordons/z", []byte("1")) || !c.receive("cordons/00000", nil) || !c.receive("cordons/z", []byte("1")) {
+	if c.receive("cordons/00000", big) || c.receive("cordons/z", []byte("1")) || !c.receive("cordons/00000", nil) ||
+		!c.receive("cordons/z", []byte("1")) {
 		t.Error("a bound is not kept, or too narrow")
 	}
 }

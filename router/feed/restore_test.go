@@ -81,7 +81,8 @@ func (s *site) feed(own string, others ...string) (f *Feed, at *index.Index, sto
 func (s *site) knows(f *Feed) bool {
 	all := f.Sources()
 	return len(all) == len(s.sends) && !slices.ContainsFunc(all, func(is follow.SourceStatus) bool {
-		return is.State != follow.Live || !slices.ContainsFunc(s.sends, func(p *view.Publisher) bool { return p.Epoch() == is.Epoch && p.Stats().Seq == is.Seq })
+		return is.State != follow.Live || !slices.ContainsFunc(s.sends,
+			func(p *view.Publisher) bool { return p.Epoch() == is.Epoch && p.Stats().Seq == is.Seq })
 	})
 }
 

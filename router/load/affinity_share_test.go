@@ -128,7 +128,8 @@ func TestAFloodOfAnother(t *testing.T) {
 	c.report()
 	var flood []SessionBinding
 	for i := range 3 * MaxSessions {
-		flood = append(flood, SessionBinding{Session: SessionHash(fmt.Sprint("theirs", i)), Worker: 1, Born: MaxSessionMillis, Idle: int64(i % 3)})
+		flood = append(flood, SessionBinding{Session: SessionHash(fmt.Sprint("theirs", i)), Worker: 1, Born: MaxSessionMillis,
+			Idle: int64(i % 3)})
 	}
 	c.Apply(MaxSessionMillis, flood, c.now)
 	if got := c.counts(); got.Bindings != MaxSessions || got.Evicted != 3*MaxSessions-MaxSessions/2 || len(c.index) != MaxSessions {
@@ -144,7 +145,8 @@ func TestAFloodOfAnother(t *testing.T) {
 		calm.Apply(1, []SessionBinding{{Session: SessionHash("s"), Worker: 2, Born: MaxSessionMillis}}, calm.now)
 	}
 	assert.Equal(t, 1, calm.report(), "answers to a hundred times the same")
-	c.Apply(-5, []SessionBinding{{Session: 0, Worker: 1}, {Session: 1, Worker: 1, Idle: -1}, {Session: 1, Worker: 1, Idle: ttl.Milliseconds()}}, c.now)
+	c.Apply(-5, []SessionBinding{{Session: 0, Worker: 1}, {Session: 1, Worker: 1, Idle: -1},
+		{Session: 1, Worker: 1, Idle: ttl.Milliseconds()}}, c.now)
 	_, _, ok := c.Find(1, c.now)
 	assert.False(t, ok, "a binding that has expired is taken in")
 	c.Apply(0, []SessionBinding{{Session: SessionHash("own1"), Worker: 9, Moves: 1<<32 - 1}}, c.now)

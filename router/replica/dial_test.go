@@ -52,10 +52,11 @@ func TestDialOverTLS(t *testing.T) {
 	shown, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	require.NoError(t, err)
 	for name, config := range map[string]*tls.Config{
-		"TLS 1.3":     {Certificates: []tls.Certificate{shown}},
-		"TLS 1.2":     {Certificates: []tls.Certificate{shown}, MaxVersion: tls.VersionTLS12},
-		"mutual":      {Certificates: []tls.Certificate{shown}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert},
-		"mutual, 1.2": {Certificates: []tls.Certificate{shown}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, MaxVersion: tls.VersionTLS12},
+		"TLS 1.3": {Certificates: []tls.Certificate{shown}},
+		"TLS 1.2": {Certificates: []tls.Certificate{shown}, MaxVersion: tls.VersionTLS12},
+		"mutual":  {Certificates: []tls.Certificate{shown}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert},
+		"mutual, 1.2": {Certificates: []tls.Certificate{shown}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert,
+			MaxVersion: tls.VersionTLS12},
 	} {
 		ln := listening(t)
 		came := make(chan error, 1)

@@ -28,7 +28,8 @@ func (m *Member) effect(ctx context.Context, e Effect) {
 		m.heartbeatLocked()
 		m.rooms.Routers.Each(func(_ string, _ pools.Role, r *router.Router) { r.ResendBindings(time.Now()) })
 	case SameName:
-		m.log.Error("replica name in use by another gateway; the others count the later one's bookings (the name is host and port)", "replica", e.Peer)
+		m.log.Error("replica name in use by another gateway; the others count the later one's bookings (the name is host and port)",
+			"replica", e.Peer)
 	case Misnamed:
 		m.log.Warn("messages of a gateway dropped: they bear another gateway's name", "replica", e.Peer)
 	case OtherVersion:

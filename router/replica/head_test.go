@@ -44,7 +44,8 @@ func TestHeadsArePublished(t *testing.T) {
 		ms    int
 		heads []queue.Head
 	}{
-		{0, nil}, {1, []queue.Head{low, high}}, {2, []queue.Head{high}}, {6, []queue.Head{high}}, {7, []queue.Head{high}}, {26, []queue.Head{high}}, {27, nil}, {31, nil}, {90, nil}, {91, []queue.Head{low}},
+		{0, nil}, {1, []queue.Head{low, high}}, {2, []queue.Head{high}}, {6, []queue.Head{high}}, {7, []queue.Head{high}},
+		{26, []queue.Head{high}}, {27, nil}, {31, nil}, {90, nil}, {91, []queue.Head{low}},
 	} {
 		now := noon.Add(time.Duration(step.ms) * time.Millisecond)
 		data, next := own.Heads(map[string][]queue.Head{"m": step.heads}, now)

@@ -97,7 +97,8 @@ const delay = 200 * time.Microsecond
 // join starts a gateway on the NATS server at url, which chooses as if it were alone.
 func join(t testing.TB, url, name string, access ...nats.Option) *gateway {
 	t.Helper()
-	conn, err := nats.Connect(url, append(access, nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectBufSize(-1))...)
+	conn, err := nats.Connect(url, append(access, nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
+		nats.ReconnectBufSize(-1))...)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	return joinOver(t, natsbus.OverNATS(conn, natsbus.PendingLimits{}, slog.New(slog.DiscardHandler)), name, answers(t))
@@ -105,10 +106,12 @@ func join(t testing.TB, url, name string, access ...nats.Option) *gateway {
 
 func joinOver(t testing.TB, link Link, name, addr string) *gateway {
 	t.Helper()
-	g := &gateway{t: t, woken: make(chan string, 1), warned: make(chan string, 8), received: make(chan string, 4096), left: make(chan struct{}), pool: &pools.Pool{Model: "m", Role: pools.Both}}
+	g := &gateway{t: t, woken: make(chan string, 1), warned: make(chan string, 8), received: make(chan string, 4096),
+		left: make(chan struct{}), pool: &pools.Pool{Model: "m", Role: pools.Both}}
 	g.heads.Store(new([]queue.Head))
 	for i := range workers {
-		g.pool.Members = append(g.pool.Members, pools.Member{Worker: &pools.Worker{ID: fmt.Sprintf("w%02d", i), BlockSize: 16, TotalKVBlocks: 100_000}})
+		g.pool.Members = append(g.pool.Members,
+			pools.Member{Worker: &pools.Worker{ID: fmt.Sprintf("w%02d", i), BlockSize: 16, TotalKVBlocks: 100_000}})
 	}
 	base := router.DefaultConfig()
 	base.OnBooking, base.SessionTTL = func(made bool) { g.member.Booked(made) }, time.Minute
@@ -228,9 +231,11 @@ func (q quiet) Request(context.Context, *nats.Msg) (*nats.Msg, error) {
 // FuzzMember: whatever comes at each of a member's subjects, or as a page that it has asked for, nothing panics: neither here nor in the
 // routers, which apply it.
 func FuzzMember(f *testing.F) {
-	share := SlotShare{Slot: Slot{Role: pools.Both, Worker: "w00", Rank: 1}, Share: load.Share{Account: load.Account{Requests: 1, ActiveBlocks: 9}, Left: time.Second}}
+	share := SlotShare{Slot: Slot{Role: pools.Both, Worker: "w00", Rank: 1},
+		Share: load.Share{Account: load.Account{Requests: 1, ActiveBlocks: 9}, Left: time.Second}}
 	for _, m := range []Message{
-		{Kind: natsbus.Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}, Sends: []SlotSent{{Slot: share.Slot, Hashes: []uint64{1, 2}}},
+		{Kind: natsbus.Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share},
+			Sends:  []SlotSent{{Slot: share.Slot, Hashes: []uint64{1, 2}}},
 			Opened: []Slot{share.Slot},
 			Bound:  []PoolBound{{Role: pools.Both, Clock: 9, Bindings: []load.SessionBinding{{Session: 1, Worker: 2, Born: 3}}}}},
 		{Kind: natsbus.Heartbeat, From: "a", Epoch: 1, Seq: 1, Digest: 1, Addr: "127.0.0.1:1", Echoes: []Echo{{Name: "me"}}},
@@ -488,7 +493,8 @@ func TestANameIsBound(t *testing.T) {
 			early := b.book()
 			a.eventually("a knows b's booking", func() bool { return a.requests() == 1 })
 			complaints := make(chan error, 8)
-			forger, err := nats.Connect(url, as("gateway-3"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { complaints <- err }))
+			forger, err := nats.Connect(url, as("gateway-3"),
+				nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { complaints <- err }))
 			require.NoError(t, err)
 			defer forger.Close()
 			cfg, victim := &a.member.cfg, "gateway-2:8000"

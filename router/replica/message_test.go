@@ -19,14 +19,18 @@ import (
 
 func messages() []Message {
 	share := SlotShare{Slot{"model", pools.Decode, "worker", 3}, load.Share{
-		Account: load.Account{Requests: 1, ActiveBlocks: 2, PrefillTokens: 3, Faded: 4}, Left: 9 * time.Second, First: 2 * time.Microsecond, Computed: 5, FirstTokens: 6,
+		Account: load.Account{Requests: 1, ActiveBlocks: 2, PrefillTokens: 3, Faded: 4}, Left: 9 * time.Second,
+		First: 2 * time.Microsecond, Computed: 5, FirstTokens: 6,
 	}}
 	promised := SlotShare{Slot{"model", pools.Decode, "", 0}, load.Share{Account: load.Account{ActiveBlocks: 77}}}
 	return []Message{
-		{Kind: natsbus.Delta, From: "a", Epoch: 1 << 60, Seq: 7, Shares: []SlotShare{share, promised}, Sends: []SlotSent{{share.Slot, true, []uint64{1, 1 << 63}}}, Opened: []Slot{share.Slot}, Bound: []PoolBound{
-			{"model", pools.Decode, 1 << 40, []load.SessionBinding{{Session: 1 << 63, Worker: 2, Rank: 3, Moves: 4, Born: 5, Idle: 6}, {Session: 7, Moves: math.MaxInt32, Born: load.MaxSessionMillis}}},
-		}},
-		{Kind: natsbus.Heartbeat, From: "a", Epoch: 1, Seq: 7, Digest: 1 << 63, Addr: "a:8080", Booked: 9, Stamp: time.Second, Echoes: []Echo{{"b", time.Second, time.Millisecond}}, Bound: []PoolBound{{Model: "model", Role: pools.Both, Clock: 9}}},
+		{Kind: natsbus.Delta, From: "a", Epoch: 1 << 60, Seq: 7, Shares: []SlotShare{share, promised},
+			Sends: []SlotSent{{share.Slot, true, []uint64{1, 1 << 63}}}, Opened: []Slot{share.Slot}, Bound: []PoolBound{
+				{"model", pools.Decode, 1 << 40, []load.SessionBinding{{Session: 1 << 63, Worker: 2, Rank: 3, Moves: 4, Born: 5, Idle: 6},
+					{Session: 7, Moves: math.MaxInt32, Born: load.MaxSessionMillis}}},
+			}},
+		{Kind: natsbus.Heartbeat, From: "a", Epoch: 1, Seq: 7, Digest: 1 << 63, Addr: "a:8080", Booked: 9, Stamp: time.Second,
+			Echoes: []Echo{{"b", time.Second, time.Millisecond}}, Bound: []PoolBound{{Model: "model", Role: pools.Both, Clock: 9}}},
 		{Kind: natsbus.Page, From: "a", Epoch: 1, After: share.Slot, Last: true, Shares: []SlotShare{share}},
 		{Kind: natsbus.Page, From: "a", Epoch: 1, Seq: 7, After: Slot{Role: pools.Prefill}, Shares: []SlotShare{share}},
 		{Kind: natsbus.Leave, From: "a", Epoch: 1},
@@ -129,7 +133,8 @@ func TestPagesThatLeadNowhere(t *testing.T) {
 		got := ledger{}
 		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1), got, noon)
 		delta := Message{Kind: natsbus.Delta, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}}
-		if do, _ := receive(p, delta.Append(nil), noon, nil); len(do) == 0 || do[len(do)-1] != (Effect{Do: RequestPage, Peer: "a", After: first}) {
+		if do, _ := receive(p, delta.Append(nil), noon, nil); len(do) == 0 ||
+			do[len(do)-1] != (Effect{Do: RequestPage, Peer: "a", After: first}) {
 			t.Fatalf("a new gateway is asked for no page: %+v", do)
 		}
 		_, err := receive(p, page.Append(nil), noon, nil)
@@ -152,7 +157,8 @@ func FuzzMessage(f *testing.F) {
 			assert.NoError(t, again.read(m.Append(nil)), "%+v cannot be read again", m)
 			assert.Equal(t, again, m, "became")
 		}
-		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1), books{ledger{}, load.NewSessions(bindingTTL, true)}, noon)
+		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewLocal("me", 1),
+			books{ledger{}, load.NewSessions(bindingTTL, true)}, noon)
 		first := messages()[0]
 		do, _ := receive(p, first.Append(nil), noon, nil) // which requests a page
 		for range 2 {
@@ -166,7 +172,8 @@ func FuzzMessage(f *testing.F) {
 
 // BenchmarkDelta encodes and decodes a delta of two shares, what one booking of two legs sends.
 func BenchmarkDelta(b *testing.B) {
-	m := Message{Kind: natsbus.Delta, From: "gateway-1:8000", Epoch: 1 << 60, Seq: 7, Shares: []SlotShare{messages()[0].Shares[0], messages()[0].Shares[0]}}
+	m := Message{Kind: natsbus.Delta, From: "gateway-1:8000", Epoch: 1 << 60, Seq: 7,
+		Shares: []SlotShare{messages()[0].Shares[0], messages()[0].Shares[0]}}
 	var got Message
 	var data []byte
 	for b.Loop() {

@@ -356,7 +356,8 @@ func TestSilence(t *testing.T) {
 		g.run(300 * time.Millisecond)
 		assert.True(t, maps.Equal(a.books["b"], again.truth),
 			"the shares of the process that has ended are left: %v", a.books["b"])
-		do, err := receive(a.peers, (&Message{Kind: natsbus.Delta, From: "b", Epoch: 1, Seq: 9999, Shares: []SlotShare{{Slot{"m", pools.Both, "w", 0}, load.Share{Account: load.Account{Requests: 1}}}}}).Append(nil), g.now, nil)
+		do, err := receive(a.peers, (&Message{Kind: natsbus.Delta, From: "b", Epoch: 1, Seq: 9999,
+			Shares: []SlotShare{{Slot{"m", pools.Both, "w", 0}, load.Share{Account: load.Account{Requests: 1}}}}}).Append(nil), g.now, nil)
 		assert.True(t, err == nil && len(do) == 0 && maps.Equal(a.books["b"], again.truth),
 			"a late message of a process that has ended counts")
 	})
@@ -499,7 +500,8 @@ func TestANameIsItsSenders(t *testing.T) {
 	for i := range 120 {
 		for _, kind := range []natsbus.Kind{natsbus.Delta, natsbus.Heartbeat, natsbus.Heads, natsbus.Leave} {
 			for _, victim := range []string{"b", "a", "unknown"} {
-				do, err := a.peers.Receive("c", (&Message{Kind: kind, From: victim, Epoch: 9, Seq: 1}).Append(nil), g.now.Add(time.Duration(i)*time.Second), nil)
+				do, err := a.peers.Receive("c", (&Message{Kind: kind, From: victim, Epoch: 9, Seq: 1}).Append(nil),
+					g.now.Add(time.Duration(i)*time.Second), nil)
 				if reports += len(do); err == nil || len(do) > 1 || len(do) == 1 && do[0] != (Effect{Do: Misnamed, Peer: "c"}) {
 					t.Fatalf("%v, %v", do, err)
 				}
@@ -507,7 +509,8 @@ func TestANameIsItsSenders(t *testing.T) {
 		}
 	}
 	counts := a.peers.Counts()
-	assert.True(t, reports == 2 && counts.Malformed == 120*4*3 && counts.SameName == 0 && a.peers.Len() == 2 && maps.Equal(a.books["b"], b.truth) && maps.Equal(a.books["c"], c.truth),
+	assert.True(t, reports == 2 && counts.Malformed == 120*4*3 && counts.SameName == 0 && a.peers.Len() == 2 &&
+		maps.Equal(a.books["b"], b.truth) && maps.Equal(a.books["c"], c.truth),
 		"reported %d times in two minutes, %+v, %v", reports, counts, a.books)
 }
 
@@ -556,7 +559,8 @@ func TestPoolsOfOthersAreBounded(t *testing.T) {
 	var do []Effect
 	for i := range 3 * maxPools {
 		slot := Slot{fmt.Sprint("model-", i), pools.Both, "w", 0}
-		m := Message{Kind: natsbus.Delta, From: "b", Epoch: 1, Seq: uint64(i + 1), Shares: []SlotShare{{slot, load.Share{Account: load.Account{Requests: 1}}}}, Sends: []SlotSent{{slot, false, []uint64{1}}},
+		m := Message{Kind: natsbus.Delta, From: "b", Epoch: 1, Seq: uint64(i + 1),
+			Shares: []SlotShare{{slot, load.Share{Account: load.Account{Requests: 1}}}}, Sends: []SlotSent{{slot, false, []uint64{1}}},
 			Bound: []PoolBound{{Model: fmt.Sprint("bound-", i), Role: pools.Both}}}
 		var err error
 		do, err = receive(p, m.Append(nil), noon, do[:0])

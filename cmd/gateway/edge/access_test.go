@@ -98,7 +98,8 @@ func TestAGetDoesNotWaitForItsBody(t *testing.T) {
 			for _, framing := range []string{"Content-Length: 10000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n",
 				"Content-Length: 10000\r\n\r\nxx"} {
 				resp, _ := sv.ask(method+" "+path+" HTTP/1.1\r\nHost: t\r\n", framing)
-				assert.True(t, resp.StatusCode == want && resp.Close, "%s %s, %q: %+v, want %d and the connection's end", method, path, framing, resp, want)
+				assert.True(t, resp.StatusCode == want && resp.Close, "%s %s, %q: %+v, want %d and the connection's end", method, path, framing,
+					resp, want)
 			}
 		}
 	}

@@ -51,7 +51,8 @@ func TestOnlyListedFieldsReachTheFlow(t *testing.T) {
 			{Name: "Baggage", Value: "k=v"}}},
 		{"a malformed trace takes its state along", []string{"traceparent: 00-short", "tracestate: a=1"}, "", "", nil},
 		{"two traces", []string{"traceparent: " + trace, "traceparent: " + trace, "tracestate: a=1"}, "", "", nil},
-		{"a state that is too long", []string{"traceparent: " + trace, "tracestate: a=" + strings.Repeat("x", maxTraceStateBytes)}, trace, "", nil},
+		{"a state that is too long", []string{"traceparent: " + trace, "tracestate: a=" + strings.Repeat("x", maxTraceStateBytes)}, trace,
+			"", nil},
 	} {
 		sv.serves(post(goodBody, tc.head...))
 		call := <-calls

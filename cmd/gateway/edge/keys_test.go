@@ -86,7 +86,8 @@ func TestKeysHaveSaltsOfTheirOwn(t *testing.T) {
 		if byKey {
 			seen := map[string]bool{plain: true, other: true, own: true, others: true, forged: true}
 			if len(seen) != 5 || seen[""] || seen["s"] || plain != again {
-				t.Errorf("salts %q, %q again; %q of another key; %q and %q of the same salt; %q of the first's", plain, again, other, own, others, forged)
+				t.Errorf("salts %q, %q again; %q of another key; %q and %q of the same salt; %q of the first's", plain, again, other, own,
+					others, forged)
 			}
 		} else if plain != "" || own != "s" || others != "s" {
 			t.Errorf("without the setting the salts are %q, %q and %q", plain, own, others)

@@ -77,7 +77,8 @@ func TestLeavingClientsAreSeen(t *testing.T) {
 			eventually(t, "the end of connections and flows", func() bool { return sv.main.server.Conns.Len()+sv.live.Len() == 0 })
 			// A response is counted after its connection and its flow have ended.
 			eventually(t, "every client counted as gone and under 499", func() bool {
-				return sv.metric("tandem_frontend_disconnected_clients") == clients && sv.metric("tandem_frontend_open_connections", "streaming") == 0 &&
+				return sv.metric("tandem_frontend_disconnected_clients") == clients &&
+					sv.metric("tandem_frontend_open_connections", "streaming") == 0 &&
 					sv.metric("tandem_frontend_http_responses_total", "completions", "499") == clients
 			})
 			assert.Empty(t, sv.logs.String(), "the flow logs its own requests")

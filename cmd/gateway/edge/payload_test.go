@@ -173,7 +173,8 @@ func TestBodiesGrowWithinTheBudget(t *testing.T) {
 		require.True(t, b.grow(r, 2<<10))
 		r.body.B = append(r.body.B, "begun"...)
 		assert.Equal(t, fits, b.grow(r, size), "limit %d", limit)
-		assert.True(t, string(r.body.B) == "begun" && (cap(r.body.B) == whole) == fits && b.used.Load() == int64(r.held) && r.held == cap(r.body.B),
+		assert.True(t, string(r.body.B) == "begun" && (cap(r.body.B) == whole) == fits && b.used.Load() == int64(r.held) &&
+			r.held == cap(r.body.B),
 			"limit %d: %q in %d bytes, %d counted, %d held", limit, r.body.B, cap(r.body.B), b.used.Load(), r.held)
 		b.release(r)
 		assert.Zero(t, b.used.Load())

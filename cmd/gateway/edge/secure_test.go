@@ -119,7 +119,8 @@ func TestAnswers(t *testing.T) {
 			cl.closed()
 		}
 		eventually(t, "all answers counted and no stream open", func() bool {
-			return sv.metric("tandem_frontend_http_responses_total", "completions", "200") == 12 && sv.metric("tandem_frontend_open_connections", "streaming") == 0
+			return sv.metric("tandem_frontend_http_responses_total", "completions", "200") == 12 &&
+				sv.metric("tandem_frontend_open_connections", "streaming") == 0
 		})
 		assert.Zero(t, sv.metric("tandem_frontend_disconnected_clients"))
 		_, err := tls.Dial("tcp", sv.ln.Addr().String(), &tls.Config{RootCAs: g.ca.Pool(), ServerName: "t", MaxVersion: tls.VersionTLS11})

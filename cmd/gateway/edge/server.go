@@ -89,7 +89,8 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 		refusals: guard.LogLimiter{Burst: 10, Window: 10 * time.Second},
 		forward:  forwarded(cfg.ForwardHeaders), id: newGatewayID()}
 	s.hops = []http1.Field{{Name: headerGateway, Value: s.id}}
-	s.bodies.limit = max(cmp.Or(cfg.BodyBudgetBytes, bodyBudget()), int64(http1.BufSize(cfg.MaxBodyBytes+1))) // one more byte shows that a body is too large
+	s.bodies.limit = max(cmp.Or(cfg.BodyBudgetBytes, bodyBudget()),
+		int64(http1.BufSize(cfg.MaxBodyBytes+1))) // one more byte shows that a body is too large
 	s.metrics = newMetrics(reg, s)
 	var err error
 	if s.hints, err = cfg.hints(); err != nil {
@@ -119,7 +120,8 @@ func (s *Server) warn() {
 	if s.cfg.APIKeyFile == "" && s.cfg.TLS.ClientCA == "" && !auth.Loopback(s.cfg.Host) {
 		s.log.Warn("no api-key-file: every client that reaches the address is served", "http_host", s.cfg.Host)
 	}
-	if host, _, err := net.SplitHostPort(s.cfg.AdminAddress); err == nil && s.cfg.AdminKeyFile == "" && s.cfg.TLS.ClientCA == "" && !auth.Loopback(host) {
+	if host, _, err := net.SplitHostPort(s.cfg.AdminAddress); err == nil && s.cfg.AdminKeyFile == "" && s.cfg.TLS.ClientCA == "" &&
+		!auth.Loopback(host) {
 		s.log.Warn("no admin-key-file: every client that reaches the address may cordon workers", "admin_address", s.cfg.AdminAddress)
 	}
 }

@@ -31,7 +31,8 @@ func TestAliases(t *testing.T) {
 	got := w.Body.String()
 	assert.Equal(t, 6, strings.Count(got, "# TYPE "), got)
 	for _, series := range []string{
-		`p_repaired_total{method="ring",pool="m"} 2`, `p_healed_total{way="ring",pool="m"} 2`, `p_size{pool="m"} 3`, `p_size{pool="n"} 4`, `p_all_size 7`,
+		`p_repaired_total{method="ring",pool="m"} 2`, `p_healed_total{way="ring",pool="m"} 2`, `p_size{pool="m"} 3`, `p_size{pool="n"} 4`,
+		`p_all_size 7`,
 		`p_new_seconds_count 1`, `p_old_seconds_count 1`,
 	} {
 		assert.Contains(t, got, "\n"+series+"\n")

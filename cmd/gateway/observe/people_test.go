@@ -26,7 +26,8 @@ func TestLinesForPeople(t *testing.T) {
 		require.NoError(t, log.Handler().Handle(context.Background(), r))
 	}
 	write(log, slog.LevelInfo, "gateway is up", "address", "127.0.0.1:8000", "n", 3)
-	write(log.With("w", 1).WithGroup("g").With("v", "two words"), slog.LevelWarn, "leg failed", "error", errors.New("x\x1b[31m\n"), slog.Group("in", "k", true))
+	write(log.With("w", 1).WithGroup("g").With("v", "two words"), slog.LevelWarn, "leg failed", "error", errors.New("x\x1b[31m\n"),
+		slog.Group("in", "k", true))
 	write(log, slog.LevelError, "bad")
 	l := NewLine(log, slog.LevelInfo, at, "request")
 	require.True(t, l.Text(), "a line for people")

@@ -88,7 +88,8 @@ func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
 	ttft := set.Histogram("frontend_time_to_first_token_seconds", "From arrival to the first token; streams only.", latencyBuckets, "model")
 	itl := set.Histogram("frontend_inter_token_latency_seconds", "Time between two tokens of a stream.", gapBuckets, "model")
 	duration := set.Histogram("frontend_request_duration_seconds", "Time from the request's arrival to its end.", latencyBuckets, "model")
-	queueWait := set.Histogram("frontend_queue_wait_seconds", "Time a request waited for its workers.", latencyBuckets, "model", "policy_class")
+	queueWait := set.Histogram("frontend_queue_wait_seconds", "Time a request waited for its workers.", latencyBuckets, "model",
+		"policy_class")
 	prefill := set.Histogram("frontend_prefill_seconds", "Time of a request's prefill legs.", latencyBuckets, "model")
 	transfer := set.Histogram("component_router_kv_transfer_estimated_latency_seconds",
 		"Prefill's answer to decode's first token.", latencyBuckets, "model")

@@ -46,6 +46,7 @@ func TestBuildOf(t *testing.T) {
 		{"v2", recorded("v1.2.0+dirty", commit, debug.BuildSetting{Key: "vcs.modified", Value: "true"}), "v2", "1d03e0b-dirty"},
 	} {
 		b := buildOf(tt.linked, tt.info)
-		assert.Equal(t, [3]string{tt.version, tt.revision, runtime.Version()}, [3]string{b.Version, b.Revision, b.Go}, "%q and %+v", tt.linked, tt.info)
+		assert.Equal(t, [3]string{tt.version, tt.revision, runtime.Version()}, [3]string{b.Version, b.Revision, b.Go}, "%q and %+v",
+			tt.linked, tt.info)
 	}
 }

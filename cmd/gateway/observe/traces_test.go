@@ -40,7 +40,8 @@ func tracedRequest(at time.Time) *handoff.Record {
 // spanOf is the span of a request that ended so, as a collector has it.
 func spanOf(t *testing.T, c *testkit.Collector, r *handoff.Record, ended error) testkit.Span {
 	t.Helper()
-	e, err := trace.NewExporter(trace.ExporterConfig{Endpoint: c.URL, Sampler: "always_on"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	e, err := trace.NewExporter(trace.ExporterConfig{Endpoint: c.URL, Sampler: "always_on"}, slog.New(slog.DiscardHandler),
+		prometheus.NewRegistry())
 	require.NoError(t, err)
 	traced(e, r, ended, time.Now())
 	e.Close()

@@ -99,7 +99,8 @@ func TestLookupOfABadIndex(t *testing.T) {
 			if tt.want == Timeout {
 				limit = 20 * time.Millisecond
 			}
-			c, _ := running(t, ClientConfig{URLs: []string{f.URL}, Timeout: limit, Breaker: fault.BreakerConfig{Consecutive: 1, OpenFor: time.Hour}}, "a")
+			c, _ := running(t, ClientConfig{URLs: []string{f.URL}, Timeout: limit,
+				Breaker: fault.BreakerConfig{Consecutive: 1, OpenFor: time.Hour}}, "a")
 			ranks(t, c, 1)
 			f.set(func() { f.answer = tt.answer })
 			report, out := c.Lookup(t.Context(), "m", 16, remotePrompt)

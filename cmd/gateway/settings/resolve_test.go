@@ -43,7 +43,8 @@ func printed(t *testing.T, r *Resolved, name string) string {
 func TestResolveFindsValueAndSource(t *testing.T) {
 	const file = "\nrouter-mode: random\nrouter_queue_threshold: 2\nmax-body-bytes: 1GiB\netcd-endpoints: [a:2379, 'http://b:2379']\nkv_events: off\n"
 	all := files{
-		"g.yaml": file, "list.yaml": "prefill_url:\n- http://a:1,model=m,id=x\n- http://b:2\n", "text.yaml": "prefill-url: |\n  http://a:1,model=m,id=x\n  http://b:2\n",
+		"g.yaml": file, "list.yaml": "prefill_url:\n- http://a:1,model=m,id=x\n- http://b:2\n",
+		"text.yaml": "prefill-url: |\n  http://a:1,model=m,id=x\n  http://b:2\n",
 	}
 	const workers = `prefill-url: ["http://a:1,model=m,id=x", "http://b:2"]  # ` // a URL's own commas stay with it
 	tests := []struct {
@@ -55,7 +56,8 @@ func TestResolveFindsValueAndSource(t *testing.T) {
 		{"default", nil, nil, "http-port: 8000  # default"},
 		{"file", []string{"--config", "g.yaml"}, nil, "router-mode: random  # file g.yaml:2"},
 		{"file named in the environment", nil, []string{"TANDEM_CONFIG=g.yaml"}, "router-mode: random  # file g.yaml:2"},
-		{"the flag names the file before the environment does", []string{"--config=g.yaml"}, []string{"TANDEM_CONFIG=absent"}, "router-mode: random  # file g.yaml:2"},
+		{"the flag names the file before the environment does", []string{"--config=g.yaml"}, []string{"TANDEM_CONFIG=absent"},
+			"router-mode: random  # file g.yaml:2"},
 		{"snake key", []string{"--config=g.yaml"}, nil, "router-queue-threshold: 2.0  # file g.yaml:3"},
 		{"sequence", []string{"--config=g.yaml"}, nil, `etcd-endpoints: ["a:2379", "http://b:2379"]  # file g.yaml:5`},
 		{"older key", []string{"--config=g.yaml"}, nil, "router-kv-events: false  # file g.yaml:6"},
@@ -64,25 +66,31 @@ func TestResolveFindsValueAndSource(t *testing.T) {
 		{"flag over TANDEM_", []string{"--router-mode=kv"}, []string{"TANDEM_ROUTER_MODE=random"}, "router-mode: kv  # flag"},
 		{"a variable of deploy/compose", nil, []string{"TANDEM_NATS_IMAGE=nats:2", "TANDEM_IMAGE=x"}, "http-port: 8000  # default"},
 		{"empty variable", nil, []string{"TANDEM_HTTP_PORT="}, "http-port: 8000  # default"},
-		{"the older name on a higher level wins", []string{"--kv-events"}, []string{"TANDEM_ROUTER_KV_EVENTS=false"}, "router-kv-events: true  # flag"},
-		{"both names, one value", []string{"--kv-overlap-score-weight=2", "--router-kv-overlap-score-weight=2.0"}, nil, "router-kv-overlap-score-weight: 2.0  # flag"},
+		{"the older name on a higher level wins", []string{"--kv-events"}, []string{"TANDEM_ROUTER_KV_EVENTS=false"},
+			"router-kv-events: true  # flag"},
+		{"both names, one value", []string{"--kv-overlap-score-weight=2", "--router-kv-overlap-score-weight=2.0"}, nil,
+			"router-kv-overlap-score-weight: 2.0  # flag"},
 		{"switch on", []string{"--decode-fallback"}, []string{"TANDEM_DECODE_FALLBACK=false"}, "decode-fallback: true  # flag"},
 		{"switch by value", []string{"--decode-fallback=no"}, nil, "decode-fallback: false  # flag"},
 		{"the last flag counts", []string{"--http-port=1", "--http-port", "2"}, nil, "http-port: 2  # flag"},
 		{"the last switch counts", []string{"--no-decode-fallback", "--decode-fallback"}, nil, "decode-fallback: true  # flag"},
-		{"a repeated list adds up", []string{"--etcd-endpoints=a:1,b:1", "--etcd-endpoints", "c:1"}, nil, `etcd-endpoints: ["a:1", "b:1", "c:1"]  # flag`},
+		{"a repeated list adds up", []string{"--etcd-endpoints=a:1,b:1", "--etcd-endpoints", "c:1"}, nil,
+			`etcd-endpoints: ["a:1", "b:1", "c:1"]  # flag`},
 		{"negative number as a word of its own", []string{"--router-queue-threshold", "-1"}, nil, "router-queue-threshold: -1.0  # flag"},
 		{"duration", []string{"--queue-timeout=90s"}, nil, "queue-timeout: 1m30s  # flag"},
 		{"zero duration", []string{"--sse-heartbeat=0"}, nil, "sse-heartbeat: 0s  # flag"},
 		{"round duration", []string{"--queue-timeout=2h"}, nil, "queue-timeout: 2h  # flag"},
 		{"binary bytes", []string{"--max-body-bytes=2097152"}, nil, "max-body-bytes: 2MiB  # flag"},
 		{"decimal bytes", []string{"--max-body-bytes=3 MB"}, nil, "max-body-bytes: 3000000  # flag"},
-		{"an overridden DYN_ value need not be ours", []string{"--router-mode=kv"}, []string{"DYN_ROUTER_MODE=direct"}, "router-mode: kv  # flag"},
+		{"an overridden DYN_ value need not be ours", []string{"--router-mode=kv"}, []string{"DYN_ROUTER_MODE=direct"},
+			"router-mode: kv  # flag"},
 		{"another name of a list", []string{"--static-endpoint=http://a:1"}, nil, `worker-url: ["http://a:1"]  # flag`},
-		{"a variable with blanks", nil, []string{"DYN_STATIC_ENDPOINT=http://a:1 http://b:1"}, `worker-url: ["http://a:1", "http://b:1"]  # env DYN_STATIC_ENDPOINT`},
+		{"a variable with blanks", nil, []string{"DYN_STATIC_ENDPOINT=http://a:1 http://b:1"},
+			`worker-url: ["http://a:1", "http://b:1"]  # env DYN_STATIC_ENDPOINT`},
 		{"workers of one flag", []string{"--prefill-url=http://a:1,model=m,id=x http://b:2"}, nil, workers + "flag"},
 		{"workers of two flags", []string{"--prefill-url", "http://a:1,model=m,id=x", "--prefill-url=http://b:2"}, nil, workers + "flag"},
-		{"workers of a variable", nil, []string{"TANDEM_PREFILL_URL=\n http://a:1,model=m,id=x\n\thttp://b:2 "}, workers + "env TANDEM_PREFILL_URL"},
+		{"workers of a variable", nil, []string{"TANDEM_PREFILL_URL=\n http://a:1,model=m,id=x\n\thttp://b:2 "},
+			workers + "env TANDEM_PREFILL_URL"},
 		{"workers of a file's list", []string{"--config=list.yaml"}, nil, workers + "file list.yaml:1"},
 		{"workers of a file's text", []string{"--config=text.yaml"}, nil, workers + "file text.yaml:1"},
 		{"foreign DYN_", nil, []string{"DYN_NAMESPACE=x", "DYN_LOG=debug"}, "log-level: info  # default"},
@@ -111,23 +119,34 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 		file string
 		want []string // each on a line of its own
 	}{
-		{"unknown flag", []string{"--router-mod=kv"}, nil, "", []string{"flag --router-mod: there is no such setting; the nearest is --router-mode"}},
+		{"unknown flag", []string{"--router-mod=kv"}, nil, "",
+			[]string{"flag --router-mod: there is no such setting; the nearest is --router-mode"}},
 		{"one dash", []string{"-http-port", "1"}, nil, "", []string{"flag -http-port: there is no such setting; the nearest is --http-port"}},
 		{"no value", []string{"--http-port"}, nil, "", []string{"flag --http-port: a value is missing"}},
 		{"a flag where a value should be", []string{"--http-host", "--http-port=1"}, nil, "", []string{"flag --http-host: a value is missing"}},
-		{"value behind a switch", []string{"--decode-fallback", "false"}, nil, "", []string{"flag --decode-fallback: is a switch: write --decode-fallback=false"}},
-		{"value in a negation", []string{"--no-decode-fallback=false"}, nil, "", []string{"flag --no-decode-fallback: takes no value: write --decode-fallback=false"}},
+		{"value behind a switch", []string{"--decode-fallback", "false"}, nil, "",
+			[]string{"flag --decode-fallback: is a switch: write --decode-fallback=false"}},
+		{"value in a negation", []string{"--no-decode-fallback=false"}, nil, "",
+			[]string{"flag --no-decode-fallback: takes no value: write --decode-fallback=false"}},
 		{"negated number", []string{"--no-http-port"}, nil, "", []string{"flag --no-http-port: there is no such name: --no-http-port"}},
 		{"no unit", []string{"--queue-timeout=60"}, nil, "", []string{`flag --queue-timeout: "60" is not a duration of up to a year`}},
-		{"a duration without end", []string{"--stream-silence=2562047h47m"}, nil, "", []string{`flag --stream-silence: "2562047h47m" is not a duration of up to a year`}},
+		{"a duration without end", []string{"--stream-silence=2562047h47m"}, nil, "",
+			[]string{`flag --stream-silence: "2562047h47m" is not a duration of up to a year`}},
 		{"unknown unit", []string{"--max-body-bytes=5MX"}, nil, "", []string{`flag --max-body-bytes: "5MX" is not a number of bytes`}},
-		{"a duration past all ends", []string{"--stream-silence=9999999h"}, nil, "", []string{`flag --stream-silence: "9999999h" is not a duration of up to a year`}},
-		{"more bytes than there are", []string{"--max-body-bytes=99999999TiB"}, nil, "", []string{`flag --max-body-bytes: "99999999TiB" is out of range`}},
-		{"scheme", []string{"--nats-url=http://u:secret@h:4222"}, nil, "", []string{`flag --nats-url: the scheme of "h:4222" is none of nats, tls, ws, wss`}},
-		{"a mistake is not covered up by a repetition", []string{"--http-port=x", "--http-port=1"}, nil, "", []string{`flag --http-port: "x" is not`}},
-		{"unknown variable", nil, []string{"TANDEM_HTP_PORT=1"}, "", []string{"TANDEM_HTP_PORT: there is no such setting; the nearest is TANDEM_HTTP_PORT"}},
-		{"lower-case variable", nil, []string{"TANDEM_http_port=1"}, "", []string{"TANDEM_http_port: there is no such setting; the nearest is TANDEM_HTTP_PORT"}},
-		{"negated variable", nil, []string{"TANDEM_NO_ROUTER_KV_EVENTS=true"}, "", []string{"TANDEM_NO_ROUTER_KV_EVENTS: there is no such name: --no-router-kv-events is the flag, elsewhere set TANDEM_ROUTER_KV_EVENTS to false"}},
+		{"a duration past all ends", []string{"--stream-silence=9999999h"}, nil, "",
+			[]string{`flag --stream-silence: "9999999h" is not a duration of up to a year`}},
+		{"more bytes than there are", []string{"--max-body-bytes=99999999TiB"}, nil, "",
+			[]string{`flag --max-body-bytes: "99999999TiB" is out of range`}},
+		{"scheme", []string{"--nats-url=http://u:secret@h:4222"}, nil, "",
+			[]string{`flag --nats-url: the scheme of "h:4222" is none of nats, tls, ws, wss`}},
+		{"a mistake is not covered up by a repetition", []string{"--http-port=x", "--http-port=1"}, nil, "",
+			[]string{`flag --http-port: "x" is not`}},
+		{"unknown variable", nil, []string{"TANDEM_HTP_PORT=1"}, "",
+			[]string{"TANDEM_HTP_PORT: there is no such setting; the nearest is TANDEM_HTTP_PORT"}},
+		{"lower-case variable", nil, []string{"TANDEM_http_port=1"}, "",
+			[]string{"TANDEM_http_port: there is no such setting; the nearest is TANDEM_HTTP_PORT"}},
+		{"negated variable", nil, []string{"TANDEM_NO_ROUTER_KV_EVENTS=true"}, "",
+			[]string{"TANDEM_NO_ROUTER_KV_EVENTS: there is no such name: --no-router-kv-events is the flag, elsewhere set TANDEM_ROUTER_KV_EVENTS to false"}},
 		{"a port that Kubernetes did not make", nil, []string{"TANDEM_PORT=8000"}, "", []string{"TANDEM_PORT: there is no such setting"}},
 		{"another command's flag", []string{"--role=prefill"}, nil, "", []string{"flag --role: there is no such setting"}},
 		{"old and new flag", []string{"--kv-overlap-score-weight=2", "--router-kv-overlap-score-weight=3"}, nil, "",
@@ -138,9 +157,12 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 			[]string{"DYN_KV_EVENTS and DYN_ROUTER_KV_EVENTS: two names of one setting have false and true"}},
 		{"old and new key", nil, nil, "kv-events: true\nrouter_kv_events: false\n",
 			[]string{"g.yaml:1 kv-events and g.yaml:2 router_kv_events: two names of one setting have true and false"}},
-		{"unknown key", nil, nil, "http-port: 1\nrouter-mods: kv\n", []string{"g.yaml:2 router-mods: there is no such setting; the nearest is router-mode"}},
-		{"negated key", nil, nil, "no-router-kv-events: true", []string{"g.yaml:1 no-router-kv-events: there is no such name: --no-router-kv-events is the flag, elsewhere set router-kv-events to false"}},
-		{"duplicate key in both spellings", nil, nil, "http-port: 1\nlog-level: info\nhttp_port: 1\n", []string{"g.yaml:3 http_port: is given on line 1 already"}},
+		{"unknown key", nil, nil, "http-port: 1\nrouter-mods: kv\n",
+			[]string{"g.yaml:2 router-mods: there is no such setting; the nearest is router-mode"}},
+		{"negated key", nil, nil, "no-router-kv-events: true",
+			[]string{"g.yaml:1 no-router-kv-events: there is no such name: --no-router-kv-events is the flag, elsewhere set router-kv-events to false"}},
+		{"duplicate key in both spellings", nil, nil, "http-port: 1\nlog-level: info\nhttp_port: 1\n",
+			[]string{"g.yaml:3 http_port: is given on line 1 already"}},
 		{"wrong type", nil, nil, "http-port: [1]", []string{"g.yaml:1 http-port: takes a whole number, not a list"}},
 		{"mapping", nil, nil, "etcd-endpoints: {a: 1}", []string{"g.yaml:1 etcd-endpoints: takes a list, not a mapping"}},
 		{"nested list", nil, nil, "etcd-endpoints: [a:1, [b:1]]", []string{"g.yaml:1 etcd-endpoints: item 2 is a list, not a value"}},
@@ -180,7 +202,8 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 
 func TestResolveReturnsTheRest(t *testing.T) {
 	for args, want := range map[string][]string{
-		"--http-port 1": nil, "drain --http-port 1 worker-1": {"drain", "worker-1"}, "a -- --http-port -h": {"a", "--http-port", "-h"}, "- ": {"-", ""},
+		"--http-port 1": nil, "drain --http-port 1 worker-1": {"drain", "worker-1"}, "a -- --http-port -h": {"a", "--http-port", "-h"},
+		"- ": {"-", ""},
 	} {
 		_, rest, err := gatewaySet().Resolve(strings.Split(args, " "), nil, files{}.read)
 		assert.True(t, err == nil && slices.Equal(rest, want), "%s: got %q, %v, want %q", args, rest, err, want)
@@ -233,10 +256,12 @@ func TestUnknownDynVariables(t *testing.T) {
 		Etcd []string `flag:"etcd-endpoints" help:"Servers."`
 	}
 	dynamo, _, err := New(&servers).Resolve(nil, []string{"ETCD_ENDPOINTS=http://etcd:2379", "NATS_SERVER=nats://nats"}, files{}.read)
-	if err != nil || len(servers.Etcd) > 0 || !reflect.DeepEqual(dynamo.UnknownVariables(), []string{"ETCD_ENDPOINTS (here TANDEM_ETCD_ENDPOINTS)"}) {
+	if err != nil || len(servers.Etcd) > 0 ||
+		!reflect.DeepEqual(dynamo.UnknownVariables(), []string{"ETCD_ENDPOINTS (here TANDEM_ETCD_ENDPOINTS)"}) {
 		t.Errorf("Dynamo's server: %v, %v", servers.Etcd, err)
 	}
-	want := []string{"DYN_DISABLE_FRONTEND_NVEXT", "DYN_MAX_TOKENS", "DYN_NAMESPACE", "DYN_ROL (the nearest is DYN_ROLE)", "DYN_TOKEN_ECHO_DELAY_MS"}
+	want := []string{"DYN_DISABLE_FRONTEND_NVEXT", "DYN_MAX_TOKENS", "DYN_NAMESPACE", "DYN_ROL (the nearest is DYN_ROLE)",
+		"DYN_TOKEN_ECHO_DELAY_MS"}
 	assert.Equal(t, want, r.UnknownVariables(), "unknown")
 	for _, variable := range []string{
 		"DYN_TLS_CERT_PATH=c", "DYN_TLS_KEY_PATH=k", "DYN_TCP_TLS_CA_PATH=c", "DYN_API_KEY=k", "DYN_AUTH_TOKEN=t", "DYN_AUTH_TOKEN_FILE=f",
@@ -289,7 +314,8 @@ func TestPrintMasksPasswords(t *testing.T) {
 func TestPrintRoundTrips(t *testing.T) {
 	set := New(new(all))
 	for name, args := range map[string][]string{
-		"numbers":   {"--router-temperature=1e-9", "--router-queue-threshold=-1e30", "--max-body-bytes=1025", "--gateway-seed=9223372036854775807"},
+		"numbers": {"--router-temperature=1e-9", "--router-queue-threshold=-1e30", "--max-body-bytes=1025",
+			"--gateway-seed=9223372036854775807"},
 		"durations": {"--queue-timeout=1h0m1s", "--sample-ttl=1h", "--drain-timeout=100ms", "--sample-timeout=10m"},
 		"text that YAML would take for something else": {"--role", "null"},
 		"number as text":             {"--role", "1e3"},

@@ -28,7 +28,8 @@ func TestBorrowedTags(t *testing.T) {
 	var s look
 	r, _, err := New(&s, new(another), new(sample)).Resolve(nil, nil, files{}.read)
 	assert.True(t, err == nil && s.Port == 8000 && r.Source("http-port") == "default", "%+v, %v", s, err)
-	if _, _, err := New(&s, new(sample)).Resolve([]string{"--http-port=70000"}, nil, files{}.read); err == nil || !strings.Contains(err.Error(), "above 65535") {
+	if _, _, err := New(&s, new(sample)).Resolve([]string{"--http-port=70000"}, nil, files{}.read); err == nil ||
+		!strings.Contains(err.Error(), "above 65535") {
 		t.Errorf("the range is not the other's: %v", err)
 	}
 	assert.Contains(t, panicOf(func() { New(&s) }), "no other command", "panicked with")
@@ -74,8 +75,10 @@ func TestUsageFitsTheTerminal(t *testing.T) {
 func TestUsageOfATopic(t *testing.T) {
 	for topic, want := range map[string]string{
 		"http-port": "  --http-port N\n      TCP port", "--http-port": "  --http-port N\n", "HTTP_PORT": "  --http-port N\n",
-		"kv-events": "  --no-router-kv-events\n", "--no-kv-events": "  --no-router-kv-events\n", "no-router-kv-events": "variable TANDEM_ROUTER_KV_EVENTS or",
-		"queue": "Queue\n  --router-queue-threshold", "Http": "HTTP\n  --http-host", "port": "have it in their name:\n\n  --http-port N ",
+		"kv-events": "  --no-router-kv-events\n", "--no-kv-events": "  --no-router-kv-events\n",
+		"no-router-kv-events": "variable TANDEM_ROUTER_KV_EVENTS or",
+		"queue":               "Queue\n  --router-queue-threshold", "Http": "HTTP\n  --http-host",
+		"port": "have it in their name:\n\n  --http-port N ",
 	} {
 		var b bytes.Buffer
 		if err := gatewaySet().Usage(&b, Manual{Name: "serve"}, Asked{Topic: topic}, 80); err != nil || !strings.Contains(b.String(), want) {

@@ -169,10 +169,12 @@ func (h *page) topic(topic string) error {
 	case row != nil:
 		h.whole(row)
 		variable := envSuffix(row.Name)
-		h.column("", 6, fmt.Sprintf("Also: the variable %s%s or %s%s, and the key %s of a --config file.", tandemPrefix, variable, dynPrefix, variable, row.Name))
+		h.column("", 6, fmt.Sprintf("Also: the variable %s%s or %s%s, and the key %s of a --config file.", tandemPrefix, variable,
+			dynPrefix, variable, row.Name))
 		h.neighbours(row)
 	case name == "" || len(found) == 0:
-		return &setting.Error{Name: "flag --help " + setting.Clip(topic), Err: unknown(name, h.set.names(), func(n string) string { return "--help " + n })}
+		return &setting.Error{Name: "flag --help " + setting.Clip(topic),
+			Err: unknown(name, h.set.names(), func(n string) string { return "--help " + n })}
 	default:
 		h.line("No setting of gateway %s is called %s. These have it in their name:", h.name, name)
 		fmt.Fprintln(h)

@@ -108,7 +108,8 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	if err != nil {
 		return nil, err
 	}
-	etcd, bus := discovery.EtcdConfig{Dir: cfg.Dir, Host: cfg.Listen, Port: ports[0], Sync: cfg.Dir != ""}, natsbus.ServerConfig{Host: cfg.Listen, Port: ports[1], JetStream: cfg.JetStream}
+	etcd, bus := discovery.EtcdConfig{Dir: cfg.Dir, Host: cfg.Listen, Port: ports[0], Sync: cfg.Dir != ""},
+		natsbus.ServerConfig{Host: cfg.Listen, Port: ports[1], JetStream: cfg.JetStream}
 	if cfg.PasswordFile != "" {
 		if err := e.protect(&cfg, &etcd, &bus); err != nil {
 			e.Close()

@@ -85,8 +85,10 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 		gateway := link(t, &own, quiet)
 		worker := &Discovery{
 			// without a scheme: with certificates that is TLS
-			EtcdEndpoints: []string{strings.Replace(inside.EtcdURL(), "https://", "tandem@", 1)}, EtcdAccess: EtcdAccess{EtcdPasswordFile: file("worker", password), EtcdCA: ca.Bundle(dir)},
-			NATSURL: strings.Replace(inside.NATSURL(), "tls://", "tls://tandem:"+password+"@", 1), NATSAccess: NATSAccess{NATSCA: ca.Bundle(dir)},
+			EtcdEndpoints: []string{strings.Replace(inside.EtcdURL(), "https://", "tandem@", 1)},
+			EtcdAccess:    EtcdAccess{EtcdPasswordFile: file("worker", password), EtcdCA: ca.Bundle(dir)},
+			NATSURL:       strings.Replace(inside.NATSURL(), "tls://", "tls://tandem:"+password+"@", 1),
+			NATSAccess:    NATSAccess{NATSCA: ca.Bundle(dir)},
 		}
 		for name, l := range map[string]Links{"gateway": gateway, "worker": link(t, worker, quiet)} {
 			until(t, name+" reaches NATS", func() bool { return connected(l) })
@@ -100,7 +102,8 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 			{"wrong password", func(d *Discovery) {
 				d.EtcdPasswordFile, d.NATSURL = file("wrong", "wrong"), strings.Replace(d.NATSURL, password, "wrong", 1)
 			}, []string{"Authorization Violation"}},
-			{"other authority", func(d *Discovery) { d.EtcdCA, d.NATSCA = other.Bundle(dir), other.Bundle(dir) }, []string{"etcd-ca-file", "nats-ca-file", "unknown authority"}},
+			{"other authority", func(d *Discovery) { d.EtcdCA, d.NATSCA = other.Bundle(dir), other.Bundle(dir) },
+				[]string{"etcd-ca-file", "nats-ca-file", "unknown authority"}},
 			{"no authority", func(d *Discovery) {
 				d.EtcdEndpoints, d.EtcdCA, d.NATSCA = []string{"https://" + d.EtcdEndpoints[0]}, "", ""
 			}, []string{"name its authority by etcd-ca-file", "name its authority by nats-ca-file"}},

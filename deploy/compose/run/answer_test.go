@@ -54,7 +54,8 @@ func TestJudge(t *testing.T) {
 		{"not JSON", plain, 200, `{"choices"`, wrong, ""},
 		{"error before the answer", plain, 503, typed, failed, "status 503"},
 		{"error in HTML", plain, 502, "<html>", wrong, "status 502"},
-		{"the balancer's error for a broken connection", plain, 502, `{"error":{"message":"m","type":"server_error","code":"bad_gateway"}}`, severed, "the balancer"},
+		{"the balancer's error for a broken connection", plain, 502,
+			`{"error":{"message":"m","type":"server_error","code":"bad_gateway"}}`, severed, "the balancer"},
 		{"error in a 200", plain, 200, typed, failed, "reset"},
 		{"stream", stream, 200, events(text(half), text(rest), ended, usedFour, "[DONE]"), right, ""},
 		{"comments are passed over", stream, 200, ": waiting\n\n" + events(text(half), text(rest), ended, usedFour, "[DONE]"), right, ""},
@@ -128,7 +129,8 @@ func TestAGatewayTakesItsOwnAnswersAlone(t *testing.T) {
 		{judged: judged{wrong, "other tokens"}, gateway: "gateway-2", sent: before},
 	}
 	got := l.finish()
-	for i, want := range []judged{{wentDown, "in mid-answer"}, {wentDown, "sent again"}, {severed, "reset"}, {severed, "reset"}, {wrong, "other tokens"}} {
+	for i, want := range []judged{{wentDown, "in mid-answer"}, {wentDown, "sent again"}, {severed, "reset"}, {severed, "reset"},
+		{wrong, "other tokens"}} {
 		assert.True(t, got[i].judged == want, "outcome %d: %v, want %v", i, got[i].judged, want)
 	}
 	assert.NoError(t, (&scenario{slowest: time.Second}).check(got[:2]))

@@ -118,7 +118,8 @@ func TestServicesAreReachedFromThisMachineAlone(t *testing.T) {
 	published := append([]string{"gateway", "balancer", "prometheus", "grafana", "jaeger"}, gatewayIDs...)
 	for _, file := range []string{"compose.yaml", "compose.observe.yaml", "compose.replicas.yaml"} {
 		for id, s := range read(t, file).Services {
-			if s.Image != "" && (!strings.HasPrefix(s.Image, "${TANDEM_") || !strings.HasSuffix(s.Image, "}") || strings.Contains(s.Image, "latest")) {
+			if s.Image != "" && (!strings.HasPrefix(s.Image, "${TANDEM_") || !strings.HasSuffix(s.Image, "}") ||
+				strings.Contains(s.Image, "latest")) {
 				t.Errorf("%s: %s has the image %q", file, id, s.Image)
 			}
 			for _, port := range s.Ports {
@@ -155,7 +156,8 @@ func TestObserve(t *testing.T) {
 	}
 	for _, name := range []string{"prometheus", "grafana", "jaeger"} {
 		s := f.Services[name]
-		if viewer := name != "prometheus"; viewer != slices.Equal(s.Profiles, []string{"viewers"}) || len(s.Ports) != 1 || !s.Networks.only("fleet") {
+		if viewer := name != "prometheus"; viewer != slices.Equal(s.Profiles, []string{"viewers"}) || len(s.Ports) != 1 ||
+			!s.Networks.only("fleet") {
 			t.Errorf("%s: profiles %q, ports %q, networks %q", name, s.Profiles, s.Ports, s.Networks)
 		}
 		for _, v := range s.Volumes {
@@ -179,23 +181,27 @@ func TestReplicas(t *testing.T) {
 		if !reflect.DeepEqual(s, like) {
 			t.Errorf("%s differs from %s by more than its name", id, gatewayIDs[0])
 		}
-		if _, ok := s.Networks["data"]; !ok || len(s.Networks) != 2 || !slices.Equal(s.Ports, []string{"127.0.0.1::9000"}) || s.Image != base.Services["gateway"].Image || s.Restart != "unless-stopped" ||
+		if _, ok := s.Networks["data"]; !ok || len(s.Networks) != 2 || !slices.Equal(s.Ports, []string{"127.0.0.1::9000"}) ||
+			s.Image != base.Services["gateway"].Image || s.Restart != "unless-stopped" ||
 			!s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || s.StopGrace != base.Services["gateway"].StopGrace {
 			t.Errorf("%s: %+v", id, s)
 		}
 	}
-	if s := f.Services["balancer"]; !slices.Equal(s.Ports, append(slices.Clone(base.Services["gateway"].Ports), "127.0.0.1::8404")) || !s.Networks.only("data") {
+	if s := f.Services["balancer"]; !slices.Equal(s.Ports, append(slices.Clone(base.Services["gateway"].Ports), "127.0.0.1::8404")) ||
+		!s.Networks.only("data") {
 		t.Errorf("balancer: ports %q, networks %v", s.Ports, s.Networks)
 	}
 	for _, id := range workerIDs {
-		if s, address := f.Services[id], id+".data"; !slices.Equal(s.Networks["data"], []string{address}) || s.Command[len(s.Command)-1] != address {
+		if s, address := f.Services[id], id+".data"; !slices.Equal(s.Networks["data"], []string{address}) ||
+			s.Command[len(s.Command)-1] != address {
 			t.Errorf("%s: networks %v, command %q", id, s.Networks, s.Command)
 		}
 	}
 	for _, server := range append(slices.Clone(natsServers), etcdMembers...) {
 		first, _, _ := strings.Cut(server, "-")
 		s := f.Services[server]
-		if server != first && (s.Image != base.Services[first].Image || !s.Networks.only("fleet") || !slices.Equal(s.Entrypoint, base.Services[first].Entrypoint)) {
+		if server != first && (s.Image != base.Services[first].Image || !s.Networks.only("fleet") ||
+			!slices.Equal(s.Entrypoint, base.Services[first].Entrypoint)) {
 			t.Errorf("%s: image %q, networks %v, entrypoint %q", server, s.Image, s.Networks, s.Entrypoint)
 		}
 		for _, id := range append(slices.Clone(gatewayIDs), workerIDs...) {
@@ -237,7 +243,8 @@ func TestSecure(t *testing.T) {
 			assert.True(t, slices.Contains(known()["etcd"], id) && slices.Contains(s.Command, "--peer-client-cert-auth"),
 				"%s: %q", id, s.Command)
 		default:
-			assert.True(t, strings.HasPrefix(s.Environment["TANDEM_ETCD_ENDPOINTS"], "https://"+process+"@etcd:2379,") && s.Environment["TANDEM_CLIENT_CERT_FILE"] != "",
+			assert.True(t, strings.HasPrefix(s.Environment["TANDEM_ETCD_ENDPOINTS"], "https://"+process+"@etcd:2379,") &&
+				s.Environment["TANDEM_CLIENT_CERT_FILE"] != "",
 				"%s: %v", id, s.Environment)
 			if name := known()[process][0]; !strings.Contains(string(conf), `user: "`+name+`"`) {
 				t.Errorf("nats.conf has no entry for %s", name)

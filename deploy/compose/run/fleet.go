@@ -303,7 +303,8 @@ func (f *fleet) held(ctx context.Context, lost bool) error {
 		}
 		for _, id := range workerIDs {
 			if w := all[id]; w.ActiveBlocks+w.PrefillTokens+w.Requests != 0 {
-				held = append(held, fmt.Errorf("%s has booked on %s: %d requests, %d blocks, %d tokens to prefill", gateway, id, w.Requests, w.ActiveBlocks, w.PrefillTokens))
+				held = append(held, fmt.Errorf("%s has booked on %s: %d requests, %d blocks, %d tokens to prefill", gateway, id, w.Requests,
+					w.ActiveBlocks, w.PrefillTokens))
 			}
 		}
 	}

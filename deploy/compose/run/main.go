@@ -55,8 +55,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.BoolVar(&o.keep, "keep", false, "leave containers and images at the end, and print how to remove them")
 	flags.BoolVar(&o.build, "build", false, "build the images that compose.yaml names by default, print the variables to set, and end")
 	flags.BoolVar(&o.up, "up", false, "build the same images, bring the fleet up as project \"tandem\", wait until it serves, and end")
-	flags.BoolVar(&o.replicas, "replicas", false, "with --up or --build: three gateways behind HAProxy, NATS and etcd as clusters of three (compose.replicas.yaml)")
-	flags.BoolVar(&o.secure, "secure", false, "with --up --replicas: NATS and etcd over TLS, with certificates, passwords and users that are made (compose.secure.yaml)")
+	flags.BoolVar(&o.replicas, "replicas", false,
+		"with --up or --build: three gateways behind HAProxy, NATS and etcd as clusters of three (compose.replicas.yaml)")
+	flags.BoolVar(&o.secure, "secure", false,
+		"with --up --replicas: NATS and etcd over TLS, with certificates, passwords and users that are made (compose.secure.yaml)")
 	flags.StringVar(&o.gateway, "gateway", "", "static gateway binary to put into the image, instead of building this tree's")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of the prompts")
 	flags.Usage = func() {
@@ -152,7 +154,8 @@ func bringUp(ctx context.Context, d *docker, o options, log io.Writer) error {
 	if err := f.up(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(log, "the fleet serves at %s; to end it and remove its volumes:\n  %s down --volumes\n", f.url, strings.Join(relative(f.command), " "))
+	fmt.Fprintf(log, "the fleet serves at %s; to end it and remove its volumes:\n  %s down --volumes\n", f.url,
+		strings.Join(relative(f.command), " "))
 	return nil
 }
 

@@ -20,7 +20,8 @@ func observed(ctx context.Context, f *fleet, l *load) (hit int, err error) {
 	}
 	p := prometheus{f, "http://" + address}
 	for what, ok := range map[string]func(context.Context) error{
-		"every target is up": p.targets, "the alerts are loaded": p.alerts, "requests are counted": p.metrics, "first tokens lead to traces": p.exemplars,
+		"every target is up": p.targets, "the alerts are loaded": p.alerts, "requests are counted": p.metrics,
+		"first tokens lead to traces": p.exemplars,
 	} {
 		if err := f.until(ctx, observedLimit, what, ok); err != nil {
 			return 0, err
@@ -111,7 +112,8 @@ func (p prometheus) exemplars(ctx context.Context) error {
 				Exemplars    []struct{ Labels map[string]string }
 			}
 		}
-		query := url.Values{"query": {"tandem_" + name + "_time_to_first_token_seconds_bucket"}, "start": {now.Add(-time.Hour).Format(time.RFC3339)}, "end": {now.Format(time.RFC3339)}}
+		query := url.Values{"query": {"tandem_" + name + "_time_to_first_token_seconds_bucket"},
+			"start": {now.Add(-time.Hour).Format(time.RFC3339)}, "end": {now.Format(time.RFC3339)}}
 		if err := p.fleet.get(ctx, p.url+"/api/v1/query_exemplars?"+query.Encode(), &got); err != nil {
 			return err
 		}

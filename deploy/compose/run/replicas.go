@@ -142,7 +142,8 @@ func gatewayKilled(ctx context.Context, f *fleet, l *load) (hit int, err error) 
 		return hit, err
 	}
 	l.gatewayKilled(victim)
-	err = f.until(ctx, expireLimit, "what "+victim+" had booked has ended", func(ctx context.Context) error { return f.forgotten(ctx, victim) })
+	err = f.until(ctx, expireLimit, "what "+victim+" had booked has ended",
+		func(ctx context.Context) error { return f.forgotten(ctx, victim) })
 	if err := errors.Join(err, more(ctx, f, l, 3*l.cfg.clients), start(ctx, f, victim)); err != nil {
 		return hit, err
 	}

@@ -185,11 +185,13 @@ func (s *scenario) check(outcomes []outcome) error {
 			continue
 		}
 		if o.verdict != right {
-			problems = append(problems, fmt.Errorf("sent at %s, after %.1f s: %s: %s", o.sent.Format("15:04:05.000"), o.took.Seconds(), o.verdict, o.detail))
+			problems = append(problems, fmt.Errorf("sent at %s, after %.1f s: %s: %s", o.sent.Format("15:04:05.000"), o.took.Seconds(),
+				o.verdict, o.detail))
 			continue
 		}
 		if o.took > s.slowest {
-			problems = append(problems, fmt.Errorf("sent at %s: took %.1f s, more than %v", o.sent.Format("15:04:05.000"), o.took.Seconds(), s.slowest))
+			problems = append(problems, fmt.Errorf("sent at %s: took %.1f s, more than %v", o.sent.Format("15:04:05.000"), o.took.Seconds(),
+				s.slowest))
 		}
 	}
 	const shown = 8

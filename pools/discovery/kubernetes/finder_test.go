@@ -152,7 +152,8 @@ func (m *memory) eventually(what string, ok func() bool) {
 func find(t *testing.T, s *testkit.Kubernetes, change func(c *Config)) *memory {
 	t.Helper()
 	m := &memory{t: t, server: s, reg: prometheus.NewRegistry(), held: map[string]bool{}, refused: map[string]string{}}
-	cfg := Config{Selector: "app=llm", Server: s.URL(), Account: s.Account, Timeout: 5 * time.Second, Retry: guard.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}}
+	cfg := Config{Selector: "app=llm", Server: s.URL(), Account: s.Account, Timeout: 5 * time.Second,
+		Retry: guard.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}}
 	if change != nil {
 		change(&cfg)
 	}
@@ -178,7 +179,8 @@ func following(t *testing.T, change func(c *Config), names ...string) (*testkit.
 }
 
 func engine(name, role string) testkit.Pod {
-	return testkit.Pod{Name: name, Labels: map[string]string{"app": "llm", "tandem.dev/role": role}, IP: "10.0.0.1", Ports: map[string]int{"http": 8000}}
+	return testkit.Pod{Name: name, Labels: map[string]string{"app": "llm", "tandem.dev/role": role}, IP: "10.0.0.1",
+		Ports: map[string]int{"http": 8000}}
 }
 
 func with(p testkit.Pod, change func(p *testkit.Pod)) testkit.Pod {
@@ -401,7 +403,8 @@ func TestHugeAnswers(t *testing.T) {
 	s.Put(engine("p2", "prefill"))
 	m.become("it goes on", "p1:prefill p2:prefill")
 	for i := range pageLimit {
-		s.Put(testkit.Pod{Name: fmt.Sprint("huge", i), Labels: map[string]string{"app": "llm"}, Unready: true, Annotations: map[string]string{"x": strings.Repeat("x", maxPageBytes/pageLimit)}})
+		s.Put(testkit.Pod{Name: fmt.Sprint("huge", i), Labels: map[string]string{"app": "llm"}, Unready: true,
+			Annotations: map[string]string{"x": strings.Repeat("x", maxPageBytes/pageLimit)}})
 	}
 	s.Compact(false)
 	s.Cut()

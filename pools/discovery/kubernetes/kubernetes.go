@@ -68,7 +68,8 @@ func (c *Config) Validate() error {
 	switch {
 	case len(c.Selector) > maxSelectorBytes || strings.ContainsFunc(c.Selector, control):
 		return setting.Errorf("kubernetes-selector", "want LABEL=VALUE, separated by commas, at most %d printable characters", maxSelectorBytes)
-	case len(namespace) > maxNamespaceBytes || strings.ContainsFunc(namespace, func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }):
+	case len(namespace) > maxNamespaceBytes ||
+		strings.ContainsFunc(namespace, func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }):
 		return setting.Errorf("kubernetes-selector", "the namespace: want lower-case letters, digits and -, at most %d", maxNamespaceBytes)
 	case namespace != "" && selector == "":
 		return setting.Errorf("kubernetes-selector", "the namespace needs a selector behind it")

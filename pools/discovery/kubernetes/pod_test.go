@@ -44,7 +44,8 @@ func TestWhatAPodComesTo(t *testing.T) {
 		{`"tandem.dev/port":"8100"`, ``, http, "vllm-0 both http://10.1.2.3:8100"},
 		{`"tandem.dev/port":"8100"`, `"tandem.dev/port":"8200"`, http, "vllm-0 both http://10.1.2.3:8200"},
 		{``, `"llm-d.ai/active-ports":"8000, 8001"`, http, "vllm-0-8000 both http://10.1.2.3:8000, vllm-0-8001 both http://10.1.2.3:8001"},
-		{``, ``, `{"containerPort":53,"protocol":"UDP"},{"containerPort":30000,"protocol":"TCP"},{"containerPort":8998}`, "vllm-0 both http://10.1.2.3:30000"},
+		{``, ``, `{"containerPort":53,"protocol":"UDP"},{"containerPort":30000,"protocol":"TCP"},{"containerPort":8998}`,
+			"vllm-0 both http://10.1.2.3:30000"},
 		{``, ``, ``, "vllm-0 both http://10.1.2.3:9100"},
 	} {
 		now := judge(readied(t, tt.labels, tt.annotations, tt.ports), found{})
@@ -77,17 +78,20 @@ func TestPodsThatCannotBeUsed(t *testing.T) {
 }
 
 func TestAPodsOptions(t *testing.T) {
-	p := readied(t, ``, `"tandem.dev/options":"model=org/m, kv-events=5557,kv-replay=5558,transfer=8998,block-size=64,taints=a;b"`, `{"containerPort":8000}`)
+	p := readied(t, ``, `"tandem.dev/options":"model=org/m, kv-events=5557,kv-replay=5558,transfer=8998,block-size=64,taints=a;b"`,
+		`{"containerPort":8000}`)
 	now := judge(p, found{})
 	require.Len(t, now.workers, 1)
 	w := now.workers[0].Given
-	if w.Model != "org/m" || w.KVEndpoint != "tcp://10.1.2.3:5557" || w.KVReplay != "tcp://10.1.2.3:5558" || w.Transfer != "10.1.2.3:8998" || w.BlockSize != 64 ||
+	if w.Model != "org/m" || w.KVEndpoint != "tcp://10.1.2.3:5557" || w.KVReplay != "tcp://10.1.2.3:5558" ||
+		w.Transfer != "10.1.2.3:8998" || w.BlockSize != 64 ||
 		len(w.Taints) != 2 || w.Incarnation != "u1" {
 		t.Errorf("%+v", w)
 	}
 	p = readied(t, ``, `"tandem.dev/options":"kv-events=none"`, `{"containerPort":8000}`)
 	p.Status.PodIP, p.Metadata.Name = "fd00::7", strings.Repeat("n", 200)
-	if now = judge(p, found{}); len(now.workers) != 1 || now.workers[0].Given.Address != "http://[fd00::7]:8000" || now.workers[0].Given.KVEvents != "none" || now.workers[0].Given.ID != "u1" {
+	if now = judge(p, found{}); len(now.workers) != 1 || now.workers[0].Given.Address != "http://[fd00::7]:8000" ||
+		now.workers[0].Given.KVEvents != "none" || now.workers[0].Given.ID != "u1" {
 		t.Errorf("%+v", now)
 	}
 	for _, spoil := range []func(p *pod){

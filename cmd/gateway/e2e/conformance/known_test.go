@@ -28,7 +28,8 @@ var knownDifferences = []known{
 	{row: ownChecks, path: `\.body\.error\.(message|param|type|code)(: | more)`, why: "the gateway's own check, with the engine's status"},
 	{kind: "sglang", row: ownChecks, path: `^\.status: want (200|500), got 400: .*"code":(null|"invalid_json")`,
 		why: "the gateway's own check, where SGLang ignores the value, or fails over it"},
-	{kind: "vllm", row: `^(tools|history): `, path: `\.error\.param: want "body\.`, why: "the param is a place in the request as OpenAI writes it"},
+	{kind: "vllm", row: `^(tools|history): `, path: `\.error\.param: want "body\.`,
+		why: "the param is a place in the request as OpenAI writes it"},
 	{kind: "vllm", row: `^tools: wrong: an empty list`, path: `^\.status: want 400, got 200`, why: "an empty list of tools is left out"},
 	{kind: "sglang", row: `^body .*\{"prompt"`, path: `\.model: want "default"`,
 		why: "the model that a request does not name is the only one"},
@@ -44,7 +45,8 @@ var knownDifferences = []known{
 	{kind: "sglang", to: "pair", row: `^(chat|completion) (n 2|max_tokens 0)|^completion: echo and logprobs`,
 		path: `serve in pairs only|\.body\.error\.(message|param|type|code)`,
 		why:  "SGLang's decode workers cannot prefill, and two legs serve one answer"},
-	{kind: "sglang", row: `^tools: required(, not strict)?, streamed`, path: `\.function\.arguments: want`, // parse_streaming_increment of 0.5.23
+	{kind: "sglang", row: `^tools: required(, not strict)?, streamed`, path: `\.function\.arguments: want`,
+		// parse_streaming_increment of 0.5.23
 		why: "of a call that is cut SGLang streams what its last two events have in common, and how many tokens an event has depends on time"},
 	{kind: "sglang", row: `^chat return_meta_info`, path: `\.meta_info\.`, why: "times, and which leg took them"},
 	{row: `^(chat|completion) (request_id|rid|extra_key) `, path: `^\.status: want 200, got 400: .*set by the gateway`,
@@ -63,11 +65,13 @@ var knownDifferences = []known{
 	{to: "simulated", row: `structured_outputs|bias|stop string|max_tokens null|the end ignored`, path: `finish_reason|matched_stop|\.events`,
 		why: "what a model generates decides; the simulated one generates what it likes"},
 	{to: "simulated", row: `add_generation_prompt`, path: `role`, why: "the simulated model answers as the assistant"},
-	{to: "simulated", row: `^tools: wrong|^history: (arguments as an object|broken|no arguments)|^thought: a budget`, path: `.`, why: "the simulated servers do not check tools"},
+	{to: "simulated", row: `^tools: wrong|^history: (arguments as an object|broken|no arguments)|^thought: a budget`, path: `.`,
+		why: "the simulated servers do not check tools"},
 	{to: "simulated", row: `^(tools|history|thought): `, path: `finish_reason|stop_reason|matched_stop`,
 		why: "what a model generates decides; the simulated one's calls have no end, and its thoughts have three tokens"},
 	{to: "simulated", row: `^tools: (auto, called|required(, (several|not strict|cut|a stop)|$)|named, (cut|one))|^history: a thought in|^thought: (on|ended at|hidden and|a stop|the stop|then|a call)|^chat reasoning_effort|^chat: tools`,
-		path: `\.events: want|content: want null|tool_calls: (more|lacks)|delta\.content: (more|lacks)`, why: "so does when it calls, and when it ends a thought"},
+		path: `\.events: want|content: want null|tool_calls: (more|lacks)|delta\.content: (more|lacks)`,
+		why:  "so does when it calls, and when it ends a thought"},
 	{to: "simulated", row: `^(tools: required, (logprobs|ids)|thought: (logprobs|ids)), streamed`, path: `\.events: want`,
 		why: "the marks of calls and thoughts are tokens, and have events of their own; the simulated model has none"},
 	{to: "simulated", row: `^completion prompt \[("one"|\[)`, path: `\.events`,
@@ -79,8 +83,9 @@ var knownDifferences = []known{
 		why: "which name begins a thought is the parser's matter; the simulated server counts thoughts that are apart"},
 	{kind: "sglang", to: "simulated", row: `^chat max_tokens 0|n 0|^completion max_tokens null|one candidate|^chat messages |^body .* (\[\]|7)$|^POST /v1/embeddings`, path: `^\.status`,
 		why: "not simulated: the gateway does not send it"},
-	{kind: "vllm", to: "simulated", row: `^completion prompt \[\]|^chat messages |^body .* $`, path: `\.error\.(param|type)|^\.status: want 400`,
-		why: "vLLM's unions name the first variant that does not fit; the simulated engine has none"},
+	{kind: "vllm", to: "simulated", row: `^completion prompt \[\]|^chat messages |^body .* $`,
+		path: `\.error\.(param|type)|^\.status: want 400`,
+		why:  "vLLM's unions name the first variant that does not fit; the simulated engine has none"},
 }
 
 // explain returns the place of the known difference that explains one, or -1.

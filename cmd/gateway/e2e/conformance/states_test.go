@@ -226,7 +226,8 @@ func (r *rig) behind(ctx context.Context, ids []uint32, first int) (worst float6
 			token, _ = a.Meta.Token[i][0].(float64)
 			top, _ = a.Meta.Top[i][0][0].(float64)
 		default:
-			return 0, 0, fmt.Errorf("%s has no log-probabilities of its prompt: status %d, %d and %d", path, res.StatusCode, len(a.Choices), len(a.Meta.Token))
+			return 0, 0, fmt.Errorf("%s has no log-probabilities of its prompt: status %d, %d and %d", path, res.StatusCode, len(a.Choices),
+				len(a.Meta.Token))
 		}
 		if top-token > worst {
 			worst, at = top-token, i
@@ -240,7 +241,8 @@ func (r *rig) idle(t *testing.T, es ...*realtest.Engine) {
 	t.Helper()
 	names := []string{"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
 	if r.Kind == "sglang" {
-		names = []string{"sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_prefill_inflight_queue_reqs", "sglang:num_prefill_bootstrap_queue_reqs",
+		names = []string{"sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_prefill_inflight_queue_reqs",
+			"sglang:num_prefill_bootstrap_queue_reqs",
 			"sglang:num_decode_prealloc_queue_reqs", "sglang:num_decode_transfer_queue_reqs", "sglang:kv_used_tokens"}
 	}
 	var held []string
@@ -338,7 +340,8 @@ func (r *rig) templates(t *testing.T) {
 	if r.Kind != "vllm" {
 		return // SGLang's defaults are its template's
 	}
-	es := r.launch(t, realtest.Spec{Name: "templated", Model: "tiny-thinking", Args: []string{"--default-chat-template-kwargs", `{"thinking":true}`}})
+	es := r.launch(t, realtest.Spec{Name: "templated", Model: "tiny-thinking",
+		Args: []string{"--default-chat-template-kwargs", `{"thinking":true}`}})
 	var rows []row
 	for range 8 { // the gateway compares its rendering with the first ones
 		for _, x := range table(r.Kind, real) {
@@ -374,7 +377,8 @@ func (r *rig) prefillKilled(t *testing.T) {
 	l := begin(t, url, 5000, 8, 1200, 16)
 	require.Eventually(t, func() bool {
 		var err error
-		running := r.prefill.Metric(t.Context(), map[string]string{"vllm": "vllm:num_requests_running", "sglang": "sglang:num_running_reqs"}[r.Kind], &err)
+		running := r.prefill.Metric(t.Context(),
+			map[string]string{"vllm": "vllm:num_requests_running", "sglang": "sglang:num_running_reqs"}[r.Kind], &err)
 		return err == nil && running > 0 || l.begun.Load() > 0
 	}, time.Minute, time.Millisecond)
 	noticed := r.notice(t)

@@ -37,9 +37,11 @@ var values = []struct{ param, value string }{
 	{"request_id", `"r-1"`}, {"rid", `"r-1"`}, {"session_id", `"s-1"`}, {"session_params", `null`}, {"return_tokens_as_token_ids", `true`},
 	{"return_token_ids", `true`}, {"routed_experts_prompt_start", `0`}, {"routed_experts_start_len", `0`}, {"return_routed_experts", `false`},
 	{"return_token_offsets", `false`}, {"return_prompt_text", `true`}, {"mm_payload", `"none"`}, {"return_mm_kwargs", `false`},
-	{"cache_salt", `"salt"`}, {"extra_key", `"key"`}, {"kv_transfer_params", `null`}, {"ec_transfer_params", `null`}, {"vllm_xargs", `{"a":1}`},
+	{"cache_salt", `"salt"`}, {"extra_key", `"key"`}, {"kv_transfer_params", `null`}, {"ec_transfer_params", `null`},
+	{"vllm_xargs", `{"a":1}`},
 	{"repetition_detection", `null`}, {"thinking_token_budget", `null`}, {"stream_interval", `2`}, {"echo", `true`},
-	{"logprobs", `true`}, {"logprobs", `2`}, {"top_logprobs", `2`}, {"return_cached_tokens_details", `true`}, {"return_spec_tokens_details", `true`},
+	{"logprobs", `true`}, {"logprobs", `2`}, {"top_logprobs", `2`}, {"return_cached_tokens_details", `true`},
+	{"return_spec_tokens_details", `true`},
 	{"return_hidden_states", `false`}, {"return_prompt_token_ids", `true`}, {"return_meta_info", `true`},
 	{"return_input_ids_in_sglext", `true`}, {"return_output_ids_in_sglext", `true`}, {"return_sampling_mask", `false`},
 	{"sampling_logprobs_mode", `null`}, {"return_flat_raw_output_top_logprobs", `false`}, {"return_flat_raw_top_logprobs_b64", `false`},
@@ -62,15 +64,18 @@ var values = []struct{ param, value string }{
 
 // prompts of completions, and messages of chats.
 var (
-	prompts = []string{`"Hello"`, `""`, `" "`, `"äöü 漢字 🙂"`, `[9707,11,1879]`, `["one","two"]`, `[[9707],[11,1879]]`, `[]`, `7`, `null`,
+	prompts = []string{`"Hello"`, `""`, `" "`, `"äöü 漢字 🙂"`, `[9707,11,1879]`, `["one","two"]`, `[[9707],[11,1879]]`, `[]`,
+		`7`, `null`,
 		`"A long one: ` + strings.Repeat("The gateway measures every worker. ", 40) + `"`, `"line\nline\u0000x"`}
 	messages = []string{
 		`[{"role":"user","content":"Hello"}]`, `[{"role":"system","content":"Be short."},{"role":"user","content":"Hello"}]`,
 		`[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}]`,
 		`[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]`,
 		`[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"look","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c1","content":"seen"}]`,
-		`[{"role":"user","content":"äöü 漢字 🙂"}]`, `[{"role":"user","content":""}]`, `[{"role":"user","name":"n","content":"named"}]`, `[{"role":"developer","content":"d"},{"role":"user","content":"u"}]`,
-		`[]`, `null`, `"text"`, `[{"role":"nobody","content":"x"}]`, `[{"content":"x"}]`, `[{"role":"user"}]`, `[{"role":"user","content":7}]`, `[7]`,
+		`[{"role":"user","content":"äöü 漢字 🙂"}]`, `[{"role":"user","content":""}]`,
+		`[{"role":"user","name":"n","content":"named"}]`, `[{"role":"developer","content":"d"},{"role":"user","content":"u"}]`,
+		`[]`, `null`, `"text"`, `[{"role":"nobody","content":"x"}]`, `[{"content":"x"}]`, `[{"role":"user"}]`,
+		`[{"role":"user","content":7}]`, `[7]`,
 	}
 )
 
@@ -103,26 +108,32 @@ func table(kind string, own []string) []row {
 	}
 	both("logprobs", `{"logprobs":true,"top_logprobs":3}`, `{"logprobs":3}`)
 	both("logprobs and ids", `{"logprobs":true,"top_logprobs":1,"return_token_ids":true}`, `{"logprobs":1,"return_token_ids":true}`)
-	both("a stop string in the middle", `{"stop":["i","o"],"max_tokens":24,"repetition_penalty":1.8}`, `{"stop":["i","o"],"max_tokens":24,"repetition_penalty":1.8}`)
-	both("a stop string that is shown", `{"stop":["i"],"include_stop_str_in_output":true,"no_stop_trim":true,"max_tokens":24}`, `{"stop":["i"],"include_stop_str_in_output":true,"no_stop_trim":true,"max_tokens":24}`)
+	both("a stop string in the middle", `{"stop":["i","o"],"max_tokens":24,"repetition_penalty":1.8}`,
+		`{"stop":["i","o"],"max_tokens":24,"repetition_penalty":1.8}`)
+	both("a stop string that is shown", `{"stop":["i"],"include_stop_str_in_output":true,"no_stop_trim":true,"max_tokens":24}`,
+		`{"stop":["i"],"include_stop_str_in_output":true,"no_stop_trim":true,"max_tokens":24}`)
 	both("many tokens", `{"max_tokens":64,"repetition_penalty":1.8}`, `{"max_tokens":64,"repetition_penalty":1.8}`)
 	both("the end of the text by bias", `{"logit_bias":{"151645":100}}`, `{"logit_bias":{"151645":100}}`)
 	both("the end ignored", `{"logit_bias":{"151645":100},"ignore_eos":true}`, `{"logit_bias":{"151645":100},"ignore_eos":true}`)
 	// With a seed, since several tokens may be the most likely ones in bf16.
 	both("a temperature and one candidate", `{"temperature":0.7,"top_k":1,"seed":7}`, `{"temperature":null,"top_k":1,"seed":7}`)
-	both("all penalties", `{"frequency_penalty":1,"presence_penalty":1,"repetition_penalty":1.2,"min_tokens":4}`, `{"frequency_penalty":1,"presence_penalty":1,"repetition_penalty":1.2,"min_tokens":4}`)
+	both("all penalties", `{"frequency_penalty":1,"presence_penalty":1,"repetition_penalty":1.2,"min_tokens":4}`,
+		`{"frequency_penalty":1,"presence_penalty":1,"repetition_penalty":1.2,"min_tokens":4}`)
 	both("tools, required", `{"tools":[{"type":"function","function":{"name":"look","parameters":{"type":"object","properties":{}}}}],"tool_choice":"required"}`, `{"echo":true,"max_tokens":1}`)
 	both("echo and logprobs", `{"echo":true,"logprobs":true}`, `{"echo":true,"logprobs":1}`)
 	for _, c := range calls {
 		rows = append(rows, row{name: c.name, method: "POST", path: chatPath, body: with(chat, "{"+c.more+"}")})
 	}
-	for _, body := range []string{``, `{`, `[]`, `7`, `{}`, `{"model":"tiny"}`, `{"model":"nobody","max_tokens":2,"prompt":"x","messages":[{"role":"user","content":"x"}]}`,
-		`{"model":7,"max_tokens":2,"prompt":"x","messages":[{"role":"user","content":"x"}]}`, `{"prompt":"x","messages":[{"role":"user","content":"x"}],"max_tokens":2,"temperature":0}`} {
+	for _, body := range []string{``, `{`, `[]`, `7`, `{}`, `{"model":"tiny"}`,
+		`{"model":"nobody","max_tokens":2,"prompt":"x","messages":[{"role":"user","content":"x"}]}`,
+		`{"model":7,"max_tokens":2,"prompt":"x","messages":[{"role":"user","content":"x"}]}`,
+		`{"prompt":"x","messages":[{"role":"user","content":"x"}],"max_tokens":2,"temperature":0}`} {
 		for _, path := range []string{chatPath, completionPath} {
 			rows = append(rows, row{name: "body " + path + " " + short(body), method: "POST", path: path, body: body})
 		}
 	}
-	for _, r := range []string{"GET /health", "GET /v1/models", "GET /v1/models/tiny", "GET /v1/models/nobody", "GET /nothing", "GET " + chatPath, "DELETE " + completionPath, "POST /v1/embeddings"} {
+	for _, r := range []string{"GET /health", "GET /v1/models", "GET /v1/models/tiny", "GET /v1/models/nobody", "GET /nothing",
+		"GET " + chatPath, "DELETE " + completionPath, "POST /v1/embeddings"} {
 		method, path, _ := strings.Cut(r, " ")
 		rows = append(rows, row{name: r, method: method, path: path})
 	}

@@ -27,7 +27,8 @@ var calls = []struct{ name, more string }{
 	{"tools: auto, called once", `"tools":[` + look + `],"parallel_tool_calls":false,` + calling},
 	{"tools: auto, called without a grammar", `"tools":[` + count + `],"max_tokens":16,"logit_bias":{"151657":100}`},
 	{"tools: auto, a form of answer", `"tools":[` + look + `],"response_format":{"type":"json_object"},"max_tokens":16`},
-	{"tools: required", `"tools":[` + look + `,` + count + `],"tool_choice":"required","logit_bias":{"151645":50,"90":100,"92":100},"max_tokens":48`},
+	{"tools: required", `"tools":[` + look + `,` + count +
+		`],"tool_choice":"required","logit_bias":{"151645":50,"90":100,"92":100},"max_tokens":48`},
 	{"tools: required, several", `"tools":[` + look + `],"tool_choice":"required",` + calling},
 	{"tools: required, once", required},
 	{"tools: required, not strict", `"tools":[` + count + `],"tool_choice":"required","logit_bias":{"90":100,"92":100},` + once},
@@ -36,7 +37,8 @@ var calls = []struct{ name, more string }{
 	{"tools: required, ids", required + `,"return_token_ids":true`},
 	{"tools: required, a stop string", required + `,"stop":["ere"]`},
 	{"tools: required, usage", required + `,"stream_options":{"include_usage":true}`},
-	{"tools: required, all of the context", `"tools":[` + look + `],"tool_choice":"required","parallel_tool_calls":false,"max_tokens":null,"logit_bias":{"151645":50}`},
+	{"tools: required, all of the context",
+		`"tools":[` + look + `],"tool_choice":"required","parallel_tool_calls":false,"max_tokens":null,"logit_bias":{"151645":50}`},
 	{"tools: named", `"tools":[` + look + `],` + named + `,"logit_bias":{"151645":50},"max_tokens":48`},
 	{"tools: named, one of two", `"tools":[` + count + `,` + look + `],` + named + `,` + once},
 	{"tools: named, cut", `"tools":[` + look + `],` + named},
@@ -46,7 +48,8 @@ var calls = []struct{ name, more string }{
 	{"tools: wrong: named, no tools", named},
 	{"tools: wrong: named nothing", `"tools":[` + look + `],"tool_choice":{"type":"function"}`},
 	{"tools: wrong: an object", `"tools":[` + look + `],"tool_choice":{}`},
-	{"tools: wrong: allowed tools", `"tools":[` + look + `],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}}`},
+	{"tools: wrong: allowed tools", `"tools":[` + look +
+		`],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}}`},
 	{"tools: wrong: required, no tools", `"tool_choice":"required"`},
 	{"tools: wrong: an empty list", `"tools":[],"tool_choice":"auto"`},
 	{"tools: wrong: no list", `"tools":{}`},
@@ -57,19 +60,27 @@ var calls = []struct{ name, more string }{
 	{"tools: wrong: parameters", `"tools":[{"type":"function","function":{"name":"look","strict":true,"parameters":{"type":"nonsense"}}}],"tool_choice":"required","max_tokens":16`},
 	{"tools: wrong: parallel", `"tools":[` + look + `],"parallel_tool_calls":[]`},
 
-	{"history: two calls and their results", messagesOf(`{"role":"assistant","content":null,"tool_calls":[` + called("c1", `"{}"`) + `,` + called("c2", `"{\"at\":\"here\"}"`) +
-		`]},{"role":"tool","tool_call_id":"c1","content":"one"},{"role":"tool","tool_call_id":"c2","content":"two"}`)},
-	{"history: a text and a call", messagesOf(`{"role":"assistant","content":"I look.","tool_calls":[` + called("c1", `"{}"`) + `]},{"role":"tool","tool_call_id":"c1","content":"seen"}`)},
-	{"history: called again", messagesOf(`{"role":"assistant","content":"","tool_calls":[`+called("c1", `"{}"`)+`]},{"role":"tool","tool_call_id":"c1","content":"seen"}`) +
+	{"history: two calls and their results",
+		messagesOf(`{"role":"assistant","content":null,"tool_calls":[` + called("c1", `"{}"`) + `,` + called("c2", `"{\"at\":\"here\"}"`) +
+			`]},{"role":"tool","tool_call_id":"c1","content":"one"},{"role":"tool","tool_call_id":"c2","content":"two"}`)},
+	{"history: a text and a call", messagesOf(`{"role":"assistant","content":"I look.","tool_calls":[` + called("c1", `"{}"`) +
+		`]},{"role":"tool","tool_call_id":"c1","content":"seen"}`)},
+	{"history: called again", messagesOf(`{"role":"assistant","content":"","tool_calls":[`+called("c1",
+		`"{}"`)+`]},{"role":"tool","tool_call_id":"c1","content":"seen"}`) +
 		`,` + required},
-	{"history: broken arguments", messagesOf(`{"role":"assistant","content":null,"tool_calls":[` + called("c1", `"{\"at\":"`) + `]},{"role":"tool","tool_call_id":"c1","content":"seen"}`)},
-	{"history: no arguments", messagesOf(`{"role":"assistant","content":null,"tool_calls":[` + called("c1", `""`) + `]},{"role":"tool","tool_call_id":"c1","content":"seen"}`)},
-	{"history: arguments as an object", messagesOf(`{"role":"assistant","content":null,"tool_calls":[` + called("c1", `{"at":"here"}`) + `]},{"role":"tool","tool_call_id":"c1","content":"seen"}`)},
-	{"history: a result in parts", messagesOf(`{"role":"assistant","content":null,"tool_calls":[` + called("c1", `"{}"`) + `]},{"role":"tool","tool_call_id":"c1","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}`)},
+	{"history: broken arguments", messagesOf(`{"role":"assistant","content":null,"tool_calls":[` + called("c1", `"{\"at\":"`) +
+		`]},{"role":"tool","tool_call_id":"c1","content":"seen"}`)},
+	{"history: no arguments", messagesOf(`{"role":"assistant","content":null,"tool_calls":[` + called("c1", `""`) +
+		`]},{"role":"tool","tool_call_id":"c1","content":"seen"}`)},
+	{"history: arguments as an object", messagesOf(`{"role":"assistant","content":null,"tool_calls":[` + called("c1",
+		`{"at":"here"}`) + `]},{"role":"tool","tool_call_id":"c1","content":"seen"}`)},
+	{"history: a result in parts", messagesOf(`{"role":"assistant","content":null,"tool_calls":[` + called("c1", `"{}"`) +
+		`]},{"role":"tool","tool_call_id":"c1","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}`)},
 	{"history: a result of nothing", messagesOf(`{"role":"tool","content":"seen"}`)},
 	{"history: an empty list of calls", messagesOf(`{"role":"assistant","content":"b","tool_calls":[]},{"role":"user","content":"c"}`)},
 	{"history: a thought", messagesOf(`{"role":"assistant","reasoning_content":"t","content":"b"},{"role":"user","content":"c"}`)},
-	{"history: a thought in the text", messagesOf(`{"role":"assistant","content":"<think>t</think>b"},{"role":"user","content":"c"}`) + `,` + thinking},
+	{"history: a thought in the text", messagesOf(`{"role":"assistant","content":"<think>t</think>b"},{"role":"user","content":"c"}`) +
+		`,` + thinking},
 
 	{"thought: on", thinking},
 	{"thought: on by its other name", `"chat_template_kwargs":{"enable_thinking":true}`},
@@ -90,7 +101,8 @@ var calls = []struct{ name, more string }{
 	{"thought: then a form", thought + `,"response_format":{"type":"json_schema","json_schema":{"name":"c","schema":{"enum":["red","green"]}}}`},
 	{"thought: then a required call", thought + `,"tools":[` + look + `],"tool_choice":"required",` + once},
 	{"thought: then a named call", thought + `,"tools":[` + look + `],` + named + `,` + once},
-	{"thought: then a call", thinking + `,"tools":[` + look + `],"logit_bias":{"9707":100,"151666":90,"151657":89},"frequency_penalty":2,"presence_penalty":2,"max_tokens":64`},
+	{"thought: then a call", thinking + `,"tools":[` + look +
+		`],"logit_bias":{"9707":100,"151666":90,"151657":89},"frequency_penalty":2,"presence_penalty":2,"max_tokens":64`},
 	{"thought: a call in it", thinking + `,"tools":[` + look + `],` + calling},
 }
 

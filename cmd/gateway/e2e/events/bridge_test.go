@@ -76,7 +76,8 @@ func (b *bridged) holds(e *zmqEngine) bool {
 // natsRig is a subscriber of a bus that follows the worker w on it.
 func natsRig(t *testing.T, bus wire.Bus, ranks ...int) *rig {
 	t.Helper()
-	r := newRig(t, follow.Config{RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, PageTimeout: time.Second, SnapshotEvery: 50 * time.Millisecond}, bus, bus)
+	r := newRig(t, follow.Config{RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, PageTimeout: time.Second,
+		SnapshotEvery: 50 * time.Millisecond}, bus, bus)
 	r.sub.Track(testkit.Pool, "w", append([]int{0}, ranks...), 16, 0)
 	return r
 }

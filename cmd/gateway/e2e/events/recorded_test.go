@@ -164,7 +164,8 @@ func TestReplaysAsEnginesGiveThem(t *testing.T) {
 					})
 				})
 				from := binary.BigEndian.Uint64(q.frames[1])
-				got, err := zmq.Replay(t.Context(), at, from, zmq.Options{}, zmq.ReplayLimits{Silence: 5 * time.Second, Whole: 10 * time.Second, Bytes: 1 << 20})
+				got, err := zmq.Replay(t.Context(), at, from, zmq.Options{},
+					zmq.ReplayLimits{Silence: 5 * time.Second, Whole: 10 * time.Second, Bytes: 1 << 20})
 				require.NoError(t, err)
 				assert.Equal(t, q.frames, <-asked, "asked X, the recorded client asked")
 				want := slices.DeleteFunc(slices.Clone(r.kept()), func(n zmq.Message) bool { return n.Seq < from })

@@ -94,7 +94,8 @@ func TestRestoredUnderLoss(t *testing.T) {
 				time.Sleep(time.Duration(pace.IntN(20)) * time.Millisecond) // virtual
 			}
 			for _, p := range all {
-				within(t, 30*time.Minute, 50*time.Millisecond, fmt.Sprintf("seed %d: worker %s settles", seed, p.worker), func() bool { return a.follows(p) && b.follows(p) })
+				within(t, 30*time.Minute, 50*time.Millisecond, fmt.Sprintf("seed %d: worker %s settles", seed, p.worker),
+					func() bool { return a.follows(p) && b.follows(p) })
 				restored += b.status(p.worker).Repaired[follow.ByPeer]
 			}
 		})

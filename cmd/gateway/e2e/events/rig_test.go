@@ -85,7 +85,8 @@ func (r *rig) counted(name, label string) (sum float64) {
 	require.NoError(r.t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if f.GetName() == name && (label == "" || slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetValue() == label })) {
+			if f.GetName() == name && (label == "" ||
+				slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetValue() == label })) {
 				sum += m.GetCounter().GetValue()
 			}
 		}

@@ -75,7 +75,8 @@ func TestGapIsHealedOutOfTheRing(t *testing.T) {
 			synctest.Wait()
 			s := r.status("w")
 			require.True(t, r.follows(p), "%s: not healed at once: %+v", c.name, s)
-			byRing, bySnapshot := s.Repaired[follow.ByRing]-before.Repaired[follow.ByRing], s.Repaired[follow.BySnapshot]-before.Repaired[follow.BySnapshot]
+			byRing, bySnapshot := s.Repaired[follow.ByRing]-before.Repaired[follow.ByRing],
+				s.Repaired[follow.BySnapshot]-before.Repaired[follow.BySnapshot]
 			if byRing != c.ring || bySnapshot != c.snapshot || p.Stats().Snapshots-answers.Snapshots != c.snapshot {
 				t.Errorf("%s: healed %d times by the ring and %d by a snapshot, want %d and %d", c.name, byRing, bySnapshot, c.ring, c.snapshot)
 			}

@@ -94,7 +94,8 @@ func TestStateHoldsUntilThePublisherSpeaks(t *testing.T) {
 			time.Sleep(time.Second) // the next heartbeat
 			synctest.Wait()
 			s := r.status("w")
-			if !r.follows(p) || s.Repaired[follow.ByRing] != before.Repaired[follow.ByRing]+c.ring || s.Repaired[follow.BySnapshot] != before.Repaired[follow.BySnapshot] {
+			if !r.follows(p) || s.Repaired[follow.ByRing] != before.Repaired[follow.ByRing]+c.ring ||
+				s.Repaired[follow.BySnapshot] != before.Repaired[follow.BySnapshot] {
 				t.Errorf("%s: %+v", c.name, s)
 			}
 		})
@@ -173,7 +174,8 @@ func TestLogNamesLostAndRepairedWorkers(t *testing.T) {
 		expect := func(when string, silent, lost, whole, again int) {
 			t.Helper()
 			synctest.Wait()
-			for text, want := range map[string]int{"no KV events received": silent, "KV events lost": lost, "KV events repaired": whole, "KV events received again": again} {
+			for text, want := range map[string]int{"no KV events received": silent, "KV events lost": lost, "KV events repaired": whole,
+				"KV events received again": again} {
 				assert.Equal(t, want, lines.count(text), "%s lines %q", when, text)
 			}
 		}

@@ -56,7 +56,8 @@ func (l *line) set(cut bool) {
 // durable is the durable bus of a connection of its own.
 func durable(t *testing.T, server *natsbus.Server, cfg natsbus.StreamConfig, more ...nats.Option) *natsbus.Stream {
 	t.Helper()
-	s, err := natsbus.OverStream(connect(t, server, append(more, nats.RetryOnFailedConnect(true))...), cfg, natsbus.PendingLimits{}, slog.New(slog.DiscardHandler))
+	s, err := natsbus.OverStream(connect(t, server, append(more, nats.RetryOnFailedConnect(true))...), cfg, natsbus.PendingLimits{},
+		slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s

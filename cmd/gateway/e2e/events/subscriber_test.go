@@ -140,7 +140,8 @@ func TestOrphanIsMendedOnce(t *testing.T) {
 		r.track("w")
 		synctest.Wait()
 		for i := range 100 { // the engine itself does not know the parents: no snapshot can mend this
-			p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{wire.Hash(i)}, Parent: 1e6, HasParent: true, Tokens: testkit.IDs(i, 16), BlockSize: 16})
+			p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{wire.Hash(i)}, Parent: 1e6, HasParent: true,
+				Tokens: testkit.IDs(i, 16), BlockSize: 16})
 			time.Sleep(100 * time.Millisecond) // virtual
 		}
 		time.Sleep(20 * time.Second)
@@ -219,14 +220,16 @@ func TestConfigsAreChecked(t *testing.T) {
 	of := source("w")
 	for _, cfg := range []view.PublisherConfig{
 		{}, {Source: wire.Source{Worker: "w"}}, {Source: wire.Source{Pool: testkit.Pool, Worker: "w", Rank: -1}}, {Source: of, MaxBytes: 100},
-		{Source: of, MaxBytes: 2 << 20}, {Source: of, Heartbeat: -1}, {Source: of, KeepPages: -1}, {Source: of, RingMessages: -1}, {Source: of, RingBytes: -1},
+		{Source: of, MaxBytes: 2 << 20}, {Source: of, Heartbeat: -1}, {Source: of, KeepPages: -1}, {Source: of, RingMessages: -1},
+		{Source: of, RingBytes: -1},
 	} {
 		_, err := view.NewPublisher(cfg, bus, log)
 		assert.Error(t, err, "%+v", cfg)
 	}
 	for name, spoil := range map[string]func(c *follow.BridgeConfig){
-		"": func(*follow.BridgeConfig) {}, "ranks": func(c *follow.BridgeConfig) { c.Ranks = 0 }, "block size": func(c *follow.BridgeConfig) { c.BlockSize = 0 },
-		"endpoint": func(c *follow.BridgeConfig) { c.From.Endpoint = "" }, "worker": func(c *follow.BridgeConfig) { c.Worker = "" },
+		"": func(*follow.BridgeConfig) {}, "ranks": func(c *follow.BridgeConfig) { c.Ranks = 0 },
+		"block size": func(c *follow.BridgeConfig) { c.BlockSize = 0 },
+		"endpoint":   func(c *follow.BridgeConfig) { c.From.Endpoint = "" }, "worker": func(c *follow.BridgeConfig) { c.Worker = "" },
 	} {
 		cfg := follow.BridgeConfig{Pool: testkit.Pool, Worker: "w", Ranks: 1, BlockSize: 16, From: zmq.Address{Endpoint: "tcp://h:1"}}
 		spoil(&cfg)
@@ -256,7 +259,8 @@ func TestBlockSizeThatDoesNotFitIsRefusedByName(t *testing.T) {
 		p.publishEvents(wire.Event{Kind: wire.Cleared})
 		p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 32})
 		// One odd block among many is refused by itself.
-		p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 2, HasParent: true, Tokens: testkit.IDs(64, 24), BlockSize: 24})
+		p.publishEvents(wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 2, HasParent: true, Tokens: testkit.IDs(64, 24),
+			BlockSize: 24})
 		synctest.Wait()
 		assert.Equal(t, follow.Live, r.status("w").State, "blocks of 32 tokens beside the router's 16:\n%s", lines)
 		assert.Equal(t, 4, r.idx.Of("w", 0).Leading(index.Device, tokens.SequenceHashes(nil, prompt, 16, tokens.Seed("", ""))),

@@ -52,7 +52,8 @@ func (l countedListener) Accept() (net.Conn, error) {
 
 // dialler is an engine that connects to a port.
 func dialler(t *testing.T, seed uint64, port int, topic string) (e *zmqEngine, at zmq.Address) {
-	e = newZMQEngine(t, seed, engine.PublisherConfig{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), ReplayEndpoint: "tcp://*:0", Topic: topic})
+	e = newZMQEngine(t, seed, engine.PublisherConfig{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), ReplayEndpoint: "tcp://*:0",
+		Topic: topic})
 	_, replay := e.pub.Ports()
 	return e, zmq.Address{Endpoint: fmt.Sprintf("tcp://*:%d", port), Replay: fmt.Sprintf("tcp://127.0.0.1:%d", replay), Topic: topic}
 }
@@ -130,7 +131,8 @@ func TestPortTwiceIsRefused(t *testing.T) {
 		taken, ok := errors.AsType[*follow.PortError](err)
 		assert.True(t, ok && taken.Worker == "a" && strings.Contains(err.Error(), fmt.Sprint(taken.Port)), "%+v: %v", bad, err)
 	}
-	for worker, good := range map[string]zmq.Address{"a": at("*", 0, ""), "b": at("*", 0, "b"), "c": at("*", 2, ""), "d": at("127.0.0.1", 0, "")} {
+	for worker, good := range map[string]zmq.Address{"a": at("*", 0, ""), "b": at("*", 0, "b"), "c": at("*", 2, ""),
+		"d": at("127.0.0.1", 0, "")} {
 		assert.NoError(t, track(worker, good), "%+v", good)
 	}
 }

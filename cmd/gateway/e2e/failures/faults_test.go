@@ -126,7 +126,8 @@ func TestClientsLeave(t *testing.T) {
 			func(f *fleet.Fleet) bool { return f.Engines("both") == fleet.Clients },
 		},
 		{
-			"transfer", fleet.Options{Speedup: 1, Worker: func(c *devfleet.WorkerConfig) { c.Engine.TransferSetup = fleet.Transfers / fleet.Clients }}, fleet.Long,
+			"transfer", fleet.Options{Speedup: 1,
+				Worker: func(c *devfleet.WorkerConfig) { c.Engine.TransferSetup = fleet.Transfers / fleet.Clients }}, fleet.Long,
 			func(f *fleet.Fleet) bool { return f.Transferring() > fleet.Clients/2 },
 		},
 		{

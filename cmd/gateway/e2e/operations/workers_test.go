@@ -63,13 +63,15 @@ func TestWorkersFile(t *testing.T) {
 // A worker that cannot hand its cache over never gets a request, and /health has the reason.
 func TestWorkersWithoutAHandOffShowInHealth(t *testing.T) {
 	f := fleet.New(t, fleet.Options{Alone: true})
-	w := pools.Worker{ID: "w", Model: "m", Role: pools.Decode, Engine: "vllm", Connector: "pigeon", Address: "http://127.0.0.1:1", BlockSize: 16}
+	w := pools.Worker{ID: "w", Model: "m", Role: pools.Decode, Engine: "vllm", Connector: "pigeon", Address: "http://127.0.0.1:1",
+		BlockSize: 16}
 	require.Error(t, f.Gateway.Roster.Put(w))
 	var health struct {
 		Detail struct{ Refused []struct{ ID, Reason string } }
 	}
 	f.Get("/health", &health)
-	if r := health.Detail.Refused; f.Status("/health") != http.StatusServiceUnavailable || len(r) != 1 || !strings.Contains(r[0].Reason, "role both") {
+	if r := health.Detail.Refused; f.Status("/health") != http.StatusServiceUnavailable || len(r) != 1 ||
+		!strings.Contains(r[0].Reason, "role both") {
 		t.Errorf("%+v", health)
 	}
 }

@@ -155,7 +155,8 @@ func TestIndexesComeAndGo(t *testing.T) {
 	}
 	f.Eventually("the circuit opens", func() bool {
 		chooseBy(f, article(7))
-		return f.Value("tandem_kv_remote_index_lookup_seconds", string(service.CircuitOpen)) > 0 && f.Value("tandem_kv_remote_index_registered", x.addr) == 0
+		return f.Value("tandem_kv_remote_index_lookup_seconds", string(service.CircuitOpen)) > 0 &&
+			f.Value("tandem_kv_remote_index_registered", x.addr) == 0
 	})
 
 	x.start(f, service.Config{}) // empty: the gateways register, the workers publish it all

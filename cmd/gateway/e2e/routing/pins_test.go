@@ -148,7 +148,8 @@ func TestPinnedDecodeWithoutItsKV(t *testing.T) {
 	}})
 	w := f.Parse(f.Good(fleet.CompletionPath, fleet.Pinned(`"decode_worker_id":"decode-1"`)).Body).Nvext.WorkerID
 	assert.True(t, w.Decode == "decode-1" && w.Prefill == "", "served by %+v", w)
-	f.Refused(f.Post(fleet.CompletionPath, fleet.Pinned(`"decode_worker_id":"decode-1","prefill_worker_id":"prefill-1"`)), http.StatusBadGateway, "engine_error", "")
+	f.Refused(f.Post(fleet.CompletionPath, fleet.Pinned(`"decode_worker_id":"decode-1","prefill_worker_id":"prefill-1"`)),
+		http.StatusBadGateway, "engine_error", "")
 	f.Idle()
 }
 

@@ -77,7 +77,8 @@ func TestSelectChoosesAsSimulated(t *testing.T) {
 				want := s.PrefillWorker + " " + s.DecodeWorker
 				different[want] = true
 				var chosen struct{ Legs []struct{ Worker string } }
-				require.NoError(t, json.Unmarshal(sel.Post("/select", `{"model":"simulated","id":"`+handoff.SeededID(9, uint64(i+1))+`","token_ids":`+prompt+`}`).Body, &chosen))
+				require.NoError(t, json.Unmarshal(sel.Post("/select",
+					`{"model":"simulated","id":"`+handoff.SeededID(9, uint64(i+1))+`","token_ids":`+prompt+`}`).Body, &chosen))
 				got := " " + chosen.Legs[len(chosen.Legs)-1].Worker
 				if len(chosen.Legs) == 2 {
 					got = chosen.Legs[0].Worker + got
