@@ -166,6 +166,22 @@ func TestTestsSkipOnlyForAbsentData(t *testing.T) {
 	}
 }
 
+// A path to ../shared leads there from its own folder: after a move it would lead elsewhere, and the test would skip.
+func TestPathsLeadToShared(t *testing.T) {
+	for _, s := range load(t).sources {
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			lit, ok := n.(*ast.BasicLit)
+			if !ok || !strings.HasPrefix(lit.Value, `"../`) || strings.HasSuffix(lit.Value, `shared/"`) || !strings.Contains(lit.Value, "../shared/") {
+				return true
+			}
+			if to := path.Join(s.room, strings.Trim(lit.Value, `"`)); !strings.HasPrefix(to, "../shared/") {
+				t.Errorf("%s: %s is %s from the root", s.at(n.Pos()), lit.Value, to)
+			}
+			return true
+		})
+	}
+}
+
 // uses lists where a file uses one of the names of a package.
 func uses(s *source, importPath string, names ...string) []string {
 	var found []string

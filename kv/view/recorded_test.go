@@ -17,7 +17,7 @@ import (
 )
 
 // recordings are messages of a running vLLM 0.32. They lie beside the checkout, not in it.
-const recordings = "../../../../shared/vectors/kvevents-vllm-0.32/"
+const recordings = "../../../shared/vectors/kvevents-vllm-0.32/"
 
 // recorded returns the payloads of a recording, and reads what is said of it into about. It skips where there is none.
 func recorded(t *testing.T, name string, about any) (payloads [][]byte) {

@@ -17,7 +17,7 @@ import (
 )
 
 // vectorsPath holds batches encoded by the engines' own code. They lie beside the checkout, not in it.
-const vectorsPath = "../../../../shared/vectors/kvevents/events.jsonl.gz"
+const vectorsPath = "../../../shared/vectors/kvevents/events.jsonl.gz"
 
 // vector is one line: the bytes, and what they mean, as JSON with every hash a string.
 type vector struct {
@@ -87,7 +87,7 @@ func TestAppendBatchWritesWhatVLLMWrites(t *testing.T) {
 }
 
 // recordedPath holds conversations with the engines' own publishers, frame by frame. It lies beside the checkout, not in it.
-const recordedPath = "../../../../shared/vectors/kvevents/replay.json"
+const recordedPath = "../../../shared/vectors/kvevents/replay.json"
 
 // TestRecordedPublishersMean decodes what the publishers sent. It is skipped where the recordings are absent.
 func TestRecordedPublishersMean(t *testing.T) {

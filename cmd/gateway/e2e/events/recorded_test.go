@@ -31,7 +31,7 @@ const endOfReplay = math.MaxUint64
 
 // recordedPath holds conversations with the engines' own publishers, frame by frame. It lies beside the checkout, not
 // in it.
-const recordedPath = "../../../shared/vectors/kvevents/replay.json"
+const recordedPath = "../../../../../shared/vectors/kvevents/replay.json"
 
 // recorded is one of them.
 type recorded struct {
@@ -61,7 +61,7 @@ type recordedQuestion struct {
 	once    bool       // a REQ socket, which takes the first answer only
 }
 
-// readRecorded skips the test where ../../../shared is absent.
+// readRecorded skips the test where ../shared is absent.
 func readRecorded(t *testing.T) []recorded {
 	data, err := os.ReadFile(recordedPath)
 	if errors.Is(err, os.ErrNotExist) {
