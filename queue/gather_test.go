@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What comes while others wait for workers of which none is free is not drained for until 5 ms later, or until something
-// changes; what may be granted at once is.
+// A request that arrives while all workers are taken is drained for 5 ms later, or when something changes. One that may be
+// granted at once is drained for at once.
 func TestRequestsGather(t *testing.T) {
 	const ms = time.Millisecond
 	wait := func(free time.Duration) func(_ *Ticket[string], d Drain[string]) error {

@@ -103,8 +103,8 @@ func (c *Core[V]) predict(now time.Time) {
 	}
 }
 
-// Gathers reports whether t, pushed just now, needs no drain of its own: others wait for workers of which none is free. What
-// drains next, a release or [Core.NextDrain], then looks at all that have come. A drain costs a look at each that waits.
+// Gathers reports whether t, pushed just now, needs no drain of its own, because others wait and no worker is free. The
+// next drain, by a release or by [Core.NextDrain], looks at all that have arrived. A drain looks at each waiting ticket.
 func (c *Core[V]) Gathers(t *Ticket[V], now time.Time) bool {
 	if !now.Before(c.free) || t.Retry || t.Strict > 0 || t.Lane != "" || c.waiting >= c.cfg.Limit || !c.queued(t) {
 		return false

@@ -1,5 +1,5 @@
-// Package auth checks bearer keys, of which only digests stay in memory, and detects requests that a web page may have
-// caused: a browser reaches loopback listeners, which strangers do not.
+// Package auth checks bearer keys and keeps only their digests in memory. It also detects requests that a web page may
+// have caused: a browser reaches loopback listeners, strangers do not.
 package auth
 
 import (

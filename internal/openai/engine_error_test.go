@@ -47,7 +47,7 @@ func TestReadEngineError(t *testing.T) {
 		{"a message of another type", `{"error":{"message":{"a":1},"code":400}}`, EngineError{Status: 400}},
 		{"a core that died", `{"error":{"message":"EngineCore encountered an issue. See","code":400}}`,
 			EngineError{Status: 400, Message: "EngineCore encountered an issue. See", Died: true}},
-		{"a client that says so", `{"error":{"message":"no 'EngineCore encountered an issue'","code":400}}`,
+		{"a client's own text", `{"error":{"message":"no 'EngineCore encountered an issue'","code":400}}`,
 			EngineError{Status: 400, Message: "no 'EngineCore encountered an issue'"}},
 		{"FastAPI", `{"detail":"Not Found"}`, EngineError{Message: "Not Found"}},
 		{"FastAPI's checks", `{"detail":[{"type":"int_parsing","loc":["body","n"],"msg":"should be a whole number","input":"x"},{"msg":"no"}]}`, EngineError{Message: "should be a whole number", Param: "n"}},

@@ -300,7 +300,7 @@ func (s *Setting) Get(config any) any {
 	case s.kind == kindBool && s.OneOf != nil:
 		return s.OneOf[0].Name
 	case field.CanUint():
-		return int64(min(field.Uint(), math.MaxInt64)) // users set no more; a drawn seed may be more
+		return int64(min(field.Uint(), math.MaxInt64)) // only a drawn seed is larger
 	case s.kind == kindInt || s.kind == kindBytes:
 		return field.Int()
 	case s.Several():

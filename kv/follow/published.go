@@ -301,7 +301,7 @@ func (p *published) restore(asked horizon, s *snapshot, now time.Time) bool {
 	for _, page := range s.pages {
 		p.apply(page)
 	}
-	p.stale, p.resync = false, false // a second snapshot would repair no more
+	p.stale, p.resync = false, false // a second snapshot would repair nothing else
 	p.restored = now
 	p.repaired(BySnapshot)
 	if p.catchUp(); p.stale {

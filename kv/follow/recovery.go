@@ -40,8 +40,8 @@ func (r *recovery) notice(before, after view.Tally, capacity int) {
 }
 
 // relearned ends the recovery, and reports that it did, once the engine has re-announced for as long as a prediction
-// lives without an unknown parent. Prefixes used since are known exactly; a prediction would know no more of the
-// others.
+// lives without an unknown parent. Prefixes used since are known exactly; for the others
+// a prediction is no better.
 func (r *recovery) relearned(now time.Time, after time.Duration) bool {
 	switch {
 	case !r.open:

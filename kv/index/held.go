@@ -69,7 +69,7 @@ func (s *held) find(h uint64) uint32 {
 }
 
 // touch prefetches what the searches for up to batch hashes read first, here and in the table, as [table.touch] does:
-// in passes for homes, table slots and entries, none of which waits within itself.
+// in passes for homes, table slots and entries. No pass waits for its own loads.
 func (s *held) touch(tab *table, hashes []uint64) (found int) {
 	hashes = hashes[:min(batch, len(hashes))]
 	if s.named == 0 {

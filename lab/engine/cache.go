@@ -80,7 +80,7 @@ func (c *cache) match(hashes []uint64) (found, inactive int) {
 	return found, inactive
 }
 
-// take refers to the cached blocks of the hashes, all of which match found, and appends them to dst.
+// take adds a reference to the cached blocks of the hashes and appends them to dst. match has found them all.
 func (c *cache) take(dst []int32, hashes []uint64) []int32 {
 	for _, h := range hashes {
 		i := c.index[h]

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
-// prompts reads the member "prompt": a string, token ids, or a list of either, each of which is a prompt of its own.
+// prompts reads the member "prompt": a string, token ids, or a list of either with a prompt in each item.
 func (s *Server) prompts(f *fields) [][]uint32 {
 	raw := f.get("prompt")
 	if raw == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// TestGoodputIsKept: on a piece of r3, mode auto is nowhere below mode kv, and its goodput is no more than .005 below
-// what it was.
+// TestGoodputIsKept runs a piece of r3: mode auto is nowhere below mode kv, and its goodput is at most .005 below the
+// recorded one.
 func TestGoodputIsKept(t *testing.T) {
 	// What the first 500 requests of its trace, which are built in, gave when it was written here. A change that raises
 	// one should raise it here too.

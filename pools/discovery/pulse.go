@@ -28,7 +28,7 @@ func (p *pulse) suspect() { p.gone = true }
 // alive records an answer that shows only liveness.
 func (p *pulse) alive() { p.failures = 0 }
 
-// failed records a missing answer; closed: nothing listens at the address; certain: no more failures are needed. out:
+// failed records a missing answer; closed: nothing listens at the address; certain: one failure is enough. out:
 // remove the worker now.
 func (p *pulse) failed(closed, certain bool) (out bool) {
 	p.failures++

@@ -105,8 +105,8 @@ func (h *page) short(rows []*setting.Setting) {
 	}
 }
 
-// firstSentence is that of a setting's help. That of a switch says what its flag does: what is on by default is
-// switched off by it.
+// firstSentence returns the first sentence of a setting's help. For a switch that is on by default it is what the flag
+// does: switch that off.
 func firstSentence(row *setting.Setting) string {
 	text := row.Help
 	if first, _, more := strings.Cut(text, ". "); more {
