@@ -78,6 +78,7 @@ var rooms = storey{
 var roof = storey{
 	"cmd/gateway/settings": {"internal/setting", "internal/terminal"},
 	"cmd/gateway/edge":     {below},
+	"cmd/gateway/dialect":  {"internal/openai"}, // it converts bodies and streams, and decides nothing else
 	"cmd/gateway/service":  {below, "internal/guard", "internal/setting", "pools", "kv/overlap", "fault", "internal/metrics"},
 	// the client of the index service, and their wire types
 	"cmd/gateway/observe": {below}, // the lines that it writes itself
