@@ -22,8 +22,8 @@ type form interface {
 	fail(a *answer, e *openai.Error)
 	// ping writes what keeps a stream alive, begun or not.
 	ping(a *answer)
-	// whole writes a whole answer. The blocks hold their content.
-	whole(a *answer, blocks []block)
+	// whole writes a whole answer, or refuses it. The blocks hold their content.
+	whole(a *answer, blocks []block) *openai.Error
 }
 
 // block is a run of an answer's thought or text, or a call of a tool.
@@ -40,6 +40,7 @@ type kind uint8
 const (
 	thought kind = iota
 	text
+	refusal // a text in most dialects
 	call
 )
 
@@ -58,6 +59,7 @@ type answer struct {
 	blocks            []block // the first may be open, the others wait
 	slots             []int   // of all calls so far
 	scratch           []byte
+	logprobs          string // of the chunk at hand
 
 	reason string // of the end, as OpenAI names it; empty until it is known
 	stop   string // what ended the answer; empty for none
@@ -123,7 +125,9 @@ func (a *answer) Whole(dst, body []byte) ([]byte, error) {
 	a.out, a.over = dst, true
 	a.content(choice, "message")
 	a.usage.prompt = cmp.Or(a.usage.prompt, a.prompt)
-	a.form.whole(a, a.blocks)
+	if err := a.form.whole(a, a.blocks); err != nil {
+		return dst, err
+	}
 	return a.take(), nil
 }
 
@@ -172,13 +176,14 @@ func (a *answer) event(data []byte) {
 func (a *answer) content(choice openai.Node, name string) {
 	t := &a.tree
 	of := t.Get(choice, name)
+	a.logprobs = t.Raw(t.Get(choice, "logprobs"))
 	thinks := t.Quoted(t.Get(of, "reasoning_content"))
 	if thinks == "" { // some engines write it under both names
 		thinks = t.Quoted(t.Get(of, "reasoning"))
 	}
 	a.say(thought, thinks)
 	a.say(text, t.Quoted(t.Get(of, "content")))
-	a.say(text, t.Quoted(t.Get(of, "refusal")))
+	a.say(refusal, t.Quoted(t.Get(of, "refusal")))
 	i := 0
 	for c := t.First(t.Get(of, "tool_calls")); c != none; c = t.Next(c) {
 		slot := i

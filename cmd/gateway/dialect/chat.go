@@ -32,6 +32,7 @@ type body struct {
 	openai.Tree
 	out
 	o     Options
+	start int // where the string at hand begins in out
 	media int // bytes of images and the like in out
 	err   *openai.Error
 }
@@ -95,6 +96,37 @@ func (b *body) required(of openai.Node, key string, kind byte) openai.Node {
 
 // flag reports whether the member key of an object is true.
 func (b *body) flag(of openai.Node, key string) bool { return b.Kind(b.optional(of, key, 't')) == 't' }
+
+// typed returns the type of a block and the like.
+func (b *body) typed(n openai.Node) string { return b.Quoted(b.required(n, "type", '"')) }
+
+// A paragraph separates the texts of a system message, a line all others.
+const (
+	paragraph = `\n\n`
+	line      = `\n`
+)
+
+// say writes a message of a role up to its content.
+func (b *body) say(role string) {
+	b.item()
+	b.put(`{"role":"`, role, `","content":`)
+}
+
+// begin begins a string, to which add appends a text, after a separator.
+func (b *body) begin() {
+	b.put(`"`)
+	b.start = len(b.out)
+}
+
+func (b *body) add(separator, label, s string) {
+	switch {
+	case s == "":
+		return
+	case len(b.out) > b.start:
+		b.put(separator)
+	}
+	b.put(label, s)
+}
 
 // finish returns the converted request, or what is wrong with the body.
 func (b *body) finish(f form) (*Request, error) {

@@ -58,32 +58,12 @@ func asItIs(key []byte) bool {
 // messages is a body of Messages.
 type messages struct {
 	body
-	start   int  // where the string at hand begins in out
 	prefill bool // the last message is the beginning of the answer
 }
 
-// typed returns the type of a block and the like.
-func (m *messages) typed(b openai.Node) string { return m.Quoted(m.required(b, "type", '"')) }
-
-const (
-	// paragraph separates the texts of a system message, line all others.
-	paragraph = `\n\n`
-	line      = `\n`
-	// billing begins a text in which Claude Code says who pays. It differs from request to request, so that no prompt
-	// would be found in a cache.
-	billing = "x-anthropic-billing-header"
-)
-
-// add appends a text to the string at hand, after a separator.
-func (m *messages) add(separator, label, s string) {
-	switch {
-	case s == "":
-		return
-	case len(m.out) > m.start:
-		m.put(separator)
-	}
-	m.put(label, s)
-}
+// billing begins a text in which Claude Code says who pays. It differs from request to request, so that no prompt would
+// be found in a cache.
+const billing = "x-anthropic-billing-header"
 
 // texts appends the texts of a content, a string or blocks.
 func (m *messages) texts(content openai.Node, separator string) {
@@ -122,18 +102,11 @@ func (m *messages) text(b openai.Node, separator string) {
 	}
 }
 
-// say writes a message of a role up to its content.
-func (m *messages) say(role string) {
-	m.item()
-	m.put(`{"role":"`, role, `","content":`)
-}
-
 // system writes a system message, with those of all messages if it shall hold all. An empty one is left out.
 func (m *messages) system(content openai.Node, all bool) {
 	before := len(m.out)
 	m.say("system")
-	m.put(`"`)
-	m.start = len(m.out)
+	m.begin()
 	m.texts(content, paragraph)
 	if all {
 		for n := range m.All(m.Get(0, "messages")) {

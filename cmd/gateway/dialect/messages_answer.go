@@ -55,7 +55,7 @@ func (m *messagesForm) open(a *answer, b *block) {
 	switch b.kind {
 	case thought:
 		a.put(`{"type":"thinking","thinking":"","signature":""}`)
-	case text:
+	case text, refusal:
 		a.put(`{"type":"text","text":""}`)
 	case call:
 		m.tool(a, b)
@@ -77,6 +77,7 @@ func (m *messagesForm) tool(a *answer, b *block) {
 var deltas = [...]string{
 	thought: `,"delta":{"type":"thinking_delta","thinking":"`,
 	text:    `,"delta":{"type":"text_delta","text":"`,
+	refusal: `,"delta":{"type":"text_delta","text":"`,
 	call:    `,"delta":{"type":"input_json_delta","partial_json":"`,
 }
 
@@ -147,7 +148,7 @@ func (m *messagesForm) ping(a *answer) {
 	a.put(endEvent)
 }
 
-func (m *messagesForm) whole(a *answer, blocks []block) {
+func (m *messagesForm) whole(a *answer, blocks []block) *openai.Error {
 	m.envelope(a)
 	a.put("[")
 	for i := range blocks {
@@ -158,7 +159,7 @@ func (m *messagesForm) whole(a *answer, blocks []block) {
 		switch b.kind {
 		case thought:
 			a.put(`{"type":"thinking","thinking":"`, string(b.held), `","signature":"`, a.o.ID, `"}`)
-		case text:
+		case text, refusal:
 			a.put(`{"type":"text","text":"`, string(b.held), `"}`)
 		case call:
 			m.tool(a, b)
@@ -174,6 +175,7 @@ func (m *messagesForm) whole(a *answer, blocks []block) {
 	a.put(`,"usage":`)
 	m.usage(a, a.usage)
 	a.put("}")
+	return nil
 }
 
 // input returns a call's arguments as the object that they should be, an empty one if they are none.
