@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// class is the core's account of a policy class; without classes all requests are of one that has no name.
+// class is the state of a policy class. Without configured classes all requests are in one without a name.
 type class struct {
 	order Order
 	stats ClassStats
 
-	limit, kept      int   // its share of Config.Limit, and the tickets that count against it
-	bytes, keptBytes int64 // the same of Config.Bytes
+	limit, kept      int   // its share of Config.Limit, and the tickets in it
+	bytes, keptBytes int64 // the same for Config.Bytes
 }
 
 // ClassStats are the figures of one policy class.
@@ -21,11 +21,11 @@ type ClassStats struct {
 	WaitingTokens         int64 // their prompts
 	WaitingUncachedTokens int64 // the part of those to be computed
 	GrantedTotal          uint64
-	GrantedTokensTotal    uint64 // that grants computed: what the class paid
-	RefusedTotal          uint64 // because the class had its share of a limit
+	GrantedTokensTotal    uint64 // computed for grants: what the class paid
+	RefusedTotal          uint64 // because the class's share of a limit was used up
 }
 
-// classes are the accounts of cfg's classes and their turns; nil for one class.
+// classes returns cfg's classes and their turns; nil turns for one class.
 func (c *Config) classes(epoch time.Time) ([]class, *turns, error) {
 	list := []PolicyClass{{Quantum: 1}}
 	if c.Classes != nil {
@@ -50,12 +50,12 @@ func (c *Config) classes(epoch time.Time) ([]class, *turns, error) {
 	return all, newTurns(quanta), nil
 }
 
-// share is quantum's part of a limit, rounded up.
+// share returns quantum's part of a limit, rounded up.
 func share(limit, quantum, sum int) int {
 	return min(limit, int(math.Ceil(float64(limit)*float64(quantum)/float64(sum))))
 }
 
-// add counts a ticket that arrives, or with −1 one that leaves, and returns the number in the queue.
+// add counts an arriving ticket, or with −1 a leaving one, and returns the number in the queue.
 func (k *class) add(it *Item, sign int) int {
 	k.stats.Waiting += sign
 	k.stats.WaitingTokens += int64(sign * it.ISL)
@@ -68,9 +68,9 @@ func (k *class) granted(it *Item) {
 	k.stats.GrantedTokensTotal += uint64(it.cost())
 }
 
-// leading is the ticket to ask of heads, the first ones of each class; nil where all are. Retries go first in the order of
-// their arrival, for their classes have paid. Of the others those of the highest strict priority go first, and where
-// they are of several classes, the class whose turn it is.
+// leading returns the next ticket of heads, the first ones of each class; nil if all are nil. Retries go first, by
+// arrival: their classes have paid. Then the highest strict priority goes first, and among several classes the one
+// whose turn it is.
 func (c *Core[V]) leading() *Ticket[V] {
 	var top *Ticket[V]
 	for _, t := range c.heads {
@@ -90,14 +90,14 @@ func (c *Core[V]) leading() *Ticket[V] {
 	return c.heads[c.turns.choose()]
 }
 
-// charge has t's class pay for it: what [Core.head] returned last was granted, or else waits on by a plan.
+// charge makes t's class pay for it: the ticket last returned by [Core.head] was granted or, if not, planned.
 func (c *Core[V]) charge(t *Ticket[V], granted bool) {
 	if c.turns != nil && !t.Retry {
 		c.turns.pay(t.Class, t.cost(), granted)
 	}
 }
 
-// tier is below 0 where t goes before o in whichever class it is, 0 where that is left to the classes.
+// tier is below 0 if t goes before o whatever their classes, 0 if their classes decide.
 func (t *Ticket[V]) tier(o *Ticket[V]) int {
 	switch {
 	case t.Retry != o.Retry && t.Retry, t.Retry == o.Retry && t.Strict > o.Strict:
@@ -115,7 +115,7 @@ func (t *Ticket[V]) earlier(o *Ticket[V]) bool {
 	return t.sequence < o.sequence
 }
 
-// precedes reports whether t, which was asked, goes before o.
+// precedes reports whether t, which was tried, goes before o.
 func (t *Ticket[V]) precedes(o *Ticket[V]) bool {
 	if t.Class == o.Class {
 		return t.before(o)
@@ -123,7 +123,7 @@ func (t *Ticket[V]) precedes(o *Ticket[V]) bool {
 	return t.tier(o) <= 0
 }
 
-// policy is the name of the class's order.
+// policy returns the name of the class's order.
 func (p *PolicyClass) policy(c *Config) string {
 	if p.Policy != "" {
 		return p.Policy

@@ -12,14 +12,14 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// Classes decides a request's policy class: its family, which the client may name, and how much of its prompt no
-// worker has cached. The names and the form of the file are those of Dynamo's --router-policy-config.
+// Classes assigns requests to policy classes, by family, which the client may name, and by uncached tokens. Names and
+// format are those of Dynamo's --router-policy-config.
 type Classes struct {
-	// DefaultFamily is the family of requests that name none, or none that there is.
+	// DefaultFamily is the family of requests that name none or an unknown one.
 	DefaultFamily string `yaml:"default_policy_family"`
-	// Buckets cut prompts by their uncached tokens; each reaches up to the next one's floor.
+	// Buckets divide prompts by their uncached tokens; each reaches up to the next one's floor.
 	Buckets []Bucket `yaml:"uncached_isl_buckets"`
-	// List has the classes: one for each family and bucket, and any number that have neither and are named by requests.
+	// List has a class for each family and bucket, and any number without either, which requests name.
 	List []PolicyClass `yaml:"policy_classes"`
 }
 
@@ -29,29 +29,28 @@ type Bucket struct {
 	Name string `yaml:"bucket"`
 }
 
-// PolicyClass is requests that share an order, and a part of the workers' time while those of other classes wait too.
+// PolicyClass is a group of requests with one order and a share of the workers' time while other classes wait too.
 type PolicyClass struct {
 	Name   string `yaml:"name"`
-	Family string `yaml:"policy_family"` // empty where Bucket is, and requests name the class itself
+	Family string `yaml:"policy_family"` // empty, like Bucket, if requests name the class itself
 	Bucket string `yaml:"cache_bucket"`
 	// Policy is the order within the class; empty is Config.Policy.
 	Policy string `yaml:"queue_policy"`
-	// Quantum is how many uncached tokens the class may be granted a round: its share is its part of all quanta.
+	// Quantum is how many uncached tokens the class is granted per round: its share is its part of all quanta.
 	Quantum int `yaml:"quantum"`
 }
 
 const (
 	// maxClasses bounds the classes, and the labels of metrics.
 	maxClasses = 64
-	// maxQuantum keeps sums of quanta far from an int64's end.
+	// maxQuantum keeps sums of quanta far from overflow.
 	maxQuantum = 1 << 30
 	// maxName is the most bytes of a name.
 	maxName = 64
 )
 
-// Find returns the place in List of a request's class, by the name that the client gave. ok reports whether that name
-// is of a class without a family, or of a family. Any other name, and none, is the default family's. uncached is in
-// tokens. c may be nil.
+// Find returns the index in List of a request's class, by the client's name and its uncached tokens. known reports
+// whether the name is that of a family, or of a class without one; other names mean the default family. c may be nil.
 func (c *Classes) Find(name string, uncached int) (class int, known bool) {
 	if c == nil {
 		return 0, false
@@ -75,7 +74,7 @@ func (c *Classes) Find(name string, uncached int) (class int, known bool) {
 	return c.in(cmp.Or(family, c.DefaultFamily), bucket), family != ""
 }
 
-// Name is the class's, empty where c is nil.
+// Name returns the class's name, empty if c is nil.
 func (c *Classes) Name(class int) string {
 	if c == nil {
 		return ""
@@ -83,7 +82,7 @@ func (c *Classes) Name(class int) string {
 	return c.List[class].Name
 }
 
-// in is the class of a family and a bucket, below 0 if there is none.
+// in returns the class of a family and a bucket, below 0 if there is none.
 func (c *Classes) in(family, bucket string) int {
 	return slices.IndexFunc(c.List, func(p PolicyClass) bool { return p.Family == family && p.Bucket == bucket })
 }
@@ -161,7 +160,7 @@ func (c *Classes) check(i int) error {
 	return nil
 }
 
-// named reports whether name may be a class's, a family's or a bucket's, all of which become labels.
+// named reports whether name is valid for a class, family or bucket; all become metric labels.
 func named(name string) bool {
 	return name != "" && len(name) <= maxName && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
 }
@@ -170,7 +169,7 @@ func badName(name string) string {
 	return fmt.Sprintf("%.64q is no name: 1 to %d letters, digits, _ and -", name, maxName)
 }
 
-// elsewhere are the keys of Dynamo's file that have no meaning here, and what has it.
+// elsewhere has the keys of Dynamo's file that are not supported, and what to use instead.
 var elsewhere = map[string]string{
 	"models":                               "is not supported: the classes are those of every model",
 	"worker_selection":                     "is not supported: see --router-mode",
@@ -182,8 +181,8 @@ var elsewhere = map[string]string{
 	"cached_token_queue_limit_per_worker":  "is not supported: a class has its quantum's share of --queue-limit",
 }
 
-// ParseClasses reads the bytes of a file of policy classes; file names it in errors, which are [*setting.Error]s. It refuses
-// unknown keys, those of Dynamo's file that are set elsewhere, and what [Classes.Validate] does.
+// ParseClasses reads the bytes of a file of policy classes; file names it in errors, which are [*setting.Error]s. It
+// refuses unknown keys, those of Dynamo's file that are set elsewhere, and what [Classes.Validate] does.
 func ParseClasses(file string, data []byte) (*Classes, error) {
 	doc, err := setting.Parse(file, data)
 	if err != nil {

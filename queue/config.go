@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// Config is what an operator sets about the queue. The defaults meet: at the limit a gateway that serves twenty
-// requests a second answers the last one after 51 s. With a Limit of 0 no request waits.
+// Config configures a [Queue]. The defaults fit each other: with the queue full, a gateway that serves twenty requests a
+// second answers the last one after 51 s. With a Limit of 0 no request waits.
 type Config struct {
 	Policy      string        `flag:"router-queue-policy" default:"auto" oneof:"-" help:"Order of waiting requests that are equal in nvext.agent_hints.strict_priority."`
 	ClassesFile string        `flag:"router-policy-config" help:"YAML file of policy classes, which share workers by quantum; header x-dynamo-meta-policy-class names one. Read once. Empty is one class."`
@@ -16,15 +16,14 @@ type Config struct {
 	Bytes       int64         `default:"512MiB" unit:"bytes" range:"1KiB.."`
 	Timeout     time.Duration `flag:"queue-timeout" default:"60s" range:"1ms.." help:"Longest wait for a booking, then 504. A retry has its own. Keep it below the clients' own."`
 
-	// OnHead is called, with no lock held, when a request with a strict priority begins or ends to wait: [Queue.Heads] may have
-	// changed. It must return at once; nil is not called.
+	// OnHead runs without a lock when a request with a strict priority starts or stops waiting: [Queue.Heads] may have
+	// changed. It must return at once and may be nil.
 	OnHead func()
-	// Classes are those of ClassesFile, which its caller reads; nil is one class.
+	// Classes are read from ClassesFile by the caller; nil means one class.
 	Classes *Classes
 }
 
-// Auto is the policy that leaves the order to the router's mode: the composition of the gateway puts one in its place. A queue
-// of its own takes fcfs.
+// Auto is the policy that follows the router's mode: the gateway replaces it. A queue by itself uses fcfs.
 const Auto = "auto"
 
 // Choices are the registered orders, and [Auto].

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Core decides which ticket is next, which is refused and which has waited too long. Its clock is the argument now,
-// which must not run backwards. It is not safe for concurrent use; see [Queue].
+// Core decides which ticket is next, which is refused and which expires. Its clock is the argument now, which must not
+// run backwards. It is not safe for concurrent use; see [Queue].
 //
-// A drain asks ticket after ticket whether there is room for it. One that takes any worker and has to wait holds up
-// all behind it; one of a lane ([Item.Lane]) holds up that lane alone. A drain is due after a push, a cancel and an
-// expiry: the first ticket may have been in the way of a smaller one.
+// A drain tries to reserve for one ticket after another. A ticket for any worker that has to wait blocks all behind it;
+// one of a lane ([Item.Lane]) blocks only that lane. A drain is due after a push, a cancel and an expiry: the first
+// ticket may have blocked a smaller one.
 type Core[V any] struct {
 	cfg   Config
 	ended func(t *Ticket[V], err error)
@@ -20,32 +20,32 @@ type Core[V any] struct {
 	turns   *turns       // nil without classes
 	heads   []*Ticket[V] // memory for head, by class
 
-	lanes    []*lane[V]          // the main line, then the others in no order
-	byKey    map[string]*lane[V] // those others
+	lanes    []*lane[V]          // the main line, then the others, unordered
+	byKey    map[string]*lane[V] // the others
 	waiting  int                 // tickets in all of them
 	holding  bool                // a lane is held
 	before   []V                 // memory for Drain.Ahead
-	lost     uint64              // first tickets of a lane that left without having been asked to
-	oldest   *Ticket[V]          // by time of push; since all may wait equally long, by deadline as well
+	lost     uint64              // first tickets of a lane that left without a grant
+	oldest   *Ticket[V]          // by time of push, and so by deadline
 	newest   *Ticket[V]
-	fresh    *Ticket[V] // the oldest that is not kept; all newer ones are not either
+	fresh    *Ticket[V] // the oldest ticket not counted yet; newer ones are not either
 	sequence uint64
 	draining bool
-	aged     time.Time    // when all keys were computed last
-	plans    bool         // requests have been passed: their workers are planned
-	planning bool         // the drain plans, and grants nothing yet
-	targets  bool         // requests have had a target
-	round    uint64       // drains so far, and their resumptions
+	aged     time.Time    // when all keys were last computed
+	plans    bool         // requests were planned before
+	planning bool         // the drain only plans
+	targets  bool         // requests had a target before
+	round    uint64       // drains so far, resumed ones counted again
 	passed   []*Ticket[V] // in this drain
 
 	promotion promotion[V]
 	gathering
 
-	others   []peer    // that have something waiting, or had lately
-	way      int       // Drain.Yield of the ticket that is asked
-	over     bool      // that ticket need not leave room any longer
-	yields   time.Time // since when each drain has left room to others; zero: the latest has not
-	yielding bool      // this drain does
+	peers    []peer    // with waiting requests, now or recently
+	way      int       // Drain.Yield of the ticket being tried
+	over     bool      // that ticket need not yield any longer
+	yields   time.Time // since when each drain has yielded; zero: the latest has not
+	yielding bool      // this drain yields
 
 	kept      int   // tickets that count against Config.Limit
 	keptBytes int64 // their bodies, against Config.Bytes
@@ -59,7 +59,7 @@ type Stats struct {
 	WaitingBytes          int64   // their bodies
 	WaitingTokens         int64   // their prompts
 	WaitingUncachedTokens int64   // the part of those to be computed
-	GrantedPerSecond      float64 // while tickets wait, faded; 0 when none ever did
+	GrantedPerSecond      float64 // while tickets wait, decayed; 0 if none ever did
 
 	GrantedTotal   uint64
 	FailedTotal    uint64 // ended by an error of their reserve func
@@ -67,15 +67,15 @@ type Stats struct {
 	ExpiredTotal   uint64
 	CancelledTotal uint64 // the caller left, or the queue was closed
 
-	YieldedTotal      uint64 // that left room to another gateway's request for a moment; each once
-	YieldsUnusedTotal uint64 // times when a request took after all what had been left to another gateway's
+	YieldedTotal      uint64 // requests that yielded to another gateway's; each once
+	YieldsUnusedTotal uint64 // grants of room that another gateway did not take
 
 	Classes []ClassStats // in the order of Config.Classes; nil without
 }
 
-// NewCore returns an empty queue. cfg must be valid, and epoch about now. ended is called, within the call that
-// causes it, once for every ticket that leaves the queue but is not cancelled: with nil if it was granted, else with
-// ErrExpired, a [*FullError] or the error of reserve.
+// NewCore returns an empty queue. cfg must be valid, and epoch about now. ended is called once for every ticket that
+// leaves the queue without being cancelled: with nil if it was granted, else with ErrExpired, a [*FullError] or
+// reserve's error.
 func NewCore[V any](cfg Config, epoch time.Time, ended func(t *Ticket[V], err error)) (*Core[V], error) {
 	classes, turns, err := cfg.classes(epoch)
 	if err != nil {
@@ -87,8 +87,8 @@ func NewCore[V any](cfg Config, epoch time.Time, ended func(t *Ticket[V], err er
 	}, nil
 }
 
-// Push puts t in the queue, or refuses it with a [*FullError]. During a drain, and while no ticket holds t up, limits
-// are not checked: whether t has to wait is known when the drain ends, which refuses it then.
+// Push adds t to the queue, or refuses it with a [*FullError]. During a drain, and while no ticket blocks t, limits are
+// not checked: only the end of the drain shows whether t has to wait, and refuses it then.
 func (c *Core[V]) Push(t *Ticket[V], now time.Time) error {
 	if t.Arrival.IsZero() {
 		t.Arrival = now
@@ -109,15 +109,15 @@ func (c *Core[V]) Push(t *Ticket[V], now time.Time) error {
 	return nil
 }
 
-// Drain grants from the front until all that are left have to wait, and returns how many were granted. reserve
-// answers nil (granted), ErrWait, a [Later] or an error that ends the ticket; it must not call the Core.
+// Drain grants from the front until all remaining tickets have to wait, and returns how many it granted. reserve
+// returns nil for a grant, ErrWait, a [Later] or an error that ends the ticket; it must not call the Core.
 func (c *Core[V]) Drain(now time.Time, reserve func(t *Ticket[V], d Drain[V]) error) (granted int) {
 	for t := c.next(now); t != nil; t = c.next(now) {
 		err := reserve(t, Drain[V]{c.ahead(t), c.round, c.planning, c.way})
 		if c.waitsOn(t, err, now) {
 			continue
 		}
-		if c.settle(t, err, now); err == nil {
+		if c.finish(t, err, now); err == nil {
 			granted++
 		}
 	}
@@ -125,7 +125,7 @@ func (c *Core[V]) Drain(now time.Time, reserve func(t *Ticket[V], d Drain[V]) er
 	return granted
 }
 
-// waitsOn reports whether err has t wait on, and notes how.
+// waitsOn reports whether t keeps waiting after err, and records how.
 func (c *Core[V]) waitsOn(t *Ticket[V], err error, now time.Time) bool {
 	if c.way > 0 && errors.Is(err, ErrYield) {
 		c.yielded(t, now)
@@ -143,8 +143,8 @@ func (c *Core[V]) waitsOn(t *Ticket[V], err error, now time.Time) bool {
 	return false
 }
 
-// next begins or continues a drain: it is the ticket to ask, nil when none is left. The ticket stays in the queue
-// until it is settled.
+// next starts or continues a drain and returns the ticket to try, nil if none is left. The ticket stays in the queue
+// until finish.
 func (c *Core[V]) next(now time.Time) *Ticket[V] {
 	c.Expire(now)
 	if !c.draining {
@@ -171,11 +171,11 @@ func (c *Core[V]) next(now time.Time) *Ticket[V] {
 	return t
 }
 
-// ageing is how long the keys of an order that ages stand where more wait than a drain plans: a drain's cost would grow with
-// the queue otherwise.
+// ageing is the interval between updates of an ageing order's keys if more tickets wait than a drain plans: otherwise a
+// drain's cost would grow with the queue.
 const ageing = 50 * time.Millisecond
 
-// age computes the keys again that change with time.
+// age updates the keys that change with time.
 func (c *Core[V]) age(now time.Time) {
 	c.aged = now
 	for k := range c.classes {
@@ -192,9 +192,9 @@ func (c *Core[V]) age(now time.Time) {
 	}
 }
 
-// settle takes t out with the answer of its reserve func, not ErrWait. It reports false if t has left the queue while
-// it was asked: the caller must release what was booked for it.
-func (c *Core[V]) settle(t *Ticket[V], err error, now time.Time) bool {
+// finish removes t with the result of its reserve func, which is not ErrWait. It reports false if t left the queue
+// meanwhile: the caller must release its booking.
+func (c *Core[V]) finish(t *Ticket[V], err error, now time.Time) bool {
 	if !c.queued(t) {
 		return false
 	}
@@ -216,8 +216,8 @@ func (c *Core[V]) settle(t *Ticket[V], err error, now time.Time) bool {
 	return true
 }
 
-// stop ends a drain. The tickets that came during it and have to wait are kept in the order in which they came, as
-// far as the limits allow; the others are refused.
+// stop ends a drain. Tickets that arrived during it and have to wait are kept, oldest first, within the limits; the
+// others are refused.
 func (c *Core[V]) stop(now time.Time) {
 	c.draining, c.planning = false, false
 	c.predict(now)
@@ -238,7 +238,7 @@ func (c *Core[V]) stop(now time.Time) {
 	}
 }
 
-// cancel takes t out of the queue, because its caller leaves. It reports false if t is not in it.
+// cancel removes t, whose caller leaves. It reports false if t is not in the queue.
 func (c *Core[V]) cancel(t *Ticket[V], now time.Time) bool {
 	if !c.queued(t) {
 		return false
@@ -249,7 +249,7 @@ func (c *Core[V]) cancel(t *Ticket[V], now time.Time) bool {
 	return true
 }
 
-// Expire ends all that have waited for Config.Timeout.
+// Expire ends all tickets that have waited for Config.Timeout.
 func (c *Core[V]) Expire(now time.Time) {
 	for t := c.oldest; t != nil && !now.Before(c.deadline(t)); t = c.oldest {
 		c.stats.ExpiredTotal++
@@ -258,7 +258,7 @@ func (c *Core[V]) Expire(now time.Time) {
 	}
 }
 
-// endAll ends all with err.
+// endAll ends all tickets with err.
 func (c *Core[V]) endAll(err error, now time.Time) {
 	for t := c.oldest; t != nil; t = c.oldest {
 		c.stats.CancelledTotal++
@@ -266,16 +266,16 @@ func (c *Core[V]) endAll(err error, now time.Time) {
 	}
 }
 
-// deadline is when t, which is or was in the queue, expires.
+// deadline returns when t expires.
 func (c *Core[V]) deadline(t *Ticket[V]) time.Time { return t.pushed.Add(c.cfg.Timeout) }
 
 // queued reports whether t, once pushed, is still in the queue.
 func (c *Core[V]) queued(t *Ticket[V]) bool { return t.place != unqueued }
 
-// Len is how many are in the queue.
+// Len returns the number of tickets in the queue.
 func (c *Core[V]) Len() int { return c.waiting }
 
-// Stats is the present state and the totals.
+// Stats returns the current state and the totals.
 func (c *Core[V]) Stats(now time.Time) Stats {
 	s := c.stats
 	s.Waiting = c.waiting
@@ -288,8 +288,8 @@ func (c *Core[V]) Stats(now time.Time) Stats {
 	return s
 }
 
-// met is the limit that keeping t would go over, or "". A lane has half of each limit at most, so that the others
-// find a place however many wait in it; one ticket may always wait.
+// met returns the limit that t would exceed, or "". A lane may use half of each limit, so that it cannot crowd out
+// others; one ticket may always wait.
 func (c *Core[V]) met(t *Ticket[V]) string {
 	switch l, k := c.find(t), &c.classes[t.Class]; {
 	case t.Retry:
@@ -308,20 +308,20 @@ func (c *Core[V]) met(t *Ticket[V]) string {
 	return ""
 }
 
-// waits reports whether waiting tickets of its lane or of the main line hold t up.
+// waits reports whether waiting tickets of its lane or of the main line block t.
 func (c *Core[V]) waits(t *Ticket[V]) bool {
 	l := c.find(t)
 	return c.main().kept > 0 || l != nil && l.kept > 0
 }
 
-// lose counts t, which leaves without a grant, if it is the first of its lane.
+// lose counts t, which leaves without a grant, if it is first in its lane.
 func (c *Core[V]) lose(t *Ticket[V]) {
 	if t.place == 0 {
 		c.lost++
 	}
 }
 
-// refuse counts t, which has met a limit, and is its error.
+// refuse counts t, which exceeds a limit, and returns its error.
 func (c *Core[V]) refuse(t *Ticket[V], limit string, now time.Time) error {
 	k := &c.classes[t.Class]
 	c.stats.RefusedTotal++
@@ -343,7 +343,7 @@ func (c *Core[V]) remove(t *Ticket[V], now time.Time) {
 	}
 }
 
-// link makes t the newest.
+// link adds t as the newest.
 func (c *Core[V]) link(t *Ticket[V]) {
 	if t.older = c.newest; t.older != nil {
 		t.older.newer = t

@@ -332,8 +332,8 @@ func TestPushAmidADrain(t *testing.T) {
 	push("c")
 	push("d")
 	push("e")
-	core.settle(a, nil, start)
-	core.settle(core.next(start), nil, start)
+	core.finish(a, nil, start)
+	core.finish(core.next(start), nil, start)
 	core.stop(start) // d takes the one place
 	push("f")
 	assert.Equal(t, []string{"b full", "a granted", "c granted", "e full", "f full"}, sent)

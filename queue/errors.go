@@ -7,10 +7,10 @@ import (
 )
 
 var (
-	// ErrWait, wrapped or not, is the answer of a reserve func while there is no room: the request waits on.
+	// ErrWait, possibly wrapped, is a reserve func's error while there is no room: the request keeps waiting.
 	ErrWait = errors.New("queue: no room yet")
-	// ErrYield, wrapped together with ErrWait or a [Later], means that there may be room, left to a request at another
-	// gateway: see [Drain.Yield].
+	// ErrYield, wrapped with ErrWait or a [Later], means that room is left to a request at another gateway: see
+	// [Drain.Yield].
 	ErrYield = errors.New("queue: room is left to a request at another gateway")
 	// ErrExpired ends a request that waited for Config.Timeout.
 	ErrExpired = errors.New("queue: waited too long")
@@ -18,10 +18,10 @@ var (
 	ErrClosed = errors.New("queue: closed")
 )
 
-// Later, wrapped or not, is the answer of a reserve func where the request waits on and holds up none behind it: what it
-// waits for is planned, and those are asked with that in view. starts is from now, behind those asked before it in the
-// same drain; takes is its prompt's time there, and then that from the prompt's end to the first token. free is when the
-// first of all workers has nothing left to compute, from now: until then no request like this one can be granted.
+// Later, possibly wrapped, is a reserve func's error if the request keeps waiting but blocks none behind it: its worker
+// is planned, and later tickets of the drain take that into account. starts is the wait from now, behind earlier
+// tickets of the drain; takes is the prompt's time on that worker; then is the time from the prompt's end to the first
+// token. free is the time from now until the first worker is idle: until then no such request can be granted.
 type Later interface {
 	error
 	Later() (starts, takes, then, free time.Duration)
@@ -38,13 +38,13 @@ const (
 	LimitBytes    = "512 MiB of bodies"
 )
 
-// FullError refuses a request that would have to wait, because too much waits already.
+// FullError refuses a request that would have to wait because the queue is full.
 type FullError struct {
-	// RetryAfter is when there may be room again, in whole seconds from 1 to 60; see retryAfter.
+	// RetryAfter estimates when there is room again, in whole seconds from 1 to 60.
 	RetryAfter time.Duration
-	// Limit is the one that was met: [LimitRequests] or [LimitBytes].
+	// Limit is the exceeded limit: [LimitRequests] or [LimitBytes].
 	Limit string
-	// Class is the policy class whose share of that limit was met; empty without classes.
+	// Class is the policy class whose share of it is used up; empty without classes.
 	Class string
 }
 

@@ -4,37 +4,35 @@ import "time"
 
 // Item describes a request to the queue.
 type Item struct {
-	// ID names the request in logs; the queue gives it no meaning.
+	// ID names the request in logs.
 	ID string
-	// Priority is the client's; below 0, and not a number, count as 0. What a point is worth is the order's.
+	// Priority is the client's; negative values and NaN count as 0. The order defines what a point is worth.
 	Priority float64
 	// Strict is the client's strict priority: higher goes first, whatever the order.
 	Strict uint32
-	// ISL is the prompt's length in tokens; Uncached is the part of it that no eligible worker has cached: ISL less
-	// the best overlap over all of them. Both are of the moment of arrival.
+	// ISL is the prompt's length in tokens, Uncached that less the best overlap of all eligible workers at arrival.
 	ISL, Uncached int
-	// Bytes is what the request's body weighs while it waits.
+	// Bytes is the size of the request's body.
 	Bytes int64
-	// Arrival is when the request came to the gateway; the zero time means when it is pushed.
+	// Arrival is when the request reached the gateway; zero means when it is pushed.
 	Arrival time.Time
-	// Retry is a request that was granted once and failed. It goes before all that are not, and is never refused for
-	// a full queue, for it holds its place already.
+	// Retry marks a request that was granted once and failed. Retries go first and are never refused.
 	Retry bool
-	// Target is the time to first token, from Arrival, that the request is to have; 0 is the queue's.
+	// Target is the desired time from Arrival to the first token; 0 uses the queue's.
 	Target time.Duration
-	// Promoted is whether the request goes before the order, which is read when it is pushed and set when it is granted: what
-	// is computed in turns keeps its place. nil is no.
+	// Promoted reports whether the request skips the order. It is read at the push and set at the grant, so that a
+	// prompt that is computed in slices keeps its place. It may be nil.
 	Promoted *bool
-	// Class is the request's policy class, by its place in Config.Classes: see [Classes.Find]. It is 0 without classes.
+	// Class is the index of the request's policy class, see [Classes.Find]; 0 without classes.
 	Class int
-	// Slice is how much of a longer prompt one grant computes, in tokens; 0 where one grant computes all of it.
+	// Slice is how many tokens of a longer prompt one grant computes; 0 for all.
 	Slice int
-	// Lane names the workers that the request is bound to, the same for all that are bound to the same ones; empty
-	// for a request that takes any worker. One that has to wait holds up those of its lane alone.
+	// Lane names the workers that the request is restricted to, equal for the same set; empty for any worker. A waiting
+	// request blocks only its lane.
 	Lane string
 }
 
-// points is the priority that counts.
+// points returns the effective priority.
 func (it *Item) points() float64 {
 	if it.Priority > 0 {
 		return it.Priority
@@ -42,7 +40,7 @@ func (it *Item) points() float64 {
 	return 0
 }
 
-// cost is what a grant takes of its class's credit, in tokens that it computes. A retry has paid already.
+// cost returns the tokens that a grant computes, charged to its class. A retry has paid already.
 func (it *Item) cost() int64 {
 	switch {
 	case it.Retry:
@@ -53,24 +51,24 @@ func (it *Item) cost() int64 {
 	return int64(max(1, it.Uncached))
 }
 
-// Ticket is a place in the queue. Its memory is the caller's, who sets Item and Value and pushes it; until it has
-// left the queue it must not be changed or pushed again.
+// Ticket is a place in the queue. The caller owns its memory, sets Item and Value and pushes it; while in the queue it
+// must not be changed or pushed again.
 type Ticket[V any] struct {
 	Item
 	Value V // the caller's own
 
 	key      float64   // the order's, lowest first
 	plan     plan      // of the latest drain
-	promoted bool      // goes before the order
+	promoted bool      // skips the order
 	due      time.Time // when its first token is late
-	tried    uint64    // the drain that tried it before the order last
-	wasLate  bool      // in the order that it was tried before
+	tried    uint64    // the latest drain that tried to promote it
+	wasLate  bool      // before that
 	sequence uint64
 	lane     *lane[V]
-	place    int // in its lane's heap, from 0; unqueued when it is in no queue
+	place    int // in its lane's heap, from 0; unqueued outside of a queue
 	pushed   time.Time
-	kept     bool // counted against the limits: a drain has ended since it was pushed
-	yielded  bool // counted as such
+	kept     bool // counted against the limits, since the end of a drain
+	yielded  bool // counted in YieldedTotal
 
 	older, newer *Ticket[V] // by time of push
 }

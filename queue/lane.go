@@ -2,16 +2,16 @@ package queue
 
 import "container/heap"
 
-// maxLanes is how many lanes there are at most, the main line and the shared lane not counted. A drain asks once in
-// each lane; the tickets that find every lane taken share one, and hold up each other.
+// maxLanes bounds the lanes besides the main line and the shared lane. A drain tries once in each lane; further tickets
+// share one lane and block each other.
 const maxLanes = 64
 
-// lane is the tickets that hold up each other: the main line, of those that take any worker, or those of one
-// [Item.Lane]. The main line always exists; any other lane exists while tickets are in it.
+// lane holds tickets that block each other: the main line those for any worker, another lane those of one [Item.Lane].
+// The main line always exists; another lane exists while it has tickets.
 type lane[V any] struct {
-	key    string    // shared: of the lane that several values of Item.Lane share
+	key    string    // shared for several values of Item.Lane
 	lines  []line[V] // by class
-	size   int       // of its tickets, those that were passed included
+	size   int       // its tickets, planned ones included
 	held   bool      // its first ticket has to wait in this drain
 	holder int       // that ticket's class
 
@@ -19,13 +19,13 @@ type lane[V any] struct {
 	keptBytes int64 // their bodies, against Config.Bytes
 }
 
-// shared is the key of the lane for tickets beyond maxLanes; no Item.Lane of a lane of its own is empty.
+// shared is the key of the lane for tickets beyond maxLanes.
 const shared = ""
 
 // main is the main line.
 func (c *Core[V]) main() *lane[V] { return c.lanes[0] }
 
-// find returns the lane that t is or would be in, nil if it has yet to be made.
+// find returns the lane of t, nil if it does not exist yet.
 func (c *Core[V]) find(t *Ticket[V]) *lane[V] {
 	switch l := c.byKey[t.Lane]; {
 	case t.Lane == "":
@@ -55,7 +55,7 @@ func (c *Core[V]) join(t *Ticket[V]) {
 	c.classes[t.Class].add(&t.Item, 1)
 }
 
-// quit takes t out of its lane, and ends a lane that is empty then.
+// quit removes t from its lane, and an empty lane.
 func (c *Core[V]) quit(t *Ticket[V]) {
 	l := t.lane
 	if t.place <= aside {
@@ -86,7 +86,7 @@ func (c *Core[V]) quit(t *Ticket[V]) {
 	}
 }
 
-// keep counts t, which has to wait, against the limits, or with −1 no longer.
+// keep counts waiting ticket t against the limits, or with −1 stops counting it.
 func (c *Core[V]) keep(t *Ticket[V], sign int) {
 	bytes, l, k := int64(sign)*t.Bytes, t.lane, &c.classes[t.Class]
 	t.kept = sign > 0
@@ -95,8 +95,8 @@ func (c *Core[V]) keep(t *Ticket[V], sign int) {
 	k.kept, k.keptBytes = k.kept+sign, k.keptBytes+bytes
 }
 
-// head is the next ticket to ask, or nil: of the first tickets of all lanes that are not held up, the one that goes
-// before the others. What is behind the main line's first is held up with it, for that ticket takes any room.
+// head returns the next ticket to try, or nil: the leading one of the first tickets of all lanes that are not blocked.
+// What is behind the main line's first is blocked with it, since that ticket takes any room.
 func (c *Core[V]) head() *Ticket[V] {
 	var head *Ticket[V]
 	if c.turns == nil {
@@ -113,7 +113,7 @@ func (c *Core[V]) head() *Ticket[V] {
 	return head
 }
 
-// first is the class's first ticket of all lanes that are not held up.
+// first returns the class's first ticket of all lanes that are not blocked.
 func (c *Core[V]) first(class int) (first *Ticket[V]) {
 	for _, l := range c.lanes {
 		if line := l.lines[class]; len(line) > 0 && !l.held && (first == nil || line[0].before(first)) {
@@ -123,7 +123,7 @@ func (c *Core[V]) first(class int) (first *Ticket[V]) {
 	return first
 }
 
-// hold makes t, which next returned, wait: it holds up its lane until the drain ends or is resumed.
+// hold makes t, which next returned, wait: it blocks its lane until the drain ends or is resumed.
 func (c *Core[V]) hold(t *Ticket[V]) {
 	if c.queued(t) {
 		t.lane.held, t.lane.holder = true, t.Class
@@ -146,8 +146,8 @@ func (c *Core[V]) pass(t *Ticket[V], p plan) {
 	}
 }
 
-// asked reports whether this drain has tried waiting tickets: they have not seen later changes.
-func (c *Core[V]) asked() bool { return c.holding || len(c.passed) > 0 }
+// tried reports whether this drain has tried waiting tickets, which miss later changes.
+func (c *Core[V]) tried() bool { return c.holding || len(c.passed) > 0 }
 
 // aside is the place of the first ticket that was passed in this drain; those behind it have smaller ones.
 const aside = unqueued - 1

@@ -44,7 +44,7 @@ func TestPlannedRequestsLeaveAndExpire(t *testing.T) {
 	tickets["granted"].pushed = start.Add(time.Hour)
 	now := start.Add(DefaultConfig().Timeout)
 	require.Same(t, tickets["granted"], core.next(now))
-	require.True(t, core.settle(tickets["granted"], nil, now))
+	require.True(t, core.finish(tickets["granted"], nil, now))
 	core.stop(now)
 	assert.Equal(t, []string{"expired expired", "granted granted"}, *ended)
 	assert.Zero(t, core.Len(), "wait")
@@ -80,8 +80,8 @@ func planner(busy time.Duration, takes map[string]time.Duration) func(t *Ticket[
 	}
 }
 
-// A request that its order would make late goes first where fewer are late for that, and goes back where it is late all the
-// same.
+// A request that its order would make late goes first where fewer are late for that, and goes back where it is late all
+// the same.
 func TestPromotion(t *testing.T) {
 	const target = 2 * time.Second
 	for _, c := range []struct {
@@ -154,8 +154,8 @@ func (o counted) Key(it Item, now time.Time) float64 {
 	return o.hrrn.Key(it, now)
 }
 
-// What a drain does stays bounded as the queue grows: so many requests are asked, and the keys of a long queue stand for a while. Room that
-// comes is the first ones'.
+// What a drain does stays bounded as the queue grows: so many requests are asked, and the keys of a long queue stand
+// for a while. Room that comes is the first ones'.
 func TestADrainsWorkIsBounded(t *testing.T) {
 	const drains = 200 // 1 ms apart
 	for _, waiting := range []int{100, 1000, 10_000} {
@@ -191,8 +191,8 @@ func TestADrainsWorkIsBounded(t *testing.T) {
 	}
 }
 
-// A change that comes while a request is planned is seen by that request too, though what is asked behind it ends without a grant
-// and nothing happens after it.
+// A change that comes while a request is planned is seen by that request too, though what is asked behind it ends
+// without a grant and nothing happens after it.
 func TestAChangeInMidDrainReachesThePlanned(t *testing.T) {
 	errGone := errors.New("it can be served no more")
 	synctest.Test(t, func(t *testing.T) {

@@ -50,13 +50,13 @@ func TestAGrantAfterTheCallerLeft(t *testing.T) {
 	}
 }
 
-// TestDecidedToLeave settles races in the ways that are hardest to meet: a caller has decided to leave, and before it could say so it is
-// granted a place, or handed the drain.
+// TestDecidedToLeave settles races in the ways that are hardest to meet: a caller has decided to leave, and before it
+// could say so it is granted a place, or handed the drain.
 func TestDecidedToLeave(t *testing.T) {
 	for name, meanwhile := range map[string]func(r *room, w *waiter[*caller, *place]){
 		"granted": func(r *room, w *waiter[*caller, *place]) {
 			w.grant = &place{room: r}
-			r.q.core.settle(&w.ticket, nil, time.Now())
+			r.q.core.finish(&w.ticket, nil, time.Now())
 		},
 		"with the drain in hand": func(r *room, w *waiter[*caller, *place]) {
 			r.q.draining, w.drive = true, true

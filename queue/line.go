@@ -6,30 +6,30 @@ import (
 	"time"
 )
 
-// Line is who waits in a queue at one moment, for people to look at.
+// Line is a snapshot of the waiting requests, for operators.
 type Line struct {
-	// RetryAfter is what a request that was refused now would be advised to wait.
+	// RetryAfter is the Retry-After of a request that was refused now.
 	RetryAfter time.Duration
-	// Classes are the waiting requests by what orders them first, in the order in which classes are served; at most
-	// [MaxClasses], the last of which has the requests of all further ones.
+	// Classes groups the waiting requests by what orders them first, in that order: at most [MaxClasses], the last with
+	// all further requests.
 	Classes []Class
 }
 
 // Class is the waiting requests of one strict priority, policy class and priority.
 type Class struct {
-	Name     string // of the policy class; empty where there are none
-	Retry    bool   // were granted once, and go first; the priorities are not looked at then
+	Name     string // of the policy class, empty without classes
+	Retry    bool   // retries, which go first whatever their priorities
 	Strict   uint32
 	Priority float64
 	Waiting  int
 	Tokens   int64         // their prompts
-	Oldest   time.Duration // since the one that waits longest was pushed
+	Oldest   time.Duration // the longest wait so far
 }
 
 // MaxClasses bounds [Line.Classes]: clients choose priorities.
 const MaxClasses = 16
 
-// Line looks at every waiting request.
+// Line returns a snapshot. It visits every waiting request.
 func (c *Core[V]) Line(now time.Time) Line {
 	l := Line{RetryAfter: c.retryAfter(now)}
 	for t := c.oldest; t != nil; t = t.newer {
@@ -56,7 +56,7 @@ func (c *Core[V]) Line(now time.Time) Line {
 	return l
 }
 
-// order is below 0 where c goes before o.
+// order is below 0 if c goes before o.
 func (c Class) order(o Class) int {
 	switch {
 	case c.Retry && o.Retry:

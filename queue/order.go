@@ -7,14 +7,12 @@ import (
 	"time"
 )
 
-// Order decides who of two waiting requests goes first. The keys of the orders here are the scores of Dynamo's
-// scheduler (lib/kv-router, scheduling/policy.rs) negated, for there the highest goes first.
+// Order decides which of two waiting requests goes first. The keys are the negated scores of Dynamo's scheduler
+// (lib/kv-router, scheduling/policy.rs), where the highest goes first.
 type Order interface {
-	// Key places it in the queue, lowest first. It must depend on nothing but its arguments and must be a number, an
-	// infinite one at most.
+	// Key orders requests, lowest first. It must be pure and must not return NaN.
 	Key(it Item, now time.Time) float64
-	// Ages reports whether keys change as time passes. They are computed when a request is pushed, and only if Ages
-	// is true again at drains: at every one of a short queue, and each 50 ms of a long one.
+	// Ages reports whether keys change with time: then they are updated at each drain, of a long queue every 50 ms.
 	Ages() bool
 }
 
@@ -26,8 +24,8 @@ type order struct {
 
 var orders = make(map[string]order)
 
-// register makes an order known under a name, from an init func of the file order_NAME.go; help is a line for the
-// manual. Arrivals are measured from epoch, which is monotonic and keeps keys within a float64's precision.
+// register adds an order, from an init func of the file order_NAME.go; help is one line for the manual. Arrivals are
+// measured from epoch, which is monotonic and keeps keys within a float64's precision.
 func register(name, help string, make func(epoch time.Time) Order) {
 	if _, taken := orders[name]; taken {
 		panic("queue: two orders named " + name)
@@ -35,7 +33,7 @@ func register(name, help string, make func(epoch time.Time) Order) {
 	orders[name] = order{help, make}
 }
 
-// Orders is the names of all registered orders, sorted.
+// Orders returns the names of all registered orders, sorted.
 func Orders() []string {
 	var names []string
 	for name := range orders {
@@ -45,10 +43,9 @@ func Orders() []string {
 	return names
 }
 
-// Help is the line that the order was registered with; empty for an unknown name.
+// Help returns the help of an order, empty for an unknown name.
 func Help(name string) string { return orders[name].help }
 
-// newOrder makes the order of that name.
 func newOrder(name string, epoch time.Time) (Order, error) {
 	if name == Auto {
 		name = "fcfs"

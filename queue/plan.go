@@ -5,33 +5,33 @@ import (
 )
 
 const (
-	// maxPlanned is how many waiting requests a drain plans, the next ones first.
+	// maxPlanned is how many waiting requests a drain plans, first ones first.
 	maxPlanned = 128
-	// maxTried is how many of them one drain tries before the order.
+	// maxTried is how many of them one drain tries to promote.
 	maxTried = 2
-	// planRate is how many drains a second plan before they grant, and planBurst how many may at once: planning takes up to
-	// four looks at all that are planned.
+	// planRate is how many drains per second plan before they grant, and planBurst their burst: planning visits all
+	// planned requests up to four times.
 	planRate, planBurst = 100, 16
 )
 
-// promotion is what a drain finds out about an order that makes requests late: it plans them in that order, puts one before
-// it, plans them again, and keeps the better order. All workers count: who goes to another one then is planned there.
+// promotion improves an order that makes requests late: a drain plans the requests in that order, moves one to the front,
+// plans again, and keeps the better order. All workers count: a request that moves to another worker is planned there.
 type promotion[V any] struct {
 	drain  uint64     // its first round
 	credit float64    // drains that may plan
-	seen   time.Time  // when the latest drain began
-	back   bool       // those have been put back that their promotion does not help
-	late   int        // requests, by the best order so far
-	try    *Ticket[V] // which is before the order to see what comes of it
+	seen   time.Time  // when the latest drain started
+	back   bool       // useless promotions were undone
+	late   int        // requests, in the best order so far
+	try    *Ticket[V] // promoted on trial
 	tries  int
 }
 
-// begin readies it for a drain that begins with this round.
+// begin resets p for a drain that starts with this round.
 func (p *promotion[V]) begin(round uint64, now time.Time) {
 	*p = promotion[V]{drain: round, seen: now, credit: min(planBurst, p.credit+planRate*now.Sub(p.seen).Seconds())}
 }
 
-// plans reports whether this drain may plan, and counts it.
+// plans reports whether this drain may plan, and takes a credit.
 func (p *promotion[V]) plans() bool {
 	if p.credit < 1 {
 		return false
@@ -40,10 +40,10 @@ func (p *promotion[V]) plans() bool {
 	return true
 }
 
-// promote looks at what has been planned, and reports whether it is to be planned once more, in another order. It
-// puts one request first: one that would be done after its target, or within an eighth of it before that. With its
-// worker free that one would be in time. It stays there if fewer are late for that, or none more where it was in time
-// itself. One that was promoted earlier and is late all the same is put back.
+// promote examines the plan, and reports whether to plan once more in another order. It moves one request to the front
+// that would miss its target, or make it with less than an eighth to spare, and would be in time on a free worker. The
+// request stays there if fewer are late then, or no more if it was late itself. Earlier promotions that are late anyway
+// are undone.
 func (c *Core[V]) promote(now time.Time) (again bool) {
 	p := &c.promotion
 	late := 0
@@ -79,21 +79,21 @@ func (c *Core[V]) promote(now time.Time) (again bool) {
 	return false
 }
 
-// late reports whether t misses the target if its worker is free for it so long from now.
+// late reports whether t misses its target if its prompt starts so long from now.
 func (t *Ticket[V]) late(now time.Time, starts time.Duration) bool {
 	return t.Target > 0 && now.Add(starts+t.plan.takes+t.plan.then).After(t.due)
 }
 
-// gatherFor bounds how long requests that arrive while others wait gather before the next drain.
+// gatherFor bounds how long arriving requests gather before the next drain while others wait.
 const gatherFor = 5 * time.Millisecond
 
-// gathering is what the latest drain predicts where requests wait by a plan.
+// gathering is the prediction of the latest drain that planned requests.
 type gathering struct {
-	free     time.Time // when the first worker should be; until then none can be granted unless something changes; zero: none waits so
-	gathered time.Time // when those that came since are to be drained for; zero: none came
+	free     time.Time // when the first worker should be free: until then nothing can be granted; zero: nothing is planned
+	gathered time.Time // when to drain for requests that arrived since; zero: none
 }
 
-// predict applies the plans of the drain that ends.
+// predict stores the prediction of the ending drain.
 func (c *Core[V]) predict(now time.Time) {
 	c.free = time.Time{}
 	for _, t := range c.passed {
@@ -103,8 +103,8 @@ func (c *Core[V]) predict(now time.Time) {
 	}
 }
 
-// Gathers reports whether t, pushed just now, needs no drain of its own, because others wait and no worker is free. The
-// next drain, by a release or by [Core.NextDrain], looks at all that have arrived. A drain looks at each waiting ticket.
+// Gathers reports whether t, just pushed, needs no drain of its own because others wait and no worker is free. The next
+// drain, by a release or by [Core.NextDrain], tries all that have arrived.
 func (c *Core[V]) Gathers(t *Ticket[V], now time.Time) bool {
 	if !now.Before(c.free) || t.Retry || t.Strict > 0 || t.Lane != "" || c.waiting >= c.cfg.Limit || !c.queued(t) {
 		return false
@@ -113,7 +113,7 @@ func (c *Core[V]) Gathers(t *Ticket[V], now time.Time) bool {
 	return true
 }
 
-// NextWake is when a ticket expires next or a drain is due for another reason, [Core.NextDrain]. It is zero when no ticket waits.
+// NextWake returns when the next ticket expires or a drain is due by [Core.NextDrain]; zero if no ticket waits.
 func (c *Core[V]) NextWake() time.Time {
 	if c.oldest == nil {
 		return time.Time{}
@@ -121,8 +121,7 @@ func (c *Core[V]) NextWake() time.Time {
 	return earlier(c.deadline(c.oldest), c.NextDrain())
 }
 
-// NextDrain is when the queue is to be drained although nothing has happened: those that came lately have gathered for long
-// enough, or room is no longer left to others. It is zero if there is no such time.
+// NextDrain returns when to drain by time alone: gathered requests are due, or yielding ends. It is zero for never.
 func (c *Core[V]) NextDrain() time.Time {
 	if c.oldest == nil {
 		return time.Time{}

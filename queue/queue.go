@@ -1,6 +1,6 @@
-// Package queue holds requests until there is room for them, and decides which is next. A request waits before
-// prefill and never after it. Room is what the caller's reserve func can book. [Core] decides, without lock,
-// goroutine or clock; callers wait in [Queue], its shell. DESIGN.md has the reasons.
+// Package queue holds requests until there is room for them, and decides which is next. Room is what the caller's reserve
+// func can book. [Core] decides, without lock, goroutine or clock; callers wait in [Queue], its shell. DESIGN.md has the
+// reasons.
 package queue
 
 import (
@@ -13,36 +13,37 @@ import (
 )
 
 const (
-	// maxTurns is how many tickets of others a caller asks in one drain before the next in line continues it. The
-	// caller's stream stands still meanwhile, about 10 µs a ticket; a hand-over costs a goroutine's wake-up.
-	maxTurns = 16
+	// maxDriven is how many tickets of others a caller tries in one drain before the next in line continues it. It
+	// delays the caller's stream by about 10 µs a ticket; a hand-over costs a goroutine's wake-up.
+	maxDriven = 16
 	// maxSpare is how many waiters are kept for their memory.
 	maxSpare = 1024
 )
 
 // Drain is the state of a drain when it reserves for one request.
 type Drain[R any] struct {
-	// Ahead are the requests of lanes ([Item.Lane]) that go before it and wait in this drain: Reserve leaves to them what
-	// they wait for. It is valid until Reserve returns.
+	// Ahead are earlier requests of lanes ([Item.Lane]) that wait in this drain: Reserve leaves their workers to them.
+	// It is valid until Reserve returns.
 	Ahead []R
 	// Round numbers the drain, from 1: plans hold within one.
 	Round uint64
-	// Planning reports that the drain only plans: Reserve returns the [Later] of the worker to wait for and grants none.
-	// Requests that would be late by that are tried before the order, and the drain continues in the best order.
+	// Planning reports that the drain only plans: Reserve returns the [Later] of the worker to wait for and grants
+	// nothing. Requests that would be late are tried first, and the drain continues in the best order.
 	Planning bool
-	// Yield is the prompt's length in tokens of a request at another gateway that goes first; 0 for none. If room is left
-	// to it, Reserve returns [ErrYield].
+	// Yield is the prompt length in tokens of a request at another gateway that goes first, 0 for none. If Reserve
+	// leaves the room to it, it returns [ErrYield].
 	Yield int
 }
 
-// Reserve books a grant for request r, or returns an error: [ErrWait] and a [Later] keep r in the queue, any other ends it.
+// Reserve books a grant for request r, or returns an error: [ErrWait] and a [Later] keep r in the queue, any other ends
+// it.
 //
 // Reserve may be called many times for a request, on another caller's goroutine, and may end after [Queue.Admit] has
 // returned; but never by two callers at once, nor under a lock of the queue. It must not wait, and must not call
-// [Queue.Wake], not even by a release: it would be asked again without end.
+// [Queue.Wake], not even by a release: that would loop.
 type Reserve[R, G any] func(r R, d Drain[R], now time.Time) (G, error)
 
-// PanicError is what [Queue.Admit] panics with when its reserve func did, in whichever goroutine that was.
+// PanicError is the panic of [Queue.Admit] if its reserve func panicked, on any goroutine.
 type PanicError struct {
 	Value any
 	Stack []byte // of the goroutine in which reserve ran
@@ -50,21 +51,21 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return "queue: a reserve func panicked" }
 
-// Queue is where requests of type R wait until they are granted a G. It is safe for concurrent use and has no
-// goroutine: the caller that changes something drains, one at a time; the others set again.
+// Queue holds requests of type R until they are granted a G. It is safe for concurrent use and has no goroutine: a caller
+// that changes something drains, one at a time; others set again.
 type Queue[R, G any] struct {
 	reserve Reserve[R, G]
 	release func(G)
 	pending atomic.Int64 // callers in Admit; with none, Wake has nothing to do
 
-	mu       sync.Mutex // guards all below; nothing that is handed in is called under it
+	mu       sync.Mutex // guards all below; not held during callbacks
 	core     *Core[*waiter[R, G]]
 	onHead   func()
-	waker    *time.Timer // at Core.NextDrain; nil until there is one
-	draining bool        // a caller drains, or is to continue one (waiter.drive)
-	again    bool        // something changed since the last ticket was asked
+	waker    *time.Timer // at Core.NextDrain; nil before the first
+	draining bool        // a caller drains, or will continue a drain (waiter.drive)
+	again    bool        // something changed since the last ticket was tried
 	closed   bool
-	ahead    []R // memory for Reserve's
+	ahead    []R // memory for Drain.Ahead
 	spare    []*waiter[R, G]
 }
 
@@ -73,9 +74,9 @@ type waiter[R, G any] struct {
 	ticket  Ticket[*waiter[R, G]]
 	request R
 
-	asked  bool // reserve is running
+	trying bool // reserve is running
 	done   bool // the ticket has ended, with grant or err
-	drive  bool // the drain is this caller's to continue
+	drive  bool // this caller continues the drain
 	parked bool // its goroutine waits for wake
 	grant  G
 	err    error
@@ -84,8 +85,7 @@ type waiter[R, G any] struct {
 	timer *time.Timer
 }
 
-// New returns an empty queue, or the error of [Config.Validate]. reserve decides who is granted what, and release
-// takes back a grant whose request has left meanwhile.
+// New returns an empty queue, or the error of [Config.Validate]. release releases a grant whose request has left.
 func New[R, G any](cfg Config, reserve Reserve[R, G], release func(G)) (*Queue[R, G], error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -104,8 +104,7 @@ func New[R, G any](cfg Config, reserve Reserve[R, G], release func(G)) (*Queue[R
 }
 
 // Admit waits until [Reserve] has booked what r needs, and returns the grant. Otherwise it returns a [*FullError],
-// ErrExpired, ErrClosed, the context's cause, or the error with which Reserve ended r. The grant of a caller that
-// leaves is released.
+// ErrExpired, ErrClosed, the context's cause, or Reserve's error.
 func (q *Queue[R, G]) Admit(ctx context.Context, it Item, r R) (G, error) {
 	if ctx.Err() != nil {
 		var none G
@@ -120,8 +119,8 @@ func (q *Queue[R, G]) Admit(ctx context.Context, it Item, r R) (G, error) {
 	return grant, err
 }
 
-// Wake has the queue look again whether there is room: after a first token, a release, or a change of a worker. It is
-// an atomic load when no caller waits, and may drain in the caller's goroutine otherwise.
+// Wake retries waiting requests after a first token, a release or a change of a worker. Without waiting callers it is an
+// atomic load; otherwise it may drain on the caller's goroutine.
 func (q *Queue[R, G]) Wake() {
 	if q.pending.Load() == 0 {
 		return
@@ -147,7 +146,7 @@ func (q *Queue[R, G]) UpdatePeerHeads(name string, heads []Head) (wake bool) {
 	return q.core.UpdatePeerHeads(name, heads, time.Now())
 }
 
-// Close ends every waiting request, and all that come later, with ErrClosed.
+// Close ends every waiting and future request with ErrClosed.
 func (q *Queue[R, G]) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -155,14 +154,14 @@ func (q *Queue[R, G]) Close() {
 	q.core.endAll(ErrClosed, time.Now())
 }
 
-// Stats is the present state and the totals.
+// Stats returns the current state and the totals.
 func (q *Queue[R, G]) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.core.Stats(time.Now())
 }
 
-// Line is who waits now. It looks at every waiting request.
+// Line returns a snapshot of the waiting requests. It visits each of them.
 func (q *Queue[R, G]) Line() Line {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -186,7 +185,7 @@ func (q *Queue[R, G]) admit(ctx context.Context, it Item, r R) (grant G, err err
 	if q.core.Gathers(&w.ticket, now) {
 		q.wakeLater(now)
 	} else {
-		q.drain(now) // usually grants w on the spot
+		q.drain(now) // usually grants w at once
 	}
 	var left error
 	waited := false
@@ -200,7 +199,7 @@ func (q *Queue[R, G]) admit(ctx context.Context, it Item, r R) (grant G, err err
 	if !w.done {
 		q.leave(w, left)
 	}
-	if w.drive { // no caller leaves with the drain in hand
+	if w.drive { // a drain must be continued before its caller leaves
 		q.continueDrain(w)
 	}
 	grant, err = w.grant, w.err
@@ -210,7 +209,7 @@ func (q *Queue[R, G]) admit(ctx context.Context, it Item, r R) (grant G, err err
 	if waited {
 		q.headed(&it)
 	}
-	if left != nil && err == nil && ctx.Err() != nil { // granted as it left: as if it had not been
+	if left != nil && err == nil && ctx.Err() != nil { // granted while it left
 		q.release(grant)
 		q.Wake()
 		var none G
@@ -219,7 +218,7 @@ func (q *Queue[R, G]) admit(ctx context.Context, it Item, r R) (grant G, err err
 	return grant, err
 }
 
-// wait parks the caller until there is news for w, and returns nil, or until it leaves, and returns why.
+// wait parks the caller until w is woken, and returns nil, or until it leaves, and returns why.
 func (q *Queue[R, G]) wait(ctx context.Context, w *waiter[R, G]) error {
 	if w.wake == nil {
 		w.wake = make(chan struct{}, 1)
@@ -244,14 +243,14 @@ func (q *Queue[R, G]) wait(ctx context.Context, w *waiter[R, G]) error {
 	return left
 }
 
-// headed calls the hook for a request that begins or ends to wait.
+// headed runs OnHead for a request that starts or stops waiting.
 func (q *Queue[R, G]) headed(it *Item) {
 	if it.Strict > 0 && q.onHead != nil {
 		q.onHead()
 	}
 }
 
-// leave takes w out because its caller goes. If it was the first of its lane, those that it held up may need less.
+// leave removes w, whose caller leaves. If it was first in its lane, those behind it may need less room.
 func (q *Queue[R, G]) leave(w *waiter[R, G], why error) {
 	now := time.Now()
 	lost := q.core.lost
@@ -263,8 +262,7 @@ func (q *Queue[R, G]) leave(w *waiter[R, G], why error) {
 	}
 }
 
-// drain asks the next tickets, unless another caller does so already, which then looks once more. It is called, and
-// returns, with q.mu locked.
+// drain drains, unless another caller does, which then tries once more. It is called and returns with q.mu locked.
 func (q *Queue[R, G]) drain(now time.Time) {
 	q.again = true
 	if !q.draining {
@@ -279,11 +277,12 @@ func (q *Queue[R, G]) continueDrain(w *waiter[R, G]) {
 	q.run(w, time.Now())
 }
 
-// run is the drain of the caller that has set q.draining, or of me, to which it was handed. It unlocks q.mu while it
-// asks. A look at the clock is dear on some machines; a request that is granted as it comes takes one, its caller's.
+// run drains for the caller that set q.draining, or for me, to which the drain was handed. It unlocks q.mu during
+// reserve. Reading the clock is slow on some machines, so a request that is granted at once costs only its caller's
+// reading.
 func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
-	for turns := 0; q.core.Len() > 0; turns++ {
-		if turns > 0 {
+	for n := 0; q.core.Len() > 0; n++ {
+		if n > 0 {
 			now = time.Now()
 		}
 		t := q.core.next(now)
@@ -296,13 +295,13 @@ func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 			continue
 		}
 		w := t.Value
-		if turns >= maxTurns && w != me {
+		if n >= maxDriven && w != me {
 			w.drive = true
 			w.rouse()
 			return
 		}
-		if !q.core.asked() {
-			q.again = false // what changed until here, the ticket will see
+		if !q.core.tried() {
+			q.again = false // the ticket sees all changes so far
 		}
 		clear(q.ahead)
 		q.ahead = q.ahead[:0]
@@ -310,18 +309,18 @@ func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 			q.ahead = append(q.ahead, o.request)
 		}
 		d := Drain[R]{q.ahead, q.core.round, q.core.planning, q.core.way}
-		w.asked = true
+		w.trying = true
 		q.mu.Unlock()
-		grant, err := q.ask(w.request, d, now)
+		grant, err := q.try(w.request, d, now)
 		q.mu.Lock()
-		w.asked = false
+		w.trying = false
 
 		if q.core.waitsOn(t, err, now) {
 			continue
 		}
-		switch left := !q.core.settle(t, err, now); {
+		switch left := !q.core.finish(t, err, now); {
 		case err != nil:
-		case left: // its caller, while it was asked
+		case left: // its caller, during reserve
 			q.mu.Unlock()
 			q.release(grant)
 			q.mu.Lock()
@@ -330,7 +329,7 @@ func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 		}
 	}
 	if q.core.Len() > 0 {
-		now = time.Now() // others may have looked at it since
+		now = time.Now() // other callers may have used a later time
 	}
 	q.core.stop(now)
 	q.draining = false
@@ -348,7 +347,7 @@ func (q *Queue[R, G]) wakeLater(now time.Time) {
 	}
 }
 
-// borrow is an unused waiter.
+// borrow returns an unused waiter.
 func (q *Queue[R, G]) borrow() *waiter[R, G] {
 	last := len(q.spare) - 1
 	if last < 0 {
@@ -361,9 +360,9 @@ func (q *Queue[R, G]) borrow() *waiter[R, G] {
 	return w
 }
 
-// recycle keeps w for the next caller, unless the drain that asks it still holds it.
+// recycle keeps w for the next caller, unless a drain still uses it.
 func (q *Queue[R, G]) recycle(w *waiter[R, G]) {
-	if w.asked || len(q.spare) >= maxSpare {
+	if w.trying || len(q.spare) >= maxSpare {
 		return
 	}
 	select {
@@ -382,9 +381,9 @@ func (w *waiter[R, G]) rouse() {
 	}
 }
 
-// ask calls reserve for r. A panic ends the request and not the drain, which may be another's; Admit raises it again.
-// The caller drains, so no other goroutine writes d.Ahead.
-func (q *Queue[R, G]) ask(r R, d Drain[R], now time.Time) (grant G, err error) {
+// try calls reserve for r. A panic ends the request and not the drain, which may be another caller's; Admit panics
+// again. The caller drains, so no other goroutine writes d.Ahead.
+func (q *Queue[R, G]) try(r R, d Drain[R], now time.Time) (grant G, err error) {
 	returned := false
 	defer func() {
 		if !returned {

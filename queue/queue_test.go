@@ -152,7 +152,8 @@ func TestWhoLeavesIsOutAtOnce(t *testing.T) {
 	})
 }
 
-// TestNextIsTriedWhenTheFirstLeaves: the first, a retry or not, needs more room than there is, the one behind it does not.
+// TestNextIsTriedWhenTheFirstLeaves: the first, a retry or not, needs more room than there is, the one behind it does
+// not.
 func TestNextIsTriedWhenTheFirstLeaves(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -208,12 +209,12 @@ func TestAnErrorEndsTheRequestAlone(t *testing.T) {
 	})
 }
 
-// TestDrainsAreShared: Wake asks maxTurns tickets and leaves the next to its own caller. The question after
+// TestDrainsAreShared: Wake asks maxDriven tickets and leaves the next to its own caller. The question after
 // those does not return until Wake has: a deadlock, if Wake asked it.
 func TestDrainsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, 0, DefaultConfig())
-		const callers = 5 * maxTurns
+		const callers = 5 * maxDriven
 		woken := make(chan struct{})
 		asked := 0 // by one at a time
 		var all sync.WaitGroup
@@ -221,7 +222,7 @@ func TestDrainsAreShared(t *testing.T) {
 			all.Go(func() {
 				_, err := r.q.Admit(t.Context(), Item{}, &caller{reserve: func(now time.Time, d Drain[*caller]) (*place, error) {
 					if r.free.Load() > 0 {
-						if asked++; asked > maxTurns {
+						if asked++; asked > maxDriven {
 							<-woken
 						}
 					}

@@ -6,25 +6,24 @@ import (
 )
 
 const (
-	// rateMemory is how much backlogged time the drain rate remembers: what is older counts for less than a third.
+	// rateMemory is the decay time of the drain rate, in backlogged time.
 	rateMemory = 10 * time.Second
-	// rateLeast is the least backlogged time that a rate is divided by, such as for two grants a microsecond apart
-	// nothing of a second.
+	// rateLeast is the least backlogged time for a rate, so that two grants within a microsecond do not make a huge one.
 	rateLeast = 100 * time.Millisecond
 
 	leastRetryAfter = time.Second
 	mostRetryAfter  = 60 * time.Second
 )
 
-// rate is how fast the queue drains: grants per second of backlogged time, in which a request waited. Idle time and
-// grants without a wait show the demand, not the capacity: neither counts. Both sums fade with backlogged time.
+// rate is the drain rate: grants per second of backlogged time, in which a request waited. Idle time and grants without a
+// wait show demand, not capacity: neither counts. Both sums decay with backlogged time.
 type rate struct {
-	grants  float64   // faded
-	seconds float64   // faded, backlogged
-	since   time.Time // backlogged since the sums were last brought up to date; zero: no request waits
+	grants  float64   // decayed
+	seconds float64   // decayed, backlogged
+	since   time.Time // of the latest update, while backlogged; zero: no request waits
 }
 
-// backlog notes whether a request waits from now on.
+// backlog records whether a request waits from now on.
 func (r *rate) backlog(waiting bool, now time.Time) {
 	r.fade(now)
 	r.since = time.Time{}
@@ -40,14 +39,14 @@ func (r *rate) grant(now time.Time) {
 	}
 }
 
-// perSecond is the rate at now; 0 when nothing was granted from a backlog.
+// perSecond returns the rate, 0 if nothing was granted from a backlog.
 func (r *rate) perSecond(now time.Time) float64 {
 	r.fade(now)
 	return r.grants / max(r.seconds, rateLeast.Seconds())
 }
 
-// retryAfter is how long so many take to be granted, in whole seconds from 1 to 60. When nothing was ever granted
-// from a backlog, it is as long again as the first of them has waited.
+// retryAfter returns how long so many tickets take to be granted, in whole seconds from 1 to 60. If nothing was granted
+// from a backlog yet, it is what the first of them has waited.
 func (r *rate) retryAfter(waiting int, waited time.Duration, now time.Time) time.Duration {
 	seconds := waited.Seconds()
 	if perSecond := r.perSecond(now); perSecond > 0 {
@@ -67,7 +66,7 @@ func (r *rate) fade(now time.Time) {
 	r.since = now
 }
 
-// retryAfter is the kept tickets over the drain rate; see rate.retryAfter.
+// retryAfter returns the waiting tickets over the drain rate; see rate.retryAfter.
 func (c *Core[V]) retryAfter(now time.Time) time.Duration {
 	var waited time.Duration
 	if c.oldest != nil {

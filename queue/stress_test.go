@@ -17,15 +17,15 @@ import (
 func someLane(number int) string { return []string{"", "a", "b"}[number%3] }
 
 // TestManyCallers has callers come, wait, leave and release all at once: every place is there in the end, no caller
-// hangs, and nothing is booked twice. Where there is one place, and no caller leaves, one release without effect would have all
-// hang. Real time, so that nothing waits for anything but the queue.
+// hangs, and nothing is booked twice. Where there is one place, and no caller leaves, one release without effect would
+// have all hang. Real time, so that nothing waits for anything but the queue.
 func TestManyCallers(t *testing.T) {
 	for name, c := range map[string]struct {
 		callers, rounds, places, limit int
 		leaves                         func(rng *rand.Rand) bool
 	}{
 		"some leave":  {100, 60, 3, 60, func(rng *rand.Rand) bool { return rng.IntN(3) == 0 }},
-		"none leaves": {2 * maxTurns, 300, 1, DefaultConfig().Limit, func(*rand.Rand) bool { return false }},
+		"none leaves": {2 * maxDriven, 300, 1, DefaultConfig().Limit, func(*rand.Rand) bool { return false }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()

@@ -2,28 +2,28 @@ package queue
 
 import "math"
 
-// turns decides which class is next: deficit round robin (Shreedhar and Varghese, 1995), as Dynamo's router has it
-// (lib/kv-router, scheduling/policy_queue.rs). The classes stand in a ring. One whose turn comes earns its quantum, and is
-// served while its credit pays; one that cannot be served earns nothing meanwhile, and one without requests loses its
-// credit. A cost far above all quanta takes no longer: the rounds in which no class could pay are added at once.
+// turns decides which class is next by deficit round robin (Shreedhar and Varghese, 1995), as Dynamo's router does
+// (lib/kv-router, scheduling/policy_queue.rs). On its turn a class earns its quantum, and is served while its credit
+// lasts; one that is blocked earns nothing, and one without requests loses its credit. Rounds in which no class could
+// pay are added at once, so that a large cost takes no longer.
 //
-// A drain asks ahead: requests that it only plans are charged for the drain alone, so that those behind them are planned in
-// the order in which they will be served. What is granted behind them is out of turn. It is charged as well, and the
-// class has debts until its turns have paid them.
+// Requests that a drain only plans are charged within that drain, so that those behind them are planned in the order in
+// which they will be served. A grant behind them is out of turn: it is charged too, and the class is in debt until its
+// turns have paid for it.
 type turns struct {
 	quanta []int64
-	costs  []int64 // of each class's first request, or absent: what choose chooses from
+	costs  []int64 // of each class's first request, or absent; the input of choose
 
-	paid   credit // by what was granted
-	drain  credit // and by what this drain plans
-	chosen credit // and with the turn of the latest choice
+	paid   credit // after grants
+	drain  credit // and after this drain's plans
+	chosen credit // and after the latest choice
 	ahead  bool   // drain is ahead of paid
 }
 
 const (
-	// absent is the cost of a class that is not to be chosen.
+	// absent is the cost of a class that must not be chosen.
 	absent = -1
-	// maxDebt is how many turns' worth a class may be in debt for what it was granted out of turn.
+	// maxDebt is how many turns' worth of grants out of turn a class may owe.
 	maxDebt = 16
 )
 
@@ -31,7 +31,7 @@ const (
 type credit struct {
 	of     []int64 // tokens
 	at     int     // whose turn it is
-	earned bool    // that class has its quantum for this turn
+	earned bool    // that class has received its quantum
 }
 
 func newTurns(quanta []int64) *turns {
@@ -63,7 +63,7 @@ func (d *turns) choose() int {
 	return c.round(d.quanta, d.costs)
 }
 
-// round passes the ring once, and stops at the class that can pay; below 0 if none can.
+// round goes around the ring once and returns the first class that can pay, below 0 if none can.
 func (c *credit) round(quanta, costs []int64) int {
 	for range costs {
 		k := c.at
@@ -81,7 +81,7 @@ func (c *credit) round(quanta, costs []int64) int {
 	return -1
 }
 
-// pay charges the chosen class k: for good if it was granted.
+// pay charges the chosen class k, beyond this drain only if granted.
 func (d *turns) pay(k int, cost int64, granted bool) {
 	d.chosen.of[k] -= cost
 	d.drain.copy(&d.chosen)
@@ -95,7 +95,7 @@ func (d *turns) pay(k int, cost int64, granted bool) {
 	}
 }
 
-// restart has the next choice start from what was granted.
+// restart drops what was charged for plans.
 func (d *turns) restart() {
 	if d != nil {
 		d.drain.copy(&d.paid)
@@ -103,7 +103,7 @@ func (d *turns) restart() {
 	}
 }
 
-// empty takes the credit, and the debts, of a class without requests.
+// empty clears the credit and debt of a class without requests.
 func (d *turns) empty(k int) {
 	if d != nil {
 		d.paid.of[k], d.drain.of[k], d.chosen.of[k] = 0, 0, 0

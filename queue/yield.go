@@ -7,25 +7,23 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Strict priority holds across the queues of several gateways without a queue of all: each reports the first of its
-// waiting requests that have one ([Core.Heads]), and the others leave room to it for a moment ([Core.UpdatePeerHeads]).
-// What they leave is bounded in time alone: a gateway that reports wrongly, or takes nothing, delays a request by
-// yieldFor, once in each distrust.
+// Strict priority holds across the queues of several gateways without a common queue: each publishes the first of its
+// waiting requests that have one ([Core.Heads]), and the others yield to it briefly ([Core.UpdatePeerHeads]). A gateway
+// that publishes wrong heads, or takes nothing, delays a request by yieldFor at most, once per distrust.
 const (
-	// headAge is how old a report of another gateway may be. Each repeats its own every 20 ms, so that one may be lost.
+	// headAge is how long a peer's heads are valid. Peers repeat them every 20 ms, so that one message may be lost.
 	headAge = 50 * time.Millisecond
-	// yieldFor is how long drain after drain may leave room to others. It takes a release of the room, which is reported
-	// within 5 ms, the grant elsewhere and its report.
+	// yieldFor is how long consecutive drains may yield. It covers a release, published within 5 ms, the grant at the
+	// peer and its message.
 	yieldFor = 20 * time.Millisecond
-	// distrust is for how long a gateway's heads do not count after they took nothing of what was left to them for all of
-	// yieldFor: they wait for something else, or it does not work.
+	// distrust is how long a peer's heads are ignored after they did not take what was left to them for yieldFor.
 	distrust = time.Second
 )
 
-// Head is the request of a strict priority above 0 that goes first in a lane.
+// Head is a lane's first request with a strict priority above 0.
 type Head struct {
-	Lane   uint64 // hash of [Item.Lane]; 0 of a request that takes any worker
-	Retry  bool   // whether it goes before all that are no retries: see [Item.Retry]
+	Lane   uint64 // hash of [Item.Lane]; 0 for a request that takes any worker
+	Retry  bool   // see [Item.Retry]
 	Strict uint32 // its strict priority
 	Key    uint64 // which request of its queue it is
 	Tokens int    // its prompt's
@@ -35,11 +33,11 @@ type Head struct {
 type peer struct {
 	name       string
 	heads      []Head
-	until      time.Time // they count so long
-	distrusted time.Time // until then they do not
+	until      time.Time // they are valid until then
+	distrusted time.Time // they are ignored until then
 }
 
-// laneID is a lane's name in a Head.
+// laneID returns a lane's id in a Head.
 func laneID(lane string) uint64 {
 	if lane == "" {
 		return 0
@@ -50,8 +48,8 @@ func laneID(lane string) uint64 {
 // alike reports whether h and o are of one lane, and both retries or none.
 func (h Head) alike(o Head) bool { return h.Lane == o.Lane && h.Retry == o.Retry }
 
-// Heads returns the Head of each lane, and of its retries, in which a request with a strict priority waits; nil where
-// there is none. It looks at every waiting request.
+// Heads returns the Head of each lane and of its retries with a strict priority; nil for none. It visits every waiting
+// request.
 func (c *Core[V]) Heads() []Head {
 	var all []Head
 	var first []*Ticket[V] // of each
@@ -70,26 +68,26 @@ func (c *Core[V]) Heads() []Head {
 	return all
 }
 
-// UpdatePeerHeads replaces the heads of another gateway's queue with a copy of heads. It reports whether a head has gone
-// while room is left to it here: a drain is due.
+// UpdatePeerHeads replaces the heads of another gateway's queue with a copy of heads. It reports whether a drain is due,
+// because a head is gone that this queue yields to.
 func (c *Core[V]) UpdatePeerHeads(name string, heads []Head, now time.Time) (gone bool) {
-	i := slices.IndexFunc(c.others, func(o peer) bool { return o.name == name })
+	i := slices.IndexFunc(c.peers, func(o peer) bool { return o.name == name })
 	if i < 0 {
-		i = len(c.others)
-		c.others = append(c.others, peer{name: name})
+		i = len(c.peers)
+		c.peers = append(c.peers, peer{name: name})
 	}
-	o := &c.others[i]
+	o := &c.peers[i]
 	for _, was := range o.heads {
 		gone = gone || !slices.ContainsFunc(heads, func(h Head) bool { return h.alike(was) && h.Key == was.Key })
 	}
 	o.heads, o.until = append(o.heads[:0], heads...), now.Add(headAge)
-	c.others = slices.DeleteFunc(c.others, func(o peer) bool {
+	c.peers = slices.DeleteFunc(c.peers, func(o peer) bool {
 		return (len(o.heads) == 0 || !now.Before(o.until)) && !now.Before(o.distrusted)
 	})
 	return gone && !c.yields.IsZero()
 }
 
-// above is the length of the shortest prompt that goes before one as t is; 0 where none counts.
+// above returns the length of the shortest prompt that goes before t, 0 for none.
 func (o *peer) above(t Head, now time.Time) (tokens int) {
 	if !now.Before(o.until) || now.Before(o.distrusted) {
 		return 0
@@ -102,16 +100,16 @@ func (o *peer) above(t Head, now time.Time) (tokens int) {
 	return tokens
 }
 
-// makeWay is the length in tokens of the shortest prompt at another gateway that goes before t; 0 where there is none, or
-// room has been left to them for long enough.
+// makeWay returns the length in tokens of the shortest prompt at another gateway that goes before t; 0 if there is
+// none, or if yielding has lasted long enough.
 func (c *Core[V]) makeWay(t *Ticket[V], now time.Time) (tokens int) {
 	c.over = false
-	if len(c.others) == 0 || c.planning {
+	if len(c.peers) == 0 || c.planning {
 		return 0
 	}
 	one := t.head()
-	for i := range c.others {
-		if n := c.others[i].above(one, now); n > 0 && (tokens == 0 || n < tokens) {
+	for i := range c.peers {
+		if n := c.peers[i].above(one, now); n > 0 && (tokens == 0 || n < tokens) {
 			tokens = n
 		}
 	}
@@ -121,21 +119,20 @@ func (c *Core[V]) makeWay(t *Ticket[V], now time.Time) (tokens int) {
 	return tokens
 }
 
-// retake notes that t was granted what had been left to others for long enough. Where there is no room any more, they
-// have taken it.
+// retake distrusts the peers that did not take the room which t was granted now.
 func (c *Core[V]) retake(t *Ticket[V], now time.Time) {
-	for i, one := 0, t.head(); i < len(c.others); i++ {
-		if c.others[i].above(one, now) > 0 {
-			c.others[i].distrusted = now.Add(distrust)
+	for i, one := 0, t.head(); i < len(c.peers); i++ {
+		if c.peers[i].above(one, now) > 0 {
+			c.peers[i].distrusted = now.Add(distrust)
 			c.stats.YieldsUnusedTotal++
 		}
 	}
 }
 
-// head is t as published to other gateways.
+// head returns t as published to other gateways.
 func (t *Ticket[V]) head() Head { return Head{laneID(t.Lane), t.Retry, t.Strict, t.sequence, t.ISL} }
 
-// yielded notes that t waits on because room is left to another gateway's request.
+// yielded records that t yields to another gateway's request.
 func (c *Core[V]) yielded(t *Ticket[V], now time.Time) {
 	if !c.queued(t) {
 		return

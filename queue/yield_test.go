@@ -77,8 +77,8 @@ func (r *rooms) are(want string) {
 	assert.Equal(r.t, want, strings.Join(r.served, " "), "served after %v", r.now.Sub(start))
 }
 
-// TestRoomIsLeftToOthers: what has come to wait for a place leaves it to a request of a higher strict priority at another gateway, takes it
-// when that has gone, and leaves the next place again.
+// TestRoomIsLeftToOthers: what has come to wait for a place leaves it to a request of a higher strict priority at
+// another gateway, takes it when that has gone, and leaves the next place again.
 func TestRoomIsLeftToOthers(t *testing.T) {
 	r := newRooms(t)
 	r.push(Item{ID: "plain"}, Item{ID: "equal", Strict: 10}, Item{ID: "retry", Retry: true}, Item{ID: "higher", Strict: 11})
@@ -114,11 +114,11 @@ func TestRoomIsLeftToOthers(t *testing.T) {
 	s := r.core.Stats(r.now)
 	assert.True(t, s.YieldedTotal == 1 && s.YieldsUnusedTotal == 0, "%+v", s)
 	r.elsewhere()
-	assert.Empty(t, r.core.others, "gateways are kept at which nothing waits")
+	assert.Empty(t, r.core.peers, "gateways are kept at which nothing waits")
 }
 
-// TestRoomIsLeftForAMoment: a gateway that takes nothing of what is left to it costs a request 20 ms, and no other for a second; one that falls silent
-// no more than that.
+// TestRoomIsLeftForAMoment: a gateway that takes nothing of what is left to it costs a request 20 ms, and no other for
+// a second; one that falls silent no more than that.
 func TestRoomIsLeftForAMoment(t *testing.T) {
 	r := newRooms(t)
 	r.places = 100
@@ -166,8 +166,8 @@ func TestRoomIsLeftForAMoment(t *testing.T) {
 	r.are("1 2 3 4 5 6 7") // it would not fit
 }
 
-// TestLiarsAreBounded has gateways say, drop and change whatever they like, thousands of times a second: with room no request waits for more
-// than 20 ms, and what is kept of them is bounded.
+// TestLiarsAreBounded has gateways say, drop and change whatever they like, thousands of times a second: with room no
+// request waits for more than 20 ms, and what is kept of them is bounded.
 func TestLiarsAreBounded(t *testing.T) {
 	const seed = 7
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -199,8 +199,8 @@ func TestLiarsAreBounded(t *testing.T) {
 	}
 	t.Logf("seed %d: of %d requests %+v; the longest wait is %v", seed, n, r.core.Stats(r.now), longest)
 	assert.LessOrEqual(t, longest, yieldFor+200*time.Microsecond, "that is too long")
-	assert.True(t, r.core.stats.YieldedTotal != 0 && r.core.stats.YieldsUnusedTotal != 0 && len(r.core.others) <= 4,
-		"nothing was shown: %d others", len(r.core.others))
+	assert.True(t, r.core.stats.YieldedTotal != 0 && r.core.stats.YieldsUnusedTotal != 0 && len(r.core.peers) <= 4,
+		"nothing was shown: %d others", len(r.core.peers))
 }
 
 // TestHeads: of each lane the highest strict priority counts, and what has none is no head.
@@ -217,8 +217,9 @@ func TestHeads(t *testing.T) {
 	assert.True(t, slices.Equal(heads, want) && want[1].Lane != 0, "%v, want %v", heads, want)
 }
 
-// TestWhatYieldsToWhat: a request that is bound to some workers goes before those that are bound to the same, and one that takes any worker
-// before all. A retry goes before all that are none wherever they wait, and among retries the strict priority decides.
+// TestWhatYieldsToWhat: a request that is bound to some workers goes before those that are bound to the same, and one
+// that takes any worker before all. A retry goes before all that are none wherever they wait, and among retries the
+// strict priority decides.
 func TestWhatYieldsToWhat(t *testing.T) {
 	lanes := []Item{{ID: "any"}, {ID: "A", Lane: "A"}, {ID: "B", Lane: "B"}}
 	retries := []Item{{ID: "plain"}, {ID: "retry", Strict: 1, Retry: true}}
@@ -261,8 +262,8 @@ func TestPlannedRequestsYield(t *testing.T) {
 	r.are("2 1")
 }
 
-// TestCallersYield has callers of the shell leave room: 20 ms where the other gateway takes nothing, and until it has what it waits for where it
-// does. The hook is called for requests with a strict priority that wait, and for no others.
+// TestCallersYield has callers of the shell leave room: 20 ms where the other gateway takes nothing, and until it has
+// what it waits for where it does. The hook is called for requests with a strict priority that wait, and for no others.
 func TestCallersYield(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, headed := DefaultConfig(), 0
@@ -300,7 +301,8 @@ func TestCallersYield(t *testing.T) {
 	})
 }
 
-// TestYieldingCostsNothing: a drain in which nothing waits elsewhere, or what waits does not go before, allocates nothing for it.
+// TestYieldingCostsNothing: a drain in which nothing waits elsewhere, or what waits does not go before, allocates
+// nothing for it.
 func TestYieldingCostsNothing(t *testing.T) {
 	r := newRooms(t)
 	r.push(Item{ID: "1", Strict: 3})
