@@ -14,7 +14,7 @@ import (
 
 // chainsRig is a follower of an engine without a replay socket, by hand.
 type chainsRig struct {
-	*engine
+	*zmqSource
 	part *testkit.Part
 	t    *testing.T
 	now  time.Time
@@ -24,7 +24,7 @@ type chainsRig struct {
 func newChainsRig(t *testing.T) *chainsRig {
 	part := &testkit.Part{}
 	of := sourced(part, 16, 1000, Config{Relearn: 2 * time.Minute}, newMetrics(nil, nil))
-	g := &chainsRig{t: t, engine: newEngine(of), part: part, now: time.Unix(1e9, 0)}
+	g := &chainsRig{t: t, zmqSource: newZMQSource(of), part: part, now: time.Unix(1e9, 0)}
 	g.connect(g.now)
 	return g
 }

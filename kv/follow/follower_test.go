@@ -23,8 +23,8 @@ func sourced(part *testkit.Part, blockSize, capacity int, cfg Config, m *counter
 }
 
 // followed follows a publisher, by hand.
-func followed(every time.Duration) *published {
-	return newPublished(sourced(&testkit.Part{}, 16, 0, Config{SnapshotEvery: every}, newMetrics(nil, nil)))
+func followed(every time.Duration) *natsSource {
+	return newNATSSource(sourced(&testkit.Part{}, 16, 0, Config{SnapshotEvery: every}, newMetrics(nil, nil)))
 }
 
 // A run that is under way when the cache is cleared, or when another process begins, changes nothing.
@@ -38,16 +38,16 @@ func TestRunIsOvertaken(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	for _, c := range []struct {
 		name      string
-		meanwhile func(f *published)
+		meanwhile func(f *natsSource)
 		taken     bool
 		seq       uint64
 		blocks    int
 	}{
-		{"nothing", func(*published) {}, true, 6, 6},
-		{"cleared", func(f *published) { f.message(1, 7, clear, false, now) }, false, 7, 0},
-		{"cleared in the middle of it", func(f *published) { f.message(1, 4, clear, false, now) }, true, 6, 2},
-		{"restarted", func(f *published) { f.message(2, 1, payloads[0], false, now) }, false, 1, 1},
-		{"arrived late", func(f *published) {
+		{"nothing", func(*natsSource) {}, true, 6, 6},
+		{"cleared", func(f *natsSource) { f.message(1, 7, clear, false, now) }, false, 7, 0},
+		{"cleared in the middle of it", func(f *natsSource) { f.message(1, 4, clear, false, now) }, true, 6, 2},
+		{"restarted", func(f *natsSource) { f.message(2, 1, payloads[0], false, now) }, false, 1, 1},
+		{"arrived late", func(f *natsSource) {
 			for n := uint64(3); n <= 6; n++ {
 				f.message(1, n, payloads[n-1], false, now)
 			}
@@ -112,12 +112,12 @@ func TestSnapshotOfCurrentState(t *testing.T) {
 	first := wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{g.Store(1)}})
 	for _, c := range []struct {
 		name      string
-		meanwhile func(f *published)
+		meanwhile func(f *natsSource)
 		taken     bool
 	}{
-		{"all messages came", func(*published) {}, false},
-		{"another message is reported", func(f *published) { f.message(1, 2, nil, false, now) }, true},
-		{"a message could not be read", func(f *published) { f.message(1, 2, []byte{0}, false, now) }, true},
+		{"all messages came", func(*natsSource) {}, false},
+		{"another message is reported", func(f *natsSource) { f.message(1, 2, nil, false, now) }, true},
+		{"a message could not be read", func(f *natsSource) { f.message(1, 2, []byte{0}, false, now) }, true},
 	} {
 		f := followed(time.Second)
 		asked := f.flow.horizon()
@@ -130,8 +130,8 @@ func TestSnapshotOfCurrentState(t *testing.T) {
 	}
 }
 
-// Over a stream a heartbeat has the last number that the stream took: it lags while messages are on their way. No snapshot
-// is asked for then, unless the lag stays.
+// Over a stream a heartbeat has the last number that the stream took: it lags while messages are on their way. No
+// snapshot is asked for then, unless the lag stays.
 func TestHeartbeatsMayLagBehindAStream(t *testing.T) {
 	for _, durable := range []bool{true, false} {
 		f := followed(10 * time.Second)

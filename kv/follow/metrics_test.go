@@ -19,7 +19,7 @@ func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
 	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus {
 		return []SourceStatus{{Source: wire.Source{Pool: "m/prefill", Worker: "w", Rank: 0}, State: Recovering, Gaps: 2}}
 	})
-	f := newPublished(sourced(&testkit.Part{}, 4, 0, Config{}, m))
+	f := newNATSSource(sourced(&testkit.Part{}, 4, 0, Config{}, m))
 	f.message(1, 1, wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{
 		{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: testkit.IDs(1, 4), BlockSize: 4, Medium: "GPU"},
 		{Kind: wire.Stored, Hashes: []wire.Hash{2}, Parent: 1, HasParent: true, Tokens: testkit.IDs(5, 4), BlockSize: 4, Medium: "GPU"},
@@ -40,7 +40,7 @@ func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
 // What an engine sends that is not known here is counted, and costs neither its event nor its batch.
 func TestUnknownTypesAndFieldsAreCounted(t *testing.T) {
 	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus { return nil })
-	f := newPublished(sourced(&testkit.Part{}, 4, 0, Config{}, m))
+	f := newNATSSource(sourced(&testkit.Part{}, 4, 0, Config{}, m))
 	const (
 		cleared  = "81a474797065b0416c6c426c6f636b73436c6561726564"
 		withMore = "82a474797065b0416c6c426c6f636b73436c6561726564a178c3" // x: true

@@ -13,9 +13,9 @@ import (
 )
 
 // request requests a replay after the last known message.
-func (e *engine) request(s *Subscriber) func(context.Context) func(time.Time) {
+func (e *zmqSource) request(s *Subscriber) func(context.Context) func(time.Time) {
 	at, _ := zmq.ParseEndpoint(e.how.zmq.Replay) // TrackZMQ has validated it
-	turn, last := e.turn, e.since()
+	generation, last := e.generation, e.since()
 	limits := zmq.ReplayLimits{Silence: s.cfg.PageTimeout, Whole: 30 * time.Second, Bytes: s.cfg.MaxSnapshotBytes}
 	return func(ctx context.Context) func(time.Time) {
 		got, err := zmq.Replay(ctx, at.Offset(e.name.Rank), max(last, 1)-1, s.cfg.ZMQ, limits)
@@ -23,33 +23,33 @@ func (e *engine) request(s *Subscriber) func(context.Context) func(time.Time) {
 			// Of an endless replay the new messages count; the rest is requested again.
 			short := errors.Is(err, os.ErrDeadlineExceeded) && len(got) > 0 && got[len(got)-1].Seq >= e.flow.seq
 			if err != nil && !short {
-				e.replayFailed(turn, err, now, s.rng)
+				e.replayFailed(generation, err, now, s.rng)
 				return
 			}
 			if len(got) > 0 {
 				e.touch(now)
 			}
-			e.replayed(turn, last, got, short, now)
+			e.replayed(generation, last, got, short, now)
 			e.log.Debug("KV events replayed", "source", e.name, "known", last, "messages", len(got), "blocks", e.view.Blocks())
 		}
 	}
 }
 
 // since is the flow's number to replay from: the last known, to compare it, or 0 for everything.
-func (e *engine) since() uint64 {
+func (e *zmqSource) since() uint64 {
 	if e.lost.open && e.failing {
 		return 0
 	}
 	return e.flow.seq
 }
 
-// replayed applies an engine's replay, which may be empty. turn and last are turn and since at the request. A short
-// replay has no end.
-func (e *engine) replayed(turn, last uint64, got []zmq.Message, short bool, now time.Time) {
-	defer e.publish()
+// replayed applies an engine's replay, which may be empty. generation and last are generation and since at the request.
+// A short replay has no end.
+func (e *zmqSource) replayed(generation, last uint64, got []zmq.Message, short bool, now time.Time) {
+	defer e.updateState()
 	e.asked = now
 	e.retry(now)
-	if turn != e.turn || !e.connected {
+	if generation != e.generation || !e.connected {
 		e.count.asked("outdated")
 		return
 	}
@@ -84,7 +84,7 @@ func (e *engine) replayed(turn, last uint64, got []zmq.Message, short bool, now 
 }
 
 // rebuild restarts the view from the oldest message that the engine keeps.
-func (e *engine) rebuild(first uint64) {
+func (e *zmqSource) rebuild(first uint64) {
 	if e.flow.seq > 0 || e.lost.open {
 		highest, reported := e.highest, e.flow.reported
 		e.begin()
@@ -98,7 +98,7 @@ func (e *engine) rebuild(first uint64) {
 }
 
 // tooShort continues from the message first: the engine does not keep older ones.
-func (e *engine) tooShort(first uint64) {
+func (e *zmqSource) tooShort(first uint64) {
 	e.count.asked("too_short")
 	e.clear()
 	e.flow.move(first)
@@ -106,7 +106,7 @@ func (e *engine) tooShort(first uint64) {
 
 // replay applies replayed messages that are not in the view, and reports whether there were any. A gap behind them was
 // dropped on the way and is requested again; a gap before them is lost.
-func (e *engine) replay(got []zmq.Message) (more bool) {
+func (e *zmqSource) replay(got []zmq.Message) (more bool) {
 	for _, m := range got {
 		n := m.Seq + 1
 		switch {
@@ -126,11 +126,11 @@ func (e *engine) replay(got []zmq.Message) (more bool) {
 }
 
 // replayFailed records a failed replay. After some attempts the source continues without.
-func (e *engine) replayFailed(turn uint64, err error, now time.Time, rng *rand.Rand) {
+func (e *zmqSource) replayFailed(generation uint64, err error, now time.Time, rng *rand.Rand) {
 	e.count.asked("failed")
 	e.failed(now, rng)
 	e.log.Warn("KV events not replayed", "source", e.name, "replay", e.how.zmq.Replay, "error", err)
-	if turn == e.turn && e.attempts >= maxRepairAttempts && !e.failing {
+	if generation == e.generation && e.attempts >= maxRepairAttempts && !e.failing {
 		e.failing, e.check, e.quiet = true, false, false
 		if len(e.flow.held) > 0 {
 			e.countFromOne(e.flow.held[0].seq)
@@ -138,5 +138,5 @@ func (e *engine) replayFailed(turn uint64, err error, now time.Time, rng *rand.R
 		e.catchUp()
 		e.giveUp()
 	}
-	e.publish()
+	e.updateState()
 }

@@ -46,8 +46,6 @@ type peers struct {
 	others []string
 }
 
-func newPeers(g *Group) *peers { return &peers{group: g} }
-
 // mayRestore reports whether a source tracked now is to be restored.
 func (p *peers) mayRestore(now time.Time) bool {
 	return p.group != nil && (!p.known || now.Before(p.until) && p.any())
@@ -153,7 +151,7 @@ func (s *Subscriber) restore(f follower) func(context.Context) func(time.Time) {
 }
 
 // resume implements follower. It copies nothing of a publisher that is another process by now.
-func (p *published) resume(from *restored, _ time.Time) bool {
+func (p *natsSource) resume(from *restored, _ time.Time) bool {
 	if from == nil || from.Epoch == 0 || p.flow.seq != 0 || p.flow.epoch != 0 && p.flow.epoch != from.Epoch || !p.view.Restore(from.view) {
 		return false
 	}
@@ -165,17 +163,17 @@ func (p *published) resume(from *restored, _ time.Time) bool {
 	if p.catchUp(); p.stale {
 		p.wantResync()
 	}
-	p.publish()
+	p.updateState()
 	return true
 }
 
-func (p *published) stand() (at standing, ok bool) {
+func (p *natsSource) stand() (at standing, ok bool) {
 	return standing{Epoch: p.flow.epoch, Seq: p.flow.seq, At: p.at}, State(p.state.Load()) == Live
 }
 
 // resume implements follower. The replay that follows shows whether both gateways followed the same engine. Without a
 // replay the next messages do; messages meanwhile were held.
-func (e *engine) resume(from *restored, now time.Time) bool {
+func (e *zmqSource) resume(from *restored, now time.Time) bool {
 	fits := from != nil && from.Seq > 0 && e.connected && e.flow.seq == 0 && !e.lost.open && e.view.Restore(from.view)
 	if fits {
 		e.flow.move(from.Seq)
@@ -192,17 +190,17 @@ func (e *engine) resume(from *restored, now time.Time) bool {
 			e.live(zmq.Message{Seq: m.seq - 1, Payload: m.payload}, now)
 		}
 	}
-	e.publish()
+	e.updateState()
 	return fits
 }
 
-func (e *engine) stand() (at standing, ok bool) {
+func (e *zmqSource) stand() (at standing, ok bool) {
 	return standing{Seq: e.flow.seq, Sum: e.sum, Guess: e.guess, FromZero: e.fromZero}, State(e.state.Load()) == Live && e.resumed == 0
 }
 
 // before reports whether a message is in a copied view. A number far below the view's, or another payload at its
 // number, is from a restarted engine: the view is emptied and the message counts.
-func (e *engine) before(n uint64, payload []byte) bool {
+func (e *zmqSource) before(n uint64, payload []byte) bool {
 	switch {
 	case n > e.resumed:
 		e.resumed = 0

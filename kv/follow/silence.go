@@ -32,7 +32,7 @@ func (s *Subscriber) listen(now time.Time) {
 		s.reach = reach{up, now}
 		if up { // publishers without an answer may answer now
 			for _, f := range s.followers {
-				if p, ok := f.(*published); ok {
+				if p, ok := f.(*natsSource); ok {
 					p.retry(now)
 				}
 			}
@@ -42,7 +42,7 @@ func (s *Subscriber) listen(now time.Time) {
 		return
 	}
 	for _, f := range s.followers {
-		if p, ok := f.(*published); ok {
+		if p, ok := f.(*natsSource); ok {
 			p.listen(now, s.reach)
 		}
 	}
@@ -77,7 +77,7 @@ func (s *Subscriber) report(f follower, was, now State) {
 // reason returns why a source is predicted.
 func reason(f follower) string {
 	is := f.base()
-	e, _ := f.(*engine)
+	e, _ := f.(*zmqSource)
 	switch misfit := is.view.Misfit(); {
 	case is.view.Overgrown():
 		return fmt.Sprintf("its events name far more blocks than the %d that it registered", is.how.capacity)

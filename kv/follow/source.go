@@ -15,8 +15,8 @@ import (
 // maxRepairAttempts is how many repairs may fail before a gap is given up.
 const maxRepairAttempts = 4
 
-// source is the common part of [published] and [engine]: a rank's view, the order of its messages, and its published
-// status. It is a core: only the Subscriber's loop calls it.
+// source is the common part of [natsSource] and [zmqSource]: a rank's view, the order of its messages, and its status.
+// It is a core: only the Subscriber's loop calls it.
 type source struct {
 	name  wire.Source
 	how   tracked
@@ -41,7 +41,11 @@ type source struct {
 	attempts       int       // consecutive failures
 	retryAt        time.Time // the earliest next repair
 
-	// Readable while the loop runs.
+	shared
+}
+
+// shared is the part of a source that [source.status] reads on other goroutines.
+type shared struct {
 	state                         atomic.Uint32
 	epoch, seq                    atomic.Uint64
 	blocks, blockSize, lastSeenAt atomic.Int64 // lastSeenAt in nanoseconds since just before began, 0 for never: the system's clock may be set
@@ -181,8 +185,8 @@ func (s *source) touch(now time.Time) {
 	s.lastSeenAt.Store(int64(now.Sub(s.began)) + 1)
 }
 
-// publish makes the state visible to status. state is the trust in the view by its messages.
-func (s *source) publish(state State) {
+// setState updates the status. state is the trust in the view by its messages.
+func (s *source) setState(state State) {
 	// Misfit or overgrown views and pieces cannot be looked up, even if complete.
 	if state == Live && (s.view.Misfit() != 0 || s.view.Overgrown() || s.view.Pieces() != "") {
 		state = Predicted

@@ -28,7 +28,7 @@ type standing struct {
 	Epoch    uint64        `json:"epoch,omitempty"` // over NATS
 	Seq      uint64        `json:"seq"`
 	At       wire.Position `json:"at"`
-	Sum      uint64        `json:"sum,omitempty"` // over ZMQ, as the fields below; see engine
+	Sum      uint64        `json:"sum,omitempty"` // over ZMQ, as the fields below; see zmqSource
 	Guess    bool          `json:"guess,omitempty"`
 	FromZero bool          `json:"from_zero,omitempty"`
 }

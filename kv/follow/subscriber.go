@@ -85,8 +85,8 @@ type Subscriber struct {
 	// Run's own.
 	rng     *rand.Rand
 	batch   wire.Batch
-	links   map[*engine]context.CancelFunc // over ZMQ
-	awaited map[int]*awaiting              // by port
+	links   map[*zmqSource]context.CancelFunc // over ZMQ
+	awaited map[int]*awaiting                 // by port
 	linked  sync.WaitGroup
 	fetches sync.WaitGroup
 	active  int
@@ -124,8 +124,8 @@ func New(cfg Config, bus wire.Bus, indexFor func(pool string) Index, log *slog.L
 	s := &Subscriber{
 		cfg: cfg, bus: bus, indexFor: indexFor, log: log,
 		messages: make(chan *nats.Msg, 1024), arrivals: make(chan arrival), fetched: make(chan fetched), kick: make(chan struct{}, 1),
-		asked: make(chan *question), joined: make(chan joined), peers: newPeers(cfg.Group),
-		wanted: map[workerKey]tracked{}, followers: map[string]follower{}, links: map[*engine]context.CancelFunc{},
+		asked: make(chan *question), joined: make(chan joined), peers: &peers{group: cfg.Group},
+		wanted: map[workerKey]tracked{}, followers: map[string]follower{}, links: map[*zmqSource]context.CancelFunc{},
 		awaited: map[int]*awaiting{},
 		rng:     rand.New(rand.NewPCG(cfg.Seed, 0)),
 	}
@@ -301,9 +301,9 @@ func (s *Subscriber) follow(name wire.Source, how tracked) (f follower) {
 	part := s.indexFor(name.Pool).Part(name.Worker, name.Rank)
 	is := newSource(name, part, how, &s.cfg, &s.batch, s.metrics.pool(name.Pool), s.log)
 	if how.zmq.Endpoint != "" {
-		f = newEngine(is)
+		f = newZMQSource(is)
 	} else {
-		f = newPublished(is)
+		f = newNATSSource(is)
 	}
 	is.lastSeen = time.Now()
 	is.restoring = s.peers.mayRestore(is.lastSeen)
@@ -317,7 +317,7 @@ func (s *Subscriber) take(m *nats.Msg, now time.Time) bool {
 	if !beat {
 		subject = m.Subject
 	}
-	p, ok := s.followers[subject].(*published)
+	p, ok := s.followers[subject].(*natsSource)
 	if !ok || beat && len(m.Data) > 0 {
 		s.metrics.untracked.Inc()
 		return false

@@ -17,7 +17,7 @@ func (s *Subscriber) schedule(ctx context.Context, now time.Time) {
 	var due []request
 	var next time.Time
 	for _, f := range s.followers {
-		if _, ok := f.(*published); f.base().fetching || ok && !s.reach.up {
+		if _, ok := f.(*natsSource); f.base().fetching || ok && !s.reach.up {
 			continue
 		}
 		if f.base().restoring && (!s.peers.any() || f.base().flow.seq > 0) {
@@ -73,7 +73,7 @@ func (s *Subscriber) finish(got fetched, now time.Time) {
 	}
 }
 
-// follower follows one rank: [published] or [engine].
+// follower follows one rank: [natsSource] or [zmqSource].
 type follower interface {
 	base() *source
 	// due returns when a request is due; ok is false for none.

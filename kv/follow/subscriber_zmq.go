@@ -54,7 +54,7 @@ func (s *Subscriber) portTaken(key workerKey, ranks int, from zmq.Address) error
 
 // arrival is a message over ZMQ, or another event of a connection.
 type arrival struct {
-	of      *engine
+	of      *zmqSource
 	message zmq.Message
 	event   func(now time.Time) // nil for a message
 }
@@ -68,7 +68,7 @@ func (s *Subscriber) relink(ctx context.Context) {
 		}
 	}
 	for _, f := range s.followers {
-		e, ok := f.(*engine)
+		e, ok := f.(*zmqSource)
 		if !ok || s.links[e] != nil {
 			continue
 		}
@@ -92,7 +92,7 @@ func (s *Subscriber) relink(ctx context.Context) {
 }
 
 // linkTo connects to an engine. pass handles arrivals, one at a time, and may block.
-func (s *Subscriber) linkTo(e *engine, pass func(arrival)) zmq.SubConfig {
+func (s *Subscriber) linkTo(e *zmqSource, pass func(arrival)) zmq.SubConfig {
 	at, _ := zmq.ParseEndpoint(e.how.zmq.Endpoint) // TrackZMQ has validated it
 	log := s.log.With("source", e.name, "endpoint", e.how.zmq.Endpoint)
 	event := func(do func(now time.Time)) { pass(arrival{of: e, event: do}) }

@@ -136,6 +136,6 @@ func (x *Index) sweep(w *owner, h *hand) bool {
 	w.went.Add(uint64(gone))
 	b.count(-gone)
 	s.shrink()
-	x.settled(w, t)
+	x.updateGaps(w, t)
 	return b.at > unknown+1
 }

@@ -132,7 +132,7 @@ func (s *held) name(h uint64) uint32 {
 		s.entries = s.entries[:at+1]
 	}
 	s.entries[at] = pair{hash: h}
-	s.settle(h, at)
+	s.insert(h, at)
 	s.named++
 	return at
 }
@@ -240,8 +240,8 @@ func (s *held) distance(i int) uint32 {
 	return uint32(d)
 }
 
-// settle writes an entry to its place.
-func (s *held) settle(h uint64, at uint32) {
+// insert writes an entry to its slot.
+func (s *held) insert(h uint64, at uint32) {
 	i, d := place(h, len(s.places)), uint32(0)
 	for s.places[i] != 0 {
 		i = after(i, len(s.places))
@@ -256,7 +256,7 @@ func (s *held) resize(n int) {
 	s.places = make([]uint32, n)
 	for _, at := range old {
 		if at != 0 {
-			s.settle(s.entries[at&numberMask].hash, at&numberMask)
+			s.insert(s.entries[at&numberMask].hash, at&numberMask)
 		}
 	}
 }
@@ -292,7 +292,7 @@ func (s *held) shrink() {
 	s.entries, s.free = entries, 0
 	s.places = make([]uint32, s.named*3/2+16)
 	for at := uint32(2); at < next; at++ {
-		s.settle(entries[at].hash, at)
+		s.insert(entries[at].hash, at)
 	}
 }
 

@@ -26,7 +26,7 @@ func (h *holder) put(entries []entry, at int32) {
 	if (h.n+1)*5 > len(h.places)*4 {
 		h.resize(entries, h.n*2+16)
 	}
-	h.settle(entries, at)
+	h.insert(entries, at)
 	h.n++
 }
 
@@ -49,8 +49,8 @@ func (h *holder) cut(entries []entry, at int32) {
 	}
 }
 
-// settle writes an entry to its place.
-func (h *holder) settle(entries []entry, at int32) {
+// insert writes an entry to its slot.
+func (h *holder) insert(entries []entry, at int32) {
 	i := place(entries[at].hash, len(h.places))
 	for h.places[i] != 0 {
 		i = after(i, len(h.places))
@@ -63,7 +63,7 @@ func (h *holder) resize(entries []entry, n int) {
 	h.places = make([]int32, n)
 	for _, at := range old {
 		if at != 0 {
-			h.settle(entries, at)
+			h.insert(entries, at)
 		}
 	}
 }

@@ -121,7 +121,7 @@ func (x *Index) add(w *owner, tab *table, t Tier, from origin, parent uint64, ch
 			tab.add(h, w.id.slot())
 		}
 	}
-	x.settled(w, t)
+	x.updateGaps(w, t)
 	w.came.Add(uint64(s.n - before))
 	x.budget.count(s.n - before)
 	return true
@@ -147,7 +147,7 @@ func (x *Index) Remove(o Owner, t Tier, hashes []uint64) {
 			tab.remove(h, w.id.slot())
 		}
 	}
-	x.settled(w, t)
+	x.updateGaps(w, t)
 	w.went.Add(uint64(before - s.n))
 	x.budget.count(s.n - before)
 }
@@ -161,8 +161,8 @@ func (x *Index) gapsBefore(w *owner, t Tier) {
 	}
 }
 
-// settled updates w's gaps on tier t for readers, after changes of the table. The caller holds w.mu.
-func (x *Index) settled(w *owner, t Tier) {
+// updateGaps updates w's gaps on tier t for readers, after changes of the table. The caller holds w.mu.
+func (x *Index) updateGaps(w *owner, t Tier) {
 	w.blocks[t].Store(int64(w.held[t].n))
 	if w.held[t].holes == 0 && w.open[t] {
 		w.open[t] = false
@@ -297,7 +297,7 @@ func (x *Index) clear(w *owner) {
 		w.went.Add(uint64(s.n))
 		x.budget.count(-s.n)
 		*s = held{}
-		x.settled(w, Tier(t))
+		x.updateGaps(w, Tier(t))
 	}
 }
 

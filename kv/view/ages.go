@@ -7,9 +7,9 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// ages are the blocks that were stored where no removal ever came from, the oldest first: LMCache's and Mooncake's
-// connectors in vLLM announce what they store ("cpu") and nothing that they drop. Such a block has gone after maxAge, and
-// when there are more than the medium is taken to hold. The first removal shows that its medium needs no ages.
+// ages has the blocks of media that never announced a removal, oldest first: LMCache's and Mooncake's connectors in vLLM
+// announce stored blocks ("cpu") but not dropped ones. Such a block expires after maxAge, or if there are more than the
+// medium should hold. The first removal shows that a medium needs no ages.
 type ages map[medium]*aging
 
 type aging struct {
@@ -24,13 +24,13 @@ type aged struct {
 }
 
 const (
-	// maxAge is how long a block is taken to be where nothing is removed from.
+	// maxAge is how long a block counts as stored in such a medium.
 	maxAge = time.Hour
-	// mostAges is how many media are kept apart.
+	// mostAges is how many media are tracked.
 	mostAges = 16
 )
 
-// of returns what is kept of a medium; nil for the device, which has its own bound, and for one too many.
+// of returns the state of a medium; nil for the device, which has its own bound, and beyond mostAges.
 func (a *ages) of(e *wire.Event) *aging {
 	if tierOf(e) == onDevice {
 		return nil
@@ -47,7 +47,7 @@ func (a *ages) of(e *wire.Event) *aging {
 	return m
 }
 
-// add notes that blocks were stored.
+// add records stored blocks.
 func (m *aging) add(hashes []wire.Hash, now time.Time) {
 	if m == nil || m.removes {
 		return
@@ -57,7 +57,7 @@ func (m *aging) add(hashes []wire.Hash, now time.Time) {
 	}
 }
 
-// stop forgets the ages where e removes: these removals are announced.
+// stop drops the ages of the media that e removes from: they announce removals.
 func (a *ages) stop(e *wire.Event) {
 	for _, m := range []*aging{a.of(e), a.of(restoredFrom[tierOf(e)])} {
 		if m != nil {
@@ -66,13 +66,13 @@ func (a *ages) stop(e *wire.Event) {
 	}
 }
 
-// restoredFrom stand for the media of blocks that were restored, of which the place is known.
+// restoredFrom stands for the media of restored blocks, by their place.
 var restoredFrom = map[tierSet]*wire.Event{
 	onDevice: {}, 1 << index.Host: {Medium: "CPU", Locality: "LOCAL"}, 1 << index.Disk: {Medium: "DISK", Locality: "LOCAL"},
 	1 << index.Shared: {Medium: "SHARED", Locality: "LOCAL"}, elsewhere: {Medium: "ELSEWHERE"},
 }
 
-// restored notes a block that was restored.
+// restored records a restored block.
 func (a *ages) restored(h wire.Hash, held tierSet, now time.Time) {
 	if held == onDevice {
 		return
@@ -84,7 +84,7 @@ func (a *ages) restored(h wire.Hash, held tierSet, now time.Time) {
 	}
 }
 
-// expire returns the blocks that have gone by now.
+// expire returns the blocks that have expired.
 func (m *aging) expire(now time.Time, most int) (gone []wire.Hash) {
 	for m.first < len(m.stored) && (len(m.stored)-m.first > most || now.Sub(m.stored[m.first].at) >= maxAge) {
 		gone = append(gone, m.stored[m.first].hash)
@@ -96,8 +96,7 @@ func (m *aging) expire(now time.Time, most int) (gone []wire.Hash) {
 	return gone
 }
 
-// Age sets the time of the events that follow, and removes the blocks that have gone by then from where no removal is ever
-// announced. It returns the removals, as the engine would have sent them.
+// Age sets the time of the next events and removes expired blocks. It returns the removals as events of the engine.
 func (v *View) Age(now time.Time) (gone []wire.Event) {
 	v.now = now
 	for in, m := range v.ages {

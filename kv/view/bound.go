@@ -9,30 +9,29 @@ import (
 // bound limits the engine's blocks in a [View], to protect the gateway's memory from engines whose removals are lost or
 // that misreport.
 type bound struct {
-	set        bool // without it there is none
-	registered int  // blocks of the router's size on the rank's device; 0: not known
+	set        bool // else unbounded
+	registered int  // blocks of the router's size on the rank's device, 0 unknown
 	largest    int  // tokens in the engine's largest block since the view was empty
-	offloads   bool // blocks were named in another place than the device since then
-	most       int  // of the engine's blocks
-	over       bool // that was too little; nothing is taken in
+	offloads   bool // blocks were stored outside of the device since then
+	most       int  // the limit, in the engine's blocks
+	over       bool // it was exceeded: stored blocks are ignored
 }
 
 const (
-	// deviceShare is how many times the registered blocks may be known of a rank that names its device alone: what is evicted
-	// is named a moment after what came in its place, so twice is as much as true events come to.
+	// deviceShare times the registered blocks is the limit of a rank that uses its device only. Evictions are announced
+	// just after their replacements, so correct events stay below twice.
 	deviceShare = 4
-	// offloadedShare is the same of a rank that names other places as well, which are larger.
+	// offloadedShare is the same for a rank that also uses other, larger places.
 	offloadedShare = 64
-	// leastBound lets a worker that registered next to nothing be followed: so many blocks cost 22 KB.
+	// leastBound is the lowest limit: so many blocks cost 22 KB.
 	leastBound = 1 << 10
-	// unregisteredBound is for ranks that registered no number of blocks: 64 million tokens in blocks of 16.
+	// unregisteredBound is for ranks that registered no number: 64 million tokens in blocks of 16.
 	unregisteredBound = 1 << 22
-	// wordsPerBlock bounds the records of odd blocks, see odds: one has so many words where the engine's blocks are a few
-	// dozenths of the router's, and half of the next is another block's.
+	// wordsPerBlock bounds the words of odds per block.
 	wordsPerBlock = 32
 )
 
-// MostBlocks is how many blocks a rank may hold that registered so many, 0 for not known, in all its places.
+// MostBlocks returns how many blocks a rank that registered so many, 0 unknown, may hold in all places.
 func MostBlocks(registered int) int {
 	if registered == 0 {
 		return unregisteredBound
@@ -40,8 +39,7 @@ func MostBlocks(registered int) int {
 	return max(offloadedShare*registered, leastBound)
 }
 
-// ageless is how many blocks a medium that announces no removal is taken to hold: a few times as many as the device, whose
-// number is known.
+// ageless returns how many blocks a medium without removals counts as holding at most: a few times as many as the device.
 func (b *bound) ageless() int {
 	if b.registered == 0 {
 		return unregisteredBound / offloadedShare
@@ -49,13 +47,13 @@ func (b *bound) ageless() int {
 	return max(deviceShare*b.registered, leastBound)
 }
 
-// begin is for a view that is empty.
+// begin resets b for an empty view.
 func (b *bound) begin(blockSize int) {
 	b.largest, b.offloads, b.over = 0, false, false
 	b.compute(blockSize)
 }
 
-// widen notes the size of blocks, 0 for none, and where they are.
+// widen records the size of stored blocks, 0 for none, and their place.
 func (b *bound) widen(size int, held tierSet, blockSize int) {
 	if size > b.largest || held != 1<<index.Device && !b.offloads {
 		b.largest = max(b.largest, size)
@@ -64,7 +62,7 @@ func (b *bound) widen(size int, held tierSet, blockSize int) {
 	}
 }
 
-// compute finds most, in tokens: an engine's block may be a part of the router's, or several.
+// compute sets most, by tokens: an engine's block may be smaller or larger than the router's.
 func (b *bound) compute(blockSize int) {
 	blocks := unregisteredBound
 	switch {
@@ -82,18 +80,18 @@ func (b *bound) compute(blockSize int) {
 	b.most = max(blocks, leastBound)
 }
 
-// Register bounds the view: blocks is how many blocks of the router's size the rank's device holds, 0 where that is not known.
-// It is called before the first event; see [View.Overgrown]. Without it the caller bounds what it applies.
+// Register bounds the view by the blocks of the router's size on the rank's device, 0 unknown; see [View.Overgrown].
+// Call it before the first event. Without it the view is unbounded.
 func (v *View) Register(blocks int) {
 	v.bound.set, v.bound.registered = true, blocks
 	v.bound.begin(v.blockSize)
 }
 
-// Overgrown reports whether the rank named so many more blocks than it registered that its events are ignored. The view
-// stays empty until a Cleared event or Clear.
+// Overgrown reports whether the rank stored far more blocks than it registered, so that its events are ignored. The
+// view stays empty until a Cleared event or Clear.
 func (v *View) Overgrown() bool { return v.bound.over }
 
-// outgrown empties the view when it has more blocks than it may, and reports whether it did.
+// outgrown empties a view above its limit, and reports whether it did.
 func (v *View) outgrown() bool {
 	if v.known.n <= v.bound.most && len(v.known.odds.words) <= wordsPerBlock*v.bound.most {
 		return false

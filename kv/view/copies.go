@@ -8,10 +8,10 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// copies counts blocks that an engine holds several times in one place. vLLM computes some blocks that are cached:
-// the last one of a prompt that is cached whole, and all that a hybrid model's window cannot reach. It stores such a
-// block in another one of its pool, announces it again, and sends a removal for each (v1/core/block_pool.py of 0.32).
-// Its offloading connector announces a block once a chunk. The block has gone with the last.
+// copies counts blocks that an engine holds several times in one place. vLLM computes some cached blocks again: the
+// last one of a fully cached prompt, and all outside of a hybrid model's window. It stores the copy in another block of
+// its pool, announces it again, and sends a removal for each (v1/core/block_pool.py of 0.32). Its offloading connector
+// announces a block once per chunk. The block is gone with its last copy.
 type copies map[spot]int
 
 // spot is one block in one place: a tierSet of one, or a medium's bit.
@@ -20,11 +20,11 @@ type spot struct {
 	place uint64
 }
 
-// mostCopies bounds the counted further copies of a block; recordings of vLLM 0.32 have up to three. It bounds a block's
-// size in a snapshot.
+// mostCopies bounds the counted copies of a block besides the first, and so its size in a snapshot; recordings of vLLM
+// 0.32 have up to three.
 const mostCopies = 31
 
-// add counts one copy more, and reports whether it did.
+// add counts another copy, and reports whether it did.
 func (c *copies) add(h wire.Hash, place uint64) bool {
 	if *c == nil {
 		*c = copies{}
@@ -37,7 +37,7 @@ func (c *copies) add(h wire.Hash, place uint64) bool {
 	return true
 }
 
-// take counts one copy less, and reports whether there was one.
+// take removes a copy, and reports whether there was one.
 func (c copies) take(h wire.Hash, place uint64) bool {
 	at := spot{h, place}
 	n := c[at]
@@ -49,25 +49,25 @@ func (c copies) take(h wire.Hash, place uint64) bool {
 	return n > 0
 }
 
-// copied counts a block that is stored once more where it is.
+// copied counts a block stored again in one place.
 func (v *View) copied(h wire.Hash, held tierSet) {
 	if v.copies.add(h, uint64(held)) && held == onDevice {
 		v.again++
 	}
 }
 
-// Uncount has each block be held once. The caller does that while events are missing: an engine that then announces chains
-// again, as they are asked for, holds no more of them.
+// Uncount drops all copies. The caller does that while events are missing: chains that an engine re-announces then are no
+// copies.
 func (v *View) Uncount() { v.copies, v.again = nil, 0 }
 
-// recount uncounts if the engine's device has not as many blocks as there would be: it has announced what it had.
+// recount drops all copies if there would be more blocks than the device has: the engine re-announced its blocks.
 func (v *View) recount() {
 	if b := &v.bound; b.registered > 0 && b.largest > 0 && v.known.device+v.again > b.registered*v.blockSize/b.largest {
 		v.Uncount()
 	}
 }
 
-// copiedBytes is what the copies of a block in one place take, encoded.
+// copiedBytes is the encoded size of a block's copies in one place.
 const copiedBytes = 8 + 1 + 1
 
 func (c copies) append(dst []byte) []byte {
@@ -78,7 +78,7 @@ func (c copies) append(dst []byte) []byte {
 	return dst
 }
 
-// restoreCopies counts what append wrote behind the number, as far as such blocks are known.
+// restoreCopies reads what append wrote after the number, for known blocks.
 func (v *View) restoreCopies(data []byte) {
 	for of := range slices.Chunk(data, copiedBytes) {
 		h, place := wire.Hash(binary.LittleEndian.Uint64(of)), of[8]

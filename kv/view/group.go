@@ -2,17 +2,17 @@ package view
 
 import "github.com/tandem-pd/tandem/kv/wire"
 
-// group is the KV-cache group of an engine that is followed: the first of those whose blocks are whole prefixes. Other
-// groups (sliding windows, states of Mamba layers) hold pieces of a prompt under the same hashes. Where no event names
-// a kind it is group 0; an event without a group is of every group.
+// group is the followed KV-cache group of an engine: the first whose blocks are whole prefixes. Other groups (sliding
+// windows, states of Mamba layers) hold pieces of a prompt under the same hashes. It is group 0 until an event names a
+// kind; an event without a group belongs to every group.
 type group struct {
 	idx    int64
-	kind   string // of group idx, "" while no event named it
-	pieces string // kind of a group that holds pieces, while none that holds prefixes was named
+	kind   string // of group idx, "" before an event named it
+	pieces string // kind of a group with pieces, while none with prefixes was named
 }
 
-// holdsPrefixes reports whether a group of a kind holds a prompt's blocks from the first on. The kinds are those of
-// KVCacheSpecKind in vLLM 0.32's v1/kv_cache_interface.py; any other one is taken for pieces.
+// holdsPrefixes reports whether groups of a kind hold a prompt's blocks from the first on: KVCacheSpecKind in vLLM 0.32's
+// v1/kv_cache_interface.py. Unknown kinds count as pieces.
 func holdsPrefixes(kind string) bool {
 	switch kind {
 	case "full_attention", "mla_attention", "sink_full_attention":
@@ -21,8 +21,8 @@ func holdsPrefixes(kind string) bool {
 	return false
 }
 
-// takes reports whether e is of the group that is followed. changed is true where the group's number has come to mean
-// another kind: what was taken before is of another process.
+// takes reports whether e belongs to the followed group. changed reports that the group's number has another kind now:
+// earlier events were another process's.
 func (g *group) takes(e *wire.Event) (ok, changed bool) {
 	same := !e.GroupIdx.Set || e.GroupIdx.Value == g.idx
 	switch {
@@ -44,23 +44,17 @@ func (g *group) takes(e *wire.Event) (ok, changed bool) {
 	return false, false
 }
 
-// window notes that the group that is followed, whose kind no event named, leaves blocks out, as a sliding window does.
+// window records that the followed group, without a named kind, omits blocks like a sliding window.
 func (g *group) window() {
 	if g.kind == "" {
 		g.pieces = "sliding_window"
 	}
 }
 
-// number is one more than the group's, 0 where no event named its kind; restore takes it back.
+// number returns the group's number plus one, 0 before an event named its kind.
 func (g *group) number() uint64 {
 	if g.kind == "" {
 		return 0
 	}
 	return uint64(g.idx) + 1
-}
-
-func (g *group) restore(number uint64) {
-	if number > 0 {
-		*g = group{idx: int64(number - 1), kind: "full_attention"}
-	}
 }

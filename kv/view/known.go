@@ -193,7 +193,7 @@ func (k *known) drop(i int) {
 	if m := k.marks[i]; m&markOdd != 0 {
 		k.odds.drop(k.slots[i].value)
 	} else {
-		k.seeds.unuse(int(m >> markSeed))
+		k.seeds.of[m>>markSeed].uses--
 	}
 	end := i + 1
 	for k.marks[end] != 0 && home(k.slots[end].key, k.homes) < end {
@@ -290,6 +290,3 @@ func (s *seeds) use(seed uint64) (number int, ok bool) {
 	s.of[s.last].uses++
 	return s.last, true
 }
-
-// unuse is the end of one block's use.
-func (s *seeds) unuse(number int) { s.of[number].uses-- }

@@ -37,7 +37,7 @@ func filled(workers, blocks int) (views []*View) {
 func TestKnownBytes(t *testing.T) {
 	var k known
 	for n := range 50_000 {
-		k.add(wire.Hash(n), block{seq: uint64(n), seed: 1337, own: ownOne | begun, held: 1}, nil, nil, 1)
+		k.add(wire.Hash(n), block{seq: uint64(n), seed: 1337, own: ownOne | hasSeq, held: 1}, nil, nil, 1)
 		require.LessOrEqual(t, k.bytes(), 24*(n+1)+18*(behind+10), "bytes for %d blocks at most", n+1)
 	}
 	for n := 50_000; n > 0; n-- {

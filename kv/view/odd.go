@@ -1,16 +1,15 @@
 package view
 
-// odds are the records of blocks that are not one block of the router's each: of their own hashes, if they have several,
-// of the tokens behind the last of them, and of seeds for which there was no number. They lie in one array of words and
-// are named by where they begin. Room that was given back is kept by its size, to be used again, and the array is packed
-// when half of it is such room.
+// odds holds records of blocks that do not match one of the router's blocks: their own hashes, if several, the tokens
+// after the last one, and seeds without a number. Records lie in one array of words and are identified by their offset.
+// Free room is listed by size, and the array is packed when half of it is free.
 //
-// A record is the block's sequence hash, its seed, how many own hashes and tokens it has, the hashes, and two tokens a
-// word. Room that is free begins with where the next of its size begins.
+// A record has the block's sequence hash, its seed, the numbers of own hashes and tokens, the hashes, and two tokens a
+// word. The first word of free room is the offset of the next room of its size.
 type odds struct {
 	words []uint64
-	free  []uint64 // by size in words: where the first one begins, plus one
-	spare int      // words of room that is free
+	free  []uint64 // by size in words: the offset of the first room, plus one
+	spare int      // free words
 }
 
 const (
@@ -19,10 +18,10 @@ const (
 	tailMask    = 1<<runShift - 1
 )
 
-// recordSize is the size in words of a record of so many hashes and tokens.
+// recordSize returns the words of a record.
 func recordSize(run, tail int) int { return recordWords + run + (tail+1)/2 }
 
-// add writes a record and returns where.
+// add writes a record and returns its offset.
 func (o *odds) add(seq, seed uint64, run []uint64, tail []uint32) uint64 {
 	at := o.take(recordSize(len(run), len(tail)))
 	rec := o.words[at:]
@@ -39,13 +38,13 @@ func (o *odds) add(seq, seed uint64, run []uint64, tail []uint32) uint64 {
 	return at
 }
 
-// read returns what was written, but for hashes and tokens.
+// read returns a record without its hashes and tokens.
 func (o *odds) read(at uint64) (seq, seed uint64, tail uint16) {
 	rec := o.words[at : at+recordWords]
 	return rec[0], rec[1], uint16(rec[2] & tailMask)
 }
 
-// run returns the own hashes, none if there is but one.
+// run returns the own hashes, none if there is only one.
 func (o *odds) run(at uint64) []uint64 {
 	n := o.words[at+2] >> runShift
 	return o.words[at+recordWords : at+recordWords+n : at+recordWords+n]
@@ -61,7 +60,7 @@ func (o *odds) tail(into []uint32, at uint64) []uint32 {
 	return into
 }
 
-// drop gives a record's room back.
+// drop frees a record.
 func (o *odds) drop(at uint64) {
 	n := o.words[at+2]
 	size := recordSize(int(n>>runShift), int(n&tailMask))
@@ -72,7 +71,7 @@ func (o *odds) drop(at uint64) {
 	o.spare += size
 }
 
-// take returns where there is room of a size.
+// take returns the offset of room of a size.
 func (o *odds) take(size int) uint64 {
 	if size < len(o.free) && o.free[size] > 0 {
 		at := o.free[size] - 1
@@ -90,7 +89,7 @@ func (o *odds) take(size int) uint64 {
 	return uint64(at)
 }
 
-// move copies a record out of from and returns where it is now.
+// move copies a record from another array and returns its offset.
 func (o *odds) move(from *odds, at uint64) uint64 {
 	n := from.words[at+2]
 	size := recordSize(int(n>>runShift), int(n&tailMask))
@@ -99,5 +98,5 @@ func (o *odds) move(from *odds, at uint64) uint64 {
 	return to
 }
 
-// sparse reports whether so much room is free that packing pays.
+// sparse reports whether packing pays.
 func (o *odds) sparse() bool { return o.spare > 512 && o.spare*2 > len(o.words) }

@@ -10,24 +10,23 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// Record is what an engine holds, by its own events: the tree of its blocks, with their tokens, so that a subscriber that
-// missed the events can be given events that amount to the same. Applied to an empty [View], those make it what a View is
-// that applied all events. It holds blocks of one KV-cache group only, as a View does, and costs about 200 bytes a
-// block of 16 tokens. It is a core, for one goroutine at a time.
+// Record is an engine's cache by its own events: the tree of its blocks with their tokens, for snapshots to subscribers
+// that missed events. A snapshot makes an empty [View] equal to one that applied all events. Like a View it holds one
+// KV-cache group, at about 200 bytes per block of 16 tokens. It is a core, for one goroutine at a time.
 //
-// A removed block stays as long as blocks that follow on it do, because these cannot be described without it.
+// A removed block stays while it has children, which cannot be described without it.
 type Record struct {
 	blocks map[wire.Hash]*recordedBlock
 	group  group
-	copies copies // further ones, by a medium's bit
+	copies copies // by a medium's bit
 	born   uint64
-	media  []medium // each once; a bit of recordedBlock.media is a place in it
+	media  []medium // unique; bit i of recordedBlock.media is media[i]
 }
 
-// medium is where blocks are, as events name it.
+// medium is a place of blocks, as events name it.
 type medium struct{ name, locality string }
 
-// kind is what a chain's blocks have in common. A block shares its parent's if it is the same. It is never changed.
+// kind is what the blocks of a chain have in common. It is immutable, and shared with the parent if equal.
 type kind struct {
 	lora, salt string
 	loraID     wire.OptInt
@@ -36,32 +35,31 @@ type kind struct {
 	specKind   string
 }
 
-// recordedBlock is one block. What is set when it is made is never changed, so that it may be read without a lock; media
-// and children are changed.
+// recordedBlock is one block. All fields but media and children are immutable, so that they may be read without a lock.
 type recordedBlock struct {
 	hash, parent wire.Hash
 	hasParent    bool
 	kind         *kind
 	tokens       []uint32
-	odd          *wire.Event    // the block as an event, where more than tokens and kind belong to it
-	up           *recordedBlock // the parent, if it was known
-	born         uint64         // ascending, so that a parent comes before its children
+	odd          *wire.Event    // the block as an event, if it has more than tokens and kind
+	up           *recordedBlock // the parent, if known
+	born         uint64         // ascending: a parent is older than its children
 
-	media    uint64 // where it is; none: it was removed
+	media    uint64 // its places; 0: removed
 	children int
 }
 
-// maxMedia bounds the media of a Record: blocks in further ones are not recorded.
+// maxMedia bounds the media of a Record; others are ignored.
 const maxMedia = 64
 
-// NewRecord returns the record of an engine that holds nothing.
+// NewRecord returns the record of an empty engine.
 func NewRecord() *Record {
 	r := &Record{}
 	r.clear()
 	return r
 }
 
-// Blocks is how many blocks are recorded, those included that are there only because others follow on them.
+// Blocks returns the number of recorded blocks, removed parents included.
 func (r *Record) Blocks() int { return len(r.blocks) }
 
 func (r *Record) clear() {
@@ -161,7 +159,7 @@ func (r *Record) remove(e *wire.Event) {
 // Uncount sets each block's count to one, as [View.Uncount] does.
 func (r *Record) Uncount() { r.copies = nil }
 
-// medium is the bit of a medium, 0 if there are too many.
+// medium returns the bit of a medium, 0 if there are too many.
 func (r *Record) medium(name medium) uint64 {
 	at := slices.Index(r.media, name)
 	if at < 0 {
@@ -173,7 +171,7 @@ func (r *Record) medium(name medium) uint64 {
 	return 1 << at
 }
 
-// Image is a [Record] at one moment: quick to take, so that the Record is not held up while events are made of it.
+// Image is a point-in-time copy of a [Record], cheap to take, from which events are encoded.
 type Image struct {
 	blocks []imaged
 	media  []medium
@@ -185,7 +183,7 @@ type imaged struct {
 	media uint64
 }
 
-// Image returns what is recorded now. It may be used while the Record goes on.
+// Image returns a copy of the record. It may be used while the Record changes.
 func (r *Record) Image() *Image {
 	img := &Image{blocks: make([]imaged, 0, len(r.blocks)), media: slices.Clone(r.media), copies: maps.Clone(r.copies)}
 	for _, b := range r.blocks {
@@ -194,9 +192,9 @@ func (r *Record) Image() *Image {
 	return img
 }
 
-// Batches returns the events that make an empty cache what the image shows, as batches that [wire.DecodeBatch] reads, each of at
-// most limit bytes unless a single block takes more: the blocks, each where it is first; then the other places of those that
-// are in several and the further copies; then the removal of those that are only there for their children.
+// Batches returns the events that turn an empty cache into the image, as batches that [wire.DecodeBatch] reads, each of
+// at most limit bytes unless a single block takes more: the blocks in their first place, then other places and copies,
+// then the removal of blocks that exist only for their children.
 func (img *Image) Batches(limit int, ts time.Time, rank int) [][]byte {
 	p := wire.NewPacker(limit, ts, rank)
 	slices.SortFunc(img.blocks, func(a, b imaged) int { return cmp.Compare(a.born, b.born) })
@@ -246,7 +244,7 @@ func (img *Image) Batches(limit int, ts time.Time, rank int) [][]byte {
 	return p.Batches()
 }
 
-// pick is an event of all blocks that are like that, without their tokens.
+// pick returns an event of all matching blocks, without their tokens.
 func (img *Image) pick(k wire.Kind, in medium, like func(imaged) bool) wire.Event {
 	e := wire.Event{Kind: k, Medium: in.name, Locality: in.locality}
 	for _, b := range img.blocks {

@@ -75,7 +75,7 @@ const (
 	ownOne  ownership = 1 // seq
 	ownMany ownership = 2 // known.run
 	ownMask ownership = 3
-	begun   ownership = 4 // seq counts: a block of the router's ended here or before
+	hasSeq  ownership = 4 // seq counts: a block of the router's ended here or before
 	lost    ownership = 8 // cannot be hashed, nor can what follows
 )
 
@@ -181,12 +181,12 @@ func (v *View) store(e *wire.Event) {
 		ids = v.tokens
 	}
 	v.hashes = tokens.LocalHashes(v.hashes[:0], ids, v.blockSize, c.seed)
-	seq, begunAlready := c.seq, c.begun
+	seq, hadSeq := c.seq, c.hasSeq
 	for i, local := range v.hashes {
-		if begunAlready {
+		if hadSeq {
 			local = tokens.Chain(seq, local)
 		}
-		seq, begunAlready = local, true
+		seq, hadSeq = local, true
 		v.hashes[i] = seq
 	}
 
@@ -216,8 +216,8 @@ func (v *View) store(e *wire.Event) {
 			} else {
 				b.seq = c.seq
 			}
-			if upTo > 0 || c.begun {
-				b.own |= begun
+			if upTo > 0 || c.hasSeq {
+				b.own |= hasSeq
 			}
 			start, done = end, upTo
 		}
@@ -231,7 +231,7 @@ func (v *View) store(e *wire.Event) {
 		v.tally.Reannounced++
 	}
 	switch t, ok := held.one(); {
-	case ok && c.begun:
+	case ok && c.hasSeq:
 		v.part.Extend(t, c.seq, v.hashes)
 	case ok:
 		v.part.Store(t, v.hashes)
@@ -357,11 +357,11 @@ func (v *View) unindex(at int, b *block, where tierSet) {
 
 // chain is where a chain stands: what the next of its blocks follows on.
 type chain struct {
-	seq   uint64
-	seed  uint64
-	tail  []uint32
-	begun bool
-	lost  bool
+	seq    uint64
+	seed   uint64
+	tail   []uint32
+	hasSeq bool
+	lost   bool
 }
 
 // after is the chain that e's blocks follow on.
@@ -376,5 +376,5 @@ func (v *View) after(e *wire.Event) chain {
 	}
 	p := v.known.at(at)
 	v.tail = v.known.tail(v.tail[:0], at)
-	return chain{seq: p.seq, seed: p.seed, tail: v.tail, begun: p.own&begun != 0, lost: p.own&lost != 0}
+	return chain{seq: p.seq, seed: p.seed, tail: v.tail, hasSeq: p.own&hasSeq != 0, lost: p.own&lost != 0}
 }

@@ -80,7 +80,7 @@ func (v *slowView) store(e *wire.Event) {
 	}
 	var chain []uint64
 	before := v.tally.Again
-	follows, parent := p.own&begun != 0, p.seq
+	follows, parent := p.own&hasSeq != 0, p.seq
 	last := p
 	for i, h := range e.Hashes {
 		b := block{seed: p.seed, own: lost, held: tierOf(e)}
@@ -89,13 +89,13 @@ func (v *slowView) store(e *wire.Event) {
 			tail = slices.Concat(tail, e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize])
 			for len(tail) >= v.blockSize {
 				local := tokens.LocalHashes(nil, tail[:v.blockSize], v.blockSize, p.seed)[0]
-				if last.own&begun != 0 {
+				if last.own&hasSeq != 0 {
 					local = tokens.Chain(last.seq, local)
 				}
-				last.seq, last.own = local, begun
+				last.seq, last.own = local, hasSeq
 				run, tail = append(run, local), tail[v.blockSize:]
 			}
-			b.seq, b.own, b.tail = last.seq, last.own&begun|ownership(min(len(run), 2)), uint16(len(tail))
+			b.seq, b.own, b.tail = last.seq, last.own&hasSeq|ownership(min(len(run), 2)), uint16(len(tail))
 			chain = append(chain, run...)
 		}
 		v.put(h, b, run, tail)

@@ -71,8 +71,8 @@ func (d *decoder) next() (Frames, error) {
 			return Frames{}, errFrames
 		case m.TooBig || size > uint64(room):
 			m.Frames, m.TooBig = nil, true
-			if err := d.skip(size); err != nil {
-				return Frames{}, err
+			if _, err := d.r.Discard(int(size)); err != nil {
+				return Frames{}, cutShort(err)
 			}
 		default:
 			frame, err := d.body(int(size))
@@ -142,11 +142,6 @@ func (d *decoder) body(size int) ([]byte, error) {
 		copy(grown, b)
 		b = grown
 	}
-}
-
-func (d *decoder) skip(size uint64) error {
-	_, err := d.r.Discard(int(size))
-	return cutShort(err)
 }
 
 // cutShort is err, where the end of the stream is in the midst of something.

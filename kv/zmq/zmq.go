@@ -70,9 +70,6 @@ func ReadFrames(frames [][]byte) (Message, bool) {
 	return Message{seq, frames[2]}, seq <= wire.MaxNumber
 }
 
-// appendSeq is a message's number as publishers write it.
-func appendSeq(dst []byte, seq uint64) []byte { return binary.BigEndian.AppendUint64(dst, seq) }
-
 // ReplayLimits bound one replay.
 type ReplayLimits struct {
 	Silence time.Duration // between two of its messages
@@ -96,7 +93,7 @@ func Replay(ctx context.Context, at Endpoint, from uint64, opts Options, limits 
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
-	if err := c.Write(nil, appendSeq(nil, from)); err != nil {
+	if err := c.Write(nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {
 		return nil, err
 	}
 	var got []Message

@@ -9,20 +9,20 @@ import (
 	"github.com/tandem-pd/tandem/kv/zmq"
 )
 
-// engine follows a rank whose engine publishes over ZMQ: numbers without epochs, snapshots or heartbeats, and an
+// zmqSource follows a rank whose engine publishes over ZMQ: numbers without epochs, snapshots or heartbeats, and an
 // optional socket that replays the last messages. Numbers begin at 0 (vLLM, SGLang) or 1; the flow's are one higher.
 // Epochs are counted here: each restart of the engine begins one.
-type engine struct {
+type zmqSource struct {
 	*source
 	replays bool // the engine has a replay socket
 
-	epochs    uint64
-	turn      uint64 // counts connections and epochs: results of an earlier turn are ignored
-	connected bool
-	highest   uint64    // number received live in this epoch, 0 none
-	sum       uint64    // of the payload last applied: tells apart an engine and its successor, which reuses numbers
-	last      time.Time // when the last message arrived
-	cut       time.Time // when the last connection was lost
+	epochs     uint64
+	generation uint64 // counts connections and epochs: results of an earlier generation are ignored
+	connected  bool
+	highest    uint64    // number received live in this epoch, 0 none
+	sum        uint64    // of the payload last applied: tells apart an engine and its successor, which reuses numbers
+	last       time.Time // when the last message arrived
+	cut        time.Time // when the last connection was lost
 
 	// check: the connection is new. Messages are held until a replay shows whether it is the same engine, and what was
 	// missed.
@@ -43,19 +43,19 @@ type engine struct {
 	lost recovery
 }
 
-func newEngine(s *source) *engine {
-	e := &engine{source: s, replays: s.how.zmq.Replay != ""}
+func newZMQSource(s *source) *zmqSource {
+	e := &zmqSource{source: s, replays: s.how.zmq.Replay != ""}
 	s.applied = e.notice
 	return e
 }
 
 // wants reports whether a replay is wanted.
-func (e *engine) wants() bool {
+func (e *zmqSource) wants() bool {
 	return e.replays && e.connected && (e.flow.behind() || e.check || e.quiet || e.failing)
 }
 
 // due returns when to request a replay: for missing messages, or since the engine has been quiet.
-func (e *engine) due(now time.Time) (at time.Time, ok bool) {
+func (e *zmqSource) due(now time.Time) (at time.Time, ok bool) {
 	if e.restoring {
 		return now, e.connected // later messages are held
 	}
@@ -76,9 +76,9 @@ func (e *engine) due(now time.Time) (at time.Time, ok bool) {
 }
 
 // alone reports whether there are only live messages, without replays.
-func (e *engine) alone() bool { return !e.replays || e.failing }
+func (e *zmqSource) alone() bool { return !e.replays || e.failing }
 
-func (e *engine) publish() {
+func (e *zmqSource) updateState() {
 	state := Live
 	switch {
 	case e.lost.open:
@@ -88,10 +88,10 @@ func (e *engine) publish() {
 	case !e.connected || e.check || e.flow.behind():
 		state = Recovering
 	}
-	e.source.publish(state)
+	e.setState(state)
 }
 
-func (e *engine) reason() string {
+func (e *zmqSource) reason() string {
 	switch {
 	case !e.replays:
 		return "events were missed, and the engine has no replay socket"
@@ -103,27 +103,27 @@ func (e *engine) reason() string {
 
 // connect records a new connection. Messages are held until a replay shows whether it is the same engine, and what was
 // missed.
-func (e *engine) connect(now time.Time) {
+func (e *zmqSource) connect(now time.Time) {
 	if e.flow.epoch == 0 {
 		e.begin()
 	}
 	e.flow.forget() // held messages may be another process's; a replay has them all
-	e.turn++
+	e.generation++
 	e.connected, e.check, e.last = true, true, now
 	e.retry(now)
-	e.publish()
+	e.updateState()
 }
 
 // disconnect records the end of the connection.
-func (e *engine) disconnect(now time.Time) {
+func (e *zmqSource) disconnect(now time.Time) {
 	e.connected, e.cut = false, now
-	e.publish()
+	e.updateState()
 }
 
 // begin empties the view for an engine's first message.
-func (e *engine) begin() {
+func (e *zmqSource) begin() {
 	e.epochs++
-	e.turn++
+	e.generation++
 	e.flow.begin(e.epochs)
 	e.view.Clear()
 	e.highest, e.sum, e.guess, e.empty, e.resumed, e.lost = 0, 0, false, 0, 0, recovery{}
@@ -133,7 +133,7 @@ func (e *engine) begin() {
 }
 
 // restart begins for an engine that started again.
-func (e *engine) restart() {
+func (e *zmqSource) restart() {
 	e.count.verdicts[newEpoch].Inc()
 	e.begin()
 	if e.cfg.Tap != nil {
@@ -142,10 +142,10 @@ func (e *engine) restart() {
 }
 
 // live applies one message and reports whether it makes a replay wanted.
-func (e *engine) live(m zmq.Message, now time.Time) bool {
+func (e *zmqSource) live(m zmq.Message, now time.Time) bool {
 	n, wanted := m.Seq+1, e.wants()
 	e.last, e.quiet = now, false
-	defer e.publish()
+	defer e.updateState()
 	if e.highest != 0 && n <= e.highest {
 		if n == e.flow.seq && xxh3.Hash(m.Payload) == e.sum {
 			e.count.verdicts[stale].Inc()
@@ -187,7 +187,7 @@ func (e *engine) live(m zmq.Message, now time.Time) bool {
 
 // countFromOne treats n as the first message if it is the engine's 1. No replay must be able to tell, nor the engine
 // have begun at 0.
-func (e *engine) countFromOne(n uint64) {
+func (e *zmqSource) countFromOne(n uint64) {
 	e.fromZero = e.fromZero || n == 1
 	if e.flow.seq == 0 && n == 2 && !e.fromZero {
 		e.flow.move(1)
@@ -196,7 +196,7 @@ func (e *engine) countFromOne(n uint64) {
 }
 
 // notice updates the recovery after an applied message; before is the earlier tally.
-func (e *engine) notice(payload []byte, before view.Tally, ok bool) {
+func (e *zmqSource) notice(payload []byte, before view.Tally, ok bool) {
 	e.sum = xxh3.Hash(payload)
 	after := e.view.Tally()
 	if e.lost.open {
@@ -215,14 +215,14 @@ func (e *engine) notice(payload []byte, before view.Tally, ok bool) {
 }
 
 // clear empties the view after a loss: it may hold less than the engine, never more.
-func (e *engine) clear() {
+func (e *zmqSource) clear() {
 	e.view.Clear()
 	e.guess, e.lost = false, recovery{open: true}
 	e.lose()
 }
 
 // giveUp continues without the missing messages.
-func (e *engine) giveUp() {
+func (e *zmqSource) giveUp() {
 	for e.flow.behind() {
 		e.clear()
 		e.flow.skip()

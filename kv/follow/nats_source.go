@@ -15,9 +15,9 @@ import (
 // beatSlack is how many numbers a heartbeat may lag behind the messages, which travel separately.
 const beatSlack = 256
 
-// published follows a rank over NATS. Its publisher numbers messages by epoch, sends a heartbeat every second, and
+// natsSource follows a rank over NATS. Its publisher numbers messages by epoch, sends a heartbeat every second, and
 // answers requests for missed messages or a snapshot.
-type published struct {
+type natsSource struct {
 	*source
 	partial bool          // the publisher's own state is incomplete; see [wire.HeaderPartial]
 	at      wire.Position // the stream's last known position with this epoch; zero without a stream
@@ -32,29 +32,29 @@ type published struct {
 	lagging  time.Time // when heartbeats fell behind the view; zero while they are not
 }
 
-func newPublished(s *source) *published {
-	p := &published{source: s}
+func newNATSSource(s *source) *natsSource {
+	p := &natsSource{source: s}
 	s.applied = p.notice
 	return p
 }
 
 // notice marks the view stale after an unreadable message or unknown parent blocks.
-func (p *published) notice(_ []byte, before view.Tally, ok bool) {
+func (p *natsSource) notice(_ []byte, before view.Tally, ok bool) {
 	p.stale = p.stale || !ok || p.view.Tally().Orphans > before.Orphans
 }
 
 // wants reports whether a repair is wanted: missing messages or a snapshot.
-func (p *published) wants() bool { return p.flow.epoch == 0 || p.flow.behind() || p.resync }
+func (p *natsSource) wants() bool { return p.flow.epoch == 0 || p.flow.behind() || p.resync }
 
 // due returns when the repair may be requested: a resync can wait, missing messages cannot.
-func (p *published) due(time.Time) (at time.Time, ok bool) {
+func (p *natsSource) due(time.Time) (at time.Time, ok bool) {
 	if p.resync && p.flow.epoch != 0 && !p.flow.behind() && p.resyncAt.After(p.retryAt) {
 		return p.resyncAt, true
 	}
 	return p.retryAt, p.wants()
 }
 
-func (p *published) publish() {
+func (p *natsSource) updateState() {
 	state := Live
 	switch {
 	case p.absent, p.flow.epoch != 0 && (p.partial || p.wants() && p.attempts >= maxRepairAttempts):
@@ -66,10 +66,10 @@ func (p *published) publish() {
 	case p.wants():
 		state = Recovering
 	}
-	p.source.publish(state)
+	p.setState(state)
 }
 
-func (p *published) reason() string {
+func (p *natsSource) reason() string {
 	switch {
 	case p.partial:
 		return "its publisher missed some of the engine's events"
@@ -82,7 +82,7 @@ func (p *published) reason() string {
 }
 
 // take handles a message or heartbeat and reports whether it makes a repair wanted.
-func (p *published) take(m *nats.Msg, now time.Time) (wanted bool, err error) {
+func (p *natsSource) take(m *nats.Msg, now time.Time) (wanted bool, err error) {
 	epoch, seq, err := wire.Numbers(m.Header)
 	if err != nil {
 		return false, err
@@ -98,7 +98,7 @@ func (p *published) take(m *nats.Msg, now time.Time) (wanted bool, err error) {
 }
 
 // message is take with the message's parts. An empty payload is a heartbeat.
-func (p *published) message(epoch, seq uint64, payload []byte, partial bool, now time.Time) bool {
+func (p *natsSource) message(epoch, seq uint64, payload []byte, partial bool, now time.Time) bool {
 	wanted, behind, known := p.wants(), p.flow.behind(), p.flow.epoch
 	var v verdict
 	if len(payload) == 0 {
@@ -128,13 +128,13 @@ func (p *published) message(epoch, seq uint64, payload []byte, partial bool, now
 	if p.stale || v == stale && epoch != p.flow.epoch || len(payload) == 0 && p.lags(seq, now) {
 		p.wantResync()
 	}
-	p.publish()
+	p.updateState()
 	return p.wants() && (began || !wanted || !behind && p.flow.behind())
 }
 
 // lags reports whether a heartbeat's number stays too far behind the view. Over a stream, a heartbeat has the number
 // that the stream has acknowledged, so a short lag is normal.
-func (p *published) lags(seq uint64, now time.Time) bool {
+func (p *natsSource) lags(seq uint64, now time.Time) bool {
 	if seq+beatSlack >= p.flow.seq {
 		p.lagging = time.Time{}
 		return false
@@ -146,7 +146,7 @@ func (p *published) lags(seq uint64, now time.Time) bool {
 }
 
 // beat judges a heartbeat.
-func (p *published) beat(epoch, seq uint64) verdict {
+func (p *natsSource) beat(epoch, seq uint64) verdict {
 	v := p.flow.beacon(epoch, seq)
 	if v == newEpoch {
 		p.count.verdicts[v].Inc()
@@ -158,37 +158,37 @@ func (p *published) beat(epoch, seq uint64) verdict {
 
 // superseded reports whether a message at a stream position is from a process before the present one. A heartbeat at
 // exactly that position is not: a process that has sent nothing starts where the one before ended.
-func (p *published) superseded(epoch uint64, at wire.Position, beat bool) bool {
+func (p *natsSource) superseded(epoch uint64, at wire.Position, beat bool) bool {
 	return at.Stream != 0 && epoch != p.flow.epoch && (at.Before(p.at) || at == p.at && !beat)
 }
 
 // reached records the stream position of the publisher's epoch.
-func (p *published) reached(epoch uint64, at wire.Position) {
+func (p *natsSource) reached(epoch uint64, at wire.Position) {
 	if at.Stream != 0 && epoch == p.flow.epoch && !at.Before(p.at) {
 		p.at = at
 	}
 }
 
 // touch records a sign of life of the publisher.
-func (p *published) touch(now time.Time) {
+func (p *natsSource) touch(now time.Time) {
 	p.source.touch(now)
 	p.silent, p.absent = false, false
 }
 
 // listen updates silent and absent. The source is silent after SilentAfter or while the bus is disconnected, and
 // absent after PredictAfter with the bus connected, both until the next message.
-func (p *published) listen(now time.Time, bus reach) {
+func (p *natsSource) listen(now time.Time, bus reach) {
 	p.silent = p.silent || !bus.up || now.Sub(p.lastSeen) > p.cfg.SilentAfter
 	last := p.lastSeen
 	if bus.since.After(last) {
 		last = bus.since
 	}
 	p.absent = p.absent || bus.up && now.Sub(last) > p.cfg.PredictAfter
-	p.publish()
+	p.updateState()
 }
 
 // wantResync requests a snapshot without a missing message, at most once per SnapshotEvery.
-func (p *published) wantResync() {
+func (p *natsSource) wantResync() {
 	p.stale = false
 	if p.resync {
 		return
@@ -198,7 +198,7 @@ func (p *published) wantResync() {
 }
 
 // request requests the missing messages from the publisher or the stream.
-func (p *published) request(s *Subscriber) func(context.Context) func(time.Time) {
+func (p *natsSource) request(s *Subscriber) func(context.Context) func(time.Time) {
 	from := fetcher{s.bus, s.cfg.PageTimeout, s.cfg.MaxSnapshotBytes, p.log}
 	asked, missing := p.flow.horizon(), p.missing()
 	return func(ctx context.Context) func(time.Time) {
@@ -208,7 +208,7 @@ func (p *published) request(s *Subscriber) func(context.Context) func(time.Time)
 }
 
 // missing returns the request to make. A resync, or a gap that messages failed to fill twice, needs a snapshot.
-func (p *published) missing() want {
+func (p *natsSource) missing() want {
 	if !p.flow.behind() || p.attempts >= 2 {
 		return want{all: p.flow.seq == 0 && !p.resync}
 	}
@@ -217,7 +217,7 @@ func (p *published) missing() want {
 }
 
 // answered applies the result of a request; asked is the horizon at its start.
-func (p *published) answered(asked horizon, got answer, err error, now time.Time, rng *rand.Rand) {
+func (p *natsSource) answered(asked horizon, got answer, err error, now time.Time, rng *rand.Rand) {
 	if err == nil && got.history == nil { // a stream may hold messages of ended processes
 		p.touch(now)
 	}
@@ -244,12 +244,12 @@ func (p *published) answered(asked horizon, got answer, err error, now time.Time
 		p.attempts = attempts // an empty answer counts as none, or it would be repeated at once forever
 		p.failed(now, rng)
 	}
-	p.publish()
+	p.updateState()
 }
 
 // rerun applies messages sent again, and reports whether any was missing. They count like the originals: none of an
 // ended epoch, and none before a Cleared.
-func (p *published) rerun(asked horizon, r *wire.Run, now time.Time) bool {
+func (p *natsSource) rerun(asked horizon, r *wire.Run, now time.Time) bool {
 	news := p.takeRun(r, ByRing, now)
 	if r.Ended && r.Epoch == asked.epoch {
 		p.flow.ends(asked, max(r.Next()-1, p.flow.seq))
@@ -259,7 +259,7 @@ func (p *published) rerun(asked horizon, r *wire.Run, now time.Time) bool {
 
 // recall applies a stream's history of the source and reports whether it was news. A stream does not show which process
 // lives now: once the publisher has sent a message, only its epoch counts.
-func (p *published) recall(r *wire.Run, now time.Time) bool {
+func (p *natsSource) recall(r *wire.Run, now time.Time) bool {
 	if p.flow.epoch == 0 {
 		p.flow.begin(r.Epoch)
 		p.view.Clear()
@@ -268,7 +268,7 @@ func (p *published) recall(r *wire.Run, now time.Time) bool {
 	return p.takeRun(r, ByStream, now)
 }
 
-func (p *published) takeRun(r *wire.Run, by Method, now time.Time) bool {
+func (p *natsSource) takeRun(r *wire.Run, by Method, now time.Time) bool {
 	if r.Epoch != p.flow.epoch {
 		return false
 	}
@@ -288,7 +288,7 @@ func (p *published) takeRun(r *wire.Run, by Method, now time.Time) bool {
 }
 
 // restore applies a snapshot, unless the view has more. asked is the horizon of the request.
-func (p *published) restore(asked horizon, s *snapshot, now time.Time) bool {
+func (p *natsSource) restore(asked horizon, s *snapshot, now time.Time) bool {
 	p.retry(now)
 	// If messages reached the same state meanwhile, the view is kept.
 	known := s.epoch == p.flow.epoch && s.seq == p.flow.seq && !p.wants()
