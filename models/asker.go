@@ -14,15 +14,15 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Outcomes of asking an engine for a prompt's tokens; a metric's label.
+// Outcomes of a query to an engine's /tokenize; a metric label.
 const (
 	askAnswered  = "answered"
-	askRemember  = "remembered" // asked before
-	askRefused   = "refused"    // the engine will refuse the request as well
+	askRemember  = "remembered" // cached
+	askRefused   = "refused"    // the engine will refuse the request too
 	askFailed    = "failed"
 	askTimeout   = "timeout"
-	askSaturated = "saturated" // too many are being asked
-	askNone      = "no_worker" // none may be asked
+	askSaturated = "saturated" // too many queries in flight
+	askNone      = "no_worker" // none can be queried
 )
 
 var askOutcomes = []string{askAnswered, askRemember, askRefused, askFailed, askTimeout, askSaturated, askNone}
@@ -30,22 +30,21 @@ var askOutcomes = []string{askAnswered, askRemember, askRefused, askFailed, askT
 // Bounds of the queries.
 const (
 	asksAtOnce  = 64      // calls in flight
-	maxAskBytes = 8 << 20 // of a body to ask about
-	askTries    = 2       // workers that one prompt asks
+	maxAskBytes = 8 << 20 // of the request's body
+	askTries    = 2       // workers per prompt
 	firstPause  = time.Second
 	longPause   = 10 * time.Minute // of an engine that has no such endpoint
 	maxPauses   = 4096
 )
 
-// asker requests the tokens of prompts from engines. An engine that does not answer costs its requests the time limit,
-// and then nothing while it is paused.
+// asker queries engines for the tokens of prompts. An engine that fails is paused, so that it delays few requests.
 type asker struct {
 	transport http1.Transport
 	timeout   time.Duration
 	slots     chan struct{}
 
 	mu     sync.Mutex // guards all below
-	turn   uint64
+	next   uint64
 	calls  map[askKey]*asking
 	known  remembered
 	paused map[incarnation]pause
@@ -60,11 +59,11 @@ type pause struct {
 	fails int
 }
 
-// asking is one question on its way; several requests may wait for its answer.
+// asking is a query in flight; several requests may wait for it.
 type asking struct {
 	done    chan struct{}
 	ids     []uint32
-	life    incarnation // whose they are
+	life    incarnation // the process that returned them
 	outcome string
 }
 
@@ -75,7 +74,7 @@ func newAsker(t http1.Transport, timeout time.Duration, cacheBytes int64) *asker
 	}
 }
 
-// ask returns the tokens that an engine makes of the request; nil with the reason where none answers.
+// ask returns an engine's tokens of the request, nil if none answers, and the outcome.
 func (a *asker) ask(ctx context.Context, q question, members []pools.Member) (ids []uint32, outcome string) {
 	key := q.key()
 	a.mu.Lock()
@@ -86,7 +85,7 @@ func (a *asker) ask(ctx context.Context, q question, members []pools.Member) (id
 				return known.ids, askRemember
 			}
 		}
-		a.known.drop(known) // the process that made them has ended; another may have another template
+		a.known.drop(known) // its process has ended; a new one may have another template
 	}
 	call, under := a.calls[key]
 	if !under {
@@ -126,7 +125,7 @@ func (a *asker) ask(ctx context.Context, q question, members []pools.Member) (id
 		<-a.slots
 		close(call.done)
 	}()
-	// Others may wait for the answer: it is awaited though this request's client leaves, within the time limit.
+	// Others may wait for the answer, so the query outlives this request's client.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.timeout)
 	defer cancel()
 	call.ids, call.life, call.outcome = a.call(ctx, q, members)
@@ -144,13 +143,13 @@ func (a *asker) call(ctx context.Context, q question, members []pools.Member) (i
 		ids, status, err := a.one(ctx, q, w)
 		switch {
 		case err == nil && status == http.StatusOK:
-			a.settle(w, 0)
+			a.observe(w, 0)
 			return ids, lifeOf(w), askAnswered
 		case err == nil && (status == http.StatusBadRequest || status == http.StatusUnprocessableEntity):
-			a.settle(w, 0)
+			a.observe(w, 0)
 			return nil, life, askRefused
 		}
-		a.settle(w, status)
+		a.observe(w, status)
 		if outcome = askFailed; ctx.Err() != nil {
 			return nil, life, askTimeout
 		}
@@ -158,14 +157,14 @@ func (a *asker) call(ctx context.Context, q question, members []pools.Member) (i
 	return nil, life, outcome
 }
 
-// choose takes turns among the workers that may be asked.
+// choose returns the next worker to query, round robin; nil for none.
 func (a *asker) choose(members []pools.Member) *pools.Worker {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.turn++
+	a.next++
 	for i := range members {
-		m := &members[(a.turn+uint64(i))%uint64(len(members))]
+		m := &members[(a.next+uint64(i))%uint64(len(members))]
 		if m.Eligible(now) && !a.paused[lifeOf(m.Worker)].until.After(now) {
 			return m.Worker
 		}
@@ -175,9 +174,9 @@ func (a *asker) choose(members []pools.Member) *pools.Worker {
 
 func lifeOf(w *pools.Worker) incarnation { return incarnation{w.ID, w.Incarnation} }
 
-// settle notes what came of a call: a worker that failed is left alone, twice as long after each failure, and long
-// where it has no such endpoint. status is 0 for a call that went well, and below 0 for one without an answer.
-func (a *asker) settle(w *pools.Worker, status int) {
+// observe records the result of a call: a failed worker is paused, twice as long after each failure, and long if it has
+// no such endpoint. status is 0 for success, below 0 without an answer.
+func (a *asker) observe(w *pools.Worker, status int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	life := lifeOf(w)
@@ -185,7 +184,7 @@ func (a *asker) settle(w *pools.Worker, status int) {
 		delete(a.paused, life)
 		return
 	}
-	if len(a.paused) >= maxPauses { // lives that are over
+	if len(a.paused) >= maxPauses { // mostly of ended processes
 		clear(a.paused)
 	}
 	p := a.paused[life]
@@ -230,11 +229,10 @@ func (a *asker) one(ctx context.Context, q question, w *pools.Worker) (ids []uin
 	return reply.Tokens, http.StatusOK, nil
 }
 
-// answerBytes is how long an answer may be for each byte of the question: a token takes a byte at least, and ten digits and a comma
-// at most.
+// answerBytes bounds an answer per byte of the query: a token has at least a byte, and at most ten digits and a comma.
 const answerBytes = 12
 
-// cost is what an answer and its tokens may take, which move as they grow; 0 for a short question.
+// cost returns the bytes that an answer and its growing tokens may take, 0 for a short question.
 func (q *question) cost() int {
 	if q.req.Memory == nil || len(q.req.Raw) <= freeBytes {
 		return 0
@@ -242,7 +240,7 @@ func (q *question) cost() int {
 	return 3 * answerBytes * len(q.req.Raw)
 }
 
-// take takes the memory that the question may need, and give gives it back.
+// take reserves the question's memory, and give releases it.
 func (q *question) take() bool { return q.cost() == 0 || q.req.Memory.Take(q.cost()) }
 
 func (q *question) give() {
@@ -251,8 +249,7 @@ func (q *question) give() {
 	}
 }
 
-// asks reports whether engines like this are asked for tokens of a request like this: they have /tokenize, and it is
-// about text.
+// asks reports whether to query engines of this kind about such a request: they have /tokenize, and the prompt is text.
 func asks(engine string, req *openai.Request) bool {
 	return (engine == "vllm" || engine == "sglang" || engine == "sim") && !req.HasMedia() && len(req.Raw) <= maxAskBytes &&
 		(req.Prompt.Kind == openai.PromptText || req.Prompt.Kind == openai.PromptMessages) && !given(req, "chat_template")

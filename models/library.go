@@ -22,22 +22,22 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Config is the languages' settings.
+// Config configures a [Library].
 type Config struct {
 	Tokenizers []string      `flag:"tokenizer,model-path" sep:"space" group:"Models" help:"A model's tokenizer and chat template: MODEL=PATH of a Hugging Face folder or a tokenizer.json, or PATH for a single model; or a folder of such folders, as MODEL, its last part, or in Hugging Face's cache layout. Repeat it. Read again on SIGHUP."`
 	AskTimeout time.Duration `default:"500ms" range:"0s..10s"`
 	CacheBytes int64         `default:"32MiB" unit:"bytes" range:"0.."`
 }
 
-// Validate returns what is out of range, or no pair of model and path.
+// Validate returns every setting that is out of range or malformed.
 func (c *Config) Validate() error {
-	_, _, err := c.given()
+	_, _, err := c.paths()
 	return errors.Join(setting.Check(c), err)
 }
 
-// given returns the paths by model, and those without one: folders of models, or the path of the only model.
-func (c *Config) given() (paths map[string]string, alone []string, err error) {
-	paths = map[string]string{}
+// paths returns the paths by model, and those without a model: folders of models, or the path of the only model.
+func (c *Config) paths() (byModel map[string]string, alone []string, err error) {
+	byModel = map[string]string{}
 	for _, pair := range c.Tokenizers {
 		model, path, named := strings.Cut(pair, "=")
 		switch {
@@ -46,40 +46,40 @@ func (c *Config) given() (paths map[string]string, alone []string, err error) {
 			continue
 		case model == "" || path == "":
 			return nil, nil, setting.Errorf("tokenizer", "%q is neither MODEL=PATH nor PATH", pair)
-		case paths[model] != "":
+		case byModel[model] != "":
 			return nil, nil, setting.Errorf("tokenizer", "the model %q has two", model)
 		}
-		paths[model] = path
+		byModel[model] = path
 	}
-	return paths, alone, nil
+	return byModel, alone, nil
 }
 
-// Library has the languages of the models. It is safe for concurrent use.
+// Library holds the languages of the models. It is safe for concurrent use.
 type Library struct {
 	cfg     Config
 	log     *slog.Logger
-	given   map[string]string
-	folders []string // searched for the models' folders
+	paths   map[string]string // by model, from Config
+	folders []string          // searched for the models' folders
 	roster  *pools.Roster
 	asker   *asker
 	seed    uint64
 	kick    chan struct{}
 
 	calls, checks *prometheus.CounterVec
-	unsized       map[string]bool // models that reportUnsized has logged; Run's own
+	unsized       map[string]bool // logged by reportUnsized; Run's own
 
 	mu      sync.RWMutex // guards all below
 	shelf   map[string]*Language
-	only    *Language       // was given without a model
-	onlyOf  string          // the model that has it, empty for none
-	several bool            // models are served, so that none has it
-	missing map[string]bool // looked for in the folders and not found, or broken there
+	only    *Language       // configured without a model
+	onlyOf  string          // the model that uses it, empty for none
+	several bool            // several models are served: none uses it
+	missing map[string]bool // not found in the folders, or broken
 }
 
-// NewLibrary reads the languages that cfg names; those in folders are looked for by Run once a worker of the roster
-// serves the model. Engines are asked through t. The error names the setting and the file.
+// NewLibrary reads the languages that cfg names; Run searches the folders once a worker of the roster serves a model. t
+// carries queries to engines. The error names the setting and the file.
 func NewLibrary(cfg Config, roster *pools.Roster, t http1.Transport, log *slog.Logger, reg prometheus.Registerer) (*Library, error) {
-	given, alone, err := cfg.given()
+	paths, alone, err := cfg.paths()
 	if err != nil {
 		return nil, err
 	}
@@ -89,21 +89,21 @@ func NewLibrary(cfg Config, roster *pools.Roster, t http1.Transport, log *slog.L
 			return nil, setting.Errorf("tokenizer", "%w", err)
 		} else if info.IsDir() && !isModel(path) {
 			folders = append(folders, path)
-		} else if len(given) > 0 {
+		} else if len(paths) > 0 {
 			return nil, setting.Errorf("tokenizer", "%q is for a single model, and there are others; use MODEL=PATH", path)
 		} else {
-			given[""] = path
+			paths[""] = path
 		}
 	}
 	set := metrics.In(reg)
 	l := &Library{
-		cfg: cfg, log: log, given: given, folders: folders, roster: roster, asker: newAsker(t, cfg.AskTimeout, cfg.CacheBytes),
+		cfg: cfg, log: log, paths: paths, folders: folders, roster: roster, asker: newAsker(t, cfg.AskTimeout, cfg.CacheBytes),
 		seed: rand.Uint64(), kick: make(chan struct{}, 1),
 		unsized: map[string]bool{}, shelf: map[string]*Language{}, missing: map[string]bool{},
 		calls:  set.Counter("tokenize_calls_total", "Prompts sent to workers' /tokenize, by outcome.", "model", "outcome"),
 		checks: set.Counter("tokenizer_checks_total", "Comparisons of the gateway's ids with the engine's.", "model", "result"),
 	}
-	for model, path := range given {
+	for model, path := range paths {
 		language, err := Load(path, cfg.CacheBytes)
 		if err != nil {
 			return nil, setting.Errorf("tokenizer", "%s: %w", named(model), err)
@@ -113,7 +113,7 @@ func NewLibrary(cfg Config, roster *pools.Roster, t http1.Transport, log *slog.L
 	return l, nil
 }
 
-// named is a model in an error.
+// named names a model in an error.
 func named(model string) string {
 	if model == "" {
 		return "the only model"
@@ -121,7 +121,7 @@ func named(model string) string {
 	return fmt.Sprintf("the model %q", model)
 }
 
-// Put gives a model a language, unless it has one.
+// Put sets a model's language unless it has one.
 func (l *Library) Put(model string, language *Language) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,7 +130,7 @@ func (l *Library) Put(model string, language *Language) {
 	}
 }
 
-// put gives a model a language in place of the one that it has. The language of "" waits for its model. Others may not use l.
+// put sets or replaces a model's language. That of "" waits for its model. The caller holds mu or owns l alone.
 func (l *Library) put(model string, language *Language) {
 	if model == "" {
 		l.only, model = language, l.onlyOf
@@ -140,7 +140,7 @@ func (l *Library) put(model string, language *Language) {
 	}
 }
 
-// adopt gives the language without a model to the one model that is served, and to none while several are.
+// adopt assigns the language without a model to the only served model, to none while several are served.
 func (l *Library) adopt(served []string) {
 	l.mu.Lock()
 	only, of, several := l.only, l.onlyOf, l.several
@@ -161,22 +161,22 @@ func (l *Library) adopt(served []string) {
 	l.log.Info("tokenizer without a model used for the only one", "path", only.Path, "model", served[0])
 }
 
-// Of is a model's language, nil where it has none.
+// Of returns a model's language, nil for none.
 func (l *Library) Of(model string) *Language {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.shelf[model]
 }
 
-// Models are the models that have a language, sorted.
+// Models returns the models that have a language, sorted.
 func (l *Library) Models() []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return slices.Sorted(maps.Keys(l.shelf))
 }
 
-// Ask asks a worker of the model for the tokens that its engine makes of the request; nil where none answers in time.
-// id names the call to the engine.
+// Ask queries a worker of the model for the request's tokens; nil if none answers in time. id names the call to the
+// engine.
 func (l *Library) Ask(ctx context.Context, req *openai.Request, engine, id string) []uint32 {
 	if l.cfg.AskTimeout <= 0 || !asks(engine, req) {
 		return nil
@@ -192,13 +192,13 @@ func (l *Library) Ask(ctx context.Context, req *openai.Request, engine, id strin
 	return nil
 }
 
-// Results of a comparison; a metric's label.
+// Results of a comparison; a metric label.
 const (
 	agrees    = "agree"
 	disagrees = "disagree"
 )
 
-// Compare notes whether the process w computed the tokens that the model's own language made of a prompt, token by token.
+// Compare records whether process w computed exactly the tokens that the model's language computed for a prompt.
 func (l *Library) Compare(w *pools.Worker, p Prompt, same bool) {
 	if p.by == nil {
 		return
@@ -219,7 +219,7 @@ func (l *Library) Compare(w *pools.Worker, p Prompt, same bool) {
 	}
 }
 
-// Stale records a broken connection to a worker of a model: its process may have ended. The next one is compared from
+// Stale records a broken connection to a worker of a model: its process may have ended, and a new one is compared from
 // the beginning, before a probe notices it.
 func (l *Library) Stale(model, worker string) {
 	if language := l.Of(model); language != nil {
@@ -227,7 +227,7 @@ func (l *Library) Stale(model, worker string) {
 	}
 }
 
-// lives are the processes that serve a model now.
+// lives returns the processes that serve a model now.
 func (l *Library) lives(model string) map[incarnation]bool {
 	fleet, lives := l.roster.Fleet(model), map[incarnation]bool{}
 	for _, p := range []*pools.Pool{fleet.Prefill, fleet.Both, fleet.Decode} {
@@ -245,7 +245,7 @@ func (l *Library) meet(model string) {
 	}
 }
 
-// Report shows the models' languages.
+// Report returns the models' languages.
 func (l *Library) Report() map[string]LanguageReport {
 	out := map[string]LanguageReport{}
 	for _, model := range l.Models() {
@@ -255,9 +255,9 @@ func (l *Library) Report() map[string]LanguageReport {
 	return out
 }
 
-// LanguageReport is a model's language as an operator sees it.
+// LanguageReport is a model's language for operators.
 type LanguageReport struct {
-	// Path is the folder that it was read from, empty for the simulated model's.
+	// Path is its folder, empty for the simulated model's.
 	Path string `json:"path,omitempty"`
 	// Templates are the names of its chat templates.
 	Templates []string `json:"chat_templates"`
@@ -266,15 +266,15 @@ type LanguageReport struct {
 	TrustState
 }
 
-// Wake has Run look for the languages of models that were not served before. It does not wait.
+// Wake makes Run search for the languages of newly served models. It does not wait.
 func (l *Library) Wake() {
 	select {
 	case l.kick <- struct{}{}:
-	default: // Run is notified already and has not looked yet
+	default: // Run is notified already
 	}
 }
 
-// Run looks for the languages of served models in the folders, until ctx ends.
+// Run searches the folders for the languages of served models, until ctx ends.
 func (l *Library) Run(ctx context.Context) error {
 	for {
 		served := l.roster.Models()
@@ -300,7 +300,7 @@ func (l *Library) Run(ctx context.Context) error {
 	}
 }
 
-// find looks for a model's language in the folders, once.
+// find searches the folders for a model's language, once.
 func (l *Library) find(model string) {
 	l.mu.RLock()
 	known := l.shelf[model] != nil || l.missing[model]
@@ -326,14 +326,13 @@ func (l *Library) find(model string) {
 	l.log.Info("tokenizer found", "model", model, "path", path)
 }
 
-// Reload reads all files again, and looks again for what was not found. A language that cannot be read stays as it
-// was; the error names it.
+// Reload reads all files again and searches for missing ones. A language that cannot be read is kept; the error names it.
 func (l *Library) Reload() error {
 	l.mu.Lock()
 	clear(l.missing)
-	paths := maps.Clone(l.given)
+	paths := maps.Clone(l.paths)
 	for model, language := range l.shelf {
-		if _, given := paths[model]; !given && !language.simulated() && model != l.onlyOf {
+		if paths[model] == "" && !language.simulated() && model != l.onlyOf {
 			paths[model] = language.Path
 		}
 	}

@@ -8,26 +8,25 @@ import (
 )
 
 const (
-	// freeBytes is what is made of a request without being counted: of a short one all.
+	// freeBytes are not counted, so that short requests count nothing.
 	freeBytes = 64 << 10
-	// maxMade is how much may be made of one request, in bytes, beyond its body.
+	// maxMade bounds the bytes allocated for one request, besides its body.
 	maxMade = 512 << 20
-	// maxValues is how much of that its values in a template may be.
+	// maxValues bounds the part for values in a template.
 	maxValues = 64 << 20
-	// tokenBytes is what is counted of a byte of text that is tokenized: its token's id three times, as the ids are
-	// collected, as they move when they grow, and as they are kept.
+	// tokenBytes is counted per byte of tokenized text: an id three times, for collecting, growing and keeping them.
 	tokenBytes = 12
 )
 
-// memory counts what is made of a request on the way to its tokens: values, text and ids. It implements [jinja.Memory].
+// memory accounts for what tokenizing a request allocates: values, text and ids. It implements [jinja.Memory].
 type memory struct {
 	req    *openai.Request
-	free   int // of what is taken
+	free   int // of taken
 	taken  int
-	values bool // values are made, of which there may be fewer
+	values bool // for values, which have a lower limit
 }
 
-// errTooMuch is why a request has no tokens of which too much would have to be made.
+// errTooMuch reports a request whose tokens would take too much memory.
 var errTooMuch = unrendered("%v", jinja.ErrMemory)
 
 // Take implements [jinja.Memory]. A nil memory counts nothing.
@@ -51,16 +50,16 @@ func (m *memory) Take(n int) bool {
 	return true
 }
 
-// draft is what a request's tokens are made in: the text that a template has rendered, and the memory of all.
+// draft holds the rendered text of a request and its memory account.
 type draft struct {
 	memory
 	text []byte
 }
 
-// drafts are used again. An encoder keeps no part of them.
+// drafts pools drafts. Encoders keep no part of them.
 var drafts = sync.Pool{New: func() any { return &draft{text: make([]byte, 0, 16<<10)} }}
 
-// keptDraft is the longest text whose memory is used again, and keptIDs the most ids.
+// keptDraft is the longest pooled text in bytes, keptIDs the most pooled ids.
 const keptDraft, keptIDs = 4 << 20, 1 << 20
 
 func newDraft(req *openai.Request) *draft {
@@ -69,7 +68,7 @@ func newDraft(req *openai.Request) *draft {
 	return d
 }
 
-// release gives back what was taken.
+// release returns the memory and recycles d.
 func (d *draft) release() {
 	if d.taken > 0 && d.req.Memory != nil {
 		d.req.Memory.Give(d.taken)

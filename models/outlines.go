@@ -8,24 +8,24 @@ import (
 )
 
 const (
-	// maxOutlined is the most messages of a chat for which an outline is made.
+	// maxOutlined is the most messages of a chat with an outline.
 	maxOutlined = 8
 	// maxOutlines bounds the outlines of a language: some kB each.
 	maxOutlines = 256
-	// maxOutlineBytes is the longest body that is written by an outline. It is far below a render's own bound.
+	// maxOutlineBytes is the longest body rendered by an outline, far below a render's own bound.
 	maxOutlineBytes = 1 << 20
 )
 
-// shape is what a chat's outline depends on: whether it is SGLang's, and each message's role by its first letter.
+// shape selects a chat's outline: whether it is SGLang's, and each message's role by its first letter.
 type shape [1 + maxOutlined]byte
 
-// plainFields are the fields of a chat that templates or their engines look at, but for the messages. A chat that has one
-// of them is rendered whole.
+// plainFields are the fields besides messages that templates or engines read. A chat with one of them is rendered in
+// full.
 var plainFields = []string{
 	"tools", "functions", "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "reasoning_effort", "documents",
 }
 
-// shapeOf is the request's shape; ok is false for one that no outline can be made of.
+// shapeOf returns the request's shape; ok is false if it has no outline.
 func shapeOf(req *openai.Request, engine string) (s shape, ok bool) {
 	n := req.Prompt.Plain()
 	if n == 0 || n > maxOutlined || len(req.Raw) > maxOutlineBytes {
@@ -74,7 +74,7 @@ func (o *outlines) append(dst []byte, s shape, req *openai.Request) (out []byte,
 	return outline.Append(dst, req.Prompt.AppendContent)
 }
 
-// learn makes the outline of a shape, unless it is known; rendered is what t made of a request of that shape.
+// learn stores the outline of a shape unless known; rendered is t's output for req, of that shape.
 func (o *outlines) learn(l *Language, t *template, s shape, req *openai.Request, rendered []byte) {
 	o.mu.RLock()
 	_, known := o.all[s]
@@ -97,7 +97,7 @@ func (o *outlines) learn(l *Language, t *template, s shape, req *openai.Request,
 	o.all[s] = outline
 }
 
-// outline is what t makes of a shape; nil where it looks into texts or at the clock.
+// outline returns t's outline of a shape; nil if t reads texts or the clock.
 func (l *Language) outline(t *template, s shape, req *openai.Request) *jinja.Outline {
 	c := chat{req: req, sglang: s[0] == 's', now: l.now, tools: jinja.None}
 	for i := range req.Prompt.Plain() {

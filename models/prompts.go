@@ -11,15 +11,15 @@ import (
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
-// Prompt is a prompt's token ids. Its zero value is a prompt whose tokens are not known.
+// Prompt is a prompt's token ids. The zero value has unknown tokens.
 type Prompt struct {
 	// IDs may be shared with other requests: they must not be written to.
 	IDs []uint32
 
-	by    *Language // that made them, nil where they came from elsewhere
+	by    *Language // that computed them, nil if from elsewhere
 	kind  uint64    // of the request
 	dated bool      // they depend on the time
-	kept  *answer   // where the whole prompt is remembered
+	kept  *answer   // if the whole prompt is cached
 	in    *prompts
 }
 
@@ -32,7 +32,7 @@ func (p Prompt) JSON() []byte {
 	defer p.in.mu.Unlock()
 	if p.kept.json == nil {
 		before, common := p.in.grownFrom(p.kept)
-		p.in.mu.Unlock() // others need not wait; one that makes the same meanwhile does no harm
+		p.in.mu.Unlock() // others need not wait; doing it twice is harmless
 		ids := idsJSON(p.kept, before, common)
 		p.in.mu.Lock()
 		if p.kept.json == nil {
@@ -72,35 +72,34 @@ type chain struct {
 }
 
 const (
-	// maxChains is how many chains of one prompt are kept: those of prefill's and of decode's blocks, for two salts.
+	// maxChains is how many chains of one prompt are kept: prefill's and decode's blocks, for two salts.
 	maxChains = 4
-	// minWhole is the shortest body whose prompt is remembered whole: less costs about as much to tokenize as to find.
+	// minWhole is the shortest body whose prompt is cached: a shorter one is tokenized as fast as found.
 	minWhole = 4 << 10
-	// wholeShare is which part of a language's memory is for whole prompts; the rest is for their parts.
+	// wholeShare: one part in so many of a language's memory is for whole prompts, the rest for their parts.
 	wholeShare = 4
 )
 
-// prompts are the prompts of long bodies that were tokenized last, by what they are made of: one that comes again costs
-// a hash of its bytes. It is safe for concurrent use.
+// prompts caches the tokens of long prompts by their input: a repeated one costs a hash of its bytes. It is safe for
+// concurrent use.
 type prompts struct {
 	seed uint64
 
-	mu sync.Mutex // guards what follows, and the answers in it
+	mu sync.Mutex // guards all below, and the answers in it
 	remembered
 }
 
-// newPrompts returns prompts that take up to limit bytes.
+// newPrompts returns a cache of up to limit bytes.
 func newPrompts(limit int64) *prompts {
 	var seed [8]byte
 	_, _ = rand.Read(seed[:]) // never fails
 	return &prompts{seed: binary.LittleEndian.Uint64(seed[:]), remembered: remembered{limit: limit}}
 }
 
-// takes reports whether a request's prompt is looked for.
+// takes reports whether a request's prompt may be cached.
 func (p *prompts) takes(req *openai.Request) bool { return p.limit > 0 && len(req.Raw) >= minWhole }
 
-// find returns a prompt that is remembered. One whose template read the clock counts only while it would render the
-// same.
+// find returns a cached prompt. One whose template read the clock is valid while it would render the same.
 func (p *prompts) find(key askKey, now func() time.Time) (*answer, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,12 +116,12 @@ func (p *prompts) find(key askKey, now func() time.Time) (*answer, bool) {
 	return a, true
 }
 
-// keep remembers a prompt's ids, which must not be written to again.
+// keep caches a prompt's ids, which must not be written to again.
 func (p *prompts) keep(key askKey, ids []uint32, dates []date) *answer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.put(key, ids, dates)
 }
 
-// date is what a template made of the clock.
+// date is a date that a template rendered.
 type date struct{ format, text string }

@@ -15,14 +15,14 @@ type question struct {
 	req  *openai.Request
 	id   string // of the call
 	seed uint64 // of the keys
-	own  string // the engine whose way the gateway's own language renders it; empty for an engine that is asked
+	own  string // the engine whose dialect the gateway's language renders; empty for a query to an engine
 }
 
-// askKey identifies a question by what its answer depends on, and by the cache salt: a remembered answer reveals the
+// askKey identifies a question by what its answer depends on, and by the cache salt: a cached answer reveals the
 // question.
 type askKey struct{ hi, lo uint64 }
 
-// promptFields are the fields of a body that make its prompt.
+// promptFields are the fields of a body that determine its prompt.
 var promptFields = []string{
 	"prompt", "messages", "tools", "functions", "tool_choice", "add_generation_prompt", "continue_final_message",
 	"add_special_tokens", "chat_template", "chat_template_kwargs", "reasoning_effort", "documents", "mm_processor_kwargs",
@@ -88,7 +88,7 @@ func (q *question) body(engine string) []byte {
 	return append(b, '}')
 }
 
-// vllmKwargs adds to the template's kwargs what vLLM's chat adds. Of a name that comes twice the last one counts.
+// vllmKwargs adds to the template's kwargs what vLLM's chat adds. The last of duplicate names wins.
 func (q *question) vllmKwargs(kwargs []byte) []byte {
 	var more []byte
 	add := func(name string, raw []byte) {
@@ -122,23 +122,23 @@ func (q *question) vllmKwargs(kwargs []byte) []byte {
 	return append(append(out, more...), '}')
 }
 
-// remembered is the latest answers, up to a limit in bytes. Its owner locks it.
+// remembered is an LRU cache of answers, up to a limit in bytes. Its owner locks it.
 type remembered struct {
 	limit, bytes int64
 	entries      map[askKey]*list.Element
 	order        list.List          // of *answer, the most recently used first
-	ends         map[uint64]*answer // by the hash of their last block but for what may change; see answer.end
+	ends         map[uint64]*answer // by the hash of their last stable block; see answer.end
 }
 
-// answer is a prompt's ids, and what was made of them since.
+// answer is a prompt's ids, and what was derived from them since.
 type answer struct {
 	key    askKey
 	ids    []uint32
-	life   incarnation // the process that made them; none where the gateway did
+	life   incarnation // the process that returned them; zero for the gateway's own
 	dates  []date
 	json   []byte
 	chains []chain
-	bytes  int64 // of memory, 0 once it is forgotten
+	bytes  int64 // of memory, 0 once evicted
 }
 
 func (r *remembered) get(key askKey) (*answer, bool) {
@@ -150,7 +150,7 @@ func (r *remembered) get(key askKey) (*answer, bool) {
 	return e.Value.(*answer), true
 }
 
-// put remembers ids, and returns nil for more than the limit.
+// put caches ids, and returns nil if they exceed the limit.
 func (r *remembered) put(key askKey, ids []uint32, dates []date) *answer {
 	a := &answer{key: key, ids: ids, dates: dates}
 	size := 256 + 4*cap(ids)
@@ -167,7 +167,7 @@ func (r *remembered) put(key askKey, ids []uint32, dates []date) *answer {
 	return a
 }
 
-// grow counts n bytes more of an answer, unless it was forgotten meanwhile.
+// grow counts n more bytes of an answer that is still cached.
 func (r *remembered) grow(a *answer, n int) {
 	if a.bytes > 0 {
 		a.bytes += int64(n)
@@ -176,14 +176,14 @@ func (r *remembered) grow(a *answer, n int) {
 	}
 }
 
-// fit forgets the least recently used answers until the limit holds.
+// fit evicts the least recently used answers until the limit holds.
 func (r *remembered) fit() {
 	for r.bytes > r.limit {
 		r.drop(r.order.Back().Value.(*answer))
 	}
 }
 
-// drop forgets an answer.
+// drop evicts an answer.
 func (r *remembered) drop(a *answer) {
 	r.order.Remove(r.entries[a.key])
 	delete(r.entries, a.key)

@@ -13,14 +13,13 @@ import (
 // textDomain is added to the seed of blocks of text, so that they are never taken for blocks of tokens.
 const textDomain = 0x7465787420626c6f
 
-// maxTextBytes is how much of a prompt's text is hashed: a million tokens' worth. What two prompts share beyond it
-// does not matter to where they go.
+// maxTextBytes bounds the hashed text of a prompt: about a million tokens. A longer common prefix does not affect
+// routing.
 const maxTextBytes = 4 << 20
 
-// Estimated tokens of a prompt's pieces if its tokens are unknown. Text: about four bytes a token, for English and
-// code. Other modalities take what the model's encoder makes of them: an image 256 to 4,096 tokens by model and size,
-// audio 25 a second, video 256 for each of the 32 frames that vLLM samples. Other parts, such as files, may not be
-// text.
+// Estimated tokens of a prompt's pieces if its tokens are unknown. Text has about four bytes a token, in English and
+// code. An image takes 256 to 4,096 tokens by model and size, audio 25 a second, video 256 for each of the 32 frames
+// that vLLM samples. Other parts, such as files, may not be text.
 const (
 	bytesPerToken  = 4
 	imageTokens    = 1024
@@ -29,7 +28,7 @@ const (
 	maxOtherTokens = 1024
 )
 
-// pieceTokens estimates the tokens of a piece of a prompt; of text only whole ones count.
+// pieceTokens estimates the tokens of a piece of a prompt, rounded down.
 func pieceTokens(m openai.Modality, piece []byte) int {
 	switch m {
 	case openai.Image:
@@ -44,7 +43,7 @@ func pieceTokens(m openai.Modality, piece []byte) int {
 	return len(piece) / bytesPerToken
 }
 
-// estimate is about how many tokens the prompt takes, at least 1.
+// estimate returns about how many tokens the prompt has, at least 1.
 func estimate(req *openai.Request) int {
 	tokens, text := 0, 0
 	for m, piece := range req.Pieces() {
@@ -57,10 +56,10 @@ func estimate(req *openai.Request) int {
 	return max(1, tokens+text/bytesPerToken)
 }
 
-// textHashes stands for the block hashes of a prompt whose tokens are not known. It chains hashes of the request's
-// own bytes, four to a token, which are equal for equal beginnings, and unrelated to what an engine
-// holds: they are good for predictions only. Each is of a granule of blocks ([index.GranuleBlocks]). A conversation that
-// goes on keeps the hashes it had. A part that is no text takes as many blocks as its tokens do.
+// textHashes replaces the block hashes of a prompt with unknown tokens. It chains hashes of the request's bytes, four
+// to a token: equal for equal prefixes, but unrelated to an engine's blocks, so useful for predictions only. Each
+// covers a granule of blocks ([index.GranuleBlocks]). A longer conversation keeps the hashes it had. A part other than
+// text takes as many blocks as its tokens.
 func textHashes(req *openai.Request, blockSize int) []uint64 {
 	longest := index.GranulesWithin(min(len(req.Raw), maxTextBytes) / (blockSize * bytesPerToken))
 	c := textChain{hashes: make([]uint64, 0, longest), blockBytes: blockSize * bytesPerToken,
@@ -82,20 +81,20 @@ func textHashes(req *openai.Request, blockSize int) []uint64 {
 	return c.hashes
 }
 
-// blank fills the blocks of a part that is no text, behind its digest.
+// blank fills the blocks of a part other than text, after its digest.
 var blank [videoTokens * bytesPerToken]byte
 
-// textChain makes granules of what is written to it. What fills no granule has no hash.
+// textChain hashes what is written to it in granules. An incomplete granule has no hash.
 type textChain struct {
 	blockBytes int
 	seed       uint64
-	left       int    // bytes still taken
-	size       int    // of the granule at hand, in bytes
-	begun      []byte // of a granule that spans two writes
+	left       int    // bytes to hash at most
+	size       int    // of the current granule, in bytes
+	partial    []byte // granule of earlier writes
 	hashes     []uint64
 }
 
-// next goes on to the next granule.
+// next starts the next granule.
 func (c *textChain) next() {
 	n := len(c.hashes)
 	c.size = (index.GranuleBlocks(n+1) - index.GranuleBlocks(n)) * c.blockBytes
@@ -104,21 +103,21 @@ func (c *textChain) next() {
 func (c *textChain) write(text []byte) {
 	text = text[:min(len(text), c.left)]
 	c.left -= len(text)
-	if len(c.begun) > 0 {
-		n := min(len(text), c.size-len(c.begun))
-		c.begun, text = append(c.begun, text[:n]...), text[n:]
-		if len(c.begun) < c.size {
+	if len(c.partial) > 0 {
+		n := min(len(text), c.size-len(c.partial))
+		c.partial, text = append(c.partial, text[:n]...), text[n:]
+		if len(c.partial) < c.size {
 			return
 		}
-		c.add(c.begun)
-		c.begun = c.begun[:0]
+		c.add(c.partial)
+		c.partial = c.partial[:0]
 	}
 	for len(text) >= c.size {
 		whole := text[:c.size]
 		text = text[c.size:]
 		c.add(whole)
 	}
-	c.begun = append(c.begun, text...)
+	c.partial = append(c.partial, text...)
 }
 
 // add chains a granule as [tokens.SequenceHashes] does a block.

@@ -8,39 +8,37 @@ import (
 )
 
 const (
-	// distrustAfter is how many comparisons of one kind of prompts must disagree in a row, whatever processes they were
-	// with, before such prompts are no longer routed by the language's tokens. One may be one process's own doing.
+	// distrustAfter is how many consecutive disagreements on one kind of prompt, with any processes, end routing by the
+	// language's tokens. A single one may be that process's fault.
 	distrustAfter = 3
-	// provenBy is how many comparisons of a kind must agree with a process, and none disagree, before the tokens may take
-	// the place of that process's own.
+	// provenBy is how many agreements with a process, and no disagreement, a kind needs before its prompts are sent
+	// there as tokens.
 	provenBy = 3
-	// compareEvery is which part of the prompts of a proven kind is left to the process all the same, drawn at random, so
-	// that the comparison goes on.
+	// compareEvery: one in so many prompts of a proven kind, at random, is still rendered by the process and compared.
 	compareEvery = 16
 )
 
-// trust is how a language's tokens compare, token by token, with those that engines report. An engine is known by its
-// process: one that is started again may have been given another template, or other defaults.
+// trust records how a language's tokens compare with those that engines report. Each engine process counts by itself: a
+// restarted one may have another template or other defaults.
 type trust struct {
 	mu        sync.Mutex // guards all below
 	state     TrustState
 	all       ledger
 	processes map[incarnation]*ledger
-	lives     map[incarnation]bool // of the model's workers as they were last seen
+	lives     map[incarnation]bool // the model's latest processes
 }
 
-// TrustState is how a language's comparisons went.
+// TrustState sums up a language's comparisons.
 type TrustState struct {
 	// Agreed and Disagreed count comparisons.
 	Agreed    uint64 `json:"agreed"`
 	Disagreed uint64 `json:"disagreed"`
-	// Distrusted: too many of one kind of prompts disagreed in a row, and the language makes no tokens of those.
+	// Distrusted reports that one kind of prompt disagreed too often: the language is not used for it.
 	Distrusted bool `json:"distrusted,omitempty"`
 }
 
-// ledger has the comparisons of some kinds of prompts, at most sets × ways of them: clients may make up any number. A kind
-// that is used stays; a new one takes the place of one that has not been used for a while. That one is compared from
-// the beginning when it comes again.
+// ledger has the comparisons of at most sets × ways kinds of prompts, since clients can invent any number. A new kind
+// replaces one that was not used for a while, which starts over when it returns.
 type ledger struct {
 	kinds  [sets][ways]verdict
 	warned bool
@@ -51,17 +49,17 @@ const (
 	ways = 4
 )
 
-// verdict is how the comparisons of one kind of prompts went.
+// verdict counts the comparisons of one kind of prompt.
 type verdict struct {
 	kind         uint64
 	right, wrong uint8
-	uses         uint8 // lately
+	uses         uint8 // recent
 }
 
-// decides reports whether the kind may be pinned, or may not.
+// decides reports whether it is known if the kind may be pinned.
 func (v *verdict) decides() bool { return v.right >= provenBy || v.wrong > 0 }
 
-// weight orders the kinds of a set: the least gives its place up.
+// weight orders the kinds of a set: the lightest is replaced.
 func (v *verdict) weight() int {
 	if v.decides() {
 		return 256 + int(v.uses)
@@ -69,7 +67,7 @@ func (v *verdict) weight() int {
 	return int(v.uses)
 }
 
-// of finds a kind's verdict, nil where it has none.
+// of returns a kind's verdict, nil for none.
 func (l *ledger) of(kind uint64) *verdict {
 	if l == nil {
 		return nil
@@ -84,8 +82,8 @@ func (l *ledger) of(kind uint64) *verdict {
 	return nil
 }
 
-// note adds a comparison. It returns nil for a kind that has no place: it has only worn out the one that is used least, and
-// one that decides anything but now and then.
+// note adds a comparison. It returns nil if the kind has no place; it then ages the least used kind of the set, one that
+// decides only now and then.
 func (l *ledger) note(kind uint64, same bool) *verdict {
 	v := l.of(kind)
 	if v == nil {
@@ -112,7 +110,7 @@ func (l *ledger) note(kind uint64, same bool) *verdict {
 	return v
 }
 
-// Trust is the state at this moment.
+// Trust returns the current state.
 func (l *Language) Trust() TrustState {
 	t := &l.trust
 	t.mu.Lock()
@@ -126,8 +124,8 @@ func (l *Language) Trust() TrustState {
 	return s
 }
 
-// compare notes whether the process w computed the tokens that the language made of a prompt. first: it is the
-// first disagreement with that process, and lost that the language makes no tokens of such prompts from now on.
+// compare records whether process w computed the language's tokens of a prompt. first reports the first disagreement
+// with that process, lost that the language is no longer used for such prompts.
 func (l *Language) compare(w *pools.Worker, kind uint64, same bool) (first, lost bool) {
 	t := &l.trust
 	t.mu.Lock()
@@ -135,7 +133,7 @@ func (l *Language) compare(w *pools.Worker, kind uint64, same bool) (first, lost
 	life := lifeOf(w)
 	own := t.processes[life]
 	if own == nil {
-		if t.processes == nil || len(t.processes) >= maxPauses { // lives that are over
+		if t.processes == nil || len(t.processes) >= maxPauses { // mostly ended ones
 			t.processes = map[incarnation]*ledger{}
 		}
 		own = new(ledger)
@@ -159,7 +157,7 @@ func (l *Language) compare(w *pools.Worker, kind uint64, same bool) (first, lost
 	return first, v.wrong == distrustAfter
 }
 
-// misleads reports whether prompts of a kind are not to be routed by the language's tokens.
+// misleads reports whether prompts of a kind must not be routed by the language's tokens.
 func (l *Language) misleads(kind uint64) bool {
 	l.trust.mu.Lock()
 	defer l.trust.mu.Unlock()
@@ -167,7 +165,7 @@ func (l *Language) misleads(kind uint64) bool {
 	return v != nil && v.wrong >= distrustAfter
 }
 
-// likely reports whether the latest comparisons of a kind agreed, enough of them, whatever processes they were with.
+// likely reports whether enough of a kind's latest comparisons, with any processes, agreed.
 func (l *Language) likely(kind uint64) bool {
 	l.trust.mu.Lock()
 	defer l.trust.mu.Unlock()
@@ -175,12 +173,13 @@ func (l *Language) likely(kind uint64) bool {
 	return l.simulated() || v != nil && v.right >= provenBy
 }
 
-// Likely reports whether engines are likely to compute these tokens. It is not enough to have them do so.
+// Likely reports whether engines are likely to compute these tokens. That does not suffice to send them instead of the
+// text.
 func (p Prompt) Likely() bool { return p.by == nil || p.by.likely(p.kind) }
 
-// Pins reports whether the tokens may be put into the body of a chat to w, in place of those that its process would
-// make. That process made the same tokens of such chats, and it is not this chat's turn to be compared. A prompt that
-// has a date in it is never pinned. The simulated model's language is that of its engines by construction.
+// Pins reports whether a chat to w may carry the tokens instead of its messages: w's process computed the same tokens
+// of such chats, and this chat is not drawn for comparison. A prompt with a date is never pinned. The simulated model's
+// language is that of its engines by construction.
 func (p Prompt) Pins(w *pools.Worker) bool {
 	if p.by == nil || p.dated {
 		return false
@@ -195,7 +194,7 @@ func (p Prompt) Pins(w *pools.Worker) bool {
 	return v != nil && v.right >= provenBy && v.wrong == 0 && rand.N(compareEvery) > 0
 }
 
-// stale forgets how a worker's process compared: it may have ended, and another come in its place.
+// stale drops the comparisons of a worker's process, which may have been replaced.
 func (l *Language) stale(worker string) {
 	l.trust.mu.Lock()
 	defer l.trust.mu.Unlock()
@@ -206,8 +205,8 @@ func (l *Language) stale(worker string) {
 	}
 }
 
-// meets takes in which processes serve the model now. What is known of others is forgotten; and a process that was not
-// there before has prompts tried again whose kind is distrusted, which again reports.
+// meets sets the processes that serve the model and drops the comparisons of others. A new process lifts all distrust;
+// again reports whether there was any.
 func (l *Language) meets(lives map[incarnation]bool) (again bool) {
 	t := &l.trust
 	t.mu.Lock()

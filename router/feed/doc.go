@@ -1,3 +1,2 @@
-// Package feed keeps routers in step with the KV events of their workers: the events go into the indexes, and
-// which of them can be relied on goes to the routers.
+// Package feed follows the KV events of workers: it feeds the routers' indexes, and reports unreliable sources to the routers.
 package feed

@@ -19,28 +19,28 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// Config is how a [Feed] works.
+// Config configures a [Feed].
 type Config struct {
 	Events follow.Config // its OnState is the Feed's
-	// Reannounce has requests ask engines whose events were lost to announce the cached prefixes that the requests use.
+	// Reannounce lets requests ask engines whose events were lost to re-announce the cached prefixes they use.
 	Reannounce bool
-	// Computed is when a worker last computed a prompt or generated a token, zero for never: its KV events are expected then. nil knows
-	// of none.
+	// Computed returns when a worker last computed a prompt or generated a token, zero for never: KV events are
+	// expected then. It may be nil.
 	Computed func(worker string) time.Time
 }
 
-// Feed has a subscriber follow the KV events of a roster's workers, and reports to their routers which ranks' events cannot
-// be relied on. Methods that ask a nil Feed answer that nothing is followed.
+// Feed follows the KV events of a roster's workers, and reports to their routers which ranks' events are unreliable. A
+// nil Feed follows nothing.
 type Feed struct {
 	roster     *pools.Roster
 	routers    *router.Set
 	subscriber *follow.Subscriber
-	reannounce *reannounce // nil: no engine is asked
+	reannounce *reannounce // nil: off
 	nats       bool        // there is a bus
 	log        *slog.Logger
 	computed   func(worker string) time.Time
 
-	mu       sync.Mutex          // guards what follows
+	mu       sync.Mutex          // guards all below
 	followed map[string]followed // by worker id
 	stale    map[string]ranks    // as last reported to routers, by pool
 	epochs   map[wire.Source]uint64
@@ -50,16 +50,16 @@ type Feed struct {
 
 type ranks = map[overlap.Rank]struct{}
 
-// followed is what makes a worker another one to the subscriber.
+// followed is how a worker is followed; a change tracks it again.
 type followed struct {
 	pool, incarnation string
 	ranks, blockSize  int
 	kvBlocks          int
-	zmq               zmq.Address // without an endpoint where it is NATS
+	zmq               zmq.Address // without an endpoint over NATS
 }
 
-// New returns a Feed that has not begun; from now on routers predict the workers without events. bus may be nil: workers
-// are then followed over ZeroMQ alone.
+// New returns a Feed that is not running; routers predict workers without events from now on. With a nil bus workers are
+// followed over ZeroMQ only.
 func New(cfg Config, bus wire.Bus, roster *pools.Roster, routers *router.Set, log *slog.Logger, reg prometheus.Registerer) *Feed {
 	f := &Feed{roster: roster, routers: routers, nats: bus != nil, log: log, computed: cfg.Computed,
 		stale: map[string]ranks{}, tracked: map[string]time.Time{}}
@@ -73,13 +73,13 @@ func New(cfg Config, bus wire.Bus, roster *pools.Roster, routers *router.Set, lo
 	return f
 }
 
-// split is the model and the role in a pool's name.
+// split returns the model and the role of a pool's name.
 func split(pool string) (model string, role pools.Role) {
 	i := strings.LastIndexByte(pool, '/')
 	return pool[:i], pools.Role(pool[i+1:])
 }
 
-// Run follows until ctx ends. It may be called once. Its error is that the bus cannot be subscribed to.
+// Run follows until ctx ends. It may be called once. It fails if the bus cannot be subscribed to.
 func (f *Feed) Run(ctx context.Context) error {
 	var silent sync.WaitGroup
 	defer silent.Wait()
@@ -89,7 +89,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	return f.subscriber.Run(ctx)
 }
 
-// Sources is the state of every rank that is followed.
+// Sources returns the state of every followed rank.
 func (f *Feed) Sources() []follow.SourceStatus {
 	if f == nil {
 		return nil
@@ -97,7 +97,7 @@ func (f *Feed) Sources() []follow.SourceStatus {
 	return f.subscriber.Sources()
 }
 
-// EngineBlock is how many tokens a block of a rank's engine has, as its events report; 0 unknown.
+// EngineBlock returns the block size in tokens that a rank's events report, 0 unknown.
 func (f *Feed) EngineBlock(w *pools.Worker, rank int) int {
 	if f == nil {
 		return 0
@@ -108,12 +108,12 @@ func (f *Feed) EngineBlock(w *pools.Worker, rank int) int {
 }
 
 // Reannounce reports whether the next request to a rank asks its engine to announce the cached prefix that the request
-// uses. It is on every request's way, and costs one look where nothing is lost.
+// uses. Every request calls it; it costs one atomic load if nothing is lost.
 func (f *Feed) Reannounce(w *pools.Worker, rank int) bool {
 	return f != nil && f.reannounce != nil && f.reannounce.wanted(w, rank)
 }
 
-// update is called after each change of the roster, by several at once.
+// update runs after each change of the roster, on several goroutines at once.
 func (f *Feed) update() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,7 +130,7 @@ func (f *Feed) update() {
 			}
 		}
 	}
-	for id, old := range f.followed { // first, for a port of theirs may be another's now
+	for id, old := range f.followed { // first: another worker may have its port now
 		if old != now[id] {
 			f.subscriber.Untrack(old.pool, id)
 			delete(f.tracked, id)
@@ -145,7 +145,7 @@ func (f *Feed) update() {
 	f.report()
 }
 
-// track has the subscriber follow one worker. The caller holds f.mu.
+// track follows one worker. The caller holds f.mu.
 func (f *Feed) track(w followed, id string) {
 	f.tracked[id] = time.Now()
 	all := make([]int, w.ranks)
@@ -159,17 +159,16 @@ func (f *Feed) track(w followed, id string) {
 	}
 }
 
-// changed is called when the state or the epoch of a source has changed.
+// changed runs when the state or the epoch of a source changed.
 func (f *Feed) changed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.report()
 }
 
-// report has each pool's router predict the ranks whose events cannot be relied on: those that are not followed, those that
-// lost events for good, and engines that publish by themselves and sent nothing yet. A rank whose publisher is another
-// process than before is resynchronised: what the router held against the old one's events is forgotten. The caller
-// holds f.mu.
+// report makes each pool's router predict the ranks whose events are unreliable: those not followed, those with a
+// permanent loss, and engines that publish over ZeroMQ and have sent nothing yet. A rank with a new publisher is
+// resynchronised: its earlier disagreements no longer count. The caller holds f.mu.
 func (f *Feed) report() {
 	states, was := map[wire.Source]follow.SourceStatus{}, f.epochs
 	f.epochs = map[wire.Source]uint64{}
@@ -193,8 +192,8 @@ func (f *Feed) report() {
 				if s.State == follow.Predicted && reannounces(w) {
 					lost[rank] = source
 				}
-				unheard := !known || s.State == follow.Waiting
-				if s.State == follow.Predicted || unheard && (w.KVEvents == "zmq" || !f.nats) {
+				unseen := !known || s.State == follow.Waiting
+				if s.State == follow.Predicted || unseen && (w.KVEvents == "zmq" || !f.nats) {
 					stale[rank] = struct{}{}
 				}
 			}

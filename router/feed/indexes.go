@@ -7,10 +7,10 @@ import (
 	"github.com/tandem-pd/tandem/kv/index"
 )
 
-// EmitIndex gives a scrape the size of one index. role is empty for an index that the pools of a model share.
+// EmitIndex exports the size of one index. role is empty for an index shared by the pools of a model.
 type EmitIndex func(model, role string, s index.Stats)
 
-// ExportIndexes registers the metrics of indexes' sizes. Each scrape calls read, which emits each index once.
+// ExportIndexes registers the metrics of index sizes. Each scrape calls read, which emits each index once.
 func ExportIndexes(reg prometheus.Registerer, read func(EmitIndex)) {
 	labels := []string{"model", "role"}
 	scrape := metrics.In(reg).Snapshot()

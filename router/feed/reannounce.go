@@ -9,29 +9,29 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Bounds on the requests that ask an engine after one loss: while no sign shows that it understands, and in all. Each
-// answer to one is an event of the prompt's whole cached prefix.
+// Bounds of the requests that ask an engine to re-announce after one loss: until it does so, and in all. Each costs an
+// event with the prompt's whole cached prefix.
 const (
 	maxUnanswered   = 64
 	maxReannouncing = 4096
 )
 
-// reannounce selects the ranks that are asked to re-announce the cached prefixes a request uses: those that can, of ranks
-// whose events were lost. That is vLLM, from 0.26.0; older releases take no notice, and are not asked for long.
+// reannounce selects the ranks to ask for re-announcements of the cached prefixes that requests use: ranks with lost
+// events whose engine supports it, vLLM from 0.26.0. Older releases ignore the request and are soon left alone.
 type reannounce struct {
 	status func(wire.Source) (follow.SourceStatus, bool)
 	lost   atomic.Pointer[map[overlap.Rank]*asked] // replaced, never changed
 }
 
-// asked counts what was asked of one rank.
+// asked counts the requests to one rank.
 type asked struct {
 	source   wire.Source
-	losses   atomic.Uint64 // those that there were when asking began
-	before   atomic.Uint64 // chains that had been re-announced by then
-	requests atomic.Int64  // that asked since
+	losses   atomic.Uint64 // before the first request
+	before   atomic.Uint64 // chains re-announced before it
+	requests atomic.Int64
 }
 
-// lose takes in the ranks whose events were lost.
+// lose sets the ranks whose events were lost.
 func (r *reannounce) lose(now map[overlap.Rank]wire.Source) {
 	var was map[overlap.Rank]*asked
 	if all := r.lost.Load(); all != nil {
@@ -51,7 +51,7 @@ func (r *reannounce) lose(now map[overlap.Rank]wire.Source) {
 	r.lost.Store(&next)
 }
 
-// wanted is [Feed.Reannounce].
+// wanted implements [Feed.Reannounce].
 func (r *reannounce) wanted(w *pools.Worker, rank int) bool {
 	all := r.lost.Load()
 	if all == nil || len(*all) == 0 {
@@ -73,7 +73,7 @@ func (r *reannounce) wanted(w *pools.Worker, rank int) bool {
 	return n <= maxReannouncing && (n <= maxUnanswered || s.Reannounced > of.before.Load())
 }
 
-// reannounces reports whether a worker's engine may know how, and its router would make use of it: a decode pool's looks
+// reannounces reports whether a worker's engine may support it and its router uses the result. Decode pools look
 // nothing up.
 func reannounces(w *pools.Worker) bool {
 	return (w.Engine == "vllm" || w.Engine == "sim") && w.Role != pools.Decode

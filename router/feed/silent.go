@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// silentAfter is how long a worker may compute prompts before the first of its KV events has come. Prompts of less than a
-	// block bring none.
+	// silentAfter is how long a worker may compute prompts before its first KV event. Prompts shorter than a block
+	// cause none.
 	silentAfter = 30 * time.Second
-	// lookEvery is how often silent sources are looked for.
+	// lookEvery is the interval of the check.
 	lookEvery = 5 * time.Second
 )
 
-// silent is a source that has brought nothing since it is followed, although its worker computes prompts.
+// silent is a source without events although its worker computes prompts.
 type silent struct {
 	since  time.Time
 	logged bool
 }
 
-// runSilent looks for silent sources until ctx ends.
+// runSilent checks for silent sources until ctx ends.
 func (f *Feed) runSilent(ctx context.Context) {
 	if f.computed == nil {
 		return
@@ -39,7 +39,7 @@ func (f *Feed) runSilent(ctx context.Context) {
 	}
 }
 
-// look logs each silent source once. Of a worker with several ranks none must have brought anything: a rank may have computed nothing.
+// look logs each silent source once. All ranks of its worker must be silent: a single rank may have computed nothing.
 func (f *Feed) look(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,10 +68,10 @@ func (f *Feed) look(now time.Time) {
 	}
 }
 
-// SilentCause is the usual reason of a silent source (ZmqEventPublisher in vLLM 0.32's distributed/kv_events.py).
+// SilentCause is the usual cause of a silent source (ZmqEventPublisher in vLLM 0.32's distributed/kv_events.py).
 const SilentCause = "vLLM binds tcp://*:PORT only and connects to an endpoint that names an address; or another port, topic or rank"
 
-// Silent reports whether a source has brought nothing although its worker has computed prompts for a while.
+// Silent reports whether a source has no events although its worker has computed prompts for a while.
 func (f *Feed) Silent(source wire.Source) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

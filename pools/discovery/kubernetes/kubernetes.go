@@ -1,5 +1,6 @@
-// Package kubernetes finds workers among the pods of one namespace, by their labels. It lists and watches them at the API server
-// over HTTPS, with the service account that is mounted into the gateway's own pod, and needs no client of Kubernetes.
+// Package kubernetes finds workers among the pods of one namespace, by their labels. It lists and watches them at the
+// API server over HTTPS, with the service account that is mounted into the gateway's own pod, and needs no client of
+// Kubernetes.
 //
 // A pod's worker is listed from when the pod is first ready until it is gone. While the pod is not ready or is being
 // deleted, the worker is cordoned. A [discovery.Prober] queries the rest from the worker. DESIGN.md, next to package
@@ -25,21 +26,21 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// Config is which pods are workers. The zero value finds none; the zero value of each other field means its default.
+// Config selects the pods that are workers; without a Selector none. A zero field means its default.
 type Config struct {
 	// Selector may have a namespace in front, with a colon.
 	Selector string `flag:"kubernetes-selector" group:"Discovery" help:"Label selector of worker pods, as tandem.dev/pool=qwen; of another namespace than the gateway's as NAMESPACE:SELECTOR. Needs get, list and watch of pods. Roles: label tandem.dev/role, llm-d's or AIBrix's. Empty is off."`
 
-	// Server is the URL of the API server, https; by default the one that every pod is given by variables.
+	// Server is the https URL of the API server; by default that of the pod's environment.
 	Server string
 	// Account is the folder of the service account's token, ca.crt and namespace; by default where Kubernetes mounts it.
 	Account string
 	// Timeout is how long one answer may take, by default 30 s.
 	Timeout time.Duration
-	// Length is how long one watch lasts, by default 60 s: a connection that has gone silent is noticed by then. Up to half
-	// of it is added by chance.
+	// Length is how long one watch lasts, plus up to half at random; by default 60 s. A dead connection is noticed by
+	// then.
 	Length time.Duration
-	// Retry is the pauses between attempts that fail, by default from 500 ms to 30 s.
+	// Retry is the backoff of failed attempts, by default 500 ms to 30 s.
 	Retry guard.Backoff
 	// Seed of pauses.
 	Seed uint64
@@ -53,7 +54,7 @@ const (
 	maxNamespaceBytes = 63
 )
 
-// pods are the namespace of the pods, empty for the gateway's own, and their labels.
+// pods returns the namespace, empty for the gateway's own, and the label selector of the pods.
 func (c *Config) pods() (namespace, selector string) {
 	if namespace, selector, ok := strings.Cut(c.Selector, ":"); ok { // which no selector has
 		return namespace, selector
@@ -77,8 +78,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Finder follows pods and gives the workers among them to a [discovery.Prober]. While the API server cannot be reached the workers
-// stay as they were.
+// Finder watches pods and passes the workers among them to a [discovery.Prober]. While the API server is unreachable the
+// workers stay as they were.
 type Finder struct {
 	cfg  Config
 	api  *api
@@ -91,19 +92,19 @@ type Finder struct {
 
 	// Run's own.
 	pods    pods
-	version string // that a watch goes on from; empty: the list is needed
+	version string // to resume a watch from; empty: list first
 	applied applied
-	failed  int  // attempts, one after another
-	stuck   int  // watches, one after another, that broke where they began
-	down    bool // the log has that the API server cannot be used
-	overran bool // the log has that there are too many pods
+	failed  int  // consecutive attempts
+	stuck   int  // consecutive watches without progress
+	down    bool // logged: the API server is unusable
+	overran bool // logged: too many pods
 
 	up     prometheus.Gauge
 	counts *prometheus.GaugeVec
 }
 
-// New returns a Finder that gives all workers to set at each change, and what else there is to know of them to sink. Both must be one
-// Prober's and its sink. The error names what a service account lacks.
+// New returns a Finder that passes all workers to set at each change, and cordons and refusals to sink: a Prober's Set
+// and its sink. The error names what the service account lacks.
 func New(cfg Config, set func([]discovery.Endpoint), sink Sink, log *slog.Logger, reg prometheus.Registerer) (*Finder, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -137,7 +138,7 @@ func (f *Finder) Run(ctx context.Context) error {
 		case errors.Is(err, errGone):
 			f.version = ""
 			f.log.Info("listing the workers' pods again", "reason", err)
-		case f.failed == 1 && f.version != "": // it goes on where it was, most often
+		case f.failed == 1 && f.version != "": // it usually resumes
 			f.log.Debug("watch of the workers' pods ended", "error", err)
 		default:
 			f.unusable(err)
@@ -168,9 +169,9 @@ func (f *Finder) usable() {
 	}
 }
 
-// step lists the pods where that is needed, and watches them once. It returns nil where the watch ended as agreed.
+// step lists the pods if necessary and watches them once. It returns nil if the watch ended on schedule.
 func (f *Finder) step(ctx context.Context) error {
-	if f.version == "" || f.pods.over { // pods that were left out may have their turn
+	if f.version == "" || f.pods.over { // ignored pods may fit now
 		all, version, err := f.api.list(ctx, maxPods, f.odd)
 		if err != nil {
 			return err
@@ -196,13 +197,13 @@ func (f *Finder) step(ctx context.Context) error {
 	if f.stuck++; err == nil || f.version != from {
 		f.stuck = 0
 	}
-	if f.stuck > 1 { // what comes next in the history may be what breaks it
+	if f.stuck > 1 { // the next entry of the history may break the watch
 		f.stuck, f.version = 0, ""
 	}
 	return err
 }
 
-// take takes one change.
+// take applies one change.
 func (f *Finder) take(e event) {
 	f.version = e.version
 	changed := false
@@ -218,7 +219,7 @@ func (f *Finder) take(e event) {
 	f.bounded()
 }
 
-// apply gives the sink what has changed. A worker that goes is cordoned until it has gone.
+// apply passes changes to the sink. A worker that leaves is cordoned until it is gone.
 func (f *Finder) apply() {
 	t := f.pods.next(f.applied)
 	for _, id := range t.hold {
@@ -250,7 +251,7 @@ func (f *Finder) apply() {
 	f.bounded()
 }
 
-// bounded logs once that there are more pods than are looked at.
+// bounded logs once that there are more than maxPods pods.
 func (f *Finder) bounded() {
 	if f.pods.over && !f.overran {
 		f.log.Warn("too many pods; some are ignored", "selector", f.cfg.Selector, "limit", maxPods)

@@ -14,15 +14,15 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// Labels and annotations that are read of a pod.
+// Labels and annotations of a worker pod.
 const (
 	labelRole      = "tandem.dev/role"
 	keyPort        = "tandem.dev/port"    // label or annotation: one port, or several with commas, each a worker
-	keyOptions     = "tandem.dev/options" // annotation: NAME=VALUE[,NAME=VALUE]…, as behind a --prefill-url
+	keyOptions     = "tandem.dev/options" // annotation: NAME=VALUE[,NAME=VALUE]…, as after a --prefill-url
 	labelLWSWorker = "leaderworkerset.sigs.k8s.io/worker-index"
 )
 
-// roleLabels in the order in which they count: ours, llm-d's, AIBrix's.
+// roleLabels are the role labels by precedence: ours, llm-d's, AIBrix's.
 var roleLabels = []struct {
 	key   string
 	roles map[string]pools.Role
@@ -35,7 +35,7 @@ var roleLabels = []struct {
 	{"role-name", map[string]pools.Role{"prefill": pools.Prefill, "decode": pools.Decode}},
 }
 
-// portKeys in the order in which they count, each as an annotation or a label.
+// portKeys are annotations or labels with ports, by precedence.
 var portKeys = []string{keyPort, "llm-d.ai/active-ports", "model.aibrix.ai/port"}
 
 // Bounds of one pod's labels and annotations.
@@ -44,7 +44,7 @@ const (
 	maxOptionBytes = 4 << 10
 )
 
-// pod is the part of a Pod that is read.
+// pod is the part of a Pod that matters here.
 type pod struct {
 	Metadata struct {
 		Name              string            `json:"name"`
@@ -74,13 +74,14 @@ type pod struct {
 	} `json:"status"`
 }
 
-// follower reports whether the pod is one of a group that does not serve requests itself: a LeaderWorkerSet's pods but the first.
+// follower reports whether the pod belongs to a group and does not serve requests itself: any but the first of a
+// LeaderWorkerSet.
 func (p *pod) follower() bool {
 	index, grouped := p.Metadata.Labels[labelLWSWorker]
 	return grouped && index != "0"
 }
 
-// ended reports whether the pod's containers have ended for good; an evicted pod stays listed like that.
+// ended reports whether the pod has ended. Evicted pods stay listed so.
 func (p *pod) ended() bool { return p.Status.Phase == "Failed" || p.Status.Phase == "Succeeded" }
 
 func (p *pod) deleted() bool { return p.Metadata.DeletionTimestamp != nil }
@@ -94,7 +95,7 @@ func (p *pod) ready() bool {
 	return false
 }
 
-// id is the worker's: the pod's name, or its UID where the name is longer than an id may be.
+// id returns the worker's id: the pod's name, or its UID if the name is too long.
 func (p *pod) id() string {
 	if len(p.Metadata.Name) > pools.MaxIDBytes-len("-65535") {
 		return p.Metadata.UID
@@ -102,7 +103,7 @@ func (p *pod) id() string {
 	return p.Metadata.Name
 }
 
-// workers are the pod's engines, one a port, as what a [discovery.Prober] asks the rest of.
+// workers returns the pod's engines, one per port. A [discovery.Prober] queries the rest.
 func (p *pod) workers() ([]discovery.Endpoint, error) {
 	role, err := p.role()
 	if err != nil {
@@ -110,7 +111,7 @@ func (p *pod) workers() ([]discovery.Endpoint, error) {
 	}
 	ip, err := netip.ParseAddr(p.Status.PodIP)
 	if err != nil || ip.Zone() != "" {
-		return nil, fmt.Errorf("its IP %s is none", setting.Quote(p.Status.PodIP))
+		return nil, fmt.Errorf("its IP %s is invalid", setting.Quote(p.Status.PodIP))
 	}
 	options, err := p.options(ip.String())
 	if err != nil {
@@ -149,14 +150,14 @@ func (p *pod) role() (pools.Role, error) {
 		if role := l.roles[value]; role != "" {
 			return role, nil
 		}
-		return "", fmt.Errorf("its label %s is %s, which no worker here can be: set %s to prefill, decode or both", l.key,
+		return "", fmt.Errorf("its label %s is %s, which is not supported: set %s to prefill, decode or both", l.key,
 			setting.Quote(value), labelRole)
 	}
 	return pools.Both, nil
 }
 
-// ports are where the pod's engines answer: those that a label or annotation names, else the container port named http, else
-// the first TCP port of its containers.
+// ports returns the ports of the pod's engines: from an annotation or label, else the container port named http, else the
+// first TCP port of its containers.
 func (p *pod) ports() ([]int, error) {
 	for _, key := range portKeys {
 		text, ok := p.Metadata.Annotations[key]
@@ -196,8 +197,8 @@ func (p *pod) ports() ([]int, error) {
 	return []int{first}, nil
 }
 
-// options is the annotation's options as they stand behind a URL. Where a URL's option has an address, a pod's has a port, which is
-// the pod's own: no annotation has the gateway connect elsewhere, or listen.
+// options returns the annotation's options as the suffix of a URL. Where a URL's option has an address, a pod's has a
+// port of the pod itself: no annotation can make the gateway connect elsewhere, or listen.
 func (p *pod) options(ip string) (string, error) {
 	text := p.Metadata.Annotations[keyOptions]
 	if strings.TrimSpace(text) == "" {

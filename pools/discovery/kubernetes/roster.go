@@ -9,15 +9,15 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// maxPods is how many pods are looked at.
+// maxPods is how many pods are watched; others are ignored.
 const maxPods = 4096
 
-// State of a pod, as the metric kubernetes_pods counts it.
+// state is a pod's state, a label of the metric kubernetes_pods.
 type state string
 
 const (
-	taken    state = "taken"    // its workers are used
-	cordoned state = "cordoned" // they were, and the pod is not ready now or is being deleted
+	taken    state = "taken"    // its workers are in use
+	cordoned state = "cordoned" // they were in use; the pod is not ready now or is being deleted
 	waiting  state = "waiting"  // it was never ready
 	refused  state = "refused"  // it cannot be used: the log has the reason
 	ignored  state = "ignored"  // it follows another of its group, or has ended
@@ -25,12 +25,12 @@ const (
 
 var states = []state{taken, cordoned, waiting, refused, ignored}
 
-// found is what one pod comes to.
+// found is the state of one pod and its workers.
 type found struct {
 	uid     string
 	state   state
 	workers []discovery.Endpoint
-	why     string // it is cordoned or refused
+	why     string // why it is cordoned or refused
 }
 
 func (f *found) equal(o *found) bool {
@@ -40,10 +40,7 @@ func (f *found) equal(o *found) bool {
 		})
 }
 
-// held reports whether f's workers are to be known and take no requests.
-func (f *found) held() bool { return f.state == cordoned }
-
-// judge decides what a pod comes to, given what it came to before (the zero found for a new one). It depends on nothing else.
+// judge decides a pod's state, given the previous one (the zero found for a new pod). It is pure.
 func judge(p *pod, before found) found {
 	now := found{uid: p.Metadata.UID, state: waiting}
 	if before.uid != now.uid {
@@ -54,7 +51,7 @@ func judge(p *pod, before found) found {
 	case p.follower(), p.ended():
 		now.state = ignored
 		return now
-	case p.deleted() && known: // what it serves goes on; its labels no longer matter
+	case p.deleted() && known: // its requests continue; its labels no longer matter
 		now.state, now.workers, now.why = cordoned, before.workers, "its pod is being deleted"
 		return now
 	case p.deleted():
@@ -74,10 +71,10 @@ func judge(p *pod, before found) found {
 	return now
 }
 
-// pods is what is known of all pods, by name.
+// pods holds the state of all pods, by name.
 type pods struct {
 	by   map[string]found
-	over bool // more pods than are looked at
+	over bool // more than maxPods
 }
 
 // put adds or updates a pod.
@@ -93,7 +90,6 @@ func (ps *pods) put(p *pod) (changed bool) {
 	return !known || !now.equal(&before)
 }
 
-// remove removes a pod.
 func (ps *pods) remove(name string) (changed bool) {
 	_, changed = ps.by[name]
 	delete(ps.by, name)
@@ -116,7 +112,7 @@ func (ps *pods) replace(all []pod) (changed bool) {
 	return !maps.EqualFunc(before, ps.by, func(a, b found) bool { return a.equal(&b) })
 }
 
-// endpoints is every worker that is to be known, by name.
+// endpoints returns every worker in use or cordoned, by name.
 func (ps *pods) endpoints() []discovery.Endpoint {
 	var all []discovery.Endpoint
 	for _, name := range slices.Sorted(maps.Keys(ps.by)) {
@@ -125,7 +121,7 @@ func (ps *pods) endpoints() []discovery.Endpoint {
 	return all
 }
 
-// count is the pods in each state.
+// count returns the number of pods in each state.
 func (ps *pods) count() map[state]int {
 	n := map[state]int{}
 	for _, f := range ps.by {
@@ -134,23 +130,23 @@ func (ps *pods) count() map[state]int {
 	return n
 }
 
-// Sink receives what a [Finder] reports about workers besides the list. A [pools.Source] is one.
+// Sink receives cordons, removals and refusals of a [Finder]. A [pools.Source] is one.
 type Sink interface {
-	// Hold cordons a worker, present or to come, or lifts that cordon.
+	// Hold cordons a worker, present or future, or lifts that cordon.
 	Hold(id string, on bool)
-	// Remove takes a worker out at once, and forgets that it was refused.
+	// Remove removes a worker at once, and its refusal.
 	Remove(id string)
-	// Refuse reports a worker that cannot be taken, and why.
+	// Refuse reports a worker that cannot be used, and why.
 	Refuse(w pools.Worker, reason error)
 }
 
-// applied is what a sink has been given.
+// applied is the state that a sink has received.
 type applied struct {
-	known   map[string]bool   // ids in the list: true for those that are held
-	refused map[string]string // why, by id
+	known   map[string]bool   // by id: whether it is cordoned
+	refused map[string]string // by id: why
 }
 
-// transition is the difference between two applied.
+// transition is the difference between two states of a sink.
 type transition struct {
 	hold, lift, gone []string // ids
 	refuse, forgive  []string
@@ -158,18 +154,19 @@ type transition struct {
 	next             applied
 }
 
-// next is what the pods come to, and what it takes to get there from what was applied.
+// next returns the transition from a sink's state to that of the pods.
 func (ps *pods) next(from applied) transition {
 	to := transition{reasons: map[string]string{}, next: applied{known: map[string]bool{}, refused: map[string]string{}}}
 	for name, f := range ps.by {
 		for _, e := range f.workers {
 			id := e.Given.ID
-			to.next.known[id] = f.held()
-			switch held := from.known[id]; {
-			case f.held() && !held:
+			now := f.state == cordoned
+			to.next.known[id] = now
+			switch was := from.known[id]; {
+			case now && !was:
 				to.hold = append(to.hold, id)
 				to.reasons[id] = f.why
-			case !f.held() && held:
+			case !now && was:
 				to.lift = append(to.lift, id)
 			}
 		}
