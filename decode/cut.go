@@ -89,7 +89,7 @@ func (d *Draft) shownWhole(info *openai.ChunkInfo) bool { return !d.SGLang && in
 
 // decode returns the text of tokens as the engine sends it.
 func (d *Draft) decode(dst []byte, ids []uint32) []byte {
-	if skip, given := d.Request.Bool("skip_special_tokens"); given && !skip {
+	if skip, ok := d.Request.Bool("skip_special_tokens"); ok && !skip {
 		return d.Tokenizer.Decode(dst, ids)
 	}
 	return d.Tokenizer.DecodeText(dst, ids)
@@ -120,7 +120,7 @@ func (d *Draft) rest(data []byte, info *openai.ChunkInfo, before int) (out []byt
 	if info.Choices == 0 && !info.Usage {
 		return nil, false, nil
 	}
-	rest := openai.Rest{Generated: d.given, Reasoned: d.reasoned, HideIDs: d.HideIDs, SGLang: d.SGLang}
+	rest := openai.Rest{Generated: d.resumedAt, Reasoned: d.reasoned, HideIDs: d.HideIDs, SGLang: d.SGLang}
 	thought, text := info.AppendThought(nil, data), info.AppendText(nil, data)
 	shows := info.Content && len(thought)+len(text) == 0
 	var again bool
@@ -200,7 +200,7 @@ func (d *Draft) stop(rest *openai.Rest, more []byte, info *openai.ChunkInfo, bef
 		text += d.stopper.Rest()
 	case stop != "":
 		has := len(d.decode(nil, d.ids))
-		for len(d.ids) > d.given {
+		for len(d.ids) > d.resumedAt {
 			last := len(d.ids) - 1
 			if has -= len(d.decode(nil, d.ids[last:])); has < d.pushed-dropped {
 				break

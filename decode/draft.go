@@ -14,7 +14,8 @@ import (
 )
 
 // Draft holds what a client has of a streamed answer of one choice so that it can be resumed on another worker: the
-// tokens, and what the stream's events have in common. Run updates it; between two calls it is the caller's.
+// tokens, and what the stream's events have in common. Run updates it; between two calls it is the caller's. A nil Draft
+// keeps nothing: it is that of an answer that is not streamed or that no worker could resume.
 type Draft struct {
 	// Request is the client's request.
 	Request *openai.Request
@@ -33,12 +34,12 @@ type Draft struct {
 	SGLang bool
 
 	progress
-	began   progress // at the start of the current call
-	resumed bool     // on another worker
-	given   int      // tokens that the current call was given
-	event   []byte   // the latest event for the client, if it was changed
-	seen    []uint32 // memory for a prompt reported by the engine
-	shape   openai.Shape
+	atStart   progress // at the start of the current call
+	resumed   bool     // on another worker
+	resumedAt int      // tokens that the client had before the current call
+	event     []byte   // the latest event for the client, if it was changed
+	seen      []uint32 // memory for a prompt reported by the engine
+	shape     openai.Shape
 
 	framing openai.Envelope // memory of the envelope
 	scratch []byte          // memory for comparisons
@@ -109,7 +110,7 @@ func (d *Draft) transcript() Transcript {
 // Undo drops the current call's part of the answer, which was not sent, and returns the transcript before it.
 func (d *Draft) Undo() Transcript {
 	if d != nil {
-		d.progress = d.began
+		d.progress = d.atStart
 	}
 	return d.transcript()
 }
@@ -128,7 +129,7 @@ func (d *Draft) had() int {
 	if d == nil {
 		return 0
 	}
-	return d.given
+	return d.resumedAt
 }
 
 // Unresumable returns a one-word reason why no other worker can resume the draft, or empty.
@@ -151,9 +152,9 @@ func (d *Draft) Unresumable() string {
 // Call it only if Unresumable returns empty.
 func (d *Draft) Resume() openai.Resume {
 	d.ids, d.reasoned = d.ids[:d.cut.tokens], d.cut.reasoned
-	d.given, d.resumed, d.repeated, d.thinking = len(d.ids), true, 0, 0
-	d.sent.Tokens, d.sent.Streamed, d.sent.PromptTokens, d.sent.CachedTokens = d.given, d.given, -1, -1
-	d.sent.Accepted, d.sent.Began = false, false
+	d.resumedAt, d.resumed, d.repeated, d.thinking = len(d.ids), true, 0, 0
+	d.sent.Tokens, d.sent.Streamed, d.sent.PromptTokens, d.sent.CachedTokens = d.resumedAt, d.resumedAt, -1, -1
+	d.sent.Accepted, d.sent.HasToken = false, false
 	own := len(d.Request.Stop) > 0
 	if own {
 		d.stopper = openai.Stopper{Stops: d.Request.Stop, Include: d.includesStop(), InOrder: d.SGLang}
@@ -164,9 +165,9 @@ func (d *Draft) Resume() openai.Resume {
 		d.heldBack = []byte(d.stopper.Skip(string(whole[has:]))) // a complete stop string in it would have ended the answer
 		d.ahead = append(d.ahead[:0], d.text[has:]...)
 	}
-	d.began = d.progress
-	prompt := make([]uint32, 0, len(d.Prompt)+d.given)
-	return openai.Resume{Prompt: append(append(prompt, d.Prompt...), d.ids...), Generated: d.given, OwnStop: own}
+	d.atStart = d.progress
+	prompt := make([]uint32, 0, len(d.Prompt)+d.resumedAt)
+	return openai.Resume{Prompt: append(append(prompt, d.Prompt...), d.ids...), Generated: d.resumedAt, OwnStop: own}
 }
 
 // includesStop reports whether the engine sends the stop string that ends the answer.

@@ -86,7 +86,7 @@ func TestDraft(t *testing.T) {
 		sent, tr, failed := play(t, draft, false, c.events...)
 		assert.Equal(t, fault.Truncated, classOf(failed), c.name)
 		assert.Equal(t, c.sent, sent, c.name)
-		assert.True(t, tr.Began, c.name)
+		assert.True(t, tr.HasToken, c.name)
 		assert.Equal(t, c.why, draft.Unresumable(), c.name)
 		if c.why != "" {
 			continue
@@ -114,7 +114,7 @@ func TestDraftContinues(t *testing.T) {
 		want := plain(shownOne, shownEnd) +
 			`data: {"id":"a","created":7,"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":5,"total_tokens":9}}` + "\n\n" + done
 		tr := continued(t, draft, true, want, other(shownRole), other(shownOne), other(silent), other(shownEnd), used, done)
-		assert.True(t, tr.Tokens == 5 && tr.PromptTokens == 4 && tr.Began, "%+v", tr)
+		assert.True(t, tr.Tokens == 5 && tr.PromptTokens == 4 && tr.HasToken, "%+v", tr)
 	})
 	t.Run("endless events without output", func(t *testing.T) {
 		for name, event := range map[string]string{"roles": shownRole, "what it has": shownOne, "no choices": `data: {"id":"b","choices":[]}` +
@@ -126,8 +126,9 @@ func TestDraftContinues(t *testing.T) {
 		}
 	})
 	t.Run("what the last worker counts", func(t *testing.T) {
-		// Its usage takes what the first worker generated for the prompt's, and its thought alone for the thought; vLLM's last
-		// chunk alone has the fingerprint, and with continuous_usage_stats all have a usage (chat_completion/serving.py).
+		// Its usage takes what the first worker generated for the prompt's, and its thought alone for the thought;
+		// vLLM's last chunk alone has the fingerprint, and with continuous_usage_stats all have a usage
+		// (chat_completion/serving.py).
 		used := func(prompt, completion, cached, reasoned int) string {
 			return fmt.Sprintf(`"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d},"completion_tokens_details":{"reasoning_tokens":%d,"audio_tokens":0}}`,
 				prompt, completion, prompt+completion, cached, reasoned)
@@ -175,7 +176,7 @@ func TestDraftContinues(t *testing.T) {
 	t.Run("cut before it went on", func(t *testing.T) {
 		draft := begun(t, false)
 		sent, tr, failed := play(t, draft, false, other(shownRole), other(silent))
-		assert.True(t, failed != nil && sent == "" && !tr.Began && tr.Started && tr.Tokens == 2, "%v, sent %s, %+v", failed, sent, tr)
+		assert.True(t, failed != nil && sent == "" && !tr.HasToken && tr.Started && tr.Tokens == 2, "%v, sent %s, %+v", failed, sent, tr)
 		assert.Equal(t, 2, draft.Resume().Generated)
 	})
 	t.Run("cut twice", func(t *testing.T) {
@@ -185,7 +186,8 @@ func TestDraftContinues(t *testing.T) {
 	})
 }
 
-// TestTheEndIsMade: an answer that lacks only its end gets it from the gateway; one that continues past its end is an error.
+// TestTheEndIsMade: an answer that lacks only its end gets it from the gateway; one that continues past its end is an
+// error.
 func TestTheEndIsMade(t *testing.T) {
 	const used = `data: {"id":"a","created":7,"choices":[],"usage":{"prompt_tokens":4,"total_tokens":%d,"completion_tokens":%d}}` + "\n\n"
 	for _, c := range []struct {

@@ -76,16 +76,16 @@ func TestLooksHoldTheirCall(t *testing.T) {
 		fires func(w *watch)
 		looks int // to come
 	}{
-		"never":                       {func(w *watch) { w.begin() }, 0},
-		"before the end":              {func(w *watch) { w.begin(); w.timer.Stop() }, 1},
-		"before it was set again":     {func(w *watch) { w.timer.Stop(); w.begin() }, 1},
+		"never":                       {func(w *watch) { w.firstToken() }, 0},
+		"before the end":              {func(w *watch) { w.firstToken(); w.timer.Stop() }, 1},
+		"before it was set again":     {func(w *watch) { w.timer.Stop(); w.firstToken() }, 1},
 		"before it was set by a look": {func(w *watch) { w.timer.Stop(); w.look() }, 0},
 	} {
 		in := runs.Take()
 		in.Begin(context.Background())
 		in.tap.plain = []byte("mine")
 		w := &in.watch
-		w.begins(Config{}, &seen{}, limits{first: time.Hour}, &in.Lifetime)
+		w.arm(Config{}, &seen{}, limits{first: time.Hour}, &in.Lifetime)
 		c.fires(w) // a timer that was stopped reports what one that fired does
 		w.stop()
 		in.Close()

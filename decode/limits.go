@@ -7,22 +7,22 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/pace"
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/prefill"
 )
 
 // Config is the decode leg's settings. 0 means automatic in both fields.
 type Config struct {
-	// StreamIdleTimeout is how long a begun stream may be silent before it fails. Automatic is the greater of 10 s
-	// and 20 times the 99th percentile of its worker's gaps between events.
+	// StreamIdleTimeout is how long a stream may be silent between events before it fails. Automatic is the greater of
+	// 10 s and 20 times the 99th percentile of its worker's gaps between events.
 	//
 	// Time spent waiting for a slow client does not count. Comments do not end a silence: they may continue although
 	// the engine is stuck. With tools, an engine may send a call only once it is complete: automatic is then at least
 	// five times the predicted time of the answer (its tokens times that percentile), up to 5 min.
-	StreamIdleTimeout time.Duration `flag:"stream-idle-timeout" default:"0s" range:"0s.." group:"Faults" help:"Silence after which a begun stream's worker is given up. 0 is automatic: the greater of 10s and 20 times the worker's p99 gap."`
+	StreamIdleTimeout time.Duration `flag:"stream-idle-timeout" default:"0s" range:"0s.." group:"Faults" help:"Silence after which a stream's worker counts as failed. 0 is automatic: the greater of 10s and 20 times the worker's p99 gap."`
 	// FirstTokenTimeout is how long a worker may take from the call to the first token. Automatic is the greater of
 	// 30 s and five times the prediction: prompt tokens over the worker's observed hand-off speed or, if it computes
-	// prompts, its booked tokens over its prefill speed (see [pace.Limits]). After an event without a token (a role)
+	// prompts, its booked tokens over its prefill speed (see [prefill.Limits]). After an event without a token (a role)
 	// the engine may be reasoning silently: automatic then counts from the latest event and is at least five times
 	// the predicted time of the longest answer, up to 5 min.
 	//
@@ -35,7 +35,7 @@ type Config struct {
 // Validate returns every setting that is out of range.
 func (c Config) Validate() error { return setting.Check(&c) }
 
-// The least automatic limits of a begun stream, and their factors over observed times.
+// The least automatic limits of a stream, and their factors over observed times.
 const (
 	leastIdle   = 10 * time.Second
 	idleGaps    = 20 // times the 99th percentile
@@ -53,7 +53,7 @@ const (
 type seen struct {
 	mu    sync.Mutex
 	gaps  gaps
-	taken pace.Rate // prompts taken over: the transfer and one step
+	taken prefill.Rate // prompts taken over: the transfer and one step
 
 	latest atomic.Pointer[time.Time] // when the latest token arrived, up to 100 ms early; nil for none
 
@@ -96,7 +96,7 @@ func (c Config) whole(w *seen, first time.Duration, tokens int) time.Duration {
 // generates returns five times the worker's time to generate tokens, 0 for unknown.
 func (c Config) generates(w *seen, tokens int) time.Duration {
 	gap := cmp.Or(w.gap(), min(unknownGap, c.idle(w)/idleGaps)) // a short configured limit implies short gaps
-	return pace.Bounded(predictions * gap.Seconds() * float64(cmp.Or(tokens, unknownTokens)))
+	return prefill.Bounded(predictions * gap.Seconds() * float64(cmp.Or(tokens, unknownTokens)))
 }
 
 // sum adds two limits that are not negative, saturating instead of overflowing.

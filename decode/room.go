@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/pace"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -26,7 +26,7 @@ type Room struct {
 	cfg       Config
 	roster    *pools.Roster
 	transport http1.Transport
-	computing *pace.Limits // for prompts that a worker computes itself
+	computing *prefill.Limits // for prompts that a worker computes itself
 
 	runs http1.Pool[run, *run]
 
@@ -36,7 +36,7 @@ type Room struct {
 
 // New returns a room.
 func New(cfg Config, roster *pools.Roster, transport http1.Transport) *Room {
-	return &Room{cfg: cfg, roster: roster, transport: transport, computing: pace.NewLimits(), seen: map[string]*seen{}}
+	return &Room{cfg: cfg, roster: roster, transport: transport, computing: prefill.NewLimits(), seen: map[string]*seen{}}
 }
 
 // run is the pooled state of one call.
@@ -81,7 +81,7 @@ type Call struct {
 	Answer []byte
 	// Stream reports that the client wants events.
 	Stream bool
-	// Draft keeps what another worker needs to resume the stream; nil if none could.
+	// Draft keeps what another worker needs to resume the stream; nil keeps nothing.
 	Draft *Draft
 	// HideIDs removes token ids from an answer that is not streamed: the gateway requested them, not the client.
 	HideIDs bool
@@ -174,7 +174,7 @@ func (r *Room) begin(in *run, call *Call, out http1.Sink) (first time.Duration) 
 	}
 	in.tap = tap{room: r, call: call, Sink: out, watch: &in.watch, waits: waits, transcript: call.Draft.transcript()}
 	in.tap.had = in.tap.transcript.Tokens
-	in.watch.begins(r.cfg, known, limit, &in.Lifetime)
+	in.watch.arm(r.cfg, known, limit, &in.Lifetime)
 	return first
 }
 
@@ -221,7 +221,7 @@ func (in *run) ended(err error) *fault.Error {
 	t.give()
 	if draft := t.call.Draft; draft != nil {
 		draft.sent = t.transcript
-		if !t.transcript.Began {
+		if !t.transcript.HasToken {
 			draft.Undo()
 		}
 	}
@@ -239,24 +239,25 @@ func (in *run) ended(err error) *fault.Error {
 	return e
 }
 
-// open makes the call, or opens the given answer.
+// open makes the call, or opens prefill's answer.
 //
 //go:noinline
 func (r *Room) open(ctx context.Context, call *Call) (http1.Stream, error) {
 	if call.Answer == nil {
 		return r.transport.Call(ctx, call.Leg)
 	}
-	return given{bytes.NewReader(call.Answer)}, nil
+	return prefilled{bytes.NewReader(call.Answer)}, nil
 }
 
-// given is an answer without a call.
-type given struct{ *bytes.Reader }
+// prefilled is an answer that prefill gave: no call is made.
+type prefilled struct{ *bytes.Reader }
 
-func (given) Status() int         { return http.StatusOK }
-func (given) ContentType() string { return "" }
-func (given) Close() error        { return nil }
+func (prefilled) Status() int         { return http.StatusOK }
+func (prefilled) ContentType() string { return "" }
+func (prefilled) Close() error        { return nil }
 
-// ResumeElsewhere sets whether the worker's streams resume on other workers, each as soon as its request's MayResume allows.
+// ResumeElsewhere sets whether the worker's streams resume on other workers, each as soon as its request's MayResume
+// allows.
 func (r *Room) ResumeElsewhere(worker string, on bool) { r.known(worker).drained.Store(on) }
 
 // Rate returns the worker's observed prefill speed in tokens a second, for role both; 0 while unknown.
@@ -297,8 +298,8 @@ func (r *Room) first(worker *pools.Worker, known *seen, p prompt) time.Duration 
 	return r.computing.For(worker.Model, worker.ID, r.roster.Snapshot(worker.Model, worker.Role).IDs(), p.tokens)
 }
 
-// began records how long the first token of an answer to p took.
-func (r *Room) began(worker *pools.Worker, known *seen, p prompt, took time.Duration) {
+// observe records how long the first token of an answer to p took.
+func (r *Room) observe(worker *pools.Worker, known *seen, p prompt, took time.Duration) {
 	if !p.handedOff {
 		r.computing.Observe(worker.Model, worker.ID, p.tokens, took)
 		return

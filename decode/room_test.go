@@ -184,21 +184,21 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// The end of a streamed answer that shows no token is its first one: it has a time, proves the worker, and leaves, so that what fails
-// after it is tried on no other.
+// The end of a streamed answer that shows no token is its first one: it has a time, proves the worker, and leaves, so
+// that what fails after it is tried on no other.
 func TestAnEndIsAFirstToken(t *testing.T) {
 	for body, want := range map[string]fault.Class{role + empty + done: fault.None, role + empty: fault.Truncated} {
 		first := 0
 		call := &Call{Client: asker{first: func() { first++ }}, Stream: true, Choices: 1}
 		_, failed := served(t, stream(body), call)
 		tr := call.Sent
-		assert.True(t, classOf(failed) == want && first == 1 && tr.Began && !tr.First.IsZero() && tr.Last == tr.First && tr.Tokens == 0,
+		assert.True(t, classOf(failed) == want && first == 1 && tr.HasToken && !tr.First.IsZero() && tr.Last == tr.First && tr.Tokens == 0,
 			"%q: %v, %d first tokens, %+v", body, failed, first, tr)
 	}
 }
 
-// A decode worker that takes KV over and ends without any token, by its own count, has failed: nothing of it leaves. An end token counts
-// as one, and an answer that was computed where it was decoded is the engine's own affair.
+// A decode worker that takes KV over and ends without any token, by its own count, has failed: nothing of it leaves. An
+// end token counts as one, and an answer that was computed where it was decoded is the engine's own affair.
 func TestAnswersOfNothing(t *testing.T) {
 	const ends = `{"choices":[{"index":0,%s,"finish_reason":"stop"}],"usage":{"prompt_tokens":4,"completion_tokens":%d,"total_tokens":4}}`
 	for _, c := range []struct {
@@ -248,8 +248,8 @@ func TestNothingLeavesBeforeTheFirstToken(t *testing.T) {
 	assert.Equal(t, []string{role + ": ping\n\n" + one, end + done}, out.writes)
 }
 
-// The client gets prefill's cached tokens and, in the event that ends the last choice, what it asked about its own request;
-// every other event passes as it came.
+// The client gets prefill's cached tokens and, in the event that ends the last choice, what it asked about its own
+// request; every other event passes as it came.
 func TestLastEvent(t *testing.T) {
 	const ended = `{"index":0,"delta":{"content":" end"},"finish_reason":"length"}`
 	const both = `data: {"choices":[{"index":0,"text":"","finish_reason":"stop"},{"index":1,"text":"","finish_reason":"stop"}]`

@@ -24,7 +24,6 @@ type tap struct {
 	finished   int    // choices with a finish reason
 	had        int    // tokens before this round
 	blocks     int    // grown blocks booked on the lease
-	began      bool   // the first token, or the end of an answer without any, arrived
 	done       bool   // the end marker was seen
 	events     int    // events of this call
 	comments   int    // since the latest event
@@ -97,12 +96,12 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		return dst, fmt.Errorf("%w: over %d bytes before its first token", fault.ErrGarbled, maxHeldBytes)
 	}
 	if len(ev.Data) == 0 { // a comment, an engine's keep-alive, is no sign of life
-		if t.comments++; t.began && t.comments > mostComments {
+		if t.comments++; t.watch.streaming && t.comments > mostComments {
 			return dst, fmt.Errorf("%w: %d comments and no event", fault.ErrRunaway, mostComments)
 		}
 		return t.pass(dst, ev.Raw, false), nil
 	}
-	if !mayWait && (!t.began || ev.Done() || len(ev.Data) > longEvent) {
+	if !mayWait && (!t.watch.streaming || ev.Done() || len(ev.Data) > longEvent) {
 		return dst, http1.ErrWaits
 	}
 	var info openai.ChunkInfo
@@ -131,7 +130,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	if leaves && !mayWait {
 		return dst, http1.ErrWaits
 	}
-	if info.Aborted && (!info.Content && !t.began || t.began && draft.Unresumable() == "") { // aborted: another worker may do better
+	if info.Aborted && (!info.Content && !t.watch.streaming || t.watch.streaming && draft.Unresumable() == "") { // aborted: another worker may do better
 		return dst, fault.ErrEngine
 	}
 	t.events, t.comments = t.events+1, 0
@@ -144,12 +143,11 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		}
 		t.counted = t.counted || info.Usage
 	}
-	if !t.began && counts && info.Finished > 0 && t.nothing(&info) {
+	if !t.watch.streaming && counts && info.Finished > 0 && t.nothing(&info) {
 		return dst, errNoTokens
 	}
-	if !t.began && (info.Content || info.Finished > 0) {
-		t.began = true
-		t.watch.begin()
+	if !t.watch.streaming && (info.Content || info.Finished > 0) {
+		t.watch.firstToken()
 	}
 	if info.Finished > 0 && !info.Content {
 		t.arrived() // an end token without text
@@ -192,7 +190,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		return t.appendEnd(append(dst, raw...)), errStopped
 	}
 	dst = t.pass(dst, raw, info.Content || info.Finished > 0)
-	if leaves && t.began && t.finished == 0 && draft.Unresumable() == "" && t.call.MayResume() {
+	if leaves && t.watch.streaming && t.finished == 0 && draft.Unresumable() == "" && t.call.MayResume() {
 		return dst, fault.ErrMoved
 	}
 	return dst, nil
@@ -253,7 +251,7 @@ func (t *tap) failed(data []byte) error {
 
 // pass appends raw to what is sent now, or holds it back before the first token.
 func (t *tap) pass(dst, raw []byte, weighty bool) []byte {
-	if !weighty && !t.transcript.Started && !t.began {
+	if !weighty && !t.transcript.Started && !t.watch.streaming {
 		t.held = append(t.held, raw...)
 		return dst
 	}
@@ -310,11 +308,11 @@ func (t *tap) token(n int) {
 
 // arrived records a token, or the end of an answer without any.
 func (t *tap) arrived() {
-	if t.transcript.Began {
+	if t.transcript.HasToken {
 		return
 	}
 	now := t.watch.at()
-	t.room.began(t.call.Lease.Worker, t.watch.seen, t.waits, t.watch.now)
+	t.room.observe(t.call.Lease.Worker, t.watch.seen, t.waits, t.watch.now)
 	t.first(now)
 	if t.transcript.Last.IsZero() {
 		t.transcript.Last = now
@@ -323,7 +321,7 @@ func (t *tap) arrived() {
 
 // first books the end of the prompt's computation.
 func (t *tap) first(now time.Time) {
-	t.transcript.Began = true
+	t.transcript.HasToken = true
 	if t.transcript.First.IsZero() {
 		t.transcript.First, t.transcript.Streamed = now, 1
 	}

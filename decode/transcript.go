@@ -3,15 +3,15 @@ package decode
 import "time"
 
 // Transcript records what a client was sent of one answer, and when, over all workers that generated it. Accepted and
-// Began are of the latest only.
+// HasToken are of the latest only.
 type Transcript struct {
 	// Accepted reports that the engine answered with status 200: it must then notify a KV producer when the call is
 	// cut.
 	Accepted bool
 	// Started reports that bytes were sent to the client, in this or an earlier round.
 	Started bool
-	// Began reports that this round had its first token, or the end of an answer without any.
-	Began bool
+	// HasToken reports that this round had its first token, or the end of an answer without any.
+	HasToken bool
 	// Events is the number of stream events sent.
 	Events int
 	// Tokens is the number of generated tokens: the engine's count if it reports one, else one per event with

@@ -18,7 +18,7 @@ func (t *tap) ends(info *openai.ChunkInfo) {
 
 // usage stores the engine's usage, if reported, and passes on the prompt's ids.
 func (t *tap) usage(info *openai.ChunkInfo) {
-	d, given := t.call.Draft, t.call.Draft.had()
+	d, had := t.call.Draft, t.call.Draft.had()
 	resumed := d != nil && d.resumed
 	if info.PromptIDs != nil && !resumed {
 		t.call.ComputedPrompt(info.PromptIDs)
@@ -26,13 +26,13 @@ func (t *tap) usage(info *openai.ChunkInfo) {
 	if !info.Usage {
 		return
 	}
-	t.transcript.PromptTokens = max(0, info.PromptTokens-given) // the engine counts earlier output as prompt
+	t.transcript.PromptTokens = max(0, info.PromptTokens-had) // the engine counts earlier output as prompt
 	t.transcript.CachedTokens, t.transcript.ReasoningTokens = info.CachedTokens, info.ReasoningTokens
 	if resumed {
 		t.transcript.CachedTokens, t.transcript.ReasoningTokens = min(info.CachedTokens, t.transcript.PromptTokens), d.reasoned
 	}
 	t.summed = t.summed || info.Choices == 0
-	if n := info.CompletionTokens + given; n > t.transcript.Tokens && !(t.call.Stream && info.Counts()) { // else tokens has them
+	if n := info.CompletionTokens + had; n > t.transcript.Tokens && !(t.call.Stream && info.Counts()) { // else tokens has them
 		t.transcript.Tokens = n
 	}
 }
@@ -55,7 +55,7 @@ func (t *tap) tokens(info *openai.ChunkInfo, counts bool) {
 	}
 	t.transcript.CachedTokens, t.transcript.ReasoningTokens = info.CachedTokens, info.ReasoningTokens
 	switch n := info.CompletionTokens + t.call.Draft.had() - t.transcript.Tokens; {
-	case info.Content && (n > 0 || !t.transcript.Began):
+	case info.Content && (n > 0 || !t.transcript.HasToken):
 		t.token(max(1, n))
 	case info.Finished > 0: // tokens without text
 		t.transcript.Tokens += max(0, n)

@@ -37,14 +37,14 @@ type watch struct {
 	pending [16]uint8 // buckets of gaps to record
 	held    int
 
-	life   *http1.Lifetime // of the call; the timer, while it runs, and each look are holders of it
-	mu     sync.Mutex
-	timer  *time.Timer   // kept for the next call
-	taken  bool          // an event arrived: the engine has begun
-	took   time.Duration // time until then
-	begun  bool          // the first token arrived
-	ending bool          // the end marker arrived: only the connection's end is awaited
-	ended  bool
+	life      *http1.Lifetime // of the call; the timer, while it runs, and each look are holders of it
+	mu        sync.Mutex
+	timer     *time.Timer   // kept for the next call
+	taken     bool          // an event arrived
+	took      time.Duration // time until then
+	streaming bool          // the first token, or the end of an answer without any, arrived
+	ending    bool          // the end marker arrived: only the connection's end is awaited
+	ended     bool
 }
 
 // closing is how long an engine may take to end a stream after its end marker. A connection that does not end is not
@@ -61,9 +61,9 @@ type limits struct {
 	leave    Client
 }
 
-// begins starts the clock. It ends life with fault.ErrTimeout when the first token exceeds its limits, and with
+// arm starts the clock. It ends life with fault.ErrTimeout when the first token exceeds its limits, and with
 // fault.ErrStalled when a stream is silent for too long. Call stop afterwards.
-func (w *watch) begins(cfg Config, known *seen, l limits, life *http1.Lifetime) {
+func (w *watch) arm(cfg Config, known *seen, l limits, life *http1.Lifetime) {
 	*w = watch{cfg: cfg, seen: known, start: time.Now(), limits: l, life: life, timer: w.timer}
 	life.Retain()
 	w.mu.Lock()
@@ -123,12 +123,12 @@ func (w *watch) event() {
 	if !w.fresh {
 		return
 	}
-	if !w.taken { // only this goroutine writes it, and begun
+	if !w.taken { // only this goroutine writes it, and streaming
 		w.mu.Lock()
 		w.taken, w.took = true, w.now
 		w.mu.Unlock()
 	}
-	if w.begun {
+	if w.streaming {
 		w.pending[w.held] = uint8(gapBucket(w.quiet))
 		if w.held++; w.held == len(w.pending) {
 			w.flush()
@@ -140,8 +140,8 @@ func (w *watch) event() {
 // at returns when the latest read returned.
 func (w *watch) at() time.Time { return w.start.Add(w.now) }
 
-// begin records the first token: from now on the idle limit applies.
-func (w *watch) begin() { w.set(&w.begun, w.idle()) }
+// firstToken records the first token: from now on the idle limit applies.
+func (w *watch) firstToken() { w.set(&w.streaming, w.idle()) }
 
 // idle returns how long the stream may be silent between two events.
 func (w *watch) idle() time.Duration { return max(w.tokens, w.cfg.idle(w.seen)) }
@@ -154,7 +154,7 @@ func (w *watch) set(phase *bool, limit time.Duration) {
 	defer w.mu.Unlock()
 	*phase = true
 	if !w.ended && !w.timer.Reset(limit) {
-		w.life.Retain() // the timer's; the look that it began before has its own
+		w.life.Retain() // the timer's; a look that is already running has its own
 	}
 }
 
@@ -197,7 +197,7 @@ func (w *watch) look() {
 	switch {
 	case w.ending:
 		limit, waited, cause = closing, w.silence(now), fault.ErrStalled
-	case w.begun:
+	case w.streaming:
 		limit, waited, cause = w.idle(), w.silence(now), fault.ErrStalled
 	case w.taken && w.role > 0:
 		limit, waited = w.role, w.silence(now)

@@ -128,8 +128,8 @@ func (b *Breakers) OnAvailable(f func()) {
 	}
 }
 
-// Acquire takes a permit to call a worker for an adapter, empty for none, or fails with ErrCircuitOpen. failOpen permits the call
-// although the circuit is open, unless it is half-open; the result of such a call is not counted.
+// Acquire takes a permit to call a worker for an adapter, empty for none, or fails with ErrCircuitOpen. failOpen
+// permits the call although the circuit is open, unless it is half-open; the result of such a call is not counted.
 //
 // The holder must call done with the call's result: nil, a [Class], an [*Error] or an error for [Classify]. It may
 // call done twice: with nil at the first sign of an answer, so that a long stream does not keep a circuit half-open,
@@ -176,7 +176,7 @@ func (b *Breakers) acquire(key circuitKey, incarnation string, failOpen bool) (d
 	k, ok := c.acquire(now)
 	trial, grace, changes := ok && k.trial, c.alone.Sub(now), c.news()
 	c.mu.Unlock()
-	b.settle(c, changes)
+	b.report(c, changes)
 	switch {
 	case !ok && failOpen && b.view(c).State == Open:
 		return uncounted, nil
@@ -191,7 +191,7 @@ func (b *Breakers) acquire(key circuitKey, incarnation string, failOpen bool) (d
 		c.report(k, classOf(err))
 		changes := c.news()
 		c.mu.Unlock()
-		b.settle(c, changes)
+		b.report(c, changes)
 	}, nil
 }
 
@@ -221,8 +221,8 @@ func (b *Breakers) State(worker string, leg pools.Role) State {
 	return b.view(c).State
 }
 
-// Blocked lists the workers whose permit Acquire would refuse for that leg and adapter now, in order. It costs next to nothing
-// while every circuit is closed.
+// Blocked lists the workers whose permit Acquire would refuse for that leg and adapter now, in order. It costs next to
+// nothing while every circuit is closed.
 func (b *Breakers) Blocked(leg pools.Role, adapter string) []string {
 	list := b.which(circuitKey{"", leg, adapter}, (*circuit).blocked)
 	if adapter == "" {
@@ -233,8 +233,8 @@ func (b *Breakers) Blocked(leg pools.Role, adapter string) []string {
 	return slices.Compact(list)
 }
 
-// OnTrial lists the workers, in order, whose half-open circuit for that leg and adapter has a trial under way: no other call may
-// go there until the trial ends or has been silent for long enough.
+// OnTrial lists the workers, in order, whose half-open circuit for that leg and adapter has a trial under way: no other
+// call may go there until the trial ends or has been silent for long enough.
 func (b *Breakers) OnTrial(leg pools.Role, adapter string) []string {
 	return b.which(circuitKey{"", leg, adapter}, (*circuit).onTrial)
 }
@@ -252,7 +252,7 @@ func (b *Breakers) which(of circuitKey, is func(c *circuit, now time.Time) bool)
 		if yes {
 			list = append(list, c.key.worker)
 		}
-		b.settle(c, changes)
+		b.report(c, changes)
 	}
 	slices.Sort(list)
 	return list
@@ -299,7 +299,7 @@ func (b *Breakers) view(c *guarded) Circuit {
 	is := c.circuit.view(c.look())
 	changes := c.news()
 	c.mu.Unlock()
-	b.settle(c, changes)
+	b.report(c, changes)
 	return is
 }
 
@@ -339,7 +339,7 @@ func (b *Breakers) circuit(key circuitKey, incarnation string) *guarded {
 	if c := b.circuits[key]; c != nil && c.incarnation == incarnation {
 		return c
 	}
-	c = &guarded{circuit: newCircuit(key, incarnation, &b.cfg)}
+	c = &guarded{circuit: circuit{key: key, incarnation: incarnation, cfg: &b.cfg}}
 	c.start()
 	b.circuits[key] = c
 	b.close(key)
@@ -353,8 +353,8 @@ func (b *Breakers) inTrouble(of circuitKey) []*guarded {
 	return slices.Collect(maps.Values(b.tripped[of]))
 }
 
-// settle reports changes of a circuit and updates the list of tripped ones.
-func (b *Breakers) settle(c *guarded, changes []change) {
+// report reports changes of a circuit and updates the list of tripped ones.
+func (b *Breakers) report(c *guarded, changes []change) {
 	if len(changes) == 0 {
 		return
 	}

@@ -51,10 +51,6 @@ const (
 	windowSteps = 10
 )
 
-func newCircuit(key circuitKey, incarnation string, cfg *BreakerConfig) circuit {
-	return circuit{key: key, incarnation: incarnation, cfg: cfg}
-}
-
 // start makes the circuit's breaker, whose callbacks point to c: c must not move.
 func (c *circuit) start() {
 	c.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{

@@ -43,7 +43,7 @@ func (f *Flow) admit(ctx context.Context, r *request) error {
 		case errors.Is(err, placement.ErrNoDecode) && r.suspected.others != nil:
 			r.suspected.others = nil // the suspected pair's decode worker is gone
 		case err != nil:
-			if r.turns > 0 {
+			if r.passes > 0 {
 				f.Wake(r.Call.Request.Model) // a slice freed capacity
 			}
 			return err
@@ -85,7 +85,7 @@ func (f *Flow) enter(ctx context.Context, r *request, ask *placement.Ask) error 
 	waits := r.traceWait(q, now)
 	f.observer.Queued(&r.Record, uncached)
 	item := queue.Item{
-		ID: r.ID, Priority: float64(given(r.Call.Priority, x.Priority)), Strict: given(r.Call.StrictPriority, x.StrictPriority),
+		ID: r.ID, Priority: float64(firstSet(r.Call.Priority, x.Priority)), Strict: firstSet(r.Call.StrictPriority, x.StrictPriority),
 		ISL: r.length(), Uncached: uncached, Bytes: int64(len(r.Call.Request.Raw)), Class: class,
 		Arrival: r.Call.Arrival, Retry: r.Attempts > 0 || r.KV != nil, Target: x.TTFTTarget, Promoted: &r.promoted, Lane: ask.Lane(),
 	}
@@ -159,7 +159,7 @@ func (f *Flow) nextAsk(r *request) *placement.Ask {
 		return ask
 	}
 	x, ask := &r.Call.Request.Nvext, &r.firstAsk
-	if r.Attempts > 0 || r.turns > 0 { // the queue may still read the previous one, whose wait was cut short
+	if r.Attempts > 0 || r.passes > 0 { // the queue may still read the previous one, whose wait was cut short
 		ask = new(placement.Ask)
 	}
 	*ask = placement.Ask{
@@ -168,7 +168,7 @@ func (f *Flow) nextAsk(r *request) *placement.Ask {
 			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.length(), Hashes: r.Hashes, Text: r.ids == nil, RemoteOverlap: r.remoteOverlap,
 			Exclude: slices.Concat(r.tried, r.suspected.others), Pin: r.pins.prefill.routerPin(),
 			Required: x.RequiredTaints, Preferred: x.PreferredTaints, Adapter: r.Call.Request.Adapter,
-			OSL: int(given(x.OSL)), Override: r.override, Session: cmp.Or(r.Call.Session, r.Call.Request.Session),
+			OSL: int(firstSet(x.OSL)), Override: r.override, Session: cmp.Or(r.Call.Session, r.Call.Request.Session),
 			Explain: f.cfg.Explain || x.Wants("routing"),
 		},
 	}

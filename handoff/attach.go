@@ -30,29 +30,29 @@ func letAttach(ctx context.Context, limit time.Duration, out Sink) (_ context.Co
 	if limit == 0 {
 		return ctx, out, func() {}
 	}
-	call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	begun := make(chan struct{})
+	callCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	started := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		timer := time.NewTimer(limit)
 		defer timer.Stop()
 		select {
-		case <-begun:
+		case <-started:
 		case <-timer.C:
-		case <-call.Done():
+		case <-callCtx.Done():
 		}
 		cancel(context.Cause(ctx))
 	})
-	return call, &attaching{Sink: out, begun: begun}, func() { stop(); cancel(nil) }
+	return callCtx, &attaching{Sink: out, started: started}, func() { stop(); cancel(nil) }
 }
 
 // attaching wraps the client's sink to signal the start of the answer.
 type attaching struct {
 	Sink
-	begun chan struct{}
+	started chan struct{}
 }
 
 // Start must be called once.
 func (a *attaching) Start(contentType string) {
-	close(a.begun)
+	close(a.started)
 	a.Sink.Start(contentType)
 }

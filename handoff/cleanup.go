@@ -17,7 +17,7 @@ import (
 )
 
 // cleanup calls engines to free what they still hold for ended requests. Each call has its own time limit, and a
-// shutdown waits for them. The attempt's id names what to free, so a late call cannot affect a later attempt.
+// shutdown waits for them. The round's id names what to free, so a late call cannot affect a later round.
 type cleanup struct {
 	transport http1.Transport
 	roster    *pools.Roster

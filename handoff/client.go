@@ -10,8 +10,8 @@ import (
 
 // A request is the client of its decode calls.
 
-// MayResume reports whether r's answer can resume now elsewhere than on a worker that an operator drains. Such resumes take
-// places in the retry budget, so that many streams leave one after another.
+// MayResume reports whether r's answer can resume now elsewhere than on a worker that an operator drains. Such resumes
+// take places in the retry budget, so that many streams leave one after another.
 func (r *request) MayResume() bool {
 	f, now, from := r.flow, time.Now(), r.leg.Worker
 	return r.Resumes < f.cfg.Resume.Limit && r.pins.decode.Worker == "" && r.pins.prefill.Worker == "" &&
@@ -30,20 +30,20 @@ func (r *request) ComputedPrompt(ids []byte) {
 
 // CachedTokens returns the cached-token count for the client. It waits a moment for prefill's, which may run in parallel.
 func (r *request) CachedTokens() int {
-	r.now.sibling.settle(r)
+	r.cur.sibling.awaitBriefly(r)
 	return r.cachedTokens()
 }
 
 // FirstToken records decode's first token, which proves the worker: a long answer must not keep a circuit half-open.
 // A later failure still counts.
 func (r *request) FirstToken() {
-	f, m := r.flow, r.now
+	f, m := r.flow, r.cur
 	if !m.sibling.begin(r) {
 		return
 	}
 	f.links.arrived(r)
-	others := r.settle(&f.links)
-	if !m.given {
+	others := r.endDisputes(&f.links)
+	if !m.fromPrefill {
 		r.d.Done(nil)
 		bindSession(r.d.Lease, nil)
 		r.cleared(m.worker, others)
@@ -53,7 +53,7 @@ func (r *request) FirstToken() {
 	r.leg.First = time.Now()
 	f.observer.FirstToken(&r.Record, r.leg)
 	f.Wake(r.Call.Request.Model)
-	m.answered()
+	m.releaseBodies()
 }
 
 // NextToken passes on a time between tokens.

@@ -40,31 +40,30 @@ const MaxAttempts = 5
 // killing them and is not tried again.
 const MaxDeaths = 2
 
-// Decide returns what follows failure c of a leg in round attempt (from 1). begun reports whether the round began to
-// answer, resumable whether another worker could resume it, and deaths how many rounds ended with fault.Reset or
-// fault.Truncated. It is pure; placement has decode prefill where OtherPrefill finds no other
-// prefill worker.
+// Decide returns what follows failure c of a leg in a round (from 1). hasToken reports whether the round had its first
+// token, resumable whether another worker could resume it, and deaths how many rounds ended with fault.Reset or
+// fault.Truncated. It is pure; placement has decode prefill where OtherPrefill finds no other prefill worker.
 //
 //   - A departed client, a shutdown and the client's own error end the request.
-//   - A begun answer is resumed, or fails where it cannot be.
+//   - An answer with a token is resumed, or fails where it cannot be.
 //   - At MaxDeaths it fails: no request may take a fleet down.
 //   - A prefill worker's failure costs only the prefill.
 //   - A decode worker that refused the connection, or that the gateway could not
 //     connect to, has not touched the KV: it stays pinned at prefill for the next decode
 //     worker. After any other failure the engine may have consumed it, so both legs run
 //     again; the prefill worker's prefix cache makes that cheap.
-func Decide(leg pools.Role, c fault.Class, attempt, deaths int, begun, resumable bool) Action {
+func Decide(leg pools.Role, c fault.Class, round, deaths int, hasToken, resumable bool) Action {
 	switch {
-	case c == fault.None, !c.Blames() && c != fault.GatewayError && c != fault.Moved, begun && !resumable,
+	case c == fault.None, !c.Blames() && c != fault.GatewayError && c != fault.Moved, hasToken && !resumable,
 		deaths >= MaxDeaths:
 		return Fail
-	case begun:
+	case hasToken:
 		return Resume
-	case leg == pools.Prefill && attempt >= MaxAttempts:
+	case leg == pools.Prefill && round >= MaxAttempts:
 		return LocalPrefill
 	case leg == pools.Prefill:
 		return OtherPrefill
-	case attempt >= MaxAttempts:
+	case round >= MaxAttempts:
 		return Fail
 	case c == fault.Refused, c == fault.GatewayError:
 		return OtherDecode

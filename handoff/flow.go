@@ -67,7 +67,7 @@ type Rooms struct {
 	// Sample reports whether to trace the request of a trace. parent is the client's span, zero without one. nil
 	// traces none, and engines get the client's traceparent unchanged.
 	Sample func(id trace.TraceID, parent trace.Context) bool
-	// Explains reports whether to record every candidate's terms for a request that has begun this many rounds,
+	// Explains reports whether to record every candidate's terms for a request that has started this many rounds,
 	// although neither the request nor Config.Explain requests it. It is called once per choice and may be nil.
 	Explains func(rounds int) bool
 	// Look probes a worker at once: it lacks a model or adapter, its connection broke, or its KV could not be pulled.
@@ -157,7 +157,7 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 	defer r.stopWaiting()
 	defer func() {
 		r.suspected.permit.end()
-		r.settle(nil)
+		r.endDisputes(nil)
 		f.links.left(r)
 	}()
 	for {
@@ -165,8 +165,8 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 			return r.refuse(ctx, err, out)
 		}
 		var failed *fault.Error
-		if r.takesTurn() {
-			if failed = f.turn(ctx, r); failed == nil {
+		if r.prefillsOnly() {
+			if failed = f.prefillPass(ctx, r); failed == nil {
 				continue
 			}
 		} else if failed = f.round(ctx, r, out); failed == nil {
@@ -199,7 +199,7 @@ func (f *Flow) onFailure(ctx context.Context, r *request, failed *fault.Error, o
 	case fault.NotServed:
 		f.look(failed.Worker)
 	}
-	action := Decide(failed.Leg, failed.Class, r.Attempts-r.before, len(r.Dead), r.Sent.Began, r.Sent.Began && f.resumable(r, failed))
+	action := Decide(failed.Leg, failed.Class, r.Attempts-r.before, len(r.Dead), r.Sent.HasToken, r.Sent.HasToken && f.resumable(r, failed))
 	if action == LocalPrefill && (!f.cfg.DecodeFallback || r.d.Lease != nil && !r.d.Worker.ServesAlone()) {
 		action = Fail
 	}
@@ -226,7 +226,7 @@ func (f *Flow) onFailure(ctx context.Context, r *request, failed *fault.Error, o
 }
 
 // waitsForRetry reports whether the request waits for the retry budget instead of failing when it is exhausted. That
-// holds for requests that one worker's death hits, begun answers, and prompts whose KV transfers too slowly.
+// holds for requests that one worker's death hits, answers with a token, and prompts whose KV transfers too slowly.
 func (f *Flow) waitsForRetry(r *request, failed *fault.Error, action Action) bool {
 	return action == Resume || r.slow || len(r.Dead) == 1 || r.suspected.decode != "" ||
 		failed.Class == fault.Refused && len(r.tried) == 0

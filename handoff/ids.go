@@ -26,7 +26,7 @@ func (s *ids) next() string {
 	return SeededID(s.seed, s.made.Add(1))
 }
 
-// transferID returns a random number that names one attempt, from 2^42 (TensorRT-LLM's snowflakes) to 2^63−1
+// transferID returns a random number that names one round, from 2^42 (TensorRT-LLM's snowflakes) to 2^63−1
 // (SGLang's rooms are signed). It ignores the seed: two requests of one number would get each other's KV.
 func transferID() int64 {
 	var raw [8]byte

@@ -49,8 +49,8 @@ func (l *links) Why(prefill *pools.Pool, d *pools.Worker, tokens int, now time.T
 
 // begin starts measuring the transfer of r's prompt to w. An answer that is not streamed is not measured: only its
 // end is visible.
-func (l *links) begin(f *Flow, r *request, w *pools.Worker, given bool) {
-	if r.KV == nil || r.KV.producer == nil || given || !r.Call.Request.Stream {
+func (l *links) begin(f *Flow, r *request, w *pools.Worker, fromPrefill bool) {
+	if r.KV == nil || r.KV.producer == nil || fromPrefill || !r.Call.Request.Stream {
 		return
 	}
 	own := f.rooms.Decode.Gap(w.ID)
@@ -64,16 +64,8 @@ func (l *links) begin(f *Flow, r *request, w *pools.Worker, given bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.core.Begin(&r.transfer, r.KV.producer, w, r.length()-r.d.Lease.Overlap*w.BlockSize, own, r.leg.Began)
-	m := r.now // KV that decode alone can free, or that prefill still computes, is not released early
+	m := r.cur // KV that decode alone can free, or that prefill still computes, is not released early
 	r.leaves = f.cfg.DecodeFallback && w.ServesAlone() && r.pins.prefill.Worker == "" && m.plan.Attach == 0 && m.sibling == nil
-}
-
-// patience returns how long decode waits for the KV before it calls leave; 0 if it must not give up.
-func (l *links) patience(r *request) time.Duration {
-	if !r.leaves {
-		return 0
-	}
-	return r.transfer.Patience()
 }
 
 // leave returns the error that ends decode's call, nil to keep waiting. A worker without a sign of life since the
@@ -95,7 +87,7 @@ func (l *links) arrived(r *request) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.core.Arrived(&r.transfer, r.leg.Began.Add(r.now.call.Taken), now)
+	l.core.Arrived(&r.transfer, r.leg.Began.Add(r.cur.call.Taken), now)
 	if r.KV == nil && r.Call.Request.Stream {
 		l.core.Computed(r.leg.Worker, r.length(), now.Sub(r.leg.Began))
 	}
@@ -107,7 +99,7 @@ func (l *links) ended(r *request, w *pools.Worker, failed *fault.Error) {
 	defer l.mu.Unlock()
 	l.core.Left(&r.transfer, time.Now())
 	switch {
-	case failed == nil || r.Sent.Began || r.KV == nil || r.KV.producer == nil:
+	case failed == nil || r.Sent.HasToken || r.KV == nil || r.KV.producer == nil:
 	case failed.Class == fault.Timeout:
 		l.core.Failed(r.KV.producer, w, time.Now())
 	case errors.Is(failed.Err, errSlowTransfer):

@@ -33,7 +33,7 @@ func (r *request) Nvext(t *decode.Transcript) []byte {
 	}
 	timing, routed := x.Wants("timing"), x.Wants("routing")
 	if timing || routed {
-		r.now.sibling.settle(r) // prefill's answer has its times and cached tokens
+		r.cur.sibling.awaitBriefly(r) // prefill's answer has its times and cached tokens
 	}
 	if timing {
 		timings := r.Timings(t, time.Now())

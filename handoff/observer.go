@@ -33,7 +33,7 @@ type Observer interface {
 	// Ended: the request is over. No other step precedes it if its model was not found.
 	Ended(r *Record, err error)
 	// Released: staged KV that no decode took is freed, or err is why it stays until its lease ends.
-	Released(kv prefill.KV, attempt string, err error)
+	Released(kv prefill.KV, round string, err error)
 }
 
 // Leg is one of a request's calls to a worker.

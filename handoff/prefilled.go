@@ -33,9 +33,9 @@ type prefilled struct {
 // prefill calls the prefill leg and returns its booking. It changes nothing else of r, so that decode may run in
 // parallel. s is nil if decode is not running.
 func (f *Flow) prefill(
-	ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, call http1.Leg, s *sibling,
+	ctx context.Context, r *request, speaks connector.Connector, round *connector.Round, call http1.Leg, s *sibling,
 ) prefilled {
-	leg, booking := Leg{Worker: a.P, Began: time.Now()}, r.p
+	leg, booking := Leg{Worker: round.P, Began: time.Now()}, r.p
 	call.TraceParent = f.traceLeg(r, &leg, booking.Lease)
 	f.observer.LegStarted(&r.Record, leg)
 	answer, failed := f.rooms.Prefill.Run(ctx, booking.Lease, call)
@@ -43,11 +43,11 @@ func (f *Flow) prefill(
 	if failed == nil {
 		out.cached = answer.Info.CachedTokens
 		var whole bool
-		if out.kv, whole, failed = f.handedOver(ctx, r.prompt, speaks, a, answer); whole {
+		if out.kv, whole, failed = f.handedOver(ctx, r.prompt, speaks, round, answer); whole {
 			out.whole = answer.Body
 		}
 		if failed != nil && out.kv.Params != nil { // it cannot be bound, but names what to release
-			f.cleanup.release(speaks, *a, out.kv)
+			f.cleanup.release(speaks, *round, out.kv)
 		}
 	}
 	out.ended, out.failed, out.first = time.Now(), failed, failed != nil && ctx.Err() == nil
@@ -70,7 +70,7 @@ func (f *Flow) prefill(
 	if failed != nil && (s == nil || s.outcome.Load() != decodeBegan) {
 		booking.Invalidate() // it may not hold the prompt
 	}
-	if a.Slice > 0 && failed == nil { // keep the booking until r returns for the next slice
+	if round.Slice > 0 && failed == nil { // keep the booking until r returns for the next slice
 		r.stack.disown(r.pPlace)
 		out.done = booking.Lease.Computed(r.done, out.ended)
 	} else {
@@ -86,37 +86,37 @@ func (f *Flow) prefill(
 // handedOver reads the hand-off from prefill's answer. If it cannot be bound, the KV's Params, if not nil, name what
 // to release. whole reports that it is the client's whole answer.
 func (f *Flow) handedOver(
-	ctx context.Context, prompt models.Prompt, speaks connector.Connector, a *connector.Round, answer prefill.Answer,
+	ctx context.Context, prompt models.Prompt, speaks connector.Connector, round *connector.Round, answer prefill.Answer,
 ) (kv prefill.KV, whole bool, _ *fault.Error) {
-	kv, whole, err := speaks.OnPrefill(*a, answer, time.Now())
-	if a.ShowPrompt {
-		kv.Prompt = f.compareTokens(prompt, a.P, &answer.Info)
+	kv, whole, err := speaks.OnPrefill(*round, answer, time.Now())
+	if round.ShowPrompt {
+		kv.Prompt = f.compareTokens(prompt, round.P, &answer.Info)
 	}
 	switch {
 	case err == nil:
 		return kv, whole, nil
 	case ctx.Err() != nil: // a cut prefill owes no hand-off
-		return kv, false, fault.New(pools.Prefill, a.P.ID, context.Cause(ctx), 0)
+		return kv, false, fault.New(pools.Prefill, round.P.ID, context.Cause(ctx), 0)
 	default:
-		return kv, false, garbled(a, err)
+		return kv, false, garbled(round, err)
 	}
 }
 
-func garbled(a *connector.Round, err error) *fault.Error {
-	return fault.New(pools.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
+func garbled(round *connector.Round, err error) *fault.Error {
+	return fault.New(pools.Prefill, round.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
 }
 
-// answered relays prefill's answer, which is the whole one. Decode's booking is not used.
-func (f *Flow) answered(
-	ctx context.Context, r *request, a *connector.Round, result *prefilled, decodes *http1.Leg, out Sink,
+// relayPrefill relays prefill's answer, which is the whole one. Decode's booking is not used.
+func (f *Flow) relayPrefill(
+	ctx context.Context, r *request, round *connector.Round, result *prefilled, decodes *http1.Leg, out Sink,
 ) *fault.Error {
 	req, answer := r.Call.Request, result.whole
 	if req.Stream {
 		var err error
 		if answer, err = openai.AppendEvents(nil, answer, req.Endpoint, req.IncludeUsage); err != nil {
-			return garbled(a, err)
+			return garbled(round, err)
 		}
 	}
 	r.stage(&StagedKV{Cached: result.cached, taken: true}) // holds nothing; the client gets the cached tokens
-	return f.decode(ctx, r, a.D, decodes, answer, nil, out)
+	return f.decode(ctx, r, round.D, decodes, answer, nil, out)
 }

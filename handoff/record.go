@@ -17,7 +17,7 @@ import (
 type Record struct {
 	// Call is the client's call.
 	Call Call
-	// ID is the gateway's own name for the request. Engines see it with the attempt's number.
+	// ID is the gateway's own name for the request. Engines see it with the round's number.
 	ID string
 	// Trace is the request's span and steps; nil unless it is traced.
 	Trace *Trace
@@ -39,7 +39,7 @@ type Record struct {
 	// Remote is the outcome of the remote index query, empty without one.
 	Remote string
 
-	// Attempts counts the rounds begun.
+	// Attempts counts the rounds started.
 	Attempts int
 	// Resumes counts how often a begun answer resumed on another worker. Hashes then cover the prompt and what was
 	// generated before the latest resume.
@@ -57,8 +57,8 @@ type Record struct {
 	// Overlap is the prompt blocks that the router expects in the cache of the worker that computes the prompt, and
 	// OverlapTokens the same in tokens.
 	Overlap, OverlapTokens int
-	// attempt has Reason, why there is no prefill leg, and KV, the KV handed over.
-	attempt
+	// holdings has Reason, why there is no prefill leg, and KV, the KV handed over.
+	holdings
 	// HandedOver is when the KV was ready and the latest decode call was made; Sent is that call's result.
 	HandedOver time.Time
 	Sent       decode.Transcript

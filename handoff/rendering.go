@@ -14,31 +14,31 @@ const mostShown = 1 << 19
 
 // pin decides whether the legs get the prompt's ids instead of the messages, or return the ids that the engine made
 // of them. For staged KV the prefill leg has already decided.
-func (r *request) pin(a *connector.Round) {
+func (r *request) pin(round *connector.Round) {
 	req := r.Call.Request
 	switch {
 	case r.Resumes > 0:
 		if req.Endpoint == openai.Chat && !req.HasMedia() {
-			a.PinnedIDs = r.prompt.JSON()
+			round.PinnedIDs = r.prompt.JSON()
 		}
 		return
 	case r.KV != nil && r.KV.round != nil:
-		a.PinnedIDs = r.KV.round.PinnedIDs
+		round.PinnedIDs = r.KV.round.PinnedIDs
 		return
 	case req.HasMedia(), echoes(req), len(r.ids) > mostShown, r.ids == nil && len(req.Raw) > 2*mostShown:
 		return
 	}
-	w, role, hidden := a.P, pools.Prefill, true
+	w, role, hidden := round.P, pools.Prefill, true
 	if w == nil {
-		w, role = a.D, pools.Decode
-		hidden = a.ShowIDs || !req.Stream && req.N <= 1 // only then the ids can be removed from the answer
+		w, role = round.D, pools.Decode
+		hidden = round.ShowIDs || !req.Stream && req.N <= 1 // only then the ids can be removed from the answer
 	}
 	switch {
 	case !hidden, w.ModelInput == "tokens" && req.Endpoint == openai.Completions, !connector.ShowsPrompt(w, req.Endpoint, role, req.Stream):
 	case req.Endpoint == openai.Chat && r.prompt.Pins(w):
-		a.PinnedIDs = r.prompt.JSON()
+		round.PinnedIDs = r.prompt.JSON()
 	default: // prefill reports them for decode too, whose own might differ
-		a.ShowPrompt = r.Source == models.FromOwn || a.P != nil && req.Endpoint == openai.Chat && connector.TakesPrompt(a.D)
+		round.ShowPrompt = r.Source == models.FromOwn || round.P != nil && req.Endpoint == openai.Chat && connector.TakesPrompt(round.D)
 	}
 }
 
@@ -67,7 +67,7 @@ func (f *Flow) compareTokens(prompt models.Prompt, w *pools.Worker, named *opena
 }
 
 // computesAndShows reports whether the round's decode worker computes the prompt and returns its ids.
-func (r *request) computesAndShows() bool { return r.now.round.ShowPrompt && r.now.round.P == nil }
+func (r *request) computesAndShows() bool { return r.cur.round.ShowPrompt && r.cur.round.P == nil }
 
 // startDraft starts the round's answer by w in the request's draft, if any. The draft knows the prompt's tokens if
 // the engine was given them.
@@ -76,7 +76,7 @@ func (r *request) startDraft(w *pools.Worker) {
 	if d == nil {
 		return
 	}
-	if d.Pinned, d.SGLang = r.now.round.PinnedIDs, w.Engine == "sglang"; r.Resumes > 0 {
+	if d.Pinned, d.SGLang = r.cur.round.PinnedIDs, w.Engine == "sglang"; r.Resumes > 0 {
 		return
 	}
 	d.Prompt = nil

@@ -58,24 +58,24 @@ type request struct {
 	slow      bool // it did so
 	retrying  bool // it holds a place in the retry budget
 
-	turns       int         // of its prompt, computed before the decode worker is chosen
+	passes      int         // prefill passes that ended before decode was chosen
 	done        router.Done // what slices have computed
 	sliced      int         // tokens that the latest slice computed
 	cachedFirst int         // tokens that the first slice found cached
-	promoted    bool        // its next turn skips the queue's order
+	promoted    bool        // its next pass skips the queue's order
 
 	draft       *decode.Draft // what the client has of a stream, nil if it cannot be resumed
 	resumeFrom  openai.Resume // what the round resumes; empty before the first resume
 	before      int           // rounds before the latest resume
 	resumeTimer *time.Timer   // ends a resume that takes too long
 
-	now   *roundMemory // of the current round
+	cur   *roundMemory // of the current round
 	first roundMemory
 	flow  *Flow
 }
 
-// given returns the first non-nil value, or zero: a header overrides the body.
-func given[T any](values ...*T) (v T) {
+// firstSet returns the first non-nil value, or zero: a header overrides the body.
+func firstSet[T any](values ...*T) (v T) {
 	if first := cmp.Or(values...); first != nil {
 		v = *first
 	}
@@ -128,7 +128,7 @@ func (r *request) take(g *placement.Placement, q *waitingRoom) {
 			computes = d // decode computes the prompt itself
 		}
 	}
-	if computes != nil && r.turns == 0 {
+	if computes != nil && r.passes == 0 {
 		r.Overlap, r.OverlapTokens = computes.Overlap, r.reusable(computes.Overlap, computes.Worker.BlockSize)
 	}
 }
@@ -176,11 +176,11 @@ func (r *request) cachedTokens() int {
 }
 
 // compare reports to the router how many tokens the worker that computed the prompt had cached, below 0 if unknown.
-// It skips what does not measure the worker's KV events: a later attempt, several answers, the prompt's own
+// It skips what does not measure the worker's KV events: a later round, several answers, the prompt's own
 // probabilities, and prompts looked up by text.
 func (r *request) compare(l *router.Lease, cached int) {
 	req := r.Call.Request
-	if r.Attempts > 1 || r.turns > 0 || r.ids == nil || req.N > 1 || req.Has("prompt_logprobs") || req.Has("echo") {
+	if r.Attempts > 1 || r.passes > 0 || r.ids == nil || req.N > 1 || req.Has("prompt_logprobs") || req.Has("echo") {
 		return
 	}
 	l.Compare(cached)
@@ -235,7 +235,7 @@ func (r *request) refuse(ctx context.Context, err error, out Sink) error {
 	return answer
 }
 
-// endStream ends a begun stream with an error event.
+// endStream ends a started stream with an error event.
 func (r *request) endStream(answer *openai.Error, out Sink) {
 	if r.Sent.Started && r.Call.Request.Stream {
 		_ = out.Write(openai.AppendEvent(nil, r.endsUnresumed(answer).Append(nil, r.Call.ID))) // the client may be gone

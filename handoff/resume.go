@@ -17,12 +17,13 @@ import (
 
 // Resuming configures answers that resume on another worker.
 type Resuming struct {
-	// Limit is how many times an answer may resume: engines are asked for the tokens of a stream's answer, and when its worker
-	// fails the prompt and these tokens go to other workers. A greedy answer (temperature 0) then is what it would have been.
-	// A sampled one resumes as another sample. With 0 a stream whose worker fails ends with that error.
-	Limit int `flag:"migration-limit" default:"3" range:"0..100" help:"How often one answer may move to another worker. With 0 a stream whose worker fails ends with an error event."`
+	// Limit is how many times an answer may resume: engines are asked for the tokens of a stream's answer, and when its
+	// worker fails the prompt and these tokens go to other workers. A greedy answer (temperature 0) then is what it
+	// would have been. A sampled one resumes as another sample. With 0 a stream whose worker fails ends with that
+	// error.
+	Limit int `flag:"migration-limit" default:"3" range:"0..100" help:"How often one answer may resume on another worker. With 0 a stream whose worker fails ends with an error event."`
 	// LongestTokens bounds prompt and answer together, which are computed again, in tokens.
-	LongestTokens int `flag:"migration-max-seq-len" default:"0" range:"0.." help:"Longest prompt and answer, in tokens, that may move; they are computed again. 0 sets no limit."`
+	LongestTokens int `flag:"migration-max-seq-len" default:"0" range:"0.." help:"Longest prompt and answer, in tokens, that may resume; they are computed again. 0 sets no limit."`
 	// Within bounds how long a resume may stall the client's stream.
 	Within time.Duration `default:"30s" range:"1ms.."`
 }

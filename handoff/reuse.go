@@ -20,28 +20,28 @@ type roundMemory struct {
 	kv     StagedKV
 	call   decode.Call
 
-	sibling *sibling // the prefill leg that runs in parallel with decode, or nil
-	worker  string   // that decodes
-	given   bool     // the answer is prefill's
+	sibling     *sibling // the prefill leg that runs in parallel with decode, or nil
+	worker      string   // that decodes
+	fromPrefill bool     // the answer is prefill's
 }
 
 // nextRound begins a round.
 func (r *request) nextRound() *connector.Round {
 	r.Attempts++
-	r.Sent.Accepted, r.Sent.Began = false, false
-	if r.now = &r.first; r.Attempts > 1 {
-		r.now = new(roundMemory)
+	r.Sent.Accepted, r.Sent.HasToken = false, false
+	if r.cur = &r.first; r.Attempts > 1 {
+		r.cur = new(roundMemory)
 	}
-	r.now.bodies = bodies.Take()
-	a := r.roundOf(r.ID+"-"+strconv.Itoa(r.Attempts), r.d.Worker, r.d.Rank)
-	a.ShowIDs, a.Memory = r.showsIDs(r.d.Worker), r.now.bodies
-	return a
+	r.cur.bodies = bodies.Take()
+	round := r.roundOf(r.ID+"-"+strconv.Itoa(r.Attempts), r.d.Worker, r.d.Rank)
+	round.ShowIDs, round.Memory = r.showsIDs(r.d.Worker), r.cur.bodies
+	return round
 }
 
 // roundOf fills the round with id, its name for engines, and decode worker d.
 func (r *request) roundOf(id string, d *pools.Worker, rank int) *connector.Round {
-	a := &r.now.round
-	*a = connector.Round{
+	round := &r.cur.round
+	*round = connector.Round{
 		ID: id, Request: r.Call.Request, Body: r.Call.Body,
 		TraceParent: r.traceParent, TraceState: r.Call.TraceState, Forward: r.Call.Forward,
 		Priority: cmp.Or(r.Call.Priority, r.Call.Request.Nvext.Priority),
@@ -49,16 +49,16 @@ func (r *request) roundOf(id string, d *pools.Worker, rank int) *connector.Round
 		Resume: r.resumeFrom,
 	}
 	if r.p.Lease != nil {
-		a.P, a.PRank = r.p.Worker, r.p.Rank
+		round.P, round.PRank = r.p.Worker, r.p.Rank
 	}
-	return a
+	return round
 }
 
 var bodies http1.Pool[connector.Memory, *connector.Memory]
 
-// answered releases the memory of the legs' bodies once decode has begun its answer. A leg that is being sent holds its
-// own reference.
-func (m *roundMemory) answered() {
+// releaseBodies releases the memory of the legs' bodies once decode has begun its answer. A leg that is being sent
+// holds its own reference.
+func (m *roundMemory) releaseBodies() {
 	if m.bodies != nil {
 		m.bodies.Release()
 		m.bodies = nil

@@ -19,13 +19,13 @@ import (
 func TestRequestsLeaveNothingBehind(t *testing.T) {
 	f := &Flow{releaseKV: func(*StagedKV) {}}
 	r := f.newRequest(&Call{ID: "mine", Request: &openai.Request{Model: "m"}})
-	r.Attempts, r.now, r.ids = 1, &r.first, []uint32{1}
+	r.Attempts, r.cur, r.ids = 1, &r.first, []uint32{1}
 	r.first.round.ID, r.first.call = "mine-1", decode.Call{Answer: []byte("mine")}
 	r.Retain()
 	r.Release()
 	assert.Equal(t, "m", r.Call.Request.Model, "another holds it")
 	r.Release()
-	assert.True(t, r.Call.Request == nil && r.ID == "" && r.now == nil && r.ids == nil && r.first.round.ID == "" && r.first.call.Answer == nil,
+	assert.True(t, r.Call.Request == nil && r.ID == "" && r.cur == nil && r.ids == nil && r.first.round.ID == "" && r.first.call.Answer == nil,
 		"%+v", r.Record)
 }
 

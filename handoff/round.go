@@ -16,56 +16,56 @@ import (
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
-// round makes one attempt: the legs in the order of the connector's plan, the hand-off and the stream.
+// round runs the legs in the order of the connector's plan, the hand-off and the stream.
 func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	f.draft(r)
-	a := r.nextRound()
-	speaks, failed := f.connect(r, a)
+	round := r.nextRound()
+	speaks, failed := f.connect(r, round)
 	if failed != nil {
 		return failed
 	}
-	a.TransferID = transferID()
-	r.pin(a)
+	round.TransferID = transferID()
+	r.pin(round)
 	if ask := f.rooms.Reannounce; ask != nil && r.KV == nil { // on the worker that computes the prompt
-		a.PReannounce = a.P != nil && ask(a.P, a.PRank)
-		a.DReannounce = a.P == nil && ask(a.D, a.DRank)
+		round.PReannounce = round.P != nil && ask(round.P, round.PRank)
+		round.DReannounce = round.P == nil && ask(round.D, round.DRank)
 	}
-	plan := &r.now.plan
-	if err := planInto(plan, speaks, a); err != nil {
+	plan := &r.cur.plan
+	if err := planInto(plan, speaks, round); err != nil {
 		if errors.Is(err, connector.ErrTakesNoIDs) {
 			r.NotResumable = "engine"
 		}
-		return &fault.Error{Class: fault.Rejected, Leg: pools.Decode, Worker: a.D.ID, Err: err}
+		return &fault.Error{Class: fault.Rejected, Leg: pools.Decode, Worker: round.D.ID, Err: err}
 	}
 	if plan.Order == connector.Together || plan.Order == connector.DecodeFirst {
-		return f.pair(ctx, r, speaks, a, plan, out)
+		return f.pair(ctx, r, speaks, round, plan, out)
 	}
 	if plan.Order == connector.PrefillFirst && r.KV == nil {
-		whole, failed := f.prefillFirst(ctx, r, speaks, a, plan)
+		whole, failed := f.prefillFirst(ctx, r, speaks, round, plan)
 		if failed != nil {
 			return failed
 		}
 		if whole != nil {
-			return f.answered(ctx, r, a, whole, &plan.Decode, out)
+			return f.relayPrefill(ctx, r, round, whole, &plan.Decode, out)
 		}
 	}
 	if r.KV != nil {
-		bindKV(&plan.Decode, a.D, speaks, r.KV)
+		bindKV(&plan.Decode, round.D, speaks, r.KV)
 	}
-	call, out, end := letAttach(ctx, plan.Attach, out)
+	callCtx, out, end := letAttach(ctx, plan.Attach, out)
 	defer end()
 	var sent *atomic.Bool
 	if plan.Once {
 		sent = new(atomic.Bool)
 		plan.Decode.Sent = func() { sent.Store(true) }
 	}
-	failed = f.decode(call, r, a.D, &plan.Decode, nil, nil, out)
-	if r.KV != nil && (failed == nil || r.Sent.Began || ownsKV(plan, r, failed, sent)) {
+	failed = f.decode(callCtx, r, round.D, &plan.Decode, nil, nil, out)
+	if r.KV != nil && (failed == nil || r.Sent.HasToken || ownsKV(plan, r, failed, sent)) {
 		// Decode used the KV, or was cut while it waited for it. Either way its engine makes prefill's release it.
 		r.KV.taken = true
 	}
 	if failed != nil {
-		f.suspect(r, a.D, failed)
+		f.suspect(r, round.D, failed)
 	}
 	return failed
 }
@@ -77,8 +77,8 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 // planInto writes the round's plan into p.
 //
 //go:noinline
-func planInto(p *connector.Plan, speaks connector.Connector, a *connector.Round) (err error) {
-	*p, err = speaks.Plan(*a)
+func planInto(p *connector.Plan, speaks connector.Connector, round *connector.Round) (err error) {
+	*p, err = speaks.Plan(*round)
 	return err
 }
 
@@ -94,10 +94,10 @@ func bindKV(d *http1.Leg, w *pools.Worker, speaks connector.Connector, kv *Stage
 
 // prefillFirst calls the prefill leg and stages its KV, unless its answer is the whole one.
 func (f *Flow) prefillFirst(
-	ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, plan *connector.Plan,
+	ctx context.Context, r *request, speaks connector.Connector, round *connector.Round, plan *connector.Plan,
 ) (whole *prefilled, _ *fault.Error) {
-	result := &r.now.result
-	*result = f.prefill(ctx, r, speaks, a, plan.Prefill, nil)
+	result := &r.cur.result
+	*result = f.prefill(ctx, r, speaks, round, plan.Prefill, nil)
 	plan.Prefill.Body = nil // unused while decode runs
 	r.prefilled(result)
 	switch {
@@ -107,22 +107,22 @@ func (f *Flow) prefillFirst(
 		result.permit.end()
 		return result, nil
 	}
-	r.now.kv = StagedKV{KV: result.kv, Cached: result.cached, connector: speaks, producer: a.P, permit: result.permit, round: a}
-	r.stage(&r.now.kv)
+	r.cur.kv = StagedKV{KV: result.kv, Cached: result.cached, connector: speaks, producer: round.P, permit: result.permit, round: round}
+	r.stage(&r.cur.kv)
 	return nil, nil
 }
 
 // connect finds the round's connector. If the workers speak different protocols, decode computes the prompt itself,
 // where that is allowed.
-func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connector, _ *fault.Error) {
+func (f *Flow) connect(r *request, round *connector.Round) (speaks connector.Connector, _ *fault.Error) {
 	var why error
 	switch {
 	case r.KV != nil:
-		if speaks, why = f.rooms.Between(a.D, a.D); speaks != r.KV.connector {
+		if speaks, why = f.rooms.Between(round.D, round.D); speaks != r.KV.connector {
 			why = errors.New("its connector is another")
 		}
-	case a.P != nil:
-		speaks, why = f.rooms.Between(a.P, a.D)
+	case round.P != nil:
+		speaks, why = f.rooms.Between(round.P, round.D)
 	default:
 		speaks = connector.Local{}
 	}
@@ -132,14 +132,14 @@ func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connect
 	failed := &fault.Error{Class: fault.Rejected, Leg: pools.Prefill, Worker: r.Prefill.Worker}
 	switch pin := &r.pins.prefill; {
 	case pin.Worker != "":
-		failed.Err = openai.BadRequest(pin.field, "%s: the worker cannot hand its KV cache over to decode worker %q: %v", pin.field, a.D.ID, why)
+		failed.Err = openai.BadRequest(pin.field, "%s: the worker cannot hand its KV cache over to decode worker %q: %v", pin.field, round.D.ID, why)
 		return nil, failed
-	case !f.cfg.DecodeFallback, !a.D.ServesAlone():
+	case !f.cfg.DecodeFallback, !round.D.ServesAlone():
 		failed.Err = r.refusal(placement.ErrNoPrefill)
 		return nil, failed
 	}
 	r.releasePrefill(placement.ReasonNoPartner)
-	a.P = nil
+	round.P = nil
 	return connector.Local{}, nil
 }
 
@@ -148,8 +148,8 @@ func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connect
 func (f *Flow) decode(
 	ctx context.Context, r *request, w *pools.Worker, leg *http1.Leg, answer []byte, s *sibling, out Sink,
 ) *fault.Error {
-	m := r.now
-	m.sibling, m.worker, m.given = s, w.ID, answer != nil
+	m := r.cur
+	m.sibling, m.worker, m.fromPrefill = s, w.ID, answer != nil
 	f.callInto(&m.call, r, w, leg, answer)
 	failed := f.rooms.Decode.Run(ctx, &m.call, out)
 	r.Sent = m.call.Sent
@@ -162,15 +162,15 @@ func (f *Flow) decode(
 //
 //go:noinline
 func (f *Flow) decoded(ctx context.Context, r *request, failed *fault.Error) {
-	if !r.now.given && context.Cause(ctx) != errSibling { // else nothing was learned about the worker
-		if disputed(failed) && !r.Sent.Began {
+	if !r.cur.fromPrefill && context.Cause(ctx) != errSibling { // else nothing was learned about the worker
+		if disputed(failed) && !r.Sent.HasToken {
 			r.dispute(failed, r.stack.keepPermit(r.dPlace), r.leg.Worker)
 		} else {
 			r.d.Done(failed)
 		}
 		bindSession(r.d.Lease, failed)
 	}
-	if failed != nil && !r.Sent.Began {
+	if failed != nil && !r.Sent.HasToken {
 		r.d.Invalidate()
 	}
 	if r.Trace != nil {
@@ -203,15 +203,17 @@ func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *htt
 	}
 	r.onToken = f.observer.LegStarted(&r.Record, r.leg)
 	f.links.begin(f, r, w, answer != nil)
-	call.Patience = f.links.patience(r)
+	if r.leaves {
+		call.Patience = r.transfer.Patience()
+	}
 }
 
 // pair calls both legs in parallel; they find each other by the plan. The first failure ends the other leg, unless
 // decode has had its first token and so has the KV. pair returns when both have ended.
 func (f *Flow) pair(
-	ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, plan *connector.Plan, out Sink,
+	ctx context.Context, r *request, speaks connector.Connector, round *connector.Round, plan *connector.Plan, out Sink,
 ) *fault.Error {
-	r.stage(&StagedKV{Cached: -1, connector: speaks, producer: a.P, round: a})
+	r.stage(&StagedKV{Cached: -1, connector: speaks, producer: round.P, round: round})
 	both, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	sent := make(chan struct{})
@@ -219,7 +221,7 @@ func (f *Flow) pair(
 		plan.Decode.Sent()
 	}
 	s := &sibling{result: make(chan prefilled, 1)}
-	body, memory := r.Call.Body, a.Memory
+	body, memory := r.Call.Body, round.Memory
 	r.Retain()
 	body.Retain()
 	memory.Retain()
@@ -236,35 +238,35 @@ func (f *Flow) pair(
 		}()
 		select {
 		case <-sent:
-			result = f.prefill(both, r, speaks, a, plan.Prefill, s)
+			result = f.prefill(both, r, speaks, round, plan.Prefill, s)
 		case <-both.Done(): // decode ended before it was sent
-			result = prefilled{failed: fault.New(pools.Prefill, a.P.ID, context.Cause(both), 0)}
+			result = prefilled{failed: fault.New(pools.Prefill, round.P.ID, context.Cause(both), 0)}
 		}
 		result.first = result.first && s.decide(prefillEnded)
 		if result.whole != nil && s.decide(prefillEnded) { // nothing to decode
 			end(errSibling)
 		}
 	}()
-	failed := f.decode(both, r, a.D, &plan.Decode, nil, s, &pairSink{out, s})
+	failed := f.decode(both, r, round.D, &plan.Decode, nil, s, &pairSink{out, s})
 	if s.outcome.Load() == prefillEnded { // a token of the same moment was not sent
 		accepted := r.Sent.Accepted
 		r.Sent = r.draft.Undo()
 		r.Sent.Accepted = accepted
 	}
-	if failed != nil && failed.Class == fault.EngineError && !r.Sent.Began {
-		s.settle(r) // a prefill that died is why decode fails, and may show a moment later
+	if failed != nil && failed.Class == fault.EngineError && !r.Sent.HasToken {
+		s.awaitBriefly(r) // a prefill that died is why decode fails, and may show a moment later
 		// Decode may be unable to reach prefill: the failure counts for both, and the culprit will fail again. The
 		// next round excludes prefill's worker too if there is another.
 		end(errPartner)
-		if f.hasOther(r, a.P) {
-			r.tried = append(r.tried, a.P.ID)
+		if f.hasOther(r, round.P) {
+			r.tried = append(r.tried, round.P.ID)
 		}
 	}
 	end(fault.ErrClientGone) // prefill is done
 	result := s.wait(r)
-	if result.whole != nil && !r.Sent.Began {
+	if result.whole != nil && !r.Sent.HasToken {
 		r.releaseKV()
-		return f.answered(ctx, r, a, result, &plan.Decode, out)
+		return f.relayPrefill(ctx, r, round, result, &plan.Decode, out)
 	}
 	if failed == nil {
 		r.KV.taken = true

@@ -17,7 +17,7 @@ type sibling struct {
 	result  chan prefilled
 	got     *prefilled // the result, once collected
 
-	settled bool // settle has waited
+	waited bool // awaitBriefly was called
 }
 
 // trailing is how long a short answer's usage waits for prefill's, which has the cached tokens.
@@ -86,12 +86,12 @@ func (s *sibling) collect(r *request) {
 	}
 }
 
-// settle waits once, up to trailing, for prefill's result.
-func (s *sibling) settle(r *request) {
-	if s == nil || s.got != nil || s.settled {
+// awaitBriefly waits once, up to trailing, for prefill's result.
+func (s *sibling) awaitBriefly(r *request) {
+	if s == nil || s.got != nil || s.waited {
 		return
 	}
-	s.settled = true
+	s.waited = true
 	late := time.NewTimer(trailing)
 	defer late.Stop()
 	select {

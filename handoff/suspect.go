@@ -40,7 +40,7 @@ func (f *Flow) suspect(r *request, d *pools.Worker, failed *fault.Error) {
 	r.suspected = suspicion{}
 	before.permit.end()
 	switch kv := r.KV; {
-	case r.Sent.Began, failed.Leg != pools.Decode:
+	case r.Sent.HasToken, failed.Leg != pools.Decode:
 	case before.decode == d.ID:
 		r.tried = slices.DeleteFunc(r.tried, func(id string) bool { return id == before.producer })
 	case kv == nil || kv.producer == nil || r.pins.prefill.Worker != "":
@@ -121,15 +121,15 @@ func (r *request) dispute(failed *fault.Error, p permit, d *pools.Worker) {
 	}
 }
 
-// settle ends all disputes. If the request was answered, the workers outside the current round are to blame, and in
+// endDisputes ends all disputes. If the request was answered, the workers outside the current round are to blame, and in
 // records which pairs failed; in is nil otherwise. It reports whether others can use the disputed KV.
-func (r *request) settle(in *links) (others bool) {
+func (r *request) endDisputes(in *links) (others bool) {
 	for _, d := range r.disputes {
 		if in != nil && d.p != nil {
 			others = in.failed(d.p, d.d) || others
 		}
 		switch id := d.failed.Worker; {
-		case in == nil, id == r.now.worker, r.KV != nil && id == r.Prefill.Worker:
+		case in == nil, id == r.cur.worker, r.KV != nil && id == r.Prefill.Worker:
 			d.permit.end()
 		default:
 			d.permit(d.failed)

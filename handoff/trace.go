@@ -65,13 +65,13 @@ func (f *Flow) trace(r *request) {
 	if f.rooms.Sample == nil {
 		return
 	}
-	parent, given := trace.Parse(r.Call.TraceParent)
+	parent, ok := trace.Parse(r.Call.TraceParent)
 	id := parent.Trace
-	if !given {
+	if !ok {
 		id = trace.NewTraceID()
 	}
 	sampled := f.rooms.Sample(id, parent)
-	if !sampled && given && !parent.IsSampled() {
+	if !sampled && ok && !parent.IsSampled() {
 		return
 	}
 	own := trace.Context{Trace: id, Span: trace.NewSpanID(), Flags: parent.Flags &^ trace.Sampled}
@@ -122,7 +122,7 @@ func (f *Flow) traceLeg(r *request, leg *Leg, lease *router.Lease) string {
 	if s.Role != pools.Prefill {
 		s.From = t.cut
 	}
-	if r.takesTurn() { // its round has not begun
+	if r.prefillsOnly() { // its round has not begun
 		s.Attempt++
 	}
 	leg.Span = s.ID

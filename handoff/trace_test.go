@@ -47,8 +47,8 @@ func TestTraceParents(t *testing.T) {
 			assert.True(t, (r.traceParent == tt.client) == tt.same && strings.HasSuffix(r.traceParent, tt.flags) && (r.Trace != nil) == tt.traced,
 				"engines get %q, traced %v", r.traceParent, r.Trace != nil)
 			got, _ := trace.Parse(r.traceParent)
-			client, given := trace.Parse(tt.client)
-			assert.True(t, !given || got.Trace == client.Trace, "trace %s, the client's is %s", got.Trace, client.Trace)
+			client, ok := trace.Parse(tt.client)
+			assert.True(t, !ok || got.Trace == client.Trace, "trace %s, the client's is %s", got.Trace, client.Trace)
 			assert.True(t, !tt.traced || r.Trace.Own == got && r.Trace.Parent == client.Span && r.TraceID() == got.Trace.String(), "%+v", r.Trace)
 		})
 	}

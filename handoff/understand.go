@@ -108,14 +108,14 @@ func (r *request) constrain(cost string) error {
 	for _, c := range []struct {
 		name  string
 		cost  string
-		given *float64
+		value *float64
 	}{
 		{"overlap_score_credit", router.Credited, o.OverlapScoreCredit},
 		{"prefill_load_scale", router.Credited, o.PrefillLoadScale},
 		{"shared_cache_multiplier", router.Credited, o.SharedCacheMultiplier},
 		{"overlap_score_weight", router.Classic, o.OverlapScoreWeight},
 	} {
-		if c.given != nil && cost != c.cost {
+		if c.value != nil && cost != c.cost {
 			field := "nvext.router_config_override." + c.name
 			return openai.BadRequest(field, "%s is a weight of the cost %q, and this gateway's --router-cost is %s", field, c.cost, cost)
 		}

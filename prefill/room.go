@@ -1,5 +1,6 @@
 // Package prefill is the prefill leg: it calls the worker and returns its answer, whose hand-off metadata a connector
-// reads.
+// reads. It also measures how fast workers compute prompts ([Rate], [Fits]) and derives how long a prompt may take
+// ([Limits]).
 package prefill
 
 import (
@@ -14,7 +15,6 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/pace"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
@@ -23,7 +23,7 @@ import (
 // Config is the prefill leg's settings.
 type Config struct {
 	// Timeout is how long a worker may take to answer. Automatic is the greater of 30 s and five times the
-	// prediction: the uncached tokens booked on the worker over its observed speed; see [pace.Limits]. The flag is decode's
+	// prediction: the uncached tokens booked on the worker over its observed speed; see [Limits]. The flag is decode's
 	// first-token-timeout.
 	Timeout time.Duration `default:"0s" range:"0s.."`
 }
@@ -36,15 +36,15 @@ type Room struct {
 	cfg       Config
 	roster    *pools.Roster
 	transport http1.Transport
-	limits    *pace.Limits
-	fits      *pace.Fits
+	limits    *Limits
+	fits      *Fits
 	runs      http1.Pool[run, *run]
 	ended     sync.Map // by worker, when its latest prefill succeeded: a time.Time
 }
 
 // New returns a room.
 func New(cfg Config, roster *pools.Roster, transport http1.Transport) *Room {
-	return &Room{cfg: cfg, roster: roster, transport: transport, limits: pace.NewLimits(), fits: pace.NewFits()}
+	return &Room{cfg: cfg, roster: roster, transport: transport, limits: NewLimits(), fits: NewFits()}
 }
 
 // pool returns the model's current prefill pool.
@@ -154,8 +154,8 @@ func (r *Room) fit(lease *router.Lease, cached int, took time.Duration) {
 	r.fits.Observe(kindOf(w), w.ID, w.Incarnation, lease.PrefillTokens+expected-cached, cached, took, time.Now())
 }
 
-func kindOf(w *pools.Worker) pace.Kind {
-	return pace.Kind{Model: w.Model, Engine: w.Engine, Device: w.DeviceClass, BatchedTokens: w.MaxNumBatchedTokens}
+func kindOf(w *pools.Worker) Kind {
+	return Kind{Model: w.Model, Engine: w.Engine, Device: w.DeviceClass, BatchedTokens: w.MaxNumBatchedTokens}
 }
 
 // Forecast is a [router.Forecast] of prefill workers: by the fit of the worker's kind, else by the worker's rate.
@@ -167,7 +167,7 @@ func (r *Room) Forecast(w *pools.Worker, booked, uncached, cached int) (time.Dur
 		before, _ := r.fits.Predict(kindOf(w), w.ID, booked, 0) // as one prompt: their prefixes are unknown
 		return before + own, true
 	}
-	return pace.Predicted(r.Rate(w.ID), booked+uncached)
+	return Predicted(r.Rate(w.ID), booked+uncached)
 }
 
 // Rate is the worker's observed prefill speed in tokens a second, 0 while unknown.

@@ -35,7 +35,7 @@ type core struct {
 	policy       policy
 	sources      *overlap.Sources
 	book         *load.Book
-	turn         uint64       // bookings made
+	booked       uint64       // bookings made
 	views        uint64       // made of its pool
 	overlaps     Overlaps     // of the bookings
 	plan         *plan        // nil if prompts are bound at once
@@ -88,20 +88,20 @@ func (k *core) pick(c *scratch, now time.Time) (int, error) {
 	if c.ws, err = k.candidates(c, now); err != nil {
 		return 0, err
 	}
-	c.query.Turn = k.turn
+	c.query.Nth = k.booked
 	c.shuffle()
 	i, cost, ok := k.choose(c, now)
 	if !ok {
 		return 0, ErrDeclined
 	}
-	c.settle(i, cost)
+	c.chose(i, cost)
 	return i, k.bind(c, i, now)
 }
 
 // candidates returns the slots that may be chosen.
 func (k *core) candidates(c *scratch, now time.Time) ([]candidate, error) {
 	c.mode = k.mode(c.view)
-	c.turned = c.mode != k.latest && c.mode.Reason != ""
+	c.modeChanged = c.mode != k.latest && c.mode.Reason != ""
 	k.latest = c.mode
 	c.why.Policy, c.query.late = c.mode.Policy, k.plan != nil && c.mode.Policy == "eft"
 	if c.query.late {
@@ -155,13 +155,10 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 			alone = func(d *candidate) bool { return slices.Contains(cd.alone, d.slot) }
 		}
 		if cp.keep(func(p *candidate) bool {
-			return cd.any(func(d *candidate) bool {
-				return pairs(p.Worker,
-					d.Worker)
-			})
+			return cd.any(func(d *candidate) bool { return pairs(p.Worker, d.Worker) })
 		}); len(cp.ws) == 0 && cd.any(alone) {
 			cd.keep(alone)
-			cd.query.Turn = decode.turn
+			cd.query.Nth = decode.booked
 			cd.shuffle()
 			j, err = decode.finish(cd, now)
 			return none, j, err
@@ -172,13 +169,13 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 			return 0, 0, cp.refuse(ErrNoPartner)
 		}
 	}
-	cp.query.Turn, cd.query.Turn = prefill.turn, decode.turn
+	cp.query.Nth, cd.query.Nth = prefill.booked, decode.booked
 	cp.shuffle()
 	i, cost, ok := prefill.choose(cp, now)
 	if !ok {
 		return 0, 0, cp.refuse(ErrDeclined)
 	}
-	cp.settle(i, cost)
+	cp.chose(i, cost)
 	if err := prefill.bind(cp, i, now); err != nil {
 		return 0, 0, cp.refuse(err)
 	}
@@ -202,7 +199,7 @@ func (k *core) finish(c *scratch, now time.Time) (int, error) {
 	if !ok {
 		return 0, c.refuse(ErrDeclined)
 	}
-	c.settle(i, cost)
+	c.chose(i, cost)
 	return i, nil
 }
 
@@ -249,7 +246,7 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 	if c.drawn {
 		k.draws++
 	}
-	k.turn++
+	k.booked++
 	k.moments.add(now)
 	k.overlaps.add(w, q.Text || k.sources.Predicts(w.Worker, int(w.Rank)))
 	l.expected = k.sources.Expect(&c.found, w.Worker, int(w.Rank), q.ISL, q.BlockSize)
@@ -275,7 +272,7 @@ func grantPair(prefill, decode *core, cp, cd *scratch, i, j int, now time.Time) 
 		return nil, nil, cp.refuse(err)
 	}
 	if err = decode.grant(d, cd, j, now); err != nil {
-		prefill.turn--
+		prefill.booked--
 		prefill.overlaps = before
 		p.enter(prefill, p.event(load.Free), now)
 		return nil, nil, cd.refuse(err)

@@ -107,7 +107,7 @@ func (d *Done) count(ws []candidate, blockSize int) {
 type query struct {
 	*Request         // the caller's; read-only
 	BlockSize int    // the pool's, in tokens
-	Turn      uint64 // bookings that the pool has made so far
+	Nth       uint64 // bookings that the pool has made so far
 
 	rng   *rand.Rand // of this choice
 	costs []float64  // the costs of all candidates, if the policy has costs; nil if not requested

@@ -33,7 +33,7 @@ func crowd(n int, seed uint64) []candidate {
 	return ws
 }
 
-var ask = &query{Request: &Request{ID: "r", ISL: 160}, BlockSize: 16, Turn: 7}
+var ask = &query{Request: &Request{ID: "r", ISL: 160}, BlockSize: 16, Nth: 7}
 
 // asked is q with the randomness of a choice and where it is explained.
 func asked(q *query, rng *rand.Rand, why *Why) *query {
@@ -183,8 +183,8 @@ func TestDeviceAwareWeighted(t *testing.T) {
 	}
 }
 
-// TestSoftmax compares picks at a temperature with the softmax over range-normalised costs. The bound is chi-square's 99.9th
-// percentile at three degrees of freedom; the seeds are fixed.
+// TestSoftmax compares picks at a temperature with the softmax over range-normalised costs. The bound is chi-square's
+// 99.9th percentile at three degrees of freedom; the seeds are fixed.
 func TestSoftmax(t *testing.T) {
 	for _, c := range []struct {
 		temperature float64
@@ -217,7 +217,7 @@ func TestSoftmax(t *testing.T) {
 func TestRoundRobinTakesTurns(t *testing.T) {
 	ws := crowd(3, 1)
 	for turn, want := range []int{0, 1, 2, 0, 1, 2} {
-		i, _, _ := roundRobin(&query{Turn: uint64(turn), why: &Why{}}, ws)
+		i, _, _ := roundRobin(&query{Nth: uint64(turn), why: &Why{}}, ws)
 		assert.Equal(t, want, i, "turn %d", turn)
 	}
 }
@@ -256,9 +256,10 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-// A decode worker that fetches only the rest of a prompt is the better one by the blocks that it has, whatever the mode's cost: SGLang's
-// prefill sends what is behind decode_prefix_len, and decode allocates room for that (pop_preallocated in 0.5.23's
-// srt/disaggregation/decode.py). Load above that outweighs the cache, and caches of other workers do not count.
+// A decode worker that fetches only the rest of a prompt is the better one by the blocks that it has, whatever the
+// mode's cost: SGLang's prefill sends what is behind decode_prefix_len, and decode allocates room for that
+// (pop_preallocated in 0.5.23's srt/disaggregation/decode.py). Load above that outweighs the cache, and caches of other
+// workers do not count.
 func TestDecodeFetchesTheRest(t *testing.T) {
 	prompt := chain(1, 8)
 	for _, c := range []struct {

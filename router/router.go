@@ -171,7 +171,7 @@ func (r *Router) Overlaps() Overlaps {
 func (r *Router) Bookings() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.turn
+	return r.core.booked
 }
 
 // Draws returns the number of bookings drawn by water filling.
@@ -233,7 +233,7 @@ func (r *Router) begin(p *pools.Pool, req Request, now time.Time) *scratch {
 
 // end returns a scratch to the pool.
 func (r *Router) end(c *scratch) {
-	if c.turned && r.core.cfg.OnMode != nil {
+	if c.modeChanged && r.core.cfg.OnMode != nil {
 		r.core.cfg.OnMode(c.view.pool, c.mode)
 	}
 	c.end()

@@ -13,32 +13,32 @@ import (
 
 // scratch is the reusable memory of one choice.
 type scratch struct {
-	req      Request // the caller's, with an ISL of at least 0
-	query    query   // the same for the policy
-	view     *view
-	found    overlap.Lookup // the prompt's overlaps
-	kept     []int32        // the slots that the request leaves; unset if it leaves all
-	all      bool
-	met      passed
-	largest  int             // total_kv_blocks of the largest worker that it names
-	ws       []candidate     // beyond its length: candidates of earlier choices
-	of       uint64          // the view of the workers in ws
-	tiers    bool            // slower tiers count
-	alone    []int32         // slots that no prefill worker can hand over to
-	planned  []time.Duration // of the drain, by slot; nil outside of one
-	mode     Mode            // by which the choice is made
-	turned   bool            // the mode changed since the choice before
-	limits   *Thresholds
-	owns     []bool // by slot; nil: all
-	drawn    bool   // by water filling
-	reserved int    // blocks of a worker reserved for its owner
-	session  sessionOf
-	costs    []float64 // of the candidates, if kept
-	raised   []float64 // with one more booking
-	lots     []lot     // of a draw
-	why      Why
-	pcg      rand.PCG
-	rng      *rand.Rand // over pcg
+	req         Request // the caller's, with an ISL of at least 0
+	query       query   // the same for the policy
+	view        *view
+	found       overlap.Lookup // the prompt's overlaps
+	kept        []int32        // the slots that the request leaves; unset if it leaves all
+	all         bool
+	met         passed
+	largest     int             // total_kv_blocks of the largest worker that it names
+	ws          []candidate     // beyond its length: candidates of earlier choices
+	of          uint64          // the view of the workers in ws
+	tiers       bool            // slower tiers count
+	alone       []int32         // slots that no prefill worker can hand over to
+	planned     []time.Duration // of the drain, by slot; nil outside of one
+	mode        Mode            // by which the choice is made
+	modeChanged bool            // since the choice before
+	limits      *Thresholds
+	owns        []bool // by slot; nil: all
+	drawn       bool   // by water filling
+	reserved    int    // blocks of a worker reserved for its owner
+	session     sessionOf
+	costs       []float64 // of the candidates, if kept
+	raised      []float64 // with one more booking
+	lots        []lot     // of a draw
+	why         Why
+	pcg         rand.PCG
+	rng         *rand.Rand // over pcg
 }
 
 func newScratch() *scratch {
@@ -61,7 +61,7 @@ func (c *scratch) start(v *view, req Request) {
 
 // end drops references to the request and its pool.
 func (c *scratch) end() {
-	c.req, c.query, c.view, c.limits, c.planned, c.owns, c.reserved, c.turned = Request{}, query{}, nil, nil, nil, nil, 0, false
+	c.req, c.query, c.view, c.limits, c.planned, c.owns, c.reserved, c.modeChanged = Request{}, query{}, nil, nil, nil, nil, 0, false
 	c.drawn = false
 	c.found.End()
 }
@@ -96,8 +96,8 @@ func (c *scratch) shuffle() {
 	c.pcg.Seed(xxh3.HashStringSeed(c.req.ID, c.view.seed), uint64(c.req.Attempt))
 }
 
-// settle records that candidate i was chosen.
-func (c *scratch) settle(i int, cost float64) {
+// chose records that candidate i was chosen.
+func (c *scratch) chose(i int, cost float64) {
 	c.why.Cost = cost
 	c.why.Overlap, c.why.Predicted = c.ws[i].Overlap, int(c.ws[i].Predicted)
 	c.why.Candidates = len(c.ws)

@@ -18,7 +18,6 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/kv/follow"
@@ -148,7 +147,7 @@ func here(address string) bool {
 }
 
 // config returns the stack's part of the settings.
-func (s *attachSettings) config(r *settings.Resolved) (stack.AttachConfig, error) {
+func (s *attachSettings) config(r *setting.Resolved) (stack.AttachConfig, error) {
 	c := stack.AttachConfig{
 		Advertise: strings.TrimSuffix(s.Advertise, "/"),
 		Probe:     discovery.ProberConfig{Failures: s.Failures, Seed: rand.Uint64()},
@@ -191,7 +190,7 @@ func (s *attachSettings) config(r *settings.Resolved) (stack.AttachConfig, error
 }
 
 // refuseEngine names the flag of a discovery error; address is the flag of the URL.
-func refuseEngine(r *settings.Resolved, address string, err error) error {
+func refuseEngine(r *setting.Resolved, address string, err error) error {
 	bad, ok := errors.AsType[*discovery.EndpointError](err)
 	if !ok {
 		return err
@@ -204,7 +203,7 @@ func refuseEngine(r *settings.Resolved, address string, err error) error {
 }
 
 // given returns the engine as described by the flags.
-func (s *attachSettings) given(r *settings.Resolved) (pools.Worker, error) {
+func (s *attachSettings) given(r *setting.Resolved) (pools.Worker, error) {
 	w := pools.Worker{
 		ID: s.Worker.ID, Model: s.Worker.Model, Role: pools.Role(s.Role), Address: s.URL, Connector: s.Worker.Connector,
 		BlockSize: s.Worker.BlockSize, TotalKVBlocks: s.Worker.KVBlocks, MaxNumSeqs: s.Worker.MaxSeqs,

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/queue"
 )
 
 // readClasses reads the file of policy classes, if any.
-func readClasses(cfg *queue.Config, r *settings.Resolved, p process) error {
+func readClasses(cfg *queue.Config, r *setting.Resolved, p process) error {
 	if cfg.ClassesFile == "" {
 		return nil
 	}

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // command is one subcommand.
@@ -12,13 +12,13 @@ type command struct {
 	help string // one line
 	run  func(ctx context.Context, args []string, p process) error
 	of   any      // a pointer to the struct of its settings
-	text string   // its manual, see settings.Manual
+	text string   // its manual, see setting.Manual
 	most []string // the most common settings; nil for all
 }
 
 // manual returns the command's help.
-func (c *command) manual() settings.Manual {
-	return settings.Manual{Name: c.name, Text: c.text, First: c.most}
+func (c *command) manual() setting.Manual {
+	return setting.Manual{Name: c.name, Text: c.text, First: c.most}
 }
 
 // commandNamed returns the command, or nil.

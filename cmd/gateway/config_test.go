@@ -8,15 +8,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 )
 
 // configured is the gateway's configuration by the arguments.
 func configured(args ...string) (stack.GatewayConfig, error) {
 	var s serveSettings
-	if _, _, err := settings.New(&s).Resolve(args, nil, nil); err != nil {
+	if _, _, err := setting.NewSet(&s).Resolve(args, nil, nil); err != nil {
 		return stack.GatewayConfig{}, err
 	}
 	err := s.Complete()

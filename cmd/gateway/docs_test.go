@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/lab/fleet"
 )
 
@@ -33,7 +33,7 @@ func settingsReference() string {
 	var b bytes.Buffer
 	b.WriteString("# Settings\n\nMade of the program's help by `go test ./cmd/gateway -run TestSettingsReference -update`. `--help-all` explains those of\n" +
 		"`gateway worker`, `load` and `simulate`. [Operating](../operating.md#settings) explains flags, variables and files.\n")
-	shared := settings.New(new(serveSettings))
+	shared := setting.NewSet(new(serveSettings))
 	for _, name := range forOperators {
 		fmt.Fprintf(&b, "\n## gateway %s\n", name)
 		if set := commandNamed(name).set(); name == "serve" {
@@ -47,7 +47,7 @@ func settingsReference() string {
 
 // reference writes a table of settings for each group. Those that shared has with the same help are named and not
 // explained again.
-func reference(b *bytes.Buffer, set, shared *settings.Set) {
+func reference(b *bytes.Buffer, set, shared *setting.Set) {
 	known := map[string]string{}
 	if shared != nil {
 		for _, g := range shared.Groups() {
@@ -60,7 +60,7 @@ func reference(b *bytes.Buffer, set, shared *settings.Set) {
 	for _, g := range set.Groups() {
 		begun, named := false, []string(nil)
 		for _, row := range g.Rows {
-			flag, text := "`"+settings.Flag(row, row.Name)+"`", row.Help
+			flag, text := "`"+setting.Flag(row, row.Name)+"`", row.Help
 			if known[row.Name] == row.Help {
 				named = append(named, flag)
 				continue
@@ -69,13 +69,13 @@ func reference(b *bytes.Buffer, set, shared *settings.Set) {
 				text += fmt.Sprintf(" `%s`: %s.", c.Name, strings.TrimSuffix(c.Help, "."))
 			}
 			for _, a := range row.Aliases {
-				text += " Older name: `" + settings.Flag(row, a) + "`."
+				text += " Older name: `" + setting.Flag(row, a) + "`."
 			}
 			if !begun {
 				fmt.Fprintf(b, "\n### %s\n\n| flag | default | what it does |\n|---|---|---|\n", g.Title)
 				begun = true
 			}
-			fmt.Fprintf(b, "| %s | %s | %s |\n", flag, settings.DefaultAndRange(row), strings.ReplaceAll(text, "|", `\|`))
+			fmt.Fprintf(b, "| %s | %s | %s |\n", flag, setting.DefaultAndRange(row), strings.ReplaceAll(text, "|", `\|`))
 		}
 		if len(named) > 0 {
 			same += "- " + g.Title + ": " + strings.Join(named, ", ") + "\n"
@@ -130,7 +130,7 @@ func TestFirstSettings(t *testing.T) {
 		shown := 0
 		for _, g := range c.set().Groups() {
 			for _, row := range g.Rows {
-				name := settings.Flag(row, row.Name)
+				name := setting.Flag(row, row.Name)
 				assert.True(t, len(c.most) <= 0 || strings.Contains(short, strings.TrimPrefix(name, "--")),
 					"%s: --help does not name %s", c.name, name)
 				if slices.Contains(c.most, row.Name) {
@@ -175,8 +175,8 @@ var (
 		`|\b(\w+)\((?:"(\w+)",\s)?|\.Code = "(\w+)"`)
 )
 
-// errorCodes collects, from the sources in folders, each code that an openai.Error is made with and its status; "4xx" is an engine's
-// own. Codes that are no literals are fault classes, or another error's.
+// errorCodes collects, from the sources in folders, each code that an openai.Error is made with and its status; "4xx"
+// is an engine's own. Codes that are no literals are fault classes, or another error's.
 func errorCodes(t *testing.T, folders ...string) map[string]string {
 	t.Helper()
 	var sources strings.Builder
@@ -220,12 +220,12 @@ func errorCodes(t *testing.T, folders ...string) map[string]string {
 }
 
 // set is the command's settings.
-func (c *command) set() *settings.Set { return settingsOf()[c.name] }
+func (c *command) set() *setting.Set { return settingsOf()[c.name] }
 
-var settingsOf = sync.OnceValue(func() map[string]*settings.Set {
-	all := map[string]*settings.Set{}
+var settingsOf = sync.OnceValue(func() map[string]*setting.Set {
+	all := map[string]*setting.Set{}
 	for _, c := range commands() {
-		all[c.name] = settings.New(c.of, everySettings()...)
+		all[c.name] = setting.NewSet(c.of, everySettings()...)
 	}
 	return all
 })

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // forOperators are the commands of docs/reference/settings.md, in its order; documented are all that have settings.
@@ -86,8 +86,8 @@ func documentedCommands(text string) (blocks, spans [][]string) {
 	return blocks, spans
 }
 
-// shellCommands are the commands of a script, each as its words. It leaves out comments, redirections, and the … of what a document
-// shortens.
+// shellCommands are the commands of a script, each as its words. It leaves out comments, redirections, and the … of
+// what a document shortens.
 func shellCommands(script string) (commands [][]string) {
 	var words []string
 	for _, token := range shellToken.FindAllString(continued.ReplaceAllString(script, " ")+"\n", -1) {
@@ -128,7 +128,7 @@ func misused(args []string, values bool) string {
 	}
 	_, words, err := c.set().Resolve(args[1:], nil, func(string) ([]byte, error) { return nil, nil })
 	switch {
-	case err != nil && !errors.As(err, new(settings.Asked)):
+	case err != nil && !errors.As(err, new(setting.Asked)):
 		return err.Error()
 	case len(words) > 0 && name != "simulate" && name != "workers":
 		return "it takes no word " + words[0]
@@ -138,7 +138,7 @@ func misused(args []string, values bool) string {
 
 var flagName = regexp.MustCompile(`^--[a-z][a-z0-9-]*`)
 
-func unknownFlag(set *settings.Set, args []string) string {
+func unknownFlag(set *setting.Set, args []string) string {
 	for _, arg := range args {
 		flag := flagName.FindString(arg)
 		if slices.Contains([]string{"", "--config", "--help", "--help-all"}, flag) {

@@ -3,15 +3,15 @@ package main
 import (
 	"log/slog"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/http1"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // inject puts the faults of a scenario between the gateway and its workers, where one was named. Its seed becomes the
 // gateway's, so that a run can be repeated.
-func inject(cfg *stack.GatewayConfig, r *settings.Resolved, p process, log *slog.Logger) error {
+func inject(cfg *stack.GatewayConfig, r *setting.Resolved, p process, log *slog.Logger) error {
 	s := cfg.Faults
 	if s.Scenario == "" {
 		return nil

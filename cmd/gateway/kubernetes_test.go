@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
@@ -49,7 +49,7 @@ func TestKubernetesManifests(t *testing.T) {
 		}
 	}
 	var s serveSettings
-	_, _, err := settings.New(&s, everySettings()...).Resolve(nil, environ, os.ReadFile)
+	_, _, err := setting.NewSet(&s, everySettings()...).Resolve(nil, environ, os.ReadFile)
 	require.NoError(t, err)
 	require.NoError(t, s.Complete())
 	assert.Equal(t, []string{"kv", "0.0.0.0"}, []string{s.Router.Mode, s.Edge.Host})

@@ -9,10 +9,8 @@ import (
 	"github.com/tandem-pd/tandem/lab/simulate"
 )
 
-// labSettings returns the settings of each command that simulates.
-func labSettings() []any {
-	return []any{new(devfleet.Settings), new(devfleet.WorkerSettings), new(replay.LoadSettings), new(simulate.Settings)}
-}
+// labSettings are the settings of each command that simulates.
+var labSettings = []any{new(devfleet.Settings), new(devfleet.WorkerSettings), new(replay.LoadSettings), new(simulate.Settings)}
 
 // labCommands returns the commands that simulate and measure, by name.
 func labCommands() map[string]command {

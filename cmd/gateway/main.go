@@ -17,7 +17,6 @@ import (
 	"syscall"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/internal/auth"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/terminal"
@@ -100,7 +99,7 @@ func run(ctx context.Context, args []string, p process) int {
 	if c := commandNamed(args[0]); c != nil {
 		err := c.run(ctx, args[1:], p)
 		switch {
-		case err == nil, errors.As(err, new(settings.Asked)):
+		case err == nil, errors.As(err, new(setting.Asked)):
 			return exitOK
 		case isUsage(err):
 			fmt.Fprintf(p.stderr, "gateway %s: %s\n\n`gateway %s --help` lists every setting, `gateway %[1]s --help FLAG` explains one.\n",
@@ -138,7 +137,7 @@ func usage(w io.Writer) {
 }
 
 // resolve reads a command's settings into dst, or prints its help. Other words on the command line are an error.
-func resolve(dst any, name string, args []string, p process) (*settings.Resolved, error) {
+func resolve(dst any, name string, args []string, p process) (*setting.Resolved, error) {
 	r, words, err := resolveWords(dst, name, args, p)
 	if err == nil && len(words) > 0 {
 		return nil, &setting.Error{Err: fmt.Errorf("%q is no flag", words[0])}
@@ -147,10 +146,10 @@ func resolve(dst any, name string, args []string, p process) (*settings.Resolved
 }
 
 // resolveWords is resolve for a command with words besides flags.
-func resolveWords(dst any, name string, args []string, p process) (*settings.Resolved, []string, error) {
-	set := settings.New(dst, everySettings()...)
+func resolveWords(dst any, name string, args []string, p process) (*setting.Resolved, []string, error) {
+	set := setting.NewSet(dst, everySettings()...)
 	r, words, err := set.Resolve(args, p.environ, p.readFile)
-	if asked, ok := errors.AsType[settings.Asked](err); ok {
+	if asked, ok := errors.AsType[setting.Asked](err); ok {
 		columns, _ := terminal.Size(p.stdout)
 		return nil, nil, cmp.Or(set.Usage(p.stdout, commandNamed(name).manual(), asked, columns), err)
 	}
@@ -162,11 +161,11 @@ func resolveWords(dst any, name string, args []string, p process) (*settings.Res
 func everySettings() []any {
 	return append([]any{
 		new(serveSettings), new(attachSettings), new(workersSettings), new(indexSettings), new(selectSettings), new(healthSettings),
-	}, labSettings()...)
+	}, labSettings...)
 }
 
 // newLogger returns a command's logger, after a warning about ignored variables of Dynamo.
-func newLogger(p process, r *settings.Resolved, l observe.Logging) (*slog.Logger, error) {
+func newLogger(p process, r *setting.Resolved, l observe.Logging) (*slog.Logger, error) {
 	log, err := observe.NewLogger(p.stderr, l)
 	if err != nil {
 		return nil, &setting.Error{Err: err}

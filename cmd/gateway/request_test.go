@@ -35,10 +35,21 @@ import (
 // tick, and of client, engines and gateway on the same cores: `go run ./bench`
 // separates them.
 func BenchmarkRequest(b *testing.B) {
-	address, prefill := serveWired(b)
+	var engines [2]*wire.Engine
+	for i := range engines {
+		e, err := wire.NewEngine(0)
+		require.NoError(b, err)
+		defer e.Close()
+		engines[i] = e
+	}
+	prefill, decode := engines[0], engines[1]
+	address, stop := serveInside(b, "--prefill-url", prefill.Worker("p", wire.Model), "--decode-url", decode.Worker("d", wire.Model))
+	defer stop()
+	eventually(b, "the workers are up", func() bool { status, _ := get("http://" + address + "/health"); return status == http.StatusOK })
 	var callers [16]*caller
 	for i := range callers {
 		callers[i] = newCaller(b, address)
+		defer callers[i].conn.Close()
 	}
 	var next atomic.Int64
 	drive := func(n int) {
@@ -70,21 +81,6 @@ func BenchmarkRequest(b *testing.B) {
 	require.Equal(b, int64(b.N), prefill.Seen().Less(seen).Prefills, "prefills for %d requests of two legs", b.N)
 	b.ReportMetric(float64(after.Utime.Nano()-before.Utime.Nano())/1e3/float64(b.N), "user-µs/req")
 	b.ReportMetric(float64(after.Stime.Nano()-before.Stime.Nano())/1e3/float64(b.N), "sys-µs/req")
-}
-
-// serveWired runs `gateway serve` in this process before one engine of each pool.
-func serveWired(t testing.TB) (address string, prefill *wire.Engine) {
-	var engines [2]*wire.Engine
-	for i := range engines {
-		e, err := wire.NewEngine(0)
-		require.NoError(t, err)
-		t.Cleanup(func() { e.Close() })
-		engines[i] = e
-	}
-	address, stop := serveInside(t, "--prefill-url", engines[0].Worker("p", wire.Model), "--decode-url", engines[1].Worker("d", wire.Model))
-	t.Cleanup(stop)
-	eventually(t, "the workers are up", func() bool { status, _ := get("http://" + address + "/health"); return status == http.StatusOK })
-	return address, engines[0]
 }
 
 // serveInside runs `gateway serve` in this process and returns its address.
@@ -120,13 +116,12 @@ type caller struct {
 	request, number []byte // number is the place in the request of what makes its text another one
 }
 
-func newCaller(t testing.TB, address string) *caller {
-	t.Helper()
+func newCaller(b *testing.B, address string) *caller {
+	b.Helper()
 	conn, err := net.Dial("tcp", address)
-	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close() })
+	require.NoError(b, err)
 	words, err := replay.NewPrompter(tokens.Sim(), 1)
-	require.NoError(t, err)
+	require.NoError(b, err)
 	number := []byte("10000000")
 	text := append(number, words.AppendText(nil, []replay.Span{{ID: 1, Tokens: 60}})...)
 	request := wire.AppendRequest(nil, wire.ChatPath, address,

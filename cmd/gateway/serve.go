@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
@@ -191,7 +190,7 @@ func embed(e stack.EmbedConfig, durable bool) (*stack.Embedded, error) {
 func (s *serveSettings) embeds() bool { return s.Embedded.Listen != "" && len(s.Embedded.Peers) == 0 }
 
 // together refuses settings that do not go together.
-func (s *serveSettings) together(r *settings.Resolved) error {
+func (s *serveSettings) together(r *setting.Resolved) error {
 	etcd, byURL := len(s.EtcdEndpoints) > 0, s.Workers.Given()
 	switch {
 	case s.embeds() && (etcd || s.NATSURL != ""):

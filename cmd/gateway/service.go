@@ -15,7 +15,6 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/auth"
 	"github.com/tandem-pd/tandem/internal/setting"
@@ -30,7 +29,7 @@ type serviceSettings struct {
 }
 
 // config returns the service's part of the settings.
-func (s *serviceSettings) config(r *settings.Resolved) (service.Config, error) {
+func (s *serviceSettings) config(r *setting.Resolved) (service.Config, error) {
 	c := s.Config
 	if s.TokenFile == "" {
 		return c, nil

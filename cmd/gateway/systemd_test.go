@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
@@ -65,7 +65,7 @@ func TestSystemdUnit(t *testing.T) {
 	yaml, err := os.ReadFile("../../deploy/systemd/gateway.yaml")
 	require.NoError(t, err)
 	var s serveSettings
-	if _, _, err := settings.New(&s, everySettings()...).Resolve(command[2:], nil, func(string) ([]byte, error) {
+	if _, _, err := setting.NewSet(&s, everySettings()...).Resolve(command[2:], nil, func(string) ([]byte, error) {
 		return yaml,
 			nil
 	}); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/terminal"
-	"github.com/tandem-pd/tandem/pools/kept"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // workersSettings are the settings of `gateway workers`.
@@ -242,9 +242,9 @@ func (o *operator) cordon(ctx context.Context, verb, id string, s workersSetting
 }
 
 // fates explains changes that are not persisted.
-var fates = map[kept.Answer]string{
-	kept.Later: "\nOther gateways do not have it yet: etcd or NATS is down. It is written on recovery.",
-	kept.No:    "\nIt ends with this gateway: there is no etcd, and no group on NATS with JetStream.",
+var fates = map[replica.Storage]string{
+	replica.StoredLater: "\nOther gateways do not have it yet: etcd or NATS is down. It is written on recovery.",
+	replica.NotStored:   "\nIt ends with this gateway: there is no etcd, and no group on NATS with JetStream.",
 }
 
 // unknown returns the error for an unknown id.

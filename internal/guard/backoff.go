@@ -1,5 +1,6 @@
 // Package guard limits what failures cost: [Backoff] spaces attempts, of several processes apart; contained handlers
-// and loops survive a panic; [LogLimiter] bounds how often a line that a stranger can cause is logged.
+// and loops survive a panic; [LogLimiter] bounds how often a line that a stranger can cause is logged; [TempDir] is a
+// folder that the next process removes if this one dies.
 package guard
 
 import (

@@ -23,7 +23,7 @@ var calendar = map[string]string{
 	"kv/wire/event.go":                  "the date in an engine's events",
 	"kv/wire/pack.go":                   "the date in events that are published",
 	"internal/trace/tree.go":            "a trace's date; all else in it is counted from there",
-	"pools/kept/jetstream.go":           "a bucket's date of creation names it",
+	"router/replica/jetstream.go":       "a bucket's date of creation names it",
 	"models/load.go":                    "the newest of some files",
 	"models/strftime.go":                "a chat template prints the date",
 	"router/replica/local.go":           "a later process of a gateway has a higher number",

@@ -26,7 +26,6 @@ var cores = []struct {
 	{files: "handoff/decide.go"},
 	{files: "handoff/cleanupstack.go"},
 	{files: "cmd/gateway/observe/scale.go"},
-	{files: "cmd/gateway/dialect/*.go"},
 	{files: "lab/engine/*.go", shells: []string{"call.go", "death.go", "mailbox.go", "publisher.go", "scheduler.go", "server.go",
 		"sidechannel.go", "socket.go", "store.go"}},
 	{files: "internal/openai/*.go", shells: []string{"shared.go"}}, // keeps memory for the next
@@ -35,8 +34,7 @@ var cores = []struct {
 		"shared.go", // makes tables at their first use, and keeps memory for the next
 	}},
 	{files: "pools/*.go", shells: []string{"roster.go"}},
-	{files: "pools/kept/core.go"},
-	{files: "internal/pace/rate.go"},
+	{files: "prefill/rate.go"},
 	{files: "queue/*.go", shells: []string{"queue.go"}},
 	{files: "router/*.go", shells: []string{"log.go", "set.go"}, locked: []string{"router.go"}},
 	{files: "router/placement/*.go"},
@@ -47,7 +45,7 @@ var cores = []struct {
 		locked: []string{"index.go", "owner.go", "budget.go", "table.go"},
 	},
 	{files: "router/load/*.go"},
-	{files: "router/replica/*.go", shells: []string{"dial.go", "effects.go", "member.go", "publish.go"}},
+	{files: "router/replica/*.go", shells: []string{"board.go", "dial.go", "effects.go", "jetstream.go", "member.go", "publish.go"}},
 }
 
 // bar is what a core may not use of a package: only the names listed, or all

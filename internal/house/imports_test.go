@@ -24,14 +24,12 @@ var ground = storey{
 	"internal/jinja":  {},
 	"internal/http1":  {"internal/setting", "internal/guard", "internal/openai"},
 	"internal/house":  {},
-	"internal/pace":   {},
 	"internal/auth":   {},
 	// Certificates of files.
 	"internal/certs":    {"lab/testkit", "internal/metrics", "internal/setting"},
 	"lab/testkit":       kv, // runs deploy/compose/security/etcd-users.sh, for tests and compose
 	"internal/guard":    {},
-	"internal/setting":  {},
-	"internal/scratch":  {},
+	"internal/setting":  {"internal/terminal"},
 	"internal/terminal": {},
 	"internal/metrics":  {},
 	// Traces.
@@ -39,7 +37,7 @@ var ground = storey{
 	// KV events, from the bytes up.
 	"kv/wire":          {},
 	"kv/zmq":           append(kv, "internal/guard"),
-	"internal/natsbus": append(kv, "internal/scratch", "internal/setting", "internal/guard"),
+	"internal/natsbus": append(kv, "internal/setting", "internal/guard"),
 	"kv/view":          append(kv, "lab/testkit"),
 	"kv/follow": append(kv, "internal/natsbus", "kv/view", "lab/testkit", "kv/zmq", "internal/metrics", "internal/setting",
 		"internal/guard"),
@@ -53,9 +51,8 @@ var rooms = storey{
 	"kv/overlap":  {"kv/index", "internal/setting", "pools"},
 	"fault":       {"pools", "internal/setting", "internal/metrics", "internal/http1"},
 	// injects failures into transports
-	"pools/discovery": {"internal/setting", "pools", "internal/guard", "internal/scratch", "internal/http1"},
+	"pools/discovery": {"internal/setting", "pools", "internal/guard", "internal/http1"},
 	// upstream separates this machine's shortages from a worker's failures
-	"pools/kept": {"internal/guard", "internal/natsbus"}, // natsbus in its tests
 	// Pods, in a package of its own: etcd's client is no part of it.
 	"pools/discovery/kubernetes": {"internal/setting", "pools", "pools/discovery", "internal/guard", "internal/metrics", "lab/testkit"},
 	"router":                     {"kv/index", "internal/setting", "pools", "router/load", "kv/overlap"},
@@ -68,7 +65,7 @@ var rooms = storey{
 	"models": {"kv/index", "internal/openai", "internal/jinja", "internal/metrics", "internal/setting",
 		"internal/tokens", "internal/http1", "pools"}, // upstream carries what engines are asked to tokenize
 	"prefill":           legs,
-	"decode":            legs,
+	"decode":            append(legs, "prefill"), // whose workers may compute prompts themselves
 	"handoff/connector": {below, "fault", "pools", "prefill"},
 	"handoff": {below, "decode", "fault", "handoff/connector", "models", "pools", "prefill", "queue", "router",
 		"kv/index", "kv/overlap", "router/placement"},
@@ -76,16 +73,13 @@ var rooms = storey{
 
 // roof is what clients and operators see, and the composition of the product.
 var roof = storey{
-	"cmd/gateway/settings": {"internal/setting", "internal/terminal"},
-	"cmd/gateway/edge":     {below},
-	"cmd/gateway/dialect":  {"internal/openai"}, // it converts bodies and streams, and decides nothing else
-	"cmd/gateway/service":  {below, "internal/guard", "internal/setting", "pools", "kv/overlap", "fault", "internal/metrics"},
+	"cmd/gateway/edge":    {below},
+	"cmd/gateway/service": {below, "internal/guard", "internal/setting", "pools", "kv/overlap", "fault", "internal/metrics"},
 	// the client of the index service, and their wire types
 	"cmd/gateway/observe": {below}, // the lines that it writes itself
 	"cmd/gateway/console": {below, "cmd/gateway/edge", "cmd/gateway/observe"},
 	// the edge's Page, and what the observer counts
-	"cmd/gateway/stack": {below, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service",
-		"cmd/gateway/settings"}, // settings in force, for the console
+	"cmd/gateway/stack": {below, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service"},
 }
 
 // lab is what is not the product: simulated engines, load, benchmarks. Only the command's files in labUsers import it.
@@ -95,7 +89,7 @@ var lab = storey{
 	"lab/replay": {"internal/auth", "lab/testkit", "internal/openai", "internal/terminal", "internal/setting",
 		"internal/tokens"},
 	"lab/simulate": {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica",
-		"lab/engine", "lab/testkit", "lab/replay", "internal/setting", "internal/pace", "internal/terminal", "internal/tokens"},
+		"lab/engine", "lab/testkit", "lab/replay", "internal/setting", "prefill", "internal/terminal", "internal/tokens"},
 	"lab/realtest":       {"lab/testkit"},
 	"lab/tryreal":        {"lab/realtest"},
 	"lab/wire":           {},
@@ -152,7 +146,7 @@ var kv = []string{"kv/wire", "kv/index", "internal/tokens"}
 
 // legs is what prefill and decode share. Tests cut streams as engines' detokenizers write them.
 var legs = []string{"internal/tokens", "internal/setting", "pools", "router", "router/load", "fault", "internal/openai",
-	"internal/http1", "internal/pace", "lab/testkit"}
+	"internal/http1", "lab/testkit"}
 
 // allowed returns why a file of the package from may not import the package to, or nil.
 func allowed(from, to string) error {

@@ -198,18 +198,12 @@ func (h *Client) pool(base string) (*pool, error) {
 		return p, nil // another call was faster
 	}
 	pools = maps.Clone(pools)
-	pools[base] = newPool(t, &h.cfg, time.Now())
+	pools[base] = &pool{target: t, cfg: &h.cfg, used: time.Now()}
 	h.pools.Store(&pools)
 	if h.timer == nil {
-		h.timer = time.AfterFunc(h.period(), h.tick)
+		h.timer = time.AfterFunc(h.period(), func() { h.sweep(time.Now(), time.Now().Add(-forgetAfter)) })
 	}
 	return pools[base], nil
-}
-
-// tick is the timer's.
-func (h *Client) tick() {
-	now := time.Now()
-	h.sweep(now, now.Add(-forgetAfter))
 }
 
 // sweep checks every pool, drops those unused since forget, and schedules the next sweep while there are pools.

@@ -25,10 +25,6 @@ type pool struct {
 	left   bool      // dropped: no connection is kept any longer
 }
 
-func newPool(t *target, cfg *ClientConfig, now time.Time) *pool {
-	return &pool{target: t, cfg: cfg, used: now}
-}
-
 // secured is a configuration of TLS for one worker, made from one for all.
 type secured struct{ from, config *tls.Config }
 

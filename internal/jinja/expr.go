@@ -21,9 +21,6 @@ func (p *parser) expression() expr {
 // tuple reads an expression, or several between commas.
 func (p *parser) tuple() expr { return p.several(p.expression) }
 
-// tupleWithoutIf is tuple for a loop, whose if is a filter.
-func (p *parser) tupleWithoutIf() expr { return p.several(p.or) }
-
 func (p *parser) several(one func() expr) expr {
 	e := one()
 	if !p.is(",") {

@@ -192,7 +192,7 @@ func (p *parser) forStatement(line int) node {
 	n := &forNode{line: line}
 	names := p.targets()
 	p.want("in")
-	n.over = p.tupleWithoutIf()
+	n.over = p.several(p.or) // an if is the loop's filter
 	n.outer = p.scope
 	n.scope = newScope(p.scope, p.scope.function)
 	p.scope = n.scope

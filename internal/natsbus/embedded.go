@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nuid"
 
-	"github.com/tandem-pd/tandem/internal/scratch"
+	"github.com/tandem-pd/tandem/internal/guard"
 )
 
 // ServerConfig is how an [Server] works. The zero value is NATS Core on a free port.
@@ -47,7 +47,7 @@ type Routes struct {
 // without authentication, and for other addresses with TLS and a password.
 type Server struct {
 	server *server.Server
-	temp   *scratch.Dir // nil for a folder that stays
+	temp   *guard.TempDir // nil for a folder that stays
 }
 
 // startTimeout is more than enough: a start takes some milliseconds.
@@ -76,7 +76,7 @@ func StartServer(cfg ServerConfig) (*Server, error) {
 		return nil, fmt.Errorf("embedded NATS: %w", err)
 	}
 	if cfg.JetStream && cfg.Dir == "" {
-		temp, err := scratch.New("nats")
+		temp, err := guard.NewTempDir("nats")
 		if err != nil {
 			return nil, fmt.Errorf("embedded NATS: %w", err)
 		}

@@ -55,7 +55,7 @@ func (l Limits) Scan(ep Endpoint, body []byte) (*Request, error) {
 	}
 	body = bytes.TrimPrefix(body, []byte("\ufeff"))
 	req := &Request{Endpoint: ep, Raw: body, N: 1}
-	s := takeScan()
+	s := scans.Get().(*scan)
 	defer s.release()
 	s.cursor, s.req, s.handOff = newCursor(body, min(l.MaxDepth, deepest)), req, l.HandOff
 	set := completionFields
@@ -63,7 +63,7 @@ func (l Limits) Scan(ep Endpoint, body []byte) (*Request, error) {
 		set = chatFields
 	}
 	if s.body(set) && s.finish() {
-		s.settle()
+		s.checkFields()
 	}
 	// The part read is ASCII except for strings. The rest may be anything.
 	if (s.wide || s.err != nil || s.fault != "") && !utf8.Valid(body) {
@@ -153,8 +153,8 @@ func (s *scan) body(set *fieldSet) bool {
 	return s.ok()
 }
 
-// settle checks what concerns several fields, after all were read.
-func (s *scan) settle() {
+// checkFields checks what concerns several fields, after all were read.
+func (s *scan) checkFields() {
 	r := s.req
 	switch {
 	case r.Prompt.Kind == NoPrompt && r.Endpoint == Chat:

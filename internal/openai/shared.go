@@ -28,8 +28,6 @@ func (e *Edit) Release() {
 	edits.Put(e)
 }
 
-func takeScan() *scan { return scans.Get().(*scan) }
-
 // release gives the scan's memory to the next one.
 func (s *scan) release() {
 	if cap(s.came) > keptScans || cap(s.spans) > keptScans {

@@ -92,12 +92,12 @@ func address(text string, schemes []string) error {
 	return nil
 }
 
-// withoutUser is an address without what stands before its @.
-func withoutUser(text string) string { return text[strings.LastIndex(text, "@")+1:] }
-
 func path(text string) error {
 	if len(text) < 2 || text[0] != '/' || strings.HasSuffix(text, "/") {
 		return errors.New(`must begin with "/", name something and not end with "/"`)
 	}
 	return nil
 }
+
+// withoutUser returns an address without what precedes its @.
+func withoutUser(text string) string { return text[strings.LastIndex(text, "@")+1:] }

@@ -24,8 +24,23 @@
 //	group    the heading it stands under. On a struct: that of all its fields
 //
 // A field with a default and no flag is not a user's to set; [Default], [Fill] and [Check] use it. A field with a
-// flag and no help borrows the other tags from the field of that name in another command: see cmd/gateway/settings.
+// flag and no help borrows the other tags from the field of that name in another command: see [NewSet].
 // Mistakes in tags panic at any use of the Config.
+//
+// Each setting is a flag (--router-mode), two environment variables (TANDEM_ROUTER_MODE, and DYN_ROUTER_MODE, the
+// name that deployments of Dynamo already use) and a YAML key (router-mode or router_mode). The first of these wins:
+//
+//	flag > TANDEM_ variable > DYN_ variable > file named by --config > default
+//
+// A [Set] holds the settings of one command. It resolves arguments, an environment and a file into its struct and a
+// [Resolved], which prints every value with where it came from, in a form that --config takes back.
+//
+// A value is checked even where another one overrides it, so that a mistake shows on the day it is made; the one
+// exception is a DYN_ variable that is overridden, which may have been meant for another program. Unknown names are
+// refused with the nearest known one, except DYN_ variables, which are not all ours.
+//
+// Flags are not read by a library: pflag and kong stop at the first mistake, keep no source of a value, and kong wants
+// a tag on each field of a Config that is no setting.
 package setting
 
 import (

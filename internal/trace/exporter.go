@@ -110,7 +110,11 @@ func (e *Exporter) Close() {
 // Emit queues a tree, which must not be used again. If the queue lacks room for all of its spans, all are dropped and
 // counted: half a tree misleads.
 func (e *Exporter) Emit(t *Tree) {
-	defer t.done()
+	defer func() {
+		if cap(t.out) <= maxKeptTree {
+			trees.Put(t)
+		}
+	}()
 	t.close()
 	n := int64(t.spans)
 	if e.queued.Add(n) > e.room {

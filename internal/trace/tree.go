@@ -162,13 +162,6 @@ func (t *Tree) close() {
 	}
 }
 
-// done gives the tree back.
-func (t *Tree) done() {
-	if cap(t.out) <= maxKeptTree {
-		trees.Put(t)
-	}
-}
-
 // appendPair appends a field that has a key and a value, up to the value's own field, which is of size bytes.
 func appendPair(b []byte, field protowire.Number, key string, size int) []byte {
 	whole := protowire.SizeTag(pairKey) + protowire.SizeBytes(len(key)) + protowire.SizeTag(pairValue) + protowire.SizeBytes(size)

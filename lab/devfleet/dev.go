@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
@@ -95,7 +94,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 		s.Prefill, s.Decode)
 	fleet, err := Start(Config{
 		Gateway: s.GatewayConfig, Prefill: s.Prefill, Decode: s.Decode, Worker: worker, InProcess: s.InProcess,
-		KVEvents: s.Router.KVEvents, Stream: s.Stream.Config(), Binary: binary, WorkerArgs: settings.Flags(&child),
+		KVEvents: s.Router.KVEvents, Stream: s.Stream.Config(), Binary: binary, WorkerArgs: setting.Flags(&child),
 		Restart: s.Restart, Out: stdout,
 	}, log, observe.NewRegistry())
 	if err != nil {
@@ -156,5 +155,5 @@ func JoinLine(program, role, id string, inside *stack.Embedded, cfg *stack.Gatew
 	if change != nil {
 		change(&w)
 	}
-	return strings.Join(append([]string{program, "worker"}, settings.Flags(&w)...), " ")
+	return strings.Join(append([]string{program, "worker"}, setting.Flags(&w)...), " ")
 }

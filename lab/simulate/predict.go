@@ -6,8 +6,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/pace"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -33,14 +33,14 @@ func (g *gateway) forecasting(configs map[pools.Role]router.Config) map[pools.Ro
 
 // learned is a gateway's fit of the workers' speed from their answers, as in package prefill.
 type learned struct {
-	fits  *pace.Fits
-	rates map[string]*pace.Rate // by worker
+	fits  *prefill.Fits
+	rates map[string]*prefill.Rate // by worker
 }
 
-func newLearned() *learned { return &learned{pace.NewFits(), map[string]*pace.Rate{}} }
+func newLearned() *learned { return &learned{prefill.NewFits(), map[string]*prefill.Rate{}} }
 
-func kindOf(w *pools.Worker) pace.Kind {
-	return pace.Kind{Model: w.Model, Device: w.DeviceClass, BatchedTokens: w.MaxNumBatchedTokens}
+func kindOf(w *pools.Worker) prefill.Kind {
+	return prefill.Kind{Model: w.Model, Device: w.DeviceClass, BatchedTokens: w.MaxNumBatchedTokens}
 }
 
 // observe records how long the prompt, or the slice, that is booked by l took.
@@ -48,7 +48,7 @@ func (l *learned) observe(lease *router.Lease, cached int, took time.Duration, n
 	w := lease.Worker
 	rate := l.rates[w.ID]
 	if rate == nil {
-		rate = new(pace.Rate)
+		rate = new(prefill.Rate)
 		l.rates[w.ID] = rate
 	}
 	rate.Observe(lease.BacklogTokens, took)
@@ -67,7 +67,7 @@ func (l *learned) forecast(w *pools.Worker, booked, uncached, cached int) (time.
 		return before + own, true
 	}
 	if rate := l.rates[w.ID]; rate != nil {
-		return pace.Predicted(rate.PerSecond(), booked+uncached)
+		return prefill.Predicted(rate.PerSecond(), booked+uncached)
 	}
 	return 0, false
 }

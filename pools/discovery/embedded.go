@@ -22,7 +22,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 
-	"github.com/tandem-pd/tandem/internal/scratch"
+	"github.com/tandem-pd/tandem/internal/guard"
 )
 
 // EtcdConfig is how an [EmbeddedEtcd] works. The zero value is on a free port of 127.0.0.1, without TLS and open.
@@ -33,7 +33,8 @@ type EtcdConfig struct {
 	Sync bool   // every write reaches the disk before it is answered; else a crash of the machine, not of the process, may lose some
 	// CertFile and KeyFile are the certificate that clients are shown, read at each handshake; empty is no TLS.
 	CertFile, KeyFile string
-	// User and Password are what clients must give; empty is no auth. The user may read and write every key, and no users.
+	// User and Password are what clients must give; empty is no auth. The user may read and write every key, and no
+	// users.
 	User, Password string
 }
 
@@ -42,7 +43,7 @@ type EmbeddedEtcd struct {
 	etcd *embed.Etcd
 	url  string
 	cfg  EtcdConfig
-	temp *scratch.Dir // nil for a folder that stays
+	temp *guard.TempDir // nil for a folder that stays
 
 	mu    sync.Mutex     // guards calls
 	calls []*grpc.Server // what answers the clients
@@ -58,7 +59,7 @@ const (
 func StartEtcd(cfg EtcdConfig) (*EmbeddedEtcd, error) {
 	e := &EmbeddedEtcd{cfg: cfg}
 	if cfg.Dir == "" {
-		temp, err := scratch.New("etcd")
+		temp, err := guard.NewTempDir("etcd")
 		if err != nil {
 			return nil, fmt.Errorf("embedded etcd: %w", err)
 		}
@@ -150,7 +151,8 @@ func (e *EmbeddedEtcd) start() error {
 	}
 }
 
-// protect has clients give the user's password, where there is a user. A folder that stays has the users of the last start.
+// protect has clients give the user's password, where there is a user. A folder that stays has the users of the last
+// start.
 func (e *EmbeddedEtcd) protect(s *etcdserver.EtcdServer) error {
 	if e.cfg.User == "" {
 		return nil

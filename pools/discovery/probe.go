@@ -43,7 +43,7 @@ type probe struct {
 
 func (f *probe) run(ctx context.Context) {
 	if f.given.Model != "" && !f.cfg.AskFirst {
-		f.pulse.join()
+		f.pulse.in = true // before it has reported anything
 		f.publish(facts{}, true)
 	}
 	defer f.endLook()

@@ -10,9 +10,6 @@ type pulse struct {
 	gone     bool  // since then its port was closed: the next answer is another process's
 }
 
-// join adds the worker before it has reported anything.
-func (p *pulse) join() { p.in = true }
-
 // answered records what the worker reported. fresh: it is a process that was not in the roster.
 func (p *pulse) answered(f facts) (fresh bool) {
 	f.adapters = "" // others are the same process

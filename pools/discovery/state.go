@@ -13,8 +13,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// State is entries in etcd that outlive the processes that write them. The entry KIND/NAME has the key PREFIX-state/KIND/NAME,
-// NAME escaped as in the path of a URL. It is a kept.Store.
+// State is entries in etcd that outlive the processes that write them. The entry KIND/NAME has the key
+// PREFIX-state/KIND/NAME, NAME escaped as in the path of a URL. It is a replica.Store.
 type State struct {
 	prefixWatch
 	log *slog.Logger
@@ -29,8 +29,8 @@ func NewState(client *clientv3.Client, prefix string, log *slog.Logger) *State {
 	return &State{prefixWatch{newCalls(client, 2*time.Second), prefix, 2 * time.Second, 2 * time.Second}, log}
 }
 
-// Follow calls all with every entry and the name of the etcd, and then one with each change, nil for an entry that is gone,
-// until something is wrong.
+// Follow calls all with every entry and the name of the etcd, and then one with each change, nil for an entry that is
+// gone, until something is wrong.
 func (s *State) Follow(ctx context.Context, all func(store string, entries map[string][]byte), one func(name string, value []byte)) error {
 	list := func(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
 		ctx, cancel := context.WithTimeout(ctx, s.timeout)

@@ -34,8 +34,8 @@ type Event struct {
 	Rank          int    // Add: on which of the worker's ranks
 	PrefillTokens int    // Add: prompt tokens to be computed, ≥ 0
 	Blocks        int    // Add: blocks it takes in addition to Chain; Grow: blocks of output more, ≥ 0
-	// PrefillTime is how long the prompt's tokens should take once it is their turn, 0 unknown (Add): they count for
-	// less as that time passes. See [Page.Prefill].
+	// PrefillTime is how long the prompt's tokens should take once they are first in line, 0 unknown (Add): they count
+	// for less as that time passes. See [Page.Prefill].
 	PrefillTime time.Duration
 	// Expected is the output to expect, in blocks, 0 unknown (Add): what the booking holds alone counts for less as
 	// it is generated, see [Account]. [Unweighed] has the output's blocks take room and weigh nothing.
@@ -76,7 +76,7 @@ type Book struct {
 	accounts map[slot]*Page
 	chains   tree
 	looks    uint64
-	turns    uint64  // prompts queued on pages so far
+	seq      uint64  // prompts queued on pages so far
 	blank    []Page  // not in use yet
 	lines    []line  // theirs
 	watched  bool    // changes are noted
@@ -100,7 +100,7 @@ type slot struct {
 type booking struct {
 	page          *Page
 	prefillTokens int
-	turn          uint64 // in the page's queue of prompts, 0 not in it
+	seq           uint64 // in the page's queue of prompts, 0 not in it
 	blocks        int    // in addition to the chain's
 	grown         int32  // of blocks, output
 	expected      int32  // blocks of output; Unweighed
@@ -139,9 +139,9 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 		held.page.line.booked++
 		held.page.PrefillTokens += held.prefillTokens
 		if held.prefillTokens > 0 && (e.PrefillTime > 0 || held.page.queued > 0) {
-			b.turns++
-			held.turn = b.turns
-			held.page.queue(prompt{held.turn, held.prefillTokens, e.PrefillTime}, now)
+			b.seq++
+			held.seq = b.seq
+			held.page.queue(prompt{held.seq, held.prefillTokens, e.PrefillTime}, now)
 		}
 		held.page.ActiveBlocks += held.blocks
 		if len(e.Chain) > 0 {
@@ -157,8 +157,8 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 			return false
 		}
 		held.page.PrefillTokens -= held.prefillTokens
-		held.page.unqueue(held.turn, now)
-		held.prefillTokens, held.turn = 0, 0
+		held.page.unqueue(held.seq, now)
+		held.prefillTokens, held.seq = 0, 0
 		b.open[k] = held
 		b.note(held.page)
 		return true
@@ -242,7 +242,7 @@ func (b *Book) fade(held *booking) {
 func (b *Book) release(k key, held booking, now time.Time) {
 	held.page.Requests--
 	held.page.PrefillTokens -= held.prefillTokens
-	held.page.unqueue(held.turn, now)
+	held.page.unqueue(held.seq, now)
 	held.page.ActiveBlocks -= held.blocks
 	held.page.Faded -= held.faded
 	if held.last != nil {

@@ -23,14 +23,14 @@ type Page struct {
 
 // line is what a choice seldom reads of a page.
 type line struct {
-	slot    slot
-	prompts []prompt      // yet to be computed, the oldest first; empty where no times are known
-	turned  time.Time     // when the oldest came to be that
-	takes   time.Duration // all of them together, as far as it is known
-	others  []other       // what other gateways have of the account
-	rests   []*Rest       // that come back to it
-	booked  uint64        // bookings so far, of all gateways
-	changed bool          // it is in the book's list of those that changed
+	slot      slot
+	prompts   []prompt      // yet to be computed, the oldest first; empty where no times are known
+	headSince time.Time     // when the oldest became the oldest
+	takes     time.Duration // all of them together, as far as it is known
+	others    []other       // what other gateways have of the account
+	rests     []*Rest       // that come back to it
+	booked    uint64        // bookings so far, of all gateways
+	changed   bool          // it is in the book's list of those that changed
 }
 
 // leaf is how many pages are made at a time. So many are 512 bytes, which is as much as Go's allocator aligns to the
@@ -50,7 +50,7 @@ func (b *Book) page(s slot) *Page {
 
 // prompt is one that is yet to be computed.
 type prompt struct {
-	turn   uint64 // its booking's
+	seq    uint64 // its booking's
 	tokens int
 	takes  time.Duration // 0: unknown
 }
@@ -73,7 +73,7 @@ func (p *Page) Prefill(now time.Time) int {
 // done is how many of the oldest prompt's tokens should be computed by now.
 func (l *line) done(now time.Time) int {
 	first := &l.prompts[0]
-	passed := now.Sub(l.turned)
+	passed := now.Sub(l.headSince)
 	switch {
 	case first.takes <= 0 || passed <= 0:
 		return 0
@@ -97,26 +97,26 @@ func (p *Page) Left(now time.Time) time.Duration {
 }
 
 func (l *line) left(now time.Time) time.Duration {
-	return l.takes - min(max(0, now.Sub(l.turned)), l.prompts[0].takes)
+	return l.takes - min(max(0, now.Sub(l.headSince)), l.prompts[0].takes)
 }
 
-// queue puts a prompt behind those there are.
+// queue appends a prompt.
 func (p *Page) queue(last prompt, now time.Time) {
 	if p.queued == 0 {
-		p.line.turned = now
+		p.line.headSince = now
 	}
 	p.line.prompts = append(p.line.prompts, last)
 	p.line.takes += last.takes
 	p.queued++
 }
 
-// unqueue takes a prompt out, whose turn it may be. Turn 0 is none.
-func (p *Page) unqueue(turn uint64, now time.Time) {
-	if turn == 0 {
+// unqueue removes the prompt with this number; 0 is none.
+func (p *Page) unqueue(seq uint64, now time.Time) {
+	if seq == 0 {
 		return
 	}
 	l := p.line
-	i := slices.IndexFunc(l.prompts, func(q prompt) bool { return q.turn == turn })
+	i := slices.IndexFunc(l.prompts, func(q prompt) bool { return q.seq == seq })
 	if i < 0 {
 		return
 	}
@@ -124,6 +124,6 @@ func (p *Page) unqueue(turn uint64, now time.Time) {
 	l.prompts = slices.Delete(l.prompts, i, i+1)
 	p.queued--
 	if i == 0 {
-		l.turned = now
+		l.headSince = now
 	}
 }

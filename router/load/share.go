@@ -14,8 +14,9 @@ type Share struct {
 	// [Page.Prefill].
 	Left, First           time.Duration
 	Computed, FirstTokens int
-	// Turn changes with the prompts in line: a share of equal sums and other prompts is another one. It means nothing elsewhere.
-	Turn uint64
+	// Line changes with the queued prompts, so that shares with equal sums and other prompts differ. It is not
+	// transmitted.
+	Line uint64
 }
 
 // Shared is a share with its place in a pool.
@@ -103,17 +104,17 @@ func (p *Page) own(now time.Time) Share {
 	s.add(p.Others(), -1)
 	if p.queued > 0 {
 		first := &p.line.prompts[0]
-		s.Turn = first.turn + p.line.prompts[len(p.line.prompts)-1].turn
+		s.Line = first.seq + p.line.prompts[len(p.line.prompts)-1].seq
 		s.Left = p.line.left(now)
-		s.First = max(0, first.takes-max(0, now.Sub(p.line.turned)))
+		s.First = max(0, first.takes-max(0, now.Sub(p.line.headSince)))
 		s.Computed = p.line.done(now)
 		s.FirstTokens = first.tokens - s.Computed
 	}
 	return s
 }
 
-// ApplyShare puts another gateway's share in the place of the one that the book had of it, and reports whether the account fell:
-// who waits for room there may find it. An empty share ends it.
+// ApplyShare puts another gateway's share in the place of the one that the book had of it, and reports whether the
+// account fell: who waits for room there may find it. An empty share ends it.
 func (b *Book) ApplyShare(peer string, s Shared, now time.Time) (fell bool) {
 	p := b.Page(s.Worker, s.Rank)
 	l := p.line

@@ -99,8 +99,8 @@ func TestSharesAddUp(t *testing.T) {
 	}
 }
 
-// TestAnotherPromptIsAnotherShare: where one prompt follows another of the same length, as slices of a long one do, the account is as it was
-// and the worker is busy for as long again: the others have to hear of it.
+// TestAnotherPromptIsAnotherShare: where one prompt follows another of the same length, as slices of a long one do, the
+// account is as it was and the worker is busy for as long again: the others have to hear of it.
 func TestAnotherPromptIsAnotherShare(t *testing.T) {
 	b := NewBook()
 	b.Watch()
@@ -112,7 +112,7 @@ func TestAnotherPromptIsAnotherShare(t *testing.T) {
 		}
 		b.Apply(Event{Request: fmt.Sprint(i), Kind: Add, Worker: "w", PrefillTokens: 4096, PrefillTime: time.Second}, now)
 		b.Changes(now, func(s Shared) {
-			assert.True(t, s.Left == time.Second && (i <= 0 || s.Account == last.Account && s.Turn != last.Turn),
+			assert.True(t, s.Left == time.Second && (i <= 0 || s.Account == last.Account && s.Line != last.Line),
 				"slice %d: %+v after %+v", i, s, last)
 			last = s
 		})

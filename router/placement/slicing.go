@@ -2,8 +2,8 @@ package placement
 
 import "time"
 
-// Slicing turns prompt slices off for a minute if engines lose too much of them before the next turn: their prefix cache is
-// off or too small. The zero value has them on. Its owner guards it.
+// Slicing turns prompt slices off for a minute if engines lose too much of them before the next slice: their prefix
+// cache is off or too small. The zero value has them on. Its owner guards it.
 type Slicing struct {
 	computed, lost float64 // tokens, of late
 	off            time.Time
@@ -23,7 +23,7 @@ func (s *Slicing) On(now time.Time) bool {
 	return !now.Before(s.off)
 }
 
-// Note records that a turn followed a slice of so many tokens and found lost tokens missing from the cache.
+// Note records a slice of so many tokens, and how many of them the next slice found missing from the cache.
 func (s *Slicing) Note(tokens, lost int, now time.Time) {
 	s.computed += float64(tokens)
 	s.lost += float64(lost)

@@ -51,7 +51,7 @@ func (o *Local) Booked(n int) { o.booked += uint64(n) }
 // Set puts a share into the next message, unless it was published with this value.
 func (o *Local) Set(slot Slot, s load.Share) {
 	was := o.published[slot]
-	if was.Account == s.Account && was.Turn == s.Turn {
+	if was.Account == s.Account && was.Line == s.Line {
 		return
 	}
 	o.digest ^= mix(&slot, &was.Account) ^ mix(&slot, &s.Account)

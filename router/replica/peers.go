@@ -243,11 +243,11 @@ func (p *Peers) delta(from *peer, m *Message, now time.Time) {
 	if len(from.ahead) < maxAhead {
 		from.ahead[m.Seq] = struct{}{}
 	}
-	p.settle(from, now)
+	p.advance(from, now)
 }
 
-// settle advances the number up to which all messages have arrived.
-func (p *Peers) settle(from *peer, now time.Time) {
+// advance advances the number up to which all messages have arrived.
+func (p *Peers) advance(from *peer, now time.Time) {
 	for {
 		if _, here := from.ahead[from.seq+1]; !here {
 			break
@@ -356,14 +356,14 @@ func (p *Peers) page(from *peer, m *Message, now time.Time) {
 		return
 	}
 	from.whole, from.asked, from.from = true, time.Time{}, Slot{}
-	from.gap = now // until settle has checked
+	from.gap = now // until advance has checked
 	for seq := range from.ahead {
 		if seq <= from.pageSeq {
 			delete(from.ahead, seq)
 		}
 	}
 	from.seq = max(from.seq, from.pageSeq)
-	p.settle(from, now)
+	p.advance(from, now)
 }
 
 // ask requests a page where shares are missing.

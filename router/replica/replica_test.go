@@ -256,8 +256,8 @@ func (g *group) agree(after time.Duration) {
 	}
 }
 
-// TestSharesSurviveTheNetwork loses, doubles and reorders messages, of which pages and requests for them are some. At most a
-// second after the last booking, everyone's view has to be equal to what was booked.
+// TestSharesSurviveTheNetwork loses, doubles and reorders messages, of which pages and requests for them are some. At
+// most a second after the last booking, everyone's view has to be equal to what was booked.
 func TestSharesSurviveTheNetwork(t *testing.T) {
 	for seed := range uint64(9) {
 		g := newGroup(t, seed)
@@ -433,8 +433,8 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// TestNoNumberCountsForEver: a message under a gateway's name, with as large a number as it likes, and a clock that is set back keep the
-// gateway's own messages from counting for a bounded time, and stop no gateway.
+// TestNoNumberCountsForEver: a message under a gateway's name, with as large a number as it likes, and a clock that is
+// set back keep the gateway's own messages from counting for a bounded time, and stop no gateway.
 func TestNoNumberCountsForEver(t *testing.T) {
 	forged := []SlotShare{{Slot{"m", pools.Both, "w0", 0}, load.Share{Account: load.Account{Requests: 7}}}}
 	epoch := Epoch(noon, 1)
@@ -488,8 +488,8 @@ func receive(p *Peers, data []byte, now time.Time, do []Effect) ([]Effect, error
 	return p.Receive(m.From, data, now, do)
 }
 
-// TestANameIsItsSenders: a message that bears another gateway's name counts for nothing, neither of its sender nor of the other, and is reported
-// once a minute.
+// TestANameIsItsSenders: a message that bears another gateway's name counts for nothing, neither of its sender nor of
+// the other, and is reported once a minute.
 func TestANameIsItsSenders(t *testing.T) {
 	g := newGroup(t, 1)
 	a, b, c := g.join("a", 1), g.join("b", 1), g.join("c", 1)
@@ -530,12 +530,12 @@ func TestTwoOfOneName(t *testing.T) {
 func TestEqualSumsArePublished(t *testing.T) {
 	o := NewLocal("a", 1)
 	slot := Slot{"m", pools.Prefill, "w", 0}
-	share := load.Share{Account: load.Account{Requests: 1, PrefillTokens: 4096}, Left: time.Second, First: time.Second, Turn: 1}
+	share := load.Share{Account: load.Account{Requests: 1, PrefillTokens: 4096}, Left: time.Second, First: time.Second, Line: 1}
 	o.Set(slot, share)
 	assert.True(t, o.Delta() != nil, "a new share is not published")
 	o.Set(slot, share)
 	assert.True(t, o.Delta() == nil, "the same share is published twice")
-	share.Turn = 2
+	share.Line = 2
 	o.Set(slot, share)
 	assert.True(t, o.Delta() != nil, "another prompt of the same length is not published")
 }

@@ -64,11 +64,11 @@ var tabs []*tab
 
 func init() {
 	tabs = []*tab{
-		{"fleet", "/", "Fleet", "1", tickEvery, (*Console).fleetData},
+		{"fleet", "/", "Fleet", "1", tickEvery, fleetData("fleet")},
 		{"now", "/console/now", "Now", "2", tickEvery, (*Console).nowData},
 		{"requests", "/console/requests", "Requests", "3", 2 * time.Second, (*Console).requestsData},
 		{"cache", "/console/cache", "Cache", "4", 3 * time.Second, (*Console).cacheData},
-		{"queue", "/console/queue", "Queue", "5", tickEvery, (*Console).queueData},
+		{"queue", "/console/queue", "Queue", "5", tickEvery, fleetData("queue")},
 		{"settings", "/console/settings", "Settings", "6", time.Minute, (*Console).settingsData},
 	}
 }
@@ -169,13 +169,12 @@ func (c *Console) SignIn(wrong bool) edge.Page {
 	return edge.Page{Status: http.StatusUnauthorized, ContentType: html, Body: b.Bytes()}
 }
 
-// fleetData and queueData return the present fleet.
-func (c *Console) fleetData(url.Values) (any, string) { return c.seenAs("fleet") }
-func (c *Console) queueData(url.Values) (any, string) { return c.seenAs("queue") }
-
-func (c *Console) seenAs(page string) (any, string) {
-	s := c.look(time.Now(), false)
-	return s, s.revisions()[page]
+// fleetData returns the present fleet with its revision for a page.
+func fleetData(page string) func(c *Console, _ url.Values) (any, string) {
+	return func(c *Console, _ url.Values) (any, string) {
+		s := c.look(time.Now(), false)
+		return s, s.revisions()[page]
+	}
 }
 
 // settingsData returns the settings in force, by group.

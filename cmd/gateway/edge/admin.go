@@ -12,7 +12,7 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/pools/kept"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // Standing is a worker's state in answers to POST below /workers: whether it can be chosen, and what is booked on it.
@@ -25,7 +25,7 @@ type Standing struct {
 	ActiveBlocks  int        `json:"active_blocks"`
 	PrefillTokens int        `json:"prefill_tokens"`
 	// Kept reports whether the change outlives the gateway.
-	Kept kept.Answer `json:"kept"`
+	Kept replica.Storage `json:"kept"`
 }
 
 // workers lists the pools.
@@ -52,7 +52,7 @@ func (s *Server) forget(c *fiber.Ctx) error {
 	if e != nil {
 		return e
 	}
-	return writeJSON(c, http.StatusOK, Standing{Worker: id, State: "forgotten", Kept: kept.No})
+	return writeJSON(c, http.StatusOK, Standing{Worker: id, State: "forgotten", Kept: replica.NotStored})
 }
 
 // administered logs an operator's change.

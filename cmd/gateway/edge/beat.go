@@ -87,8 +87,6 @@ func (x *exchange) errorEvent(e *openai.Error) []byte {
 }
 
 // events reports whether the answer is an event stream. The caller holds mu.
-func (x *exchange) events() bool { return x.started && isEventStream(x.contentType) }
-
-func isEventStream(contentType string) bool {
-	return strings.HasPrefix(contentType, "text/event-stream")
+func (x *exchange) events() bool {
+	return x.started && strings.HasPrefix(x.contentType, "text/event-stream")
 }

@@ -31,7 +31,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/pools/kept"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // TestMain sends one request before any test: fasthttp starts a clock goroutine
@@ -142,7 +142,7 @@ func (c *catalog) Cordon(id string, on, _ bool) (Standing, error) {
 	if on {
 		state = "draining"
 	}
-	return Standing{Worker: id, Model: "tandem-sim", Role: pools.Decode, State: state, Requests: 2, ActiveBlocks: 7, Kept: kept.Yes}, nil
+	return Standing{Worker: id, Model: "tandem-sim", Role: pools.Decode, State: state, Requests: 2, ActiveBlocks: 7, Kept: replica.Stored}, nil
 }
 
 // Thresholds has one model, of the thresholds that were set.
@@ -154,11 +154,11 @@ func (c *catalog) Thresholds() []BusyThreshold {
 	return []BusyThreshold{t}
 }
 
-func (c *catalog) SetThreshold(t BusyThreshold) (kept.Answer, *openai.Error) {
+func (c *catalog) SetThreshold(t BusyThreshold) (replica.Storage, *openai.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.threshold = t
-	return kept.No, nil
+	return replica.NotStored, nil
 }
 
 func (c *catalog) Ready() (bool, any) { return !c.unready.Load(), map[string]int{"workers": 2} }

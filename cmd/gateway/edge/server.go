@@ -22,7 +22,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/http1"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/pools/kept"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // cutGrace bounds how long a shutdown waits to send errors on the streams it cuts.
@@ -49,7 +49,7 @@ type Catalog interface {
 	// Thresholds returns the busy thresholds of each served model. SetThreshold changes one model's and returns
 	// whether it was persisted, or the error to answer.
 	Thresholds() []BusyThreshold
-	SetThreshold(t BusyThreshold) (kept.Answer, *openai.Error)
+	SetThreshold(t BusyThreshold) (replica.Storage, *openai.Error)
 	// Ready reports whether each required pool has a worker; detail is marshalled into the answer of GET /health.
 	Ready() (ok bool, detail any)
 }

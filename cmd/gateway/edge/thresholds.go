@@ -10,7 +10,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/pools/kept"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // BusyThreshold is the loads above which a model's workers are not chosen, in the form of /busy_threshold; nil for
@@ -40,7 +40,7 @@ func (s *Server) setThresholds(c *fiber.Ctx) error {
 		return err
 	}
 	asked, e := readThreshold(body, s.cat.Thresholds())
-	var answer kept.Answer
+	var answer replica.Storage
 	if e == nil {
 		answer, e = s.cat.SetThreshold(asked)
 	}
@@ -51,7 +51,7 @@ func (s *Server) setThresholds(c *fiber.Ctx) error {
 	}
 	return writeJSON(c, http.StatusOK, struct {
 		BusyThreshold
-		Kept kept.Answer `json:"kept"`
+		Kept replica.Storage `json:"kept"`
 	}{asked, answer})
 }
 

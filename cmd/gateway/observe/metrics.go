@@ -148,7 +148,7 @@ func (m *requestMetrics) Failed(r *handoff.Record, failed *fault.Error, action h
 	switch {
 	case action == handoff.Resume:
 		m.migrations.WithLabelValues(r.Call.Request.Model, migrationOngoing).Inc()
-	case action == handoff.Fail && r.NotResumable != "" && r.Sent.Began && !r.Poison():
+	case action == handoff.Fail && r.NotResumable != "" && r.Sent.HasToken && !r.Poison():
 		m.notResumable.WithLabelValues(r.Call.Request.Model, r.NotResumable).Inc()
 	case action != handoff.Fail:
 		m.migrations.WithLabelValues(r.Call.Request.Model, migrationNew).Inc()
@@ -263,5 +263,3 @@ func requestType(stream bool) string {
 	}
 	return "unary"
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

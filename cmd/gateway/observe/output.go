@@ -3,7 +3,6 @@ package observe
 import (
 	"io"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 )
@@ -25,11 +24,6 @@ type output struct {
 	mu    sync.Mutex
 	held  []byte // lines that wait, in order
 	timer *time.Timer
-}
-
-func newOutput(w io.Writer, people bool) *output {
-	_, file := w.(*os.File)
-	return &output{w: w, holds: file && !people}
 }
 
 // Write writes a line, after those that wait.

@@ -37,7 +37,8 @@ func NewLogger(w io.Writer, l Logging) (*slog.Logger, error) {
 			l.Format = "text"
 		}
 	}
-	out := newOutput(w, l.Format == "text")
+	_, file := w.(*os.File)
+	out := &output{w: w, holds: file && l.Format != "text"}
 	switch l.Format {
 	case "json":
 		return slog.New(&handler{slog.NewJSONHandler(out, opts), out, asJSON}), nil

@@ -192,7 +192,7 @@ func addLeg(to *trace.Tree, r *handoff.Record, s *handoff.Step) {
 	to.String("tandem.policy", s.Why.Policy)
 	to.Int("tandem.overlap_blocks", s.Why.Overlap)
 	if s.Prediction > 0 {
-		to.Float("tandem.prediction_ms", milliseconds(s.Prediction))
+		to.Float("tandem.prediction_ms", float64(s.Prediction)/float64(time.Millisecond))
 	}
 	if s.Role != pools.Prefill {
 		if r.Reason != "" {

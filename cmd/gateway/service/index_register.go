@@ -75,7 +75,7 @@ func (x *shared) add(reg *Registration) (fresh bool, err error) {
 		}
 	case "zmq":
 		err := x.subscriber.TrackZMQ(
-			w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize, reg.TotalBlocks, zmqOf(reg))
+			w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize, reg.TotalBlocks, zmq.Address{Endpoint: reg.Endpoint, Replay: reg.Replay, Topic: reg.Topic})
 		if err != nil {
 			return false, invalid("kv_events_endpoint", "%s", err) // check has verified all but the port's use
 		}
@@ -169,8 +169,4 @@ func upTo(n int) func(yield func(int) bool) {
 			}
 		}
 	}
-}
-
-func zmqOf(r *Registration) zmq.Address {
-	return zmq.Address{Endpoint: r.Endpoint, Replay: r.Replay, Topic: r.Topic}
 }

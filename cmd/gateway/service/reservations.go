@@ -28,10 +28,6 @@ type reservation struct {
 	at       *list.Element
 }
 
-func newReservations(ttl time.Duration) *reservations {
-	return &reservations{ttl: ttl, byID: map[string]*reservation{}, order: list.New()}
-}
-
 // claim reserves an id until keep or giveUp; false if it is taken.
 func (rs *reservations) claim(id string) bool {
 	rs.mu.Lock()

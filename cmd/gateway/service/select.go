@@ -2,6 +2,7 @@ package service
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"log/slog"
 	"net/http"
@@ -61,7 +62,7 @@ func NewSelect(
 	roster, set := pools.NewRoster(sel.Pools, log), metrics.In(reg)
 	c := &chooser{
 		log: log, roster: roster, source: roster.From(fromHTTP), routers: routers, placer: placement.Placer{Routers: routers, Pairs: pairs},
-		held: newReservations(cmp.Or(sel.ReservationTTL, 5*time.Minute)),
+		held: &reservations{ttl: cmp.Or(sel.ReservationTTL, 5*time.Minute), byID: map[string]*reservation{}, order: list.New()},
 		selections: set.Counter("service_selections_total",
 			"Selections, by outcome: reserved (booked), selected (answered and not booked) or refused.", "outcome"),
 		expired: set.Counter("service_reservations_expired_total",

@@ -4,12 +4,12 @@ import (
 	"slices"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/console"
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/kv/follow"
 )
 
 // Settings returns the settings in force for the console.
-func Settings(r *settings.Resolved) []console.Setting {
+func Settings(r *setting.Resolved) []console.Setting {
 	var all []console.Setting
 	for _, row := range r.Rows() {
 		all = append(all, console.Setting(row))

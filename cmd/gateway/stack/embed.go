@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/auth"
 	"github.com/tandem-pd/tandem/internal/certs"
+	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/natsbus"
-	"github.com/tandem-pd/tandem/internal/scratch"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
@@ -91,8 +91,8 @@ func (c *EmbedConfig) ports() (ports [3]int, err error) {
 type Embedded struct {
 	etcd     *discovery.EmbeddedEtcd
 	nats     *natsbus.Server
-	certs    *certs.Store // nil without TLS
-	copied   *scratch.Dir // etcd's copy of the certificate and its key; nil without
+	certs    *certs.Store   // nil without TLS
+	copied   *guard.TempDir // etcd's copy of the certificate and its key; nil without
 	trust    discovery.Access
 	password string
 	peers    []string
@@ -164,7 +164,7 @@ func (e *Embedded) protect(cfg *EmbedConfig, etcd *discovery.EtcdConfig, bus *na
 		return err
 	}
 	if !cfg.OnlyNATS { // etcd reads files at each handshake: it gets copies of the latest consistent pair
-		if e.copied, err = scratch.New("certs"); err != nil {
+		if e.copied, err = guard.NewTempDir("certs"); err != nil {
 			return err
 		}
 		etcd.CertFile = filepath.Join(e.copied.Path(), "tls.pem")

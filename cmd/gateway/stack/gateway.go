@@ -27,7 +27,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/guard"
 	"github.com/tandem-pd/tandem/internal/http1"
-	"github.com/tandem-pd/tandem/internal/pace"
 	"github.com/tandem-pd/tandem/internal/trace"
 	"github.com/tandem-pd/tandem/kv/follow"
 	"github.com/tandem-pd/tandem/kv/overlap"
@@ -35,7 +34,6 @@ import (
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"github.com/tandem-pd/tandem/pools/kept"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
@@ -77,7 +75,7 @@ type Gateway struct {
 	languages *models.Library
 	traces    *trace.Exporter // nil if no request is traced
 	member    *replica.Member // nil if nothing is shared with other gateways
-	kept      *kept.Board     // nil if operators' changes are not persisted
+	kept      *replica.Board  // nil if operators' changes are not persisted
 	given     given
 	certs     *certs.Store
 	listener  net.Listener
@@ -233,7 +231,7 @@ func (f *forecast) of(w *pools.Worker, booked, uncached, cached int) (time.Durat
 	if w.Role == pools.Prefill {
 		return f.prefill(w, booked, uncached, cached)
 	}
-	return pace.Predicted(f.both(w.ID), booked+uncached)
+	return prefill.Predicted(f.both(w.ID), booked+uncached)
 }
 
 // addFeed follows KV events, if there is a bus or a router needs them.
@@ -325,7 +323,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 		group.Go(func() error { return g.remote.Run(inner) })
 	}
 	group.Go(func() error { return g.console.Run(inner) })
-	group.Go(func() error { return newTrimmer(g.edge.InFlight).Run(inner) })
+	group.Go(func() error {
+		return trimmer{running: g.edge.InFlight, resident: residentBytes, free: freeMemory}.Run(inner)
+	})
 	g.runGiven(inner, group)
 	group.Go(func() error { return g.edge.Serve(g.listener) })
 	if g.admin != nil {

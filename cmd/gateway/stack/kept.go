@@ -10,7 +10,7 @@ import (
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"github.com/tandem-pd/tandem/pools/kept"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // Prefixes of entries; the worker's id or the model's name follows.
@@ -42,13 +42,13 @@ type keptThresholds struct {
 func (g *Gateway) addKept(links Links) error {
 	switch {
 	case links.Etcd != nil:
-		g.kept = kept.New(discovery.NewState(links.Etcd, g.cfg.Prefix, g.log), g.putKept, g.log)
+		g.kept = replica.NewBoard(discovery.NewState(links.Etcd, g.cfg.Prefix, g.log), g.putKept, g.log)
 	case links.Group != nil:
-		store, err := kept.OverJetStream(links.Group.conn, g.cfg.Replicas.Group, g.log)
+		store, err := replica.OverJetStream(links.Group.conn, g.cfg.Replicas.Group, g.log)
 		if err != nil {
 			return err
 		}
-		g.kept = kept.New(store, g.putKept, g.log)
+		g.kept = replica.NewBoard(store, g.putKept, g.log)
 	}
 	return nil
 }
@@ -60,14 +60,14 @@ func (g *Gateway) sign() signature {
 }
 
 // keep persists an entry's value, nil for none.
-func (g *Gateway) keep(name string, value any) kept.Answer {
+func (g *Gateway) keep(name string, value any) replica.Storage {
 	if value == nil {
 		return g.kept.Set(name, nil)
 	}
 	text, err := json.Marshal(value)
 	if err != nil {
 		g.log.Error("operator's change cannot be encoded", "entry", name, "error", err)
-		return kept.No
+		return replica.NotStored
 	}
 	return g.kept.Set(name, text)
 }

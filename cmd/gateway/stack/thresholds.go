@@ -5,8 +5,8 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/pools/kept"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // Thresholds lists the busy thresholds of each model.
@@ -27,9 +27,9 @@ func (g *Gateway) Thresholds() []edge.BusyThreshold {
 }
 
 // SetThreshold applies and persists a model's busy thresholds. Those of the settings need no persistence.
-func (g *Gateway) SetThreshold(b edge.BusyThreshold) (kept.Answer, *openai.Error) {
+func (g *Gateway) SetThreshold(b edge.BusyThreshold) (replica.Storage, *openai.Error) {
 	if !slices.Contains(g.Roster.Models(), b.Model) {
-		return kept.No, openai.NotFoundModel(b.Model)
+		return replica.NotStored, openai.NotFoundModel(b.Model)
 	}
 	var t router.Thresholds
 	if b.DecodeBlocks != nil {
@@ -39,7 +39,7 @@ func (g *Gateway) SetThreshold(b edge.BusyThreshold) (kept.Answer, *openai.Error
 		t.PrefillTokens = *b.PrefillTokens
 	}
 	if err := g.routers.SetThresholds(b.Model, t); err != nil {
-		return kept.No, openai.BadRequest("", "%s", err.Error())
+		return replica.NotStored, openai.BadRequest("", "%s", err.Error())
 	}
 	g.Flow.Wake(b.Model)
 	if t == g.routers.Configured() {

@@ -28,10 +28,6 @@ const (
 	trimBytes = 64 << 20
 )
 
-func newTrimmer(running func() int) trimmer {
-	return trimmer{running: running, resident: residentBytes, free: freeMemory}
-}
-
 // Run trims, once after each load, until ctx ends.
 func (t trimmer) Run(ctx context.Context) error {
 	tick := time.NewTicker(trimLook)
