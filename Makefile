@@ -81,14 +81,17 @@ recipes: build ## simulate every plan of bench/recipes and write results next to
 		sed -n '/^Mode auto/,/^$$/p' results/$$name.txt; \
 	done
 
+TRY = go test -tags engines ./cmd/gateway/e2e/conformance -run '^$$' -benchtime 1x -v -timeout 0 \
+	-tokenizer "$(CURDIR)/internal/tokens/sim_tokenizer.json"
+
 try-vllm: ## the gateway before a real vLLM pair on this machine's CPU, and its console; docs/real-engines.md
-	go run ./lab/tryreal vllm
+	$(TRY) -bench Try -engine vllm
 
 try-sglang: ## the same before SGLang
-	go run ./lab/tryreal sglang
+	$(TRY) -bench Try -engine sglang
 
 try-vllm-routing: ## compare routing modes on two real vLLM workers
-	go run ./lab/tryreal -routing vllm
+	$(TRY) -bench Modes -engine vllm
 
 conformance: ## the gateway against real engines (ENGINE=vllm,sglang), request by request; RECORD=-record stores what they answer
 	go test -tags engines -count=1 -v -timeout 60m ./cmd/gateway/e2e/conformance -run TestRealEngines -engine=$(ENGINE) $(RECORD)

@@ -7,7 +7,7 @@ import (
 	"io"
 	"net"
 
-	"github.com/tandem-pd/tandem/lab/wire"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // bareCommand makes the bench's binary the bare minimum of a gateway, the lower bound for one in Go. It reads a
@@ -49,7 +49,7 @@ func bareConnection(c net.Conn, prefill, decode string) error {
 		return err
 	}
 	defer d.Close()
-	from := wire.NewReader(p, 4<<10)
+	from := testkit.NewAnswerReader(p, 4<<10)
 	var in, asks, out []byte
 	buf := make([]byte, 16<<10)
 	for {
@@ -66,7 +66,7 @@ func bareConnection(c net.Conn, prefill, decode string) error {
 			continue
 		}
 		asks = bareAsk(asks[:0], body)
-		out = wire.AppendRequest(out[:0], wire.ChatPath, "prefill", asks, []byte(wire.PrefillFields))
+		out = testkit.AppendRequest(out[:0], testkit.ChatPath, "prefill", asks, []byte(testkit.PrefillFields))
 		if _, err := p.Write(out); err != nil {
 			return err
 		}
@@ -96,9 +96,9 @@ func bareConnection(c net.Conn, prefill, decode string) error {
 
 // bareBody finds a request's body; size is 0 while it is incomplete.
 func bareBody(in []byte) (body []byte, size int, err error) {
-	_, body, size, err = wire.Message(in)
+	_, body, size, err = testkit.ParseMessage(in)
 	if err == nil && size > 0 && len(body) == 0 {
-		err = wire.ErrMessage
+		err = testkit.ErrMessage
 	}
 	return body, size, err
 }
@@ -118,7 +118,7 @@ var someIDs = bytes.Repeat([]byte(anID), 10<<20/bytesPerID10)
 // with a known tokenizer also has about as many token ids as the gateway adds.
 func bareAsk(dst, body []byte) []byte {
 	dst = append(dst, body[:len(body)-1]...)
-	if len(body) < longBody || !bytes.Contains(body[:64], []byte(wire.Model)) {
+	if len(body) < longBody || !bytes.Contains(body[:64], []byte(testkit.InstantModel)) {
 		return dst
 	}
 	dst = append(dst, `,"prompt_token_ids":[`...)
@@ -128,14 +128,14 @@ func bareAsk(dst, body []byte) []byte {
 
 // bareDecode makes the request of the decode leg.
 func bareDecode(dst, asks, answer []byte) ([]byte, error) {
-	params, ok := wire.KVParams(answer)
+	params, ok := testkit.KVParams(answer)
 	if !ok {
 		return nil, errors.New("prefill answers without a hand-off")
 	}
-	return wire.AppendDecode(dst[:0], asks, params), nil
+	return testkit.AppendDecode(dst[:0], asks, params), nil
 }
 
 // endsStream reports whether a read ends a streamed answer. The engines write the end in one piece with the last event.
 func endsStream(b []byte) bool {
-	return len(b) >= len(wire.StreamEnd) && string(b[len(b)-len(wire.StreamEnd):]) == string(wire.StreamEnd)
+	return len(b) >= len(testkit.StreamEnd) && string(b[len(b)-len(testkit.StreamEnd):]) == string(testkit.StreamEnd)
 }

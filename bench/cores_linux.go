@@ -1,75 +1,36 @@
 package main
 
 import (
-	"fmt"
-	"math/bits"
+	"errors"
 	"os"
 	"os/exec"
 	"runtime"
 	"strconv"
 	"syscall"
-	"unsafe"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
-
-// coreSet is a mask of sched_setaffinity(2): 1,024 cores.
-type coreSet [16]uint64
-
-func (s *coreSet) count() int {
-	n := 0
-	for _, w := range s {
-		n += bits.OnesCount64(w)
-	}
-	return n
-}
-
-// split takes the last core out of s and returns it and the others.
-func (s *coreSet) split() (last, others coreSet) {
-	others = *s
-	for i := len(s) - 1; i >= 0; i-- {
-		if s[i] == 0 {
-			continue
-		}
-		top := uint64(1) << (bits.Len64(s[i]) - 1)
-		last[i] = top
-		others[i] &^= top
-		return last, others
-	}
-	return last, others
-}
-
-func affinity(tid int) (coreSet, error) {
-	var s coreSet
-	_, _, errno := syscall.RawSyscall(syscall.SYS_SCHED_GETAFFINITY, uintptr(tid), unsafe.Sizeof(s), uintptr(unsafe.Pointer(&s)))
-	if errno != 0 {
-		return s, fmt.Errorf("sched_getaffinity: %w", errno)
-	}
-	return s, nil
-}
-
-func setAffinity(tid int, s coreSet) error {
-	_, _, errno := syscall.RawSyscall(syscall.SYS_SCHED_SETAFFINITY, uintptr(tid), unsafe.Sizeof(s), uintptr(unsafe.Pointer(&s)))
-	if errno != 0 {
-		return fmt.Errorf("sched_setaffinity: %w", errno)
-	}
-	return nil
-}
 
 // cores are the processors of the measured processes and of the bench itself.
 type cores struct {
 	pinned        bool
-	measured, own coreSet
+	measured, own unix.CPUSet
 }
 
 // pinCores keeps this process off the machine's last core, which the measured processes get. With one core, or if not
-// wanted,
-// all share all.
-func pinCores(wanted bool) (cores, error) {
-	all, err := affinity(0)
-	if err != nil || !wanted || all.count() < 2 {
+// wanted, all share all.
+func pinCores(wanted bool) (c cores, err error) {
+	if err := unix.SchedGetaffinity(0, &c.own); err != nil || !wanted || c.own.Count() < 2 {
 		return cores{}, err
 	}
-	c := cores{pinned: true}
-	c.measured, c.own = all.split()
+	last := len(c.own)*strconv.IntSize - 1
+	for !c.own.IsSet(last) {
+		last--
+	}
+	c.pinned = true
+	c.own.Clear(last)
+	c.measured.Set(last)
 	// New threads inherit from existing ones.
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -80,7 +41,7 @@ func pinCores(wanted bool) (cores, error) {
 		if err != nil {
 			continue
 		}
-		if err := setAffinity(tid, c.own); err != nil && err != error(syscall.ESRCH) {
+		if err := unix.SchedSetaffinity(tid, &c.own); err != nil && !errors.Is(err, unix.ESRCH) {
 			return cores{}, err
 		}
 	}
@@ -96,12 +57,11 @@ func (c cores) start(cmd *exec.Cmd) error {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	tid := syscall.Gettid()
-	if err := setAffinity(tid, c.measured); err != nil {
+	if err := unix.SchedSetaffinity(0, &c.measured); err != nil {
 		return err
 	}
 	err := cmd.Start()
-	if back := setAffinity(tid, c.own); err == nil && back != nil {
+	if back := unix.SchedSetaffinity(0, &c.own); err == nil && back != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		return back
@@ -111,3 +71,16 @@ func (c cores) start(cmd *exec.Cmd) error {
 
 // killGroup ends the rest of a process and its children.
 func killGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }
+
+// precisely runs f on a thread of its own with an accurate sleep: an idle runtime's timers round up to a millisecond,
+// and threads sleep 50 µs longer than they should by default.
+func precisely(f func(sleep func(time.Duration))) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+	defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }()
+	f(func(d time.Duration) {
+		ts := unix.NsecToTimespec(int64(d))
+		_ = unix.Nanosleep(&ts, nil) // woken early it sends early by as much
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"time"
 )
 
 // cores are the processors of the measured processes; only Linux pins them.
@@ -22,3 +23,6 @@ func killGroup(pid int) {
 		_ = p.Kill()
 	}
 }
+
+// precisely runs f with the runtime's sleep, which may be a millisecond long.
+func precisely(f func(sleep func(time.Duration))) { f(time.Sleep) }

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-pd/tandem/lab/wire"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // arm is one way to an answer.
@@ -26,8 +26,8 @@ type arm struct {
 // fleet is everything that runs for a measurement: engines in this process, and
 // before them gateways and proxies in processes of their own.
 type fleet struct {
-	prefill, decode, both   *wire.Engine
-	textPrefill, textDecode *wire.Engine // of a model without a known tokenizer
+	prefill, decode, both   *testkit.Instant
+	textPrefill, textDecode *testkit.Instant // of a model without a known tokenizer
 	arms                    []*arm
 	closers                 []func()
 }
@@ -54,13 +54,13 @@ func newFleet(ctx context.Context, cfg fleetConfig) (*fleet, error) {
 }
 
 // engines are all of them.
-func (f *fleet) engines() []*wire.Engine {
-	return []*wire.Engine{f.prefill, f.decode, f.both, f.textPrefill, f.textDecode}
+func (f *fleet) engines() []*testkit.Instant {
+	return []*testkit.Instant{f.prefill, f.decode, f.both, f.textPrefill, f.textDecode}
 }
 
 func (f *fleet) open(ctx context.Context, cfg fleetConfig) error {
-	for _, e := range []**wire.Engine{&f.prefill, &f.decode, &f.both, &f.textPrefill, &f.textDecode} {
-		made, err := wire.NewEngine(cfg.pace)
+	for _, e := range []**testkit.Instant{&f.prefill, &f.decode, &f.both, &f.textPrefill, &f.textDecode} {
+		made, err := testkit.NewInstant(cfg.pace)
 		if err != nil {
 			return err
 		}
@@ -74,8 +74,8 @@ func (f *fleet) open(ctx context.Context, cfg fleetConfig) error {
 	direct2 := &arm{name: "direct, two legs", key: direct2Key, legs: 2, front: f.prefill.Address(), back: f.decode.Address()}
 	direct1 := &arm{name: "direct, one leg", key: direct1Key, legs: 1, front: f.both.Address()}
 	two := []string{
-		"--prefill-url", f.prefill.Worker("p", wire.Model), "--decode-url", f.decode.Worker("d", wire.Model),
-		"--prefill-url", f.textPrefill.Worker("tp", wire.TextModel), "--decode-url", f.textDecode.Worker("td", wire.TextModel),
+		"--prefill-url", f.prefill.Worker("p", testkit.InstantModel), "--decode-url", f.decode.Worker("d", testkit.InstantModel),
+		"--prefill-url", f.textPrefill.Worker("tp", testkit.TextModel), "--decode-url", f.textDecode.Worker("td", testkit.TextModel),
 	}
 	gateway := func(name, binary string, flags ...[]string) func() (*process, error) {
 		return func() (*process, error) {
@@ -101,7 +101,7 @@ func (f *fleet) open(ctx context.Context, cfg fleetConfig) error {
 		{&arm{name: "bare minimum, two legs", key: bareKey, legs: 2, baseline: direct2}, cfg.itself != "", bare},
 		{direct1, true, nil},
 		{&arm{name: "gateway, one leg", key: gateway1Key, legs: 1, baseline: direct1}, true,
-			gateway("gateway-one-leg", cfg.gateway, []string{"--worker-url", f.both.Worker("b", wire.Model)}, cfg.gatewayFlags)},
+			gateway("gateway-one-leg", cfg.gateway, []string{"--worker-url", f.both.Worker("b", testkit.InstantModel)}, cfg.gatewayFlags)},
 		{&arm{name: "nginx, one leg", key: nginxKey, legs: 1, baseline: direct1}, cfg.nginx != "", proxy(startNginx, cfg.nginx)},
 		{&arm{name: "HAProxy, one leg", key: haproxyKey, legs: 1, baseline: direct1}, cfg.haproxy != "", proxy(startHAProxy, cfg.haproxy)},
 	} {
@@ -161,17 +161,17 @@ func (f *fleet) await(ctx context.Context, a *arm) error {
 }
 
 // seen returns the calls that the engines have answered.
-func (f *fleet) seen() wire.Seen {
-	var s wire.Seen
+func (f *fleet) seen() testkit.Seen {
+	var s testkit.Seen
 	for _, e := range f.engines() {
 		n := e.Seen()
-		s = wire.Seen{Prefills: s.Prefills + n.Prefills, Pulls: s.Pulls + n.Pulls, Alone: s.Alone + n.Alone}
+		s = testkit.Seen{Prefills: s.Prefills + n.Prefills, Pulls: s.Pulls + n.Pulls, Alone: s.Alone + n.Alone}
 	}
 	return s
 }
 
 // check returns an error unless every job was answered, by the right number of legs.
-func (f *fleet) check(a *arm, jobs []job, before wire.Seen) error {
+func (f *fleet) check(a *arm, jobs []job, before testkit.Seen) error {
 	failed := 0
 	var first error
 	for i := range jobs {
@@ -184,9 +184,9 @@ func (f *fleet) check(a *arm, jobs []job, before wire.Seen) error {
 		return fmt.Errorf("%d of %d requests failed; the first: %w", failed, len(jobs), first)
 	}
 	n, got := int64(len(jobs)), f.seen().Less(before)
-	want := wire.Seen{Alone: n}
+	want := testkit.Seen{Alone: n}
 	if a.legs == 2 {
-		want = wire.Seen{Prefills: n, Pulls: n}
+		want = testkit.Seen{Prefills: n, Pulls: n}
 	}
 	if got != want {
 		return fmt.Errorf("the engines saw %d prefills, %d decodes of a hand-off and %d without one, for %d requests of %d legs",

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-pd/tandem/lab/wire"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // readBuffer is how much a lane reads at once, in bytes.
@@ -22,7 +22,7 @@ type lane struct {
 	dead        atomic.Bool
 	request     []byte // the decode leg's, built in place
 
-	fromFront, fromBack *wire.Reader
+	fromFront, fromBack *testkit.AnswerReader
 }
 
 // job is one request and its result.
@@ -45,12 +45,12 @@ func newLane(front, back string) (*lane, error) {
 	if l.front, err = net.Dial("tcp", front); err != nil {
 		return nil, err
 	}
-	l.fromFront = wire.NewReader(l.front, readBuffer)
+	l.fromFront = testkit.NewAnswerReader(l.front, readBuffer)
 	if back != "" {
 		if l.back, err = net.Dial("tcp", back); err != nil {
 			return nil, errors.Join(err, l.front.Close())
 		}
-		l.fromBack = wire.NewReader(l.back, readBuffer)
+		l.fromBack = testkit.NewAnswerReader(l.back, readBuffer)
 	}
 	return l, nil
 }
@@ -110,15 +110,15 @@ func (l *lane) answer() error {
 	if err != nil {
 		return err
 	}
-	params, ok := wire.KVParams(body)
+	params, ok := testkit.KVParams(body)
 	if !ok {
 		return errors.New("prefill's answer has no kv_transfer_params")
 	}
 	j := l.job.Load()
 	if j == nil {
-		return wire.ErrMessage
+		return testkit.ErrMessage
 	}
-	l.request = wire.AppendDecode(l.request[:0], j.decode, params)
+	l.request = testkit.AppendDecode(l.request[:0], j.decode, params)
 	if _, err := l.back.Write(l.request); err != nil {
 		return err
 	}
@@ -126,14 +126,14 @@ func (l *lane) answer() error {
 }
 
 // stream reads a streamed answer to its end.
-func (l *lane) stream(from *wire.Reader) error {
+func (l *lane) stream(from *testkit.AnswerReader) error {
 	n, err := from.Stream(l.began)
 	j := l.job.Load()
 	switch {
 	case err != nil:
 		return err
 	case j == nil:
-		return wire.ErrMessage
+		return testkit.ErrMessage
 	case n != j.chunks:
 		return fmt.Errorf("the answer has %d events, not %d", n, j.chunks)
 	}

@@ -51,7 +51,6 @@ type options struct {
 	againstFlags string
 	nginx        string
 	haproxy      string
-	json         string
 	pin          bool
 	only         []scenario
 	arms         []string // how the chosen arms' keys begin; empty for all
@@ -80,7 +79,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		"nginx `binary`; without one its arm is left out. On Debian: apt-get install --no-install-recommends nginx-light")
 	f.StringVar(&o.haproxy, "haproxy", "haproxy",
 		"HAProxy `binary`; without one its arm is left out. On Debian: apt-get install --no-install-recommends haproxy")
-	f.StringVar(&o.json, "json", "", "write every figure to this `file`")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -129,8 +127,5 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := r.write(stdout); err != nil || o.json == "" {
-		return err
-	}
-	return r.writeJSON(o.json)
+	return r.write(stdout)
 }

@@ -5,40 +5,40 @@ import "time"
 // plan is the duration and size of each measurement.
 type plan struct {
 	// Seed makes the arrivals and the prompts.
-	Seed uint64 `json:"seed"`
+	Seed uint64
 	// Rounds is how often each arm takes its turn.
-	Rounds int `json:"rounds"`
+	Rounds int
 	// WarmUp precedes each turn. Idle is how long a process is watched doing nothing.
-	WarmUp time.Duration `json:"warm_up_ns"`
-	Idle   time.Duration `json:"idle_ns"`
+	WarmUp time.Duration
+	Idle   time.Duration
 
 	// Rates are the open-loop steps of the TTFT. Chunks is the length of an answer, Pace the time between two chunks:
 	// long enough that each travels alone. PromptTokens is the length of a prompt without the chat's template.
-	Rates        []rate        `json:"rates"`
-	Chunks       int           `json:"chunks"`
-	Pace         time.Duration `json:"pace_ns"`
-	PromptTokens int           `json:"prompt_tokens"`
+	Rates        []rate
+	Chunks       int
+	Pace         time.Duration
+	PromptTokens int
 
 	// AtOnce is the rate of short requests with answers in one piece, and Connections the number of closed-loop clients
 	// for Saturation.
-	AtOnce      rate          `json:"at_once"`
-	Connections int           `json:"connections"`
-	Saturation  time.Duration `json:"saturation_ns"`
+	AtOnce      rate
+	Connections int
+	Saturation  time.Duration
 
 	// PacedStreams are how many streams are open while their chunks are counted, each with a chunk every ChunkPace.
-	PacedStreams []int         `json:"paced_streams"`
-	ChunkPace    time.Duration `json:"chunk_pace_ns"`
-	ChunksFor    time.Duration `json:"chunks_for_ns"`
+	PacedStreams []int
+	ChunkPace    time.Duration
+	ChunksFor    time.Duration
 
 	// Prompts are the long ones.
-	Prompts []promptStep `json:"prompts"`
+	Prompts []promptStep
 
 	// Streams is how many are open at once for their memory, IdleConnections how many connections, Settled how long
 	// collections may take, and Soak how long a process is saturated while its memory is watched.
-	Streams         int           `json:"streams"`
-	Settled         time.Duration `json:"settled_ns"`
-	IdleConnections int           `json:"idle_connections"`
-	Soak            time.Duration `json:"soak_ns"`
+	Streams         int
+	Settled         time.Duration
+	IdleConnections int
+	Soak            time.Duration
 }
 
 // opening is the time between two streams that are opened for their memory.
@@ -46,14 +46,14 @@ const opening = 2 * time.Millisecond
 
 // rate is one step of the open loop: so many requests a second for so long.
 type rate struct {
-	PerSecond float64       `json:"per_second"`
-	For       time.Duration `json:"for_ns"`
+	PerSecond float64
+	For       time.Duration
 }
 
 // promptStep is a length of prompts, and the rate at which they are sent.
 type promptStep struct {
-	Bytes int  `json:"bytes"`
-	Rate  rate `json:"rate"`
+	Bytes int
+	Rate  rate
 }
 
 // chunksPerSecond is how many chunks so many paced streams have in all.

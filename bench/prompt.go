@@ -7,7 +7,7 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/replay"
-	"github.com/tandem-pd/tandem/lab/wire"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // prompts makes requests whose prompts are all different, so that no cache of
@@ -53,11 +53,11 @@ func body(model string, messages ...[]byte) []byte {
 func newJob(a *arm, body []byte, chunks int) job {
 	asked := fmt.Appendf(nil, `,"stream":true,"max_tokens":%d}`, chunks)
 	if a.back == "" {
-		return job{chunks: chunks, request: wire.AppendRequest(nil, wire.ChatPath, a.front, body, asked)}
+		return job{chunks: chunks, request: testkit.AppendRequest(nil, testkit.ChatPath, a.front, body, asked)}
 	}
 	return job{
 		chunks:  chunks,
-		request: wire.AppendRequest(nil, wire.ChatPath, a.front, body, []byte(wire.PrefillFields)),
+		request: testkit.AppendRequest(nil, testkit.ChatPath, a.front, body, []byte(testkit.PrefillFields)),
 		decode:  append(body, asked[:len(asked)-1]...),
 	}
 }
@@ -66,7 +66,7 @@ func newJob(a *arm, body []byte, chunks int) job {
 func (p *prompts) short(a *arm, n, chunks int) []job {
 	jobs := make([]job, n)
 	for i := range jobs {
-		jobs[i] = newJob(a, body(wire.Model, p.text(p.tokens)), chunks)
+		jobs[i] = newJob(a, body(testkit.InstantModel, p.text(p.tokens)), chunks)
 	}
 	return jobs
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -19,35 +18,34 @@ import (
 
 // report is a run: where, how, and its results.
 type report struct {
-	Began   time.Time `json:"began"`
-	Version string    `json:"version"` // of the tree
-	Go      string    `json:"go"`
-	CPU     string    `json:"cpu"`
-	Cores   int       `json:"cores"`
-	Kernel  string    `json:"kernel"`
-	Pinned  bool      `json:"pinned"`
-	Nginx   string    `json:"nginx,omitempty"`   // its version; empty when there is none
-	HAProxy string    `json:"haproxy,omitempty"` // the same
-	Flags   string    `json:"gateway_flags,omitempty"`
-	Against string    `json:"against,omitempty"` // the other gateway and its flags
-	Plan    plan      `json:"plan"`
-	Missing []string  `json:"missing,omitempty"` // what was not measured, and why
+	Began   time.Time
+	Version string // of the tree
+	Go      string
+	CPU     string
+	Cores   int
+	Kernel  string
+	Pinned  bool
+	Nginx   string // its version; empty when there is none
+	HAProxy string // the same
+	Flags   string
+	Against string // the other gateway and its flags
+	Plan    plan
+	Missing []string // what was not measured, and why
 	// Others is the share of all cores that went to processes which have
 	// nothing to do with the bench, while it measured.
-	Others float64    `json:"others_core_share"`
-	Arms   []*figures `json:"arms"`
+	Others float64
+	Arms   []*figures
 }
 
 // figures are an arm's measurements.
 type figures struct {
-	Name     string  `json:"name"`
-	Key      string  `json:"key"`
-	Baseline string  `json:"baseline,omitempty"` // the key of the arm whose latency is subtracted
-	Measured bool    `json:"measured"`           // there is a process whose CPU and memory are
-	IdleCPU  float64 `json:"idle_cpu"`           // share of a core
+	Name     string
+	Key      string
+	Baseline string  // the key of the arm whose latency is subtracted
+	IdleCPU  float64 // share of a core
 	// Rounds are each figure's values by round, Of their medians and ranges. A figure's name ends with its unit.
-	Rounds map[string][]float64 `json:"rounds"`
-	Of     map[string]spread    `json:"figures"`
+	Rounds map[string][]float64
+	Of     map[string]spread
 
 	used map[string][]usage // by round, of each cost
 }
@@ -130,7 +128,7 @@ func (r *report) arm(a *arm) *figures {
 	if f := r.find(a.key); f != nil {
 		return f
 	}
-	f := &figures{Name: a.name, Key: a.key, Measured: a.process != nil, Rounds: map[string][]float64{}, used: map[string][]usage{}}
+	f := &figures{Name: a.name, Key: a.key, Rounds: map[string][]float64{}, used: map[string][]usage{}}
 	if a.baseline != nil {
 		f.Baseline = a.baseline.key
 	}
@@ -166,15 +164,6 @@ func (r *report) finish() {
 			f.Of[name] = spreadOf(values)
 		}
 	}
-}
-
-// writeJSON writes every figure to a file.
-func (r *report) writeJSON(name string) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(name, append(text, '\n'), 0o644)
 }
 
 // quiet is the share of the machine that others may take before the figures are uncertain.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/lab/replay"
-	"github.com/tandem-pd/tandem/lab/wire"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // latency is the open loop: each rate, each round, each arm in turn.
@@ -148,7 +148,7 @@ func (k promptKind) jobs(p *prompts, a *arm, bytes, n, chunks int) (warm, jobs [
 // promptKinds are the kinds of prompts for a gateway.
 func promptKinds() []promptKind {
 	return []promptKind{
-		{"new", wire.Model, false}, {"seen", wire.Model, true},
-		{"new_no_tokenizer", wire.TextModel, false}, {"seen_no_tokenizer", wire.TextModel, true},
+		{"new", testkit.InstantModel, false}, {"seen", testkit.InstantModel, true},
+		{"new_no_tokenizer", testkit.TextModel, false}, {"seen_no_tokenizer", testkit.TextModel, true},
 	}
 }

@@ -7,9 +7,9 @@ import (
 
 // spread is a figure's median over the rounds with the least and the most.
 type spread struct {
-	Median float64 `json:"median"`
-	Min    float64 `json:"min"`
-	Max    float64 `json:"max"`
+	Median float64
+	Min    float64
+	Max    float64
 }
 
 // spreadOf needs at least one value; with an even number the median is between the two in the middle.

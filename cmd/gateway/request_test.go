@@ -21,7 +21,7 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/replay"
-	"github.com/tandem-pd/tandem/lab/wire"
+	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // BenchmarkRequest measures what `gateway serve` takes for a request of two
@@ -31,19 +31,19 @@ import (
 //	go test -run '^$' -bench '^BenchmarkRequest$' -benchmem -benchtime 20000x ./cmd/gateway
 //
 // The gateway runs in this process. Engines and clients do too; they are
-// lab/wire's and allocate nothing for a request. CPU times are of the kernel's clock
+// lab/testkit's and allocate nothing for a request. CPU times are of the kernel's clock
 // tick, and of client, engines and gateway on the same cores: `go run ./bench`
 // separates them.
 func BenchmarkRequest(b *testing.B) {
-	var engines [2]*wire.Engine
+	var engines [2]*testkit.Instant
 	for i := range engines {
-		e, err := wire.NewEngine(0)
+		e, err := testkit.NewInstant(0)
 		require.NoError(b, err)
 		defer e.Close()
 		engines[i] = e
 	}
 	prefill, decode := engines[0], engines[1]
-	address, stop := serveInside(b, "--prefill-url", prefill.Worker("p", wire.Model), "--decode-url", decode.Worker("d", wire.Model))
+	address, stop := serveInside(b, "--prefill-url", prefill.Worker("p", testkit.InstantModel), "--decode-url", decode.Worker("d", testkit.InstantModel))
 	defer stop()
 	eventually(b, "the workers are up", func() bool { status, _ := get("http://" + address + "/health"); return status == http.StatusOK })
 	var callers [16]*caller
@@ -112,7 +112,7 @@ func serveInside(t testing.TB, flags ...string) (address string, stop func()) {
 // caller makes requests over one connection.
 type caller struct {
 	conn            net.Conn
-	answers         *wire.Reader
+	answers         *testkit.AnswerReader
 	request, number []byte // number is the place in the request of what makes its text another one
 }
 
@@ -124,9 +124,9 @@ func newCaller(b *testing.B, address string) *caller {
 	require.NoError(b, err)
 	number := []byte("10000000")
 	text := append(number, words.AppendText(nil, []replay.Span{{ID: 1, Tokens: 60}})...)
-	request := wire.AppendRequest(nil, wire.ChatPath, address,
-		fmt.Appendf(nil, `{"model":"%s","messages":[{"role":"user","content":"%s"}],"stream":true,"max_tokens":8}`, wire.Model, text))
-	return &caller{conn, wire.NewReader(conn, 4<<10), request, request[bytes.Index(request, number):][:len(number)]}
+	request := testkit.AppendRequest(nil, testkit.ChatPath, address,
+		fmt.Appendf(nil, `{"model":"%s","messages":[{"role":"user","content":"%s"}],"stream":true,"max_tokens":8}`, testkit.InstantModel, text))
+	return &caller{conn, testkit.NewAnswerReader(conn, 4<<10), request, request[bytes.Index(request, number):][:len(number)]}
 }
 
 // call makes one request, whose text begins with the number.

@@ -13,15 +13,15 @@ COPY go.mod go.sum ./
 RUN ["go", "mod", "download"]
 COPY . .
 ENV CGO_ENABLED=0
-RUN ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", "/out/", "./cmd/gateway", "./deploy/compose/images/servers"]
+RUN ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", "/out/", "./cmd/gateway", "./deploy/compose/run"]
 
 FROM scratch AS nats
-COPY --from=build /out/servers /nats-server
+COPY --from=build /out/run /nats-server
 EXPOSE 4222
 ENTRYPOINT ["/nats-server"]
 
 FROM scratch AS etcd
-COPY --from=build /out/servers /usr/local/bin/etcd
+COPY --from=build /out/run /usr/local/bin/etcd
 EXPOSE 2379
 CMD ["/usr/local/bin/etcd"]
 

@@ -90,24 +90,19 @@ var lab = storey{
 		"internal/tokens"},
 	"lab/simulate": {"pools", "queue", "router", "router/placement", "router/load", "kv/index", "router/replica",
 		"lab/engine", "lab/testkit", "lab/replay", "internal/setting", "prefill", "internal/terminal", "internal/tokens"},
-	"lab/realtest":       {"lab/testkit"},
-	"lab/tryreal":        {"lab/realtest"},
-	"lab/wire":           {},
 	"lab/devfleet":       {below, "lab/engine"},                 // the product's own composition, with simulated workers
 	"lab/fleet":          {below, "lab/devfleet", "lab/engine"}, // the harness of tests of the whole gateway
-	"bench":              {below, "lab/replay", "lab/wire"},
+	"bench":              {below, "lab/replay", "lab/testkit"},
 	"deploy/helm":        {}, // a module of its own: tests of the chart and of deploy/kubernetes
 	"deploy/compose/run": {"lab/engine", "lab/testkit", "internal/openai", "internal/terminal", "internal/tokens"},
 	// computes the expected answers
-	"deploy/release":                {"lab/testkit"},
-	"deploy/compose/images/servers": {},
+	"deploy/release": {"lab/testkit"},
 }
 
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
-	"cmd/gateway": {below, "lab/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/testkit", "lab/wire"},
-	"cmd/gateway/e2e": {below, "lab/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/testkit",
-		"lab/realtest"},
+	"cmd/gateway":                {below, "lab/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/testkit"},
+	"cmd/gateway/e2e":            {below, "lab/fleet", "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/testkit"},
 	"cmd/gateway/e2e/operations": {below, "lab/fleet", "lab/devfleet", "lab/replay", "lab/simulate"}, // whose reports it looks at
 	"cmd/gateway/e2e/clients":    {below, "lab/fleet"},
 }

@@ -15,7 +15,6 @@ func (r *Report) WriteHTML(w io.Writer) error {
 
 // Page is the report with its plots.
 func (r *Report) Page() Page {
-	s := &r.Summary
 	var ttft, itl, gap []Millis
 	for i := range r.Samples {
 		p := &r.Samples[i]
@@ -32,12 +31,7 @@ func (r *Report) Page() Page {
 		Title:    r.Title,
 		Subtitle: fmt.Sprintf("%s · %s · speed %v · seed %d · %s", r.Target, r.Workload, r.Speed, r.Seed, r.Begun()),
 		Verdict:  r.verdict(), Lines: []string{r.rates(), r.Kept.Sentence(r.Limits)}, Notes: r.Notes,
-		Tables: []Table{r.latencies()},
-	}
-	for _, t := range []Table{r.failures(), s.shares()} {
-		if len(t.Rows) > 0 {
-			p.Tables = append(p.Tables, t)
-		}
+		Tables: r.tables(),
 	}
 	l := r.Limits
 	p.Plots = []Drawing{
@@ -79,6 +73,12 @@ func limit(name string, at time.Duration, onX bool) []Limit {
 
 // Begun is when the run began, for people.
 func (r *Report) Begun() string { return r.Started.UTC().Format(time.RFC3339) }
+
+// tables are the figures of every form for people.
+func (r *Report) tables() []Table {
+	all := []Table{r.latencies(), r.failures(), r.Summary.shares()}
+	return slices.DeleteFunc(all, func(t Table) bool { return len(t.Rows) == 0 })
+}
 
 func (r *Report) latencies() Table {
 	t := Table{Head: []string{"milliseconds", "#values", "#mean", "#p50", "#p90", "#p99", "#max", "?"}}

@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-
-	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // Whatever the values, every point and every limit is inside the area, and the axes are named.
@@ -45,7 +43,7 @@ func TestNothingIsOutside(t *testing.T) {
 		for range rng.IntN(3) {
 			p.Limits = append(p.Limits, Limit{Name: "limit", At: size * (0.01 + rng.Float64()*10), OnX: rng.IntN(2) == 0})
 		}
-		figures := testkit.CheckPlot(t, string(p.SVG()))
+		figures := checkPlot(t, string(p.SVG()))
 		if len(figures) != 1 || len(figures[0].Series) > MostSeries || len(figures[0].Limits) != len(p.Limits) ||
 			!strings.HasPrefix(figures[0].Y, "y, ") {
 			t.Fatalf("run %d: %+v", n, figures)
@@ -69,7 +67,7 @@ func TestSeriesAreDistinct(t *testing.T) {
 		slices.Sort(seen)
 		assert.True(t, len(seen) == MostSeries && len(slices.Compact(seen)) == MostSeries, "%s: %q", pattern, seen)
 	}
-	if f := testkit.CheckPlot(t, string(p.SVG())); len(f[0].Series) != MostSeries || f[0].Series[0] != "<arm 0>" {
+	if f := checkPlot(t, string(p.SVG())); len(f[0].Series) != MostSeries || f[0].Series[0] != "<arm 0>" {
 		t.Errorf("%+v", f)
 	}
 	if !strings.Contains(legend, "&lt;arm 7&gt;") || strings.Contains(legend, "arm 8") ||
@@ -95,7 +93,7 @@ func TestBars(t *testing.T) {
 		Title: "Goodput", Axis: Axis{Name: "goodput", Unit: "%"}, Limits: []Limit{{Name: "90 %", At: 90}},
 		Bars: []Bar{{"kv", 93.27, 91, 95}, {"none", 0, 0, 0}, {"all", 100, 100, 100}},
 	}
-	f := testkit.CheckPlot(t, string(p.SVG()))
+	f := checkPlot(t, string(p.SVG()))
 	assert.True(t, len(f) == 1 && f[0].X == "goodput, %" && len(f[0].Series) == 3 && len(f[0].Limits) == 1, "%+v", f)
 	if svg := string(p.SVG()); !strings.Contains(svg, ">kv: 93.3 (91 to 95)<") || !strings.Contains(svg, ">all: 100<") {
 		t.Error(svg)

@@ -88,22 +88,13 @@ func (d *Distribution) Cells() []string {
 // WriteText writes the report for a terminal.
 func (r *Report) WriteText(w io.Writer) error {
 	b := bufio.NewWriter(w)
-	s := &r.Summary
-	fmt.Fprintf(b, "%s\n", r.verdict())
-	for _, f := range r.Failures() {
-		fmt.Fprintf(b, "  %6d %s\n", f.Requests, f)
+	fmt.Fprintf(b, "%s\n%s\n%s\n", r.verdict(), r.rates(), r.Kept.Sentence(r.Limits))
+	for _, t := range r.tables() {
+		fmt.Fprintln(b)
+		t.WriteText(b)
 	}
-	fmt.Fprintf(b, "\n%-8s%8s%10s%10s%10s%10s%10s\n", "ms", "values", "mean", "p50", "p90", "p99", "max")
-	for _, l := range s.lines() {
-		fmt.Fprintf(b, "%-8s", l.Name)
-		for i, cell := range l.Cells() {
-			fmt.Fprintf(b, "%*s", []int{8, 10, 10, 10, 10, 10}[i], cell)
-		}
-		fmt.Fprintf(b, "   %s\n", l.Help)
-	}
-	fmt.Fprintf(b, "\n%s\n%s\n", r.rates(), r.Kept.Sentence(r.Limits))
-	for _, c := range s.Workers {
-		fmt.Fprintf(b, "  %-8s %-20s %6d requests  %10d tokens\n", c.Role, c.ID, c.Requests, c.Tokens)
+	if len(r.Notes) > 0 {
+		fmt.Fprintln(b)
 	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(b, "note: %s\n", n)

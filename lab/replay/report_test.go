@@ -12,8 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // Times are described by their order; between two of them a percentile lies in proportion.
@@ -94,7 +92,7 @@ func TestReportForms(t *testing.T) {
 	r := finished()
 	var text, lines, page, asJSON bytes.Buffer
 	require.NoError(t, errors.Join(r.WriteText(&text), r.WriteSamples(&lines), r.WriteHTML(&page), r.WriteJSON(&asJSON)))
-	contains(t, text.String(), "6 requests in 20.0 s: 3 answered, 3 failed", "1 http_529", "TTFT", "hit rate 50.0 % of 400 prompt tokens",
+	contains(t, text.String(), "6 requests in 20.0 s: 3 answered, 3 failed", "\nhttp_529                   1  full\n", "\nTTFT               3   1,333   1,000    –", "hit rate 50.0 % of 400 prompt tokens",
 		"decode-10", "note: the generator itself sent late, by up to 20.0 ms", "reached; not sent: 1", "than were asked for: 1")
 	contains(t, asJSON.String(), `"p99_ms": 1980`, `"hit_rate": 0.5`, `"max_in_flight": 4`)
 	var back Report
@@ -128,15 +126,15 @@ func TestReportPlots(t *testing.T) {
 	r.Limits = Limits{TTFT: 1500 * time.Millisecond, ITL: 25 * time.Millisecond}
 	var b bytes.Buffer
 	require.NoError(t, r.WriteHTML(&b))
-	figures := testkit.CheckPlot(t, b.String())
-	for _, want := range []testkit.Figure{
+	figures := checkPlot(t, b.String())
+	for _, want := range []figure{
 		{X: "time since the start, s", Y: "goodput, %", Limits: []string{"90 %"}},
 		{X: "TTFT, ms (log)", Y: "share, %", Limits: []string{"limit of TTFT 1,500 ms"}},
 		{X: "time since the start, s", Y: "TTFT, ms (log)", Limits: []string{"limit of TTFT 1,500 ms"}},
 		{X: "ITL, ms (log)", Y: "share, %", Limits: []string{"limit of ITL 25 ms"}},
 		{X: "gap, ms (log)", Y: "share, %"},
 	} {
-		if !slices.ContainsFunc(figures, func(f testkit.Figure) bool {
+		if !slices.ContainsFunc(figures, func(f figure) bool {
 			return f.X == want.X && f.Y == want.Y && slices.Equal(f.Limits, want.Limits) && f.Points > 0
 		}) {
 			t.Errorf("no plot of %+v in %+v", want, figures)

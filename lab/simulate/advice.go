@@ -114,8 +114,12 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 	}
 	fmt.Fprintf(b, take+": ", top.Name, top.named())
 	if r.Capacity != nil {
+		bounds := r.bounds(top)
+		if bounds != "" {
+			bounds = ", " + bounds
+		}
 		fmt.Fprintf(b, "%s of the requests are good at %.2f times the workload's speed (%s)%s.\n",
-			replay.Percent(r.Capacity.Share), rank.Mean, top.over(fmt.Sprintf("%.2f", rank.Min), fmt.Sprintf("%.2f", rank.Max)), r.bounds(top))
+			replay.Percent(r.Capacity.Share), rank.Mean, top.over(fmt.Sprintf("%.2f", rank.Min), fmt.Sprintf("%.2f", rank.Max)), bounds)
 		r.adviseNext(b, best)
 		return
 	}

@@ -3,12 +3,8 @@ package simulate
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
-	"slices"
 	"strings"
-
-	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // CapacityPlan has each arm searched for the highest speed of the workload at
@@ -106,27 +102,23 @@ func (s *Study) batches() []batch {
 }
 
 // runBatch runs a job and hands over each variant's figures for each seed.
-func (s *Study) runBatch(ctx context.Context, b batch, traces map[traceKey]*material, at func(share float64),
-	put func(variant, seed int, m *Measured)) error {
+func (s *Study) runBatch(ctx context.Context, b batch, traces map[traceKey]*material, put func(variant, seed int, m *Measured)) error {
 	crossed := map[int]int{} // where each variant's last search ended: the next begins there
 	for _, n := range b.seeds {
 		seed := s.Plan.Seeds[n]
-		known := map[int]*ran{}
+		known := map[float64]*ran{}
 		for _, i := range b.variants {
 			v := s.Variants[i]
+			search := search{v: v, known: known, seed: seed, try: func(speed float64) (*ran, error) { return v.ran(ctx, traces, seed, speed) }}
 			m, err := (*Measured)(nil), error(nil)
 			if s.Plan.Capacity == nil {
-				m, err = v.run(ctx, traces, seed, at)
+				m, err = search.measured(v.plan.Workload.Speed)
 			} else {
 				before, follows := crossed[i]
 				if !follows {
 					before = -1
 				}
-				tries, expected := 0.0, math.Log2(float64(s.Plan.Capacity.filled().steps()))+1
-				search := search{plan: s.Plan.Capacity.filled(), v: v, known: known, seed: seed, try: func(speed float64) (*ran, error) {
-					defer func() { tries++ }()
-					return v.ran(ctx, traces, seed, speed, func(share float64) { at(min(1, (tries+share)/expected)) })
-				}}
+				search.plan = s.Plan.Capacity.filled()
 				m, crossed[i], err = search.all(before)
 			}
 			if err != nil {
@@ -143,7 +135,7 @@ type search struct {
 	plan  CapacityPlan
 	v     *Variant
 	seed  uint64
-	known map[int]*ran // by the number of the speed: siblings have the same runs
+	known map[float64]*ran // by their speed: siblings have the same runs
 	try   func(speed float64) (*ran, error)
 }
 
@@ -180,7 +172,7 @@ func (s *search) all(guess int) (*Measured, int, error) {
 			above = k
 		}
 	}
-	m, err := s.measured(max(below, 0))
+	m, err := s.measured(s.plan.speed(max(below, 0)))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -190,7 +182,7 @@ func (s *search) all(guess int) (*Measured, int, error) {
 	case above == s.plan.steps():
 		m.Metrics["capacity"] = s.plan.speed(below)
 	default:
-		worse, err := s.measured(above)
+		worse, err := s.measured(s.plan.speed(above))
 		if err != nil {
 			return nil, 0, err
 		}
@@ -202,19 +194,19 @@ func (s *search) all(guess int) (*Measured, int, error) {
 }
 
 func (s *search) good(k int) (bool, error) {
-	m, err := s.measured(k)
+	m, err := s.measured(s.plan.speed(k))
 	return err == nil && m.Metrics["goodput"] >= s.plan.Share, err
 }
 
-// measured returns the result of speed number k.
-func (s *search) measured(k int) (*Measured, error) {
-	r := s.known[k]
+// measured returns the result at a speed.
+func (s *search) measured(speed float64) (*Measured, error) {
+	r := s.known[speed]
 	if r == nil {
 		var err error
-		if r, err = s.try(s.plan.speed(k)); err != nil {
+		if r, err = s.try(speed); err != nil {
 			return nil, err
 		}
-		s.known[k] = r
+		s.known[speed] = r
 	}
 	return measure(s.v, s.seed, r.stages, r.out), nil
 }
@@ -225,34 +217,18 @@ type ran struct {
 	out    *Outcome
 }
 
-// writeCapacities writes the capacities found.
-func (r *Report) writeCapacities(b io.Writer) {
-	if r.Capacity == nil {
-		return
-	}
-	width := 0
-	for i := range r.Arms {
-		width = max(width, len(r.Arms[i].Name))
-	}
-	fmt.Fprintf(b, "\nHighest speed at which %s of the requests are good (figures above are at the highest speed tried that is good enough, or at the lowest):\n", replay.Percent(r.Capacity.Share))
-	for _, a := range slices.All(r.Arms) {
-		c := a.Stats["capacity"]
-		fmt.Fprintf(b, "  %-*s %.2f [%.2f…%.2f]%s\n", width, a.Name, c.Mean, c.Min, c.Max, r.bounds(&a))
-	}
-}
-
 // bounds reports where a search ended at its own limits: by all of its seeds, or by some.
 func (r *Report) bounds(a *ArmReport) string {
 	c, top := a.Stats["capacity"], r.Capacity.speed(r.Capacity.steps()-1)
 	switch {
 	case c.Max == 0:
-		return fmt.Sprintf("   0: not even at %g", r.Capacity.From)
+		return fmt.Sprintf("not even at %g", r.Capacity.From)
 	case c.Min >= top:
-		return "   or more: that is as far as the search went"
+		return "or more: that is as far as the search went"
 	case c.Min == 0:
-		return fmt.Sprintf("   a seed not even at %g, counted as 0", r.Capacity.From)
+		return fmt.Sprintf("a seed not even at %g, counted as 0", r.Capacity.From)
 	case c.Max >= top:
-		return "   a seed or more: that is as far as the search went"
+		return "a seed or more: that is as far as the search went"
 	}
 	return ""
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
-// written is a report in all its forms: for a terminal with the advice, and as a page.
+// written is a report in all its forms: for a terminal with the advice and single blanks, and as a page.
 func written(t *testing.T, r *Report) (text, page string) {
 	t.Helper()
 	var a, b, c strings.Builder
@@ -23,7 +23,7 @@ func written(t *testing.T, r *Report) (text, page string) {
 	for _, form := range []string{a.String(), html, c.String()} {
 		assert.Empty(t, regexp.MustCompile(`NaN|\bInf\b|\+Inf|-0(\.0)? %|%!`).FindString(form), "in\n%s", form)
 	}
-	return a.String(), html
+	return regexp.MustCompile(`(\S) +`).ReplaceAllString(a.String(), "$1 "), html
 }
 
 // saysAndNot checks what a text holds.
@@ -79,7 +79,7 @@ func TestAdviceFollowsRuns(t *testing.T) {
 			[]string{"Take ", "Next is", "points of goodput"}},
 		{"nobody else's figure to compare with",
 			[]string{"seeds: [1, 2, 3, 4, 5]", "seeds: [1]\npublished: [{arm: one, metric: ttft_s.p99, value: 3, source: x}, {arm: two, metric: goodput, value: 0, source: y}]"},
-			[]string{"ttft_s.p99: –, 3.000, –, x"}, []string{"-100 %"}},
+			[]string{"one ttft_s.p99 – – 3.000 – x"}, []string{"-100 %"}},
 		{"a capacity below the search", []string{"ttft: 2s", "ttft: 1ns", "seeds: [1, 2, 3, 4, 5]",
 			"seeds: [1]\ncapacity: {from: 1, to: 2, step: 2}"},
 			[]string{"not even at 1 times the workload's speed"}, []string{"Take ", "First is"}},
@@ -103,13 +103,13 @@ func TestSeedsThatChangeNothing(t *testing.T) {
 		{Name: "two", Arm: "two", Fleet: "2 both", Seeds: seeds, Stats: Stats{"goodput": stat(.8), "requests": stat(500), "hit_rate": stat(.2)}},
 	}}
 	text, _ := written(t, r)
-	saysAndNot(t, text, []string{"First is two", "5 seeds, which change nothing", "workload.shuffle", "hit rate –", "goodput ~+60 %"},
-		[]string{"Take ", "every seed", "hit rate ~+0"})
+	saysAndNot(t, text, []string{"First is two", "5 seeds, which change nothing", "workload.shuffle", "\ntwo – – – – – – ~+60.0 %\n"},
+		[]string{"Take ", "every seed", "~+0"})
 	for i := range r.Arms {
 		r.Arms[i].Stats["ttft_s.mean"] = Stat{1, .9, 1.1}
 	}
 	text, _ = written(t, r)
-	saysAndNot(t, text, []string{"Take two", "every seed of the first beats every seed of it", "goodput +60 %"},
+	saysAndNot(t, text, []string{"Take two", "every seed of the first beats every seed of it", " +60.0 %\n"},
 		[]string{"which change nothing"})
 }
 
@@ -129,7 +129,7 @@ func TestEverythingShed(t *testing.T) {
 	r.finish("one")
 	text, page := written(t, r)
 	saysAndNot(t, text, []string{"No arm answers a request within the limits",
-		"answered requests only: one answered 0 of 300, two answered 0 of 300.", "TTFT –"},
+		"answered requests only: one answered 0 of 300, two answered 0 of 300.", "\ntwo – – – – – – –\n"},
 		[]string{"Take ", "First is", " 0.00 ", "lacks"})
 	saysAndNot(t, page, []string{"<td class=\"n\">300</td>"}, []string{"0.00</td>"})
 	if a := r.Arms[0]; a.Curves.TTFT != nil || a.Stats["shed"].Mean != 300 {

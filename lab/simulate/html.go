@@ -20,17 +20,10 @@ func (r *Report) WriteHTML(w io.Writer) error {
 // Page is the report with its plots.
 func (r *Report) Page() replay.Page {
 	p := replay.Page{
-		Title: strings.TrimSpace("Simulation " + r.Name), Subtitle: strings.TrimSpace(r.About), Notes: r.Notes,
-		Lines: strings.Split(strings.TrimSpace(r.Advice()), "\n"),
-	}
-	if r.Skipped > 0 {
-		p.Notes = append(slices.Clone(p.Notes), fmt.Sprintf("%d bad rows of the trace were skipped.", r.Skipped))
+		Title: strings.TrimSpace("Simulation " + r.Name), Subtitle: strings.TrimSpace(r.About), Notes: r.notes(),
+		Tables: r.tables(true), Lines: strings.Split(strings.TrimSpace(r.Advice()), "\n"),
 	}
 	p.Verdict, p.Lines = p.Lines[0], p.Lines[1:]
-	p.Tables = []replay.Table{r.figures()}
-	if len(r.Arms) > 1 {
-		p.Tables = append(p.Tables, r.differences())
-	}
 	p.Plots = append(p.Plots, r.ranked())
 	for _, plots := range [][]*replay.Plot{r.sweeps(), r.staged(), r.distributions(), r.overTime()} {
 		for _, drawing := range plots {
@@ -38,63 +31,6 @@ func (r *Report) Page() replay.Page {
 		}
 	}
 	return p
-}
-
-// figures is every arm with its spread over the seeds.
-func (r *Report) figures() replay.Table {
-	t := replay.Table{
-		Title: "Arms, mean over seeds",
-		Head: []string{"arm", "?fleet", "#goodput", "?over seeds", "#TTFT mean, s", "#p50", "#p90", "#p99", "#ITL mean, ms", "#p99", "#hit rate",
-			"#tokens/s", "#shed", "#failed", "#prefill max/mean", "#decode max/mean"},
-	}
-	if r.Capacity != nil {
-		t.Title += "; the other figures are at the highest speed tried that is good enough, or at the lowest"
-		t.Head = slices.Insert(t.Head, 2, "#capacity, × speed", "?over seeds")
-	}
-	for i := range r.Arms {
-		a := &r.Arms[i]
-		m := a.Stats.text
-		g, over := a.Stats["goodput"], none
-		if _, ok := a.Stats["goodput"]; ok {
-			over = replay.Percent(g.Min) + " … " + replay.Percent(g.Max)
-		}
-		row := []string{
-			a.Name, a.Fleet, a.Stats.share("goodput"), over, m("ttft_s.mean", 2), m("ttft_s.p50", 2), m("ttft_s.p90", 2), m("ttft_s.p99", 1),
-			m("itl_ms.mean", 2), m("itl_ms.p99", 1), m("hit_rate", 3), m("output_tokens_per_s", 0), count(a.Stats["shed"].Mean),
-			count(a.Stats["failed"].Mean),
-			m("prefill_imbalance", 2), m("decode_imbalance", 2),
-		}
-		if r.Capacity != nil {
-			row = slices.Insert(row, 2, m("capacity", 2),
-				fmt.Sprintf("%.2f … %.2f%s", a.Stats["capacity"].Min, a.Stats["capacity"].Max, r.bounds(a)))
-		}
-		t.Rows = append(t.Rows, row)
-	}
-	return t
-}
-
-// differences is every arm against the baseline.
-func (r *Report) differences() replay.Table {
-	t := replay.Table{
-		Title: "Against " + r.baseline() + " (" + r.tilde() + ")",
-		Head:  []string{"arm", "#TTFT mean", "#TTFT p99", "#ITL mean", "#ITL p99", "#hit rate", "#tokens/s", "#goodput"},
-	}
-	names := []string{"ttft_s.mean", "ttft_s.p99", "itl_ms.mean", "itl_ms.p99", "hit_rate", "output_tokens_per_s", "goodput"}
-	if r.Capacity != nil { // each arm's latencies are of a load of its own
-		t.Head, names = []string{"arm", "#capacity"}, []string{"capacity"}
-	}
-	for i := range r.Arms {
-		a := &r.Arms[i]
-		if a == r.base(a) {
-			continue
-		}
-		row := []string{a.Name}
-		for _, name := range names {
-			row = append(row, r.Delta(a, name, 1))
-		}
-		t.Rows = append(t.Rows, row)
-	}
-	return t
 }
 
 // shown are the figures that are plotted along an axis of load or size.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
 // good is a plan that errors are planted in.
@@ -146,14 +144,10 @@ func TestStudyReport(t *testing.T) {
 	}
 	first := report()
 	assert.Equal(t, first, report(), "the same study gave another report")
-	figures := testkit.CheckPlot(t, first)
-	goodput := slices.IndexFunc(figures, func(f testkit.Figure) bool { return f.X == "goodput, %" })
-	assert.True(t, goodput >= 0 && len(figures[goodput].Series) == 2 && slices.Equal(figures[goodput].Limits, []string{"90 %"}),
-		"goodput of both arms is not plotted: %+v", figures)
-	for _, f := range figures {
-		assert.True(t, len(f.Series) <= 8 && (f.Y != "" || f.X == "goodput, %"), "%+v", f)
-	}
-	for _, want := range []string{"First is ", "Against one", "Ours, theirs, difference", "Note: made up", `"arms": [`, `"goodput": {`,
+	_, goodput, _ := strings.Cut(first, `aria-label="Goodput: goodput, %"`)
+	goodput, _, _ = strings.Cut(goodput, "</svg>")
+	saysAndNot(t, goodput, []string{`data-series="one"`, `data-series="two"`, ">90 %<"}, nil)
+	for _, want := range []string{"First is ", "Against one", "Published figures", "Note: made up", `"arms": [`, `"goodput": {`,
 		`"ttft_s": {`, `"seeds": [`} {
 		assert.Contains(t, first, want, "the report has no X")
 	}
@@ -169,16 +163,4 @@ func FuzzPlan(f *testing.F) {
 			t.Error("a study without variants")
 		}
 	})
-}
-
-// A study of one long run shows how far the run is.
-func TestProgressWithinARun(t *testing.T) {
-	var shares []float64
-	cfg := arm(made(7, 2000), 16, "kv", fleets()["2P2D"]...)
-	cfg.At = func(share float64) { shares = append(shares, share) }
-	if _, err := Run(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
-	assert.True(t, len(shares) >= 3 && slices.IsSorted(shares) && shares[len(shares)-1] <= 1 && shares[len(shares)-1] >= 0.5,
-		"shares %v", shares)
 }

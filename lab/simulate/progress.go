@@ -13,28 +13,24 @@ type Progress struct {
 	mu    sync.Mutex
 	runs  int
 	ended int
-	parts []*part
 	last  string
 }
 
-// State is how far the study is: runs that have ended, and the parts of those that have not.
+// State is how many of the study's runs have ended.
 func (p *Progress) State() terminal.State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.runs == 0 {
 		return terminal.State{Text: "reading the plan's traces"}
 	}
-	done := float64(p.ended)
-	for _, part := range p.parts {
-		done += part.share
-	}
 	text := fmt.Sprintf("%d of %d runs", p.ended, p.runs)
 	if p.last != "" {
 		text += ", last " + p.last
 	}
-	return terminal.State{Share: done / float64(p.runs), Text: text}
+	return terminal.State{Share: float64(p.ended) / float64(p.runs), Text: text}
 }
 
+// begin sets how many runs there are.
 func (p *Progress) begin(runs int) {
 	if p == nil {
 		return
@@ -44,55 +40,13 @@ func (p *Progress) begin(runs int) {
 	p.runs = runs
 }
 
-// part is one job of a study, which makes one run after another.
-type part struct {
-	of    *Progress
-	share float64 // of the run that it makes
-}
-
-func (p *Progress) part() *part {
-	made := &part{of: p}
+// end counts a run of this name.
+func (p *Progress) end(name string) {
 	if p == nil {
-		return made
+		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.parts = append(p.parts, made)
-	return made
-}
-
-// at reports the finished part of the present run.
-func (t *part) at(share float64) {
-	if t.of == nil {
-		return
-	}
-	t.of.mu.Lock()
-	defer t.of.mu.Unlock()
-	t.share = share
-}
-
-// ended reports that the run of this name has ended.
-func (t *part) ended(name string) {
-	if t.of == nil {
-		return
-	}
-	t.of.mu.Lock()
-	defer t.of.mu.Unlock()
-	t.share, t.of.last = 0, name
-	t.of.ended++
-}
-
-// tellShare reports the share of the run's requests that have ended.
-func (r *run) tellShare() {
-	if r.cfg.At == nil {
-		return
-	}
-	all, left := 0, r.open
-	for i := range r.cfg.Stages {
-		n := len(r.cfg.Stages[i].Requests)
-		if all += n; i > int(r.stage) {
-			left += n
-		}
-	}
-	r.cfg.At(float64(all-left) / float64(max(1, all)))
+	p.ended++
+	p.last = name
 }

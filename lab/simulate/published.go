@@ -168,25 +168,6 @@ func (p *Published) label() string {
 	return text
 }
 
-// writePublished writes our figures next to the published ones.
-func (r *Report) writePublished(b io.Writer) {
-	if len(r.Published) == 0 {
-		return
-	}
-	fmt.Fprintf(b, "\nOurs, theirs, difference, source:\n")
-	for i := range r.Published {
-		p := &r.Published[i]
-		ours, by := none, none
-		if s, ok := r.ours(p); ok {
-			ours = fmt.Sprintf("%.3f [%.3f…%.3f]", s.Mean, s.Min, s.Max)
-			if p.Value != 0 {
-				by = change(s.Mean/p.Value, 0)
-			}
-		}
-		fmt.Fprintf(b, "  %s, %s: %s, %.3f, %s, %s\n", p.Arm, p.label(), ours, p.Value, by, p.Source)
-	}
-}
-
 // publishedJSON is every published figure next to ours, for the JSON report.
 func (r *Report) publishedJSON() []map[string]any {
 	all := []map[string]any{}

@@ -76,7 +76,7 @@ func TestPublishedBesideOurs(t *testing.T) {
 	}
 	text, _ := written(t, r)
 	saysAndNot(t, text, []string{"ttft_s.mean over one",
-		"two, requests at 12.5/s: 20.000 [20.000…20.000], 80.000, -75 %, measured: them"}, nil)
+		"two requests at 12.5/s 20.000 20.000 … 20.000 80.000 -75 % measured: them"}, nil)
 	var out strings.Builder
 	require.NoError(t, r.WriteJSON(&out))
 	var back struct {

@@ -28,7 +28,7 @@ func waits(t testing.TB, arms ...string) []float64 {
 			if v.Arm != arm {
 				continue
 			}
-			r, err := v.ran(t.Context(), nil, 1, 1, nil)
+			r, err := v.ran(t.Context(), nil, 1, 1)
 			require.NoError(t, err)
 			each := v.plan.Fleet.Latency.Prefill / 1e6 // seconds a token
 			var waited, work float64

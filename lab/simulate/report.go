@@ -303,65 +303,28 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.About != "" {
 		fmt.Fprintf(b, "%s\n\n", strings.TrimSpace(r.About))
 	}
-	width := 4
-	for i := range r.Arms {
-		width = max(width, len(r.Arms[i].Name))
-		for _, c := range r.Arms[i].Classes {
-			width = max(width, 2+len(c.Name))
+	for i, t := range r.tables(false) {
+		if i > 0 {
+			fmt.Fprintln(b)
 		}
+		t.WriteText(b)
 	}
-	fmt.Fprintf(b, "%-*s %19s %27s %19s %6s %9s %6s\n", width, "", "goodput", "TTFT, s", "ITL, ms", "hit", "output", "shed+")
-	fmt.Fprintf(b, "%-*s %19s %27s %19s %6s %9s %6s\n", width, "arm", "mean [min…max]", "mean    p50    p90    p99", "mean    p99",
-		"rate", "tokens/s", "failed")
-	row := func(name string, stats Stats) {
-		goodput := none
-		if g, ok := stats["goodput"]; ok {
-			goodput = fmt.Sprintf("%.3f [%.3f…%.3f]", g.Mean, g.Min, g.Max)
-		}
-		m := stats.text
-		fmt.Fprintf(b, "%-*s %19s %6s %6s %6s %6s %9s %9s %6s %9s %6s\n", width, name, goodput,
-			m("ttft_s.mean", 2), m("ttft_s.p50", 2), m("ttft_s.p90", 2), m("ttft_s.p99", 1), m("itl_ms.mean", 2), m("itl_ms.p99", 1),
-			m("hit_rate", 3), m("output_tokens_per_s", 0), count(stats.unanswered()))
-	}
-	for i := range r.Arms {
-		row(r.Arms[i].Name, r.Arms[i].Stats)
-		for _, c := range r.Arms[i].Classes {
-			row("  "+c.Name, c.Stats)
-		}
-	}
-	r.writeCapacities(b)
-	r.writeDeltas(b)
-	r.writePublished(b)
-	if r.Skipped > 0 {
-		fmt.Fprintf(b, "\n%d bad rows were skipped.\n", r.Skipped)
-	}
-	for _, n := range r.Notes {
+	for _, n := range r.notes() {
 		fmt.Fprintf(b, "\nNote: %s\n", strings.TrimSpace(n))
 	}
 	return b.Flush()
 }
 
+// notes are the plan's and those of the runs.
+func (r *Report) notes() []string {
+	if r.Skipped == 0 {
+		return r.Notes
+	}
+	return append(slices.Clone(r.Notes), fmt.Sprintf("%d bad rows of the trace were skipped.", r.Skipped))
+}
+
 // unanswered is how many requests a run were shed or failed.
 func (s Stats) unanswered() float64 { return s["shed"].Mean + s["failed"].Mean }
-
-// writeDeltas writes the differences from the baseline.
-func (r *Report) writeDeltas(b io.Writer) {
-	if len(r.Arms) < 2 {
-		return
-	}
-	fmt.Fprintf(b, "\nAgainst %s (%s):\n", r.baseline(), r.tilde())
-	for i := range r.Arms {
-		a := &r.Arms[i]
-		if a == r.base(a) {
-			continue
-		}
-		fmt.Fprintf(b, "  %s:", a.Name)
-		for _, m := range r.compared() {
-			fmt.Fprintf(b, "  %s %s", m.short, r.Delta(a, m.name, 0))
-		}
-		fmt.Fprintln(b)
-	}
-}
 
 // baseline describes the arm that the others are compared with.
 func (r *Report) baseline() string {
@@ -372,16 +335,6 @@ func (r *Report) baseline() string {
 		}
 	}
 	return base.Name
-}
-
-// compared are the metrics that arms are compared by.
-func (r *Report) compared() []struct{ name, short string } {
-	all := []struct{ name, short string }{{"ttft_s.mean", "TTFT"}, {"ttft_s.p99", "TTFT p99"}, {"itl_ms.mean", "ITL"},
-		{"hit_rate", "hit rate"}, {"goodput", "goodput"}}
-	if r.Capacity != nil {
-		all = []struct{ name, short string }{{"capacity", "capacity"}}
-	}
-	return all
 }
 
 // armOf is the variant of that name, or the first of an arm of that name.

@@ -54,8 +54,6 @@ type Config struct {
 	// Name gives the id of a stage's request, which random choices hang on, by
 	// the index of each; nil calls them 0-0, 0-1 and so on.
 	Name func(stage, index int) string
-	// At is called every few thousand events with the share of all requests that have ended; nil for nothing.
-	At func(share float64)
 }
 
 // Stage is a part of a run: requests whose times count from its beginning.
@@ -205,7 +203,6 @@ func (r *run) runStage(ctx context.Context, stage int32) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			r.tellShare()
 			if r.giveUp(last) {
 				break
 			}

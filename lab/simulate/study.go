@@ -96,12 +96,11 @@ func (s *Study) Run(ctx context.Context, progress *Progress) (*Report, error) {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			part := progress.part()
-			return s.runBatch(ctx, b, traces, part.at, func(variant, seed int, m *Measured) {
+			return s.runBatch(ctx, b, traces, func(variant, seed int, m *Measured) {
 				mu.Lock()
 				defer mu.Unlock()
 				report.Arms[variant].put(seed, m)
-				part.ended(s.Variants[variant].Name())
+				progress.end(s.Variants[variant].Name())
 			})
 		})
 	}
@@ -112,18 +111,8 @@ func (s *Study) Run(ctx context.Context, progress *Progress) (*Report, error) {
 	return report, nil
 }
 
-// run is one run of a variant, measured.
-func (v *Variant) run(ctx context.Context, traces map[traceKey]*material, seed uint64, at func(share float64)) (*Measured, error) {
-	r, err := v.ran(ctx, traces, seed, v.plan.Workload.Speed, at)
-	if err != nil {
-		return nil, err
-	}
-	return measure(v, seed, r.stages, r.out), nil
-}
-
 // ran is one run of a variant at a speed.
-func (v *Variant) ran(ctx context.Context, traces map[traceKey]*material, seed uint64, speed float64, at func(share float64)) (*ran,
-	error) {
+func (v *Variant) ran(ctx context.Context, traces map[traceKey]*material, seed uint64, speed float64) (*ran, error) {
 	stages := v.stages(traces, seed)
 	if v.plan.Workload.made() {
 		if err := v.holds(stages); err != nil {
@@ -138,7 +127,7 @@ func (v *Variant) ran(ctx context.Context, traces map[traceKey]*material, seed u
 		Stages: stages, Fleet: v.fleet, Routers: seeded(v.routers, seed), Queue: q, ForecastScale: v.plan.Router.ForecastScale,
 		Learns: v.plan.Router.Learns, EventDelay: v.plan.Fleet.EventDelay,
 		Replicas: v.replicas, SessionIDs: v.plan.Workload.SessionIDs,
-		Speed: speed, Gaps: v.plan.SLO.TBT > 0, Readings: readings, At: at, Class: v.plan.Workload.class(seed),
+		Speed: speed, Gaps: v.plan.SLO.TBT > 0, Readings: readings, Class: v.plan.Workload.class(seed),
 		EventLoss: v.plan.Fleet.EventLoss, UnknownPrompts: v.plan.Router.UnknownPrompts, Seed: seed,
 	}
 	cfg.Replicas.Seed = seed
@@ -187,15 +176,17 @@ func (s *Study) read() (map[traceKey]*material, error) {
 
 // readMaterial reads a trace, or takes the requests of one that was read for another block size.
 func readMaterial(key traceKey, traces map[traceKey]*material) (*material, error) {
+	made := func(name string, requests []replay.Request, skipped int) *material {
+		return &material{[]Stage{{Name: name, Requests: requests, Chains: NewChains(requests, key.block)}}, skipped}
+	}
 	for other, m := range traces {
 		if other.block = key.block; other == key {
-			requests := m.stages[0].Requests
-			return &material{stages: []Stage{{Name: m.stages[0].Name, Requests: requests, Chains: NewChains(requests, key.block)}}}, nil
+			return made(m.stages[0].Name, m.stages[0].Requests, 0), nil
 		}
 	}
 	if key.file == "" {
 		w := replay.BuiltIn(key.limit)
-		return &material{stages: []Stage{{Name: w.Name, Requests: w.Requests, Chains: NewChains(w.Requests, key.block)}}}, nil
+		return made(w.Name, w.Requests, 0), nil
 	}
 	f, err := os.Open(key.file)
 	if err != nil {
@@ -206,7 +197,7 @@ func readMaterial(key traceKey, traces map[traceKey]*material) (*material, error
 	if err != nil {
 		return nil, err
 	}
-	return &material{stages: []Stage{{Name: w.Name, Requests: w.Requests, Chains: NewChains(w.Requests, key.block)}}, skipped: skipped}, nil
+	return made(w.Name, w.Requests, skipped), nil
 }
 
 // holds refuses a fleet that could not hold the longest request.

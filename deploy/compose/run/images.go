@@ -78,7 +78,7 @@ func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Wri
 		gateway = filepath.Join(dir, "gateway")
 	}
 	if i.nats == "" || i.etcd == "" {
-		build.Packages = append(build.Packages, "./deploy/compose/images/servers")
+		build.Packages = append(build.Packages, "./deploy/compose/run")
 	}
 	if len(build.Packages) > 0 {
 		if err := build.Run(ctx, log); err != nil {
@@ -114,7 +114,7 @@ func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Wri
 			continue
 		}
 		*server.image = "tandem-" + server.name + ":" + tag
-		if binary, err = os.ReadFile(filepath.Join(dir, "servers")); err != nil {
+		if binary, err = os.ReadFile(filepath.Join(dir, "run")); err != nil {
 			return i, err
 		}
 		err = i.build(ctx, d, *server.image, "deploy/compose/images/"+server.name+"/Dockerfile", []file{{server.name, 0o755, binary}})

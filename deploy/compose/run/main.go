@@ -1,5 +1,6 @@
 // Command run starts the fleet of deploy/compose in containers of its own, breaks it under load, one scenario at a
-// time, and reports for each whether every answer was right. It removes everything it made.
+// time, and reports for each whether every answer was right. It removes everything it made. Under the names nats-server and
+// etcd it is these servers.
 package main
 
 import (
@@ -16,9 +17,13 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
+	served, err := asServer()
+	if !served {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		err = run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+		stop()
+	}
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "run:", err)
 		os.Exit(1)
 	}

@@ -11,23 +11,21 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/tandem-pd/tandem/lab/realtest"
 )
 
 // abandoned has hand-offs end between their legs: clients leave, or a worker dies, when prefill has computed the prompts and decode,
 // which hangs, has not fetched them. Afterwards engines hold nothing, the streams of others were whole, and what decode makes of the
 // hand-offs when it goes on does no harm.
 func (r *rig) abandoned(t *testing.T) {
-	others := r.serve(t, "gateway-others", []*realtest.Engine{r.prefill, r.second}, "--no-decode-fallback")
+	others := r.serve(t, "gateway-others", []*Engine{r.prefill, r.second}, "--no-decode-fallback")
 	pair, _ := r.pair(t, "gateway-abandoned")
-	lone := r.serve(t, "gateway-lone", []*realtest.Engine{r.prefill, r.decode}, "--no-decode-fallback")
-	alike := r.serve(t, "gateway-alike", []*realtest.Engine{r.prefill, r.decode, r.second})
+	lone := r.serve(t, "gateway-lone", []*Engine{r.prefill, r.decode}, "--no-decode-fallback")
+	alike := r.serve(t, "gateway-alike", []*Engine{r.prefill, r.decode, r.second})
 	for i, c := range []struct {
 		name   string
-		at     *realtest.Gateway
-		worker string           // that decodes; "" for either
-		dies   *realtest.Engine // nil: the clients leave
+		at     *Gateway
+		worker string  // that decodes; "" for either
+		dies   *Engine // nil: the clients leave
 		served bool
 		// leases: no worker is left through which prefill's blocks can be released.
 		leases bool
@@ -128,7 +126,7 @@ func (r *rig) counted(t *testing.T) (c counts) {
 			} `json:"disaggregation"`
 		}
 	}
-	require.NoError(t, realtest.Get(t.Context(), r.prefill.URL+"/v1/loads?include=disagg", &now))
+	require.NoError(t, Get(t.Context(), r.prefill.URL+"/v1/loads?include=disagg", &now))
 	require.Len(t, now.Loads, 1)
 	c.waiting = now.Loads[0].Queues.Bootstrap
 	return c
@@ -148,9 +146,9 @@ func (r *rig) staged(t *testing.T, before counts, n float64, half bool) {
 }
 
 // released is how many hand-offs a gateway has had released.
-func (r *rig) released(t *testing.T, g *realtest.Gateway) float64 {
+func (r *rig) released(t *testing.T, g *Gateway) float64 {
 	var err error
-	n := realtest.Metric(t.Context(), g.URL, `tandem_frontend_kv_releases_total{result="released"}`, &err)
+	n := Metric(t.Context(), g.URL, `tandem_frontend_kv_releases_total{result="released"}`, &err)
 	require.NoError(t, err)
 	return n
 }

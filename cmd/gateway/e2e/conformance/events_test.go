@@ -15,8 +15,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/tandem-pd/tandem/lab/realtest"
 )
 
 // believer compares what the gateway predicts to be cached with what the engine reports.
@@ -53,7 +51,7 @@ func (b *believer) quiet() {
 				Blocks int
 			} `json:"kv_events"`
 		}
-		if realtest.Get(b.t.Context(), b.url+"/workers", &now) != nil {
+		if Get(b.t.Context(), b.url+"/workers", &now) != nil {
 			return false
 		}
 		if !reflect.DeepEqual(before, now.Events) {
@@ -171,7 +169,7 @@ func (b *believer) common() {
 func (r *rig) events(t *testing.T) {
 	_, pair := r.pair(t, "gateway-events-pair")
 	r.part(t, "pair", pair, 0, (*believer).common)
-	g := r.serve(t, "gateway-events", []*realtest.Engine{r.alone})
+	g := r.serve(t, "gateway-events", []*Engine{r.alone})
 	r.part(t, "whole", g.URL, 0, (*believer).common)
 	if testing.Short() {
 		return
@@ -197,7 +195,7 @@ func (r *rig) events(t *testing.T) {
 		_, err := stream(t.Context(), r.alone.URL, promptOf(9000+i, 200), 4, nil)
 		require.NoError(t, err)
 	}
-	again := r.serve(t, "gateway-events-again", []*realtest.Engine{r.alone})
+	again := r.serve(t, "gateway-events-again", []*Engine{r.alone})
 	r.part(t, "gateway away", again.URL, 0, func(b *believer) {
 		for i := range 3 {
 			assert.NotZero(t, b.askIDs(promptOf(9000+i, 200)))
@@ -208,7 +206,7 @@ func (r *rig) events(t *testing.T) {
 
 // otherCaches compares with caches that are too small for what is asked, that have adapters, and that are hybrid.
 func (r *rig) otherCaches(t *testing.T) {
-	small := realtest.Spec{Name: "small", Args: []string{"--max-total-tokens", "4096"}}
+	small := Spec{Name: "small", Args: []string{"--max-total-tokens", "4096"}}
 	if r.Kind == "vllm" {
 		small.Args = []string{"--num-gpu-blocks-override", "40", "--max-model-len", "4096", "--enable-lora", "--max-lora-rank", "8",
 			"--lora-modules", "adapter=" + r.Models + "/lora"}
@@ -232,7 +230,7 @@ func (r *rig) otherCaches(t *testing.T) {
 		}
 	})
 	require.NoError(t, es[0].Kill())
-	es = r.launch(t, realtest.Spec{Name: "hybrid", Model: "tiny-gemma3"})
+	es = r.launch(t, Spec{Name: "hybrid", Model: "tiny-gemma3"})
 	hybrid := r.serve(t, "gateway-hybrid", es)
 	// One: the first prompt's sliding-window layers keep the blocks before its end alone (reachable_block_mask of vLLM 0.32's
 	// v1/core/single_type_kv_cache_manager.py), so that the second one finds nothing of a beginning that is cached in full.

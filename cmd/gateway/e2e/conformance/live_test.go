@@ -19,7 +19,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tandem-pd/tandem/lab/realtest"
 	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
@@ -33,10 +32,10 @@ var (
 
 // rig is an engine's host, and the workers that all tests of its kind share.
 type rig struct {
-	*realtest.Host
+	*Host
 	bin string // the gateway's binary
 	// alone serves whole requests; the others are roles of a pair, with two decode workers.
-	alone, prefill, decode, second *realtest.Engine
+	alone, prefill, decode, second *Engine
 	connector                      string // of the pair
 	rec                            *recording
 }
@@ -85,13 +84,13 @@ func TestRealEngines(t *testing.T) {
 // newRig starts an engine's host and its workers, and builds the gateway.
 func newRig(t *testing.T, kind string) *rig {
 	dir := t.ArtifactDir()
-	h, err := realtest.Start(t.Context(), kind, *tokenizer, dir, os.Stderr)
+	h, err := Start(t.Context(), kind, *tokenizer, dir, os.Stderr)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = h.Close() })
 	r := &rig{Host: h, rec: &recording{}, connector: map[string]string{"vllm": "vllm-nixl", "sglang": "sglang"}[kind]}
-	r.bin, err = realtest.Build(t.Context(), "../../../..", dir, io.Discard)
+	r.bin, err = Build(t.Context(), "../../../..", dir, io.Discard)
 	require.NoError(t, err)
-	r.alone, err = r.Launch(realtest.Spec{Name: "alone"})
+	r.alone, err = r.Launch(Spec{Name: "alone"})
 	require.NoError(t, err)
 	r.launchPair(t, "")
 	ready(t, r.alone)
@@ -101,7 +100,7 @@ func newRig(t *testing.T, kind string) *rig {
 // launchPair starts the workers of a pair, whose names begin with prefix, over the rig's connector.
 func (r *rig) launchPair(t *testing.T, prefix string) {
 	t.Helper()
-	spec := realtest.Spec{Name: prefix + "prefill", Role: "prefill", Connector: r.connector}
+	spec := Spec{Name: prefix + "prefill", Role: "prefill", Connector: r.connector}
 	first, second := spec, spec
 	first.Name, first.Role = prefix+"decode-1", "decode"
 	second.Name, second.Role = prefix+"decode-2", "decode"
@@ -110,7 +109,7 @@ func (r *rig) launchPair(t *testing.T, prefix string) {
 }
 
 // launch starts engines and waits until all are ready.
-func (r *rig) launch(t *testing.T, specs ...realtest.Spec) (es []*realtest.Engine) {
+func (r *rig) launch(t *testing.T, specs ...Spec) (es []*Engine) {
 	t.Helper()
 	for _, s := range specs {
 		e, err := r.Launch(s)
@@ -122,7 +121,7 @@ func (r *rig) launch(t *testing.T, specs ...realtest.Spec) (es []*realtest.Engin
 }
 
 // ready waits until engines answer.
-func ready(t *testing.T, es ...*realtest.Engine) {
+func ready(t *testing.T, es ...*Engine) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -132,12 +131,12 @@ func ready(t *testing.T, es ...*realtest.Engine) {
 }
 
 // serve runs the gateway in front of engines until the test ends. Its limits of time are those of a slow machine.
-func (r *rig) serve(t *testing.T, name string, engines []*realtest.Engine, args ...string) *realtest.Gateway {
+func (r *rig) serve(t *testing.T, name string, engines []*Engine, args ...string) *Gateway {
 	t.Helper()
 	port, err := testkit.FindPort()
 	require.NoError(t, err)
 	args = append([]string{"--sse-heartbeat", "0", "--stream-idle-timeout", "5m", "--first-token-timeout", "5m"}, args...)
-	g, err := realtest.Serve(t.Context(), r.bin, name, port, engines, args...)
+	g, err := Serve(t.Context(), r.bin, name, port, engines, args...)
 	require.NoError(t, err)
 	t.Cleanup(g.Close)
 	return g
@@ -152,7 +151,7 @@ func (r *rig) answers(t *testing.T) {
 		rows = few(rows)
 	}
 	rec, unexplained := conform(t, client, r.Kind, r.alone.URL, rows, []target{
-		{"whole", r.serve(t, "gateway-whole", []*realtest.Engine{r.alone}).URL}, r.twoLegs(t)})
+		{"whole", r.serve(t, "gateway-whole", []*Engine{r.alone}).URL}, r.twoLegs(t)})
 	r.rec.Shapes, r.rec.Rows = rec.Shapes, rec.Rows
 	if *only == "" {
 		r.found(t, "requests of the table, to a whole worker and to a pair",
@@ -173,7 +172,7 @@ func few(rows []row) (few []row) {
 
 // twoLegs is a pair that serves over two legs, though one would be faster here.
 func (r *rig) twoLegs(t *testing.T) target {
-	return target{"pair", r.serve(t, "gateway-pair-"+r.connector, []*realtest.Engine{r.prefill, r.decode}, "--no-decode-fallback").URL}
+	return target{"pair", r.serve(t, "gateway-pair-"+r.connector, []*Engine{r.prefill, r.decode}, "--no-decode-fallback").URL}
 }
 
 // connectors sends some rows over vLLM's other connectors, and kills a decode worker of each in mid-stream.
@@ -192,7 +191,7 @@ func (r *rig) connectors(t *testing.T) {
 				"%d, %d unexplained", len(rows), unexplained)
 			other.decodeKilled(t)
 			other.clientsLeave(t)
-			for _, e := range []*realtest.Engine{other.prefill, other.decode, other.second} {
+			for _, e := range []*Engine{other.prefill, other.decode, other.second} {
 				require.NoError(t, e.Kill())
 			}
 		})
@@ -219,13 +218,13 @@ func (r *rig) store(t *testing.T) {
 }
 
 // release is the engine's kind and release, as its own facts have it.
-func release(ctx context.Context, e *realtest.Engine) (string, error) {
+func release(ctx context.Context, e *Engine) (string, error) {
 	var v struct{ Version string }
 	if e.Host().Kind == "sglang" {
-		err := realtest.Get(ctx, e.URL+"/server_info", &v)
+		err := Get(ctx, e.URL+"/server_info", &v)
 		return "sglang " + v.Version, err
 	}
-	err := realtest.Get(ctx, e.URL+"/version", &v)
+	err := Get(ctx, e.URL+"/version", &v)
 	return "vllm " + v.Version, err
 }
 
@@ -234,11 +233,11 @@ func (r *rig) modes(t *testing.T) {
 	if r.Kind != "vllm" {
 		return
 	}
-	for _, e := range []*realtest.Engine{r.prefill, r.decode, r.second} { // their memory, and what they spend when idle
+	for _, e := range []*Engine{r.prefill, r.decode, r.second} { // their memory, and what they spend when idle
 		require.NoError(t, e.Kill())
 	}
 	cached := map[string]float64{}
-	err := realtest.CompareModes(t.Context(), r.Host, r.bin, []string{"round-robin", "auto"}, func(m realtest.Mode) {
+	err := CompareModes(t.Context(), r.Host, r.bin, []string{"round-robin", "auto"}, func(m Mode) {
 		cached[m.Name] = m.Cached
 		t.Logf("%s: %.0f of %.0f prompt tokens cached, TTFT mean %.0f, p50 %.0f, p90 %.0f, p99 %.0f ms",
 			m.Name, m.Cached, m.Prompt, m.Mean, m.P50, m.P90, m.P99)

@@ -17,7 +17,6 @@ import (
 	"github.com/tandem-pd/tandem/kv/view"
 	"github.com/tandem-pd/tandem/kv/wire"
 	"github.com/tandem-pd/tandem/kv/zmq"
-	"github.com/tandem-pd/tandem/lab/realtest"
 	"github.com/tandem-pd/tandem/lab/testkit"
 )
 
@@ -34,7 +33,7 @@ func standing(ctx context.Context, gateway, worker string) (found source) {
 	var all struct {
 		Events map[string][]source `json:"kv_events"`
 	}
-	if realtest.Get(ctx, gateway+"/workers", &all) != nil {
+	if Get(ctx, gateway+"/workers", &all) != nil {
 		return source{}
 	}
 	for _, pool := range all.Events {
@@ -49,7 +48,7 @@ func standing(ctx context.Context, gateway, worker string) (found source) {
 
 // lostEvents has a gateway miss events of an engine, and repair its view.
 func (r *rig) lostEvents(t *testing.T) {
-	spec := realtest.Spec{Name: "publishing", Publisher: map[string]any{"buffer_steps": 50}}
+	spec := Spec{Name: "publishing", Publisher: map[string]any{"buffer_steps": 50}}
 	if r.Kind == "vllm" {
 		spec.Args = []string{"--block-size", "32", "--max-model-len", "8192"} // the least on a CPU; 512 blocks have to hold a prompt
 	}
@@ -62,7 +61,7 @@ func (r *rig) lostEvents(t *testing.T) {
 	if r.Kind == "sglang" {
 		e.Options += ",kv-topic=kv-events"
 	}
-	g := r.serve(t, "gateway-lost", []*realtest.Engine{e})
+	g := r.serve(t, "gateway-lost", []*Engine{e})
 	direct := func(first, n, length int) { // what the gateway does not route
 		for k := range n {
 			_, err := stream(t.Context(), e.URL, promptOf(first+k, length), 1, nil)
@@ -113,7 +112,7 @@ func (r *rig) lostEvents(t *testing.T) {
 }
 
 // clearCache has an engine empty its prefix cache.
-func (r *rig) clearCache(t *testing.T, e *realtest.Engine) {
+func (r *rig) clearCache(t *testing.T, e *Engine) {
 	t.Helper()
 	res, err := http.Post(e.URL+map[string]string{"vllm": "/reset_prefix_cache", "sglang": "/flush_cache"}[r.Kind], "", nil)
 	require.NoError(t, err)
@@ -131,7 +130,7 @@ func (b *believer) askIDs(ids []uint32) (cached int) {
 
 // viewIsPool compares a gateway's view of a vLLM engine with the blocks that the engine itself has as cached, and the view that all
 // of its events make with their hashes.
-func (r *rig) viewIsPool(t *testing.T, gateway string, e *realtest.Engine, group int) {
+func (r *rig) viewIsPool(t *testing.T, gateway string, e *Engine, group int) {
 	t.Helper()
 	if r.Kind != "vllm" {
 		return // its tree is Rust's
@@ -167,10 +166,10 @@ func (r *rig) viewIsPool(t *testing.T, gateway string, e *realtest.Engine, group
 // rest has conversations at a pair whose decode workers keep prefix caches: each turn goes where the last one was, and its worker fetches
 // the rest alone.
 func (r *rig) rest(t *testing.T) {
-	es := []*realtest.Engine{r.prefill, r.decode, r.second}
+	es := []*Engine{r.prefill, r.decode, r.second}
 	if r.Kind == "sglang" {
-		radix := func(name string) realtest.Spec {
-			return realtest.Spec{Name: name, Role: "decode", Args: []string{"--disaggregation-decode-enable-radix-cache"}}
+		radix := func(name string) Spec {
+			return Spec{Name: name, Role: "decode", Args: []string{"--disaggregation-decode-enable-radix-cache"}}
 		}
 		es = append(es[:1], r.launch(t, radix("radix-1"), radix("radix-2"))...)
 	}
@@ -178,14 +177,14 @@ func (r *rig) rest(t *testing.T) {
 	if r.Kind != "vllm" {
 		return
 	}
-	bare := func(role string) realtest.Spec {
-		return realtest.Spec{Name: "bare-" + role, Role: role, Args: []string{"--no-enable-prompt-tokens-details"}}
+	bare := func(role string) Spec {
+		return Spec{Name: "bare-" + role, Role: role, Args: []string{"--no-enable-prompt-tokens-details"}}
 	}
 	r.turns(t, "workers without --enable-prompt-tokens-details", r.launch(t, bare("prefill"), bare("decode")))
 }
 
 // turns has three conversations at a pair, turn by turn.
-func (r *rig) turns(t *testing.T, what string, es []*realtest.Engine) {
+func (r *rig) turns(t *testing.T, what string, es []*Engine) {
 	g := r.serve(t, "gateway-"+es[1].Name, es, "--no-decode-fallback")
 	r.part(t, what, g.URL, 0, func(b *believer) {
 		metric := map[string]string{"vllm": "vllm:nixl_bytes_transferred_sum", "sglang": "sglang:kv_transfer_total_mb_sum"}[r.Kind]

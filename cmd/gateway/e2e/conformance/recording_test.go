@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"os"
 	"reflect"
 	"slices"
@@ -17,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/lab/fleet"
-	"github.com/tandem-pd/tandem/lab/realtest"
 )
 
 // recording is what a real engine answered to the table, without what its random weights made of it: of answers their
@@ -175,7 +175,7 @@ func parameters(ctx context.Context, base string) ([]string, error) {
 			Schemas map[string]struct{ Properties map[string]any }
 		}
 	}
-	if err := realtest.Get(ctx, base+"/openapi.json", &doc); err != nil {
+	if err := Get(ctx, base+"/openapi.json", &doc); err != nil {
 		return nil, err
 	}
 	var out []string
@@ -249,4 +249,21 @@ func TestEveryParameterHasARow(t *testing.T) {
 			assert.Contains(t, tested, p, "of %s", kind)
 		}
 	}
+}
+
+// Get reads the JSON of a URL into v.
+func Get(ctx context.Context, url string, v any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: status %d", url, res.StatusCode)
+	}
+	return json.NewDecoder(res.Body).Decode(v)
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/lab/realtest"
 )
 
 // tokens is what a streamed completion brought.
@@ -237,7 +236,7 @@ func (r *rig) behind(ctx context.Context, ids []uint32, first int) (worst float6
 }
 
 // idle waits until engines hold nothing: no request runs or waits, and no KV is in use but what is cached.
-func (r *rig) idle(t *testing.T, es ...*realtest.Engine) {
+func (r *rig) idle(t *testing.T, es ...*Engine) {
 	t.Helper()
 	names := []string{"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
 	if r.Kind == "sglang" {
@@ -264,8 +263,8 @@ func (r *rig) idle(t *testing.T, es ...*realtest.Engine) {
 
 // pair serves with prefill and both decode workers. Prompts go through both legs, though a hand-off is slower here than decode's own
 // prefill would be.
-func (r *rig) pair(t *testing.T, name string, args ...string) (*realtest.Gateway, string) {
-	g := r.serve(t, name, []*realtest.Engine{r.prefill, r.decode, r.second}, append(args, "--no-decode-fallback")...)
+func (r *rig) pair(t *testing.T, name string, args ...string) (*Gateway, string) {
+	g := r.serve(t, name, []*Engine{r.prefill, r.decode, r.second}, append(args, "--no-decode-fallback")...)
 	return g, g.URL
 }
 
@@ -326,9 +325,9 @@ func (r *rig) speculating(t *testing.T) {
 	if r.Kind != "vllm" {
 		return // SGLang has no speculation on a CPU
 	}
-	es := r.launch(t, realtest.Spec{Name: "speculating", Role: "decode", Args: []string{"--speculative-config",
+	es := r.launch(t, Spec{Name: "speculating", Role: "decode", Args: []string{"--speculative-config",
 		`{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":3,"prompt_lookup_min":1}`}})
-	url := r.serve(t, "gateway-speculating", []*realtest.Engine{r.prefill, es[0], r.second}).URL
+	url := r.serve(t, "gateway-speculating", []*Engine{r.prefill, es[0], r.second}).URL
 	l := begin(t, url, 7000, streams(), 48, 160)
 	l.streaming(t)
 	require.NoError(t, es[0].Kill())
@@ -340,7 +339,7 @@ func (r *rig) templates(t *testing.T) {
 	if r.Kind != "vllm" {
 		return // SGLang's defaults are its template's
 	}
-	es := r.launch(t, realtest.Spec{Name: "templated", Model: "tiny-thinking",
+	es := r.launch(t, Spec{Name: "templated", Model: "tiny-thinking",
 		Args: []string{"--default-chat-template-kwargs", `{"thinking":true}`}})
 	var rows []row
 	for range 8 { // the gateway compares its rendering with the first ones
@@ -372,7 +371,7 @@ func (r *rig) decodeFrozen(t *testing.T) {
 // prefillKilled kills the only prefill worker while it computes. Answers are the engine's, or the error is typed: with vLLM
 // decode computes the prompts itself, SGLang's decode workers cannot. Started again, prefill serves again.
 func (r *rig) prefillKilled(t *testing.T) {
-	g := r.serve(t, "gateway-prefill", []*realtest.Engine{r.prefill, r.decode, r.second})
+	g := r.serve(t, "gateway-prefill", []*Engine{r.prefill, r.decode, r.second})
 	url := g.URL
 	l := begin(t, url, 5000, 8, 1200, 16)
 	require.Eventually(t, func() bool {
@@ -407,14 +406,14 @@ func (r *rig) prefillKilled(t *testing.T) {
 // notice returns a func that waits until decode workers have noticed that prefill, which is alive now, is gone: started again before that,
 // SGLang's is not found (see docs/engines.md).
 func (r *rig) notice(t *testing.T) func() {
-	deaths := func(e *realtest.Engine) int {
+	deaths := func(e *Engine) int {
 		log, err := os.ReadFile(e.Log)
 		require.NoError(t, err)
 		return bytes.Count(log, []byte("Lost connection with prefill"))
 	}
 	was := [2]int{deaths(r.decode), deaths(r.second)}
 	return func() {
-		for i, e := range []*realtest.Engine{r.decode, r.second} {
+		for i, e := range []*Engine{r.decode, r.second} {
 			require.Eventually(t, func() bool { return r.Kind == "vllm" || deaths(e) > was[i] }, 2*time.Minute, 100*time.Millisecond, e.Name)
 		}
 	}

@@ -1,5 +1,3 @@
-// Command servers is the upstream NATS server or, under the name etcd, the upstream etcd, from their Go modules, for
-// machines that have no registry to pull their images from. The modules read the command lines.
 package main
 
 import (
@@ -12,15 +10,20 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdmain"
 )
 
-func main() {
-	if filepath.Base(os.Args[0]) == "etcd" {
+// asServer runs the upstream NATS server or etcd, if this binary has its name, and reports whether it did: the images of
+// machines that have no registry to pull theirs from. The servers read the command lines.
+func asServer() (bool, error) {
+	switch filepath.Base(os.Args[0]) {
+	case "etcd":
 		etcdmain.Main(os.Args)
-		return
+		return true, nil
+	case "nats-server":
+		if err := serveNATS(os.Args[1:]); err != nil {
+			return true, fmt.Errorf("nats-server: %w", err)
+		}
+		return true, nil
 	}
-	if err := serveNATS(os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "nats-server:", err)
-		os.Exit(1)
-	}
+	return false, nil
 }
 
 // serveNATS runs the server until a signal ends it, which the server handles.

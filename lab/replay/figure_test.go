@@ -1,4 +1,4 @@
-package testkit
+package replay
 
 import (
 	"encoding/xml"
@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Figure is one drawing as it was read back.
-type Figure struct {
+// figure is one drawing as it was read back.
+type figure struct {
 	X, Y   string   // the axes' names with their units; Y is empty of bars
 	Limits []string // their names
 	Series []string
@@ -55,10 +55,10 @@ func (a area) holds(x, y float64) bool {
 	return x >= a.left && x <= a.right && y >= a.top && y <= a.bottom
 }
 
-// CheckPlot reads every drawing of a page and returns what it found.
-func CheckPlot(t testing.TB, page string) []Figure {
+// checkPlot reads every drawing of a page and returns what it found.
+func checkPlot(t testing.TB, page string) []figure {
 	t.Helper()
-	var all []Figure
+	var all []figure
 	for _, text := range drawing.FindAllString(page, -1) {
 		var e element
 		if err := xml.Unmarshal([]byte(text), &e); err != nil {
@@ -69,9 +69,9 @@ func CheckPlot(t testing.TB, page string) []Figure {
 	return all
 }
 
-func check(t testing.TB, e *element) Figure {
+func check(t testing.TB, e *element) figure {
 	t.Helper()
-	var f Figure
+	var f figure
 	var inside area
 	label := e.attr("aria-label")
 	for i := range e.Children {
@@ -106,7 +106,7 @@ func check(t testing.TB, e *element) Figure {
 }
 
 // shape checks one part of a series.
-func (f *Figure) shape(t testing.TB, label string, inside area, e *element) {
+func (f *figure) shape(t testing.TB, label string, inside area, e *element) {
 	t.Helper()
 	switch e.XMLName.Local {
 	case "path":
@@ -120,7 +120,7 @@ func (f *Figure) shape(t testing.TB, label string, inside area, e *element) {
 }
 
 // points checks a path, which is written in absolute coordinates but for the ends of dots and whiskers.
-func (f *Figure) points(t testing.TB, label string, inside area, d string, count bool) {
+func (f *figure) points(t testing.TB, label string, inside area, d string, count bool) {
 	t.Helper()
 	x, y := 0.0, 0.0
 	for _, m := range step.FindAllStringSubmatch(d, -1) {
@@ -148,7 +148,7 @@ func (f *Figure) points(t testing.TB, label string, inside area, d string, count
 	}
 }
 
-func (f *Figure) point(t testing.TB, label string, inside area, x, y float64) {
+func (f *figure) point(t testing.TB, label string, inside area, x, y float64) {
 	t.Helper()
 	f.Points++
 	if !inside.holds(x, y) {

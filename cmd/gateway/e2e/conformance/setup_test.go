@@ -1,4 +1,6 @@
-package realtest
+//go:build engines
+
+package conformance
 
 import (
 	"context"
@@ -27,14 +29,14 @@ func Cache() (string, error) {
 	return filepath.Join(dir, "tandem", "engines"), err
 }
 
-// source is a file or folder whose content is part of a cached folder's name.
-type source struct {
+// content is a file or folder whose content is part of a cached folder's name.
+type content struct {
 	fs.FS
 	path string
 }
 
-// once builds a folder of the cache, unless it exists. Its name has a hash of the sources.
-func once(cache, name string, build func(dir string) error, of ...source) (string, error) {
+// cached builds a folder of the cache, unless it exists. Its name has a hash of the sources.
+func cached(cache, name string, build func(dir string) error, of ...content) (string, error) {
 	sum := sha256.New()
 	for _, s := range of {
 		err := fs.WalkDir(s, s.path, func(path string, d fs.DirEntry, err error) error {
@@ -81,7 +83,7 @@ func setup(ctx context.Context, kind, tokenizer string, log io.Writer) (scripts,
 	if err != nil {
 		return "", "", "", err
 	}
-	if scripts, err = once(cache, "scripts", func(dir string) error { return os.CopyFS(dir, env) }, source{env, "."}); err != nil {
+	if scripts, err = cached(cache, "scripts", func(dir string) error { return os.CopyFS(dir, env) }, content{env, "."}); err != nil {
 		return "", "", "", err
 	}
 	cmd := exec.CommandContext(ctx, "bash", filepath.Join(scripts, "setup.sh"), kind, cache)
@@ -91,21 +93,15 @@ func setup(ctx context.Context, kind, tokenizer string, log io.Writer) (scripts,
 		return "", "", "", fmt.Errorf("setting up %s: %w", kind, err)
 	}
 	folder = strings.TrimSpace(string(out))
-	models, err = once(cache, "models", func(dir string) error {
+	models, err = cached(cache, "models", func(dir string) error {
 		cmd := exec.CommandContext(ctx, filepath.Join(folder, "v/bin/python"), filepath.Join(scripts, "models.py"), dir, tokenizer)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("writing the models: %w\n%s", err, tail(out))
 		}
 		return nil
-	}, source{env, "models.py"}, source{os.DirFS(filepath.Dir(tokenizer)), filepath.Base(tokenizer)})
+	}, content{env, "models.py"}, content{os.DirFS(filepath.Dir(tokenizer)), filepath.Base(tokenizer)})
 	return scripts, folder, models, err
-}
-
-// Setup builds an engine's environment and the models for a tokenizer, unless they exist.
-func Setup(ctx context.Context, kind, tokenizer string, log io.Writer) error {
-	_, _, _, err := setup(ctx, kind, tokenizer, log)
-	return err
 }
 
 // environment returns the variables with which an engine runs on a CPU without a network.

@@ -1,8 +1,10 @@
-package wire
+package testkit
 
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"net"
 	"strconv"
 )
 
@@ -12,11 +14,11 @@ var (
 
 	// StreamEnd is the end of a chunked body. No event of the engines has it.
 	StreamEnd = []byte("\r\n0\r\n\r\n")
-	// EventMark is in front of each event.
-	EventMark = []byte("data: ")
-	// OKStatus is how a good answer begins, and DoneEvent its last event.
-	OKStatus  = []byte("HTTP/1.1 200")
-	DoneEvent = []byte("data: [DONE]")
+	// eventMark is in front of each event.
+	eventMark = []byte("data: ")
+	// okStatus is how a good answer begins, and doneEvent its last event.
+	okStatus  = []byte("HTTP/1.1 200")
+	doneEvent = []byte("data: [DONE]")
 )
 
 // ChatPath is the path of every request.
@@ -27,7 +29,7 @@ const PrefillFields = `,"stream":false,"max_tokens":1,"ignore_eos":true,"kv_tran
 	`"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`
 
 // ErrMessage is a message that is not HTTP, or more of it than is understood here.
-var ErrMessage = errors.New("the message is not HTTP that lab/wire understands")
+var ErrMessage = errors.New("the message is not HTTP that is understood here")
 
 // AppendRequest appends a POST whose body is the parts one after another.
 func AppendRequest(dst []byte, path, host string, parts ...[]byte) []byte {
@@ -48,9 +50,9 @@ func AppendRequest(dst []byte, path, host string, parts ...[]byte) []byte {
 	return dst
 }
 
-// Message finds a message with a Content-Length at the beginning of b: its head, its body and how many bytes it takes
+// ParseMessage finds a message with a Content-Length at the beginning of b: its head, its body and how many bytes it takes
 // in all, which is 0 while it is not whole. Without a Content-Length it has no body.
-func Message(b []byte) (head, body []byte, size int, err error) {
+func ParseMessage(b []byte) (head, body []byte, size int, err error) {
 	end := bytes.Index(b, headEnd)
 	if end < 0 {
 		return nil, nil, 0, nil
@@ -83,8 +85,8 @@ func headerValue(head []byte, name string) ([]byte, bool) {
 	return nil, false
 }
 
-// Number reads the digits behind a key, such as "max_tokens":.
-func Number(b []byte, key string) (int, bool) {
+// numberAfter reads the digits behind a key, such as "max_tokens":.
+func numberAfter(b []byte, key string) (int, bool) {
 	_, rest, ok := bytes.Cut(b, []byte(key))
 	if !ok {
 		return 0, false
@@ -123,4 +125,81 @@ func KVParams(answer []byte) ([]byte, bool) {
 		}
 	}
 	return nil, false
+}
+
+// AnswerReader reads the answers of one connection, into one buffer.
+type AnswerReader struct {
+	conn net.Conn
+	buf  []byte
+}
+
+// NewAnswerReader reads from the connection; size is the buffer's in bytes, and grows with whole answers.
+func NewAnswerReader(c net.Conn, size int) *AnswerReader {
+	return &AnswerReader{conn: c, buf: make([]byte, 0, size)}
+}
+
+// Whole reads an answer with a Content-Length. Head and body are valid until the next call.
+func (r *AnswerReader) Whole() (head, body []byte, err error) {
+	r.buf = r.buf[:0]
+	for size := 0; size == 0; {
+		if err = r.more(); err == nil {
+			head, body, size, err = ParseMessage(r.buf)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	if !bytes.HasPrefix(head, okStatus) {
+		return nil, nil, fmt.Errorf("answered with %.40q", head)
+	}
+	return head, body, nil
+}
+
+// Stream reads a streamed answer to its end and returns how many events it had
+// before [DONE]. It calls first, unless that is nil, as soon as one is there. It
+// relies on events without an empty chunk's bytes in them, as the engines' are.
+func (r *AnswerReader) Stream(first func()) (events int, err error) {
+	const tail = 16 // at least as long as each mark
+	r.buf = r.buf[:0]
+	status, done := false, false
+	for {
+		seen := len(r.buf)
+		if err := r.more(); err != nil {
+			return events, err
+		}
+		if !status && len(r.buf) >= len(okStatus) {
+			if status = bytes.HasPrefix(r.buf, okStatus); !status {
+				return 0, fmt.Errorf("answered with %.200q", r.buf)
+			}
+		}
+		n := bytes.Count(r.buf[max(0, seen-len(eventMark)+1):], eventMark)
+		if events == 0 && n > 0 && first != nil {
+			first()
+		}
+		events += n
+		done = done || bytes.Contains(r.buf[max(0, seen-len(doneEvent)+1):], doneEvent)
+		switch {
+		case !bytes.HasSuffix(r.buf, StreamEnd):
+		case !done:
+			return events, fmt.Errorf("the answer ends after %d events without [DONE]", events)
+		default:
+			return events - 1, nil
+		}
+		if status && len(r.buf) > tail {
+			r.buf = r.buf[:copy(r.buf, r.buf[len(r.buf)-tail:])]
+		}
+	}
+}
+
+// more appends available bytes to the buffer.
+func (r *AnswerReader) more() error {
+	if len(r.buf) == cap(r.buf) {
+		r.buf = append(r.buf, 0)[:len(r.buf)]
+	}
+	n, err := r.conn.Read(r.buf[len(r.buf):cap(r.buf)])
+	r.buf = r.buf[:len(r.buf)+n]
+	if n > 0 {
+		return nil
+	}
+	return err
 }

@@ -1,6 +1,6 @@
-// Package realtest runs engines as their makers ship them, on a CPU, with a tiny random model: the first witness of
-// what Tandem believes about them. docs/real-engines.md has what that needs and what it cannot show.
-package realtest
+//go:build engines
+
+package conformance
 
 import (
 	"bufio"

@@ -1,4 +1,6 @@
-package realtest
+//go:build engines
+
+package conformance
 
 import (
 	"context"
@@ -113,7 +115,7 @@ func (e *Engine) vllm() {
 		}
 		args = append(args, "--kv-transfer-config", object(transfer))
 		side := strconv.Itoa(e.side)
-		e.Env = with(e.Env, "VLLM_HOST_IP", "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT", side,
+		e.Env = withVariables(e.Env, "VLLM_HOST_IP", "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT", side,
 			"VLLM_MOONCAKE_BOOTSTRAP_PORT", side)
 	}
 	e.Args = append(args, e.Args...)
@@ -242,8 +244,8 @@ func object(v any) string {
 	return string(text)
 }
 
-// with returns a copy of an environment with more variables.
-func with(env map[string]string, pairs ...string) map[string]string {
+// withVariables returns a copy of an environment with more variables.
+func withVariables(env map[string]string, pairs ...string) map[string]string {
 	env = maps.Clone(env)
 	if env == nil {
 		env = map[string]string{}

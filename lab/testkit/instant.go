@@ -1,7 +1,4 @@
-// Package wire is the least that a measurement of the gateway needs around it: engines that answer at once, and the few
-// parts of HTTP that they and a client need. Neither allocates for a request once it runs, so that what a process does
-// is the gateway's own. It has no net/http: a whole HTTP library here would cost more than what is measured.
-package wire
+package testkit
 
 import (
 	"bytes"
@@ -14,19 +11,19 @@ import (
 	"time"
 )
 
-// Model is what the engines serve: the one whose tokenizer the gateway has
+// InstantModel is what the engines serve: the one whose tokenizer the gateway has
 // built in, so that it tokenizes and hashes every prompt.
-const Model = "tandem-sim"
+const InstantModel = "tandem-sim"
 
 // TextModel is another model of theirs, without a known tokenizer.
 const TextModel = "bench-text"
 
-// Engine answers as a worker does, at once: the prefill call with a hand-off in
+// Instant answers as a worker does, at once: the prefill call with a hand-off in
 // vLLM's form, anything else with a stream of max_tokens chunks at a fixed pace.
 //
-// The simulated engine of `gateway worker` is not used here: its batching, its KV cache and net/http take more CPU than
-// a gateway does, on a machine where both share two cores.
-type Engine struct {
+// Measurements use it in place of `gateway worker`: neither it nor the client's parts below allocate for a request once
+// they run, and net/http, batching and a KV cache would take more CPU than the gateway that is measured.
+type Instant struct {
 	listener net.Listener
 	pace     atomic.Int64 // nanoseconds between two chunks; 0 sends them together
 
@@ -51,39 +48,39 @@ func (s Seen) Less(before Seen) Seen {
 	return Seen{s.Prefills - before.Prefills, s.Pulls - before.Pulls, s.Alone - before.Alone}
 }
 
-// NewEngine serves on a free port of the loopback address until close.
-func NewEngine(pace time.Duration) (*Engine, error) {
+// NewInstant serves on a free port of the loopback address until close.
+func NewInstant(pace time.Duration) (*Instant, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
-	e := &Engine{listener: l, conns: map[net.Conn]bool{}}
+	e := &Instant{listener: l, conns: map[net.Conn]bool{}}
 	e.SetPace(pace)
 	e.ended.Go(e.accept)
 	return e, nil
 }
 
 // Address is its host:port.
-func (e *Engine) Address() string { return e.listener.Addr().String() }
+func (e *Instant) Address() string { return e.listener.Addr().String() }
 
 // Worker is the value of --prefill-url, --decode-url or --worker-url for the engine: with all facts that the gateway
 // would request, and ample room.
-func (e *Engine) Worker(id, model string) string {
+func (e *Instant) Worker(id, model string) string {
 	return "http://" + e.Address() + ",model=" + model + ",id=" + id + ",engine=vllm,block-size=16,kv-blocks=10000000," +
 		"max-num-seqs=100000,max-num-batched-tokens=1000000,context-length=262144,ranks=1,model-input=text"
 }
 
 // Seen counts its answers.
-func (e *Engine) Seen() Seen { return Seen{e.prefills.Load(), e.pulls.Load(), e.alone.Load()} }
+func (e *Instant) Seen() Seen { return Seen{e.prefills.Load(), e.pulls.Load(), e.alone.Load()} }
 
 // Chunks is how many events it has written since it began, [DONE]s not counted.
-func (e *Engine) Chunks() int64 { return e.chunks.Load() }
+func (e *Instant) Chunks() int64 { return e.chunks.Load() }
 
 // SetPace sets the time between two chunks; it holds from the next chunk on.
-func (e *Engine) SetPace(d time.Duration) { e.pace.Store(int64(d)) }
+func (e *Instant) SetPace(d time.Duration) { e.pace.Store(int64(d)) }
 
 // Close ends it and everything it was doing.
-func (e *Engine) Close() {
+func (e *Instant) Close() {
 	_ = e.listener.Close()
 	e.mu.Lock()
 	e.closed = true
@@ -94,7 +91,7 @@ func (e *Engine) Close() {
 	e.ended.Wait()
 }
 
-func (e *Engine) accept() {
+func (e *Instant) accept() {
 	for {
 		c, err := e.listener.Accept()
 		if err != nil {
@@ -113,7 +110,7 @@ func (e *Engine) accept() {
 }
 
 // serve answers one connection's requests one by one until it ends.
-func (e *Engine) serve(c net.Conn) {
+func (e *Instant) serve(c net.Conn) {
 	defer func() {
 		e.mu.Lock()
 		delete(e.conns, c)
@@ -123,7 +120,7 @@ func (e *Engine) serve(c net.Conn) {
 	buf := make([]byte, 0, 4096)
 	var out []byte
 	for {
-		head, body, size, err := Message(buf)
+		head, body, size, err := ParseMessage(buf)
 		if err != nil {
 			return
 		}
@@ -146,14 +143,14 @@ func (e *Engine) serve(c net.Conn) {
 }
 
 // answer writes one answer. It gives the buffer back for the next one.
-func (e *Engine) answer(c net.Conn, head, body, out []byte) ([]byte, error) {
+func (e *Instant) answer(c net.Conn, head, body, out []byte) ([]byte, error) {
 	switch {
 	case bytes.HasPrefix(head, []byte("GET /health ")):
 		return whole(c, out, "{}")
 	case bytes.HasPrefix(head, []byte("GET /version ")):
 		return whole(c, out, `{"version":"0.33.0"}`)
 	case bytes.HasPrefix(head, []byte("GET /v1/models ")):
-		return whole(c, out, `{"object":"list","data":[{"id":"`+Model+`","object":"model","max_model_len":262144},{"id":"`+TextModel+`","object":"model","max_model_len":262144}]}`)
+		return whole(c, out, `{"object":"list","data":[{"id":"`+InstantModel+`","object":"model","max_model_len":262144},{"id":"`+TextModel+`","object":"model","max_model_len":262144}]}`)
 	case !bytes.HasPrefix(head, []byte("POST "+ChatPath+" ")): // such as /tokenize
 		_, err := c.Write([]byte("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"))
 		return out, err
@@ -165,7 +162,7 @@ func (e *Engine) answer(c net.Conn, head, body, out []byte) ([]byte, error) {
 	default:
 		e.alone.Add(1)
 	}
-	chunks, ok := Number(body, `"max_tokens":`)
+	chunks, ok := numberAfter(body, `"max_tokens":`)
 	if !ok || chunks < 1 {
 		return out, errors.New("engine: max_tokens is missing")
 	}
@@ -176,7 +173,7 @@ func (e *Engine) answer(c net.Conn, head, body, out []byte) ([]byte, error) {
 }
 
 // prefillAnswer is vLLM's answer to a prefill of 64 tokens and a template.
-const prefillAnswer = `{"id":"chatcmpl-bench","object":"chat.completion","created":1700000000,"model":"` + Model + `",` +
+const prefillAnswer = `{"id":"chatcmpl-bench","object":"chat.completion","created":1700000000,"model":"` + InstantModel + `",` +
 	`"choices":[{"index":0,"message":{"role":"assistant","content":" a"},"finish_reason":"length"}],` +
 	`"usage":{"prompt_tokens":75,"total_tokens":76,"completion_tokens":1},` +
 	`"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[11,12,13,14,15]],` +
@@ -212,7 +209,7 @@ func piecesOf(ids string) pieces {
 }
 
 func event(delta, finish, ids string) string {
-	return `data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1700000000,"model":"` + Model +
+	return `data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1700000000,"model":"` + InstantModel +
 		`","choices":[{"index":0,"delta":` + delta + `,"logprobs":null,"finish_reason":` + finish + ids + "}]}\n\n"
 }
 
@@ -241,7 +238,7 @@ func chunk(data string) []byte { return fmt.Appendf(nil, "%x\r\n%s\r\n", len(dat
 // at the engine's pace, each by itself; without a pace the whole in one write.
 //
 // body is that of a request whose answer shows its tokens, nil for another.
-func (e *Engine) stream(c net.Conn, chunks int, p *pieces, body, out []byte) ([]byte, error) {
+func (e *Instant) stream(c net.Conn, chunks int, p *pieces, body, out []byte) ([]byte, error) {
 	out = append(out, streamHead...)
 	for i := 1; i <= chunks; i++ {
 		switch {

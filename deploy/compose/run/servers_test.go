@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 // commandOf reads a service's command from one of the Compose files.
 func commandOf(t *testing.T, file, service string) []string {
 	t.Helper()
-	data, err := os.ReadFile("../../" + file)
+	data, err := os.ReadFile("../" + file)
 	require.NoError(t, err)
 	var f struct {
 		Services map[string]struct{ Command []string }

@@ -1,4 +1,4 @@
-package wire
+package testkit
 
 import (
 	"bytes"
@@ -11,18 +11,18 @@ import (
 func TestMessage(t *testing.T) {
 	request := AppendRequest(nil, "/x", "host", []byte(`{"a":1`), []byte(`}`))
 	for cut := range len(request) {
-		if _, _, size, err := Message(request[:cut]); size != 0 || err != nil {
+		if _, _, size, err := ParseMessage(request[:cut]); size != 0 || err != nil {
 			t.Fatalf("of %d bytes: got %d bytes and %v, want it not to be whole", cut, size, err)
 		}
 	}
-	_, body, size, err := Message(append(bytes.Clone(request), "next"...))
+	_, body, size, err := ParseMessage(append(bytes.Clone(request), "next"...))
 	assert.True(t, string(body) == `{"a":1}` && size == len(request) && err == nil, "got %q, %d bytes and %v", body, size, err)
 	for _, bad := range []string{
 		"HTTP/1.1 200 OK\r\ncontent-LENGTH: x\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
 	} {
-		if _, _, _, err := Message([]byte(bad)); err == nil {
+		if _, _, _, err := ParseMessage([]byte(bad)); err == nil {
 			t.Errorf("%q is no error", bad)
 		}
 	}

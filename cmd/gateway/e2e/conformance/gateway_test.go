@@ -1,12 +1,12 @@
-package realtest
+//go:build engines
+
+package conformance
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -111,21 +111,4 @@ func (g *Gateway) up(ctx context.Context) (n int, err error) {
 		}
 	}
 	return n, nil
-}
-
-// Get reads the JSON of a URL into v.
-func Get(ctx context.Context, url string, v any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: status %d", url, res.StatusCode)
-	}
-	return json.NewDecoder(res.Body).Decode(v)
 }
