@@ -35,21 +35,10 @@ import (
 // tick, and of client, engines and gateway on the same cores: `go run ./bench`
 // separates them.
 func BenchmarkRequest(b *testing.B) {
-	var engines [2]*testkit.Instant
-	for i := range engines {
-		e, err := testkit.NewInstant(0)
-		require.NoError(b, err)
-		defer e.Close()
-		engines[i] = e
-	}
-	prefill, decode := engines[0], engines[1]
-	address, stop := serveInside(b, "--prefill-url", prefill.Worker("p", testkit.InstantModel), "--decode-url", decode.Worker("d", testkit.InstantModel))
-	defer stop()
-	eventually(b, "the workers are up", func() bool { status, _ := get("http://" + address + "/health"); return status == http.StatusOK })
+	address, prefill := serveWired(b)
 	var callers [16]*caller
 	for i := range callers {
 		callers[i] = newCaller(b, address)
-		defer callers[i].conn.Close()
 	}
 	var next atomic.Int64
 	drive := func(n int) {
@@ -81,6 +70,21 @@ func BenchmarkRequest(b *testing.B) {
 	require.Equal(b, int64(b.N), prefill.Seen().Less(seen).Prefills, "prefills for %d requests of two legs", b.N)
 	b.ReportMetric(float64(after.Utime.Nano()-before.Utime.Nano())/1e3/float64(b.N), "user-µs/req")
 	b.ReportMetric(float64(after.Stime.Nano()-before.Stime.Nano())/1e3/float64(b.N), "sys-µs/req")
+}
+
+// serveWired runs `gateway serve` in this process before one engine of each pool.
+func serveWired(t testing.TB) (address string, prefill *testkit.Instant) {
+	var engines [2]*testkit.Instant
+	for i := range engines {
+		e, err := testkit.NewInstant(0)
+		require.NoError(t, err)
+		t.Cleanup(func() { e.Close() })
+		engines[i] = e
+	}
+	address, stop := serveInside(t, "--prefill-url", engines[0].Worker("p", testkit.InstantModel), "--decode-url", engines[1].Worker("d", testkit.InstantModel))
+	t.Cleanup(stop)
+	eventually(t, "the workers are up", func() bool { status, _ := get("http://" + address + "/health"); return status == http.StatusOK })
+	return address, engines[0]
 }
 
 // serveInside runs `gateway serve` in this process and returns its address.
@@ -116,12 +120,13 @@ type caller struct {
 	request, number []byte // number is the place in the request of what makes its text another one
 }
 
-func newCaller(b *testing.B, address string) *caller {
-	b.Helper()
+func newCaller(t testing.TB, address string) *caller {
+	t.Helper()
 	conn, err := net.Dial("tcp", address)
-	require.NoError(b, err)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
 	words, err := replay.NewPrompter(tokens.Sim(), 1)
-	require.NoError(b, err)
+	require.NoError(t, err)
 	number := []byte("10000000")
 	text := append(number, words.AppendText(nil, []replay.Span{{ID: 1, Tokens: 60}})...)
 	request := testkit.AppendRequest(nil, testkit.ChatPath, address,

@@ -26,6 +26,7 @@ var cores = []struct {
 	{files: "handoff/decide.go"},
 	{files: "handoff/cleanupstack.go"},
 	{files: "cmd/gateway/observe/scale.go"},
+	{files: "cmd/gateway/dialect/*.go"},
 	{files: "lab/engine/*.go", shells: []string{"call.go", "death.go", "mailbox.go", "publisher.go", "scheduler.go", "server.go",
 		"sidechannel.go", "socket.go", "store.go"}},
 	{files: "internal/openai/*.go", shells: []string{"shared.go"}}, // keeps memory for the next

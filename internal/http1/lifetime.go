@@ -181,9 +181,12 @@ type Hook struct {
 // reported true.
 func After(ctx context.Context, h *Hook, does Ender) { after(ctx, h, does, nil) }
 
+// lifetime returns c, also of a type that embeds it.
+func (c *Lifetime) lifetime() *Lifetime { return c }
+
 func after(ctx context.Context, h *Hook, does Ender, child *Lifetime) {
 	*h = Hook{does: does, child: child}
-	of, ok := ctx.(*Lifetime)
+	own, ok := ctx.(interface{ lifetime() *Lifetime })
 	if !ok {
 		if ctx.Done() != nil {
 			h.stop = context.AfterFunc(ctx, func() {
@@ -197,6 +200,7 @@ func after(ctx context.Context, h *Hook, does Ender, child *Lifetime) {
 		}
 		return
 	}
+	of := own.lifetime()
 	h.of = of
 	of.mu.Lock()
 	if of.cause != nil {

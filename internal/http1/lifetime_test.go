@@ -166,9 +166,10 @@ func TestHooksHoldTheirLifetime(t *testing.T) {
 	}
 }
 
-// Nothing of a life that no channel is asked of is allocated.
+// Nothing is allocated for a lifetime whose channel nobody requests, also one that another type embeds.
 func TestNothingIsAllocated(t *testing.T) {
 	var root, c http1.Lifetime
+	var embeds struct{ http1.Lifetime }
 	var h http1.Hook
 	does := make(bell)
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
@@ -177,6 +178,10 @@ func TestNothingIsAllocated(t *testing.T) {
 		c.Limit(time.Hour, errOver)
 		http1.After(&c, &h, does)
 		assert.True(t, h.Stop(), "not stopped")
+		embeds.Begin(&c)
+		http1.After(&embeds, &h, does)
+		assert.True(t, h.Stop(), "not stopped")
+		embeds.Close()
 		c.Close()
 		root.Close()
 	}))
