@@ -21,7 +21,6 @@ const (
 	gapLeast   = 100     // gaps needed for a 99th percentile
 )
 
-// gapBucket returns the bucket of a gap.
 func gapBucket(d time.Duration) int {
 	u := uint64(max(d, 0)) >> 20 // 1.05 ms
 	if u < 4 {
@@ -40,7 +39,6 @@ func gapAbove(bucket int) time.Duration {
 	return time.Duration(4+bucket&3) << (e - 2 + 20)
 }
 
-// observe adds n gaps of one bucket.
 func (g *gaps) observe(bucket uint8, n uint32) {
 	g.counts[bucket] += n
 	g.total += n

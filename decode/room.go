@@ -200,17 +200,7 @@ func (r *Room) unopened(call *Call, err error) *fault.Error {
 //go:noinline
 func reported(call *Call, stream http1.Stream) *fault.Error {
 	detail, _ := io.ReadAll(io.LimitReader(stream, maxDetailBytes))
-	var err error
-	status := stream.Status()
-	switch e := openai.ReadEngineError(detail); {
-	case e.Died:
-		err = fault.ErrEngineDied
-	case e.Failed, e.NotLoaded:
-		err, status = fault.ErrEngine, e.Status
-	}
-	e := fault.New(pools.Decode, call.Lease.Worker.ID, err, status)
-	e.Detail = detail
-	return e
+	return fault.Reported(pools.Decode, call.Lease.Worker.ID, nil, stream.Status(), detail)
 }
 
 // ended returns the failure of a relayed answer, nil if it is complete.
@@ -309,7 +299,6 @@ func (r *Room) observe(worker *pools.Worker, known *seen, p prompt, took time.Du
 	known.taken.Observe(p.tokens, took)
 }
 
-// known returns the observations of a worker.
 func (r *Room) known(worker string) *seen {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -168,7 +168,6 @@ func (b *Breakers) Acquire(worker, incarnation string, leg pools.Role, adapter s
 	}, nil
 }
 
-// acquire is Acquire of one circuit.
 func (b *Breakers) acquire(key circuitKey, incarnation string, failOpen bool) (done func(error), err error) {
 	c := b.circuit(key, incarnation)
 	now := time.Now()
@@ -293,7 +292,6 @@ func (b *Breaker) Acquire() (done func(error), err error) {
 // State is the circuit's state.
 func (b *Breaker) State() State { return b.of.State(b.name, "") }
 
-// view is a circuit as it is now.
 func (b *Breakers) view(c *guarded) Circuit {
 	c.mu.Lock()
 	is := c.circuit.view(c.look())

@@ -28,7 +28,6 @@ type circuit struct {
 	changes []change // not yet reported
 }
 
-// change is one change of state.
 type change struct {
 	to   Circuit
 	from State
@@ -71,10 +70,8 @@ func (c *circuit) start() {
 	})
 }
 
-// stateOf names gobreaker's states.
 var stateOf = [...]State{gobreaker.StateClosed: Closed, gobreaker.StateHalfOpen: HalfOpen, gobreaker.StateOpen: Open}
 
-// changed records a change of state.
 func (c *circuit) changed(_ string, from, to gobreaker.State) {
 	c.term++
 	switch to {
@@ -207,7 +204,6 @@ func (c *circuit) open(time.Time) bool { return c.look() == Open }
 // onTrial reports whether the circuit is half-open and a trial has the worker alone.
 func (c *circuit) onTrial(now time.Time) bool { return c.tried(c.look(), now) }
 
-// tried is onTrial in that state.
 func (c *circuit) tried(state State, now time.Time) bool {
 	return state == HalfOpen && c.trials > 0 && now.Before(c.alone)
 }

@@ -24,7 +24,7 @@ const (
 	// GatewayError: the gateway's machine could not connect: no descriptors, ports or memory, or its resolver failed.
 	// Another worker may have an open connection; this one is not to blame.
 	GatewayError
-	Moved      // an operator moves the worker's streams to others
+	Moved      // the call resumes on another worker, by an operator or a slow transfer
 	Refused    // no connection: the worker has seen nothing
 	Reset      // the connection broke, or the engine died, before the answer was whole
 	Timeout    // the worker did not answer within its limit: no prefill, no first token, no whole answer

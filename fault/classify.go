@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/tandem-pd/tandem/internal/http1"
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -32,7 +33,7 @@ var (
 	// ErrRunaway: a stream that continues well past the longest answer asked for.
 	ErrRunaway = errors.New("stream goes on past the longest answer")
 	// ErrMoved ends a call whose stream continues on another worker.
-	ErrMoved = errors.New("an operator moves the worker's streams")
+	ErrMoved = errors.New("resumes on another worker")
 	// ErrEngineDied: the engine's core died, as its server reported before it ended.
 	ErrEngineDied = errors.New("engine's core died")
 )
@@ -163,6 +164,20 @@ type Error struct {
 // New classifies a failure of one leg.
 func New(leg pools.Role, worker string, err error, status int) *Error {
 	return &Error{Class: Classify(err, status), Leg: leg, Worker: worker, Status: status, Err: err}
+}
+
+// Reported returns the failure that an engine reported in an answer's body, by err and status unless the body has a more
+// specific one.
+func Reported(leg pools.Role, worker string, err error, status int, body []byte) *Error {
+	switch e := openai.ReadEngineError(body); {
+	case e.Died:
+		err = ErrEngineDied
+	case e.Failed, e.NotLoaded:
+		err, status = ErrEngine, e.Status
+	}
+	e := New(leg, worker, err, status)
+	e.Detail = body
+	return e
 }
 
 // Error names leg, worker, class and cause.

@@ -58,7 +58,6 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// lastEvent is the last event of a stream that ends with one.
 func lastEvent(stream []byte) []byte {
 	stream = bytes.TrimRight(bytes.ReplaceAll(stream, []byte("\r"), nil), "\n")
 	return append(bytes.Clone(stream[bytes.LastIndex(stream, []byte("\n\n"))+1:]), "\n\n"...)

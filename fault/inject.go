@@ -31,7 +31,6 @@ func Inject(t http1.Transport, s *Scenario) http1.Transport {
 	return in
 }
 
-// injector is the transport that Inject makes.
 type injector struct {
 	*Scenario
 	next   http1.Transport
@@ -59,7 +58,6 @@ func (in *injector) Call(ctx context.Context, leg http1.Leg) (http1.Stream, erro
 	return in.next.Call(ctx, leg)
 }
 
-// rng is the random source of one rule and one call.
 func (in *injector) rng(rule uint64, leg http1.Leg) *rand.Rand {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, leg.Purpose) // never fails

@@ -34,7 +34,6 @@ type injected struct {
 	rng  *rand.Rand // the call's own: the same seed and call draw the same numbers
 }
 
-// pass makes the call.
 func (c *injected) pass() (http1.Stream, error) { return c.next.Call(c.ctx, c.leg) }
 
 // broken is the error of the call where it fails.
@@ -59,7 +58,6 @@ func (r *Registered) befalls(purpose string) bool {
 	return r.legs == nil || slices.Contains(r.legs, pools.Role(purpose))
 }
 
-// faults by name.
 var faults = map[string]Registered{}
 
 // register makes a fault known under its name. It is called from init functions, and panics when the name is taken.

@@ -48,7 +48,6 @@ func (r *run) takeBack(s *sign) {
 	}
 }
 
-// fail adds a failure.
 func (r *run) fail() { r.latest().failures++ }
 
 // warn has the row be at least n failures long.

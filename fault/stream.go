@@ -99,5 +99,4 @@ func (c *canned) Status() int         { return c.status }
 func (c *canned) ContentType() string { return c.contentType }
 func (c *canned) Close() error        { return nil }
 
-// pick draws one of the choices.
 func pick[T any](rng *rand.Rand, choices ...T) T { return choices[rng.IntN(len(choices))] }

@@ -114,7 +114,6 @@ func (c *cleanup) callAll(ctx context.Context, legs []http1.Leg) error {
 	return errors.Join(errs...)
 }
 
-// call makes one call.
 func (c *cleanup) call(ctx context.Context, leg http1.Leg) error {
 	stream, err := c.transport.Call(ctx, leg)
 	if err != nil {

@@ -19,7 +19,6 @@ type held struct {
 	kv      *StagedKV
 }
 
-// push adds h and returns its place.
 func (s *cleanupStack) push(h held) (place int) {
 	if s.held == nil {
 		s.held = s.room[:0]

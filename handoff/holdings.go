@@ -87,7 +87,6 @@ func (h *holdings) releasePrefill(reason string) {
 // stage takes ownership of KV, which is released if no decode worker takes it.
 func (h *holdings) stage(kv *StagedKV) { h.KV, h.kvPlace = kv, h.stack.push(held{kv: kv}) }
 
-// releaseKV releases the staged KV.
 func (h *holdings) releaseKV() {
 	h.stack.releaseAt(h.kvPlace)
 	h.KV = nil
@@ -109,7 +108,6 @@ func (h *holdings) prepare(action Action) {
 	}
 }
 
-// releaseAll releases everything.
 func (h *holdings) releaseAll() {
 	h.stack.release()
 	h.p, h.d, h.KV = placement.Booking{}, placement.Booking{}, nil

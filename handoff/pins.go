@@ -126,7 +126,6 @@ func (p *pin) rank(first *uint32, firstField string, second *uint32, secondField
 	}
 }
 
-// of returns a leg's pin.
 func (p *pins) of(leg pools.Role) *pin {
 	if leg == pools.Prefill {
 		return &p.prefill

@@ -41,7 +41,7 @@ type Record struct {
 
 	// Attempts counts the rounds started.
 	Attempts int
-	// Resumes counts how often a begun answer resumed on another worker. Hashes then cover the prompt and what was
+	// Resumes counts how often the answer resumed on another worker. Hashes then cover the prompt and what was
 	// generated before the latest resume.
 	Resumes int
 	// CachedBefore is the cached-token count to report to the client after a resume, −1 if unknown.

@@ -25,7 +25,6 @@ type roundMemory struct {
 	fromPrefill bool     // the answer is prefill's
 }
 
-// nextRound begins a round.
 func (r *request) nextRound() *connector.Round {
 	r.Attempts++
 	r.Sent.Accepted, r.Sent.HasToken = false, false

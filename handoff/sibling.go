@@ -101,7 +101,6 @@ func (s *sibling) awaitBriefly(r *request) {
 	}
 }
 
-// wait waits for prefill's result.
 func (s *sibling) wait(r *request) *prefilled {
 	if s.got == nil {
 		s.take(r, <-s.result)

@@ -139,7 +139,6 @@ func (r *request) traceWait(q *waitingRoom, now time.Time) (id trace.SpanID) {
 	return id
 }
 
-// begin adds a step.
 func (t *Trace) begin(s Step) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -150,7 +150,6 @@ func (l *Language) encodeText(dst []uint32, req *openai.Request) []uint32 {
 	return l.tokenizer.For(req.CacheSalt).EncodePrompt(dst, req.Prompt.Text())
 }
 
-// simulated reports whether this is the simulated model's language.
 func (l *Language) simulated() bool { return l.Path == "" }
 
 // Render appends the text that the model's chat template makes of a chat request, as the engine prepares it. The error

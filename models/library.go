@@ -113,7 +113,6 @@ func NewLibrary(cfg Config, roster *pools.Roster, t http1.Transport, log *slog.L
 	return l, nil
 }
 
-// named names a model in an error.
 func named(model string) string {
 	if model == "" {
 		return "the only model"

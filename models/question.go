@@ -183,7 +183,6 @@ func (r *remembered) fit() {
 	}
 }
 
-// drop evicts an answer.
 func (r *remembered) drop(a *answer) {
 	r.order.Remove(r.entries[a.key])
 	delete(r.entries, a.key)

@@ -39,7 +39,6 @@ const (
 	outlier = 4
 )
 
-// own is the fit of one worker.
 type own struct {
 	kind        Kind
 	incarnation string

@@ -47,7 +47,6 @@ func New(cfg Config, roster *pools.Roster, transport http1.Transport) *Room {
 	return &Room{cfg: cfg, roster: roster, transport: transport, limits: NewLimits(), fits: NewFits()}
 }
 
-// pool returns the model's current prefill pool.
 func (r *Room) pool(model string) *pools.Pool { return r.roster.Snapshot(model, pools.Prefill) }
 
 // maxAnswerBytes bounds a prefill answer: one token of text and the hand-off metadata, a few bytes per block.
@@ -129,11 +128,11 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg http1.Leg) (ans
 	case len(body) > maxAnswerBytes:
 		return answer, fault.New(pools.Prefill, worker.ID, fmt.Errorf("%w: over %d bytes", fault.ErrGarbled, maxAnswerBytes), 0)
 	case refused:
-		return answer, reported(worker, nil, stream.Status(), body)
+		return answer, fault.Reported(pools.Prefill, worker.ID, nil, stream.Status(), body)
 	}
 	answer = ReadAnswer(body)
 	if answer.Info.Error {
-		return answer, reported(worker, fault.ErrEngine, openai.ReadEngineError(body).Status, body)
+		return answer, fault.Reported(pools.Prefill, worker.ID, fault.ErrEngine, openai.ReadEngineError(body).Status, body)
 	}
 	took := time.Since(start)
 	r.ended.Store(worker.ID, start.Add(took))
@@ -201,19 +200,6 @@ func (r *Room) timeout(worker *pools.Worker, bookedTokens int) time.Duration {
 		return r.cfg.Timeout
 	}
 	return r.limits.For(worker.Model, worker.ID, r.pool(worker.Model).IDs(), bookedTokens)
-}
-
-// reported returns a failure that the engine reported.
-func reported(worker *pools.Worker, err error, status int, body []byte) *fault.Error {
-	switch e := openai.ReadEngineError(body); {
-	case e.Died:
-		err = fault.ErrEngineDied
-	case e.Failed, e.NotLoaded:
-		err, status = fault.ErrEngine, e.Status
-	}
-	e := fault.New(pools.Prefill, worker.ID, err, status)
-	e.Detail = body
-	return e
 }
 
 // failed returns the failure of a call, and reports a worker that refused the connection as down.

@@ -132,7 +132,6 @@ func (c *Classes) Validate() error {
 	return nil
 }
 
-// check checks class i.
 func (c *Classes) check(i int) error {
 	p := &c.List[i]
 	at := func(key string) string { return fmt.Sprintf("policy_classes[%d].%s", i, key) }

@@ -22,7 +22,6 @@ type lane[V any] struct {
 // shared is the key of the lane for tickets beyond maxLanes.
 const shared = ""
 
-// main is the main line.
 func (c *Core[V]) main() *lane[V] { return c.lanes[0] }
 
 // find returns the lane of t, nil if it does not exist yet.
@@ -37,7 +36,6 @@ func (c *Core[V]) find(t *Ticket[V]) *lane[V] {
 	}
 }
 
-// join puts t in its lane.
 func (c *Core[V]) join(t *Ticket[V]) {
 	l := c.find(t)
 	if l == nil {
@@ -145,9 +143,6 @@ func (c *Core[V]) pass(t *Ticket[V], p plan) {
 		t.lane.held, t.lane.holder, c.holding = true, t.Class, true // a drain's cost stays bounded, however many wait
 	}
 }
-
-// tried reports whether this drain has tried waiting tickets, which miss later changes.
-func (c *Core[V]) tried() bool { return c.holding || len(c.passed) > 0 }
 
 // aside is the place of the first ticket that was passed in this drain; those behind it have smaller ones.
 const aside = unqueued - 1

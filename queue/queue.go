@@ -271,7 +271,6 @@ func (q *Queue[R, G]) drain(now time.Time) {
 	}
 }
 
-// continueDrain continues the drain that was handed to w.
 func (q *Queue[R, G]) continueDrain(w *waiter[R, G]) {
 	w.drive = false
 	q.run(w, time.Now())
@@ -300,8 +299,8 @@ func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 			w.rouse()
 			return
 		}
-		if !q.core.tried() {
-			q.again = false // the ticket sees all changes so far
+		if !q.core.holding && len(q.core.passed) == 0 {
+			q.again = false // no ticket of this drain has missed a change
 		}
 		clear(q.ahead)
 		q.ahead = q.ahead[:0]
@@ -347,7 +346,6 @@ func (q *Queue[R, G]) wakeLater(now time.Time) {
 	}
 }
 
-// borrow returns an unused waiter.
 func (q *Queue[R, G]) borrow() *waiter[R, G] {
 	last := len(q.spare) - 1
 	if last < 0 {

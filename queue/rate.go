@@ -32,7 +32,6 @@ func (r *rate) backlog(waiting bool, now time.Time) {
 	}
 }
 
-// grant counts a grant.
 func (r *rate) grant(now time.Time) {
 	if r.fade(now); !r.since.IsZero() {
 		r.grants++

@@ -37,7 +37,6 @@ type peer struct {
 	distrusted time.Time // they are ignored until then
 }
 
-// laneID returns a lane's id in a Head.
 func laneID(lane string) uint64 {
 	if lane == "" {
 		return 0

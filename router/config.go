@@ -140,7 +140,6 @@ func (c *Config) QueuePolicy() string {
 // ignoresOverlap reports whether cached blocks affect no choice and no booking.
 func (c *Config) ignoresOverlap() bool { return c.OverlapWeight == 0 && !c.TrackPrefillTokens }
 
-// sources returns the configuration of the overlap sources.
 func (c *Config) sources() overlap.Config {
 	o := overlap.Config{
 		Ignored: c.ignoresOverlap() && !c.RestOnly, RestOnly: c.RestOnly, Events: c.KVEvents, RemoteIndex: c.RemoteIndex,

@@ -303,7 +303,6 @@ type WorkerLoad struct {
 	RecentBlocks int `json:"sent_blocks,omitempty"`
 }
 
-// loads returns the load of each worker of v.
 func (k *core) loads(v *view) []WorkerLoad {
 	loads := make([]WorkerLoad, len(v.pool.Members))
 	for i := range v.slots {

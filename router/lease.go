@@ -109,7 +109,6 @@ func (l *Lease) enter(k *core, e load.Event, now time.Time) {
 	k.book.Apply(e, now)
 }
 
-// event returns an event of the lease's booking.
 func (l *Lease) event(k load.Kind) load.Event {
 	return load.Event{Request: l.request, Attempt: l.attempt, Kind: k}
 }

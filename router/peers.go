@@ -254,7 +254,6 @@ func (r *Router) ApplySent(p *pools.Pool, s Sent, now time.Time) {
 	}
 }
 
-// booked calls OnBooking.
 func (r *Router) booked(made bool) {
 	if f := r.core.cfg.OnBooking; f != nil {
 		f(made)

@@ -149,7 +149,6 @@ func (c *Claim) covers(role pools.Role, s *slot) bool {
 		!slices.Contains(c.Exclude, s.worker.ID)
 }
 
-// claimed reports whether one of the claims covers s.
 func claimed(claims []Claim, role pools.Role, s *slot) bool {
 	for i := range claims {
 		if claims[i].covers(role, s) {
@@ -279,7 +278,6 @@ func (t Term) favour() string {
 	return fmt.Sprintf(", times exp(-tanh(%.2f)) for its taints", t.Favour)
 }
 
-// maker is a registered policy.
 type maker struct {
 	help string // one line
 	make func(Config) policy
@@ -296,7 +294,6 @@ func register(name, help string, make func(Config) policy) {
 	policies[name] = maker{help, make}
 }
 
-// newPolicy returns the policy that cfg names.
 func newPolicy(cfg Config) (policy, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -307,7 +304,6 @@ func newPolicy(cfg Config) (policy, error) {
 // Canonical returns the spelling under which a policy is registered: "-" for "_".
 func Canonical(name string) string { return strings.ReplaceAll(name, "_", "-") }
 
-// byCost is the policy of the lowest cost.
 func byCost(cost func(q *query, c *candidate) float64) policy {
 	return func(q *query, ws []candidate) (int, float64, bool) { return q.cheapest(ws, cost) }
 }

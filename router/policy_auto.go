@@ -22,7 +22,6 @@ type Mode struct {
 	Reason string // empty where the settings name the policy
 }
 
-// mode returns the policy in force for a view.
 func (k *core) mode(v *view) Mode {
 	switch {
 	case k.cfg.Mode != "auto":

@@ -180,7 +180,6 @@ func (p *pricing) costs(ws []candidate, room *[stretch]float64) []float64 {
 	return costs
 }
 
-// cost is that of one candidate.
 func (p *pricing) cost(c *candidate) float64 {
 	if p.credit {
 		return p.credited(c)
@@ -290,7 +289,6 @@ func (p *pricing) decay(c *candidate) float64 {
 	return 1 / (1 + float64(float64(p.w.Decay*backlog)/p.size))
 }
 
-// credits is the blocks that are credited.
 func (p *pricing) credits(c *candidate, decay float64) float64 {
 	device := float64(float64(p.w.Overlap*decay) * float64(c.Overlap))
 	if c.Host|c.Disk|c.Shared == 0 {

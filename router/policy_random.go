@@ -4,7 +4,6 @@ func init() {
 	register("random", "any worker", func(Config) policy { return random })
 }
 
-// random takes any candidate.
 func random(q *query, ws []candidate) (int, float64, bool) {
 	if len(ws) == 0 {
 		return 0, 0, false

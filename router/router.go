@@ -129,7 +129,6 @@ func (r *Router) Pick(p *pools.Pool, req Request, now time.Time) (Choice, error)
 	return c.choice(i), nil
 }
 
-// errOneRouter refuses a pair of one router.
 var errOneRouter = errors.New("router: a pair needs two routers")
 
 // Held returns the leading blocks of req's prompt that each worker of p has cached, in the pool's order: its best
@@ -231,7 +230,6 @@ func (r *Router) begin(p *pools.Pool, req Request, now time.Time) *scratch {
 	return c
 }
 
-// end returns a scratch to the pool.
 func (r *Router) end(c *scratch) {
 	if c.modeChanged && r.core.cfg.OnMode != nil {
 		r.core.cfg.OnMode(c.view.pool, c.mode)

@@ -81,7 +81,6 @@ func (c *scratch) keep(ok func(w *candidate) bool) {
 	c.ws = c.ws[:n]
 }
 
-// any reports whether a candidate meets ok.
 func (c *scratch) any(ok func(w *candidate) bool) bool {
 	for i := range c.ws {
 		if ok(&c.ws[i]) {

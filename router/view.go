@@ -50,7 +50,6 @@ const (
 	barred                 // not under this snapshot
 )
 
-// standingOf is the standing of m's ranks.
 func standingOf(m *pools.Member) standing {
 	switch m.Status {
 	case pools.Up:
@@ -66,7 +65,6 @@ func (v *view) eligible(s *slot, now time.Time) bool {
 	return s.standing == stands || s.standing == waits && v.pool.Members[s.member].Eligible(now)
 }
 
-// view computes the view of p.
 func (k *core) view(p *pools.Pool) *view {
 	k.views++
 	v := &view{pool: p, number: k.views, seed: xxh3.HashStringSeed(p.Name(), k.cfg.Seed), blockSize: 1, steady: true, restOnly: k.cfg.RestOnly}

@@ -26,7 +26,6 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
-// attachSettings are the settings of `gateway attach`.
 type attachSettings struct {
 	URL             string          `flag:"url" form:"url http https" group:"Engine" help:"URL of the engine's HTTP server. Required."`
 	Engine          string          `flag:"engine" default:"auto" oneof:"auto=by what the engine reports|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM|sim=a simulated worker" group:"Engine" help:"The engine. Set it only where a proxy hides it."`
@@ -146,7 +145,6 @@ func here(address string) bool {
 	return err == nil && at.IsLoopback() || u.Hostname() == "localhost"
 }
 
-// config returns the stack's part of the settings.
 func (s *attachSettings) config(r *setting.Resolved) (stack.AttachConfig, error) {
 	c := stack.AttachConfig{
 		Advertise: strings.TrimSuffix(s.Advertise, "/"),

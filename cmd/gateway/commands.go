@@ -1,12 +1,7 @@
 package main
 
-import (
-	"context"
+import "context"
 
-	"github.com/tandem-pd/tandem/internal/setting"
-)
-
-// command is one subcommand.
 type command struct {
 	name string
 	help string // one line
@@ -14,11 +9,6 @@ type command struct {
 	of   any      // a pointer to the struct of its settings
 	text string   // its manual, see setting.Manual
 	most []string // the most common settings; nil for all
-}
-
-// manual returns the command's help.
-func (c *command) manual() setting.Manual {
-	return setting.Manual{Name: c.name, Text: c.text, First: c.most}
 }
 
 // commandNamed returns the command, or nil.
@@ -91,7 +81,7 @@ const healthText = "gateway health [FLAGS]: exit with 0 when the gateway is heal
 const workersText = "gateway workers list | cordon ID | drain ID | uncordon ID | forget ID [FLAGS]: list the workers, " +
 	"and take one out of the choice or back in.\n" +
 	"A cordoned worker finishes its requests and gets no new ones, also after a restart; drain cordons and waits until nothing is " +
-	"booked on it; with --move its streams move to other workers at once. A lost worker (gone without deregistering) is listed " +
+	"booked on it; with --move its streams resume on other workers at once. A lost worker (gone without deregistering) is listed " +
 	"for a day, or until it is forgotten.\n\n" +
 	"  gateway workers list --watch\n  gateway workers drain decode-1 --move"
 

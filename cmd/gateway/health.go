@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// healthSettings are the settings of `gateway health`.
 type healthSettings struct {
 	URL     string        `flag:"url" form:"url http https" group:"Health" help:"The gateway's URL. Empty is http-host and http-port here."`
 	Timeout time.Duration `flag:"timeout" default:"2s" range:"1ms.." group:"Health" help:"How long the answer may take."`
@@ -42,7 +41,6 @@ func health(ctx context.Context, args []string, p process) error {
 	return fmt.Errorf("%s: %d %.64q%s", base, status, answer.Status, answer.why())
 }
 
-// healthAnswer is the answer of GET /health.
 type healthAnswer struct {
 	Status string
 	Detail struct {

@@ -15,7 +15,6 @@ import (
 	"github.com/tandem-pd/tandem/kv/wire"
 )
 
-// indexSettings are the settings of `gateway index`.
 type indexSettings struct {
 	Port    int              `flag:"index-port" default:"8090" range:"0..65535" group:"Index" help:"Port to listen on; 0 picks a free one and prints it."`
 	Service serviceSettings  `group:"Service"`

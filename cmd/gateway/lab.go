@@ -9,7 +9,6 @@ import (
 	"github.com/tandem-pd/tandem/lab/simulate"
 )
 
-// labSettings are the settings of each command that simulates.
 var labSettings = []any{new(devfleet.Settings), new(devfleet.WorkerSettings), new(replay.LoadSettings), new(simulate.Settings)}
 
 // labCommands returns the commands that simulate and measure, by name.

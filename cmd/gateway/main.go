@@ -73,11 +73,6 @@ const (
 	exitUsage  = 2 // the command line, a variable or a file is wrong
 )
 
-// isUsage reports whether the command line, a variable or a file is wrong.
-func isUsage(err error) bool {
-	return errors.As(err, new(*setting.Error)) || errors.As(err, new(*auth.FileError))
-}
-
 // run finds the command and turns its error into an exit status.
 func run(ctx context.Context, args []string, p process) int {
 	if len(args) == 0 {
@@ -101,7 +96,7 @@ func run(ctx context.Context, args []string, p process) int {
 		switch {
 		case err == nil, errors.As(err, new(setting.Asked)):
 			return exitOK
-		case isUsage(err):
+		case errors.As(err, new(*setting.Error)), errors.As(err, new(*auth.FileError)): // of the command line, a variable or a file
 			fmt.Fprintf(p.stderr, "gateway %s: %s\n\n`gateway %s --help` lists every setting, `gateway %[1]s --help FLAG` explains one.\n",
 				c.name, strings.ReplaceAll(err.Error(), "\n", "\n  "), c.name)
 			return exitUsage
@@ -151,7 +146,9 @@ func resolveWords(dst any, name string, args []string, p process) (*setting.Reso
 	r, words, err := set.Resolve(args, p.environ, p.readFile)
 	if asked, ok := errors.AsType[setting.Asked](err); ok {
 		columns, _ := terminal.Size(p.stdout)
-		return nil, nil, cmp.Or(set.Usage(p.stdout, commandNamed(name).manual(), asked, columns), err)
+		c := commandNamed(name)
+		manual := setting.Manual{Name: c.name, Text: c.text, First: c.most}
+		return nil, nil, cmp.Or(set.Usage(p.stdout, manual, asked, columns), err)
 	}
 	return r, words, err
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// selectSettings are the settings of `gateway select`.
 type selectSettings struct {
 	Port    int              `flag:"select-port" default:"8092" range:"0..65535" group:"Select" help:"Port to listen on; 0 picks one."`
 	TTL     time.Duration    `flag:"reservation-ttl" default:"5m" range:"1ms..24h" group:"Select" help:"How long a reservation lives without prefill_complete or output_block. Keep it longer than a prompt's wait and prefill."`

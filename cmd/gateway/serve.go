@@ -19,7 +19,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// serveSettings are the settings of the gateway and its embedded servers.
 type serveSettings struct {
 	stack.GatewayConfig
 	Embedded stack.EmbedConfig `group:"Embedding"`

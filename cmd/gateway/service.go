@@ -28,7 +28,6 @@ type serviceSettings struct {
 	service.Config
 }
 
-// config returns the service's part of the settings.
 func (s *serviceSettings) config(r *setting.Resolved) (service.Config, error) {
 	c := s.Config
 	if s.TokenFile == "" {

@@ -344,7 +344,7 @@ func (s *soaking) figures(kills, resumes, retries int, before, first, middle, la
 	fmt.Fprintf(&b, "| requests | %d |\n| undisturbed, token for token | %d |\n| one typed error | %d: %s |\n", s.asked, s.right, all,
 		strings.Join(codes, ", "))
 	fmt.Fprintf(&b, "| clients that left in mid-answer | %d |\n| neither | %d |\n", s.left, s.lost)
-	fmt.Fprintf(&b, "| faults injected, of %d kinds | %d |\n| workers killed | %d |\n| streams that moved | %d |\n| requests tried again before their first token | %d |\n", len(s.hits), hits, kills, resumes, retries)
+	fmt.Fprintf(&b, "| faults injected, of %d kinds | %d |\n| workers killed | %d |\n| streams that resumed | %d |\n| requests tried again before their first token | %d |\n", len(s.hits), hits, kills, resumes, retries)
 	b.WriteString("\n| gateway | before | first third | middle third | last third | after |\n|---|---|---|---|---|---|\n")
 	for kind, name := range held {
 		fmt.Fprintf(&b, "| %s |", name)

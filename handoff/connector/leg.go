@@ -132,7 +132,6 @@ type Memory struct {
 // Reset implements [http1.Pooled].
 func (m *Memory) Reset() { *m = Memory{Refs: m.Refs, bytes: m.bytes[:0]} }
 
-// body returns the edited body of a role's leg.
 func (m *Memory) body(e *openai.Edit, role pools.Role) (body http1.Body) {
 	if m == nil {
 		m = new(Memory)

@@ -121,7 +121,6 @@ func (ks Keys) Hold(d Digest) bool {
 	return found == 1
 }
 
-// eachKey calls use for each key of a file.
 func eachKey(path string, use func(key string) error) error {
 	data, err := readBounded(path)
 	if err != nil {

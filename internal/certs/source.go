@@ -67,7 +67,6 @@ func readBounded(path string) ([]byte, error) {
 	return b, err
 }
 
-// digest is the contents' hash.
 func (c *contents) digest() (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, b := range [][]byte{c.cert, c.key, c.ca} {

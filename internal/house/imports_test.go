@@ -49,7 +49,7 @@ var rooms = storey{
 	"queue":       {"internal/setting"}, // conf reads the file of policy classes
 	"router/load": {"kv/index"},
 	"kv/overlap":  {"kv/index", "internal/setting", "pools"},
-	"fault":       {"pools", "internal/setting", "internal/metrics", "internal/http1"},
+	"fault":       {"pools", "internal/setting", "internal/metrics", "internal/http1", "internal/openai"},
 	// injects failures into transports
 	"pools/discovery": {"internal/setting", "pools", "internal/guard", "internal/http1"},
 	// upstream separates this machine's shortages from a worker's failures

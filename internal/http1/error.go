@@ -19,7 +19,6 @@ const (
 // ErrProtocol is wrapped by errors about answers that are not valid HTTP/1.1. Their text never quotes the answer.
 var ErrProtocol = errors.New("answer is not the HTTP/1.1 that is taken here")
 
-// errClosed is the error of a read of a closed answer.
 var errClosed = errors.New("answer is closed")
 
 // Error is a call that failed in transport. It holds the raw cause for fault.Classify and never any part of a body.

@@ -47,7 +47,6 @@ func (c *Lifetime) Limit(d time.Duration, cause error) {
 	}
 }
 
-// expire is the timer's.
 func (c *Lifetime) expire() {
 	c.mu.Lock()
 	late := c.late
@@ -215,7 +214,6 @@ func after(ctx context.Context, h *Hook, does Ender, child *Lifetime) {
 	of.mu.Unlock()
 }
 
-// run runs the hook.
 func (h *Hook) run() {
 	if h.child != nil {
 		h.child.End(h.of.Err())

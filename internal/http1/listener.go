@@ -221,7 +221,6 @@ var mishaps = []error{
 	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENOPROTOOPT, syscall.EOPNOTSUPP,
 }
 
-// isAny reports whether err is one of errs.
 func isAny(err error, errs []error) bool {
 	return slices.ContainsFunc(errs, func(e error) bool { return errors.Is(err, e) })
 }

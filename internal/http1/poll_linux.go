@@ -73,7 +73,6 @@ const (
 	batch = 256
 )
 
-// poller is one loop.
 type poller struct {
 	outside   *outside
 	listeners bool // it watches those outside, for all loops

@@ -22,7 +22,6 @@ type reader struct {
 // event is about 250 B; bodies with a length are read past the buffer.
 const pageBytes = 8 << 10
 
-// open begins to read from src.
 func (b *reader) open(src io.Reader) {
 	b.src, b.r, b.w, b.came, b.over = src, 0, 0, false, false
 }

@@ -20,7 +20,6 @@ type servePool struct {
 // spareFor is how long an unused goroutine is kept, up to twice that.
 const spareFor = time.Second
 
-// take serves c on a goroutine.
 func (w *servePool) take(c *ServerConn) {
 	w.mu.Lock()
 	last := len(w.idle) - 1

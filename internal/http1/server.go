@@ -149,7 +149,6 @@ func (s *Server) Cut(ctx context.Context) {
 	}
 }
 
-// handshakeTime bounds a handshake.
 const handshakeTime = 10 * time.Second
 
 // serveConn serves requests on c until c closes or, in a loop, has no request now: the loop then resumes c.

@@ -47,7 +47,6 @@ type waiter struct {
 	wake  func()
 }
 
-// ready arms the waiter.
 func (w *waiter) ready() {
 	if w.woken == nil {
 		woken := make(chan struct{}, 1)

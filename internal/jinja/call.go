@@ -74,7 +74,6 @@ type filterNode struct {
 
 func (e *filterNode) eval(s *state) Value { return e.of1(s, e.of.eval(s)) }
 
-// of1 filters one value.
 func (e *filterNode) of1(s *state, v Value) Value {
 	s.step()
 	given := e.args.given(s)

@@ -162,7 +162,6 @@ func (s *state) order(a, b Value) int {
 	return 0
 }
 
-// contains is Python's in.
 func (s *state) contains(in, v Value) bool {
 	switch in.kind {
 	case hole:

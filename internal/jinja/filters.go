@@ -67,7 +67,6 @@ func init() {
 	}
 }
 
-// size is the value's length.
 func (s *state) size(v Value) int {
 	switch v.kind {
 	case text:

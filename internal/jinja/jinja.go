@@ -79,7 +79,6 @@ func (t *Template) Render(dst []byte, vars map[string]Value, m Memory) (out []by
 	return s.out, nil
 }
 
-// begin begins a render.
 func (t *Template) begin(dst []byte, vars map[string]Value) *state {
 	return &state{vars: vars, out: dst, steps: maxSteps, bytes: maxBytes, text: maxText, frame: &frame{slots: make([]Value, t.root.slots)}}
 }

@@ -211,7 +211,6 @@ func (r *reader) number() Value {
 	return integer(digits)
 }
 
-// str reads the string at pos.
 func (r *reader) str() string {
 	from := r.pos + 1
 	end := bytes.IndexByte(r.data[from:], '"')

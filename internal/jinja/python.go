@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 )
 
-// kindName is Python's name of the value's type.
 func (v Value) kindName() string {
 	switch v.kind {
 	case missing, undefined:
@@ -44,7 +43,6 @@ func (s *state) str(v Value) string {
 	return own(s.repr(nil, v, 0))
 }
 
-// repr appends Python's repr of the value.
 func (s *state) repr(dst []byte, v Value, depth int) []byte {
 	s.step()
 	if depth > maxNesting {

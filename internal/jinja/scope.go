@@ -19,7 +19,6 @@ func newScope(parent, function *scope) *scope {
 	return s
 }
 
-// assign returns the slot of a name in this scope.
 func (s *scope) assign(name string) int {
 	slot, ok := s.vars[name]
 	if !ok {

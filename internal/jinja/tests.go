@@ -1,6 +1,5 @@
 package jinja
 
-// tests are the tests after is.
 var tests map[string]func(s *state, v Value, args []Value) bool
 
 func init() {
@@ -116,7 +115,6 @@ func newNamespace(s *state, a *args) Value {
 	return Value{kind: object, ref: &namespace{s.newDict(a)}}
 }
 
-// newDict is Python's dict(...).
 func (s *state) newDict(a *args) *Dict {
 	d := NewDict(len(a.names))
 	for _, from := range a.pos {

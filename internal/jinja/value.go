@@ -71,7 +71,6 @@ func Func(f func(args []Value) (Value, error)) Value {
 	})}
 }
 
-// function is a callable.
 type function func(s *state, a *args) Value
 
 // args are a call's arguments.
@@ -127,7 +126,6 @@ func (v Value) Dict() (d *Dict, ok bool) {
 	return v.dict(), true
 }
 
-// number is the value as a float64.
 func (v Value) number() float64 {
 	switch {
 	case v.kind == float:
@@ -148,7 +146,6 @@ func integer(digits string) Value {
 	return Int(i)
 }
 
-// truth is the value's as a condition.
 func (v Value) truth() bool {
 	switch v.kind {
 	case missing, undefined, none:
@@ -266,7 +263,6 @@ func (s *state) at(d *Dict, key Value) int {
 	return -1
 }
 
-// lookup is the value of any key.
 func (s *state) lookup(d *Dict, key Value) (Value, bool) {
 	if i := s.at(d, key); i >= 0 {
 		return d.entries[i].value, true
@@ -274,7 +270,6 @@ func (s *state) lookup(d *Dict, key Value) (Value, bool) {
 	return Value{}, false
 }
 
-// put sets any key.
 func (s *state) put(d *Dict, key, v Value) {
 	if i := s.at(d, key); i >= 0 {
 		d.entries[i].value = v
@@ -286,7 +281,6 @@ func (s *state) put(d *Dict, key, v Value) {
 // differs reports whether no text in a hole equals the value: one that is undefined, None, a number or empty.
 func (v Value) differs() bool { return v.kind < text || v.kind == text && v.str == "" }
 
-// equal is Python's ==.
 func (s *state) equal(a, b Value) bool {
 	s.step()
 	switch {

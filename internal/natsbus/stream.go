@@ -176,7 +176,6 @@ func (s *Stream) find(ctx context.Context, again bool) error {
 	return nil
 }
 
-// make makes the stream.
 func (s *Stream) make(ctx context.Context) (jetstream.Stream, error) {
 	stream, err := s.js.CreateStream(ctx, jetstream.StreamConfig{
 		Name: s.cfg.Name, Description: "KV cache events of Tandem's workers", Subjects: []string{wire.AllEvents},

@@ -75,7 +75,6 @@ func (s *Stream) Subscribe(subject string, handle func(*nats.Msg), slow func(int
 	return s.Core.Subscribe(subject, handle, slow)
 }
 
-// followed changes the subscription.
 func (s *Stream) followed(change func(*following) error) (*following, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -187,7 +187,6 @@ func (e *Edit) setCached(tokens int) {
 	e.Set(details, append(object, '}'))
 }
 
-// choice reads one choice.
 func (info *ChunkInfo) choice(c *cursor, pinned []byte) {
 	content, ids := false, -1
 	info.Choices++

@@ -173,7 +173,6 @@ func (s *splice) cut() {
 	}
 }
 
-// write writes the edited object to out.
 func (e *Edit) write(out *splice) {
 	// After the last remaining member, members go with the comma before them; before it, with the comma after them.
 	last := len(e.members) - 1

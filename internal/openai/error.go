@@ -183,7 +183,6 @@ var types = map[int]string{
 	http.StatusGatewayTimeout:     "timeout_error",
 }
 
-// kind is the error's class.
 func (e *Error) kind() string {
 	switch t := types[e.Status]; {
 	case e.Type != "":

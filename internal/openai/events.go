@@ -6,7 +6,6 @@ import (
 	"errors"
 )
 
-// errNoChoices is an answer that has none to make events of.
 var errNoChoices = errors.New("openai: the answer has no choices")
 
 // AppendEvents appends a whole answer to dst as a stream, for a client that requested events: for each choice one event

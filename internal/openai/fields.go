@@ -158,7 +158,6 @@ func count(lo int64, set func(*scan, int)) reader {
 	})
 }
 
-// number checks a number from lo to hi.
 func number(lo, hi float64) reader {
 	return func(s *scan) bool {
 		_, ok := s.float(lo, hi)

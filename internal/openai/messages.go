@@ -62,7 +62,6 @@ func (p *Prompt) AppendForm(dst []byte) []byte {
 	return dst
 }
 
-// textForm returns the form bits of the message's raw text.
 func (m *messageSpan) textForm(raw []byte) (form uint16) {
 	text := raw[m.content.start:m.content.end]
 	if m.parts.end > 0 {

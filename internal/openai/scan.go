@@ -321,7 +321,6 @@ func (s *scan) bool(dst *bool) bool {
 	return ok || s.wrong("true or false")
 }
 
-// int reads an integer from lo to hi.
 func (s *scan) int(lo, hi int64) (v int64, ok bool) {
 	raw, ok := s.lax()
 	if ok {

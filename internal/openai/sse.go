@@ -218,7 +218,6 @@ func (s *Splitter) data(raw []byte) []byte {
 	return data
 }
 
-// dataField returns the value of a data line.
 func dataField(line []byte) ([]byte, bool) {
 	value, ok := bytes.CutPrefix(line, []byte("data"))
 	if !ok {

@@ -71,7 +71,6 @@ func (d *Document) Errorf(path, format string, args ...any) *Error {
 	return e
 }
 
-// at returns an error about a node.
 func (d *Document) at(n *yaml.Node, path, format string, args ...any) *Error {
 	return &Error{File: d.File, Line: n.Line, Name: path, Err: fmt.Errorf(format, args...)}
 }

@@ -125,7 +125,6 @@ func appendOf(found []*Setting, t reflect.Type, index []int, group string) []*Se
 	return found
 }
 
-// read makes a setting of a field's tags.
 func read(field reflect.StructField, names string, chooser Chooser) (*Setting, error) {
 	tag := field.Tag
 	all := strings.Split(names, ",")
@@ -152,7 +151,6 @@ func read(field reflect.StructField, names string, chooser Chooser) (*Setting, e
 	return s, nil
 }
 
-// nameProblem is what is wrong with the setting's names.
 func (s *Setting) nameProblem() error {
 	for _, name := range s.Names() {
 		switch {

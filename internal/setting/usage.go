@@ -72,7 +72,6 @@ func (h *page) column(term string, column int, text string) {
 	terminal.Paragraph(h, term, column, h.width, text)
 }
 
-// group explains the settings of a group.
 func (h *page) group(g Group) {
 	fmt.Fprintln(h, g.Title)
 	for _, row := range g.Rows {

@@ -38,7 +38,6 @@ type addedMatch struct {
 	ok          bool
 }
 
-// newAddedMatcher returns a matcher without tokens.
 func newAddedMatcher() *addedMatcher {
 	return &addedMatcher{nodes: []addedNode{{token: -1}}, only: -1}
 }

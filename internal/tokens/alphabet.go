@@ -38,7 +38,6 @@ func (t *Tokenizer) byteToken(b byte) string {
 	return string(byteChars[b])
 }
 
-// byteOf returns the byte of a SentencePiece byte token.
 func (t *Tokenizer) byteOf(token string) (byte, bool) {
 	if len(token) != len("<0x00>") {
 		return 0, false

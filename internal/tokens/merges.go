@@ -67,7 +67,6 @@ func (m *merges) begin(dst []uint32, piece string) []uint32 {
 	return dst
 }
 
-// append appends the tokens of one piece to dst.
 func (m *merges) append(dst []uint32, piece string) []uint32 {
 	if len(piece) > maxShort {
 		return m.appendLong(dst, piece)

@@ -15,7 +15,6 @@ type pieceKey struct {
 	n      uint8
 }
 
-// keyOf returns the key of s[i:end].
 func keyOf(s string, i, end int) pieceKey {
 	n := end - i
 	if len(s)-i < maxKey {

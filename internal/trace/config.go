@@ -87,7 +87,6 @@ func count(log *slog.Logger, name string, def, most int) int {
 	return n
 }
 
-// readSampler returns the configured sampler.
 func (c ExporterConfig) readSampler(log *slog.Logger) sampler {
 	name := cmp.Or(os.Getenv("OTEL_TRACES_SAMPLER"), c.Sampler, "parentbased_traceidratio")
 	ratio := defaultRatio

@@ -17,7 +17,6 @@ const (
 	Silent                  // no message from the publisher, or NATS is disconnected; the index has the earlier state
 )
 
-// stateNames are the names of the states.
 var stateNames = []string{Waiting.String(), Recovering.String(), Live.String(), Predicted.String(), Silent.String()}
 
 func (s State) String() string {

@@ -49,7 +49,6 @@ func newZMQSource(s *source) *zmqSource {
 	return e
 }
 
-// wants reports whether a replay is wanted.
 func (e *zmqSource) wants() bool {
 	return e.replays && e.connected && (e.flow.behind() || e.check || e.quiet || e.failing)
 }

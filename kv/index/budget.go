@@ -59,7 +59,6 @@ func (b *budget) count(change int) {
 	}
 }
 
-// hand is one run of the budget's hand.
 type hand struct {
 	patience int  // entries that it may still visit while choosy
 	rounds   int  // unsuccessful rounds since it stopped being choosy

@@ -160,7 +160,6 @@ func (s *held) add(h uint64, parent uint32, stamp uint32) (at uint32, fresh bool
 	return at, true
 }
 
-// follow sets the parent of a held block.
 func (s *held) follow(e *pair, parent uint32) {
 	e.parent = parent
 	s.entries[parent].state++

@@ -89,7 +89,6 @@ func (d *directory) without(gone []*owner) *directory {
 	return next
 }
 
-// has reports whether o is live in d.
 func (d *directory) has(o Owner) bool {
 	if d == nil {
 		return false

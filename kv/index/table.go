@@ -163,7 +163,6 @@ func (t *table) add(h uint64, slot int) {
 	atomic.StoreUint64(&g.slots[2*i+1], next)
 }
 
-// remove removes slot from the holders of h.
 func (t *table) remove(h uint64, slot int) {
 	s := &t.shards[h&uint64(len(t.shards)-1)]
 	s.mu.Lock()

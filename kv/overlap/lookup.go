@@ -45,7 +45,6 @@ type Lookup struct {
 	events, predicted, recent index.Matches
 }
 
-// start begins the lookup of p.
 func (l *Lookup) start(slots *Slots, p Prompt) {
 	l.prompt, l.slots = p, slots
 	l.tiers, l.at, l.whole, l.matched = nil, nil, false, false
@@ -185,7 +184,6 @@ func (s *Slots) place(l *Layout) []int32 {
 	return p.at
 }
 
-// publishes reports whether w publishes KV events.
 func publishes(w *pools.Worker) bool { return w.KVEvents != "" && w.KVEvents != "none" }
 
 // Report is a remote index's result for one prompt. For its ranks it replaces the router's own index and predictions.

@@ -67,7 +67,6 @@ func (a *assumed) meet(pool *pools.Pool, every bool, about func(w *pools.Worker,
 	}
 }
 
-// owner is a rank's owner.
 func (a *assumed) owner(w *pools.Worker, rank int) index.Owner {
 	o, _ := a.idx.Lookup(w.ID, rank)
 	return o

@@ -109,7 +109,6 @@ func (s *Sources) Bind(p *pools.Pool) *Slots {
 	return v
 }
 
-// bind adds a rank to the slots.
 func (s *Sources) bind(v *Slots, w *pools.Worker, rank int) {
 	known, guess, text, sent := index.NoOwner, index.NoOwner, index.NoOwner, index.NoOwner
 	predicted := s.Predicts(w, rank)

@@ -84,7 +84,6 @@ func (a *ages) restored(h wire.Hash, held tierSet, now time.Time) {
 	}
 }
 
-// expire returns the blocks that have expired.
 func (m *aging) expire(now time.Time, most int) (gone []wire.Hash) {
 	for m.first < len(m.stored) && (len(m.stored)-m.first > most || now.Sub(m.stored[m.first].at) >= maxAge) {
 		gone = append(gone, m.stored[m.first].hash)

@@ -39,7 +39,6 @@ const (
 	linkBefore  // the last own hash of the block before it in the encoding
 )
 
-// copied is one block of a [Copy].
 type copied struct {
 	at     int // in known
 	link   byte

@@ -208,7 +208,7 @@ func (k *known) drop(i int) {
 		k.clear()
 	case k.homes > 2*behind && k.n*2 < k.homes:
 		k.resize(0)
-	case k.odds.sparse():
+	case k.odds.spare > 512 && k.odds.spare*2 > len(k.odds.words): // packing pays
 		k.pack()
 	}
 }

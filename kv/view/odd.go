@@ -97,6 +97,3 @@ func (o *odds) move(from *odds, at uint64) uint64 {
 	copy(o.words[to:], from.words[at:at+uint64(size)])
 	return to
 }
-
-// sparse reports whether packing pays.
-func (o *odds) sparse() bool { return o.spare > 512 && o.spare*2 > len(o.words) }

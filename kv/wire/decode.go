@@ -150,7 +150,6 @@ var (
 	removedPositions = []field{fieldHashes, fieldMedium, fieldGroupIdx}
 )
 
-// eventDecoder reads one event.
 type eventDecoder struct {
 	batch *Batch
 	event Event

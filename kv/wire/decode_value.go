@@ -69,7 +69,6 @@ func fieldNamed(key []byte) field {
 	return fieldUnknown
 }
 
-// readNumber reads a float or an integer.
 func readNumber(p []byte) (float64, []byte, error) {
 	switch msgp.NextType(p) {
 	case msgp.IntType:

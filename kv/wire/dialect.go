@@ -27,7 +27,6 @@ const (
 	VLLMFirst                    // 0.9.1 to 0.10.1: arrays without a medium, hashes signed
 )
 
-// dialects are their names.
 var dialects = [...]string{"vllm", "vllm-arrays", "sglang", "sglang-arrays", "sglang-maps", "sglang-joined", "sglang-first", "trtllm",
 	"vllm-maps", "vllm-groups", "vllm-extra-keys", "vllm-lora", "vllm-medium", "vllm-first"}
 
@@ -247,7 +246,6 @@ func appendTensorRTMap(dst []byte, e *Event) []byte {
 	return w.close()
 }
 
-// typeNames are the events' types.
 var typeNames = [...]string{Stored: "BlockStored", Removed: "BlockRemoved", Cleared: "AllBlocksCleared"}
 
 // appendTaggedMMKeys writes multimodal keys with their type.

@@ -9,7 +9,6 @@ import (
 // engines follow. [DecodeBatch] reads it back equal.
 func AppendBatch(dst []byte, b *Batch) []byte { return appendBatch(dst, b, b.Events, appendEvent) }
 
-// appendBatch writes events as one batch, each by write.
 func appendBatch(dst []byte, b *Batch, events []Event, write func([]byte, *Event) []byte) []byte {
 	dst = msgp.AppendArrayHeader(dst, 3)
 	dst = msgp.AppendFloat64(dst, b.TS)

@@ -152,7 +152,6 @@ func cutShort(err error) error {
 	return err
 }
 
-// appendMessage writes a message of frames.
 func appendMessage(dst []byte, frames [][]byte) []byte {
 	for i, f := range frames {
 		var flags byte
@@ -164,7 +163,6 @@ func appendMessage(dst []byte, frames [][]byte) []byte {
 	return dst
 }
 
-// appendCommand writes a command.
 func appendCommand(dst []byte, name string, body ...[]byte) []byte {
 	size := 1 + len(name)
 	for _, b := range body {

@@ -20,7 +20,6 @@ const (
 	ROUTER Kind = "ROUTER"
 )
 
-// peers are the compatible kinds of each kind.
 var peers = map[Kind][]string{
 	PUB:    {"SUB", "XSUB"},
 	SUB:    {"PUB", "XPUB"},
@@ -81,7 +80,6 @@ func appendProperty(dst []byte, name, value string) []byte {
 	return append(binary.BigEndian.AppendUint32(dst, uint32(len(value))), value...)
 }
 
-// readReady reads the peer's.
 func readReady(d *decoder, kind Kind) error {
 	m, err := d.next()
 	switch {

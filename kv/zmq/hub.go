@@ -31,7 +31,6 @@ type Hub struct {
 // hubConn is a publisher's connection; a higher number came later.
 type hubConn struct{ number uint64 }
 
-// hubSub is one subscription.
 type hubSub struct {
 	cfg SubConfig
 

@@ -78,8 +78,6 @@ func (a *asker) dialTLS(ctx context.Context, network, address string) (net.Conn,
 	return (&tls.Dialer{Config: config}).DialContext(ctx, network, address)
 }
 
-func (a *asker) close() { a.client.CloseIdleConnections() }
-
 // reply is what came back on one question.
 type reply struct {
 	status int
@@ -87,7 +85,6 @@ type reply struct {
 	fresh  bool // over a connection that had to be made for it
 }
 
-// get makes one query.
 func (a *asker) get(ctx context.Context, base, path string) (reply, error) {
 	return a.ask(ctx, http.MethodGet, base, path, "", false)
 }

@@ -134,7 +134,7 @@ func (p *Prober) responds(id string, well bool) {
 
 // Run looks after the workers until ctx ends, when it returns nil and leaves them in the sink. It may be called once.
 func (p *Prober) Run(ctx context.Context) error {
-	defer p.asker.close()
+	defer p.asker.client.CloseIdleConnections()
 	followed := map[string]*probe{} // by id
 	begun := uint64(0)
 	var running sync.WaitGroup

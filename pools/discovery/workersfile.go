@@ -58,7 +58,6 @@ func ParseFile(name string, data []byte) ([]Endpoint, error) {
 	return list, nil
 }
 
-// parseItem reads one worker.
 func parseItem(doc *setting.Document, item *yaml.Node) (e Endpoint, err error) {
 	entries, err := doc.Entries(item, "")
 	if err != nil {

@@ -51,7 +51,6 @@ func (r *reannounce) lose(now map[overlap.Rank]wire.Source) {
 	r.lost.Store(&next)
 }
 
-// wanted implements [Feed.Reannounce].
 func (r *reannounce) wanted(w *pools.Worker, rank int) bool {
 	all := r.lost.Load()
 	if all == nil || len(*all) == 0 {

@@ -83,7 +83,6 @@ type Book struct {
 	changed  []*Page // since the last [Book.Changes]
 }
 
-// key names a booking.
 type key struct {
 	request string
 	attempt int

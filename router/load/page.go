@@ -37,7 +37,6 @@ type line struct {
 // lines of a cache: what is larger and holds pointers begins with a word of its own.
 const leaf = 8
 
-// page makes the page of a slot.
 func (b *Book) page(s slot) *Page {
 	if len(b.blank) == 0 {
 		b.blank, b.lines = make([]Page, leaf), make([]line, leaf)
@@ -100,7 +99,6 @@ func (l *line) left(now time.Time) time.Duration {
 	return l.takes - min(max(0, now.Sub(l.headSince)), l.prompts[0].takes)
 }
 
-// queue appends a prompt.
 func (p *Page) queue(last prompt, now time.Time) {
 	if p.queued == 0 {
 		p.line.headSince = now

@@ -26,7 +26,6 @@ type Shared struct {
 	Share
 }
 
-// other is another gateway's share.
 type other struct {
 	peer string
 	Share
@@ -50,7 +49,6 @@ func (o *other) left(now time.Time) time.Duration {
 	return o.Left - min(max(0, now.Sub(o.at)), o.First)
 }
 
-// add changes an account by another.
 func (a *Account) add(b Account, sign int) {
 	a.ActiveBlocks += sign * b.ActiveBlocks
 	a.PrefillTokens += sign * b.PrefillTokens
@@ -98,7 +96,6 @@ func (p *Page) Others() (sum Account) {
 // comes in the message in which another ends is not seen.
 func (p *Page) Booked() uint64 { return p.line.booked }
 
-// own is this gateway's share.
 func (p *Page) own(now time.Time) Share {
 	s := Share{Account: p.Account}
 	s.add(p.Others(), -1)

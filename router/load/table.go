@@ -143,7 +143,6 @@ func (t *Sessions) bind(i int32, worker uint64, rank int32, again bool, at int64
 	t.note(i)
 }
 
-// set sets a row's worker.
 func (t *Sessions) set(r *row, worker uint64) {
 	if r.Worker != 0 {
 		t.bound--

@@ -106,7 +106,6 @@ func (a *Ask) claim(generates pools.Role, err error) {
 	}
 }
 
-// claimed returns the claims of all asks.
 func claimed(asks []*Ask) []router.Claim {
 	var all []router.Claim
 	for _, a := range asks {

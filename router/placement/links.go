@@ -59,7 +59,6 @@ type Links struct {
 	models   map[string]*modelLinks
 }
 
-// modelLinks are the pairs of one model.
 type modelLinks struct {
 	links  map[pair]*link
 	doubts map[*link]struct{} // those that may be shut: looked at for each request, so they have to be few

@@ -87,7 +87,7 @@ func (b *Board) Set(name string, value []byte) Storage {
 		return NotStored
 	}
 	b.mu.Lock()
-	b.core.set(name, value)
+	b.core.pending[name] = &change{value: value}
 	b.dirty = append(b.dirty, name) // after whatever is being applied
 	b.mu.Unlock()
 	poke(b.wake)

@@ -83,9 +83,6 @@ func (c *changes) receive(name string, value []byte) bool {
 	return true
 }
 
-// set starts a change; nil removes the entry.
-func (c *changes) set(name string, value []byte) { c.pending[name] = &change{value: value} }
-
 // next returns a change to write, nil if there is none.
 func (c *changes) next() (name string, ch *change) {
 	for n, p := range c.pending {

@@ -84,7 +84,6 @@ func (c *firstByte) Read([]byte) (int, error) {
 	return 0, err
 }
 
-// port returns the port of an address.
 func port(addr string) string {
 	_, p, err := net.SplitHostPort(strings.TrimPrefix(addr, secure))
 	if err != nil {

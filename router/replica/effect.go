@@ -2,7 +2,6 @@ package replica
 
 import "time"
 
-// happened returns an effect that reports an event of a peer.
 func happened(what Do, p *peer, now time.Time) Effect {
 	e := Effect{Do: what, Peer: p.name, Age: now.Sub(p.lastSeen)}
 	for _, w := range p.shares {

@@ -155,7 +155,6 @@ func (o *Local) PageRequest(after Slot) []byte {
 	return data
 }
 
-// readPageRequest decodes a page request.
 func readPageRequest(data []byte) (after Slot, err error) {
 	e, body, err := natsbus.Open(data)
 	if err != nil {
@@ -167,7 +166,6 @@ func readPageRequest(data []byte) (after Slot, err error) {
 	return after, nil
 }
 
-// compare orders slots.
 func compare(a, b Slot) int {
 	return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Role, b.Role), cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Rank, b.Rank))
 }

@@ -324,7 +324,6 @@ func (m *Member) tick(ctx context.Context, now time.Time) {
 	})
 }
 
-// becomeReady updates and returns [Member.Ready].
 func (m *Member) becomeReady(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -84,7 +84,6 @@ type poolKey struct {
 	role  pools.Role
 }
 
-// peer is another gateway.
 type peer struct {
 	name     string
 	epoch    uint64

@@ -77,7 +77,6 @@ func (m *Member) heartbeatLocked() {
 // publish sends a message to all. It is not kept while NATS is disconnected: the others request what they missed.
 func (m *Member) publish(data []byte) { m.send(m.cfg.deltas(m.token()), data) }
 
-// send sends a message.
 func (m *Member) send(subject string, data []byte) {
 	if m.stopped || !m.link.Connected() {
 		return

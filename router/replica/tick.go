@@ -81,7 +81,6 @@ func (p *Peers) fade(from *peer, now time.Time) {
 	from.faded = true
 }
 
-// part returns a part of a share.
 func part(s load.Share, weight float64) load.Share {
 	for _, n := range [...]*int{&s.ActiveBlocks, &s.PrefillTokens, &s.Requests, &s.Faded, &s.Computed, &s.FirstTokens} {
 		*n = int(math.Round(weight * float64(*n)))

@@ -22,7 +22,6 @@ type overlapMap struct {
 	figures  // of the last quarter of an hour
 }
 
-// familyRow is one family.
 type familyRow struct {
 	Name           string
 	Requests       uint64

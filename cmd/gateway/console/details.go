@@ -18,7 +18,6 @@ const (
 	shownSlowest = 20
 )
 
-// requestsData returns the stored requests.
 func (c *Console) requestsData(q url.Values) (any, string) {
 	revision := c.recorder.families.revision()
 	latest, slowest := c.recorder.Latest(), c.recorder.Slowest()
@@ -61,7 +60,6 @@ type choice struct {
 	Credited bool // the cost function credits cached blocks
 }
 
-// requestPage renders one request.
 func (c *Console) requestPage(name string) edge.Page {
 	if text, err := url.PathUnescape(name); err == nil {
 		name = text

@@ -50,7 +50,6 @@ type way struct{ Path, From, To string }
 // Diagrams are the picture for wide and for narrow screens.
 func (m *model) Diagrams() []diagram { return []diagram{m.diagram(false), m.diagram(true)} }
 
-// titles of the pools.
 var titles = map[pools.Role]string{pools.Prefill: "Prefill", pools.Decode: "Decode", pools.Both: "Prefill and decode"}
 
 func (m *model) diagram(narrow bool) diagram {

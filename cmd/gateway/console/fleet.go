@@ -16,7 +16,6 @@ import (
 	"github.com/tandem-pd/tandem/router/replica"
 )
 
-// snapshot is the fleet at one moment.
 type snapshot struct {
 	at     time.Time
 	Models []model
@@ -36,7 +35,6 @@ type model struct {
 	Active bool // some request has ended
 }
 
-// peer is another gateway of the group.
 type peer struct{ replica.Peer }
 
 // Heard returns the age of its latest message.
@@ -51,7 +49,6 @@ type pool struct {
 	Workers []worker
 }
 
-// worker is one worker's row.
 type worker struct {
 	observe.WorkerReport
 	Model  string
@@ -297,7 +294,6 @@ func (m *model) Text(field string) string { return m.texts()[field] }
 // Key returns the name of a figure in events.
 func (m *model) Key(field string) string { return "m." + m.Name + "." + field }
 
-// texts returns the model's figures as text.
 func (m *model) texts() map[string]string {
 	p := &m.Latest
 	var oldest time.Duration

@@ -51,7 +51,6 @@ var assets = func() map[string]edge.Page {
 	return all
 }()
 
-// tab is one page of the console.
 type tab struct {
 	Name, Path, Title, Key string
 	every                  time.Duration // how long all viewers share a rendering
@@ -154,7 +153,6 @@ func (c *Console) render(name string, frame frameData, data any) []byte {
 	return whole.Bytes()
 }
 
-// missing returns the 404 page.
 func (c *Console) missing(text string) edge.Page {
 	return edge.Page{
 		Status: http.StatusNotFound, ContentType: html,

@@ -57,7 +57,6 @@ type Recorder struct {
 	models  map[string]*modelStats
 }
 
-// slow is one of the slowest requests.
 type slow struct {
 	*trace
 	took time.Duration

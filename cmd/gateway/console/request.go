@@ -8,7 +8,6 @@ import (
 	"github.com/tandem-pd/tandem/handoff"
 )
 
-// summary is a finished request.
 type summary struct {
 	Outcome         string // ok, a fault class or an error's code
 	Endpoint        string
@@ -73,7 +72,6 @@ type Request struct {
 	Dropped  int // steps not stored
 }
 
-// copied returns a copy of t.
 func (t *trace) copied() Request {
 	t.mu.Lock()
 	defer t.mu.Unlock()

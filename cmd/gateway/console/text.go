@@ -9,7 +9,6 @@ import (
 // clock is the format of a time of day.
 const clock = "15:04:05"
 
-// date formats a time in UTC.
 func date(t time.Time, form string) string { return t.UTC().Format(form) }
 
 // seconds returns a time for the charts' axis.
@@ -42,7 +41,6 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.0f %%", share*100)
 }
 
-// perSecond formats a rate.
 func perSecond(rate float64) string {
 	if rate >= 100 {
 		return count(int(rate)) + "/s"

@@ -99,7 +99,6 @@ func (t *trace) waited(r *handoff.Record, now time.Duration) {
 	}
 }
 
-// called records the call of a worker.
 func (t *trace) called(r *handoff.Record, leg *handoff.Leg) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

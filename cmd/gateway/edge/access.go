@@ -37,7 +37,6 @@ func (f *frontend) areaOf(h *fasthttp.RequestHeader) area {
 	return f.areas[string(firstSegment(h.RequestURI()))]
 }
 
-// firstSegment returns the first segment of a target's path.
 func firstSegment(target []byte) []byte {
 	if i := bytes.IndexAny(target, "?#"); i >= 0 {
 		target = target[:i]
@@ -159,7 +158,6 @@ func (f *frontend) unwanted(h *fasthttp.RequestHeader) *openai.Error {
 // short body is still read to keep the connection.
 func skipped(h *fasthttp.RequestHeader) bool { return (h.IsGet() || h.IsHead()) && left(h) }
 
-// bearer returns the digest of the request's key.
 func bearer(h *fasthttp.RequestHeader) auth.Digest {
 	var values []string
 	for _, v := range h.PeekAll(headerAuthorization) {

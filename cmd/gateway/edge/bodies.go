@@ -37,7 +37,6 @@ func (b *budget) take(n int) bool {
 	return false
 }
 
-// give returns n bytes.
 func (b *budget) give(n int) { b.used.Add(-int64(n)) }
 
 // release returns what r's body has taken, and its memory. A second call does nothing.

@@ -70,8 +70,6 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// hints returns the hints that c allows.
 func (c Config) hints() (Hints, error) { return ParseHints(c.ClientHints, c.APIKeyFile != "") }
 
-// addr returns the address to listen on.
 func (c Config) addr() string { return net.JoinHostPort(c.Host, strconv.Itoa(c.Port)) }

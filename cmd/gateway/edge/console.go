@@ -42,7 +42,6 @@ const (
 	maxFormBytes = 4 << 10
 )
 
-// consoleRoutes returns the console's routes.
 func (f *frontend) consoleRoutes() []route {
 	page := func(c *fiber.Ctx) error {
 		return writePage(c, f.s.cfg.Console.Page(string(c.Context().Path()), string(c.Context().URI().QueryString())))
@@ -131,7 +130,6 @@ func setTicket(ctx *fasthttp.RequestCtx, ticket string, valid time.Duration) {
 const policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; " +
 	"form-action 'self'; frame-ancestors 'none'"
 
-// writePage answers with a page.
 func writePage(c *fiber.Ctx, p Page) error {
 	h := &c.Context().Response.Header
 	h.Set("Content-Security-Policy", policy)

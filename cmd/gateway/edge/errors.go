@@ -36,7 +36,6 @@ func (s *Server) logRefusal(ctx *fasthttp.RequestCtx, r *request, e *openai.Erro
 	}
 }
 
-// writeError makes e the response.
 func (s *Server) writeError(r *fasthttp.Response, id string, e *openai.Error) {
 	r.ResetBody()
 	r.SetStatusCode(e.Status)

@@ -24,7 +24,6 @@ import (
 // statusClientLeft is the status, in metrics and logs, of a client that left early. It is never sent.
 const statusClientLeft = 499
 
-// errNoAnswer is the error of a flow that ended without an error or an answer.
 var errNoAnswer = errors.New("the flow ended without an answer")
 
 // exchange is one call of the flow and its answer, the flow's Sink. The flow runs on the connection's goroutine. A

@@ -86,7 +86,6 @@ func forwarded(names []string) []string {
 	return out
 }
 
-// passTrace sets call's trace headers from the request's.
 func passTrace(call *handoff.Call, h *fasthttp.RequestHeader) {
 	if all := h.PeekAll(headerTraceParent); len(all) == 1 {
 		if _, ok := trace.Parse(all[0]); ok {

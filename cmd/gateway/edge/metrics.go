@@ -23,7 +23,6 @@ type counters struct {
 // idleClosed is the reason of an idle connection closed to make room for a new one.
 const idleClosed = "idle_closed"
 
-// response is the labels of one response.
 type response struct {
 	endpoint string
 	status   int
@@ -64,7 +63,6 @@ func newMetrics(reg prometheus.Registerer, s *Server) *counters {
 	return m
 }
 
-// count counts one response.
 func (m *counters) count(endpoint string, status int) {
 	m.responses.Get(response{endpoint, status}, func() prometheus.Counter {
 		return m.requests.WithLabelValues(endpoint, strconv.Itoa(status))

@@ -34,7 +34,6 @@ type area struct {
 	body   int
 }
 
-// table returns the frontend's routes.
 func (f *frontend) table(metrics http.Handler) []route {
 	s := f.s
 	rows := []route{
@@ -145,7 +144,6 @@ func (s *Server) generate(c *fiber.Ctx, ep openai.Endpoint) error {
 	return err
 }
 
-// models lists the served models.
 func (s *Server) models(c *fiber.Ctx) error {
 	list := openai.ModelList{Object: "list", Data: s.cat.Models()}
 	if list.Data == nil {
@@ -154,7 +152,6 @@ func (s *Server) models(c *fiber.Ctx) error {
 	return writeJSON(c, http.StatusOK, list)
 }
 
-// model describes one model.
 func (s *Server) model(c *fiber.Ctx) error {
 	id, err := url.PathUnescape(c.Params("*"))
 	if err != nil {
@@ -184,7 +181,6 @@ func (s *Server) health(c *fiber.Ctx) error {
 // healthy is the status of a gateway that serves.
 const healthy = "healthy"
 
-// condition returns the health status and its details.
 func (s *Server) condition() (status string, detail any) {
 	ready, detail := s.cat.Ready()
 	switch {

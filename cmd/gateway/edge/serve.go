@@ -51,7 +51,6 @@ func (t *connState) release() {
 	connStates.Put(t)
 }
 
-// reader returns the read buffer.
 func (t *connState) reader() *bufio.Reader {
 	if t.in == nil {
 		t.in = readers.Get().(*bufio.Reader)
@@ -85,7 +84,6 @@ func (f *frontend) Serve(hc *http1.ServerConn) error {
 	return t.requests()
 }
 
-// requests serves one request after another.
 func (t *connState) requests() error {
 	for {
 		if err := t.await(); err != nil {

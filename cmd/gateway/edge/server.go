@@ -41,7 +41,7 @@ type Catalog interface {
 	Models() []openai.Model
 	// Workers is marshalled into the answer of GET /workers.
 	Workers() any
-	// Cordon takes a worker out of the choice (on), or back in, and returns its state; with move its streams move to
+	// Cordon takes a worker out of the choice (on), or back in, and returns its state; with move its streams resume on
 	// other workers where possible. Its errors are pools.ErrUnknownWorker and pools.ErrTooManyCordons.
 	Cordon(id string, on, move bool) (Standing, error)
 	// Forget removes a lost worker from the list.
@@ -184,7 +184,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// frontends returns the server's frontends.
 func (s *Server) frontends() []*frontend {
 	if s.admin == nil {
 		return []*frontend{s.main}

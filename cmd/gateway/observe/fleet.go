@@ -118,7 +118,6 @@ func addLost(out []PoolReport, all []pools.Lost, now time.Time) []PoolReport {
 // probation is the state of a worker that was down and may be tried again.
 const probation = "probation"
 
-// stateOf returns a member's state.
 func stateOf(m *pools.Member, now time.Time) string {
 	if m.Status == pools.Down && m.Eligible(now) {
 		return probation
@@ -138,5 +137,4 @@ func stateWords() []string {
 // loads returns the bookings of a pool's workers, in the pool's order.
 func (f *Fleet) loads(p *pools.Pool) []router.WorkerLoad { return f.router(p).Loads(p) }
 
-// router returns a pool's router.
 func (f *Fleet) router(p *pools.Pool) *router.Router { return f.rooms.Routers.For(p.Model, p.Role) }

@@ -227,7 +227,6 @@ func (m *requestMetrics) model(r *handoff.Record) *series {
 	return m.models.Get(name, func() *series { return m.newSeries(name) })
 }
 
-// worker returns the latest observations of a worker.
 func (m *requestMetrics) worker(id string) *lastSeen {
 	return m.seen.Get(id, func() *lastSeen { return &lastSeen{} })
 }

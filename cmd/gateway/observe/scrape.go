@@ -21,7 +21,7 @@ import (
 func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Observer) {
 	set := metrics.In(reg).Snapshot()
 	queues, pool, budget := exposeQueues(set), exposePools(set, fleet, o), exposeBudget(set)
-	migrations := set.Gauge("frontend_model_migration_limit", "Times that an answer which has begun may move to another worker.", "model")
+	migrations := set.Gauge("frontend_model_migration_limit", "How often a stream may resume on another worker.", "model")
 	shut := set.Gauge("frontend_router_shut_pairs",
 		"Pairs of workers that get no hand-offs: slow_transfer, failing_transfer.", "model", "reason")
 	panics := set.Counter("handler_panics_total", "Recovered panics. Each is a bug, and a line in the log.", "handler")

@@ -46,7 +46,6 @@ type legSeries struct {
 // phases are Dynamo's names of the roles' work.
 var phases = map[pools.Role]string{pools.Prefill: "prefill", pools.Decode: "decode", pools.Both: "aggregated"}
 
-// newRequestMetrics registers a gateway's request metrics.
 func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 	set, m := metrics.In(reg), &requestMetrics{}
 	overhead := func(what, help string) prometheus.Observer {

@@ -207,7 +207,6 @@ func addLeg(to *trace.Tree, r *handoff.Record, s *handoff.Step) {
 	}
 }
 
-// serverOf returns the host and port of a worker's address.
 func serverOf(address string) (host string, port int) {
 	scheme, rest, _ := strings.Cut(address, "://")
 	rest, _, _ = strings.Cut(rest, "/")

@@ -41,7 +41,6 @@ func refuse(w http.ResponseWriter, err error) int {
 	return send(w, e.Status, e.Append(nil, ""))
 }
 
-// readAll reads a request's body.
 func readAll(body io.Reader) ([]byte, error) {
 	raw, err := io.ReadAll(body)
 	if big, ok := errors.AsType[*http.MaxBytesError](err); ok {

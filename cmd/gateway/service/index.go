@@ -124,7 +124,6 @@ func (x *shared) all(model string) []*registered {
 	return ws
 }
 
-// indexFor returns the index of a pool for the subscriber.
 func (x *shared) indexFor(pool string) follow.Index {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -64,7 +64,6 @@ func (x *shared) see(model string) (*indexed, *layout) {
 	return m, l
 }
 
-// states returns each followed rank's state.
 func (x *shared) states() map[wire.Source]follow.State {
 	all := x.subscriber.Sources()
 	states := make(map[wire.Source]follow.State, len(all))

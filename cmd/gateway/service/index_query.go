@@ -21,7 +21,6 @@ type held struct {
 	Shared int    `json:"shared"`
 }
 
-// found is the answer to a query.
 type found struct {
 	Model     string `json:"model"`
 	BlockSize int    `json:"block_size"`

@@ -13,7 +13,6 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// registered is a registration in force.
 type registered struct {
 	Registration
 	idx   *index.Index

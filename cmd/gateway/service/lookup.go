@@ -128,7 +128,6 @@ func (c *Client) ask(ctx context.Context, s *sibling, model string, blockSize in
 	return s.place(model, answer.Bytes())
 }
 
-// ended returns the outcome of a failed call.
 func ended(client, limited context.Context) Outcome {
 	switch {
 	case client.Err() != nil:

@@ -130,7 +130,6 @@ func (rs *reservations) expire(now time.Time) (ended int, next time.Time) {
 	return len(over), next
 }
 
-// open returns the number of reservations.
 func (rs *reservations) open() int {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

@@ -134,7 +134,6 @@ func (c *chooser) choose(r *http.Request) (int, any, error) {
 	}{legsOf(&placed)}, nil
 }
 
-// reserve chooses and books.
 func (c *chooser) reserve(r *http.Request) (int, any, error) {
 	q, fleet, err := c.read(r, true)
 	if err != nil {

@@ -128,7 +128,6 @@ func (q *selection) want(fleet pools.Fleet) placement.Want {
 	return wants[q.Legs]
 }
 
-// poolsOf returns the pools of a placement.
 func poolsOf(fleet pools.Fleet, want placement.Want) []*pools.Pool {
 	switch want {
 	case placement.Prefill:
@@ -176,7 +175,6 @@ func (w *wanted) pin() *router.Pin {
 	return p
 }
 
-// legsOf returns the legs of a placement.
 func legsOf(p *placement.Placement) (legs []leg) {
 	for _, l := range p.Leases() {
 		legs = append(legs, leg{

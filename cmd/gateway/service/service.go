@@ -148,7 +148,6 @@ func httpServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// answerReady answers a readiness probe.
 func (s *Server) answerReady(w http.ResponseWriter, _ *http.Request) {
 	if s.Ready() {
 		write(w, http.StatusOK, status{"ready", ""})
@@ -246,7 +245,6 @@ func (s *Server) unknown(r *http.Request) error {
 	return &openai.Error{Status: http.StatusNotFound, Code: "not_found", Message: "there is no such path"}
 }
 
-// write answers with JSON.
 func write(w http.ResponseWriter, code int, answer any) int {
 	if answer == nil {
 		w.WriteHeader(code)

@@ -73,7 +73,6 @@ func (a *Attach) follows(at bridged) error {
 	return nil
 }
 
-// unbridge ends the bridge, if any.
 func (a *Attach) unbridge() {
 	if a.bridge != nil {
 		a.bridge.end()

@@ -112,7 +112,6 @@ func (g *Gateway) Workers() any {
 	return out
 }
 
-// sourceReport returns the state of one source of overlaps.
 func (g *Gateway) sourceReport(s follow.SourceStatus) sourceReport {
 	r := sourceReport{
 		Worker: s.Source.Worker, Rank: s.Source.Rank, Transport: s.Transport, State: s.State.String(),
@@ -141,8 +140,8 @@ func (g *Gateway) sourceReport(s follow.SourceStatus) sourceReport {
 	return r
 }
 
-// Cordon takes a worker out of the choice, or back in, and persists that. With move, its streams on all gateways move
-// to other workers where possible.
+// Cordon takes a worker out of the choice, or back in, and persists that. With move, its streams on all gateways resume
+// on other workers where possible.
 func (g *Gateway) Cordon(id string, on, move bool) (edge.Standing, error) {
 	if err := g.Roster.Drain(id, on); err != nil {
 		return edge.Standing{}, err

@@ -88,7 +88,6 @@ func (d *Discovery) dialNATS(store *certs.Store, log *slog.Logger, options ...na
 	return conn, nil
 }
 
-// natsOptions returns the options to access NATS.
 func (d *Discovery) natsOptions(store *certs.Store, log *slog.Logger) ([]nats.Option, error) {
 	if d.inside == nil {
 		return d.NATSAccess.options(d.NATSURL, store, log)
@@ -99,7 +98,6 @@ func (d *Discovery) natsOptions(store *certs.Store, log *slog.Logger) ([]nats.Op
 	return []nats.Option{nats.UserInfo(embedUser, d.inside.password), nats.Secure(d.inside.trust.Trust.Client())}, nil
 }
 
-// etcdAccess returns how to access etcd.
 func (d *Discovery) etcdAccess(store *certs.Store, log *slog.Logger) (discovery.Access, error) {
 	if d.inside != nil && d.inside.etcd != nil {
 		return d.inside.trust, nil

@@ -38,7 +38,6 @@ type EmbedConfig struct {
 	Log *slog.Logger
 }
 
-// embedUser is the user of the embedded servers.
 const embedUser = "tandem"
 
 // Validate returns what is missing to protect the servers.

@@ -53,7 +53,6 @@ func (g *Gateway) addKept(links Links) error {
 	return nil
 }
 
-// sign returns this gateway's signature.
 func (g *Gateway) sign() signature {
 	host, _ := os.Hostname()
 	return signature{By: cmp.Or(g.cfg.Replicas.Name, host), At: time.Now()}

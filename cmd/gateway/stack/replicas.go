@@ -71,7 +71,6 @@ func reached(addr net.Addr, seen string) string {
 	return net.JoinHostPort(seen, port)
 }
 
-// replicaReport is another gateway of the group.
 type replicaReport struct {
 	Name  string `json:"name"`
 	State string `json:"state"`

@@ -205,7 +205,6 @@ func (a *api) list(ctx context.Context, most int, odd func(error)) (all []pod, v
 	}
 }
 
-// page is one page of a PodList.
 type page struct {
 	Metadata struct {
 		ResourceVersion string `json:"resourceVersion"`

@@ -121,7 +121,6 @@ func (ps *pods) endpoints() []discovery.Endpoint {
 	return all
 }
 
-// count returns the number of pods in each state.
 func (ps *pods) count() map[state]int {
 	n := map[state]int{}
 	for _, f := range ps.by {
