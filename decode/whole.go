@@ -64,9 +64,7 @@ func (t *tap) take(n int) error {
 	}
 	more := max(n-t.taken, t.taken/4) // fewer calls
 	if !t.call.Memory.Take(more) {
-		e := openai.Unavailable("body_budget_exhausted",
-			"the gateway's memory for long answers, a quarter of GOMEMLIMIT, or 512 MiB, is taken; try again later")
-		return fmt.Errorf("%w: %w", fault.ErrTooLarge, e)
+		return fmt.Errorf("%w: %w", fault.ErrTooLarge, openai.MemoryTaken())
 	}
 	t.taken += more
 	return nil

@@ -223,8 +223,9 @@ func (r *request) refusal(err error) *openai.Error {
 	case errors.Is(err, placement.ErrNoDecode):
 		return openai.Unavailable("no_worker", placement.ErrNoDecode.Error())
 	case errors.As(err, &alone):
-		return openai.BadRequest(alone.Reason,
-			"this model's workers serve in pairs only, and a request with %s has no prefill leg", oneLegs[alone.Reason])
+		field, value := r.rulesOut(alone.Reason)
+		return openai.BadRequest(field,
+			"this model's workers serve in pairs only, and a request with %s%s has no prefill leg", field, value)
 	case errors.Is(err, placement.ErrNoPrefill):
 		return openai.Unavailable("no_worker", placement.ErrNoPrefill.Error())
 	case errors.Is(err, queue.ErrClosed):

@@ -129,11 +129,19 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 }
 
 // Serve answers one request. It returns nil when the client got its whole answer. An error before out was started is
-// an *openai.Error for the edge to write; after that the stream has ended with an error event.
-//
-// Each round of the loop starts from what the client already has and ends finished or with a named failure. Bookings
-// and staged KV are released in one place, latest first, in every case. Serve copies call.
-func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
+// an *openai.Error for the edge to write; after that the stream has ended with an error event. Serve copies call.
+func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) error {
+	if req := call.Request; req.N > 1 || req.Prompts() > 1 {
+		if apart := f.choosesApart(req); apart || req.Prompts() > 1 {
+			return f.serveParts(ctx, call, out, apart)
+		}
+	}
+	return f.serve(ctx, call, out)
+}
+
+// serve is Serve of one prompt. Each round of the loop starts from what the client already has and ends finished or
+// with a named failure. Bookings and staged KV are released in one place, latest first, in every case.
+func (f *Flow) serve(ctx context.Context, call *Call, out Sink) (err error) {
 	r := f.newRequest(call)
 	f.trace(r)
 	f.budget.Begin()

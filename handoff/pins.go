@@ -76,14 +76,12 @@ func (f *Flow) pin(r *request) error {
 			"%s names a prefill worker, and the worker that %s names serves requests alone", p.prefill.field, p.decode.field)
 	}
 	if reason := r.oneLeg(); reason != "" {
+		field, value := r.rulesOut(reason)
 		return openai.BadRequest(p.prefill.field,
-			"%s names a prefill worker, and a request with %s has no prefill leg", p.prefill.field, oneLegs[reason])
+			"%s names a prefill worker, and a request with %s%s has no prefill leg", p.prefill.field, field, value)
 	}
 	return nil
 }
-
-// oneLegs names what rules a prefill leg out, by reason.
-var oneLegs = map[string]string{reasonChoices: "n above 1", reasonPromptOnly: "max_tokens 0", reasonPrompt: "prompt_logprobs or echo"}
 
 // check refuses a worker that is in none of the pools, and a rank that none of them has.
 func (p *pin) check(model, does string, among ...*pools.Pool) error {

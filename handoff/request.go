@@ -85,7 +85,7 @@ func firstSet[T any](values ...*T) (v T) {
 // oneLeg returns why any worker must decode this request without a hand-off, or empty.
 func (r *request) oneLeg() string {
 	switch {
-	case r.Call.Request.N > 1, r.Call.Request.BeamSearch:
+	case r.Call.Request.N > 1, r.Call.Request.BestOf > 1, r.Call.Request.BeamSearch:
 		return reasonChoices
 	case r.Call.Request.PromptOnly:
 		return reasonPromptOnly
@@ -97,6 +97,23 @@ func (r *request) oneLeg() string {
 		return placement.ReasonSlow
 	}
 	return ""
+}
+
+// rulesOut returns the client's field that rules a prefill leg out for a reason of oneLeg, and its value in words.
+func (r *request) rulesOut(reason string) (field, value string) {
+	switch req := r.Call.Request; {
+	case reason == reasonPromptOnly:
+		return "max_tokens", " 0"
+	case reason == reasonPrompt && req.Has("prompt_logprobs"):
+		return "prompt_logprobs", ""
+	case reason == reasonPrompt:
+		return "echo", ""
+	case req.BeamSearch:
+		return "use_beam_search", ""
+	case req.N > 1:
+		return "n", " above 1"
+	}
+	return "best_of", " above 1"
 }
 
 // showsPrompt reports whether the client requests the probabilities of the prompt's own tokens. A decode worker that

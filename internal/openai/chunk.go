@@ -125,15 +125,10 @@ func RewriteTail(dst, data []byte, cachedTokens int, nvext []byte) []byte {
 	if nvext != nil {
 		e.Set("nvext", nvext)
 	}
-	if cachedTokens >= 0 {
-		for _, m := range e.members {
-			if string(m.name) != "usage" {
-				continue
-			}
-			if usage, ok := NewEdit(m.value.of(data)); ok {
-				usage.setCached(cachedTokens)
-				e.Set("usage", usage.Bytes())
-			}
+	if given, _ := e.value("usage"); cachedTokens >= 0 {
+		if usage, ok := NewEdit(given); ok {
+			usage.setCached(cachedTokens)
+			e.Set("usage", usage.Bytes())
 		}
 	}
 	return e.Append(dst)
@@ -144,44 +139,35 @@ var tensorRTKey = []byte(`"disaggregated_params"`)
 
 // dropTensorRT deletes disaggregated_params from the choices and, with one, the ids of the prompt.
 func (e *Edit) dropTensorRT() {
-	for _, m := range e.members {
-		if string(m.name) != "choices" {
+	raw, _ := e.value("choices")
+	c, out, copied := newCursor(raw, deepest), []byte(nil), 0
+	if !c.in('[') {
+		return
+	}
+	for first := true; c.element(first); first = false {
+		v, _ := c.value()
+		choice, ok := NewEdit(v.of(raw))
+		if !ok || !choice.Has("disaggregated_params") {
 			continue
 		}
-		raw := m.value.of(e.raw)
-		c, out, copied := newCursor(raw, deepest), []byte(nil), 0
-		if !c.in('[') {
-			return
-		}
-		for first := true; c.element(first); first = false {
-			v, _ := c.value()
-			choice, ok := NewEdit(v.of(raw))
-			if !ok || !choice.Has("disaggregated_params") {
-				continue
-			}
-			choice.Delete("disaggregated_params")
-			out = choice.Append(append(out, raw[copied:v.start]...))
-			copied = v.end
-		}
-		if copied > 0 {
-			e.Set("choices", append(out, raw[copied:]...))
-			e.Delete("prompt_token_ids")
-		}
+		choice.Delete("disaggregated_params")
+		out = choice.Append(append(out, raw[copied:v.start]...))
+		copied = v.end
+	}
+	if copied > 0 {
+		e.Set("choices", append(out, raw[copied:]...))
+		e.Delete("prompt_token_ids")
 	}
 }
 
 // setCached sets prompt_tokens_details.cached_tokens in a usage object.
 func (e *Edit) setCached(tokens int) {
-	const details, cached = "prompt_tokens_details", "cached_tokens"
-	for _, m := range e.members {
-		if string(m.name) != details {
-			continue
-		}
-		if d, ok := NewEdit(m.value.of(e.raw)); ok {
-			d.SetInt(cached, int64(tokens))
-			e.Set(details, d.Bytes())
-			return
-		}
+	const details = "prompt_tokens_details"
+	given, _ := e.value(details)
+	if d, ok := NewEdit(given); ok {
+		d.SetInt("cached_tokens", int64(tokens))
+		e.Set(details, d.Bytes())
+		return
 	}
 	object := strconv.AppendInt([]byte(`{"cached_tokens":`), int64(tokens), 10)
 	e.Set(details, append(object, '}'))

@@ -59,6 +59,16 @@ func (r *Request) Edit() *Edit {
 // Has reports whether the object, before the edit, has the key.
 func (e *Edit) Has(key string) bool { return has(e.members, key) }
 
+// value returns a member's value, before the edit.
+func (e *Edit) value(key string) (rawJSON []byte, ok bool) {
+	for i := range e.members {
+		if m := &e.members[i]; string(m.name) == key {
+			return m.value.of(e.raw), true
+		}
+	}
+	return nil, false
+}
+
 // Set gives key the value rawJSON, which must be valid JSON and is kept, not copied: in place if the object has the
 // key, else at its end.
 func (e *Edit) Set(key string, rawJSON []byte) { e.change(change{key, rawJSON}) }

@@ -156,6 +156,12 @@ func Unavailable(code, message string) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Code: code, Message: message, RetryAfter: UnavailableRetry}
 }
 
+// MemoryTaken is the 503 for a request of which the gateway would hold more than it has memory for.
+func MemoryTaken() *Error {
+	return Unavailable("body_budget_exhausted",
+		"the gateway's memory for long answers and many prompts, a quarter of GOMEMLIMIT, or 512 MiB, is taken; try again later")
+}
+
 // GatewayTimeout is the 504 for a time-out.
 func GatewayTimeout(code, message string) *Error {
 	return &Error{Status: http.StatusGatewayTimeout, Code: code, Message: message}

@@ -62,7 +62,7 @@ var (
 		{"max_completion_tokens", count(1, func(s *scan, v int) { s.maxCompletionTokens = v })},
 		{"min_tokens", count(0, func(s *scan, v int) { s.req.MinTokens = v })},
 		{"n", integer(1, 128, func(s *scan, v int64) { s.req.N = int(v) })},
-		{"best_of", integer(1, 128, nil)},
+		{"best_of", integer(1, 128, func(s *scan, v int64) { s.req.BestOf = int(v) })},
 		{"structured_outputs", (*scan).grammar},
 		{"structural_tag", (*scan).grammar},
 		{"guided_json", (*scan).grammar},

@@ -12,10 +12,13 @@ import (
 // rejects every unknown field.
 func (r *Request) Fit(e *Edit, engine string) error {
 	r.dropNoTools(e)
-	switch engine {
-	case "trtllm":
+	switch {
+	case engine == "trtllm":
 		return r.fitTensorRT(e)
-	case "sglang":
+	case r.BestOf > r.N: // vLLM 0.32's requests have no such field, and SGLang 0.5.23 reads it nowhere
+		return BadRequest("best_of", "best_of (%d) must not be above n (%d): this model's engine does not choose among answers",
+			r.BestOf, r.N)
+	case engine == "sglang":
 		return r.fitSGLang()
 	}
 	return nil

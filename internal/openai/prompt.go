@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/bits"
 )
@@ -28,9 +29,10 @@ type Prompt struct {
 	// IDs is the prompt of kind PromptIDs, never empty then.
 	IDs []uint32
 
-	raw   []byte
-	where text // PromptText
-	spans []messageSpan
+	raw     []byte
+	where   text // PromptText
+	spans   []messageSpan
+	several []span // where a completion has several prompts, of which the fields above are the first; see Part
 }
 
 // Text returns the prompt of kind PromptText, unescaped.
@@ -100,41 +102,46 @@ func (s *scan) prompt() bool {
 	default:
 		return s.wrong(promptForms)
 	}
-	// One element that is a prompt itself, or token ids.
 	outside := s.cursor
 	if !s.open() {
 		return false
 	}
-	switch s.peek() {
-	case '"':
-		if !s.promptText() {
-			return false
-		}
-	case '[':
-		if !s.promptIDs() {
-			return false
-		}
+	kind := s.peek()
+	switch kind {
+	case '"', '[':
 	case ']':
 		return s.wrong("a prompt that is not empty")
 	default:
 		s.cursor = outside
 		return s.promptIDs()
 	}
-	several := false
-	for ; s.element(false); several = true {
-		if b := s.peek(); b != '"' && b != '[' { // a list with a number in it is one of token ids
+	var one Prompt
+	var all []span
+	for first := true; s.element(first); first = false {
+		switch b := s.peek(); {
+		case b != '"' && b != '[': // a list with a number in it is one of token ids
 			s.cursor = outside
 			return s.promptIDs()
+		case b != kind:
+			return s.wrong(promptForms)
+		case len(all) == mostParts:
+			return s.wrong(fmt.Sprintf("an array of at most %d prompts", mostParts))
 		}
-		s.value()
+		start := s.pos
+		if kind == '"' && !s.promptText() || kind == '[' && !s.promptIDs() {
+			return false
+		}
+		if all = append(all, span{start, s.pos}); first {
+			one = *p
+		}
 	}
-	if several && s.ok() {
-		return s.refuse(BadRequest(s.param, "several prompts in one request are not supported; send one request for each"))
+	if *p = one; len(all) > 1 {
+		p.several = all
 	}
 	return s.ok()
 }
 
-const promptForms = "a string, an array of token ids, or an array that holds one of these"
+const promptForms = "a string, an array of token ids, or an array of strings or of such arrays"
 
 func (s *scan) promptText() bool {
 	t, ok := s.str()

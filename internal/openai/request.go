@@ -37,6 +37,8 @@ type Request struct {
 	MinTokens int
 	// N is the number of answers, 1 to 128.
 	N int
+	// BestOf is how many answers the N are chosen among, 1 to 128, 0 where absent (best_of).
+	BestOf int
 	// BeamSearch requests the best of several answers, which vLLM computes as separate requests, without a hand-off
 	// (entrypoints/generate/beam_search).
 	BeamSearch bool

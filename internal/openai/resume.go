@@ -100,12 +100,8 @@ func isText(v []byte) bool {
 
 // plain returns a member's value, a string without its quotes; empty without the member.
 func (e *Edit) plain(key string) string {
-	for i := range e.members {
-		if m := &e.members[i]; string(m.name) == key {
-			return string(bytes.Trim(m.value.of(e.raw), `"`))
-		}
-	}
-	return ""
+	v, _ := e.value(key)
+	return string(bytes.Trim(v, `"`))
 }
 
 // Envelope is the part that all chunks of one stream share: their id, time, model and kind, as members of an object

@@ -130,8 +130,16 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, `{"model":"m","prompt":[[]]}`, "prompt", "empty"},
 		{Completions, `{"model":"m","prompt":[""]}`, "prompt", "empty"},
 		{Completions, `{"model":"m","prompt":{}}`, "prompt", "array of token ids"},
-		{Completions, `{"model":"m","prompt":["a","b"]}`, "prompt", "several prompts"},
-		{Completions, `{"model":"m","prompt":[[1],[2]]}`, "prompt", "several prompts"},
+		{Completions, `{"model":"m","prompt":["a",[1]]}`, "prompt", "array of strings"},
+		{Completions, `{"model":"m","prompt":[[1],"a"]}`, "prompt", "array of strings"},
+		{Completions, `{"model":"m","prompt":[[1],[[2]]]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":["a",""]}`, "prompt", "empty"},
+		{Completions, `{"model":"m","prompt":[[1],[]]}`, "prompt", "empty"},
+		{Completions, `{"model":"m","prompt":["a",null]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":[` + strings.Repeat(`"a",`, 1e6) + `"a"]}`, "prompt", "at most 1024 prompts"},
+		{Completions, `{"model":"m","prompt":[` + strings.Repeat(`[1],`, 1024) + `[1]]}`, "prompt", "at most 1024 prompts"},
+		{Completions, `{"model":"m","prompt":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":["a","b"`, "", "comma"},
 		{Completions, `{"model":"m","prompt":["a",1]}`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":[1,"a"]}`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":["1e3",1]}`, "prompt", "token ids"},
@@ -357,7 +365,7 @@ func TestScanErrorsRepeatLittle(t *testing.T) {
 	_, err := scanBody(Completions, []byte(`{"model":"m","nvext":{"`+long+`":1}}`))
 	require.Error(t, err)
 	assert.LessOrEqual(t, len(err.Error()), 1000)
-	_, err = scanBody(Completions, []byte(`{"model":"m","prompt":["secret","secret"]}`))
+	_, err = scanBody(Completions, []byte(`{"model":"m","prompt":["secret",["secret"]]}`))
 	require.Error(t, err)
 	assert.NotContains(t, err.Error(), "secret")
 }

@@ -214,6 +214,11 @@ func (r *Route) fallback(err error) error {
 	return fmt.Errorf("%w: %w", ErrNoPrefill, err)
 }
 
+// PairsOnly reports whether the fleet has decode workers, and no worker that serves without another.
+func PairsOnly(fleet pools.Fleet) bool {
+	return len(fleet.Both.Members) == 0 && len(fleet.Decode.Members) > 0 && !servesAlone(fleet.Decode)
+}
+
 // servesAlone reports whether the workers of a pool can compute prompts too. A pool has one engine, except during a
 // change.
 func servesAlone(pool *pools.Pool) bool {
