@@ -147,7 +147,7 @@ func TestLoadOfAnEndpointThatRefuses(t *testing.T) {
 	status, stdout, stderr := loading(t, "--url", s.URL, "--rate", "1000", "--requests", "107", "--isl", "5", "--osl", "3")
 	assert.Equal(t, exitFailed, status)
 	for _, want := range []string{
-		"0 answered, 107 refused, 0 failed", "107 http_503 server_is_overloaded: the queue is full; try again in 1 s",
+		"0 answered, 107 refused, 0 failed", "http_503      server_is_overloaded       107  the queue is full; try again in 1 s\n",
 		"Goodput: 0 of 107 requests, since none was answered.",
 		"107 of 107 requests were not answered, 107 of them: http_503 server_is_overloaded: the queue is full",
 	} {
