@@ -13,6 +13,84 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
+// Margin is how a figure of an arm in mode auto differs from that of another arm with the same workload, limits and
+// workers.
+type Margin struct {
+	Arm     string
+	Against string
+	Best    bool // of all other arms by this metric; otherwise the first of mode kv
+	Metric  string
+	Own     Stat
+	Other   Stat
+	Better  float64 // a share of the other's figure; negative where auto is worse
+	Sure    bool    // the runs distinguish the two
+}
+
+// margined are the metrics that arms in mode auto are compared by.
+func (r *Report) margined() []string {
+	if r.Capacity != nil { // other figures are each of a load of its own
+		return []string{"capacity"}
+	}
+	return []string{"goodput", "ttft_s.mean", "hit_rate", "itl_ms.mean", "ttft_s.p99"}
+}
+
+// lessIsBetter reports whether a lower figure is the better one.
+func lessIsBetter(metric string) bool {
+	return strings.HasPrefix(metric, "ttft_s") || strings.HasPrefix(metric, "itl_ms")
+}
+
+// Margins compares each arm in mode auto with the first one in mode kv that has the same workload, limits and
+// workers; and with the best of all of those by each metric.
+func (r *Report) Margins() (all []Margin) {
+	for i := range r.Arms {
+		a := &r.Arms[i]
+		if a.Mode != automatic {
+			continue
+		}
+		var others []*ArmReport
+		for k := range r.Arms {
+			if b := &r.Arms[k]; b.under == a.under && b.Mode != automatic {
+				others = append(others, b)
+			}
+		}
+		kv := slices.IndexFunc(others, func(b *ArmReport) bool { return b.Mode == "kv" })
+		for _, m := range r.margined() {
+			if kv >= 0 {
+				all = appendMargin(all, a, others[kv], m, false)
+			}
+			if best := bestBy(others, m); best != nil {
+				all = appendMargin(all, a, best, m, true)
+			}
+		}
+	}
+	return all
+}
+
+// bestBy is the arm of the best figure, nil where none has one.
+func bestBy(arms []*ArmReport, metric string) (best *ArmReport) {
+	for _, b := range arms {
+		s, ok := b.Stats[metric]
+		if ok && (best == nil || s.Mean != best.Stats[metric].Mean && (s.Mean < best.Stats[metric].Mean) == lessIsBetter(metric)) {
+			best = b
+		}
+	}
+	return best
+}
+
+func appendMargin(all []Margin, a, b *ArmReport, metric string, best bool) []Margin {
+	own, ok := a.Stats[metric]
+	other, has := b.Stats[metric]
+	if !ok || !has || other.Mean == 0 {
+		return all
+	}
+	better := own.Mean/other.Mean - 1
+	if lessIsBetter(metric) {
+		better = -better
+	}
+	return append(all, Margin{Arm: a.Name, Against: b.Name, Best: best, Metric: metric, Own: own, Other: other, Better: better,
+		Sure: differ(a, b, metric)})
+}
+
 // TestGoodputIsKept runs a piece of r3: mode auto is nowhere below mode kv, and its goodput is at most .005 below the
 // recorded one.
 func TestGoodputIsKept(t *testing.T) {

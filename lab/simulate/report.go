@@ -275,7 +275,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return e.Encode(map[string]any{
 		"name": r.Name, "baseline": r.Arms[r.Baseline].Name, "slo": map[string]float64{
 			"ttft_s": r.SLO.TTFT.Seconds(), "itl_ms": float64(r.SLO.ITL) / 1e6, "tbt_ms": float64(r.SLO.TBT) / 1e6,
-		}, "skipped_rows": r.Skipped, "arms": arms, "auto": r.Margins(), "published": r.publishedJSON(),
+		}, "skipped_rows": r.Skipped, "arms": arms, "published": r.publishedJSON(),
 	})
 }
 

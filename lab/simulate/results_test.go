@@ -53,19 +53,28 @@ func resultRows(t *testing.T, file string) (rows []string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	var r struct {
-		Auto []Margin `json:"auto"`
+	var found struct {
 		Arms []struct {
-			Name  string
-			Seeds []uint64
+			Name, Mode string
+			Seeds      []uint64
+			Spread     Stats
 		}
 	}
-	require.NoError(t, json.Unmarshal(text, &r), "%s", file)
+	require.NoError(t, json.Unmarshal(text, &found), "%s", file)
 	recipe := strings.TrimSuffix(filepath.Base(file), ".json")
+	plan, err := ParsePlan(recipe+".yaml", []byte(readRecipe(t, recipe)))
+	require.NoError(t, err)
+	r := &Report{Capacity: plan.Plan.Capacity}
+	for _, a := range found.Arms {
+		i := slices.IndexFunc(plan.Variants, func(v *Variant) bool { return v.Name() == a.Name })
+		require.GreaterOrEqual(t, i, 0, "%s has no arm %s: it is of another plan", file, a.Name)
+		r.Arms = append(r.Arms, ArmReport{Name: a.Name, Mode: a.Mode, Seeds: a.Seeds, Stats: a.Spread, under: plan.Variants[i].under()})
+	}
+	all := r.Margins()
 	for _, a := range r.Arms {
 		kv, best := map[string]*Margin{}, map[string]*Margin{}
-		for i := range r.Auto {
-			if m := &r.Auto[i]; m.Arm == a.Name && m.Best {
+		for i := range all {
+			if m := &all[i]; m.Arm == a.Name && m.Best {
 				best[m.Metric] = m
 			} else if m.Arm == a.Name {
 				kv[m.Metric] = m
