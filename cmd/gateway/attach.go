@@ -93,14 +93,14 @@ func attach(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return err
 	}
-	reach := cmp.Or(cfg.Advertise, cfg.Engine.Given.Address)
+	reach := cmp.Or(cfg.Advertise, cfg.Engine.Worker.Address)
 	if here(reach) {
 		log.Warn("address not reachable from other machines (set --advertise-url)", "address", reach)
 	}
 	if s.NATSURL == "" {
 		log.Warn("KV events not forwarded (set --nats-url); each gateway connects to the engine's endpoint")
 	}
-	links, unlink, err := stack.Connect(&s.Discovery, s.Stream.Config(), log, nats.Name("tandem attach "+cfg.Engine.Given.ID))
+	links, unlink, err := stack.Connect(&s.Discovery, s.Stream.Config(), log, nats.Name("tandem attach "+cfg.Engine.Worker.ID))
 	if err != nil {
 		return r.Placed(err)
 	}
@@ -174,7 +174,7 @@ func (s *attachSettings) config(r *setting.Resolved) (stack.AttachConfig, error)
 		if err != nil {
 			return c, refuseEngine(r, "advertise-url", err)
 		}
-		given.ID = e.Given.ID
+		given.ID = e.Worker.ID
 	}
 	if c.Engine, err = discovery.NewEndpoint(given); err != nil {
 		return c, refuseEngine(r, "url", err)

@@ -212,7 +212,7 @@ func TestSizingExample(t *testing.T) {
 		require.NoError(t, err)
 		return share
 	}
-	if enough, short := good("5P3D"), good("3P3D"); status != exitOK || enough < 0.9 || short > 0.5 {
+	if enough, short := good("5P3D"), good("3P3D"); status != exitOK || enough < 90 || short > 50 {
 		t.Errorf("status %d, goodput of 5P3D %v, of 3P3D %v\n%s", status, enough, short, stdout)
 	}
 }

@@ -10,13 +10,13 @@ import (
 
 // conn is a connection to a worker. It carries one call at a time, or is idle in its pool.
 type conn struct {
-	net.Conn          // for reads and writes: TLS where there is TLS
+	net.Conn          // for reads and writes, over TLS if used
 	under    net.Conn // the TCP connection; the same without TLS
-	socket   Socket   // the same, if it is kept in a loop; nil otherwise
+	socket   Socket   // the same in a loop, else nil
 	pool     *pool
 	dialed   time.Time
-	since    time.Time // idle since
-	carried  bool      // a whole call already
+	since    time.Time // of idleness
+	carried  bool      // it has completed a call
 	closed   atomic.Bool
 	outside  func() // removes it from the loops' count; nil without TLS
 }
@@ -30,8 +30,8 @@ func newConn(c net.Conn, p *pool) *conn {
 	return out
 }
 
-// sound reports whether an idle connection may carry a call: the worker has neither closed it nor sent anything. It
-// checks with the loop or the kernel, without waiting. Where neither can tell, it counts as sound.
+// sound reports whether an idle connection can carry a call: the worker has neither closed it nor sent anything. It checks the
+// loop or the kernel, without waiting; a connection that neither can check counts as sound.
 func (c *conn) sound() bool {
 	if c.socket != nil {
 		return c.socket.Quiet()
@@ -58,7 +58,7 @@ func (c *conn) halfClose() bool {
 // called more than once.
 func (c *conn) cut() {
 	if c.closed.CompareAndSwap(false, true) {
-		c.pool.gone() // before a goroutine that the end wakes checks
+		c.pool.gone() // before a goroutine that the close wakes checks
 		if c.outside != nil {
 			c.outside()
 		}

@@ -16,17 +16,17 @@ import (
 
 // ClientConfig bounds the connections to workers. The zero value of a field takes its default.
 type ClientConfig struct {
-	// DialTimeout bounds the dial, TLS included, as Dynamo's request plane has it.
+	// DialTimeout bounds the dial, TLS included, as in Dynamo's request plane.
 	DialTimeout time.Duration `default:"3s" range:"0s.."`
 	// IdlePerWorker is how many idle connections are kept to each worker.
 	IdlePerWorker int `default:"512" range:"0.."`
 	// IdleTimeout is how long an idle connection is kept: less than uvicorn's 5 s (vLLM, SGLang, TensorRT-LLM), since
 	// the side that closes first knows that no request is on its way.
 	IdleTimeout time.Duration `default:"4s" range:"0s.."`
-	BearerToken string        // sent to every worker as Authorization: Bearer where not empty. It appears in no error.
-	// Trust is the certificates of connections to https workers. Nil takes the system's authorities and shows none.
+	BearerToken string        // sent to every worker as Authorization: Bearer, if not empty. It appears in no error.
+	// Trust provides the certificates for https workers. Nil uses the system's authorities and no client certificate.
 	Trust Trust
-	// Loops keep the connections without TLS; nil leaves them to Go's poller.
+	// Loops poll the connections without TLS; nil leaves them to Go's poller.
 	Loops *Loops
 	// Dial replaces the network, for tests in memory.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -34,14 +34,14 @@ type ClientConfig struct {
 
 // Trust verifies https workers and holds the client certificate. It is safe for concurrent use.
 type Trust interface {
-	// Client is the configuration as it is now, never changed; another one is another pointer. It is copied, the host's
-	// name is sent as SNI, and ALPN is always http/1.1.
+	// Client returns the current configuration, which is immutable: a change returns a new pointer. Callers copy it, set SNI to
+	// the host's name and ALPN to http/1.1.
 	Client() *tls.Config
 	// Explain adds advice for the operator to a TLS error.
 	Explain(err error) error
 }
 
-// system is the Trust of a machine's own authorities.
+// system trusts the machine's own authorities.
 type system struct{ config *tls.Config }
 
 func (s system) Client() *tls.Config   { return s.config }
@@ -56,24 +56,24 @@ func (c ClientConfig) Validate() error {
 	return err
 }
 
-// Client is the Transport over HTTP/1.1: a call is one write, and the caller's goroutine reads its answer. It is safe for
+// Client is a Transport over HTTP/1.1: a call is one write, and the caller's goroutine reads the answer. It is safe for
 // concurrent use.
 //
-// A call takes the connection that its worker used last, if the worker has neither closed it nor sent anything, or
-// dials. A worker may close a connection while a request is on its way. So a call on a reused connection is repeated
-// once, on a new one, if nothing of it was sent, or the connection ended within raceFor before the first byte of an
-// answer. Any other broken connection is an error: an engine may have begun. The caller decides whether to try again.
+// A call reuses the last used connection to its worker, if the worker has neither closed it nor sent anything, or dials. A
+// worker may close a connection while a request is in flight. So a call on a reused connection is repeated once, on a new
+// one, if nothing was sent, or if the connection ended within raceFor and before the first byte of an answer. Any other
+// broken connection is an error, since the engine may have started: the caller decides whether to retry.
 type Client struct {
 	cfg   ClientConfig
 	pools atomic.Pointer[map[string]*pool] // by base URL; replaced, never changed
 
-	mu    sync.Mutex  // of every change of pools
+	mu    sync.Mutex  // guards changes of pools
 	timer *time.Timer // of the sweep, while there are pools
 }
 
 var _ Transport = (*Client)(nil)
 
-// NewClient makes a transport. It requests no compression: a decoder would buffer an SSE stream. cfg must be valid.
+// NewClient returns a client. It requests no compression: a decoder would buffer an SSE stream. cfg must be valid.
 func NewClient(cfg ClientConfig) *Client {
 	setting.Fill(&cfg)
 	if cfg.Dial == nil {
@@ -101,22 +101,22 @@ func (h *Client) Call(ctx context.Context, leg Leg) (Stream, error) {
 		before := failed
 		s, _, failed = h.try(ctx, &leg, p, true)
 		if again == raced && failed != nil && failed.Op == OpDial {
-			failed = before // the worker had the request and accepts no other: it may have died of it
+			failed = before // the worker got the request and accepts no other: it may have died of it
 		}
 	}
 	if failed != nil {
-		failed.Err = h.cfg.Trust.Explain(cause(ctx, failed.Err)) // that a worker refuses a certificate may show after the handshake
+		failed.Err = h.cfg.Trust.Explain(cause(ctx, failed.Err)) // a worker may refuse a certificate after the handshake
 		return nil, failed
 	}
 	return s, nil
 }
 
-// repeat is whether a failed call is repeated.
+// repeat reports whether a failed call is repeated.
 type repeat uint8
 
 const (
 	never  repeat = iota
-	unseen        // not a byte of it was sent
+	unseen        // nothing was sent
 	raced         // the connection ended before the first byte of an answer
 )
 
@@ -124,8 +124,7 @@ const (
 // round trip.
 const raceFor = time.Second
 
-// errIdled is a 408 on a connection that had been idle: the worker gave up waiting
-// for a request, and this one was too late.
+// errIdled reports a 408 on an idle connection: the worker stopped waiting for a request, and this one was too late.
 var errIdled = errors.New("worker closed an idle connection with a 408")
 
 // try makes the call, on a new connection if fresh. again reports whether to repeat it on a new one.
@@ -164,7 +163,7 @@ func (h *Client) try(ctx context.Context, leg *Leg, p *pool, fresh bool) (s *str
 	return nil, again, &Error{Worker: leg.Worker, Op: OpHead, Err: err}
 }
 
-// CloseIdle closes the connections that carry no call and forgets the workers that have no other.
+// CloseIdle closes idle connections and drops workers without others.
 func (h *Client) CloseIdle() {
 	for _, p := range *h.pools.Load() {
 		p.drop()
@@ -176,13 +175,13 @@ func (h *Client) CloseIdle() {
 // How often idle connections are checked, and when a worker without any connection is dropped.
 const (
 	sweepEvery  = 5 * time.Second
-	sweepPause  = 100 * time.Millisecond // at the least, however short the idle timeout
+	sweepPause  = 100 * time.Millisecond // at least, whatever the idle timeout
 	forgetAfter = 10 * time.Minute
 )
 
 func (h *Client) period() time.Duration { return max(sweepPause, min(sweepEvery, h.cfg.IdleTimeout)) }
 
-// pool gives the connections to the worker at base.
+// pool returns the pool of the worker at base.
 func (h *Client) pool(base string) (*pool, error) {
 	if p := (*h.pools.Load())[base]; p != nil {
 		return p, nil

@@ -6,35 +6,35 @@ import (
 	"time"
 )
 
-// Lifetime is a [context.Context] that its holder begins and closes, and that may be pooled memory. Its Err and its
-// cause ([context.Cause]) are the same. It must not be used before Begin. It is safe for concurrent use, except Begin,
+// Lifetime is a [context.Context] with explicit Begin and Close, so that its memory may be pooled. Err returns the cause
+// ([context.Cause]). It must not be used before Begin. It is safe for concurrent use, except Begin,
 // Limit and Close, which belong to its holder.
 type Lifetime struct {
-	Refs   // of the holder; of the parent and the timer, which may be about to end it
+	Refs   // of the holder, the parent and the timer
 	parent context.Context
 	link   Hook // in the parent's list
 
 	mu       sync.Mutex
-	cause    error         // of the end, nil before it
+	cause    error         // nil before the end
 	done     chan struct{} // nil until Done is called
 	hooks    *Hook         // to run at the end
 	deadline time.Time
-	timer    *time.Timer // of Limit; kept for the next one
-	limited  bool        // the timer was set
+	timer    *time.Timer // of Limit; reused
+	limited  bool        // the timer is set
 	late     error       // its cause
 }
 
-// Begin begins c, which ends with parent at the latest.
+// Begin starts c, which ends with parent at the latest.
 func (c *Lifetime) Begin(parent context.Context) {
 	if c.free == nil {
-		c.n = 1 // of no pool
+		c.n = 1 // not pooled
 	}
 	c.Retain()
 	c.parent, c.cause, c.done, c.deadline, c.limited = parent, nil, nil, time.Time{}, false
 	after(parent, &c.link, nil, c)
 }
 
-// Limit ends c with cause after d, unless it has ended by then. It is called at most once between Begin and Close.
+// Limit ends c with cause after d. Call it at most once between Begin and Close.
 func (c *Lifetime) Limit(d time.Duration, cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +55,7 @@ func (c *Lifetime) expire() {
 	c.Release()
 }
 
-// End ends c with cause, or with context.Canceled where that is nil. Only the first end counts.
+// End ends c with cause, nil meaning context.Canceled. Only the first call counts.
 func (c *Lifetime) End(cause error) {
 	if cause == nil {
 		cause = context.Canceled
@@ -72,17 +72,17 @@ func (c *Lifetime) End(cause error) {
 	first := c.hooks
 	c.hooks = nil
 	for h := first; h != nil; h = h.next {
-		h.listed = false // from here on its holder leaves it alone
+		h.listed = false // from now on Stop does not touch it
 	}
 	c.mu.Unlock()
 	for h := first; h != nil; {
-		next := h.next // h's memory may be released as it runs
+		next := h.next // h's memory may be released by run
 		h.run()
 		h = next
 	}
 }
 
-// Close ends c, if it has not ended, removes it from its parent, and releases it. The holder calls it once.
+// Close ends c if it has not ended, detaches it from its parent, and releases it. Call it once.
 func (c *Lifetime) Close() {
 	c.End(nil)
 	if c.link.Stop() {
@@ -94,7 +94,7 @@ func (c *Lifetime) Close() {
 	c.Release()
 }
 
-// Done is [context.Context]'s. The channel is made here.
+// Done implements [context.Context]. It creates the channel.
 func (c *Lifetime) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,7 +114,7 @@ func (c *Lifetime) Err() error {
 	return c.cause
 }
 
-// Deadline is that of Limit or the parent's, whichever is earlier.
+// Deadline returns the earlier of Limit's and the parent's deadline.
 func (c *Lifetime) Deadline() (time.Time, bool) {
 	c.mu.Lock()
 	own := c.deadline
@@ -125,7 +125,7 @@ func (c *Lifetime) Deadline() (time.Time, bool) {
 	return own, !own.IsZero()
 }
 
-// Value returns the parent's value, except for package context's own keys: c has its own end.
+// Value returns the parent's value, except for package context's own key: c has its own end.
 func (c *Lifetime) Value(key any) any {
 	if key == ownKey {
 		return nil
@@ -133,7 +133,7 @@ func (c *Lifetime) Value(key any) any {
 	return c.parent.Value(key)
 }
 
-// ownKey is the key by which [context.Cause] finds a context of its own package.
+// ownKey is the key by which [context.Cause] finds a context of package context.
 var ownKey = func() any {
 	a := &asked{Context: context.Background()}
 	_ = context.Cause(a)
@@ -151,8 +151,8 @@ func (a *asked) Value(key any) any {
 	return nil
 }
 
-// AfterFunc runs f on a goroutine of its own when c has ended; stop cancels that and reports whether it did.
-// [context.AfterFunc] and contexts derived from c use it.
+// AfterFunc runs f on its own goroutine when c has ended; stop cancels that and reports whether it did. [context.AfterFunc] and
+// contexts derived from c use it.
 func (c *Lifetime) AfterFunc(f func()) (stop func() bool) {
 	h := new(Hook)
 	After(c, h, funcEnder(f))
@@ -163,21 +163,20 @@ type funcEnder func()
 
 func (f funcEnder) Ended() { f() }
 
-// Ender is something to be done when a context has ended.
+// Ender runs when a context has ended.
 type Ender interface{ Ended() }
 
-// Hook is an Ender's place among those that wait for a context's end. Its holder embeds it.
+// Hook is a registered Ender of a context. Its holder embeds it.
 type Hook struct {
-	of         *Lifetime // nil where the context is none of this package
-	listed     bool      // under of's lock, as the list
+	of         *Lifetime // nil for a context of another type
+	listed     bool      // guarded by of's lock, like the list
 	next, prev *Hook
 	does       Ender
-	child      *Lifetime   // which ends with of's cause, where does is nil
-	stop       func() bool // where of is nil; nil where the context has no end
+	child      *Lifetime   // ends with of's cause, if does is nil
+	stop       func() bool // if of is nil; nil if the context never ends
 }
 
-// After runs does.Ended on a goroutine of its own when ctx has ended. The hook h must be in no other use until Stop has
-// reported true.
+// After runs does.Ended on its own goroutine when ctx has ended. h must not be reused before Stop has reported true.
 func After(ctx context.Context, h *Hook, does Ender) { after(ctx, h, does, nil) }
 
 // lifetime returns c, also of a type that embeds it.
@@ -226,7 +225,7 @@ func (h *Hook) run() {
 	go h.of.runs(h.does)
 }
 
-// runs holds c while what waits for its end, and may read it, runs.
+// runs keeps c alive while does runs, which may read it.
 func (c *Lifetime) runs(does Ender) {
 	does.Ended()
 	if c.free != nil {
@@ -234,7 +233,7 @@ func (c *Lifetime) runs(does Ender) {
 	}
 }
 
-// Stop cancels After. It reports false if the hook has run or is about to, or Stop was called before.
+// Stop cancels After. It reports false if the hook has run or is about to, or was stopped before.
 func (h *Hook) Stop() bool {
 	if h.of == nil {
 		return h.stop == nil || h.stop()

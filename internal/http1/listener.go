@@ -14,36 +14,35 @@ import (
 	"github.com/tandem-pd/tandem/internal/guard"
 )
 
-// Pause is why accepting had to wait.
+// Pause is why Accept waits.
 type Pause string
 
 const (
-	// Bound: as many connections are open as may be, and none of them is idle.
+	// Bound: the connection limit is reached, and no connection is idle.
 	Bound Pause = "bound"
-	// Shortage: the system refused another connection: no descriptors, no memory.
+	// Shortage: the system has no descriptors or memory for another connection.
 	Shortage Pause = "shortage"
 )
 
-// ListenConfig is how a [Listener] works.
+// ListenConfig configures a [Listener].
 type ListenConfig struct {
-	// Max is how many connections may be open at once; 0 means [DefaultMaxConns].
+	// Max is the most open connections; 0 means [DefaultMaxConns].
 	Max int
-	// Log gets at most a line a minute about connections that wait and one about those that are closed; nil for none.
+	// Log gets at most one line a minute about waiting connections, and one about evicted ones; it may be nil.
 	Log *slog.Logger
-	// Paused is called when accepting has to wait.
+	// Paused is called when Accept has to wait.
 	Paused func(Pause)
 	// Evicted is called when an idle connection was closed to make room.
 	Evicted func()
 }
 
-// retry spaces accepts that fail.
+// retry is the backoff of failed accepts.
 var retry = guard.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 
-// evictions is how many idle connections one shortage closes: room for a client, and for the calls of others.
+// evictions is how many idle connections one shortage closes: room for the client and for other calls.
 const evictions = 8
 
-// Listener is a net.Listener whose Accept fails only when it is closed or broken for good. Its connections are
-// *[Conn].
+// Listener is a net.Listener whose Accept fails only if it is closed or permanently broken. Its connections are *[Conn].
 type Listener struct {
 	net.Listener
 	cfg   ListenConfig
@@ -54,7 +53,7 @@ type Listener struct {
 	room   sync.Cond // a connection ended or became idle, or the listener closed
 	closed bool
 	open   int
-	idle   Conn // no connection: its newer is the one that has been idle longest, its older the latest
+	idle   Conn // head of the ring of idle connections: newer is the longest idle one, older the latest
 }
 
 // NewListener wraps ln. Accept is for one goroutine.
@@ -83,7 +82,7 @@ func ListenHTTP(s *http.Server, ln net.Listener, log *slog.Logger) error {
 	return s.Serve(NewListener(ln, ListenConfig{Log: log}))
 }
 
-// Accept waits for the next connection, and for room for it.
+// Accept waits for the next connection and for room for it.
 func (l *Listener) Accept() (net.Conn, error) {
 	nc, err := l.accept()
 	if err != nil {
@@ -97,7 +96,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// Close ends Accept, also one that waits for room. Connections stay open.
+// Close ends Accept, even while it waits for room. Connections stay open.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if !l.closed {
@@ -109,7 +108,7 @@ func (l *Listener) Close() error {
 	return l.Listener.Close()
 }
 
-// accept is the listener's own Accept, again after failures that pass.
+// accept accepts a connection, and retries after temporary failures.
 func (l *Listener) accept() (net.Conn, error) {
 	for failures := 0; ; failures++ {
 		nc, err := l.Listener.Accept()
@@ -130,7 +129,7 @@ func (l *Listener) accept() (net.Conn, error) {
 	}
 }
 
-// enter counts c, once there is room. It reports false if the listener was closed before.
+// enter counts c once there is room. It reports false if the listener was closed.
 func (l *Listener) enter(c *Conn) bool {
 	for paused := false; ; {
 		l.mu.Lock()

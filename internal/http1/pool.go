@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// pool holds the connections to one worker. The one that was used last is
-// used first, so that those a burst left over grow old and are closed.
+// pool holds the connections to one worker. The last used one is reused first, so that surplus connections of a burst age and
+// are closed.
 type pool struct {
 	target *target
 	cfg    *ClientConfig
-	tls    atomic.Pointer[secured] // nil before the first connection with TLS
+	tls    atomic.Pointer[secured] // nil before the first TLS connection
 	reused atomic.Uint64
 
 	mu     sync.Mutex
 	idle   []*conn // the latest last
 	open   int     // idle or not
 	dialed uint64
-	used   time.Time // a connection was last dialed or given back
-	left   bool      // dropped: no connection is kept any longer
+	used   time.Time // of the last dial or return of a connection
+	left   bool      // dropped: connections are not kept
 }
 
-// secured is a configuration of TLS for one worker, made from one for all.
+// secured is a TLS configuration for one worker, derived from the common one.
 type secured struct{ from, config *tls.Config }
 
-// config is the configuration of TLS as it is now.
+// config returns the current TLS configuration.
 func (p *pool) config() *tls.Config {
 	from := p.cfg.Trust.Client()
 	if made := p.tls.Load(); made != nil && made.from == from {
@@ -43,8 +43,8 @@ func (p *pool) config() *tls.Config {
 	return config
 }
 
-// take gives the idle connection that was used last, nil for none. Those that died meanwhile are closed on the way.
-// Where that one is too old all of them are, and are the next sweep's.
+// take returns the last used idle connection, nil for none. It closes dead ones. If the last used one is too old, all are: the
+// next sweep closes them.
 func (p *pool) take(now time.Time) *conn {
 	for {
 		p.mu.Lock()
@@ -65,7 +65,7 @@ func (p *pool) take(now time.Time) *conn {
 	}
 }
 
-// dial makes a new connection, TLS included, within the dial timeout.
+// dial opens a connection, TLS included, within the dial timeout.
 func (p *pool) dial(ctx context.Context) (*conn, error) {
 	if p.target.secure {
 		inner, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
@@ -100,11 +100,11 @@ func (p *pool) dial(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// maxAge is how long a connection is kept after its dial. Under load one is never idle for long, and would stay on an
-// address that the worker's name no longer has.
+// maxAge is how long a connection is kept after its dial. Under load it is never idle for long, and would stay on an address
+// that the worker's name no longer has.
 const maxAge = time.Minute
 
-// give takes a connection back whose call has ended cleanly.
+// give returns a connection whose call has ended cleanly.
 func (p *pool) give(c *conn) {
 	now := time.Now()
 	c.since, c.carried = now, true
@@ -127,12 +127,11 @@ func (p *pool) gone() {
 	p.open--
 }
 
-// soundAtOnce is how many idle connections one sweep looks at: the oldest,
-// which die first. It bounds how long the pool is locked to some 10 µs.
+// soundAtOnce is how many of the oldest idle connections one sweep checks. It bounds the time under the lock to about 10 µs.
 const soundAtOnce = 32
 
-// sweep closes connections that were idle for too long, and dead ones among the oldest others. It reports whether the
-// pool has had no connection since forget, and is to be dropped.
+// sweep closes connections that were idle for too long, and dead ones among the oldest others. It reports whether to drop the
+// pool, which has had no connection since forget.
 func (p *pool) sweep(now, forget time.Time) bool {
 	p.mu.Lock()
 	old := now.Add(-p.cfg.IdleTimeout)

@@ -196,32 +196,32 @@ func (a *asker) well(ctx context.Context, base, engine string, deep bool) error 
 
 // all asks a worker everything, of an engine that is known or empty; deep is that of [asker.well]. Its error is an [*answerError]
 // where asking again would not help.
-func (a *asker) all(ctx context.Context, given *pools.Worker, engine string, deep bool) (facts, error) {
+func (a *asker) all(ctx context.Context, listed *pools.Worker, engine string, deep bool) (facts, error) {
 	refuse := func(problem string, args ...any) (facts, error) {
-		return facts{}, &answerError{Worker: given.ID, Address: given.Address, Problem: fmt.Sprintf(problem, args...)}
+		return facts{}, &answerError{Worker: listed.ID, Address: listed.Address, Problem: fmt.Sprintf(problem, args...)}
 	}
-	err := a.well(ctx, given.Address, engine, deep)
+	err := a.well(ctx, listed.Address, engine, deep)
 	slow := engine == "" && errors.Is(err, context.DeadlineExceeded) // as SGLang is
 	if err != nil && !slow {
 		return facts{}, err
 	}
-	models, err := a.get(ctx, given.Address, "/v1/models")
+	models, err := a.get(ctx, listed.Address, "/v1/models")
 	if err != nil {
 		return facts{}, err
 	}
-	f := facts{engine: given.Engine}
+	f := facts{engine: listed.Engine}
 	var owner, problem string
 	switch s := models.status; {
 	case s == http.StatusOK:
-		if owner, problem = f.readModels(models.body, given.Model); problem != "" {
+		if owner, problem = f.readModels(models.body, listed.Model); problem != "" {
 			return refuse("%s", problem)
 		}
 	case s == http.StatusUnauthorized, s == http.StatusForbidden:
 		return refuse("asks for another API key than it was given (status %d): --worker-api-key-file", s)
 	case s/100 == 3:
 		return refuse("answers /v1/models with a redirect (status %d), which is not followed: give its own URL", s)
-	case s == http.StatusNotFound && given.Model != "":
-		f.model = given.Model
+	case s == http.StatusNotFound && listed.Model != "":
+		f.model = listed.Model
 	case s/100 == 4:
 		return refuse("does not report its model (status %d): set model=", s)
 	default:
@@ -230,19 +230,19 @@ func (a *asker) all(ctx context.Context, given *pools.Worker, engine string, dee
 	if f.engine == "" {
 		f.engine = owners[owner]
 	}
-	if err := a.limits(ctx, given.Address, &f); err != nil {
+	if err := a.limits(ctx, listed.Address, &f); err != nil {
 		return facts{}, err
 	}
 	if f.engine == "" {
 		return refuse("unknown engine: set engine=")
 	}
 	if slow {
-		if err := a.well(ctx, given.Address, f.engine, deep); err != nil {
+		if err := a.well(ctx, listed.Address, f.engine, deep); err != nil {
 			return facts{}, err
 		}
 	}
-	if given.KVEvents == "" && (f.engine == "vllm" || f.engine == "sim") {
-		sources, err := a.get(ctx, given.Address, "/kv_event_sources")
+	if listed.KVEvents == "" && (f.engine == "vllm" || f.engine == "sim") {
+		sources, err := a.get(ctx, listed.Address, "/kv_event_sources")
 		if err != nil {
 			return facts{}, err
 		}
@@ -250,33 +250,33 @@ func (a *asker) all(ctx context.Context, given *pools.Worker, engine string, dee
 			f.kv = readEventSources(sources.body)
 		}
 	}
-	if given.Connector == "vllm-mooncake" && given.Role != pools.Decode && given.TransferIDs == nil {
-		if err := a.bootstrap(ctx, given, &f); err != nil {
+	if listed.Connector == "vllm-mooncake" && listed.Role != pools.Decode && listed.TransferIDs == nil {
+		if err := a.bootstrap(ctx, listed, &f); err != nil {
 			return facts{}, err
 		}
 	}
 	switch mode := f.disaggregatesAs; {
-	case mode == string(given.Role), mode == "":
+	case mode == string(listed.Role), mode == "":
 	case mode == "prefill", mode == "decode":
-		return refuse("runs with --disaggregation-mode %s and is listed as %s", mode, given.Role)
-	case given.Role != pools.Both: // it takes no notice of a hand-off, and would answer the whole request on either leg
+		return refuse("runs with --disaggregation-mode %s and is listed as %s", mode, listed.Role)
+	case listed.Role != pools.Both: // it takes no notice of a hand-off, and would answer the whole request on either leg
 		return refuse("runs without --disaggregation-mode and is listed as %s: "+
-			"start it with --disaggregation-mode %s, or list it as both", given.Role, given.Role)
+			"start it with --disaggregation-mode %s, or list it as both", listed.Role, listed.Role)
 	}
 	return f, nil
 }
 
 // adapters are the adapters that a worker has loaded now, those of known where it does not report them.
-func (a *asker) adapters(ctx context.Context, given *pools.Worker, known facts) string {
+func (a *asker) adapters(ctx context.Context, listed *pools.Worker, known facts) string {
 	if known.engine == "trtllm" { // it lists none
 		return known.adapters
 	}
-	r, err := a.get(ctx, given.Address, "/v1/models")
+	r, err := a.get(ctx, listed.Address, "/v1/models")
 	if err != nil || r.status != http.StatusOK {
 		return known.adapters // its health is checked apart
 	}
 	now := facts{}
-	if _, problem := now.readModels(r.body, given.Model); problem != "" || now.model != known.model {
+	if _, problem := now.readModels(r.body, listed.Model); problem != "" || now.model != known.model {
 		return known.adapters
 	}
 	return now.adapters
@@ -286,9 +286,9 @@ func (a *asker) adapters(ctx context.Context, given *pools.Worker, known facts) 
 const mooncakePort = "8998"
 
 // bootstrap asks Mooncake's bootstrap server, which runs in a vLLM prefill worker, for the engine of each rank.
-func (a *asker) bootstrap(ctx context.Context, given *pools.Worker, f *facts) error {
-	at := given.Transfer
-	if u, err := url.Parse(given.Address); at == "" && err == nil {
+func (a *asker) bootstrap(ctx context.Context, listed *pools.Worker, f *facts) error {
+	at := listed.Transfer
+	if u, err := url.Parse(listed.Address); at == "" && err == nil {
 		at = net.JoinHostPort(u.Hostname(), mooncakePort)
 	}
 	reported, err := a.get(ctx, "http://"+at, "/query")

@@ -99,7 +99,7 @@ func Dial(endpoints []string, access Access) (*clientv3.Client, error) {
 	}
 	for _, e := range endpoints {
 		if err == nil && secure && strings.HasPrefix(e, "http://") {
-			err = fmt.Errorf("%s is reached without TLS, and certificates are given for it: write https://", e)
+			err = fmt.Errorf("%s is reached without TLS, and certificates are listed for it: write https://", e)
 		}
 	}
 	if err != nil {

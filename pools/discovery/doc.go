@@ -1,6 +1,6 @@
 // Package discovery finds the workers and reports them to a [Sink], such as a [pools.Roster].
 //
-// Workers that do not register are given by URL, as flags or in a [File]. A [Prober] queries each, reports it once it
+// Workers that do not register are listed by URL, as flags or in a [File]. A [Prober] queries each, reports it once it
 // has answered, and checks its health.
 //
 // Workers register themselves in etcd under a lease with a [Registrar]; a gateway follows the registry with a

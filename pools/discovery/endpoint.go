@@ -16,10 +16,10 @@ import (
 // maxEndpoints is how many workers one list may name.
 const maxEndpoints = 4096
 
-// Endpoint is a worker given by URL with an operator's options. A [Prober] queries the rest from the worker.
+// Endpoint is a worker listed by URL with an operator's options. A [Prober] queries the rest from the worker.
 type Endpoint struct {
-	// Given has the id, role and address of the worker and the given fields; zero fields were not given.
-	Given pools.Worker
+	// Worker has the id, role and address, and the configured fields; zero fields are queried.
+	Worker pools.Worker
 }
 
 // EndpointError is something wrong with one endpoint. Field is the option's name, "url" for the address.
@@ -106,7 +106,7 @@ func count(field func(w *pools.Worker) *int) func(*pools.Worker, string) error {
 // is an [*EndpointError].
 func ParseEndpoint(role pools.Role, s string) (Endpoint, error) {
 	address, rest, more := strings.Cut(s, ",")
-	e := Endpoint{Given: pools.Worker{Role: role}}
+	e := Endpoint{Worker: pools.Worker{Role: role}}
 	if err := e.setURL(address); err != nil {
 		return Endpoint{}, err
 	}
@@ -135,11 +135,11 @@ func ParseEndpoint(role pools.Role, s string) (Endpoint, error) {
 	return e, e.finish()
 }
 
-// NewEndpoint returns the worker that given describes: its address, and the fields that are set. What follows from them
+// NewEndpoint returns the worker that listed describes: its address, and the fields that are set. What follows from them
 // is filled in. Its error is an [*EndpointError].
-func NewEndpoint(given pools.Worker) (Endpoint, error) {
-	e := Endpoint{Given: given}
-	if err := e.setURL(given.Address); err != nil {
+func NewEndpoint(listed pools.Worker) (Endpoint, error) {
+	e := Endpoint{Worker: listed}
+	if err := e.setURL(listed.Address); err != nil {
 		return Endpoint{}, err
 	}
 	for _, o := range options {
@@ -151,7 +151,7 @@ func NewEndpoint(given pools.Worker) (Endpoint, error) {
 }
 
 // CheckEndpoints refuses a list that is too long or names a worker twice. One URL may be there for several models; a
-// worker of it that was given no id is named for its model then, in es. Its error is an [*EndpointError].
+// worker of it without an id is named for its model then, in es. Its error is an [*EndpointError].
 func CheckEndpoints(es []Endpoint) error {
 	if len(es) > maxEndpoints {
 		return &EndpointError{"url", fmt.Sprintf("%d workers given; at most %d are allowed", len(es), maxEndpoints)}
@@ -184,7 +184,7 @@ func newListed() *listed {
 
 // repeats refuses e when it is among those seen, and else adds it to them.
 func (e *Endpoint) repeats(seen *listed) error {
-	w := &e.Given
+	w := &e.Worker
 	before := seen.models[w.Address]
 	switch {
 	case len(before) > 0 && (w.Model == "" || slices.Contains(before, "") || slices.Contains(before, w.Model)):
@@ -216,7 +216,7 @@ func (e *Endpoint) setURL(s string) error {
 	if strings.Contains(s, "@") {
 		return &EndpointError{"url", "must not carry a user or a password; --worker-api-key-file has the workers' key"}
 	}
-	e.Given.Address = s
+	e.Worker.Address = s
 	return e.rule("url", "address")
 }
 
@@ -230,7 +230,7 @@ func (e *Endpoint) set(name, value string) error {
 		}
 		return &EndpointError{setting.Clip(name), setting.Unknown("option", name, known).Error()}
 	}
-	if err := options[i].set(&e.Given, value); err != nil {
+	if err := options[i].set(&e.Worker, value); err != nil {
 		return &EndpointError{name, err.Error()}
 	}
 	return e.rule(name, options[i].field)
@@ -238,15 +238,15 @@ func (e *Endpoint) set(name, value string) error {
 
 // finish fills in what follows from the rest.
 func (e *Endpoint) finish() error {
-	if e.Given.Role == "" {
-		e.Given.Role = pools.Both
+	if e.Worker.Role == "" {
+		e.Worker.Role = pools.Both
 	}
-	if e.Given.ID == "" {
-		if e.Given.ID = idFor(e.Given.Address); len(e.Given.ID) > pools.MaxIDBytes {
+	if e.Worker.ID == "" {
+		if e.Worker.ID = idFor(e.Worker.Address); len(e.Worker.ID) > pools.MaxIDBytes {
 			return &EndpointError{"id", fmt.Sprintf("is missing: the address is longer than the %d bytes of an id", pools.MaxIDBytes)}
 		}
 	}
-	if e.Given.KVEndpoint == "" && (e.Given.KVReplay != "" || e.Given.KVTopic != "") {
+	if e.Worker.KVEndpoint == "" && (e.Worker.KVReplay != "" || e.Worker.KVTopic != "") {
 		return &EndpointError{"kv-events", "is missing: kv-replay and kv-topic go with the endpoint of the worker's KV events"}
 	}
 	return cmp.Or(e.rule("kv-events", "kv_events_endpoint"), e.rule("kv-replay", "kv_events_replay_endpoint"),
@@ -255,7 +255,7 @@ func (e *Endpoint) finish() error {
 
 // rule checks one field by the record's own rules.
 func (e *Endpoint) rule(name, field string) error {
-	w := e.Given
+	w := e.Worker
 	w.ID, w.Model, w.Engine = cmp.Or(w.ID, "x"), cmp.Or(w.Model, "x"), cmp.Or(w.Engine, "vllm")
 	w.Role, w.BlockSize = cmp.Or(w.Role, pools.Both), cmp.Or(w.BlockSize, 1)
 	if invalid, ok := errors.AsType[*pools.InvalidError](w.Validate()); ok && invalid.Field == field {

@@ -41,7 +41,7 @@ func TestParseEndpoint(t *testing.T) {
 		},
 	} {
 		got, err := ParseEndpoint(test.role, test.text)
-		assert.True(t, err == nil && got.Given.Equal(&test.want), "%s: %+v, %v; want %+v", test.text, got.Given, err, test.want)
+		assert.True(t, err == nil && got.Worker.Equal(&test.want), "%s: %+v, %v; want %+v", test.text, got.Worker, err, test.want)
 	}
 }
 
@@ -124,13 +124,13 @@ func TestOneURLForSeveralModels(t *testing.T) {
 		require.NoError(t, CheckEndpoints(es))
 	}
 	for i, want := range []string{"a-1", "a-1-org-n", "x"} {
-		assert.Equal(t, want, es[i].Given.ID, "%s is called", es[i].Given.Model)
+		assert.Equal(t, want, es[i].Worker.ID, "%s is called", es[i].Worker.Model)
 	}
 }
 
 func TestNewEndpoint(t *testing.T) {
 	e, err := NewEndpoint(pools.Worker{Address: "http://h:8000/", Role: pools.Prefill})
-	assert.True(t, err == nil && e.Given.ID == "h-8000" && e.Given.Address == "http://h:8000", "%+v, %v", e, err)
+	assert.True(t, err == nil && e.Worker.ID == "h-8000" && e.Worker.Address == "http://h:8000", "%+v, %v", e, err)
 	for field, w := range map[string]pools.Worker{
 		"url":         {Address: "h:8000"},
 		"id":          {Address: "http://h:1", ID: "a/b"},

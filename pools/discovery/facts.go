@@ -46,7 +46,7 @@ type facts struct {
 	kv              kvReported
 }
 
-// defaultBlockSize is vLLM's default block size, for workers without a given or reported one.
+// defaultBlockSize is vLLM's default block size, for workers without a configured or reported one.
 const defaultBlockSize = 16
 
 // tensorRTBlockSize is TensorRT-LLM's (kv_cache_config.tokens_per_block), which does not report it.
@@ -58,10 +58,10 @@ const leastPage = 8
 
 // record is the worker's registration: the operator's fields, else the reported ones, else defaults. noEvents is why its KV events
 // cannot be followed although it reported them.
-func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEvents string) {
-	w = given
-	w.Engine = cmp.Or(given.Engine, f.engine, "vllm")
-	w.Model = cmp.Or(given.Model, f.model)
+func (f facts) record(listed pools.Worker, blockSize int) (w pools.Worker, noEvents string) {
+	w = listed
+	w.Engine = cmp.Or(listed.Engine, f.engine, "vllm")
+	w.Model = cmp.Or(listed.Model, f.model)
 	if f.names != "" {
 		w.ServedNames = strings.Split(f.names, "\n")
 	}
@@ -78,25 +78,25 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	if f.pageTokens != w.BlockSize && f.pageTokens <= pools.MaxBlockSize {
 		w.PageSize = f.pageTokens
 	}
-	w.TotalKVBlocks = cmp.Or(given.TotalKVBlocks, f.kvTokens/w.BlockSize)
-	w.MaxNumSeqs = cmp.Or(given.MaxNumSeqs, f.maxSeqs)
-	w.MaxNumBatchedTokens = cmp.Or(given.MaxNumBatchedTokens, f.maxBatchTokens)
-	w.ContextLength = cmp.Or(given.ContextLength, f.contextTokens)
-	w.DataParallelRanks = cmp.Or(given.DataParallelRanks, f.ranks)
-	w.ModelInput = cmp.Or(given.ModelInput, "text")
-	w.Prioritizes, w.FetchesRest = given.Prioritizes || f.prioritizes, given.FetchesRest || f.fetchesRest && given.Role == pools.Decode
+	w.TotalKVBlocks = cmp.Or(listed.TotalKVBlocks, f.kvTokens/w.BlockSize)
+	w.MaxNumSeqs = cmp.Or(listed.MaxNumSeqs, f.maxSeqs)
+	w.MaxNumBatchedTokens = cmp.Or(listed.MaxNumBatchedTokens, f.maxBatchTokens)
+	w.ContextLength = cmp.Or(listed.ContextLength, f.contextTokens)
+	w.DataParallelRanks = cmp.Or(listed.DataParallelRanks, f.ranks)
+	w.ModelInput = cmp.Or(listed.ModelInput, "text")
+	w.Prioritizes, w.FetchesRest = listed.Prioritizes || f.prioritizes, listed.FetchesRest || f.fetchesRest && listed.Role == pools.Decode
 	if u, err := url.Parse(w.Address); err == nil && f.bootstrapPort > 0 {
-		w.Transfer = cmp.Or(given.Transfer, net.JoinHostPort(u.Hostname(), strconv.Itoa(f.bootstrapPort)))
+		w.Transfer = cmp.Or(listed.Transfer, net.JoinHostPort(u.Hostname(), strconv.Itoa(f.bootstrapPort)))
 	}
 	if f.engineIDs != "" {
 		w.Transfer, w.TransferIDs = f.bootstrapAt, strings.Split(f.engineIDs, "\n")
 	}
-	w.EngineVersion = cmp.Or(given.EngineVersion, f.version)
-	if f.contextEndpoint != "" && given.TransferIDs == nil {
+	w.EngineVersion = cmp.Or(listed.EngineVersion, f.version)
+	if f.contextEndpoint != "" && listed.TransferIDs == nil {
 		w.TransferIDs = make([]string, f.contextRank+1)
 		w.TransferIDs[f.contextRank] = f.contextEndpoint
 	}
-	if given.KVEvents == "" {
+	if listed.KVEvents == "" {
 		noEvents = f.kv.into(&w)
 	}
 	w.KVEvents = cmp.Or(w.KVEvents, "none")

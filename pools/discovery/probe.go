@@ -19,7 +19,7 @@ import (
 // probe looks after one worker.
 type probe struct {
 	*Prober
-	given  pools.Worker
+	listed pools.Worker
 	pulse  pulse
 	rng    *rand.Rand
 	cancel context.CancelFunc
@@ -42,7 +42,7 @@ type probe struct {
 }
 
 func (f *probe) run(ctx context.Context) {
-	if f.given.Model != "" && !f.cfg.AskFirst {
+	if f.listed.Model != "" && !f.cfg.AskFirst {
 		f.pulse.in = true // before it has reported anything
 		f.publish(facts{}, true)
 	}
@@ -114,14 +114,14 @@ func (f *probe) confirm(ctx context.Context) {
 		return
 	}
 	f.endLook()
-	f.sink.Suspend(f.given.ID, true)
+	f.sink.Suspend(f.listed.ID, true)
 	soon := *f.asker
 	soon.timeout = min(soon.timeout, aliveWithin)
-	_, err := soon.alive(ctx, f.given.Address, f.engine(), true)
+	_, err := soon.alive(ctx, f.listed.Address, f.engine(), true)
 	switch {
 	case ctx.Err() != nil:
 	case err == nil || unasked(err):
-		f.sink.Suspend(f.given.ID, false)
+		f.sink.Suspend(f.listed.ID, false)
 	default:
 		f.failed(err, true)
 	}
@@ -135,7 +135,7 @@ const askAgain = 12
 const generatesEvery = 10 * time.Second
 
 // engine is the worker's, empty unknown.
-func (f *probe) engine() string { return cmp.Or(f.given.Engine, f.facts.engine) }
+func (f *probe) engine() string { return cmp.Or(f.listed.Engine, f.facts.engine) }
 
 // look is what a worker answered in the background.
 type look struct {
@@ -149,10 +149,10 @@ func (f *probe) startLook(ctx context.Context) {
 		return
 	}
 	ctx, f.stop = context.WithCancel(ctx)
-	looks, given, engine := make(chan look, 1), f.given, f.engine()
+	looks, listed, engine := make(chan look, 1), f.listed, f.engine()
 	f.looks = looks
 	go func() {
-		facts, err := f.asker.all(ctx, &given, engine, true)
+		facts, err := f.asker.all(ctx, &listed, engine, true)
 		looks <- look{facts, err}
 	}()
 }
@@ -178,7 +178,7 @@ func (f *probe) beat(ctx context.Context) {
 	full, err := !f.pulse.steady() || f.beats%every == 0, error(nil)
 	if !full || slow {
 		var fresh bool
-		fresh, err = f.asker.alive(ctx, f.given.Address, f.engine(), f.beats%every == every-1)
+		fresh, err = f.asker.alive(ctx, f.listed.Address, f.engine(), f.beats%every == every-1)
 		full = full || fresh
 	}
 	switch {
@@ -187,11 +187,11 @@ func (f *probe) beat(ctx context.Context) {
 		f.startLook(ctx)
 		full = false
 	case full:
-		reported, err = f.asker.all(ctx, &f.given, f.engine(), false)
+		reported, err = f.asker.all(ctx, &f.listed, f.engine(), false)
 	default: // adapters come and go without any other sign
 		now := f.facts
-		if now.adapters = f.asker.adapters(ctx, &f.given, now); now.adapters != f.facts.adapters && ctx.Err() == nil {
-			f.log.Info("adapters of a worker changed", "worker", f.given.ID, "adapters", strings.Split(now.adapters, "\n"))
+		if now.adapters = f.asker.adapters(ctx, &f.listed, now); now.adapters != f.facts.adapters && ctx.Err() == nil {
+			f.log.Info("adapters of a worker changed", "worker", f.listed.ID, "adapters", strings.Split(now.adapters, "\n"))
 			f.publish(now, false)
 		}
 	}
@@ -201,38 +201,38 @@ func (f *probe) beat(ctx context.Context) {
 // heed reports the result of an answer: full of everything, else of liveness; or of its absence.
 func (f *probe) heed(ctx context.Context, full bool, reported facts, err error) {
 	if errors.Is(err, errGateway) {
-		err = &answerError{Worker: f.given.ID, Address: f.given.Address, Problem: errGateway.Error()}
+		err = &answerError{Worker: f.listed.ID, Address: f.listed.Address, Problem: errGateway.Error()}
 		f.pulse.in = false // it never was a worker
 	}
 	if f.generates(err) {
 		full, err = false, nil
 	}
 	if ctx.Err() == nil && f.cfg.OnBeat != nil {
-		f.cfg.OnBeat(f.given.ID, err)
+		f.cfg.OnBeat(f.listed.ID, err)
 	}
 	switch {
 	case ctx.Err() != nil:
 	case unasked(err):
 		if !f.complained {
 			f.complained = true
-			f.log.Warn("worker not probed: this machine cannot connect; the worker's state is kept", "worker", f.given.ID,
-				"address", f.given.Address, "error", err)
+			f.log.Warn("worker not probed: this machine cannot connect; the worker's state is kept", "worker", f.listed.ID,
+				"address", f.listed.Address, "error", err)
 		}
 	case err != nil:
 		unwell, answered := errors.AsType[*statusError](err)
 		f.failed(err, answered && f.engine() == "sglang" && unwell.path == "/health") // it has waited for 20 s by then
 	default:
-		f.responds(f.given.ID, true)
+		f.responds(f.listed.ID, true)
 		if f.complained {
 			f.complained = false
-			f.log.Info("worker responding", "worker", f.given.ID, "address", f.given.Address)
+			f.log.Info("worker responding", "worker", f.listed.ID, "address", f.listed.Address)
 		}
 		if !full {
 			f.pulse.alive()
 			break
 		}
 		if reported.engine == "sglang" && (f.vocab == 0 || reported.born != f.facts.born) {
-			f.vocab = f.asker.vocabulary(ctx, f.given.Address)
+			f.vocab = f.asker.vocabulary(ctx, f.listed.Address)
 		}
 		f.publish(reported, f.pulse.answered(reported))
 	}
@@ -241,7 +241,7 @@ func (f *probe) heed(ctx context.Context, full bool, reported facts, err error) 
 // generates reports whether a worker that was too slow to answer still generates: under load an engine's HTTP server
 // takes seconds for anything else. A received answer or a closed port is no excuse.
 func (f *probe) generates(err error) bool {
-	return f.pulse.in && f.cfg.Latest != nil && errors.Is(err, context.DeadlineExceeded) && time.Since(f.cfg.Latest(f.given.ID)) < time.Second
+	return f.pulse.in && f.cfg.Latest != nil && errors.Is(err, context.DeadlineExceeded) && time.Since(f.cfg.Latest(f.listed.ID)) < time.Second
 }
 
 // unasked reports whether this machine could not even connect, which does not blame the worker. A name that does not
@@ -251,15 +251,15 @@ func unasked(err error) bool {
 	return http1.LocalFailure(err) && !(ok && resolver.IsNotFound)
 }
 
-// draw is another incarnation: the one that was given with the worker, and for each later process that and a number.
+// draw returns a new incarnation: the configured one first, and for later processes that with a number.
 func (f *probe) draw() string {
 	switch {
-	case f.given.Incarnation == "":
+	case f.listed.Incarnation == "":
 		return fmt.Sprintf("%016x", f.rng.Uint64())
 	case f.incarnation == "":
-		return f.given.Incarnation
+		return f.listed.Incarnation
 	}
-	return fmt.Sprintf("%s-%08x", f.given.Incarnation, f.rng.Uint32())
+	return fmt.Sprintf("%s-%08x", f.listed.Incarnation, f.rng.Uint32())
 }
 
 // publish puts the worker into the sink, if that is news.
@@ -268,8 +268,8 @@ func (f *probe) publish(reported facts, fresh bool) {
 		f.incarnation, f.began = f.draw(), time.Now()
 	}
 	f.facts = reported
-	w, noEvents := reported.record(f.given, f.cfg.BlockSize)
-	w.Incarnation, w.VocabSize = f.incarnation, cmp.Or(f.given.VocabSize, f.vocab)
+	w, noEvents := reported.record(f.listed, f.cfg.BlockSize)
+	w.Incarnation, w.VocabSize = f.incarnation, cmp.Or(f.listed.VocabSize, f.vocab)
 	if !fresh && w.Equal(&f.reported) {
 		return
 	}
@@ -286,27 +286,27 @@ func (f *probe) publish(reported facts, fresh bool) {
 
 // failed notes that the worker did not answer, or not well; certain takes it out at once.
 func (f *probe) failed(err error, certain bool) {
-	f.responds(f.given.ID, false)
+	f.responds(f.listed.ID, false)
 	out := f.pulse.failed(errors.Is(err, syscall.ECONNREFUSED), certain)
 	_, answers := errors.AsType[*answerError](err)
 	switch {
 	case answers && !f.pulse.in:
 		f.reported = pools.Worker{}
-		f.sink.Refuse(f.given, err)
+		f.sink.Refuse(f.listed, err)
 	case out:
-		f.log.Warn("worker removed: not responding", "worker", f.given.ID, "address", f.given.Address, "failures", f.pulse.failures, "error", err)
+		f.log.Warn("worker removed: not responding", "worker", f.listed.ID, "address", f.listed.Address, "failures", f.pulse.failures, "error", err)
 		f.endLook()
 		w := f.reported
 		if f.reported = (pools.Worker{}); w.ID == "" {
-			w = f.given
+			w = f.listed
 		}
 		f.sink.Lose(w)
 		f.complained = true
 	case !f.complained:
 		if !f.pulse.in {
-			f.sink.Lose(f.given)
+			f.sink.Lose(f.listed)
 		}
-		f.log.Warn("worker not responding; still probing", "worker", f.given.ID, "address", f.given.Address, "error", err)
+		f.log.Warn("worker not responding; still probing", "worker", f.listed.ID, "address", f.listed.Address, "error", err)
 		f.complained = true
 	}
 }

@@ -30,7 +30,7 @@ type ProberConfig struct {
 	Trust http1.Trust
 	// Dial replaces the network, for tests in memory.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// AskFirst reports no worker before it has answered, though its model was given.
+	// AskFirst reports no worker before it has answered, even if its model is configured.
 	AskFirst bool
 	// OnBeat runs after each query with the worker's id and the error, nil for none. It must not block.
 	OnBeat func(id string, err error)
@@ -42,7 +42,7 @@ type ProberConfig struct {
 }
 
 // Prober finds workers that do not register: it queries each until it answers, reports it to the sink, and keeps
-// checking it. A worker with a given model is reported at once, with defaults for the rest.
+// checking it. A worker with a configured model is reported at once, with defaults for the rest.
 type Prober struct {
 	sink  Sink
 	cfg   ProberConfig
@@ -115,7 +115,7 @@ func (p *Prober) Wanted() int {
 	return len(p.wanted)
 }
 
-// Responds reports whether a worker of the list has answered and does so still. One whose model was given is reported before that.
+// Responds reports whether a worker of the list has answered and does so still. One whose model is configured is reported before that.
 func (p *Prober) Responds(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,10 +145,10 @@ func (p *Prober) Run(ctx context.Context) error {
 		p.mu.Unlock()
 		now := make(map[string]Endpoint, len(wanted))
 		for _, e := range wanted {
-			now[e.Given.ID] = e
+			now[e.Worker.ID] = e
 		}
 		for id, f := range followed {
-			if e, still := now[id]; !still || !e.Given.Equal(&f.given) {
+			if e, still := now[id]; !still || !e.Worker.Equal(&f.listed) {
 				f.cancel()
 				<-f.done
 				p.responds(id, false)
@@ -157,8 +157,8 @@ func (p *Prober) Run(ctx context.Context) error {
 			}
 		}
 		for _, e := range wanted {
-			if id := e.Given.ID; followed[id] == nil {
-				f := p.probe(e.Given, begun)
+			if id := e.Worker.ID; followed[id] == nil {
+				f := p.probe(e.Worker, begun)
 				begun++
 				followed[id] = f
 				ctx, cancel := context.WithCancel(ctx)
@@ -192,9 +192,9 @@ func (p *Prober) Run(ctx context.Context) error {
 }
 
 // probe makes the nth probe of this Prober: no two draw the same incarnations.
-func (p *Prober) probe(given pools.Worker, nth uint64) *probe {
+func (p *Prober) probe(listed pools.Worker, nth uint64) *probe {
 	return &probe{
-		Prober: p, given: given, pulse: pulse{limit: p.cfg.Failures}, done: make(chan struct{}),
+		Prober: p, listed: listed, pulse: pulse{limit: p.cfg.Failures}, done: make(chan struct{}),
 		suspected: make(chan time.Time, 1), ended: make(chan struct{}, 1),
 		due: make(chan struct{}, 1),
 		rng: rand.New(rand.NewPCG(p.cfg.Seed, nth)),

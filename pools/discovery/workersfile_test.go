@@ -31,7 +31,7 @@ func TestParseFile(t *testing.T) {
 		{ID: "10.0.0.1-8000", Role: pools.Prefill, Address: "http://10.0.0.1:8000", BlockSize: 32},
 		{ID: "d1", Role: pools.Decode, Address: "http://10.0.0.2:8000", Model: "org/m"},
 	}
-	assert.True(t, len(got) == 2 && got[0].Given.Equal(&want[0]) && got[1].Given.Equal(&want[1]), "got %+v", got)
+	assert.True(t, len(got) == 2 && got[0].Worker.Equal(&want[0]) && got[1].Worker.Equal(&want[1]), "got %+v", got)
 	none, err := ParseFile("w.yaml", []byte("[]"))
 	assert.True(t, err == nil && len(none) == 0, "no workers: %v, %v", none, err)
 }
@@ -79,8 +79,8 @@ func FuzzParseFile(f *testing.F) {
 		}
 		assert.NoError(t, CheckEndpoints(list), "a list was taken that is none")
 		for _, e := range list {
-			w, _ := facts{model: "m"}.record(e.Given, 0)
-			assert.NoError(t, w.Validate(), "%+v was taken", e.Given)
+			w, _ := facts{model: "m"}.record(e.Worker, 0)
+			assert.NoError(t, w.Validate(), "%+v was taken", e.Worker)
 		}
 	})
 }
@@ -94,7 +94,7 @@ type reported struct {
 func (o *reported) publish(es []Endpoint) {
 	var ids []string
 	for _, e := range es {
-		ids = append(ids, e.Given.ID)
+		ids = append(ids, e.Worker.ID)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -92,7 +92,7 @@ func NewAttach(cfg AttachConfig, links Links, log *slog.Logger, reg prometheus.R
 	a := &Attach{
 		cfg: cfg, links: links, log: log, reg: reg,
 		news: make(chan news), restarts: make(chan time.Time, 16), moved: make(chan struct{}, 1),
-		awaits: "the engine at " + cfg.Engine.Given.Address,
+		awaits: "the engine at " + cfg.Engine.Worker.Address,
 	}
 	if links.Certs != nil {
 		links.Certs.Export(reg)
@@ -152,7 +152,7 @@ func (a *Attach) beat(_ string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.awaits != "" {
-		a.awaits = fmt.Sprintf("the engine at %s: %v", a.cfg.Engine.Given.Address, err)
+		a.awaits = fmt.Sprintf("the engine at %s: %v", a.cfg.Engine.Worker.Address, err)
 	}
 }
 
@@ -177,7 +177,7 @@ func (a *Attach) Run(ctx context.Context) error {
 		return a.prober.Run(asking)
 	})
 	a.runs.Go(func() error { return a.links.Certs.Run(a.inner) })
-	a.log.Info("waiting for the engine", "url", a.cfg.Engine.Given.Address, "role", string(a.cfg.Engine.Given.Role))
+	a.log.Info("waiting for the engine", "url", a.cfg.Engine.Worker.Address, "role", string(a.cfg.Engine.Worker.Role))
 	a.follow(ctx)
 	stopAsking()
 	for asking := true; asking; { // it may be sending news
@@ -190,7 +190,7 @@ func (a *Attach) Run(ctx context.Context) error {
 	registered := a.current != nil && a.current.registrar.Lodged() // a gateway may see it before we do
 	a.withdraw("it is being detached")
 	if registered && a.bridge != nil && a.cfg.Drain > 0 {
-		a.log.Info("draining: KV events are still forwarded", "worker", a.cfg.Engine.Given.ID, "drain", a.cfg.Drain)
+		a.log.Info("draining: KV events are still forwarded", "worker", a.cfg.Engine.Worker.ID, "drain", a.cfg.Drain)
 		select {
 		case <-time.After(a.cfg.Drain):
 		case <-a.inner.Done(): // something else failed
@@ -200,7 +200,7 @@ func (a *Attach) Run(ctx context.Context) error {
 	stop()
 	a.ends.Wait()
 	err := a.runs.Wait()
-	a.log.Info("detached; the engine keeps running", "worker", a.cfg.Engine.Given.ID, "was_registered", registered)
+	a.log.Info("detached; the engine keeps running", "worker", a.cfg.Engine.Worker.ID, "was_registered", registered)
 	return err
 }
 
@@ -221,17 +221,17 @@ func (a *Attach) follow(ctx context.Context) {
 				a.log.Warn("engine cannot be used; still probing", "error", n.refused)
 			case n.worker == nil:
 				a.metrics.withdrawals.Inc()
-				a.withdraw("the engine at " + a.cfg.Engine.Given.Address)
+				a.withdraw("the engine at " + a.cfg.Engine.Worker.Address)
 			default:
 				a.take(n.worker)
 			}
 		case cut := <-a.restarts:
-			a.prober.Suspect(a.cfg.Engine.Given.ID, cut)
+			a.prober.Suspect(a.cfg.Engine.Worker.ID, cut)
 		case <-a.moved:
 			a.settled(a.bridge != nil && a.bridge.Settled())
 		case <-a.settle:
 			a.log.Warn("registering before the first KV event; predicting the worker's cache until then",
-				"worker", a.cfg.Engine.Given.ID, "endpoint", a.bridge.at.from.Endpoint)
+				"worker", a.cfg.Engine.Worker.ID, "endpoint", a.bridge.at.from.Endpoint)
 			a.settled(true)
 		case <-report.C:
 			if ok, awaits := a.Registered(); !ok {
@@ -341,7 +341,7 @@ func (a *Attach) deregister(r *registration) {
 
 // hint logs once how to make an engine publish KV events.
 func (a *Attach) hint(w *pools.Worker) {
-	if w.KVEvents != "none" || a.cfg.Engine.Given.KVEvents != "" || a.hinted {
+	if w.KVEvents != "none" || a.cfg.Engine.Worker.KVEvents != "" || a.hinted {
 		return
 	}
 	a.hinted = true

@@ -217,7 +217,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 			Prefix: cfg.Prefix, Allow: cfg.allowed(), Grace: cfg.LeaseTTL,
 		}, log)
 	}
-	return g, g.addGiven(own)
+	return g, g.addListed(own)
 }
 
 // forecast predicts TTFT by what the legs have observed.
@@ -326,7 +326,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	group.Go(func() error {
 		return trimmer{running: g.edge.InFlight, resident: residentBytes, free: freeMemory}.Run(inner)
 	})
-	g.runGiven(inner, group)
+	g.runListed(inner, group)
 	group.Go(func() error { return g.edge.Serve(g.listener) })
 	if g.admin != nil {
 		group.Go(func() error { return g.edge.ServeAdmin(g.admin) })

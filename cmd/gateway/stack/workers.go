@@ -48,8 +48,8 @@ func (c *GatewayConfig) allowed() *discovery.Hosts {
 	return c.Workers.Allow
 }
 
-// addGiven sets up workers by URL and in pods. Its error may be a *setting.Error.
-func (g *Gateway) addGiven(reg prometheus.Registerer) error {
+// addListed sets up workers by URL and in pods. Its error may be a *setting.Error.
+func (g *Gateway) addListed(reg prometheus.Registerer) error {
 	cfg := g.cfg.Workers
 	g.Roster.OnChange(func() { g.Awaits() })
 	g.Roster.OnChange(g.logPredicted)
@@ -105,8 +105,8 @@ func (g *Gateway) logPredicted() {
 	}
 }
 
-// runGiven manages workers by URL and in pods until ctx ends.
-func (g *Gateway) runGiven(ctx context.Context, group *errgroup.Group) {
+// runListed manages workers by URL and in pods until ctx ends.
+func (g *Gateway) runListed(ctx context.Context, group *errgroup.Group) {
 	for _, p := range g.given.probers {
 		group.Go(func() error { return p.Run(ctx) })
 	}

@@ -50,7 +50,7 @@ func (m *memory) set(es []discovery.Endpoint) {
 	m.sets++
 	m.workers = map[string]pools.Worker{}
 	for _, e := range es {
-		m.workers[e.Given.ID] = e.Given
+		m.workers[e.Worker.ID] = e.Worker
 	}
 }
 

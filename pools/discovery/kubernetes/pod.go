@@ -131,8 +131,8 @@ func (p *pod) workers() ([]discovery.Endpoint, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", keyOptions, err)
 		}
-		e.Given.ID, e.Given.Incarnation = id, p.Metadata.UID
-		if e, err = discovery.NewEndpoint(e.Given); err != nil {
+		e.Worker.ID, e.Worker.Incarnation = id, p.Metadata.UID
+		if e, err = discovery.NewEndpoint(e.Worker); err != nil {
 			return nil, fmt.Errorf("its name or UID: %w", err)
 		}
 		list = append(list, e)

@@ -25,7 +25,7 @@ func readied(t *testing.T, labels, annotations, ports string) *pod {
 func shown(f found) string {
 	var all []string
 	for _, e := range f.workers {
-		all = append(all, fmt.Sprint(e.Given.ID, " ", e.Given.Role, " ", e.Given.Address))
+		all = append(all, fmt.Sprint(e.Worker.ID, " ", e.Worker.Role, " ", e.Worker.Address))
 	}
 	return strings.Join(all, ", ")
 }
@@ -82,7 +82,7 @@ func TestAPodsOptions(t *testing.T) {
 		`{"containerPort":8000}`)
 	now := judge(p, found{})
 	require.Len(t, now.workers, 1)
-	w := now.workers[0].Given
+	w := now.workers[0].Worker
 	if w.Model != "org/m" || w.KVEndpoint != "tcp://10.1.2.3:5557" || w.KVReplay != "tcp://10.1.2.3:5558" ||
 		w.Transfer != "10.1.2.3:8998" || w.BlockSize != 64 ||
 		len(w.Taints) != 2 || w.Incarnation != "u1" {
@@ -90,8 +90,8 @@ func TestAPodsOptions(t *testing.T) {
 	}
 	p = readied(t, ``, `"tandem.dev/options":"kv-events=none"`, `{"containerPort":8000}`)
 	p.Status.PodIP, p.Metadata.Name = "fd00::7", strings.Repeat("n", 200)
-	if now = judge(p, found{}); len(now.workers) != 1 || now.workers[0].Given.Address != "http://[fd00::7]:8000" ||
-		now.workers[0].Given.KVEvents != "none" || now.workers[0].Given.ID != "u1" {
+	if now = judge(p, found{}); len(now.workers) != 1 || now.workers[0].Worker.Address != "http://[fd00::7]:8000" ||
+		now.workers[0].Worker.KVEvents != "none" || now.workers[0].Worker.ID != "u1" {
 		t.Errorf("%+v", now)
 	}
 	for _, spoil := range []func(p *pod){
@@ -172,8 +172,8 @@ func FuzzReadEvent(f *testing.F) {
 		e.pod.Metadata.Annotations = map[string]string{keyOptions: options, keyPort: port}
 		now := judge(&e.pod, found{})
 		for _, w := range now.workers {
-			raw, err := json.Marshal(w.Given)
-			assert.True(t, err == nil && w.Given.Role != "" && !pools.Listens(w.Given.KVEndpoint), "%s, %v", raw, err)
+			raw, err := json.Marshal(w.Worker)
+			assert.True(t, err == nil && w.Worker.Role != "" && !pools.Listens(w.Worker.KVEndpoint), "%s, %v", raw, err)
 		}
 	})
 }

@@ -36,7 +36,7 @@ type found struct {
 func (f *found) equal(o *found) bool {
 	return f.uid == o.uid && f.state == o.state && f.why == o.why &&
 		slices.EqualFunc(f.workers, o.workers, func(a, b discovery.Endpoint) bool {
-			return a.Given.Equal(&b.Given)
+			return a.Worker.Equal(&b.Worker)
 		})
 }
 
@@ -158,7 +158,7 @@ func (ps *pods) next(from applied) transition {
 	to := transition{reasons: map[string]string{}, next: applied{known: map[string]bool{}, refused: map[string]string{}}}
 	for name, f := range ps.by {
 		for _, e := range f.workers {
-			id := e.Given.ID
+			id := e.Worker.ID
 			now := f.state == cordoned
 			to.next.known[id] = now
 			switch was := from.known[id]; {
