@@ -56,7 +56,7 @@ func (a *Ask) bound() bool {
 }
 
 // Lane names the workers that the ask is bound to, for a queue: asks with the same pins, taints, adapters and tried workers
-// that lack the same legs hold up only each other. It is empty for an ask that takes any worker.
+// that lack the same legs block only each other. It is empty for an ask that takes any worker.
 func (a *Ask) Lane() string {
 	if !a.bound() {
 		if a.Want == Decode {

@@ -10,49 +10,48 @@ import (
 )
 
 const (
-	// few is how many transfers in a row, each too slow, or how many failures in a row shut a pair: one may be a first
-	// handshake, two a coincidence.
+	// few is how many slow transfers or failures in a row shut a pair: one may be a first handshake, two a coincidence.
 	few = 3
-	// worth is how many times what computing a prompt takes its transfer may take: computed there, it delays the answers that
-	// are decoded there.
+	// worth is how many times the time to compute a prompt its transfer may take: computing it on the decode worker delays the
+	// answers there.
 	worth = 2
-	// patient is how long a transfer may take that is not known to be too slow: decode may have as much else to do.
+	// patient is how long a transfer may take that is not known to be too slow: the decode worker may be busy for that long.
 	patient = 500 * time.Millisecond
-	// leastOwn is what decode takes to its first event besides the transfer: a step or two, and the way there.
+	// leastOwn is decode's time to its first event besides the transfer: a step or two, and the network.
 	leastOwn = 50 * time.Millisecond
-	// probeOf is of how many placed requests of a model one at most is a probe. A probe costs about twice what decode takes
-	// to compute its prompt, so that all of them cost 2 % of it.
+	// probeOf: at most one in so many placed requests of a model is a probe. A probe costs about twice the prompt's time on
+	// decode, so probes cost 2 %.
 	probeOf = 64
-	// recent is what the latest prompt weighs that decode has computed, against all before it.
+	// recent is the weight of the latest prompt that decode computed, against all earlier ones.
 	recent = .2
-	// typical is of how many tokens the prompt is that a pair must be open for to be called so.
+	// typical is the prompt length in tokens for which [Links.Pairs] reports a pair as shut.
 	typical = 4096
-	// probeLost is after how long a probe that never began its transfer is given up.
+	// probeLost is how long after its choice a probe without a transfer counts as lost.
 	probeLost = time.Minute
 )
 
-// Computes predicts how long prefill worker p takes to compute so many tokens, and false where nothing is known.
+// Computes predicts how long prefill worker p takes to compute so many tokens; ok is false if unknown.
 type Computes func(p *pools.Worker, tokens int) (time.Duration, bool)
 
-// Links measures how fast KV moves within each pair of a prefill and a decode worker, and decides which pairs are shut: those in
-// which handing a prompt over costs more than decode takes to compute it,
+// Links measures how fast KV transfers in each pair of a prefill and a decode worker, and decides which pairs are shut:
+// those where handing a prompt over takes longer than decode takes to compute it,
 //
-//	b · (tokens under way + tokens of the prompt) > max(leastOwn, worth · what computing the prompt takes),
+//	b · (tokens in flight + tokens of the prompt) > max(leastOwn, worth · time to compute the prompt),
 //
-// or whose latest hand-offs failed. b is the time that a token takes at least. A transfer bounds it from below and from above,
+// or whose latest hand-offs failed. b is the least time per token. A transfer bounds it from both sides,
 //
 //	(to the first event − decode's own time) / n ≤ b ≤ (to the first token) / n
 //
-// where n is the tokens that the pair has moved meanwhile; one that is still under way has taken its age, at least. b is the
-// least of the three highest lower bounds since a transfer that contradicts them: three slow transfers shut a pair, a quick
-// one opens it, and short prompts neither hide nor exaggerate what long ones take. A shut pair gets a probe now and then.
+// where n is the tokens that the pair transferred meanwhile; one in flight has taken at least its age. b is the least of the
+// three highest lower bounds since a transfer that contradicts them: three slow transfers shut a pair, a quick one opens it,
+// and short prompts neither hide nor exaggerate the speed for long ones. A shut pair gets a probe now and then.
 //
-// Waiting for a transfer until it has cost what the computation costs, and no longer, costs twice the better choice at most
-// (ski rental: Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988).
+// Waiting for a transfer for as long as the computation would take costs at most twice the better choice (ski rental:
+// Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988).
 //
 // Links is a core: its owner guards it.
 type Links struct {
-	// OnChange is called when a pair is shut, and why, or opens, which has no reason; nil is nothing. It must not call the Links.
+	// OnChange is called when a pair is shut, with the reason, or opens, with none. It may be nil and must not call the Links.
 	OnChange func(p, d *pools.Worker, reason string)
 
 	computes Computes
@@ -61,39 +60,39 @@ type Links struct {
 
 type modelLinks struct {
 	links  map[pair]*link
-	doubts map[*link]struct{} // those that may be shut: looked at for each request, so they have to be few
+	doubts map[*link]struct{} // those that may be shut: few, since each request visits them
 	placed uint64             // requests
 	probed uint64             // placed when the latest probe was
 }
 
-// pair names the processes of one.
+// pair identifies a pair's processes.
 type pair struct{ p, pIncarnation, d, dIncarnation string }
 
-// link is what was measured of a pair.
+// link has the measurements of a pair.
 type link struct {
 	p, d     *pools.Worker
-	bounds   [few]float64 // seconds a token takes at least, ascending
-	slower   float64      // logarithm of how much longer d takes to compute a prompt than p
+	bounds   [few]float64 // lower bounds of the seconds per token, ascending
+	slower   float64      // logarithm of d's time to compute a prompt over p's
 	moved    int          // tokens, in all
-	under    []*Transfer  // way, the oldest first
+	under    []*Transfer  // in flight, oldest first
 	failures int          // in a row
-	reason   string       // why it was shut when something came of it last
-	probing  time.Time    // since when a probe is to come, or is under way; zero for none
+	reason   string       // why it was shut, at the latest result
+	probing  time.Time    // when a probe was chosen that has no result yet; zero for none
 }
 
-// Transfer is one prompt's KV on its way. Its zero value is none.
+// Transfer is the transfer of one prompt's KV. The zero value is none.
 type Transfer struct {
 	link   *link
 	tokens int
 	began  time.Time
-	before int           // what the pair had moved then
-	own    time.Duration // what decode takes besides
-	price  time.Duration // what computing the prompt takes; 0 unknown
-	limit  time.Duration // what the transfer may take
-	gone   bool          // it was left for its price
+	before int           // tokens that the pair had transferred then
+	own    time.Duration // decode's time besides
+	price  time.Duration // to compute the prompt; 0 unknown
+	limit  time.Duration // of the transfer
+	gone   bool          // decode left it to compute the prompt
 }
 
-// Price is what handing a prompt over was predicted to cost, and what computing it where it is decoded.
+// Price is the predicted time to hand a prompt over, and to compute it on the decode worker.
 type Price struct{ Transfer, Compute time.Duration }
 
 // NewLinks returns Links without a pair.
@@ -101,8 +100,8 @@ func NewLinks(computes Computes) *Links {
 	return &Links{computes: computes, models: map[string]*modelLinks{}}
 }
 
-// Shut reports whether any pair of a model is shut for a prompt of so many tokens. Its time is proportional to the
-// number of pairs that transfer now or were slow of late.
+// Shut reports whether any pair of a model is shut for a prompt of so many tokens. Its time is proportional to the pairs that
+// transfer now or were slow recently.
 func (l *Links) Shut(model string, tokens int, now time.Time) bool {
 	if m := l.models[model]; m != nil {
 		for k := range m.doubts {
@@ -114,7 +113,7 @@ func (l *Links) Shut(model string, tokens int, now time.Time) bool {
 	return false
 }
 
-// Opens reports whether a prompt of so many tokens may be handed over from p to d, be it as a probe.
+// Opens reports whether a prompt of so many tokens may be handed over from p to d, possibly as a probe.
 func (l *Links) Opens(p, d *pools.Worker, tokens int, now time.Time) bool {
 	m, k := l.find(p, d)
 	if k == nil || !l.shut(k, tokens, now) {
@@ -123,7 +122,7 @@ func (l *Links) Opens(p, d *pools.Worker, tokens int, now time.Time) bool {
 	return m.placed-m.probed >= probeOf && len(k.under) == 0 && (k.probing.IsZero() || now.Sub(k.probing) > probeLost)
 }
 
-// Placed records that a request goes to d, its prompt of so many tokens computed by p; p is nil where d does that itself.
+// Placed records that a request goes to d, its prompt of so many tokens computed by p, nil if by d itself.
 func (l *Links) Placed(p, d *pools.Worker, tokens int, now time.Time) {
 	m := l.models[d.Model]
 	if m == nil {
@@ -161,7 +160,7 @@ func (l *Links) Why(prefill *pools.Pool, d *pools.Worker, tokens int, now time.T
 	return reason, price
 }
 
-// Begin begins the transfer t of a prompt's tokens from p to d, which takes own besides.
+// Begin starts the transfer t of a prompt's tokens from p to d, which takes own besides.
 func (l *Links) Begin(t *Transfer, p, d *pools.Worker, tokens int, own time.Duration, now time.Time) {
 	m, k := l.find(p, d)
 	if k == nil {
@@ -178,7 +177,7 @@ func (l *Links) Begin(t *Transfer, p, d *pools.Worker, tokens int, own time.Dura
 	m.note(k)
 }
 
-// Patience is how long to wait before a call of [Links.Leave] for t, and between two; 0 where none is needed.
+// Patience returns how long to wait before a call of [Links.Leave] for t, and between two; 0 if none is needed.
 func (t *Transfer) Patience() time.Duration {
 	if t.link == nil || t.price == 0 {
 		return 0
@@ -186,8 +185,8 @@ func (t *Transfer) Patience() time.Duration {
 	return max(t.price, leastOwn)
 }
 
-// Leave reports whether it is time for decode to compute the prompt itself: t has taken as long as that takes, and another one
-// was too slow, or it has taken too long already.
+// Leave reports whether decode should compute the prompt itself now: t has taken as long as that, and another transfer was too
+// slow, or t has taken far too long.
 func (l *Links) Leave(t *Transfer, now time.Time) bool {
 	k, age := t.link, now.Sub(t.began)
 	if k == nil || t.price == 0 || age <= t.price {
@@ -197,7 +196,7 @@ func (l *Links) Leave(t *Transfer, now time.Time) bool {
 	return t.gone
 }
 
-// Arrived ends t: decode's first event came at event, and its first token has come now.
+// Arrived ends t: decode's first event arrived at event, and its first token now.
 func (l *Links) Arrived(t *Transfer, event, now time.Time) {
 	k := t.link
 	if k == nil {
@@ -219,8 +218,8 @@ func (l *Links) Arrived(t *Transfer, event, now time.Time) {
 	l.end(t, now)
 }
 
-// Left ends t before decode's first event: it was given up, or has failed. One that was given up for its price is taken to be half
-// done, and to be twice as slow as the ones before it: when it would have arrived is not known.
+// Left ends t before decode's first event: decode left it, or it failed. One that decode left counts as half done, and as twice
+// as slow as the ones before it, since its arrival is unknown.
 func (l *Links) Left(t *Transfer, now time.Time) {
 	k := t.link
 	switch {
@@ -256,7 +255,7 @@ func (l *Links) Failed(p, d *pools.Worker, now time.Time) {
 	}
 }
 
-// Works reports whether p hands over to another decode worker than d: the latest that it did went well.
+// Works reports whether p hands over to another decode worker than d: its latest hand-off there succeeded.
 func (l *Links) Works(p, d *pools.Worker) bool {
 	if m := l.models[p.Model]; m != nil {
 		for _, k := range m.links {
@@ -268,7 +267,7 @@ func (l *Links) Works(p, d *pools.Worker) bool {
 	return false
 }
 
-// Pairs is how many pairs of each model are shut: too slow for a prompt of [typical] tokens, or failing.
+// Pairs emits how many pairs of each model are shut: too slow for a prompt of [typical] tokens, or failing.
 func (l *Links) Pairs(emit func(model string, slow, failing int)) {
 	for model, m := range l.models {
 		n := map[string]int{}
@@ -279,7 +278,7 @@ func (l *Links) Pairs(emit func(model string, slow, failing int)) {
 	}
 }
 
-// Forget drops the pairs of workers that have gone.
+// Forget drops the pairs of workers that are gone.
 func (l *Links) Forget(gone func(worker, incarnation string) bool) {
 	for model, m := range l.models {
 		maps.DeleteFunc(m.links, func(n pair, k *link) bool {
@@ -319,15 +318,15 @@ func (l *Links) shut(k *link, tokens int, now time.Time) bool {
 	return known && moved > limit
 }
 
-// limit is how long a transfer may take: worth times what prefill takes to compute the prompt or, where it is longer, what decode
-// took of late, and leastOwn at least: less is not worth the delay of the answers that decode generates. That decode has too much
-// to do is in it, so that a pair opens which was shut for nothing else.
+// limit returns how long a transfer may take: worth times prefill's time to compute the prompt, or decode's recent time if longer,
+// and at least leastOwn: less does not justify the delay of decode's answers. A busy decode worker raises the limit, so that a
+// pair that was shut for that reason alone opens.
 func (l *Links) limit(k *link, tokens int) (computed, limit time.Duration, known bool) {
 	computed, known = l.computes(k.p, tokens)
 	return computed, max(leastOwn, time.Duration(float64(computed)*max(worth, math.Exp(k.slower)))), known
 }
 
-// end takes t from its pair.
+// end removes t from its pair.
 func (l *Links) end(t *Transfer, now time.Time) {
 	k := t.link
 	k.under = slices.DeleteFunc(k.under, func(other *Transfer) bool { return other == t })
@@ -336,7 +335,7 @@ func (l *Links) end(t *Transfer, now time.Time) {
 	l.judge(k, now)
 }
 
-// note keeps k among those that may be shut, or takes it from them: without bounds, transfers and failures it is open.
+// note adds k to doubts, or removes it: without bounds, transfers and failures it is open.
 func (m *modelLinks) note(k *link) {
 	if k.failures >= few || k.bounds[0] > 0 || len(k.under) > 0 {
 		m.doubts[k] = struct{}{}
@@ -345,7 +344,7 @@ func (m *modelLinks) note(k *link) {
 	}
 }
 
-// judge calls OnChange where a pair was shut or opened. A pair that was forgotten meanwhile is not judged.
+// judge calls OnChange if a pair was shut or opened, unless it was forgotten.
 func (l *Links) judge(k *link, now time.Time) {
 	m, current := l.find(k.p, k.d)
 	if current != k {
@@ -365,8 +364,8 @@ func (l *Links) judge(k *link, now time.Time) {
 	k.reason = reason
 }
 
-// takes is how long a prompt's transfer takes at least, behind those under way. While one is, the highest bound counts as well: a
-// pair that may be slow is tried by one at a time.
+// takes returns the least time of a prompt's transfer behind those in flight. While one is in flight, the highest bound counts
+// too, so that a pair that may be slow is tried by one transfer at a time.
 func (k *link) takes(tokens int, now time.Time) time.Duration {
 	bounds := k.known(now, nil)
 	seconds := bounds[0] * float64(k.ahead()+tokens)
@@ -376,7 +375,7 @@ func (k *link) takes(tokens int, now time.Time) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// known are the bounds, those of transfers under way but one included.
+// known returns the bounds, including those of all transfers in flight but one.
 func (k *link) known(now time.Time, but *Transfer) [few]float64 {
 	bounds, ahead := k.bounds, k.ahead()
 	for _, t := range k.under {
@@ -387,7 +386,7 @@ func (k *link) known(now time.Time, but *Transfer) [few]float64 {
 	return bounds
 }
 
-// ahead is the tokens under way.
+// ahead returns the tokens in flight.
 func (k *link) ahead() (tokens int) {
 	for _, t := range k.under {
 		tokens += t.tokens
@@ -395,12 +394,12 @@ func (k *link) ahead() (tokens int) {
 	return tokens
 }
 
-// least returns the fewest seconds that a token takes by the age of t, as if all transfers under way had ended now.
+// least returns the least seconds per token by the age of t, as if all transfers in flight had ended now.
 func (k *link) least(t *Transfer, ahead int, now time.Time) float64 {
 	return (now.Sub(t.began) - t.own).Seconds() / float64(max(1, k.moved-t.before+ahead))
 }
 
-// raise puts a lower bound in place of the least of those that are known, if it is higher.
+// raise replaces the least of the lower bounds by a higher one.
 func raise(bounds *[few]float64, low float64) {
 	if low > bounds[0] {
 		bounds[0] = low

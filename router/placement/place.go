@@ -13,9 +13,8 @@ import (
 // maxChoices is how often Book chooses again because a permit was refused that looked free at the choice.
 const maxChoices = 4
 
-// Book picks and books the workers that the ask lacks, and acquires the permits to call them. It leaves to the asks
-// ahead what they wait for, and to the request of [Ask.Yield] what there is for it: where that is why the ask has to wait,
-// the error is an [ErrYield] too. Its errors are ErrNoDecode, ErrNoPrefill, a [*PinError], a [*router.TooBigError], a
+// Book picks and books the workers that the ask lacks, and acquires the permits to call them. It leaves workers to the asks
+// ahead, and to the request of [Ask.Yield]: if that is why the ask has to wait, the error is an [ErrYield] too. Its errors are ErrNoDecode, ErrNoPrefill, a [*PinError], a [*router.TooBigError], a
 // [*router.OverloadedError] and those that [Waits] accepts.
 //
 // The permits are acquired here, where the workers are booked, so that of many asks only one gets a trial call.
@@ -93,7 +92,7 @@ func (r *Route) placed(out *Placement, now time.Time) {
 	r.placer.Transfers.Placed(p, out.Decode.Worker, r.ask.ISL, now)
 }
 
-// place is choose, but if every pair of the ask is shut and decode may not stand in, it takes one of those pairs.
+// place is choose, except that it takes a shut pair if all are shut and decode may not stand in.
 func (r *Route) place(exclude []string, ahead []router.Claim, now time.Time) (Placement, error) {
 	if err := r.checkPins(now); err != nil {
 		return Placement{}, err

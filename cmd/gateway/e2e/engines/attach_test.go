@@ -145,7 +145,7 @@ func TestAttachEveryEngine(t *testing.T) {
 	attach(t, s, links, nil)
 	for _, e := range []*fleet.Stock{old, r} { // which do not report where they publish
 		attach(t, e, links, func(_ *stack.AttachConfig, w *pools.Worker) {
-			at := e.Endpoint(t, e.Published()).Given
+			at := e.Endpoint(t, e.Published()).Worker
 			w.KVEvents, w.KVEndpoint, w.KVReplay, w.KVTopic = at.KVEvents, at.KVEndpoint, at.KVReplay, at.KVTopic
 			w.BlockSize, w.TotalKVBlocks = 16, 64
 		})
