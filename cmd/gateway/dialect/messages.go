@@ -282,7 +282,11 @@ func (m *messages) image(b openai.Node) {
 // assistant writes an assistant's message: its texts, its thoughts, its calls.
 func (m *messages) assistant(content openai.Node) {
 	m.say("assistant")
+	begin := len(m.out)
 	n, calls, thinks := m.parts(content), 0, 0
+	if n == 0 {
+		m.out = append(m.out[:begin], "null"...)
+	}
 	for b := range m.All(content) {
 		if t := m.Quoted(m.Get(b, "thinking")); t != "" && m.typed(b) == "thinking" {
 			if thinks++; thinks == 1 {
@@ -336,8 +340,10 @@ func (m *messages) tools() (n int) {
 			m.put(`,"parameters":{"type":"object","properties":{}}`)
 		}
 		m.pass("strict", m.optional(t, "strict", 't'))
+		later := m.optional(t, "defer_loading", 't') // vLLM reads it in the function, SGLang beside it
+		m.pass("defer_loading", later)
 		m.put("}")
-		m.pass("defer_loading", m.optional(t, "defer_loading", 't'))
+		m.pass("defer_loading", later)
 		m.put("}")
 		n++
 	}
