@@ -2,16 +2,19 @@ package openai
 
 import "sync"
 
-// Edits and scans use the memory of those before them.
+// Edits, scans and trees use the memory of those before them.
 var (
 	edits = sync.Pool{New: func() any { return &Edit{changes: make([]change, 0, 24), own: make([]member, 0, 16)} }}
 	scans = sync.Pool{New: func() any { return new(scan) }}
+
+	branches = sync.Pool{New: func() any { return new([]branch) }}
 )
 
-// The most members, changes and messages whose memory is kept.
+// The most members, changes, messages and values whose memory is kept.
 const (
 	keptEdits = 64
 	keptScans = 256
+	keptNodes = 1 << 14
 )
 
 func takeEdit() *Edit { return edits.Get().(*Edit) }

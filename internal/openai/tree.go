@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"iter"
+	"math"
 	"strconv"
 	"unicode/utf8"
 )
@@ -27,18 +28,28 @@ type Tree struct {
 	Twice Node
 }
 
-// branch is a value and the key before it. An integer is a position in the text, or in the nodes for up and next.
+// branch is a value and the key before it.
 type branch struct {
-	key        text
-	start, end int
-	up, next   Node // the container, and the value after this one and all in it
+	key, keyEnd int32 // where the key's text is, 0 without one
+	start, end  int32
+	up, next    Node // the container, and the value after this one and all in it
+	escaped     bool // the key is
 }
+
+// longest bounds a tree's text, in bytes.
+const longest = math.MaxInt32
 
 // Parse reads data, which must not change while the tree or a string of it is in use. It checks strict JSON as Limits.Scan does, with the
 // default depth and a limit of the number of values. Values whose key is opaque are checked, not taken apart; opaque
 // may be nil. Its error is an *Error, status 400.
 func (t *Tree) Parse(data []byte, opaque func(key []byte) bool) error {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	if len(data) > longest {
+		return TooLarge(longest)
+	}
+	if t.nodes == nil {
+		t.nodes = *branches.Get().(*[]branch)
+	}
 	*t = Tree{data: data, text: own(data), nodes: t.nodes[:0], opaque: opaque, Twice: NoNode}
 	c := newCursor(data, defaultMaxDepth)
 	ok := t.read(&c) && c.finish()
@@ -51,6 +62,14 @@ func (t *Tree) Parse(data []byte, opaque func(key []byte) bool) error {
 	return nil
 }
 
+// Release recycles the tree's memory. Strings that it returned stay valid.
+func (t *Tree) Release() {
+	if nodes := t.nodes[:0]; cap(nodes) <= keptNodes {
+		branches.Put(&nodes)
+	}
+	*t = Tree{}
+}
+
 // read reads one value and all in it, without recursion.
 func (t *Tree) read(c *cursor) bool {
 	up, key := NoNode, text{}
@@ -59,22 +78,28 @@ func (t *Tree) read(c *cursor) bool {
 			return c.fail("more than " + strconv.Itoa(maxNodes) + " values")
 		}
 		b, n, first := c.peek(), Node(len(t.nodes)), false
-		t.nodes = append(t.nodes, branch{key: key, start: c.pos, up: up})
-		if (b == '{' || b == '[') && (t.opaque == nil || key.start == 0 || !t.opaque(key.of(t.data))) {
-			if !c.open() {
-				return false
-			}
-			up, first = n, true
-		} else if _, ok := c.value(); !ok {
+		t.nodes = append(t.nodes, branch{key: int32(key.start), keyEnd: int32(key.end), start: int32(c.pos), up: up, escaped: key.escaped()})
+		ok, contains := false, b == '{' || b == '['
+		switch {
+		case !contains:
+			ok = c.scalar()
+		case key.start > 0 && t.opaque != nil && t.opaque(key.of(t.data)):
+			ok, contains = c.container(), false
+		default:
+			ok, up, first = c.open(), n, true
+		}
+		if !ok {
 			return false
-		} else {
-			t.nodes[n].end, t.nodes[n].next = c.pos, n+1
+		}
+		if !contains {
+			t.nodes[n].end, t.nodes[n].next = int32(c.pos), n+1
 		}
 		for more := false; !more; first = false {
 			if up == NoNode {
 				return true
 			}
-			if key = (text{}); t.data[t.nodes[up].start] == '[' {
+			of := &t.nodes[up]
+			if key = (text{}); t.data[of.start] == '[' {
 				more = c.element(first)
 			} else {
 				key, more = c.member(first)
@@ -83,8 +108,7 @@ func (t *Tree) read(c *cursor) bool {
 				return false
 			}
 			if !more {
-				of := &t.nodes[up]
-				of.end, of.next = c.pos, Node(len(t.nodes))
+				of.end, of.next = int32(c.pos), Node(len(t.nodes))
 				up = of.up
 			}
 		}
@@ -154,22 +178,33 @@ func (t *Tree) Get(n Node, key string) Node {
 		return NoNode
 	}
 	found := NoNode
-	for m := t.First(n); m != NoNode; m = t.Next(m) {
-		k := t.nodes[m].key
-		switch {
-		case !k.escaped() && string(t.data[k.start:k.end]) != key, k.escaped() && string(k.of(t.data)) != key:
-		case found != NoNode:
-			if t.Twice == NoNode {
+	for m, end := n+1, t.nodes[n].next; m < end; {
+		of := &t.nodes[m]
+		if int(of.keyEnd-of.key) == len(key) && t.text[of.key:of.keyEnd] == key || of.escaped && t.key(m) == key {
+			if found == NoNode {
+				found = m
+			} else if t.Twice == NoNode {
 				t.Twice = m
 			}
-		default:
-			found = m
 		}
+		m = of.next
 	}
 	if t.Kind(found) == 'n' {
 		return NoNode
 	}
 	return found
+}
+
+// key returns the key of a member.
+func (t *Tree) key(n Node) string {
+	of := &t.nodes[n]
+	if !of.escaped {
+		return t.text[of.key:of.keyEnd]
+	}
+	c := newCursor(t.data, 0)
+	c.pos = int(of.key) - 1
+	s, _ := c.str()
+	return s.decode(t.data)
 }
 
 // Path returns where the value is: messages[2].content, empty for the whole.
@@ -179,11 +214,11 @@ func (t *Tree) Path(n Node) string {
 	}
 	up := t.nodes[n].up
 	path := t.Path(up)
-	if key := t.nodes[n].key; key.start > 0 {
+	if t.nodes[n].key > 0 {
 		if path != "" {
 			path += "."
 		}
-		return path + shown(key.of(t.data))
+		return path + shown([]byte(t.key(n)))
 	}
 	i := 0
 	for m := t.First(up); m != n; m = t.Next(m) {
@@ -196,7 +231,7 @@ func (t *Tree) Path(n Node) string {
 func (t *Tree) AppendText(dst []byte, n Node) []byte {
 	if t.Kind(n) == '"' {
 		c := newCursor(t.data, 0)
-		c.pos = t.nodes[n].start
+		c.pos = int(t.nodes[n].start)
 		s, _ := c.str()
 		dst = s.appendTo(dst, t.data)
 	}

@@ -83,15 +83,15 @@ func (b *body) optional(of openai.Node, key string, kind byte) openai.Node {
 
 // required is optional for a member that must be there.
 func (b *body) required(of openai.Node, key string, kind byte) openai.Node {
-	if b.Get(of, key) != none {
-		return b.optional(of, key, kind)
+	n := b.optional(of, key, kind)
+	if n == none && b.err == nil {
+		path := b.Path(of)
+		if path != "" {
+			path += "."
+		}
+		b.refuse(path+key, "is required")
 	}
-	path := b.Path(of)
-	if path != "" {
-		path += "."
-	}
-	b.refuse(path+key, "is required")
-	return none
+	return n
 }
 
 // flag reports whether the member key of an object is true.
@@ -130,6 +130,7 @@ func (b *body) add(separator, label, s string) {
 
 // finish returns the converted request, or what is wrong with the body.
 func (b *body) finish(f form) (*Request, error) {
+	defer b.Release()
 	if b.Twice != none {
 		b.fail(b.Twice, "appears more than once")
 	}

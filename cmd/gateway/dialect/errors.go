@@ -61,7 +61,7 @@ func AppendMessagesError(dst []byte, e *openai.Error, requestID string) []byte {
 var (
 	contextLimit  = regexp.MustCompile(`context length (?:is |of |\()(?:only )?(\d+) tokens`)
 	promptTokens  = regexp.MustCompile(`(\d+) (?:in the messages|input tokens|tokens from the input)|input \((\d+) tokens`)
-	answersTokens = regexp.MustCompile(`(\d+) (?:in the completion|output tokens|tokens for the completion)`)
+	answersTokens = regexp.MustCompile(`(\d+) (?:in the completion|output tokens|tokens for the completion)|too large: (\d+)`)
 )
 
 // messagesText returns the error's message. That of an overflow begins in Anthropic's words and ends in the code, which

@@ -1,6 +1,8 @@
 package dialect
 
 import (
+	"bytes"
+	"slices"
 	"strings"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -173,37 +175,34 @@ func (m *messages) user(content openai.Node) {
 // result writes the messages of one tool_result: its texts, then the tools that it refers to, which templates with a
 // search for tools expand.
 func (m *messages) result(b openai.Node) {
-	id, content := m.Raw(m.required(b, "tool_use_id", '"')), m.Get(b, "content")
+	end, content := `,"tool_call_id":`+m.Raw(m.required(b, "tool_use_id", '"'))+"}", m.Get(b, "content")
+	before, references := len(m.out), 0
 	m.say("tool")
-	before := len(m.out)
-	m.put("[")
-	for in := range m.All(content) {
-		if m.typed(in) == "tool_reference" {
-			m.item()
-			m.put(`{"type":"tool_reference","name":`, m.Raw(m.required(in, "tool_name", '"')), "}")
-		}
-	}
-	m.put("]")
-	references := string(m.out[before:])
-	m.out = append(m.out[:before], '"')
+	m.put(`"`)
 	m.start = len(m.out)
 	m.texts(content, line)
-	said := string(m.out[m.start:])
-	if m.flag(b, "is_error") && !strings.HasPrefix(said, "Error") {
-		m.out = m.out[:m.start]
-		m.put("Error: ", said)
+	silent := len(m.out) == m.start
+	if m.flag(b, "is_error") && !bytes.HasPrefix(m.out[m.start:], []byte("Error")) {
+		m.out = slices.Insert(m.out, m.start, []byte("Error: ")...)
 	}
-	end := `,"tool_call_id":` + id + "}"
-	if references == "[]" {
-		m.put(`"`, end)
-		return
+	m.put(`"`, end)
+	for in := range m.All(content) {
+		if m.typed(in) != "tool_reference" {
+			continue
+		}
+		if references++; references == 1 {
+			if silent {
+				m.out = m.out[:before]
+			}
+			m.say("tool")
+			m.put("[")
+		}
+		m.item()
+		m.put(`{"type":"tool_reference","name":`, m.Raw(m.required(in, "tool_name", '"')), "}")
 	}
-	if m.put(`"`, end); said == "" {
-		m.out = m.out[:before]
-	} else {
-		m.say("tool")
+	if references > 0 {
+		m.put("]", end)
 	}
-	m.put(references, end)
 }
 
 // parts writes a message's content, a string if there is one text only, and returns the number of its parts. The images
