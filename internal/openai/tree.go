@@ -34,6 +34,7 @@ type branch struct {
 	start, end  int32
 	up, next    Node // the container, and the value after this one and all in it
 	escaped     bool // the key is
+	kind        byte
 }
 
 // longest bounds a tree's text, in bytes.
@@ -78,11 +79,13 @@ func (t *Tree) read(c *cursor) bool {
 			return c.fail("more than " + strconv.Itoa(maxNodes) + " values")
 		}
 		b, n, first := c.peek(), Node(len(t.nodes)), false
-		t.nodes = append(t.nodes, branch{key: int32(key.start), keyEnd: int32(key.end), start: int32(c.pos), up: up, escaped: key.escaped()})
+		t.nodes = append(t.nodes, branch{key: int32(key.start), keyEnd: int32(key.end), start: int32(c.pos), up: up, escaped: key.escaped(), kind: b})
 		ok, contains := false, b == '{' || b == '['
 		switch {
 		case !contains:
-			ok = c.scalar()
+			if ok = c.scalar(); b == '-' || b-'0' <= 9 {
+				t.nodes[n].kind = 0
+			}
 		case key.start > 0 && t.opaque != nil && t.opaque(key.of(t.data)):
 			ok, contains = c.container(), false
 		default:
@@ -99,7 +102,7 @@ func (t *Tree) read(c *cursor) bool {
 				return true
 			}
 			of := &t.nodes[up]
-			if key = (text{}); t.data[of.start] == '[' {
+			if key = (text{}); of.kind == '[' {
 				more = c.element(first)
 			} else {
 				key, more = c.member(first)
@@ -121,10 +124,7 @@ func (t *Tree) Kind(n Node) byte {
 	if n == NoNode {
 		return 'n'
 	}
-	if b := t.data[t.nodes[n].start]; b != '-' && b-'0' > 9 {
-		return b
-	}
-	return 0
+	return t.nodes[n].kind
 }
 
 // Raw returns the value's JSON, empty for NoNode.
