@@ -78,7 +78,6 @@ recipes: build ## simulate every plan of bench/recipes and write results next to
 	@cd bench/recipes && set -- *.yaml && n=0 && for plan; do \
 		n=$$((n+1)); name=$${plan%.yaml}; echo "$$n of $$# recipes: $$name" >&2; \
 		../../bin/gateway simulate $$plan --advise --json results/$$name.json > results/$$name.txt || exit 1; \
-		sed -n '/^Mode auto/,/^$$/p' results/$$name.txt; \
 	done
 
 TRY = go test -tags engines ./cmd/gateway/e2e/conformance -run '^$$' -benchtime 1x -v -timeout 0 \

@@ -188,7 +188,7 @@ func (p *Plot) line(b *strings.Builder, s Series, style int, x, y scale) {
 		px, py := x.at(s.X[i]), y.at(s.Y[i])
 		points = append(points, [2]float64{px, py})
 		switch {
-		case p.Dots && !p.Marks:
+		case p.Dots:
 			fmt.Fprintf(&path, "M%.1f %.1fh0", px, py)
 		case !open:
 			fmt.Fprintf(&path, "M%.1f %.1f", px, py)
@@ -202,11 +202,9 @@ func (p *Plot) line(b *strings.Builder, s Series, style int, x, y scale) {
 	if len(points) == 0 {
 		return
 	}
-	switch {
-	case p.Dots && p.Marks:
-	case p.Dots:
+	if p.Dots {
 		fmt.Fprintf(b, `<path class="dots" d="%s"/>`, path.String())
-	default:
+	} else {
 		fmt.Fprintf(b, `<path class="line" d="%s" stroke-dasharray="%s"/>`, path.String(), dashes[style])
 	}
 	alone := len(points) == 1 && !p.Dots // a line of one point would not be seen
