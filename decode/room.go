@@ -79,6 +79,8 @@ type Call struct {
 	// Answer, if not nil, is relayed instead of making the call: prefill gave the whole answer, in the client's
 	// format. It does not affect the worker.
 	Answer []byte
+	// Endpoint is the client's. One that generates nothing has its answer relayed unchanged, but for a rerank's form.
+	Endpoint openai.Endpoint
 	// Stream reports that the client wants events.
 	Stream bool
 	// Draft keeps what another worker needs to resume the stream; nil keeps nothing.
@@ -144,9 +146,12 @@ func (r *Room) Run(ctx context.Context, call *Call, out http1.Sink) *fault.Error
 	}
 	in.watch.src = stream
 	in.tap.transcript.Accepted = true
-	if call.Stream {
+	switch {
+	case !call.Endpoint.Generates():
+		err = in.tap.relay(stream.ContentType())
+	case call.Stream:
 		err = in.tap.stream()
-	} else {
+	default:
 		err = in.tap.whole()
 	}
 	return in.ended(err)
@@ -200,7 +205,12 @@ func (r *Room) unopened(call *Call, err error) *fault.Error {
 //go:noinline
 func reported(call *Call, stream http1.Stream) *fault.Error {
 	detail, _ := io.ReadAll(io.LimitReader(stream, maxDetailBytes))
-	return fault.Reported(pools.Decode, call.Lease.Worker.ID, nil, stream.Status(), detail)
+	status := stream.Status()
+	if !call.Endpoint.Generates() && lacksEndpoint(status, openai.ReadEngineError(detail).Message) {
+		return &fault.Error{Class: fault.Rejected, Leg: pools.Decode, Worker: call.Lease.Worker.ID, Status: status,
+			Err: openai.NotServed(call.Endpoint)}
+	}
+	return fault.Reported(pools.Decode, call.Lease.Worker.ID, nil, status, detail)
 }
 
 // ended returns the failure of a relayed answer, nil if it is complete.

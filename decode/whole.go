@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -107,6 +109,50 @@ func (t *tap) read() ([]byte, error) {
 			return nil, err
 		}
 	}
+}
+
+// relay relays the answer of an endpoint that generates nothing.
+func (t *tap) relay(contentType string) error {
+	body, err := t.read()
+	if err != nil {
+		return err
+	}
+	call := t.call
+	if call.Endpoint == openai.Rerank {
+		body = openai.RerankAnswer(body, call.Leg.RequestID, call.Lease.Worker.Model)
+	}
+	if contentType != octets {
+		info := openai.Inspect(body)
+		switch {
+		case !info.Valid:
+			return fmt.Errorf("%w: not a JSON object", fault.ErrGarbled)
+		case info.Error:
+			return t.failed(body)
+		}
+		t.usage(&info)
+		contentType = "application/json"
+	}
+	if now := time.Now(); call.Endpoint.Computes() {
+		t.room.observe(call.Lease.Worker, t.watch.seen, t.waits, now.Sub(t.watch.start))
+		t.watch.seen.token(now)
+	}
+	t.first(time.Now())
+	t.transcript.Started = true
+	t.Start(contentType)
+	if err := t.Sink.Write(body); err != nil {
+		return fmt.Errorf("%w: %w", fault.ErrClientGone, err)
+	}
+	return nil
+}
+
+// octets is the type of an answer in bytes (encoding_format "bytes_only").
+const octets = "application/octet-stream"
+
+// lacksEndpoint reports whether an engine's refusal is about the path, not about the model or adapter: FastAPI's 404 and
+// 405, and vLLM's 501 for another kind of model (entrypoints/serve/exception_handling of 0.32).
+func lacksEndpoint(status int, message string) bool {
+	return status == http.StatusNotImplemented || status == http.StatusMethodNotAllowed ||
+		status == http.StatusNotFound && (message == "" || strings.EqualFold(message, "Not Found"))
 }
 
 // whole relays an answer that is not streamed.

@@ -163,9 +163,9 @@ func (f *Flow) nextAsk(r *request) *placement.Ask {
 		ask = new(placement.Ask)
 	}
 	*ask = placement.Ask{
-		Model: r.Call.Request.Model, OneLeg: r.oneLeg(), DecodePin: r.pins.decode.routerPin(), DecodeHashes: r.decodeHashes,
+		Model: r.Call.Request.Model, OneLeg: r.oneLeg(), AnyRole: !r.Call.Request.Endpoint.Computes(), DecodePin: r.pins.decode.routerPin(), DecodeHashes: r.decodeHashes,
 		Request: router.Request{
-			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.length(), Hashes: r.Hashes, Text: r.ids == nil, RemoteOverlap: r.remoteOverlap,
+			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.length(), Inputs: r.Call.Request.Inputs, Hashes: r.Hashes, Text: r.ids == nil, RemoteOverlap: r.remoteOverlap,
 			Exclude: slices.Concat(r.tried, r.suspected.others), Pin: r.pins.prefill.routerPin(),
 			Required: x.RequiredTaints, Preferred: x.PreferredTaints, Adapter: r.Call.Request.Adapter,
 			OSL: int(firstSet(x.OSL)), Override: r.override, Session: cmp.Or(r.Call.Session, r.Call.Request.Session),
@@ -222,6 +222,8 @@ func (r *request) refusal(err error) *openai.Error {
 		return openai.Overloaded(time.Second, "every worker is busy now: the request would wait")
 	case errors.Is(err, placement.ErrNoDecode):
 		return openai.Unavailable("no_worker", placement.ErrNoDecode.Error())
+	case errors.As(err, &alone) && alone.Reason == reasonEndpoint:
+		return openai.NotServed(r.Call.Request.Endpoint)
 	case errors.As(err, &alone):
 		field, value := r.rulesOut(alone.Reason)
 		return openai.BadRequest(field,

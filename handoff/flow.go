@@ -157,6 +157,10 @@ func (f *Flow) serve(ctx context.Context, call *Call, out Sink) (err error) {
 	if err := f.understand(ctx, r); err != nil {
 		return err
 	}
+	if own := f.tokenizeHere(r); own != nil {
+		out.Start("application/json")
+		return out.Write(own)
+	}
 	f.askRemote(ctx, r)
 	if r.Call.Request.Nvext.QueryOnly() {
 		return f.query(r, out)

@@ -22,6 +22,7 @@ const (
 	reasonChoices    = "n"               // sibling answers, and beams, would share the handed-off blocks
 	reasonPromptOnly = "max_tokens"      // nothing is decoded
 	reasonPrompt     = "prompt_logprobs" // the prompt's own probabilities are not handed over
+	reasonEndpoint   = "endpoint"        // nothing is generated
 )
 
 // request is one request in flight. It belongs to Serve's goroutine; the drain step reads its Ask while that
@@ -85,6 +86,8 @@ func firstSet[T any](values ...*T) (v T) {
 // oneLeg returns why any worker must decode this request without a hand-off, or empty.
 func (r *request) oneLeg() string {
 	switch {
+	case !r.Call.Request.Endpoint.Generates():
+		return reasonEndpoint
 	case r.Call.Request.N > 1, r.Call.Request.BestOf > 1, r.Call.Request.BeamSearch:
 		return reasonChoices
 	case r.Call.Request.PromptOnly:
@@ -102,6 +105,8 @@ func (r *request) oneLeg() string {
 // rulesOut returns the client's field that rules a prefill leg out for a reason of oneLeg, and its value in words.
 func (r *request) rulesOut(reason string) (field, value string) {
 	switch req := r.Call.Request; {
+	case reason == reasonEndpoint:
+		return "an endpoint that generates nothing", ""
 	case reason == reasonPromptOnly:
 		return "max_tokens", " 0"
 	case reason == reasonPrompt && req.Has("prompt_logprobs"):
@@ -209,7 +214,7 @@ func (r *request) longestAnswer() int {
 	switch req := r.Call.Request; {
 	case req.MaxTokens > 0:
 		return req.MaxTokens - r.resumeFrom.Generated
-	case req.PromptOnly:
+	case req.PromptOnly, !req.Endpoint.Generates():
 		return 1 // vLLM computes a token and does not return it
 	}
 	return max(0, r.card.ContextTokens-r.length())

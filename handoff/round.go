@@ -26,7 +26,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	}
 	round.TransferID = transferID()
 	r.pin(round)
-	if ask := f.rooms.Reannounce; ask != nil && r.KV == nil { // on the worker that computes the prompt
+	if ask := f.rooms.Reannounce; ask != nil && r.KV == nil && r.Call.Request.Endpoint.Generates() { // on the worker that computes the prompt
 		round.PReannounce = round.P != nil && ask(round.P, round.PRank)
 		round.DReannounce = round.P == nil && ask(round.D, round.DRank)
 	}
@@ -195,10 +195,10 @@ func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *htt
 	req := r.Call.Request
 	*call = decode.Call{
 		Client: r, Lease: r.d.Lease, Leg: *leg, Answer: answer,
-		Stream: req.Stream, Draft: r.draft, HideIDs: r.computesAndShows() && !asksIDs(req, w.Engine),
+		Endpoint: req.Endpoint, Stream: req.Stream, Draft: r.draft, HideIDs: r.computesAndShows() && !asksIDs(req, w.Engine),
 		IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
 		HasNvext: r.wantsNvext(), HideUsage: answer == nil && connector.Counts(w, req, r.showsIDs(w)),
-		Memory: req.Memory, Large: req.ShowsMore(),
+		Memory: req.Memory, Large: req.ShowsMore() || !req.Endpoint.Generates(),
 		PromptTokens: r.length(), MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
 	}
 	r.onToken = f.observer.LegStarted(&r.Record, r.leg)

@@ -41,6 +41,10 @@ func (f *Flow) understand(ctx context.Context, r *request) error {
 		return err
 	}
 	r.ask = f.nextAsk(r)
+	if !req.Endpoint.Generates() {
+		r.ISL, r.ask.ISL = req.InputTokens, req.InputTokens
+		return nil
+	}
 	route := f.placer.Route(f.rooms.Roster.Fleet(req.Model), r.ask, time.Now())
 	pool, computes := route.Computes()
 	if len(pool.Members) > 0 {

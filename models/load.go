@@ -72,6 +72,15 @@ func embedded(folder string) (rows int, err error) {
 	return max(0, cmp.Or(config.Text.VocabSize, config.LLM.VocabSize, config.Language.VocabSize, config.VocabSize)), nil
 }
 
+// Info returns the tokenizer_config.json, nil without one.
+func (l *Language) Info() []byte {
+	if l.simulated() {
+		return nil
+	}
+	config, _ := optional(filepath.Join(l.Path, "tokenizer_config.json")) // checked when the language was loaded
+	return config
+}
+
 // read reads a file of a model.
 func read(path string) ([]byte, error) {
 	f, err := os.Open(path)

@@ -69,6 +69,27 @@ func (c *Card) Tokens(req *openai.Request, l *Language) (Prompt, Source, error) 
 	return whole, FromOwn, err
 }
 
+// engineOnly are fields of a request to tokenize that only its engine understands, by whether SGLang does as for a chat.
+var engineOnly = map[string]bool{
+	"return_token_strs": false, "chat_template": false, "mm_processor_kwargs": false, "media_io_kwargs": false,
+	"tool_choice": true, "reasoning_effort": true, "documents": true, "response_format": true,
+}
+
+// Exact returns the tokens that the model's engine answers a request to tokenize with; ok is false where they are not
+// known here.
+func (c *Card) Exact(req *openai.Request, l *Language) (ids []uint32, ok bool) {
+	for name, sglangs := range engineOnly {
+		if v, given := req.Field(name); given && string(v) != "null" && string(v) != "false" && !(sglangs && c.Engine == "sglang") {
+			return nil, false
+		}
+	}
+	if req.Prompt.Kind == openai.NoPrompt || l.misleads(l.kind(req, c.Engine)) {
+		return nil, false
+	}
+	p, err := l.prompt(req, c.Engine)
+	return p.IDs, err == nil
+}
+
 // prompt returns the tokens of a request's text or messages before they are cut. The error wraps [ErrUnrendered].
 func (l *Language) prompt(req *openai.Request, engine string) (Prompt, error) {
 	var key askKey

@@ -20,6 +20,7 @@ package router
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -208,7 +209,10 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 	w, q := &c.ws[i], &c.query
 	l.Choice, l.request, l.attempt, l.session = c.choice(i), q.ID, q.Attempt, c.session
 	e := l.event(load.Add)
-	e.Worker, e.Rank = w.Worker.ID, int(w.Rank)
+	e.Worker, e.Rank, e.Inputs = w.Worker.ID, int(w.Rank), q.Inputs
+	if most := c.view.slots[w.slot].seqs; most < math.MaxInt {
+		e.Inputs = min(q.Inputs, max(1, most/2)) // another batch is sent while the worker computes this one
+	}
 	if k.cfg.TrackPrefillTokens {
 		cached := w.Overlap * q.BlockSize
 		if c.tiers { // blocks of a slower tier are loaded, in part of the time

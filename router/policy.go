@@ -18,7 +18,10 @@ type Request struct {
 	// ID is the gateway's own unique id of the request. A client's id would let one request book for another.
 	ID      string
 	Attempt int // of the request, from 0. Each has its own bookings and random numbers.
-	ISL     int // prompt length in tokens
+	ISL     int // prompt length in tokens, or of all inputs together
+	// Inputs is how many sequences are computed for a request without generated tokens, each booked as a request; 0 for
+	// any other. They hold no blocks.
+	Inputs int
 	// Hashes are the sequence hashes of the prompt's full blocks. A lease keeps them; read-only.
 	Hashes []uint64
 	// Text means that Hashes name granules of the prompt's text ([index.GranuleBlocks]), since its tokens are unknown.
@@ -116,7 +119,12 @@ type query struct {
 }
 
 // blocks returns the blocks of the prompt, rounded up.
-func (q *query) blocks() int { return blocksOf(q.ISL, q.BlockSize) }
+func (q *query) blocks() int {
+	if q.Inputs > 0 {
+		return 0
+	}
+	return blocksOf(q.ISL, q.BlockSize)
+}
 
 // blocksOf returns the blocks of some tokens, rounded up.
 func blocksOf(tokens, blockSize int) int {

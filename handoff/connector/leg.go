@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -24,7 +25,7 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (http1.Leg, er
 	}
 	r := round.Request
 	l := http1.Leg{
-		Purpose: string(role), Worker: w.ID, Base: w.Address, Path: r.Endpoint.Path(), RequestID: round.ID,
+		Purpose: string(role), Worker: w.ID, Base: w.Address, Method: r.Endpoint.Method(), Path: r.Endpoint.PathAt(w.Engine), RequestID: round.ID,
 		Rank: -1, TraceParent: round.TraceParent, TraceState: round.TraceState, Forward: round.Forward, Stream: r.Stream,
 	}
 	if w.Ranks() > 1 {
@@ -40,7 +41,7 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (http1.Leg, er
 			return l, ErrTakesNoIDs
 		}
 		r.Resume(e, round.Resume)
-	} else if w.ModelInput == "tokens" && r.Prompt.Kind == openai.PromptText {
+	} else if w.ModelInput == "tokens" && r.Endpoint == openai.Completions && r.Prompt.Kind == openai.PromptText {
 		if round.IDs == nil {
 			return l, openai.BadRequest("prompt",
 				"this model's workers take token ids, and the gateway cannot make them of this prompt: send the prompt as token ids")
@@ -55,7 +56,8 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (http1.Leg, er
 		e.SetString("model", own)
 	}
 	e.Delete("nvext")
-	if given, ok := r.Field("cache_salt"); r.CacheSalt != "" && (r.Isolated || !ok || string(given) == "null") {
+	salts := r.Endpoint.Generates() || speech(w) == ofVLLM
+	if given, ok := r.Field("cache_salt"); salts && r.CacheSalt != "" && (r.Isolated || !ok || string(given) == "null") {
 		e.SetString("cache_salt", r.CacheSalt) // engines read only the body
 	}
 	if role == pools.Decode && round.ShowIDs {
@@ -80,7 +82,9 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (http1.Leg, er
 		e.Set("stream_options", options)
 	}
 	if how == ofVLLM {
-		r.NameMedia(e)
+		if r.Endpoint.Generates() {
+			r.NameMedia(e)
+		}
 		if round.Priority != nil && w.Prioritizes {
 			e.SetInt("priority", -int64(*round.Priority)) // the lower first, unlike the gateway
 		}
@@ -106,6 +110,9 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (http1.Leg, er
 		case how != ofTensorRT: // context workers always report them
 			e.Set("return_token_ids", jsonTrue)
 		}
+	}
+	if l.Method == http.MethodGet {
+		return l, nil
 	}
 	if pinned == nil || how != ofVLLM {
 		l.Body = round.Memory.body(e, role)

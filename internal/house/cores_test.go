@@ -27,7 +27,7 @@ var cores = []struct {
 	{files: "handoff/cleanupstack.go"},
 	{files: "cmd/gateway/observe/scale.go"},
 	{files: "cmd/gateway/dialect/*.go"},
-	{files: "lab/engine/*.go", shells: []string{"call.go", "death.go", "mailbox.go", "publisher.go", "scheduler.go", "server.go",
+	{files: "lab/engine/*.go", shells: []string{"call.go", "death.go", "inputs.go", "mailbox.go", "publisher.go", "scheduler.go", "server.go",
 		"sidechannel.go", "socket.go", "store.go"}},
 	{files: "internal/openai/*.go", shells: []string{"shared.go"}}, // keeps memory for the next
 	{files: "internal/tokens/*.go", shells: []string{

@@ -26,6 +26,7 @@ type Leg struct {
 	Purpose   string // the role of the leg, or "release"; not sent, for fault injection
 	Worker    string // the worker's id, for errors
 	Base      string // the worker's base URL, http://host:port
+	Method    string // of the request; empty: POST
 	Path      string // of the request, such as /v1/completions
 	RequestID string // sent as X-Request-Id: the gateway's own id with the attempt's number, never the client's
 	Rank      int    // sent as X-data-parallel-rank unless negative

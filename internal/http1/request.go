@@ -1,8 +1,10 @@
 package http1
 
 import (
+	"cmp"
 	"errors"
 	"net"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,7 +51,7 @@ func (r *request) build(t *target, leg *Leg, token string) error {
 	if err := leg.validFields(); err != nil {
 		return err
 	}
-	b := append(r.head[:0], "POST "...)
+	b := append(append(r.head[:0], cmp.Or(leg.Method, http.MethodPost)...), ' ')
 	b, err := t.appendPath(b, leg.Path)
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ func TestDocumentsFields(t *testing.T) {
 			}
 		}
 	}
-	for _, set := range []*fieldSet{chatFields, completionFields, streamOptionFields, nvextFields, hintFields, constraintFields,
+	for _, set := range []*fieldSet{fieldsOf[Chat], fieldsOf[Completions], streamOptionFields, nvextFields, hintFields, constraintFields,
 		targetFields, overrideFields} {
 		for _, f := range set.fields {
 			read = append(read, f.param)

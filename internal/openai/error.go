@@ -43,7 +43,7 @@ func badJSON(format string, args ...any) *Error {
 
 // PromptField names the body's field that holds the prompt.
 func (r *Request) PromptField() string {
-	if r.Endpoint == Chat {
+	if r.Endpoint == Chat || r.Prompt.Kind == PromptMessages {
 		return "messages"
 	}
 	return "prompt"
@@ -95,6 +95,12 @@ func Unauthorized(elsewhere string) *Error {
 func NotFoundModel(model string) *Error {
 	return &Error{Status: http.StatusNotFound, Code: "model_not_found", Param: "model",
 		Message: fmt.Sprintf("the model %q does not exist; GET /v1/models lists those that do", shown([]byte(model)))}
+}
+
+// NotServed is the 404 for an endpoint that the model's engine does not have.
+func NotServed(e Endpoint) *Error {
+	return &Error{Status: http.StatusNotFound, Code: "endpoint_not_served",
+		Message: "the engine of this model does not serve " + e.Path()}
 }
 
 // NotFound is the 404 for a path without a route; meant is a similar one, or empty.

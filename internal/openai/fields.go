@@ -52,8 +52,18 @@ func (set *fieldSet) names() string {
 
 // Ranges follow OpenAI's API reference; where vLLM takes more (top_k −1, logprobs −1), vLLM's.
 var (
-	chatFields       = newFieldSet(false, commonFields, chatOnly)
-	completionFields = newFieldSet(false, commonFields, completionOnly)
+	fieldsOf = [...]*fieldSet{
+		Chat:          newFieldSet(false, commonFields, chatOnly),
+		Completions:   newFieldSet(false, commonFields, completionOnly),
+		Embeddings:    newFieldSet(false, inputFields, vectorOnly),
+		Rerank:        newFieldSet(false, inputFields, rerankOnly),
+		Score:         newFieldSet(false, inputFields, scoreOnly),
+		Classify:      newFieldSet(false, inputFields, vectorOnly),
+		Pooling:       newFieldSet(false, inputFields, vectorOnly),
+		Tokenize:      newFieldSet(false, inputFields, tokenizeOnly),
+		Detokenize:    newFieldSet(false, inputFields, detokenizeOnly),
+		TokenizerInfo: newFieldSet(false),
+	}
 
 	commonFields = []field{
 		{"model", func(s *scan) bool { return s.string(&s.req.Model) }},

@@ -11,6 +11,10 @@ import (
 // An empty list of tools is dropped: vLLM rejects it, and clients' libraries send it (clients.md §0.7). TensorRT-LLM
 // rejects every unknown field.
 func (r *Request) Fit(e *Edit, engine string) error {
+	if !r.Endpoint.Generates() {
+		r.unwrapDocuments(e)
+		return nil
+	}
 	r.dropNoTools(e)
 	switch {
 	case engine == "trtllm":

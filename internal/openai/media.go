@@ -92,7 +92,7 @@ func heldIn(part []byte) (held []byte, local bool) {
 	parts := c.members()
 	for parts.next() {
 		switch string(parts.name()) {
-		case "image_url", "audio_url", "video_url":
+		case "image_url", "audio_url", "video_url", "image", "audio", "video":
 			if c.peek() == '"' {
 				held, local = dataURL(&c)
 				continue

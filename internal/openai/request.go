@@ -64,6 +64,9 @@ type Request struct {
 	Isolated bool
 	// Session names the conversation, empty where the client names none: nvext.session_id or prompt_cache_key.
 	Session string
+	// Inputs is how many sequences an endpoint that generates nothing has the engine compute, and InputTokens is about
+	// how many tokens all of them have; 0 for others.
+	Inputs, InputTokens int
 	// HasTools: tools or functions are offered.
 	HasTools bool
 	// ToolRequired: the answer must call a tool (tool_choice "required").

@@ -58,11 +58,7 @@ func (l Limits) Scan(ep Endpoint, body []byte) (*Request, error) {
 	s := scans.Get().(*scan)
 	defer s.release()
 	s.cursor, s.req, s.handOff = newCursor(body, min(l.MaxDepth, deepest)), req, l.HandOff
-	set := completionFields
-	if ep == Chat {
-		set = chatFields
-	}
-	if s.body(set) && s.finish() {
+	if s.body(fieldsOf[ep]) && s.finish() {
 		s.checkFields()
 	}
 	// The part read is ASCII except for strings. The rest may be anything.
@@ -102,6 +98,7 @@ type scan struct {
 
 	maxTokens, maxCompletionTokens int // 0 where absent
 	streamOptions                  bool
+	shared                         int    // tokens that each input has besides its own
 	salt                           string // the top level's cache_salt
 	cacheKey                       string // its prompt_cache_key
 
@@ -157,6 +154,9 @@ func (s *scan) body(set *fieldSet) bool {
 func (s *scan) checkFields() {
 	r := s.req
 	switch {
+	case !r.Endpoint.Generates():
+		s.checkInputs()
+		return
 	case r.Prompt.Kind == NoPrompt && r.Endpoint == Chat:
 		s.refuse(BadRequest("messages", "messages is required"))
 		return

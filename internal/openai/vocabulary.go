@@ -39,6 +39,8 @@ func (r *Request) Unchecked() (param string) {
 	switch {
 	case r.Prompt.Kind == PromptIDs:
 		return "prompt"
+	case !r.Endpoint.Generates():
+		return r.LargestIn
 	case r.TopLogprobs > safeLogprobs:
 		return r.topLogprobsField()
 	case r.MinTokens > 0 && r.LargestIn != "" && r.Has("stop_token_ids"):

@@ -7,10 +7,22 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// writeWhole waits for all answers and writes them at once. A client that leaves ends what still runs. An answer that
-// is complete by then is written all the same, as in vLLM when one turn of its event loop notices both. A
-// client that closed only its sending side can still read which blocks are pinned for it.
+// writeWhole waits for all answers and writes them at once.
 func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
+	if !s.await(r, c) {
+		return
+	}
+	if failure := c.failure(); failure != nil {
+		s.writeError(w, failure)
+		return
+	}
+	writeJSON(w, http.StatusOK, s.dialect.whole(c))
+}
+
+// await waits for all answers, and reports whether they are complete. A client that leaves ends what still runs. An
+// answer that is complete by then is written all the same, as in vLLM when one turn of its event loop notices both. A
+// client that closed only its sending side can still read which blocks are pinned for it.
+func (s *Server) await(r *http.Request, c *call) bool {
 	var unread []mail
 	noticed, stop := s.noticed(r.Context())
 	defer stop()
@@ -30,14 +42,10 @@ func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 			ch.ids = append(ch.ids, shown.IDs...)
 		}
 		if left == nil && !c.done() {
-			return
+			return false
 		}
 	}
-	if failure := c.failure(); failure != nil {
-		s.writeError(w, failure)
-		return
-	}
-	writeJSON(w, http.StatusOK, s.dialect.whole(c))
+	return true
 }
 
 // writeStream writes outputs as they come, as server-sent events. The head

@@ -38,6 +38,7 @@ func (d *tensorRT) routes(mux *http.ServeMux) {
 	s := d.s
 	mux.HandleFunc("POST /v1/completions", s.answer(completionForm))
 	mux.HandleFunc("POST /v1/chat/completions", s.answer(chatForm))
+	s.inputRoutes(mux)
 	mux.HandleFunc("GET /v1/models", d.models)
 	mux.HandleFunc("GET /version", d.version)
 	mux.HandleFunc("GET /server_info", d.serverInfo)

@@ -33,6 +33,7 @@ type Event struct {
 	Worker        string // Add: whose load it is
 	Rank          int    // Add: on which of the worker's ranks
 	PrefillTokens int    // Add: prompt tokens to be computed, ≥ 0
+	Inputs        int    // Add: as how many requests it counts; 0: one
 	Blocks        int    // Add: blocks it takes in addition to Chain; Grow: blocks of output more, ≥ 0
 	// PrefillTime is how long the prompt's tokens should take once they are first in line, 0 unknown (Add): they count
 	// for less as that time passes. See [Page.Prefill].
@@ -101,6 +102,7 @@ type booking struct {
 	prefillTokens int
 	seq           uint64 // in the page's queue of prompts, 0 not in it
 	blocks        int    // in addition to the chain's
+	requests      int32  // as how many it counts
 	grown         int32  // of blocks, output
 	expected      int32  // blocks of output; Unweighed
 	faded         int    // its part of the account's
@@ -128,13 +130,14 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 			page:          b.Page(e.Worker, e.Rank),
 			prefillTokens: max(0, e.PrefillTokens),
 			blocks:        max(0, e.Blocks),
+			requests:      narrow(max(1, e.Inputs)),
 			expected:      narrow(e.Expected),
 			chain:         e.Chain,
 		}
 		if e.Expected < 0 {
 			held.expected = Unweighed
 		}
-		held.page.Requests++
+		held.page.Requests += int(held.requests)
 		held.page.line.booked++
 		held.page.PrefillTokens += held.prefillTokens
 		if held.prefillTokens > 0 && (e.PrefillTime > 0 || held.page.queued > 0) {
@@ -239,7 +242,7 @@ func (b *Book) fade(held *booking) {
 
 // release takes a booking off its account and out of the book.
 func (b *Book) release(k key, held booking, now time.Time) {
-	held.page.Requests--
+	held.page.Requests -= int(held.requests)
 	held.page.PrefillTokens -= held.prefillTokens
 	held.page.unqueue(held.seq, now)
 	held.page.ActiveBlocks -= held.blocks

@@ -24,6 +24,8 @@ type Ask struct {
 	Partner *pools.Worker
 	// OneLeg is why the request never has a prefill leg, empty if it may.
 	OneLeg string
+	// AnyRole: nothing is computed, so that even a worker that needs a partner can serve it alone.
+	AnyRole bool
 	// Yield is the length in tokens of a prompt at another gateway that goes first; 0 for none.
 	Yield int
 

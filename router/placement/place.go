@@ -143,7 +143,7 @@ func (r *Route) choose(exclude []string, ahead []router.Claim, now time.Time) (P
 		if err := r.fallback(nil); err != nil {
 			return Placement{}, err
 		}
-	case want != Decode && !servesAlone(r.Decode):
+	case want != Decode && !servesAlone(r.Decode) && !r.ask.AnyRole:
 		return Placement{}, &AloneError{reason}
 	}
 	d, err := r.one(r.Decode, r.ask.generating(r.Decode, req), now)

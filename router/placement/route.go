@@ -119,6 +119,9 @@ func (r *Route) Cached(now time.Time) int {
 
 // Fits returns a [*router.TooBigError] when no worker that generates could ever hold the prompt.
 func (r *Route) Fits() error {
+	if r.ask.Inputs > 0 {
+		return nil // each input by itself: its engine compares it
+	}
 	return r.placer.Routers.For(r.ask.Model, r.Decode.Role).Fits(r.Decode, r.ask.ISL)
 }
 

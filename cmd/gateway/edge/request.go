@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/hex"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -115,6 +116,10 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 		passTrace(call, &ctx.Request.Header)
 	}
 	passFields(call, &ctx.Request.Header, s.forward)
+	if ep.Method() == http.MethodGet {
+		call.Request = &openai.Request{Endpoint: ep, Model: string(ctx.QueryArgs().Peek("model"))}
+		return nil
+	}
 	// (Fiber's c.Body() would read and decompress without a limit.)
 	raw, err := s.readBody(ctx, s.cfg.MaxBodyBytes)
 	if err != nil {

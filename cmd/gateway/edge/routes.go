@@ -41,9 +41,14 @@ func (f *frontend) table(metrics http.Handler) []route {
 		{http.MethodGet, "/live", "live", anybody, 0, s.alive},
 	}
 	if f.serves {
-		for _, ep := range []openai.Endpoint{openai.Chat, openai.Completions} {
-			rows = append(rows, route{http.MethodPost, ep.Path(), ep.String(), clients, s.cfg.MaxBodyBytes,
-				func(c *fiber.Ctx) error { return s.generate(c, ep) }})
+		for ep := range openai.Endpoints() {
+			body := s.cfg.MaxBodyBytes
+			if ep.Method() == http.MethodGet {
+				body = 0
+			}
+			for _, path := range ep.Paths() {
+				rows = append(rows, route{ep.Method(), path, ep.String(), clients, body, func(c *fiber.Ctx) error { return s.generate(c, ep) }})
+			}
 		}
 		rows = append(rows,
 			route{http.MethodGet, "/v1/models", "models", clients, 0, s.models},

@@ -61,7 +61,9 @@ func TestRouteErrors(t *testing.T) {
 		{"POST /openai/deployments/m/chat/completions?api-version=1", "not_found", "", 404, "; the path is /v1/chat/completions\""},
 		{"GET //v1/models/org/name", "not_found", "", 404, "; the path is /v1/models/org/name\""},
 		{"GET //health", "not_found", "", 404, "; the path is /health\""},
-		{"POST //v1/embeddings", "not_found", "", 404, "no POST //v1/embeddings here\""},
+		{"POST //v1/embeddings", "not_found", "", 404, "; the path is /v1/embeddings\""},
+		{"POST //v1/audio/speech", "not_found", "", 404, "no POST //v1/audio/speech here\""},
+		{"PUT /rerank", "method_not_allowed", "POST", 405, ""},
 	} {
 		resp, body := sv.ask(tc.line, " HTTP/1.1\r\nHost: t\r\n\r\n")
 		wantError(t, resp, body, tc.status, tc.code)

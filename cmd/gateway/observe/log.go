@@ -74,6 +74,9 @@ func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handof
 	line.Bool("stream", req.Stream)
 	line.String("outcome", r.Outcome)
 	line.Int("isl", r.ISL)
+	if req.Inputs > 0 {
+		line.Int("inputs", req.Inputs)
+	}
 	line.Int("osl", r.Sent.Tokens)
 	line.Int("cached_tokens", max(0, r.Found(&r.Sent)))
 	line.Int("overlap_blocks", r.Overlap)

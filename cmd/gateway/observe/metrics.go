@@ -116,7 +116,9 @@ func (m *requestMetrics) FirstToken(r *handoff.Record, leg handoff.Leg) {
 	}
 	if leg.Worker.Role != pools.Prefill && r.Resumes == 0 {
 		s.queued.Dec()
-		s.outputTokens.Inc()
+		if r.Call.Request.Endpoint.Generates() {
+			s.outputTokens.Inc()
+		}
 	}
 }
 
@@ -129,7 +131,7 @@ func (m *requestMetrics) LegEnded(r *handoff.Record, leg handoff.Leg) {
 		l.dispatch.Dec()
 	}
 	l.ended.Inc()
-	if leg.Worker.Role == pools.Prefill || leg.First.IsZero() {
+	if leg.Worker.Role == pools.Prefill || leg.First.IsZero() || !r.Call.Request.Endpoint.Generates() {
 		return
 	}
 	if more := sent.Tokens - sent.Streamed; more > 0 {
@@ -186,11 +188,15 @@ func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
 	}
 	s.duration.Observe(t.Total / 1e3)
 	s.queueWaits.Get(r.PolicyClass, func() prometheus.Observer { return s.queueWait(r.PolicyClass) }).Observe(t.Queue / 1e3)
-	s.isl.Observe(float64(r.ISL))
-	s.hitRate.Observe(float64(r.OverlapTokens) / float64(max(1, r.ISL)))
 	if r.Reason != "" {
 		m.oneLeg.WithLabelValues(req.Model, r.Reason).Inc()
-	} else if r.Spent.Prefill > 0 {
+	}
+	if !req.Endpoint.Generates() {
+		return
+	}
+	s.isl.Observe(float64(r.ISL))
+	s.hitRate.Observe(float64(r.OverlapTokens) / float64(max(1, r.ISL)))
+	if r.Reason == "" && r.Spent.Prefill > 0 {
 		s.prefill.Observe(t.Prefill / 1e3)
 	}
 	if cached := r.Found(&r.Sent); cached >= 0 {

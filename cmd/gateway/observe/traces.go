@@ -34,10 +34,10 @@ func traced(to *trace.Exporter, r *handoff.Record, err error, now time.Time) {
 func addOwn(to *trace.Tree, r *handoff.Record, err error, now time.Time) {
 	req, status, path := r.Call.Request, statusOf(r, err), r.Call.Request.Endpoint.Path()
 	to.Add(trace.Span{
-		Name: "POST " + path, Kind: trace.Server, ID: r.Trace.Own.Span, Parent: r.Trace.Parent, Remote: true,
+		Name: req.Endpoint.Method() + " " + path, Kind: trace.Server, ID: r.Trace.Own.Span, Parent: r.Trace.Parent, Remote: true,
 		Began: r.Call.Arrival, Ended: now,
 	})
-	to.String("http.request.method", http.MethodPost)
+	to.String("http.request.method", req.Endpoint.Method())
 	to.String("http.route", path)
 	to.String("url.path", path)
 	to.String("client.address", r.Call.Client)
@@ -50,9 +50,9 @@ func addOwn(to *trace.Tree, r *handoff.Record, err error, now time.Time) {
 	if status > 0 {
 		to.Int("http.response.status_code", status)
 	}
-	operation := "text_completion"
-	if req.Endpoint == openai.Chat {
-		operation = "chat"
+	operation := req.Endpoint.String() // chat, embeddings
+	if req.Endpoint == openai.Completions {
+		operation = "text_completion"
 	}
 	to.String("gen_ai.operation.name", operation)
 	to.String("gen_ai.provider.name", "tandem")
