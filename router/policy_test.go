@@ -167,19 +167,43 @@ func TestPowerOfTwo(t *testing.T) {
 	}
 }
 
-// TestDeviceAwareWeighted: a GPU counts for eight CPUs.
+// TestDeviceAwareWeighted compares the choice with Dynamo's group budget (router-semantics and clients.md §6.1): CPUs take a
+// request while their load is below floor(accelerators' load · CPUs / (8 · accelerators)).
 func TestDeviceAwareWeighted(t *testing.T) {
 	policy := mustPolicy(t, inMode("device-aware-weighted"))
 	for _, c := range []struct {
-		cpu, gpu int // requests in flight
-		want     int // index: the CPU is 0
-	}{{0, 1, 0}, {1, 7, 1}, {1, 9, 0}, {2, 15, 1}, {3, 25, 0}} {
-		ws := crowd(2, 1)
-		cpu := *ws[0].Worker
-		cpu.DeviceClass = "CPU"
-		ws[0].Worker = &cpu
-		ws[0].Load, ws[1].Load = load.Account{Requests: c.cpu}, load.Account{Requests: c.gpu}
-		assert.Equal(t, 100, spread(policy, ws, 100)[c.want], "%d on the CPU, %d on the GPU", c.cpu, c.gpu)
+		cpus, gpus []int // requests in flight
+		want       []int // of the workers, CPUs first, those that may be chosen
+	}{
+		{[]int{0}, []int{0}, []int{1}}, // an idle pool
+		{[]int{0}, []int{1}, []int{1}},
+		{[]int{0}, []int{8}, []int{0}},
+		{[]int{1}, []int{15}, []int{1}},
+		{[]int{1}, []int{16}, []int{0}},
+		{[]int{0}, []int{1, 1, 1, 1, 1, 1, 1, 1}, []int{1, 2, 3, 4, 5, 6, 7, 8}}, // 8·1/(8·8) = 0
+		{[]int{0}, []int{8, 8, 8, 8, 9, 7, 8, 8}, []int{0}},                      // 64·1/(8·8) = 1
+		{[]int{1}, []int{8, 8, 8, 8, 9, 7, 8, 8}, []int{6}},
+		{[]int{1, 0, 0}, []int{9, 8}, []int{1, 2}}, // 17·3/(8·2) = 3
+		{[]int{1, 1, 1}, []int{9, 8}, []int{4}},
+		{[]int{3, 2}, nil, []int{1}}, // only one group
+		{nil, []int{9, 8}, []int{1}},
+	} {
+		ws := crowd(len(c.cpus)+len(c.gpus), 1)
+		for i, n := range append(slices.Clone(c.cpus), c.gpus...) {
+			ws[i].Load = load.Account{Requests: n}
+			if i < len(c.cpus) {
+				cpu := *ws[i].Worker
+				cpu.DeviceClass = "CPU"
+				ws[i].Worker = &cpu
+			}
+		}
+		chosen := 0
+		for _, i := range c.want {
+			n := spread(policy, ws, 400)[i]
+			assert.NotZero(t, n, "CPUs %v, GPUs %v: worker %d", c.cpus, c.gpus, i)
+			chosen += n
+		}
+		assert.Equal(t, 400, chosen, "CPUs %v, GPUs %v", c.cpus, c.gpus)
 	}
 }
 
