@@ -80,15 +80,10 @@ func (e *Error) NameOverflow() {
 	}
 }
 
-// Unauthorized is the 401 for a missing or unknown API key. elsewhere names another header in which one may have been
-// sent, empty for none.
-func Unauthorized(elsewhere string) *Error {
-	e := &Error{Status: http.StatusUnauthorized, Code: "invalid_api_key",
-		Message: "a valid API key is needed: Authorization: Bearer KEY"}
-	if elsewhere != "" {
-		e.Message += "; " + elsewhere + " is not read"
-	}
-	return e
+// Unauthorized is the 401 for a missing or unknown API key.
+func Unauthorized() *Error {
+	return &Error{Status: http.StatusUnauthorized, Code: "invalid_api_key",
+		Message: "a valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY"}
 }
 
 // NotFoundModel is the 404 for a model no worker serves.
@@ -131,10 +126,11 @@ func TooLarge(limit int) *Error {
 		Message: fmt.Sprintf("the body is larger than %d bytes", limit)}
 }
 
-// UnsupportedMedia is the 415 for a body that is not plain JSON; what names the header that declares it.
+// UnsupportedMedia is the 415 for a body that is not JSON, plain or in a known compression; what names the header that
+// declares it.
 func UnsupportedMedia(what string) *Error {
 	return &Error{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type",
-		Message: fmt.Sprintf("the body must be JSON without compression; it came with %s", shown([]byte(what)))}
+		Message: fmt.Sprintf("the body must be JSON, plain or compressed by gzip or zstd; it came with %s", shown([]byte(what)))}
 }
 
 // Internal is the 500 for a failure of the gateway itself. The details belong in its log.

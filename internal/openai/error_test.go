@@ -28,7 +28,7 @@ func TestErrorKinds(t *testing.T) {
 	}{
 		{BadRequest("", "x"), 400, "invalid_request_error", ""},
 		{new(Request).TooLong(300000, 262144, true), 400, "invalid_request_error", "context_length_exceeded"},
-		{Unauthorized(""), 401, "authentication_error", "invalid_api_key"},
+		{Unauthorized(), 401, "authentication_error", "invalid_api_key"},
 		{NotFoundModel("m"), 404, "not_found_error", "model_not_found"},
 		{NotFound("GET", "/x", ""), 404, "not_found_error", "not_found"},
 		{MethodNotAllowed("GET", "/x"), 405, "invalid_request_error", "method_not_allowed"},

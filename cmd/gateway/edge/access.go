@@ -52,8 +52,8 @@ func (f *frontend) admit(d access, h *fasthttp.RequestHeader, peer net.Addr) *op
 	case d == anybody:
 		return nil
 	case d == clients && ring.client != nil:
-		if key := bearer(h); !ring.client.Hold(key) && !ring.admin.Hold(key) {
-			return openai.Unauthorized(keyElsewhere(h))
+		if _, ok := ring.clientKey(h); !ok {
+			return openai.Unauthorized()
 		}
 		return nil
 	case d != clients && ring.admin != nil:
@@ -61,7 +61,7 @@ func (f *frontend) admit(d access, h *fasthttp.RequestHeader, peer net.Addr) *op
 			return nil
 		}
 		if !ring.admin.Hold(bearer(h)) {
-			e := openai.Unauthorized(keyElsewhere(h))
+			e := openai.Unauthorized()
 			e.Code = "invalid_admin_key"
 			e.Message = strings.Replace(e.Message, "a valid API key is needed", "administration needs an operator's key", 1)
 			return e
@@ -88,16 +88,6 @@ func (f *frontend) own(host []byte) bool {
 	}
 	f.host.Store(&given)
 	return true
-}
-
-// plain refuses a compressed body: its decompressed size has no bound.
-func plain(h *fasthttp.RequestHeader) *openai.Error {
-	for _, enc := range h.PeekAll("Content-Encoding") {
-		if len(enc) > 0 && !bytes.EqualFold(enc, []byte("identity")) {
-			return openai.UnsupportedMedia("Content-Encoding: " + string(enc))
-		}
-	}
-	return nil
 }
 
 // isJSON refuses a body that is not declared as JSON, and one that a web page may have sent.
@@ -166,14 +156,23 @@ func bearer(h *fasthttp.RequestHeader) auth.Digest {
 	return auth.Bearer(values...)
 }
 
-// keyElsewhere returns the header in which clients of other services send a key, or empty.
-func keyElsewhere(h *fasthttp.RequestHeader) string {
-	for _, name := range [...]string{"X-Api-Key", "Api-Key"} { // Anthropic's and Azure's
-		if has(h, name) {
-			return name
+// clientKey returns the digest of the client's key, or an operator's, that a request has: in Authorization, or in the
+// headers of Anthropic's and Azure's libraries, which may send both.
+func (r *keyring) clientKey(h *fasthttp.RequestHeader) (auth.Digest, bool) {
+	for _, name := range [...]string{headerAuthorization, "X-Api-Key", "Api-Key"} {
+		d := bearer(h)
+		if name != headerAuthorization {
+			values := h.PeekAll(name)
+			if len(values) != 1 {
+				continue
+			}
+			d = auth.Bearer("Bearer " + string(values[0]))
+		}
+		if r.client.Hold(d) || r.admin.Hold(d) {
+			return d, true
 		}
 	}
-	return ""
+	return auth.Digest{}, false
 }
 
 func has(h *fasthttp.RequestHeader, name string) bool { return h.Peek(name) != nil }

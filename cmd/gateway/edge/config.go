@@ -39,6 +39,7 @@ type HTTP struct {
 	// AWS up to 4000 s.
 	IdleTimeout    time.Duration `default:"4020s" range:"1s.."`
 	Heartbeat      time.Duration `flag:"sse-heartbeat" default:"0" range:"0|100ms.." help:"Silence of a stream after which it gets a line of one blank, in the queue too. The first one begins the answer with 200. 0 sends none."`
+	CORSOrigins    []string      `flag:"cors-origins" help:"Origins of web pages that may call /v1, such as https://app.example; * for all. Preflights need no key."`
 	ForwardHeaders []string      `flag:"forward-headers" help:"Request headers that engines get; never credentials or engine controls."`
 }
 
@@ -61,6 +62,11 @@ func (c Config) Validate() error {
 	}
 	if c.SaltByKey && c.APIKeyFile == "" {
 		errs = append(errs, setting.Errorf("cache-salt-by-key", "needs an api-key-file: without keys all clients are one"))
+	}
+	for _, origin := range c.CORSOrigins {
+		if err := checkOrigin(origin); err != nil {
+			errs = append(errs, setting.Errorf("cors-origins", "%w", err))
+		}
 	}
 	for _, name := range c.ForwardHeaders {
 		if err := checkForward(name); err != nil {

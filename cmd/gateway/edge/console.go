@@ -96,7 +96,7 @@ func (f *frontend) signIn(c *fiber.Ctx) error {
 	form, _ := url.ParseQuery(string(body)) // an unreadable form has no key
 	digest, ring := auth.Bearer("Bearer "+form.Get("key")), s.keys.Load()
 	if ring.admin != nil && !ring.admin.Hold(digest) {
-		e := openai.Unauthorized("")
+		e := openai.Unauthorized()
 		e.Code = "invalid_admin_key"
 		s.logRefusal(ctx, &ctx.Conn().(*conn).request, e)
 		return writePage(c, s.cfg.Console.SignIn(true))

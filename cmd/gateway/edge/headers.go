@@ -39,6 +39,7 @@ var ownFields = map[string]string{
 	"X-Vllm-Priority":      "a client would jump the engine's queue",
 	"X-Session-Id":         "a client would name another's session to the engine",
 	"X-Api-Key":            "it is the client's key to the gateway",
+	"Api-Key":              "it is the client's key to the gateway",
 	headerGateway:          "the gateway sets it",
 	headerTraceParent:      "it is passed on anyway",
 	headerTraceState:       "it is passed on anyway",

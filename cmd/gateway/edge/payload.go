@@ -24,11 +24,11 @@ const (
 // errUnreadable wraps why a body could not be read completely; the connection carries no other request.
 type errUnreadable struct{ error }
 
-// readBody reads the request's body of at most limit bytes into memory from the budget, which the route releases. The
-// error is an *openai.Error, or an errUnreadable.
+// readBody reads the request's body of at most limit bytes, decompressed, into memory from the budget, which the route
+// releases. The error is an *openai.Error, or an errUnreadable.
 func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err error) {
 	c := ctx.Conn().(*conn)
-	stream := ctx.RequestBodyStream()
+	var stream io.Reader = ctx.RequestBodyStream()
 	declared := ctx.Request.Header.ContentLength()
 	if stream == nil || declared == 0 {
 		return nil, nil
@@ -38,6 +38,12 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 		return nil, openai.TooLarge(limit)
 	} else if declared > 0 {
 		most, growth = declared, declaredGrowth
+	}
+	packed := false
+	if coding, _ := coding(&ctx.Request.Header); coding != "" {
+		plain := decompress(coding, stream)
+		defer plain.Close()
+		stream, packed, declared, most, growth = plain, true, -1, limit+1, 2
 	}
 	for r := &c.request; ; {
 		if len(body) == cap(body) {
@@ -56,6 +62,8 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 			return body, nil
 		case len(body) > limit:
 			return nil, openai.TooLarge(limit)
+		case packed && errors.As(err, new(*openai.Error)):
+			return nil, err
 		case errors.Is(err, io.EOF): // fasthttp reports a closed connection as EOF, too
 			return nil, errUnreadable{io.ErrUnexpectedEOF}
 		case err != nil:

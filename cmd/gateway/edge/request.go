@@ -137,8 +137,9 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 		return s.bodies.exhausted()
 	}
 	r.held += extra
-	if s.cfg.SaltByKey && s.keys.Load().client != nil {
-		call.Request.Isolate(bearer(&ctx.Request.Header))
+	if ring := s.keys.Load(); s.cfg.SaltByKey && ring.client != nil {
+		key, _ := ring.clientKey(&ctx.Request.Header)
+		call.Request.Isolate(key)
 	}
 	return nil
 }

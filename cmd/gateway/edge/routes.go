@@ -117,7 +117,7 @@ func (r route) handle(f *frontend) fiber.Handler {
 			}
 			return e
 		}
-		if e := plain(h); e != nil {
+		if _, e := coding(h); e != nil {
 			return e
 		}
 		if r.body == 0 {

@@ -212,8 +212,13 @@ func (f *frontend) handle(ctx *fasthttp.RequestCtx) {
 
 func (s *Server) dispatch(ctx *fasthttp.RequestCtx, c *conn, routed fasthttp.RequestHandler) {
 	defer s.rescue(ctx, c)
+	preflight := c.frontend.cors(ctx)
 	e := unroutable(ctx)
-	if e == nil {
+	switch {
+	case e == nil && preflight:
+		c.request.endpoint = "preflight"
+		return
+	case e == nil:
 		routed(ctx)
 		return
 	}
