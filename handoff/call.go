@@ -27,6 +27,9 @@ type Call struct {
 	// runs on retains it.
 	Body *http1.Buf
 
+	// OnPrompt, if not nil, gets the prompt's length in tokens where the gateway has it before the answer begins.
+	OnPrompt func(tokens int)
+
 	// Arrival is when the request's head was read: TTFT and the queue count from it.
 	Arrival time.Time
 

@@ -72,6 +72,9 @@ func (f *Flow) understand(ctx context.Context, r *request) error {
 	tokenized := time.Now()
 	r.Hashes, r.decodeHashes = r.card.Hashes(req, r.prompt)
 	r.Tokenized, r.Spent.Tokenizing, r.Spent.Hashing = true, tokenized.Sub(began), time.Since(tokenized)
+	if r.Call.OnPrompt != nil {
+		r.Call.OnPrompt(r.ISL)
+	}
 	return nil
 }
 

@@ -73,7 +73,7 @@ var rooms = storey{
 
 // roof is what clients and operators see, and the composition of the product.
 var roof = storey{
-	"cmd/gateway/edge":    {below},
+	"cmd/gateway/edge":    {below, "cmd/gateway/dialect"},
 	"cmd/gateway/dialect": {"internal/openai"}, // it converts bodies and streams, and decides nothing else
 	"cmd/gateway/service": {below, "internal/guard", "internal/setting", "pools", "kv/overlap", "fault", "internal/metrics"},
 	// the client of the index service, and their wire types

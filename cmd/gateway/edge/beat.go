@@ -62,9 +62,12 @@ func (x *exchange) sendPing() {
 	}
 	x.start(openai.EventStream)
 	if x.events() && !x.out.Pending() && x.betweenEvents() {
-		tail := x.tail
-		_ = x.queue([]byte(ping))
-		x.tail = tail // a whole line between two events
+		tail, line := x.tail, []byte(ping)
+		if x.answer != nil {
+			line = x.answer.Ping(nil)
+		}
+		x.put(line)
+		x.tail = tail // whole lines between two events
 	}
 	_ = x.out.Push() // an error shows at the next write
 	x.active.Store(false)
@@ -79,6 +82,9 @@ func (x *exchange) betweenEvents() bool {
 // errorEvent returns e as the last event of a stream, separated from an incomplete event. Between events it starts at
 // once: openai-go up to 3.42 fails on blank lines there. The caller holds mu.
 func (x *exchange) errorEvent(e *openai.Error) []byte {
+	if x.answer != nil {
+		return x.answer.Fail(nil, e) // it writes whole events
+	}
 	event := openai.AppendEvent(nil, e.Append(nil, x.conn.request.id))
 	if x.betweenEvents() {
 		return event

@@ -101,3 +101,14 @@ func (b *budget) grow(r *request, size int) bool {
 	r.held += size - old
 	return true
 }
+
+// replace releases the body and counts n bytes of other memory instead. It reports false, and changes nothing, beyond
+// the limit.
+func (b *budget) replace(r *request, n int) bool {
+	if !b.take(n) {
+		return false
+	}
+	b.release(r)
+	r.held = n
+	return true
+}

@@ -30,7 +30,7 @@ func TestEveryRouteHasItsChecks(t *testing.T) {
 				assert.Equal(t, status, resp.StatusCode, "%s with %d bytes and %q: %s", name, length, headers, answer)
 				assert.Contains(t, answer, contains, "%s with %q", name, headers)
 			}
-			own := map[access][]string{clients: {key(clientKey)}, viewers: {key(adminKey)}, operators: {key(adminKey)},
+			own := map[access][]string{anybody: {key(adminKey)}, clients: {key(clientKey)}, viewers: {key(adminKey)}, operators: {key(adminKey)},
 				changes: {key(adminKey)}}[r.access]
 			for _, framing := range []string{ // and not a byte of the body: an answer means that it was not waited for
 				"Content-Length: 1000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n100\r\n",
@@ -45,7 +45,7 @@ func TestEveryRouteHasItsChecks(t *testing.T) {
 				assert.True(t, resp.Close, "%s, %q: the connection stays open with a body on its way", name, framing)
 				c.ends()
 			}
-			answers(415, "", 3, "\x1f\x8b\x08", append(own, "Content-Encoding: gzip")...)
+			answers(415, "", 3, "\x1f\x8b\x08", append(own, "Content-Encoding: br")...)
 			if r.method != http.MethodPost {
 				continue
 			}

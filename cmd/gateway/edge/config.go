@@ -18,6 +18,8 @@ type Config struct {
 	TLS    TLS `group:"TLS"`
 	// Certs holds the certificates of TLS; nil uses a store that does not reload files.
 	Certs *certs.Store
+	// Version is the gateway's, for GET /version.
+	Version string
 	// Loops poll clients' connections; nil uses Go's poller.
 	Loops *http1.Loops
 	// Console is the operators' page; nil for none.
@@ -40,6 +42,7 @@ type HTTP struct {
 	IdleTimeout    time.Duration `default:"4020s" range:"1s.."`
 	Heartbeat      time.Duration `flag:"sse-heartbeat" default:"0" range:"0|100ms.." help:"Silence of a stream after which it gets a line of one blank, in the queue too. The first one begins the answer with 200. 0 sends none."`
 	CORSOrigins    []string      `flag:"cors-origins" help:"Origins of web pages that may call /v1, such as https://app.example; * for all. Preflights need no key."`
+	AzurePaths     bool          `flag:"azure-paths" default:"false" help:"On: /openai/v1/… and /openai/deployments/MODEL/… are served like /v1/…, for clients of Azure's API."`
 	ForwardHeaders []string      `flag:"forward-headers" help:"Request headers that engines get; never credentials or engine controls."`
 }
 

@@ -3,7 +3,6 @@ package edge
 import (
 	"bytes"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 
@@ -23,7 +22,7 @@ func checkOrigin(origin string) error {
 }
 
 // cors allows pages of the configured origins to read the answers of clients' routes, errors and streams too. It
-// reports whether the request was a preflight, which it has answered: a browser sends no key with it. See
+// reports whether the request is an allowed preflight, with which a browser sends no key. See
 // https://fetch.spec.whatwg.org/#http-cors-protocol.
 func (f *frontend) cors(ctx *fasthttp.RequestCtx) (preflight bool) {
 	allowed := f.s.cfg.CORSOrigins
@@ -50,6 +49,5 @@ func (f *frontend) cors(ctx *fasthttp.RequestCtx) (preflight bool) {
 	if has(in, "Access-Control-Request-Private-Network") {
 		out.Set("Access-Control-Allow-Private-Network", "true")
 	}
-	ctx.SetStatusCode(http.StatusNoContent)
 	return true
 }

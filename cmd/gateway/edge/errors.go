@@ -15,6 +15,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/dialect"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -22,7 +23,7 @@ import (
 // since anyone can cause them; the metrics count all.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, r *request, e *openai.Error) {
 	s.logRefusal(ctx, r, e)
-	s.writeError(&ctx.Response, r.id, e)
+	s.writeError(ctx, r.id, e)
 }
 
 // logRefusal logs a refusal without answering.
@@ -36,7 +37,9 @@ func (s *Server) logRefusal(ctx *fasthttp.RequestCtx, r *request, e *openai.Erro
 	}
 }
 
-func (s *Server) writeError(r *fasthttp.Response, id string, e *openai.Error) {
+// writeError makes e the response, in the client's dialect.
+func (s *Server) writeError(ctx *fasthttp.RequestCtx, id string, e *openai.Error) {
+	r := &ctx.Response
 	r.ResetBody()
 	r.SetStatusCode(e.Status)
 	r.Header.SetContentType("application/json")
@@ -46,6 +49,12 @@ func (s *Server) writeError(r *fasthttp.Response, id string, e *openai.Error) {
 	e.SetRetry(r.Header.Set, rand.Float64)
 	if e.Final {
 		r.Header.Set("X-Should-Retry", "false") // respected by OpenAI's and Anthropic's libraries
+	}
+	if anthropic(ctx) {
+		r.SetStatusCode(dialect.MessagesStatus(e))
+		r.Header.Set(headerAnthropicID, id)
+		r.SetBody(dialect.AppendMessagesError(nil, e, id))
+		return
 	}
 	r.SetBody(e.Append(nil, id))
 }
@@ -146,7 +155,7 @@ func (s *Server) rescue(ctx *fasthttp.RequestCtx, c *conn) {
 	if v := recover(); v != nil {
 		s.log.Error("panic in a handler", "request_id", c.request.id, "panic", v, "stack", string(debug.Stack()))
 		c.Unwatch()
-		s.writeError(&ctx.Response, c.request.id, openai.Internal())
+		s.writeError(ctx, c.request.id, openai.Internal())
 		s.hangUp(ctx, c)
 	}
 }

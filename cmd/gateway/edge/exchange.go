@@ -15,6 +15,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/dialect"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/http1"
@@ -35,6 +36,7 @@ type exchange struct {
 	ctx    *fasthttp.RequestCtx
 	call   handoff.Call
 	stream bool           // the client requested events
+	answer dialect.Answer // converts to the client's dialect; nil for a chat or a completion
 	life   http1.Lifetime // of the call
 
 	left   atomic.Bool // the client is gone
@@ -48,6 +50,7 @@ type exchange struct {
 	body        []byte       // of a JSON answer
 	long        bool         // a long JSON answer, sent piece by piece
 	out         http1.Answer // of a stream
+	converted   []byte       // memory for the client's events
 	tail        [4]byte      // the last bytes of the stream, to detect an event's end
 	over        error        // why nothing more is accepted
 	cutBy       *openai.Error
@@ -141,7 +144,7 @@ func (x *exchange) Last(p []byte) error { return x.take(p, false) }
 func (x *exchange) take(p []byte, now bool) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if now && len(p) > pieceBytes && x.started && !x.streams() {
+	if now && len(p) > pieceBytes && x.started && !x.streams() && x.answer == nil {
 		x.long = true
 		x.open()
 	}
@@ -197,14 +200,23 @@ func (x *exchange) queue(p []byte) error {
 	case !x.streams():
 		x.body = append(x.body, p...)
 		return nil
-	case len(p) == 0:
-		return nil
+	case x.answer != nil:
+		x.converted = x.answer.Events(x.converted[:0], p)
+		p = x.converted
+	}
+	x.put(p)
+	return nil
+}
+
+// put frames bytes of a stream as they are. The caller holds mu.
+func (x *exchange) put(p []byte) {
+	if len(p) == 0 {
+		return
 	}
 	x.out.Queue(p)
 	x.active.Store(true)
 	k := copy(x.tail[:], x.tail[min(len(p), len(x.tail)):])
 	copy(x.tail[k:], p[max(0, len(p)-len(x.tail)):])
-	return nil
 }
 
 // flush sends what is queued, and waits for a slow client. The caller holds mu, which flush releases while waiting.
@@ -233,12 +245,32 @@ func (x *exchange) end(err error, panicked bool) {
 		ctx.SetConnectionClose()
 	case err != nil || !x.started:
 		// No client needs half a JSON answer: a late failure has its own status.
-		x.s.writeError(&ctx.Response, x.conn.request.id, x.explain(cmp.Or(err, errNoAnswer)))
+		x.s.writeError(ctx, x.conn.request.id, x.explain(cmp.Or(err, errNoAnswer)))
 	default:
-		ctx.Response.Header.SetContentType(x.contentType)
-		ctx.Response.SetBodyRaw(x.body)
+		x.whole(ctx)
 	}
 	x.over = io.ErrClosedPipe
+}
+
+// prompt passes the prompt's length in tokens to the answer.
+func (x *exchange) prompt(tokens int) {
+	x.mu.Lock() // the heartbeat may use the answer, too
+	defer x.mu.Unlock()
+	x.answer.Prompt(tokens)
+}
+
+// whole makes the collected answer the response. The caller holds mu.
+func (x *exchange) whole(ctx *fasthttp.RequestCtx) {
+	body := x.body
+	if x.answer != nil {
+		var err error
+		if body, err = x.answer.Whole(make([]byte, 0, len(body)+512), body); err != nil {
+			x.s.writeError(ctx, x.conn.request.id, x.explain(err))
+			return
+		}
+	}
+	ctx.Response.Header.SetContentType(x.contentType)
+	ctx.Response.SetBodyRaw(body)
 }
 
 // endStream ends a stream. A failed one lacks its last chunk, so that clients that ignore error events (curl, load
@@ -249,7 +281,7 @@ func (x *exchange) endStream(err error, panicked bool) {
 			err = cmp.Or(err, errNoAnswer)
 		}
 		if x.events() && (!x.begun || panicked) {
-			_ = x.queue(x.errorEvent(x.explain(err)))
+			x.put(x.errorEvent(x.explain(err)))
 		}
 		if err != nil {
 			x.conn.request.next = false
@@ -292,7 +324,7 @@ func (x *exchange) cut() {
 	x.cutBy = e
 	if x.streams() {
 		if x.events() {
-			_ = x.queue(x.errorEvent(e))
+			x.put(x.errorEvent(e))
 		}
 		_ = x.out.Push()
 		x.conn.request.next = false

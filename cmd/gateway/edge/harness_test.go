@@ -200,6 +200,7 @@ type option func(*Config)
 func serve(t testing.TB, ln net.Listener, flow flowFunc, settings ...option) *served {
 	t.Helper()
 	cfg := DefaultConfig()
+	cfg.Version = "v0.1.0"
 	cfg.Host, cfg.AllowedHosts = "127.0.0.1", []string{"t"}
 	if *relayed == "loop" {
 		cfg.Loops = loops
@@ -361,9 +362,16 @@ func wantError(t testing.TB, resp *http.Response, body string, status int, code 
 	assert.Equal(t, status, resp.StatusCode, body)
 	assert.Equal(t, "application/json", resp.Header.Get("Content-Type"))
 	var e struct {
-		Error map[string]any `json:"error"`
+		Type      string         `json:"type"`
+		Error     map[string]any `json:"error"`
+		RequestID string         `json:"request_id"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(body), &e), body)
+	if e.Type == "error" { // Anthropic's, without a code
+		assert.Equal(t, []string{e.RequestID, e.RequestID}, []string{resp.Header.Get("X-Request-Id"), resp.Header.Get("Request-Id")}, body)
+		assert.NotEmpty(t, e.Error["type"], body)
+		return e.Error
+	}
 	for _, member := range []string{"message", "type", "code", "param", "request_id"} {
 		assert.Contains(t, e.Error, member, body)
 	}

@@ -29,14 +29,15 @@ const (
 
 // request is the edge's state of the current request on a connection.
 type request struct {
-	id       string
-	arrival  time.Time
-	endpoint string     // for the metrics
-	unread   bool       // part of the body is still on the connection
-	streamed bool       // the answer was streamed
-	next     bool       // and another request may follow
-	body     *http1.Buf // nil without a body in memory
-	held     int        // bytes of the budget that the body takes
+	id        string
+	arrival   time.Time
+	endpoint  string     // for the metrics
+	unread    bool       // part of the body is still on the connection
+	streamed  bool       // the answer was streamed
+	next      bool       // and another request may follow
+	preflight bool       // of a page of an allowed origin
+	body      *http1.Buf // nil without a body in memory
+	held      int        // bytes of the budget that the body takes
 }
 
 // begin reads what it can from the head, and puts the request's and the gateway's id into the answer.
@@ -47,6 +48,7 @@ func (r *request) begin(ctx *fasthttp.RequestCtx, c *conn) {
 	}
 	ctx.Response.Header.Set(headerRequestID, r.id)
 	ctx.Response.Header.Set(headerGateway, c.frontend.s.id)
+	r.preflight = c.frontend.cors(ctx)
 }
 
 // requestID returns the client's id if it has 1 to 128 visible ASCII bytes, or a new one.
@@ -72,18 +74,19 @@ func visible(b []byte) bool {
 }
 
 // takeCall reads a call and applies the limits of its client.
-func (s *Server) takeCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *request, call *handoff.Call) error {
-	if err := s.readCall(ctx, ep, r, call); err != nil {
+func (s *Server) takeCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, to converter, x *exchange) error {
+	if err := s.readCall(ctx, ep, to, x); err != nil {
 		return err
 	}
-	if e := s.hold(call, ctx); e != nil {
+	if e := s.hold(&x.call, ctx); e != nil {
 		return e
 	}
 	return nil
 }
 
 // readCall checks a request to a generating endpoint and reads its body. Nothing in call refers to fasthttp's memory.
-func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *request, call *handoff.Call) error {
+func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, to converter, x *exchange) error {
+	r, call := &x.conn.request, &x.call
 	client, own := ctx.Conn().(*conn).Ends()
 	*call = handoff.Call{ID: r.id, Arrival: r.arrival, Client: client, Server: own}
 	var h head
@@ -125,10 +128,17 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 	if err != nil {
 		return err
 	}
-	call.Body = r.body
 	if len(raw) == 0 {
 		return openai.BadRequest("", "the body is empty; it must be a JSON object")
 	}
+	if to != nil {
+		converted, err := s.convert(to, raw, r)
+		if err != nil {
+			return err
+		}
+		raw, x.answer, call.OnPrompt = converted.Chat, converted.Answer, x.prompt
+	}
+	call.Body = r.body
 	if call.Request, err = (openai.Limits{MaxBytes: s.cfg.MaxBodyBytes}).Scan(ep, raw); err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package edge
 import (
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/gofiber/fiber/v2"
@@ -37,8 +36,14 @@ type area struct {
 func (f *frontend) table(metrics http.Handler) []route {
 	s := f.s
 	rows := []route{
+		{http.MethodHead, "/", "live", anybody, 0, s.alive}, // Claude Code's probe
 		{http.MethodGet, "/health", "health", anybody, 0, s.health},
+		{http.MethodGet, "/healthz", "health", anybody, 0, s.health},
+		{http.MethodGet, "/readyz", "health", anybody, 0, s.health},
+		{http.MethodGet, "/ping", "health", anybody, 0, s.health},
 		{http.MethodGet, "/live", "live", anybody, 0, s.alive},
+		{http.MethodGet, "/livez", "live", anybody, 0, s.alive},
+		{http.MethodGet, "/version", "version", anybody, 0, s.version},
 	}
 	if f.serves {
 		for ep := range openai.Endpoints() {
@@ -47,10 +52,12 @@ func (f *frontend) table(metrics http.Handler) []route {
 				body = 0
 			}
 			for _, path := range ep.Paths() {
-				rows = append(rows, route{ep.Method(), path, ep.String(), clients, body, func(c *fiber.Ctx) error { return s.generate(c, ep) }})
+				rows = append(rows, route{ep.Method(), path, ep.String(), clients, body, func(c *fiber.Ctx) error { return s.generate(c, ep, nil) }})
 			}
 		}
+		rows = append(rows, s.dialectRoutes()...)
 		rows = append(rows,
+			route{http.MethodGet, "/load", "load", clients, 0, s.load},
 			route{http.MethodGet, "/v1/models", "models", clients, 0, s.models},
 			route{http.MethodGet, "/v1/models/*", "models", clients, 0, s.model}) // ids hold slashes
 	}
@@ -72,20 +79,44 @@ func (f *frontend) table(metrics http.Handler) []route {
 	return rows
 }
 
-// register adds the routes, with HEAD for every GET. Fiber answers other methods with 405 and Allow.
+// register adds the routes, clients' also without /v1. Fiber answers other methods with 405 and Allow.
 func (f *frontend) register(rows []route) {
 	f.areas, f.paths = map[string]area{}, map[string]bool{}
 	for _, r := range rows {
-		first := string(firstSegment([]byte(r.path)))
-		a := f.areas[first]
-		f.areas[first] = area{max(a.access, min(r.access, operators)), max(a.body, r.body)}
-		f.paths[r.path] = true
-		f.app.Add(r.method, r.path, r.handle(f))
-		if r.method == http.MethodGet {
-			f.app.Add(http.MethodHead, r.path, r.handle(f))
+		f.add(r)
+		rest, client := strings.CutPrefix(r.path, "/v1/")
+		if !client {
+			continue
+		}
+		for _, before := range f.s.bases() {
+			r.path = before + rest
+			f.add(r)
 		}
 	}
 }
+
+// add adds a route, with HEAD for GET.
+func (f *frontend) add(r route) {
+	first := string(firstSegment([]byte(r.path)))
+	a := f.areas[first]
+	f.areas[first] = area{max(a.access, min(r.access, operators)), max(a.body, r.body)}
+	f.paths[r.path] = true
+	f.app.Add(r.method, r.path, r.handle(f))
+	if r.method == http.MethodGet {
+		f.app.Add(http.MethodHead, r.path, r.handle(f))
+	}
+}
+
+// bases returns what client libraries have in place of /v1/: nothing, and with azure-paths the paths of Azure's.
+func (s *Server) bases() []string {
+	if s.cfg.AzurePaths {
+		return []string{"/", "/openai/v1/", "/openai/deployments/:" + deployment + "/"}
+	}
+	return []string{"/"}
+}
+
+// deployment is the part of an Azure path that names the model where the body does not.
+const deployment = "deployment"
 
 // meant returns a route close to a path without one, or empty: client libraries append theirs to a base URL that ends
 // in a slash, lacks /v1 or already has it, or is another service's.
@@ -137,37 +168,19 @@ func (r *route) media(h *fasthttp.RequestHeader) *openai.Error {
 	return isJSON(h)
 }
 
-// generate hands a call to the flow.
-func (s *Server) generate(c *fiber.Ctx, ep openai.Endpoint) error {
+// generate hands a call to the flow; to, if not nil, makes a chat of it.
+func (s *Server) generate(c *fiber.Ctx, ep openai.Endpoint, to converter) error {
 	ctx := c.Context()
 	cn := ctx.Conn().(*conn)
 	x := &exchange{s: s, conn: cn, ctx: ctx, out: http1.Answer{Conn: cn.ServerConn, Plain: !ctx.Request.Header.IsHTTP11()}}
-	err := s.takeCall(ctx, ep, &cn.request, &x.call)
+	err := s.takeCall(ctx, ep, to, x)
+	if model := c.Params(deployment); err == nil && x.call.Request.Model == "" && model != "" {
+		x.call.Request.Model = strings.Clone(model)
+	}
 	if err == nil {
 		x.serve()
 	}
 	return err
-}
-
-func (s *Server) models(c *fiber.Ctx) error {
-	list := openai.ModelList{Object: "list", Data: s.cat.Models()}
-	if list.Data == nil {
-		list.Data = []openai.Model{}
-	}
-	return writeJSON(c, http.StatusOK, list)
-}
-
-func (s *Server) model(c *fiber.Ctx) error {
-	id, err := url.PathUnescape(c.Params("*"))
-	if err != nil {
-		return openai.BadRequest("model", "the model's name in the path is not escaped properly")
-	}
-	for _, m := range s.cat.Models() {
-		if m.ID == id {
-			return writeJSON(c, http.StatusOK, m)
-		}
-	}
-	return openai.NotFoundModel(id)
 }
 
 // health reports whether requests can be served: 503 until each required pool has a worker, and during a shutdown.
@@ -195,6 +208,16 @@ func (s *Server) condition() (status string, detail any) {
 		return "unhealthy", detail
 	}
 	return healthy, detail
+}
+
+// version answers as vLLM does.
+func (s *Server) version(c *fiber.Ctx) error {
+	return writeJSON(c, http.StatusOK, map[string]string{"version": s.cfg.Version})
+}
+
+// load answers as vLLM does, with the number of requests that run or wait.
+func (s *Server) load(c *fiber.Ctx) error {
+	return writeJSON(c, http.StatusOK, map[string]int{"server_load": s.InFlight()})
 }
 
 // alive reports that the process runs.

@@ -124,10 +124,11 @@ func isHTTP(first [5]byte) bool {
 
 // answerPlain answers a client that uses HTTP without TLS with a 400, and drains what it still sends.
 func (f *frontend) answerPlain(c net.Conn) {
-	var res fasthttp.Response
+	var ctx fasthttp.RequestCtx
+	res := &ctx.Response
 	id := requestID(nil)
 	res.Header.Set(headerRequestID, id)
-	f.s.writeError(&res, id, &openai.Error{
+	f.s.writeError(&ctx, id, &openai.Error{
 		Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "tls_required",
 		Message: "the request came without TLS: this address takes https:// only",
 	})

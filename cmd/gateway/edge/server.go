@@ -212,11 +212,11 @@ func (f *frontend) handle(ctx *fasthttp.RequestCtx) {
 
 func (s *Server) dispatch(ctx *fasthttp.RequestCtx, c *conn, routed fasthttp.RequestHandler) {
 	defer s.rescue(ctx, c)
-	preflight := c.frontend.cors(ctx)
 	e := unroutable(ctx)
 	switch {
-	case e == nil && preflight:
+	case e == nil && c.request.preflight:
 		c.request.endpoint = "preflight"
+		ctx.SetStatusCode(http.StatusNoContent)
 		return
 	case e == nil:
 		routed(ctx)

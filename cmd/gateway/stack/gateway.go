@@ -203,7 +203,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		Peers:    g.member.Peers,
 		Settings: cfg.InForce, Keys: cfg.Edge.AdminKeyFile != "", Version: cfg.Build.Version,
 	}, recorder)
-	cfg.Edge.Console = g.console
+	cfg.Edge.Console, cfg.Edge.Version = g.console, cfg.Build.Version
 	if g.edge, err = edge.New(cfg.Edge, g.Flow, g, scrape, log, own); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,72 @@
+package edge
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/dialect"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+const (
+	messagesPath  = "/v1/messages"
+	responsesPath = "/v1/responses"
+	// headerAnthropicID is where Anthropic's libraries read the request's id.
+	headerAnthropicID = "Request-Id"
+	// headerAnthropic is in every request of Anthropic's libraries.
+	headerAnthropic = "Anthropic-Version"
+)
+
+// converter makes a chat of a dialect's request; see [dialect.Messages].
+type converter func(body []byte, o dialect.Options) (*dialect.Request, error)
+
+// dialectRoutes returns the routes of the dialects that become a chat.
+func (s *Server) dialectRoutes() []route {
+	serve := func(to converter) fiber.Handler {
+		return func(c *fiber.Ctx) error { return s.generate(c, openai.Chat, to) }
+	}
+	limit := s.cfg.MaxBodyBytes
+	return []route{
+		{http.MethodPost, messagesPath, "messages", clients, limit, serve(dialect.Messages)},
+	}
+}
+
+// noResponse is the 404 for a response that another API would have stored.
+func noResponse(*fiber.Ctx) error {
+	return &openai.Error{Status: http.StatusNotFound, Code: "response_not_found", Param: "response_id",
+		Message: "responses are not stored here: send the whole conversation in input, with store: false"}
+}
+
+// convert replaces r's body, in the budget too, by the chat that it becomes.
+func (s *Server) convert(to converter, raw []byte, r *request) (*dialect.Request, error) {
+	converted, err := to(raw, dialect.Options{ID: plainID(r.id), MaxBytes: s.cfg.MaxBodyBytes, Now: time.Now().Unix()})
+	if err != nil {
+		return nil, err
+	}
+	if !s.bodies.replace(r, cap(converted.Chat)) {
+		return nil, s.bodies.exhausted()
+	}
+	return converted, nil
+}
+
+// plainID returns a request's id, or a digest of it where it has bytes that JSON or a URL would escape.
+func plainID(id string) string {
+	for _, c := range []byte(id) {
+		if c != '-' && c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
+			digest := sha256.Sum256([]byte(id))
+			return hex.EncodeToString(digest[:16])
+		}
+	}
+	return id
+}
+
+// anthropic reports whether a request's errors have Anthropic's form: by its path, or its library's header.
+func anthropic(ctx *fasthttp.RequestCtx) bool {
+	return bytes.HasPrefix(ctx.Path(), []byte(messagesPath)) || has(&ctx.Request.Header, headerAnthropic)
+}
