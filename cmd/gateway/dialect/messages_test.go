@@ -239,7 +239,7 @@ func TestMessagesErrors(t *testing.T) {
 		kind   string
 	}{
 		{openai.BadRequest("x", "x"), 400, "invalid_request_error"},
-		{openai.Unauthorized(""), 401, "authentication_error"},
+		{openai.Unauthorized(), 401, "authentication_error"},
 		{openai.NotFoundModel("m"), 404, "not_found_error"},
 		{openai.RequestTimeout(retry), 408, "timeout_error"},
 		{openai.TooLarge(1), 413, "request_too_large"},
