@@ -17,6 +17,8 @@ var calendar = map[string]string{
 	"internal/http1/server_conn.go":     "a deadline long past ends a read at once",
 	"cmd/gateway/stack/catalog.go":      "a model's date of creation, for clients",
 	"handoff/query.go":                  "an answer's date, for clients",
+	"cmd/gateway/edge/dialects.go":      "the same",
+	"cmd/gateway/edge/models.go":        "a model's date of creation, for Anthropic's libraries",
 	"internal/certs/source.go":          "the date on which a certificate expires, for people",
 	"internal/natsbus/stream.go":        "a stream's date of creation names it",
 	"internal/natsbus/stream_follow.go": "the same",
