@@ -69,9 +69,6 @@ type answer struct {
 // usage is the tokens of an answer. Cached ones are part of the prompt, reasoning ones of the completion.
 type usage struct{ prompt, completion, cached, reasoning int }
 
-// longestEvent bounds an event of a chat's stream, in bytes. Who relays it has a smaller limit.
-const longestEvent = 1 << 30
-
 // Prompt implements Answer.
 func (a *answer) Prompt(tokens int) { a.prompt = tokens }
 
@@ -80,14 +77,14 @@ func (a *answer) Ping(dst []byte) []byte {
 	if a.out = dst; !a.over {
 		a.form.ping(a)
 	}
-	return a.take()
+	return a.out
 }
 
 // Fail implements Answer.
 func (a *answer) Fail(dst []byte, e *openai.Error) []byte {
 	a.out = dst
 	a.fail(e)
-	return a.take()
+	return a.out
 }
 
 // Events implements Answer.
@@ -110,7 +107,7 @@ func (a *answer) Events(dst, p []byte) []byte {
 	if a.split.Err() != nil {
 		a.fail(unreadable())
 	}
-	return a.take()
+	return a.out
 }
 
 // Whole implements Answer.
@@ -128,14 +125,7 @@ func (a *answer) Whole(dst, body []byte) ([]byte, error) {
 	if err := a.form.whole(a, a.blocks); err != nil {
 		return dst, err
 	}
-	return a.take(), nil
-}
-
-// take returns what was appended.
-func (a *answer) take() []byte {
-	out := a.out
-	a.out = nil
-	return out
+	return a.out, nil
 }
 
 func (a *answer) start() {
@@ -244,7 +234,7 @@ func (a *answer) give(i int, content string) {
 	}
 }
 
-// turn opens the first block once its name is known, and reports whether it is open.
+// turn opens the first block, unless it is a call whose name is to come, and reports whether it is open.
 func (a *answer) turn() bool {
 	if b := &a.blocks[0]; !a.open && (b.kind != call || b.name != "") {
 		a.unfold(b)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -61,6 +63,15 @@ func (b *body) refuse(path, what string) {
 // unknown refuses a value that must be one of a few strings, and is another.
 func (b *body) unknown(n openai.Node) { b.fail(n, "has a value that is not known here") }
 
+// one returns a member that must be one of a few strings.
+func (b *body) one(of openai.Node, key string, known ...string) string {
+	s := b.Quoted(b.required(of, key, '"'))
+	if !slices.Contains(known, s) {
+		b.fail(b.Get(of, key), "must be one of "+strings.Join(known, ", "))
+	}
+	return s
+}
+
 // pass appends the member name with the value n, unless that is absent.
 func (b *body) pass(name string, n openai.Node) {
 	if n != none {
@@ -85,11 +96,7 @@ func (b *body) optional(of openai.Node, key string, kind byte) openai.Node {
 func (b *body) required(of openai.Node, key string, kind byte) openai.Node {
 	n := b.optional(of, key, kind)
 	if n == none && b.err == nil {
-		path := b.Path(of)
-		if path != "" {
-			path += "."
-		}
-		b.refuse(path+key, "is required")
+		b.refuse(strings.TrimPrefix(b.Path(of)+"."+key, "."), "is required")
 	}
 	return n
 }
@@ -128,6 +135,15 @@ func (b *body) add(separator, label, s string) {
 	b.put(label, s)
 }
 
+// end ends a string or a list that begins at begin, or leaves it out from before on if it is empty.
+func (b *body) end(before, begin int, ends string) {
+	if len(b.out) == begin {
+		b.out = b.out[:before]
+	} else {
+		b.put(ends)
+	}
+}
+
 // finish returns the converted request, or what is wrong with the body.
 func (b *body) finish(f form) (*Request, error) {
 	defer b.Release()
@@ -143,7 +159,7 @@ func (b *body) finish(f form) (*Request, error) {
 	}
 	const bytesPerToken = 4 // an estimate
 	r.Answer = &answer{form: f, o: b.o, model: string(openai.AppendQuoted(nil, r.Model)), prompt: (len(b.out) - b.media) / bytesPerToken,
-		split: openai.NewSplitter(longestEvent)}
+		split: openai.NewSplitter(math.MaxInt32)} // who relays events has a smaller limit
 	return r, nil
 }
 

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"fmt"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -56,13 +57,14 @@ func AppendMessagesError(dst []byte, e *openai.Error, requestID string) []byte {
 	return append(dst, '}')
 }
 
-// The numbers in the gateway's and the engines' words for a request that is longer than the context: openai's TooLong,
-// vLLM's renderers/params.py of 0.33, SGLang's srt/managers/tokenizer_manager.py of 0.5.23.
-var (
-	contextLimit  = regexp.MustCompile(`context length (?:is |of |\()(?:only )?(\d+) tokens`)
-	promptTokens  = regexp.MustCompile(`(\d+) (?:in the messages|input tokens|tokens from the input)|input \((\d+) tokens`)
-	answersTokens = regexp.MustCompile(`(\d+) (?:in the completion|output tokens|tokens for the completion)|too large: (\d+)`)
-)
+// overflowNumbers are the context, the prompt and the answer, in tokens, in the gateway's and the engines' words for a
+// request that is longer than the context: openai's TooLong, vLLM's renderers/params.py of 0.33 and older forms, SGLang's
+// srt/managers/tokenizer_manager.py of 0.5.23.
+var overflowNumbers = [...]*regexp.Regexp{
+	regexp.MustCompile(`context length (?:is |of |\()(?:only )?(\d+) tokens`),
+	regexp.MustCompile(`(\d+) (?:in the messages|input tokens|tokens from the input)|input \((\d+) tokens`),
+	regexp.MustCompile(`(\d+) (?:in the completion|output tokens|tokens for the completion)|too large: (\d+)`),
+}
 
 // messagesText returns the error's message. That of an overflow begins in Anthropic's words and ends in the code, which
 // agents of other origins look for.
@@ -70,23 +72,21 @@ func messagesText(e *openai.Error) string {
 	if e.Code != "context_length_exceeded" {
 		return e.Message
 	}
-	number := func(of *regexp.Regexp) (n int) {
+	var n [len(overflowNumbers)]int
+	for i, of := range overflowNumbers {
 		for _, digits := range of.FindStringSubmatch(e.Message) {
-			n, _ = strconv.Atoi(digits) // the first is the whole, the others may be empty
-			if n > 0 {
-				break
+			if v, err := strconv.Atoi(digits); err == nil { // not the whole
+				n[i] = v
 			}
 		}
-		return n
 	}
-	limit, prompt, answer := number(contextLimit), number(promptTokens), number(answersTokens)
-	const code = " (context_length_exceeded)"
+	limit, prompt, answer := n[0], n[1], n[2]
 	switch {
 	case limit == 0 || prompt == 0:
 		return "prompt is too long: " + e.Message
 	case prompt < limit:
-		return "input length and `max_tokens` exceed context limit: " + strconv.Itoa(prompt) + " + " + strconv.Itoa(answer) + " > " +
-			strconv.Itoa(limit) + ", decrease input length or `max_tokens` and try again" + code
+		return fmt.Sprintf("input length and `max_tokens` exceed context limit: %d + %d > %d, decrease input length or `max_tokens` and "+
+			"try again (%s)", prompt, answer, limit, e.Code)
 	}
-	return "prompt is too long: " + strconv.Itoa(prompt) + " tokens > " + strconv.Itoa(limit) + " maximum" + code
+	return fmt.Sprintf("prompt is too long: %d tokens > %d maximum (%s)", prompt, limit, e.Code)
 }

@@ -100,7 +100,7 @@ var requestDifferences = []difference{
 	{"vllm sglang", `content null$`, "OpenAI's form for none"},
 	{"vllm sglang", `- \.stream_options\.continuous_usage_stats true$`, "the gateway counts the prompt itself"},
 	{"vllm sglang", `^system (blocks|between)`, "vLLM joins by nothing, SGLang by a line feed, and it keeps the billing line"},
-	{"sglang", `^empty texts`, "SGLang keeps them as parts"},
+	{"vllm sglang", `^empty texts`, "SGLang keeps them as parts, vLLM sends a message without content"},
 	{"sglang", `^agent's turn: . \.messages\[3\]\.content`, "SGLang gives templates a list of texts: those that take strings join them"},
 	{"vllm sglang", `^failed result`, "is_error is lost"},
 	{"vllm sglang", `^results with images`, "vLLM puts the images between two results, SGLang into a tool's message, which templates refuse"},

@@ -2,7 +2,10 @@ package dialect
 
 import (
 	"bytes"
+	"cmp"
+	"iter"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -91,16 +94,24 @@ func (m *messages) text(b openai.Node, separator string) {
 	case "document":
 		m.add(separator, "Title: ", m.Quoted(m.Get(b, "title")))
 		m.add(line, "", m.Quoted(m.Get(b, "context")))
-		switch source := m.required(b, "source", '{'); m.typed(source) {
-		case "text":
+		source := m.required(b, "source", '{')
+		if m.one(source, "type", "text", "content") == "text" {
 			m.add(line, "", m.Quoted(m.required(source, "data", '"')))
-		case "content":
-			m.texts(m.Get(source, "content"), line)
-		default:
-			m.fail(source, "must be text: no other document can be read here")
 		}
+		m.texts(m.Get(source, "content"), line)
 	default:
 		m.unknown(m.Get(b, "type"))
+	}
+}
+
+// each yields the blocks of a kind.
+func (m *messages) each(content openai.Node, kind string) iter.Seq[openai.Node] {
+	return func(yield func(openai.Node) bool) {
+		for b := range m.All(content) {
+			if m.typed(b) == kind && !yield(b) {
+				return
+			}
+		}
 	}
 }
 
@@ -110,18 +121,12 @@ func (m *messages) system(content openai.Node, all bool) {
 	m.say("system")
 	m.begin()
 	m.texts(content, paragraph)
-	if all {
-		for n := range m.All(m.Get(0, "messages")) {
-			if m.Is(m.Get(n, "role"), "system") {
-				m.texts(m.Get(n, "content"), paragraph)
-			}
+	for n := range m.All(m.Get(0, "messages")) {
+		if all && m.Is(m.Get(n, "role"), "system") {
+			m.texts(m.Get(n, "content"), paragraph)
 		}
 	}
-	if len(m.out) == m.start {
-		m.out = m.out[:before]
-		return
-	}
-	m.put(`"}`)
+	m.end(before, m.start, `"}`)
 }
 
 // list writes the messages.
@@ -131,7 +136,7 @@ func (m *messages) list() {
 		m.fail(all, "must hold at least one message")
 	}
 	for n := range m.All(all) {
-		role, content := m.Quoted(m.required(n, "role", '"')), m.Get(n, "content")
+		role, content := m.one(n, "role", "user", "assistant", "system"), m.Get(n, "content")
 		if k := m.Kind(content); k != '"' && k != '[' {
 			m.refuse(m.Path(n)+".content", "must be a string or an array of blocks")
 		}
@@ -145,8 +150,6 @@ func (m *messages) list() {
 			m.user(content)
 		case "assistant":
 			m.assistant(content)
-		default:
-			m.unknown(m.Get(n, "role"))
 		}
 		if m.err != nil {
 			return
@@ -157,72 +160,57 @@ func (m *messages) list() {
 // user writes the results of tools as messages of their own, then all else that the user sent.
 func (m *messages) user(content openai.Node) {
 	results := false
-	for b := range m.All(content) {
-		if m.typed(b) == "tool_result" {
-			m.result(b)
-			results = true
-		}
+	for b := range m.each(content, "tool_result") {
+		m.result(b)
+		results = true
 	}
 	before := len(m.out)
 	m.say("user")
-	if m.parts(content) == 0 && results {
+	if n := m.parts(content, `""`); n > 0 || !results {
+		m.put("}")
+	} else {
 		m.out = m.out[:before]
-		return
 	}
-	m.put("}")
 }
 
 // result writes the messages of one tool_result: its texts, then the tools that it refers to, which templates with a
 // search for tools expand.
 func (m *messages) result(b openai.Node) {
-	end, content := `,"tool_call_id":`+m.Raw(m.required(b, "tool_use_id", '"'))+"}", m.Get(b, "content")
-	before, references := len(m.out), 0
+	content, before := m.Get(b, "content"), len(m.out)
+	end, references := `,"tool_call_id":`+m.Raw(m.required(b, "tool_use_id", '"'))+"}", slices.Collect(m.each(content, "tool_reference"))
 	m.say("tool")
-	m.put(`"`)
-	m.start = len(m.out)
+	m.begin()
 	m.texts(content, line)
-	silent := len(m.out) == m.start
 	if m.flag(b, "is_error") && !bytes.HasPrefix(m.out[m.start:], []byte("Error")) {
 		m.out = slices.Insert(m.out, m.start, []byte("Error: ")...)
 	}
-	m.put(`"`, end)
-	for in := range m.All(content) {
-		if m.typed(in) != "tool_reference" {
-			continue
-		}
-		if references++; references == 1 {
-			if silent {
-				m.out = m.out[:before]
-			}
-			m.say("tool")
-			m.put("[")
-		}
+	if len(references) == 0 {
+		m.put(`"`, end)
+		return
+	}
+	m.end(before, m.start, `"`+end)
+	m.say("tool")
+	m.put("[")
+	for _, in := range references {
 		m.item()
 		m.put(`{"type":"tool_reference","name":`, m.Raw(m.required(in, "tool_name", '"')), "}")
 	}
-	if references > 0 {
-		m.put("]", end)
-	}
+	m.put("]", end)
 }
 
-// parts writes a message's content, a string if there is one text only, and returns the number of its parts. The images
-// of results lead: a result itself is text.
-func (m *messages) parts(content openai.Node) (n int) {
+// parts writes a message's content, a string if there is one text only and silence if there is none, and returns the
+// number of its parts. The images of results lead: a result itself is text.
+func (m *messages) parts(content openai.Node, silence string) (n int) {
 	if m.Kind(content) == '"' {
 		m.put(m.Raw(content))
 		return len(m.Quoted(content))
 	}
 	begin := len(m.out)
 	m.put("[")
-	for b := range m.All(content) {
-		if m.typed(b) != "tool_result" {
-			continue
-		}
-		for in := range m.All(m.Get(b, "content")) {
-			if m.typed(in) == "image" {
-				m.image(in)
-				n++
-			}
+	for b := range m.each(content, "tool_result") {
+		for in := range m.each(m.Get(b, "content"), "image") {
+			m.image(in)
+			n++
 		}
 	}
 	const part = `{"type":"text","text":"`
@@ -251,7 +239,7 @@ func (m *messages) parts(content openai.Node) (n int) {
 	}
 	switch {
 	case n == 0:
-		m.out = append(m.out[:begin], `""`...)
+		m.out = append(m.out[:begin], silence...)
 	case n == 1 && single:
 		s := m.out[begin+len("[")+len(part)-1 : len(m.out)-1]
 		m.out = append(m.out[:begin], s...)
@@ -266,13 +254,10 @@ func (m *messages) image(b openai.Node) {
 	m.item()
 	before := len(m.out)
 	m.put(`{"type":"image_url","image_url":{"url":"`)
-	switch source := m.required(b, "source", '{'); m.typed(source) {
-	case "base64":
-		m.put("data:", m.Quoted(m.required(source, "media_type", '"')), ";base64,", m.Quoted(m.required(source, "data", '"')))
-	case "url":
+	if source := m.required(b, "source", '{'); m.one(source, "type", "base64", "url") == "url" {
 		m.put(m.Quoted(m.required(source, "url", '"')))
-	default:
-		m.fail(source, "must have the type base64 or url")
+	} else {
+		m.put("data:", m.Quoted(m.required(source, "media_type", '"')), ";base64,", m.Quoted(m.required(source, "data", '"')))
 	}
 	m.put(`"}}`)
 	m.media += len(m.out) - before
@@ -280,75 +265,54 @@ func (m *messages) image(b openai.Node) {
 
 // assistant writes an assistant's message: its texts, its thoughts, its calls.
 func (m *messages) assistant(content openai.Node) {
+	silence := `""`
+	for range m.each(content, "tool_use") {
+		silence = "null"
+	}
 	m.say("assistant")
+	m.prefill = m.parts(content, silence) > 0 && silence != "null"
+	before := len(m.out)
+	m.put(`,"reasoning_content":`)
+	m.begin()
+	for b := range m.each(content, "thinking") {
+		m.add(line, "", m.Quoted(m.Get(b, "thinking")))
+	}
+	m.end(before, m.start, `"`)
+	before = len(m.out)
+	m.put(`,"tool_calls":[`)
 	begin := len(m.out)
-	n, calls, thinks := m.parts(content), 0, 0
-	if n == 0 {
-		m.out = append(m.out[:begin], "null"...)
-	}
-	for b := range m.All(content) {
-		if t := m.Quoted(m.Get(b, "thinking")); t != "" && m.typed(b) == "thinking" {
-			if thinks++; thinks == 1 {
-				m.put(`,"reasoning_content":"`, t)
-			} else {
-				m.put(line, t)
-			}
-		}
-	}
-	if thinks > 0 {
-		m.put(`"`)
-	}
-	for b := range m.All(content) {
-		if m.typed(b) != "tool_use" {
-			continue
-		}
-		if calls++; calls == 1 {
-			m.put(`,"tool_calls":[`)
-		}
+	for b := range m.each(content, "tool_use") {
 		m.item()
 		m.put(`{"id":`, m.Raw(m.required(b, "id", '"')), `,"type":"function","function":{"name":`, m.Raw(m.required(b, "name", '"')),
 			`,"arguments":`)
-		input := m.Raw(m.optional(b, "input", '{'))
-		if input == "" {
-			input = "{}"
-		}
-		m.out = openai.AppendQuoted(m.out, input)
-		m.put("}}")
+		m.out = append(openai.AppendQuoted(m.out, cmp.Or(m.Raw(m.optional(b, "input", '{')), "{}")), "}}"...)
 	}
-	if calls > 0 {
-		m.put("]")
-	}
+	m.end(before, begin, "]")
 	m.put("}")
-	m.prefill = n > 0 && calls == 0
 }
 
 // tools writes the tools that the client runs, and returns their number.
 func (m *messages) tools() (n int) {
 	before := len(m.out)
 	m.put(`,"tools":[`)
+	begin := len(m.out)
 	for t := range m.All(m.optional(0, "tools", '[')) {
 		if kind := m.Get(t, "type"); kind != none && !m.Is(kind, "custom") {
 			continue
 		}
+		n++
 		m.item()
 		m.put(`{"type":"function","function":{"name":`, m.Raw(m.required(t, "name", '"')))
 		m.pass("description", m.optional(t, "description", '"'))
-		if schema := m.optional(t, "input_schema", '{'); schema != none {
-			m.pass("parameters", schema)
-		} else {
-			m.put(`,"parameters":{"type":"object","properties":{}}`)
-		}
+		m.put(`,"parameters":`, cmp.Or(m.Raw(m.optional(t, "input_schema", '{')), `{"type":"object","properties":{}}`))
 		m.pass("strict", m.optional(t, "strict", 't'))
 		later := m.optional(t, "defer_loading", 't') // vLLM reads it in the function, SGLang beside it
 		m.pass("defer_loading", later)
 		m.put("}")
 		m.pass("defer_loading", later)
 		m.put("}")
-		n++
 	}
-	if m.put("]"); n == 0 {
-		m.out = m.out[:before]
-	}
+	m.end(before, begin, "]")
 	return n
 }
 
@@ -358,19 +322,19 @@ func (m *messages) choice(n int) {
 	if of == none {
 		return
 	}
-	switch kind := m.typed(of); {
-	case kind != "auto" && kind != "none" && kind != "any" && kind != "tool":
-		m.unknown(m.Get(of, "type"))
-	case n > 0 && kind == "tool":
-		m.put(`,"tool_choice":{"type":"function","function":{"name":`, m.Raw(m.required(of, "name", '"')), "}}")
-	case n > 0 && kind == "any":
-		m.put(`,"tool_choice":"required"`)
-	case n > 0:
-		m.put(`,"tool_choice":"`, kind, `"`)
-	case kind == "any" || kind == "tool":
+	switch kind := m.one(of, "type", "auto", "any", "tool", "none"); {
+	case n == 0 && (kind == "any" || kind == "tool"):
 		m.fail(of, "demands a call, and no tool is left that the client runs")
+	case n == 0:
+		return
+	case kind == "tool":
+		m.put(`,"tool_choice":{"type":"function","function":{"name":`, m.Raw(m.required(of, "name", '"')), "}}")
+	case kind == "any":
+		m.put(`,"tool_choice":"required"`)
+	default:
+		m.put(`,"tool_choice":"`, kind, `"`)
 	}
-	if m.flag(of, "disable_parallel_tool_use") && n > 0 {
+	if m.flag(of, "disable_parallel_tool_use") {
 		m.put(`,"parallel_tool_calls":false`)
 	}
 }
@@ -391,37 +355,27 @@ func (m *messages) stops() (all []string) {
 
 // thinking writes whether the template shall let the model think, and how hard.
 func (m *messages) thinking() {
-	of, kind := m.optional(0, "thinking", '{'), ""
-	if of != none {
-		kind = m.typed(of)
+	kind := ""
+	if of := m.optional(0, "thinking", '{'); of != none {
+		kind = m.one(of, "type", "enabled", "adaptive", "disabled")
+		on := strconv.FormatBool(kind != "disabled")
+		m.put(`,"chat_template_kwargs":{"enable_thinking":`, on, `,"thinking":`, on, "}")
 	}
-	switch kind {
-	case "enabled", "adaptive":
-		m.put(`,"chat_template_kwargs":{"enable_thinking":true,"thinking":true}`)
-	case "disabled":
-		m.put(`,"chat_template_kwargs":{"enable_thinking":false,"thinking":false}`)
-		return
-	default:
-		if of != none {
-			m.unknown(m.Get(of, "type"))
-		}
+	if kind != "disabled" {
+		m.pass("reasoning_effort", m.optional(m.optional(0, "output_config", '{'), "effort", '"'))
 	}
-	m.pass("reasoning_effort", m.optional(m.optional(0, "output_config", '{'), "effort", '"'))
 }
 
 // format writes the schema that the answer follows.
 func (m *messages) format() {
 	of := m.optional(m.Get(0, "output_config"), "format", '{')
-	if of == none {
+	if of == none { // its older name
 		of = m.optional(0, "output_format", '{')
 	}
-	if of == none {
-		return
+	if of != none {
+		m.one(of, "type", "json_schema")
+		m.put(`,"response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":true`)
+		m.pass("schema", m.required(of, "schema", '{'))
+		m.put("}}")
 	}
-	if m.typed(of) != "json_schema" {
-		m.unknown(m.Get(of, "type"))
-	}
-	m.put(`,"response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":true`)
-	m.pass("schema", m.required(of, "schema", '{'))
-	m.put("}}")
 }

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -49,28 +50,23 @@ func (m *messagesForm) at(a *answer, name string) {
 	a.put(`,"index":`, strconv.Itoa(m.index))
 }
 
+// block writes a block with its content, a call's as JSON and any other as between quotes.
+func (m *messagesForm) block(a *answer, b *block, content, signature string) {
+	switch b.kind {
+	case thought:
+		a.put(`{"type":"thinking","thinking":"`, content, `","signature":"`, signature, `"}`)
+	case call:
+		a.put(`{"type":"tool_use","id":"`, cmp.Or(b.id, "toolu_"+a.o.ID+"_"+strconv.Itoa(m.index)), `","name":"`, b.name, `","input":`, cmp.Or(content, "{}"), "}")
+	default:
+		a.put(`{"type":"text","text":"`, content, `"}`)
+	}
+}
+
 func (m *messagesForm) open(a *answer, b *block) {
 	m.at(a, "content_block_start")
 	a.put(`,"content_block":`)
-	switch b.kind {
-	case thought:
-		a.put(`{"type":"thinking","thinking":"","signature":""}`)
-	case text, refusal:
-		a.put(`{"type":"text","text":""}`)
-	case call:
-		m.tool(a, b)
-		a.put(`{}}`)
-	}
+	m.block(a, b, "", "")
 	a.put(endEvent)
-}
-
-// tool writes a call up to its input.
-func (m *messagesForm) tool(a *answer, b *block) {
-	id := b.id
-	if id == "" {
-		id = "toolu_" + a.o.ID + "_" + strconv.Itoa(m.index)
-	}
-	a.put(`{"type":"tool_use","id":"`, id, `","name":"`, b.name, `","input":`)
 }
 
 // deltas are the members of a delta up to its content, by kind.
@@ -98,8 +94,7 @@ func (m *messagesForm) shut(a *answer, b *block) {
 
 // past counts a block that is written.
 func (m *messagesForm) past(b *block) {
-	m.index++
-	if b.kind == call {
+	if m.index++; b.kind == call {
 		m.called, m.complete = true, b.args.complete || b.args == object{}
 	}
 }
@@ -117,7 +112,7 @@ func (m *messagesForm) end(a *answer) {
 
 // stop writes why the answer ends. A call that a stop string cut short must not run.
 func (m *messagesForm) stop(a *answer) {
-	reason, sequence := "end_turn", ""
+	reason, sequence := "end_turn", []byte("null")
 	switch {
 	case a.reason == "length":
 		reason = "max_tokens"
@@ -126,16 +121,11 @@ func (m *messagesForm) stop(a *answer) {
 	case m.called && m.complete:
 		reason = "tool_use"
 	case slices.Contains(m.stops, a.stop):
-		reason, sequence = "stop_sequence", a.stop
+		reason, sequence = "stop_sequence", openai.AppendQuoted(nil, a.stop)
 	case m.called:
 		reason = "tool_use"
 	}
-	a.put(`"stop_reason":"`, reason, `","stop_sequence":`)
-	if sequence == "" {
-		a.put("null")
-	} else {
-		a.out = openai.AppendQuoted(a.out, sequence)
-	}
+	a.put(`"stop_reason":"`, reason, `","stop_sequence":`, string(sequence))
 }
 
 func (m *messagesForm) fail(a *answer, e *openai.Error) {
@@ -153,22 +143,16 @@ func (m *messagesForm) whole(a *answer, blocks []block) *openai.Error {
 	a.put("[")
 	for i := range blocks {
 		b := &blocks[i]
-		if i > 0 {
-			a.put(",")
+		a.item()
+		content := string(b.held)
+		if b.kind == call {
+			content = input(content)
 		}
-		switch b.kind {
-		case thought:
-			a.put(`{"type":"thinking","thinking":"`, string(b.held), `","signature":"`, a.o.ID, `"}`)
-		case text, refusal:
-			a.put(`{"type":"text","text":"`, string(b.held), `"}`)
-		case call:
-			m.tool(a, b)
-			a.put(input(b.held), "}")
-		}
+		m.block(a, b, content, a.o.ID)
 		m.past(b)
 	}
 	if len(blocks) == 0 { // libraries expect one
-		a.put(`{"type":"text","text":""}`)
+		m.block(a, &block{kind: text}, "", "")
 	}
 	a.put("],")
 	m.stop(a)
@@ -178,12 +162,11 @@ func (m *messagesForm) whole(a *answer, blocks []block) *openai.Error {
 	return nil
 }
 
-// input returns a call's arguments as the object that they should be, an empty one if they are none.
-func input(quoted []byte) string {
+// input returns a call's arguments as the object that they should be, empty if they are none.
+func input(quoted string) string {
 	var t openai.Tree
-	if t.Parse(slices.Concat([]byte(`"`), quoted, []byte(`"`)), nil) != nil ||
-		t.Parse(t.AppendText(nil, 0), nil) != nil || t.Kind(0) != '{' {
-		return "{}"
+	if t.Parse([]byte(`"`+quoted+`"`), nil) != nil || t.Parse(t.AppendText(nil, 0), nil) != nil || t.Kind(0) != '{' {
+		return ""
 	}
 	return t.Raw(0)
 }
