@@ -37,7 +37,7 @@ func readMessages(data []byte, o Options, answered bool) (*Request, error) {
 	for _, name := range [...]string{"max_tokens", "temperature", "top_p", "top_k", "cache_salt", "nvext"} {
 		m.pass(name, m.Get(0, name))
 	}
-	m.pass("user", m.Get(m.optional(0, "metadata", '{'), "user_id"))
+	m.pass("user", m.optional(m.optional(0, "metadata", '{'), "user_id", '"'))
 	f := &messagesForm{stops: m.stops()}
 	m.thinking()
 	m.format()
