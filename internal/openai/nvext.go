@@ -44,14 +44,16 @@ type Nvext struct {
 // Wants reports whether the client requested the extra field name.
 func (x *Nvext) Wants(name string) bool { return slices.Contains(x.ExtraFields, name) }
 
-// extraFields are the names that extra_fields may hold. Answers carry worker_id, timing and routing. The others are
+// extraFields are the names that extra_fields may hold. Answers carry the first ones, answered in number. The others are
 // Dynamo's: its clients are not refused, and the answer has no such field.
 var extraFields = []string{"worker_id", "timing", "routing", "stop_reason", "routed_experts", "engine_data"}
+
+const answered = 3
 
 var (
 	nvextFields = newFieldSet(true, []field{
 		{"nvext.extra_fields", (*scan).extraFields},
-		{"nvext.annotations", func(s *scan) bool { return s.strings(&s.req.Nvext.Annotations) }},
+		{"nvext.annotations", (*scan).annotations},
 		{"nvext.agent_hints", func(s *scan) bool { return s.object(hintFields) }},
 		{"nvext.backend_instance_id", func(s *scan) bool { return s.workerID(&s.req.Nvext.BackendInstanceID) }},
 		{"nvext.decode_worker_id", func(s *scan) bool { return s.workerID(&s.req.Nvext.DecodeWorkerID) }},
@@ -66,7 +68,12 @@ var (
 		{"nvext.token_data", func(s *scan) bool { return s.ids(new([]uint32)) && s.unsupported("send the token ids as prompt") }},
 		{"nvext.use_raw_prompt", func(s *scan) bool { return s.unless("send the rendered prompt to /v1/completions") }},
 		{"nvext.greed_sampling", func(s *scan) bool { return s.unless("send temperature 0") }},
-		{"nvext.max_thinking_tokens", func(s *scan) bool { return s.uint32(new(*uint32)) && s.unsupported("leave it out") }},
+		{"nvext.max_thinking_tokens", func(s *scan) bool {
+			return s.uint32(new(*uint32)) && s.unsupported("send thinking_token_budget, which vLLM and TensorRT-LLM take")
+		}},
+		{"nvext.metadata_upload", func(s *scan) bool { return s.unsupported("answers hold all that engines report") }},
+		{"nvext.session_control", func(s *scan) bool { return s.unsupported("send nvext.session_id") }},
+		{"nvext.cache_control", func(s *scan) bool { return s.unsupported("engines keep cached blocks by their own rules") }},
 		{"nvext.request_timestamp_ms", (*scan).hint},
 	})
 	hintFields = newFieldSet(true, []field{
@@ -74,7 +81,7 @@ var (
 		{"nvext.agent_hints.strict_priority", func(s *scan) bool { return s.uint32(&s.req.Nvext.StrictPriority) }},
 		{"nvext.agent_hints.osl", func(s *scan) bool { return s.uint32(&s.req.Nvext.OSL) }},
 		{"nvext.agent_hints.latency_sensitivity", (*scan).hint},
-		{"nvext.agent_hints.speculative_prefill", func(s *scan) bool { return s.bool(new(bool)) }}, // no effect, as hint
+		{"nvext.agent_hints.speculative_prefill", (*scan).switchHint},
 	})
 	constraintFields = newFieldSet(true, []field{
 		{"nvext.routing_constraints.required_taints", func(s *scan) bool { return s.strings(&s.req.Nvext.RequiredTaints) }},
@@ -103,12 +110,22 @@ func (s *scan) extraFields() bool {
 		return false
 	}
 	for _, name := range *names {
-		if !slices.Contains(extraFields, name) {
+		at := slices.Index(extraFields, name)
+		if at < 0 {
 			return s.refuse(BadRequest(s.param, "%s may hold %s; %q is none of them",
 				s.param, strings.Join(extraFields, ", "), shown([]byte(name))))
 		}
+		s.ignoreIf(at >= answered)
 	}
 	return true
+}
+
+func (s *scan) annotations() bool {
+	ok := s.strings(&s.req.Nvext.Annotations)
+	for _, a := range s.req.Nvext.Annotations {
+		s.ignoreIf(!queries(a))
+	}
+	return ok
 }
 
 func (s *scan) priority() bool {
@@ -138,8 +155,24 @@ func (s *scan) target() bool {
 
 // hint checks a number of Dynamo's that has no effect here. The answer is the same without it.
 func (s *scan) hint() bool {
-	_, ok := s.float(0, math.Inf(1))
+	v, ok := s.float(0, math.Inf(1))
+	s.ignoreIf(v > 0)
 	return ok
+}
+
+// switchHint is hint of true or false.
+func (s *scan) switchHint() (ok bool) {
+	var on bool
+	ok = s.bool(&on)
+	s.ignoreIf(on)
+	return ok
+}
+
+// ignoreIf notes that the field at hand has no effect.
+func (s *scan) ignoreIf(without bool) {
+	if without && !slices.Contains(s.req.Ignored, s.param) {
+		s.req.Ignored = append(s.req.Ignored, s.param)
+	}
 }
 
 // unsupported refuses a field that would change the answer, if the gateway had it.

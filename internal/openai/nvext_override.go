@@ -1,6 +1,10 @@
 package openai
 
-import "math"
+import (
+	"math"
+	"slices"
+	"strings"
+)
 
 // RouterOverride is nvext.router_config_override: how the workers of this request alone are weighed. Pointers are nil
 // where a field is absent.
@@ -53,12 +57,13 @@ func choice(of func(*RouterOverride) **bool) reader {
 
 // QueryOnly reports whether the annotation query_instance_id requests the choice of workers instead of an answer.
 func (x *Nvext) QueryOnly() bool {
-	for _, a := range x.Annotations {
-		if a == "query_instance_id" || a == "query_instance_id:" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(x.Annotations, queries)
+}
+
+// queries reports whether an annotation is query_instance_id, with a value or without.
+func queries(annotation string) bool {
+	name, _, _ := strings.Cut(annotation, ":")
+	return name == "query_instance_id"
 }
 
 // checkTaints bounds a request's taints and their weights.

@@ -64,8 +64,7 @@ func (r *Request) Part(prompt, n int) (*Request, error) {
 		return nil, err
 	}
 	// The client's hints and salt may have been changed since the scan.
-	part.Model, part.Nvext, part.Session, part.OwnPriority = r.Model, r.Nvext, r.Session, r.OwnPriority
-	part.CacheSalt, part.Isolated, part.Memory = r.CacheSalt, r.Isolated, r.Memory
+	part.Model, part.Nvext, part.CacheSalt, part.Isolated, part.Memory = r.Model, r.Nvext, r.CacheSalt, r.Isolated, r.Memory
 	return part, nil
 }
 

@@ -78,8 +78,8 @@ type Request struct {
 	// Memory counts the request's memory beyond its body; nil counts nothing. Scan leaves it nil.
 	Memory Memory
 
-	// OwnPriority: the body has a priority of the client's own, which counts nowhere.
-	OwnPriority bool
+	// Ignored are the paths of the body's hints that have no effect: a priority for engines, and some of nvext.
+	Ignored []string
 
 	members []member
 	unsent  []string // the members that engines do not get

@@ -240,7 +240,9 @@ func (s *scan) allowed(name []byte) bool {
 // the same at all of a model's workers.
 func (s *scan) asksNothing(name []byte) bool {
 	if string(name) == "priority" {
-		s.req.OwnPriority = s.peek() != 'n' && s.peek() != '0'
+		if s.peek() != 'n' && s.peek() != '0' {
+			s.req.Ignored = append(s.req.Ignored, "priority")
+		}
 		return true
 	}
 	ahead := s.cursor

@@ -75,6 +75,7 @@ type choice struct {
 	unsent    string  // of the call's arguments
 	offset    int     // bytes of its text that are out
 	behind    string  // of what is to come with the next chunk
+	mute      bool    // nothing that it generates is shown
 	finish    string  // why it ended; empty before
 	reason    any     // the stop string or stop token id that ended it
 	pinned    *Pinned // what waits for decode
@@ -154,6 +155,7 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 	}
 	// vLLM echoes no text where ids are shown (entrypoints/openai/completion/serving.py of 0.32.0).
 	echo := f.flag("echo") && c.endpoint == openai.Completions && (s.cfg.Engine == "sglang" || !c.tokenIDs)
+	mute := s.promptOnly(c, f)
 	for _, p := range prompts {
 		if failure := s.checkLength(p, template.MaxTokens); failure != nil {
 			return c, failure
@@ -163,7 +165,7 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 			request := *template
 			request.Prompt, request.Choice = p, k
 			request.Prepare(&s.cfg) // here, and not under everybody's lock
-			one := choice{request: request, first: k == 0, detok: testkit.NewDetokenizer(s.cfg.Engine, s.tokenizer.Tokenizer(), p, stops)}
+			one := choice{request: request, first: k == 0, detok: testkit.NewDetokenizer(s.cfg.Engine, s.tokenizer.Tokenizer(), p, stops), mute: mute}
 			if echo {
 				one.text = s.tokenizer.Tokenizer().Decode(nil, p)
 				one.behind = string(one.text)
@@ -180,7 +182,9 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 func (s *Server) settings(c *call, f *fields) (n int) {
 	r := &c.request
 	n = f.integer("n", 1, 1, 128)
-	r.MaxTokens = f.integer("max_tokens", 0, 1, math.MaxInt32)
+	if r.MaxTokens = 1; !s.promptOnly(c, f) {
+		r.MaxTokens = f.integer("max_tokens", 0, 1, math.MaxInt32)
+	}
 	if c.endpoint == openai.Chat {
 		r.MaxTokens = f.integer("max_completion_tokens", r.MaxTokens, 1, math.MaxInt32)
 	} else if _, set := f.raw["max_tokens"]; !set {
@@ -235,6 +239,13 @@ func (s *Server) settings(c *call, f *fields) (n int) {
 		f.fail("suffix", "suffix is not supported")
 	}
 	return n
+}
+
+// promptOnly reports whether a completion only echoes its prompt: vLLM generates a token then, counts it and does not
+// show it (to_sampling_params and completion_stream_generator of 0.32.0).
+func (s *Server) promptOnly(c *call, f *fields) bool {
+	_, isVLLM := s.dialect.(*vllm)
+	return isVLLM && c.endpoint == openai.Completions && f.flag("echo") && string(f.get("max_tokens")) == "0"
 }
 
 // begin gives the call to the core.
@@ -362,7 +373,9 @@ func (s *Server) read(ch *choice, o *Output) testkit.Shown {
 	if ch.finish == "" {
 		ch.finish = o.Reason.String()
 	}
-	ch.pinned = o.Pinned
+	if ch.pinned = o.Pinned; ch.mute {
+		shown.Text, shown.IDs = "", nil
+	}
 	return shown
 }
 

@@ -22,7 +22,7 @@ type tensorRTChoice struct {
 	Text         *string          `json:"text,omitempty"`
 	Message      *tensorRTMessage `json:"message,omitempty"`
 	Delta        *tensorRTMessage `json:"delta,omitempty"`
-	Logprobs     *struct{}        `json:"logprobs"`
+	Logprobs     any              `json:"logprobs"`
 	FinishReason *string          `json:"finish_reason"`
 	StopReason   any              `json:"stop_reason"`
 	Params       any              `json:"disaggregated_params,omitempty"`
@@ -47,7 +47,7 @@ func (d *tensorRT) whole(c *call) any {
 	a.Usage = c.total()
 	for i := range c.choices {
 		ch := &c.choices[i]
-		one := tensorRTChoice{Index: i, FinishReason: &ch.finish, StopReason: ch.reason}
+		one := tensorRTChoice{Index: i, Logprobs: d.s.probabilities(c, ch.ids, 0), FinishReason: &ch.finish, StopReason: ch.reason}
 		text := string(ch.text)
 		if c.endpoint == openai.Chat {
 			one.Message = &tensorRTMessage{Role: "assistant", Content: &text, ToolCalls: []any{}}
@@ -78,7 +78,7 @@ func cutWord(text string) (first, rest string) {
 }
 
 // appendChunk appends an output's event: of a chat, its role first.
-func (d *tensorRT) appendChunk(out []byte, c *call, i int, text string, _ []uint32) []byte {
+func (d *tensorRT) appendChunk(out []byte, c *call, i int, text string, ids []uint32) []byte {
 	ch := &c.choices[i]
 	a := d.answer(c, c.chunk)
 	one := tensorRTChoice{Index: i}
@@ -95,6 +95,8 @@ func (d *tensorRT) appendChunk(out []byte, c *call, i int, text string, _ []uint
 	} else {
 		one.Text = &text
 	}
+	one.Logprobs = d.s.probabilities(c, ids, ch.offset)
+	ch.offset += len(text)
 	ch.begun = true
 	if ch.finish != "" {
 		one.FinishReason, one.StopReason = &ch.finish, ch.reason

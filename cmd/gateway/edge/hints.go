@@ -43,9 +43,7 @@ func ParseHints(text string, keys bool) (Hints, error) {
 
 // hold applies the setting to a call. Operators' keys may use every hint.
 func (s *Server) hold(call *handoff.Call, ctx *fasthttp.RequestCtx) *openai.Error {
-	if call.Request.OwnPriority {
-		call.IgnoredHints = append(call.IgnoredHints, "priority")
-	}
+	call.IgnoredHints = append(call.IgnoredHints, call.Request.Ignored...)
 	if !s.hints.All && !s.keys.Load().admin.Hold(bearer(&ctx.Request.Header)) {
 		if e := s.hints.apply(call); e != nil {
 			return e

@@ -104,6 +104,7 @@ func mergedOf(t *testing.T, a fleet.Answer) (m merged) {
 // Every corner of OpenAI's API that an engine answers alone is answered through the gateway as that engine does: each
 // choice at its place, and the usage of all. What an engine cannot do is refused with the field's name.
 func TestCorners(t *testing.T) {
+	nothing := map[string]string{"vllm": "max_tokens", "sglang": "max_tokens", "trtllm": "max_tokens"}
 	rows := []struct {
 		path, body string
 		// refused names the field for which an engine refuses it, by the engine, or "ENGINE pair" on two legs alone.
@@ -121,6 +122,10 @@ func TestCorners(t *testing.T) {
 		{fleet.CompletionPath, `"prompt":"ab","echo":true`, nil},
 		{fleet.CompletionPath, `"prompt":"ab","echo":true,"logprobs":1`, map[string]string{"sglang pair": "echo"}},
 		{fleet.CompletionPath, `"prompt":["ab","cd"],"echo":true,"logprobs":1`, map[string]string{"sglang pair": "echo"}},
+		{fleet.CompletionPath, `"prompt":"ab","max_tokens":0`, nothing},
+		{fleet.CompletionPath, `"prompt":"ab","max_tokens":0,"echo":true`, map[string]string{"sglang": "max_tokens", "trtllm": "max_tokens"}},
+		{fleet.CompletionPath, `"prompt":["ab","cd"],"max_tokens":0,"echo":true`,
+			map[string]string{"sglang": "max_tokens", "trtllm": "max_tokens"}},
 		{fleet.CompletionPath, `"prompt":"ab","best_of":1`, nil},
 		{fleet.CompletionPath, `"prompt":"ab","best_of":2`, map[string]string{"vllm": "best_of", "sglang": "best_of"}},
 		{fleet.CompletionPath, `"prompt":["ab","cd"],"best_of":2`, map[string]string{"vllm": "best_of", "sglang": "best_of"}},
@@ -129,7 +134,7 @@ func TestCorners(t *testing.T) {
 		{fleet.ChatPath, `"n":3`, nil},
 		{fleet.ChatPath, `"n":2,"logprobs":true,"top_logprobs":2`, nil},
 		{fleet.ChatPath, `"logprobs":true`, nil},
-		{fleet.ChatPath, `"max_tokens":0`, map[string]string{"vllm": "max_tokens", "sglang": "max_tokens", "trtllm": "max_tokens"}},
+		{fleet.ChatPath, `"max_tokens":0`, nothing},
 	}
 	forms := []string{"", `,"stream":true`, `,"stream":true,"stream_options":{"include_usage":true}`,
 		`,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`}
@@ -158,6 +163,7 @@ func TestCorners(t *testing.T) {
 								return
 							}
 							want := mergedOf(t, alone.Post(c.path, `{"model":"tandem-sim",`+body[1:]))
+							assert.Equal(t, strings.Contains(c.body, "logprobs"), !strings.Contains(want.Choices[0], ", 0)"), "probabilities")
 							if name+topology == "sglang pair" && strings.Contains(body, `"n":`) {
 								ownCalls(&want, body)
 							}
