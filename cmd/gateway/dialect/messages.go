@@ -198,8 +198,8 @@ func (m *messages) result(b openai.Node) {
 	m.put("]", end)
 }
 
-// parts writes a message's content, a string if there is one text only and silence if there is none, and returns the
-// number of its parts. The images of results lead: a result itself is text.
+// parts writes a message's content and returns the number of its parts. It is a string if there is one text only, and
+// silence if there is none. The images of results lead: a result itself is text.
 func (m *messages) parts(content openai.Node, silence string) (n int) {
 	if m.Kind(content) == '"' {
 		m.put(m.Raw(content))
@@ -306,7 +306,7 @@ func (m *messages) tools() (n int) {
 		m.pass("description", m.optional(t, "description", '"'))
 		m.put(`,"parameters":`, cmp.Or(m.Raw(m.optional(t, "input_schema", '{')), `{"type":"object","properties":{}}`))
 		m.pass("strict", m.optional(t, "strict", 't'))
-		later := m.optional(t, "defer_loading", 't') // vLLM reads it in the function, SGLang beside it
+		later := m.optional(t, "defer_loading", 't') // vLLM reads it in the function, SGLang next to it
 		m.pass("defer_loading", later)
 		m.put("}")
 		m.pass("defer_loading", later)
