@@ -98,14 +98,10 @@ func NotServed(e Endpoint) *Error {
 		Message: "the engine of this model does not serve " + e.Path()}
 }
 
-// NotFound is the 404 for a path without a route; meant is a similar one, or empty.
-func NotFound(method, path, meant string) *Error {
-	e := &Error{Status: http.StatusNotFound, Code: "not_found",
-		Message: fmt.Sprintf("there is no %s %s here", shown([]byte(method)), shown([]byte(path)))}
-	if meant != "" {
-		e.Message += "; the path is " + meant
-	}
-	return e
+// NotFound is the 404 for a path without a route; found is where there is one.
+func NotFound(method, path, found string) *Error {
+	return &Error{Status: http.StatusNotFound, Code: "not_found",
+		Message: fmt.Sprintf("there is no %s %s here; %s", shown([]byte(method)), shown([]byte(path)), found)}
 }
 
 // MethodNotAllowed is the 405 for a path that exists with another method.

@@ -30,7 +30,7 @@ func TestErrorKinds(t *testing.T) {
 		{new(Request).TooLong(300000, 262144, true), 400, "invalid_request_error", "context_length_exceeded"},
 		{Unauthorized(), 401, "authentication_error", "invalid_api_key"},
 		{NotFoundModel("m"), 404, "not_found_error", "model_not_found"},
-		{NotFound("GET", "/x", ""), 404, "not_found_error", "not_found"},
+		{NotFound("GET", "/x", "GET /y lists the paths"), 404, "not_found_error", "not_found"},
 		{MethodNotAllowed("GET", "/x"), 405, "invalid_request_error", "method_not_allowed"},
 		{RequestTimeout(time.Second), 408, "timeout_error", "request_timeout"},
 		{TooLarge(5), 413, "invalid_request_error", "request_too_large"},

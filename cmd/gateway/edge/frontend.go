@@ -21,6 +21,7 @@ type frontend struct {
 	loopback bool            // reachable from this machine only
 	areas    map[string]area // by a path's first segment
 	paths    map[string]bool // of the routes
+	document []byte          // OpenAPI's, of the routes
 	app      *fiber.App
 	routed   fasthttp.RequestHandler
 	server   *http1.Server

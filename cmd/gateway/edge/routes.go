@@ -44,6 +44,7 @@ func (f *frontend) table(metrics http.Handler) []route {
 		{http.MethodGet, "/live", "live", anybody, 0, s.alive},
 		{http.MethodGet, "/livez", "live", anybody, 0, s.alive},
 		{http.MethodGet, "/version", "version", anybody, 0, s.version},
+		{http.MethodGet, documentPath, "openapi", anybody, 0, f.describe},
 	}
 	if f.serves {
 		for ep := range openai.Endpoints() {
@@ -79,9 +80,9 @@ func (f *frontend) table(metrics http.Handler) []route {
 	return rows
 }
 
-// register adds the routes, clients' also without /v1. Fiber answers other methods with 405 and Allow.
+// register adds the routes, clients' also without /v1, and describes them. Fiber answers other methods with 405 and Allow.
 func (f *frontend) register(rows []route) {
-	f.areas, f.paths = map[string]area{}, map[string]bool{}
+	f.areas, f.paths, f.document = map[string]area{}, map[string]bool{}, document(rows, f.s.cfg.Version)
 	for _, r := range rows {
 		f.add(r)
 		rest, client := strings.CutPrefix(r.path, "/v1/")
@@ -118,19 +119,19 @@ func (s *Server) bases() []string {
 // deployment is the part of an Azure path that names the model where the body does not.
 const deployment = "deployment"
 
-// meant returns a route close to a path without one, or empty: client libraries append theirs to a base URL that ends
-// in a slash, lacks /v1 or already has it, or is another service's.
+// meant names a route close to a path without one, or all: client libraries append theirs to a base URL that ends in a
+// slash, lacks /v1 or already has it, or is another service's.
 func (f *frontend) meant(path string) string {
 	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 	for i := range min(len(parts), 8) {
 		rest := "/" + strings.Join(parts[i:], "/")
 		for _, p := range [...]string{"/v1" + rest, rest} {
 			if p != path && (f.paths[p] || f.serves && strings.HasPrefix(p, "/v1/models/")) {
-				return p
+				return "the path is " + p
 			}
 		}
 	}
-	return ""
+	return "GET " + documentPath + " lists the paths"
 }
 
 // handle checks a request's head, then serves it. Handlers must read bodies with readBody, which bounds them. The

@@ -31,6 +31,7 @@ func TestRoutesAnswer(t *testing.T) {
 		"GET /ping":                 `{"status":"healthy"`,
 		"GET /version":              `{"version":"v0.1.0"}`,
 		"GET /load":                 `{"server_load":0}`,
+		"GET /openapi.json":         `"info":{"description":`,
 		"GET /models":               `{"object":"list","data":[{"id":"tandem-sim"`,
 		"HEAD /":                    "",
 		"GET /metrics":              `tandem_frontend_open_connections{state="other"} 1`,
@@ -56,7 +57,7 @@ func TestRouteErrors(t *testing.T) {
 	}{
 		{"GET /v1/models/none", "model_not_found", "", 404, ""},
 		{"GET /v1/models/%zz", "", "", 400, ""},
-		{"GET /nothing", "not_found", "", 404, ""},
+		{"GET /nothing", "not_found", "", 404, "here; GET /openapi.json lists the paths\""},
 		{"POST /V1/COMPLETIONS", "not_found", "", 404, ""},
 		{"GET /v1/completions", "method_not_allowed", "POST", 405, ""},
 		{"POST /v1/models", "method_not_allowed", "GET, HEAD", 405, ""},
@@ -69,7 +70,7 @@ func TestRouteErrors(t *testing.T) {
 		{"GET //v1/models/org/name", "not_found", "", 404, "; the path is /v1/models/org/name\""},
 		{"GET //health", "not_found", "", 404, "; the path is /health\""},
 		{"POST //v1/embeddings", "not_found", "", 404, "; the path is /v1/embeddings\""},
-		{"POST //v1/audio/speech", "not_found", "", 404, "no POST //v1/audio/speech here\""},
+		{"POST //v1/audio/speech", "not_found", "", 404, "no POST //v1/audio/speech here; GET /openapi.json lists the paths\""},
 		{"PUT /rerank", "method_not_allowed", "POST", 405, ""},
 	} {
 		resp, body := sv.ask(tc.line, " HTTP/1.1\r\nHost: t\r\n\r\n")
