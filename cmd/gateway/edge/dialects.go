@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -32,7 +34,9 @@ func (s *Server) dialectRoutes() []route {
 		return func(c *fiber.Ctx) error { return s.generate(c, openai.Chat, to) }
 	}
 	limit := s.cfg.MaxBodyBytes
+	count := func(c *fiber.Ctx) error { return s.generate(c, openai.Tokenize, countTokens) }
 	return []route{
+		{http.MethodPost, messagesPath + "/count_tokens", "count_tokens", clients, limit, count},
 		{http.MethodPost, messagesPath, "messages", clients, limit, serve(dialect.Messages)},
 	}
 }
@@ -69,4 +73,26 @@ func plainID(id string) string {
 // anthropic reports whether a request's errors have Anthropic's form: by its path, or its library's header.
 func anthropic(ctx *fasthttp.RequestCtx) bool {
 	return bytes.HasPrefix(ctx.Path(), []byte(messagesPath)) || has(&ctx.Request.Header, headerAnthropic)
+}
+
+// countTokens converts a request of Messages, which is tokenized instead of answered.
+func countTokens(body []byte, o dialect.Options) (*dialect.Request, error) {
+	r, err := dialect.MessagesPrompt(body, o)
+	if err != nil {
+		return nil, err
+	}
+	r.Answer, r.Stream = tokenCount{r.Answer}, false
+	return r, nil
+}
+
+// tokenCount converts the answer to a request to tokenize.
+type tokenCount struct{ dialect.Answer }
+
+// Whole implements [dialect.Answer].
+func (tokenCount) Whole(dst, body []byte) ([]byte, error) {
+	var answer struct{ Count *int }
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Count == nil {
+		return nil, openai.BadGateway("invalid_answer", "the worker's answer cannot be read as a count of tokens")
+	}
+	return fmt.Appendf(dst, `{"input_tokens":%d}`, *answer.Count), nil
 }

@@ -132,7 +132,13 @@ func TestSessionsOfAnyClient(t *testing.T) {
 		{`"prompt_cache_key":"k","nvext":{"session_id":"n"}`, "", "", "n"},
 		{`"prompt_cache_key":"","nvext":{"session_id":"n"}`, "X-Session-Id: h", "h", "n"},
 		{`"prompt_cache_key":"k"`, "x-dynamo-session-id: d", "d", "k"},
-		{`"nvext":{}`, "X-Dynamo-Session-ID: d\r\nX-Session-ID: h", "h", ""},
+		{`"nvext":{}`, "X-Session-ID: h\r\nX-Dynamo-Session-ID: d", "d", ""},
+		{`"nvext":{}`, "X-Session-Id: h\r\nX-Claude-Code-Session-Id: c", "c", ""},
+		{`"nvext":{}`, "X-Claude-Code-Session-Id: c\r\nX-Claude-Code-Agent-Id: a", "c/a", ""},
+		{`"nvext":{}`, "X-Claude-Code-Agent-Id: a", "", ""},
+		{`"nvext":{}`, "session_id: old\r\nthread-id: t", "t", ""},
+		{`"nvext":{}`, "session_id: old", "old", ""},
+		{`"nvext":{}`, "X-Multi-Turn-Session-Id: m\r\nX-Session-Affinity: a", "a", ""},
 	} {
 		resp, text := sv.ask(post(`{"model":"m","prompt":"x",`+tc.body+`}`, tc.header))
 		if got := <-calls; resp.StatusCode != 200 || got.Session != tc.byHeader || got.Request.Session != tc.inBody ||

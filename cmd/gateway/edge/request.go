@@ -2,7 +2,6 @@ package edge
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"net/http"
@@ -21,8 +20,6 @@ const (
 	headerRequestID      = "X-Request-Id"
 	headerPriority       = "X-Dynamo-Request-Priority"
 	headerStrictPriority = "X-Dynamo-Request-Strict-Priority"
-	headerSession        = "X-Session-Id"
-	headerDynamoSession  = "X-Dynamo-Session-Id"
 
 	maxRequestIDBytes = 128
 )
@@ -91,7 +88,7 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, to conve
 	*call = handoff.Call{ID: r.id, Arrival: r.arrival, Client: client, Server: own}
 	var h head
 	h.read(&ctx.Request.Header)
-	call.Session = cmp.Or(string(h[headSession]), string(h[headDynamoSession]))
+	call.Session = h.session()
 	if v := h[headPriority]; v != nil {
 		n, err := strconv.ParseInt(string(v), 10, 32)
 		if err != nil {
