@@ -1,9 +1,11 @@
 package models
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/jinja"
@@ -25,6 +27,7 @@ type Language struct {
 	specials  []special // the special tokens that templates may write
 	now       func() time.Time
 	trust     trust
+	oneSystem func() bool
 }
 
 // template is a chat template, and how each engine hands it the contents of messages.
@@ -49,10 +52,29 @@ func Sim(cacheBytes int64) *Language {
 // newLanguage returns one without templates.
 func newLanguage(path string, t *tokens.Tokenizer, cacheBytes int64) *Language {
 	whole := cacheBytes / wholeShare
-	return &Language{
+	l := &Language{
 		Path: path, tokenizer: tokens.NewCache(t, cacheBytes-whole), prompts: newPrompts(whole),
 		templates: map[string]*template{}, now: time.Now,
 	}
+	l.oneSystem = sync.OnceValue(l.losesSystem)
+	return l
+}
+
+// OneSystem reports whether the chat template takes system messages at the beginning only: later ones it refuses or
+// leaves out.
+func (l *Language) OneSystem() bool { return len(l.templates) > 0 && l.oneSystem() }
+
+// losesSystem renders a chat with a system message between two of the user, as vLLM and SGLang do to find out
+// (vllm/entrypoints/anthropic/serving.py of 0.32, sglang/srt/entrypoints/anthropic/serving.py of 0.5.23).
+func (l *Language) losesSystem() bool {
+	const mark = "b7f1"
+	req, err := (openai.Limits{}).Scan(openai.Chat, []byte(`{"messages":[{"role":"user","content":"a"},{"role":"system","content":"`+
+		mark+`"},{"role":"user","content":"b"}]}`))
+	if err != nil {
+		return false
+	}
+	text, err := l.Render(nil, req, "")
+	return err != nil || !bytes.Contains(text, []byte(mark))
 }
 
 // Tokenizer is the language's tokenizer, with its cache.

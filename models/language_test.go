@@ -167,6 +167,20 @@ func TestSpecialTokensAround(t *testing.T) {
 	assert.Equal(t, t5.Encode(nil, "<s>x"), got)
 }
 
+// A template that refuses a later system message, as Mistral's and Gemma's do, or leaves it out, takes one that leads.
+func TestOneSystem(t *testing.T) {
+	const strict = `{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('System message must be first') }}` +
+		`{% endif %}{{ m.content }}{% endfor %}`
+	for template, want := range map[string]bool{
+		strict: true,
+		`{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}`: true,
+		`{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}`:         false,
+	} {
+		assert.Equal(t, want, language(t, template).OneSystem(), template)
+	}
+	assert.False(t, Sim(1<<20).OneSystem())
+}
+
 // Templates are found where transformers finds them, and one for tools is used for requests with tools.
 func TestTemplatesOfAFolder(t *testing.T) {
 	const withTools = `{"model":"m","tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"a"}]}`

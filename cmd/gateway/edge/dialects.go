@@ -49,7 +49,12 @@ func noResponse(*fiber.Ctx) error {
 
 // convert replaces r's body, in the budget too, by the chat that it becomes.
 func (s *Server) convert(to converter, raw []byte, r *request) (*dialect.Request, error) {
-	converted, err := to(raw, dialect.Options{ID: plainID(r.id), MaxBytes: s.cfg.MaxBodyBytes, Now: time.Now().Unix()})
+	o := dialect.Options{ID: plainID(r.id), MaxBytes: s.cfg.MaxBodyBytes, Now: time.Now().Unix()}
+	converted, err := to(raw, o)
+	if err == nil && s.cat.OneSystem(converted.Model) {
+		o.OneSystem = true
+		converted, err = to(raw, o)
+	}
 	if err != nil {
 		return nil, err
 	}

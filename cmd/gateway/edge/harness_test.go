@@ -114,6 +114,8 @@ func (*catalog) Models() []openai.Model {
 	return []openai.Model{{ID: "tandem-sim", Object: "model"}, {ID: "org/name", Object: "model"}}
 }
 
+func (*catalog) OneSystem(model string) bool { return model == "one-system" }
+
 func (c *catalog) Workers() any {
 	if c.broken.Load() {
 		panic("broken")

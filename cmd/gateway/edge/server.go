@@ -39,6 +39,8 @@ type Flow interface {
 type Catalog interface {
 	// Models lists the served models.
 	Models() []openai.Model
+	// OneSystem reports whether a model's chat template takes system messages at the beginning only.
+	OneSystem(model string) bool
 	// Workers is marshalled into the answer of GET /workers.
 	Workers() any
 	// Cordon takes a worker out of the choice (on), or back in, and returns its state; with move its streams resume on

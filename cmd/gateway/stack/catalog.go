@@ -39,6 +39,13 @@ func (g *Gateway) Models() []openai.Model {
 	return all
 }
 
+// OneSystem implements [edge.Catalog].
+func (g *Gateway) OneSystem(model string) bool {
+	model, _ = g.Roster.Resolve(model)
+	language := g.languages.Of(model)
+	return language != nil && language.OneSystem()
+}
+
 // workersReport is the answer of GET /workers.
 type workersReport struct {
 	Pools   []observe.PoolReport      `json:"pools"`
